@@ -1,0 +1,46 @@
+# Headroom. `make help` lists what there is. The work is done by CMake (CMakeLists.txt) and the scripts in tools/.
+
+SHELL := /bin/bash
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?=
+
+.DEFAULT_GOAL := all
+.PHONY: all help demo test bench soak fuzz sanitize install format clean
+
+all: build/.setup-build ## the library and the command, at build/headroom
+	@. tools/lib.sh && configure build "" && build build product
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: all ## replay a recorded training run; see its statistics and a picture of memory
+	@tools/demo.sh
+
+test: build/.setup-test ## everything that must hold (CI): tests, sanitizers, fuzzing, checks, install
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/test.sh
+
+bench: all build/.setup-bench ## the benchmarks, beside mimalloc
+	@. tools/lib.sh && configure build "" && build build benchmarks && tools/bench.sh build
+
+soak: build/.setup-test ## the same as test at ten times the counts, and 10 minutes for each fuzz target: hours
+	@HR_TEST_SCALE=$${HR_TEST_SCALE:-10} SANITIZER_SCALE=$${SANITIZER_SCALE:-1} FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) \
+		HR_TEST_TIMEOUT=100 TEST_TIMEOUT=36000 tools/test.sh
+
+fuzz: build/.setup-test ## every fuzz target for FUZZ_SECONDS (30)
+	@FUZZ_SECONDS=$(or $(FUZZ_SECONDS),30) tools/test.sh fuzz
+
+sanitize: build/.setup-test ## the tests under ASan and UBSan, and those with threads under TSan
+	@tools/test.sh asan tsan
+
+install: all ## to PREFIX (/usr/local); DESTDIR is put in front
+	@cmake --install build --prefix "$(PREFIX)"
+
+format: ## clang-format on all C files
+	@tools/check-format.sh --fix
+
+clean: ## remove what was built
+	rm -rf build build-asan build-tsan build-fuzz
+
+# Looks for what a level of tools/setup.sh needs, once.
+build/.setup-%: tools/setup.sh
+	@mkdir -p build && tools/setup.sh $* && touch $@

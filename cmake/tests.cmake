@@ -1,0 +1,147 @@
+# Programs that are not installed. Included by the main CMakeLists.txt.
+
+# Tests link the machine code of the library, not its LTO form: optimising the whole library again for each of them takes minutes.
+set(no_lto)
+if(lto_flags)
+	set(no_lto -fno-lto)
+endif()
+
+# add_program(<target> <folder> <source> <library>...): one program from one file, at build/<folder>/<name>.
+function(add_program target folder source)
+	get_filename_component(name ${source} NAME_WE)
+	add_executable(${target} ${source})
+	set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${folder})
+	target_include_directories(${target} PRIVATE tests cli src)
+	target_link_libraries(${target} PRIVATE ${ARGN} ${command_library} headroom_static m)
+endfunction()
+
+set(HEADROOM_TEST_TIMEOUT 600 CACHE STRING "Seconds after which a test counts as hung")
+
+# Tests run from the root of the repository, so that they can name traces/gpt2.csv.gz.
+function(add_headroom_test name labels)
+	add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+	set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${HEADROOM_TEST_TIMEOUT}
+		ENVIRONMENT "HEADROOM_COMMAND=$<TARGET_FILE:headroom_cli>")
+endfunction()
+
+# ---- tests/ ----
+
+file(GLOB test_files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} tests/*.c tests/*/*.c)
+list(FILTER test_files EXCLUDE REGEX "^tests/install/")
+set(test_programs ${test_files})
+list(FILTER test_programs INCLUDE REGEX "/(test_[^/]*|[^/]*_conformance)\\.c$")
+set(test_support ${test_files})
+if(test_programs)
+	list(REMOVE_ITEM test_support ${test_programs})
+endif()
+
+set(support_library)
+if(test_support)
+	add_library(headroom_test_support STATIC EXCLUDE_FROM_ALL ${test_support})
+	target_include_directories(headroom_test_support PRIVATE tests cli)
+	target_include_directories(headroom_test_support PUBLIC src)
+	target_link_libraries(headroom_test_support PUBLIC ${command_library} headroom_static)
+	set(support_library headroom_test_support)
+endif()
+
+set(test_targets)
+set(threads_targets)
+foreach(source ${test_programs})
+	get_filename_component(name ${source} NAME_WE)
+	get_filename_component(folder ${source} DIRECTORY)
+	get_filename_component(kind ${folder} NAME)
+	string(REGEX REPLACE "^test_|_conformance$" "" short ${name})
+	set(target ${kind}_${short})
+	add_program(${target} ${folder} ${source} ${support_library})
+	target_link_options(${target} PRIVATE ${no_lto})
+	list(APPEND test_targets ${target})
+
+	# `threads` is what ThreadSanitizer runs.
+	set(labels ${kind})
+	if(kind MATCHES "^(unit|conformance)$" OR name MATCHES "thread")
+		list(APPEND labels threads)
+		list(APPEND threads_targets ${target})
+	endif()
+	add_headroom_test(${kind}.${short} "${labels}" ${target})
+endforeach()
+
+# Scripts find the command in $HEADROOM_COMMAND.
+file(GLOB test_scripts CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} tests/*/test_*.sh tests/*/test_*.py)
+foreach(source ${test_scripts})
+	get_filename_component(name ${source} NAME_WE)
+	get_filename_component(folder ${source} DIRECTORY)
+	get_filename_component(kind ${folder} NAME)
+	string(REGEX REPLACE "^test_" "" short ${name})
+	if(source MATCHES "\\.py$")
+		set(interpreter python3)
+	else()
+		set(interpreter bash)
+	endif()
+	add_headroom_test(${kind}.${short} ${kind} ${interpreter} ${PROJECT_SOURCE_DIR}/${source})
+endforeach()
+
+# ---- examples/ ----
+
+file(GLOB example_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} examples/*.c)
+foreach(source ${example_sources})
+	get_filename_component(name ${source} NAME_WE)
+	# Only what a user has: the public headers and the library.
+	add_executable(example_${name} ${source})
+	set_target_properties(example_${name} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
+	target_link_libraries(example_${name} PRIVATE headroom::headroom_static)
+	target_link_options(example_${name} PRIVATE ${no_lto})
+	add_headroom_test(example.${name} examples example_${name})
+	list(APPEND test_targets example_${name})
+endforeach()
+
+# ---- fuzz/ ----
+
+# fuzz/fuzz_<name>.c defines LLVMFuzzerTestOneInput; its corpus is fuzz/corpus/<name>/. Other files of fuzz/ are shared.
+file(GLOB fuzz_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} fuzz/fuzz_*.c)
+file(GLOB fuzz_support CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} fuzz/*.c)
+if(fuzz_sources)
+	list(REMOVE_ITEM fuzz_support ${fuzz_sources})
+endif()
+list(REMOVE_ITEM fuzz_support fuzz/replay_main.c)
+
+set(fuzz_targets)
+foreach(source ${fuzz_sources})
+	get_filename_component(name ${source} NAME_WE)
+	string(REGEX REPLACE "^fuzz_" "" short ${name})
+	add_program(${name} fuzz ${source} ${support_library})
+	target_sources(${name} PRIVATE ${fuzz_support})
+	target_link_options(${name} PRIVATE ${no_lto})
+	list(APPEND fuzz_targets ${name})
+	if(HEADROOM_FUZZ)
+		target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+	else()
+		target_sources(${name} PRIVATE fuzz/replay_main.c)
+		add_headroom_test(fuzz.${short} fuzz ${name} fuzz/corpus/${short})
+	endif()
+endforeach()
+add_custom_target(fuzzers DEPENDS ${fuzz_targets})
+
+# ---- bench/ ----
+
+# Benchmarks measure what is shipped, so they are linked as the command is.
+find_optional(MIMALLOC HEADROOM_TESTS mimalloc.h libmimalloc.a mimalloc)
+
+file(GLOB bench_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} bench/*.c)
+set(bench_targets)
+foreach(source ${bench_sources})
+	get_filename_component(name ${source} NAME_WE)
+	add_program(bench_${name} bench ${source})
+	target_compile_options(bench_${name} PRIVATE ${lto_flags})
+	target_link_options(bench_${name} PRIVATE ${lto_flags})
+	if(TARGET optional_MIMALLOC)
+		target_link_libraries(bench_${name} PRIVATE optional_MIMALLOC)
+	endif()
+	list(APPEND bench_targets bench_${name})
+endforeach()
+add_custom_target(benchmarks DEPENDS ${bench_targets})
+
+add_custom_target(threads_tests DEPENDS ${threads_targets})
+add_custom_target(tests DEPENDS ${test_targets} headroom_cli)
+if(NOT HEADROOM_FUZZ)
+	add_dependencies(tests fuzzers)
+endif()

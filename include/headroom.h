@@ -1,0 +1,611 @@
+/* headroom.h - devices, allocators and statistics of Headroom, a memory manager for tensor programs.
+ *
+ * THE FIVE-MINUTE TOUR
+ *
+ *     #include <headroom.h>
+ *     #include <stdio.h>
+ *
+ *     int main(void)
+ *     {
+ *         hr_allocator allocator;
+ *         void *block;
+ *         if (hr_allocator_default("GPU:0", &allocator) != HR_OK || hr_alloc_bytes(allocator, 1 << 20, &block) != HR_OK) {
+ *             fprintf(stderr, "%s\n", hr_last_message());
+ *             return 1;
+ *         }
+ *         printf("%lld bytes in use\n", (long long)hr_get_bytes_in_use(0));
+ *         hr_free(allocator, block, HR_STREAM_DEFAULT);
+ *         return hr_shutdown() == HR_OK ? 0 : 1;
+ *     }
+ *
+ * Where no GPU is found, GPU:0 is an emulated one: a whole accelerator in host memory, with pages, streams and a link of its own.
+ *
+ * RULES THAT HOLD EVERYWHERE
+ *
+ * Errors     Functions return hr_status; HR_OK is 0. Results go through out-parameters, which are left alone on failure. A function
+ *            that fails leaves everything as it was. hr_last_message() has the detail: what, and what to do about it. The library
+ *            never aborts, exits or prints.
+ * Handles    hr_device and hr_allocator are small values, copied freely. A handle that was closed is recognised for ever: using it
+ *            returns HR_CLOSED. The zero value of a handle is never valid.
+ * Threads    Every function may be called from any thread at any time, with one exception: closing an allocator, or shutting
+ *            down, while another thread is inside a call on the same object is a mistake of the program.
+ * Structs    Structs that a caller fills start with struct_size and have an _init function that sets it and all the defaults.
+ *            Structs that the library fills start with struct_size too: set it to the size you were compiled with.
+ * fork       A forked child must not touch what its parent made: every call returns HR_FORKED until hr_shutdown() is called in the
+ *            child, which forgets all of it; then it can start anew.
+ * Units      Sizes are bytes. Times are nanoseconds. */
+#ifndef HEADROOM_H
+#define HEADROOM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HR_VERSION_MAJOR 0
+#define HR_VERSION_MINOR 1
+#define HR_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define HR_API __attribute__((visibility("default")))
+#else
+#define HR_API
+#endif
+
+/* "0.1.0". Static text. */
+HR_API const char *hr_version(void);
+
+/* ------------------------------------------------------------------------------------------------------------------------------
+ * Statuses
+ * ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* name, number, what it means. Numbers never change; new ones are added at the end. */
+#define HR_STATUS_TABLE(X)                                                                        \
+	X(OK, 0, "success")                                                                           \
+	X(INVALID_ARGUMENT, 1, "an argument is outside what the function takes")                      \
+	X(OUT_OF_MEMORY, 2, "the device, or the limit set on it, has no room for the request")        \
+	X(NO_HOST_MEMORY, 3, "the host has no memory for the library's own records")                  \
+	X(NOT_ALLOCATED, 4, "the address is not one that is allocated now: freed already, or foreign") \
+	X(BAD_DEVICE_NAME, 5, "the device name cannot be parsed")                                     \
+	X(NO_SUCH_DEVICE, 6, "the name is well-formed, but this machine has no such device")          \
+	X(AMBIGUOUS_DEVICE, 7, "the name fits more than one device")                                  \
+	X(BAD_LIMIT, 8, "the memory limit is impossible")                                             \
+	X(IN_USE, 9, "the thing is in use, so it cannot be changed or closed now")                    \
+	X(UNKNOWN_ALLOCATOR, 10, "no allocator of that name is registered")                           \
+	X(CLOSED, 11, "the handle was closed, or never was one")                                      \
+	X(FORKED, 12, "this process is a fork; call hr_shutdown and start anew")                      \
+	X(DEVICE_ERROR, 13, "the device reported an error")                                           \
+	X(UNSUPPORTED, 14, "the device or allocator cannot do this")                                  \
+	X(ALREADY_EXISTS, 15, "something of that name is there already")                              \
+	X(IO, 16, "a file could not be read or written")                                              \
+	X(BAD_FORMAT, 17, "the file or text is not what it should be")                                \
+	X(TRUNCATED, 18, "the file ends in the middle")                                               \
+	X(TOO_NEW, 19, "written by a newer version than this one can read")                           \
+	X(TOO_SMALL, 20, "the caller's buffer is too small")                                          \
+	X(TOO_MANY, 21, "a fixed number of something is used up")                                     \
+	X(NOT_READY, 22, "not finished yet")                                                          \
+	X(CORRUPT, 23, "an internal invariant does not hold; please report it")
+
+typedef enum hr_status {
+#define HR_STATUS_ENUM(name, number, text) HR_##name = number,
+	HR_STATUS_TABLE(HR_STATUS_ENUM)
+#undef HR_STATUS_ENUM
+} hr_status;
+
+/* "HR_OUT_OF_MEMORY"; "HR_?" for a number that is none. Static text. */
+HR_API const char *hr_status_name(hr_status status);
+
+/* The sentence in the table above. Static text. */
+HR_API const char *hr_status_text(hr_status status);
+
+/* What went wrong in the calling thread's last failing call: a sentence that names the thing and the remedy. Valid until the thread's
+ * next failing call; never NULL, empty when nothing has failed yet. */
+HR_API const char *hr_last_message(void);
+
+/* ------------------------------------------------------------------------------------------------------------------------------
+ * Names, shapes, dtypes: who is allocating, and what
+ * ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* A name (of an op, a scope, a tag) as a number: interned once, so that requests carry no strings. */
+typedef uint32_t hr_name;
+
+#define HR_NAME_NONE 0u  /* no name; reads "" */
+#define HR_NAME_OTHER 1u /* what any name becomes when 65,534 different ones are interned already; reads "(other)" */
+
+/* The number of [text]: the same for the same text, for the life of the process. NULL and "" give HR_NAME_NONE. Names longer than
+ * 1,024 bytes are cut. Never fails; takes about 20 ns for a known name. */
+HR_API hr_name hr_name_intern(const char *text);
+
+/* The text of a name; "(other)" for a number that is no name. Static text. */
+HR_API const char *hr_name_text(hr_name name);
+
+/* A tensor shape as a number, interned like a name. */
+typedef uint32_t hr_shape;
+
+#define HR_SHAPE_NONE 0u  /* no shape known */
+#define HR_SHAPE_OTHER 1u /* what any shape becomes when the table is full */
+#define HR_SHAPE_MAX_RANK 8
+
+/* The number of the shape with [rank] dimensions. HR_SHAPE_NONE when rank is above HR_SHAPE_MAX_RANK, a dimension is negative, or
+ * [dims] is NULL with rank > 0. Rank 0 is a scalar, which is a shape of its own. */
+HR_API hr_shape hr_shape_intern(const int64_t *dims, int rank);
+
+/* Copies the dimensions of [shape] to [dims] and returns the rank; -1 for HR_SHAPE_NONE, HR_SHAPE_OTHER and what is no shape. */
+HR_API int hr_shape_dims(hr_shape shape, int64_t dims[HR_SHAPE_MAX_RANK]);
+
+/* Writes "[64,1024]" (scalar "[]", unknown "?") with a final 0, cut to [capacity]; returns the length of the whole text. */
+HR_API size_t hr_shape_format(hr_shape shape, char *out, size_t capacity);
+
+/* name, number, bytes per element (0 = none), text */
+#define HR_DTYPE_TABLE(X)       \
+	X(NONE, 0, 0, "?")          \
+	X(FLOAT32, 1, 4, "float32") \
+	X(FLOAT64, 2, 8, "float64") \
+	X(INT32, 3, 4, "int32")     \
+	X(INT64, 4, 8, "int64")     \
+	X(UINT8, 5, 1, "uint8")     \
+	X(BOOL, 6, 1, "bool")       \
+	X(BFLOAT16, 7, 2, "bfloat16") \
+	X(FLOAT16, 8, 2, "float16") \
+	X(INT8, 9, 1, "int8")       \
+	X(INT16, 10, 2, "int16")
+
+typedef enum hr_dtype {
+#define HR_DTYPE_ENUM(name, number, size, text) HR_DTYPE_##name = number,
+	HR_DTYPE_TABLE(HR_DTYPE_ENUM)
+#undef HR_DTYPE_ENUM
+} hr_dtype;
+
+HR_API const char *hr_dtype_text(hr_dtype dtype);  /* "float32"; "?" for none */
+HR_API size_t hr_dtype_size(hr_dtype dtype);       /* bytes per element; 0 for none */
+
+/* ------------------------------------------------------------------------------------------------------------------------------
+ * Devices
+ * ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* A logical device: a physical one, or a part of one with a memory limit of its own. */
+typedef struct hr_device {
+	uint32_t id; /* 0 is no device */
+} hr_device;
+
+typedef struct hr_device_info {
+	size_t struct_size;
+	char name[32];           /* "GPU:0" */
+	char full_name[64];      /* "/job:localhost/replica:0/task:0/device:GPU:0" */
+	char backend[16];        /* "emulated", "cpu", "cuda", "simulated" */
+	char description[96];    /* for people: "emulated accelerator, 1.0 GiB, 2.0 MiB pages" */
+	uint32_t physical_index; /* which physical device of its kind this is (a part of) */
+	uint32_t logical_count;  /* how many logical devices that physical device has */
+	uint64_t total_bytes;    /* memory of the physical device */
+	uint64_t free_bytes;     /* memory of the physical device that nobody holds, other processes included */
+	uint64_t limit_bytes;    /* the most this logical device may take: its memory_limit, or all there is */
+	uint64_t page_bytes;     /* unit of mapping; 0 where the device has no pages */
+	uint64_t reserved_bytes; /* taken from the physical device by this logical one */
+} hr_device_info;
+
+/* Finds a device by name. Names are read as TensorFlow reads them: "GPU:0", "gpu:0", "/device:GPU:0", "/GPU:0",
+ * "/job:localhost/replica:0/task:0/device:GPU:0"; any part before the device part may be left out. "GPU:*" or "GPU" fits every GPU.
+ * NULL means the default device: GPU:0.
+ *
+ * GPU:n counts logical GPUs. CPU:0 is the host. SIM:0 is the simulated device, which has no memory behind it.
+ *
+ * HR_BAD_DEVICE_NAME   cannot be parsed
+ * HR_NO_SUCH_DEVICE    can be parsed, but is not here; the message lists what is
+ * HR_AMBIGUOUS_DEVICE  fits more than one; the message names two */
+HR_API hr_status hr_device_find(const char *name, hr_device *out);
+
+/* Number of logical devices, and the [index]th of them: GPUs first, then CPU:0, then SIM:0. 0 when there is an error. */
+HR_API uint32_t hr_device_count(void);
+HR_API hr_status hr_device_at(uint32_t index, hr_device *out);
+
+/* What a device is and how much memory it has now. Set info->struct_size first. */
+HR_API hr_status hr_device_get_info(hr_device device, hr_device_info *info);
+
+/* Splits a physical device into [count] logical ones, each with a memory limit in bytes. [physical] is "GPU:n", n counting physical
+ * GPUs, or "SIM:0". The logical GPUs of all physical ones are numbered on: with two parts of the first GPU, the second GPU is GPU:2.
+ * Must come before the device is first used.
+ *
+ * A limit of 0, one below one page, one above the device's memory, or limits that together exceed it: HR_BAD_LIMIT. After first use:
+ * HR_IN_USE. [count] 0 or above 16: HR_INVALID_ARGUMENT. Names fail as in hr_device_find. */
+HR_API hr_status hr_set_logical_devices(const char *physical, const uint64_t *memory_limits, size_t count);
+
+/* ---- settings of the devices that need no hardware. Both must be called before first use (HR_IN_USE afterwards). ---- */
+
+typedef struct hr_emulated_options {
+	size_t struct_size;
+	uint32_t devices;          /* how many emulated GPUs; default 1, at most 8; 0 = none */
+	uint64_t memory_bytes;     /* of each; default 1 GiB, at least one page */
+	uint64_t page_bytes;       /* a power of two, at least 64 KiB and the host's page; default 2 MiB */
+	uint64_t link_bytes_per_s; /* each way between host and device; 0 = as fast as memory goes (default) */
+	uint64_t kernel_latency_ns; /* fixed time a copy or fill takes on top; default 0 */
+} hr_emulated_options;
+
+/* Defaults, then what the environment says: HEADROOM_EMULATED="memory=1GiB,page=2MiB,link=2GB/s,latency=5us,devices=2", any subset.
+ * A text that cannot be parsed is HR_INVALID_ARGUMENT, and [options] holds the plain defaults. */
+HR_API hr_status hr_emulated_options_init(hr_emulated_options *options);
+HR_API hr_status hr_configure_emulated(const hr_emulated_options *options);
+
+typedef struct hr_simulated_options {
+	size_t struct_size;
+	uint64_t memory_bytes;     /* default 1 TiB */
+	uint64_t page_bytes;       /* a power of two, at least 256; default 2 MiB; 0 = the device has no pages, only plain allocation */
+	uint64_t link_bytes_per_s; /* default 55 GB/s */
+} hr_simulated_options;
+
+HR_API void hr_simulated_options_init(hr_simulated_options *options);
+HR_API hr_status hr_configure_simulated(const hr_simulated_options *options);
+
+/* ------------------------------------------------------------------------------------------------------------------------------
+ * Streams, events, copies
+ *
+ * Work on a device is asynchronous and ordered within a stream. A stream belongs to one physical device and is a small number, so
+ * that a set of streams is a word of 64 bits.
+ * ---------------------------------------------------------------------------------------------------------------------------- */
+
+typedef uint32_t hr_stream;
+
+#define HR_STREAM_DEFAULT 0u /* exists on every device, never destroyed */
+#define HR_STREAM_MAX 64u    /* streams of one physical device alive at once, the default one included */
+
+/* HR_TOO_MANY when 63 exist already. */
+HR_API hr_status hr_stream_create(hr_device device, hr_stream *out);
+
+/* Makes a stream of the device's own library known (a cudaStream_t as an integer). The same one gives the same number. */
+HR_API hr_status hr_stream_import(hr_device device, uint64_t native, hr_stream *out);
+
+/* Waits for the stream's work, then forgets it. Memory freed on it stays safe to reuse. */
+HR_API hr_status hr_stream_destroy(hr_device device, hr_stream stream);
+
+/* Waits until all work on [stream] is done. Reports an error of the device that happened meanwhile. */
+HR_API hr_status hr_stream_synchronize(hr_device device, hr_stream stream);
+
+/* Lets work given to [stream] from now on wait for what [other] was given so far. Does not block the caller. */
+HR_API hr_status hr_stream_wait_stream(hr_device device, hr_stream stream, hr_stream other);
+
+typedef enum hr_copy_kind {
+	HR_COPY_TO_DEVICE = 1,   /* from host memory */
+	HR_COPY_TO_HOST = 2,     /* from device memory */
+	HR_COPY_ON_DEVICE = 3    /* within the device; the ranges must not overlap */
+} hr_copy_kind;
+
+/* Copies [bytes] in stream order. Returns before it is done; both ranges must stay valid until then. 0 bytes is HR_OK. */
+HR_API hr_status hr_copy(hr_device device, void *to, const void *from, size_t bytes, hr_copy_kind kind, hr_stream stream);
+
+/* Sets [bytes] of device memory to [value], in stream order. */
+HR_API hr_status hr_fill(hr_device device, void *at, unsigned char value, size_t bytes, hr_stream stream);
+
+/* ------------------------------------------------------------------------------------------------------------------------------
+ * Allocators
+ * ---------------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct hr_allocator {
+	uint64_t id; /* 0 is no allocator */
+} hr_allocator;
+
+typedef struct hr_allocator_options {
+	size_t struct_size;
+
+	/* "bfc" (default, NULL too): best fit with coalescing over pages that are mapped as it grows; hot path of tens of nanoseconds.
+	 * "direct": asks the device each time.
+	 * Any name given to hr_register_allocator: a custom one. */
+	const char *kind;
+
+	/* How reports call it; NULL = "<device>_<kind>", such as "GPU:0_bfc". Cut at 31 bytes. */
+	const char *name;
+
+	/* The most bytes it may take from the device; rounded down to whole pages. 0 = the device's limit (default). */
+	uint64_t limit_bytes;
+
+	/* bfc: unit of every size and address, a power of two from 16 to 64 KiB; default 256. */
+	uint32_t granularity;
+
+	/* bfc: true (default) maps pages as they are needed; false maps the whole limit at creation. */
+	bool allow_growth;
+
+	/* bfc: true (default) keeps small freed blocks (64 KiB and less) with the thread that freed them, so that threads stay out of
+	 * each other's way. At most 4 MiB per thread, and 1/256 of the limit; given up before a request fails. */
+	bool thread_cache;
+
+	/* bfc, on devices with pages: true (default) lets free pages that are apart be mapped side by side when nothing else fits. */
+	bool stitch;
+} hr_allocator_options;
+
+HR_API void hr_allocator_options_init(hr_allocator_options *options);
+
+/* Makes an allocator on [device]; a NULL [options] means the defaults. Up to 255 exist at once (HR_TOO_MANY).
+ * HR_UNKNOWN_ALLOCATOR (the message lists the kinds there are), HR_BAD_LIMIT (above the device, below one page),
+ * HR_INVALID_ARGUMENT (granularity), HR_OUT_OF_MEMORY (allow_growth false and no room). */
+HR_API hr_status hr_allocator_create(hr_device device, const hr_allocator_options *options, hr_allocator *out);
+
+/* The default allocator of the named device (NULL = default device), made on first use with default options. Lives until
+ * hr_shutdown; hr_allocator_close on it returns HR_IN_USE. */
+HR_API hr_status hr_allocator_default(const char *device_name, hr_allocator *out);
+
+/* Waits for the streams that used its memory, gives everything back and makes the handle dead. Blocks that are still allocated make
+ * it fail with HR_IN_USE: the message says how many and how many bytes, and names the largest holder. */
+HR_API hr_status hr_allocator_close(hr_allocator allocator);
+
+/* As hr_allocator_close, but blocks that are still allocated go with it. */
+HR_API hr_status hr_allocator_close_all(hr_allocator allocator);
+
+/* A request for memory. Only [bytes] is needed; zero means "not said" everywhere else. */
+typedef struct hr_request {
+	size_t struct_size;
+	size_t bytes;     /* > 0 */
+	size_t alignment; /* of the address: 0 = the allocator's granularity, else a power of two */
+	hr_stream stream; /* the stream that will use the block first; HR_STREAM_DEFAULT = 0 */
+	hr_name op;       /* who asks */
+	hr_name scope;    /* on whose behalf: a name scope such as "encoder/layer_3" */
+	hr_name tag;      /* what for: "weights", "kv_cache" */
+	hr_shape shape;   /* of the tensor that will live there */
+	hr_dtype dtype;
+} hr_request;
+
+/* HR_REQUEST(bytes) is a request for that many bytes and nothing said about them. */
+#define HR_REQUEST(request_bytes) ((hr_request){ .struct_size = sizeof(hr_request), .bytes = (request_bytes) })
+
+/* Allocates. The block is usable at once on request->stream (host code that uses it without a stream counts as the default stream).
+ * Costs tens of nanoseconds in "bfc" when nothing has to be mapped.
+ *
+ * HR_INVALID_ARGUMENT  bytes 0 or above 2^48, alignment not a power of two or above 2^40, struct_size or stream unknown
+ * HR_OUT_OF_MEMORY     no room within the limit; the message says what was asked, what is free and the largest free block
+ * HR_CLOSED, HR_FORKED, HR_DEVICE_ERROR, HR_NO_HOST_MEMORY */
+HR_API hr_status hr_alloc(hr_allocator allocator, const hr_request *request, void **out);
+
+/* hr_alloc with nothing but a size. */
+HR_API hr_status hr_alloc_bytes(hr_allocator allocator, size_t bytes, void **out);
+
+/* Frees the block at [address]. [stream] is the last stream that was given work on it. Reuse on that stream is immediate; another
+ * stream that gets the memory first waits, on the device, for what this stream has been given so far. Any thread may free.
+ *
+ * NULL is HR_OK. An address that is not allocated now, whether freed already, inside a block or never seen, is HR_NOT_ALLOCATED;
+ * nothing changes. */
+HR_API hr_status hr_free(hr_allocator allocator, void *address, hr_stream stream);
+
+/* Says that [stream] too was given work on the block, so that after its free other streams wait for it as well. */
+HR_API hr_status hr_record_stream(hr_allocator allocator, void *address, hr_stream stream);
+
+/* What an allocated block is. */
+typedef struct hr_allocation_info {
+	size_t struct_size;
+	void *address;
+	size_t bytes;     /* of the chunk: what it occupies */
+	size_t requested; /* what was asked for */
+	hr_name op, scope, tag;
+	hr_shape shape;
+	hr_dtype dtype;
+	uint64_t streams; /* bit s is set when stream s used it */
+} hr_allocation_info;
+
+/* HR_NOT_ALLOCATED as in hr_free. Set info->struct_size first. */
+HR_API hr_status hr_allocation_get_info(hr_allocator allocator, const void *address, hr_allocation_info *info);
+
+/* Empties the caches and gives memory that is free back to the device: whole free pages, or whole free regions where there are no
+ * pages. *released (may be NULL) gets the bytes given back. Waits for streams that may still use that memory. */
+HR_API hr_status hr_allocator_trim(hr_allocator allocator, uint64_t *released);
+
+/* Verifies every structure of the allocator. HR_OK, or HR_CORRUPT with the number of the first violated invariant in the message.
+ * Takes time in proportion to the number of chunks and holds the allocator's lock. */
+HR_API hr_status hr_allocator_check(hr_allocator allocator);
+
+/* ---- custom allocators ---- */
+
+typedef struct hr_custom_stats {
+	size_t struct_size;
+	uint64_t bytes_reserved; /* bytes it holds from wherever it gets them */
+	uint64_t bytes_limit;    /* 0 = it has none */
+	uint64_t largest_free;   /* 0 = it does not know */
+} hr_custom_stats;
+
+/* A user's allocator. Statistics, the ledger and traces are kept by Headroom around it: it only has to find memory. */
+typedef struct hr_custom_allocator {
+	size_t struct_size;
+
+	/* Called once for each hr_allocator_create with this kind; *state is passed to the others. NULL: state is [user]. */
+	hr_status (*open)(void *user, hr_device device, uint64_t limit_bytes, void **state);
+	void (*close)(void *state);
+
+	/* Must be there. The address must be aligned as asked and must not be in use. A failure is passed on to the caller of hr_alloc:
+	 * HR_OUT_OF_MEMORY when there is no room. Called from any thread, several at a time. */
+	hr_status (*alloc)(void *state, size_t bytes, size_t alignment, hr_stream stream, void **out);
+
+	/* Must be there. */
+	hr_status (*free)(void *state, void *address, size_t bytes, hr_stream stream);
+
+	/* Its own statistics; NULL: Headroom reports what was handed out. */
+	hr_status (*get_stats)(void *state, hr_custom_stats *stats);
+} hr_custom_allocator;
+
+/* Makes [table] available as options.kind = [name], on every device. The table is copied. HR_ALREADY_EXISTS for a name that is taken
+ * ("bfc" and "direct" are), HR_TOO_MANY after 32, HR_INVALID_ARGUMENT for a name that is empty or above 31 bytes, or when alloc or
+ * free is missing. */
+HR_API hr_status hr_register_allocator(const char *name, const hr_custom_allocator *table, void *user);
+
+/* ------------------------------------------------------------------------------------------------------------------------------
+ * Statistics
+ *
+ * Always on, exact, read without stopping anybody. In every snapshot
+ *
+ *     bytes_active + bytes_inactive                    = bytes_in_use
+ *     bytes_in_use + bytes_cached + bytes_free         = bytes_reserved
+ *     bytes_requested                                 <= bytes_in_use
+ *     bytes_reserved <= bytes_reservable_limit,  bytes_in_use <= peak_bytes_in_use,  bytes_reserved <= peak_bytes_reserved
+ *     num_live_at_reset + num_allocs - num_failed_allocs - num_frees = num_live
+ *     sum of the source_* fields                       = num_allocs - num_failed_allocs
+ *
+ * Peaks are exact while one thread uses an allocator. With more, peak_bytes_in_use is an upper bound: at most 64 KiB per thread above
+ * the true one; peak_error_bytes says how much.
+ * ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* name, what it means. All are int64_t; the order never changes, new ones are added at the end. */
+#define HR_STATS_TABLE(X)                                                                                                           \
+	X(num_allocs, "allocation requests made, met or refused, since start or reset")                                                 \
+	X(bytes_in_use, "bytes of chunks handed out, rounding included")                                                                \
+	X(peak_bytes_in_use, "most bytes_in_use since start or reset")                                                                  \
+	X(largest_alloc_size, "largest chunk handed out since start or reset")                                                          \
+	X(bytes_limit, "bytes the user may allocate")                                                                                   \
+	X(bytes_reserved, "bytes taken from the device")                                                                                \
+	X(peak_bytes_reserved, "most bytes_reserved since start or reset")                                                              \
+	X(bytes_reservable_limit, "the most that may be taken from the device: bytes_limit in whole pages")                             \
+	X(bytes_inactive, "bytes of resident tensors that nothing is using")                                                            \
+	X(bytes_active, "in use less inactive")                                                                                         \
+	X(peak_bytes_active, "most bytes_active since start or reset")                                                                  \
+	X(bytes_reclaimed, "total bytes freed on the device by moving tensors to the host")                                             \
+	X(num_single_reclaims, "times moving one tensor out was enough")                                                                \
+	X(num_full_reclaims, "times everything inactive had to be moved out")                                                           \
+	X(num_defragmentations, "times live bytes were moved or remapped to join free memory")                                          \
+	X(bytes_defragged, "bytes so moved")                                                                                            \
+	X(num_failed_allocs, "requests refused")                                                                                        \
+	X(num_frees, "blocks freed")                                                                                                    \
+	X(num_live, "blocks allocated now")                                                                                             \
+	X(bytes_requested, "bytes asked for by the blocks allocated now, before rounding")                                              \
+	X(bytes_cached, "bytes of freed blocks kept in thread caches")                                                                  \
+	X(bytes_free, "bytes reserved that are neither in use nor cached")                                                              \
+	X(largest_free_block, "bytes of the largest free block")                                                                        \
+	X(num_free_blocks, "free blocks, cached ones not counted")                                                                      \
+	X(num_regions, "regions: ranges of addresses reserved from the device")                                                         \
+	X(peak_error_bytes, "peak_bytes_in_use is at most this much too high; 0 = exact")                                               \
+	X(metadata_bytes, "host memory for chunk records, ledger, lookup table and caches")                                             \
+	X(source_cache, "allocations met from a thread cache")                                                                          \
+	X(source_free_chunk, "allocations met from a free chunk")                                                                       \
+	X(source_grow, "allocations for which pages were mapped or a region added")                                                     \
+	X(source_trim, "allocations met after emptying caches and releasing free memory")                                               \
+	X(source_stitch, "allocations met by mapping free pages side by side")                                                          \
+	X(source_single_reclaim, "allocations met by moving one tensor out")                                                            \
+	X(source_multi_reclaim, "allocations met by moving several adjacent tensors out")                                               \
+	X(source_full_reclaim, "allocations met by moving everything inactive out")                                                     \
+	X(source_defragment, "allocations met by moving live bytes")                                                                    \
+	X(source_device, "allocations met by asking the device or a custom allocator each time")                                        \
+	X(num_stitches, "times free pages were mapped side by side")                                                                    \
+	X(bytes_stitched, "bytes of pages so remapped")                                                                                 \
+	X(num_stream_waits, "times one stream had to wait for another to reuse memory")                                                 \
+	X(num_trims, "times caches were emptied and free memory released, asked for or under pressure")                                 \
+	X(num_live_at_reset, "blocks that were allocated when the statistics were last reset")
+
+/* fragmentation is apart because it is a fraction: 1 - largest_free_block / bytes_free, 0 when nothing is free. */
+typedef struct hr_stats {
+	size_t struct_size;
+	double fragmentation;
+#define HR_STATS_FIELD(name, text) int64_t name;
+	HR_STATS_TABLE(HR_STATS_FIELD)
+#undef HR_STATS_FIELD
+} hr_stats;
+
+/* A snapshot. Set stats->struct_size first (hr_stats_init does). Takes no lock that an allocation waits for, except when 64 attempts
+ * at a quiet moment fail; then it holds it for about 100 ns. */
+HR_API void hr_stats_init(hr_stats *stats);
+HR_API hr_status hr_allocator_get_stats(hr_allocator allocator, hr_stats *stats);
+
+/* All allocators of a device together. Peaks of bytes in use and reserved are those of the device, tracked as one number. */
+HR_API hr_status hr_device_get_stats(hr_device device, hr_stats *stats);
+
+/* For every allocator of the device (NULL = default device): sets peaks to what is now, num_live_at_reset to num_live, and
+ * num_allocs, num_failed_allocs, num_frees, largest_alloc_size, num_trims, num_stream_waits, the source_* fields and the totals of
+ * stitching to 0. */
+HR_API hr_status hr_reset_memory_stats(const char *device_name);
+
+typedef struct hr_memory_info {
+	size_t struct_size;
+	int64_t current; /* bytes in use on the device, all its allocators together */
+	int64_t peak;    /* the most there were since start or reset */
+} hr_memory_info;
+
+/* What the whole device holds now and held at most. NULL means the default device. */
+HR_API hr_status hr_get_memory_info(const char *device_name, hr_memory_info *info);
+
+/* One number of the logical GPU [gpu_id] (0 = GPU:0), all its allocators together. Negative values are errors: -status, for instance
+ * -HR_NO_SUCH_DEVICE when there is no such GPU. */
+HR_API int64_t hr_get_num_allocs(int gpu_id);
+HR_API int64_t hr_get_bytes_in_use(int gpu_id);
+HR_API int64_t hr_get_peak_bytes_in_use(int gpu_id);
+HR_API int64_t hr_get_largest_alloc_size(int gpu_id);
+HR_API int64_t hr_get_bytes_limit(int gpu_id);
+HR_API int64_t hr_get_bytes_reserved(int gpu_id);
+HR_API int64_t hr_get_peak_bytes_reserved(int gpu_id);
+HR_API int64_t hr_get_bytes_reservable_limit(int gpu_id);
+HR_API int64_t hr_get_bytes_inactive(int gpu_id);
+HR_API int64_t hr_get_bytes_active(int gpu_id);
+HR_API int64_t hr_get_peak_bytes_active(int gpu_id);
+HR_API int64_t hr_get_bytes_reclaimed(int gpu_id);
+HR_API int64_t hr_get_num_single_reclaims(int gpu_id);
+HR_API int64_t hr_get_num_full_reclaims(int gpu_id);
+HR_API int64_t hr_get_num_defragmentations(int gpu_id);
+HR_API int64_t hr_get_bytes_defragged(int gpu_id);
+
+/* Statistics as a table for people, or as one JSON object (keys as in HR_STATS_TABLE, and fragmentation). Writes at most [capacity]
+ * bytes with a final 0 and returns the length of the whole text; a result >= capacity means it was cut. */
+HR_API size_t hr_stats_format(const hr_stats *stats, char *out, size_t capacity);
+HR_API size_t hr_stats_json(const hr_stats *stats, char *out, size_t capacity);
+
+/* ---- regions ---- */
+
+typedef struct hr_region_info {
+	size_t struct_size;
+	void *base;
+	uint64_t reserved_addresses; /* bytes of address space */
+	int64_t bytes_reserved;      /* of those, with memory behind them */
+	int64_t bytes_in_use;
+	int64_t bytes_cached;
+	int64_t bytes_free;
+	int64_t largest_free_block;
+	double fragmentation;
+	int64_t num_live;
+	int64_t num_free_blocks;
+	bool small_blocks;           /* the region that thread caches are filled from */
+} hr_region_info;
+
+/* The [index]th region; HR_INVALID_ARGUMENT past the last (stats.num_regions says how many). Walks the region's chunks. */
+HR_API hr_status hr_allocator_get_region(hr_allocator allocator, uint32_t index, hr_region_info *info);
+
+/* What lies where in a region, lowest address first. Chunks of kind HR_CHUNK_UNMAPPED have no memory behind them. */
+typedef enum hr_chunk_kind { HR_CHUNK_FREE = 1, HR_CHUNK_IN_USE = 2, HR_CHUNK_CACHED = 3, HR_CHUNK_UNMAPPED = 4 } hr_chunk_kind;
+
+typedef struct hr_chunk_view {
+	void *address;
+	uint64_t bytes;
+	uint64_t requested; /* in use only */
+	hr_chunk_kind kind;
+	hr_name op, scope, tag;
+	hr_shape shape;
+	hr_dtype dtype;
+} hr_chunk_view;
+
+/* Calls [visit] for each chunk of region [index] until it returns false. The allocator's lock is held meanwhile: [visit] must not
+ * call Headroom. */
+HR_API hr_status hr_allocator_visit(hr_allocator allocator, uint32_t index, bool (*visit)(void *context, const hr_chunk_view *chunk),
+                                    void *context);
+
+/* ---- peak inside a scope ---- */
+
+/* Begins a scope of the calling thread: from here on, the most bytes that the thread's own allocations add on [device] is recorded.
+ * Scopes nest, up to 32 deep, and are independent of hr_reset_memory_stats. HR_TOO_MANY beyond that. */
+HR_API hr_status hr_stats_scope_begin(hr_device device);
+
+typedef struct hr_stats_scope {
+	size_t struct_size;
+	int64_t peak_bytes;  /* the most bytes in use that this thread's allocations and frees inside the scope came to, above the start */
+	int64_t net_bytes;   /* what is left at the end: positive = the scope allocated more than it freed */
+	int64_t num_allocs;
+	int64_t num_frees;
+} hr_stats_scope;
+
+/* Ends the innermost scope of the calling thread, which must be on [device]; [scope] may be NULL. HR_INVALID_ARGUMENT when there is
+ * none, or the innermost is on another device. */
+HR_API hr_status hr_stats_scope_end(hr_device device, hr_stats_scope *scope);
+
+/* ------------------------------------------------------------------------------------------------------------------------------
+ * The end
+ * ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* Closes every allocator (blocks that are still allocated go with them), every stream and every device, ends a recording, and
+ * forgets all settings. Afterwards the library can be used anew. In a forked child it forgets what the parent made. */
+HR_API hr_status hr_shutdown(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

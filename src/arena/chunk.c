@@ -1,0 +1,39 @@
+#include "arena/chunk.h"
+
+#include "base/status.h"
+#include "os/os.h"
+
+/* Committing costs a system call: 1,024 records at a time keeps that rare and the waste below one host page per ten chunks. */
+#define RECORDS_PER_COMMIT 1024u
+
+hr_status hr__chunk_table_init(hr__chunk_table *table)
+{
+	void *base;
+	int error = hr__os()->reserve(HR__CHUNKS_MAX * sizeof(hr__chunk), hr__os_page_size(), &base);
+	if (error) return hr__os_fail(error, "cannot reserve addresses for chunk records");
+	*table = (hr__chunk_table){ .chunks = base, .touched = 1 };
+	return HR_OK;
+}
+
+void hr__chunk_table_destroy(hr__chunk_table *table)
+{
+	if (table->chunks) hr__os()->release(table->chunks, HR__CHUNKS_MAX * sizeof(hr__chunk));
+	*table = (hr__chunk_table){ 0 };
+}
+
+hr_status hr__chunk_table_ensure_slow(hr__chunk_table *table, uint32_t count)
+{
+	while (!hr__chunk_table_has(table, count)) {
+		if (table->committed + RECORDS_PER_COMMIT > HR__CHUNKS_MAX)
+			return hr__fail(HR_TOO_MANY, "an allocator holds %u chunks already, which is the most there can be", table->committed);
+		int error = hr__os()->commit(&table->chunks[table->committed], RECORDS_PER_COMMIT * sizeof(hr__chunk));
+		if (error) return hr__os_fail(error, "cannot get host memory for %u more chunk records", RECORDS_PER_COMMIT);
+		table->committed += RECORDS_PER_COMMIT;
+	}
+	return HR_OK;
+}
+
+uint64_t hr__chunk_table_bytes(const hr__chunk_table *table)
+{
+	return (uint64_t)table->committed * sizeof(hr__chunk);
+}

@@ -1,0 +1,74 @@
+/* atomic.h - C11 atomics with the memory order in the name, so that every order in the project can be found by searching for it.
+ *
+ * Acquire and release on the variable itself are preferred to fences: ThreadSanitizer does not model fences. */
+#ifndef HR_BASE_ATOMIC_H
+#define HR_BASE_ATOMIC_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef _Atomic(uint8_t) hr__atomic_u8;
+typedef _Atomic(uint32_t) hr__atomic_u32;
+typedef _Atomic(uint64_t) hr__atomic_u64;
+typedef _Atomic(int64_t) hr__atomic_i64;
+
+#define hr__load_relaxed(p) atomic_load_explicit((p), memory_order_relaxed)
+#define hr__load_acquire(p) atomic_load_explicit((p), memory_order_acquire)
+#define hr__load_seq_cst(p) atomic_load_explicit((p), memory_order_seq_cst)
+#define hr__store_relaxed(p, v) atomic_store_explicit((p), (v), memory_order_relaxed)
+#define hr__store_release(p, v) atomic_store_explicit((p), (v), memory_order_release)
+#define hr__store_seq_cst(p, v) atomic_store_explicit((p), (v), memory_order_seq_cst)
+#define hr__exchange_acquire(p, v) atomic_exchange_explicit((p), (v), memory_order_acquire)
+#define hr__exchange_acq_rel(p, v) atomic_exchange_explicit((p), (v), memory_order_acq_rel)
+#define hr__fetch_add_relaxed(p, v) atomic_fetch_add_explicit((p), (v), memory_order_relaxed)
+#define hr__fetch_add_acq_rel(p, v) atomic_fetch_add_explicit((p), (v), memory_order_acq_rel)
+#define hr__fetch_sub_acq_rel(p, v) atomic_fetch_sub_explicit((p), (v), memory_order_acq_rel)
+#define hr__cas_acquire(p, expected, v) \
+	atomic_compare_exchange_strong_explicit((p), (expected), (v), memory_order_acquire, memory_order_relaxed)
+#define hr__cas_acq_rel(p, expected, v) \
+	atomic_compare_exchange_strong_explicit((p), (expected), (v), memory_order_acq_rel, memory_order_acquire)
+
+/* For a counter that one thread writes and any thread reads: a plain addition, made of a relaxed load and a relaxed store. */
+#define hr__owner_add(p, v) hr__store_relaxed((p), hr__load_relaxed(p) + (v))
+
+/* Fences, for what an order on one variable cannot say (lock.h reads optimistically, os.h has a Dekker handshake). gcc warns about
+ * fences under ThreadSanitizer because it does not model them; both uses only ever guard atomics, which it never reports. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__SANITIZE_THREAD__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wtsan"
+#define HR__FENCES_POP
+#endif
+static inline void hr__fence_acquire(void)
+{
+	atomic_thread_fence(memory_order_acquire);
+}
+
+static inline void hr__fence_release(void)
+{
+	atomic_thread_fence(memory_order_release);
+}
+
+static inline void hr__fence_seq_cst(void)
+{
+	atomic_thread_fence(memory_order_seq_cst);
+}
+#ifdef HR__FENCES_POP
+#pragma GCC diagnostic pop
+#undef HR__FENCES_POP
+#endif
+
+/* Stops the compiler, not the processor, from moving memory accesses across it. */
+#define hr__compiler_barrier() atomic_signal_fence(memory_order_seq_cst)
+
+static inline void hr__cpu_pause(void)
+{
+#if defined(__x86_64__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	/* Not yield, which most cores ignore: a wait made of it would be over in nanoseconds. */
+	__asm__ volatile("isb" ::: "memory");
+#endif
+}
+
+#endif

@@ -1,0 +1,109 @@
+/* status.c - statuses, their names, and each thread's last message.
+ *
+ * The message lives in thread-local storage of the initial-exec kind: it is there from the thread's first instruction, so setting
+ * it needs no memory and cannot fail, even when the failure to be told is that memory ran out. A message is built aside and then
+ * copied, so it may quote the one before it. */
+#include "base/status.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/text.h"
+
+#define MESSAGE_BYTES 512
+
+static _Thread_local char message[MESSAGE_BYTES] __attribute__((tls_model("initial-exec")));
+
+#define TEXT_OF(x) #x
+#define VERSION_TEXT(major, minor, patch) TEXT_OF(major) "." TEXT_OF(minor) "." TEXT_OF(patch)
+
+const char *hr_version(void)
+{
+	return VERSION_TEXT(HR_VERSION_MAJOR, HR_VERSION_MINOR, HR_VERSION_PATCH);
+}
+
+const char *hr_status_name(hr_status status)
+{
+	switch (status) {
+#define STATUS_NAME(name, number, text) \
+	case HR_##name: return "HR_" #name;
+		HR_STATUS_TABLE(STATUS_NAME)
+#undef STATUS_NAME
+	}
+	return "HR_?";
+}
+
+const char *hr_status_text(hr_status status)
+{
+	switch (status) {
+#define STATUS_TEXT(name, number, text) \
+	case HR_##name: return text;
+		HR_STATUS_TABLE(STATUS_TEXT)
+#undef STATUS_TEXT
+	}
+	return "not a status";
+}
+
+const char *hr_last_message(void)
+{
+	return message;
+}
+
+void hr__clear_message(void)
+{
+	message[0] = 0;
+}
+
+/* Formats into [out] (MESSAGE_BYTES long) and returns the length; what does not fit is cut between characters. */
+static size_t format_message(char *out, const char *format, va_list arguments)
+{
+	int wanted = vsnprintf(out, MESSAGE_BYTES, format, arguments);
+	if (wanted < 0) {
+		/* Only an encoding error of a wide string gets here; the format itself is still worth reading. */
+		wanted = snprintf(out, MESSAGE_BYTES, "%s", format);
+	}
+	if (wanted < MESSAGE_BYTES) return wanted < 0 ? 0 : (size_t)wanted;
+	size_t length = hr__utf8_trim(out, MESSAGE_BYTES - 1);
+	out[length] = 0;
+	return length;
+}
+
+/* Adds [text] to the [length] bytes in [out] as far as it fits; returns the new length. */
+static size_t append(char *out, size_t length, const char *text)
+{
+	size_t room = MESSAGE_BYTES - 1 - length;
+	size_t wanted = strlen(text);
+	size_t taken = wanted <= room ? wanted : hr__utf8_trim(text, room);
+	memcpy(out + length, text, taken);
+	out[length + taken] = 0;
+	return length + taken;
+}
+
+hr_status hr__fail(hr_status status, const char *format, ...)
+{
+	HR_ASSERT(status != HR_OK);
+	char text[MESSAGE_BYTES];
+	va_list arguments;
+	va_start(arguments, format);
+	size_t length = format_message(text, format, arguments);
+	va_end(arguments);
+	memcpy(message, text, length + 1);
+	return status;
+}
+
+hr_status hr__fail_in(hr_status status, const char *format, ...)
+{
+	HR_ASSERT(status != HR_OK);
+	char text[MESSAGE_BYTES];
+	va_list arguments;
+	va_start(arguments, format);
+	size_t length = format_message(text, format, arguments);
+	va_end(arguments);
+	if (message[0] != 0) {
+		length = append(text, length, ": ");
+		length = append(text, length, message);
+	}
+	memcpy(message, text, length + 1);
+	return status;
+}

@@ -1,0 +1,185 @@
+/* text.c - parsing and printing sizes with whole-number arithmetic, so that no size is ever off by a rounding, and UTF-8. */
+#include "base/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "base/status.h"
+
+/* ---- parsing ---- */
+
+#define QUOTED_MAX 60 /* bytes of a bad text that its message shows */
+
+static bool is_digit(char c)
+{
+	return c >= '0' && c <= '9';
+}
+
+static char lower(char c)
+{
+	return c >= 'A' && c <= 'Z' ? (char)(c - 'A' + 'a') : c;
+}
+
+static hr_status bad_size(const char *text, const char *why)
+{
+	size_t length = strnlen(text, QUOTED_MAX + 1);
+	bool whole = length <= QUOTED_MAX;
+	if (!whole) length = hr__utf8_trim(text, QUOTED_MAX);
+	return hr__fail(HR_INVALID_ARGUMENT, "size \"%.*s%s\" %s; write it as 1073741824, 1GiB, 1.5G or 512MB", (int)length, text,
+	                whole ? "" : "...", why);
+}
+
+/* Reads a unit at [text] and moves past it; 0 when there is none of that name. Nothing at all is the unit 1. */
+static uint64_t parse_unit(const char **text)
+{
+	static const char letters[] = "kmgtp";
+	const char *at = *text;
+	char first = lower(*at);
+	if (first == 0) return 1;
+	if (first == 'b') {
+		*text = at + 1;
+		return 1;
+	}
+	const char *letter = memchr(letters, first, sizeof letters - 1);
+	if (letter == NULL) return 0;
+	at++;
+	uint64_t base = 1024;
+	if (lower(at[0]) == 'i' && lower(at[1]) == 'b') {
+		at += 2;
+	} else if (lower(at[0]) == 'b') {
+		base = 1000;
+		at++;
+	}
+	uint64_t unit = 1;
+	for (const char *i = letters; i <= letter; i++) unit *= base;
+	*text = at;
+	return unit;
+}
+
+/* The whole bytes in the decimal fraction [digits] of [unit]. Exact for any number of digits: going from the last to the first,
+ * dividing by ten and rounding down at each step gives the same as rounding down once at the end. */
+static uint64_t fraction_bytes(const char *digits, size_t count, uint64_t unit)
+{
+	uint64_t bytes = 0;
+	while (count > 0) {
+		uint64_t digit = (uint64_t)(digits[--count] - '0');
+		bytes = (bytes + digit * unit) / 10;
+	}
+	return bytes;
+}
+
+hr_status hr__parse_size(const char *text, uint64_t *out)
+{
+	if (text == NULL) return hr__fail(HR_INVALID_ARGUMENT, "no size given (NULL)");
+	if (text[0] == 0) return bad_size(text, "is empty");
+	if (text[0] == '-') return bad_size(text, "is negative");
+	if (!is_digit(text[0])) return bad_size(text, "does not begin with a number");
+
+	const char *at = text;
+	uint64_t whole = 0;
+	bool fits = true;
+	for (; is_digit(*at); at++) fits = fits && hr__multiply(whole, 10, &whole) && hr__add(whole, (uint64_t)(*at - '0'), &whole);
+
+	const char *digits = at;
+	size_t digit_count = 0;
+	if (*at == '.') {
+		digits = ++at;
+		while (is_digit(*at)) at++;
+		digit_count = (size_t)(at - digits);
+		if (digit_count == 0) return bad_size(text, "has no digits after the point");
+	}
+
+	while (*at == ' ') at++;
+	if (*at == 0 && at[-1] == ' ') return bad_size(text, "ends in a space");
+	uint64_t unit = parse_unit(&at);
+	if (unit == 0) return bad_size(text, "has an unknown unit");
+	if (*at != 0) return bad_size(text, "has something after the unit");
+
+	uint64_t bytes = 0;
+	fits = fits && hr__multiply(whole, unit, &bytes) && hr__add(bytes, fraction_bytes(digits, digit_count, unit), &bytes);
+	if (!fits) return bad_size(text, "does not fit in 64 bits");
+	*out = bytes;
+	return HR_OK;
+}
+
+/* ---- printing ---- */
+
+char *hr__format_size(uint64_t bytes, char *out, size_t capacity)
+{
+	static const char *const names[] = { "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
+	if (bytes < 1024) {
+		snprintf(out, capacity, "%llu B", (unsigned long long)bytes);
+		return out;
+	}
+	unsigned power = hr__log2(bytes) / 10;
+	/* Tenths of the unit, rounded to nearest: the bits below the unit are fewer than 61, so ten times them fit. */
+	uint64_t unit = 1ull << (10 * power);
+	uint64_t tenths = (bytes >> (10 * power)) * 10 + ((bytes & (unit - 1)) * 10 + unit / 2) / unit;
+	if (tenths >= 10240) {
+		tenths = 10;
+		power++;
+	}
+	snprintf(out, capacity, "%llu.%llu %s", (unsigned long long)(tenths / 10), (unsigned long long)(tenths % 10), names[power - 1]);
+	return out;
+}
+
+char *hr__format_count(uint64_t value, char *out, size_t capacity)
+{
+	char digits[32];
+	char *at = digits + sizeof digits;
+	unsigned count = 0;
+	*--at = 0;
+	do {
+		if (count > 0 && count % 3 == 0) *--at = ',';
+		*--at = (char)('0' + value % 10);
+		value /= 10;
+		count++;
+	} while (value != 0);
+	snprintf(out, capacity, "%s", at);
+	return out;
+}
+
+/* ---- UTF-8 ---- */
+
+static bool is_continuation(char c)
+{
+	return ((unsigned char)c & 0xC0) == 0x80;
+}
+
+/* Bytes that a character with this first byte has; 0 for a byte that begins none. */
+static size_t announced_length(char first)
+{
+	unsigned char c = (unsigned char)first;
+	if (c < 0x80) return 1;
+	if (c < 0xC2) return 0; /* a continuation, or an overlong form of an ASCII character */
+	if (c < 0xE0) return 2;
+	if (c < 0xF0) return 3;
+	return c < 0xF5 ? 4 : 0;
+}
+
+size_t hr__utf8_character(const char *text, size_t length)
+{
+	if (length == 0) return 0;
+	size_t bytes = announced_length(text[0]);
+	if (bytes <= 1) return bytes;
+	if (bytes > length) return 0;
+	for (size_t i = 1; i < bytes; i++) {
+		if (!is_continuation(text[i])) return 0;
+	}
+	unsigned char first = (unsigned char)text[0], second = (unsigned char)text[1];
+	if (first == 0xE0 && second < 0xA0) return 0; /* overlong */
+	if (first == 0xED && second > 0x9F) return 0; /* surrogates */
+	if (first == 0xF0 && second < 0x90) return 0; /* overlong */
+	if (first == 0xF4 && second > 0x8F) return 0; /* above U+10FFFF */
+	return bytes;
+}
+
+size_t hr__utf8_trim(const char *text, size_t length)
+{
+	size_t back = 1;
+	while (back <= 3 && back < length && is_continuation(text[length - back])) back++;
+	if (back > length) return length;
+	return announced_length(text[length - back]) > back ? length - back : length;
+}

@@ -1,0 +1,115 @@
+/* device.h - what the layers above know of a device: its page pool, its streams, and its calls.
+ *
+ *   hr_backend (a table)  <-  physical device (one per card: caps, streams, events)  <-  logical device (a page pool with a limit)
+ *
+ * The page pool is the only place where a limit is enforced: bytes reserved never exceed it, rounded down to whole pages. Pages that
+ * are given back are kept and handed out again; they count as reserved only while somebody has them.
+ *
+ * Stream order without an event per free
+ *
+ * Recording an event costs 230 ns, ten times a free. So a free only notes which streams used the block (a mask) and the device's
+ * epoch, a counter. When another stream wants the block, an event is recorded then, on the streams in the mask, and the stream is
+ * told to wait for it; recording adds one to the epoch first, so the event covers every free that noted a smaller epoch. The device
+ * remembers, for each pair of streams, the newest epoch that one has waited for of the other, so most later blocks need no wait.
+ *
+ *   covered(T, S, e)  =  synced[T][S] > e  or  done[S] > e       (done: the host has seen S finish)
+ *
+ * A block with mask M and epoch e may be used on stream T when covered(T, S, e) for every S in M other than T. */
+#ifndef HR_DEVICE_DEVICE_H
+#define HR_DEVICE_DEVICE_H
+
+#include "base/assert.h"
+#include "base/atomic.h"
+#include "base/lock.h"
+#include "headroom_backend.h"
+
+typedef uint32_t hr__page_id; /* a page of a pool: an index into its table of hr_page */
+
+typedef struct hr__device hr__device;
+
+/* ---- registry ---- */
+
+/* The logical device of a handle, opened on first use; NULL (message set: HR_CLOSED, HR_FORKED or why it cannot be opened in *why).
+ * Cheap, and takes no lock once the device is open. Like the next two it may take the registry's lock, so no lock may be held. */
+hr__device *hr__device_of(hr_device device, hr_status *why);
+
+/* The logical device named [name] (NULL = default), opened on first use. */
+hr_status hr__device_named(const char *name, hr__device **out);
+
+/* The logical GPU number [gpu_id]; HR_NO_SUCH_DEVICE. */
+hr_status hr__device_gpu(int gpu_id, hr__device **out);
+
+/* Closes every device and forgets every setting. No allocator may be left. */
+void hr__devices_shutdown(void);
+
+/* After fork, in the child: forgets everything without touching what the parent shares (no unmapping, no joining of threads). */
+void hr__devices_forget(void);
+
+/* True between fork and hr_shutdown in the child. */
+extern bool hr__forked;
+
+/* ---- facts ---- */
+
+hr_device hr__device_handle(const hr__device *device);
+const char *hr__device_name(const hr__device *device);         /* "GPU:0" */
+uint64_t hr__device_page_bytes(const hr__device *device);      /* 0 = no pages */
+uint64_t hr__device_map_alignment(const hr__device *device);
+uint64_t hr__device_limit(const hr__device *device);           /* in bytes, as set */
+uint64_t hr__device_reservable(const hr__device *device);      /* limit rounded down to whole pages */
+bool hr__device_has_plain(const hr__device *device);
+bool hr__device_host_accessible(const hr__device *device);
+/* Index of the logical device, 0 <= index < HR__MAX_DEVICES, stable for its life: for per-device side tables of upper layers. */
+uint32_t hr__device_index(const hr__device *device);
+#define HR__MAX_DEVICES 64u
+
+/* ---- the page pool ---- */
+
+uint64_t hr__pool_reserved(const hr__device *device);
+uint64_t hr__pool_available(const hr__device *device); /* bytes that may still be reserved within the limit */
+
+/* Takes [count] pages, recycled ones first. All or none: HR_OUT_OF_MEMORY (limit reached, or the device is full; the message says
+ * which), HR_DEVICE_ERROR, HR_NO_HOST_MEMORY. */
+hr_status hr__pool_take(hr__device *device, uint32_t count, hr__page_id *pages);
+/* Gives pages back, unmapped and idle. Cannot fail. */
+void hr__pool_give(hr__device *device, const hr__page_id *pages, uint32_t count);
+/* Destroys the pages that nobody has, so that other processes can have the memory. Returns bytes destroyed. */
+uint64_t hr__pool_shrink(hr__device *device);
+/* Bytes of host memory that the pool's tables take. */
+uint64_t hr__pool_metadata(const hr__device *device);
+
+/* The same limit for memory that is not in pages. */
+hr_status hr__pool_plain_alloc(hr__device *device, uint64_t bytes, uint64_t *address);
+hr_status hr__pool_plain_free(hr__device *device, uint64_t address, uint64_t bytes);
+
+/* ---- addresses ---- */
+
+hr_status hr__device_reserve(hr__device *device, uint64_t bytes, uint64_t *address);
+hr_status hr__device_release(hr__device *device, uint64_t address, uint64_t bytes);
+/* All or none. */
+hr_status hr__device_map(hr__device *device, uint64_t address, const hr__page_id *pages, uint32_t count);
+/* The range must be idle (hr__device_wait_idle). */
+hr_status hr__device_unmap(hr__device *device, uint64_t address, uint32_t count);
+
+/* ---- streams ---- */
+
+/* True when [stream] exists on the device. Cheap: one load. */
+bool hr__device_has_stream(const hr__device *device, hr_stream stream);
+
+/* The epoch to note with a free. Cheap: one load. */
+uint64_t hr__device_epoch(const hr__device *device);
+
+/* Makes work given to [stream] from now on wait for the streams in [mask] as they were at [epoch]; adds the number of waits that had
+ * to be made to *waits. Does not block. */
+hr_status hr__device_order(hr__device *device, hr_stream stream, uint64_t mask, uint64_t epoch, int64_t *waits);
+
+/* Blocks until the streams in [mask] have done what they were given up to [epoch]. */
+hr_status hr__device_wait_idle(hr__device *device, uint64_t mask, uint64_t epoch);
+
+/* The device's clock: virtual time on the simulated device. */
+uint64_t hr__device_clock_ns(hr__device *device);
+
+/* ---- backends of the project ---- */
+
+extern const hr_backend hr__backend_simulated, hr__backend_emulated, hr__backend_cpu;
+
+#endif

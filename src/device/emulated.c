@@ -1,0 +1,657 @@
+/* emulated.c - a whole accelerator in host memory, honest enough to find real bugs.
+ *
+ * Memory is an anonymous file; a page is an offset in it. Mapping a page maps that part of the file, so that moving a page keeps its
+ * bytes, and touching what is not mapped faults, as on a GPU. The file is made by the first page: a device that nobody uses costs a few
+ * kilobytes.
+ *
+ * Streams are worker threads (queue.h), the default one too. A copy that would touch unmapped memory does not take the process down: it
+ * is left out, and the next hr_stream_synchronize of that stream says so, as CUDA reports errors of work that was asynchronous.
+ *
+ * The link is emulated by time: a copy holds its direction's engine for bytes / link, and its stream for the latency on top; the worker
+ * copies, then waits until that time is over.
+ *
+ * Locks: lock (HR__RANK_DEVICE) guards the fields below it and is not held while calling a queue, copying or mapping. It is held while a
+ * range is given back to the system: otherwise somebody could be given the same addresses before they are out of the books. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "device/device.h"
+#include "device/mappings.h"
+#include "device/queue.h"
+#include "os/os.h"
+
+#define MAX_STREAMS 128u
+#define EVENTS_AT_FIRST 64u
+#define NO_FILE (-1)
+#define SLEEP_SLACK_NS 80000u /* a sleep may end this much late; what is left after it is waited out awake */
+
+typedef struct emu_event {
+	hr__queue *queue; /* where it was recorded; NULL = not yet */
+	uint64_t ticket;
+	uint32_t next; /* free ones: number of the next, 0 = none */
+	bool live;
+} emu_event;
+
+typedef struct emulated {
+	hr_emulated_options options; /* immutable */
+	hr__lock lock;
+	hr__mappings books;
+	int file;
+	uint64_t plain_bytes;
+	uint64_t to_device_free, to_host_free; /* when each direction of the link is free again; host's clock */
+	hr__queue *queues[MAX_STREAMS];        /* made when first needed, kept until close: events and waits refer to them */
+	bool stream_live[MAX_STREAMS];
+	emu_event *events; /* event number e is events[e - 1] */
+	uint32_t event_capacity, event_made, event_free;
+} emulated;
+
+static void *pointer(uint64_t address)
+{
+	return (void *)(uintptr_t)address;
+}
+
+/* ---- opening ---- */
+
+static hr_status emu_count(void *config, uint32_t *out)
+{
+	*out = ((const hr_emulated_options *)config)->devices;
+	return HR_OK;
+}
+
+static hr_status emu_open(void *config, uint32_t index, void **device, hr_backend_caps *caps)
+{
+	(void)index;
+	void *memory;
+	char total[24], page[24];
+	int error = hr__os()->alloc(sizeof(emulated), &memory);
+	if (error) return hr__os_fail(error, "an emulated device");
+	emulated *emu = memory;
+	emu->options = *(const hr_emulated_options *)config;
+	emu->file = NO_FILE;
+	emu->stream_live[0] = true;
+	hr__lock_init(&emu->lock, HR__RANK_DEVICE);
+	hr__mappings_init(&emu->books, emu->options.page_bytes);
+	*caps = (hr_backend_caps){ .total_bytes = emu->options.memory_bytes,
+		                       .page_bytes = emu->options.page_bytes,
+		                       .map_alignment = emu->options.page_bytes,
+		                       .host_accessible = true };
+	snprintf(caps->description, sizeof caps->description, "emulated accelerator, %s, %s pages",
+	         hr__format_size(caps->total_bytes, total, sizeof total), hr__format_size(caps->page_bytes, page, sizeof page));
+	*device = emu;
+	return HR_OK;
+}
+
+static void emu_close(void *device)
+{
+	emulated *emu = device;
+	for (uint32_t i = 0; i < MAX_STREAMS; i++) {
+		if (emu->queues[i]) hr__queue_stop(emu->queues[i]);
+	}
+	/* Only when none runs any more: they refer to each other. */
+	for (uint32_t i = 0; i < MAX_STREAMS; i++) {
+		if (emu->queues[i]) hr__queue_close(emu->queues[i]);
+	}
+	for (uint32_t i = 0; i < emu->books.range_count; i++) {
+		hr__os()->release(pointer(emu->books.ranges[i]->base), emu->books.ranges[i]->bytes);
+	}
+	hr__mappings_destroy(&emu->books);
+	if (emu->file != NO_FILE) hr__os()->file_close(emu->file);
+	if (emu->events) hr__os()->free(emu->events, emu->event_capacity * sizeof *emu->events);
+	hr__os()->free(emu, sizeof *emu);
+}
+
+static uint64_t free_bytes_of(const emulated *emu)
+{
+	return emu->options.memory_bytes - emu->plain_bytes - emu->books.page_live * emu->options.page_bytes;
+}
+
+static hr_status emu_memory_info(void *device, uint64_t *free_bytes, uint64_t *total_bytes)
+{
+	emulated *emu = device;
+	hr__lock_take(&emu->lock);
+	*free_bytes = free_bytes_of(emu);
+	*total_bytes = emu->options.memory_bytes;
+	hr__lock_release(&emu->lock);
+	return HR_OK;
+}
+
+static hr_status need_room(const emulated *emu, uint64_t bytes)
+{
+	char total[24];
+	if (bytes <= free_bytes_of(emu)) return HR_OK;
+	return hr__fail(HR_OUT_OF_MEMORY, "the emulated device has no %llu bytes of its %s left", (unsigned long long)bytes,
+	                hr__format_size(emu->options.memory_bytes, total, sizeof total));
+}
+
+/* ---- ranges of addresses ---- */
+
+/* Enters [block] in the books, or gives it back to the system. */
+static hr_status enter_range(emulated *emu, void *block, uint64_t bytes, hr__range_kind kind, hr__range **out)
+{
+	hr__lock_take(&emu->lock);
+	hr_status status = hr__mappings_add(&emu->books, (uint64_t)(uintptr_t)block, bytes, kind, out);
+	if (status != HR_OK) hr__os()->release(block, bytes);
+	hr__lock_release(&emu->lock);
+	return status;
+}
+
+/* Takes a whole range out of the books and gives its addresses back. Under the lock. */
+static hr_status give_range(emulated *emu, uint64_t address, uint64_t bytes, hr__range_kind kind)
+{
+	hr__range *range = NULL;
+	hr_status status = hr__mappings_whole(&emu->books, address, bytes, kind, &range);
+	if (status != HR_OK) return status;
+	if (range->locked) hr__os()->unlock_memory(pointer(address), bytes);
+	int error = hr__os()->release(pointer(address), bytes);
+	if (error) return hr__os_fail(error, "giving %llu bytes of addresses back", (unsigned long long)bytes);
+	hr__mappings_remove(&emu->books, range);
+	hr__range_free(range);
+	return HR_OK;
+}
+
+static hr_status emu_reserve(void *device, uint64_t bytes, uint64_t *address)
+{
+	emulated *emu = device;
+	hr__range *range;
+	void *block;
+	int error = hr__os()->reserve(bytes, emu->options.page_bytes, &block);
+	if (error) return hr__os_fail(error, "reserving %llu bytes of addresses", (unsigned long long)bytes);
+	hr_status status = enter_range(emu, block, bytes, HR__RANGE_PAGES, &range);
+	if (status == HR_OK) *address = (uint64_t)(uintptr_t)block;
+	return status;
+}
+
+static hr_status emu_release(void *device, uint64_t address, uint64_t bytes)
+{
+	emulated *emu = device;
+	hr__lock_take(&emu->lock);
+	hr_status status = give_range(emu, address, bytes, HR__RANGE_PAGES);
+	hr__lock_release(&emu->lock);
+	return status;
+}
+
+/* ---- pages ---- */
+
+/* The whole memory in one file; it takes host memory only where it is written. Under the lock. */
+static hr_status need_file(emulated *emu)
+{
+	if (emu->file != NO_FILE) return HR_OK;
+	int error = hr__os()->memfd("headroom-device", emu->options.memory_bytes, &emu->file);
+	return error ? hr__os_fail(error, "the memory of an emulated device") : HR_OK;
+}
+
+static hr_status emu_page_create(void *device, hr_page *page)
+{
+	emulated *emu = device;
+	hr__lock_take(&emu->lock);
+	hr_status status = need_room(emu, emu->options.page_bytes);
+	if (status == HR_OK) status = need_file(emu);
+	if (status == HR_OK) status = hr__mappings_page_create(&emu->books, page);
+	hr__lock_release(&emu->lock);
+	return status;
+}
+
+static hr_status emu_page_destroy(void *device, hr_page page)
+{
+	emulated *emu = device;
+	hr__lock_take(&emu->lock);
+	hr_status status = hr__mappings_page_check(&emu->books, page);
+	hr__lock_release(&emu->lock);
+	if (status != HR_OK) return status;
+	int error = hr__os()->punch(emu->file, page, emu->options.page_bytes);
+	if (error) return hr__os_fail(error, "giving the memory of a page back");
+	hr__lock_take(&emu->lock);
+	status = hr__mappings_page_destroy(&emu->books, page);
+	hr__lock_release(&emu->lock);
+	return status;
+}
+
+/* Number of pages from [pages] on, at most [count], that lie side by side in the file: one system call maps them. */
+static uint32_t run_length(const emulated *emu, const hr_page *pages, uint32_t count)
+{
+	uint32_t length = 1;
+	while (length < count && pages[length] == pages[length - 1] + emu->options.page_bytes) length++;
+	return length;
+}
+
+/* *mapped gets the number of pages that were mapped, also when it fails. */
+static int map_runs(const emulated *emu, uint64_t address, const hr_page *pages, uint32_t count, uint32_t *mapped)
+{
+	int error = 0;
+	uint64_t page_bytes = emu->options.page_bytes;
+	for (*mapped = 0; *mapped < count && !error;) {
+		uint32_t run = run_length(emu, pages + *mapped, count - *mapped);
+		error = hr__os()->map_fd(pointer(address + *mapped * page_bytes), run * page_bytes, emu->file, pages[*mapped]);
+		if (!error) *mapped += run;
+	}
+	return error;
+}
+
+static hr_status emu_map(void *device, uint64_t address, const hr_page *pages, uint32_t count)
+{
+	emulated *emu = device;
+	uint32_t mapped;
+	hr__lock_take(&emu->lock);
+	hr_status status = hr__mappings_map(&emu->books, address, pages, count);
+	hr__lock_release(&emu->lock);
+	if (status != HR_OK) return status;
+	int error = map_runs(emu, address, pages, count, &mapped);
+	if (!error) return HR_OK;
+	/* Should this fail too, the pages are visible where the books say nothing is: the next mapping there replaces them. */
+	if (mapped > 0) hr__os()->unmap_fd(pointer(address), mapped * emu->options.page_bytes);
+	hr__lock_take(&emu->lock);
+	hr__mappings_unmap(&emu->books, address, count);
+	hr__lock_release(&emu->lock);
+	return hr__os_fail(error, "mapping %u pages", count);
+}
+
+static hr_status emu_unmap(void *device, uint64_t address, uint32_t count)
+{
+	emulated *emu = device;
+	hr__lock_take(&emu->lock);
+	hr_status status = hr__mappings_unmap_check(&emu->books, address, count);
+	hr__lock_release(&emu->lock);
+	if (status != HR_OK) return status;
+	int error = hr__os()->unmap_fd(pointer(address), count * emu->options.page_bytes);
+	if (error) return hr__os_fail(error, "unmapping %u pages", count);
+	hr__lock_take(&emu->lock);
+	hr__mappings_unmap(&emu->books, address, count);
+	hr__lock_release(&emu->lock);
+	return HR_OK;
+}
+
+/* ---- plain memory, and pinned memory of the host ---- */
+
+static hr_status whole_pages(uint64_t bytes, uint64_t *out)
+{
+	if (bytes > 0 && hr__align_up(bytes, hr__os_page_size(), out)) return HR_OK;
+	return hr__fail(HR_INVALID_ARGUMENT, "%llu bytes cannot be allocated", (unsigned long long)bytes);
+}
+
+/* [bytes] of host memory, whole pages, as a range of [kind]. */
+static hr_status make_block(emulated *emu, uint64_t bytes, hr__range_kind kind, hr__range **out)
+{
+	void *block;
+	int error = hr__os()->reserve(bytes, hr__os_page_size(), &block);
+	if (error) return hr__os_fail(error, "%llu bytes for an emulated device", (unsigned long long)bytes);
+	error = hr__os()->commit(block, bytes);
+	if (error) {
+		hr__os()->release(block, bytes);
+		return hr__os_fail(error, "%llu bytes for an emulated device", (unsigned long long)bytes);
+	}
+	return enter_range(emu, block, bytes, kind, out);
+}
+
+static void add_plain(emulated *emu, uint64_t bytes)
+{
+	hr__lock_take(&emu->lock);
+	emu->plain_bytes += bytes;
+	hr__lock_release(&emu->lock);
+}
+
+static hr_status emu_plain_alloc(void *device, uint64_t bytes, uint64_t *address)
+{
+	emulated *emu = device;
+	uint64_t rounded = 0;
+	hr__range *range = NULL;
+	hr_status status = whole_pages(bytes, &rounded);
+	if (status != HR_OK) return status;
+	hr__lock_take(&emu->lock);
+	status = need_room(emu, bytes);
+	if (status == HR_OK) emu->plain_bytes += bytes; /* before it is there: two threads must not both get the last byte */
+	hr__lock_release(&emu->lock);
+	if (status != HR_OK) return status;
+	status = make_block(emu, rounded, HR__RANGE_PLAIN, &range);
+	if (status == HR_OK) *address = range->base;
+	else add_plain(emu, -bytes);
+	return status;
+}
+
+static hr_status emu_plain_free(void *device, uint64_t address, uint64_t bytes)
+{
+	emulated *emu = device;
+	uint64_t rounded = 0;
+	hr_status status = whole_pages(bytes, &rounded);
+	if (status != HR_OK) return status;
+	hr__lock_take(&emu->lock);
+	status = give_range(emu, address, rounded, HR__RANGE_PLAIN);
+	if (status == HR_OK) emu->plain_bytes -= bytes;
+	hr__lock_release(&emu->lock);
+	return status;
+}
+
+static hr_status emu_host_alloc(void *device, uint64_t bytes, void **out)
+{
+	emulated *emu = device;
+	uint64_t rounded = 0;
+	hr__range *range = NULL;
+	hr_status status = whole_pages(bytes, &rounded);
+	if (status == HR_OK) status = make_block(emu, rounded, HR__RANGE_HOST, &range);
+	if (status != HR_OK) return status;
+	/* Memory that may not be pinned serves as well: here it is a matter of speed only. */
+	range->locked = hr__os()->lock_memory(pointer(range->base), rounded) == 0;
+	*out = pointer(range->base);
+	return HR_OK;
+}
+
+static hr_status emu_host_free(void *device, void *block, uint64_t bytes)
+{
+	emulated *emu = device;
+	uint64_t rounded = 0;
+	hr_status status = whole_pages(bytes, &rounded);
+	if (status != HR_OK) return status;
+	hr__lock_take(&emu->lock);
+	status = give_range(emu, (uint64_t)(uintptr_t)block, rounded, HR__RANGE_HOST);
+	hr__lock_release(&emu->lock);
+	return status;
+}
+
+/* ---- what workers do ---- */
+
+static void wait_until(uint64_t deadline)
+{
+	for (uint64_t now; (now = hr__os()->clock_ns()) < deadline;) {
+		if (deadline - now > SLEEP_SLACK_NS) hr__os()->sleep_ns(deadline - now - SLEEP_SLACK_NS);
+		else hr__cpu_pause();
+	}
+}
+
+/* When a transfer that begins now will be over. Work that stays on the device has no engine. */
+static uint64_t transfer_end(emulated *emu, uint64_t bytes, uint64_t *engine)
+{
+	uint64_t start = hr__os()->clock_ns(), link = emu->options.link_bytes_per_s;
+	if (!engine || link == 0) return start + emu->options.kernel_latency_ns;
+	hr__lock_take(&emu->lock);
+	if (start < *engine) start = *engine;
+	*engine = start + (uint64_t)((unsigned __int128)bytes * 1000000000u / link);
+	uint64_t end = *engine;
+	hr__lock_release(&emu->lock);
+	return end + emu->options.kernel_latency_ns;
+}
+
+static hr_status check_copy(emulated *emu, const hr__command *command)
+{
+	hr_status status = HR_OK;
+	hr_copy_kind kind = command->as.copy.kind;
+	uint64_t bytes = command->as.copy.bytes;
+	hr__lock_take(&emu->lock);
+	if (kind != HR_COPY_TO_DEVICE) status = hr__mappings_access(&emu->books, command->as.copy.from, bytes, "copy from");
+	if (kind != HR_COPY_TO_HOST && status == HR_OK)
+		status = hr__mappings_access(&emu->books, command->as.copy.to, bytes, "copy to");
+	hr__lock_release(&emu->lock);
+	return status;
+}
+
+static hr_status run_copy(emulated *emu, const hr__command *command)
+{
+	hr_copy_kind kind = command->as.copy.kind;
+	uint64_t *engine = kind == HR_COPY_TO_DEVICE ? &emu->to_device_free : kind == HR_COPY_TO_HOST ? &emu->to_host_free : NULL;
+	hr_status status = check_copy(emu, command);
+	if (status != HR_OK) return status;
+	uint64_t end = transfer_end(emu, command->as.copy.bytes, engine);
+	memcpy(pointer(command->as.copy.to), pointer(command->as.copy.from), command->as.copy.bytes);
+	wait_until(end);
+	return HR_OK;
+}
+
+static hr_status run_fill(emulated *emu, const hr__command *command)
+{
+	hr__lock_take(&emu->lock);
+	hr_status status = hr__mappings_access(&emu->books, command->as.fill.address, command->as.fill.bytes, "fill of");
+	hr__lock_release(&emu->lock);
+	if (status != HR_OK) return status;
+	uint64_t end = transfer_end(emu, command->as.fill.bytes, NULL);
+	memset(pointer(command->as.fill.address), command->as.fill.value, command->as.fill.bytes);
+	wait_until(end);
+	return HR_OK;
+}
+
+static hr_status run_command(void *device, const hr__command *command)
+{
+	switch (command->kind) {
+	case HR__COMMAND_COPY: return run_copy(device, command);
+	case HR__COMMAND_FILL: return run_fill(device, command);
+	case HR__COMMAND_CALL: command->as.call.run(command->as.call.argument); return HR_OK;
+	case HR__COMMAND_COMPUTE: wait_until(hr__os()->clock_ns() + command->as.compute.ns); return HR_OK;
+	case HR__COMMAND_WAIT: break; /* the queue's own business */
+	}
+	HR_ASSERT(false);
+	return HR_OK;
+}
+
+/* ---- streams ---- */
+
+/* The queue of a stream, made when it is first needed. Under the lock. */
+static hr_status queue_of(emulated *emu, hr_native_stream stream, hr__queue **out)
+{
+	if (stream >= MAX_STREAMS || !emu->stream_live[stream]) {
+		return hr__fail(HR_INVALID_ARGUMENT, "the emulated device has no stream %llu", (unsigned long long)stream);
+	}
+	hr_status status = emu->queues[stream] ? HR_OK : hr__queue_open(run_command, emu, &emu->queues[stream]);
+	if (status == HR_OK) *out = emu->queues[stream];
+	return status;
+}
+
+static hr_status find_queue(emulated *emu, hr_native_stream stream, hr__queue **out)
+{
+	hr__lock_take(&emu->lock);
+	hr_status status = queue_of(emu, stream, out);
+	hr__lock_release(&emu->lock);
+	return status;
+}
+
+static hr_status push(emulated *emu, hr_native_stream stream, const hr__command *command)
+{
+	hr__queue *queue = NULL;
+	hr_status status = find_queue(emu, stream, &queue);
+	return status == HR_OK ? hr__queue_push(queue, command) : status;
+}
+
+static hr_status emu_stream_create(void *device, hr_native_stream *stream)
+{
+	emulated *emu = device;
+	hr_status status = HR_OK;
+	uint32_t slot = 1;
+	hr__lock_take(&emu->lock);
+	while (slot < MAX_STREAMS && emu->stream_live[slot]) slot++;
+	if (slot == MAX_STREAMS) status = hr__fail(HR_TOO_MANY, "the emulated device has %u streams already", MAX_STREAMS);
+	if (status == HR_OK) {
+		emu->stream_live[slot] = true;
+		*stream = slot;
+	}
+	hr__lock_release(&emu->lock);
+	return status;
+}
+
+static hr_status emu_stream_destroy(void *device, hr_native_stream stream)
+{
+	emulated *emu = device;
+	hr__queue *queue = NULL;
+	if (stream == 0) return hr__fail(HR_INVALID_ARGUMENT, "the default stream cannot be destroyed");
+	hr_status status = find_queue(emu, stream, &queue);
+	if (status != HR_OK) return status;
+	hr__queue_stop(queue);
+	hr__lock_take(&emu->lock);
+	emu->stream_live[stream] = false;
+	hr__lock_release(&emu->lock);
+	return HR_OK;
+}
+
+static hr_status emu_stream_synchronize(void *device, hr_native_stream stream)
+{
+	hr__queue *queue = NULL;
+	hr_status status = find_queue(device, stream, &queue);
+	if (status != HR_OK) return status;
+	hr__queue_wait(queue, hr__queue_ticket(queue));
+	return hr__queue_error(queue);
+}
+
+/* ---- events ---- */
+
+/* Under the lock. */
+static hr_status find_event(const emulated *emu, hr_native_event event, emu_event **out)
+{
+	if (event < 1 || event > emu->event_made || !emu->events[event - 1].live) {
+		return hr__fail(HR_INVALID_ARGUMENT, "the emulated device has no event %llu", (unsigned long long)event);
+	}
+	*out = &emu->events[event - 1];
+	return HR_OK;
+}
+
+/* A copy of the event as it is now. */
+static hr_status read_event(emulated *emu, hr_native_event event, emu_event *out)
+{
+	emu_event *found = NULL;
+	hr__lock_take(&emu->lock);
+	hr_status status = find_event(emu, event, &found);
+	if (status == HR_OK) *out = *found;
+	hr__lock_release(&emu->lock);
+	return status;
+}
+
+static hr_status grow_events(emulated *emu)
+{
+	uint32_t capacity = emu->event_capacity ? emu->event_capacity * 2 : EVENTS_AT_FIRST;
+	void *larger;
+	int error = hr__os()->alloc(capacity * sizeof *emu->events, &larger);
+	if (error) return hr__os_fail(error, "events of the emulated device");
+	if (emu->events) {
+		memcpy(larger, emu->events, emu->event_capacity * sizeof *emu->events);
+		hr__os()->free(emu->events, emu->event_capacity * sizeof *emu->events);
+	}
+	emu->events = larger;
+	emu->event_capacity = capacity;
+	return HR_OK;
+}
+
+static hr_status emu_event_create(void *device, hr_native_event *event)
+{
+	emulated *emu = device;
+	hr_status status = HR_OK;
+	hr__lock_take(&emu->lock);
+	if (!emu->event_free && emu->event_made == emu->event_capacity) status = grow_events(emu);
+	if (status == HR_OK) {
+		uint32_t number = emu->event_free ? emu->event_free : ++emu->event_made;
+		emu_event *made = &emu->events[number - 1];
+		emu->event_free = emu->event_free ? made->next : 0;
+		*made = (emu_event){ .live = true };
+		*event = number;
+	}
+	hr__lock_release(&emu->lock);
+	return status;
+}
+
+static hr_status emu_event_destroy(void *device, hr_native_event event)
+{
+	emulated *emu = device;
+	emu_event *found = NULL;
+	hr__lock_take(&emu->lock);
+	hr_status status = find_event(emu, event, &found);
+	if (status == HR_OK) {
+		*found = (emu_event){ .next = emu->event_free };
+		emu->event_free = (uint32_t)event;
+	}
+	hr__lock_release(&emu->lock);
+	return status;
+}
+
+static hr_status emu_event_record(void *device, hr_native_event event, hr_native_stream stream)
+{
+	emulated *emu = device;
+	emu_event *found = NULL;
+	hr__queue *queue = NULL;
+	hr_status status = find_queue(emu, stream, &queue);
+	if (status != HR_OK) return status;
+	uint64_t ticket = hr__queue_ticket(queue);
+	hr__lock_take(&emu->lock);
+	status = find_event(emu, event, &found);
+	if (status == HR_OK) {
+		found->queue = queue;
+		found->ticket = ticket;
+	}
+	hr__lock_release(&emu->lock);
+	return status;
+}
+
+static hr_status emu_event_query(void *device, hr_native_event event)
+{
+	emu_event now;
+	hr_status status = read_event(device, event, &now);
+	if (status != HR_OK) return status;
+	return !now.queue || hr__queue_is_past(now.queue, now.ticket) ? HR_OK : HR_NOT_READY;
+}
+
+static hr_status emu_event_synchronize(void *device, hr_native_event event)
+{
+	emu_event now;
+	hr_status status = read_event(device, event, &now);
+	if (status == HR_OK && now.queue) hr__queue_wait(now.queue, now.ticket);
+	return status;
+}
+
+static hr_status emu_stream_wait_event(void *device, hr_native_stream stream, hr_native_event event)
+{
+	emu_event now;
+	hr_status status = read_event(device, event, &now);
+	if (status != HR_OK || !now.queue || hr__queue_is_past(now.queue, now.ticket)) return status;
+	return push(device, stream, &(hr__command){ .kind = HR__COMMAND_WAIT, .as.wait = { now.queue, now.ticket } });
+}
+
+/* ---- work ---- */
+
+static hr_status emu_copy(void *device, uint64_t to, uint64_t from, uint64_t bytes, hr_copy_kind kind, hr_native_stream stream)
+{
+	return push(device, stream, &(hr__command){ .kind = HR__COMMAND_COPY, .as.copy = { to, from, bytes, kind } });
+}
+
+static hr_status emu_fill(void *device, uint64_t address, uint8_t value, uint64_t bytes, hr_native_stream stream)
+{
+	return push(device, stream, &(hr__command){ .kind = HR__COMMAND_FILL, .as.fill = { address, bytes, value } });
+}
+
+static hr_status emu_host_call(void *device, void (*run)(void *), void *argument, hr_native_stream stream)
+{
+	return push(device, stream, &(hr__command){ .kind = HR__COMMAND_CALL, .as.call = { run, argument } });
+}
+
+static hr_status emu_compute(void *device, uint64_t ns, hr_native_stream stream)
+{
+	return push(device, stream, &(hr__command){ .kind = HR__COMMAND_COMPUTE, .as.compute = { ns } });
+}
+
+const hr_backend hr__backend_emulated = {
+	.version = HR_BACKEND_VERSION,
+	.struct_size = sizeof(hr_backend),
+	.name = "emulated",
+	.type = "GPU",
+	.count = emu_count,
+	.open = emu_open,
+	.close = emu_close,
+	.memory_info = emu_memory_info,
+	.reserve = emu_reserve,
+	.release = emu_release,
+	.page_create = emu_page_create,
+	.page_destroy = emu_page_destroy,
+	.map = emu_map,
+	.unmap = emu_unmap,
+	.plain_alloc = emu_plain_alloc,
+	.plain_free = emu_plain_free,
+	.stream_create = emu_stream_create,
+	.stream_destroy = emu_stream_destroy,
+	.stream_synchronize = emu_stream_synchronize,
+	.event_create = emu_event_create,
+	.event_destroy = emu_event_destroy,
+	.event_record = emu_event_record,
+	.event_query = emu_event_query,
+	.event_synchronize = emu_event_synchronize,
+	.stream_wait_event = emu_stream_wait_event,
+	.copy = emu_copy,
+	.fill = emu_fill,
+	.host_call = emu_host_call,
+	.compute = emu_compute,
+	.host_alloc = emu_host_alloc,
+	.host_free = emu_host_free,
+};

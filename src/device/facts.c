@@ -1,0 +1,80 @@
+/* facts.c - what a device is, for programs (hr_device_get_info) and for the layers above. */
+#include <stdio.h>
+
+#include "base/status.h"
+#include "device/internal.h"
+
+#define PLACE "/job:localhost/replica:0/task:0"
+
+HR_API hr_status hr_device_get_info(hr_device handle, hr_device_info *info)
+{
+	hr_status status;
+	hr__device *device = hr__device_of(handle, &status);
+	if (!device) return status;
+	if (!info || info->struct_size < sizeof *info) {
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_device_get_info: set info->struct_size to sizeof(hr_device_info)");
+	}
+	hr__physical *physical = device->physical;
+	uint64_t free_bytes, total_bytes;
+	status = hr__call_memory_info(physical, &free_bytes, &total_bytes);
+	if (status != HR_OK) return status;
+	hr_device_info filled = { .struct_size = info->struct_size,
+		                      .physical_index = physical->number,
+		                      .logical_count = physical->part_count,
+		                      .total_bytes = total_bytes,
+		                      .free_bytes = free_bytes,
+		                      .limit_bytes = device->limit,
+		                      .page_bytes = physical->caps.page_bytes,
+		                      .reserved_bytes = hr__pool_reserved(device) };
+	snprintf(filled.name, sizeof filled.name, "%s", device->name);
+	snprintf(filled.full_name, sizeof filled.full_name, PLACE "/device:%.24s", device->name);
+	snprintf(filled.backend, sizeof filled.backend, "%s", physical->table->name);
+	snprintf(filled.description, sizeof filled.description, "%s", physical->caps.description);
+	*info = filled;
+	return HR_OK;
+}
+
+hr_device hr__device_handle(const hr__device *device)
+{
+	return (hr_device){ hr__load_relaxed(&device->handle) };
+}
+
+const char *hr__device_name(const hr__device *device)
+{
+	return device->name;
+}
+
+uint64_t hr__device_page_bytes(const hr__device *device)
+{
+	return device->pool.page_bytes;
+}
+
+uint64_t hr__device_map_alignment(const hr__device *device)
+{
+	return device->physical->caps.map_alignment;
+}
+
+uint64_t hr__device_limit(const hr__device *device)
+{
+	return device->limit;
+}
+
+uint64_t hr__device_reservable(const hr__device *device)
+{
+	return device->pool.reservable;
+}
+
+bool hr__device_has_plain(const hr__device *device)
+{
+	return device->physical->table->plain_alloc != NULL;
+}
+
+bool hr__device_host_accessible(const hr__device *device)
+{
+	return device->physical->caps.host_accessible;
+}
+
+uint32_t hr__device_index(const hr__device *device)
+{
+	return device->index;
+}

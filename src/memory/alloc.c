@@ -1,0 +1,225 @@
+/* alloc.c - hr_alloc and hr_free: the path that almost every call takes, and nothing else.
+ *
+ *   small (64 KiB and less)   the thread's cache: no lock, no shared line written
+ *   large                     the allocator's lock, the arena, the lookup
+ *   anything unusual          bfc.c, direct.c: first call of a thread, empty bin, growth, pressure, errors */
+#include "memory/allocator.h"
+
+#include "base/checked.h"
+#include "base/status.h"
+#include "trace/trace.h"
+
+/* The calling thread's cache of the allocator; NULL on first use, after close, after fork and for what is no handle. */
+static inline hr__cache *cache_of(hr_allocator handle)
+{
+	hr__thread_state *self = hr__thread_self;
+	if (HR_UNLIKELY(!self)) return NULL;
+	hr__cache *cache = self->caches[handle.id % HR__ALLOCATORS_MAX];
+	return HR_LIKELY(cache && hr__load_relaxed(&cache->id) == handle.id) ? cache : NULL;
+}
+
+/* What happens to a block besides allocating it: rarely anything. */
+static inline void observe_alloc(hr__cache *cache, const hr_request *request, const hr__chunk *chunk)
+{
+	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, hr__chunk_address(chunk), chunk->size);
+	if (HR_UNLIKELY(cache->thread->scope_depth)) hr__scope_note(cache->thread, cache->allocator, (int64_t)chunk->size);
+}
+
+static inline void observe_free(hr__cache *cache, uint64_t address, uint64_t size, hr_stream stream)
+{
+	if (hr__trace_is_on()) hr__trace_free((uint32_t)cache->allocator->id, address, stream);
+	if (HR_UNLIKELY(cache->thread->scope_depth)) hr__scope_note(cache->thread, cache->allocator, -(int64_t)size);
+}
+
+/* Hands out a kept chunk of [units], or NULL when there is none, or it is not simply usable on the stream. */
+static inline void *alloc_cached(hr__cache *cache, const hr_request *request, uint64_t units)
+{
+	int64_t size = (int64_t)(units << cache->shift);
+	if (HR_UNLIKELY(!hr__cache_enter(cache))) return NULL;
+	hr__chunk_id id = cache->bins[units];
+	int64_t credit = hr__load_relaxed(&cache->credit) - size;
+	hr__chunk *chunk = &cache->chunks[id];
+	if (HR_UNLIKELY(!id || credit < 0 || (chunk->streams & ~(UINT64_C(1) << request->stream)))) {
+		hr__cache_leave(cache);
+		return NULL;
+	}
+	HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_CACHED && chunk->size == (uint64_t)size);
+	cache->bins[units] = chunk->link;
+	hr__chunk_describe(chunk, request);
+	hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
+
+	hr__store_relaxed(&cache->credit, credit);
+	if (credit < hr__load_relaxed(&cache->low)) hr__store_relaxed(&cache->low, credit);
+	hr__owner_add(&cache->kept, -size);
+	hr__owner_add(&cache->allocs, 1);
+	hr__owner_add(&cache->requested, (int64_t)request->bytes);
+	if (HR_UNLIKELY(size > hr__load_relaxed(&cache->largest))) hr__store_relaxed(&cache->largest, size);
+	observe_alloc(cache, request, chunk);
+	void *address = (void *)(uintptr_t)hr__chunk_address(chunk);
+	hr__cache_leave(cache);
+	return address;
+}
+
+/* Takes from the free chunks of a pool; NULL when there is no such chunk, or there is more to it than that. */
+static inline void *alloc_from(hr__pool *pool, hr__cache *cache, const hr_request *request, uint64_t size)
+{
+	hr__allocator *allocator = cache->allocator;
+	hr__lock_take(&allocator->lock);
+	if (HR_UNLIKELY(!hr__chunk_table_has(&allocator->table, 2) || !hr__lookup_has_room(&allocator->lookup))) goto no;
+	hr__chunk_id id = hr__arena_take(&pool->arena, size, 0);
+	if (HR_UNLIKELY(!id)) goto no;
+	hr__chunk *chunk = &cache->chunks[id];
+	if (HR_UNLIKELY(chunk->streams & ~(UINT64_C(1) << request->stream))) {
+		hr__arena_give(&pool->arena, id);
+		goto no;
+	}
+	hr__chunk_describe(chunk, request);
+	uint64_t address = hr__chunk_address(chunk);
+	hr__lookup_insert(&allocator->lookup, address, id);
+	hr__account(allocator, cache, (int64_t)size);
+	hr__owner_add(&allocator->stats.allocs, 1);
+	hr__owner_add(&allocator->stats.sources[HR__SOURCE_FREE_CHUNK], 1);
+	hr__owner_add(&allocator->stats.requested, (int64_t)request->bytes);
+	hr__max(&allocator->stats.largest, (int64_t)size);
+	hr__lock_release(&allocator->lock);
+	observe_alloc(cache, request, chunk);
+	return (void *)(uintptr_t)address;
+no:
+	hr__lock_release(&allocator->lock);
+	return NULL;
+}
+
+/* Every other way to get memory. */
+static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void **out) __attribute__((noinline));
+static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void **out)
+{
+	hr_status status;
+	hr__allocator *allocator = hr__allocator_of(handle, &status);
+	if (!allocator) return status;
+	hr__cache *cache = hr__cache_get(allocator);
+	status = out ? hr__request_check(allocator, request) : hr__fail(HR_INVALID_ARGUMENT, "hr_alloc: out is NULL");
+	if (status) return hr__refuse(allocator, status);
+	void *address;
+	status = allocator->kind == HR__KIND_BFC ? hr__bfc_alloc(allocator, cache, request, &address)
+	                                         : hr__direct_alloc(allocator, cache, request, &address);
+	if (status) {
+		hr__note_failed(allocator, request);
+		return hr__refuse(allocator, status);
+	}
+	*out = address;
+	return HR_OK;
+}
+
+hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
+{
+	hr__cache *cache = cache_of(handle);
+	if (HR_UNLIKELY(!cache || !request || !out)) return alloc_slow(handle, request, out);
+	/* Only the plain request, on the default stream, is known to be good without a look. */
+	if (HR_UNLIKELY((request->struct_size ^ sizeof *request) | request->alignment | request->stream)) {
+		if (hr__request_check(cache->allocator, request)) return alloc_slow(handle, request, out);
+		if (request->alignment > (size_t)cache->round + 1) return alloc_slow(handle, request, out);
+	}
+	void *address = NULL;
+	if (request->bytes - 1 < HR__SMALL_MAX) {
+		if (HR_LIKELY(cache->capacity)) {
+			uint64_t units = (request->bytes + cache->round) >> cache->shift;
+			address = alloc_cached(cache, request, units);
+			if (HR_UNLIKELY(!address && !cache->bins[units]))
+				address = alloc_from(&cache->allocator->small, cache, request, units << cache->shift);
+		}
+	} else if (HR_LIKELY(cache->bin_count && request->bytes - 1 < (UINT64_C(1) << 48))) {
+		address = alloc_from(&cache->allocator->large, cache, request, (request->bytes + cache->round) & ~(uint64_t)cache->round);
+	}
+	if (HR_UNLIKELY(!address)) return alloc_slow(handle, request, out);
+	*out = address;
+	return HR_OK;
+}
+
+hr_status hr_alloc_bytes(hr_allocator handle, size_t bytes, void **out)
+{
+	hr_request request = HR_REQUEST(bytes);
+	return hr_alloc(handle, &request, out);
+}
+
+static hr_status free_slow(hr_allocator handle, uint64_t address, hr_stream stream) __attribute__((noinline));
+static hr_status free_slow(hr_allocator handle, uint64_t address, hr_stream stream)
+{
+	hr_status status;
+	hr__allocator *allocator = hr__allocator_of(handle, &status);
+	if (!allocator) return status;
+	if (!address) return HR_OK;
+	if (stream && !hr__device_has_stream(allocator->device, stream))
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_free: %s has no stream %u", hr__device_name(allocator->device), stream);
+	hr__cache *cache = hr__cache_get(allocator);
+	if (allocator->kind == HR__KIND_BFC) return hr__bfc_free(allocator, cache, address, stream);
+	return hr__direct_free(allocator, cache, address, stream);
+}
+
+/* Gives a chunk of more than 64 KiB back to its arena; false when it is not what the caller thinks it is. */
+static inline bool free_large(hr__cache *cache, hr__chunk_id id, uint64_t address, hr_stream stream)
+{
+	hr__allocator *allocator = cache->allocator;
+	hr__chunk *chunk = &cache->chunks[id];
+	hr__lock_take(&allocator->lock);
+	if (HR_UNLIKELY(hr__chunk_address(chunk) != address || hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE)) {
+		hr__lock_release(&allocator->lock);
+		return false;
+	}
+	uint64_t size = chunk->size;
+	observe_free(cache, address, size, stream);
+	hr__owner_add(&allocator->stats.frees, 1);
+	hr__owner_add(&allocator->stats.requested, -(int64_t)chunk->requested);
+	chunk->epoch = hr__device_epoch(allocator->device);
+	chunk->streams |= UINT64_C(1) << stream;
+	hr__lookup_remove(&allocator->lookup, address, id);
+	hr__account(allocator, cache, -(int64_t)size);
+	hr__arena_give(chunk->region & HR__REGION_SMALL ? &allocator->small.arena : &allocator->large.arena, id);
+	hr__lock_release(&allocator->lock);
+	return true;
+}
+
+/* After a free: [over] says whether the cache holds too much, [credit] what it has left. Outside the busy section. */
+static void tidy(hr__cache *cache, bool over, int64_t credit, int64_t size) __attribute__((noinline));
+static void tidy(hr__cache *cache, bool over, int64_t credit, int64_t size)
+{
+	if (over) hr__cache_overflow(cache);
+	/* Large blocks keep all the credit they may, so that freeing and allocating one in turn settles nothing. */
+	if (credit > HR__CREDIT_MAX) hr__cache_settle(cache, size > HR__CREDIT_MAX / 2 ? HR__CREDIT_MAX : HR__CREDIT_MAX / 2);
+}
+
+hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
+{
+	uint64_t address = (uintptr_t)pointer;
+	hr__cache *cache = cache_of(handle);
+	if (HR_UNLIKELY(!cache || !address || !cache->bin_count)) return free_slow(handle, address, stream);
+	if (HR_UNLIKELY(stream && !hr__device_has_stream(cache->allocator->device, stream))) return free_slow(handle, address, stream);
+	if (HR_UNLIKELY(!hr__cache_enter(cache))) return free_slow(handle, address, stream);
+	hr__chunk_id id = hr__lookup_find(cache->lookup, cache->chunks, address);
+	hr__chunk *chunk = &cache->chunks[id];
+	if (!id || chunk->size > HR__SMALL_MAX || !cache->capacity) {
+		hr__cache_leave(cache);
+		if (HR_LIKELY(id && free_large(cache, id, address, stream))) return HR_OK;
+		return free_slow(handle, address, stream);
+	}
+	/* Of two threads that free the same block at once, one must lose. */
+	uint8_t expected = HR__CHUNK_IN_USE;
+	if (HR_UNLIKELY(!hr__cas_acquire(&chunk->state, &expected, HR__CHUNK_CACHED))) {
+		hr__cache_leave(cache);
+		return free_slow(handle, address, stream);
+	}
+	int64_t size = (int64_t)chunk->size;
+	observe_free(cache, address, (uint64_t)size, stream);
+	hr__owner_add(&cache->requested, -(int64_t)chunk->requested);
+	hr__owner_add(&cache->frees, 1);
+	chunk->epoch = hr__device_epoch(cache->allocator->device);
+	chunk->streams |= UINT64_C(1) << stream;
+	uint64_t bin = (uint64_t)size >> cache->shift;
+	chunk->link = cache->bins[bin];
+	cache->bins[bin] = id;
+	int64_t kept = hr__load_relaxed(&cache->kept) + size, credit = hr__load_relaxed(&cache->credit) + size;
+	hr__store_relaxed(&cache->kept, kept);
+	hr__store_relaxed(&cache->credit, credit);
+	hr__cache_leave(cache);
+	if (HR_UNLIKELY(kept > cache->capacity || credit > HR__CREDIT_MAX)) tidy(cache, kept > cache->capacity, credit, size);
+	return HR_OK;
+}

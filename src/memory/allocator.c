@@ -1,0 +1,386 @@
+/* allocator.c - the registry of allocators: creating, finding, closing, and the end of everything.
+ *
+ * A handle is a slot number (1 to 255) and a generation above it, so that a handle of a closed allocator is recognised for ever. The
+ * slot's pointer is read without a lock; it is written with the registry's lock held. */
+#include "memory/allocator.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/names.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "trace/trace.h"
+
+#define CUSTOM_MAX 32u
+#define BYTES_MAX (UINT64_C(1) << 48)
+#define ALIGNMENT_MAX (UINT64_C(1) << 40)
+
+static struct {
+	hr__lock lock;
+	_Atomic(hr__allocator *) slots[HR__ALLOCATORS_MAX]; /* written under lock */
+	uint64_t generation;                                 /* under lock; never reset */
+	hr__custom customs[CUSTOM_MAX];                      /* under lock */
+	uint32_t custom_count;
+	bool fork_hooked;
+} registry = { .lock = HR__LOCK_INIT(HR__RANK_REGISTRY) };
+
+/* ---- handles ---- */
+
+hr__allocator *hr__allocator_of(hr_allocator handle, hr_status *why)
+{
+	uint32_t slot = handle.id % HR__ALLOCATORS_MAX;
+	hr__allocator *allocator = hr__load_acquire(&registry.slots[slot]);
+	if (HR_LIKELY(allocator && allocator->id == handle.id)) return allocator;
+	if (hr__forked) *why = hr__fail(HR_FORKED, "this process is a fork of the one that made the allocator; call hr_shutdown() first");
+	else if (!handle.id) *why = hr__fail(HR_CLOSED, "the allocator handle is zero: it was never set");
+	else *why = hr__fail(HR_CLOSED, "the allocator handle %#llx was closed, or never was one", (unsigned long long)handle.id);
+	return NULL;
+}
+
+void hr__allocators_visit_locked(hr__device *device, void (*visit)(hr__allocator *, void *), void *context)
+{
+	HR_ASSERT(hr__lock_is_held(&registry.lock));
+	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
+		hr__allocator *allocator = hr__load_relaxed(&registry.slots[slot]);
+		if (allocator && (!device || allocator->device == device)) visit(allocator, context);
+	}
+}
+
+void hr__allocators_visit(hr__device *device, void (*visit)(hr__allocator *, void *), void *context)
+{
+	hr__lock_take(&registry.lock);
+	hr__allocators_visit_locked(device, visit, context);
+	hr__lock_release(&registry.lock);
+}
+
+/* In the child after fork: nothing of the parent's may be touched, so nothing is given back. */
+static void forget_in_child(void)
+{
+	hr__threads_forget();
+	for (uint32_t slot = 0; slot < HR__ALLOCATORS_MAX; slot++) hr__store_relaxed(&registry.slots[slot], NULL);
+	hr__lock_init(&registry.lock, HR__RANK_REGISTRY);
+	hr__trace_forget();
+}
+
+/* ---- requests ---- */
+
+hr_status hr__request_check(const hr__allocator *allocator, const hr_request *request)
+{
+	if (!request) return hr__fail(HR_INVALID_ARGUMENT, "hr_alloc: the request is NULL");
+	if (request->struct_size != sizeof *request)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_alloc: request.struct_size is %zu, not %zu; set it with HR_REQUEST()",
+		                request->struct_size, sizeof *request);
+	if (!request->bytes) return hr__fail(HR_INVALID_ARGUMENT, "%s: zero bytes were asked for; ask for at least one", allocator->name);
+	if (request->bytes > BYTES_MAX)
+		return hr__fail(HR_INVALID_ARGUMENT, "%s: %zu bytes were asked for, above the most that any request may be, 2^48",
+		                allocator->name, request->bytes);
+	if (request->alignment && !hr__is_power_of_two(request->alignment))
+		return hr__fail(HR_INVALID_ARGUMENT, "%s: alignment %zu is not a power of two", allocator->name, request->alignment);
+	if (request->alignment > ALIGNMENT_MAX)
+		return hr__fail(HR_INVALID_ARGUMENT, "%s: alignment %zu is above 2^40", allocator->name, request->alignment);
+	if (request->stream && !hr__device_has_stream(allocator->device, request->stream))
+		return hr__fail(HR_INVALID_ARGUMENT, "%s: %s has no stream %u; make one with hr_stream_create", allocator->name,
+		                hr__device_name(allocator->device), request->stream);
+	return HR_OK;
+}
+
+hr_status hr__refuse(hr__allocator *allocator, hr_status status)
+{
+	hr__lock_take(&allocator->lock);
+	hr__owner_add(&allocator->stats.allocs, 1);
+	hr__owner_add(&allocator->stats.failed, 1);
+	hr__lock_release(&allocator->lock);
+	return status;
+}
+
+hr_status hr__records_ensure(hr__allocator *allocator, uint32_t records)
+{
+	hr_status status = hr__chunk_table_ensure(&allocator->table, records);
+	if (status || HR_LIKELY(hr__lookup_has_room(&allocator->lookup))) return status;
+	hr__lookup_table *retired = NULL;
+	status = hr__lookup_grow(&allocator->lookup, &retired);
+	if (retired) {
+		hr__caches_quiesce(allocator); /* nobody reads the old table any more */
+		hr__lookup_free(retired);
+	}
+	return status;
+}
+
+/* ---- creating ---- */
+
+void hr_allocator_options_init(hr_allocator_options *options)
+{
+	if (!options) return;
+	*options = (hr_allocator_options){ .struct_size = sizeof *options, .granularity = 256, .allow_growth = true, .thread_cache = true,
+		                                .stitch = true };
+}
+
+static hr_status kind_of(hr__allocator *allocator, const char *name)
+{
+	snprintf(allocator->kind_name, sizeof allocator->kind_name, "%s", name);
+	if (!strcmp(name, "bfc")) allocator->kind = HR__KIND_BFC;
+	if (!strcmp(name, "direct")) allocator->kind = HR__KIND_DIRECT;
+	if (allocator->kind) return HR_OK;
+	char known[256];
+	size_t used = (size_t)snprintf(known, sizeof known, "bfc, direct");
+	for (uint32_t i = 0; i < registry.custom_count; i++) {
+		if (!strcmp(name, registry.customs[i].name)) {
+			allocator->kind = HR__KIND_CUSTOM;
+			allocator->custom = registry.customs[i];
+			return HR_OK;
+		}
+		if (used < sizeof known - 40) used += (size_t)snprintf(known + used, sizeof known - used, ", %s", registry.customs[i].name);
+	}
+	return hr__fail(HR_UNKNOWN_ALLOCATOR, "there is no allocator kind \"%.40s\"; there are: %s", name, known);
+}
+
+static hr_status set_limit(hr__allocator *allocator, uint64_t asked)
+{
+	uint64_t most = hr__device_reservable(allocator->device), unit = allocator->page ? allocator->page : allocator->granularity;
+	char asked_text[16], most_text[16];
+	if (asked > most)
+		return hr__fail(HR_BAD_LIMIT, "limit_bytes %s is above what %s may use, %s", hr__format_size(asked, asked_text, sizeof asked_text),
+		                hr__device_name(allocator->device), hr__format_size(most, most_text, sizeof most_text));
+	allocator->limit = hr__align_down(asked ? asked : most, unit);
+	if (!allocator->limit)
+		return hr__fail(HR_BAD_LIMIT, "limit_bytes %llu is below one page of %s, %s", (unsigned long long)asked,
+		                hr__device_name(allocator->device), hr__format_size(unit, most_text, sizeof most_text));
+	return HR_OK;
+}
+
+static hr_status set_options(hr__allocator *allocator, const hr_allocator_options *options)
+{
+	if (options->struct_size != sizeof *options)
+		return hr__fail(HR_INVALID_ARGUMENT, "options.struct_size is %zu, not %zu; start with hr_allocator_options_init",
+		                options->struct_size, sizeof *options);
+	if (!hr__is_power_of_two(options->granularity) || options->granularity < 16 || options->granularity > 65536)
+		return hr__fail(HR_INVALID_ARGUMENT, "options.granularity is %u; it must be a power of two from 16 to 65536",
+		                options->granularity);
+	allocator->granularity = options->granularity;
+	allocator->shift = hr__log2(options->granularity);
+	allocator->allow_growth = options->allow_growth;
+	allocator->thread_cache = options->thread_cache;
+	allocator->stitch = options->stitch;
+	allocator->page = hr__device_page_bytes(allocator->device);
+	if (allocator->page && allocator->page < allocator->granularity)
+		return hr__fail(HR_INVALID_ARGUMENT, "options.granularity %u is above the page size of %s, %llu", options->granularity,
+		                hr__device_name(allocator->device), (unsigned long long)allocator->page);
+	hr_status status = kind_of(allocator, options->kind ? options->kind : "bfc");
+	if (status) return status;
+	if (options->name) snprintf(allocator->name, sizeof allocator->name, "%s", options->name);
+	else snprintf(allocator->name, sizeof allocator->name, "%.15s_%.15s", hr__device_name(allocator->device), allocator->kind_name);
+	return set_limit(allocator, options->limit_bytes);
+}
+
+static hr_status open_kind(hr__allocator *allocator)
+{
+	if (allocator->kind == HR__KIND_BFC) return hr__bfc_open(allocator);
+	if (allocator->kind == HR__KIND_DIRECT) return HR_OK;
+	allocator->custom_state = allocator->custom.user;
+	if (!allocator->custom.table.open) return HR_OK;
+	hr_status status = allocator->custom.table.open(allocator->custom.user, hr__device_handle(allocator->device), allocator->limit,
+	                                                &allocator->custom_state);
+	return status ? hr__fail(status, "the custom allocator \"%s\" could not be opened", allocator->kind_name) : HR_OK;
+}
+
+static void destroy(hr__allocator *allocator)
+{
+	hr__lookup_destroy(&allocator->lookup);
+	hr__chunk_table_destroy(&allocator->table);
+	hr__os()->free(allocator, sizeof *allocator);
+}
+
+static hr_status build(hr__device *device, const hr_allocator_options *options, hr__allocator **out)
+{
+	void *block;
+	int error = hr__os()->alloc(sizeof(hr__allocator), &block);
+	if (error) return hr__os_fail(error, "cannot get host memory for an allocator");
+	hr__allocator *allocator = block;
+	allocator->device = device;
+	allocator->usage = &hr__usages[hr__device_index(device)];
+	hr__lock_init(&allocator->lock, HR__RANK_ALLOCATOR);
+	hr__lock_init(&allocator->caches_lock, HR__RANK_CACHES);
+	hr_status status = set_options(allocator, options);
+	if (status) {
+		hr__os()->free(allocator, sizeof *allocator);
+		return status;
+	}
+	status = hr__chunk_table_init(&allocator->table);
+	if (!status) status = hr__lookup_init(&allocator->lookup);
+	if (!status) status = open_kind(allocator);
+	if (status) {
+		destroy(allocator);
+		return status;
+	}
+	*out = allocator;
+	return HR_OK;
+}
+
+/* With the registry's lock held. */
+static hr_status create(hr__device *device, const hr_allocator_options *options, bool is_default, hr_allocator *out)
+{
+	hr_allocator_options defaults;
+	hr_allocator_options_init(&defaults);
+	uint32_t slot = 1;
+	while (slot < HR__ALLOCATORS_MAX && hr__load_relaxed(&registry.slots[slot])) slot++;
+	if (slot == HR__ALLOCATORS_MAX) return hr__fail(HR_TOO_MANY, "255 allocators exist already; close one first");
+	if (!registry.fork_hooked) {
+		int error = hr__os_at_fork(forget_in_child);
+		if (error) return hr__os_fail(error, "cannot register what to do after fork");
+		registry.fork_hooked = true;
+	}
+	hr__allocator *allocator = NULL;
+	hr_status status = build(device, options ? options : &defaults, &allocator);
+	if (status) return status;
+	allocator->slot = slot;
+	allocator->id = ++registry.generation * HR__ALLOCATORS_MAX + slot;
+	allocator->is_default = is_default;
+	hr__usage_join(allocator);
+	hr__store_release(&registry.slots[slot], allocator);
+	if (hr__trace_is_on()) hr__note_allocator(allocator);
+	out->id = allocator->id;
+	return HR_OK;
+}
+
+hr_status hr_allocator_create(hr_device handle, const hr_allocator_options *options, hr_allocator *out)
+{
+	hr_status status;
+	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_create: out is NULL");
+	hr__device *device = hr__device_of(handle, &status);
+	if (!device) return status;
+	hr__lock_take(&registry.lock);
+	status = create(device, options, false, out);
+	hr__lock_release(&registry.lock);
+	return status;
+}
+
+hr_status hr_allocator_default(const char *device_name, hr_allocator *out)
+{
+	hr__device *device;
+	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_default: out is NULL");
+	hr_status status = hr__device_named(device_name, &device);
+	if (status) return status;
+	hr__lock_take(&registry.lock);
+	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
+		hr__allocator *allocator = hr__load_relaxed(&registry.slots[slot]);
+		if (!allocator || allocator->device != device || !allocator->is_default) continue;
+		out->id = allocator->id;
+		hr__lock_release(&registry.lock);
+		return HR_OK;
+	}
+	status = create(device, NULL, true, out);
+	hr__lock_release(&registry.lock);
+	return status;
+}
+
+hr_status hr_register_allocator(const char *name, const hr_custom_allocator *table, void *user)
+{
+	if (!name || !name[0] || strlen(name) >= sizeof registry.customs[0].name)
+		return hr__fail(HR_INVALID_ARGUMENT, "the name of a custom allocator must have 1 to 31 bytes");
+	if (!table || table->struct_size != sizeof *table)
+		return hr__fail(HR_INVALID_ARGUMENT, "custom allocator \"%s\": struct_size is not %zu", name, sizeof *table);
+	if (!table->alloc || !table->free)
+		return hr__fail(HR_INVALID_ARGUMENT, "custom allocator \"%s\": %s is missing", name, table->alloc ? "free" : "alloc");
+	hr_status status = HR_OK;
+	hr__lock_take(&registry.lock);
+	bool taken = !strcmp(name, "bfc") || !strcmp(name, "direct");
+	for (uint32_t i = 0; i < registry.custom_count; i++) taken = taken || !strcmp(name, registry.customs[i].name);
+	if (taken) {
+		status = hr__fail(HR_ALREADY_EXISTS, "there is an allocator kind \"%s\" already", name);
+	} else if (registry.custom_count == CUSTOM_MAX) {
+		status = hr__fail(HR_TOO_MANY, "%u custom allocators are registered already", CUSTOM_MAX);
+	} else {
+		hr__custom *custom = &registry.customs[registry.custom_count++];
+		*custom = (hr__custom){ .table = *table, .user = user };
+		snprintf(custom->name, sizeof custom->name, "%s", name);
+	}
+	hr__lock_release(&registry.lock);
+	return status;
+}
+
+/* ---- closing ---- */
+
+/* Says which op holds the largest block that is still allocated. */
+static hr_status still_in_use(hr__allocator *allocator)
+{
+	uint64_t count = 0, bytes = 0, largest = 0;
+	hr_name op = HR_NAME_NONE;
+	hr__lock_take(&allocator->lock);
+	for (hr__chunk_id id = 1; id < allocator->table.touched; id++) {
+		const hr__chunk *chunk = hr__chunk_at(&allocator->table, id);
+		if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE) continue;
+		count++;
+		bytes += chunk->size;
+		if (chunk->size <= largest) continue;
+		largest = chunk->size;
+		op = chunk->op;
+	}
+	hr__lock_release(&allocator->lock);
+	if (!count) return HR_OK;
+	char all[16], one[16];
+	return hr__fail(HR_IN_USE, "%s still has %llu blocks of %s allocated, the largest %s%s%.60s; free them, or use hr_allocator_close_all",
+	                allocator->name, (unsigned long long)count, hr__format_size(bytes, all, sizeof all),
+	                hr__format_size(largest, one, sizeof one), op ? " by op " : "", hr_name_text(op));
+}
+
+/* With the registry's lock held. */
+static void close_now(hr__allocator *allocator)
+{
+	hr__store_release(&registry.slots[allocator->slot], NULL);
+	hr__caches_detach(allocator);
+	/* Whatever streams still do with this memory must be done before it goes. An error here is the device's, and stays with it. */
+	hr__device_wait_idle(allocator->device, UINT64_MAX, hr__device_epoch(allocator->device));
+	if (allocator->kind == HR__KIND_BFC) hr__bfc_close(allocator);
+	else hr__direct_close(allocator);
+	if (allocator->kind == HR__KIND_CUSTOM && allocator->custom.table.close) allocator->custom.table.close(allocator->custom_state);
+	hr__usage_leave(allocator);
+	destroy(allocator);
+}
+
+static hr_status close_handle(hr_allocator handle, bool even_in_use)
+{
+	hr_status status = HR_OK;
+	hr__lock_take(&registry.lock);
+	hr__allocator *allocator = hr__allocator_of(handle, &status);
+	if (allocator && allocator->is_default)
+		status = hr__fail(HR_IN_USE, "%s is the default allocator of %s; it lives until hr_shutdown", allocator->name,
+		                  hr__device_name(allocator->device));
+	else if (allocator && !even_in_use) status = still_in_use(allocator);
+	if (!status) close_now(allocator);
+	hr__lock_release(&registry.lock);
+	return status;
+}
+
+hr_status hr_allocator_close(hr_allocator handle)
+{
+	return close_handle(handle, false);
+}
+
+hr_status hr_allocator_close_all(hr_allocator handle)
+{
+	return close_handle(handle, true);
+}
+
+hr_status hr_shutdown(void)
+{
+	if (hr__forked) {
+		registry.custom_count = 0;
+		hr__usages_reset();
+		hr__devices_forget();
+		return HR_OK;
+	}
+	hr_status status = hr__trace_is_on() ? hr__trace_close() : HR_OK;
+	hr__lock_take(&registry.lock);
+	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
+		hr__allocator *allocator = hr__load_relaxed(&registry.slots[slot]);
+		if (allocator) close_now(allocator);
+	}
+	registry.custom_count = 0;
+	hr__lock_release(&registry.lock);
+	hr__thread_drop();
+	hr__usages_reset();
+	hr__devices_shutdown();
+	return status;
+}

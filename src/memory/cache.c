@@ -1,0 +1,305 @@
+/* cache.c - thread caches: small freed blocks that stay with the thread that freed them.
+ *
+ * The owner of a cache pops and pushes without a lock. What makes that safe against a thread that wants to empty the cache is a
+ * Dekker handshake with unequal sides (os.h):
+ *
+ *     owner:    busy = 1; light barrier; stop? then leave, take the locked path     ...work...     busy = 0 (release)
+ *     other:    stop = 1; heavy barrier; wait until busy == 0 (acquire)             ...work...     stop = 0 (release)
+ *
+ * One of the two sees the other. The owner pays two plain stores and a load; the other pays a system call, which is fine because it is
+ * about to map memory or fail. The owner never waits for a stopped cache: it uses the allocator's lock meanwhile. Nobody takes the
+ * allocator's lock inside the busy section, so waiting for busy while holding that lock is safe too (hr__caches_quiesce).
+ *
+ * A kept chunk is in state HR__CHUNK_CACHED and in the lookup, so that a second free of its address is recognised. */
+#include "memory/allocator.h"
+
+#include "base/status.h"
+#include "trace/trace.h"
+
+_Thread_local hr__thread_state *hr__thread_self __attribute__((tls_model("initial-exec")));
+
+/* ---- giving back ---- */
+
+static hr__pool *pool_of(hr__allocator *allocator, const hr__chunk *chunk)
+{
+	return chunk->region & HR__REGION_SMALL ? &allocator->small : &allocator->large;
+}
+
+/* Gives a list of cached chunks back to their arenas. */
+static void give_list(hr__allocator *allocator, hr__chunk_id list)
+{
+	if (!list) return;
+	hr__lock_take(&allocator->lock);
+	while (list) {
+		hr__chunk *chunk = hr__chunk_at(&allocator->table, list);
+		hr__chunk_id id = list;
+		HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_CACHED);
+		list = chunk->link;
+		hr__lookup_remove(&allocator->lookup, hr__chunk_address(chunk), id);
+		hr__arena_give(&pool_of(allocator, chunk)->arena, id);
+	}
+	hr__lock_release(&allocator->lock);
+}
+
+/* Takes every chunk of bin [bin] out and puts it before [list]. In the busy section, or with the cache stopped. */
+static hr__chunk_id unload_bin(hr__cache *cache, uint32_t bin, hr__chunk_id list)
+{
+	hr__chunk_id id = cache->bins[bin];
+	int64_t bytes = 0;
+	cache->bins[bin] = 0;
+	while (id) {
+		hr__chunk *chunk = &cache->chunks[id];
+		hr__chunk_id next = chunk->link;
+		bytes += (int64_t)chunk->size;
+		chunk->link = list;
+		list = id;
+		id = next;
+	}
+	hr__owner_add(&cache->kept, -bytes);
+	return list;
+}
+
+void hr__cache_overflow(hr__cache *cache)
+{
+	hr__chunk_id list = 0;
+	if (!hr__cache_enter(cache)) return;
+	for (uint32_t i = 0; i < cache->bin_count && hr__load_relaxed(&cache->kept) > cache->capacity / 2; i++) {
+		uint32_t bin = cache->cursor;
+		cache->cursor = bin + 1 < cache->bin_count ? bin + 1 : 0;
+		if (cache->bins[bin]) list = unload_bin(cache, bin, list);
+	}
+	hr__cache_leave(cache);
+	give_list(cache->allocator, list);
+}
+
+void hr__cache_keep(hr__cache *cache, hr__chunk_id list)
+{
+	if (!hr__cache_enter(cache)) {
+		give_list(cache->allocator, list);
+		return;
+	}
+	int64_t bytes = 0;
+	while (list) {
+		hr__chunk *chunk = &cache->chunks[list];
+		hr__chunk_id id = list;
+		uint64_t bin = chunk->size >> cache->shift;
+		list = chunk->link;
+		chunk->link = cache->bins[bin];
+		cache->bins[bin] = id;
+		bytes += (int64_t)chunk->size;
+	}
+	hr__owner_add(&cache->kept, bytes);
+	hr__cache_leave(cache);
+}
+
+/* ---- accounting ---- */
+
+void hr__cache_settle(hr__cache *cache, int64_t credit)
+{
+	hr__allocator *allocator = cache->allocator;
+	hr__lock_take(&allocator->lock);
+	hr__account(allocator, cache, 0); /* the peak so far, while [low] still says what it was */
+	int64_t more = credit - hr__load_relaxed(&cache->credit), in_use = hr__load_relaxed(&allocator->stats.in_use) + more;
+	hr__store_relaxed(&cache->credit, credit);
+	hr__store_relaxed(&cache->low, credit);
+	hr__store_relaxed(&allocator->stats.in_use, in_use);
+	if (hr__load_relaxed(&allocator->cache_count) > 1) hr__max(&allocator->stats.peak, in_use);
+	if (hr__load_relaxed(&allocator->usage->shared)) hr__usage_add(allocator, more);
+	hr__lock_release(&allocator->lock);
+}
+
+/* Moves the counters of a cache that is about to go into the allocator. */
+static void fold(hr__cache *cache)
+{
+	hr__allocator *allocator = cache->allocator;
+	hr__cache_settle(cache, 0);
+	hr__lock_take(&allocator->lock);
+	int64_t allocs = hr__load_relaxed(&cache->allocs);
+	hr__owner_add(&allocator->stats.allocs, allocs);
+	hr__owner_add(&allocator->stats.past_cached_allocs, allocs);
+	hr__owner_add(&allocator->stats.frees, hr__load_relaxed(&cache->frees));
+	hr__owner_add(&allocator->stats.requested, hr__load_relaxed(&cache->requested));
+	hr__max(&allocator->stats.largest, hr__load_relaxed(&cache->largest));
+	hr__store_relaxed(&cache->allocs, 0);
+	hr__store_relaxed(&cache->frees, 0);
+	hr__store_relaxed(&cache->requested, 0);
+	hr__store_relaxed(&allocator->cache_count, hr__load_relaxed(&allocator->cache_count) - 1);
+	hr__lock_release(&allocator->lock);
+}
+
+/* ---- stopping ---- */
+
+static void wait_idle(const hr__cache *cache)
+{
+	for (unsigned attempt = 0; hr__load_acquire(&cache->busy); attempt++) hr__lock_wait(attempt);
+}
+
+void hr__caches_stop(hr__allocator *allocator)
+{
+	hr__lock_take(&allocator->caches_lock);
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) hr__store_relaxed(&cache->stop, 1);
+	hr__heavy_barrier();
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) wait_idle(cache);
+}
+
+void hr__caches_start(hr__allocator *allocator)
+{
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) hr__store_release(&cache->stop, 0);
+	hr__lock_release(&allocator->caches_lock);
+}
+
+void hr__caches_quiesce(hr__allocator *allocator)
+{
+	hr__heavy_barrier();
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) wait_idle(cache);
+}
+
+static void empty_stopped(hr__cache *cache)
+{
+	hr__chunk_id list = 0;
+	for (uint32_t bin = 0; bin < cache->bin_count; bin++)
+		if (cache->bins[bin]) list = unload_bin(cache, bin, list);
+	give_list(cache->allocator, list);
+}
+
+void hr__caches_empty(hr__allocator *allocator)
+{
+	hr__caches_stop(allocator);
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) empty_stopped(cache);
+	hr__caches_start(allocator);
+}
+
+/* ---- threads ---- */
+
+static void cache_free(hr__cache *cache)
+{
+	hr__os()->free(cache, cache->bytes);
+}
+
+/* A cache whose allocator is gone stays with its thread, unusable, until the thread ends or makes another in its place. */
+static bool is_orphan(const hr__cache *cache)
+{
+	return hr__load_acquire(&cache->id) == 0;
+}
+
+void hr__caches_detach(hr__allocator *allocator)
+{
+	hr__caches_stop(allocator);
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) {
+		empty_stopped(cache);
+		fold(cache);
+	}
+	hr__lock_take(&allocator->lock);
+	while (allocator->caches) {
+		hr__cache *cache = allocator->caches;
+		allocator->caches = cache->next;
+		hr__store_release(&cache->id, 0);
+		hr__store_release(&cache->stop, 0);
+	}
+	hr__lock_release(&allocator->lock);
+	hr__lock_release(&allocator->caches_lock);
+}
+
+static void unlink_cache(hr__cache *cache)
+{
+	hr__allocator *allocator = cache->allocator;
+	hr__caches_stop(allocator);
+	empty_stopped(cache);
+	fold(cache);
+	hr__lock_take(&allocator->lock);
+	hr__cache **at = &allocator->caches;
+	while (*at != cache) at = &(*at)->next;
+	*at = cache->next;
+	hr__lock_release(&allocator->lock);
+	hr__caches_start(allocator);
+}
+
+static void thread_ends(void *value)
+{
+	hr__thread_state *thread = value;
+	for (uint32_t slot = 0; slot < HR__ALLOCATORS_MAX; slot++) {
+		hr__cache *cache = thread->caches[slot];
+		if (!cache) continue;
+		if (!is_orphan(cache)) unlink_cache(cache);
+		cache_free(cache);
+	}
+	hr__os()->free(thread, sizeof *thread);
+	hr__thread_self = NULL;
+}
+
+void hr__thread_drop(void)
+{
+	if (!hr__thread_self) return;
+	hr__os_at_thread_exit_set(NULL);
+	thread_ends(hr__thread_self);
+}
+
+void hr__threads_forget(void)
+{
+	hr__thread_self = NULL;
+	hr__os_at_thread_exit_set(NULL);
+}
+
+hr__thread_state *hr__thread_get(void)
+{
+	void *block;
+	if (hr__thread_self) return hr__thread_self;
+	int error = hr__os_at_thread_exit(thread_ends);
+	if ((error && error != 17 /* EEXIST: registered already */) || hr__os()->alloc(sizeof(hr__thread_state), &block)) return NULL;
+	if (hr__os_at_thread_exit_set(block)) {
+		hr__os()->free(block, sizeof(hr__thread_state));
+		return NULL;
+	}
+	return hr__thread_self = block;
+}
+
+static hr__cache *cache_new(hr__allocator *allocator, hr__thread_state *thread)
+{
+	uint32_t bins = allocator->kind == HR__KIND_BFC ? (HR__SMALL_MAX >> allocator->shift) + 1 : 0;
+	size_t bytes = sizeof(hr__cache) + bins * sizeof(hr__chunk_id);
+	void *block;
+	if (hr__os()->alloc(bytes, &block)) return NULL;
+	hr__cache *cache = block;
+	cache->allocator = allocator;
+	cache->chunks = allocator->table.chunks;
+	cache->lookup = &allocator->lookup;
+	cache->thread = thread;
+	cache->round = allocator->granularity - 1;
+	cache->shift = allocator->shift;
+	cache->bin_count = bins;
+	cache->bytes = bytes;
+	if (allocator->kind == HR__KIND_BFC && allocator->thread_cache) {
+		cache->capacity = (int64_t)(allocator->limit / HR__CACHE_SHARE);
+		if (cache->capacity > HR__CACHE_BYTES_MAX) cache->capacity = HR__CACHE_BYTES_MAX;
+	}
+	hr__store_relaxed(&cache->id, allocator->id);
+	return cache;
+}
+
+hr__cache *hr__cache_get(hr__allocator *allocator)
+{
+	hr__thread_state *thread = hr__thread_get();
+	if (!thread) return NULL;
+	hr__cache *cache = thread->caches[allocator->slot];
+	if (cache && hr__load_relaxed(&cache->id) == allocator->id) return cache;
+	if (cache) {
+		HR_ASSERT(is_orphan(cache));
+		cache_free(cache);
+		thread->caches[allocator->slot] = NULL;
+	}
+	if (!(cache = cache_new(allocator, thread))) return NULL;
+	hr__lock_take(&allocator->caches_lock);
+	hr__lock_take(&allocator->lock);
+	cache->next = allocator->caches;
+	allocator->caches = cache;
+	uint32_t count = hr__load_relaxed(&allocator->cache_count) + 1;
+	hr__store_relaxed(&allocator->cache_count, count);
+	if (count > 1) { /* from here on the peak is that of the number that includes everybody's credit */
+		hr__max(&allocator->stats.peak, hr__load_relaxed(&allocator->stats.in_use));
+		hr__max(&allocator->stats.peak_error, (int64_t)count * HR__CREDIT_MAX);
+	}
+	hr__lock_release(&allocator->lock);
+	hr__lock_release(&allocator->caches_lock);
+	thread->caches[allocator->slot] = cache;
+	return cache;
+}

@@ -1,0 +1,214 @@
+/* direct.c - allocators that ask each time: "direct" asks the device, "custom" asks a user's functions.
+ *
+ * Each block has a chunk record that is in no arena: ledger, lookup and statistics are the same as everywhere. The device or the
+ * user's functions are called without the lock; the bytes are counted as reserved before, so that the limit holds at every moment. */
+#include "memory/allocator.h"
+
+#include "base/checked.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "trace/trace.h"
+
+#define BATCH 64u
+
+/* ---- the device ---- */
+
+static void unmap_block(hr__allocator *allocator, uint64_t address, uint64_t bytes, hr__page_id *pages, uint64_t mapped)
+{
+	if (mapped && !hr__device_unmap(allocator->device, address, (uint32_t)mapped))
+		for (uint64_t i = 0; i < mapped; i += BATCH)
+			hr__pool_give(allocator->device, pages + i, mapped - i < BATCH ? (uint32_t)(mapped - i) : BATCH);
+	hr__device_release(allocator->device, address, bytes);
+	hr__os()->free(pages, bytes / allocator->page * sizeof *pages);
+}
+
+/* Reserves addresses for one block and maps pages of its own. */
+static hr_status map_block(hr__allocator *allocator, uint64_t bytes, uint64_t *out, hr__page_id **out_pages)
+{
+	uint64_t address, page = allocator->page, count = bytes / page, done = 0;
+	void *block;
+	int error = hr__os()->alloc(count * sizeof(hr__page_id), &block);
+	if (error) return hr__os_fail(error, "cannot get host memory for the page table of a block");
+	hr__page_id *pages = block;
+	hr_status status = hr__device_reserve(allocator->device, bytes, &address);
+	if (status) {
+		hr__os()->free(pages, count * sizeof *pages);
+		return status;
+	}
+	while (done < count && !status) {
+		uint32_t n = count - done < BATCH ? (uint32_t)(count - done) : BATCH;
+		status = hr__pool_take(allocator->device, n, pages + done);
+		if (status) break;
+		status = hr__device_map(allocator->device, address + done * page, pages + done, n);
+		if (status) hr__pool_give(allocator->device, pages + done, n);
+		else done += n;
+	}
+	if (status) {
+		unmap_block(allocator, address, bytes, pages, done);
+		return status;
+	}
+	*out = address;
+	*out_pages = pages;
+	return HR_OK;
+}
+
+static bool uses_pages(const hr__allocator *allocator)
+{
+	return allocator->kind == HR__KIND_DIRECT && !hr__device_has_plain(allocator->device);
+}
+
+static hr_status obtain(hr__allocator *allocator, const hr_request *request, uint64_t bytes, uint64_t *address, hr__page_id **pages)
+{
+	*pages = NULL;
+	if (uses_pages(allocator)) return map_block(allocator, bytes, address, pages);
+	if (allocator->kind == HR__KIND_DIRECT) return hr__pool_plain_alloc(allocator->device, bytes, address);
+
+	void *block = NULL;
+	size_t alignment = request->alignment ? request->alignment : allocator->granularity;
+	hr_status status = allocator->custom.table.alloc(allocator->custom_state, request->bytes, alignment, request->stream, &block);
+	if (status) return hr__fail(status, "%s: the custom allocator \"%s\" could not give %zu bytes", allocator->name,
+	                            allocator->kind_name, request->bytes);
+	if (!block || ((uintptr_t)block & (alignment - 1)))
+		return hr__fail(HR_CORRUPT, "the custom allocator \"%s\" gave address %p, which is not a multiple of %zu", allocator->kind_name,
+		                block, alignment);
+	*address = (uintptr_t)block;
+	return HR_OK;
+}
+
+static hr_status give_up(hr__allocator *allocator, uint64_t address, uint64_t bytes, hr__page_id *pages, hr_stream stream)
+{
+	if (pages) {
+		unmap_block(allocator, address, bytes, pages, bytes / allocator->page);
+		return HR_OK;
+	}
+	if (allocator->kind == HR__KIND_DIRECT) return hr__pool_plain_free(allocator->device, address, bytes);
+	hr_status status = allocator->custom.table.free(allocator->custom_state, (void *)(uintptr_t)address, bytes, stream);
+	return status ? hr__fail(status, "%s: the custom allocator \"%s\" could not free the block at %#llx", allocator->name,
+	                         allocator->kind_name, (unsigned long long)address)
+	              : HR_OK;
+}
+
+/* ---- the ledger around it ---- */
+
+static hr_status count_in(hr__allocator *allocator, const hr_request *request, uint64_t bytes)
+{
+	hr_status status = HR_OK;
+	hr__lock_take(&allocator->lock);
+	uint64_t reserved = (uint64_t)hr__load_relaxed(&allocator->stats.reserved);
+	if (bytes > allocator->limit || reserved > allocator->limit - bytes) {
+		char asked[16], used[16], limit[16];
+		status = hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: %s of its limit of %s are in use; free something or raise the limit",
+		                  allocator->name, hr__format_size(request->bytes, asked, sizeof asked),
+		                  hr__format_size(reserved, used, sizeof used), hr__format_size(allocator->limit, limit, sizeof limit));
+	} else {
+		hr__stats_reserve(allocator, (int64_t)bytes);
+	}
+	hr__lock_release(&allocator->lock);
+	return status;
+}
+
+static void count_out(hr__allocator *allocator, uint64_t bytes)
+{
+	hr__lock_take(&allocator->lock);
+	hr__stats_reserve(allocator, -(int64_t)bytes);
+	hr__lock_release(&allocator->lock);
+}
+
+/* Enters the block in the ledger. */
+static hr_status enter(hr__allocator *allocator, hr__cache *cache, const hr_request *request, uint64_t address, uint64_t bytes,
+                       hr__page_id *pages)
+{
+	hr__lock_take(&allocator->lock);
+	hr_status status = hr__records_ensure(allocator, 1);
+	if (!status && hr__lookup_find(&allocator->lookup, allocator->table.chunks, address))
+		status = hr__fail(HR_CORRUPT, "the custom allocator \"%s\" gave address %#llx, which is allocated already", allocator->kind_name,
+		                  (unsigned long long)address);
+	if (!status) {
+		hr__chunk_id id = hr__chunk_new(&allocator->table);
+		hr__chunk *chunk = hr__chunk_at(&allocator->table, id);
+		hr__store_relaxed(&chunk->address, address);
+		chunk->size = bytes;
+		chunk->region = 0;
+		chunk->pages = pages;
+		hr__chunk_describe(chunk, request);
+		hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
+		hr__lookup_insert(&allocator->lookup, address, id);
+		hr__account(allocator, cache, (int64_t)bytes);
+		hr__owner_add(&allocator->stats.allocs, 1);
+		hr__owner_add(&allocator->stats.sources[HR__SOURCE_DEVICE], 1);
+		hr__owner_add(&allocator->stats.requested, (int64_t)request->bytes);
+		hr__max(&allocator->stats.largest, (int64_t)bytes);
+	}
+	hr__lock_release(&allocator->lock);
+	return status;
+}
+
+hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out)
+{
+	uint64_t address, bytes, unit = uses_pages(allocator) ? allocator->page : allocator->granularity;
+	hr__page_id *pages;
+	if (!hr__align_up(request->bytes, unit, &bytes))
+		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot give %zu bytes: too large to round up", allocator->name, request->bytes);
+	if (allocator->kind == HR__KIND_CUSTOM) bytes = request->bytes;
+	if (allocator->kind == HR__KIND_DIRECT && request->alignment > (uses_pages(allocator) ? allocator->page : 4096))
+		return hr__fail(HR_UNSUPPORTED, "%s asks the device, which aligns to %llu; use a bfc allocator for an alignment of %zu",
+		                allocator->name, (unsigned long long)(uses_pages(allocator) ? allocator->page : 4096), request->alignment);
+	hr_status status = count_in(allocator, request, bytes);
+	if (status) return status;
+	status = obtain(allocator, request, bytes, &address, &pages);
+	if (status) {
+		count_out(allocator, bytes);
+		return status;
+	}
+	status = enter(allocator, cache, request, address, bytes, pages);
+	if (status) {
+		if (status != HR_CORRUPT) give_up(allocator, address, bytes, pages, request->stream);
+		count_out(allocator, bytes);
+		return status;
+	}
+	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, address, bytes);
+	if (cache && cache->thread->scope_depth) hr__scope_note(cache->thread, allocator, (int64_t)bytes);
+	*out = (void *)(uintptr_t)address;
+	return HR_OK;
+}
+
+hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream)
+{
+	hr__lock_take(&allocator->lock);
+	hr__chunk_id id = hr__lookup_find(&allocator->lookup, allocator->table.chunks, address);
+	if (!id) {
+		hr__lock_release(&allocator->lock);
+		return hr__fail(HR_NOT_ALLOCATED, "%s has no block at %#llx: it was freed already, or came from elsewhere", allocator->name,
+		                (unsigned long long)address);
+	}
+	hr__chunk *chunk = hr__chunk_at(&allocator->table, id);
+	uint64_t bytes = chunk->size, requested = chunk->requested, streams = chunk->streams | UINT64_C(1) << stream;
+	hr__page_id *pages = chunk->pages;
+	if (hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, address, stream);
+	hr__lookup_remove(&allocator->lookup, address, id);
+	hr__chunk_drop(&allocator->table, id);
+	hr__account(allocator, cache, -(int64_t)bytes);
+	hr__owner_add(&allocator->stats.frees, 1);
+	hr__owner_add(&allocator->stats.requested, -(int64_t)requested);
+	hr__lock_release(&allocator->lock);
+	if (cache && cache->thread->scope_depth) hr__scope_note(cache->thread, allocator, -(int64_t)bytes);
+
+	/* The device takes memory away at once, so what was given to the streams must be done first. */
+	hr_status status = HR_OK;
+	if (allocator->kind == HR__KIND_DIRECT)
+		status = hr__device_wait_idle(allocator->device, streams, hr__device_epoch(allocator->device));
+	hr_status freed = give_up(allocator, address, bytes, pages, stream);
+	count_out(allocator, bytes);
+	return status ? status : freed;
+}
+
+/* Frees every block that is still allocated. */
+void hr__direct_close(hr__allocator *allocator)
+{
+	for (hr__chunk_id id = 1; id < allocator->table.touched; id++) {
+		hr__chunk *chunk = hr__chunk_at(&allocator->table, id);
+		if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE) continue;
+		give_up(allocator, hr__chunk_address(chunk), chunk->size, chunk->pages, HR_STREAM_DEFAULT);
+		count_out(allocator, chunk->size);
+	}
+}

@@ -1,0 +1,433 @@
+/* stats.c - reading the statistics.
+ *
+ * Counters are written under the allocator's lock, or by the one thread that owns a cache. A snapshot reads them all between two looks
+ * at the lock's version (lock.h); after 64 unlucky attempts it takes the lock. What a cache adds is read without its owner noticing:
+ * its few numbers can be a moment apart, so the fields that must add up are derived from each other, not read apart:
+ *
+ *     in use   = accounted - credit of all caches          cached = kept by all caches
+ *     free     = reserved - in use - cached                live   = allocs - failed - frees */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "memory/allocator.h"
+
+#define ATTEMPTS 64
+
+hr__usage hr__usages[HR__MAX_DEVICES];
+
+/* ---- a device's allocators together ---- */
+
+static void add_and_peak(hr__atomic_i64 *value, hr__atomic_i64 *peak, int64_t bytes)
+{
+	int64_t now = hr__fetch_add_relaxed(value, bytes) + bytes, seen = hr__load_relaxed(peak);
+	while (now > seen && !hr__cas_acq_rel(peak, &seen, now)) {
+	}
+}
+
+void hr__usage_add(hr__allocator *allocator, int64_t bytes)
+{
+	add_and_peak(&allocator->usage->in_use, &allocator->usage->peak, bytes);
+}
+
+void hr__stats_reserve(hr__allocator *allocator, int64_t bytes)
+{
+	hr__owner_add(&allocator->stats.reserved, bytes);
+	int64_t reserved = hr__load_relaxed(&allocator->stats.reserved);
+	hr__max(&allocator->stats.peak_reserved, reserved);
+	allocator->large.arena.tail_growth = allocator->small.arena.tail_growth = allocator->limit - (uint64_t)reserved;
+	add_and_peak(&allocator->usage->reserved, &allocator->usage->peak_reserved, bytes);
+}
+
+/* What an allocator has in use and had at most, exact while one thread uses it. */
+static void in_use_and_peak(const hr__allocator *allocator, int64_t *in_use, int64_t *peak)
+{
+	int64_t accounted = hr__load_relaxed(&allocator->stats.in_use), credit = 0, low = 0;
+	bool one = hr__load_relaxed(&allocator->cache_count) == 1;
+	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) {
+		credit += hr__load_relaxed(&cache->credit);
+		if (one) low = hr__load_relaxed(&cache->low);
+	}
+	*in_use = accounted > credit ? accounted - credit : 0;
+	*peak = hr__load_relaxed(&allocator->stats.peak);
+	if (one && accounted - low > *peak) *peak = accounted - low;
+	if (*in_use > *peak) *peak = *in_use;
+}
+
+/* The second allocator on a device: from now on their sum is tracked as one number. With the registry's lock held. */
+static void start_sharing(hr__allocator *first, void *context)
+{
+	hr__usage *usage = context;
+	int64_t in_use, peak;
+	hr__lock_take(&first->caches_lock);
+	hr__lock_take(&first->lock);
+	in_use_and_peak(first, &in_use, &peak);
+	hr__store_relaxed(&usage->in_use, hr__load_relaxed(&first->stats.in_use));
+	if (peak > hr__load_relaxed(&usage->peak)) hr__store_relaxed(&usage->peak, peak);
+	hr__store_relaxed(&usage->shared, 1);
+	hr__lock_release(&first->lock);
+	hr__lock_release(&first->caches_lock);
+}
+
+
+
+void hr__usage_join(hr__allocator *allocator)
+{
+	hr__usage *usage = allocator->usage;
+	uint32_t count = hr__load_relaxed(&usage->allocators);
+	if (count == 1 && !hr__load_relaxed(&usage->shared)) hr__allocators_visit_locked(allocator->device, start_sharing, usage);
+	hr__store_relaxed(&usage->allocators, count + 1);
+}
+
+/* The allocator is closed: what it had in use goes with it, its peak stays the device's. */
+void hr__usage_leave(hr__allocator *allocator)
+{
+	hr__usage *usage = allocator->usage;
+	if (hr__load_relaxed(&usage->shared)) hr__usage_add(allocator, -hr__load_relaxed(&allocator->stats.in_use));
+	else hr__max(&usage->peak, hr__load_relaxed(&allocator->stats.peak));
+	hr__store_relaxed(&usage->allocators, hr__load_relaxed(&usage->allocators) - 1);
+	if (hr__load_relaxed(&usage->allocators) == 0) hr__store_relaxed(&usage->shared, 0);
+}
+
+void hr__usages_reset(void)
+{
+	for (uint32_t i = 0; i < HR__MAX_DEVICES; i++) memset(&hr__usages[i], 0, sizeof hr__usages[i]);
+}
+
+/* ---- one allocator ---- */
+
+void hr_stats_init(hr_stats *stats)
+{
+	if (!stats) return;
+	memset(stats, 0, sizeof *stats);
+	stats->struct_size = sizeof *stats;
+}
+
+static void derive(hr_stats *stats)
+{
+	if (stats->bytes_in_use + stats->bytes_cached > stats->bytes_reserved)
+		stats->bytes_cached = stats->bytes_reserved > stats->bytes_in_use ? stats->bytes_reserved - stats->bytes_in_use : 0;
+	stats->bytes_free = stats->bytes_reserved - stats->bytes_in_use - stats->bytes_cached;
+	if (stats->largest_free_block > stats->bytes_free) stats->largest_free_block = stats->bytes_free;
+	if (stats->bytes_requested > stats->bytes_in_use) stats->bytes_requested = stats->bytes_in_use;
+	if (stats->peak_bytes_in_use < stats->bytes_in_use) stats->peak_bytes_in_use = stats->bytes_in_use;
+	stats->num_live = stats->num_live_at_reset + stats->num_allocs - stats->num_failed_allocs - stats->num_frees;
+	stats->bytes_active = stats->bytes_in_use - stats->bytes_inactive;
+	stats->peak_bytes_active = stats->peak_bytes_in_use;
+	stats->fragmentation = stats->bytes_free > 0 ? 1.0 - (double)stats->largest_free_block / (double)stats->bytes_free : 0.0;
+}
+
+/* One attempt; with caches_lock held so that the list of caches stands still. */
+static void read_once(hr__allocator *allocator, hr_stats *stats)
+{
+	int64_t cached_allocs = hr__load_relaxed(&allocator->stats.past_cached_allocs);
+	hr_stats_init(stats);
+	in_use_and_peak(allocator, &stats->bytes_in_use, &stats->peak_bytes_in_use);
+	stats->num_allocs = hr__load_relaxed(&allocator->stats.allocs) - hr__load_relaxed(&allocator->stats.base_allocs);
+	stats->num_frees = hr__load_relaxed(&allocator->stats.frees) - hr__load_relaxed(&allocator->stats.base_frees);
+	stats->bytes_requested = hr__load_relaxed(&allocator->stats.requested);
+	stats->largest_alloc_size = hr__load_relaxed(&allocator->stats.largest);
+	stats->metadata_bytes = (int64_t)(hr__chunk_table_bytes(&allocator->table) + hr__lookup_bytes(&allocator->lookup));
+	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) {
+		int64_t allocs = hr__load_relaxed(&cache->allocs), largest = hr__load_relaxed(&cache->largest);
+		stats->num_allocs += allocs;
+		cached_allocs += allocs;
+		stats->num_frees += hr__load_relaxed(&cache->frees);
+		stats->bytes_requested += hr__load_relaxed(&cache->requested);
+		stats->bytes_cached += hr__load_relaxed(&cache->kept);
+		stats->metadata_bytes += (int64_t)cache->bytes;
+		if (largest > stats->largest_alloc_size) stats->largest_alloc_size = largest;
+	}
+	stats->bytes_limit = (int64_t)allocator->limit;
+	stats->bytes_reservable_limit = (int64_t)allocator->limit;
+	stats->bytes_reserved = hr__load_relaxed(&allocator->stats.reserved);
+	stats->peak_bytes_reserved = hr__load_relaxed(&allocator->stats.peak_reserved);
+	stats->num_failed_allocs = hr__load_relaxed(&allocator->stats.failed) - hr__load_relaxed(&allocator->stats.base_failed);
+	stats->num_live_at_reset = hr__load_relaxed(&allocator->stats.base_live);
+	stats->peak_error_bytes = hr__load_relaxed(&allocator->stats.peak_error);
+	stats->source_cache = cached_allocs - hr__load_relaxed(&allocator->stats.base_cached_allocs);
+	stats->num_stitches = hr__load_relaxed(&allocator->stats.stitches);
+	stats->bytes_stitched = hr__load_relaxed(&allocator->stats.stitched);
+	stats->num_stream_waits = hr__load_relaxed(&allocator->stats.waits);
+	stats->num_trims = hr__load_relaxed(&allocator->stats.trims);
+	int64_t *sources = &stats->source_cache;
+	for (int i = 0; i < HR__SOURCES; i++) sources[i] += hr__load_relaxed(&allocator->stats.sources[i]);
+}
+
+_Static_assert(offsetof(hr_stats, source_device) - offsetof(hr_stats, source_cache) == HR__SOURCE_DEVICE * sizeof(int64_t),
+               "the source_* statistics are in the order of enum hr__source");
+
+/* What only the arenas know. Reads what the lock guards; the version tells whether it made sense. */
+__attribute__((no_sanitize("thread"))) static void read_arenas(const hr__allocator *allocator, hr_stats *stats)
+{
+	uint64_t small = hr__arena_largest(&allocator->small.arena), large = hr__arena_largest(&allocator->large.arena);
+	stats->largest_free_block = (int64_t)(small > large ? small : large);
+	stats->num_free_blocks = allocator->small.arena.free_count + allocator->large.arena.free_count;
+	for (uint32_t i = 0; i < allocator->region_count && i < HR__REGIONS_MAX; i++) {
+		stats->num_regions += allocator->regions[i].size != 0;
+		if (allocator->regions[i].pages && allocator->page)
+			stats->metadata_bytes += (int64_t)(allocator->regions[i].mapped / allocator->page * sizeof(hr__page_id));
+	}
+}
+
+static void read_custom(hr__allocator *allocator, hr_stats *stats)
+{
+	hr_custom_stats custom = { .struct_size = sizeof custom };
+	if (allocator->kind != HR__KIND_CUSTOM || !allocator->custom.table.get_stats) return;
+	if (allocator->custom.table.get_stats(allocator->custom_state, &custom)) return;
+	if ((int64_t)custom.bytes_reserved >= stats->bytes_in_use) stats->bytes_reserved = (int64_t)custom.bytes_reserved;
+	if (stats->bytes_reserved > stats->peak_bytes_reserved) stats->peak_bytes_reserved = stats->bytes_reserved;
+	if (custom.bytes_limit) stats->bytes_limit = (int64_t)custom.bytes_limit;
+	stats->largest_free_block = (int64_t)custom.largest_free;
+}
+
+static void snapshot(hr__allocator *allocator, hr_stats *stats)
+{
+	bool good = false;
+	hr__lock_take(&allocator->caches_lock);
+	for (int attempt = 0; attempt < ATTEMPTS && !good; attempt++) {
+		uint64_t version = hr__lock_read_begin(&allocator->lock);
+		if (version & 1) {
+			hr__cpu_pause();
+			continue;
+		}
+		read_once(allocator, stats);
+		if (allocator->kind == HR__KIND_BFC) read_arenas(allocator, stats);
+		good = hr__lock_read_ok(&allocator->lock, version);
+	}
+	if (!good) {
+		hr__lock_take(&allocator->lock);
+		read_once(allocator, stats);
+		if (allocator->kind == HR__KIND_BFC) read_arenas(allocator, stats);
+		hr__lock_release(&allocator->lock);
+	}
+	hr__lock_release(&allocator->caches_lock);
+	read_custom(allocator, stats);
+	derive(stats);
+}
+
+/* Copies what fits of a result into a struct that the caller may have compiled against another version. */
+static hr_status deliver(const hr_stats *from, hr_stats *to)
+{
+	size_t size = to->struct_size;
+	if (size < offsetof(hr_stats, bytes_in_use))
+		return hr__fail(HR_INVALID_ARGUMENT, "stats.struct_size is %zu; set it with hr_stats_init", size);
+	if (size > sizeof *from) memset((char *)to + sizeof *from, 0, size - sizeof *from);
+	memcpy(to, from, size < sizeof *from ? size : sizeof *from);
+	to->struct_size = size;
+	return HR_OK;
+}
+
+hr_status hr_allocator_get_stats(hr_allocator handle, hr_stats *stats)
+{
+	hr_status status;
+	hr_stats result;
+	if (!stats) return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_get_stats: stats is NULL");
+	hr__allocator *allocator = hr__allocator_of(handle, &status);
+	if (!allocator) return status;
+	snapshot(allocator, &result);
+	return deliver(&result, stats);
+}
+
+/* ---- a device ---- */
+
+static void add_up(hr__allocator *allocator, void *context)
+{
+	hr_stats one, *sum = context;
+	snapshot(allocator, &one);
+	int64_t limit = sum->bytes_limit, reservable = sum->bytes_reservable_limit, largest = sum->largest_alloc_size;
+	int64_t largest_free = sum->largest_free_block;
+#define ADD(name, text) sum->name += one.name;
+	HR_STATS_TABLE(ADD)
+#undef ADD
+	sum->bytes_limit = limit;
+	sum->bytes_reservable_limit = reservable;
+	sum->largest_alloc_size = largest > one.largest_alloc_size ? largest : one.largest_alloc_size;
+	sum->largest_free_block = largest_free > one.largest_free_block ? largest_free : one.largest_free_block;
+}
+
+static void device_snapshot(hr__device *device, hr_stats *stats)
+{
+	const hr__usage *usage = &hr__usages[hr__device_index(device)];
+	hr_stats_init(stats);
+	stats->bytes_limit = (int64_t)hr__device_limit(device);
+	stats->bytes_reservable_limit = (int64_t)hr__device_reservable(device);
+	hr__allocators_visit(device, add_up, stats);
+	int64_t peak = hr__load_relaxed(&usage->peak);
+	/* With several allocators the sum of their peaks is too high: they need not have been at once. */
+	if (hr__load_relaxed(&usage->shared) || hr__load_relaxed(&usage->allocators) == 0) stats->peak_bytes_in_use = peak;
+	else if (peak > stats->peak_bytes_in_use) stats->peak_bytes_in_use = peak;
+	stats->peak_bytes_reserved = hr__load_relaxed(&usage->peak_reserved);
+	if (stats->peak_bytes_reserved < stats->bytes_reserved) stats->peak_bytes_reserved = stats->bytes_reserved;
+	derive(stats);
+}
+
+hr_status hr_device_get_stats(hr_device handle, hr_stats *stats)
+{
+	hr_status status;
+	hr_stats result;
+	if (!stats) return hr__fail(HR_INVALID_ARGUMENT, "hr_device_get_stats: stats is NULL");
+	hr__device *device = hr__device_of(handle, &status);
+	if (!device) return status;
+	device_snapshot(device, &result);
+	return deliver(&result, stats);
+}
+
+hr_status hr_get_memory_info(const char *device_name, hr_memory_info *info)
+{
+	hr__device *device;
+	hr_stats stats;
+	if (!info || info->struct_size != sizeof *info)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_get_memory_info: set info.struct_size to sizeof(hr_memory_info)");
+	hr_status status = hr__device_named(device_name, &device);
+	if (status) return status;
+	device_snapshot(device, &stats);
+	info->current = stats.bytes_in_use;
+	info->peak = stats.peak_bytes_in_use;
+	return HR_OK;
+}
+
+/* ---- resetting ---- */
+
+static void reset_one(hr__allocator *allocator, void *context)
+{
+	hr_stats now;
+	(void)context;
+	snapshot(allocator, &now);
+	hr__lock_take(&allocator->caches_lock);
+	hr__lock_take(&allocator->lock);
+	int64_t cached = hr__load_relaxed(&allocator->stats.past_cached_allocs), in_use, peak;
+	int64_t allocs = hr__load_relaxed(&allocator->stats.allocs), frees = hr__load_relaxed(&allocator->stats.frees);
+	in_use_and_peak(allocator, &in_use, &peak);
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) {
+		cached += hr__load_relaxed(&cache->allocs);
+		allocs += hr__load_relaxed(&cache->allocs);
+		frees += hr__load_relaxed(&cache->frees);
+		hr__store_relaxed(&cache->largest, 0);
+		hr__store_relaxed(&cache->low, hr__load_relaxed(&cache->credit));
+	}
+	int64_t failed = hr__load_relaxed(&allocator->stats.failed);
+	hr__store_relaxed(&allocator->stats.base_allocs, allocs);
+	hr__store_relaxed(&allocator->stats.base_frees, frees);
+	hr__store_relaxed(&allocator->stats.base_failed, failed);
+	hr__store_relaxed(&allocator->stats.base_live, allocs - failed - frees);
+	hr__store_relaxed(&allocator->stats.base_cached_allocs, cached);
+	for (int i = 0; i < HR__SOURCES; i++) hr__store_relaxed(&allocator->stats.sources[i], 0);
+	hr__store_relaxed(&allocator->stats.stitches, 0);
+	hr__store_relaxed(&allocator->stats.stitched, 0);
+	hr__store_relaxed(&allocator->stats.waits, 0);
+	hr__store_relaxed(&allocator->stats.trims, 0);
+	hr__store_relaxed(&allocator->stats.largest, 0);
+	bool one = hr__load_relaxed(&allocator->cache_count) <= 1;
+	hr__store_relaxed(&allocator->stats.peak, one ? in_use : hr__load_relaxed(&allocator->stats.in_use));
+	hr__store_relaxed(&allocator->stats.peak_error, one ? 0 : (int64_t)hr__load_relaxed(&allocator->cache_count) * HR__CREDIT_MAX);
+	hr__store_relaxed(&allocator->stats.peak_reserved, hr__load_relaxed(&allocator->stats.reserved));
+	hr__lock_release(&allocator->lock);
+	hr__lock_release(&allocator->caches_lock);
+}
+
+hr_status hr_reset_memory_stats(const char *device_name)
+{
+	hr__device *device;
+	hr_status status = hr__device_named(device_name, &device);
+	if (status) return status;
+	hr__allocators_visit(device, reset_one, NULL);
+	hr__usage *usage = &hr__usages[hr__device_index(device)];
+	hr__store_relaxed(&usage->peak, hr__load_relaxed(&usage->shared) ? hr__load_relaxed(&usage->in_use) : 0);
+	hr__store_relaxed(&usage->peak_reserved, hr__load_relaxed(&usage->reserved));
+	return HR_OK;
+}
+
+/* ---- the getters ---- */
+
+static hr_status gpu_snapshot(int gpu_id, hr_stats *stats)
+{
+	hr__device *device;
+	hr_status status = hr__device_gpu(gpu_id, &device);
+	if (!status) device_snapshot(device, stats);
+	return status;
+}
+
+#define GETTER(name)                                                              \
+	int64_t hr_get_##name(int gpu_id)                                             \
+	{                                                                             \
+		hr_stats stats;                                                           \
+		hr_status status = gpu_snapshot(gpu_id, &stats);                          \
+		return status ? -(int64_t)status : stats.name;                            \
+	}
+GETTER(num_allocs)
+GETTER(bytes_in_use)
+GETTER(peak_bytes_in_use)
+GETTER(largest_alloc_size)
+GETTER(bytes_limit)
+GETTER(bytes_reserved)
+GETTER(peak_bytes_reserved)
+GETTER(bytes_reservable_limit)
+GETTER(bytes_inactive)
+GETTER(bytes_active)
+GETTER(peak_bytes_active)
+GETTER(bytes_reclaimed)
+GETTER(num_single_reclaims)
+GETTER(num_full_reclaims)
+GETTER(num_defragmentations)
+GETTER(bytes_defragged)
+
+/* ---- text ---- */
+
+struct text {
+	char *out;
+	size_t capacity, length;
+};
+
+static void put(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void put(struct text *text, const char *format, ...)
+{
+	char line[160];
+	va_list arguments;
+	va_start(arguments, format);
+	int n = vsnprintf(line, sizeof line, format, arguments);
+	va_end(arguments);
+	for (int i = 0; i < n && i < (int)sizeof line - 1; i++, text->length++)
+		if (text->length + 1 < text->capacity) text->out[text->length] = line[i];
+	if (text->capacity) text->out[text->length < text->capacity ? text->length : text->capacity - 1] = 0;
+}
+
+/* The fields that count bytes are those whose name says so. */
+static bool is_bytes(const char *name)
+{
+	return strstr(name, "bytes") || strstr(name, "_size") || !strcmp(name, "largest_free_block");
+}
+
+size_t hr_stats_format(const hr_stats *stats, char *out, size_t capacity)
+{
+	struct text text = { out, out ? capacity : 0, 0 };
+	char human[16], digits[32];
+	if (!stats) return 0;
+#define LINE(name, meaning)                                                                                                 \
+	if (is_bytes(#name))                                                                                                    \
+		put(&text, "%-24s %20s  %10s\n", #name, hr__format_count((uint64_t)stats->name, digits, sizeof digits),             \
+		    hr__format_size((uint64_t)stats->name, human, sizeof human));                                                   \
+	else put(&text, "%-24s %20s\n", #name, hr__format_count((uint64_t)stats->name, digits, sizeof digits));
+	HR_STATS_TABLE(LINE)
+#undef LINE
+	put(&text, "%-24s %19.1f%%\n", "fragmentation", stats->fragmentation * 100);
+	return text.length;
+}
+
+size_t hr_stats_json(const hr_stats *stats, char *out, size_t capacity)
+{
+	hr__json json;
+	if (!stats) return 0;
+	hr__json_init_memory(&json, out, out ? capacity : 0);
+	hr__json_object(&json);
+#define FIELD(name, meaning) hr__json_field_int(&json, #name, stats->name);
+	HR_STATS_TABLE(FIELD)
+#undef FIELD
+	hr__json_field_double(&json, "fragmentation", stats->fragmentation, 6);
+	hr__json_end_object(&json);
+	hr__json_finish(&json);
+	return json.total;
+}

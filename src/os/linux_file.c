@@ -1,0 +1,232 @@
+/* linux_file.c - files: created safely, read and written whole, extended with disk space behind every byte.
+ *
+ * Growing a file beyond the process's limit (ulimit -f) raises SIGXFSZ, which kills by default. A memory profiler must not kill the
+ * program it watches, so that signal is held back around every call that can grow a file, and taken away if the call raised it; the
+ * caller gets EFBIG. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "os/linux.h"
+
+#define IO_MAX ((size_t)1 << 30) /* one call of the system takes at most 2 GiB less a page */
+
+/* ---- SIGXFSZ ---- */
+
+struct growth {
+	sigset_t mask_before;
+	bool pending_before; /* one that the program itself holds back must stay */
+};
+
+static bool is_pending(int signal_number)
+{
+	sigset_t pending;
+	return sigpending(&pending) == 0 && sigismember(&pending, signal_number) == 1;
+}
+
+static void growth_begin(struct growth *growth)
+{
+	sigset_t limit;
+	sigemptyset(&limit);
+	sigaddset(&limit, SIGXFSZ);
+	growth->pending_before = is_pending(SIGXFSZ);
+	pthread_sigmask(SIG_BLOCK, &limit, &growth->mask_before);
+}
+
+static void growth_end(const struct growth *growth, int error)
+{
+	if (error == EFBIG && !growth->pending_before && is_pending(SIGXFSZ)) {
+		sigset_t limit;
+		struct timespec at_once = { 0 };
+		sigemptyset(&limit);
+		sigaddset(&limit, SIGXFSZ);
+		while (sigtimedwait(&limit, NULL, &at_once) < 0 && errno == EINTR) continue;
+	}
+	pthread_sigmask(SIG_SETMASK, &growth->mask_before, NULL);
+}
+
+/* ---- opening ---- */
+
+static int open_file(const char *path, int flags, int *out_fd)
+{
+	int fd;
+	do {
+		fd = open(path, flags | O_CLOEXEC | O_NOCTTY, 0600);
+	} while (fd < 0 && errno == EINTR);
+	if (fd < 0) return errno;
+	*out_fd = fd;
+	return 0;
+}
+
+int hr__linux_file_create(const char *path, int *out_fd)
+{
+	return open_file(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, out_fd);
+}
+
+static int kind_error(mode_t mode)
+{
+	if (S_ISREG(mode)) return 0;
+	return S_ISDIR(mode) ? EISDIR : EINVAL;
+}
+
+int hr__linux_file_open(const char *path, int *out_fd, uint64_t *out_size)
+{
+	int fd = -1;
+	struct stat facts;
+	/* Without O_NONBLOCK, opening a pipe would wait for its other end. */
+	int error = open_file(path, O_RDONLY | O_NONBLOCK, &fd);
+	if (error != 0) return error;
+	error = fstat(fd, &facts) != 0 ? errno : kind_error(facts.st_mode);
+	if (error != 0) {
+		hr__linux_file_close(fd);
+		return error;
+	}
+	*out_fd = fd;
+	*out_size = (uint64_t)facts.st_size;
+	return 0;
+}
+
+void hr__linux_file_close(int fd)
+{
+	/* Linux closes the file even when it says EINTR; trying again could close somebody else's. */
+	close(fd);
+}
+
+int hr__linux_file_remove(const char *path)
+{
+	return unlink(path) == 0 ? 0 : errno;
+}
+
+/* ---- reading and writing ---- */
+
+static bool is_file_range(uint64_t offset, uint64_t bytes)
+{
+	uint64_t end;
+	return hr__add(offset, bytes, &end) && end <= INT64_MAX;
+}
+
+int hr__linux_file_read(int fd, void *to, size_t bytes, uint64_t offset, size_t *out_read)
+{
+	if (!is_file_range(offset, bytes)) return EINVAL;
+	size_t done = 0;
+	while (done < bytes) {
+		size_t wanted = bytes - done < IO_MAX ? bytes - done : IO_MAX;
+		ssize_t count = pread(fd, (char *)to + done, wanted, (off_t)(offset + done));
+		if (count < 0 && errno == EINTR) continue;
+		if (count < 0) return errno;
+		if (count == 0) break;
+		done += (size_t)count;
+	}
+	*out_read = done;
+	return 0;
+}
+
+static int write_all(int fd, const char *from, size_t bytes, uint64_t offset)
+{
+	size_t done = 0;
+	while (done < bytes) {
+		size_t wanted = bytes - done < IO_MAX ? bytes - done : IO_MAX;
+		ssize_t count = pwrite(fd, from + done, wanted, (off_t)(offset + done));
+		if (count < 0 && errno == EINTR) continue;
+		if (count < 0) return errno;
+		if (count == 0) return EIO;
+		done += (size_t)count;
+	}
+	return 0;
+}
+
+int hr__linux_file_write(int fd, const void *from, size_t bytes, uint64_t offset)
+{
+	if (!is_file_range(offset, bytes)) return EFBIG;
+	struct growth growth;
+	growth_begin(&growth);
+	int error = write_all(fd, from, bytes, offset);
+	growth_end(&growth, error);
+	return error;
+}
+
+/* ---- size ---- */
+
+static int set_size(int fd, uint64_t bytes)
+{
+	int result;
+	do {
+		result = ftruncate(fd, (off_t)bytes);
+	} while (result != 0 && errno == EINTR);
+	return result == 0 ? 0 : errno;
+}
+
+int hr__linux_file_truncate(int fd, uint64_t bytes)
+{
+	if (bytes > INT64_MAX) return EFBIG;
+	struct growth growth;
+	growth_begin(&growth);
+	int error = set_size(fd, bytes);
+	growth_end(&growth, error);
+	return error;
+}
+
+static int write_zeros(int fd, uint64_t from, uint64_t to)
+{
+	static const char zeros[64 * 1024];
+	int error = 0;
+	while (from < to && error == 0) {
+		size_t step = to - from < sizeof zeros ? (size_t)(to - from) : sizeof zeros;
+		error = write_all(fd, zeros, step, from);
+		from += step;
+	}
+	return error;
+}
+
+/* Disk space for the file's bytes up to [bytes]; some file systems (FAT, older NFS) can only be made to find it by writing. */
+static int find_space(int fd, uint64_t size, uint64_t bytes)
+{
+	int result;
+	do {
+		result = fallocate(fd, 0, 0, (off_t)bytes);
+	} while (result != 0 && errno == EINTR);
+	if (result == 0) return 0;
+	return errno == EOPNOTSUPP || errno == ENOSYS ? write_zeros(fd, size, bytes) : errno;
+}
+
+int hr__linux_file_extend(int fd, uint64_t bytes)
+{
+	struct stat facts;
+	if (bytes > INT64_MAX) return EFBIG;
+	if (fstat(fd, &facts) != 0) return errno;
+	uint64_t size = (uint64_t)facts.st_size;
+	if (bytes < size) return EINVAL;
+	if (bytes == 0) return 0;
+
+	struct growth growth;
+	growth_begin(&growth);
+	int error = find_space(fd, size, bytes);
+	/* A disk that fills up halfway leaves the file longer than it was. */
+	if (error != 0) set_size(fd, size);
+	growth_end(&growth, error);
+	return error;
+}
+
+/* ---- mapping ---- */
+
+int hr__linux_file_map(int fd, uint64_t offset, size_t bytes, void **out)
+{
+	if (!is_file_range(offset, bytes)) return EINVAL;
+	void *mapping = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+	if (mapping == MAP_FAILED) return errno;
+	*out = mapping;
+	return 0;
+}
+
+int hr__linux_file_unmap(void *base, size_t bytes)
+{
+	return munmap(base, bytes) == 0 ? 0 : errno;
+}

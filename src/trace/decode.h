@@ -1,0 +1,47 @@
+/* decode.h - one block's records, one after the other. Touches nothing but the bytes it is given; safe on any.
+ *
+ * Events come out as they are in the file: time in units, names and shapes as numbers of the file. The reader translates. */
+#ifndef HR_TRACE_DECODE_H
+#define HR_TRACE_DECODE_H
+
+#include "trace/format.h"
+
+/* State between records: where it is, and what the next record's fields are differences to. */
+typedef struct hr__decoder {
+	const uint8_t *at, *end;
+	uint64_t time;   /* of the last event, in units since the start of the recording */
+	uint32_t thread; /* that the next event belongs to */
+	uint64_t address;
+	uint32_t allocator, stream, op, scope, tag, shape, dtype;
+} hr__decoder;
+
+/* A definition record. Texts point into the block and do not end in 0. */
+typedef struct hr__definition {
+	unsigned kind;         /* HR__RECORD_NAME, _SHAPE, _DEVICE or _ALLOCATOR */
+	uint32_t number;
+	const char *text;      /* the name; not of shapes */
+	size_t text_length;
+	const char *text2;     /* allocator: its kind */
+	size_t text2_length;
+	uint32_t device;       /* allocator: number of its device */
+	uint64_t limit, page;  /* device */
+	int rank;              /* shape */
+	int64_t dims[HR_SHAPE_MAX_RANK];
+} hr__definition;
+
+typedef enum hr__decoded {
+	HR__DECODED_EVENT,
+	HR__DECODED_DEFINITION,
+	HR__DECODED_END, /* no more records */
+	HR__DECODED_CUT, /* the bytes end inside a record, which begins at decoder->at */
+	HR__DECODED_BAD, /* the record at decoder->at is impossible; *why says how */
+} hr__decoded;
+
+/* Starts at the first of [length] bytes of records, of a block with these values in its header. */
+void hr__decoder_start(hr__decoder *decoder, const void *records, size_t length, uint32_t thread, uint64_t first_time);
+
+/* Reads on to the next event or definition. [event] gets its fields (time_ns is in units), [definition] or [why] theirs; the other
+ * out-parameters are left in any state. After CUT and BAD the decoder must not be used further. */
+hr__decoded hr__decode(hr__decoder *decoder, hr__event *event, hr__definition *definition, const char **why);
+
+#endif

@@ -1,0 +1,503 @@
+/* reader.c - opens a trace, checks all of it, and gives its events back in order of time.
+ *
+ * Opening walks the file once, block by block. It checks every record, counts events, interns names and shapes, and builds two lists:
+ * the blocks, and the lanes they belong to.
+ *
+ *   lanes    [0] -> block 0 -> block 2 -> block 5        each lane is in order of time
+ *            [1] -> block 1 -> block 4
+ *   heap     the lanes by the time of their next event, earliest first
+ *
+ * hr__trace_reader_next takes the earliest event and lets its lane move on. A lane gets memory for a block when its turn comes and
+ * gives it back when it is through, so memory follows the threads that lived at the same time.
+ *
+ * The file may come from anybody, and may still be written. Nothing is trusted twice: what opening found (where blocks are and how
+ * far they are filled) is what next uses, and next checks the records again. A file is read, never mapped, because a file that
+ * somebody cuts while it is mapped is a SIGBUS. */
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/status.h"
+#include "os/os.h"
+#include "trace/catalog.h"
+#include "trace/decode.h"
+#include "trace/list.h"
+
+#define NONE UINT32_MAX
+#define BLOCK_HEADER sizeof(hr__trace_block)
+
+typedef struct block {
+	uint64_t offset;     /* of the block in the file */
+	uint64_t first_time;
+	uint32_t used;       /* bytes of records, as opening found them */
+	uint32_t thread;
+	uint32_t next;       /* in the lane; NONE: last */
+	bool cut;            /* the file ends before the block's committed length */
+} block;
+
+typedef struct lane {
+	uint32_t first, last; /* blocks */
+	uint32_t count;
+	uint64_t end_time;    /* of its last event */
+
+	/* While it is being read. */
+	uint32_t current;     /* block; NONE: not begun */
+	uint8_t *buffer;      /* the block's records when they come from a file */
+	size_t buffer_bytes;
+	const uint8_t *records;
+	hr__decoder decoder;
+	hr__event event;      /* the next one */
+} lane;
+
+typedef struct heap_entry {
+	uint64_t time;
+	uint32_t lane;
+} heap_entry;
+
+struct hr__trace_reader {
+	const uint8_t *bytes; /* NULL: the file at fd */
+	int fd;
+	uint64_t size;        /* of the file, less what follows the end of a complete one */
+	uint64_t header_size, block_size;
+	uint64_t units_per_second;
+	bool cut;             /* part of the last block is missing */
+	hr_status failed;     /* what next ran into; it stays */
+
+	hr__list blocks, lanes, heap;
+	hr__catalog catalog;
+	uint8_t *scratch;     /* one block, while opening a file */
+	size_t scratch_bytes;
+	hr__trace_summary summary;
+};
+
+/* ---- bytes ---- */
+
+static hr_status bad(uint64_t offset, const char *why)
+{
+	return hr__fail(HR_BAD_FORMAT, "not a valid trace: byte %llu: %s", (unsigned long long)offset, why);
+}
+
+/* [length] bytes at [offset], which are within the file as it was when opened: either where they are, or copied to [room]. */
+static hr_status get_bytes(const hr__trace_reader *r, uint64_t offset, size_t length, void *room, const uint8_t **out)
+{
+	size_t done = 0;
+	HR_ASSERT(offset <= r->size && length <= r->size - offset);
+	*out = room;
+	if (r->bytes != NULL) {
+		*out = r->bytes + offset;
+		return HR_OK;
+	}
+	int error = hr__os()->file_read(r->fd, room, length, offset, &done);
+	if (error != 0) return hr__os_fail(error, "reading a trace at byte %llu", (unsigned long long)offset);
+	if (done < length) return hr__fail(HR_IO, "the trace became shorter while it was read: byte %llu", (unsigned long long)(offset + done));
+	return HR_OK;
+}
+
+/* ---- opening: the header ---- */
+
+static hr_status check_header(hr__trace_reader *r, const hr__trace_header *h)
+{
+	static const char *where = "not a valid trace: byte";
+	if (memcmp(h->magic, HR__TRACE_MAGIC, sizeof(h->magic)) != 0) return hr__fail(HR_BAD_FORMAT, "%s 0: it does not begin like one", where);
+	if (h->major > HR__TRACE_MAJOR) {
+		return hr__fail(HR_TOO_NEW, "the trace has version %u.%u; this program reads up to %u", h->major, h->minor, HR__TRACE_MAJOR);
+	}
+	if (h->major == 0) return hr__fail(HR_BAD_FORMAT, "%s 8: there is no version 0", where);
+	if (h->byte_order != HR__TRACE_BYTE_ORDER) return hr__fail(HR_BAD_FORMAT, "%s 36: the byte order is not little-endian", where);
+	if (h->required & ~HR__TRACE_REQUIRED_KNOWN) {
+		return hr__fail(HR_TOO_NEW, "the trace needs features that this program does not have (byte 16: %llx)",
+		                (unsigned long long)h->required);
+	}
+	if (h->header_size < sizeof(*h) || h->header_size > HR__TRACE_HEADER_MAX) {
+		return hr__fail(HR_BAD_FORMAT, "%s 12: a header of %u bytes", where, h->header_size);
+	}
+	if (h->block_size < HR__TRACE_BLOCK_MIN || h->block_size > HR__TRACE_BLOCK_MAX) {
+		return hr__fail(HR_BAD_FORMAT, "%s 32: blocks of %u bytes", where, h->block_size);
+	}
+	if (h->units_per_second == 0) return hr__fail(HR_BAD_FORMAT, "%s 56: the clock stands still", where);
+	if (h->complete != 0 && h->file_bytes < h->header_size) return hr__fail(HR_BAD_FORMAT, "%s 80: the file is smaller than its header", where);
+	if (r->size < h->header_size) return hr__fail(HR_TRUNCATED, "the trace ends inside its header, at byte %llu", (unsigned long long)r->size);
+	return HR_OK;
+}
+
+static hr_status read_header(hr__trace_reader *r)
+{
+	hr__trace_header h;
+	const uint8_t *bytes;
+	if (r->size < sizeof(h)) {
+		return hr__fail(HR_TRUNCATED, "a trace begins with a header of %zu bytes; this file ends at byte %llu", sizeof(h),
+		                (unsigned long long)r->size);
+	}
+	hr_status status = get_bytes(r, 0, sizeof(h), &h, &bytes);
+	if (status != HR_OK) return status;
+	memmove(&h, bytes, sizeof(h));
+	status = check_header(r, &h);
+	if (status != HR_OK) return status;
+	r->header_size = h.header_size;
+	r->block_size = h.block_size;
+	r->units_per_second = h.units_per_second;
+	r->summary.start_wall_ns = h.start_wall_ns;
+	r->summary.lost = hr__load_relaxed(&h.lost);
+	r->summary.complete = h.complete == 1 && r->size >= h.file_bytes;
+	if (r->summary.complete) r->size = h.file_bytes;
+	return HR_OK;
+}
+
+/* ---- opening: the blocks ---- */
+
+/* Takes the block into its lane. */
+static hr_status add_block(hr__trace_reader *r, const hr__trace_block *h, const block *b)
+{
+	uint32_t index = (uint32_t)r->blocks.count;
+	hr_status status = HR_OK;
+	if (h->lane > r->lanes.count) return bad(b->offset + 8, "the lane comes before the one with the number below it");
+	if (h->thread >= HR__TRACE_THREADS_MAX) return bad(b->offset + 12, "the number of a thread is not below 2^20");
+	if (r->blocks.count >= NONE) return hr__fail(HR_TOO_MANY, "the trace has more than 2^32 blocks");
+	if (h->lane == r->lanes.count) {
+		lane fresh = { .first = index, .last = index, .current = NONE };
+		status = hr__list_add(&r->lanes, &fresh);
+	}
+	if (status == HR_OK) status = hr__list_add(&r->blocks, b);
+	if (status != HR_OK) return status;
+	lane *l = hr__list_at(&r->lanes, h->lane);
+	if (h->sequence != l->count) return bad(b->offset + 16, "a block of the lane is missing or comes twice");
+	if (b->first_time < l->end_time) return bad(b->offset + 24, "time goes back");
+	if (l->count++ > 0) ((block *)hr__list_at(&r->blocks, l->last))->next = index;
+	l->last = index;
+	return HR_OK;
+}
+
+static void note_thread(hr__trace_reader *r, uint32_t thread)
+{
+	if (thread >= r->summary.threads) r->summary.threads = (uint64_t)thread + 1;
+}
+
+/* Checks every record of a block, counts the events and takes the definitions. */
+static hr_status check_records(hr__trace_reader *r, const block *b, const uint8_t *records, uint64_t *end_time)
+{
+	hr__decoder decoder;
+	hr__event event;
+	hr__definition definition;
+	const char *why = NULL;
+	hr__decoder_start(&decoder, records, b->used, b->thread, b->first_time);
+	for (;;) {
+		uint64_t offset = b->offset + BLOCK_HEADER + (uint64_t)(decoder.at - records);
+		hr_status status = HR_OK;
+		switch (hr__decode(&decoder, &event, &definition, &why)) {
+		case HR__DECODED_EVENT:
+			r->summary.events++;
+			note_thread(r, event.thread);
+			*end_time = event.time_ns;
+			status = hr__catalog_note(&r->catalog, &event, offset);
+			break;
+		case HR__DECODED_DEFINITION:
+			status = hr__catalog_define(&r->catalog, &definition);
+			break;
+		case HR__DECODED_CUT:
+			if (!b->cut) return bad(b->offset + BLOCK_HEADER + (uint64_t)(decoder.at - records), "a record reaches over the end of its block");
+			return HR_OK;
+		case HR__DECODED_BAD:
+			return bad(b->offset + BLOCK_HEADER + (uint64_t)(decoder.at - records), why);
+		case HR__DECODED_END:
+			return HR_OK;
+		}
+		if (status != HR_OK) return status;
+	}
+}
+
+/* Reads [available] bytes of a block at [offset], checks them and takes them into the index. */
+static hr_status take_block(hr__trace_reader *r, uint64_t offset, size_t available)
+{
+	hr__trace_block h;
+	const uint8_t *bytes;
+	hr_status status = get_bytes(r, offset, available, r->scratch, &bytes);
+	if (status != HR_OK) return status;
+	memcpy(&h, bytes, sizeof(h));
+	uint32_t magic = hr__load_relaxed(&h.magic), committed = hr__load_relaxed(&h.committed);
+	if (magic == 0) return HR_OK;
+	if (magic != HR__TRACE_BLOCK_MAGIC) return bad(offset, "there should be a block");
+	if (h.type >= HR__BLOCK_SKIPPABLE) return HR_OK;
+	if (h.type != HR__BLOCK_RECORDS) {
+		return hr__fail(HR_TOO_NEW, "the trace has a block of type %u at byte %llu, which this program does not know", h.type,
+		                (unsigned long long)offset);
+	}
+	if (committed > r->block_size - BLOCK_HEADER) return bad(offset + 32, "the block is fuller than it is large");
+	block b = { .offset = offset, .first_time = h.first_time, .used = committed, .thread = h.thread, .next = NONE };
+	if (committed > available - BLOCK_HEADER) {
+		b.used = (uint32_t)(available - BLOCK_HEADER);
+		b.cut = r->cut = true;
+	}
+	status = add_block(r, &h, &b);
+	if (status != HR_OK) return status;
+	lane *l = hr__list_at(&r->lanes, h.lane);
+	l->end_time = h.first_time;
+	note_thread(r, h.thread);
+	return check_records(r, &b, bytes + BLOCK_HEADER, &l->end_time);
+}
+
+static hr_status take_blocks(hr__trace_reader *r)
+{
+	uint64_t offset = r->header_size;
+	hr_status status = HR_OK;
+	while (status == HR_OK && r->size - offset >= BLOCK_HEADER) {
+		uint64_t left = r->size - offset;
+		size_t available = (size_t)(left < r->block_size ? left : r->block_size);
+		status = take_block(r, offset, available);
+		offset += available;
+	}
+	if (r->size != offset) r->cut = true;
+	return status;
+}
+
+static hr_status make_scratch(hr__trace_reader *r)
+{
+	void *memory;
+	uint64_t rest = r->size - r->header_size;
+	size_t bytes = (size_t)(rest < r->block_size ? rest : r->block_size);
+	if (r->bytes != NULL || bytes == 0) return HR_OK;
+	int error = hr__os()->alloc(bytes, &memory);
+	if (error != 0) return hr__os_fail(error, "reading a trace");
+	r->scratch = memory;
+	r->scratch_bytes = bytes;
+	return HR_OK;
+}
+
+static void free_scratch(hr__trace_reader *r)
+{
+	if (r->scratch != NULL) hr__os()->free(r->scratch, r->scratch_bytes);
+	r->scratch = NULL;
+}
+
+/* ---- the heap: the lane with the earliest event on top ---- */
+
+static bool is_before(const heap_entry *a, const heap_entry *b)
+{
+	return a->time < b->time || (a->time == b->time && a->lane < b->lane);
+}
+
+static void sift_down(hr__list *heap, size_t at)
+{
+	heap_entry *entries = heap->items;
+	heap_entry moving = entries[at];
+	for (;;) {
+		size_t child = 2 * at + 1;
+		if (child >= heap->count) break;
+		if (child + 1 < heap->count && is_before(&entries[child + 1], &entries[child])) child++;
+		if (!is_before(&entries[child], &moving)) break;
+		entries[at] = entries[child];
+		at = child;
+	}
+	entries[at] = moving;
+}
+
+static hr_status make_heap(hr__trace_reader *r)
+{
+	hr_status status = hr__list_reserve(&r->heap, r->lanes.count);
+	for (size_t i = 0; i < r->lanes.count && status == HR_OK; i++) {
+		const lane *l = hr__list_at(&r->lanes, i);
+		heap_entry entry = { ((block *)hr__list_at(&r->blocks, l->first))->first_time, (uint32_t)i };
+		status = hr__list_add(&r->heap, &entry);
+	}
+	for (size_t i = r->heap.count / 2; i-- > 0;) sift_down(&r->heap, i);
+	return status;
+}
+
+static void drop_top(hr__list *heap)
+{
+	heap_entry *entries = heap->items;
+	entries[0] = entries[--heap->count];
+	if (heap->count > 0) sift_down(heap, 0);
+}
+
+/* ---- opening ---- */
+
+static void init_lists(hr__trace_reader *r)
+{
+	r->blocks.item_bytes = sizeof(block);
+	r->lanes.item_bytes = sizeof(lane);
+	r->heap.item_bytes = sizeof(heap_entry);
+	hr__catalog_init(&r->catalog);
+}
+
+static void fill_summary(hr__trace_reader *r)
+{
+	hr__trace_summary *s = &r->summary;
+	s->blocks = r->blocks.count;
+	s->complete = s->complete && !r->cut;
+	s->devices = r->catalog.devices.items;
+	s->device_count = r->catalog.devices.count;
+	s->allocators = r->catalog.allocators.items;
+	s->allocator_count = r->catalog.allocators.count;
+}
+
+static hr_status index_file(hr__trace_reader *r)
+{
+	hr_status status = read_header(r);
+	if (status == HR_OK) status = make_scratch(r);
+	if (status == HR_OK) status = take_blocks(r);
+	if (status != HR_OK) return status;
+	free_scratch(r);
+	fill_summary(r);
+	if (r->summary.complete) status = hr__catalog_check(&r->catalog);
+	return status == HR_OK ? make_heap(r) : status;
+}
+
+/* Takes over [fd], also when it fails. */
+static hr_status open_reader(const void *bytes, int fd, uint64_t size, hr__trace_reader **out)
+{
+	void *memory;
+	int error = hr__os()->alloc(sizeof(hr__trace_reader), &memory);
+	if (error != 0) {
+		if (bytes == NULL) hr__os()->file_close(fd);
+		return hr__os_fail(error, "reading a trace");
+	}
+	hr__trace_reader *r = memory;
+	r->bytes = bytes;
+	r->fd = fd;
+	r->size = size;
+	init_lists(r);
+	hr_status status = index_file(r);
+	if (status == HR_OK) *out = r;
+	else hr__trace_reader_close(r);
+	return status;
+}
+
+hr_status hr__trace_reader_open(const char *path, hr__trace_reader **out)
+{
+	int fd;
+	uint64_t size;
+	if (path == NULL) return hr__fail(HR_INVALID_ARGUMENT, "a trace needs a path");
+	int error = hr__os()->file_open(path, &fd, &size);
+	if (error != 0) return hr__os_fail(error, "cannot open the trace %s", path);
+	hr_status status = open_reader(NULL, fd, size, out);
+	return status == HR_OK ? HR_OK : hr__fail_in(status, "%s", path);
+}
+
+hr_status hr__trace_reader_open_memory(const void *bytes, size_t size, hr__trace_reader **out)
+{
+	static const uint8_t nothing;
+	return open_reader(size > 0 ? bytes : &nothing, -1, size, out);
+}
+
+const hr__trace_summary *hr__trace_reader_summary(const hr__trace_reader *reader)
+{
+	return &reader->summary;
+}
+
+/* ---- reading ---- */
+
+static void free_buffer(lane *l)
+{
+	if (l->buffer != NULL) hr__os()->free(l->buffer, l->buffer_bytes);
+	l->buffer = NULL;
+	l->buffer_bytes = 0;
+}
+
+static hr_status make_buffer(const hr__trace_reader *r, lane *l, size_t bytes)
+{
+	void *memory;
+	if (r->bytes != NULL || bytes <= l->buffer_bytes) return HR_OK;
+	free_buffer(l);
+	int error = hr__os()->alloc(bytes, &memory);
+	if (error != 0) return hr__os_fail(error, "reading a trace");
+	l->buffer = memory;
+	l->buffer_bytes = bytes;
+	return HR_OK;
+}
+
+static hr_status begin_block(const hr__trace_reader *r, lane *l, uint32_t index)
+{
+	const block *b = hr__list_at(&r->blocks, index);
+	hr_status status = make_buffer(r, l, b->used);
+	if (status == HR_OK) status = get_bytes(r, b->offset + BLOCK_HEADER, b->used, l->buffer, &l->records);
+	if (status != HR_OK) return status;
+	l->current = index;
+	hr__decoder_start(&l->decoder, l->records, b->used, b->thread, b->first_time);
+	return HR_OK;
+}
+
+/* Makes l->event the lane's next one. HR_NOT_READY when there is none. */
+static hr_status advance(const hr__trace_reader *r, lane *l)
+{
+	hr__definition definition;
+	const char *why = "a record reaches over the end of its block";
+	hr_status status = HR_OK;
+	if (l->current == NONE) status = begin_block(r, l, l->first);
+	while (status == HR_OK) {
+		const block *b = hr__list_at(&r->blocks, l->current);
+		hr__decoded decoded = hr__decode(&l->decoder, &l->event, &definition, &why);
+		if (decoded == HR__DECODED_EVENT) return HR_OK;
+		if (decoded == HR__DECODED_DEFINITION) continue;
+		if (decoded == HR__DECODED_BAD || (decoded == HR__DECODED_CUT && !b->cut)) {
+			return bad(b->offset + BLOCK_HEADER + (uint64_t)(l->decoder.at - l->records), why != NULL ? why : "the file changed");
+		}
+		if (b->next == NONE) return HR_NOT_READY;
+		status = begin_block(r, l, b->next);
+	}
+	return status;
+}
+
+static uint64_t units_to_ns(const hr__trace_reader *r, uint64_t units)
+{
+	unsigned __int128 ns = (unsigned __int128)units * 1000000000u / r->units_per_second;
+	return ns > UINT64_MAX ? UINT64_MAX : (uint64_t)ns;
+}
+
+static hr_dtype known_dtype(uint32_t dtype)
+{
+	switch (dtype) {
+#define DTYPE_CASE(name, number, size, text) case number: return HR_DTYPE_##name;
+		HR_DTYPE_TABLE(DTYPE_CASE)
+#undef DTYPE_CASE
+	default: return HR_DTYPE_NONE;
+	}
+}
+
+static void give_event(const hr__trace_reader *r, const hr__event *found, hr__event *out)
+{
+	*out = *found;
+	out->time_ns = units_to_ns(r, found->time_ns);
+	hr__catalog_translate(&r->catalog, out);
+	out->dtype = known_dtype((uint32_t)found->dtype);
+}
+
+/* Moves the top lane on, and to its new place in the heap. */
+static hr_status advance_top(hr__trace_reader *r)
+{
+	heap_entry *top = r->heap.items;
+	lane *l = hr__list_at(&r->lanes, top->lane);
+	hr_status status = advance(r, l);
+	if (status == HR_OK) {
+		top->time = l->event.time_ns;
+		sift_down(&r->heap, 0);
+	} else {
+		free_buffer(l);
+		if (status == HR_NOT_READY) drop_top(&r->heap);
+	}
+	return status;
+}
+
+hr_status hr__trace_reader_next(hr__trace_reader *reader, hr__event *out)
+{
+	while (reader->failed == HR_OK && reader->heap.count > 0) {
+		const heap_entry *top = reader->heap.items;
+		lane *l = hr__list_at(&reader->lanes, top->lane);
+		bool begun = l->current != NONE;
+		if (begun) give_event(reader, &l->event, out);
+		hr_status status = advance_top(reader);
+		if (status != HR_OK && status != HR_NOT_READY) reader->failed = status;
+		if (begun) return HR_OK;
+	}
+	return reader->failed != HR_OK ? reader->failed : HR_NOT_READY;
+}
+
+void hr__trace_reader_close(hr__trace_reader *reader)
+{
+	free_scratch(reader);
+	for (size_t i = 0; i < reader->lanes.count; i++) free_buffer(hr__list_at(&reader->lanes, i));
+	hr__list_free(&reader->lanes);
+	hr__list_free(&reader->blocks);
+	hr__list_free(&reader->heap);
+	hr__catalog_free(&reader->catalog);
+	if (reader->bytes == NULL) hr__os()->file_close(reader->fd);
+	hr__os()->free(reader, sizeof(*reader));
+}

@@ -1,0 +1,174 @@
+/* device_subjects.h - the devices that the conformance suite runs on, and memory of theirs to test with.
+ *
+ * A subject is a device with its settings. Tests go through the public API and device.h; what depends on the kind of device asks the
+ * device (has it pages, streams) or the subject (is there memory behind its addresses, does it catch misuse). */
+#ifndef HR_TESTS_DEVICE_SUBJECTS_H
+#define HR_TESTS_DEVICE_SUBJECTS_H
+
+#include "base/checked.h"
+#include "device/internal.h"
+#include "test.h"
+
+/* ---- subjects ---- */
+
+typedef struct subject {
+	const char *label;
+	const char *name; /* of the device */
+	const char *backend;
+	void (*set_up)(void); /* settings, before first use */
+	bool real;            /* bytes written can be read back */
+	bool strict;          /* misuse of addresses and pages is an error, not undefined */
+	bool small;           /* all of its memory can be taken in a test */
+} subject;
+
+static void set_up_emulated(void)
+{
+	hr_emulated_options options;
+	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
+	options.memory_bytes = (4 << 20) + 5; /* not a whole number of pages */
+	options.page_bytes = 64 << 10;
+	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+}
+
+static void set_up_emulated_link(void)
+{
+	hr_emulated_options options;
+	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
+	options.memory_bytes = 64 << 20;
+	options.link_bytes_per_s = UINT64_C(2000000000);
+	options.kernel_latency_ns = 5000;
+	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+}
+
+static void set_up_simulated(uint64_t memory_bytes, uint64_t page_bytes)
+{
+	hr_simulated_options options;
+	hr_simulated_options_init(&options);
+	options.memory_bytes = memory_bytes;
+	options.page_bytes = page_bytes;
+	CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
+}
+
+static void set_up_simulated_small(void)
+{
+	set_up_simulated((64 << 10) + 100, 256);
+}
+
+static void set_up_simulated_plain(void)
+{
+	set_up_simulated(1 << 20, 0);
+}
+
+static void set_up_nothing(void)
+{
+}
+
+static const subject subjects[] = {
+	{ "emulated", "GPU:0", "emulated", set_up_emulated, true, true, true },
+	{ "emulated with a link", "GPU:0", "emulated", set_up_emulated_link, true, true, true },
+	{ "cpu", "CPU:0", "cpu", set_up_nothing, true, false, false },
+	{ "simulated", "SIM:0", "simulated", set_up_nothing, false, true, false },
+	{ "simulated, pages of 256 bytes", "SIM:0", "simulated", set_up_simulated_small, false, true, true },
+	{ "simulated without pages", "SIM:0", "simulated", set_up_simulated_plain, false, true, true },
+};
+#define SUBJECTS (sizeof subjects / sizeof *subjects)
+
+/* The subject that is being tested. */
+static const subject *now;
+static hr_device handle;
+static hr__device *device;
+
+HR_TEST_UNUSED static void on_each_device(void (*test)(void))
+{
+	for (size_t i = 0; i < SUBJECTS; i++) {
+		now = &subjects[i];
+		printf("# on %s\n", now->label);
+		fflush(stdout);
+		now->set_up();
+		CHECK_STATUS(HR_OK, hr_device_find(now->name, &handle));
+		CHECK_STATUS(HR_OK, hr__device_named(now->name, &device));
+		test();
+		CHECK_EQ(hr__pool_reserved(device), 0);
+		hr__devices_shutdown();
+	}
+}
+
+static uint64_t page(void)
+{
+	return hr__device_page_bytes(device);
+}
+
+HR_TEST_UNUSED static bool has_streams(void)
+{
+	return hr__has_streams(device->physical);
+}
+
+HR_TEST_UNUSED static uint64_t free_bytes(void)
+{
+	uint64_t free_now, total;
+	CHECK_STATUS(HR_OK, hr__call_memory_info(device->physical, &free_now, &total));
+	CHECK_LE(free_now, total);
+	return free_now;
+}
+
+/* ---- memory for a test: pages side by side, or a plain block ---- */
+
+#define MAX_PAGES 256u
+
+typedef struct memory {
+	uint64_t address, bytes;
+	uint32_t count;
+	hr__page_id pages[MAX_PAGES];
+} memory;
+
+static hr_status get(uint64_t bytes, memory *out)
+{
+	memory got = { .bytes = bytes };
+	if (!page()) {
+		hr_status status = hr__pool_plain_alloc(device, bytes, &got.address);
+		if (status == HR_OK) *out = got;
+		return status;
+	}
+	uint64_t rounded = 0;
+	CHECK(hr__align_up(bytes, page(), &rounded));
+	got.count = (uint32_t)(rounded / page());
+	CHECK_LE(got.count, MAX_PAGES);
+	hr_status status = hr__pool_take(device, got.count, got.pages);
+	if (status != HR_OK) return status;
+	status = hr__device_reserve(device, rounded, &got.address);
+	if (status == HR_OK) {
+		status = hr__device_map(device, got.address, got.pages, got.count);
+		/* A second time, because the test may have made the first fail. */
+		if (status != HR_OK && hr__device_release(device, got.address, rounded) != HR_OK) {
+			CHECK_STATUS(HR_OK, hr__device_release(device, got.address, rounded));
+		}
+	}
+	if (status == HR_OK) *out = got;
+	else hr__pool_give(device, got.pages, got.count);
+	return status;
+}
+
+#define TWICE(call) ((call) == HR_OK || (call) == HR_OK)
+
+static void give(const memory *block)
+{
+	if (!page()) {
+		CHECK(TWICE(hr__pool_plain_free(device, block->address, block->bytes)));
+		return;
+	}
+	CHECK(TWICE(hr__device_unmap(device, block->address, block->count)));
+	CHECK(TWICE(hr__device_release(device, block->address, block->count * page())));
+	hr__pool_give(device, block->pages, block->count);
+}
+
+HR_TEST_UNUSED static void *at(const memory *block, uint64_t offset)
+{
+	return (void *)(uintptr_t)(block->address + offset);
+}
+
+HR_TEST_UNUSED static void paint(unsigned char *bytes, size_t count, uint64_t seed)
+{
+	for (size_t i = 0; i < count; i++) bytes[i] = (unsigned char)(hr_rand(&seed) >> 24);
+}
+
+#endif

@@ -1,0 +1,394 @@
+/* test_device_stream.c - who waits for whom and how often, virtual time, and the emulated device's workers. */
+#include "device/internal.h"
+#include "fault_os.h"
+#include "test.h"
+
+#define MS UINT64_C(1000000)
+#define BIT(stream) (UINT64_C(1) << (stream))
+#define COPY_LATENCY_NS 20000 /* of the simulated device */
+
+static hr_device handle;
+static hr__device *device;
+
+static void use(const char *name)
+{
+	CHECK_STATUS(HR_OK, hr_device_find(name, &handle));
+	CHECK_STATUS(HR_OK, hr__device_named(name, &device));
+}
+
+static hr_stream new_stream(void)
+{
+	hr_stream stream;
+	CHECK_STATUS(HR_OK, hr_stream_create(handle, &stream));
+	return stream;
+}
+
+static void compute(hr_stream stream, uint64_t ns)
+{
+	hr_native_stream native;
+	CHECK_STATUS(HR_OK, hr__stream_native(device, stream, &native));
+	CHECK_STATUS(HR_OK, hr__call_compute(device->physical, ns, native));
+}
+
+static int64_t waits_for(hr_stream stream, uint64_t mask, uint64_t epoch)
+{
+	int64_t waits = 0;
+	CHECK_STATUS(HR_OK, hr__device_order(device, stream, mask, epoch, &waits));
+	return waits;
+}
+
+/* ---- epochs ---- */
+
+static void test_a_wait_is_made_once_for_all_that_was_freed_before(void)
+{
+	use("SIM:0");
+	hr_stream one = new_stream(), two = new_stream(), three = new_stream();
+	uint64_t first = hr__device_epoch(device);
+	CHECK_EQ(waits_for(two, BIT(two), first), 0); /* its own frees need none */
+	CHECK_EQ(waits_for(two, 0, first), 0);
+	CHECK_EQ(waits_for(two, BIT(one) | BIT(two), first), 1);
+	CHECK_EQ(waits_for(two, BIT(one) | BIT(two), first), 0);
+	uint64_t second = hr__device_epoch(device);
+	CHECK_GT(second, first);
+	CHECK_EQ(waits_for(two, BIT(one), second), 1); /* freed later */
+	CHECK_EQ(waits_for(two, BIT(one), first), 0);
+	CHECK_EQ(waits_for(three, BIT(one), first), 1); /* another stream waits for itself */
+	CHECK_EQ(waits_for(three, BIT(one) | BIT(two) | BIT(three) | BIT(HR_STREAM_DEFAULT), hr__device_epoch(device)), 3);
+	/* The public call counts for it too. */
+	uint64_t third = hr__device_epoch(device);
+	CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, one, two));
+	CHECK_EQ(waits_for(one, BIT(two), third), 0);
+	CHECK_EQ(waits_for(two, BIT(one), third), 1);
+}
+
+static void test_what_the_host_has_seen_done_needs_no_wait(void)
+{
+	use("SIM:0");
+	hr_stream one = new_stream(), two = new_stream();
+	uint64_t epoch = hr__device_epoch(device);
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, one));
+	CHECK_EQ(waits_for(two, BIT(one), epoch), 0);
+	epoch = hr__device_epoch(device);
+	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, BIT(one) | BIT(HR_STREAM_DEFAULT), epoch));
+	CHECK_EQ(waits_for(two, BIT(one) | BIT(HR_STREAM_DEFAULT), epoch), 0);
+	uint64_t calls = hr_backend_calls();
+	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, BIT(one) | BIT(HR_STREAM_DEFAULT), epoch));
+	CHECK_EQ(hr_backend_calls(), calls); /* known already */
+	CHECK_EQ(waits_for(two, BIT(one), hr__device_epoch(device)), 1);
+	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, 0, epoch));
+	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, BIT(40), epoch)); /* no such stream: nothing to wait for */
+}
+
+static void test_a_stream_in_a_used_slot_starts_from_nothing(void)
+{
+	use("SIM:0");
+	hr_stream one = new_stream(), two = new_stream();
+	uint64_t epoch = hr__device_epoch(device);
+	CHECK_EQ(waits_for(two, BIT(one), epoch), 1);
+	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, two));
+	CHECK_EQ(new_stream(), two);
+	CHECK_EQ(waits_for(two, BIT(one), epoch), 1); /* the new one has waited for nobody */
+	/* A block freed on a stream that is gone is safe for everybody. */
+	epoch = hr__device_epoch(device);
+	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, one));
+	CHECK_EQ(waits_for(two, BIT(one), epoch), 0);
+	CHECK_EQ(new_stream(), one);
+	CHECK_EQ(waits_for(two, BIT(one), epoch), 0);
+	CHECK_EQ(waits_for(two, BIT(one), hr__device_epoch(device)), 1);
+}
+
+static void test_events_are_used_again(void)
+{
+	use("SIM:0");
+	hr_stream one = new_stream();
+	hr_backend_fail_nth(0, false, HR_OK);
+	for (int i = 0; i < 1000; i++) CHECK_EQ(waits_for(one, BIT(HR_STREAM_DEFAULT), hr__device_epoch(device)), 1);
+	CHECK_EQ(hr_backend_calls(), 1 + 2 * 1000); /* one is created; then record and wait */
+	hr_backend_fail_nth(0, false, HR_OK);
+	for (int i = 0; i < 100; i++) CHECK_STATUS(HR_OK, hr__device_wait_idle(device, 1, hr__device_epoch(device)));
+	CHECK_EQ(hr_backend_calls(), 2 * 100);
+}
+
+static void test_a_wait_that_failed_is_not_remembered(void)
+{
+	use("SIM:0");
+	hr_stream one = new_stream();
+	uint64_t epoch = hr__device_epoch(device);
+	int64_t waits = 0;
+	for (uint64_t nth = 1; nth <= 3; nth++) { /* create, record, wait */
+		hr_backend_fail_nth(nth > 1 ? nth - 1 : 1, false, HR_DEVICE_ERROR);
+		CHECK_STATUS(HR_DEVICE_ERROR, hr__device_order(device, one, 1, epoch, &waits));
+		CHECK_EQ(waits, 0);
+	}
+	hr_backend_fail_nth(0, false, HR_OK);
+	CHECK_EQ(waits_for(one, 1, epoch), 1);
+	hr_backend_fail_nth(1, false, HR_DEVICE_ERROR);
+	CHECK_STATUS(HR_DEVICE_ERROR, hr_stream_synchronize(handle, 0));
+	hr_backend_fail_nth(2, false, HR_DEVICE_ERROR);
+	CHECK_STATUS(HR_DEVICE_ERROR, hr__device_wait_idle(device, BIT(0), hr__device_epoch(device)));
+	hr_backend_fail_nth(0, false, HR_OK);
+	CHECK_EQ(waits_for(one, 1, hr__device_epoch(device) - 1), 1);
+}
+
+/* ---- virtual time ---- */
+
+static uint64_t plain(uint64_t bytes)
+{
+	uint64_t address;
+	CHECK_STATUS(HR_OK, hr__pool_plain_alloc(device, bytes, &address));
+	return address;
+}
+
+static uint64_t time_after(hr_stream stream)
+{
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, stream));
+	return hr__device_clock_ns(device);
+}
+
+static void copy(hr_copy_kind kind, uint64_t block, uint64_t bytes, hr_stream stream)
+{
+	static char host[1]; /* never touched */
+	void *at = (void *)(uintptr_t)block;
+	bool in = kind == HR_COPY_TO_DEVICE;
+	CHECK_STATUS(HR_OK, hr_copy(handle, in ? at : (void *)host, in ? (const void *)host : at, bytes, kind, stream));
+}
+
+static void test_virtual_time_is_what_the_work_takes(void)
+{
+	const uint64_t bytes = UINT64_C(55000000), copy_ns = MS + COPY_LATENCY_NS; /* 1 ms on the link */
+	use("SIM:0");
+	uint64_t a = plain(bytes), b = plain(bytes);
+	hr_stream one = new_stream(), two = new_stream(), three = new_stream();
+	CHECK_EQ(hr__device_clock_ns(device), 0);
+	compute(one, 5 * MS);
+	CHECK_EQ(hr__device_clock_ns(device), 0); /* nobody has waited for it */
+	copy(HR_COPY_TO_DEVICE, a, bytes, two);
+	copy(HR_COPY_TO_HOST, b, bytes, three); /* the other engine: at the same time */
+	CHECK_EQ(time_after(two), copy_ns);
+	CHECK_EQ(time_after(three), copy_ns);
+	CHECK_EQ(time_after(one), 5 * MS);
+	copy(HR_COPY_TO_DEVICE, a, bytes, two);   /* starts no earlier than now */
+	copy(HR_COPY_TO_DEVICE, b, bytes, three); /* the same engine: one after the other */
+	CHECK_EQ(time_after(two), 5 * MS + copy_ns);
+	CHECK_EQ(time_after(three), 5 * MS + 2 * copy_ns);
+	CHECK_EQ(time_after(one), 5 * MS + 2 * copy_ns); /* time does not go back */
+}
+
+static void test_virtual_time_waits_where_streams_wait(void)
+{
+	use("SIM:0");
+	hr_stream one = new_stream(), two = new_stream();
+	compute(one, 3 * MS);
+	compute(two, 1 * MS);
+	CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, two, one));
+	compute(one, 10 * MS); /* after the moment that was waited for */
+	compute(two, 2 * MS);
+	CHECK_EQ(time_after(two), 5 * MS);
+	CHECK_EQ(time_after(one), 13 * MS);
+	uint64_t epoch = hr__device_epoch(device);
+	compute(one, 4 * MS);
+	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, BIT(one), epoch));
+	CHECK_EQ(hr__device_clock_ns(device), 17 * MS);
+}
+
+static void test_asking_for_an_event_until_it_is_done_ends(void)
+{
+	use("SIM:0");
+	hr_native_event event;
+	CHECK_STATUS(HR_OK, hr__call_event_create(device->physical, &event));
+	compute(HR_STREAM_DEFAULT, MS);
+	CHECK_STATUS(HR_OK, hr__call_event_record(device->physical, event, 0));
+	uint64_t asked = 0;
+	while (hr__call_event_query(device->physical, event) == HR_NOT_READY) asked++;
+	CHECK_GT(asked, 1000);
+	CHECK_LT(asked, 10000);
+	CHECK_GE(hr__device_clock_ns(device), MS);
+}
+
+/* ---- the emulated device ---- */
+
+static void use_emulated(uint64_t link, uint64_t latency)
+{
+	hr_emulated_options options;
+	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
+	options.memory_bytes = 64 << 20;
+	options.page_bytes = 64 << 10;
+	options.link_bytes_per_s = link;
+	options.kernel_latency_ns = latency;
+	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+	use("GPU:0");
+}
+
+static void test_work_is_asynchronous(void)
+{
+	use_emulated(0, 0);
+	hr_stream one = new_stream(), two = new_stream();
+	uint64_t block = plain(100), start = hr__os()->clock_ns();
+	unsigned char seen = 0;
+	compute(one, 200 * MS);
+	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)block, 7, 100, one));
+	CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, two, one));
+	CHECK_STATUS(HR_OK, hr_copy(handle, &seen, (void *)(uintptr_t)block, 1, HR_COPY_TO_HOST, two));
+	CHECK_LT(hr__os()->clock_ns() - start, 150 * MS);                      /* none of the calls waited */
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT)); /* neither does a stream without work */
+	CHECK_LT(hr__os()->clock_ns() - start, 150 * MS);
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
+	CHECK_GE(hr__os()->clock_ns() - start, 200 * MS);
+	CHECK_EQ(seen, 7);
+}
+
+static void test_a_full_queue_blocks_and_loses_nothing(void)
+{
+	use_emulated(0, 0);
+	hr_stream one = new_stream(), two = new_stream();
+	uint64_t block = plain(8192);
+	unsigned char seen[5000];
+	compute(one, 20 * MS);
+	for (uint32_t i = 0; i < 5000; i++) {
+		CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)(block + i), (unsigned char)i, 1, one));
+		CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, two, one));
+		CHECK_STATUS(HR_OK, hr_copy(handle, &seen[i], (void *)(uintptr_t)(block + i), 1, HR_COPY_TO_HOST, two));
+	}
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
+	for (uint32_t i = 0; i < 5000; i++) CHECK_EQ(seen[i], (unsigned char)i);
+}
+
+static void test_the_link_takes_its_time_each_way(void)
+{
+	use_emulated(UINT64_C(1000000000), 1000000);
+	const uint64_t bytes = 20000000, each = 20 * MS + MS;
+	hr_stream one = new_stream(), two = new_stream();
+	uint64_t a = plain(bytes), b = plain(bytes), start;
+	char *host = malloc(2 * bytes);
+	CHECK(host != NULL);
+	memset(host, 0, 2 * bytes);
+	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)a, 1, bytes, 0));
+	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)b, 1, bytes, 0));
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, 0));
+	start = hr__os()->clock_ns();
+	CHECK_STATUS(HR_OK, hr_copy(handle, (void *)(uintptr_t)a, host, bytes, HR_COPY_TO_DEVICE, one));
+	CHECK_STATUS(HR_OK, hr_copy(handle, host + bytes, (void *)(uintptr_t)b, bytes, HR_COPY_TO_HOST, two));
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, one));
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
+	uint64_t both = hr__os()->clock_ns() - start;
+	CHECK_GE(both, each);
+	if (!HR_TEST_SANITIZED) CHECK_LT(both, 2 * each); /* both directions at once */
+	start = hr__os()->clock_ns();
+	CHECK_STATUS(HR_OK, hr_copy(handle, (void *)(uintptr_t)a, host, bytes, HR_COPY_TO_DEVICE, one));
+	CHECK_STATUS(HR_OK, hr_copy(handle, (void *)(uintptr_t)b, host, bytes, HR_COPY_TO_DEVICE, two));
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, one));
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
+	CHECK_GE(hr__os()->clock_ns() - start, 40 * MS); /* one direction in turn */
+	free(host);
+}
+
+static void test_an_error_is_reported_once_by_its_own_stream(void)
+{
+	use_emulated(0, 0);
+	hr_stream one = new_stream();
+	uint64_t block = plain(100), range;
+	CHECK_STATUS(HR_OK, hr__device_reserve(device, hr__device_page_bytes(device), &range));
+	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)range, 1, 100, one));
+	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)(range + 50), 1, 100, one));
+	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)block, 1, 100, one)); /* the stream goes on */
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_DEVICE_ERROR, hr_stream_synchronize(handle, one));
+	char place[40];
+	snprintf(place, sizeof place, "[0x%llx, 0x%llx)", (unsigned long long)range, (unsigned long long)range + 100);
+	CHECK_CONTAINS(hr_last_message(), place); /* the first of them */
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, one));
+	CHECK_EQ(*(unsigned char *)(uintptr_t)block, 1);
+	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)range, 1, 100, one));
+	CHECK_STATUS(HR_DEVICE_ERROR, hr_stream_destroy(handle, one)); /* not lost; the stream is still there */
+	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, one));
+}
+
+static void touch(void *address)
+{
+	*(volatile char *)address = 1;
+}
+
+static void test_touching_what_is_unmapped_faults(void)
+{
+	use_emulated(0, 0);
+	hr__page_id one;
+	uint64_t range, page = hr__device_page_bytes(device);
+	CHECK_STATUS(HR_OK, hr__pool_take(device, 1, &one));
+	CHECK_STATUS(HR_OK, hr__device_reserve(device, 2 * page, &range));
+	CHECK(hr_test_crashes(touch, (void *)(uintptr_t)range));
+	CHECK_STATUS(HR_OK, hr__device_map(device, range, &one, 1));
+	CHECK(!hr_test_crashes(touch, (void *)(uintptr_t)range));
+	CHECK(hr_test_crashes(touch, (void *)(uintptr_t)(range + page)));
+	CHECK_STATUS(HR_OK, hr__device_unmap(device, range, 1));
+	CHECK(hr_test_crashes(touch, (void *)(uintptr_t)range));
+}
+
+static void test_pages_side_by_side_are_mapped_by_one_system_call(void)
+{
+	hr_fault_os_install();
+	use_emulated(0, 0);
+	hr__page_id pages[8], swapped[8];
+	uint64_t range, page = hr__device_page_bytes(device);
+	CHECK_STATUS(HR_OK, hr__pool_take(device, 8, pages));
+	CHECK_STATUS(HR_OK, hr__device_reserve(device, 8 * page, &range));
+	CHECK_STATUS(HR_OK, hr__device_map(device, range, pages, 1)); /* makes the books of the range */
+	CHECK_STATUS(HR_OK, hr__device_unmap(device, range, 1));
+	hr_fault_os_fail_nth(0, false, 0);
+	CHECK_STATUS(HR_OK, hr__device_map(device, range, pages, 8));
+	CHECK_EQ(hr_fault_os_calls(), 1);
+	CHECK_STATUS(HR_OK, hr__device_unmap(device, range, 8));
+	for (int i = 0; i < 8; i++) swapped[i] = pages[7 - i];
+	hr_fault_os_fail_nth(0, false, 0);
+	CHECK_STATUS(HR_OK, hr__device_map(device, range, swapped, 8));
+	CHECK_EQ(hr_fault_os_calls(), 8);
+	CHECK_STATUS(HR_OK, hr__device_unmap(device, range, 8));
+	/* All or none: the fifth of eight fails, and nothing is mapped. */
+	struct hr_fault_os_live live;
+	hr_fault_os_fail_nth(5, false, ENOMEM);
+	CHECK_STATUS(HR_NO_HOST_MEMORY, hr__device_map(device, range, swapped, 8));
+	hr_fault_os_fail_nth(0, false, 0);
+	hr_fault_os_live(&live);
+	CHECK_EQ(live.mapped_bytes, 0);
+	CHECK_STATUS(HR_OK, hr__device_map(device, range, pages, 8));
+	CHECK_STATUS(HR_OK, hr__device_unmap(device, range, 8));
+	hr__devices_shutdown();
+	CHECK(hr_fault_os_is_clean());
+	hr_fault_os_uninstall();
+}
+
+static void test_host_memory_that_may_not_be_pinned_serves_as_well(void)
+{
+	struct hr_fault_os_live live;
+	void *block;
+	hr_fault_os_install();
+	use_emulated(0, 0);
+	int served = 0;
+	plain(1); /* the books have room now, so that every round makes the same calls */
+	for (uint64_t nth = 1;; nth++) {
+		hr_fault_os_fail_nth(nth, false, EPERM);
+		hr_status status = hr__call_host_alloc(device->physical, 10000, &block);
+		bool reached = hr_fault_os_calls() >= nth;
+		hr_fault_os_fail_nth(0, false, 0);
+		if (status == HR_OK) {
+			memset(block, 1, 10000);
+			CHECK_STATUS(HR_OK, hr__call_host_free(device->physical, block, 10000));
+			served += reached;
+		}
+		if (!reached) break;
+	}
+	CHECK_EQ(served, 1); /* pinning is the one call that may fail */
+	hr_fault_os_live(&live);
+	CHECK_EQ(live.locked_bytes, 0);
+	CHECK_EQ(live.reserved_ranges, 1);
+	hr__devices_shutdown();
+	CHECK(hr_fault_os_is_clean());
+	hr_fault_os_uninstall();
+}
+
+TEST_MAIN(T(test_a_wait_is_made_once_for_all_that_was_freed_before), T(test_what_the_host_has_seen_done_needs_no_wait),
+          T(test_a_stream_in_a_used_slot_starts_from_nothing), T(test_events_are_used_again),
+          T(test_a_wait_that_failed_is_not_remembered), T(test_virtual_time_is_what_the_work_takes),
+          T(test_virtual_time_waits_where_streams_wait), T(test_asking_for_an_event_until_it_is_done_ends),
+          T(test_work_is_asynchronous), T(test_a_full_queue_blocks_and_loses_nothing), T(test_the_link_takes_its_time_each_way),
+          T(test_an_error_is_reported_once_by_its_own_stream), T(test_touching_what_is_unmapped_faults),
+          T(test_pages_side_by_side_are_mapped_by_one_system_call), T(test_host_memory_that_may_not_be_pinned_serves_as_well))

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Runs every benchmark of a build, one after another, under a heading that says on what machine: figures without it mean nothing.
+#   tools/bench.sh <build folder>
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${1:-build}
+programs=("$build"/bench/*)
+[ -x "${programs[0]}" ] || { echo "bench: no programs in $build/bench" >&2; exit 1; }
+
+model=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)
+echo "machine: ${model:-$(uname -m)}, $(nproc) processors, Linux $(uname -r); $("$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt")" --version | head -n 1)"
+for program in "${programs[@]}"; do
+	[ -f "$program" ] && [ -x "$program" ] || continue
+	echo
+	echo "== ${program##*/}"
+	"$program"
+done

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Compiles every example in the public headers' comments, and in README.md and docs/, and runs the ones that are whole programs.
+
+    tools/check-header-examples.py <build folder>
+
+In a header, an example is a run of comment lines indented by four spaces or more past the text (" *     "), of which one at least ends
+in ';' or '{'. In Markdown it is a block fenced as ```c. With a main() it is a program: it must compile without a warning, run and
+return 0. Without, it is compiled as the body of a function, in headers only: Markdown may show fragments.
+"""
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+root = Path(__file__).resolve().parent.parent
+build = Path(sys.argv[1] if len(sys.argv) > 1 else "build").resolve()
+FLAGS = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-I", str(root / "include")]
+
+
+def header_examples(path):
+    block, start = [], 0
+    for number, line in enumerate(path.read_text().splitlines() + [""], 1):
+        match = re.match(r"^ \*     (.*)$", line)
+        if match:
+            if not block:
+                start = number
+            block.append(match.group(1))
+        elif block and re.match(r"^ \*\s*$", line):
+            block.append("")
+        elif block:
+            if any(re.search(r"[;{]\s*(//.*|/\*.*\*/)?$", code) for code in block) and not is_prose(block):
+                yield start, "\n".join(block) + "\n"
+            block = []
+
+
+def is_prose(block):
+    # A continuation line of an indented list also starts with spaces; code has brackets or an assignment.
+    return not any(re.search(r"[(){}=#]", line) for line in block)
+
+
+def markdown_examples(path):
+    for match in re.finditer(r"^```c\n(.*?)^```", path.read_text(), re.S | re.M):
+        if "main(" in match.group(1):
+            yield path.read_text().count("\n", 0, match.start()) + 2, match.group(1)
+
+
+def run(command, **kwargs):
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **kwargs)
+
+
+def try_example(code, folder):
+    """None, or what went wrong."""
+    source = folder / "example.c"
+    if not re.search(r"\bmain\s*\(", code):
+        names = sorted(p.name for p in (root / "include").glob("*.h"))
+        includes = "".join(f"#include <{n}>\n" for n in names) + "#include <stdio.h>\n#include <string.h>\n"
+        source.write_text(f"{includes}void example(void);\nvoid example(void)\n{{\n{code}}}\n")
+        done = run(["cc", *FLAGS, "-Wno-unused", "-fsyntax-only", str(source)])
+        return None if done.returncode == 0 else done.stderr
+    source.write_text(code)
+    program = folder / "example"
+    done = run(["cc", *FLAGS, str(source), str(build / "libheadroom.a"), "-pthread", "-fno-lto", "-o", str(program)])
+    if done.returncode != 0:
+        return done.stderr
+    done = run([str(program)], cwd=folder)
+    return None if done.returncode == 0 else f"returned {done.returncode}\n{done.stdout}{done.stderr}"
+
+
+examples = [(p, *e) for p in sorted((root / "include").glob("*.h")) for e in header_examples(p)]
+for path in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+    if path.is_file():
+        examples += [(path, *e) for e in markdown_examples(path)]
+
+failed = 0
+for path, line, code in examples:
+    with tempfile.TemporaryDirectory() as folder:
+        trouble = try_example(code, Path(folder))
+    if trouble:
+        failed += 1
+        print(f"check-header-examples: {path.relative_to(root)}:{line}: {trouble}", file=sys.stderr)
+if not any(p.suffix == ".h" for p, _, _ in examples):
+    failed += 1
+    print("check-header-examples: no example found in include/; the check would say nothing", file=sys.stderr)
+if not failed:
+    print(f"examples: {len(examples)} compile; programs among them run")
+sys.exit(1 if failed else 0)

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# What the shared library shows to the world, and what it asks of it.
+#   tools/check-symbols.sh <build folder>
+set -uo pipefail
+library=${1:-build}/libheadroom.so
+rc=0
+complain() { echo "check-symbols: $1" >&2; rc=1; }
+[ -f "$library" ] || { complain "$library is not there"; exit 1; }
+
+# Only the public names go out: hr_<object>_<verb>.
+exported=$(nm -D --defined-only "$library" | awk '{print $NF}' | sed 's/@.*//')
+[ -n "$exported" ] || complain "nothing is exported"
+bad=$(grep -vE '^hr_[a-z][a-z0-9_]*$' <<<"$exported")
+[ -z "$bad" ] || complain "exported, but not public:"$'\n'"$bad"
+
+# And all of them: what a header declares with HR_API is there.
+declared=$(cat include/*.h | tr '\n' ' ' | grep -oE 'HR_API [^;]*;' | grep -oE '\bhr_[a-z0-9_]+\(' | tr -d '(' | sort -u)
+missing=$(comm -23 <(echo "$declared") <(sort -u <<<"$exported"))
+[ -z "$missing" ] || complain "declared in a public header, but not exported:"$'\n'"$missing"
+extra=$(comm -13 <(echo "$declared") <(sort -u <<<"$exported"))
+[ -z "$extra" ] || complain "exported, but in no public header:"$'\n'"$extra"
+
+# It stands on libc alone.
+bad=$(readelf -dW "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc\.so|ld-linux)')
+[ -z "$bad" ] || complain "needs more than libc: $bad"
+
+# Its thread-local memory is of the initial-exec kind. A program that loads the library late has about 1.6 KiB of that left for it.
+tls=$(readelf -lW "$library" | awk '$1 == "TLS" { print $6 }')
+[ $((${tls:-0})) -le 1024 ] || complain "$((tls)) bytes of thread-local memory; at most 1024, or dlopen may fail"
+
+# It never prints and never ends the process.
+bad=$(nm -D --undefined-only "$library" | awk '{print $NF}' | sed 's/@.*//' | grep -xE '_?exit|_Exit|quick_exit|printf|vprintf|puts|putchar|fprintf|vfprintf|fputs|perror|stdout|stderr|__printf_chk|__fprintf_chk')
+[ -z "$bad" ] || complain "prints or exits: $bad"
+
+[ $rc -ne 0 ] || echo "symbols: $(wc -l <<<"$exported") exported, $((${tls:-0})) bytes of thread-local memory"
+exit $rc

@@ -1,0 +1,32 @@
+# Shared by the scripts here; sourced from the root of the repository.
+
+JOBS=${JOBS:-$(nproc)}
+# A make above us would share its job slots with the one below, if only it knew about it.
+unset MAKEFLAGS MFLAGS MAKELEVEL
+
+# configure <folder> <compiler or ""> [cmake argument]...: quick when it was done before with the same arguments, or is asked for with
+# none, and tools/setup.sh has not run since. CMake itself notices new and changed files when building.
+configure() {
+	local folder=$1 compiler=$2 generator=() stamp=$1/.configured arguments
+	shift 2
+	arguments=$*
+	if [ -f "$stamp" ]; then
+		[ $# -gt 0 ] || arguments=$(cat "$stamp")
+		if [ "$arguments" = "$(cat "$stamp")" ] && [ -z "$(find build -maxdepth 1 -name '.setup-*' -newer "$stamp")" ]; then return 0; fi
+	fi
+	if [ ! -f "$folder/CMakeCache.txt" ] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
+	mkdir -p "$folder"
+	rm -f "$stamp"
+	cmake -S . -B "$folder" "${generator[@]}" ${compiler:+-DCMAKE_C_COMPILER="$compiler"} "$@" >"$folder/configure.log" 2>&1 ||
+		{ cat "$folder/configure.log" >&2; return 1; }
+	printf '%s' "$arguments" >"$stamp"
+}
+
+# build <folder> [target...]: prints only what is worth reading.
+build() {
+	local folder=$1 quiet=--quiet
+	shift
+	[ -f "$folder/build.ninja" ] || quiet=-s
+	cmake --build "$folder" -j "$JOBS" ${1:+--target "$@"} -- $quiet | { grep -vE '^(ninja: no work to do|-- |\[ *[0-9]+%\])' || true; }
+	return "${PIPESTATUS[0]}"
+}

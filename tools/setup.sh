@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Installs what is missing, and asks for nothing when nothing is.
+#   tools/setup.sh build   to compile: cmake, a C compiler; zlib and jansson if they can be had
+#   tools/setup.sh test    to run `make test`: all of that, clang with its sanitizers, python3, pkg-config
+#   tools/setup.sh bench   for `make bench`: mimalloc, the yardstick, if it can be had
+# Needs apt-get (Debian, Ubuntu), as root or through sudo. Without it, or without a network, what is only wished for is left out and
+# what is needed is named.
+set -euo pipefail
+level=${1:?usage: tools/setup.sh build|test|bench}
+
+needed=() wished=()
+have() { command -v "$1" >/dev/null 2>&1; }
+need() { have "$1" || needed+=("$2"); }
+has_header() {
+	local compiler
+	for compiler in "${CC:-cc}" gcc clang; do
+		have "$compiler" && { echo "#include <$1>" | "$compiler" -E -xc - >/dev/null 2>&1; return; }
+	done
+	return 1
+}
+wish_header() { has_header "$1" || wished+=("$2"); }
+need_header() { has_header "$1" || needed+=("$2"); }
+
+# Links what `make test` links; a clang without its runtime libraries (a package of their own) fails here.
+clang_sanitizes() {
+	local dir rc=0
+	dir=$(mktemp -d)
+	echo 'int LLVMFuzzerTestOneInput(const unsigned char *, unsigned long); int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { (void)d; (void)n; return 0; }' >"$dir/f.c"
+	echo 'int main(void) { return 0; }' >"$dir/m.c"
+	clang -fsanitize=fuzzer,address,undefined "$dir/f.c" -o "$dir/a" >/dev/null 2>&1 || rc=1
+	clang -fsanitize=thread "$dir/m.c" -o "$dir/a" >/dev/null 2>&1 || rc=1
+	rm -rf "$dir"
+	return $rc
+}
+
+clang_major() {
+	if have clang; then clang -dumpversion | cut -d. -f1
+	else apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p' | head -n 1
+	fi
+}
+
+missing() {
+	needed=() wished=()
+	need cmake cmake
+	have "${CC:-cc}" || needed+=(gcc libc6-dev)
+	have ninja || have make || needed+=(make)
+	have ninja || wished+=(ninja-build)
+	case $level in
+	build)
+		wish_header zlib.h zlib1g-dev
+		wish_header jansson.h libjansson-dev ;;
+	test)
+		need_header zlib.h zlib1g-dev
+		need_header jansson.h libjansson-dev
+		need gcc gcc
+		need python3 python3
+		need pkg-config pkg-config
+		if ! have clang || ! clang_sanitizes; then
+			have clang || needed+=(clang)
+			needed+=(libclang-rt-dev) # made a name that exists in packages()
+		fi ;;
+	bench) wish_header mimalloc.h libmimalloc-dev ;;
+	*) echo "setup: unknown level '$level'" >&2; exit 2 ;;
+	esac
+}
+
+# The package names, once apt knows them. Until clang 14 the runtimes were part of clang's own dependencies, under another name.
+packages() {
+	local name major
+	for name in "$@"; do
+		if [ "$name" = libclang-rt-dev ]; then
+			major=$(clang_major)
+			for name in "libclang-rt-$major-dev" "libclang-common-$major-dev"; do
+				apt-cache show "$name" >/dev/null 2>&1 && { echo "$name"; break; }
+			done
+		else
+			echo "$name"
+		fi
+	done
+}
+
+missing
+[ ${#needed[@]} -eq 0 ] && [ ${#wished[@]} -eq 0 ] && exit 0
+
+as_root=()
+can_install=yes
+if ! have apt-get; then can_install=
+elif [ "$(id -u)" != 0 ]; then
+	# sudo may ask for a password: only for what is needed, and only where somebody can answer.
+	if ! have sudo; then can_install=
+	elif sudo -n true 2>/dev/null; then as_root=(sudo -n)
+	elif [ -t 0 ] && [ ${#needed[@]} -gt 0 ]; then as_root=(sudo)
+	else can_install=
+	fi
+fi
+
+if [ -n "$can_install" ]; then
+	all=("${needed[@]}" "${wished[@]}")
+	echo "setup: installing ${all[*]}"
+	apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=1 -o Dpkg::Use-Pty=0)
+	log=$(mktemp)
+	trap 'rm -f "$log"' EXIT
+	install() {
+		local names
+		mapfile -t names < <(packages "$@")
+		"${apt[@]}" install -y --no-install-recommends "${names[@]}" >"$log" 2>&1
+	}
+	# A machine without network is found out here: killing an update is harmless, killing an install is not.
+	if timeout --foreground 300 "${apt[@]}" update >"$log" 2>&1; then
+		install "${all[@]}" || { [ ${#needed[@]} -gt 0 ] && { install "${needed[@]}" || cat "$log" >&2; }; } || true
+	fi
+	missing
+fi
+
+[ ${#wished[@]} -eq 0 ] || echo "setup: going on without ${wished[*]}"
+if [ ${#needed[@]} -gt 0 ]; then
+	echo "setup: needed and not here: ${needed[*]}" >&2
+	echo "setup: install them, for example: sudo apt-get install $(have apt-cache && packages "${needed[@]}" | tr '\n' ' ' || echo "${needed[*]}")" >&2
+	exit 1
+fi
