@@ -1,7 +1,7 @@
 /* fuzz_device_name.c - texts that people write about devices: names, sizes, the settings of emulated devices.
  *
- * The first byte of an input chooses what the rest is read as. Whatever it is, reading ends with a result that makes sense, or with an
- * error that says something; and an error leaves the result alone. */
+ * The first byte of an input chooses what the rest is read as. Whatever it is, reading ends with a result that makes sense, or with
+ * an error that says something; and an error leaves the result alone. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static void read_name(const char *text)
 {
 	hr__device_spec spec, again, untouched;
 	memset(&untouched, 0x5A, sizeof untouched);
-	spec = untouched;
+	memset(&spec, 0x5A, sizeof spec);
 	hr_status status = hr__device_spec_parse(text, &spec);
 	if (status != HR_OK) {
 		MUST(status == HR_BAD_DEVICE_NAME);
@@ -71,7 +71,7 @@ static void read_settings(const char *text)
 {
 	hr_emulated_options options, before;
 	hr__emulated_defaults(&options);
-	before = options;
+	memcpy(&before, &options, sizeof before);
 	if (hr__parse_emulated(text, &options) != HR_OK) {
 		MUST(memcmp(&options, &before, sizeof options) == 0);
 		check_message();

@@ -1,11 +1,12 @@
-/* fuzz_trace_reader.c - the trace reader on any bytes: it answers or says where the file is wrong, and the events it gives are in order.
+/* fuzz_trace_reader.c - the trace reader on any bytes: it answers or says where the file is wrong, and the events it gives are in
+ * order.
  *
  * The first byte of an input chooses how the rest is taken:
  *
  *   even  as it is
  *   odd   as a file whose header and block headers are first made valid, so that mutations reach the records behind them: magic
- *         numbers, versions and sizes are set, lanes and sequences numbered, times put in order. A real damaged file would be refused
- *         at its first wrong number, and the rest never be looked at.
+ *         numbers, versions and sizes are set, lanes and sequences numbered, times put in order. A real damaged file would be
+ *         refused at its first wrong number, and the rest never be looked at.
  *
  * tests/unit/test_trace.c writes the seeds (HR_TRACE_SEEDS=fuzz/corpus/trace_reader). */
 #include <stdint.h>

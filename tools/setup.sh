@@ -58,7 +58,8 @@ missing() {
 		if ! have clang || ! clang_sanitizes; then
 			have clang || needed+=(clang)
 			needed+=(libclang-rt-dev) # made a name that exists in packages()
-		fi ;;
+		fi
+		have llvm-symbolizer || wished+=(llvm) ;; # names instead of addresses in a sanitizer's report
 	bench) wish_header mimalloc.h libmimalloc-dev ;;
 	*) echo "setup: unknown level '$level'" >&2; exit 2 ;;
 	esac

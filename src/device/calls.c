@@ -1,8 +1,9 @@
-/* calls.c - every call into a backend: counted, made to fail when a test asks for it, and with a substitute where the entry is missing.
+/* calls.c - every call into a backend: counted, made to fail when a test asks for it, and with a substitute where the entry is
+ * missing.
  *
- * The counter is one for the process, so a test that fails call 1, 2, 3... until nothing fails any more has been through every place
- * where a device can refuse. Only calls that exist in the backend's table are counted: a substitute cannot fail for the device. close
- * is not counted, because it returns nothing. */
+ * The counter is one for the process, so a test that fails call 1, 2, 3... until nothing fails any more has been through every
+ * place where a device can refuse. Only calls that exist in the backend's table are counted: a substitute cannot fail for the
+ * device. close is not counted, because it returns nothing. */
 #include "base/checked.h"
 #include "base/status.h"
 #include "device/internal.h"

@@ -1,17 +1,18 @@
 /* emulated.c - a whole accelerator in host memory, honest enough to find real bugs.
  *
- * Memory is an anonymous file; a page is an offset in it. Mapping a page maps that part of the file, so that moving a page keeps its
- * bytes, and touching what is not mapped faults, as on a GPU. The file is made by the first page: a device that nobody uses costs a few
- * kilobytes.
+ * Memory is an anonymous file; a page is an offset in it. Mapping a page maps that part of the file, so that moving a page keeps
+ * its bytes, and touching what is not mapped faults, as on a GPU. The file is made by the first page: a device that nobody uses
+ * costs a few kilobytes.
  *
- * Streams are worker threads (queue.h), the default one too. A copy that would touch unmapped memory does not take the process down: it
- * is left out, and the next hr_stream_synchronize of that stream says so, as CUDA reports errors of work that was asynchronous.
+ * Streams are worker threads (queue.h), the default one too. A copy that would touch unmapped memory does not take the process
+ * down: it is left out, and the next hr_stream_synchronize of that stream says so, as CUDA reports errors of work that was
+ * asynchronous.
  *
- * The link is emulated by time: a copy holds its direction's engine for bytes / link, and its stream for the latency on top; the worker
- * copies, then waits until that time is over.
+ * The link is emulated by time: a copy holds its direction's engine for bytes / link, and its stream for the latency on top; the
+ * worker copies, then waits until that time is over.
  *
- * Locks: lock (HR__RANK_DEVICE) guards the fields below it and is not held while calling a queue, copying or mapping. It is held while a
- * range is given back to the system: otherwise somebody could be given the same addresses before they are out of the books. */
+ * Locks: lock (HR__RANK_DEVICE) guards the fields below it and is not held while calling a queue, copying or mapping. It is held
+ * while a range is given back to the system: otherwise somebody could be given the same addresses while they are in the books. */
 #include <stdio.h>
 #include <string.h>
 
@@ -29,7 +30,7 @@
 #define SLEEP_SLACK_NS 80000u /* a sleep may end this much late; what is left after it is waited out awake */
 
 typedef struct emu_event {
-	hr__queue *queue; /* where it was recorded; NULL = not yet */
+	hr__queue *queue; /* where it was recorded; NULL = not yet, or on a stream without work: done */
 	uint64_t ticket;
 	uint32_t next; /* free ones: number of the next, 0 = none */
 	bool live;
@@ -424,21 +425,17 @@ static hr_status run_command(void *device, const hr__command *command)
 
 /* ---- streams ---- */
 
-/* The queue of a stream, made when it is first needed. Under the lock. */
-static hr_status queue_of(emulated *emu, hr_native_stream stream, hr__queue **out)
+/* The queue of a stream; NULL for one that was never given work, unless [needed]. */
+static hr_status find_queue(emulated *emu, hr_native_stream stream, bool needed, hr__queue **out)
 {
-	if (stream >= MAX_STREAMS || !emu->stream_live[stream]) {
-		return hr__fail(HR_INVALID_ARGUMENT, "the emulated device has no stream %llu", (unsigned long long)stream);
-	}
-	hr_status status = emu->queues[stream] ? HR_OK : hr__queue_open(run_command, emu, &emu->queues[stream]);
-	if (status == HR_OK) *out = emu->queues[stream];
-	return status;
-}
-
-static hr_status find_queue(emulated *emu, hr_native_stream stream, hr__queue **out)
-{
+	hr_status status = HR_OK;
 	hr__lock_take(&emu->lock);
-	hr_status status = queue_of(emu, stream, out);
+	if (stream >= MAX_STREAMS || !emu->stream_live[stream]) {
+		status = hr__fail(HR_INVALID_ARGUMENT, "the emulated device has no stream %llu", (unsigned long long)stream);
+	} else {
+		if (needed && !emu->queues[stream]) status = hr__queue_open(run_command, emu, &emu->queues[stream]);
+		*out = emu->queues[stream];
+	}
 	hr__lock_release(&emu->lock);
 	return status;
 }
@@ -446,7 +443,7 @@ static hr_status find_queue(emulated *emu, hr_native_stream stream, hr__queue **
 static hr_status push(emulated *emu, hr_native_stream stream, const hr__command *command)
 {
 	hr__queue *queue = NULL;
-	hr_status status = find_queue(emu, stream, &queue);
+	hr_status status = find_queue(emu, stream, true, &queue);
 	return status == HR_OK ? hr__queue_push(queue, command) : status;
 }
 
@@ -471,9 +468,9 @@ static hr_status emu_stream_destroy(void *device, hr_native_stream stream)
 	emulated *emu = device;
 	hr__queue *queue = NULL;
 	if (stream == 0) return hr__fail(HR_INVALID_ARGUMENT, "the default stream cannot be destroyed");
-	hr_status status = find_queue(emu, stream, &queue);
+	hr_status status = find_queue(emu, stream, false, &queue);
 	if (status != HR_OK) return status;
-	hr__queue_stop(queue);
+	if (queue) hr__queue_stop(queue);
 	hr__lock_take(&emu->lock);
 	emu->stream_live[stream] = false;
 	hr__lock_release(&emu->lock);
@@ -483,8 +480,8 @@ static hr_status emu_stream_destroy(void *device, hr_native_stream stream)
 static hr_status emu_stream_synchronize(void *device, hr_native_stream stream)
 {
 	hr__queue *queue = NULL;
-	hr_status status = find_queue(device, stream, &queue);
-	if (status != HR_OK) return status;
+	hr_status status = find_queue(device, stream, false, &queue);
+	if (status != HR_OK || !queue) return status;
 	hr__queue_wait(queue, hr__queue_ticket(queue));
 	return hr__queue_error(queue);
 }
@@ -563,9 +560,9 @@ static hr_status emu_event_record(void *device, hr_native_event event, hr_native
 	emulated *emu = device;
 	emu_event *found = NULL;
 	hr__queue *queue = NULL;
-	hr_status status = find_queue(emu, stream, &queue);
+	hr_status status = find_queue(emu, stream, false, &queue);
 	if (status != HR_OK) return status;
-	uint64_t ticket = hr__queue_ticket(queue);
+	uint64_t ticket = queue ? hr__queue_ticket(queue) : 0;
 	hr__lock_take(&emu->lock);
 	status = find_event(emu, event, &found);
 	if (status == HR_OK) {

@@ -4,11 +4,11 @@
  *     physical (one card: opened on first use; caps, streams)
  *       hr__device (a logical device: a name, a limit, a page pool)
  *
- * Sources, physical and logical devices are records in static arrays of the registry (registry.c), so that looking at a stale handle
- * touches memory that is always there. What a device needs once it is open is allocated then.
+ * Sources, physical and logical devices are records in static arrays of the registry (registry.c), so that looking at a stale
+ * handle touches memory that is always there. What a device needs once it is open is allocated then.
  *
- * Locks: the registry's (HR__RANK_REGISTRY) guards all records until they are published; a pool's lock and a physical device's stream
- * lock both have HR__RANK_PAGE_POOL, because no thread ever holds two of them; a backend's own have HR__RANK_DEVICE. */
+ * Locks: the registry's (HR__RANK_REGISTRY) guards all records until they are published; a pool's lock and a physical device's
+ * stream lock both have HR__RANK_PAGE_POOL, because no thread ever holds two of them; a backend's own have HR__RANK_DEVICE. */
 #ifndef HR_DEVICE_INTERNAL_H
 #define HR_DEVICE_INTERNAL_H
 
@@ -44,8 +44,8 @@ typedef struct hr__pool {
 	uint32_t destroying; /* pages that are being destroyed outside the lock */
 	uint32_t block_count;
 	hr__atomic_u64 metadata; /* bytes of the blocks */
-	hr__pool_block
-		blocks[HR__POOL_BLOCKS]; /* a block never moves or goes while the pool lives, so reading an owned id takes no lock */
+	/* A block never moves or goes while the pool lives, so that who has a page reads its entry without the lock. */
+	hr__pool_block blocks[HR__POOL_BLOCKS];
 } hr__pool;
 
 void hr__pool_init(hr__pool *pool, uint64_t page_bytes, uint64_t limit);
@@ -114,8 +114,8 @@ hr_status hr__check_backend(const hr_backend *backend, hr_backend *complete);
 hr_status hr__registry_set_emulated(const hr_emulated_options *options);
 hr_status hr__registry_set_simulated(const hr_simulated_options *options);
 
-/* ---- calls into the backend (calls.c): the one place where calls are counted and made to fail, and where an entry that is not there
- * gets its documented substitute. ---- */
+/* ---- calls into the backend (calls.c): the one place where calls are counted and made to fail, and where an entry that is not
+ * there gets its documented substitute. ---- */
 
 hr_status hr__call_count(const hr_backend *table, void *config, uint32_t *out);
 hr_status hr__call_open(hr__physical *device);

@@ -1,7 +1,8 @@
 /* mappings.c - books of pages, ranges and mappings.
  *
- * Ranges are an array of pointers by address: found by halving, entered by moving the pointers behind. What is mapped in a range is a
- * table of two levels, leaves made when a page is first mapped there, because allocators reserve far more addresses than they map.
+ * Ranges are an array of pointers by address: found by halving, entered by moving the pointers behind. What is mapped in a range is
+ * a table of two levels, leaves made when a page is first mapped there, because allocators reserve far more addresses than they
+ * map.
  *
  * The state of a page is one word:    LIVE                  exists, mapped nowhere
  *                                     LIVE | MAPPED         exists, mapped in one place

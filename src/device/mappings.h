@@ -1,8 +1,8 @@
 /* mappings.h - the books of a device that is made of software: which pages exist, which ranges of addresses, what is mapped where.
  *
- * The simulated and the emulated device keep them to be strict: what a real device answers with undefined behaviour or a dead process
- * (mapping over a mapping, a page in two places, copying to an address with nothing behind it) they refuse with HR_DEVICE_ERROR and a
- * sentence. Keeping books never touches memory that is being managed.
+ * The simulated and the emulated device keep them to be strict: what a real device answers with undefined behaviour or a dead
+ * process (mapping over a mapping, a page in two places, copying to an address with nothing behind it) they refuse with
+ * HR_DEVICE_ERROR and a sentence. Keeping books never touches memory that is being managed.
  *
  * The owner locks: every function here is called under the device's own lock. */
 #ifndef HR_DEVICE_MAPPINGS_H
@@ -67,8 +67,8 @@ void hr__mappings_unmap(hr__mappings *books, uint64_t address, uint32_t count);
 /* HR_OK when there is device memory behind all of the range. [what] begins the message: "copy from". */
 hr_status hr__mappings_access(const hr__mappings *books, uint64_t address, uint64_t bytes, const char *what);
 
-/* HR_OK unless the range begins in host memory of this device and does not end in it, or is device memory. For the host's side of a copy
- * on a device whose addresses cannot be mistaken for those of the host. */
+/* HR_OK unless the range begins in host memory of this device and does not end in it, or is device memory. For the host's side of a
+ * copy on a device whose addresses cannot be mistaken for those of the host. */
 hr_status hr__mappings_host_access(const hr__mappings *books, uint64_t address, uint64_t bytes, const char *what);
 
 #endif

@@ -4,8 +4,8 @@
  *   device = "/device:" part | "/" part | part        (the last only when nothing stands before it)
  *   part   = type [ ":" number ] | type ":*"
  *
- * type is a letter followed by letters, digits and "_"; upper and lower case are the same. job is the same, or "*"; so are the numbers
- * of replica and task. Numbers are decimal, at most 2^31 - 1; zeros may stand in front. */
+ * type is a letter followed by letters, digits and "_"; upper and lower case are the same. job is the same, or "*"; so are the
+ * numbers of replica and task. Numbers are decimal, at most 2^31 - 1; zeros may stand in front. */
 #ifndef HR_DEVICE_NAME_H
 #define HR_DEVICE_NAME_H
 

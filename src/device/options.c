@@ -22,12 +22,21 @@ void hr__emulated_defaults(hr_emulated_options *options)
 
 /* ---- the environment's text: key=value, key=value... ---- */
 
+/* The message is one of our own: the environment may hold control characters. */
+static hr_status read_size(const char *text, uint64_t *out)
+{
+	char quoted[HR__QUOTE_CAPACITY];
+	if (hr__parse_size(text, out) == HR_OK) return HR_OK;
+	return hr__fail(HR_INVALID_ARGUMENT, "%s is no size; one looks like 1073741824, 1GiB, 1.5G or 512MB, and fits in 64 bits",
+	                hr__device_quote(text, quoted));
+}
+
 /* "2GB/s", "2G": a size, with "/s" after it or not. */
 static hr_status read_rate(char *text, uint64_t *out)
 {
 	size_t length = strlen(text);
 	if (length >= 2 && strcmp(text + length - 2, "/s") == 0) text[length - 2] = 0;
-	return hr__parse_size(text, out);
+	return read_size(text, out);
 }
 
 /* Reads decimal digits; returns what follows them, or NULL when there are none or they do not fit. */
@@ -75,8 +84,8 @@ static hr_status read_setting(char *setting, hr_emulated_options *options)
 	char *value = strchr(setting, '=');
 	if (!value) return hr__fail(HR_INVALID_ARGUMENT, "%s has no \"=\"", hr__device_quote(setting, quoted));
 	*value++ = 0;
-	if (strcmp(setting, "memory") == 0) return hr__parse_size(value, &options->memory_bytes);
-	if (strcmp(setting, "page") == 0) return hr__parse_size(value, &options->page_bytes);
+	if (strcmp(setting, "memory") == 0) return read_size(value, &options->memory_bytes);
+	if (strcmp(setting, "page") == 0) return read_size(value, &options->page_bytes);
 	if (strcmp(setting, "link") == 0) return read_rate(value, &options->link_bytes_per_s);
 	if (strcmp(setting, "latency") == 0) return read_duration(value, &options->kernel_latency_ns);
 	if (strcmp(setting, "devices") == 0) return read_count(value, &options->devices);

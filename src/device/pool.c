@@ -5,8 +5,8 @@
  *     dead --(take: creates)--> taken --(give)--> idle --(shrink: destroys)--> dead
  *                                 ^-----(take)------'
  *
- * Ids are made in order, used again first. The table grows by blocks that never move, so that who has a page reads its entry without
- * a lock. Memory that is not in pages (plain) counts against the same limit.
+ * Ids are made in order, used again first. The table grows by blocks that never move, so that who has a page reads its entry
+ * without a lock. Memory that is not in pages (plain) counts against the same limit.
  *
  * The device is called outside the lock: take first claims the bytes under the lock, then creates pages, and takes the claim back
  * when that fails; so a slow device holds nobody up, and two threads can never both fit into the last page.
@@ -203,7 +203,10 @@ uint64_t hr__pool_shrink(hr__device *device)
 static uint64_t shrink_all_parts(hr__device *device)
 {
 	uint64_t bytes = 0;
-	for (uint32_t i = 0; i < device->physical->part_count; i++) bytes += hr__pool_shrink(device->physical->parts[i]);
+	for (uint32_t i = 0; i < device->physical->part_count; i++) {
+		hr__device *part = device->physical->parts[i];
+		if (hr__load_acquire(&part->ready)) bytes += hr__pool_shrink(part);
+	}
 	return bytes;
 }
 
@@ -262,8 +265,8 @@ static hr_status create_page(hr__device *device, hr__page_id id)
 	return status;
 }
 
-/* Undoes a claim: pages before [idle] were idle, those from there to [made] were just created, the rest have no page. What cannot be
- * destroyed becomes idle. */
+/* Undoes a claim: pages before [idle] were idle, those from there to [made] were just created, the rest have no page. What cannot
+ * be destroyed becomes idle. */
 static void unclaim_pages(hr__device *device, const hr__page_id *pages, uint32_t count, uint32_t idle, uint32_t made)
 {
 	hr__pool *pool = &device->pool;

@@ -1,10 +1,10 @@
 /* queue.h - a stream of the emulated device: a worker thread that runs commands in order.
  *
- * Commands are numbered from 1. A moment in the stream is the number of the last command given so far, its ticket; it is past when that
- * many are completed. So recording an event is reading a number, and an event never needs a place in the queue.
+ * Commands are numbered from 1. A moment in the stream is the number of the last command given so far, its ticket; it is past when
+ * that many are completed. So recording an event is reading a number, and an event never needs a place in the queue.
  *
- * A command may wait for a ticket of another queue. Tickets are only ever of commands that were given before, so waiting cannot go in
- * circles, also when a full queue makes giving a command block. */
+ * A command may wait for a ticket of another queue. Tickets are only ever of commands that were given before, so waiting cannot go
+ * in circles, also when a full queue makes giving a command block. */
 #ifndef HR_DEVICE_QUEUE_H
 #define HR_DEVICE_QUEUE_H
 

@@ -1,7 +1,7 @@
 /* registry.c - which devices there are.
  *
- *   sources    backends with their config: emulated, cpu, simulated, then those that the program registers. The emulated devices stand
- *              in: they are there only when no other source has a GPU
+ *   sources    backends with their config: emulated, cpu, simulated, then those that the program registers. The emulated devices
+ *              stand in: they are there only when no other source has a GPU
  *   types      "GPU", "CPU", "SIM", then those that only registered backends have; devices are listed type by type
  *   physical   counted when anybody first asks; opened when first used
  *   logical    made, all of a type at once, when the first handle to one of them is given out: from then on the type is in use, and
@@ -10,9 +10,9 @@
  * A handle is (generation << 8 | record + 1). hr__devices_shutdown goes on to the next generation, so old handles fit no record any
  * more, and are recognised until 2^24 shutdowns later.
  *
- * One lock guards everything, except what handles lead to: a logical device's handle is stored with release when its record is complete,
- * and its ready flag when it can be used, so that hr__device_of takes no lock once the device is open. After a fork the lock may be held
- * by a thread that the child does not have, so hr__forked is looked at before the lock is taken. */
+ * One lock guards everything, except what handles lead to: a logical device's handle is stored with release when its record is
+ * complete, and its ready flag when it can be used, so that hr__device_of takes no lock once the device is open. After a fork the
+ * lock may be held by a thread that the child does not have, so hr__forked is looked at before the lock is taken. */
 #include <stdio.h>
 #include <string.h>
 
@@ -300,10 +300,10 @@ hr_status hr__physical_open(hr__physical *physical)
 
 void hr__physical_close(hr__physical *physical)
 {
+	hr__streams_close(physical); /* waits for what still uses the pages */
 	for (uint32_t i = 0; i < physical->part_count; i++) {
 		if (hr__load_relaxed(&physical->parts[i]->ready)) hr__pool_destroy(physical->parts[i]);
 	}
-	hr__streams_close(physical);
 	physical->table->close(physical->native);
 	hr__store_release(&physical->open, 0);
 }

@@ -1,14 +1,14 @@
 /* simulated.c - a device with no memory behind it and a clock of its own.
  *
- * The allocators and Large Model Support run on it as they are, at any size, deterministically: that is what `replay` and `plan` are.
- * It does all of a device's bookkeeping and none of its work, so it is also the strictest device there is (mappings.h).
+ * The allocators and Large Model Support run on it as they are, at any size, deterministically: that is what `replay` and `plan`
+ * are. It does all of a device's bookkeeping and none of its work, so it is also the strictest device there is (mappings.h).
  *
- * Addresses are numbers from FIRST_ADDRESS up, where no program has memory of its own, so that a mistaken access faults. A range that is
- * given back is handed out again for a request of the same kind and size, the last one first; addresses are never split or joined.
- * Host memory of this device is just as imaginary.
+ * Addresses are numbers from FIRST_ADDRESS up, where no program has memory of its own, so that a mistaken access faults. A range
+ * that is given back is handed out again for a request of the same kind and size, the last one first; addresses are never split or
+ * joined. Host memory of this device is just as imaginary.
  *
- * Time. Every stream has a time: the moment when what it was given so far will be done. The host has one too: the latest moment that
- * it has seen, by waiting for a stream or an event. That is the device's clock.
+ * Time. Every stream has a time: the moment when what it was given so far will be done. The host has one too: the latest moment
+ * that it has seen, by waiting for a stream or an event. That is the device's clock.
  *
  *     work on a stream    begins at the stream's time, or at the host's if that is later (nothing starts before it was asked for)
  *     a copy              also waits for its copy engine, one for each direction, and takes COPY_LATENCY_NS + bytes / link
@@ -17,7 +17,8 @@
  *     an event            is the stream's time when it was recorded; waiting for it moves the waiting stream's time up to it
  *     asking for an event takes the host QUERY_NS, so that a loop that asks until it is done ends
  *
- * The figures are of an H200 (55.5 GB/s at 16 MiB and more, 36 GB/s at 2 MiB: 20 us for a copy; 4.3 TB/s counting reads and writes). */
+ * The figures are of an H200 (55.5 GB/s at 16 MiB and more, 36 GB/s at 2 MiB: 20 us for a copy; 4.3 TB/s counting reads and
+ * writes). */
 #include <stdio.h>
 #include <string.h>
 
@@ -217,7 +218,7 @@ static hr_status need_room(const simulated *sim, uint64_t bytes)
 {
 	char total[24];
 	if (bytes <= sim->options.memory_bytes - used_bytes(sim)) return HR_OK;
-	return hr__fail(HR_OUT_OF_MEMORY, "the simulated device has no %llu of its %s left", (unsigned long long)bytes,
+	return hr__fail(HR_OUT_OF_MEMORY, "the simulated device has no %llu bytes of its %s left", (unsigned long long)bytes,
 	                hr__format_size(sim->options.memory_bytes, total, sizeof total));
 }
 

@@ -1,25 +1,25 @@
 /* stream.c - streams of a physical device, who has waited for whom, and work given to a stream.
  *
- * A stream is a slot, 0 to 63; bit s of stream_mask says that slot s is taken, and reading it is all that a check costs. Slot 0 is the
- * default stream. A device without streams has slot 0 alone, and all work on it is done when a call returns.
+ * A stream is a slot, 0 to 63; bit s of stream_mask says that slot s is taken, and reading it is all that a check costs. Slot 0 is
+ * the default stream. A device without streams has slot 0 alone, and all work on it is done when a call returns.
  *
  * Why the epoch is raised BEFORE the event is recorded
  *
- * Somebody frees a block: work on stream S was submitted, then the epoch was read as e. Somebody else makes T wait for S: raises the
- * epoch to n, then records an event on S. The claim is that e < n means that the event covers the work. Suppose it does not: the
- * record came before the work was submitted. Submitting to a stream and recording on it exclude each other (a backend takes a lock
- * for that), so raising (before the record) happens before submitting, which is before reading the epoch; so the reader must see n
- * or more, and e < n is false. The other way round, recorded first and raised afterwards, it breaks: record; another thread submits
- * and reads the old e; raise. That free notes e < n, and the event knows nothing of its work. Neither access needs more than relaxed
- * order: the argument uses only the order of one variable and what the backend's lock orders.
+ * Somebody frees a block: work on stream S was submitted, then the epoch was read as e. Somebody else makes T wait for S: raises
+ * the epoch to n, then records an event on S. The claim is that e < n means that the event covers the work. Suppose it does not:
+ * the record came before the work was submitted. Submitting to a stream and recording on it exclude each other (a backend takes a
+ * lock for that), so raising (before the record) happens before submitting, which is before reading the epoch; so the reader must
+ * see n or more, and e < n is false. The other way round, recorded first and raised afterwards, it breaks: record; another thread
+ * submits and reads the old e; raise. That free notes e < n, and the event knows nothing of its work. Neither access needs more
+ * than relaxed order: the argument uses only the order of one variable and what the backend's lock orders.
  *
  * Slots are used again
  *
- * Destroying S raises the epoch to n, waits for S, and sets done[S] = n: every free noted before is covered. A block freed later that
- * still has bit S from before is either met by no stream (nothing to wait for) or by a newer one in the slot (waiting for it is more
- * than needed, and harmless). What the old stream of a slot had waited for was over when it was destroyed, so a new one could even
- * inherit it; row T of synced is cleared all the same, so that the table says only what is true. Column T may stay: what others waited
- * for carries epochs no larger than the present one, and the new T's frees note no smaller.
+ * Destroying S raises the epoch to n, waits for S, and sets done[S] = n: every free noted before is covered. A block freed later
+ * that still has bit S from before is either met by no stream (nothing to wait for) or by a newer one in the slot (waiting for it
+ * is more than needed, and harmless). What the old stream of a slot had waited for was over when it was destroyed, so a new one
+ * could even inherit it; row T of synced is cleared all the same, so that the table says only what is true. Column T may stay: what
+ * others waited for carries epochs no larger than the present one, and the new T's frees note no smaller.
  *
  * Invariants, under the lock:
  *   1  synced[T][S], done[S] <= epoch, and they only grow while T lives

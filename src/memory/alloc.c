@@ -22,13 +22,13 @@ static inline hr__cache *cache_of(hr_allocator handle)
 static inline void observe_alloc(hr__cache *cache, const hr_request *request, const hr__chunk *chunk)
 {
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, hr__chunk_address(chunk), chunk->size);
-	if (HR_UNLIKELY(cache->thread->scope_depth)) hr__scope_note(cache->thread, cache->allocator, (int64_t)chunk->size);
+	hr__observe(cache->allocator, cache, (int64_t)chunk->size);
 }
 
 static inline void observe_free(hr__cache *cache, uint64_t address, uint64_t size, hr_stream stream)
 {
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)cache->allocator->id, address, stream);
-	if (HR_UNLIKELY(cache->thread->scope_depth)) hr__scope_note(cache->thread, cache->allocator, -(int64_t)size);
+	hr__observe(cache->allocator, cache, -(int64_t)size);
 }
 
 /* Hands out a kept chunk of [units], or NULL when there is none, or it is not simply usable on the stream. */
@@ -37,9 +37,9 @@ static inline void *alloc_cached(hr__cache *cache, const hr_request *request, ui
 	int64_t size = (int64_t)(units << cache->shift);
 	if (HR_UNLIKELY(!hr__cache_enter(cache))) return NULL;
 	hr__chunk_id id = cache->bins[units];
-	int64_t credit = hr__load_relaxed(&cache->credit) - size;
+	int64_t used = hr__load_relaxed(&cache->used) + size;
 	hr__chunk *chunk = &cache->chunks[id];
-	if (HR_UNLIKELY(!id || credit < 0 || (chunk->streams & ~(UINT64_C(1) << request->stream)))) {
+	if (HR_UNLIKELY(!id || used > hr__load_relaxed(&cache->level) || (chunk->streams & ~(UINT64_C(1) << request->stream)))) {
 		hr__cache_leave(cache);
 		return NULL;
 	}
@@ -48,8 +48,8 @@ static inline void *alloc_cached(hr__cache *cache, const hr_request *request, ui
 	hr__chunk_describe(chunk, request);
 	hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
 
-	hr__store_relaxed(&cache->credit, credit);
-	if (credit < hr__load_relaxed(&cache->low)) hr__store_relaxed(&cache->low, credit);
+	hr__store_relaxed(&cache->used, used);
+	if (used > hr__load_relaxed(&cache->high)) hr__store_relaxed(&cache->high, used);
 	hr__owner_add(&cache->kept, -size);
 	hr__owner_add(&cache->allocs, 1);
 	hr__owner_add(&cache->requested, (int64_t)request->bytes);
@@ -178,15 +178,6 @@ static inline bool free_large(hr__cache *cache, hr__chunk_id id, uint64_t addres
 	return true;
 }
 
-/* After a free: [over] says whether the cache holds too much, [credit] what it has left. Outside the busy section. */
-static void tidy(hr__cache *cache, bool over, int64_t credit, int64_t size) __attribute__((noinline));
-static void tidy(hr__cache *cache, bool over, int64_t credit, int64_t size)
-{
-	if (over) hr__cache_overflow(cache);
-	/* Large blocks keep all the credit they may, so that freeing and allocating one in turn settles nothing. */
-	if (credit > HR__CREDIT_MAX) hr__cache_settle(cache, size > HR__CREDIT_MAX / 2 ? HR__CREDIT_MAX : HR__CREDIT_MAX / 2);
-}
-
 hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 {
 	uint64_t address = (uintptr_t)pointer;
@@ -216,10 +207,10 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 	uint64_t bin = (uint64_t)size >> cache->shift;
 	chunk->link = cache->bins[bin];
 	cache->bins[bin] = id;
-	int64_t kept = hr__load_relaxed(&cache->kept) + size, credit = hr__load_relaxed(&cache->credit) + size;
+	int64_t kept = hr__load_relaxed(&cache->kept) + size;
 	hr__store_relaxed(&cache->kept, kept);
-	hr__store_relaxed(&cache->credit, credit);
+	hr__owner_add(&cache->used, -size);
 	hr__cache_leave(cache);
-	if (HR_UNLIKELY(kept > cache->capacity || credit > HR__CREDIT_MAX)) tidy(cache, kept > cache->capacity, credit, size);
+	if (HR_UNLIKELY(kept > cache->capacity)) hr__cache_overflow(cache);
 	return HR_OK;
 }

@@ -23,7 +23,8 @@
 #define HR__SMALL_MAX 65536u           /* largest block that a cache keeps */
 #define HR__CACHE_BYTES_MAX (16 << 20)  /* most bytes that one cache keeps, */
 #define HR__CACHE_SHARE 256u           /* and at most this part of the limit */
-#define HR__CREDIT_MAX 65536           /* most bytes that a cache has accounted for in advance */
+#define HR__SLACK 65536                /* most bytes by which a thread's part of the peak may be too high */
+#define HR__NO_LEVEL (INT64_MAX / 4)    /* the level of a thread that is alone */
 #define HR__REGIONS_MAX 512u
 #define HR__ALLOCATORS_MAX 256u        /* slots; slot 0 is never used */
 #define HR__SCOPES_MAX 32u
@@ -53,9 +54,11 @@ enum hr__source {
 /* One thread's cache in front of one allocator. The owner works in it without a lock, between hr__cache_enter and _leave. Another
  * thread that must empty it (trim, close) sets [stop], raises a heavy barrier and waits until [busy] is 0; see cache.c.
  *
- * Accounting: the allocator's bytes_in_use includes [credit] of every cache, bytes that the thread may hand out without telling. The
- * owner keeps it between 0 and HR__CREDIT_MAX, so the shared number is never below the truth and at most that much above it per
- * thread; [low] is the least credit since the last settling, so with one thread the exact peak can be told afterwards. */
+ * Accounting: [used] is what the thread handed out less what it took back; it may be negative, since blocks change hands. While one
+ * thread uses the allocator, [high] remembers the most, so that the exact peak can be told afterwards. With more threads each has a
+ * [level] that its [used] must not pass without asking; the peak is that of in_use plus all levels, and levels that have become more
+ * than HR__SLACK too high are lowered before they count (hr__peak_evaluate). In a program that does the same again and again, no
+ * thread passes its level any more, and nobody writes a line that others read. */
 typedef struct hr__cache {
 	hr__atomic_u64 id;        /* handle of the allocator; 0 once it is closed */
 	hr__allocator *allocator; /* the rest of this line is immutable */
@@ -69,15 +72,17 @@ typedef struct hr__cache {
 	/* owner only; others read */
 	hr__atomic_u32 busy;
 	hr__atomic_u32 stop;      /* set by others */
-	hr__atomic_i64 credit;
-	hr__atomic_i64 low;
+	hr__atomic_u32 watch;     /* not 0: tell hr__watch of every block; set by others too */
+	hr__atomic_i64 used, high;
+	hr__atomic_i64 level;     /* written under the allocator's lock */
 	hr__atomic_i64 kept;      /* bytes in bins */
 	hr__atomic_i64 allocs, frees, requested, largest; /* what went through the cache; requested is a balance */
 	uint32_t bin_count;       /* immutable */
 	uint32_t cursor;          /* bin where the next overflow starts emptying */
 
 	struct hr__cache *next;   /* allocator's list; changed with caches_lock and lock held */
-	size_t bytes;             /* of this block */
+	void *block;              /* where this lives, and its size: two caches never share a cache line */
+	size_t bytes;
 	hr__chunk_id bins[];      /* first kept chunk of each size in units */
 } hr__cache;
 
@@ -153,7 +158,7 @@ struct hr__allocator {
 	hr__atomic_u32 cache_count; /* written under caches_lock and lock */
 
 	/* Guarded by lock. */
-	hr__lock lock __attribute__((aligned(64)));
+	hr__lock lock __attribute__((aligned(128)));
 	hr__chunk_table table;
 	hr__lookup lookup;
 	hr__pool large, small;
@@ -162,7 +167,8 @@ struct hr__allocator {
 
 	/* Statistics: written under lock, read by anybody. */
 	struct {
-		hr__atomic_i64 in_use;    /* bytes, credit of caches included */
+		hr__atomic_i64 in_use;    /* bytes, [used] of the caches not included */
+		hr__atomic_i64 levels;    /* sum of the levels of all caches; meaningless while there is one */
 		hr__atomic_i64 peak;
 		hr__atomic_i64 peak_error;
 		hr__atomic_i64 requested; /* of blocks that did not go through a cache, as a balance */
@@ -190,9 +196,11 @@ hr_status hr__request_check(const hr__allocator *allocator, const hr_request *re
 /* caches (cache.c) */
 hr__thread_state *hr__thread_get(void); /* the calling thread's, made when missing; NULL when it cannot be made */
 hr__cache *hr__cache_get(hr__allocator *allocator); /* the calling thread's, made when missing; NULL when it cannot be made */
-/* Adds to what is accounted for in advance so that [credit] is what the thread has left. Without the lock. */
-void hr__cache_settle(hr__cache *cache, int64_t credit);
-/* Gives about half of what the cache keeps back to the arenas. Without the lock, outside the busy section. */
+/* Raises the level of the cache so that [size] more bytes may be handed out. Without the lock. */
+void hr__cache_raise(hr__cache *cache, int64_t size);
+/* Makes the levels tight and the peak right, with several threads. With the lock held. */
+void hr__peak_evaluate(hr__allocator *allocator);
+/* Gives about an eighth of what the cache keeps back to the arenas. Without the lock, outside the busy section. */
 void hr__cache_overflow(hr__cache *cache);
 /* Keeps a list (through link) of chunks in state HR__CHUNK_CACHED, or gives them back when the cache is stopped. Without the lock. */
 void hr__cache_keep(hr__cache *cache, hr__chunk_id list);
@@ -232,11 +240,12 @@ hr_status hr__refuse(hr__allocator *allocator, hr_status status); /* counts a re
 void hr__usage_join(hr__allocator *allocator);
 void hr__usage_leave(hr__allocator *allocator);
 void hr__usages_reset(void);
-void hr__usage_add(hr__allocator *allocator, int64_t bytes);
+void hr__usage_add(hr__usage *usage, int64_t bytes);
 void hr__stats_reserve(hr__allocator *allocator, int64_t bytes); /* adds to bytes_reserved; with the lock held */
 
 /* Observers (observe.c): what is not on the straight path of an allocation. */
-void hr__scope_note(hr__thread_state *thread, const hr__allocator *allocator, int64_t bytes);
+void hr__watch(hr__cache *cache, int64_t bytes); /* a block was handed out (or taken back: negative) and somebody wants to know */
+void hr__watch_update(hr__cache *cache);         /* sets cache->watch */
 void hr__note_failed(const hr__allocator *allocator, const hr_request *request);
 void hr__note_reserved(const hr__allocator *allocator, uint64_t address, int64_t bytes);
 void hr__note_allocator(const hr__allocator *allocator);
@@ -269,18 +278,28 @@ static inline void hr__max(hr__atomic_i64 *to, int64_t value)
 	if (value > hr__load_relaxed(to)) hr__store_relaxed(to, value);
 }
 
-/* Adds [bytes] to what is in use and keeps the peak. [cache] (may be NULL) is the calling thread's; its busy section is left. */
+/* Adds [bytes] to what is in use and keeps the peak. [cache] (may be NULL) is the calling thread's. With the lock held. */
 static inline void hr__account(hr__allocator *allocator, hr__cache *cache, int64_t bytes)
 {
-	int64_t before = hr__load_relaxed(&allocator->stats.in_use), now = before + bytes, unused = 0;
-	if (HR_LIKELY(cache && hr__load_relaxed(&allocator->cache_count) == 1)) {
-		hr__max(&allocator->stats.peak, before - hr__load_relaxed(&cache->low));
-		unused = hr__load_relaxed(&cache->credit);
-		hr__store_relaxed(&cache->low, unused);
-	}
+	int64_t before = hr__load_relaxed(&allocator->stats.in_use), now = before + bytes;
 	hr__store_relaxed(&allocator->stats.in_use, now);
-	if (bytes > 0) hr__max(&allocator->stats.peak, now - unused);
-	if (HR_UNLIKELY(hr__load_relaxed(&allocator->usage->shared))) hr__usage_add(allocator, bytes);
+	if (HR_LIKELY(cache && hr__load_relaxed(&allocator->cache_count) == 1)) {
+		int64_t used = hr__load_relaxed(&cache->used), high = before + hr__load_relaxed(&cache->high);
+		hr__store_relaxed(&cache->high, used);
+		hr__max(&allocator->stats.peak, high > now + used ? high : now + used);
+	} else if (bytes > 0 && now + hr__load_relaxed(&allocator->stats.levels) > hr__load_relaxed(&allocator->stats.peak)) {
+		hr__peak_evaluate(allocator);
+	}
+}
+
+/* What is to be done with every block besides: rarely anything. */
+static inline void hr__observe(hr__allocator *allocator, hr__cache *cache, int64_t bytes)
+{
+	if (HR_LIKELY(cache)) {
+		if (HR_UNLIKELY(hr__load_relaxed(&cache->watch))) hr__watch(cache, bytes);
+	} else if (hr__load_relaxed(&allocator->usage->shared)) {
+		hr__usage_add(allocator->usage, bytes);
+	}
 }
 
 /* Fills in what a request says about a chunk that it got. */

@@ -111,8 +111,9 @@ static void try_everything(struct attempt *attempt)
 static hr_status out_of_memory(const hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
 {
 	char asked[16], used[16], limit[16], free_text[16], largest[16], available[16];
-	uint64_t in_use = (uint64_t)hr__load_relaxed(&allocator->stats.in_use);
+	int64_t in_use = hr__load_relaxed(&allocator->stats.in_use);
 	uint64_t small = hr__arena_largest(&allocator->small.arena), large = hr__arena_largest(&allocator->large.arena);
+	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) in_use += hr__load_relaxed(&cache->used);
 	if (attempt->error) return hr__fail(attempt->error, "%s", attempt->message);
 	if (attempt->size > allocator->limit)
 		return hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: that alone is above its limit of %s; raise the limit or ask for less",
@@ -121,7 +122,7 @@ static hr_status out_of_memory(const hr__allocator *allocator, const struct atte
 	return hr__fail(HR_OUT_OF_MEMORY,
 	                "%s cannot give %s: %s of %s are in use; %s are free in %u blocks, the largest %s, and the device can give %s more; "
 	                "free something, raise the limit or ask for less",
-	                allocator->name, hr__format_size(request->bytes, asked, sizeof asked), hr__format_size(in_use, used, sizeof used),
+	                allocator->name, hr__format_size(request->bytes, asked, sizeof asked), hr__format_size((uint64_t)in_use, used, sizeof used),
 	                hr__format_size(allocator->limit, limit, sizeof limit),
 	                hr__format_size(allocator->small.arena.free_bytes + allocator->large.arena.free_bytes, free_text, sizeof free_text),
 	                allocator->small.arena.free_count + allocator->large.arena.free_count,
@@ -182,7 +183,7 @@ static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t stream
 	hr__lock_release(&allocator->lock);
 }
 
-/* The chunk that a cache keeps for this size although alloc.c could not simply use it: it lacked credit, or the stream must wait. */
+/* The chunk that a cache keeps for this size although alloc.c could not simply use it: its level is reached, or the stream must wait. */
 static bool take_kept(struct attempt *attempt, hr__cache *cache)
 {
 	if (!cache->capacity || !hr__cache_enter(cache)) return false;
@@ -228,9 +229,8 @@ hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_req
 	hr__lock_release(&allocator->lock);
 
 	if (more) hr__cache_keep(cache, more);
-	/* Credit for what the cache will hand out next without asking. */
-	if (small && cache && cache->capacity && hr__load_relaxed(&cache->credit) < (int64_t)attempt.size)
-		hr__cache_settle(cache, attempt.size > HR__CREDIT_MAX / 2 ? 0 : HR__CREDIT_MAX / 2);
+	if (small && cache && hr__load_relaxed(&cache->used) + (int64_t)attempt.size > hr__load_relaxed(&cache->level))
+		hr__cache_raise(cache, (int64_t)attempt.size); /* for the next one of that size */
 	if (pending) {
 		int64_t waits = 0;
 		hr_status status = hr__device_order(allocator->device, request->stream, pending, epoch, &waits);
@@ -246,7 +246,7 @@ hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_req
 	}
 	hr__chunk *chunk = hr__chunk_at(&allocator->table, attempt.id);
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, hr__chunk_address(chunk), chunk->size);
-	if (cache && cache->thread->scope_depth) hr__scope_note(cache->thread, allocator, (int64_t)chunk->size);
+	hr__observe(allocator, cache, (int64_t)chunk->size);
 	*out = (void *)(uintptr_t)hr__chunk_address(chunk);
 	return HR_OK;
 }
@@ -278,7 +278,7 @@ hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t addr
 	hr__account(allocator, cache, -(int64_t)size);
 	hr__arena_give(chunk->region & HR__REGION_SMALL ? &allocator->small.arena : &allocator->large.arena, id);
 	hr__lock_release(&allocator->lock);
-	if (cache && cache->thread->scope_depth) hr__scope_note(cache->thread, allocator, -(int64_t)size);
+	hr__observe(allocator, cache, -(int64_t)size);
 	return HR_OK;
 }
 

@@ -16,6 +16,8 @@
 #include "base/status.h"
 #include "trace/trace.h"
 
+#define LINE 128u /* processors fetch cache lines in pairs */
+
 _Thread_local hr__thread_state *hr__thread_self __attribute__((tls_model("initial-exec")));
 
 /* ---- giving back ---- */
@@ -63,7 +65,7 @@ void hr__cache_overflow(hr__cache *cache)
 {
 	hr__chunk_id list = 0;
 	if (!hr__cache_enter(cache)) return;
-	for (uint32_t i = 0; i < cache->bin_count && hr__load_relaxed(&cache->kept) > cache->capacity / 2; i++) {
+	for (uint32_t i = 0; i < cache->bin_count && hr__load_relaxed(&cache->kept) > cache->capacity - cache->capacity / 8; i++) {
 		uint32_t bin = cache->cursor;
 		cache->cursor = bin + 1 < cache->bin_count ? bin + 1 : 0;
 		if (cache->bins[bin]) list = unload_bin(cache, bin, list);
@@ -94,17 +96,44 @@ void hr__cache_keep(hr__cache *cache, hr__chunk_id list)
 
 /* ---- accounting ---- */
 
-void hr__cache_settle(hr__cache *cache, int64_t credit)
+/* How it stays an upper bound. A level is lowered to what is used and half the slack. The owner may be handing out a block at that very
+ * moment, having seen the old level; after the barrier its store is visible, and it sees the new level. So [used] is read again, and a
+ * level that was passed meanwhile is put above it. From then on nobody is above his level, until the owner asks under the lock. */
+void hr__peak_evaluate(hr__allocator *allocator)
+{
+	bool lowered = false;
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) {
+		int64_t used = hr__load_relaxed(&cache->used);
+		if (hr__load_relaxed(&cache->level) - used <= HR__SLACK) continue;
+		hr__store_relaxed(&cache->level, used + HR__SLACK / 2);
+		lowered = true;
+	}
+	if (lowered) hr__heavy_barrier();
+	int64_t levels = 0;
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) {
+		int64_t used = hr__load_relaxed(&cache->used);
+		if (used > hr__load_relaxed(&cache->level)) hr__store_relaxed(&cache->level, used + HR__SLACK / 2);
+		levels += hr__load_relaxed(&cache->level);
+	}
+	hr__store_relaxed(&allocator->stats.levels, levels);
+	hr__max(&allocator->stats.peak, hr__load_relaxed(&allocator->stats.in_use) + levels);
+}
+
+void hr__cache_raise(hr__cache *cache, int64_t size)
 {
 	hr__allocator *allocator = cache->allocator;
 	hr__lock_take(&allocator->lock);
-	hr__account(allocator, cache, 0); /* the peak so far, while [low] still says what it was */
-	int64_t more = credit - hr__load_relaxed(&cache->credit), in_use = hr__load_relaxed(&allocator->stats.in_use) + more;
-	hr__store_relaxed(&cache->credit, credit);
-	hr__store_relaxed(&cache->low, credit);
-	hr__store_relaxed(&allocator->stats.in_use, in_use);
-	if (hr__load_relaxed(&allocator->cache_count) > 1) hr__max(&allocator->stats.peak, in_use);
-	if (hr__load_relaxed(&allocator->usage->shared)) hr__usage_add(allocator, more);
+	if (hr__load_relaxed(&allocator->cache_count) == 1) {
+		hr__store_relaxed(&cache->level, HR__NO_LEVEL);
+	} else {
+		int64_t before = hr__load_relaxed(&cache->level), level = hr__load_relaxed(&cache->used) + size + HR__SLACK / 2;
+		if (level > before) {
+			hr__store_relaxed(&cache->level, level);
+			hr__owner_add(&allocator->stats.levels, level - before);
+			int64_t total = hr__load_relaxed(&allocator->stats.in_use) + hr__load_relaxed(&allocator->stats.levels);
+			if (total > hr__load_relaxed(&allocator->stats.peak)) hr__peak_evaluate(allocator);
+		}
+	}
 	hr__lock_release(&allocator->lock);
 }
 
@@ -112,8 +141,13 @@ void hr__cache_settle(hr__cache *cache, int64_t credit)
 static void fold(hr__cache *cache)
 {
 	hr__allocator *allocator = cache->allocator;
-	hr__cache_settle(cache, 0);
 	hr__lock_take(&allocator->lock);
+	hr__account(allocator, cache, 0); /* the peak that [high] tells of */
+	hr__owner_add(&allocator->stats.in_use, hr__load_relaxed(&cache->used));
+	hr__owner_add(&allocator->stats.levels, -hr__load_relaxed(&cache->level));
+	hr__store_relaxed(&cache->used, 0);
+	hr__store_relaxed(&cache->high, 0);
+	hr__store_relaxed(&cache->level, 0);
 	int64_t allocs = hr__load_relaxed(&cache->allocs);
 	hr__owner_add(&allocator->stats.allocs, allocs);
 	hr__owner_add(&allocator->stats.past_cached_allocs, allocs);
@@ -173,7 +207,7 @@ void hr__caches_empty(hr__allocator *allocator)
 
 static void cache_free(hr__cache *cache)
 {
-	hr__os()->free(cache, cache->bytes);
+	hr__os()->free(cache->block, cache->bytes);
 }
 
 /* A cache whose allocator is gone stays with its thread, unusable, until the thread ends or makes another in its place. */
@@ -256,10 +290,11 @@ hr__thread_state *hr__thread_get(void)
 static hr__cache *cache_new(hr__allocator *allocator, hr__thread_state *thread)
 {
 	uint32_t bins = allocator->kind == HR__KIND_BFC ? (HR__SMALL_MAX >> allocator->shift) + 1 : 0;
-	size_t bytes = sizeof(hr__cache) + bins * sizeof(hr__chunk_id);
+	size_t bytes = sizeof(hr__cache) + bins * sizeof(hr__chunk_id) + 2 * LINE;
 	void *block;
 	if (hr__os()->alloc(bytes, &block)) return NULL;
-	hr__cache *cache = block;
+	hr__cache *cache = (hr__cache *)(((uintptr_t)block + LINE - 1) & ~(uintptr_t)(LINE - 1));
+	cache->block = block;
 	cache->allocator = allocator;
 	cache->chunks = allocator->table.chunks;
 	cache->lookup = &allocator->lookup;
@@ -294,10 +329,14 @@ hr__cache *hr__cache_get(hr__allocator *allocator)
 	allocator->caches = cache;
 	uint32_t count = hr__load_relaxed(&allocator->cache_count) + 1;
 	hr__store_relaxed(&allocator->cache_count, count);
-	if (count > 1) { /* from here on the peak is that of the number that includes everybody's credit */
-		hr__max(&allocator->stats.peak, hr__load_relaxed(&allocator->stats.in_use));
-		hr__max(&allocator->stats.peak_error, (int64_t)count * HR__CREDIT_MAX);
+	hr__store_relaxed(&cache->level, count == 1 ? HR__NO_LEVEL : 0);
+	if (count == 2) /* what the other one, alone until now, had at most */
+		hr__max(&allocator->stats.peak, hr__load_relaxed(&allocator->stats.in_use) + hr__load_relaxed(&cache->next->high));
+	if (count > 1) {
+		hr__peak_evaluate(allocator);
+		hr__max(&allocator->stats.peak_error, (int64_t)count * HR__SLACK);
 	}
+	hr__watch_update(cache);
 	hr__lock_release(&allocator->lock);
 	hr__lock_release(&allocator->caches_lock);
 	thread->caches[allocator->slot] = cache;

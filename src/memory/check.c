@@ -5,7 +5,7 @@
  *   21  every chunk in state CACHED is in exactly one cache, in the bin of its size, and kept is the sum of their sizes
  *   22  bytes in use are the sum over chunks in use, and requested bytes the sum of what they asked for
  *   23  memory behind the regions is what is counted as reserved, and mapped chunks cover exactly the mapped pages
- *   24  credits are between 0 and their maximum
+ *   24  with several threads nobody has used more than his level, and the levels add up
  *   25  blocks allocated are allocations met less frees */
 #include "base/status.h"
 #include "memory/allocator.h"
@@ -38,9 +38,8 @@ static int check_chunks(const hr__allocator *allocator, struct books *books)
 
 static int check_cache(const hr__cache *cache, uint64_t limit, uint64_t *count)
 {
-	int64_t credit = hr__load_relaxed(&cache->credit);
 	uint64_t kept = 0;
-	if (credit < 0 || credit > HR__CREDIT_MAX) return 24;
+	if (hr__load_relaxed(&cache->used) > hr__load_relaxed(&cache->level)) return 24;
 	for (uint32_t bin = 0; bin < cache->bin_count; bin++) {
 		for (hr__chunk_id id = cache->bins[bin]; id; id = cache->chunks[id].link) {
 			const hr__chunk *chunk = &cache->chunks[id];
@@ -89,15 +88,17 @@ static int check_regions(const hr__allocator *allocator, uint64_t *mapped)
 
 static int check_totals(const hr__allocator *allocator, const struct books *books)
 {
-	int64_t credit = 0, requested = hr__load_relaxed(&allocator->stats.requested);
+	int64_t used = 0, levels = 0, requested = hr__load_relaxed(&allocator->stats.requested);
 	int64_t live = hr__load_relaxed(&allocator->stats.allocs) - hr__load_relaxed(&allocator->stats.failed) -
 	               hr__load_relaxed(&allocator->stats.frees);
 	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) {
-		credit += hr__load_relaxed(&cache->credit);
+		used += hr__load_relaxed(&cache->used);
+		levels += hr__load_relaxed(&cache->level);
 		requested += hr__load_relaxed(&cache->requested);
 		live += hr__load_relaxed(&cache->allocs) - hr__load_relaxed(&cache->frees);
 	}
-	if ((int64_t)books->in_use != hr__load_relaxed(&allocator->stats.in_use) - credit) return 22;
+	if ((int64_t)books->in_use != hr__load_relaxed(&allocator->stats.in_use) + used) return 22;
+	if (hr__load_relaxed(&allocator->cache_count) > 1 && levels != hr__load_relaxed(&allocator->stats.levels)) return 24;
 	if ((int64_t)books->requested != requested) return 22;
 	return (int64_t)books->live == live ? 0 : 25;
 }

@@ -167,7 +167,7 @@ hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_
 		return status;
 	}
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, address, bytes);
-	if (cache && cache->thread->scope_depth) hr__scope_note(cache->thread, allocator, (int64_t)bytes);
+	hr__observe(allocator, cache, (int64_t)bytes);
 	*out = (void *)(uintptr_t)address;
 	return HR_OK;
 }
@@ -191,7 +191,7 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 	hr__owner_add(&allocator->stats.frees, 1);
 	hr__owner_add(&allocator->stats.requested, -(int64_t)requested);
 	hr__lock_release(&allocator->lock);
-	if (cache && cache->thread->scope_depth) hr__scope_note(cache->thread, allocator, -(int64_t)bytes);
+	hr__observe(allocator, cache, -(int64_t)bytes);
 
 	/* The device takes memory away at once, so what was given to the streams must be done first. */
 	hr_status status = HR_OK;

@@ -6,11 +6,18 @@
 #include "memory/allocator.h"
 #include "trace/trace.h"
 
-/* ---- peak inside a scope ---- */
+/* ---- peak inside a scope, and of a device with several allocators ---- */
 
-void hr__scope_note(hr__thread_state *thread, const hr__allocator *allocator, int64_t bytes)
+void hr__watch_update(hr__cache *cache)
 {
-	uint32_t device = hr__device_index(allocator->device);
+	hr__store_relaxed(&cache->watch, cache->thread->scope_depth || hr__load_relaxed(&cache->allocator->usage->shared));
+}
+
+void hr__watch(hr__cache *cache, int64_t bytes)
+{
+	hr__thread_state *thread = cache->thread;
+	uint32_t device = hr__device_index(cache->allocator->device);
+	if (hr__load_relaxed(&cache->allocator->usage->shared)) hr__usage_add(cache->allocator->usage, bytes);
 	for (uint32_t i = 0; i < thread->scope_depth; i++) {
 		hr__scope_frame *frame = &thread->scopes[i];
 		if (frame->device != device) continue;
@@ -19,6 +26,13 @@ void hr__scope_note(hr__thread_state *thread, const hr__allocator *allocator, in
 		if (bytes > 0) frame->totals.num_allocs++;
 		else frame->totals.num_frees++;
 	}
+}
+
+/* The scopes of a thread watch all its caches; those it makes later look for themselves. */
+static void watch_changed(hr__thread_state *thread)
+{
+	for (uint32_t slot = 0; slot < HR__ALLOCATORS_MAX; slot++)
+		if (thread->caches[slot] && hr__load_acquire(&thread->caches[slot]->id)) hr__watch_update(thread->caches[slot]);
 }
 
 hr_status hr_stats_scope_begin(hr_device handle)
@@ -31,6 +45,7 @@ hr_status hr_stats_scope_begin(hr_device handle)
 	if (thread->scope_depth == HR__SCOPES_MAX)
 		return hr__fail(HR_TOO_MANY, "this thread is inside %u statistics scopes already; end one first", HR__SCOPES_MAX);
 	thread->scopes[thread->scope_depth++] = (hr__scope_frame){ .device = hr__device_index(device) };
+	if (thread->scope_depth == 1) watch_changed(thread);
 	return HR_OK;
 }
 
@@ -52,7 +67,7 @@ hr_status hr_stats_scope_end(hr_device handle, hr_stats_scope *scope)
 		*scope = frame->totals;
 		scope->struct_size = sizeof *scope;
 	}
-	thread->scope_depth--;
+	if (--thread->scope_depth == 0) watch_changed(thread);
 	return HR_OK;
 }
 

@@ -4,7 +4,7 @@
  * at the lock's version (lock.h); after 64 unlucky attempts it takes the lock. What a cache adds is read without its owner noticing:
  * its few numbers can be a moment apart, so the fields that must add up are derived from each other, not read apart:
  *
- *     in use   = accounted - credit of all caches          cached = kept by all caches
+ *     in use   = in_use + used by all caches               cached = kept by all caches
  *     free     = reserved - in use - cached                live   = allocs - failed - frees */
 #include <inttypes.h>
 #include <stdio.h>
@@ -28,9 +28,9 @@ static void add_and_peak(hr__atomic_i64 *value, hr__atomic_i64 *peak, int64_t by
 	}
 }
 
-void hr__usage_add(hr__allocator *allocator, int64_t bytes)
+void hr__usage_add(hr__usage *usage, int64_t bytes)
 {
-	add_and_peak(&allocator->usage->in_use, &allocator->usage->peak, bytes);
+	add_and_peak(&usage->in_use, &usage->peak, bytes);
 }
 
 void hr__stats_reserve(hr__allocator *allocator, int64_t bytes)
@@ -45,34 +45,33 @@ void hr__stats_reserve(hr__allocator *allocator, int64_t bytes)
 /* What an allocator has in use and had at most, exact while one thread uses it. */
 static void in_use_and_peak(const hr__allocator *allocator, int64_t *in_use, int64_t *peak)
 {
-	int64_t accounted = hr__load_relaxed(&allocator->stats.in_use), credit = 0, low = 0;
+	int64_t total = hr__load_relaxed(&allocator->stats.in_use), used = 0, high = 0;
 	bool one = hr__load_relaxed(&allocator->cache_count) == 1;
 	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) {
-		credit += hr__load_relaxed(&cache->credit);
-		if (one) low = hr__load_relaxed(&cache->low);
+		used += hr__load_relaxed(&cache->used);
+		high = hr__load_relaxed(&cache->high);
 	}
-	*in_use = accounted > credit ? accounted - credit : 0;
+	*in_use = total + used > 0 ? total + used : 0;
 	*peak = hr__load_relaxed(&allocator->stats.peak);
-	if (one && accounted - low > *peak) *peak = accounted - low;
+	if (one && total + high > *peak) *peak = total + high;
 	if (*in_use > *peak) *peak = *in_use;
 }
 
-/* The second allocator on a device: from now on their sum is tracked as one number. With the registry's lock held. */
+/* The second allocator on a device: from now on their sum is tracked as one number, block by block. With the registry's lock held. */
 static void start_sharing(hr__allocator *first, void *context)
 {
 	hr__usage *usage = context;
 	int64_t in_use, peak;
-	hr__lock_take(&first->caches_lock);
+	hr__caches_stop(first);
 	hr__lock_take(&first->lock);
 	in_use_and_peak(first, &in_use, &peak);
-	hr__store_relaxed(&usage->in_use, hr__load_relaxed(&first->stats.in_use));
+	hr__store_relaxed(&usage->in_use, in_use);
 	if (peak > hr__load_relaxed(&usage->peak)) hr__store_relaxed(&usage->peak, peak);
 	hr__store_relaxed(&usage->shared, 1);
+	for (hr__cache *cache = first->caches; cache; cache = cache->next) hr__watch_update(cache);
 	hr__lock_release(&first->lock);
-	hr__lock_release(&first->caches_lock);
+	hr__caches_start(first);
 }
-
-
 
 void hr__usage_join(hr__allocator *allocator)
 {
@@ -86,7 +85,7 @@ void hr__usage_join(hr__allocator *allocator)
 void hr__usage_leave(hr__allocator *allocator)
 {
 	hr__usage *usage = allocator->usage;
-	if (hr__load_relaxed(&usage->shared)) hr__usage_add(allocator, -hr__load_relaxed(&allocator->stats.in_use));
+	if (hr__load_relaxed(&usage->shared)) hr__usage_add(usage, -hr__load_relaxed(&allocator->stats.in_use));
 	else hr__max(&usage->peak, hr__load_relaxed(&allocator->stats.peak));
 	hr__store_relaxed(&usage->allocators, hr__load_relaxed(&usage->allocators) - 1);
 	if (hr__load_relaxed(&usage->allocators) == 0) hr__store_relaxed(&usage->shared, 0);
@@ -307,7 +306,7 @@ static void reset_one(hr__allocator *allocator, void *context)
 		allocs += hr__load_relaxed(&cache->allocs);
 		frees += hr__load_relaxed(&cache->frees);
 		hr__store_relaxed(&cache->largest, 0);
-		hr__store_relaxed(&cache->low, hr__load_relaxed(&cache->credit));
+		hr__store_relaxed(&cache->high, hr__load_relaxed(&cache->used));
 	}
 	int64_t failed = hr__load_relaxed(&allocator->stats.failed);
 	hr__store_relaxed(&allocator->stats.base_allocs, allocs);
@@ -322,8 +321,9 @@ static void reset_one(hr__allocator *allocator, void *context)
 	hr__store_relaxed(&allocator->stats.trims, 0);
 	hr__store_relaxed(&allocator->stats.largest, 0);
 	bool one = hr__load_relaxed(&allocator->cache_count) <= 1;
-	hr__store_relaxed(&allocator->stats.peak, one ? in_use : hr__load_relaxed(&allocator->stats.in_use));
-	hr__store_relaxed(&allocator->stats.peak_error, one ? 0 : (int64_t)hr__load_relaxed(&allocator->cache_count) * HR__CREDIT_MAX);
+	hr__store_relaxed(&allocator->stats.peak, in_use);
+	hr__store_relaxed(&allocator->stats.peak_error, one ? 0 : (int64_t)hr__load_relaxed(&allocator->cache_count) * HR__SLACK);
+	if (!one) hr__peak_evaluate(allocator);
 	hr__store_relaxed(&allocator->stats.peak_reserved, hr__load_relaxed(&allocator->stats.reserved));
 	hr__lock_release(&allocator->lock);
 	hr__lock_release(&allocator->caches_lock);

@@ -29,7 +29,7 @@
 #define HR__BLOCKFILE_HOLDERS 16384u
 
 typedef struct hr__chunk {
-	void *base;          /* NULL: this entry is free */
+	void *base; /* NULL: this entry is free */
 	size_t bytes;
 	uint32_t unfinished; /* blocks not yet given back, those not yet handed out included; chunk 0 has one more, for the front */
 } hr__chunk;
@@ -37,15 +37,15 @@ typedef struct hr__chunk {
 /* Starts as zeros. */
 typedef struct hr__blockfile {
 	bool is_open;
-	int fd;              /* meaningful while is_open */
-	int error;           /* the errno that stopped the growth; 0 while it can grow */
+	int fd;    /* meaningful while is_open */
+	int error; /* the errno that stopped the growth; 0 while it can grow */
 	uint32_t block_bytes;
 	size_t front_bytes;
-	size_t step;         /* bytes of the next chunk */
-	uint64_t end;        /* bytes of the file that are mapped or were: where the next chunk begins */
-	uint64_t next;       /* where the next block begins; == end when a chunk is needed first */
-	uint32_t newest;     /* the chunk that blocks are handed out from */
-	uint32_t entries;    /* chunks[] from here on were never used */
+	size_t step;      /* bytes of the next chunk */
+	uint64_t end;     /* bytes of the file that are mapped or were: where the next chunk begins */
+	uint64_t next;    /* where the next block begins; == end when a chunk is needed first */
+	uint32_t newest;  /* the chunk that blocks are handed out from */
+	uint32_t entries; /* chunks[] from here on were never used */
 	hr__chunk chunks[HR__BLOCKFILE_HOLDERS + 1];
 } hr__blockfile;
 

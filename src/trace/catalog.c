@@ -113,7 +113,9 @@ static hr_status put_item(hr__finder *f, hr__list *items, uint32_t number, const
 		return HR_OK;
 	}
 	/* The limit also bounds the time that numbers chosen to collide can take. */
-	if (items->count >= HR__TRACE_IDS_MAX) return hr__fail(HR_BAD_FORMAT, "the trace defines more than 65536 devices or allocators");
+	if (items->count >= HR__TRACE_IDS_MAX) {
+		return hr__fail(HR_BAD_FORMAT, "not a valid trace: it defines more than 65536 devices or allocators");
+	}
 	status = hr__list_add(items, item);
 	if (status == HR_OK) *slot = (uint32_t)items->count;
 	return status;
@@ -122,10 +124,8 @@ static hr_status put_item(hr__finder *f, hr__list *items, uint32_t number, const
 hr_status hr__catalog_define(hr__catalog *catalog, const hr__definition *d)
 {
 	switch (d->kind) {
-	case HR__RECORD_NAME:
-		return define(&catalog->names, d->number, hr__name_of_bytes(d->text, d->text_length));
-	case HR__RECORD_SHAPE:
-		return define(&catalog->shapes, d->number, hr_shape_intern(d->dims, d->rank));
+	case HR__RECORD_NAME: return define(&catalog->names, d->number, hr__name_of_bytes(d->text, d->text_length));
+	case HR__RECORD_SHAPE: return define(&catalog->shapes, d->number, hr_shape_intern(d->dims, d->rank));
 	case HR__RECORD_DEVICE: {
 		hr__trace_device device = { d->number, text_of(d->text, d->text_length), d->limit, d->page };
 		return put_item(&catalog->device_finder, &catalog->devices, d->number, &device);

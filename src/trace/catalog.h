@@ -1,6 +1,6 @@
 /* catalog.h - what the numbers in a trace file stand for: names and shapes as ids of this process, devices and allocators.
  *
- * Definitions may come later in the file than the events that use them, so uses are noted with their place and judged at the end. */
+ * Definitions may come later in the file than the events that use them: uses are noted with their place and judged at the end. */
 #ifndef HR_TRACE_CATALOG_H
 #define HR_TRACE_CATALOG_H
 

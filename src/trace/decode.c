@@ -1,7 +1,7 @@
 /* decode.c - see decode.h, and docs/trace-format.md for what the bytes mean.
  *
- * A cursor reads fields and remembers the first thing that went wrong; reading goes on with zeros then, and the record is judged once,
- * at its end. So no field's reader needs to be checked by its caller, and none can be forgotten. */
+ * A cursor reads fields and remembers the first thing that went wrong; reading goes on with zeros then, and the record is judged
+ * once, at its end. So no field's reader needs to be checked by its caller, and none can be forgotten. */
 #include "trace/decode.h"
 
 #include <string.h>
@@ -166,7 +166,8 @@ static void get_event(hr__decoder *d, cursor *c, uint32_t tag, hr__event *event)
 
 static void check_number(cursor *part, uint32_t number)
 {
-	if (number <= HR_NAME_OTHER || number >= HR__TRACE_IDS_MAX) complain(part, "the number of a name or shape is not from 2 to 65535");
+	bool is_right = number > HR_NAME_OTHER && number < HR__TRACE_IDS_MAX;
+	if (!is_right) complain(part, "the number of a name or shape is not from 2 to 65535");
 }
 
 static void get_shape(cursor *part, hr__definition *out)

@@ -15,7 +15,7 @@ typedef struct hr__list {
 	size_t item_bytes;
 } hr__list;
 
-/* Makes room for [count] items; new ones are zero. The capacity at least doubles, so that adding one at a time takes linear time. */
+/* Makes room for [count] items; new ones are zero. The capacity at least doubles, so adding one at a time takes linear time. */
 static inline hr_status hr__list_reserve(hr__list *list, size_t count)
 {
 	void *items;

@@ -1,7 +1,7 @@
 /* reader.c - opens a trace, checks all of it, and gives its events back in order of time.
  *
- * Opening walks the file once, block by block. It checks every record, counts events, interns names and shapes, and builds two lists:
- * the blocks, and the lanes they belong to.
+ * Opening walks the file once, block by block. It checks every record, counts events, interns names and shapes, and builds two
+ * lists: the blocks, and the lanes they belong to.
  *
  *   lanes    [0] -> block 0 -> block 2 -> block 5        each lane is in order of time
  *            [1] -> block 1 -> block 4
@@ -26,26 +26,26 @@
 #define BLOCK_HEADER sizeof(hr__trace_block)
 
 typedef struct block {
-	uint64_t offset;     /* of the block in the file */
+	uint64_t offset; /* of the block in the file */
 	uint64_t first_time;
-	uint32_t used;       /* bytes of records, as opening found them */
+	uint32_t used; /* bytes of records, as opening found them */
 	uint32_t thread;
-	uint32_t next;       /* in the lane; NONE: last */
-	bool cut;            /* the file ends before the block's committed length */
+	uint32_t next; /* in the lane; NONE: last */
+	bool cut;      /* the file ends before the block's committed length */
 } block;
 
 typedef struct lane {
 	uint32_t first, last; /* blocks */
 	uint32_t count;
-	uint64_t end_time;    /* of its last event */
+	uint64_t end_time; /* of its last event */
 
 	/* While it is being read. */
-	uint32_t current;     /* block; NONE: not begun */
-	uint8_t *buffer;      /* the block's records when they come from a file */
+	uint32_t current; /* block; NONE: not begun */
+	uint8_t *buffer;  /* the block's records when they come from a file */
 	size_t buffer_bytes;
 	const uint8_t *records;
 	hr__decoder decoder;
-	hr__event event;      /* the next one */
+	hr__event event; /* the next one */
 } lane;
 
 typedef struct heap_entry {
@@ -56,15 +56,15 @@ typedef struct heap_entry {
 struct hr__trace_reader {
 	const uint8_t *bytes; /* NULL: the file at fd */
 	int fd;
-	uint64_t size;        /* of the file, less what follows the end of a complete one */
+	uint64_t size; /* of the file, less what follows the end of a complete one */
 	uint64_t header_size, block_size;
 	uint64_t units_per_second;
-	bool cut;             /* part of the last block is missing */
-	hr_status failed;     /* what next ran into; it stays */
+	bool cut;         /* part of the last block is missing */
+	hr_status failed; /* what next ran into; it stays */
 
 	hr__list blocks, lanes, heap;
 	hr__catalog catalog;
-	uint8_t *scratch;     /* one block, while opening a file */
+	uint8_t *scratch; /* one block, while opening a file */
 	size_t scratch_bytes;
 	hr__trace_summary summary;
 };
@@ -88,34 +88,36 @@ static hr_status get_bytes(const hr__trace_reader *r, uint64_t offset, size_t le
 	}
 	int error = hr__os()->file_read(r->fd, room, length, offset, &done);
 	if (error != 0) return hr__os_fail(error, "reading a trace at byte %llu", (unsigned long long)offset);
-	if (done < length) return hr__fail(HR_IO, "the trace became shorter while it was read: byte %llu", (unsigned long long)(offset + done));
+	if (done < length) {
+		return hr__fail(HR_IO, "the trace became shorter while it was read: it ends at byte %llu",
+		                (unsigned long long)(offset + done));
+	}
 	return HR_OK;
 }
 
 /* ---- opening: the header ---- */
 
-static hr_status check_header(hr__trace_reader *r, const hr__trace_header *h)
+static hr_status check_header(const hr__trace_reader *r, const hr__trace_header *h)
 {
-	static const char *where = "not a valid trace: byte";
-	if (memcmp(h->magic, HR__TRACE_MAGIC, sizeof(h->magic)) != 0) return hr__fail(HR_BAD_FORMAT, "%s 0: it does not begin like one", where);
+	if (memcmp(h->magic, HR__TRACE_MAGIC, sizeof(h->magic)) != 0) return bad(0, "it does not begin like one");
+	if (h->major == 0) return bad(8, "there is no version 0");
 	if (h->major > HR__TRACE_MAJOR) {
-		return hr__fail(HR_TOO_NEW, "the trace has version %u.%u; this program reads up to %u", h->major, h->minor, HR__TRACE_MAJOR);
+		return hr__fail(HR_TOO_NEW, "the trace has version %u.%u; this program reads up to %d", h->major, h->minor,
+		                HR__TRACE_MAJOR);
 	}
-	if (h->major == 0) return hr__fail(HR_BAD_FORMAT, "%s 8: there is no version 0", where);
-	if (h->byte_order != HR__TRACE_BYTE_ORDER) return hr__fail(HR_BAD_FORMAT, "%s 36: the byte order is not little-endian", where);
+	if (h->byte_order != HR__TRACE_BYTE_ORDER) return bad(36, "the byte order is not little-endian");
 	if (h->required & ~HR__TRACE_REQUIRED_KNOWN) {
 		return hr__fail(HR_TOO_NEW, "the trace needs features that this program does not have (byte 16: %llx)",
 		                (unsigned long long)h->required);
 	}
-	if (h->header_size < sizeof(*h) || h->header_size > HR__TRACE_HEADER_MAX) {
-		return hr__fail(HR_BAD_FORMAT, "%s 12: a header of %u bytes", where, h->header_size);
+	if (h->header_size < sizeof(*h) || h->header_size > HR__TRACE_HEADER_MAX) return bad(12, "the header's size is out of range");
+	if (h->block_size < HR__TRACE_BLOCK_MIN || h->block_size > HR__TRACE_BLOCK_MAX)
+		return bad(32, "the blocks' size is out of range");
+	if (h->units_per_second == 0) return bad(56, "the clock stands still");
+	if (h->complete != 0 && h->file_bytes < h->header_size) return bad(80, "the file is smaller than its header");
+	if (r->size < h->header_size) {
+		return hr__fail(HR_TRUNCATED, "the trace ends inside its header, at byte %llu", (unsigned long long)r->size);
 	}
-	if (h->block_size < HR__TRACE_BLOCK_MIN || h->block_size > HR__TRACE_BLOCK_MAX) {
-		return hr__fail(HR_BAD_FORMAT, "%s 32: blocks of %u bytes", where, h->block_size);
-	}
-	if (h->units_per_second == 0) return hr__fail(HR_BAD_FORMAT, "%s 56: the clock stands still", where);
-	if (h->complete != 0 && h->file_bytes < h->header_size) return hr__fail(HR_BAD_FORMAT, "%s 80: the file is smaller than its header", where);
-	if (r->size < h->header_size) return hr__fail(HR_TRUNCATED, "the trace ends inside its header, at byte %llu", (unsigned long long)r->size);
 	return HR_OK;
 }
 
@@ -171,6 +173,20 @@ static void note_thread(hr__trace_reader *r, uint32_t thread)
 	if (thread >= r->summary.threads) r->summary.threads = (uint64_t)thread + 1;
 }
 
+/* Where the decoder stands in the file. */
+static uint64_t place_of(const block *b, const hr__decoder *decoder, const uint8_t *records)
+{
+	return b->offset + BLOCK_HEADER + (uint64_t)(decoder->at - records);
+}
+
+/* What it means that a block's records end with [decoded]. */
+static hr_status judge_end(const block *b, hr__decoded decoded, uint64_t place, const char *why)
+{
+	if (decoded == HR__DECODED_BAD) return bad(place, why);
+	if (decoded == HR__DECODED_CUT && !b->cut) return bad(place, "a record reaches over the end of its block");
+	return HR_OK;
+}
+
 /* Checks every record of a block, counts the events and takes the definitions. */
 static hr_status check_records(hr__trace_reader *r, const block *b, const uint8_t *records, uint64_t *end_time)
 {
@@ -178,60 +194,66 @@ static hr_status check_records(hr__trace_reader *r, const block *b, const uint8_
 	hr__event event;
 	hr__definition definition;
 	const char *why = NULL;
+	hr_status status = HR_OK;
 	hr__decoder_start(&decoder, records, b->used, b->thread, b->first_time);
-	for (;;) {
-		uint64_t offset = b->offset + BLOCK_HEADER + (uint64_t)(decoder.at - records);
-		hr_status status = HR_OK;
-		switch (hr__decode(&decoder, &event, &definition, &why)) {
-		case HR__DECODED_EVENT:
+	while (status == HR_OK) {
+		uint64_t place = place_of(b, &decoder, records);
+		hr__decoded decoded = hr__decode(&decoder, &event, &definition, &why);
+		if (decoded == HR__DECODED_EVENT) {
 			r->summary.events++;
 			note_thread(r, event.thread);
 			*end_time = event.time_ns;
-			status = hr__catalog_note(&r->catalog, &event, offset);
-			break;
-		case HR__DECODED_DEFINITION:
+			status = hr__catalog_note(&r->catalog, &event, place);
+		} else if (decoded == HR__DECODED_DEFINITION) {
 			status = hr__catalog_define(&r->catalog, &definition);
-			break;
-		case HR__DECODED_CUT:
-			if (!b->cut) return bad(b->offset + BLOCK_HEADER + (uint64_t)(decoder.at - records), "a record reaches over the end of its block");
-			return HR_OK;
-		case HR__DECODED_BAD:
-			return bad(b->offset + BLOCK_HEADER + (uint64_t)(decoder.at - records), why);
-		case HR__DECODED_END:
-			return HR_OK;
+		} else {
+			return judge_end(b, decoded, place_of(b, &decoder, records), why);
 		}
-		if (status != HR_OK) return status;
 	}
+	return status;
 }
 
-/* Reads [available] bytes of a block at [offset], checks them and takes them into the index. */
+/* The block's header says that it is one of records that this program can read. *is_used is false for one that is to be skipped. */
+static hr_status check_block(const hr__trace_reader *r, const hr__trace_block *h, uint64_t offset, bool *is_used)
+{
+	uint32_t magic = hr__load_relaxed(&h->magic);
+	*is_used = magic == HR__TRACE_BLOCK_MAGIC && h->type < HR__BLOCK_SKIPPABLE;
+	if (magic != 0 && magic != HR__TRACE_BLOCK_MAGIC) return bad(offset, "there should be a block");
+	if (!*is_used) return HR_OK;
+	if (h->type != HR__BLOCK_RECORDS) {
+		return hr__fail(HR_TOO_NEW, "the trace has a block of type %u at byte %llu, which this program does not know", h->type,
+		                (unsigned long long)offset);
+	}
+	if (hr__load_relaxed(&h->committed) > r->block_size - BLOCK_HEADER)
+		return bad(offset + 32, "the block is fuller than it is large");
+	return HR_OK;
+}
+
+/* Checks the block at [offset], of which [available] bytes are there, and takes it into the index. The header is read before the
+ * records, and in one go: in a file that is being written, what lies below a committed length is there once the length is. */
 static hr_status take_block(hr__trace_reader *r, uint64_t offset, size_t available)
 {
 	hr__trace_block h;
 	const uint8_t *bytes;
-	hr_status status = get_bytes(r, offset, available, r->scratch, &bytes);
+	bool is_used;
+	hr_status status = get_bytes(r, offset, sizeof(h), &h, &bytes);
 	if (status != HR_OK) return status;
-	memcpy(&h, bytes, sizeof(h));
-	uint32_t magic = hr__load_relaxed(&h.magic), committed = hr__load_relaxed(&h.committed);
-	if (magic == 0) return HR_OK;
-	if (magic != HR__TRACE_BLOCK_MAGIC) return bad(offset, "there should be a block");
-	if (h.type >= HR__BLOCK_SKIPPABLE) return HR_OK;
-	if (h.type != HR__BLOCK_RECORDS) {
-		return hr__fail(HR_TOO_NEW, "the trace has a block of type %u at byte %llu, which this program does not know", h.type,
-		                (unsigned long long)offset);
-	}
-	if (committed > r->block_size - BLOCK_HEADER) return bad(offset + 32, "the block is fuller than it is large");
-	block b = { .offset = offset, .first_time = h.first_time, .used = committed, .thread = h.thread, .next = NONE };
-	if (committed > available - BLOCK_HEADER) {
+	memmove(&h, bytes, sizeof(h));
+	status = check_block(r, &h, offset, &is_used);
+	if (status != HR_OK || !is_used) return status;
+	block b = { .offset = offset, .first_time = h.first_time, .thread = h.thread, .next = NONE };
+	b.used = hr__load_relaxed(&h.committed);
+	if (b.used > available - BLOCK_HEADER) {
 		b.used = (uint32_t)(available - BLOCK_HEADER);
 		b.cut = r->cut = true;
 	}
 	status = add_block(r, &h, &b);
+	if (status == HR_OK) status = get_bytes(r, offset + BLOCK_HEADER, b.used, r->scratch, &bytes);
 	if (status != HR_OK) return status;
 	lane *l = hr__list_at(&r->lanes, h.lane);
 	l->end_time = h.first_time;
 	note_thread(r, h.thread);
-	return check_records(r, &b, bytes + BLOCK_HEADER, &l->end_time);
+	return check_records(r, &b, bytes, &l->end_time);
 }
 
 static hr_status take_blocks(hr__trace_reader *r)
@@ -419,7 +441,7 @@ static hr_status begin_block(const hr__trace_reader *r, lane *l, uint32_t index)
 static hr_status advance(const hr__trace_reader *r, lane *l)
 {
 	hr__definition definition;
-	const char *why = "a record reaches over the end of its block";
+	const char *why = NULL;
 	hr_status status = HR_OK;
 	if (l->current == NONE) status = begin_block(r, l, l->first);
 	while (status == HR_OK) {
@@ -427,11 +449,9 @@ static hr_status advance(const hr__trace_reader *r, lane *l)
 		hr__decoded decoded = hr__decode(&l->decoder, &l->event, &definition, &why);
 		if (decoded == HR__DECODED_EVENT) return HR_OK;
 		if (decoded == HR__DECODED_DEFINITION) continue;
-		if (decoded == HR__DECODED_BAD || (decoded == HR__DECODED_CUT && !b->cut)) {
-			return bad(b->offset + BLOCK_HEADER + (uint64_t)(l->decoder.at - l->records), why != NULL ? why : "the file changed");
-		}
-		if (b->next == NONE) return HR_NOT_READY;
-		status = begin_block(r, l, b->next);
+		/* Opening found nothing wrong here: the file has changed since. */
+		status = judge_end(b, decoded, place_of(b, &l->decoder, l->records), why);
+		if (status == HR_OK) status = b->next == NONE ? HR_NOT_READY : begin_block(r, l, b->next);
 	}
 	return status;
 }
@@ -445,7 +465,8 @@ static uint64_t units_to_ns(const hr__trace_reader *r, uint64_t units)
 static hr_dtype known_dtype(uint32_t dtype)
 {
 	switch (dtype) {
-#define DTYPE_CASE(name, number, size, text) case number: return HR_DTYPE_##name;
+#define DTYPE_CASE(name, number, size, text) \
+	case number: return HR_DTYPE_##name;
 		HR_DTYPE_TABLE(DTYPE_CASE)
 #undef DTYPE_CASE
 	default: return HR_DTYPE_NONE;

@@ -1,7 +1,7 @@
 /* trace.h - the write side of observation: what happened, as events in a file that survives the process.
  *
- * The format is docs/trace-format.md; read that first. Each thread appends to a block of its own in a shared mapping of the file, so
- * writing an event takes no lock and no system call, and what is written is in the file even after kill -9.
+ * The format is docs/trace-format.md; read that first. Each thread appends to a block of its own in a shared mapping of the file,
+ * so writing an event takes no lock and no system call, and what is written is in the file even after kill -9.
  *
  * Events are emitted by `memory` and `lms`, and op, use and step events by a runtime or a plug-in; each thing once. */
 #ifndef HR_TRACE_TRACE_H
@@ -73,11 +73,11 @@ hr_status hr__trace_open_blocks(const char *path, uint32_t block_bytes);
 /* Ends: flushes, cuts the file to what was written. HR_IO when events were lost since the disk was full. HR_INVALID_ARGUMENT when
  * nothing is recorded. No other thread may be writing events that matter; ones that do race are dropped whole. */
 hr_status hr__trace_close(void);
-/* After fork, in the child: stop writing, leave the parent's file alone. Runs by itself after every fork once a trace was opened. */
+/* After fork, in the child: stop writing, leave the parent's file alone. Runs by itself once a trace was opened. */
 void hr__trace_forget(void);
 /* The calling thread ends: another one may go on in its block. To be called by whoever learns of the end of threads; without it
- * each thread that ever wrote an event costs a block of the file, and after 16,384 of them events of new threads are lost. The thread
- * may still write events afterwards. */
+ * each thread that ever wrote an event costs a block of the file, and after 16,384 of them events of new threads are lost. The
+ * thread may still write events afterwards. */
 void hr__trace_thread_exit(void);
 /* Events that could not be written since hr__trace_open. */
 uint64_t hr__trace_lost(void);
@@ -110,7 +110,7 @@ typedef struct hr__trace_allocator {
 
 typedef struct hr__trace_summary {
 	uint64_t start_wall_ns;
-	uint64_t events, threads, blocks;
+	uint64_t events, threads, blocks; /* thread numbers are below threads */
 	bool complete;           /* false: the writer was killed; everything before that is here */
 	uint64_t lost;           /* events the writer could not write */
 	const hr__trace_device *devices;
@@ -119,13 +119,15 @@ typedef struct hr__trace_summary {
 	size_t allocator_count;
 } hr__trace_summary;
 
-/* Opens a trace; reads and checks all of it once. HR_IO, HR_BAD_FORMAT (the message says at which byte), HR_TOO_NEW,
- * HR_NO_HOST_MEMORY. Memory used is in proportion to names, threads and blocks, never to what a length field claims. */
+/* Opens a trace; reads and checks all of it once. HR_IO, HR_BAD_FORMAT (the message says at which byte), HR_TRUNCATED (it ends
+ * inside its header; a file that ends later is read as far as it goes, with complete = false), HR_TOO_NEW, HR_NO_HOST_MEMORY.
+ * Memory used is in proportion to names, threads and blocks, never to what a length field claims. */
 hr_status hr__trace_reader_open(const char *path, hr__trace_reader **out);
 /* The same over bytes in memory, which must outlive the reader. */
 hr_status hr__trace_reader_open_memory(const void *bytes, size_t size, hr__trace_reader **out);
 const hr__trace_summary *hr__trace_reader_summary(const hr__trace_reader *reader);
-/* The next event of all threads in order of time. HR_NOT_READY at the end. Names and shapes are this process's. */
+/* The next event of all threads in order of time. HR_NOT_READY at the end. Names and shapes are this process's. HR_IO,
+ * HR_BAD_FORMAT (somebody changed the file since it was opened) and HR_NO_HOST_MEMORY end the reading too. */
 hr_status hr__trace_reader_next(hr__trace_reader *reader, hr__event *out);
 void hr__trace_reader_close(hr__trace_reader *reader);
 

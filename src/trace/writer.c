@@ -1,8 +1,8 @@
 /* writer.c - appends events to the file that is being recorded.
  *
  * Each thread has a writer: a record of static storage that holds the block it appends to and what the next record is a difference
- * to. An event is made of plain stores into the block and one release store of the block's committed length; no lock, no system call.
- * About once per 64 KiB a thread takes the next block under the trace lock.
+ * to. An event is made of plain stores into the block and one release store of the block's committed length; no lock, no system
+ * call. About once per 64 KiB a thread takes the next block under the trace lock.
  *
  * INVARIANTS
  *
@@ -16,10 +16,10 @@
  * CLOSING WHILE OTHERS WRITE
  *
  * hr__trace_close sets hr__trace_on to 0, passes hr__heavy_barrier and waits until no writer is busy. A thread that set busy before
- * is waited for: its event is whole and in the file. One that sets it later sees hr__trace_on = 0 (that is what the pair of barriers
- * guarantees) and touches nothing. Then nobody can be inside the mapping and it goes away. The price on the hot path is two stores to
- * a line that the thread has anyway. Leaving the mapping in place until the next recording would save them, but a thread that was
- * preempted for long enough would still write into memory that is someone else's by then.
+ * is waited for: its event is whole and in the file. One that sets it later sees hr__trace_on = 0 (that is what the pair of
+ * barriers guarantees) and touches nothing. Then nobody can be inside the mapping and it goes away. The price on the hot path is
+ * two stores to a line that the thread has anyway. Leaving the mapping in place until the next recording would save them, but a
+ * thread that was preempted for long enough would still write into memory that is someone else's by then.
  *
  * A thread that last wrote to an earlier recording notices by the generation number, which is what hr__trace_on holds. */
 #include <stdio.h>
@@ -34,9 +34,9 @@
 #include "trace/blockfile.h"
 #include "trace/format.h"
 
-#define BLOCK_BYTES_MIN 4096u      /* room for the longest definition with much to spare */
+#define BLOCK_BYTES_MIN 4096u /* room for the longest definition with much to spare */
 #define BLOCK_BYTES_MAX (1u << 20)
-#define TEXT_MAX 255u              /* bytes of the names of devices, allocators and kinds; longer ones are cut */
+#define TEXT_MAX 255u /* bytes of the names of devices, allocators and kinds; longer ones are cut */
 #define PAYLOAD_MAX (9u * 3 + HR__NAME_LENGTH_MAX)
 #define UNITS_PER_SECOND_MIN 125e6 /* a unit of the file's clock is the most ticks that are at most 8 ns: bytes saved, order kept */
 
@@ -47,24 +47,24 @@ _Static_assert(PAYLOAD_MAX >= 9 * 3 + 2 * TEXT_MAX && BLOCK_BYTES_MIN > 2 * PAYL
 
 typedef struct writer {
 	/* Read and written by every event. */
-	hr__atomic_u32 busy;     /* 1 while the owner is inside an event; see above */
-	uint32_t generation;     /* the recording that it writes to; an old one or UNATTACHED: attach first */
-	uint8_t *at;             /* where the next record begins */
-	uint8_t *limit;          /* an event fits when at <= limit */
-	hr__trace_block *block;  /* NULL: none */
-	uint64_t start_ticks;    /* of the recording */
-	uint64_t time;           /* of the last event, in units since the start */
-	uint64_t address;        /* this and those below: what the next record's fields are compared with */
+	hr__atomic_u32 busy;    /* 1 while the owner is inside an event; see above */
+	uint32_t generation;    /* the recording that it writes to; an old one or UNATTACHED: attach first */
+	uint8_t *at;            /* where the next record begins */
+	uint8_t *limit;         /* an event fits when at <= limit */
+	hr__trace_block *block; /* NULL: none */
+	uint64_t start_ticks;   /* of the recording */
+	uint64_t time;          /* of the last event, in units since the start */
+	uint64_t address;       /* this and those below: what the next record's fields are compared with */
 	uint32_t allocator, stream;
 	uint32_t op, scope, tag, shape; /* numbers of the file */
 	hr_dtype dtype;
-	uint32_t shift;          /* ticks to units */
+	uint32_t shift; /* ticks to units */
 
 	/* Used when a block is taken. */
-	uint32_t chunk;          /* of the block; for hr__blockfile_give */
+	uint32_t chunk; /* of the block; for hr__blockfile_give */
 	uint32_t lane, thread;
 	uint32_t block_generation; /* the recording that block, lane and sequence belong to */
-	uint64_t sequence;       /* of the next block */
+	uint64_t sequence;         /* of the next block */
 	struct writer *next_free;
 } __attribute__((aligned(128))) writer;
 
@@ -72,22 +72,22 @@ enum { IDLE, OPENING, OPEN, CLOSING };
 
 hr__atomic_u32 hr__trace_on; /* the generation of the recording; 0: none */
 
-static hr__atomic_u32 state;       /* one of the enum; makes open and close exclude each other */
-static uint32_t last_generation;   /* guarded by state being OPENING */
-static uint64_t units_per_second;  /* those that follow up to lock: written while OPENING, then constant */
+static hr__atomic_u32 state;      /* one of the enum; makes open and close exclude each other */
+static uint32_t last_generation;  /* guarded by state being OPENING */
+static uint64_t units_per_second; /* those that follow up to lock: written while OPENING, then constant */
 static uint64_t start_ticks;
 static uint32_t ticks_shift;
 static hr__trace_header *header;
 static hr__atomic_u64 lost;
-static char recorded_path[256];    /* for messages; cut if need be */
+static char recorded_path[256]; /* for messages; cut if need be */
 
 static hr__lock lock = HR__LOCK_INIT(HR__RANK_TRACE);
-static hr__blockfile file;         /* from here to the writers: guarded by lock */
+static hr__blockfile file; /* from here to the writers: guarded by lock */
 static uint64_t last_block_offset;
 static hr__trace_block *last_block; /* NULL when no longer mapped */
 static uint32_t lane_count, thread_count;
-static uint32_t name_count, shape_count;       /* numbers given out in this file */
-static uint32_t name_ids_end, shape_ids_end;   /* name_numbers and shape_numbers are 0 from here on */
+static uint32_t name_count, shape_count;     /* numbers given out in this file */
+static uint32_t name_ids_end, shape_ids_end; /* name_numbers and shape_numbers are 0 from here on */
 static writer *free_writers;
 
 /* Number in the file, plus 1, of each name and shape of the process; 0 when not defined there yet. Written under lock. */
@@ -198,8 +198,8 @@ static __attribute__((cold, noinline)) writer *own_writer(void)
 
 static bool put_record(writer *w, unsigned kind, const uint8_t *payload, size_t length);
 
-/* Makes a busy writer belong to recording [generation]. A writer whose former owner ended in this very recording goes on in the same
- * block under a new thread number; otherwise the first event takes a block. */
+/* Makes a busy writer belong to recording [generation]. A writer whose former owner ended in this very recording goes on in the
+ * same block under a new thread number; otherwise the first event takes a block. */
 static void attach(writer *w, uint32_t generation)
 {
 	uint8_t payload[9 + HR__VARINT_SCRIBBLE];
@@ -325,8 +325,8 @@ static const number_table shapes = {
 	shape_numbers, HR__SHAPES_MAX, hr__shapes_count, &shape_count, &shape_ids_end, HR__RECORD_SHAPE, shape_payload,
 };
 
-/* Gives [id] a number in the file. The lock is held from choosing the number to publishing it, so that numbers are dense and defined
- * before they are used. Room is made before, since taking a block takes the lock. */
+/* Gives [id] a number in the file. The lock is held from choosing the number to publishing it, so that numbers are dense and
+ * defined before they are used. Room is made before, since taking a block takes the lock. */
 static bool define(writer *w, const number_table *table, uint32_t id)
 {
 	uint8_t payload[PAYLOAD_MAX + HR__VARINT_SCRIBBLE];
@@ -376,9 +376,9 @@ void hr__trace_define_allocator(uint32_t id, const char *name, const char *kind,
 
 /* ---- events ----
  *
- * Reading the processor's counter takes 25 cycles, more than all the rest. It begins first, and nothing but the last two bytes of the
- * record depends on it, so that the rest is done meanwhile. That is why the time is the last field, and why it, the address and the
- * ids have fixed sizes in the common case: a length that is not known holds up everything after it. Whether a field is there is
+ * Reading the processor's counter takes 25 cycles, more than all the rest. It begins first, and nothing but the last two bytes of
+ * the record depends on it, so that the rest is done meanwhile. That is why the time is the last field, and why it, the address and
+ * the ids have fixed sizes in the common case: a length that is not known holds up everything after it. Whether a field is there is
  * added to the position rather than branched on, because whether an op or a shape changes is anybody's guess. */
 
 /* The numbers of the event's names and shape in the file. An id that is out of range counts as the one that means "other". */
@@ -414,7 +414,8 @@ static inline bool look_up(const hr__event *event, uint32_t fields, numbers *out
 	return HR_LIKELY((int32_t)(out->op | out->scope | out->tag | out->shape) >= 0);
 }
 
-static inline uint8_t *put_changed_context(writer *w, uint8_t *at, uint32_t allocator, uint32_t stream, uint32_t tag, hr_dtype dtype)
+static inline uint8_t *put_changed_context(writer *w, uint8_t *at, uint32_t allocator, uint32_t stream, uint32_t tag,
+                                           hr_dtype dtype)
 {
 	uint8_t *changed = at++;
 	*changed = 0;
@@ -513,9 +514,10 @@ static inline uint8_t *put_time(writer *w, uint8_t *at, uint64_t ticks, uint32_t
 	return hr__varint_put(at, difference);
 }
 
-/* Appends an event of the fields that [fields] names, when nothing stands in its way: the thread is attached to the recording, names
- * and shape are defined, the block has room. False otherwise: nothing is written, and append_slowly must follow, since the writer may
- * be left busy. Inlined with constant kind and fields for the frequent ones. Calls nothing, so that all of it stays in registers. */
+/* Appends an event of the fields that [fields] names, when nothing stands in its way: the thread is attached to the recording,
+ * names and shape are defined, the block has room. False otherwise: nothing is written, and append_slowly must follow, since the
+ * writer may be left busy. Inlined with constant kind and fields for the frequent ones. Calls nothing, so that all of it stays in
+ * registers. */
 __attribute__((always_inline)) static inline bool append(const hr__event *event, uint32_t kind, uint32_t fields, uint64_t ticks)
 {
 	numbers number;
@@ -575,16 +577,24 @@ void hr__trace_event(const hr__event *event)
 static inline hr__event event_of(uint32_t allocator, const hr_request *request, uint64_t address, uint64_t bytes)
 {
 	return (hr__event){
-		.kind = HR__EVENT_ALLOC, .allocator = allocator, .stream = request->stream, .address = address, .bytes = bytes,
-		.requested = request->bytes, .op = request->op, .scope = request->scope, .tag = request->tag, .shape = request->shape,
+		.kind = HR__EVENT_ALLOC,
+		.allocator = allocator,
+		.stream = request->stream,
+		.address = address,
+		.bytes = bytes,
+		.requested = request->bytes,
+		.op = request->op,
+		.scope = request->scope,
+		.tag = request->tag,
+		.shape = request->shape,
 		.dtype = request->dtype,
 	};
 }
 
 /* An event whose address is taken has to be in memory, and putting it there costs as much as all the rest: so the struct that
  * append_slowly needs is made here, out of the way of the fast one, which the compiler takes apart. */
-static __attribute__((cold, noinline)) void alloc_slowly(uint32_t allocator, const hr_request *request, uint64_t address, uint64_t bytes,
-                                                         uint64_t ticks)
+static __attribute__((cold, noinline)) void alloc_slowly(uint32_t allocator, const hr_request *request, uint64_t address,
+                                                         uint64_t bytes, uint64_t ticks)
 {
 	hr__event event = event_of(allocator, request, address, bytes);
 	append_slowly(&event, ticks);

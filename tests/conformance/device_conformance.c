@@ -1,5 +1,5 @@
-/* device_conformance.c - what every device must do with memory, whatever it is made of: one suite, run on each of them. Streams, threads
- * and faults are in device_stream_conformance.c. */
+/* device_conformance.c - what every device must do with memory, whatever it is made of: one suite, run on each of them. Streams,
+ * threads and faults are in device_stream_conformance.c. */
 #include "conformance/device_subjects.h"
 
 /* ---- facts ---- */
@@ -99,6 +99,8 @@ static void plain_is_counted(void)
 	}
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_plain_alloc(device, available + 1, &address));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_plain_alloc(device, UINT64_MAX, &address));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__call_plain_alloc(device->physical, UINT64_MAX, &address)); /* below the pool too */
+	if (now->strict) CHECK_STATUS(HR_OUT_OF_MEMORY, hr__call_plain_alloc(device->physical, hr__device_limit(device) + 1, &address));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__pool_plain_alloc(device, 0, &address));
 	CHECK_EQ(hr__pool_available(device), available);
 	CHECK_STATUS(HR_OK, hr__pool_plain_alloc(device, 1001, &address));
@@ -360,6 +362,8 @@ static void test_copying_to_unmapped_memory_is_an_error_not_a_crash(void)
 static void host_memory_works(void)
 {
 	void *block;
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__call_host_alloc(device->physical, 0, &block));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__call_host_alloc(device->physical, UINT64_MAX, &block));
 	CHECK_STATUS(HR_OK, hr__call_host_alloc(device->physical, 100000, &block));
 	if (now->real) memset(block, 1, 100000);
 	memory a;

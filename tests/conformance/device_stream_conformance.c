@@ -1,5 +1,5 @@
-/* device_stream_conformance.c - what every device must do with streams, with several threads, and when calls fail: one suite, run on each
- * of them. Memory is in device_conformance.c. */
+/* device_stream_conformance.c - what every device must do with streams, with several threads, and when calls fail: one suite, run
+ * on each of them. Memory is in device_conformance.c. */
 #include "conformance/device_subjects.h"
 #include "fault_os.h"
 
@@ -180,13 +180,15 @@ static void events_mark_moments(void)
 	CHECK_STATUS(HR_OK, hr__call_stream_wait_event(physical, stream, event));
 	CHECK_STATUS(HR_OK, hr__call_event_record(physical, event, stream));
 	CHECK_STATUS(HR_OK, hr__call_event_query(physical, event)); /* no work before it */
-	CHECK_STATUS(HR_OK, hr__call_compute(physical, 30000000, stream));
+	hold(stream);
 	CHECK_STATUS(HR_OK, hr__call_event_query(physical, event)); /* work after it */
 	CHECK_STATUS(HR_OK, hr__call_event_record(physical, event, stream));
 	CHECK_STATUS(HR_NOT_READY, hr__call_event_query(physical, event));
 	/* A wait is for the event as it is now: recording it again elsewhere does not shorten it. */
 	CHECK_STATUS(HR_OK, hr__call_stream_wait_event(physical, 0, event));
 	CHECK_STATUS(HR_OK, hr__call_event_record(physical, other, 0));
+	CHECK_STATUS(HR_NOT_READY, hr__call_event_query(physical, now->real ? other : event));
+	let_go();
 	CHECK_STATUS(HR_OK, hr__call_event_synchronize(physical, event));
 	CHECK_STATUS(HR_OK, hr__call_event_query(physical, event));
 	CHECK_STATUS(HR_OK, hr__call_event_synchronize(physical, other));
@@ -200,6 +202,27 @@ static void events_mark_moments(void)
 static void test_events_mark_moments(void)
 {
 	on_each_device(events_mark_moments);
+}
+
+static void events_are_many(void)
+{
+	enum { COUNT = 300 };
+	hr_native_event events[COUNT];
+	if (!has_streams()) return;
+	for (int i = 0; i < COUNT; i++) {
+		CHECK_STATUS(HR_OK, hr__call_event_create(device->physical, &events[i]));
+		CHECK_STATUS(HR_OK, hr__call_event_record(device->physical, events[i], 0));
+	}
+	for (int i = 0; i < COUNT; i++) {
+		CHECK_STATUS(HR_OK, hr__call_event_synchronize(device->physical, events[i]));
+		CHECK_STATUS(HR_OK, hr__call_event_query(device->physical, events[i]));
+		CHECK_STATUS(HR_OK, hr__call_event_destroy(device->physical, events[i]));
+	}
+}
+
+static void test_events_are_as_many_as_asked_for(void)
+{
+	on_each_device(events_are_many);
 }
 
 static void count_up(void *argument)
@@ -270,8 +293,9 @@ static void test_threads_with_streams_do_not_mix(void)
 #define SHARED_BLOCKS 4
 #define REUSE_ROUNDS 60
 
-/* Blocks that threads take from each other. Nobody waits for the device: only the order between streams keeps their work apart. Under
- * ThreadSanitizer, which watches the emulated device's workers, an order that is missing shows even when the bytes come out right. */
+/* Blocks that threads take from each other. Nobody waits for the device: only the order between streams keeps their work apart.
+ * Under ThreadSanitizer, which watches the emulated device's workers, an order that is missing shows even when the bytes come out
+ * right. */
 static struct {
 	pthread_mutex_t mutex;
 	memory memory;
@@ -373,6 +397,16 @@ static hr_status everything(void)
 	if (status == HR_OK) status = hr_stream_wait_stream(handle, stream, 0);
 	if (status == HR_OK) status = hr_copy(handle, host, at(&a, 0), sizeof host, HR_COPY_TO_HOST, stream);
 	if (status == HR_OK) status = hr__device_wait_idle(device, 1 | UINT64_C(1) << stream, hr__device_epoch(device));
+	if (status == HR_OK && hr__device_has_plain(device)) {
+		uint64_t plain;
+		status = hr__pool_plain_alloc(device, 100, &plain);
+		if (status == HR_OK) CHECK(TWICE(hr__pool_plain_free(device, plain, 100)));
+	}
+	if (status == HR_OK) {
+		void *block;
+		status = hr__call_host_alloc(device->physical, 100, &block);
+		if (status == HR_OK) CHECK(TWICE(hr__call_host_free(device->physical, block, 100)));
+	}
 	CHECK(TWICE(hr_stream_synchronize(handle, 0)));
 	if (stream) CHECK(TWICE(hr_stream_destroy(handle, stream)) || TWICE(hr_stream_destroy(handle, stream)));
 	give(&a);
@@ -460,6 +494,7 @@ static void test_every_system_call_may_fail_and_nothing_leaks(void)
 
 TEST_MAIN(T(test_streams_come_and_go), T(test_imported_streams_are_known_by_one_number), T(test_a_stream_keeps_order),
           T(test_a_stream_waits_for_another), T(test_order_covers_what_was_freed_before), T(test_events_mark_moments),
-          T(test_host_calls_run_in_order_and_none_is_lost), T(test_threads_with_streams_do_not_mix),
-          T(test_memory_reused_across_streams_is_never_touched_by_two), T(test_every_backend_call_may_fail_and_nothing_leaks),
-          T(test_a_device_that_fails_for_good_leaks_nothing), T(test_every_system_call_may_fail_and_nothing_leaks))
+          T(test_events_are_as_many_as_asked_for), T(test_host_calls_run_in_order_and_none_is_lost),
+          T(test_threads_with_streams_do_not_mix), T(test_memory_reused_across_streams_is_never_touched_by_two),
+          T(test_every_backend_call_may_fail_and_nothing_leaks), T(test_a_device_that_fails_for_good_leaks_nothing),
+          T(test_every_system_call_may_fail_and_nothing_leaks))

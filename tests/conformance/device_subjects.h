@@ -1,7 +1,7 @@
 /* device_subjects.h - the devices that the conformance suite runs on, and memory of theirs to test with.
  *
- * A subject is a device with its settings. Tests go through the public API and device.h; what depends on the kind of device asks the
- * device (has it pages, streams) or the subject (is there memory behind its addresses, does it catch misuse). */
+ * A subject is a device with its settings. Tests go through the public API and device.h; what depends on the kind of device asks
+ * the device (has it pages, streams) or the subject (is there memory behind its addresses, does it catch misuse). */
 #ifndef HR_TESTS_DEVICE_SUBJECTS_H
 #define HR_TESTS_DEVICE_SUBJECTS_H
 
@@ -169,6 +169,29 @@ HR_TEST_UNUSED static void *at(const memory *block, uint64_t offset)
 HR_TEST_UNUSED static void paint(unsigned char *bytes, size_t count, uint64_t seed)
 {
 	for (size_t i = 0; i < count; i++) bytes[i] = (unsigned char)(hr_rand(&seed) >> 24);
+}
+
+/* ---- a stream that is kept busy for as long as a test wants ---- */
+
+static _Atomic(bool) gate_open;
+
+static void wait_at_gate(void *argument)
+{
+	(void)argument;
+	while (!atomic_load(&gate_open)) nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+}
+
+/* On the simulated device, whose host functions run at once, by time instead: there nothing is done before somebody waits for it. */
+HR_TEST_UNUSED static void hold(hr_native_stream stream)
+{
+	atomic_store(&gate_open, false);
+	if (now->real) CHECK_STATUS(HR_OK, hr__call_host_call(device->physical, wait_at_gate, NULL, stream));
+	else CHECK_STATUS(HR_OK, hr__call_compute(device->physical, 30000000, stream));
+}
+
+HR_TEST_UNUSED static void let_go(void)
+{
+	atomic_store(&gate_open, true);
 }
 
 #endif

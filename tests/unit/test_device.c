@@ -446,6 +446,9 @@ static void test_impossible_limits_are_refused(void)
 	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", many, 3)); /* a later split replaces an earlier one */
 	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", many, 16));
 	CHECK_EQ(hr_device_count(), 18);
+	hr_device none;
+	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_device_find("GPU:16", &none));
+	CHECK_CONTAINS(hr_last_message(), "GPU:15");
 	CHECK_EQ(info_of(find("GPU:15")).limit_bytes, 2 * MIB);
 }
 
@@ -461,6 +464,8 @@ static void test_more_logical_devices_than_fit_are_refused(void)
 		CHECK_STATUS(HR_OK, hr_set_logical_devices(name, many, 16));
 	}
 	CHECK_STATUS(HR_TOO_MANY, hr_device_find("GPU:0", &device));
+	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_device_find("GPU:99", &device));
+	CHECK_CONTAINS(hr_last_message(), ", ...");
 	find("CPU:0");
 }
 

@@ -191,18 +191,18 @@ static void test_a_full_card_makes_its_other_parts_give_idle_pages_up(void)
 	options.memory_bytes = 32 * 256;
 	options.page_bytes = 256;
 	CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("SIM:0", (uint64_t[]){ 16 * 256, 16 * 256 }, 2));
+	CHECK_STATUS(HR_OK, hr_set_logical_devices("SIM:0", (uint64_t[]){ 16 * 256, 15 * 256, 256 }, 3)); /* the third is never used */
 	CHECK_STATUS(HR_OK, hr__device_named("SIM:0", &first));
 	CHECK_STATUS(HR_OK, hr__device_named("SIM:1", &second));
 	CHECK_STATUS(HR_OK, hr__pool_take(first, 16, pages));
-	CHECK_STATUS(HR_OK, hr__pool_take(second, 15, pages + 16));
-	CHECK_STATUS(HR_OK, hr__call_page_create(first->physical, &others)); /* another process takes the last one */
+	CHECK_STATUS(HR_OK, hr__pool_take(second, 14, pages + 16));
+	for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr__call_page_create(first->physical, &others)); /* as another process would */
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_take(second, 1, &one));
 	CHECK_CONTAINS(hr_last_message(), "the device itself is full");
 	hr__pool_give(first, pages, 2); /* idle on the first, in the way of the second */
 	CHECK_STATUS(HR_OK, hr__pool_take(second, 1, &one));
 	CHECK_EQ(hr__pool_reserved(first), 14 * 256);
-	CHECK_EQ(hr__pool_reserved(second), 16 * 256);
+	CHECK_EQ(hr__pool_reserved(second), 15 * 256);
 }
 
 static void test_page_tables_grow_with_the_pages(void)

@@ -174,6 +174,22 @@ static void test_virtual_time_is_what_the_work_takes(void)
 	CHECK_EQ(time_after(one), 5 * MS + 2 * copy_ns); /* time does not go back */
 }
 
+static void test_simulated_addresses_are_not_taken_for_host_memory(void)
+{
+	use("SIM:0");
+	uint64_t a = plain(1000), b = plain(1000);
+	void *host;
+	CHECK_STATUS(HR_OK, hr__call_host_alloc(device->physical, 1000, &host));
+	CHECK_STATUS(HR_DEVICE_ERROR, hr_copy(handle, (void *)(uintptr_t)a, (void *)(uintptr_t)b, 1000, HR_COPY_TO_DEVICE, 0));
+	CHECK_STATUS(HR_DEVICE_ERROR, hr_copy(handle, (void *)(uintptr_t)a, (void *)(uintptr_t)b, 1000, HR_COPY_TO_HOST, 0));
+	CHECK_STATUS(HR_DEVICE_ERROR, hr_copy(handle, (void *)(uintptr_t)a, host, 1000, HR_COPY_ON_DEVICE, 0));
+	CHECK_STATUS(HR_DEVICE_ERROR, hr_copy(handle, (void *)(uintptr_t)a, host, 2000, HR_COPY_TO_DEVICE, 0));
+	CHECK_STATUS(HR_OK, hr_copy(handle, (void *)(uintptr_t)a, host, 1000, HR_COPY_TO_DEVICE, 0));
+	CHECK_STATUS(HR_OK, hr_copy(handle, (void *)(uintptr_t)a, (void *)(uintptr_t)b, 1000, HR_COPY_ON_DEVICE, 0));
+	CHECK_STATUS(HR_OK, hr__call_host_free(device->physical, host, 1000));
+	CHECK_STATUS(HR_DEVICE_ERROR, hr__call_host_free(device->physical, host, 1000));
+}
+
 static void test_virtual_time_waits_where_streams_wait(void)
 {
 	use("SIM:0");
@@ -219,21 +235,31 @@ static void use_emulated(uint64_t link, uint64_t latency)
 	use("GPU:0");
 }
 
+static void wait_at_gate(void *open)
+{
+	while (!atomic_load((_Atomic(bool) *)open)) nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+}
+
 static void test_work_is_asynchronous(void)
 {
 	use_emulated(0, 0);
 	hr_stream one = new_stream(), two = new_stream();
-	uint64_t block = plain(100), start = hr__os()->clock_ns();
+	hr_native_stream native;
+	uint64_t block = plain(100), epoch;
 	unsigned char seen = 0;
-	compute(one, 200 * MS);
+	_Atomic(bool) open = false;
+	CHECK_STATUS(HR_OK, hr__stream_native(device, one, &native));
+	CHECK_STATUS(HR_OK, hr__call_host_call(device->physical, wait_at_gate, &open, native));
+	/* None of these waits for the gate, or the test would hang. */
 	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)block, 7, 100, one));
+	epoch = hr__device_epoch(device);
 	CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, two, one));
+	CHECK_EQ(waits_for(HR_STREAM_DEFAULT, BIT(one), epoch), 1);
 	CHECK_STATUS(HR_OK, hr_copy(handle, &seen, (void *)(uintptr_t)block, 1, HR_COPY_TO_HOST, two));
-	CHECK_LT(hr__os()->clock_ns() - start, 150 * MS);                      /* none of the calls waited */
-	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT)); /* neither does a stream without work */
-	CHECK_LT(hr__os()->clock_ns() - start, 150 * MS);
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, new_stream()));
+	CHECK_EQ(*(volatile unsigned char *)(uintptr_t)block, 0);
+	atomic_store(&open, true);
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
-	CHECK_GE(hr__os()->clock_ns() - start, 200 * MS);
 	CHECK_EQ(seen, 7);
 }
 
@@ -265,14 +291,18 @@ static void test_the_link_takes_its_time_each_way(void)
 	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)a, 1, bytes, 0));
 	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)b, 1, bytes, 0));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, 0));
-	start = hr__os()->clock_ns();
-	CHECK_STATUS(HR_OK, hr_copy(handle, (void *)(uintptr_t)a, host, bytes, HR_COPY_TO_DEVICE, one));
-	CHECK_STATUS(HR_OK, hr_copy(handle, host + bytes, (void *)(uintptr_t)b, bytes, HR_COPY_TO_HOST, two));
-	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, one));
-	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
-	uint64_t both = hr__os()->clock_ns() - start;
-	CHECK_GE(both, each);
-	if (!HR_TEST_SANITIZED) CHECK_LT(both, 2 * each); /* both directions at once */
+	uint64_t fastest = UINT64_MAX;
+	for (int attempt = 0; attempt < 20 && fastest >= 2 * each; attempt++) { /* the machine may be busy */
+		start = hr__os()->clock_ns();
+		CHECK_STATUS(HR_OK, hr_copy(handle, (void *)(uintptr_t)a, host, bytes, HR_COPY_TO_DEVICE, one));
+		CHECK_STATUS(HR_OK, hr_copy(handle, host + bytes, (void *)(uintptr_t)b, bytes, HR_COPY_TO_HOST, two));
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, one));
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
+		uint64_t both = hr__os()->clock_ns() - start;
+		CHECK_GE(both, each);
+		if (both < fastest) fastest = both;
+	}
+	if (!HR_TEST_SANITIZED) CHECK_LT(fastest, 2 * each); /* both directions at once */
 	start = hr__os()->clock_ns();
 	CHECK_STATUS(HR_OK, hr_copy(handle, (void *)(uintptr_t)a, host, bytes, HR_COPY_TO_DEVICE, one));
 	CHECK_STATUS(HR_OK, hr_copy(handle, (void *)(uintptr_t)b, host, bytes, HR_COPY_TO_DEVICE, two));
@@ -388,7 +418,8 @@ static void test_host_memory_that_may_not_be_pinned_serves_as_well(void)
 TEST_MAIN(T(test_a_wait_is_made_once_for_all_that_was_freed_before), T(test_what_the_host_has_seen_done_needs_no_wait),
           T(test_a_stream_in_a_used_slot_starts_from_nothing), T(test_events_are_used_again),
           T(test_a_wait_that_failed_is_not_remembered), T(test_virtual_time_is_what_the_work_takes),
-          T(test_virtual_time_waits_where_streams_wait), T(test_asking_for_an_event_until_it_is_done_ends),
-          T(test_work_is_asynchronous), T(test_a_full_queue_blocks_and_loses_nothing), T(test_the_link_takes_its_time_each_way),
+          T(test_simulated_addresses_are_not_taken_for_host_memory), T(test_virtual_time_waits_where_streams_wait),
+          T(test_asking_for_an_event_until_it_is_done_ends), T(test_work_is_asynchronous),
+          T(test_a_full_queue_blocks_and_loses_nothing), T(test_the_link_takes_its_time_each_way),
           T(test_an_error_is_reported_once_by_its_own_stream), T(test_touching_what_is_unmapped_faults),
           T(test_pages_side_by_side_are_mapped_by_one_system_call), T(test_host_memory_that_may_not_be_pinned_serves_as_well))

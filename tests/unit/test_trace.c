@@ -84,8 +84,8 @@ static void expect_end(hr__trace_reader *reader)
 	hr__trace_reader_close(reader);
 }
 
-/* Reads bytes to the end. The answer is a status; it must be one that a reader may give, and an error must say where. *events gets how
- * many there were. */
+/* Reads bytes to the end. The answer is a status; it must be one that a reader may give, and an error must say where. *events gets
+ * how many there were. */
 static hr_status read_all(const uint8_t *data, size_t size, uint64_t *events, bool *complete)
 {
 	hr__trace_reader *reader = NULL;
@@ -192,8 +192,8 @@ static hr__event event_at_level(hr__event_kind kind, int level)
 static uint64_t interesting(uint64_t *seed)
 {
 	static const uint64_t values[] = {
-		0, 1, 127, 128, 255, 256, 257, 65535, 65536, 1u << 21, (1ull << 28) - 1, 1ull << 28, (1ull << 39) - 256, 1ull << 39, (1ull << 56) - 1,
-		1ull << 56, (1ull << 63) - 1, 1ull << 63, UINT64_MAX - 255, UINT64_MAX,
+		0, 1, 127, 128, 255, 256, 257, 65535, 65536, 1u << 21, (1ull << 28) - 1, 1ull << 28, (1ull << 39) - 256, 1ull << 39,
+		(1ull << 56) - 1, 1ull << 56, (1ull << 63) - 1, 1ull << 63, UINT64_MAX - 255, UINT64_MAX,
 	};
 	uint64_t pick = hr_rand_below(seed, 32);
 	return pick < sizeof values / sizeof values[0] ? values[pick] : hr_rand(seed) >> hr_rand_below(seed, 64);
@@ -610,6 +610,66 @@ static void test_trace_closes_under_writing_threads(void)
 	pthread_join(thread, NULL);
 }
 
+static void *read_live(void *argument)
+{
+	for (uint64_t i = 0; i < hr_test_scaled(30); i++) {
+		hr__event event;
+		uint64_t events = 0;
+		hr__trace_reader *reader = open_file(argument);
+		CHECK(!hr__trace_reader_summary(reader)->complete);
+		while (hr__trace_reader_next(reader, &event) == HR_OK) events++;
+		CHECK_EQ(events, hr__trace_reader_summary(reader)->events);
+		hr__trace_reader_close(reader);
+		nanosleep(&(struct timespec){ 0, 100000 }, NULL);
+	}
+	atomic_store(&stop_writing, true);
+	return NULL;
+}
+
+static void test_trace_can_be_read_while_threads_write_it(void)
+{
+	char path[256];
+	pthread_t thread;
+	snprintf(path, sizeof path, "%s", path_of("live_threads"));
+	CHECK_STATUS(HR_OK, hr__trace_open_blocks(path, SMALL_BLOCK));
+	CHECK_EQ(pthread_create(&thread, NULL, read_live, path), 0);
+	hr_test_threads(2, write_until_stopped, NULL);
+	pthread_join(thread, NULL);
+	CHECK_STATUS(HR_OK, hr__trace_close());
+}
+
+static void *write_one_and_vanish(void *argument)
+{
+	hr__trace_free((uint32_t)(uintptr_t)argument, 1, 0);
+	return NULL;
+}
+
+static void test_trace_counts_the_events_of_too_many_threads(void)
+{
+	enum { COUNT = 16384 + 10 };
+	const char *path = path_of("vanishing");
+	if (HR_TEST_SANITIZED) hr_test_skip("16,394 threads take minutes under a sanitizer");
+	CHECK_STATUS(HR_OK, hr__trace_open_blocks(path, SMALL_BLOCK));
+	for (uintptr_t i = 0; i < COUNT; i++) {
+		pthread_t thread;
+		CHECK_EQ(pthread_create(&thread, NULL, write_one_and_vanish, (void *)i), 0);
+		pthread_join(thread, NULL);
+	}
+	CHECK_EQ(hr__trace_lost(), 10);
+	CHECK_STATUS(HR_IO, hr__trace_close());
+	CHECK_CONTAINS(hr_last_message(), "too many threads");
+	hr__trace_reader *reader = open_file(path);
+	CHECK_EQ(hr__trace_reader_summary(reader)->events, COUNT - 10);
+	CHECK_EQ(hr__trace_reader_summary(reader)->lost, 10);
+	for (unsigned i = 0; i < COUNT - 10; i++) {
+		hr__event event;
+		CHECK_STATUS(HR_OK, hr__trace_reader_next(reader, &event));
+		CHECK_EQ(event.allocator, i);
+		CHECK_EQ(event.thread, i);
+	}
+	expect_end(reader);
+}
+
 /* ---- the writer dies ---- */
 
 typedef struct progress {
@@ -845,7 +905,9 @@ static void record_and_read(const char *path, unsigned events)
 	}
 	hr__trace_define_device(1, "GPU:0", 1, 1);
 	hr__trace_define_allocator(1, "a", "bfc", 1);
-	for (unsigned i = 0; i < events; i++) hr__trace_event(&(hr__event){ .kind = HR__EVENT_MARK, .bytes = i, .tag = name_number(i % 300) });
+	for (unsigned i = 0; i < events; i++) {
+		hr__trace_event(&(hr__event){ .kind = HR__EVENT_MARK, .bytes = i, .tag = name_number(i % 300) });
+	}
 	status = hr__trace_close();
 	CHECK(status == HR_OK || status == HR_IO || status == HR_NO_HOST_MEMORY);
 	CHECK(!hr__trace_is_on());
@@ -964,7 +1026,7 @@ static void make(const uint8_t *records, size_t length)
 	put_le(128 + 12, 7, 4);
 	put_le(128 + 24, 1000, 8);
 	put_le(128 + 32, length, 4);
-	memcpy(made + 192, records, length);
+	if (length > 0) memcpy(made + 192, records, length);
 	made_size = 192 + length;
 }
 
@@ -1143,6 +1205,63 @@ static void test_trace_reader_refuses_impossible_blocks_and_headers(void)
 	}
 }
 
+/* A trace of one block with the definitions of [count] devices, numbered in a way that collides in simple hash tables. */
+static hr_status open_devices(unsigned count, hr__trace_reader **reader)
+{
+	enum { EACH = 2 + 1 + 9 + 2 };
+	static uint8_t file[(1u << 20) + 4096];
+	make(NULL, 0);
+	memcpy(file, made, 192);
+	for (unsigned i = 0; i < count; i++) {
+		uint8_t *record = file + 192 + (size_t)i * EACH;
+		uint64_t number = (uint64_t)i << 8;
+		memcpy(record, "\x22\x00\x17\x00", 4);
+		memcpy(record + 4, &number, 8);
+		memcpy(record + 12, "\x03\x03", 2);
+	}
+	uint32_t length = count * EACH, block_size = 1u << 20;
+	uint64_t size = 192 + length;
+	memcpy(file + 32, &block_size, 4);
+	memcpy(file + 80, &size, 8);
+	memcpy(file + 160, &length, 4);
+	*reader = NULL;
+	return hr__trace_reader_open_memory(file, size, reader);
+}
+
+static void test_trace_reader_takes_many_devices_but_not_any_number(void)
+{
+	hr__trace_reader *reader;
+	CHECK_STATUS(HR_OK, open_devices(65536, &reader));
+	CHECK_EQ(hr__trace_reader_summary(reader)->device_count, 65536);
+	for (unsigned i = 0; i < 65536; i++) CHECK_EQ(hr__trace_reader_summary(reader)->devices[i].id, i << 8);
+	hr__trace_reader_close(reader);
+	CHECK_STATUS(HR_BAD_FORMAT, open_devices(65537, &reader));
+}
+
+static void test_trace_reader_notices_that_the_file_changes(void)
+{
+	hr__event event;
+	hr_status status;
+	for (int damage = 0; damage < 2; damage++) {
+		const char *path = path_of(damage == 0 ? "shrinking" : "changing");
+		CHECK_STATUS(HR_OK, hr__trace_open_blocks(path, SMALL_BLOCK));
+		for (unsigned i = 0; i < 5000; i++) hr__trace_free(1, i * 256, 0);
+		CHECK_STATUS(HR_OK, hr__trace_close());
+		hr__trace_reader *reader = open_file(path);
+		FILE *file = fopen(path, "r+b");
+		static const char zeros[64];
+		if (damage == 0) CHECK_EQ(ftruncate(fileno(file), 4096 + 2 * 4096 + 1000), 0);
+		CHECK_EQ(fseek(file, 4096 + 4096 + 64, SEEK_SET), 0);
+		if (damage == 1) CHECK_EQ(fwrite(zeros, 1, sizeof zeros, file), sizeof zeros);
+		fclose(file);
+		while ((status = hr__trace_reader_next(reader, &event)) == HR_OK) continue;
+		CHECK_STATUS(damage == 0 ? HR_IO : HR_BAD_FORMAT, status);
+		CHECK_CONTAINS(hr_last_message(), "byte");
+		CHECK_STATUS(damage == 0 ? HR_IO : HR_BAD_FORMAT, hr__trace_reader_next(reader, &event));
+		hr__trace_reader_close(reader);
+	}
+}
+
 static void test_trace_undefined_names_in_a_cut_file_read_as_other(void)
 {
 	static const uint8_t records[] = { 0x87, 0x00, 0x05, 0x00, 0x01, 0x00 };
@@ -1244,11 +1363,14 @@ TEST_MAIN(T(test_trace_brings_back_every_kind_with_every_field), T(test_trace_br
           T(test_trace_holds_every_name_there_can_be), T(test_trace_tells_the_time), T(test_trace_without_events_is_a_trace),
           T(test_trace_takes_at_most_16_bytes_per_event), T(test_trace_can_be_read_while_it_is_written),
           T(test_trace_keeps_every_event_of_every_thread), T(test_trace_threads_that_end_leave_their_block_to_others),
-          T(test_trace_closes_under_writing_threads), T(test_trace_survives_kill_9),
+          T(test_trace_closes_under_writing_threads), T(test_trace_can_be_read_while_threads_write_it),
+          T(test_trace_counts_the_events_of_too_many_threads), T(test_trace_survives_kill_9),
           T(test_trace_of_the_parent_is_left_alone_by_a_fork), T(test_trace_says_why_it_cannot_start_or_stop),
-          T(test_trace_reader_says_why_it_cannot_open), T(test_trace_outlives_a_full_disk), T(test_trace_outlives_a_disk_that_fills_up),
+          T(test_trace_reader_says_why_it_cannot_open), T(test_trace_outlives_a_full_disk),
+          T(test_trace_outlives_a_disk_that_fills_up),
           T_WITHIN(test_trace_leaves_nothing_behind_when_any_call_fails, 120), T(test_trace_cut_anywhere_is_read_or_refused),
           T(test_trace_with_any_bytes_changed_is_read_or_refused), T(test_trace_example_of_the_documentation_reads_as_it_says),
           T(test_trace_reader_skips_what_a_later_version_may_add), T(test_trace_reader_refuses_impossible_records),
           T(test_trace_reader_refuses_impossible_blocks_and_headers), T(test_trace_undefined_names_in_a_cut_file_read_as_other),
+          T(test_trace_reader_takes_many_devices_but_not_any_number), T(test_trace_reader_notices_that_the_file_changes),
           T(test_trace_seeds_for_the_fuzzer_are_traces))

@@ -1,0 +1,72 @@
+/* command.h - what the subcommands of `headroom` share: how one is described, how its arguments are read, how it ends.
+ *
+ * A command is a table entry. Its help, the reading of its options and the messages about wrong ones all come out of that entry, so
+ * that they cannot disagree. Results go to standard output, everything else to standard error. */
+#ifndef HR_CLI_COMMAND_H
+#define HR_CLI_COMMAND_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "headroom.h"
+
+/* Exit statuses. */
+#define HR__EXIT_DONE 0 /* done */
+#define HR__EXIT_NO 1   /* the thing asked about does not hold: the trace does not fit */
+#define HR__EXIT_BAD 2  /* usage or bad input, or the output could not be written */
+
+#define HR__OPTIONS_MAX 24
+#define HR__OPERANDS_MAX 2
+
+typedef struct hr__option {
+	const char *name;  /* "--limit" */
+	const char *value; /* what help calls its value; NULL: a switch */
+	const char *help;
+} hr__option;
+
+typedef struct hr__command hr__command;
+
+/* The arguments of one call. */
+typedef struct hr__arguments {
+	const hr__command *command;
+	const char *values[HR__OPTIONS_MAX]; /* in the order of the command's options; NULL: not given; "" for a switch that was */
+	const char *operands[HR__OPERANDS_MAX];
+	int operand_count;
+} hr__arguments;
+
+struct hr__command {
+	const char *name;
+	const char *operands; /* "TRACE", for help; "" when it takes none */
+	const char *summary;  /* one line for the list of commands */
+	const char *about;    /* paragraphs for its own help */
+	const char *examples; /* lines to type */
+	int least_operands, most_operands;
+	const hr__option *options; /* ended by one without a name */
+	int (*run)(const hr__arguments *arguments); /* returns an exit status */
+};
+
+extern const hr__command hr__command_replay, hr__command_devices, hr__command_generate;
+
+/* Reads [count] arguments. False when help was asked for and printed, or something is wrong and was said; *exit_status is then the
+ * status to end with. */
+bool hr__arguments_read(const hr__command *command, int count, char **texts, hr__arguments *out, int *exit_status);
+
+/* Whether option number [option] was given. */
+bool hr__arguments_has(const hr__arguments *arguments, int option);
+
+/* Its value as a whole number from [least] to [most], or as a size; *out is left alone when the option was not given. False when
+ * the value is wrong, which was said. */
+bool hr__arguments_count(const hr__arguments *arguments, int option, uint64_t least, uint64_t most, uint64_t *out);
+bool hr__arguments_size(const hr__arguments *arguments, int option, uint64_t *out);
+
+/* Prints the help of a command to standard output. */
+void hr__command_help(const hr__command *command);
+
+/* The name in [names] (ended by NULL) that [text] was perhaps meant to be; NULL when none is near. */
+const char *hr__nearest(const char *text, const char *const *names);
+
+/* "headroom: <message>" on standard error. Both return HR__EXIT_BAD. The second one prints the thread's last message. */
+int hr__complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+int hr__complain_last(void);
+
+#endif

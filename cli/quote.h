@@ -1,0 +1,13 @@
+/* quote.h - text from outside (a file, an argument) made fit for a message: short, printable, in quotes. */
+#ifndef HR_CLI_QUOTE_H
+#define HR_CLI_QUOTE_H
+
+#include <stddef.h>
+
+#define HR__QUOTE_BYTES 96
+
+/* Writes [length] bytes of [text] in double quotes; what is neither printable ASCII nor UTF-8 as \xNN, a long text cut with "...".
+ * Returns [out]. */
+const char *hr__quote(const char *text, size_t length, char out[HR__QUOTE_BYTES]);
+
+#endif

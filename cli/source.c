@@ -1,0 +1,335 @@
+/* source.c - see source.h.
+ *
+ *     file or memory --> raw (only for gzip: packed bytes) --> text: [ read | at ... end | room ]
+ *
+ * The window is twice the longest line, so that a line that fits is always whole in it after one move to the front. */
+#include "source.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#ifdef HR_HAVE_ZLIB
+#include <zlib.h>
+#endif
+
+#include "base/status.h"
+#include "quote.h"
+
+#define WINDOW_BYTES (2 * HR__SOURCE_LINE_MAX)
+#define RAW_BYTES 65536u
+
+struct hr__source {
+	char *path; /* NULL: memory */
+	FILE *file; /* NULL: memory */
+	const unsigned char *memory;
+	size_t memory_size, memory_at;
+
+	bool gzip;
+	bool ended;          /* nothing more will come into the window */
+	uint64_t line;       /* lines read */
+	uint64_t window_offset; /* of text[0] */
+	size_t at, end;
+	char *text;          /* WINDOW_BYTES and one for a 0 */
+
+	unsigned char *raw;
+	size_t raw_at, raw_end;
+	uint64_t raw_offset; /* packed bytes read */
+	bool raw_ended;
+#ifdef HR_HAVE_ZLIB
+	z_stream zip;
+	bool zip_open, in_member;
+#endif
+};
+
+/* ---- messages ---- */
+
+static const char *name_of(const hr__source *source, char quoted[HR__QUOTE_BYTES])
+{
+	if (!source->path) return "the trace";
+	if (strcmp(source->path, "-") == 0) return "standard input";
+	/* Quotes only where they are needed to read it. */
+	size_t length = strlen(source->path);
+	hr__quote(source->path, length, quoted);
+	return length + 2 == strlen(quoted) && !strpbrk(source->path, " :\"'") ? source->path : quoted;
+}
+
+hr_status hr__source_fail(const hr__source *source, hr_status status)
+{
+	char quoted[HR__QUOTE_BYTES];
+	return hr__fail_in(status, "%s", name_of(source, quoted));
+}
+
+hr_status hr__source_fail_line(const hr__source *source, hr_status status, uint64_t line)
+{
+	char quoted[HR__QUOTE_BYTES];
+	return hr__fail_in(status, "%s: line %llu", name_of(source, quoted), (unsigned long long)line);
+}
+
+hr_status hr__source_fail_byte(const hr__source *source, hr_status status, uint64_t offset)
+{
+	char quoted[HR__QUOTE_BYTES];
+	return hr__fail_in(status, "%s: byte %llu", name_of(source, quoted), (unsigned long long)offset);
+}
+
+/* ---- raw bytes ---- */
+
+/* Reads up to [capacity] bytes as they are in the file; *got is 0 at its end. */
+static hr_status read_raw(hr__source *source, void *to, size_t capacity, size_t *got)
+{
+	if (!source->file) {
+		*got = source->memory_size - source->memory_at;
+		if (*got > capacity) *got = capacity;
+		if (*got) memcpy(to, source->memory + source->memory_at, *got);
+		source->memory_at += *got;
+		return HR_OK;
+	}
+	*got = fread(to, 1, capacity, source->file);
+	if (*got > 0 || !ferror(source->file)) return HR_OK;
+	hr__fail(HR_IO, "cannot be read: %s", strerror(errno));
+	return hr__source_fail(source, HR_IO);
+}
+
+#ifdef HR_HAVE_ZLIB
+
+static hr_status bad_gzip(const hr__source *source, hr_status status, const char *what)
+{
+	hr__fail(status, "%s", what);
+	return hr__source_fail_byte(source, status, source->raw_offset - (source->raw_end - source->raw_at));
+}
+
+static hr_status refill_raw(hr__source *source)
+{
+	if (source->raw_at < source->raw_end || source->raw_ended) return HR_OK;
+	source->raw_at = source->raw_end = 0;
+	hr_status status = read_raw(source, source->raw, RAW_BYTES, &source->raw_end);
+	source->raw_offset += source->raw_end;
+	source->raw_ended = !status && source->raw_end == 0;
+	return status;
+}
+
+/* Unpacks some bytes to [to]; *got is 0 at the end. A file may be several gzip members in a row. */
+static hr_status read_gzip(hr__source *source, void *to, size_t capacity, size_t *got)
+{
+	*got = 0;
+	while (*got == 0) {
+		hr_status status = refill_raw(source);
+		if (status) return status;
+		if (source->raw_ended) {
+			if (!source->in_member) return HR_OK;
+			return bad_gzip(source, HR_TRUNCATED, "the gzip data ends in the middle: the file was cut; get it again");
+		}
+		if (!source->in_member) {
+			if (inflateReset(&source->zip) != Z_OK) return bad_gzip(source, HR_BAD_FORMAT, "zlib cannot go on");
+			source->in_member = true;
+		}
+		source->zip.next_in = source->raw + source->raw_at;
+		source->zip.avail_in = (uInt)(source->raw_end - source->raw_at);
+		source->zip.next_out = to;
+		source->zip.avail_out = (uInt)capacity;
+		int result = inflate(&source->zip, Z_NO_FLUSH);
+		source->raw_at = source->raw_end - source->zip.avail_in;
+		*got = capacity - source->zip.avail_out;
+		if (result == Z_STREAM_END) source->in_member = false;
+		else if (result != Z_OK && result != Z_BUF_ERROR) return bad_gzip(source, HR_BAD_FORMAT, "the gzip data is damaged; get the file again");
+	}
+	return HR_OK;
+}
+
+static hr_status open_gzip(hr__source *source)
+{
+	source->raw = malloc(RAW_BYTES);
+	if (!source->raw || inflateInit2(&source->zip, 15 + 16) != Z_OK) return hr__fail(HR_NO_HOST_MEMORY, "no memory for unpacking gzip");
+	source->zip_open = source->in_member = true;
+	/* What the window holds was read as plain bytes in order to find out. */
+	memcpy(source->raw, source->text, source->end);
+	source->raw_end = source->end;
+	source->raw_offset = source->end;
+	source->end = 0;
+	source->ended = false;
+	return HR_OK;
+}
+
+#else
+
+static hr_status read_gzip(hr__source *source, void *to, size_t capacity, size_t *got)
+{
+	(void)source, (void)to, (void)capacity;
+	*got = 0;
+	return HR_OK;
+}
+
+static hr_status open_gzip(hr__source *source)
+{
+	hr__fail(HR_UNSUPPORTED, "it is packed with gzip, and this program was built without zlib; run gunzip first");
+	return hr__source_fail(source, HR_UNSUPPORTED);
+}
+
+#endif
+
+/* ---- the window ---- */
+
+/* Moves what is left to the front and reads on, at most [most] bytes. */
+static hr_status fill(hr__source *source, size_t most)
+{
+	size_t left = source->end - source->at, got = 0;
+	if (source->ended) return HR_OK;
+	if (source->at > 0) memmove(source->text, source->text + source->at, left);
+	source->window_offset += source->at;
+	source->at = 0;
+	source->end = left;
+	size_t room = WINDOW_BYTES - left;
+	if (room > most) room = most;
+	hr_status status = source->gzip ? read_gzip(source, source->text + left, room, &got) : read_raw(source, source->text + left, room, &got);
+	if (status) return status;
+	source->end += got;
+	source->ended = got == 0;
+	return HR_OK;
+}
+
+static hr_status look_at_first_bytes(hr__source *source)
+{
+	/* Pipes give what they have: ask until there are two bytes. */
+	while (source->end < 2 && !source->ended) {
+		hr_status status = fill(source, RAW_BYTES);
+		if (status) return status;
+	}
+	if (source->end == 0) {
+		hr__fail(HR_BAD_FORMAT, "it is empty; expected a trace (CSV, RMM log, PyTorch snapshot or Headroom trace)");
+		return hr__source_fail(source, HR_BAD_FORMAT);
+	}
+	if (source->end < 2 || (unsigned char)source->text[0] != 0x1F || (unsigned char)source->text[1] != 0x8B) return HR_OK;
+	source->gzip = true;
+	return open_gzip(source);
+}
+
+static hr_status open_file(hr__source *source, const char *path)
+{
+	struct stat info;
+	source->path = strdup(path);
+	if (!source->path) return hr__fail(HR_NO_HOST_MEMORY, "no memory for reading a trace");
+	source->file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+	if (!source->file) {
+		hr__fail(HR_IO, "cannot be opened: %s", strerror(errno));
+		return hr__source_fail(source, HR_IO);
+	}
+	if (fstat(fileno(source->file), &info) == 0 && S_ISDIR(info.st_mode)) {
+		hr__fail(HR_IO, "it is a directory; name a trace in it");
+		return hr__source_fail(source, HR_IO);
+	}
+	return HR_OK;
+}
+
+static hr_status open_any(const char *path, const void *bytes, size_t size, hr__source **out)
+{
+	hr__source *source = calloc(1, sizeof *source);
+	char *text = malloc(WINDOW_BYTES + 1);
+	if (!source || !text) {
+		free(source);
+		free(text);
+		return hr__fail(HR_NO_HOST_MEMORY, "no memory for reading a trace");
+	}
+	source->text = text;
+	source->memory = bytes;
+	source->memory_size = size;
+	hr_status status = path ? open_file(source, path) : HR_OK;
+	if (!status) status = look_at_first_bytes(source);
+	if (status) hr__source_close(source);
+	else *out = source;
+	return status;
+}
+
+hr_status hr__source_open(const char *path, hr__source **out)
+{
+	return open_any(path, NULL, 0, out);
+}
+
+hr_status hr__source_open_memory(const void *bytes, size_t size, hr__source **out)
+{
+	return open_any(NULL, bytes, size, out);
+}
+
+void hr__source_close(hr__source *source)
+{
+	if (!source) return;
+#ifdef HR_HAVE_ZLIB
+	if (source->zip_open) inflateEnd(&source->zip);
+#endif
+	if (source->file && source->file != stdin) fclose(source->file);
+	free(source->raw);
+	free(source->text);
+	free(source->path);
+	free(source);
+}
+
+bool hr__source_is_gzip(const hr__source *source)
+{
+	return source->gzip;
+}
+
+const char *hr__source_path(const hr__source *source)
+{
+	return source->path;
+}
+
+const void *hr__source_memory(const hr__source *source, size_t *size)
+{
+	*size = source->memory_size;
+	return source->gzip ? NULL : source->memory;
+}
+
+/* ---- reading ---- */
+
+hr_status hr__source_peek(hr__source *source, const char **bytes, size_t *count)
+{
+	hr_status status = source->at == source->end ? fill(source, WINDOW_BYTES) : HR_OK;
+	*bytes = source->text + source->at;
+	*count = source->end - source->at;
+	return status;
+}
+
+void hr__source_skip(hr__source *source, size_t count)
+{
+	source->at += count;
+}
+
+uint64_t hr__source_offset(const hr__source *source)
+{
+	return source->window_offset + source->at;
+}
+
+/* Length of the line at hand with its end; 0 at the end of the file. */
+static hr_status measure_line(hr__source *source, size_t *length)
+{
+	size_t searched = 0;
+	for (;;) {
+		char *begin = source->text + source->at, *newline = NULL;
+		size_t have = source->end - source->at;
+		if (have > searched) newline = memchr(begin + searched, '\n', have - searched);
+		*length = newline ? (size_t)(newline - begin) + 1 : have;
+		if (*length > HR__SOURCE_LINE_MAX)
+			return hr__fail(HR_BAD_FORMAT, "longer than %u bytes; is this a trace?", HR__SOURCE_LINE_MAX);
+		if (newline || source->ended) return HR_OK;
+		searched = have;
+		hr_status status = fill(source, WINDOW_BYTES);
+		if (status) return status;
+	}
+}
+
+hr_status hr__source_next_line(hr__source *source, hr__source_line *line)
+{
+	size_t length;
+	hr_status status = measure_line(source, &length);
+	/* Errors of reading say where in the file they are; those of the line do not yet. */
+	if (status) return status == HR_BAD_FORMAT && !source->gzip ? hr__source_fail_line(source, status, source->line + 1) : status;
+	if (length == 0) return HR_NOT_READY;
+	*line = (hr__source_line){ .text = source->text + source->at, .length = length, .number = ++source->line };
+	source->at += length;
+	if (line->text[line->length - 1] == '\n') line->length--;
+	if (line->length > 0 && line->text[line->length - 1] == '\r') line->length--;
+	line->text[line->length] = 0;
+	if (!memchr(line->text, 0, line->length)) return HR_OK;
+	hr__fail(HR_BAD_FORMAT, "a NUL byte; is this a trace?");
+	return hr__source_fail_line(source, HR_BAD_FORMAT, line->number);
+}

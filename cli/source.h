@@ -1,0 +1,52 @@
+/* source.h - bytes of a file, plain or gzip, or of memory, as a stream of lines or of pieces.
+ *
+ * Files are not trusted: memory is bounded whatever they hold, lines are at most HR__SOURCE_LINE_MAX long, and every error names the
+ * file and where in it. gzip is recognised by content. */
+#ifndef HR_CLI_SOURCE_H
+#define HR_CLI_SOURCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "headroom.h"
+
+#define HR__SOURCE_LINE_MAX 65536u
+
+typedef struct hr__source hr__source;
+
+/* Opens a file; "-" is standard input. HR_IO when it is missing, unreadable or a directory, HR_BAD_FORMAT when it is empty,
+ * HR_UNSUPPORTED for gzip in a program built without zlib. */
+hr_status hr__source_open(const char *path, hr__source **out);
+/* The same over bytes in memory, which must outlive the source. */
+hr_status hr__source_open_memory(const void *bytes, size_t size, hr__source **out);
+void hr__source_close(hr__source *source);
+
+bool hr__source_is_gzip(const hr__source *source);
+/* The file's path as given, NULL for memory. */
+const char *hr__source_path(const hr__source *source);
+/* The memory, when it was opened over some and is not gzip. */
+const void *hr__source_memory(const hr__source *source, size_t *size);
+
+/* The bytes at hand that were not read yet, at least 1 and as a rule some thousand; *count is 0 at the end. They stay valid until
+ * the next call. Skipping takes up to that many. */
+hr_status hr__source_peek(hr__source *source, const char **bytes, size_t *count);
+void hr__source_skip(hr__source *source, size_t count);
+/* Where the next byte is, counting from 0, after unpacking. */
+uint64_t hr__source_offset(const hr__source *source);
+
+/* The next line, without its end (LF or CR LF), followed by a 0 that is not part of it. HR_NOT_READY at the end of the file. A line
+ * that is too long, or has a NUL byte, is HR_BAD_FORMAT. */
+typedef struct hr__source_line {
+	char *text; /* may be changed by the caller; valid until the next call */
+	size_t length;
+	uint64_t number; /* from 1 */
+} hr__source_line;
+hr_status hr__source_next_line(hr__source *source, hr__source_line *line);
+
+/* Puts the place in front of the last message: "traces/x.csv: line 12: ". */
+hr_status hr__source_fail_line(const hr__source *source, hr_status status, uint64_t line);
+hr_status hr__source_fail_byte(const hr__source *source, hr_status status, uint64_t offset);
+hr_status hr__source_fail(const hr__source *source, hr_status status);
+
+#endif

@@ -1,0 +1,285 @@
+/* tape.c - see tape.h.
+ *
+ * Invariants while reading:
+ *   1  blocks_by_id has the live blocks and no others; live_blocks of them, with live_bytes in all
+ *   2  sizes[b] is the size of block b, for b < allocs
+ *   3  allocs + frees = count */
+#include "tape.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "os/os.h"
+
+#define BLOCK_BYTES_MAX (UINT64_C(1) << 48) /* what hr_alloc takes */
+
+/* ---- map ---- */
+
+struct hr__tape_entry {
+	uint64_t id;
+	uint32_t space;
+	uint32_t value; /* number + 1; 0: no entry here */
+};
+
+/* Seeded anew for each file, so that nobody can prepare ids that all collide. */
+static size_t place_of(const hr__tape_map *map, uint64_t seed, hr__tape_id id)
+{
+	uint64_t x = (id.id ^ seed) + (uint64_t)id.space * UINT64_C(0x9E3779B97F4A7C15);
+	x = (x ^ (x >> 32)) * (seed | 1);
+	x = (x ^ (x >> 29)) * UINT64_C(0xBF58476D1CE4E5B9);
+	return (size_t)(x ^ (x >> 32)) & (map->capacity - 1);
+}
+
+/* The entry of [id], or the empty one where it belongs. The map has room. */
+static struct hr__tape_entry *find(const hr__tape_map *map, uint64_t seed, hr__tape_id id)
+{
+	size_t at = place_of(map, seed, id);
+	for (;; at = (at + 1) & (map->capacity - 1)) {
+		struct hr__tape_entry *entry = &map->entries[at];
+		if (!entry->value || (entry->id == id.id && entry->space == id.space)) return entry;
+	}
+}
+
+/* Makes room for one more, at most half full. */
+static hr_status map_ensure(hr__tape_map *map, uint64_t seed)
+{
+	if ((map->count + 1) * 2 <= map->capacity) return HR_OK;
+	hr__tape_map bigger = { .count = map->count, .capacity = map->capacity ? map->capacity * 2 : 64 };
+	bigger.entries = calloc(bigger.capacity, sizeof *bigger.entries);
+	if (!bigger.entries) return hr__fail(HR_NO_HOST_MEMORY, "no memory for a table of %zu live blocks", bigger.capacity / 2);
+	for (size_t i = 0; i < map->capacity; i++) {
+		const struct hr__tape_entry *entry = &map->entries[i];
+		if (entry->value) *find(&bigger, seed, (hr__tape_id){ entry->id, entry->space }) = *entry;
+	}
+	free(map->entries);
+	*map = bigger;
+	return HR_OK;
+}
+
+/* Removes an entry and moves those that it stood in the way of. */
+static void map_remove(hr__tape_map *map, uint64_t seed, struct hr__tape_entry *entry)
+{
+	size_t mask = map->capacity - 1, hole = (size_t)(entry - map->entries);
+	for (size_t at = (hole + 1) & mask; map->entries[at].value; at = (at + 1) & mask) {
+		size_t home = place_of(map, seed, (hr__tape_id){ map->entries[at].id, map->entries[at].space });
+		if (((at - home) & mask) < ((at - hole) & mask)) continue;
+		map->entries[hole] = map->entries[at];
+		hole = at;
+	}
+	map->entries[hole].value = 0;
+	map->count--;
+}
+
+/* The number of a stream or thread, which is new when it was not seen before. */
+static hr_status number_of(hr__tape *tape, hr__tape_map *map, uint64_t name, const char *what, uint16_t *out)
+{
+	hr_status status = map_ensure(map, tape->seed);
+	if (status) return status;
+	struct hr__tape_entry *entry = find(map, tape->seed, (hr__tape_id){ name, 0 });
+	if (!entry->value) {
+		if (map->count == HR__TAPE_NUMBERS_MAX)
+			return hr__fail(HR_TOO_MANY, "more than %u different %s", HR__TAPE_NUMBERS_MAX, what);
+		*entry = (struct hr__tape_entry){ name, 0, (uint32_t)++map->count };
+	}
+	*out = (uint16_t)(entry->value - 1);
+	return HR_OK;
+}
+
+/* ---- life ---- */
+
+void hr__tape_init(hr__tape *tape, hr__tape_format format)
+{
+	*tape = (hr__tape){ .format = format, .partial = format != HR__TAPE_CSV, .stream_zero = UINT32_MAX, .device_index = -1 };
+	tape->seed = (hr__os()->clock_ns() ^ (uintptr_t)tape) * UINT64_C(0xD6E8FEB86659FD93);
+}
+
+static void drop_reading_state(hr__tape *tape)
+{
+	free(tape->blocks_by_id.entries);
+	free(tape->streams_by_id.entries);
+	free(tape->threads_by_id.entries);
+	free(tape->sizes);
+	tape->blocks_by_id = tape->streams_by_id = tape->threads_by_id = (hr__tape_map){ 0 };
+	tape->sizes = NULL;
+}
+
+void hr__tape_free(hr__tape *tape)
+{
+	drop_reading_state(tape);
+	free(tape->events);
+	tape->events = NULL;
+	tape->count = 0;
+}
+
+hr_status hr__tape_finish(hr__tape *tape)
+{
+	drop_reading_state(tape);
+	if (tape->allocs > 0) return HR_OK;
+	return hr__fail(HR_BAD_FORMAT, "no allocation in it");
+}
+
+/* ---- events ---- */
+
+static bool grow(void **array, size_t *capacity, size_t item)
+{
+	size_t bigger = *capacity ? *capacity + *capacity / 2 : 1024;
+	void *grown = realloc(*array, bigger * item);
+	if (!grown) return false;
+	*array = grown;
+	*capacity = bigger;
+	return true;
+}
+
+static hr_status append(hr__tape *tape, uint64_t bytes, uint32_t block, uint64_t stream, uint64_t thread, uint64_t time_ns)
+{
+	hr__tape_event event = { .bytes = bytes, .time_ns = time_ns, .block = block };
+	hr_status status = number_of(tape, &tape->streams_by_id, stream, "streams", &event.stream);
+	if (!status) status = number_of(tape, &tape->threads_by_id, thread, "threads", &event.thread);
+	if (status) return status;
+	if (tape->count >= HR__TAPE_EVENTS_MAX)
+		return hr__fail(HR_TOO_MANY, "more than %u events; cut the trace into parts", HR__TAPE_EVENTS_MAX);
+	if (tape->count == tape->capacity && !grow((void **)&tape->events, &tape->capacity, sizeof *tape->events))
+		return hr__fail(HR_NO_HOST_MEMORY, "no memory for more than %zu events", tape->count);
+	tape->events[tape->count++] = event;
+	tape->streams = (uint32_t)tape->streams_by_id.count;
+	tape->threads = (uint32_t)tape->threads_by_id.count;
+	if (stream == 0) tape->stream_zero = event.stream;
+	return HR_OK;
+}
+
+static hr_status check_size(const hr__tape *tape, uint64_t bytes)
+{
+	uint64_t live;
+	if (bytes == 0) return hr__fail(HR_BAD_FORMAT, "an allocation of 0 bytes; expected at least 1");
+	if (bytes > BLOCK_BYTES_MAX) return hr__fail(HR_BAD_FORMAT, "an allocation of %llu bytes; at most 2^48 can be", (unsigned long long)bytes);
+	if (!hr__add(tape->live_bytes, bytes, &live) || live > HR__TAPE_LIVE_MAX)
+		return hr__fail(HR_BAD_FORMAT, "more than 64 TiB live at once (an allocation of %llu bytes on top of %llu)",
+		                (unsigned long long)bytes, (unsigned long long)tape->live_bytes);
+	return HR_OK;
+}
+
+static hr_status release_entry(hr__tape *tape, struct hr__tape_entry *entry, uint64_t stream, uint64_t thread, uint64_t time_ns)
+{
+	uint32_t block = entry->value - 1;
+	hr_status status = append(tape, 0, block, stream, thread, time_ns);
+	if (status) return status;
+	map_remove(&tape->blocks_by_id, tape->seed, entry);
+	tape->frees++;
+	tape->live_blocks--;
+	tape->live_bytes -= tape->sizes[block];
+	return HR_OK;
+}
+
+/* The entry where a new block of that name goes. One that is live already is an error, or freed first. */
+static hr_status claim(hr__tape *tape, hr__tape_id id, uint64_t stream, uint64_t thread, uint64_t time_ns, struct hr__tape_entry **out)
+{
+	hr_status status = map_ensure(&tape->blocks_by_id, tape->seed);
+	if (status) return status;
+	*out = find(&tape->blocks_by_id, tape->seed, id);
+	if (!(*out)->value) return HR_OK;
+	if (!tape->partial)
+		return hr__fail(HR_BAD_FORMAT, "block %llu is allocated while it is live; free it first or give the new one another id",
+		                (unsigned long long)id.id);
+	tape->implied_frees++;
+	status = release_entry(tape, *out, stream, thread, time_ns);
+	*out = find(&tape->blocks_by_id, tape->seed, id);
+	return status;
+}
+
+hr_status hr__tape_alloc(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_t stream, uint64_t thread, uint64_t time_ns)
+{
+	struct hr__tape_entry *entry;
+	if (bytes == 0 && tape->partial) {
+		tape->empty_allocs++;
+		return HR_OK;
+	}
+	hr_status status = check_size(tape, bytes);
+	if (!status) status = claim(tape, id, stream, thread, time_ns, &entry);
+	if (status) return status;
+	uint32_t block = (uint32_t)tape->allocs;
+	if (block == tape->sizes_capacity && !grow((void **)&tape->sizes, &tape->sizes_capacity, sizeof *tape->sizes))
+		return hr__fail(HR_NO_HOST_MEMORY, "no memory for more than %u blocks", block);
+	status = append(tape, bytes, block, stream, thread, time_ns);
+	if (status) return status;
+	tape->sizes[block] = bytes;
+	*entry = (struct hr__tape_entry){ id.id, id.space, block + 1 };
+	tape->blocks_by_id.count++;
+	tape->allocs++;
+	tape->live_blocks++;
+	tape->live_bytes += bytes;
+	HR_ASSERT(tape->blocks_by_id.count == tape->live_blocks && tape->allocs + tape->frees == tape->count);
+	if (tape->live_bytes > tape->peak_bytes) {
+		tape->peak_bytes = tape->live_bytes;
+		tape->peak_event = tape->count - 1;
+	}
+	return HR_OK;
+}
+
+hr_status hr__tape_release(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_t stream, uint64_t thread, uint64_t time_ns)
+{
+	hr_status status = map_ensure(&tape->blocks_by_id, tape->seed);
+	if (status) return status;
+	struct hr__tape_entry *entry = find(&tape->blocks_by_id, tape->seed, id);
+	if (!entry->value && tape->partial) {
+		tape->unknown_frees++;
+		return HR_OK;
+	}
+	if (!entry->value)
+		return hr__fail(HR_BAD_FORMAT, "block %llu is freed but not live: freed already, or never allocated", (unsigned long long)id.id);
+	uint64_t allocated = tape->sizes[entry->value - 1];
+	if (bytes != 0 && bytes != allocated && !tape->partial)
+		return hr__fail(HR_BAD_FORMAT, "block %llu is freed with %llu bytes, but was allocated with %llu", (unsigned long long)id.id,
+		                (unsigned long long)bytes, (unsigned long long)allocated);
+	return release_entry(tape, entry, stream, thread, time_ns);
+}
+
+/* ---- words ---- */
+
+const char *hr__tape_format_name(hr__tape_format format)
+{
+	switch (format) {
+	case HR__TAPE_CSV: return "CSV";
+	case HR__TAPE_RMM: return "RMM log";
+	case HR__TAPE_TORCH: return "PyTorch snapshot";
+	case HR__TAPE_HEADROOM: return "Headroom trace";
+	}
+	return "?";
+}
+
+static void add_note(char *out, size_t capacity, size_t *length, const char *format, ...) __attribute__((format(printf, 4, 5)));
+static void add_note(char *out, size_t capacity, size_t *length, const char *format, ...)
+{
+	va_list arguments;
+	va_start(arguments, format);
+	size_t room = *length < capacity ? capacity - *length : 0;
+	int written = vsnprintf(room ? out + *length : NULL, room, format, arguments);
+	va_end(arguments);
+	if (written > 0) *length += (size_t)written;
+}
+
+size_t hr__tape_notes(const hr__tape *tape, char *out, size_t capacity)
+{
+	size_t length = 0;
+	char count[32];
+	if (capacity) *out = 0;
+#define NOTE(number, text) \
+	if (number) add_note(out, capacity, &length, "%s " text "\n", hr__format_count(number, count, sizeof count))
+	NOTE(tape->uses, "use events are not needed for this and were left out");
+	NOTE(tape->unknown_frees, "frees of blocks from before the recording began were left out");
+	NOTE(tape->implied_frees, "blocks were allocated again while live; they were freed first");
+	NOTE(tape->empty_allocs, "allocations of 0 bytes were left out");
+	NOTE(tape->failed_allocs, "requests that failed when they were recorded were left out");
+	NOTE(tape->lost, "events could not be written by the recorder");
+#undef NOTE
+	if (tape->unfinished) add_note(out, capacity, &length, "the recording was not ended: it holds what was written until then\n");
+	if (tape->devices > 1)
+		add_note(out, capacity, &length, "device %lld of %u in the file; --device-index takes another\n", (long long)tape->device_index,
+		         tape->devices);
+	return length;
+}

@@ -1,0 +1,93 @@
+/* tape.h - a recorded program in memory: every allocation and free in order, whatever file it came from.
+ *
+ * Ids, pointers, streams and threads of the file become small dense numbers while it is read, so that what runs a tape needs arrays
+ * only. An importer (import.h) feeds events in the order of the file. What is wrong with them is either an error or, in files that
+ * may begin in the middle of a run, counted and skipped; hr__tape_notes says it in words.
+ *
+ * Memory: 24 bytes per event and at most 32 per live block, for at most HR__TAPE_EVENTS_MAX events. */
+#ifndef HR_CLI_TAPE_H
+#define HR_CLI_TAPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "headroom.h"
+
+#define HR__TAPE_EVENTS_MAX 100000000u
+#define HR__TAPE_LIVE_MAX (UINT64_C(1) << 46) /* 64 TiB: the most memory that a simulated device has */
+#define HR__TAPE_NUMBERS_MAX 65535u           /* different streams, and different threads */
+
+typedef struct hr__tape_event {
+	uint64_t bytes;   /* asked for; 0: a free */
+	uint64_t time_ns; /* since the recording began, as the file has it */
+	uint32_t block;   /* number of the block: blocks are numbered from 0 as they are allocated */
+	uint16_t stream;  /* numbered from 0 as they first occur */
+	uint16_t thread;
+} hr__tape_event;
+
+typedef enum hr__tape_format { HR__TAPE_CSV = 1, HR__TAPE_RMM, HR__TAPE_TORCH, HR__TAPE_HEADROOM } hr__tape_format;
+
+/* A hash table of pairs of numbers to a number. */
+typedef struct hr__tape_map {
+	struct hr__tape_entry *entries;
+	size_t count, capacity;
+} hr__tape_map;
+
+typedef struct hr__tape {
+	hr__tape_format format;
+	bool partial; /* the recording may have begun in the middle of a run: odd events are skipped, not errors */
+	bool gzip;
+
+	hr__tape_event *events;
+	size_t count, capacity;
+	uint64_t allocs, frees;
+	uint32_t streams, threads; /* how many different ones */
+	uint32_t stream_zero;      /* number of the stream that the file calls 0; UINT32_MAX when there is none */
+	uint64_t live_bytes, live_blocks;
+	uint64_t peak_bytes;
+	size_t peak_event; /* index of the first event after which peak_bytes are live */
+
+	/* what was not taken as it came */
+	uint64_t uses;          /* use events and the like, which replaying does not need */
+	uint64_t unknown_frees; /* skipped: of blocks from before the recording began */
+	uint64_t implied_frees; /* added: the address was allocated again while it was live */
+	uint64_t empty_allocs;  /* skipped: of 0 bytes */
+	uint64_t failed_allocs; /* skipped: requests that were refused when it was recorded */
+	uint64_t lost;          /* events that the recorder could not write */
+	bool unfinished;        /* the recorder was killed */
+	uint32_t devices;       /* that the file has events of */
+	int64_t device_index;   /* the one that was taken; -1 when the file does not tell them apart */
+
+	/* while reading */
+	hr__tape_map blocks_by_id, streams_by_id, threads_by_id;
+	uint64_t *sizes; /* of each block */
+	size_t sizes_capacity;
+	uint64_t seed;
+} hr__tape;
+
+void hr__tape_init(hr__tape *tape, hr__tape_format format);
+void hr__tape_free(hr__tape *tape);
+
+/* What names a block in the file. [space] keeps ids of several allocators apart. */
+typedef struct hr__tape_id {
+	uint64_t id;
+	uint32_t space;
+} hr__tape_id;
+
+/* Appends an allocation. [bytes] 0 is an error, or skipped when partial. HR_BAD_FORMAT with a message that does not name the file. */
+hr_status hr__tape_alloc(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_t stream, uint64_t thread, uint64_t time_ns);
+
+/* Appends a free. [bytes] is checked against the allocation unless it is 0. */
+hr_status hr__tape_release(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_t stream, uint64_t thread, uint64_t time_ns);
+
+/* The file ended: drops what was needed for reading only. A tape without a single allocation is HR_BAD_FORMAT. */
+hr_status hr__tape_finish(hr__tape *tape);
+
+/* One line of text for each thing that was skipped or odd, written to [out] with a final 0; returns the length. */
+size_t hr__tape_notes(const hr__tape *tape, char *out, size_t capacity);
+
+/* "CSV", "RMM log", ... */
+const char *hr__tape_format_name(hr__tape_format format);
+
+#endif

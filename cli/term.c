@@ -1,0 +1,106 @@
+/* term.c - see term.h. */
+#include "term.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "os/os.h"
+
+#define WIDTH_LEAST 40
+#define WIDTH_MOST 200
+#define WIDTH_UNKNOWN 100
+#define SHOW_AFTER_NS 500000000u
+#define REDRAW_NS 50000000u
+#define BAR_CELLS 40
+
+static bool wants_colour(FILE *file)
+{
+	const char *no_colour = getenv("NO_COLOR"), *term = getenv("TERM");
+	if (no_colour && *no_colour) return false;
+	if (!term || strcmp(term, "dumb") == 0) return false;
+	return isatty(fileno(file)) != 0;
+}
+
+const char *hr__style(FILE *file, hr__style_name style)
+{
+	static const char *const sequences[] = {
+#define STYLE_SEQUENCE(name, sequence) sequence,
+		HR__STYLE_TABLE(STYLE_SEQUENCE)
+#undef STYLE_SEQUENCE
+	};
+	static int known[2] = { -1, -1 };
+	if (file != stdout && file != stderr) return "";
+	int *wanted = &known[file == stderr];
+	if (*wanted < 0) *wanted = wants_colour(file);
+	return *wanted ? sequences[style] : "";
+}
+
+static int clamp_width(long columns)
+{
+	return columns < WIDTH_LEAST ? WIDTH_LEAST : columns > WIDTH_MOST ? WIDTH_MOST : (int)columns;
+}
+
+int hr__term_width(void)
+{
+	const char *columns = getenv("COLUMNS");
+	struct winsize size;
+	if (columns && *columns) {
+		char *end;
+		long value = strtol(columns, &end, 10);
+		if (*end == 0 && value > 0) return clamp_width(value);
+	}
+	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return clamp_width(size.ws_col);
+	return WIDTH_UNKNOWN;
+}
+
+bool hr__term_utf8(void)
+{
+	static const char *const variables[] = { "LC_ALL", "LC_CTYPE", "LANG" };
+	for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+		const char *value = getenv(variables[i]);
+		if (!value || !*value) continue;
+		/* Only a locale that says otherwise counts: in containers it is often left unset, "C" or "POSIX" on terminals that can. */
+		const char *charset = strchr(value, '.');
+		return !charset || strncasecmp(charset + 1, "utf", 3) == 0;
+	}
+	return true;
+}
+
+/* ---- progress ---- */
+
+void hr__progress_begin(hr__progress *progress, const char *label)
+{
+	*progress = (hr__progress){ .label = label, .started_ns = hr__os()->clock_ns(), .enabled = isatty(STDERR_FILENO) != 0 };
+}
+
+static void draw(const hr__progress *progress, double done)
+{
+	bool utf8 = hr__term_utf8();
+	int full = (int)(done * BAR_CELLS);
+	fprintf(stderr, "\r%s%s%s ", hr__style(stderr, HR__STYLE_STRONG), progress->label, hr__style(stderr, HR__STYLE_PLAIN));
+	fputs(hr__style(stderr, HR__STYLE_IN_USE), stderr);
+	for (int i = 0; i < full; i++) fputs(utf8 ? "\u2588" : "#", stderr);
+	fputs(hr__style(stderr, HR__STYLE_FREE), stderr);
+	for (int i = full; i < BAR_CELLS; i++) fputs(utf8 ? "\u2591" : "-", stderr);
+	fprintf(stderr, "%s %3d%% ", hr__style(stderr, HR__STYLE_PLAIN), (int)(done * 100));
+	fflush(stderr);
+}
+
+void hr__progress_show(hr__progress *progress, double done)
+{
+	if (!progress->enabled) return;
+	uint64_t now = hr__os()->clock_ns();
+	if (now - progress->started_ns < SHOW_AFTER_NS || now - progress->drawn_ns < REDRAW_NS) return;
+	draw(progress, done < 0 ? 0 : done > 1 ? 1 : done);
+	progress->drawn_ns = now;
+	progress->visible = true;
+}
+
+void hr__progress_end(hr__progress *progress)
+{
+	if (progress->visible) fputs("\r\033[K", stderr);
+	progress->visible = progress->enabled = false;
+}

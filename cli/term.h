@@ -1,0 +1,52 @@
+/* term.h - the terminal: colours where they are wanted, its width, a progress bar. */
+#ifndef HR_CLI_TERM_H
+#define HR_CLI_TERM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+/* name, escape sequence */
+#define HR__STYLE_TABLE(X)      \
+	X(PLAIN, "\033[0m")         \
+	X(STRONG, "\033[1m")        \
+	X(DIM, "\033[2m")           \
+	X(HEADING, "\033[1;36m")    \
+	X(ERROR, "\033[1;31m")      \
+	X(GOOD, "\033[1;32m")       \
+	X(IN_USE, "\033[38;5;39m")  \
+	X(SMALL, "\033[38;5;141m")  \
+	X(CACHED, "\033[38;5;179m") \
+	X(FREE, "\033[38;5;240m")
+
+typedef enum hr__style_name {
+#define HR__STYLE_ENUM(name, sequence) HR__STYLE_##name,
+	HR__STYLE_TABLE(HR__STYLE_ENUM)
+#undef HR__STYLE_ENUM
+} hr__style_name;
+
+/* The escape sequence of a style; "" unless [file] is standard output or error on a terminal and NO_COLOR is not set. */
+const char *hr__style(FILE *file, hr__style_name style);
+
+/* Columns of the terminal of standard output: what COLUMNS or the terminal says, from 40 to 200; 100 when neither does. */
+int hr__term_width(void);
+
+/* Whether the locale can show block characters; without it pictures are drawn in ASCII. */
+bool hr__term_utf8(void);
+
+/* ---- progress ---- */
+
+/* A bar on standard error. It appears only on a terminal, and only when the work has taken more than half a second. Zero: none. */
+typedef struct hr__progress {
+	const char *label;
+	uint64_t started_ns, drawn_ns;
+	bool enabled, visible;
+} hr__progress;
+
+void hr__progress_begin(hr__progress *progress, const char *label);
+/* [done] is the share of the work that is done, 0 to 1. Cheap to call often. */
+void hr__progress_show(hr__progress *progress, double done);
+/* Wipes the bar. */
+void hr__progress_end(hr__progress *progress);
+
+#endif
