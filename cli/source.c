@@ -192,7 +192,7 @@ static hr_status look_at_first_bytes(hr__source *source)
 {
 	/* Pipes give what they have: ask until there are two bytes. */
 	while (source->end < 2 && !source->ended) {
-		hr_status status = fill(source, RAW_BYTES);
+		hr_status status = fill(source, RAW_BYTES - source->end);
 		if (status) return status;
 	}
 	if (source->end == 0) {
@@ -308,8 +308,10 @@ static hr_status measure_line(hr__source *source, size_t *length)
 		size_t have = source->end - source->at;
 		if (have > searched) newline = memchr(begin + searched, '\n', have - searched);
 		*length = newline ? (size_t)(newline - begin) + 1 : have;
-		if (*length > HR__SOURCE_LINE_MAX)
-			return hr__fail(HR_BAD_FORMAT, "longer than %u bytes; is this a trace?", HR__SOURCE_LINE_MAX);
+		if (*length > HR__SOURCE_LINE_MAX) {
+			hr__fail(HR_BAD_FORMAT, "longer than %u bytes; is this a trace?", HR__SOURCE_LINE_MAX);
+			return hr__source_fail_line(source, HR_BAD_FORMAT, source->line + 1);
+		}
 		if (newline || source->ended) return HR_OK;
 		searched = have;
 		hr_status status = fill(source, WINDOW_BYTES);
@@ -321,8 +323,7 @@ hr_status hr__source_next_line(hr__source *source, hr__source_line *line)
 {
 	size_t length;
 	hr_status status = measure_line(source, &length);
-	/* Errors of reading say where in the file they are; those of the line do not yet. */
-	if (status) return status == HR_BAD_FORMAT && !source->gzip ? hr__source_fail_line(source, status, source->line + 1) : status;
+	if (status) return status;
 	if (length == 0) return HR_NOT_READY;
 	*line = (hr__source_line){ .text = source->text + source->at, .length = length, .number = ++source->line };
 	source->at += length;

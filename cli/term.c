@@ -71,16 +71,23 @@ bool hr__term_utf8(void)
 
 /* ---- progress ---- */
 
-void hr__progress_begin(hr__progress *progress, const char *label)
+void hr__progress_begin(hr__progress *progress)
 {
-	*progress = (hr__progress){ .label = label, .started_ns = hr__os()->clock_ns(), .enabled = isatty(STDERR_FILENO) != 0 };
+	*progress = (hr__progress){ .label = "", .started_ns = hr__os()->clock_ns(), .enabled = isatty(STDERR_FILENO) != 0 };
+}
+
+void hr__progress_phase(hr__progress *progress, const char *label, double to)
+{
+	progress->label = label;
+	progress->from = progress->to;
+	progress->to = to;
 }
 
 static void draw(const hr__progress *progress, double done)
 {
 	bool utf8 = hr__term_utf8();
 	int full = (int)(done * BAR_CELLS);
-	fprintf(stderr, "\r%s%s%s ", hr__style(stderr, HR__STYLE_STRONG), progress->label, hr__style(stderr, HR__STYLE_PLAIN));
+	fprintf(stderr, "\r%s%-18s%s ", hr__style(stderr, HR__STYLE_STRONG), progress->label, hr__style(stderr, HR__STYLE_PLAIN));
 	fputs(hr__style(stderr, HR__STYLE_IN_USE), stderr);
 	for (int i = 0; i < full; i++) fputs(utf8 ? "\u2588" : "#", stderr);
 	fputs(hr__style(stderr, HR__STYLE_FREE), stderr);
@@ -91,10 +98,11 @@ static void draw(const hr__progress *progress, double done)
 
 void hr__progress_show(hr__progress *progress, double done)
 {
-	if (!progress->enabled) return;
+	if (!progress || !progress->enabled) return;
 	uint64_t now = hr__os()->clock_ns();
 	if (now - progress->started_ns < SHOW_AFTER_NS || now - progress->drawn_ns < REDRAW_NS) return;
-	draw(progress, done < 0 ? 0 : done > 1 ? 1 : done);
+	done = done < 0 ? 0 : done > 1 ? 1 : done;
+	draw(progress, progress->from + done * (progress->to - progress->from));
 	progress->drawn_ns = now;
 	progress->visible = true;
 }

@@ -36,15 +36,19 @@ bool hr__term_utf8(void);
 
 /* ---- progress ---- */
 
-/* A bar on standard error. It appears only on a terminal, and only when the work has taken more than half a second. Zero: none. */
+/* A bar on standard error. It appears only on a terminal, and only when the work has taken more than half a second. Work has phases,
+ * each with a share of the bar. */
 typedef struct hr__progress {
-	const char *label;
+	const char *label; /* of the phase */
+	double from, to;   /* the phase's part of the bar */
 	uint64_t started_ns, drawn_ns;
 	bool enabled, visible;
 } hr__progress;
 
-void hr__progress_begin(hr__progress *progress, const char *label);
-/* [done] is the share of the work that is done, 0 to 1. Cheap to call often. */
+void hr__progress_begin(hr__progress *progress);
+/* What follows fills the bar from where the phase before ended up to [to], 0 to 1. */
+void hr__progress_phase(hr__progress *progress, const char *label, double to);
+/* [done] is the share of the phase that is done, 0 to 1. Cheap to call often; NULL is allowed. */
 void hr__progress_show(hr__progress *progress, double done);
 /* Wipes the bar. */
 void hr__progress_end(hr__progress *progress);

@@ -255,7 +255,7 @@ static void pair_compare(const arena_pair *pair)
 }
 
 /* The arena's own invariants. */
-static void pair_check(const arena_pair *pair)
+SUPPORT_UNUSED static void pair_check(const arena_pair *pair)
 {
 	hr__chunk_id edges[MODEL_REGIONS];
 	uint32_t count = 0;
@@ -298,7 +298,8 @@ SUPPORT_UNUSED static void pair_compare_all(const arena_pair *pair)
 		SUPPORT_EQ(begins_at(&pair->free, hr__chunk_at(&pair->table, id)->region, hr__chunk_address(hr__chunk_at(&pair->table, id))) !=
 		               NOWHERE,
 		           true);
-		SUPPORT_EQ(++seen <= pair->free.count, true);
+		seen++;
+		SUPPORT_EQ(seen <= pair->free.count, true);
 	}
 	SUPPORT_EQ(seen, pair->free.count);
 	if (pair->has_tail) SUPPORT_EQ(last, pair->arena.tail);
@@ -404,8 +405,10 @@ SUPPORT_UNUSED static void pair_unmap(arena_pair *pair, uint32_t index, uint64_t
 	part.address = whole.address + skip;
 	part.size = size;
 	model_hole(pair, part);
-	if (skip) model_settle(pair, ends_at(&pair->free, whole.region, whole.address + skip));
-	pair_check_extent(pair, got, &pair->holes.at[pair->holes.count - 1], HR__CHUNK_HOLE);
+	const extent *hole = &pair->holes.at[pair->holes.count - 1];
+	uint32_t before = ends_at(&pair->free, hole->region, hole->address);
+	if (before != NOWHERE) model_settle(pair, before);
+	pair_check_extent(pair, got, hole, HR__CHUNK_HOLE);
 	pair_compare(pair);
 }
 

@@ -27,6 +27,6 @@ build() {
 	local folder=$1 quiet=--quiet
 	shift
 	[ -f "$folder/build.ninja" ] || quiet=-s
-	cmake --build "$folder" -j "$JOBS" ${1:+--target "$@"} -- $quiet | { grep -vE '^(ninja: no work to do|-- |\[ *[0-9]+%\])' || true; }
+	cmake --build "$folder" -j "$JOBS" ${1:+--target "$@"} -- $quiet 2>&1 | { grep -vE '^(ninja: no work to do|-- |\[ *[0-9]+%\])' || true; }
 	return "${PIPESTATUS[0]}"
 }

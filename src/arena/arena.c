@@ -224,6 +224,13 @@ static inline void index_resize(hr__arena *arena, hr__chunk_id id, uint64_t size
 	index_insert(arena, id);
 }
 
+/* Puts a free chunk where it belongs now that something else lies behind it: it became the tail, or is it no longer. */
+static void index_again(hr__arena *arena, hr__chunk_id id)
+{
+	index_remove(arena, id);
+	index_insert(arena, id);
+}
+
 /* The smallest in the trie below [at]: the leftmost path holds it, though not always at its end. */
 static inline hr__chunk_id smallest_below(const hr__chunk *chunks, hr__chunk_id at)
 {
@@ -415,12 +422,16 @@ hr__chunk_id hr__arena_map(hr__arena *arena, hr__chunk_id hole, uint64_t address
 	HR_ASSERT(size > 0 && size <= hr__chunk_end(chunk) - address);
 	uint64_t before = address - hr__chunk_address(chunk);
 	if (before) {
+		hr__chunk_id left = chunk->prev;
 		hole_insert(arena, cut_front(arena, hole, before));
 		chunk->size -= before;
+		if (left == arena->tail) index_again(arena, left); /* the hole behind it ends before its region does */
 	}
 	if (size == chunk->size) {
 		hole_remove(arena, hole);
-		return join_free(arena, hole);
+		hr__chunk_id id = join_free(arena, hole);
+		if (id == arena->tail) index_again(arena, id); /* it reaches the end of its region: no tail any more */
+		return id;
 	}
 	hr__chunk_id id = cut_front(arena, hole, size);
 	chunk->size -= size;
@@ -457,6 +468,8 @@ hr__chunk_id hr__arena_unmap(hr__arena *arena, hr__chunk_id id, uint64_t address
 		hole_remove(arena, id = prev);
 	}
 	hole_insert(arena, id);
+	hr__chunk_id left = chunks[id].prev;
+	if (is_state(arena, left, HR__CHUNK_FREE) && can_grow(arena, &chunks[left])) index_again(arena, left);
 	return id;
 }
 
@@ -559,10 +572,9 @@ hr__chunk_id hr__arena_first_free(const hr__arena *arena, uint64_t size)
 	return first_from(arena, bin_of(size >> arena->shift));
 }
 
-hr__chunk_id hr__arena_next_free(const hr__arena *arena, hr__chunk_id after)
+/* The one behind [after] in the trie of its bin, rings included; 0 behind the last. */
+static hr__chunk_id next_in_bin(const hr__chunk *chunks, hr__chunk_id after)
 {
-	const hr__chunk *chunks = arena->table->chunks;
-	if (after == arena->tail) return 0; /* always the last */
 	hr__chunk_id younger = chunks[after].link;
 	if (chunks[younger].parent == younger) return younger; /* the ring goes on */
 	hr__chunk_id node = ring_leader(chunks, after);
@@ -570,7 +582,15 @@ hr__chunk_id hr__arena_next_free(const hr__arena *arena, hr__chunk_id after)
 		if (chunks[node].child[side]) return chunks[node].child[side];
 	for (hr__chunk_id up = chunks[node].parent; up; node = up, up = chunks[up].parent)
 		if (chunks[up].child[0] == node && chunks[up].child[1]) return chunks[up].child[1];
-	return first_from(arena, bin_of(units_of(arena, &chunks[after])) + 1);
+	return 0;
+}
+
+hr__chunk_id hr__arena_next_free(const hr__arena *arena, hr__chunk_id after)
+{
+	const hr__chunk *chunks = arena->table->chunks;
+	if (after == arena->tail) return 0; /* always the last */
+	hr__chunk_id next = next_in_bin(chunks, after);
+	return next ? next : first_from(arena, bin_of(units_of(arena, &chunks[after])) + 1);
 }
 
 /* ---- checking ---- */
@@ -662,11 +682,13 @@ static int check_index(const hr__arena *arena)
 		if (hr__chunk_state_of(tail) != HR__CHUNK_FREE || hr__chunk_state_of(hole) != HR__CHUNK_HOLE || hole->next) return 4;
 		seen++;
 	}
-	for (hr__chunk_id id = hr__arena_first_free(arena, 0); id && id != arena->tail; id = hr__arena_next_free(arena, id)) {
-		if (chunks[id].parent == id) continue; /* counted with its ring */
-		int broken = check_node(arena, bin_of(units_of(arena, &chunks[id])), id);
-		if (!broken) broken = check_ring(arena, id, &seen);
-		if (broken) return broken;
+	for (unsigned bin = 0; bin < HR__ARENA_BINS; bin++) {
+		for (hr__chunk_id id = arena->bins[bin]; id; id = next_in_bin(chunks, id)) {
+			if (chunks[id].parent == id) continue; /* counted with its ring */
+			int broken = check_node(arena, bin, id);
+			if (!broken) broken = check_ring(arena, id, &seen);
+			if (broken) return broken;
+		}
 	}
 	return seen == arena->free_count ? 0 : 4;
 }

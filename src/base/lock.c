@@ -37,7 +37,7 @@ void hr__lock_slow(hr__lock *lock)
 
 #ifdef HR_DEBUG
 
-#define HELD_MAX 16u /* at most one lock of each rank, and a few that were tried */
+#define HELD_MAX 24u /* at most one lock of each rank, and a few that were tried */
 
 static _Thread_local struct {
 	const hr__lock *locks[HELD_MAX];

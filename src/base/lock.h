@@ -23,7 +23,8 @@ enum hr__lock_rank {
 	HR__RANK_REGISTRY = 1, /* the process-wide lists of devices and allocators */
 	HR__RANK_LMS,          /* reserved for tensor state */
 	HR__RANK_CACHES,       /* an allocator's list of thread caches */
-	HR__RANK_ALLOCATOR,    /* an allocator's arenas and chunk records */
+	HR__RANK_SHARD,        /* an allocator's shards: arenas and chunk records; the rank of shard i is i above this */
+	HR__RANK_METER = HR__RANK_SHARD + 8, /* an allocator's peak */
 	HR__RANK_PAGE_POOL,    /* a logical device's pages and limit */
 	HR__RANK_DEVICE,       /* inside a device backend */
 	HR__RANK_TRACE,        /* the trace file's list of blocks */

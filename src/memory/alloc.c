@@ -1,7 +1,7 @@
 /* alloc.c - hr_alloc and hr_free: the path that almost every call takes, and nothing else.
  *
  *   small (64 KiB and less)   the thread's cache: no lock, no shared line written
- *   large                     the allocator's lock, the arena, the lookup
+ *   large                     the lock of the thread's shard, the arena, the lookup
  *   anything unusual          bfc.c, direct.c: first call of a thread, empty bin, growth, pressure, errors */
 #include "memory/allocator.h"
 
@@ -37,9 +37,9 @@ static inline void *alloc_cached(hr__cache *cache, const hr_request *request, ui
 	int64_t size = (int64_t)(units << cache->shift);
 	if (HR_UNLIKELY(!hr__cache_enter(cache))) return NULL;
 	hr__chunk_id id = cache->bins[units];
-	int64_t used = hr__load_relaxed(&cache->used) + size;
+	int64_t used = hr__load_relaxed(&cache->meter.used) + size;
 	hr__chunk *chunk = &cache->chunks[id];
-	if (HR_UNLIKELY(!id || used > hr__load_relaxed(&cache->level) || (chunk->streams & ~(UINT64_C(1) << request->stream)))) {
+	if (HR_UNLIKELY(!id || used > hr__load_relaxed(&cache->meter.level) || (chunk->streams & ~(UINT64_C(1) << request->stream)))) {
 		hr__cache_leave(cache);
 		return NULL;
 	}
@@ -48,7 +48,7 @@ static inline void *alloc_cached(hr__cache *cache, const hr_request *request, ui
 	hr__chunk_describe(chunk, request);
 	hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
 
-	hr__store_relaxed(&cache->used, used);
+	hr__store_relaxed(&cache->meter.used, used);
 	if (used > hr__load_relaxed(&cache->high)) hr__store_relaxed(&cache->high, used);
 	hr__owner_add(&cache->kept, -size);
 	hr__owner_add(&cache->allocs, 1);
@@ -60,12 +60,12 @@ static inline void *alloc_cached(hr__cache *cache, const hr_request *request, ui
 	return address;
 }
 
-/* Takes from the free chunks of a pool; NULL when there is no such chunk, or there is more to it than that. */
+/* Takes from the free chunks of a pool of the thread's shard; NULL when there is no such chunk, or there is more to it than that. */
 static inline void *alloc_from(hr__pool *pool, hr__cache *cache, const hr_request *request, uint64_t size)
 {
-	hr__allocator *allocator = cache->allocator;
-	hr__lock_take(&allocator->lock);
-	if (HR_UNLIKELY(!hr__chunk_table_has(&allocator->table, 2) || !hr__lookup_has_room(&allocator->lookup))) goto no;
+	hr__shard *shard = cache->shard;
+	hr__lock_take(&shard->lock);
+	if (HR_UNLIKELY(!hr__chunk_table_has(&shard->table, 2) || !hr__lookup_has_room(&shard->lookup))) goto no;
 	hr__chunk_id id = hr__arena_take(&pool->arena, size, 0);
 	if (HR_UNLIKELY(!id)) goto no;
 	hr__chunk *chunk = &cache->chunks[id];
@@ -75,17 +75,17 @@ static inline void *alloc_from(hr__pool *pool, hr__cache *cache, const hr_reques
 	}
 	hr__chunk_describe(chunk, request);
 	uint64_t address = hr__chunk_address(chunk);
-	hr__lookup_insert(&allocator->lookup, address, id);
-	hr__account(allocator, cache, (int64_t)size);
-	hr__owner_add(&allocator->stats.allocs, 1);
-	hr__owner_add(&allocator->stats.sources[HR__SOURCE_FREE_CHUNK], 1);
-	hr__owner_add(&allocator->stats.requested, (int64_t)request->bytes);
-	hr__max(&allocator->stats.largest, (int64_t)size);
-	hr__lock_release(&allocator->lock);
+	hr__lookup_insert(&shard->lookup, address, id);
+	hr__account(shard, cache, (int64_t)size);
+	hr__owner_add(&shard->stats.allocs, 1);
+	hr__owner_add(&shard->stats.sources[HR__SOURCE_FREE_CHUNK], 1);
+	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
+	hr__max(&shard->stats.largest, (int64_t)size);
+	hr__lock_release(&shard->lock);
 	observe_alloc(cache, request, chunk);
 	return (void *)(uintptr_t)address;
 no:
-	hr__lock_release(&allocator->lock);
+	hr__lock_release(&shard->lock);
 	return NULL;
 }
 
@@ -125,10 +125,10 @@ hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
 			uint64_t units = (request->bytes + cache->round) >> cache->shift;
 			address = alloc_cached(cache, request, units);
 			if (HR_UNLIKELY(!address && !cache->bins[units]))
-				address = alloc_from(&cache->allocator->small, cache, request, units << cache->shift);
+				address = alloc_from(&cache->shard->small, cache, request, units << cache->shift);
 		}
 	} else if (HR_LIKELY(cache->bin_count && request->bytes - 1 < (UINT64_C(1) << 48))) {
-		address = alloc_from(&cache->allocator->large, cache, request, (request->bytes + cache->round) & ~(uint64_t)cache->round);
+		address = alloc_from(&cache->shard->large, cache, request, (request->bytes + cache->round) & ~(uint64_t)cache->round);
 	}
 	if (HR_UNLIKELY(!address)) return alloc_slow(handle, request, out);
 	*out = address;
@@ -155,26 +155,26 @@ static hr_status free_slow(hr_allocator handle, uint64_t address, hr_stream stre
 	return hr__direct_free(allocator, cache, address, stream);
 }
 
-/* Gives a chunk of more than 64 KiB back to its arena; false when it is not what the caller thinks it is. */
-static inline bool free_large(hr__cache *cache, hr__chunk_id id, uint64_t address, hr_stream stream)
+/* Gives a chunk back to its arena; false when it is not what the caller thinks it is. */
+static inline bool free_to_arena(hr__cache *cache, hr__chunk_id id, uint64_t address, hr_stream stream)
 {
-	hr__allocator *allocator = cache->allocator;
+	hr__shard *shard = cache->shard;
 	hr__chunk *chunk = &cache->chunks[id];
-	hr__lock_take(&allocator->lock);
+	hr__lock_take(&shard->lock);
 	if (HR_UNLIKELY(hr__chunk_address(chunk) != address || hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE)) {
-		hr__lock_release(&allocator->lock);
+		hr__lock_release(&shard->lock);
 		return false;
 	}
 	uint64_t size = chunk->size;
 	observe_free(cache, address, size, stream);
-	hr__owner_add(&allocator->stats.frees, 1);
-	hr__owner_add(&allocator->stats.requested, -(int64_t)chunk->requested);
-	chunk->epoch = hr__device_epoch(allocator->device);
+	hr__owner_add(&shard->stats.frees, 1);
+	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
+	chunk->epoch = hr__device_epoch(cache->allocator->device);
 	chunk->streams |= UINT64_C(1) << stream;
-	hr__lookup_remove(&allocator->lookup, address, id);
-	hr__account(allocator, cache, -(int64_t)size);
-	hr__arena_give(chunk->region & HR__REGION_SMALL ? &allocator->small.arena : &allocator->large.arena, id);
-	hr__lock_release(&allocator->lock);
+	hr__lookup_remove(&shard->lookup, address, id);
+	hr__account(shard, cache, -(int64_t)size);
+	hr__arena_give(&hr__pool_of(shard, chunk)->arena, id);
+	hr__lock_release(&shard->lock);
 	return true;
 }
 
@@ -184,12 +184,12 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 	hr__cache *cache = cache_of(handle);
 	if (HR_UNLIKELY(!cache || !address || !cache->bin_count)) return free_slow(handle, address, stream);
 	if (HR_UNLIKELY(stream && !hr__device_has_stream(cache->allocator->device, stream))) return free_slow(handle, address, stream);
-	if (HR_UNLIKELY(!hr__cache_enter(cache))) return free_slow(handle, address, stream);
+	if (HR_UNLIKELY(!hr__shard_has(cache->shard, address) || !hr__cache_enter(cache))) return free_slow(handle, address, stream);
 	hr__chunk_id id = hr__lookup_find(cache->lookup, cache->chunks, address);
 	hr__chunk *chunk = &cache->chunks[id];
 	if (!id || chunk->size > HR__SMALL_MAX || !cache->capacity) {
 		hr__cache_leave(cache);
-		if (HR_LIKELY(id && free_large(cache, id, address, stream))) return HR_OK;
+		if (HR_LIKELY(id && free_to_arena(cache, id, address, stream))) return HR_OK;
 		return free_slow(handle, address, stream);
 	}
 	/* Of two threads that free the same block at once, one must lose. */
@@ -209,7 +209,7 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 	cache->bins[bin] = id;
 	int64_t kept = hr__load_relaxed(&cache->kept) + size;
 	hr__store_relaxed(&cache->kept, kept);
-	hr__owner_add(&cache->used, -size);
+	hr__owner_add(&cache->meter.used, -size);
 	hr__cache_leave(cache);
 	if (HR_UNLIKELY(kept > cache->capacity)) hr__cache_overflow(cache);
 	return HR_OK;

@@ -16,6 +16,8 @@
 #define CUSTOM_MAX 32u
 #define BYTES_MAX (UINT64_C(1) << 48)
 #define ALIGNMENT_MAX (UINT64_C(1) << 40)
+#define ALLOCATOR_LINE 128u
+#define ALLOCATOR_BYTES (sizeof(hr__allocator) + ALLOCATOR_LINE)
 
 static struct {
 	hr__lock lock;
@@ -88,24 +90,56 @@ hr_status hr__request_check(const hr__allocator *allocator, const hr_request *re
 
 hr_status hr__refuse(hr__allocator *allocator, hr_status status)
 {
-	hr__lock_take(&allocator->lock);
-	hr__owner_add(&allocator->stats.allocs, 1);
-	hr__owner_add(&allocator->stats.failed, 1);
-	hr__lock_release(&allocator->lock);
+	hr__shard *shard = &allocator->shards[0];
+	hr__lock_take(&shard->lock);
+	hr__owner_add(&shard->stats.allocs, 1);
+	hr__owner_add(&shard->stats.failed, 1);
+	hr__lock_release(&shard->lock);
 	return status;
 }
 
-hr_status hr__records_ensure(hr__allocator *allocator, uint32_t records)
+/* ---- shards ---- */
+
+hr_status hr__records_ensure(hr__shard *shard, uint32_t records)
 {
-	hr_status status = hr__chunk_table_ensure(&allocator->table, records);
-	if (status || HR_LIKELY(hr__lookup_has_room(&allocator->lookup))) return status;
+	hr_status status = hr__chunk_table_ensure(&shard->table, records);
+	if (status || HR_LIKELY(hr__lookup_has_room(&shard->lookup))) return status;
 	hr__lookup_table *retired = NULL;
-	status = hr__lookup_grow(&allocator->lookup, &retired);
+	status = hr__lookup_grow(&shard->lookup, &retired);
 	if (retired) {
-		hr__caches_quiesce(allocator); /* nobody reads the old table any more */
+		hr__caches_quiesce(shard->allocator); /* nobody reads the old table any more */
 		hr__lookup_free(retired);
 	}
 	return status;
+}
+
+hr_status hr__shard_open(hr__shard *shard)
+{
+	hr__allocator *allocator = shard->allocator;
+	hr_status status = hr__chunk_table_init(&shard->table);
+	if (status) return status;
+	status = hr__lookup_init(&shard->lookup);
+	if (status) {
+		hr__chunk_table_destroy(&shard->table);
+		return status;
+	}
+	hr__arena_init(&shard->large.arena, &shard->table, allocator->granularity);
+	hr__arena_init(&shard->small.arena, &shard->table, allocator->granularity);
+	shard->small.small = true;
+	if (!allocator->page || allocator->kind != HR__KIND_BFC) hr__store_relaxed(&shard->span, UINT64_MAX); /* any address */
+	hr__store_relaxed(&shard->meter.level, hr__load_relaxed(&allocator->cache_count) > 1 ? 0 : HR__NO_LEVEL);
+	hr__store_relaxed(&allocator->open_shards, hr__load_relaxed(&allocator->open_shards) + 1);
+	hr__store_release(&shard->open, 1);
+	return HR_OK;
+}
+
+static void shard_close(hr__shard *shard)
+{
+	hr__lock_take(&shard->lock);
+	if (shard->allocator->kind == HR__KIND_BFC) hr__shard_close_regions(shard);
+	hr__lock_release(&shard->lock);
+	hr__lookup_destroy(&shard->lookup);
+	hr__chunk_table_destroy(&shard->table);
 }
 
 /* ---- creating ---- */
@@ -171,44 +205,50 @@ static hr_status set_options(hr__allocator *allocator, const hr_allocator_option
 	if (status) return status;
 	if (options->name) snprintf(allocator->name, sizeof allocator->name, "%s", options->name);
 	else snprintf(allocator->name, sizeof allocator->name, "%.15s_%.15s", hr__device_name(allocator->device), allocator->kind_name);
-	return set_limit(allocator, options->limit_bytes);
+	status = set_limit(allocator, options->limit_bytes);
+	if (status) return status;
+	uint64_t worth = allocator->page ? allocator->limit / allocator->page / HR__PAGES_PER_SHARD : 1;
+	allocator->shard_max = worth < 1 ? 1 : worth > HR__SHARDS_MAX ? HR__SHARDS_MAX : (uint32_t)worth;
+	return HR_OK;
 }
 
 static hr_status open_kind(hr__allocator *allocator)
 {
 	if (allocator->kind == HR__KIND_BFC) return hr__bfc_open(allocator);
-	if (allocator->kind == HR__KIND_DIRECT) return HR_OK;
+	allocator->shard_max = 1;
+	hr_status status = hr__shard_open(&allocator->shards[0]);
+	if (status || allocator->kind == HR__KIND_DIRECT) return status;
 	allocator->custom_state = allocator->custom.user;
 	if (!allocator->custom.table.open) return HR_OK;
-	hr_status status = allocator->custom.table.open(allocator->custom.user, hr__device_handle(allocator->device), allocator->limit,
-	                                                &allocator->custom_state);
+	status = allocator->custom.table.open(allocator->custom.user, hr__device_handle(allocator->device), allocator->limit,
+	                                      &allocator->custom_state);
 	return status ? hr__fail(status, "the custom allocator \"%s\" could not be opened", allocator->kind_name) : HR_OK;
 }
 
+/* The struct starts at a pair of cache lines of its block. */
 static void destroy(hr__allocator *allocator)
 {
-	hr__lookup_destroy(&allocator->lookup);
-	hr__chunk_table_destroy(&allocator->table);
-	hr__os()->free(allocator, sizeof *allocator);
+	HR__EACH_SHARD(allocator, shard) shard_close(shard);
+	hr__os()->free(allocator->block, ALLOCATOR_BYTES);
 }
 
 static hr_status build(hr__device *device, const hr_allocator_options *options, hr__allocator **out)
 {
 	void *block;
-	int error = hr__os()->alloc(sizeof(hr__allocator), &block);
+	int error = hr__os()->alloc(ALLOCATOR_BYTES, &block);
 	if (error) return hr__os_fail(error, "cannot get host memory for an allocator");
-	hr__allocator *allocator = block;
+	hr__allocator *allocator = (hr__allocator *)(((uintptr_t)block + ALLOCATOR_LINE - 1) & ~(uintptr_t)(ALLOCATOR_LINE - 1));
+	allocator->block = block;
 	allocator->device = device;
 	allocator->usage = &hr__usages[hr__device_index(device)];
-	hr__lock_init(&allocator->lock, HR__RANK_ALLOCATOR);
 	hr__lock_init(&allocator->caches_lock, HR__RANK_CACHES);
-	hr_status status = set_options(allocator, options);
-	if (status) {
-		hr__os()->free(allocator, sizeof *allocator);
-		return status;
+	hr__lock_init(&allocator->meter_lock, HR__RANK_METER);
+	for (uint32_t i = 0; i < HR__SHARDS_MAX; i++) {
+		allocator->shards[i].allocator = allocator;
+		allocator->shards[i].index = i;
+		hr__lock_init(&allocator->shards[i].lock, (enum hr__lock_rank)(HR__RANK_SHARD + i));
 	}
-	status = hr__chunk_table_init(&allocator->table);
-	if (!status) status = hr__lookup_init(&allocator->lookup);
+	hr_status status = set_options(allocator, options);
 	if (!status) status = open_kind(allocator);
 	if (status) {
 		destroy(allocator);
@@ -307,17 +347,22 @@ static hr_status still_in_use(hr__allocator *allocator)
 {
 	uint64_t count = 0, bytes = 0, largest = 0;
 	hr_name op = HR_NAME_NONE;
-	hr__lock_take(&allocator->lock);
-	for (hr__chunk_id id = 1; id < allocator->table.touched; id++) {
-		const hr__chunk *chunk = hr__chunk_at(&allocator->table, id);
-		if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE) continue;
-		count++;
-		bytes += chunk->size;
-		if (chunk->size <= largest) continue;
-		largest = chunk->size;
-		op = chunk->op;
+	hr__caches_stop(allocator);
+	hr__shards_lock(allocator);
+	HR__EACH_SHARD(allocator, shard)
+	{
+		for (hr__chunk_id id = 1; id < shard->table.touched; id++) {
+			const hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+			if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE) continue;
+			count++;
+			bytes += chunk->size;
+			if (chunk->size <= largest) continue;
+			largest = chunk->size;
+			op = chunk->op;
+		}
 	}
-	hr__lock_release(&allocator->lock);
+	hr__shards_unlock(allocator);
+	hr__caches_start(allocator);
 	if (!count) return HR_OK;
 	char all[16], one[16];
 	return hr__fail(HR_IN_USE, "%s still has %llu blocks of %s allocated, the largest %s%s%.60s; free them, or use hr_allocator_close_all",
@@ -332,10 +377,10 @@ static void close_now(hr__allocator *allocator)
 	hr__caches_detach(allocator);
 	/* Whatever streams still do with this memory must be done before it goes. An error here is the device's, and stays with it. */
 	hr__device_wait_idle(allocator->device, UINT64_MAX, hr__device_epoch(allocator->device));
-	if (allocator->kind == HR__KIND_BFC) hr__bfc_close(allocator);
-	else hr__direct_close(allocator);
+	int64_t in_use = hr__meters_sum(allocator);
+	if (allocator->kind != HR__KIND_BFC) hr__direct_close(allocator);
 	if (allocator->kind == HR__KIND_CUSTOM && allocator->custom.table.close) allocator->custom.table.close(allocator->custom_state);
-	hr__usage_leave(allocator);
+	hr__usage_leave(allocator, in_use);
 	destroy(allocator);
 }
 

@@ -1,17 +1,21 @@
 /* allocator.h - what an allocator is made of. Private to src/memory.
  *
- *     hr_alloc / hr_free                     alloc.c     the hot path: one screen each
+ *     hr_alloc / hr_free             alloc.c    the hot path
  *        |      \
- *        |       thread cache                cache.c     small freed blocks, kept by the thread; no lock
+ *        |       thread cache        cache.c    small freed blocks, kept by the thread; no lock
  *        v      /
- *     the allocator's lock
- *        |-- chunk records, lookup, ledger   (arena/chunk.h, lookup.h)
- *        |-- bfc: two pools, small and large bfc.c       arenas over regions; growth, trimming, stitching in pages.c
- *        |-- direct, custom                  direct.c    the device, or a user's functions, each time
- *        '-- statistics                      stats.c
+ *     shard: a lock, and under it               a thread uses one shard, so that threads stay out of each other's way
+ *        |-- chunk records, lookup              (arena/chunk.h, lookup.h); the ledger is in the records
+ *        |-- two pools, small and large         bfc.c: the attempts for a request; pages.c: growing, releasing, stitching
+ *        '-- counters                           meter.c, stats.c
+ *     direct, custom                 direct.c   the device, or a user's functions, each time
  *
  * Two pools, because small blocks that live long would otherwise sit in the middle of large free ranges: apart, the four recorded
- * traces need as much memory as exact best fit over everything, or less, and a cache may hold small blocks back at no cost in fit. */
+ * traces need as much memory as exact best fit over everything, or less, and a cache may hold small blocks back at no cost in fit.
+ *
+ * Several shards, because two threads that take turns at one arena move its cache lines between their cores at every turn: whole
+ * traces then run at a third to three quarters of the speed of one thread. A shard is a whole allocator in small, with addresses of its
+ * own; memory that is free in one is used by the others before a request fails. A program with one thread has one shard. */
 #ifndef HR_MEMORY_ALLOCATOR_H
 #define HR_MEMORY_ALLOCATOR_H
 
@@ -19,17 +23,21 @@
 #include "base/lock.h"
 #include "device/device.h"
 #include "memory/lookup.h"
+#include "os/os.h"
 
 #define HR__SMALL_MAX 65536u           /* largest block that a cache keeps */
-#define HR__CACHE_BYTES_MAX (16 << 20)  /* most bytes that one cache keeps, */
+#define HR__CACHE_BYTES_MAX (16 << 20) /* most bytes that one cache keeps, */
 #define HR__CACHE_SHARE 256u           /* and at most this part of the limit */
 #define HR__SLACK 65536                /* most bytes by which a thread's part of the peak may be too high */
-#define HR__NO_LEVEL (INT64_MAX / 4)    /* the level of a thread that is alone */
-#define HR__REGIONS_MAX 512u
+#define HR__NO_LEVEL (INT64_MAX / 64)  /* the level while one thread uses the allocator */
+#define HR__SHARDS_MAX 8u
+#define HR__PAGES_PER_SHARD 64u        /* a limit of fewer pages than this is not worth dividing */
+#define HR__REGIONS_MAX 256u
 #define HR__ALLOCATORS_MAX 256u        /* slots; slot 0 is never used */
 #define HR__SCOPES_MAX 32u
 
 typedef struct hr__allocator hr__allocator;
+typedef struct hr__shard hr__shard;
 typedef struct hr__thread_state hr__thread_state;
 
 enum hr__kind { HR__KIND_BFC = 1, HR__KIND_DIRECT, HR__KIND_CUSTOM };
@@ -49,21 +57,25 @@ enum hr__source {
 	HR__SOURCES
 };
 
+/* ---- meters ---- */
+
+/* Bytes handed out less bytes taken back through one cache or one shard; negative where blocks change hands. The sum of all meters of
+ * an allocator is what is in use. How the peak of that sum is known without adding up at every block: meter.c. */
+typedef struct hr__meter {
+	hr__atomic_i64 used;  /* written by the cache's owner, or under the shard's lock */
+	hr__atomic_i64 level; /* [used] passes it only after asking; written under meter_lock */
+} hr__meter;
+
 /* ---- thread caches ---- */
 
 /* One thread's cache in front of one allocator. The owner works in it without a lock, between hr__cache_enter and _leave. Another
- * thread that must empty it (trim, close) sets [stop], raises a heavy barrier and waits until [busy] is 0; see cache.c.
- *
- * Accounting: [used] is what the thread handed out less what it took back; it may be negative, since blocks change hands. While one
- * thread uses the allocator, [high] remembers the most, so that the exact peak can be told afterwards. With more threads each has a
- * [level] that its [used] must not pass without asking; the peak is that of in_use plus all levels, and levels that have become more
- * than HR__SLACK too high are lowered before they count (hr__peak_evaluate). In a program that does the same again and again, no
- * thread passes its level any more, and nobody writes a line that others read. */
+ * thread that must empty it (trim, close) sets [stop], raises a heavy barrier and waits until [busy] is 0; see cache.c. */
 typedef struct hr__cache {
 	hr__atomic_u64 id;        /* handle of the allocator; 0 once it is closed */
-	hr__allocator *allocator; /* the rest of this line is immutable */
-	hr__chunk *chunks;
-	hr__lookup *lookup;
+	hr__shard *shard;         /* the thread's; the rest of this line is immutable */
+	hr__chunk *chunks;        /* of the shard */
+	hr__lookup *lookup;       /* of the shard */
+	hr__allocator *allocator;
 	hr__thread_state *thread;
 	uint32_t round;           /* granularity - 1 */
 	uint32_t shift;           /* log2 of granularity */
@@ -73,14 +85,14 @@ typedef struct hr__cache {
 	hr__atomic_u32 busy;
 	hr__atomic_u32 stop;      /* set by others */
 	hr__atomic_u32 watch;     /* not 0: tell hr__watch of every block; set by others too */
-	hr__atomic_i64 used, high;
-	hr__atomic_i64 level;     /* written under the allocator's lock */
+	hr__meter meter;
+	hr__atomic_i64 high;      /* most [used] since the peak was last looked at; counts while this is the only cache */
 	hr__atomic_i64 kept;      /* bytes in bins */
 	hr__atomic_i64 allocs, frees, requested, largest; /* what went through the cache; requested is a balance */
-	uint32_t bin_count;       /* immutable */
+	uint32_t bin_count;       /* immutable; 0 = not a bfc allocator */
 	uint32_t cursor;          /* bin where the next overflow starts emptying */
 
-	struct hr__cache *next;   /* allocator's list; changed with caches_lock and lock held */
+	struct hr__cache *next;   /* allocator's list; changed with caches_lock and meter_lock held */
 	void *block;              /* where this lives, and its size: two caches never share a cache line */
 	size_t bytes;
 	hr__chunk_id bins[];      /* first kept chunk of each size in units */
@@ -100,18 +112,14 @@ struct hr__thread_state {
 
 extern _Thread_local hr__thread_state *hr__thread_self __attribute__((tls_model("initial-exec")));
 
-static inline bool hr__cache_enter(hr__cache *cache);
-static inline void hr__cache_leave(hr__cache *cache);
-
-/* ---- regions and pools ---- */
+/* ---- shards ---- */
 
 typedef struct hr__region {
 	uint64_t address, size; /* of the address space */
 	uint64_t mapped;        /* bytes with memory behind them */
 	hr__chunk_id edge;      /* of its chain; the edge's next is the first chunk */
 	hr__page_id *pages;     /* id + 1 of the page at each page of addresses, 0 = none; NULL where there are no pages */
-	size_t pages_bytes;
-	bool plain;             /* one plain allocation instead of pages */
+	bool small;
 } hr__region;
 
 typedef struct hr__pool {
@@ -119,6 +127,34 @@ typedef struct hr__pool {
 	uint64_t next_region; /* plain devices: size of the next region to ask for */
 	bool small;
 } hr__pool;
+
+struct hr__shard {
+	/* immutable once the shard is open */
+	hr__allocator *allocator;
+	uint32_t index;
+	hr__atomic_u32 open;         /* 1 when everything here is in place; set under the allocator's caches_lock */
+	hr__atomic_u64 base, span;   /* its addresses: frees find the shard by them. Set under lock, once, before they are handed out */
+	hr__page_id *pages;          /* for all of them; NULL where there are no pages */
+	size_t pages_bytes;
+
+	uint32_t threads; /* that use it; guarded by caches_lock */
+
+	/* Guarded by lock. */
+	hr__lock lock __attribute__((aligned(128)));
+	hr__chunk_table table;
+	hr__lookup lookup;
+	hr__pool large, small;
+
+	/* Statistics: written under lock, read by anybody. */
+	hr__meter meter;
+	struct {
+		hr__atomic_i64 requested; /* of blocks that did not go through a cache, as a balance */
+		hr__atomic_i64 largest;
+		hr__atomic_i64 allocs, failed, frees; /* that did not go through a cache */
+		hr__atomic_i64 sources[HR__SOURCES];
+		hr__atomic_i64 stitches, stitched, waits, trims;
+	} stats;
+};
 
 /* ---- the allocator ---- */
 
@@ -129,7 +165,7 @@ typedef struct hr__custom {
 } hr__custom;
 
 /* What all allocators of a device hold together. With one allocator it is that allocator's own figures; from the second on it is
- * kept here, at the price of an atomic addition per operation under the lock. */
+ * kept here, block by block, at the price of an atomic addition. */
 typedef struct hr__usage {
 	hr__atomic_u32 allocators;
 	hr__atomic_u32 shared; /* 1 from the moment there were two */
@@ -142,45 +178,40 @@ struct hr__allocator {
 	uint32_t slot;
 	enum hr__kind kind;
 	hr__device *device;
-	hr__usage *usage; /* of the device */
-	uint64_t limit;       /* in whole pages */
-	uint64_t page;        /* 0 = the device has none */
+	hr__usage *usage;   /* of the device */
+	uint64_t limit;     /* in whole pages */
+	uint64_t page;      /* 0 = the device has none */
 	uint32_t granularity, shift;
+	uint32_t shard_max; /* how many shards it may have */
 	bool allow_growth, thread_cache, stitch, is_default;
 	char name[32];
 	char kind_name[32];
 	hr__custom custom;
 	void *custom_state;
+	void *block; /* where this lives */
 
-	/* The list is changed with both locks held, so either is enough to read it. */
 	hr__lock caches_lock __attribute__((aligned(64)));
-	hr__cache *caches;
-	hr__atomic_u32 cache_count; /* written under caches_lock and lock */
+	hr__cache *caches; /* changed with caches_lock and meter_lock held, so either is enough to read it */
+	hr__atomic_u32 cache_count; /* changed with caches_lock, every shard's lock and meter_lock held */
+	hr__atomic_u32 open_shards; /* under caches_lock */
 
-	/* Guarded by lock. */
-	hr__lock lock __attribute__((aligned(128)));
-	hr__chunk_table table;
-	hr__lookup lookup;
-	hr__pool large, small;
+	hr__lock meter_lock; /* innermost of an allocator's locks */
+	hr__atomic_i64 levels; /* sum of all levels; meaningless while one thread uses the allocator */
+	hr__atomic_i64 peak, peak_error;
+
+	hr__atomic_i64 reserved __attribute__((aligned(128))); /* bytes; never above limit */
+	hr__atomic_i64 peak_reserved;
+	/* what caches of threads that ended had counted; written under caches_lock */
+	hr__atomic_i64 past_allocs, past_frees, past_requested, past_largest;
+	/* at the last reset, to be taken off; written under caches_lock */
+	hr__atomic_i64 base_allocs, base_failed, base_frees, base_live, base_cached;
+
+	/* A shard's regions are guarded by its lock. With pages, shard s has regions 2s (large) and 2s+1 (small); without, all belong to
+	 * shard 0 and region_count says how many slots were used; a slot that is free has size 0. */
 	hr__region regions[HR__REGIONS_MAX];
-	uint32_t region_count; /* slots used so far; a released slot has size 0 */
+	uint32_t region_count;
 
-	/* Statistics: written under lock, read by anybody. */
-	struct {
-		hr__atomic_i64 in_use;    /* bytes, [used] of the caches not included */
-		hr__atomic_i64 levels;    /* sum of the levels of all caches; meaningless while there is one */
-		hr__atomic_i64 peak;
-		hr__atomic_i64 peak_error;
-		hr__atomic_i64 requested; /* of blocks that did not go through a cache, as a balance */
-		hr__atomic_i64 reserved, peak_reserved;
-		hr__atomic_i64 largest;
-		hr__atomic_i64 allocs, failed, frees; /* frees and allocs that did not go through a cache */
-		hr__atomic_i64 sources[HR__SOURCES];
-		hr__atomic_i64 stitches, stitched, waits, trims;
-		hr__atomic_i64 past_cached_allocs; /* of caches of threads that ended */
-		/* at the last reset, to be taken off */
-		hr__atomic_i64 base_allocs, base_failed, base_frees, base_live, base_cached_allocs;
-	} stats;
+	hr__shard shards[HR__SHARDS_MAX];
 };
 
 extern hr__usage hr__usages[HR__MAX_DEVICES];
@@ -192,72 +223,89 @@ void hr__allocators_visit(hr__device *device, void (*visit)(hr__allocator *, voi
 /* The same when the registry's lock is held already. */
 void hr__allocators_visit_locked(hr__device *device, void (*visit)(hr__allocator *, void *), void *context);
 hr_status hr__request_check(const hr__allocator *allocator, const hr_request *request);
+hr_status hr__refuse(hr__allocator *allocator, hr_status status); /* counts a refused request; returns status */
+
+/* shards (allocator.c) */
+hr_status hr__shard_open(hr__shard *shard); /* with caches_lock held, or while nobody else knows the allocator */
+hr_status hr__records_ensure(hr__shard *shard, uint32_t records); /* and room for one more address; with the lock held */
 
 /* caches (cache.c) */
 hr__thread_state *hr__thread_get(void); /* the calling thread's, made when missing; NULL when it cannot be made */
 hr__cache *hr__cache_get(hr__allocator *allocator); /* the calling thread's, made when missing; NULL when it cannot be made */
-/* Raises the level of the cache so that [size] more bytes may be handed out. Without the lock. */
-void hr__cache_raise(hr__cache *cache, int64_t size);
-/* Makes the levels tight and the peak right, with several threads. With the lock held. */
-void hr__peak_evaluate(hr__allocator *allocator);
 /* Gives about an eighth of what the cache keeps back to the arenas. Without the lock, outside the busy section. */
 void hr__cache_overflow(hr__cache *cache);
 /* Keeps a list (through link) of chunks in state HR__CHUNK_CACHED, or gives them back when the cache is stopped. Without the lock. */
 void hr__cache_keep(hr__cache *cache, hr__chunk_id list);
-/* Empties every cache of the allocator. Without the lock. */
+/* Empties every cache of the allocator. Without locks. */
 void hr__caches_empty(hr__allocator *allocator);
-/* Empties them and makes them strangers to the allocator, which is about to go. Without the lock. */
+/* Empties them and makes them strangers to the allocator, which is about to go. Without locks. */
 void hr__caches_detach(hr__allocator *allocator);
-/* Waits until no thread is in the busy section it is in now. With or without the lock. */
+/* Waits until no thread is in the busy section it is in now. With or without a shard's lock, not meter_lock. */
 void hr__caches_quiesce(hr__allocator *allocator);
+void hr__caches_stop(hr__allocator *allocator);  /* takes caches_lock, stops every cache */
+void hr__caches_start(hr__allocator *allocator); /* the reverse */
 void hr__threads_forget(void); /* after fork, in the child */
 void hr__thread_drop(void);    /* frees what the calling thread has; every allocator is closed */
 
-/* bfc (bfc.c). Without the lock. */
+/* meters (meter.c) */
+void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, int64_t size); /* so that [size] more may be used */
+void hr__meters_evaluate(hr__allocator *allocator); /* makes levels tight and the peak right; with meter_lock held */
+int64_t hr__meters_sum(const hr__allocator *allocator); /* with caches_lock or meter_lock held */
+int64_t hr__meters_of_others(const hr__shard *shard);   /* the shards' meters but this one's */
+
+/* bfc (bfc.c). Without locks. */
 hr_status hr__bfc_open(hr__allocator *allocator);
 hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out);
 hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream);
 uint64_t hr__bfc_trim(hr__allocator *allocator); /* bytes released */
-void hr__bfc_close(hr__allocator *allocator);
+void hr__give_back(hr__shard *shard, hr__chunk_id id); /* a chunk to its arena; with the lock held */
 
-/* What bfc.c asks of memory (pages.c). With the lock held. */
-hr_status hr__pool_grow(hr__allocator *allocator, hr__pool *pool, uint64_t size, uint64_t alignment);
-hr_status hr__pool_stitch(hr__allocator *allocator, hr__pool *pool, uint64_t size, uint64_t alignment);
-uint64_t hr__pool_release_free(hr__allocator *allocator, hr__pool *pool);
-void hr__regions_close(hr__allocator *allocator);
-uint64_t hr__regions_metadata(const hr__allocator *allocator);
+/* What bfc.c asks of memory (pages.c). With the shard's lock held. */
+hr_status hr__pool_grow(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment);
+/* Finds out how many pages beyond those that may be had are missing for the request; HR_OUT_OF_MEMORY when it can never be met. */
+hr_status hr__pool_missing(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment, uint64_t *missing);
+/* Counts, or gives back, whole free pages of a pool; those that [size] would build on are spared when [spare] says so. */
+uint64_t hr__pool_count_free(const hr__shard *shard, const hr__pool *pool, bool spare, uint64_t size, uint64_t alignment);
+uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most, bool spare, uint64_t size, uint64_t alignment,
+                                hr_status *status);
+uint64_t hr__pool_release_free(hr__shard *shard, hr__pool *pool); /* everything that can go; bytes */
+void hr__shard_close_regions(hr__shard *shard);
 
-/* direct and custom (direct.c). Without the lock. */
+/* direct and custom (direct.c). Without locks. */
 hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out);
 hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream);
 void hr__direct_close(hr__allocator *allocator);
 
-/* Shared pieces (allocator.c). With the lock held. */
-hr_status hr__records_ensure(hr__allocator *allocator, uint32_t records); /* records, and room for one more address */
-hr_status hr__refuse(hr__allocator *allocator, hr_status status); /* counts a refused request; takes the lock itself; returns status */
-
-/* Statistics (stats.c). */
+/* statistics (stats.c) */
 void hr__usage_join(hr__allocator *allocator);
-void hr__usage_leave(hr__allocator *allocator);
-void hr__usages_reset(void);
+void hr__usage_leave(hr__allocator *allocator, int64_t in_use);
 void hr__usage_add(hr__usage *usage, int64_t bytes);
-void hr__stats_reserve(hr__allocator *allocator, int64_t bytes); /* adds to bytes_reserved; with the lock held */
+void hr__usages_reset(void);
+/* Adds to bytes_reserved unless that would pass the limit; false then. Giving back always works. */
+bool hr__reserve(hr__allocator *allocator, int64_t bytes);
 
-/* Observers (observe.c): what is not on the straight path of an allocation. */
+/* observers (observe.c): what is not on the straight path of an allocation */
 void hr__watch(hr__cache *cache, int64_t bytes); /* a block was handed out (or taken back: negative) and somebody wants to know */
 void hr__watch_update(hr__cache *cache);         /* sets cache->watch */
 void hr__note_failed(const hr__allocator *allocator, const hr_request *request);
 void hr__note_reserved(const hr__allocator *allocator, uint64_t address, int64_t bytes);
 void hr__note_allocator(const hr__allocator *allocator);
 
-/* 0, or the number of a violated invariant (check.c). With the lock held and the caches stopped. */
+/* 0, or the number of a violated invariant (check.c). With every shard's lock held and the caches stopped. */
 int hr__allocator_check_locked(hr__allocator *allocator);
-void hr__caches_stop(hr__allocator *allocator);  /* takes caches_lock, stops every cache */
-void hr__caches_start(hr__allocator *allocator); /* the reverse */
+void hr__shards_lock(hr__allocator *allocator); /* all that are open, in order */
+void hr__shards_unlock(hr__allocator *allocator);
 
 /* ---- small inline pieces that the hot path and the slow one share ---- */
 
-#include "os/os.h"
+#define HR__EACH_SHARD(allocator, shard)                                                                   \
+	for (hr__shard *shard = (allocator)->shards; shard < (allocator)->shards + (allocator)->shard_max; shard++) \
+		if (hr__load_acquire(&shard->open))
+
+static inline bool hr__shard_has(const hr__shard *shard, uint64_t address)
+{
+	return address - hr__load_relaxed(&shard->base) < hr__load_relaxed(&shard->span);
+}
 
 static inline bool hr__cache_enter(hr__cache *cache)
 {
@@ -278,18 +326,25 @@ static inline void hr__max(hr__atomic_i64 *to, int64_t value)
 	if (value > hr__load_relaxed(to)) hr__store_relaxed(to, value);
 }
 
-/* Adds [bytes] to what is in use and keeps the peak. [cache] (may be NULL) is the calling thread's. With the lock held. */
-static inline void hr__account(hr__allocator *allocator, hr__cache *cache, int64_t bytes)
+static inline bool hr__meter_allows(const hr__meter *meter, int64_t bytes)
 {
-	int64_t before = hr__load_relaxed(&allocator->stats.in_use), now = before + bytes;
-	hr__store_relaxed(&allocator->stats.in_use, now);
+	return hr__load_relaxed(&meter->used) + bytes <= hr__load_relaxed(&meter->level);
+}
+
+/* Adds [bytes] to what the shard has handed out, and keeps the peak. [cache] (may be NULL) is the calling thread's. With the lock. */
+static inline void hr__account(hr__shard *shard, hr__cache *cache, int64_t bytes)
+{
+	hr__allocator *allocator = shard->allocator;
+	int64_t before = hr__load_relaxed(&shard->meter.used), now = before + bytes;
 	if (HR_LIKELY(cache && hr__load_relaxed(&allocator->cache_count) == 1)) {
-		int64_t used = hr__load_relaxed(&cache->used), high = before + hr__load_relaxed(&cache->high);
+		int64_t used = hr__load_relaxed(&cache->meter.used), high = before + hr__load_relaxed(&cache->high);
+		int64_t rest = HR_LIKELY(hr__load_relaxed(&allocator->open_shards) == 1) ? 0 : hr__meters_of_others(shard);
 		hr__store_relaxed(&cache->high, used);
-		hr__max(&allocator->stats.peak, high > now + used ? high : now + used);
-	} else if (bytes > 0 && now + hr__load_relaxed(&allocator->stats.levels) > hr__load_relaxed(&allocator->stats.peak)) {
-		hr__peak_evaluate(allocator);
+		hr__max(&allocator->peak, rest + (high > now + used ? high : now + used));
+	} else if (bytes > 0 && HR_UNLIKELY(!hr__meter_allows(&shard->meter, bytes))) {
+		hr__meter_raise(allocator, &shard->meter, bytes);
 	}
+	hr__store_relaxed(&shard->meter.used, now);
 }
 
 /* What is to be done with every block besides: rarely anything. */
@@ -312,6 +367,11 @@ static inline void hr__chunk_describe(hr__chunk *chunk, const hr_request *reques
 	chunk->tag = request->tag;
 	chunk->shape = request->shape;
 	chunk->dtype = (uint8_t)request->dtype;
+}
+
+static inline hr__pool *hr__pool_of(hr__shard *shard, const hr__chunk *chunk)
+{
+	return chunk->region & HR__REGION_SMALL ? &shard->small : &shard->large;
 }
 
 #endif

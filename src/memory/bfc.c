@@ -2,11 +2,13 @@
  *
  * Attempts for a request, in order; each allocation is counted under the one that met it:
  *
- *   free chunk   in the pool of its size
+ *   free chunk   in the pool of its size, in the thread's shard
  *   grow         map more pages (or add a region, where the device has no pages)
- *                then a free chunk of the other pool: better than failing, and no reason to throw caches away
+ *                then a free chunk of the other pool, or of another shard: better than failing, and no reason to throw caches away
  *   trim         empty the caches, give free pages of the small pool and of the device's other allocators back, try again
  *   stitch       take free pages from where they are and map them side by side */
+#include <stdio.h>
+
 #include "memory/allocator.h"
 
 #include "base/checked.h"
@@ -22,9 +24,8 @@
 #define REFILL_CHUNKS 8u
 
 struct attempt {
-	hr__allocator *allocator;
-	hr__pool *pool;       /* the one it should come from */
-	hr__pool *other;
+	hr__shard *shard;     /* whose lock is held, and where [id] was found */
+	bool small;           /* which pool it should come from */
 	uint64_t size, alignment;
 	hr__chunk_id id;      /* what was found */
 	enum hr__source source;
@@ -32,9 +33,9 @@ struct attempt {
 	char message[256];    /* its message */
 };
 
-static bool is_small(const hr__allocator *allocator, const struct attempt *attempt)
+static hr__pool *pool_for(hr__shard *shard, bool small)
 {
-	return allocator->thread_cache && attempt->size <= HR__SMALL_MAX && attempt->alignment <= allocator->granularity;
+	return small ? &shard->small : &shard->large;
 }
 
 /* Remembers a failure that should be reported if nothing else helps. */
@@ -42,32 +43,51 @@ static void remember(struct attempt *attempt, hr_status status)
 {
 	if (status == HR_OK || status == HR_OUT_OF_MEMORY || attempt->error) return;
 	attempt->error = status;
-	const char *message = hr_last_message();
-	size_t length = 0;
-	while (length < sizeof attempt->message - 1 && message[length]) length++;
-	for (size_t i = 0; i < length; i++) attempt->message[i] = message[i];
-	attempt->message[length] = 0;
+	snprintf(attempt->message, sizeof attempt->message, "%s", hr_last_message());
 }
 
-static bool take(struct attempt *attempt, hr__pool *pool, enum hr__source source)
+/* ---- one attempt each, with the lock of attempt->shard held ---- */
+
+static bool take(struct attempt *attempt, bool small, enum hr__source source)
 {
-	hr_status status = hr__records_ensure(attempt->allocator, RECORDS_PER_ATTEMPT);
+	hr_status status = hr__records_ensure(attempt->shard, RECORDS_PER_ATTEMPT);
 	remember(attempt, status);
 	if (status) return false;
-	attempt->id = hr__arena_take(&pool->arena, attempt->size, attempt->alignment);
+	attempt->id = hr__arena_take(&pool_for(attempt->shard, small)->arena, attempt->size, attempt->alignment);
 	attempt->source = source;
 	return attempt->id != 0;
 }
 
 static bool grow_and_take(struct attempt *attempt, enum hr__source source)
 {
-	hr_status status = hr__records_ensure(attempt->allocator, RECORDS_PER_ATTEMPT);
-	if (!status) status = hr__pool_grow(attempt->allocator, attempt->pool, attempt->size, attempt->alignment);
+	hr__pool *pool = pool_for(attempt->shard, attempt->small);
+	hr_status status = hr__records_ensure(attempt->shard, RECORDS_PER_ATTEMPT);
+	if (!status) status = hr__pool_grow(attempt->shard, pool, attempt->size, attempt->alignment);
 	remember(attempt, status);
-	if (!status && take(attempt, attempt->pool, source)) return true;
+	if (!status && take(attempt, attempt->small, source)) return true;
 	/* The arena may have passed over a free chunk because the tail would have been better. It cannot grow: take that one. */
-	attempt->pool->arena.tail_growth = 0;
-	return take(attempt, attempt->pool, HR__SOURCE_FREE_CHUNK);
+	pool->arena.tail_growth = 0;
+	return take(attempt, attempt->small, HR__SOURCE_FREE_CHUNK);
+}
+
+/* ---- other shards. One lock at a time: the lock of [home] is released meanwhile, and held again afterwards. ---- */
+
+/* A free chunk of another shard; attempt->shard is that shard then, and its lock is held instead. */
+static bool take_elsewhere(struct attempt *attempt, hr__shard *home, enum hr__source source)
+{
+	if (hr__load_relaxed(&home->allocator->open_shards) == 1) return false;
+	hr__lock_release(&home->lock);
+	HR__EACH_SHARD(home->allocator, other)
+	{
+		if (other == home) continue;
+		attempt->shard = other;
+		hr__lock_take(&other->lock);
+		if (take(attempt, attempt->small, source) || take(attempt, !attempt->small, source)) return true;
+		hr__lock_release(&other->lock);
+	}
+	attempt->shard = home;
+	hr__lock_take(&home->lock);
+	return false;
 }
 
 static void release_of_others(hr__allocator *other, void *self)
@@ -75,74 +95,156 @@ static void release_of_others(hr__allocator *other, void *self)
 	if (other != self && other->kind == HR__KIND_BFC) hr__bfc_trim(other);
 }
 
-/* Under pressure: everything that can be given up without moving anything. The lock is released and taken again. */
-static void make_room(hr__allocator *allocator)
+/* Under pressure: everything that can be given up without moving anything. */
+static void make_room(hr__shard *home)
 {
-	hr__lock_release(&allocator->lock);
+	hr__allocator *allocator = home->allocator;
+	hr__lock_release(&home->lock);
 	hr__caches_empty(allocator);
+	HR__EACH_SHARD(allocator, shard)
+	{
+		hr__lock_take(&shard->lock);
+		hr__pool_release_free(shard, &shard->small);
+		if (!allocator->page) hr__pool_release_free(shard, &shard->large);
+		hr__lock_release(&shard->lock);
+	}
 	/* Another allocator's memory helps only while our own limit leaves room for it. */
-	if ((uint64_t)hr__load_relaxed(&allocator->stats.reserved) < allocator->limit)
+	if ((uint64_t)hr__load_relaxed(&allocator->reserved) < allocator->limit)
 		hr__allocators_visit(allocator->device, release_of_others, allocator);
-	hr__lock_take(&allocator->lock);
-	hr__owner_add(&allocator->stats.trims, 1);
-	hr__pool_release_free(allocator, &allocator->small);
-	if (!allocator->page) hr__pool_release_free(allocator, &allocator->large);
+	hr__lock_take(&home->lock);
+	hr__owner_add(&home->stats.trims, 1);
 }
 
-/* With the lock held; finds attempt->id or not. */
+/* Whole free pages of all shards but [home]. */
+static uint64_t count_elsewhere(hr__shard *home)
+{
+	uint64_t total = 0;
+	if (hr__load_relaxed(&home->allocator->open_shards) == 1) return 0;
+	hr__lock_release(&home->lock);
+	HR__EACH_SHARD(home->allocator, other)
+	{
+		if (other == home) continue;
+		hr__lock_take(&other->lock);
+		total += hr__pool_count_free(other, &other->large, false, 0, 0) + hr__pool_count_free(other, &other->small, false, 0, 0);
+		hr__lock_release(&other->lock);
+	}
+	hr__lock_take(&home->lock);
+	return total;
+}
+
+static uint64_t release_elsewhere(hr__shard *home, uint64_t most, hr_status *status)
+{
+	uint64_t total = 0;
+	hr__lock_release(&home->lock);
+	HR__EACH_SHARD(home->allocator, other)
+	{
+		if (other == home || total >= most || *status) continue;
+		hr__lock_take(&other->lock);
+		total += hr__pool_release_pages(other, &other->large, most - total, false, 0, 0, status);
+		if (!*status) total += hr__pool_release_pages(other, &other->small, most - total, false, 0, 0, status);
+		hr__lock_release(&other->lock);
+	}
+	hr__lock_take(&home->lock);
+	return total;
+}
+
+/* Takes free pages from where they are and maps them side by side. Nothing is touched unless there are enough of them. */
+static hr_status stitch(struct attempt *attempt)
+{
+	hr__shard *shard = attempt->shard;
+	hr__pool *pool = pool_for(shard, attempt->small), *other = pool_for(shard, !attempt->small);
+	uint64_t missing, moved = 0, size = attempt->size, alignment = attempt->alignment;
+	hr_status status = hr__pool_missing(shard, pool, size, alignment, &missing);
+	if (status) return status;
+	uint64_t near = hr__pool_count_free(shard, pool, true, size, alignment) + hr__pool_count_free(shard, other, false, 0, 0);
+	if (near < missing && near + count_elsewhere(shard) < missing) return HR_OUT_OF_MEMORY;
+
+	moved += hr__pool_release_pages(shard, pool, missing, true, size, alignment, &status);
+	if (!status && moved < missing) moved += hr__pool_release_pages(shard, other, missing - moved, false, 0, 0, &status);
+	if (!status && moved < missing) moved += release_elsewhere(shard, missing - moved, &status);
+	if (!status) status = hr__records_ensure(shard, RECORDS_PER_ATTEMPT);
+	if (!status) status = hr__pool_grow(shard, pool, size, alignment);
+	if (status) return status;
+	hr__allocator *allocator = shard->allocator;
+	hr__owner_add(&shard->stats.stitches, 1);
+	hr__owner_add(&shard->stats.stitched, (int64_t)(moved * allocator->page));
+	if (hr__trace_is_on())
+		hr__trace_event(&(hr__event){
+			.kind = HR__EVENT_STITCH, .allocator = (uint32_t)allocator->id, .bytes = moved * allocator->page });
+	return HR_OK;
+}
+
+/* With the lock of attempt->shard held, before and after, though it may be another shard then; finds attempt->id or not. */
 static void try_everything(struct attempt *attempt)
 {
-	hr__allocator *allocator = attempt->allocator;
-	if (take(attempt, attempt->pool, HR__SOURCE_FREE_CHUNK)) return;
+	hr__shard *home = attempt->shard;
+	hr__allocator *allocator = home->allocator;
+	if (take(attempt, attempt->small, HR__SOURCE_FREE_CHUNK)) return;
 	if (grow_and_take(attempt, HR__SOURCE_GROW)) return;
-	if (take(attempt, attempt->other, HR__SOURCE_FREE_CHUNK)) return;
+	if (take(attempt, !attempt->small, HR__SOURCE_FREE_CHUNK)) return;
+	if (take_elsewhere(attempt, home, HR__SOURCE_FREE_CHUNK)) return;
 	if (attempt->size > allocator->limit) return;
-	make_room(allocator);
-	if (take(attempt, attempt->pool, HR__SOURCE_TRIM)) return;
+	make_room(home);
+	if (take(attempt, attempt->small, HR__SOURCE_TRIM)) return;
 	if (grow_and_take(attempt, HR__SOURCE_TRIM)) return;
-	if (take(attempt, attempt->other, HR__SOURCE_TRIM)) return;
+	if (take(attempt, !attempt->small, HR__SOURCE_TRIM)) return;
+	if (take_elsewhere(attempt, home, HR__SOURCE_TRIM)) return;
 	if (!allocator->page || !allocator->stitch) return;
-	hr_status status = hr__records_ensure(allocator, RECORDS_PER_ATTEMPT);
-	if (!status) status = hr__pool_stitch(allocator, attempt->pool, attempt->size, attempt->alignment);
+	hr_status status = hr__records_ensure(home, RECORDS_PER_ATTEMPT);
+	if (!status) status = stitch(attempt);
 	remember(attempt, status);
-	if (!status) take(attempt, attempt->pool, HR__SOURCE_STITCH);
+	if (!status) take(attempt, attempt->small, HR__SOURCE_STITCH);
 }
 
-static hr_status out_of_memory(const hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
+static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
 {
-	char asked[16], used[16], limit[16], free_text[16], largest[16], available[16];
-	int64_t in_use = hr__load_relaxed(&allocator->stats.in_use);
-	uint64_t small = hr__arena_largest(&allocator->small.arena), large = hr__arena_largest(&allocator->large.arena);
-	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) in_use += hr__load_relaxed(&cache->used);
+	char asked[16], used[16], limit[16], free_text[16], largest_text[16], available[16];
+	uint64_t free_bytes = 0, largest = 0, blocks = 0;
 	if (attempt->error) return hr__fail(attempt->error, "%s", attempt->message);
 	if (attempt->size > allocator->limit)
 		return hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: that alone is above its limit of %s; raise the limit or ask for less",
 		                allocator->name, hr__format_size(request->bytes, asked, sizeof asked),
 		                hr__format_size(allocator->limit, limit, sizeof limit));
+	HR__EACH_SHARD(allocator, shard)
+	{
+		hr__lock_take(&shard->lock);
+		free_bytes += shard->small.arena.free_bytes + shard->large.arena.free_bytes;
+		blocks += shard->small.arena.free_count + shard->large.arena.free_count;
+		uint64_t small = hr__arena_largest(&shard->small.arena), large = hr__arena_largest(&shard->large.arena);
+		if (small > largest) largest = small;
+		if (large > largest) largest = large;
+		hr__lock_release(&shard->lock);
+	}
+	hr__lock_take(&allocator->caches_lock);
+	int64_t in_use = hr__meters_sum(allocator);
+	hr__lock_release(&allocator->caches_lock);
+	uint64_t reserved = (uint64_t)hr__load_relaxed(&allocator->reserved), more = hr__pool_available(allocator->device);
+	if (more > allocator->limit - reserved) more = allocator->limit - reserved;
 	return hr__fail(HR_OUT_OF_MEMORY,
-	                "%s cannot give %s: %s of %s are in use; %s are free in %u blocks, the largest %s, and the device can give %s more; "
+	                "%s cannot give %s: %s of %s are in use; %s are free in %llu blocks, the largest %s, and the device can give %s more; "
 	                "free something, raise the limit or ask for less",
-	                allocator->name, hr__format_size(request->bytes, asked, sizeof asked), hr__format_size((uint64_t)in_use, used, sizeof used),
-	                hr__format_size(allocator->limit, limit, sizeof limit),
-	                hr__format_size(allocator->small.arena.free_bytes + allocator->large.arena.free_bytes, free_text, sizeof free_text),
-	                allocator->small.arena.free_count + allocator->large.arena.free_count,
-	                hr__format_size(small > large ? small : large, largest, sizeof largest),
-	                hr__format_size(hr__pool_available(allocator->device), available, sizeof available));
+	                allocator->name, hr__format_size(request->bytes, asked, sizeof asked),
+	                hr__format_size(in_use > 0 ? (uint64_t)in_use : 0, used, sizeof used),
+	                hr__format_size(allocator->limit, limit, sizeof limit), hr__format_size(free_bytes, free_text, sizeof free_text),
+	                (unsigned long long)blocks, hr__format_size(largest, largest_text, sizeof largest_text),
+	                hr__format_size(more, available, sizeof available));
 }
+
+/* ---- handing out ---- */
 
 /* Takes a few more of the same size for the cache, as long as they are there for nothing. Returns a list. With the lock held. */
 static hr__chunk_id take_more(struct attempt *attempt)
 {
-	hr__allocator *allocator = attempt->allocator;
+	hr__shard *shard = attempt->shard;
 	hr__chunk_id list = 0;
 	uint64_t count = REFILL_BYTES / attempt->size;
 	if (count > REFILL_CHUNKS) count = REFILL_CHUNKS;
-	for (; count > 1 && !hr__records_ensure(allocator, RECORDS_PER_ATTEMPT); count--) {
-		hr__chunk_id id = hr__arena_take(&attempt->pool->arena, attempt->size, 0);
+	for (; count > 1 && !hr__records_ensure(shard, RECORDS_PER_ATTEMPT); count--) {
+		hr__chunk_id id = hr__arena_take(&shard->small.arena, attempt->size, 0);
 		if (!id) break;
-		hr__chunk *chunk = hr__chunk_at(&allocator->table, id);
+		hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 		hr__store_relaxed(&chunk->state, HR__CHUNK_CACHED);
-		hr__lookup_insert(&allocator->lookup, hr__chunk_address(chunk), id);
+		hr__lookup_insert(&shard->lookup, hr__chunk_address(chunk), id);
 		chunk->link = list;
 		list = id;
 	}
@@ -152,38 +254,38 @@ static hr__chunk_id take_more(struct attempt *attempt)
 /* Counts the allocation and writes its record; returns streams that the chunk has to wait for, and their epoch. With the lock. */
 static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_request *request, uint64_t *epoch)
 {
-	hr__allocator *allocator = attempt->allocator;
-	hr__chunk *chunk = hr__chunk_at(&allocator->table, attempt->id);
+	hr__shard *shard = attempt->shard;
+	hr__chunk *chunk = hr__chunk_at(&shard->table, attempt->id);
 	uint64_t pending = chunk->streams & ~(UINT64_C(1) << request->stream);
 	*epoch = chunk->epoch;
 	hr__chunk_describe(chunk, request);
-	hr__lookup_insert(&allocator->lookup, hr__chunk_address(chunk), attempt->id);
-	hr__account(allocator, cache, (int64_t)attempt->size);
-	hr__owner_add(&allocator->stats.allocs, 1);
-	hr__owner_add(&allocator->stats.sources[attempt->source], 1);
-	hr__owner_add(&allocator->stats.requested, (int64_t)request->bytes);
-	hr__max(&allocator->stats.largest, (int64_t)attempt->size);
+	hr__lookup_insert(&shard->lookup, hr__chunk_address(chunk), attempt->id);
+	hr__account(shard, cache, (int64_t)attempt->size);
+	hr__owner_add(&shard->stats.allocs, 1);
+	hr__owner_add(&shard->stats.sources[attempt->source], 1);
+	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
+	hr__max(&shard->stats.largest, (int64_t)attempt->size);
 	return pending;
 }
 
 /* Undoes hand_out: the device could not be told to wait. */
 static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t streams, uint64_t epoch)
 {
-	hr__allocator *allocator = attempt->allocator;
-	hr__lock_take(&allocator->lock);
-	hr__chunk *chunk = hr__chunk_at(&allocator->table, attempt->id);
-	hr__owner_add(&allocator->stats.allocs, -1);
-	hr__owner_add(&allocator->stats.sources[attempt->source], -1);
-	hr__owner_add(&allocator->stats.requested, -(int64_t)chunk->requested);
-	hr__lookup_remove(&allocator->lookup, hr__chunk_address(chunk), attempt->id);
-	hr__account(allocator, cache, -(int64_t)chunk->size);
+	hr__shard *shard = attempt->shard;
+	hr__lock_take(&shard->lock);
+	hr__chunk *chunk = hr__chunk_at(&shard->table, attempt->id);
+	hr__owner_add(&shard->stats.allocs, -1);
+	hr__owner_add(&shard->stats.sources[attempt->source], -1);
+	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
+	hr__account(shard, cache, -(int64_t)chunk->size);
 	chunk->streams |= streams;
 	chunk->epoch = epoch;
-	hr__arena_give(chunk->region & HR__REGION_SMALL ? &allocator->small.arena : &allocator->large.arena, attempt->id);
-	hr__lock_release(&allocator->lock);
+	hr__give_back(shard, attempt->id);
+	hr__lock_release(&shard->lock);
 }
 
-/* The chunk that a cache keeps for this size although alloc.c could not simply use it: its level is reached, or the stream must wait. */
+/* The chunk that a cache keeps for this size although alloc.c could not simply use it: its level is reached, or the stream must wait.
+ * The lock of its shard is held when it succeeds. */
 static bool take_kept(struct attempt *attempt, hr__cache *cache)
 {
 	if (!cache->capacity || !hr__cache_enter(cache)) return false;
@@ -196,127 +298,150 @@ static bool take_kept(struct attempt *attempt, hr__cache *cache)
 	hr__cache_leave(cache);
 	if (!id) return false;
 	/* It is in the lookup as a cached chunk; hand_out adds it again as one in use. */
-	hr__lock_take(&attempt->allocator->lock);
-	hr__lookup_remove(&attempt->allocator->lookup, hr__chunk_address(&cache->chunks[id]), id);
+	attempt->shard = cache->shard;
+	hr__lock_take(&attempt->shard->lock);
+	hr__lookup_remove(&attempt->shard->lookup, hr__chunk_address(&cache->chunks[id]), id);
 	hr__store_relaxed(&cache->chunks[id].state, HR__CHUNK_IN_USE);
 	attempt->id = id;
 	attempt->source = HR__SOURCE_CACHE;
 	return true;
 }
 
+/* Makes the stream wait for those that used the chunk before. */
+static hr_status wait_for_streams(struct attempt *attempt, hr__cache *cache, hr_stream stream, uint64_t pending, uint64_t epoch)
+{
+	int64_t waits = 0;
+	hr_status status = hr__device_order(attempt->shard->allocator->device, stream, pending, epoch, &waits);
+	if (status) {
+		take_back(attempt, cache, pending, epoch);
+		return status;
+	}
+	if (waits) {
+		hr__lock_take(&attempt->shard->lock);
+		hr__owner_add(&attempt->shard->stats.waits, waits);
+		hr__lock_release(&attempt->shard->lock);
+	}
+	return HR_OK;
+}
+
 hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out)
 {
-	struct attempt attempt = { .allocator = allocator, .alignment = request->alignment };
+	struct attempt attempt = { .shard = cache ? cache->shard : &allocator->shards[0], .alignment = request->alignment };
 	if (!hr__align_up(request->bytes, allocator->granularity, &attempt.size))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot give %zu bytes: too large to round up", allocator->name, request->bytes);
-	bool small = is_small(allocator, &attempt);
-	attempt.pool = small ? &allocator->small : &allocator->large;
-	attempt.other = small ? &allocator->large : &allocator->small;
+	attempt.small = allocator->thread_cache && attempt.size <= HR__SMALL_MAX && attempt.alignment <= allocator->granularity;
 
-	hr__chunk_id more = 0;
-	bool kept = small && cache && take_kept(&attempt, cache); /* takes the lock when it succeeds */
+	bool kept = attempt.small && cache && take_kept(&attempt, cache);
 	if (!kept) {
-		hr__lock_take(&allocator->lock);
+		hr__lock_take(&attempt.shard->lock);
 		try_everything(&attempt);
 	}
 	if (!attempt.id) {
-		hr_status status = out_of_memory(allocator, &attempt, request);
-		hr__lock_release(&allocator->lock);
-		return status;
+		hr__lock_release(&attempt.shard->lock);
+		return out_of_memory(allocator, &attempt, request);
 	}
+	hr__chunk_id more = 0;
 	uint64_t epoch, pending = hand_out(&attempt, cache, request, &epoch);
-	if (small && !kept && cache && cache->capacity && attempt.source <= HR__SOURCE_GROW) more = take_more(&attempt);
-	hr__lock_release(&allocator->lock);
+	if (attempt.small && !kept && cache && cache->capacity && attempt.shard == cache->shard && attempt.source <= HR__SOURCE_GROW)
+		more = take_more(&attempt);
+	hr__lock_release(&attempt.shard->lock);
 
 	if (more) hr__cache_keep(cache, more);
-	if (small && cache && hr__load_relaxed(&cache->used) + (int64_t)attempt.size > hr__load_relaxed(&cache->level))
-		hr__cache_raise(cache, (int64_t)attempt.size); /* for the next one of that size */
+	if (attempt.small && cache && !hr__meter_allows(&cache->meter, (int64_t)attempt.size))
+		hr__meter_raise(allocator, &cache->meter, (int64_t)attempt.size); /* for the next one of that size */
 	if (pending) {
-		int64_t waits = 0;
-		hr_status status = hr__device_order(allocator->device, request->stream, pending, epoch, &waits);
-		if (status) {
-			take_back(&attempt, cache, pending, epoch);
-			return status;
-		}
-		if (waits) {
-			hr__lock_take(&allocator->lock);
-			hr__owner_add(&allocator->stats.waits, waits);
-			hr__lock_release(&allocator->lock);
-		}
+		hr_status status = wait_for_streams(&attempt, cache, request->stream, pending, epoch);
+		if (status) return status;
 	}
-	hr__chunk *chunk = hr__chunk_at(&allocator->table, attempt.id);
-	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, hr__chunk_address(chunk), chunk->size);
-	hr__observe(allocator, cache, (int64_t)chunk->size);
-	*out = (void *)(uintptr_t)hr__chunk_address(chunk);
+	uint64_t address = hr__chunk_address(hr__chunk_at(&attempt.shard->table, attempt.id));
+	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, address, attempt.size);
+	hr__observe(allocator, cache, (int64_t)attempt.size);
+	*out = (void *)(uintptr_t)address;
 	return HR_OK;
+}
+
+/* ---- taking back ---- */
+
+void hr__give_back(hr__shard *shard, hr__chunk_id id)
+{
+	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+	hr__lookup_remove(&shard->lookup, hr__chunk_address(chunk), id);
+	hr__arena_give(&hr__pool_of(shard, chunk)->arena, id);
+}
+
+static hr_status not_allocated(const hr__allocator *allocator, uint64_t address, bool known)
+{
+	return hr__fail(HR_NOT_ALLOCATED, "%s has no block at %#llx: %s", allocator->name, (unsigned long long)address,
+	                known ? "it was freed already" : "it was freed already, or came from elsewhere");
 }
 
 hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream)
 {
-	hr__lock_take(&allocator->lock);
-	hr__chunk_id id = hr__lookup_find(&allocator->lookup, allocator->table.chunks, address);
-	hr__chunk *chunk = &allocator->table.chunks[id];
-	if (!id || hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE) {
-		hr__lock_release(&allocator->lock);
-		return hr__fail(HR_NOT_ALLOCATED, "%s has no block at %#llx: %s", allocator->name, (unsigned long long)address,
-		                id ? "it was freed already" : "it was freed already, or came from elsewhere");
+	hr__shard *shard = NULL;
+	HR__EACH_SHARD(allocator, each)
+	{
+		if (hr__shard_has(each, address)) shard = each;
 	}
-	/* The fast path in another thread may be freeing the same block. */
+	if (!shard) return not_allocated(allocator, address, false);
+	hr__lock_take(&shard->lock);
+	hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, address);
+	hr__chunk *chunk = &shard->table.chunks[id];
+	/* The owner of a cache may be freeing the same block at this moment: one of the two must lose. */
 	uint8_t expected = HR__CHUNK_IN_USE;
-	if (!hr__cas_acquire(&chunk->state, &expected, HR__CHUNK_CACHED)) {
-		hr__lock_release(&allocator->lock);
-		return hr__fail(HR_NOT_ALLOCATED, "%s has no block at %#llx: another thread has just freed it", allocator->name,
-		                (unsigned long long)address);
+	if (!id || !hr__cas_acquire(&chunk->state, &expected, HR__CHUNK_CACHED)) {
+		hr__lock_release(&shard->lock);
+		return not_allocated(allocator, address, id != 0);
 	}
 	uint64_t size = chunk->size;
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, address, stream);
-	hr__owner_add(&allocator->stats.frees, 1);
-	hr__owner_add(&allocator->stats.requested, -(int64_t)chunk->requested);
+	hr__owner_add(&shard->stats.frees, 1);
+	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 	chunk->epoch = hr__device_epoch(allocator->device);
 	chunk->streams |= UINT64_C(1) << stream;
-	hr__lookup_remove(&allocator->lookup, address, id);
-	hr__account(allocator, cache, -(int64_t)size);
-	hr__arena_give(chunk->region & HR__REGION_SMALL ? &allocator->small.arena : &allocator->large.arena, id);
-	hr__lock_release(&allocator->lock);
+	hr__account(shard, cache, -(int64_t)size);
+	hr__give_back(shard, id);
+	hr__lock_release(&shard->lock);
 	hr__observe(allocator, cache, -(int64_t)size);
 	return HR_OK;
 }
 
 uint64_t hr__bfc_trim(hr__allocator *allocator)
 {
+	uint64_t released = 0;
 	hr__caches_empty(allocator);
-	hr__lock_take(&allocator->lock);
-	uint64_t released = hr__pool_release_free(allocator, &allocator->small);
-	released += hr__pool_release_free(allocator, &allocator->large);
-	hr__owner_add(&allocator->stats.trims, 1);
-	hr__lock_release(&allocator->lock);
+	HR__EACH_SHARD(allocator, shard)
+	{
+		hr__lock_take(&shard->lock);
+		released += hr__pool_release_free(shard, &shard->small) + hr__pool_release_free(shard, &shard->large);
+		if (shard->index == 0) hr__owner_add(&shard->stats.trims, 1);
+		hr__lock_release(&shard->lock);
+	}
 	return released;
+}
+
+/* ---- the beginning ---- */
+
+/* Maps all of the limit at once: a 64th of it for small blocks, the rest in one piece. */
+static hr_status map_all(hr__shard *shard)
+{
+	hr__allocator *allocator = shard->allocator;
+	uint64_t unit = allocator->page ? allocator->page : allocator->granularity;
+	uint64_t small = allocator->thread_cache ? hr__align_down(allocator->limit / 64, unit) : 0;
+	hr_status status = HR_OK;
+	hr__lock_take(&shard->lock);
+	if (small) status = hr__records_ensure(shard, RECORDS_PER_ATTEMPT);
+	if (small && !status) status = hr__pool_grow(shard, &shard->small, small, 0);
+	if (!status) status = hr__records_ensure(shard, RECORDS_PER_ATTEMPT);
+	if (!status) status = hr__pool_grow(shard, &shard->large, allocator->limit - small, 0);
+	hr__lock_release(&shard->lock);
+	return status;
 }
 
 hr_status hr__bfc_open(hr__allocator *allocator)
 {
-	hr__arena_init(&allocator->large.arena, &allocator->table, allocator->granularity);
-	hr__arena_init(&allocator->small.arena, &allocator->table, allocator->granularity);
-	allocator->small.small = true;
-	if (allocator->allow_growth) return HR_OK;
-
-	/* All of the limit at once: a 64th of it for small blocks, the rest in one piece. */
-	hr_status status = HR_OK;
-	uint64_t unit = allocator->page ? allocator->page : allocator->granularity;
-	uint64_t small = allocator->thread_cache ? hr__align_down(allocator->limit / 64, unit) : 0;
-	hr__lock_take(&allocator->lock);
-	if (small) status = hr__records_ensure(allocator, RECORDS_PER_ATTEMPT);
-	if (small && !status) status = hr__pool_grow(allocator, &allocator->small, small, 0);
-	if (!status) status = hr__records_ensure(allocator, RECORDS_PER_ATTEMPT);
-	if (!status) status = hr__pool_grow(allocator, &allocator->large, allocator->limit - small, 0);
-	if (status) hr__regions_close(allocator);
-	hr__lock_release(&allocator->lock);
+	/* Memory that is all mapped at once is in one piece, and so is what it serves. */
+	if (!allocator->allow_growth || !allocator->page) allocator->shard_max = 1;
+	hr_status status = hr__shard_open(&allocator->shards[0]);
+	if (!status && !allocator->allow_growth) status = map_all(&allocator->shards[0]);
 	return status;
-}
-
-void hr__bfc_close(hr__allocator *allocator)
-{
-	hr__lock_take(&allocator->lock);
-	hr__regions_close(allocator);
-	hr__lock_release(&allocator->lock);
 }

@@ -7,8 +7,10 @@
  *     other:    stop = 1; heavy barrier; wait until busy == 0 (acquire)             ...work...     stop = 0 (release)
  *
  * One of the two sees the other. The owner pays two plain stores and a load; the other pays a system call, which is fine because it is
- * about to map memory or fail. The owner never waits for a stopped cache: it uses the allocator's lock meanwhile. Nobody takes the
- * allocator's lock inside the busy section, so waiting for busy while holding that lock is safe too (hr__caches_quiesce).
+ * about to map memory or fail. The owner never waits for a stopped cache: it uses the shard's lock meanwhile. Nobody takes a
+ * shard's lock inside the busy section, so waiting for busy while holding one is safe too (hr__caches_quiesce).
+ *
+ * A cache keeps chunks of its thread's own shard alone. A block of another shard goes straight back to its arena.
  *
  * A kept chunk is in state HR__CHUNK_CACHED and in the lookup, so that a second free of its address is recognised. */
 #include "memory/allocator.h"
@@ -22,25 +24,17 @@ _Thread_local hr__thread_state *hr__thread_self __attribute__((tls_model("initia
 
 /* ---- giving back ---- */
 
-static hr__pool *pool_of(hr__allocator *allocator, const hr__chunk *chunk)
-{
-	return chunk->region & HR__REGION_SMALL ? &allocator->small : &allocator->large;
-}
-
 /* Gives a list of cached chunks back to their arenas. */
-static void give_list(hr__allocator *allocator, hr__chunk_id list)
+static void give_list(hr__shard *shard, hr__chunk_id list)
 {
 	if (!list) return;
-	hr__lock_take(&allocator->lock);
+	hr__lock_take(&shard->lock);
 	while (list) {
-		hr__chunk *chunk = hr__chunk_at(&allocator->table, list);
 		hr__chunk_id id = list;
-		HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_CACHED);
-		list = chunk->link;
-		hr__lookup_remove(&allocator->lookup, hr__chunk_address(chunk), id);
-		hr__arena_give(&pool_of(allocator, chunk)->arena, id);
+		list = hr__chunk_at(&shard->table, id)->link;
+		hr__give_back(shard, id);
 	}
-	hr__lock_release(&allocator->lock);
+	hr__lock_release(&shard->lock);
 }
 
 /* Takes every chunk of bin [bin] out and puts it before [list]. In the busy section, or with the cache stopped. */
@@ -71,13 +65,13 @@ void hr__cache_overflow(hr__cache *cache)
 		if (cache->bins[bin]) list = unload_bin(cache, bin, list);
 	}
 	hr__cache_leave(cache);
-	give_list(cache->allocator, list);
+	give_list(cache->shard, list);
 }
 
 void hr__cache_keep(hr__cache *cache, hr__chunk_id list)
 {
 	if (!hr__cache_enter(cache)) {
-		give_list(cache->allocator, list);
+		give_list(cache->shard, list);
 		return;
 	}
 	int64_t bytes = 0;
@@ -94,71 +88,64 @@ void hr__cache_keep(hr__cache *cache, hr__chunk_id list)
 	hr__cache_leave(cache);
 }
 
-/* ---- accounting ---- */
+/* ---- coming and going ---- */
 
-/* How it stays an upper bound. A level is lowered to what is used and half the slack. The owner may be handing out a block at that very
- * moment, having seen the old level; after the barrier its store is visible, and it sees the new level. So [used] is read again, and a
- * level that was passed meanwhile is put above it. From then on nobody is above his level, until the owner asks under the lock. */
-void hr__peak_evaluate(hr__allocator *allocator)
+void hr__shards_lock(hr__allocator *allocator)
 {
-	bool lowered = false;
-	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) {
-		int64_t used = hr__load_relaxed(&cache->used);
-		if (hr__load_relaxed(&cache->level) - used <= HR__SLACK) continue;
-		hr__store_relaxed(&cache->level, used + HR__SLACK / 2);
-		lowered = true;
-	}
-	if (lowered) hr__heavy_barrier();
-	int64_t levels = 0;
-	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) {
-		int64_t used = hr__load_relaxed(&cache->used);
-		if (used > hr__load_relaxed(&cache->level)) hr__store_relaxed(&cache->level, used + HR__SLACK / 2);
-		levels += hr__load_relaxed(&cache->level);
-	}
-	hr__store_relaxed(&allocator->stats.levels, levels);
-	hr__max(&allocator->stats.peak, hr__load_relaxed(&allocator->stats.in_use) + levels);
+	HR__EACH_SHARD(allocator, shard) hr__lock_take(&shard->lock);
 }
 
-void hr__cache_raise(hr__cache *cache, int64_t size)
+void hr__shards_unlock(hr__allocator *allocator)
 {
-	hr__allocator *allocator = cache->allocator;
-	hr__lock_take(&allocator->lock);
-	if (hr__load_relaxed(&allocator->cache_count) == 1) {
-		hr__store_relaxed(&cache->level, HR__NO_LEVEL);
-	} else {
-		int64_t before = hr__load_relaxed(&cache->level), level = hr__load_relaxed(&cache->used) + size + HR__SLACK / 2;
-		if (level > before) {
-			hr__store_relaxed(&cache->level, level);
-			hr__owner_add(&allocator->stats.levels, level - before);
-			int64_t total = hr__load_relaxed(&allocator->stats.in_use) + hr__load_relaxed(&allocator->stats.levels);
-			if (total > hr__load_relaxed(&allocator->stats.peak)) hr__peak_evaluate(allocator);
-		}
-	}
-	hr__lock_release(&allocator->lock);
+	HR__EACH_SHARD(allocator, shard) hr__lock_release(&shard->lock);
 }
 
-/* Moves the counters of a cache that is about to go into the allocator. */
-static void fold(hr__cache *cache)
+/* Enters a cache in the allocator's list. With caches_lock held. */
+static void join(hr__allocator *allocator, hr__cache *cache)
 {
-	hr__allocator *allocator = cache->allocator;
-	hr__lock_take(&allocator->lock);
-	hr__account(allocator, cache, 0); /* the peak that [high] tells of */
-	hr__owner_add(&allocator->stats.in_use, hr__load_relaxed(&cache->used));
-	hr__owner_add(&allocator->stats.levels, -hr__load_relaxed(&cache->level));
-	hr__store_relaxed(&cache->used, 0);
-	hr__store_relaxed(&cache->high, 0);
-	hr__store_relaxed(&cache->level, 0);
-	int64_t allocs = hr__load_relaxed(&cache->allocs);
-	hr__owner_add(&allocator->stats.allocs, allocs);
-	hr__owner_add(&allocator->stats.past_cached_allocs, allocs);
-	hr__owner_add(&allocator->stats.frees, hr__load_relaxed(&cache->frees));
-	hr__owner_add(&allocator->stats.requested, hr__load_relaxed(&cache->requested));
-	hr__max(&allocator->stats.largest, hr__load_relaxed(&cache->largest));
-	hr__store_relaxed(&cache->allocs, 0);
-	hr__store_relaxed(&cache->frees, 0);
-	hr__store_relaxed(&cache->requested, 0);
+	hr__shards_lock(allocator); /* whoever accounts for itself alone has finished */
+	hr__lock_take(&allocator->meter_lock);
+	uint32_t count = hr__load_relaxed(&allocator->cache_count) + 1;
+	if (count == 2) /* what the other one, alone until now, had at most */
+		hr__max(&allocator->peak, hr__meters_sum(allocator) - hr__load_relaxed(&allocator->caches->meter.used) +
+		                              hr__load_relaxed(&allocator->caches->high));
+	cache->next = allocator->caches;
+	allocator->caches = cache;
+	hr__store_relaxed(&allocator->cache_count, count);
+	hr__store_relaxed(&cache->meter.level, count == 1 ? HR__NO_LEVEL : 0);
+	if (count > 1) {
+		hr__meters_evaluate(allocator);
+		hr__max(&allocator->peak_error, (int64_t)(count + hr__load_relaxed(&allocator->open_shards)) * HR__SLACK);
+	}
+	cache->shard->threads++;
+	hr__lock_release(&allocator->meter_lock);
+	hr__shards_unlock(allocator);
+	hr__watch_update(cache);
+}
+
+/* Takes a cache, empty and stopped, out of the list, and keeps what it counted. With caches_lock held. */
+static void leave(hr__allocator *allocator, hr__cache *cache)
+{
+	hr__shards_lock(allocator);
+	hr__account(cache->shard, cache, 0); /* the peak that [high] tells of, if it was alone */
+	hr__lock_take(&allocator->meter_lock);
+	hr__meter *heir = &cache->shard->meter;
+	int64_t level = hr__load_relaxed(&cache->meter.level) + hr__load_relaxed(&heir->level);
+	hr__owner_add(&heir->used, hr__load_relaxed(&cache->meter.used));
+	hr__store_relaxed(&heir->level, level < HR__NO_LEVEL ? level : HR__NO_LEVEL);
+	hr__store_relaxed(&cache->meter.used, 0);
+	hr__store_relaxed(&cache->meter.level, 0);
+	hr__cache **at = &allocator->caches;
+	while (*at != cache) at = &(*at)->next;
+	*at = cache->next;
 	hr__store_relaxed(&allocator->cache_count, hr__load_relaxed(&allocator->cache_count) - 1);
-	hr__lock_release(&allocator->lock);
+	cache->shard->threads--;
+	hr__lock_release(&allocator->meter_lock);
+	hr__shards_unlock(allocator);
+	hr__owner_add(&allocator->past_allocs, hr__load_relaxed(&cache->allocs));
+	hr__owner_add(&allocator->past_frees, hr__load_relaxed(&cache->frees));
+	hr__owner_add(&allocator->past_requested, hr__load_relaxed(&cache->requested));
+	hr__max(&allocator->past_largest, hr__load_relaxed(&cache->largest));
 }
 
 /* ---- stopping ---- */
@@ -185,7 +172,9 @@ void hr__caches_start(hr__allocator *allocator)
 void hr__caches_quiesce(hr__allocator *allocator)
 {
 	hr__heavy_barrier();
+	hr__lock_take(&allocator->meter_lock); /* the list stands still; nobody in a busy section waits for this lock */
 	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) wait_idle(cache);
+	hr__lock_release(&allocator->meter_lock);
 }
 
 static void empty_stopped(hr__cache *cache)
@@ -193,7 +182,7 @@ static void empty_stopped(hr__cache *cache)
 	hr__chunk_id list = 0;
 	for (uint32_t bin = 0; bin < cache->bin_count; bin++)
 		if (cache->bins[bin]) list = unload_bin(cache, bin, list);
-	give_list(cache->allocator, list);
+	give_list(cache->shard, list);
 }
 
 void hr__caches_empty(hr__allocator *allocator)
@@ -219,18 +208,13 @@ static bool is_orphan(const hr__cache *cache)
 void hr__caches_detach(hr__allocator *allocator)
 {
 	hr__caches_stop(allocator);
-	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) {
-		empty_stopped(cache);
-		fold(cache);
-	}
-	hr__lock_take(&allocator->lock);
 	while (allocator->caches) {
 		hr__cache *cache = allocator->caches;
-		allocator->caches = cache->next;
+		empty_stopped(cache);
+		leave(allocator, cache);
 		hr__store_release(&cache->id, 0);
 		hr__store_release(&cache->stop, 0);
 	}
-	hr__lock_release(&allocator->lock);
 	hr__lock_release(&allocator->caches_lock);
 }
 
@@ -239,12 +223,7 @@ static void unlink_cache(hr__cache *cache)
 	hr__allocator *allocator = cache->allocator;
 	hr__caches_stop(allocator);
 	empty_stopped(cache);
-	fold(cache);
-	hr__lock_take(&allocator->lock);
-	hr__cache **at = &allocator->caches;
-	while (*at != cache) at = &(*at)->next;
-	*at = cache->next;
-	hr__lock_release(&allocator->lock);
+	leave(allocator, cache);
 	hr__caches_start(allocator);
 }
 
@@ -259,6 +238,7 @@ static void thread_ends(void *value)
 	}
 	hr__os()->free(thread, sizeof *thread);
 	hr__thread_self = NULL;
+	hr__trace_thread_exit();
 }
 
 void hr__thread_drop(void)
@@ -287,6 +267,16 @@ hr__thread_state *hr__thread_get(void)
 	return hr__thread_self = block;
 }
 
+/* The shard with the fewest threads; one that is not open yet, if all others have some. With caches_lock held. */
+static hr__shard *choose_shard(hr__allocator *allocator)
+{
+	hr__shard *best = &allocator->shards[0];
+	for (uint32_t i = 1; i < allocator->shard_max && best->threads; i++)
+		if (allocator->shards[i].threads < best->threads) best = &allocator->shards[i];
+	if (!hr__load_relaxed(&best->open) && hr__shard_open(best)) return &allocator->shards[0];
+	return best;
+}
+
 static hr__cache *cache_new(hr__allocator *allocator, hr__thread_state *thread)
 {
 	uint32_t bins = allocator->kind == HR__KIND_BFC ? (HR__SMALL_MAX >> allocator->shift) + 1 : 0;
@@ -295,14 +285,12 @@ static hr__cache *cache_new(hr__allocator *allocator, hr__thread_state *thread)
 	if (hr__os()->alloc(bytes, &block)) return NULL;
 	hr__cache *cache = (hr__cache *)(((uintptr_t)block + LINE - 1) & ~(uintptr_t)(LINE - 1));
 	cache->block = block;
+	cache->bytes = bytes;
 	cache->allocator = allocator;
-	cache->chunks = allocator->table.chunks;
-	cache->lookup = &allocator->lookup;
 	cache->thread = thread;
 	cache->round = allocator->granularity - 1;
 	cache->shift = allocator->shift;
 	cache->bin_count = bins;
-	cache->bytes = bytes;
 	if (allocator->kind == HR__KIND_BFC && allocator->thread_cache) {
 		cache->capacity = (int64_t)(allocator->limit / HR__CACHE_SHARE);
 		if (cache->capacity > HR__CACHE_BYTES_MAX) cache->capacity = HR__CACHE_BYTES_MAX;
@@ -324,20 +312,10 @@ hr__cache *hr__cache_get(hr__allocator *allocator)
 	}
 	if (!(cache = cache_new(allocator, thread))) return NULL;
 	hr__lock_take(&allocator->caches_lock);
-	hr__lock_take(&allocator->lock);
-	cache->next = allocator->caches;
-	allocator->caches = cache;
-	uint32_t count = hr__load_relaxed(&allocator->cache_count) + 1;
-	hr__store_relaxed(&allocator->cache_count, count);
-	hr__store_relaxed(&cache->level, count == 1 ? HR__NO_LEVEL : 0);
-	if (count == 2) /* what the other one, alone until now, had at most */
-		hr__max(&allocator->stats.peak, hr__load_relaxed(&allocator->stats.in_use) + hr__load_relaxed(&cache->next->high));
-	if (count > 1) {
-		hr__peak_evaluate(allocator);
-		hr__max(&allocator->stats.peak_error, (int64_t)count * HR__SLACK);
-	}
-	hr__watch_update(cache);
-	hr__lock_release(&allocator->lock);
+	cache->shard = choose_shard(allocator);
+	cache->chunks = cache->shard->table.chunks;
+	cache->lookup = &cache->shard->lookup;
+	join(allocator, cache);
 	hr__lock_release(&allocator->caches_lock);
 	thread->caches[allocator->slot] = cache;
 	return cache;

@@ -1,6 +1,6 @@
 /* check.c - whether an allocator's books agree.
  *
- * Beyond the arenas' own invariants (1 to 10 in arena.c), with the lock held and the caches stopped:
+ * Beyond the arenas' own invariants (1 to 10 in arena.c), with every shard's lock held and the caches stopped:
  *   20  every chunk in use or cached is in the lookup under its address, and the lookup holds nothing else
  *   21  every chunk in state CACHED is in exactly one cache, in the bin of its size, and kept is the sum of their sizes
  *   22  bytes in use are the sum over chunks in use, and requested bytes the sum of what they asked for
@@ -14,15 +14,17 @@ struct books {
 	uint64_t in_use, requested, cached, mapped, live, cached_count;
 };
 
-static int check_chunks(const hr__allocator *allocator, struct books *books)
+static int check_chunks(const hr__shard *shard, struct books *books)
 {
-	for (hr__chunk_id id = 1; id < allocator->table.touched; id++) {
-		const hr__chunk *chunk = hr__chunk_at(&allocator->table, id);
+	uint64_t entries = 0;
+	for (hr__chunk_id id = 1; id < shard->table.touched; id++) {
+		const hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 		enum hr__chunk_state state = hr__chunk_state_of(chunk);
 		if (state == HR__CHUNK_UNUSED || state == HR__CHUNK_EDGE) continue;
 		if (state != HR__CHUNK_HOLE) books->mapped += chunk->size;
 		if (state != HR__CHUNK_IN_USE && state != HR__CHUNK_CACHED) continue;
-		if (hr__lookup_find(&allocator->lookup, allocator->table.chunks, hr__chunk_address(chunk)) != id) return 20;
+		if (hr__lookup_find(&shard->lookup, shard->table.chunks, hr__chunk_address(chunk)) != id) return 20;
+		entries++;
 		if (state == HR__CHUNK_CACHED) {
 			books->cached += chunk->size;
 			books->cached_count++;
@@ -33,13 +35,12 @@ static int check_chunks(const hr__allocator *allocator, struct books *books)
 		books->requested += chunk->requested;
 		books->live++;
 	}
-	return books->live + books->cached_count == allocator->lookup.count ? 0 : 20;
+	return entries == shard->lookup.count ? 0 : 20;
 }
 
 static int check_cache(const hr__cache *cache, uint64_t limit, uint64_t *count)
 {
 	uint64_t kept = 0;
-	if (hr__load_relaxed(&cache->used) > hr__load_relaxed(&cache->level)) return 24;
 	for (uint32_t bin = 0; bin < cache->bin_count; bin++) {
 		for (hr__chunk_id id = cache->bins[bin]; id; id = cache->chunks[id].link) {
 			const hr__chunk *chunk = &cache->chunks[id];
@@ -50,15 +51,15 @@ static int check_cache(const hr__cache *cache, uint64_t limit, uint64_t *count)
 	return (int64_t)kept == hr__load_relaxed(&cache->kept) ? 0 : 21;
 }
 
-static int check_pages(const hr__allocator *allocator, const hr__region *region)
+static int check_pages(const hr__shard *shard, const hr__region *region)
 {
-	if (region->plain) return 0;
-	uint64_t mapped = 0;
-	for (hr__chunk_id id = allocator->table.chunks[region->edge].next; id; id = allocator->table.chunks[id].next) {
-		const hr__chunk *chunk = hr__chunk_at(&allocator->table, id);
+	if (!region->pages) return 0;
+	uint64_t mapped = 0, page = shard->allocator->page;
+	for (hr__chunk_id id = shard->table.chunks[region->edge].next; id; id = shard->table.chunks[id].next) {
+		const hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 		bool hole = hr__chunk_state_of(chunk) == HR__CHUNK_HOLE;
-		uint64_t first = (hr__chunk_address(chunk) - region->address) / allocator->page;
-		uint64_t last = (hr__chunk_end(chunk) - 1 - region->address) / allocator->page;
+		uint64_t first = (hr__chunk_address(chunk) - region->address) / page;
+		uint64_t last = (hr__chunk_end(chunk) - 1 - region->address) / page;
 		if (!hole) mapped += chunk->size;
 		/* Holes may be wide: their ends are enough, the sum shows the rest. */
 		if ((region->pages[first] == 0) != hole || (region->pages[last] == 0) != hole) return 23;
@@ -66,40 +67,66 @@ static int check_pages(const hr__allocator *allocator, const hr__region *region)
 	return mapped == region->mapped ? 0 : 23;
 }
 
-static int check_regions(const hr__allocator *allocator, uint64_t *mapped)
+/* Whether region [i] is one of the shard's. */
+static bool is_of(const hr__shard *shard, uint32_t i)
 {
+	return shard->allocator->regions[i].size && (!shard->allocator->page || i / 2 == shard->index);
+}
+
+static int check_regions(const hr__shard *shard, uint64_t *mapped)
+{
+	const hr__allocator *allocator = shard->allocator;
 	for (int small = 0; small < 2; small++) {
-		hr__chunk_id first[HR__REGIONS_MAX];
+		hr__chunk_id edges[HR__REGIONS_MAX];
 		uint32_t count = 0;
-		for (uint32_t i = 0; i < allocator->region_count; i++) {
+		for (uint32_t i = 0; i < HR__REGIONS_MAX; i++) {
 			const hr__region *region = &allocator->regions[i];
-			if (!region->size) continue;
-			if (((hr__chunk_at(&allocator->table, region->edge)->region & HR__REGION_SMALL) != 0) != small) continue;
-			int broken = check_pages(allocator, region);
+			if (!is_of(shard, i) || region->small != (small != 0)) continue;
+			int broken = check_pages(shard, region);
 			if (broken) return broken;
-			first[count++] = region->edge;
+			edges[count++] = region->edge;
 			*mapped += region->mapped;
 		}
-		int broken = hr__arena_check(small ? &allocator->small.arena : &allocator->large.arena, first, count);
+		int broken = hr__arena_check(small ? &shard->small.arena : &shard->large.arena, edges, count);
 		if (broken) return broken;
 	}
 	return 0;
 }
 
+static bool passed(const hr__meter *meter)
+{
+	return hr__load_relaxed(&meter->used) > hr__load_relaxed(&meter->level);
+}
+
+static int check_meters(const hr__allocator *allocator)
+{
+	int64_t levels = 0;
+	if (hr__load_relaxed(&allocator->cache_count) < 2) return 0;
+	for (uint32_t i = 0; i < allocator->shard_max; i++) {
+		if (passed(&allocator->shards[i].meter)) return 24;
+		levels += hr__load_relaxed(&allocator->shards[i].meter.level);
+	}
+	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) {
+		if (passed(&cache->meter)) return 24;
+		levels += hr__load_relaxed(&cache->meter.level);
+	}
+	return levels == hr__load_relaxed(&allocator->levels) && levels <= hr__load_relaxed(&allocator->peak) ? 0 : 24;
+}
+
 static int check_totals(const hr__allocator *allocator, const struct books *books)
 {
-	int64_t used = 0, levels = 0, requested = hr__load_relaxed(&allocator->stats.requested);
-	int64_t live = hr__load_relaxed(&allocator->stats.allocs) - hr__load_relaxed(&allocator->stats.failed) -
-	               hr__load_relaxed(&allocator->stats.frees);
+	int64_t requested = hr__load_relaxed(&allocator->past_requested);
+	int64_t live = hr__load_relaxed(&allocator->past_allocs) - hr__load_relaxed(&allocator->past_frees);
+	for (uint32_t i = 0; i < allocator->shard_max; i++) {
+		const hr__shard *shard = &allocator->shards[i];
+		requested += hr__load_relaxed(&shard->stats.requested);
+		live += hr__load_relaxed(&shard->stats.allocs) - hr__load_relaxed(&shard->stats.failed) - hr__load_relaxed(&shard->stats.frees);
+	}
 	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) {
-		used += hr__load_relaxed(&cache->used);
-		levels += hr__load_relaxed(&cache->level);
 		requested += hr__load_relaxed(&cache->requested);
 		live += hr__load_relaxed(&cache->allocs) - hr__load_relaxed(&cache->frees);
 	}
-	if ((int64_t)books->in_use != hr__load_relaxed(&allocator->stats.in_use) + used) return 22;
-	if (hr__load_relaxed(&allocator->cache_count) > 1 && levels != hr__load_relaxed(&allocator->stats.levels)) return 24;
-	if ((int64_t)books->requested != requested) return 22;
+	if ((int64_t)books->in_use != hr__meters_sum(allocator) || (int64_t)books->requested != requested) return 22;
 	return (int64_t)books->live == live ? 0 : 25;
 }
 
@@ -107,15 +134,19 @@ int hr__allocator_check_locked(hr__allocator *allocator)
 {
 	struct books books = { 0 };
 	uint64_t mapped = 0, cached = 0;
-	int broken = check_chunks(allocator, &books);
+	int broken = 0;
+	HR__EACH_SHARD(allocator, shard)
+	{
+		if (!broken) broken = check_chunks(shard, &books);
+		if (!broken && allocator->kind == HR__KIND_BFC) broken = check_regions(shard, &mapped);
+	}
 	for (const hr__cache *cache = allocator->caches; cache && !broken; cache = cache->next)
 		broken = check_cache(cache, books.cached_count, &cached);
 	if (!broken && cached != books.cached_count) broken = 21;
 	if (!broken) broken = check_totals(allocator, &books);
+	if (!broken) broken = check_meters(allocator);
 	if (broken || allocator->kind != HR__KIND_BFC) return broken;
-	broken = check_regions(allocator, &mapped);
-	if (broken) return broken;
-	return mapped == books.mapped && (int64_t)mapped == hr__load_relaxed(&allocator->stats.reserved) ? 0 : 23;
+	return mapped == books.mapped && (int64_t)mapped == hr__load_relaxed(&allocator->reserved) ? 0 : 23;
 }
 
 hr_status hr_allocator_check(hr_allocator handle)
@@ -124,9 +155,9 @@ hr_status hr_allocator_check(hr_allocator handle)
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
 	if (!allocator) return status;
 	hr__caches_stop(allocator);
-	hr__lock_take(&allocator->lock);
+	hr__shards_lock(allocator);
 	int broken = hr__allocator_check_locked(allocator);
-	hr__lock_release(&allocator->lock);
+	hr__shards_unlock(allocator);
 	hr__caches_start(allocator);
 	return broken ? hr__fail(HR_CORRUPT, "%s: invariant %d does not hold (see arena.c and check.c)", allocator->name, broken) : HR_OK;
 }

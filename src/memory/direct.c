@@ -90,56 +90,42 @@ static hr_status give_up(hr__allocator *allocator, uint64_t address, uint64_t by
 
 /* ---- the ledger around it ---- */
 
-static hr_status count_in(hr__allocator *allocator, const hr_request *request, uint64_t bytes)
+static hr_status over_limit(hr__allocator *allocator, const hr_request *request)
 {
-	hr_status status = HR_OK;
-	hr__lock_take(&allocator->lock);
-	uint64_t reserved = (uint64_t)hr__load_relaxed(&allocator->stats.reserved);
-	if (bytes > allocator->limit || reserved > allocator->limit - bytes) {
-		char asked[16], used[16], limit[16];
-		status = hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: %s of its limit of %s are in use; free something or raise the limit",
-		                  allocator->name, hr__format_size(request->bytes, asked, sizeof asked),
-		                  hr__format_size(reserved, used, sizeof used), hr__format_size(allocator->limit, limit, sizeof limit));
-	} else {
-		hr__stats_reserve(allocator, (int64_t)bytes);
-	}
-	hr__lock_release(&allocator->lock);
-	return status;
-}
-
-static void count_out(hr__allocator *allocator, uint64_t bytes)
-{
-	hr__lock_take(&allocator->lock);
-	hr__stats_reserve(allocator, -(int64_t)bytes);
-	hr__lock_release(&allocator->lock);
+	char asked[16], used[16], limit[16];
+	return hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: %s of its limit of %s are in use; free something or raise the limit",
+	                allocator->name, hr__format_size(request->bytes, asked, sizeof asked),
+	                hr__format_size((uint64_t)hr__load_relaxed(&allocator->reserved), used, sizeof used),
+	                hr__format_size(allocator->limit, limit, sizeof limit));
 }
 
 /* Enters the block in the ledger. */
 static hr_status enter(hr__allocator *allocator, hr__cache *cache, const hr_request *request, uint64_t address, uint64_t bytes,
                        hr__page_id *pages)
 {
-	hr__lock_take(&allocator->lock);
-	hr_status status = hr__records_ensure(allocator, 1);
-	if (!status && hr__lookup_find(&allocator->lookup, allocator->table.chunks, address))
+	hr__shard *shard = &allocator->shards[0];
+	hr__lock_take(&shard->lock);
+	hr_status status = hr__records_ensure(shard, 1);
+	if (!status && hr__lookup_find(&shard->lookup, shard->table.chunks, address))
 		status = hr__fail(HR_CORRUPT, "the custom allocator \"%s\" gave address %#llx, which is allocated already", allocator->kind_name,
 		                  (unsigned long long)address);
 	if (!status) {
-		hr__chunk_id id = hr__chunk_new(&allocator->table);
-		hr__chunk *chunk = hr__chunk_at(&allocator->table, id);
+		hr__chunk_id id = hr__chunk_new(&shard->table);
+		hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 		hr__store_relaxed(&chunk->address, address);
 		chunk->size = bytes;
 		chunk->region = 0;
 		chunk->pages = pages;
 		hr__chunk_describe(chunk, request);
 		hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
-		hr__lookup_insert(&allocator->lookup, address, id);
-		hr__account(allocator, cache, (int64_t)bytes);
-		hr__owner_add(&allocator->stats.allocs, 1);
-		hr__owner_add(&allocator->stats.sources[HR__SOURCE_DEVICE], 1);
-		hr__owner_add(&allocator->stats.requested, (int64_t)request->bytes);
-		hr__max(&allocator->stats.largest, (int64_t)bytes);
+		hr__lookup_insert(&shard->lookup, address, id);
+		hr__account(shard, cache, (int64_t)bytes);
+		hr__owner_add(&shard->stats.allocs, 1);
+		hr__owner_add(&shard->stats.sources[HR__SOURCE_DEVICE], 1);
+		hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
+		hr__max(&shard->stats.largest, (int64_t)bytes);
 	}
-	hr__lock_release(&allocator->lock);
+	hr__lock_release(&shard->lock);
 	return status;
 }
 
@@ -153,17 +139,16 @@ hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_
 	if (allocator->kind == HR__KIND_DIRECT && request->alignment > (uses_pages(allocator) ? allocator->page : 4096))
 		return hr__fail(HR_UNSUPPORTED, "%s asks the device, which aligns to %llu; use a bfc allocator for an alignment of %zu",
 		                allocator->name, (unsigned long long)(uses_pages(allocator) ? allocator->page : 4096), request->alignment);
-	hr_status status = count_in(allocator, request, bytes);
-	if (status) return status;
-	status = obtain(allocator, request, bytes, &address, &pages);
+	if (!hr__reserve(allocator, (int64_t)bytes)) return over_limit(allocator, request);
+	hr_status status = obtain(allocator, request, bytes, &address, &pages);
 	if (status) {
-		count_out(allocator, bytes);
+		hr__reserve(allocator, -(int64_t)bytes);
 		return status;
 	}
 	status = enter(allocator, cache, request, address, bytes, pages);
 	if (status) {
 		if (status != HR_CORRUPT) give_up(allocator, address, bytes, pages, request->stream);
-		count_out(allocator, bytes);
+		hr__reserve(allocator, -(int64_t)bytes);
 		return status;
 	}
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, address, bytes);
@@ -174,23 +159,24 @@ hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_
 
 hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream)
 {
-	hr__lock_take(&allocator->lock);
-	hr__chunk_id id = hr__lookup_find(&allocator->lookup, allocator->table.chunks, address);
+	hr__shard *shard = &allocator->shards[0];
+	hr__lock_take(&shard->lock);
+	hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, address);
 	if (!id) {
-		hr__lock_release(&allocator->lock);
+		hr__lock_release(&shard->lock);
 		return hr__fail(HR_NOT_ALLOCATED, "%s has no block at %#llx: it was freed already, or came from elsewhere", allocator->name,
 		                (unsigned long long)address);
 	}
-	hr__chunk *chunk = hr__chunk_at(&allocator->table, id);
+	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 	uint64_t bytes = chunk->size, requested = chunk->requested, streams = chunk->streams | UINT64_C(1) << stream;
 	hr__page_id *pages = chunk->pages;
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, address, stream);
-	hr__lookup_remove(&allocator->lookup, address, id);
-	hr__chunk_drop(&allocator->table, id);
-	hr__account(allocator, cache, -(int64_t)bytes);
-	hr__owner_add(&allocator->stats.frees, 1);
-	hr__owner_add(&allocator->stats.requested, -(int64_t)requested);
-	hr__lock_release(&allocator->lock);
+	hr__lookup_remove(&shard->lookup, address, id);
+	hr__chunk_drop(&shard->table, id);
+	hr__account(shard, cache, -(int64_t)bytes);
+	hr__owner_add(&shard->stats.frees, 1);
+	hr__owner_add(&shard->stats.requested, -(int64_t)requested);
+	hr__lock_release(&shard->lock);
 	hr__observe(allocator, cache, -(int64_t)bytes);
 
 	/* The device takes memory away at once, so what was given to the streams must be done first. */
@@ -198,17 +184,18 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 	if (allocator->kind == HR__KIND_DIRECT)
 		status = hr__device_wait_idle(allocator->device, streams, hr__device_epoch(allocator->device));
 	hr_status freed = give_up(allocator, address, bytes, pages, stream);
-	count_out(allocator, bytes);
+	hr__reserve(allocator, -(int64_t)bytes);
 	return status ? status : freed;
 }
 
 /* Frees every block that is still allocated. */
 void hr__direct_close(hr__allocator *allocator)
 {
-	for (hr__chunk_id id = 1; id < allocator->table.touched; id++) {
-		hr__chunk *chunk = hr__chunk_at(&allocator->table, id);
+	hr__shard *shard = &allocator->shards[0];
+	for (hr__chunk_id id = 1; id < shard->table.touched; id++) {
+		hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 		if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE) continue;
 		give_up(allocator, hr__chunk_address(chunk), chunk->size, chunk->pages, HR_STREAM_DEFAULT);
-		count_out(allocator, chunk->size);
+		hr__reserve(allocator, -(int64_t)chunk->size);
 	}
 }

@@ -103,28 +103,35 @@ void hr__note_allocator(const hr__allocator *allocator)
 	hr__trace_define_allocator((uint32_t)allocator->id, allocator->name, allocator->kind_name, device);
 }
 
+static void describe_block(const hr__allocator *allocator, const hr__chunk *chunk)
+{
+	hr_request request = HR_REQUEST(chunk->requested);
+	request.stream = (hr_stream)__builtin_ctzll(chunk->streams);
+	request.op = chunk->op;
+	request.scope = chunk->scope;
+	request.tag = chunk->tag;
+	request.shape = chunk->shape;
+	request.dtype = (hr_dtype)chunk->dtype;
+	hr__trace_alloc((uint32_t)allocator->id, &request, hr__chunk_address(chunk), chunk->size);
+}
+
 /* Writes what is allocated already: reserved memory first, then the blocks. */
 static void describe_existing(hr__allocator *allocator, void *context)
 {
 	(void)context;
 	hr__note_allocator(allocator);
 	hr__caches_stop(allocator);
-	hr__lock_take(&allocator->lock);
-	for (uint32_t i = 0; i < allocator->region_count; i++)
-		if (allocator->regions[i].size) hr__note_reserved(allocator, allocator->regions[i].address, (int64_t)allocator->regions[i].mapped);
-	for (hr__chunk_id id = 1; id < allocator->table.touched; id++) {
-		const hr__chunk *chunk = hr__chunk_at(&allocator->table, id);
-		if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE) continue;
-		hr_request request = HR_REQUEST(chunk->requested);
-		request.stream = (hr_stream)__builtin_ctzll(chunk->streams);
-		request.op = chunk->op;
-		request.scope = chunk->scope;
-		request.tag = chunk->tag;
-		request.shape = chunk->shape;
-		request.dtype = (hr_dtype)chunk->dtype;
-		hr__trace_alloc((uint32_t)allocator->id, &request, hr__chunk_address(chunk), chunk->size);
+	hr__shards_lock(allocator);
+	for (uint32_t i = 0; i < HR__REGIONS_MAX; i++)
+		if (allocator->regions[i].mapped) hr__note_reserved(allocator, allocator->regions[i].address, (int64_t)allocator->regions[i].mapped);
+	HR__EACH_SHARD(allocator, shard)
+	{
+		for (hr__chunk_id id = 1; id < shard->table.touched; id++) {
+			const hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+			if (hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE) describe_block(allocator, chunk);
+		}
 	}
-	hr__lock_release(&allocator->lock);
+	hr__shards_unlock(allocator);
 	hr__caches_start(allocator);
 }
 
@@ -145,47 +152,62 @@ hr_status hr_trace_stop(void)
 
 /* ---- blocks ---- */
 
+/* The chunk in use at [address], with the lock of its shard held; NULL when there is none, and then no lock is held. */
+static hr__chunk *find_block(hr__allocator *allocator, const void *address, hr__shard **out)
+{
+	HR__EACH_SHARD(allocator, shard)
+	{
+		if (!hr__shard_has(shard, (uintptr_t)address)) continue;
+		hr__lock_take(&shard->lock);
+		hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, (uintptr_t)address);
+		hr__chunk *chunk = &shard->table.chunks[id];
+		if (id && hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE) {
+			*out = shard;
+			return chunk;
+		}
+		hr__lock_release(&shard->lock);
+	}
+	hr__fail(HR_NOT_ALLOCATED, "%s has no block at %#llx: it was freed already, or came from elsewhere", allocator->name,
+	         (unsigned long long)(uintptr_t)address);
+	return NULL;
+}
+
 hr_status hr_allocation_get_info(hr_allocator handle, const void *address, hr_allocation_info *info)
 {
 	hr_status status;
+	hr__shard *shard;
 	if (!info || info->struct_size != sizeof *info)
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_allocation_get_info: set info.struct_size to sizeof(hr_allocation_info)");
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
 	if (!allocator) return status;
-	hr__lock_take(&allocator->lock);
-	hr__chunk_id id = hr__lookup_find(&allocator->lookup, allocator->table.chunks, (uintptr_t)address);
-	const hr__chunk *chunk = &allocator->table.chunks[id];
-	bool found = id && hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE;
-	if (found)
-		*info = (hr_allocation_info){ .struct_size = sizeof *info,
-			                           .address = (void *)(uintptr_t)address,
-			                           .bytes = chunk->size,
-			                           .requested = chunk->requested,
-			                           .op = chunk->op,
-			                           .scope = chunk->scope,
-			                           .tag = chunk->tag,
-			                           .shape = chunk->shape,
-			                           .dtype = (hr_dtype)chunk->dtype,
-			                           .streams = chunk->streams };
-	hr__lock_release(&allocator->lock);
-	if (!found) return hr__fail(HR_NOT_ALLOCATED, "%s has no block at %p", allocator->name, address);
+	const hr__chunk *chunk = find_block(allocator, address, &shard);
+	if (!chunk) return HR_NOT_ALLOCATED;
+	*info = (hr_allocation_info){ .struct_size = sizeof *info,
+		                           .address = (void *)(uintptr_t)address,
+		                           .bytes = chunk->size,
+		                           .requested = chunk->requested,
+		                           .op = chunk->op,
+		                           .scope = chunk->scope,
+		                           .tag = chunk->tag,
+		                           .shape = chunk->shape,
+		                           .dtype = (hr_dtype)chunk->dtype,
+		                           .streams = chunk->streams };
+	hr__lock_release(&shard->lock);
 	return HR_OK;
 }
 
 hr_status hr_record_stream(hr_allocator handle, void *address, hr_stream stream)
 {
 	hr_status status;
+	hr__shard *shard;
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
 	if (!allocator) return status;
 	if (!hr__device_has_stream(allocator->device, stream))
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_record_stream: %s has no stream %u", hr__device_name(allocator->device), stream);
-	hr__lock_take(&allocator->lock);
-	hr__chunk_id id = hr__lookup_find(&allocator->lookup, allocator->table.chunks, (uintptr_t)address);
-	hr__chunk *chunk = &allocator->table.chunks[id];
-	bool found = id && hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE;
-	if (found) chunk->streams |= UINT64_C(1) << stream;
-	hr__lock_release(&allocator->lock);
-	if (!found) return hr__fail(HR_NOT_ALLOCATED, "%s has no block at %p", allocator->name, address);
+	hr__chunk *chunk = find_block(allocator, address, &shard);
+	if (!chunk) return HR_NOT_ALLOCATED;
+	chunk->streams |= UINT64_C(1) << stream;
+	hr__lock_release(&shard->lock);
 	return HR_OK;
 }
 
@@ -202,12 +224,12 @@ hr_status hr_allocator_trim(hr_allocator handle, uint64_t *released)
 
 /* ---- regions ---- */
 
-/* The [index]th region that is in use; NULL (status set) past the last. With the lock held. */
-static const hr__region *region_at(const hr__allocator *allocator, uint32_t index, hr_status *status)
+/* The [index]th region that is in use; NULL (status set) past the last. With every shard's lock held. */
+static const hr__region *region_at(const hr__allocator *allocator, uint32_t index, hr_status *status, uint32_t *slot)
 {
 	uint32_t seen = 0;
-	for (uint32_t i = 0; i < allocator->region_count; i++)
-		if (allocator->regions[i].size && seen++ == index) return &allocator->regions[i];
+	for (*slot = 0; *slot < HR__REGIONS_MAX; ++*slot)
+		if (allocator->regions[*slot].size && seen++ == index) return &allocator->regions[*slot];
 	*status = hr__fail(HR_INVALID_ARGUMENT, "%s has %u regions; there is no number %u", allocator->name, seen, index);
 	return NULL;
 }
@@ -232,17 +254,19 @@ static hr_status visit(hr__allocator *allocator, uint32_t index, bool (*each)(vo
                        hr__region *copy)
 {
 	hr_status status = HR_OK;
+	uint32_t slot;
 	hr__caches_stop(allocator);
-	hr__lock_take(&allocator->lock);
-	const hr__region *region = region_at(allocator, index, &status);
+	hr__shards_lock(allocator);
+	const hr__region *region = region_at(allocator, index, &status, &slot);
 	if (region) {
+		const hr__chunk_table *table = &allocator->shards[allocator->page ? slot / 2 : 0].table;
 		*copy = *region;
-		for (hr__chunk_id id = allocator->table.chunks[region->edge].next; id; id = allocator->table.chunks[id].next) {
-			hr_chunk_view view = view_of(hr__chunk_at(&allocator->table, id));
+		for (hr__chunk_id id = table->chunks[region->edge].next; id; id = table->chunks[id].next) {
+			hr_chunk_view view = view_of(hr__chunk_at(table, id));
 			if (!each(context, &view)) break;
 		}
 	}
-	hr__lock_release(&allocator->lock);
+	hr__shards_unlock(allocator);
 	hr__caches_start(allocator);
 	return status;
 }
@@ -293,7 +317,7 @@ hr_status hr_allocator_get_region(hr_allocator handle, uint32_t index, hr_region
 	result.base = (void *)(uintptr_t)region.address;
 	result.reserved_addresses = region.size;
 	result.bytes_reserved = (int64_t)region.mapped;
-	result.small_blocks = (allocator->table.chunks[region.edge].region & HR__REGION_SMALL) != 0;
+	result.small_blocks = region.small;
 	result.fragmentation = result.bytes_free ? 1.0 - (double)result.largest_free_block / (double)result.bytes_free : 0.0;
 	*info = result;
 	return HR_OK;

@@ -1,17 +1,20 @@
 /* pages.c - where a pool's memory comes from and goes to: growing, giving back, stitching.
  *
- * On a device with pages a region is a wide range of reserved addresses, and a chunk of state HOLE is where nothing is mapped:
+ * On a device with pages a shard reserves one wide range of addresses, a quarter of it for the region of small blocks, the rest for the
+ * region of large ones; a chunk of state HOLE is where nothing is mapped:
  *
  *     grow       | in use | free | hole ..........      the free chunk before a hole is extended by just as many pages as are missing
  *     release    | in use | free | hole | free |        whole pages inside free chunks go back to the device's pool
- *     stitch     both: free pages from several places are mapped side by side in a hole. No byte moves; the price is a map and an
- *                unmap per page, so it comes last, takes only what is missing, and takes it from the smallest free chunks first,
- *                which are worth least.
+ *     stitch     both, by bfc.c: free pages from several places are mapped side by side in a hole. No byte moves; the price is a map
+ *                and an unmap per page, so it comes last, takes only what is missing, and takes it from the smallest free chunks
+ *                first, which are worth least.
  *
- * On a device without pages a region is one plain allocation, all of it mapped; regions double in size, and a region that is free
+ * On a device without pages there is one shard, and a region is one plain allocation, all of it mapped; regions double in size, and a region that is free
  * from end to end can be given back.
  *
  * Before pages are unmapped, the streams that used them are waited for: unmapping does not wait for the device. */
+#include <errno.h>
+
 #include "memory/allocator.h"
 
 #include "base/checked.h"
@@ -27,7 +30,7 @@
 
 static uint64_t allowance(const hr__allocator *allocator)
 {
-	uint64_t reserved = (uint64_t)hr__load_relaxed(&allocator->stats.reserved);
+	uint64_t reserved = (uint64_t)hr__load_relaxed(&allocator->reserved);
 	return allocator->limit > reserved ? allocator->limit - reserved : 0;
 }
 
@@ -36,130 +39,153 @@ static hr_status over_limit(const hr__allocator *allocator)
 	return hr__fail(HR_OUT_OF_MEMORY, "%s has reached its limit of %llu bytes", allocator->name, (unsigned long long)allocator->limit);
 }
 
-static hr_status region_slot(hr__allocator *allocator, uint32_t *out)
+/* What the arenas must know about growing. */
+static void tell_arenas(hr__shard *shard)
 {
-	for (uint32_t i = 0; i < allocator->region_count; i++) {
-		if (allocator->regions[i].size) continue;
-		*out = i;
-		return HR_OK;
-	}
-	if (allocator->region_count == HR__REGIONS_MAX)
-		return hr__fail(HR_TOO_MANY, "%s has %u regions already, which is the most there can be", allocator->name, HR__REGIONS_MAX);
-	*out = allocator->region_count;
-	return HR_OK;
+	shard->large.arena.tail_growth = shard->small.arena.tail_growth = allowance(shard->allocator);
 }
 
 /* Enters a region in the table; all of it is a hole. Two records. */
-static hr__region *region_enter(hr__allocator *allocator, hr__pool *pool, uint32_t slot, uint64_t address, uint64_t size)
+static hr__region *region_enter(hr__shard *shard, hr__pool *pool, uint32_t slot, uint64_t address, uint64_t size)
 {
-	hr__region *region = &allocator->regions[slot];
-	*region = (hr__region){ .address = address, .size = size };
+	hr__region *region = &shard->allocator->regions[slot];
+	*region = (hr__region){ .address = address, .size = size, .small = pool->small };
 	region->edge = hr__arena_add_region(&pool->arena, address, size, (uint16_t)(slot | (pool->small ? HR__REGION_SMALL : 0)));
-	if (slot == allocator->region_count) allocator->region_count++;
 	return region;
 }
 
-/* Reserves addresses for a paged region: several times what may ever be mapped, so that holes do not use them up, or less when the
- * system will not give that much; at least [least]. */
-static hr_status reserve_addresses(hr__allocator *allocator, uint64_t least, uint64_t *address, uint64_t *size)
+static hr__region *region_of(hr__shard *shard, const hr__chunk *chunk)
+{
+	return &shard->allocator->regions[chunk->region & HR__REGION_INDEX];
+}
+
+/* Reserves the shard's addresses: several times what may ever be mapped, so that holes do not use them up, or less when the system
+ * will not give that much. */
+static hr_status reserve_addresses(hr__allocator *allocator, uint64_t *address, uint64_t *size)
 {
 	hr_status status = HR_OUT_OF_MEMORY;
-	for (uint64_t times = 4; times; times /= 2) {
-		if (!hr__multiply(allocator->limit, times, size) || *size < least) *size = least;
+	for (uint64_t times = 8; times >= 2 && status; times /= 2) {
+		if (!hr__multiply(allocator->limit, times, size)) continue;
 		status = hr__device_reserve(allocator->device, *size, address);
-		if (!status || *size == least) return status;
 	}
 	return status;
 }
 
-static hr_status add_paged_region(hr__allocator *allocator, hr__pool *pool, uint64_t least)
+/* Gives the shard its addresses and its two regions, at first use. */
+static hr_status open_addresses(hr__shard *shard)
 {
-	uint32_t slot = 0;
-	uint64_t address, size;
-	hr_status status = region_slot(allocator, &slot);
+	hr__allocator *allocator = shard->allocator;
+	uint64_t address, size, bytes;
+	hr_status status = hr__records_ensure(shard, 8);
 	if (status) return status;
-	status = reserve_addresses(allocator, least, &address, &size);
+	status = reserve_addresses(allocator, &address, &size);
 	if (status) return status;
 
 	/* Reserved and committed at once, but host memory is used only for the part that is touched: the pages that were ever mapped. */
-	void *pages;
-	uint64_t bytes;
-	if (!hr__align_up(size / allocator->page * sizeof(hr__page_id), hr__os_page_size(), &bytes)) bytes = 0;
-	int error = bytes ? hr__os()->reserve(bytes, hr__os_page_size(), &pages) : 12 /* ENOMEM */;
+	void *pages = NULL;
+	int error = ENOMEM;
+	if (hr__align_up(size / allocator->page * sizeof(hr__page_id), hr__os_page_size(), &bytes))
+		error = hr__os()->reserve(bytes, hr__os_page_size(), &pages);
 	if (!error && (error = hr__os()->commit(pages, bytes)) != 0) hr__os()->release(pages, bytes);
 	if (error) {
 		hr__device_release(allocator->device, address, size);
 		return hr__os_fail(error, "cannot get host memory for the page table of %s", allocator->name);
 	}
-	hr__region *region = region_enter(allocator, pool, slot, address, size);
-	region->pages = pages;
-	region->pages_bytes = bytes;
+	shard->pages = pages;
+	shard->pages_bytes = bytes;
+	hr__store_relaxed(&shard->base, address);
+	hr__store_relaxed(&shard->span, size);
+	uint64_t small = hr__align_down(size / 4, allocator->page);
+	hr__region *region = region_enter(shard, &shard->small, 2 * shard->index + 1, address, small);
+	region->pages = shard->pages;
+	region = region_enter(shard, &shard->large, 2 * shard->index, address + small, size - small);
+	region->pages = shard->pages + small / allocator->page;
 	return HR_OK;
 }
 
-static hr_status add_plain_region(hr__allocator *allocator, hr__pool *pool, uint64_t size, uint64_t alignment)
+static hr_status plain_slot(hr__allocator *allocator, uint32_t *out)
 {
+	for (uint32_t i = 0; i <= allocator->region_count && i < HR__REGIONS_MAX; i++) {
+		if (allocator->regions[i].size) continue;
+		*out = i;
+		return HR_OK;
+	}
+	return hr__fail(HR_TOO_MANY, "%s has %u regions already, which is the most there can be", allocator->name, HR__REGIONS_MAX);
+}
+
+static hr_status add_plain_region(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment)
+{
+	hr__allocator *allocator = shard->allocator;
 	uint32_t slot = 0;
-	uint64_t address, unit = allocator->granularity, most = allowance(allocator), need = size;
-	hr_status status = region_slot(allocator, &slot);
+	uint64_t address, most = allowance(allocator), need = size;
+	hr_status status = plain_slot(allocator, &slot);
 	if (status) return status;
 	if (alignment > 4096 && !hr__add(size, alignment, &need)) return over_limit(allocator);
 	if (need > most) return over_limit(allocator);
 
 	if (!pool->next_region) pool->next_region = pool->small ? FIRST_PLAIN_SMALL_REGION : FIRST_PLAIN_REGION;
 	uint64_t ask = pool->next_region;
-	if (ask > most || !allocator->allow_growth) ask = need;
-	while (ask < need) ask *= 2;
-	if (ask > most) ask = need;
+	while (ask < need && ask <= most / 2) ask *= 2;
+	if (ask < need || ask > most || !allocator->allow_growth) ask = need;
+	if (!hr__reserve(allocator, (int64_t)ask)) return over_limit(allocator);
 	status = hr__pool_plain_alloc(allocator->device, ask, &address);
-	if (status == HR_OUT_OF_MEMORY && ask > need) status = hr__pool_plain_alloc(allocator->device, ask = need, &address);
-	if (status) return status;
-	if (address & (unit - 1)) {
-		hr__pool_plain_free(allocator->device, address, ask);
-		return hr__fail(HR_UNSUPPORTED, "%s gave memory at an address that is no multiple of the granularity %llu",
-		                hr__device_name(allocator->device), (unsigned long long)unit);
+	if (status == HR_OUT_OF_MEMORY && ask > need) {
+		hr__reserve(allocator, (int64_t)need - (int64_t)ask);
+		ask = need;
+		status = hr__pool_plain_alloc(allocator->device, ask, &address);
 	}
-	hr__region *region = region_enter(allocator, pool, slot, address, ask);
-	region->plain = true;
+	if (!status && (address & (allocator->granularity - 1))) {
+		hr__pool_plain_free(allocator->device, address, ask);
+		status = hr__fail(HR_UNSUPPORTED, "%s gave memory at an address that is no multiple of the granularity %u",
+		                  hr__device_name(allocator->device), allocator->granularity);
+	}
+	if (status) {
+		hr__reserve(allocator, -(int64_t)ask);
+		return status;
+	}
+	hr__region *region = region_enter(shard, pool, slot, address, ask);
+	if (slot == allocator->region_count) allocator->region_count++;
 	region->mapped = ask;
-	hr__arena_map(&pool->arena, hr__chunk_at(&allocator->table, region->edge)->next, address, ask);
-	pool->next_region = ask * 2 > pool->next_region ? ask * 2 : pool->next_region;
-	hr__stats_reserve(allocator, (int64_t)ask);
+	hr__arena_map(&pool->arena, hr__chunk_at(&shard->table, region->edge)->next, address, ask);
+	if (ask >= pool->next_region) pool->next_region = ask > UINT64_MAX / 2 ? ask : ask * 2;
 	hr__note_reserved(allocator, address, (int64_t)ask);
 	return HR_OK;
 }
 
 /* ---- mapping pages ---- */
 
-/* Takes a mapped range of a region's addresses away from it and gives the pages back. The range is a hole already, or about to be. */
-static hr_status unmap_pages(hr__allocator *allocator, hr__region *region, uint64_t address, uint32_t count)
+/* Takes mapped pages away from a region and gives them back. The range is idle, and free or about to go. */
+static hr_status unmap_pages(hr__shard *shard, hr__region *region, uint64_t address, uint32_t count)
 {
+	hr__allocator *allocator = shard->allocator;
 	hr_status status = hr__device_unmap(allocator->device, address, count);
 	if (status) return status;
-	hr__page_id batch[BATCH];
-	uint64_t first = (address - region->address) / allocator->page;
+	hr__page_id batch[BATCH], *pages = region->pages + (address - region->address) / allocator->page;
 	for (uint32_t done = 0; done < count;) {
 		uint32_t n = 0;
 		for (; n < BATCH && done < count; n++, done++) {
-			HR_ASSERT(region->pages[first + done] != 0);
-			batch[n] = region->pages[first + done] - 1;
-			region->pages[first + done] = 0;
+			HR_ASSERT(pages[done] != 0);
+			batch[n] = pages[done] - 1;
+			pages[done] = 0;
 		}
 		hr__pool_give(allocator->device, batch, n);
 	}
 	region->mapped -= count * allocator->page;
-	hr__stats_reserve(allocator, -(int64_t)(count * allocator->page));
+	hr__reserve(allocator, -(int64_t)(count * allocator->page));
+	tell_arenas(shard);
 	hr__note_reserved(allocator, address, -(int64_t)(count * allocator->page));
 	return HR_OK;
 }
 
 /* Maps [count] pages at [address]; all of them or none. */
-static hr_status map_pages(hr__allocator *allocator, hr__region *region, uint64_t address, uint32_t count)
+static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t address, uint32_t count)
 {
+	hr__allocator *allocator = shard->allocator;
 	hr_status status = HR_OK;
-	uint64_t first = (address - region->address) / allocator->page;
+	hr__page_id *pages = region->pages + (address - region->address) / allocator->page;
 	uint32_t done = 0;
-	while (done < count && !status) {
+	if (!hr__reserve(allocator, (int64_t)(count * allocator->page))) return over_limit(allocator);
+	while (done < count) {
 		hr__page_id batch[BATCH];
 		uint32_t n = count - done < BATCH ? count - done : BATCH;
 		status = hr__pool_take(allocator->device, n, batch);
@@ -169,23 +195,14 @@ static hr_status map_pages(hr__allocator *allocator, hr__region *region, uint64_
 			hr__pool_give(allocator->device, batch, n);
 			break;
 		}
-		for (uint32_t i = 0; i < n; i++) region->pages[first + done + i] = batch[i] + 1;
+		for (uint32_t i = 0; i < n; i++) pages[done + i] = batch[i] + 1;
 		region->mapped += n * allocator->page;
-		hr__stats_reserve(allocator, (int64_t)(n * allocator->page));
 		done += n;
 	}
-	if (status && done) {
-		/* Never used, so idle. Should even this fail, the pages stay mapped and counted, and are found again when the region closes. */
-		if (!hr__device_unmap(allocator->device, address, done)) {
-			for (uint32_t i = 0; i < done; i++) {
-				hr__page_id page = region->pages[first + i] - 1;
-				region->pages[first + i] = 0;
-				hr__pool_give(allocator->device, &page, 1);
-			}
-			region->mapped -= done * allocator->page;
-			hr__stats_reserve(allocator, -(int64_t)(done * allocator->page));
-		}
-	}
+	hr__reserve(allocator, -(int64_t)((count - done) * allocator->page));
+	tell_arenas(shard);
+	/* What was mapped was never used, so it is idle. Should even unmapping fail, the pages stay counted until the region closes. */
+	if (status && done) unmap_pages(shard, region, address, done);
 	if (!status) hr__note_reserved(allocator, address, (int64_t)(count * allocator->page));
 	return status;
 }
@@ -223,13 +240,13 @@ static bool consider(const hr__allocator *allocator, const hr__chunk *chunks, hr
 }
 
 /* The hole where the fewest pages are missing, the lowest among equals. */
-static bool best_place(const hr__allocator *allocator, const hr__pool *pool, uint64_t size, uint64_t alignment, struct place *best)
+static bool best_place(const hr__shard *shard, const hr__pool *pool, uint64_t size, uint64_t alignment, struct place *best)
 {
-	const hr__chunk *chunks = allocator->table.chunks;
+	const hr__chunk *chunks = shard->table.chunks;
 	struct place place;
 	bool found = false;
 	for (hr__chunk_id hole = pool->arena.holes; hole; hole = chunks[hole].child[1]) {
-		if (!consider(allocator, chunks, hole, size, alignment, &place)) continue;
+		if (!consider(shard->allocator, chunks, hole, size, alignment, &place)) continue;
 		if (found && (place.pages > best->pages || (place.pages == best->pages && place.address > best->address))) continue;
 		*best = place;
 		found = true;
@@ -237,42 +254,58 @@ static bool best_place(const hr__allocator *allocator, const hr__pool *pool, uin
 	return found;
 }
 
-/* The best place, in a new region if there is none. */
-static hr_status find_place(hr__allocator *allocator, hr__pool *pool, uint64_t size, uint64_t alignment, struct place *place)
+/* The best place; the shard gets its addresses when it has none yet. */
+static hr_status find_place(hr__shard *shard, const hr__pool *pool, uint64_t size, uint64_t alignment, struct place *place)
 {
-	if (best_place(allocator, pool, size, alignment, place)) return HR_OK;
-	uint64_t least;
-	if (!hr__add(size, alignment, &least) || !hr__align_up(least, allocator->page, &least)) return over_limit(allocator);
-	hr_status status = add_paged_region(allocator, pool, least);
+	if (!hr__load_relaxed(&shard->span)) {
+		hr_status status = open_addresses(shard);
+		if (status) return status;
+	}
+	if (best_place(shard, pool, size, alignment, place)) return HR_OK;
+	return hr__fail(HR_OUT_OF_MEMORY, "%s has no addresses left for %llu bytes in one piece", shard->allocator->name,
+	                (unsigned long long)size);
+}
+
+hr_status hr__pool_grow(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment)
+{
+	hr__allocator *allocator = shard->allocator;
+	struct place place;
+	if (size > allocator->limit) return over_limit(allocator);
+	if (!allocator->page) return add_plain_region(shard, pool, size, alignment);
+	hr_status status = find_place(shard, pool, size, alignment, &place);
 	if (status) return status;
-	return best_place(allocator, pool, size, alignment, place) ? HR_OK : over_limit(allocator);
-}
-
-static hr__region *region_of(hr__allocator *allocator, const hr__chunk *chunk)
-{
-	return &allocator->regions[chunk->region & HR__REGION_INDEX];
-}
-
-static hr_status grow_at(hr__allocator *allocator, hr__pool *pool, const struct place *place)
-{
-	hr__region *region = region_of(allocator, hr__chunk_at(&allocator->table, place->hole));
-	hr_status status = map_pages(allocator, region, place->address, place->pages);
-	if (!status) hr__arena_map(&pool->arena, place->hole, place->address, place->pages * allocator->page);
+	hr__region *region = region_of(shard, hr__chunk_at(&shard->table, place.hole));
+	status = map_pages(shard, region, place.address, place.pages);
+	if (!status) hr__arena_map(&pool->arena, place.hole, place.address, place.pages * allocator->page);
 	return status;
 }
 
-hr_status hr__pool_grow(hr__allocator *allocator, hr__pool *pool, uint64_t size, uint64_t alignment)
+hr_status hr__pool_missing(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment, uint64_t *missing)
 {
+	hr__allocator *allocator = shard->allocator;
 	struct place place;
-	if (size > allocator->limit) return over_limit(allocator);
-	if (!allocator->page) return add_plain_region(allocator, pool, size, alignment);
-	hr_status status = find_place(allocator, pool, size, alignment, &place);
+	hr_status status = find_place(shard, pool, size, alignment, &place);
 	if (status) return status;
-	if (place.pages * allocator->page > allowance(allocator)) return over_limit(allocator);
-	return grow_at(allocator, pool, &place);
+	uint64_t have = allowance(allocator), available = hr__pool_available(allocator->device);
+	have = (have < available ? have : available) / allocator->page;
+	*missing = place.pages > have ? place.pages - have : 0;
+	return HR_OK;
 }
 
 /* ---- giving back ---- */
+
+/* The free chunks beside the place where [size] would go: taking their pages away would only make more missing. */
+struct spared {
+	hr__chunk_id left, right;
+};
+
+static struct spared spare_neighbours(const hr__shard *shard, const hr__pool *pool, bool spare, uint64_t size, uint64_t alignment)
+{
+	struct place place;
+	if (!spare || !best_place(shard, pool, size, alignment, &place)) return (struct spared){ 0, 0 };
+	const hr__chunk *hole = hr__chunk_at(&shard->table, place.hole);
+	return (struct spared){ hole->prev, hole->next };
+}
 
 /* The whole pages inside a free chunk; false when there are none. */
 static bool whole_pages(const hr__allocator *allocator, const hr__chunk *chunk, uint64_t *begin, uint32_t *count)
@@ -284,173 +317,137 @@ static bool whole_pages(const hr__allocator *allocator, const hr__chunk *chunk, 
 	return true;
 }
 
-/* Gives up to [most] whole pages of the free chunk [id] back, those at its end first: what is left stays together. 2 records. */
-static hr_status release_pages(hr__allocator *allocator, hr__pool *pool, hr__chunk_id id, uint32_t most, uint32_t *released)
+/* A free chunk with a whole page in it that is not spared: the smallest, or nearly. */
+static hr__chunk_id find_donor(const hr__shard *shard, const hr__pool *pool, struct spared spared)
 {
-	hr__chunk *chunk = hr__chunk_at(&allocator->table, id);
+	uint64_t begin;
+	uint32_t count;
+	hr__chunk_id id = hr__arena_first_free(&pool->arena, shard->allocator->page);
+	for (; id; id = hr__arena_next_free(&pool->arena, id)) {
+		if (id == spared.left || id == spared.right) continue;
+		if (whole_pages(shard->allocator, &shard->table.chunks[id], &begin, &count)) return id;
+	}
+	return 0;
+}
+
+uint64_t hr__pool_count_free(const hr__shard *shard, const hr__pool *pool, bool spare, uint64_t size, uint64_t alignment)
+{
+	struct spared spared = spare_neighbours(shard, pool, spare, size, alignment);
+	uint64_t total = 0, begin;
+	uint32_t count;
+	hr__chunk_id id = hr__arena_first_free(&pool->arena, shard->allocator->page);
+	for (; id; id = hr__arena_next_free(&pool->arena, id)) {
+		if (id == spared.left || id == spared.right) continue;
+		if (whole_pages(shard->allocator, &shard->table.chunks[id], &begin, &count)) total += count;
+	}
+	return total;
+}
+
+/* Gives up to [most] whole pages of the free chunk [id] back, those at its end first: what is left stays together. */
+static hr_status release_from(hr__shard *shard, hr__pool *pool, hr__chunk_id id, uint64_t most, uint32_t *released)
+{
+	hr__allocator *allocator = shard->allocator;
+	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 	uint64_t begin;
 	uint32_t count;
 	*released = 0;
 	if (!whole_pages(allocator, chunk, &begin, &count)) return HR_OK;
 	if (count > most) {
-		begin += (uint64_t)(count - most) * allocator->page;
-		count = most;
+		begin += (count - most) * allocator->page;
+		count = (uint32_t)most;
 	}
-	hr_status status = hr__records_ensure(allocator, 2);
+	hr_status status = hr__records_ensure(shard, 2);
 	if (!status && chunk->streams) status = hr__device_wait_idle(allocator->device, chunk->streams, chunk->epoch);
-	if (!status) status = unmap_pages(allocator, region_of(allocator, chunk), begin, count);
+	if (!status) status = unmap_pages(shard, region_of(shard, chunk), begin, count);
 	if (status) return status;
 	hr__arena_unmap(&pool->arena, id, begin, count * allocator->page);
 	*released = count;
 	return HR_OK;
 }
 
-/* A free chunk with a whole page in it, other than the two given: the smallest, or nearly. */
-static hr__chunk_id find_donor(const hr__allocator *allocator, const hr__pool *pool, hr__chunk_id not_this, hr__chunk_id nor_this)
+uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most, bool spare, uint64_t size, uint64_t alignment,
+                                hr_status *status)
 {
-	uint64_t begin;
-	uint32_t count;
-	hr__chunk_id id = hr__arena_first_free(&pool->arena, allocator->page);
-	for (; id; id = hr__arena_next_free(&pool->arena, id)) {
-		if (id == not_this || id == nor_this) continue;
-		if (whole_pages(allocator, &allocator->table.chunks[id], &begin, &count)) return id;
-	}
-	return 0;
-}
-
-static uint64_t release_all_pages(hr__allocator *allocator, hr__pool *pool)
-{
+	struct spared spared = spare_neighbours(shard, pool, spare, size, alignment);
 	uint64_t total = 0;
-	for (hr__chunk_id id; (id = find_donor(allocator, pool, 0, 0)) != 0;) {
+	while (total < most) {
 		uint32_t released;
-		if (release_pages(allocator, pool, id, UINT32_MAX, &released)) break;
-		total += released * allocator->page;
+		hr__chunk_id id = find_donor(shard, pool, spared);
+		if (!id) break;
+		*status = release_from(shard, pool, id, most - total, &released);
+		if (*status) break;
+		total += released;
 	}
 	return total;
 }
 
 /* Gives back a region that is one free chunk, [id]. */
-static bool release_plain_region(hr__allocator *allocator, hr__pool *pool, hr__region *region, hr__chunk_id id)
+static bool release_plain_region(hr__shard *shard, hr__pool *pool, hr__region *region, hr__chunk_id id)
 {
-	hr__chunk *chunk = hr__chunk_at(&allocator->table, id);
+	hr__allocator *allocator = shard->allocator;
+	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 	if (chunk->streams && hr__device_wait_idle(allocator->device, chunk->streams, chunk->epoch)) return false;
 	if (hr__pool_plain_free(allocator->device, region->address, region->size)) return false;
 	hr__arena_unmap(&pool->arena, id, region->address, region->size);
 	hr__arena_remove_region(&pool->arena, region->edge);
-	hr__stats_reserve(allocator, -(int64_t)region->size);
+	hr__reserve(allocator, -(int64_t)region->size);
 	hr__note_reserved(allocator, region->address, -(int64_t)region->size);
 	*region = (hr__region){ 0 };
 	return true;
 }
 
-uint64_t hr__pool_release_free(hr__allocator *allocator, hr__pool *pool)
+static uint64_t release_plain_regions(hr__shard *shard, hr__pool *pool)
 {
-	if (allocator->page) return release_all_pages(allocator, pool);
 	uint64_t total = 0;
-	for (uint32_t i = 0; i < allocator->region_count; i++) {
-		hr__region *region = &allocator->regions[i];
-		if (!region->size) continue;
-		hr__chunk_id id = hr__chunk_at(&allocator->table, region->edge)->next;
-		hr__chunk *chunk = hr__chunk_at(&allocator->table, id);
-		if (((chunk->region & HR__REGION_SMALL) != 0) != pool->small) continue;
+	for (uint32_t i = 0; i < shard->allocator->region_count; i++) {
+		hr__region *region = &shard->allocator->regions[i];
+		if (!region->size || region->small != pool->small) continue;
+		hr__chunk_id id = hr__chunk_at(&shard->table, region->edge)->next;
+		hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 		if (hr__chunk_state_of(chunk) != HR__CHUNK_FREE || chunk->next) continue;
 		uint64_t size = region->size;
-		if (release_plain_region(allocator, pool, region, id)) total += size;
+		if (release_plain_region(shard, pool, region, id)) total += size;
 	}
 	if (total) pool->next_region = 0;
 	return total;
 }
 
-/* ---- stitching ---- */
-
-/* Whole free pages that could be brought to [place]: in all free chunks but those that the place builds on. */
-static uint64_t count_donors(const hr__allocator *allocator, const hr__pool *pool, hr__chunk_id not_this, hr__chunk_id nor_this)
+uint64_t hr__pool_release_free(hr__shard *shard, hr__pool *pool)
 {
-	uint64_t total = 0, begin;
-	uint32_t count;
-	hr__chunk_id id = hr__arena_first_free(&pool->arena, allocator->page);
-	for (; id; id = hr__arena_next_free(&pool->arena, id))
-		if (id != not_this && id != nor_this && whole_pages(allocator, &allocator->table.chunks[id], &begin, &count)) total += count;
-	return total;
-}
-
-hr_status hr__pool_stitch(hr__allocator *allocator, hr__pool *pool, uint64_t size, uint64_t alignment)
-{
-	struct place place;
-	hr_status status = find_place(allocator, pool, size, alignment, &place);
-	if (status) return status;
-	const hr__chunk *hole = hr__chunk_at(&allocator->table, place.hole);
-	hr__chunk_id left = hole->prev, right = hole->next;
-
-	uint64_t have = allowance(allocator), available = hr__pool_available(allocator->device);
-	have = (have < available ? have : available) / allocator->page;
-	uint64_t missing = place.pages > have ? place.pages - have : 0;
-	hr__pool *other = pool->small ? &allocator->large : &allocator->small;
-	if (count_donors(allocator, pool, left, right) + count_donors(allocator, other, 0, 0) < missing) return over_limit(allocator);
-
-	uint64_t moved = 0;
-	while (moved < missing) {
-		hr__pool *from = pool;
-		hr__chunk_id donor = find_donor(allocator, pool, left, right);
-		if (!donor) donor = find_donor(allocator, from = other, 0, 0);
-		if (!donor) return over_limit(allocator);
-		uint32_t released;
-		uint64_t rest = missing - moved;
-		status = release_pages(allocator, from, donor, rest > UINT32_MAX ? UINT32_MAX : (uint32_t)rest, &released);
-		if (status) return status;
-		moved += released;
-	}
-	/* Releasing made holes, perhaps one that touches the place: look again. It needs no more pages than before. */
-	status = hr__records_ensure(allocator, 4);
-	if (!status) status = find_place(allocator, pool, size, alignment, &place);
-	if (!status) status = grow_at(allocator, pool, &place);
-	if (status) return status;
-	hr__owner_add(&allocator->stats.stitches, 1);
-	hr__owner_add(&allocator->stats.stitched, (int64_t)(moved * allocator->page));
-	if (hr__trace_is_on())
-		hr__trace_event(&(hr__event){ .kind = HR__EVENT_STITCH,
-		                              .allocator = (uint32_t)allocator->id,
-		                              .address = place.address,
-		                              .bytes = moved * allocator->page });
-	return HR_OK;
+	hr_status status = HR_OK;
+	if (!shard->allocator->page) return release_plain_regions(shard, pool);
+	return hr__pool_release_pages(shard, pool, UINT64_MAX, false, 0, 0, &status) * shard->allocator->page;
 }
 
 /* ---- the end ---- */
 
-static void close_paged_region(hr__allocator *allocator, hr__region *region)
+static void close_paged_region(hr__shard *shard, hr__region *region)
 {
-	uint64_t pages = region->size / allocator->page;
+	uint64_t page = shard->allocator->page, pages = region->size / page;
 	for (uint64_t i = 0; i < pages && region->mapped;) {
 		uint32_t run = 0;
 		while (i + run < pages && run < (1u << 20) && region->pages[i + run]) run++;
-		if (run && unmap_pages(allocator, region, region->address + i * allocator->page, run)) break;
+		if (run && unmap_pages(shard, region, region->address + i * page, run)) break;
 		i += run ? run : 1;
 	}
-	hr__device_release(allocator->device, region->address, region->size);
-	hr__os()->release(region->pages, region->pages_bytes);
 }
 
 /* Gives everything back, whatever state the chunks are in. The arenas are useless afterwards. */
-void hr__regions_close(hr__allocator *allocator)
+void hr__shard_close_regions(hr__shard *shard)
 {
+	hr__allocator *allocator = shard->allocator;
+	if (shard->pages) {
+		close_paged_region(shard, &allocator->regions[2 * shard->index]);
+		close_paged_region(shard, &allocator->regions[2 * shard->index + 1]);
+		hr__device_release(allocator->device, hr__load_relaxed(&shard->base), hr__load_relaxed(&shard->span));
+		hr__os()->release(shard->pages, shard->pages_bytes);
+		shard->pages = NULL;
+	}
 	for (uint32_t i = 0; i < allocator->region_count; i++) {
 		hr__region *region = &allocator->regions[i];
 		if (!region->size) continue;
-		if (region->plain) {
-			hr__pool_plain_free(allocator->device, region->address, region->size);
-			hr__stats_reserve(allocator, -(int64_t)region->size);
-		} else {
-			close_paged_region(allocator, region);
-		}
+		hr__pool_plain_free(allocator->device, region->address, region->size);
+		hr__reserve(allocator, -(int64_t)region->size);
 		*region = (hr__region){ 0 };
 	}
-	allocator->region_count = 0;
-}
-
-uint64_t hr__regions_metadata(const hr__allocator *allocator)
-{
-	uint64_t bytes = 0;
-	for (uint32_t i = 0; i < allocator->region_count; i++)
-		if (allocator->regions[i].pages) bytes += allocator->regions[i].mapped / allocator->page * sizeof(hr__page_id);
-	return bytes;
 }

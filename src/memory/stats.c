@@ -1,10 +1,10 @@
 /* stats.c - reading the statistics.
  *
- * Counters are written under the allocator's lock, or by the one thread that owns a cache. A snapshot reads them all between two looks
+ * Counters are written under a shard's lock, or by the one thread that owns a cache. A snapshot reads those of a shard between two looks
  * at the lock's version (lock.h); after 64 unlucky attempts it takes the lock. What a cache adds is read without its owner noticing:
  * its few numbers can be a moment apart, so the fields that must add up are derived from each other, not read apart:
  *
- *     in use   = in_use + used by all caches               cached = kept by all caches
+ *     in use   = sum of all meters                         cached = kept by all caches
  *     free     = reserved - in use - cached                live   = allocs - failed - frees */
 #include <inttypes.h>
 #include <stdio.h>
@@ -33,27 +33,30 @@ void hr__usage_add(hr__usage *usage, int64_t bytes)
 	add_and_peak(&usage->in_use, &usage->peak, bytes);
 }
 
-void hr__stats_reserve(hr__allocator *allocator, int64_t bytes)
+bool hr__reserve(hr__allocator *allocator, int64_t bytes)
 {
-	hr__owner_add(&allocator->stats.reserved, bytes);
-	int64_t reserved = hr__load_relaxed(&allocator->stats.reserved);
-	hr__max(&allocator->stats.peak_reserved, reserved);
-	allocator->large.arena.tail_growth = allocator->small.arena.tail_growth = allocator->limit - (uint64_t)reserved;
+	int64_t seen = hr__load_relaxed(&allocator->reserved), now;
+	do {
+		now = seen + bytes;
+		if (bytes > 0 && (uint64_t)now > allocator->limit) return false;
+	} while (!hr__cas_acq_rel(&allocator->reserved, &seen, now));
+	int64_t peak = hr__load_relaxed(&allocator->peak_reserved);
+	while (now > peak && !hr__cas_acq_rel(&allocator->peak_reserved, &peak, now)) {
+	}
 	add_and_peak(&allocator->usage->reserved, &allocator->usage->peak_reserved, bytes);
+	return true;
 }
 
 /* What an allocator has in use and had at most, exact while one thread uses it. */
 static void in_use_and_peak(const hr__allocator *allocator, int64_t *in_use, int64_t *peak)
 {
-	int64_t total = hr__load_relaxed(&allocator->stats.in_use), used = 0, high = 0;
-	bool one = hr__load_relaxed(&allocator->cache_count) == 1;
-	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) {
-		used += hr__load_relaxed(&cache->used);
-		high = hr__load_relaxed(&cache->high);
+	int64_t sum = hr__meters_sum(allocator), high = 0;
+	*in_use = sum > 0 ? sum : 0;
+	*peak = hr__load_relaxed(&allocator->peak);
+	if (hr__load_relaxed(&allocator->cache_count) == 1) {
+		high = sum - hr__load_relaxed(&allocator->caches->meter.used) + hr__load_relaxed(&allocator->caches->high);
+		if (high > *peak) *peak = high;
 	}
-	*in_use = total + used > 0 ? total + used : 0;
-	*peak = hr__load_relaxed(&allocator->stats.peak);
-	if (one && total + high > *peak) *peak = total + high;
 	if (*in_use > *peak) *peak = *in_use;
 }
 
@@ -63,13 +66,13 @@ static void start_sharing(hr__allocator *first, void *context)
 	hr__usage *usage = context;
 	int64_t in_use, peak;
 	hr__caches_stop(first);
-	hr__lock_take(&first->lock);
+	hr__shards_lock(first);
 	in_use_and_peak(first, &in_use, &peak);
 	hr__store_relaxed(&usage->in_use, in_use);
 	if (peak > hr__load_relaxed(&usage->peak)) hr__store_relaxed(&usage->peak, peak);
 	hr__store_relaxed(&usage->shared, 1);
 	for (hr__cache *cache = first->caches; cache; cache = cache->next) hr__watch_update(cache);
-	hr__lock_release(&first->lock);
+	hr__shards_unlock(first);
 	hr__caches_start(first);
 }
 
@@ -82,11 +85,11 @@ void hr__usage_join(hr__allocator *allocator)
 }
 
 /* The allocator is closed: what it had in use goes with it, its peak stays the device's. */
-void hr__usage_leave(hr__allocator *allocator)
+void hr__usage_leave(hr__allocator *allocator, int64_t in_use)
 {
 	hr__usage *usage = allocator->usage;
-	if (hr__load_relaxed(&usage->shared)) hr__usage_add(usage, -hr__load_relaxed(&allocator->stats.in_use));
-	else hr__max(&usage->peak, hr__load_relaxed(&allocator->stats.peak));
+	if (hr__load_relaxed(&usage->shared)) hr__usage_add(usage, -in_use);
+	else hr__max(&usage->peak, hr__load_relaxed(&allocator->peak));
 	hr__store_relaxed(&usage->allocators, hr__load_relaxed(&usage->allocators) - 1);
 	if (hr__load_relaxed(&usage->allocators) == 0) hr__store_relaxed(&usage->shared, 0);
 }
@@ -119,57 +122,68 @@ static void derive(hr_stats *stats)
 	stats->fragmentation = stats->bytes_free > 0 ? 1.0 - (double)stats->largest_free_block / (double)stats->bytes_free : 0.0;
 }
 
-/* One attempt; with caches_lock held so that the list of caches stands still. */
-static void read_once(hr__allocator *allocator, hr_stats *stats)
+/* What one shard counted. */
+static void add_shard(const hr__shard *shard, hr_stats *stats)
 {
-	int64_t cached_allocs = hr__load_relaxed(&allocator->stats.past_cached_allocs);
-	hr_stats_init(stats);
-	in_use_and_peak(allocator, &stats->bytes_in_use, &stats->peak_bytes_in_use);
-	stats->num_allocs = hr__load_relaxed(&allocator->stats.allocs) - hr__load_relaxed(&allocator->stats.base_allocs);
-	stats->num_frees = hr__load_relaxed(&allocator->stats.frees) - hr__load_relaxed(&allocator->stats.base_frees);
-	stats->bytes_requested = hr__load_relaxed(&allocator->stats.requested);
-	stats->largest_alloc_size = hr__load_relaxed(&allocator->stats.largest);
-	stats->metadata_bytes = (int64_t)(hr__chunk_table_bytes(&allocator->table) + hr__lookup_bytes(&allocator->lookup));
-	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) {
-		int64_t allocs = hr__load_relaxed(&cache->allocs), largest = hr__load_relaxed(&cache->largest);
-		stats->num_allocs += allocs;
-		cached_allocs += allocs;
-		stats->num_frees += hr__load_relaxed(&cache->frees);
-		stats->bytes_requested += hr__load_relaxed(&cache->requested);
-		stats->bytes_cached += hr__load_relaxed(&cache->kept);
-		stats->metadata_bytes += (int64_t)cache->bytes;
-		if (largest > stats->largest_alloc_size) stats->largest_alloc_size = largest;
-	}
-	stats->bytes_limit = (int64_t)allocator->limit;
-	stats->bytes_reservable_limit = (int64_t)allocator->limit;
-	stats->bytes_reserved = hr__load_relaxed(&allocator->stats.reserved);
-	stats->peak_bytes_reserved = hr__load_relaxed(&allocator->stats.peak_reserved);
-	stats->num_failed_allocs = hr__load_relaxed(&allocator->stats.failed) - hr__load_relaxed(&allocator->stats.base_failed);
-	stats->num_live_at_reset = hr__load_relaxed(&allocator->stats.base_live);
-	stats->peak_error_bytes = hr__load_relaxed(&allocator->stats.peak_error);
-	stats->source_cache = cached_allocs - hr__load_relaxed(&allocator->stats.base_cached_allocs);
-	stats->num_stitches = hr__load_relaxed(&allocator->stats.stitches);
-	stats->bytes_stitched = hr__load_relaxed(&allocator->stats.stitched);
-	stats->num_stream_waits = hr__load_relaxed(&allocator->stats.waits);
-	stats->num_trims = hr__load_relaxed(&allocator->stats.trims);
+	stats->num_allocs += hr__load_relaxed(&shard->stats.allocs);
+	stats->num_frees += hr__load_relaxed(&shard->stats.frees);
+	stats->num_failed_allocs += hr__load_relaxed(&shard->stats.failed);
+	stats->bytes_requested += hr__load_relaxed(&shard->stats.requested);
+	if (hr__load_relaxed(&shard->stats.largest) > stats->largest_alloc_size)
+		stats->largest_alloc_size = hr__load_relaxed(&shard->stats.largest);
+	stats->num_stitches += hr__load_relaxed(&shard->stats.stitches);
+	stats->bytes_stitched += hr__load_relaxed(&shard->stats.stitched);
+	stats->num_stream_waits += hr__load_relaxed(&shard->stats.waits);
+	stats->num_trims += hr__load_relaxed(&shard->stats.trims);
 	int64_t *sources = &stats->source_cache;
-	for (int i = 0; i < HR__SOURCES; i++) sources[i] += hr__load_relaxed(&allocator->stats.sources[i]);
+	for (int i = 0; i < HR__SOURCES; i++) sources[i] += hr__load_relaxed(&shard->stats.sources[i]);
+}
+
+static void add_cache(const hr__cache *cache, hr_stats *stats)
+{
+	int64_t allocs = hr__load_relaxed(&cache->allocs), largest = hr__load_relaxed(&cache->largest);
+	stats->num_allocs += allocs;
+	stats->source_cache += allocs;
+	stats->num_frees += hr__load_relaxed(&cache->frees);
+	stats->bytes_requested += hr__load_relaxed(&cache->requested);
+	stats->bytes_cached += hr__load_relaxed(&cache->kept);
+	stats->metadata_bytes += (int64_t)cache->bytes;
+	if (largest > stats->largest_alloc_size) stats->largest_alloc_size = largest;
 }
 
 _Static_assert(offsetof(hr_stats, source_device) - offsetof(hr_stats, source_cache) == HR__SOURCE_DEVICE * sizeof(int64_t),
                "the source_* statistics are in the order of enum hr__source");
 
 /* What only the arenas know. Reads what the lock guards; the version tells whether it made sense. */
-__attribute__((no_sanitize("thread"))) static void read_arenas(const hr__allocator *allocator, hr_stats *stats)
+__attribute__((no_sanitize("thread"))) static void add_arenas(const hr__shard *shard, hr_stats *stats)
 {
-	uint64_t small = hr__arena_largest(&allocator->small.arena), large = hr__arena_largest(&allocator->large.arena);
-	stats->largest_free_block = (int64_t)(small > large ? small : large);
-	stats->num_free_blocks = allocator->small.arena.free_count + allocator->large.arena.free_count;
-	for (uint32_t i = 0; i < allocator->region_count && i < HR__REGIONS_MAX; i++) {
-		stats->num_regions += allocator->regions[i].size != 0;
-		if (allocator->regions[i].pages && allocator->page)
-			stats->metadata_bytes += (int64_t)(allocator->regions[i].mapped / allocator->page * sizeof(hr__page_id));
+	uint64_t small = hr__arena_largest(&shard->small.arena), large = hr__arena_largest(&shard->large.arena);
+	uint64_t largest = small > large ? small : large;
+	if ((int64_t)largest > stats->largest_free_block) stats->largest_free_block = (int64_t)largest;
+	stats->num_free_blocks += shard->small.arena.free_count + shard->large.arena.free_count;
+	stats->metadata_bytes += (int64_t)(hr__chunk_table_bytes(&shard->table) + hr__lookup_bytes(&shard->lookup));
+}
+
+/* One shard, between two looks at its lock. */
+static void read_shard(hr__shard *shard, hr_stats *stats)
+{
+	for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+		hr_stats copy = *stats;
+		uint64_t version = hr__lock_read_begin(&shard->lock);
+		if (version & 1) {
+			hr__cpu_pause();
+			continue;
+		}
+		add_shard(shard, &copy);
+		add_arenas(shard, &copy);
+		if (!hr__lock_read_ok(&shard->lock, version)) continue;
+		*stats = copy;
+		return;
 	}
+	hr__lock_take(&shard->lock);
+	add_shard(shard, stats);
+	add_arenas(shard, stats);
+	hr__lock_release(&shard->lock);
 }
 
 static void read_custom(hr__allocator *allocator, hr_stats *stats)
@@ -183,27 +197,37 @@ static void read_custom(hr__allocator *allocator, hr_stats *stats)
 	stats->largest_free_block = (int64_t)custom.largest_free;
 }
 
+static int64_t count_regions(const hr__allocator *allocator)
+{
+	int64_t count = 0;
+	for (uint32_t i = 0; i < HR__REGIONS_MAX; i++) count += allocator->regions[i].size != 0;
+	return count;
+}
+
+/* Since the last reset, all shards and caches together. */
 static void snapshot(hr__allocator *allocator, hr_stats *stats)
 {
-	bool good = false;
-	hr__lock_take(&allocator->caches_lock);
-	for (int attempt = 0; attempt < ATTEMPTS && !good; attempt++) {
-		uint64_t version = hr__lock_read_begin(&allocator->lock);
-		if (version & 1) {
-			hr__cpu_pause();
-			continue;
-		}
-		read_once(allocator, stats);
-		if (allocator->kind == HR__KIND_BFC) read_arenas(allocator, stats);
-		good = hr__lock_read_ok(&allocator->lock, version);
-	}
-	if (!good) {
-		hr__lock_take(&allocator->lock);
-		read_once(allocator, stats);
-		if (allocator->kind == HR__KIND_BFC) read_arenas(allocator, stats);
-		hr__lock_release(&allocator->lock);
-	}
+	hr_stats_init(stats);
+	hr__lock_take(&allocator->caches_lock); /* the lists of caches and shards stand still */
+	HR__EACH_SHARD(allocator, shard) read_shard(shard, stats);
+	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) add_cache(cache, stats);
+	in_use_and_peak(allocator, &stats->bytes_in_use, &stats->peak_bytes_in_use);
+	int64_t past = hr__load_relaxed(&allocator->past_allocs);
+	stats->num_allocs += past - hr__load_relaxed(&allocator->base_allocs);
+	stats->source_cache += past - hr__load_relaxed(&allocator->base_cached);
+	stats->num_frees += hr__load_relaxed(&allocator->past_frees) - hr__load_relaxed(&allocator->base_frees);
+	stats->num_failed_allocs -= hr__load_relaxed(&allocator->base_failed);
+	stats->bytes_requested += hr__load_relaxed(&allocator->past_requested);
+	if (hr__load_relaxed(&allocator->past_largest) > stats->largest_alloc_size)
+		stats->largest_alloc_size = hr__load_relaxed(&allocator->past_largest);
+	stats->num_live_at_reset = hr__load_relaxed(&allocator->base_live);
+	stats->peak_error_bytes = hr__load_relaxed(&allocator->peak_error);
+	stats->num_regions = count_regions(allocator);
 	hr__lock_release(&allocator->caches_lock);
+	stats->bytes_limit = stats->bytes_reservable_limit = (int64_t)allocator->limit;
+	stats->bytes_reserved = hr__load_relaxed(&allocator->reserved);
+	stats->peak_bytes_reserved = hr__load_relaxed(&allocator->peak_reserved);
+	if (allocator->page) stats->metadata_bytes += stats->bytes_reserved / (int64_t)allocator->page * (int64_t)sizeof(hr__page_id);
 	read_custom(allocator, stats);
 	derive(stats);
 }
@@ -293,40 +317,44 @@ hr_status hr_get_memory_info(const char *device_name, hr_memory_info *info)
 
 static void reset_one(hr__allocator *allocator, void *context)
 {
-	hr_stats now;
 	(void)context;
-	snapshot(allocator, &now);
-	hr__lock_take(&allocator->caches_lock);
-	hr__lock_take(&allocator->lock);
-	int64_t cached = hr__load_relaxed(&allocator->stats.past_cached_allocs), in_use, peak;
-	int64_t allocs = hr__load_relaxed(&allocator->stats.allocs), frees = hr__load_relaxed(&allocator->stats.frees);
-	in_use_and_peak(allocator, &in_use, &peak);
+	hr__caches_stop(allocator);
+	hr__shards_lock(allocator);
+	hr__lock_take(&allocator->meter_lock);
+	hr_stats totals;
+	hr_stats_init(&totals);
+	HR__EACH_SHARD(allocator, shard)
+	{
+		add_shard(shard, &totals);
+		for (int i = 0; i < HR__SOURCES; i++) hr__store_relaxed(&shard->stats.sources[i], 0);
+		hr__store_relaxed(&shard->stats.stitches, 0);
+		hr__store_relaxed(&shard->stats.stitched, 0);
+		hr__store_relaxed(&shard->stats.waits, 0);
+		hr__store_relaxed(&shard->stats.trims, 0);
+		hr__store_relaxed(&shard->stats.largest, 0);
+	}
+	int64_t cached = hr__load_relaxed(&allocator->past_allocs), frees = totals.num_frees + hr__load_relaxed(&allocator->past_frees);
 	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) {
 		cached += hr__load_relaxed(&cache->allocs);
-		allocs += hr__load_relaxed(&cache->allocs);
 		frees += hr__load_relaxed(&cache->frees);
 		hr__store_relaxed(&cache->largest, 0);
-		hr__store_relaxed(&cache->high, hr__load_relaxed(&cache->used));
+		hr__store_relaxed(&cache->high, hr__load_relaxed(&cache->meter.used));
 	}
-	int64_t failed = hr__load_relaxed(&allocator->stats.failed);
-	hr__store_relaxed(&allocator->stats.base_allocs, allocs);
-	hr__store_relaxed(&allocator->stats.base_frees, frees);
-	hr__store_relaxed(&allocator->stats.base_failed, failed);
-	hr__store_relaxed(&allocator->stats.base_live, allocs - failed - frees);
-	hr__store_relaxed(&allocator->stats.base_cached_allocs, cached);
-	for (int i = 0; i < HR__SOURCES; i++) hr__store_relaxed(&allocator->stats.sources[i], 0);
-	hr__store_relaxed(&allocator->stats.stitches, 0);
-	hr__store_relaxed(&allocator->stats.stitched, 0);
-	hr__store_relaxed(&allocator->stats.waits, 0);
-	hr__store_relaxed(&allocator->stats.trims, 0);
-	hr__store_relaxed(&allocator->stats.largest, 0);
-	bool one = hr__load_relaxed(&allocator->cache_count) <= 1;
-	hr__store_relaxed(&allocator->stats.peak, in_use);
-	hr__store_relaxed(&allocator->stats.peak_error, one ? 0 : (int64_t)hr__load_relaxed(&allocator->cache_count) * HR__SLACK);
-	if (!one) hr__peak_evaluate(allocator);
-	hr__store_relaxed(&allocator->stats.peak_reserved, hr__load_relaxed(&allocator->stats.reserved));
-	hr__lock_release(&allocator->lock);
-	hr__lock_release(&allocator->caches_lock);
+	hr__store_relaxed(&allocator->past_largest, 0);
+	hr__store_relaxed(&allocator->base_allocs, totals.num_allocs + cached);
+	hr__store_relaxed(&allocator->base_cached, cached);
+	hr__store_relaxed(&allocator->base_frees, frees);
+	hr__store_relaxed(&allocator->base_failed, totals.num_failed_allocs);
+	hr__store_relaxed(&allocator->base_live, totals.num_allocs + cached - totals.num_failed_allocs - frees);
+	bool several = hr__load_relaxed(&allocator->cache_count) > 1;
+	uint32_t meters = hr__load_relaxed(&allocator->cache_count) + hr__load_relaxed(&allocator->open_shards);
+	hr__store_relaxed(&allocator->peak, hr__meters_sum(allocator));
+	hr__store_relaxed(&allocator->peak_error, several ? (int64_t)meters * HR__SLACK : 0);
+	if (several) hr__meters_evaluate(allocator);
+	hr__store_relaxed(&allocator->peak_reserved, hr__load_relaxed(&allocator->reserved));
+	hr__lock_release(&allocator->meter_lock);
+	hr__shards_unlock(allocator);
+	hr__caches_start(allocator);
 }
 
 hr_status hr_reset_memory_stats(const char *device_name)

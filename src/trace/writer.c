@@ -99,7 +99,7 @@ static __thread writer *mine __attribute__((tls_model("initial-exec")));
 
 /* ---- blocks ---- */
 
-/* Event records could not be written. [w] is NULL or busy, so that the header is there. */
+/* Something could not be written. [w] is NULL or busy, so that the header is there. */
 static __attribute__((cold)) void lose(const writer *w)
 {
 	hr__fetch_add_relaxed(&lost, 1);
@@ -198,9 +198,15 @@ static __attribute__((cold, noinline)) writer *own_writer(void)
 
 static bool put_record(writer *w, unsigned kind, const uint8_t *payload, size_t length);
 
+/* Units of the file's clock since the start; negative when this processor's counter is a little behind the one that started. */
+static inline int64_t units_of(const writer *w, uint64_t ticks)
+{
+	return (int64_t)(ticks - w->start_ticks) >> w->shift;
+}
+
 /* Makes a busy writer belong to recording [generation]. A writer whose former owner ended in this very recording goes on in the
- * same block under a new thread number; otherwise the first event takes a block. */
-static void attach(writer *w, uint32_t generation)
+ * same block under a new thread number; otherwise the first event, which happened at [ticks], takes a block. */
+static void attach(writer *w, uint32_t generation, uint64_t ticks)
 {
 	uint8_t payload[9 + HR__VARINT_SCRIBBLE];
 	hr__lock_take(&lock);
@@ -216,9 +222,9 @@ static void attach(writer *w, uint32_t generation)
 	w->block = NULL;
 	has_no_room(w);
 	w->sequence = 0;
-	w->time = 0;
 	w->start_ticks = start_ticks;
 	w->shift = ticks_shift;
+	w->time = units_of(w, ticks) > 0 ? (uint64_t)units_of(w, ticks) : 0;
 }
 
 /* Makes the writer busy. True when it may touch its block. */
@@ -229,8 +235,8 @@ static inline bool is_attached(writer *w)
 	return HR_LIKELY(hr__load_acquire(&hr__trace_on) == w->generation);
 }
 
-/* The calling thread's writer, busy and attached; NULL when nothing is recorded. */
-static writer *enter(void)
+/* The calling thread's writer, busy and attached, for something that happened at [ticks]; NULL when nothing is recorded. */
+static writer *enter(uint64_t ticks)
 {
 	writer *w = mine != NULL ? mine : own_writer();
 	if (w == NULL) {
@@ -243,7 +249,7 @@ static writer *enter(void)
 		leave(w);
 		return NULL;
 	}
-	attach(w, generation);
+	attach(w, generation, ticks);
 	return w;
 }
 
@@ -349,7 +355,7 @@ static bool define(writer *w, const number_table *table, uint32_t id)
 void hr__trace_define_device(uint32_t id, const char *name, uint64_t limit_bytes, uint64_t page_bytes)
 {
 	uint8_t payload[PAYLOAD_MAX + HR__VARINT_SCRIBBLE];
-	writer *w = enter();
+	writer *w = enter(hr__ticks());
 	if (w == NULL) return;
 	uint8_t *at = hr__varint_put(payload, id);
 	at = hr__varint_put(at, limit_bytes);
@@ -362,7 +368,7 @@ void hr__trace_define_device(uint32_t id, const char *name, uint64_t limit_bytes
 void hr__trace_define_allocator(uint32_t id, const char *name, const char *kind, uint32_t device)
 {
 	uint8_t payload[PAYLOAD_MAX + HR__VARINT_SCRIBBLE];
-	writer *w = enter();
+	writer *w = enter(hr__ticks());
 	if (w == NULL) return;
 	size_t length = strnlen(name, TEXT_MAX);
 	uint8_t *at = hr__varint_put(payload, id);
@@ -503,7 +509,7 @@ static inline uint8_t *put_number(uint8_t *at, uint32_t number, uint32_t *before
 /* A counter that differs between processors must not make time go back. */
 static inline uint8_t *put_time(writer *w, uint8_t *at, uint64_t ticks, uint32_t *head)
 {
-	int64_t now = (int64_t)(ticks - w->start_ticks) >> w->shift;
+	int64_t now = units_of(w, ticks);
 	if (HR_UNLIKELY(now < (int64_t)w->time)) now = (int64_t)w->time;
 	uint64_t difference = (uint64_t)now - w->time;
 	uint16_t low = (uint16_t)difference;
@@ -560,7 +566,7 @@ static bool prepare(writer *w, const hr__event *event, uint32_t fields)
 static __attribute__((cold, noinline)) void append_slowly(const hr__event *event, uint64_t ticks)
 {
 	uint32_t fields = hr__event_fields[event->kind];
-	writer *w = enter();
+	writer *w = enter(ticks);
 	if (w == NULL) return;
 	if (!prepare(w, event, fields)) lose(w);
 	else if (append(event, event->kind, fields, ticks)) return;
@@ -680,7 +686,8 @@ static int watch_forks(void)
 
 static hr_status start(const char *path, uint32_t block_bytes)
 {
-	size_t header_size = hr__os_page_size();
+	/* Blocks that begin at multiples of their size are what blockfile.c's way of filling them needs. */
+	size_t header_size = block_bytes > hr__os_page_size() ? block_bytes : hr__os_page_size();
 	void *front;
 	int error = watch_forks();
 	if (error != 0) return hr__os_fail(error, "cannot watch for forks while recording");

@@ -900,7 +900,7 @@ static void test_dtype_has_text_and_size(void)
 static void test_lock_word_counts(void)
 {
 	hr__lock lock;
-	hr__lock_init(&lock, HR__RANK_ALLOCATOR);
+	hr__lock_init(&lock, HR__RANK_SHARD);
 	CHECK(!hr__lock_is_held(&lock));
 	hr__lock_take(&lock);
 	CHECK(hr__lock_is_held(&lock));
@@ -936,7 +936,7 @@ static void add_under_lock(void *argument, unsigned index)
 static void count_with_threads(unsigned threads)
 {
 	static struct shared shared;
-	shared = (struct shared){ .lock = HR__LOCK_INIT(HR__RANK_ALLOCATOR),
+	shared = (struct shared){ .lock = HR__LOCK_INIT(HR__RANK_SHARD),
 		                      .rounds = hr_test_scaled(HR_TEST_SANITIZED ? 20000 : 200000) };
 	hr_test_threads(threads, add_under_lock, &shared);
 	for (int k = 0; k < 4; k++) CHECK_EQ(shared.plain[k], threads * shared.rounds);
@@ -992,7 +992,7 @@ static void read_or_write(void *argument, unsigned index)
 static void test_optimistic_read_is_consistent(void)
 {
 	static struct shared shared;
-	shared = (struct shared){ .lock = HR__LOCK_INIT(HR__RANK_ALLOCATOR),
+	shared = (struct shared){ .lock = HR__LOCK_INIT(HR__RANK_SHARD),
 		                      .rounds = hr_test_scaled(HR_TEST_SANITIZED ? 20000 : 300000) };
 	hr_test_threads(3, read_or_write, &shared);
 	CHECK_EQ(shared.b, shared.rounds);
@@ -1011,8 +1011,8 @@ static void test_optimistic_read_refuses_a_writer(void)
 	CHECK(hr__lock_read_ok(&lock, hr__lock_read_begin(&lock)));
 }
 
-static hr__lock outer = HR__LOCK_INIT(HR__RANK_CACHES), inner = HR__LOCK_INIT(HR__RANK_ALLOCATOR);
-static hr__lock inner_twin = HR__LOCK_INIT(HR__RANK_ALLOCATOR);
+static hr__lock outer = HR__LOCK_INIT(HR__RANK_CACHES), inner = HR__LOCK_INIT(HR__RANK_SHARD);
+static hr__lock inner_twin = HR__LOCK_INIT(HR__RANK_SHARD);
 
 static void take_in_order(void *argument)
 {

@@ -1,0 +1,111 @@
+/* devices.c - `headroom devices`: the logical devices of this machine, their memory and limits. */
+#include <stdio.h>
+
+#include "base/json.h"
+#include "base/text.h"
+#include "command.h"
+#include "output.h"
+#include "term.h"
+
+enum { JSON };
+
+static const hr__option options[] = {
+	[JSON] = { "--json", NULL, "print one JSON object instead of a table" },
+	{ NULL, NULL, NULL },
+};
+
+static hr_status info_at(uint32_t index, hr_device_info *info)
+{
+	hr_device device;
+	*info = (hr_device_info){ .struct_size = sizeof *info };
+	hr_status status = hr_device_at(index, &device);
+	return status ? status : hr_device_get_info(device, info);
+}
+
+/* ---- JSON ---- */
+
+static void write_device(hr__json *json, const hr_device_info *info)
+{
+	hr__json_object(json);
+	hr__json_field_string(json, "name", info->name);
+	hr__json_field_string(json, "full_name", info->full_name);
+	hr__json_field_string(json, "backend", info->backend);
+	hr__json_field_string(json, "description", info->description);
+	hr__json_field_uint(json, "physical_index", info->physical_index);
+	hr__json_field_uint(json, "logical_count", info->logical_count);
+	hr__json_field_uint(json, "total_bytes", info->total_bytes);
+	hr__json_field_uint(json, "free_bytes", info->free_bytes);
+	hr__json_field_uint(json, "limit_bytes", info->limit_bytes);
+	hr__json_field_uint(json, "reserved_bytes", info->reserved_bytes);
+	hr__json_field_uint(json, "page_bytes", info->page_bytes);
+	hr__json_end_object(json);
+}
+
+static hr_status print_json(uint32_t count)
+{
+	hr__json json;
+	hr_device_info info;
+	hr_status status = HR_OK;
+	hr__output_json_begin(&json);
+	hr__json_object(&json);
+	hr__json_key(&json, "devices");
+	hr__json_array(&json);
+	for (uint32_t i = 0; !status && i < count; i++) {
+		status = info_at(i, &info);
+		if (!status) write_device(&json, &info);
+	}
+	hr__json_end_array(&json);
+	hr__json_end_object(&json);
+	hr__output_json_end(&json);
+	return status;
+}
+
+/* ---- table ---- */
+
+static void print_device(const hr_device_info *info)
+{
+	char total[16], free_now[16], limit[16], reserved[16], page[16];
+	printf("%s%-7s%s %-10s %11s %11s %11s %11s %9s  %s\n", hr__style(stdout, HR__STYLE_STRONG), info->name,
+	       hr__style(stdout, HR__STYLE_PLAIN), info->backend, hr__format_size(info->total_bytes, total, sizeof total),
+	       hr__format_size(info->free_bytes, free_now, sizeof free_now), hr__format_size(info->limit_bytes, limit, sizeof limit),
+	       hr__format_size(info->reserved_bytes, reserved, sizeof reserved),
+	       info->page_bytes ? hr__format_size(info->page_bytes, page, sizeof page) : "none", info->description);
+}
+
+static hr_status print_table(uint32_t count)
+{
+	hr_device_info info;
+	printf("%s%-7s %-10s %11s %11s %11s %11s %9s  %s%s\n", hr__style(stdout, HR__STYLE_HEADING), "device", "backend", "total", "free",
+	       "limit", "reserved", "page", "description", hr__style(stdout, HR__STYLE_PLAIN));
+	for (uint32_t i = 0; i < count; i++) {
+		hr_status status = info_at(i, &info);
+		if (status) return status;
+		print_device(&info);
+	}
+	return HR_OK;
+}
+
+static int run(const hr__arguments *arguments)
+{
+	hr_device device;
+	uint32_t count = hr_device_count();
+	/* There is always a CPU and a simulated device; none at all means that they could not be opened, and asking says why. */
+	if (count == 0 && hr_device_find("CPU:0", &device) != HR_OK) return hr__complain_last();
+	hr_status status = hr__arguments_has(arguments, JSON) ? print_json(count) : print_table(count);
+	int exit_status = status ? hr__complain_last() : HR__EXIT_DONE;
+	return hr_shutdown() == HR_OK ? exit_status : hr__complain_last();
+}
+
+const hr__command hr__command_devices = {
+	.name = "devices",
+	.operands = "",
+	.summary = "the devices of this machine, their memory and limits",
+	.about = "Lists the logical devices: GPUs first, then the host, then the simulated device on which traces are replayed. Where there is "
+	         "no GPU, GPU:0 is an emulated one in host memory; the variable HEADROOM_EMULATED sets its memory, page size, link speed "
+	         "and how many there are.",
+	.examples = "headroom devices\n"
+	            "headroom devices --json\n"
+	            "HEADROOM_EMULATED=memory=8GiB,devices=2 headroom devices",
+	.options = options,
+	.run = run,
+};

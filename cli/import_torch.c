@@ -1,0 +1,376 @@
+/* import_torch.c - memory snapshots of PyTorch as JSON: what torch.cuda.memory._snapshot() returns, or the pickle of _dump_snapshot
+ * written out again with json.dump.
+ *
+ *     {"segments": [...], "device_traces": [[{"action": "alloc", "addr": 140, "size": 512, "stream": 0, "time_us": 1, "frames": [...]},
+ *      ...], ...one list for each device], "allocator_settings": {...}}
+ *
+ * Snapshots with stacks reach gigabytes, so the file is never held as a whole: it is read once, everything outside "device_traces" is
+ * skipped over, and each entry is cut out and given to jansson by itself.
+ *
+ *     alloc, free_completed         taken; free_requested instead, when the device has no free_completed at all
+ *     segment_*, snapshot, others   skipped: they are PyTorch's allocator at work, not the program
+ *     oom                           counted */
+#include "base/status.h"
+#include "import.h"
+
+#ifndef HR_HAVE_JANSSON
+
+hr_status hr__import_torch(hr__source *source, const hr__import_options *options, hr__tape *tape)
+{
+	(void)options, (void)tape;
+	hr__fail(HR_UNSUPPORTED, "it is JSON, and this program was built without jansson; install libjansson-dev and build again");
+	return hr__source_fail(source, HR_UNSUPPORTED);
+}
+
+#else
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "quote.h"
+
+#define ENTRY_BYTES_MAX (16u << 20)
+#define KEY_BYTES_MAX 64u
+#define DEVICES_MAX 1024u
+#define END (-1)
+
+enum action { ALLOC, FREE_REQUESTED, FREE_COMPLETED };
+
+struct entry {
+	uint64_t address, bytes, stream, time_us;
+	uint32_t device;
+	enum action action;
+};
+
+struct reader {
+	hr__source *source;
+	const char *at, *end; /* bytes at hand; those before [at] are not skipped in the source yet */
+	const char *begin;
+	hr_status status;
+
+	char *text; /* of the entry being cut out */
+	size_t text_length, text_capacity;
+	struct entry *entries;
+	size_t count, capacity;
+	uint64_t *device_counts; /* DEVICES_MAX */
+	uint32_t devices;
+	uint64_t failed_allocs;
+	bool has_traces;
+};
+
+/* ---- bytes ---- */
+
+/* Lets the source go on; false at its end, or when it failed. */
+static bool refill(struct reader *reader)
+{
+	size_t count = 0;
+	if (reader->status) return false;
+	hr__source_skip(reader->source, (size_t)(reader->at - reader->begin));
+	reader->status = hr__source_peek(reader->source, &reader->begin, &count);
+	if (reader->status) count = 0;
+	reader->at = reader->begin;
+	reader->end = reader->begin + count;
+	return count > 0;
+}
+
+/* The next byte, which stays; END at the end. */
+static inline int look(struct reader *reader)
+{
+	if (reader->at == reader->end && !refill(reader)) return END;
+	return (unsigned char)*reader->at;
+}
+
+static inline int take(struct reader *reader)
+{
+	int byte = look(reader);
+	if (byte != END) reader->at++;
+	return byte;
+}
+
+static uint64_t offset_of(const struct reader *reader)
+{
+	return hr__source_offset(reader->source) + (uint64_t)(reader->at - reader->begin);
+}
+
+/* Fails at the byte that comes next, unless reading failed already. Always false. */
+static bool expected(struct reader *reader, const char *what)
+{
+	char found[HR__QUOTE_BYTES] = "the end of the file";
+	int byte = look(reader);
+	if (reader->status) return false;
+	if (byte != END) hr__quote(reader->at, 1, found);
+	hr_status status = byte == END ? HR_TRUNCATED : HR_BAD_FORMAT;
+	hr__fail(status, "expected %s, found %s", what, found);
+	reader->status = hr__source_fail_byte(reader->source, status, offset_of(reader));
+	return false;
+}
+
+static int look_past_space(struct reader *reader)
+{
+	int byte;
+	while ((byte = look(reader)) == ' ' || byte == '\n' || byte == '\t' || byte == '\r') reader->at++;
+	return byte;
+}
+
+static bool take_this(struct reader *reader, char wanted, const char *what)
+{
+	if (look_past_space(reader) != wanted) return expected(reader, what);
+	reader->at++;
+	return true;
+}
+
+/* ---- skipping and cutting out ---- */
+
+static bool keep(struct reader *reader, int byte)
+{
+	if (reader->text_length == reader->text_capacity) {
+		size_t capacity = reader->text_capacity ? reader->text_capacity * 2 : 4096;
+		if (capacity > ENTRY_BYTES_MAX) return expected(reader, "an entry of at most 16 MiB");
+		char *text = realloc(reader->text, capacity);
+		if (!text) {
+			reader->status = hr__fail(HR_NO_HOST_MEMORY, "no memory for an entry of %zu bytes", capacity);
+			return false;
+		}
+		reader->text = text;
+		reader->text_capacity = capacity;
+	}
+	reader->text[reader->text_length++] = (char)byte;
+	return true;
+}
+
+/* Goes over one value of any kind, keeping its text when [cut]. Brackets are counted, not matched by kind: what is kept is checked by
+ * jansson, and what is not kept does not matter. */
+static bool pass_value(struct reader *reader, bool cut)
+{
+	uint64_t depth = 0;
+	bool in_string = false, escaped = false;
+	int first = look_past_space(reader);
+	if (first == END || first == ',' || first == ']' || first == '}' || first == ':') return expected(reader, "a value");
+	for (;;) {
+		int byte = look(reader);
+		bool ends_bare = !in_string && depth == 0 && (byte == END || strchr(",]} \n\t\r", byte));
+		if (ends_bare && byte != 0) return reader->status == HR_OK;
+		if (byte == END) return expected(reader, in_string ? "the end of a string" : "a closing bracket");
+		reader->at++;
+		if (cut && !keep(reader, byte)) return false;
+		if (in_string) {
+			in_string = escaped || byte != '"';
+			escaped = !escaped && byte == '\\';
+			if (!in_string && depth == 0) return true;
+		} else if (byte == '"') {
+			in_string = true;
+		} else if (byte == '{' || byte == '[') {
+			depth++;
+		} else if (byte == '}' || byte == ']') {
+			if (--depth == 0) return true;
+		}
+	}
+}
+
+/* Reads a key; one that is longer than any that matters is cut. */
+static bool take_key(struct reader *reader, char key[KEY_BYTES_MAX])
+{
+	size_t length = 0;
+	bool escaped = false;
+	if (!take_this(reader, '"', "a key in double quotes")) return false;
+	for (;;) {
+		int byte = take(reader);
+		if (byte == END) return expected(reader, "the end of a key");
+		if (byte == '"' && !escaped) break;
+		escaped = !escaped && byte == '\\';
+		if (length + 1 < KEY_BYTES_MAX) key[length++] = (char)byte;
+	}
+	key[length] = 0;
+	return take_this(reader, ':', "':' behind a key");
+}
+
+/* ---- entries ---- */
+
+static bool bad_entry(struct reader *reader, uint64_t offset, const char *why, const char *detail)
+{
+	hr__fail(HR_BAD_FORMAT, "in an entry of device_traces: %s%s", why, detail);
+	reader->status = hr__source_fail_byte(reader->source, HR_BAD_FORMAT, offset);
+	return false;
+}
+
+/* A whole number that is not negative; 0 when it is missing and may be. */
+static bool number_in(struct reader *reader, const json_t *object, const char *key, bool needed, uint64_t offset, uint64_t *out)
+{
+	const json_t *value = json_object_get(object, key);
+	*out = 0;
+	if (!value && !needed) return true;
+	if (!value) return bad_entry(reader, offset, "no ", key);
+	if (!json_is_integer(value) || json_integer_value(value) < 0)
+		return bad_entry(reader, offset, "expected a whole number that is not negative as ", key);
+	*out = (uint64_t)json_integer_value(value);
+	return true;
+}
+
+/* True when the entry is one to keep. */
+static bool action_of(struct reader *reader, const json_t *object, uint64_t offset, enum action *out)
+{
+	const char *text = json_string_value(json_object_get(object, "action"));
+	if (!text) return bad_entry(reader, offset, "expected a text as ", "action");
+	if (strcmp(text, "alloc") == 0) *out = ALLOC;
+	else if (strcmp(text, "free_completed") == 0) *out = FREE_COMPLETED;
+	else if (strcmp(text, "free_requested") == 0 || strcmp(text, "free") == 0) *out = FREE_REQUESTED;
+	else if (strcmp(text, "oom") == 0) return reader->failed_allocs++, false;
+	else return false;
+	return true;
+}
+
+static bool append(struct reader *reader, const struct entry *entry)
+{
+	if (reader->count == HR__TAPE_EVENTS_MAX) {
+		reader->status = hr__fail(HR_TOO_MANY, "more than %u events", HR__TAPE_EVENTS_MAX);
+		return false;
+	}
+	if (reader->count == reader->capacity) {
+		size_t capacity = reader->capacity ? reader->capacity + reader->capacity / 2 : 1024;
+		struct entry *entries = realloc(reader->entries, capacity * sizeof *entries);
+		if (!entries) {
+			reader->status = hr__fail(HR_NO_HOST_MEMORY, "no memory for more than %zu events", reader->count);
+			return false;
+		}
+		reader->entries = entries;
+		reader->capacity = capacity;
+	}
+	reader->entries[reader->count++] = *entry;
+	reader->device_counts[entry->device]++;
+	return true;
+}
+
+static void add_object(struct reader *reader, const json_t *object, uint32_t device, uint64_t offset)
+{
+	struct entry entry = { .device = device };
+	if (!action_of(reader, object, offset, &entry.action)) return;
+	/* Older versions write "addr" as well as newer ones; a free may lack the stream. */
+	if (!number_in(reader, object, "addr", true, offset, &entry.address)) return;
+	if (!number_in(reader, object, "size", true, offset, &entry.bytes)) return;
+	if (!number_in(reader, object, "stream", false, offset, &entry.stream)) return;
+	if (!number_in(reader, object, "time_us", false, offset, &entry.time_us)) return;
+	append(reader, &entry);
+}
+
+static bool take_entry(struct reader *reader, uint32_t device)
+{
+	json_error_t error;
+	if (look_past_space(reader) != '{') return expected(reader, "an entry, { \"action\": ... }");
+	uint64_t offset = offset_of(reader);
+	reader->text_length = 0;
+	if (!pass_value(reader, true)) return false;
+	json_t *object = json_loadb(reader->text, reader->text_length, JSON_ALLOW_NUL, &error);
+	if (!object) {
+		uint64_t into = error.position > 0 ? (uint64_t)error.position - 1 : 0;
+		char quoted[HR__QUOTE_BYTES];
+		hr__quote(error.text, strlen(error.text), quoted);
+		return bad_entry(reader, offset + into, "not JSON: ", quoted);
+	}
+	add_object(reader, object, device, offset);
+	json_decref(object);
+	return reader->status == HR_OK;
+}
+
+/* Goes through "[ x, y, ... ]", calling [take_one] at each element. */
+static bool take_list(struct reader *reader, bool (*take_one)(struct reader *, uint32_t), uint32_t argument, bool numbered)
+{
+	if (!take_this(reader, '[', "a list: '['")) return false;
+	if (look_past_space(reader) == ']') return take(reader) != END;
+	for (uint32_t i = 0;; i++) {
+		if (!take_one(reader, numbered ? i : argument)) return false;
+		int byte = look_past_space(reader);
+		if (byte != ',' && byte != ']') return expected(reader, "',' or ']'");
+		reader->at++;
+		if (byte == ']') return true;
+	}
+}
+
+static bool take_device(struct reader *reader, uint32_t device)
+{
+	if (device >= DEVICES_MAX) return expected(reader, "at most 1024 devices");
+	reader->devices = device + 1;
+	return take_list(reader, take_entry, device, false);
+}
+
+static bool take_member(struct reader *reader)
+{
+	char key[KEY_BYTES_MAX];
+	if (!take_key(reader, key)) return false;
+	if (strcmp(key, "device_traces") != 0) return pass_value(reader, false);
+	reader->has_traces = true;
+	return take_list(reader, take_device, 0, true);
+}
+
+static bool take_snapshot(struct reader *reader)
+{
+	if (!take_this(reader, '{', "'{'")) return false;
+	if (look_past_space(reader) == '}') return take(reader) != END;
+	for (;;) {
+		if (!take_member(reader)) return false;
+		int byte = look_past_space(reader);
+		if (byte != ',' && byte != '}') return expected(reader, "',' or '}'");
+		reader->at++;
+		if (byte == '}') break;
+	}
+	return look_past_space(reader) == END ? reader->status == HR_OK : expected(reader, "the end of the file");
+}
+
+/* ---- from entries to a tape ---- */
+
+static hr_status choose_device(const struct reader *reader, int64_t wanted, uint32_t *out)
+{
+	if (!reader->has_traces) return hr__fail(HR_BAD_FORMAT, "expected \"device_traces\" in a PyTorch snapshot; there is none");
+	if (wanted >= (int64_t)reader->devices)
+		return hr__fail(HR_INVALID_ARGUMENT, "there is no device %lld: it has %u, counted from 0", (long long)wanted, reader->devices);
+	*out = wanted >= 0 ? (uint32_t)wanted : 0;
+	for (uint32_t i = 0; wanted < 0 && i < reader->devices; i++)
+		if (reader->device_counts[i] > reader->device_counts[*out]) *out = i;
+	if (reader->devices > 0 && reader->device_counts[*out] > 0) return HR_OK;
+	return hr__fail(HR_BAD_FORMAT, "no events of device %u; call torch.cuda.memory._record_memory_history() before what is to be recorded",
+	                *out);
+}
+
+static hr_status play(const struct reader *reader, uint32_t device, hr__tape *tape)
+{
+	enum action ending = FREE_REQUESTED;
+	for (size_t i = 0; i < reader->count; i++)
+		if (reader->entries[i].device == device && reader->entries[i].action == FREE_COMPLETED) ending = FREE_COMPLETED;
+	for (size_t i = 0; i < reader->count; i++) {
+		const struct entry *entry = &reader->entries[i];
+		hr__tape_id id = { entry->address, 0 };
+		hr_status status = HR_OK;
+		uint64_t time;
+		if (entry->device != device) continue;
+		if (!hr__multiply(entry->time_us, 1000, &time)) time = UINT64_MAX;
+		if (entry->action == ALLOC) status = hr__tape_alloc(tape, id, entry->bytes, entry->stream, 0, time);
+		else if (entry->action == ending) status = hr__tape_release(tape, id, entry->bytes, entry->stream, 0, time);
+		if (status) return hr__fail_in(status, "event %zu of device %u", i, device);
+	}
+	tape->failed_allocs = reader->failed_allocs;
+	tape->device_index = device;
+	for (uint32_t i = 0; i < reader->devices; i++) tape->devices += reader->device_counts[i] > 0;
+	return HR_OK;
+}
+
+hr_status hr__import_torch(hr__source *source, const hr__import_options *options, hr__tape *tape)
+{
+	uint32_t device = 0;
+	struct reader reader = { .source = source, .device_counts = calloc(DEVICES_MAX, sizeof(uint64_t)) };
+	if (!reader.device_counts) return hr__fail(HR_NO_HOST_MEMORY, "no memory for reading a snapshot");
+	hr_status status = HR_OK;
+	if (!take_snapshot(&reader)) {
+		status = reader.status;
+	} else {
+		status = choose_device(&reader, options->device_index, &device);
+		if (!status) status = play(&reader, device, tape);
+		if (status) status = hr__source_fail(source, status);
+	}
+	free(reader.device_counts);
+	free(reader.entries);
+	free(reader.text);
+	return status;
+}
+
+#endif

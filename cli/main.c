@@ -1,0 +1,91 @@
+/* main.c - the `headroom` command: finds the subcommand, runs it, and sees to it that what it printed really arrived. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "command.h"
+#include "quote.h"
+#include "term.h"
+
+static const hr__command *const commands[] = { &hr__command_replay, &hr__command_devices, &hr__command_generate };
+#define COMMANDS (sizeof commands / sizeof *commands)
+
+static const hr__command *find_command(const char *name)
+{
+	for (size_t i = 0; i < COMMANDS; i++)
+		if (strcmp(commands[i]->name, name) == 0) return commands[i];
+	return NULL;
+}
+
+static void print_help(void)
+{
+	printf("headroom %s - where did the device memory go, why did it run out, and how can it run anyway?\n\n"
+	       "usage: headroom COMMAND [ARGUMENT]...\n\n",
+	       hr_version());
+	for (size_t i = 0; i < COMMANDS; i++)
+		printf("  %s%-10s%s %s\n", hr__style(stdout, HR__STYLE_STRONG), commands[i]->name, hr__style(stdout, HR__STYLE_PLAIN),
+		       commands[i]->summary);
+	printf("  %s%-10s%s %s\n", hr__style(stdout, HR__STYLE_STRONG), "help", hr__style(stdout, HR__STYLE_PLAIN),
+	       "this text, or that of a command: headroom help replay");
+	printf("\n'headroom COMMAND --help' says what a command takes, with examples; 'headroom --version' which version this is.\n"
+	       "SIZE is a number of bytes with an optional unit: 1073741824, 1GiB, 1.5G, 512MB.\n"
+	       "Exit status: 0 done, 1 the thing asked about does not hold, 2 wrong usage or bad input.\n");
+}
+
+static int unknown_command(const char *name)
+{
+	const char *names[COMMANDS + 2];
+	char quoted[HR__QUOTE_BYTES];
+	for (size_t i = 0; i < COMMANDS; i++) names[i] = commands[i]->name;
+	names[COMMANDS] = "help";
+	names[COMMANDS + 1] = NULL;
+	const char *near = hr__nearest(name, names);
+	bool is_option = name[0] == '-';
+	hr__complain("unknown %s %s%s%s%s", is_option ? "option" : "command", hr__quote(name, strlen(name), quoted),
+	             near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+	fprintf(stderr, "Try 'headroom --help'.\n");
+	return HR__EXIT_BAD;
+}
+
+static int help_about(int count, char **texts)
+{
+	if (count == 0) {
+		print_help();
+		return HR__EXIT_DONE;
+	}
+	const hr__command *command = find_command(texts[0]);
+	if (!command) return unknown_command(texts[0]);
+	hr__command_help(command);
+	return HR__EXIT_DONE;
+}
+
+static int dispatch(int count, char **texts)
+{
+	hr__arguments arguments;
+	int exit_status = HR__EXIT_DONE;
+	if (count == 0) {
+		hr__complain("which command?");
+		fprintf(stderr, "Try 'headroom --help'.\n");
+		return HR__EXIT_BAD;
+	}
+	if (strcmp(texts[0], "--help") == 0 || strcmp(texts[0], "-h") == 0) return help_about(0, NULL);
+	if (strcmp(texts[0], "help") == 0) return help_about(count - 1, texts + 1);
+	if (strcmp(texts[0], "--version") == 0) {
+		printf("headroom %s\n", hr_version());
+		return HR__EXIT_DONE;
+	}
+	const hr__command *command = find_command(texts[0]);
+	if (!command) return unknown_command(texts[0]);
+	if (!hr__arguments_read(command, count - 1, texts + 1, &arguments, &exit_status)) return exit_status;
+	return command->run(&arguments);
+}
+
+int main(int argc, char **argv)
+{
+	int exit_status = dispatch(argc - 1, argv + 1);
+	/* A full disk shows only when the last bytes go out. */
+	errno = 0;
+	bool written = fflush(stdout) == 0 && !ferror(stdout);
+	if (!written) return hr__complain("cannot write to standard output: %s", errno ? strerror(errno) : "an earlier write failed");
+	return exit_status;
+}

@@ -1,0 +1,74 @@
+/* program.c - see program.h. */
+#include "program.h"
+
+#include <stdlib.h>
+
+#include "base/status.h"
+
+#define OTHER_STREAMS (HR_STREAM_MAX - 1)
+
+/* The stream of the device for number [stream] of the trace. The one that the trace calls 0, or else its first, is the default. */
+static uint32_t stream_of(const hr__tape *tape, uint32_t stream)
+{
+	uint32_t plain = tape->stream_zero == UINT32_MAX ? 0 : tape->stream_zero;
+	if (stream == plain) return 0;
+	uint32_t other = stream < plain ? stream : stream - 1;
+	return 1 + other % OTHER_STREAMS;
+}
+
+/* Gives every block a slot; the one that was freed last first, as it is still in the processor's cache. [slot_of] has room for each
+ * block, [unused] for each slot. */
+static void assign_slots(const hr__tape *tape, hr__program *program, uint32_t *slot_of, uint32_t *unused)
+{
+	uint32_t unused_count = 0;
+	for (size_t i = 0; i < tape->count; i++) {
+		const hr__tape_event *event = &tape->events[i];
+		if (event->bytes) slot_of[event->block] = unused_count ? unused[--unused_count] : program->slots++;
+		else unused[unused_count++] = slot_of[event->block];
+		program->steps[i] = (hr__step){ event->bytes, slot_of[event->block], stream_of(tape, event->stream) };
+	}
+}
+
+/* [freed] is zeroed and has room for each block. */
+static void collect_leftovers(const hr__tape *tape, hr__program *program, uint32_t *freed)
+{
+	for (size_t i = 0; i < tape->count; i++)
+		if (!tape->events[i].bytes) freed[tape->events[i].block] = 1;
+	for (size_t i = 0; i < tape->count; i++)
+		if (tape->events[i].bytes && !freed[tape->events[i].block]) program->leftovers[program->leftover_count++] = program->steps[i].slot;
+}
+
+hr_status hr__program_make(const hr__tape *tape, hr__program *out)
+{
+	hr__program program = { .count = tape->count,
+		                    .streams = tape->streams - 1 < OTHER_STREAMS ? tape->streams - 1 : OTHER_STREAMS,
+		                    .trace_streams = tape->streams,
+		                    .allocs = tape->allocs,
+		                    .frees = tape->frees,
+		                    .peak_bytes = tape->peak_bytes,
+		                    .peak_step = tape->peak_event };
+	uint32_t *slot_of = malloc(tape->allocs * sizeof *slot_of), *scratch = calloc(tape->allocs, sizeof *scratch);
+	program.steps = malloc(tape->count * sizeof *program.steps);
+	program.leftovers = malloc((tape->live_blocks + 1) * sizeof *program.leftovers);
+	bool enough = slot_of && scratch && program.steps && program.leftovers;
+	if (enough) {
+		assign_slots(tape, &program, slot_of, scratch);
+		for (size_t i = 0; i < tape->allocs; i++) scratch[i] = 0;
+		collect_leftovers(tape, &program, scratch);
+	}
+	free(slot_of);
+	free(scratch);
+	if (!enough) {
+		hr__program_free(&program);
+		return hr__fail(HR_NO_HOST_MEMORY, "no memory for a program of %zu steps", tape->count);
+	}
+	*out = program;
+	return HR_OK;
+}
+
+void hr__program_free(hr__program *program)
+{
+	free(program->steps);
+	free(program->leftovers);
+	*program = (hr__program){ 0 };
+}

@@ -1,0 +1,146 @@
+/* replay.c - `headroom replay`: runs a recorded trace again, through the public API on the simulated device.
+ *
+ *     trial      one pass with the limit asked for, or none: does it fit, what does the allocator look like afterwards
+ *     limit      --find-limit: many passes with other limits
+ *     speed      passes timed as a whole, then a pass with every call timed
+ *     picture    --picture: once more up to the peak, and a look at the regions there
+ *
+ * Each part begins with a fresh allocator (measure.h). */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/status.h"
+#include "command.h"
+#include "find_limit.h"
+#include "import.h"
+#include "measure.h"
+#include "replay.h"
+
+#define THREADS_MOST 64
+#define REPEAT_MOST 1000000
+
+enum { LIMIT, FIND_LIMIT, STITCH, ALLOCATOR, THREADS, REPEAT, PAGE, DEVICE_INDEX, NO_TIMING, PICTURE, JSON };
+
+static const hr__option options[] = {
+	[LIMIT] = { "--limit", "SIZE", "the most memory the allocator may take; without it, as much as it wants" },
+	[FIND_LIMIT] = { "--find-limit", NULL,
+	                 "find the least limit at which no allocation fails, to 0.1% of the peak. Limits above it are tried too: "
+	                 "more memory does not always help. The answer lies above every failure that was seen" },
+	[STITCH] = { "--stitch", NULL, "let the allocator map free pages side by side when nothing else fits" },
+	[ALLOCATOR] = { "--allocator", "NAME", "bfc (default): best fit with coalescing; direct: asks the device each time" },
+	[THREADS] = { "--threads", "N", "N threads on one allocator, each replaying its own copy; the limit counts for each copy" },
+	[REPEAT] = { "--repeat", "N", "timed passes, of which the fastest counts; default: as many as take half a second, at least 3" },
+	[PAGE] = { "--page", "SIZE",
+	           "page size of the simulated device. Default: 2MiB with --stitch, else the largest power of two that is at "
+	           "most 1/4096 of the peak, from 4KiB to 2MiB" },
+	[DEVICE_INDEX] = { "--device-index", "N", "which device of a PyTorch snapshot; default: the one with most events" },
+	[NO_TIMING] = { "--no-timing", NULL, "do not measure speed" },
+	[PICTURE] = { "--picture", NULL, "all statistics, memory over time, and a picture of the regions at the peak" },
+	[JSON] = { "--json", NULL, "print one JSON object instead of text; what was not measured is null" },
+	{ NULL, NULL, NULL },
+};
+
+/* Whether everything that was asked for makes sense; says what does not. */
+static bool read_arguments(const hr__arguments *arguments, hr__replay *replay, uint64_t *page, uint64_t *repeat, int64_t *device)
+{
+	uint64_t threads = 1, index = UINT64_MAX;
+	if (!hr__arguments_size(arguments, LIMIT, &replay->setup.limit)) return false;
+	if (!hr__arguments_size(arguments, PAGE, page)) return false;
+	if (!hr__arguments_count(arguments, THREADS, 1, THREADS_MOST, &threads)) return false;
+	if (!hr__arguments_count(arguments, REPEAT, 1, REPEAT_MOST, repeat)) return false;
+	if (!hr__arguments_count(arguments, DEVICE_INDEX, 0, 1000000, &index)) return false;
+	if (hr__arguments_has(arguments, LIMIT) && replay->setup.limit == 0) {
+		hr__complain("replay: --limit 0 leaves no memory at all; leave it out for no limit");
+		return false;
+	}
+	if (hr__arguments_has(arguments, PAGE) && (!hr__is_power_of_two(*page) || *page < 256)) {
+		hr__complain("replay: --page %s: a page is a power of two, at least 256 bytes", arguments->values[PAGE]);
+		return false;
+	}
+	replay->setup.threads = (uint32_t)threads;
+	replay->setup.allocator = hr__arguments_has(arguments, ALLOCATOR) ? arguments->values[ALLOCATOR] : "bfc";
+	replay->setup.stitch = hr__arguments_has(arguments, STITCH);
+	replay->timed = !hr__arguments_has(arguments, NO_TIMING);
+	*device = index == UINT64_MAX ? -1 : (int64_t)index;
+	return true;
+}
+
+static hr_status find_limit(hr__replay *replay)
+{
+	hr__trial unlimited;
+	hr__setup setup = replay->setup;
+	setup.limit = 0;
+	hr_status status = hr__measure_trial(&setup, false, &unlimited);
+	if (!status) status = hr__find_limit(&setup, (uint64_t)unlimited.stats.peak_bytes_reserved, &replay->least);
+	return status;
+}
+
+/* Fills in all that was asked for. */
+static hr_status measure(hr__replay *replay, const hr__arguments *arguments, uint64_t repeat)
+{
+	hr__progress progress;
+	bool finds_limit = hr__arguments_has(arguments, FIND_LIMIT);
+	hr__progress_begin(&progress);
+	replay->setup.progress = &progress;
+	hr__progress_phase(&progress, "replaying", 0);
+	hr_status status = hr__measure_trial(&replay->setup, false, &replay->trial);
+	/* The speed of a program that does not run says nothing. */
+	if (replay->trial.failed) replay->timed = false;
+	hr__progress_phase(&progress, "finding the limit", !finds_limit ? 0 : replay->timed ? 0.6 : 1);
+	if (!status && finds_limit) status = find_limit(replay);
+	hr__progress_phase(&progress, "timing", 1);
+	if (!status && replay->timed) status = hr__measure_speed(&replay->setup, repeat, &replay->speed);
+	hr__progress_end(&progress);
+	replay->setup.progress = NULL;
+	return status;
+}
+
+static int replay_tape(hr__replay *replay, const hr__arguments *arguments, uint64_t page, uint64_t repeat)
+{
+	hr_status status = hr__program_make(&replay->tape, &replay->program);
+	if (status) return hr__complain_last();
+	replay->setup.program = &replay->program;
+	replay->setup.page = page ? page : hr__setup_page(&replay->program, replay->setup.stitch);
+	status = measure(replay, arguments, repeat);
+	if (!status && hr__arguments_has(arguments, JSON)) hr__replay_json(replay);
+	else if (!status) status = hr__replay_text(replay, hr__arguments_has(arguments, PICTURE));
+	hr__program_free(&replay->program);
+	if (status) return hr__complain_last();
+	return replay->trial.failed ? HR__EXIT_NO : HR__EXIT_DONE;
+}
+
+static int run(const hr__arguments *arguments)
+{
+	hr__replay replay = { .path = arguments->operands[0] };
+	hr__import_options import = { .device_index = -1 };
+	uint64_t page = 0, repeat = 0;
+	if (!read_arguments(arguments, &replay, &page, &repeat, &import.device_index)) return HR__EXIT_BAD;
+	if (hr__import_file(replay.path, &import, &replay.tape) != HR_OK) return hr__complain_last();
+	int exit_status = replay_tape(&replay, arguments, page, repeat);
+	hr__tape_free(&replay.tape);
+	return exit_status;
+}
+
+const hr__command hr__command_replay = {
+	.name = "replay",
+	.operands = "TRACE",
+	.summary = "run a recorded trace again: does it fit, how fast is it, what does memory look like",
+	.about = "Runs every allocation and free of TRACE, in its order, through the public API on a simulated device, which has no memory "
+	         "behind it: a trace of 50 GB replays on a laptop. TRACE is a CSV as in traces/, an RMM log, a PyTorch memory snapshot as "
+	         "JSON, or a Headroom trace; all but the last may be packed with gzip; - is standard input. What kind it is "
+	         "is told by its content.\n\n"
+	         "Speed: on a fresh allocator one pass to warm up, then passes timed as a whole; ns per operation is the wall time of the "
+	         "fastest, over all allocations and frees of all threads. What a pass leaves allocated is freed in between, untimed. "
+	         "Percentiles come from one more pass in which each call is timed by itself, with the cost of reading the timer taken "
+	         "off.\n\n"
+	         "With a limit that is too small the exit status is 1. The frees of refused allocations are skipped.",
+	.examples = "headroom replay traces/gpt2.csv.gz --picture\n"
+	            "headroom replay traces/serve.csv.gz --find-limit\n"
+	            "headroom replay traces/gpt2var.csv.gz --limit 28GiB && echo it fits\n"
+	            "headroom replay rmm_log.csv --stitch --threads 2 --json",
+	.least_operands = 1,
+	.most_operands = 1,
+	.options = options,
+	.run = run,
+};

@@ -1,0 +1,85 @@
+/* meter.c - the peak of bytes in use, without adding up at every block.
+ *
+ * What is in use is the sum of all meters: one for each thread's cache, one for each shard. With one thread the peak is exact: the
+ * cache remembers its highest [used], and each operation under the lock adds that to what the shard has.
+ *
+ * With several threads every meter has a level, which [used] passes only after asking here, and
+ *
+ *     in use  <=  sum of levels  <=  peak
+ *
+ * Asking raises a level to what is needed and half of HR__SLACK. If the sum of levels then passes the peak, the levels are first made
+ * tight: those more than HR__SLACK above their [used] are lowered. What remains is at most HR__SLACK too high for each meter, and becomes
+ * the peak. In a program that does the same again and again nobody passes his level any more, and no line is written that others read.
+ *
+ * How it stays an upper bound: the owner of a meter that is lowered may be handing out a block at that very moment, having seen the old
+ * level. After a heavy barrier its store is visible and it sees the new level. So [used] is read again, and a level that was passed
+ * meanwhile is put above it. */
+#include "memory/allocator.h"
+
+static bool lower(hr__meter *meter)
+{
+	int64_t used = hr__load_relaxed(&meter->used);
+	if (hr__load_relaxed(&meter->level) - used <= HR__SLACK) return false;
+	hr__store_relaxed(&meter->level, used + HR__SLACK / 2);
+	return true;
+}
+
+static int64_t settled_level(hr__meter *meter)
+{
+	int64_t used = hr__load_relaxed(&meter->used);
+	if (used > hr__load_relaxed(&meter->level)) hr__store_relaxed(&meter->level, used + HR__SLACK / 2);
+	return hr__load_relaxed(&meter->level);
+}
+
+void hr__meters_evaluate(hr__allocator *allocator)
+{
+	bool lowered = false;
+	int64_t levels = 0;
+	HR_ASSERT(hr__lock_is_held(&allocator->meter_lock));
+	HR__EACH_SHARD(allocator, shard) lowered |= lower(&shard->meter);
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) lowered |= lower(&cache->meter);
+	if (lowered) hr__heavy_barrier();
+	HR__EACH_SHARD(allocator, shard) levels += settled_level(&shard->meter);
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) levels += settled_level(&cache->meter);
+	hr__store_relaxed(&allocator->levels, levels);
+	hr__max(&allocator->peak, levels);
+}
+
+void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, int64_t size)
+{
+	hr__lock_take(&allocator->meter_lock);
+	int64_t before = hr__load_relaxed(&meter->level), level = hr__load_relaxed(&meter->used) + size + HR__SLACK / 2;
+	if (hr__load_relaxed(&allocator->cache_count) <= 1) {
+		hr__store_relaxed(&meter->level, HR__NO_LEVEL);
+	} else if (level > before) {
+		hr__store_relaxed(&meter->level, level);
+		hr__owner_add(&allocator->levels, level - before);
+		if (hr__load_relaxed(&allocator->levels) > hr__load_relaxed(&allocator->peak)) hr__meters_evaluate(allocator);
+		/* Evaluating may have lowered this one too, since [size] is not used yet. */
+		int64_t now = hr__load_relaxed(&meter->level);
+		if (now < level) {
+			hr__store_relaxed(&meter->level, level);
+			hr__owner_add(&allocator->levels, level - now);
+			hr__max(&allocator->peak, hr__load_relaxed(&allocator->levels));
+		}
+	}
+	hr__lock_release(&allocator->meter_lock);
+}
+
+int64_t hr__meters_sum(const hr__allocator *allocator)
+{
+	int64_t sum = 0;
+	for (const hr__shard *shard = allocator->shards; shard < allocator->shards + allocator->shard_max; shard++)
+		sum += hr__load_relaxed(&shard->meter.used);
+	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) sum += hr__load_relaxed(&cache->meter.used);
+	return sum;
+}
+
+int64_t hr__meters_of_others(const hr__shard *shard)
+{
+	int64_t sum = 0;
+	const hr__allocator *allocator = shard->allocator;
+	for (const hr__shard *other = allocator->shards; other < allocator->shards + allocator->shard_max; other++)
+		if (other != shard) sum += hr__load_relaxed(&other->meter.used);
+	return sum;
+}

@@ -1,0 +1,551 @@
+/* test_threads_model.c - several threads on one allocator: blocks change hands, threads end, and somebody always looks on.
+ *
+ * What is known of a block travels with it: its address, its size and what is in it. Nothing that a thread sees may contradict that,
+ * every snapshot adds up, every check finds the books in order, and when all is over nothing is left. */
+#include "fault_os.h"
+#include "support_stats.h"
+#include "test.h"
+
+#define KIB UINT64_C(1024)
+#define MIB (KIB * KIB)
+#define THREADS_MAX 8u
+#define QUEUE 512u
+#define OWN 64u
+
+typedef struct block {
+	unsigned char *address;
+	uint64_t bytes, pattern;
+} block;
+
+/* A bag that all threads put blocks in and take them out of. */
+typedef struct bag {
+	pthread_mutex_t mutex;
+	block blocks[QUEUE];
+	uint32_t count;
+} bag;
+
+typedef struct crew {
+	hr_allocator allocators[2];
+	uint32_t allocator_count;
+	hr_device device;
+	bool real; /* blocks have bytes */
+	uint64_t largest;
+	uint64_t steps;
+	uint64_t round;
+	unsigned workers; /* threads from this number on only look */
+	bag bags[2];      /* of each allocator */
+	_Atomic(int64_t) least, most; /* bytes in use: between these two, always */
+	_Atomic(int64_t) least_peak, most_peak;
+	_Atomic(uint64_t) met, refused, handed, looked;
+	_Atomic(unsigned) working;
+} crew;
+
+static void raise_to(_Atomic(int64_t) *mark, int64_t value)
+{
+	int64_t seen = atomic_load(mark);
+	while (value > seen && !atomic_compare_exchange_weak(mark, &seen, value)) continue;
+}
+
+static void count(_Atomic(int64_t) *what, _Atomic(int64_t) *peak, int64_t bytes)
+{
+	raise_to(peak, atomic_fetch_add(what, bytes) + bytes);
+}
+
+/* ---- blocks ---- */
+
+static void paint(const block *b)
+{
+	memcpy(b->address, &b->pattern, b->bytes < 8 ? b->bytes : 8);
+	b->address[b->bytes - 1] = (unsigned char)b->pattern;
+}
+
+static void verify(const block *b)
+{
+	if (b->bytes > 8) CHECK(memcmp(b->address, &b->pattern, 8) == 0);
+	CHECK_EQ(b->address[b->bytes - 1], (unsigned char)b->pattern);
+}
+
+static bool put(bag *to, const block *b)
+{
+	pthread_mutex_lock(&to->mutex);
+	bool room = to->count < QUEUE;
+	if (room) to->blocks[to->count++] = *b;
+	pthread_mutex_unlock(&to->mutex);
+	return room;
+}
+
+/* Any of them, so that blocks stay for a short while or a long one. */
+static bool get(bag *from, uint64_t *seed, block *b)
+{
+	pthread_mutex_lock(&from->mutex);
+	bool any = from->count > 0;
+	if (any) {
+		uint32_t i = (uint32_t)hr_rand_below(seed, from->count);
+		*b = from->blocks[i];
+		from->blocks[i] = from->blocks[--from->count];
+	}
+	pthread_mutex_unlock(&from->mutex);
+	return any;
+}
+
+static bool allocate(crew *c, uint32_t which, uint64_t *seed, block *b)
+{
+	uint64_t bits = 64 - (uint64_t)__builtin_clzll(c->largest);
+	hr_request request = HR_REQUEST(hr_rand_below(seed, UINT64_C(1) << (4 + hr_rand_below(seed, bits - 4))) + 1);
+	void *address;
+	if (hr_rand_below(seed, 16) == 0) request.alignment = (size_t)1 << hr_rand_below(seed, 14);
+	int64_t size = (int64_t)((request.bytes + 255) & ~(size_t)255);
+	count(&c->most, &c->most_peak, size);
+	hr_status status = hr_alloc(c->allocators[which], &request, &address);
+	if (status != HR_OK) {
+		CHECK_STATUS(HR_OUT_OF_MEMORY, status);
+		atomic_fetch_sub(&c->most, size);
+		atomic_fetch_add(&c->refused, 1);
+		return false;
+	}
+	count(&c->least, &c->least_peak, size);
+	atomic_fetch_add(&c->met, 1);
+	if (request.alignment) CHECK_EQ((uintptr_t)address % request.alignment, 0);
+	*b = (block){ address, request.bytes, hr_rand(seed) };
+	if (c->real) paint(b);
+	return true;
+}
+
+static void release(crew *c, uint32_t which, const block *b)
+{
+	int64_t size = (int64_t)((b->bytes + 255) & ~(uint64_t)255);
+	if (c->real) verify(b);
+	atomic_fetch_sub(&c->least, size);
+	CHECK_STATUS(HR_OK, hr_free(c->allocators[which], b->address, HR_STREAM_DEFAULT));
+	atomic_fetch_sub(&c->most, size);
+}
+
+/* ---- threads ---- */
+
+static void work(crew *c, unsigned index)
+{
+	uint64_t seed = (hr_test_seed() * 64 + c->round) * 64 + index;
+	block own[OWN], b;
+	uint32_t owned = 0;
+	uint32_t which = c->allocator_count > 1 ? index % 2 : 0;
+	for (uint64_t i = 0; i < c->steps; i++) {
+		switch (hr_rand_below(&seed, 8)) {
+		case 0:
+		case 1:
+		case 2:
+			if (owned < OWN && allocate(c, which, &seed, &b)) own[owned++] = b;
+			break;
+		case 3:
+		case 4:
+			if (owned > 0) release(c, which, &own[--owned]);
+			break;
+		case 5:
+			if (owned > 0 && put(&c->bags[which], &own[owned - 1])) {
+				owned--;
+				atomic_fetch_add(&c->handed, 1);
+			}
+			break;
+		default:
+			if (get(&c->bags[which], &seed, &b)) release(c, which, &b);
+			break;
+		}
+	}
+	while (owned > 0) release(c, which, &own[--owned]); /* into the cache of a thread that ends now */
+}
+
+/* Trims, reads statistics and checks while the others work. */
+static void look_on(crew *c, unsigned index)
+{
+	uint64_t seed = (hr_test_seed() * 64 + c->round) * 64 + index;
+	while (atomic_load(&c->working) > 0) {
+		hr_allocator allocator = c->allocators[hr_rand_below(&seed, c->allocator_count)];
+		hr_stats stats;
+		hr_stats_init(&stats);
+		switch (hr_rand_below(&seed, 16)) {
+		case 0: CHECK_STATUS(HR_OK, hr_allocator_trim(allocator, NULL)); break;
+		case 1:
+		case 2: CHECK_STATUS(HR_OK, hr_allocator_check(allocator)); break;
+		case 3: {
+			hr_region_info region = { .struct_size = sizeof region };
+			hr_status status = hr_allocator_get_region(allocator, 0, &region);
+			CHECK(status == HR_OK || status == HR_INVALID_ARGUMENT);
+			if (status == HR_OK) CHECK_EQ(region.bytes_in_use + region.bytes_cached + region.bytes_free, region.bytes_reserved);
+			break;
+		}
+		case 4:
+			CHECK_STATUS(HR_OK, hr_device_get_stats(c->device, &stats));
+			check_identities(&stats);
+			break;
+		default:
+			CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
+			check_identities(&stats);
+			break;
+		}
+		atomic_fetch_add(&c->looked, 1);
+	}
+}
+
+static void join_in(void *argument, unsigned index)
+{
+	crew *c = argument;
+	if (index >= c->workers) {
+		look_on(c, index);
+		return;
+	}
+	work(c, index);
+	atomic_fetch_sub(&c->working, 1);
+}
+
+/* Rounds of threads that start, work and end. */
+static void run_crew(crew *c, unsigned workers, unsigned lookers, uint64_t rounds, uint64_t steps)
+{
+	hr_stats stats;
+	block b;
+	uint64_t seed = 1;
+	for (uint32_t i = 0; i < 2; i++) pthread_mutex_init(&c->bags[i].mutex, NULL);
+	c->workers = workers;
+	c->steps = steps;
+	for (c->round = 0; c->round < rounds; c->round++) {
+		atomic_store(&c->working, workers);
+		hr_test_threads(workers + lookers, join_in, c);
+		for (uint32_t i = 0; i < c->allocator_count; i++) CHECK_STATUS(HR_OK, hr_allocator_check(c->allocators[i]));
+	}
+	int64_t least = 0, most = 0, reported = 0, error = 0;
+	for (uint32_t i = 0; i < c->allocator_count; i++) {
+		while (get(&c->bags[i], &seed, &b)) release(c, i, &b);
+		hr_stats_init(&stats);
+		CHECK_STATUS(HR_OK, hr_allocator_get_stats(c->allocators[i], &stats));
+		check_identities(&stats);
+		CHECK_EQ(stats.bytes_in_use, 0);
+		CHECK_EQ(stats.bytes_requested, 0);
+		CHECK_EQ(stats.num_live, 0);
+		CHECK_LE(stats.peak_error_bytes, (int64_t)(workers + lookers + 1) * 65536);
+		reported += stats.peak_bytes_in_use;
+		error += stats.peak_error_bytes;
+		CHECK_STATUS(HR_OK, hr_allocator_trim(c->allocators[i], NULL));
+		hr_stats_init(&stats);
+		CHECK_STATUS(HR_OK, hr_allocator_get_stats(c->allocators[i], &stats));
+		CHECK_EQ(stats.bytes_reserved, 0);
+		CHECK_STATUS(HR_OK, hr_allocator_check(c->allocators[i]));
+	}
+	least = atomic_load(&c->least_peak);
+	most = atomic_load(&c->most_peak);
+	printf("# %u workers: %llu met, %llu refused, %llu handed over, %llu looks; peak %lld to %lld, told %lld (error %lld)\n", workers,
+	       (unsigned long long)c->met, (unsigned long long)c->refused, (unsigned long long)c->handed, (unsigned long long)c->looked,
+	       (long long)least, (long long)most, (long long)reported, (long long)error);
+	CHECK_EQ(atomic_load(&c->least), 0);
+	CHECK_GT(c->met, 0);
+	CHECK_GT(c->handed, 0);
+	/* With one allocator the peak is known: between what was certainly in use at once and what may have been, and the error told. */
+	if (c->allocator_count == 1) {
+		CHECK_LE(least, reported);
+		CHECK_LE(reported, most + error);
+	} else {
+		hr_stats_init(&stats);
+		CHECK_STATUS(HR_OK, hr_device_get_stats(c->device, &stats));
+		CHECK_LE(least, stats.peak_bytes_in_use);
+		CHECK_LE(stats.peak_bytes_in_use, most + stats.peak_error_bytes);
+	}
+	for (uint32_t i = 0; i < c->allocator_count; i++) CHECK_STATUS(HR_OK, hr_allocator_close(c->allocators[i]));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	CHECK(hr_fault_os_is_clean());
+	hr_fault_os_uninstall();
+}
+
+static void simulate(crew *c, uint64_t memory, uint64_t page, uint64_t limit, uint32_t allocators)
+{
+	hr_simulated_options options;
+	hr_allocator_options how;
+	memset(c, 0, sizeof *c);
+	hr_fault_os_install();
+	hr_simulated_options_init(&options);
+	options.memory_bytes = memory;
+	options.page_bytes = page;
+	CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
+	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &c->device));
+	hr_allocator_options_init(&how);
+	how.limit_bytes = limit;
+	c->allocator_count = allocators;
+	for (uint32_t i = 0; i < allocators; i++) CHECK_STATUS(HR_OK, hr_allocator_create(c->device, &how, &c->allocators[i]));
+}
+
+static void test_threads_that_hand_blocks_over_leave_nothing_behind(void)
+{
+	static crew c;
+	for (unsigned workers = 2; workers <= THREADS_MAX; workers *= 2) {
+		simulate(&c, UINT64_C(1) << 34, 2 * MIB, 0, 1);
+		c.largest = 1 * MIB;
+		run_crew(&c, workers, 1, 4, hr_test_scaled(80000) / workers);
+	}
+}
+
+static void test_threads_in_want_of_memory_leave_nothing_behind(void)
+{
+	static crew c;
+	for (unsigned workers = 2; workers <= THREADS_MAX; workers *= 2) {
+		simulate(&c, 64 * MIB, 64 * KIB, 4 * MIB, 1);
+		c.largest = 512 * KIB;
+		run_crew(&c, workers, 1, 4, hr_test_scaled(20000) / workers);
+		CHECK_GT(c.refused, 0);
+	}
+}
+
+static void test_threads_without_pages_leave_nothing_behind(void)
+{
+	static crew c;
+	simulate(&c, 64 * MIB, 0, 24 * MIB, 1);
+	c.largest = 256 * KIB;
+	run_crew(&c, 4, 1, 4, hr_test_scaled(10000));
+}
+
+static void test_threads_on_two_allocators_of_a_device_leave_nothing_behind(void)
+{
+	static crew c;
+	simulate(&c, 64 * MIB, 64 * KIB, 0, 2);
+	c.largest = 512 * KIB;
+	run_crew(&c, 4, 2, 4, hr_test_scaled(10000));
+}
+
+static void test_threads_never_share_a_byte(void)
+{
+	static crew c;
+	hr_emulated_options options;
+	for (unsigned workers = 2; workers <= THREADS_MAX; workers *= 4) {
+		memset(&c, 0, sizeof c);
+		hr_fault_os_install();
+		CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
+		options.memory_bytes = 64 * MIB;
+		options.page_bytes = 64 * KIB;
+		CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+		CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &c.device));
+		CHECK_STATUS(HR_OK, hr_allocator_create(c.device, NULL, &c.allocators[0]));
+		c.allocator_count = 1;
+		c.real = true;
+		c.largest = 256 * KIB;
+		run_crew(&c, workers, 1, 2, hr_test_scaled(20000) / workers);
+	}
+}
+
+/* ---- the same block, freed twice at once ---- */
+
+typedef struct contest {
+	hr_allocator allocator;
+	void *blocks[2048];
+	_Atomic(uint64_t) won, lost;
+} contest;
+
+static void free_all(void *argument, unsigned index)
+{
+	contest *c = argument;
+	(void)index;
+	for (uint32_t i = 0; i < 2048; i++) {
+		hr_status status = hr_free(c->allocator, c->blocks[i], HR_STREAM_DEFAULT);
+		if (status == HR_OK) atomic_fetch_add(&c->won, 1);
+		else {
+			CHECK_STATUS(HR_NOT_ALLOCATED, status);
+			atomic_fetch_add(&c->lost, 1);
+		}
+	}
+}
+
+static void test_of_two_threads_that_free_a_block_one_loses(void)
+{
+	static contest c;
+	hr_device device;
+	hr_stats stats;
+	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
+	CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &c.allocator));
+	for (uint64_t round = 0; round < hr_test_scaled(20); round++) {
+		for (uint32_t i = 0; i < 2048; i++)
+			CHECK_STATUS(HR_OK, hr_alloc_bytes(c.allocator, i % 3 ? 256 : 100000, &c.blocks[i]));
+		atomic_store(&c.won, 0);
+		atomic_store(&c.lost, 0);
+		hr_test_threads(3, free_all, &c);
+		CHECK_EQ(c.won, 2048);
+		CHECK_EQ(c.lost, 2 * 2048);
+		hr_stats_init(&stats);
+		CHECK_STATUS(HR_OK, hr_allocator_get_stats(c.allocator, &stats));
+		CHECK_EQ(stats.num_live, 0);
+		CHECK_EQ(stats.bytes_in_use, 0);
+		CHECK_STATUS(HR_OK, hr_allocator_check(c.allocator));
+	}
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+/* ---- the end of threads, allocators and everything ---- */
+
+typedef struct ending {
+	_Atomic(uint64_t) allocator;
+	_Atomic(unsigned) done;
+} ending;
+
+static void *use_and_end(void *argument)
+{
+	ending *e = argument;
+	hr_allocator allocator = { atomic_load(&e->allocator) };
+	void *block;
+	for (int i = 0; i < 20; i++) {
+		CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 300, &block));
+		CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
+	}
+	atomic_fetch_add(&e->done, 1); /* the last call is over; the thread ends when it likes */
+	return NULL;
+}
+
+static void test_a_thread_may_end_while_its_allocator_closes(void)
+{
+	ending e = { 0 };
+	hr_device device;
+	hr_fault_os_install();
+	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
+	for (uint64_t round = 0; round < hr_test_scaled(500); round++) {
+		pthread_t threads[3];
+		hr_allocator allocator;
+		CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &allocator));
+		atomic_store(&e.allocator, allocator.id);
+		atomic_store(&e.done, 0);
+		for (int i = 0; i < 3; i++) CHECK_EQ(pthread_create(&threads[i], NULL, use_and_end, &e), 0);
+		while (atomic_load(&e.done) < 3) sched_yield();
+		CHECK_STATUS(HR_OK, hr_allocator_close(allocator));
+		for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+	}
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	CHECK(hr_fault_os_is_clean());
+	hr_fault_os_uninstall();
+}
+
+typedef struct epoch {
+	pthread_barrier_t barrier;
+	hr_allocator before, after;
+} epoch;
+
+static void live_through_shutdown(void *argument, unsigned index)
+{
+	epoch *e = argument;
+	void *block, *kept;
+	if (index == 0) {
+		CHECK_STATUS(HR_OK, hr_allocator_default("SIM:0", &e->before));
+	}
+	pthread_barrier_wait(&e->barrier);
+	CHECK_STATUS(HR_OK, hr_alloc_bytes(e->before, 1000, &block));
+	CHECK_STATUS(HR_OK, hr_alloc_bytes(e->before, 1000, &kept));
+	CHECK_STATUS(HR_OK, hr_free(e->before, block, HR_STREAM_DEFAULT));
+	pthread_barrier_wait(&e->barrier);
+	if (index == 0) {
+		CHECK_STATUS(HR_OK, hr_shutdown());
+		CHECK_STATUS(HR_OK, hr_allocator_default("SIM:0", &e->after));
+		CHECK_NE(e->after.id, e->before.id);
+	}
+	pthread_barrier_wait(&e->barrier);
+	CHECK_STATUS(HR_CLOSED, hr_free(e->before, kept, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_CLOSED, hr_alloc_bytes(e->before, 1000, &block));
+	CHECK_STATUS(HR_NOT_ALLOCATED, hr_free(e->after, (char *)kept + 1, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_alloc_bytes(e->after, 1000, &block));
+	CHECK_STATUS(HR_OK, hr_free(e->after, block, HR_STREAM_DEFAULT));
+}
+
+static void test_threads_live_through_a_shutdown(void)
+{
+	epoch e;
+	hr_fault_os_install();
+	for (int round = 0; round < 20; round++) {
+		pthread_barrier_init(&e.barrier, NULL, 4);
+		hr_test_threads(4, live_through_shutdown, &e);
+		pthread_barrier_destroy(&e.barrier);
+		CHECK_STATUS(HR_OK, hr_allocator_check(e.after));
+		CHECK_STATUS(HR_OK, hr_shutdown());
+	}
+	CHECK(hr_fault_os_is_clean());
+	hr_fault_os_uninstall();
+}
+
+/* ---- streams ---- */
+
+#define STREAM_BLOCK (32 * KIB)
+
+/* A thread with a stream of its own. Nothing waits for its work: the memory is given back while the device still uses it, and goes to
+ * whoever asks next, on whatever stream. That one must not see or spoil anything. */
+typedef struct lane {
+	crew *crew;
+	hr_stream stream;
+	unsigned char *results; /* a copy of each block, made by the stream that filled it */
+} lane;
+
+#define RESULTS 24u
+
+static void stream_work(void *argument, unsigned index)
+{
+	crew *c = argument;
+	uint64_t seed = hr_test_seed() * 100 + index;
+	unsigned char values[RESULTS], *results = malloc(RESULTS * STREAM_BLOCK);
+	hr_stream stream;
+	CHECK(results != NULL);
+	CHECK_STATUS(HR_OK, hr_stream_create(c->device, &stream));
+	for (uint64_t round = 0; round < c->steps; round++) {
+		for (uint32_t i = 0; i < RESULTS; i++) {
+			hr_request request = HR_REQUEST(hr_rand_below(&seed, 2) ? STREAM_BLOCK : STREAM_BLOCK * 3);
+			void *block;
+			request.stream = stream;
+			values[i] = (unsigned char)hr_rand(&seed);
+			hr_status status = hr_alloc(c->allocators[0], &request, &block);
+			while (status == HR_OUT_OF_MEMORY) { /* the others have it for a moment */
+				sched_yield();
+				status = hr_alloc(c->allocators[0], &request, &block);
+			}
+			CHECK_STATUS(HR_OK, status);
+			CHECK_STATUS(HR_OK, hr_fill(c->device, block, values[i], STREAM_BLOCK, stream));
+			CHECK_STATUS(HR_OK, hr_copy(c->device, results + i * STREAM_BLOCK, block, STREAM_BLOCK, HR_COPY_TO_HOST, stream));
+			if (hr_rand_below(&seed, 3) == 0) {
+				/* Another stream reads it too; only record_stream knows. */
+				CHECK_STATUS(HR_OK, hr_stream_wait_stream(c->device, HR_STREAM_DEFAULT, stream));
+				CHECK_STATUS(HR_OK, hr_record_stream(c->allocators[0], block, HR_STREAM_DEFAULT));
+				CHECK_STATUS(HR_OK, hr_copy(c->device, results + i * STREAM_BLOCK, block, STREAM_BLOCK, HR_COPY_TO_HOST,
+				                            HR_STREAM_DEFAULT));
+			}
+			CHECK_STATUS(HR_OK, hr_free(c->allocators[0], block, stream));
+			atomic_fetch_add(&c->met, 1);
+		}
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(c->device, stream));
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(c->device, HR_STREAM_DEFAULT));
+		uint64_t wrong = 0;
+		for (uint32_t i = 0; i < RESULTS; i++)
+			for (uint32_t at = 0; at < STREAM_BLOCK; at++) wrong += results[i * STREAM_BLOCK + at] != values[i];
+		CHECK_EQ(wrong, 0);
+	}
+	CHECK_STATUS(HR_OK, hr_stream_destroy(c->device, stream));
+	free(results);
+}
+
+static void test_memory_freed_on_one_stream_is_safe_on_another(void)
+{
+	static crew c;
+	hr_emulated_options options;
+	hr_stats stats;
+	memset(&c, 0, sizeof c);
+	hr_fault_os_install();
+	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
+	options.memory_bytes = 1 * MIB; /* little, so that memory is always used again at once */
+	options.page_bytes = 64 * KIB;
+	options.kernel_latency_ns = 20000;
+	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &c.device));
+	CHECK_STATUS(HR_OK, hr_allocator_create(c.device, NULL, &c.allocators[0]));
+	c.steps = hr_test_scaled(60);
+	hr_test_threads(4, stream_work, &c);
+	hr_stats_init(&stats);
+	CHECK_STATUS(HR_OK, hr_allocator_get_stats(c.allocators[0], &stats));
+	printf("# %llu blocks, %lld waits between streams\n", (unsigned long long)c.met, (long long)stats.num_stream_waits);
+	CHECK_GT(stats.num_stream_waits, 0);
+	CHECK_STATUS(HR_OK, hr_allocator_check(c.allocators[0]));
+	CHECK_STATUS(HR_OK, hr_allocator_close(c.allocators[0]));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	CHECK(hr_fault_os_is_clean());
+	hr_fault_os_uninstall();
+}
+
+TEST_MAIN(T_WITHIN(test_threads_that_hand_blocks_over_leave_nothing_behind, 120),
+          T_WITHIN(test_threads_in_want_of_memory_leave_nothing_behind, 120),
+          T_WITHIN(test_threads_without_pages_leave_nothing_behind, 120),
+          T_WITHIN(test_threads_on_two_allocators_of_a_device_leave_nothing_behind, 120), T_WITHIN(test_threads_never_share_a_byte, 120),
+          T_WITHIN(test_of_two_threads_that_free_a_block_one_loses, 120), T_WITHIN(test_a_thread_may_end_while_its_allocator_closes, 120),
+          T_WITHIN(test_threads_live_through_a_shutdown, 120), T_WITHIN(test_memory_freed_on_one_stream_is_safe_on_another, 120))
