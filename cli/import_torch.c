@@ -44,6 +44,11 @@ struct entry {
 	enum action action;
 };
 
+struct device {
+	uint64_t entries; /* kept */
+	uint64_t ooms;
+};
+
 struct reader {
 	hr__source *source;
 	const char *at, *end; /* bytes at hand; those before [at] are not skipped in the source yet */
@@ -54,9 +59,8 @@ struct reader {
 	size_t text_length, text_capacity;
 	struct entry *entries;
 	size_t count, capacity;
-	uint64_t *device_counts; /* DEVICES_MAX */
+	struct device *per_device; /* DEVICES_MAX */
 	uint32_t devices;
-	uint64_t failed_allocs;
 	bool has_traces;
 };
 
@@ -209,14 +213,14 @@ static bool number_in(struct reader *reader, const json_t *object, const char *k
 }
 
 /* True when the entry is one to keep. */
-static bool action_of(struct reader *reader, const json_t *object, uint64_t offset, enum action *out)
+static bool action_of(struct reader *reader, const json_t *object, uint32_t device, uint64_t offset, enum action *out)
 {
 	const char *text = json_string_value(json_object_get(object, "action"));
 	if (!text) return bad_entry(reader, offset, "expected a text as ", "action");
 	if (strcmp(text, "alloc") == 0) *out = ALLOC;
 	else if (strcmp(text, "free_completed") == 0) *out = FREE_COMPLETED;
 	else if (strcmp(text, "free_requested") == 0 || strcmp(text, "free") == 0) *out = FREE_REQUESTED;
-	else if (strcmp(text, "oom") == 0) return reader->failed_allocs++, false;
+	else if (strcmp(text, "oom") == 0) return reader->per_device[device].ooms++, false;
 	else return false;
 	return true;
 }
@@ -238,15 +242,14 @@ static bool append(struct reader *reader, const struct entry *entry)
 		reader->capacity = capacity;
 	}
 	reader->entries[reader->count++] = *entry;
-	reader->device_counts[entry->device]++;
+	reader->per_device[entry->device].entries++;
 	return true;
 }
 
 static void add_object(struct reader *reader, const json_t *object, uint32_t device, uint64_t offset)
 {
 	struct entry entry = { .device = device };
-	if (!action_of(reader, object, offset, &entry.action)) return;
-	/* Older versions write "addr" as well as newer ones; a free may lack the stream. */
+	if (!action_of(reader, object, device, offset, &entry.action)) return;
 	if (!number_in(reader, object, "addr", true, offset, &entry.address)) return;
 	if (!number_in(reader, object, "size", true, offset, &entry.bytes)) return;
 	if (!number_in(reader, object, "stream", false, offset, &entry.stream)) return;
@@ -326,8 +329,8 @@ static hr_status choose_device(const struct reader *reader, int64_t wanted, uint
 		return hr__fail(HR_INVALID_ARGUMENT, "there is no device %lld: it has %u, counted from 0", (long long)wanted, reader->devices);
 	*out = wanted >= 0 ? (uint32_t)wanted : 0;
 	for (uint32_t i = 0; wanted < 0 && i < reader->devices; i++)
-		if (reader->device_counts[i] > reader->device_counts[*out]) *out = i;
-	if (reader->devices > 0 && reader->device_counts[*out] > 0) return HR_OK;
+		if (reader->per_device[i].entries > reader->per_device[*out].entries) *out = i;
+	if (reader->devices > 0 && reader->per_device[*out].entries > 0) return HR_OK;
 	return hr__fail(HR_BAD_FORMAT, "no events of device %u; call torch.cuda.memory._record_memory_history() before what is to be recorded",
 	                *out);
 }
@@ -348,17 +351,17 @@ static hr_status play(const struct reader *reader, uint32_t device, hr__tape *ta
 		else if (entry->action == ending) status = hr__tape_release(tape, id, entry->bytes, entry->stream, 0, time);
 		if (status) return hr__fail_in(status, "event %zu of device %u", i, device);
 	}
-	tape->failed_allocs = reader->failed_allocs;
+	tape->failed_allocs = reader->per_device[device].ooms;
 	tape->device_index = device;
-	for (uint32_t i = 0; i < reader->devices; i++) tape->devices += reader->device_counts[i] > 0;
+	for (uint32_t i = 0; i < reader->devices; i++) tape->devices += reader->per_device[i].entries > 0;
 	return HR_OK;
 }
 
 hr_status hr__import_torch(hr__source *source, const hr__import_options *options, hr__tape *tape)
 {
 	uint32_t device = 0;
-	struct reader reader = { .source = source, .device_counts = calloc(DEVICES_MAX, sizeof(uint64_t)) };
-	if (!reader.device_counts) return hr__fail(HR_NO_HOST_MEMORY, "no memory for reading a snapshot");
+	struct reader reader = { .source = source, .per_device = calloc(DEVICES_MAX, sizeof *reader.per_device) };
+	if (!reader.per_device) return hr__fail(HR_NO_HOST_MEMORY, "no memory for reading a snapshot");
 	hr_status status = HR_OK;
 	if (!take_snapshot(&reader)) {
 		status = reader.status;
@@ -367,7 +370,7 @@ hr_status hr__import_torch(hr__source *source, const hr__import_options *options
 		if (!status) status = play(&reader, device, tape);
 		if (status) status = hr__source_fail(source, status);
 	}
-	free(reader.device_counts);
+	free(reader.per_device);
 	free(reader.entries);
 	free(reader.text);
 	return status;

@@ -65,8 +65,8 @@ struct crew {
 
 uint64_t hr__setup_page(const hr__program *program, bool stitch)
 {
-	if (stitch || program->peak_bytes / 4096 >= PAGE_MOST) return PAGE_MOST;
-	uint64_t most = program->peak_bytes / 4096;
+	if (stitch || program->peak_bytes / 16384 >= PAGE_MOST) return PAGE_MOST;
+	uint64_t most = program->peak_bytes / 16384;
 	return most <= PAGE_LEAST ? PAGE_LEAST : UINT64_C(1) << hr__log2(most);
 }
 

@@ -20,7 +20,7 @@ typedef struct hr__setup {
 } hr__setup;
 
 /* The page size for a program: 2 MiB, as on a GPU, when pages may be remapped; else small enough that limits can be told apart to
- * 0.1%: at most 1/4096 of the peak, from 4 KiB to 2 MiB. */
+ * 0.1%: at most 1/16384 of the peak, from 4 KiB to 2 MiB. */
 uint64_t hr__setup_page(const hr__program *program, bool stitch);
 
 /* ---- does it run ---- */

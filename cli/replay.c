@@ -33,7 +33,7 @@ static const hr__option options[] = {
 	[REPEAT] = { "--repeat", "N", "timed passes, of which the fastest counts; default: as many as take half a second, at least 3" },
 	[PAGE] = { "--page", "SIZE",
 	           "page size of the simulated device. Default: 2MiB with --stitch, else the largest power of two that is at "
-	           "most 1/4096 of the peak, from 4KiB to 2MiB" },
+	           "most 1/16384 of the peak, from 4KiB to 2MiB" },
 	[DEVICE_INDEX] = { "--device-index", "N", "which device of a PyTorch snapshot; default: the one with most events" },
 	[NO_TIMING] = { "--no-timing", NULL, "do not measure speed" },
 	[PICTURE] = { "--picture", NULL, "all statistics, memory over time, and a picture of the regions at the peak" },

@@ -279,7 +279,7 @@ size_t hr__tape_notes(const hr__tape *tape, char *out, size_t capacity)
 #undef NOTE
 	if (tape->unfinished) add_note(out, capacity, &length, "the recording was not ended: it holds what was written until then\n");
 	if (tape->devices > 1)
-		add_note(out, capacity, &length, "device %lld of %u in the file; --device-index takes another\n", (long long)tape->device_index,
-		         tape->devices);
+		add_note(out, capacity, &length, "the file has events of %u devices, of which this is number %lld; --device-index takes another\n",
+		         tape->devices, (long long)tape->device_index);
 	return length;
 }

@@ -15,8 +15,10 @@
 #define SUPPORT_LE(a, b) CHECK_LE(a, b)
 #endif
 
+#define SUPPORT_STATS_UNUSED __attribute__((unused))
+
 /* The identities at the top of the statistics in headroom.h, and that nothing is negative. */
-static void check_identities(const hr_stats *stats)
+SUPPORT_STATS_UNUSED static void check_identities(const hr_stats *stats)
 {
 #define NOT_NEGATIVE(name, text) SUPPORT_LE(0, stats->name);
 	HR_STATS_TABLE(NOT_NEGATIVE)
@@ -55,7 +57,7 @@ typedef struct chunk_census {
 	void *context;
 } chunk_census;
 
-static bool census_chunk(void *context, const hr_chunk_view *chunk)
+SUPPORT_STATS_UNUSED static bool census_chunk(void *context, const hr_chunk_view *chunk)
 {
 	chunk_census *census = context;
 	uint64_t address = (uint64_t)(uintptr_t)chunk->address, end = address + chunk->bytes;
@@ -89,7 +91,7 @@ static bool census_chunk(void *context, const hr_chunk_view *chunk)
 }
 
 /* Walks over everything and compares it with the statistics, which must not change meanwhile. */
-static void census_take(hr_allocator allocator, const hr_stats *stats, chunk_census *census)
+SUPPORT_STATS_UNUSED static void census_take(hr_allocator allocator, const hr_stats *stats, chunk_census *census)
 {
 	hr_region_info sum = { 0 };
 	for (uint32_t i = 0; i < (uint32_t)stats->num_regions; i++) {

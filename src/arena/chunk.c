@@ -3,8 +3,12 @@
 #include "base/status.h"
 #include "os/os.h"
 
-/* Committing costs a system call: 1,024 records at a time keeps that rare and the waste below one host page per ten chunks. */
-#define RECORDS_PER_COMMIT 1024u
+/* Committing costs a system call. An eighth more than there are, and at least a host page, keeps that rare and wastes little. */
+static uint32_t records_to_commit(const hr__chunk_table *table)
+{
+	uint32_t per_page = (uint32_t)(hr__os_page_size() / sizeof(hr__chunk)), more = table->committed / 8;
+	return more < per_page ? per_page : more / per_page * per_page;
+}
 
 hr_status hr__chunk_table_init(hr__chunk_table *table)
 {
@@ -24,11 +28,12 @@ void hr__chunk_table_destroy(hr__chunk_table *table)
 hr_status hr__chunk_table_ensure_slow(hr__chunk_table *table, uint32_t count)
 {
 	while (!hr__chunk_table_has(table, count)) {
-		if (table->committed + RECORDS_PER_COMMIT > HR__CHUNKS_MAX)
+		uint32_t more = records_to_commit(table);
+		if (table->committed + more > HR__CHUNKS_MAX)
 			return hr__fail(HR_TOO_MANY, "an allocator holds %u chunks already, which is the most there can be", table->committed);
-		int error = hr__os()->commit(&table->chunks[table->committed], RECORDS_PER_COMMIT * sizeof(hr__chunk));
-		if (error) return hr__os_fail(error, "cannot get host memory for %u more chunk records", RECORDS_PER_COMMIT);
-		table->committed += RECORDS_PER_COMMIT;
+		int error = hr__os()->commit(&table->chunks[table->committed], more * sizeof(hr__chunk));
+		if (error) return hr__os_fail(error, "cannot get host memory for %u more chunk records", more);
+		table->committed += more;
 	}
 	return HR_OK;
 }

@@ -31,8 +31,8 @@ static inline void observe_free(hr__cache *cache, uint64_t address, uint64_t siz
 	hr__observe(cache->allocator, cache, -(int64_t)size);
 }
 
-/* Hands out a kept chunk of [units], or NULL when there is none, or it is not simply usable on the stream. */
-static inline void *alloc_cached(hr__cache *cache, const hr_request *request, uint64_t units)
+/* Hands out a kept chunk of [units], or NULL when there is none (then *none is set), or it is not simply usable on the stream. */
+static inline void *alloc_cached(hr__cache *cache, const hr_request *request, uint64_t units, bool *none)
 {
 	int64_t size = (int64_t)(units << cache->shift);
 	if (HR_UNLIKELY(!hr__cache_enter(cache))) return NULL;
@@ -40,6 +40,7 @@ static inline void *alloc_cached(hr__cache *cache, const hr_request *request, ui
 	int64_t used = hr__load_relaxed(&cache->meter.used) + size;
 	hr__chunk *chunk = &cache->chunks[id];
 	if (HR_UNLIKELY(!id || used > hr__load_relaxed(&cache->meter.level) || (chunk->streams & ~(UINT64_C(1) << request->stream)))) {
+		*none = !id;
 		hr__cache_leave(cache);
 		return NULL;
 	}
@@ -123,8 +124,9 @@ hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
 	if (request->bytes - 1 < HR__SMALL_MAX) {
 		if (HR_LIKELY(cache->capacity)) {
 			uint64_t units = (request->bytes + cache->round) >> cache->shift;
-			address = alloc_cached(cache, request, units);
-			if (HR_UNLIKELY(!address && !cache->bins[units]))
+			bool none = false;
+			address = alloc_cached(cache, request, units, &none);
+			if (HR_UNLIKELY(none))
 				address = alloc_from(&cache->shard->small, cache, request, units << cache->shift);
 		}
 	} else if (HR_LIKELY(cache->bin_count && request->bytes - 1 < (UINT64_C(1) << 48))) {

@@ -50,6 +50,16 @@ void hr__allocators_visit_locked(hr__device *device, void (*visit)(hr__allocator
 	}
 }
 
+void hr__registry_enter(void)
+{
+	hr__lock_take(&registry.lock);
+}
+
+void hr__registry_leave(void)
+{
+	hr__lock_release(&registry.lock);
+}
+
 void hr__allocators_visit(hr__device *device, void (*visit)(hr__allocator *, void *), void *context)
 {
 	hr__lock_take(&registry.lock);

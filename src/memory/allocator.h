@@ -28,7 +28,7 @@
 #define HR__SMALL_MAX 65536u           /* largest block that a cache keeps */
 #define HR__CACHE_BYTES_MAX (16 << 20) /* most bytes that one cache keeps, */
 #define HR__CACHE_SHARE 256u           /* and at most this part of the limit */
-#define HR__SLACK 65536                /* most bytes by which a thread's part of the peak may be too high */
+#define HR__SLACK 32768                /* most bytes by which a meter may make the peak too high; a thread has two at most */
 #define HR__NO_LEVEL (INT64_MAX / 64)  /* the level while one thread uses the allocator */
 #define HR__SHARDS_MAX 8u
 #define HR__PAGES_PER_SHARD 64u        /* a limit of fewer pages than this is not worth dividing */
@@ -88,6 +88,7 @@ typedef struct hr__cache {
 	hr__meter meter;
 	hr__atomic_i64 high;      /* most [used] since the peak was last looked at; counts while this is the only cache */
 	hr__atomic_i64 kept;      /* bytes in bins */
+	hr__atomic_i64 moving;    /* cached chunks between its bins and an arena: in neither for a moment; added to by anybody */
 	hr__atomic_i64 allocs, frees, requested, largest; /* what went through the cache; requested is a balance */
 	uint32_t bin_count;       /* immutable; 0 = not a bfc allocator */
 	uint32_t cursor;          /* bin where the next overflow starts emptying */
@@ -210,6 +211,7 @@ struct hr__allocator {
 	 * shard 0 and region_count says how many slots were used; a slot that is free has size 0. */
 	hr__region regions[HR__REGIONS_MAX];
 	uint32_t region_count;
+	hr__atomic_u32 region_total; /* regions there are; for those who may not look at them */
 
 	hr__shard shards[HR__SHARDS_MAX];
 };
@@ -222,6 +224,9 @@ hr__allocator *hr__allocator_of(hr_allocator handle, hr_status *why);
 void hr__allocators_visit(hr__device *device, void (*visit)(hr__allocator *, void *), void *context);
 /* The same when the registry's lock is held already. */
 void hr__allocators_visit_locked(hr__device *device, void (*visit)(hr__allocator *, void *), void *context);
+/* Between these two no allocator is made or closed. */
+void hr__registry_enter(void);
+void hr__registry_leave(void);
 hr_status hr__request_check(const hr__allocator *allocator, const hr_request *request);
 hr_status hr__refuse(hr__allocator *allocator, hr_status status); /* counts a refused request; returns status */
 
@@ -262,12 +267,16 @@ void hr__give_back(hr__shard *shard, hr__chunk_id id); /* a chunk to its arena; 
 
 /* What bfc.c asks of memory (pages.c). With the shard's lock held. */
 hr_status hr__pool_grow(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment);
-/* Finds out how many pages beyond those that may be had are missing for the request; HR_OUT_OF_MEMORY when it can never be met. */
-hr_status hr__pool_missing(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment, uint64_t *missing);
-/* Counts, or gives back, whole free pages of a pool; those that [size] would build on are spared when [spare] says so. */
-uint64_t hr__pool_count_free(const hr__shard *shard, const hr__pool *pool, bool spare, uint64_t size, uint64_t alignment);
-uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most, bool spare, uint64_t size, uint64_t alignment,
-                                hr_status *status);
+/* Finds out what must be given up for a request to be met by moving pages. [elsewhere] is how many whole pages are free outside the
+ * pool. HR_OUT_OF_MEMORY when there are not enough, wherever it would be built. */
+typedef struct hr__plan {
+	hr__chunk_id left, right; /* free chunks that it builds on: their pages must stay. 0 = none */
+	uint64_t missing;         /* pages to give up, beyond those that may be had from the device */
+} hr__plan;
+hr_status hr__pool_plan(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere, hr__plan *plan);
+/* Counts, or gives back, whole free pages of a pool; not those that [plan] (may be NULL) builds on. */
+uint64_t hr__pool_count_free(const hr__shard *shard, const hr__pool *pool);
+uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most, const hr__plan *plan, hr_status *status);
 uint64_t hr__pool_release_free(hr__shard *shard, hr__pool *pool); /* everything that can go; bytes */
 void hr__shard_close_regions(hr__shard *shard);
 
@@ -291,7 +300,7 @@ void hr__note_failed(const hr__allocator *allocator, const hr_request *request);
 void hr__note_reserved(const hr__allocator *allocator, uint64_t address, int64_t bytes);
 void hr__note_allocator(const hr__allocator *allocator);
 
-/* 0, or the number of a violated invariant (check.c). With every shard's lock held and the caches stopped. */
+/* 0, or the number of a violated invariant (check.c). With every shard's lock and meter_lock held and the caches stopped. */
 int hr__allocator_check_locked(hr__allocator *allocator);
 void hr__shards_lock(hr__allocator *allocator); /* all that are open, in order */
 void hr__shards_unlock(hr__allocator *allocator);

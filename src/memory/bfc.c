@@ -125,7 +125,7 @@ static uint64_t count_elsewhere(hr__shard *home)
 	{
 		if (other == home) continue;
 		hr__lock_take(&other->lock);
-		total += hr__pool_count_free(other, &other->large, false, 0, 0) + hr__pool_count_free(other, &other->small, false, 0, 0);
+		total += hr__pool_count_free(other, &other->large) + hr__pool_count_free(other, &other->small);
 		hr__lock_release(&other->lock);
 	}
 	hr__lock_take(&home->lock);
@@ -140,8 +140,8 @@ static uint64_t release_elsewhere(hr__shard *home, uint64_t most, hr_status *sta
 	{
 		if (other == home || total >= most || *status) continue;
 		hr__lock_take(&other->lock);
-		total += hr__pool_release_pages(other, &other->large, most - total, false, 0, 0, status);
-		if (!*status) total += hr__pool_release_pages(other, &other->small, most - total, false, 0, 0, status);
+		total += hr__pool_release_pages(other, &other->large, most - total, NULL, status);
+		if (!*status) total += hr__pool_release_pages(other, &other->small, most - total, NULL, status);
 		hr__lock_release(&other->lock);
 	}
 	hr__lock_take(&home->lock);
@@ -153,17 +153,16 @@ static hr_status stitch(struct attempt *attempt)
 {
 	hr__shard *shard = attempt->shard;
 	hr__pool *pool = pool_for(shard, attempt->small), *other = pool_for(shard, !attempt->small);
-	uint64_t missing, moved = 0, size = attempt->size, alignment = attempt->alignment;
-	hr_status status = hr__pool_missing(shard, pool, size, alignment, &missing);
+	hr__plan plan;
+	uint64_t moved = 0, away = count_elsewhere(shard); /* first: the lock is released meanwhile */
+	hr_status status = hr__pool_plan(shard, pool, attempt->size, attempt->alignment, away + hr__pool_count_free(shard, other), &plan);
 	if (status) return status;
-	uint64_t near = hr__pool_count_free(shard, pool, true, size, alignment) + hr__pool_count_free(shard, other, false, 0, 0);
-	if (near < missing && near + count_elsewhere(shard) < missing) return HR_OUT_OF_MEMORY;
 
-	moved += hr__pool_release_pages(shard, pool, missing, true, size, alignment, &status);
-	if (!status && moved < missing) moved += hr__pool_release_pages(shard, other, missing - moved, false, 0, 0, &status);
-	if (!status && moved < missing) moved += release_elsewhere(shard, missing - moved, &status);
+	moved += hr__pool_release_pages(shard, pool, plan.missing, &plan, &status);
+	if (!status && moved < plan.missing) moved += hr__pool_release_pages(shard, other, plan.missing - moved, NULL, &status);
+	if (!status && moved < plan.missing) moved += release_elsewhere(shard, plan.missing - moved, &status);
 	if (!status) status = hr__records_ensure(shard, RECORDS_PER_ATTEMPT);
-	if (!status) status = hr__pool_grow(shard, pool, size, alignment);
+	if (!status) status = hr__pool_grow(shard, pool, attempt->size, attempt->alignment);
 	if (status) return status;
 	hr__allocator *allocator = shard->allocator;
 	hr__owner_add(&shard->stats.stitches, 1);
@@ -233,7 +232,7 @@ static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *a
 /* ---- handing out ---- */
 
 /* Takes a few more of the same size for the cache, as long as they are there for nothing. Returns a list. With the lock held. */
-static hr__chunk_id take_more(struct attempt *attempt)
+static hr__chunk_id take_more(struct attempt *attempt, hr__cache *cache)
 {
 	hr__shard *shard = attempt->shard;
 	hr__chunk_id list = 0;
@@ -244,6 +243,7 @@ static hr__chunk_id take_more(struct attempt *attempt)
 		if (!id) break;
 		hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 		hr__store_relaxed(&chunk->state, HR__CHUNK_CACHED);
+		hr__fetch_add_relaxed(&cache->moving, 1);
 		hr__lookup_insert(&shard->lookup, hr__chunk_address(chunk), id);
 		chunk->link = list;
 		list = id;
@@ -294,6 +294,7 @@ static bool take_kept(struct attempt *attempt, hr__cache *cache)
 	if (id) {
 		cache->bins[bin] = cache->chunks[id].link;
 		hr__owner_add(&cache->kept, -(int64_t)attempt->size);
+		hr__fetch_add_relaxed(&cache->moving, 1);
 	}
 	hr__cache_leave(cache);
 	if (!id) return false;
@@ -302,6 +303,7 @@ static bool take_kept(struct attempt *attempt, hr__cache *cache)
 	hr__lock_take(&attempt->shard->lock);
 	hr__lookup_remove(&attempt->shard->lookup, hr__chunk_address(&cache->chunks[id]), id);
 	hr__store_relaxed(&cache->chunks[id].state, HR__CHUNK_IN_USE);
+	hr__fetch_add_relaxed(&cache->moving, -1);
 	attempt->id = id;
 	attempt->source = HR__SOURCE_CACHE;
 	return true;
@@ -343,7 +345,7 @@ hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_req
 	hr__chunk_id more = 0;
 	uint64_t epoch, pending = hand_out(&attempt, cache, request, &epoch);
 	if (attempt.small && !kept && cache && cache->capacity && attempt.shard == cache->shard && attempt.source <= HR__SOURCE_GROW)
-		more = take_more(&attempt);
+		more = take_more(&attempt, cache);
 	hr__lock_release(&attempt.shard->lock);
 
 	if (more) hr__cache_keep(cache, more);

@@ -24,16 +24,19 @@ _Thread_local hr__thread_state *hr__thread_self __attribute__((tls_model("initia
 
 /* ---- giving back ---- */
 
-/* Gives a list of cached chunks back to their arenas. */
-static void give_list(hr__shard *shard, hr__chunk_id list)
+/* Gives a list of chunks that the cache kept back to their arenas. */
+static void give_list(hr__cache *cache, hr__chunk_id list)
 {
+	hr__shard *shard = cache->shard;
+	int64_t count = 0;
 	if (!list) return;
 	hr__lock_take(&shard->lock);
-	while (list) {
+	for (; list; count++) {
 		hr__chunk_id id = list;
 		list = hr__chunk_at(&shard->table, id)->link;
 		hr__give_back(shard, id);
 	}
+	hr__fetch_add_relaxed(&cache->moving, -count);
 	hr__lock_release(&shard->lock);
 }
 
@@ -41,9 +44,9 @@ static void give_list(hr__shard *shard, hr__chunk_id list)
 static hr__chunk_id unload_bin(hr__cache *cache, uint32_t bin, hr__chunk_id list)
 {
 	hr__chunk_id id = cache->bins[bin];
-	int64_t bytes = 0;
+	int64_t bytes = 0, count = 0;
 	cache->bins[bin] = 0;
-	while (id) {
+	for (; id; count++) {
 		hr__chunk *chunk = &cache->chunks[id];
 		hr__chunk_id next = chunk->link;
 		bytes += (int64_t)chunk->size;
@@ -52,6 +55,7 @@ static hr__chunk_id unload_bin(hr__cache *cache, uint32_t bin, hr__chunk_id list
 		id = next;
 	}
 	hr__owner_add(&cache->kept, -bytes);
+	hr__fetch_add_relaxed(&cache->moving, count);
 	return list;
 }
 
@@ -65,17 +69,17 @@ void hr__cache_overflow(hr__cache *cache)
 		if (cache->bins[bin]) list = unload_bin(cache, bin, list);
 	}
 	hr__cache_leave(cache);
-	give_list(cache->shard, list);
+	give_list(cache, list);
 }
 
 void hr__cache_keep(hr__cache *cache, hr__chunk_id list)
 {
 	if (!hr__cache_enter(cache)) {
-		give_list(cache->shard, list);
+		give_list(cache, list);
 		return;
 	}
-	int64_t bytes = 0;
-	while (list) {
+	int64_t bytes = 0, count = 0;
+	for (; list; count++) {
 		hr__chunk *chunk = &cache->chunks[list];
 		hr__chunk_id id = list;
 		uint64_t bin = chunk->size >> cache->shift;
@@ -85,6 +89,7 @@ void hr__cache_keep(hr__cache *cache, hr__chunk_id list)
 		bytes += (int64_t)chunk->size;
 	}
 	hr__owner_add(&cache->kept, bytes);
+	hr__fetch_add_relaxed(&cache->moving, -count);
 	hr__cache_leave(cache);
 }
 
@@ -139,6 +144,8 @@ static void leave(hr__allocator *allocator, hr__cache *cache)
 	while (*at != cache) at = &(*at)->next;
 	*at = cache->next;
 	hr__store_relaxed(&allocator->cache_count, hr__load_relaxed(&allocator->cache_count) - 1);
+	if (hr__load_relaxed(&allocator->cache_count) == 1) /* alone from here on: what it had before is in the peak */
+		hr__store_relaxed(&allocator->caches->high, hr__load_relaxed(&allocator->caches->meter.used));
 	cache->shard->threads--;
 	hr__lock_release(&allocator->meter_lock);
 	hr__shards_unlock(allocator);
@@ -182,7 +189,7 @@ static void empty_stopped(hr__cache *cache)
 	hr__chunk_id list = 0;
 	for (uint32_t bin = 0; bin < cache->bin_count; bin++)
 		if (cache->bins[bin]) list = unload_bin(cache, bin, list);
-	give_list(cache->shard, list);
+	give_list(cache, list);
 }
 
 void hr__caches_empty(hr__allocator *allocator)
@@ -230,12 +237,14 @@ static void unlink_cache(hr__cache *cache)
 static void thread_ends(void *value)
 {
 	hr__thread_state *thread = value;
+	hr__registry_enter(); /* somebody may be closing an allocator: he is done with its caches, or has not begun */
 	for (uint32_t slot = 0; slot < HR__ALLOCATORS_MAX; slot++) {
 		hr__cache *cache = thread->caches[slot];
 		if (!cache) continue;
 		if (!is_orphan(cache)) unlink_cache(cache);
 		cache_free(cache);
 	}
+	hr__registry_leave();
 	hr__os()->free(thread, sizeof *thread);
 	hr__thread_self = NULL;
 	hr__trace_thread_exit();

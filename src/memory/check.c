@@ -1,8 +1,9 @@
 /* check.c - whether an allocator's books agree.
  *
- * Beyond the arenas' own invariants (1 to 10 in arena.c), with every shard's lock held and the caches stopped:
+ * Beyond the arenas' own invariants (1 to 10 in arena.c), with every shard's lock and meter_lock held and the caches stopped:
  *   20  every chunk in use or cached is in the lookup under its address, and the lookup holds nothing else
- *   21  every chunk in state CACHED is in exactly one cache, in the bin of its size, and kept is the sum of their sizes
+ *   21  every chunk in state CACHED is in exactly one cache, in the bin of its size, or on its way there or back; kept is the sum of
+ *       the sizes of those in bins
  *   22  bytes in use are the sum over chunks in use, and requested bytes the sum of what they asked for
  *   23  memory behind the regions is what is counted as reserved, and mapped chunks cover exactly the mapped pages
  *   24  with several threads nobody has used more than his level, and the levels add up
@@ -48,12 +49,20 @@ static int check_cache(const hr__cache *cache, uint64_t limit, uint64_t *count)
 			kept += chunk->size;
 		}
 	}
+	*count += (uint64_t)hr__load_relaxed(&cache->moving);
 	return (int64_t)kept == hr__load_relaxed(&cache->kept) ? 0 : 21;
+}
+
+/* The chain of a region is sound, but does it cover all of it? */
+static int check_end(const hr__shard *shard, const hr__region *region)
+{
+	hr__chunk_id id = region->edge;
+	while (shard->table.chunks[id].next) id = shard->table.chunks[id].next;
+	return hr__chunk_end(&shard->table.chunks[id]) == region->address + region->size ? 0 : 1;
 }
 
 static int check_pages(const hr__shard *shard, const hr__region *region)
 {
-	if (!region->pages) return 0;
 	uint64_t mapped = 0, page = shard->allocator->page;
 	for (hr__chunk_id id = shard->table.chunks[region->edge].next; id; id = shard->table.chunks[id].next) {
 		const hr__chunk *chunk = hr__chunk_at(&shard->table, id);
@@ -76,21 +85,22 @@ static bool is_of(const hr__shard *shard, uint32_t i)
 static int check_regions(const hr__shard *shard, uint64_t *mapped)
 {
 	const hr__allocator *allocator = shard->allocator;
-	for (int small = 0; small < 2; small++) {
+	int broken = 0;
+	for (int small = 0; small < 2 && !broken; small++) {
 		hr__chunk_id edges[HR__REGIONS_MAX];
 		uint32_t count = 0;
-		for (uint32_t i = 0; i < HR__REGIONS_MAX; i++) {
-			const hr__region *region = &allocator->regions[i];
-			if (!is_of(shard, i) || region->small != (small != 0)) continue;
-			int broken = check_pages(shard, region);
-			if (broken) return broken;
-			edges[count++] = region->edge;
-			*mapped += region->mapped;
-		}
-		int broken = hr__arena_check(small ? &shard->small.arena : &shard->large.arena, edges, count);
-		if (broken) return broken;
+		for (uint32_t i = 0; i < HR__REGIONS_MAX; i++)
+			if (is_of(shard, i) && allocator->regions[i].small == (small != 0)) edges[count++] = allocator->regions[i].edge;
+		broken = hr__arena_check(small ? &shard->small.arena : &shard->large.arena, edges, count);
 	}
-	return 0;
+	for (uint32_t i = 0; i < HR__REGIONS_MAX && !broken; i++) {
+		const hr__region *region = &allocator->regions[i];
+		if (!is_of(shard, i)) continue;
+		broken = check_end(shard, region);
+		if (!broken && region->pages) broken = check_pages(shard, region);
+		*mapped += region->mapped;
+	}
+	return broken;
 }
 
 static bool passed(const hr__meter *meter)
@@ -156,7 +166,9 @@ hr_status hr_allocator_check(hr_allocator handle)
 	if (!allocator) return status;
 	hr__caches_stop(allocator);
 	hr__shards_lock(allocator);
+	hr__lock_take(&allocator->meter_lock); /* a thread raises its level with no other lock */
 	int broken = hr__allocator_check_locked(allocator);
+	hr__lock_release(&allocator->meter_lock);
 	hr__shards_unlock(allocator);
 	hr__caches_start(allocator);
 	return broken ? hr__fail(HR_CORRUPT, "%s: invariant %d does not hold (see arena.c and check.c)", allocator->name, broken) : HR_OK;

@@ -24,6 +24,7 @@ hr_status hr__lookup_init(hr__lookup *lookup)
 	hr_status status = table_new(FIRST_SLOTS, &table);
 	if (status) return status;
 	hr__store_relaxed(&lookup->table, table);
+	hr__store_relaxed(&lookup->bytes, table->bytes);
 	lookup->count = 0;
 	return HR_OK;
 }
@@ -52,11 +53,12 @@ hr_status hr__lookup_grow(hr__lookup *lookup, hr__lookup_table **retired)
 		hr__store_relaxed(&table->slots[at], slot);
 	}
 	hr__store_release(&lookup->table, table);
+	hr__store_relaxed(&lookup->bytes, table->bytes);
 	*retired = old;
 	return HR_OK;
 }
 
 uint64_t hr__lookup_bytes(const hr__lookup *lookup)
 {
-	return hr__load_relaxed(&lookup->table)->bytes;
+	return hr__load_relaxed(&lookup->bytes);
 }

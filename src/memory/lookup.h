@@ -23,6 +23,7 @@ typedef struct hr__lookup_table {
 typedef struct hr__lookup {
 	_Atomic(hr__lookup_table *) table; /* written under the allocator's lock */
 	uint32_t count;                    /* under the lock */
+	hr__atomic_u64 bytes;              /* of the table: for those who may not look into it */
 } hr__lookup;
 
 hr_status hr__lookup_init(hr__lookup *lookup);
@@ -33,6 +34,7 @@ void hr__lookup_destroy(hr__lookup *lookup);
 hr_status hr__lookup_grow(hr__lookup *lookup, hr__lookup_table **retired);
 void hr__lookup_free(hr__lookup_table *table);
 
+/* Bytes of host memory behind the table. Needs no lock. */
 uint64_t hr__lookup_bytes(const hr__lookup *lookup);
 
 static inline bool hr__lookup_has_room(const hr__lookup *lookup)

@@ -51,6 +51,7 @@ static hr__region *region_enter(hr__shard *shard, hr__pool *pool, uint32_t slot,
 	hr__region *region = &shard->allocator->regions[slot];
 	*region = (hr__region){ .address = address, .size = size, .small = pool->small };
 	region->edge = hr__arena_add_region(&pool->arena, address, size, (uint16_t)(slot | (pool->small ? HR__REGION_SMALL : 0)));
+	hr__fetch_add_relaxed(&shard->allocator->region_total, 1);
 	return region;
 }
 
@@ -120,7 +121,8 @@ static hr_status add_plain_region(hr__shard *shard, hr__pool *pool, uint64_t siz
 	uint64_t address, most = allowance(allocator), need = size;
 	hr_status status = plain_slot(allocator, &slot);
 	if (status) return status;
-	if (alignment > 4096 && !hr__add(size, alignment, &need)) return over_limit(allocator);
+	/* The device promises no alignment. */
+	if (alignment > allocator->granularity && !hr__add(size, alignment, &need)) return over_limit(allocator);
 	if (need > most) return over_limit(allocator);
 
 	if (!pool->next_region) pool->next_region = pool->small ? FIRST_PLAIN_SMALL_REGION : FIRST_PLAIN_REGION;
@@ -211,16 +213,17 @@ static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t addres
 
 struct place {
 	hr__chunk_id hole;
-	uint64_t address; /* of the first page to map */
+	hr__chunk_id left, right; /* free chunks beside the hole that it builds on; 0 = none */
+	uint64_t address;         /* of the first page to map */
 	uint32_t pages;
 };
 
-/* How many pages it takes to have [size] bytes at [alignment] in and around [hole]; false when it cannot be. */
+/* How many pages it takes to have [size] bytes at [alignment] in [hole], and around it unless [alone]; false when it cannot be. */
 static bool consider(const hr__allocator *allocator, const hr__chunk *chunks, hr__chunk_id hole, uint64_t size, uint64_t alignment,
-                     struct place *out)
+                     bool alone, struct place *out)
 {
 	const hr__chunk *at = &chunks[hole];
-	const hr__chunk *left = at->prev ? &chunks[at->prev] : NULL, *right = at->next ? &chunks[at->next] : NULL;
+	const hr__chunk *left = at->prev && !alone ? &chunks[at->prev] : NULL, *right = at->next && !alone ? &chunks[at->next] : NULL;
 	uint64_t begin = hr__chunk_address(at), end = hr__chunk_end(at), start = begin, stop, map_end;
 	if (left && hr__chunk_state_of(left) == HR__CHUNK_FREE) start = hr__chunk_address(left);
 	if (alignment > allocator->granularity && !hr__align_up(start, alignment, &start)) return false;
@@ -235,8 +238,17 @@ static bool consider(const hr__allocator *allocator, const hr__chunk *chunks, hr
 	if (map_begin >= map_end) return false;
 	uint64_t pages = (map_end - map_begin) / allocator->page;
 	if (pages > UINT32_MAX) return false;
-	*out = (struct place){ hole, map_begin, (uint32_t)pages };
+	*out = (struct place){ .hole = hole,
+		                   .left = start < begin ? at->prev : 0,
+		                   .right = stop > end ? at->next : 0,
+		                   .address = map_begin,
+		                   .pages = (uint32_t)pages };
 	return true;
+}
+
+static bool better(const struct place *place, const struct place *than)
+{
+	return place->pages < than->pages || (place->pages == than->pages && place->address < than->address);
 }
 
 /* The hole where the fewest pages are missing, the lowest among equals. */
@@ -246,8 +258,8 @@ static bool best_place(const hr__shard *shard, const hr__pool *pool, uint64_t si
 	struct place place;
 	bool found = false;
 	for (hr__chunk_id hole = pool->arena.holes; hole; hole = chunks[hole].child[1]) {
-		if (!consider(shard->allocator, chunks, hole, size, alignment, &place)) continue;
-		if (found && (place.pages > best->pages || (place.pages == best->pages && place.address > best->address))) continue;
+		if (!consider(shard->allocator, chunks, hole, size, alignment, false, &place)) continue;
+		if (found && !better(&place, best)) continue;
 		*best = place;
 		found = true;
 	}
@@ -280,32 +292,7 @@ hr_status hr__pool_grow(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_
 	return status;
 }
 
-hr_status hr__pool_missing(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment, uint64_t *missing)
-{
-	hr__allocator *allocator = shard->allocator;
-	struct place place;
-	hr_status status = find_place(shard, pool, size, alignment, &place);
-	if (status) return status;
-	uint64_t have = allowance(allocator), available = hr__pool_available(allocator->device);
-	have = (have < available ? have : available) / allocator->page;
-	*missing = place.pages > have ? place.pages - have : 0;
-	return HR_OK;
-}
-
 /* ---- giving back ---- */
-
-/* The free chunks beside the place where [size] would go: taking their pages away would only make more missing. */
-struct spared {
-	hr__chunk_id left, right;
-};
-
-static struct spared spare_neighbours(const hr__shard *shard, const hr__pool *pool, bool spare, uint64_t size, uint64_t alignment)
-{
-	struct place place;
-	if (!spare || !best_place(shard, pool, size, alignment, &place)) return (struct spared){ 0, 0 };
-	const hr__chunk *hole = hr__chunk_at(&shard->table, place.hole);
-	return (struct spared){ hole->prev, hole->next };
-}
 
 /* The whole pages inside a free chunk; false when there are none. */
 static bool whole_pages(const hr__allocator *allocator, const hr__chunk *chunk, uint64_t *begin, uint32_t *count)
@@ -317,29 +304,29 @@ static bool whole_pages(const hr__allocator *allocator, const hr__chunk *chunk, 
 	return true;
 }
 
-/* A free chunk with a whole page in it that is not spared: the smallest, or nearly. */
-static hr__chunk_id find_donor(const hr__shard *shard, const hr__pool *pool, struct spared spared)
+static uint64_t count_whole_pages(const hr__shard *shard, hr__chunk_id id)
 {
 	uint64_t begin;
 	uint32_t count;
+	return id && whole_pages(shard->allocator, &shard->table.chunks[id], &begin, &count) ? count : 0;
+}
+
+/* A free chunk with a whole page in it that the plan does not build on: the smallest, or nearly. */
+static hr__chunk_id find_donor(const hr__shard *shard, const hr__pool *pool, const hr__plan *plan)
+{
 	hr__chunk_id id = hr__arena_first_free(&pool->arena, shard->allocator->page);
 	for (; id; id = hr__arena_next_free(&pool->arena, id)) {
-		if (id == spared.left || id == spared.right) continue;
-		if (whole_pages(shard->allocator, &shard->table.chunks[id], &begin, &count)) return id;
+		if (plan && (id == plan->left || id == plan->right)) continue;
+		if (count_whole_pages(shard, id)) return id;
 	}
 	return 0;
 }
 
-uint64_t hr__pool_count_free(const hr__shard *shard, const hr__pool *pool, bool spare, uint64_t size, uint64_t alignment)
+uint64_t hr__pool_count_free(const hr__shard *shard, const hr__pool *pool)
 {
-	struct spared spared = spare_neighbours(shard, pool, spare, size, alignment);
-	uint64_t total = 0, begin;
-	uint32_t count;
+	uint64_t total = 0;
 	hr__chunk_id id = hr__arena_first_free(&pool->arena, shard->allocator->page);
-	for (; id; id = hr__arena_next_free(&pool->arena, id)) {
-		if (id == spared.left || id == spared.right) continue;
-		if (whole_pages(shard->allocator, &shard->table.chunks[id], &begin, &count)) total += count;
-	}
+	for (; id; id = hr__arena_next_free(&pool->arena, id)) total += count_whole_pages(shard, id);
 	return total;
 }
 
@@ -365,14 +352,12 @@ static hr_status release_from(hr__shard *shard, hr__pool *pool, hr__chunk_id id,
 	return HR_OK;
 }
 
-uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most, bool spare, uint64_t size, uint64_t alignment,
-                                hr_status *status)
+uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most, const hr__plan *plan, hr_status *status)
 {
-	struct spared spared = spare_neighbours(shard, pool, spare, size, alignment);
 	uint64_t total = 0;
 	while (total < most) {
 		uint32_t released;
-		hr__chunk_id id = find_donor(shard, pool, spared);
+		hr__chunk_id id = find_donor(shard, pool, plan);
 		if (!id) break;
 		*status = release_from(shard, pool, id, most - total, &released);
 		if (*status) break;
@@ -392,6 +377,7 @@ static bool release_plain_region(hr__shard *shard, hr__pool *pool, hr__region *r
 	hr__arena_remove_region(&pool->arena, region->edge);
 	hr__reserve(allocator, -(int64_t)region->size);
 	hr__note_reserved(allocator, region->address, -(int64_t)region->size);
+	hr__fetch_add_relaxed(&allocator->region_total, -1u);
 	*region = (hr__region){ 0 };
 	return true;
 }
@@ -416,7 +402,34 @@ uint64_t hr__pool_release_free(hr__shard *shard, hr__pool *pool)
 {
 	hr_status status = HR_OK;
 	if (!shard->allocator->page) return release_plain_regions(shard, pool);
-	return hr__pool_release_pages(shard, pool, UINT64_MAX, false, 0, 0, &status) * shard->allocator->page;
+	return hr__pool_release_pages(shard, pool, UINT64_MAX, NULL, &status) * shard->allocator->page;
+}
+
+/* ---- stitching ---- */
+
+/* What the best place needs may be more than there is, because the free chunks beside it are part of it and cannot give their pages:
+ * then another place, where they can, may do. In a hole alone every free page of the pool counts, so that nothing is refused for which
+ * there are pages enough. */
+hr_status hr__pool_plan(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere, hr__plan *plan)
+{
+	const hr__chunk *chunks = shard->table.chunks;
+	struct place best = { 0 }, place;
+	hr_status status = find_place(shard, pool, size, alignment, &best); /* only to see that there are addresses */
+	if (status) return status;
+	uint64_t have = allowance(shard->allocator), available = hr__pool_available(shard->allocator->device);
+	have = (have < available ? have : available) / shard->allocator->page;
+	uint64_t donors = hr__pool_count_free(shard, pool) + elsewhere;
+	best.hole = 0;
+	for (hr__chunk_id hole = pool->arena.holes; hole; hole = chunks[hole].child[1]) {
+		for (int alone = 0; alone < 2; alone++) {
+			if (!consider(shard->allocator, chunks, hole, size, alignment, alone, &place)) continue;
+			if (place.pages > have + donors - count_whole_pages(shard, place.left) - count_whole_pages(shard, place.right)) continue;
+			if (!best.hole || better(&place, &best)) best = place;
+		}
+	}
+	if (!best.hole) return over_limit(shard->allocator);
+	*plan = (hr__plan){ .left = best.left, .right = best.right, .missing = best.pages > have ? best.pages - have : 0 };
+	return HR_OK;
 }
 
 /* ---- the end ---- */

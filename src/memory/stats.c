@@ -108,13 +108,17 @@ void hr_stats_init(hr_stats *stats)
 	stats->struct_size = sizeof *stats;
 }
 
+/* Fields that are sums of what several threads write can be a moment apart: a block that went from one to the other while they were
+ * read may be missing, or be there twice. What cannot be is not told. */
 static void derive(hr_stats *stats)
 {
+	if (stats->bytes_in_use > stats->bytes_reserved) stats->bytes_in_use = stats->bytes_reserved;
 	if (stats->bytes_in_use + stats->bytes_cached > stats->bytes_reserved)
 		stats->bytes_cached = stats->bytes_reserved > stats->bytes_in_use ? stats->bytes_reserved - stats->bytes_in_use : 0;
 	stats->bytes_free = stats->bytes_reserved - stats->bytes_in_use - stats->bytes_cached;
 	if (stats->largest_free_block > stats->bytes_free) stats->largest_free_block = stats->bytes_free;
 	if (stats->bytes_requested > stats->bytes_in_use) stats->bytes_requested = stats->bytes_in_use;
+	if (stats->bytes_requested < 0) stats->bytes_requested = 0;
 	if (stats->peak_bytes_in_use < stats->bytes_in_use) stats->peak_bytes_in_use = stats->bytes_in_use;
 	stats->num_live = stats->num_live_at_reset + stats->num_allocs - stats->num_failed_allocs - stats->num_frees;
 	stats->bytes_active = stats->bytes_in_use - stats->bytes_inactive;
@@ -126,7 +130,6 @@ static void derive(hr_stats *stats)
 static void add_shard(const hr__shard *shard, hr_stats *stats)
 {
 	stats->num_allocs += hr__load_relaxed(&shard->stats.allocs);
-	stats->num_frees += hr__load_relaxed(&shard->stats.frees);
 	stats->num_failed_allocs += hr__load_relaxed(&shard->stats.failed);
 	stats->bytes_requested += hr__load_relaxed(&shard->stats.requested);
 	if (hr__load_relaxed(&shard->stats.largest) > stats->largest_alloc_size)
@@ -144,7 +147,6 @@ static void add_cache(const hr__cache *cache, hr_stats *stats)
 	int64_t allocs = hr__load_relaxed(&cache->allocs), largest = hr__load_relaxed(&cache->largest);
 	stats->num_allocs += allocs;
 	stats->source_cache += allocs;
-	stats->num_frees += hr__load_relaxed(&cache->frees);
 	stats->bytes_requested += hr__load_relaxed(&cache->requested);
 	stats->bytes_cached += hr__load_relaxed(&cache->kept);
 	stats->metadata_bytes += (int64_t)cache->bytes;
@@ -161,7 +163,7 @@ __attribute__((no_sanitize("thread"))) static void add_arenas(const hr__shard *s
 	uint64_t largest = small > large ? small : large;
 	if ((int64_t)largest > stats->largest_free_block) stats->largest_free_block = (int64_t)largest;
 	stats->num_free_blocks += shard->small.arena.free_count + shard->large.arena.free_count;
-	stats->metadata_bytes += (int64_t)(hr__chunk_table_bytes(&shard->table) + hr__lookup_bytes(&shard->lookup));
+	stats->metadata_bytes += (int64_t)(shard->table.committed * sizeof(hr__chunk) + hr__lookup_bytes(&shard->lookup));
 }
 
 /* One shard, between two looks at its lock. */
@@ -197,10 +199,12 @@ static void read_custom(hr__allocator *allocator, hr_stats *stats)
 	stats->largest_free_block = (int64_t)custom.largest_free;
 }
 
-static int64_t count_regions(const hr__allocator *allocator)
+/* Since the beginning. With caches_lock held. */
+static int64_t count_frees(const hr__allocator *allocator)
 {
-	int64_t count = 0;
-	for (uint32_t i = 0; i < HR__REGIONS_MAX; i++) count += allocator->regions[i].size != 0;
+	int64_t count = hr__load_acquire(&allocator->past_frees);
+	for (uint32_t i = 0; i < allocator->shard_max; i++) count += hr__load_acquire(&allocator->shards[i].stats.frees);
+	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) count += hr__load_acquire(&cache->frees);
 	return count;
 }
 
@@ -209,20 +213,21 @@ static void snapshot(hr__allocator *allocator, hr_stats *stats)
 {
 	hr_stats_init(stats);
 	hr__lock_take(&allocator->caches_lock); /* the lists of caches and shards stand still */
+	/* Frees first, so that whatever was freed is counted as allocated too. */
+	stats->num_frees = count_frees(allocator) - hr__load_relaxed(&allocator->base_frees);
 	HR__EACH_SHARD(allocator, shard) read_shard(shard, stats);
 	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) add_cache(cache, stats);
 	in_use_and_peak(allocator, &stats->bytes_in_use, &stats->peak_bytes_in_use);
 	int64_t past = hr__load_relaxed(&allocator->past_allocs);
 	stats->num_allocs += past - hr__load_relaxed(&allocator->base_allocs);
 	stats->source_cache += past - hr__load_relaxed(&allocator->base_cached);
-	stats->num_frees += hr__load_relaxed(&allocator->past_frees) - hr__load_relaxed(&allocator->base_frees);
 	stats->num_failed_allocs -= hr__load_relaxed(&allocator->base_failed);
 	stats->bytes_requested += hr__load_relaxed(&allocator->past_requested);
 	if (hr__load_relaxed(&allocator->past_largest) > stats->largest_alloc_size)
 		stats->largest_alloc_size = hr__load_relaxed(&allocator->past_largest);
 	stats->num_live_at_reset = hr__load_relaxed(&allocator->base_live);
 	stats->peak_error_bytes = hr__load_relaxed(&allocator->peak_error);
-	stats->num_regions = count_regions(allocator);
+	stats->num_regions = hr__load_relaxed(&allocator->region_total);
 	hr__lock_release(&allocator->caches_lock);
 	stats->bytes_limit = stats->bytes_reservable_limit = (int64_t)allocator->limit;
 	stats->bytes_reserved = hr__load_relaxed(&allocator->reserved);
@@ -333,10 +338,9 @@ static void reset_one(hr__allocator *allocator, void *context)
 		hr__store_relaxed(&shard->stats.trims, 0);
 		hr__store_relaxed(&shard->stats.largest, 0);
 	}
-	int64_t cached = hr__load_relaxed(&allocator->past_allocs), frees = totals.num_frees + hr__load_relaxed(&allocator->past_frees);
+	int64_t cached = hr__load_relaxed(&allocator->past_allocs), frees = count_frees(allocator);
 	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) {
 		cached += hr__load_relaxed(&cache->allocs);
-		frees += hr__load_relaxed(&cache->frees);
 		hr__store_relaxed(&cache->largest, 0);
 		hr__store_relaxed(&cache->high, hr__load_relaxed(&cache->meter.used));
 	}

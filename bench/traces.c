@@ -1,0 +1,230 @@
+/* traces.c - the recorded traces through the public API, as shipped: statistics, ledger and checks on.
+ *
+ * For each trace, in one run: time per operation; the same with a recording going on; two threads, each with its own copy, on one
+ * allocator; the same with only the blocks of 64 KiB and less; the least limit beside that of exact best fit (the smallest free range
+ * that fits, the lowest address among equals, sizes rounded to 256 bytes), computed here; and host memory per live chunk. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench.h"
+#include "find_limit.h"
+#include "headroom_profile.h"
+#include "import.h"
+#include "measure.h"
+#include "program.h"
+
+#define ROUNDS 9
+
+static const char *const traces[] = { "gpt2", "gpt2var", "resnet", "serve" };
+
+/* ---- speed ---- */
+
+struct run {
+	const hr__program *program;
+	hr_allocator allocator;
+	int passes;
+};
+
+/* One pass over the program; [slots] holds the addresses. Returns ns. What is left over is freed afterwards, not timed. */
+static double pass(const struct run *run, void **slots)
+{
+	const hr__program *program = run->program;
+	double start = bench_now_ns();
+	for (size_t i = 0; i < program->count; i++) {
+		const hr__step *step = &program->steps[i];
+		if (step->bytes) {
+			hr_request request = HR_REQUEST(step->bytes);
+			request.op = 7;
+			if (hr_alloc(run->allocator, &request, &slots[step->slot])) abort();
+		} else {
+			hr_free(run->allocator, slots[step->slot], HR_STREAM_DEFAULT);
+		}
+	}
+	double ns = bench_now_ns() - start;
+	for (uint32_t i = 0; i < program->leftover_count; i++) hr_free(run->allocator, slots[program->leftovers[i]], HR_STREAM_DEFAULT);
+	return ns;
+}
+
+static void *passes(void *argument)
+{
+	const struct run *run = argument;
+	void **slots = calloc(run->program->slots, sizeof *slots);
+	if (!slots) abort();
+	for (int i = 0; i < run->passes; i++) pass(run, slots);
+	free(slots);
+	return NULL;
+}
+
+/* Throughput of two threads over that of one. */
+static double two_threads(const hr__program *program)
+{
+	struct run run = { program, bench_allocator(2 << 20, 0, true), (int)(6000000 / program->count) + 1 };
+	double one = 1e18, two = 1e18;
+	passes(&run);
+	for (int round = 0; round < 3; round++) {
+		one = bench_least(one, bench_threads_ns(1, passes, &run));
+		two = bench_least(two, bench_threads_ns(2, passes, &run));
+	}
+	bench_must(hr_shutdown());
+	return 2 * one / two;
+}
+
+/* Time per operation without and with a recording, alternating. */
+static void recording(const hr__program *program, double *off, double *on)
+{
+	struct run run = { program, bench_allocator(2 << 20, 0, true), 0 };
+	void **slots = calloc(program->slots, sizeof *slots);
+	char path[] = "/tmp/headroom-bench-XXXXXX";
+	int fd = mkstemp(path);
+	if (!slots || fd < 0) abort();
+	close(fd);
+	*off = *on = 1e18;
+	pass(&run, slots);
+	for (int round = 0; round < ROUNDS; round++) {
+		*off = bench_least(*off, pass(&run, slots) / (double)program->count);
+		unlink(path);
+		bench_must(hr_trace_start(path));
+		for (int i = 0; i < 3; i++) *on = bench_least(*on, pass(&run, slots) / (double)program->count);
+		bench_must(hr_trace_stop());
+	}
+	unlink(path);
+	free(slots);
+	bench_must(hr_shutdown());
+}
+
+/* The steps of a program with blocks of 64 KiB and less only. */
+static hr__program small_blocks(const hr__program *program)
+{
+	hr__program small = *program;
+	char *is_small = calloc(program->slots, 1);
+	small.steps = calloc(program->count, sizeof *small.steps);
+	small.leftovers = calloc(program->leftover_count + 1, sizeof *small.leftovers);
+	if (!is_small || !small.steps || !small.leftovers) abort();
+	small.count = small.leftover_count = 0;
+	for (size_t i = 0; i < program->count; i++) {
+		const hr__step *step = &program->steps[i];
+		if (step->bytes) is_small[step->slot] = step->bytes <= 65536;
+		if (is_small[step->slot]) small.steps[small.count++] = *step;
+	}
+	for (uint32_t i = 0; i < program->leftover_count; i++)
+		if (is_small[program->leftovers[i]]) small.leftovers[small.leftover_count++] = program->leftovers[i];
+	free(is_small);
+	return small;
+}
+
+/* ---- fit ---- */
+
+typedef struct range {
+	uint64_t address, size;
+	bool used;
+} range;
+
+/* Whether exact best fit runs the program in [limit] bytes. */
+static bool best_fit_runs(const hr__program *program, uint64_t limit, range *ranges, uint64_t *slots)
+{
+	size_t count = 1;
+	ranges[0] = (range){ 0, limit & ~UINT64_C(255), false };
+	for (size_t i = 0; i < program->count; i++) {
+		const hr__step *step = &program->steps[i];
+		size_t at = 0;
+		if (step->bytes) {
+			uint64_t size = (step->bytes + 255) & ~UINT64_C(255);
+			size_t best = count;
+			for (at = 0; at < count; at++)
+				if (!ranges[at].used && ranges[at].size >= size && (best == count || ranges[at].size < ranges[best].size)) best = at;
+			if (best == count) return false;
+			slots[step->slot] = ranges[best].address;
+			if (ranges[best].size > size) {
+				memmove(&ranges[best + 2], &ranges[best + 1], (count++ - best - 1) * sizeof *ranges);
+				ranges[best + 1] = (range){ ranges[best].address + size, ranges[best].size - size, false };
+				ranges[best].size = size;
+			}
+			ranges[best].used = true;
+			continue;
+		}
+		for (size_t low = 0, high = count; low < high;) {
+			at = (low + high) / 2;
+			if (ranges[at].address == slots[step->slot]) break;
+			if (ranges[at].address < slots[step->slot]) low = at + 1;
+			else high = at;
+		}
+		ranges[at].used = false;
+		if (at + 1 < count && !ranges[at + 1].used) {
+			ranges[at].size += ranges[at + 1].size;
+			memmove(&ranges[at + 1], &ranges[at + 2], (--count - at - 1) * sizeof *ranges);
+		}
+		if (at > 0 && !ranges[at - 1].used) {
+			ranges[at - 1].size += ranges[at].size;
+			memmove(&ranges[at], &ranges[at + 1], (--count - at) * sizeof *ranges);
+		}
+	}
+	return true;
+}
+
+/* Least limit over peak, to 0.02%, by bisection. */
+static double best_fit_ratio(const hr__program *program)
+{
+	range *ranges = calloc(2 * (size_t)program->slots + 4, sizeof *ranges);
+	uint64_t *slots = calloc(program->slots, sizeof *slots), low = program->peak_bytes, high = low + low / 4;
+	if (!ranges || !slots) abort();
+	while (high - low > program->peak_bytes / 5000) {
+		uint64_t middle = (low + high) / 2;
+		if (best_fit_runs(program, middle, ranges, slots)) high = middle;
+		else low = middle;
+	}
+	free(ranges);
+	free(slots);
+	return (double)high / (double)program->peak_bytes;
+}
+
+static double our_ratio(const hr__program *program, bool stitch)
+{
+	hr__setup setup = { .program = program, .allocator = "bfc", .threads = 1, .stitch = stitch, .page = hr__setup_page(program, stitch) };
+	hr__trial trial;
+	hr__limit_answer answer;
+	bench_must(hr__measure_trial(&setup, true, &trial));
+	bench_must(hr__find_limit(&setup, (uint64_t)trial.stats.peak_bytes_reserved, &answer));
+	return (double)answer.limit / (double)program->peak_bytes;
+}
+
+/* Host memory per live chunk at the peak. */
+static void metadata_at_peak(hr_allocator allocator, void *context)
+{
+	hr_stats stats;
+	hr_stats_init(&stats);
+	bench_must(hr_allocator_get_stats(allocator, &stats));
+	*(double *)context = (double)stats.metadata_bytes / (double)stats.num_live;
+}
+
+int main(void)
+{
+	printf("%-9s %9s %17s %17s %10s %12s %12s %26s %9s\n", "trace", "ns/op", "alloc p50/p99", "free p50/p99", "recording", "two threads",
+	       "<= 64 KiB", "limit/peak (best fit)", "stitched");
+	for (size_t i = 0; i < sizeof traces / sizeof traces[0]; i++) {
+		char path[64];
+		hr__tape tape;
+		hr__program program;
+		hr__speed speed;
+		double off, on, metadata = 0;
+		snprintf(path, sizeof path, "traces/%s.csv.gz", traces[i]);
+		bench_must(hr__import_file(path, NULL, &tape));
+		bench_must(hr__program_make(&tape, &program));
+		hr__setup setup = { .program = &program, .allocator = "bfc", .threads = 1, .stitch = true, .page = 2 << 20 };
+		bench_must(hr__measure_speed(&setup, 0, &speed));
+		recording(&program, &off, &on);
+		hr__program small = small_blocks(&program);
+		double whole = two_threads(&program), part = two_threads(&small);
+		bench_must(hr__measure_peak(&setup, metadata_at_peak, &metadata));
+		printf("%-9s %9.1f %9.0f/%-7.0f %9.0f/%-7.0f %+7.1f ns %11.2fx %11.2fx %12.4f (%8.4f)", traces[i], speed.ns_per_op,
+		       speed.alloc_p50_ns, speed.alloc_p99_ns, speed.free_p50_ns, speed.free_p99_ns, on - off, whole, part,
+		       our_ratio(&program, false), best_fit_ratio(&program));
+		printf(" %9.4f   %.0f bytes of host memory per live chunk\n", our_ratio(&program, true), metadata);
+		fflush(stdout);
+		free(small.steps);
+		free(small.leftovers);
+		hr__program_free(&program);
+		hr__tape_free(&tape);
+	}
+	return 0;
+}
