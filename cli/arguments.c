@@ -104,8 +104,8 @@ static int unknown_option(const hr__command *command, const char *text)
 	names[count + 1] = NULL;
 	snprintf(word, sizeof word, "%.*s", (int)strcspn(text, "="), text);
 	const char *near = hr__nearest(word, names);
-	snprintf(problem, sizeof problem, "unknown option %s%s%s%s", hr__quote(text, strlen(text), quoted), near ? "; did you mean " : "",
-	         near ? near : "", near ? "?" : "");
+	snprintf(problem, sizeof problem, "unknown option %s%s%s%s", hr__quote(text, strlen(text), quoted),
+	         near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 	return wrong_use(command, problem);
 }
 

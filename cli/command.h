@@ -41,7 +41,7 @@ struct hr__command {
 	const char *about;    /* paragraphs for its own help */
 	const char *examples; /* lines to type */
 	int least_operands, most_operands;
-	const hr__option *options; /* ended by one without a name */
+	const hr__option *options;                  /* ended by one without a name */
 	int (*run)(const hr__arguments *arguments); /* returns an exit status */
 };
 

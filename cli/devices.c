@@ -75,8 +75,8 @@ static void print_device(const hr_device_info *info)
 static hr_status print_table(uint32_t count)
 {
 	hr_device_info info;
-	printf("%s%-7s %-10s %11s %11s %11s %11s %9s  %s%s\n", hr__style(stdout, HR__STYLE_HEADING), "device", "backend", "total", "free",
-	       "limit", "reserved", "page", "description", hr__style(stdout, HR__STYLE_PLAIN));
+	printf("%s%-7s %-10s %11s %11s %11s %11s %9s  %s%s\n", hr__style(stdout, HR__STYLE_HEADING), "device", "backend", "total",
+	       "free", "limit", "reserved", "page", "description", hr__style(stdout, HR__STYLE_PLAIN));
 	for (uint32_t i = 0; i < count; i++) {
 		hr_status status = info_at(i, &info);
 		if (status) return status;
@@ -100,12 +100,14 @@ const hr__command hr__command_devices = {
 	.name = "devices",
 	.operands = "",
 	.summary = "the devices of this machine, their memory and limits",
-	.about = "Lists the logical devices: GPUs first, then the host, then the simulated device on which traces are replayed. Where there is "
-	         "no GPU, GPU:0 is an emulated one in host memory; the variable HEADROOM_EMULATED sets its memory, page size, link speed "
-	         "and how many there are.",
-	.examples = "headroom devices\n"
-	            "headroom devices --json\n"
-	            "HEADROOM_EMULATED=memory=8GiB,devices=2 headroom devices",
+	.about =
+		"Lists the logical devices: GPUs first, then the host, then the simulated device on which traces are replayed. "
+		"Where there is no GPU, GPU:0 is an emulated one in host memory; the variable HEADROOM_EMULATED sets its memory, "
+		"page size, link speed and how many there are.",
+	.examples =
+		"headroom devices\n"
+		"headroom devices --json\n"
+		"HEADROOM_EMULATED=memory=8GiB,devices=2 headroom devices",
 	.options = options,
 	.run = run,
 };

@@ -85,7 +85,8 @@ static uint64_t look_above(struct search *search, uint64_t from)
 
 static void look_below(struct search *search, uint64_t from)
 {
-	for (uint32_t i = 1; i <= FINE_STEPS && i * search->step < from && from - i * search->step >= search->setup.program->peak_bytes; i++)
+	for (uint32_t i = 1; i <= FINE_STEPS && i * search->step < from && from - i * search->step >= search->setup.program->peak_bytes;
+	     i++)
 		runs_with(search, from - i * search->step);
 }
 
@@ -95,7 +96,8 @@ hr_status hr__find_limit(const hr__setup *setup, uint64_t reserved, hr__limit_an
 	uint64_t peak = setup->program->peak_bytes, start = 0;
 	search.step = hr__align_down(peak / 1000, setup->page);
 	if (search.step < setup->page) search.step = setup->page;
-	if (!hr__align_up(reserved / setup->threads, setup->page, &start)) return hr__fail(HR_BAD_LIMIT, "the program needs too much memory");
+	if (!hr__align_up(reserved / setup->threads, setup->page, &start))
+		return hr__fail(HR_BAD_LIMIT, "the program needs too much memory");
 
 	/* Less than what is live at the peak can never do. */
 	uint64_t bad = hr__align_down(peak - 1, setup->page);

@@ -1,7 +1,7 @@
 /* generate.c - `headroom generate`: writes a made-up trace, for trying what the recorded ones do not have.
  *
- * One thread gives the CSV of traces/; several give an RMM log, which has a column for the thread: each thread runs a program of its own,
- * and one free in twenty is made by another thread than the one that allocated. */
+ * One thread gives the CSV of traces/; several give an RMM log, which has a column for the thread: each thread runs a program of
+ * its own, and one free in twenty is made by another thread than the one that allocated. */
 #include "generate.h"
 
 #include <errno.h>
@@ -25,8 +25,8 @@ enum { SEED, KIND, EVENTS, STREAMS, THREADS, OUT };
 static const hr__option options[] = {
 	[SEED] = { "--seed", "N", "another trace for each number; default 1. The same arguments always give the same trace" },
 	[KIND] = { "--kind", "KIND",
-	           "train (default): a transformer, sequences of changing length; serve: requests with growing caches; random: all sizes and "
-	           "lifetimes" },
+	           "train (default): a transformer, sequences of changing length; serve: requests with growing caches; "
+	           "random: all sizes and lifetimes" },
 	[EVENTS] = { "--events", "N", "how many allocations and frees together, over all threads; default 100000" },
 	[STREAMS] = { "--streams", "N", "spread the work over so many streams, with frees on other streams; default 1" },
 	[THREADS] = { "--threads", "N", "so many threads, some blocks freed by another; above 1 an RMM log is written. Default 1" },
@@ -80,12 +80,13 @@ static void write_csv_event(FILE *file, const hr__made_event *event)
 /* [actor] made the event; its blocks are told from those of others by their address. */
 static void write_rmm_event(FILE *file, const struct plan *plan, hr__actor *actor, uint64_t number, const hr__made_event *event)
 {
-	uint64_t us = event->time_us, thread = number, address = FIRST_ADDRESS + (event->block * plan->threads + number) * BLOCK_SPACING;
+	uint64_t us = event->time_us, thread = number;
+	uint64_t address = FIRST_ADDRESS + (event->block * plan->threads + number) * BLOCK_SPACING;
 	if (event->frees && hr__actor_chance(actor, 20)) thread = hr__actor_random(actor, plan->threads);
 	fprintf(file, "%llu,%02llu:%02llu:%02llu.%06llu,%s,0x%llx,%llu,0x%x\n", (unsigned long long)(1000 + thread),
-	        (unsigned long long)(us / 3600000000u % 24), (unsigned long long)(us / 60000000 % 60), (unsigned long long)(us / 1000000 % 60),
-	        (unsigned long long)(us % 1000000), event->frees ? "free" : "allocate", (unsigned long long)address,
-	        (unsigned long long)event->bytes, event->stream);
+	        (unsigned long long)(us / 3600000000u % 24), (unsigned long long)(us / 60000000 % 60),
+	        (unsigned long long)(us / 1000000 % 60), (unsigned long long)(us % 1000000), event->frees ? "free" : "allocate",
+	        (unsigned long long)address, (unsigned long long)event->bytes, event->stream);
 }
 
 /* All events in order of time, those of one thread in their own order. */
@@ -160,11 +161,14 @@ const hr__command hr__command_generate = {
 	.name = "generate",
 	.operands = "",
 	.summary = "write a made-up trace: training, serving or random, with any number of streams and threads",
-	.about = "Writes a trace of a program that does not exist but asks for memory as real ones do, to try an allocator on more than what "
-	         "was recorded. The trace ends after the given number of events, with whatever is live then.",
-	.examples = "headroom generate --kind serve --seed 7 | headroom replay - --find-limit\n"
-	            "headroom generate --kind train --streams 4 --events 1000000 --out train.csv\n"
-	            "headroom generate --kind random --threads 8 --streams 8 --out rmm_log.csv",
+	.about =
+		"Writes a trace of a program that does not exist but asks for memory as real ones do, to try an allocator on more "
+		"than what was recorded. The trace ends after the given number of events, with whatever is live then. One thread "
+		"gives a CSV as in traces/, several give an RMM log.",
+	.examples =
+		"headroom generate --kind serve --seed 7 | headroom replay - --find-limit\n"
+		"headroom generate --kind train --streams 4 --events 1000000 --out train.csv\n"
+		"headroom generate --kind random --threads 8 --streams 8 --out rmm_log.csv",
 	.options = options,
 	.run = run,
 };

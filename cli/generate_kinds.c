@@ -1,9 +1,9 @@
 /* generate_kinds.c - three kinds of programs that ask for memory as real ones do.
  *
- *     train    a transformer trained with sequences of changing length: weights that stay, activations that pile up going forward and
- *              are freed in reverse going back, gradients, optimizer state from the first step on
- *     serve    a language model answering requests: key and value caches that grow by being copied to larger blocks, batches of changing
- *              size, requests that come and go
+ *     train    a transformer trained with sequences of changing length: weights that stay, activations that pile up going forward
+ *              and are freed in reverse going back, gradients, optimizer state from the first step on
+ *     serve    a language model answering requests: key and value caches that grow by being copied to larger blocks, batches of
+ *              changing size, requests that come and go
  *     random   sizes over five orders of magnitude, most lives short and some long
  *
  * With several streams, blocks cross over: inputs are prefetched on one and freed on another, gradients are reduced and freed on a
@@ -42,8 +42,9 @@ uint32_t hr__actor_alloc(hr__actor *actor, uint64_t bytes, uint32_t stream)
 	if (!begin_event(actor)) return HR__NO_BLOCK;
 	if (bytes == 0) bytes = 1;
 	actor->sizes[actor->blocks] = bytes;
-	actor->events[actor->count++] =
-	    (hr__made_event){ .time_us = actor->time_us, .bytes = bytes, .block = actor->blocks, .stream = (uint16_t)stream };
+	actor->events[actor->count++] = (hr__made_event){
+		.time_us = actor->time_us, .bytes = bytes, .block = actor->blocks, .stream = (uint16_t)stream
+	};
 	return actor->blocks++;
 }
 
@@ -68,9 +69,9 @@ static uint32_t side_stream(hr__actor *actor)
 
 struct model {
 	uint64_t layers, hidden, vocabulary, batch, longest, heads;
-	bool flash; /* attention without a matrix of scores */
+	bool flash;              /* attention without a matrix of scores */
 	uint64_t weights[PARTS]; /* bytes of each part of a layer */
-	bool stepped; /* the optimizer has its state */
+	bool stepped;            /* the optimizer has its state */
 };
 
 static struct model choose_model(hr__actor *actor)
@@ -118,7 +119,8 @@ static void forward(hr__actor *actor, const struct model *model, uint64_t length
 }
 
 /* Frees a layer's activations and makes its gradients; those that were reduced elsewhere are freed there. */
-static void backward_layer(hr__actor *actor, const struct model *model, uint64_t tokens, const uint32_t kept[PARTS], uint32_t grads[PARTS])
+static void backward_layer(hr__actor *actor, const struct model *model, uint64_t tokens, const uint32_t kept[PARTS],
+                           uint32_t grads[PARTS])
 {
 	uint64_t sizes[PARTS];
 	activation_sizes(model, tokens, sizes);
@@ -161,7 +163,8 @@ static void train_step(hr__actor *actor, struct model *model)
 	touch(actor, tokens * model->vocabulary * 4, 0);
 	touch(actor, 4, 0);
 	hr__actor_free(actor, logits, 0);
-	for (uint64_t layer = model->layers; layer-- > 0 && !actor->full;) backward_layer(actor, model, tokens, kept[layer], grads[layer]);
+	for (uint64_t layer = model->layers; layer-- > 0 && !actor->full;)
+		backward_layer(actor, model, tokens, kept[layer], grads[layer]);
 	hr__actor_free(actor, embedded, 0);
 	hr__actor_free(actor, inputs, 0);
 	hr__actor_free(actor, targets, 0);
@@ -300,7 +303,8 @@ static void random_kind(hr__actor *actor)
 		}
 		/* Most that are freed are young. */
 		uint32_t young = live < 32 ? live : 32;
-		uint32_t at = hr__actor_chance(actor, 4) ? (uint32_t)hr__actor_random(actor, live) : live - 1 - (uint32_t)hr__actor_random(actor, young);
+		uint32_t at = hr__actor_chance(actor, 4) ? (uint32_t)hr__actor_random(actor, live)
+		                                         : live - 1 - (uint32_t)hr__actor_random(actor, young);
 		bool elsewhere = hr__actor_chance(actor, 5);
 		live_bytes -= actor->sizes[blocks[at]];
 		hr__actor_free(actor, blocks[at], elsewhere ? (uint32_t)hr__actor_random(actor, actor->streams) : streams[at]);

@@ -43,7 +43,8 @@ hr_status hr__field_number(const hr__field *field, const char *name, int base, u
 	for (; good && at < end; at++) {
 		int digit = digit_of(*at);
 		good = digit < base;
-		fits = fits && !__builtin_mul_overflow(value, (uint64_t)base, &value) && !__builtin_add_overflow(value, (uint64_t)digit, &value);
+		fits = fits && !__builtin_mul_overflow(value, (uint64_t)base, &value) &&
+		       !__builtin_add_overflow(value, (uint64_t)digit, &value);
 	}
 	if (good && fits) {
 		*out = value;
@@ -68,15 +69,17 @@ static hr_status unknown_kind(hr__source *source)
 	hr__source_line line;
 	hr_status status = hr__source_next_line(source, &line);
 	if (status && status != HR_NOT_READY) return status;
-	hr__fail(HR_BAD_FORMAT, "expected the header " CSV_HEADER ", or that of an RMM log, a PyTorch snapshot as JSON, or a Headroom trace; found %s",
+	hr__fail(HR_BAD_FORMAT,
+	         "expected the header " CSV_HEADER ", or that of an RMM log, a PyTorch snapshot as JSON, or a Headroom trace; found %s",
 	         hr__quote(status ? "" : line.text, status ? 0 : line.length, quoted));
 	return hr__source_fail_line(source, HR_BAD_FORMAT, 1);
 }
 
 static hr_status pickled(hr__source *source)
 {
-	hr__fail(HR_UNSUPPORTED, "it is a pickle, which only Python should read; turn it into JSON: python3 -c \"import json, pickle, sys; "
-	                         "json.dump(pickle.load(open(sys.argv[1], 'rb')), open(sys.argv[2], 'w'))\" IN OUT");
+	hr__fail(HR_UNSUPPORTED,
+	         "it is a pickle, which only Python should read; turn it into JSON: python3 -c \"import json, pickle, sys; "
+	         "json.dump(pickle.load(open(sys.argv[1], 'rb')), open(sys.argv[2], 'w'))\" IN OUT");
 	return hr__source_fail(source, HR_UNSUPPORTED);
 }
 

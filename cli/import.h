@@ -39,8 +39,8 @@ typedef struct hr__field {
 /* Cuts [line] at its first [most] - 1 commas; returns the number of fields. Changes the line. */
 size_t hr__fields_split(hr__source_line *line, hr__field *fields, size_t most);
 
-/* Reads a whole field as an unsigned number, decimal or (with [base] 16, with or without 0x) hexadecimal. HR_BAD_FORMAT with a message
- * that calls the field [name]. */
+/* Reads a whole field as an unsigned number, decimal or (with [base] 16, with or without 0x) hexadecimal. HR_BAD_FORMAT with a
+ * message that calls the field [name]. */
 hr_status hr__field_number(const hr__field *field, const char *name, int base, uint64_t *out);
 
 #endif

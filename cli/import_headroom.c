@@ -1,7 +1,7 @@
 /* import_headroom.c - Headroom's own traces (docs/trace-format.md), through the library's reader.
  *
- * The events of all threads and allocators become one sequence, in order of time. A trace holds what was allocated when the recording
- * began, but a full disk can have lost events, so odd ones are skipped and counted. */
+ * The events of all threads and allocators become one sequence, in order of time. A trace holds what was allocated when the
+ * recording began, but a full disk can have lost events, so odd ones are skipped and counted. */
 #include "base/status.h"
 #include "import.h"
 #include "trace/trace.h"

@@ -2,8 +2,8 @@
  *
  *     140202,10:57:36.150211,allocate,0x7f1a40000000,1048576,0x2
  *
- * Time is the time of day with a fraction of a second; pointers and streams are hexadecimal, or "(nil)". A log may begin in the middle
- * of a run, and several resources may write to it, so odd frees are skipped and counted. */
+ * Time is the time of day with a fraction of a second; pointers and streams are hexadecimal, or "(nil)". A log may begin in the
+ * middle of a run, and several resources may write to it, so odd frees are skipped and counted. */
 #include <string.h>
 
 #include "base/checked.h"
@@ -64,13 +64,13 @@ static hr_status add_line(hr__source_line *line, hr__tape *tape)
 	const hr__field *action = &fields[ACTION];
 	if (strcmp(action->text, "allocate") == 0) return hr__tape_alloc(tape, id, size, stream, thread, time);
 	/* Freeing nothing is allowed, and says nothing. */
-	if (strcmp(action->text, "free") == 0)
-		return pointer && size ? hr__tape_release(tape, id, size, stream, thread, time) : HR_OK;
+	if (strcmp(action->text, "free") == 0) return pointer && size ? hr__tape_release(tape, id, size, stream, thread, time) : HR_OK;
 	if (strcmp(action->text, "allocate failure") == 0) {
 		tape->failed_allocs++;
 		return HR_OK;
 	}
-	return hr__fail(HR_BAD_FORMAT, "Action is %s; expected allocate, allocate failure or free", hr__quote(action->text, action->length, quoted));
+	return hr__fail(HR_BAD_FORMAT, "Action is %s; expected allocate, allocate failure or free",
+	                hr__quote(action->text, action->length, quoted));
 }
 
 hr_status hr__import_rmm(hr__source *source, hr__tape *tape)

@@ -1,11 +1,11 @@
 /* import_torch.c - memory snapshots of PyTorch as JSON: what torch.cuda.memory._snapshot() returns, or the pickle of _dump_snapshot
  * written out again with json.dump.
  *
- *     {"segments": [...], "device_traces": [[{"action": "alloc", "addr": 140, "size": 512, "stream": 0, "time_us": 1, "frames": [...]},
- *      ...], ...one list for each device], "allocator_settings": {...}}
+ *     {"segments": [...], "device_traces": [[{"action": "alloc", "addr": 140, "size": 512, "stream": 0, "time_us": 1, "frames":
+ *      [...]}, ...], ...one list for each device], "allocator_settings": {...}}
  *
- * Snapshots with stacks reach gigabytes, so the file is never held as a whole: it is read once, everything outside "device_traces" is
- * skipped over, and each entry is cut out and given to jansson by itself.
+ * Snapshots with stacks reach gigabytes, so the file is never held as a whole: it is read once, everything outside "device_traces"
+ * is skipped over, and each entry is cut out and given to jansson by itself.
  *
  *     alloc, free_completed         taken; free_requested instead, when the device has no free_completed at all
  *     segment_*, snapshot, others   skipped: they are PyTorch's allocator at work, not the program
@@ -144,8 +144,8 @@ static bool keep(struct reader *reader, int byte)
 	return true;
 }
 
-/* Goes over one value of any kind, keeping its text when [cut]. Brackets are counted, not matched by kind: what is kept is checked by
- * jansson, and what is not kept does not matter. */
+/* Goes over one value of any kind, keeping its text when [cut]. Brackets are counted, not matched by kind: what is kept is checked
+ * by jansson, and what is not kept does not matter. */
 static bool pass_value(struct reader *reader, bool cut)
 {
 	uint64_t depth = 0;
@@ -326,13 +326,14 @@ static hr_status choose_device(const struct reader *reader, int64_t wanted, uint
 {
 	if (!reader->has_traces) return hr__fail(HR_BAD_FORMAT, "expected \"device_traces\" in a PyTorch snapshot; there is none");
 	if (wanted >= (int64_t)reader->devices)
-		return hr__fail(HR_INVALID_ARGUMENT, "there is no device %lld: it has %u, counted from 0", (long long)wanted, reader->devices);
+		return hr__fail(HR_INVALID_ARGUMENT, "there is no device %lld: it has %u, counted from 0", (long long)wanted,
+		                reader->devices);
 	*out = wanted >= 0 ? (uint32_t)wanted : 0;
 	for (uint32_t i = 0; wanted < 0 && i < reader->devices; i++)
 		if (reader->per_device[i].entries > reader->per_device[*out].entries) *out = i;
 	if (reader->devices > 0 && reader->per_device[*out].entries > 0) return HR_OK;
-	return hr__fail(HR_BAD_FORMAT, "no events of device %u; call torch.cuda.memory._record_memory_history() before what is to be recorded",
-	                *out);
+	return hr__fail(HR_BAD_FORMAT,
+	                "no events of device %u; call torch.cuda.memory._record_memory_history() before what is to be recorded", *out);
 }
 
 static hr_status play(const struct reader *reader, uint32_t device, hr__tape *tape)

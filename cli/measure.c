@@ -3,8 +3,8 @@
  *     stage    the library, freshly started: simulated device, streams, one allocator
  *     crew     the threads of a run; each has a copy of the program's slots. The calling thread is the first of them
  *
- * The copies meet at a spinning barrier before and after each timed pass. The loop that is timed is run_steps: nothing but hr_alloc and
- * hr_free over the prepared steps. */
+ * The copies meet at a spinning barrier before and after each timed pass. The loop that is timed is run_steps: nothing but hr_alloc
+ * and hr_free over the prepared steps. */
 #include "measure.h"
 
 #include <pthread.h>
@@ -16,6 +16,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "base/status.h"
+#include "headroom_profile.h"
 #include "histogram.h"
 #include "os/os.h"
 
@@ -38,7 +39,7 @@ struct copy {
 	void **slots;
 	uint64_t failed;
 	size_t first_failed;
-	hr_status error; /* what is not a lack of memory */
+	hr_status error;   /* what is not a lack of memory */
 	char message[512]; /* of the error, or else of the first refused allocation */
 	uint64_t begin_ns, end_ns;
 	uint32_t *samples; /* ticks of each call */
@@ -79,10 +80,10 @@ static hr_status memory_for(const hr__setup *setup, uint64_t *memory, uint64_t *
 	*limit = 0;
 	if (each) {
 		if (!hr__multiply(each, setup->threads, limit) || *limit > MEMORY_MOST)
-			return hr__fail(HR_BAD_LIMIT, "a limit of %llu bytes for each of %u threads is more than the 64 TiB of the simulated device",
+			return hr__fail(HR_BAD_LIMIT,
+			                "a limit of %llu bytes for each of %u threads is more than the 64 TiB of the simulated device",
 			                (unsigned long long)each, setup->threads);
-		*memory = *limit > setup->page ? *limit : setup->page;
-		return HR_OK;
+		return hr__align_up(*limit, setup->page, memory) ? HR_OK : hr__fail(HR_BAD_LIMIT, "the limit is too large");
 	}
 	/* "direct" takes whole pages for the smallest block, so it gets all there can be. */
 	*memory = MEMORY_MOST;
@@ -140,8 +141,7 @@ static hr_status crew_open(struct crew *crew, const hr__setup *setup)
 	if (!status) status = stage_open(crew);
 	if (status) {
 		crew_free(crew);
-		/* Shutting down must not replace the message of what went wrong. */
-		if (hr_shutdown() != HR_OK) return status;
+		(void)hr_shutdown(); /* the message of what went wrong stays */
 	}
 	return status;
 }
@@ -181,7 +181,8 @@ static void *copy_main(void *argument)
 	return NULL;
 }
 
-/* Runs [job] in every copy. One that did not start would leave the others waiting for ever, so none works before all have started. */
+/* Runs [job] in every copy. One that did not start would leave the others waiting for ever, so none works before all have
+ * started. */
 static hr_status crew_run(struct crew *crew, void (*job)(struct copy *))
 {
 	hr_status status = HR_OK;
@@ -222,7 +223,8 @@ static void note_bad_free(struct copy *self, hr_status status)
 	snprintf(self->message, sizeof self->message, "a free that must work did not: %s", hr_last_message());
 }
 
-static inline bool run_step(struct copy *self, const hr__step *step, hr_allocator allocator, const hr_stream *streams, hr_request *request)
+static inline bool run_step(struct copy *self, const hr__step *step, hr_allocator allocator, const hr_stream *streams,
+                            hr_request *request)
 {
 	void **slot = &self->slots[step->slot];
 	if (step->bytes) {
@@ -284,8 +286,10 @@ hr_status hr__measure_trial(const hr__setup *setup, bool stop, hr__trial *out)
 	crew.stop_at_failure = stop;
 	memset(out, 0, sizeof *out);
 	hr_stats_init(&out->stats);
-	status = crew_run(&crew, trial_job);
+	if (setup->record) status = hr_trace_start(setup->record);
+	if (!status) status = crew_run(&crew, trial_job);
 	if (!status) status = hr_allocator_get_stats(crew.allocator, &out->stats);
+	if (!status && setup->record) status = hr_trace_stop();
 	for (uint32_t i = 0; i < crew.count; i++) {
 		const struct copy *each = &crew.copies[i];
 		if (each->failed && (!out->failed || each->first_failed < out->first_failed)) {
@@ -312,8 +316,8 @@ static void sum_up_pass(struct crew *crew)
 	crew->spent_ns += end - begin;
 	crew->passes++;
 	bool enough = crew->spent_ns >= AUTO_NS && crew->passes >= AUTO_LEAST;
-	hr__progress_show(crew->setup->progress, crew->passes_wanted ? (double)crew->passes / (double)crew->passes_wanted
-	                                                             : (double)crew->spent_ns / AUTO_NS);
+	hr__progress_show(crew->setup->progress,
+	                  crew->passes_wanted ? (double)crew->passes / (double)crew->passes_wanted : (double)crew->spent_ns / AUTO_NS);
 	if (crew->passes_wanted ? crew->passes >= crew->passes_wanted : enough || crew->passes >= AUTO_MOST) crew->done = true;
 }
 
@@ -350,8 +354,8 @@ static hr_status measure_passes(const hr__setup *setup, uint64_t passes, hr__spe
 
 /* ---- how fast: single calls ---- */
 
-/* The counter, read when everything before is done and before anything after begins; else the processor overlaps what is timed with the
- * reading, and half the calls seem to take no time. */
+/* The counter, read when everything before is done and before anything after begins; else the processor overlaps what is timed with
+ * the reading, and half the calls seem to take no time. */
 static inline uint64_t ticks_in_order(void)
 {
 #if defined(__x86_64__)

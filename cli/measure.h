@@ -16,6 +16,7 @@ typedef struct hr__setup {
 	uint64_t page;
 	uint32_t threads; /* each runs its own copy, on one allocator with [threads] times the limit */
 	bool stitch;
+	const char *record;     /* file to record a trial in; NULL: none */
 	hr__progress *progress; /* shown while speed is measured; may be NULL */
 } hr__setup;
 
@@ -26,10 +27,10 @@ uint64_t hr__setup_page(const hr__program *program, bool stitch);
 /* ---- does it run ---- */
 
 typedef struct hr__trial {
-	uint64_t failed;      /* allocations that were refused, of all copies */
-	size_t first_failed;  /* step of the first of them */
-	char message[512];    /* what the allocator said then */
-	hr_stats stats;       /* of the allocator, when all copies have run to the end and nothing left over was freed yet */
+	uint64_t failed;     /* allocations that were refused, of all copies */
+	size_t first_failed; /* step of the first of them */
+	char message[512];   /* what the allocator said then */
+	hr_stats stats;      /* of the allocator, when all copies have run to the end and nothing left over was freed yet */
 } hr__trial;
 
 /* One pass. [stop] ends it at the first refused allocation. Refused ones are no error; HR_BAD_LIMIT, HR_UNKNOWN_ALLOCATOR and what
@@ -43,11 +44,12 @@ typedef struct hr__speed {
 	uint64_t passes;  /* timed ones */
 	uint64_t failed;  /* allocations that were refused in them */
 	double alloc_p50_ns, alloc_p99_ns, free_p50_ns, free_p99_ns;
-	double timer_ns;  /* what reading the timer takes, which was taken off */
+	double timer_ns; /* what reading the timer takes, which was taken off */
 } hr__speed;
 
-/* One pass to warm up, then [passes] timed as a whole (0: as many as take about half a second, at least 3); what a pass leaves over is
- * freed in between, not timed. Then, on another fresh allocator, the same with each call timed by itself, for the percentiles. */
+/* One pass to warm up, then [passes] timed as a whole (0: as many as take about half a second, at least 3); what a pass leaves over
+ * is freed in between, not timed. Then, on another fresh allocator, the same with each call timed by itself, for the
+ * percentiles. */
 hr_status hr__measure_speed(const hr__setup *setup, uint64_t passes, hr__speed *out);
 
 /* ---- what it looks like ---- */

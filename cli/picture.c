@@ -1,7 +1,7 @@
 /* picture.c - memory drawn in characters: how much was live over time, and what lay where in the regions at the peak.
  *
- * A cell of a region stands for the same number of mapped bytes everywhere in it; addresses without memory are left out. How full a cell
- * is shows in its shade, what is in it in its colour. */
+ * A cell of a region stands for the same number of mapped bytes everywhere in it; addresses without memory are left out. How full a
+ * cell is shows in its shade, what is in it in its colour. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #define CHART_ROWS 6
 #define CHART_LABEL 10 /* columns left of the chart */
 #define REGIONS_SHOWN 6u
-#define REGION_LINES 10u        /* at most, for a region; small ones take fewer */
+#define REGION_LINES 10u /* at most, for a region; small ones take fewer */
 #define BYTES_PER_LINE_LEAST (UINT64_C(4) << 20)
 
 static const char *const chart_blocks[] = { " ", "\u2581", "\u2582", "\u2583", "\u2584", "\u2585", "\u2586", "\u2587", "\u2588" };
@@ -201,7 +201,8 @@ static void draw_region(const struct region *region, uint32_t number)
 	printf("%*sregion %u, %s blocks: %s, %.1f%% in use by %s blocks", INDENT, "", number, info->small_blocks ? "small" : "large",
 	       hr__format_size(total, reserved, sizeof reserved), 100.0 * (double)info->bytes_in_use / (double)total,
 	       hr__format_count((uint64_t)info->num_live, blocks, sizeof blocks));
-	if (info->bytes_free > 0) printf(", largest free %s", hr__format_size((uint64_t)info->largest_free_block, largest, sizeof largest));
+	if (info->bytes_free > 0)
+		printf(", largest free %s", hr__format_size((uint64_t)info->largest_free_block, largest, sizeof largest));
 	printf(" %s(a cell is %s)%s\n", hr__style(stdout, HR__STYLE_DIM), hr__format_size(per_cell, unit, sizeof unit),
 	       hr__style(stdout, HR__STYLE_PLAIN));
 	while (chunk < region->count) {
@@ -221,8 +222,8 @@ static void draw_legend(void)
 	bool utf8 = hr__term_utf8();
 	printf("%*s", INDENT, "");
 	printf("%s%s%s in use  ", hr__style(stdout, HR__STYLE_IN_USE), shade_of(1, utf8), hr__style(stdout, HR__STYLE_PLAIN));
-	printf("%s%s%s%s%s partly  ", hr__style(stdout, HR__STYLE_IN_USE), shade_of(0.7, utf8), shade_of(0.4, utf8), shade_of(0.1, utf8),
-	       hr__style(stdout, HR__STYLE_PLAIN));
+	printf("%s%s%s%s%s partly  ", hr__style(stdout, HR__STYLE_IN_USE), shade_of(0.7, utf8), shade_of(0.4, utf8),
+	       shade_of(0.1, utf8), hr__style(stdout, HR__STYLE_PLAIN));
 	printf("%s%s%s small blocks  ", hr__style(stdout, HR__STYLE_SMALL), shade_of(1, utf8), hr__style(stdout, HR__STYLE_PLAIN));
 	printf("%s%s%s cached  ", hr__style(stdout, HR__STYLE_CACHED), utf8 ? "\u25AB" : "o", hr__style(stdout, HR__STYLE_PLAIN));
 	printf("%s%s%s free\n", hr__style(stdout, HR__STYLE_FREE), utf8 ? "\u00B7" : ".", hr__style(stdout, HR__STYLE_PLAIN));

@@ -35,7 +35,8 @@ static void collect_leftovers(const hr__tape *tape, hr__program *program, uint32
 	for (size_t i = 0; i < tape->count; i++)
 		if (!tape->events[i].bytes) freed[tape->events[i].block] = 1;
 	for (size_t i = 0; i < tape->count; i++)
-		if (tape->events[i].bytes && !freed[tape->events[i].block]) program->leftovers[program->leftover_count++] = program->steps[i].slot;
+		if (tape->events[i].bytes && !freed[tape->events[i].block])
+			program->leftovers[program->leftover_count++] = program->steps[i].slot;
 }
 
 hr_status hr__program_make(const hr__tape *tape, hr__program *out)

@@ -1,7 +1,7 @@
 /* program.h - a tape made ready to run: an array of steps that a loop can go through with nothing to look up or decide.
  *
- * Blocks become slots: places for an address, used again once the block is freed, so that the loop touches as little memory as it can
- * and what is measured is the allocator. */
+ * Blocks become slots: places for an address, used again once the block is freed, so that the loop touches as little memory as it
+ * can and what is measured is the allocator. */
 #ifndef HR_CLI_PROGRAM_H
 #define HR_CLI_PROGRAM_H
 

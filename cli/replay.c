@@ -20,7 +20,7 @@
 #define THREADS_MOST 64
 #define REPEAT_MOST 1000000
 
-enum { LIMIT, FIND_LIMIT, STITCH, ALLOCATOR, THREADS, REPEAT, PAGE, DEVICE_INDEX, NO_TIMING, PICTURE, JSON };
+enum { LIMIT, FIND_LIMIT, STITCH, ALLOCATOR, THREADS, REPEAT, PAGE, DEVICE_INDEX, RECORD, NO_TIMING, PICTURE, JSON };
 
 static const hr__option options[] = {
 	[LIMIT] = { "--limit", "SIZE", "the most memory the allocator may take; without it, as much as it wants" },
@@ -35,6 +35,7 @@ static const hr__option options[] = {
 	           "page size of the simulated device. Default: 2MiB with --stitch, else the largest power of two that is at "
 	           "most 1/16384 of the peak, from 4KiB to 2MiB" },
 	[DEVICE_INDEX] = { "--device-index", "N", "which device of a PyTorch snapshot; default: the one with most events" },
+	[RECORD] = { "--record", "FILE", "write the first pass to FILE, which must not exist, as a Headroom trace" },
 	[NO_TIMING] = { "--no-timing", NULL, "do not measure speed" },
 	[PICTURE] = { "--picture", NULL, "all statistics, memory over time, and a picture of the regions at the peak" },
 	[JSON] = { "--json", NULL, "print one JSON object instead of text; what was not measured is null" },
@@ -84,7 +85,9 @@ static hr_status measure(hr__replay *replay, const hr__arguments *arguments, uin
 	hr__progress_begin(&progress);
 	replay->setup.progress = &progress;
 	hr__progress_phase(&progress, "replaying", 0);
+	replay->setup.record = arguments->values[RECORD];
 	hr_status status = hr__measure_trial(&replay->setup, false, &replay->trial);
+	replay->setup.record = NULL;
 	/* The speed of a program that does not run says nothing. */
 	if (replay->trial.failed) replay->timed = false;
 	hr__progress_phase(&progress, "finding the limit", !finds_limit ? 0 : replay->timed ? 0.6 : 1);
@@ -99,6 +102,7 @@ static hr_status measure(hr__replay *replay, const hr__arguments *arguments, uin
 static int replay_tape(hr__replay *replay, const hr__arguments *arguments, uint64_t page, uint64_t repeat)
 {
 	hr_status status = hr__program_make(&replay->tape, &replay->program);
+	hr__tape_free(&replay->tape); /* its figures stay; the program has the events now */
 	if (status) return hr__complain_last();
 	replay->setup.program = &replay->program;
 	replay->setup.page = page ? page : hr__setup_page(&replay->program, replay->setup.stitch);
@@ -117,28 +121,31 @@ static int run(const hr__arguments *arguments)
 	uint64_t page = 0, repeat = 0;
 	if (!read_arguments(arguments, &replay, &page, &repeat, &import.device_index)) return HR__EXIT_BAD;
 	if (hr__import_file(replay.path, &import, &replay.tape) != HR_OK) return hr__complain_last();
-	int exit_status = replay_tape(&replay, arguments, page, repeat);
-	hr__tape_free(&replay.tape);
-	return exit_status;
+	return replay_tape(&replay, arguments, page, repeat);
 }
 
 const hr__command hr__command_replay = {
 	.name = "replay",
 	.operands = "TRACE",
 	.summary = "run a recorded trace again: does it fit, how fast is it, what does memory look like",
-	.about = "Runs every allocation and free of TRACE, in its order, through the public API on a simulated device, which has no memory "
-	         "behind it: a trace of 50 GB replays on a laptop. TRACE is a CSV as in traces/, an RMM log, a PyTorch memory snapshot as "
-	         "JSON, or a Headroom trace; all but the last may be packed with gzip; - is standard input. What kind it is "
-	         "is told by its content.\n\n"
-	         "Speed: on a fresh allocator one pass to warm up, then passes timed as a whole; ns per operation is the wall time of the "
-	         "fastest, over all allocations and frees of all threads. What a pass leaves allocated is freed in between, untimed. "
-	         "Percentiles come from one more pass in which each call is timed by itself, with the cost of reading the timer taken "
-	         "off.\n\n"
-	         "With a limit that is too small the exit status is 1. The frees of refused allocations are skipped.",
-	.examples = "headroom replay traces/gpt2.csv.gz --picture\n"
-	            "headroom replay traces/serve.csv.gz --find-limit\n"
-	            "headroom replay traces/gpt2var.csv.gz --limit 28GiB && echo it fits\n"
-	            "headroom replay rmm_log.csv --stitch --threads 2 --json",
+	.about =
+		"Runs every allocation and free of TRACE, in its order, through the public API on a simulated device, which has "
+		"no memory behind it: a trace of 50 GB replays on a laptop. TRACE is a CSV as in traces/, an RMM log, a PyTorch "
+		"memory snapshot as JSON, or a Headroom trace; all but the last may be packed with gzip; - is standard input. "
+		"What kind it is is told by its content. A trace of several threads is replayed in its order by one.\n\n"
+		"Speed: on a fresh allocator one pass to warm up, then passes timed as a whole; ns per operation is the wall time "
+		"of the fastest, over all allocations and frees of all threads. What a pass leaves allocated is freed in between, "
+		"untimed. Percentiles come from one more pass in which each call is timed by itself, with nothing overlapping it "
+		"and the cost of reading the timer taken off; they may exceed the time per operation, since in a loop calls "
+		"overlap.\n\n"
+		"With a limit that is too small the exit status is 1. The frees of refused allocations are skipped. With "
+		"--threads the copies need not be at their peaks at the same moment, so that a found limit may change from run to "
+		"run.",
+	.examples =
+		"headroom replay traces/gpt2.csv.gz --picture\n"
+		"headroom replay traces/serve.csv.gz --find-limit\n"
+		"headroom replay traces/gpt2var.csv.gz --limit 28GiB && echo it fits\n"
+		"headroom replay rmm_log.csv --stitch --threads 2 --json",
 	.least_operands = 1,
 	.most_operands = 1,
 	.options = options,

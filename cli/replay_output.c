@@ -98,7 +98,8 @@ static void print_trace(const hr__replay *replay)
 	label("trace");
 	printf("%s (%s%s)\n", replay->path, hr__tape_format_name(tape->format), tape->gzip ? ", gzip" : "");
 	label("events");
-	printf("%s allocations, %s frees", hr__format_count(tape->allocs, allocs, sizeof allocs), hr__format_count(tape->frees, frees, sizeof frees));
+	printf("%s allocations, %s frees", hr__format_count(tape->allocs, allocs, sizeof allocs),
+	       hr__format_count(tape->frees, frees, sizeof frees));
 	if (tape->streams > 1) printf(", %u streams", tape->streams);
 	if (tape->threads > 1) printf(", %u threads (replayed in recorded order)", tape->threads);
 	putchar('\n');
@@ -118,7 +119,8 @@ static void print_notes(const hr__replay *replay)
 	}
 	if (replay->timed && replay->speed.failed) {
 		label("note");
-		printf("%llu allocations failed in timed passes, after one that fitted: the limit is tight\n", (unsigned long long)replay->speed.failed);
+		printf("%llu allocations failed in timed passes, after one that fitted: the limit is tight\n",
+		       (unsigned long long)replay->speed.failed);
 	}
 }
 
@@ -168,12 +170,13 @@ static void print_least(const hr__replay *replay)
 	label("least limit");
 	printf("%s%s%s (%s bytes), %s%.3f%s times the peak; %u limits tried\n", hr__style(stdout, HR__STYLE_STRONG),
 	       hr__format_size(least->limit, human, sizeof human), hr__style(stdout, HR__STYLE_PLAIN),
-	       hr__format_count(least->limit, digits, sizeof digits), hr__style(stdout, HR__STYLE_STRONG), ratio_to_peak(replay, least->limit),
-	       hr__style(stdout, HR__STYLE_PLAIN), least->runs);
+	       hr__format_count(least->limit, digits, sizeof digits), hr__style(stdout, HR__STYLE_STRONG),
+	       ratio_to_peak(replay, least->limit), hr__style(stdout, HR__STYLE_PLAIN), least->runs);
 	if (least->lowest_success >= least->limit) return;
 	label("");
-	printf("it also runs at %.4f times the peak (%s bytes), but fails again at up to %.4f\n", ratio_to_peak(replay, least->lowest_success),
-	       hr__format_count(least->lowest_success, digits, sizeof digits), ratio_to_peak(replay, least->highest_failure));
+	printf("it also runs at %.4f times the peak (%s bytes), but fails again at up to %.4f\n",
+	       ratio_to_peak(replay, least->lowest_success), hr__format_count(least->lowest_success, digits, sizeof digits),
+	       ratio_to_peak(replay, least->highest_failure));
 }
 
 static void print_speed(const hr__replay *replay)
@@ -185,8 +188,8 @@ static void print_speed(const hr__replay *replay)
 	       hr__style(stdout, HR__STYLE_PLAIN), replay->setup.threads, replay->setup.threads > 1 ? "s together" : "",
 	       (unsigned long long)speed->passes);
 	label("");
-	printf("alone, an alloc takes %.0f ns (p50) and %.0f ns (p99), a free %.0f and %.0f\n", speed->alloc_p50_ns, speed->alloc_p99_ns,
-	       speed->free_p50_ns, speed->free_p99_ns);
+	printf("alone, an alloc takes %.0f ns (p50) and %.0f ns (p99), a free %.0f and %.0f\n", speed->alloc_p50_ns,
+	       speed->alloc_p99_ns, speed->free_p50_ns, speed->free_p99_ns);
 }
 
 struct source {
@@ -198,9 +201,9 @@ struct source {
 static void print_sources(const hr__replay *replay)
 {
 	const hr_stats *stats = &replay->trial.stats;
-	const struct source sources[] = { { "thread cache", stats->source_cache },     { "free memory", stats->source_free_chunk },
-		                              { "growth", stats->source_grow },            { "trimming", stats->source_trim },
-		                              { "stitching", stats->source_stitch },       { "the device", stats->source_device } };
+	const struct source sources[] = { { "thread cache", stats->source_cache }, { "free memory", stats->source_free_chunk },
+		                              { "growth", stats->source_grow },        { "trimming", stats->source_trim },
+		                              { "stitching", stats->source_stitch },   { "the device", stats->source_device } };
 	double total = (double)(stats->num_allocs - stats->num_failed_allocs);
 	const char *between = "";
 	label("came from");

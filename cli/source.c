@@ -27,11 +27,11 @@ struct hr__source {
 	size_t memory_size, memory_at;
 
 	bool gzip;
-	bool ended;          /* nothing more will come into the window */
-	uint64_t line;       /* lines read */
+	bool ended;             /* nothing more will come into the window */
+	uint64_t line;          /* lines read */
 	uint64_t window_offset; /* of text[0] */
 	size_t at, end;
-	char *text;          /* WINDOW_BYTES and one for a 0 */
+	char *text; /* WINDOW_BYTES and one for a 0 */
 
 	unsigned char *raw;
 	size_t raw_at, raw_end;
@@ -132,7 +132,8 @@ static hr_status read_gzip(hr__source *source, void *to, size_t capacity, size_t
 		source->raw_at = source->raw_end - source->zip.avail_in;
 		*got = capacity - source->zip.avail_out;
 		if (result == Z_STREAM_END) source->in_member = false;
-		else if (result != Z_OK && result != Z_BUF_ERROR) return bad_gzip(source, HR_BAD_FORMAT, "the gzip data is damaged; get the file again");
+		else if (result != Z_OK && result != Z_BUF_ERROR)
+			return bad_gzip(source, HR_BAD_FORMAT, "the gzip data is damaged; get the file again");
 	}
 	return HR_OK;
 }
@@ -140,7 +141,8 @@ static hr_status read_gzip(hr__source *source, void *to, size_t capacity, size_t
 static hr_status open_gzip(hr__source *source)
 {
 	source->raw = malloc(RAW_BYTES);
-	if (!source->raw || inflateInit2(&source->zip, 15 + 16) != Z_OK) return hr__fail(HR_NO_HOST_MEMORY, "no memory for unpacking gzip");
+	if (!source->raw || inflateInit2(&source->zip, 15 + 16) != Z_OK)
+		return hr__fail(HR_NO_HOST_MEMORY, "no memory for unpacking gzip");
 	source->zip_open = source->in_member = true;
 	/* What the window holds was read as plain bytes in order to find out. */
 	memcpy(source->raw, source->text, source->end);
@@ -181,7 +183,8 @@ static hr_status fill(hr__source *source, size_t most)
 	source->end = left;
 	size_t room = WINDOW_BYTES - left;
 	if (room > most) room = most;
-	hr_status status = source->gzip ? read_gzip(source, source->text + left, room, &got) : read_raw(source, source->text + left, room, &got);
+	hr_status status = source->gzip ? read_gzip(source, source->text + left, room, &got)
+	                                : read_raw(source, source->text + left, room, &got);
 	if (status) return status;
 	source->end += got;
 	source->ended = got == 0;

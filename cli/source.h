@@ -1,7 +1,7 @@
 /* source.h - bytes of a file, plain or gzip, or of memory, as a stream of lines or of pieces.
  *
- * Files are not trusted: memory is bounded whatever they hold, lines are at most HR__SOURCE_LINE_MAX long, and every error names the
- * file and where in it. gzip is recognised by content. */
+ * Files are not trusted: memory is bounded whatever they hold, lines are at most HR__SOURCE_LINE_MAX long, and every error names
+ * the file and where in it. gzip is recognised by content. */
 #ifndef HR_CLI_SOURCE_H
 #define HR_CLI_SOURCE_H
 

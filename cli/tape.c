@@ -157,7 +157,8 @@ static hr_status check_size(const hr__tape *tape, uint64_t bytes)
 {
 	uint64_t live;
 	if (bytes == 0) return hr__fail(HR_BAD_FORMAT, "an allocation of 0 bytes; expected at least 1");
-	if (bytes > BLOCK_BYTES_MAX) return hr__fail(HR_BAD_FORMAT, "an allocation of %llu bytes; at most 2^48 can be", (unsigned long long)bytes);
+	if (bytes > BLOCK_BYTES_MAX)
+		return hr__fail(HR_BAD_FORMAT, "an allocation of %llu bytes; at most 2^48 can be", (unsigned long long)bytes);
 	if (!hr__add(tape->live_bytes, bytes, &live) || live > HR__TAPE_LIVE_MAX)
 		return hr__fail(HR_BAD_FORMAT, "more than 64 TiB live at once (an allocation of %llu bytes on top of %llu)",
 		                (unsigned long long)bytes, (unsigned long long)tape->live_bytes);
@@ -177,7 +178,8 @@ static hr_status release_entry(hr__tape *tape, struct hr__tape_entry *entry, uin
 }
 
 /* The entry where a new block of that name goes. One that is live already is an error, or freed first. */
-static hr_status claim(hr__tape *tape, hr__tape_id id, uint64_t stream, uint64_t thread, uint64_t time_ns, struct hr__tape_entry **out)
+static hr_status claim(hr__tape *tape, hr__tape_id id, uint64_t stream, uint64_t thread, uint64_t time_ns,
+                       struct hr__tape_entry **out)
 {
 	hr_status status = map_ensure(&tape->blocks_by_id, tape->seed);
 	if (status) return status;
@@ -231,11 +233,12 @@ hr_status hr__tape_release(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint6
 		return HR_OK;
 	}
 	if (!entry->value)
-		return hr__fail(HR_BAD_FORMAT, "block %llu is freed but not live: freed already, or never allocated", (unsigned long long)id.id);
+		return hr__fail(HR_BAD_FORMAT, "block %llu is freed but not live: freed already, or never allocated",
+		                (unsigned long long)id.id);
 	uint64_t allocated = tape->sizes[entry->value - 1];
 	if (bytes != 0 && bytes != allocated && !tape->partial)
-		return hr__fail(HR_BAD_FORMAT, "block %llu is freed with %llu bytes, but was allocated with %llu", (unsigned long long)id.id,
-		                (unsigned long long)bytes, (unsigned long long)allocated);
+		return hr__fail(HR_BAD_FORMAT, "block %llu is freed with %llu bytes, but was allocated with %llu",
+		                (unsigned long long)id.id, (unsigned long long)bytes, (unsigned long long)allocated);
 	return release_entry(tape, entry, stream, thread, time_ns);
 }
 
@@ -279,7 +282,8 @@ size_t hr__tape_notes(const hr__tape *tape, char *out, size_t capacity)
 #undef NOTE
 	if (tape->unfinished) add_note(out, capacity, &length, "the recording was not ended: it holds what was written until then\n");
 	if (tape->devices > 1)
-		add_note(out, capacity, &length, "the file has events of %u devices, of which this is number %lld; --device-index takes another\n",
-		         tape->devices, (long long)tape->device_index);
+		add_note(out, capacity, &length,
+		         "the file has events of %u devices, of which this is number %lld; --device-index takes another\n", tape->devices,
+		         (long long)tape->device_index);
 	return length;
 }

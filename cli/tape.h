@@ -67,6 +67,7 @@ typedef struct hr__tape {
 } hr__tape;
 
 void hr__tape_init(hr__tape *tape, hr__tape_format format);
+/* Gives the events back; figures such as allocs and peak_bytes stay readable. */
 void hr__tape_free(hr__tape *tape);
 
 /* What names a block in the file. [space] keeps ids of several allocators apart. */
@@ -75,7 +76,8 @@ typedef struct hr__tape_id {
 	uint32_t space;
 } hr__tape_id;
 
-/* Appends an allocation. [bytes] 0 is an error, or skipped when partial. HR_BAD_FORMAT with a message that does not name the file. */
+/* Appends an allocation. [bytes] 0 is an error, or skipped when partial. HR_BAD_FORMAT with a message that does not name the
+ * file. */
 hr_status hr__tape_alloc(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_t stream, uint64_t thread, uint64_t time_ns);
 
 /* Appends a free. [bytes] is checked against the allocation unless it is 0. */

@@ -36,8 +36,8 @@ bool hr__term_utf8(void);
 
 /* ---- progress ---- */
 
-/* A bar on standard error. It appears only on a terminal, and only when the work has taken more than half a second. Work has phases,
- * each with a share of the bar. */
+/* A bar on standard error. It appears only on a terminal, and only when the work has taken more than half a second. Work has
+ * phases, each with a share of the bar. */
 typedef struct hr__progress {
 	const char *label; /* of the phase */
 	double from, to;   /* the phase's part of the bar */

@@ -1,7 +1,7 @@
 /* custom_allocator.c - an allocator of one's own, plugged in by name.
  *
- * It only has to find memory, here with aligned_alloc on the host. Statistics, the ledger of who holds what and traces are kept around it
- * by Headroom; what it counts itself it can print, or report through get_stats. */
+ * It only has to find memory, here with aligned_alloc on the host. Statistics, the ledger of who holds what and traces are kept
+ * around it by Headroom; what it counts itself it can print, or report through get_stats. */
 #include <headroom.h>
 #include <stdatomic.h>
 #include <stdio.h>

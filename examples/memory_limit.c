@@ -1,7 +1,7 @@
 /* memory_limit.c - one GPU as two logical devices, the first with 1024 MiB.
  *
- * Limits are set before a device is first used. Here the GPU is an emulated one, so that the program runs anywhere; with a real one leave
- * hr_configure_emulated out. */
+ * Limits are set before a device is first used. Here the GPU is an emulated one, so that the program runs anywhere; with a real one
+ * leave hr_configure_emulated out. */
 #include <headroom.h>
 #include <stdio.h>
 

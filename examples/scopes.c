@@ -24,7 +24,8 @@ static hr_status run_layer(hr_allocator allocator, void **result)
 static void print_scope(const char *name, const hr_stats_scope *scope)
 {
 	printf("%-8s needed %4.1f MiB at most, left %4.1f MiB behind (%lld allocations, %lld frees)\n", name,
-	       (double)scope->peak_bytes / MIB, (double)scope->net_bytes / MIB, (long long)scope->num_allocs, (long long)scope->num_frees);
+	       (double)scope->peak_bytes / MIB, (double)scope->net_bytes / MIB, (long long)scope->num_allocs,
+	       (long long)scope->num_frees);
 }
 
 int main(void)

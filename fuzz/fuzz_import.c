@@ -1,7 +1,7 @@
 /* fuzz_import.c - recorded traces of every kind, as bytes from anywhere: CSV, RMM logs, PyTorch snapshots, Headroom traces, gzip.
  *
- * What kind an input is, the importer finds out by itself. Reading ends with a tape that adds up and can be made into a program, or with
- * a message that says something and can be printed on a terminal. */
+ * What kind an input is, the importer finds out by itself. Reading ends with a tape that adds up and can be made into a program, or
+ * with a message that says something and can be printed on a terminal. */
 #include <stdio.h>
 #include <stdlib.h>
 

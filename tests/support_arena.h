@@ -28,7 +28,9 @@
 #endif
 
 #define SUPPORT_UNUSED __attribute__((unused))
-#define MODEL_MAX 16384u
+#ifndef MODEL_MAX
+#define MODEL_MAX 16384u /* ranges of each kind */
+#endif
 #define MODEL_REGIONS 8u
 #define NOWHERE UINT32_MAX
 

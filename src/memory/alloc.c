@@ -158,7 +158,7 @@ static hr_status free_slow(hr_allocator handle, uint64_t address, hr_stream stre
 }
 
 /* Gives a chunk back to its arena; false when it is not what the caller thinks it is. */
-static inline bool free_to_arena(hr__cache *cache, hr__chunk_id id, uint64_t address, hr_stream stream)
+static inline bool free_to_arena(hr__cache *cache, hr__chunk_id id, uint64_t address, hr_stream stream, uint32_t where)
 {
 	hr__shard *shard = cache->shard;
 	hr__chunk *chunk = &cache->chunks[id];
@@ -173,7 +173,7 @@ static inline bool free_to_arena(hr__cache *cache, hr__chunk_id id, uint64_t add
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 	chunk->epoch = hr__device_epoch(cache->allocator->device);
 	chunk->streams |= UINT64_C(1) << stream;
-	hr__lookup_remove(&shard->lookup, address, id);
+	hr__lookup_remove_at(&shard->lookup, address, id, where);
 	hr__account(shard, cache, -(int64_t)size);
 	hr__arena_give(&hr__pool_of(shard, chunk)->arena, id);
 	hr__lock_release(&shard->lock);
@@ -187,11 +187,12 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 	if (HR_UNLIKELY(!cache || !address || !cache->bin_count)) return free_slow(handle, address, stream);
 	if (HR_UNLIKELY(stream && !hr__device_has_stream(cache->allocator->device, stream))) return free_slow(handle, address, stream);
 	if (HR_UNLIKELY(!hr__shard_has(cache->shard, address) || !hr__cache_enter(cache))) return free_slow(handle, address, stream);
-	hr__chunk_id id = hr__lookup_find(cache->lookup, cache->chunks, address);
+	uint32_t where = 0;
+	hr__chunk_id id = hr__lookup_find_at(cache->lookup, cache->chunks, address, &where);
 	hr__chunk *chunk = &cache->chunks[id];
 	if (!id || chunk->size > HR__SMALL_MAX || !cache->capacity) {
 		hr__cache_leave(cache);
-		if (HR_LIKELY(id && free_to_arena(cache, id, address, stream))) return HR_OK;
+		if (HR_LIKELY(id && free_to_arena(cache, id, address, stream, where))) return HR_OK;
 		return free_slow(handle, address, stream);
 	}
 	/* Of two threads that free the same block at once, one must lose. */

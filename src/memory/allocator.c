@@ -327,6 +327,7 @@ hr_status hr_allocator_default(const char *device_name, hr_allocator *out)
 
 hr_status hr_register_allocator(const char *name, const hr_custom_allocator *table, void *user)
 {
+	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork; call hr_shutdown() first");
 	if (!name || !name[0] || strlen(name) >= sizeof registry.customs[0].name)
 		return hr__fail(HR_INVALID_ARGUMENT, "the name of a custom allocator must have 1 to 31 bytes");
 	if (!table || table->struct_size != sizeof *table)

@@ -255,6 +255,7 @@ void hr__thread_drop(void);    /* frees what the calling thread has; every alloc
 /* meters (meter.c) */
 void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, int64_t size); /* so that [size] more may be used */
 void hr__meters_evaluate(hr__allocator *allocator); /* makes levels tight and the peak right; with meter_lock held */
+void hr__meters_look(hr__allocator *allocator); /* what is in use now counts for the peak: for a thread that could get no cache */
 int64_t hr__meters_sum(const hr__allocator *allocator); /* with caches_lock or meter_lock held */
 int64_t hr__meters_of_others(const hr__shard *shard);   /* the shards' meters but this one's */
 
@@ -294,7 +295,8 @@ void hr__usages_reset(void);
 bool hr__reserve(hr__allocator *allocator, int64_t bytes);
 
 /* observers (observe.c): what is not on the straight path of an allocation */
-void hr__watch(hr__cache *cache, int64_t bytes); /* a block was handed out (or taken back: negative) and somebody wants to know */
+/* A block was handed out by [thread] (may be NULL), or taken back (negative), and somebody wants to know. */
+void hr__watch(const hr__allocator *allocator, hr__thread_state *thread, int64_t bytes);
 void hr__watch_update(hr__cache *cache);         /* sets cache->watch */
 void hr__note_failed(const hr__allocator *allocator, const hr_request *request);
 void hr__note_reserved(const hr__allocator *allocator, uint64_t address, int64_t bytes);
@@ -340,30 +342,33 @@ static inline bool hr__meter_allows(const hr__meter *meter, int64_t bytes)
 	return hr__load_relaxed(&meter->used) + bytes <= hr__load_relaxed(&meter->level);
 }
 
-/* Adds [bytes] to what the shard has handed out, and keeps the peak. [cache] (may be NULL) is the calling thread's. With the lock. */
+/* Accounts for [bytes] handed out (or taken back: negative) under the shard's lock, and keeps the peak. [cache] (may be NULL) is the
+ * calling thread's. A small block goes to the thread's own meter, as it does when it comes from the cache: so the two meters do not
+ * drift apart, and their levels are seldom reached. */
 static inline void hr__account(hr__shard *shard, hr__cache *cache, int64_t bytes)
 {
 	hr__allocator *allocator = shard->allocator;
-	int64_t before = hr__load_relaxed(&shard->meter.used), now = before + bytes;
+	bool small = cache && bytes <= HR__SMALL_MAX && bytes >= -(int64_t)HR__SMALL_MAX;
+	hr__meter *meter = small ? &cache->meter : &shard->meter;
+	int64_t now = hr__load_relaxed(&meter->used) + bytes;
 	if (HR_LIKELY(cache && hr__load_relaxed(&allocator->cache_count) == 1)) {
-		int64_t used = hr__load_relaxed(&cache->meter.used), high = before + hr__load_relaxed(&cache->high);
 		int64_t rest = HR_LIKELY(hr__load_relaxed(&allocator->open_shards) == 1) ? 0 : hr__meters_of_others(shard);
+		int64_t high = hr__load_relaxed(&shard->meter.used) + hr__load_relaxed(&cache->high);
+		hr__store_relaxed(&meter->used, now);
+		int64_t used = hr__load_relaxed(&cache->meter.used), both = hr__load_relaxed(&shard->meter.used) + used;
 		hr__store_relaxed(&cache->high, used);
-		hr__max(&allocator->peak, rest + (high > now + used ? high : now + used));
-	} else if (bytes > 0 && HR_UNLIKELY(!hr__meter_allows(&shard->meter, bytes))) {
-		hr__meter_raise(allocator, &shard->meter, bytes);
+		hr__max(&allocator->peak, rest + (high > both ? high : both));
+		return;
 	}
-	hr__store_relaxed(&shard->meter.used, now);
+	if (bytes > 0 && HR_UNLIKELY(!hr__meter_allows(meter, bytes))) hr__meter_raise(allocator, meter, bytes);
+	hr__store_relaxed(&meter->used, now);
+	if (HR_UNLIKELY(!cache)) hr__meters_look(allocator);
 }
 
-/* What is to be done with every block besides: rarely anything. */
-static inline void hr__observe(hr__allocator *allocator, hr__cache *cache, int64_t bytes)
+/* What is to be done with every block besides: rarely anything. A thread that could not get a cache has nothing to tell it so. */
+static inline void hr__observe(const hr__allocator *allocator, hr__cache *cache, int64_t bytes)
 {
-	if (HR_LIKELY(cache)) {
-		if (HR_UNLIKELY(hr__load_relaxed(&cache->watch))) hr__watch(cache, bytes);
-	} else if (hr__load_relaxed(&allocator->usage->shared)) {
-		hr__usage_add(allocator->usage, bytes);
-	}
+	if (HR_UNLIKELY(!cache || hr__load_relaxed(&cache->watch))) hr__watch(allocator, hr__thread_self, bytes);
 }
 
 /* Fills in what a request says about a chunk that it got. */

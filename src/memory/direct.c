@@ -13,13 +13,20 @@
 
 /* ---- the device ---- */
 
-static void unmap_block(hr__allocator *allocator, uint64_t address, uint64_t bytes, hr__page_id *pages, uint64_t mapped)
+/* Gives the first [mapped] pages of a block and its addresses back. What the device will not unmap stays as it is. */
+static hr_status unmap_block(hr__allocator *allocator, uint64_t address, uint64_t bytes, const hr__page_id *pages, uint64_t mapped)
 {
-	if (mapped && !hr__device_unmap(allocator->device, address, (uint32_t)mapped))
-		for (uint64_t i = 0; i < mapped; i += BATCH)
-			hr__pool_give(allocator->device, pages + i, mapped - i < BATCH ? (uint32_t)(mapped - i) : BATCH);
-	hr__device_release(allocator->device, address, bytes);
-	hr__os()->free(pages, bytes / allocator->page * sizeof *pages);
+	hr_status status = mapped ? hr__device_unmap(allocator->device, address, (uint32_t)mapped) : HR_OK;
+	if (status) return status;
+	for (uint64_t i = 0; i < mapped; i += BATCH)
+		hr__pool_give(allocator->device, pages + i, mapped - i < BATCH ? (uint32_t)(mapped - i) : BATCH);
+	hr__device_release(allocator->device, address, bytes); /* addresses that it keeps cost nothing */
+	return HR_OK;
+}
+
+static void free_table(const hr__allocator *allocator, uint64_t bytes, hr__page_id *pages)
+{
+	if (pages) hr__os()->free(pages, bytes / allocator->page * sizeof *pages);
 }
 
 /* Reserves addresses for one block and maps pages of its own. */
@@ -45,6 +52,7 @@ static hr_status map_block(hr__allocator *allocator, uint64_t bytes, uint64_t *o
 	}
 	if (status) {
 		unmap_block(allocator, address, bytes, pages, done);
+		free_table(allocator, bytes, pages);
 		return status;
 	}
 	*out = address;
@@ -68,6 +76,8 @@ static hr_status obtain(hr__allocator *allocator, const hr_request *request, uin
 	hr_status status = allocator->custom.table.alloc(allocator->custom_state, request->bytes, alignment, request->stream, &block);
 	if (status) return hr__fail(status, "%s: the custom allocator \"%s\" could not give %zu bytes", allocator->name,
 	                            allocator->kind_name, request->bytes);
+	if (block && ((uintptr_t)block & (alignment - 1)))
+		allocator->custom.table.free(allocator->custom_state, block, request->bytes, request->stream);
 	if (!block || ((uintptr_t)block & (alignment - 1)))
 		return hr__fail(HR_CORRUPT, "the custom allocator \"%s\" gave address %p, which is not a multiple of %zu", allocator->kind_name,
 		                block, alignment);
@@ -75,12 +85,10 @@ static hr_status obtain(hr__allocator *allocator, const hr_request *request, uin
 	return HR_OK;
 }
 
-static hr_status give_up(hr__allocator *allocator, uint64_t address, uint64_t bytes, hr__page_id *pages, hr_stream stream)
+/* Gives the memory of a block back to where it came from. Its table of pages stays. */
+static hr_status give_up(hr__allocator *allocator, uint64_t address, uint64_t bytes, const hr__page_id *pages, hr_stream stream)
 {
-	if (pages) {
-		unmap_block(allocator, address, bytes, pages, bytes / allocator->page);
-		return HR_OK;
-	}
+	if (pages) return unmap_block(allocator, address, bytes, pages, bytes / allocator->page);
 	if (allocator->kind == HR__KIND_DIRECT) return hr__pool_plain_free(allocator->device, address, bytes);
 	hr_status status = allocator->custom.table.free(allocator->custom_state, (void *)(uintptr_t)address, bytes, stream);
 	return status ? hr__fail(status, "%s: the custom allocator \"%s\" could not free the block at %#llx", allocator->name,
@@ -129,6 +137,15 @@ static hr_status enter(hr__allocator *allocator, hr__cache *cache, const hr_requ
 	return status;
 }
 
+/* A device promises no alignment of plain memory, so what it gave is looked at. */
+static hr_status check_alignment(const hr__allocator *allocator, const hr_request *request, uint64_t address)
+{
+	uint64_t alignment = request->alignment ? request->alignment : allocator->granularity;
+	if (!(address & (alignment - 1))) return HR_OK;
+	return hr__fail(HR_UNSUPPORTED, "%s asks the device, which gave address %#llx; use a bfc allocator for an alignment of %llu",
+	                allocator->name, (unsigned long long)address, (unsigned long long)alignment);
+}
+
 hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out)
 {
 	uint64_t address, bytes, unit = uses_pages(allocator) ? allocator->page : allocator->granularity;
@@ -136,18 +153,17 @@ hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_
 	if (!hr__align_up(request->bytes, unit, &bytes))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot give %zu bytes: too large to round up", allocator->name, request->bytes);
 	if (allocator->kind == HR__KIND_CUSTOM) bytes = request->bytes;
-	if (allocator->kind == HR__KIND_DIRECT && request->alignment > (uses_pages(allocator) ? allocator->page : 4096))
-		return hr__fail(HR_UNSUPPORTED, "%s asks the device, which aligns to %llu; use a bfc allocator for an alignment of %zu",
-		                allocator->name, (unsigned long long)(uses_pages(allocator) ? allocator->page : 4096), request->alignment);
 	if (!hr__reserve(allocator, (int64_t)bytes)) return over_limit(allocator, request);
 	hr_status status = obtain(allocator, request, bytes, &address, &pages);
 	if (status) {
 		hr__reserve(allocator, -(int64_t)bytes);
 		return status;
 	}
-	status = enter(allocator, cache, request, address, bytes, pages);
+	status = check_alignment(allocator, request, address);
+	if (!status) status = enter(allocator, cache, request, address, bytes, pages);
 	if (status) {
 		if (status != HR_CORRUPT) give_up(allocator, address, bytes, pages, request->stream);
+		free_table(allocator, bytes, pages);
 		hr__reserve(allocator, -(int64_t)bytes);
 		return status;
 	}
@@ -155,6 +171,28 @@ hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_
 	hr__observe(allocator, cache, (int64_t)bytes);
 	*out = (void *)(uintptr_t)address;
 	return HR_OK;
+}
+
+/* Takes a block out of the ledger, but keeps its record: the device may refuse to take it. With the lock held. */
+static void strike_out(hr__shard *shard, hr__cache *cache, hr__chunk_id id)
+{
+	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+	hr__lookup_remove(&shard->lookup, hr__chunk_address(chunk), id);
+	hr__store_relaxed(&chunk->state, HR__CHUNK_UNUSED);
+	hr__account(shard, cache, -(int64_t)chunk->size);
+	hr__owner_add(&shard->stats.frees, 1);
+	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
+}
+
+/* The reverse. The place in the lookup is the one it had; should others have taken that meanwhile, it is filled a little beyond half. */
+static void put_back(hr__shard *shard, hr__cache *cache, hr__chunk_id id)
+{
+	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+	hr__lookup_insert(&shard->lookup, hr__chunk_address(chunk), id);
+	hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
+	hr__account(shard, cache, (int64_t)chunk->size);
+	hr__owner_add(&shard->stats.frees, -1);
+	hr__owner_add(&shard->stats.requested, (int64_t)chunk->requested);
 }
 
 hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream)
@@ -168,24 +206,28 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 		                (unsigned long long)address);
 	}
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
-	uint64_t bytes = chunk->size, requested = chunk->requested, streams = chunk->streams | UINT64_C(1) << stream;
+	uint64_t bytes = chunk->size, streams = chunk->streams | UINT64_C(1) << stream;
 	hr__page_id *pages = chunk->pages;
-	if (hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, address, stream);
-	hr__lookup_remove(&shard->lookup, address, id);
-	hr__chunk_drop(&shard->table, id);
-	hr__account(shard, cache, -(int64_t)bytes);
-	hr__owner_add(&shard->stats.frees, 1);
-	hr__owner_add(&shard->stats.requested, -(int64_t)requested);
+	strike_out(shard, cache, id);
 	hr__lock_release(&shard->lock);
-	hr__observe(allocator, cache, -(int64_t)bytes);
 
 	/* The device takes memory away at once, so what was given to the streams must be done first. */
 	hr_status status = HR_OK;
 	if (allocator->kind == HR__KIND_DIRECT)
 		status = hr__device_wait_idle(allocator->device, streams, hr__device_epoch(allocator->device));
-	hr_status freed = give_up(allocator, address, bytes, pages, stream);
+	/* Before the memory can go to somebody else. */
+	if (!status && hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, address, stream);
+	if (!status) status = give_up(allocator, address, bytes, pages, stream);
+
+	hr__lock_take(&shard->lock);
+	if (status) put_back(shard, cache, id);
+	else hr__chunk_drop(&shard->table, id);
+	hr__lock_release(&shard->lock);
+	if (status) return status;
+	free_table(allocator, bytes, pages);
 	hr__reserve(allocator, -(int64_t)bytes);
-	return status ? status : freed;
+	hr__observe(allocator, cache, -(int64_t)bytes);
+	return HR_OK;
 }
 
 /* Frees every block that is still allocated. */
@@ -196,6 +238,7 @@ void hr__direct_close(hr__allocator *allocator)
 		hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 		if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE) continue;
 		give_up(allocator, hr__chunk_address(chunk), chunk->size, chunk->pages, HR_STREAM_DEFAULT);
+		free_table(allocator, chunk->size, chunk->pages);
 		hr__reserve(allocator, -(int64_t)chunk->size);
 	}
 }

@@ -48,8 +48,9 @@ static inline uint32_t hr__lookup_hash(uint64_t address)
 	return (uint32_t)((address >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 32);
 }
 
-/* The chunk in use or cached whose address is [address]; 0 when it was not found (see above). */
-static inline hr__chunk_id hr__lookup_find(const hr__lookup *lookup, const hr__chunk *chunks, uint64_t address)
+/* The chunk in use or cached whose address is [address]; 0 when it was not found (see above). *where gets its slot, for
+ * hr__lookup_remove_at. */
+static inline hr__chunk_id hr__lookup_find_at(const hr__lookup *lookup, const hr__chunk *chunks, uint64_t address, uint32_t *where)
 {
 	const hr__lookup_table *table = hr__load_acquire(&lookup->table);
 	uint32_t hash = hr__lookup_hash(address);
@@ -57,9 +58,18 @@ static inline hr__chunk_id hr__lookup_find(const hr__lookup *lookup, const hr__c
 	for (uint32_t at = hash >> table->shift, tries = 0; tries <= table->mask; at = (at + 1) & table->mask, tries++) {
 		uint64_t slot = hr__load_acquire(&table->slots[at]);
 		if (!slot) return 0;
-		if ((uint32_t)(slot >> 32) == hash && hr__chunk_address(&chunks[(uint32_t)slot]) == address) return (uint32_t)slot;
+		if ((uint32_t)(slot >> 32) == hash && hr__chunk_address(&chunks[(uint32_t)slot]) == address) {
+			*where = at;
+			return (uint32_t)slot;
+		}
 	}
 	return 0;
+}
+
+static inline hr__chunk_id hr__lookup_find(const hr__lookup *lookup, const hr__chunk *chunks, uint64_t address)
+{
+	uint32_t where;
+	return hr__lookup_find_at(lookup, chunks, address, &where);
 }
 
 /* Adds a chunk; there must be room. */
@@ -72,11 +82,12 @@ static inline void hr__lookup_insert(hr__lookup *lookup, uint64_t address, hr__c
 	lookup->count++;
 }
 
-/* Removes a chunk that is there. */
-static inline void hr__lookup_remove(hr__lookup *lookup, uint64_t address, hr__chunk_id id)
+/* Removes a chunk that is there, most likely in slot [where]. */
+static inline void hr__lookup_remove_at(hr__lookup *lookup, uint64_t address, hr__chunk_id id, uint32_t where)
 {
 	hr__lookup_table *table = hr__load_relaxed(&lookup->table);
-	uint32_t mask = table->mask, hole = hr__lookup_hash(address) >> table->shift;
+	uint32_t mask = table->mask, hole = where & mask;
+	if (HR_UNLIKELY((uint32_t)hr__load_relaxed(&table->slots[hole]) != id)) hole = hr__lookup_hash(address) >> table->shift;
 	while ((uint32_t)hr__load_relaxed(&table->slots[hole]) != id) {
 		HR_ASSERT(hr__load_relaxed(&table->slots[hole]) != 0);
 		hole = (hole + 1) & mask;
@@ -92,6 +103,11 @@ static inline void hr__lookup_remove(hr__lookup *lookup, uint64_t address, hr__c
 	}
 	hr__store_release(&table->slots[hole], 0);
 	lookup->count--;
+}
+
+static inline void hr__lookup_remove(hr__lookup *lookup, uint64_t address, hr__chunk_id id)
+{
+	hr__lookup_remove_at(lookup, address, id, hr__lookup_hash(address) >> hr__load_relaxed(&lookup->table)->shift);
 }
 
 #endif

@@ -66,6 +66,13 @@ void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, int64_t size)
 	hr__lock_release(&allocator->meter_lock);
 }
 
+void hr__meters_look(hr__allocator *allocator)
+{
+	hr__lock_take(&allocator->meter_lock);
+	hr__max(&allocator->peak, hr__meters_sum(allocator));
+	hr__lock_release(&allocator->meter_lock);
+}
+
 int64_t hr__meters_sum(const hr__allocator *allocator)
 {
 	int64_t sum = 0;

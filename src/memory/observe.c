@@ -13,12 +13,11 @@ void hr__watch_update(hr__cache *cache)
 	hr__store_relaxed(&cache->watch, cache->thread->scope_depth || hr__load_relaxed(&cache->allocator->usage->shared));
 }
 
-void hr__watch(hr__cache *cache, int64_t bytes)
+void hr__watch(const hr__allocator *allocator, hr__thread_state *thread, int64_t bytes)
 {
-	hr__thread_state *thread = cache->thread;
-	uint32_t device = hr__device_index(cache->allocator->device);
-	if (hr__load_relaxed(&cache->allocator->usage->shared)) hr__usage_add(cache->allocator->usage, bytes);
-	for (uint32_t i = 0; i < thread->scope_depth; i++) {
+	uint32_t device = hr__device_index(allocator->device);
+	if (hr__load_relaxed(&allocator->usage->shared)) hr__usage_add(allocator->usage, bytes);
+	for (uint32_t i = 0; thread && i < thread->scope_depth; i++) {
 		hr__scope_frame *frame = &thread->scopes[i];
 		if (frame->device != device) continue;
 		frame->totals.net_bytes += bytes;
@@ -147,6 +146,7 @@ hr_status hr_trace_start(const char *path)
 
 hr_status hr_trace_stop(void)
 {
+	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork, and a recording is its parent's; call hr_shutdown() first");
 	return hr__trace_close();
 }
 

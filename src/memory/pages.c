@@ -179,13 +179,14 @@ static hr_status unmap_pages(hr__shard *shard, hr__region *region, uint64_t addr
 	return HR_OK;
 }
 
-/* Maps [count] pages at [address]; all of them or none. */
-static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t address, uint32_t count)
+/* Maps [count] pages at [address]: all of them or none, except that a device which fails and then will not unmap either leaves some.
+ * *mapped says how many there are from [address] on. */
+static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t address, uint32_t count, uint32_t *mapped)
 {
 	hr__allocator *allocator = shard->allocator;
 	hr_status status = HR_OK;
 	hr__page_id *pages = region->pages + (address - region->address) / allocator->page;
-	uint32_t done = 0;
+	uint32_t done = *mapped = 0;
 	if (!hr__reserve(allocator, (int64_t)(count * allocator->page))) return over_limit(allocator);
 	while (done < count) {
 		hr__page_id batch[BATCH];
@@ -203,9 +204,10 @@ static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t addres
 	}
 	hr__reserve(allocator, -(int64_t)((count - done) * allocator->page));
 	tell_arenas(shard);
-	/* What was mapped was never used, so it is idle. Should even unmapping fail, the pages stay counted until the region closes. */
-	if (status && done) unmap_pages(shard, region, address, done);
-	if (!status) hr__note_reserved(allocator, address, (int64_t)(count * allocator->page));
+	if (done) hr__note_reserved(allocator, address, (int64_t)(done * allocator->page));
+	/* What was mapped was never used, so it is idle. */
+	if (status && done && unmap_pages(shard, region, address, done) == HR_OK) done = 0;
+	*mapped = done;
 	return status;
 }
 
@@ -287,8 +289,9 @@ hr_status hr__pool_grow(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_
 	hr_status status = find_place(shard, pool, size, alignment, &place);
 	if (status) return status;
 	hr__region *region = region_of(shard, hr__chunk_at(&shard->table, place.hole));
-	status = map_pages(shard, region, place.address, place.pages);
-	if (!status) hr__arena_map(&pool->arena, place.hole, place.address, place.pages * allocator->page);
+	uint32_t mapped;
+	status = map_pages(shard, region, place.address, place.pages, &mapped);
+	if (mapped) hr__arena_map(&pool->arena, place.hole, place.address, mapped * allocator->page);
 	return status;
 }
 

@@ -289,7 +289,8 @@ int hr__os_at_thread_exit(void (*run)(void *))
 	return hr__cas_acq_rel(&thread_exit_hook, &hook, run) || hook == run ? 0 : EEXIST;
 }
 
-int hr__os_at_thread_exit_set(void *value)
+/* Not inlined: gcc 12 crashes when its link-time inliner tries. Called once per thread. */
+__attribute__((noinline)) int hr__os_at_thread_exit_set(void *value)
 {
 	start();
 	if (thread_key_error != 0) return thread_key_error;

@@ -275,7 +275,7 @@ static void test_threads_that_hand_blocks_over_leave_nothing_behind(void)
 	for (unsigned workers = 2; workers <= THREADS_MAX; workers *= 2) {
 		simulate(&c, UINT64_C(1) << 34, 2 * MIB, 0, 1);
 		c.largest = 1 * MIB;
-		run_crew(&c, workers, 1, 4, hr_test_scaled(80000) / workers);
+		run_crew(&c, workers, 1, 8, hr_test_scaled(400000) / workers);
 	}
 }
 
@@ -285,7 +285,7 @@ static void test_threads_in_want_of_memory_leave_nothing_behind(void)
 	for (unsigned workers = 2; workers <= THREADS_MAX; workers *= 2) {
 		simulate(&c, 64 * MIB, 64 * KIB, 2 * MIB, 1);
 		c.largest = 512 * KIB;
-		run_crew(&c, workers, 1, 4, hr_test_scaled(20000) / workers);
+		run_crew(&c, workers, 1, 8, hr_test_scaled(100000) / workers);
 		CHECK_GT(c.refused, 0);
 	}
 }
@@ -295,7 +295,7 @@ static void test_threads_without_pages_leave_nothing_behind(void)
 	static crew c;
 	simulate(&c, 64 * MIB, 0, 24 * MIB, 1);
 	c.largest = 256 * KIB;
-	run_crew(&c, 4, 1, 4, hr_test_scaled(10000));
+	run_crew(&c, 4, 1, 8, hr_test_scaled(40000));
 }
 
 static void test_threads_on_two_allocators_of_a_device_leave_nothing_behind(void)
@@ -303,7 +303,7 @@ static void test_threads_on_two_allocators_of_a_device_leave_nothing_behind(void
 	static crew c;
 	simulate(&c, 64 * MIB, 64 * KIB, 0, 2);
 	c.largest = 512 * KIB;
-	run_crew(&c, 4, 2, 4, hr_test_scaled(10000));
+	run_crew(&c, 4, 2, 8, hr_test_scaled(40000));
 }
 
 static void test_threads_never_share_a_byte(void)
@@ -322,7 +322,7 @@ static void test_threads_never_share_a_byte(void)
 		c.allocator_count = 1;
 		c.real = true;
 		c.largest = 256 * KIB;
-		run_crew(&c, workers, 1, 2, hr_test_scaled(20000) / workers);
+		run_crew(&c, workers, 1, 4, hr_test_scaled(100000) / workers);
 	}
 }
 

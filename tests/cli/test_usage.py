@@ -1,0 +1,199 @@
+"""The command as such: help, versions, misspelt words, wrong values, output that cannot be written; devices; generate."""
+import os
+import pty
+import subprocess
+
+from command import COMMAND, ROOT, CommandTest, main, unpacked
+
+COMMANDS = ["replay", "devices", "generate"]
+TRACE = unpacked("resnet.csv")
+
+
+class Help(CommandTest):
+    def test_help_lists_every_command(self):
+        for arguments in (["--help"], ["-h"], ["help"]):
+            text = self.passes(*arguments)
+            for command in COMMANDS:
+                self.assertIn(command, text)
+
+    def test_every_command_has_help_with_examples(self):
+        for command in COMMANDS:
+            text = self.passes(command, "--help")
+            self.assertEqual(text, self.passes("help", command))
+            self.assertIn(f"usage: headroom {command}", text)
+            self.assertIn("Examples", text)
+            self.assertIn(f"headroom {command} ", text)
+            self.assertLess(max(map(len, text.splitlines())), 133)
+
+    def test_version_is_that_of_the_header(self):
+        numbers = [line.split()[2] for line in (ROOT / "include/headroom.h").read_text().splitlines() if line.startswith("#define HR_VERSION_")]
+        self.assertEqual(self.passes("--version"), f"headroom {'.'.join(numbers)}\n")
+
+
+class WrongUse(CommandTest):
+    def test_no_command(self):
+        self.fails(2, says="which command?")
+
+    def test_unknown_command_names_it_and_the_nearest(self):
+        self.fails(2, "repaly", says=['unknown command "repaly"', "did you mean replay?"])
+        self.fails(2, "help", "devcies", says=['"devcies"', "devices"])
+        self.assertNotIn("did you mean", self.fails(2, "zzzzzzzz", says="unknown command").stderr)
+
+    def test_unknown_option_names_it_and_the_nearest(self):
+        self.fails(2, "replay", TRACE, "--limt", "1G", says=['unknown option "--limt"', "--limit?", "headroom help replay"])
+        self.fails(2, "replay", TRACE, "--find", says=['"--find"', "--find-limit?"])
+        self.fails(2, "replay", TRACE, "-x", says='"-x"')
+        self.fails(2, "devices", "--jsno", says="--json?")
+        self.fails(2, "--verison", says='unknown option "--verison"')
+
+    def test_control_characters_do_not_reach_the_terminal(self):
+        result = self.fails(2, "re\033[31mplay", says="\\x1B[31m")
+        self.assertNotIn("\033", result.stderr)
+
+    def test_wrong_values(self):
+        cases = [
+            (["--limit", "12Q"], ["--limit", '"12Q"']), (["--limit", "-1"], ["negative"]), (["--limit", ""], ["empty"]),
+            (["--limit", "99999999999999999999"], ["--limit"]), (["--limit", "0"], ["--limit 0"]), (["--limit"], ["needs a value"]),
+            (["--limit=1G", "--limit=2G"], ["given twice"]), (["--json=yes"], ["--json takes no value"]),
+            (["--threads", "0"], ["--threads", "1 to 64"]), (["--threads", "two"], ['"two"']), (["--threads", "1000"], ['"1000"']),
+            (["--repeat", "0"], ["--repeat"]), (["--repeat", "1.5"], ['"1.5"']), (["--page", "3000"], ["power of two"]),
+            (["--page", "128"], ["at least 256"]), (["--device-index", "-1"], ["--device-index"]), (["other.csv"], ["other.csv", "TRACE"]),
+            (["--allocator", "bfg"], ["bfg", "bfc", "direct"]), (["--limit", "100"], ["page"]), (["--limit", "100TiB"], ["64 TiB"]),
+        ]
+        for arguments, says in cases:
+            with self.subTest(arguments=arguments):
+                self.fails(2, "replay", TRACE, *arguments, says=says)
+
+    def test_missing_operand(self):
+        self.fails(2, "replay", says=["TRACE is missing", "headroom help replay"])
+        self.fails(2, "devices", "GPU:0", says=["GPU:0", "options only"])
+
+    def test_a_double_dash_ends_the_options(self):
+        self.fails(2, "replay", "--", "--json", says="--json: cannot be opened")
+
+
+class Output(CommandTest):
+    def test_a_full_disk_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            for arguments in (["--help"], ["devices"], ["devices", "--json"], ["replay", TRACE, "--json", "--no-timing"],
+                              ["replay", TRACE, "--picture", "--no-timing"], ["generate", "--events", "10"], ["generate"]):
+                with self.subTest(arguments=arguments):
+                    self.fails(2, *arguments, stdout=full, says=["cannot write to standard output", "No space left"])
+        self.fails(2, "generate", "--out", "/dev/full", says=["/dev/full", "No space left"])
+
+    def on_terminal(self, *arguments, **env):
+        """What the command writes to a terminal."""
+        pid, fd = pty.fork()
+        if pid == 0:
+            os.environ.update({"TERM": "xterm", "COLUMNS": "80", "LC_ALL": "C.UTF-8"})
+            os.environ.pop("NO_COLOR", None)
+            os.environ.update(env)
+            os.execv(COMMAND, [COMMAND, *map(str, arguments)])
+        output = b""
+        while True:
+            try:
+                data = os.read(fd, 65536)
+            except OSError:
+                break
+            if not data:
+                break
+            output += data
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0, output)
+        os.close(fd)
+        return output.decode()
+
+    def test_colours_only_on_a_terminal_that_wants_them(self):
+        arguments = ["replay", TRACE, "--picture", "--no-timing"]
+        self.assertIn("\033[", self.on_terminal(*arguments))
+        self.assertNotIn("\033[", self.on_terminal(*arguments, NO_COLOR="1"))
+        self.assertNotIn("\033[", self.on_terminal(*arguments, TERM="dumb"))
+        self.assertNotIn("\033[", self.passes(*arguments))
+
+    def test_a_progress_bar_only_on_a_terminal(self):
+        trace = os.path.join(self.folder.name, "made.csv")
+        self.passes("generate", "--kind", "random", "--out", trace)
+        pass_ns = 100000 * self.json("replay", trace, "--repeat", 2)["ns_per_op"]
+        arguments = ["replay", trace, "--repeat", int(1.5e9 / pass_ns) + 2]
+        self.assertIn("timing", self.on_terminal(*arguments))
+        self.passes(*arguments)
+
+    def test_the_picture_fits_the_width(self):
+        for width in (40, 80, 200):
+            text = self.passes("replay", TRACE, "--picture", "--no-timing", env={"COLUMNS": str(width)})
+            drawn = [line for line in text.splitlines() if set(line.strip()) & set("█▓▒░") and "in use" not in line]
+            self.assertTrue(drawn)
+            self.assertLessEqual(max(map(len, drawn)), width)
+
+    def test_the_picture_can_do_without_unicode(self):
+        text = self.passes("replay", TRACE, "--picture", "--no-timing", env={"LC_ALL": "en_US.ISO-8859-1"})
+        self.assertTrue(text.isascii())
+        self.assertIn("####", text)
+
+
+class Devices(CommandTest):
+    def test_table_has_every_device(self):
+        text = self.passes("devices", env={"HEADROOM_EMULATED": "memory=256MiB,devices=2"})
+        for name in ("GPU:0", "GPU:1", "CPU:0", "SIM:0", "emulated", "256.0 MiB"):
+            self.assertIn(name, text)
+
+    def test_json_has_every_field(self):
+        devices = self.json("devices", env={"HEADROOM_EMULATED": "memory=256MiB,page=64KiB"})["devices"]
+        self.assertEqual([device["name"] for device in devices], ["GPU:0", "CPU:0", "SIM:0"])
+        self.assertEqual(set(devices[0]), {"name", "full_name", "backend", "description", "physical_index", "logical_count", "total_bytes",
+                                           "free_bytes", "limit_bytes", "reserved_bytes", "page_bytes"})
+        self.assertEqual((devices[0]["total_bytes"], devices[0]["page_bytes"]), (256 << 20, 64 << 10))
+
+    def test_bad_settings_are_named(self):
+        self.fails(2, "devices", env={"HEADROOM_EMULATED": "memory=lots"}, says=["HEADROOM_EMULATED", "lots"])
+
+
+class Generate(CommandTest):
+    def test_the_same_arguments_give_the_same_trace(self):
+        for kind in ("train", "serve", "random"):
+            with self.subTest(kind=kind):
+                arguments = ["generate", "--kind", kind, "--events", "5000", "--streams", "3", "--seed", "7"]
+                first = self.passes(*arguments)
+                self.assertEqual(first, self.passes(*arguments))
+                self.assertNotEqual(first, self.passes(*arguments[:-1], "8"))
+                self.assertEqual(len(first.splitlines()), 5001)
+
+    def test_every_kind_replays(self):
+        for kind in ("train", "serve", "random"):
+            for streams, threads in ((1, 1), (4, 1), (70, 3)):
+                with self.subTest(kind=kind, streams=streams, threads=threads):
+                    path = os.path.join(self.folder.name, "made.csv")
+                    self.passes("generate", "--kind", kind, "--events", 4000, "--streams", streams, "--threads", threads, "--out", path)
+                    replay = self.json("replay", path, "--repeat", 1)
+                    self.assertEqual((replay["events"], replay["failed_allocs"]), (4000, 0))
+                    self.assertEqual(replay["format"], "RMM log" if threads > 1 else "CSV")
+                    self.assertLessEqual(replay["streams"], streams)
+                    if kind == "random":
+                        self.assertEqual(replay["streams"], streams)
+
+    def test_one_event_is_enough(self):
+        for kind in ("train", "serve", "random"):
+            self.assertEqual(len(self.passes("generate", "--kind", kind, "--events", 1).splitlines()), 2)
+        self.assertEqual(len(self.passes("generate", "--threads", 5, "--events", 3).splitlines()), 4)
+
+    def test_wrong_values(self):
+        self.fails(2, "generate", "--kind", "trian", says=['"trian"', "did you mean train?"])
+        self.fails(2, "generate", "--events", "0", says="--events")
+        self.fails(2, "generate", "--events", "100000001", says="--events")
+        self.fails(2, "generate", "--streams", "999", says="--streams")
+        self.fails(2, "generate", "--seed", "x", says='"x"')
+        self.fails(2, "generate", "--out", self.folder.name, says=["cannot write", "directory"])
+        self.fails(2, "generate", "--out", "/nonexistent/file", says="No such file")
+
+
+class Demo(CommandTest):
+    def test_the_demo_shows_statistics_and_a_picture(self):
+        text = self.passes("replay", unpacked("gpt2.csv"), "--find-limit", "--picture", "--repeat", 3)
+        for part in ("peak", "least limit", "ns", "p99", "num_allocs", "Live bytes", "region 1", "in use"):
+            self.assertIn(part, text)
+        demo = (ROOT / "tools/demo.sh").read_text()
+        self.assertEqual(subprocess.run(["bash", "-n", ROOT / "tools/demo.sh"]).returncode, 0)
+        self.assertIn("--picture", demo)
+
+
+if __name__ == "__main__":
+    main()
