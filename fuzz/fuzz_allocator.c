@@ -203,6 +203,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		look(&s, &stats);
 	}
 	MUST(hr_allocator_check(s.allocator) == HR_OK);
+	look(&s, &stats);
 	if (s.bfc) {
 		chunk_census census = { .page = s.page };
 		census_take(s.allocator, &stats, &census);

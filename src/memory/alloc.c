@@ -31,21 +31,27 @@ static inline void observe_free(hr__cache *cache, uint64_t address, uint64_t siz
 	hr__observe(cache->allocator, cache, -(int64_t)size);
 }
 
-/* Hands out a kept chunk of [units], or NULL when there is none (then *none is set), or it is not simply usable on the stream. */
-static inline void *alloc_cached(hr__cache *cache, const hr_request *request, uint64_t units, bool *none)
+/* Streams that used a chunk before and that the new one may have to wait for. */
+struct pending {
+	uint64_t streams, epoch;
+};
+
+/* Hands out a kept chunk of [units]; NULL when there is none (then *none is set), or the thread has reached its level. */
+static inline void *alloc_cached(hr__cache *cache, const hr_request *request, uint64_t units, struct pending *pending, bool *none)
 {
 	int64_t size = (int64_t)(units << cache->shift);
 	if (HR_UNLIKELY(!hr__cache_enter(cache))) return NULL;
 	hr__chunk_id id = cache->bins[units];
 	int64_t used = hr__load_relaxed(&cache->meter.used) + size;
 	hr__chunk *chunk = &cache->chunks[id];
-	if (HR_UNLIKELY(!id || used > hr__load_relaxed(&cache->meter.level) || (chunk->streams & ~(UINT64_C(1) << request->stream)))) {
+	if (HR_UNLIKELY(!id || used > hr__load_relaxed(&cache->meter.level))) {
 		*none = !id;
 		hr__cache_leave(cache);
 		return NULL;
 	}
 	HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_CACHED && chunk->size == (uint64_t)size);
 	cache->bins[units] = chunk->link;
+	*pending = (struct pending){ chunk->streams & ~(UINT64_C(1) << request->stream), chunk->epoch };
 	hr__chunk_describe(chunk, request);
 	hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
 
@@ -61,8 +67,8 @@ static inline void *alloc_cached(hr__cache *cache, const hr_request *request, ui
 	return address;
 }
 
-/* Takes from the free chunks of a pool of the thread's shard; NULL when there is no such chunk, or there is more to it than that. */
-static inline void *alloc_from(hr__pool *pool, hr__cache *cache, const hr_request *request, uint64_t size)
+/* Takes from the free chunks of a pool of the thread's shard; NULL when there is no such chunk, or no record for it. */
+static inline void *alloc_from(hr__pool *pool, hr__cache *cache, const hr_request *request, uint64_t size, struct pending *pending)
 {
 	hr__shard *shard = cache->shard;
 	hr__lock_take(&shard->lock);
@@ -70,10 +76,7 @@ static inline void *alloc_from(hr__pool *pool, hr__cache *cache, const hr_reques
 	hr__chunk_id id = hr__arena_take(&pool->arena, size, 0);
 	if (HR_UNLIKELY(!id)) goto no;
 	hr__chunk *chunk = &cache->chunks[id];
-	if (HR_UNLIKELY(chunk->streams & ~(UINT64_C(1) << request->stream))) {
-		hr__arena_give(&pool->arena, id);
-		goto no;
-	}
+	*pending = (struct pending){ chunk->streams & ~(UINT64_C(1) << request->stream), chunk->epoch };
 	hr__chunk_describe(chunk, request);
 	uint64_t address = hr__chunk_address(chunk);
 	hr__lookup_insert(&shard->lookup, address, id);
@@ -111,6 +114,25 @@ static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void
 	return HR_OK;
 }
 
+/* Makes the stream of a request wait for those that used its block before. Should the device refuse, the block goes back. */
+static hr_status order(hr__cache *cache, const hr_request *request, void *address, const struct pending *pending)
+	__attribute__((noinline));
+static hr_status order(hr__cache *cache, const hr_request *request, void *address, const struct pending *pending)
+{
+	int64_t waits = 0;
+	hr__shard *shard = cache->shard;
+	hr_status status = hr__device_order(cache->allocator->device, request->stream, pending->streams, pending->epoch, &waits);
+	if (HR_LIKELY(!status && !waits)) return HR_OK;
+	hr__lock_take(&shard->lock);
+	hr__owner_add(&shard->stats.waits, waits);
+	hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, (uintptr_t)address);
+	if (status) hr__chunk_at(&shard->table, id)->streams |= pending->streams; /* they are not done with it */
+	hr__lock_release(&shard->lock);
+	if (!status) return HR_OK;
+	hr_free((hr_allocator){ cache->allocator->id }, address, request->stream);
+	return hr__refuse(cache->allocator, status);
+}
+
 hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
 {
 	hr__cache *cache = cache_of(handle);
@@ -121,18 +143,23 @@ hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
 		if (request->alignment > (size_t)cache->round + 1) return alloc_slow(handle, request, out);
 	}
 	void *address = NULL;
+	struct pending pending;
 	if (request->bytes - 1 < HR__SMALL_MAX) {
 		if (HR_LIKELY(cache->capacity)) {
 			uint64_t units = (request->bytes + cache->round) >> cache->shift;
 			bool none = false;
-			address = alloc_cached(cache, request, units, &none);
+			address = alloc_cached(cache, request, units, &pending, &none);
 			if (HR_UNLIKELY(none))
-				address = alloc_from(&cache->shard->small, cache, request, units << cache->shift);
+				address = alloc_from(&cache->shard->small, cache, request, units << cache->shift, &pending);
 		}
 	} else if (HR_LIKELY(cache->bin_count && request->bytes - 1 < (UINT64_C(1) << 48))) {
-		address = alloc_from(&cache->shard->large, cache, request, (request->bytes + cache->round) & ~(uint64_t)cache->round);
+		address = alloc_from(&cache->shard->large, cache, request, (request->bytes + cache->round) & ~(uint64_t)cache->round, &pending);
 	}
 	if (HR_UNLIKELY(!address)) return alloc_slow(handle, request, out);
+	if (HR_UNLIKELY(pending.streams)) {
+		hr_status status = order(cache, request, address, &pending);
+		if (status) return status;
+	}
 	*out = address;
 	return HR_OK;
 }

@@ -284,7 +284,7 @@ static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t stream
 	hr__lock_release(&shard->lock);
 }
 
-/* The chunk that a cache keeps for this size although alloc.c could not simply use it: its level is reached, or the stream must wait.
+/* The chunk that a cache keeps for this size although alloc.c could not simply use it: the thread has reached its level.
  * The lock of its shard is held when it succeeds. */
 static bool take_kept(struct attempt *attempt, hr__cache *cache)
 {
