@@ -483,7 +483,8 @@ HR_API hr_status hr_register_allocator(const char *name, const hr_custom_allocat
 	X(bytes_stitched, "bytes of pages so remapped")                                                                                 \
 	X(num_stream_waits, "times one stream had to wait for another to reuse memory")                                                 \
 	X(num_trims, "times caches were emptied and free memory released, asked for or under pressure")                                 \
-	X(num_live_at_reset, "blocks that were allocated when the statistics were last reset")
+	X(num_live_at_reset, "blocks that were allocated when the statistics were last reset")                                          \
+	X(page_table_bytes, "host memory that says which page is mapped where: 4 bytes for each page reserved")
 
 /* fragmentation is apart because it is a fraction: 1 - largest_free_block / bytes_free, 0 when nothing is free. */
 typedef struct hr_stats {

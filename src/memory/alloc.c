@@ -18,19 +18,6 @@ static inline hr__cache *cache_of(hr_allocator handle)
 	return HR_LIKELY(cache && hr__load_relaxed(&cache->id) == handle.id) ? cache : NULL;
 }
 
-/* What happens to a block besides allocating it: rarely anything. */
-static inline void observe_alloc(hr__cache *cache, const hr_request *request, const hr__chunk *chunk)
-{
-	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, hr__chunk_address(chunk), chunk->size);
-	hr__observe(cache->allocator, cache, (int64_t)chunk->size);
-}
-
-static inline void observe_free(hr__cache *cache, uint64_t address, uint64_t size, hr_stream stream)
-{
-	if (hr__trace_is_on()) hr__trace_free((uint32_t)cache->allocator->id, address, stream);
-	hr__observe(cache->allocator, cache, -(int64_t)size);
-}
-
 /* Streams that used a chunk before and that the new one may have to wait for. */
 struct pending {
 	uint64_t streams, epoch;
@@ -61,8 +48,9 @@ static inline void *alloc_cached(hr__cache *cache, const hr_request *request, ui
 	hr__owner_add(&cache->allocs, 1);
 	hr__owner_add(&cache->requested, (int64_t)request->bytes);
 	if (HR_UNLIKELY(size > hr__load_relaxed(&cache->largest))) hr__store_relaxed(&cache->largest, size);
-	observe_alloc(cache, request, chunk);
 	void *address = (void *)(uintptr_t)hr__chunk_address(chunk);
+	hr__observe(cache->allocator, cache, size);
+	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, (uintptr_t)address, (uint64_t)size);
 	hr__cache_leave(cache);
 	return address;
 }
@@ -86,7 +74,7 @@ static inline void *alloc_from(hr__pool *pool, hr__cache *cache, const hr_reques
 	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
 	hr__max(&shard->stats.largest, (int64_t)size);
 	hr__lock_release(&shard->lock);
-	observe_alloc(cache, request, chunk);
+	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, address, size);
 	return (void *)(uintptr_t)address;
 no:
 	hr__lock_release(&shard->lock);
@@ -195,7 +183,7 @@ static inline bool free_to_arena(hr__cache *cache, hr__chunk_id id, uint64_t add
 		return false;
 	}
 	uint64_t size = chunk->size;
-	observe_free(cache, address, size, stream);
+	if (hr__trace_is_on()) hr__trace_free((uint32_t)cache->allocator->id, address, stream);
 	hr__owner_add(&shard->stats.frees, 1);
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 	chunk->epoch = hr__device_epoch(cache->allocator->device);
@@ -229,7 +217,8 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 		return free_slow(handle, address, stream);
 	}
 	int64_t size = (int64_t)chunk->size;
-	observe_free(cache, address, (uint64_t)size, stream);
+	hr__observe(cache->allocator, cache, -size);
+	if (hr__trace_is_on()) hr__trace_free((uint32_t)cache->allocator->id, address, stream);
 	hr__owner_add(&cache->requested, -(int64_t)chunk->requested);
 	hr__owner_add(&cache->frees, 1);
 	chunk->epoch = hr__device_epoch(cache->allocator->device);

@@ -342,6 +342,13 @@ static inline bool hr__meter_allows(const hr__meter *meter, int64_t bytes)
 	return hr__load_relaxed(&meter->used) + bytes <= hr__load_relaxed(&meter->level);
 }
 
+/* What is to be done with every block besides: rarely anything. A thread that could not get a cache has nothing to tell it so.
+ * Under the shard's lock or in the cache's busy section, so that nobody begins to watch between a block and its account. */
+static inline void hr__observe(const hr__allocator *allocator, hr__cache *cache, int64_t bytes)
+{
+	if (HR_UNLIKELY(!cache || hr__load_relaxed(&cache->watch))) hr__watch(allocator, hr__thread_self, bytes);
+}
+
 /* Accounts for [bytes] handed out (or taken back: negative) under the shard's lock, and keeps the peak. [cache] (may be NULL) is the
  * calling thread's. A small block goes to the thread's own meter, as it does when it comes from the cache: so the two meters do not
  * drift apart, and their levels are seldom reached. */
@@ -351,6 +358,7 @@ static inline void hr__account(hr__shard *shard, hr__cache *cache, int64_t bytes
 	bool small = cache && bytes <= HR__SMALL_MAX && bytes >= -(int64_t)HR__SMALL_MAX;
 	hr__meter *meter = small ? &cache->meter : &shard->meter;
 	int64_t now = hr__load_relaxed(&meter->used) + bytes;
+	if (bytes) hr__observe(allocator, cache, bytes);
 	if (HR_LIKELY(cache && hr__load_relaxed(&allocator->cache_count) == 1)) {
 		int64_t rest = HR_LIKELY(hr__load_relaxed(&allocator->open_shards) == 1) ? 0 : hr__meters_of_others(shard);
 		int64_t high = hr__load_relaxed(&shard->meter.used) + hr__load_relaxed(&cache->high);
@@ -363,12 +371,6 @@ static inline void hr__account(hr__shard *shard, hr__cache *cache, int64_t bytes
 	if (bytes > 0 && HR_UNLIKELY(!hr__meter_allows(meter, bytes))) hr__meter_raise(allocator, meter, bytes);
 	hr__store_relaxed(&meter->used, now);
 	if (HR_UNLIKELY(!cache)) hr__meters_look(allocator);
-}
-
-/* What is to be done with every block besides: rarely anything. A thread that could not get a cache has nothing to tell it so. */
-static inline void hr__observe(const hr__allocator *allocator, hr__cache *cache, int64_t bytes)
-{
-	if (HR_UNLIKELY(!cache || hr__load_relaxed(&cache->watch))) hr__watch(allocator, hr__thread_self, bytes);
 }
 
 /* Fills in what a request says about a chunk that it got. */

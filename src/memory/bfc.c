@@ -357,7 +357,6 @@ hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_req
 	}
 	uint64_t address = hr__chunk_address(hr__chunk_at(&attempt.shard->table, attempt.id));
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, address, attempt.size);
-	hr__observe(allocator, cache, (int64_t)attempt.size);
 	*out = (void *)(uintptr_t)address;
 	return HR_OK;
 }
@@ -403,7 +402,6 @@ hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t addr
 	hr__account(shard, cache, -(int64_t)size);
 	hr__give_back(shard, id);
 	hr__lock_release(&shard->lock);
-	hr__observe(allocator, cache, -(int64_t)size);
 	return HR_OK;
 }
 

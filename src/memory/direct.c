@@ -168,7 +168,6 @@ hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_
 		return status;
 	}
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, address, bytes);
-	hr__observe(allocator, cache, (int64_t)bytes);
 	*out = (void *)(uintptr_t)address;
 	return HR_OK;
 }
@@ -226,7 +225,6 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 	if (status) return status;
 	free_table(allocator, bytes, pages);
 	hr__reserve(allocator, -(int64_t)bytes);
-	hr__observe(allocator, cache, -(int64_t)bytes);
 	return HR_OK;
 }
 

@@ -232,7 +232,7 @@ static void snapshot(hr__allocator *allocator, hr_stats *stats)
 	stats->bytes_limit = stats->bytes_reservable_limit = (int64_t)allocator->limit;
 	stats->bytes_reserved = hr__load_relaxed(&allocator->reserved);
 	stats->peak_bytes_reserved = hr__load_relaxed(&allocator->peak_reserved);
-	if (allocator->page) stats->metadata_bytes += stats->bytes_reserved / (int64_t)allocator->page * (int64_t)sizeof(hr__page_id);
+	if (allocator->page) stats->page_table_bytes = stats->bytes_reserved / (int64_t)allocator->page * (int64_t)sizeof(hr__page_id);
 	read_custom(allocator, stats);
 	derive(stats);
 }
