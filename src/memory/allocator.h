@@ -245,6 +245,8 @@ void hr__cache_keep(hr__cache *cache, hr__chunk_id list);
 void hr__caches_empty(hr__allocator *allocator);
 /* Empties them and makes them strangers to the allocator, which is about to go. Without locks. */
 void hr__caches_detach(hr__allocator *allocator);
+/* Waits until the owner is not in the busy section it is in now. After a heavy barrier. */
+void hr__cache_wait_idle(const hr__cache *cache);
 /* Waits until no thread is in the busy section it is in now. With or without a shard's lock, not meter_lock. */
 void hr__caches_quiesce(hr__allocator *allocator);
 void hr__caches_stop(hr__allocator *allocator);  /* takes caches_lock, stops every cache */
@@ -370,6 +372,8 @@ static inline void hr__account(hr__shard *shard, hr__cache *cache, int64_t bytes
 	}
 	if (bytes > 0 && HR_UNLIKELY(!hr__meter_allows(meter, bytes))) hr__meter_raise(allocator, meter, bytes);
 	hr__store_relaxed(&meter->used, now);
+	hr__light_barrier(); /* the level may have been lowered since: meter.c */
+	if (HR_UNLIKELY(now > hr__load_relaxed(&meter->level))) hr__meter_raise(allocator, meter, 0);
 	if (HR_UNLIKELY(!cache)) hr__meters_look(allocator);
 }
 

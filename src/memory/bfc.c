@@ -27,7 +27,8 @@ struct attempt {
 	hr__shard *shard;     /* whose lock is held, and where [id] was found */
 	bool small;           /* which pool it should come from */
 	uint64_t size, alignment;
-	hr__chunk_id id;      /* what was found */
+	hr__chunk_id id;      /* what was found, */
+	uint64_t address;     /* and where */
 	enum hr__source source;
 	hr_status error;      /* the first failure that is not just a lack of room */
 	char message[256];    /* its message */
@@ -258,8 +259,9 @@ static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_req
 	hr__chunk *chunk = hr__chunk_at(&shard->table, attempt->id);
 	uint64_t pending = chunk->streams & ~(UINT64_C(1) << request->stream);
 	*epoch = chunk->epoch;
+	attempt->address = hr__chunk_address(chunk);
 	hr__chunk_describe(chunk, request);
-	hr__lookup_insert(&shard->lookup, hr__chunk_address(chunk), attempt->id);
+	hr__lookup_insert(&shard->lookup, attempt->address, attempt->id);
 	hr__account(shard, cache, (int64_t)attempt->size);
 	hr__owner_add(&shard->stats.allocs, 1);
 	hr__owner_add(&shard->stats.sources[attempt->source], 1);
@@ -355,9 +357,8 @@ hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_req
 		hr_status status = wait_for_streams(&attempt, cache, request->stream, pending, epoch);
 		if (status) return status;
 	}
-	uint64_t address = hr__chunk_address(hr__chunk_at(&attempt.shard->table, attempt.id));
-	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, address, attempt.size);
-	*out = (void *)(uintptr_t)address;
+	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, attempt.address, attempt.size);
+	*out = (void *)(uintptr_t)attempt.address;
 	return HR_OK;
 }
 

@@ -157,7 +157,7 @@ static void leave(hr__allocator *allocator, hr__cache *cache)
 
 /* ---- stopping ---- */
 
-static void wait_idle(const hr__cache *cache)
+void hr__cache_wait_idle(const hr__cache *cache)
 {
 	for (unsigned attempt = 0; hr__load_acquire(&cache->busy); attempt++) hr__lock_wait(attempt);
 }
@@ -167,7 +167,7 @@ void hr__caches_stop(hr__allocator *allocator)
 	hr__lock_take(&allocator->caches_lock);
 	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) hr__store_relaxed(&cache->stop, 1);
 	hr__heavy_barrier();
-	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) wait_idle(cache);
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) hr__cache_wait_idle(cache);
 }
 
 void hr__caches_start(hr__allocator *allocator)
@@ -180,7 +180,7 @@ void hr__caches_quiesce(hr__allocator *allocator)
 {
 	hr__heavy_barrier();
 	hr__lock_take(&allocator->meter_lock); /* the list stands still; nobody in a busy section waits for this lock */
-	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) wait_idle(cache);
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) hr__cache_wait_idle(cache);
 	hr__lock_release(&allocator->meter_lock);
 }
 

@@ -11,9 +11,10 @@
  * tight: those more than HR__SLACK above their [used] are lowered. What remains is at most HR__SLACK too high for each meter, and becomes
  * the peak. In a program that does the same again and again nobody passes his level any more, and no line is written that others read.
  *
- * How it stays an upper bound: the owner of a meter that is lowered may be handing out a block at that very moment, having seen the old
- * level. After a heavy barrier its store is visible and it sees the new level. So [used] is read again, and a level that was passed
- * meanwhile is put above it. */
+ * How it stays an upper bound: whoever accounts for a block may have seen the old level of a meter that is being lowered. After a heavy
+ * barrier whoever begins sees the new one. The owner of a cache who began before is waited for; then his [used] is read again, and a
+ * level that it passed is put above it. Who accounts under a shard's lock cannot be waited for, since he may be waiting for meter_lock;
+ * he looks at the level once more afterwards, and at least one of the two sees what the other did. */
 #include "memory/allocator.h"
 
 static bool lower(hr__meter *meter)
@@ -38,7 +39,10 @@ void hr__meters_evaluate(hr__allocator *allocator)
 	HR_ASSERT(hr__lock_is_held(&allocator->meter_lock));
 	HR__EACH_SHARD(allocator, shard) lowered |= lower(&shard->meter);
 	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) lowered |= lower(&cache->meter);
-	if (lowered) hr__heavy_barrier();
+	if (lowered) {
+		hr__heavy_barrier();
+		for (hr__cache *cache = allocator->caches; cache; cache = cache->next) hr__cache_wait_idle(cache);
+	}
 	HR__EACH_SHARD(allocator, shard) levels += settled_level(&shard->meter);
 	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) levels += settled_level(&cache->meter);
 	hr__store_relaxed(&allocator->levels, levels);
