@@ -306,7 +306,7 @@ typedef struct hr_allocator_options {
 	bool allow_growth;
 
 	/* bfc: true (default) keeps small freed blocks (64 KiB and less) with the thread that freed them, so that threads stay out of
-	 * each other's way. At most 4 MiB per thread, and 1/256 of the limit; given up before a request fails. */
+	 * each other's way. At most 16 MiB per thread, and 1/256 of the limit; given up before a request fails. */
 	bool thread_cache;
 
 	/* bfc, on devices with pages: true (default) lets free pages that are apart be mapped side by side when nothing else fits. */
@@ -352,7 +352,10 @@ typedef struct hr_request {
  *
  * HR_INVALID_ARGUMENT  bytes 0 or above 2^48, alignment not a power of two or above 2^40, struct_size or stream unknown
  * HR_OUT_OF_MEMORY     no room within the limit; the message says what was asked, what is free and the largest free block
- * HR_CLOSED, HR_FORKED, HR_DEVICE_ERROR, HR_NO_HOST_MEMORY */
+ * HR_UNSUPPORTED       "direct": the device does not align as asked
+ * HR_TOO_MANY          2^24 blocks in one part of the allocator, or 256 regions of a device without pages
+ * HR_CORRUPT           a custom allocator gave an address that is in use, or not aligned
+ * HR_CLOSED, HR_FORKED, HR_DEVICE_ERROR, HR_NO_HOST_MEMORY, HR_IO (the system refused something) */
 HR_API hr_status hr_alloc(hr_allocator allocator, const hr_request *request, void **out);
 
 /* hr_alloc with nothing but a size. */
@@ -384,7 +387,8 @@ typedef struct hr_allocation_info {
 HR_API hr_status hr_allocation_get_info(hr_allocator allocator, const void *address, hr_allocation_info *info);
 
 /* Empties the caches and gives memory that is free back to the device: whole free pages, or whole free regions where there are no
- * pages. *released (may be NULL) gets the bytes given back. Waits for streams that may still use that memory. */
+ * pages. *released (may be NULL) gets the bytes given back. Waits for streams that may still use that memory. An error is the device's or the
+ * system's; what could be given back is given back. */
 HR_API hr_status hr_allocator_trim(hr_allocator allocator, uint64_t *released);
 
 /* Verifies every structure of the allocator. HR_OK, or HR_CORRUPT with the number of the first violated invariant in the message.
@@ -400,7 +404,8 @@ typedef struct hr_custom_stats {
 	uint64_t largest_free;   /* 0 = it does not know */
 } hr_custom_stats;
 
-/* A user's allocator. Statistics, the ledger and traces are kept by Headroom around it: it only has to find memory. */
+/* A user's allocator. Statistics, the ledger and traces are kept by Headroom around it: it only has to find memory. Its functions may
+ * use other allocators of Headroom. */
 typedef struct hr_custom_allocator {
 	size_t struct_size;
 

@@ -204,33 +204,39 @@ hr_status hr__device_order(hr__device *device, hr_stream stream, uint64_t mask, 
 	return status;
 }
 
-/* Events on all of them first, then the waiting: otherwise each wait would let the next stream's queue grow. */
+/* Events on all of them first, then the waiting: otherwise each wait would let the next stream's queue grow. A stream for which there
+ * is no event is waited for as a whole. Every stream is waited for, whatever happens to the others: who asks is about to take memory
+ * away. The first error is returned. */
 hr_status hr__device_wait_idle(hr__device *device, uint64_t mask, uint64_t epoch)
 {
 	hr__physical *physical = device->physical;
 	hr__streams *streams = physical->streams;
 	hr_native_event events[HR_STREAM_MAX];
-	uint64_t epochs[HR_STREAM_MAX], marked = 0;
+	uint64_t epochs[HR_STREAM_MAX], marked = 0, unmarked = 0;
 	hr_status status = HR_OK;
 	if (!hr__has_streams(physical)) return HR_OK;
 
 	hr__lock_take(&physical->stream_lock);
-	for (mask &= hr__load_relaxed(&physical->stream_mask); mask && status == HR_OK; mask &= mask - 1) {
+	for (mask &= hr__load_relaxed(&physical->stream_mask); mask; mask &= mask - 1) {
 		hr_stream stream = lowest(mask);
 		if (hr__load_relaxed(&streams->done[stream]) > epoch) continue;
-		status = mark(physical, stream, &events[stream], &epochs[stream]);
-		if (status == HR_OK) marked |= bit(stream);
+		if (mark(physical, stream, &events[stream], &epochs[stream]) == HR_OK) marked |= bit(stream);
+		else unmarked |= bit(stream);
 	}
 	hr__lock_release(&physical->stream_lock);
 
 	for (; marked; marked &= marked - 1) {
 		hr_stream stream = lowest(marked);
-		hr_status waited = status == HR_OK ? hr__call_event_synchronize(physical, events[stream]) : status;
+		hr_status waited = hr__call_event_synchronize(physical, events[stream]);
 		hr__lock_take(&physical->stream_lock);
 		if (waited == HR_OK) raise_to(&streams->done[stream], epochs[stream]);
 		put_event(physical, events[stream]);
 		hr__lock_release(&physical->stream_lock);
-		status = waited;
+		if (waited != HR_OK) unmarked |= bit(stream);
+	}
+	for (; unmarked; unmarked &= unmarked - 1) {
+		hr_status waited = hr__call_stream_synchronize(physical, native_of(physical, lowest(unmarked)));
+		if (status == HR_OK) status = waited;
 	}
 	return status;
 }

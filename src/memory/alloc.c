@@ -102,10 +102,11 @@ static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void
 	return HR_OK;
 }
 
-/* Makes the stream of a request wait for those that used its block before. Should the device refuse, the block goes back. */
-static hr_status order(hr__cache *cache, const hr_request *request, void *address, const struct pending *pending)
+/* Makes the stream of a request wait for those that used its block before. Should the device refuse, the block goes back, and the
+ * request counts as refused: [source] says what it was counted as. */
+static hr_status order(hr__cache *cache, const hr_request *request, void *address, const struct pending *pending, enum hr__source source)
 	__attribute__((noinline));
-static hr_status order(hr__cache *cache, const hr_request *request, void *address, const struct pending *pending)
+static hr_status order(hr__cache *cache, const hr_request *request, void *address, const struct pending *pending, enum hr__source source)
 {
 	int64_t waits = 0;
 	hr__shard *shard = cache->shard;
@@ -118,7 +119,12 @@ static hr_status order(hr__cache *cache, const hr_request *request, void *addres
 	hr__lock_release(&shard->lock);
 	if (!status) return HR_OK;
 	hr_free((hr_allocator){ cache->allocator->id }, address, request->stream);
-	return hr__refuse(cache->allocator, status);
+	hr__lock_take(&shard->lock);
+	hr__owner_add(&shard->stats.frees, -1);
+	hr__owner_add(&shard->stats.failed, 1);
+	hr__owner_add(&shard->stats.sources[source], -1);
+	hr__lock_release(&shard->lock);
+	return status;
 }
 
 hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
@@ -132,12 +138,14 @@ hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
 	}
 	void *address = NULL;
 	struct pending pending;
+	enum hr__source source = HR__SOURCE_FREE_CHUNK;
 	if (request->bytes - 1 < HR__SMALL_MAX) {
 		if (HR_LIKELY(cache->capacity)) {
 			uint64_t units = (request->bytes + cache->round) >> cache->shift;
 			bool none = false;
 			address = alloc_cached(cache, request, units, &pending, &none);
-			if (HR_UNLIKELY(none))
+			if (HR_LIKELY(!none)) source = HR__SOURCE_CACHE;
+			else
 				address = alloc_from(&cache->shard->small, cache, request, units << cache->shift, &pending);
 		}
 	} else if (HR_LIKELY(cache->bin_count && request->bytes - 1 < (UINT64_C(1) << 48))) {
@@ -145,7 +153,7 @@ hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
 	}
 	if (HR_UNLIKELY(!address)) return alloc_slow(handle, request, out);
 	if (HR_UNLIKELY(pending.streams)) {
-		hr_status status = order(cache, request, address, &pending);
+		hr_status status = order(cache, request, address, &pending, source);
 		if (status) return status;
 	}
 	*out = address;
@@ -213,6 +221,11 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 	/* Of two threads that free the same block at once, one must lose. */
 	uint8_t expected = HR__CHUNK_IN_USE;
 	if (HR_UNLIKELY(!hr__cas_acquire(&chunk->state, &expected, HR__CHUNK_CACHED))) {
+		hr__cache_leave(cache);
+		return free_slow(handle, address, stream);
+	}
+	if (HR_UNLIKELY(hr__chunk_address(chunk) != address)) { /* it was the loser, and the record is another block's by now */
+		hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
 		hr__cache_leave(cache);
 		return free_slow(handle, address, stream);
 	}

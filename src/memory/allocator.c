@@ -22,6 +22,7 @@
 static struct {
 	hr__lock lock;
 	_Atomic(hr__allocator *) slots[HR__ALLOCATORS_MAX]; /* written under lock */
+	hr__atomic_u64 ids[HR__ALLOCATORS_MAX];              /* of the allocator in each slot, 0 = none; written under lock */
 	uint64_t generation;                                 /* under lock; never reset */
 	hr__custom customs[CUSTOM_MAX];                      /* under lock */
 	uint32_t custom_count;
@@ -33,8 +34,8 @@ static struct {
 hr__allocator *hr__allocator_of(hr_allocator handle, hr_status *why)
 {
 	uint32_t slot = handle.id % HR__ALLOCATORS_MAX;
-	hr__allocator *allocator = hr__load_acquire(&registry.slots[slot]);
-	if (HR_LIKELY(allocator && allocator->id == handle.id)) return allocator;
+	/* The id is compared before the pointer is followed: what a stale handle's slot points at now may be going away. */
+	if (HR_LIKELY(handle.id && hr__load_acquire(&registry.ids[slot]) == handle.id)) return hr__load_relaxed(&registry.slots[slot]);
 	if (hr__forked) *why = hr__fail(HR_FORKED, "this process is a fork of the one that made the allocator; call hr_shutdown() first");
 	else if (!handle.id) *why = hr__fail(HR_CLOSED, "the allocator handle is zero: it was never set");
 	else *why = hr__fail(HR_CLOSED, "the allocator handle %#llx was closed, or never was one", (unsigned long long)handle.id);
@@ -71,7 +72,10 @@ void hr__allocators_visit(hr__device *device, void (*visit)(hr__allocator *, voi
 static void forget_in_child(void)
 {
 	hr__threads_forget();
-	for (uint32_t slot = 0; slot < HR__ALLOCATORS_MAX; slot++) hr__store_relaxed(&registry.slots[slot], NULL);
+	for (uint32_t slot = 0; slot < HR__ALLOCATORS_MAX; slot++) {
+		hr__store_relaxed(&registry.ids[slot], 0);
+		hr__store_relaxed(&registry.slots[slot], NULL);
+	}
 	hr__lock_init(&registry.lock, HR__RANK_REGISTRY);
 	hr__trace_forget();
 }
@@ -161,23 +165,30 @@ void hr_allocator_options_init(hr_allocator_options *options)
 		                                .stitch = true };
 }
 
+/* A user's kind of that name. */
+static hr_status custom_of(hr__allocator *allocator, const char *name)
+{
+	char known[256];
+	size_t used = (size_t)snprintf(known, sizeof known, "bfc, direct");
+	hr__lock_take(&registry.lock);
+	for (uint32_t i = 0; i < registry.custom_count && !allocator->kind; i++) {
+		if (!strcmp(name, registry.customs[i].name)) {
+			allocator->kind = HR__KIND_CUSTOM;
+			allocator->custom = registry.customs[i];
+		}
+		if (used < sizeof known - 40) used += (size_t)snprintf(known + used, sizeof known - used, ", %s", registry.customs[i].name);
+	}
+	hr__lock_release(&registry.lock);
+	if (allocator->kind) return HR_OK;
+	return hr__fail(HR_UNKNOWN_ALLOCATOR, "there is no allocator kind \"%.40s\"; there are: %s", name, known);
+}
+
 static hr_status kind_of(hr__allocator *allocator, const char *name)
 {
 	snprintf(allocator->kind_name, sizeof allocator->kind_name, "%s", name);
 	if (!strcmp(name, "bfc")) allocator->kind = HR__KIND_BFC;
 	if (!strcmp(name, "direct")) allocator->kind = HR__KIND_DIRECT;
-	if (allocator->kind) return HR_OK;
-	char known[256];
-	size_t used = (size_t)snprintf(known, sizeof known, "bfc, direct");
-	for (uint32_t i = 0; i < registry.custom_count; i++) {
-		if (!strcmp(name, registry.customs[i].name)) {
-			allocator->kind = HR__KIND_CUSTOM;
-			allocator->custom = registry.customs[i];
-			return HR_OK;
-		}
-		if (used < sizeof known - 40) used += (size_t)snprintf(known + used, sizeof known - used, ", %s", registry.customs[i].name);
-	}
-	return hr__fail(HR_UNKNOWN_ALLOCATOR, "there is no allocator kind \"%.40s\"; there are: %s", name, known);
+	return allocator->kind ? HR_OK : custom_of(allocator, name);
 }
 
 static hr_status set_limit(hr__allocator *allocator, uint64_t asked)
@@ -268,11 +279,9 @@ static hr_status build(hr__device *device, const hr_allocator_options *options, 
 	return HR_OK;
 }
 
-/* With the registry's lock held. */
-static hr_status create(hr__device *device, const hr_allocator_options *options, bool is_default, hr_allocator *out)
+/* Gives a finished allocator a slot and a handle. With the registry's lock held. */
+static hr_status enlist(hr__allocator *allocator, hr_allocator *out)
 {
-	hr_allocator_options defaults;
-	hr_allocator_options_init(&defaults);
 	uint32_t slot = 1;
 	while (slot < HR__ALLOCATORS_MAX && hr__load_relaxed(&registry.slots[slot])) slot++;
 	if (slot == HR__ALLOCATORS_MAX) return hr__fail(HR_TOO_MANY, "255 allocators exist already; close one first");
@@ -281,46 +290,71 @@ static hr_status create(hr__device *device, const hr_allocator_options *options,
 		if (error) return hr__os_fail(error, "cannot register what to do after fork");
 		registry.fork_hooked = true;
 	}
-	hr__allocator *allocator = NULL;
-	hr_status status = build(device, options ? options : &defaults, &allocator);
-	if (status) return status;
 	allocator->slot = slot;
 	allocator->id = ++registry.generation * HR__ALLOCATORS_MAX + slot;
-	allocator->is_default = is_default;
 	hr__usage_join(allocator);
-	hr__store_release(&registry.slots[slot], allocator);
+	hr__store_relaxed(&registry.slots[slot], allocator);
+	hr__store_release(&registry.ids[slot], allocator->id);
 	if (hr__trace_is_on()) hr__note_allocator(allocator);
 	out->id = allocator->id;
 	return HR_OK;
 }
 
+/* Undoes build and what followed. The user's functions may use other allocators, so no lock is held. */
+static void tear_down(hr__allocator *allocator)
+{
+	/* Whatever streams still do with this memory must be done before it goes. An error here is the device's, and stays with it. */
+	hr__device_wait_idle(allocator->device, UINT64_MAX, hr__device_epoch(allocator->device));
+	if (allocator->kind != HR__KIND_BFC) hr__direct_close(allocator);
+	if (allocator->kind == HR__KIND_CUSTOM && allocator->custom.table.close) allocator->custom.table.close(allocator->custom_state);
+	destroy(allocator);
+}
+
 hr_status hr_allocator_create(hr_device handle, const hr_allocator_options *options, hr_allocator *out)
 {
 	hr_status status;
+	hr_allocator_options defaults;
+	hr__allocator *allocator = NULL;
 	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_create: out is NULL");
 	hr__device *device = hr__device_of(handle, &status);
 	if (!device) return status;
+	hr_allocator_options_init(&defaults);
+	status = build(device, options ? options : &defaults, &allocator);
+	if (status) return status;
 	hr__lock_take(&registry.lock);
-	status = create(device, options, false, out);
+	status = enlist(allocator, out);
 	hr__lock_release(&registry.lock);
+	if (status) tear_down(allocator);
 	return status;
+}
+
+/* The default allocator of a device; NULL when it was not made yet. With the registry's lock held. */
+static hr__allocator *default_of(const hr__device *device)
+{
+	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
+		hr__allocator *allocator = hr__load_relaxed(&registry.slots[slot]);
+		if (allocator && allocator->device == device && allocator->is_default) return allocator;
+	}
+	return NULL;
 }
 
 hr_status hr_allocator_default(const char *device_name, hr_allocator *out)
 {
 	hr__device *device;
+	hr_allocator_options defaults;
 	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_default: out is NULL");
 	hr_status status = hr__device_named(device_name, &device);
 	if (status) return status;
-	hr__lock_take(&registry.lock);
-	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
-		hr__allocator *allocator = hr__load_relaxed(&registry.slots[slot]);
-		if (!allocator || allocator->device != device || !allocator->is_default) continue;
+	hr_allocator_options_init(&defaults);
+	hr__lock_take(&registry.lock); /* held all the way, so that two threads do not make two of them */
+	hr__allocator *allocator = default_of(device);
+	if (allocator) {
 		out->id = allocator->id;
-		hr__lock_release(&registry.lock);
-		return HR_OK;
+	} else if ((status = build(device, &defaults, &allocator)) == HR_OK) {
+		allocator->is_default = true;
+		status = enlist(allocator, out);
+		if (status) destroy(allocator);
 	}
-	status = create(device, NULL, true, out);
 	hr__lock_release(&registry.lock);
 	return status;
 }
@@ -381,18 +415,13 @@ static hr_status still_in_use(hr__allocator *allocator)
 	                hr__format_size(largest, one, sizeof one), op ? " by op " : "", hr_name_text(op));
 }
 
-/* With the registry's lock held. */
-static void close_now(hr__allocator *allocator)
+/* Makes the handle dead and the threads' caches strangers to it. With the registry's lock held. */
+static void delist(hr__allocator *allocator)
 {
+	hr__store_release(&registry.ids[allocator->slot], 0);
 	hr__store_release(&registry.slots[allocator->slot], NULL);
 	hr__caches_detach(allocator);
-	/* Whatever streams still do with this memory must be done before it goes. An error here is the device's, and stays with it. */
-	hr__device_wait_idle(allocator->device, UINT64_MAX, hr__device_epoch(allocator->device));
-	int64_t in_use = hr__meters_sum(allocator);
-	if (allocator->kind != HR__KIND_BFC) hr__direct_close(allocator);
-	if (allocator->kind == HR__KIND_CUSTOM && allocator->custom.table.close) allocator->custom.table.close(allocator->custom_state);
-	hr__usage_leave(allocator, in_use);
-	destroy(allocator);
+	hr__usage_leave(allocator, hr__meters_sum(allocator));
 }
 
 static hr_status close_handle(hr_allocator handle, bool even_in_use)
@@ -404,8 +433,9 @@ static hr_status close_handle(hr_allocator handle, bool even_in_use)
 		status = hr__fail(HR_IN_USE, "%s is the default allocator of %s; it lives until hr_shutdown", allocator->name,
 		                  hr__device_name(allocator->device));
 	else if (allocator && !even_in_use) status = still_in_use(allocator);
-	if (!status) close_now(allocator);
+	if (!status) delist(allocator);
 	hr__lock_release(&registry.lock);
+	if (!status) tear_down(allocator);
 	return status;
 }
 
@@ -419,6 +449,17 @@ hr_status hr_allocator_close_all(hr_allocator handle)
 	return close_handle(handle, true);
 }
 
+/* With the registry's lock held; NULL when there is no allocator. */
+static hr__allocator *newest(void)
+{
+	hr__allocator *found = NULL;
+	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
+		hr__allocator *allocator = hr__load_relaxed(&registry.slots[slot]);
+		if (allocator && (!found || allocator->id / HR__ALLOCATORS_MAX > found->id / HR__ALLOCATORS_MAX)) found = allocator;
+	}
+	return found;
+}
+
 hr_status hr_shutdown(void)
 {
 	if (hr__forked) {
@@ -428,13 +469,15 @@ hr_status hr_shutdown(void)
 		return HR_OK;
 	}
 	hr_status status = hr__trace_is_on() ? hr__trace_close() : HR_OK;
-	hr__lock_take(&registry.lock);
-	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
-		hr__allocator *allocator = hr__load_relaxed(&registry.slots[slot]);
-		if (allocator) close_now(allocator);
-	}
-	registry.custom_count = 0;
-	hr__lock_release(&registry.lock);
+	hr__allocator *allocator;
+	do { /* newest first: a custom allocator may have been made on top of an older one, and closes after it has used it */
+		hr__lock_take(&registry.lock);
+		allocator = newest();
+		if (allocator) delist(allocator);
+		else registry.custom_count = 0;
+		hr__lock_release(&registry.lock);
+		if (allocator) tear_down(allocator);
+	} while (allocator);
 	hr__thread_drop();
 	hr__usages_reset();
 	hr__devices_shutdown();

@@ -84,7 +84,7 @@ typedef struct hr__cache {
 	/* owner only; others read */
 	hr__atomic_u32 busy;
 	hr__atomic_u32 stop;      /* set by others */
-	hr__atomic_u32 watch;     /* not 0: tell hr__watch of every block; set by others too */
+	hr__atomic_u32 watch;     /* not 0: tell hr__watch of every block. enum hr__watcher; set by others too */
 	hr__meter meter;
 	hr__atomic_i64 high;      /* most [used] since the peak was last looked at; counts while this is the only cache */
 	hr__atomic_i64 kept;      /* bytes in bins */
@@ -106,7 +106,7 @@ typedef struct hr__scope_frame {
 
 /* What Headroom keeps for a thread. Freed when the thread ends. */
 struct hr__thread_state {
-	uint32_t scope_depth;
+	uint32_t scope_depth; /* the thread's alone */
 	hr__cache *caches[HR__ALLOCATORS_MAX];
 	hr__scope_frame scopes[HR__SCOPES_MAX];
 };
@@ -200,7 +200,8 @@ struct hr__allocator {
 	hr__atomic_i64 levels; /* sum of all levels; meaningless while one thread uses the allocator */
 	hr__atomic_i64 peak, peak_error;
 
-	hr__atomic_i64 reserved __attribute__((aligned(128))); /* bytes; never above limit */
+	hr__atomic_i64 claimed __attribute__((aligned(128))); /* bytes held or being asked for; never above limit */
+	hr__atomic_i64 reserved; /* bytes held */
 	hr__atomic_i64 peak_reserved;
 	/* what caches of threads that ended had counted; written under caches_lock */
 	hr__atomic_i64 past_allocs, past_frees, past_requested, past_largest;
@@ -259,13 +260,14 @@ void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, int64_t size); 
 void hr__meters_evaluate(hr__allocator *allocator); /* makes levels tight and the peak right; with meter_lock held */
 void hr__meters_look(hr__allocator *allocator); /* what is in use now counts for the peak: for a thread that could get no cache */
 int64_t hr__meters_sum(const hr__allocator *allocator); /* with caches_lock or meter_lock held */
-int64_t hr__meters_of_others(const hr__shard *shard);   /* the shards' meters but this one's */
+/* The shards' meters but this one's (may be NULL). */
+int64_t hr__meters_of_others(const hr__shard *shard, const hr__allocator *allocator);
 
 /* bfc (bfc.c). Without locks. */
 hr_status hr__bfc_open(hr__allocator *allocator);
 hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out);
 hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream);
-uint64_t hr__bfc_trim(hr__allocator *allocator); /* bytes released */
+hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released); /* the first error; bytes released in spite of it */
 void hr__give_back(hr__shard *shard, hr__chunk_id id); /* a chunk to its arena; with the lock held */
 
 /* What bfc.c asks of memory (pages.c). With the shard's lock held. */
@@ -280,7 +282,7 @@ hr_status hr__pool_plan(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_
 /* Counts, or gives back, whole free pages of a pool; not those that [plan] (may be NULL) builds on. */
 uint64_t hr__pool_count_free(const hr__shard *shard, const hr__pool *pool);
 uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most, const hr__plan *plan, hr_status *status);
-uint64_t hr__pool_release_free(hr__shard *shard, hr__pool *pool); /* everything that can go; bytes */
+uint64_t hr__pool_release_free(hr__shard *shard, hr__pool *pool, hr_status *status); /* everything that can go; bytes */
 void hr__shard_close_regions(hr__shard *shard);
 
 /* direct and custom (direct.c). Without locks. */
@@ -293,13 +295,18 @@ void hr__usage_join(hr__allocator *allocator);
 void hr__usage_leave(hr__allocator *allocator, int64_t in_use);
 void hr__usage_add(hr__usage *usage, int64_t bytes);
 void hr__usages_reset(void);
-/* Adds to bytes_reserved unless that would pass the limit; false then. Giving back always works. */
-bool hr__reserve(hr__allocator *allocator, int64_t bytes);
+/* Memory from the device goes through two hands: it is claimed, which fails when that would pass the limit, and once the device has
+ * given it, it is held. What the device refused is given up again; giving back what is held ends the claim too. */
+bool hr__claim(hr__allocator *allocator, uint64_t bytes);
+void hr__unclaim(hr__allocator *allocator, uint64_t bytes);
+void hr__hold(hr__allocator *allocator, uint64_t bytes);
+void hr__unhold(hr__allocator *allocator, uint64_t bytes);
 
 /* observers (observe.c): what is not on the straight path of an allocation */
 /* A block was handed out by [thread] (may be NULL), or taken back (negative), and somebody wants to know. */
 void hr__watch(const hr__allocator *allocator, hr__thread_state *thread, int64_t bytes);
-void hr__watch_update(hr__cache *cache);         /* sets cache->watch */
+enum hr__watcher { HR__WATCH_SCOPES = 1, HR__WATCH_USAGE = 2 };
+void hr__watch_set(hr__cache *cache, enum hr__watcher watcher, bool on);
 void hr__note_failed(const hr__allocator *allocator, const hr_request *request);
 void hr__note_reserved(const hr__allocator *allocator, uint64_t address, int64_t bytes);
 void hr__note_allocator(const hr__allocator *allocator);
@@ -362,7 +369,7 @@ static inline void hr__account(hr__shard *shard, hr__cache *cache, int64_t bytes
 	int64_t now = hr__load_relaxed(&meter->used) + bytes;
 	if (bytes) hr__observe(allocator, cache, bytes);
 	if (HR_LIKELY(cache && hr__load_relaxed(&allocator->cache_count) == 1)) {
-		int64_t rest = HR_LIKELY(hr__load_relaxed(&allocator->open_shards) == 1) ? 0 : hr__meters_of_others(shard);
+		int64_t rest = HR_LIKELY(hr__load_relaxed(&allocator->open_shards) == 1) ? 0 : hr__meters_of_others(shard, allocator);
 		int64_t high = hr__load_relaxed(&shard->meter.used) + hr__load_relaxed(&cache->high);
 		hr__store_relaxed(&meter->used, now);
 		int64_t used = hr__load_relaxed(&cache->meter.used), both = hr__load_relaxed(&shard->meter.used) + used;

@@ -59,6 +59,17 @@ static bool take(struct attempt *attempt, bool small, enum hr__source source)
 	return attempt->id != 0;
 }
 
+/* The same from an arena that will not be grown for it, so a tail counts as what it is. */
+static bool take_as_is(struct attempt *attempt, bool small, enum hr__source source)
+{
+	hr__arena *arena = &pool_for(attempt->shard, small)->arena;
+	uint64_t growth = arena->tail_growth;
+	arena->tail_growth = 0;
+	bool taken = take(attempt, small, source);
+	arena->tail_growth = growth;
+	return taken;
+}
+
 static bool grow_and_take(struct attempt *attempt, enum hr__source source)
 {
 	hr__pool *pool = pool_for(attempt->shard, attempt->small);
@@ -67,8 +78,7 @@ static bool grow_and_take(struct attempt *attempt, enum hr__source source)
 	remember(attempt, status);
 	if (!status && take(attempt, attempt->small, source)) return true;
 	/* The arena may have passed over a free chunk because the tail would have been better. It cannot grow: take that one. */
-	pool->arena.tail_growth = 0;
-	return take(attempt, attempt->small, HR__SOURCE_FREE_CHUNK);
+	return take_as_is(attempt, attempt->small, HR__SOURCE_FREE_CHUNK);
 }
 
 /* ---- other shards. One lock at a time: the lock of [home] is released meanwhile, and held again afterwards. ---- */
@@ -83,7 +93,7 @@ static bool take_elsewhere(struct attempt *attempt, hr__shard *home, enum hr__so
 		if (other == home) continue;
 		attempt->shard = other;
 		hr__lock_take(&other->lock);
-		if (take(attempt, attempt->small, source) || take(attempt, !attempt->small, source)) return true;
+		if (take_as_is(attempt, attempt->small, source) || take_as_is(attempt, !attempt->small, source)) return true;
 		hr__lock_release(&other->lock);
 	}
 	attempt->shard = home;
@@ -93,7 +103,8 @@ static bool take_elsewhere(struct attempt *attempt, hr__shard *home, enum hr__so
 
 static void release_of_others(hr__allocator *other, void *self)
 {
-	if (other != self && other->kind == HR__KIND_BFC) hr__bfc_trim(other);
+	uint64_t released;
+	if (other != self && other->kind == HR__KIND_BFC) hr__bfc_trim(other, &released);
 }
 
 /* Under pressure: everything that can be given up without moving anything. */
@@ -105,8 +116,9 @@ static void make_room(hr__shard *home)
 	HR__EACH_SHARD(allocator, shard)
 	{
 		hr__lock_take(&shard->lock);
-		hr__pool_release_free(shard, &shard->small);
-		if (!allocator->page) hr__pool_release_free(shard, &shard->large);
+		hr_status status = HR_OK; /* what cannot be released cannot help; the request goes on without it */
+		hr__pool_release_free(shard, &shard->small, &status);
+		if (!allocator->page) hr__pool_release_free(shard, &shard->large, &status);
 		hr__lock_release(&shard->lock);
 	}
 	/* Another allocator's memory helps only while our own limit leaves room for it. */
@@ -181,19 +193,19 @@ static void try_everything(struct attempt *attempt)
 	hr__allocator *allocator = home->allocator;
 	if (take(attempt, attempt->small, HR__SOURCE_FREE_CHUNK)) return;
 	if (grow_and_take(attempt, HR__SOURCE_GROW)) return;
-	if (take(attempt, !attempt->small, HR__SOURCE_FREE_CHUNK)) return;
+	if (take_as_is(attempt, !attempt->small, HR__SOURCE_FREE_CHUNK)) return;
 	if (take_elsewhere(attempt, home, HR__SOURCE_FREE_CHUNK)) return;
 	if (attempt->size > allocator->limit) return;
 	make_room(home);
 	if (take(attempt, attempt->small, HR__SOURCE_TRIM)) return;
 	if (grow_and_take(attempt, HR__SOURCE_TRIM)) return;
-	if (take(attempt, !attempt->small, HR__SOURCE_TRIM)) return;
+	if (take_as_is(attempt, !attempt->small, HR__SOURCE_TRIM)) return;
 	if (take_elsewhere(attempt, home, HR__SOURCE_TRIM)) return;
 	if (!allocator->page || !allocator->stitch) return;
 	hr_status status = hr__records_ensure(home, RECORDS_PER_ATTEMPT);
 	if (!status) status = stitch(attempt);
 	remember(attempt, status);
-	if (!status) take(attempt, attempt->small, HR__SOURCE_STITCH);
+	if (!status) take_as_is(attempt, attempt->small, HR__SOURCE_STITCH);
 }
 
 static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
@@ -406,18 +418,20 @@ hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t addr
 	return HR_OK;
 }
 
-uint64_t hr__bfc_trim(hr__allocator *allocator)
+hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released)
 {
-	uint64_t released = 0;
+	hr_status status = HR_OK;
+	*released = 0;
 	hr__caches_empty(allocator);
 	HR__EACH_SHARD(allocator, shard)
 	{
 		hr__lock_take(&shard->lock);
-		released += hr__pool_release_free(shard, &shard->small) + hr__pool_release_free(shard, &shard->large);
+		*released += hr__pool_release_free(shard, &shard->small, &status);
+		*released += hr__pool_release_free(shard, &shard->large, &status);
 		if (shard->index == 0) hr__owner_add(&shard->stats.trims, 1);
 		hr__lock_release(&shard->lock);
 	}
-	return released;
+	return status;
 }
 
 /* ---- the beginning ---- */

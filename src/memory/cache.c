@@ -111,21 +111,22 @@ static void join(hr__allocator *allocator, hr__cache *cache)
 	hr__shards_lock(allocator); /* whoever accounts for itself alone has finished */
 	hr__lock_take(&allocator->meter_lock);
 	uint32_t count = hr__load_relaxed(&allocator->cache_count) + 1;
-	if (count == 2) /* what the other one, alone until now, had at most */
-		hr__max(&allocator->peak, hr__meters_sum(allocator) - hr__load_relaxed(&allocator->caches->meter.used) +
-		                              hr__load_relaxed(&allocator->caches->high));
+	hr__cache *alone = count == 2 ? allocator->caches : NULL;
 	cache->next = allocator->caches;
 	allocator->caches = cache;
 	hr__store_relaxed(&allocator->cache_count, count);
 	hr__store_relaxed(&cache->meter.level, count == 1 ? HR__NO_LEVEL : 0);
 	if (count > 1) {
 		hr__meters_evaluate(allocator);
+		if (alone) /* what the other one had at most; looked at now, when it can no longer pass its level unnoticed */
+			hr__max(&allocator->peak, hr__meters_of_others(NULL, allocator) + hr__load_relaxed(&alone->high));
 		hr__max(&allocator->peak_error, (int64_t)(count + hr__load_relaxed(&allocator->open_shards)) * HR__SLACK);
 	}
 	cache->shard->threads++;
 	hr__lock_release(&allocator->meter_lock);
 	hr__shards_unlock(allocator);
-	hr__watch_update(cache);
+	hr__watch_set(cache, HR__WATCH_SCOPES, cache->thread->scope_depth != 0);
+	hr__watch_set(cache, HR__WATCH_USAGE, hr__load_relaxed(&allocator->usage->shared) != 0);
 }
 
 /* Takes a cache, empty and stopped, out of the list, and keeps what it counted. With caches_lock held. */

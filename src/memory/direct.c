@@ -153,18 +153,19 @@ hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_
 	if (!hr__align_up(request->bytes, unit, &bytes))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot give %zu bytes: too large to round up", allocator->name, request->bytes);
 	if (allocator->kind == HR__KIND_CUSTOM) bytes = request->bytes;
-	if (!hr__reserve(allocator, (int64_t)bytes)) return over_limit(allocator, request);
+	if (!hr__claim(allocator, bytes)) return over_limit(allocator, request);
 	hr_status status = obtain(allocator, request, bytes, &address, &pages);
 	if (status) {
-		hr__reserve(allocator, -(int64_t)bytes);
+		hr__unclaim(allocator, bytes);
 		return status;
 	}
+	hr__hold(allocator, bytes);
 	status = check_alignment(allocator, request, address);
 	if (!status) status = enter(allocator, cache, request, address, bytes, pages);
 	if (status) {
 		if (status != HR_CORRUPT) give_up(allocator, address, bytes, pages, request->stream);
 		free_table(allocator, bytes, pages);
-		hr__reserve(allocator, -(int64_t)bytes);
+		hr__unhold(allocator, bytes);
 		return status;
 	}
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, address, bytes);
@@ -211,20 +212,24 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 	hr__lock_release(&shard->lock);
 
 	/* The device takes memory away at once, so what was given to the streams must be done first. */
-	hr_status status = HR_OK;
+	hr_status status;
+	int64_t waits = 0;
 	if (allocator->kind == HR__KIND_DIRECT)
 		status = hr__device_wait_idle(allocator->device, streams, hr__device_epoch(allocator->device));
+	else /* a custom one is told of one stream only, so that one waits for the others that used the block */
+		status = hr__device_order(allocator->device, stream, streams, hr__device_epoch(allocator->device), &waits);
 	/* Before the memory can go to somebody else. */
 	if (!status && hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, address, stream);
 	if (!status) status = give_up(allocator, address, bytes, pages, stream);
 
 	hr__lock_take(&shard->lock);
+	hr__owner_add(&shard->stats.waits, waits);
 	if (status) put_back(shard, cache, id);
 	else hr__chunk_drop(&shard->table, id);
 	hr__lock_release(&shard->lock);
 	if (status) return status;
 	free_table(allocator, bytes, pages);
-	hr__reserve(allocator, -(int64_t)bytes);
+	hr__unhold(allocator, bytes);
 	return HR_OK;
 }
 
@@ -237,6 +242,6 @@ void hr__direct_close(hr__allocator *allocator)
 		if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE) continue;
 		give_up(allocator, hr__chunk_address(chunk), chunk->size, chunk->pages, HR_STREAM_DEFAULT);
 		free_table(allocator, chunk->size, chunk->pages);
-		hr__reserve(allocator, -(int64_t)chunk->size);
+		hr__unhold(allocator, chunk->size);
 	}
 }

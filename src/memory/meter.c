@@ -86,10 +86,9 @@ int64_t hr__meters_sum(const hr__allocator *allocator)
 	return sum;
 }
 
-int64_t hr__meters_of_others(const hr__shard *shard)
+int64_t hr__meters_of_others(const hr__shard *shard, const hr__allocator *allocator)
 {
 	int64_t sum = 0;
-	const hr__allocator *allocator = shard->allocator;
 	for (const hr__shard *other = allocator->shards; other < allocator->shards + allocator->shard_max; other++)
 		if (other != shard) sum += hr__load_relaxed(&other->meter.used);
 	return sum;

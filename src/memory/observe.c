@@ -8,9 +8,10 @@
 
 /* ---- peak inside a scope, and of a device with several allocators ---- */
 
-void hr__watch_update(hr__cache *cache)
+void hr__watch_set(hr__cache *cache, enum hr__watcher watcher, bool on)
 {
-	hr__store_relaxed(&cache->watch, cache->thread->scope_depth || hr__load_relaxed(&cache->allocator->usage->shared));
+	if (on) atomic_fetch_or_explicit(&cache->watch, (uint32_t)watcher, memory_order_relaxed);
+	else atomic_fetch_and_explicit(&cache->watch, ~(uint32_t)watcher, memory_order_relaxed);
 }
 
 void hr__watch(const hr__allocator *allocator, hr__thread_state *thread, int64_t bytes)
@@ -31,7 +32,7 @@ void hr__watch(const hr__allocator *allocator, hr__thread_state *thread, int64_t
 static void watch_changed(hr__thread_state *thread)
 {
 	for (uint32_t slot = 0; slot < HR__ALLOCATORS_MAX; slot++)
-		if (thread->caches[slot] && hr__load_acquire(&thread->caches[slot]->id)) hr__watch_update(thread->caches[slot]);
+		if (thread->caches[slot]) hr__watch_set(thread->caches[slot], HR__WATCH_SCOPES, thread->scope_depth != 0);
 }
 
 hr_status hr_stats_scope_begin(hr_device handle)
@@ -216,10 +217,11 @@ hr_status hr_allocator_trim(hr_allocator handle, uint64_t *released)
 	hr_status status;
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
 	if (!allocator) return status;
-	uint64_t bytes = allocator->kind == HR__KIND_BFC ? hr__bfc_trim(allocator) : 0;
+	uint64_t bytes = 0;
+	status = allocator->kind == HR__KIND_BFC ? hr__bfc_trim(allocator, &bytes) : HR_OK;
 	if (allocator->page) hr__pool_shrink(allocator->device);
 	if (released) *released = bytes;
-	return HR_OK;
+	return status;
 }
 
 /* ---- regions ---- */

@@ -30,8 +30,7 @@
 
 static uint64_t allowance(const hr__allocator *allocator)
 {
-	uint64_t reserved = (uint64_t)hr__load_relaxed(&allocator->reserved);
-	return allocator->limit > reserved ? allocator->limit - reserved : 0;
+	return allocator->limit - (uint64_t)hr__load_relaxed(&allocator->claimed);
 }
 
 static hr_status over_limit(const hr__allocator *allocator)
@@ -129,10 +128,10 @@ static hr_status add_plain_region(hr__shard *shard, hr__pool *pool, uint64_t siz
 	uint64_t ask = pool->next_region;
 	while (ask < need && ask <= most / 2) ask *= 2;
 	if (ask < need || ask > most || !allocator->allow_growth) ask = need;
-	if (!hr__reserve(allocator, (int64_t)ask)) return over_limit(allocator);
+	if (!hr__claim(allocator, ask)) return over_limit(allocator);
 	status = hr__pool_plain_alloc(allocator->device, ask, &address);
 	if (status == HR_OUT_OF_MEMORY && ask > need) {
-		hr__reserve(allocator, (int64_t)need - (int64_t)ask);
+		hr__unclaim(allocator, ask - need);
 		ask = need;
 		status = hr__pool_plain_alloc(allocator->device, ask, &address);
 	}
@@ -142,9 +141,10 @@ static hr_status add_plain_region(hr__shard *shard, hr__pool *pool, uint64_t siz
 		                  hr__device_name(allocator->device), allocator->granularity);
 	}
 	if (status) {
-		hr__reserve(allocator, -(int64_t)ask);
+		hr__unclaim(allocator, ask);
 		return status;
 	}
+	hr__hold(allocator, ask);
 	hr__region *region = region_enter(shard, pool, slot, address, ask);
 	if (slot == allocator->region_count) allocator->region_count++;
 	region->mapped = ask;
@@ -173,7 +173,7 @@ static hr_status unmap_pages(hr__shard *shard, hr__region *region, uint64_t addr
 		hr__pool_give(allocator->device, batch, n);
 	}
 	region->mapped -= count * allocator->page;
-	hr__reserve(allocator, -(int64_t)(count * allocator->page));
+	hr__unhold(allocator, count * allocator->page);
 	tell_arenas(shard);
 	hr__note_reserved(allocator, address, -(int64_t)(count * allocator->page));
 	return HR_OK;
@@ -187,7 +187,10 @@ static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t addres
 	hr_status status = HR_OK;
 	hr__page_id *pages = region->pages + (address - region->address) / allocator->page;
 	uint32_t done = *mapped = 0;
-	if (!hr__reserve(allocator, (int64_t)(count * allocator->page))) return over_limit(allocator);
+	if (!hr__claim(allocator, count * allocator->page)) {
+		tell_arenas(shard); /* another shard may have used the room up */
+		return over_limit(allocator);
+	}
 	while (done < count) {
 		hr__page_id batch[BATCH];
 		uint32_t n = count - done < BATCH ? count - done : BATCH;
@@ -200,9 +203,10 @@ static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t addres
 		}
 		for (uint32_t i = 0; i < n; i++) pages[done + i] = batch[i] + 1;
 		region->mapped += n * allocator->page;
+		hr__hold(allocator, n * allocator->page);
 		done += n;
 	}
-	hr__reserve(allocator, -(int64_t)((count - done) * allocator->page));
+	hr__unclaim(allocator, (count - done) * allocator->page);
 	tell_arenas(shard);
 	if (done) hr__note_reserved(allocator, address, (int64_t)(done * allocator->page));
 	/* What was mapped was never used, so it is idle. */
@@ -370,22 +374,23 @@ uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most,
 }
 
 /* Gives back a region that is one free chunk, [id]. */
-static bool release_plain_region(hr__shard *shard, hr__pool *pool, hr__region *region, hr__chunk_id id)
+static hr_status release_plain_region(hr__shard *shard, hr__pool *pool, hr__region *region, hr__chunk_id id)
 {
 	hr__allocator *allocator = shard->allocator;
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
-	if (chunk->streams && hr__device_wait_idle(allocator->device, chunk->streams, chunk->epoch)) return false;
-	if (hr__pool_plain_free(allocator->device, region->address, region->size)) return false;
+	hr_status status = chunk->streams ? hr__device_wait_idle(allocator->device, chunk->streams, chunk->epoch) : HR_OK;
+	if (!status) status = hr__pool_plain_free(allocator->device, region->address, region->size);
+	if (status) return status;
 	hr__arena_unmap(&pool->arena, id, region->address, region->size);
 	hr__arena_remove_region(&pool->arena, region->edge);
-	hr__reserve(allocator, -(int64_t)region->size);
+	hr__unhold(allocator, region->size);
 	hr__note_reserved(allocator, region->address, -(int64_t)region->size);
 	hr__fetch_add_relaxed(&allocator->region_total, -1u);
 	*region = (hr__region){ 0 };
-	return true;
+	return HR_OK;
 }
 
-static uint64_t release_plain_regions(hr__shard *shard, hr__pool *pool)
+static uint64_t release_plain_regions(hr__shard *shard, hr__pool *pool, hr_status *status)
 {
 	uint64_t total = 0;
 	for (uint32_t i = 0; i < shard->allocator->region_count; i++) {
@@ -395,17 +400,18 @@ static uint64_t release_plain_regions(hr__shard *shard, hr__pool *pool)
 		hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 		if (hr__chunk_state_of(chunk) != HR__CHUNK_FREE || chunk->next) continue;
 		uint64_t size = region->size;
-		if (release_plain_region(shard, pool, region, id)) total += size;
+		hr_status released = release_plain_region(shard, pool, region, id);
+		if (released) *status = released;
+		else total += size;
 	}
 	if (total) pool->next_region = 0;
 	return total;
 }
 
-uint64_t hr__pool_release_free(hr__shard *shard, hr__pool *pool)
+uint64_t hr__pool_release_free(hr__shard *shard, hr__pool *pool, hr_status *status)
 {
-	hr_status status = HR_OK;
-	if (!shard->allocator->page) return release_plain_regions(shard, pool);
-	return hr__pool_release_pages(shard, pool, UINT64_MAX, NULL, &status) * shard->allocator->page;
+	if (!shard->allocator->page) return release_plain_regions(shard, pool, status);
+	return hr__pool_release_pages(shard, pool, UINT64_MAX, NULL, status) * shard->allocator->page;
 }
 
 /* ---- stitching ---- */
@@ -463,7 +469,7 @@ void hr__shard_close_regions(hr__shard *shard)
 		hr__region *region = &allocator->regions[i];
 		if (!region->size) continue;
 		hr__pool_plain_free(allocator->device, region->address, region->size);
-		hr__reserve(allocator, -(int64_t)region->size);
+		hr__unhold(allocator, region->size);
 		*region = (hr__region){ 0 };
 	}
 }

@@ -33,30 +33,43 @@ void hr__usage_add(hr__usage *usage, int64_t bytes)
 	add_and_peak(&usage->in_use, &usage->peak, bytes);
 }
 
-bool hr__reserve(hr__allocator *allocator, int64_t bytes)
+bool hr__claim(hr__allocator *allocator, uint64_t bytes)
 {
-	int64_t seen = hr__load_relaxed(&allocator->reserved), now;
+	int64_t seen = hr__load_relaxed(&allocator->claimed);
 	do {
-		now = seen + bytes;
-		if (bytes > 0 && (uint64_t)now > allocator->limit) return false;
-	} while (!hr__cas_acq_rel(&allocator->reserved, &seen, now));
-	int64_t peak = hr__load_relaxed(&allocator->peak_reserved);
-	while (now > peak && !hr__cas_acq_rel(&allocator->peak_reserved, &peak, now)) {
-	}
-	add_and_peak(&allocator->usage->reserved, &allocator->usage->peak_reserved, bytes);
+		if (bytes > allocator->limit || (uint64_t)seen > allocator->limit - bytes) return false;
+	} while (!hr__cas_acq_rel(&allocator->claimed, &seen, seen + (int64_t)bytes));
 	return true;
+}
+
+void hr__unclaim(hr__allocator *allocator, uint64_t bytes)
+{
+	hr__fetch_add_relaxed(&allocator->claimed, -(int64_t)bytes);
+}
+
+void hr__hold(hr__allocator *allocator, uint64_t bytes)
+{
+	add_and_peak(&allocator->reserved, &allocator->peak_reserved, (int64_t)bytes);
+	add_and_peak(&allocator->usage->reserved, &allocator->usage->peak_reserved, (int64_t)bytes);
+}
+
+void hr__unhold(hr__allocator *allocator, uint64_t bytes)
+{
+	hr__fetch_add_relaxed(&allocator->reserved, -(int64_t)bytes);
+	hr__fetch_add_relaxed(&allocator->usage->reserved, -(int64_t)bytes);
+	hr__unclaim(allocator, bytes);
 }
 
 /* What an allocator has in use and had at most, exact while one thread uses it. */
 static void in_use_and_peak(const hr__allocator *allocator, int64_t *in_use, int64_t *peak)
 {
-	int64_t sum = hr__meters_sum(allocator), high = 0;
-	*in_use = sum > 0 ? sum : 0;
+	const hr__cache *only = hr__load_relaxed(&allocator->cache_count) == 1 ? allocator->caches : NULL;
+	int64_t sum = hr__meters_of_others(NULL, allocator), used = 0, high = 0;
+	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) used += hr__load_relaxed(&cache->meter.used);
+	if (only) high = hr__load_relaxed(&only->high);
+	*in_use = sum + used > 0 ? sum + used : 0;
 	*peak = hr__load_relaxed(&allocator->peak);
-	if (hr__load_relaxed(&allocator->cache_count) == 1) {
-		high = sum - hr__load_relaxed(&allocator->caches->meter.used) + hr__load_relaxed(&allocator->caches->high);
-		if (high > *peak) *peak = high;
-	}
+	if (only && sum + high > *peak) *peak = sum + high;
 	if (*in_use > *peak) *peak = *in_use;
 }
 
@@ -71,7 +84,7 @@ static void start_sharing(hr__allocator *first, void *context)
 	hr__store_relaxed(&usage->in_use, in_use);
 	if (peak > hr__load_relaxed(&usage->peak)) hr__store_relaxed(&usage->peak, peak);
 	hr__store_relaxed(&usage->shared, 1);
-	for (hr__cache *cache = first->caches; cache; cache = cache->next) hr__watch_update(cache);
+	for (hr__cache *cache = first->caches; cache; cache = cache->next) hr__watch_set(cache, HR__WATCH_USAGE, true);
 	hr__shards_unlock(first);
 	hr__caches_start(first);
 }
@@ -123,6 +136,8 @@ static void derive(hr_stats *stats)
 	stats->num_live = stats->num_live_at_reset + stats->num_allocs - stats->num_failed_allocs - stats->num_frees;
 	stats->bytes_active = stats->bytes_in_use - stats->bytes_inactive;
 	stats->peak_bytes_active = stats->peak_bytes_in_use;
+	if (stats->peak_bytes_reserved < stats->bytes_reserved) stats->peak_bytes_reserved = stats->bytes_reserved;
+	if (stats->bytes_reservable_limit < stats->bytes_reserved) stats->bytes_reservable_limit = stats->bytes_reserved;
 	stats->fragmentation = stats->bytes_free > 0 ? 1.0 - (double)stats->largest_free_block / (double)stats->bytes_free : 0.0;
 }
 

@@ -328,17 +328,24 @@ static void test_threads_never_share_a_byte(void)
 
 /* ---- the same block, freed twice at once ---- */
 
+#define CONTESTED 2048u
+
 typedef struct contest {
 	hr_allocator allocator;
-	void *blocks[2048];
+	void *blocks[CONTESTED];
+	_Atomic(uint32_t) ready[CONTESTED];
 	_Atomic(uint64_t) won, lost;
 } contest;
 
+/* The two meet at every block, so that they are at it in the same few nanoseconds. */
 static void free_all(void *argument, unsigned index)
 {
 	contest *c = argument;
 	(void)index;
-	for (uint32_t i = 0; i < 2048; i++) {
+	for (uint32_t i = 0; i < CONTESTED; i++) {
+		atomic_fetch_add(&c->ready[i], 1);
+		for (unsigned spins = 0; atomic_load(&c->ready[i]) < 2; spins++)
+			if (spins > 2000) sched_yield();
 		hr_status status = hr_free(c->allocator, c->blocks[i], HR_STREAM_DEFAULT);
 		if (status == HR_OK) atomic_fetch_add(&c->won, 1);
 		else {
@@ -348,21 +355,26 @@ static void free_all(void *argument, unsigned index)
 	}
 }
 
-static void test_of_two_threads_that_free_a_block_one_loses(void)
+static void contend(uint64_t limit, uint64_t rounds)
 {
 	static contest c;
+	hr_allocator_options options;
 	hr_device device;
 	hr_stats stats;
+	hr_allocator_options_init(&options);
+	options.limit_bytes = limit;
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
-	CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &c.allocator));
-	for (uint64_t round = 0; round < hr_test_scaled(20); round++) {
-		for (uint32_t i = 0; i < 2048; i++)
+	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &c.allocator));
+	for (uint64_t round = 0; round < rounds; round++) {
+		for (uint32_t i = 0; i < CONTESTED; i++) {
 			CHECK_STATUS(HR_OK, hr_alloc_bytes(c.allocator, i % 3 ? 256 : 100000, &c.blocks[i]));
+			atomic_store(&c.ready[i], 0);
+		}
 		atomic_store(&c.won, 0);
 		atomic_store(&c.lost, 0);
-		hr_test_threads(3, free_all, &c);
-		CHECK_EQ(c.won, 2048);
-		CHECK_EQ(c.lost, 2 * 2048);
+		hr_test_threads(2, free_all, &c);
+		CHECK_EQ(c.won, CONTESTED);
+		CHECK_EQ(c.lost, CONTESTED);
 		hr_stats_init(&stats);
 		CHECK_STATUS(HR_OK, hr_allocator_get_stats(c.allocator, &stats));
 		CHECK_EQ(stats.num_live, 0);
@@ -370,6 +382,12 @@ static void test_of_two_threads_that_free_a_block_one_loses(void)
 		CHECK_STATUS(HR_OK, hr_allocator_check(c.allocator));
 	}
 	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+static void test_of_two_threads_that_free_a_block_one_loses(void)
+{
+	contend(100 * 2 * MIB, hr_test_scaled(40)); /* so little that all threads share it: both free as if the block were their own */
+	contend(0, hr_test_scaled(10));             /* each has a part of its own: both free a stranger's */
 }
 
 /* ---- the end of threads, allocators and everything ---- */
@@ -543,14 +561,16 @@ static void stream_work(void *argument, unsigned index)
 			CHECK_STATUS(HR_OK, status);
 			CHECK_STATUS(HR_OK, hr_fill(c->device, block, values[i], STREAM_BLOCK, stream));
 			CHECK_STATUS(HR_OK, hr_copy(c->device, results + i * STREAM_BLOCK, block, STREAM_BLOCK, HR_COPY_TO_HOST, stream));
+			hr_stream last = stream;
 			if (hr_rand_below(&seed, 3) == 0) {
-				/* Another stream reads it too; only record_stream knows. */
+				/* Another stream reads it too: only hr_record_stream knows of that, or hr_free if it is the last. */
 				CHECK_STATUS(HR_OK, hr_stream_wait_stream(c->device, HR_STREAM_DEFAULT, stream));
-				CHECK_STATUS(HR_OK, hr_record_stream(c->allocators[0], block, HR_STREAM_DEFAULT));
+				if (hr_rand_below(&seed, 2)) CHECK_STATUS(HR_OK, hr_record_stream(c->allocators[0], block, HR_STREAM_DEFAULT));
+				else last = HR_STREAM_DEFAULT;
 				CHECK_STATUS(HR_OK, hr_copy(c->device, results + i * STREAM_BLOCK, block, STREAM_BLOCK, HR_COPY_TO_HOST,
 				                            HR_STREAM_DEFAULT));
 			}
-			CHECK_STATUS(HR_OK, hr_free(c->allocators[0], block, stream));
+			CHECK_STATUS(HR_OK, hr_free(c->allocators[0], block, last));
 			atomic_fetch_add(&c->met, 1);
 		}
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(c->device, stream));

@@ -124,10 +124,31 @@ static void test_a_wait_that_failed_is_not_remembered(void)
 	CHECK_EQ(waits_for(one, 1, epoch), 1);
 	hr_backend_fail_nth(1, false, HR_DEVICE_ERROR);
 	CHECK_STATUS(HR_DEVICE_ERROR, hr_stream_synchronize(handle, 0));
-	hr_backend_fail_nth(2, false, HR_DEVICE_ERROR);
+	hr_backend_fail_nth(2, true, HR_DEVICE_ERROR);
 	CHECK_STATUS(HR_DEVICE_ERROR, hr__device_wait_idle(device, BIT(0), hr__device_epoch(device)));
 	hr_backend_fail_nth(0, false, HR_OK);
 	CHECK_EQ(waits_for(one, 1, hr__device_epoch(device) - 1), 1);
+}
+
+/* Who waits is about to take memory away: an event that cannot be had must not let a stream run on. */
+static void test_waiting_falls_back_to_the_whole_stream(void)
+{
+	use("GPU:0");
+	hr_stream one = new_stream();
+	for (uint64_t nth = 1; nth <= 3; nth++) {
+		uint64_t address;
+		hr_allocator allocator;
+		void *block;
+		CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
+		CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 64 << 20, &block));
+		address = (uintptr_t)block;
+		CHECK_STATUS(HR_OK, hr_fill(handle, block, 0x5a, 64 << 20, one));
+		hr_backend_fail_nth(nth, false, HR_DEVICE_ERROR);
+		CHECK_STATUS(HR_OK, hr__device_wait_idle(device, BIT(one), hr__device_epoch(device)));
+		hr_backend_fail_nth(0, false, HR_OK);
+		CHECK_EQ(((unsigned char *)(uintptr_t)address)[(64 << 20) - 1], 0x5a);
+		CHECK_STATUS(HR_OK, hr_free(allocator, block, one));
+	}
 }
 
 /* ---- virtual time ---- */
@@ -417,7 +438,8 @@ static void test_host_memory_that_may_not_be_pinned_serves_as_well(void)
 
 TEST_MAIN(T(test_a_wait_is_made_once_for_all_that_was_freed_before), T(test_what_the_host_has_seen_done_needs_no_wait),
           T(test_a_stream_in_a_used_slot_starts_from_nothing), T(test_events_are_used_again),
-          T(test_a_wait_that_failed_is_not_remembered), T(test_virtual_time_is_what_the_work_takes),
+          T(test_a_wait_that_failed_is_not_remembered), T(test_waiting_falls_back_to_the_whole_stream),
+          T(test_virtual_time_is_what_the_work_takes),
           T(test_simulated_addresses_are_not_taken_for_host_memory), T(test_virtual_time_waits_where_streams_wait),
           T(test_asking_for_an_event_until_it_is_done_ends), T(test_work_is_asynchronous),
           T(test_a_full_queue_blocks_and_loses_nothing), T(test_the_link_takes_its_time_each_way),

@@ -1,0 +1,98 @@
+/* test_allocator_stitch.c - a request for which there are pages enough is met, wherever they lie and whatever its alignment. */
+#include "test.h"
+
+#define PAGE UINT64_C(65536)
+#define PAGES 8u
+
+static hr_device device;
+
+static hr_allocator eight_pages(bool stitch)
+{
+	hr_allocator_options options;
+	hr_allocator allocator;
+	hr_allocator_options_init(&options);
+	options.limit_bytes = PAGES * PAGE;
+	options.thread_cache = false;
+	options.stitch = stitch;
+	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
+	return allocator;
+}
+
+static void *take(hr_allocator allocator, uint64_t bytes, uint64_t alignment)
+{
+	hr_request request = HR_REQUEST(bytes);
+	void *block = NULL;
+	request.alignment = alignment;
+	CHECK_STATUS(HR_OK, hr_alloc(allocator, &request, &block));
+	if (alignment) CHECK_EQ((uintptr_t)block % alignment, 0);
+	return block;
+}
+
+static void find_device(void)
+{
+	hr_simulated_options options;
+	hr_simulated_options_init(&options);
+	options.memory_bytes = 64 << 20;
+	options.page_bytes = PAGE;
+	CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
+	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
+}
+
+/* Some pages in use, the rest free behind them and nothing left of the limit: any of the rest must do, at any alignment. */
+static void test_free_pages_at_the_end_meet_any_request_that_they_could(void)
+{
+	find_device();
+	for (uint64_t used = 1; used < PAGES; used++)
+		for (uint64_t asked = 1; asked <= PAGES - used; asked++)
+			for (uint64_t alignment = 256; alignment <= PAGES * PAGE; alignment *= 2) {
+				hr_allocator allocator = eight_pages(true);
+				take(allocator, used * PAGE, 0);
+				CHECK_STATUS(HR_OK, hr_free(allocator, take(allocator, (PAGES - used) * PAGE, 0), HR_STREAM_DEFAULT));
+				take(allocator, asked * PAGE, alignment);
+				CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
+				CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+			}
+}
+
+/* Eight blocks of a page, any set of which is freed: as many pages in one piece as are free, however they lie apart. */
+static void test_free_pages_that_are_apart_meet_any_request_that_they_could(void)
+{
+	find_device();
+	for (unsigned freed = 1; freed < 1u << PAGES; freed++)
+		for (uint64_t alignment = 256; alignment <= 4 * PAGE; alignment *= 4) {
+			hr_allocator allocator = eight_pages(true);
+			void *blocks[PAGES];
+			hr_stats stats;
+			uint64_t count = (uint64_t)__builtin_popcount(freed);
+			for (unsigned i = 0; i < PAGES; i++) blocks[i] = take(allocator, PAGE, 0);
+			for (unsigned i = 0; i < PAGES; i++)
+				if (freed >> i & 1) CHECK_STATUS(HR_OK, hr_free(allocator, blocks[i], HR_STREAM_DEFAULT));
+			take(allocator, count * PAGE - 256, alignment);
+			hr_stats_init(&stats);
+			CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
+			CHECK_EQ(stats.bytes_reserved, PAGES * PAGE); /* no page more than before */
+			CHECK_LE(stats.bytes_stitched, count * PAGE);
+			CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
+			CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+		}
+}
+
+/* Where it is switched off, such a request is refused, and nothing has moved. */
+static void test_without_stitching_pages_stay_where_they_are(void)
+{
+	void *blocks[PAGES], *out;
+	hr_stats stats;
+	find_device();
+	hr_allocator allocator = eight_pages(false);
+	for (unsigned i = 0; i < PAGES; i++) blocks[i] = take(allocator, PAGE, 0);
+	for (unsigned i = 0; i < PAGES; i += 2) CHECK_STATUS(HR_OK, hr_free(allocator, blocks[i], HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 2 * PAGE, &out));
+	hr_stats_init(&stats);
+	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
+	CHECK_EQ(stats.num_stitches, 0);
+	CHECK_EQ(stats.bytes_free, 4 * PAGE);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+TEST_MAIN(T(test_free_pages_at_the_end_meet_any_request_that_they_could),
+          T(test_free_pages_that_are_apart_meet_any_request_that_they_could), T(test_without_stitching_pages_stay_where_they_are))
