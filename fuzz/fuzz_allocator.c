@@ -4,15 +4,18 @@
  *
  *     operation | size class and fine size | alignment and stream | which block
  *
- * Indices are taken modulo what is there. After every call bytes in use, peak and counts are exact and the identities hold; a request
- * is refused only when no free chunk and no free pages could have met it; at the end nothing is left of what the system gave. */
+ * Indices are taken modulo what is there. After every call bytes in use, peak and counts are exact and the identities hold; a
+ * request is refused only when no free chunk and no free pages could have met it; at the end nothing is left of what the system
+ * gave. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define MUST(condition) \
-	((condition) ? (void)0 : (fprintf(stderr, "%s:%d: %s does not hold (%s)\n", __FILE__, __LINE__, #condition, hr_last_message()), abort()))
+	((condition)        \
+	     ? (void)0      \
+	     : (fprintf(stderr, "%s:%d: %s does not hold (%s)\n", __FILE__, __LINE__, #condition, hr_last_message()), abort()))
 #define SUPPORT_EQ(a, b) MUST((a) == (b))
 #define SUPPORT_LE(a, b) MUST((int64_t)(a) <= (int64_t)(b))
 #include "fault_os.h"
@@ -171,7 +174,8 @@ static void other(state *s, const uint8_t *op)
 		break;
 	case 4:
 		if (!s->count) break;
-		MUST(hr_record_stream(s->allocator, (void *)(uintptr_t)s->blocks[op[3] % s->count].address, s->streams[op[2] % STREAMS]) == HR_OK);
+		MUST(hr_record_stream(s->allocator, (void *)(uintptr_t)s->blocks[op[3] % s->count].address, s->streams[op[2] % STREAMS]) ==
+		     HR_OK);
 		break;
 	case 5:
 		if (!s->count) break;
@@ -179,7 +183,8 @@ static void other(state *s, const uint8_t *op)
 		MUST(info.requested == s->blocks[op[3] % s->count].requested && info.bytes == s->blocks[op[3] % s->count].size);
 		break;
 	case 6: /* inside a block, or nowhere */
-		MUST(hr_free(s->allocator, (void *)(uintptr_t)(s->count ? s->blocks[op[3] % s->count].address + 8 : 8), 0) == HR_NOT_ALLOCATED);
+		MUST(hr_free(s->allocator, (void *)(uintptr_t)(s->count ? s->blocks[op[3] % s->count].address + 8 : 8), 0) ==
+		     HR_NOT_ALLOCATED);
 		break;
 	case 7: MUST(hr_allocator_check(s->allocator) == HR_OK); break;
 	}

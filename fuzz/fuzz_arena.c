@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define SUPPORT_EQ(a, b)                                                                                                         \
-	((uint64_t)(a) == (uint64_t)(b) ? (void)0                                                                                    \
+#define SUPPORT_EQ(a, b)                      \
+	((uint64_t)(a) == (uint64_t)(b) ? (void)0 \
 	                                : (fprintf(stderr, "%s:%d: %s == %s does not hold\n", __FILE__, __LINE__, #a, #b), abort()))
 #define MODEL_MAX 1024u
 #include "support_arena.h"
@@ -86,7 +86,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		case 2:
 		case 3:
 			if (!pair->live.count) break;
-			if (op[2] & 1) hr__store_relaxed(&hr__chunk_at(&pair->table, pair->live.at[op[3] % pair->live.count].id)->state, HR__CHUNK_CACHED);
+			if (op[2] & 1)
+				hr__store_relaxed(&hr__chunk_at(&pair->table, pair->live.at[op[3] % pair->live.count].id)->state, HR__CHUNK_CACHED);
 			pair_give(pair, op[3] % pair->live.count, UINT64_C(1) << (op[1] % 64), op[2]);
 			break;
 		case 4: map(pair, page, op[2], op[3]); break;

@@ -1,13 +1,13 @@
 /* support_arena.h - an arena and a naive model of it, side by side.
  *
- * The model keeps free ranges and holes in plain arrays and looks at all of them for everything, so it is easy to believe. It does not
- * only say whether an answer is possible: it says which one it must be. Every operation below is done on both and compared.
+ * The model keeps free ranges and holes in plain arrays and looks at all of them for everything, so it is easy to believe. It does
+ * not only say whether an answer is possible: it says which one it must be. Every operation below is done on both and compared.
  *
  * What the model knows, from arena.h:
  *
  *     best fit     the smallest free range that holds the request; among equals the one that has had its extent longest
- *     alignment    the best fit if the request fits there aligned; else the best fit for the request with room for any padding; else
- *                  the smallest free range of all where it happens to fit, the oldest among equals
+ *     alignment    the best fit if the request fits there aligned; else the best fit for the request with room for any padding;
+ *                  else the smallest free range of all where it happens to fit, the oldest among equals
  *     the tail     a free range before the hole that ends its region becomes the tail if there is none at that moment. It counts as
  *                  large as it can become; a range among the others wins against a tail that can become just as large. No tail is a
  *                  tail of no bytes.
@@ -297,8 +297,8 @@ SUPPORT_UNUSED static void pair_compare_all(const arena_pair *pair)
 	seen = 0;
 	hr__chunk_id last = 0;
 	for (hr__chunk_id id = hr__arena_first_free(&pair->arena, 0); id; id = hr__arena_next_free(&pair->arena, last = id)) {
-		SUPPORT_EQ(begins_at(&pair->free, hr__chunk_at(&pair->table, id)->region, hr__chunk_address(hr__chunk_at(&pair->table, id))) !=
-		               NOWHERE,
+		SUPPORT_EQ(begins_at(&pair->free, hr__chunk_at(&pair->table, id)->region,
+		                     hr__chunk_address(hr__chunk_at(&pair->table, id))) != NOWHERE,
 		           true);
 		seen++;
 		SUPPORT_EQ(seen <= pair->free.count, true);

@@ -34,8 +34,8 @@ SUPPORT_STATS_UNUSED static void check_identities(const hr_stats *stats)
 	SUPPORT_LE(stats->largest_free_block, stats->bytes_free);
 	SUPPORT_EQ(stats->num_live_at_reset + stats->num_allocs - stats->num_failed_allocs - stats->num_frees, stats->num_live);
 	SUPPORT_EQ(stats->source_cache + stats->source_free_chunk + stats->source_grow + stats->source_trim + stats->source_stitch +
-	               stats->source_single_reclaim + stats->source_multi_reclaim + stats->source_full_reclaim + stats->source_defragment +
-	               stats->source_device,
+	               stats->source_single_reclaim + stats->source_multi_reclaim + stats->source_full_reclaim +
+	               stats->source_defragment + stats->source_device,
 	           stats->num_allocs - stats->num_failed_allocs);
 	SUPPORT_EQ(stats->fragmentation >= 0 && stats->fragmentation <= 1, true);
 	if (stats->bytes_free == 0) SUPPORT_EQ(stats->fragmentation == 0, true);
@@ -82,7 +82,8 @@ SUPPORT_STATS_UNUSED static bool census_chunk(void *context, const hr_chunk_view
 		census->free_blocks++;
 		if ((int64_t)chunk->bytes > census->largest_free) census->largest_free = (int64_t)chunk->bytes;
 		if (census->size && aligned <= end && end - aligned >= census->size) census->fits = true;
-		uint64_t first = census->page ? (address + census->page - 1) / census->page : 0, last = census->page ? end / census->page : 0;
+		uint64_t first = census->page ? (address + census->page - 1) / census->page : 0,
+				 last = census->page ? end / census->page : 0;
 		if (last > first) census->whole_free_pages += last - first;
 		break;
 	}

@@ -180,13 +180,15 @@ static hr_status free_slow(hr_allocator handle, uint64_t address, hr_stream stre
 	return hr__direct_free(allocator, cache, address, stream);
 }
 
-/* Gives a chunk back to its arena; false when it is not what the caller thinks it is. */
-static inline bool free_to_arena(hr__cache *cache, hr__chunk_id id, uint64_t address, hr_stream stream, uint32_t where)
+/* Gives a block of the thread's shard back to its arena; false when there is no such block. */
+static inline bool free_to_arena(hr__cache *cache, uint64_t address, hr_stream stream)
 {
 	hr__shard *shard = cache->shard;
-	hr__chunk *chunk = &cache->chunks[id];
+	uint32_t where = 0;
 	hr__lock_take(&shard->lock);
-	if (HR_UNLIKELY(hr__chunk_address(chunk) != address || hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE)) {
+	hr__chunk_id id = hr__lookup_find_at(&shard->lookup, cache->chunks, address, &where);
+	hr__chunk *chunk = &cache->chunks[id];
+	if (HR_UNLIKELY(hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE)) { /* record 0 is in no state */
 		hr__lock_release(&shard->lock);
 		return false;
 	}
@@ -209,14 +211,17 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 	hr__cache *cache = cache_of(handle);
 	if (HR_UNLIKELY(!cache || !address || !cache->bin_count)) return free_slow(handle, address, stream);
 	if (HR_UNLIKELY(stream && !hr__device_has_stream(cache->allocator->device, stream))) return free_slow(handle, address, stream);
-	if (HR_UNLIKELY(!hr__shard_has(cache->shard, address) || !hr__cache_enter(cache))) return free_slow(handle, address, stream);
-	uint32_t where = 0;
-	hr__chunk_id id = hr__lookup_find_at(cache->lookup, cache->chunks, address, &where);
+	if (HR_UNLIKELY(!hr__shard_has(cache->shard, address))) return free_slow(handle, address, stream);
+	if (address >= hr__load_relaxed(&cache->shard->large_from))
+		return HR_LIKELY(free_to_arena(cache, address, stream)) ? HR_OK : free_slow(handle, address, stream);
+	if (HR_UNLIKELY(!hr__cache_enter(cache))) return free_slow(handle, address, stream);
+	hr__chunk_id id = hr__lookup_find(cache->lookup, cache->chunks, address);
 	hr__chunk *chunk = &cache->chunks[id];
-	if (!id || chunk->size > HR__SMALL_MAX || !cache->capacity) {
+	if (HR_UNLIKELY(!id || chunk->size > HR__SMALL_MAX || !cache->capacity)) {
+		/* Only a block that no cache keeps can be freed under the lock without a thought for threads that free it at the same time. */
+		bool large = id && chunk->size > HR__SMALL_MAX;
 		hr__cache_leave(cache);
-		if (HR_LIKELY(id && free_to_arena(cache, id, address, stream, where))) return HR_OK;
-		return free_slow(handle, address, stream);
+		return HR_LIKELY(large && free_to_arena(cache, address, stream)) ? HR_OK : free_slow(handle, address, stream);
 	}
 	/* Of two threads that free the same block at once, one must lose. */
 	uint8_t expected = HR__CHUNK_IN_USE;

@@ -141,6 +141,7 @@ hr_status hr__shard_open(hr__shard *shard)
 	hr__arena_init(&shard->small.arena, &shard->table, allocator->granularity);
 	shard->small.small = true;
 	if (!allocator->page || allocator->kind != HR__KIND_BFC) hr__store_relaxed(&shard->span, UINT64_MAX); /* any address */
+	hr__store_relaxed(&shard->large_from, UINT64_MAX);
 	hr__store_relaxed(&shard->meter.level, hr__load_relaxed(&allocator->cache_count) > 1 ? 0 : HR__NO_LEVEL);
 	hr__store_relaxed(&allocator->open_shards, hr__load_relaxed(&allocator->open_shards) + 1);
 	hr__store_release(&shard->open, 1);

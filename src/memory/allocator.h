@@ -135,6 +135,7 @@ struct hr__shard {
 	uint32_t index;
 	hr__atomic_u32 open;         /* 1 when everything here is in place; set under the allocator's caches_lock */
 	hr__atomic_u64 base, span;   /* its addresses: frees find the shard by them. Set under lock, once, before they are handed out */
+	hr__atomic_u64 large_from;   /* from here on are those of the large pool; UINT64_MAX where addresses do not tell */
 	hr__page_id *pages;          /* for all of them; NULL where there are no pages */
 	size_t pages_bytes;
 

@@ -96,6 +96,7 @@ static hr_status open_addresses(hr__shard *shard)
 	hr__store_relaxed(&shard->base, address);
 	hr__store_relaxed(&shard->span, size);
 	uint64_t small = hr__align_down(size / 4, allocator->page);
+	hr__store_relaxed(&shard->large_from, address + small);
 	hr__region *region = region_enter(shard, &shard->small, 2 * shard->index + 1, address, small);
 	region->pages = shard->pages;
 	region = region_enter(shard, &shard->large, 2 * shard->index, address + small, size - small);

@@ -1,8 +1,8 @@
 /* test_fault_memory.c - every call of the operating system and of the device fails once, and from some call on for ever.
  *
- * A scenario is a little program. It is run with the 1st call failing, the 2nd, the 3rd, until a run meets no failure any more. It may
- * not crash; whatever a call returns, the books are in order after it, bytes in use are those of the blocks that it knows it has, and
- * when all is over nothing is left of what the system gave.
+ * A scenario is a little program. It is run with the 1st call failing, the 2nd, the 3rd, until a run meets no failure any more. It
+ * may not crash; whatever a call returns, the books are in order after it, bytes in use are those of the blocks that it knows it
+ * has, and when all is over nothing is left of what the system gave.
  *
  * Looking at the state makes calls too. They are neither counted nor made to fail: the faults are suspended meanwhile. */
 #include <errno.h>
@@ -20,7 +20,7 @@
 /* ---- faults ---- */
 
 static struct {
-	bool backend;     /* the device's calls, else the system's */
+	bool backend; /* the device's calls, else the system's */
 	bool forever;
 	hr_status status; /* of the device's */
 	uint64_t nth;     /* counted over the whole run; 0 = none */
@@ -61,8 +61,22 @@ static struct {
 	bool bfc;
 	void *blocks[BLOCKS];
 	uint32_t count;
-	int64_t peak; /* bytes in use since the last reset */
+	int64_t peak;    /* bytes in use since the last reset */
+	uint64_t ranges; /* of addresses that the system had given before the allocator came */
 } here;
+
+static uint64_t ranges_held(void)
+{
+	struct hr_fault_os_live live;
+	hr_fault_os_live(&live);
+	return live.reserved_ranges;
+}
+
+/* The allocator is gone, or could not be made. What the system takes back at any time, it has back; a device may have refused. */
+static void check_ranges(void)
+{
+	if (!fault.backend) CHECK_EQ(ranges_held(), here.ranges);
+}
 
 /* After every call: the books are in order. */
 static void look(void)
@@ -119,10 +133,12 @@ static bool open_allocator(const char *device, const hr_allocator_options *optio
 	here.peak = 0;
 	here.bfc = !options || !options->kind || strcmp(options->kind, "bfc") == 0;
 	if (!ok(hr_device_find(device, &here.device))) return false;
+	here.ranges = ranges_held();
 	hr_status status = options ? hr_allocator_create(here.device, options, &allocator) : hr_allocator_default(device, &allocator);
 	here.allocator = allocator;
 	here.open = status == HR_OK;
 	if (status != HR_OK) CHECK_EQ(allocator.id, 0);
+	if (status != HR_OK) check_ranges();
 	return ok(status);
 }
 
@@ -157,6 +173,7 @@ static void close_allocator(void)
 {
 	hr_status status = here.count ? hr_allocator_close_all(here.allocator) : hr_allocator_close(here.allocator);
 	if (status == HR_OK) here.open = false;
+	if (status == HR_OK) check_ranges();
 	ok(status);
 }
 
@@ -471,6 +488,9 @@ static void streams(void)
 		release(0, second);
 		allocate(300, 0, second); /* must wait for the first */
 		allocate(100000, 0, HR_STREAM_DEFAULT);
+		release(0, second);
+		release(0, second);
+		allocate(100000, 4096, first); /* aligned, so by another way */
 		ok(hr_allocator_trim(here.allocator, NULL));
 		release_all();
 	}
@@ -565,7 +585,8 @@ static uint64_t run_all(bool backend, bool forever, hr_status status)
 		fault.status = status;
 		uint64_t nth = 1;
 		/* Where it is, should it crash. */
-		while (fprintf(stderr, "\r%s, call %llu   ", scenarios[i].name, (unsigned long long)nth), run_once(scenarios[i].run, nth)) nth++;
+		while (fprintf(stderr, "\r%s, call %llu   ", scenarios[i].name, (unsigned long long)nth), run_once(scenarios[i].run, nth))
+			nth++;
 		printf("# %s: %llu points\n", scenarios[i].name, (unsigned long long)(nth - 1));
 		CHECK_GT(nth, 2);
 		total += nth - 1;

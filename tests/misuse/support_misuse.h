@@ -11,12 +11,12 @@
 #define MIB (KIB * KIB)
 
 /* The status and the whole message. */
-#define EXPECT(status, call, ...)                       \
-	do {                                                \
-		char hr_expected_[512];                         \
-		CHECK_STATUS(status, call);                     \
-		snprintf(hr_expected_, 512, __VA_ARGS__);       \
-		CHECK_STR(hr_last_message(), hr_expected_);     \
+#define EXPECT(status, call, ...)                   \
+	do {                                            \
+		char hr_expected_[512];                     \
+		CHECK_STATUS(status, call);                 \
+		snprintf(hr_expected_, 512, __VA_ARGS__);   \
+		CHECK_STR(hr_last_message(), hr_expected_); \
 	} while (0)
 
 /* A simulated device of 1 GiB in pages of 2 MiB. */

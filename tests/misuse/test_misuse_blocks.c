@@ -44,8 +44,8 @@ static void test_double_free_with_a_direct_allocator(void)
 	CHECK_STATUS(HR_OK, hr_allocator_create(device(), &options, &a));
 	void *block = block_of(a, 1000);
 	CHECK_STATUS(HR_OK, hr_free(a, block, 0));
-	EXPECT(HR_NOT_ALLOCATED, hr_free(a, block, 0), "SIM:0_direct has no block at %#llx: it was freed already, or came from elsewhere",
-	       ADDRESS(block));
+	EXPECT(HR_NOT_ALLOCATED, hr_free(a, block, 0),
+	       "SIM:0_direct has no block at %#llx: it was freed already, or came from elsewhere", ADDRESS(block));
 	still_works(a, 0);
 }
 
@@ -83,8 +83,8 @@ static void test_free_of_a_variable(void)
 {
 	hr_allocator a = allocator();
 	int variable = 0;
-	EXPECT(HR_NOT_ALLOCATED, hr_free(a, &variable, 0), "SIM:0_bfc has no block at %#llx: it was freed already, or came from elsewhere",
-	       ADDRESS(&variable));
+	EXPECT(HR_NOT_ALLOCATED, hr_free(a, &variable, 0),
+	       "SIM:0_bfc has no block at %#llx: it was freed already, or came from elsewhere", ADDRESS(&variable));
 	still_works(a, 0);
 }
 
@@ -139,7 +139,8 @@ static void test_alloc_after_close(void)
 	void *out = &a;
 	block_of(a, 1000);
 	CHECK_STATUS(HR_OK, hr_allocator_close_all(a));
-	EXPECT(HR_CLOSED, hr_alloc_bytes(a, 100, &out), "the allocator handle %#llx was closed, or never was one", (unsigned long long)a.id);
+	EXPECT(HR_CLOSED, hr_alloc_bytes(a, 100, &out), "the allocator handle %#llx was closed, or never was one",
+	       (unsigned long long)a.id);
 	CHECK_EQ(out, &a);
 }
 
@@ -153,8 +154,8 @@ static void test_alloc_with_a_made_up_handle(void)
 {
 	hr_allocator a = allocator();
 	void *out;
-	EXPECT(HR_CLOSED, hr_alloc_bytes((hr_allocator){ a.id + 256 }, 100, &out), "the allocator handle %#llx was closed, or never was one",
-	       (unsigned long long)a.id + 256);
+	EXPECT(HR_CLOSED, hr_alloc_bytes((hr_allocator){ a.id + 256 }, 100, &out),
+	       "the allocator handle %#llx was closed, or never was one", (unsigned long long)a.id + 256);
 	EXPECT(HR_CLOSED, hr_alloc_bytes((hr_allocator){ UINT64_MAX }, 100, &out),
 	       "the allocator handle 0xffffffffffffffff was closed, or never was one");
 }
@@ -199,7 +200,8 @@ static void test_alloc_of_more_than_there_is(void)
 	void *out;
 	block_of(a, 900 * MIB);
 	EXPECT(HR_OUT_OF_MEMORY, hr_alloc_bytes(a, 200 * MIB, &out),
-	       "SIM:0_bfc cannot give 200.0 MiB: 900.0 MiB of 1.0 GiB are in use; 0 B are free in 0 blocks, the largest 0 B, and the device can "
+	       "SIM:0_bfc cannot give 200.0 MiB: 900.0 MiB of 1.0 GiB are in use; 0 B are free in 0 blocks, the largest 0 B, and the "
+	       "device can "
 	       "give 124.0 MiB more; free something, raise the limit or ask for less");
 	still_works(a, 1);
 }
@@ -279,7 +281,8 @@ static void test_alloc_on_a_stream_that_never_was(void)
 	void *out;
 	request.stream = 5;
 	for (int i = 0; i < 2; i++) {
-		EXPECT(HR_INVALID_ARGUMENT, hr_alloc(a, &request, &out), "SIM:0_bfc: SIM:0 has no stream 5; make one with hr_stream_create");
+		EXPECT(HR_INVALID_ARGUMENT, hr_alloc(a, &request, &out),
+		       "SIM:0_bfc: SIM:0 has no stream 5; make one with hr_stream_create");
 		still_works(a, 0);
 	}
 }
@@ -408,7 +411,8 @@ static void test_custom_allocator_that_gives_null(void)
 {
 	hr_allocator a = custom_allocator();
 	void *out;
-	EXPECT(HR_CORRUPT, hr_alloc_bytes(a, 100, &out), "the custom allocator \"mine\" gave address (nil), which is not a multiple of 256");
+	EXPECT(HR_CORRUPT, hr_alloc_bytes(a, 100, &out),
+	       "the custom allocator \"mine\" gave address (nil), which is not a multiple of 256");
 	CHECK_EQ(custom.freed, 0);
 	nothing_is_allocated(a);
 }
@@ -419,7 +423,8 @@ static void test_custom_allocator_that_gives_an_address_twice(void)
 	void *out, *again = &a;
 	custom.gives = (void *)0x10000;
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(a, 100, &out));
-	EXPECT(HR_CORRUPT, hr_alloc_bytes(a, 100, &again), "the custom allocator \"mine\" gave address 0x10000, which is allocated already");
+	EXPECT(HR_CORRUPT, hr_alloc_bytes(a, 100, &again),
+	       "the custom allocator \"mine\" gave address 0x10000, which is allocated already");
 	CHECK_EQ(again, &a);
 	CHECK_EQ(custom.freed, 0); /* the first one still has it */
 	CHECK_STATUS(HR_OK, hr_free(a, out, 0));
@@ -461,13 +466,14 @@ static void test_custom_allocator_above_its_limit(void)
 
 TEST_MAIN(T(test_double_free_of_a_large_block), T(test_double_free_of_a_block_in_the_cache), T(test_double_free_after_a_trim),
           T(test_double_free_with_a_direct_allocator), T(test_free_of_an_interior_pointer), T(test_free_of_the_end_of_a_block),
-          T(test_free_of_memory_from_malloc), T(test_free_of_a_variable), T(test_free_with_another_allocator), T(test_free_after_close),
-          T(test_free_on_a_stream_that_never_was), T(test_free_of_null_is_no_mistake), T(test_alloc_after_close),
-          T(test_alloc_with_a_zero_handle), T(test_alloc_with_a_made_up_handle), T(test_alloc_of_zero_bytes), T(test_alloc_of_size_max),
-          T(test_alloc_of_a_byte_too_many), T(test_alloc_of_more_than_there_is), T(test_alignment_that_is_no_power_of_two),
-          T(test_alignment_that_is_too_large), T(test_alignment_that_no_address_has), T(test_request_without_struct_size),
-          T(test_null_request), T(test_null_out), T(test_alloc_on_a_stream_that_never_was), T(test_alloc_on_a_destroyed_stream),
-          T(test_info_about_what_is_no_block), T(test_info_without_struct_size), T(test_record_stream_of_what_is_no_block),
+          T(test_free_of_memory_from_malloc), T(test_free_of_a_variable), T(test_free_with_another_allocator),
+          T(test_free_after_close), T(test_free_on_a_stream_that_never_was), T(test_free_of_null_is_no_mistake),
+          T(test_alloc_after_close), T(test_alloc_with_a_zero_handle), T(test_alloc_with_a_made_up_handle),
+          T(test_alloc_of_zero_bytes), T(test_alloc_of_size_max), T(test_alloc_of_a_byte_too_many),
+          T(test_alloc_of_more_than_there_is), T(test_alignment_that_is_no_power_of_two), T(test_alignment_that_is_too_large),
+          T(test_alignment_that_no_address_has), T(test_request_without_struct_size), T(test_null_request), T(test_null_out),
+          T(test_alloc_on_a_stream_that_never_was), T(test_alloc_on_a_destroyed_stream), T(test_info_about_what_is_no_block),
+          T(test_info_without_struct_size), T(test_record_stream_of_what_is_no_block),
           T(test_custom_allocator_that_gives_a_misaligned_address), T(test_custom_allocator_that_gives_null),
           T(test_custom_allocator_that_gives_an_address_twice), T(test_custom_allocator_that_cannot_allocate),
           T(test_custom_allocator_that_cannot_free), T(test_custom_allocator_above_its_limit))

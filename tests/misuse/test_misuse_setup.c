@@ -12,8 +12,8 @@ static hr_allocator_options options_with(const char *kind)
 
 /* ---- devices ---- */
 
-#define BAD_NAME(name, why)                                                                                                \
-	"\"" name "\" is no device name: " why ". Names look like \"GPU:0\", \"CPU:0\", \"/device:GPU:0\" or "                \
+#define BAD_NAME(name, why)                                                                                \
+	"\"" name "\" is no device name: " why ". Names look like \"GPU:0\", \"CPU:0\", \"/device:GPU:0\" or " \
 	"\"/job:localhost/replica:0/task:0/device:GPU:0\""
 
 static void test_device_name_that_cannot_be_read(void)
@@ -89,7 +89,8 @@ static void test_logical_devices_with_impossible_limits(void)
 	EXPECT(HR_BAD_LIMIT, hr_set_logical_devices("SIM:0", &much, 1), "SIM:0: memory limit 0 is 1.0 EiB, above its 1.0 TiB");
 	EXPECT(HR_BAD_LIMIT, hr_set_logical_devices("SIM:0", together, 2), "SIM:0: the memory limits together exceed its 1.0 TiB");
 	EXPECT(HR_INVALID_ARGUMENT, hr_set_logical_devices("SIM:0", together, 0), "a device is split into 1 to 16 logical ones, not 0");
-	EXPECT(HR_INVALID_ARGUMENT, hr_set_logical_devices("SIM:0", together, 17), "a device is split into 1 to 16 logical ones, not 17");
+	EXPECT(HR_INVALID_ARGUMENT, hr_set_logical_devices("SIM:0", together, 17),
+	       "a device is split into 1 to 16 logical ones, not 17");
 	EXPECT(HR_INVALID_ARGUMENT, hr_set_logical_devices("SIM:0", NULL, 1), "hr_set_logical_devices: memory_limits is NULL");
 }
 
@@ -98,7 +99,8 @@ static void test_settings_after_first_use(void)
 	hr_simulated_options options;
 	hr_simulated_options_init(&options);
 	device();
-	EXPECT(HR_IN_USE, hr_configure_simulated(&options), "SIM:0 is in use; its settings must come before a SIM is first found or used");
+	EXPECT(HR_IN_USE, hr_configure_simulated(&options),
+	       "SIM:0 is in use; its settings must come before a SIM is first found or used");
 }
 
 /* ---- making allocators ---- */
@@ -152,7 +154,8 @@ static void test_granularity_above_the_page(void)
 	CHECK_STATUS(HR_OK, hr_configure_simulated(&small));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &sim));
 	options.granularity = 512;
-	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_create(sim, &options, &out), "options.granularity 512 is above the page size of SIM:0, 256");
+	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_create(sim, &options, &out),
+	       "options.granularity 512 is above the page size of SIM:0, 256");
 }
 
 static void test_options_without_struct_size(void)
@@ -214,7 +217,8 @@ static void test_close_with_live_blocks(void)
 	CHECK_STATUS(HR_OK, hr_alloc(a, &request, &block));
 	block_of(a, 1000);
 	EXPECT(HR_IN_USE, hr_allocator_close(a),
-	       "SIM:0_bfc still has 2 blocks of 5.0 MiB allocated, the largest 5.0 MiB by op matmul; free them, or use hr_allocator_close_all");
+	       "SIM:0_bfc still has 2 blocks of 5.0 MiB allocated, the largest 5.0 MiB by op matmul; free them, or use "
+	       "hr_allocator_close_all");
 	still_works(a, 2);
 	CHECK_STATUS(HR_OK, hr_allocator_close_all(a));
 }
@@ -234,7 +238,8 @@ static void test_double_close(void)
 	hr_allocator a = allocator();
 	CHECK_STATUS(HR_OK, hr_allocator_close(a));
 	EXPECT(HR_CLOSED, hr_allocator_close(a), "the allocator handle %#llx was closed, or never was one", (unsigned long long)a.id);
-	EXPECT(HR_CLOSED, hr_allocator_close_all(a), "the allocator handle %#llx was closed, or never was one", (unsigned long long)a.id);
+	EXPECT(HR_CLOSED, hr_allocator_close_all(a), "the allocator handle %#llx was closed, or never was one",
+	       (unsigned long long)a.id);
 	EXPECT(HR_CLOSED, hr_allocator_close((hr_allocator){ 0 }), "the allocator handle is zero: it was never set");
 }
 
@@ -327,7 +332,8 @@ static void test_custom_allocator_with_a_bad_name(void)
 	EXPECT(HR_INVALID_ARGUMENT, hr_register_allocator("a_name_that_is_two_bytes_too_long", &sound, NULL),
 	       "the name of a custom allocator must have 1 to 31 bytes");
 	EXPECT(HR_INVALID_ARGUMENT, hr_register_allocator("", &sound, NULL), "the name of a custom allocator must have 1 to 31 bytes");
-	EXPECT(HR_INVALID_ARGUMENT, hr_register_allocator(NULL, &sound, NULL), "the name of a custom allocator must have 1 to 31 bytes");
+	EXPECT(HR_INVALID_ARGUMENT, hr_register_allocator(NULL, &sound, NULL),
+	       "the name of a custom allocator must have 1 to 31 bytes");
 	CHECK_STATUS(HR_OK, hr_register_allocator("a_name_that_is_just_short_enoug", &sound, NULL));
 }
 
@@ -361,8 +367,10 @@ static void test_stats_without_struct_size(void)
 	hr_memory_info info = { 0 };
 	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_get_stats(a, &stats), "stats.struct_size is 0; set it with hr_stats_init");
 	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_get_stats(a, NULL), "hr_allocator_get_stats: stats is NULL");
-	EXPECT(HR_INVALID_ARGUMENT, hr_get_memory_info("SIM:0", &info), "hr_get_memory_info: set info.struct_size to sizeof(hr_memory_info)");
-	EXPECT(HR_INVALID_ARGUMENT, hr_get_memory_info("SIM:0", NULL), "hr_get_memory_info: set info.struct_size to sizeof(hr_memory_info)");
+	EXPECT(HR_INVALID_ARGUMENT, hr_get_memory_info("SIM:0", &info),
+	       "hr_get_memory_info: set info.struct_size to sizeof(hr_memory_info)");
+	EXPECT(HR_INVALID_ARGUMENT, hr_get_memory_info("SIM:0", NULL),
+	       "hr_get_memory_info: set info.struct_size to sizeof(hr_memory_info)");
 	still_works(a, 0);
 }
 
@@ -390,8 +398,8 @@ static void test_region_that_is_not_there(void)
 	hr_stats_init(&stats);
 	CHECK_STATUS(HR_OK, hr_allocator_get_stats(a, &stats));
 	uint32_t regions = (uint32_t)stats.num_regions;
-	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_get_region(a, regions, &region), "SIM:0_bfc has %u regions; there is no number %u", regions,
-	       regions);
+	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_get_region(a, regions, &region), "SIM:0_bfc has %u regions; there is no number %u",
+	       regions, regions);
 	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_visit(a, UINT32_MAX, never, &visited),
 	       "SIM:0_bfc has %u regions; there is no number 4294967295", regions);
 	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_visit(a, 0, NULL, NULL), "hr_allocator_visit: visit is NULL");
@@ -440,7 +448,8 @@ static void test_scope_end_without_struct_size(void)
 	hr_device sim = device();
 	hr_stats_scope scope = { 0 };
 	CHECK_STATUS(HR_OK, hr_stats_scope_begin(sim));
-	EXPECT(HR_INVALID_ARGUMENT, hr_stats_scope_end(sim, &scope), "hr_stats_scope_end: set scope.struct_size to sizeof(hr_stats_scope)");
+	EXPECT(HR_INVALID_ARGUMENT, hr_stats_scope_end(sim, &scope),
+	       "hr_stats_scope_end: set scope.struct_size to sizeof(hr_stats_scope)");
 	scope.struct_size = sizeof scope;
 	CHECK_STATUS(HR_OK, hr_stats_scope_end(sim, &scope)); /* it was not ended by that */
 }
@@ -643,13 +652,15 @@ static void test_fork_while_recording(void)
 TEST_MAIN(T(test_device_name_that_cannot_be_read), T(test_device_that_is_not_there), T(test_device_name_that_fits_two),
           T(test_null_for_a_device), T(test_zero_device_handle), T(test_device_handle_from_before_shutdown),
           T(test_logical_devices_after_first_use), T(test_logical_devices_with_impossible_limits), T(test_settings_after_first_use),
-          T(test_unknown_allocator_kind), T(test_limit_above_the_device), T(test_limit_below_a_page), T(test_granularity_that_cannot_be),
-          T(test_granularity_above_the_page), T(test_options_without_struct_size), T(test_no_room_for_an_allocator_that_does_not_grow),
-          T(test_null_for_an_allocator), T(test_one_allocator_too_many), T(test_close_with_live_blocks),
-          T(test_close_of_the_default_allocator), T(test_double_close), T(test_every_use_of_a_closed_allocator),
-          T(test_custom_allocator_registered_twice), T(test_custom_allocator_that_is_not_whole), T(test_custom_allocator_with_a_bad_name),
+          T(test_unknown_allocator_kind), T(test_limit_above_the_device), T(test_limit_below_a_page),
+          T(test_granularity_that_cannot_be), T(test_granularity_above_the_page), T(test_options_without_struct_size),
+          T(test_no_room_for_an_allocator_that_does_not_grow), T(test_null_for_an_allocator), T(test_one_allocator_too_many),
+          T(test_close_with_live_blocks), T(test_close_of_the_default_allocator), T(test_double_close),
+          T(test_every_use_of_a_closed_allocator), T(test_custom_allocator_registered_twice),
+          T(test_custom_allocator_that_is_not_whole), T(test_custom_allocator_with_a_bad_name),
           T(test_one_custom_allocator_too_many), T(test_custom_allocator_that_cannot_be_opened), T(test_stats_without_struct_size),
           T(test_stats_of_an_older_program_are_cut), T(test_region_that_is_not_there), T(test_getters_of_a_gpu_that_is_not_there),
           T(test_scope_end_without_begin), T(test_scope_end_on_another_device), T(test_scope_end_without_struct_size),
-          T(test_one_scope_too_many), T(test_trace_started_twice), T(test_trace_stopped_without_start), T(test_trace_that_cannot_be_made),
-          T(test_use_after_shutdown), T(test_use_after_fork), T(test_use_after_the_second_fork), T(test_fork_while_recording))
+          T(test_one_scope_too_many), T(test_trace_started_twice), T(test_trace_stopped_without_start),
+          T(test_trace_that_cannot_be_made), T(test_use_after_shutdown), T(test_use_after_fork), T(test_use_after_the_second_fork),
+          T(test_fork_while_recording))

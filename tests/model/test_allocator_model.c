@@ -1,8 +1,8 @@
 /* test_allocator_model.c - random use of allocators through the public API, against a reference that knows what is allocated.
  *
  * With one thread everything is exact: bytes in use, bytes requested, peaks, counts, scopes, and the peak of a device that two
- * allocators share. A request may be refused only when it could not have been met: after a refusal, a walk over all chunks shows that
- * no free one is large enough, and that whole free pages and what the limit leaves do not make it up either. */
+ * allocators share. A request may be refused only when it could not have been met: after a refusal, a walk over all chunks shows
+ * that no free one is large enough, and that whole free pages and what the limit leaves do not make it up either. */
 #include <stdlib.h>
 
 #include "fault_os.h"
@@ -24,9 +24,10 @@ typedef struct setting {
 	uint32_t granularity;
 	bool growth, cache, stitch;
 	uint32_t allocators;
-	uint64_t largest; /* request */
+	uint64_t largest;   /* request */
 	uint64_t alignment; /* largest asked for */
-	uint32_t live;    /* about how many blocks to keep */
+	uint32_t live;      /* about how many blocks to keep */
+	bool direct;        /* asks the device each time */
 } setting;
 
 typedef struct block {
@@ -142,6 +143,13 @@ static void compare_all(const model *m)
 	hr_stats stats, sum;
 	int64_t reserved = 0;
 	for (uint32_t i = 0; i < m->setting->allocators; i++) {
+		if (m->setting->direct) {
+			get_stats(&m->books[i], &stats);
+			CHECK_EQ(stats.bytes_reserved, stats.bytes_in_use);
+			CHECK_STATUS(HR_OK, hr_allocator_check(m->books[i].handle));
+			reserved += stats.bytes_reserved;
+			continue;
+		}
 		seen s = { &m->books[i], 0 };
 		chunk_census census = { .page = m->setting->page, .each = match, .context = &s };
 		get_stats(&m->books[i], &stats);
@@ -205,11 +213,15 @@ static void check_refusal(model *m, book *b, uint64_t size, uint64_t alignment)
 	chunk_census census = { .page = page, .size = size, .alignment = alignment };
 	get_stats(b, &stats);
 	CHECK_STATUS(HR_OK, hr_device_get_info(m->device, &info));
+	uint64_t own = b->limit - (uint64_t)stats.bytes_reserved, device = info.limit_bytes - info.reserved_bytes;
+	uint64_t allowance = own < device ? own : device;
+	if (m->setting->direct) {
+		CHECK_LT(allowance, size);
+		return;
+	}
 	census_take(b->handle, &stats, &census);
 	CHECK(!census.fits);
 	CHECK_EQ(census.cached, 0); /* given up before a request fails */
-	uint64_t own = b->limit - (uint64_t)stats.bytes_reserved, device = info.limit_bytes - info.reserved_bytes;
-	uint64_t allowance = own < device ? own : device;
 	if (page) {
 		uint64_t pages = allowance / page + (m->setting->stitch ? census.whole_free_pages : 0);
 		CHECK_LT(pages, (size + page - 1) / page);
@@ -239,7 +251,12 @@ static void allocate(model *m, book *b)
 		return;
 	}
 	m->met++;
-	block made = { (uint64_t)(uintptr_t)address, request.bytes, size, request.alignment, UINT64_C(1) << request.stream, request.op,
+	block made = { (uint64_t)(uintptr_t)address,
+		           request.bytes,
+		           size,
+		           request.alignment,
+		           UINT64_C(1) << request.stream,
+		           request.op,
 		           hr_rand(&m->seed) };
 	uint64_t alignment = request.alignment > m->setting->granularity ? request.alignment : m->setting->granularity;
 	CHECK_EQ(made.address % alignment, 0);
@@ -306,6 +323,7 @@ static void trim(model *m, book *b)
 {
 	hr_stats before, after;
 	uint64_t released = UINT64_MAX;
+	if (m->setting->direct) return;
 	get_stats(b, &before);
 	CHECK_STATUS(HR_OK, hr_allocator_trim(b->handle, &released));
 	get_stats(b, &after);
@@ -356,6 +374,7 @@ static void open_book(model *m, book *b)
 	hr_stats stats;
 	memset(b, 0, sizeof *b);
 	hr_allocator_options_init(&options);
+	if (m->setting->direct) options.kind = "direct";
 	options.limit_bytes = m->setting->limit;
 	options.granularity = m->setting->granularity;
 	options.allow_growth = m->setting->growth;
@@ -365,7 +384,7 @@ static void open_book(model *m, book *b)
 	get_stats(b, &stats);
 	b->limit = (uint64_t)stats.bytes_reservable_limit;
 	if (m->setting->limit) CHECK_EQ(b->limit, m->setting->limit - (m->setting->page ? m->setting->limit % m->setting->page : 0));
-	CHECK_EQ(stats.bytes_reserved, m->setting->growth ? 0 : stats.bytes_reservable_limit);
+	CHECK_EQ(stats.bytes_reserved, m->setting->growth || m->setting->direct ? 0 : stats.bytes_reservable_limit);
 }
 
 /* The second of two allocators is closed and another takes its place. What the device had at most stays. */
@@ -440,43 +459,45 @@ static void run(const setting *s, const char *name, bool real, uint64_t steps, u
 }
 
 static const setting simulated_settings[] = {
-	/* memory, page, limit, granularity, growth, cache, stitch, allocators, largest, alignment, live */
-	{ "as by default", 1024 * MIB, 2 * MIB, 0, 256, true, true, true, 1, 64 * MIB, 4096, 200 },
-	{ "one page", 1 * MIB, 64 * KIB, 64 * KIB, 256, true, true, true, 1, 20 * KIB, 4096, 20 },
-	{ "two pages of 4 KiB", 1 * MIB, 4 * KIB, 8 * KIB, 16, true, true, true, 1, 5 * KIB, 256, 20 },
-	{ "three pages", 1 * MIB, 4 * KIB, 13 * KIB, 64, true, true, true, 1, 12 * KIB, 4096, 8 },
-	{ "stitching", 8 * MIB, 64 * KIB, 0, 256, true, false, true, 1, 1 * MIB, 64 * KIB, 70 },
-	{ "stitching with caches", 8 * MIB, 64 * KIB, 5 * MIB, 256, true, true, true, 1, 1 * MIB, 64 * KIB, 80 },
-	{ "no stitching", 8 * MIB, 64 * KIB, 0, 256, true, true, false, 1, 1 * MIB, 4096, 80 },
-	{ "alignments above a page", 16 * MIB, 64 * KIB, 6 * MIB, 256, true, true, true, 1, 1 * MIB, 1 * MIB, 80 },
-	{ "no growth", 16 * MIB, 64 * KIB, 4 * MIB, 256, false, true, true, 1, 512 * KIB, 4096, 80 },
-	{ "no growth, nothing else either", 16 * MIB, 64 * KIB, 3 * MIB, 4096, false, false, false, 1, 512 * KIB, 4096, 60 },
-	{ "without pages", 8 * MIB, 0, 0, 256, true, true, true, 1, 1 * MIB, 4096, 100 },
-	{ "without pages and caches", 16 * MIB, 0, 3 * MIB, 16, true, false, true, 1, 1 * MIB, 4096, 40 },
-	{ "without pages, no growth", 8 * MIB, 0, 0, 512, false, true, true, 1, 1 * MIB, 4096, 100 },
-	{ "granularity 4096", 20 * MIB, 4 * KIB, 0, 4096, true, true, true, 1, 4 * MIB, 64 * KIB, 100 },
-	{ "pages of 256 bytes", 64 * KIB, 256, 0, 256, true, true, true, 1, 8 * KIB, 1024, 40 },
-	{ "two on one device", 10 * MIB, 64 * KIB, 0, 256, true, true, true, 2, 1 * MIB, 4096, 80 },
-	{ "two with limits", 12 * MIB, 64 * KIB, 7 * MIB, 256, true, true, true, 2, 1 * MIB, 4096, 60 },
-	{ "two without pages", 10 * MIB, 0, 0, 256, true, true, true, 2, 1 * MIB, 4096, 80 },
+	/* memory, page, limit, granularity, growth, cache, stitch, allocators, largest, alignment, live, direct */
+	{ "as by default", 1024 * MIB, 2 * MIB, 0, 256, true, true, true, 1, 64 * MIB, 4096, 200, false },
+	{ "one page", 1 * MIB, 64 * KIB, 64 * KIB, 256, true, true, true, 1, 20 * KIB, 4096, 20, false },
+	{ "two pages of 4 KiB", 1 * MIB, 4 * KIB, 8 * KIB, 16, true, true, true, 1, 5 * KIB, 256, 20, false },
+	{ "three pages", 1 * MIB, 4 * KIB, 13 * KIB, 64, true, true, true, 1, 12 * KIB, 4096, 8, false },
+	{ "stitching", 8 * MIB, 64 * KIB, 0, 256, true, false, true, 1, 1 * MIB, 64 * KIB, 70, false },
+	{ "stitching with caches", 8 * MIB, 64 * KIB, 5 * MIB, 256, true, true, true, 1, 1 * MIB, 64 * KIB, 80, false },
+	{ "no stitching", 8 * MIB, 64 * KIB, 0, 256, true, true, false, 1, 1 * MIB, 4096, 80, false },
+	{ "alignments above a page", 16 * MIB, 64 * KIB, 6 * MIB, 256, true, true, true, 1, 1 * MIB, 1 * MIB, 80, false },
+	{ "no growth", 16 * MIB, 64 * KIB, 4 * MIB, 256, false, true, true, 1, 512 * KIB, 4096, 80, false },
+	{ "no growth, nothing else either", 16 * MIB, 64 * KIB, 3 * MIB, 4096, false, false, false, 1, 512 * KIB, 4096, 60, false },
+	{ "without pages", 8 * MIB, 0, 0, 256, true, true, true, 1, 1 * MIB, 4096, 100, false },
+	{ "without pages and caches", 16 * MIB, 0, 3 * MIB, 16, true, false, true, 1, 1 * MIB, 4096, 40, false },
+	{ "without pages, no growth", 8 * MIB, 0, 0, 512, false, true, true, 1, 1 * MIB, 4096, 100, false },
+	{ "granularity 4096", 20 * MIB, 4 * KIB, 0, 4096, true, true, true, 1, 4 * MIB, 64 * KIB, 100, false },
+	{ "pages of 256 bytes", 64 * KIB, 256, 0, 256, true, true, true, 1, 8 * KIB, 1024, 40, false },
+	{ "two on one device", 10 * MIB, 64 * KIB, 0, 256, true, true, true, 2, 1 * MIB, 4096, 80, false },
+	{ "two with limits", 12 * MIB, 64 * KIB, 7 * MIB, 256, true, true, true, 2, 1 * MIB, 4096, 60, false },
+	{ "two without pages", 10 * MIB, 0, 0, 256, true, true, true, 2, 1 * MIB, 4096, 80, false },
+	{ "direct", 8 * MIB, 64 * KIB, 0, 256, true, true, true, 1, 1 * MIB, 256, 80, true },
+	{ "direct beside direct", 8 * MIB, 0, 5 * MIB, 16, true, true, true, 2, 1 * MIB, 512, 60, true },
 };
 #define SIMULATED (sizeof simulated_settings / sizeof *simulated_settings)
 
 static void test_allocators_do_what_the_model_says(void)
 {
-	for (uint64_t i = 0; i < SIMULATED; i++) run(&simulated_settings[i], "SIM:0", false, hr_test_scaled(1000000) / SIMULATED, i);
+	for (uint64_t i = 0; i < SIMULATED; i++) run(&simulated_settings[i], "SIM:0", false, hr_test_scaled(4000000) / SIMULATED, i);
 }
 
 static const setting emulated_settings[] = {
-	{ "emulated", 4 * MIB, 64 * KIB, 0, 256, true, true, true, 1, 512 * KIB, 64 * KIB, 70 },
-	{ "emulated, three pages", 8 * MIB, 64 * KIB, 192 * KIB, 256, true, true, true, 1, 150 * KIB, 4096, 12 },
-	{ "emulated, two allocators", 4 * MIB, 64 * KIB, 0, 256, true, true, true, 2, 512 * KIB, 64 * KIB, 40 },
+	{ "emulated", 4 * MIB, 64 * KIB, 0, 256, true, true, true, 1, 512 * KIB, 64 * KIB, 70, false },
+	{ "emulated, three pages", 8 * MIB, 64 * KIB, 192 * KIB, 256, true, true, true, 1, 150 * KIB, 4096, 12, false },
+	{ "emulated, two allocators", 4 * MIB, 64 * KIB, 0, 256, true, true, true, 2, 512 * KIB, 64 * KIB, 40, false },
 };
 #define EMULATED (sizeof emulated_settings / sizeof *emulated_settings)
 
 static void test_blocks_keep_their_contents(void)
 {
-	for (uint64_t i = 0; i < EMULATED; i++) run(&emulated_settings[i], "GPU:0", true, hr_test_scaled(60000) / EMULATED, 100 + i);
+	for (uint64_t i = 0; i < EMULATED; i++) run(&emulated_settings[i], "GPU:0", true, hr_test_scaled(200000) / EMULATED, 100 + i);
 }
 
 TEST_MAIN(T_WITHIN(test_allocators_do_what_the_model_says, 300), T_WITHIN(test_blocks_keep_their_contents, 300))

@@ -4,14 +4,14 @@
 /* What a run is like. Sizes are in units of granularity. */
 typedef struct shape {
 	uint64_t granularity;
-	uint64_t page;        /* units of a page: mapping and unmapping is in multiples of it */
-	uint64_t region;      /* units of a region */
-	uint32_t regions;     /* at most */
-	uint64_t largest;     /* largest request */
-	uint32_t live;        /* about how many live chunks to keep */
-	uint32_t sizes;       /* 0 = any size; else sizes are drawn from this many, so that many are equal */
-	bool growth;          /* tail_growth is set to this and that */
-	bool abutting;        /* regions lie side by side, without a gap */
+	uint64_t page;    /* units of a page: mapping and unmapping is in multiples of it */
+	uint64_t region;  /* units of a region */
+	uint32_t regions; /* at most */
+	uint64_t largest; /* largest request */
+	uint32_t live;    /* about how many live chunks to keep */
+	uint32_t sizes;   /* 0 = any size; else sizes are drawn from this many, so that many are equal */
+	bool growth;      /* tail_growth is set to this and that */
+	bool abutting;    /* regions lie side by side, without a gap */
 } shape;
 
 typedef struct walk {
@@ -145,12 +145,9 @@ static void walk_kind(const shape *kind, uint64_t steps, uint64_t run, uint64_t 
 
 static const shape small_shapes[] = {
 	/* granularity, page, region, regions, largest, live, sizes, growth, abutting */
-	{ 256, 16, 64, 1, 24, 8, 0, false, false },
-	{ 256, 16, 256, 1, 64, 20, 0, true, false },
-	{ 16, 4, 512, 3, 40, 40, 0, true, true },
-	{ 4096, 1, 128, 2, 32, 24, 3, true, false },
-	{ 256, 8, 1024, 2, 8, 80, 2, false, true },
-	{ 64, 32, 4096, 4, 1000, 40, 6, true, true },
+	{ 256, 16, 64, 1, 24, 8, 0, false, false }, { 256, 16, 256, 1, 64, 20, 0, true, false },
+	{ 16, 4, 512, 3, 40, 40, 0, true, true },   { 4096, 1, 128, 2, 32, 24, 3, true, false },
+	{ 256, 8, 1024, 2, 8, 80, 2, false, true }, { 64, 32, 4096, 4, 1000, 40, 6, true, true },
 };
 
 static void test_arena_of_few_chunks_does_what_the_model_says_with_a_check_after_each(void)

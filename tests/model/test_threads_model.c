@@ -1,7 +1,7 @@
 /* test_threads_model.c - several threads on one allocator: blocks change hands, threads end, and somebody always looks on.
  *
- * What is known of a block travels with it: its address, its size and what is in it. Nothing that a thread sees may contradict that,
- * every snapshot adds up, every check finds the books in order, and when all is over nothing is left. */
+ * What is known of a block travels with it: its address, its size and what is in it. Nothing that a thread sees may contradict
+ * that, every snapshot adds up, every check finds the books in order, and when all is over nothing is left. */
 #include "fault_os.h"
 #include "support_stats.h"
 #include "test.h"
@@ -32,8 +32,8 @@ typedef struct crew {
 	uint64_t largest;
 	uint64_t steps;
 	uint64_t round;
-	unsigned workers; /* threads from this number on only look */
-	bag bags[2];      /* of each allocator */
+	unsigned workers;             /* threads from this number on only look */
+	bag bags[2];                  /* of each allocator */
 	_Atomic(int64_t) least, most; /* bytes in use: between these two, always */
 	_Atomic(int64_t) least_peak, most_peak;
 	_Atomic(uint64_t) met, refused, handed, looked;
@@ -230,13 +230,13 @@ static void run_crew(crew *c, unsigned workers, unsigned lookers, uint64_t round
 	}
 	least = atomic_load(&c->least_peak);
 	most = atomic_load(&c->most_peak);
-	printf("# %u workers: %llu met, %llu refused, %llu handed over, %llu looks; peak %lld to %lld, told %lld (error %lld)\n", workers,
-	       (unsigned long long)c->met, (unsigned long long)c->refused, (unsigned long long)c->handed, (unsigned long long)c->looked,
-	       (long long)least, (long long)most, (long long)reported, (long long)error);
+	printf("# %u workers: %llu met, %llu refused, %llu handed over, %llu looks; peak %lld to %lld, told %lld (error %lld)\n",
+	       workers, (unsigned long long)c->met, (unsigned long long)c->refused, (unsigned long long)c->handed,
+	       (unsigned long long)c->looked, (long long)least, (long long)most, (long long)reported, (long long)error);
 	CHECK_EQ(atomic_load(&c->least), 0);
 	CHECK_GT(c->met, 0);
 	CHECK_GT(c->handed, 0);
-	/* With one allocator the peak is known: between what was certainly in use at once and what may have been, and the error told. */
+	/* The peak is known: between what was certainly in use at once and what may have been, and the error told. */
 	if (c->allocator_count == 1) {
 		CHECK_LE(least, reported);
 		CHECK_LE(reported, most + error);
@@ -537,8 +537,8 @@ static void test_a_second_allocator_may_come_while_the_first_is_used(void)
 
 #define RESULTS 24u
 
-/* A thread with a stream of its own. Nothing waits for its work: the memory is given back while the device still uses it, and goes to
- * whoever asks next, on whatever stream. That one must not see or spoil anything. */
+/* A thread with a stream of its own. Nothing waits for its work: the memory is given back while the device still uses it, and
+ * goes to whoever asks next, on whatever stream. That one must not see or spoil anything. */
 static void stream_work(void *argument, unsigned index)
 {
 	crew *c = argument;
@@ -567,8 +567,8 @@ static void stream_work(void *argument, unsigned index)
 				CHECK_STATUS(HR_OK, hr_stream_wait_stream(c->device, HR_STREAM_DEFAULT, stream));
 				if (hr_rand_below(&seed, 2)) CHECK_STATUS(HR_OK, hr_record_stream(c->allocators[0], block, HR_STREAM_DEFAULT));
 				else last = HR_STREAM_DEFAULT;
-				CHECK_STATUS(HR_OK, hr_copy(c->device, results + i * STREAM_BLOCK, block, STREAM_BLOCK, HR_COPY_TO_HOST,
-				                            HR_STREAM_DEFAULT));
+				CHECK_STATUS(
+					HR_OK, hr_copy(c->device, results + i * STREAM_BLOCK, block, STREAM_BLOCK, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
 			}
 			CHECK_STATUS(HR_OK, hr_free(c->allocators[0], block, last));
 			atomic_fetch_add(&c->met, 1);
@@ -614,8 +614,8 @@ static void test_memory_freed_on_one_stream_is_safe_on_another(void)
 TEST_MAIN(T_WITHIN(test_threads_that_hand_blocks_over_leave_nothing_behind, 120),
           T_WITHIN(test_threads_in_want_of_memory_leave_nothing_behind, 120),
           T_WITHIN(test_threads_without_pages_leave_nothing_behind, 120),
-          T_WITHIN(test_threads_on_two_allocators_of_a_device_leave_nothing_behind, 120), T_WITHIN(test_threads_never_share_a_byte, 120),
-          T_WITHIN(test_of_two_threads_that_free_a_block_one_loses, 120), T_WITHIN(test_a_thread_may_end_while_its_allocator_closes, 120),
-          T_WITHIN(test_threads_live_through_a_shutdown, 120),
+          T_WITHIN(test_threads_on_two_allocators_of_a_device_leave_nothing_behind, 120),
+          T_WITHIN(test_threads_never_share_a_byte, 120), T_WITHIN(test_of_two_threads_that_free_a_block_one_loses, 120),
+          T_WITHIN(test_a_thread_may_end_while_its_allocator_closes, 120), T_WITHIN(test_threads_live_through_a_shutdown, 120),
           T_WITHIN(test_a_second_allocator_may_come_while_the_first_is_used, 120),
           T_WITHIN(test_memory_freed_on_one_stream_is_safe_on_another, 120))

@@ -1,4 +1,5 @@
-/* test_allocator_check.c - the checker is checked: break one thing at a time, and see the number of the invariant that was broken. */
+/* test_allocator_check.c - the checker is checked: break one thing at a time, and see the number of the invariant that was
+ * broken. */
 #include "memory/allocator.h"
 #include "test.h"
 

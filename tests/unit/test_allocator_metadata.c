@@ -1,7 +1,9 @@
-/* test_allocator_metadata.c - host memory per live chunk: at most 128 bytes from a thousand chunks on, whatever the size of the region.
+/* test_allocator_metadata.c - host memory per live chunk: at most 128 bytes from a thousand chunks on, whatever the size of the
+ * region.
  *
  * Blocks that were freed have records too while they are free or cached, so after a time of allocating and freeing there are more
- * records than live chunks. Then 128 bytes for each chunk of any kind is the promise, and what that makes for a live one is printed. */
+ * records than live chunks. Then 128 bytes for each chunk of any kind is the promise, and what that makes for a live one is
+ * printed. */
 #include <stdlib.h>
 
 #include "test.h"
@@ -40,7 +42,8 @@ static double bytes_per_chunk(const crowd *c, const char *when, uint64_t limit, 
 	hr_stats_init(&stats);
 	CHECK_STATUS(HR_OK, hr_allocator_get_stats(c->allocator, &stats));
 	CHECK_EQ(stats.num_live, c->count);
-	for (uint32_t i = 0; i < (uint32_t)stats.num_regions; i++) CHECK_STATUS(HR_OK, hr_allocator_visit(c->allocator, i, count_chunk, &chunks));
+	for (uint32_t i = 0; i < (uint32_t)stats.num_regions; i++)
+		CHECK_STATUS(HR_OK, hr_allocator_visit(c->allocator, i, count_chunk, &chunks));
 	double live = (double)stats.metadata_bytes / (double)stats.num_live, any = (double)stats.metadata_bytes / (double)chunks;
 	printf("# %6lld live chunks in %4llu GiB, %-10s %8lld bytes of metadata: %5.1f for each live one, %5.1f for each of all %llu\n",
 	       (long long)stats.num_live, (unsigned long long)(limit / GIB), when, (long long)stats.metadata_bytes, live, any,

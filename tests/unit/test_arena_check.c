@@ -1,7 +1,7 @@
 /* test_arena_check.c - the checker is checked: break one thing at a time, and see the number of the invariant that was broken.
  *
- * Each case makes a sound arena, sees that it is one, breaks it and asks again. A checker that says nothing here would also say nothing
- * in every other test. */
+ * Each case makes a sound arena, sees that it is one, breaks it and asks again. A checker that says nothing here would also say
+ * nothing in every other test. */
 #include "support_arena.h"
 
 /* ---- an arena with one of everything ---- */

@@ -1,4 +1,5 @@
-/* test_lookup.c - from an address to its chunk: nothing is lost, whatever comes and goes; readers without a lock see no wrong chunk. */
+/* test_lookup.c - from an address to its chunk: nothing is lost, whatever comes and goes; readers without a lock see no wrong
+ * chunk. */
 #include "memory/lookup.h"
 #include "os/os.h"
 #include "test.h"
