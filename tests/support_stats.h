@@ -27,7 +27,6 @@ SUPPORT_STATS_UNUSED static void check_identities(const hr_stats *stats)
 	SUPPORT_EQ(stats->bytes_in_use + stats->bytes_cached + stats->bytes_free, stats->bytes_reserved);
 	SUPPORT_LE(stats->bytes_requested, stats->bytes_in_use);
 	SUPPORT_LE(stats->bytes_reserved, stats->bytes_reservable_limit);
-	SUPPORT_LE(stats->bytes_reservable_limit, stats->bytes_limit);
 	SUPPORT_LE(stats->bytes_in_use, stats->peak_bytes_in_use);
 	SUPPORT_LE(stats->bytes_active, stats->peak_bytes_active);
 	SUPPORT_LE(stats->bytes_reserved, stats->peak_bytes_reserved);

@@ -203,15 +203,22 @@ static void read_shard(hr__shard *shard, hr_stats *stats)
 	hr__lock_release(&shard->lock);
 }
 
+/* What a user's function says, cut so that the sum over all allocators is still a number. */
+static int64_t believable(uint64_t bytes)
+{
+	const uint64_t most = INT64_MAX / HR__ALLOCATORS_MAX;
+	return (int64_t)(bytes < most ? bytes : most);
+}
+
 static void read_custom(hr__allocator *allocator, hr_stats *stats)
 {
 	hr_custom_stats custom = { .struct_size = sizeof custom };
 	if (allocator->kind != HR__KIND_CUSTOM || !allocator->custom.table.get_stats) return;
 	if (allocator->custom.table.get_stats(allocator->custom_state, &custom)) return;
-	if ((int64_t)custom.bytes_reserved >= stats->bytes_in_use) stats->bytes_reserved = (int64_t)custom.bytes_reserved;
+	if (believable(custom.bytes_reserved) >= stats->bytes_in_use) stats->bytes_reserved = believable(custom.bytes_reserved);
 	if (stats->bytes_reserved > stats->peak_bytes_reserved) stats->peak_bytes_reserved = stats->bytes_reserved;
-	if (custom.bytes_limit) stats->bytes_limit = (int64_t)custom.bytes_limit;
-	stats->largest_free_block = (int64_t)custom.largest_free;
+	if (custom.bytes_limit) stats->bytes_limit = believable(custom.bytes_limit);
+	stats->largest_free_block = believable(custom.largest_free);
 }
 
 /* Since the beginning. With caches_lock held. */
