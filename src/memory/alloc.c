@@ -23,6 +23,13 @@ struct pending {
 	uint64_t streams, epoch;
 };
 
+/* The epoch is read only when it is needed: both at once would be one wide load from two fresh stores, which waits for them. */
+static inline void note_pending(struct pending *pending, const hr__chunk *chunk, hr_stream stream)
+{
+	pending->streams = chunk->streams & ~(UINT64_C(1) << stream);
+	if (HR_UNLIKELY(pending->streams)) pending->epoch = chunk->epoch;
+}
+
 /* Hands out a kept chunk of [units]; NULL when there is none (then *none is set), or the thread has reached its level. */
 static inline void *alloc_cached(hr__cache *cache, const hr_request *request, uint64_t units, struct pending *pending, bool *none)
 {
@@ -38,7 +45,7 @@ static inline void *alloc_cached(hr__cache *cache, const hr_request *request, ui
 	}
 	HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_CACHED && chunk->size == (uint64_t)size);
 	cache->bins[units] = chunk->link;
-	*pending = (struct pending){ chunk->streams & ~(UINT64_C(1) << request->stream), chunk->epoch };
+	note_pending(pending, chunk, request->stream);
 	hr__chunk_describe(chunk, request);
 	hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
 
@@ -64,7 +71,7 @@ static inline void *alloc_from(hr__pool *pool, hr__cache *cache, const hr_reques
 	hr__chunk_id id = hr__arena_take(&pool->arena, size, 0);
 	if (HR_UNLIKELY(!id)) goto no;
 	hr__chunk *chunk = &cache->chunks[id];
-	*pending = (struct pending){ chunk->streams & ~(UINT64_C(1) << request->stream), chunk->epoch };
+	note_pending(pending, chunk, request->stream);
 	hr__chunk_describe(chunk, request);
 	uint64_t address = hr__chunk_address(chunk);
 	hr__lookup_insert(&shard->lookup, address, id);
@@ -137,7 +144,7 @@ hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
 		if (request->alignment > (size_t)cache->round + 1) return alloc_slow(handle, request, out);
 	}
 	void *address = NULL;
-	struct pending pending;
+	struct pending pending = { 0 };
 	enum hr__source source = HR__SOURCE_FREE_CHUNK;
 	if (request->bytes - 1 < HR__SMALL_MAX) {
 		if (HR_LIKELY(cache->capacity)) {
