@@ -132,11 +132,13 @@ static void derive(hr_stats *stats)
 	if (stats->largest_free_block > stats->bytes_free) stats->largest_free_block = stats->bytes_free;
 	if (stats->bytes_requested > stats->bytes_in_use) stats->bytes_requested = stats->bytes_in_use;
 	if (stats->bytes_requested < 0) stats->bytes_requested = 0;
+	if (stats->peak_bytes_reserved < stats->bytes_reserved) stats->peak_bytes_reserved = stats->bytes_reserved;
 	if (stats->peak_bytes_in_use < stats->bytes_in_use) stats->peak_bytes_in_use = stats->bytes_in_use;
+	/* With several threads it is an upper bound; more than was ever reserved was never in use. */
+	if (stats->peak_bytes_in_use > stats->peak_bytes_reserved) stats->peak_bytes_in_use = stats->peak_bytes_reserved;
 	stats->num_live = stats->num_live_at_reset + stats->num_allocs - stats->num_failed_allocs - stats->num_frees;
 	stats->bytes_active = stats->bytes_in_use - stats->bytes_inactive;
 	stats->peak_bytes_active = stats->peak_bytes_in_use;
-	if (stats->peak_bytes_reserved < stats->bytes_reserved) stats->peak_bytes_reserved = stats->bytes_reserved;
 	if (stats->bytes_reservable_limit < stats->bytes_reserved) stats->bytes_reservable_limit = stats->bytes_reserved;
 	stats->fragmentation = stats->bytes_free > 0 ? 1.0 - (double)stats->largest_free_block / (double)stats->bytes_free : 0.0;
 }
