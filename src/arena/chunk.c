@@ -37,8 +37,3 @@ hr_status hr__chunk_table_ensure_slow(hr__chunk_table *table, uint32_t count)
 	}
 	return HR_OK;
 }
-
-uint64_t hr__chunk_table_bytes(const hr__chunk_table *table)
-{
-	return (uint64_t)table->committed * sizeof(hr__chunk);
-}

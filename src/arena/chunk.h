@@ -87,9 +87,6 @@ static inline hr_status hr__chunk_table_ensure(hr__chunk_table *table, uint32_t 
 	return HR_LIKELY(hr__chunk_table_has(table, count)) ? HR_OK : hr__chunk_table_ensure_slow(table, count);
 }
 
-/* Bytes of host memory behind the records. */
-uint64_t hr__chunk_table_bytes(const hr__chunk_table *table);
-
 static inline hr__chunk *hr__chunk_at(const hr__chunk_table *table, hr__chunk_id id)
 {
 	HR_ASSERT(id != 0 && id < table->touched);
