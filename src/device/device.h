@@ -95,8 +95,9 @@ hr_status hr__device_unmap(hr__device *device, uint64_t address, uint32_t count)
 /* True when [stream] exists on the device. Cheap: one load. */
 bool hr__device_has_stream(const hr__device *device, hr_stream stream);
 
-/* The epoch to note with a free. Cheap: one load. */
+/* The epoch to note with a free; and where it can be read, as long as the device is open, by those who do so at every free. */
 uint64_t hr__device_epoch(const hr__device *device);
+const hr__atomic_u64 *hr__device_epoch_at(const hr__device *device);
 
 /* Makes work given to [stream] from now on wait for the streams in [mask] as they were at [epoch]; adds the number of waits that had
  * to be made to *waits. Does not block. */

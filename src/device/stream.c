@@ -181,6 +181,11 @@ bool hr__device_has_stream(const hr__device *device, hr_stream stream)
 	return is_live(device->physical, stream);
 }
 
+const hr__atomic_u64 *hr__device_epoch_at(const hr__device *device)
+{
+	return &device->physical->epoch;
+}
+
 uint64_t hr__device_epoch(const hr__device *device)
 {
 	return hr__load_relaxed(&device->physical->epoch);

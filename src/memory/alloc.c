@@ -62,32 +62,6 @@ static inline void *alloc_cached(hr__cache *cache, const hr_request *request, ui
 	return address;
 }
 
-/* Takes from the free chunks of a pool of the thread's shard; NULL when there is no such chunk, or no record for it. */
-static inline void *alloc_from(hr__pool *pool, hr__cache *cache, const hr_request *request, uint64_t size, struct pending *pending)
-{
-	hr__shard *shard = cache->shard;
-	hr__lock_take(&shard->lock);
-	if (HR_UNLIKELY(!hr__chunk_table_has(&shard->table, 2) || !hr__lookup_has_room(&shard->lookup))) goto no;
-	hr__chunk_id id = hr__arena_take(&pool->arena, size, 0);
-	if (HR_UNLIKELY(!id)) goto no;
-	hr__chunk *chunk = &cache->chunks[id];
-	note_pending(pending, chunk, request->stream);
-	hr__chunk_describe(chunk, request);
-	uint64_t address = hr__chunk_address(chunk);
-	hr__lookup_insert(&shard->lookup, address, id);
-	hr__account(shard, cache, (int64_t)size);
-	hr__owner_add(&shard->stats.allocs, 1);
-	hr__owner_add(&shard->stats.sources[HR__SOURCE_FREE_CHUNK], 1);
-	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
-	hr__max(&shard->stats.largest, (int64_t)size);
-	hr__lock_release(&shard->lock);
-	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, address, size);
-	return (void *)(uintptr_t)address;
-no:
-	hr__lock_release(&shard->lock);
-	return NULL;
-}
-
 /* Every other way to get memory. */
 static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void **out) __attribute__((noinline));
 static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void **out)
@@ -134,6 +108,40 @@ static hr_status order(hr__cache *cache, const hr_request *request, void *addres
 	return status;
 }
 
+/* Takes from the free chunks of a pool of the thread's shard. */
+static __attribute__((noinline)) hr_status alloc_from(hr_allocator handle, hr__cache *cache, hr__pool *pool, const hr_request *request,
+                                                      void **out)
+{
+	hr__shard *shard = cache->shard;
+	uint64_t size = (request->bytes + cache->round) & ~(uint64_t)cache->round;
+	struct pending pending;
+	hr__lock_take(&shard->lock);
+	if (HR_UNLIKELY(!hr__chunk_table_has(&shard->table, 2) || !hr__lookup_has_room(&shard->lookup))) goto no;
+	hr__chunk_id id = hr__arena_take(&pool->arena, size, 0);
+	if (HR_UNLIKELY(!id)) goto no;
+	hr__chunk *chunk = &cache->chunks[id];
+	note_pending(&pending, chunk, request->stream);
+	hr__chunk_describe(chunk, request);
+	uint64_t address = hr__chunk_address(chunk);
+	hr__lookup_insert(&shard->lookup, address, id);
+	hr__account(shard, cache, (int64_t)size);
+	hr__owner_add(&shard->stats.allocs, 1);
+	hr__owner_add(&shard->stats.sources[HR__SOURCE_FREE_CHUNK], 1);
+	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
+	hr__max(&shard->stats.largest, (int64_t)size);
+	hr__lock_release(&shard->lock);
+	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, address, size);
+	if (HR_UNLIKELY(pending.streams)) {
+		hr_status status = order(cache, request, (void *)(uintptr_t)address, &pending, HR__SOURCE_FREE_CHUNK);
+		if (status) return status;
+	}
+	*out = (void *)(uintptr_t)address;
+	return HR_OK;
+no:
+	hr__lock_release(&shard->lock);
+	return alloc_slow(handle, request, out);
+}
+
 hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
 {
 	hr__cache *cache = cache_of(handle);
@@ -143,24 +151,18 @@ hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
 		if (hr__request_check(cache->allocator, request)) return alloc_slow(handle, request, out);
 		if (request->alignment > (size_t)cache->round + 1) return alloc_slow(handle, request, out);
 	}
-	void *address = NULL;
-	struct pending pending = { 0 };
-	enum hr__source source = HR__SOURCE_FREE_CHUNK;
-	if (request->bytes - 1 < HR__SMALL_MAX) {
-		if (HR_LIKELY(cache->capacity)) {
-			uint64_t units = (request->bytes + cache->round) >> cache->shift;
-			bool none = false;
-			address = alloc_cached(cache, request, units, &pending, &none);
-			if (HR_LIKELY(!none)) source = HR__SOURCE_CACHE;
-			else
-				address = alloc_from(&cache->shard->small, cache, request, units << cache->shift, &pending);
-		}
-	} else if (HR_LIKELY(cache->bin_count && request->bytes - 1 < (UINT64_C(1) << 48))) {
-		address = alloc_from(&cache->shard->large, cache, request, (request->bytes + cache->round) & ~(uint64_t)cache->round, &pending);
+	if (request->bytes - 1 >= HR__SMALL_MAX) {
+		if (HR_UNLIKELY(!cache->bin_count || request->bytes - 1 >= (UINT64_C(1) << 48))) return alloc_slow(handle, request, out);
+		return alloc_from(handle, cache, &cache->shard->large, request, out);
 	}
+	if (HR_UNLIKELY(!cache->capacity)) return alloc_slow(handle, request, out);
+	bool none = false;
+	struct pending pending;
+	void *address = alloc_cached(cache, request, (request->bytes + cache->round) >> cache->shift, &pending, &none);
+	if (HR_UNLIKELY(none)) return alloc_from(handle, cache, &cache->shard->small, request, out);
 	if (HR_UNLIKELY(!address)) return alloc_slow(handle, request, out);
 	if (HR_UNLIKELY(pending.streams)) {
-		hr_status status = order(cache, request, address, &pending, source);
+		hr_status status = order(cache, request, address, &pending, HR__SOURCE_CACHE);
 		if (status) return status;
 	}
 	*out = address;
@@ -187,8 +189,8 @@ static hr_status free_slow(hr_allocator handle, uint64_t address, hr_stream stre
 	return hr__direct_free(allocator, cache, address, stream);
 }
 
-/* Gives a block of the thread's shard back to its arena; false when there is no such block. */
-static inline bool free_to_arena(hr__cache *cache, uint64_t address, hr_stream stream)
+/* Gives a block of the thread's shard back to its arena. */
+static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr__cache *cache, uint64_t address, hr_stream stream)
 {
 	hr__shard *shard = cache->shard;
 	uint32_t where = 0;
@@ -197,19 +199,19 @@ static inline bool free_to_arena(hr__cache *cache, uint64_t address, hr_stream s
 	hr__chunk *chunk = &cache->chunks[id];
 	if (HR_UNLIKELY(hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE)) { /* record 0 is in no state */
 		hr__lock_release(&shard->lock);
-		return false;
+		return free_slow(handle, address, stream);
 	}
 	uint64_t size = chunk->size;
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)cache->allocator->id, address, stream);
 	hr__owner_add(&shard->stats.frees, 1);
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
-	chunk->epoch = hr__device_epoch(cache->allocator->device);
+	chunk->epoch = hr__load_relaxed(cache->epoch);
 	chunk->streams |= UINT64_C(1) << stream;
-	hr__lookup_remove_at(&shard->lookup, address, id, where);
+	hr__lookup_remove_at(&shard->lookup, where);
 	hr__account(shard, cache, -(int64_t)size);
 	hr__arena_give(&hr__pool_of(shard, chunk)->arena, id);
 	hr__lock_release(&shard->lock);
-	return true;
+	return HR_OK;
 }
 
 hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
@@ -219,8 +221,7 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 	if (HR_UNLIKELY(!cache || !address || !cache->bin_count)) return free_slow(handle, address, stream);
 	if (HR_UNLIKELY(stream && !hr__device_has_stream(cache->allocator->device, stream))) return free_slow(handle, address, stream);
 	if (HR_UNLIKELY(!hr__shard_has(cache->shard, address))) return free_slow(handle, address, stream);
-	if (address >= hr__load_relaxed(&cache->shard->large_from))
-		return HR_LIKELY(free_to_arena(cache, address, stream)) ? HR_OK : free_slow(handle, address, stream);
+	if (address >= hr__load_relaxed(&cache->shard->large_from)) return free_to_arena(handle, cache, address, stream);
 	if (HR_UNLIKELY(!hr__cache_enter(cache))) return free_slow(handle, address, stream);
 	hr__chunk_id id = hr__lookup_find(cache->lookup, cache->chunks, address);
 	hr__chunk *chunk = &cache->chunks[id];
@@ -228,7 +229,7 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 		/* Only a block that no cache keeps can be freed under the lock without a thought for threads that free it at the same time. */
 		bool large = id && chunk->size > HR__SMALL_MAX;
 		hr__cache_leave(cache);
-		return HR_LIKELY(large && free_to_arena(cache, address, stream)) ? HR_OK : free_slow(handle, address, stream);
+		return large ? free_to_arena(handle, cache, address, stream) : free_slow(handle, address, stream);
 	}
 	/* Of two threads that free the same block at once, one must lose. */
 	uint8_t expected = HR__CHUNK_IN_USE;
@@ -246,7 +247,7 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)cache->allocator->id, address, stream);
 	hr__owner_add(&cache->requested, -(int64_t)chunk->requested);
 	hr__owner_add(&cache->frees, 1);
-	chunk->epoch = hr__device_epoch(cache->allocator->device);
+	chunk->epoch = hr__load_relaxed(cache->epoch);
 	chunk->streams |= UINT64_C(1) << stream;
 	uint64_t bin = (uint64_t)size >> cache->shift;
 	chunk->link = cache->bins[bin];

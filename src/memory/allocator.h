@@ -76,7 +76,7 @@ typedef struct hr__cache {
 	hr__chunk *chunks;        /* of the shard */
 	hr__lookup *lookup;       /* of the shard */
 	hr__allocator *allocator;
-	hr__thread_state *thread;
+	const hr__atomic_u64 *epoch; /* of the device */
 	uint32_t round;           /* granularity - 1 */
 	uint32_t shift;           /* log2 of granularity */
 	int64_t capacity;         /* most bytes to keep; 0 = keep nothing */
@@ -93,6 +93,7 @@ typedef struct hr__cache {
 	uint32_t bin_count;       /* immutable; 0 = not a bfc allocator */
 	uint32_t cursor;          /* bin where the next overflow starts emptying */
 
+	hr__thread_state *thread; /* immutable */
 	struct hr__cache *next;   /* allocator's list; changed with caches_lock and meter_lock held */
 	void *block;              /* where this lives, and its size: two caches never share a cache line */
 	size_t bytes;
@@ -359,6 +360,9 @@ static inline void hr__observe(const hr__allocator *allocator, hr__cache *cache,
 	if (HR_UNLIKELY(!cache || hr__load_relaxed(&cache->watch))) hr__watch(allocator, hr__thread_self, bytes);
 }
 
+/* hr__account where there are several threads or shards, or somebody is watching. */
+void hr__account_any(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t bytes);
+
 /* Accounts for [bytes] handed out (or taken back: negative) under the shard's lock, and keeps the peak. [cache] (may be NULL) is the
  * calling thread's. A small block goes to the thread's own meter, as it does when it comes from the cache: so the two meters do not
  * drift apart, and their levels are seldom reached. */
@@ -367,22 +371,17 @@ static inline void hr__account(hr__shard *shard, hr__cache *cache, int64_t bytes
 	hr__allocator *allocator = shard->allocator;
 	bool small = cache && bytes <= HR__SMALL_MAX && bytes >= -(int64_t)HR__SMALL_MAX;
 	hr__meter *meter = small ? &cache->meter : &shard->meter;
-	int64_t now = hr__load_relaxed(&meter->used) + bytes;
-	if (bytes) hr__observe(allocator, cache, bytes);
-	if (HR_LIKELY(cache && hr__load_relaxed(&allocator->cache_count) == 1)) {
-		int64_t rest = HR_LIKELY(hr__load_relaxed(&allocator->open_shards) == 1) ? 0 : hr__meters_of_others(shard, allocator);
-		int64_t high = hr__load_relaxed(&shard->meter.used) + hr__load_relaxed(&cache->high);
-		hr__store_relaxed(&meter->used, now);
-		int64_t used = hr__load_relaxed(&cache->meter.used), both = hr__load_relaxed(&shard->meter.used) + used;
-		hr__store_relaxed(&cache->high, used);
-		hr__max(&allocator->peak, rest + (high > both ? high : both));
+	/* One thread, one shard, nobody watching: then the peak is exact, and kept up here. */
+	if (HR_UNLIKELY(!cache || (hr__load_relaxed(&allocator->cache_count) ^ 1) | (hr__load_relaxed(&allocator->open_shards) ^ 1) |
+	                              hr__load_relaxed(&cache->watch))) {
+		hr__account_any(shard, cache, meter, bytes);
 		return;
 	}
-	if (bytes > 0 && HR_UNLIKELY(!hr__meter_allows(meter, bytes))) hr__meter_raise(allocator, meter, bytes);
-	hr__store_relaxed(&meter->used, now);
-	hr__light_barrier(); /* the level may have been lowered since: meter.c */
-	if (HR_UNLIKELY(now > hr__load_relaxed(&meter->level))) hr__meter_raise(allocator, meter, 0);
-	if (HR_UNLIKELY(!cache)) hr__meters_look(allocator);
+	int64_t high = hr__load_relaxed(&shard->meter.used) + hr__load_relaxed(&cache->high);
+	hr__owner_add(&meter->used, bytes);
+	int64_t used = hr__load_relaxed(&cache->meter.used), both = hr__load_relaxed(&shard->meter.used) + used;
+	hr__store_relaxed(&cache->high, used);
+	hr__max(&allocator->peak, high > both ? high : both);
 }
 
 /* Fills in what a request says about a chunk that it got. */

@@ -298,6 +298,7 @@ static hr__cache *cache_new(hr__allocator *allocator, hr__thread_state *thread)
 	cache->bytes = bytes;
 	cache->allocator = allocator;
 	cache->thread = thread;
+	cache->epoch = hr__device_epoch_at(allocator->device);
 	cache->round = allocator->granularity - 1;
 	cache->shift = allocator->shift;
 	cache->bin_count = bins;

@@ -82,16 +82,12 @@ static inline void hr__lookup_insert(hr__lookup *lookup, uint64_t address, hr__c
 	lookup->count++;
 }
 
-/* Removes a chunk that is there, most likely in slot [where]. */
-static inline void hr__lookup_remove_at(hr__lookup *lookup, uint64_t address, hr__chunk_id id, uint32_t where)
+/* Removes what is in slot [hole], where the caller found it under the same lock. */
+static inline void hr__lookup_remove_at(hr__lookup *lookup, uint32_t hole)
 {
 	hr__lookup_table *table = hr__load_relaxed(&lookup->table);
-	uint32_t mask = table->mask, hole = where & mask;
-	if (HR_UNLIKELY((uint32_t)hr__load_relaxed(&table->slots[hole]) != id)) hole = hr__lookup_hash(address) >> table->shift;
-	while ((uint32_t)hr__load_relaxed(&table->slots[hole]) != id) {
-		HR_ASSERT(hr__load_relaxed(&table->slots[hole]) != 0);
-		hole = (hole + 1) & mask;
-	}
+	uint32_t mask = table->mask;
+	HR_ASSERT(hr__load_relaxed(&table->slots[hole]) != 0);
 	/* Close the gap: an entry behind it moves into it unless that would put it before its home. */
 	for (uint32_t at = (hole + 1) & mask;; at = (at + 1) & mask) {
 		uint64_t slot = hr__load_relaxed(&table->slots[at]);
@@ -105,9 +101,16 @@ static inline void hr__lookup_remove_at(hr__lookup *lookup, uint64_t address, hr
 	lookup->count--;
 }
 
+/* Removes a chunk that is there. */
 static inline void hr__lookup_remove(hr__lookup *lookup, uint64_t address, hr__chunk_id id)
 {
-	hr__lookup_remove_at(lookup, address, id, hr__lookup_hash(address) >> hr__load_relaxed(&lookup->table)->shift);
+	const hr__lookup_table *table = hr__load_relaxed(&lookup->table);
+	uint32_t at = hr__lookup_hash(address) >> table->shift;
+	while ((uint32_t)hr__load_relaxed(&table->slots[at]) != id) {
+		HR_ASSERT(hr__load_relaxed(&table->slots[at]) != 0);
+		at = (at + 1) & table->mask;
+	}
+	hr__lookup_remove_at(lookup, at);
 }
 
 #endif

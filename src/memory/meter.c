@@ -93,3 +93,24 @@ int64_t hr__meters_of_others(const hr__shard *shard, const hr__allocator *alloca
 		if (other != shard) sum += hr__load_relaxed(&other->meter.used);
 	return sum;
 }
+
+void hr__account_any(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t bytes)
+{
+	hr__allocator *allocator = shard->allocator;
+	int64_t now = hr__load_relaxed(&meter->used) + bytes;
+	if (bytes) hr__observe(allocator, cache, bytes);
+	if (cache && hr__load_relaxed(&allocator->cache_count) == 1) {
+		int64_t rest = hr__meters_of_others(shard, allocator);
+		int64_t high = hr__load_relaxed(&shard->meter.used) + hr__load_relaxed(&cache->high);
+		hr__store_relaxed(&meter->used, now);
+		int64_t used = hr__load_relaxed(&cache->meter.used), both = hr__load_relaxed(&shard->meter.used) + used;
+		hr__store_relaxed(&cache->high, used);
+		hr__max(&allocator->peak, rest + (high > both ? high : both));
+		return;
+	}
+	if (bytes > 0 && HR_UNLIKELY(!hr__meter_allows(meter, bytes))) hr__meter_raise(allocator, meter, bytes);
+	hr__store_relaxed(&meter->used, now);
+	hr__light_barrier(); /* the level may have been lowered since: see above */
+	if (HR_UNLIKELY(now > hr__load_relaxed(&meter->level))) hr__meter_raise(allocator, meter, 0);
+	if (HR_UNLIKELY(!cache)) hr__meters_look(allocator);
+}

@@ -47,6 +47,7 @@ const hr__os_table hr__linux_table = {
 	.file_truncate = hr__linux_file_truncate,
 	.file_map = hr__linux_file_map,
 	.file_unmap = hr__linux_file_unmap,
+	.file_touch = hr__linux_file_touch,
 	.file_remove = hr__linux_file_remove,
 	.file_close = hr__linux_file_close,
 	.host_memory = hr__linux_host_memory,

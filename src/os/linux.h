@@ -46,6 +46,7 @@ int hr__linux_file_extend(int fd, uint64_t bytes);
 int hr__linux_file_truncate(int fd, uint64_t bytes);
 int hr__linux_file_map(int fd, uint64_t offset, size_t bytes, void **out);
 int hr__linux_file_unmap(void *base, size_t bytes);
+void hr__linux_file_touch(void *base, size_t bytes);
 int hr__linux_file_remove(const char *path);
 void hr__linux_file_close(int fd);
 

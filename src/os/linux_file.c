@@ -230,3 +230,12 @@ int hr__linux_file_unmap(void *base, size_t bytes)
 {
 	return munmap(base, bytes) == 0 ? 0 : errno;
 }
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14; C libraries learnt the name later */
+#endif
+
+void hr__linux_file_touch(void *base, size_t bytes)
+{
+	madvise(base, bytes, MADV_POPULATE_WRITE);
+}

@@ -83,6 +83,9 @@ typedef struct hr__os_table {
 	/* Maps part of a file, shared and writable, at an address of the system's choice. [offset] is a multiple of page_size(). */
 	int (*file_map)(int fd, uint64_t offset, size_t bytes, void **out);
 	int (*file_unmap)(void *base, size_t bytes);
+	/* Does what the first write to each page of a mapping would have to wait for, and changes nothing else: others may be writing to
+	 * it. An advice: where the system does not know it, nothing happens. */
+	void (*file_touch)(void *base, size_t bytes);
 	int (*file_remove)(const char *path);
 	void (*file_close)(int fd);
 

@@ -23,6 +23,7 @@
 
 #define HR__CHUNK_FIRST (4u << 20)
 #define HR__CHUNK_LAST (64u << 20)
+#define HR__BLOCKFILE_AHEAD 8u /* blocks that are kept warm before anybody asks for them */
 
 /* Blocks handed out at once. The number of chunks that are mapped cannot exceed it by more than one: each but the newest is kept by
  * a block that somebody holds. */
@@ -44,6 +45,7 @@ typedef struct hr__blockfile {
 	size_t step;      /* bytes of the next chunk */
 	uint64_t end;     /* bytes of the file that are mapped or were: where the next chunk begins */
 	uint64_t next;    /* where the next block begins; == end when a chunk is needed first */
+	uint64_t warm;    /* blocks before this were chosen for warming, or handed out without */
 	uint32_t newest;  /* the chunk that blocks are handed out from */
 	uint32_t entries; /* chunks[] from here on were never used */
 	hr__chunk chunks[HR__BLOCKFILE_HOLDERS + 1];
@@ -67,6 +69,10 @@ bool hr__blockfile_take(hr__blockfile *file, hr__blockfile_block *out);
  * its base is NULL when there is none. */
 void hr__blockfile_give(hr__blockfile *file, uint32_t chunk, hr__chunk *idle);
 void hr__blockfile_unmap(const hr__chunk *idle);
+
+/* Chooses the next block to be warmed (hr__os()->file_touch, with the lock released), unless enough are. Its memory stays until the
+ * chunk is passed to hr__blockfile_give. */
+bool hr__blockfile_next_cold(hr__blockfile *file, hr__blockfile_block *out);
 
 /* Unmaps everything, makes the file [bytes] long and closes it. Returns 0 or an errno. */
 int hr__blockfile_finish(hr__blockfile *file, uint64_t bytes);

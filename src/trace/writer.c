@@ -33,6 +33,7 @@
 #include "os/os.h"
 #include "trace/blockfile.h"
 #include "trace/format.h"
+#include "trace/warmer.h"
 
 #define BLOCK_BYTES_MIN 4096u /* room for the longest definition with much to spare */
 #define BLOCK_BYTES_MAX (1u << 20)
@@ -129,17 +130,20 @@ static void begin_block(writer *w, const hr__blockfile_block *taken)
 	last_block_offset = taken->offset;
 }
 
-/* Gives the writer's block back, under lock. Whether the last block is cut at close is decided by last_block, so it must not point
+/* Gives a block of [chunk] back, under lock. Whether the last block is cut at close is decided by last_block, so it must not point
  * into memory that goes away. */
+static void give_block(uint32_t chunk, hr__chunk *idle)
+{
+	hr__blockfile_give(&file, chunk, idle);
+	uint8_t *base = idle->base;
+	if (base != NULL && (uint8_t *)last_block >= base && (uint8_t *)last_block < base + idle->bytes) last_block = NULL;
+}
+
 static void end_block(writer *w, hr__chunk *idle)
 {
-	uint8_t *base;
 	idle->base = NULL;
-	if (w->block == NULL) return;
-	hr__blockfile_give(&file, w->chunk, idle);
+	if (w->block != NULL) give_block(w->chunk, idle);
 	w->block = NULL;
-	base = idle->base;
-	if (base != NULL && (uint8_t *)last_block >= base && (uint8_t *)last_block < base + idle->bytes) last_block = NULL;
 }
 
 /* Makes the next event ask for a block. */
@@ -162,7 +166,26 @@ static __attribute__((cold, noinline)) bool next_block(writer *w)
 	else has_no_room(w);
 	hr__lock_release(&lock);
 	hr__blockfile_unmap(&idle);
+	if (ok) hr__warmer_wake();
 	return ok;
+}
+
+/* What the warmer does: gets the next block ready that nobody has taken yet. False when enough are. */
+static bool warm_block(void)
+{
+	hr__blockfile_block cold;
+	hr__chunk idle;
+	hr__lock_take(&lock);
+	bool found = hr__blockfile_next_cold(&file, &cold);
+	uint32_t bytes = file.block_bytes;
+	hr__lock_release(&lock);
+	if (!found) return false;
+	hr__os()->file_touch(cold.memory, bytes);
+	hr__lock_take(&lock);
+	give_block(cold.chunk, &idle);
+	hr__lock_release(&lock);
+	hr__blockfile_unmap(&idle);
+	return true;
 }
 
 static inline void commit(writer *w, uint8_t *end)
@@ -686,7 +709,7 @@ static int watch_forks(void)
 
 static hr_status start(const char *path, uint32_t block_bytes)
 {
-	/* Blocks that begin at multiples of their size are what blockfile.c's way of filling them needs. */
+	/* So that blocks begin at multiples of their size, and of a page, which the warmer needs. */
 	size_t header_size = block_bytes > hr__os_page_size() ? block_bytes : hr__os_page_size();
 	void *front;
 	int error = watch_forks();
@@ -703,6 +726,7 @@ static hr_status start(const char *path, uint32_t block_bytes)
 	start_clock();
 	fill_header(header_size);
 	last_generation = last_generation + 1 < UNATTACHED ? last_generation + 1 : 1;
+	hr__warmer_start(warm_block);
 	return HR_OK;
 }
 
@@ -750,6 +774,7 @@ hr_status hr__trace_close(void)
 {
 	if (!step_state(OPEN, CLOSING)) return hr__fail(HR_INVALID_ARGUMENT, "no trace is being recorded");
 	wait_for_writers();
+	hr__warmer_stop();
 	hr__lock_take(&lock);
 	uint64_t missing = hr__load_relaxed(&lost), bytes = used_bytes();
 	int growth_error = file.error;
@@ -783,6 +808,7 @@ void hr__trace_forget(void)
 	hr__store_relaxed(&writer_count, 0);
 	free_writers = NULL;
 	mine = NULL;
+	hr__warmer_forget();
 	hr__blockfile_abandon(&file);
 	header = NULL;
 	last_block = NULL;
