@@ -22,8 +22,8 @@ test: build/.setup-test ## everything that must hold (CI): tests, sanitizers, fu
 bench: all build/.setup-bench ## the benchmarks, beside mimalloc
 	@. tools/lib.sh && configure build "" && build build benchmarks && tools/bench.sh build
 
-soak: build/.setup-test ## the same as test at ten times the counts, and 10 minutes for each fuzz target: hours
-	@HR_TEST_SCALE=$${HR_TEST_SCALE:-10} SANITIZER_SCALE=$${SANITIZER_SCALE:-1} FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) \
+soak: build/.setup-test ## the same as test at ten times the counts, and 2 minutes for each fuzz target: half an hour
+	@HR_TEST_SCALE=$${HR_TEST_SCALE:-10} FUZZ_SECONDS=$(or $(FUZZ_SECONDS),120) \
 		HR_TEST_TIMEOUT=100 TEST_TIMEOUT=36000 tools/test.sh
 
 fuzz: build/.setup-test ## every fuzz target for FUZZ_SECONDS (30)

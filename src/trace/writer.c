@@ -426,6 +426,8 @@ _Static_assert(HR__NAMES_MAX == HR__TRACE_IDS_MAX && HR__SHAPES_MAX == HR__TRACE
 static inline bool look_up(const hr__event *event, uint32_t fields, numbers *out)
 {
 	uint32_t op = 0, scope = 0, tag = 0, shape = 0;
+	*out = (numbers){ 0 };
+	if (!(fields & (HR__HAS_OP | HR__HAS_SCOPE | HR__HAS_TAG | HR__HAS_SHAPE))) return true;
 	if (fields & HR__HAS_OP) op = event->op;
 	if (fields & HR__HAS_SCOPE) scope = event->scope;
 	if (fields & HR__HAS_TAG) tag = event->tag;
