@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?=
 
 .DEFAULT_GOAL := all
-.PHONY: all help demo test bench soak fuzz sanitize install format clean
+.PHONY: all help demo test bench gpu-test gpu-bench soak fuzz sanitize install format clean
 
 all: build/.setup-build ## the library and the command, at build/headroom
 	@. tools/lib.sh && configure build "" && build build product
@@ -22,8 +22,14 @@ test: build/.setup-test ## everything that must hold (CI): tests, sanitizers, fu
 bench: all build/.setup-bench ## the benchmarks, beside mimalloc
 	@. tools/lib.sh && configure build "" && build build benchmarks && tools/bench.sh build
 
-soak: build/.setup-test ## the same as test at ten times the counts, and 2 minutes for each fuzz target: half an hour
-	@HR_TEST_SCALE=$${HR_TEST_SCALE:-10} FUZZ_SECONDS=$(or $(FUZZ_SECONDS),120) \
+gpu-test: ## the conformance suite on the GPU of this machine, or the emulated one; installs nothing
+	@tools/gpu-test.sh
+
+gpu-bench: ## what the library does on that GPU, beside the CUDA driver and PyTorch; installs nothing
+	@tools/gpu-bench.sh
+
+soak: build/.setup-test ## the same as test at ten times the counts, and 10 minutes for each fuzz target: hours
+	@HR_TEST_SCALE=$${HR_TEST_SCALE:-10} SANITIZER_SCALE=$${SANITIZER_SCALE:-1} FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) \
 		HR_TEST_TIMEOUT=100 TEST_TIMEOUT=36000 tools/test.sh
 
 fuzz: build/.setup-test ## every fuzz target for FUZZ_SECONDS (30)
@@ -39,7 +45,7 @@ format: ## clang-format on all C files
 	@tools/check-format.sh --fix
 
 clean: ## remove what was built
-	rm -rf build build-asan build-tsan build-fuzz
+	rm -rf build build-asan build-tsan build-fuzz build-gpu
 
 # Looks for what a level of tools/setup.sh needs, once.
 build/.setup-%: tools/setup.sh

@@ -1,5 +1,6 @@
-/* devices.c - `headroom devices`: the logical devices of this machine, their memory and limits. */
+/* devices.c - `headroom devices`: the logical devices of this machine, their memory and limits; and why there is no CUDA device. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/json.h"
 #include "base/text.h"
@@ -37,8 +38,17 @@ static void write_device(hr__json *json, const hr_device_info *info)
 	hr__json_field_uint(json, "free_bytes", info->free_bytes);
 	hr__json_field_uint(json, "limit_bytes", info->limit_bytes);
 	hr__json_field_uint(json, "reserved_bytes", info->reserved_bytes);
+	hr__json_field_uint(json, "other_bytes", info->other_bytes);
 	hr__json_field_uint(json, "page_bytes", info->page_bytes);
 	hr__json_end_object(json);
+}
+
+/* "cuda": null where there is a CUDA device, else why there is none. */
+static void write_cuda(hr__json *json)
+{
+	hr__json_key(json, "cuda");
+	if (hr_cuda_check() == HR_OK) hr__json_null(json);
+	else hr__json_string(json, hr_last_message());
 }
 
 static hr_status print_json(uint32_t count)
@@ -55,6 +65,7 @@ static hr_status print_json(uint32_t count)
 		if (!status) write_device(&json, &info);
 	}
 	hr__json_end_array(&json);
+	if (!status) write_cuda(&json);
 	hr__json_end_object(&json);
 	hr__output_json_end(&json);
 	return status;
@@ -64,24 +75,35 @@ static hr_status print_json(uint32_t count)
 
 static void print_device(const hr_device_info *info)
 {
-	char total[16], free_now[16], limit[16], reserved[16], page[16];
-	printf("%s%-7s%s %-10s %11s %11s %11s %11s %9s  %s\n", hr__style(stdout, HR__STYLE_STRONG), info->name,
+	char total[16], free_now[16], limit[16], reserved[16], other[16], page[16];
+	printf("%s%-7s%s %-10s %11s %11s %11s %11s %11s %9s  %s\n", hr__style(stdout, HR__STYLE_STRONG), info->name,
 	       hr__style(stdout, HR__STYLE_PLAIN), info->backend, hr__format_size(info->total_bytes, total, sizeof total),
 	       hr__format_size(info->free_bytes, free_now, sizeof free_now), hr__format_size(info->limit_bytes, limit, sizeof limit),
 	       hr__format_size(info->reserved_bytes, reserved, sizeof reserved),
+	       hr__format_size(info->other_bytes, other, sizeof other),
 	       info->page_bytes ? hr__format_size(info->page_bytes, page, sizeof page) : "none", info->description);
+}
+
+static void print_cuda(void)
+{
+	hr_device_info first;
+	if (hr_cuda_check() == HR_OK) return;
+	printf("\nCUDA: %s", hr_last_message());
+	if (info_at(0, &first) == HR_OK && strcmp(first.backend, "emulated") == 0) printf("; %s is emulated", first.name);
+	printf("\n");
 }
 
 static hr_status print_table(uint32_t count)
 {
 	hr_device_info info;
-	printf("%s%-7s %-10s %11s %11s %11s %11s %9s  %s%s\n", hr__style(stdout, HR__STYLE_HEADING), "device", "backend", "total",
-	       "free", "limit", "reserved", "page", "description", hr__style(stdout, HR__STYLE_PLAIN));
+	printf("%s%-7s %-10s %11s %11s %11s %11s %11s %9s  %s%s\n", hr__style(stdout, HR__STYLE_HEADING), "device", "backend", "total",
+	       "free", "limit", "reserved", "not ours", "page", "description", hr__style(stdout, HR__STYLE_PLAIN));
 	for (uint32_t i = 0; i < count; i++) {
 		hr_status status = info_at(i, &info);
 		if (status) return status;
 		print_device(&info);
 	}
+	print_cuda();
 	return HR_OK;
 }
 
@@ -102,12 +124,15 @@ const hr__command hr__command_devices = {
 	.summary = "the devices of this machine, their memory and limits",
 	.about =
 		"Lists the logical devices: GPUs first, then the host, then the simulated device on which traces are replayed. "
-		"Where there is no GPU, GPU:0 is an emulated one in host memory; the variable HEADROOM_EMULATED sets its memory, "
-		"page size, link speed and how many there are.",
-	.examples =
-		"headroom devices\n"
-		"headroom devices --json\n"
-		"HEADROOM_EMULATED=memory=8GiB,devices=2 headroom devices",
+		"Where there is no GPU, GPU:0 is an emulated one in host memory, and the last line says why no CUDA device was found; "
+		"where there is one, the emulated one is EMU:0. The variable HEADROOM_EMULATED sets its memory, page size, link speed "
+		"and how many there are. HEADROOM_CUDA=0 does as if there were no CUDA device; HEADROOM_CUDA_PAGE sets the page size on "
+		"one.\n\n"
+		"Memory that is \"not ours\" is taken by other processes, or by CUDA itself in this one.",
+	.examples = "headroom devices\n"
+				"headroom devices --json\n"
+				"HEADROOM_EMULATED=memory=8GiB,devices=2 headroom devices\n"
+				"HEADROOM_CUDA=0 headroom devices",
 	.options = options,
 	.run = run,
 };

@@ -21,13 +21,28 @@ set(HEADROOM_TEST_TIMEOUT 600 CACHE STRING "Seconds after which a test counts as
 function(add_headroom_test name labels)
 	add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 	set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${HEADROOM_TEST_TIMEOUT}
-		ENVIRONMENT "HEADROOM_COMMAND=$<TARGET_FILE:headroom_cli>")
+		ENVIRONMENT "HEADROOM_COMMAND=$<TARGET_FILE:headroom_cli>;HEADROOM_CUDA=0;HEADROOM_FAKE_CUDA=${PROJECT_BINARY_DIR}/fake_cuda")
 endfunction()
+
+# ---- tests/fake_cuda ----
+
+# Stand-ins for the CUDA driver: one that is whole, and one that lacks a call, as an old driver does. Not sanitized, because a program
+# that is not must be able to load them too. Tests never use a card that the machine may have, unless they are started by hand.
+foreach(kind whole old)
+	add_library(fake_cuda_${kind} SHARED tests/fake_cuda/fake_cuda.c)
+	set_target_properties(fake_cuda_${kind} PROPERTIES OUTPUT_NAME cuda SUFFIX .so.1 C_VISIBILITY_PRESET hidden
+		LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_cuda/${kind})
+	target_include_directories(fake_cuda_${kind} PRIVATE tests src)
+	target_compile_options(fake_cuda_${kind} PRIVATE -fno-sanitize=all)
+	target_link_options(fake_cuda_${kind} PRIVATE -fno-sanitize=all)
+	target_link_libraries(fake_cuda_${kind} PRIVATE Threads::Threads)
+endforeach()
+target_compile_definitions(fake_cuda_old PRIVATE FAKE_CUDA_OLD)
 
 # ---- tests/ ----
 
 file(GLOB test_files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} tests/*.c tests/*/*.c)
-list(FILTER test_files EXCLUDE REGEX "^tests/install/")
+list(FILTER test_files EXCLUDE REGEX "^tests/(install|fake_cuda)/")
 set(test_programs ${test_files})
 list(FILTER test_programs INCLUDE REGEX "/(test_[^/]*|[^/]*_conformance)\\.c$")
 set(test_support ${test_files})
@@ -46,6 +61,7 @@ endif()
 
 set(test_targets)
 set(threads_targets)
+set(conformance_targets)
 foreach(source ${test_programs})
 	get_filename_component(name ${source} NAME_WE)
 	get_filename_component(folder ${source} DIRECTORY)
@@ -58,12 +74,29 @@ foreach(source ${test_programs})
 
 	# `threads` is what ThreadSanitizer runs.
 	set(labels ${kind})
-	if(kind MATCHES "^(unit|conformance)$" OR name MATCHES "thread")
+	if(kind MATCHES "^(unit|conformance|device)$" OR name MATCHES "thread")
 		list(APPEND labels threads)
 		list(APPEND threads_targets ${target})
 	endif()
+	if(kind STREQUAL "conformance")
+		list(APPEND conformance_targets ${target})
+	endif()
 	add_headroom_test(${kind}.${short} "${labels}" ${target})
+
+	# On the card where the machine's GPU is to be tested; otherwise once more on the stand-in driver, with small pages, and a look at
+	# what is left in it at the end.
+	if(kind STREQUAL conformance AND HEADROOM_TEST_GPU)
+		set_tests_properties(${kind}.${short} PROPERTIES ENVIRONMENT "HEADROOM_COMMAND=$<TARGET_FILE:headroom_cli>")
+	elseif(kind STREQUAL conformance)
+		add_headroom_test(${kind}.${short}.cuda "${labels}" ${target})
+		set_tests_properties(${kind}.${short}.cuda PROPERTIES ENVIRONMENT
+			"LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/fake_cuda/whole;HR_TEST_SUBJECT=cuda;HEADROOM_CUDA_PAGE=64KiB;FAKE_CUDA_GRANULARITY=65536;FAKE_CUDA_CHECK=1")
+	endif()
 endforeach()
+list(APPEND test_targets fake_cuda_whole fake_cuda_old)
+list(APPEND threads_targets fake_cuda_whole fake_cuda_old)
+# It watches the free memory of devices, which others must not take meanwhile.
+set_tests_properties(conformance.rounds PROPERTIES RUN_SERIAL ON)
 
 # Scripts find the command in $HEADROOM_COMMAND.
 file(GLOB test_scripts CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} tests/*/test_*.sh tests/*/test_*.py)
@@ -141,6 +174,7 @@ endforeach()
 add_custom_target(benchmarks DEPENDS ${bench_targets})
 
 add_custom_target(threads_tests DEPENDS ${threads_targets})
+add_custom_target(conformance_tests DEPENDS ${conformance_targets} headroom_cli)
 add_custom_target(tests DEPENDS ${test_targets} headroom_cli)
 if(NOT HEADROOM_FUZZ)
 	add_dependencies(tests fuzzers)

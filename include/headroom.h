@@ -19,6 +19,7 @@
  *     }
  *
  * Where no GPU is found, GPU:0 is an emulated one: a whole accelerator in host memory, with pages, streams and a link of its own.
+ * hr_cuda_check() says why none was found.
  *
  * RULES THAT HOLD EVERYWHERE
  *
@@ -184,20 +185,24 @@ typedef struct hr_device_info {
 	uint64_t limit_bytes;    /* the most this logical device may take: its memory_limit, or all there is */
 	uint64_t page_bytes;     /* unit of mapping; 0 where the device has no pages */
 	uint64_t reserved_bytes; /* taken from the physical device by this logical one */
+	uint64_t other_bytes;    /* memory of the physical device that is taken, but not by Headroom: other processes, and what CUDA
+	                          * keeps for itself in this one */
 } hr_device_info;
 
 /* Finds a device by name. Names are read as TensorFlow reads them: "GPU:0", "gpu:0", "/device:GPU:0", "/GPU:0",
  * "/job:localhost/replica:0/task:0/device:GPU:0"; any part before the device part may be left out. "GPU:*" or "GPU" fits every GPU.
  * NULL means the default device: GPU:0.
  *
- * GPU:n counts logical GPUs. CPU:0 is the host. SIM:0 is the simulated device, which has no memory behind it.
+ * GPU:n counts logical GPUs: CUDA devices where there are any, else emulated ones. EMU:n is an emulated one in either case.
+ * CPU:0 is the host. SIM:0 is the simulated device, which has no memory behind it.
  *
  * HR_BAD_DEVICE_NAME   cannot be parsed
- * HR_NO_SUCH_DEVICE    can be parsed, but is not here; the message lists what is
+ * HR_NO_SUCH_DEVICE    can be parsed, but is not here; the message lists what is, and says what is wrong with CUDA, if anything
  * HR_AMBIGUOUS_DEVICE  fits more than one; the message names two */
 HR_API hr_status hr_device_find(const char *name, hr_device *out);
 
-/* Number of logical devices, and the [index]th of them: GPUs first, then CPU:0, then SIM:0. 0 when there is an error. */
+/* Number of logical devices, and the [index]th of them: GPUs first, then CPU:0, then SIM:0, then what else there is:
+ * emulated devices where there is a CUDA device (EMU:0), and other types of registered backends. 0 when there is an error. */
 HR_API uint32_t hr_device_count(void);
 HR_API hr_status hr_device_at(uint32_t index, hr_device *out);
 
@@ -212,7 +217,23 @@ HR_API hr_status hr_device_get_info(hr_device device, hr_device_info *info);
  * HR_IN_USE. [count] 0 or above 16: HR_INVALID_ARGUMENT. Names fail as in hr_device_find. */
 HR_API hr_status hr_set_logical_devices(const char *physical, const uint64_t *memory_limits, size_t count);
 
-/* ---- settings of the devices that need no hardware. Both must be called before first use (HR_IN_USE afterwards). ---- */
+/* HR_OK when there is a CUDA device. Otherwise HR_NO_SUCH_DEVICE, and the message says why: no driver, one that is too old or does
+ * not work, no permission, no card, switched off. That is no error for programs: GPU:0 is an emulated device then. */
+HR_API hr_status hr_cuda_check(void);
+
+/* ---- settings of devices. They must be made before first use (HR_IN_USE afterwards). ---- */
+
+typedef struct hr_cuda_options {
+	size_t struct_size;
+	bool enabled;        /* false = as if there were no CUDA device, so that GPU:0 is an emulated one; default true */
+	uint64_t page_bytes; /* unit of physical memory, a power of two up to 64 GiB; default 2 MiB. A card that has only larger units
+	                      * takes its smallest (2 MiB). Mapping costs about 50 us per page, whatever its size */
+} hr_cuda_options;
+
+/* Defaults, then what the environment says: HEADROOM_CUDA=0 (or 1) is enabled, HEADROOM_CUDA_PAGE=16MiB is page_bytes. A text that
+ * cannot be parsed is HR_INVALID_ARGUMENT, and [options] holds the plain defaults. */
+HR_API hr_status hr_cuda_options_init(hr_cuda_options *options);
+HR_API hr_status hr_configure_cuda(const hr_cuda_options *options);
 
 typedef struct hr_emulated_options {
 	size_t struct_size;
@@ -253,7 +274,8 @@ typedef uint32_t hr_stream;
 /* HR_TOO_MANY when 63 exist already. */
 HR_API hr_status hr_stream_create(hr_device device, hr_stream *out);
 
-/* Makes a stream of the device's own library known (a cudaStream_t as an integer). The same one gives the same number. */
+/* Makes a stream of the device's own library known (a cudaStream_t as an integer). The same one gives the same number. It stays its
+ * owner's: hr_stream_destroy makes Headroom forget it, and must come before the owner destroys it. */
 HR_API hr_status hr_stream_import(hr_device device, uint64_t native, hr_stream *out);
 
 /* Waits for the stream's work, then forgets it. Memory freed on it stays safe to reuse. */

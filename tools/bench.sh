@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Runs every benchmark of a build, one after another, under a heading that says on what machine: figures without it mean nothing.
+# That of GPUs is not among them: `make gpu-bench` runs it.
 #   tools/bench.sh <build folder>
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,7 +11,7 @@ programs=("$build"/bench/*)
 model=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo | head -n 1)
 echo "machine: ${model:-$(uname -m)}, $(nproc) processors, Linux $(uname -r); $("$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$build/CMakeCache.txt")" --version | head -n 1)"
 for program in "${programs[@]}"; do
-	[ -f "$program" ] && [ -x "$program" ] || continue
+	[ -f "$program" ] && [ -x "$program" ] && [ "${program##*/}" != gpu ] || continue
 	echo
 	echo "== ${program##*/}"
 	"$program"

@@ -12,7 +12,7 @@ configure() {
 	arguments=$*
 	if [ -f "$stamp" ]; then
 		[ $# -gt 0 ] || arguments=$(cat "$stamp")
-		if [ "$arguments" = "$(cat "$stamp")" ] && [ -z "$(find build -maxdepth 1 -name '.setup-*' -newer "$stamp")" ]; then return 0; fi
+		if [ "$arguments" = "$(cat "$stamp")" ] && [ -z "$(find build -maxdepth 1 -name '.setup-*' -newer "$stamp" 2>/dev/null)" ]; then return 0; fi
 	fi
 	if [ ! -f "$folder/CMakeCache.txt" ] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
 	mkdir -p "$folder"
@@ -29,4 +29,14 @@ build() {
 	[ -f "$folder/build.ninja" ] || quiet=-s
 	cmake --build "$folder" -j "$JOBS" ${1:+--target "$@"} -- $quiet 2>&1 | { grep -vE '^(ninja: no work to do|-- |\[ *[0-9]+%\])' || true; }
 	return "${PIPESTATUS[0]}"
+}
+
+# configure_gpu: the folder build-gpu, for machines on which nothing can be installed: gcc and CMake are enough.
+configure_gpu() {
+	configure build-gpu "$(command -v gcc || true)" -DHEADROOM_ZLIB=OFF -DHEADROOM_JANSSON=OFF -DHEADROOM_WERROR=OFF -DHEADROOM_TEST_GPU=ON
+}
+
+# gpu_backend <build folder>: what GPU:0 is, "cuda" or "emulated".
+gpu_backend() {
+	"$1/headroom" devices | awk '$1 == "GPU:0" { print $2 }'
 }

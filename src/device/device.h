@@ -111,6 +111,6 @@ uint64_t hr__device_clock_ns(hr__device *device);
 
 /* ---- backends of the project ---- */
 
-extern const hr_backend hr__backend_simulated, hr__backend_emulated, hr__backend_cpu;
+extern const hr_backend hr__backend_simulated, hr__backend_emulated, hr__backend_cpu, hr__backend_cuda;
 
 #endif

@@ -6,6 +6,20 @@
 
 #define PLACE "/job:localhost/replica:0/task:0"
 
+/* What Headroom has of a physical device: pages that nobody uses at present too. */
+static uint64_t held_bytes(const hr__physical *physical)
+{
+	uint64_t held = 0;
+	for (uint32_t i = 0; i < physical->part_count; i++) {
+		hr__device *part = physical->parts[i];
+		if (!hr__load_acquire(&part->ready)) continue;
+		hr__lock_take(&part->pool.lock);
+		held += part->pool.held;
+		hr__lock_release(&part->pool.lock);
+	}
+	return held;
+}
+
 HR_API hr_status hr_device_get_info(hr_device handle, hr_device_info *info)
 {
 	hr_status status;
@@ -18,6 +32,7 @@ HR_API hr_status hr_device_get_info(hr_device handle, hr_device_info *info)
 	uint64_t free_bytes, total_bytes;
 	status = hr__call_memory_info(physical, &free_bytes, &total_bytes);
 	if (status != HR_OK) return status;
+	uint64_t taken = total_bytes > free_bytes ? total_bytes - free_bytes : 0, held = held_bytes(physical);
 	hr_device_info filled = { .struct_size = info->struct_size,
 		                      .physical_index = physical->number,
 		                      .logical_count = physical->part_count,
@@ -25,7 +40,8 @@ HR_API hr_status hr_device_get_info(hr_device handle, hr_device_info *info)
 		                      .free_bytes = free_bytes,
 		                      .limit_bytes = device->limit,
 		                      .page_bytes = physical->caps.page_bytes,
-		                      .reserved_bytes = hr__pool_reserved(device) };
+		                      .reserved_bytes = hr__pool_reserved(device),
+		                      .other_bytes = taken > held ? taken - held : 0 };
 	snprintf(filled.name, sizeof filled.name, "%s", device->name);
 	snprintf(filled.full_name, sizeof filled.full_name, PLACE "/device:%.24s", device->name);
 	snprintf(filled.backend, sizeof filled.backend, "%s", physical->table->name);

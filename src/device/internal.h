@@ -104,6 +104,7 @@ hr_status hr__stream_native(const hr__device *device, hr_stream stream, hr_nativ
 /* Reads [text] on top of what is in *options; HR_INVALID_ARGUMENT, then *options is as it was. */
 hr_status hr__parse_emulated(const char *text, hr_emulated_options *options);
 hr_status hr__check_emulated(const hr_emulated_options *options);
+hr_status hr__check_cuda(const hr_cuda_options *options);
 hr_status hr__check_simulated(const hr_simulated_options *options);
 void hr__emulated_defaults(hr_emulated_options *options);
 
@@ -111,8 +112,14 @@ void hr__emulated_defaults(hr_emulated_options *options);
 hr_status hr__check_backend(const hr_backend *backend, hr_backend *complete);
 
 /* Puts settings in force; HR_IN_USE when devices of that kind are in use (registry.c). */
+hr_status hr__registry_set_cuda(const hr_cuda_options *options);
 hr_status hr__registry_set_emulated(const hr_emulated_options *options);
 hr_status hr__registry_set_simulated(const hr_simulated_options *options);
+
+/* Why the last count found no CUDA device, for people; "" when it found one. Under the registry's lock (cuda.c). */
+const char *hr__cuda_why(void);
+/* Whether there is a driver, wanted, that nevertheless shows no device. */
+bool hr__cuda_is_broken(void);
 
 /* ---- calls into the backend (calls.c): the one place where calls are counted and made to fail, and where an entry that is not
  * there gets its documented substitute. ---- */

@@ -1,4 +1,4 @@
-/* options.c - settings of the devices that need no hardware: defaults, the environment's text, and what is possible. */
+/* options.c - settings of the devices: defaults, the environment's text, and what is possible. */
 #include <string.h>
 
 #include "base/checked.h"
@@ -9,6 +9,13 @@
 #define MAX_EMULATED 8u
 #define MAX_MEMORY (UINT64_C(1) << 46)
 #define VARIABLE "HEADROOM_EMULATED"
+#define CUDA_VARIABLE "HEADROOM_CUDA"
+#define CUDA_PAGE_VARIABLE "HEADROOM_CUDA_PAGE"
+
+/* Bytes of a page on a CUDA card unless somebody says otherwise. Mapping costs per page, whatever its size; memory moves between
+ * allocators, and is stitched, in whole pages. */
+#define CUDA_PAGE_BYTES (UINT64_C(2) << 20)
+#define CUDA_MAX_PAGE_BYTES (UINT64_C(1) << 36)
 
 void hr__emulated_defaults(hr_emulated_options *options)
 {
@@ -147,7 +154,51 @@ hr_status hr__check_simulated(const hr_simulated_options *options)
 	return HR_OK;
 }
 
+hr_status hr__check_cuda(const hr_cuda_options *options)
+{
+	uint64_t page = options->page_bytes;
+	if (!hr__is_power_of_two(page)) return bad_option("CUDA", "page_bytes", page, "it must be a power of two");
+	if (page > CUDA_MAX_PAGE_BYTES) return bad_option("CUDA", "page_bytes", page, "it must be at most 64 GiB");
+	return HR_OK;
+}
+
 /* ---- the public calls ---- */
+
+static hr_status read_switch(const char *text, bool *out)
+{
+	char quoted[HR__QUOTE_CAPACITY];
+	bool on = strcmp(text, "1") == 0;
+	if (!on && strcmp(text, "0") != 0) {
+		return hr__fail(HR_INVALID_ARGUMENT, "%s is neither 0 nor 1", hr__device_quote(text, quoted));
+	}
+	*out = on;
+	return HR_OK;
+}
+
+HR_API hr_status hr_cuda_options_init(hr_cuda_options *options)
+{
+	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_cuda_options_init: options is NULL");
+	*options = (hr_cuda_options){ .struct_size = sizeof *options, .enabled = true, .page_bytes = CUDA_PAGE_BYTES };
+	hr_cuda_options read = *options;
+	const char *text = hr__os()->environment(CUDA_VARIABLE);
+	hr_status status = text ? read_switch(text, &read.enabled) : HR_OK;
+	if (status != HR_OK) return hr__fail_in(status, "in the environment variable " CUDA_VARIABLE);
+	text = hr__os()->environment(CUDA_PAGE_VARIABLE);
+	if (text) status = read_size(text, &read.page_bytes);
+	if (status == HR_OK) status = hr__check_cuda(&read);
+	if (status != HR_OK) return hr__fail_in(status, "in the environment variable " CUDA_PAGE_VARIABLE);
+	*options = read;
+	return HR_OK;
+}
+
+HR_API hr_status hr_configure_cuda(const hr_cuda_options *options)
+{
+	if (!options || options->struct_size < sizeof *options) {
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_configure_cuda: options must be set up with hr_cuda_options_init");
+	}
+	hr_status status = hr__check_cuda(options);
+	return status == HR_OK ? hr__registry_set_cuda(options) : status;
+}
 
 HR_API hr_status hr_emulated_options_init(hr_emulated_options *options)
 {

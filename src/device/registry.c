@@ -1,9 +1,10 @@
 /* registry.c - which devices there are.
  *
- *   sources    backends with their config: emulated, cpu, simulated, then those that the program registers. The emulated devices
- *              stand in: they are there only when no other source has a GPU
- *   types      "GPU", "CPU", "SIM", then those that only registered backends have; devices are listed type by type
- *   physical   counted when anybody first asks; opened when first used
+ *   sources    backends with their config: cuda, emulated, cpu, simulated, then those that the program registers. The emulated
+ *              devices stand in: they are GPUs only when no other source has one. Where CUDA has, they are of the type "EMU"; where
+ *              only a backend of the program has, they are not there
+ *   types      "GPU", "CPU", "SIM", then "EMU" and those that only registered backends have; devices are listed type by type
+ *   physical   counted when anybody first asks for one of the type: who wants no GPU does not wake a driver; opened when first used
  *   logical    made, all of a type at once, when the first handle to one of them is given out: from then on the type is in use, and
  *              settings that would change its devices are refused
  *
@@ -21,8 +22,9 @@
 #include "base/text.h"
 #include "device/internal.h"
 
-#define MAX_TYPES HR__MAX_SOURCES
-#define GPU_TYPE 0u /* its index in types */
+#define MAX_TYPES (HR__MAX_SOURCES + 1u) /* the emulated source has two */
+#define GPU_TYPE 0u                      /* its index in types */
+#define EMULATED_TYPE "EMU"
 
 typedef struct source {
 	hr_backend table;
@@ -47,6 +49,7 @@ static struct {
 	uint32_t own_sources; /* of source_count, those that are always there */
 	source sources[HR__MAX_SOURCES];
 	device_type types[MAX_TYPES];
+	hr_cuda_options cuda;
 	hr_emulated_options emulated;
 	hr_simulated_options simulated;
 } registry;
@@ -104,13 +107,17 @@ static void add_source(const hr_backend *table, void *config, bool stands_in)
 
 static hr_status start(void)
 {
-	hr_emulated_options options;
+	hr_cuda_options cuda;
+	hr_emulated_options emulated;
 	if (registry.started) return HR_OK;
 	hr_status status = watch_forks();
-	if (status == HR_OK) status = hr_emulated_options_init(&options);
+	if (status == HR_OK) status = hr_cuda_options_init(&cuda);
+	if (status == HR_OK) status = hr_emulated_options_init(&emulated);
 	if (status != HR_OK) return status;
-	registry.emulated = options;
+	registry.cuda = cuda;
+	registry.emulated = emulated;
 	hr_simulated_options_init(&registry.simulated);
+	add_source(&hr__backend_cuda, &registry.cuda, false); /* first, like the emulated one: their type is GPU_TYPE */
 	add_source(&hr__backend_emulated, &registry.emulated, true);
 	add_source(&hr__backend_cpu, NULL, false);
 	add_source(&hr__backend_simulated, &registry.simulated, false);
@@ -166,8 +173,16 @@ static bool others_have(const source *stand_in)
 	return false;
 }
 
+static source *source_named(const char *name)
+{
+	for (uint32_t i = 0; i < registry.source_count; i++) {
+		if (strcmp(registry.sources[i].table.name, name) == 0) return &registry.sources[i];
+	}
+	return NULL;
+}
+
 /* Counts the sources of a type and numbers their devices; those that stand in come last, if at all. */
-static hr_status count_type(uint32_t type)
+static hr_status count_type_alone(uint32_t type)
 {
 	uint32_t number = 0;
 	for (int stands_in = 0; stands_in < 2; stands_in++) {
@@ -184,6 +199,26 @@ static hr_status count_type(uint32_t type)
 		}
 	}
 	return HR_OK;
+}
+
+/* As above; but where emulated devices belong is known only when those of CUDA are counted. */
+static hr_status count_type(uint32_t type)
+{
+	source *cuda = source_named("cuda"), *emulated = source_named("emulated");
+	if (type == cuda->type || type == emulated->type) {
+		hr_status status = count_source(cuda);
+		if (status != HR_OK) return status;
+		emulated->type = cuda->count > 0 ? type_named(EMULATED_TYPE) : cuda->type;
+	}
+	return count_type_alone(type);
+}
+
+/* A type that is added on the way is counted too. */
+static hr_status count_all(void)
+{
+	hr_status status = HR_OK;
+	for (uint32_t type = 0; type < registry.type_count && status == HR_OK; type++) status = count_type(type);
+	return status;
 }
 
 /* The physical device of a type with that number; NULL. */
@@ -209,14 +244,13 @@ static uint32_t logical_count(uint32_t type)
 	return count;
 }
 
-/* Begins a call that needs the lists: takes the lock, and has the devices counted. leave() ends it, also when this fails. */
+/* Begins a call that needs the lists: takes the lock, which leave() releases; when this fails, it is released already. */
 static hr_status enter(void)
 {
 	if (hr__forked)
 		return hr__fail(HR_FORKED, "this process is a fork, and devices are its parent's; call hr_shutdown to start anew");
 	hr__lock_take(&lock);
 	hr_status status = start();
-	for (uint32_t type = 0; type < registry.type_count && status == HR_OK; type++) status = count_type(type);
 	if (status != HR_OK) hr__lock_release(&lock);
 	return status;
 }
@@ -395,11 +429,36 @@ static const char *list_devices(char *out, size_t capacity)
 	return used ? out : "no device at all";
 }
 
-static hr_status no_such_device(const char *name)
+static bool has_cuda(void)
+{
+	return source_named("cuda")->count > 0;
+}
+
+/* [gpu]: what is wrong with CUDA may be what the caller wants to know. */
+static hr_status no_such_device(const char *name, bool gpu)
 {
 	char quoted[HR__QUOTE_CAPACITY], list[200];
-	return hr__fail(HR_NO_SUCH_DEVICE, "there is no device %s; there is %s", hr__device_quote(name, quoted),
-	                list_devices(list, sizeof list));
+	hr_status status = count_all();
+	if (status != HR_OK) return status;
+	bool tell = gpu && hr__cuda_is_broken();
+	return hr__fail(HR_NO_SUCH_DEVICE, "there is no device %s; there is %s%s%s", hr__device_quote(name, quoted),
+	                list_devices(list, sizeof list), tell ? ". CUDA: " : "", tell ? hr__cuda_why() : "");
+}
+
+/* The type called [text], its devices counted; registry.type_count when there is none. Emulated devices go by their own name also
+ * where they stand in for GPUs. */
+static hr_status find_type(const char *text, uint32_t *out)
+{
+	bool emulated = strcmp(text, EMULATED_TYPE) == 0;
+	hr_status status = emulated ? count_type(GPU_TYPE) : HR_OK;
+	uint32_t at = 0;
+	while (at < registry.type_count && strcmp(registry.types[at].text, text) != 0) at++;
+	if (status == HR_OK && at < registry.type_count) status = count_type(at);
+	const source *stand_in = source_named("emulated");
+	bool elsewhere = at < registry.type_count && logical_count(at) > 0;
+	if (emulated && !elsewhere && stand_in->type == GPU_TYPE && stand_in->count > 0) at = GPU_TYPE;
+	if (status == HR_OK) *out = at;
+	return status;
 }
 
 /* Finds the type and number that [name] means, of [count_of](type) devices of each type. */
@@ -409,14 +468,15 @@ static hr_status resolve(const char *name, uint32_t (*count_of)(uint32_t type), 
 	char quoted[HR__QUOTE_CAPACITY];
 	hr_status status = hr__device_spec_parse(name, &spec);
 	if (status != HR_OK) return status;
-	uint32_t at = 0;
-	while (at < registry.type_count && strcmp(registry.types[at].text, spec.type) != 0) at++;
+	uint32_t at;
+	status = find_type(spec.type, &at);
+	if (status != HR_OK) return status;
 	uint32_t count = at < registry.type_count && !spec.elsewhere ? count_of(at) : 0;
 	if (spec.any_number && count > 1) {
 		return hr__fail(HR_AMBIGUOUS_DEVICE, "%s fits %s:0 and %s:1%s; say which", hr__device_quote(name, quoted), spec.type,
 		                spec.type, count > 2 ? " and more" : "");
 	}
-	if (spec.number >= count) return no_such_device(name);
+	if (spec.number >= count) return no_such_device(name, at == GPU_TYPE);
 	*type = at;
 	*number = spec.number;
 	return HR_OK;
@@ -459,7 +519,7 @@ hr_status hr__device_gpu(int gpu_id, hr__device **out)
 	if (gpu_id >= 0) return hr__device_named(name, out);
 	hr_status status = enter();
 	if (status != HR_OK) return status;
-	status = no_such_device(name);
+	status = no_such_device(name, true);
 	leave();
 	return status;
 }
@@ -480,7 +540,8 @@ HR_API uint32_t hr_device_count(void)
 {
 	uint32_t count = 0;
 	if (enter() != HR_OK) return 0;
-	for (uint32_t type = 0; type < registry.type_count; type++) count += logical_count(type);
+	bool counted = count_all() == HR_OK;
+	for (uint32_t type = 0; counted && type < registry.type_count; type++) count += logical_count(type);
 	leave();
 	return count;
 }
@@ -490,14 +551,25 @@ HR_API hr_status hr_device_at(uint32_t index, hr_device *out)
 	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_device_at: out is NULL");
 	hr_status status = enter();
 	if (status != HR_OK) return status;
+	status = count_all();
 	uint32_t type = 0, number = index;
-	for (; type < registry.type_count && number >= logical_count(type); type++) number -= logical_count(type);
-	if (type == registry.type_count) {
+	for (; status == HR_OK && type < registry.type_count && number >= logical_count(type); type++) number -= logical_count(type);
+	if (status == HR_OK && type == registry.type_count) {
 		status = hr__fail(HR_NO_SUCH_DEVICE, "there is no device number %u; there are %u", index, index - number);
-	} else {
+	} else if (status == HR_OK) {
 		status = use_type(type);
 		if (status == HR_OK) *out = hr__device_handle(registry.types[type].devices[number]);
 	}
+	leave();
+	return status;
+}
+
+HR_API hr_status hr_cuda_check(void)
+{
+	hr_status status = enter();
+	if (status != HR_OK) return status;
+	status = count_type(GPU_TYPE);
+	if (status == HR_OK && !has_cuda()) status = hr__fail(HR_NO_SUCH_DEVICE, "%s", hr__cuda_why());
 	leave();
 	return status;
 }
@@ -583,14 +655,6 @@ static hr_status check_unused(uint32_t type)
 	return HR_OK;
 }
 
-static source *source_named(const char *name)
-{
-	for (uint32_t i = 0; i < registry.source_count; i++) {
-		if (strcmp(registry.sources[i].table.name, name) == 0) return &registry.sources[i];
-	}
-	return NULL;
-}
-
 /* Puts *[from] in *[to], where the config of [backend] is, and lets its devices be counted and opened anew. */
 static hr_status configure(const char *backend, void *to, const void *from, size_t bytes)
 {
@@ -598,12 +662,19 @@ static hr_status configure(const char *backend, void *to, const void *from, size
 	if (status != HR_OK) return status;
 	source *configured = source_named(backend);
 	status = check_unused(configured->type);
+	/* With other cards, emulated devices may go by another type. */
+	if (status == HR_OK && to == &registry.cuda) status = check_unused(source_named("emulated")->type);
 	if (status == HR_OK) {
 		drop_physical(configured);
 		memcpy(to, from, bytes);
 	}
 	leave();
 	return status;
+}
+
+hr_status hr__registry_set_cuda(const hr_cuda_options *options)
+{
+	return configure("cuda", &registry.cuda, options, sizeof *options);
 }
 
 hr_status hr__registry_set_emulated(const hr_emulated_options *options)

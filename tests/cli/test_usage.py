@@ -140,7 +140,7 @@ class Devices(CommandTest):
         devices = self.json("devices", env={"HEADROOM_EMULATED": "memory=256MiB,page=64KiB"})["devices"]
         self.assertEqual([device["name"] for device in devices], ["GPU:0", "CPU:0", "SIM:0"])
         self.assertEqual(set(devices[0]), {"name", "full_name", "backend", "description", "physical_index", "logical_count", "total_bytes",
-                                           "free_bytes", "limit_bytes", "reserved_bytes", "page_bytes"})
+                                           "free_bytes", "limit_bytes", "reserved_bytes", "other_bytes", "page_bytes"})
         self.assertEqual((devices[0]["total_bytes"], devices[0]["page_bytes"]), (256 << 20, 64 << 10))
 
     def test_bad_settings_are_named(self):

@@ -431,6 +431,7 @@ static void test_every_backend_call_may_fail_and_nothing_leaks(void)
 {
 	for (size_t i = 0; i < SUBJECTS; i++) {
 		now = &subjects[i];
+		if (!is_here(now)) continue;
 		printf("# on %s\n", now->label);
 		hr_fault_os_install();
 		uint64_t nth = 1, failures = 0;
@@ -453,8 +454,10 @@ static void test_every_backend_call_may_fail_and_nothing_leaks(void)
 
 static void test_a_device_that_fails_for_good_leaks_nothing(void)
 {
+	unsetenv("FAKE_CUDA_CHECK"); /* of ours, that is: pages that the driver refuses to take back stay in it */
 	for (size_t i = 0; i < SUBJECTS; i++) {
 		now = &subjects[i];
+		if (!is_here(now)) continue;
 		hr_fault_os_install();
 		for (uint64_t nth = 1; nth < 6; nth++) {
 			now->set_up();
@@ -475,6 +478,7 @@ static void test_every_system_call_may_fail_and_nothing_leaks(void)
 {
 	for (size_t i = 0; i < SUBJECTS; i++) {
 		now = &subjects[i];
+		if (!is_here(now)) continue;
 		printf("# on %s\n", now->label);
 		hr_fault_os_install();
 		for (uint64_t nth = 1;; nth++) {

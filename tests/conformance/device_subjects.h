@@ -1,12 +1,18 @@
 /* device_subjects.h - the devices that the conformance suite runs on, and memory of theirs to test with.
  *
  * A subject is a device with its settings. Tests go through the public API and device.h; what depends on the kind of device asks
- * the device (has it pages, streams) or the subject (is there memory behind its addresses, does it catch misuse). */
+ * the device (has it pages, streams) or the subject (is there memory behind its addresses, does it catch misuse). Host code never
+ * touches memory of a device: on a card it cannot.
+ *
+ * HR_TEST_SUBJECT=cuda in the environment runs the suite on subjects of that backend alone. A CUDA card is a subject where the
+ * driver shows one, be it a real one or the stand-in of tests/fake_cuda (LD_LIBRARY_PATH), unless HEADROOM_CUDA=0. */
 #ifndef HR_TESTS_DEVICE_SUBJECTS_H
 #define HR_TESTS_DEVICE_SUBJECTS_H
 
 #include "base/checked.h"
+#include "device/cuda_driver.h"
 #include "device/internal.h"
+#include "os/library.h"
 #include "test.h"
 
 /* ---- subjects ---- */
@@ -21,9 +27,44 @@ typedef struct subject {
 	bool small;           /* all of its memory can be taken in a test */
 } subject;
 
+/* So that GPU:0 is an emulated device whatever the machine has. */
+static void set_up_no_card(void)
+{
+	hr_cuda_options options;
+	CHECK_STATUS(HR_OK, hr_cuda_options_init(&options));
+	options.enabled = false;
+	CHECK_STATUS(HR_OK, hr_configure_cuda(&options));
+}
+
+/* The process keeps the card's context to itself too, as any program with CUDA does. Otherwise each test that opens the device again
+ * and again would make a new one each time, which takes a fifth of a second. */
+static void keep_context(void)
+{
+	static CUcontext kept;
+	char why[200];
+	if (kept) return;
+	hr__library *library = hr__library_open("libcuda.so.1", why, sizeof why);
+	CHECK(library != NULL);
+	CUresult (*init)(unsigned) = (CUresult(*)(unsigned))hr__library_symbol(library, "cuInit");
+	CUresult (*retain)(CUcontext *, CUdevice) = (CUresult(*)(CUcontext *, CUdevice))hr__library_symbol(library,
+	                                                                                                   "cuDevicePrimaryCtxRetain");
+	CHECK(init != NULL && retain != NULL);
+	CHECK_EQ(init(0), HR__CUDA_SUCCESS);
+	CHECK_EQ(retain(&kept, 0), HR__CUDA_SUCCESS);
+}
+
+static void set_up_cuda(void)
+{
+	hr_cuda_options options;
+	CHECK_STATUS(HR_OK, hr_cuda_options_init(&options));
+	CHECK_STATUS(HR_OK, hr_configure_cuda(&options));
+	keep_context();
+}
+
 static void set_up_emulated(void)
 {
 	hr_emulated_options options;
+	set_up_no_card();
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
 	options.memory_bytes = (4 << 20) + 5; /* not a whole number of pages */
 	options.page_bytes = 64 << 10;
@@ -33,6 +74,7 @@ static void set_up_emulated(void)
 static void set_up_emulated_link(void)
 {
 	hr_emulated_options options;
+	set_up_no_card();
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
 	options.memory_bytes = 64 << 20;
 	options.link_bytes_per_s = UINT64_C(2000000000);
@@ -66,6 +108,7 @@ static void set_up_nothing(void)
 static const subject subjects[] = {
 	{ "emulated", "GPU:0", "emulated", set_up_emulated, true, true, true },
 	{ "emulated with a link", "GPU:0", "emulated", set_up_emulated_link, true, true, true },
+	{ "cuda", "GPU:0", "cuda", set_up_cuda, true, false, false },
 	{ "cpu", "CPU:0", "cpu", set_up_nothing, true, false, false },
 	{ "simulated", "SIM:0", "simulated", set_up_nothing, false, true, false },
 	{ "simulated, pages of 256 bytes", "SIM:0", "simulated", set_up_simulated_small, false, true, true },
@@ -78,10 +121,24 @@ static const subject *now;
 static hr_device handle;
 static hr__device *device;
 
+/* Whether a subject is there, and wanted. Before faults are injected. */
+HR_TEST_UNUSED static bool is_here(const subject *asked)
+{
+	const char *wanted = getenv("HR_TEST_SUBJECT");
+	bool cuda = strcmp(asked->backend, "cuda") == 0;
+	if (wanted && strcmp(wanted, asked->backend) != 0) return false;
+	if (!cuda) return true;
+	hr_status status = hr_cuda_check();
+	hr__devices_shutdown();
+	if (wanted) CHECK_STATUS(HR_OK, status);
+	return status == HR_OK;
+}
+
 HR_TEST_UNUSED static void on_each_device(void (*test)(void))
 {
 	for (size_t i = 0; i < SUBJECTS; i++) {
 		now = &subjects[i];
+		if (!is_here(now)) continue;
 		printf("# on %s\n", now->label);
 		fflush(stdout);
 		now->set_up();

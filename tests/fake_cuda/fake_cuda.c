@@ -1,0 +1,903 @@
+/* fake_cuda.c - a stand-in for the CUDA driver; fake_cuda.h says what it is for.
+ *
+ * Memory of a card is one anonymous file, mapped once as a whole where only this file knows. A physical handle is an extent of it. A
+ * device address is an address of the process that nothing can touch; copies look up which extent lies there.
+ *
+ * Streams are threads with a queue. One lock guards everything; work itself runs outside it. Records of what was destroyed stay, so
+ * that using them again is recognised. */
+#define _GNU_SOURCE
+#include "fake_cuda/fake_cuda.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define MAX_CARDS 8
+#define MAX_DEPTH 16
+#define SPAN (UINT64_C(1) << 33) /* of the file behind a card */
+#define CONTEXT_BYTES (UINT64_C(4) << 20)
+#define PAGE 4096u
+#define END_STATUS 99
+
+/* Prototypes from the table, so that a definition that differs from it does not compile. */
+#define PROTOTYPE(name, parameters) EXPORT CUresult name parameters;
+HR__CUDA_CALLS(PROTOTYPE)
+#undef PROTOTYPE
+
+struct CUctx_st {
+	int card;
+	unsigned retained;
+	CUresult broken; /* an error of work, which every later call returns */
+};
+
+typedef struct extent { /* a physical handle, or the memory of a plain allocation */
+	uint64_t offset, size;
+	unsigned references; /* the handle, and its mappings */
+	bool released, gone;
+	int card;
+	struct extent *next;
+} extent;
+
+typedef struct reservation {
+	uint64_t base, size;
+	struct reservation *next;
+} reservation;
+
+typedef struct mapping {
+	uint64_t base, size;
+	extent *memory;
+	bool accessible, plain;
+	struct mapping *next;
+} mapping;
+
+typedef struct registered {
+	uintptr_t base, size;
+	struct registered *next;
+} registered;
+
+typedef struct command {
+	enum { COPY, FILL, HOST, WAIT } kind;
+	bool to_device, from_device; /* which sides are device addresses */
+	uint64_t to, from, bytes;
+	unsigned char value;
+	CUhostFn run;
+	void *argument;
+	CUstream other; /* WAIT: for its work up to ticket */
+	uint64_t ticket;
+	struct command *next;
+} command;
+
+struct CUstream_st {
+	CUcontext context;
+	bool destroyed, ended;
+	uint64_t submitted, completed;
+	command *first, *last; /* the one that is running is the first */
+	struct CUstream_st *next;
+};
+
+struct CUevent_st {
+	CUcontext context;
+	bool destroyed;
+	CUstream stream;
+	uint64_t ticket;
+	struct CUevent_st *next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static bool initialised;
+static struct {
+	struct CUctx_st primary;
+	CUstream legacy;
+	int file;
+	unsigned char *memory;
+	uint64_t made; /* of the span */
+	uint64_t used;
+} cards[MAX_CARDS];
+static struct CUctx_st foreign = { .card = 0, .retained = 1 };
+static extent *extents;
+static reservation *reservations;
+static mapping *mappings;
+static registered *pinned;
+static CUstream streams;
+static CUevent events;
+static struct {
+	unsigned long long calls, nth;
+	CUresult result;
+	char name[48];
+} faults;
+static __thread CUcontext stack[MAX_DEPTH];
+static __thread unsigned depth;
+
+static uint64_t setting(const char *name, uint64_t otherwise)
+{
+	const char *text = getenv(name);
+	return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static uint64_t card_bytes(void)
+{
+	return setting("FAKE_CUDA_MEMORY", UINT64_C(256) << 20);
+}
+
+static uint64_t granularity(void)
+{
+	return setting("FAKE_CUDA_GRANULARITY", UINT64_C(2) << 20);
+}
+
+static void *zeroed(size_t bytes)
+{
+	void *block = calloc(1, bytes);
+	if (!block) abort();
+	return block;
+}
+
+__attribute__((noreturn)) static void die(const char *why, uint64_t address)
+{
+	fprintf(stderr, "fake CUDA: %s (0x%llx)\n", why, (unsigned long long)address);
+	_exit(END_STATUS);
+}
+
+/* ---- how every call begins and ends ---- */
+
+/* Takes the lock; false when the call is to fail. */
+static bool begin(const char *name, CUresult *result)
+{
+	pthread_mutex_lock(&lock);
+	faults.calls++;
+	*result = HR__CUDA_SUCCESS;
+	if (faults.nth && faults.calls == faults.nth) {
+		*result = faults.result;
+		snprintf(faults.name, sizeof faults.name, "%s", name);
+	} else if (!initialised && strcmp(name, "cuInit") != 0) {
+		*result = HR__CUDA_ERROR_NOT_INITIALIZED;
+	}
+	return *result == HR__CUDA_SUCCESS;
+}
+
+static CUresult end(CUresult result)
+{
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+static CUcontext current(void)
+{
+	return depth ? stack[depth - 1] : NULL;
+}
+
+#define BEGIN(name)  \
+	CUresult result; \
+	if (!begin(#name, &result)) return end(result)
+
+/* For calls that need a context. */
+#define BEGIN_IN_CONTEXT(name)                                                      \
+	BEGIN(name);                                                                    \
+	CUcontext context = current();                                                  \
+	if (!context || !context->retained) return end(HR__CUDA_ERROR_INVALID_CONTEXT); \
+	if (context->broken) return end(context->broken)
+
+#define REQUIRE(condition, error) \
+	if (!(condition)) return end(error)
+#define VALID(condition) REQUIRE(condition, HR__CUDA_ERROR_INVALID_VALUE)
+
+/* ---- the driver and its cards ---- */
+
+static const struct {
+	CUresult result;
+	const char *name, *text;
+} errors[] = {
+	{ HR__CUDA_SUCCESS, "CUDA_SUCCESS", "no error" },
+	{ HR__CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument" },
+	{ HR__CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory" },
+	{ HR__CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error" },
+	{ HR__CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected" },
+	{ HR__CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal" },
+	{ HR__CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context" },
+	{ HR__CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle" },
+	{ HR__CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready" },
+	{ HR__CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered" },
+	{ HR__CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "already registered" },
+	{ HR__CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "not registered" },
+	{ HR__CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported" },
+	{ HR__CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+	  "system has unsupported display driver / cuda driver combination" },
+	{ HR__CUDA_ERROR_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error" },
+};
+
+static CUresult error_words(CUresult result, const char **name, const char **text)
+{
+	for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
+		if (errors[i].result != result) continue;
+		if (name) *name = errors[i].name;
+		if (text) *text = errors[i].text;
+		return HR__CUDA_SUCCESS;
+	}
+	return HR__CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGetErrorName(CUresult result, const char **out)
+{
+	return error_words(result, out, NULL);
+}
+
+CUresult cuGetErrorString(CUresult result, const char **out)
+{
+	return error_words(result, NULL, out);
+}
+
+CUresult cuInit(unsigned int flags)
+{
+	BEGIN(cuInit);
+	VALID(flags == 0);
+	result = (CUresult)setting("FAKE_CUDA_INIT", 0);
+	if (result == HR__CUDA_SUCCESS) initialised = true;
+	return end(result);
+}
+
+static int card_count(void)
+{
+	return (int)setting("FAKE_CUDA_DEVICES", 1);
+}
+
+CUresult cuDeviceGetCount(int *out)
+{
+	BEGIN(cuDeviceGetCount);
+	*out = card_count();
+	return end(result);
+}
+
+CUresult cuDeviceGet(CUdevice *out, int index)
+{
+	BEGIN(cuDeviceGet);
+	REQUIRE(index >= 0 && index < card_count(), HR__CUDA_ERROR_INVALID_DEVICE);
+	*out = index;
+	return end(result);
+}
+
+CUresult cuDeviceGetName(char *out, int capacity, CUdevice device)
+{
+	BEGIN(cuDeviceGetName);
+	REQUIRE(device >= 0 && device < card_count(), HR__CUDA_ERROR_INVALID_DEVICE);
+	snprintf(out, (size_t)capacity, "NVIDIA Fake");
+	return end(result);
+}
+
+CUresult cuDeviceGetAttribute(int *out, CUdevice_attribute which, CUdevice device)
+{
+	BEGIN(cuDeviceGetAttribute);
+	REQUIRE(device >= 0 && device < card_count(), HR__CUDA_ERROR_INVALID_DEVICE);
+	switch (which) {
+	case HR__CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *out = 9; break;
+	case HR__CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *out = 0; break;
+	case HR__CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: *out = getenv("FAKE_CUDA_NO_VMM") == NULL; break;
+	default: return end(HR__CUDA_ERROR_INVALID_VALUE);
+	}
+	return end(result);
+}
+
+/* ---- contexts ---- */
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+{
+	BEGIN(cuDevicePrimaryCtxRetain);
+	REQUIRE(device >= 0 && device < card_count() && device < MAX_CARDS, HR__CUDA_ERROR_INVALID_DEVICE);
+	CUcontext primary = &cards[device].primary;
+	primary->card = device;
+	if (primary->retained++ == 0) cards[device].used += CONTEXT_BYTES;
+	if (!cards[device].memory) {
+		cards[device].file = memfd_create("fake-cuda", MFD_CLOEXEC);
+		if (cards[device].file < 0 || ftruncate(cards[device].file, (off_t)SPAN) != 0) abort();
+		cards[device].memory = mmap(NULL, SPAN, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, cards[device].file, 0);
+		if (cards[device].memory == MAP_FAILED) abort();
+	}
+	*out = primary;
+	return end(result);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+	BEGIN(cuDevicePrimaryCtxRelease_v2);
+	REQUIRE(device >= 0 && device < card_count(), HR__CUDA_ERROR_INVALID_DEVICE);
+	REQUIRE(cards[device].primary.retained > 0, HR__CUDA_ERROR_INVALID_CONTEXT);
+	if (--cards[device].primary.retained == 0) {
+		cards[device].used -= CONTEXT_BYTES;
+		cards[device].primary.broken = HR__CUDA_SUCCESS;
+	}
+	return end(result);
+}
+
+CUresult cuCtxGetCurrent(CUcontext *out)
+{
+	BEGIN(cuCtxGetCurrent);
+	*out = current();
+	return end(result);
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+	BEGIN(cuCtxPushCurrent_v2);
+	REQUIRE(context && context->retained && depth < MAX_DEPTH, HR__CUDA_ERROR_INVALID_CONTEXT);
+	stack[depth++] = context;
+	return end(result);
+}
+
+/* Not counted: nothing could be done about a context that cannot be taken off. */
+CUresult cuCtxPopCurrent_v2(CUcontext *out)
+{
+	if (!depth) return HR__CUDA_ERROR_INVALID_CONTEXT;
+	*out = stack[--depth];
+	return HR__CUDA_SUCCESS;
+}
+
+/* ---- physical memory ---- */
+
+static uint64_t free_of(int card)
+{
+	uint64_t taken = cards[card].used + setting("FAKE_CUDA_USED", 0), total = card_bytes();
+	return taken < total ? total - taken : 0;
+}
+
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
+{
+	BEGIN_IN_CONTEXT(cuMemGetInfo_v2);
+	*free_bytes = free_of(context->card);
+	*total = card_bytes();
+	return end(result);
+}
+
+CUresult cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp *of, CUmemAllocationGranularity_flags flags)
+{
+	BEGIN(cuMemGetAllocationGranularity);
+	VALID(flags == HR__CU_MEM_ALLOC_GRANULARITY_MINIMUM && of->type == HR__CU_MEM_ALLOCATION_TYPE_PINNED);
+	VALID(of->location.type == HR__CU_MEM_LOCATION_TYPE_DEVICE && of->location.id < card_count());
+	*out = granularity();
+	return end(result);
+}
+
+/* An extent of the card's file: one that was given back if it has the size, else a new one. */
+static extent *make_extent(int card, uint64_t size)
+{
+	extent *made = extents;
+	while (made && !(made->gone && made->released && made->size == size && made->card == card)) made = made->next;
+	extent *fresh = zeroed(sizeof *fresh);
+	*fresh = (extent){ .size = size, .references = 1, .card = card, .next = extents };
+	if (made) {
+		fresh->offset = made->offset;
+		made->size = 0; /* its record stays, so that its handle stays known as dead */
+	} else {
+		fresh->offset = cards[card].made;
+		cards[card].made += (size + PAGE - 1) / PAGE * PAGE;
+		if (cards[card].made > SPAN) abort();
+	}
+	cards[card].used += size;
+	extents = fresh;
+	return fresh;
+}
+
+static void drop_extent(extent *of)
+{
+	if (--of->references > 0) return;
+	of->gone = true;
+	cards[of->card].used -= of->size;
+	fallocate(cards[of->card].file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)of->offset,
+	          (off_t)((of->size + PAGE - 1) / PAGE * PAGE));
+}
+
+static extent *extent_of(CUmemGenericAllocationHandle handle)
+{
+	for (extent *at = extents; at; at = at->next) {
+		if ((uintptr_t)at == handle) return at->released ? NULL : at;
+	}
+	return NULL;
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *of, unsigned long long flags)
+{
+	BEGIN_IN_CONTEXT(cuMemCreate);
+	VALID(flags == 0 && size > 0 && size % granularity() == 0);
+	VALID(of->type == HR__CU_MEM_ALLOCATION_TYPE_PINNED && of->requestedHandleTypes == HR__CU_MEM_HANDLE_TYPE_NONE);
+	VALID(of->location.type == HR__CU_MEM_LOCATION_TYPE_DEVICE && !of->win32HandleMetaData);
+	REQUIRE(of->location.id == context->card, HR__CUDA_ERROR_INVALID_DEVICE);
+	REQUIRE(size <= free_of(context->card), HR__CUDA_ERROR_OUT_OF_MEMORY);
+	*out = (uintptr_t)make_extent(context->card, size);
+	return end(result);
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	BEGIN_IN_CONTEXT(cuMemRelease);
+	extent *released = extent_of(handle);
+	VALID(released);
+	released->released = true;
+	drop_extent(released);
+	return end(result);
+}
+
+/* ---- addresses ---- */
+
+static uint64_t map_nothing(uint64_t size, uint64_t alignment)
+{
+	char *block = mmap(NULL, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (block == MAP_FAILED) return 0;
+	char *aligned = (char *)(((uintptr_t)block + alignment - 1) / alignment * alignment);
+	if (aligned > block) munmap(block, (size_t)(aligned - block));
+	munmap(aligned + size, alignment - (size_t)(aligned - block));
+	return (uintptr_t)aligned;
+}
+
+#ifndef FAKE_CUDA_OLD
+CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags)
+{
+	BEGIN_IN_CONTEXT(cuMemAddressReserve);
+	VALID(flags == 0 && hint == 0 && size > 0 && size % PAGE == 0 && (alignment & (alignment - 1)) == 0);
+	uint64_t base = map_nothing(size, alignment > granularity() ? alignment : granularity());
+	REQUIRE(base, HR__CUDA_ERROR_OUT_OF_MEMORY);
+	reservation *made = zeroed(sizeof *made);
+	*made = (reservation){ base, size, reservations };
+	reservations = made;
+	*out = base;
+	return end(result);
+}
+#endif
+
+static bool overlap(uint64_t a, uint64_t a_size, uint64_t b, uint64_t b_size)
+{
+	return a < b + b_size && b < a + a_size;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr base, size_t size)
+{
+	BEGIN_IN_CONTEXT(cuMemAddressFree);
+	reservation **link = &reservations, *freed;
+	while (*link && !((*link)->base == base && (*link)->size == size)) link = &(*link)->next;
+	VALID(*link);
+	for (mapping *at = mappings; at; at = at->next) VALID(!overlap(at->base, at->size, base, size));
+	freed = *link;
+	*link = freed->next;
+	munmap((void *)(uintptr_t)base, size);
+	free(freed);
+	return end(result);
+}
+
+CUresult cuMemMap(CUdeviceptr base, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+	BEGIN_IN_CONTEXT(cuMemMap);
+	extent *memory = extent_of(handle);
+	reservation *in = reservations;
+	VALID(memory && flags == 0 && offset == 0 && size == memory->size && base % granularity() == 0);
+	while (in && !(base >= in->base && base + size <= in->base + in->size)) in = in->next;
+	VALID(in);
+	for (mapping *at = mappings; at; at = at->next) VALID(!overlap(at->base, at->size, base, size));
+	mapping *made = zeroed(sizeof *made);
+	*made = (mapping){ .base = base, .size = size, .memory = memory, .next = mappings };
+	memory->references++;
+	mappings = made;
+	return end(result);
+}
+
+static mapping *mapping_at(uint64_t address)
+{
+	mapping *at = mappings;
+	while (at && !(address >= at->base && address - at->base < at->size)) at = at->next;
+	return at;
+}
+
+/* Whether [base, base + size) is made of whole mappings, all of it, and none of plain memory. */
+static bool whole_mappings(uint64_t base, uint64_t size)
+{
+	uint64_t at = base;
+	while (at < base + size) {
+		const mapping *found = mapping_at(at);
+		if (!found || found->plain || found->base != at || found->size > base + size - at) return false;
+		at += found->size;
+	}
+	return size > 0;
+}
+
+/* Ends the process when work that is not done yet uses the range. */
+static void need_idle(uint64_t base, uint64_t size)
+{
+	for (CUstream stream = streams; stream; stream = stream->next) {
+		for (const command *at = stream->first; at; at = at->next) {
+			if (at->to_device && overlap(at->to, at->bytes, base, size)) die("unmapped while work writes to it", base);
+			if (at->from_device && overlap(at->from, at->bytes, base, size)) die("unmapped while work reads it", base);
+		}
+	}
+}
+
+static void remove_mappings(uint64_t base, uint64_t size)
+{
+	for (mapping **link = &mappings; *link;) {
+		mapping *at = *link;
+		if (!overlap(at->base, at->size, base, size)) {
+			link = &at->next;
+			continue;
+		}
+		*link = at->next;
+		drop_extent(at->memory);
+		free(at);
+	}
+}
+
+CUresult cuMemUnmap(CUdeviceptr base, size_t size)
+{
+	BEGIN_IN_CONTEXT(cuMemUnmap);
+	VALID(whole_mappings(base, size));
+	need_idle(base, size);
+	remove_mappings(base, size);
+	return end(result);
+}
+
+CUresult cuMemSetAccess(CUdeviceptr base, size_t size, const CUmemAccessDesc *access, size_t count)
+{
+	BEGIN_IN_CONTEXT(cuMemSetAccess);
+	VALID(count == 1 && access->location.type == HR__CU_MEM_LOCATION_TYPE_DEVICE && access->location.id == context->card);
+	VALID(access->flags == HR__CU_MEM_ACCESS_FLAGS_PROT_READWRITE && whole_mappings(base, size));
+	for (uint64_t at = base; at < base + size;) {
+		mapping *found = mapping_at(at);
+		found->accessible = true;
+		at += found->size;
+	}
+	return end(result);
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
+{
+	BEGIN_IN_CONTEXT(cuMemAlloc_v2);
+	VALID(size > 0);
+	REQUIRE(size <= free_of(context->card), HR__CUDA_ERROR_OUT_OF_MEMORY);
+	uint64_t base = map_nothing((size + PAGE - 1) / PAGE * PAGE, PAGE);
+	REQUIRE(base, HR__CUDA_ERROR_OUT_OF_MEMORY);
+	mapping *made = zeroed(sizeof *made);
+	*made = (mapping){ .base = base, .size = size, .accessible = true, .plain = true, .next = mappings };
+	made->memory = make_extent(context->card, size);
+	made->memory->released = true;
+	mappings = made;
+	*out = base;
+	return end(result);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr base)
+{
+	BEGIN_IN_CONTEXT(cuMemFree_v2);
+	const mapping *freed = mapping_at(base);
+	VALID(freed && freed->plain && freed->base == base);
+	uint64_t size = freed->size;
+	need_idle(base, size);
+	remove_mappings(base, 1);
+	munmap((void *)(uintptr_t)base, (size + PAGE - 1) / PAGE * PAGE);
+	return end(result);
+}
+
+/* ---- pinned memory ---- */
+
+CUresult cuMemHostRegister_v2(void *block, size_t size, unsigned int flags)
+{
+	BEGIN_IN_CONTEXT(cuMemHostRegister_v2);
+	VALID(block && size > 0 && flags == HR__CU_MEMHOSTREGISTER_PORTABLE);
+	result = (CUresult)setting("FAKE_CUDA_HOST_REGISTER", 0);
+	REQUIRE(result == HR__CUDA_SUCCESS, result);
+	for (registered *at = pinned; at; at = at->next) {
+		REQUIRE(!overlap(at->base, at->size, (uintptr_t)block, size), HR__CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+	}
+	registered *made = zeroed(sizeof *made);
+	*made = (registered){ (uintptr_t)block, size, pinned };
+	pinned = made;
+	return end(result);
+}
+
+CUresult cuMemHostUnregister(void *block)
+{
+	BEGIN_IN_CONTEXT(cuMemHostUnregister);
+	registered **link = &pinned, *freed;
+	while (*link && (*link)->base != (uintptr_t)block) link = &(*link)->next;
+	REQUIRE(*link, HR__CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+	freed = *link;
+	*link = freed->next;
+	free(freed);
+	return end(result);
+}
+
+/* ---- work ---- */
+
+/* One side of a copy or fill: the memory at [address], and in *bytes how much of it lies side by side. NULL: nothing is there. */
+static unsigned char *look_up(uint64_t address, bool on_device, uint64_t *bytes)
+{
+	if (!on_device) return (unsigned char *)(uintptr_t)address;
+	const mapping *at = mapping_at(address);
+	if (!at || !at->accessible) return NULL;
+	uint64_t into = address - at->base, left = at->size - into;
+	if (left < *bytes) *bytes = left;
+	return cards[at->memory->card].memory + at->memory->offset + into;
+}
+
+/* Piece by piece, as mappings lie. */
+static CUresult move(const command *work)
+{
+	for (uint64_t done = 0; done < work->bytes;) {
+		uint64_t bytes = work->bytes - done;
+		pthread_mutex_lock(&lock);
+		unsigned char *to = look_up(work->to + done, work->to_device, &bytes);
+		unsigned char *from = work->kind == COPY ? look_up(work->from + done, work->from_device, &bytes) : to;
+		pthread_mutex_unlock(&lock);
+		if (!to || !from) return HR__CUDA_ERROR_ILLEGAL_ADDRESS;
+		if (work->kind == COPY) memcpy(to, from, bytes);
+		else memset(to, work->value, bytes);
+		done += bytes;
+	}
+	return HR__CUDA_SUCCESS;
+}
+
+static void *run_stream(void *argument)
+{
+	CUstream stream = argument;
+	pthread_mutex_lock(&lock);
+	while (stream->first || !stream->destroyed) {
+		command *work = stream->first;
+		if (!work || (work->kind == WAIT && work->other->completed < work->ticket)) {
+			pthread_cond_wait(&changed, &lock);
+			continue;
+		}
+		pthread_mutex_unlock(&lock);
+		CUresult result = HR__CUDA_SUCCESS;
+		if (work->kind == HOST) work->run(work->argument);
+		else if (work->kind != WAIT) result = move(work);
+		pthread_mutex_lock(&lock);
+		if (result != HR__CUDA_SUCCESS) stream->context->broken = result;
+		stream->first = work->next;
+		if (!stream->first) stream->last = NULL;
+		stream->completed++;
+		free(work);
+		pthread_cond_broadcast(&changed);
+	}
+	stream->ended = true;
+	pthread_cond_broadcast(&changed);
+	pthread_mutex_unlock(&lock);
+	return NULL;
+}
+
+static CUstream start_stream(CUcontext context)
+{
+	pthread_t thread;
+	CUstream made = zeroed(sizeof *made);
+	made->context = context;
+	made->next = streams;
+	streams = made;
+	if (pthread_create(&thread, NULL, run_stream, made) != 0) abort();
+	pthread_detach(thread);
+	return made;
+}
+
+/* The stream that a handle means in the current context; NULL. */
+static CUstream stream_of(CUcontext context, CUstream handle)
+{
+	if (!handle) {
+		if (!cards[context->card].legacy) cards[context->card].legacy = start_stream(&cards[context->card].primary);
+		return cards[context->card].legacy;
+	}
+	for (CUstream at = streams; at; at = at->next) {
+		if (at == handle) return at->destroyed || at == cards[context->card].legacy ? NULL : at;
+	}
+	return NULL;
+}
+
+static CUevent event_of(CUevent handle)
+{
+	for (CUevent at = events; at; at = at->next) {
+		if (at == handle) return at->destroyed ? NULL : at;
+	}
+	return NULL;
+}
+
+static void wait_until(CUstream stream, uint64_t ticket)
+{
+	while (stream->completed < ticket) pthread_cond_wait(&changed, &lock);
+}
+
+static CUresult submit(CUcontext context, CUstream handle, const command *work)
+{
+	CUstream stream = stream_of(context, handle);
+	if (!stream || stream->context != context) return HR__CUDA_ERROR_INVALID_HANDLE;
+	command *queued = zeroed(sizeof *queued);
+	*queued = *work;
+	if (stream->last) stream->last->next = queued;
+	else stream->first = queued;
+	stream->last = queued;
+	stream->submitted++;
+	pthread_cond_broadcast(&changed);
+	return HR__CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreate(CUstream *out, unsigned int flags)
+{
+	BEGIN_IN_CONTEXT(cuStreamCreate);
+	VALID(flags == HR__CU_STREAM_NON_BLOCKING);
+	*out = start_stream(context);
+	return end(result);
+}
+
+CUresult cuStreamDestroy_v2(CUstream handle)
+{
+	BEGIN_IN_CONTEXT(cuStreamDestroy_v2);
+	CUstream stream = handle ? stream_of(context, handle) : NULL;
+	REQUIRE(stream, HR__CUDA_ERROR_INVALID_HANDLE);
+	stream->destroyed = true;
+	pthread_cond_broadcast(&changed);
+	while (!stream->ended) pthread_cond_wait(&changed, &lock);
+	return end(result);
+}
+
+CUresult cuStreamSynchronize(CUstream handle)
+{
+	BEGIN_IN_CONTEXT(cuStreamSynchronize);
+	CUstream stream = stream_of(context, handle);
+	REQUIRE(stream, HR__CUDA_ERROR_INVALID_HANDLE);
+	wait_until(stream, stream->submitted);
+	return end(stream->context->broken);
+}
+
+CUresult cuStreamWaitEvent(CUstream handle, CUevent handle_of_event, unsigned int flags)
+{
+	BEGIN_IN_CONTEXT(cuStreamWaitEvent);
+	VALID(flags == 0);
+	CUevent event = event_of(handle_of_event);
+	REQUIRE(event && stream_of(context, handle), HR__CUDA_ERROR_INVALID_HANDLE);
+	if (!event->stream) return end(result);
+	return end(submit(context, handle, &(command){ .kind = WAIT, .other = event->stream, .ticket = event->ticket }));
+}
+
+CUresult cuEventCreate(CUevent *out, unsigned int flags)
+{
+	BEGIN_IN_CONTEXT(cuEventCreate);
+	VALID(flags == HR__CU_EVENT_DISABLE_TIMING);
+	CUevent made = zeroed(sizeof *made);
+	made->context = context;
+	made->next = events;
+	events = made;
+	*out = made;
+	return end(result);
+}
+
+CUresult cuEventDestroy_v2(CUevent handle)
+{
+	BEGIN_IN_CONTEXT(cuEventDestroy_v2);
+	CUevent event = event_of(handle);
+	REQUIRE(event, HR__CUDA_ERROR_INVALID_HANDLE);
+	event->destroyed = true;
+	return end(result);
+}
+
+CUresult cuEventRecord(CUevent handle, CUstream handle_of_stream)
+{
+	BEGIN_IN_CONTEXT(cuEventRecord);
+	CUevent event = event_of(handle);
+	CUstream stream = stream_of(context, handle_of_stream);
+	REQUIRE(event && stream && event->context == stream->context, HR__CUDA_ERROR_INVALID_HANDLE);
+	event->stream = stream;
+	event->ticket = stream->submitted;
+	return end(result);
+}
+
+CUresult cuEventQuery(CUevent handle)
+{
+	BEGIN_IN_CONTEXT(cuEventQuery);
+	CUevent event = event_of(handle);
+	REQUIRE(event, HR__CUDA_ERROR_INVALID_HANDLE);
+	REQUIRE(!event->stream || event->stream->completed >= event->ticket, HR__CUDA_ERROR_NOT_READY);
+	return end(result);
+}
+
+CUresult cuEventSynchronize(CUevent handle)
+{
+	BEGIN_IN_CONTEXT(cuEventSynchronize);
+	CUevent event = event_of(handle);
+	REQUIRE(event, HR__CUDA_ERROR_INVALID_HANDLE);
+	if (event->stream) wait_until(event->stream, event->ticket);
+	return end(event->context->broken);
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+	BEGIN_IN_CONTEXT(cuMemcpyHtoDAsync_v2);
+	return end(
+		submit(context, stream, &(command){ .kind = COPY, .to_device = true, .to = to, .from = (uintptr_t)from, .bytes = bytes }));
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	BEGIN_IN_CONTEXT(cuMemcpyDtoHAsync_v2);
+	return end(submit(context, stream,
+	                  &(command){ .kind = COPY, .from_device = true, .to = (uintptr_t)to, .from = from, .bytes = bytes }));
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	BEGIN_IN_CONTEXT(cuMemcpyDtoDAsync_v2);
+	return end(submit(context, stream,
+	                  &(command){ .kind = COPY, .to_device = true, .from_device = true, .to = to, .from = from, .bytes = bytes }));
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
+{
+	BEGIN_IN_CONTEXT(cuMemsetD8Async);
+	return end(submit(context, stream, &(command){ .kind = FILL, .to_device = true, .to = to, .bytes = bytes, .value = value }));
+}
+
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn run, void *argument)
+{
+	BEGIN_IN_CONTEXT(cuLaunchHostFunc);
+	VALID(run);
+	return end(submit(context, stream, &(command){ .kind = HOST, .run = run, .argument = argument }));
+}
+
+/* ---- for tests ---- */
+
+EXPORT void fake_cuda_get_live(fake_cuda_live *out)
+{
+	fake_cuda_live live = { 0 };
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < MAX_CARDS; i++) live.retained += cards[i].primary.retained;
+	for (const reservation *at = reservations; at; at = at->next) live.reservations++;
+	for (const extent *at = extents; at; at = at->next) live.handles += !at->released;
+	for (const mapping *at = mappings; at; at = at->next) *(at->plain ? &live.plain : &live.mappings) += 1;
+	for (const registered *at = pinned; at; at = at->next) live.registered++;
+	for (CUstream at = streams; at; at = at->next) live.streams += !at->destroyed;
+	for (int i = 0; i < MAX_CARDS; i++) live.streams -= cards[i].legacy != NULL;
+	for (CUevent at = events; at; at = at->next) live.events += !at->destroyed;
+	pthread_mutex_unlock(&lock);
+	*out = live;
+}
+
+EXPORT void fake_cuda_fail_nth(unsigned long long nth, CUresult result)
+{
+	pthread_mutex_lock(&lock);
+	faults.calls = 0;
+	faults.nth = nth;
+	faults.result = result;
+	faults.name[0] = 0;
+	pthread_mutex_unlock(&lock);
+}
+
+EXPORT unsigned long long fake_cuda_calls(void)
+{
+	pthread_mutex_lock(&lock);
+	unsigned long long calls = faults.calls;
+	pthread_mutex_unlock(&lock);
+	return calls;
+}
+
+EXPORT const char *fake_cuda_failed(void)
+{
+	return faults.name;
+}
+
+EXPORT CUcontext fake_cuda_foreign_context(void)
+{
+	return &foreign;
+}
+
+EXPORT unsigned fake_cuda_depth(void)
+{
+	return depth;
+}
+
+__attribute__((destructor)) static void check_at_the_end(void)
+{
+	fake_cuda_live live;
+	if (!getenv("FAKE_CUDA_CHECK")) return;
+	fake_cuda_get_live(&live);
+	live.retained = 0; /* a program may keep a primary context for itself */
+	if (memcmp(&live, &(fake_cuda_live){ 0 }, sizeof live) == 0) return;
+	fprintf(
+		stderr,
+		"fake CUDA: left at the end: %u reservations, %u handles, %u mappings, %u plain, %u registered, %u streams, %u events\n",
+		live.reservations, live.handles, live.mappings, live.plain, live.registered, live.streams, live.events);
+	_exit(END_STATUS);
+}

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# Compares src/device/cuda_driver.h with a real cuda.h, where one is found: sizes, offsets, numbers and the type of every call.
+#   tools/check-cuda-declarations.sh [folder with cuda.h]
+#
+# Looks in the folder named, $CUDA_HOME/include, /usr/local/cuda*/include, /usr/include, and what pip installs (nvidia/cu13,
+# nvidia/cuda_runtime). `pip install --target X nvidia-cuda-runtime` is enough to have one.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+candidates=("$@" "${CUDA_HOME:+$CUDA_HOME/include}" /usr/local/cuda/include /usr/local/cuda-*/include /usr/local/include /usr/include)
+while read -r site; do
+	candidates+=("$site"/nvidia/cu*/include "$site"/nvidia/cuda_runtime/include)
+done < <(python3 -c 'import site, sys; print("\n".join(dict.fromkeys(site.getsitepackages() + [site.getusersitepackages()] + sys.path)))' 2>/dev/null)
+
+# Folders that a pattern names and that are the same only once; the header must be CUDA's, not the kernel's.
+found=() seen=
+for folder in "${candidates[@]}"; do
+	[ -n "$folder" ] && grep -qs '^#define CUDA_VERSION' "$folder/cuda.h" || continue
+	real=$(realpath "$folder/cuda.h")
+	case $seen in *"|$real|"*) continue ;; esac
+	seen="$seen|$real|"
+	found+=("$folder")
+done
+if [ ${#found[@]} -eq 0 ]; then
+	echo "cuda declarations: skipped: no cuda.h found"
+	exit 0
+fi
+
+# Our types go by other names while our header is read, so that both can be there; the tables name CUDA's own when they are used.
+types="CUresult CUdevice CUdeviceptr CUmemGenericAllocationHandle CUcontext CUstream CUevent CUhostFn CUdevice_attribute
+	CUmemAllocationGranularity_flags CUmemLocation CUmemAllocationProp CUmemAccessDesc CUctx_st CUstream_st CUevent_st"
+program=$(mktemp --suffix=.c)
+trap 'rm -f "$program"' EXIT
+{
+	for type in $types; do echo "#define $type our_$type"; done
+	echo '#include "device/cuda_driver.h"'
+	for type in $types; do echo "#undef $type"; done
+	cat <<'END'
+#include <cuda.h>
+#include <stddef.h>
+
+#define SAME_SIZE(type) _Static_assert(sizeof(type) == sizeof(our_##type), "size of " #type);
+#define SAME_FIELD(type, field)                                                                      \
+	_Static_assert(offsetof(type, field) == offsetof(our_##type, field) &&                           \
+	               sizeof(((type *)0)->field) == sizeof(((our_##type *)0)->field), #type "." #field);
+SAME_SIZE(CUresult)
+SAME_SIZE(CUdevice)
+SAME_SIZE(CUdeviceptr)
+SAME_SIZE(CUmemGenericAllocationHandle)
+SAME_SIZE(CUcontext)
+SAME_SIZE(CUstream)
+SAME_SIZE(CUevent)
+SAME_SIZE(CUhostFn)
+SAME_SIZE(CUdevice_attribute)
+SAME_SIZE(CUmemAllocationGranularity_flags)
+SAME_SIZE(CUmemLocation)
+SAME_FIELD(CUmemLocation, type)
+SAME_FIELD(CUmemLocation, id)
+SAME_SIZE(CUmemAllocationProp)
+SAME_FIELD(CUmemAllocationProp, type)
+SAME_FIELD(CUmemAllocationProp, requestedHandleTypes)
+SAME_FIELD(CUmemAllocationProp, location)
+SAME_FIELD(CUmemAllocationProp, win32HandleMetaData)
+SAME_FIELD(CUmemAllocationProp, allocFlags.compressionType)
+SAME_FIELD(CUmemAllocationProp, allocFlags.gpuDirectRDMACapable)
+SAME_FIELD(CUmemAllocationProp, allocFlags.usage)
+SAME_FIELD(CUmemAllocationProp, allocFlags.reserved)
+SAME_SIZE(CUmemAccessDesc)
+SAME_FIELD(CUmemAccessDesc, location)
+SAME_FIELD(CUmemAccessDesc, flags)
+_Static_assert(__builtin_types_compatible_p(CUhostFn, our_CUhostFn), "CUhostFn");
+
+#define SAME_NUMBER(name, value) _Static_assert((int)name == (value), #name);
+HR__CUDA_NUMBERS(SAME_NUMBER)
+
+#define SAME_CALL(name, parameters) _Static_assert(__builtin_types_compatible_p(__typeof__(&name), CUresult(*) parameters), #name);
+HR__CUDA_CALLS(SAME_CALL)
+END
+} >"$program"
+
+rc=0
+for folder in "${found[@]}"; do
+	version=$(sed -n 's/^#define CUDA_VERSION \([0-9]*\)/\1/p' "$folder/cuda.h" | head -1)
+	if "${CC:-cc}" -std=gnu11 -Wall -Wextra -Werror -fsyntax-only -Isrc -I"$folder" "$program"; then
+		echo "cuda declarations: agree with $folder/cuda.h (CUDA $((version / 1000)).$((version % 1000 / 10)))"
+	else
+		echo "check-cuda-declarations: src/device/cuda_driver.h differs from $folder/cuda.h" >&2
+		rc=1
+	fi
+done
+exit $rc

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# The conformance suite on the GPU of this machine, and the same under compute-sanitizer where that is found. Where there is no GPU the
+# suite runs on the other devices, the emulated one among them, and says so. Needs gcc and CMake; installs nothing.
+#   tools/gpu-test.sh [build] [devices] [conformance] [memcheck]
+#
+# HEADROOM_REQUIRE_GPU=1  no GPU is a failure
+# HR_TEST_SCALE           multiplies the counts of the tests (default 1)
+# HR_TEST_ROUNDS          rounds of allocating, copying and comparing on the GPU (default 10000)
+# MEMCHECK_SECONDS        for each program under compute-sanitizer (default 75); one that is cut off has found no error until then
+set -uo pipefail
+cd "$(dirname "$0")/.."
+. tools/lib.sh
+
+build=build-gpu
+export HR_TEST_SCALE=${HR_TEST_SCALE:-1} HR_TEST_ROUNDS=${HR_TEST_ROUNDS:-10000}
+export HR_TEST_TIMEOUT=${HR_TEST_TIMEOUT:-2} # a GPU takes a part of a second to open, and some tests open it again and again
+required=${HEADROOM_REQUIRE_GPU:-0}
+memcheck_seconds=${MEMCHECK_SECONDS:-75}
+note= # what a stage wants said in the summary
+
+stage_build() {
+	configure_gpu && build $build conformance_tests
+}
+
+stage_devices() {
+	$build/headroom devices || return 1
+	note="GPU:0 is $(gpu_backend $build)"
+	[ "$(gpu_backend $build)" = cuda ] && return 0
+	[ "$required" = 1 ] || { note+=": no GPU here, the emulated one stands in"; return 0; }
+	note+=", and HEADROOM_REQUIRE_GPU is set"
+	return 1
+}
+
+stage_conformance() {
+	local rc=0 on
+	ctest --test-dir $build -j "$JOBS" -L conformance -V --no-tests=error >$build/conformance.log 2>&1 || rc=1
+	grep -E '^ *[0-9]+/[0-9]+ Test|tests passed|tests failed' $build/conformance.log
+	# A line of the log is "<test number>: <what the program printed>".
+	[ $rc = 0 ] || grep -E '^[0-9]+: (not ok|# FAILED|# to reproduce|#   (left|right|expected|got|last message))' $build/conformance.log
+	on=$(sed -n 's/^[0-9]*: # on //p' $build/conformance.log | sort -u | paste -sd ';' | sed 's/;/; /g')
+	echo "on: $on"
+	note="$(grep -cE '^[0-9]+: ok ' $build/conformance.log) tests"
+	grep -qE '^[0-9]+: # on cuda' $build/conformance.log && note+=", on the GPU too"
+	if [ "$required" = 1 ] && [[ $note != *GPU* ]]; then
+		note+=", none of them on the GPU"
+		rc=1
+	fi
+	sed -nE "s/^$(sed -nE 's/^([0-9]+): #   [0-9]+ rounds,.*/\1/p' $build/conformance.log | head -n 1): #(.*(on |rounds|resident|locked).*)/ \1/p" $build/conformance.log
+	return $rc
+}
+
+# One program, all its tests in one process: the sanitizer does not follow into those that a test forks.
+memcheck_one() {
+	local name=$1 rc=0 log=$build/memcheck-$1.log
+	HR_TEST_SUBJECT=cuda HR_TEST_SCALE=0.1 HR_TEST_ROUNDS=200 HR_TEST_CONTENTS_ONLY=1 timeout -k 5 "$memcheck_seconds" \
+		compute-sanitizer --tool memcheck --error-exitcode 99 --report-api-errors no --require-cuda-init no \
+		"$build/tests/conformance/$name" --no-fork >"$log" 2>&1 || rc=$?
+	if [ $rc = 124 ] && ! grep -q '^========= Invalid' "$log"; then
+		echo "$name: cut off after $memcheck_seconds s, no error until then"
+	elif [ $rc = 0 ]; then
+		echo "$name: $(grep -m 1 'ERROR SUMMARY' "$log" | sed 's/^=* *//')"
+	else
+		echo "$name: FAILED ($rc)"
+		grep -E '^=========|^# (FAILED|to repro)|^not ok' "$log" | head -n 30
+		return 1
+	fi
+}
+
+stage_memcheck() {
+	local rc=0 program pids=() pid
+	if ! command -v compute-sanitizer >/dev/null; then note="skipped: no compute-sanitizer"; return 0; fi
+	if [ "$(gpu_backend $build)" != cuda ]; then note="skipped: no GPU"; return 0; fi
+	for program in $build/tests/conformance/*_conformance; do
+		memcheck_one "${program##*/}" &
+		pids+=($!)
+	done
+	for pid in "${pids[@]}"; do wait "$pid" || rc=1; done
+	note="${#pids[@]} programs"
+	return $rc
+}
+
+stages=("$@")
+[ ${#stages[@]} -gt 0 ] || stages=(build devices conformance memcheck)
+start=$SECONDS
+summary=() failed=0
+for stage in "${stages[@]}"; do
+	echo "== $stage"
+	begin=$SECONDS note=
+	if "stage_$stage"; then result=ok; else result=FAILED failed=1; fi
+	summary+=("$(printf '%-12s %-6s %4d s   %s' "$stage" "$result" $((SECONDS - begin)) "$note")")
+	# Without these the others have nothing to run, or nothing to run on.
+	case $stage in build | devices) [ $result = ok ] || break ;; esac
+done
+echo
+printf '%s\n' "${summary[@]}"
+printf '%-12s %-6s %4d s   (scale %s, %s jobs)\n' total "$([ $failed = 0 ] && echo ok || echo FAILED)" $((SECONDS - start)) "$HR_TEST_SCALE" "$JOBS"
+exit $failed
