@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The conformance suite on the GPU of this machine, and the same under compute-sanitizer where that is found. Where there is no GPU the
 # suite runs on the other devices, the emulated one among them, and says so. Needs gcc and CMake; installs nothing.
-#   tools/gpu-test.sh [build] [devices] [conformance] [memcheck]
+#   tools/gpu-test.sh [build] [devices] [conformance] [memcheck] [beside]
 #
 # HEADROOM_REQUIRE_GPU=1  no GPU is a failure
 # HR_TEST_SCALE           multiplies the counts of the tests (default 1)
@@ -79,8 +79,17 @@ stage_memcheck() {
 	return $rc
 }
 
+# In the process, and the CUDA context, of another library.
+stage_beside() {
+	local rc=0
+	if [ "$(gpu_backend $build)" != cuda ]; then note="skipped: no GPU"; return 0; fi
+	build $build headroom && python3 tests/gpu/beside_pytorch.py $build/libheadroom.so || rc=$?
+	[ $rc = 77 ] && { note="skipped: no PyTorch"; return 0; }
+	return $rc
+}
+
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(build devices conformance memcheck)
+[ ${#stages[@]} -gt 0 ] || stages=(build devices conformance memcheck beside)
 start=$SECONDS
 summary=() failed=0
 for stage in "${stages[@]}"; do

@@ -213,7 +213,12 @@ static uint64_t shrink_all_parts(hr__device *device)
 void hr__pool_destroy(hr__device *device)
 {
 	hr__pool *pool = &device->pool;
-	hr__pool_shrink(device);
+	uint32_t destroyed = 0;
+	while (destroy_idle(device, UINT32_MAX, &destroyed) != HR_OK) { /* one that the device refuses is left to it; it is the first now */
+		pop(pool, &pool->idle_head);
+		pool->idle_count--;
+		pool->held -= pool->page_bytes;
+	}
 	for (uint32_t i = 0; i < pool->block_count; i++) hr__os()->free(pool->blocks[i].pages, pool->blocks[i].bytes);
 	hr__pool_init(pool, 0, 0);
 }
