@@ -83,7 +83,7 @@ stage_memcheck() {
 stage_beside() {
 	local rc=0
 	if [ "$(gpu_backend $build)" != cuda ]; then note="skipped: no GPU"; return 0; fi
-	build $build headroom && python3 tests/gpu/beside_pytorch.py $build/libheadroom.so || rc=$?
+	build $build product && python3 tests/gpu/beside_pytorch.py $build/libheadroom.so || rc=$?
 	[ $rc = 77 ] && { note="skipped: no PyTorch"; return 0; }
 	return $rc
 }
