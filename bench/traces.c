@@ -1,6 +1,6 @@
 /* traces.c - the recorded traces through the public API, as shipped: statistics, ledger and checks on.
  *
- * For each trace, in one run: time per operation; the same with a recording going on; two threads, each with its own copy, on one
+ * For each trace, in one run: time per operation; the same with a recording going on, and with the log for out-of-memory reports; two threads, each with its own copy, on one
  * allocator; the same with only the blocks of 64 KiB and less; the least limit beside that of exact best fit (the smallest free range
  * that fits, the lowest address among equals, sizes rounded to 256 bytes), computed here; and host memory per live chunk. */
 #include <stdio.h>
@@ -91,6 +91,33 @@ static void recording(const hr__program *program, double *off, double *on)
 	unlink(path);
 	free(slots);
 	bench_must(hr_shutdown());
+}
+
+static void set_logging(hr_allocator allocator, bool on, double rate)
+{
+	hr_oom_options options;
+	hr_oom_options_init(&options);
+	options.report_allocations_on_oom = on;
+	options.allocation_log_sampling_rate = rate;
+	bench_must(hr_allocator_set_oom_options(allocator, &options));
+}
+
+/* What the log of recent allocations adds to an operation at a sampling rate; on and off alternate. */
+static double logging(const hr__program *program, double rate)
+{
+	struct run run = { program, bench_allocator(2 << 20, 0, true), 0 };
+	void **slots = calloc(program->slots, sizeof *slots);
+	double times[2] = { 1e18, 1e18 };
+	if (!slots) abort();
+	pass(&run, slots);
+	for (int round = 0; round < 2 * ROUNDS; round++) {
+		set_logging(run.allocator, round % 2 != 0, rate);
+		pass(&run, slots);
+		for (int i = 0; i < 3; i++) times[round % 2] = bench_least(times[round % 2], pass(&run, slots) / (double)program->count);
+	}
+	free(slots);
+	bench_must(hr_shutdown());
+	return times[1] - times[0];
 }
 
 /* The steps of a program with blocks of 64 KiB and less only. */
@@ -199,8 +226,8 @@ static void metadata_at_peak(hr_allocator allocator, void *context)
 
 int main(void)
 {
-	printf("%-9s %9s %17s %17s %10s %12s %12s %26s %9s\n", "trace", "ns/op", "alloc p50/p99", "free p50/p99", "recording", "two threads",
-	       "<= 64 KiB", "limit/peak (best fit)", "stitched");
+	printf("%-9s %9s %17s %17s %10s %10s %10s %12s %12s %26s %9s\n", "trace", "ns/op", "alloc p50/p99", "free p50/p99", "recording", "log",
+	       "log of 0.1", "two threads", "<= 64 KiB", "limit/peak (best fit)", "stitched");
 	for (size_t i = 0; i < sizeof traces / sizeof traces[0]; i++) {
 		char path[64];
 		hr__tape tape;
@@ -216,8 +243,9 @@ int main(void)
 		hr__program small = small_blocks(&program);
 		double whole = two_threads(&program), part = two_threads(&small);
 		bench_must(hr__measure_peak(&setup, metadata_at_peak, &metadata));
-		printf("%-9s %9.1f %9.0f/%-7.0f %9.0f/%-7.0f %+7.1f ns %11.2fx %11.2fx %12.4f (%8.4f)", traces[i], speed.ns_per_op,
-		       speed.alloc_p50_ns, speed.alloc_p99_ns, speed.free_p50_ns, speed.free_p99_ns, on - off, whole, part,
+		double log_all = logging(&program, 1.0), log_some = logging(&program, 0.1);
+		printf("%-9s %9.1f %9.0f/%-7.0f %9.0f/%-7.0f %+7.1f ns %+7.1f ns %+7.1f ns %11.2fx %11.2fx %12.4f (%8.4f)", traces[i], speed.ns_per_op,
+		       speed.alloc_p50_ns, speed.alloc_p99_ns, speed.free_p50_ns, speed.free_p99_ns, on - off, log_all, log_some, whole, part,
 		       our_ratio(&program, false), best_fit_ratio(&program));
 		printf(" %9.4f   %.0f bytes of host memory per live chunk\n", our_ratio(&program, true), metadata);
 		fflush(stdout);

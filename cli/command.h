@@ -45,7 +45,7 @@ struct hr__command {
 	int (*run)(const hr__arguments *arguments); /* returns an exit status */
 };
 
-extern const hr__command hr__command_replay, hr__command_devices, hr__command_generate;
+extern const hr__command hr__command_replay, hr__command_oom, hr__command_devices, hr__command_generate;
 
 /* Reads [count] arguments. False when help was asked for and printed, or something is wrong and was said; *exit_status is then the
  * status to end with. */

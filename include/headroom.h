@@ -307,6 +307,38 @@ typedef struct hr_allocator {
 	uint64_t id; /* 0 is no allocator */
 } hr_allocator;
 
+/* ---- what happens when memory runs out: see headroom_oom.h ---- */
+
+/* A report on a request that failed. */
+typedef struct hr_oom_report {
+	uint64_t id; /* 0 is no report */
+} hr_oom_report;
+
+/* Called in the thread that ran out, after the report is made and before hr_alloc returns HR_OUT_OF_MEMORY. It may use Headroom;
+ * requests that fail inside it make no report. */
+typedef void (*hr_oom_callback)(void *user, hr_oom_report report);
+
+/* What the log of recent allocations tells of addresses. */
+typedef enum hr_log_address {
+	HR_LOG_NO_ADDRESS = 0,
+	HR_LOG_HASHED_ADDRESS = 1, /* equal addresses are equal numbers, and nothing else can be told from them */
+	HR_LOG_REAL_ADDRESS = 2
+} hr_log_address;
+
+typedef struct hr_oom_options {
+	size_t struct_size;
+	bool report_allocations_on_oom;        /* make a report when a request fails for lack of memory, and keep a log for it; default
+	                                        * false, unless HEADROOM_OOM_REPORT is in the environment */
+	uint32_t allocation_log_buffer_size;   /* entries of the log, for each thread: 1 to 65,536; default 100 */
+	double allocation_log_sampling_rate;   /* the part of all operations that is logged, chosen at random whatever their size or
+	                                        * thread: 0 to 1; default 1. The failing request is always in */
+	hr_log_address allocation_log_address; /* default: none */
+	hr_oom_callback callback;              /* NULL (default): none */
+	void *user;                            /* for the callback */
+} hr_oom_options;
+
+HR_API void hr_oom_options_init(hr_oom_options *options);
+
 typedef struct hr_allocator_options {
 	size_t struct_size;
 
@@ -333,6 +365,9 @@ typedef struct hr_allocator_options {
 
 	/* bfc, on devices with pages: true (default) lets free pages that are apart be mapped side by side when nothing else fits. */
 	bool stitch;
+
+	/* What is kept and told when memory runs out; hr_allocator_options_init sets its defaults too. */
+	hr_oom_options oom;
 } hr_allocator_options;
 
 HR_API void hr_allocator_options_init(hr_allocator_options *options);
@@ -635,5 +670,7 @@ HR_API hr_status hr_shutdown(void);
 #ifdef __cplusplus
 }
 #endif
+
+#include "headroom_oom.h"
 
 #endif

@@ -440,6 +440,12 @@ static void fault_file_close(int fd)
 
 /* ---- the rest ---- */
 
+static int fault_stderr_write(const void *from, size_t bytes)
+{
+	FAIL_IF_TOLD();
+	return linux_os()->stderr_write(from, bytes);
+}
+
 static int fault_host_memory(uint64_t *out_total, uint64_t *out_available)
 {
 	FAIL_IF_TOLD();
@@ -483,6 +489,7 @@ static void fill_table(void)
 	fault_table.file_unmap = fault_file_unmap;
 	fault_table.file_remove = fault_file_remove;
 	fault_table.file_close = fault_file_close;
+	fault_table.stderr_write = fault_stderr_write;
 	fault_table.host_memory = fault_host_memory;
 	fault_table.heavy_barrier = fault_heavy_barrier;
 }

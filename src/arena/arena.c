@@ -27,7 +27,8 @@
  *   7  a bit is set exactly when its bin is not empty, and the same for the summary
  *   8  free_bytes and free_count are the sum over free chunks
  *   9  every hole is in the list of holes, and nothing else is
- *  10  states are valid, an edge is where a chain starts and nowhere else, and all chunks of a chain name the same region */
+ *  10  states are valid, an edge is where a chain starts and nowhere else, and all chunks of a chain name the same region
+ *  11  a cursor is 0 or a chunk of a chain */
 #include "arena/arena.h"
 
 #include "base/checked.h"
@@ -312,6 +313,13 @@ static inline hr__chunk_id cut_front(hr__arena *arena, hr__chunk_id id, uint64_t
 	return front;
 }
 
+/* The record [id] is about to go; its bytes are [heir]'s. */
+static __attribute__((noinline, cold)) void move_cursors(hr__arena *arena, hr__chunk_id id, hr__chunk_id heir)
+{
+	for (int i = 0; i < 2; i++)
+		if (arena->cursor[i] == id) arena->cursor[i] = heir;
+}
+
 /* Takes [id] out of its chain; its bytes go to a neighbour, whose size the caller sets. */
 static inline void chain_remove(hr__arena *arena, hr__chunk_id id, hr__chunk *into)
 {
@@ -320,6 +328,7 @@ static inline void chain_remove(hr__arena *arena, hr__chunk_id id, hr__chunk *in
 	chunks[chunk->next].prev = chunk->prev; /* record 0 may be written: nobody reads it */
 	into->streams |= chunk->streams;
 	if (chunk->epoch > into->epoch) into->epoch = chunk->epoch;
+	if (HR_UNLIKELY(arena->cursors)) move_cursors(arena, id, (hr__chunk_id)(into - chunks));
 	hr__chunk_drop(arena->table, id);
 }
 
@@ -382,6 +391,8 @@ void hr__arena_remove_region(hr__arena *arena, hr__chunk_id edge)
 	hr__chunk_id hole = arena->table->chunks[edge].next;
 	HR_ASSERT(is_state(arena, edge, HR__CHUNK_EDGE) && is_state(arena, hole, HR__CHUNK_HOLE) && !arena->table->chunks[hole].next);
 	hole_remove(arena, hole);
+	move_cursors(arena, hole, 0);
+	move_cursors(arena, edge, 0);
 	hr__chunk_drop(arena->table, hole);
 	hr__chunk_drop(arena->table, edge);
 }
@@ -597,7 +608,7 @@ hr__chunk_id hr__arena_next_free(const hr__arena *arena, hr__chunk_id after)
 
 struct totals {
 	uint64_t free_bytes;
-	uint32_t free_count, holes;
+	uint32_t free_count, holes, cursors;
 };
 
 static int check_chain(const hr__arena *arena, hr__chunk_id first, struct totals *totals)
@@ -613,6 +624,7 @@ static int check_chain(const hr__arena *arena, hr__chunk_id first, struct totals
 		if (!chunk->size || ((hr__chunk_address(chunk) | chunk->size) & mask)) return 2;
 		if (state < HR__CHUNK_FREE || state > HR__CHUNK_HOLE || chunk->region != chunks[first].region) return 10;
 		if (state == hr__chunk_state_of(&chunks[prev]) && (state == HR__CHUNK_FREE || state == HR__CHUNK_HOLE)) return 3;
+		for (int i = 0; i < 2; i++) totals->cursors += arena->cursor[i] == id;
 		if (state == HR__CHUNK_HOLE) totals->holes++;
 		if (state != HR__CHUNK_FREE) continue;
 		totals->free_bytes += chunk->size;
@@ -710,6 +722,7 @@ int hr__arena_check(const hr__arena *arena, const hr__chunk_id *regions, uint32_
 		if (broken) return broken;
 	}
 	if (totals.free_bytes != arena->free_bytes || totals.free_count != arena->free_count) return 8;
+	if (totals.cursors != (uint32_t)(arena->cursor[0] != 0) + (arena->cursor[1] != 0)) return 11;
 	int broken = check_index(arena);
 	return broken ? broken : check_holes(arena, totals.holes);
 }

@@ -28,8 +28,12 @@ typedef struct hr__arena {
 	hr__chunk_id tail;       /* the free chunk that can grow, 0 when there is none; not in a bin */
 	uint64_t tail_growth;    /* bytes by which the tail may still be extended; set by the owner */
 	hr__chunk_id holes;      /* first of the doubly linked list of holes (child[0] before, child[1] after) */
-	uint64_t free_bytes;     /* of free chunks, the tail included */
-	uint32_t free_count;
+	uint32_t free_count;     /* free chunks, the tail included, */
+	uint64_t free_bytes;     /* and their bytes */
+	union {
+		hr__chunk_id cursor[2]; /* see "walking with pauses" below; 0 = nobody is there */
+		uint64_t cursors;       /* both: the hot path looks at them once */
+	};
 	uint64_t summary;                /* bit w is set when words[w] is not 0 */
 	uint64_t words[HR__ARENA_WORDS]; /* bit b is set when bin b is not empty */
 	hr__chunk_id bins[HR__ARENA_BINS]; /* root of each bin's trie */
@@ -68,6 +72,10 @@ uint64_t hr__arena_largest(const hr__arena *arena);
  * be; 0 means all. The arena must not change meanwhile. */
 hr__chunk_id hr__arena_first_free(const hr__arena *arena, uint64_t size);
 hr__chunk_id hr__arena_next_free(const hr__arena *arena, hr__chunk_id after);
+
+/* Walking with pauses. Who follows a chain (next) and lets go of the owner's lock on the way puts a chunk of that chain in a cursor.
+ * Whatever happens meanwhile, the cursor then names a chunk of the same chain: when its record is dropped, the neighbour that took its
+ * bytes over; 0 when the region was removed. That chunk need not be where the walk was, but from there it is found by its address. */
 
 /* Number of the first violated invariant listed at the top of arena.c, 0 when all hold. [regions] are the edges of every
  * region, [count] of them. Visits every chunk. */

@@ -20,7 +20,10 @@
 
 /* Outermost first. */
 enum hr__lock_rank {
-	HR__RANK_REGISTRY = 1, /* the process-wide lists of devices and allocators */
+	HR__RANK_REPORT = 1,   /* one thread at a time looks at who holds what; around everything that it looks at */
+	HR__RANK_REPORT_SLOT,  /* a report that is being made or read */
+	HR__RANK_REPORT_OUTPUT, /* one report at a time goes to where HEADROOM_OOM_REPORT says */
+	HR__RANK_REGISTRY,     /* the process-wide lists of devices and allocators */
 	HR__RANK_LMS,          /* reserved for tensor state */
 	HR__RANK_CACHES,       /* an allocator's list of thread caches */
 	HR__RANK_SHARD,        /* an allocator's shards: arenas and chunk records; the rank of shard i is i above this */

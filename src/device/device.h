@@ -67,6 +67,10 @@ uint32_t hr__device_index(const hr__device *device);
 uint64_t hr__pool_reserved(const hr__device *device);
 uint64_t hr__pool_available(const hr__device *device); /* bytes that may still be reserved within the limit */
 
+/* Bytes that the card itself could still give, limits aside: what nobody holds, and pages that its logical devices keep for later.
+ * UINT64_MAX when it does not say. */
+uint64_t hr__device_obtainable(const hr__device *device);
+
 /* Takes [count] pages, recycled ones first. All or none: HR_OUT_OF_MEMORY (limit reached, or the device is full; the message says
  * which), HR_DEVICE_ERROR, HR_NO_HOST_MEMORY. */
 hr_status hr__pool_take(hr__device *device, uint32_t count, hr__page_id *pages);

@@ -20,6 +20,22 @@ static uint64_t held_bytes(const hr__physical *physical)
 	return held;
 }
 
+uint64_t hr__device_obtainable(const hr__device *device)
+{
+	hr__physical *physical = device->physical;
+	uint64_t free_bytes, total_bytes, bytes;
+	if (hr__call_memory_info(physical, &free_bytes, &total_bytes) != HR_OK) return UINT64_MAX;
+	bytes = free_bytes;
+	for (uint32_t i = 0; i < physical->part_count; i++) {
+		hr__device *part = physical->parts[i];
+		if (!hr__load_acquire(&part->ready)) continue;
+		hr__lock_take(&part->pool.lock);
+		bytes += part->pool.page_bytes * (uint64_t)part->pool.idle_count;
+		hr__lock_release(&part->pool.lock);
+	}
+	return bytes;
+}
+
 HR_API hr_status hr_device_get_info(hr_device handle, hr_device_info *info)
 {
 	hr_status status;

@@ -195,7 +195,8 @@ static hr_status count_type_alone(uint32_t type)
 			}
 			hr_status status = count_source(from);
 			if (status != HR_OK) return status;
-			for (uint32_t d = 0; d < from->count; d++) from->devices[d]->number = number++;
+			for (uint32_t d = 0; d < from->count; d++, number++)
+				if (from->devices[d]->number != number) from->devices[d]->number = number; /* no write where others read */
 		}
 	}
 	return HR_OK;

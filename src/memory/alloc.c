@@ -7,12 +7,12 @@
 
 #include "base/checked.h"
 #include "base/status.h"
+#include "memory/report.h"
 #include "trace/trace.h"
 
 /* The calling thread's cache of the allocator; NULL on first use, after close, after fork and for what is no handle. */
-static inline hr__cache *cache_of(hr_allocator handle)
+static inline hr__cache *cache_of(const hr__thread_state *self, hr_allocator handle)
 {
-	hr__thread_state *self = hr__thread_self;
 	if (HR_UNLIKELY(!self)) return NULL;
 	hr__cache *cache = self->caches[handle.id % HR__ALLOCATORS_MAX];
 	return HR_LIKELY(cache && hr__load_relaxed(&cache->id) == handle.id) ? cache : NULL;
@@ -56,6 +56,7 @@ static inline void *alloc_cached(hr__cache *cache, const hr_request *request, ui
 	hr__owner_add(&cache->requested, (int64_t)request->bytes);
 	if (HR_UNLIKELY(size > hr__load_relaxed(&cache->largest))) hr__store_relaxed(&cache->largest, size);
 	void *address = (void *)(uintptr_t)hr__chunk_address(chunk);
+	hr__log_alloc(cache, request, (uintptr_t)address);
 	hr__observe(cache->allocator, cache, size);
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, (uintptr_t)address, (uint64_t)size);
 	hr__cache_leave(cache);
@@ -77,7 +78,9 @@ static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void
 	                                         : hr__direct_alloc(allocator, cache, request, &address);
 	if (status) {
 		hr__note_failed(allocator, request);
-		return hr__refuse(allocator, status);
+		hr__refuse(allocator, status);
+		if (status == HR_OUT_OF_MEMORY && allocator->oom.report_allocations_on_oom) hr__report_make(allocator, request);
+		return status;
 	}
 	*out = address;
 	return HR_OK;
@@ -123,6 +126,7 @@ static __attribute__((noinline)) hr_status alloc_from(hr_allocator handle, hr__c
 	note_pending(&pending, chunk, request->stream);
 	hr__chunk_describe(chunk, request);
 	uint64_t address = hr__chunk_address(chunk);
+	hr__log_alloc(cache, request, address);
 	hr__lookup_insert(&shard->lookup, address, id);
 	hr__account(shard, cache, (int64_t)size);
 	hr__owner_add(&shard->stats.allocs, 1);
@@ -142,9 +146,25 @@ no:
 	return alloc_slow(handle, request, out);
 }
 
+/* A request that does not say its op or its scope is the thread's current one's. */
+static __attribute__((noinline)) hr_status alloc_in_context(hr__thread_state *self, hr_allocator handle, const hr_request *request, void **out)
+{
+	hr_request complete = *request;
+	if (!complete.op) complete.op = self->op;
+	if (!complete.scope) complete.scope = self->scope;
+	self->context = 0; /* nothing left to inherit */
+	hr_status status = hr_alloc(handle, &complete, out);
+	self = hr__thread_self;
+	if (self) self->context = self->op | self->scope; /* a custom allocator may have changed them, or ended the thread's state */
+	return status;
+}
+
 hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
 {
-	hr__cache *cache = cache_of(handle);
+	hr__thread_state *self = hr__thread_self;
+	if (HR_UNLIKELY(self && self->context && request && request->struct_size == sizeof *request))
+		return alloc_in_context(self, handle, request, out);
+	hr__cache *cache = cache_of(self, handle);
 	if (HR_UNLIKELY(!cache || !request || !out)) return alloc_slow(handle, request, out);
 	/* Only the plain request, on the default stream, is known to be good without a look. */
 	if (HR_UNLIKELY((request->struct_size ^ sizeof *request) | request->alignment | request->stream)) {
@@ -203,6 +223,7 @@ static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr
 	}
 	uint64_t size = chunk->size;
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)cache->allocator->id, address, stream);
+	hr__log_free(cache, chunk);
 	hr__owner_add(&shard->stats.frees, 1);
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 	chunk->epoch = hr__load_relaxed(cache->epoch);
@@ -217,7 +238,7 @@ static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr
 hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 {
 	uint64_t address = (uintptr_t)pointer;
-	hr__cache *cache = cache_of(handle);
+	hr__cache *cache = cache_of(hr__thread_self, handle);
 	if (HR_UNLIKELY(!cache || !address || !cache->bin_count)) return free_slow(handle, address, stream);
 	if (HR_UNLIKELY(stream && !hr__device_has_stream(cache->allocator->device, stream))) return free_slow(handle, address, stream);
 	if (HR_UNLIKELY(!hr__shard_has(cache->shard, address))) return free_slow(handle, address, stream);
@@ -245,6 +266,7 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 	int64_t size = (int64_t)chunk->size;
 	hr__observe(cache->allocator, cache, -size);
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)cache->allocator->id, address, stream);
+	hr__log_free(cache, chunk);
 	hr__owner_add(&cache->requested, -(int64_t)chunk->requested);
 	hr__owner_add(&cache->frees, 1);
 	chunk->epoch = hr__load_relaxed(cache->epoch);

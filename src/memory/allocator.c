@@ -3,6 +3,7 @@
  * A handle is a slot number (1 to 255) and a generation above it, so that a handle of a closed allocator is recognised for ever. The
  * slot's pointer is read without a lock; it is written with the registry's lock held. */
 #include "memory/allocator.h"
+#include "memory/oom.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -77,6 +78,8 @@ static void forget_in_child(void)
 		hr__store_relaxed(&registry.slots[slot], NULL);
 	}
 	hr__lock_init(&registry.lock, HR__RANK_REGISTRY);
+	hr__reports_forget();
+	hr__log_slots_forget();
 	hr__trace_forget();
 }
 
@@ -164,6 +167,7 @@ void hr_allocator_options_init(hr_allocator_options *options)
 	if (!options) return;
 	*options = (hr_allocator_options){ .struct_size = sizeof *options, .granularity = 256, .allow_growth = true, .thread_cache = true,
 		                                .stitch = true };
+	hr_oom_options_init(&options->oom);
 }
 
 /* A user's kind of that name. */
@@ -223,8 +227,10 @@ static hr_status set_options(hr__allocator *allocator, const hr_allocator_option
 	if (allocator->page && allocator->page < allocator->granularity)
 		return hr__fail(HR_INVALID_ARGUMENT, "options.granularity %u is above the page size of %s, %llu", options->granularity,
 		                hr__device_name(allocator->device), (unsigned long long)allocator->page);
-	hr_status status = kind_of(allocator, options->kind ? options->kind : "bfc");
+	hr_status status = hr__oom_options_check(&options->oom);
+	if (!status) status = kind_of(allocator, options->kind ? options->kind : "bfc");
 	if (status) return status;
+	allocator->oom = options->oom;
 	if (options->name) snprintf(allocator->name, sizeof allocator->name, "%s", options->name);
 	else snprintf(allocator->name, sizeof allocator->name, "%.15s_%.15s", hr__device_name(allocator->device), allocator->kind_name);
 	status = set_limit(allocator, options->limit_bytes);
@@ -251,6 +257,7 @@ static hr_status open_kind(hr__allocator *allocator)
 static void destroy(hr__allocator *allocator)
 {
 	HR__EACH_SHARD(allocator, shard) shard_close(shard);
+	hr__log_close(allocator);
 	hr__os()->free(allocator->block, ALLOCATOR_BYTES);
 }
 
@@ -271,6 +278,7 @@ static hr_status build(hr__device *device, const hr_allocator_options *options, 
 		hr__lock_init(&allocator->shards[i].lock, (enum hr__lock_rank)(HR__RANK_SHARD + i));
 	}
 	hr_status status = set_options(allocator, options);
+	if (!status) status = hr__log_open(allocator);
 	if (!status) status = open_kind(allocator);
 	if (status) {
 		destroy(allocator);
@@ -480,6 +488,8 @@ hr_status hr_shutdown(void)
 		if (allocator) tear_down(allocator);
 	} while (allocator);
 	hr__thread_drop();
+	hr__reports_drop();
+	hr__log_slots_free();
 	hr__usages_reset();
 	hr__devices_shutdown();
 	return status;

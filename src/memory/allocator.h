@@ -22,11 +22,13 @@
 #include "arena/arena.h"
 #include "base/lock.h"
 #include "device/device.h"
+#include "memory/log.h"
 #include "memory/lookup.h"
 #include "os/os.h"
 
 #define HR__SMALL_MAX 65536u           /* largest block that a cache keeps */
 #define HR__CACHE_BYTES_MAX (16 << 20) /* most bytes that one cache keeps, */
+#define HR__NAME_SCOPES_MAX 64u        /* name scopes of a thread, one in the other */
 #define HR__CACHE_SHARE 256u           /* and at most this part of the limit */
 #define HR__SLACK 32768                /* most bytes by which a meter may make the peak too high; a thread has two at most */
 #define HR__NO_LEVEL (INT64_MAX / 64)  /* the level while one thread uses the allocator */
@@ -90,9 +92,13 @@ typedef struct hr__cache {
 	hr__atomic_i64 kept;      /* bytes in bins */
 	hr__atomic_i64 moving;    /* cached chunks between its bins and an arena: in neither for a moment; added to by anybody */
 	hr__atomic_i64 allocs, frees, requested, largest; /* what went through the cache; requested is a balance */
+	int64_t log_left;         /* operations to the next that is logged; HR__LOG_NEVER = none */
+	hr__atomic_u64 log_bytes; /* of host memory behind the next */
+	hr__log_ring *log;        /* NULL = nothing is logged; changed with the caches stopped and every shard's lock held */
 	uint32_t bin_count;       /* immutable; 0 = not a bfc allocator */
 	uint32_t cursor;          /* bin where the next overflow starts emptying */
 
+	hr__log_ring *next_log;   /* while rings are being replaced */
 	hr__thread_state *thread; /* immutable */
 	struct hr__cache *next;   /* allocator's list; changed with caches_lock and meter_lock held */
 	void *block;              /* where this lives, and its size: two caches never share a cache line */
@@ -108,6 +114,10 @@ typedef struct hr__scope_frame {
 /* What Headroom keeps for a thread. Freed when the thread ends. */
 struct hr__thread_state {
 	uint32_t scope_depth; /* the thread's alone */
+	uint32_t context;     /* not 0: requests that do not say their op or scope have one to inherit */
+	hr_name op, scope;    /* the current ones (context.c) */
+	uint32_t name_depth;
+	hr_name names[HR__NAME_SCOPES_MAX]; /* the path outside of each open name scope */
 	hr__cache *caches[HR__ALLOCATORS_MAX];
 	hr__scope_frame scopes[HR__SCOPES_MAX];
 };
@@ -192,6 +202,12 @@ struct hr__allocator {
 	hr__custom custom;
 	void *custom_state;
 	void *block; /* where this lives */
+
+	/* when memory runs out: changed with the caches stopped and every shard's lock held */
+	hr_oom_options oom;
+	hr__log_ring *past_log; /* of threads that ended; written under caches_lock, like the two below */
+	uint64_t past_logged;
+	uint32_t log_threads;
 
 	hr__lock caches_lock __attribute__((aligned(64)));
 	hr__cache *caches; /* changed with caches_lock and meter_lock held, so either is enough to read it */
@@ -341,6 +357,17 @@ static inline bool hr__cache_enter(hr__cache *cache)
 static inline void hr__cache_leave(hr__cache *cache)
 {
 	hr__store_release(&cache->busy, 0);
+}
+
+/* Count an operation for the log; in the cache's busy section or under a shard's lock. */
+static inline void hr__log_alloc(hr__cache *cache, const hr_request *request, uint64_t address)
+{
+	if (HR_UNLIKELY(cache && --cache->log_left < 0)) hr__log_write_alloc(cache, request, address);
+}
+
+static inline void hr__log_free(hr__cache *cache, const hr__chunk *chunk)
+{
+	if (HR_UNLIKELY(cache && --cache->log_left < 0)) hr__log_write_free(cache, chunk);
 }
 
 static inline void hr__max(hr__atomic_i64 *to, int64_t value)

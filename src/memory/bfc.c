@@ -274,6 +274,7 @@ static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_req
 	attempt->address = hr__chunk_address(chunk);
 	hr__chunk_describe(chunk, request);
 	hr__lookup_insert(&shard->lookup, attempt->address, attempt->id);
+	hr__log_alloc(cache, request, attempt->address);
 	hr__account(shard, cache, (int64_t)attempt->size);
 	hr__owner_add(&shard->stats.allocs, 1);
 	hr__owner_add(&shard->stats.sources[attempt->source], 1);
@@ -408,6 +409,7 @@ hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t addr
 	}
 	uint64_t size = chunk->size;
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, address, stream);
+	hr__log_free(cache, chunk);
 	hr__owner_add(&shard->stats.frees, 1);
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 	chunk->epoch = hr__device_epoch(allocator->device);

@@ -132,6 +132,7 @@ static void join(hr__allocator *allocator, hr__cache *cache)
 /* Takes a cache, empty and stopped, out of the list, and keeps what it counted. With caches_lock held. */
 static void leave(hr__allocator *allocator, hr__cache *cache)
 {
+	hr__log_leave(allocator, cache);
 	hr__shards_lock(allocator);
 	hr__account(cache->shard, cache, 0); /* the peak that [high] tells of, if it was alone */
 	hr__lock_take(&allocator->meter_lock);
@@ -299,6 +300,7 @@ static hr__cache *cache_new(hr__allocator *allocator, hr__thread_state *thread)
 	cache->allocator = allocator;
 	cache->thread = thread;
 	cache->epoch = hr__device_epoch_at(allocator->device);
+	cache->log_left = HR__LOG_NEVER;
 	cache->round = allocator->granularity - 1;
 	cache->shift = allocator->shift;
 	cache->bin_count = bins;
@@ -326,6 +328,7 @@ hr__cache *hr__cache_get(hr__allocator *allocator)
 	cache->shard = choose_shard(allocator);
 	cache->chunks = cache->shard->table.chunks;
 	cache->lookup = &cache->shard->lookup;
+	hr__log_join(allocator, cache);
 	join(allocator, cache);
 	hr__lock_release(&allocator->caches_lock);
 	thread->caches[allocator->slot] = cache;

@@ -127,6 +127,7 @@ static hr_status enter(hr__allocator *allocator, hr__cache *cache, const hr_requ
 		hr__chunk_describe(chunk, request);
 		hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
 		hr__lookup_insert(&shard->lookup, address, id);
+		hr__log_alloc(cache, request, address);
 		hr__account(shard, cache, (int64_t)bytes);
 		hr__owner_add(&shard->stats.allocs, 1);
 		hr__owner_add(&shard->stats.sources[HR__SOURCE_DEVICE], 1);
@@ -208,6 +209,7 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 	uint64_t bytes = chunk->size, streams = chunk->streams | UINT64_C(1) << stream;
 	hr__page_id *pages = chunk->pages;
+	hr__log_free(cache, chunk);
 	strike_out(shard, cache, id);
 	hr__lock_release(&shard->lock);
 

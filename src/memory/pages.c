@@ -19,6 +19,7 @@
 
 #include "base/checked.h"
 #include "base/status.h"
+#include "memory/place.h"
 #include "os/os.h"
 #include "trace/trace.h"
 
@@ -229,27 +230,17 @@ struct place {
 static bool consider(const hr__allocator *allocator, const hr__chunk *chunks, hr__chunk_id hole, uint64_t size, uint64_t alignment,
                      bool alone, struct place *out)
 {
-	const hr__chunk *at = &chunks[hole];
-	const hr__chunk *left = at->prev && !alone ? &chunks[at->prev] : NULL, *right = at->next && !alone ? &chunks[at->next] : NULL;
-	uint64_t begin = hr__chunk_address(at), end = hr__chunk_end(at), start = begin, stop, map_end;
-	if (left && hr__chunk_state_of(left) == HR__CHUNK_FREE) start = hr__chunk_address(left);
-	if (alignment > allocator->granularity && !hr__align_up(start, alignment, &start)) return false;
-	if (!hr__add(start, size, &stop)) return false;
-	uint64_t map_begin = start > begin ? hr__align_down(start, allocator->page) : begin;
-	if (stop > end) { /* only together with a free chunk behind the hole */
-		if (!right || hr__chunk_state_of(right) != HR__CHUNK_FREE || stop > hr__chunk_end(right)) return false;
-		map_end = end;
-	} else if (!hr__align_up(stop, allocator->page, &map_end)) {
-		return false;
-	}
-	if (map_begin >= map_end) return false;
-	uint64_t pages = (map_end - map_begin) / allocator->page;
-	if (pages > UINT32_MAX) return false;
+	const hr__chunk *at = &chunks[hole], *left = &chunks[at->prev], *right = &chunks[at->next]; /* record 0 is in no state */
+	hr__gap gap = { .begin = hr__chunk_address(at), .end = hr__chunk_end(at) };
+	hr__gap_fit fit;
+	gap.left = !alone && hr__chunk_state_of(left) == HR__CHUNK_FREE ? hr__chunk_address(left) : gap.begin;
+	gap.right = !alone && hr__chunk_state_of(right) == HR__CHUNK_FREE ? hr__chunk_end(right) : gap.end;
+	if (!hr__gap_fits(&gap, allocator->page, allocator->granularity, size, alignment, &fit)) return false;
 	*out = (struct place){ .hole = hole,
-		                   .left = start < begin ? at->prev : 0,
-		                   .right = stop > end ? at->next : 0,
-		                   .address = map_begin,
-		                   .pages = (uint32_t)pages };
+		                   .left = fit.uses_left ? at->prev : 0,
+		                   .right = fit.uses_right ? at->next : 0,
+		                   .address = fit.address,
+		                   .pages = fit.pages };
 	return true;
 }
 
@@ -427,6 +418,8 @@ hr_status hr__pool_plan(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_
 	hr_status status = find_place(shard, pool, size, alignment, &best); /* only to see that there are addresses */
 	if (status) return status;
 	uint64_t have = allowance(shard->allocator), available = hr__pool_available(shard->allocator->device);
+	uint64_t obtainable = hr__device_obtainable(shard->allocator->device); /* less than the limits say when others hold the rest */
+	if (available > obtainable) available = obtainable;
 	have = (have < available ? have : available) / shard->allocator->page;
 	uint64_t donors = hr__pool_count_free(shard, pool) + elsewhere;
 	best.hole = 0;

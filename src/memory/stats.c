@@ -166,7 +166,7 @@ static void add_cache(const hr__cache *cache, hr_stats *stats)
 	stats->source_cache += allocs;
 	stats->bytes_requested += hr__load_relaxed(&cache->requested);
 	stats->bytes_cached += hr__load_relaxed(&cache->kept);
-	stats->metadata_bytes += (int64_t)cache->bytes;
+	stats->metadata_bytes += (int64_t)(cache->bytes + hr__load_relaxed(&cache->log_bytes));
 	if (largest > stats->largest_alloc_size) stats->largest_alloc_size = largest;
 }
 

@@ -50,6 +50,7 @@ const hr__os_table hr__linux_table = {
 	.file_touch = hr__linux_file_touch,
 	.file_remove = hr__linux_file_remove,
 	.file_close = hr__linux_file_close,
+	.stderr_write = hr__linux_stderr_write,
 	.host_memory = hr__linux_host_memory,
 	.heavy_barrier = hr__linux_heavy_barrier,
 	.process_id = process_id,

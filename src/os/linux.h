@@ -49,5 +49,6 @@ int hr__linux_file_unmap(void *base, size_t bytes);
 void hr__linux_file_touch(void *base, size_t bytes);
 int hr__linux_file_remove(const char *path);
 void hr__linux_file_close(int fd);
+int hr__linux_stderr_write(const void *from, size_t bytes);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * Growing a file beyond the process's limit (ulimit -f) raises SIGXFSZ, which kills by default. A memory profiler must not kill the
  * program it watches, so that signal is held back around every call that can grow a file, and taken away if the call raised it; the
- * caller gets EFBIG. */
+ * caller gets EFBIG. The same goes for SIGPIPE (EPIPE) where the standard error is written to. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -19,9 +19,10 @@
 
 #define IO_MAX ((size_t)1 << 30) /* one call of the system takes at most 2 GiB less a page */
 
-/* ---- SIGXFSZ ---- */
+/* ---- signals that a call may raise ---- */
 
-struct growth {
+struct held_back {
+	int signal_number, error; /* what the call raises, and what it returns then */
 	sigset_t mask_before;
 	bool pending_before; /* one that the program itself holds back must stay */
 };
@@ -32,25 +33,27 @@ static bool is_pending(int signal_number)
 	return sigpending(&pending) == 0 && sigismember(&pending, signal_number) == 1;
 }
 
-static void growth_begin(struct growth *growth)
+static void hold_back(struct held_back *held, int signal_number, int error)
 {
-	sigset_t limit;
-	sigemptyset(&limit);
-	sigaddset(&limit, SIGXFSZ);
-	growth->pending_before = is_pending(SIGXFSZ);
-	pthread_sigmask(SIG_BLOCK, &limit, &growth->mask_before);
+	sigset_t one;
+	held->signal_number = signal_number;
+	held->error = error;
+	sigemptyset(&one);
+	sigaddset(&one, signal_number);
+	held->pending_before = is_pending(signal_number);
+	pthread_sigmask(SIG_BLOCK, &one, &held->mask_before);
 }
 
-static void growth_end(const struct growth *growth, int error)
+static void let_go(const struct held_back *held, int error)
 {
-	if (error == EFBIG && !growth->pending_before && is_pending(SIGXFSZ)) {
-		sigset_t limit;
+	if (error == held->error && !held->pending_before && is_pending(held->signal_number)) {
+		sigset_t one;
 		struct timespec at_once = { 0 };
-		sigemptyset(&limit);
-		sigaddset(&limit, SIGXFSZ);
-		while (sigtimedwait(&limit, NULL, &at_once) < 0 && errno == EINTR) continue;
+		sigemptyset(&one);
+		sigaddset(&one, held->signal_number);
+		while (sigtimedwait(&one, NULL, &at_once) < 0 && errno == EINTR) continue;
 	}
-	pthread_sigmask(SIG_SETMASK, &growth->mask_before, NULL);
+	pthread_sigmask(SIG_SETMASK, &held->mask_before, NULL);
 }
 
 /* ---- opening ---- */
@@ -146,10 +149,32 @@ static int write_all(int fd, const char *from, size_t bytes, uint64_t offset)
 int hr__linux_file_write(int fd, const void *from, size_t bytes, uint64_t offset)
 {
 	if (!is_file_range(offset, bytes)) return EFBIG;
-	struct growth growth;
-	growth_begin(&growth);
+	struct held_back growth;
+	hold_back(&growth, SIGXFSZ, EFBIG);
 	int error = write_all(fd, from, bytes, offset);
-	growth_end(&growth, error);
+	let_go(&growth, error);
+	return error;
+}
+
+int hr__linux_stderr_write(const void *from, size_t bytes)
+{
+	struct held_back growth, pipe_end;
+	const char *next = from;
+	int error = 0;
+	hold_back(&growth, SIGXFSZ, EFBIG);
+	hold_back(&pipe_end, SIGPIPE, EPIPE);
+	while (bytes > 0 && error == 0) {
+		ssize_t count = write(STDERR_FILENO, next, bytes < IO_MAX ? bytes : IO_MAX);
+		if (count < 0 && errno == EINTR) continue;
+		if (count <= 0) {
+			error = count < 0 ? errno : EIO;
+		} else {
+			next += count;
+			bytes -= (size_t)count;
+		}
+	}
+	let_go(&pipe_end, error);
+	let_go(&growth, error);
 	return error;
 }
 
@@ -167,10 +192,10 @@ static int set_size(int fd, uint64_t bytes)
 int hr__linux_file_truncate(int fd, uint64_t bytes)
 {
 	if (bytes > INT64_MAX) return EFBIG;
-	struct growth growth;
-	growth_begin(&growth);
+	struct held_back growth;
+	hold_back(&growth, SIGXFSZ, EFBIG);
 	int error = set_size(fd, bytes);
-	growth_end(&growth, error);
+	let_go(&growth, error);
 	return error;
 }
 
@@ -206,12 +231,12 @@ int hr__linux_file_extend(int fd, uint64_t bytes)
 	if (bytes < size) return EINVAL;
 	if (bytes == 0) return 0;
 
-	struct growth growth;
-	growth_begin(&growth);
+	struct held_back growth;
+	hold_back(&growth, SIGXFSZ, EFBIG);
 	int error = find_space(fd, size, bytes);
 	/* A disk that fills up halfway leaves the file longer than it was. */
 	if (error != 0) set_size(fd, size);
-	growth_end(&growth, error);
+	let_go(&growth, error);
 	return error;
 }
 

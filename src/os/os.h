@@ -91,6 +91,8 @@ typedef struct hr__os_table {
 
 	/* ---- the rest ---- */
 
+	/* Writes all of it to the standard error. No signal comes of it: EPIPE, EFBIG. */
+	int (*stderr_write)(const void *from, size_t bytes);
 	/* Total and available bytes of host memory. */
 	int (*host_memory)(uint64_t *out_total, uint64_t *out_available);
 	/* A barrier on all running threads of this process (membarrier, private expedited). ENOSYS where there is none. */

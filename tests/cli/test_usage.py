@@ -5,7 +5,7 @@ import subprocess
 
 from command import COMMAND, ROOT, CommandTest, main, unpacked
 
-COMMANDS = ["replay", "devices", "generate"]
+COMMANDS = ["replay", "oom", "devices", "generate"]
 TRACE = unpacked("resnet.csv")
 
 

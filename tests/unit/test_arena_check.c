@@ -253,6 +253,7 @@ static void edge_has_a_size(fixture *f)
 	move(&f->chunks[f->edge], 0 - UNIT);
 }
 static void region_is_wrong(fixture *f) { f->chunks[f->live].region = 1; }
+static void cursor_is_in_no_chain(fixture *f) { f->arena->cursor[1] = f->edge; }
 
 static const struct {
 	int number;
@@ -305,12 +306,13 @@ static const struct {
 	CASE(10, edge_is_no_edge),
 	CASE(10, edge_has_a_size),
 	CASE(10, region_is_wrong),
+	CASE(11, cursor_is_in_no_chain),
 };
 #define ARENA_CASES (sizeof arena_cases / sizeof *arena_cases)
 
 static void test_arena_check_names_the_broken_invariant(void)
 {
-	bool seen[11] = { false };
+	bool seen[12] = { false };
 	int wrong = 0;
 	for (size_t i = 0; i < ARENA_CASES; i++) {
 		fixture f;
@@ -326,7 +328,7 @@ static void test_arena_check_names_the_broken_invariant(void)
 		pair_free(f.pair);
 	}
 	CHECK_EQ(wrong, 0);
-	for (int number = 1; number <= 10; number++) CHECK(seen[number]);
+	for (int number = 1; number <= 11; number++) CHECK(seen[number]);
 }
 
 TEST_MAIN(T(test_arena_check_names_the_broken_invariant))

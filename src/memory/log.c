@@ -1,0 +1,474 @@
+/* log.c - see log.h.
+ *
+ * An entry in a ring is eight words. The first is its number, 0 while it is being written:
+ *
+ *     | number | ticks | bytes | address | op, scope | tag, shape | thread, dtype, action | - |
+ *
+ * Copies for reports are made into blocks that are there before anything fails. They grow with the largest log; a block that was
+ * replaced is kept, because a report may still point into it, until hr_shutdown. */
+#include "memory/log.h"
+
+#include <string.h>
+
+#include "base/lock.h"
+#include "base/status.h"
+#include "memory/allocator.h"
+#include "os/os.h"
+
+/* With a sampling rate below 1, operations are logged in runs of this many at most, a third of the log: a run that begins at random is
+ * as fair as single operations, and shows what belongs together. And it is cheaper: what costs is not the entry, but the processor that
+ * finds itself on an unusual path (9 ns for each operation of the gpt2 trace at a rate of 0.1 with single ones, 3 with runs). */
+#define RUN_MAX 32u
+
+enum { NUMBER, TICKS, BYTES, ADDRESS, OP_SCOPE, TAG_SHAPE, REST, WORDS = 8 };
+
+typedef struct raw_entry {
+	hr__atomic_u64 words[WORDS];
+} raw_entry;
+
+struct hr__log_ring {
+	hr__atomic_u64 written; /* entries ever; the newest has this number */
+	uint32_t at;            /* where the next one goes; owner only */
+	uint32_t size, thread;  /* immutable, like those below but random */
+	uint32_t run;           /* operations that are logged one after another; immutable */
+	uint32_t run_left;      /* of the run it is in; owner only */
+	double scale;           /* for drawing the distance to the next run; 0 = every operation is logged; immutable */
+	uint64_t random;        /* owner only */
+	raw_entry entries[] __attribute__((aligned(64)));
+};
+
+/* ---- chance ---- */
+
+static uint64_t next_random(uint64_t *state)
+{
+	uint64_t x = *state += UINT64_C(0x9E3779B97F4A7C15);
+	x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+	x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+	return x ^ (x >> 31);
+}
+
+/* The natural logarithm of 0 < x <= 1, to about 1e-9: enough for chance, and no need of a library. */
+static double natural_log(double x)
+{
+	uint64_t bits;
+	memcpy(&bits, &x, sizeof bits);
+	int exponent = (int)(bits >> 52) - 1022; /* x = mantissa * 2^exponent, 0.5 <= mantissa < 1 */
+	bits = (bits & ((UINT64_C(1) << 52) - 1)) | (UINT64_C(1022) << 52);
+	double mantissa;
+	memcpy(&mantissa, &bits, sizeof mantissa);
+	if (mantissa < 0.70710678118654752) {
+		mantissa *= 2;
+		exponent--;
+	}
+	/* ln m = 2 (s + s^3/3 + s^5/5 + ...) with s = (m - 1) / (m + 1), here within 0.172 of 0 */
+	double s = (mantissa - 1) / (mantissa + 1), q = s * s;
+	double sum = 1 + q * (1. / 3 + q * (1. / 5 + q * (1. / 7 + q * (1. / 9 + q * (1. / 11)))));
+	return 2 * s * sum + exponent * 0.69314718055994531;
+}
+
+/* Operations to leave out before the next run: k with the probability q * (1 - q)^k, so that where runs lie is anybody's guess. */
+static int64_t draw(hr__log_ring *ring)
+{
+	double chance = (double)((next_random(&ring->random) >> 11) + 1) * 0x1p-53; /* above 0, at most 1 */
+	double skip = natural_log(chance) * ring->scale;
+	return skip < 1e18 ? (int64_t)skip : HR__LOG_NEVER;
+}
+
+/* ---- writing ---- */
+
+static void put(hr__cache *cache, uint64_t bytes, uint64_t address, hr_name op, hr_name scope, hr_name tag, hr_shape shape,
+                unsigned dtype, enum hr__log_action action)
+{
+	uint64_t ticks = hr__ticks();
+	hr__log_ring *ring = cache->log;
+	hr__atomic_u64 *words = ring->entries[ring->at].words;
+	uint64_t number = hr__load_relaxed(&ring->written) + 1;
+	hr__store_relaxed(&words[NUMBER], 0);
+	hr__fence_release();
+	hr__store_relaxed(&words[BYTES], bytes);
+	hr__store_relaxed(&words[ADDRESS], address);
+	hr__store_relaxed(&words[OP_SCOPE], (uint64_t)op << 32 | scope);
+	hr__store_relaxed(&words[TAG_SHAPE], (uint64_t)tag << 32 | shape);
+	hr__store_relaxed(&words[REST], (uint64_t)ring->thread << 32 | dtype << 8 | (unsigned)action);
+	hr__store_relaxed(&words[TICKS], ticks);
+	hr__store_release(&words[NUMBER], number);
+	hr__store_release(&ring->written, number);
+	ring->at = ring->at + 1 == ring->size ? 0 : ring->at + 1;
+	if (HR_LIKELY(ring->scale == 0 || --ring->run_left)) {
+		cache->log_left = 0;
+	} else {
+		ring->run_left = ring->run;
+		cache->log_left = draw(ring);
+	}
+}
+
+void hr__log_write_alloc(hr__cache *cache, const hr_request *request, uint64_t address)
+{
+	put(cache, request->bytes, address, request->op, request->scope, request->tag, request->shape, (unsigned)request->dtype, HR__LOG_ALLOC);
+}
+
+void hr__log_write_free(hr__cache *cache, const hr__chunk *chunk)
+{
+	put(cache, chunk->requested, hr__chunk_address(chunk), chunk->op, chunk->scope, chunk->tag, chunk->shape, chunk->dtype, HR__LOG_FREE);
+}
+
+/* ---- rings ---- */
+
+static size_t ring_bytes(uint32_t size)
+{
+	return sizeof(hr__log_ring) + size * sizeof(raw_entry) + 64;
+}
+
+/* Aligned to a line inside its block; where the block begins is in the word before. */
+static hr__log_ring *ring_new(const hr_oom_options *options, uint32_t thread)
+{
+	void *block;
+	if (hr__os()->alloc(ring_bytes(options->allocation_log_buffer_size), &block)) return NULL;
+	hr__log_ring *ring = (hr__log_ring *)(((uintptr_t)block + 64) & ~(uintptr_t)63);
+	((void **)ring)[-1] = block;
+	ring->size = options->allocation_log_buffer_size;
+	ring->thread = thread;
+	ring->random = hr__ticks() ^ (uintptr_t)ring;
+	double rate = options->allocation_log_sampling_rate;
+	ring->run = ring->size < 3 ? 1 : ring->size / 3 > RUN_MAX ? RUN_MAX : ring->size / 3;
+	ring->run_left = ring->run;
+	if (!(rate > 0 && rate < 1)) return ring;
+	double distance = ring->run * (1 - rate) / rate; /* from one run to the next, on average */
+	ring->scale = 1 / natural_log(distance / (1 + distance));
+	return ring;
+}
+
+static void ring_free(hr__log_ring *ring)
+{
+	if (ring) hr__os()->free(((void **)ring)[-1], ring_bytes(ring->size));
+}
+
+/* Gives the cache a ring, or none. The owner is not looking. */
+static void set_ring(hr__cache *cache, hr__log_ring *ring, double rate)
+{
+	cache->log = ring;
+	hr__store_relaxed(&cache->log_bytes, ring ? ring_bytes(ring->size) : 0);
+	cache->log_left = ring && rate > 0 ? 0 : HR__LOG_NEVER;
+	if (!ring || ring->scale == 0) return;
+	/* As if it had been going on for ever: with the probability of the rate in the middle of a run. */
+	uint64_t chance = next_random(&ring->random);
+	if ((double)(chance >> 11) * 0x1p-53 < rate) ring->run_left = 1 + (uint32_t)(next_random(&ring->random) % ring->run);
+	else cache->log_left = draw(ring);
+}
+
+void hr__log_join(hr__allocator *allocator, hr__cache *cache)
+{
+	bool on = allocator->oom.report_allocations_on_oom;
+	set_ring(cache, on ? ring_new(&allocator->oom, ++allocator->log_threads) : NULL, allocator->oom.allocation_log_sampling_rate);
+}
+
+/* ---- reading ---- */
+
+/* Entry [number] of a ring; false when it has been overwritten, or is being. */
+static bool read_entry(const hr__log_ring *ring, uint64_t number, uint64_t words[WORDS])
+{
+	const raw_entry *entry = &ring->entries[(number - 1) % ring->size];
+	if (hr__load_acquire(&entry->words[NUMBER]) != number) return false;
+	for (int i = TICKS; i <= REST; i++) words[i] = hr__load_relaxed(&entry->words[i]);
+	hr__fence_acquire();
+	return hr__load_relaxed(&entry->words[NUMBER]) == number;
+}
+
+/* What turns ticks into a time of day, and addresses into what may be told. */
+struct reading {
+	uint64_t ticks, time_ns;
+	double ns_per_tick;
+	hr_log_address address;
+};
+
+static uint64_t told_address(const struct reading *reading, uint64_t address)
+{
+	static uint64_t salt; /* one report is made at a time; a race elsewhere would do no harm */
+	if (reading->address == HR_LOG_REAL_ADDRESS) return address;
+	if (reading->address == HR_LOG_NO_ADDRESS) return 0;
+	while (salt == 0) salt = hr__os()->wall_clock_ns() ^ (uintptr_t)&salt ^ hr__ticks() << 20;
+	uint64_t state = address ^ salt;
+	return next_random(&state);
+}
+
+static hr__log_entry decode(const struct reading *reading, const uint64_t words[WORDS])
+{
+	int64_t ago = (int64_t)((double)(int64_t)(reading->ticks - words[TICKS]) * reading->ns_per_tick);
+	return (hr__log_entry){ .time_ns = reading->time_ns - (uint64_t)(ago > 0 ? ago : 0),
+		                    .bytes = words[BYTES],
+		                    .address = told_address(reading, words[ADDRESS]),
+		                    .op = (hr_name)(words[OP_SCOPE] >> 32),
+		                    .scope = (hr_name)words[OP_SCOPE],
+		                    .tag = (hr_name)(words[TAG_SHAPE] >> 32),
+		                    .shape = (hr_shape)words[TAG_SHAPE],
+		                    .thread = (uint32_t)(words[REST] >> 32),
+		                    .dtype = (uint8_t)(words[REST] >> 8),
+		                    .action = (uint8_t)words[REST] };
+}
+
+/* The newest entries of one ring, at most [most], oldest first. */
+static uint32_t read_ring(const struct reading *reading, const hr__log_ring *ring, hr__log_entry *out, uint32_t most)
+{
+	uint64_t newest = hr__load_acquire(&ring->written), count = newest < ring->size ? newest : ring->size, words[WORDS];
+	uint32_t filled = 0;
+	if (count > most) count = most;
+	for (uint64_t number = newest - count + 1; number <= newest; number++)
+		if (read_entry(ring, number, words)) out[filled++] = decode(reading, words);
+	return filled;
+}
+
+/* Merges [more], of [count], into [out], which holds [have] and keeps the newest [capacity]; both oldest first. */
+static uint32_t merge(hr__log_entry *out, uint32_t have, uint32_t capacity, const hr__log_entry *more, uint32_t count)
+{
+	uint32_t mine = have, theirs = count, kept = 0;
+	while (kept < capacity && (mine || theirs)) { /* how many of each are among the newest */
+		if (!theirs || (mine && out[mine - 1].time_ns > more[theirs - 1].time_ns)) mine--;
+		else theirs--;
+		kept++;
+	}
+	memmove(out + kept - (have - mine), out + mine, (have - mine) * sizeof *out); /* to the end, so that merging never overtakes it */
+	uint32_t at = 0, a = kept - (have - mine), b = theirs;
+	while (b < count) {
+		if (a < kept && out[a].time_ns <= more[b].time_ns) out[at++] = out[a++];
+		else out[at++] = more[b++];
+	}
+	return kept;
+}
+
+/* ---- room for copies ---- */
+
+static struct {
+	hr__lock lock; /* guards growing */
+	uint32_t capacity;
+	hr__log_entry *blocks[HR__LOG_SLOTS + 1]; /* one for each report, and one to merge from */
+	void *old;                                /* blocks that were replaced: a list through their first words */
+} copies = { .lock = HR__LOCK_INIT(HR__RANK_NAMES) };
+
+/* A block is one allocation: its link and size, then the entries. */
+struct block_head {
+	void *next;
+	size_t bytes;
+};
+
+static hr__log_entry *block_new(uint32_t entries)
+{
+	void *block;
+	size_t bytes = sizeof(struct block_head) + entries * sizeof(hr__log_entry);
+	if (hr__os()->alloc(bytes, &block)) return NULL;
+	*(struct block_head *)block = (struct block_head){ NULL, bytes };
+	return (hr__log_entry *)((struct block_head *)block + 1);
+}
+
+static void block_free(struct block_head *head)
+{
+	hr__os()->free(head, head->bytes);
+}
+
+static hr_status copies_ensure(uint32_t entries)
+{
+	hr__log_entry *fresh[HR__LOG_SLOTS + 1];
+	uint32_t made = 0;
+	hr__lock_take(&copies.lock);
+	bool enough = copies.capacity >= entries;
+	for (; !enough && made <= HR__LOG_SLOTS; made++)
+		if (!(fresh[made] = block_new(entries))) break;
+	if (!enough && made > HR__LOG_SLOTS) {
+		for (uint32_t i = 0; i <= HR__LOG_SLOTS; i++) {
+			if (copies.blocks[i]) {
+				struct block_head *head = (struct block_head *)copies.blocks[i] - 1;
+				head->next = copies.old;
+				copies.old = head;
+			}
+			copies.blocks[i] = fresh[i];
+		}
+		copies.capacity = entries;
+		enough = true;
+	}
+	if (!enough)
+		while (made > 0) block_free((struct block_head *)fresh[--made] - 1);
+	hr__lock_release(&copies.lock);
+	return enough ? HR_OK : hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for a log of %u allocations", entries);
+}
+
+hr__log_entry *hr__log_slot(uint32_t slot, uint32_t *capacity)
+{
+	hr__lock_take(&copies.lock);
+	hr__log_entry *block = copies.blocks[slot];
+	*capacity = copies.capacity;
+	hr__lock_release(&copies.lock);
+	return block;
+}
+
+void hr__log_slots_free(void)
+{
+	for (uint32_t i = 0; i <= HR__LOG_SLOTS; i++)
+		if (copies.blocks[i]) block_free((struct block_head *)copies.blocks[i] - 1);
+	while (copies.old) {
+		struct block_head *head = copies.old;
+		copies.old = head->next;
+		block_free(head);
+	}
+	hr__log_slots_forget();
+}
+
+void hr__log_slots_forget(void)
+{
+	memset(copies.blocks, 0, sizeof copies.blocks);
+	copies.capacity = 0;
+	copies.old = NULL;
+	hr__lock_init(&copies.lock, HR__RANK_NAMES);
+}
+
+uint32_t hr__log_collect(hr__allocator *allocator, hr__log_entry *out, uint32_t capacity, uint64_t *total)
+{
+	struct reading reading = { hr__ticks(), hr__os()->wall_clock_ns(), 1e9 / hr__ticks_rate(), allocator->oom.allocation_log_address };
+	uint32_t have = 0, room, most = allocator->oom.allocation_log_buffer_size;
+	hr__log_entry *aside = hr__log_slot(HR__LOG_SLOTS, &room);
+	if (most > capacity) most = capacity;
+	if (most > room) most = room;
+	*total = 0;
+	hr__lock_take(&allocator->caches_lock);
+	const hr__log_ring *ring = allocator->past_log;
+	for (const hr__cache *next = allocator->caches;; next = next->next) {
+		if (ring) {
+			*total += ring == allocator->past_log ? allocator->past_logged : hr__load_relaxed(&ring->written);
+			have = merge(out, have, most, aside, read_ring(&reading, ring, aside, most));
+		}
+		if (!next) break;
+		ring = next->log;
+	}
+	hr__lock_release(&allocator->caches_lock);
+	return have;
+}
+
+/* ---- threads that end ---- */
+
+/* The entries of two rings, read as they are: nobody writes to either. */
+void hr__log_leave(hr__allocator *allocator, hr__cache *cache)
+{
+	hr__log_ring *ring = cache->log, *past = allocator->past_log;
+	set_ring(cache, NULL, 0);
+	if (!ring) return;
+	allocator->past_logged += hr__load_relaxed(&ring->written);
+	uint64_t mine = hr__load_relaxed(&ring->written), count = mine < ring->size ? mine : ring->size, words[WORDS];
+	/* Later entries of other threads that ended may be older than some of these; reading sorts by time only what each ring holds in
+	 * order. So what is kept of the past is in the order of time: an entry older than the newest there is left out. */
+	uint64_t newest = past ? hr__load_relaxed(&past->written) : 0, last = 0;
+	if (newest && read_entry(past, newest, words)) last = words[TICKS];
+	for (uint64_t number = mine - count + 1; past && number <= mine; number++) {
+		if (!read_entry(ring, number, words) || words[TICKS] < last) continue;
+		raw_entry *to = &past->entries[newest++ % past->size];
+		for (int i = TICKS; i <= REST; i++) hr__store_relaxed(&to->words[i], words[i]);
+		hr__store_release(&to->words[NUMBER], newest);
+	}
+	if (past) hr__store_release(&past->written, newest);
+	ring_free(ring);
+}
+
+/* ---- settings ---- */
+
+hr_status hr__oom_options_check(const hr_oom_options *options)
+{
+	if (options->struct_size != sizeof *options)
+		return hr__fail(HR_INVALID_ARGUMENT, "oom.struct_size is %zu, not %zu; start with hr_oom_options_init", options->struct_size,
+		                sizeof *options);
+	if (!options->allocation_log_buffer_size || options->allocation_log_buffer_size > HR__LOG_SIZE_MAX)
+		return hr__fail(HR_INVALID_ARGUMENT, "allocation_log_buffer_size is %u; it must be 1 to %u", options->allocation_log_buffer_size,
+		                HR__LOG_SIZE_MAX);
+	if (!(options->allocation_log_sampling_rate >= 0 && options->allocation_log_sampling_rate <= 1))
+		return hr__fail(HR_INVALID_ARGUMENT, "allocation_log_sampling_rate is %g; it must be 0 to 1", options->allocation_log_sampling_rate);
+	if ((unsigned)options->allocation_log_address > HR_LOG_REAL_ADDRESS)
+		return hr__fail(HR_INVALID_ARGUMENT, "allocation_log_address is %d; it must be one of hr_log_address",
+		                (int)options->allocation_log_address);
+	return HR_OK;
+}
+
+hr_status hr__log_open(hr__allocator *allocator)
+{
+	const hr_oom_options *options = &allocator->oom;
+	if (!options->report_allocations_on_oom) return HR_OK;
+	hr__ticks_rate(); /* takes a few ms the first time: not when memory has run out */
+	hr_status status = copies_ensure(options->allocation_log_buffer_size);
+	if (status) return status;
+	allocator->past_log = ring_new(options, 0);
+	return allocator->past_log ? HR_OK : hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for a log of %u allocations",
+	                                              options->allocation_log_buffer_size);
+}
+
+void hr__log_close(hr__allocator *allocator)
+{
+	ring_free(allocator->past_log);
+	allocator->past_log = NULL;
+}
+
+/* New rings for every thread, or none; all of them or nothing. With the caches stopped and every shard's lock held. */
+static hr_status replace_rings(hr__allocator *allocator, const hr_oom_options *options)
+{
+	bool on = options->report_allocations_on_oom, made = true;
+	hr__log_ring *past = on ? ring_new(options, 0) : NULL;
+	if (on && !past) made = false;
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next)
+		if ((cache->next_log = on && made ? ring_new(options, cache->log ? cache->log->thread : ++allocator->log_threads) : NULL) == NULL && on)
+			made = false;
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) {
+		ring_free(made ? cache->log : cache->next_log);
+		if (made) set_ring(cache, cache->next_log, options->allocation_log_sampling_rate);
+		cache->next_log = NULL;
+	}
+	ring_free(made ? allocator->past_log : past);
+	if (!made) return hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for a log of %u allocations", options->allocation_log_buffer_size);
+	allocator->past_log = past;
+	allocator->past_logged = 0;
+	allocator->oom = *options;
+	return HR_OK;
+}
+
+hr_status hr_allocator_set_oom_options(hr_allocator handle, const hr_oom_options *options)
+{
+	hr_status status;
+	hr__allocator *allocator = hr__allocator_of(handle, &status);
+	if (!allocator) return status;
+	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_set_oom_options: options is NULL");
+	status = hr__oom_options_check(options);
+	if (status) return status;
+	if (options->report_allocations_on_oom) {
+		hr__ticks_rate();
+		status = copies_ensure(options->allocation_log_buffer_size);
+		if (status) return status;
+	}
+	hr__caches_stop(allocator);
+	hr__shards_lock(allocator);
+	status = replace_rings(allocator, options);
+	hr__shards_unlock(allocator);
+	hr__caches_start(allocator);
+	return status;
+}
+
+hr_status hr_allocator_get_oom_options(hr_allocator handle, hr_oom_options *options)
+{
+	hr_status status;
+	hr__allocator *allocator = hr__allocator_of(handle, &status);
+	if (!allocator) return status;
+	if (!options || options->struct_size != sizeof *options)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_get_oom_options: set options.struct_size to sizeof(hr_oom_options)");
+	hr__lock_take(&allocator->caches_lock);
+	*options = allocator->oom;
+	hr__lock_release(&allocator->caches_lock);
+	return HR_OK;
+}
+
+void hr_oom_options_init(hr_oom_options *options)
+{
+	if (!options) return;
+	const char *wanted = hr__os()->environment("HEADROOM_OOM_REPORT");
+	*options = (hr_oom_options){ .struct_size = sizeof *options,
+		                         .report_allocations_on_oom = wanted && *wanted,
+		                         .allocation_log_buffer_size = 100,
+		                         .allocation_log_sampling_rate = 1.0 };
+}
+
+uint32_t hr__log_thread(const hr__allocator *allocator)
+{
+	const hr__cache *cache = hr__thread_self ? hr__thread_self->caches[allocator->slot] : NULL;
+	return cache && hr__load_relaxed(&cache->id) == allocator->id && cache->log ? cache->log->thread : 0;
+}

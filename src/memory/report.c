@@ -1,0 +1,424 @@
+/* report.c - reports on requests that failed: made, kept, read, written out.
+ *
+ * A report is made in the thread whose request failed, with no lock held but those that report.c takes:
+ *
+ *     hr__report_lock      one report is made at a time (and one look at holders or a verdict)
+ *     the slot's lock      the report does not change while it is written, read or rendered
+ *
+ * Report number n is in slot n % 16, so it is overwritten by the 16th after it; its id is its number. Who reads one takes the slot's
+ * lock and sees by the id whether it is still there. A thread that makes a report waits for one who is still reading the one from 16
+ * reports ago, and for nobody else.
+ *
+ *     hr_alloc fails  ->  hr__report_make:  fill a slot  ->  HEADROOM_OOM_REPORT: write it out  ->  the callback
+ *
+ * While it is written out only its slot is locked; the callback is called without a lock. Requests that fail inside the callback, or
+ * inside what the making itself calls, make no report.
+ * A report that cannot be written out changes nothing but the message of the error that it is about. */
+#include "memory/report.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/status.h"
+#include "base/text.h"
+#include "memory/oom.h"
+
+#define SLOTS 16u
+#define MESSAGE_BYTES 512u
+#define PATH_BYTES 4096u
+#define MOST_SUFFIXES 9999u
+
+/* Report i is guarded by lock i. An id of 0 = nothing is there. */
+static hr__report slots[SLOTS];
+static hr__lock slot_locks[SLOTS] = { [0 ... SLOTS - 1] = HR__LOCK_INIT(HR__RANK_REPORT_SLOT) };
+
+static hr__atomic_u64 sequence; /* reports made so far; written under hr__report_lock */
+
+/* One report at a time is written out, so that lines on the standard error do not mix. Taken with the slot's lock held. */
+static hr__lock output_lock = HR__LOCK_INIT(HR__RANK_REPORT_OUTPUT);
+
+/* HEADROOM_OOM_REPORT as it was when somebody first asked. */
+static struct {
+	hr__lock lock;
+	hr__atomic_u8 read; /* 1 = [value] does not change any more */
+	char value[PATH_BYTES];
+} environment = { .lock = HR__LOCK_INIT(HR__RANK_NAMES) };
+
+static _Thread_local struct {
+	uint64_t last; /* id of the thread's latest report; 0 = none */
+	bool busy;     /* it is making one */
+} self __attribute__((tls_model("initial-exec")));
+
+/* ---- slots ---- */
+
+const hr__report *hr__report_open(uint64_t id)
+{
+	uint32_t slot = (uint32_t)(id % SLOTS);
+	if (id && id <= hr__load_acquire(&sequence)) {
+		hr__lock_take(&slot_locks[slot]);
+		if (slots[slot].id == id) return &slots[slot];
+		hr__lock_release(&slot_locks[slot]);
+	}
+	if (!id) hr__fail(HR_CLOSED, "the report handle is zero: it was never set");
+	else
+		hr__fail(HR_CLOSED, "report %llu is no longer there: the last %u are kept, until hr_shutdown", (unsigned long long)id,
+		         SLOTS);
+	return NULL;
+}
+
+void hr__report_close(const hr__report *report)
+{
+	hr__lock_release(&slot_locks[report - slots]);
+}
+
+void hr__reports_drop(void)
+{
+	for (uint32_t i = 0; i < SLOTS; i++) {
+		hr__lock_take(&slot_locks[i]);
+		slots[i].id = 0;
+		hr__lock_release(&slot_locks[i]);
+	}
+}
+
+void hr__reports_forget(void)
+{
+	if (hr__lock_is_held(&hr__report_lock)) hr__holders_forget(); /* by a thread that the child does not have */
+	hr__lock_init(&hr__report_lock, HR__RANK_REPORT);
+	hr__lock_init(&output_lock, HR__RANK_REPORT_OUTPUT);
+	hr__lock_init(&environment.lock, HR__RANK_NAMES);
+	for (uint32_t i = 0; i < SLOTS; i++) {
+		hr__lock_init(&slot_locks[i], HR__RANK_REPORT_SLOT);
+		slots[i].id = 0;
+	}
+	self.last = 0;
+	self.busy = false;
+}
+
+/* ---- filling one ---- */
+
+static void fill_request(const hr__allocator *allocator, const hr_request *request, hr__report *report)
+{
+	report->bytes = request->bytes;
+	report->size = hr__verdict_size(allocator, request);
+	report->alignment = request->alignment;
+	report->stream = request->stream;
+	report->op = request->op;
+	report->scope = request->scope;
+	report->tag = request->tag;
+	report->shape = request->shape;
+	report->dtype = request->dtype;
+}
+
+static void fill_allocator(const hr__allocator *allocator, hr__report *report)
+{
+	hr_device_info info = { .struct_size = sizeof info };
+	snprintf(report->allocator, sizeof report->allocator, "%s", allocator->name);
+	snprintf(report->kind, sizeof report->kind, "%s", allocator->kind_name);
+	snprintf(report->device, sizeof report->device, "%s", hr__device_name(allocator->device));
+	report->stitch = allocator->stitch;
+	report->thread_cache = allocator->thread_cache;
+	report->allow_growth = allocator->allow_growth;
+	report->limit = allocator->limit;
+	report->device_limit = hr__device_limit(allocator->device);
+	report->device_reserved = hr__pool_reserved(allocator->device);
+	report->page_bytes = allocator->page;
+	if (hr_device_get_info(hr__device_handle(allocator->device), &info) != HR_OK) return; /* the rest stays unknown: 0 */
+	snprintf(report->backend, sizeof report->backend, "%s", info.backend);
+	snprintf(report->card, sizeof report->card, "%s", info.description);
+	report->total_bytes = info.total_bytes;
+	report->free_bytes = info.free_bytes;
+	report->other_bytes = info.other_bytes;
+}
+
+static void fill_log(hr__allocator *allocator, uint32_t slot, hr__report *report)
+{
+	uint32_t capacity = 0;
+	hr__log_entry *entries = hr__log_slot(slot, &capacity);
+	report->log = entries;
+	report->log_count = entries ? hr__log_collect(allocator, entries, capacity, &report->log_total) : 0;
+}
+
+/* With hr__report_lock and the slot's lock held. */
+static void fill(hr__allocator *allocator, const hr_request *request, const hr_custom_stats *custom, const hr_oom_options *options,
+                 hr__report *report)
+{
+	hr__walk walk;
+	report->sequence = hr__load_relaxed(&sequence) + 1;
+	report->time_ns = hr__os()->wall_clock_ns();
+	report->process = (uint32_t)hr__os()->process_id();
+	report->thread = hr__log_thread(allocator);
+	report->options = *options;
+	fill_request(allocator, request, report);
+	fill_allocator(allocator, report);
+	fill_log(allocator, (uint32_t)(report->sequence % SLOTS), report); /* first: it is what changes fastest */
+	hr__walk_begin(&walk, allocator, false);
+	hr__verdict_make(&walk, request, custom, &report->verdict);
+	hr__holders_report(&walk, report);
+	hr__map_report(&walk, options->allocation_log_address == HR_LOG_REAL_ADDRESS, report);
+	report->longest_hold = walk.longest;
+	report->chunks_visited = walk.visited;
+}
+
+/* ---- to memory ---- */
+
+struct memory {
+	char *out;
+	size_t capacity, length;
+};
+
+static bool to_memory(void *context, const char *bytes, size_t length)
+{
+	struct memory *memory = context;
+	if (memory->length + 1 < memory->capacity) {
+		size_t room = memory->capacity - 1 - memory->length;
+		memcpy(memory->out + memory->length, bytes, length < room ? length : room);
+	}
+	memory->length += length;
+	return true;
+}
+
+typedef bool (*writer)(const hr__report *report, hr__report_sink sink, void *context);
+
+static size_t write_to_memory(hr_oom_report handle, writer write, char *out, size_t capacity)
+{
+	struct memory memory = { out, out ? capacity : 0, 0 };
+	const hr__report *report = hr__report_open(handle.id);
+	if (report) {
+		write(report, to_memory, &memory);
+		hr__report_close(report);
+	}
+	if (memory.capacity) out[memory.length < memory.capacity ? memory.length : memory.capacity - 1] = 0;
+	return memory.length;
+}
+
+size_t hr_oom_text(hr_oom_report report, char *out, size_t capacity)
+{
+	return write_to_memory(report, hr__report_text, out, capacity);
+}
+
+size_t hr_oom_json(hr_oom_report report, char *out, size_t capacity)
+{
+	return write_to_memory(report, hr__report_json, out, capacity);
+}
+
+size_t hr_oom_allocation_log(hr_oom_report report, char *out, size_t capacity)
+{
+	return write_to_memory(report, hr__report_log_json, out, capacity);
+}
+
+/* ---- to files ---- */
+
+/* Collects what comes in crumbs. */
+struct stream {
+	int fd;          /* -1 = the standard error */
+	uint64_t offset; /* of what is written */
+	int error;       /* the first */
+	size_t used;
+	char buffer[4096];
+};
+
+static bool flush(struct stream *stream)
+{
+	if (stream->error || !stream->used) return !stream->error;
+	stream->error = stream->fd < 0 ? hr__os()->stderr_write(stream->buffer, stream->used)
+	                               : hr__os()->file_write(stream->fd, stream->buffer, stream->used, stream->offset);
+	stream->offset += stream->used;
+	stream->used = 0;
+	return !stream->error;
+}
+
+static bool to_stream(void *context, const char *bytes, size_t length)
+{
+	struct stream *stream = context;
+	while (length > 0) {
+		if (stream->used == sizeof stream->buffer && !flush(stream)) return false;
+		size_t room = sizeof stream->buffer - stream->used, now = length < room ? length : room;
+		memcpy(stream->buffer + stream->used, bytes, now);
+		stream->used += now;
+		bytes += now;
+		length -= now;
+	}
+	return true;
+}
+
+/* 0 or an errno value. */
+static int write_stream(const hr__report *report, writer write, int fd)
+{
+	struct stream stream = { .fd = fd };
+	if (write(report, to_stream, &stream)) flush(&stream);
+	return stream.error;
+}
+
+/* A file that could not be finished does not stay. */
+static int write_file(const hr__report *report, const char *path, int fd)
+{
+	int error = write_stream(report, hr__report_json, fd);
+	hr__os()->file_close(fd);
+	if (error) hr__os()->file_remove(path);
+	return error;
+}
+
+hr_status hr_oom_save(hr_oom_report handle, const char *path)
+{
+	int fd;
+	if (!path || !path[0]) return hr__fail(HR_INVALID_ARGUMENT, "hr_oom_save: the path is empty");
+	const hr__report *report = hr__report_open(handle.id);
+	if (!report) return HR_CLOSED;
+	int error = hr__os()->file_create(path, &fd);
+	if (!error) error = write_file(report, path, fd);
+	hr__report_close(report);
+	if (!error) return HR_OK;
+	return hr__fail(HR_IO, "the report could not be written to %.300s: %s", path, hr__os_error(error));
+}
+
+/* ---- HEADROOM_OOM_REPORT ---- */
+
+static const char *wanted(void)
+{
+	if (!hr__load_acquire(&environment.read)) {
+		hr__lock_take(&environment.lock);
+		if (!hr__load_relaxed(&environment.read)) {
+			const char *value = hr__os()->environment("HEADROOM_OOM_REPORT");
+			if (value && strlen(value) < sizeof environment.value) strcpy(environment.value, value);
+			hr__store_release(&environment.read, 1);
+		}
+		hr__lock_release(&environment.lock);
+	}
+	return environment.value;
+}
+
+bool hr__reports_wanted(void)
+{
+	return wanted()[0] != 0;
+}
+
+/* "%p" becomes the number of the process, "%%" a percent sign. False when it gets too long. */
+static bool expand(const char *pattern, char *out, size_t capacity)
+{
+	size_t used = 0;
+	for (; *pattern; pattern++) {
+		char number[16] = { *pattern };
+		if (pattern[0] == '%' && pattern[1] == 'p') snprintf(number, sizeof number, "%d", hr__os()->process_id());
+		if (pattern[0] == '%' && (pattern[1] == 'p' || pattern[1] == '%')) pattern++;
+		size_t length = strlen(number);
+		if (used + length >= capacity) return false;
+		memcpy(out + used, number, length);
+		used += length;
+	}
+	out[used] = 0;
+	return true;
+}
+
+/* Creates the file, or the first of FILE.1, FILE.2, ... that is not there; [path] has room for that, and becomes its name. */
+static int create_new(char *path, int *fd)
+{
+	size_t length = strlen(path);
+	int error = hr__os()->file_create(path, fd);
+	for (unsigned i = 1; error == EEXIST && i <= MOST_SUFFIXES; i++) {
+		snprintf(path + length, 8, ".%u", i);
+		error = hr__os()->file_create(path, fd);
+	}
+	if (error == EEXIST) path[length] = 0;
+	return error;
+}
+
+/* 0 or an errno value; [path] becomes what it was written to. */
+static int write_as_wanted(const hr__report *report, char *path, size_t capacity)
+{
+	int fd;
+	if (!strcmp(wanted(), "stderr")) {
+		snprintf(path, capacity, "the standard error");
+		return write_stream(report, hr__report_text, -1);
+	}
+	if (!expand(wanted(), path, capacity - 8)) {
+		snprintf(path, capacity, "%.60s...", wanted());
+		return ENAMETOOLONG;
+	}
+	int error = create_new(path, &fd);
+	return error ? error : write_file(report, path, fd);
+}
+
+/* Adds to [message], of MESSAGE_BYTES, what went wrong. */
+static void write_out(const hr__report *report, char *message)
+{
+	char path[PATH_BYTES + 8], note[MESSAGE_BYTES / 2];
+	if (!hr__reports_wanted()) return;
+	hr__lock_take(&output_lock);
+	int error = write_as_wanted(report, path, sizeof path);
+	hr__lock_release(&output_lock);
+	if (!error) return;
+	int length = snprintf(note, sizeof note, " (the report could not be written to %.120s: %s)", path, hr__os_error(error));
+	size_t used = strlen(message), most = MESSAGE_BYTES - 1 - (size_t)length; /* a message that is too long makes room for it */
+	snprintf(message + (used < most ? used : hr__utf8_trim(message, most)), (size_t)length + 1, "%s", note);
+}
+
+/* ---- from start to end ---- */
+
+/* Makes the report and returns its id. [message], of MESSAGE_BYTES, gets what went wrong with writing it out. */
+static uint64_t make(hr__allocator *allocator, const hr_request *request, const hr_oom_options *options, char *message)
+{
+	hr_custom_stats custom;
+	hr_stats stats;
+	hr_stats_init(&stats);
+	/* A custom allocator's functions are the user's: they are asked before any lock is taken. */
+	bool asked = hr__verdict_ask_custom(allocator, &custom);
+	hr_allocator_get_stats((hr_allocator){ allocator->id }, &stats);
+
+	hr__lock_take(&hr__report_lock);
+	uint64_t id = hr__load_relaxed(&sequence) + 1;
+	uint32_t slot = (uint32_t)(id % SLOTS);
+	hr__report *report = &slots[slot];
+	hr__lock_take(&slot_locks[slot]);
+	memset(report, 0, sizeof *report);
+	report->stats = stats;
+	fill(allocator, request, asked ? &custom : NULL, options, report);
+	report->id = id;
+	hr__store_release(&sequence, id);
+	hr__lock_release(&hr__report_lock);
+	write_out(report, message); /* before anybody can overwrite it */
+	hr__lock_release(&slot_locks[slot]);
+	return id;
+}
+
+void hr__report_make(hr__allocator *allocator, const hr_request *request)
+{
+	char message[MESSAGE_BYTES];
+	hr_oom_options options = { .struct_size = sizeof options };
+	if (self.busy) return;
+	self.busy = true;
+	snprintf(message, sizeof message, "%s", hr_last_message());
+	if (hr_allocator_get_oom_options((hr_allocator){ allocator->id }, &options) == HR_OK) {
+		uint64_t id = self.last = make(allocator, request, &options, message);
+		if (options.callback) options.callback(options.user, (hr_oom_report){ id });
+	}
+	hr__fail(HR_OUT_OF_MEMORY, "%s", message);
+	self.busy = false;
+}
+
+hr_status hr_oom_last(hr_oom_report *out)
+{
+	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_oom_last: out is NULL");
+	uint32_t slot = (uint32_t)(self.last % SLOTS);
+	hr__lock_take(&slot_locks[slot]);
+	bool there = self.last && slots[slot].id == self.last;
+	hr__lock_release(&slot_locks[slot]);
+	if (!there)
+		return hr__fail(HR_NOT_READY,
+		                "there is no report on a request of this thread: none failed for lack of memory where "
+		                "options.oom.report_allocations_on_oom was set, or %u later ones were made",
+		                SLOTS);
+	out->id = self.last;
+	return HR_OK;
+}
+
+hr_status hr_oom_get_verdict(hr_oom_report handle, hr_verdict *verdict)
+{
+	if (!verdict || verdict->struct_size != sizeof *verdict)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_oom_get_verdict: set verdict.struct_size to sizeof(hr_verdict)");
+	const hr__report *report = hr__report_open(handle.id);
+	if (!report) return HR_CLOSED;
+	*verdict = report->verdict;
+	hr__report_close(report);
+	return HR_OK;
+}

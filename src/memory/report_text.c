@@ -1,0 +1,710 @@
+/* report_text.c - a report as text, for a log file or a terminal of 100 columns.
+ *
+ * In the order in which somebody asks: what happened and what to do; what is full; the numbers; who holds memory; what it looks like;
+ * what happened just before. A part that would say nothing is left out.
+ *
+ * Nothing is allocated: lines are put together in buffers on the stack and go to the sink through a small one. Names are the
+ * program's: every byte that is no printable character comes out as \xNN, and so does what hides or turns text around, so that a name
+ * can neither move the cursor nor pretend to be another line. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/text.h"
+#include "memory/report_write.h"
+
+#define INDENT 2u
+#define HOLDERS_SHOWN 10u
+#define LARGEST_SHOWN 10u
+#define REGIONS_SHOWN 16u
+#define LOG_SHOWN 20u
+#define BAR_MOST 40u
+#define TENSOR_COLUMNS 24u
+#define TENSOR_BYTES 256u
+#define NAME_COLUMNS 120u                       /* the most that is ever shown of one name */
+#define SAFE_BYTES(columns) (4 * (columns) + 4) /* a column takes at most 4 bytes; three dots, a 0 */
+#define PARAGRAPH_BYTES 2048u
+#define NOT_SAID "(not said)"
+
+struct page {
+	const hr__report *report;
+	hr__report_sink sink;
+	void *context;
+	const char *const *styles;
+	unsigned width;
+	bool failed;
+	size_t used;
+	char buffer[512];
+};
+
+/* ---- output ---- */
+
+static void flush(struct page *page)
+{
+	if (page->used > 0 && !page->failed) page->failed = !page->sink(page->context, page->buffer, page->used);
+	page->used = 0;
+}
+
+static void put(struct page *page, const char *bytes, size_t length)
+{
+	while (length > 0) {
+		if (page->used == sizeof page->buffer) flush(page);
+		size_t room = sizeof page->buffer - page->used, taken = length < room ? length : room;
+		memcpy(page->buffer + page->used, bytes, taken);
+		page->used += taken;
+		bytes += taken;
+		length -= taken;
+	}
+}
+
+static void put_text(struct page *page, const char *text)
+{
+	put(page, text, strlen(text));
+}
+
+static void put_times(struct page *page, char c, unsigned times)
+{
+	for (unsigned i = 0; i < times; i++) put(page, &c, 1);
+}
+
+__attribute__((format(printf, 2, 3))) static void say(struct page *page, const char *format, ...)
+{
+	char text[PARAGRAPH_BYTES];
+	va_list arguments;
+	va_start(arguments, format);
+	vsnprintf(text, sizeof text, format, arguments);
+	va_end(arguments);
+	put_text(page, text);
+}
+
+static void style(struct page *page, hr__report_style wanted)
+{
+	if (page->styles) put_text(page, page->styles[wanted]);
+}
+
+static void heading(struct page *page, const char *title, const char *rest)
+{
+	put_text(page, "\n");
+	style(page, HR__REPORT_HEADING);
+	put_text(page, title);
+	style(page, HR__REPORT_PLAIN);
+	say(page, "%s\n", rest);
+}
+
+/* ---- text that is safe to show ---- */
+
+/* Bytes of the character at [text] when it can be shown as it is, else 0. */
+static size_t shown_as_is(const char *text, size_t length)
+{
+	const unsigned char *at = (const unsigned char *)text;
+	size_t bytes = hr__utf8_character(text, length);
+	if (at[0] < 0x20 || at[0] == 0x7F) return 0;
+	if (bytes == 2 && at[0] == 0xC2 && at[1] < 0xA0) return 0; /* U+0080 to U+009F move the cursor too */
+	if (bytes == 3 && at[0] == 0xE2 && at[1] == 0x80) {
+		/* U+200B to U+200F hide or turn, U+2028 to U+202E end lines or turn */
+		if ((at[2] >= 0x8B && at[2] <= 0x8F) || (at[2] >= 0xA8 && at[2] <= 0xAE)) return 0;
+	}
+	if (bytes == 3 && at[0] == 0xE2 && at[1] == 0x81 && at[2] >= 0xA0 && at[2] <= 0xAF) return 0; /* U+2060 to U+206F: the same */
+	if (bytes == 3 && at[0] == 0xEF && at[1] == 0xBB && at[2] == 0xBF) return 0;                  /* U+FEFF */
+	return bytes;
+}
+
+static unsigned columns_of(const char *text, size_t length)
+{
+	unsigned columns = 0;
+	for (size_t at = 0; at < length;) {
+		size_t bytes = shown_as_is(text + at, length - at);
+		columns += bytes ? 1 : 4;
+		at += bytes ? bytes : 1;
+	}
+	return columns;
+}
+
+/* Writes [text], up to a 0 in its [length] bytes, in at most [columns] columns: when it has more, dots stand for the middle, because
+ * names of ops and scopes are told apart by their ends. [out] has SAFE_BYTES(columns). Done again, it changes nothing. */
+static const char *safe(const char *text, size_t length, unsigned columns, char *out)
+{
+	size_t used = 0;
+	length = strnlen(text, length);
+	unsigned total = columns_of(text, length), head = total, tail = 0, column = 0;
+	if (total > columns) {
+		head = columns > 3 ? (columns - 3) / 3 : 0;
+		tail = columns > 3 ? columns - 3 - head : 0;
+	}
+	bool cut = false;
+	for (size_t at = 0; at < length;) {
+		size_t bytes = shown_as_is(text + at, length - at);
+		unsigned after = column + (bytes ? 1 : 4);
+		if (!cut && after > head && column < total - tail) {
+			memcpy(out + used, "...", columns < 3 ? columns : 3);
+			used += columns < 3 ? columns : 3;
+			cut = true;
+		}
+		if (after <= head || column >= total - tail) {
+			if (bytes) memcpy(out + used, text + at, bytes);
+			else snprintf(out + used, 5, "\\x%02X", (unsigned char)text[at]);
+			used += bytes ? bytes : 4;
+		}
+		column = after;
+		at += bytes ? bytes : 1;
+	}
+	out[used] = 0;
+	return out;
+}
+
+/* At most NAME_COLUMNS columns. */
+static const char *safe_name(hr_name name, unsigned columns, char *out)
+{
+	const char *text = hr_name_text(name);
+	return safe(text, strlen(text), columns < NAME_COLUMNS ? columns : NAME_COLUMNS, out);
+}
+
+/* Bytes up to a space at which a line may end: not the one between a number and its unit. */
+static size_t word_length(const char *text)
+{
+	static const char *const units[] = { " B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB" };
+	size_t length = strcspn(text, " ");
+	for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+		bool after_digit = length > 0 && text[length - 1] >= '0' && text[length - 1] <= '9';
+		if (after_digit && strncmp(text + length, units[i], strlen(units[i])) == 0)
+			return length + 1 + strcspn(text + length + 1, " ");
+	}
+	return length;
+}
+
+/* Puts [text], which is safe, in lines that end before the page does; those after the first are indented. */
+static void wrap(struct page *page, unsigned first, unsigned indent, const char *text)
+{
+	unsigned column = first;
+	bool fresh = true; /* nothing stands in this line yet */
+	while (*text) {
+		size_t length = word_length(text);
+		unsigned word = columns_of(text, length);
+		if (!fresh && column + 1 + word > page->width) {
+			put_text(page, "\n");
+			put_times(page, ' ', indent);
+			column = indent;
+		} else if (!fresh) {
+			put_text(page, " ");
+			column++;
+		}
+		put(page, text, length);
+		column += word;
+		fresh = false;
+		text += length;
+		while (*text == ' ') text++;
+	}
+	put_text(page, "\n");
+}
+
+/* ---- numbers as people read them ---- */
+
+#define SIZE_BYTES 16
+#define COUNT_BYTES 32
+#define SHARE_BYTES 16
+
+static uint64_t amount(int64_t value)
+{
+	return value > 0 ? (uint64_t)value : 0;
+}
+
+/* Sums of numbers that a file may have made up. */
+static uint64_t sum(uint64_t a, uint64_t b)
+{
+	uint64_t result;
+	return hr__add(a, b, &result) ? result : UINT64_MAX;
+}
+
+static const char *size_text(uint64_t bytes, char out[SIZE_BYTES])
+{
+	return hr__format_size(bytes, out, SIZE_BYTES);
+}
+
+static const char *count_text(uint64_t value, char out[COUNT_BYTES])
+{
+	return hr__format_count(value, out, COUNT_BYTES);
+}
+
+/* "29.3%"; "-" of nothing. */
+static const char *share_text(uint64_t part, uint64_t whole, char out[SHARE_BYTES])
+{
+	unsigned __int128 tenths = whole ? ((unsigned __int128)part * 1000 + whole / 2) / whole : 0;
+	if (tenths > 9999) tenths = 9999;
+	if (whole == 0) snprintf(out, SHARE_BYTES, "-");
+	else snprintf(out, SHARE_BYTES, "%u.%u%%", (unsigned)tenths / 10, (unsigned)tenths % 10);
+	return out;
+}
+
+/* "3.2 ms". */
+static const char *time_text(uint64_t ns, char out[SHARE_BYTES])
+{
+	static const struct {
+		uint64_t unit;
+		const char *name;
+	} units[] = {
+		{ UINT64_C(3600000000000), "h" }, { UINT64_C(60000000000), "min" }, { 1000000000, "s" }, { 1000000, "ms" }, { 1000, "us" }
+	};
+	for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+		if (ns < units[i].unit) continue;
+		uint64_t tenths = ns / (units[i].unit / 10);
+		snprintf(out, SHARE_BYTES, "%u.%u %s", (unsigned)(tenths / 10), (unsigned)(tenths % 10), units[i].name);
+		return out;
+	}
+	snprintf(out, SHARE_BYTES, "%u ns", (unsigned)ns);
+	return out;
+}
+
+/* ---- what happened ---- */
+
+/* Appends to a paragraph; what does not fit is left out. */
+__attribute__((format(printf, 2, 3))) static void append(char paragraph[PARAGRAPH_BYTES], const char *format, ...)
+{
+	size_t used = strlen(paragraph);
+	va_list arguments;
+	va_start(arguments, format);
+	vsnprintf(paragraph + used, PARAGRAPH_BYTES - used, format, arguments);
+	va_end(arguments);
+}
+
+/* "float32 [64,1024]"; "" when neither is known. */
+static const char *tensor_text(hr_dtype dtype, hr_shape shape, char out[TENSOR_BYTES])
+{
+	char dims[200];
+	bool has_dtype = dtype != HR_DTYPE_NONE, has_shape = shape != HR_SHAPE_NONE;
+	hr_shape_format(shape, dims, sizeof dims);
+	snprintf(out, TENSOR_BYTES, "%s%s%s", has_dtype ? hr_dtype_text(dtype) : "", has_dtype && has_shape ? " " : "",
+	         has_shape ? dims : "");
+	return out;
+}
+
+static const char *verdict_text(const hr_verdict *verdict)
+{
+	static const char *const otherwise[] = {
+		"What would make it fit is not known.", "It would fit now.",
+		"It would fit after a trim.",           "It would fit with free pages mapped side by side.",
+		"It would fit if live blocks moved.",   "More memory has to be free.",
+		"It exceeds the limit by itself.",
+	};
+	if (verdict->text[0]) return verdict->text;
+	return otherwise[(unsigned)verdict->kind <= HR_NEVER_FITS ? verdict->kind : 0];
+}
+
+static void write_headline(struct page *page)
+{
+	const hr__report *report = page->report;
+	char paragraph[PARAGRAPH_BYTES] = "", text[SAFE_BYTES(200u)], size[SIZE_BYTES], tensor[TENSOR_BYTES];
+	style(page, HR__REPORT_ERROR);
+	put_text(page, "Out of memory:");
+	style(page, HR__REPORT_STRONG);
+	put_text(page, " ");
+	if (report->op) append(paragraph, "op \"%s\"", safe_name(report->op, 64, text));
+	else append(paragraph, "a request");
+	if (report->scope) append(paragraph, " in scope \"%s\"", safe_name(report->scope, 64, text));
+	if (report->tag) append(paragraph, ", tag \"%s\",", safe_name(report->tag, 40, text));
+	append(paragraph, " asked for %s", size_text(report->bytes, size));
+	if (*tensor_text(report->dtype, report->shape, tensor)) append(paragraph, " (%s)", tensor);
+	append(paragraph, " on %s", safe(report->device, sizeof report->device, 32, text));
+	append(paragraph, ", allocator %s.", safe(report->allocator, sizeof report->allocator, 32, text));
+	append(paragraph, " %s", safe(verdict_text(&report->verdict), sizeof report->verdict.text, 200, text));
+	wrap(page, 15, 0, paragraph);
+	style(page, HR__REPORT_PLAIN);
+}
+
+static void write_advice(struct page *page)
+{
+	const hr_verdict *verdict = &page->report->verdict;
+	char text[SAFE_BYTES(300u)];
+	put_text(page, "What to do: ");
+	if (verdict->advice[0]) wrap(page, 12, 12, safe(verdict->advice, sizeof verdict->advice, 300, text));
+	else wrap(page, 12, 12, "nothing helps but asking for less, or freeing; who holds what is told below.");
+}
+
+static void write_tier(struct page *page)
+{
+	const hr__report *report = page->report;
+	char paragraph[PARAGRAPH_BYTES] = "", text[SAFE_BYTES(96u)], size[SIZE_BYTES], used[SIZE_BYTES], more[SIZE_BYTES];
+	switch (report->verdict.tier) {
+	case HR_TIER_ALLOCATOR:
+		append(paragraph, "the allocator's limit, %s (limit_bytes of hr_allocator_options), of which %s are reserved.",
+		       size_text(report->limit, size), size_text(amount(report->stats.bytes_reserved), used));
+		break;
+	case HR_TIER_DEVICE:
+		append(paragraph, "the limit of the logical device %s, %s (hr_set_logical_devices), of which %s are reserved.",
+		       safe(report->device, sizeof report->device, 32, text), size_text(report->device_limit, size),
+		       size_text(report->device_reserved, used));
+		break;
+	case HR_TIER_PHYSICAL:
+		append(paragraph, "the device itself, %s (%s): %s of it are free, and %s are not ours.",
+		       size_text(report->total_bytes, size),
+		       safe(report->card[0] ? report->card : report->device, report->card[0] ? sizeof report->card : sizeof report->device,
+		            96, text),
+		       size_text(report->free_bytes, used), size_text(report->other_bytes, more));
+		break;
+	case HR_TIER_NONE: append(paragraph, "nothing: memory is there, but not in one piece."); break;
+	}
+	if (report->verdict.kind == 0) return; /* nobody judged it */
+	/* A request above the limit fails when nothing is full at all. */
+	put_text(page, report->verdict.kind == HR_NEVER_FITS ? "The limit is: " : "What is full: ");
+	wrap(page, 14, 14, paragraph);
+}
+
+static void write_when(struct page *page)
+{
+	const hr__report *report = page->report;
+	char time[HR__REPORT_TIME_BYTES], count[COUNT_BYTES];
+	style(page, HR__REPORT_DIM);
+	say(page, "%s, process %u", hr__report_time(report->time_ns, time), report->process);
+	if (report->thread) say(page, ", thread %u", report->thread);
+	say(page, ", report %s of this process", count_text(report->sequence, count));
+	style(page, HR__REPORT_PLAIN);
+	put_text(page, "\n");
+}
+
+/* ---- the numbers ---- */
+
+static void row(struct page *page, const char *label, const char *value, const char *remark)
+{
+	char shown[SAFE_BYTES(NAME_COLUMNS)];
+	unsigned columns = page->width > INDENT + 33 + 20 ? page->width - INDENT - 33 : 20;
+	say(page, "%*s%-18s %12s", INDENT, "", label, value);
+	if (*remark) say(page, "  %s", safe(remark, strlen(remark), columns < NAME_COLUMNS ? columns : NAME_COLUMNS, shown));
+	put_text(page, "\n");
+}
+
+static void write_allocator_numbers(struct page *page)
+{
+	const hr__report *report = page->report;
+	const hr_stats *stats = &report->stats;
+	char size[SIZE_BYTES], more[SIZE_BYTES], share[SHARE_BYTES], count[COUNT_BYTES], remark[160], name[SAFE_BYTES(32u)],
+		kind[SAFE_BYTES(32u)];
+	uint64_t in_use = amount(stats->bytes_in_use), idle = amount(stats->bytes_free);
+	snprintf(remark, sizeof remark, "of allocator %s, kind %s", safe(report->allocator, sizeof report->allocator, 32, name),
+	         safe(report->kind, sizeof report->kind, 32, kind));
+	row(page, "limit", report->limit ? size_text(report->limit, size) : "none", remark);
+	snprintf(remark, sizeof remark, "%s of the limit, in %s blocks that asked for %s", share_text(in_use, report->limit, share),
+	         count_text(amount(stats->num_live), count), size_text(amount(stats->bytes_requested), more));
+	row(page, "in use", size_text(in_use, size), remark);
+	row(page, "cached", size_text(amount(stats->bytes_cached), size), "freed blocks that threads keep");
+	snprintf(remark, sizeof remark, "in %s blocks", count_text(amount(stats->num_free_blocks), count));
+	row(page, "free", size_text(idle, size), remark);
+	row(page, "largest free block", size_text(amount(stats->largest_free_block), size), "");
+	uint64_t outside = idle > amount(stats->largest_free_block) ? idle - amount(stats->largest_free_block) : 0;
+	row(page, "fragmentation", share_text(outside, idle, share), "of what is free lies outside the largest free block");
+}
+
+static void write_device_numbers(struct page *page)
+{
+	const hr__report *report = page->report;
+	char size[SIZE_BYTES], more[SIZE_BYTES], remark[600], card[SAFE_BYTES(64u)], name[SAFE_BYTES(32u)];
+	uint64_t ours = amount(report->stats.bytes_reserved);
+	if (report->device_reserved > ours)
+		row(page, "other allocators", size_text(report->device_reserved - ours, size), "reserved on this device by this process");
+	safe(report->device, sizeof report->device, 32, name);
+	safe(report->card, sizeof report->card, 40, card);
+	snprintf(remark, sizeof remark, "%s%s%s, of which %s are free", name, *card ? ", " : "", card,
+	         size_text(report->free_bytes, more));
+	row(page, "device", size_text(report->total_bytes, size), remark);
+	row(page, "not ours", size_text(report->other_bytes, size), "taken on the device by other processes, or by its driver");
+}
+
+/* ---- who holds it ---- */
+
+static bool says_something(const hr__report_holders *holders)
+{
+	return holders->count > 1 || (holders->count == 1 && (holders->top[0].name != HR_NAME_NONE || holders->names > 1));
+}
+
+static void holder_row(struct page *page, uint64_t bytes, uint64_t blocks, const char *name)
+{
+	char size[SIZE_BYTES], share[SHARE_BYTES], count[COUNT_BYTES];
+	say(page, "%*s%10s %6s %9s %-6s  %s\n", INDENT, "", size_text(bytes, size),
+	    share_text(bytes, amount(page->report->stats.bytes_in_use), share), count_text(blocks, count),
+	    blocks == 1 ? "block" : "blocks", name);
+}
+
+static void write_holders(struct page *page, hr_holder_kind kind)
+{
+	static const char *const titles[] = { "Held by op", "Held by scope", "Held by tag" };
+	const hr__report_holders *holders = &page->report->holders[kind];
+	uint32_t count = holders->count < HR__REPORT_TOP ? holders->count : HR__REPORT_TOP;
+	uint64_t rest_bytes = amount(holders->rest_bytes), rest_blocks = amount(holders->rest_blocks);
+	unsigned columns = page->width > 60 ? page->width - 40 : 20;
+	char name[SAFE_BYTES(NAME_COLUMNS)], rest[64], digits[COUNT_BYTES];
+	if (!says_something(holders)) return;
+	heading(page, titles[kind], "");
+	for (uint32_t i = 0; i < count; i++) {
+		const hr_holder *holder = &holders->top[i];
+		if (i < HOLDERS_SHOWN) {
+			const char *text = holder->name ? safe_name(holder->name, columns, name) : NOT_SAID;
+			holder_row(page, amount(holder->bytes), holder->count, text);
+		} else {
+			rest_bytes = sum(rest_bytes, amount(holder->bytes));
+			rest_blocks = sum(rest_blocks, holder->count);
+		}
+	}
+	uint32_t shown = count < HOLDERS_SHOWN ? count : HOLDERS_SHOWN;
+	uint32_t others = holders->names > shown ? holders->names - shown : 0;
+	if (others == 0 && rest_bytes == 0) return;
+	snprintf(rest, sizeof rest, "in %s other%s", count_text(others, digits), others == 1 ? "" : "s");
+	holder_row(page, rest_bytes, rest_blocks, rest);
+}
+
+/* Appends "MatMul in encoder/layer_3 [activations]". */
+static void append_who(char paragraph[PARAGRAPH_BYTES], hr_name op, hr_name scope, hr_name tag)
+{
+	char name[SAFE_BYTES(NAME_COLUMNS)];
+	append(paragraph, "%s", op ? safe_name(op, NAME_COLUMNS, name) : NOT_SAID);
+	if (scope) append(paragraph, " in %s", safe_name(scope, NAME_COLUMNS, name));
+	if (tag) append(paragraph, " [%s]", safe_name(tag, NAME_COLUMNS, name));
+}
+
+/* The end of a line that has come to [column]: "float32 [64,1024]", and who. */
+static void end_with_tensor(struct page *page, unsigned column, hr_dtype dtype, hr_shape shape, const char *rest)
+{
+	char tensor[TENSOR_BYTES], shown[SAFE_BYTES(TENSOR_COLUMNS)], name[SAFE_BYTES(NAME_COLUMNS)];
+	tensor_text(dtype, shape, tensor);
+	column += TENSOR_COLUMNS + 2;
+	unsigned columns = page->width > column + 20 ? page->width - column : 20;
+	say(page, "%-*s  %s\n", (int)TENSOR_COLUMNS, safe(tensor, sizeof tensor, TENSOR_COLUMNS, shown),
+	    safe(rest, strlen(rest), columns < NAME_COLUMNS ? columns : NAME_COLUMNS, name));
+}
+
+static void write_largest(struct page *page)
+{
+	const hr__report *report = page->report;
+	uint32_t count = report->largest_count < LARGEST_SHOWN ? report->largest_count : LARGEST_SHOWN;
+	char size[SIZE_BYTES], share[SHARE_BYTES];
+	if (count == 0) return;
+	heading(page, "Largest blocks", "");
+	for (uint32_t i = 0; i < count; i++) {
+		const hr__report_block *block = &report->largest[i];
+		char rest[PARAGRAPH_BYTES] = "";
+		append_who(rest, block->op, block->scope, block->tag);
+		say(page, "%*s%10s %6s  ", INDENT, "", size_text(block->bytes, size),
+		    share_text(block->bytes, amount(report->stats.bytes_in_use), share));
+		end_with_tensor(page, INDENT + 19, block->dtype, block->shape, rest);
+	}
+}
+
+/* ---- what it looks like ---- */
+
+static void write_sizes(struct page *page)
+{
+	const hr__report *report = page->report;
+	uint64_t most = 0;
+	char from[SIZE_BYTES], to[SIZE_BYTES], size[SIZE_BYTES], count[COUNT_BYTES];
+	unsigned bar = page->width > 60 + BAR_MOST ? BAR_MOST : page->width > 70 ? page->width - 60 : 10;
+	for (uint32_t i = 0; i < HR__REPORT_SIZES; i++)
+		if (amount(report->size_bytes[i]) > most) most = amount(report->size_bytes[i]);
+	if (most == 0) return;
+	heading(page, "Sizes of live blocks", ", the bars showing their bytes");
+	for (uint32_t i = 0; i < HR__REPORT_SIZES; i++) {
+		uint64_t bytes = amount(report->size_bytes[i]), blocks = amount(report->size_blocks[i]);
+		if (bytes == 0 && blocks == 0) continue;
+		unsigned length = (unsigned)(((unsigned __int128)bytes * bar + most - 1) / most);
+		say(page, "%*s%10s to %10s %9s %-6s %10s  ", INDENT, "", size_text(UINT64_C(1) << i, from), size_text(UINT64_C(2) << i, to),
+		    count_text(blocks, count), blocks == 1 ? "block" : "blocks", size_text(bytes, size));
+		style(page, HR__REPORT_IN_USE);
+		put_times(page, '#', length);
+		style(page, HR__REPORT_PLAIN);
+		put_text(page, "\n");
+	}
+}
+
+/* By hr__run_kind; 0 is nothing at all. */
+static const char map_cells[] = { ' ', '.', '#', 'c', ' ', '+' };
+static const hr__report_style map_styles[] = { HR__REPORT_PLAIN,  HR__REPORT_FREE,  HR__REPORT_IN_USE,
+	                                           HR__REPORT_CACHED, HR__REPORT_PLAIN, HR__REPORT_MIXED };
+
+#define KINDS (HR__RUN_MIXED + 1)
+
+/* Where in the runs of a region the map has come to. */
+struct walk {
+	const hr__run *run, *end;
+	uint64_t into; /* bytes of *run that are behind */
+};
+
+/* What most of the next [bytes] is; mixed when nothing is at least half of it. */
+static unsigned next_cell(struct walk *walk, uint64_t bytes)
+{
+	uint64_t of_kind[KINDS] = { 0 }, total = bytes;
+	while (bytes > 0 && walk->run < walk->end) {
+		uint64_t left = walk->run->bytes - walk->into, part = left < bytes ? left : bytes;
+		of_kind[walk->run->kind < KINDS ? walk->run->kind : HR__RUN_MIXED] += part;
+		bytes -= part;
+		walk->into += part;
+		if (walk->into < walk->run->bytes) break;
+		walk->run++;
+		walk->into = 0;
+	}
+	for (unsigned kind = 1; kind < KINDS; kind++)
+		if (of_kind[kind] > 0 && of_kind[kind] >= total - total / 2) return kind;
+	return HR__RUN_MIXED;
+}
+
+static void draw_map(struct page *page, const hr__report_region *region)
+{
+	const hr__report *report = page->report;
+	uint32_t first = region->first_run < HR__REPORT_RUNS ? region->first_run : HR__REPORT_RUNS;
+	uint32_t count = region->run_count < HR__REPORT_RUNS - first ? region->run_count : HR__REPORT_RUNS - first;
+	struct walk walk = { &report->runs[first], &report->runs[first] + count, 0 };
+	unsigned cells = page->width - 2 * INDENT;
+	hr__report_style now = HR__REPORT_PLAIN;
+	uint64_t total = 0, done = 0;
+	for (uint32_t i = 0; i < count; i++) total = sum(total, report->runs[first + i].bytes);
+	if (total == 0) return;
+	say(page, "%*s|", INDENT - 1, "");
+	for (unsigned i = 0; i < cells; i++) {
+		uint64_t until = (uint64_t)((unsigned __int128)total * (i + 1) / cells);
+		/* A region of fewer bytes than cells: some stand for less than a byte, and show the one that they are in. */
+		unsigned kind = until > done ? next_cell(&walk, until - done)
+		                             : next_cell(&(struct walk){ walk.run, walk.end, walk.into }, 1);
+		done = until;
+		if (map_styles[kind] != now) {
+			style(page, HR__REPORT_PLAIN);
+			style(page, map_styles[kind]);
+		}
+		now = map_styles[kind];
+		put(page, &map_cells[kind], 1);
+	}
+	style(page, HR__REPORT_PLAIN);
+	put_text(page, "|\n");
+}
+
+static void write_region(struct page *page, uint32_t index)
+{
+	const hr__report_region *region = &page->report->regions[index];
+	char paragraph[PARAGRAPH_BYTES] = "", size[SIZE_BYTES], share[SHARE_BYTES];
+	append(paragraph, "region %u, %s blocks: %s", index + 1, region->small_blocks ? "small" : "large",
+	       size_text(region->reserved, size));
+	append(paragraph, ", %s in use", share_text(region->in_use, region->reserved, share));
+	if (region->cached) append(paragraph, ", %s cached", size_text(region->cached, size));
+	if (region->free) {
+		append(paragraph, ", %s free", size_text(region->free, size));
+		append(paragraph, ", largest %s", size_text(region->largest_free, size));
+	}
+	if (region->address) append(paragraph, ", at 0x%llx", (unsigned long long)region->address);
+	put_times(page, ' ', INDENT);
+	wrap(page, INDENT, INDENT, paragraph);
+	draw_map(page, region);
+}
+
+/* The region with most memory behind it that comes after [before], largest first; the count when there is none. */
+static uint32_t next_largest(const hr__report *report, uint32_t count, uint32_t before)
+{
+	uint32_t best = count;
+	for (uint32_t i = 0; i < count; i++) {
+		uint64_t reserved = report->regions[i].reserved;
+		if (reserved == 0) continue;
+		if (before < count) {
+			uint64_t limit = report->regions[before].reserved;
+			if (reserved > limit || (reserved == limit && i <= before)) continue;
+		}
+		if (best == count || reserved > report->regions[best].reserved) best = i;
+	}
+	return best;
+}
+
+static void write_regions(struct page *page)
+{
+	const hr__report *report = page->report;
+	uint32_t count = report->region_count < HR__REPORT_REGIONS ? report->region_count : HR__REPORT_REGIONS, shown = 0;
+	uint32_t at = next_largest(report, count, count), mapped = 0;
+	if (at == count) return;
+	heading(page, "Regions", ", largest first: # in use, c cached, . free, + mixed, a space where no memory is mapped");
+	for (; at < count; at = next_largest(report, count, at), mapped++) {
+		if (shown >= REGIONS_SHOWN) continue;
+		write_region(page, at);
+		shown++;
+	}
+	uint64_t left = (uint64_t)(mapped - shown) + report->regions_left_out;
+	char digits[COUNT_BYTES];
+	if (left) say(page, "%*sand %s smaller or later ones\n", INDENT, "", count_text(left, digits));
+}
+
+/* ---- what happened just before ---- */
+
+static void log_row(struct page *page, const char *when, const char *action, const hr__log_entry *entry)
+{
+	char size[SIZE_BYTES], rest[PARAGRAPH_BYTES] = "";
+	append(rest, "t%-2u ", entry->thread);
+	append_who(rest, entry->op, entry->scope, HR_NAME_NONE); /* tags are in the JSON: there is no room for them here */
+	say(page, "%*s%15s  %-6s %10s  ", INDENT, "", when, action, size_text(entry->bytes, size));
+	end_with_tensor(page, INDENT + 36, (hr_dtype)entry->dtype, entry->shape, rest);
+}
+
+static void write_log_heading(struct page *page, uint32_t count, uint32_t shown)
+{
+	const hr__report *report = page->report;
+	double rate = report->options.allocation_log_sampling_rate;
+	char rest[200] = "", digits[COUNT_BYTES], all[COUNT_BYTES];
+	size_t used = 0;
+	if (count == 0) {
+		snprintf(rest, sizeof rest, ": none were logged");
+	} else {
+		used = (size_t)snprintf(rest, sizeof rest, ": the last %u of %s logged, oldest first", shown,
+		                        count_text(report->log_total > count ? report->log_total : count, all));
+		if (shown < count)
+			used += (size_t)snprintf(rest + used, sizeof rest - used, " (the JSON has %s)", count_text(count, digits));
+		if (rate >= 0 && rate < 1) snprintf(rest + used, sizeof rest - used, "; %.3g%% are sampled", rate * 100);
+	}
+	heading(page, "Operations before it", rest);
+}
+
+static void write_log(struct page *page)
+{
+	const hr__report *report = page->report;
+	uint32_t count = report->log ? report->log_count : 0, shown = count < LOG_SHOWN ? count : LOG_SHOWN;
+	char time[SHARE_BYTES], when[SHARE_BYTES + 8];
+	write_log_heading(page, count, shown);
+	for (uint32_t i = count - shown; i < count; i++) {
+		const hr__log_entry *entry = &report->log[i];
+		bool later = entry->time_ns > report->time_ns;
+		time_text(later ? entry->time_ns - report->time_ns : report->time_ns - entry->time_ns, time);
+		snprintf(when, sizeof when, "%s %s", time, later ? "after" : "before");
+		log_row(page, when, entry->action <= HR__LOG_FAILED ? hr__report_actions[entry->action] : "?", entry);
+	}
+	style(page, HR__REPORT_ERROR);
+	log_row(page, "now", "FAILED",
+	        &(hr__log_entry){ .bytes = report->bytes,
+	                          .op = report->op,
+	                          .scope = report->scope,
+	                          .tag = report->tag,
+	                          .shape = report->shape,
+	                          .dtype = (uint8_t)report->dtype,
+	                          .thread = report->thread });
+	style(page, HR__REPORT_PLAIN);
+}
+
+/* ---- all of it ---- */
+
+bool hr__report_draw(const hr__report *report, const hr__report_look *look, hr__report_sink sink, void *context)
+{
+	struct page page = { .report = report, .sink = sink, .context = context, .width = HR__REPORT_WIDTH };
+	if (look && look->width) page.width = look->width;
+	if (page.width < HR__REPORT_WIDTH_LEAST) page.width = HR__REPORT_WIDTH_LEAST;
+	if (page.width > HR__REPORT_WIDTH_MOST) page.width = HR__REPORT_WIDTH_MOST;
+	if (look) page.styles = look->styles;
+	write_headline(&page);
+	write_advice(&page);
+	write_tier(&page);
+	write_when(&page);
+	put_text(&page, "\n");
+	write_allocator_numbers(&page);
+	write_device_numbers(&page);
+	write_holders(&page, HR_BY_OP);
+	write_holders(&page, HR_BY_SCOPE);
+	write_holders(&page, HR_BY_TAG);
+	write_largest(&page);
+	write_sizes(&page);
+	write_regions(&page);
+	write_log(&page);
+	flush(&page);
+	return !page.failed;
+}
+
+bool hr__report_text(const hr__report *report, hr__report_sink sink, void *context)
+{
+	return hr__report_draw(report, NULL, sink, context);
+}

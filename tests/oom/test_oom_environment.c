@@ -1,0 +1,263 @@
+/* test_oom_environment.c - HEADROOM_OOM_REPORT: a program that nobody changed writes its reports, and never anything but them. */
+#include <errno.h>
+#include <sys/stat.h>
+
+#include "fault_os.h"
+#include "test.h"
+
+#define GIB (UINT64_C(1) << 30)
+
+static char folder[64];
+
+static void make_folder(void)
+{
+	snprintf(folder, sizeof folder, "/tmp/headroom-oom-XXXXXX");
+	CHECK(mkdtemp(folder) != NULL);
+}
+
+static void remove_folder(void)
+{
+	char command[128];
+	snprintf(command, sizeof command, "rm -rf '%s'", folder);
+	CHECK_EQ(system(command), 0);
+}
+
+static void set_variable(const char *format)
+{
+	char value[256];
+	snprintf(value, sizeof value, format, folder);
+	setenv("HEADROOM_OOM_REPORT", value, 1);
+}
+
+/* What an unchanged program does: default options. */
+static void fail(unsigned times)
+{
+	hr_allocator allocator;
+	void *block;
+	CHECK_STATUS(HR_OK, hr_allocator_default("SIM:0", &allocator));
+	for (unsigned i = 0; i < times; i++) CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, GIB << 14, &block));
+	CHECK_CONTAINS(hr_last_message(), "cannot give 16.0 TiB");
+}
+
+static char *read_file(const char *name)
+{
+	static char text[1 << 20];
+	char path[256];
+	snprintf(path, sizeof path, "%s/%s", folder, name);
+	FILE *file = fopen(path, "r");
+	if (!file) return NULL;
+	size_t length = fread(text, 1, sizeof text - 1, file);
+	text[length] = 0;
+	fclose(file);
+	return text;
+}
+
+static unsigned count_files(void)
+{
+	char command[128];
+	unsigned count = 0;
+	snprintf(command, sizeof command, "ls '%s' | wc -l", folder);
+	FILE *lines = popen(command, "r");
+	CHECK(lines && fscanf(lines, "%u", &count) == 1);
+	pclose(lines);
+	return count;
+}
+
+static void test_a_file_is_written_for_each_event(void)
+{
+	char path[128];
+	struct stat facts;
+	make_folder();
+	set_variable("%s/oom.json");
+	umask(0);
+	fail(3);
+	CHECK_EQ(count_files(), 3);
+	for (int i = 0; i < 3; i++) {
+		char name[32];
+		snprintf(name, sizeof name, i ? "oom.json.%d" : "oom.json", i);
+		CHECK(read_file(name) != NULL);
+		CHECK_EQ(read_file(name)[0], '{');
+		CHECK_CONTAINS(read_file(name), "17592186044416");
+	}
+	snprintf(path, sizeof path, "%s/oom.json", folder);
+	CHECK_EQ(stat(path, &facts), 0);
+	CHECK_EQ(facts.st_mode & 07777, 0600);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	remove_folder();
+}
+
+static void test_a_percent_p_is_the_number_of_the_process(void)
+{
+	char name[64];
+	make_folder();
+	set_variable("%s/oom-%%p-100%%%%-%%x.json");
+	fail(1);
+	snprintf(name, sizeof name, "oom-%d-100%%-%%x.json", (int)getpid());
+	CHECK(read_file(name) != NULL);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	remove_folder();
+}
+
+static void test_what_is_there_is_never_written_over(void)
+{
+	char path[128], elsewhere[128];
+	make_folder();
+	set_variable("%s/oom.json");
+	snprintf(path, sizeof path, "%s/oom.json", folder);
+	FILE *file = fopen(path, "w");
+	fputs("mine", file);
+	fclose(file);
+	/* Nor through a link. */
+	snprintf(path, sizeof path, "%s/oom.json.1", folder);
+	snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", folder);
+	CHECK_EQ(symlink(elsewhere, path), 0);
+	fail(1);
+	CHECK_STR(read_file("oom.json"), "mine");
+	CHECK(read_file("elsewhere") == NULL);
+	CHECK(read_file("oom.json.2") != NULL);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	remove_folder();
+}
+
+static void test_what_cannot_be_written_is_told_with_the_error(void)
+{
+	hr_oom_report report;
+	make_folder();
+	set_variable("%s/no/such/folder/oom.json");
+	fail(2);
+	CHECK_CONTAINS(hr_last_message(), "(the report could not be written to /tmp/headroom-oom-");
+	CHECK_CONTAINS(hr_last_message(), "/no/such/folder/oom.json: ENOENT");
+	CHECK_STATUS(HR_OK, hr_oom_last(&report)); /* it is there all the same */
+	CHECK_GT(hr_oom_text(report, NULL, 0), 0);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	remove_folder();
+}
+
+/* Every call of the system from some point on fails: the error that the program gets is the same, and no half file is left. */
+static void test_a_failing_disk_leaves_no_half_report(void)
+{
+	hr_allocator allocator;
+	void *block;
+	make_folder();
+	set_variable("%s/oom.json");
+	hr_fault_os_install();
+	fail(1);
+	CHECK_STATUS(HR_OK, hr_allocator_default("SIM:0", &allocator));
+	for (uint64_t nth = 1; nth < 40; nth++) {
+		unsigned before = count_files();
+		hr_fault_os_fail_nth(nth, false, ENOSPC);
+		CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, GIB << 14, &block));
+		CHECK_CONTAINS(hr_last_message(), "cannot give 16.0 TiB");
+		bool told = strstr(hr_last_message(), "could not be written") != NULL;
+		hr_fault_os_fail_nth(0, false, 0);
+		CHECK_EQ(count_files(), before + !told);
+	}
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	CHECK(hr_fault_os_is_clean());
+	remove_folder();
+}
+
+/* ---- the standard error ---- */
+
+static int with_stderr_to(const char *path)
+{
+	int kept = dup(STDERR_FILENO), fd = open(path, O_CREAT | O_WRONLY | O_TRUNC, 0600);
+	CHECK(fd >= 0);
+	dup2(fd, STDERR_FILENO);
+	close(fd);
+	return kept;
+}
+
+static void fail_on_its_thread(void *argument, unsigned index)
+{
+	(void)argument;
+	(void)index;
+	fail(3);
+}
+
+static void test_reports_on_the_standard_error_are_whole(void)
+{
+	char path[128];
+	make_folder();
+	setenv("HEADROOM_OOM_REPORT", "stderr", 1);
+	snprintf(path, sizeof path, "%s/stderr", folder);
+	int kept = with_stderr_to(path);
+	hr_test_threads(4, fail_on_its_thread, NULL);
+	dup2(kept, STDERR_FILENO);
+	/* Twelve of them, one behind the other: what one begins it ends before the next. */
+	char *text = read_file("stderr");
+	CHECK(text != NULL);
+	hr_oom_report report;
+	fail(1);
+	CHECK_STATUS(HR_OK, hr_oom_last(&report));
+	char *one = malloc(1 << 20), *line_end;
+	hr_oom_text(report, one, 1 << 20);
+	line_end = strchr(one, '\n');
+	CHECK(line_end != NULL);
+	*line_end = 0;
+	one[12] = 0; /* the same in every report */
+	unsigned found = 0;
+	for (char *at = text; (at = strstr(at, one)) != NULL; at++) found += at == text || at[-1] == '\n';
+	CHECK_GE(found, 12);
+	free(one);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	remove_folder();
+}
+
+static void test_a_closed_standard_error_kills_nobody(void)
+{
+	int ends[2];
+	CHECK_EQ(pipe(ends), 0);
+	setenv("HEADROOM_OOM_REPORT", "stderr", 1);
+	signal(SIGPIPE, SIG_DFL);
+	int kept = dup(STDERR_FILENO);
+	dup2(ends[1], STDERR_FILENO);
+	close(ends[0]);
+	close(ends[1]);
+	fail(2);
+	CHECK_CONTAINS(hr_last_message(), "(the report could not be written to the standard error: EPIPE");
+	close(STDERR_FILENO);
+	fail(1);
+	dup2(kept, STDERR_FILENO);
+	CHECK_CONTAINS(hr_last_message(), "EBADF");
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+/* ---- saving by hand ---- */
+
+static void test_a_report_can_be_saved_to_a_new_file(void)
+{
+	hr_allocator_options options;
+	hr_allocator allocator;
+	hr_device device;
+	hr_oom_report report;
+	void *block;
+	char path[128];
+	make_folder();
+	unsetenv("HEADROOM_OOM_REPORT");
+	hr_allocator_options_init(&options);
+	CHECK(!options.oom.report_allocations_on_oom);
+	options.oom.report_allocations_on_oom = true;
+	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
+	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, GIB << 14, &block));
+	CHECK_EQ(count_files(), 0);
+	CHECK_STATUS(HR_OK, hr_oom_last(&report));
+	snprintf(path, sizeof path, "%s/saved.json", folder);
+	CHECK_STATUS(HR_OK, hr_oom_save(report, path));
+	char *json = malloc(1 << 20);
+	hr_oom_json(report, json, 1 << 20);
+	CHECK_STR(read_file("saved.json"), json);
+	free(json);
+	CHECK_STATUS(HR_IO, hr_oom_save(report, path));
+	CHECK_CONTAINS(hr_last_message(), "EEXIST");
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_oom_save(report, ""));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_oom_save(report, NULL));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	remove_folder();
+}
+
+TEST_MAIN(T(test_a_file_is_written_for_each_event), T(test_a_percent_p_is_the_number_of_the_process),
+          T(test_what_is_there_is_never_written_over), T(test_what_cannot_be_written_is_told_with_the_error),
+          T(test_a_failing_disk_leaves_no_half_report), T(test_reports_on_the_standard_error_are_whole),
+          T(test_a_closed_standard_error_kills_nobody), T(test_a_report_can_be_saved_to_a_new_file))
