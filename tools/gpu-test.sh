@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The conformance suite on the GPU of this machine, and the same under compute-sanitizer where that is found. Where there is no GPU the
 # suite runs on the other devices, the emulated one among them, and says so. Needs gcc and CMake; installs nothing.
-#   tools/gpu-test.sh [build] [devices] [conformance] [memcheck] [beside]
+#   tools/gpu-test.sh [build] [devices] [conformance] [memcheck] [beside] [oom]
 #
 # HEADROOM_REQUIRE_GPU=1  no GPU is a failure
 # HR_TEST_SCALE           multiplies the counts of the tests (default 1)
@@ -88,8 +88,15 @@ stage_beside() {
 	return $rc
 }
 
+# What is said when the memory of a card runs out.
+stage_oom() {
+	build $build headroom_cli example_oom_report || return 1
+	HEADROOM_COMMAND=$PWD/$build/headroom tests/oom/test_example.sh || return 1
+	"$build/examples/oom_report" | head -n 20
+}
+
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(build devices conformance memcheck beside)
+[ ${#stages[@]} -gt 0 ] || stages=(build devices conformance memcheck beside oom)
 start=$SECONDS
 summary=() failed=0
 for stage in "${stages[@]}"; do

@@ -543,6 +543,31 @@ static bool free_exactly(const struct wish *wish, uint64_t bytes)
 	return bytes == 0;
 }
 
+/* The report on a request that fails says the same; with HR_REPORTS_TO in the environment it is kept there, for test_situations.py. */
+static void report(const struct wish *wish, const hr_verdict *expected)
+{
+	static unsigned written;
+	char path[4096];
+	const char *folder = getenv("HR_REPORTS_TO");
+	hr_oom_options options;
+	hr_oom_report made;
+	hr_verdict said = { .struct_size = sizeof said };
+	hr_oom_options_init(&options);
+	options.report_allocations_on_oom = true;
+	CHECK_STATUS(HR_OK, hr_allocator_set_oom_options(here.mine, &options));
+	CHECK(!take(here.mine, wish->size, wish->alignment));
+	CHECK_STATUS(HR_OK, hr_oom_last(&made));
+	CHECK_STATUS(HR_OK, hr_oom_get_verdict(made, &said));
+	CHECK_EQ((int)said.kind, (int)expected->kind);
+	CHECK_EQ(said.bytes, expected->bytes);
+	CHECK_EQ(said.pages, expected->pages);
+	CHECK_GT(hr_oom_text(made, NULL, 0), 200);
+	snprintf(path, sizeof path, "%s/%d-%u.json", folder ? folder : "", (int)getpid(), written++);
+	if (folder) CHECK_STATUS(HR_OK, hr_oom_save(made, path));
+	options.report_allocations_on_oom = false;
+	CHECK_STATUS(HR_OK, hr_allocator_set_oom_options(here.mine, &options));
+}
+
 static void act(const struct wish *wish)
 {
 	hr_stats before, after;
@@ -563,6 +588,7 @@ static void act(const struct wish *wish)
 	CHECK_EQ((int)later.kind, (int)verdict.kind);
 	CHECK_EQ(later.bytes, verdict.bytes);
 	CHECK_EQ(later.pages, verdict.pages);
+	report(wish, &verdict);
 	if (verdict.kind == HR_FITS_AFTER_STITCH) {
 		CHECK_CONTAINS(verdict.advice, "options.stitch");
 		CHECK_STATUS(HR_OK, hr_allocator_trim(here.mine, NULL));
