@@ -92,7 +92,7 @@ stage_beside() {
 stage_oom() {
 	build $build headroom_cli example_oom_report || return 1
 	HEADROOM_COMMAND=$PWD/$build/headroom tests/oom/test_example.sh || return 1
-	"$build/examples/oom_report" | head -n 20
+	"$build/examples/oom_report" | sed -n 1,20p
 }
 
 stages=("$@")
