@@ -78,7 +78,7 @@ static bool grow_and_take(struct attempt *attempt, enum hr__source source)
 	remember(attempt, status);
 	if (!status && take(attempt, attempt->small, source)) return true;
 	/* The arena may have passed over a free chunk because the tail would have been better. It cannot grow: take that one. */
-	return take_as_is(attempt, attempt->small, HR__SOURCE_FREE_CHUNK);
+	return take_as_is(attempt, attempt->small, source == HR__SOURCE_TRIM ? source : HR__SOURCE_FREE_CHUNK);
 }
 
 /* ---- other shards. One lock at a time: the lock of [home] is released meanwhile, and held again afterwards. ---- */

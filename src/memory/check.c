@@ -1,6 +1,6 @@
 /* check.c - whether an allocator's books agree.
  *
- * Beyond the arenas' own invariants (1 to 10 in arena.c), with every shard's lock and meter_lock held and the caches stopped:
+ * Beyond the arenas' own invariants (1 to 11 in arena.c), with every shard's lock and meter_lock held and the caches stopped:
  *   20  every chunk in use or cached is in the lookup under its address, and the lookup holds nothing else
  *   21  every chunk in state CACHED is in exactly one cache, in the bin of its size, or on its way there or back; kept is the sum of
  *       the sizes of those in bins

@@ -13,6 +13,7 @@
 #include "base/lock.h"
 #include "base/status.h"
 #include "memory/allocator.h"
+#include "memory/oom.h"
 #include "os/os.h"
 
 /* With a sampling rate below 1, operations are logged in runs of this many at most, a third of the log: a run that begins at random is
@@ -460,9 +461,8 @@ hr_status hr_allocator_get_oom_options(hr_allocator handle, hr_oom_options *opti
 void hr_oom_options_init(hr_oom_options *options)
 {
 	if (!options) return;
-	const char *wanted = hr__os()->environment("HEADROOM_OOM_REPORT");
 	*options = (hr_oom_options){ .struct_size = sizeof *options,
-		                         .report_allocations_on_oom = wanted && *wanted,
+		                         .report_allocations_on_oom = hr__reports_wanted(),
 		                         .allocation_log_buffer_size = 100,
 		                         .allocation_log_sampling_rate = 1.0 };
 }

@@ -6,7 +6,9 @@
  * hr_allocator_visit shows into an array with one letter for each unit of memory, and trims, repacks and compares in that array.
  *
  * Then the request is made. What the verdict says hr_alloc does by itself it must do, and no more than that; with stitching off, the advice
- * is followed; a request that fails leaves the same verdict behind; and of what needs more, exactly that much is freed, and less. */
+ * is followed; a request that fails leaves the same verdict behind; and of what needs more, exactly that much is freed, and less.
+ *
+ * SHOW=1 in the environment prints every verdict. */
 #include "device/device.h"
 #include "fault_os.h"
 #include "headroom_backend.h"
@@ -16,7 +18,7 @@
 #define NONE UINT64_MAX
 #define HELPERS 2u
 #define BLOCKS 4096u
-#define REGIONS 64u
+#define REGIONS 256u
 #define OTHERS 2u
 
 /* ---- a card on which somebody else holds memory ---- */
