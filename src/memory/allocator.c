@@ -135,7 +135,7 @@ hr_status hr__shard_open(hr__shard *shard)
 	hr__allocator *allocator = shard->allocator;
 	hr_status status = hr__chunk_table_init(&shard->table);
 	if (status) return status;
-	status = hr__lookup_init(&shard->lookup);
+	status = hr__lookup_init(&shard->lookup, shard->table.chunks);
 	if (status) {
 		hr__chunk_table_destroy(&shard->table);
 		return status;

@@ -8,7 +8,7 @@
 static hr_status table_new(uint32_t slots, hr__lookup_table **out)
 {
 	void *block;
-	size_t bytes = sizeof(hr__lookup_table) + (size_t)slots * sizeof(hr__atomic_u64);
+	size_t bytes = sizeof(hr__lookup_table) + (size_t)slots * sizeof(hr__atomic_u32);
 	int error = hr__os()->alloc(bytes, &block);
 	if (error) return hr__os_fail(error, "cannot get %zu bytes of host memory for the table of addresses", bytes);
 	*out = block;
@@ -18,11 +18,12 @@ static hr_status table_new(uint32_t slots, hr__lookup_table **out)
 	return HR_OK;
 }
 
-hr_status hr__lookup_init(hr__lookup *lookup)
+hr_status hr__lookup_init(hr__lookup *lookup, const hr__chunk *chunks)
 {
 	hr__lookup_table *table;
 	hr_status status = table_new(FIRST_SLOTS, &table);
 	if (status) return status;
+	lookup->chunks = chunks;
 	hr__store_relaxed(&lookup->table, table);
 	hr__store_relaxed(&lookup->bytes, table->bytes);
 	lookup->count = 0;
@@ -46,9 +47,9 @@ hr_status hr__lookup_grow(hr__lookup *lookup, hr__lookup_table **retired)
 	hr_status status = table_new((old->mask + 1) * 2, &table);
 	if (status) return status;
 	for (uint32_t i = 0; i <= old->mask; i++) {
-		uint64_t slot = hr__load_relaxed(&old->slots[i]);
+		uint32_t slot = hr__load_relaxed(&old->slots[i]);
 		if (!slot) continue;
-		uint32_t at = (uint32_t)(slot >> 32) >> table->shift;
+		uint32_t at = hr__lookup_hash(hr__chunk_address(&lookup->chunks[hr__lookup_id(slot)])) >> table->shift;
 		while (hr__load_relaxed(&table->slots[at])) at = (at + 1) & table->mask;
 		hr__store_relaxed(&table->slots[at], slot);
 	}

@@ -1,6 +1,6 @@
 /* lookup.h - from an address to its chunk, without a lock.
  *
- * A hash table of 8-byte slots: 32 bits of the address's hash and the number of the chunk record, which has the address itself.
+ * A hash table of 4-byte slots: 8 bits of the address's hash and the number of the chunk record, which has the address itself.
  * Linear probing in a table at most half full; deletion moves later entries back, so there are no tombstones. (Buckets of a cache line
  * compared at once save mispredictions on long traces, but a block that is freed soon after it was allocated then waits for the store
  * of its own tag: 12 ns. Measured both ways; this won.) Only a thread that holds the allocator's lock writes.
@@ -14,19 +14,22 @@
 #include "arena/chunk.h"
 
 typedef struct hr__lookup_table {
-	uint32_t shift; /* 32 - log2(slots): a slot's home is its piece of the hash shifted by this */
+	uint32_t shift; /* 32 - log2(slots): the home of an address is its hash shifted by this */
 	uint32_t mask;  /* slots - 1 */
 	size_t bytes;   /* of this block, for freeing it */
-	hr__atomic_u64 slots[]; /* hash << 32 | chunk number; 0 = empty */
+	hr__atomic_u32 slots[]; /* the hash's low 8 bits << 24 | chunk number; 0 = empty */
 } hr__lookup_table;
 
 typedef struct hr__lookup {
 	_Atomic(hr__lookup_table *) table; /* written under the allocator's lock */
+	const hr__chunk *chunks;           /* immutable */
 	uint32_t count;                    /* under the lock */
 	hr__atomic_u64 bytes;              /* of the table: for those who may not look into it */
 } hr__lookup;
 
-hr_status hr__lookup_init(hr__lookup *lookup);
+_Static_assert(HR__CHUNKS_MAX <= 1u << 24, "a chunk number and 8 bits fit in a slot");
+
+hr_status hr__lookup_init(hr__lookup *lookup, const hr__chunk *chunks);
 void hr__lookup_destroy(hr__lookup *lookup);
 
 /* Makes room for more. *retired gets the table that was in use: free it with hr__lookup_free once no reader can be in it.
@@ -42,10 +45,25 @@ static inline bool hr__lookup_has_room(const hr__lookup *lookup)
 	return lookup->count <= hr__load_relaxed(&lookup->table)->mask / 2;
 }
 
-/* The upper half of a multiplicative hash: its top bits are the home slot, all of it is kept in the slot. */
+/* The upper half of a multiplicative hash: its top bits are the home slot, its low ones are kept in the slot. */
 static inline uint32_t hr__lookup_hash(uint64_t address)
 {
 	return (uint32_t)((address >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 32);
+}
+
+static inline uint32_t hr__lookup_slot(uint32_t hash, hr__chunk_id id)
+{
+	return hash << 24 | id;
+}
+
+static inline hr__chunk_id hr__lookup_id(uint32_t slot)
+{
+	return slot & 0xffffff;
+}
+
+static inline bool hr__lookup_fits(uint32_t slot, uint32_t hash)
+{
+	return ((slot ^ hash << 24) >> 24) == 0;
 }
 
 /* The chunk in use or cached whose address is [address]; 0 when it was not found (see above). *where gets its slot, for
@@ -56,11 +74,11 @@ static inline hr__chunk_id hr__lookup_find_at(const hr__lookup *lookup, const hr
 	uint32_t hash = hr__lookup_hash(address);
 	/* At most one round: while entries move, a reader might find no empty slot to stop at. */
 	for (uint32_t at = hash >> table->shift, tries = 0; tries <= table->mask; at = (at + 1) & table->mask, tries++) {
-		uint64_t slot = hr__load_acquire(&table->slots[at]);
+		uint32_t slot = hr__load_acquire(&table->slots[at]);
 		if (!slot) return 0;
-		if ((uint32_t)(slot >> 32) == hash && hr__chunk_address(&chunks[(uint32_t)slot]) == address) {
+		if (hr__lookup_fits(slot, hash) && hr__chunk_address(&chunks[hr__lookup_id(slot)]) == address) {
 			*where = at;
-			return (uint32_t)slot;
+			return hr__lookup_id(slot);
 		}
 	}
 	return 0;
@@ -78,7 +96,7 @@ static inline void hr__lookup_insert(hr__lookup *lookup, uint64_t address, hr__c
 	hr__lookup_table *table = hr__load_relaxed(&lookup->table);
 	uint32_t hash = hr__lookup_hash(address), at = hash >> table->shift;
 	while (hr__load_relaxed(&table->slots[at])) at = (at + 1) & table->mask;
-	hr__store_release(&table->slots[at], (uint64_t)hash << 32 | id);
+	hr__store_release(&table->slots[at], hr__lookup_slot(hash, id));
 	lookup->count++;
 }
 
@@ -90,9 +108,9 @@ static inline void hr__lookup_remove_at(hr__lookup *lookup, uint32_t hole)
 	HR_ASSERT(hr__load_relaxed(&table->slots[hole]) != 0);
 	/* Close the gap: an entry behind it moves into it unless that would put it before its home. */
 	for (uint32_t at = (hole + 1) & mask;; at = (at + 1) & mask) {
-		uint64_t slot = hr__load_relaxed(&table->slots[at]);
+		uint32_t slot = hr__load_relaxed(&table->slots[at]);
 		if (!slot) break;
-		uint32_t home = (uint32_t)(slot >> 32) >> table->shift;
+		uint32_t home = hr__lookup_hash(hr__chunk_address(&lookup->chunks[hr__lookup_id(slot)])) >> table->shift;
 		if (((at - home) & mask) < ((at - hole) & mask)) continue;
 		hr__store_release(&table->slots[hole], slot);
 		hole = at;
@@ -106,7 +124,7 @@ static inline void hr__lookup_remove(hr__lookup *lookup, uint64_t address, hr__c
 {
 	const hr__lookup_table *table = hr__load_relaxed(&lookup->table);
 	uint32_t at = hr__lookup_hash(address) >> table->shift;
-	while ((uint32_t)hr__load_relaxed(&table->slots[at]) != id) {
+	while (hr__lookup_id(hr__load_relaxed(&table->slots[at])) != id) {
 		HR_ASSERT(hr__load_relaxed(&table->slots[at]) != 0);
 		at = (at + 1) & table->mask;
 	}
