@@ -321,7 +321,7 @@ typedef void (*hr_oom_callback)(void *user, hr_oom_report report);
 /* What the log of recent allocations tells of addresses. */
 typedef enum hr_log_address {
 	HR_LOG_NO_ADDRESS = 0,
-	HR_LOG_HASHED_ADDRESS = 1, /* equal addresses are equal numbers, and nothing else can be told from them */
+	HR_LOG_HASHED_ADDRESS = 1, /* other numbers, equal for equal addresses: for reports that are passed on. No secret is kept by it */
 	HR_LOG_REAL_ADDRESS = 2
 } hr_log_address;
 

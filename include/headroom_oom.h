@@ -73,7 +73,7 @@ HR_API hr_status hr_allocator_get_largest(hr_allocator allocator, hr_allocation_
 
 /* ---- switches: hr_oom_options, in headroom.h ---- */
 
-/* Changes what options.oom said when the allocator was made; the log starts anew when it is switched on or its size changes.
+/* Changes what options.oom said when the allocator was made; the log starts anew.
  * HR_INVALID_ARGUMENT: rate outside 0 to 1 or not a number, size 0 or above 65,536. HR_NO_HOST_MEMORY. Nothing changes then. */
 HR_API hr_status hr_allocator_set_oom_options(hr_allocator allocator, const hr_oom_options *options);
 HR_API hr_status hr_allocator_get_oom_options(hr_allocator allocator, hr_oom_options *options);

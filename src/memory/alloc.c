@@ -79,7 +79,7 @@ static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void
 	if (status) {
 		hr__note_failed(allocator, request);
 		hr__refuse(allocator, status);
-		if (status == HR_OUT_OF_MEMORY && allocator->oom.report_allocations_on_oom) hr__report_make(allocator, request);
+		if (status == HR_OUT_OF_MEMORY && hr__load_relaxed(&allocator->reports)) hr__report_make(allocator, request);
 		return status;
 	}
 	*out = address;
@@ -146,24 +146,10 @@ no:
 	return alloc_slow(handle, request, out);
 }
 
-/* A request that does not say its op or its scope is the thread's current one's. */
-static __attribute__((noinline)) hr_status alloc_in_context(hr__thread_state *self, hr_allocator handle, const hr_request *request, void **out)
+/* A request that says all it has to say. */
+__attribute__((always_inline)) static inline hr_status alloc_complete(hr__thread_state *self, hr_allocator handle, const hr_request *request,
+                                                                      void **out)
 {
-	hr_request complete = *request;
-	if (!complete.op) complete.op = self->op;
-	if (!complete.scope) complete.scope = self->scope;
-	self->context = 0; /* nothing left to inherit */
-	hr_status status = hr_alloc(handle, &complete, out);
-	self = hr__thread_self;
-	if (self) self->context = self->op | self->scope; /* a custom allocator may have changed them, or ended the thread's state */
-	return status;
-}
-
-hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
-{
-	hr__thread_state *self = hr__thread_self;
-	if (HR_UNLIKELY(self && self->context && request && request->struct_size == sizeof *request))
-		return alloc_in_context(self, handle, request, out);
 	hr__cache *cache = cache_of(self, handle);
 	if (HR_UNLIKELY(!cache || !request || !out)) return alloc_slow(handle, request, out);
 	/* Only the plain request, on the default stream, is known to be good without a look. */
@@ -187,6 +173,23 @@ hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
 	}
 	*out = address;
 	return HR_OK;
+}
+
+/* A request that does not say its op or its scope is the thread's current one's. */
+static __attribute__((noinline)) hr_status alloc_in_context(hr__thread_state *self, hr_allocator handle, const hr_request *request, void **out)
+{
+	hr_request complete = *request;
+	if (!complete.op) complete.op = self->op;
+	if (!complete.scope) complete.scope = self->scope;
+	return alloc_complete(self, handle, &complete, out);
+}
+
+hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
+{
+	hr__thread_state *self = hr__thread_self;
+	if (HR_UNLIKELY(self && self->context && request && request->struct_size == sizeof *request))
+		return alloc_in_context(self, handle, request, out);
+	return alloc_complete(self, handle, request, out);
 }
 
 hr_status hr_alloc_bytes(hr_allocator handle, size_t bytes, void **out)

@@ -99,6 +99,7 @@ typedef struct hr__cache {
 	uint32_t cursor;          /* bin where the next overflow starts emptying */
 
 	hr__log_ring *next_log;   /* while rings are being replaced */
+	hr__atomic_u32 log_thread; /* the thread's number in the log, once it has one; 0 = none yet */
 	hr__thread_state *thread; /* immutable */
 	struct hr__cache *next;   /* allocator's list; changed with caches_lock and meter_lock held */
 	void *block;              /* where this lives, and its size: two caches never share a cache line */
@@ -205,6 +206,7 @@ struct hr__allocator {
 
 	/* when memory runs out: changed with the caches stopped and every shard's lock held */
 	hr_oom_options oom;
+	hr__atomic_u8 reports;  /* what oom.report_allocations_on_oom says, for those who hold no lock */
 	hr__log_ring *past_log; /* of threads that ended; written under caches_lock, like the two below */
 	uint64_t past_logged;
 	uint32_t log_threads;

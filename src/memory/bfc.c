@@ -289,6 +289,7 @@ static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t stream
 	hr__shard *shard = attempt->shard;
 	hr__lock_take(&shard->lock);
 	hr__chunk *chunk = hr__chunk_at(&shard->table, attempt->id);
+	hr__log_free(cache, chunk);
 	hr__owner_add(&shard->stats.allocs, -1);
 	hr__owner_add(&shard->stats.sources[attempt->source], -1);
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);

@@ -185,10 +185,11 @@ static void strike_out(hr__shard *shard, hr__cache *cache, hr__chunk_id id)
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 }
 
-/* The reverse. The place in the lookup is the one it had; should others have taken that meanwhile, it is filled a little beyond half. */
+/* The reverse. Should others have taken its place in the lookup meanwhile, that is made larger, or else filled a little beyond half. */
 static void put_back(hr__shard *shard, hr__cache *cache, hr__chunk_id id)
 {
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+	hr__records_ensure(shard, 0);
 	hr__lookup_insert(&shard->lookup, hr__chunk_address(chunk), id);
 	hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
 	hr__account(shard, cache, (int64_t)chunk->size);
@@ -209,7 +210,6 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 	uint64_t bytes = chunk->size, streams = chunk->streams | UINT64_C(1) << stream;
 	hr__page_id *pages = chunk->pages;
-	hr__log_free(cache, chunk);
 	strike_out(shard, cache, id);
 	hr__lock_release(&shard->lock);
 
@@ -226,8 +226,12 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 
 	hr__lock_take(&shard->lock);
 	hr__owner_add(&shard->stats.waits, waits);
-	if (status) put_back(shard, cache, id);
-	else hr__chunk_drop(&shard->table, id);
+	if (status) {
+		put_back(shard, cache, id);
+	} else {
+		hr__log_free(cache, chunk);
+		hr__chunk_drop(&shard->table, id);
+	}
 	hr__lock_release(&shard->lock);
 	if (status) return status;
 	free_table(allocator, bytes, pages);

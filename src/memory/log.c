@@ -20,6 +20,7 @@
  * as fair as single operations, and shows what belongs together. And it is cheaper: what costs is not the entry, but the processor that
  * finds itself on an unusual path (9 ns for each operation of the gpt2 trace at a rate of 0.1 with single ones, 3 with runs). */
 #define RUN_MAX 32u
+#define RATE_LEAST 1e-12 /* less than this is nothing: one operation in a day */
 
 enum { NUMBER, TICKS, BYTES, ADDRESS, OP_SCOPE, TAG_SHAPE, REST, WORDS = 8 };
 
@@ -72,7 +73,7 @@ static int64_t draw(hr__log_ring *ring)
 {
 	double chance = (double)((next_random(&ring->random) >> 11) + 1) * 0x1p-53; /* above 0, at most 1 */
 	double skip = natural_log(chance) * ring->scale;
-	return skip < 1e18 ? (int64_t)skip : HR__LOG_NEVER;
+	return skip >= 0 && skip < 1e18 ? (int64_t)skip : HR__LOG_NEVER;
 }
 
 /* ---- writing ---- */
@@ -133,7 +134,7 @@ static hr__log_ring *ring_new(const hr_oom_options *options, uint32_t thread)
 	double rate = options->allocation_log_sampling_rate;
 	ring->run = ring->size < 3 ? 1 : ring->size / 3 > RUN_MAX ? RUN_MAX : ring->size / 3;
 	ring->run_left = ring->run;
-	if (!(rate > 0 && rate < 1)) return ring;
+	if (!(rate >= RATE_LEAST && rate < 1)) return ring;
 	double distance = ring->run * (1 - rate) / rate; /* from one run to the next, on average */
 	ring->scale = 1 / natural_log(distance / (1 + distance));
 	return ring;
@@ -149,7 +150,7 @@ static void set_ring(hr__cache *cache, hr__log_ring *ring, double rate)
 {
 	cache->log = ring;
 	hr__store_relaxed(&cache->log_bytes, ring ? ring_bytes(ring->size) : 0);
-	cache->log_left = ring && rate > 0 ? 0 : HR__LOG_NEVER;
+	cache->log_left = ring && rate >= RATE_LEAST ? 0 : HR__LOG_NEVER;
 	if (!ring || ring->scale == 0) return;
 	/* As if it had been going on for ever: with the probability of the rate in the middle of a run. */
 	uint64_t chance = next_random(&ring->random);
@@ -157,10 +158,17 @@ static void set_ring(hr__cache *cache, hr__log_ring *ring, double rate)
 	else cache->log_left = draw(ring);
 }
 
+/* The number of the cache's thread, given when it is first needed. With caches_lock held. */
+static uint32_t number_of(hr__allocator *allocator, hr__cache *cache)
+{
+	if (!hr__load_relaxed(&cache->log_thread)) hr__store_relaxed(&cache->log_thread, ++allocator->log_threads);
+	return hr__load_relaxed(&cache->log_thread);
+}
+
 void hr__log_join(hr__allocator *allocator, hr__cache *cache)
 {
 	bool on = allocator->oom.report_allocations_on_oom;
-	set_ring(cache, on ? ring_new(&allocator->oom, ++allocator->log_threads) : NULL, allocator->oom.allocation_log_sampling_rate);
+	set_ring(cache, on ? ring_new(&allocator->oom, number_of(allocator, cache)) : NULL, allocator->oom.allocation_log_sampling_rate);
 }
 
 /* ---- reading ---- */
@@ -322,13 +330,15 @@ void hr__log_slots_forget(void)
 
 uint32_t hr__log_collect(hr__allocator *allocator, hr__log_entry *out, uint32_t capacity, uint64_t *total)
 {
-	struct reading reading = { hr__ticks(), hr__os()->wall_clock_ns(), 1e9 / hr__ticks_rate(), allocator->oom.allocation_log_address };
-	uint32_t have = 0, room, most = allocator->oom.allocation_log_buffer_size;
+	struct reading reading = { hr__ticks(), hr__os()->wall_clock_ns(), 1e9 / hr__ticks_rate(), HR_LOG_NO_ADDRESS };
+	uint32_t have = 0, room;
 	hr__log_entry *aside = hr__log_slot(HR__LOG_SLOTS, &room);
-	if (most > capacity) most = capacity;
-	if (most > room) most = room;
 	*total = 0;
 	hr__lock_take(&allocator->caches_lock);
+	reading.address = allocator->oom.allocation_log_address;
+	uint32_t most = allocator->oom.allocation_log_buffer_size;
+	if (most > capacity) most = capacity;
+	if (most > room) most = room;
 	const hr__log_ring *ring = allocator->past_log;
 	for (const hr__cache *next = allocator->caches;; next = next->next) {
 		if (ring) {
@@ -344,25 +354,39 @@ uint32_t hr__log_collect(hr__allocator *allocator, hr__log_entry *out, uint32_t 
 
 /* ---- threads that end ---- */
 
-/* The entries of two rings, read as they are: nobody writes to either. */
+/* Puts the newest entries of two rings, to which nobody writes, into a third, oldest first. */
+static void join_rings(hr__log_ring *to, const hr__log_ring *a, const hr__log_ring *b)
+{
+	uint64_t at[2] = { hr__load_relaxed(&a->written), hr__load_relaxed(&b->written) }, words[2][WORDS];
+	uint64_t left[2] = { at[0] < a->size ? at[0] : a->size, at[1] < b->size ? at[1] : b->size };
+	uint64_t count = left[0] + left[1] < to->size ? left[0] + left[1] : to->size;
+	for (uint64_t number = count; number > 0; number--) {
+		bool have[2] = { left[0] && read_entry(a, at[0], words[0]), left[1] && read_entry(b, at[1], words[1]) };
+		HR_ASSERT(have[0] || have[1]);
+		int newer = !have[0] || (have[1] && words[1][TICKS] > words[0][TICKS]);
+		raw_entry *entry = &to->entries[number - 1];
+		for (int i = TICKS; i <= REST; i++) hr__store_relaxed(&entry->words[i], words[newer][i]);
+		hr__store_relaxed(&entry->words[NUMBER], number);
+		at[newer]--;
+		left[newer]--;
+	}
+	to->at = (uint32_t)(count % to->size);
+	hr__store_release(&to->written, count);
+}
+
+/* What the thread logged joins what others left. Where there is no memory for that it is lost. */
 void hr__log_leave(hr__allocator *allocator, hr__cache *cache)
 {
 	hr__log_ring *ring = cache->log, *past = allocator->past_log;
 	set_ring(cache, NULL, 0);
 	if (!ring) return;
 	allocator->past_logged += hr__load_relaxed(&ring->written);
-	uint64_t mine = hr__load_relaxed(&ring->written), count = mine < ring->size ? mine : ring->size, words[WORDS];
-	/* Later entries of other threads that ended may be older than some of these; reading sorts by time only what each ring holds in
-	 * order. So what is kept of the past is in the order of time: an entry older than the newest there is left out. */
-	uint64_t newest = past ? hr__load_relaxed(&past->written) : 0, last = 0;
-	if (newest && read_entry(past, newest, words)) last = words[TICKS];
-	for (uint64_t number = mine - count + 1; past && number <= mine; number++) {
-		if (!read_entry(ring, number, words) || words[TICKS] < last) continue;
-		raw_entry *to = &past->entries[newest++ % past->size];
-		for (int i = TICKS; i <= REST; i++) hr__store_relaxed(&to->words[i], words[i]);
-		hr__store_release(&to->words[NUMBER], newest);
+	hr__log_ring *joined = past && hr__load_relaxed(&ring->written) ? ring_new(&allocator->oom, 0) : NULL;
+	if (joined) {
+		join_rings(joined, past, ring);
+		allocator->past_log = joined;
+		ring_free(past);
 	}
-	if (past) hr__store_release(&past->written, newest);
 	ring_free(ring);
 }
 
@@ -387,6 +411,7 @@ hr_status hr__oom_options_check(const hr_oom_options *options)
 hr_status hr__log_open(hr__allocator *allocator)
 {
 	const hr_oom_options *options = &allocator->oom;
+	hr__store_relaxed(&allocator->reports, options->report_allocations_on_oom);
 	if (!options->report_allocations_on_oom) return HR_OK;
 	hr__ticks_rate(); /* takes a few ms the first time: not when memory has run out */
 	hr_status status = copies_ensure(options->allocation_log_buffer_size);
@@ -408,9 +433,10 @@ static hr_status replace_rings(hr__allocator *allocator, const hr_oom_options *o
 	bool on = options->report_allocations_on_oom, made = true;
 	hr__log_ring *past = on ? ring_new(options, 0) : NULL;
 	if (on && !past) made = false;
-	for (hr__cache *cache = allocator->caches; cache; cache = cache->next)
-		if ((cache->next_log = on && made ? ring_new(options, cache->log ? cache->log->thread : ++allocator->log_threads) : NULL) == NULL && on)
-			made = false;
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) {
+		cache->next_log = on && made ? ring_new(options, number_of(allocator, cache)) : NULL;
+		if (on && !cache->next_log) made = false;
+	}
 	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) {
 		ring_free(made ? cache->log : cache->next_log);
 		if (made) set_ring(cache, cache->next_log, options->allocation_log_sampling_rate);
@@ -421,6 +447,7 @@ static hr_status replace_rings(hr__allocator *allocator, const hr_oom_options *o
 	allocator->past_log = past;
 	allocator->past_logged = 0;
 	allocator->oom = *options;
+	hr__store_relaxed(&allocator->reports, on);
 	return HR_OK;
 }
 
@@ -470,5 +497,5 @@ void hr_oom_options_init(hr_oom_options *options)
 uint32_t hr__log_thread(const hr__allocator *allocator)
 {
 	const hr__cache *cache = hr__thread_self ? hr__thread_self->caches[allocator->slot] : NULL;
-	return cache && hr__load_relaxed(&cache->id) == allocator->id && cache->log ? cache->log->thread : 0;
+	return cache && hr__load_relaxed(&cache->id) == allocator->id ? hr__load_relaxed(&cache->log_thread) : 0;
 }

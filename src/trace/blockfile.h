@@ -25,8 +25,8 @@
 #define HR__CHUNK_LAST (64u << 20)
 #define HR__BLOCKFILE_AHEAD 8u /* blocks that are kept warm before anybody asks for them */
 
-/* Blocks handed out at once. The number of chunks that are mapped cannot exceed it by more than one: each but the newest is kept by
- * a block that somebody holds. */
+/* Blocks handed out at once. The number of chunks that are mapped cannot exceed it by more than three: each but the newest, the first,
+ * which has the front, and the one that is being warmed is kept by a block that somebody holds. */
 #define HR__BLOCKFILE_HOLDERS 16384u
 
 typedef struct hr__chunk {
@@ -48,7 +48,7 @@ typedef struct hr__blockfile {
 	uint64_t warm;    /* blocks before this were chosen for warming, or handed out without */
 	uint32_t newest;  /* the chunk that blocks are handed out from */
 	uint32_t entries; /* chunks[] from here on were never used */
-	hr__chunk chunks[HR__BLOCKFILE_HOLDERS + 1];
+	hr__chunk chunks[HR__BLOCKFILE_HOLDERS + 3];
 } hr__blockfile;
 
 typedef struct hr__blockfile_block {

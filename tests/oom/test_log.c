@@ -1,5 +1,6 @@
 /* test_log.c - the log of recent allocations, and the thread's context that entries take their names from. */
 #include <math.h>
+#include <sched.h>
 
 #include "fault_os.h"
 #include "memory/allocator.h"
@@ -178,6 +179,13 @@ static void test_a_rate_of_0_logs_nothing_and_1_everything(void)
 	CHECK_STATUS(HR_OK, hr_allocator_set_oom_options(allocator, &options));
 	for (int i = 0; i < 100; i++) hr_free(allocator, allocate(allocator, 512, "op"), HR_STREAM_DEFAULT);
 	CHECK_EQ(collect(allocator), 200);
+	static const double tiny[] = { 1e-310, 1e-17, 1e-15, 1e-9 };
+	for (int i = 0; i < 4; i++) {
+		options.allocation_log_sampling_rate = tiny[i];
+		CHECK_STATUS(HR_OK, hr_allocator_set_oom_options(allocator, &options));
+		for (int k = 0; k < 100; k++) hr_free(allocator, allocate(allocator, 512, "op"), HR_STREAM_DEFAULT);
+		CHECK_EQ(collect(allocator), 0);
+	}
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
@@ -220,6 +228,47 @@ static void test_entries_of_all_threads_are_merged_by_time(void)
 	CHECK_EQ(collect(shared), 500); /* of threads that are gone */
 	CHECK_EQ(total, 4 * 4000);
 	check_order(500);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+/* A thread that lived longer and logged earlier loses nothing to one that ended before it. */
+static atomic_int turn;
+
+static void wait_for_turn(int number)
+{
+	while (atomic_load(&turn) != number) sched_yield();
+}
+
+static void *early_and_long(void *argument)
+{
+	(void)argument;
+	for (int i = 0; i < 20; i++) hr_free(shared, allocate(shared, 1000, "early"), HR_STREAM_DEFAULT);
+	atomic_store(&turn, 1);
+	wait_for_turn(2);
+	return NULL;
+}
+
+static void *late_and_short(void *argument)
+{
+	(void)argument;
+	wait_for_turn(1);
+	hr_free(shared, allocate(shared, 2000, "late"), HR_STREAM_DEFAULT);
+	return NULL;
+}
+
+static void test_threads_that_ended_leave_all_their_entries(void)
+{
+	pthread_t early, late;
+	hr_oom_options options = logging(100, 1);
+	shared = make("bfc", &options);
+	CHECK_EQ(pthread_create(&early, NULL, early_and_long, NULL), 0);
+	CHECK_EQ(pthread_create(&late, NULL, late_and_short, NULL), 0);
+	pthread_join(late, NULL);
+	atomic_store(&turn, 2);
+	pthread_join(early, NULL);
+	CHECK_EQ(collect(shared), 42);
+	check_order(42);
+	for (uint32_t i = 0; i < 42; i++) CHECK_EQ(entries[i].bytes, i < 40 ? 1000 : 2000);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
@@ -360,6 +409,7 @@ static void test_scopes_must_balance(void)
 
 TEST_MAIN(T(test_entries_say_what_was_asked_and_by_whom), T(test_the_newest_entries_are_kept), T(test_addresses_are_told_as_asked),
           T(test_sampling_is_fair_to_every_size), T(test_a_rate_of_0_logs_nothing_and_1_everything),
-          T(test_entries_of_all_threads_are_merged_by_time), T(test_settings_change_while_threads_allocate),
+          T(test_entries_of_all_threads_are_merged_by_time),
+          T(test_threads_that_ended_leave_all_their_entries), T(test_settings_change_while_threads_allocate),
           T(test_bad_settings_are_named_and_change_nothing), T(test_no_memory_for_a_log_leaves_the_old_one),
           T(test_requests_inherit_op_and_scope_of_their_thread), T(test_scopes_must_balance))
