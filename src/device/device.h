@@ -39,6 +39,20 @@ hr_status hr__device_named(const char *name, hr__device **out);
 /* The logical GPU number [gpu_id]; HR_NO_SUCH_DEVICE. */
 hr_status hr__device_gpu(int gpu_id, hr__device **out);
 
+/* Pinned host memory for copies to and from the physical device that [of] is (a part of), as a device of its own: no pages, the streams
+ * and the epoch of the physical one, and a pool whose memory is the backend's host_alloc and host_free. An allocator on it recycles
+ * blocks in stream order as one on the card does. hr__device_handle gives the handle for hr_allocator_create; thread_cache is best off
+ * there, because small blocks would get slabs of their own. It is called "GPU:0 host memory", in no list, and found by no name.
+ *
+ * There is one for each physical device, made by the first call, and it lives until hr__devices_shutdown; all logical devices of a card
+ * have it together, and it is named after the first of them. [limit] is its host_limit in bytes: 0 = as it is, and half of the host's
+ * memory when it is made. Another limit than it has is taken when nothing is reserved from it, and refused with HR_IN_USE otherwise; an
+ * allocator that is open then keeps its own limit. Like hr__device_of it takes the registry's lock.
+ *
+ * HR_BAD_LIMIT   below one page of the host, or above its memory (which is no bound on the simulated device)
+ * HR_FORKED, HR_IO (the host's memory is not known): then nothing is made or changed */
+hr_status hr__device_pinned(hr__device *of, uint64_t limit, hr__device **out);
+
 /* Closes every device and forgets every setting. No allocator may be left. */
 void hr__devices_shutdown(void);
 
@@ -58,9 +72,14 @@ uint64_t hr__device_limit(const hr__device *device);           /* in bytes, as s
 uint64_t hr__device_reservable(const hr__device *device);      /* limit rounded down to whole pages */
 bool hr__device_has_plain(const hr__device *device);
 bool hr__device_host_accessible(const hr__device *device);
+/* "GPU:0" when this is the pinned host memory of GPU:0; NULL when it is an ordinary device. */
+const char *hr__device_pinned_for(const hr__device *device);
+/* What is worth asking for at a time where there are no pages: less only where the limit leaves less. 0 = anything. */
+uint64_t hr__device_region_min(const hr__device *device);
+#define HR__PINNED_SLAB (UINT64_C(64) << 20)
 /* Index of the logical device, 0 <= index < HR__MAX_DEVICES, stable for its life: for per-device side tables of upper layers. */
 uint32_t hr__device_index(const hr__device *device);
-#define HR__MAX_DEVICES 64u
+#define HR__MAX_DEVICES 128u /* half of them pinned host memory */
 
 /* ---- the page pool ---- */
 

@@ -24,6 +24,10 @@ uint64_t hr__device_obtainable(const hr__device *device)
 {
 	hr__physical *physical = device->physical;
 	uint64_t free_bytes, total_bytes, bytes;
+	if (device->pinned_for) {
+		bool known = hr__pinned_is_real(physical) && hr__pinned_memory_info(&free_bytes, &total_bytes) == HR_OK;
+		return known ? free_bytes : UINT64_MAX;
+	}
 	if (hr__call_memory_info(physical, &free_bytes, &total_bytes) != HR_OK) return UINT64_MAX;
 	bytes = free_bytes;
 	for (uint32_t i = 0; i < physical->part_count; i++) {
@@ -46,22 +50,25 @@ HR_API hr_status hr_device_get_info(hr_device handle, hr_device_info *info)
 	}
 	hr__physical *physical = device->physical;
 	uint64_t free_bytes, total_bytes;
-	status = hr__call_memory_info(physical, &free_bytes, &total_bytes);
+	status = device->pinned_for ? hr__pinned_memory_info(&free_bytes, &total_bytes)
+	                            : hr__call_memory_info(physical, &free_bytes, &total_bytes);
 	if (status != HR_OK) return status;
-	uint64_t taken = total_bytes > free_bytes ? total_bytes - free_bytes : 0, held = held_bytes(physical);
+	uint64_t taken = total_bytes > free_bytes ? total_bytes - free_bytes : 0;
+	uint64_t held = device->pinned_for ? hr__pool_reserved(device) : held_bytes(physical);
 	hr_device_info filled = { .struct_size = info->struct_size,
 		                      .physical_index = physical->number,
 		                      .logical_count = physical->part_count,
 		                      .total_bytes = total_bytes,
 		                      .free_bytes = free_bytes,
-		                      .limit_bytes = device->limit,
-		                      .page_bytes = physical->caps.page_bytes,
+		                      .limit_bytes = hr__device_limit(device),
+		                      .page_bytes = device->pool.page_bytes,
 		                      .reserved_bytes = hr__pool_reserved(device),
 		                      .other_bytes = taken > held ? taken - held : 0 };
 	snprintf(filled.name, sizeof filled.name, "%s", device->name);
 	snprintf(filled.full_name, sizeof filled.full_name, PLACE "/device:%.24s", device->name);
 	snprintf(filled.backend, sizeof filled.backend, "%s", physical->table->name);
-	snprintf(filled.description, sizeof filled.description, "%s", physical->caps.description);
+	if (device->pinned_for) snprintf(filled.description, sizeof filled.description, "pinned host memory");
+	else snprintf(filled.description, sizeof filled.description, "%s", physical->caps.description);
 	*info = filled;
 	return HR_OK;
 }
@@ -88,22 +95,32 @@ uint64_t hr__device_map_alignment(const hr__device *device)
 
 uint64_t hr__device_limit(const hr__device *device)
 {
-	return device->limit;
+	return hr__load_relaxed(&device->limit);
 }
 
 uint64_t hr__device_reservable(const hr__device *device)
 {
-	return device->pool.reservable;
+	return hr__load_relaxed(&device->pool.reservable);
 }
 
 bool hr__device_has_plain(const hr__device *device)
 {
-	return device->physical->table->plain_alloc != NULL;
+	return device->pinned_for || device->physical->table->plain_alloc != NULL;
 }
 
 bool hr__device_host_accessible(const hr__device *device)
 {
-	return device->physical->caps.host_accessible;
+	return device->pinned_for ? hr__pinned_is_real(device->physical) : device->physical->caps.host_accessible;
+}
+
+const char *hr__device_pinned_for(const hr__device *device)
+{
+	return device->pinned_for ? device->pinned_for->name : NULL;
+}
+
+uint64_t hr__device_region_min(const hr__device *device)
+{
+	return device->pinned_for ? HR__PINNED_SLAB : 0;
 }
 
 uint32_t hr__device_index(const hr__device *device)

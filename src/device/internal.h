@@ -3,6 +3,7 @@
  *   source (a backend as registered, with its config)
  *     physical (one card: opened on first use; caps, streams)
  *       hr__device (a logical device: a name, a limit, a page pool)
+ *       hr__device (at most one more: pinned host memory, see pinned.c)
  *
  * Sources, physical and logical devices are records in static arrays of the registry (registry.c), so that looking at a stale
  * handle touches memory that is always there. What a device needs once it is open is allocated then.
@@ -16,8 +17,9 @@
 #include "device/name.h"
 #include "os/os.h"
 
-#define HR__MAX_PARTS 16u        /* logical devices of one physical one */
-#define HR__MAX_USER_BACKENDS 8u /* that hr_register_backend takes */
+#define HR__MAX_LISTED (HR__MAX_DEVICES / 2) /* devices that lists show; as many are left for the pinned memory of each */
+#define HR__MAX_PARTS 16u                    /* logical devices of one physical one */
+#define HR__MAX_USER_BACKENDS 8u             /* that hr_register_backend takes */
 #define HR__MAX_SOURCES (HR__MAX_USER_BACKENDS + 4u)
 #define HR__POOL_BLOCKS 22u /* blocks of a page table: 1,024 ids in the first, twice as many in each next one; below 2^32 in all */
 #define HR__NO_PAGE UINT32_MAX /* ends a chain of page ids */
@@ -32,8 +34,8 @@ typedef struct hr__pool_block {
 
 /* Each field below the lock is guarded by it; atomics are written under it and read by anybody. */
 typedef struct hr__pool {
-	uint64_t page_bytes; /* 0 = no pages; immutable, like the next */
-	uint64_t reservable; /* the limit, in whole pages where there are pages */
+	uint64_t page_bytes;       /* 0 = no pages; immutable */
+	hr__atomic_u64 reservable; /* the limit, in whole pages where there are pages; changed only while nothing is held */
 	hr__lock lock;
 	hr__atomic_u64 reserved; /* bytes that somebody has */
 	uint64_t held;           /* bytes that exist on the device: reserved, idle, or being destroyed */
@@ -49,7 +51,8 @@ typedef struct hr__pool {
 } hr__pool;
 
 void hr__pool_init(hr__pool *pool, uint64_t page_bytes, uint64_t limit);
-void hr__pool_destroy(hr__device *device); /* destroys the idle pages and frees the tables */
+void hr__pool_destroy(hr__device *device);                    /* destroys the idle pages and frees the tables */
+bool hr__pool_set_reservable(hr__pool *pool, uint64_t bytes); /* false, and nothing changed, while anything is held */
 hr_page hr__pool_page(const hr__pool *pool, hr__page_id id);
 
 /* ---- devices ---- */
@@ -71,6 +74,7 @@ struct hr__physical {
 	uint32_t number;      /* among the physical devices of its type */
 	uint32_t part_count;  /* logical devices, once they are made */
 	hr__device *parts[HR__MAX_PARTS];
+	hr__device *pinned;   /* its pinned host memory; NULL = nobody has asked for it */
 	uint32_t split_count; /* how hr_set_logical_devices wants it divided; 0 = one with no limit of its own */
 	uint64_t split[HR__MAX_PARTS];
 };
@@ -81,8 +85,9 @@ struct hr__device {
 	uint32_t index;         /* of this record */
 	uint32_t number;        /* the 0 of GPU:0 */
 	uint64_t limit_setting; /* 0 = all there is */
-	uint64_t limit;         /* bytes; known once the physical device is open */
+	hr__atomic_u64 limit;   /* bytes; known once the physical device is open */
 	hr__physical *physical;
+	const hr__device *pinned_for; /* NULL = an ordinary device; else this is host memory, named after that one */
 	char name[32];
 	hr__pool pool;
 };
@@ -90,6 +95,17 @@ struct hr__device {
 /* Opens a physical device; HR_OK at once when it is open. Under the registry's lock. */
 hr_status hr__physical_open(hr__physical *physical);
 void hr__physical_close(hr__physical *physical);
+
+/* ---- pinned host memory (pinned.c) ---- */
+
+/* Fills in a record, all but its index and handle. Nothing is to undo when it fails. Under the registry's lock, like the next. */
+hr_status hr__pinned_open(hr__device *pinned, hr__physical *physical, uint64_t limit);
+hr_status hr__pinned_set_limit(hr__device *pinned, uint64_t limit);
+bool hr__pinned_is_real(const hr__physical *physical); /* there is memory behind its addresses */
+hr_status hr__pinned_memory_info(uint64_t *free_bytes, uint64_t *total_bytes);
+/* HR_OUT_OF_MEMORY when the host has no more, or does not let more be pinned. */
+hr_status hr__pinned_alloc(hr__device *pinned, uint64_t bytes, uint64_t *address);
+hr_status hr__pinned_free(hr__device *pinned, uint64_t address, uint64_t bytes);
 
 /* ---- streams (stream.c) ---- */
 

@@ -30,7 +30,7 @@
 #define CHECK_POOL(pool)                                                                                                       \
 	HR_ASSERT((pool)->held ==                                                                                                  \
 	          hr__load_relaxed(&(pool)->reserved) + (pool)->page_bytes * ((uint64_t)(pool)->idle_count + (pool)->destroying)); \
-	HR_ASSERT((pool)->held <= (pool)->reservable)
+	HR_ASSERT((pool)->held <= hr__load_relaxed(&(pool)->reservable))
 
 /* ---- the table ---- */
 
@@ -84,9 +84,19 @@ void hr__pool_init(hr__pool *pool, uint64_t page_bytes, uint64_t limit)
 {
 	memset(pool, 0, sizeof *pool);
 	pool->page_bytes = page_bytes;
-	pool->reservable = page_bytes ? hr__align_down(limit, page_bytes) : limit;
+	hr__store_relaxed(&pool->reservable, page_bytes ? hr__align_down(limit, page_bytes) : limit);
 	pool->idle_head = pool->dead_head = HR__NO_PAGE;
 	hr__lock_init(&pool->lock, HR__RANK_PAGE_POOL);
+}
+
+bool hr__pool_set_reservable(hr__pool *pool, uint64_t bytes)
+{
+	HR_ASSERT(pool->page_bytes == 0);
+	hr__lock_take(&pool->lock);
+	bool free = pool->held == 0;
+	if (free) hr__store_relaxed(&pool->reservable, bytes);
+	hr__lock_release(&pool->lock);
+	return free;
 }
 
 /* ---- chains of ids ---- */
@@ -130,8 +140,9 @@ typedef enum room {
 /* Whether [bytes] more may be handed out, of which [fresh] do not exist yet. */
 static room room_for(const hr__pool *pool, uint64_t bytes, uint64_t fresh)
 {
-	if (bytes > pool->reservable - hr__load_relaxed(&pool->reserved)) return NO_ROOM;
-	if (fresh <= pool->reservable - pool->held) return ROOM;
+	uint64_t reservable = hr__load_relaxed(&pool->reservable);
+	if (bytes > reservable - hr__load_relaxed(&pool->reserved)) return NO_ROOM;
+	if (fresh <= reservable - pool->held) return ROOM;
 	HR_ASSERT(pool->idle_count > 0 || pool->destroying > 0);
 	return pool->idle_count > 0 ? SHRINK_FIRST : WAIT;
 }
@@ -141,18 +152,20 @@ static hr_status limit_reached(const hr__device *device, uint64_t bytes)
 	char asked[24], limit[24], reserved[24], left[24];
 	uint64_t taken = hr__pool_reserved(device), room_left = hr__pool_available(device);
 	return hr__fail(HR_OUT_OF_MEMORY,
-	                "%s: %s asked for, but of its limit of %s, %s are reserved and %s are left; a larger memory_limit "
-	                "(hr_set_logical_devices) or freeing memory helps",
-	                device->name, hr__format_size(bytes, asked, sizeof asked), hr__format_size(device->limit, limit, sizeof limit),
-	                hr__format_size(taken, reserved, sizeof reserved), hr__format_size(room_left, left, sizeof left));
+	                "%s: %s asked for, but of its limit of %s, %s are reserved and %s are left; a larger %s or freeing memory helps",
+	                device->name, hr__format_size(bytes, asked, sizeof asked),
+	                hr__format_size(hr__device_limit(device), limit, sizeof limit), hr__format_size(taken, reserved, sizeof reserved),
+	                hr__format_size(room_left, left, sizeof left),
+	                device->pinned_for ? "host_limit" : "memory_limit (hr_set_logical_devices)");
 }
 
 static hr_status device_full(const hr__device *device, uint64_t bytes)
 {
 	char asked[24], taken[24], limit[24];
-	return hr__fail_in(HR_OUT_OF_MEMORY, "%s: %s asked for with %s of %s reserved, but the device itself is full", device->name,
+	return hr__fail_in(HR_OUT_OF_MEMORY, "%s: %s asked for with %s of %s reserved, but the %s is full", device->name,
 	                   hr__format_size(bytes, asked, sizeof asked), hr__format_size(hr__pool_reserved(device), taken, sizeof taken),
-	                   hr__format_size(device->limit, limit, sizeof limit));
+	                   hr__format_size(hr__device_limit(device), limit, sizeof limit),
+	                   device->pinned_for ? "host itself" : "device itself");
 }
 
 /* ---- destroying idle pages ---- */
@@ -339,7 +352,7 @@ static room claim_plain(hr__pool *pool, uint64_t bytes, uint32_t *in_the_way)
 		pool->held += bytes;
 		CHECK_POOL(pool);
 	} else if (answer == SHRINK_FIRST) {
-		uint64_t over = bytes - (pool->reservable - pool->held);
+		uint64_t over = bytes - (hr__load_relaxed(&pool->reservable) - pool->held);
 		uint64_t pages = over / pool->page_bytes + (over % pool->page_bytes != 0);
 		*in_the_way = pages < pool->idle_count ? (uint32_t)pages : pool->idle_count;
 	}
@@ -362,14 +375,21 @@ static hr_status claim_plain_waiting(hr__device *device, uint64_t bytes)
 	return hr__fail_in(status, "%s: a page that nobody uses could not be destroyed", device->name);
 }
 
+static hr_status get_plain(hr__device *device, uint64_t bytes, uint64_t *address)
+{
+	if (device->pinned_for) return hr__pinned_alloc(device, bytes, address); /* no page of the card is in its way */
+	hr_status status = hr__call_plain_alloc(device->physical, bytes, address);
+	if (status == HR_OUT_OF_MEMORY && shrink_all_parts(device) > 0) status = hr__call_plain_alloc(device->physical, bytes, address);
+	return status;
+}
+
 hr_status hr__pool_plain_alloc(hr__device *device, uint64_t bytes, uint64_t *address)
 {
 	if (!hr__device_has_plain(device)) return hr__fail(HR_UNSUPPORTED, "%s allocates in pages only", device->name);
 	if (bytes == 0) return hr__fail(HR_INVALID_ARGUMENT, "%s: 0 bytes cannot be allocated", device->name);
 	hr_status status = claim_plain_waiting(device, bytes);
 	if (status != HR_OK) return status;
-	status = hr__call_plain_alloc(device->physical, bytes, address);
-	if (status == HR_OUT_OF_MEMORY && shrink_all_parts(device) > 0) status = hr__call_plain_alloc(device->physical, bytes, address);
+	status = get_plain(device, bytes, address);
 	if (status == HR_OK) return HR_OK;
 	unclaim_plain(&device->pool, bytes);
 	return status == HR_OUT_OF_MEMORY ? device_full(device, bytes) : status;
@@ -377,7 +397,8 @@ hr_status hr__pool_plain_alloc(hr__device *device, uint64_t bytes, uint64_t *add
 
 hr_status hr__pool_plain_free(hr__device *device, uint64_t address, uint64_t bytes)
 {
-	hr_status status = hr__call_plain_free(device->physical, address, bytes);
+	hr_status status = device->pinned_for ? hr__pinned_free(device, address, bytes)
+	                                      : hr__call_plain_free(device->physical, address, bytes);
 	if (status == HR_OK) unclaim_plain(&device->pool, bytes);
 	return status;
 }
@@ -391,7 +412,9 @@ uint64_t hr__pool_reserved(const hr__device *device)
 
 uint64_t hr__pool_available(const hr__device *device)
 {
-	return device->pool.reservable - hr__load_relaxed(&device->pool.reserved);
+	/* Two looks: what was reserved at the first may be gone, and the limit lower, at the second. */
+	uint64_t reserved = hr__load_relaxed(&device->pool.reserved), reservable = hr__load_relaxed(&device->pool.reservable);
+	return reserved < reservable ? reservable - reserved : 0;
 }
 
 uint64_t hr__pool_metadata(const hr__device *device)

@@ -7,6 +7,7 @@
  *   physical   counted when anybody first asks for one of the type: who wants no GPU does not wake a driver; opened when first used
  *   logical    made, all of a type at once, when the first handle to one of them is given out: from then on the type is in use, and
  *              settings that would change its devices are refused
+ *   pinned     host memory for the copies of a physical device, when somebody asks for it; in no type and no list (pinned.c)
  *
  * A handle is (generation << 8 | record + 1). hr__devices_shutdown goes on to the next generation, so old handles fit no record any
  * more, and are recognised until 2^24 shutdowns later.
@@ -33,14 +34,14 @@ typedef struct source {
 	bool stands_in; /* only where no other source has devices of the type */
 	bool counted;
 	uint32_t count; /* physical devices */
-	hr__physical *devices[HR__MAX_DEVICES];
+	hr__physical *devices[HR__MAX_LISTED];
 } source;
 
 typedef struct device_type {
 	char text[16];
 	hr__atomic_u8 in_use; /* its logical devices are made; stored with release */
 	uint32_t count;       /* logical devices */
-	hr__device *devices[HR__MAX_DEVICES];
+	hr__device *devices[HR__MAX_LISTED];
 } device_type;
 
 static struct {
@@ -54,8 +55,8 @@ static struct {
 	hr_simulated_options simulated;
 } registry;
 
-static hr__physical physicals[HR__MAX_DEVICES]; /* a record with no table is free */
-static hr__device logicals[HR__MAX_DEVICES];
+static hr__physical physicals[HR__MAX_LISTED]; /* a record with no table is free */
+static hr__device logicals[HR__MAX_DEVICES];   /* the second half: the pinned memory of each of physicals */
 static hr__lock lock = HR__LOCK_INIT(HR__RANK_REGISTRY);
 static uint32_t generation = 1;
 static hr__atomic_u8 anything; /* the child of a fork has something to forget */
@@ -142,8 +143,8 @@ static void drop_physical(source *from)
 static hr_status add_physical(source *from)
 {
 	hr__physical *physical = physicals;
-	while (physical < physicals + HR__MAX_DEVICES && physical->table) physical++;
-	if (physical == physicals + HR__MAX_DEVICES) return hr__fail(HR_TOO_MANY, "there are more than %u devices", HR__MAX_DEVICES);
+	while (physical < physicals + HR__MAX_LISTED && physical->table) physical++;
+	if (physical == physicals + HR__MAX_LISTED) return hr__fail(HR_TOO_MANY, "there are more than %u devices", HR__MAX_LISTED);
 	memset(physical, 0, sizeof *physical);
 	physical->table = &from->table;
 	physical->config = from->config;
@@ -265,7 +266,7 @@ static void leave(void)
 
 static void make_logical(device_type *type, hr__physical *physical, uint64_t limit)
 {
-	HR_ASSERT(registry.logical_count < HR__MAX_DEVICES && physical->part_count < HR__MAX_PARTS);
+	HR_ASSERT(registry.logical_count < HR__MAX_LISTED && physical->part_count < HR__MAX_PARTS);
 	uint32_t record = registry.logical_count++;
 	hr__device *device = &logicals[record];
 	memset(device, 0, sizeof *device);
@@ -285,8 +286,8 @@ static hr_status use_type(uint32_t at)
 	device_type *type = &registry.types[at];
 	hr__physical *physical;
 	if (hr__load_relaxed(&type->in_use)) return HR_OK;
-	if (logical_count(at) > HR__MAX_DEVICES - registry.logical_count) {
-		return hr__fail(HR_TOO_MANY, "there would be more than %u logical devices", HR__MAX_DEVICES);
+	if (logical_count(at) > HR__MAX_LISTED - registry.logical_count) {
+		return hr__fail(HR_TOO_MANY, "there would be more than %u logical devices", HR__MAX_LISTED);
 	}
 	for (uint32_t number = 0; (physical = physical_number(at, number)); number++) {
 		if (!physical->split_count) make_logical(type, physical, 0);
@@ -339,6 +340,7 @@ void hr__physical_close(hr__physical *physical)
 	for (uint32_t i = 0; i < physical->part_count; i++) {
 		if (hr__load_relaxed(&physical->parts[i]->ready)) hr__pool_destroy(physical->parts[i]);
 	}
+	if (physical->pinned) hr__pool_destroy(physical->pinned);
 	physical->table->close(physical->native);
 	hr__store_release(&physical->open, 0);
 }
@@ -350,8 +352,9 @@ static hr_status make_ready(hr__device *device)
 	hr_status status = hr__physical_open(device->physical);
 	if (status != HR_OK) return status;
 	const hr_backend_caps *caps = &device->physical->caps;
-	device->limit = device->limit_setting ? device->limit_setting : caps->total_bytes;
-	hr__pool_init(&device->pool, caps->page_bytes, device->limit);
+	uint64_t limit = device->limit_setting ? device->limit_setting : caps->total_bytes;
+	hr__store_relaxed(&device->limit, limit);
+	hr__pool_init(&device->pool, caps->page_bytes, limit);
 	hr__store_release(&device->ready, 1);
 	return HR_OK;
 }
@@ -375,6 +378,32 @@ hr__device *hr__device_of(hr_device handle, hr_status *why)
 	return *why == HR_OK ? device : NULL;
 }
 
+/* The first time: a record of its own, which nobody knows before it is complete. */
+static hr_status make_pinned(hr__physical *physical, uint64_t limit)
+{
+	uint32_t record = HR__MAX_LISTED + (uint32_t)(physical - physicals);
+	hr__device *pinned = &logicals[record];
+	hr_status status = hr__pinned_open(pinned, physical, limit);
+	if (status != HR_OK) return status;
+	pinned->index = record;
+	physical->pinned = pinned;
+	hr__store_release(&pinned->ready, 1);
+	hr__store_release(&pinned->handle, generation << 8 | (record + 1));
+	return HR_OK;
+}
+
+hr_status hr__device_pinned(hr__device *of, uint64_t limit, hr__device **out)
+{
+	hr_status status = enter();
+	if (status != HR_OK) return status;
+	hr__physical *physical = of->physical;
+	HR_ASSERT(hr__load_relaxed(&of->ready));
+	status = physical->pinned ? hr__pinned_set_limit(physical->pinned, limit) : make_pinned(physical, limit);
+	if (status == HR_OK) *out = physical->pinned;
+	leave();
+	return status;
+}
+
 /* ---- the end ---- */
 
 /* Makes the registry as it was before first use. Handles given out so far belong to a past generation from here on. */
@@ -383,8 +412,8 @@ static void reset(void)
 	for (uint32_t i = 0; i < HR__MAX_DEVICES; i++) {
 		hr__store_release(&logicals[i].handle, 0);
 		hr__store_relaxed(&logicals[i].ready, 0);
-		physicals[i].table = NULL;
 	}
+	for (uint32_t i = 0; i < HR__MAX_LISTED; i++) physicals[i].table = NULL;
 	memset(&registry, 0, sizeof registry);
 	generation = generation == 0xffffff ? 1 : generation + 1;
 	hr__store_relaxed(&anything, 0);
@@ -401,7 +430,7 @@ void hr__devices_shutdown(void)
 void hr__devices_forget(void)
 {
 	/* What is forgotten stays reachable from here, so that a leak checker in the child does not take it for lost. */
-	static hr__physical parents_physicals[HR__MAX_DEVICES];
+	static hr__physical parents_physicals[HR__MAX_LISTED];
 	static hr__device parents_logicals[HR__MAX_DEVICES];
 	memcpy(parents_physicals, physicals, sizeof physicals);
 	memcpy(parents_logicals, logicals, sizeof logicals);

@@ -303,6 +303,8 @@ hr_status hr__pool_plan(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_
 uint64_t hr__pool_count_free(const hr__shard *shard, const hr__pool *pool);
 uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most, const hr__plan *plan, hr_status *status);
 uint64_t hr__pool_release_free(hr__shard *shard, hr__pool *pool, hr_status *status); /* everything that can go; bytes */
+/* Where there are no pages: whether a new region for the request has room once all those that are free from end to end are given back. */
+bool hr__shard_can_regrow(hr__shard *shard, uint64_t size, uint64_t alignment);
 void hr__shard_close_regions(hr__shard *shard);
 
 /* direct and custom (direct.c). Without locks. */

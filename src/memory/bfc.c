@@ -108,8 +108,9 @@ static void release_of_others(hr__allocator *other, void *self)
 }
 
 /* Under pressure: everything that can be given up without moving anything. */
-static void make_room(hr__shard *home)
+static void make_room(const struct attempt *attempt)
 {
+	hr__shard *home = attempt->shard;
 	hr__allocator *allocator = home->allocator;
 	hr__lock_release(&home->lock);
 	hr__caches_empty(allocator);
@@ -117,8 +118,10 @@ static void make_room(hr__shard *home)
 	{
 		hr__lock_take(&shard->lock);
 		hr_status status = HR_OK; /* what cannot be released cannot help; the request goes on without it */
-		hr__pool_release_free(shard, &shard->small, &status);
-		if (!allocator->page) hr__pool_release_free(shard, &shard->large, &status);
+		/* Regions are dear on some devices: they are not thrown away for a request that fails all the same. */
+		bool helps = allocator->page || hr__shard_can_regrow(shard, attempt->size, attempt->alignment);
+		if (helps) hr__pool_release_free(shard, &shard->small, &status);
+		if (helps && !allocator->page) hr__pool_release_free(shard, &shard->large, &status);
 		hr__lock_release(&shard->lock);
 	}
 	/* Another allocator's memory helps only while our own limit leaves room for it. */
@@ -196,7 +199,7 @@ static void try_everything(struct attempt *attempt)
 	if (take_as_is(attempt, !attempt->small, HR__SOURCE_FREE_CHUNK)) return;
 	if (take_elsewhere(attempt, home, HR__SOURCE_FREE_CHUNK)) return;
 	if (attempt->size > allocator->limit) return;
-	make_room(home);
+	make_room(attempt);
 	if (take(attempt, attempt->small, HR__SOURCE_TRIM)) return;
 	if (grow_and_take(attempt, HR__SOURCE_TRIM)) return;
 	if (take_as_is(attempt, !attempt->small, HR__SOURCE_TRIM)) return;
@@ -208,38 +211,76 @@ static void try_everything(struct attempt *attempt)
 	if (!status) take_as_is(attempt, attempt->small, HR__SOURCE_STITCH);
 }
 
-static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
+/* What an allocator that has no room looks like. */
+struct shortage {
+	uint64_t in_use, reserved, free, blocks, largest; /* bytes, except blocks: how many are free */
+	uint64_t more;                                     /* that the limits would let the device give */
+};
+
+static struct shortage find_shortage(hr__allocator *allocator)
 {
-	char asked[16], used[16], limit[16], free_text[16], largest_text[16], available[16];
-	uint64_t free_bytes = 0, largest = 0, blocks = 0;
-	if (attempt->error) return hr__fail(attempt->error, "%s", attempt->message);
-	if (attempt->size > allocator->limit)
-		return hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: that alone is above its limit of %s; raise the limit or ask for less",
-		                allocator->name, hr__format_size(request->bytes, asked, sizeof asked),
-		                hr__format_size(allocator->limit, limit, sizeof limit));
+	struct shortage found = { 0 };
 	HR__EACH_SHARD(allocator, shard)
 	{
 		hr__lock_take(&shard->lock);
-		free_bytes += shard->small.arena.free_bytes + shard->large.arena.free_bytes;
-		blocks += shard->small.arena.free_count + shard->large.arena.free_count;
+		found.free += shard->small.arena.free_bytes + shard->large.arena.free_bytes;
+		found.blocks += shard->small.arena.free_count + shard->large.arena.free_count;
 		uint64_t small = hr__arena_largest(&shard->small.arena), large = hr__arena_largest(&shard->large.arena);
-		if (small > largest) largest = small;
-		if (large > largest) largest = large;
+		if (small > found.largest) found.largest = small;
+		if (large > found.largest) found.largest = large;
 		hr__lock_release(&shard->lock);
 	}
 	hr__lock_take(&allocator->caches_lock);
 	int64_t in_use = hr__meters_sum(allocator);
 	hr__lock_release(&allocator->caches_lock);
-	uint64_t reserved = (uint64_t)hr__load_relaxed(&allocator->reserved), more = hr__pool_available(allocator->device);
-	if (more > allocator->limit - reserved) more = allocator->limit - reserved;
+	if (in_use > 0) found.in_use = (uint64_t)in_use;
+	found.reserved = (uint64_t)hr__load_relaxed(&allocator->reserved);
+	found.more = hr__pool_available(allocator->device);
+	if (found.more > allocator->limit - found.reserved) found.more = allocator->limit - found.reserved;
+	return found;
+}
+
+/* The same for pinned host memory, which users know as a tier with a setting of its own, not as an allocator. */
+static hr_status host_pool_full(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
+{
+	char asked[16], used[16], limit[16], free_text[16], largest_text[16];
+	const char *owner = hr__device_pinned_for(allocator->device);
+	hr__format_size(request->bytes, asked, sizeof asked);
+	hr__format_size(allocator->limit, limit, sizeof limit);
+	if (attempt->size > allocator->limit)
+		return hr__fail(HR_OUT_OF_MEMORY, "the host pool of %s is too small for %s: that alone is above its limit of %s; raise host_limit",
+		                owner, asked, limit);
+	struct shortage found = find_shortage(allocator);
+	hr__format_size(found.in_use, used, sizeof used);
+	/* Within the limit, so it was the host that refused: the last message says why. */
+	if (attempt->size + attempt->alignment <= found.more)
+		return hr__fail_in(HR_OUT_OF_MEMORY, "the host pool of %s cannot grow: %s asked for, %s of its limit of %s in use", owner, asked,
+		                   used, limit);
+	return hr__fail(HR_OUT_OF_MEMORY,
+	                "the host pool of %s is full: %s asked for, but %s of its limit of %s are in use, and the largest of %llu free blocks "
+	                "(%s) is %s; raise host_limit",
+	                owner, asked, used, limit, (unsigned long long)found.blocks, hr__format_size(found.free, free_text, sizeof free_text),
+	                hr__format_size(found.largest, largest_text, sizeof largest_text));
+}
+
+static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
+{
+	char asked[16], used[16], limit[16], free_text[16], largest_text[16], available[16];
+	if (attempt->error) return hr__fail(attempt->error, "%s", attempt->message);
+	if (hr__device_pinned_for(allocator->device)) return host_pool_full(allocator, attempt, request);
+	if (attempt->size > allocator->limit)
+		return hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: that alone is above its limit of %s; raise the limit or ask for less",
+		                allocator->name, hr__format_size(request->bytes, asked, sizeof asked),
+		                hr__format_size(allocator->limit, limit, sizeof limit));
+	struct shortage found = find_shortage(allocator);
 	return hr__fail(HR_OUT_OF_MEMORY,
 	                "%s cannot give %s: %s of %s are in use; %s are free in %llu blocks, the largest %s, and the device can give %s more; "
 	                "free something, raise the limit or ask for less",
 	                allocator->name, hr__format_size(request->bytes, asked, sizeof asked),
-	                hr__format_size(in_use > 0 ? (uint64_t)in_use : 0, used, sizeof used),
-	                hr__format_size(allocator->limit, limit, sizeof limit), hr__format_size(free_bytes, free_text, sizeof free_text),
-	                (unsigned long long)blocks, hr__format_size(largest, largest_text, sizeof largest_text),
-	                hr__format_size(more, available, sizeof available));
+	                hr__format_size(found.in_use, used, sizeof used), hr__format_size(allocator->limit, limit, sizeof limit),
+	                hr__format_size(found.free, free_text, sizeof free_text), (unsigned long long)found.blocks,
+	                hr__format_size(found.largest, largest_text, sizeof largest_text),
+	                hr__format_size(found.more, available, sizeof available));
 }
 
 /* ---- handing out ---- */

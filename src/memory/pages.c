@@ -9,8 +9,10 @@
  *                and an unmap per page, so it comes last, takes only what is missing, and takes it from the smallest free chunks
  *                first, which are worth least.
  *
- * On a device without pages there is one shard, and a region is one plain allocation, all of it mapped; regions double in size, and a region that is free
- * from end to end can be given back.
+ * On a device without pages there is one shard, and a region is one plain allocation, all of it mapped; regions double in size, and a
+ * region that is free from end to end can be given back. Where memory is expensive to get (pinned host memory) regions have a least
+ * size, a slab; they double up to 1 GiB only, because what is pinned is lost to the host and somebody waits while it is, or to so much
+ * that there are never too many of them. What the limit leaves is taken to the last byte there, not by the request.
  *
  * Before pages are unmapped, the streams that used them are waited for: unmapping does not wait for the device. */
 #include <errno.h>
@@ -25,6 +27,8 @@
 
 #define FIRST_PLAIN_REGION (UINT64_C(2) << 20)
 #define FIRST_PLAIN_SMALL_REGION (UINT64_C(256) << 10)
+#define SLAB_MOST (UINT64_C(1) << 30) /* or a SLAB_SHARE of the limit, if that is more */
+#define SLAB_SHARE (HR__REGIONS_MAX / 2)
 #define BATCH 64u /* pages handled at a time, so that no memory is needed */
 
 /* ---- regions ---- */
@@ -115,6 +119,41 @@ static hr_status plain_slot(hr__allocator *allocator, uint32_t *out)
 	return hr__fail(HR_TOO_MANY, "%s has %u regions already, which is the most there can be", allocator->name, HR__REGIONS_MAX);
 }
 
+/* How much to ask for where regions have a least size. [need] <= [most], what the limit leaves. */
+static uint64_t slab_size(const hr__allocator *allocator, hr__pool *pool, uint64_t need, uint64_t most)
+{
+	uint64_t slab = hr__device_region_min(allocator->device), largest = hr__align_down(allocator->limit / SLAB_SHARE, slab), ask;
+	if (largest < SLAB_MOST) largest = SLAB_MOST;
+	if (!pool->next_region) pool->next_region = slab;
+	if (pool->next_region > largest) pool->next_region = largest;
+	if (!hr__align_up(need, slab, &ask)) return need;
+	if (ask < pool->next_region) ask = pool->next_region;
+	/* Less than a slab is not left over: nobody could use it well. */
+	return ask > most || most - ask < slab ? most : ask;
+}
+
+static uint64_t region_size(const hr__allocator *allocator, hr__pool *pool, uint64_t need, uint64_t most)
+{
+	if (!allocator->allow_growth) return need;
+	if (hr__device_region_min(allocator->device)) {
+		/* Another allocator may have some of it. */
+		uint64_t available = hr__align_down(hr__pool_available(allocator->device), allocator->granularity);
+		if (available < most) most = available > need ? available : need;
+		return slab_size(allocator, pool, need, most);
+	}
+	if (!pool->next_region) pool->next_region = pool->small ? FIRST_PLAIN_SMALL_REGION : FIRST_PLAIN_REGION;
+	uint64_t ask = pool->next_region;
+	while (ask < need && ask <= most / 2) ask *= 2;
+	return ask < need || ask > most ? need : ask;
+}
+
+/* What to try when the device would not give [ask]: slabs in halves, all else at once what is needed. */
+static uint64_t smaller_size(const hr__allocator *allocator, uint64_t ask, uint64_t need)
+{
+	uint64_t slab = hr__device_region_min(allocator->device), half = slab ? hr__align_down(ask / 2, slab) : 0;
+	return half > need ? half : need;
+}
+
 static hr_status add_plain_region(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment)
 {
 	hr__allocator *allocator = shard->allocator;
@@ -126,15 +165,13 @@ static hr_status add_plain_region(hr__shard *shard, hr__pool *pool, uint64_t siz
 	if (alignment > allocator->granularity && !hr__add(size, alignment, &need)) return over_limit(allocator);
 	if (need > most) return over_limit(allocator);
 
-	if (!pool->next_region) pool->next_region = pool->small ? FIRST_PLAIN_SMALL_REGION : FIRST_PLAIN_REGION;
-	uint64_t ask = pool->next_region;
-	while (ask < need && ask <= most / 2) ask *= 2;
-	if (ask < need || ask > most || !allocator->allow_growth) ask = need;
+	uint64_t ask = region_size(allocator, pool, need, most);
 	if (!hr__claim(allocator, ask)) return over_limit(allocator);
 	status = hr__pool_plain_alloc(allocator->device, ask, &address);
-	if (status == HR_OUT_OF_MEMORY && ask > need) {
-		hr__unclaim(allocator, ask - need);
-		ask = need;
+	while (status == HR_OUT_OF_MEMORY && ask > need) {
+		uint64_t smaller = smaller_size(allocator, ask, need);
+		hr__unclaim(allocator, ask - smaller);
+		ask = smaller;
 		status = hr__pool_plain_alloc(allocator->device, ask, &address);
 	}
 	if (!status && (address & (allocator->granularity - 1))) {
@@ -382,15 +419,33 @@ static hr_status release_plain_region(hr__shard *shard, hr__pool *pool, hr__regi
 	return HR_OK;
 }
 
+/* The one chunk of a region that is free from end to end; 0 = it is not. */
+static hr__chunk_id only_chunk(hr__shard *shard, const hr__region *region)
+{
+	if (!region->size) return 0;
+	hr__chunk_id id = hr__chunk_at(&shard->table, region->edge)->next;
+	const hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+	return hr__chunk_state_of(chunk) == HR__CHUNK_FREE && !chunk->next ? id : 0;
+}
+
+bool hr__shard_can_regrow(hr__shard *shard, uint64_t size, uint64_t alignment)
+{
+	const hr__allocator *allocator = shard->allocator;
+	uint64_t room = allowance(allocator), need = size;
+	if (alignment > allocator->granularity && !hr__add(size, alignment, &need)) return false;
+	for (uint32_t i = 0; i < allocator->region_count && room < need; i++) {
+		if (only_chunk(shard, &allocator->regions[i])) room += allocator->regions[i].size;
+	}
+	return room >= need;
+}
+
 static uint64_t release_plain_regions(hr__shard *shard, hr__pool *pool, hr_status *status)
 {
 	uint64_t total = 0;
 	for (uint32_t i = 0; i < shard->allocator->region_count; i++) {
 		hr__region *region = &shard->allocator->regions[i];
-		if (!region->size || region->small != pool->small) continue;
-		hr__chunk_id id = hr__chunk_at(&shard->table, region->edge)->next;
-		hr__chunk *chunk = hr__chunk_at(&shard->table, id);
-		if (hr__chunk_state_of(chunk) != HR__CHUNK_FREE || chunk->next) continue;
+		hr__chunk_id id = region->small == pool->small ? only_chunk(shard, region) : 0;
+		if (!id) continue;
 		uint64_t size = region->size;
 		hr_status released = release_plain_region(shard, pool, region, id);
 		if (released) *status = released;

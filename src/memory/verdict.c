@@ -565,7 +565,14 @@ static bool has_own_limit(const hr__allocator *allocator)
 static bool is_part(const hr__allocator *allocator)
 {
 	hr_device_info info = { .struct_size = sizeof info };
+	if (hr__device_pinned_for(allocator->device)) return true; /* a part of the host */
 	return hr_device_get_info(hr__device_handle(allocator->device), &info) == HR_OK && info.limit_bytes < info.total_bytes;
+}
+
+/* What the limit of a device is set with. */
+static const char *limit_setting(const hr__device *device)
+{
+	return hr__device_pinned_for(device) ? "host_limit" : "memory_limit of hr_set_logical_devices";
 }
 
 static hr_tier fullest(const struct judgement *j)
@@ -590,8 +597,8 @@ static void say_tier(const struct judgement *j, hr_verdict *verdict)
 		SAY(verdict, "; the allocator's limit of %s is reached (options.limit_bytes)", size_text(j->allocator->limit).text);
 		break;
 	case HR_TIER_DEVICE:
-		SAY(verdict, "; the limit of %s, %s, is reached (memory_limit of hr_set_logical_devices)", hr__device_name(device),
-		    size_text(hr__device_limit(device)).text);
+		SAY(verdict, "; the limit of %s, %s, is reached (%s)", hr__device_name(device), size_text(hr__device_limit(device)).text,
+		    limit_setting(device));
 		break;
 	case HR_TIER_PHYSICAL: SAY(verdict, "; the device itself is full"); break;
 	case HR_TIER_NONE: break;
@@ -610,8 +617,9 @@ static void advise_limit(const struct judgement *j, hr_verdict *verdict)
 		ADVISE(verdict, "Raise options.limit_bytes by %s, to %llu. ", size_text(raised - allocator->limit).text,
 		       (unsigned long long)raised);
 	} else if (is_part(allocator) && j->need > j->room.device && j->need <= j->room.card) {
-		ADVISE(verdict, "Raise the memory_limit that hr_set_logical_devices gave %s by %s", hr__device_name(allocator->device),
-		       size_text(j->need - j->room.device).text);
+		ADVISE(verdict, hr__device_pinned_for(allocator->device) ? "Raise the host_limit of %s by %s"
+		                                                          : "Raise the memory_limit that hr_set_logical_devices gave %s by %s",
+		       hr__device_name(allocator->device), size_text(j->need - j->room.device).text);
 		ADVISE(verdict, has_own_limit(allocator) && more ? ", and options.limit_bytes. " : ". ");
 	}
 }
@@ -652,9 +660,8 @@ static void never_fits(struct judgement *j, uint64_t bytes, hr_verdict *verdict)
 	verdict->bytes = bytes;
 	SAY(verdict, "The request alone is %s above what there may ever be, %s", size_text(bytes).text,
 	    size_text(j->allocator->limit).text);
-	SAY(verdict, verdict->tier == HR_TIER_ALLOCATOR ? " (options.limit_bytes)"
-	             : verdict->tier == HR_TIER_DEVICE  ? " (memory_limit of hr_set_logical_devices)"
-	                                                : ", which is all the device has");
+	if (verdict->tier == HR_TIER_DEVICE) SAY(verdict, " (%s)", limit_setting(j->allocator->device));
+	else SAY(verdict, verdict->tier == HR_TIER_ALLOCATOR ? " (options.limit_bytes)" : ", which is all the device has");
 	advise_limit(j, verdict);
 	ADVISE(verdict, "Ask for less. ");
 }

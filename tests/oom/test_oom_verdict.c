@@ -773,7 +773,7 @@ static void test_a_verdict_on_a_device_without_pages_is_what_the_model_says(void
 	show_counts();
 	CHECK_EQ(here.kinds[HR_FITS_AFTER_STITCH], 0);
 	for (int kind = HR_FITS; kind <= HR_NEVER_FITS; kind++)
-		if (kind != HR_FITS_AFTER_STITCH) CHECK_GE(here.kinds[kind], 1);
+		if (kind != HR_FITS_AFTER_STITCH && situations >= 100) CHECK_GE(here.kinds[kind], 1);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
