@@ -467,4 +467,14 @@ REPORT_UNUSED static sample *report_of_names(void)
 	return made;
 }
 
+/* Counts and places that no array has. */
+static inline void sample_break_counts(hr__report *report)
+{
+	report->largest_count = report->region_count = report->run_count = UINT32_MAX;
+	for (unsigned i = 0; i < 3; i++) report->holders[i].count = UINT32_MAX;
+	for (uint32_t i = 0; i < HR__REPORT_REGIONS; i++) report->regions[i].run_count = UINT32_MAX;
+	report->regions[1].first_run = UINT32_MAX;
+	report->regions[2].first_run = HR__REPORT_RUNS - 1;
+}
+
 #endif

@@ -498,8 +498,9 @@ static hr_status pin(const card *on, void *block, uint64_t bytes)
 	for (uint64_t at = 0; at < bytes; at += hr__os_page_size()) ((volatile char *)block)[at] = 0;
 	CUresult result = IN_CONTEXT(on, cuMemHostRegister_v2, block, bytes, HR__CU_MEMHOSTREGISTER_PORTABLE);
 	if (result == HR__CUDA_SUCCESS) return HR_OK;
+	if (result != HR__CUDA_ERROR_OUT_OF_MEMORY) return failed(on, result, "cuMemHostRegister");
 	return hr__fail(
-		result == HR__CUDA_ERROR_OUT_OF_MEMORY ? HR_NO_HOST_MEMORY : status_of(result),
+		HR_NO_HOST_MEMORY,
 		"cuMemHostRegister of %s on %s: %s; raise the limit on locked memory (ulimit -l) or that of the memory cgroup, or "
 		"lower host_limit",
 		hr__format_size(bytes, size, sizeof size), on->name, describe(result, text, sizeof text));

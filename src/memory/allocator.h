@@ -415,6 +415,21 @@ static inline void hr__account(hr__shard *shard, hr__cache *cache, int64_t bytes
 	hr__max(&allocator->peak, high > both ? high : both);
 }
 
+/* What a chunk in use tells about itself; with the lock held. */
+static inline hr_allocation_info hr__chunk_info(const hr__chunk *chunk)
+{
+	return (hr_allocation_info){ .struct_size = sizeof(hr_allocation_info),
+		                         .address = (void *)(uintptr_t)hr__chunk_address(chunk),
+		                         .bytes = chunk->size,
+		                         .requested = chunk->requested,
+		                         .op = chunk->op,
+		                         .scope = chunk->scope,
+		                         .tag = chunk->tag,
+		                         .shape = chunk->shape,
+		                         .dtype = (hr_dtype)chunk->dtype,
+		                         .streams = chunk->streams };
+}
+
 /* Fills in what a request says about a chunk that it got. */
 static inline void hr__chunk_describe(hr__chunk *chunk, const hr_request *request)
 {

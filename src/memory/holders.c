@@ -52,16 +52,7 @@ static void add_largest(struct ledger *ledger, const hr__chunk *chunk)
 	if (at < ledger->largest_max) ledger->largest_count++;
 	else at--;
 	for (; at > 0 && ledger->largest[at - 1].bytes < chunk->size; at--) ledger->largest[at] = ledger->largest[at - 1];
-	ledger->largest[at] = (hr_allocation_info){ .struct_size = sizeof *ledger->largest,
-		                                        .address = (void *)(uintptr_t)hr__chunk_address(chunk),
-		                                        .bytes = chunk->size,
-		                                        .requested = chunk->requested,
-		                                        .op = chunk->op,
-		                                        .scope = chunk->scope,
-		                                        .tag = chunk->tag,
-		                                        .shape = chunk->shape,
-		                                        .dtype = (hr_dtype)chunk->dtype,
-		                                        .streams = chunk->streams };
+	ledger->largest[at] = hr__chunk_info(chunk);
 }
 
 static void add_size(hr__report *report, uint64_t bytes)

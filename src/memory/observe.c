@@ -183,16 +183,7 @@ hr_status hr_allocation_get_info(hr_allocator handle, const void *address, hr_al
 	if (!allocator) return status;
 	const hr__chunk *chunk = find_block(allocator, address, &shard);
 	if (!chunk) return HR_NOT_ALLOCATED;
-	*info = (hr_allocation_info){ .struct_size = sizeof *info,
-		                           .address = (void *)(uintptr_t)address,
-		                           .bytes = chunk->size,
-		                           .requested = chunk->requested,
-		                           .op = chunk->op,
-		                           .scope = chunk->scope,
-		                           .tag = chunk->tag,
-		                           .shape = chunk->shape,
-		                           .dtype = (hr_dtype)chunk->dtype,
-		                           .streams = chunk->streams };
+	*info = hr__chunk_info(chunk);
 	hr__lock_release(&shard->lock);
 	return HR_OK;
 }

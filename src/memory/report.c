@@ -42,7 +42,7 @@ static hr__lock output_lock = HR__LOCK_INIT(HR__RANK_REPORT_OUTPUT);
 static struct {
 	hr__lock lock;
 	hr__atomic_u8 read; /* 1 = [value] does not change any more */
-	char value[PATH_BYTES];
+	char value[PATH_BYTES + 2]; /* one that is cut is too long for a path, and is told so */
 } environment = { .lock = HR__LOCK_INIT(HR__RANK_NAMES) };
 
 static _Thread_local struct {
@@ -280,7 +280,7 @@ static const char *wanted(void)
 		hr__lock_take(&environment.lock);
 		if (!hr__load_relaxed(&environment.read)) {
 			const char *value = hr__os()->environment("HEADROOM_OOM_REPORT");
-			if (value && strlen(value) < sizeof environment.value) strcpy(environment.value, value);
+			if (value) snprintf(environment.value, sizeof environment.value, "%s", value);
 			hr__store_release(&environment.read, 1);
 		}
 		hr__lock_release(&environment.lock);

@@ -6,6 +6,7 @@ import atexit
 import gzip
 import json
 import os
+import pty
 import subprocess
 import sys
 import tempfile
@@ -87,6 +88,27 @@ class CommandTest(unittest.TestCase):
             self.assertTrue(result.stderr.startswith("headroom: "), result.stderr)
             self.assertNotIn("\033", result.stderr)
         return result
+
+    def on_terminal(self, *arguments, **env):
+        """What the command writes to a terminal."""
+        pid, fd = pty.fork()
+        if pid == 0:
+            os.environ.update({"TERM": "xterm", "COLUMNS": "80", "LC_ALL": "C.UTF-8"})
+            os.environ.pop("NO_COLOR", None)
+            os.environ.update(env)
+            os.execv(COMMAND, [COMMAND, *map(str, arguments)])
+        output = b""
+        while True:
+            try:
+                data = os.read(fd, 65536)
+            except OSError:
+                break
+            if not data:
+                break
+            output += data
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0, output)
+        os.close(fd)
+        return output.decode()
 
 
 def main():

@@ -1,11 +1,9 @@
 """headroom oom: saved reports, good and bad. A bad one ends with status 2 and a message that names the file and what is wrong with it."""
 import json
-import os
-import pty
 import sys
 import unittest
 
-from command import COMMAND, ROOT, CommandTest, has, main
+from command import ROOT, CommandTest, has, main
 
 sys.path.insert(0, str(ROOT / "tests/oom"))
 from schema import validate  # noqa: E402
@@ -54,24 +52,7 @@ class Good(CommandTest):
 
     def test_colours_only_on_a_terminal_that_wants_them(self):
         def on_terminal(**env):
-            pid, fd = pty.fork()
-            if pid == 0:
-                os.environ.update({"TERM": "xterm", "COLUMNS": "80"})
-                os.environ.pop("NO_COLOR", None)
-                os.environ.update(env)
-                os.execv(COMMAND, [COMMAND, "oom", str(CORPUS / "names")])
-            output = b""
-            while True:
-                try:
-                    data = os.read(fd, 65536)
-                except OSError:
-                    break
-                if not data:
-                    break
-                output += data
-            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0, output)
-            os.close(fd)
-            return output.decode()
+            return self.on_terminal("oom", CORPUS / "names", **env)
 
         coloured = on_terminal()
         self.assertIn("\033[", coloured)

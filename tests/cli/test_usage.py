@@ -1,6 +1,5 @@
 """The command as such: help, versions, misspelt words, wrong values, output that cannot be written; devices; generate."""
 import os
-import pty
 import subprocess
 
 from command import COMMAND, ROOT, CommandTest, main, unpacked
@@ -80,27 +79,6 @@ class Output(CommandTest):
                 with self.subTest(arguments=arguments):
                     self.fails(2, *arguments, stdout=full, says=["cannot write to standard output", "No space left"])
         self.fails(2, "generate", "--out", "/dev/full", says=["/dev/full", "No space left"])
-
-    def on_terminal(self, *arguments, **env):
-        """What the command writes to a terminal."""
-        pid, fd = pty.fork()
-        if pid == 0:
-            os.environ.update({"TERM": "xterm", "COLUMNS": "80", "LC_ALL": "C.UTF-8"})
-            os.environ.pop("NO_COLOR", None)
-            os.environ.update(env)
-            os.execv(COMMAND, [COMMAND, *map(str, arguments)])
-        output = b""
-        while True:
-            try:
-                data = os.read(fd, 65536)
-            except OSError:
-                break
-            if not data:
-                break
-            output += data
-        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0, output)
-        os.close(fd)
-        return output.decode()
 
     def test_colours_only_on_a_terminal_that_wants_them(self):
         arguments = ["replay", TRACE, "--picture", "--no-timing"]

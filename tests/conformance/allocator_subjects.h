@@ -10,11 +10,7 @@
 #ifndef HR_TESTS_ALLOCATOR_SUBJECTS_H
 #define HR_TESTS_ALLOCATOR_SUBJECTS_H
 
-/* Memory without an allocator, which that header has too, is not wanted here. */
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"
 #include "conformance/device_subjects.h"
-#pragma GCC diagnostic pop
 #include "support_stats.h"
 
 #define KIB UINT64_C(1024)

@@ -178,7 +178,7 @@ typedef struct memory {
 	hr__page_id pages[MAX_PAGES];
 } memory;
 
-static hr_status get(uint64_t bytes, memory *out)
+HR_TEST_UNUSED static hr_status get(uint64_t bytes, memory *out)
 {
 	memory got = { .bytes = bytes };
 	if (!page()) {
@@ -207,7 +207,7 @@ static hr_status get(uint64_t bytes, memory *out)
 
 #define TWICE(call) ((call) == HR_OK || (call) == HR_OK)
 
-static void give(const memory *block)
+HR_TEST_UNUSED static void give(const memory *block)
 {
 	if (!page()) {
 		CHECK(TWICE(hr__pool_plain_free(device, block->address, block->bytes)));

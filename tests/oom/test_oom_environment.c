@@ -133,6 +133,17 @@ static void test_what_cannot_be_written_is_told_with_the_error(void)
 	remove_folder();
 }
 
+static void test_a_path_that_is_too_long_is_told_with_the_error(void)
+{
+	static char path[10000];
+	memset(path, 'x', sizeof path - 1);
+	CHECK_EQ(setenv("HEADROOM_OOM_REPORT", path, 1), 0);
+	fail(1);
+	CHECK_CONTAINS(hr_last_message(), "(the report could not be written to xxx");
+	CHECK_CONTAINS(hr_last_message(), "ENAMETOOLONG");
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
 /* Every call of the system from some point on fails: the error that the program gets is the same, and no half file is left. */
 static void test_a_failing_disk_leaves_no_half_report(void)
 {
@@ -259,5 +270,6 @@ static void test_a_report_can_be_saved_to_a_new_file(void)
 
 TEST_MAIN(T(test_a_file_is_written_for_each_event), T(test_a_percent_p_is_the_number_of_the_process),
           T(test_what_is_there_is_never_written_over), T(test_what_cannot_be_written_is_told_with_the_error),
+          T(test_a_path_that_is_too_long_is_told_with_the_error),
           T(test_a_failing_disk_leaves_no_half_report), T(test_reports_on_the_standard_error_are_whole),
           T(test_a_closed_standard_error_kills_nobody), T(test_a_report_can_be_saved_to_a_new_file))

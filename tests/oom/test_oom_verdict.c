@@ -768,12 +768,13 @@ static void test_a_verdict_is_what_the_model_says_and_the_engine_does(void)
 static void test_a_verdict_on_a_device_without_pages_is_what_the_model_says(void)
 {
 	uint64_t situations = hr_test_scaled(HR_TEST_SANITIZED ? 40 : 160);
+	if (situations < 100) situations = 100; /* so that every kind occurs */
 	here.random = hr_test_seed() + 1000;
 	for (uint64_t i = 0; i < situations; i++) one_situation(0, 300 + below(2000));
 	show_counts();
 	CHECK_EQ(here.kinds[HR_FITS_AFTER_STITCH], 0);
 	for (int kind = HR_FITS; kind <= HR_NEVER_FITS; kind++)
-		if (kind != HR_FITS_AFTER_STITCH && situations >= 100) CHECK_GE(here.kinds[kind], 1);
+		if (kind != HR_FITS_AFTER_STITCH) CHECK_GE(here.kinds[kind], 1);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 

@@ -146,11 +146,7 @@ static void test_broken_numbers_are_written_all_the_same(void)
 {
 	sample *made = report_of_everything();
 	hr__report *report = &made->report;
-	report->largest_count = report->region_count = report->run_count = UINT32_MAX;
-	for (unsigned i = 0; i < 3; i++) report->holders[i].count = UINT32_MAX;
-	for (uint32_t i = 0; i < HR__REPORT_REGIONS; i++) report->regions[i].run_count = UINT32_MAX;
-	report->regions[1].first_run = UINT32_MAX;
-	report->regions[2].first_run = HR__REPORT_RUNS - 1;
+	sample_break_counts(report);
 	report->verdict.kind = (hr_verdict_kind)77;
 	report->stats.num_live = INT64_MIN;
 	report->stats.fragmentation = 0.0 / 0.0;
