@@ -49,9 +49,8 @@ hr_status hr__lookup_grow(hr__lookup *lookup, hr__lookup_table **retired)
 	for (uint32_t i = 0; i <= old->mask; i++) {
 		uint32_t slot = hr__load_relaxed(&old->slots[i]);
 		if (!slot) continue;
-		uint32_t at = hr__lookup_hash(hr__chunk_address(&lookup->chunks[hr__lookup_id(slot)])) >> table->shift;
-		while (hr__load_relaxed(&table->slots[at])) at = (at + 1) & table->mask;
-		hr__store_relaxed(&table->slots[at], slot);
+		uint32_t hash = hr__lookup_hash(hr__chunk_address(&lookup->chunks[hr__lookup_id(slot)]));
+		hr__lookup_place(table, hash >> table->shift, slot);
 	}
 	hr__store_release(&lookup->table, table);
 	hr__store_relaxed(&lookup->bytes, table->bytes);

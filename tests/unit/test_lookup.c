@@ -61,7 +61,7 @@ static void test_lookup_finds_what_was_inserted_and_nothing_else(void)
 		open_table(&t);
 		CHECK_EQ(find(&t, address_of(1, strides[s])), 0);
 		for (uint64_t i = 0; i < hr_test_scaled(200000); i++) {
-			/* Swings between almost empty and full, so that entries move in crowded tables too. */
+			/* Swings between almost empty and full, so that tables are crowded too. */
 			uint64_t most = (i / 20000) % 2 ? RECORDS - 1 : 200;
 			hr__chunk_id id = (hr__chunk_id)hr_rand_below(&seed, most) + 1;
 			if (in[id]) hr__lookup_remove(&t.lookup, address_of(id, strides[s]), id);
@@ -100,10 +100,10 @@ typedef struct race {
 	table table;
 	uint64_t addresses[CROWD + 1];
 	_Atomic(bool) over;
-	_Atomic(uint64_t) found, missed;
+	_Atomic(uint64_t) found;
 } race;
 
-/* Addresses that all want the last few places of the table, and so spill over its end: every removal moves others. */
+/* Addresses that all want the last few places of the table, and so are far from them. */
 static void crowd(race *r)
 {
 	uint64_t address = UINT64_C(0x100000000000);
@@ -120,7 +120,7 @@ static void read_or_write(void *argument, unsigned index)
 {
 	race *r = argument;
 	uint64_t seed = hr_test_seed() * 10 + index;
-	if (index == 0) { /* others come and go around the steady ones, which move because of that */
+	if (index == 0) { /* others come and go around the steady ones, which stay where they are */
 		for (uint64_t i = 0; i < hr_test_scaled(400000); i++) {
 			hr__chunk_id id = (hr__chunk_id)(STEADY + 1 + hr_rand_below(&seed, 20));
 			bool there = find(&r->table, r->addresses[id]) != 0;
@@ -132,17 +132,12 @@ static void read_or_write(void *argument, unsigned index)
 	}
 	while (!atomic_load(&r->over)) {
 		hr__chunk_id id = (hr__chunk_id)hr_rand_below(&seed, STEADY) + 1;
-		hr__chunk_id seen = find(&r->table, r->addresses[id]);
-		if (seen) {
-			CHECK_EQ(seen, id);
-			atomic_fetch_add(&r->found, 1);
-		} else {
-			atomic_fetch_add(&r->missed, 1); /* it was on the move: the reader looks again under the lock */
-		}
+		CHECK_EQ(find(&r->table, r->addresses[id]), id);
+		atomic_fetch_add(&r->found, 1);
 	}
 }
 
-static void test_lookup_never_shows_a_reader_another_chunk(void)
+static void test_lookup_shows_a_reader_his_own_chunk_always(void)
 {
 	static race r;
 	open_table(&r.table);
@@ -150,11 +145,11 @@ static void test_lookup_never_shows_a_reader_another_chunk(void)
 	for (hr__chunk_id id = 1 + STEADY; id <= CROWD; id += 2) hr__lookup_insert(&r.table.lookup, r.addresses[id], id);
 	for (hr__chunk_id id = 1; id <= STEADY; id++) hr__lookup_insert(&r.table.lookup, r.addresses[id], id);
 	hr_test_threads(3, read_or_write, &r);
-	printf("# %llu found, %llu missed on the move\n", (unsigned long long)r.found, (unsigned long long)r.missed);
+	printf("# found %llu times\n", (unsigned long long)r.found);
 	CHECK_GT(r.found, 0);
 	for (hr__chunk_id id = 1; id <= STEADY; id++) CHECK_EQ(find(&r.table, r.addresses[id]), id);
 	close_table(&r.table);
 }
 
 TEST_MAIN(T(test_lookup_finds_what_was_inserted_and_nothing_else), T(test_lookup_grows_to_any_size_without_losing_any),
-          T(test_lookup_never_shows_a_reader_another_chunk))
+          T(test_lookup_shows_a_reader_his_own_chunk_always))
