@@ -282,5 +282,6 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 	hr__owner_add(&cache->meter.used, -size);
 	hr__cache_leave(cache);
 	if (HR_UNLIKELY(kept > cache->capacity)) hr__cache_overflow(cache);
+	if (HR_UNLIKELY(hr__load_relaxed(&cache->meter.wanted))) hr__meter_sink(cache->allocator, &cache->meter);
 	return HR_OK;
 }

@@ -64,8 +64,9 @@ enum hr__source {
 /* Bytes handed out less bytes taken back through one cache or one shard; negative where blocks change hands. The sum of all meters of
  * an allocator is what is in use. How the peak of that sum is known without adding up at every block: meter.c. */
 typedef struct hr__meter {
-	hr__atomic_i64 used;  /* written by the cache's owner, or under the shard's lock */
-	hr__atomic_i64 level; /* [used] passes it only after asking; written under meter_lock */
+	hr__atomic_i64 used;   /* written by the cache's owner, or under the shard's lock */
+	hr__atomic_i64 level;  /* [used] passes it only after asking; written under meter_lock */
+	hr__atomic_u32 wanted; /* not 0: others could do with what the level is above [used]; written under meter_lock */
 } hr__meter;
 
 /* ---- thread caches ---- */
@@ -277,6 +278,7 @@ void hr__thread_drop(void);    /* frees what the calling thread has; every alloc
 
 /* meters (meter.c) */
 void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, int64_t size); /* so that [size] more may be used */
+void hr__meter_sink(hr__allocator *allocator, hr__meter *meter); /* makes the level tight; by whoever may write [used] */
 void hr__meters_evaluate(hr__allocator *allocator); /* makes levels tight and the peak right; with meter_lock held */
 void hr__meters_look(hr__allocator *allocator); /* what is in use now counts for the peak: for a thread that could get no cache */
 int64_t hr__meters_sum(const hr__allocator *allocator); /* with caches_lock or meter_lock held */

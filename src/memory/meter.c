@@ -7,15 +7,24 @@
  *
  *     in use  <=  sum of levels  <=  peak
  *
- * Asking raises a level to what is needed and half of HR__SLACK. If the sum of levels then passes the peak, the levels are first made
- * tight: those more than HR__SLACK above their [used] are lowered. What remains is at most HR__SLACK too high for each meter, and becomes
- * the peak. In a program that does the same again and again nobody passes his level any more, and no line is written that others read.
+ * Asking raises a level to what is needed and half of HR__SLACK. If the sum of levels would pass the peak by that, the levels are first
+ * made tight: those more than HR__SLACK above their [used] are lowered. What remains is at most HR__SLACK too high for each meter, and
+ * becomes the peak. In a program that does the same again and again nobody passes his level any more, and no line is written that others
+ * read.
+ *
+ * Making levels tight is dear, for it interrupts the other threads: 15 us. Two threads whose highs do not fall together would do it at
+ * every climb, since each finds the other's level where its last high has left it. So before the levels reach the peak, meters that are
+ * far below theirs are marked as [wanted], and whoever takes memory back through them looks at that and makes the level tight himself,
+ * which needs no barrier (hr__meter_sink). Only the levels of threads that do nothing are still there when room is needed. And what is
+ * free between the sum of levels and the peak costs nothing, so who asks for more gets some of it, up to a part of the peak.
  *
  * How it stays an upper bound: whoever accounts for a block may have seen the old level of a meter that is being lowered. After a heavy
  * barrier whoever begins sees the new one. The owner of a cache who began before is waited for; then his [used] is read again, and a
  * level that it passed is put above it. Who accounts under a shard's lock cannot be waited for, since he may be waiting for meter_lock;
  * he looks at the level once more afterwards, and at least one of the two sees what the other did. */
 #include "memory/allocator.h"
+
+#define PARTS 8 /* of the peak: with less room than one, meters are asked to give back what they do not need */
 
 static bool lower(hr__meter *meter)
 {
@@ -49,23 +58,55 @@ void hr__meters_evaluate(hr__allocator *allocator)
 	hr__max(&allocator->peak, levels);
 }
 
+/* One thread alone needs no levels. With meter_lock held. */
+static bool is_alone(const hr__allocator *allocator, hr__meter *meter)
+{
+	if (hr__load_relaxed(&allocator->cache_count) > 1) return false;
+	hr__store_relaxed(&meter->level, HR__NO_LEVEL);
+	return true;
+}
+
+static void want_back(hr__meter *meter)
+{
+	if (hr__load_relaxed(&meter->level) - hr__load_relaxed(&meter->used) > HR__SLACK) hr__store_relaxed(&meter->wanted, 1);
+}
+
+/* Raises a level to [needed] at least. With meter_lock held. */
+static void raise_level(hr__allocator *allocator, hr__meter *meter, int64_t needed)
+{
+	int64_t more = needed - hr__load_relaxed(&meter->level);
+	if (more <= 0) return;
+	if (hr__load_relaxed(&allocator->levels) + more > hr__load_relaxed(&allocator->peak)) {
+		hr__meters_evaluate(allocator);
+		more = needed - hr__load_relaxed(&meter->level);
+	}
+	int64_t room = hr__load_relaxed(&allocator->peak) - hr__load_relaxed(&allocator->levels) - more;
+	int64_t part = hr__load_relaxed(&allocator->peak) / PARTS;
+	if (room < part) {
+		HR__EACH_SHARD(allocator, shard) want_back(&shard->meter);
+		for (hr__cache *cache = allocator->caches; cache; cache = cache->next) want_back(&cache->meter);
+	}
+	if (room > 0) more += (room < part ? room : part) / 2;
+	hr__owner_add(&meter->level, more);
+	hr__owner_add(&allocator->levels, more);
+	hr__max(&allocator->peak, hr__load_relaxed(&allocator->levels));
+}
+
 void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, int64_t size)
 {
 	hr__lock_take(&allocator->meter_lock);
-	int64_t before = hr__load_relaxed(&meter->level), level = hr__load_relaxed(&meter->used) + size + HR__SLACK / 2;
-	if (hr__load_relaxed(&allocator->cache_count) <= 1) {
-		hr__store_relaxed(&meter->level, HR__NO_LEVEL);
-	} else if (level > before) {
-		hr__store_relaxed(&meter->level, level);
-		hr__owner_add(&allocator->levels, level - before);
-		if (hr__load_relaxed(&allocator->levels) > hr__load_relaxed(&allocator->peak)) hr__meters_evaluate(allocator);
-		/* Evaluating may have lowered this one too, since [size] is not used yet. */
-		int64_t now = hr__load_relaxed(&meter->level);
-		if (now < level) {
-			hr__store_relaxed(&meter->level, level);
-			hr__owner_add(&allocator->levels, level - now);
-			hr__max(&allocator->peak, hr__load_relaxed(&allocator->levels));
-		}
+	if (!is_alone(allocator, meter)) raise_level(allocator, meter, hr__load_relaxed(&meter->used) + size + HR__SLACK / 2);
+	hr__lock_release(&allocator->meter_lock);
+}
+
+/* Whoever writes [used] is the caller, or waits for him: nobody can be about to pass the level that is lowered here. */
+void hr__meter_sink(hr__allocator *allocator, hr__meter *meter)
+{
+	hr__lock_take(&allocator->meter_lock);
+	hr__store_relaxed(&meter->wanted, 0);
+	if (!is_alone(allocator, meter)) {
+		int64_t before = hr__load_relaxed(&meter->level);
+		if (lower(meter)) hr__owner_add(&allocator->levels, hr__load_relaxed(&meter->level) - before);
 	}
 	hr__lock_release(&allocator->meter_lock);
 }
@@ -112,5 +153,6 @@ void hr__account_any(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64
 	hr__store_relaxed(&meter->used, now);
 	hr__light_barrier(); /* the level may have been lowered since: see above */
 	if (HR_UNLIKELY(now > hr__load_relaxed(&meter->level))) hr__meter_raise(allocator, meter, 0);
+	if (bytes < 0 && HR_UNLIKELY(hr__load_relaxed(&meter->wanted))) hr__meter_sink(allocator, meter);
 	if (HR_UNLIKELY(!cache)) hr__meters_look(allocator);
 }
