@@ -98,6 +98,8 @@ typedef struct hr__cache {
 	hr__log_ring *log;        /* NULL = nothing is logged; changed with the caches stopped and every shard's lock held */
 	uint32_t bin_count;       /* immutable; 0 = not a bfc allocator */
 	uint32_t cursor;          /* bin where the next overflow starts emptying */
+	uint32_t thinned;         /* how often it was, */
+	int64_t thin_from;        /* and from which value of [allocs] on it may be again; see hr__cache_thin */
 
 	hr__log_ring *next_log;   /* while rings are being replaced */
 	hr__atomic_u32 log_thread; /* the thread's number in the log, once it has one; 0 = none yet */
@@ -261,6 +263,8 @@ hr__thread_state *hr__thread_get(void); /* the calling thread's, made when missi
 hr__cache *hr__cache_get(hr__allocator *allocator); /* the calling thread's, made when missing; NULL when it cannot be made */
 /* Gives about an eighth of what the cache keeps back to the arenas. Without the lock, outside the busy section. */
 void hr__cache_overflow(hr__cache *cache);
+/* Empties a cache that keeps many chunks, if [records] more or one more address would need more host memory. Without locks. */
+void hr__cache_thin(hr__cache *cache, uint32_t records);
 /* Keeps a list (through link) of chunks in state HR__CHUNK_CACHED, or gives them back when the cache is stopped. Without the lock. */
 void hr__cache_keep(hr__cache *cache, hr__chunk_id list);
 /* Empties every cache of the allocator. Without locks. */

@@ -390,6 +390,7 @@ hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_req
 		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot give %zu bytes: too large to round up", allocator->name, request->bytes);
 	attempt.small = allocator->thread_cache && attempt.size <= HR__SMALL_MAX && attempt.alignment <= allocator->granularity;
 
+	if (cache && cache->capacity) hr__cache_thin(cache, RECORDS_PER_ATTEMPT);
 	bool kept = attempt.small && cache && take_kept(&attempt, cache);
 	if (!kept) {
 		hr__lock_take(&attempt.shard->lock);

@@ -19,6 +19,9 @@
 #include "trace/trace.h"
 
 #define LINE 128u /* processors fetch cache lines in pairs */
+#define THIN_LEAST 128u    /* chunks: with fewer, what does not depend on their number costs more than their records */
+#define THINNED_MAX 24u    /* doublings of the pause between thinnings, */
+#define THIN_PAUSE_PART 16 /* which begins with this part of an allocation for each chunk given up */
 
 _Thread_local hr__thread_state *hr__thread_self __attribute__((tls_model("initial-exec")));
 
@@ -91,6 +94,41 @@ void hr__cache_keep(hr__cache *cache, hr__chunk_id list)
 	hr__owner_add(&cache->kept, bytes);
 	hr__fetch_add_relaxed(&cache->moving, -count);
 	hr__cache_leave(cache);
+}
+
+/* ---- thinning ---- */
+
+/* Chunks in the bins. In the busy section. */
+static uint32_t count_kept(const hr__cache *cache)
+{
+	uint32_t count = 0;
+	for (uint32_t bin = 0; bin < cache->bin_count; bin++)
+		for (hr__chunk_id id = cache->bins[bin]; id; id = cache->chunks[id].link) count++;
+	return count;
+}
+
+/* A kept chunk needs a record and a place in the lookup like a live one. So before there are more of those, a cache whose chunks are an
+ * eighth of all gives them up, and many records with them, since most merge with neighbours. Then not again for a while, which is twice
+ * as long each time: a program that lives on many kept chunks and few live ones shall have its records rather than lose its cache
+ * again and again. */
+void hr__cache_thin(hr__cache *cache, uint32_t records)
+{
+	hr__shard *shard = cache->shard;
+	hr__chunk_id list = 0;
+	hr__lock_take(&shard->lock);
+	bool enough = hr__chunk_table_has(&shard->table, records) && hr__lookup_has_room(&shard->lookup);
+	uint32_t all = shard->lookup.count;
+	hr__lock_release(&shard->lock);
+	if (enough || all < THIN_LEAST || hr__load_relaxed(&cache->allocs) < cache->thin_from || !hr__cache_enter(cache)) return;
+	uint32_t count = count_kept(cache);
+	if (count > all / 8) {
+		cache->thin_from = hr__load_relaxed(&cache->allocs) + ((int64_t)count << cache->thinned) / THIN_PAUSE_PART;
+		if (cache->thinned < THINNED_MAX) cache->thinned++;
+		for (uint32_t bin = 0; bin < cache->bin_count; bin++)
+			if (cache->bins[bin]) list = unload_bin(cache, bin, list);
+	}
+	hr__cache_leave(cache);
+	give_list(cache, list);
 }
 
 /* ---- coming and going ---- */
