@@ -14,9 +14,10 @@
  *
  * Making levels tight is dear, for it interrupts the other threads: 15 us. Two threads whose highs do not fall together would do it at
  * every climb, since each finds the other's level where its last high has left it. So before the levels reach the peak, meters that are
- * far below theirs are marked as [wanted], and whoever takes memory back through them looks at that and makes the level tight himself,
- * which needs no barrier (hr__meter_sink). Only the levels of threads that do nothing are still there when room is needed. And what is
- * free between the sum of levels and the peak costs nothing, so who asks for more gets some of it, up to a part of the peak.
+ * far below theirs, by more than a part of the peak, are marked as [wanted], and whoever takes memory back through them looks at that and
+ * lowers the level himself, which needs no barrier (hr__meter_sink). A meter that merely goes up and down a little is left alone: it
+ * would only ask for more at once. And what is free between the sum of levels and the peak costs nothing, so who asks for more gets some
+ * of it, up to half a part.
  *
  * How it stays an upper bound: whoever accounts for a block may have seen the old level of a meter that is being lowered. After a heavy
  * barrier whoever begins sees the new one. The owner of a cache who began before is waited for; then his [used] is read again, and a
@@ -24,13 +25,14 @@
  * he looks at the level once more afterwards, and at least one of the two sees what the other did. */
 #include "memory/allocator.h"
 
-#define PARTS 8 /* of the peak: with less room than one, meters are asked to give back what they do not need */
+#define PARTS 8 /* of the peak */
 
-static bool lower(hr__meter *meter)
+/* Lowers a level that is more than [most] above [used] to half of that. */
+static bool lower(hr__meter *meter, int64_t most)
 {
 	int64_t used = hr__load_relaxed(&meter->used);
-	if (hr__load_relaxed(&meter->level) - used <= HR__SLACK) return false;
-	hr__store_relaxed(&meter->level, used + HR__SLACK / 2);
+	if (hr__load_relaxed(&meter->level) - used <= most) return false;
+	hr__store_relaxed(&meter->level, used + most / 2);
 	return true;
 }
 
@@ -46,8 +48,8 @@ void hr__meters_evaluate(hr__allocator *allocator)
 	bool lowered = false;
 	int64_t levels = 0;
 	HR_ASSERT(hr__lock_is_held(&allocator->meter_lock));
-	HR__EACH_SHARD(allocator, shard) lowered |= lower(&shard->meter);
-	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) lowered |= lower(&cache->meter);
+	HR__EACH_SHARD(allocator, shard) lowered |= lower(&shard->meter, HR__SLACK);
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) lowered |= lower(&cache->meter, HR__SLACK);
 	if (lowered) {
 		hr__heavy_barrier();
 		for (hr__cache *cache = allocator->caches; cache; cache = cache->next) hr__cache_wait_idle(cache);
@@ -66,9 +68,16 @@ static bool is_alone(const hr__allocator *allocator, hr__meter *meter)
 	return true;
 }
 
-static void want_back(hr__meter *meter)
+/* How far a level may be above [used] when there is little room below the peak. */
+static int64_t part_of_peak(const hr__allocator *allocator)
 {
-	if (hr__load_relaxed(&meter->level) - hr__load_relaxed(&meter->used) > HR__SLACK) hr__store_relaxed(&meter->wanted, 1);
+	int64_t part = hr__load_relaxed(&allocator->peak) / PARTS;
+	return part > HR__SLACK ? part : HR__SLACK;
+}
+
+static void want_back(hr__meter *meter, int64_t part)
+{
+	if (hr__load_relaxed(&meter->level) - hr__load_relaxed(&meter->used) > part) hr__store_relaxed(&meter->wanted, 1);
 }
 
 /* Raises a level to [needed] at least. With meter_lock held. */
@@ -81,10 +90,10 @@ static void raise_level(hr__allocator *allocator, hr__meter *meter, int64_t need
 		more = needed - hr__load_relaxed(&meter->level);
 	}
 	int64_t room = hr__load_relaxed(&allocator->peak) - hr__load_relaxed(&allocator->levels) - more;
-	int64_t part = hr__load_relaxed(&allocator->peak) / PARTS;
+	int64_t part = part_of_peak(allocator);
 	if (room < part) {
-		HR__EACH_SHARD(allocator, shard) want_back(&shard->meter);
-		for (hr__cache *cache = allocator->caches; cache; cache = cache->next) want_back(&cache->meter);
+		HR__EACH_SHARD(allocator, shard) want_back(&shard->meter, part);
+		for (hr__cache *cache = allocator->caches; cache; cache = cache->next) want_back(&cache->meter, part);
 	}
 	if (room > 0) more += (room < part ? room : part) / 2;
 	hr__owner_add(&meter->level, more);
@@ -106,7 +115,7 @@ void hr__meter_sink(hr__allocator *allocator, hr__meter *meter)
 	hr__store_relaxed(&meter->wanted, 0);
 	if (!is_alone(allocator, meter)) {
 		int64_t before = hr__load_relaxed(&meter->level);
-		if (lower(meter)) hr__owner_add(&allocator->levels, hr__load_relaxed(&meter->level) - before);
+		if (lower(meter, part_of_peak(allocator))) hr__owner_add(&allocator->levels, hr__load_relaxed(&meter->level) - before);
 	}
 	hr__lock_release(&allocator->meter_lock);
 }
