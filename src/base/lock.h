@@ -24,7 +24,7 @@ enum hr__lock_rank {
 	HR__RANK_REPORT_SLOT,  /* a report that is being made or read */
 	HR__RANK_REPORT_OUTPUT, /* one report at a time goes to where HEADROOM_OOM_REPORT says */
 	HR__RANK_REGISTRY,     /* the process-wide lists of devices and allocators */
-	HR__RANK_LMS,          /* reserved for tensor state */
+	HR__RANK_LMS,          /* the tensors of an allocator, and what policies know of them */
 	HR__RANK_CACHES,       /* an allocator's list of thread caches */
 	HR__RANK_SHARD,        /* an allocator's shards: arenas and chunk records; the rank of shard i is i above this */
 	HR__RANK_METER = HR__RANK_SHARD + 8, /* an allocator's peak */

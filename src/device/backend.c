@@ -46,12 +46,15 @@ static const char *missing_entry(const hr_backend *t)
 		                      ENTRY(t, event_create),  ENTRY(t, event_destroy),     ENTRY(t, event_record),
 		                      ENTRY(t, event_query),   ENTRY(t, event_synchronize), ENTRY(t, stream_wait_event) };
 	const entry host[] = { ENTRY(t, host_alloc), ENTRY(t, host_free) };
+	const entry host_pages[] = { ENTRY(t, host_page_create), ENTRY(t, host_page_destroy) };
 
 	const char *missing = first_missing(needed, COUNT(needed));
 	if (!missing) missing = first_gap(pages, COUNT(pages));
 	if (!missing) missing = first_gap(plain, COUNT(plain));
 	if (!missing) missing = first_gap(streams, COUNT(streams));
 	if (!missing) missing = first_gap(host, COUNT(host));
+	if (!missing) missing = first_gap(host_pages, COUNT(host_pages));
+	if (!missing && t->host_page_create && !t->map) missing = "map";
 	if (!missing && !t->map && !t->plain_alloc) missing = "plain_alloc";
 	return missing;
 }

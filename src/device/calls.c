@@ -106,6 +106,18 @@ hr_status hr__call_unmap(hr__physical *device, uint64_t address, uint32_t count)
 	CALL(device, unmap, address, count);
 }
 
+hr_status hr__call_host_page_create(hr__physical *device, hr_page *page)
+{
+	if (!device->table->host_page_create)
+		return hr__fail(HR_UNSUPPORTED, "the %s device cannot map memory of the host at its addresses", device->table->name);
+	CALL(device, host_page_create, page);
+}
+
+hr_status hr__call_host_page_destroy(hr__physical *device, hr_page page)
+{
+	CALL(device, host_page_destroy, page);
+}
+
 hr_status hr__call_plain_alloc(hr__physical *device, uint64_t bytes, uint64_t *address)
 {
 	if (!device->table->plain_alloc) return hr__fail(HR_UNSUPPORTED, "the %s device has pages only", device->table->name);
@@ -164,6 +176,20 @@ hr_status hr__call_event_synchronize(hr__physical *device, hr_native_event event
 hr_status hr__call_stream_wait_event(hr__physical *device, hr_native_stream stream, hr_native_event event)
 {
 	CALL(device, stream_wait_event, stream, event);
+}
+
+hr_status hr__call_timed_event_create(hr__physical *device, hr_native_event *event)
+{
+	if (!device->table->timed_event_create) return hr__call_event_create(device, event);
+	CALL(device, timed_event_create, event);
+}
+
+hr_status hr__call_event_time(hr__physical *device, hr_native_event event, uint64_t *ns)
+{
+	if (!device->table->event_time) {
+		return hr__fail(HR_UNSUPPORTED, "the %s device does not tell when work was done", device->table->name);
+	}
+	CALL(device, event_time, event, ns);
 }
 
 /* ---- work ---- */

@@ -15,6 +15,9 @@
  * them in one call. Unmapping takes a whole run out in one call: CUDA cannot unmap a part of a mapping, but one call may cover many
  * mappings, made by whichever calls. None of the three waits for work on the device; see device.h for who does.
  *
+ * Pages of the host's memory (HOST_NUMA, on the node next to the card) are handles too, mapped and unmapped by the same calls. A copy
+ * between them and the card's runs at the speed of the link.
+ *
  * Streams
  *
  * 0 is the legacy default stream, which is what cudaStream_t 0 means in programs compiled as nvcc does it by default. Streams made
@@ -23,8 +26,17 @@
  *
  * Copies go through the call for their direction, so that both copy engines of a card run at once.
  *
- * There are no locks here: the driver has its own. What is static is written under the registry's lock (count) and only read after
- * that. */
+ * Time
+ *
+ * CUDA tells the time between two events, in milliseconds as a float: exact to 0.25 us over 4 s, to 0.25 ms over an hour. So times are
+ * counted from a base, an event on a stream that has nothing else to do, and when the base is REBASE_MS old another one is recorded
+ * and counted from as soon as it has happened. Who asks at least every few seconds gets times as fine as CUDA has them (0.5 us); the
+ * first answer after a long silence may be as coarse as the silence was long. Between bases no more than one rounding is added.
+ *
+ * Events that keep the time cost five times as much to record as those that do not (1.24 us and 0.23 us on an H200), and 3 us to ask.
+ *
+ * There are no locks here but that of the clock: the driver has its own. What is static is written under the registry's lock (count)
+ * and only read after that. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -42,6 +54,8 @@
 #define CONTROL_DEVICE "/dev/nvidiactl"
 #define PER_THREAD_STREAM 2u
 #define HUGE_PAGE (UINT64_C(2) << 20)
+#define REBASE_MS 2000.0f
+#define FIRST_BASE_NS UINT64_C(1000000000) /* so that rounding never leads below zero */
 
 static struct {
 	hr__library *library;
@@ -64,6 +78,11 @@ typedef struct card {
 	CUmemAllocationProp memory; /* what a page is made of */
 	CUmemAccessDesc access;
 	char name[64];
+	CUstream clock;      /* where bases are recorded */
+	hr__lock clock_lock; /* HR__RANK_DEVICE; guards the rest */
+	CUevent base, next;  /* next: the base to be, once it has happened */
+	uint64_t base_ns;    /* when base was, on our clock */
+	bool next_is_recorded;
 } card;
 
 /* ---- errors ---- */
@@ -309,6 +328,78 @@ static hr_status measure(card *opened, uint64_t wanted_page)
 	return HR_OK;
 }
 
+/* ---- the clock ---- */
+
+static void stop_clock(const card *closed)
+{
+	if (closed->next) IN_CONTEXT(closed, cuEventDestroy_v2, closed->next);
+	if (closed->base) IN_CONTEXT(closed, cuEventDestroy_v2, closed->base);
+	if (closed->clock) IN_CONTEXT(closed, cuStreamDestroy_v2, closed->clock);
+}
+
+/* In the context. *symbol gets the call that failed. */
+static CUresult set_clock(card *opened, const char **symbol)
+{
+	*symbol = "cuStreamCreate";
+	CUresult result = cu.cuStreamCreate(&opened->clock, HR__CU_STREAM_NON_BLOCKING);
+	if (result != HR__CUDA_SUCCESS) return result;
+	*symbol = "cuEventCreate";
+	result = cu.cuEventCreate(&opened->base, HR__CU_EVENT_DEFAULT);
+	if (result == HR__CUDA_SUCCESS) result = cu.cuEventCreate(&opened->next, HR__CU_EVENT_DEFAULT);
+	if (result != HR__CUDA_SUCCESS) return result;
+	*symbol = "cuEventRecord";
+	result = cu.cuEventRecord(opened->base, opened->clock);
+	if (result != HR__CUDA_SUCCESS) return result;
+	*symbol = "cuEventSynchronize"; /* now, so that no later event waits for the base to be told its time */
+	return cu.cuEventSynchronize(opened->base);
+}
+
+static hr_status start_clock(card *opened)
+{
+	bool pushed;
+	const char *symbol = "cuCtxPushCurrent";
+	hr__lock_init(&opened->clock_lock, HR__RANK_DEVICE);
+	opened->base_ns = FIRST_BASE_NS;
+	CUresult result = enter(opened, &pushed);
+	if (result == HR__CUDA_SUCCESS) {
+		result = set_clock(opened, &symbol);
+		leave(pushed);
+	}
+	if (result == HR__CUDA_SUCCESS) return HR_OK;
+	stop_clock(opened);
+	return failed(opened, result, symbol);
+}
+
+static int64_t ns_of(float ms)
+{
+	return (int64_t)((double)ms * 1e6);
+}
+
+/* Whether there is a new base. In the context and under the clock's lock, like the next. */
+static bool move_base(card *on)
+{
+	float step = 0;
+	if (!on->next_is_recorded) on->next_is_recorded = cu.cuEventRecord(on->next, on->clock) == HR__CUDA_SUCCESS;
+	if (!on->next_is_recorded || cu.cuEventElapsedTime(&step, on->base, on->next) != HR__CUDA_SUCCESS) return false;
+	CUevent old = on->base;
+	on->base = on->next;
+	on->base_ns += (uint64_t)ns_of(step);
+	on->next = old;
+	on->next_is_recorded = false;
+	return true;
+}
+
+static CUresult tell_time(card *on, CUevent event, uint64_t *ns)
+{
+	float since = 0; /* less than 0 for events from before the base */
+	CUresult result = cu.cuEventElapsedTime(&since, on->base, event);
+	while (result == HR__CUDA_SUCCESS && since > REBASE_MS && move_base(on)) { /* twice where the next base is old too */
+		result = cu.cuEventElapsedTime(&since, on->base, event);
+	}
+	if (result == HR__CUDA_SUCCESS) *ns = on->base_ns + (uint64_t)ns_of(since);
+	return result;
+}
+
 static hr_status cuda_open(void *config, uint32_t index, void **device, hr_backend_caps *caps)
 {
 	void *memory;
@@ -322,6 +413,7 @@ static hr_status cuda_open(void *config, uint32_t index, void **device, hr_backe
 	}
 	if (status == HR_OK) {
 		status = measure(opened, ((const hr_cuda_options *)config)->page_bytes);
+		if (status == HR_OK) status = start_clock(opened);
 		if (status != HR_OK) cu.cuDevicePrimaryCtxRelease_v2(opened->device);
 	}
 	if (status != HR_OK) {
@@ -342,6 +434,7 @@ static hr_status cuda_open(void *config, uint32_t index, void **device, hr_backe
 static void cuda_close(void *device)
 {
 	card *closed = device;
+	stop_clock(closed);
 	cu.cuDevicePrimaryCtxRelease_v2(closed->device);
 	hr__os()->free(closed, sizeof *closed);
 }
@@ -409,6 +502,28 @@ static hr_status cuda_page_create(void *device, hr_page *page)
 static hr_status cuda_page_destroy(void *device, hr_page page)
 {
 	CALL((card *)device, cuMemRelease, page);
+}
+
+/* Drivers before CUDA 12.2 know nothing of it: they have no such attribute. */
+static hr_status cuda_host_page_create(void *device, hr_page *page)
+{
+	card *on = device;
+	CUmemGenericAllocationHandle handle = 0;
+	char size[24], text[160];
+	if (!attribute(on, HR__CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED))
+		return hr__fail(HR_UNSUPPORTED,
+		                "%s, or its driver, cannot map memory of the host at addresses of the device; that needs CUDA 12.2",
+		                on->name);
+	int node = attribute(on, HR__CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID);
+	CUmemAllocationProp host = { .type = HR__CU_MEM_ALLOCATION_TYPE_PINNED,
+		                         .location = { HR__CU_MEM_LOCATION_TYPE_HOST_NUMA, node > 0 ? node : 0 } };
+	CUresult result = IN_CONTEXT(on, cuMemCreate, &handle, on->page_bytes, &host, 0);
+	if (result == HR__CUDA_ERROR_OUT_OF_MEMORY)
+		return hr__fail(HR_NO_HOST_MEMORY, "cuMemCreate of %s of the host's memory on %s: %s; lower host_limit",
+		                hr__format_size(on->page_bytes, size, sizeof size), on->name, describe(result, text, sizeof text));
+	if (result != HR__CUDA_SUCCESS) return failed_of(on, result, "cuMemCreate", " of the host's memory");
+	*page = handle;
+	return HR_OK;
 }
 
 /* In the context. *symbol gets the call that failed. */
@@ -571,14 +686,37 @@ static hr_status cuda_stream_synchronize(void *device, hr_native_stream stream)
 	CALL((card *)device, cuStreamSynchronize, native_stream(stream));
 }
 
-static hr_status cuda_event_create(void *device, hr_native_event *event)
+static hr_status create_event(const card *on, unsigned flags, hr_native_event *event)
 {
-	card *on = device;
 	CUevent made = NULL;
-	CUresult result = IN_CONTEXT(on, cuEventCreate, &made, HR__CU_EVENT_DISABLE_TIMING);
+	CUresult result = IN_CONTEXT(on, cuEventCreate, &made, flags);
 	if (result != HR__CUDA_SUCCESS) return failed(on, result, "cuEventCreate");
 	*event = (hr_native_event)(uintptr_t)made;
 	return HR_OK;
+}
+
+static hr_status cuda_event_create(void *device, hr_native_event *event)
+{
+	return create_event(device, HR__CU_EVENT_DISABLE_TIMING, event);
+}
+
+static hr_status cuda_timed_event_create(void *device, hr_native_event *event)
+{
+	return create_event(device, HR__CU_EVENT_DEFAULT, event);
+}
+
+static hr_status cuda_event_time(void *device, hr_native_event event, uint64_t *ns)
+{
+	card *on = device;
+	bool pushed;
+	CUresult result = enter(on, &pushed);
+	if (result == HR__CUDA_SUCCESS) {
+		hr__lock_take(&on->clock_lock);
+		result = tell_time(on, native_event(event), ns);
+		hr__lock_release(&on->clock_lock);
+		leave(pushed);
+	}
+	return HR_LIKELY(result == HR__CUDA_SUCCESS) ? HR_OK : failed(on, result, "cuEventElapsedTime");
 }
 
 static hr_status cuda_event_destroy(void *device, hr_native_event event)
@@ -666,4 +804,8 @@ const hr_backend hr__backend_cuda = {
 	.host_call = cuda_host_call,
 	.host_alloc = cuda_host_alloc,
 	.host_free = cuda_host_free,
+	.event_time = cuda_event_time,
+	.timed_event_create = cuda_timed_event_create,
+	.host_page_create = cuda_host_page_create,
+	.host_page_destroy = cuda_page_destroy,
 };

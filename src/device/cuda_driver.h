@@ -1,7 +1,8 @@
 /* cuda_driver.h - the part of the CUDA driver's interface that Headroom uses, in our own words.
  *
  * Nothing of CUDA is needed to build Headroom. The calls are found at run time by the names below, which are those of the driver's
- * symbols: where an interface was changed once, with its "_v2". They are the forms in which stream 0 is the legacy default stream.
+ * symbols: where an interface was changed once, with its "_v2" (but cuEventElapsedTime, whose first form says when an event has not
+ * happened, and is in all drivers). They are the forms in which stream 0 is the legacy default stream.
  * Types carry CUDA's names, so that one table serves here, in the stand-in driver of the tests (tests/fake_cuda), and in
  * tools/check-cuda-declarations.sh, which compares all of this with a real cuda.h where there is one. */
 #ifndef HR_DEVICE_CUDA_DRIVER_H
@@ -48,32 +49,36 @@ typedef struct CUmemAccessDesc {
 
 /* ---- numbers: CUDA's name, value; here HR__<name> ---- */
 
-#define HR__CUDA_NUMBERS(X)                                         \
-	X(CUDA_SUCCESS, 0)                                              \
-	X(CUDA_ERROR_INVALID_VALUE, 1)                                  \
-	X(CUDA_ERROR_OUT_OF_MEMORY, 2)                                  \
-	X(CUDA_ERROR_NOT_INITIALIZED, 3)                                \
-	X(CUDA_ERROR_NO_DEVICE, 100)                                    \
-	X(CUDA_ERROR_INVALID_DEVICE, 101)                               \
-	X(CUDA_ERROR_INVALID_CONTEXT, 201)                              \
-	X(CUDA_ERROR_INVALID_HANDLE, 400)                               \
-	X(CUDA_ERROR_NOT_READY, 600)                                    \
-	X(CUDA_ERROR_ILLEGAL_ADDRESS, 700)                              \
-	X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, 712)               \
-	X(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, 713)                   \
-	X(CUDA_ERROR_NOT_SUPPORTED, 801)                                \
-	X(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803)                       \
-	X(CUDA_ERROR_UNKNOWN, 999)                                      \
-	X(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 75)             \
-	X(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 76)             \
-	X(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 102) \
-	X(CU_MEM_ALLOCATION_TYPE_PINNED, 1)                             \
-	X(CU_MEM_HANDLE_TYPE_NONE, 0)                                   \
-	X(CU_MEM_LOCATION_TYPE_DEVICE, 1)                               \
-	X(CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 3)                        \
-	X(CU_MEM_ALLOC_GRANULARITY_MINIMUM, 0)                          \
-	X(CU_MEMHOSTREGISTER_PORTABLE, 1)                               \
-	X(CU_STREAM_NON_BLOCKING, 1)                                    \
+#define HR__CUDA_NUMBERS(X)                                                   \
+	X(CUDA_SUCCESS, 0)                                                        \
+	X(CUDA_ERROR_INVALID_VALUE, 1)                                            \
+	X(CUDA_ERROR_OUT_OF_MEMORY, 2)                                            \
+	X(CUDA_ERROR_NOT_INITIALIZED, 3)                                          \
+	X(CUDA_ERROR_NO_DEVICE, 100)                                              \
+	X(CUDA_ERROR_INVALID_DEVICE, 101)                                         \
+	X(CUDA_ERROR_INVALID_CONTEXT, 201)                                        \
+	X(CUDA_ERROR_INVALID_HANDLE, 400)                                         \
+	X(CUDA_ERROR_NOT_READY, 600)                                              \
+	X(CUDA_ERROR_ILLEGAL_ADDRESS, 700)                                        \
+	X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, 712)                         \
+	X(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, 713)                             \
+	X(CUDA_ERROR_NOT_SUPPORTED, 801)                                          \
+	X(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803)                                 \
+	X(CUDA_ERROR_UNKNOWN, 999)                                                \
+	X(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 75)                       \
+	X(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 76)                       \
+	X(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 102)           \
+	X(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, 134)                                  \
+	X(CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 141) \
+	X(CU_MEM_ALLOCATION_TYPE_PINNED, 1)                                       \
+	X(CU_MEM_HANDLE_TYPE_NONE, 0)                                             \
+	X(CU_MEM_LOCATION_TYPE_DEVICE, 1)                                         \
+	X(CU_MEM_LOCATION_TYPE_HOST_NUMA, 3)                                      \
+	X(CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 3)                                  \
+	X(CU_MEM_ALLOC_GRANULARITY_MINIMUM, 0)                                    \
+	X(CU_MEMHOSTREGISTER_PORTABLE, 1)                                         \
+	X(CU_STREAM_NON_BLOCKING, 1)                                              \
+	X(CU_EVENT_DEFAULT, 0)                                                    \
 	X(CU_EVENT_DISABLE_TIMING, 2)
 
 enum {
@@ -119,6 +124,7 @@ enum {
 	X(cuEventRecord, (CUevent, CUstream))                                                                       \
 	X(cuEventQuery, (CUevent))                                                                                  \
 	X(cuEventSynchronize, (CUevent))                                                                            \
+	X(cuEventElapsedTime, (float *, CUevent, CUevent))                                                          \
 	X(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream))                                      \
 	X(cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream))                                            \
 	X(cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                                       \

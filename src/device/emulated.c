@@ -8,8 +8,15 @@
  * down: it is left out, and the next hr_stream_synchronize of that stream says so, as CUDA reports errors of work that was
  * asynchronous.
  *
+ * Pages of the host's memory are in a file of their own; copies from and to them go over the link like any other.
+ *
  * The link is emulated by time: a copy holds its direction's engine for bytes / link, and its stream for the latency on top; the
  * worker copies, then waits until that time is over.
+ *
+ * When an event happened. An event is a ticket of its stream's queue. Those whose ticket has not been reached are in the stream's list,
+ * in order; the worker that has run a command writes the time into all that were waiting for it, before the command counts as done.
+ * An event whose ticket was reached before it was recorded happens when it is recorded. Reached is what the stream's list says, not
+ * the queue, so that each event is given its time once, and along a stream in order: the clock is read under the lock.
  *
  * Locks: lock (HR__RANK_DEVICE) guards the fields below it and is not held while calling a queue, copying or mapping. It is held
  * while a range is given back to the system: otherwise somebody could be given the same addresses while they are in the books. */
@@ -27,24 +34,34 @@
 #define MAX_STREAMS 128u
 #define EVENTS_AT_FIRST 64u
 #define NO_FILE (-1)
-#define SLEEP_SLACK_NS 80000u /* a sleep may end this much late; what is left after it is waited out awake */
+#define HOST_SPAN (UINT64_C(1) << 40) /* of the file behind pages of the host; it takes memory only where it is written */
+#define SLEEP_SLACK_NS 80000u         /* a sleep may end this much late; what is left after it is waited out awake */
 
 typedef struct emu_event {
 	hr__queue *queue; /* where it was recorded; NULL = not yet, or on a stream without work: done */
 	uint64_t ticket;
-	uint32_t next; /* free ones: number of the next, 0 = none */
-	bool live;
+	uint64_t time;           /* when it happened, once it is recorded and in no list */
+	uint32_t next, previous; /* in a stream's list, or free ones (next alone): numbers, 0 = none */
+	uint32_t list;           /* 1 + the stream in whose list it is; 0 = in none */
+	bool live, recorded;
 } emu_event;
+
+/* Events of a stream that have not happened, by ticket. */
+typedef struct emu_list {
+	uint32_t first, last; /* numbers of events */
+	uint64_t reached;     /* ticket up to which events were given their time */
+} emu_list;
 
 typedef struct emulated {
 	hr_emulated_options options; /* immutable */
 	hr__lock lock;
 	hr__mappings books;
-	int file;
+	int file, host_file;
 	uint64_t plain_bytes;
 	uint64_t to_device_free, to_host_free; /* when each direction of the link is free again; host's clock */
 	hr__queue *queues[MAX_STREAMS];        /* made when first needed, kept until close: events and waits refer to them */
 	bool stream_live[MAX_STREAMS];
+	emu_list lists[MAX_STREAMS];
 	emu_event *events; /* event number e is events[e - 1] */
 	uint32_t event_capacity, event_made, event_free;
 } emulated;
@@ -71,7 +88,7 @@ static hr_status emu_open(void *config, uint32_t index, void **device, hr_backen
 	if (error) return hr__os_fail(error, "an emulated device");
 	emulated *emu = memory;
 	emu->options = *(const hr_emulated_options *)config;
-	emu->file = NO_FILE;
+	emu->file = emu->host_file = NO_FILE;
 	emu->stream_live[0] = true;
 	hr__lock_init(&emu->lock, HR__RANK_DEVICE);
 	hr__mappings_init(&emu->books, emu->options.page_bytes);
@@ -100,6 +117,7 @@ static void emu_close(void *device)
 	}
 	hr__mappings_destroy(&emu->books);
 	if (emu->file != NO_FILE) hr__os()->file_close(emu->file);
+	if (emu->host_file != NO_FILE) hr__os()->file_close(emu->host_file);
 	if (emu->events) hr__os()->free(emu->events, emu->event_capacity * sizeof *emu->events);
 	hr__os()->free(emu, sizeof *emu);
 }
@@ -210,22 +228,56 @@ static hr_status emu_page_destroy(void *device, hr_page page)
 	return status;
 }
 
-/* Number of pages from [pages] on, at most [count], that lie side by side in the file: one system call maps them. */
-static uint32_t run_length(const emulated *emu, const hr_page *pages, uint32_t count)
+static hr_status emu_host_page_create(void *device, hr_page *page)
+{
+	emulated *emu = device;
+	int error = 0;
+	hr_status status = HR_OK;
+	hr__lock_take(&emu->lock);
+	if (emu->host_file == NO_FILE) error = hr__os()->memfd("headroom-host", HOST_SPAN, &emu->host_file);
+	if (error) status = hr__os_fail(error, "pages of the host's memory for an emulated device");
+	else status = hr__mappings_host_page_create(&emu->books, page);
+	hr__lock_release(&emu->lock);
+	return status;
+}
+
+static hr_status emu_host_page_destroy(void *device, hr_page page)
+{
+	emulated *emu = device;
+	hr__lock_take(&emu->lock);
+	hr_status status = hr__mappings_page_check(&emu->books, page);
+	hr__lock_release(&emu->lock);
+	if (status != HR_OK) return status;
+	int error = hr__os()->punch(emu->host_file, page, emu->options.page_bytes);
+	if (error) return hr__os_fail(error, "giving the memory of a page back");
+	hr__lock_take(&emu->lock);
+	status = hr__mappings_page_destroy(&emu->books, page);
+	hr__lock_release(&emu->lock);
+	return status;
+}
+
+/* Number of pages from [pages] on, at most [count], that lie side by side in one file: one system call maps them. */
+static uint32_t run_length(emulated *emu, const hr_page *pages, uint32_t count, int *file)
 {
 	uint32_t length = 1;
-	while (length < count && pages[length] == pages[length - 1] + emu->options.page_bytes) length++;
+	hr__lock_take(&emu->lock);
+	bool host = hr__mappings_is_host_page(&emu->books, pages[0]);
+	while (length < count && pages[length] == pages[length - 1] + emu->options.page_bytes &&
+	       hr__mappings_is_host_page(&emu->books, pages[length]) == host)
+		length++;
+	*file = host ? emu->host_file : emu->file;
+	hr__lock_release(&emu->lock);
 	return length;
 }
 
 /* *mapped gets the number of pages that were mapped, also when it fails. */
-static int map_runs(const emulated *emu, uint64_t address, const hr_page *pages, uint32_t count, uint32_t *mapped)
+static int map_runs(emulated *emu, uint64_t address, const hr_page *pages, uint32_t count, uint32_t *mapped)
 {
-	int error = 0;
+	int error = 0, file;
 	uint64_t page_bytes = emu->options.page_bytes;
 	for (*mapped = 0; *mapped < count && !error;) {
-		uint32_t run = run_length(emu, pages + *mapped, count - *mapped);
-		error = hr__os()->map_fd(pointer(address + *mapped * page_bytes), run * page_bytes, emu->file, pages[*mapped]);
+		uint32_t run = run_length(emu, pages + *mapped, count - *mapped, &file);
+		error = hr__os()->map_fd(pointer(address + *mapped * page_bytes), run * page_bytes, file, pages[*mapped]);
 		if (!error) *mapped += run;
 	}
 	return error;
@@ -373,7 +425,8 @@ static uint64_t transfer_end(emulated *emu, uint64_t bytes, uint64_t *engine)
 	return end + emu->options.kernel_latency_ns;
 }
 
-static hr_status check_copy(emulated *emu, const hr__command *command)
+/* *way is the way that the bytes really go: addresses of the device may have memory of the host behind them. */
+static hr_status check_copy(emulated *emu, const hr__command *command, hr_copy_kind *way)
 {
 	hr_status status = HR_OK;
 	hr_copy_kind kind = command->as.copy.kind;
@@ -382,16 +435,19 @@ static hr_status check_copy(emulated *emu, const hr__command *command)
 	if (kind != HR_COPY_TO_DEVICE) status = hr__mappings_access(&emu->books, command->as.copy.from, bytes, "copy from");
 	if (kind != HR_COPY_TO_HOST && status == HR_OK)
 		status = hr__mappings_access(&emu->books, command->as.copy.to, bytes, "copy to");
+	*way = kind;
+	if (kind == HR_COPY_ON_DEVICE && hr__mappings_host_page_at(&emu->books, command->as.copy.to)) *way = HR_COPY_TO_HOST;
+	else if (kind == HR_COPY_ON_DEVICE && hr__mappings_host_page_at(&emu->books, command->as.copy.from)) *way = HR_COPY_TO_DEVICE;
 	hr__lock_release(&emu->lock);
 	return status;
 }
 
 static hr_status run_copy(emulated *emu, const hr__command *command)
 {
-	hr_copy_kind kind = command->as.copy.kind;
-	uint64_t *engine = kind == HR_COPY_TO_DEVICE ? &emu->to_device_free : kind == HR_COPY_TO_HOST ? &emu->to_host_free : NULL;
-	hr_status status = check_copy(emu, command);
+	hr_copy_kind way = command->as.copy.kind;
+	hr_status status = check_copy(emu, command, &way);
 	if (status != HR_OK) return status;
+	uint64_t *engine = way == HR_COPY_TO_DEVICE ? &emu->to_device_free : way == HR_COPY_TO_HOST ? &emu->to_host_free : NULL;
 	uint64_t end = transfer_end(emu, command->as.copy.bytes, engine);
 	memcpy(pointer(command->as.copy.to), pointer(command->as.copy.from), command->as.copy.bytes);
 	wait_until(end);
@@ -423,6 +479,51 @@ static hr_status run_command(void *device, const hr__command *command)
 	return HR_OK;
 }
 
+/* ---- when events happened. All under the lock. ---- */
+
+static emu_event *event_at(const emulated *emu, uint32_t number)
+{
+	return number ? &emu->events[number - 1] : NULL;
+}
+
+static void unlink_event(emulated *emu, emu_event *event)
+{
+	if (!event->list) return;
+	emu_list *list = &emu->lists[event->list - 1];
+	*(event->previous ? &event_at(emu, event->previous)->next : &list->first) = event->next;
+	*(event->next ? &event_at(emu, event->next)->previous : &list->last) = event->previous;
+	event->next = event->previous = event->list = 0;
+}
+
+/* Two threads may have read their tickets in one order and come here in the other. */
+static void link_event(emulated *emu, uint32_t number, uint32_t stream)
+{
+	emu_list *list = &emu->lists[stream];
+	emu_event *event = event_at(emu, number);
+	uint32_t before = list->last;
+	while (before && event_at(emu, before)->ticket > event->ticket) before = event_at(emu, before)->previous;
+	event->previous = before;
+	event->next = before ? event_at(emu, before)->next : list->first;
+	event->list = stream + 1;
+	*(before ? &event_at(emu, before)->next : &list->first) = number;
+	*(event->next ? &event_at(emu, event->next)->previous : &list->last) = number;
+}
+
+/* The worker has run a command. */
+static void note_ran(void *device, uint32_t stream, uint64_t ticket)
+{
+	emulated *emu = device;
+	hr__lock_take(&emu->lock);
+	emu_list *list = &emu->lists[stream];
+	list->reached = ticket;
+	uint64_t now = list->first ? hr__os()->clock_ns() : 0;
+	for (emu_event *event; (event = event_at(emu, list->first)) && event->ticket <= ticket;) {
+		event->time = now;
+		unlink_event(emu, event);
+	}
+	hr__lock_release(&emu->lock);
+}
+
 /* ---- streams ---- */
 
 /* The queue of a stream; NULL for one that was never given work, unless [needed]. */
@@ -433,7 +534,9 @@ static hr_status find_queue(emulated *emu, hr_native_stream stream, bool needed,
 	if (stream >= MAX_STREAMS || !emu->stream_live[stream]) {
 		status = hr__fail(HR_INVALID_ARGUMENT, "the emulated device has no stream %llu", (unsigned long long)stream);
 	} else {
-		if (needed && !emu->queues[stream]) status = hr__queue_open(run_command, emu, &emu->queues[stream]);
+		if (needed && !emu->queues[stream]) {
+			status = hr__queue_open(run_command, note_ran, emu, (uint32_t)stream, &emu->queues[stream]);
+		}
 		*out = emu->queues[stream];
 	}
 	hr__lock_release(&emu->lock);
@@ -548,6 +651,7 @@ static hr_status emu_event_destroy(void *device, hr_native_event event)
 	hr__lock_take(&emu->lock);
 	hr_status status = find_event(emu, event, &found);
 	if (status == HR_OK) {
+		unlink_event(emu, found);
 		*found = (emu_event){ .next = emu->event_free };
 		emu->event_free = (uint32_t)event;
 	}
@@ -566,11 +670,28 @@ static hr_status emu_event_record(void *device, hr_native_event event, hr_native
 	hr__lock_take(&emu->lock);
 	status = find_event(emu, event, &found);
 	if (status == HR_OK) {
+		unlink_event(emu, found);
 		found->queue = queue;
 		found->ticket = ticket;
+		found->recorded = true;
+		if (ticket <= emu->lists[stream].reached) found->time = hr__os()->clock_ns();
+		else link_event(emu, (uint32_t)event, (uint32_t)stream);
 	}
 	hr__lock_release(&emu->lock);
 	return status;
+}
+
+static hr_status emu_event_time(void *device, hr_native_event event, uint64_t *ns)
+{
+	emu_event now;
+	hr_status status = read_event(device, event, &now);
+	if (status != HR_OK) return status;
+	if (!now.recorded) {
+		return hr__fail(HR_INVALID_ARGUMENT, "event %llu of the emulated device was never recorded", (unsigned long long)event);
+	}
+	if (now.list) return HR_NOT_READY;
+	*ns = now.time;
+	return HR_OK;
 }
 
 static hr_status emu_event_query(void *device, hr_native_event event)
@@ -651,4 +772,7 @@ const hr_backend hr__backend_emulated = {
 	.compute = emu_compute,
 	.host_alloc = emu_host_alloc,
 	.host_free = emu_host_free,
+	.event_time = emu_event_time,
+	.host_page_create = emu_host_page_create,
+	.host_page_destroy = emu_host_page_destroy,
 };

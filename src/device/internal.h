@@ -69,7 +69,7 @@ struct hr__physical {
 	void *native;
 	hr_backend_caps caps;
 	hr__lock stream_lock; /* HR__RANK_PAGE_POOL */
-	hr__streams *streams; /* slots, what is known done, events to use again */
+	hr__streams *streams; /* slots, what is known done, marks, events to use again */
 	uint32_t index;       /* among the devices of its backend */
 	uint32_t number;      /* among the physical devices of its type */
 	uint32_t part_count;  /* logical devices, once they are made */
@@ -149,6 +149,8 @@ hr_status hr__call_page_create(hr__physical *device, hr_page *page);
 hr_status hr__call_page_destroy(hr__physical *device, hr_page page);
 hr_status hr__call_map(hr__physical *device, uint64_t address, const hr_page *pages, uint32_t count);
 hr_status hr__call_unmap(hr__physical *device, uint64_t address, uint32_t count);
+hr_status hr__call_host_page_create(hr__physical *device, hr_page *page);
+hr_status hr__call_host_page_destroy(hr__physical *device, hr_page page);
 hr_status hr__call_plain_alloc(hr__physical *device, uint64_t bytes, uint64_t *address);
 hr_status hr__call_plain_free(hr__physical *device, uint64_t address, uint64_t bytes);
 hr_status hr__call_stream_create(hr__physical *device, hr_native_stream *stream);
@@ -160,6 +162,8 @@ hr_status hr__call_event_record(hr__physical *device, hr_native_event event, hr_
 hr_status hr__call_event_query(hr__physical *device, hr_native_event event);
 hr_status hr__call_event_synchronize(hr__physical *device, hr_native_event event);
 hr_status hr__call_stream_wait_event(hr__physical *device, hr_native_stream stream, hr_native_event event);
+hr_status hr__call_timed_event_create(hr__physical *device, hr_native_event *event);
+hr_status hr__call_event_time(hr__physical *device, hr_native_event event, uint64_t *ns);
 hr_status hr__call_copy(hr__physical *device, uint64_t to, uint64_t from, uint64_t bytes, hr_copy_kind kind,
                         hr_native_stream stream);
 hr_status hr__call_fill(hr__physical *device, uint64_t address, uint8_t value, uint64_t bytes, hr_native_stream stream);

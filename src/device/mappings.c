@@ -6,13 +6,14 @@
  *
  * The state of a page is one word:    LIVE                  exists, mapped nowhere
  *                                     LIVE | MAPPED         exists, mapped in one place
+ *                                     ... | OF_HOST         is of the host's memory
  *                                     next                  exists no more; index + 1 of the next such page
  *
  * Invariants:
  *   1  ranges do not overlap and are in the order of their addresses
  *   2  a page is MAPPED exactly when one slot of one range has its index
  *   3  a range's mapped is the number of its slots that are not 0
- *   4  page_live = pages with LIVE; the others below page_made are in the chain page_free */
+ *   4  page_live + page_host = pages with LIVE; the others below page_made are in the chain page_free */
 #include "device/mappings.h"
 
 #include <string.h>
@@ -24,6 +25,7 @@
 
 #define LIVE UINT32_C(0x80000000)
 #define MAPPED UINT32_C(0x40000000)
+#define OF_HOST UINT32_C(1)
 #define MAX_PAGES UINT32_C(0x3fffffff)
 #define MAX_LEAF 1024u
 
@@ -164,7 +166,7 @@ void hr__mappings_remove(hr__mappings *books, hr__range *range)
 
 /* ---- pages ---- */
 
-hr_status hr__mappings_page_create(hr__mappings *books, hr_page *page)
+static hr_status create_page(hr__mappings *books, uint32_t state, hr_page *page)
 {
 	uint32_t index;
 	if (books->page_free) {
@@ -179,10 +181,20 @@ hr_status hr__mappings_page_create(hr__mappings *books, hr_page *page)
 		}
 		index = books->page_made++;
 	}
-	books->pages[index] = LIVE;
-	books->page_live++;
+	books->pages[index] = state;
+	*(state & OF_HOST ? &books->page_host : &books->page_live) += 1;
 	*page = books->page_bytes * (uint64_t)index;
 	return HR_OK;
+}
+
+hr_status hr__mappings_page_create(hr__mappings *books, hr_page *page)
+{
+	return create_page(books, LIVE, page);
+}
+
+hr_status hr__mappings_host_page_create(hr__mappings *books, hr_page *page)
+{
+	return create_page(books, LIVE | OF_HOST, page);
 }
 
 /* The state of [page]; NULL when there is no such page. */
@@ -206,10 +218,16 @@ hr_status hr__mappings_page_destroy(hr__mappings *books, hr_page page)
 	hr_status status = hr__mappings_page_check(books, page);
 	if (status != HR_OK) return status;
 	uint32_t *state = state_of(books, page);
+	*(*state & OF_HOST ? &books->page_host : &books->page_live) -= 1;
 	*state = books->page_free;
 	books->page_free = (uint32_t)(state - books->pages) + 1;
-	books->page_live--;
 	return HR_OK;
+}
+
+bool hr__mappings_is_host_page(const hr__mappings *books, hr_page page)
+{
+	const uint32_t *state = state_of(books, page);
+	return state && *state & OF_HOST;
 }
 
 /* ---- mappings ---- */
@@ -313,6 +331,13 @@ void hr__mappings_unmap(hr__mappings *books, uint64_t address, uint32_t count)
 }
 
 /* ---- access ---- */
+
+bool hr__mappings_host_page_at(const hr__mappings *books, uint64_t address)
+{
+	const hr__range *range = range_at(books, address);
+	uint32_t slot = range && range->kind == HR__RANGE_PAGES ? slot_value(range, (address - range->base) / books->page_bytes) : 0;
+	return slot && books->pages[slot - 1] & OF_HOST;
+}
 
 static bool all_mapped(const hr__mappings *books, const hr__range *range, uint64_t address, uint64_t bytes)
 {

@@ -36,7 +36,8 @@ typedef struct hr__mappings {
 	uint32_t page_capacity;
 	uint32_t page_made; /* pages that ever existed */
 	uint32_t page_free; /* chain of pages that exist no more; index + 1, 0 = none */
-	uint32_t page_live; /* pages that exist */
+	uint32_t page_live; /* pages that exist, those of the host not counted */
+	uint32_t page_host; /* those */
 } hr__mappings;
 
 void hr__mappings_init(hr__mappings *books, uint64_t page_bytes);
@@ -54,6 +55,11 @@ void hr__range_free(hr__range *range);
 
 /* A page is named by its offset in a memory that is page after page. Numbers of destroyed pages are used again. */
 hr_status hr__mappings_page_create(hr__mappings *books, hr_page *page);
+/* The same for a page of the host's memory: its offset is one in another memory. */
+hr_status hr__mappings_host_page_create(hr__mappings *books, hr_page *page);
+bool hr__mappings_is_host_page(const hr__mappings *books, hr_page page);
+/* Whether a page of the host's memory is mapped at [address]. */
+bool hr__mappings_host_page_at(const hr__mappings *books, uint64_t address);
 hr_status hr__mappings_page_destroy(hr__mappings *books, hr_page page);
 /* HR_OK when the page exists and is mapped nowhere. */
 hr_status hr__mappings_page_check(const hr__mappings *books, hr_page page);

@@ -403,6 +403,47 @@ hr_status hr__pool_plain_free(hr__device *device, uint64_t address, uint64_t byt
 	return status;
 }
 
+/* ---- pages of the host's memory ---- */
+
+hr_status hr__host_pages_check(hr__device *device)
+{
+	hr_page page;
+	hr_status status = hr__call_host_page_create(device->physical, &page);
+	return status == HR_OK ? hr__call_host_page_destroy(device->physical, page) : status;
+}
+
+void hr__host_pages_give(hr__device *device, const hr_page *pages, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++) hr__call_host_page_destroy(device->physical, pages[i]);
+	unclaim_plain(&device->physical->pinned->pool, device->pool.page_bytes * (uint64_t)count);
+}
+
+hr_status hr__host_pages_take(hr__device *device, uint32_t count, hr_page *pages)
+{
+	hr__device *pinned = device->physical->pinned;
+	uint64_t bytes = device->pool.page_bytes * (uint64_t)count;
+	HR_ASSERT(pinned && count > 0);
+	hr_status status = claim_plain_waiting(pinned, bytes);
+	if (status != HR_OK) return status;
+	for (uint32_t made = 0; made < count; made++) {
+		status = hr__call_host_page_create(device->physical, &pages[made]);
+		if (status == HR_OK) continue;
+		char why[512];
+		snprintf(why, sizeof why, "%s", hr_last_message());
+		while (made-- > 0) hr__call_host_page_destroy(device->physical, pages[made]);
+		unclaim_plain(&pinned->pool, bytes);
+		hr__fail(status, "%s", why);
+		/* Elsewhere the host is where the library keeps its records; here it is what was asked for. */
+		return status == HR_OUT_OF_MEMORY || status == HR_NO_HOST_MEMORY ? device_full(pinned, bytes) : status;
+	}
+	return HR_OK;
+}
+
+hr_status hr__device_map_host(hr__device *device, uint64_t address, const hr_page *pages, uint32_t count)
+{
+	return hr__call_map(device->physical, address, pages, count);
+}
+
 /* ---- facts ---- */
 
 uint64_t hr__pool_reserved(const hr__device *device)

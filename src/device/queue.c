@@ -18,8 +18,10 @@
 #define FOREVER UINT64_MAX
 
 struct hr__queue {
-	hr__command_runner run; /* immutable, like the next two */
+	hr__command_runner run; /* immutable, like the next four */
+	hr__command_listener ran;
 	void *device;
+	uint32_t stream;
 	hr__monitor *monitor; /* guards all below */
 	hr__thread *thread;   /* NULL before the first command, and after a stop */
 	uint64_t submitted, completed;
@@ -29,14 +31,16 @@ struct hr__queue {
 	hr__command ring[CAPACITY];
 };
 
-hr_status hr__queue_open(hr__command_runner run, void *device, hr__queue **out)
+hr_status hr__queue_open(hr__command_runner run, hr__command_listener ran, void *device, uint32_t stream, hr__queue **out)
 {
 	void *memory;
 	int error = hr__os()->alloc(sizeof(hr__queue), &memory);
 	if (error) return hr__os_fail(error, "a stream of the emulated device");
 	hr__queue *queue = memory;
 	queue->run = run;
+	queue->ran = ran;
 	queue->device = device;
+	queue->stream = stream;
 	error = hr__os()->monitor_create(&queue->monitor);
 	if (error) {
 		hr__os()->free(queue, sizeof *queue);
@@ -81,8 +85,10 @@ static hr_status execute(const hr__queue *queue, const hr__command *command)
 static void run_next(hr__queue *queue)
 {
 	hr__command command = queue->ring[queue->completed % CAPACITY];
+	uint64_t ticket = queue->completed + 1;
 	hr__os()->monitor_leave(queue->monitor);
 	hr_status status = execute(queue, &command);
+	queue->ran(queue->device, queue->stream, ticket);
 	hr__os()->monitor_enter(queue->monitor);
 	if (status != HR_OK && queue->error == HR_OK) {
 		queue->error = status;

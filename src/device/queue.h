@@ -1,7 +1,8 @@
 /* queue.h - a stream of the emulated device: a worker thread that runs commands in order.
  *
  * Commands are numbered from 1. A moment in the stream is the number of the last command given so far, its ticket; it is past when
- * that many are completed. So recording an event is reading a number, and an event never needs a place in the queue.
+ * that many are completed. So recording an event is reading a number, and an event never needs a place in the queue. Who wants to know
+ * when a moment was is told of each command as it ends, just before it counts as completed.
  *
  * A command may wait for a ticket of another queue. Tickets are only ever of commands that were given before, so waiting cannot go
  * in circles, also when a full queue makes giving a command block. */
@@ -48,8 +49,11 @@ typedef struct hr__command {
 /* Runs one command, on the worker. What fails sets the message, as anywhere. Waits are not passed on. */
 typedef hr_status (*hr__command_runner)(void *device, const hr__command *command);
 
-/* The thread is started by the first command. HR_NO_HOST_MEMORY. */
-hr_status hr__queue_open(hr__command_runner run, void *device, hr__queue **out);
+/* Told, on the worker, that command [ticket] of stream [stream] has run; afterwards it is past. */
+typedef void (*hr__command_listener)(void *device, uint32_t stream, uint64_t ticket);
+
+/* The thread is started by the first command. [stream] is only passed on. HR_NO_HOST_MEMORY. */
+hr_status hr__queue_open(hr__command_runner run, hr__command_listener ran, void *device, uint32_t stream, hr__queue **out);
 
 /* Ends the worker when all commands are completed. The queue stays: its tickets are past, and a new command starts a new worker. */
 void hr__queue_stop(hr__queue *queue);

@@ -14,7 +14,8 @@
  *     a copy              also waits for its copy engine, one for each direction, and takes COPY_LATENCY_NS + bytes / link
  *     on the device       copies and fills take KERNEL_LATENCY_NS + bytes / DEVICE_BYTES_PER_S
  *     compute             takes what it is told
- *     an event            is the stream's time when it was recorded; waiting for it moves the waiting stream's time up to it
+ *     an event            is the stream's time when it was recorded, and can be asked for at once; waiting for it moves the waiting
+ *                         stream's time up to it
  *     asking for an event takes the host QUERY_NS, so that a loop that asks until it is done ends
  *
  * The figures are of an H200 (55.5 GB/s at 16 MiB and more, 36 GB/s at 2 MiB: 20 us for a copy; 4.3 TB/s counting reads and
@@ -43,7 +44,7 @@
 typedef struct sim_event {
 	uint64_t time;
 	uint32_t next; /* free ones: index + 1 of the next, 0 = none */
-	bool live;
+	bool live, recorded;
 } sim_event;
 
 typedef struct simulated {
@@ -423,7 +424,10 @@ static hr_status sim_event_record(void *device, hr_native_event event, hr_native
 	hr__lock_take(&sim->lock);
 	hr_status status = check_event(sim, event);
 	if (status == HR_OK) status = check_stream(sim, stream);
-	if (status == HR_OK) sim->events[event - 1].time = sim->stream_time[stream];
+	if (status == HR_OK) {
+		sim->events[event - 1].time = sim->stream_time[stream];
+		sim->events[event - 1].recorded = true;
+	}
 	hr__lock_release(&sim->lock);
 	return status;
 }
@@ -458,6 +462,20 @@ static hr_status sim_stream_wait_event(void *device, hr_native_stream stream, hr
 	hr_status status = check_event(sim, event);
 	if (status == HR_OK) status = check_stream(sim, stream);
 	if (status == HR_OK) sim->stream_time[stream] = later(sim->stream_time[stream], sim->events[event - 1].time);
+	hr__lock_release(&sim->lock);
+	return status;
+}
+
+/* Of an event that is still to come too: how long work takes is known when it is given. */
+static hr_status sim_event_time(void *device, hr_native_event event, uint64_t *ns)
+{
+	simulated *sim = device;
+	hr__lock_take(&sim->lock);
+	hr_status status = check_event(sim, event);
+	if (status == HR_OK && !sim->events[event - 1].recorded) {
+		status = hr__fail(HR_INVALID_ARGUMENT, "event %llu of the simulated device was never recorded", (unsigned long long)event);
+	}
+	if (status == HR_OK) *ns = sim->events[event - 1].time;
 	hr__lock_release(&sim->lock);
 	return status;
 }
@@ -579,4 +597,5 @@ const hr_backend hr__backend_simulated = {
 	.host_alloc = sim_host_alloc,
 	.host_free = sim_host_free,
 	.clock_ns = sim_clock_ns,
+	.event_time = sim_event_time,
 };

@@ -21,11 +21,33 @@
  * could even inherit it; row T of synced is cleared all the same, so that the table says only what is true. Column T may stay: what
  * others waited for carries epochs no larger than the present one, and the new T's frees note no smaller.
  *
+ * Marks
+ *
+ * A mark is such an event, recorded ahead of need and kept with its number: the epoch is raised to n, then the event is recorded, so
+ * by the claim above it covers every free that noted e < n. Any mark of S with a number above e will do in place of a new event; the
+ * oldest of them has the least other work before it. Marks of a stream are made under the lock, so the order of their numbers is the
+ * order in which S comes to them: the ring is sorted, the oldest above e is found by halving, and it is also the first to be done.
+ * What was waited for is the mark's number and no more: synced[T][S] becomes n, not the epoch of today.
+ *
+ *   epochs on S    3       7           12       19          a free noted 8: who wants its block waits for 12, though 19 and
+ *                --M-------M-----free--M--------M--copy-->  the copy behind it are queued already; a free noted 19: a new event
+ *
+ * A ring that is full forgets its oldest mark. A free that it was the answer to is then answered by the next one: later than needed,
+ * never too early. A forgotten mark's event may be recorded again, because nobody can still mean the mark by it:
+ *   - waits that were queued on the device are for the event as it was when they were queued, which the backend promises;
+ *   - a thread that waits for it outside the lock has it in `waited`, and the last such thread gives the event up;
+ *   - mark_time looks at events under the lock, by the number of a mark that is in the ring.
+ * A stream's ring goes with it: done[S] is above all of its numbers by then.
+ *
  * Invariants, under the lock:
  *   1  synced[T][S], done[S] <= epoch, and they only grow while T lives
  *   2  bit s of stream_mask is set exactly when native[s] is a stream of the device; bit 0 is always set
  *   3  imported is part of stream_mask
  *   4  events in spare are nobody's: recorded or not, nothing will ask for them again
+ *   5  a slot has a ring only while it is taken; its numbers grow, and the newest is <= epoch
+ *   6  an event is in one place: in spare, in one ring, or with one thread that is using it; one in waited is in a ring too, unless it
+ *      is marked as forgotten
+ *   7  an event in a ring, or in waited, is not recorded again
  *
  * synced and done are atomics so that the usual answer, "covered already", is found without the lock. They are stored with release
  * after the device was told to wait: who sees the value may give T work that relies on it. */
@@ -35,15 +57,40 @@
 #include "base/status.h"
 #include "device/internal.h"
 
-#define SPARE_EVENTS HR_STREAM_MAX
+#define SPARE_EVENTS HR_STREAM_MAX /* of each kind */
+#define WAITED_EVENTS HR_STREAM_MAX
+
+/* Marks have events that keep the time, which cost more to record on some devices; all others have plain ones. */
+typedef enum event_kind { PLAIN, TIMED, EVENT_KINDS } event_kind;
+
+typedef struct mark {
+	uint64_t epoch; /* its number */
+	hr_native_event event;
+} mark;
+
+/* Mark i of a stream, counting from 0, is in slot i % HR__MARKS until HR__MARKS more were made. */
+typedef struct ring {
+	uint64_t made;
+	mark marks[HR__MARKS];
+} ring;
+
+/* The event of a mark that threads are waiting for outside the lock. */
+typedef struct waited_event {
+	hr_native_event event;
+	uint32_t threads;
+	bool forgotten; /* by its ring: the last thread puts the event away */
+} waited_event;
 
 struct hr__streams {
 	hr__atomic_u64 native[HR_STREAM_MAX]; /* what the device calls the stream */
 	hr__atomic_u64 done[HR_STREAM_MAX];
 	hr__atomic_u64 synced[HR_STREAM_MAX][HR_STREAM_MAX]; /* [who waited][for whom] */
 	uint64_t imported;                                   /* streams that the program made itself: never destroyed here */
-	uint32_t spare_count;
-	hr_native_event spare[SPARE_EVENTS];
+	uint32_t spare_count[EVENT_KINDS];
+	uint32_t waited_count;
+	hr_native_event spare[EVENT_KINDS][SPARE_EVENTS];
+	waited_event waited[WAITED_EVENTS];
+	ring *rings[HR_STREAM_MAX]; /* NULL = nobody has marked the stream */
 };
 
 static inline uint64_t bit(hr_stream stream)
@@ -72,14 +119,48 @@ static inline uint64_t raise_epoch(hr__physical *physical)
 }
 
 /* Under the lock, like all writing. */
-static inline void raise_to(hr__atomic_u64 *mark, uint64_t epoch)
+static inline void raise_to(hr__atomic_u64 *known, uint64_t epoch)
 {
-	if (hr__load_relaxed(mark) < epoch) hr__store_release(mark, epoch);
+	if (hr__load_relaxed(known) < epoch) hr__store_release(known, epoch);
 }
 
 static hr_status no_such_stream(const hr__device *device, hr_stream stream)
 {
 	return hr__fail(HR_INVALID_ARGUMENT, "%s has no stream %u; hr_stream_create makes one", device->name, stream);
+}
+
+/* ---- rings of marks ---- */
+
+static inline uint64_t first_mark(const ring *of)
+{
+	return of->made < HR__MARKS ? 0 : of->made - HR__MARKS;
+}
+
+static inline mark *mark_at(ring *of, uint64_t index)
+{
+	HR_ASSERT(index >= first_mark(of) && index < of->made);
+	return &of->marks[index % HR__MARKS];
+}
+
+/* The oldest mark that covers frees of [epoch]; NULL when none does. */
+static mark *oldest_above(ring *of, uint64_t epoch)
+{
+	if (!of) return NULL;
+	uint64_t low = first_mark(of), high = of->made;
+	while (low < high) {
+		uint64_t middle = low + (high - low) / 2;
+		if (mark_at(of, middle)->epoch > epoch) high = middle;
+		else low = middle + 1;
+	}
+	return low < of->made ? mark_at(of, low) : NULL;
+}
+
+/* When nobody uses the device any more. */
+static void destroy_ring(hr__physical *physical, ring *gone)
+{
+	if (!gone) return;
+	for (uint64_t i = first_mark(gone); i < gone->made; i++) hr__call_event_destroy(physical, mark_at(gone, i)->event);
+	hr__os()->free(gone, sizeof *gone);
 }
 
 /* ---- opening and closing ---- */
@@ -108,7 +189,11 @@ void hr__streams_close(hr__physical *physical)
 				hr__call_stream_destroy(physical, native_of(physical, stream));
 			}
 		}
-		for (uint32_t i = 0; i < streams->spare_count; i++) hr__call_event_destroy(physical, streams->spare[i]);
+		HR_ASSERT(streams->waited_count == 0);
+		for (hr_stream stream = 0; stream < HR_STREAM_MAX; stream++) destroy_ring(physical, streams->rings[stream]);
+		for (event_kind kind = PLAIN; kind < EVENT_KINDS; kind++) {
+			for (uint32_t i = 0; i < streams->spare_count[kind]; i++) hr__call_event_destroy(physical, streams->spare[kind][i]);
+		}
 	}
 	hr__store_release(&physical->stream_mask, 0);
 	hr__os()->free(streams, sizeof *streams);
@@ -117,32 +202,109 @@ void hr__streams_close(hr__physical *physical)
 
 /* ---- events that are used again ---- */
 
-static hr_status take_event(hr__physical *physical, hr_native_event *out)
+static hr_status take_event(hr__physical *physical, event_kind kind, hr_native_event *out)
 {
 	hr__streams *streams = physical->streams;
 	HR_ASSERT(hr__lock_is_held(&physical->stream_lock));
-	if (streams->spare_count == 0) return hr__call_event_create(physical, out);
-	*out = streams->spare[--streams->spare_count];
+	if (streams->spare_count[kind] == 0) {
+		return kind == TIMED ? hr__call_timed_event_create(physical, out) : hr__call_event_create(physical, out);
+	}
+	*out = streams->spare[kind][--streams->spare_count[kind]];
 	return HR_OK;
 }
 
-static void put_event(hr__physical *physical, hr_native_event event)
+static void put_event(hr__physical *physical, event_kind kind, hr_native_event event)
 {
 	hr__streams *streams = physical->streams;
 	HR_ASSERT(hr__lock_is_held(&physical->stream_lock));
-	if (streams->spare_count < SPARE_EVENTS) streams->spare[streams->spare_count++] = event;
+	if (streams->spare_count[kind] < SPARE_EVENTS) streams->spare[kind][streams->spare_count[kind]++] = event;
 	else hr__call_event_destroy(physical, event);
 }
 
 /* Takes an event and records it on [stream]; *epoch gets the number that every free it covers is below. Under the lock. */
-static hr_status mark(hr__physical *physical, hr_stream stream, hr_native_event *event, uint64_t *epoch)
+static hr_status record(hr__physical *physical, hr_stream stream, event_kind kind, hr_native_event *event, uint64_t *epoch)
 {
-	hr_status status = take_event(physical, event);
+	hr_status status = take_event(physical, kind, event);
 	if (status != HR_OK) return status;
 	*epoch = raise_epoch(physical); /* before recording: see the top */
 	status = hr__call_event_record(physical, *event, native_of(physical, stream));
-	if (status != HR_OK) put_event(physical, *event);
+	if (status != HR_OK) put_event(physical, kind, *event);
 	return status;
+}
+
+/* ---- events of marks, which are not used again while somebody may mean the mark. All under the lock. ---- */
+
+static waited_event *find_waited(hr__streams *streams, hr_native_event event)
+{
+	for (uint32_t i = 0; i < streams->waited_count; i++) {
+		if (streams->waited[i].event == event) return &streams->waited[i];
+	}
+	return NULL;
+}
+
+/* Keeps the event of a mark as it is, until let_go. False when too many are kept already. */
+static bool hold(hr__streams *streams, hr_native_event event)
+{
+	waited_event *found = find_waited(streams, event);
+	if (!found) {
+		if (streams->waited_count == WAITED_EVENTS) return false;
+		found = &streams->waited[streams->waited_count++];
+		*found = (waited_event){ .event = event };
+	}
+	found->threads++;
+	return true;
+}
+
+static void let_go(hr__physical *physical, hr_native_event event)
+{
+	hr__streams *streams = physical->streams;
+	waited_event *found = find_waited(streams, event);
+	HR_ASSERT(found && found->threads > 0);
+	if (--found->threads > 0) return;
+	if (found->forgotten) put_event(physical, TIMED, event);
+	*found = streams->waited[--streams->waited_count];
+}
+
+/* The event of a mark that leaves its ring. */
+static void forget(hr__physical *physical, hr_native_event event)
+{
+	waited_event *found = find_waited(physical->streams, event);
+	if (found) found->forgotten = true;
+	else put_event(physical, TIMED, event);
+}
+
+static void forget_ring(hr__physical *physical, hr_stream stream)
+{
+	ring *gone = physical->streams->rings[stream];
+	if (!gone) return;
+	for (uint64_t i = first_mark(gone); i < gone->made; i++) forget(physical, mark_at(gone, i)->event);
+	physical->streams->rings[stream] = NULL;
+	hr__os()->free(gone, sizeof *gone);
+}
+
+static hr_status need_ring(hr__streams *streams, hr_stream stream)
+{
+	void *memory;
+	if (streams->rings[stream]) return HR_OK;
+	int error = hr__os()->alloc(sizeof(ring), &memory);
+	if (error) return hr__os_fail(error, "the marks of a stream");
+	streams->rings[stream] = memory;
+	return HR_OK;
+}
+
+/* Another event than that of the oldest mark, so that a call that fails costs no mark. */
+static hr_status add_mark(hr__physical *physical, hr_stream stream, uint64_t *epoch)
+{
+	mark made;
+	hr_status status = need_ring(physical->streams, stream);
+	if (status == HR_OK) status = record(physical, stream, TIMED, &made.event, &made.epoch);
+	if (status != HR_OK) return status;
+	ring *of = physical->streams->rings[stream];
+	HR_ASSERT(of->made == 0 || mark_at(of, of->made - 1)->epoch < made.epoch);
+	if (of->made >= HR__MARKS) forget(physical, mark_at(of, of->made - HR__MARKS)->event);
+	of->marks[of->made++ % HR__MARKS] = made;
+	*epoch = made.epoch;
+	return HR_OK;
 }
 
 /* ---- order between streams ---- */
@@ -164,15 +326,26 @@ static uint64_t uncovered(const hr__streams *streams, hr_stream who, uint64_t ma
 }
 
 /* Makes [who] wait for all that [whom] was given. Under the lock. */
-static hr_status wait_for(hr__physical *physical, hr_stream who, hr_stream whom)
+static hr_status wait_for_all(hr__physical *physical, hr_stream who, hr_stream whom)
 {
 	hr_native_event event;
 	uint64_t epoch;
-	hr_status status = mark(physical, whom, &event, &epoch);
+	hr_status status = record(physical, whom, PLAIN, &event, &epoch);
 	if (status != HR_OK) return status;
 	status = hr__call_stream_wait_event(physical, native_of(physical, who), event);
 	if (status == HR_OK) raise_to(&physical->streams->synced[who][whom], epoch);
-	put_event(physical, event); /* the wait is for the event as it was recorded now; recording it again does not change that */
+	/* The wait is for the event as it was recorded now; recording it again does not change that. */
+	put_event(physical, PLAIN, event);
+	return status;
+}
+
+/* Makes [who] wait for what [whom] was given up to [epoch], and for no more than the marks allow. Under the lock. */
+static hr_status wait_for(hr__physical *physical, hr_stream who, hr_stream whom, uint64_t epoch)
+{
+	const mark *found = oldest_above(physical->streams->rings[whom], epoch);
+	if (!found) return wait_for_all(physical, who, whom);
+	hr_status status = hr__call_stream_wait_event(physical, native_of(physical, who), found->event);
+	if (status == HR_OK) raise_to(&physical->streams->synced[who][whom], found->epoch);
 	return status;
 }
 
@@ -202,11 +375,23 @@ hr_status hr__device_order(hr__device *device, hr_stream stream, uint64_t mask, 
 	hr__lock_take(&physical->stream_lock);
 	mask &= hr__load_relaxed(&physical->stream_mask); /* a stream that is gone was waited for when it went */
 	for (mask = uncovered(physical->streams, stream, mask, epoch); mask && status == HR_OK; mask &= mask - 1) {
-		status = wait_for(physical, stream, lowest(mask));
+		status = wait_for(physical, stream, lowest(mask), epoch);
 		if (status == HR_OK) ++*waits;
 	}
 	hr__lock_release(&physical->stream_lock);
 	return status;
+}
+
+/* The event to wait for: that of a mark (and *held is set), or a new one. Under the lock. */
+static hr_status event_above(hr__physical *physical, hr_stream stream, uint64_t epoch, hr_native_event *event, uint64_t *covers,
+                             bool *held)
+{
+	const mark *found = oldest_above(physical->streams->rings[stream], epoch);
+	*held = found && hold(physical->streams, found->event);
+	if (!*held) return record(physical, stream, PLAIN, event, covers);
+	*event = found->event;
+	*covers = found->epoch;
+	return HR_OK;
 }
 
 /* Events on all of them first, then the waiting: otherwise each wait would let the next stream's queue grow. A stream for which there
@@ -217,16 +402,18 @@ hr_status hr__device_wait_idle(hr__device *device, uint64_t mask, uint64_t epoch
 	hr__physical *physical = device->physical;
 	hr__streams *streams = physical->streams;
 	hr_native_event events[HR_STREAM_MAX];
-	uint64_t epochs[HR_STREAM_MAX], marked = 0, unmarked = 0;
+	uint64_t epochs[HR_STREAM_MAX], marked = 0, unmarked = 0, of_marks = 0;
 	hr_status status = HR_OK;
+	bool held;
 	if (!hr__has_streams(physical)) return HR_OK;
 
 	hr__lock_take(&physical->stream_lock);
 	for (mask &= hr__load_relaxed(&physical->stream_mask); mask; mask &= mask - 1) {
 		hr_stream stream = lowest(mask);
 		if (hr__load_relaxed(&streams->done[stream]) > epoch) continue;
-		if (mark(physical, stream, &events[stream], &epochs[stream]) == HR_OK) marked |= bit(stream);
+		if (event_above(physical, stream, epoch, &events[stream], &epochs[stream], &held) == HR_OK) marked |= bit(stream);
 		else unmarked |= bit(stream);
+		if (held) of_marks |= bit(stream);
 	}
 	hr__lock_release(&physical->stream_lock);
 
@@ -235,7 +422,8 @@ hr_status hr__device_wait_idle(hr__device *device, uint64_t mask, uint64_t epoch
 		hr_status waited = hr__call_event_synchronize(physical, events[stream]);
 		hr__lock_take(&physical->stream_lock);
 		if (waited == HR_OK) raise_to(&streams->done[stream], epochs[stream]);
-		put_event(physical, events[stream]);
+		if (of_marks & bit(stream)) let_go(physical, events[stream]);
+		else put_event(physical, PLAIN, events[stream]);
 		hr__lock_release(&physical->stream_lock);
 		if (waited != HR_OK) unmarked |= bit(stream);
 	}
@@ -243,6 +431,43 @@ hr_status hr__device_wait_idle(hr__device *device, uint64_t mask, uint64_t epoch
 		hr_status waited = hr__call_stream_synchronize(physical, native_of(physical, lowest(unmarked)));
 		if (status == HR_OK) status = waited;
 	}
+	return status;
+}
+
+hr_status hr__device_mark(hr__device *device, hr_stream stream, uint64_t *epoch)
+{
+	hr__physical *physical = device->physical;
+	hr_status status = HR_OK;
+	uint64_t number = 0;
+	if (!is_live(physical, stream)) return no_such_stream(device, stream);
+	if (hr__has_streams(physical)) {
+		hr__lock_take(&physical->stream_lock);
+		if (!is_live(physical, stream)) status = no_such_stream(device, stream); /* destroyed since */
+		else status = add_mark(physical, stream, &number);
+		hr__lock_release(&physical->stream_lock);
+	} else {
+		number = raise_epoch(physical); /* what it stands for is done */
+	}
+	if (status == HR_OK && epoch) *epoch = number;
+	return status;
+}
+
+hr_status hr__device_mark_time(hr__device *device, hr_stream stream, uint64_t epoch, uint64_t *ns)
+{
+	hr__physical *physical = device->physical;
+	hr_status status;
+	if (!physical->table->event_time || !hr__has_streams(physical)) {
+		return hr__fail(HR_UNSUPPORTED, "%s does not tell when work was done", device->name);
+	}
+	hr__lock_take(&physical->stream_lock);
+	const mark *found = stream < HR_STREAM_MAX ? oldest_above(physical->streams->rings[stream], epoch - 1) : NULL;
+	if (found && found->epoch == epoch) {
+		status = hr__call_event_time(physical, found->event, ns);
+	} else {
+		status = hr__fail(HR_CLOSED, "%s: mark %llu of stream %u is not remembered; the last %u of a stream are", device->name,
+		                  (unsigned long long)epoch, stream, HR__MARKS);
+	}
+	hr__lock_release(&physical->stream_lock);
 	return status;
 }
 
@@ -310,10 +535,10 @@ static hr_status import_new(hr__device *device, hr_native_stream native, hr_stre
 	hr__physical *physical = device->physical;
 	hr_native_event event;
 	hr_status status = need_slot(device);
-	if (status == HR_OK) status = take_event(physical, &event);
+	if (status == HR_OK) status = take_event(physical, PLAIN, &event);
 	if (status != HR_OK) return status;
 	status = hr__call_event_record(physical, event, native);
-	put_event(physical, event);
+	put_event(physical, PLAIN, event);
 	if (status != HR_OK) return hr__fail_in(status, "%s has no stream 0x%llx of its own", device->name, (unsigned long long)native);
 	*out = settle(physical, native);
 	physical->streams->imported |= bit(*out);
@@ -371,6 +596,7 @@ HR_API hr_status hr_stream_destroy(hr_device handle, hr_stream stream)
 	if (!is_live(physical, stream)) status = no_such_stream(device, stream); /* two threads destroy it at the same time */
 	else if (!(physical->streams->imported & bit(stream))) status = hr__call_stream_destroy(physical, native_of(physical, stream));
 	if (status == HR_OK) {
+		forget_ring(physical, stream);
 		physical->streams->imported &= ~bit(stream);
 		hr__store_release(&physical->stream_mask, hr__load_relaxed(&physical->stream_mask) & ~bit(stream));
 	}
@@ -396,7 +622,7 @@ HR_API hr_status hr_stream_wait_stream(hr_device handle, hr_stream stream, hr_st
 	if (!hr__device_has_stream(device, other)) return no_such_stream(device, other);
 	if (stream == other || !hr__has_streams(device->physical)) return HR_OK;
 	hr__lock_take(&device->physical->stream_lock);
-	status = wait_for(device->physical, stream, other);
+	status = wait_for_all(device->physical, stream, other);
 	hr__lock_release(&device->physical->stream_lock);
 	return status;
 }
@@ -452,4 +678,11 @@ HR_API hr_status hr_fill(hr_device handle, void *at, unsigned char value, size_t
 	if (!at) return hr__fail(HR_INVALID_ARGUMENT, "hr_fill: at is NULL");
 	if (wraps(at, bytes)) return hr__fail(HR_INVALID_ARGUMENT, "hr_fill: %zu bytes are too many", bytes);
 	return hr__call_fill(device->physical, (uint64_t)(uintptr_t)at, value, bytes, native);
+}
+
+hr_status hr__device_compute(hr__device *device, hr_stream stream, uint64_t ns)
+{
+	hr_native_stream native = 0;
+	hr_status status = hr__stream_native(device, stream, &native);
+	return status ? status : hr__call_compute(device->physical, ns, native);
 }

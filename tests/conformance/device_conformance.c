@@ -380,8 +380,75 @@ static void test_host_memory_for_copies(void)
 	on_each_device(host_memory_works);
 }
 
+/* ---- pages of the host's memory ---- */
+
+/* Bytes of the device and of the host change places under one address, and both stay what they are. */
+static void host_pages_take_turns_at_an_address(void)
+{
+	enum { COUNT = 3 };
+	memory block;
+	hr_page pages[COUNT];
+	hr__device *pinned;
+	uint64_t aside, bytes = COUNT * page();
+	if (!page() || !device->physical->table->host_page_create) return;
+	hr_status status = hr__host_pages_check(device);
+	if (status == HR_UNSUPPORTED) return; /* an old driver, or card */
+	CHECK_STATUS(HR_OK, status);
+	CHECK_STATUS(HR_OK, hr__device_pinned(device, 0, &pinned));
+	unsigned char *first = malloc(bytes), *second = malloc(bytes), *seen = malloc(bytes);
+	paint(first, bytes, 1);
+	paint(second, bytes, 2);
+	uint64_t held = hr__pool_reserved(pinned), left = free_bytes();
+	CHECK_STATUS(HR_OK, hr__host_pages_take(device, COUNT, pages));
+	CHECK_EQ(hr__pool_reserved(pinned), held + bytes);
+	CHECK_GE(free_bytes() + page(), left); /* none of the device's; the driver may need a little */
+	CHECK_STATUS(HR_OK, get(bytes, &block));
+	CHECK_STATUS(HR_OK, hr__device_reserve(device, bytes, &aside));
+	CHECK_STATUS(HR_OK, hr__device_map_host(device, aside, pages, COUNT));
+	void *there = (void *)(uintptr_t)aside;
+	CHECK_STATUS(HR_OK, hr_copy(handle, at(&block, 0), first, bytes, HR_COPY_TO_DEVICE, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_copy(handle, there, at(&block, 0), bytes, HR_COPY_ON_DEVICE, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_copy(handle, at(&block, 0), second, bytes, HR_COPY_TO_DEVICE, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
+
+	CHECK_STATUS(HR_OK, hr__device_unmap(device, aside, COUNT));
+	CHECK_STATUS(HR_OK, hr__device_unmap(device, block.address, COUNT));
+	CHECK_STATUS(HR_OK, hr__device_map_host(device, block.address, pages, COUNT));
+	CHECK_STATUS(HR_OK, hr_copy(handle, seen, at(&block, 0), bytes, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_fill(handle, at(&block, page()), 7, page(), HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
+	CHECK_BYTES(seen, first, bytes);
+	memset(first + page(), 7, page());
+
+	CHECK_STATUS(HR_OK, hr__device_unmap(device, block.address, COUNT));
+	CHECK_STATUS(HR_OK, hr__device_map_host(device, aside, pages, COUNT));
+	CHECK_STATUS(HR_OK, hr__device_map(device, block.address, block.pages, COUNT));
+	CHECK_STATUS(HR_OK, hr_copy(handle, seen, at(&block, 0), bytes, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
+	CHECK_BYTES(seen, second, bytes);
+	CHECK_STATUS(HR_OK, hr_copy(handle, at(&block, 0), there, bytes, HR_COPY_ON_DEVICE, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_copy(handle, seen, at(&block, 0), bytes, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
+	CHECK_BYTES(seen, first, bytes);
+
+	CHECK_STATUS(HR_OK, hr__device_unmap(device, aside, COUNT));
+	CHECK_STATUS(HR_OK, hr__device_release(device, aside, bytes));
+	hr__host_pages_give(device, pages, COUNT);
+	CHECK_EQ(hr__pool_reserved(pinned), held);
+	give(&block);
+	free(first);
+	free(second);
+	free(seen);
+}
+
+static void test_host_pages_take_turns_at_an_address(void)
+{
+	on_each_device(host_pages_take_turns_at_an_address);
+}
+
 TEST_MAIN(T(test_info_agrees_with_the_device), T(test_clock_goes_forward_by_the_work_done),
           T(test_pool_hands_out_exactly_the_limit), T(test_plain_memory_counts_against_the_same_limit),
           T(test_idle_pages_make_way_for_plain_memory), T(test_copies_and_fills_carry_bytes), T(test_remapping_keeps_bytes),
           T(test_many_pages_are_mapped_in_one_call), T(test_bad_work_is_refused), T(test_misuse_of_pages_is_caught),
-          T(test_copying_to_unmapped_memory_is_an_error_not_a_crash), T(test_host_memory_for_copies))
+          T(test_copying_to_unmapped_memory_is_an_error_not_a_crash), T(test_host_memory_for_copies),
+          T(test_host_pages_take_turns_at_an_address))

@@ -225,6 +225,100 @@ static void test_events_are_as_many_as_asked_for(void)
 	on_each_device(events_are_many);
 }
 
+static void marks_are_waited_for(void)
+{
+	hr_stream one, two;
+	memory a;
+	unsigned char seen = 0;
+	int64_t waits = 0;
+	uint64_t first, second, third, at_first = 0, at_second = 0, at_third = 0;
+	if (!has_streams()) {
+		CHECK_STATUS(HR_OK, hr__device_mark(device, 0, &first));
+		CHECK_STATUS(HR_OK, hr__device_mark(device, 0, &second));
+		CHECK_LT(first, second);
+		CHECK_STATUS(HR_OK, hr__device_order(device, 0, 1, first, &waits));
+		CHECK_STATUS(HR_OK, hr__device_wait_idle(device, 1, first));
+		CHECK_STATUS(HR_UNSUPPORTED, hr__device_mark_time(device, 0, first, &at_first));
+		return;
+	}
+	CHECK_STATUS(HR_OK, get(256, &a));
+	CHECK_STATUS(HR_OK, hr_stream_create(handle, &one));
+	CHECK_STATUS(HR_OK, hr_stream_create(handle, &two));
+	hr_native_stream native_one;
+	CHECK_STATUS(HR_OK, hr__stream_native(device, one, &native_one));
+	for (unsigned char round = 1; round < 10; round++) {
+		CHECK_STATUS(HR_OK, hr_fill(handle, at(&a, 0), round, 100, one));
+		uint64_t freed = hr__device_epoch(device);
+		CHECK_STATUS(HR_OK, hr__device_mark(device, one, &first));
+		CHECK_GT(first, freed);
+		hold(native_one);
+		CHECK_STATUS(HR_OK, hr__device_mark(device, one, &second));
+		/* Neither of these waits for what is held. */
+		waits = 0;
+		CHECK_STATUS(HR_OK, hr__device_order(device, two, UINT64_C(1) << one, freed, &waits));
+		CHECK_EQ(waits, 1);
+		CHECK_STATUS(HR_OK, hr_copy(handle, &seen, at(&a, 99), 1, HR_COPY_TO_HOST, two));
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
+		if (now->real) CHECK_EQ(seen, round);
+		CHECK_STATUS(HR_OK, hr__device_wait_idle(device, UINT64_C(1) << one, freed));
+		CHECK_STATUS(HR_OK, hr__device_mark_time(device, one, first, &at_first));
+		if (now->real) CHECK_STATUS(HR_NOT_READY, hr__device_mark_time(device, one, second, &at_second));
+		let_go();
+		CHECK_STATUS(HR_OK, hr_fill(handle, at(&a, 0), 0, 100, one));
+		CHECK_STATUS(HR_OK, hr__device_mark(device, one, &third));
+		CHECK_STATUS(HR_OK, hr__device_wait_idle(device, UINT64_C(1) << one, first));
+		CHECK_STATUS(HR_OK, hr__device_mark_time(device, one, second, &at_second));
+		CHECK_STATUS(HR_OK, hr__device_wait_idle(device, UINT64_C(1) << one, second));
+		CHECK_STATUS(HR_OK, hr__device_mark_time(device, one, third, &at_third));
+		CHECK_GE(at_second, at_first);
+		CHECK_GE(at_third, at_second);
+		if (!now->real) CHECK_EQ(at_second - at_first, 30000000); /* hold */
+	}
+	CHECK_STATUS(HR_CLOSED, hr__device_mark_time(device, two, first, &at_first));
+	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, one));
+	CHECK_STATUS(HR_CLOSED, hr__device_mark_time(device, one, third, &at_first));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__device_mark(device, one, &first));
+	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, two));
+	give(&a);
+}
+
+static void test_marks_are_waited_for_and_not_what_follows(void)
+{
+	on_each_device(marks_are_waited_for);
+}
+
+static void marks_are_many(void)
+{
+	enum { ALL = HR__MARKS + 50 };
+	static uint64_t marks[ALL];
+	hr_stream one;
+	uint64_t at = 0, last = 0;
+	if (!has_streams()) return;
+	CHECK_STATUS(HR_OK, hr_stream_create(handle, &one));
+	hr_native_stream native_one;
+	CHECK_STATUS(HR_OK, hr__stream_native(device, one, &native_one));
+	for (int i = 0; i < ALL; i++) {
+		if (i % 100 == 0) CHECK_STATUS(HR_OK, hr__call_compute(device->physical, 1000, native_one));
+		CHECK_STATUS(HR_OK, hr__device_mark(device, one, &marks[i]));
+	}
+	int64_t waits = 0;
+	CHECK_STATUS(HR_OK, hr__device_order(device, 0, UINT64_C(1) << one, marks[0] - 1, &waits)); /* forgotten: a later one */
+	CHECK_EQ(waits, 1);
+	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, UINT64_C(1) << one, marks[ALL - 1] - 1));
+	for (int i = 0; i < ALL; i++) {
+		hr_status status = hr__device_mark_time(device, one, marks[i], &at);
+		CHECK_STATUS(i < ALL - (int)HR__MARKS ? HR_CLOSED : HR_OK, status);
+		CHECK_GE(at, last);
+		last = at;
+	}
+	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, one));
+}
+
+static void test_marks_are_remembered_until_there_are_too_many(void)
+{
+	on_each_device(marks_are_many);
+}
+
 static void count_up(void *argument)
 {
 	++*(int *)argument;
@@ -345,10 +439,12 @@ static void reuse_blocks(void *argument, unsigned index)
 		if (block < 0) continue;
 		uint64_t offset = (uint64_t)block * 60;
 		wanted[round] = (unsigned char)(1 + (hr_rand(&seed) & 0x7f));
-		CHECK_STATUS(HR_OK, hr__device_order(device, stream, mask, epoch, &waits));
+		if (hr_rand_below(&seed, 8)) CHECK_STATUS(HR_OK, hr__device_order(device, stream, mask, epoch, &waits));
+		else CHECK_STATUS(HR_OK, hr__device_wait_idle(device, mask, epoch));
 		CHECK_STATUS(HR_OK, hr_fill(handle, at(&reuse.memory, offset), wanted[round], 60, stream));
 		CHECK_STATUS(HR_OK, hr_copy(handle, &seen[round], at(&reuse.memory, offset + round % 60), 1, HR_COPY_TO_HOST, stream));
 		give_shared(block, UINT64_C(1) << stream);
+		if (hr_rand_below(&seed, 2)) CHECK_STATUS(HR_OK, hr__device_mark(device, stream, NULL)); /* half of them have one */
 		if (stream && hr_rand_below(&seed, 16) == 0) { /* the slot goes to somebody else while blocks still carry its number */
 			CHECK_STATUS(HR_OK, hr_stream_destroy(handle, stream));
 			CHECK_STATUS(HR_OK, hr_stream_create(handle, &stream));
@@ -385,6 +481,7 @@ static hr_status everything(void)
 	hr_stream stream = 0;
 	memory a;
 	int64_t waits = 0;
+	uint64_t mark = 0, ns;
 	hr_status status = hr_device_get_info(handle, &info);
 	if (status != HR_OK) return status;
 	status = get(256, &a);
@@ -393,6 +490,13 @@ static hr_status everything(void)
 	if (status == HR_OK && has_streams()) status = hr_stream_create(handle, &stream);
 	if (status == HR_OK) status = hr_stream_wait_stream(handle, stream, 0);
 	if (status == HR_OK) status = hr_fill(handle, at(&a, 0), 1, 10, stream);
+	if (status == HR_OK) status = hr__device_mark(device, stream, &mark);
+	if (status == HR_OK) status = hr__device_order(device, 0, UINT64_C(1) << stream, mark - 1, &waits);
+	if (status == HR_OK) status = hr__device_wait_idle(device, UINT64_C(1) << stream, mark - 1);
+	if (status == HR_OK && has_streams()) {
+		status = hr__device_mark_time(device, stream, mark, &ns);
+		if (status == HR_NOT_READY) status = HR_OK; /* because the device was waited for in another way */
+	}
 	if (status == HR_OK) status = hr__device_order(device, 0, UINT64_C(1) << stream, hr__device_epoch(device), &waits);
 	if (status == HR_OK) status = hr_stream_wait_stream(handle, stream, 0);
 	if (status == HR_OK) status = hr_copy(handle, host, at(&a, 0), sizeof host, HR_COPY_TO_HOST, stream);
@@ -498,7 +602,8 @@ static void test_every_system_call_may_fail_and_nothing_leaks(void)
 
 TEST_MAIN(T(test_streams_come_and_go), T(test_imported_streams_are_known_by_one_number), T(test_a_stream_keeps_order),
           T(test_a_stream_waits_for_another), T(test_order_covers_what_was_freed_before), T(test_events_mark_moments),
-          T(test_events_are_as_many_as_asked_for), T(test_host_calls_run_in_order_and_none_is_lost),
+          T(test_events_are_as_many_as_asked_for), T(test_marks_are_waited_for_and_not_what_follows),
+          T(test_marks_are_remembered_until_there_are_too_many), T(test_host_calls_run_in_order_and_none_is_lost),
           T(test_threads_with_streams_do_not_mix), T(test_memory_reused_across_streams_is_never_touched_by_two),
           T(test_every_backend_call_may_fail_and_nothing_leaks), T(test_a_device_that_fails_for_good_leaks_nothing),
           T(test_every_system_call_may_fail_and_nothing_leaks))

@@ -20,6 +20,7 @@ static struct {
 	const char *(*failed)(void);
 	CUcontext (*foreign_context)(void);
 	unsigned (*depth)(void);
+	void (*advance_clock)(uint64_t ns);
 	CUresult (*init)(unsigned flags);
 	CUresult (*get_current)(CUcontext *out);
 	CUresult (*push)(CUcontext context);
@@ -50,6 +51,7 @@ static void load_driver(const char *kind)
 	fake.failed = (const char *(*)(void))symbol(library, "fake_cuda_failed");
 	fake.foreign_context = (CUcontext(*)(void))symbol(library, "fake_cuda_foreign_context");
 	fake.depth = (unsigned (*)(void))symbol(library, "fake_cuda_depth");
+	fake.advance_clock = (void (*)(uint64_t))symbol(library, "fake_cuda_advance_clock");
 	fake.init = (CUresult(*)(unsigned))symbol(library, "cuInit");
 	fake.get_current = (CUresult(*)(CUcontext *))symbol(library, "cuCtxGetCurrent");
 	fake.push = (CUresult(*)(CUcontext))symbol(library, "cuCtxPushCurrent_v2");
@@ -528,6 +530,68 @@ static void test_allocator_never_unmaps_what_is_in_use(void)
 	CHECK_EQ(live_objects(), 0);
 }
 
+/* ---- time ---- */
+
+static uint64_t mark_time(hr__device *device, uint64_t mark)
+{
+	uint64_t ns = 0;
+	CHECK_STATUS(HR_OK, hr__device_mark_time(device, HR_STREAM_DEFAULT, mark, &ns));
+	return ns;
+}
+
+/* CUDA tells the time between events as a float, which tells hours and microseconds, but not both at once. */
+static void test_time_stays_fine_over_hours(void)
+{
+	enum { COUNT = 20 };
+	const uint64_t hour = UINT64_C(3600000000000), apart = 50000;
+	uint64_t marks[COUNT], at[COUNT], first;
+	load_driver("whole");
+	hr__device *device = opened("GPU:0");
+	CHECK_STATUS(HR_OK, hr__device_mark(device, HR_STREAM_DEFAULT, &first));
+	uint64_t start = mark_time(device, first);
+	for (int round = 0; round < 3; round++) {
+		fake.advance_clock(hour);
+		for (int i = 0; i < COUNT; i++) {
+			CHECK_STATUS(HR_OK, hr__device_mark(device, HR_STREAM_DEFAULT, &marks[i]));
+			fake.advance_clock(apart);
+		}
+		fake.advance_clock(5 * apart); /* and asked a little later */
+		for (int i = 0; i < COUNT; i++) at[i] = mark_time(device, marks[i]);
+		for (int i = 1; i < COUNT; i++) {
+			CHECK_GE(at[i] + 1000, at[i - 1] + apart);
+			/* The machine may have been busy in between; what a float over an hour gets wrong is 250 us, each time. */
+			if (!HR_TEST_SANITIZED && i == COUNT - 1) CHECK_LE(at[i] - at[0], COUNT * apart + 2000000);
+		}
+	}
+	uint64_t all = mark_time(device, marks[COUNT - 1]) - start;
+	CHECK_GE(all, 3 * hour);
+	CHECK_LE(all, 3 * hour + 60 * UINT64_C(1000000000));
+	uint64_t again = mark_time(device, first); /* of long ago, as coarse as it is far: 1 ms over three hours */
+	CHECK_LE(again > start ? again - start : start - again, 2000000);
+}
+
+static void test_only_events_of_marks_keep_the_time(void)
+{
+	load_driver("whole");
+	hr__physical *physical = opened("GPU:0")->physical;
+	hr_native_event plain, timed;
+	uint64_t ns = 4711;
+	CHECK_STATUS(HR_OK, hr__call_event_create(physical, &plain));
+	CHECK_STATUS(HR_OK, hr__call_timed_event_create(physical, &timed));
+	CHECK_STATUS(HR_OK, hr__call_event_record(physical, plain, 0));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__call_event_time(physical, plain, &ns));
+	CHECK_STR(hr_last_message(), "cuEventElapsedTime on NVIDIA Fake: CUDA_ERROR_INVALID_HANDLE (invalid resource handle)");
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__call_event_time(physical, timed, &ns)); /* never recorded */
+	CHECK_EQ(ns, 4711);
+	CHECK_STATUS(HR_OK, hr__call_event_record(physical, timed, 0));
+	CHECK_STATUS(HR_OK, hr__call_event_time(physical, timed, &ns));
+	CHECK_NE(ns, 4711);
+	CHECK_STATUS(HR_OK, hr__call_event_destroy(physical, plain));
+	CHECK_STATUS(HR_OK, hr__call_event_destroy(physical, timed));
+	hr__devices_shutdown();
+	CHECK_EQ(live_objects(), 0);
+}
+
 /* ---- contexts ---- */
 
 /* One of each kind of call. */
@@ -545,7 +609,10 @@ static void use_everything(void)
 	CHECK_STATUS(HR_OK, hr_fill(device, block, 7, 3 * MIB, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_stream_wait_stream(device, stream, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_copy(device, &seen, block, 1, HR_COPY_TO_HOST, stream));
+	uint64_t mark, ns;
+	CHECK_STATUS(HR_OK, hr__device_mark(opened("GPU:0"), stream, &mark));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, stream));
+	CHECK_STATUS(HR_OK, hr__device_mark_time(opened("GPU:0"), stream, mark, &ns));
 	CHECK_EQ(seen, 7);
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, stream));
 	CHECK_STATUS(HR_OK, hr_stream_destroy(device, stream));
@@ -628,8 +695,16 @@ static hr_status use_streams(hr_device handle, hr__device *device)
 	hr_stream stream;
 	hr_status status = hr_stream_create(handle, &stream);
 	if (status != HR_OK) return status;
-	uint64_t mask = 1 | UINT64_C(1) << stream;
+	uint64_t mask = 1 | UINT64_C(1) << stream, mark = 0, ns;
 	status = hr__device_order(device, stream, mask, hr__device_epoch(device), &waits);
+	if (status == HR_OK) status = hr__device_mark(device, stream, &mark);
+	if (status == HR_OK) status = hr__device_order(device, HR_STREAM_DEFAULT, mask, mark - 1, &waits);
+	if (status == HR_OK) status = hr__device_wait_idle(device, mask, mark - 1);
+	if (status == HR_OK) status = hr__device_mark_time(device, stream, mark, &ns);
+	if (status == HR_OK) fake.advance_clock(UINT64_C(3000000000)); /* so that the clock gets another base */
+	if (status == HR_OK) status = hr__device_mark(device, stream, &mark);
+	if (status == HR_OK) status = hr__device_wait_idle(device, mask, mark - 1);
+	if (status == HR_OK) status = hr__device_mark_time(device, stream, mark, &ns);
 	if (status == HR_OK) status = hr__device_wait_idle(device, mask, hr__device_epoch(device));
 	CHECK(TWICE(hr_stream_destroy(handle, stream)));
 	return status;
@@ -686,7 +761,8 @@ static void test_every_driver_call_may_fail_and_nothing_leaks(void)
 	}
 	printf("# %llu calls, %llu lives that ended early, %u objects refused at the end\n", nth, failures, refused);
 	CHECK_GT(failures, 20);
-	CHECK_LE(refused, 7); /* two spare events, with two calls before each that may fail, and the context */
+	/* Two spare events, two of marks, and the clock's stream and two events, with two calls before each that may fail; the context. */
+	CHECK_LE(refused, 7 * 3 + 1);
 }
 
 TEST_MAIN(T(test_no_driver), T(test_driver_that_is_too_old), T(test_driver_that_does_not_start), T(test_driver_without_a_card),
@@ -696,4 +772,5 @@ TEST_MAIN(T(test_no_driver), T(test_driver_that_is_too_old), T(test_driver_that_
           T(test_card_without_virtual_memory), T(test_limit_above_what_is_free), T(test_pinned_memory_refused),
           T(test_errors_carry_cudas_names), T(test_unmapping_takes_whole_mappings_of_several_calls),
           T(test_device_memory_cannot_be_touched_by_the_host), T(test_allocator_never_unmaps_what_is_in_use),
-          T(test_what_is_current_stays_current), T(test_every_driver_call_may_fail_and_nothing_leaks))
+          T(test_time_stays_fine_over_hours), T(test_only_events_of_marks_keep_the_time), T(test_what_is_current_stays_current),
+          T(test_every_driver_call_may_fail_and_nothing_leaks))

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -24,6 +25,7 @@
 #define CONTEXT_BYTES (UINT64_C(4) << 20)
 #define PAGE 4096u
 #define END_STATUS 99
+#define EVENT_BUCKETS 1024 /* tests make thousands of events, and none is forgotten */
 
 /* Prototypes from the table, so that a definition that differs from it does not compile. */
 #define PROTOTYPE(name, parameters) EXPORT CUresult name parameters;
@@ -40,6 +42,7 @@ typedef struct extent { /* a physical handle, or the memory of a plain allocatio
 	uint64_t offset, size;
 	unsigned references; /* the handle, and its mappings */
 	bool released, gone;
+	bool of_host; /* memory of the host: none of the card's */
 	int card;
 	struct extent *next;
 } extent;
@@ -77,15 +80,18 @@ struct CUstream_st {
 	CUcontext context;
 	bool destroyed, ended;
 	uint64_t submitted, completed;
+	CUevent pending;       /* events that keep the time and are not told it yet */
 	command *first, *last; /* the one that is running is the first */
 	struct CUstream_st *next;
 };
 
 struct CUevent_st {
 	CUcontext context;
-	bool destroyed;
-	CUstream stream;
+	bool destroyed, timed, is_pending;
+	CUstream stream; /* NULL = never recorded */
 	uint64_t ticket;
+	uint64_t time; /* when it happened; ns */
+	CUevent next_pending;
 	struct CUevent_st *next;
 };
 
@@ -106,7 +112,8 @@ static reservation *reservations;
 static mapping *mappings;
 static registered *pinned;
 static CUstream streams;
-static CUevent events;
+static CUevent events[EVENT_BUCKETS];
+static uint64_t clock_ahead; /* ns */
 static struct {
 	unsigned long long calls, nth;
 	CUresult result;
@@ -277,6 +284,10 @@ CUresult cuDeviceGetAttribute(int *out, CUdevice_attribute which, CUdevice devic
 	case HR__CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *out = 9; break;
 	case HR__CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *out = 0; break;
 	case HR__CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: *out = getenv("FAKE_CUDA_NO_VMM") == NULL; break;
+	case HR__CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID: *out = 0; break;
+	case HR__CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
+		*out = getenv("FAKE_CUDA_NO_HOST_NUMA") == NULL;
+		break;
 	default: return end(HR__CUDA_ERROR_INVALID_VALUE);
 	}
 	return end(result);
@@ -362,12 +373,12 @@ CUresult cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp *o
 }
 
 /* An extent of the card's file: one that was given back if it has the size, else a new one. */
-static extent *make_extent(int card, uint64_t size)
+static extent *make_extent(int card, uint64_t size, bool of_host)
 {
 	extent *made = extents;
 	while (made && !(made->gone && made->released && made->size == size && made->card == card)) made = made->next;
 	extent *fresh = zeroed(sizeof *fresh);
-	*fresh = (extent){ .size = size, .references = 1, .card = card, .next = extents };
+	*fresh = (extent){ .size = size, .references = 1, .card = card, .of_host = of_host, .next = extents };
 	if (made) {
 		fresh->offset = made->offset;
 		made->size = 0; /* its record stays, so that its handle stays known as dead */
@@ -376,7 +387,7 @@ static extent *make_extent(int card, uint64_t size)
 		cards[card].made += (size + PAGE - 1) / PAGE * PAGE;
 		if (cards[card].made > SPAN) abort();
 	}
-	cards[card].used += size;
+	if (!of_host) cards[card].used += size;
 	extents = fresh;
 	return fresh;
 }
@@ -385,7 +396,7 @@ static void drop_extent(extent *of)
 {
 	if (--of->references > 0) return;
 	of->gone = true;
-	cards[of->card].used -= of->size;
+	if (!of->of_host) cards[of->card].used -= of->size;
 	fallocate(cards[of->card].file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)of->offset,
 	          (off_t)((of->size + PAGE - 1) / PAGE * PAGE));
 }
@@ -403,10 +414,11 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmem
 	BEGIN_IN_CONTEXT(cuMemCreate);
 	VALID(flags == 0 && size > 0 && size % granularity() == 0);
 	VALID(of->type == HR__CU_MEM_ALLOCATION_TYPE_PINNED && of->requestedHandleTypes == HR__CU_MEM_HANDLE_TYPE_NONE);
-	VALID(of->location.type == HR__CU_MEM_LOCATION_TYPE_DEVICE && !of->win32HandleMetaData);
-	REQUIRE(of->location.id == context->card, HR__CUDA_ERROR_INVALID_DEVICE);
-	REQUIRE(size <= free_of(context->card), HR__CUDA_ERROR_OUT_OF_MEMORY);
-	*out = (uintptr_t)make_extent(context->card, size);
+	bool of_host = of->location.type == HR__CU_MEM_LOCATION_TYPE_HOST_NUMA && getenv("FAKE_CUDA_NO_HOST_NUMA") == NULL;
+	VALID((of_host || of->location.type == HR__CU_MEM_LOCATION_TYPE_DEVICE) && !of->win32HandleMetaData);
+	REQUIRE(of->location.id == (of_host ? 0 : context->card), HR__CUDA_ERROR_INVALID_DEVICE);
+	REQUIRE(of_host || size <= free_of(context->card), HR__CUDA_ERROR_OUT_OF_MEMORY);
+	*out = (uintptr_t)make_extent(context->card, size, of_host);
 	return end(result);
 }
 
@@ -557,7 +569,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
 	REQUIRE(base, HR__CUDA_ERROR_OUT_OF_MEMORY);
 	mapping *made = zeroed(sizeof *made);
 	*made = (mapping){ .base = base, .size = size, .accessible = true, .plain = true, .next = mappings };
-	made->memory = make_extent(context->card, size);
+	made->memory = make_extent(context->card, size, false);
 	made->memory->released = true;
 	mappings = made;
 	*out = base;
@@ -635,6 +647,40 @@ static CUresult move(const command *work)
 	return HR__CUDA_SUCCESS;
 }
 
+/* ---- events and their times ---- */
+
+static uint64_t now(void)
+{
+	struct timespec time;
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec + clock_ahead;
+}
+
+/* Tells the time to those that have happened. */
+static void tell_events(CUstream stream)
+{
+	uint64_t time = stream->pending ? now() : 0;
+	for (CUevent *link = &stream->pending; *link;) {
+		CUevent event = *link;
+		if (event->ticket > stream->completed) {
+			link = &event->next_pending;
+			continue;
+		}
+		event->time = time;
+		event->is_pending = false;
+		*link = event->next_pending;
+	}
+}
+
+static void forget_pending(CUevent event)
+{
+	if (!event->is_pending) return;
+	CUevent *link = &event->stream->pending;
+	while (*link != event) link = &(*link)->next_pending;
+	*link = event->next_pending;
+	event->is_pending = false;
+}
+
 static void *run_stream(void *argument)
 {
 	CUstream stream = argument;
@@ -654,6 +700,7 @@ static void *run_stream(void *argument)
 		stream->first = work->next;
 		if (!stream->first) stream->last = NULL;
 		stream->completed++;
+		tell_events(stream);
 		free(work);
 		pthread_cond_broadcast(&changed);
 	}
@@ -688,9 +735,14 @@ static CUstream stream_of(CUcontext context, CUstream handle)
 	return NULL;
 }
 
+static CUevent *event_bucket(CUevent handle)
+{
+	return &events[((uintptr_t)handle >> 4) % EVENT_BUCKETS];
+}
+
 static CUevent event_of(CUevent handle)
 {
-	for (CUevent at = events; at; at = at->next) {
+	for (CUevent at = *event_bucket(handle); at; at = at->next) {
 		if (at == handle) return at->destroyed ? NULL : at;
 	}
 	return NULL;
@@ -756,11 +808,12 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent handle_of_event, unsigned in
 CUresult cuEventCreate(CUevent *out, unsigned int flags)
 {
 	BEGIN_IN_CONTEXT(cuEventCreate);
-	VALID(flags == HR__CU_EVENT_DISABLE_TIMING);
+	VALID(flags == HR__CU_EVENT_DISABLE_TIMING || flags == HR__CU_EVENT_DEFAULT);
 	CUevent made = zeroed(sizeof *made);
 	made->context = context;
-	made->next = events;
-	events = made;
+	made->timed = flags == HR__CU_EVENT_DEFAULT;
+	made->next = *event_bucket(made);
+	*event_bucket(made) = made;
 	*out = made;
 	return end(result);
 }
@@ -770,6 +823,7 @@ CUresult cuEventDestroy_v2(CUevent handle)
 	BEGIN_IN_CONTEXT(cuEventDestroy_v2);
 	CUevent event = event_of(handle);
 	REQUIRE(event, HR__CUDA_ERROR_INVALID_HANDLE);
+	forget_pending(event);
 	event->destroyed = true;
 	return end(result);
 }
@@ -780,8 +834,15 @@ CUresult cuEventRecord(CUevent handle, CUstream handle_of_stream)
 	CUevent event = event_of(handle);
 	CUstream stream = stream_of(context, handle_of_stream);
 	REQUIRE(event && stream && event->context == stream->context, HR__CUDA_ERROR_INVALID_HANDLE);
+	forget_pending(event);
 	event->stream = stream;
 	event->ticket = stream->submitted;
+	if (event->timed) {
+		event->is_pending = true;
+		event->next_pending = stream->pending;
+		stream->pending = event;
+		tell_events(stream);
+	}
 	return end(result);
 }
 
@@ -801,6 +862,17 @@ CUresult cuEventSynchronize(CUevent handle)
 	REQUIRE(event, HR__CUDA_ERROR_INVALID_HANDLE);
 	if (event->stream) wait_until(event->stream, event->ticket);
 	return end(event->context->broken);
+}
+
+CUresult cuEventElapsedTime(float *out, CUevent handle_of_start, CUevent handle_of_end)
+{
+	BEGIN_IN_CONTEXT(cuEventElapsedTime);
+	CUevent from = event_of(handle_of_start), to = event_of(handle_of_end);
+	REQUIRE(from && to && from->context == context && to->context == context, HR__CUDA_ERROR_INVALID_HANDLE);
+	REQUIRE(from->timed && to->timed && from->stream && to->stream, HR__CUDA_ERROR_INVALID_HANDLE);
+	REQUIRE(!from->is_pending && !to->is_pending, HR__CUDA_ERROR_NOT_READY);
+	*out = (float)((double)(int64_t)(to->time - from->time) / 1e6);
+	return end(result);
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
@@ -850,7 +922,9 @@ EXPORT void fake_cuda_get_live(fake_cuda_live *out)
 	for (const registered *at = pinned; at; at = at->next) live.registered++;
 	for (CUstream at = streams; at; at = at->next) live.streams += !at->destroyed;
 	for (int i = 0; i < MAX_CARDS; i++) live.streams -= cards[i].legacy != NULL;
-	for (CUevent at = events; at; at = at->next) live.events += !at->destroyed;
+	for (int i = 0; i < EVENT_BUCKETS; i++) {
+		for (CUevent at = events[i]; at; at = at->next) live.events += !at->destroyed;
+	}
 	pthread_mutex_unlock(&lock);
 	*out = live;
 }
@@ -876,6 +950,13 @@ EXPORT unsigned long long fake_cuda_calls(void)
 EXPORT const char *fake_cuda_failed(void)
 {
 	return faults.name;
+}
+
+EXPORT void fake_cuda_advance_clock(uint64_t ns)
+{
+	pthread_mutex_lock(&lock);
+	clock_ahead += ns;
+	pthread_mutex_unlock(&lock);
 }
 
 EXPORT CUcontext fake_cuda_foreign_context(void)

@@ -11,6 +11,7 @@
  *   FAKE_CUDA_GRANULARITY    of physical memory; default 2 MiB
  *   FAKE_CUDA_INIT           what cuInit returns; default 0
  *   FAKE_CUDA_NO_VMM         set: the cards have no virtual memory management
+ *   FAKE_CUDA_NO_HOST_NUMA   set: no memory of the host can be mapped at addresses of a card
  *   FAKE_CUDA_HOST_REGISTER  what cuMemHostRegister returns; default 0
  *   FAKE_CUDA_CHECK          set: a process that ends with something left in the driver ends with status 99 */
 #ifndef HR_TESTS_FAKE_CUDA_H
@@ -33,6 +34,9 @@ void fake_cuda_fail_nth(unsigned long long nth, CUresult result);
 /* Calls counted since then, and the name of the one that was made to fail; "" when none was. */
 unsigned long long fake_cuda_calls(void);
 const char *fake_cuda_failed(void);
+
+/* Lets the clock that events are timed by go on by [ns]. */
+void fake_cuda_advance_clock(uint64_t ns);
 
 /* A context that is not the primary one of any card, as another library may have made it; and the calling thread's stack of them. */
 CUcontext fake_cuda_foreign_context(void);
