@@ -522,7 +522,7 @@ HR_API hr_status hr_register_allocator(const char *name, const hr_custom_allocat
 	X(bytes_defragged, "bytes so moved")                                                                                            \
 	X(num_failed_allocs, "requests refused")                                                                                        \
 	X(num_frees, "blocks freed")                                                                                                    \
-	X(num_live, "blocks allocated now")                                                                                             \
+	X(num_live, "blocks allocated now, tensors that are out included")                                                              \
 	X(bytes_requested, "bytes asked for by the blocks allocated now, before rounding")                                              \
 	X(bytes_cached, "bytes of freed blocks kept in thread caches")                                                                  \
 	X(bytes_free, "bytes reserved that are neither in use nor cached")                                                              \
@@ -672,5 +672,6 @@ HR_API hr_status hr_shutdown(void);
 #endif
 
 #include "headroom_oom.h"
+#include "headroom_lms.h"
 
 #endif

@@ -80,19 +80,23 @@ HR_API hr_status hr_allocator_get_oom_options(hr_allocator allocator, hr_oom_opt
 
 /* ---- the verdict ---- */
 
-/* What would make a request fit; the first that holds, in this order. */
+/* What would make a request fit; the first that holds, in the order in which hr_alloc tries them: as it is, trimmed, stitched, with LMS,
+ * defragmented; then what is missing. The numbers are not in that order: what came later has a greater one. */
 typedef enum hr_verdict_kind {
 	HR_FITS = 1,            /* as things are: a free block, or room to grow */
 	HR_FITS_AFTER_TRIM,     /* when caches are emptied and free memory of this device's allocators is given back */
 	HR_FITS_AFTER_STITCH,   /* when [pages] free pages are mapped side by side */
 	HR_FITS_AFTER_DEFRAG,   /* when live blocks move, [bytes] of them at the least, so that free memory is in one piece */
 	HR_NEEDS_MORE,          /* [bytes] more have to be free, however they are arranged */
-	HR_NEVER_FITS           /* the request alone exceeds the limit, by [bytes] */
+	HR_NEVER_FITS,          /* the request alone exceeds the limit, by [bytes] */
+	HR_FITS_WITH_LMS        /* when tensors that nobody is using leave for the host, [bytes] of them at the least (headroom_lms.h). Before
+	                         * HR_FITS_AFTER_DEFRAG in the order */
 } hr_verdict_kind;
+#define HR_VERDICT_KINDS (HR_FITS_WITH_LMS + 1) /* one more than the greatest number */
 
 /* What is full when a request fails. */
 typedef enum hr_tier {
-	HR_TIER_NONE = 0,       /* nothing: memory is there, but not in one piece */
+	HR_TIER_NONE = 0,       /* nothing: enough is free, but not in one piece */
 	HR_TIER_ALLOCATOR,      /* the allocator's limit: options.limit_bytes */
 	HR_TIER_DEVICE,         /* the logical device's limit: hr_set_logical_devices */
 	HR_TIER_PHYSICAL        /* the card itself: others hold the rest */

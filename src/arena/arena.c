@@ -364,7 +364,7 @@ static void hole_remove(hr__arena *arena, hr__chunk_id id)
 void hr__arena_init(hr__arena *arena, hr__chunk_table *table, uint64_t granularity)
 {
 	HR_ASSERT(hr__is_power_of_two(granularity));
-	*arena = (hr__arena){ .table = table, .shift = hr__log2(granularity) };
+	*arena = (hr__arena){ .table = table, .shift = hr__log2(granularity), .page = UINT64_MAX };
 }
 
 hr__chunk_id hr__arena_add_region(hr__arena *arena, uint64_t address, uint64_t size, uint16_t region)
@@ -511,6 +511,16 @@ static hr__chunk_id find_aligned(const hr__arena *arena, uint64_t size, uint64_t
 	return best;
 }
 
+/* Bytes to leave free in front of a block of [size], so that most whole pages stay free in the chunk. Not so in one that can grow. */
+static __attribute__((noinline)) uint64_t padding_for_pages(const hr__arena *arena, const hr__chunk *chunk, uint64_t size)
+{
+	uint64_t begin = hr__chunk_address(chunk), end = hr__chunk_end(chunk), page = arena->page;
+	if (can_grow(arena, chunk)) return 0;
+	uint64_t behind = end / page > (begin + size + page - 1) / page ? end / page - (begin + size + page - 1) / page : 0;
+	uint64_t before = (end - size) / page > (begin + page - 1) / page ? (end - size) / page - (begin + page - 1) / page : 0;
+	return before > behind ? chunk->size - size : 0;
+}
+
 hr__chunk_id hr__arena_take(hr__arena *arena, uint64_t size, uint64_t alignment)
 {
 	hr__chunk *chunks = arena->table->chunks;
@@ -520,6 +530,7 @@ hr__chunk_id hr__arena_take(hr__arena *arena, uint64_t size, uint64_t alignment)
 	if (!id) return 0;
 	hr__chunk *chunk = &chunks[id];
 	uint64_t padding = plain ? 0 : padding_for(chunk, size, alignment), whole = chunk->size;
+	if (HR_UNLIKELY(size >= arena->page && plain && size < whole)) padding = padding_for_pages(arena, chunk, size);
 	if (HR_UNLIKELY(padding)) {
 		index_remove(arena, id);
 		index_insert(arena, cut_front(arena, id, padding));
@@ -535,6 +546,52 @@ hr__chunk_id hr__arena_take(hr__arena *arena, uint64_t size, uint64_t alignment)
 	}
 	hr__store_relaxed(&chunks[id].state, HR__CHUNK_IN_USE);
 	return id;
+}
+
+static bool covers(const hr__chunk *chunk, uint64_t address, uint64_t size)
+{
+	return address >= hr__chunk_address(chunk) && address - hr__chunk_address(chunk) <= chunk->size &&
+	       size <= hr__chunk_end(chunk) - address;
+}
+
+hr__chunk_id hr__arena_take_at(hr__arena *arena, uint64_t address, uint64_t size)
+{
+	hr__chunk *chunks = arena->table->chunks;
+	HR_ASSERT(size > 0 && ((size | address) & ((UINT64_C(1) << arena->shift) - 1)) == 0);
+	hr__chunk_id id = arena->tail && covers(&chunks[arena->tail], address, size) ? arena->tail : hr__arena_first_free(arena, size);
+	while (id && !covers(&chunks[id], address, size)) id = hr__arena_next_free(arena, id);
+	if (!id) return 0;
+	hr__chunk *chunk = &chunks[id];
+	uint64_t before = address - hr__chunk_address(chunk), whole = chunk->size - before;
+	index_remove(arena, id);
+	if (before) {
+		index_insert(arena, cut_front(arena, id, before));
+		chunk->size = whole;
+	}
+	if (size < whole) {
+		hr__chunk_id rest = id;
+		id = cut_front(arena, rest, size);
+		chunk->size = whole - size;
+		index_insert(arena, rest);
+	}
+	hr__store_relaxed(&chunks[id].state, HR__CHUNK_IN_USE);
+	return id;
+}
+
+void hr__arena_exchange(hr__arena *arena, hr__chunk_id left, hr__chunk_id right)
+{
+	hr__chunk *chunks = arena->table->chunks, *first = &chunks[left], *second = &chunks[right];
+	hr__chunk_id before = first->prev, behind = second->next;
+	uint64_t address = hr__chunk_address(first);
+	HR_ASSERT(first->next == right && is_state(arena, left, HR__CHUNK_IN_USE) && is_state(arena, right, HR__CHUNK_IN_USE));
+	hr__store_relaxed(&second->address, address);
+	hr__store_relaxed(&first->address, address + second->size);
+	chunks[before].next = right;
+	chunks[behind].prev = left; /* record 0 may be written: nobody reads it */
+	second->prev = before;
+	second->next = left;
+	first->prev = right;
+	first->next = behind;
 }
 
 hr__chunk_id hr__arena_give(hr__arena *arena, hr__chunk_id id)

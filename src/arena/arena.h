@@ -26,6 +26,8 @@ typedef struct hr__arena {
 	hr__chunk_table *table;  /* immutable */
 	uint32_t shift;          /* log2 of the granularity; immutable */
 	hr__chunk_id tail;       /* the free chunk that can grow, 0 when there is none; not in a bin */
+	uint64_t page;           /* blocks of that size and more are cut from the end of a chunk where that leaves more whole pages free, for
+	                          * owners who can put free pages side by side; UINT64_MAX = it makes no difference. Set by the owner */
 	uint64_t tail_growth;    /* bytes by which the tail may still be extended; set by the owner */
 	hr__chunk_id holes;      /* first of the doubly linked list of holes (child[0] before, child[1] after) */
 	uint32_t free_count;     /* free chunks, the tail included, */
@@ -59,6 +61,12 @@ hr__chunk_id hr__arena_unmap(hr__arena *arena, hr__chunk_id id, uint64_t address
  * chunk: 0 when there is none, and also when the tail, once extended, would be the best: extend it, or set tail_growth to 0. The chunk comes back in state HR__CHUNK_IN_USE with the streams and epoch of the free chunk it was
  * part of; the ledger fields are garbage. 2 records. Finds a place whenever there is one. */
 hr__chunk_id hr__arena_take(hr__arena *arena, uint64_t size, uint64_t alignment);
+
+/* Takes exactly the [size] bytes at [address]; 0 when they are not free. Looks at every free chunk of that size and more. 2 records. */
+hr__chunk_id hr__arena_take_at(hr__arena *arena, uint64_t address, uint64_t size);
+
+/* Two neighbours that are in use change places: [right] begins then where [left], which lies before it, began. */
+void hr__arena_exchange(hr__arena *arena, hr__chunk_id left, hr__chunk_id right);
 
 /* Gives a chunk back. Its streams and epoch must be set; merging joins them. Returns the free chunk it is part of now. */
 hr__chunk_id hr__arena_give(hr__arena *arena, hr__chunk_id id);

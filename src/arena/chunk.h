@@ -30,6 +30,8 @@ enum hr__chunk_state {
 /* Bit of [region]: the region is the one that thread caches are filled from. */
 #define HR__REGION_SMALL 0x8000u
 #define HR__REGION_INDEX 0x7fffu
+/* In no region: a block of whole pages at an address of its own (memory/span.c). */
+#define HR__REGION_NONE 0x7fffu
 
 typedef struct hr__chunk {
 	hr__atomic_u64 address; /* atomic: hr_free compares it before it holds the lock */
@@ -43,7 +45,7 @@ typedef struct hr__chunk {
 		struct {
 			hr__chunk_id prev, next;
 		}; /* neighbours by address in the same region; 0 beyond its end */
-		uint32_t *pages; /* a block of a direct allocator: its pages, in no region */
+		uint32_t *pages; /* a block in no region, of a direct allocator or a span: its pages */
 	};
 	union {
 		struct {
@@ -54,7 +56,10 @@ typedef struct hr__chunk {
 			hr__chunk_id child[2], parent, older;
 		}; /* free: place in the index; a hole uses child as a doubly linked list */
 	};
-	hr__chunk_id link; /* free: younger of the same size; cached: next in the cache; unused: next spare record */
+	union {
+		hr__chunk_id link; /* free: younger of the same size; cached: next in the cache; unused: next spare record */
+		uint32_t owner;    /* in use: what the layer above calls the tensor whose block it is; 0 = nobody's */
+	};
 	uint16_t region;
 	hr__atomic_u8 state; /* enum hr__chunk_state; atomic for the same reason as address */
 	uint8_t dtype;

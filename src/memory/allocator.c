@@ -30,6 +30,8 @@ static struct {
 	bool fork_hooked;
 } registry = { .lock = HR__LOCK_INIT(HR__RANK_REGISTRY) };
 
+_Atomic(const hr__upper *) hr__upper_layer;
+
 /* ---- handles ---- */
 
 hr__allocator *hr__allocator_of(hr_allocator handle, hr_status *why)
@@ -78,6 +80,8 @@ static void forget_in_child(void)
 		hr__store_relaxed(&registry.slots[slot], NULL);
 	}
 	hr__lock_init(&registry.lock, HR__RANK_REGISTRY);
+	const hr__upper *upper = hr__load_relaxed(&hr__upper_layer);
+	if (upper) upper->forget();
 	hr__reports_forget();
 	hr__log_slots_forget();
 	hr__trace_forget();
@@ -143,6 +147,7 @@ hr_status hr__shard_open(hr__shard *shard)
 	hr__arena_init(&shard->large.arena, &shard->table, allocator->granularity);
 	hr__arena_init(&shard->small.arena, &shard->table, allocator->granularity);
 	shard->small.small = true;
+	if (allocator->page && allocator->stitch) shard->large.arena.page = allocator->page;
 	if (!allocator->page || allocator->kind != HR__KIND_BFC) hr__store_relaxed(&shard->span, UINT64_MAX); /* any address */
 	hr__store_relaxed(&shard->large_from, UINT64_MAX);
 	hr__store_relaxed(&shard->meter.level, hr__load_relaxed(&allocator->cache_count) > 1 ? 0 : HR__NO_LEVEL);
@@ -436,8 +441,21 @@ static void delist(hr__allocator *allocator)
 static hr_status close_handle(hr_allocator handle, bool even_in_use)
 {
 	hr_status status = HR_OK;
-	hr__lock_take(&registry.lock);
+	const hr__upper *upper = hr__load_acquire(&hr__upper_layer);
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
+	if (!allocator) return status;
+	if (upper && hr__load_acquire(&allocator->lms) && !allocator->is_default) {
+		status = even_in_use ? HR_OK : upper->in_use(allocator);
+		if (!status && !even_in_use) { /* nothing may be lost of what is then refused */
+			hr__lock_take(&registry.lock);
+			status = still_in_use(allocator);
+			hr__lock_release(&registry.lock);
+		}
+		if (!status) upper->closing(allocator);
+	}
+	if (status) return status;
+	hr__lock_take(&registry.lock);
+	allocator = hr__allocator_of(handle, &status);
 	if (allocator && allocator->is_default)
 		status = hr__fail(HR_IN_USE, "%s is the default allocator of %s; it lives until hr_shutdown", allocator->name,
 		                  hr__device_name(allocator->device));
@@ -477,6 +495,8 @@ hr_status hr_shutdown(void)
 		hr__devices_forget();
 		return HR_OK;
 	}
+	const hr__upper *upper = hr__load_acquire(&hr__upper_layer);
+	if (upper) upper->shutdown();
 	hr_status status = hr__trace_is_on() ? hr__trace_close() : HR_OK;
 	hr__allocator *allocator;
 	do { /* newest first: a custom allocator may have been made on top of an older one, and closes after it has used it */

@@ -8,6 +8,7 @@
  *        |-- chunk records, lookup              (arena/chunk.h, lookup.h); the ledger is in the records
  *        |-- two pools, small and large         bfc.c: the attempts for a request; pages.c: growing, releasing, stitching
  *        '-- counters                           meter.c, stats.c
+ *     spans                          span.c     blocks of whole pages beside the arenas, whose address holds
  *     direct, custom                 direct.c   the device, or a user's functions, each time
  *
  * Two pools, because small blocks that live long would otherwise sit in the middle of large free ranges: apart, the four recorded
@@ -206,6 +207,7 @@ struct hr__allocator {
 	hr__custom custom;
 	void *custom_state;
 	void *block; /* where this lives */
+	_Atomic(struct hr__lms *) lms; /* who keeps tensors on it (src/lms); NULL = nobody. Set once */
 
 	/* when memory runs out: changed with the caches stopped and every shard's lock held */
 	hr_oom_options oom;
@@ -226,6 +228,9 @@ struct hr__allocator {
 	hr__atomic_i64 claimed __attribute__((aligned(128))); /* bytes held or being asked for; never above limit */
 	hr__atomic_i64 reserved; /* bytes held */
 	hr__atomic_i64 peak_reserved;
+	hr__atomic_u64 map_ns; /* time that mapping and unmapping pages took, by the device's clock */
+	hr__atomic_i64 away; /* tensors whose block was given back, to be taken again */
+	hr__atomic_i64 spans, span_bytes; /* blocks in no region (span.c) that have memory, and how much; changed under the lock of shard 0 */
 	/* what caches of threads that ended had counted; written under caches_lock */
 	hr__atomic_i64 past_allocs, past_frees, past_requested, past_largest;
 	/* at the last reset, to be taken off; written under caches_lock */
@@ -293,25 +298,38 @@ int64_t hr__meters_of_others(const hr__shard *shard, const hr__allocator *alloca
 hr_status hr__bfc_open(hr__allocator *allocator);
 hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out);
 hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream);
+/* A request made by the library itself: in no count of requests. */
+hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out);
+/* The same, or an ordinary one, for exactly that address. HR_NOT_READY (without a message) when it is not free. */
+hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, uint64_t address);
+/* Takes back a block of which it is known which streams used it last, and when. [quietly]: not counted as a free. */
+hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly);
 hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released); /* the first error; bytes released in spite of it */
+/* The same for the device's other allocators, where the limit of this one leaves room for what they give up. */
+void hr__bfc_trim_others(hr__allocator *allocator);
+/* Says why a request of [size] bytes, rounded up, was refused: HR_OUT_OF_MEMORY. */
+hr_status hr__bfc_no_room(hr__allocator *allocator, uint64_t size, const hr_request *request);
 void hr__give_back(hr__shard *shard, hr__chunk_id id); /* a chunk to its arena; with the lock held */
 
 /* What bfc.c asks of memory (pages.c). With the shard's lock held. */
 hr_status hr__pool_grow(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment);
 /* Finds out what must be given up for a request to be met by moving pages. [elsewhere] is how many whole pages are free outside the
  * pool. HR_OUT_OF_MEMORY when there are not enough, wherever it would be built. */
-typedef struct hr__plan {
+typedef struct hr__stitch {
 	hr__chunk_id left, right; /* free chunks that it builds on: their pages must stay. 0 = none */
 	uint64_t missing;         /* pages to give up, beyond those that may be had from the device */
-} hr__plan;
-hr_status hr__pool_plan(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere, hr__plan *plan);
+} hr__stitch;
+hr_status hr__pool_plan(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere, hr__stitch *plan);
 /* Counts, or gives back, whole free pages of a pool; not those that [plan] (may be NULL) builds on. */
 uint64_t hr__pool_count_free(const hr__shard *shard, const hr__pool *pool);
-uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most, const hr__plan *plan, hr_status *status);
+uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most, const hr__stitch *plan, hr_status *status);
 uint64_t hr__pool_release_free(hr__shard *shard, hr__pool *pool, hr_status *status); /* everything that can go; bytes */
 /* Where there are no pages: whether a new region for the request has room once all those that are free from end to end are given back. */
 bool hr__shard_can_regrow(hr__shard *shard, uint64_t size, uint64_t alignment);
 void hr__shard_close_regions(hr__shard *shard);
+
+/* Gives back what spans still hold; the allocator is going (span.c). Under the lock of shard 0. */
+void hr__spans_close(hr__shard *shard);
 
 /* direct and custom (direct.c). Without locks. */
 hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out);
@@ -343,6 +361,40 @@ void hr__note_allocator(const hr__allocator *allocator);
 int hr__allocator_check_locked(hr__allocator *allocator);
 void hr__shards_lock(hr__allocator *allocator); /* all that are open, in order */
 void hr__shards_unlock(hr__allocator *allocator);
+
+/* ---- what the layer above is asked and told. NULL until tensors are first used. ---- */
+
+/* A request that has no room. */
+typedef struct hr__pressure {
+	hr__allocator *allocator;
+	uint64_t size, alignment; /* rounded up; 0 = the granularity is enough */
+	hr_stream stream;         /* that will use it */
+	uint32_t round;           /* 0 = first call for this request */
+	bool pages;               /* what is missing is [size] bytes of whole pages, wherever they are */
+} hr__pressure;
+
+typedef struct hr__upper {
+	/* Makes room by moving tensors out. HR_OK: it is worth trying again, and a success counts under *source. HR_NOT_READY: there is nobody
+	 * left to move. Anything else: they cannot be moved, and the message says why. Without locks. */
+	hr_status (*reclaim)(const hr__pressure *pressure, enum hr__source *source);
+	/* Adds what it counted, and takes it as the new zero. With caches_lock held. */
+	void (*stats)(hr__allocator *allocator, hr_stats *stats);
+	void (*reset)(hr__allocator *allocator);
+	/* Why an allocator cannot be closed: tensors are left. HR_OK when none are. Without locks. */
+	hr_status (*in_use)(hr__allocator *allocator);
+	/* The allocator is about to be closed, with what is left of its tensors. Without locks. */
+	void (*closing)(hr__allocator *allocator);
+	/* Whether the tensor [owner] (hr__block_own) could leave the device if there were need of its memory, in case tensors may leave at all.
+	 * With the lock of the shard that has its block, which keeps it from being destroyed. */
+	bool (*may_leave)(uint32_t owner);
+	/* Whether tensors of the allocator leave by themselves; *room gets the bytes that the host can take, *apart those of pages that are in no
+	 * region and whose tensors could leave. Under no lock of this layer but hr__report_lock. */
+	bool (*leaves)(hr__allocator *allocator, uint64_t *room, uint64_t *apart);
+	void (*shutdown)(void); /* everything is about to be closed */
+	void (*forget)(void);   /* after fork, in the child */
+} hr__upper;
+
+extern _Atomic(const hr__upper *) hr__upper_layer;
 
 /* ---- small inline pieces that the hot path and the slow one share ---- */
 
@@ -440,6 +492,7 @@ static inline hr_allocation_info hr__chunk_info(const hr__chunk *chunk)
 static inline void hr__chunk_describe(hr__chunk *chunk, const hr_request *request)
 {
 	chunk->requested = request->bytes;
+	chunk->owner = 0;
 	chunk->streams = UINT64_C(1) << request->stream;
 	chunk->op = request->op;
 	chunk->scope = request->scope;

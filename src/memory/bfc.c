@@ -6,7 +6,9 @@
  *   grow         map more pages (or add a region, where the device has no pages)
  *                then a free chunk of the other pool, or of another shard: better than failing, and no reason to throw caches away
  *   trim         empty the caches, give free pages of the small pool and of the device's other allocators back, try again
- *   stitch       take free pages from where they are and map them side by side */
+ *   stitch       take free pages from where they are and map them side by side
+ *   reclaim      tensors that nobody is using move to the host (src/lms): one, several, all; then whatever of the above works;
+ *                and where that is allowed, others move on the device */
 #include <stdio.h>
 
 #include "memory/allocator.h"
@@ -26,12 +28,13 @@
 struct attempt {
 	hr__shard *shard;     /* whose lock is held, and where [id] was found */
 	bool small;           /* which pool it should come from */
+	bool quiet;           /* in no count of requests */
 	uint64_t size, alignment;
 	hr__chunk_id id;      /* what was found, */
 	uint64_t address;     /* and where */
 	enum hr__source source;
 	hr_status error;      /* the first failure that is not just a lack of room */
-	char message[256];    /* its message */
+	char message[400];    /* its message */
 };
 
 static hr__pool *pool_for(hr__shard *shard, bool small)
@@ -54,7 +57,8 @@ static bool take(struct attempt *attempt, bool small, enum hr__source source)
 	hr_status status = hr__records_ensure(attempt->shard, RECORDS_PER_ATTEMPT);
 	remember(attempt, status);
 	if (status) return false;
-	attempt->id = hr__arena_take(&pool_for(attempt->shard, small)->arena, attempt->size, attempt->alignment);
+	hr__arena *arena = &pool_for(attempt->shard, small)->arena;
+	attempt->id = hr__arena_take(arena, attempt->size, attempt->alignment);
 	attempt->source = source;
 	return attempt->id != 0;
 }
@@ -107,6 +111,12 @@ static void release_of_others(hr__allocator *other, void *self)
 	if (other != self && other->kind == HR__KIND_BFC) hr__bfc_trim(other, &released);
 }
 
+void hr__bfc_trim_others(hr__allocator *allocator)
+{
+	if ((uint64_t)hr__load_relaxed(&allocator->reserved) < allocator->limit)
+		hr__allocators_visit(allocator->device, release_of_others, allocator);
+}
+
 /* Under pressure: everything that can be given up without moving anything. */
 static void make_room(const struct attempt *attempt)
 {
@@ -124,9 +134,7 @@ static void make_room(const struct attempt *attempt)
 		if (helps && !allocator->page) hr__pool_release_free(shard, &shard->large, &status);
 		hr__lock_release(&shard->lock);
 	}
-	/* Another allocator's memory helps only while our own limit leaves room for it. */
-	if ((uint64_t)hr__load_relaxed(&allocator->reserved) < allocator->limit)
-		hr__allocators_visit(allocator->device, release_of_others, allocator);
+	hr__bfc_trim_others(allocator);
 	hr__lock_take(&home->lock);
 	hr__owner_add(&home->stats.trims, 1);
 }
@@ -169,7 +177,7 @@ static hr_status stitch(struct attempt *attempt)
 {
 	hr__shard *shard = attempt->shard;
 	hr__pool *pool = pool_for(shard, attempt->small), *other = pool_for(shard, !attempt->small);
-	hr__plan plan;
+	hr__stitch plan;
 	uint64_t moved = 0, away = count_elsewhere(shard); /* first: the lock is released meanwhile */
 	hr_status status = hr__pool_plan(shard, pool, attempt->size, attempt->alignment, away + hr__pool_count_free(shard, other), &plan);
 	if (status) return status;
@@ -189,6 +197,16 @@ static hr_status stitch(struct attempt *attempt)
 	return HR_OK;
 }
 
+static void stitch_and_take(struct attempt *attempt, enum hr__source source)
+{
+	const hr__allocator *allocator = attempt->shard->allocator;
+	if (!allocator->page || !allocator->stitch) return;
+	hr_status status = hr__records_ensure(attempt->shard, RECORDS_PER_ATTEMPT);
+	if (!status) status = stitch(attempt);
+	remember(attempt, status);
+	if (!status) take_as_is(attempt, attempt->small, source);
+}
+
 /* With the lock of attempt->shard held, before and after, though it may be another shard then; finds attempt->id or not. */
 static void try_everything(struct attempt *attempt)
 {
@@ -204,11 +222,47 @@ static void try_everything(struct attempt *attempt)
 	if (grow_and_take(attempt, HR__SOURCE_TRIM)) return;
 	if (take_as_is(attempt, !attempt->small, HR__SOURCE_TRIM)) return;
 	if (take_elsewhere(attempt, home, HR__SOURCE_TRIM)) return;
-	if (!allocator->page || !allocator->stitch) return;
-	hr_status status = hr__records_ensure(home, RECORDS_PER_ATTEMPT);
-	if (!status) status = stitch(attempt);
-	remember(attempt, status);
-	if (!status) take_as_is(attempt, attempt->small, HR__SOURCE_STITCH);
+	stitch_and_take(attempt, HR__SOURCE_STITCH);
+}
+
+/* After tensors have left: the same without giving anything up that was given up already. */
+static void try_again(struct attempt *attempt, enum hr__source source)
+{
+	hr__shard *home = attempt->shard;
+	if (take_as_is(attempt, attempt->small, source)) return;
+	if (grow_and_take(attempt, source)) return;
+	if (take_as_is(attempt, !attempt->small, source)) return;
+	if (take_elsewhere(attempt, home, source)) return;
+	stitch_and_take(attempt, source);
+}
+
+/* Lets tensors make room, as often as that makes a difference. With the lock of attempt->shard held before and after. */
+static void reclaim(struct attempt *attempt, hr_stream stream)
+{
+	hr__allocator *allocator = attempt->shard->allocator;
+	const hr__upper *upper = hr__load_acquire(&hr__upper_layer);
+	if (!upper || !hr__load_acquire(&allocator->lms) || attempt->size > allocator->limit) return;
+	hr__pressure pressure = { allocator, attempt->size, attempt->alignment, stream, 0, false };
+	enum hr__source source, last = HR__SOURCE_FULL_RECLAIM;
+	for (; !attempt->id; pressure.round++) {
+		hr__lock_release(&attempt->shard->lock);
+		hr_status status = upper->reclaim(&pressure, &source);
+		if (status && status != HR_NOT_READY && !attempt->error) {
+			attempt->error = status;
+			snprintf(attempt->message, sizeof attempt->message, "%s", hr_last_message());
+		}
+		hr__lock_take(&attempt->shard->lock);
+		if (status) {
+			/* What was to leave may have left for another thread's request since the last try, with room to spare; and what has left may
+			 * have to be given back before it is of use. */
+			if (status == HR_NOT_READY && pressure.round == 0) try_again(attempt, HR__SOURCE_FREE_CHUNK);
+			else if (pressure.round > 0) try_everything(attempt);
+			if (attempt->id && pressure.round > 0) attempt->source = last;
+			return;
+		}
+		try_again(attempt, last = source);
+		if (attempt->id) attempt->source = last; /* whichever way it was found */
+	}
 }
 
 /* What an allocator that has no room looks like. */
@@ -263,12 +317,10 @@ static hr_status host_pool_full(hr__allocator *allocator, const struct attempt *
 	                hr__format_size(found.largest, largest_text, sizeof largest_text));
 }
 
-static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
+hr_status hr__bfc_no_room(hr__allocator *allocator, uint64_t size, const hr_request *request)
 {
 	char asked[16], used[16], limit[16], free_text[16], largest_text[16], available[16];
-	if (attempt->error) return hr__fail(attempt->error, "%s", attempt->message);
-	if (hr__device_pinned_for(allocator->device)) return host_pool_full(allocator, attempt, request);
-	if (attempt->size > allocator->limit)
+	if (size > allocator->limit)
 		return hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: that alone is above its limit of %s; raise the limit or ask for less",
 		                allocator->name, hr__format_size(request->bytes, asked, sizeof asked),
 		                hr__format_size(allocator->limit, limit, sizeof limit));
@@ -281,6 +333,13 @@ static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *a
 	                hr__format_size(found.free, free_text, sizeof free_text), (unsigned long long)found.blocks,
 	                hr__format_size(found.largest, largest_text, sizeof largest_text),
 	                hr__format_size(found.more, available, sizeof available));
+}
+
+static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
+{
+	if (attempt->error) return hr__fail(attempt->error, "%s", attempt->message);
+	if (hr__device_pinned_for(allocator->device)) return host_pool_full(allocator, attempt, request);
+	return hr__bfc_no_room(allocator, attempt->size, request);
 }
 
 /* ---- handing out ---- */
@@ -317,9 +376,10 @@ static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_req
 	hr__lookup_insert(&shard->lookup, attempt->address, attempt->id);
 	hr__log_alloc(cache, request, attempt->address);
 	hr__account(shard, cache, (int64_t)attempt->size);
+	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
+	if (attempt->quiet) return pending;
 	hr__owner_add(&shard->stats.allocs, 1);
 	hr__owner_add(&shard->stats.sources[attempt->source], 1);
-	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
 	hr__max(&shard->stats.largest, (int64_t)attempt->size);
 	return pending;
 }
@@ -331,8 +391,10 @@ static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t stream
 	hr__lock_take(&shard->lock);
 	hr__chunk *chunk = hr__chunk_at(&shard->table, attempt->id);
 	hr__log_free(cache, chunk);
-	hr__owner_add(&shard->stats.allocs, -1);
-	hr__owner_add(&shard->stats.sources[attempt->source], -1);
+	if (!attempt->quiet) {
+		hr__owner_add(&shard->stats.allocs, -1);
+		hr__owner_add(&shard->stats.sources[attempt->source], -1);
+	}
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 	hr__account(shard, cache, -(int64_t)chunk->size);
 	chunk->streams |= streams;
@@ -383,9 +445,9 @@ static hr_status wait_for_streams(struct attempt *attempt, hr__cache *cache, hr_
 	return HR_OK;
 }
 
-hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out)
+static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quiet, void **out)
 {
-	struct attempt attempt = { .shard = cache ? cache->shard : &allocator->shards[0], .alignment = request->alignment };
+	struct attempt attempt = { .shard = cache ? cache->shard : &allocator->shards[0], .alignment = request->alignment, .quiet = quiet };
 	if (!hr__align_up(request->bytes, allocator->granularity, &attempt.size))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot give %zu bytes: too large to round up", allocator->name, request->bytes);
 	attempt.small = allocator->thread_cache && attempt.size <= HR__SMALL_MAX && attempt.alignment <= allocator->granularity;
@@ -395,6 +457,7 @@ hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_req
 	if (!kept) {
 		hr__lock_take(&attempt.shard->lock);
 		try_everything(&attempt);
+		if (!attempt.id) reclaim(&attempt, request->stream);
 	}
 	if (!attempt.id) {
 		hr__lock_release(&attempt.shard->lock);
@@ -418,6 +481,41 @@ hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_req
 	return HR_OK;
 }
 
+hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out)
+{
+	return alloc(allocator, cache, request, false, out);
+}
+
+hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out)
+{
+	return alloc(allocator, cache, request, true, out);
+}
+
+hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, uint64_t address)
+{
+	struct attempt attempt = { .alignment = request->alignment, .quiet = quietly, .source = HR__SOURCE_FREE_CHUNK };
+	uint64_t epoch = 0, pending = 0;
+	if (!hr__align_up(request->bytes, allocator->granularity, &attempt.size)) return HR_NOT_READY;
+	HR__EACH_SHARD(allocator, shard)
+	{
+		if (hr__shard_has(shard, address)) attempt.shard = shard;
+	}
+	if (!attempt.shard || (attempt.alignment && address % attempt.alignment)) return HR_NOT_READY;
+	hr__lock_take(&attempt.shard->lock);
+	if (!hr__records_ensure(attempt.shard, RECORDS_PER_ATTEMPT))
+		for (int small = 0; small < 2 && !attempt.id; small++)
+			attempt.id = hr__arena_take_at(&pool_for(attempt.shard, small)->arena, address, attempt.size);
+	if (attempt.id) pending = hand_out(&attempt, cache, request, &epoch);
+	hr__lock_release(&attempt.shard->lock);
+	if (!attempt.id) return HR_NOT_READY;
+	if (pending) {
+		hr_status status = wait_for_streams(&attempt, cache, request->stream, pending, epoch);
+		if (status) return status;
+	}
+	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, attempt.address, attempt.size);
+	return HR_OK;
+}
+
 /* ---- taking back ---- */
 
 void hr__give_back(hr__shard *shard, hr__chunk_id id)
@@ -433,7 +531,9 @@ static hr_status not_allocated(const hr__allocator *allocator, uint64_t address,
 	                known ? "it was freed already" : "it was freed already, or came from elsewhere");
 }
 
-hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream)
+/* [streams] 0: the one that allocated it, and those that were recorded, and [stream]; at this moment. */
+static hr_status give(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream, uint64_t streams, uint64_t epoch,
+                      bool quiet)
 {
 	hr__shard *shard = NULL;
 	HR__EACH_SHARD(allocator, each)
@@ -453,14 +553,25 @@ hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t addr
 	uint64_t size = chunk->size;
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, address, stream);
 	hr__log_free(cache, chunk);
-	hr__owner_add(&shard->stats.frees, 1);
+	if (!quiet) hr__owner_add(&shard->stats.frees, 1);
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
-	chunk->epoch = hr__device_epoch(allocator->device);
-	chunk->streams |= UINT64_C(1) << stream;
+	chunk->epoch = streams ? epoch : hr__device_epoch(allocator->device);
+	chunk->streams = streams ? streams : chunk->streams | UINT64_C(1) << stream;
 	hr__account(shard, cache, -(int64_t)size);
 	hr__give_back(shard, id);
 	hr__lock_release(&shard->lock);
 	return HR_OK;
+}
+
+hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream)
+{
+	return give(allocator, cache, address, stream, 0, 0, false);
+}
+
+hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly)
+{
+	HR_ASSERT(streams);
+	return give(allocator, cache, address, (hr_stream)__builtin_ctzll(streams), streams, epoch, quietly);
 }
 
 hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released)

@@ -5,14 +5,15 @@
  *   21  every chunk in state CACHED is in exactly one cache, in the bin of its size, or on its way there or back; kept is the sum of
  *       the sizes of those in bins
  *   22  bytes in use are the sum over chunks in use, and requested bytes the sum of what they asked for
- *   23  memory behind the regions is what is counted as reserved, and mapped chunks cover exactly the mapped pages
+ *   23  memory behind the regions and of spans is what is counted as reserved, and mapped chunks cover exactly the mapped pages
  *   24  with several threads nobody has used more than his level, and the levels add up
- *   25  blocks allocated are allocations met less frees */
+ *   25  blocks allocated, and tensors whose block was given back for a while, are allocations met less frees
+ *   26  a chunk in no region is a span in use: of shard 0, whole pages, as many and as large together as is counted */
 #include "base/status.h"
 #include "memory/allocator.h"
 
 struct books {
-	uint64_t in_use, requested, cached, mapped, live, cached_count;
+	uint64_t in_use, requested, cached, mapped, live, cached_count, spans, span_bytes;
 };
 
 static int check_chunks(const hr__shard *shard, struct books *books)
@@ -22,7 +23,13 @@ static int check_chunks(const hr__shard *shard, struct books *books)
 		const hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 		enum hr__chunk_state state = hr__chunk_state_of(chunk);
 		if (state == HR__CHUNK_UNUSED || state == HR__CHUNK_EDGE) continue;
-		if (state != HR__CHUNK_HOLE) books->mapped += chunk->size;
+		bool span = shard->allocator->kind == HR__KIND_BFC && chunk->region == HR__REGION_NONE;
+		if (state != HR__CHUNK_HOLE && !span) books->mapped += chunk->size;
+		if (span) {
+			if (state != HR__CHUNK_IN_USE || shard->index || !chunk->pages || chunk->size % shard->allocator->page) return 26;
+			books->spans++;
+			books->span_bytes += chunk->size;
+		}
 		if (state != HR__CHUNK_IN_USE && state != HR__CHUNK_CACHED) continue;
 		if (hr__lookup_find(&shard->lookup, shard->table.chunks, hr__chunk_address(chunk)) != id) return 20;
 		entries++;
@@ -137,7 +144,7 @@ static int check_totals(const hr__allocator *allocator, const struct books *book
 		live += hr__load_relaxed(&cache->allocs) - hr__load_relaxed(&cache->frees);
 	}
 	if ((int64_t)books->in_use != hr__meters_sum(allocator) || (int64_t)books->requested != requested) return 22;
-	return (int64_t)books->live == live ? 0 : 25;
+	return (int64_t)books->live + hr__load_relaxed(&allocator->away) == live ? 0 : 25;
 }
 
 int hr__allocator_check_locked(hr__allocator *allocator)
@@ -156,7 +163,9 @@ int hr__allocator_check_locked(hr__allocator *allocator)
 	if (!broken) broken = check_totals(allocator, &books);
 	if (!broken) broken = check_meters(allocator);
 	if (broken || allocator->kind != HR__KIND_BFC) return broken;
-	return mapped == books.mapped && (int64_t)mapped == hr__load_relaxed(&allocator->reserved) ? 0 : 23;
+	if ((int64_t)books.spans != hr__load_relaxed(&allocator->spans) || (int64_t)books.span_bytes != hr__load_relaxed(&allocator->span_bytes))
+		return 26;
+	return mapped == books.mapped && (int64_t)(mapped + books.span_bytes) == hr__load_relaxed(&allocator->reserved) ? 0 : 23;
 }
 
 hr_status hr_allocator_check(hr_allocator handle)

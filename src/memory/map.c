@@ -6,7 +6,10 @@
  * threshold together, and the threshold is never more than eight times what an even division would need. It stays as it is for the
  * regions that come after. The sums of bytes, of bytes in use and of chunks over the runs of a region never change by that.
  *
- * Addresses with nothing behind them at the end of a region are no run: there is no end to them. */
+ * Addresses with nothing behind them at the end of a region are no run: there is no end to them.
+ *
+ * Blocks of whole pages at addresses of their own (span.c) are told of together, as one region more: the last, of large blocks, all of it
+ * in use. So the sums over all regions are those of the allocator. */
 #include "memory/oom.h"
 
 #define FIRST_THRESHOLD 512u
@@ -114,6 +117,22 @@ static void walk_region(struct map *map, hr__line *line, bool addresses)
 	}
 }
 
+static void add_spans(struct map *map, const hr__allocator *allocator)
+{
+	hr__report *report = map->report;
+	int64_t bytes = hr__load_relaxed(&allocator->span_bytes), count = hr__load_relaxed(&allocator->spans);
+	if (bytes <= 0 || count <= 0) return;
+	if (report->region_count == HR__REPORT_REGIONS) {
+		report->regions_left_out++;
+		return;
+	}
+	uint64_t held = (uint64_t)bytes;
+	report->regions[report->region_count++] = (hr__report_region){
+		.addresses = held, .reserved = held, .in_use = held, .first_run = report->run_count
+	};
+	add_run(map, (hr__run){ .bytes = held, .in_use = held, .chunks = (uint32_t)count, .kind = HR__RUN_IN_USE });
+}
+
 void hr__map_report(hr__walk *walk, bool addresses, hr__report *report)
 {
 	struct map map = { .report = report, .threshold = FIRST_THRESHOLD };
@@ -125,4 +144,5 @@ void hr__map_report(hr__walk *walk, bool addresses, hr__report *report)
 		else report->regions_left_out++;
 		hr__line_close(line);
 	}
+	add_spans(&map, walk->allocator);
 }

@@ -128,7 +128,10 @@ static void describe_existing(hr__allocator *allocator, void *context)
 	{
 		for (hr__chunk_id id = 1; id < shard->table.touched; id++) {
 			const hr__chunk *chunk = hr__chunk_at(&shard->table, id);
-			if (hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE) describe_block(allocator, chunk);
+			if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE) continue;
+			if (allocator->kind == HR__KIND_BFC && chunk->region == HR__REGION_NONE)
+				hr__note_reserved(allocator, hr__chunk_address(chunk), (int64_t)chunk->size);
+			describe_block(allocator, chunk);
 		}
 	}
 	hr__shards_unlock(allocator);
@@ -158,7 +161,9 @@ static hr__chunk *find_block(hr__allocator *allocator, const void *address, hr__
 {
 	HR__EACH_SHARD(allocator, shard)
 	{
-		if (!hr__shard_has(shard, (uintptr_t)address)) continue;
+		/* Spans are of shard 0, wherever they are. */
+		bool span = shard->index == 0 && hr__load_relaxed(&allocator->spans) > 0;
+		if (!span && !hr__shard_has(shard, (uintptr_t)address)) continue;
 		hr__lock_take(&shard->lock);
 		hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, (uintptr_t)address);
 		hr__chunk *chunk = &shard->table.chunks[id];

@@ -36,6 +36,7 @@ void hr__walk_blocks(hr__walk *walk, void (*visit)(void *context, const hr__chun
 typedef struct hr__piece {
 	uint64_t address, bytes;
 	enum hr__chunk_state state;
+	bool leaves; /* a tensor could leave from there; told only when asked for */
 } hr__piece;
 
 /* A walk along a region, lowest address first. There are two, so that one can follow the other. */
@@ -48,6 +49,7 @@ typedef struct hr__line {
 	uint32_t next, count;
 	uint64_t at; /* first address that is not in pieces */
 	bool ended;
+	bool tensors; /* asks of each piece whether it leaves; false when it is opened */
 	hr__piece pieces[HR__VISIT_MAX];
 } hr__line;
 

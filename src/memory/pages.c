@@ -199,7 +199,9 @@ static hr_status add_plain_region(hr__shard *shard, hr__pool *pool, uint64_t siz
 static hr_status unmap_pages(hr__shard *shard, hr__region *region, uint64_t address, uint32_t count)
 {
 	hr__allocator *allocator = shard->allocator;
+	uint64_t begin = hr__device_clock_ns(allocator->device);
 	hr_status status = hr__device_unmap(allocator->device, address, count);
+	hr__fetch_add_relaxed(&allocator->map_ns, hr__device_clock_ns(allocator->device) - begin);
 	if (status) return status;
 	hr__page_id batch[BATCH], *pages = region->pages + (address - region->address) / allocator->page;
 	for (uint32_t done = 0; done < count;) {
@@ -235,7 +237,9 @@ static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t addres
 		uint32_t n = count - done < BATCH ? count - done : BATCH;
 		status = hr__pool_take(allocator->device, n, batch);
 		if (status) break;
+		uint64_t begin = hr__device_clock_ns(allocator->device);
 		status = hr__device_map(allocator->device, address + done * allocator->page, batch, n);
+		hr__fetch_add_relaxed(&allocator->map_ns, hr__device_clock_ns(allocator->device) - begin);
 		if (status) {
 			hr__pool_give(allocator->device, batch, n);
 			break;
@@ -348,7 +352,7 @@ static uint64_t count_whole_pages(const hr__shard *shard, hr__chunk_id id)
 }
 
 /* A free chunk with a whole page in it that the plan does not build on: the smallest, or nearly. */
-static hr__chunk_id find_donor(const hr__shard *shard, const hr__pool *pool, const hr__plan *plan)
+static hr__chunk_id find_donor(const hr__shard *shard, const hr__pool *pool, const hr__stitch *plan)
 {
 	hr__chunk_id id = hr__arena_first_free(&pool->arena, shard->allocator->page);
 	for (; id; id = hr__arena_next_free(&pool->arena, id)) {
@@ -388,7 +392,7 @@ static hr_status release_from(hr__shard *shard, hr__pool *pool, hr__chunk_id id,
 	return HR_OK;
 }
 
-uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most, const hr__plan *plan, hr_status *status)
+uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most, const hr__stitch *plan, hr_status *status)
 {
 	uint64_t total = 0;
 	while (total < most) {
@@ -466,7 +470,7 @@ uint64_t hr__pool_release_free(hr__shard *shard, hr__pool *pool, hr_status *stat
 /* What the best place needs may be more than there is, because the free chunks beside it are part of it and cannot give their pages:
  * then another place, where they can, may do. In a hole alone every free page of the pool counts, so that nothing is refused for which
  * there are pages enough. */
-hr_status hr__pool_plan(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere, hr__plan *plan)
+hr_status hr__pool_plan(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere, hr__stitch *plan)
 {
 	const hr__chunk *chunks = shard->table.chunks;
 	struct place best = { 0 }, place;
@@ -486,7 +490,7 @@ hr_status hr__pool_plan(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_
 		}
 	}
 	if (!best.hole) return over_limit(shard->allocator);
-	*plan = (hr__plan){ .left = best.left, .right = best.right, .missing = best.pages > have ? best.pages - have : 0 };
+	*plan = (hr__stitch){ .left = best.left, .right = best.right, .missing = best.pages > have ? best.pages - have : 0 };
 	return HR_OK;
 }
 
@@ -507,6 +511,7 @@ static void close_paged_region(hr__shard *shard, hr__region *region)
 void hr__shard_close_regions(hr__shard *shard)
 {
 	hr__allocator *allocator = shard->allocator;
+	if (shard->index == 0) hr__spans_close(shard);
 	if (shard->pages) {
 		close_paged_region(shard, &allocator->regions[2 * shard->index]);
 		close_paged_region(shard, &allocator->regions[2 * shard->index + 1]);

@@ -13,7 +13,7 @@
 #define REPLACEMENT "\xEF\xBF\xBD" /* U+FFFD */
 
 const char *const hr__report_verdicts[] = {
-	"unknown", "fits", "fits_after_trim", "fits_after_stitch", "fits_after_defrag", "needs_more", "never_fits", NULL,
+	"unknown", "fits", "fits_after_trim", "fits_after_stitch", "fits_after_defrag", "needs_more", "never_fits", "fits_with_lms", NULL,
 };
 const char *const hr__report_tiers[] = { "none", "allocator", "device", "physical", NULL };
 const char *const hr__report_holders_by[] = { "op", "scope", "tag", NULL };
@@ -21,7 +21,7 @@ const char *const hr__report_runs[] = { "none", "free", "in_use", "cached", "unm
 const char *const hr__report_actions[] = { "none", "alloc", "free", "failed", NULL };
 const char *const hr__report_addresses[] = { "none", "hashed", "real", NULL };
 
-_Static_assert(sizeof hr__report_verdicts / sizeof *hr__report_verdicts == HR_NEVER_FITS + 2, "a name for each verdict");
+_Static_assert(sizeof hr__report_verdicts / sizeof *hr__report_verdicts == HR_VERDICT_KINDS + 1, "a name for each verdict");
 _Static_assert(sizeof hr__report_tiers / sizeof *hr__report_tiers == HR_TIER_PHYSICAL + 2, "a name for each tier");
 _Static_assert(sizeof hr__report_holders_by / sizeof *hr__report_holders_by == HR_BY_TAG + 2, "a name for each kind of holder");
 _Static_assert(sizeof hr__report_runs / sizeof *hr__report_runs == HR__RUN_MIXED + 2, "a name for each kind of run");

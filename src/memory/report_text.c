@@ -284,10 +284,10 @@ static const char *verdict_text(const hr_verdict *verdict)
 		"What would make it fit is not known.", "It would fit now.",
 		"It would fit after a trim.",           "It would fit with free pages mapped side by side.",
 		"It would fit if live blocks moved.",   "More memory has to be free.",
-		"It exceeds the limit by itself.",
+		"It exceeds the limit by itself.",      "It would fit with LMS.",
 	};
 	if (verdict->text[0]) return verdict->text;
-	return otherwise[(unsigned)verdict->kind <= HR_NEVER_FITS ? verdict->kind : 0];
+	return otherwise[(unsigned)verdict->kind < HR_VERDICT_KINDS ? verdict->kind : 0];
 }
 
 static void write_headline(struct page *page)

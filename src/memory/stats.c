@@ -137,8 +137,11 @@ static void derive(hr_stats *stats)
 	/* With several threads it is an upper bound; more than was ever reserved was never in use. */
 	if (stats->peak_bytes_in_use > stats->peak_bytes_reserved) stats->peak_bytes_in_use = stats->peak_bytes_reserved;
 	stats->num_live = stats->num_live_at_reset + stats->num_allocs - stats->num_failed_allocs - stats->num_frees;
+	if (stats->bytes_inactive > stats->bytes_in_use) stats->bytes_inactive = stats->bytes_in_use;
 	stats->bytes_active = stats->bytes_in_use - stats->bytes_inactive;
-	stats->peak_bytes_active = stats->peak_bytes_in_use;
+	/* Tensors know their own peak; everything else is active as long as it is in use. */
+	if (!stats->peak_bytes_active || stats->peak_bytes_active > stats->peak_bytes_in_use) stats->peak_bytes_active = stats->peak_bytes_in_use;
+	if (stats->peak_bytes_active < stats->bytes_active) stats->peak_bytes_active = stats->bytes_active;
 	if (stats->bytes_reservable_limit < stats->bytes_reserved) stats->bytes_reservable_limit = stats->bytes_reserved;
 	stats->fragmentation = stats->bytes_free > 0 ? 1.0 - (double)stats->largest_free_block / (double)stats->bytes_free : 0.0;
 }
@@ -252,6 +255,8 @@ static void snapshot(hr__allocator *allocator, hr_stats *stats)
 	stats->num_live_at_reset = hr__load_relaxed(&allocator->base_live);
 	stats->peak_error_bytes = hr__load_relaxed(&allocator->peak_error);
 	stats->num_regions = hr__load_relaxed(&allocator->region_total);
+	const hr__upper *upper = hr__load_acquire(&hr__upper_layer);
+	if (upper && hr__load_acquire(&allocator->lms)) upper->stats(allocator, stats);
 	hr__lock_release(&allocator->caches_lock);
 	stats->bytes_limit = stats->bytes_reservable_limit = (int64_t)allocator->limit;
 	stats->bytes_reserved = hr__load_relaxed(&allocator->reserved);
@@ -380,6 +385,8 @@ static void reset_one(hr__allocator *allocator, void *context)
 	hr__store_relaxed(&allocator->peak_error, several ? (int64_t)meters * HR__SLACK : 0);
 	if (several) hr__meters_evaluate(allocator);
 	hr__store_relaxed(&allocator->peak_reserved, hr__load_relaxed(&allocator->reserved));
+	const hr__upper *upper = hr__load_acquire(&hr__upper_layer);
+	if (upper && hr__load_acquire(&allocator->lms)) upper->reset(allocator);
 	hr__lock_release(&allocator->meter_lock);
 	hr__shards_unlock(allocator);
 	hr__caches_start(allocator);

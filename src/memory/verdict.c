@@ -9,8 +9,10 @@
  *               device's limit and the card leave. Pages that the card keeps for later are not taken
  *   holds       a free stretch of addresses holds the request when there is a multiple of alignment in it with size bytes behind it
  *   whole page  a page of addresses all of which are free
+ *   leaver      the block of a tensor that is on the device, not pinned, and not to stay there (never_evict), whether tensors may leave
+ *               now or not
  *
- * KINDS. The first that is true. hr_alloc tries the first three itself, in the same order, and they are true exactly when it would
+ * KINDS. The first that is true. hr_alloc tries the first four itself, in the same order, and they are true exactly when it would
  * succeed that way: the rules are the engine's own.
  *
  *   HR_FITS               a chunk of exactly that size is in the calling thread's cache (small ones), or
@@ -24,6 +26,13 @@
  *   HR_FITS_AFTER_STITCH  in the trimmed state, whether options.stitch allows it or not: in some hole of home, alone or with the free
  *                         chunks beside it, there is a place of P pages, P <= room + whole pages of all pools of this allocator but
  *                         those in the free chunks that the place builds on. [pages] = the least such P, less room
+ *   HR_FITS_WITH_LMS      a. in the trimmed state, a row of neighbouring chunks, each free or a leaver, holds it: [bytes] = those of the
+ *                         leavers in the row that has the fewest. reclaim.c looks for such a row; it may prefer another, whose tensors are
+ *                         not used for longer. Or else
+ *                         b. in the trimmed state as it is when all leavers are free, and pages of those that are in no region (fixed
+ *                         tensors) are room: as HR_FITS, or as HR_FITS_AFTER_STITCH if options.stitch is on. Tensors leave one by one for that: [bytes] = size - free bytes of all pools - room, as
+ *                         they are with the leavers there, in whole pages (units of the granularity where there are none), one at the
+ *                         least, and never more than all leavers have
  *   HR_FITS_AFTER_DEFRAG  in the trimmed state, by sliding live blocks together. A stretch is a row of neighbouring chunks of a region
  *                         without a hole between them; in home's pool, the hole behind it counts as a free chunk of as many bytes as it
  *                         has, room at the most. A window is a row of neighbouring chunks of one stretch whose free chunks have size +
@@ -46,7 +55,7 @@
  * when it has one: HR_FITS when its largest_free, or its bytes_limit less bytes_reserved, is enough; HR_FITS_AFTER_DEFRAG with all live
  * bytes when only its bytes_limit less bytes in use is. It has the last word.
  *
- * WHAT IS FULL (tier). HR_NEEDS_MORE: the one of the three limits that leaves least, in the trimmed state. HR_NEVER_FITS: the outermost
+ * WHAT IS FULL (tier). HR_NEEDS_MORE, and HR_FITS_WITH_LMS where size is more than free bytes of all pools + room: the one of the three limits that leaves least, in the trimmed state. HR_NEVER_FITS: the outermost
  * of those that forbid it. An allocator whose limit is all that its device may have has no limit of its own, and a device that may have
  * the whole card has none either. Otherwise nothing is full.
  *
@@ -83,14 +92,26 @@ struct judgement {
 		uint64_t pages;                  /* to be mapped where it takes the fewest; NONE = nowhere */
 		uint64_t whole;                  /* whole pages there are */
 		uint64_t free, live, given_back; /* bytes */
-	} now, trimmed;
+	} now, trimmed, gone;
+	uint64_t donors;   /* whole pages that may be moved to be stitched */
 	uint64_t stitched; /* pages; NONE = it cannot be had by that */
+	bool lms;          /* tensors leave by themselves, */
+	uint64_t host_room; /* and the host can take so many bytes of them */
+	uint64_t leavers;  /* bytes of all of them, */
+	uint64_t leaving;  /* and of those in the row that has the fewest; NONE = there is no row */
 	uint64_t moved;    /* bytes; NONE likewise */
 };
 
 /* ---- a region as it is, or as it would be when trimmed ---- */
 
-enum seen { FREE, LIVE, HOLE };
+enum seen { FREE, LIVE, HOLE, LEAVER };
+
+enum stage {
+	NOW,     /* as it is */
+	TRIMMED, /* what is cached is free, and what can be given back is */
+	APART,   /* that, with leavers told from what is live */
+	GONE     /* trimmed when leavers are free */
+};
 
 typedef struct segment {
 	uint64_t address, bytes;
@@ -99,7 +120,7 @@ typedef struct segment {
 
 struct view {
 	hr__line *line;
-	bool trimmed;  /* what is cached is free */
+	enum stage stage;
 	bool releases; /* whole pages, or the whole region, are given back */
 	uint64_t page, given_back;
 	segment queue[3]; /* what one free stretch became; */
@@ -110,13 +131,14 @@ struct view {
 	bool has_piece;
 };
 
-static bool view_open(struct view *view, struct judgement *j, hr__walk *walk, unsigned which, uint32_t slot, bool trimmed)
+static bool view_open(struct view *view, struct judgement *j, hr__walk *walk, unsigned which, uint32_t slot, enum stage stage)
 {
 	const hr__allocator *allocator = walk->allocator;
-	*view = (struct view){ .trimmed = trimmed };
+	*view = (struct view){ .stage = stage };
 	if (!hr__line_open(walk, which, slot, &view->line)) return false;
+	view->line->tensors = stage >= APART;
 	view->page = j->allocator->page; /* the device's, so the same for all */
-	view->releases = trimmed && (!view->page || view->line->region.small || allocator != j->allocator);
+	view->releases = stage != NOW && (!view->page || view->line->region.small || allocator != j->allocator);
 	return true;
 }
 
@@ -125,8 +147,8 @@ static enum seen kind_of(const struct view *view, const hr__piece *piece)
 	switch (piece->state) {
 	case HR__CHUNK_FREE: return FREE;
 	case HR__CHUNK_HOLE: return HOLE;
-	case HR__CHUNK_CACHED: return view->trimmed ? FREE : LIVE;
-	default: return LIVE;
+	case HR__CHUNK_CACHED: return view->stage != NOW ? FREE : LIVE;
+	default: return !piece->leaves ? LIVE : view->stage == GONE ? FREE : LEAVER;
 	}
 }
 
@@ -298,7 +320,7 @@ static void look_at_region(struct judgement *j, struct view *view, struct survey
 	unsigned at = 0;
 	while (view_next(view, next = &three[at])) {
 		uint64_t first;
-		if (survey && next->kind == LIVE) survey->live += next->bytes;
+		if (survey && (next->kind == LIVE || next->kind == LEAVER)) survey->live += next->bytes;
 		if (survey && next->kind == FREE) {
 			survey->free += next->bytes;
 			survey->whole += whole_pages(next->address, next->address + next->bytes, view->page, &first);
@@ -333,7 +355,7 @@ static void fewest_trimmed(struct judgement *j, uint32_t pages, uint64_t beside)
 static void fewest_stitched(struct judgement *j, uint32_t pages, uint64_t beside)
 {
 	uint64_t have = least(j) / j->allocator->page;
-	if (pages > have + j->trimmed.whole - beside) return;
+	if (pages > have + j->donors - beside) return;
 	uint64_t missing = pages > have ? pages - have : 0;
 	if (missing < j->stitched) j->stitched = missing;
 }
@@ -351,13 +373,13 @@ static void look_at_fresh(struct judgement *j, gap_found found)
 	found(j, (uint32_t)(bytes / allocator->page), 0);
 }
 
-static void survey_all(struct judgement *j, struct survey *survey, bool trimmed, gap_found found)
+static void survey_all(struct judgement *j, struct survey *survey, enum stage stage, gap_found found)
 {
 	bool paged = j->allocator->page != 0;
 	*survey = (struct survey){ .pages = NONE };
 	for (uint32_t slot = 0; slot < HR__REGIONS_MAX; slot++) {
 		struct view view;
-		if (!view_open(&view, j, j->walk, 0, slot, trimmed)) continue;
+		if (!view_open(&view, j, j->walk, 0, slot, stage)) continue;
 		look_at_region(j, &view, survey, paged && !j->fresh && slot == j->home ? found : NULL, false);
 		survey->given_back += view.given_back;
 		hr__line_close(view.line);
@@ -405,7 +427,7 @@ static uint64_t survey_others(struct judgement *j)
 		for (uint32_t slot = 0; slot < HR__REGIONS_MAX; slot++) {
 			struct view view;
 			segment ignored;
-			if (!view_open(&view, j, &walk, 0, slot, true)) continue;
+			if (!view_open(&view, j, &walk, 0, slot, TRIMMED)) continue;
 			while (view_next(&view, &ignored)) continue;
 			bytes += view.given_back;
 			hr__line_close(view.line);
@@ -431,13 +453,14 @@ static void make_room(struct judgement *j, uint64_t given_back)
 
 /* ---- stitching, and sliding ---- */
 
-static void try_stitching(struct judgement *j)
+static void try_stitching(struct judgement *j, enum stage stage, uint64_t donors)
 {
 	struct view view;
 	j->stitched = NONE;
+	j->donors = donors;
 	if (!j->allocator->page) return;
 	if (j->fresh) look_at_fresh(j, fewest_stitched);
-	else if (view_open(&view, j, j->walk, 0, j->home, true)) {
+	else if (view_open(&view, j, j->walk, 0, j->home, stage)) {
 		look_at_region(j, &view, NULL, fewest_stitched, true);
 		hr__line_close(view.line);
 	}
@@ -459,7 +482,7 @@ struct window {
 
 static void drop_front(struct window *window)
 {
-	uint64_t *sum = window->front.kind == LIVE ? &window->live : &window->free;
+	uint64_t *sum = window->front.kind == FREE ? &window->free : &window->live;
 	if (window->front.kind != HOLE) *sum -= *sum < window->front.bytes ? *sum : window->front.bytes;
 	window->has_front = view_next(&window->tail, &window->front);
 }
@@ -481,8 +504,8 @@ static void slide_along(struct judgement *j, uint32_t slot)
 	static struct window window; /* guarded by hr__report_lock; what it has of a view is small, but the stack is the caller's */
 	segment next;
 	window = (struct window){ .wanted = with_slack(j) };
-	if (!view_open(&lead, j, j->walk, 0, slot, true)) return;
-	if (!view_open(&window.tail, j, j->walk, 1, slot, true)) {
+	if (!view_open(&lead, j, j->walk, 0, slot, TRIMMED)) return;
+	if (!view_open(&window.tail, j, j->walk, 1, slot, TRIMMED)) {
 		hr__line_close(lead.line);
 		return;
 	}
@@ -510,6 +533,74 @@ static void try_sliding(struct judgement *j)
 {
 	j->moved = NONE;
 	for (uint32_t slot = 0; slot < HR__REGIONS_MAX; slot++) slide_along(j, slot);
+}
+
+/* ---- tensors that leave ---- */
+
+/* Rows of free chunks and leavers along a region: the window is as short as can be for each that it ends with. */
+static void leave_along(struct judgement *j, uint32_t slot)
+{
+	struct view lead;
+	static struct window window; /* guarded by hr__report_lock */
+	segment next;
+	window = (struct window){ .wanted = j->size };
+	if (!view_open(&lead, j, j->walk, 0, slot, APART)) return;
+	if (!view_open(&window.tail, j, j->walk, 1, slot, APART)) {
+		hr__line_close(lead.line);
+		return;
+	}
+	window.has_front = view_next(&window.tail, &window.front);
+	while (view_next(&lead, &next)) {
+		uint64_t end = next.address + next.bytes;
+		if (next.kind != FREE && next.kind != LEAVER) {
+			while (window.has_front && window.front.address < end) drop_front(&window);
+			window.free = window.live = 0;
+			continue;
+		}
+		*(next.kind == FREE ? &window.free : &window.live) += next.bytes;
+		if (next.kind == LEAVER) j->leavers += next.bytes;
+		for (uint64_t behind; window.has_front && window.front.address < next.address; drop_front(&window)) {
+			behind = window.front.address + window.front.bytes;
+			if (behind > end || !holds(j, behind, end - behind)) break;
+		}
+		uint64_t begin = window.front.address;
+		if (window.has_front && begin < end && holds(j, begin, end - begin) && window.live < j->leaving) j->leaving = window.live;
+	}
+	hr__line_close(lead.line);
+	hr__line_close(window.tail.line);
+}
+
+static void fewest_gone(struct judgement *j, uint32_t pages, uint64_t beside)
+{
+	(void)beside;
+	if (pages < j->gone.pages) j->gone.pages = pages;
+}
+
+/* Bytes of tensors that would have to leave; NONE when that does not help. */
+static uint64_t try_leaving(struct judgement *j)
+{
+	hr__allocator *allocator = j->allocator;
+	uint64_t there = sum_of(j->trimmed.free, least(j)), missing = j->size > there ? j->size - there : 1;
+	const hr__upper *upper = hr__load_acquire(&hr__upper_layer);
+	j->leavers = 0;
+	j->leaving = NONE;
+	if (!upper || !hr__load_acquire(&allocator->lms)) return NONE;
+	j->lms = upper->leaves(allocator, &j->host_room, &j->leavers);
+	uint64_t apart = j->leavers;
+	for (uint32_t slot = 0; slot < HR__REGIONS_MAX; slot++) leave_along(j, slot);
+	if (!j->leavers || j->leaving != NONE) return j->leaving;
+	survey_all(j, &j->gone, GONE, fewest_gone);
+	struct room trimmed = j->room;
+	make_room(j, sum_of(j->gone.given_back, apart));
+	bool fits = j->gone.holds || grows(j, &j->gone);
+	if (!fits && allocator->stitch) {
+		try_stitching(j, GONE, j->gone.whole);
+		fits = j->stitched != NONE;
+	}
+	j->room = trimmed;
+	if (!fits) return NONE;
+	if (!hr__align_up(missing, j->unit, &missing)) return NONE;
+	return missing < j->leavers ? missing : j->leavers;
 }
 
 /* Whether any address of home would do, if everything there were free. */
@@ -675,6 +766,24 @@ static void fits_after_defrag(struct judgement *j, uint64_t bytes, hr_verdict *v
 	advise_freeing(j, verdict);
 }
 
+static void fits_with_lms(struct judgement *j, uint64_t bytes, hr_verdict *verdict)
+{
+	verdict->kind = HR_FITS_WITH_LMS;
+	verdict->bytes = bytes;
+	if (j->size > sum_of(j->trimmed.free, least(j))) verdict->tier = fullest(j);
+	SAY(verdict, "It fits with LMS: moves %s of tensors that nobody is using to the host", size_text(bytes).text);
+	if (!j->lms) {
+		ADVISE(verdict, "Large Model Support is off: hr_set_lms_enabled(true) before the first tensor, or HEADROOM_LMS=1 in the environment. ");
+	} else if (j->host_room < bytes) {
+		ADVISE(verdict, "Raise host_limit: the host has room for %s. ", size_text(j->host_room).text);
+	} else {
+		SAY(verdict, ", which hr_alloc does by itself");
+		return;
+	}
+	advise_limit(j, verdict);
+	advise_others(j, verdict);
+}
+
 static void judge_bfc(struct judgement *j, hr_verdict *verdict)
 {
 	const hr__allocator *allocator = j->allocator;
@@ -684,7 +793,7 @@ static void judge_bfc(struct judgement *j, hr_verdict *verdict)
 		return;
 	}
 	find_home(j);
-	survey_all(j, &j->now, false, fewest_now);
+	survey_all(j, &j->now, NOW, fewest_now);
 	j->room = room_now(allocator);
 	if (j->now.holds || grows(j, &j->now)) {
 		verdict->kind = HR_FITS;
@@ -692,14 +801,14 @@ static void judge_bfc(struct judgement *j, hr_verdict *verdict)
 		else SAY(verdict, "It fits: there is room to grow by %s", size_text(least(j)).text);
 		return;
 	}
-	survey_all(j, &j->trimmed, true, fewest_trimmed);
+	survey_all(j, &j->trimmed, TRIMMED, fewest_trimmed);
 	make_room(j, j->trimmed.given_back);
 	if (j->trimmed.holds || grows(j, &j->trimmed)) {
 		verdict->kind = HR_FITS_AFTER_TRIM;
 		SAY(verdict, "It fits when caches are emptied and free memory is given back, which hr_alloc does by itself");
 		return;
 	}
-	try_stitching(j);
+	try_stitching(j, TRIMMED, j->trimmed.whole);
 	if (j->stitched != NONE) {
 		verdict->kind = HR_FITS_AFTER_STITCH;
 		verdict->pages = j->stitched;
@@ -707,6 +816,11 @@ static void judge_bfc(struct judgement *j, hr_verdict *verdict)
 		    (unsigned long long)j->stitched, j->stitched == 1 ? "is" : "are");
 		if (allocator->stitch) SAY(verdict, ", which hr_alloc does by itself");
 		else ADVISE(verdict, "options.stitch is off: make the allocator with it on, or call hr_allocator_trim and try again. ");
+		return;
+	}
+	uint64_t leaving = try_leaving(j);
+	if (leaving != NONE) {
+		fits_with_lms(j, leaving, verdict);
 		return;
 	}
 	try_sliding(j);

@@ -103,6 +103,7 @@ bool hr__line_open(hr__walk *walk, unsigned which, uint32_t slot, hr__line **out
 	line->slot = slot;
 	line->next = line->count = 0;
 	line->ended = true;
+	line->tensors = false;
 	if (!pin(walk)) return false;
 	hr__allocator *allocator = walk->allocator;
 	uint32_t shard = allocator->page ? slot / 2 : 0;
@@ -138,6 +139,13 @@ static hr__chunk_id find(const hr__chunk *chunks, hr__chunk_id id, uint64_t addr
 	return 0;
 }
 
+static bool leaves(const hr__line *line, const hr__chunk *chunk)
+{
+	const hr__upper *upper = hr__load_acquire(&hr__upper_layer);
+	if (!line->tensors || hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE || !chunk->owner) return false;
+	return upper && upper->may_leave(chunk->owner);
+}
+
 /* One hold. */
 static void fill(hr__line *line)
 {
@@ -149,7 +157,7 @@ static void fill(hr__line *line)
 	hr__chunk_id *cursor = &arena->cursor[cursor_of(line)], id = find(chunks, *cursor, line->at, &looked_at, &there);
 	for (; id && there && looked_at < HR__VISIT_MAX; looked_at++) {
 		const hr__chunk *chunk = &chunks[id];
-		line->pieces[line->count++] = (hr__piece){ line->at, hr__chunk_end(chunk) - line->at, hr__chunk_state_of(chunk) };
+		line->pieces[line->count++] = (hr__piece){ line->at, hr__chunk_end(chunk) - line->at, hr__chunk_state_of(chunk), leaves(line, chunk) };
 		line->at = hr__chunk_end(chunk);
 		id = chunk->next;
 	}

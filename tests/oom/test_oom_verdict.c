@@ -1,7 +1,8 @@
 /* test_oom_verdict.c - a verdict is what a naive model of the device says, and what the engine then does.
  *
  * Situations are made at random: pages of several sizes or none, one to three shards, small pools and thread caches or not, limits of the
- * allocator, of the logical device and of the card, other allocators on the device, alignments, stitching on and off. Each request is
+ * allocator, of the logical device and of the card, other allocators on the device, alignments, stitching on and off, tensors that could
+ * leave, with Large Model Support on and off. Each request is
  * judged twice: by hr_allocator_would_fit, and by a model that was written from the words at the top of verdict.c alone. It copies what
  * hr_allocator_visit shows into an array with one letter for each unit of memory, and trims, repacks and compares in that array.
  *
@@ -71,13 +72,17 @@ static struct {
 	uint64_t limit; /* of mine */
 	bool thread_cache, stitch, allow_growth;
 	uint32_t home; /* shard of the main thread */
+	bool tensors, lms; /* there are tensors; they may leave */
+	hr_name leaver;    /* tag of those that could */
 	struct {
 		void *address;
 		uint64_t bytes;
 		hr_allocator of;
+		hr_tensor tensor; /* instead of address */
+		bool pinned;
 	} blocks[BLOCKS];
 	uint32_t count;
-	uint64_t judged, kinds[HR_NEVER_FITS + 1], tiers[HR_TIER_PHYSICAL + 1];
+	uint64_t judged, kinds[HR_VERDICT_KINDS], tiers[HR_TIER_PHYSICAL + 1];
 } here;
 
 static uint64_t below(uint64_t bound)
@@ -94,14 +99,44 @@ static bool take(hr_allocator allocator, uint64_t bytes, uint64_t alignment)
 	hr_allocation_info info = { .struct_size = sizeof info };
 	CHECK_STATUS(HR_OK, hr_allocation_get_info(allocator, block, &info));
 	here.blocks[here.count].address = block;
+	here.blocks[here.count].tensor.id = 0;
 	here.blocks[here.count].bytes = info.bytes;
 	here.blocks[here.count++].of = allocator;
 	return true;
 }
 
+/* A tensor of mine: pinned, to stay, or one that could leave. */
+static void add_tensor(uint64_t bytes)
+{
+	hr_tensor_options options;
+	hr_tensor tensor;
+	bool pinned = below(3) == 0, stays = below(8) == 0;
+	if (here.count == BLOCKS) return;
+	hr_tensor_options_init(&options);
+	options.bytes = bytes;
+	options.never_evict = stays;
+	options.tag = pinned || stays ? hr_name_intern("stays") : here.leaver;
+	CHECK_STATUS(HR_OK, hr_tensor_create(here.mine, &options, &tensor));
+	if (hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT)) {
+		CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
+		return;
+	}
+	if (!pinned) CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
+	here.blocks[here.count].tensor = tensor;
+	here.blocks[here.count].pinned = pinned;
+	here.blocks[here.count].bytes = bytes;
+	here.blocks[here.count++].of = here.mine;
+}
+
 static uint64_t give(uint32_t at)
 {
 	uint64_t bytes = here.blocks[at].bytes;
+	if (here.blocks[at].tensor.id) {
+		if (here.blocks[at].pinned) CHECK_STATUS(HR_OK, hr_tensor_unpin(here.blocks[at].tensor, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_tensor_destroy(here.blocks[at].tensor));
+		here.blocks[at] = here.blocks[--here.count];
+		return bytes;
+	}
 	CHECK_STATUS(HR_OK, hr_free(here.blocks[at].of, here.blocks[at].address, HR_STREAM_DEFAULT));
 	here.blocks[at] = here.blocks[--here.count];
 	return bytes;
@@ -166,7 +201,8 @@ static void end_helpers(void)
 typedef struct strip {
 	uint64_t address, units;
 	bool small;
-	char *cells; /* L live, F free, C cached, H no memory */
+	char *cells; /* L live, F free, C cached, H no memory; a digit is a tensor that could leave, and another than that of the one beside it */
+	uint32_t painted;
 } strip;
 
 typedef struct picture {
@@ -181,7 +217,9 @@ static bool paint(void *context, const hr_chunk_view *chunk)
 	};
 	strip *at = context;
 	uint64_t first = ((uintptr_t)chunk->address - at->address) / here.unit;
-	memset(at->cells + first, letters[chunk->kind], chunk->bytes / here.unit);
+	char letter = letters[chunk->kind];
+	if (letter == 'L' && here.leaver && chunk->tag == here.leaver) letter = (char)('0' + at->painted++ % 10);
+	memset(at->cells + first, letter, chunk->bytes / here.unit);
 	return true;
 }
 
@@ -192,7 +230,7 @@ static void look(hr_allocator allocator, picture *out)
 		CHECK_LT(out->count, REGIONS);
 		strip *at = &out->strips[out->count];
 		*at = (strip){ (uintptr_t)info.base, info.reserved_addresses / here.unit, info.small_blocks,
-			           malloc(info.reserved_addresses / here.unit) };
+			           malloc(info.reserved_addresses / here.unit), 0 };
 		CHECK_STATUS(HR_OK, hr_allocator_visit(allocator, out->count, paint, at));
 	}
 }
@@ -213,6 +251,27 @@ static void replace(strip *at, char from, char to)
 {
 	for (uint64_t i = 0; i < at->units; i++)
 		if (at->cells[i] == from) at->cells[i] = to;
+}
+
+static bool is_tensor(char cell)
+{
+	return cell >= '0' && cell <= '9';
+}
+
+static void replace_tensors(picture *seen, char to)
+{
+	for (uint32_t s = 0; s < seen->count; s++)
+		for (char digit = '0'; digit <= '9'; digit++) replace(&seen->strips[s], digit, to);
+}
+
+static picture copy_of(const picture *seen)
+{
+	picture copy = *seen;
+	for (uint32_t s = 0; s < seen->count; s++) {
+		copy.strips[s].cells = malloc(seen->strips[s].units);
+		memcpy(copy.strips[s].cells, seen->strips[s].cells, seen->strips[s].units);
+	}
+	return copy;
 }
 
 /* What is given back at a time: pages, or a whole region. */
@@ -345,6 +404,23 @@ static uint64_t fewest_moved(const strip *at, uint64_t wanted, uint64_t grows)
 	return best == NONE ? NONE : best * here.unit;
 }
 
+/* Rows of free units and whole tensors that hold the block: the fewest bytes of tensors in one. */
+static uint64_t fewest_leaving(const strip *at, const struct wish *wish)
+{
+	uint64_t best = NONE;
+	for (uint64_t i = 0; i < at->units; i++) {
+		if (i > 0 && at->cells[i] == at->cells[i - 1]) continue; /* where a chunk begins */
+		uint64_t tensors = 0;
+		for (uint64_t j = i, end; j < at->units && (at->cells[j] == 'F' || is_tensor(at->cells[j])); j = end) {
+			end = row_end(at, j, at->cells[j]);
+			if (is_tensor(at->cells[j])) tensors += end - j;
+			uint64_t start = aligned(at, i, wish->alignment);
+			if (start + wish->size / here.unit <= end && tensors < best) best = tensors;
+		}
+	}
+	return best == NONE ? NONE : best * here.unit;
+}
+
 struct room {
 	uint64_t mine, device, card;
 };
@@ -417,6 +493,38 @@ static bool has_address(const strip *at, const struct wish *wish)
 	return aligned(at, 0, wish->alignment) + wish->size / here.unit <= at->units;
 }
 
+/* HR_FITS_WITH_LMS of a trimmed state: bytes, or NONE. */
+static uint64_t model_of_leaving(const picture *trimmed, const struct wish *wish, uint64_t home, uint64_t whole, struct room left)
+{
+	uint64_t row = NONE, leavers = 0, unit = here.page ? here.page : here.unit, there = count_of(trimmed, 'F') + least(&left);
+	for (uint32_t s = 0; s < trimmed->count; s++) {
+		uint64_t one = fewest_leaving(&trimmed->strips[s], wish);
+		if (one < row) row = one;
+		for (uint64_t i = 0; i < trimmed->strips[s].units; i++) leavers += is_tensor(trimmed->strips[s].cells[i]) ? here.unit : 0;
+	}
+	if (!leavers || row != NONE) return row;
+	picture gone = copy_of(trimmed);
+	replace_tensors(&gone, 'F');
+	for (uint32_t s = 0; s < gone.count; s++) {
+		uint64_t bytes = gone.strips[s].small || !here.page ? release(&gone.strips[s]) : 0;
+		left.mine += bytes;
+		left.device += bytes;
+		left.card += bytes;
+	}
+	uint64_t room = least(&left), spare = room / unit;
+	for (uint32_t s = 0; s < gone.count && here.page; s++) spare += whole_parts(&gone.strips[s], 0, gone.strips[s].units);
+	bool fits = holds(&gone, wish);
+	if (fits) CHECK(!here.page); /* else there would have been a row */
+	else if (!here.page) fits = whole <= room;
+	else if (home == NONE) fits = whole <= room || (here.stitch && whole / here.page <= spare);
+	else
+		fits = fewest_pages(&gone.strips[home], wish, NONE) <= room / here.page ||
+		       (here.stitch && fewest_pages(&gone.strips[home], wish, spare) != NONE);
+	forget(&gone);
+	uint64_t missing = wish->size > there ? (wish->size - there + unit - 1) / unit * unit : unit;
+	return !fits ? NONE : missing < leavers ? missing : leavers;
+}
+
 /* The whole of verdict.c's introduction, for "bfc". */
 static hr_verdict model(const struct wish *wish)
 {
@@ -468,6 +576,14 @@ static hr_verdict model(const struct wish *wish)
 			goto done;
 		}
 	}
+	uint64_t leaving = model_of_leaving(&now, wish, home, whole, room);
+	if (leaving != NONE) {
+		verdict.kind = HR_FITS_WITH_LMS;
+		verdict.bytes = leaving;
+		if (wish->size > count_of(&now, 'F') + least(&room)) verdict.tier = fullest(&room, total);
+		goto done;
+	}
+	replace_tensors(&now, 'L');
 	uint64_t moved = NONE, free_bytes = count_of(&now, 'F') + least(&room),
 			 slack = wish->alignment ? wish->alignment - here.unit : 0;
 	for (uint32_t s = 0; s < now.count; s++) {
@@ -528,6 +644,7 @@ static hr_verdict judge(const struct wish *wish)
 /* What the engine had to do for a request, in the words of a verdict. */
 static hr_verdict_kind done_between(const hr_stats *before, const hr_stats *after)
 {
+	if (after->bytes_reclaimed != before->bytes_reclaimed) return HR_FITS_WITH_LMS;
 	if (after->num_stitches != before->num_stitches) return HR_FITS_AFTER_STITCH;
 	return after->num_trims != before->num_trims ? HR_FITS_AFTER_TRIM : HR_FITS;
 }
@@ -577,16 +694,25 @@ static void act(const struct wish *wish)
 	hr_stats_init(&before);
 	hr_stats_init(&after);
 	CHECK_STATUS(HR_OK, hr_allocator_get_stats(here.mine, &before));
-	bool by_itself = verdict.kind <= HR_FITS_AFTER_TRIM || (verdict.kind == HR_FITS_AFTER_STITCH && here.stitch);
-	CHECK_EQ(take(here.mine, wish->size, wish->alignment), by_itself);
+	bool by_itself = verdict.kind <= HR_FITS_AFTER_TRIM || (verdict.kind == HR_FITS_AFTER_STITCH && here.stitch) ||
+	                 (verdict.kind == HR_FITS_WITH_LMS && here.lms);
+	bool taken = take(here.mine, wish->size, wish->alignment);
+	/* With stitching off, tensors may have made the room that pages would have been. */
+	if (taken && verdict.kind == HR_FITS_AFTER_STITCH && !here.stitch && here.lms) return;
+	CHECK_EQ(taken, by_itself);
 	CHECK_STATUS(HR_OK, hr_allocator_get_stats(here.mine, &after));
 	if (by_itself) {
 		CHECK_EQ((int)done_between(&before, &after), (int)verdict.kind);
-		if (here.page) CHECK_EQ(after.bytes_stitched - before.bytes_stitched, verdict.pages * here.page);
+		if (here.page && verdict.kind != HR_FITS_WITH_LMS) CHECK_EQ(after.bytes_stitched - before.bytes_stitched, verdict.pages * here.page);
 		return;
 	}
-	/* The engine has tried all that it may, and nothing is different. */
+	/* The engine has tried all that it may, and nothing is different, but that everything that could leave has left. */
 	hr_verdict later = judge(wish);
+	if (here.lms) {
+		CHECK(later.kind >= HR_FITS_AFTER_DEFRAG && later.kind != HR_FITS_WITH_LMS ? true
+		                                                                             : later.kind == HR_FITS_AFTER_STITCH && !here.stitch);
+		verdict = later;
+	}
 	CHECK_EQ((int)later.kind, (int)verdict.kind);
 	CHECK_EQ(later.bytes, verdict.bytes);
 	CHECK_EQ(later.pages, verdict.pages);
@@ -595,9 +721,13 @@ static void act(const struct wish *wish)
 		CHECK_CONTAINS(verdict.advice, "options.stitch");
 		CHECK_STATUS(HR_OK, hr_allocator_trim(here.mine, NULL));
 		CHECK(take(here.mine, wish->size, wish->alignment));
-	} else if (verdict.kind == HR_NEEDS_MORE && free_exactly(wish, verdict.bytes)) {
+	} else if (verdict.kind == HR_FITS_WITH_LMS) {
+		CHECK_CONTAINS(verdict.text, "fits with LMS");
+		CHECK_CONTAINS(verdict.advice, "hr_set_lms_enabled");
+		CHECK_CONTAINS(verdict.advice, "HEADROOM_LMS");
+	} else if (verdict.kind == HR_NEEDS_MORE && !here.tensors && free_exactly(wish, verdict.bytes)) {
 		verdict = judge(wish);
-		CHECK_LT((int)verdict.kind, (int)HR_NEEDS_MORE);
+		CHECK(verdict.kind < HR_NEEDS_MORE);
 	}
 }
 
@@ -621,7 +751,8 @@ static void churn(void)
 	uint32_t steps = 20 + (uint32_t)below(120);
 	for (uint32_t i = 0; i < steps; i++) {
 		if (below(3) || !here.count) {
-			take(job_of, some_size(most), 0);
+			if (here.tensors && job_of.id == here.mine.id && below(2)) add_tensor(some_size(most));
+			else take(job_of, some_size(most), 0);
 		} else {
 			uint32_t at = (uint32_t)below(here.count);
 			/* Small blocks of another shard would go to nobody's cache, which is as good. */
@@ -680,6 +811,18 @@ static void open_allocators(void)
 	hr_stats_init(&stats);
 	CHECK_STATUS(HR_OK, hr_allocator_get_stats(here.mine, &stats));
 	here.limit = (uint64_t)stats.bytes_limit;
+	here.tensors = below(2);
+	here.lms = here.tensors && below(2);
+	here.leaver = here.tensors ? hr_name_intern("leaver") : HR_NAME_NONE;
+	if (here.tensors) {
+		hr_lms_options lms;
+		CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
+		lms.enabled = here.lms;
+		lms.policy = "lru";
+		lms.host_limit = 256 * KIB * KIB;
+		lms.wait_ns = 0;
+		CHECK_STATUS(HR_OK, hr_lms_configure(here.mine, &lms));
+	}
 	options.allow_growth = true;
 	options.limit_bytes = 0;
 	here.other_count = (uint32_t)below(OTHERS + 1);
@@ -744,10 +887,10 @@ static void one_situation(uint64_t page, uint64_t pages)
 
 static void show_counts(void)
 {
-	printf("# judged %llu: fits %llu, trim %llu, stitch %llu, defrag %llu, more %llu, never %llu; full: allocator %llu, device "
+	printf("# judged %llu: fits %llu, trim %llu, stitch %llu, lms %llu, defrag %llu, more %llu, never %llu; full: allocator %llu, device "
 	       "%llu, card %llu\n",
 	       (unsigned long long)here.judged, (unsigned long long)here.kinds[1], (unsigned long long)here.kinds[2],
-	       (unsigned long long)here.kinds[3], (unsigned long long)here.kinds[4], (unsigned long long)here.kinds[5],
+	       (unsigned long long)here.kinds[3], (unsigned long long)here.kinds[HR_FITS_WITH_LMS], (unsigned long long)here.kinds[4], (unsigned long long)here.kinds[5],
 	       (unsigned long long)here.kinds[6], (unsigned long long)here.tiers[1], (unsigned long long)here.tiers[2],
 	       (unsigned long long)here.tiers[3]);
 }
@@ -760,7 +903,7 @@ static void test_a_verdict_is_what_the_model_says_and_the_engine_does(void)
 	for (uint64_t i = 0; i < situations; i++) one_situation(pages[i % 3], i % 4 == 3 ? 220 : 24 + below(60));
 	show_counts();
 	CHECK_GE(here.judged, situations * 6);
-	for (int kind = HR_FITS; kind <= HR_NEVER_FITS; kind++) CHECK_GE(here.kinds[kind], situations / 30);
+	for (int kind = HR_FITS; kind < HR_VERDICT_KINDS; kind++) CHECK_GE(here.kinds[kind], situations / 30);
 	for (int tier = HR_TIER_ALLOCATOR; tier <= HR_TIER_PHYSICAL; tier++) CHECK_GE(here.tiers[tier], 1);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
@@ -773,7 +916,7 @@ static void test_a_verdict_on_a_device_without_pages_is_what_the_model_says(void
 	for (uint64_t i = 0; i < situations; i++) one_situation(0, 300 + below(2000));
 	show_counts();
 	CHECK_EQ(here.kinds[HR_FITS_AFTER_STITCH], 0);
-	for (int kind = HR_FITS; kind <= HR_NEVER_FITS; kind++)
+	for (int kind = HR_FITS; kind < HR_VERDICT_KINDS; kind++)
 		if (kind != HR_FITS_AFTER_STITCH) CHECK_GE(here.kinds[kind], 1);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
@@ -934,7 +1077,122 @@ static void test_raising_the_limit_as_advised_is_just_enough(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-TEST_MAIN(T(test_a_direct_allocator_is_judged_by_what_the_device_has), T(test_a_custom_allocator_is_judged_by_what_it_says),
+/* ---- Large Model Support ---- */
+
+/* An allocator of 16 pages, full of 32 tensors of half a page that nobody is using. */
+static void open_tensors(bool enabled, uint64_t host_limit)
+{
+	hr_lms_options lms;
+	here.page = 64 * KIB;
+	here.unit = 256;
+	here.random = 3;
+	here.count = 0;
+	do open_device(32);
+	while (here.part_count != 1);
+	here.mine = open_kind("bfc", 16 * here.page);
+	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
+	lms.enabled = enabled;
+	lms.policy = "lru";
+	lms.host_limit = host_limit;
+	CHECK_STATUS(HR_OK, hr_lms_configure(here.mine, &lms));
+	for (int i = 0; i < 32; i++) {
+		hr_tensor_options options;
+		hr_tensor tensor;
+		hr_tensor_options_init(&options);
+		options.bytes = here.page / 2;
+		options.alignment = here.page / 2; /* not in the small pool */
+		CHECK_STATUS(HR_OK, hr_tensor_create(here.mine, &options, &tensor));
+		CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
+		/* Every eighth stays where it is. */
+		if (i % 8 != 7) CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
+	}
+}
+
+static hr_stats stats_of_mine(void)
+{
+	hr_stats stats;
+	hr_stats_init(&stats);
+	CHECK_STATUS(HR_OK, hr_allocator_get_stats(here.mine, &stats));
+	return stats;
+}
+
+static void test_what_fits_with_lms_fits_by_moving_as_much_as_was_said(void)
+{
+	for (uint64_t halves = 1; halves <= 7; halves++) {
+		void *block;
+		open_tensors(true, 64 * KIB * KIB);
+		hr_verdict verdict = ask_for(here.mine, halves * here.page / 2);
+		CHECK_EQ((int)verdict.kind, (int)HR_FITS_WITH_LMS);
+		CHECK_EQ(verdict.bytes, halves * here.page / 2);
+		CHECK_EQ((int)verdict.tier, (int)HR_TIER_ALLOCATOR);
+		CHECK_CONTAINS(verdict.text, "by itself");
+		CHECK_EQ(stats_of_mine().bytes_reclaimed, 0);
+		CHECK_STATUS(HR_OK, hr_alloc_bytes(here.mine, halves * here.page / 2, &block));
+		CHECK_EQ((uint64_t)stats_of_mine().bytes_reclaimed, verdict.bytes);
+		CHECK_STATUS(HR_OK, hr_shutdown());
+	}
+	/* Eight have no row, but their pages can be put side by side; that many leave, and not all. */
+	void *block;
+	open_tensors(true, 64 * KIB * KIB);
+	hr_verdict verdict = ask_for(here.mine, 4 * here.page);
+	CHECK_EQ((int)verdict.kind, (int)HR_FITS_WITH_LMS);
+	CHECK_EQ(verdict.bytes, 4 * here.page);
+	CHECK_STATUS(HR_OK, hr_alloc_bytes(here.mine, 4 * here.page, &block));
+	CHECK_GE((uint64_t)stats_of_mine().bytes_reclaimed, verdict.bytes);
+	CHECK_LE((uint64_t)stats_of_mine().bytes_reclaimed, 2 * verdict.bytes);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+static void test_pages_of_fixed_tensors_count_when_they_could_leave(void)
+{
+	for (int pinned = 0; pinned < 2; pinned++) {
+		hr_tensor_options options;
+		hr_tensor fixed;
+		void *block;
+		open_tensors(true, 64 * KIB * KIB);
+		/* All of the others stay: what was inactive is out, and plain blocks are in its place. */
+		CHECK_STATUS(HR_OK, hr_lms_reclaim_inactive(here.mine, HR_NAME_NONE, NULL));
+		hr_tensor_options_init(&options);
+		options.bytes = 3 * here.page;
+		options.fixed = true;
+		CHECK_STATUS(HR_OK, hr_tensor_create(here.mine, &options, &fixed));
+		CHECK_STATUS(HR_OK, hr_tensor_pin(fixed, HR_OVERWRITE, HR_STREAM_DEFAULT));
+		while (hr_alloc_bytes(here.mine, here.page / 2, &block) == HR_OK) continue;
+		if (!pinned) CHECK_STATUS(HR_OK, hr_tensor_unpin(fixed, HR_STREAM_DEFAULT));
+		hr_verdict verdict = ask_for(here.mine, 3 * here.page);
+		CHECK_EQ((int)verdict.kind, (int)(pinned ? HR_NEEDS_MORE : HR_FITS_WITH_LMS));
+		CHECK_EQ(verdict.bytes, 3 * here.page);
+		int64_t before = stats_of_mine().bytes_reclaimed;
+		CHECK_STATUS(pinned ? HR_OUT_OF_MEMORY : HR_OK, hr_alloc_bytes(here.mine, 3 * here.page, &block));
+		CHECK_EQ(stats_of_mine().bytes_reclaimed - before, pinned ? 0 : (int64_t)verdict.bytes);
+		CHECK_STATUS(HR_OK, hr_shutdown());
+	}
+}
+
+static void test_a_full_host_is_named_and_so_is_what_is_off(void)
+{
+	void *block;
+	open_tensors(true, 128 * KIB);
+	hr_verdict verdict = ask_for(here.mine, 3 * here.page);
+	CHECK_EQ((int)verdict.kind, (int)HR_FITS_WITH_LMS);
+	CHECK_CONTAINS(verdict.advice, "host_limit");
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(here.mine, 3 * here.page, &block));
+	CHECK_CONTAINS(hr_last_message(), "host_limit");
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	open_tensors(false, 0);
+	verdict = ask_for(here.mine, 3 * here.page);
+	CHECK_EQ((int)verdict.kind, (int)HR_FITS_WITH_LMS);
+	CHECK_EQ(verdict.bytes, 3 * here.page);
+	CHECK_CONTAINS(verdict.text, "It fits with LMS: moves 192.0 KiB");
+	CHECK_CONTAINS(verdict.advice, "hr_set_lms_enabled(true)");
+	CHECK_CONTAINS(verdict.advice, "HEADROOM_LMS=1");
+	CHECK_CONTAINS(verdict.advice, "Raise options.limit_bytes");
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(here.mine, 3 * here.page, &block));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+TEST_MAIN(T(test_what_fits_with_lms_fits_by_moving_as_much_as_was_said), T(test_pages_of_fixed_tensors_count_when_they_could_leave),
+          T(test_a_full_host_is_named_and_so_is_what_is_off), T(test_a_direct_allocator_is_judged_by_what_the_device_has), T(test_a_custom_allocator_is_judged_by_what_it_says),
           T(test_raising_the_limit_as_advised_is_just_enough),
           T_WITHIN(test_a_verdict_is_what_the_model_says_and_the_engine_does, 300),
           T_WITHIN(test_a_verdict_on_a_device_without_pages_is_what_the_model_says, 300))

@@ -150,7 +150,7 @@ static void test_every_tier_names_its_setting(void)
 static void test_every_verdict_has_a_sentence(void)
 {
 	sample *made = report_of_nothing();
-	for (unsigned kind = 0; kind <= HR_NEVER_FITS + 1; kind++) {
+	for (unsigned kind = 0; kind <= HR_VERDICT_KINDS; kind++) {
 		made->report.verdict.kind = (hr_verdict_kind)kind;
 		sample_text text = text_of(&made->report, 200);
 		char *line = line_with(text.bytes, "Out of memory");

@@ -1,0 +1,678 @@
+/* control.c - Large Model Support switched on and off, set up, counted and checked. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "lms/lms.h"
+#include "memory/blocks.h"
+#include "trace/trace.h"
+
+#define VARIABLE "HEADROOM_LMS"
+#define POLICIES_MAX 8u
+#define ENVIRONMENT_MAX 1024u
+#define CONTEXT_BYTES (sizeof(hr__lms) + _Alignof(hr__lms)) /* small blocks are not aligned to cache lines */
+#define DEFAULT_WAIT_NS UINT64_C(1000000000)
+
+static struct {
+	hr__lock lock;
+	hr__lms *contexts; /* all of them */
+	struct {
+		char name[32];
+		hr_lms_policy table;
+		void *user;
+	} policies[POLICIES_MAX];
+	uint32_t policy_count;
+	char environment[ENVIRONMENT_MAX]; /* what it said when it was last read, cut into pieces */
+} all = { .lock = HR__LOCK_INIT(HR__RANK_LMS) };
+
+/* What hr_set_lms_enabled said; -1 = nothing. */
+static hr__atomic_i64 wanted = -1, wanted_defrag = -1;
+
+void hr__lms_max(hr__atomic_i64 *to, int64_t value)
+{
+	int64_t seen = hr__load_relaxed(to);
+	while (seen < value && !hr__cas_acq_rel(to, &seen, value)) {}
+}
+
+void hr__lms_max_u64(hr__atomic_u64 *to, uint64_t value)
+{
+	uint64_t seen = hr__load_relaxed(to);
+	while (seen < value && !hr__cas_acq_rel(to, &seen, value)) {}
+}
+
+static _Thread_local uint64_t changes_made;
+
+void hr__lms_changed(hr__lms *lms)
+{
+	hr__fetch_add_acq_rel(&lms->changes, 1);
+	changes_made++;
+}
+
+uint64_t hr__lms_changes_made(void)
+{
+	return changes_made;
+}
+
+void hr__lms_enter(hr__lms *lms)
+{
+	hr__fetch_add_acq_rel(&lms->movers, 1);
+}
+
+void hr__lms_leave(hr__lms *lms)
+{
+	hr__lms_changed(lms); /* first: who sees nobody moving sees what they changed */
+	hr__fetch_sub_acq_rel(&lms->movers, 1);
+}
+
+/* ---- what the environment says ---- */
+
+static hr_status read_flag(const char *key, const char *text, bool *out)
+{
+	if ((text[0] == '0' || text[0] == '1') && !text[1]) {
+		*out = text[0] == '1';
+		return HR_OK;
+	}
+	return hr__fail(HR_INVALID_ARGUMENT, "%s: %s must be 0 or 1", VARIABLE, key);
+}
+
+static hr_status read_size(const char *key, const char *text, uint64_t *out)
+{
+	if (!hr__parse_size(text, out)) return HR_OK;
+	return hr__fail(HR_INVALID_ARGUMENT, "%s: %s is no size; one looks like 1073741824, 1GiB, 1.5G or 512MB", VARIABLE, key);
+}
+
+static hr_status read_setting(const char *key, const char *value, hr_lms_options *options)
+{
+	if (!strcmp(key, "enabled")) return read_flag(key, value, &options->enabled);
+	if (!strcmp(key, "defrag")) return read_flag(key, value, &options->defrag);
+	if (!strcmp(key, "verify")) return read_flag(key, value, &options->verify);
+	if (!strcmp(key, "limit")) return read_size(key, value, &options->limit);
+	if (!strcmp(key, "host_limit")) return read_size(key, value, &options->host_limit);
+	if (!strcmp(key, "spill_limit")) return read_size(key, value, &options->spill_limit);
+	if (!strcmp(key, "defrag_budget")) return read_size(key, value, &options->defrag_budget);
+	if (!strcmp(key, "spill_dir")) options->spill_dir = value;
+	else if (!strcmp(key, "policy")) options->policy = value;
+	else if (!strcmp(key, "step_csv")) options->step_csv = value;
+	else
+		return hr__fail(HR_INVALID_ARGUMENT,
+		                "%s: no such setting; there are enabled, policy, limit, host_limit, spill_dir, spill_limit, defrag, defrag_budget, "
+		                "verify, step_csv",
+		                VARIABLE);
+	return HR_OK;
+}
+
+/* Cuts the text up where it is kept, so that options may point into it. Under the lock. */
+static hr_status read_environment(hr_lms_options *options)
+{
+	const char *text = hr__os()->environment(VARIABLE);
+	if (!text || !text[0]) return HR_OK;
+	if (!text[1]) return read_flag("the value", text, &options->enabled);
+	if (strlen(text) >= sizeof all.environment) return hr__fail(HR_INVALID_ARGUMENT, "%s is longer than %u bytes", VARIABLE, ENVIRONMENT_MAX - 1);
+	options->enabled = true;
+	snprintf(all.environment, sizeof all.environment, "%s", text);
+	for (char *key = all.environment, *next; key; key = next) {
+		next = strchr(key, ',');
+		if (next) *next++ = 0;
+		char *value = strchr(key, '=');
+		if (!value) return hr__fail(HR_INVALID_ARGUMENT, "%s: a setting looks like limit=8GiB", VARIABLE);
+		*value++ = 0;
+		hr_status status = read_setting(key, value, options);
+		if (status) return status;
+	}
+	return HR_OK;
+}
+
+static void plain_defaults(hr_lms_options *options)
+{
+	*options = (hr_lms_options){ .struct_size = sizeof *options,
+		                         .enabled = hr__load_relaxed(&wanted) == 1,
+		                         .defrag = hr__load_relaxed(&wanted_defrag) == 1,
+		                         .policy = "learned",
+		                         .wait_ns = DEFAULT_WAIT_NS };
+}
+
+hr_status hr_lms_options_init(hr_lms_options *options)
+{
+	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_lms_options_init: options is NULL");
+	plain_defaults(options);
+	hr__lock_take(&all.lock);
+	hr_status status = read_environment(options);
+	hr__lock_release(&all.lock);
+	if (status) plain_defaults(options);
+	/* What the program said counts for more than what its environment says. */
+	if (hr__load_relaxed(&wanted) >= 0) options->enabled = hr__load_relaxed(&wanted) == 1;
+	if (hr__load_relaxed(&wanted_defrag) >= 0) options->defrag = hr__load_relaxed(&wanted_defrag) == 1;
+	return status;
+}
+
+/* From here on the layer below has somebody to tell and to ask. */
+static const hr__upper hooks;
+
+hr_status hr_set_lms_enabled(bool enabled)
+{
+	hr__store_release(&hr__upper_layer, &hooks);
+	hr__store_relaxed(&wanted, enabled);
+	return HR_OK;
+}
+
+hr_status hr_set_lms_defrag_enabled(bool enabled)
+{
+	hr__store_release(&hr__upper_layer, &hooks);
+	hr__store_relaxed(&wanted_defrag, enabled);
+	return HR_OK;
+}
+
+bool hr_get_lms_enabled(void)
+{
+	hr_lms_options options;
+	hr_lms_options_init(&options);
+	return options.enabled;
+}
+
+bool hr_get_lms_defrag_enabled(void)
+{
+	hr_lms_options options;
+	hr_lms_options_init(&options);
+	return options.defrag;
+}
+
+/* ---- policies ---- */
+
+hr_status hr_register_lms_policy(const char *name, const hr_lms_policy *policy, void *user)
+{
+	if (!name || !name[0] || strlen(name) >= sizeof all.policies[0].name)
+		return hr__fail(HR_INVALID_ARGUMENT, "the name of a policy must have 1 to 31 bytes");
+	if (!policy || policy->struct_size != sizeof *policy || !policy->score)
+		return hr__fail(HR_INVALID_ARGUMENT, "policy \"%s\": set struct_size to sizeof(hr_lms_policy), and score", name);
+	hr_status status = HR_OK;
+	hr__lock_take(&all.lock);
+	bool taken = !strcmp(name, "lru") || !strcmp(name, "learned");
+	for (uint32_t i = 0; i < all.policy_count; i++) taken |= !strcmp(name, all.policies[i].name);
+	if (taken) {
+		status = hr__fail(HR_ALREADY_EXISTS, "there is a policy \"%s\" already", name);
+	} else if (all.policy_count == POLICIES_MAX) {
+		status = hr__fail(HR_TOO_MANY, "%u policies are registered already", POLICIES_MAX);
+	} else {
+		snprintf(all.policies[all.policy_count].name, sizeof all.policies[0].name, "%s", name);
+		all.policies[all.policy_count].table = *policy;
+		all.policies[all.policy_count++].user = user;
+	}
+	hr__lock_release(&all.lock);
+	return status;
+}
+
+static hr_status set_policy(hr__lms *lms, const char *name)
+{
+	if (!name) name = "learned";
+	snprintf(lms->policy_name, sizeof lms->policy_name, "%s", name);
+	if (!strcmp(name, "learned")) return lms->enabled ? hr__learned_open(lms) : HR_OK;
+	if (!strcmp(name, "lru")) return HR_OK;
+	hr__lock_take(&all.lock);
+	for (uint32_t i = 0; i < all.policy_count; i++) {
+		if (strcmp(name, all.policies[i].name)) continue;
+		lms->policy = all.policies[i].table;
+		lms->policy_user = all.policies[i].user;
+	}
+	hr__lock_release(&all.lock);
+	if (lms->policy.score) return HR_OK;
+	return hr__fail(HR_INVALID_ARGUMENT, "there is no policy \"%.40s\"; there are learned, lru, and what hr_register_lms_policy was given", name);
+}
+
+/* ---- contexts ---- */
+
+/* Everything but the tensors, which are gone. */
+static void tear_down(hr__lms *lms)
+{
+	hr__learned_close(lms);
+	if (lms->host) hr__host_close(lms->host);
+	if (lms->csv >= 0) hr__os()->file_close(lms->csv);
+	if (lms->out != HR_STREAM_DEFAULT) hr_stream_destroy(lms->device_handle, lms->out);
+	if (lms->in != HR_STREAM_DEFAULT) hr_stream_destroy(lms->device_handle, lms->in);
+	if (lms->member_capacity) {
+		hr__os()->free(lms->members, lms->member_capacity * sizeof *lms->members);
+		hr__os()->free(lms->movable, lms->member_capacity * sizeof *lms->movable);
+		hr__os()->free(lms->order, lms->member_capacity * sizeof *lms->order);
+	}
+	if (lms->scratch) hr__os()->free(lms->scratch, HR__SCRATCH);
+	hr__os()->free(lms->block, CONTEXT_BYTES);
+}
+
+static hr_status open_stream(hr__lms *lms, hr_stream *out)
+{
+	hr_status status = hr_stream_create(lms->device_handle, out);
+	if (status != HR_UNSUPPORTED) return status;
+	*out = HR_STREAM_DEFAULT;
+	return HR_OK;
+}
+
+static const char csv_header[] = "step,clock_ns"
+#define COLUMN(name, text) "," #name
+	HR_LMS_STATS_TABLE(COLUMN)
+#undef COLUMN
+	"\n";
+
+static hr_status open_csv(hr__lms *lms, const char *path)
+{
+	int error = hr__os()->file_create(path, &lms->csv);
+	if (error) {
+		lms->csv = -1;
+		return hr__os_fail(error, "cannot make step_csv \"%.200s\"", path);
+	}
+	error = hr__os()->file_write(lms->csv, csv_header, sizeof csv_header - 1, 0);
+	lms->csv_offset = sizeof csv_header - 1;
+	return error ? hr__os_fail(error, "cannot write step_csv \"%.200s\"", path) : HR_OK;
+}
+
+static hr_status open_host(hr__lms *lms, const hr_lms_options *options)
+{
+	hr__host_options host = { options->host_limit, options->spill_dir, options->spill_limit };
+	hr_status status = open_stream(lms, &lms->out);
+	if (!status) status = hr__host_open(lms->device, &host, &lms->host);
+	if (!status && lms->verify) {
+		void *scratch;
+		int error = hr__os()->alloc(HR__SCRATCH, &scratch);
+		if (error) return hr__os_fail(error, "cannot get host memory for verify");
+		lms->scratch = scratch;
+	}
+	return status;
+}
+
+static hr_status check_options(const hr__allocator *allocator, const hr_lms_options *options)
+{
+	if (options->struct_size != sizeof *options)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_lms_configure: start options with hr_lms_options_init");
+	if (allocator->kind != HR__KIND_BFC)
+		return hr__fail(HR_UNSUPPORTED, "%s is of kind \"%s\"; tensors need one of kind \"bfc\"", allocator->name, allocator->kind_name);
+	if (options->safety != HR_SAFETY_NONE && options->safety != HR_SAFETY_HOST_MAPPED)
+		return hr__fail(HR_INVALID_ARGUMENT, "safety %d is none of HR_SAFETY_NONE, HR_SAFETY_HOST_MAPPED", (int)options->safety);
+	if (options->safety == HR_SAFETY_NONE) return HR_OK;
+	hr_status status = hr__host_pages_check(allocator->device);
+	return status ? hr__fail_in(status, "%s has no HR_SAFETY_HOST_MAPPED", hr__device_name(allocator->device)) : HR_OK;
+}
+
+static hr_status build(hr__allocator *allocator, const hr_lms_options *options, hr__lms **out)
+{
+	void *block;
+	hr_status status = check_options(allocator, options);
+	if (status) return status;
+	int error = hr__os()->alloc(CONTEXT_BYTES, &block);
+	if (error) return hr__os_fail(error, "cannot get host memory for Large Model Support");
+	hr__lms *lms = (hr__lms *)(((uintptr_t)block + _Alignof(hr__lms) - 1) & ~(uintptr_t)(_Alignof(hr__lms) - 1));
+	lms->block = block;
+	lms->allocator = allocator;
+	lms->handle = (hr_allocator){ allocator->id };
+	lms->device = allocator->device;
+	lms->device_handle = hr__device_handle(allocator->device);
+	lms->enabled = options->enabled;
+	lms->defrag = options->defrag;
+	lms->verify = options->verify && options->enabled;
+	lms->safety = options->safety;
+	lms->wait_ns = options->wait_ns;
+	lms->defrag_budget = options->defrag_budget;
+	lms->csv = -1;
+	hr__store_relaxed(&lms->limit, options->limit ? options->limit : UINT64_MAX);
+	hr__lock_init(&lms->lock, HR__RANK_LMS);
+	hr__lock_init(&lms->scratch_lock, HR__RANK_LMS);
+	if (lms->enabled || lms->defrag) status = open_stream(lms, &lms->in);
+	if (!status && lms->enabled) status = open_host(lms, options);
+	if (!status) status = set_policy(lms, options->policy);
+	if (!status && options->step_csv) status = open_csv(lms, options->step_csv);
+	if (status) tear_down(lms);
+	else *out = lms;
+	return status;
+}
+
+/* Makes the allocator's context, unless another thread was faster. */
+static hr_status publish(hr__allocator *allocator, hr__lms *lms, bool *published)
+{
+	hr__lms *none = NULL;
+	hr__store_release(&hr__upper_layer, &hooks);
+	hr__lock_take(&all.lock);
+	*published = atomic_compare_exchange_strong(&allocator->lms, &none, lms);
+	if (*published) {
+		lms->next = all.contexts;
+		all.contexts = lms;
+	}
+	hr__lock_release(&all.lock);
+	return HR_OK;
+}
+
+static hr_status make(hr_allocator handle, const hr_lms_options *options, bool *made)
+{
+	hr_status status;
+	hr__lms *lms = NULL;
+	hr__allocator *allocator = hr__allocator_of(handle, &status);
+	if (!allocator) return status;
+	*made = false;
+	if (hr__load_acquire(&allocator->lms)) return HR_OK;
+	status = build(allocator, options, &lms);
+	if (status) return status;
+	publish(allocator, lms, made);
+	if (!*made) tear_down(lms);
+	return HR_OK;
+}
+
+hr_status hr_lms_configure(hr_allocator handle, const hr_lms_options *options)
+{
+	hr_lms_options defaults;
+	bool made;
+	hr_status status = options ? HR_OK : hr_lms_options_init(&defaults);
+	if (!status) status = make(handle, options ? options : &defaults, &made);
+	if (!status && !made)
+		return hr__fail(HR_IN_USE, "tensors were created on this allocator already, or it was configured before; configure it first");
+	return status;
+}
+
+hr_status hr__lms_of(hr_allocator handle, hr__lms **out)
+{
+	hr_status status;
+	bool made;
+	hr__allocator *allocator = hr__allocator_of(handle, &status);
+	if (!allocator) return status;
+	*out = hr__load_acquire(&allocator->lms);
+	if (HR_LIKELY(*out)) return HR_OK;
+	hr_lms_options defaults;
+	status = hr_lms_options_init(&defaults);
+	if (!status) status = make(handle, &defaults, &made);
+	if (!status) *out = hr__load_acquire(&allocator->lms);
+	return status;
+}
+
+/* The context that is there already. */
+static hr_status existing(hr_allocator handle, hr__lms **out)
+{
+	hr_status status;
+	hr__allocator *allocator = hr__allocator_of(handle, &status);
+	if (!allocator) return status;
+	*out = hr__load_acquire(&allocator->lms);
+	return *out ? HR_OK : hr__fail(HR_NOT_READY, "no tensor was created on %s yet", allocator->name);
+}
+
+/* ---- control ---- */
+
+/* Bytes at home that may not leave now. */
+static uint64_t staying(hr__lms *lms)
+{
+	uint64_t bytes = 0;
+	hr__lock_take(&lms->lock);
+	for (uint32_t i = 0; i < lms->member_count; i++) {
+		const hr__tensor *tensor = lms->members[i];
+		uint64_t word = hr__load_acquire(&tensor->word);
+		bool home = hr__place_of(word) == HR__HOME || hr__place_of(word) == HR__MOVING;
+		if (home && (word & HR__WORD_PINS || hr__load_relaxed(&tensor->never_evict) || !lms->enabled))
+			bytes += hr__tensor_device_bytes(tensor);
+	}
+	hr__lock_release(&lms->lock);
+	return bytes;
+}
+
+hr_status hr_lms_set_limit(hr_allocator handle, uint64_t bytes)
+{
+	hr__lms *lms;
+	char asked[16], held[16];
+	hr_status status = hr__lms_of(handle, &lms);
+	if (status) return status;
+	uint64_t least = staying(lms), before = hr__load_relaxed(&lms->limit);
+	if (bytes && bytes < least)
+		return hr__fail(HR_BAD_LIMIT, "a limit of %s is below what is pinned or may not leave, %s; unpin first, or set a higher one",
+		                hr__format_size(bytes, asked, sizeof asked), hr__format_size(least, held, sizeof held));
+	hr__store_release(&lms->limit, bytes ? bytes : UINT64_MAX);
+	hr__fence_seq_cst();
+	status = bytes ? hr__reclaim_below(lms, 0, lms->out) : HR_OK;
+	hr__lms_changed(lms);
+	if (!status) return HR_OK;
+	hr__store_release(&lms->limit, before);
+	return status == HR_OUT_OF_MEMORY ? hr__fail_in(HR_BAD_LIMIT, "the limit stays what it was") : status;
+}
+
+hr_status hr_lms_reclaim_inactive(hr_allocator handle, hr_name tag, uint64_t *bytes)
+{
+	hr__lms *lms;
+	uint64_t freed = 0;
+	hr_status status = existing(handle, &lms);
+	if (status) return status;
+	if (!lms->enabled) return hr__fail(HR_UNSUPPORTED, "Large Model Support is off on %s", lms->allocator->name);
+	status = hr__reclaim_all(lms, tag, &freed);
+	if (bytes) *bytes = freed;
+	return status;
+}
+
+/* ---- steps ---- */
+
+static void write_csv(hr__lms *lms, int64_t step)
+{
+	char line[1024];
+	hr_lms_stats stats = { .struct_size = sizeof stats };
+	if (lms->csv < 0 || hr_lms_get_stats(lms->handle, &stats)) return;
+	size_t used = (size_t)snprintf(line, sizeof line, "%lld,%llu", (long long)step, (unsigned long long)hr__device_clock_ns(lms->device));
+#define VALUE(name, text) \
+	if (used < sizeof line - 24) used += (size_t)snprintf(line + used, sizeof line - used, ",%lld", (long long)stats.name);
+	HR_LMS_STATS_TABLE(VALUE)
+#undef VALUE
+	line[used++] = '\n';
+	hr__lock_take(&lms->lock);
+	uint64_t offset = lms->csv_offset;
+	lms->csv_offset += used;
+	hr__lock_release(&lms->lock);
+	hr__os()->file_write(lms->csv, line, used, offset); /* a full disk does not stop the program */
+}
+
+static hr_status step(hr_allocator handle, bool begins)
+{
+	hr__lms *lms;
+	hr_status status = hr__lms_of(handle, &lms);
+	if (status) return status;
+	hr__lock_take(&lms->lock);
+	bool inside = lms->in_step;
+	lms->in_step = begins;
+	hr__lock_release(&lms->lock);
+	if (!begins && !inside) return hr__fail(HR_INVALID_ARGUMENT, "hr_step_end without hr_step_begin");
+	int64_t number = hr__load_relaxed(&lms->stats.num_steps);
+	if (inside) {
+		if (hr__trace_is_on()) hr__trace_event(&(hr__event){ .kind = HR__EVENT_STEP_END, .bytes = (uint64_t)number });
+		write_csv(lms, number);
+		hr__learned_step(lms, false);
+	}
+	if (!begins) return HR_OK;
+	hr__lms_count(&lms->stats.num_steps, 1);
+	if (hr__trace_is_on()) hr__trace_event(&(hr__event){ .kind = HR__EVENT_STEP, .bytes = (uint64_t)number + 1 });
+	hr__learned_step(lms, true);
+	if (lms->policy.step) lms->policy.step(lms->policy_user, (uint64_t)number + 1);
+	return HR_OK;
+}
+
+hr_status hr_step_begin(hr_allocator handle)
+{
+	return step(handle, true);
+}
+
+hr_status hr_step_end(hr_allocator handle)
+{
+	return step(handle, false);
+}
+
+/* ---- statistics ---- */
+
+static int64_t count_pins(hr__lms *lms)
+{
+	int64_t pins = 0;
+	hr__lock_take(&lms->lock);
+	for (uint32_t i = 0; i < lms->member_count; i++) pins += hr__pins_of(hr__load_relaxed(&lms->members[i]->word));
+	hr__lock_release(&lms->lock);
+	return pins;
+}
+
+hr_status hr_lms_get_stats(hr_allocator handle, hr_lms_stats *stats)
+{
+	hr__lms *lms;
+	if (!stats || stats->struct_size < sizeof(size_t) + sizeof(int64_t))
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_lms_get_stats: set stats.struct_size to sizeof(hr_lms_stats)");
+	hr_status status = existing(handle, &lms);
+	if (status) return status;
+	hr_lms_stats found = { .struct_size = stats->struct_size };
+	hr__stalls_settle(lms);
+#define READ(name, text) found.name = hr__load_relaxed(&lms->stats.name);
+	HR_LMS_STATS_TABLE(READ)
+#undef READ
+	found.num_pins = count_pins(lms);
+	if (lms->host) {
+		hr__host_usage usage = hr__host_get_usage(lms->host);
+		found.host_bytes = usage.pinned_bytes;
+		found.peak_host_bytes = usage.peak_pinned_bytes;
+		found.spilled_bytes = usage.spilled_bytes;
+	}
+	if (stats->struct_size > sizeof found) memset((char *)stats + sizeof found, 0, stats->struct_size - sizeof found);
+	memcpy(stats, &found, stats->struct_size < sizeof found ? stats->struct_size : sizeof found);
+	return HR_OK;
+}
+
+static int64_t since(const hr__atomic_i64 *counter, const hr__atomic_i64 *base)
+{
+	return hr__load_relaxed(counter) - hr__load_relaxed(base);
+}
+
+static void add_stats(hr__allocator *allocator, hr_stats *stats)
+{
+	hr__lms *lms = hr__load_acquire(&allocator->lms);
+	int64_t resident = hr__load_relaxed(&lms->resident), inactive = hr__load_relaxed(&lms->stats.bytes_inactive);
+	int64_t plain = stats->bytes_in_use - resident;
+	stats->bytes_inactive = inactive > 0 ? inactive : 0;
+	stats->peak_bytes_active = hr__load_relaxed(&lms->peak_pinned) + (plain > 0 ? plain : 0);
+	stats->bytes_reclaimed = since(&lms->stats.bytes_reclaimed, &lms->base.reclaimed);
+	stats->num_single_reclaims = since(&lms->stats.num_single_reclaims, &lms->base.single);
+	stats->num_full_reclaims = since(&lms->stats.num_full_reclaims, &lms->base.full);
+	stats->num_defragmentations = since(&lms->stats.num_defragmentations, &lms->base.defragmentations);
+	stats->bytes_defragged = since(&lms->stats.bytes_defragged, &lms->base.defragged);
+}
+
+static void reset_stats(hr__allocator *allocator)
+{
+	hr__lms *lms = hr__load_acquire(&allocator->lms);
+	hr__store_relaxed(&lms->peak_pinned, hr__load_relaxed(&lms->stats.bytes_pinned));
+	hr__store_relaxed(&lms->base.reclaimed, hr__load_relaxed(&lms->stats.bytes_reclaimed));
+	hr__store_relaxed(&lms->base.single, hr__load_relaxed(&lms->stats.num_single_reclaims));
+	hr__store_relaxed(&lms->base.multi, hr__load_relaxed(&lms->stats.num_multi_reclaims));
+	hr__store_relaxed(&lms->base.full, hr__load_relaxed(&lms->stats.num_full_reclaims));
+	hr__store_relaxed(&lms->base.defragmentations, hr__load_relaxed(&lms->stats.num_defragmentations));
+	hr__store_relaxed(&lms->base.defragged, hr__load_relaxed(&lms->stats.bytes_defragged));
+}
+
+/* ---- checking ---- */
+
+/* 0, or the number of the violated invariant at the top of tensor.c. While nothing is being moved. */
+static int check(hr__lms *lms)
+{
+	uint64_t home = 0, pinned = 0, inactive = 0;
+	for (uint32_t i = 0; i < lms->member_count; i++) {
+		const hr__tensor *tensor = lms->members[i];
+		uint64_t word = hr__load_acquire(&tensor->word);
+		enum hr__place place = hr__place_of(word);
+		if (place == HR__NOWHERE || tensor->member != i || tensor->lms != lms) return 4;
+		if (place == HR__MOVING) place = HR__HOME; /* which it is all the time */
+		else if (word & HR__WORD_ADDRESSED && place != HR__HOME) return 6;
+		if (word & HR__WORD_PINS && place != HR__HOME) return 1;
+		if (word & HR__WORD_ADDRESSED && !(word & HR__WORD_PINS)) return 6;
+		if (place == HR__HOME && (!tensor->address || hr__block_bytes(lms->allocator, tensor->address, NULL) != tensor->device_bytes)) return 2;
+		if ((place == HR__NEW || place == HR__OUT) && tensor->address) return 2;
+		if (place == HR__HOME && hr__owns_pages(tensor) && (!tensor->span || hr__span_address(tensor->span) != tensor->address)) return 7;
+		if (place == HR__OUT && tensor->fixed && !tensor->span) return 7;
+		if ((place == HR__OUT && !tensor->copy.bytes) || (place == HR__NEW && tensor->copy.bytes)) return 3;
+		if (place != HR__HOME) continue;
+		home += tensor->device_bytes;
+		*(word & HR__WORD_PINS ? &pinned : &inactive) += tensor->device_bytes;
+	}
+	if ((int64_t)home != hr__load_relaxed(&lms->resident) || (int64_t)pinned != hr__load_relaxed(&lms->stats.bytes_pinned) ||
+	    (int64_t)inactive != hr__load_relaxed(&lms->stats.bytes_inactive))
+		return 5;
+	return 0;
+}
+
+hr_status hr_lms_check(hr_allocator handle)
+{
+	hr__lms *lms;
+	hr_status status = existing(handle, &lms);
+	if (status) return status;
+	hr__lock_take(&lms->lock);
+	int broken = check(lms);
+	hr__lock_release(&lms->lock);
+	return broken ? hr__fail(HR_CORRUPT, "invariant %d of tensors does not hold on %s; please report it", broken, lms->allocator->name) : HR_OK;
+}
+
+/* ---- what the layer below tells and asks ---- */
+
+static void close_context(hr__lms *lms)
+{
+	hr__lock_take(&all.lock);
+	hr__lms **link = &all.contexts;
+	while (*link && *link != lms) link = &(*link)->next;
+	if (*link) *link = lms->next;
+	hr__lock_release(&all.lock);
+	hr__lms_drop_tensors(lms);
+	hr__store_release(&lms->allocator->lms, NULL);
+	tear_down(lms);
+}
+
+static hr_status in_use(hr__allocator *allocator)
+{
+	hr__lms *lms = hr__load_acquire(&allocator->lms);
+	int64_t count = hr__load_relaxed(&lms->stats.num_tensors);
+	if (!count) return HR_OK;
+	return hr__fail(HR_IN_USE, "%s still has %lld tensors; destroy them, or use hr_allocator_close_all", allocator->name, (long long)count);
+}
+
+static void closing(hr__allocator *allocator)
+{
+	close_context(hr__load_acquire(&allocator->lms));
+}
+
+static bool leaves(hr__allocator *allocator, uint64_t *room, uint64_t *apart)
+{
+	hr__lms *lms = hr__load_acquire(&allocator->lms);
+	*room = lms && lms->host ? hr__host_room(lms->host) : UINT64_MAX;
+	*apart = 0;
+	if (!lms) return false;
+	hr__lock_take(&lms->lock);
+	for (uint32_t i = 0; i < lms->member_count; i++) {
+		const hr__tensor *tensor = lms->members[i];
+		if (hr__owns_pages(tensor) && hr__tensor_could_leave(tensor->index + 1)) *apart += hr__tensor_device_bytes(tensor);
+	}
+	hr__lock_release(&lms->lock);
+	return lms->enabled;
+}
+
+static void shut_down(void)
+{
+	for (;;) {
+		hr__lock_take(&all.lock);
+		hr__lms *lms = all.contexts;
+		hr__lock_release(&all.lock);
+		if (!lms) break;
+		close_context(lms);
+	}
+	hr__tensors_shutdown();
+	hr__store_relaxed(&wanted, -1);
+	hr__store_relaxed(&wanted_defrag, -1);
+	all.policy_count = 0;
+}
+
+static void forget(void)
+{
+	hr__lock_init(&all.lock, HR__RANK_LMS);
+	all.contexts = NULL;
+	all.policy_count = 0;
+	hr__tensors_forget();
+	hr__store_relaxed(&wanted, -1);
+	hr__store_relaxed(&wanted_defrag, -1);
+}
+
+static const hr__upper hooks = { .reclaim = hr__reclaim,
+	                              .stats = add_stats,
+	                              .reset = reset_stats,
+	                              .in_use = in_use,
+	                              .closing = closing,
+	                              .may_leave = hr__tensor_could_leave,
+	                              .leaves = leaves,
+	                              .shutdown = shut_down,
+	                              .forget = forget };

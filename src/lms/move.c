@@ -1,0 +1,597 @@
+/* move.c - one tensor leaves the device, returns, or goes for ever. Nothing here waits for the device, but verify, and what is done with
+ * tensors whose address holds (fixed.c).
+ *
+ *   copy out   the out stream waits for the streams that used the tensor, copies, and is marked. The tensor stays where it is, synced
+ *   drop       whoever gets the memory waits for that mark, on the device. So a copy that was made early costs its next user nothing
+ *   return     memory is had on the in stream, which waits for whoever used that before; the copy follows, and a mark. A pin makes its
+ *              stream wait for that mark, and for nothing that was queued behind it
+ *   move       memory is had on the in stream, which waits for the streams that used the tensor, copies, and is marked: to whoever pins it
+ *              next it looks like a return. Streams that it is pinned for already are made to wait at once
+ *
+ * What is waited for is one stream up to one mark (device.h): the number kept is the epoch that the mark covers. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/status.h"
+#include "lms/lms.h"
+#include "memory/blocks.h"
+#include "trace/trace.h"
+
+static uint64_t bit(hr_stream stream)
+{
+	return UINT64_C(1) << stream;
+}
+
+/* A mark before a copy, when it is to be timed; 0 = none. */
+static uint64_t mark_before(hr__lms *lms, hr_stream stream, uint64_t bytes)
+{
+	uint64_t number = 0;
+	if (hr__learned_times_copy(lms, bytes) && hr__device_mark(lms->device, stream, &number) != HR_OK) return 0;
+	return number;
+}
+
+/* Marks a stream after a copy; what it was given so far is covered by the epoch that is returned. Without a mark, waiting takes longer,
+ * and no more. */
+static uint64_t mark_after(hr__lms *lms, hr_stream stream, uint64_t bytes, uint64_t before)
+{
+	uint64_t number;
+	if (hr__device_mark(lms->device, stream, &number) != HR_OK) return hr__device_epoch(lms->device);
+	if (before) hr__learned_copied(lms, stream == lms->out, bytes, before, number);
+	return number - 1;
+}
+
+static hr_status order(hr__lms *lms, hr_stream stream, uint64_t streams, uint64_t epoch)
+{
+	int64_t waits = 0;
+	return hr__device_order(lms->device, stream, streams, epoch, &waits);
+}
+
+static void note(const hr__tensor *tensor, hr__event_kind kind)
+{
+	if (hr__trace_is_on())
+		hr__trace_event(&(hr__event){ .kind = kind,
+		                              .allocator = (uint32_t)tensor->lms->allocator->id,
+		                              .stream = kind == HR__EVENT_EVICT ? tensor->lms->out : tensor->lms->in,
+		                              .address = tensor->address,
+		                              .address2 = tensor->copy.address,
+		                              .bytes = tensor->device_bytes,
+		                              .requested = tensor->bytes,
+		                              .op = tensor->op,
+		                              .scope = tensor->scope,
+		                              .tag = tensor->tag,
+		                              .shape = tensor->shape,
+		                              .dtype = (hr_dtype)tensor->dtype });
+}
+
+/* ---- verify ---- */
+
+/* Sums, and sums of sums, of eight words side by side: both change when a byte does, or two change places, and the processor can add
+ * several at once. */
+struct sums {
+	uint64_t of_words[8], of_sums[8];
+};
+
+static void add_words(struct sums *sums, const uint64_t words[8])
+{
+	for (int i = 0; i < 8; i++) {
+		sums->of_words[i] += words[i];
+		sums->of_sums[i] += sums->of_words[i];
+	}
+}
+
+static void add_bytes(struct sums *sums, const uint8_t *bytes, uint64_t count)
+{
+	uint64_t words[8] = { 0 };
+	for (; count >= sizeof words; bytes += sizeof words, count -= sizeof words) {
+		memcpy(words, bytes, sizeof words);
+		add_words(sums, words);
+	}
+	memset(words, 0, sizeof words);
+	memcpy(words, bytes, count);
+	add_words(sums, words);
+}
+
+/* A sum over device memory as it will be when [stream] has done what it was given. Waits for it. */
+static hr_status sum_of(hr__tensor *tensor, hr_stream stream, uint64_t *out)
+{
+	hr__lms *lms = tensor->lms;
+	uint64_t sum = tensor->bytes;
+	struct sums sums = { { 0 }, { 0 } };
+	hr_status status = HR_OK;
+	hr__lock_take(&lms->scratch_lock);
+	for (uint64_t done = 0; done < tensor->bytes && !status; done += HR__SCRATCH) {
+		uint64_t n = tensor->bytes - done < HR__SCRATCH ? tensor->bytes - done : HR__SCRATCH;
+		/* After a failure a copy to it may still be under way. */
+		status = order(lms, stream, lms->scratch_streams & ~bit(stream), lms->scratch_epoch);
+		if (!status) status = hr_copy(lms->device_handle, lms->scratch, (void *)(uintptr_t)(tensor->address + done), n, HR_COPY_TO_HOST, stream);
+		lms->scratch_streams |= bit(stream);
+		lms->scratch_epoch = hr__device_epoch(lms->device);
+		if (!status) status = hr_stream_synchronize(lms->device_handle, stream);
+		if (!status) lms->scratch_streams = 0;
+		if (!status) add_bytes(&sums, lms->scratch, n);
+	}
+	hr__lock_release(&lms->scratch_lock);
+	for (int i = 0; i < 8; i++) {
+		sum = (sum ^ sums.of_words[i]) * UINT64_C(0x9E3779B97F4A7C15);
+		sum = (sum ^ sums.of_sums[i] ^ sum >> 29) * UINT64_C(0xD6E8FEB86659FD93);
+	}
+	if (!status) *out = sum;
+	return status;
+}
+
+hr_status hr__move_inspect(hr__tensor *tensor, hr_stream stream)
+{
+	uint64_t sum;
+	char name[HR__TENSOR_NAME];
+	bool written = hr__load_relaxed(&tensor->written);
+	hr_status status = sum_of(tensor, stream, &sum);
+	if (status) return status;
+	if (!written && hr__load_relaxed(&tensor->sum_known) && sum != tensor->sum)
+		return hr__fail(HR_CORRUPT, "%s changed although it was pinned for reading only; pin it with HR_WRITE",
+		                hr__tensor_name(tensor, name, sizeof name));
+	tensor->sum = sum;
+	hr__store_relaxed(&tensor->sum_known, 1);
+	hr__store_relaxed(&tensor->written, 0);
+	return HR_OK;
+}
+
+/* After a return. */
+static hr_status compare(hr__tensor *tensor, hr_stream stream)
+{
+	uint64_t sum;
+	char name[HR__TENSOR_NAME];
+	if (!hr__load_relaxed(&tensor->sum_known)) return HR_OK;
+	hr_status status = sum_of(tensor, stream, &sum);
+	if (status || sum == tensor->sum) return status;
+	return hr__fail(HR_CORRUPT, "%s came back with other contents than it left with", hr__tensor_name(tensor, name, sizeof name));
+}
+
+/* ---- copies on the host ---- */
+
+static void set_copy(hr__tensor *tensor, hr__host_copy copy)
+{
+	hr__lock_take(&tensor->lms->lock);
+	tensor->copy = copy;
+	hr__store_relaxed(&tensor->synced, copy.bytes != 0);
+	hr__lock_release(&tensor->lms->lock);
+}
+
+/* With the lock held. The last that was done with the copy is its way back, or else its way out. */
+static void drop_copy(hr__tensor *tensor)
+{
+	hr__lms *lms = tensor->lms;
+	if (!tensor->copy.bytes) return;
+	if (hr__is_shadowed(tensor)) hr__shadow_drop(tensor);
+	else hr__host_drop(lms->host, &tensor->copy, hr__load_relaxed(&tensor->in_epoch) ? lms->in : lms->out);
+	hr__store_relaxed(&tensor->synced, 0);
+}
+
+static hr_status store(hr__tensor *tensor)
+{
+	hr__lms *lms = tensor->lms;
+	hr__host_copy copy = { 0 };
+	hr_status status = order(lms, lms->out, hr__load_relaxed(&tensor->streams) & ~bit(lms->out), hr__load_relaxed(&tensor->epoch));
+	/* It may be leaving before the unpin of its last writer could look at it, or after a pin that came to nothing. */
+	if (!status && lms->verify && hr__load_relaxed(&tensor->written)) status = hr__move_inspect(tensor, lms->out);
+	uint64_t before = status ? 0 : mark_before(lms, lms->out, tensor->bytes);
+	if (!status)
+		status = hr__is_shadowed(tensor) ? hr__shadow_store(tensor, &copy)
+		                                 : hr__host_store(lms->host, tensor->address, tensor->bytes, lms->out, &copy);
+	if (status) return status;
+	set_copy(tensor, copy);
+	hr__store_relaxed(&tensor->out_epoch, mark_after(lms, lms->out, tensor->bytes, before));
+	/* Who waits for the copy has waited for all of them. */
+	if (hr__owns_pages(tensor)) hr__store_relaxed(&tensor->streams, 0);
+	return HR_OK;
+}
+
+/* ---- out ---- */
+
+/* Gives up the host's copies of tensors that are at home: they can be made again. True when there was one. */
+static bool make_host_room(hr__lms *lms, const hr__tensor *except, uint64_t bytes)
+{
+	uint64_t freed = 0;
+	if (lms->safety == HR_SAFETY_HOST_MAPPED && hr__shadows_shrink(lms, except, bytes)) return true;
+	if (hr__is_shadowed(except)) { /* pages, which copies of others do not give */
+		hr__host_trim(lms->host);
+		return true;
+	}
+	hr__lock_take(&lms->lock);
+	for (uint32_t i = 0; i < lms->member_count && freed < bytes; i++) {
+		hr__tensor *other = lms->members[i];
+		uint64_t word = hr__load_relaxed(&other->word);
+		if (other == except || !hr__tensor_claim(other, word, HR__HOME, HR__LEAVING)) continue;
+		if (other->copy.bytes && !hr__load_relaxed(&other->leaves) && !hr__is_shadowed(other)) {
+			freed += other->copy.bytes;
+			drop_copy(other);
+		}
+		hr__tensor_settle(other, HR__HOME, 0);
+	}
+	hr__lock_release(&lms->lock);
+	return freed > 0;
+}
+
+hr_status hr__move_sync(hr__tensor *tensor)
+{
+	hr__lms *lms = tensor->lms;
+	if (tensor->copy.bytes) return HR_OK;
+	hr_status status = store(tensor);
+	if (status == HR_OUT_OF_MEMORY && make_host_room(lms, tensor, tensor->bytes)) status = store(tensor);
+	if (status) return status;
+	hr__lms_count(&lms->stats.bytes_copied_out, (int64_t)tensor->bytes);
+	return HR_OK;
+}
+
+static void count_out(hr__lms *lms, int64_t bytes)
+{
+	int64_t now = hr__fetch_add_relaxed(&lms->stats.bytes_out_now, bytes) + bytes;
+	hr__lms_max(&lms->stats.peak_bytes_out, now);
+}
+
+/* Streams that may be working on its memory, and up to when; [next], where it is known, is made to wait for a copy to the host first. */
+static hr_status last_users(hr__tensor *tensor, hr_stream next, uint64_t *streams, uint64_t *epoch)
+{
+	hr__lms *lms = tensor->lms;
+	uint64_t copied = hr__load_relaxed(&tensor->out_epoch);
+	*streams = hr__load_relaxed(&tensor->streams);
+	*epoch = hr__load_relaxed(&tensor->epoch);
+	if (!copied) return HR_OK;
+	if (next == lms->in || next == lms->out) {
+		*streams |= bit(lms->out);
+		if (copied > *epoch) *epoch = copied;
+		return HR_OK;
+	}
+	hr_status status = order(lms, next, bit(lms->out), copied);
+	*streams |= bit(next);
+	*epoch = hr__device_epoch(lms->device);
+	return status;
+}
+
+hr_status hr__move_drop(hr__tensor *tensor, hr_stream stream)
+{
+	hr__lms *lms = tensor->lms;
+	uint64_t streams, epoch;
+	hr_status status;
+	HR_ASSERT(tensor->copy.bytes);
+	if (hr__owns_pages(tensor)) {
+		status = hr__fixed_leave(tensor);
+	} else {
+		status = last_users(tensor, stream, &streams, &epoch);
+		if (!status) status = hr__block_give(lms->allocator, tensor->address, streams, epoch, true);
+	}
+	if (status) return status;
+	note(tensor, HR__EVENT_EVICT);
+	hr__learned_evicted(lms, tensor);
+	int64_t bytes = (int64_t)tensor->device_bytes;
+	hr__lms_count(&lms->stats.bytes_inactive, -bytes);
+	hr__lms_count(&lms->resident, -bytes);
+	hr__lms_count(&lms->stats.bytes_reclaimed, bytes);
+	hr__lms_count(&lms->stats.num_evictions, 1);
+	count_out(lms, bytes);
+	hr__fetch_add_relaxed(&tensor->evictions, 1);
+	hr__store_relaxed(&tensor->leaves, 0);
+	hr__store_relaxed(&tensor->prefetched, 0);
+	tensor->address = 0;
+	return HR_OK;
+}
+
+hr_status hr__move_out(hr__tensor *tensor, hr_stream stream)
+{
+	hr__lms *lms = tensor->lms;
+	bool clean = tensor->copy.bytes != 0;
+	hr__lms_enter(lms);
+	hr_status status = hr__move_sync(tensor);
+	if (!status) status = hr__move_drop(tensor, stream);
+	if (!status && clean) hr__lms_count(&lms->stats.num_clean_evictions, 1);
+	hr__tensor_settle(tensor, status ? HR__HOME : HR__OUT, 0);
+	hr__lms_leave(lms);
+	return status;
+}
+
+/* ---- in ---- */
+
+static hr_request request_of(const hr__tensor *tensor, hr_stream stream)
+{
+	return (hr_request){ .struct_size = sizeof(hr_request),
+		                 .bytes = tensor->bytes,
+		                 .alignment = tensor->alignment,
+		                 .stream = stream,
+		                 .op = tensor->op,
+		                 .scope = tensor->scope,
+		                 .tag = tensor->tag,
+		                 .shape = tensor->shape,
+		                 .dtype = (hr_dtype)tensor->dtype };
+}
+
+/* The place that the plan has for it, if that is free or can be made so. */
+static hr_status take_place(hr__tensor *tensor, const hr_request *request)
+{
+	hr__lms *lms = tensor->lms;
+	uint64_t place = hr__learned_place(tensor);
+	if (!place) return HR_NOT_READY;
+	hr_status status = hr__block_take_at(lms->allocator, request, tensor->counted, place, &tensor->device_bytes);
+	if (status == HR_NOT_READY && hr__reclaim_at(lms, place, tensor->bytes, request->stream))
+		status = hr__block_take_at(lms->allocator, request, tensor->counted, place, &tensor->device_bytes);
+	if (status) return HR_OUT_OF_MEMORY;
+	hr__store_relaxed(&tensor->address, place);
+	tensor->counted = true;
+	return HR_OK;
+}
+
+/* The first memory of a tensor is a request like any other; later it is the library's own business. It is counted as resident before, so
+ * that threads together stay within the limit for tensors. */
+static hr_status take_memory(hr__tensor *tensor, hr_stream stream)
+{
+	hr__lms *lms = tensor->lms;
+	hr_request request = request_of(tensor, stream);
+	uint64_t bytes = hr__tensor_device_bytes(tensor);
+	hr_status status = hr__reclaim_below(lms, bytes, stream);
+	if (status) return status;
+	if (hr__owns_pages(tensor)) {
+		status = hr__fixed_take(tensor, &request);
+		if (status) hr__lms_count(&lms->resident, -(int64_t)bytes);
+		return status;
+	}
+	status = take_place(tensor, &request);
+	if (!status) return HR_OK;
+	void *block = NULL;
+	uint64_t address = 0;
+	/* What comes back ahead of its use waits for its place; anything else takes whatever there is. */
+	if (status == HR_OUT_OF_MEMORY && hr__reclaim_mode() != HR__RECLAIM_ANY) {}
+	else if (tensor->counted) status = hr__block_take(lms->allocator, &request, &address, &tensor->device_bytes);
+	else status = hr_alloc(lms->handle, &request, &block);
+	if (status) {
+		hr__lms_count(&lms->resident, -(int64_t)bytes);
+		return status;
+	}
+	hr__store_relaxed(&tensor->address, tensor->counted ? address : (uintptr_t)block);
+	tensor->counted = true;
+	tensor->device_bytes = bytes;
+	return HR_OK;
+}
+
+static hr_status load(hr__tensor *tensor, uint64_t *epoch)
+{
+	hr__lms *lms = tensor->lms;
+	/* The copy may still be under way to the host, on the other stream. */
+	hr_status status = order(lms, lms->in, bit(lms->out), hr__load_relaxed(&tensor->out_epoch));
+	uint64_t before = status ? 0 : mark_before(lms, lms->in, tensor->bytes);
+	if (!status)
+		status = hr__is_shadowed(tensor) ? hr__shadow_load(tensor) : hr__host_load(lms->host, &tensor->copy, tensor->address, lms->in);
+	if (!status && lms->verify) status = compare(tensor, lms->in);
+	if (!status) *epoch = mark_after(lms, lms->in, tensor->bytes, before);
+	return status;
+}
+
+hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents)
+{
+	hr__lms *lms = tensor->lms;
+	bool was_out = tensor->copy.bytes != 0, copies = was_out && contents;
+	uint64_t epoch = 0;
+	hr_status status = take_memory(tensor, copies ? lms->in : stream);
+	if (status) return status;
+	hr__block_own(lms->allocator, tensor->address, tensor->index + 1);
+	if (copies) status = load(tensor, &epoch);
+	if (status) {
+		char why[512]; /* undoing may fail too, and must not replace the reason */
+		snprintf(why, sizeof why, "%s", hr_last_message());
+		if (hr__owns_pages(tensor)) hr__fixed_undo(tensor);
+		else hr__block_give(lms->allocator, tensor->address, bit(lms->in) | bit(lms->out), hr__device_epoch(lms->device), true);
+		hr__lms_count(&lms->resident, -(int64_t)tensor->device_bytes);
+		tensor->address = 0;
+		return hr__fail(status, "%s", why);
+	}
+	hr__store_relaxed(&tensor->in_epoch, epoch);
+	hr__store_relaxed(&tensor->fresh, copies);
+	hr__store_relaxed(&tensor->out_epoch, 0);
+	hr__store_relaxed(&tensor->streams, bit(copies ? lms->in : stream));
+	hr__store_relaxed(&tensor->epoch, copies ? epoch : hr__device_epoch(lms->device));
+	if (was_out && !contents) {
+		hr__lock_take(&lms->lock);
+		drop_copy(tensor);
+		hr__lock_release(&lms->lock);
+	}
+	int64_t bytes = (int64_t)tensor->device_bytes;
+	hr__lms_count(&lms->stats.bytes_inactive, bytes); /* until it is pinned */
+	if (was_out) {
+		count_out(lms, -bytes);
+		hr__lms_count(&lms->stats.num_restores, 1);
+		hr__fetch_add_relaxed(&tensor->restores, 1);
+		note(tensor, HR__EVENT_RESTORE);
+	}
+	if (copies) hr__lms_count(&lms->stats.bytes_copied_in, (int64_t)tensor->bytes);
+	return HR_OK;
+}
+
+/* ---- changes, and the end ---- */
+
+hr_status hr__move_dirty(hr__tensor *tensor, hr_stream stream)
+{
+	hr__lms *lms = tensor->lms;
+	hr__lock_take(&lms->lock);
+	hr_status status = HR_OK;
+	if (tensor->copy.bytes) {
+		/* Both copies read what is about to be overwritten: the one to the host, and, on the host, the one back. */
+		uint64_t copied = hr__load_relaxed(&tensor->out_epoch);
+		if (copied) status = order(lms, stream, bit(lms->out), copied);
+		if (!status && copied) { /* who waits for the stream waits for that copy too, also when the pin comes to nothing */
+			uint64_t streams = hr__load_relaxed(&tensor->streams);
+			while (!hr__cas_acq_rel(&tensor->streams, &streams, streams | bit(stream))) {}
+			hr__lms_max_u64(&tensor->epoch, hr__device_epoch(lms->device));
+		}
+		if (!status) drop_copy(tensor);
+		if (!status) hr__store_relaxed(&tensor->out_epoch, 0);
+	}
+	hr__store_relaxed(&tensor->leaves, 0);
+	hr__lock_release(&lms->lock);
+	return status;
+}
+
+hr_status hr__move_away(hr__tensor *tensor)
+{
+	hr__lms *lms = tensor->lms;
+	hr_status status = HR_OK;
+	if (hr__owns_pages(tensor)) {
+		status = hr__fixed_end(tensor);
+		if (status) return status;
+		if (tensor->address) {
+			hr__lms_count(&lms->stats.bytes_inactive, -(int64_t)tensor->device_bytes);
+			hr__lms_count(&lms->resident, -(int64_t)tensor->device_bytes);
+		}
+	} else if (tensor->address) {
+		uint64_t streams, epoch, users = hr__load_relaxed(&tensor->streams);
+		hr_stream last = (hr_stream)__builtin_ctzll(users);
+		if (last_users(tensor, last, &streams, &epoch)) { /* then everybody waits for everything */
+			streams = users | bit(lms->out);
+			epoch = hr__device_epoch(lms->device);
+		}
+		status = hr__block_give(lms->allocator, tensor->address, streams, epoch, false);
+		hr__lms_count(&lms->stats.bytes_inactive, -(int64_t)tensor->device_bytes);
+		hr__lms_count(&lms->resident, -(int64_t)tensor->device_bytes);
+	} else if (tensor->counted) {
+		hr__block_forget(lms->allocator);
+	}
+	if (tensor->copy.bytes) {
+		if (!tensor->address) count_out(lms, -(int64_t)tensor->device_bytes);
+		hr__lock_take(&lms->lock);
+		drop_copy(tensor);
+		hr__lock_release(&lms->lock);
+	}
+	tensor->address = 0;
+	return status;
+}
+
+/* ---- to another address ---- */
+
+/* The in stream waits for whoever wrote to it or reads from it; what comes after it need wait for nobody else. */
+static hr_status follow_users(hr__tensor *tensor)
+{
+	hr__lms *lms = tensor->lms;
+	uint64_t copied = hr__load_relaxed(&tensor->out_epoch);
+	hr_status status = order(lms, lms->in, hr__load_relaxed(&tensor->streams) & ~bit(lms->in), hr__load_relaxed(&tensor->epoch));
+	if (!status && copied) status = order(lms, lms->in, bit(lms->out), copied);
+	return status;
+}
+
+/* Those who hold pins may ask for the address as soon as it is at home, and queue work there. */
+static hr_status delay_holders(hr__tensor *tensor, uint64_t epoch)
+{
+	hr__lms *lms = tensor->lms;
+	uint64_t streams = hr__load_relaxed(&tensor->pinned_by) & ~bit(lms->in);
+	hr_status status = HR_OK;
+	if (!(hr__load_relaxed(&tensor->word) & HR__WORD_PINS)) return HR_OK;
+	for (; streams && !status; streams &= streams - 1) {
+		hr_stream stream = (hr_stream)__builtin_ctzll(streams);
+		if (hr__device_has_stream(lms->device, stream)) status = order(lms, stream, bit(lms->in), epoch);
+	}
+	return status;
+}
+
+static void arrive(hr__tensor *tensor, uint64_t to, uint64_t epoch)
+{
+	hr__lms *lms = tensor->lms;
+	if (hr__trace_is_on())
+		hr__trace_event(&(hr__event){ .kind = HR__EVENT_MOVE,
+		                              .allocator = (uint32_t)lms->allocator->id,
+		                              .stream = lms->in,
+		                              .address = tensor->address,
+		                              .address2 = to,
+		                              .bytes = tensor->device_bytes });
+	tensor->address = to;
+	hr__store_relaxed(&tensor->in_epoch, epoch);
+	hr__store_relaxed(&tensor->out_epoch, 0);
+	hr__store_relaxed(&tensor->streams, bit(lms->in));
+	hr__store_relaxed(&tensor->epoch, epoch);
+}
+
+/* Where there is memory for it. Nothing has changed when it fails. */
+static hr_status copy_on_device(hr__tensor *tensor, uint64_t to, uint64_t *epoch)
+{
+	hr__lms *lms = tensor->lms;
+	hr_status status = follow_users(tensor);
+	if (!status)
+		status = hr_copy(lms->device_handle, (void *)(uintptr_t)to, (const void *)(uintptr_t)tensor->address, tensor->bytes,
+		                 HR_COPY_ON_DEVICE, lms->in);
+	*epoch = mark_after(lms, lms->in, tensor->bytes, 0);
+	return status ? status : delay_holders(tensor, *epoch);
+}
+
+/* Where it would overwrite itself. The host's copy is the mover's own: that of the tensor belongs to those who hold pins as well. */
+static hr_status copy_over_host(hr__tensor *tensor, uint64_t to, uint64_t *epoch)
+{
+	hr__lms *lms = tensor->lms;
+	hr__host_copy copy = { 0 };
+	hr_stream last = lms->out;
+	hr_status status = order(lms, lms->out, hr__load_relaxed(&tensor->streams) & ~bit(lms->out), hr__load_relaxed(&tensor->epoch));
+	if (!status) status = hr__host_store(lms->host, tensor->address, tensor->bytes, lms->out, &copy);
+	if (status == HR_OUT_OF_MEMORY && make_host_room(lms, tensor, tensor->bytes))
+		status = hr__host_store(lms->host, tensor->address, tensor->bytes, lms->out, &copy);
+	if (status) return status;
+	/* All that can fail comes before the first byte is overwritten, as far as that is possible. */
+	uint64_t stored = mark_after(lms, lms->out, tensor->bytes, 0);
+	status = order(lms, lms->in, bit(lms->out), stored);
+	if (!status) status = follow_users(tensor);
+	if (!status) {
+		last = lms->in;
+		status = hr__host_load(lms->host, &copy, to, lms->in);
+		*epoch = mark_after(lms, lms->in, tensor->bytes, 0);
+		if (!status) status = delay_holders(tensor, *epoch);
+		if (status && hr__host_load(lms->host, &copy, tensor->address, lms->in)) {
+			/* A device that does neither: what it should hold is on the host, and comes from there when it returns. */
+			hr__lock_take(&lms->lock);
+			drop_copy(tensor);
+			hr__lock_release(&lms->lock);
+			set_copy(tensor, copy);
+			return status;
+		}
+		if (status) { /* it was put back */
+			*epoch = mark_after(lms, lms->in, tensor->bytes, 0);
+			hr__store_relaxed(&tensor->in_epoch, *epoch);
+			hr__store_relaxed(&tensor->streams, bit(lms->in));
+			hr__store_relaxed(&tensor->epoch, *epoch);
+			delay_holders(tensor, *epoch);
+		}
+	}
+	hr__host_drop(lms->host, &copy, last);
+	if (!status) {
+		hr__lms_count(&lms->stats.bytes_copied_out, (int64_t)tensor->bytes);
+		hr__lms_count(&lms->stats.bytes_copied_in, (int64_t)tensor->bytes);
+	}
+	return status;
+}
+
+hr_status hr__move_to(hr__tensor *tensor, uint64_t to)
+{
+	hr__lms *lms = tensor->lms;
+	hr_request request = request_of(tensor, lms->in);
+	uint64_t epoch, bytes, from = tensor->address;
+	hr_status status = hr__block_take_at(lms->allocator, &request, true, to, &bytes);
+	if (!status) {
+		status = copy_on_device(tensor, to, &epoch);
+		if (!status) arrive(tensor, to, epoch);
+		if (!status) hr__block_own(lms->allocator, to, tensor->index + 1);
+		hr__block_give(lms->allocator, status ? to : from, bit(lms->in), epoch, true);
+	}
+	hr__tensor_settle_moved(tensor);
+	return status;
+}
+
+hr_status hr__move_down(hr__tensor *tensor)
+{
+	hr__lms *lms = tensor->lms;
+	uint64_t epoch = 0, gap = hr__block_before(lms->allocator, tensor->address), to = tensor->address - gap, bytes;
+	hr_request request = { .struct_size = sizeof request, .bytes = gap, .stream = lms->in };
+	hr_status status = gap ? hr__block_take_at(lms->allocator, &request, true, to, &bytes) : HR_NOT_READY;
+	if (!status) {
+		status = gap >= tensor->bytes ? copy_on_device(tensor, to, &epoch) : copy_over_host(tensor, to, &epoch);
+		uint64_t spare = to;
+		if (!status) {
+			spare = hr__blocks_exchange(lms->allocator, to, tensor->address);
+			arrive(tensor, to, epoch);
+		}
+		hr__block_give(lms->allocator, spare, bit(lms->in), epoch ? epoch : hr__device_epoch(lms->device), true);
+	}
+	hr__tensor_settle_moved(tensor);
+	return status;
+}

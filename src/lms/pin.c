@@ -1,0 +1,475 @@
+/* pin.c - pins, unpins, addresses.
+ *
+ * A tensor at home is pinned by adding one to its word, and nothing else is written that other threads look at but the counters of bytes.
+ * Everything else - memory for a new tensor, the return of one that is out, the end of a host copy that a write makes stale - happens once
+ * for many pins.
+ *
+ * Pins of one call are all or none. A call that finds no room gives back what it pinned; if its thread holds no other pins, it waits for
+ * others to unpin and tries again, because nobody can be waiting for it. A thread that holds pins fails at once: two such threads could
+ * wait for each other for ever. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/status.h"
+#include "base/text.h"
+#include "lms/lms.h"
+#include "memory/blocks.h"
+
+#define SHORT 64u /* calls that name no more tensors than this are checked pair by pair */
+#define LONGEST 16u /* waits get longer up to this attempt: HR__LOCK_MAX_SLEEP_NS then */
+#define NOW_AND_THEN 64u
+#define POLITE_NS 2000000u /* that is how long a pin lets one go first that waits already; it may wait for something else */
+
+/* Pins that this thread took and did not give back; what others give back for it counts against them. */
+static _Thread_local int64_t held;
+
+static void count_pinned(hr__lms *lms, int64_t bytes)
+{
+	int64_t now = hr__fetch_add_relaxed(&lms->stats.bytes_pinned, bytes) + bytes;
+	hr__lms_count(&lms->stats.bytes_inactive, -bytes);
+	if (bytes > 0) hr__lms_max(&lms->peak_pinned, now);
+}
+
+/* Before it is pinned for [stream]: whoever moves it then knows who has to wait. */
+static inline void note_stream(hr__tensor *tensor, hr_stream stream)
+{
+	uint64_t seen, bit = UINT64_C(1) << stream;
+	if (HR_LIKELY(!tensor->lms->defrag)) return;
+	seen = hr__load_relaxed(&tensor->pinned_by);
+	while (!(seen & bit) && !hr__cas_acq_rel(&tensor->pinned_by, &seen, seen | bit)) {}
+}
+
+/* Brings a tensor that was claimed home, and pins it. */
+static hr_status bring_home(hr__tensor *tensor, enum hr__place from, hr_access access, hr_stream stream)
+{
+	hr__lms *lms = tensor->lms;
+	hr__lms_enter(lms);
+	hr_status status = hr__move_in(tensor, stream, from == HR__OUT && access != HR_OVERWRITE);
+	if (!status && from == HR__OUT) hr__lms_count(&lms->stats.num_prefetch_misses, 1);
+	if (!status) count_pinned(lms, (int64_t)tensor->device_bytes);
+	if (!status) note_stream(tensor, stream);
+	hr__tensor_settle(tensor, status ? from : HR__HOME, !status);
+	hr__lms_leave(lms);
+	return status;
+}
+
+static hr_status nothing_to_read(const hr__tensor *tensor)
+{
+	char name[HR__TENSOR_NAME];
+	return hr__fail(HR_INVALID_ARGUMENT, "%s was never written, so there is nothing to read; pin it with HR_WRITE or HR_OVERWRITE first",
+	                hr__tensor_name(tensor, name, sizeof name));
+}
+
+/* Pins it where it is, or brings it there. */
+static hr_status hold(hr__tensor *tensor, hr_tensor handle, hr_access access, hr_stream stream)
+{
+	for (unsigned attempt = 0;; attempt++) {
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (HR_UNLIKELY(word >> 32 != handle.id >> 32)) return hr__tensor_is_closed(handle);
+		switch (hr__place_of(word)) {
+		case HR__HOME: {
+			if (HR_UNLIKELY((word & HR__WORD_PINS) == HR__WORD_PINS)) return hr__fail(HR_TOO_MANY, "a tensor is pinned 2^24 times");
+			note_stream(tensor, stream);
+			/* Counted before it is so: who finds it pinned, and in the way, must find it counted too (is_quiet). */
+			int64_t bytes = word & HR__WORD_PINS ? 0 : (int64_t)hr__tensor_device_bytes(tensor);
+			if (bytes) count_pinned(tensor->lms, bytes);
+			if (hr__cas_acq_rel(&tensor->word, &word, word + HR__WORD_PIN)) return HR_OK;
+			if (bytes) count_pinned(tensor->lms, -bytes);
+			continue;
+		}
+		case HR__NEW:
+			if (access == HR_READ) return nothing_to_read(tensor);
+			if (hr__tensor_claim(tensor, word, HR__NEW, HR__RETURNING)) return bring_home(tensor, HR__NEW, access, stream);
+			break;
+		case HR__OUT:
+			if (hr__tensor_claim(tensor, word, HR__OUT, HR__RETURNING)) return bring_home(tensor, HR__OUT, access, stream);
+			break;
+		case HR__NOWHERE:
+		case HR__GOING: return hr__tensor_is_closed(handle);
+		default: hr__tensor_wait(attempt);
+		}
+	}
+}
+
+/* Lets go of one pin. The caller knows that it is pinned. True when that was the last. */
+static bool let_go(hr__tensor *tensor)
+{
+	uint64_t word = hr__load_relaxed(&tensor->word);
+	for (unsigned attempt = 0;;) {
+		if (HR_UNLIKELY(hr__place_of(word) == HR__MOVING)) { /* by another thread */
+			hr__tensor_wait(attempt++);
+			word = hr__load_acquire(&tensor->word);
+			continue;
+		}
+		bool last = hr__pins_of(word) == 1;
+		uint64_t next = (word - HR__WORD_PIN) & ~(last ? HR__WORD_ADDRESSED : 0);
+		/* What is inactive is counted before others can see it so, and take it. */
+		if (last) count_pinned(tensor->lms, -(int64_t)tensor->device_bytes);
+		if (hr__cas_acq_rel(&tensor->word, &word, next)) return last;
+		if (last) count_pinned(tensor->lms, (int64_t)tensor->device_bytes);
+	}
+}
+
+static hr_status pin_one(hr__tensor *tensor, hr_tensor handle, hr_access access, hr_stream stream)
+{
+	hr_status status = hold(tensor, handle, access, stream);
+	if (status) return status;
+	hr__lms *lms = tensor->lms;
+	uint64_t came = hr__load_relaxed(&tensor->in_epoch);
+	if (came && stream != lms->in) {
+		if (hr__load_relaxed(&tensor->fresh) && hr__exchange_acquire(&tensor->fresh, 0)) hr__stall_note(lms, stream, came + 1);
+		int64_t waits = 0;
+		status = hr__device_order(lms->device, stream, UINT64_C(1) << lms->in, came, &waits);
+	}
+	if (!status && access != HR_READ) {
+		if (HR_UNLIKELY(hr__load_relaxed(&tensor->synced))) status = hr__move_dirty(tensor, stream);
+		hr__store_relaxed(&tensor->written, 1);
+	}
+	if (status) {
+		let_go(tensor);
+		return status;
+	}
+	if (HR_UNLIKELY(hr__load_relaxed(&tensor->leaves))) hr__store_relaxed(&tensor->leaves, 0);
+	if (HR_UNLIKELY(hr__load_relaxed(&tensor->prefetched)) && hr__exchange_acquire(&tensor->prefetched, 0))
+		hr__lms_count(&lms->stats.num_prefetch_hits, 1);
+	return HR_OK;
+}
+
+/* ---- calls ---- */
+
+static hr_status check_call(const hr_pin *pins, size_t count, hr_stream stream, bool pinning, hr__lms **lms)
+{
+	hr_status status = HR_OK;
+	if (!pins || !count) return hr__fail(HR_INVALID_ARGUMENT, "no tensors are named");
+	for (size_t i = 0; i < count; i++) {
+		const hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
+		if (!tensor) return status;
+		if (pinning && (pins[i].access < HR_READ || pins[i].access > HR_OVERWRITE))
+			return hr__fail(HR_INVALID_ARGUMENT, "access %d is none of HR_READ, HR_WRITE, HR_OVERWRITE", (int)pins[i].access);
+		if (i && tensor->lms != *lms) return hr__fail(HR_INVALID_ARGUMENT, "tensors of several allocators are named in one call");
+		*lms = tensor->lms;
+	}
+	if (stream && !hr__device_has_stream((*lms)->device, stream))
+		return hr__fail(HR_INVALID_ARGUMENT, "%s has no stream %u", hr__device_name((*lms)->device), stream);
+	return HR_OK;
+}
+
+/* What a thread under an op needs at once, for the message; [asked] is the allocator's. */
+static hr_status no_room(hr__lms *lms, const hr_pin *pins, size_t count)
+{
+	hr_name op = hr__thread_self ? hr__thread_self->op : HR_NAME_NONE;
+	if (hr__reclaim_was_blocked())
+		return hr__fail_in(HR_OUT_OF_MEMORY, "%s%.60s%s cannot run, because no tensor can leave to make room for it", op ? "op \"" : "an op",
+		                   hr_name_text(op), op ? "\"" : "");
+	char list[512], need_text[16], least_text[16], one[16];
+	size_t used = 0, shown = 0;
+	uint64_t need = 0;
+	list[0] = 0;
+	for (size_t i = 0; i < count; i++) {
+		hr_status status;
+		const hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
+		bool twice = false;
+		for (size_t k = 0; k < i && !twice; k++) twice = pins[k].tensor.id == pins[i].tensor.id;
+		uint64_t bytes;
+		uint64_t unit = tensor && hr__owns_pages(tensor) ? lms->allocator->page : lms->allocator->granularity;
+		if (!tensor || twice || !hr__align_up(tensor->bytes, unit, &bytes)) continue;
+		need += bytes;
+		if (used > sizeof list - 100) continue;
+		const char *name = tensor->tag ? hr_name_text(tensor->tag) : hr_name_text(tensor->op);
+		used += (size_t)snprintf(list + used, sizeof list - used, "%s%s %s%s%.40s", shown ? ", " : "",
+		                         pins[i].access == HR_READ ? "reads" : "writes", hr__format_size(bytes, one, sizeof one), *name ? " " : "",
+		                         name);
+		shown++;
+	}
+	if (shown < count && used < sizeof list - 20) snprintf(list + used, sizeof list - used, ", ...");
+	/* What cannot leave for it: pinned by others, and what is no tensor. */
+	hr_stats stats;
+	hr_stats_init(&stats);
+	hr_allocator_get_stats(lms->handle, &stats);
+	int64_t stays = stats.bytes_in_use - hr__load_relaxed(&lms->resident) + hr__load_relaxed(&lms->stats.bytes_pinned);
+	int64_t idle = hr__load_relaxed(&lms->stats.bytes_inactive);
+	if (!lms->enabled && idle > 0)
+		return hr__fail_in(HR_OUT_OF_MEMORY,
+		                   "%s%.60s%s cannot run: it needs %s at once (%s), and %s of tensors that nothing is using may not leave; "
+		                   "hr_set_lms_enabled(true) or HEADROOM_LMS=1 lets them",
+		                   op ? "op \"" : "an op", hr_name_text(op), op ? "\"" : "", hr__format_size(need, need_text, sizeof need_text), list,
+		                   hr__format_size((uint64_t)idle, one, sizeof one));
+	uint64_t unit = lms->allocator->page ? lms->allocator->page : lms->allocator->granularity, least = 0;
+	if (!hr__align_up(need + (uint64_t)(stays > 0 ? stays : 0), unit, &least)) least = UINT64_MAX;
+	return hr__fail_in(HR_OUT_OF_MEMORY, "%s%.60s%s cannot run: it needs %s at once (%s), and %s more is in use; the least limit that would do is %s",
+	                   op ? "op \"" : "an op", hr_name_text(op), op ? "\"" : "", hr__format_size(need, need_text, sizeof need_text), list,
+	                   hr__format_size((uint64_t)(stays > 0 ? stays : 0), one, sizeof one), hr__format_size(least, least_text, sizeof least_text));
+}
+
+/* All of them or none. */
+static hr_status try_all(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
+{
+	hr_status status = HR_OK;
+	size_t done = 0;
+	for (; done < count; done++) {
+		hr__tensor *tensor = hr__tensor_of(pins[done].tensor, &status);
+		if (!tensor) break;
+		status = pin_one(tensor, pins[done].tensor, pins[done].access, stream);
+		if (status) break;
+	}
+	if (!status) return HR_OK;
+	bool changed = done > 0;
+	while (done--) {
+		hr_status ignored;
+		let_go(hr__tensor_of(pins[done].tensor, &ignored));
+	}
+	if (changed) hr__lms_changed(lms);
+	return status;
+}
+
+/* ---- waiting for room ---- */
+
+static bool is_quiet(const hr__lms *lms)
+{
+	return !hr__load_acquire(&lms->movers) && !hr__load_acquire(&lms->stats.bytes_pinned);
+}
+
+/* Tries again whenever there may be room, until there is, the time is up, or it is certain that nobody was in the way.
+ *
+ * Threads that try at the same time can each take what the other needs, and all fail, again and again. So one of those that wait has the
+ * turn and tries at every change; the others only now and then. Whoever comes new and is in its way fails too, and waits. */
+static hr_status wait_for_room(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
+{
+	hr_status status = HR_OUT_OF_MEMORY;
+	uint64_t until = hr__os()->clock_ns() + lms->wait_ns;
+	bool turn = false, late = until < lms->wait_ns;
+	hr__lms_count(&lms->stats.num_pin_waits, 1);
+	for (unsigned attempt = 1; !late; attempt++) {
+		uint32_t nobody = 0;
+		turn = turn || hr__cas_acquire(&lms->turn, &nobody, 1);
+		late = hr__os()->clock_ns() >= until;
+		if (!turn && !late && attempt % NOW_AND_THEN) {
+			hr__tensor_wait(LONGEST);
+			continue;
+		}
+		bool quiet = is_quiet(lms);
+		uint64_t seen = hr__load_acquire(&lms->changes) - hr__lms_changes_made();
+		status = try_all(lms, pins, count, stream);
+		if (status != HR_OUT_OF_MEMORY) break;
+		seen += hr__lms_changes_made(); /* what it made itself is nothing new */
+		if (quiet && is_quiet(lms) && hr__load_acquire(&lms->changes) == seen) break;
+		for (unsigned i = 0; turn && !late && hr__load_acquire(&lms->changes) == seen && !is_quiet(lms); i++) {
+			hr__tensor_wait(i < LONGEST ? i : LONGEST);
+			late = hr__os()->clock_ns() >= until;
+		}
+	}
+	if (turn) hr__store_release(&lms->turn, 0);
+	return status;
+}
+
+/* A thread that pins again as soon as it has unpinned would always be faster than one that waits for it. */
+static void let_others_go_first(const hr__lms *lms)
+{
+	uint64_t until = hr__os()->clock_ns() + POLITE_NS;
+	for (unsigned i = 0; hr__load_acquire(&lms->turn) && hr__os()->clock_ns() < until; i++) hr__tensor_wait(i < LONGEST ? i : LONGEST);
+}
+
+hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
+{
+	hr__lms *lms = NULL;
+	hr_status status = check_call(pins, count, stream, true, &lms);
+	if (status) return status;
+	uint64_t now = hr__fetch_add_relaxed(&lms->clock, 1) + 1;
+	if (lms->learned) hr__learned_before(lms, pins, count);
+	if (HR_UNLIKELY(hr__load_relaxed(&lms->turn)) && held <= 0 && lms->wait_ns) let_others_go_first(lms);
+	status = try_all(lms, pins, count, stream);
+	if (HR_UNLIKELY(status == HR_OUT_OF_MEMORY) && held <= 0 && lms->wait_ns) status = wait_for_room(lms, pins, count, stream);
+	if (status == HR_OUT_OF_MEMORY) return no_room(lms, pins, count);
+	if (status) return status;
+	held += (int64_t)count;
+	for (size_t i = 0; i < count; i++) hr__store_relaxed(&hr__tensor_of(pins[i].tensor, &status)->last_use, now);
+	if (lms->learned) hr__learned_pinned(lms, pins, count, stream);
+	return HR_OK;
+}
+
+hr_status hr_tensor_pin(hr_tensor tensor, hr_access access, hr_stream stream)
+{
+	hr_pin pin = { tensor, access };
+	return hr_pin_all(&pin, 1, stream);
+}
+
+static hr_status not_pinned(const hr__tensor *tensor)
+{
+	char name[HR__TENSOR_NAME];
+	return hr__fail(HR_INVALID_ARGUMENT, "%s is not pinned", hr__tensor_name(tensor, name, sizeof name));
+}
+
+/* Every tensor of the list has as many pins as it occurs there; in a long list, at least one. */
+static hr_status check_pinned(const hr_pin *pins, size_t count)
+{
+	hr_status status = HR_OK;
+	for (size_t i = 0; i < count; i++) {
+		const hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
+		if (!tensor) return status;
+		uint32_t needed = 1;
+		uint64_t word = hr__load_relaxed(&tensor->word);
+		if (count <= SHORT && hr__pins_of(word) < count)
+			for (size_t k = 0; k < i; k++) needed += pins[k].tensor.id == pins[i].tensor.id;
+		if (hr__pins_of(word) < needed) return not_pinned(tensor);
+	}
+	return HR_OK;
+}
+
+/* Looks at what nobody uses any more, before anybody else can. */
+static hr_status inspect(hr__tensor *tensor, hr_tensor handle, hr_stream stream)
+{
+	/* It is used again already, or is leaving: then it is looked at on the way. */
+	if (!hr__tensor_claim(tensor, handle.id, HR__HOME, HR__LEAVING)) return HR_OK;
+	hr__lms_enter(tensor->lms);
+	hr_status status = hr__move_inspect(tensor, stream);
+	hr__tensor_settle(tensor, HR__HOME, 0);
+	hr__lms_leave(tensor->lms);
+	return status;
+}
+
+static bool unpin_one(hr__tensor *tensor, hr_stream stream)
+{
+	hr__lms *lms = tensor->lms;
+	uint64_t used = UINT64_C(1) << stream, streams = hr__load_relaxed(&tensor->streams), came = UINT64_C(1) << lms->in;
+	/* The stream waited for the return, so who waits for it waits for that too. */
+	uint64_t next = stream == lms->in ? streams | used : (streams & ~came) | used;
+	while (next != streams && !hr__cas_acq_rel(&tensor->streams, &streams, next))
+		next = stream == lms->in ? streams | used : (streams & ~came) | used;
+	hr__lms_max_u64(&tensor->epoch, hr__device_epoch(lms->device));
+	return let_go(tensor);
+}
+
+/* Of each tensor that nobody has pinned now, once. */
+static void tell_policy(hr__lms *lms, const hr_pin *pins, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		hr_status ignored;
+		const hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &ignored);
+		bool again = !tensor || hr__load_relaxed(&tensor->word) & HR__WORD_PINS;
+		for (size_t k = i + 1; k < count && !again; k++) again = pins[k].tensor.id == pins[i].tensor.id;
+		if (!again) lms->policy.unused(lms->policy_user, pins[i].tensor, hr__load_relaxed(&lms->clock));
+	}
+}
+
+hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream)
+{
+	hr__lms *lms = NULL;
+	bool idle = false;
+	hr_status status = check_call(pins, count, stream, false, &lms), found = HR_OK;
+	if (!status) status = check_pinned(pins, count);
+	if (status) return status;
+	for (size_t i = 0; i < count; i++) {
+		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
+		if (!hr__pins_of(hr__load_relaxed(&tensor->word))) { /* named more often than pinned, in a long list */
+			if (!found) found = not_pinned(tensor);
+			continue;
+		}
+		bool last = unpin_one(tensor, stream);
+		idle |= last;
+		if (!last || !lms->verify) continue;
+		status = inspect(tensor, pins[i].tensor, stream);
+		if (!found) found = status;
+	}
+	held -= (int64_t)count;
+	if (idle) hr__lms_changed(lms);
+	if (lms->learned) hr__learned_unpinned(lms, pins, count, stream);
+	if (idle && lms->policy.unused) tell_policy(lms, pins, count);
+	return found;
+}
+
+hr_status hr_tensor_unpin(hr_tensor tensor, hr_stream stream)
+{
+	hr_pin pin = { tensor, HR_READ };
+	return hr_unpin_all(&pin, 1, stream);
+}
+
+hr_status hr_tensor_address(hr_tensor handle, void **out)
+{
+	hr_status status;
+	hr__tensor *tensor = hr__tensor_of(handle, &status);
+	if (!tensor) return status;
+	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_address: out is NULL");
+	for (unsigned attempt = 0;; attempt++) {
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (word >> 32 != handle.id >> 32) return hr__tensor_is_closed(handle);
+		if (!(word & HR__WORD_PINS)) return not_pinned(tensor);
+		if (hr__place_of(word) != HR__HOME) hr__tensor_wait(attempt); /* being moved on the device */
+		else if (word & HR__WORD_ADDRESSED || hr__cas_acquire(&tensor->word, &word, word | HR__WORD_ADDRESSED)) break;
+	}
+	*out = (void *)(uintptr_t)tensor->address;
+	return HR_OK;
+}
+
+/* ---- by hand ---- */
+
+static hr_status stays(const hr__tensor *tensor)
+{
+	char name[HR__TENSOR_NAME];
+	return hr__fail(HR_UNSUPPORTED, "%s may not leave: %s", hr__tensor_name(tensor, name, sizeof name),
+	                tensor->lms->enabled ? "never_evict is set, or it is smaller than a page and fixed"
+	                                     : "Large Model Support is off; hr_set_lms_enabled(true) before the first tensor");
+}
+
+hr_status hr_tensor_evict(hr_tensor handle)
+{
+	hr_status status;
+	char name[HR__TENSOR_NAME];
+	hr__tensor *tensor = hr__tensor_of(handle, &status);
+	if (!tensor) return status;
+	if (!tensor->lms->enabled || hr__load_relaxed(&tensor->never_evict)) return stays(tensor);
+	for (unsigned attempt = 0;; attempt++) {
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (word >> 32 != handle.id >> 32) return hr__tensor_is_closed(handle);
+		switch (hr__place_of(word)) {
+		case HR__NEW:
+		case HR__OUT: return HR_OK;
+		case HR__NOWHERE:
+		case HR__GOING: return hr__tensor_is_closed(handle);
+		case HR__HOME:
+			if (word & HR__WORD_PINS)
+				return hr__fail(HR_IN_USE, "%s is pinned; unpin it first", hr__tensor_name(tensor, name, sizeof name));
+			if (!hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) break;
+			return hr__move_out(tensor, tensor->lms->out);
+		default: hr__tensor_wait(attempt);
+		}
+	}
+}
+
+hr_status hr__prefetch(hr__tensor *tensor, uint64_t word)
+{
+	hr__lms *lms = tensor->lms;
+	if (!hr__tensor_claim(tensor, word, HR__OUT, HR__RETURNING)) return HR_OK;
+	hr__lms_enter(lms);
+	enum hr__reclaim_mode before = hr__reclaim_allow(HR__RECLAIM_LEAVING);
+	hr_status status = hr__move_in(tensor, lms->in, true);
+	hr__reclaim_allow(before);
+	if (!status) {
+		hr__store_relaxed(&tensor->prefetched, 1);
+		hr__lms_count(&lms->stats.num_prefetches, 1);
+	} else if (status == HR_OUT_OF_MEMORY) {
+		hr__lms_count(&lms->stats.num_prefetches_refused, 1);
+	}
+	hr__tensor_settle(tensor, status ? HR__OUT : HR__HOME, 0);
+	hr__lms_leave(lms);
+	return status;
+}
+
+hr_status hr_tensor_prefetch(hr_tensor handle)
+{
+	hr_status status;
+	hr__tensor *tensor = hr__tensor_of(handle, &status);
+	if (!tensor) return status;
+	for (unsigned attempt = 0;; attempt++) {
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (word >> 32 != handle.id >> 32) return hr__tensor_is_closed(handle);
+		switch (hr__place_of(word)) {
+		case HR__NOWHERE:
+		case HR__GOING: return hr__tensor_is_closed(handle);
+		case HR__LEAVING:
+		case HR__RETURNING: hr__tensor_wait(attempt); break;
+		case HR__OUT: return hr__prefetch(tensor, word);
+		default: return HR_OK;
+		}
+	}
+}

@@ -1,0 +1,431 @@
+/* reclaim.c - a request has no room: which tensors leave for it.
+ *
+ * In this order, and counted by what was enough:
+ *
+ *   single    one tensor whose memory, with the free memory beside it, holds the request
+ *   multi     several that lie side by side, with what is free between them: the cheapest such row
+ *             then, where pages can be put side by side, one after the other until the request fits
+ *   full      everything inactive
+ *
+ * When that is not enough, or they cannot leave, tensors are moved on the device (defrag.c), where that is allowed.
+ *
+ * A request may want whole pages, wherever they are, for a tensor whose address holds (fixed.c). Such a tensor, when it leaves, gives up
+ * pages; another one gives up as many as are free then with what is free beside it. There are no rows: what is missing is made up of one,
+ * or of several in order of preference. The pages of those that own them serve other requests too: memory grows by them.
+ *
+ * WHO FIRST. What the policy wants out and has copied already, oldest copy first: that memory is free as soon as the copy is done, and
+ * the oldest is done first. Then tensors of low priority before those of high priority, and among equals
+ *
+ *   lru       the one that was used longest ago
+ *   learned   the one that is used last of all, as far as that is known; else as lru
+ *   a user's  the one with the highest score
+ *
+ * Tensors are chosen under the context's lock, and claimed; then the lock is let go, and they are moved. Nobody else can take them
+ * meanwhile, and requests of other threads choose among the rest. */
+#include <math.h>
+#include <stdio.h>
+
+#include "base/status.h"
+#include "base/text.h"
+#include "lms/lms.h"
+#include "memory/blocks.h"
+
+#define ROUNDS_MAX 256u /* of a request that others are always faster than */
+
+static _Thread_local enum hr__reclaim_mode allowed;
+static _Thread_local bool blocked;
+
+bool hr__reclaim_was_blocked(void)
+{
+	return blocked;
+}
+
+enum hr__reclaim_mode hr__reclaim_mode(void)
+{
+	return allowed;
+}
+
+enum hr__reclaim_mode hr__reclaim_allow(enum hr__reclaim_mode mode)
+{
+	enum hr__reclaim_mode before = allowed;
+	allowed = mode;
+	return before;
+}
+
+struct victims {
+	hr__tensor *tensors[HR__VICTIMS_MAX];
+	uint32_t count;
+	uint64_t bytes;
+};
+
+/* ---- preference ---- */
+
+/* Smaller goes first. */
+struct rank {
+	bool stays;       /* the policy does not want it out */
+	int64_t priority;
+	double score;
+};
+
+static bool before(const struct rank *a, const struct rank *b)
+{
+	if (a->stays != b->stays) return b->stays;
+	if (a->stays && a->priority != b->priority) return a->priority < b->priority;
+	return a->score < b->score;
+}
+
+static double ask_user(const hr__lms *lms, const hr__tensor *tensor, uint64_t word)
+{
+	hr_lms_candidate candidate = { .struct_size = sizeof candidate,
+		                           .tensor = hr__tensor_handle(tensor, word),
+		                           .bytes = tensor->bytes,
+		                           .clean = hr__load_relaxed(&tensor->synced),
+		                           .priority = (int32_t)hr__load_relaxed(&tensor->priority),
+		                           .last_use = hr__load_relaxed(&tensor->last_use),
+		                           .now = hr__load_relaxed(&lms->clock),
+		                           .op = tensor->op,
+		                           .scope = tensor->scope,
+		                           .tag = tensor->tag };
+	double score = lms->policy.score(lms->policy_user, &candidate);
+	return isnan(score) ? 0 : -score;
+}
+
+static struct rank rank_of(hr__lms *lms, const hr__tensor *tensor, uint64_t word)
+{
+	bool leaves = hr__load_relaxed(&tensor->leaves);
+	struct rank rank = { !leaves, hr__load_relaxed(&tensor->priority), 0 };
+	if (leaves) {
+		rank.score = (double)hr__load_relaxed(&tensor->out_epoch);
+	} else if (lms->policy.score) {
+		rank.score = ask_user(lms, tensor, word);
+	} else {
+		uint64_t distance = lms->learned ? hr__learned_distance(lms, tensor) : 0;
+		rank.score = distance ? -(double)distance : (double)hr__load_relaxed(&tensor->last_use);
+	}
+	return rank;
+}
+
+static bool may_leave(const hr__tensor *tensor, uint64_t word)
+{
+	if (hr__place_of(word) != HR__HOME || word & HR__WORD_PINS || hr__load_relaxed(&tensor->never_evict)) return false;
+	return allowed == HR__RECLAIM_ANY || hr__load_relaxed(&tensor->leaves);
+}
+
+/* ---- choosing, with the lock held ---- */
+
+static bool claim(struct victims *victims, hr__tensor *tensor)
+{
+	if (!hr__tensor_claim(tensor, hr__load_relaxed(&tensor->word), HR__HOME, HR__LEAVING)) return false;
+	victims->tensors[victims->count++] = tensor;
+	victims->bytes += tensor->device_bytes;
+	return true;
+}
+
+/* What a claimed tensor leaves to the request: bytes in one piece, or of whole pages. */
+static uint64_t room_without(hr__lms *lms, const hr__pressure *pressure, const hr__tensor *tensor)
+{
+	uint64_t room = tensor->device_bytes;
+	if (hr__owns_pages(tensor)) return room;
+	if (pressure->pages) return hr__block_pages(lms->allocator, tensor->address);
+	if (room < pressure->size || pressure->alignment) hr__block_bytes(lms->allocator, tensor->address, &room);
+	return room;
+}
+
+/* The first in order of preference that makes room by itself. */
+static bool choose_single(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
+{
+	hr__tensor *best = NULL;
+	struct rank best_rank = { 0 };
+	for (uint32_t i = 0; i < lms->member_count; i++) {
+		hr__tensor *tensor = lms->members[i];
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (!may_leave(tensor, word)) continue;
+		struct rank rank = rank_of(lms, tensor, word);
+		if (best && !before(&rank, &best_rank)) continue;
+		/* Claimed before its memory is looked at: then it stays where it is. */
+		if (!hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) continue;
+		uint64_t room = room_without(lms, pressure, tensor);
+		if (room < pressure->size + pressure->alignment) {
+			hr__tensor_settle(tensor, HR__HOME, 0);
+			continue;
+		}
+		if (best) hr__tensor_settle(best, HR__HOME, 0);
+		best = tensor;
+		best_rank = rank;
+	}
+	if (!best) return false;
+	victims->tensors[victims->count++] = best;
+	victims->bytes += best->device_bytes;
+	return true;
+}
+
+/* Sorts lms->order by address: a heap, since there is nothing to allocate here. */
+static void sift(hr__tensor **heap, size_t from, size_t count)
+{
+	for (size_t at = from, child; (child = 2 * at + 1) < count; at = child) {
+		if (child + 1 < count && heap[child]->address < heap[child + 1]->address) child++;
+		if (heap[at]->address >= heap[child]->address) return;
+		hr__tensor *swap = heap[at];
+		heap[at] = heap[child];
+		heap[child] = swap;
+	}
+}
+
+void hr__sort_by_address(hr__tensor **heap, size_t count)
+{
+	for (size_t i = count / 2; i-- > 0;) sift(heap, i, count);
+	for (size_t i = count; i-- > 1;) {
+		hr__tensor *swap = heap[0];
+		heap[0] = heap[i];
+		heap[i] = swap;
+		sift(heap, 0, i);
+	}
+}
+
+/* The cheapest row of neighbours. What must be copied costs its bytes; what need not, a little. */
+static bool choose_row(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
+{
+	size_t count = 0, first = 0, chosen = 0;
+	for (uint32_t i = 0; i < lms->member_count; i++) {
+		hr__tensor *tensor = lms->members[i];
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (may_leave(tensor, word) && !hr__owns_pages(tensor) && hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) lms->order[count++] = tensor;
+	}
+	hr__sort_by_address(lms->order, count);
+	for (size_t i = 0; i < count; i++) {
+		const hr__tensor *tensor = lms->order[i];
+		uint64_t bytes = tensor->device_bytes;
+		uint64_t cost = hr__load_relaxed(&tensor->leaves) ? bytes / 16 : hr__load_relaxed(&tensor->synced) ? bytes : 2 * bytes;
+		lms->movable[i] = (hr__movable){ tensor->address, cost + 1 };
+	}
+	bool found = hr__blocks_window(lms->allocator, pressure->size, pressure->alignment, lms->movable, count, &first, &chosen) &&
+	             chosen > 0 && chosen <= HR__VICTIMS_MAX;
+	for (size_t i = 0; i < count; i++) {
+		if (found && i >= first && i < first + chosen) {
+			victims->tensors[victims->count++] = lms->order[i];
+			victims->bytes += lms->order[i]->device_bytes;
+		} else {
+			hr__tensor_settle(lms->order[i], HR__HOME, 0);
+		}
+	}
+	return found;
+}
+
+/* As many as it takes for [bytes], in order of preference. */
+static bool choose_some(hr__lms *lms, uint64_t bytes, struct victims *victims)
+{
+	while (victims->bytes < bytes && victims->count < HR__VICTIMS_MAX) {
+		hr__tensor *best = NULL;
+		struct rank best_rank = { 0 };
+		for (uint32_t i = 0; i < lms->member_count; i++) {
+			hr__tensor *tensor = lms->members[i];
+			uint64_t word = hr__load_acquire(&tensor->word);
+			if (!may_leave(tensor, word)) continue;
+			struct rank rank = rank_of(lms, tensor, word);
+			if (best && !before(&rank, &best_rank)) continue;
+			best = tensor;
+			best_rank = rank;
+		}
+		if (!best) break;
+		claim(victims, best); /* somebody may have been faster; then it is looked for again */
+	}
+	return victims->count > 0;
+}
+
+static bool any_left(hr__lms *lms)
+{
+	for (uint32_t i = 0; i < lms->member_count; i++)
+		if (may_leave(lms->members[i], hr__load_acquire(&lms->members[i]->word))) return true;
+	return false;
+}
+
+static bool any_leaving(const hr__lms *lms)
+{
+	for (uint32_t i = 0; i < lms->member_count; i++) {
+		enum hr__place place = hr__place_of(hr__load_acquire(&lms->members[i]->word));
+		if (place == HR__LEAVING || place == HR__MOVING) return true;
+	}
+	return false;
+}
+
+/* ---- moving ---- */
+
+/* The copies of tensors that own pages are waited for (fixed.c), so all of them are begun before the first is. True for each that was. */
+static void begin_copies(struct victims *victims, bool *begun)
+{
+	begun[0] = false;
+	if (victims->count < 2) return;
+	hr__lms *lms = victims->tensors[0]->lms;
+	hr__lms_enter(lms);
+	for (uint32_t i = 0; i < victims->count; i++) {
+		hr__tensor *tensor = victims->tensors[i];
+		begun[i] = hr__owns_pages(tensor) && !tensor->copy.bytes && !hr__move_sync(tensor);
+	}
+	hr__lms_leave(lms);
+}
+
+/* The first error; whoever could leave has left. */
+static hr_status move_all(struct victims *victims, hr_stream stream, uint64_t *freed)
+{
+	hr_status first = HR_OK;
+	bool begun[HR__VICTIMS_MAX];
+	begin_copies(victims, begun);
+	for (uint32_t i = 0; i < victims->count; i++) {
+		hr__lms *lms = victims->tensors[i]->lms;
+		uint64_t bytes = victims->tensors[i]->device_bytes;
+		hr_status status = hr__move_out(victims->tensors[i], stream);
+		if (!status && begun[i]) hr__lms_count(&lms->stats.num_clean_evictions, -1); /* the copy was made just now */
+		if (!status) *freed += bytes;
+		else if (!first) first = status;
+	}
+	return first;
+}
+
+/* With the lock held. */
+static enum hr__source choose(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
+{
+	if (pressure->round == 0 && choose_single(lms, pressure, victims)) return HR__SOURCE_SINGLE_RECLAIM;
+	if (pressure->pages || pressure->round > 1 || !choose_row(lms, pressure, victims))
+		choose_some(lms, pressure->round ? pressure->size / 4 + 1 : pressure->size, victims);
+	return HR__SOURCE_MULTI_RECLAIM;
+}
+
+/* Nobody can leave, for [why]; then it is tried without. */
+static hr_status join_free(hr__lms *lms, const hr__pressure *pressure, hr_status why, enum hr__source *source)
+{
+	char message[400];
+	if (!lms->defrag || allowed != HR__RECLAIM_ANY) return why;
+	snprintf(message, sizeof message, "%s", hr_last_message());
+	allowed = HR__RECLAIM_NOTHING;
+	hr_status status = hr__defragment(lms, pressure);
+	allowed = HR__RECLAIM_ANY;
+	*source = HR__SOURCE_DEFRAGMENT;
+	if (!status) blocked = false;
+	if (status != HR_NOT_READY || why == HR_NOT_READY) return status;
+	return hr__fail(why, "%s", message);
+}
+
+hr_status hr__reclaim(const hr__pressure *pressure, enum hr__source *source)
+{
+	hr__lms *lms = hr__load_acquire(&pressure->allocator->lms);
+	struct victims victims = { .count = 0 };
+	enum hr__reclaim_mode mode = allowed;
+	blocked = false;
+	if (mode == HR__RECLAIM_NOTHING) return HR_NOT_READY;
+	if (pressure->round == 0) hr__defragment_anew();
+	if (!lms->enabled) return join_free(lms, pressure, HR_NOT_READY, source);
+	hr__lock_take(&lms->lock);
+	/* What is to leave anyway comes first, however many it takes. */
+	allowed = HR__RECLAIM_LEAVING;
+	*source = choose(lms, pressure, &victims);
+	allowed = mode;
+	if (!victims.count && mode == HR__RECLAIM_ANY) *source = choose(lms, pressure, &victims);
+	bool all = !any_left(lms);
+	/* Somebody else is moving what is left, for another request: when that is done there may be room for both. Who has a tensor that is
+	 * leaving, or moving on the device, waits for nobody. */
+	uint64_t seen = hr__load_acquire(&lms->changes);
+	bool leaving = !victims.count && any_leaving(lms);
+	hr__lock_release(&lms->lock);
+	if (!victims.count && mode == HR__RECLAIM_ANY && leaving && pressure->round < ROUNDS_MAX) {
+		for (unsigned attempt = 0; hr__load_acquire(&lms->changes) == seen; attempt++) hr__tensor_wait(attempt < 16 ? attempt : 16);
+		return HR_OK;
+	}
+	if (!victims.count) return join_free(lms, pressure, HR_NOT_READY, source);
+
+	if (*source == HR__SOURCE_MULTI_RECLAIM && all) *source = HR__SOURCE_FULL_RECLAIM;
+	uint64_t freed = 0;
+	allowed = HR__RECLAIM_NOTHING; /* nothing in here may ask for room again */
+	hr_status status = move_all(&victims, pressure->stream, &freed);
+	allowed = mode;
+	blocked = !freed;
+	if (!freed) return join_free(lms, pressure, status, source);
+	hr__atomic_i64 *counter = *source == HR__SOURCE_SINGLE_RECLAIM  ? &lms->stats.num_single_reclaims
+	                          : *source == HR__SOURCE_FULL_RECLAIM ? &lms->stats.num_full_reclaims
+	                                                               : &lms->stats.num_multi_reclaims;
+	if (pressure->round == 0 || *source == HR__SOURCE_FULL_RECLAIM) hr__lms_count(counter, 1);
+	return HR_OK;
+}
+
+bool hr__reclaim_at(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream)
+{
+	struct victims victims = { .count = 0 };
+	uint64_t freed = 0;
+	bool clear = true;
+	hr__lock_take(&lms->lock);
+	for (uint32_t i = 0; i < lms->member_count && clear; i++) {
+		hr__tensor *tensor = lms->members[i];
+		uint64_t word = hr__load_acquire(&tensor->word);
+		uint64_t at = hr__load_relaxed(&tensor->address); /* it may be going away now */
+		if (hr__place_of(word) != HR__HOME || at >= address + bytes || address >= at + hr__tensor_device_bytes(tensor)) continue;
+		clear = hr__load_relaxed(&tensor->leaves) && victims.count < HR__VICTIMS_MAX && claim(&victims, tensor);
+	}
+	hr__lock_release(&lms->lock);
+	if (!clear) {
+		for (uint32_t i = 0; i < victims.count; i++) hr__tensor_settle(victims.tensors[i], HR__HOME, 0);
+		return false;
+	}
+	return victims.count && move_all(&victims, stream, &freed) == HR_OK;
+}
+
+/* Counts [bytes] more as resident if that is within the limit, which may be lowered at this moment. */
+static bool admit(hr__lms *lms, uint64_t bytes)
+{
+	int64_t resident = hr__load_relaxed(&lms->resident);
+	while (resident < 0 || (uint64_t)resident + bytes <= hr__load_acquire(&lms->limit)) {
+		if (!hr__cas_acq_rel(&lms->resident, &resident, resident + (int64_t)bytes)) continue;
+		hr__fence_seq_cst(); /* either this sees the new limit, or hr_lms_set_limit sees these bytes */
+		if ((uint64_t)resident + bytes <= hr__load_acquire(&lms->limit)) return true;
+		resident = hr__fetch_add_relaxed(&lms->resident, -(int64_t)bytes) - (int64_t)bytes;
+	}
+	return false;
+}
+
+hr_status hr__reclaim_below(hr__lms *lms, uint64_t bytes, hr_stream stream)
+{
+	char asked[16], most[16];
+	for (;;) {
+		uint64_t limit = hr__load_acquire(&lms->limit);
+		if (bytes > limit)
+			return hr__fail(HR_OUT_OF_MEMORY, "a tensor of %s is above the limit for tensors, %s; raise it with hr_lms_set_limit",
+			                hr__format_size(bytes, asked, sizeof asked), hr__format_size(limit, most, sizeof most));
+		if (admit(lms, bytes)) return HR_OK;
+		int64_t above = hr__load_relaxed(&lms->resident) + (int64_t)bytes - (int64_t)limit;
+		if (above <= 0) continue; /* there is room now */
+		struct victims victims = { .count = 0 };
+		uint64_t freed = 0;
+		if (lms->enabled && allowed != HR__RECLAIM_NOTHING) {
+			hr__lock_take(&lms->lock);
+			choose_some(lms, (uint64_t)above, &victims);
+			hr__lock_release(&lms->lock);
+		}
+		hr_status status = move_all(&victims, stream, &freed);
+		if (status && !freed) return status;
+		if (!freed)
+			return hr__fail(HR_OUT_OF_MEMORY, "a tensor of %s has no room within the limit for tensors, %s; raise it with hr_lms_set_limit",
+			                hr__format_size(bytes, asked, sizeof asked), hr__format_size(limit, most, sizeof most));
+	}
+}
+
+/* The next tensors from *at downwards that may leave. With the lock held. */
+static void choose_next(hr__lms *lms, hr_name tag, uint32_t *at, struct victims *victims)
+{
+	if (*at > lms->member_count) *at = lms->member_count;
+	while (*at && victims->count < HR__VICTIMS_MAX) {
+		hr__tensor *tensor = lms->members[--*at];
+		if (may_leave(tensor, hr__load_acquire(&tensor->word)) && (!tag || tensor->tag == tag)) claim(victims, tensor);
+	}
+}
+
+hr_status hr__reclaim_all(hr__lms *lms, hr_name tag, uint64_t *bytes)
+{
+	hr_status first = HR_OK;
+	for (uint32_t at = UINT32_MAX; at;) {
+		struct victims victims = { .count = 0 };
+		hr__lock_take(&lms->lock);
+		choose_next(lms, tag, &at, &victims);
+		hr__lock_release(&lms->lock);
+		hr_status status = move_all(&victims, lms->out, bytes);
+		if (!first) first = status;
+	}
+	return first;
+}

@@ -1,0 +1,415 @@
+/* span.c - blocks of whole pages beside the arenas of a bfc allocator, at addresses that hold.
+ *
+ *     take      reserves addresses, takes pages from the device's pool and maps them there
+ *     vacate    unmaps the pages and gives them back; the addresses stay
+ *     occupy    takes pages, others, and maps them at the same addresses
+ *     give      gives everything back
+ *
+ * A span has a chunk record in shard 0 for its life. While it has memory the record is in use, in the lookup and in no region: so ledger,
+ * statistics, holders and checks count it like any block, and hr_free does not know it, because its address is in no shard's range.
+ * Otherwise the record is in no state, and nobody sees it.
+ *
+ * Pages are taken and mapped all at once, so a span has all its memory or none. They are claimed before they are asked for, and held as
+ * long as they are mapped (stats.c): the allocator's limit, and the pool's, hold at every moment.
+ *
+ * When there are no pages, in this order: whole free pages of the arenas are given back, as many as are missing; caches are emptied, and
+ * the device's other allocators trimmed; tensors leave (src/lms), after which the first is done again. */
+#include <stddef.h>
+#include <stdio.h>
+
+#include "base/checked.h"
+#include "base/status.h"
+#include "memory/blocks.h"
+#include "memory/report.h"
+#include "trace/trace.h"
+
+struct hr__span {
+	hr__allocator *allocator;
+	uint64_t address, bytes; /* of its memory */
+	uint64_t base, reserved; /* of its addresses: more than that where an alignment asks for it */
+	hr__chunk_id id;         /* of its record in shard 0 */
+	bool has_memory;
+	hr__page_id pages[]; /* while it has */
+};
+
+static hr__shard *shard_of(const hr__span *span)
+{
+	return &span->allocator->shards[0];
+}
+
+static hr__chunk *chunk_of(const hr__span *span)
+{
+	return hr__chunk_at(&shard_of(span)->table, span->id);
+}
+
+static uint32_t count_of(const hr__span *span)
+{
+	return (uint32_t)(span->bytes / span->allocator->page);
+}
+
+bool hr__span_has_memory(const hr__span *span)
+{
+	return span->has_memory;
+}
+
+uint64_t hr__span_address(const hr__span *span)
+{
+	return span->address;
+}
+
+uint64_t hr__span_bytes(const hr__span *span)
+{
+	return span->bytes;
+}
+
+/* ---- addresses ---- */
+
+static size_t struct_bytes(const hr__allocator *allocator, uint64_t bytes)
+{
+	return sizeof(hr__span) + bytes / allocator->page * sizeof(hr__page_id);
+}
+
+static void drop_record(const hr__span *span)
+{
+	hr__shard *shard = shard_of(span);
+	hr__lock_take(&shard->lock);
+	hr__chunk_drop(&shard->table, span->id);
+	hr__lock_release(&shard->lock);
+}
+
+static void close_span(hr__span *span)
+{
+	hr__device_release(span->allocator->device, span->base, span->reserved); /* addresses that it keeps cost nothing */
+	hr__os()->free(span, struct_bytes(span->allocator, span->bytes));
+}
+
+static hr_status reserve(hr__span *span, uint64_t alignment)
+{
+	hr__device *device = span->allocator->device;
+	uint64_t slack = alignment > hr__device_map_alignment(device) ? alignment : 0;
+	if (!hr__add(span->bytes, slack, &span->reserved)) HR_ASSERT(false); /* hr__request_check */
+	hr_status status = hr__device_reserve(device, span->reserved, &span->base);
+	if (!status && !hr__align_up(span->base, slack ? slack : 1, &span->address)) HR_ASSERT(false);
+	return status;
+}
+
+/* Addresses and a record, without memory. */
+static hr_status open_span(hr__allocator *allocator, const hr_request *request, hr__span **out)
+{
+	void *block;
+	uint64_t bytes;
+	if (!hr__align_up(request->bytes, allocator->page, &bytes) || bytes > allocator->limit)
+		return hr__bfc_no_room(allocator, allocator->limit + 1, request);
+	int error = hr__os()->alloc(struct_bytes(allocator, bytes), &block);
+	if (error) return hr__os_fail(error, "cannot get host memory for the page table of a block");
+	hr__span *span = block;
+	*span = (hr__span){ .allocator = allocator, .bytes = bytes };
+	hr_status status = reserve(span, request->alignment);
+	if (!status) {
+		hr__shard *shard = shard_of(span);
+		hr__lock_take(&shard->lock);
+		status = hr__records_ensure(shard, 1);
+		if (!status) span->id = hr__chunk_new(&shard->table);
+		hr__lock_release(&shard->lock);
+		if (status) hr__device_release(allocator->device, span->base, span->reserved);
+	}
+	if (status) hr__os()->free(block, struct_bytes(allocator, bytes));
+	else *out = span;
+	return status;
+}
+
+/* ---- pages ---- */
+
+struct clearing {
+	hr_status (*clear)(void *context);
+	void *context;
+};
+
+static hr_status map_pages(hr__span *span, const struct clearing *clearing)
+{
+	hr__allocator *allocator = span->allocator;
+	if (!hr__claim(allocator, span->bytes))
+		return hr__fail(HR_OUT_OF_MEMORY, "%s has reached its limit of %llu bytes", allocator->name,
+		                (unsigned long long)allocator->limit);
+	hr_status status = hr__pool_take(allocator->device, count_of(span), span->pages);
+	if (status) {
+		hr__unclaim(allocator, span->bytes);
+		return status;
+	}
+	uint64_t begin = hr__device_clock_ns(allocator->device);
+	if (clearing->clear) status = clearing->clear(clearing->context);
+	if (!status) status = hr__device_map(allocator->device, span->address, span->pages, count_of(span));
+	hr__fetch_add_relaxed(&allocator->map_ns, hr__device_clock_ns(allocator->device) - begin);
+	if (status) {
+		hr__pool_give(allocator->device, span->pages, count_of(span));
+		hr__unclaim(allocator, span->bytes);
+		/* It is not pages that are missing, and nobody should leave for it. */
+		return status == HR_OUT_OF_MEMORY ? hr__fail_in(HR_DEVICE_ERROR, "%s cannot map pages", allocator->name) : status;
+	}
+	hr__hold(allocator, span->bytes);
+	span->has_memory = true;
+	return HR_OK;
+}
+
+/* Bytes of pages that are missing, at least one. */
+static uint64_t missing(const hr__span *span)
+{
+	const hr__allocator *allocator = span->allocator;
+	uint64_t claimed = (uint64_t)hr__load_relaxed(&allocator->claimed), have = hr__pool_available(allocator->device);
+	uint64_t obtainable = hr__device_obtainable(allocator->device),
+			 allowed = allocator->limit > claimed ? allocator->limit - claimed : 0;
+	if (have > obtainable) have = obtainable;
+	if (have > allowed) have = allowed;
+	have = hr__align_down(have, allocator->page);
+	return have < span->bytes ? span->bytes - have : allocator->page;
+}
+
+/* Gives whole free pages of the arenas back, until nothing is missing. True when that helped. */
+static bool release_pages(const hr__span *span, hr_status *error)
+{
+	uint64_t page = span->allocator->page, most = missing(span) / page, total = 0;
+	HR__EACH_SHARD(span->allocator, shard)
+	{
+		for (int small = 0; small < 2 && total < most; small++) {
+			hr_status status = HR_OK;
+			hr__lock_take(&shard->lock);
+			total += hr__pool_release_pages(shard, small ? &shard->small : &shard->large, most - total, NULL, &status);
+			hr__lock_release(&shard->lock);
+			if (status && !*error) *error = status;
+		}
+	}
+	return total > 0;
+}
+
+/* Everything that can be given up without moving anything. */
+static hr_status trim_and_map(hr__span *span, const struct clearing *clearing, hr_status *error)
+{
+	hr_status status = HR_OUT_OF_MEMORY;
+	if (release_pages(span, error)) status = map_pages(span, clearing);
+	if (status != HR_OUT_OF_MEMORY) return status;
+	hr__caches_empty(span->allocator);
+	hr__bfc_trim_others(span->allocator);
+	release_pages(span, error);
+	hr__shard *shard = shard_of(span);
+	hr__lock_take(&shard->lock);
+	hr__owner_add(&shard->stats.trims, 1);
+	hr__lock_release(&shard->lock);
+	return map_pages(span, clearing);
+}
+
+/* Lets tensors make room, as often as that makes a difference. HR_NOT_READY: there is nobody left to move. */
+static hr_status reclaim_and_map(hr__span *span, hr_stream stream, const struct clearing *clearing, enum hr__source *source,
+                                 hr_status *error)
+{
+	const hr__upper *upper = hr__load_acquire(&hr__upper_layer);
+	hr__pressure pressure = { .allocator = span->allocator, .stream = stream, .pages = true };
+	if (!upper || !hr__load_acquire(&span->allocator->lms)) return HR_NOT_READY;
+	for (;; pressure.round++) {
+		pressure.size = missing(span);
+		hr_status status = upper->reclaim(&pressure, source);
+		if (status) return status;
+		release_pages(span, error);
+		status = map_pages(span, clearing);
+		if (status != HR_OUT_OF_MEMORY) return status;
+	}
+}
+
+static hr_status get_memory(hr__span *span, const hr_request *request, const struct clearing *clearing, enum hr__source *source)
+{
+	hr_status error = HR_OK;
+	*source = HR__SOURCE_GROW;
+	hr_status status = map_pages(span, clearing);
+	if (status != HR_OUT_OF_MEMORY) return status;
+	*source = HR__SOURCE_TRIM;
+	status = trim_and_map(span, clearing, &error);
+	if (status != HR_OUT_OF_MEMORY) return status;
+	status = reclaim_and_map(span, request->stream, clearing, source, &error);
+	if (status != HR_NOT_READY) return status;
+	if (error)
+		return hr__fail(error, "%s cannot give %zu bytes: free pages could not be unmapped", span->allocator->name, request->bytes);
+	return hr__bfc_no_room(span->allocator, span->bytes, request);
+}
+
+/* ---- the ledger ---- */
+
+/* Room in the lookup, for an address. */
+static hr_status prepare(const hr__span *span)
+{
+	hr__shard *shard = shard_of(span);
+	hr__lock_take(&shard->lock);
+	hr_status status = hr__records_ensure(shard, 0);
+	hr__lock_release(&shard->lock);
+	return status;
+}
+
+static void enter(hr__span *span, const hr_request *request, const enum hr__source *source)
+{
+	hr__allocator *allocator = span->allocator;
+	hr__shard *shard = shard_of(span);
+	hr__cache *cache = hr__cache_get(allocator);
+	hr__note_reserved(allocator, span->address, (int64_t)span->bytes);
+	hr__lock_take(&shard->lock);
+	hr__records_ensure(shard, 0); /* should others have used the room up meanwhile, the lookup is filled a little beyond half */
+	hr__chunk *chunk = chunk_of(span);
+	hr__store_relaxed(&chunk->address, span->address);
+	chunk->size = span->bytes;
+	chunk->region = HR__REGION_NONE;
+	chunk->pages = span->pages;
+	hr__chunk_describe(chunk, request);
+	chunk->streams = 0; /* who gives a span back knows who used it; here are those that hr_record_stream adds */
+	hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
+	hr__lookup_insert(&shard->lookup, span->address, span->id);
+	hr__log_alloc(cache, request, span->address);
+	hr__account(shard, cache, (int64_t)span->bytes);
+	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
+	hr__owner_add(&allocator->spans, 1);
+	hr__owner_add(&allocator->span_bytes, (int64_t)span->bytes);
+	if (source) {
+		hr__owner_add(&shard->stats.allocs, 1);
+		hr__owner_add(&shard->stats.sources[*source], 1);
+		hr__max(&shard->stats.largest, (int64_t)span->bytes);
+	}
+	hr__lock_release(&shard->lock);
+	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, span->address, span->bytes);
+}
+
+/* With the lock held. */
+static void strike_out(hr__span *span, hr__cache *cache, bool quietly)
+{
+	hr__allocator *allocator = span->allocator;
+	hr__shard *shard = shard_of(span);
+	hr__chunk *chunk = chunk_of(span);
+	hr__log_free(cache, chunk);
+	hr__lookup_remove(&shard->lookup, span->address, span->id);
+	hr__store_relaxed(&chunk->state, HR__CHUNK_UNUSED);
+	hr__account(shard, cache, -(int64_t)span->bytes);
+	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
+	hr__owner_add(&allocator->spans, -1);
+	hr__owner_add(&allocator->span_bytes, -(int64_t)span->bytes);
+	if (!quietly) hr__owner_add(&shard->stats.frees, 1);
+}
+
+/* ---- taking and giving ---- */
+
+hr_status hr__span_take(hr__allocator *allocator, const hr_request *request, hr__span **out)
+{
+	hr__span *span = NULL;
+	enum hr__source source;
+	hr_status status = hr__request_check(allocator, request);
+	if (!status) status = open_span(allocator, request, &span);
+	if (!status) status = prepare(span);
+	if (!status) status = get_memory(span, request, &(struct clearing){ 0 }, &source);
+	if (!status) {
+		enter(span, request, &source);
+		*out = span;
+		return HR_OK;
+	}
+	if (span) {
+		char why[512]; /* undoing may fail too, and must not replace the reason */
+		snprintf(why, sizeof why, "%s", hr_last_message());
+		drop_record(span);
+		close_span(span);
+		hr__fail(status, "%s", why);
+	}
+	hr__note_failed(allocator, request);
+	hr__refuse(allocator, status);
+	if (status == HR_OUT_OF_MEMORY && hr__load_relaxed(&allocator->reports)) {
+		hr_request whole = *request; /* as it would be had in an arena: only then the verdict is about pages */
+		if (hr__align_up(request->bytes, allocator->page, &whole.bytes) && whole.alignment < allocator->page)
+			whole.alignment = allocator->page;
+		hr__report_make(allocator, &whole);
+	}
+	return status;
+}
+
+hr_status hr__span_occupy(hr__span *span, const hr_request *request, hr_status (*clear)(void *context), void *context)
+{
+	enum hr__source source;
+	HR_ASSERT(!span->has_memory);
+	hr_status status = hr__request_check(span->allocator, request);
+	if (!status) status = prepare(span);
+	if (!status) status = get_memory(span, request, &(struct clearing){ clear, context }, &source);
+	if (status) return status;
+	enter(span, request, NULL);
+	hr__fetch_add_relaxed(&span->allocator->away, -1);
+	return HR_OK;
+}
+
+static hr_status wait_for_recorded(const hr__span *span)
+{
+	hr__shard *shard = shard_of(span);
+	hr__device *device = span->allocator->device;
+	hr__lock_take(&shard->lock);
+	uint64_t streams = chunk_of(span)->streams;
+	hr__lock_release(&shard->lock);
+	return streams ? hr__device_wait_idle(device, streams, hr__device_epoch(device)) : HR_OK;
+}
+
+static hr_status give_memory(hr__span *span, bool quietly)
+{
+	hr__allocator *allocator = span->allocator;
+	hr__shard *shard = shard_of(span);
+	hr_status status = wait_for_recorded(span);
+	uint64_t begin = hr__device_clock_ns(allocator->device);
+	if (!status) status = hr__device_unmap(allocator->device, span->address, count_of(span));
+	hr__fetch_add_relaxed(&allocator->map_ns, hr__device_clock_ns(allocator->device) - begin);
+	if (status) return status;
+	if (hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, span->address, HR_STREAM_DEFAULT);
+	hr__note_reserved(allocator, span->address, -(int64_t)span->bytes);
+	hr__cache *cache = hr__cache_get(allocator);
+	hr__lock_take(&shard->lock);
+	strike_out(span, cache, quietly);
+	hr__lock_release(&shard->lock);
+	/* Pages are the pool's before the room is others', so that nobody finds room and no pages. */
+	hr__pool_give(allocator->device, span->pages, count_of(span));
+	hr__unhold(allocator, span->bytes);
+	span->has_memory = false;
+	return HR_OK;
+}
+
+hr_status hr__span_vacate(hr__span *span)
+{
+	HR_ASSERT(span->has_memory);
+	hr_status status = give_memory(span, true);
+	if (!status) hr__fetch_add_relaxed(&span->allocator->away, 1);
+	return status;
+}
+
+hr_status hr__span_give(hr__span *span)
+{
+	hr__allocator *allocator = span->allocator;
+	if (span->has_memory) {
+		hr_status status = give_memory(span, false);
+		if (status) return status;
+	} else {
+		hr__block_forget(allocator);
+	}
+	drop_record(span);
+	close_span(span);
+	return HR_OK;
+}
+
+/* ---- the end ---- */
+
+void hr__span_abandon(hr__span *span)
+{
+	if (span->has_memory) return; /* its record leads to it */
+	hr__block_forget(span->allocator);
+	drop_record(span);
+	close_span(span);
+}
+
+void hr__spans_close(hr__shard *shard)
+{
+	hr__allocator *allocator = shard->allocator;
+	for (hr__chunk_id id = 1; id < shard->table.touched && hr__load_relaxed(&allocator->spans) > 0; id++) {
+		const hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+		if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE || chunk->region != HR__REGION_NONE) continue;
+		hr__span *span = (hr__span *)((char *)chunk->pages - offsetof(hr__span, pages));
+		bool unmapped = hr__device_unmap(allocator->device, span->address, count_of(span)) == HR_OK;
+		if (unmapped) hr__pool_give(allocator->device, span->pages, count_of(span));
+		hr__unhold(allocator, span->bytes);
+		hr__owner_add(&allocator->spans, -1);
+		close_span(span);
+	}
+}

@@ -1,0 +1,519 @@
+/* test_lms_fault.c - every call of the operating system and of the device fails once, and from some call on for ever, while tensors are
+ * made, filled, sent out, brought back, learned about, spilled and verified.
+ *
+ * As in test_fault_memory.c a scenario is run with the 1st call failing, the 2nd, the 3rd, until a run meets no failure any more. What a
+ * call returns must make sense; after it the books are in order, and what a tensor holds is what was last written to it, unless it was
+ * being overwritten. At the end, when nothing fails any more, every tensor is read back; and when all is over nothing is left of what the
+ * system gave. Looking makes calls too; those are neither counted nor made to fail.
+ *
+ * At scale 1 all points of the system's calls, and those of the device's that fail once; a third of the others. All of all at scale 3 and
+ * above. */
+#include <dirent.h>
+#include <errno.h>
+
+#include "device/device.h"
+#include "fault_os.h"
+#include "headroom_backend.h"
+#include "lms/lms.h"
+#include "support_stats.h"
+#include "test.h"
+
+#define KIB UINT64_C(1024)
+#define MIB (KIB * KIB)
+#define TENSORS 24u
+
+/* ---- faults ---- */
+
+static struct {
+	bool backend; /* the device's calls, else the system's */
+	bool forever;
+	hr_status status; /* of the device's */
+	int error;        /* of the system's */
+	uint64_t nth;     /* counted over the whole run; 0 = none */
+	uint64_t before;  /* calls before the last suspension */
+	bool met;         /* a call was made to fail */
+} fault;
+
+static uint64_t calls_made(void)
+{
+	return fault.before + (fault.backend ? hr_backend_calls() : hr_fault_os_calls());
+}
+
+static void arm(uint64_t nth)
+{
+	if (fault.backend) hr_backend_fail_nth(nth, fault.forever, fault.status);
+	else hr_fault_os_fail_nth(nth, fault.forever, fault.error);
+}
+
+static void suspend(void)
+{
+	fault.before = calls_made();
+	if (fault.nth && fault.before >= fault.nth) fault.met = true;
+	arm(0);
+}
+
+static void resume(void)
+{
+	if (!fault.nth || (fault.met && !fault.forever)) arm(0);
+	else arm(fault.met ? 1 : fault.nth - fault.before);
+}
+
+/* ---- what the scenario has ---- */
+
+enum contents { NONE, UNKNOWN, KNOWN };
+
+static struct {
+	hr_device device;
+	hr_allocator allocator;
+	hr_stream stream;
+	bool open;
+	struct {
+		hr_tensor handle;
+		size_t bytes;
+		enum contents contents;
+		unsigned char value;
+	} tensors[TENSORS];
+	uint32_t count;
+	void *plain;
+	char folder[64];
+} here;
+
+/* After every call: the books are in order. */
+static void look(void)
+{
+	suspend();
+	hr_lms_stats lms = { .struct_size = sizeof lms };
+	if (here.open && hr_lms_get_stats(here.allocator, &lms) == HR_OK) {
+		hr_stats stats;
+		int64_t tensors = 0;
+		CHECK_STATUS(HR_OK, hr_lms_check(here.allocator));
+		CHECK_STATUS(HR_OK, hr_allocator_check(here.allocator));
+		hr_stats_init(&stats);
+		CHECK_STATUS(HR_OK, hr_allocator_get_stats(here.allocator, &stats));
+		check_identities(&stats);
+		for (uint32_t i = 0; i < here.count; i++) {
+			hr_tensor_info info = { .struct_size = sizeof info };
+			if (!here.tensors[i].handle.id) continue;
+			CHECK_STATUS(HR_OK, hr_tensor_get_info(here.tensors[i].handle, &info));
+			CHECK_NE(info.state, HR_TENSOR_LEAVING);
+			CHECK_NE(info.state, HR_TENSOR_RETURNING);
+			tensors++;
+		}
+		CHECK_EQ(lms.num_tensors, tensors);
+#define NOT_NEGATIVE(name, text) CHECK_LE(0, lms.name);
+		HR_LMS_STATS_TABLE(NOT_NEGATIVE)
+#undef NOT_NEGATIVE
+		hr__lms *context;
+		CHECK_STATUS(HR_OK, hr__lms_of(here.allocator, &context));
+		CHECK_EQ(hr__load_relaxed(&context->movers), 0u);
+		if (context->host) CHECK_STATUS(HR_OK, hr__host_check(context->host));
+	}
+	resume();
+}
+
+/* Anything may be answered to a call that met a fault; without one only what the scenario expects. */
+static bool ok(hr_status status)
+{
+	if (status != HR_OK) {
+		suspend();
+		if (!fault.met) CHECK_STATUS(HR_OK, status);
+		CHECK(hr_last_message()[0] != 0);
+		if (status == HR_INVALID_ARGUMENT || status == HR_CORRUPT || status == HR_CLOSED) CHECK_STATUS(HR_OK, status);
+		resume();
+	}
+	look();
+	return status == HR_OK;
+}
+
+static uint32_t create(size_t bytes)
+{
+	hr_tensor_options options;
+	hr_tensor_options_init(&options);
+	options.bytes = bytes;
+	hr_tensor tensor = { 0 };
+	here.tensors[here.count].bytes = bytes;
+	here.tensors[here.count].contents = NONE;
+	hr_status status = hr_tensor_create(here.allocator, &options, &tensor);
+	here.tensors[here.count].handle = tensor;
+	here.count++;
+	ok(status);
+	return here.count - 1;
+}
+
+static void expect(uint32_t index)
+{
+	if (here.tensors[index].contents != KNOWN) return;
+	static unsigned char found[2 * MIB];
+	void *at;
+	size_t bytes = here.tensors[index].bytes;
+	CHECK_STATUS(HR_OK, hr_tensor_pin(here.tensors[index].handle, HR_READ, here.stream));
+	CHECK_STATUS(HR_OK, hr_tensor_address(here.tensors[index].handle, &at));
+	CHECK_STATUS(HR_OK, hr_copy(here.device, found, at, bytes, HR_COPY_TO_HOST, here.stream));
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(here.device, here.stream));
+	for (size_t i = 0; i < bytes; i += i + 64 < bytes ? 61 : 1)
+		if (found[i] != here.tensors[index].value) CHECK_EQ(found[i], here.tensors[index].value);
+	CHECK_STATUS(HR_OK, hr_tensor_unpin(here.tensors[index].handle, here.stream));
+}
+
+/* Pins them together; each is read, or gets new contents. */
+static bool use(const uint32_t *indices, const hr_access *accesses, uint32_t count)
+{
+	hr_pin pins[8];
+	for (uint32_t i = 0; i < count; i++) {
+		pins[i] = (hr_pin){ here.tensors[indices[i]].handle, accesses[i] };
+		if (!pins[i].tensor.id || (accesses[i] == HR_READ && here.tensors[indices[i]].contents == NONE)) return false;
+	}
+	hr_status status = hr_pin_all(pins, count, here.stream);
+	if (status != HR_OK) { /* what would have been overwritten may be lost; what was never written still is not */
+		for (uint32_t i = 0; i < count; i++)
+			if (accesses[i] == HR_OVERWRITE && here.tensors[indices[i]].contents == KNOWN)
+				here.tensors[indices[i]].contents = UNKNOWN;
+		return ok(status);
+	}
+	look();
+	for (uint32_t i = 0; i < count; i++) {
+		void *at;
+		CHECK_STATUS(HR_OK, hr_tensor_address(pins[i].tensor, &at));
+		if (accesses[i] == HR_READ) continue;
+		unsigned char value = (unsigned char)(here.tensors[indices[i]].value + 7 * indices[i] + 1);
+		here.tensors[indices[i]].contents = UNKNOWN;
+		if (!ok(hr_fill(here.device, at, value, here.tensors[indices[i]].bytes, here.stream))) continue;
+		here.tensors[indices[i]].value = value;
+		here.tensors[indices[i]].contents = KNOWN;
+	}
+	status = hr_unpin_all(pins, count, here.stream);
+	if (status != HR_OK) { /* verify could not look at it; it is unpinned all the same */
+		suspend();
+		for (uint32_t i = 0; i < count; i++) CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_unpin(pins[i].tensor, here.stream));
+		resume();
+	}
+	return ok(status);
+}
+
+static bool write_to(uint32_t index)
+{
+	hr_access access = HR_OVERWRITE;
+	return use(&index, &access, 1);
+}
+
+static bool read_from(uint32_t index)
+{
+	hr_access access = HR_READ;
+	return use(&index, &access, 1);
+}
+
+static void destroy(uint32_t index)
+{
+	hr_tensor tensor = here.tensors[index].handle;
+	if (!tensor.id) return;
+	here.tensors[index].handle.id = 0;
+	hr_status status = hr_tensor_destroy(tensor);
+	suspend();
+	CHECK_STATUS(HR_OK, status); /* nothing can keep it */
+	CHECK_STATUS(HR_CLOSED, hr_tensor_destroy(tensor));
+	resume();
+	look();
+}
+
+static bool set_up(uint64_t limit, const char *policy, bool verify, bool spill, bool sim)
+{
+	hr_emulated_options emulated;
+	hr_allocator_options options;
+	hr_lms_options lms;
+	suspend();
+	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
+	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
+	resume();
+	emulated.memory_bytes = 16 * MIB;
+	emulated.page_bytes = 64 * KIB;
+	hr_simulated_options simulated;
+	hr_simulated_options_init(&simulated);
+	simulated.page_bytes = 64 * KIB;
+	hr_allocator_options_init(&options);
+	options.limit_bytes = limit;
+	options.oom.report_allocations_on_oom = false;
+	lms.enabled = true;
+	lms.policy = policy;
+	lms.verify = verify;
+	lms.host_limit = spill ? 256 * KIB : 2 * MIB;
+	lms.spill_dir = spill ? here.folder : NULL;
+	lms.wait_ns = 0;
+	if (!ok(hr_configure_emulated(&emulated)) || !ok(hr_configure_simulated(&simulated))) return false;
+	if (!ok(hr_device_find(sim ? "SIM:0" : "GPU:0", &here.device))) return false;
+	if (!ok(hr_stream_create(here.device, &here.stream))) return false;
+	here.open = ok(hr_allocator_create(here.device, &options, &here.allocator));
+	return here.open && ok(hr_lms_configure(here.allocator, &lms));
+}
+
+static void tear_down(void)
+{
+	for (uint32_t i = 0; i < here.count; i++) destroy(i);
+	hr_lms_stats lms = { .struct_size = sizeof lms };
+	suspend();
+	if (hr_lms_get_stats(here.allocator, &lms) == HR_OK) {
+		CHECK_EQ(lms.num_tensors, 0);
+		CHECK_EQ(lms.bytes_out_now, 0);
+		CHECK_EQ(lms.bytes_inactive, 0);
+		CHECK_EQ(lms.host_bytes, 0);
+		CHECK_EQ(lms.spilled_bytes, 0);
+	}
+	resume();
+	hr_status status = hr_allocator_close(here.allocator);
+	if (status == HR_OK) here.open = false;
+	ok(status);
+}
+
+/* Nothing fails any more: everything that was written can be read. */
+static void check_contents(void)
+{
+	suspend();
+	arm(0);
+	uint64_t nth = fault.nth;
+	fault.nth = 0;
+	hr_lms_stats lms = { .struct_size = sizeof lms };
+	if (here.open && hr_lms_get_stats(here.allocator, &lms) == HR_OK) {
+		/* An asynchronous error may be waiting to be told. */
+		hr_stream_synchronize(here.device, here.stream);
+		for (uint32_t i = 0; i < here.count; i++)
+			if (here.tensors[i].handle.id) expect(i);
+	}
+	fault.nth = nth;
+	resume();
+}
+
+/* ---- scenarios ---- */
+
+/* By hand: out, back, asked for, overwritten, destroyed wherever it is. */
+static void by_hand(const char *policy, bool verify, bool spill)
+{
+	if (!set_up(2 * MIB, policy, verify, spill, false)) return;
+	uint32_t a = create(160 * KIB), b = create(100 * KIB + 5), c = create(3000), d = create(40 * KIB);
+	if (write_to(a)) ok(hr_tensor_evict(here.tensors[a].handle));
+	write_to(b);
+	write_to(c);
+	if (here.tensors[b].handle.id) ok(hr_tensor_evict(here.tensors[b].handle));
+	if (here.tensors[c].handle.id) ok(hr_tensor_evict(here.tensors[c].handle));
+	read_from(a);
+	if (here.tensors[b].handle.id) ok(hr_tensor_prefetch(here.tensors[b].handle));
+	read_from(b);
+	uint32_t both[] = { a, c, d };
+	hr_access how[] = { HR_READ, HR_WRITE, HR_OVERWRITE };
+	use(both, how, 3);
+	if (here.tensors[a].handle.id) ok(hr_tensor_evict(here.tensors[a].handle)); /* for nothing */
+	write_to(a);
+	ok(hr_lms_reclaim_inactive(here.allocator, HR_NAME_NONE, NULL));
+	ok(hr_lms_set_limit(here.allocator, 192 * KIB));
+	read_from(c);
+	read_from(a);
+	ok(hr_lms_set_limit(here.allocator, 0));
+	destroy(a);
+	check_contents();
+	tear_down();
+}
+
+static void lru_by_hand(void)
+{
+	by_hand("lru", false, false);
+}
+
+static void verified_by_hand(void)
+{
+	by_hand("lru", true, false);
+}
+
+static void spilled_and_verified(void)
+{
+	by_hand("learned", true, true);
+}
+
+/* One leaves for a request, a row of them, everything. */
+static void for_room(void)
+{
+	if (!set_up(MIB, "lru", false, false, false)) return;
+	uint32_t small[6], large = 0;
+	for (uint32_t i = 0; i < 6; i++) {
+		small[i] = create(160 * KIB);
+		write_to(small[i]);
+	}
+	large = create(150 * KIB);
+	write_to(large); /* single */
+	large = create(400 * KIB);
+	write_to(large); /* multi */
+	check_contents();
+	void *block = NULL;
+	hr_status status = hr_alloc_bytes(here.allocator, 1000 * KIB, &block); /* full */
+	if (ok(status)) ok(hr_free(here.allocator, block, HR_STREAM_DEFAULT));
+	read_from(small[0]);
+	read_from(large);
+	check_contents();
+	tear_down();
+}
+
+/* Steps: two to learn, and some that follow the plan; with tensors that live on and others that are made in each step. */
+static void learning(bool sim, bool spill)
+{
+	enum { WEIGHTS = 4, ACTS = 4, STEPS = 4 };
+	if (!set_up(MIB, "learned", false, spill, sim)) return;
+	uint32_t weights[WEIGHTS];
+	for (uint32_t i = 0; i < WEIGHTS; i++) {
+		weights[i] = create(160 * KIB);
+		write_to(weights[i]);
+	}
+	uint32_t base = here.count;
+	for (uint32_t step = 0; step < STEPS; step++) {
+		ok(hr_step_begin(here.allocator));
+		here.count = base;
+		for (uint32_t i = 0; i < ACTS; i++) {
+			uint32_t act = create(128 * KIB), names[] = { weights[i], act };
+			hr_access how[] = { HR_READ, HR_OVERWRITE };
+			use(names, how, 2);
+		}
+		for (uint32_t i = ACTS; i-- > 0;) {
+			uint32_t names[] = { base + i, weights[i] };
+			hr_access how[] = { HR_READ, HR_WRITE };
+			use(names, how, 2);
+			destroy(base + i);
+		}
+		ok(hr_step_end(here.allocator));
+	}
+	if (!sim) check_contents();
+	tear_down();
+}
+
+static void learning_emulated(void)
+{
+	learning(false, false);
+}
+
+static void learning_spilled(void)
+{
+	learning(false, true);
+}
+
+static void learning_simulated(void)
+{
+	learning(true, false);
+}
+
+/* Everything is still there when the process says that it is done. */
+static void shut_down_in_the_middle(void)
+{
+	if (!set_up(MIB, "learned", false, false, false)) return;
+	for (uint32_t i = 0; i < 4; i++) {
+		uint32_t tensor = create(300 * KIB);
+		write_to(tensor);
+	}
+	hr_status status = hr_allocator_close_all(here.allocator);
+	if (status == HR_OK) here.open = false;
+	else ok(status);
+}
+
+static const struct {
+	const char *name;
+	void (*run)(void);
+} scenarios[] = {
+	{ "by hand", lru_by_hand },
+	{ "by hand, verified", verified_by_hand },
+	{ "by hand, with a file, verified", spilled_and_verified },
+	{ "for room", for_room },
+	{ "learning", learning_emulated },
+	{ "learning, with a file", learning_spilled },
+	{ "learning, simulated", learning_simulated },
+	{ "the end in the middle", shut_down_in_the_middle },
+};
+#define SCENARIOS (sizeof scenarios / sizeof *scenarios)
+
+/* Nothing is in it, unless removing the file was what was made to fail. */
+static void empty_folder(void)
+{
+	DIR *folder = opendir(here.folder);
+	CHECK(folder != NULL);
+	for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+		char path[400];
+		if (entry->d_name[0] == '.') continue;
+		CHECK(!fault.backend && fault.met);
+		snprintf(path, sizeof path, "%s/%s", here.folder, entry->d_name);
+		CHECK_EQ(unlink(path), 0);
+	}
+	closedir(folder);
+}
+
+/* One run; true when a call was made to fail. */
+static bool run_once(void (*run)(void), uint64_t nth)
+{
+	hr_fault_os_install();
+	char folder[sizeof here.folder];
+	memcpy(folder, here.folder, sizeof folder);
+	memset(&here, 0, sizeof here);
+	memcpy(here.folder, folder, sizeof folder);
+	fault.nth = nth;
+	fault.before = 0;
+	fault.met = false;
+	arm(nth);
+	run();
+	here.open = false;
+	hr_shutdown();
+	suspend();
+	empty_folder();
+	if (!hr_fault_os_is_clean()) hr_test_fail(__FILE__, __LINE__, "something is left after shutdown");
+	hr_fault_os_uninstall();
+	return fault.met;
+}
+
+static uint64_t run_all(bool backend, bool forever, hr_status status, int error, double share)
+{
+	uint64_t total = 0;
+	setenv("HEADROOM_CUDA", "0", 1);
+	snprintf(here.folder, sizeof here.folder, "/tmp/hr-lms-fault-XXXXXX");
+	CHECK(mkdtemp(here.folder) != NULL);
+	for (size_t i = 0; i < SCENARIOS; i++) {
+		fault.backend = backend;
+		fault.forever = forever;
+		fault.status = status;
+		fault.error = error;
+		/* A tenth of the points at scale 0.1, others each time the seed changes. */
+		double scale = hr_test_scale() * share;
+		uint64_t stride = scale < 1 ? (uint64_t)(1 / scale + 0.5) : 1, nth = 1 + (stride > 1 ? hr_test_seed() % stride : 0),
+				 points = 0;
+		while (fprintf(stderr, "\r%s, call %llu   ", scenarios[i].name, (unsigned long long)nth), run_once(scenarios[i].run, nth)) {
+			nth += stride;
+			points++;
+		}
+		printf("# %s: %llu points\n", scenarios[i].name, (unsigned long long)points);
+		if (scale >= 1) CHECK_GT(points, 2);
+		total += points;
+	}
+	fprintf(stderr, "\n");
+	printf("# %llu points in all\n", (unsigned long long)total);
+	CHECK_EQ(rmdir(here.folder), 0);
+	return total;
+}
+
+static void test_any_call_of_the_system_may_fail_once(void)
+{
+	CHECK_GT(run_all(false, false, HR_OK, ENOMEM, 1), 0);
+}
+
+static void test_any_call_of_the_system_may_fail_for_ever(void)
+{
+	CHECK_GT(run_all(false, true, HR_OK, ENOSPC, 1), 0);
+}
+
+static void test_any_call_of_the_device_may_fail_once(void)
+{
+	CHECK_GT(run_all(true, false, HR_DEVICE_ERROR, 0, 1), 0);
+}
+
+static void test_any_call_of_the_device_may_fail_for_ever(void)
+{
+	CHECK_GT(run_all(true, true, HR_DEVICE_ERROR, 0, 0.34), 0);
+}
+
+static void test_the_device_may_be_full_at_any_call(void)
+{
+	CHECK_GT(run_all(true, false, HR_OUT_OF_MEMORY, 0, 0.34), 0);
+}
+
+TEST_MAIN(T_WITHIN(test_any_call_of_the_system_may_fail_once, 120), T_WITHIN(test_any_call_of_the_system_may_fail_for_ever, 120),
+          T_WITHIN(test_any_call_of_the_device_may_fail_once, 120), T_WITHIN(test_any_call_of_the_device_may_fail_for_ever, 120),
+          T_WITHIN(test_the_device_may_be_full_at_any_call, 120))

@@ -1,0 +1,280 @@
+/* test_lms_regression.c - mistakes that Large Model Support once made, each as a promise that it keeps now. */
+#include "fault_os.h"
+#include "headroom_backend.h"
+#include "lms/lms.h"
+#include "test.h"
+
+#define KIB UINT64_C(1024)
+#define MIB (KIB * KIB)
+
+static hr_device device;
+static hr_allocator allocator;
+
+static hr_lms_options lms_options(const char *policy)
+{
+	hr_lms_options options;
+	CHECK_STATUS(HR_OK, hr_lms_options_init(&options));
+	options.enabled = true;
+	options.policy = policy;
+	options.host_limit = 64 * MIB;
+	return options;
+}
+
+static void set_up_with(uint64_t limit, const hr_lms_options *lms, uint64_t link)
+{
+	hr_emulated_options emulated;
+	hr_allocator_options options;
+	setenv("HEADROOM_CUDA", "0", 1);
+	hr_fault_os_install();
+	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
+	emulated.memory_bytes = 64 * MIB;
+	emulated.page_bytes = 64 * KIB;
+	emulated.link_bytes_per_s = link;
+	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
+	hr_allocator_options_init(&options);
+	options.limit_bytes = limit;
+	options.oom.report_allocations_on_oom = false;
+	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
+	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, lms));
+}
+
+static void set_up(uint64_t limit, const hr_lms_options *lms)
+{
+	set_up_with(limit, lms, 0);
+}
+
+static void tear_down(void)
+{
+	CHECK_STATUS(HR_OK, hr_lms_check(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	CHECK(hr_fault_os_is_clean());
+	hr_fault_os_uninstall();
+}
+
+static hr_tensor create(size_t bytes)
+{
+	hr_tensor tensor;
+	hr_tensor_options options;
+	hr_tensor_options_init(&options);
+	options.bytes = bytes;
+	CHECK_STATUS(HR_OK, hr_tensor_create(allocator, &options, &tensor));
+	return tensor;
+}
+
+static void fill(hr_tensor tensor, size_t bytes, unsigned char value)
+{
+	void *at;
+	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
+	CHECK_STATUS(HR_OK, hr_fill(device, at, value, bytes, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
+}
+
+static hr_lms_stats stats_of(void)
+{
+	hr_lms_stats stats = { .struct_size = sizeof stats };
+	CHECK_STATUS(HR_OK, hr_lms_get_stats(allocator, &stats));
+	return stats;
+}
+
+/* As a plan would have it. */
+static void copy_ahead(hr_tensor tensor)
+{
+	hr_status status;
+	hr__tensor *record = hr__tensor_of(tensor, &status);
+	CHECK(hr__tensor_claim(record, tensor.id, HR__HOME, HR__LEAVING));
+	CHECK_STATUS(HR_OK, hr__move_sync(record));
+	hr__tensor_settle(record, HR__HOME, 0);
+}
+
+/* ---- verify ---- */
+
+/* The pin that would have overwritten it came to nothing: it has the memory and the wrong sum, and leaves without an unpin. */
+static void test_verify_believes_a_tensor_whose_overwriting_pin_failed(void)
+{
+	hr_lms_options options = lms_options("lru");
+	options.verify = true;
+	set_up(4 * MIB, &options);
+	hr_tensor a = create(MIB), large = create(5 * MIB);
+	fill(a, MIB, 1);
+	CHECK_STATUS(HR_OK, hr_tensor_evict(a));
+	hr_tensor other = create(3 * MIB); /* so that a's memory held something else meanwhile */
+	fill(other, 3 * MIB, 77);
+	hr_pin pins[] = { { a, HR_OVERWRITE }, { large, HR_OVERWRITE } };
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins, 2, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_evict(a));
+	CHECK_STATUS(HR_OK, hr_tensor_pin(a, HR_WRITE, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_unpin(a, HR_STREAM_DEFAULT));
+	tear_down();
+}
+
+static void test_verify_looks_at_every_tensor_of_an_unpin(void)
+{
+	hr_lms_options options = lms_options("lru");
+	options.verify = true;
+	set_up(8 * MIB, &options);
+	hr_tensor a = create(MIB), b = create(MIB);
+	void *at;
+	fill(a, MIB, 1);
+	fill(b, MIB, 2);
+	/* a is written through a read pin, b as it should be. */
+	hr_pin pins[] = { { a, HR_READ }, { b, HR_WRITE } };
+	CHECK_STATUS(HR_OK, hr_pin_all(pins, 2, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_address(a, &at));
+	CHECK_STATUS(HR_OK, hr_fill(device, at, 9, 1, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_address(b, &at));
+	CHECK_STATUS(HR_OK, hr_fill(device, at, 3, MIB, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_CORRUPT, hr_unpin_all(pins, 2, HR_STREAM_DEFAULT));
+	/* Had it not been looked at, this would be taken for the write. */
+	CHECK_STATUS(HR_OK, hr_tensor_pin(b, HR_READ, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_address(b, &at));
+	CHECK_STATUS(HR_OK, hr_fill(device, at, 4, 1, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_CORRUPT, hr_tensor_unpin(b, HR_STREAM_DEFAULT));
+	tear_down();
+}
+
+/* ---- leaving ---- */
+
+/* Those that come first, more than are moved at a time, find no room on the host. */
+static void test_what_can_leave_leaves_although_others_cannot(void)
+{
+	hr_lms_options options = lms_options("lru");
+	options.host_limit = 256 * KIB;
+	set_up(32 * MIB, &options);
+	enum { LARGE = 80, SMALL = 4 };
+	hr_tensor small[SMALL];
+	uint64_t freed = 0;
+	for (int i = 0; i < SMALL; i++) {
+		small[i] = create(16 * KIB);
+		fill(small[i], 16 * KIB, (unsigned char)i);
+	}
+	for (int i = 0; i < LARGE; i++) {
+		hr_tensor large = create(320 * KIB);
+		fill(large, 320 * KIB, (unsigned char)i);
+		CHECK_STATUS(HR_OK, hr_tensor_set_priority(large, -1));
+	}
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_lms_reclaim_inactive(allocator, HR_NAME_NONE, &freed));
+	CHECK_CONTAINS(hr_last_message(), "host_limit");
+	CHECK_EQ(freed, SMALL * 16 * KIB);
+	for (int i = 0; i < SMALL; i++) {
+		hr_tensor_info info = { .struct_size = sizeof info };
+		CHECK_STATUS(HR_OK, hr_tensor_get_info(small[i], &info));
+		CHECK_EQ(info.state, HR_TENSOR_OUT);
+	}
+	tear_down();
+}
+
+/* ---- closing ---- */
+
+static void test_closing_that_is_refused_changes_nothing(void)
+{
+	hr_lms_options options = lms_options("lru");
+	set_up(8 * MIB, &options);
+	void *block;
+	hr_tensor tensor = create(MIB);
+	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
+	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, MIB, &block));
+	CHECK_STATUS(HR_IN_USE, hr_allocator_close(allocator));
+	CHECK_EQ(stats_of().num_tensors, 0); /* it is still set up */
+	tensor = create(6 * MIB);
+	hr_tensor other = create(6 * MIB);
+	fill(tensor, 6 * MIB, 1);
+	fill(other, 6 * MIB, 2);
+	CHECK_EQ(stats_of().num_evictions, 1);
+	tear_down();
+}
+
+/* ---- policies ---- */
+
+static struct {
+	uint64_t ids[16];
+	int count;
+} heard;
+
+static double same(void *user, const hr_lms_candidate *candidate)
+{
+	(void)user;
+	return (double)candidate->bytes;
+}
+
+static void hear(void *user, hr_tensor tensor, uint64_t now)
+{
+	(void)user;
+	(void)now;
+	if (heard.count < 16) heard.ids[heard.count++] = tensor.id;
+}
+
+static void test_a_policy_hears_of_tensors_that_became_unused_alone(void)
+{
+	hr_lms_policy policy = { .struct_size = sizeof policy, .score = same, .unused = hear };
+	CHECK_STATUS(HR_OK, hr_register_lms_policy("listener", &policy, NULL));
+	hr_lms_options options = lms_options("listener");
+	set_up(8 * MIB, &options);
+	hr_tensor a = create(MIB), b = create(MIB);
+	hr_pin pins[] = { { a, HR_OVERWRITE }, { b, HR_OVERWRITE }, { a, HR_READ } };
+	CHECK_STATUS(HR_OK, hr_tensor_pin(b, HR_OVERWRITE, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_pin_all(pins, 3, HR_STREAM_DEFAULT));
+	heard.count = 0;
+	CHECK_STATUS(HR_OK, hr_unpin_all(pins, 3, HR_STREAM_DEFAULT));
+	CHECK_EQ(heard.count, 1); /* of a, once; b is still pinned */
+	CHECK_EQ(heard.ids[0], a.id);
+	CHECK_STATUS(HR_OK, hr_tensor_unpin(b, HR_STREAM_DEFAULT));
+	CHECK_EQ(heard.count, 2);
+	CHECK_EQ(heard.ids[1], b.id);
+	tear_down();
+}
+
+/* ---- destroying ---- */
+
+/* A device that fails cannot keep a tensor alive: it is gone, so the answer is that it is. */
+static void test_a_tensor_that_is_destroyed_says_so(void)
+{
+	hr_lms_options options = lms_options("lru");
+	set_up(8 * MIB, &options);
+	hr_stream stream;
+	CHECK_STATUS(HR_OK, hr_stream_create(device, &stream));
+	for (uint64_t nth = 1; nth < 12; nth++) {
+		hr_tensor tensor = create(MIB);
+		void *at;
+		CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, stream));
+		CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
+		CHECK_STATUS(HR_OK, hr_fill(device, at, 1, MIB, stream));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, stream));
+		copy_ahead(tensor);
+		hr_backend_fail_nth(nth, true, HR_DEVICE_ERROR);
+		hr_status status = hr_tensor_destroy(tensor);
+		hr_backend_fail_nth(0, false, HR_OK);
+		CHECK_STATUS(HR_OK, status);
+		CHECK_STATUS(HR_CLOSED, hr_tensor_destroy(tensor));
+	}
+	tear_down();
+}
+
+/* A pin for writing ends the copy on the host, whose way there may not be over; that the pin fails afterwards must not make it forgotten. */
+static void test_memory_is_not_taken_from_under_a_copy(void)
+{
+	hr_lms_options options = lms_options("lru");
+	hr__lms *lms;
+	set_up_with(8 * MIB, &options, 20000000); /* 200 ms for 4 MiB */
+	hr_tensor first = create(3 * MIB), tensor = create(4 * MIB), large = create(9 * MIB);
+	fill(first, 3 * MIB, 1);
+	fill(tensor, 4 * MIB, 1);
+	CHECK_STATUS(HR_OK, hr__lms_of(allocator, &lms));
+	CHECK_STATUS(HR_OK, hr__device_mark(lms->device, HR_STREAM_DEFAULT, NULL)); /* who waits for the fill waits for this */
+	copy_ahead(first);                                                          /* it keeps the link busy */
+	copy_ahead(tensor);
+	hr_pin pins[] = { { tensor, HR_WRITE }, { large, HR_WRITE } };
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins, 2, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
+	CHECK_STATUS(HR_OK, hr_allocator_trim(allocator, NULL));
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out)); /* says so when it found no memory there */
+	tear_down();
+}
+
+TEST_MAIN(T(test_verify_believes_a_tensor_whose_overwriting_pin_failed), T(test_verify_looks_at_every_tensor_of_an_unpin),
+          T(test_what_can_leave_leaves_although_others_cannot), T(test_closing_that_is_refused_changes_nothing),
+          T(test_a_policy_hears_of_tensors_that_became_unused_alone), T(test_a_tensor_that_is_destroyed_says_so),
+          T(test_memory_is_not_taken_from_under_a_copy))

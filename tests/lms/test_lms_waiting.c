@@ -1,0 +1,284 @@
+/* test_lms_waiting.c - threads whose ops each need most of the memory: they take turns, nobody waits for ever, and nobody is refused for
+ * what another holds only for a while. */
+#include "fault_os.h"
+#include "test.h"
+
+#define KIB UINT64_C(1024)
+#define MIB (KIB * KIB)
+#define S UINT64_C(1000000000)
+#define MOST 8u
+#define EACH 3u
+
+static struct {
+	hr_device device;
+	hr_allocator allocator;
+	hr_stream streams[MOST];
+	hr_tensor tensors[MOST][EACH], shared;
+	uint64_t rounds;
+	_Atomic(uint64_t) met;
+	pthread_barrier_t barrier;
+} here;
+
+static void set_up(uint64_t limit, uint64_t lms_limit, uint64_t wait_ns, unsigned threads, const char *policy)
+{
+	hr_emulated_options emulated;
+	hr_allocator_options options;
+	hr_lms_options lms;
+	hr_tensor_options tensor;
+	setenv("HEADROOM_CUDA", "0", 1);
+	hr_fault_os_install();
+	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
+	emulated.memory_bytes = 64 * MIB;
+	emulated.page_bytes = 64 * KIB;
+	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &here.device));
+	hr_allocator_options_init(&options);
+	options.limit_bytes = limit;
+	options.oom.report_allocations_on_oom = false;
+	CHECK_STATUS(HR_OK, hr_allocator_create(here.device, &options, &here.allocator));
+	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
+	lms.enabled = true;
+	lms.policy = policy;
+	lms.host_limit = 64 * MIB;
+	lms.limit = lms_limit;
+	lms.wait_ns = wait_ns;
+	CHECK_STATUS(HR_OK, hr_lms_configure(here.allocator, &lms));
+	hr_tensor_options_init(&tensor);
+	tensor.bytes = 256 * KIB;
+	for (unsigned i = 0; i < threads; i++) {
+		CHECK_STATUS(HR_OK, hr_stream_create(here.device, &here.streams[i]));
+		for (unsigned k = 0; k < EACH; k++) CHECK_STATUS(HR_OK, hr_tensor_create(here.allocator, &tensor, &here.tensors[i][k]));
+	}
+	CHECK_STATUS(HR_OK, hr_tensor_create(here.allocator, &tensor, &here.shared));
+	CHECK_STATUS(HR_OK, hr_tensor_pin(here.shared, HR_OVERWRITE, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_unpin(here.shared, HR_STREAM_DEFAULT));
+	atomic_store(&here.met, 0);
+}
+
+static hr_lms_stats stats_of(void)
+{
+	hr_lms_stats stats = { .struct_size = sizeof stats };
+	CHECK_STATUS(HR_OK, hr_lms_get_stats(here.allocator, &stats));
+	return stats;
+}
+
+static void tear_down(void)
+{
+	CHECK_EQ(stats_of().num_pins, 0);
+	CHECK_STATUS(HR_OK, hr_lms_check(here.allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_check(here.allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_close_all(here.allocator));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	CHECK(hr_fault_os_is_clean());
+	hr_fault_os_uninstall();
+}
+
+static void rest(uint64_t ns)
+{
+	struct timespec pause = { .tv_sec = (time_t)(ns / S), .tv_nsec = (long)(ns % S) };
+	nanosleep(&pause, NULL);
+}
+
+/* ---- turns ---- */
+
+static void take_turns(void *argument, unsigned index)
+{
+	bool reads_shared = argument != NULL;
+	hr_stream stream = here.streams[index];
+	uint64_t seed = hr_test_seed() * 64 + index;
+	for (uint64_t i = 0; i < here.rounds; i++) {
+		hr_pin pins[EACH + 1];
+		size_t count = 0;
+		for (unsigned k = 0; k < EACH; k++) pins[count++] = (hr_pin){ here.tensors[index][k], HR_WRITE };
+		if (reads_shared) pins[count++] = (hr_pin){ here.shared, HR_READ };
+		CHECK_STATUS(HR_OK, hr_pin_all(pins, count, stream));
+		for (unsigned k = 0; k < EACH; k++) {
+			unsigned char value = (unsigned char)(index * 16 + k + i), before = (unsigned char)(value - 1), found;
+			void *at;
+			CHECK_STATUS(HR_OK, hr_tensor_address(pins[k].tensor, &at));
+			if (i) {
+				CHECK_STATUS(HR_OK, hr_copy(here.device, &found, (char *)at + 256 * KIB - 1, 1, HR_COPY_TO_HOST, stream));
+				CHECK_STATUS(HR_OK, hr_stream_synchronize(here.device, stream));
+				CHECK_EQ(found, before);
+			}
+			CHECK_STATUS(HR_OK, hr_fill(here.device, at, value, 256 * KIB, stream));
+		}
+		if (hr_rand_below(&seed, 4) == 0) rest(hr_rand_below(&seed, 200000));
+		CHECK_STATUS(HR_OK, hr_unpin_all(pins, count, stream));
+		atomic_fetch_add(&here.met, 1);
+	}
+}
+
+static void run_turns(unsigned threads, uint64_t limit, uint64_t lms_limit, const char *policy, bool shared)
+{
+	set_up(limit, lms_limit, 20 * S, threads, policy);
+	here.rounds = hr_test_scaled(1500) / threads + 1;
+	hr_test_threads(threads, take_turns, shared ? &here : NULL);
+	hr_lms_stats stats = stats_of();
+	printf("# %u threads: %llu ops met, %lld waits, %lld evictions\n", threads, (unsigned long long)here.met,
+	       (long long)stats.num_pin_waits, (long long)stats.num_evictions);
+	CHECK_EQ(here.met, here.rounds * threads);
+	if (here.rounds > 100) CHECK_GT(stats.num_evictions, 0); /* they did take turns */
+	tear_down();
+}
+
+static void test_two_threads_that_need_most_of_the_memory_take_turns(void)
+{
+	run_turns(2, MIB, 0, "lru", false);
+	run_turns(2, MIB, 0, "learned", false);
+}
+
+static void test_many_threads_that_need_most_of_the_memory_take_turns(void)
+{
+	run_turns(4, MIB, 0, "lru", true);
+	run_turns(8, MIB, 0, "learned", true);
+}
+
+static void test_threads_take_turns_below_the_limit_for_tensors(void)
+{
+	run_turns(4, 16 * MIB, MIB, "lru", true);
+}
+
+/* ---- plain requests ---- */
+
+/* A tensor fills the memory; then two threads ask for a third of it each, at the same moment. The one that is a little later finds the
+ * tensor on its way out for the other, and room for both when it is gone. */
+static void ask_together(void *unused, unsigned index)
+{
+	(void)unused;
+	for (uint64_t i = 0; i < here.rounds; i++) {
+		if (index == 0) {
+			CHECK_STATUS(HR_OK, hr_tensor_pin(here.shared, HR_WRITE, here.streams[0]));
+			CHECK_STATUS(HR_OK, hr_tensor_unpin(here.shared, here.streams[0]));
+		}
+		pthread_barrier_wait(&here.barrier);
+		hr_request request = HR_REQUEST(384 * KIB);
+		request.stream = here.streams[index];
+		void *block;
+		CHECK_STATUS(HR_OK, hr_alloc(here.allocator, &request, &block));
+		CHECK_STATUS(HR_OK, hr_free(here.allocator, block, here.streams[index]));
+		pthread_barrier_wait(&here.barrier);
+	}
+}
+
+static void test_plain_requests_wait_for_what_leaves_for_others(void)
+{
+	set_up(MIB, 0, S, 2, "lru");
+	hr_tensor_options options;
+	hr_tensor_options_init(&options);
+	options.bytes = MIB;
+	CHECK_STATUS(HR_OK, hr_tensor_destroy(here.shared));
+	CHECK_STATUS(HR_OK, hr_tensor_create(here.allocator, &options, &here.shared));
+	here.rounds = hr_test_scaled(1000);
+	pthread_barrier_init(&here.barrier, NULL, 2);
+	hr_test_threads(2, ask_together, NULL);
+	pthread_barrier_destroy(&here.barrier);
+	CHECK_GT(stats_of().num_evictions, 0);
+	tear_down();
+}
+
+/* ---- who waits, and how long ---- */
+
+/* Thread 0 holds its pins for a while; thread 1 wants its own meanwhile. */
+static void hold_and_want(void *argument, unsigned index)
+{
+	uint64_t hold_ns = *(const uint64_t *)argument;
+	hr_pin pins[EACH];
+	for (unsigned k = 0; k < EACH; k++) pins[k] = (hr_pin){ here.tensors[index][k], HR_OVERWRITE };
+	if (index == 0) CHECK_STATUS(HR_OK, hr_pin_all(pins, EACH, here.streams[0]));
+	pthread_barrier_wait(&here.barrier);
+	if (index == 0) {
+		if (!hold_ns) pthread_barrier_wait(&here.barrier);
+		/* Until the other one waits, however long that takes on a busy machine. */
+		for (int i = 0; hold_ns && i < 1000 && !stats_of().num_pin_waits; i++) rest(hold_ns);
+		CHECK_STATUS(HR_OK, hr_unpin_all(pins, EACH, here.streams[0]));
+		return;
+	}
+	double start = hr_test_now();
+	hr_status status = hr_pin_all(pins, EACH, here.streams[1]);
+	double took = hr_test_now() - start;
+	if (hold_ns) {
+		CHECK_STATUS(HR_OK, status);
+		CHECK_STATUS(HR_OK, hr_unpin_all(pins, EACH, here.streams[1]));
+	} else {
+		CHECK_STATUS(HR_OUT_OF_MEMORY, status);
+		CHECK_CONTAINS(hr_last_message(), "cannot run");
+		pthread_barrier_wait(&here.barrier);
+	}
+	printf("# took %.3f s\n", took);
+	atomic_store(&here.met, (uint64_t)(took * 1e9));
+}
+
+static uint64_t hold_for(uint64_t hold_ns, uint64_t wait_ns)
+{
+	set_up(MIB, 0, wait_ns, 2, "lru");
+	pthread_barrier_init(&here.barrier, NULL, 2);
+	hr_test_threads(2, hold_and_want, &hold_ns);
+	pthread_barrier_destroy(&here.barrier);
+	return atomic_load(&here.met);
+}
+
+static void test_a_pin_waits_for_what_another_thread_holds(void)
+{
+	hold_for(S / 100, 20 * S);
+	CHECK_EQ(stats_of().num_pin_waits, 1);
+	tear_down();
+}
+
+static void test_a_pin_waits_no_longer_than_it_was_told(void)
+{
+	uint64_t took = hold_for(0, S / 5);
+	CHECK_GE(took, S / 5);
+	CHECK_LE(took, 10 * S);
+	tear_down();
+}
+
+static void test_without_a_time_to_wait_a_pin_fails_at_once(void)
+{
+	CHECK_LE(hold_for(0, 0), 5 * S);
+	CHECK_EQ(stats_of().num_pin_waits, 0);
+	tear_down();
+}
+
+/* It could wait for itself. */
+static void test_a_thread_that_holds_pins_fails_at_once(void)
+{
+	set_up(MIB, 0, 100 * S, 2, "lru");
+	hr_op_set(hr_name_intern("greedy"));
+	hr_pin pins[2][EACH];
+	for (unsigned i = 0; i < 2; i++)
+		for (unsigned k = 0; k < EACH; k++) pins[i][k] = (hr_pin){ here.tensors[i][k], HR_OVERWRITE };
+	CHECK_STATUS(HR_OK, hr_pin_all(pins[0], EACH, here.streams[0]));
+	double start = hr_test_now();
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins[1], EACH, here.streams[0]));
+	CHECK_LE(hr_test_now() - start, 20);
+	CHECK_CONTAINS(hr_last_message(), "op \"greedy\" cannot run");
+	CHECK_CONTAINS(hr_last_message(), "writes 256.0 KiB");
+	CHECK_EQ(stats_of().num_pin_waits, 0);
+	CHECK_EQ(stats_of().num_pins, EACH);
+	CHECK_STATUS(HR_OK, hr_unpin_all(pins[0], EACH, here.streams[0]));
+	CHECK_STATUS(HR_OK, hr_pin_all(pins[1], EACH, here.streams[0]));
+	CHECK_STATUS(HR_OK, hr_unpin_all(pins[1], EACH, here.streams[0]));
+	tear_down();
+}
+
+/* Nobody holds anything, so there is nobody to wait for. */
+static void test_an_op_that_never_fits_fails_at_once(void)
+{
+	set_up(MIB, 0, 100 * S, 2, "lru");
+	hr_pin pins[2 * EACH];
+	for (unsigned k = 0; k < 2 * EACH; k++) pins[k] = (hr_pin){ here.tensors[k / EACH][k % EACH], HR_OVERWRITE };
+	double start = hr_test_now();
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins, 2 * EACH, here.streams[0]));
+	CHECK_LE(hr_test_now() - start, 20);
+	CHECK_CONTAINS(hr_last_message(), "it needs 1.5 MiB at once");
+	CHECK_CONTAINS(hr_last_message(), "least limit that would do is 1.5 MiB");
+	tear_down();
+}
+
+TEST_MAIN(T_WITHIN(test_two_threads_that_need_most_of_the_memory_take_turns, 120),
+          T_WITHIN(test_many_threads_that_need_most_of_the_memory_take_turns, 120),
+          T_WITHIN(test_threads_take_turns_below_the_limit_for_tensors, 120),
+          T(test_plain_requests_wait_for_what_leaves_for_others), T(test_a_pin_waits_for_what_another_thread_holds),
+          T(test_a_pin_waits_no_longer_than_it_was_told), T(test_without_a_time_to_wait_a_pin_fails_at_once),
+          T(test_a_thread_that_holds_pins_fails_at_once), T(test_an_op_that_never_fits_fails_at_once))
