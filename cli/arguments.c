@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/text.h"
 #include "command.h"
@@ -210,6 +211,44 @@ bool hr__arguments_size(const hr__arguments *arguments, int option, uint64_t *ou
 	if (!text) return true;
 	if (hr__parse_size(text, out) == HR_OK) return true;
 	snprintf(problem, sizeof problem, "%s: %s", arguments->command->options[option].name, hr_last_message());
+	wrong_use(arguments->command, problem);
+	return false;
+}
+
+/* Reads digits with perhaps a point among them; returns the end, NULL when there is no digit. By hand, since strtod takes "inf", "0x1p3"
+ * and the locale's comma. */
+static const char *read_decimal(const char *text, double *out)
+{
+	double value = 0, unit = 1;
+	bool any = false, point = false;
+	for (; (*text >= '0' && *text <= '9') || (*text == '.' && !point); text++) {
+		if (*text == '.') {
+			point = true;
+			continue;
+		}
+		any = true;
+		value = value * 10 + (*text - '0');
+		if (point) unit *= 10;
+	}
+	*out = value / unit;
+	return any ? text : NULL;
+}
+
+bool hr__arguments_decimal(const hr__arguments *arguments, int option, const char *unit, double least_value, double most,
+                           double *out)
+{
+	const char *text = arguments->values[option];
+	char problem[256], quoted[HR__QUOTE_BYTES];
+	double value;
+	if (!text) return true;
+	const char *end = strlen(text) < 64 ? read_decimal(text, &value) : NULL;
+	if (end && *end == ' ') end++;
+	if (end && (!*end || strcasecmp(end, unit) == 0) && value >= least_value && value <= most) {
+		*out = value;
+		return true;
+	}
+	snprintf(problem, sizeof problem, "%s takes a number of %s from %g to %g, not %s", arguments->command->options[option].name,
+	         unit, least_value, most, hr__quote(text, strlen(text), quoted));
 	wrong_use(arguments->command, problem);
 	return false;
 }

@@ -45,7 +45,7 @@ struct hr__command {
 	int (*run)(const hr__arguments *arguments); /* returns an exit status */
 };
 
-extern const hr__command hr__command_replay, hr__command_oom, hr__command_devices, hr__command_generate;
+extern const hr__command hr__command_replay, hr__command_plan, hr__command_oom, hr__command_devices, hr__command_generate;
 
 /* Reads [count] arguments. False when help was asked for and printed, or something is wrong and was said; *exit_status is then the
  * status to end with. */
@@ -58,6 +58,8 @@ bool hr__arguments_has(const hr__arguments *arguments, int option);
  * the value is wrong, which was said. */
 bool hr__arguments_count(const hr__arguments *arguments, int option, uint64_t least, uint64_t most, uint64_t *out);
 bool hr__arguments_size(const hr__arguments *arguments, int option, uint64_t *out);
+/* A decimal number from [least] to [most], perhaps with [unit] behind it. */
+bool hr__arguments_decimal(const hr__arguments *arguments, int option, const char *unit, double least, double most, double *out);
 
 /* Prints the help of a command to standard output. */
 void hr__command_help(const hr__command *command);

@@ -83,6 +83,12 @@ static hr_status pickled(hr__source *source)
 	return hr__source_fail(source, HR_UNSUPPORTED);
 }
 
+static hr_status begin_uses(const hr__import_options *options, hr__tape *tape)
+{
+	tape->use_tape = options->uses;
+	return options->uses ? hr__uses_init(options->uses, !tape->partial) : HR_OK;
+}
+
 /* Reads a source of any kind. [tape] is initialised in any case. */
 static hr_status import(hr__source *source, const hr__import_options *options, hr__tape *tape)
 {
@@ -100,7 +106,8 @@ static hr_status import(hr__source *source, const hr__import_options *options, h
 	if (!options) options = &defaults;
 
 	if (begins_with(bytes, count, CSV_HEADER)) {
-		status = hr__import_csv(source, tape);
+		status = begin_uses(options, tape);
+		if (!status) status = hr__import_csv(source, tape);
 	} else if (begins_with(bytes, count, RMM_HEADER)) {
 		hr__tape_init(tape, HR__TAPE_RMM);
 		status = hr__import_rmm(source, tape);
@@ -109,7 +116,8 @@ static hr_status import(hr__source *source, const hr__import_options *options, h
 		status = hr__import_torch(source, options, tape);
 	} else if (begins_with(bytes, count, HR__TRACE_MAGIC)) {
 		hr__tape_init(tape, HR__TAPE_HEADROOM);
-		status = hr__import_headroom(source, tape);
+		status = begin_uses(options, tape);
+		if (!status) status = hr__import_headroom(source, tape);
 	} else if (count >= 2 && (unsigned char)bytes[0] == 0x80 && bytes[1] >= 2 && bytes[1] <= 5) {
 		status = pickled(source);
 	} else {
@@ -118,20 +126,31 @@ static hr_status import(hr__source *source, const hr__import_options *options, h
 	if (status) return status;
 	tape->gzip = hr__source_is_gzip(source);
 	status = hr__tape_finish(tape);
+	if (!status && tape->use_tape) status = hr__uses_finish(tape->use_tape);
 	return status ? hr__source_fail(source, status) : HR_OK;
 }
 
 static hr_status import_and_close(hr__source *source, const hr__import_options *options, hr__tape *tape)
 {
 	hr_status status = import(source, options, tape);
-	if (status) hr__tape_free(tape);
+	if (status) {
+		hr__tape_free(tape);
+		if (options && options->uses) hr__uses_free(options->uses);
+	}
 	hr__source_close(source);
 	return status;
+}
+
+/* There is nothing to free when it cannot even be opened. */
+static void clear_uses(const hr__import_options *options)
+{
+	if (options && options->uses) *options->uses = (hr__uses){ 0 };
 }
 
 hr_status hr__import_file(const char *path, const hr__import_options *options, hr__tape *tape)
 {
 	hr__source *source;
+	clear_uses(options);
 	hr_status status = hr__source_open(path, &source);
 	return status ? status : import_and_close(source, options, tape);
 }
@@ -139,6 +158,7 @@ hr_status hr__import_file(const char *path, const hr__import_options *options, h
 hr_status hr__import_memory(const void *bytes, size_t size, const hr__import_options *options, hr__tape *tape)
 {
 	hr__source *source;
+	clear_uses(options);
 	hr_status status = hr__source_open_memory(bytes, size, &source);
 	return status ? status : import_and_close(source, options, tape);
 }

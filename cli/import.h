@@ -15,9 +15,10 @@
 
 typedef struct hr__import_options {
 	int64_t device_index; /* which device of a file that has several; -1: the one with most events */
+	hr__uses *uses;       /* gets what the file says about uses; NULL: nobody wants to know */
 } hr__import_options;
 
-/* Fills [tape], to be freed with hr__tape_free. [options] may be NULL. On failure there is nothing to free. */
+/* Fills [tape], to be freed with hr__tape_free, and options->uses, to be freed with hr__uses_free. [options] may be NULL. On failure there is nothing to free. */
 hr_status hr__import_file(const char *path, const hr__import_options *options, hr__tape *tape);
 hr_status hr__import_memory(const void *bytes, size_t size, const hr__import_options *options, hr__tape *tape);
 

@@ -1,7 +1,7 @@
 /* import_csv.c - the CSV of traces/README.md: time_us,action,id,bytes,stream and, in use traces, name.
  *
  *     a f          allocate, free
- *     s b r w e    step, op begin, read, write, op end: checked and counted, since replaying does not need them
+ *     s b r w e    step, op begin, read, write, op end: for the use tape, where one is wanted
  *
  * The format is Headroom's own and begins with the program, so what does not add up is an error. */
 #include <string.h>
@@ -18,6 +18,7 @@ enum { TIME, ACTION, ID, BYTES, STREAM, NAME };
 struct event {
 	char action;
 	uint64_t time_ns, id, bytes, stream;
+	const char *name; /* "" where there is none; valid as long as the line */
 };
 
 static hr_status read_action(const hr__field *field, char *out)
@@ -52,6 +53,7 @@ static hr_status read_event(hr__source_line *line, size_t columns, struct event 
 	if (!status && event->action == 'a') status = hr__field_number(&fields[BYTES], "bytes", 10, &event->bytes);
 	else if (!status) status = read_optional(&fields[BYTES], "bytes", &event->bytes);
 	if (!status) status = read_optional(&fields[STREAM], "stream", &event->stream);
+	event->name = count > COLUMNS ? fields[NAME].text : "";
 	if (!status && !hr__multiply(time_us, 1000, &event->time_ns)) status = hr__fail(HR_BAD_FORMAT, "time_us is too large");
 	return status;
 }
@@ -62,7 +64,10 @@ static hr_status add_event(hr__tape *tape, const struct event *event)
 	switch (event->action) {
 	case 'a': return hr__tape_alloc(tape, id, event->bytes, event->stream, 0, event->time_ns);
 	case 'f': return hr__tape_release(tape, id, event->bytes, event->stream, 0, event->time_ns);
-	default: tape->uses++; return HR_OK;
+	case 's': return hr__tape_step(tape, event->id);
+	case 'b': return hr__tape_op_begin(tape, event->id, tape->use_tape ? hr_name_intern(event->name) : HR_NAME_NONE, 0);
+	case 'e': return hr__tape_op_end(tape, event->id, event->bytes, 0);
+	default: return hr__tape_access(tape, id, event->bytes, event->action == 'w', 0);
 	}
 }
 

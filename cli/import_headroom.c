@@ -27,11 +27,11 @@ static hr_status add_event(hr__tape *tape, const hr__event *event)
 	case HR__EVENT_ALLOC: return hr__tape_alloc(tape, id, event->requested, event->stream, event->thread, event->time_ns);
 	case HR__EVENT_FREE: return hr__tape_release(tape, id, 0, event->stream, event->thread, event->time_ns);
 	case HR__EVENT_ALLOC_FAILED: tape->failed_allocs++; return HR_OK;
-	case HR__EVENT_OP_BEGIN:
-	case HR__EVENT_OP_END:
+	case HR__EVENT_OP_BEGIN: return hr__tape_op_begin(tape, 0, event->op, event->thread);
+	case HR__EVENT_OP_END: return hr__tape_op_end(tape, 0, event->bytes, event->thread);
 	case HR__EVENT_READ:
-	case HR__EVENT_WRITE:
-	case HR__EVENT_STEP:
+	case HR__EVENT_WRITE: return hr__tape_access(tape, id, 0, event->kind == HR__EVENT_WRITE, event->thread);
+	case HR__EVENT_STEP: return hr__tape_step(tape, event->bytes);
 	case HR__EVENT_STEP_END: tape->uses++; return HR_OK;
 	default: return HR_OK;
 	}

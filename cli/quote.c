@@ -8,22 +8,42 @@
 
 #define ROOM (HR__QUOTE_BYTES - 6) /* without the dots, the closing quote and the final 0 */
 
+/* Writes what the character at [text] looks like to [out], which has room for 5, with a final 0; returns the bytes of it that were taken. */
+static size_t quote_character(const char *text, size_t length, char *out)
+{
+	unsigned char first = (unsigned char)text[0];
+	size_t bytes = hr__utf8_character(text, length);
+	/* U+0080 to U+009F move a terminal's cursor as well as the ASCII ones do. */
+	bool plain = bytes > 0 && first >= 0x20 && first != 0x7F && !(first == 0xC2 && (unsigned char)text[1] < 0xA0);
+	if (plain) memcpy(out, text, bytes);
+	else snprintf(out, 5, "\\x%02X", first);
+	if (plain) out[bytes] = 0;
+	return plain ? bytes : 1;
+}
+
 const char *hr__quote(const char *text, size_t length, char out[HR__QUOTE_BYTES])
 {
 	size_t used = 0, at = 0;
 	out[used++] = '"';
 	while (at < length) {
-		unsigned char first = (unsigned char)text[at];
-		size_t bytes = hr__utf8_character(text + at, length - at);
-		/* U+0080 to U+009F move a terminal's cursor as well as the ASCII ones do. */
-		bool plain = bytes > 0 && first >= 0x20 && first != 0x7F && !(first == 0xC2 && (unsigned char)text[at + 1] < 0xA0);
-		size_t written = plain ? bytes : 4;
+		char character[5];
+		size_t taken = quote_character(text + at, length - at, character), written = strlen(character);
 		if (used + written > ROOM) break;
-		if (plain) memcpy(out + used, text + at, bytes);
-		else snprintf(out + used, 5, "\\x%02X", first);
+		memcpy(out + used, character, written);
 		used += written;
-		at += plain ? bytes : 1;
+		at += taken;
 	}
 	snprintf(out + used, HR__QUOTE_BYTES - used, "%s\"", at < length ? "..." : "");
 	return out;
+}
+
+void hr__print_quoted(FILE *file, const char *text)
+{
+	for (size_t left = strlen(text); left > 0;) {
+		char character[5];
+		size_t taken = quote_character(text, left, character);
+		fputs(character, file);
+		text += taken;
+		left -= taken;
+	}
 }

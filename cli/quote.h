@@ -3,11 +3,15 @@
 #define HR_CLI_QUOTE_H
 
 #include <stddef.h>
+#include <stdio.h>
 
 #define HR__QUOTE_BYTES 96
 
 /* Writes [length] bytes of [text] in double quotes; what is neither printable ASCII nor UTF-8 as \xNN, a long text cut with "...".
  * Returns [out]. */
 const char *hr__quote(const char *text, size_t length, char out[HR__QUOTE_BYTES]);
+
+/* Prints a whole text in the same way, without the quotes: a message of the library that may have names from a file in it. */
+void hr__print_quoted(FILE *file, const char *text);
 
 #endif

@@ -74,6 +74,11 @@ static hr_status find_limit(hr__replay *replay)
 	setup.limit = 0;
 	hr_status status = hr__measure_trial(&setup, false, &unlimited);
 	if (!status) status = hr__find_limit(&setup, (uint64_t)unlimited.stats.peak_bytes_reserved, &replay->least);
+	if (status || !setup.stitch || !replay->least.limit) return status;
+	setup.limit = replay->least.limit;
+	hr__trial trial;
+	status = hr__measure_trial(&setup, false, &trial);
+	replay->least_remapped = status ? 0 : (uint64_t)trial.stats.bytes_stitched / setup.page;
 	return status;
 }
 

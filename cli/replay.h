@@ -12,6 +12,7 @@ typedef struct hr__replay {
 	hr__setup setup;
 	hr__trial trial;
 	hr__limit_answer least; /* limit 0: not asked for */
+	uint64_t least_remapped; /* pages that were mapped side by side to run at it */
 	hr__speed speed;
 	bool timed; /* speed is filled in */
 } hr__replay;

@@ -37,6 +37,7 @@ static void write_stats(hr__json *json, const hr_stats *stats)
 
 static uint64_t pages_remapped(const hr__replay *replay)
 {
+	if (replay->least.limit) return replay->least_remapped;
 	return (uint64_t)replay->trial.stats.bytes_stitched / replay->setup.page;
 }
 
@@ -172,6 +173,10 @@ static void print_least(const hr__replay *replay)
 	       hr__format_size(least->limit, human, sizeof human), hr__style(stdout, HR__STYLE_PLAIN),
 	       hr__format_count(least->limit, digits, sizeof digits), hr__style(stdout, HR__STYLE_STRONG),
 	       ratio_to_peak(replay, least->limit), hr__style(stdout, HR__STYLE_PLAIN), least->runs);
+	if (replay->setup.stitch) {
+		label("");
+		printf("there, %s pages are mapped side by side\n", hr__format_count(replay->least_remapped, digits, sizeof digits));
+	}
 	if (least->lowest_success >= least->limit) return;
 	label("");
 	printf("it also runs at %.4f times the peak (%s bytes), but fails again at up to %.4f\n",

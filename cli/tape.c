@@ -169,6 +169,7 @@ static hr_status release_entry(hr__tape *tape, struct hr__tape_entry *entry, uin
 {
 	uint32_t block = entry->value - 1;
 	hr_status status = append(tape, 0, block, stream, thread, time_ns);
+	if (!status && tape->use_tape) status = hr__uses_release(tape->use_tape, block);
 	if (status) return status;
 	map_remove(&tape->blocks_by_id, tape->seed, entry);
 	tape->frees++;
@@ -208,6 +209,7 @@ hr_status hr__tape_alloc(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_
 	if (block == tape->sizes_capacity && !grow((void **)&tape->sizes, &tape->sizes_capacity, sizeof *tape->sizes))
 		return hr__fail(HR_NO_HOST_MEMORY, "no memory for more than %u blocks", block);
 	status = append(tape, bytes, block, stream, thread, time_ns);
+	if (!status && tape->use_tape) status = hr__uses_alloc(tape->use_tape, bytes, thread);
 	if (status) return status;
 	tape->sizes[block] = bytes;
 	*entry = (struct hr__tape_entry){ id.id, id.space, block + 1 };
@@ -242,6 +244,48 @@ hr_status hr__tape_release(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint6
 	return release_entry(tape, entry, stream, thread, time_ns);
 }
 
+/* ---- use events ---- */
+
+hr_status hr__tape_step(hr__tape *tape, uint64_t number)
+{
+	tape->uses++;
+	return tape->use_tape ? hr__uses_step(tape->use_tape, number) : HR_OK;
+}
+
+hr_status hr__tape_op_begin(hr__tape *tape, uint64_t id, hr_name name, uint64_t thread)
+{
+	tape->uses++;
+	return tape->use_tape ? hr__uses_op_begin(tape->use_tape, id, name, thread) : HR_OK;
+}
+
+hr_status hr__tape_op_end(hr__tape *tape, uint64_t id, uint64_t ns, uint64_t thread)
+{
+	tape->uses++;
+	return tape->use_tape ? hr__uses_op_end(tape->use_tape, id, ns, thread) : HR_OK;
+}
+
+hr_status hr__tape_access(hr__tape *tape, hr__tape_id id, uint64_t bytes, bool write, uint64_t thread)
+{
+	const char *verb = write ? "written" : "read";
+	tape->uses++;
+	if (!tape->use_tape) return HR_OK;
+	hr_status status = map_ensure(&tape->blocks_by_id, tape->seed);
+	if (status) return status;
+	const struct hr__tape_entry *entry = find(&tape->blocks_by_id, tape->seed, id);
+	if (!entry->value && tape->partial) {
+		tape->use_tape->odd++;
+		return HR_OK;
+	}
+	if (!entry->value)
+		return hr__fail(HR_BAD_FORMAT, "block %llu is %s but not live: freed already, or never allocated",
+		                (unsigned long long)id.id, verb);
+	uint64_t allocated = tape->sizes[entry->value - 1];
+	if (bytes != 0 && bytes != allocated && !tape->partial)
+		return hr__fail(HR_BAD_FORMAT, "block %llu is %s with %llu bytes, but was allocated with %llu", (unsigned long long)id.id,
+		                verb, (unsigned long long)bytes, (unsigned long long)allocated);
+	return hr__uses_access(tape->use_tape, entry->value - 1, id.id, write, thread);
+}
+
 /* ---- words ---- */
 
 const char *hr__tape_format_name(hr__tape_format format)
@@ -273,7 +317,8 @@ size_t hr__tape_notes(const hr__tape *tape, char *out, size_t capacity)
 	if (capacity) *out = 0;
 #define NOTE(number, text) \
 	if (number) add_note(out, capacity, &length, "%s " text "\n", hr__format_count(number, count, sizeof count))
-	NOTE(tape->uses, "use events are not needed for this and were left out");
+	NOTE(tape->use_tape ? 0 : tape->uses, "use events are not needed for this and were left out");
+	NOTE(tape->use_tape ? tape->use_tape->odd : 0, "use events belong to no op or block that is known and were left out");
 	NOTE(tape->unknown_frees, "frees of blocks from before the recording began were left out");
 	NOTE(tape->implied_frees, "blocks were allocated again while live; they were freed first");
 	NOTE(tape->empty_allocs, "allocations of 0 bytes were left out");

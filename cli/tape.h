@@ -4,6 +4,8 @@
  * only. An importer (import.h) feeds events in the order of the file. What is wrong with them is either an error or, in files that
  * may begin in the middle of a run, counted and skipped; hr__tape_notes says it in words.
  *
+ * A tape may have a use tape (uses.h) beside it, which then gets every event too.
+ *
  * Memory: 24 bytes per event and at most 32 per live block, for at most HR__TAPE_EVENTS_MAX events. */
 #ifndef HR_CLI_TAPE_H
 #define HR_CLI_TAPE_H
@@ -13,6 +15,7 @@
 #include <stdint.h>
 
 #include "headroom.h"
+#include "uses.h"
 
 #define HR__TAPE_EVENTS_MAX 100000000u
 #define HR__TAPE_LIVE_MAX (UINT64_C(1) << 46) /* 64 TiB: the most memory that a simulated device has */
@@ -60,6 +63,7 @@ typedef struct hr__tape {
 	int64_t device_index;   /* the one that was taken; -1 when the file does not tell them apart */
 
 	/* while reading */
+	hr__uses *use_tape; /* NULL: use events are counted only */
 	hr__tape_map blocks_by_id, streams_by_id, threads_by_id;
 	uint64_t *sizes; /* of each block */
 	size_t sizes_capacity;
@@ -82,6 +86,13 @@ hr_status hr__tape_alloc(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_
 
 /* Appends a free. [bytes] is checked against the allocation unless it is 0. */
 hr_status hr__tape_release(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_t stream, uint64_t thread, uint64_t time_ns);
+
+/* Use events: uses.h says what they mean. Without a use tape they are counted and otherwise left alone. */
+hr_status hr__tape_step(hr__tape *tape, uint64_t number);
+hr_status hr__tape_op_begin(hr__tape *tape, uint64_t id, hr_name name, uint64_t thread);
+hr_status hr__tape_op_end(hr__tape *tape, uint64_t id, uint64_t ns, uint64_t thread);
+/* [bytes] is checked against the allocation unless it is 0, or the tape is partial. */
+hr_status hr__tape_access(hr__tape *tape, hr__tape_id id, uint64_t bytes, bool write, uint64_t thread);
 
 /* The file ended: drops what was needed for reading only. A tape without a single allocation is HR_BAD_FORMAT. */
 hr_status hr__tape_finish(hr__tape *tape);

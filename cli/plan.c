@@ -1,0 +1,209 @@
+/* plan.c - `headroom plan`: before you run, does it fit, what would Large Model Support move, and what would that cost.
+ *
+ *     no use events    the peak against the limit, and why there is no more to say
+ *     --limit          one forecast (forecast.h)
+ *     no limit         a forecast for each of several, as a curve */
+#include "plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/status.h"
+#include "command.h"
+#include "import.h"
+#include "quote.h"
+
+#define PAGE (UINT64_C(2) << 20)
+#define LINK_GB UINT64_C(55)
+#define LINK_GB_LEAST 0.001
+#define LINK_GB_MOST 100000.0
+#define REPEATS 6
+#define REPEATS_MOST 1000
+
+enum { LIMIT, LINK, POLICY, STEP, STEPS, PAGE_SIZE, HOST_LIMIT, JSON };
+
+static const hr__option options[] = {
+	[LIMIT] = { "--limit", "SIZE",
+	            "the memory that the program would get; without it, limits from 90% to 40% of the peak are tried" },
+	[LINK] = { "--link", "GB/s",
+	           "speed of the link between host and device, each way, in 10^9 bytes a second; default 55 (PCIe 5.0 x16)" },
+	[POLICY] = { "--policy", "NAME",
+	             "learned (default): moves tensors ahead of need, by what the step before did; lru: moves what was not used for "
+	             "longest, when there is no room" },
+	[STEP] = { "--step", "N",
+	           "the step to ask about, by its number in the trace. Default: the one in the middle by the time of its ops, the "
+	           "first step left aside" },
+	[STEPS] = { "--steps", "N",
+	            "how often that step is played; the last time counts. Default 6: the policy learns from the others" },
+	[PAGE_SIZE] = { "--page", "SIZE", "page size of the simulated device; default 2MiB" },
+	[HOST_LIMIT] = { "--host-limit", "SIZE", "the most host memory that tensors may take; default: as much as they need" },
+	[JSON] = { "--json", NULL, "print one JSON object instead of text; what is not known is null" },
+	{ NULL, NULL, NULL },
+};
+
+/* ---- arguments ---- */
+
+static bool read_policy(const hr__arguments *arguments, const char **out)
+{
+	static const char *const policies[] = { "learned", "lru", NULL };
+	const char *text = hr__arguments_has(arguments, POLICY) ? arguments->values[POLICY] : policies[0];
+	char quoted[HR__QUOTE_BYTES];
+	for (size_t i = 0; policies[i]; i++)
+		if (strcmp(policies[i], text) == 0) *out = policies[i];
+	if (*out) return true;
+	const char *near = hr__nearest(text, policies);
+	hr__complain("plan: there is no policy %s; there are learned and lru%s%s%s", hr__quote(text, strlen(text), quoted),
+	             near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+	return false;
+}
+
+/* Whether everything that was asked for makes sense; says what does not. */
+static bool read_arguments(const hr__arguments *arguments, hr__forecast_setup *setup, uint64_t *step)
+{
+	uint64_t repeats = REPEATS;
+	double link = (double)LINK_GB;
+	*setup = (hr__forecast_setup){ .page = PAGE };
+	if (!hr__arguments_size(arguments, LIMIT, &setup->limit)) return false;
+	if (!hr__arguments_size(arguments, PAGE_SIZE, &setup->page)) return false;
+	if (!hr__arguments_size(arguments, HOST_LIMIT, &setup->host_limit)) return false;
+	if (!hr__arguments_decimal(arguments, LINK, "GB/s", LINK_GB_LEAST, LINK_GB_MOST, &link)) return false;
+	if (!hr__arguments_count(arguments, STEP, 0, UINT64_MAX / 16, step)) return false;
+	if (!hr__arguments_count(arguments, STEPS, 1, REPEATS_MOST, &repeats)) return false;
+	if (!read_policy(arguments, &setup->policy)) return false;
+	if (hr__arguments_has(arguments, LIMIT) && setup->limit == 0) {
+		hr__complain("plan: --limit 0 leaves no memory at all; leave it out to see what several limits would do");
+		return false;
+	}
+	if (hr__arguments_has(arguments, HOST_LIMIT) && setup->host_limit == 0) {
+		hr__complain("plan: --host-limit 0 leaves tensors nowhere to go; leave it out for no limit");
+		return false;
+	}
+	if (!hr__is_power_of_two(setup->page) || setup->page < 256) {
+		hr__complain("plan: --page %s: a page is a power of two, at least 256 bytes", arguments->values[PAGE_SIZE]);
+		return false;
+	}
+	if (hr__arguments_has(arguments, LIMIT) && setup->limit < setup->page) {
+		hr__complain("plan: --limit %s is less than one page of %llu bytes", arguments->values[LIMIT],
+		             (unsigned long long)setup->page);
+		return false;
+	}
+	setup->link = (uint64_t)(link * 1e9);
+	setup->repeats = (uint32_t)repeats;
+	return true;
+}
+
+/* Finds the step that is asked about; says why there is none. */
+static bool choose_step(hr__plan_report *report, const hr__arguments *arguments, uint64_t number)
+{
+	const hr__uses *uses = &report->uses;
+	report->step_given = hr__arguments_has(arguments, STEP);
+	uint32_t part = report->step_given ? hr__uses_find_step(uses, number) : hr__uses_typical_step(uses);
+	if (part == HR__USES_NONE && report->step_given) {
+		hr__complain("plan: %s has no step %llu; its steps are numbered %llu to %llu", report->path, (unsigned long long)number,
+		             (unsigned long long)uses->parts[1].number, (unsigned long long)uses->parts[uses->part_count - 1].number);
+		return false;
+	}
+	if (part == HR__USES_NONE || !uses->parts[part].op_count) {
+		hr__complain("plan: no op runs in %s of %s; expected a step with ops (b, e)",
+		             part == HR__USES_NONE ? "any step" : "that step", report->path);
+		return false;
+	}
+	report->setup.part = part;
+	return true;
+}
+
+/* ---- working ---- */
+
+static hr_status forecast_curve(hr__plan_report *report, hr__progress *progress)
+{
+	hr__forecast_setup setup = report->setup;
+	hr_status status = HR_OK;
+	for (uint32_t i = 0; !status && i < HR__CURVE_POINTS; i++) {
+		setup.limit = report->facts.peak_bytes / 100 * (HR__CURVE_FROM - i * HR__CURVE_BY);
+		if (setup.limit < setup.page) setup.limit = setup.page;
+		report->limits[i] = setup.limit;
+		hr__progress_phase(progress, "playing", (i + 1.0) / HR__CURVE_POINTS);
+		status = hr__forecast_make(&setup, &report->curve[i]);
+	}
+	return status;
+}
+
+static hr_status forecast(hr__plan_report *report)
+{
+	hr__progress progress;
+	hr__progress_begin(&progress);
+	report->setup.uses = &report->uses;
+	report->setup.progress = &progress;
+	hr_status status = hr__forecast_facts_find(&report->uses, report->setup.part, &report->facts);
+	if (!status && !report->setup.limit) {
+		status = forecast_curve(report, &progress);
+	} else if (!status) {
+		hr__progress_phase(&progress, "playing", 1);
+		status = hr__forecast_make(&report->setup, &report->forecast);
+	}
+	hr__progress_end(&progress);
+	report->setup.progress = NULL;
+	return status;
+}
+
+bool hr__plan_report_fits(const hr__plan_report *report)
+{
+	if (!report->setup.limit) return true;
+	return report->setup.part ? report->forecast.fits : report->tape.peak_bytes <= report->setup.limit;
+}
+
+static int plan_tape(hr__plan_report *report, const hr__arguments *arguments, uint64_t step)
+{
+	if (report->uses.accesses > 0) {
+		if (!choose_step(report, arguments, step)) return HR__EXIT_BAD;
+		if (forecast(report) != HR_OK) return hr__complain_last();
+	}
+	if (hr__arguments_has(arguments, JSON)) hr__plan_report_json(report);
+	else hr__plan_report_text(report);
+	return hr__plan_report_fits(report) ? HR__EXIT_DONE : HR__EXIT_NO;
+}
+
+static int run(const hr__arguments *arguments)
+{
+	hr__plan_report report = { .path = arguments->operands[0] };
+	hr__import_options import = { .device_index = -1, .uses = &report.uses };
+	uint64_t step = 0;
+	if (!read_arguments(arguments, &report.setup, &step)) return HR__EXIT_BAD;
+	if (hr__import_file(report.path, &import, &report.tape) != HR_OK) return hr__complain_last();
+	int exit_status = plan_tape(&report, arguments, step);
+	hr__forecast_free(&report.forecast);
+	for (uint32_t i = 0; i < HR__CURVE_POINTS; i++) hr__forecast_free(&report.curve[i]);
+	hr__uses_free(&report.uses);
+	hr__tape_free(&report.tape);
+	return exit_status;
+}
+
+const hr__command hr__command_plan = {
+	.name = "plan",
+	.operands = "TRACE",
+	.summary = "before you run: does it fit, what would be moved to the host, and what would that cost",
+	.about =
+		"Plays a recorded program with less memory than it had, through Large Model Support as it is, on a simulated "
+		"device: tensors leave for host memory when there is no room and are back when an op needs them. Nothing is "
+		"computed; copies take the time of the link, ops the time that was recorded. TRACE is a use trace "
+		"(traces/README.md), or a Headroom trace with use events: it must say which ops read and write which blocks, and "
+		"how long they take. Of other traces only the peak is compared with the limit.\n\n"
+		"Steps before the one that is asked about are played as they are (the last 16 of them); then that step again and "
+		"again, since a training loop repeats and the policy learns from it. What is told is its last time.\n\n"
+		"peak: most bytes live at once in the step. least limit: the largest set of tensors that one op needs at the same "
+		"time, in that step or one that is played before it; no smaller limit will do. bound: the extra time that no way "
+		"of moving tensors could avoid on this link, next to what it takes here. Worth computing again: tensors that were "
+		"moved and come from ops that take less time than moving them; a program that computes them where it needs them "
+		"(activation checkpointing) spares the link.\n\n"
+		"The exit status is 1 when it does not fit, even with moving.",
+	.examples =
+		"headroom plan traces/gpt2b16-use.csv.gz --limit 36GB\n"
+		"headroom plan traces/gpt2b16-use.csv.gz\n"
+		"headroom plan traces/resnet-use.csv.gz --limit 4GiB --link 25 --policy lru\n"
+		"headroom plan traces/resnet-use.csv.gz --limit 2GiB --step 3 --json",
+	.least_operands = 1,
+	.most_operands = 1,
+	.options = options,
+	.run = run,
+};

@@ -1,0 +1,415 @@
+/* plan_output.c - what `headroom plan` prints: text for people, or one JSON object. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "output.h"
+#include "plan.h"
+#include "quote.h"
+
+/* ---- JSON ---- */
+
+static void field_uint(hr__json *json, const char *key, uint64_t value, bool known)
+{
+	hr__json_key(json, key);
+	if (known) hr__json_uint(json, value);
+	else hr__json_null(json);
+}
+
+static void field_ms(hr__json *json, const char *key, uint64_t ns, bool known)
+{
+	hr__json_key(json, key);
+	if (known) hr__json_double(json, (double)ns / 1e6, 6);
+	else hr__json_null(json);
+}
+
+static void field_bool(hr__json *json, const char *key, bool value, bool known)
+{
+	hr__json_key(json, key);
+	if (known) hr__json_bool(json, value);
+	else hr__json_null(json);
+}
+
+/* 0 for a step whose ops take no time. */
+static double slowdown_of(const hr__plan_report *report, const hr__forecast *forecast)
+{
+	return report->facts.plain_ns ? (double)forecast->step_ns / (double)report->facts.plain_ns : 0;
+}
+
+static bool moves_nothing(const hr__forecast *forecast)
+{
+	return forecast->fits && forecast->evictions == 0 && forecast->bytes_in == 0;
+}
+
+static void write_stats(hr__json *json, const hr_lms_stats *stats)
+{
+	hr__json_key(json, "stats");
+	hr__json_object(json);
+#define STATS_FIELD(name, text) hr__json_field_int(json, #name, stats->name);
+	HR_LMS_STATS_TABLE(STATS_FIELD)
+#undef STATS_FIELD
+	hr__json_end_object(json);
+}
+
+/* What is known of one limit. [forecast] NULL: nothing. */
+static void write_forecast(hr__json *json, const hr__plan_report *report, const hr__forecast *forecast)
+{
+	bool known = forecast && forecast->fits, has_time = known && report->facts.plain_ns > 0;
+	field_uint(json, "bytes_out", known ? forecast->bytes_out : 0, known);
+	field_uint(json, "bytes_in", known ? forecast->bytes_in : 0, known);
+	field_ms(json, "step_ms_predicted", known ? forecast->step_ns : 0, known);
+	field_ms(json, "bound_ms", known ? forecast->bound_ns : 0, known);
+	hr__json_key(json, "slowdown");
+	if (has_time) hr__json_double(json, slowdown_of(report, forecast), 6);
+	else hr__json_null(json);
+	field_bool(json, "fits_without_moving", forecast && moves_nothing(forecast), forecast != NULL);
+}
+
+static void write_curve(hr__json *json, const hr__plan_report *report)
+{
+	hr__json_key(json, "curve");
+	hr__json_array(json);
+	for (uint32_t i = 0; i < HR__CURVE_POINTS; i++) {
+		hr__json_object(json);
+		hr__json_field_uint(json, "limit_bytes", report->limits[i]);
+		hr__json_field_bool(json, "fits", report->curve[i].fits);
+		write_forecast(json, report, &report->curve[i]);
+		hr__json_end_object(json);
+	}
+	hr__json_end_array(json);
+}
+
+void hr__plan_report_json(const hr__plan_report *report)
+{
+	hr__json json;
+	bool planned = report->setup.part > 0, limited = report->setup.limit > 0;
+	const hr__forecast *forecast = planned && limited ? &report->forecast : NULL;
+	hr__output_json_begin(&json);
+	hr__json_object(&json);
+	field_bool(&json, "fits", hr__plan_report_fits(report), limited);
+	hr__json_field_uint(&json, "peak_bytes", planned ? report->facts.peak_bytes : report->tape.peak_bytes);
+	field_uint(&json, "limit_bytes", report->setup.limit, limited);
+	field_uint(&json, "least_limit_bytes", report->facts.least_bytes, planned);
+	hr__json_field_string(&json, "policy", report->setup.policy);
+	field_ms(&json, "step_ms_plain", report->facts.plain_ns, planned);
+	write_forecast(&json, report, forecast);
+	field_uint(&json, "step", planned ? report->uses.parts[report->setup.part].number : 0, planned);
+	hr__json_field_uint(&json, "link_bytes_per_s", report->setup.link);
+	if (forecast) {
+		write_stats(&json, &forecast->stats);
+	} else {
+		hr__json_key(&json, "stats");
+		hr__json_null(&json);
+	}
+	if (planned && !limited) write_curve(&json, report);
+	hr__json_end_object(&json);
+	hr__output_json_end(&json);
+}
+
+/* ---- text ---- */
+
+#define LABEL_WIDTH 13
+#define LISTED_TENSORS 10u
+#define LISTED_ADVICE 8u
+#define NAME_COLUMNS 44
+#define BAR_CELLS 30
+
+static void label(const char *text)
+{
+	printf("%s%-*s%s ", hr__style(stdout, HR__STYLE_STRONG), LABEL_WIDTH, text, hr__style(stdout, HR__STYLE_PLAIN));
+}
+
+static const char *size_text(uint64_t bytes, char out[16])
+{
+	return hr__format_size(bytes, out, 16);
+}
+
+static const char *count_text(uint64_t count, char out[32])
+{
+	return hr__format_count(count, out, 32);
+}
+
+/* A name of the trace, fit to be printed. */
+static const char *name_text(hr_name name, char out[HR__QUOTE_BYTES])
+{
+	const char *text = hr_name_text(name);
+	size_t length = strlen(text);
+	if (!length) return "(no name)";
+	hr__quote(text, length, out);
+	/* Without the quotes. */
+	size_t quoted = strlen(out);
+	memmove(out, out + 1, quoted - 2);
+	out[quoted - 2] = 0;
+	return out;
+}
+
+static double share_of_peak(const hr__plan_report *report, uint64_t bytes)
+{
+	uint64_t peak = report->setup.part ? report->facts.peak_bytes : report->tape.peak_bytes;
+	return peak ? (double)bytes / (double)peak : 0;
+}
+
+static void print_trace(const hr__plan_report *report)
+{
+	label("trace");
+	printf("%s (%s%s)\n", report->path, hr__tape_format_name(report->tape.format), report->tape.gzip ? ", gzip" : "");
+}
+
+static void print_notes(const hr__plan_report *report)
+{
+	char notes[2048];
+	hr__tape_notes(&report->tape, notes, sizeof notes);
+	for (char *line = notes, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
+		label("note");
+		printf("%.*s\n", (int)(end - line), line);
+	}
+	if (!report->uses.unmarked) return;
+	label("note");
+	printf("no steps are marked: what comes from the first op on is taken for one step\n");
+}
+
+/* Which step this is about, and why. */
+static void print_step(const hr__plan_report *report)
+{
+	const hr__uses *uses = &report->uses;
+	const hr__use_part *chosen = &uses->parts[report->setup.part];
+	char count[32];
+	uint64_t least = UINT64_MAX, most = 0;
+	uint32_t others = 0;
+	for (uint32_t i = 2; i < uses->part_count; i++) {
+		if (!uses->parts[i].op_count) continue;
+		if (uses->parts[i].ns < least) least = uses->parts[i].ns;
+		if (uses->parts[i].ns > most) most = uses->parts[i].ns;
+		others++;
+	}
+	label("step");
+	printf("number %llu, %s ops that take %.2f ms", (unsigned long long)chosen->number, count_text(chosen->op_count, count),
+	       (double)chosen->ns / 1e6);
+	if (report->step_given) printf("; as asked for");
+	else if (others > 1 && least != most)
+		printf("; in the middle of %u that take %.2f to %.2f ms (the first left aside)", others, (double)least / 1e6,
+		       (double)most / 1e6);
+	putchar('\n');
+}
+
+static void print_op(const hr__plan_report *report, uint32_t part, uint32_t op)
+{
+	char name[HR__QUOTE_BYTES];
+	if (op == HR__USES_NONE) printf("a tensor that is filled outside of ops");
+	else
+		printf("op %s%s%s (number %u)", hr__style(stdout, HR__STYLE_STRONG), name_text(report->uses.ops[op].name, name),
+		       hr__style(stdout, HR__STYLE_PLAIN), op);
+	if (part == 0) printf(" before the first step");
+	else printf(" in step %llu", (unsigned long long)report->uses.parts[part].number);
+}
+
+static void print_memory(const hr__plan_report *report)
+{
+	char human[16], digits[32];
+	const hr__forecast_facts *facts = &report->facts;
+	label("peak");
+	printf("%s live at once in that step (%s bytes)\n", size_text(facts->peak_bytes, human), count_text(facts->peak_bytes, digits));
+	label("least limit");
+	printf("%s, %.3f times the peak: ", size_text(facts->least_bytes, human), share_of_peak(report, facts->least_bytes));
+	print_op(report, facts->least_part, facts->least_op);
+	printf(" needs it at once\n");
+}
+
+/* ---- does it fit ---- */
+
+static void print_verdict(const hr__plan_report *report, bool fits, const char *how)
+{
+	char human[16];
+	label("limit");
+	printf("%s, %.3f times the peak: %s%s%s%s\n", size_text(report->setup.limit, human), share_of_peak(report, report->setup.limit),
+	       hr__style(stdout, fits ? HR__STYLE_GOOD : HR__STYLE_ERROR), fits ? "it fits" : "it does not fit",
+	       hr__style(stdout, HR__STYLE_PLAIN), how);
+}
+
+static const char *verdict_detail(const hr__plan_report *report)
+{
+	const hr__forecast *forecast = &report->forecast;
+	if (forecast->fits) return moves_nothing(forecast) ? " and nothing has to move" : " with tensors moving";
+	return report->facts.least_bytes > hr__align_down(report->setup.limit, report->setup.page) ? ", whatever is moved" : "";
+}
+
+/* What it takes on the device. What a tape takes, at most 2^48 bytes, can be rounded. */
+static uint64_t rounded(uint64_t bytes)
+{
+	(void)hr__align_up(bytes, HR__FORECAST_GRANULARITY, &bytes);
+	return bytes;
+}
+
+static void print_tensor(const hr__plan_report *report, const hr__use *use)
+{
+	const hr__use_tensor *tensor = &report->uses.tensors[use->tensor];
+	char human[16], name[HR__QUOTE_BYTES];
+	const char *role = tensor->workspace ? "workspace" : use->makes ? "output" : use->writes ? "in and out" : "input";
+	label("");
+	printf("  %-10s %10s", role, size_text(tensor->bytes, human));
+	if (use->makes) printf("\n");
+	else if (tensor->maker != HR__USES_NONE)
+		printf("  made by %s (number %u)\n", name_text(report->uses.ops[tensor->maker].name, name), tensor->maker);
+	else printf("  filled %s\n", tensor->born ? "in a step, outside of ops" : "before the first step");
+}
+
+/* The largest tensors of an op, in order of size. */
+static void print_working_set(const hr__plan_report *report, uint32_t index)
+{
+	const hr__use_op *op = &report->uses.ops[index];
+	const hr__use *uses = &report->uses.uses[op->first_use];
+	char human[16], count[32];
+	uint64_t all = 0, shown_bytes = 0;
+	uint32_t order[LISTED_TENSORS], listed = 0;
+	for (uint32_t i = 0; i < op->use_count; i++) {
+		uint64_t bytes = report->uses.tensors[uses[i].tensor].bytes;
+		uint32_t at = listed < LISTED_TENSORS ? listed++ : LISTED_TENSORS;
+		all += rounded(bytes);
+		/* Insertion: what is pushed out at the end is not shown. */
+		while (at > 0 && report->uses.tensors[uses[order[at - 1]].tensor].bytes < bytes) {
+			if (at < LISTED_TENSORS) order[at] = order[at - 1];
+			at--;
+		}
+		if (at < LISTED_TENSORS) order[at] = i;
+	}
+	label("it needs");
+	printf("%s at once, in %s tensors:\n", size_text(all, human), count_text(op->use_count, count));
+	for (uint32_t i = 0; i < listed; i++) {
+		print_tensor(report, &uses[order[i]]);
+		shown_bytes += rounded(report->uses.tensors[uses[order[i]].tensor].bytes);
+	}
+	if (op->use_count <= listed) return;
+	label("");
+	printf("  and %s more with %s\n", count_text(op->use_count - listed, count), size_text(all - shown_bytes, human));
+}
+
+static void print_failure(const hr__plan_report *report)
+{
+	const hr__drive_result *stop = &report->forecast.stop;
+	char human[16];
+	label("no room for");
+	print_op(report, stop->part, stop->op);
+	if (stop->op == HR__USES_NONE && stop->tensor != HR__USES_NONE)
+		printf(" (%s)", size_text(report->uses.tensors[stop->tensor].bytes, human));
+	putchar('\n');
+	if (stop->op != HR__USES_NONE) print_working_set(report, stop->op);
+	label("");
+	hr__print_quoted(stdout, report->forecast.message);
+	putchar('\n');
+}
+
+/* ---- what it costs ---- */
+
+static void print_cost(const hr__plan_report *report)
+{
+	const hr__forecast *forecast = &report->forecast;
+	const hr__forecast_facts *facts = &report->facts;
+	char out[16], in[16];
+	double plain_ms = (double)facts->plain_ns / 1e6, step_ms = (double)forecast->step_ns / 1e6;
+	label("moved");
+	printf("%s out and %s in, each step; link %.6g GB/s each way, policy %s\n", size_text(forecast->bytes_out, out),
+	       size_text(forecast->bytes_in, in), (double)report->setup.link / 1e9, report->setup.policy);
+	label("time");
+	printf("%s%.2f ms%s a step instead of %.2f", hr__style(stdout, HR__STYLE_STRONG), step_ms, hr__style(stdout, HR__STYLE_PLAIN),
+	       plain_ms);
+	if (facts->plain_ns)
+		printf(": %s%.3f%s times as long", hr__style(stdout, HR__STYLE_STRONG), slowdown_of(report, forecast),
+		       hr__style(stdout, HR__STYLE_PLAIN));
+	putchar('\n');
+	label("bound");
+	printf("at least %.2f ms more than the ops, however tensors are moved; here it is %.2f\n", (double)forecast->bound_ns / 1e6,
+	       step_ms - plain_ms);
+}
+
+static void print_advice(const hr__plan_report *report)
+{
+	const hr__forecast *forecast = &report->forecast;
+	char count[32], human[16], name[HR__QUOTE_BYTES];
+	uint64_t saving = 0, bytes = 0;
+	if (!forecast->advice_count) return;
+	printf("\n%sWorth computing again instead of moving%s, where the inputs are still there (ms of a step)\n\n",
+	       hr__style(stdout, HR__STYLE_HEADING), hr__style(stdout, HR__STYLE_PLAIN));
+	printf("  %-*s %8s %10s %10s %10s %10s\n", NAME_COLUMNS, "made by", "tensors", "bytes", "moving", "computing", "saved");
+	for (uint32_t i = 0; i < forecast->advice_count; i++) {
+		const hr__advice *advice = &forecast->advice[i];
+		uint64_t saved = advice->move_ns - advice->compute_ns;
+		saving += saved;
+		bytes += advice->bytes;
+		if (i >= LISTED_ADVICE) continue;
+		printf("  %-*.*s %8s %10s %10.2f %10.2f %10.2f\n", NAME_COLUMNS, NAME_COLUMNS, name_text(advice->op, name),
+		       count_text(advice->tensors, count), size_text(advice->bytes, human), (double)advice->move_ns / 1e6,
+		       (double)advice->compute_ns / 1e6, (double)saved / 1e6);
+	}
+	printf("  %-*s %8s %10s %10s %10s %10.2f\n", NAME_COLUMNS, "all of them", "", size_text(bytes, human), "", "",
+	       (double)saving / 1e6);
+}
+
+/* ---- the curve ---- */
+
+static void print_curve(const hr__plan_report *report)
+{
+	char limit[16], out[16], in[16];
+	double most = 1;
+	const char *cell = hr__term_utf8() ? "\u2588" : "#";
+	for (uint32_t i = 0; i < HR__CURVE_POINTS; i++)
+		if (report->curve[i].fits && slowdown_of(report, &report->curve[i]) > most) most = slowdown_of(report, &report->curve[i]);
+	printf("\n%sA step with less memory%s (link %.6g GB/s each way, policy %s; %.2f ms without a limit)\n\n",
+	       hr__style(stdout, HR__STYLE_HEADING), hr__style(stdout, HR__STYLE_PLAIN), (double)report->setup.link / 1e9,
+	       report->setup.policy, (double)report->facts.plain_ns / 1e6);
+	printf("  %10s %5s %10s %10s %10s %9s %9s\n", "limit", "peak", "out", "in", "ms", "at least", "times");
+	for (uint32_t i = 0; i < HR__CURVE_POINTS; i++) {
+		const hr__forecast *forecast = &report->curve[i];
+		printf("  %10s %4.0f%%", size_text(report->limits[i], limit), 100 * share_of_peak(report, report->limits[i]));
+		if (!forecast->fits) {
+			printf(" %sit does not fit%s\n", hr__style(stdout, HR__STYLE_ERROR), hr__style(stdout, HR__STYLE_PLAIN));
+			continue;
+		}
+		double times = slowdown_of(report, forecast);
+		printf(" %10s %10s %10.2f %9.2f %9.3f ", size_text(forecast->bytes_out, out), size_text(forecast->bytes_in, in),
+		       (double)forecast->step_ns / 1e6, (double)(report->facts.plain_ns + forecast->bound_ns) / 1e6, times);
+		fputs(hr__style(stdout, HR__STYLE_IN_USE), stdout);
+		for (int cells = (int)(times / most * BAR_CELLS + 0.5); cells > 0; cells--) fputs(cell, stdout);
+		printf("%s\n", hr__style(stdout, HR__STYLE_PLAIN));
+	}
+}
+
+/* ---- all of it ---- */
+
+static void print_peak_only(const hr__plan_report *report)
+{
+	char human[16], digits[32];
+	label("peak");
+	printf("%s live at once (%s bytes)\n", size_text(report->tape.peak_bytes, human), count_text(report->tape.peak_bytes, digits));
+	if (report->setup.limit)
+		print_verdict(report, hr__plan_report_fits(report),
+		              ", as far as the peak goes; 'headroom replay' says what fragmentation adds");
+	label("no more");
+	printf("the trace does not say which ops read and write which blocks, so what could leave meanwhile is not known.\n");
+	label("");
+	printf("Record use events: actions s b r w e in traces/README.md\n");
+}
+
+void hr__plan_report_text(const hr__plan_report *report)
+{
+	print_trace(report);
+	if (!report->setup.part) {
+		print_peak_only(report);
+		print_notes(report);
+		return;
+	}
+	print_step(report);
+	print_memory(report);
+	if (!report->setup.limit) {
+		print_notes(report);
+		print_curve(report);
+		return;
+	}
+	const hr__forecast *forecast = &report->forecast;
+	print_verdict(report, forecast->fits, verdict_detail(report));
+	if (forecast->fits) print_cost(report);
+	else print_failure(report);
+	print_notes(report);
+	if (forecast->fits) print_advice(report);
+}
