@@ -139,7 +139,7 @@ static int compare_doubles(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-static double median(double *values, size_t count)
+static inline double median(double *values, size_t count)
 {
 	qsort(values, count, sizeof *values, compare_doubles);
 	return values[count / 2];
@@ -148,8 +148,8 @@ static double median(double *values, size_t count)
 /* Every figure is also written to a file, one "name value" a line, for what else runs on the same machine to compare itself with. */
 static FILE *figures;
 
-static double figure(double value, const char *name, ...) __attribute__((format(printf, 2, 3)));
-static double figure(double value, const char *name, ...)
+static inline double figure(double value, const char *name, ...) __attribute__((format(printf, 2, 3)));
+static inline double figure(double value, const char *name, ...)
 {
 	va_list arguments;
 	if (!figures) return value;
@@ -160,7 +160,7 @@ static double figure(double value, const char *name, ...)
 	return value;
 }
 
-static const char *size_text(uint64_t bytes)
+static inline const char *size_text(uint64_t bytes)
 {
 	static char texts[4][16];
 	static unsigned next;
@@ -172,7 +172,7 @@ static const char *size_text(uint64_t bytes)
 }
 
 /* A figure of the driver's, or a dash where there is no driver. */
-static const char *driver_text(bool here, double value, const char *format)
+static inline const char *driver_text(bool here, double value, const char *format)
 {
 	static char texts[8][24];
 	static unsigned next;

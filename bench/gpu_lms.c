@@ -1,0 +1,292 @@
+/* gpu_lms.c - Large Model Support on a real card: a recorded training step replayed with less memory than it needs.
+ *
+ *     gpu_lms --trace FILE [--limits GB,GB...] [--policy P] [--steps N] [--rounds]
+ *
+ * Tensors have the sizes of the recording, kernels its durations, and every use of a tensor checks and changes its contents on the device
+ * (gpu_kernel.h). For each limit: what a step takes, beside the bound and beside what `headroom plan` says without a card. */
+#include "device/internal.h"
+#include "drive.h"
+#include "forecast.h"
+#include "gpu_device.h"
+#include "gpu_kernel.h"
+#include "import.h"
+
+#define STEPS_MAX 64u
+
+static struct {
+	hr_stream stream;
+	cu_stream native;
+	hr_allocator allocator;
+	uint64_t *versions; /* stamp of each tensor by its birth; grows */
+	size_t version_capacity;
+	kernel_arguments arguments;
+	cu_address errors;
+	double begin_ms[STEPS_MAX + 1];
+	hr_lms_stats before[STEPS_MAX + 1];
+	uint64_t stamp;
+} run;
+
+static void launch(uint64_t ns)
+{
+	run.arguments.ns = ns;
+	kernel_launch(&run.arguments, run.native);
+	run.arguments.count = 0;
+}
+
+static hr_status touch(void *context, const hr__drive_touch *touch)
+{
+	void *address;
+	(void)context;
+	hr_tensor_info info = { .struct_size = sizeof info };
+	hr_status status = hr_tensor_address(touch->handle, &address);
+	if (!status) status = hr_tensor_get_info(touch->handle, &info);
+	if (status || info.bytes < 8 * SAMPLES) return status;
+	if (touch->birth >= run.version_capacity) {
+		size_t capacity = touch->birth * 2 + 1024;
+		run.versions = realloc(run.versions, capacity * sizeof *run.versions);
+		if (!run.versions) abort();
+		memset(run.versions + run.version_capacity, 0, (capacity - run.version_capacity) * sizeof *run.versions);
+		run.version_capacity = capacity;
+	}
+	uint64_t *version = &run.versions[touch->birth], stride = (info.bytes - 8) / (SAMPLES - 1) & ~UINT64_C(7);
+	kernel_tensor tensor = { (uintptr_t)address, stride, touch->access == HR_OVERWRITE ? 0 : *version, 0 };
+	if (touch->access != HR_READ) tensor.next = *version = run.stamp += 1000;
+	run.arguments.tensors[run.arguments.count++] = tensor;
+	if (run.arguments.count == KERNEL_TENSORS) launch(0);
+	return HR_OK;
+}
+
+static hr_status busy(void *context, hr_stream stream, uint64_t ns)
+{
+	(void)context;
+	(void)stream;
+	launch(ns);
+	return HR_OK;
+}
+
+static hr_status step(void *context, size_t play)
+{
+	(void)context;
+	hr_status status = hr_stream_synchronize(gpu.handle, run.stream);
+	if (status) return status;
+	run.begin_ms[play] = bench_now_ns() / 1e6;
+	run.before[play] = (hr_lms_stats){ .struct_size = sizeof run.before[play] };
+	status = hr_lms_get_stats(run.allocator, &run.before[play]);
+	return status == HR_NOT_READY ? HR_OK : status;
+}
+
+static uint32_t read_errors(void)
+{
+	uint32_t count = 0;
+	bench_must(hr_copy(gpu.handle, &count, (void *)run.errors, sizeof count, HR_COPY_TO_HOST, run.stream));
+	bench_must(hr_stream_synchronize(gpu.handle, run.stream));
+	return count;
+}
+
+struct outcome {
+	bool fits;
+	double step_ms; /* in the middle of the last steps */
+	double out_gb, in_gb;
+	uint32_t errors;
+	hr_stats stats;
+	map_cost map;
+	int64_t stitches;
+};
+
+/* Plays the steps of the trace in order and then [part] again and again; the figures are of the last [count]. */
+static struct outcome play(const hr__uses *uses, uint32_t part, uint64_t limit, const char *policy, uint64_t page, uint32_t repeats)
+{
+	struct outcome outcome = { 0 };
+	uint32_t plays[STEPS_MAX], count = 0;
+	hr_lms_options lms;
+	for (uint32_t i = 1; i < part; i++) plays[count++] = i;
+	for (uint32_t i = 0; i < repeats; i++) plays[count++] = part;
+	gpu_open(page);
+	driver.context_set(driver.context);
+	bench_must(hr_stream_create(gpu.handle, &run.stream));
+	hr_native_stream native;
+	bench_must(hr__stream_native(gpu.device, run.stream, &native));
+	run.native = (cu_stream)(uintptr_t)native;
+	run.allocator = gpu_allocator(limit, true);
+	bench_must(hr_lms_options_init(&lms));
+	lms.enabled = true;
+	lms.policy = policy;
+	bench_must(hr_lms_configure(run.allocator, &lms));
+	hr_allocator own = gpu_allocator(16 * MIB, true);
+	void *errors;
+	bench_must(hr_alloc_bytes(own, 256, &errors));
+	run.errors = (uintptr_t)errors;
+	run.arguments = (kernel_arguments){ .errors = run.errors };
+	bench_must(hr_fill(gpu.handle, errors, 0, 256, run.stream));
+	gpu_time_mapping();
+
+	hr__drive_options options = { .allocator = run.allocator, .stream = run.stream, .plays = plays, .play_count = count, .busy = busy,
+		                          .touch = touch, .step = step };
+	hr__drive_result result;
+	memset(run.versions, 0, run.version_capacity * sizeof *run.versions);
+	hr_status status = hr__drive(uses, &options, &result);
+	outcome.fits = status == HR_OK;
+	if (status) {
+		printf("  %s\n", hr_last_message());
+	} else {
+		double last[3];
+		for (int i = 0; i < 3; i++) last[i] = run.begin_ms[count - (uint32_t)i] - run.begin_ms[count - 1 - (uint32_t)i];
+		qsort(last, 3, sizeof *last, compare_doubles);
+		outcome.step_ms = last[1];
+		outcome.out_gb = (double)(run.before[count].bytes_copied_out - run.before[count - 1].bytes_copied_out) / 1e9;
+		outcome.in_gb = (double)(run.before[count].bytes_copied_in - run.before[count - 1].bytes_copied_in) / 1e9;
+		for (uint32_t i = 0; i < count; i++)
+			printf("    step %2u: %8.1f ms, out %6.2f GB, in %6.2f GB, misses %4lld, reclaims %4lld %3lld %3lld, planned %lld\n", i,
+			       run.begin_ms[i + 1] - run.begin_ms[i], (double)(run.before[i + 1].bytes_copied_out - run.before[i].bytes_copied_out) / 1e9,
+			       (double)(run.before[i + 1].bytes_copied_in - run.before[i].bytes_copied_in) / 1e9,
+			       (long long)(run.before[i + 1].num_prefetch_misses - run.before[i].num_prefetch_misses),
+			       (long long)(run.before[i + 1].num_single_reclaims - run.before[i].num_single_reclaims),
+			       (long long)(run.before[i + 1].num_multi_reclaims - run.before[i].num_multi_reclaims),
+			       (long long)(run.before[i + 1].num_full_reclaims - run.before[i].num_full_reclaims),
+			       (long long)(run.before[i + 1].num_planned_evictions - run.before[i].num_planned_evictions));
+	}
+	outcome.errors = read_errors();
+	outcome.stats = gpu_stats(run.allocator);
+	outcome.map = gpu_mapping();
+	outcome.stitches = outcome.stats.num_stitches;
+	bench_must(hr_free(own, errors, run.stream));
+	gpu_close();
+	return outcome;
+}
+
+/* What no way of moving tensors could avoid, and what the simulated device says. */
+static void predict(const hr__uses *uses, uint32_t part, uint64_t limit, const char *policy, uint64_t page, double *bound_ms, double *predicted_ms)
+{
+	hr__forecast_setup setup = { .uses = uses, .part = part, .repeats = 6, .limit = limit, .link = UINT64_C(55000000000), .page = page,
+		                         .policy = policy };
+	hr__forecast forecast;
+	*bound_ms = *predicted_ms = 0;
+	if (hr__forecast_make(&setup, &forecast) == HR_OK) {
+		*bound_ms = (double)forecast.bound_ns / 1e6;
+		*predicted_ms = (double)forecast.step_ns / 1e6;
+	}
+	hr__forecast_free(&forecast);
+}
+
+/* ---- rounds ---- */
+
+static hr_tensor tensor_of(hr_allocator allocator, size_t bytes)
+{
+	hr_tensor tensor;
+	hr_tensor_options options;
+	hr_tensor_options_init(&options);
+	options.bytes = bytes;
+	bench_must(hr_tensor_create(allocator, &options, &tensor));
+	return tensor;
+}
+
+/* Evicts and restores [count] tensors of [bytes] each, [rounds] times. */
+static void rounds(uint32_t count, size_t bytes, uint32_t times, bool verify)
+{
+	hr_lms_options lms;
+	hr_tensor tensors[64];
+	gpu_open(0);
+	hr_allocator allocator = gpu_allocator(0, true);
+	bench_must(hr_lms_options_init(&lms));
+	lms.enabled = true;
+	lms.verify = verify;
+	lms.policy = "lru";
+	bench_must(hr_lms_configure(allocator, &lms));
+	for (uint32_t i = 0; i < count; i++) {
+		void *at;
+		tensors[i] = tensor_of(allocator, bytes);
+		bench_must(hr_tensor_pin(tensors[i], HR_OVERWRITE, HR_STREAM_DEFAULT));
+		bench_must(hr_tensor_address(tensors[i], &at));
+		bench_must(hr_fill(gpu.handle, at, (unsigned char)(i + 1), bytes, HR_STREAM_DEFAULT));
+		bench_must(hr_tensor_unpin(tensors[i], HR_STREAM_DEFAULT));
+	}
+	hr_device_info first = { .struct_size = sizeof first }, last = first;
+	double start = 0;
+	uint64_t metadata[2] = { 0, 0 };
+	for (uint32_t round = 0; round < times; round++) {
+		if (round == times / 10) { /* warm: slabs are pinned, pages are there */
+			bench_must(hr_device_get_info(gpu.handle, &first));
+			metadata[0] = (uint64_t)gpu_stats(allocator).metadata_bytes;
+			start = bench_now_ns();
+		}
+		for (uint32_t i = 0; i < count; i++) bench_must(hr_tensor_evict(tensors[i]));
+		for (uint32_t i = 0; i < count; i++) {
+			bench_must(hr_tensor_pin(tensors[i], round % 2 ? HR_WRITE : HR_READ, HR_STREAM_DEFAULT));
+			bench_must(hr_tensor_unpin(tensors[i], HR_STREAM_DEFAULT));
+		}
+		if (round % 64 == 63) bench_must(hr_stream_synchronize(gpu.handle, HR_STREAM_DEFAULT));
+	}
+	bench_must(hr_stream_synchronize(gpu.handle, HR_STREAM_DEFAULT));
+	double ns = bench_now_ns() - start;
+	bench_must(hr_device_get_info(gpu.handle, &last));
+	metadata[1] = (uint64_t)gpu_stats(allocator).metadata_bytes;
+	hr_lms_stats stats = { .struct_size = sizeof stats };
+	bench_must(hr_lms_get_stats(allocator, &stats));
+	printf("%6u rounds of %5.2f GB%s: %7.1f ms a round, out %.1f GB and in %.1f GB in all; device memory free %.1f then %.1f MiB, "
+	       "metadata %llu then %llu bytes, host pool at most %.2f GB\n",
+	       times, (double)count * (double)bytes / 1e9, verify ? " under verify" : "", ns / 1e6 / (double)(times - times / 10),
+	       (double)stats.bytes_copied_out / 1e9, (double)stats.bytes_copied_in / 1e9, (double)first.free_bytes / (double)MIB,
+	       (double)last.free_bytes / (double)MIB, (unsigned long long)metadata[0], (unsigned long long)metadata[1],
+	       (double)stats.peak_host_bytes / 1e9);
+	for (uint32_t i = 0; i < count; i++) bench_must(hr_tensor_destroy(tensors[i]));
+	gpu_close();
+}
+
+int main(int argc, char **argv)
+{
+	const char *trace = NULL, *limits = "40,26", *policies = "learned,lru";
+	uint32_t repeats = 8;
+	uint64_t page = 0;
+	bool with_rounds = false;
+	for (int i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "--trace") && i + 1 < argc) trace = argv[++i];
+		else if (!strcmp(argv[i], "--limits") && i + 1 < argc) limits = argv[++i];
+		else if (!strcmp(argv[i], "--policies") && i + 1 < argc) policies = argv[++i];
+		else if (!strcmp(argv[i], "--steps") && i + 1 < argc) repeats = (uint32_t)atoi(argv[++i]);
+		else if (!strcmp(argv[i], "--page") && i + 1 < argc) page = strtoull(argv[++i], NULL, 0) * MIB;
+		else if (!strcmp(argv[i], "--rounds")) with_rounds = true;
+		else return fprintf(stderr, "usage: gpu_lms --trace FILE [--limits GB,GB] [--policies P,P] [--steps N] [--page MiB] [--rounds]\n"), 2;
+	}
+	driver_open();
+	if (!driver.here) {
+		puts("Large Model Support: skipped, there is no CUDA device");
+		return 0;
+	}
+	kernel_open();
+	if (trace) {
+		hr__uses uses;
+		hr__tape tape;
+		hr__import_options import = { .device_index = -1, .uses = &uses };
+		bench_must(hr__import_file(trace, &import, &tape));
+		hr__tape_free(&tape);
+		uint32_t part = hr__uses_typical_step(&uses);
+		struct outcome plain = play(&uses, part, 0, "lru", page, 4);
+		printf("plain: %.1f ms a step (the recording: %.1f), peak %.2f GB, %u errors\n", plain.step_ms, (double)uses.parts[part].ns / 1e6,
+		       (double)plain.stats.peak_bytes_in_use / 1e9, plain.errors);
+		puts("policy    limit GB   step ms   extra   bound   extra/bound   planned ms   out GB   in GB   link busy out, in   map+unmap ms   errors");
+		char list[256], *save;
+		snprintf(list, sizeof list, "%s", limits);
+		for (char *limit = strtok_r(list, ",", &save); limit; limit = strtok_r(NULL, ",", &save)) {
+			char names[64], *inner;
+			snprintf(names, sizeof names, "%s", policies);
+			for (char *policy = strtok_r(names, ",", &inner); policy; policy = strtok_r(NULL, ",", &inner)) {
+				double bound, planned;
+				uint64_t bytes = (uint64_t)(strtod(limit, NULL) * 1e9);
+				predict(&uses, part, bytes, policy, page ? page : 2 * MIB, &bound, &planned);
+				struct outcome outcome = play(&uses, part, bytes, policy, page, repeats);
+				double extra = outcome.step_ms - plain.step_ms;
+				printf("%-9s %8s %9.1f %7.1f %7.1f %13.2f %12.1f %8.2f %7.2f %10.0f%% %5.0f%% %14.1f %8u\n", policy, limit, outcome.step_ms, extra,
+				       bound, bound > 0 ? extra / bound : 0, planned, outcome.out_gb, outcome.in_gb,
+				       outcome.out_gb / 55 / outcome.step_ms * 1e5, outcome.in_gb / 55 / outcome.step_ms * 1e5,
+				       (outcome.map.map_ns + outcome.map.unmap_ns) / 1e6, outcome.errors);
+				fflush(stdout);
+			}
+		}
+		hr__uses_free(&uses);
+	}
+	if (with_rounds) {
+		rounds(8, GIB, 100, true);
+		rounds(1, 64 * MIB, 10000, false);
+	}
+	return 0;
+}
