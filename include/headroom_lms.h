@@ -31,7 +31,7 @@
  * host. Pin what an op uses, and the op's outputs, in one call: all of them or none, so that two threads cannot hold half of what each
  * needs.
  *
- * Nothing here waits for the device. Copies run on streams of their own; work on the stream of a pin waits, on the device, for the copy
+ * Nothing here waits for the device, but verify, fixed tensors that leave, the file of spill_dir, and mapping pages side by side. Copies run on streams of their own; work on the stream of a pin waits, on the device, for the copy
  * that brings its tensor back, and memory that a tensor left is waited for by whoever gets it next.
  *
  * Steps of a training loop repeat. When they are marked (hr_step_begin), the policy "learned" knows from the last step when each tensor
@@ -82,7 +82,7 @@ typedef struct hr_lms_options {
 	bool verify;            /* check every byte that returns, and that nothing is written through a read pin. Slow; default false */
 	hr_lms_safety safety;   /* default HR_SAFETY_NONE */
 	uint64_t wait_ns;       /* a pin that has no room waits this long for others to unpin, if its thread holds no pins; default 1 s */
-	const char *step_csv;   /* a new file that gets a line of statistics for each step; NULL (default) = none */
+	const char *step_csv;   /* a new file, for one allocator, that gets a line of statistics for each step; NULL (default) = none */
 } hr_lms_options;
 
 /* Defaults, then what the environment says: HEADROOM_LMS="1" or "0", or settings such as
@@ -90,8 +90,8 @@ typedef struct hr_lms_options {
  * cannot be parsed is HR_INVALID_ARGUMENT, and [options] holds the plain defaults. */
 HR_API hr_status hr_lms_options_init(hr_lms_options *options);
 
-/* Sets up Large Model Support on an allocator of kind "bfc". Must come before the first tensor is created on it (HR_IN_USE); without it,
- * hr_tensor_create does it with the defaults. HR_UNSUPPORTED: another kind of allocator, or something that its device cannot do.
+/* Sets up Large Model Support on an allocator of kind "bfc". Must come before the first tensor is created on it, a step begun or a limit set
+ * (HR_IN_USE); without it, those do it with the defaults. HR_UNSUPPORTED: another kind of allocator, or something that its device cannot do.
  * HR_INVALID_ARGUMENT: no such policy. HR_IO: spill_dir or step_csv cannot be written. */
 HR_API hr_status hr_lms_configure(hr_allocator allocator, const hr_lms_options *options);
 

@@ -360,6 +360,8 @@ HR_TEST_UNUSED static int hr_test_in_child(void (*run)(void *), void *argument)
 {
 	fflush(stdout);
 	fflush(stderr);
+	/* A sanitizer's allocator does not know fork: what another thread has locked at that moment stays locked in the child. */
+	if (HR_TEST_SANITIZED) nanosleep(&(struct timespec){ .tv_nsec = 30000000 }, NULL);
 	pid_t child = fork();
 	if (child < 0) hr_test_fail(__FILE__, __LINE__, "fork failed");
 	if (child == 0) {

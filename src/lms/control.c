@@ -24,7 +24,8 @@ static struct {
 		void *user;
 	} policies[POLICIES_MAX];
 	uint32_t policy_count;
-	char environment[ENVIRONMENT_MAX]; /* what it said when it was last read, cut into pieces */
+	char source[ENVIRONMENT_MAX];      /* what it said when it was last read, */
+	char environment[ENVIRONMENT_MAX]; /* and the same, cut into pieces */
 } all = { .lock = HR__LOCK_INIT(HR__RANK_LMS) };
 
 /* What hr_set_lms_enabled said; -1 = nothing. */
@@ -111,13 +112,20 @@ static hr_status read_environment(hr_lms_options *options)
 	if (!text[1]) return read_flag("the value", text, &options->enabled);
 	if (strlen(text) >= sizeof all.environment) return hr__fail(HR_INVALID_ARGUMENT, "%s is longer than %u bytes", VARIABLE, ENVIRONMENT_MAX - 1);
 	options->enabled = true;
-	snprintf(all.environment, sizeof all.environment, "%s", text);
-	for (char *key = all.environment, *next; key; key = next) {
-		next = strchr(key, ',');
-		if (next) *next++ = 0;
-		char *value = strchr(key, '=');
-		if (!value) return hr__fail(HR_INVALID_ARGUMENT, "%s: a setting looks like limit=8GiB", VARIABLE);
-		*value++ = 0;
+	/* Options that were read before point into it: it is written only when the text is another one. */
+	size_t length = strlen(text);
+	if (strcmp(all.source, text) != 0) {
+		memcpy(all.source, text, length + 1);
+		memcpy(all.environment, text, length + 1);
+		for (size_t i = 0; i < length; i++)
+			if (text[i] == ',' || text[i] == '=') all.environment[i] = 0;
+	}
+	for (size_t at = 0; at < length;) {
+		const char *key = all.environment + at;
+		at += strlen(key) + 1;
+		if (at > length || text[at - 1] != '=') return hr__fail(HR_INVALID_ARGUMENT, "%s: a setting looks like limit=8GiB", VARIABLE);
+		const char *value = all.environment + at;
+		at += strlen(value) + 1;
 		hr_status status = read_setting(key, value, options);
 		if (status) return status;
 	}
@@ -348,7 +356,7 @@ static hr_status make(hr_allocator handle, const hr_lms_options *options, bool *
 	*made = false;
 	if (hr__load_acquire(&allocator->lms)) return HR_OK;
 	status = build(allocator, options, &lms);
-	if (status) return status;
+	if (status) return hr__load_acquire(&allocator->lms) ? HR_OK : status; /* another thread may have been faster */
 	publish(allocator, lms, made);
 	if (!*made) tear_down(lms);
 	return HR_OK;
@@ -660,6 +668,10 @@ static void shut_down(void)
 static void forget(void)
 {
 	hr__lock_init(&all.lock, HR__RANK_LMS);
+	for (hr__lms *lms = all.contexts; lms; lms = lms->next) {
+		if (lms->host) hr__host_forget(lms->host);
+		if (lms->csv >= 0) hr__os()->file_close(lms->csv);
+	}
 	all.contexts = NULL;
 	all.policy_count = 0;
 	hr__tensors_forget();

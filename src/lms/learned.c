@@ -162,7 +162,6 @@ struct hr__learned {
 	uint64_t link_out, link_in; /* fastest seen; 0 = none yet */
 	struct copy_seen copies[COPIES];
 	uint32_t copy_count;
-	int64_t reclaimed_at_begin;
 	uint64_t slack;      /* of memory that plans leave alone, for what does not fit side by side */
 	uint64_t memory;     /* that the last plan was made for */
 	uint64_t unplanned;  /* bytes that had to leave in this step against the plan */
@@ -235,8 +234,7 @@ static uint32_t slot_of(struct hr__learned *learned, hr__tensor *tensor, uint32_
 		return NONE;
 	}
 	tensor->learned.slot = record->tensors.count++;
-	uint64_t bytes = tensor->bytes;
-	if (!hr__align_up(tensor->bytes, tensor->lms->allocator->granularity, &bytes)) HR_ASSERT(false);
+	uint64_t bytes = hr__tensor_device_bytes(tensor);
 	AT(struct seen_tensor, record->tensors, tensor->learned.slot) = (struct seen_tensor){
 		.handle = hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word)), .bytes = bytes, .died = HR__PLAN_NEVER, .created = created,
 		.stays = hr__load_relaxed(&tensor->never_evict), .apart = hr__owns_pages(tensor)
@@ -255,8 +253,7 @@ void hr__learned_created(hr__lms *lms, hr__tensor *tensor)
 	record_sign(&learned->now, tensor->bytes);
 	if (force->is_set && number < force->created_count && force->created[number] != NONE) {
 		uint32_t planned = force->created[number];
-		uint64_t bytes = 0;
-		if (hr__align_up(tensor->bytes, lms->allocator->granularity, &bytes) && bytes == force->bytes[planned]) {
+		if (hr__tensor_device_bytes(tensor) == force->bytes[planned]) {
 			tensor->learned.planned = planned;
 			force->present[planned] = hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word));
 		} else {
@@ -471,7 +468,6 @@ static void arrange(struct force *force)
 	/* Returns by the call before which they are asked for, and among those by the call that needs them: an insertion sort by buckets
 	 * would do, but moves are few. */
 	uint32_t count = 0;
-	for (uint32_t op = 0; op < force->op_count; op++) (void)op;
 	for (uint32_t i = 0; i < force->plan.move_count; i++) force->returns[count++] = (struct comeback){ force->plan.moves[i].in_before, i };
 	for (uint32_t i = 1; i < count; i++) {
 		struct comeback item = force->returns[i];
@@ -832,7 +828,7 @@ void hr__learned_before(hr__lms *lms, const hr_pin *pins, size_t count)
 		if (!tensor) continue;
 		uint64_t word = hr__load_acquire(&tensor->word);
 		hr__store_relaxed(&tensor->leaves, 0);
-		if (hr__place_of(word) == HR__OUT && hr__prefetch(tensor, word)) wanted[left++] = wanted[i];
+		if (hr__place_of(word) == HR__OUT && hr__prefetch(tensor, word) == HR_OUT_OF_MEMORY) wanted[left++] = wanted[i];
 	}
 	if (!left) return;
 	hr__lock_take(&lms->lock);

@@ -60,6 +60,8 @@ struct hr__tensor {
 	hr__atomic_u64 epoch;    /* and up to when */
 	hr__atomic_u64 in_epoch; /* the mark after this one covers its return; 0 = nothing to wait for */
 	hr__atomic_u64 out_epoch; /* the same of the copy to the host */
+	hr__atomic_u64 took_on, took_epoch; /* the stream that got its memory, as a mask, and when: it alone has waited for who had it before.
+	                                     * 0 = the in stream, which in_epoch covers */
 	hr__atomic_u64 last_use; /* number of the last pin call */
 	hr__atomic_u64 pinned_by; /* where tensors may be moved: streams that it was ever pinned for. A bit is set before the pin */
 

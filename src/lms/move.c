@@ -313,7 +313,10 @@ static hr_status take_place(hr__tensor *tensor, const hr_request *request)
 	hr_status status = hr__block_take_at(lms->allocator, request, tensor->counted, place, &tensor->device_bytes);
 	if (status == HR_NOT_READY && hr__reclaim_at(lms, place, tensor->bytes, request->stream))
 		status = hr__block_take_at(lms->allocator, request, tensor->counted, place, &tensor->device_bytes);
-	if (status) return HR_OUT_OF_MEMORY;
+	char name[HR__TENSOR_NAME];
+	if (status == HR_NOT_READY)
+		return hr__fail(HR_OUT_OF_MEMORY, "the place that the plan has for %s is taken", hr__tensor_name(tensor, name, sizeof name));
+	if (status) return status;
 	hr__store_relaxed(&tensor->address, place);
 	tensor->counted = true;
 	return HR_OK;
@@ -384,6 +387,8 @@ hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents)
 	}
 	hr__store_relaxed(&tensor->in_epoch, epoch);
 	hr__store_relaxed(&tensor->fresh, copies);
+	hr__store_relaxed(&tensor->took_on, copies ? 0 : bit(stream));
+	hr__store_relaxed(&tensor->took_epoch, hr__device_epoch(lms->device));
 	hr__store_relaxed(&tensor->out_epoch, 0);
 	hr__store_relaxed(&tensor->streams, bit(copies ? lms->in : stream));
 	hr__store_relaxed(&tensor->epoch, copies ? epoch : hr__device_epoch(lms->device));
@@ -503,6 +508,7 @@ static void arrive(hr__tensor *tensor, uint64_t to, uint64_t epoch)
 	hr__store_relaxed(&tensor->out_epoch, 0);
 	hr__store_relaxed(&tensor->streams, bit(lms->in));
 	hr__store_relaxed(&tensor->epoch, epoch);
+	hr__store_relaxed(&tensor->took_on, 0);
 }
 
 /* Where there is memory for it. Nothing has changed when it fails. */

@@ -102,6 +102,7 @@ static bool let_go(hr__tensor *tensor)
 			word = hr__load_acquire(&tensor->word);
 			continue;
 		}
+		if (HR_UNLIKELY(!hr__pins_of(word))) return false; /* two threads unpinned the last one */
 		bool last = hr__pins_of(word) == 1;
 		uint64_t next = (word - HR__WORD_PIN) & ~(last ? HR__WORD_ADDRESSED : 0);
 		/* What is inactive is counted before others can see it so, and take it. */
@@ -121,6 +122,11 @@ static hr_status pin_one(hr__tensor *tensor, hr_tensor handle, hr_access access,
 		if (hr__load_relaxed(&tensor->fresh) && hr__exchange_acquire(&tensor->fresh, 0)) hr__stall_note(lms, stream, came + 1);
 		int64_t waits = 0;
 		status = hr__device_order(lms->device, stream, UINT64_C(1) << lms->in, came, &waits);
+	} else if (!came) {
+		/* Another stream got its memory, and perhaps never used it: what that waits for, this one must wait for too. */
+		int64_t waits = 0;
+		uint64_t took = hr__load_relaxed(&tensor->took_on) & ~(UINT64_C(1) << stream);
+		if (took) status = hr__device_order(lms->device, stream, took, hr__load_relaxed(&tensor->took_epoch), &waits);
 	}
 	if (!status && access != HR_READ) {
 		if (HR_UNLIKELY(hr__load_relaxed(&tensor->synced))) status = hr__move_dirty(tensor, stream);
@@ -238,7 +244,8 @@ static hr_status wait_for_room(hr__lms *lms, const hr_pin *pins, size_t count, h
 {
 	hr_status status = HR_OUT_OF_MEMORY;
 	uint64_t until = hr__os()->clock_ns() + lms->wait_ns;
-	bool turn = false, late = until < lms->wait_ns;
+	bool turn = false, late = false;
+	if (until < lms->wait_ns) until = UINT64_MAX; /* for ever */
 	hr__lms_count(&lms->stats.num_pin_waits, 1);
 	for (unsigned attempt = 1; !late; attempt++) {
 		uint32_t nobody = 0;

@@ -383,6 +383,7 @@ static bool admit(hr__lms *lms, uint64_t bytes)
 hr_status hr__reclaim_below(hr__lms *lms, uint64_t bytes, hr_stream stream)
 {
 	char asked[16], most[16];
+	blocked = false;
 	for (;;) {
 		uint64_t limit = hr__load_acquire(&lms->limit);
 		if (bytes > limit)
@@ -399,7 +400,8 @@ hr_status hr__reclaim_below(hr__lms *lms, uint64_t bytes, hr_stream stream)
 			hr__lock_release(&lms->lock);
 		}
 		hr_status status = move_all(&victims, stream, &freed);
-		if (status && !freed) return status;
+		blocked = status && !freed;
+		if (blocked) return status;
 		if (!freed)
 			return hr__fail(HR_OUT_OF_MEMORY, "a tensor of %s has no room within the limit for tensors, %s; raise it with hr_lms_set_limit",
 			                hr__format_size(bytes, asked, sizeof asked), hr__format_size(limit, most, sizeof most));

@@ -32,7 +32,7 @@
  * MOVING keeps its pins: whoever holds one holds the tensor, not an address, and nobody has asked for that since the last time it had no
  * pins. So no work that was queued under these pins can have touched its memory, and all work that did is in [streams]. Pinning, unpinning
  * and asking for the address wait for the end of it, which waits for nobody; so they find it at home, and pins neither come nor go meanwhile
- * (but that hr_tensor_get_info holds one for a moment). The streams of those who hold pins are made to wait for the copy, on the device,
+ *. The streams of those who hold pins are made to wait for the copy, on the device,
  * before it ends.
  *
  * A handle is the number of a record and its generation. Records are in blocks that stay where they are until hr_shutdown, so a stale
@@ -154,12 +154,11 @@ void hr__tensor_wait(unsigned attempt)
 
 /* ---- the list of a context ---- */
 
-static void *grown(const void *old, size_t used, size_t from, size_t to)
+static void *grown(const void *old, size_t used, size_t to)
 {
 	void *block;
 	if (hr__os()->alloc(to, &block)) return NULL;
 	if (used) memcpy(block, old, used);
-	(void)from;
 	return block;
 }
 
@@ -168,9 +167,9 @@ static hr_status ensure_member(hr__lms *lms)
 {
 	if (lms->member_count < lms->member_capacity) return HR_OK;
 	size_t capacity = lms->member_capacity ? lms->member_capacity * 2u : 64u, used = lms->member_count, old = lms->member_capacity;
-	void *members = grown(lms->members, used * sizeof *lms->members, 0, capacity * sizeof *lms->members);
-	void *movable = members ? grown(NULL, 0, 0, capacity * sizeof *lms->movable) : NULL;
-	void *order = movable ? grown(NULL, 0, 0, capacity * sizeof *lms->order) : NULL;
+	void *members = grown(lms->members, used * sizeof *lms->members, capacity * sizeof *lms->members);
+	void *movable = members ? grown(NULL, 0, capacity * sizeof *lms->movable) : NULL;
+	void *order = movable ? grown(NULL, 0, capacity * sizeof *lms->order) : NULL;
 	if (!order) {
 		if (members) hr__os()->free(members, capacity * sizeof *lms->members);
 		if (movable) hr__os()->free(movable, capacity * sizeof *lms->movable);
@@ -275,7 +274,8 @@ static void describe(hr__tensor *tensor, hr__lms *lms, const hr_tensor_options *
 	tensor->copy = (hr__host_copy){ 0 };
 	tensor->bytes = options->bytes;
 	tensor->alignment = options->alignment;
-	hr__atomic_u64 *const times[] = { &tensor->streams, &tensor->epoch, &tensor->in_epoch, &tensor->out_epoch, &tensor->last_use };
+	hr__atomic_u64 *const times[] = { &tensor->streams, &tensor->epoch, &tensor->in_epoch, &tensor->out_epoch, &tensor->last_use,
+		                             &tensor->took_on, &tensor->took_epoch, &tensor->pinned_by };
 	for (size_t i = 0; i < sizeof times / sizeof *times; i++) hr__store_relaxed(times[i], 0);
 	hr__atomic_u8 *const flags[] = { &tensor->synced, &tensor->sum_known, &tensor->written, &tensor->leaves, &tensor->prefetched, &tensor->fresh };
 	for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) hr__store_relaxed(flags[i], 0);
@@ -421,7 +421,7 @@ static hr_tensor_state state_of(uint64_t word, bool clean)
 /* With the lock held. [word] may have changed since: what does not follow from it is what is known now. */
 static void describe_as(const hr__tensor *tensor, uint64_t word, hr_tensor_info *found)
 {
-	bool home = hr__place_of(word) == HR__HOME || hr__place_of(word) == HR__LEAVING;
+	bool home = hr__place_of(word) == HR__HOME || hr__place_of(word) == HR__LEAVING || hr__place_of(word) == HR__MOVING;
 	found->state = state_of(word, tensor->copy.bytes != 0);
 	found->pins = hr__pins_of(word);
 	found->bytes = tensor->bytes;
