@@ -31,8 +31,9 @@
  * host. Pin what an op uses, and the op's outputs, in one call: all of them or none, so that two threads cannot hold half of what each
  * needs.
  *
- * Nothing here waits for the device, but verify, fixed tensors that leave, the file of spill_dir, and mapping pages side by side. Copies run on streams of their own; work on the stream of a pin waits, on the device, for the copy
- * that brings its tensor back, and memory that a tensor left is waited for by whoever gets it next.
+ * Nothing here waits for the device, but verify, fixed tensors that leave, the file of spill_dir, and mapping pages side by side. Copies
+ * run on streams of their own; work on the stream of a pin waits, on the device, for the copy that brings its tensor back, and memory
+ * that a tensor left is waited for by whoever gets it next.
  *
  * Steps of a training loop repeat. When they are marked (hr_step_begin), the policy "learned" knows from the last step when each tensor
  * is used next: it sends tensors out right after their last use before a long gap, and asks for them back as early as there is room. The
