@@ -140,7 +140,8 @@ typedef struct hr_pin {
 	hr_access access;
 } hr_pin;
 
-/* Pins all of them for work on [stream], or none. A tensor may occur more than once. Pins nest: each needs its unpin.
+/* Pins all of them for work on [stream], or none. A tensor may occur more than once. Pins nest: each needs its unpin. A tensor that was new
+ * before a call that fails is new after it.
  *
  * HR_OUT_OF_MEMORY     no room, although everything inactive was moved out. The message names the op (hr_op_set), its tensors with their
  *                      sizes, and the least limit that would do; or the tier of the host that is full and its setting

@@ -74,6 +74,7 @@ struct hr__tensor {
 	hr__atomic_u8 leaves;    /* the policy wants it out: it goes first. Under lock */
 	hr__atomic_u8 fresh;     /* it returned, and was not pinned since */
 	hr__atomic_u8 prefetched; /* it returned ahead of a pin that has not come yet */
+	hr__atomic_u8 blank;     /* it has memory, and no call that would write to it was met yet: there is nothing to read, or to copy */
 	hr__atomic_u8 never_evict; /* HR__STAYS_*; 0 = it may leave */
 	bool fixed, counted;     /* counted: its first memory was counted as a request, so its end is a free */
 	uint8_t dtype;
@@ -240,12 +241,14 @@ void hr__tensors_shutdown(void);
 
 /* ---- moving (move.c). The caller has the tensor for itself. ---- */
 
-/* Makes sure the host has a good copy of a tensor that is at home (LEAVING). It stays at home. */
+/* Makes sure the host has a good copy of a tensor that is at home (LEAVING). It stays at home. HR_NOT_READY: it is blank. */
 hr_status hr__move_sync(hr__tensor *tensor);
 /* Gives the memory of a tensor up that the host has a good copy of; [stream] will use it next (lms->in counts as not known). */
 hr_status hr__move_drop(hr__tensor *tensor, hr_stream stream);
-/* Both, and settles it: OUT, or HOME again when it failed. */
+/* Both, and settles it: OUT, or HOME again when it failed. One that is blank is NEW then, without a copy. */
 hr_status hr__move_out(hr__tensor *tensor, hr_stream stream);
+/* Takes the memory from one that is blank (LEAVING), and settles it: NEW, or HOME when the device keeps its pages. */
+hr_status hr__move_undo(hr__tensor *tensor);
 /* Gets memory (RETURNING). [contents]: and what it held. Fails with the tensor as it was; does not settle. */
 hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents);
 /* Gives up whatever memory and copy it has, wherever they are. When it fails and the tensor still has a span, nothing has changed. */

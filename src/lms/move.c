@@ -216,6 +216,7 @@ hr_status hr__move_sync(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
 	if (tensor->copy.bytes) return HR_OK;
+	if (hr__load_relaxed(&tensor->blank)) return HR_NOT_READY;
 	hr_status status = store(tensor);
 	if (status == HR_OUT_OF_MEMORY && make_host_room(lms, tensor, tensor->bytes)) status = store(tensor);
 	if (status) return status;
@@ -280,6 +281,7 @@ hr_status hr__move_out(hr__tensor *tensor, hr_stream stream)
 {
 	hr__lms *lms = tensor->lms;
 	bool clean = tensor->copy.bytes != 0;
+	if (hr__load_relaxed(&tensor->blank)) return hr__move_undo(tensor);
 	hr__lms_enter(lms);
 	hr_status status = hr__move_sync(tensor);
 	if (!status) status = hr__move_drop(tensor, stream);
@@ -464,6 +466,24 @@ hr_status hr__move_away(hr__tensor *tensor)
 		hr__lock_release(&lms->lock);
 	}
 	tensor->address = 0;
+	return status;
+}
+
+hr_status hr__move_undo(hr__tensor *tensor)
+{
+	hr__lms *lms = tensor->lms;
+	HR_ASSERT(hr__load_relaxed(&tensor->blank) && !tensor->copy.bytes);
+	hr__lms_enter(lms);
+	/* Nobody was ever given its address, and its pages were idle when they came. */
+	if (hr__owns_pages(tensor)) hr__store_relaxed(&tensor->streams, 0);
+	hr_status status = hr__move_away(tensor);
+	bool gone = !tensor->address;
+	if (gone) {
+		tensor->counted = false; /* that was a free, and its next memory is a request */
+		hr__store_relaxed(&tensor->blank, 0);
+	}
+	hr__tensor_settle(tensor, gone ? HR__NEW : HR__HOME, 0);
+	hr__lms_leave(lms);
 	return status;
 }
 

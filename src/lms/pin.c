@@ -40,7 +40,7 @@ static inline void note_stream(hr__tensor *tensor, hr_stream stream)
 	while (!(seen & bit) && !hr__cas_acq_rel(&tensor->pinned_by, &seen, seen | bit)) {}
 }
 
-/* Brings a tensor that was claimed home, and pins it. */
+/* Brings a tensor that was claimed home, and pins it. A new one is blank until all of the call is met. */
 static hr_status bring_home(hr__tensor *tensor, enum hr__place from, hr_access access, hr_stream stream)
 {
 	hr__lms *lms = tensor->lms;
@@ -49,6 +49,7 @@ static hr_status bring_home(hr__tensor *tensor, enum hr__place from, hr_access a
 	if (!status && from == HR__OUT) hr__lms_count(&lms->stats.num_prefetch_misses, 1);
 	if (!status) count_pinned(lms, (int64_t)tensor->device_bytes);
 	if (!status) note_stream(tensor, stream);
+	if (!status && from == HR__NEW) hr__store_relaxed(&tensor->blank, 1);
 	hr__tensor_settle(tensor, status ? from : HR__HOME, !status);
 	hr__lms_leave(lms);
 	return status;
@@ -92,8 +93,9 @@ static hr_status hold(hr__tensor *tensor, hr_tensor handle, hr_access access, hr
 	}
 }
 
-/* Lets go of one pin. The caller knows that it is pinned. True when that was the last. */
-static bool let_go(hr__tensor *tensor)
+/* Lets go of one pin. The caller knows that it is pinned. True when that was the last: then the tensor is at [place], HOME, or LEAVING for
+ * the caller. */
+static bool let_go(hr__tensor *tensor, enum hr__place place)
 {
 	uint64_t word = hr__load_relaxed(&tensor->word);
 	for (unsigned attempt = 0;;) {
@@ -104,7 +106,7 @@ static bool let_go(hr__tensor *tensor)
 		}
 		if (HR_UNLIKELY(!hr__pins_of(word))) return false; /* two threads unpinned the last one */
 		bool last = hr__pins_of(word) == 1;
-		uint64_t next = (word - HR__WORD_PIN) & ~(last ? HR__WORD_ADDRESSED : 0);
+		uint64_t next = last ? hr__word_at((word - HR__WORD_PIN) & ~HR__WORD_ADDRESSED, place) : word - HR__WORD_PIN;
 		/* What is inactive is counted before others can see it so, and take it. */
 		if (last) count_pinned(tensor->lms, -(int64_t)tensor->device_bytes);
 		if (hr__cas_acq_rel(&tensor->word, &word, next)) return last;
@@ -112,9 +114,38 @@ static bool let_go(hr__tensor *tensor)
 	}
 }
 
-static hr_status pin_one(hr__tensor *tensor, hr_tensor handle, hr_access access, hr_stream stream)
+/* Lets go of one pin of a call that came to nothing. A tensor that got its memory in such calls alone is as it was before. */
+static void put_back(hr__tensor *tensor)
 {
-	hr_status status = hold(tensor, handle, access, stream);
+	hr__lms *lms = tensor->lms;
+	if (HR_LIKELY(!hr__load_relaxed(&tensor->blank))) { /* while it is pinned it does not become so */
+		let_go(tensor, HR__HOME);
+		return;
+	}
+	hr__lms_enter(lms); /* before: who finds nobody moving, and nothing pinned, finds that memory free */
+	if (let_go(tensor, HR__LEAVING)) {
+		char why[512]; /* undoing may fail too, and must not replace the reason */
+		snprintf(why, sizeof why, "%s", hr_last_message());
+		/* Another thread may have pinned it meanwhile, and written to it. */
+		if (!hr__load_relaxed(&tensor->blank)) hr__tensor_settle(tensor, HR__HOME, 0);
+		else if (hr__move_undo(tensor)) hr__fail(HR_OUT_OF_MEMORY, "%s", why);
+	}
+	hr__lms_leave(lms);
+}
+
+/* Whether a call that reads a blank tensor writes to it as well. */
+static bool writes_before(const hr_pin *pins, size_t at)
+{
+	for (size_t i = 0; i < at; i++)
+		if (pins[i].tensor.id == pins[at].tensor.id && pins[i].access != HR_READ) return true;
+	return false;
+}
+
+/* Number [at] of a call. */
+static hr_status pin_one(hr__tensor *tensor, const hr_pin *pins, size_t at, hr_stream stream)
+{
+	hr_access access = pins[at].access;
+	hr_status status = hold(tensor, pins[at].tensor, access, stream);
 	if (status) return status;
 	hr__lms *lms = tensor->lms;
 	uint64_t came = hr__load_relaxed(&tensor->in_epoch);
@@ -131,9 +162,11 @@ static hr_status pin_one(hr__tensor *tensor, hr_tensor handle, hr_access access,
 	if (!status && access != HR_READ) {
 		if (HR_UNLIKELY(hr__load_relaxed(&tensor->synced))) status = hr__move_dirty(tensor, stream);
 		hr__store_relaxed(&tensor->written, 1);
+	} else if (!status && HR_UNLIKELY(hr__load_relaxed(&tensor->blank)) && !writes_before(pins, at)) {
+		status = nothing_to_read(tensor);
 	}
 	if (status) {
-		let_go(tensor);
+		put_back(tensor);
 		return status;
 	}
 	if (HR_UNLIKELY(hr__load_relaxed(&tensor->leaves))) hr__store_relaxed(&tensor->leaves, 0);
@@ -216,14 +249,14 @@ static hr_status try_all(hr__lms *lms, const hr_pin *pins, size_t count, hr_stre
 	for (; done < count; done++) {
 		hr__tensor *tensor = hr__tensor_of(pins[done].tensor, &status);
 		if (!tensor) break;
-		status = pin_one(tensor, pins[done].tensor, pins[done].access, stream);
+		status = pin_one(tensor, pins, done, stream);
 		if (status) break;
 	}
 	if (!status) return HR_OK;
 	bool changed = done > 0;
 	while (done--) {
 		hr_status ignored;
-		let_go(hr__tensor_of(pins[done].tensor, &ignored));
+		put_back(hr__tensor_of(pins[done].tensor, &ignored));
 	}
 	if (changed) hr__lms_changed(lms);
 	return status;
@@ -290,7 +323,11 @@ hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
 	if (status == HR_OUT_OF_MEMORY) return no_room(lms, pins, count);
 	if (status) return status;
 	held += (int64_t)count;
-	for (size_t i = 0; i < count; i++) hr__store_relaxed(&hr__tensor_of(pins[i].tensor, &status)->last_use, now);
+	for (size_t i = 0; i < count; i++) {
+		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
+		hr__store_relaxed(&tensor->last_use, now);
+		if (HR_UNLIKELY(hr__load_relaxed(&tensor->blank))) hr__store_relaxed(&tensor->blank, 0);
+	}
 	if (lms->learned) hr__learned_pinned(lms, pins, count, stream);
 	return HR_OK;
 }
@@ -344,7 +381,7 @@ static bool unpin_one(hr__tensor *tensor, hr_stream stream)
 	while (next != streams && !hr__cas_acq_rel(&tensor->streams, &streams, next))
 		next = stream == lms->in ? streams | used : (streams & ~came) | used;
 	hr__lms_max_u64(&tensor->epoch, hr__device_epoch(lms->device));
-	return let_go(tensor);
+	return let_go(tensor, HR__HOME);
 }
 
 /* Of each tensor that nobody has pinned now, once. */

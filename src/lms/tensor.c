@@ -18,6 +18,8 @@
  *                                                                                  |
  *     HOME, pinned or not, its address not taken --- defragment ---> MOVING ---> HOME
  *
+ *     HOME, and the call that gave it memory came to nothing -----> LEAVING --> NEW
+ *
  *     what users see:   HOME pinned = active      HOME unpinned = inactive, or synced where the host has a good copy
  *
  * INVARIANTS of a tensor, as hr_lms_check() checks them:
@@ -277,7 +279,8 @@ static void describe(hr__tensor *tensor, hr__lms *lms, const hr_tensor_options *
 	hr__atomic_u64 *const times[] = { &tensor->streams, &tensor->epoch, &tensor->in_epoch, &tensor->out_epoch, &tensor->last_use,
 		                             &tensor->took_on, &tensor->took_epoch, &tensor->pinned_by };
 	for (size_t i = 0; i < sizeof times / sizeof *times; i++) hr__store_relaxed(times[i], 0);
-	hr__atomic_u8 *const flags[] = { &tensor->synced, &tensor->sum_known, &tensor->written, &tensor->leaves, &tensor->prefetched, &tensor->fresh };
+	hr__atomic_u8 *const flags[] = { &tensor->synced, &tensor->sum_known, &tensor->written, &tensor->leaves, &tensor->prefetched, &tensor->fresh,
+		                           &tensor->blank };
 	for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) hr__store_relaxed(flags[i], 0);
 	tensor->span = NULL;
 	tensor->shadow = NULL;

@@ -168,6 +168,13 @@ static bool use(const uint32_t *indices, const hr_access *accesses, uint32_t cou
 		for (uint32_t i = 0; i < count; i++)
 			if (accesses[i] == HR_OVERWRITE && here.tensors[indices[i]].contents == KNOWN)
 				here.tensors[indices[i]].contents = UNKNOWN;
+		suspend();
+		for (uint32_t i = 0; i < count; i++) {
+			hr_tensor_info info = { .struct_size = sizeof info };
+			CHECK_STATUS(HR_OK, hr_tensor_get_info(pins[i].tensor, &info));
+			CHECK_EQ(info.state == HR_TENSOR_NEW, here.tensors[indices[i]].contents == NONE);
+		}
+		resume();
 		return ok(status);
 	}
 	look();

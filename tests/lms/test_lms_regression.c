@@ -136,6 +136,109 @@ static void test_verify_looks_at_every_tensor_of_an_unpin(void)
 	tear_down();
 }
 
+/* ---- pins that come to nothing ---- */
+
+static hr_tensor_state state_of(hr_tensor tensor)
+{
+	hr_tensor_info info = { .struct_size = sizeof info };
+	CHECK_STATUS(HR_OK, hr_tensor_get_info(tensor, &info));
+	if (info.state == HR_TENSOR_NEW) CHECK_EQ(info.device_bytes, 0u);
+	return info.state;
+}
+
+static void expect(hr_tensor tensor, size_t bytes, unsigned char value)
+{
+	void *at;
+	unsigned char ends[2];
+	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
+	CHECK_STATUS(HR_OK, hr_copy(device, &ends[0], at, 1, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_copy(device, &ends[1], (char *)at + bytes - 1, 1, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
+	CHECK_EQ(ends[0], value);
+	CHECK_EQ(ends[1], value);
+	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
+}
+
+static hr_tensor create_fixed(size_t bytes)
+{
+	hr_tensor tensor;
+	hr_tensor_options options;
+	hr_tensor_options_init(&options);
+	options.bytes = bytes;
+	options.fixed = true;
+	CHECK_STATUS(HR_OK, hr_tensor_create(allocator, &options, &tensor));
+	return tensor;
+}
+
+/* Its memory was there when another tensor of the call found none. Had it counted as written, what happens to lie in that memory would be
+ * copied out and taken for its contents. */
+static void test_a_new_tensor_whose_pin_failed_is_still_new(void)
+{
+	for (int fixed = 0; fixed < 2; fixed++) {
+		hr_lms_options options = lms_options("lru");
+		set_up(4 * MIB, &options);
+		hr_tensor old = create(MIB), large = create(5 * MIB), a = fixed ? create_fixed(MIB) : create(MIB);
+		hr_pin pins[] = { { old, HR_READ }, { a, HR_OVERWRITE }, { a, HR_READ }, { large, HR_WRITE } };
+		fill(old, MIB, 5);
+		for (int i = 0; i < 3; i++) {
+			CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins, 4, HR_STREAM_DEFAULT));
+			CHECK_CONTAINS(hr_last_message(), "least limit that would do");
+			CHECK_EQ(state_of(a), HR_TENSOR_NEW);
+			CHECK_EQ(state_of(large), HR_TENSOR_NEW);
+			CHECK_STATUS(HR_OK, hr_lms_check(allocator));
+		}
+		CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_pin(a, HR_READ, HR_STREAM_DEFAULT));
+		CHECK_CONTAINS(hr_last_message(), "never written");
+		CHECK_STATUS(HR_OK, hr_tensor_evict(old));
+		int64_t copied = stats_of().bytes_copied_out;
+		CHECK_STATUS(HR_OK, hr_tensor_evict(a));
+		CHECK_STATUS(HR_OK, hr_lms_reclaim_inactive(allocator, HR_NAME_NONE, NULL));
+		CHECK_EQ(stats_of().bytes_copied_out, copied);
+		CHECK_EQ(stats_of().bytes_out_now, (int64_t)MIB);
+		CHECK_STATUS(HR_OK, hr_pin_all(pins, 3, HR_STREAM_DEFAULT)); /* written and read by the same call */
+		CHECK_STATUS(HR_OK, hr_unpin_all(pins, 3, HR_STREAM_DEFAULT));
+		fill(a, MIB, 6);
+		CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins + 2, 2, HR_STREAM_DEFAULT));
+		CHECK_NE(state_of(a), HR_TENSOR_NEW); /* now it was written */
+		CHECK_STATUS(HR_OK, hr_tensor_evict(a));
+		expect(a, MIB, 6);
+		expect(old, MIB, 5);
+		tear_down();
+	}
+}
+
+/* The device keeps its pages: it has memory then, and still nothing to read or to copy. */
+static void test_a_new_tensor_whose_pages_stay_has_no_contents(void)
+{
+	for (uint64_t nth = 1;; nth++) {
+		hr_lms_options options = lms_options("lru");
+		set_up(4 * MIB, &options);
+		hr_tensor a = create_fixed(MIB), other = create(2 * MIB);
+		hr_pin pins[] = { { a, HR_OVERWRITE }, { other, HR_OVERWRITE } };
+		hr_backend_fail_nth(nth, true, HR_DEVICE_ERROR);
+		hr_status status = hr_pin_all(pins, 2, HR_STREAM_DEFAULT);
+		bool met = hr_backend_calls() >= nth;
+		hr_backend_fail_nth(0, false, HR_OK);
+		CHECK(met ? status == HR_DEVICE_ERROR : status == HR_OK);
+		if (!met) {
+			CHECK_GT(nth, 2);
+			CHECK_STATUS(HR_OK, hr_unpin_all(pins, 2, HR_STREAM_DEFAULT));
+			tear_down();
+			return;
+		}
+		CHECK_STATUS(HR_OK, hr_lms_check(allocator));
+		CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_pin(a, HR_READ, HR_STREAM_DEFAULT));
+		CHECK_CONTAINS(hr_last_message(), "never written");
+		CHECK_EQ(state_of(a), HR_TENSOR_NEW);
+		CHECK_EQ(stats_of().bytes_copied_out, 0);
+		fill(a, MIB, 3);
+		CHECK_STATUS(HR_OK, hr_tensor_evict(a));
+		expect(a, MIB, 3);
+		tear_down();
+	}
+}
+
 /* ---- leaving ---- */
 
 /* Those that come first, more than are moved at a time, find no room on the host. */
@@ -277,4 +380,5 @@ static void test_memory_is_not_taken_from_under_a_copy(void)
 TEST_MAIN(T(test_verify_believes_a_tensor_whose_overwriting_pin_failed), T(test_verify_looks_at_every_tensor_of_an_unpin),
           T(test_what_can_leave_leaves_although_others_cannot), T(test_closing_that_is_refused_changes_nothing),
           T(test_a_policy_hears_of_tensors_that_became_unused_alone), T(test_a_tensor_that_is_destroyed_says_so),
-          T(test_memory_is_not_taken_from_under_a_copy))
+          T(test_memory_is_not_taken_from_under_a_copy), T(test_a_new_tensor_whose_pin_failed_is_still_new),
+          T(test_a_new_tensor_whose_pages_stay_has_no_contents))
