@@ -147,7 +147,8 @@ typedef struct hr_pin {
  *                      sizes, and the least limit that would do; or the tier of the host that is full and its setting
  * HR_INVALID_ARGUMENT  HR_READ of a tensor that was never written; tensors of several allocators
  * HR_CLOSED            one was destroyed
- * HR_CORRUPT           verify: what returned is not what left; the message names the tensor, which stays out */
+ * HR_CORRUPT           verify: what returned is not what left; the message names the tensor, which stays out
+ * HR_DEVICE_ERROR, HR_IO  something does not come back: it is still where it was, and the next pin tries again */
 HR_API hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream);
 
 /* Undoes it. [stream] is the last one that was given work on them. HR_INVALID_ARGUMENT: one is not pinned (then nothing is unpinned).
@@ -158,7 +159,9 @@ HR_API hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream
 HR_API hr_status hr_tensor_pin(hr_tensor tensor, hr_access access, hr_stream stream);
 HR_API hr_status hr_tensor_unpin(hr_tensor tensor, hr_stream stream);
 
-/* Where a pinned tensor is; it stays there until its last unpin. HR_INVALID_ARGUMENT when it is not pinned. */
+/* Where a pinned tensor is; it stays there until its last unpin. HR_INVALID_ARGUMENT when it is not pinned. HR_DEVICE_ERROR, HR_IO: it was to
+ * be moved on the device (options.defrag), which failed at that and at putting it back; what it holds is on the host, and the next call tries
+ * again. */
 HR_API hr_status hr_tensor_address(hr_tensor tensor, void **out);
 
 typedef enum hr_tensor_state {

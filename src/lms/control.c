@@ -582,6 +582,7 @@ static int check(hr__lms *lms)
 		else if (word & HR__WORD_ADDRESSED && place != HR__HOME) return 6;
 		if (word & HR__WORD_PINS && place != HR__HOME) return 1;
 		if (word & HR__WORD_ADDRESSED && !(word & HR__WORD_PINS)) return 6;
+		if (word & HR__WORD_ASTRAY && (place != HR__HOME || !tensor->copy.bytes || word & HR__WORD_ADDRESSED)) return 8;
 		if (place == HR__HOME && (!tensor->address || hr__block_bytes(lms->allocator, tensor->address, NULL) != tensor->device_bytes)) return 2;
 		if ((place == HR__NEW || place == HR__OUT) && tensor->address) return 2;
 		if (place == HR__HOME && hr__owns_pages(tensor) && (!tensor->span || hr__span_address(tensor->span) != tensor->address)) return 7;

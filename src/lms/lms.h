@@ -40,10 +40,14 @@ enum hr__place {
 	HR__MOVING       /* somebody is giving it another address on the device; pinned or not */
 };
 
-/*      63        32 31      8  7   5     4      3    0
- *     | generation | pins    | 0    | addressed | place | */
+/*      63        32 31      8  7  6     5         4      3    0
+ *     | generation | pins    | 0  | astray | addressed | place |
+ *
+ * addressed: somebody who has it pinned knows where it is. astray: it could not be moved, nor put back. What it should hold is on the host,
+ * and comes from there before anybody is told its address. */
 #define HR__WORD_PLACE UINT64_C(0xf)
 #define HR__WORD_ADDRESSED UINT64_C(0x10)
+#define HR__WORD_ASTRAY UINT64_C(0x20)
 #define HR__WORD_PIN UINT64_C(0x100)
 #define HR__WORD_PINS UINT64_C(0xffffff00)
 
@@ -258,8 +262,11 @@ hr_status hr__move_dirty(hr__tensor *tensor, hr_stream stream);
 /* Gives it another address on the device (MOVING), in stream order; it keeps its contents and whatever the host has of them. Settles it at
  * home, where it was when that failed. HR_NOT_READY when the memory at [to] is not free. */
 hr_status hr__move_to(hr__tensor *tensor, uint64_t to);
-/* The same to where the free memory before it begins. Over the host where that is less than the tensor. */
+/* The same to where the free memory before it begins. Over the host where that is less than the tensor: should the device fail then, and
+ * again when it is put back, it is astray. */
 hr_status hr__move_down(hr__tensor *tensor);
+/* Brings the contents of one that is astray back from the host. Anybody may call it: HR_OK when it is not, or no longer. */
+hr_status hr__move_repair(hr__tensor *tensor, uint64_t word);
 /* verify: looks at the contents after the last unpin. HR_CORRUPT when they changed although nobody had a write pin. LEAVING. */
 hr_status hr__move_inspect(hr__tensor *tensor, hr_stream stream);
 

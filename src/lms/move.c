@@ -7,6 +7,7 @@
  *              stream wait for that mark, and for nothing that was queued behind it
  *   move       memory is had on the in stream, which waits for the streams that used the tensor, copies, and is marked: to whoever pins it
  *              next it looks like a return. Streams that it is pinned for already are made to wait at once
+ *   repair     what a move over the host, and putting it back, have left astray (tensor.c) is copied from the host, on the in stream
  *
  * What is waited for is one stream up to one mark (device.h): the number kept is the epoch that the mark covers. */
 #include <stdio.h>
@@ -21,6 +22,11 @@
 static uint64_t bit(hr_stream stream)
 {
 	return UINT64_C(1) << stream;
+}
+
+static bool is_astray(const hr__tensor *tensor)
+{
+	return hr__load_relaxed(&tensor->word) & HR__WORD_ASTRAY;
 }
 
 /* A mark before a copy, when it is to be timed; 0 = none. */
@@ -62,6 +68,14 @@ static void note(const hr__tensor *tensor, hr__event_kind kind)
 		                              .tag = tensor->tag,
 		                              .shape = tensor->shape,
 		                              .dtype = (hr_dtype)tensor->dtype });
+}
+
+/* What [stream] was given so far may be working on its memory. */
+static void join_users(hr__tensor *tensor, hr_stream stream)
+{
+	uint64_t streams = hr__load_relaxed(&tensor->streams);
+	while (!hr__cas_acq_rel(&tensor->streams, &streams, streams | bit(stream))) {}
+	hr__lms_max_u64(&tensor->epoch, hr__device_epoch(tensor->lms->device));
 }
 
 /* ---- verify ---- */
@@ -125,6 +139,7 @@ hr_status hr__move_inspect(hr__tensor *tensor, hr_stream stream)
 	uint64_t sum;
 	char name[HR__TENSOR_NAME];
 	bool written = hr__load_relaxed(&tensor->written);
+	if (is_astray(tensor)) return HR_OK; /* nobody could change what it holds */
 	hr_status status = sum_of(tensor, stream, &sum);
 	if (status) return status;
 	if (!written && hr__load_relaxed(&tensor->sum_known) && sum != tensor->sum)
@@ -202,7 +217,7 @@ static bool make_host_room(hr__lms *lms, const hr__tensor *except, uint64_t byte
 		hr__tensor *other = lms->members[i];
 		uint64_t word = hr__load_relaxed(&other->word);
 		if (other == except || !hr__tensor_claim(other, word, HR__HOME, HR__LEAVING)) continue;
-		if (other->copy.bytes && !hr__load_relaxed(&other->leaves) && !hr__is_shadowed(other)) {
+		if (other->copy.bytes && !hr__load_relaxed(&other->leaves) && !hr__is_shadowed(other) && !is_astray(other)) {
 			freed += other->copy.bytes;
 			drop_copy(other);
 		}
@@ -418,15 +433,12 @@ hr_status hr__move_dirty(hr__tensor *tensor, hr_stream stream)
 	hr__lms *lms = tensor->lms;
 	hr__lock_take(&lms->lock);
 	hr_status status = HR_OK;
-	if (tensor->copy.bytes) {
+	if (tensor->copy.bytes && !is_astray(tensor)) { /* if it is, the copy goes when it was brought back */
 		/* Both copies read what is about to be overwritten: the one to the host, and, on the host, the one back. */
 		uint64_t copied = hr__load_relaxed(&tensor->out_epoch);
 		if (copied) status = order(lms, stream, bit(lms->out), copied);
-		if (!status && copied) { /* who waits for the stream waits for that copy too, also when the pin comes to nothing */
-			uint64_t streams = hr__load_relaxed(&tensor->streams);
-			while (!hr__cas_acq_rel(&tensor->streams, &streams, streams | bit(stream))) {}
-			hr__lms_max_u64(&tensor->epoch, hr__device_epoch(lms->device));
-		}
+		/* Who waits for the stream waits for that copy too, also when the pin comes to nothing. */
+		if (!status && copied) join_users(tensor, stream);
 		if (!status) drop_copy(tensor);
 		if (!status) hr__store_relaxed(&tensor->out_epoch, 0);
 	}
@@ -513,6 +525,16 @@ static hr_status delay_holders(hr__tensor *tensor, uint64_t epoch)
 	return status;
 }
 
+/* What was copied to it is covered by [epoch] of the in stream, which has waited for all who used it before. */
+static void follow_copy(hr__tensor *tensor, uint64_t epoch)
+{
+	hr__store_relaxed(&tensor->in_epoch, epoch);
+	hr__store_relaxed(&tensor->out_epoch, 0);
+	hr__store_relaxed(&tensor->streams, bit(tensor->lms->in));
+	hr__store_relaxed(&tensor->epoch, epoch);
+	hr__store_relaxed(&tensor->took_on, 0);
+}
+
 static void arrive(hr__tensor *tensor, uint64_t to, uint64_t epoch)
 {
 	hr__lms *lms = tensor->lms;
@@ -524,11 +546,7 @@ static void arrive(hr__tensor *tensor, uint64_t to, uint64_t epoch)
 		                              .address2 = to,
 		                              .bytes = tensor->device_bytes });
 	tensor->address = to;
-	hr__store_relaxed(&tensor->in_epoch, epoch);
-	hr__store_relaxed(&tensor->out_epoch, 0);
-	hr__store_relaxed(&tensor->streams, bit(lms->in));
-	hr__store_relaxed(&tensor->epoch, epoch);
-	hr__store_relaxed(&tensor->took_on, 0);
+	follow_copy(tensor, epoch);
 }
 
 /* Where there is memory for it. Nothing has changed when it fails. */
@@ -543,12 +561,61 @@ static hr_status copy_on_device(hr__tensor *tensor, uint64_t to, uint64_t *epoch
 	return status ? status : delay_holders(tensor, *epoch);
 }
 
+/* From the host's copy to its memory, where it is; those who hold pins wait for that. */
+static hr_status fill_again(hr__tensor *tensor, const hr__host_copy *copy, uint64_t *epoch)
+{
+	hr__lms *lms = tensor->lms;
+	hr_status status = hr__host_load(lms->host, copy, tensor->address, lms->in);
+	*epoch = mark_after(lms, lms->in, tensor->bytes, 0);
+	follow_copy(tensor, *epoch);
+	return status ? status : delay_holders(tensor, *epoch);
+}
+
+/* Its memory is not good any more, and [copy] is all there is. Whoever is about to drop the host's copy, because of a pin for writing that
+ * came before the move, must find it astray. */
+static void go_astray(hr__tensor *tensor, hr__host_copy copy)
+{
+	hr__lms *lms = tensor->lms;
+	hr__lock_take(&lms->lock);
+	drop_copy(tensor);
+	tensor->copy = copy;
+	hr__store_relaxed(&tensor->synced, 1);
+	hr__fetch_add_acq_rel(&tensor->word, HR__WORD_ASTRAY);
+	hr__lock_release(&lms->lock);
+}
+
+hr_status hr__move_repair(hr__tensor *tensor, uint64_t word)
+{
+	hr__lms *lms = tensor->lms;
+	hr_status status = HR_OK;
+	uint64_t epoch;
+	char name[HR__TENSOR_NAME];
+	if (!hr__tensor_claim_moving(tensor, word)) return HR_OK; /* somebody else is at it */
+	hr__lms_enter(lms);
+	if (is_astray(tensor)) {
+		status = fill_again(tensor, &tensor->copy, &epoch);
+		if (!status && lms->verify) status = compare(tensor, lms->in);
+		if (!status) { /* of those who hold pins, some may be about to write */
+			hr__lock_take(&lms->lock);
+			drop_copy(tensor);
+			hr__fetch_sub_acq_rel(&tensor->word, HR__WORD_ASTRAY);
+			hr__lock_release(&lms->lock);
+			hr__lms_count(&lms->stats.bytes_copied_in, (int64_t)tensor->bytes);
+		}
+	}
+	hr__tensor_settle_moved(tensor);
+	hr__lms_leave(lms);
+	if (!status) return HR_OK;
+	return hr__fail_in(status, "the contents of %s are on the host since it was to be moved, and do not come back",
+	                   hr__tensor_name(tensor, name, sizeof name));
+}
+
 /* Where it would overwrite itself. The host's copy is the mover's own: that of the tensor belongs to those who hold pins as well. */
 static hr_status copy_over_host(hr__tensor *tensor, uint64_t to, uint64_t *epoch)
 {
 	hr__lms *lms = tensor->lms;
 	hr__host_copy copy = { 0 };
-	hr_stream last = lms->out;
+	bool begun = false;
 	hr_status status = order(lms, lms->out, hr__load_relaxed(&tensor->streams) & ~bit(lms->out), hr__load_relaxed(&tensor->epoch));
 	if (!status) status = hr__host_store(lms->host, tensor->address, tensor->bytes, lms->out, &copy);
 	if (status == HR_OUT_OF_MEMORY && make_host_room(lms, tensor, tensor->bytes))
@@ -559,27 +626,21 @@ static hr_status copy_over_host(hr__tensor *tensor, uint64_t to, uint64_t *epoch
 	status = order(lms, lms->in, bit(lms->out), stored);
 	if (!status) status = follow_users(tensor);
 	if (!status) {
-		last = lms->in;
+		begun = true;
 		status = hr__host_load(lms->host, &copy, to, lms->in);
 		*epoch = mark_after(lms, lms->in, tensor->bytes, 0);
 		if (!status) status = delay_holders(tensor, *epoch);
-		if (status && hr__host_load(lms->host, &copy, tensor->address, lms->in)) {
-			/* A device that does neither: what it should hold is on the host, and comes from there when it returns. */
-			hr__lock_take(&lms->lock);
-			drop_copy(tensor);
-			hr__lock_release(&lms->lock);
-			set_copy(tensor, copy);
-			return status;
-		}
-		if (status) { /* it was put back */
-			*epoch = mark_after(lms, lms->in, tensor->bytes, 0);
-			hr__store_relaxed(&tensor->in_epoch, *epoch);
-			hr__store_relaxed(&tensor->streams, bit(lms->in));
-			hr__store_relaxed(&tensor->epoch, *epoch);
-			delay_holders(tensor, *epoch);
+	}
+	if (status && !begun) join_users(tensor, lms->out); /* which may still be reading it */
+	if (status && begun) { /* a part of it may be overwritten */
+		char why[512];
+		snprintf(why, sizeof why, "%s", hr_last_message());
+		if (fill_again(tensor, &copy, epoch)) {
+			go_astray(tensor, copy);
+			return hr__fail(status, "%s", why);
 		}
 	}
-	hr__host_drop(lms->host, &copy, last);
+	hr__host_drop(lms->host, &copy, begun ? lms->in : lms->out);
 	if (!status) {
 		hr__lms_count(&lms->stats.bytes_copied_out, (int64_t)tensor->bytes);
 		hr__lms_count(&lms->stats.bytes_copied_in, (int64_t)tensor->bytes);

@@ -71,6 +71,11 @@ static hr_status hold(hr__tensor *tensor, hr_tensor handle, hr_access access, hr
 		switch (hr__place_of(word)) {
 		case HR__HOME: {
 			if (HR_UNLIKELY((word & HR__WORD_PINS) == HR__WORD_PINS)) return hr__fail(HR_TOO_MANY, "a tensor is pinned 2^24 times");
+			if (HR_UNLIKELY(word & HR__WORD_ASTRAY)) {
+				hr_status status = hr__move_repair(tensor, word);
+				if (status) return status;
+				continue;
+			}
 			note_stream(tensor, stream);
 			/* Counted before it is so: who finds it pinned, and in the way, must find it counted too (is_quiet). */
 			int64_t bytes = word & HR__WORD_PINS ? 0 : (int64_t)hr__tensor_device_bytes(tensor);
@@ -430,19 +435,20 @@ hr_status hr_tensor_unpin(hr_tensor tensor, hr_stream stream)
 
 hr_status hr_tensor_address(hr_tensor handle, void **out)
 {
-	hr_status status;
+	hr_status status = HR_OK;
 	hr__tensor *tensor = hr__tensor_of(handle, &status);
 	if (!tensor) return status;
 	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_address: out is NULL");
-	for (unsigned attempt = 0;; attempt++) {
+	for (unsigned attempt = 0; !status; attempt++) {
 		uint64_t word = hr__load_acquire(&tensor->word);
 		if (word >> 32 != handle.id >> 32) return hr__tensor_is_closed(handle);
 		if (!(word & HR__WORD_PINS)) return not_pinned(tensor);
 		if (hr__place_of(word) != HR__HOME) hr__tensor_wait(attempt); /* being moved on the device */
+		else if (HR_UNLIKELY(word & HR__WORD_ASTRAY)) status = hr__move_repair(tensor, word);
 		else if (word & HR__WORD_ADDRESSED || hr__cas_acquire(&tensor->word, &word, word | HR__WORD_ADDRESSED)) break;
 	}
-	*out = (void *)(uintptr_t)tensor->address;
-	return HR_OK;
+	if (!status) *out = (void *)(uintptr_t)tensor->address;
+	return status;
 }
 
 /* ---- by hand ---- */

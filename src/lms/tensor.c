@@ -30,6 +30,11 @@
  *   5  bytes of tensors at home, pinned and inactive ones are what the context's counters say (while nothing moves)
  *   6  addressed implies pinned, and at home
  *   7  one that owns pages has them at the address that it had first, and one whose address holds without them never leaves
+ *   8  astray implies that it has memory and the host has a copy, and that it is not addressed
+ *
+ * A move that would overwrite what it reads goes over the host. When the device fails at that, and again at putting the tensor back, its
+ * memory is not good any more: it is astray. Nobody knows its address then, so nobody can tell, and whoever asks for that or pins it brings
+ * the contents back first, or is told that they cannot be had now. When it leaves, it leaves for nothing.
  *
  * MOVING keeps its pins: whoever holds one holds the tensor, not an address, and nobody has asked for that since the last time it had no
  * pins. So no work that was queued under these pins can have touched its memory, and all work that did is in [streams]. Pinning, unpinning
@@ -146,6 +151,7 @@ void hr__tensor_settle(hr__tensor *tensor, enum hr__place place, uint32_t pins)
 {
 	uint64_t word = hr__load_relaxed(&tensor->word);
 	HR_ASSERT(!(word & HR__WORD_PINS));
+	if (place != HR__HOME) word &= ~HR__WORD_ASTRAY; /* it has no memory that could be bad */
 	hr__store_release(&tensor->word, hr__word_at(word, place) + pins * HR__WORD_PIN);
 }
 

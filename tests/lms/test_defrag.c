@@ -606,11 +606,6 @@ static void fault_states(bool forever, enum way way)
 		CHECK_STATUS(HR_OK, hr_lms_check(allocator));
 		CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
 		if (!status) CHECK_STATUS(HR_OK, hr_fill(device, block, 0xAA, size, HR_STREAM_DEFAULT));
-		if (way == PACKS && forever && status) { /* its contents may be on the host alone: they come back with it */
-			CHECK_STATUS(HR_OK, hr_tensor_unpin(here.tensors[0].handle, HR_STREAM_DEFAULT));
-			CHECK_STATUS(HR_OK, hr_tensor_evict(here.tensors[0].handle));
-			CHECK_STATUS(HR_OK, hr_tensor_pin(here.tensors[0].handle, HR_READ, HR_STREAM_DEFAULT));
-		}
 		check_contents();
 		tear_down();
 		if (calls < nth) {
@@ -630,6 +625,67 @@ static void test_any_call_of_the_device_may_fail_once(void)
 static void test_any_call_of_the_device_may_fail_for_ever(void)
 {
 	for (enum way way = CLEARS; way <= PAGES; way++) fault_states(true, way);
+}
+
+/* It was being moved over the host when the device failed, and could not be put back: as long as that lasts nobody is told where it is, and
+ * then it has what it had, however it is asked for. */
+static void test_a_tensor_that_cannot_be_put_back_is_not_handed_out(void)
+{
+	enum { ASKED, PINNED, EVICTED, OVERWRITTEN, WAYS };
+	uint64_t astray[WAYS] = { 0 };
+	bool more = true;
+	for (uint64_t nth = 1; more; nth++) {
+		for (int verify = 0; verify < 2; verify++) {
+			for (int way = ASKED; way < WAYS; way++) {
+				hr_lms_options options = lms_options(true);
+				char name[32];
+				void *block = NULL, *at;
+				options.verify = verify;
+				uint64_t size = fault_state(PACKS, &options);
+				hr_tensor tensor = here.tensors[0].handle;
+				snprintf(name, sizeof name, "tensor %u ", (unsigned)tensor.id);
+				CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
+				if (way == OVERWRITTEN) CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_WRITE, HR_STREAM_DEFAULT));
+				hr_backend_fail_nth(nth, true, HR_DEVICE_ERROR);
+				hr_status status = ask(size, 0, &block);
+				more = hr_backend_calls() >= nth;
+				hr_status pinned = hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT);
+				if (pinned) {
+					CHECK_STATUS(HR_DEVICE_ERROR, pinned);
+					CHECK_CONTAINS(hr_last_message(), name);
+					CHECK_STATUS(HR_DEVICE_ERROR, hr_tensor_address(tensor, &at));
+					CHECK_CONTAINS(hr_last_message(), name);
+					CHECK_CONTAINS(hr_last_message(), "on the host");
+					CHECK(status);
+					astray[way]++;
+				}
+				hr_backend_fail_nth(0, false, HR_OK);
+				if (!pinned) CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
+				CHECK_STATUS(HR_OK, hr_lms_check(allocator));
+				if (way == PINNED) {
+					CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
+					CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
+				} else if (way == EVICTED) {
+					CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
+					CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
+					CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
+				}
+				CHECK_STATUS(HR_OK, hr_lms_check(allocator));
+				check_contents();
+				if (way == OVERWRITTEN) { /* the copy that it came from is not taken for what is written now */
+					here.tensors[0].value ^= 0xFF;
+					CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
+					CHECK_STATUS(HR_OK, hr_fill(device, at, here.tensors[0].value, here.tensors[0].bytes, HR_STREAM_DEFAULT));
+					for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
+					CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
+					CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
+					check_contents();
+				}
+				tear_down();
+			}
+		}
+	}
+	for (int way = ASKED; way < WAYS; way++) CHECK_GT(astray[way], 0);
 }
 
 static void test_any_call_of_the_system_may_fail(void)
@@ -750,4 +806,4 @@ TEST_MAIN(T(test_it_is_off_by_default), T(test_what_may_not_leave_may_move), T(t
           T_WITHIN(test_the_fewest_bytes_are_moved_and_no_address_that_is_held, 120),
           T_WITHIN(test_pages_are_emptied_where_they_can_be_put_side_by_side, 120),
           T_WITHIN(test_any_call_of_the_device_may_fail_once, 120), T_WITHIN(test_any_call_of_the_device_may_fail_for_ever, 120),
-          T(test_any_call_of_the_system_may_fail), T_WITHIN(test_threads_pin_while_tensors_move, 120))
+          T_WITHIN(test_a_tensor_that_cannot_be_put_back_is_not_handed_out, 120), T(test_any_call_of_the_system_may_fail), T_WITHIN(test_threads_pin_while_tensors_move, 120))
