@@ -96,7 +96,8 @@ HR_API hr_status hr_lms_options_init(hr_lms_options *options);
  * HR_INVALID_ARGUMENT: no such policy. HR_IO: spill_dir or step_csv cannot be written. */
 HR_API hr_status hr_lms_configure(hr_allocator allocator, const hr_lms_options *options);
 
-/* Changes options.limit; what is above it moves out. HR_BAD_LIMIT, and nothing changed, when more than that is pinned, or cannot leave. */
+/* Changes options.limit; what is above it moves out, and what other threads are moving already is waited for. HR_BAD_LIMIT, and nothing
+ * changed, when more than that is pinned, or cannot leave. */
 HR_API hr_status hr_lms_set_limit(hr_allocator allocator, uint64_t bytes);
 
 /* ------------------------------------------------------------------------------------------------------------------------------

@@ -239,13 +239,23 @@ static bool any_left(hr__lms *lms)
 	return false;
 }
 
+static bool any_at(const hr__lms *lms, enum hr__place where)
+{
+	for (uint32_t i = 0; i < lms->member_count; i++)
+		if (hr__place_of(hr__load_acquire(&lms->members[i]->word)) == where) return true;
+	return false;
+}
+
+/* Who has such a tensor waits for nobody, and says when it is done (hr__lms_changed), unless it was all under the lock. */
 static bool any_leaving(const hr__lms *lms)
 {
-	for (uint32_t i = 0; i < lms->member_count; i++) {
-		enum hr__place place = hr__place_of(hr__load_acquire(&lms->members[i]->word));
-		if (place == HR__LEAVING || place == HR__MOVING) return true;
-	}
-	return false;
+	return any_at(lms, HR__LEAVING) || any_at(lms, HR__MOVING) || any_at(lms, HR__GOING);
+}
+
+/* Without the lock: until something is another than when [seen] was read. */
+static void wait_for_change(const hr__lms *lms, uint64_t seen)
+{
+	for (unsigned attempt = 0; hr__load_acquire(&lms->changes) == seen; attempt++) hr__tensor_wait(attempt < 16 ? attempt : 16);
 }
 
 /* ---- moving ---- */
@@ -321,13 +331,12 @@ hr_status hr__reclaim(const hr__pressure *pressure, enum hr__source *source)
 	allowed = mode;
 	if (!victims.count && mode == HR__RECLAIM_ANY) *source = choose(lms, pressure, &victims);
 	bool all = !any_left(lms);
-	/* Somebody else is moving what is left, for another request: when that is done there may be room for both. Who has a tensor that is
-	 * leaving, or moving on the device, waits for nobody. */
+	/* Somebody else is moving what is left, for another request: when that is done there may be room for both. */
 	uint64_t seen = hr__load_acquire(&lms->changes);
 	bool leaving = !victims.count && any_leaving(lms);
 	hr__lock_release(&lms->lock);
 	if (!victims.count && mode == HR__RECLAIM_ANY && leaving && pressure->round < ROUNDS_MAX) {
-		for (unsigned attempt = 0; hr__load_acquire(&lms->changes) == seen; attempt++) hr__tensor_wait(attempt < 16 ? attempt : 16);
+		wait_for_change(lms, seen);
 		return HR_OK;
 	}
 	if (!victims.count) return join_free(lms, pressure, HR_NOT_READY, source);
@@ -359,12 +368,9 @@ bool hr__reclaim_at(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream st
 		if (hr__place_of(word) != HR__HOME || at >= address + bytes || address >= at + hr__tensor_device_bytes(tensor)) continue;
 		clear = hr__load_relaxed(&tensor->leaves) && victims.count < HR__VICTIMS_MAX && claim(&victims, tensor);
 	}
+	for (uint32_t i = 0; i < victims.count && !clear; i++) hr__tensor_settle(victims.tensors[i], HR__HOME, 0);
 	hr__lock_release(&lms->lock);
-	if (!clear) {
-		for (uint32_t i = 0; i < victims.count; i++) hr__tensor_settle(victims.tensors[i], HR__HOME, 0);
-		return false;
-	}
-	return victims.count && move_all(&victims, stream, &freed) == HR_OK;
+	return clear && victims.count && move_all(&victims, stream, &freed) == HR_OK;
 }
 
 /* Counts [bytes] more as resident if that is within the limit, which may be lowered at this moment. */
@@ -380,31 +386,42 @@ static bool admit(hr__lms *lms, uint64_t bytes)
 	return false;
 }
 
-hr_status hr__reclaim_below(hr__lms *lms, uint64_t bytes, hr_stream stream)
+static hr_status above_limit(uint64_t bytes, uint64_t limit)
 {
 	char asked[16], most[16];
+	hr__format_size(limit, most, sizeof most);
+	if (!bytes) return hr__fail(HR_OUT_OF_MEMORY, "more than %s of tensors are pinned, on their way, or may not leave", most);
+	return hr__fail(HR_OUT_OF_MEMORY, "a tensor of %s %s the limit for tensors, %s; raise it with hr_lms_set_limit",
+	                hr__format_size(bytes, asked, sizeof asked), bytes > limit ? "is above" : "has no room within", most);
+}
+
+hr_status hr__reclaim_below(hr__lms *lms, uint64_t bytes, hr_stream stream)
+{
 	blocked = false;
-	for (;;) {
+	for (unsigned round = 0;; round++) {
 		uint64_t limit = hr__load_acquire(&lms->limit);
-		if (bytes > limit)
-			return hr__fail(HR_OUT_OF_MEMORY, "a tensor of %s is above the limit for tensors, %s; raise it with hr_lms_set_limit",
-			                hr__format_size(bytes, asked, sizeof asked), hr__format_size(limit, most, sizeof most));
+		if (bytes > limit) return above_limit(bytes, limit);
 		if (admit(lms, bytes)) return HR_OK;
-		int64_t above = hr__load_relaxed(&lms->resident) + (int64_t)bytes - (int64_t)limit;
-		if (above <= 0) continue; /* there is room now */
 		struct victims victims = { .count = 0 };
 		uint64_t freed = 0;
-		if (lms->enabled && allowed != HR__RECLAIM_NOTHING) {
-			hr__lock_take(&lms->lock);
-			choose_some(lms, (uint64_t)above, &victims);
-			hr__lock_release(&lms->lock);
+		hr__lock_take(&lms->lock);
+		uint64_t seen = hr__load_acquire(&lms->changes);
+		int64_t above = hr__load_relaxed(&lms->resident) + (int64_t)bytes - (int64_t)limit;
+		if (above > 0 && lms->enabled && allowed != HR__RECLAIM_NOTHING) choose_some(lms, (uint64_t)above, &victims);
+		/* As in hr__reclaim. What returns may be waiting itself, for what leaves: only who has no tensor, and needs no memory, may wait
+		 * for that too. */
+		bool moving = !victims.count && allowed == HR__RECLAIM_ANY && round < ROUNDS_MAX &&
+		              (any_leaving(lms) || (!bytes && any_at(lms, HR__RETURNING)));
+		hr__lock_release(&lms->lock);
+		if (above <= 0) continue; /* there is room now */
+		if (moving) {
+			wait_for_change(lms, seen);
+			continue;
 		}
 		hr_status status = move_all(&victims, stream, &freed);
 		blocked = status && !freed;
 		if (blocked) return status;
-		if (!freed)
-			return hr__fail(HR_OUT_OF_MEMORY, "a tensor of %s has no room within the limit for tensors, %s; raise it with hr_lms_set_limit",
-			                hr__format_size(bytes, asked, sizeof asked), hr__format_size(limit, most, sizeof most));
+		if (!freed) return above_limit(bytes, limit);
 	}
 }
 

@@ -348,7 +348,6 @@ static hr_status destroy(hr__tensor *tensor, bool anyway, bool *gone)
 	hr__lms_remove(lms, tensor);
 	give_record(tensor);
 	hr__lms_count(&lms->stats.num_tensors, -1);
-	hr__lms_changed(lms);
 	return status;
 }
 
@@ -371,8 +370,11 @@ hr_status hr_tensor_destroy(hr_tensor handle)
 		if ((place == HR__NEW || place == HR__HOME || place == HR__OUT) && hr__tensor_claim(tensor, word, place, HR__GOING)) break;
 		hr__tensor_wait(attempt);
 	}
+	hr__lms *lms = tensor->lms;
+	hr__lms_enter(lms); /* others may be waiting for its memory */
 	status = destroy(tensor, false, &gone);
 	if (!gone) hr__tensor_settle(tensor, place, 0);
+	hr__lms_leave(lms);
 	return status;
 }
 

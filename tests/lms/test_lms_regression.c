@@ -270,6 +270,95 @@ static void test_what_can_leave_leaves_although_others_cannot(void)
 	tear_down();
 }
 
+/* ---- below the limit for tensors ---- */
+
+static void *evict(void *tensor)
+{
+	CHECK_STATUS(HR_OK, hr_tensor_evict(*(hr_tensor *)tensor));
+	return NULL;
+}
+
+static void *destroy(void *tensor)
+{
+	CHECK_STATUS(HR_OK, hr_tensor_destroy(*(hr_tensor *)tensor));
+	return NULL;
+}
+
+/* A tensor whose pages are waited for, 200 ms, is on its way in another thread; its memory counts until it is gone. */
+static pthread_t begin(void *(*way)(void *), hr_tensor *tensor)
+{
+	pthread_t thread;
+	void *at;
+	static unsigned char copy[4 * MIB];
+	*tensor = create_fixed(4 * MIB);
+	fill(*tensor, 4 * MIB, 1);
+	if (way == destroy) { /* of which the device still reads */
+		CHECK_STATUS(HR_OK, hr_tensor_pin(*tensor, HR_READ, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_tensor_address(*tensor, &at));
+		CHECK_STATUS(HR_OK, hr_copy(device, copy, at, sizeof copy, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin(*tensor, HR_STREAM_DEFAULT));
+	}
+	CHECK_EQ(pthread_create(&thread, NULL, way, tensor), 0);
+	for (;;) {
+		hr_tensor_info info = { .struct_size = sizeof info };
+		hr_status status = hr_tensor_get_info(*tensor, &info);
+		if (status == HR_CLOSED || info.state == HR_TENSOR_LEAVING) return thread;
+		CHECK_STATUS(HR_OK, status);
+		CHECK_NE(info.state, HR_TENSOR_OUT); /* that was too fast */
+	}
+}
+
+static void test_a_lower_limit_waits_for_what_is_leaving(void)
+{
+	for (int way = 0; way < 2; way++) {
+		hr_lms_options options = lms_options("lru");
+		hr_tensor going;
+		set_up_with(16 * MIB, &options, 20000000);
+		hr_tensor other = create(MIB);
+		fill(other, MIB, 2);
+		pthread_t thread = begin(way ? destroy : evict, &going);
+		CHECK_STATUS(HR_OK, hr_lms_set_limit(allocator, MIB));
+		pthread_join(thread, NULL);
+		expect(other, MIB, 2);
+		tear_down();
+	}
+}
+
+static void test_a_pin_below_the_limit_waits_for_what_is_leaving(void)
+{
+	for (int way = 0; way < 2; way++) {
+		hr_lms_options options = lms_options("lru");
+		hr_tensor going;
+		options.wait_ns = 0; /* which is for pins of others */
+		options.limit = 5 * MIB;
+		set_up_with(16 * MIB, &options, 20000000);
+		pthread_t thread = begin(way ? destroy : evict, &going);
+		hr_tensor other = create(3 * MIB);
+		fill(other, 3 * MIB, 2);
+		pthread_join(thread, NULL);
+		expect(other, 3 * MIB, 2);
+		tear_down();
+	}
+}
+
+/* Nobody is on the way: what is refused is so at once, and says why. */
+static void test_a_limit_below_what_stays_is_refused(void)
+{
+	hr_lms_options options = lms_options("lru");
+	options.host_limit = MIB;
+	set_up(16 * MIB, &options);
+	hr_tensor a = create(MIB), b = create(2 * MIB);
+	fill(a, MIB, 1);
+	fill(b, 2 * MIB, 2); /* the host has no room for it */
+	CHECK_STATUS(HR_BAD_LIMIT, hr_lms_set_limit(allocator, MIB));
+	CHECK_CONTAINS(hr_last_message(), "the limit stays what it was");
+	CHECK_STATUS(HR_OK, hr_tensor_pin(b, HR_READ, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_BAD_LIMIT, hr_lms_set_limit(allocator, MIB));
+	CHECK_CONTAINS(hr_last_message(), "pinned");
+	CHECK_STATUS(HR_OK, hr_tensor_unpin(b, HR_STREAM_DEFAULT));
+	tear_down();
+}
+
 /* ---- closing ---- */
 
 static void test_closing_that_is_refused_changes_nothing(void)
@@ -381,4 +470,5 @@ TEST_MAIN(T(test_verify_believes_a_tensor_whose_overwriting_pin_failed), T(test_
           T(test_what_can_leave_leaves_although_others_cannot), T(test_closing_that_is_refused_changes_nothing),
           T(test_a_policy_hears_of_tensors_that_became_unused_alone), T(test_a_tensor_that_is_destroyed_says_so),
           T(test_memory_is_not_taken_from_under_a_copy), T(test_a_new_tensor_whose_pin_failed_is_still_new),
-          T(test_a_new_tensor_whose_pages_stay_has_no_contents))
+          T(test_a_new_tensor_whose_pages_stay_has_no_contents), T(test_a_lower_limit_waits_for_what_is_leaving),
+          T(test_a_pin_below_the_limit_waits_for_what_is_leaving), T(test_a_limit_below_what_stays_is_refused))
