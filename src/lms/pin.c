@@ -16,7 +16,7 @@
 #include "lms/lms.h"
 #include "memory/blocks.h"
 
-#define SHORT 64u /* calls that name no more tensors than this are checked pair by pair */
+#define SHORT 64u /* calls that name no more tensors than this are checked pair by pair; longer ones with 8 KiB of stack */
 #define LONGEST 16u /* waits get longer up to this attempt: HR__LOCK_MAX_SLEEP_NS then */
 #define NOW_AND_THEN 64u
 #define POLITE_NS 2000000u /* that is how long a pin lets one go first that waits already; it may wait for something else */
@@ -330,6 +330,7 @@ hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
 	held += (int64_t)count;
 	for (size_t i = 0; i < count; i++) {
 		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
+		if (HR_UNLIKELY(!tensor)) continue; /* another thread has unpinned and destroyed it already */
 		hr__store_relaxed(&tensor->last_use, now);
 		if (HR_UNLIKELY(hr__load_relaxed(&tensor->blank))) hr__store_relaxed(&tensor->blank, 0);
 	}
@@ -349,20 +350,49 @@ static hr_status not_pinned(const hr__tensor *tensor)
 	return hr__fail(HR_INVALID_ARGUMENT, "%s is not pinned", hr__tensor_name(tensor, name, sizeof name));
 }
 
-/* Every tensor of the list has as many pins as it occurs there; in a long list, at least one. */
+/* Tensors of a call that were named so far, by numbers of records. It may take one for another: who has occurred is looked for. */
+#define NAMED_BITS 65536u
+struct named {
+	uint64_t bits[NAMED_BITS / 64];
+};
+
+/* Whether it may have been named before; it has then. */
+static bool name_again(struct named *named, hr_tensor tensor)
+{
+	uint32_t bit = (uint32_t)tensor.id % NAMED_BITS;
+	uint64_t *word = &named->bits[bit / 64], mask = UINT64_C(1) << bit % 64;
+	bool again = *word & mask;
+	*word |= mask;
+	return again;
+}
+
+/* As many pins as entries of the list name it, up to this one. [named] is NULL in a short list. */
+static hr_status check_entry(const hr_pin *pins, size_t count, size_t at, struct named *named)
+{
+	hr_status status = HR_OK;
+	const hr__tensor *tensor = hr__tensor_of(pins[at].tensor, &status);
+	if (!tensor) return status;
+	uint32_t needed = 1, there = hr__pins_of(hr__load_relaxed(&tensor->word));
+	if (there < count && (!named || name_again(named, pins[at].tensor)))
+		for (size_t i = 0; i < at; i++) needed += pins[i].tensor.id == pins[at].tensor.id;
+	return there < needed ? not_pinned(tensor) : HR_OK;
+}
+
+static __attribute__((noinline)) hr_status check_long(const hr_pin *pins, size_t count)
+{
+	struct named named = { { 0 } };
+	hr_status status = HR_OK;
+	for (size_t i = 0; i < count && !status; i++) status = check_entry(pins, count, i, &named);
+	return status;
+}
+
+/* Every tensor of the list has as many pins as it occurs there. */
 static hr_status check_pinned(const hr_pin *pins, size_t count)
 {
 	hr_status status = HR_OK;
-	for (size_t i = 0; i < count; i++) {
-		const hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
-		if (!tensor) return status;
-		uint32_t needed = 1;
-		uint64_t word = hr__load_relaxed(&tensor->word);
-		if (count <= SHORT && hr__pins_of(word) < count)
-			for (size_t k = 0; k < i; k++) needed += pins[k].tensor.id == pins[i].tensor.id;
-		if (hr__pins_of(word) < needed) return not_pinned(tensor);
-	}
-	return HR_OK;
+	if (count > SHORT) return check_long(pins, count);
+	for (size_t i = 0; i < count && !status; i++) status = check_entry(pins, count, i, NULL);
+	return status;
 }
 
 /* Looks at what nobody uses any more, before anybody else can. */
@@ -410,8 +440,8 @@ hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream)
 	if (status) return status;
 	for (size_t i = 0; i < count; i++) {
 		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
-		if (!hr__pins_of(hr__load_relaxed(&tensor->word))) { /* named more often than pinned, in a long list */
-			if (!found) found = not_pinned(tensor);
+		if (!tensor || !hr__pins_of(hr__load_relaxed(&tensor->word))) { /* another thread has unpinned it since it was looked at */
+			if (!found) found = tensor ? not_pinned(tensor) : status;
 			continue;
 		}
 		bool last = unpin_one(tensor, stream);

@@ -359,6 +359,51 @@ static void test_a_limit_below_what_stays_is_refused(void)
 	tear_down();
 }
 
+/* ---- long lists ---- */
+
+static void shuffle(hr_pin *pins, size_t count, uint64_t *seed)
+{
+	for (size_t i = count; i > 1; i--) {
+		size_t other = hr_rand_below(seed, i);
+		hr_pin swap = pins[i - 1];
+		pins[i - 1] = pins[other];
+		pins[other] = swap;
+	}
+}
+
+/* Each tensor once or twice, and then one once more than it is pinned: nothing is unpinned, however long the list is. */
+static void test_unpinning_more_often_than_pinned_is_refused_in_lists_of_any_length(void)
+{
+	enum { MOST = 3000 };
+	static hr_tensor tensors[MOST];
+	static hr_pin pins[2 * MOST + 1];
+	static const size_t lengths[] = { 1, 2, 31, 32, 33, 43, 44, 63, 64, 65, 66, 100, 1000, MOST };
+	hr_lms_options options = lms_options("lru");
+	uint64_t seed = hr_test_seed();
+	set_up(8 * MIB, &options);
+	for (size_t i = 0; i < MOST; i++) tensors[i] = create(256);
+	for (size_t each = 0; each < sizeof lengths / sizeof *lengths; each++) {
+		size_t count = 0, length = lengths[each];
+		for (size_t i = 0; i < length; i++)
+			for (size_t k = 0; k < 1 + i % 2; k++) pins[count++] = (hr_pin){ tensors[i], HR_OVERWRITE };
+		CHECK_STATUS(HR_OK, hr_pin_all(pins, count, HR_STREAM_DEFAULT));
+		for (int attempt = 0; attempt < 4; attempt++) {
+			size_t extra = hr_rand_below(&seed, length);
+			pins[count] = (hr_pin){ tensors[extra], HR_READ };
+			shuffle(pins, count + 1, &seed);
+			CHECK_STATUS(HR_INVALID_ARGUMENT, hr_unpin_all(pins, count + 1, HR_STREAM_DEFAULT));
+			CHECK_CONTAINS(hr_last_message(), "is not pinned");
+			CHECK_EQ(stats_of().num_pins, (int64_t)count);
+			size_t at = 0; /* out with one of those again */
+			while (pins[at].tensor.id != tensors[extra].id) at++;
+			pins[at] = pins[count];
+		}
+		CHECK_STATUS(HR_OK, hr_unpin_all(pins, count, HR_STREAM_DEFAULT));
+		CHECK_EQ(stats_of().num_pins, 0);
+	}
+	tear_down();
+}
+
 /* ---- closing ---- */
 
 static void test_closing_that_is_refused_changes_nothing(void)
@@ -471,4 +516,5 @@ TEST_MAIN(T(test_verify_believes_a_tensor_whose_overwriting_pin_failed), T(test_
           T(test_a_policy_hears_of_tensors_that_became_unused_alone), T(test_a_tensor_that_is_destroyed_says_so),
           T(test_memory_is_not_taken_from_under_a_copy), T(test_a_new_tensor_whose_pin_failed_is_still_new),
           T(test_a_new_tensor_whose_pages_stay_has_no_contents), T(test_a_lower_limit_waits_for_what_is_leaving),
-          T(test_a_pin_below_the_limit_waits_for_what_is_leaving), T(test_a_limit_below_what_stays_is_refused))
+          T(test_a_pin_below_the_limit_waits_for_what_is_leaving), T(test_a_limit_below_what_stays_is_refused),
+          T(test_unpinning_more_often_than_pinned_is_refused_in_lists_of_any_length))
