@@ -28,6 +28,9 @@ static struct {
 	char environment[ENVIRONMENT_MAX]; /* and the same, cut into pieces */
 } all = { .lock = HR__LOCK_INIT(HR__RANK_LMS) };
 
+/* Handles of allocators that have a context, by their slots; written under the lock, read by anybody. */
+static hr__atomic_u64 open_contexts[HR__ALLOCATORS_MAX];
+
 /* What hr_set_lms_enabled said; -1 = nothing. */
 static hr__atomic_i64 wanted = -1, wanted_defrag = -1;
 
@@ -41,6 +44,11 @@ void hr__lms_max_u64(hr__atomic_u64 *to, uint64_t value)
 {
 	uint64_t seen = hr__load_relaxed(to);
 	while (seen < value && !hr__cas_acq_rel(to, &seen, value)) {}
+}
+
+bool hr__lms_is_open(uint64_t allocator)
+{
+	return allocator && hr__load_acquire(&open_contexts[allocator % HR__ALLOCATORS_MAX]) == allocator;
 }
 
 static _Thread_local uint64_t changes_made;
@@ -340,6 +348,7 @@ static hr_status publish(hr__allocator *allocator, hr__lms *lms, bool *published
 	hr__lock_take(&all.lock);
 	*published = atomic_compare_exchange_strong(&allocator->lms, &none, lms);
 	if (*published) {
+		hr__store_release(&open_contexts[allocator->slot], allocator->id);
 		lms->next = all.contexts;
 		all.contexts = lms;
 	}
@@ -617,6 +626,7 @@ static void close_context(hr__lms *lms)
 	hr__lms **link = &all.contexts;
 	while (*link && *link != lms) link = &(*link)->next;
 	if (*link) *link = lms->next;
+	hr__store_release(&open_contexts[lms->allocator->slot], 0); /* who held pins in it holds them no more */
 	hr__lock_release(&all.lock);
 	hr__lms_drop_tensors(lms);
 	hr__store_release(&lms->allocator->lms, NULL);
@@ -672,6 +682,7 @@ static void forget(void)
 	for (hr__lms *lms = all.contexts; lms; lms = lms->next) {
 		if (lms->host) hr__host_forget(lms->host);
 		if (lms->csv >= 0) hr__os()->file_close(lms->csv);
+		hr__store_release(&open_contexts[lms->allocator->slot], 0);
 	}
 	all.contexts = NULL;
 	all.policy_count = 0;

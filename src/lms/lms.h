@@ -229,6 +229,11 @@ static inline void hr__lms_count(hr__atomic_i64 *counter, int64_t n)
 void hr__lms_max(hr__atomic_i64 *to, int64_t value);
 void hr__lms_max_u64(hr__atomic_u64 *to, uint64_t value);
 
+/* Whether the context of an allocator with that handle is there: it goes before the allocator does. */
+bool hr__lms_is_open(uint64_t allocator);
+/* Pins that the calling thread has taken and not given back, in contexts that are open (pin.c). */
+int64_t hr__pins_held(void);
+
 /* Around everything that has tensors for itself for longer than a look; and that room may have come without it. */
 void hr__lms_enter(hr__lms *lms);
 void hr__lms_leave(hr__lms *lms);

@@ -21,8 +21,35 @@
 #define NOW_AND_THEN 64u
 #define POLITE_NS 2000000u /* that is how long a pin lets one go first that waits already; it may wait for something else */
 
-/* Pins that this thread took and did not give back; what others give back for it counts against them. */
-static _Thread_local int64_t held;
+/* Pins that this thread took and did not give back, by context; what others give back for it counts against them. A context that closes
+ * takes its pins with it, so they are told apart: for 8 contexts at a time, because room for variables of a thread is scarce in a library that is
+ * loaded late. The last entry is for all that came when there were more, and they stay there until it is empty. */
+#define HELD 8u
+static _Thread_local struct held {
+	uint64_t context;
+	int64_t pins;
+} held[HELD + 1];
+
+static struct held *held_of(const hr__lms *lms)
+{
+	struct held *spare = NULL;
+	for (struct held *each = held; each < held + HELD; each++) {
+		if (HR_LIKELY(each->context == lms->handle.id)) return each;
+		bool free = !each->context || !hr__lms_is_open(each->context);
+		if (free ? !spare || spare->context : !spare && !each->pins) spare = each;
+	}
+	if (!spare || held[HELD].pins) return &held[HELD];
+	*spare = (struct held){ lms->handle.id, 0 };
+	return spare;
+}
+
+int64_t hr__pins_held(void)
+{
+	int64_t pins = held[HELD].pins > 0 ? held[HELD].pins : 0;
+	for (uint32_t i = 0; i < HELD; i++)
+		if (held[i].pins > 0 && hr__lms_is_open(held[i].context)) pins += held[i].pins;
+	return pins;
+}
 
 static void count_pinned(hr__lms *lms, int64_t bytes)
 {
@@ -322,12 +349,12 @@ hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
 	if (status) return status;
 	uint64_t now = hr__fetch_add_relaxed(&lms->clock, 1) + 1;
 	if (lms->learned) hr__learned_before(lms, pins, count);
-	if (HR_UNLIKELY(hr__load_relaxed(&lms->turn)) && held <= 0 && lms->wait_ns) let_others_go_first(lms);
+	if (HR_UNLIKELY(hr__load_relaxed(&lms->turn)) && lms->wait_ns && !hr__pins_held()) let_others_go_first(lms);
 	status = try_all(lms, pins, count, stream);
-	if (HR_UNLIKELY(status == HR_OUT_OF_MEMORY) && held <= 0 && lms->wait_ns) status = wait_for_room(lms, pins, count, stream);
+	if (HR_UNLIKELY(status == HR_OUT_OF_MEMORY) && lms->wait_ns && !hr__pins_held()) status = wait_for_room(lms, pins, count, stream);
 	if (status == HR_OUT_OF_MEMORY) return no_room(lms, pins, count);
 	if (status) return status;
-	held += (int64_t)count;
+	held_of(lms)->pins += (int64_t)count;
 	for (size_t i = 0; i < count; i++) {
 		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
 		if (HR_UNLIKELY(!tensor)) continue; /* another thread has unpinned and destroyed it already */
@@ -450,7 +477,7 @@ hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream)
 		status = inspect(tensor, pins[i].tensor, stream);
 		if (!found) found = status;
 	}
-	held -= (int64_t)count;
+	held_of(lms)->pins -= (int64_t)count;
 	if (idle) hr__lms_changed(lms);
 	if (lms->learned) hr__learned_unpinned(lms, pins, count, stream);
 	if (idle && lms->policy.unused) tell_policy(lms, pins, count);

@@ -1,6 +1,7 @@
 /* test_lms_waiting.c - threads whose ops each need most of the memory: they take turns, nobody waits for ever, and nobody is refused for
  * what another holds only for a while. */
 #include "fault_os.h"
+#include "lms/lms.h"
 #include "test.h"
 
 #define KIB UINT64_C(1024)
@@ -262,6 +263,112 @@ static void test_a_thread_that_holds_pins_fails_at_once(void)
 	tear_down();
 }
 
+/* ---- pins that nobody gives back ---- */
+
+static void pin_and_forget(void *argument, unsigned index)
+{
+	(void)argument;
+	hr_pin pins[EACH];
+	for (unsigned k = 0; k < EACH; k++) pins[k] = (hr_pin){ here.tensors[index][k], HR_OVERWRITE };
+	CHECK_STATUS(HR_OK, hr_pin_all(pins, EACH, here.streams[index]));
+	CHECK_STATUS(HR_OK, hr_tensor_pin(pins[0].tensor, HR_READ, here.streams[index]));
+	CHECK_EQ(hr__pins_held(), EACH + 1);
+	pthread_barrier_wait(&here.barrier);
+	if (index == 0) CHECK_STATUS(HR_OK, hr_allocator_close_all(here.allocator));
+	pthread_barrier_wait(&here.barrier);
+	CHECK_EQ(hr__pins_held(), 0);
+	CHECK_STATUS(HR_CLOSED, hr_unpin_all(pins, EACH, here.streams[index]));
+	CHECK_EQ(hr__pins_held(), 0);
+}
+
+/* The allocator went with all that was pinned on it. Had its thread still counted as one that holds pins, it would not be let wait. */
+static void test_pins_end_with_their_allocator(void)
+{
+	set_up(4 * MIB, 0, 20 * S, 2, "lru");
+	pthread_barrier_init(&here.barrier, NULL, 2);
+	hr_test_threads(2, pin_and_forget, NULL);
+	pthread_barrier_destroy(&here.barrier);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	hr_fault_os_uninstall();
+	for (int end = 0; end < 2; end++) {
+		set_up(MIB, 0, 20 * S, 2, "lru");
+		CHECK_STATUS(HR_OK, hr_tensor_pin(here.tensors[0][0], HR_OVERWRITE, here.streams[0]));
+		CHECK_EQ(hr__pins_held(), 1);
+		if (end) CHECK_STATUS(HR_OK, hr_allocator_close_all(here.allocator));
+		CHECK_STATUS(HR_OK, hr_shutdown());
+		CHECK_EQ(hr__pins_held(), 0);
+		CHECK(hr_fault_os_is_clean());
+		hr_fault_os_uninstall();
+	}
+}
+
+/* A thread whose pins ended with their allocator is let wait for others. */
+static void lose_and_want(void *argument, unsigned index)
+{
+	hr_allocator lost = *(hr_allocator *)argument;
+	if (index == 1) {
+		hr_tensor tensor;
+		hr_tensor_options options;
+		hr_tensor_options_init(&options);
+		options.bytes = KIB;
+		CHECK_STATUS(HR_OK, hr_tensor_create(lost, &options, &tensor));
+		CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_allocator_close_all(lost));
+	}
+	uint64_t hold_ns = S / 100;
+	hold_and_want(&hold_ns, index);
+}
+
+static void test_a_thread_that_lost_its_pins_waits_for_others(void)
+{
+	hr_allocator lost;
+	hr_allocator_options options;
+	set_up(MIB, 0, 20 * S, 2, "lru");
+	hr_allocator_options_init(&options);
+	options.limit_bytes = MIB;
+	CHECK_STATUS(HR_OK, hr_allocator_create(here.device, &options, &lost));
+	pthread_barrier_init(&here.barrier, NULL, 2);
+	hr_test_threads(2, lose_and_want, &lost);
+	pthread_barrier_destroy(&here.barrier);
+	CHECK_EQ(stats_of().num_pin_waits, 1);
+	tear_down();
+}
+
+/* More allocators than are told apart: as long as any pin is held it is known, and at the end none is. */
+static void test_pins_on_many_allocators_are_counted(void)
+{
+	enum { MANY = 40 };
+	hr_allocator allocators[MANY];
+	hr_tensor tensors[MANY];
+	hr_tensor_options tensor;
+	hr_allocator_options options;
+	set_up(MIB, 0, 0, 1, "lru");
+	hr_tensor_options_init(&tensor);
+	tensor.bytes = KIB;
+	hr_allocator_options_init(&options);
+	options.limit_bytes = MIB;
+	for (unsigned i = 0; i < MANY; i++) {
+		CHECK_STATUS(HR_OK, hr_allocator_create(here.device, &options, &allocators[i]));
+		CHECK_STATUS(HR_OK, hr_tensor_create(allocators[i], &tensor, &tensors[i]));
+	}
+	for (int round = 0; round < 3; round++) {
+		for (unsigned i = 0; i < MANY; i++) {
+			CHECK_STATUS(HR_OK, hr_tensor_pin(tensors[i], HR_OVERWRITE, HR_STREAM_DEFAULT));
+			CHECK_EQ(hr__pins_held(), i + 1);
+		}
+		for (unsigned i = 0; i < MANY; i++) {
+			unsigned which = round == 0 ? i : round == 1 ? MANY - 1 - i : (i * 7) % MANY;
+			CHECK_EQ(hr__pins_held(), MANY - i);
+			CHECK_STATUS(HR_OK, hr_tensor_unpin(tensors[which], HR_STREAM_DEFAULT));
+		}
+		CHECK_EQ(hr__pins_held(), 0);
+	}
+	for (unsigned i = 0; i < MANY; i++) CHECK_STATUS(HR_OK, hr_allocator_close_all(allocators[i]));
+	tear_down();
+}
+
+/* ---- what cannot be ---- */
+
 /* Nobody holds anything, so there is nobody to wait for. */
 static void test_an_op_that_never_fits_fails_at_once(void)
 {
@@ -281,4 +388,6 @@ TEST_MAIN(T_WITHIN(test_two_threads_that_need_most_of_the_memory_take_turns, 120
           T_WITHIN(test_threads_take_turns_below_the_limit_for_tensors, 120),
           T(test_plain_requests_wait_for_what_leaves_for_others), T(test_a_pin_waits_for_what_another_thread_holds),
           T(test_a_pin_waits_no_longer_than_it_was_told), T(test_without_a_time_to_wait_a_pin_fails_at_once),
-          T(test_a_thread_that_holds_pins_fails_at_once), T(test_an_op_that_never_fits_fails_at_once))
+          T(test_a_thread_that_holds_pins_fails_at_once), T(test_an_op_that_never_fits_fails_at_once),
+          T(test_pins_end_with_their_allocator), T(test_a_thread_that_lost_its_pins_waits_for_others),
+          T(test_pins_on_many_allocators_are_counted))
