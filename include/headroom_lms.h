@@ -82,7 +82,8 @@ typedef struct hr_lms_options {
 	const char *policy;     /* "learned" (default), "lru", or a name given to hr_register_lms_policy */
 	bool verify;            /* check every byte that returns, and that nothing is written through a read pin. Slow; default false */
 	hr_lms_safety safety;   /* default HR_SAFETY_NONE */
-	uint64_t wait_ns;       /* a pin that has no room waits this long for others to unpin, if its thread holds no pins; default 1 s */
+	uint64_t wait_ns;       /* a pin that has no room waits this long for others to unpin, if its thread holds no pins and that could help;
+	                         * default 1 s */
 	const char *step_csv;   /* a new file, for one allocator, that gets a line of statistics for each step; NULL (default) = none */
 } hr_lms_options;
 

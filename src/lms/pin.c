@@ -6,7 +6,7 @@
  *
  * Pins of one call are all or none. A call that finds no room gives back what it pinned; if its thread holds no other pins, it waits for
  * others to unpin and tries again, because nobody can be waiting for it. A thread that holds pins fails at once: two such threads could
- * wait for each other for ever. */
+ * wait for each other for ever. So does a call that has no room even when all others have unpinned. */
 #include <stdio.h>
 #include <string.h>
 
@@ -209,6 +209,22 @@ static hr_status pin_one(hr__tensor *tensor, const hr_pin *pins, size_t at, hr_s
 
 /* ---- calls ---- */
 
+/* Tensors of a call that were named so far, by numbers of records. It may take one for another: who has occurred is looked for. */
+#define NAMED_BITS 65536u
+struct named {
+	uint64_t bits[NAMED_BITS / 64];
+};
+
+/* Whether it may have been named before; it has then. */
+static bool name_again(struct named *named, hr_tensor tensor)
+{
+	uint32_t bit = (uint32_t)tensor.id % NAMED_BITS;
+	uint64_t *word = &named->bits[bit / 64], mask = UINT64_C(1) << bit % 64;
+	bool again = *word & mask;
+	*word |= mask;
+	return again;
+}
+
 static hr_status check_call(const hr_pin *pins, size_t count, hr_stream stream, bool pinning, hr__lms **lms)
 {
 	hr_status status = HR_OK;
@@ -226,51 +242,110 @@ static hr_status check_call(const hr_pin *pins, size_t count, hr_stream stream, 
 	return HR_OK;
 }
 
-/* What a thread under an op needs at once, for the message; [asked] is the allocator's. */
-static hr_status no_room(hr__lms *lms, const hr_pin *pins, size_t count)
+/* ---- refusing ---- */
+
+/* What a call needs at once, and what is in its way. */
+struct demand {
+	uint64_t own;    /* bytes of the tensors that it names */
+	uint64_t stays;  /* of others at home that do not leave, whoever unpins, */
+	uint64_t pinned; /* and of others that could if they were not pinned */
+};
+
+/* The tensor of an entry; NULL when one before it names the same. For all entries in order. */
+static const hr__tensor *named_first(struct named *named, const hr_pin *pins, size_t at)
 {
-	hr_name op = hr__thread_self ? hr__thread_self->op : HR_NAME_NONE;
-	if (hr__reclaim_was_blocked())
-		return hr__fail_in(HR_OUT_OF_MEMORY, "%s%.60s%s cannot run, because no tensor can leave to make room for it", op ? "op \"" : "an op",
-		                   hr_name_text(op), op ? "\"" : "");
-	char list[512], need_text[16], least_text[16], one[16];
-	size_t used = 0, shown = 0;
-	uint64_t need = 0;
+	hr_status ignored;
+	if (name_again(named, pins[at].tensor))
+		for (size_t i = 0; i < at; i++)
+			if (pins[i].tensor.id == pins[at].tensor.id) return NULL;
+	return hr__tensor_of(pins[at].tensor, &ignored);
+}
+
+/* Where its bytes belong, with the context's lock held; NULL = nowhere: it is not at home, or leaves when there is need. */
+static uint64_t *bytes_in_the_way(const hr__tensor *tensor, struct demand *demand)
+{
+	uint64_t word = hr__load_acquire(&tensor->word);
+	if (hr__place_of(word) != HR__HOME && hr__place_of(word) != HR__MOVING) return NULL;
+	if (hr__load_relaxed(&tensor->never_evict)) return &demand->stays;
+	return word & HR__WORD_PINS ? &demand->pinned : NULL;
+}
+
+static struct demand measure(hr__lms *lms, const hr_pin *pins, size_t count)
+{
+	struct demand demand = { 0 };
+	struct named named = { { 0 } };
+	hr__lock_take(&lms->lock);
+	for (uint32_t i = 0; i < lms->member_count; i++) {
+		uint64_t *to = bytes_in_the_way(lms->members[i], &demand);
+		if (to) *to += hr__tensor_device_bytes(lms->members[i]);
+	}
+	for (size_t i = 0; i < count; i++) {
+		const hr__tensor *tensor = named_first(&named, pins, i);
+		if (!tensor) continue;
+		uint64_t bytes = hr__tensor_device_bytes(tensor), *in = bytes_in_the_way(tensor, &demand);
+		demand.own += bytes;
+		if (in) *in -= *in < bytes ? *in : bytes; /* it is not in its own way; others may have unpinned it since */
+	}
+	hr__lock_release(&lms->lock);
+	return demand;
+}
+
+/* Whether there is no room for it even when nobody else has anything pinned. Blocks that are no tensors may be freed. */
+static bool can_never_fit(hr__lms *lms, const hr_pin *pins, size_t count)
+{
+	uint64_t limit = hr__load_acquire(&lms->limit);
+	struct demand demand = measure(lms, pins, count);
+	if (limit > lms->allocator->limit) limit = lms->allocator->limit;
+	return demand.own > limit || demand.stays > limit - demand.own;
+}
+
+/* "reads 4.0 MiB weights, writes 1.0 MiB": as many as there is room for. */
+static void list_tensors(const hr_pin *pins, size_t count, char *list, size_t capacity)
+{
+	size_t used = 0;
+	struct named named = { { 0 } };
 	list[0] = 0;
 	for (size_t i = 0; i < count; i++) {
-		hr_status status;
-		const hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
-		bool twice = false;
-		for (size_t k = 0; k < i && !twice; k++) twice = pins[k].tensor.id == pins[i].tensor.id;
-		uint64_t bytes;
-		uint64_t unit = tensor && hr__owns_pages(tensor) ? lms->allocator->page : lms->allocator->granularity;
-		if (!tensor || twice || !hr__align_up(tensor->bytes, unit, &bytes)) continue;
-		need += bytes;
-		if (used > sizeof list - 100) continue;
-		const char *name = tensor->tag ? hr_name_text(tensor->tag) : hr_name_text(tensor->op);
-		used += (size_t)snprintf(list + used, sizeof list - used, "%s%s %s%s%.40s", shown ? ", " : "",
-		                         pins[i].access == HR_READ ? "reads" : "writes", hr__format_size(bytes, one, sizeof one), *name ? " " : "",
-		                         name);
-		shown++;
+		char size[16];
+		const hr__tensor *tensor = named_first(&named, pins, i);
+		if (!tensor) continue;
+		if (used > capacity - 100) {
+			snprintf(list + used, capacity - used, ", ...");
+			return;
+		}
+		const char *name = hr_name_text(tensor->tag ? tensor->tag : tensor->op);
+		used += (size_t)snprintf(list + used, capacity - used, "%s%s %s%s%.40s", used ? ", " : "", pins[i].access == HR_READ ? "reads" : "writes",
+		                         hr__format_size(hr__tensor_device_bytes(tensor), size, sizeof size), *name ? " " : "", name);
 	}
-	if (shown < count && used < sizeof list - 20) snprintf(list + used, sizeof list - used, ", ...");
-	/* What cannot leave for it: pinned by others, and what is no tensor. */
+}
+
+/* What an op needs at once, for the message; [never]: whatever others unpin. */
+static hr_status no_room(hr__lms *lms, const hr_pin *pins, size_t count, bool never)
+{
+	hr_name op = hr__thread_self ? hr__thread_self->op : HR_NAME_NONE;
+	char who[80], list[512], need[16], more[16], least_text[16];
+	snprintf(who, sizeof who, "%s%.60s%s", op ? "op \"" : "an op", hr_name_text(op), op ? "\"" : "");
+	if (!never && hr__reclaim_was_blocked())
+		return hr__fail_in(HR_OUT_OF_MEMORY, "%s cannot run, because no tensor can leave to make room for it", who);
+	struct demand demand = measure(lms, pins, count);
+	list_tensors(pins, count, list, sizeof list);
+	hr__format_size(demand.own, need, sizeof need);
+	int64_t idle = hr__load_relaxed(&lms->stats.bytes_inactive);
+	if (!lms->enabled && !never && idle > 0)
+		return hr__fail_in(HR_OUT_OF_MEMORY,
+		                   "%s cannot run: it needs %s at once (%s), and %s of tensors that nothing is using may not leave; "
+		                   "hr_set_lms_enabled(true) or HEADROOM_LMS=1 lets them",
+		                   who, need, list, hr__format_size((uint64_t)idle, more, sizeof more));
 	hr_stats stats;
 	hr_stats_init(&stats);
 	hr_allocator_get_stats(lms->handle, &stats);
-	int64_t stays = stats.bytes_in_use - hr__load_relaxed(&lms->resident) + hr__load_relaxed(&lms->stats.bytes_pinned);
-	int64_t idle = hr__load_relaxed(&lms->stats.bytes_inactive);
-	if (!lms->enabled && idle > 0)
-		return hr__fail_in(HR_OUT_OF_MEMORY,
-		                   "%s%.60s%s cannot run: it needs %s at once (%s), and %s of tensors that nothing is using may not leave; "
-		                   "hr_set_lms_enabled(true) or HEADROOM_LMS=1 lets them",
-		                   op ? "op \"" : "an op", hr_name_text(op), op ? "\"" : "", hr__format_size(need, need_text, sizeof need_text), list,
-		                   hr__format_size((uint64_t)idle, one, sizeof one));
-	uint64_t unit = lms->allocator->page ? lms->allocator->page : lms->allocator->granularity, least = 0;
-	if (!hr__align_up(need + (uint64_t)(stays > 0 ? stays : 0), unit, &least)) least = UINT64_MAX;
-	return hr__fail_in(HR_OUT_OF_MEMORY, "%s%.60s%s cannot run: it needs %s at once (%s), and %s more is in use; the least limit that would do is %s",
-	                   op ? "op \"" : "an op", hr_name_text(op), op ? "\"" : "", hr__format_size(need, need_text, sizeof need_text), list,
-	                   hr__format_size((uint64_t)(stays > 0 ? stays : 0), one, sizeof one), hr__format_size(least, least_text, sizeof least_text));
+	int64_t plain = stats.bytes_in_use - hr__load_relaxed(&lms->resident);
+	uint64_t unit = lms->allocator->page ? lms->allocator->page : lms->allocator->granularity, least;
+	uint64_t other = demand.stays + (never ? 0 : demand.pinned) + (uint64_t)(plain > 0 ? plain : 0);
+	if (!hr__align_up(demand.own + other, unit, &least)) least = UINT64_MAX;
+	return hr__fail_in(HR_OUT_OF_MEMORY, "%s cannot run: it needs %s at once (%s), and %s more %s; the least limit that would do is %s", who,
+	                   need, list, hr__format_size(other, more, sizeof more), never ? "does not leave" : "is in use",
+	                   hr__format_size(least, least_text, sizeof least_text));
 }
 
 /* All of them or none. */
@@ -351,8 +426,11 @@ hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
 	if (lms->learned) hr__learned_before(lms, pins, count);
 	if (HR_UNLIKELY(hr__load_relaxed(&lms->turn)) && lms->wait_ns && !hr__pins_held()) let_others_go_first(lms);
 	status = try_all(lms, pins, count, stream);
-	if (HR_UNLIKELY(status == HR_OUT_OF_MEMORY) && lms->wait_ns && !hr__pins_held()) status = wait_for_room(lms, pins, count, stream);
-	if (status == HR_OUT_OF_MEMORY) return no_room(lms, pins, count);
+	if (HR_UNLIKELY(status == HR_OUT_OF_MEMORY)) {
+		bool alone = !hr__pins_held(), never = alone && can_never_fit(lms, pins, count);
+		if (alone && !never && lms->wait_ns) status = wait_for_room(lms, pins, count, stream);
+		if (status == HR_OUT_OF_MEMORY) return no_room(lms, pins, count, never);
+	}
 	if (status) return status;
 	held_of(lms)->pins += (int64_t)count;
 	for (size_t i = 0; i < count; i++) {
@@ -375,22 +453,6 @@ static hr_status not_pinned(const hr__tensor *tensor)
 {
 	char name[HR__TENSOR_NAME];
 	return hr__fail(HR_INVALID_ARGUMENT, "%s is not pinned", hr__tensor_name(tensor, name, sizeof name));
-}
-
-/* Tensors of a call that were named so far, by numbers of records. It may take one for another: who has occurred is looked for. */
-#define NAMED_BITS 65536u
-struct named {
-	uint64_t bits[NAMED_BITS / 64];
-};
-
-/* Whether it may have been named before; it has then. */
-static bool name_again(struct named *named, hr_tensor tensor)
-{
-	uint32_t bit = (uint32_t)tensor.id % NAMED_BITS;
-	uint64_t *word = &named->bits[bit / 64], mask = UINT64_C(1) << bit % 64;
-	bool again = *word & mask;
-	*word |= mask;
-	return again;
 }
 
 /* As many pins as entries of the list name it, up to this one. [named] is NULL in a short list. */

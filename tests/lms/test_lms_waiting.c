@@ -383,6 +383,76 @@ static void test_an_op_that_never_fits_fails_at_once(void)
 	tear_down();
 }
 
+/* Thread 0 has a tensor pinned as long as thread 1 asks for more than there is, whoever unpins. */
+struct asked {
+	unsigned count;
+	const char *needs, *more, *least;
+};
+
+static void hold_and_ask_too_much(void *argument, unsigned index)
+{
+	const struct asked *asked = argument;
+	hr_pin pins[EACH + 1] = { { here.tensors[1][0], HR_OVERWRITE }, { here.tensors[1][1], HR_OVERWRITE }, { here.tensors[1][2], HR_WRITE },
+		                      { here.shared, HR_READ } };
+	if (index == 0) CHECK_STATUS(HR_OK, hr_tensor_pin(here.shared, HR_READ, here.streams[0]));
+	pthread_barrier_wait(&here.barrier);
+	if (index == 1) {
+		hr_op_set(hr_name_intern("huge"));
+		double start = hr_test_now();
+		CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins, asked->count, here.streams[1]));
+		double took = hr_test_now() - start;
+		printf("# took %.3f s: %s\n", took, hr_last_message());
+		CHECK_LE(took, 10);
+		CHECK_CONTAINS(hr_last_message(), "op \"huge\" cannot run");
+		CHECK_CONTAINS(hr_last_message(), "writes 256.0 KiB");
+		CHECK_CONTAINS(hr_last_message(), asked->needs);
+		CHECK_CONTAINS(hr_last_message(), asked->more);
+		CHECK_CONTAINS(hr_last_message(), asked->least);
+		CHECK_EQ(stats_of().num_pin_waits, 0);
+	}
+	pthread_barrier_wait(&here.barrier);
+	if (index == 0) CHECK_STATUS(HR_OK, hr_tensor_unpin(here.shared, here.streams[0]));
+}
+
+static void ask_too_much(uint64_t limit, uint64_t lms_limit, bool something_stays, struct asked *asked)
+{
+	set_up(limit, lms_limit, 40 * S, 2, "lru");
+	if (something_stays) {
+		CHECK_STATUS(HR_OK, hr_tensor_pin(here.tensors[0][0], HR_OVERWRITE, here.streams[0]));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin(here.tensors[0][0], here.streams[0]));
+		CHECK_STATUS(HR_OK, hr_tensor_set_never_evict(here.tensors[0][0], true));
+	}
+	pthread_barrier_init(&here.barrier, NULL, 2);
+	hr_test_threads(2, hold_and_ask_too_much, asked);
+	pthread_barrier_destroy(&here.barrier);
+	tear_down();
+}
+
+/* Others hold something, but it would not be enough if they did not. */
+static void test_an_op_that_never_fits_waits_for_nobody(void)
+{
+	struct asked own = { 3, "needs 768.0 KiB at once", "0 B more does not leave", "least limit that would do is 768.0 KiB" };
+	ask_too_much(512 * KIB, 0, false, &own);
+	ask_too_much(16 * MIB, 512 * KIB, false, &own);
+	/* What another has pinned is its own as well, and what stays is in its way. */
+	struct asked all = { 4, "needs 1.0 MiB at once", "256.0 KiB more does not leave", "least limit that would do is 1.3 MiB" };
+	ask_too_much(MIB, 0, true, &all);
+	ask_too_much(16 * MIB, MIB, true, &all);
+}
+
+/* Where it is enough that others unpin, they are waited for, though something stays. */
+static void test_an_op_that_fits_beside_what_stays_waits(void)
+{
+	set_up(MIB, 0, 20 * S, 2, "lru");
+	uint64_t hold_ns = S / 100;
+	CHECK_STATUS(HR_OK, hr_tensor_set_never_evict(here.shared, true));
+	pthread_barrier_init(&here.barrier, NULL, 2);
+	hr_test_threads(2, hold_and_want, &hold_ns);
+	pthread_barrier_destroy(&here.barrier);
+	CHECK_EQ(stats_of().num_pin_waits, 1);
+	tear_down();
+}
+
 TEST_MAIN(T_WITHIN(test_two_threads_that_need_most_of_the_memory_take_turns, 120),
           T_WITHIN(test_many_threads_that_need_most_of_the_memory_take_turns, 120),
           T_WITHIN(test_threads_take_turns_below_the_limit_for_tensors, 120),
@@ -390,4 +460,5 @@ TEST_MAIN(T_WITHIN(test_two_threads_that_need_most_of_the_memory_take_turns, 120
           T(test_a_pin_waits_no_longer_than_it_was_told), T(test_without_a_time_to_wait_a_pin_fails_at_once),
           T(test_a_thread_that_holds_pins_fails_at_once), T(test_an_op_that_never_fits_fails_at_once),
           T(test_pins_end_with_their_allocator), T(test_a_thread_that_lost_its_pins_waits_for_others),
-          T(test_pins_on_many_allocators_are_counted))
+          T(test_pins_on_many_allocators_are_counted), T_WITHIN(test_an_op_that_never_fits_waits_for_nobody, 200),
+          T(test_an_op_that_fits_beside_what_stays_waits))
