@@ -438,9 +438,9 @@ hr_status hr_lms_set_limit(hr_allocator handle, uint64_t bytes)
 	hr__store_release(&lms->limit, bytes ? bytes : UINT64_MAX);
 	hr__fence_seq_cst();
 	status = bytes ? hr__reclaim_below(lms, 0, lms->out) : HR_OK;
-	hr__lms_changed(lms);
+	if (status) hr__store_release(&lms->limit, before);
+	hr__lms_changed(lms); /* last: who found no room for it looks again */
 	if (!status) return HR_OK;
-	hr__store_release(&lms->limit, before);
 	return status == HR_OUT_OF_MEMORY ? hr__fail_in(HR_BAD_LIMIT, "the limit stays what it was") : status;
 }
 

@@ -78,6 +78,7 @@ struct hr__tensor {
 	hr__atomic_u8 leaves;    /* the policy wants it out: it goes first. Under lock */
 	hr__atomic_u8 fresh;     /* it returned, and was not pinned since */
 	hr__atomic_u8 prefetched; /* it returned ahead of a pin that has not come yet */
+	hr__atomic_u8 unfollowed; /* the in stream may be at its memory, and those who have it pinned were not made to wait for that */
 	hr__atomic_u8 blank;     /* it has memory, and no call that would write to it was met yet: there is nothing to read, or to copy */
 	hr__atomic_u8 never_evict; /* HR__STAYS_*; 0 = it may leave */
 	bool fixed, counted;     /* counted: its first memory was counted as a request, so its end is a free */

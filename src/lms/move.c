@@ -70,9 +70,10 @@ static void note(const hr__tensor *tensor, hr__event_kind kind)
 		                              .dtype = (hr_dtype)tensor->dtype });
 }
 
-/* What [stream] was given so far may be working on its memory. */
+/* What [stream] was given so far may be working on its memory, also when those who have it pinned did not wait for that. */
 static void join_users(hr__tensor *tensor, hr_stream stream)
 {
+	if (stream == tensor->lms->in) hr__store_relaxed(&tensor->unfollowed, 1); /* first: see unpin_one */
 	uint64_t streams = hr__load_relaxed(&tensor->streams);
 	while (!hr__cas_acq_rel(&tensor->streams, &streams, streams | bit(stream))) {}
 	hr__lms_max_u64(&tensor->epoch, hr__device_epoch(tensor->lms->device));
@@ -193,7 +194,10 @@ static hr_status store(hr__tensor *tensor)
 	if (!status)
 		status = hr__is_shadowed(tensor) ? hr__shadow_store(tensor, &copy)
 		                                 : hr__host_store(lms->host, tensor->address, tensor->bytes, lms->out, &copy);
-	if (status) return status;
+	if (status) {
+		join_users(tensor, lms->out); /* a part of it may be on its way all the same */
+		return status;
+	}
 	set_copy(tensor, copy);
 	hr__store_relaxed(&tensor->out_epoch, mark_after(lms, lms->out, tensor->bytes, before));
 	/* Who waits for the copy has waited for all of them. */
@@ -404,6 +408,7 @@ hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents)
 	}
 	hr__store_relaxed(&tensor->in_epoch, epoch);
 	hr__store_relaxed(&tensor->fresh, copies);
+	hr__store_relaxed(&tensor->unfollowed, 0);
 	hr__store_relaxed(&tensor->took_on, copies ? 0 : bit(stream));
 	hr__store_relaxed(&tensor->took_epoch, hr__device_epoch(lms->device));
 	hr__store_relaxed(&tensor->out_epoch, 0);
@@ -533,6 +538,7 @@ static void follow_copy(hr__tensor *tensor, uint64_t epoch)
 	hr__store_relaxed(&tensor->streams, bit(tensor->lms->in));
 	hr__store_relaxed(&tensor->epoch, epoch);
 	hr__store_relaxed(&tensor->took_on, 0);
+	hr__store_relaxed(&tensor->unfollowed, 0);
 }
 
 static void arrive(hr__tensor *tensor, uint64_t to, uint64_t epoch)
@@ -549,7 +555,7 @@ static void arrive(hr__tensor *tensor, uint64_t to, uint64_t epoch)
 	follow_copy(tensor, epoch);
 }
 
-/* Where there is memory for it. Nothing has changed when it fails. */
+/* Where there is memory for it. When it fails, it is where it was. */
 static hr_status copy_on_device(hr__tensor *tensor, uint64_t to, uint64_t *epoch)
 {
 	hr__lms *lms = tensor->lms;
@@ -558,7 +564,9 @@ static hr_status copy_on_device(hr__tensor *tensor, uint64_t to, uint64_t *epoch
 		status = hr_copy(lms->device_handle, (void *)(uintptr_t)to, (const void *)(uintptr_t)tensor->address, tensor->bytes,
 		                 HR_COPY_ON_DEVICE, lms->in);
 	*epoch = mark_after(lms, lms->in, tensor->bytes, 0);
-	return status ? status : delay_holders(tensor, *epoch);
+	if (!status) status = delay_holders(tensor, *epoch);
+	if (status) join_users(tensor, lms->in); /* which may be reading it already */
+	return status;
 }
 
 /* From the host's copy to its memory, where it is; those who hold pins wait for that. */
@@ -568,7 +576,9 @@ static hr_status fill_again(hr__tensor *tensor, const hr__host_copy *copy, uint6
 	hr_status status = hr__host_load(lms->host, copy, tensor->address, lms->in);
 	*epoch = mark_after(lms, lms->in, tensor->bytes, 0);
 	follow_copy(tensor, *epoch);
-	return status ? status : delay_holders(tensor, *epoch);
+	if (!status) status = delay_holders(tensor, *epoch);
+	if (status) join_users(tensor, lms->in);
+	return status;
 }
 
 /* Its memory is not good any more, and [copy] is all there is. Whoever is about to drop the host's copy, because of a pin for writing that
@@ -620,7 +630,10 @@ static hr_status copy_over_host(hr__tensor *tensor, uint64_t to, uint64_t *epoch
 	if (!status) status = hr__host_store(lms->host, tensor->address, tensor->bytes, lms->out, &copy);
 	if (status == HR_OUT_OF_MEMORY && make_host_room(lms, tensor, tensor->bytes))
 		status = hr__host_store(lms->host, tensor->address, tensor->bytes, lms->out, &copy);
-	if (status) return status;
+	if (status) {
+		join_users(tensor, lms->out);
+		return status;
+	}
 	/* All that can fail comes before the first byte is overwritten, as far as that is possible. */
 	uint64_t stored = mark_after(lms, lms->out, tensor->bytes, 0);
 	status = order(lms, lms->in, bit(lms->out), stored);

@@ -496,14 +496,19 @@ static hr_status inspect(hr__tensor *tensor, hr_tensor handle, hr_stream stream)
 	return status;
 }
 
+/* Its users when [stream] is done with it. It waited for the return, so who waits for it waits for that too. */
+static uint64_t users_after(const hr__tensor *tensor, uint64_t streams, hr_stream stream)
+{
+	uint64_t came = UINT64_C(1) << tensor->lms->in;
+	if (stream != tensor->lms->in && HR_LIKELY(!hr__load_relaxed(&tensor->unfollowed))) streams &= ~came;
+	return streams | UINT64_C(1) << stream;
+}
+
 static bool unpin_one(hr__tensor *tensor, hr_stream stream)
 {
 	hr__lms *lms = tensor->lms;
-	uint64_t used = UINT64_C(1) << stream, streams = hr__load_relaxed(&tensor->streams), came = UINT64_C(1) << lms->in;
-	/* The stream waited for the return, so who waits for it waits for that too. */
-	uint64_t next = stream == lms->in ? streams | used : (streams & ~came) | used;
-	while (next != streams && !hr__cas_acq_rel(&tensor->streams, &streams, next))
-		next = stream == lms->in ? streams | used : (streams & ~came) | used;
+	uint64_t streams = hr__load_acquire(&tensor->streams), next = users_after(tensor, streams, stream);
+	while (next != streams && !hr__cas_acq_rel(&tensor->streams, &streams, next)) next = users_after(tensor, streams, stream);
 	hr__lms_max_u64(&tensor->epoch, hr__device_epoch(lms->device));
 	return let_go(tensor, HR__HOME);
 }

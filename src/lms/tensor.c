@@ -286,7 +286,7 @@ static void describe(hr__tensor *tensor, hr__lms *lms, const hr_tensor_options *
 		                             &tensor->took_on, &tensor->took_epoch, &tensor->pinned_by };
 	for (size_t i = 0; i < sizeof times / sizeof *times; i++) hr__store_relaxed(times[i], 0);
 	hr__atomic_u8 *const flags[] = { &tensor->synced, &tensor->sum_known, &tensor->written, &tensor->leaves, &tensor->prefetched, &tensor->fresh,
-		                           &tensor->blank };
+		                           &tensor->unfollowed, &tensor->blank };
 	for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) hr__store_relaxed(flags[i], 0);
 	tensor->span = NULL;
 	tensor->shadow = NULL;

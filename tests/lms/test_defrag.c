@@ -6,6 +6,7 @@
  * tries every window of what hr_allocator_visit shows. */
 #include "fault_os.h"
 #include "headroom_backend.h"
+#include "lms/lms.h"
 #include "test.h"
 
 #define KIB UINT64_C(1024)
@@ -16,6 +17,7 @@
 
 static hr_device device;
 static hr_allocator allocator;
+static uint64_t link_bytes_per_s; /* 0 = as fast as can be */
 
 static struct {
 	uint64_t random;
@@ -56,6 +58,7 @@ static void set_up(uint64_t limit, uint64_t page, bool stitch, const hr_lms_opti
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 64 * MIB;
 	emulated.page_bytes = page;
+	emulated.link_bytes_per_s = link_bytes_per_s;
 	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
 	hr_allocator_options_init(&options);
@@ -627,6 +630,42 @@ static void test_any_call_of_the_device_may_fail_for_ever(void)
 	for (enum way way = CLEARS; way <= PAGES; way++) fault_states(true, way);
 }
 
+/* The copy was given to the device when making others wait for it failed: the tensor is where it was, and so is its memory until that copy
+ * has read it. */
+static void test_memory_is_not_taken_from_under_a_move_that_failed(void)
+{
+	bool more = true;
+	for (uint64_t nth = 1; more; nth++) {
+		hr_lms_options options = lms_options(true);
+		hr__lms *lms;
+		void *block, *at;
+		static unsigned char copy[128 * KIB];
+		here.random = 5;
+		link_bytes_per_s = 5000000; /* 25 ms for a tensor */
+		comb(&options);
+		link_bytes_per_s = 0;
+		CHECK_STATUS(HR_OK, hr__lms_of(allocator, &lms));
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
+		hold_address(3);
+		CHECK_STATUS(HR_OK, hr_tensor_address(here.tensors[3].handle, &at));
+		CHECK_STATUS(HR_OK, hr_copy(device, copy, at, sizeof copy, HR_COPY_TO_HOST, lms->in)); /* keeps the stream busy */
+		hr_backend_fail_nth(nth, true, HR_DEVICE_ERROR);
+		hr_status status = ask(384 * KIB, 0, &block);
+		more = hr_backend_calls() >= nth;
+		hr_backend_fail_nth(0, false, HR_OK);
+		CHECK(status == HR_OK || status == HR_DEVICE_ERROR);
+		drop_tensor(0); /* which was to be moved */
+		if (status) { /* its new place is not given up with it, or the device would wait for both */
+			hr_request request = HR_REQUEST(128 * KIB);
+			CHECK_STATUS(HR_OK, hr_stream_create(device, &request.stream));
+			for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_alloc(allocator, &request, &block));
+		}
+		CHECK_STATUS(HR_OK, hr_allocator_trim(allocator, NULL));
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->in)); /* says so when it found no memory there */
+		tear_down();
+	}
+}
+
 /* It was being moved over the host when the device failed, and could not be put back: as long as that lasts nobody is told where it is, and
  * then it has what it had, however it is asked for. */
 static void test_a_tensor_that_cannot_be_put_back_is_not_handed_out(void)
@@ -806,4 +845,5 @@ TEST_MAIN(T(test_it_is_off_by_default), T(test_what_may_not_leave_may_move), T(t
           T_WITHIN(test_the_fewest_bytes_are_moved_and_no_address_that_is_held, 120),
           T_WITHIN(test_pages_are_emptied_where_they_can_be_put_side_by_side, 120),
           T_WITHIN(test_any_call_of_the_device_may_fail_once, 120), T_WITHIN(test_any_call_of_the_device_may_fail_for_ever, 120),
+          T(test_memory_is_not_taken_from_under_a_move_that_failed),
           T_WITHIN(test_a_tensor_that_cannot_be_put_back_is_not_handed_out, 120), T(test_any_call_of_the_system_may_fail), T_WITHIN(test_threads_pin_while_tensors_move, 120))

@@ -1,4 +1,6 @@
 /* test_lms_regression.c - mistakes that Large Model Support once made, each as a promise that it keeps now. */
+#include <errno.h>
+
 #include "fault_os.h"
 #include "headroom_backend.h"
 #include "lms/lms.h"
@@ -511,10 +513,43 @@ static void test_memory_is_not_taken_from_under_a_copy(void)
 	tear_down();
 }
 
+/* The file takes no more while the next piece is on its way to the ring: the tensor stays, and may be destroyed before that is there. */
+static void test_memory_is_not_taken_from_under_a_copy_that_failed(void)
+{
+	char folder[] = "/tmp/hr-lms-regression-XXXXXX";
+	uint64_t failed = 0;
+	hr_status status;
+	CHECK(mkdtemp(folder) != NULL);
+	bool more = true;
+	for (uint64_t nth = 1; more && failed < 4; nth++) {
+		hr_lms_options options = lms_options("lru");
+		hr__lms *lms;
+		options.host_limit = 256 * KIB; /* pieces of 16 KiB */
+		options.spill_dir = folder;
+		set_up_with(8 * MIB, &options, 1000000); /* which take 16 ms */
+		hr_tensor tensor = create(256 * KIB);
+		fill(tensor, 256 * KIB, 1);
+		CHECK_STATUS(HR_OK, hr__lms_of(allocator, &lms));
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
+		hr_fault_os_fail_nth(nth, false, ENOSPC);
+		status = hr_tensor_evict(tensor);
+		more = hr_fault_os_calls() >= nth;
+		hr_fault_os_fail_nth(0, false, 0);
+		failed += status == HR_OUT_OF_MEMORY;
+		CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
+		CHECK_STATUS(HR_OK, hr_allocator_trim(allocator, NULL));
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out)); /* says so when it found no memory there */
+		tear_down();
+	}
+	CHECK_GT(failed, 2);
+	CHECK_EQ(rmdir(folder), 0);
+}
+
 TEST_MAIN(T(test_verify_believes_a_tensor_whose_overwriting_pin_failed), T(test_verify_looks_at_every_tensor_of_an_unpin),
           T(test_what_can_leave_leaves_although_others_cannot), T(test_closing_that_is_refused_changes_nothing),
           T(test_a_policy_hears_of_tensors_that_became_unused_alone), T(test_a_tensor_that_is_destroyed_says_so),
           T(test_memory_is_not_taken_from_under_a_copy), T(test_a_new_tensor_whose_pin_failed_is_still_new),
           T(test_a_new_tensor_whose_pages_stay_has_no_contents), T(test_a_lower_limit_waits_for_what_is_leaving),
           T(test_a_pin_below_the_limit_waits_for_what_is_leaving), T(test_a_limit_below_what_stays_is_refused),
-          T(test_unpinning_more_often_than_pinned_is_refused_in_lists_of_any_length))
+          T(test_unpinning_more_often_than_pinned_is_refused_in_lists_of_any_length),
+          T(test_memory_is_not_taken_from_under_a_copy_that_failed))
