@@ -412,6 +412,8 @@ hr_status hr__reclaim_below(hr__lms *lms, uint64_t bytes, hr_stream stream)
 		 * for that too. */
 		bool moving = !victims.count && allowed == HR__RECLAIM_ANY && round < ROUNDS_MAX &&
 		              (any_leaving(lms) || (!bytes && any_at(lms, HR__RETURNING)));
+		/* Who has left since is counted no more. */
+		if (!victims.count && !moving) above = hr__load_relaxed(&lms->resident) + (int64_t)bytes - (int64_t)limit;
 		hr__lock_release(&lms->lock);
 		if (above <= 0) continue; /* there is room now */
 		if (moving) {

@@ -206,11 +206,14 @@ static hr_status reclaim_and_map(hr__span *span, hr_stream stream, const struct 
 	if (!upper || !hr__load_acquire(&span->allocator->lms)) return HR_NOT_READY;
 	for (;; pressure.round++) {
 		pressure.size = missing(span);
-		hr_status status = upper->reclaim(&pressure, source);
-		if (status) return status;
+		hr_status found = upper->reclaim(&pressure, source);
+		if (found && found != HR_NOT_READY) return found;
+		/* Also when there was nobody: what was to leave may have left for another thread's request since the last try, with room to spare. */
+		if (found) *source = HR__SOURCE_GROW;
 		release_pages(span, error);
-		status = map_pages(span, clearing);
+		hr_status status = map_pages(span, clearing);
 		if (status != HR_OUT_OF_MEMORY) return status;
+		if (found) return HR_NOT_READY;
 	}
 }
 

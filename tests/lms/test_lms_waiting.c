@@ -178,6 +178,50 @@ static void test_plain_requests_wait_for_what_leaves_for_others(void)
 	tear_down();
 }
 
+/* The same for tensors, by pins that may not wait for others: at the allocator's limit or at that for tensors, of blocks or of pages. */
+static void pin_together(void *argument, unsigned index)
+{
+	bool fixed = *(const bool *)argument;
+	hr_tensor_options options;
+	hr_tensor_options_init(&options);
+	options.bytes = 384 * KIB;
+	options.fixed = fixed;
+	for (uint64_t i = 0; i < here.rounds; i++) {
+		hr_tensor tensor;
+		CHECK_STATUS(HR_OK, hr_tensor_create(here.allocator, &options, &tensor));
+		if (index == 0) {
+			CHECK_STATUS(HR_OK, hr_tensor_pin(here.shared, HR_WRITE, here.streams[0]));
+			CHECK_STATUS(HR_OK, hr_tensor_unpin(here.shared, here.streams[0]));
+		}
+		pthread_barrier_wait(&here.barrier);
+		CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, here.streams[index]));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, here.streams[index]));
+		pthread_barrier_wait(&here.barrier);
+		CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
+		pthread_barrier_wait(&here.barrier);
+	}
+}
+
+static void test_pins_wait_for_what_leaves_for_others(void)
+{
+	for (int way = 0; way < 4; way++) {
+		bool fixed = way & 1, apart = way & 2;
+		set_up(apart ? 16 * MIB : MIB, apart ? MIB : 0, 0, 2, "lru");
+		hr_tensor_options options;
+		hr_tensor_options_init(&options);
+		options.bytes = MIB;
+		options.fixed = fixed;
+		CHECK_STATUS(HR_OK, hr_tensor_destroy(here.shared));
+		CHECK_STATUS(HR_OK, hr_tensor_create(here.allocator, &options, &here.shared));
+		here.rounds = hr_test_scaled(500);
+		pthread_barrier_init(&here.barrier, NULL, 2);
+		hr_test_threads(2, pin_together, &fixed);
+		pthread_barrier_destroy(&here.barrier);
+		CHECK_GT(stats_of().num_evictions, 0);
+		tear_down();
+	}
+}
+
 /* ---- who waits, and how long ---- */
 
 /* Thread 0 holds its pins for a while; thread 1 wants its own meanwhile. */
@@ -392,7 +436,9 @@ struct asked {
 static void hold_and_ask_too_much(void *argument, unsigned index)
 {
 	const struct asked *asked = argument;
-	hr_pin pins[EACH + 1] = { { here.tensors[1][0], HR_OVERWRITE }, { here.tensors[1][1], HR_OVERWRITE }, { here.tensors[1][2], HR_WRITE },
+	hr_pin pins[EACH + 1] = { { here.tensors[1][0], HR_OVERWRITE },
+		                      { here.tensors[1][1], HR_OVERWRITE },
+		                      { here.tensors[1][2], HR_WRITE },
 		                      { here.shared, HR_READ } };
 	if (index == 0) CHECK_STATUS(HR_OK, hr_tensor_pin(here.shared, HR_READ, here.streams[0]));
 	pthread_barrier_wait(&here.barrier);
@@ -456,9 +502,9 @@ static void test_an_op_that_fits_beside_what_stays_waits(void)
 TEST_MAIN(T_WITHIN(test_two_threads_that_need_most_of_the_memory_take_turns, 120),
           T_WITHIN(test_many_threads_that_need_most_of_the_memory_take_turns, 120),
           T_WITHIN(test_threads_take_turns_below_the_limit_for_tensors, 120),
-          T(test_plain_requests_wait_for_what_leaves_for_others), T(test_a_pin_waits_for_what_another_thread_holds),
-          T(test_a_pin_waits_no_longer_than_it_was_told), T(test_without_a_time_to_wait_a_pin_fails_at_once),
-          T(test_a_thread_that_holds_pins_fails_at_once), T(test_an_op_that_never_fits_fails_at_once),
-          T(test_pins_end_with_their_allocator), T(test_a_thread_that_lost_its_pins_waits_for_others),
-          T(test_pins_on_many_allocators_are_counted), T_WITHIN(test_an_op_that_never_fits_waits_for_nobody, 200),
-          T(test_an_op_that_fits_beside_what_stays_waits))
+          T(test_plain_requests_wait_for_what_leaves_for_others), T_WITHIN(test_pins_wait_for_what_leaves_for_others, 120),
+          T(test_a_pin_waits_for_what_another_thread_holds), T(test_a_pin_waits_no_longer_than_it_was_told),
+          T(test_without_a_time_to_wait_a_pin_fails_at_once), T(test_a_thread_that_holds_pins_fails_at_once),
+          T(test_an_op_that_never_fits_fails_at_once), T(test_pins_end_with_their_allocator),
+          T(test_a_thread_that_lost_its_pins_waits_for_others), T(test_pins_on_many_allocators_are_counted),
+          T_WITHIN(test_an_op_that_never_fits_waits_for_nobody, 200), T(test_an_op_that_fits_beside_what_stays_waits))
