@@ -78,7 +78,8 @@ void hr__defrag_sort(entry *entries, size_t count)
 
 static bool may_move(const hr__lms *lms, const hr__tensor *tensor)
 {
-	return !tensor->fixed && !(hr__load_relaxed(&tensor->word) & HR__WORD_ASTRAY) && (!lms->defrag_budget || tensor->device_bytes <= lms->defrag_budget);
+	if (tensor->fixed || hr__load_relaxed(&tensor->word) & HR__WORD_ASTRAY) return false;
+	return !lms->defrag_budget || tensor->device_bytes <= lms->defrag_budget;
 }
 
 /* Claims all that may be moved, into lms->order, by address. */

@@ -644,8 +644,9 @@ static hr_status copy_over_host(hr__tensor *tensor, uint64_t to, uint64_t *epoch
 		*epoch = mark_after(lms, lms->in, tensor->bytes, 0);
 		if (!status) status = delay_holders(tensor, *epoch);
 	}
-	if (status && !begun) join_users(tensor, lms->out); /* which may still be reading it */
-	if (status && begun) { /* a part of it may be overwritten */
+	/* The out stream may still be reading it; or else a part of it may be overwritten. */
+	if (status && !begun) join_users(tensor, lms->out);
+	if (status && begun) {
 		char why[512];
 		snprintf(why, sizeof why, "%s", hr_last_message());
 		if (fill_again(tensor, &copy, epoch)) {

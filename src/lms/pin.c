@@ -314,7 +314,8 @@ static void list_tensors(const hr_pin *pins, size_t count, char *list, size_t ca
 			return;
 		}
 		const char *name = hr_name_text(tensor->tag ? tensor->tag : tensor->op);
-		used += (size_t)snprintf(list + used, capacity - used, "%s%s %s%s%.40s", used ? ", " : "", pins[i].access == HR_READ ? "reads" : "writes",
+		used += (size_t)snprintf(list + used, capacity - used, "%s%s %s%s%.40s", used ? ", " : "",
+		                         pins[i].access == HR_READ ? "reads" : "writes",
 		                         hr__format_size(hr__tensor_device_bytes(tensor), size, sizeof size), *name ? " " : "", name);
 	}
 }
@@ -343,8 +344,9 @@ static hr_status no_room(hr__lms *lms, const hr_pin *pins, size_t count, bool ne
 	uint64_t unit = lms->allocator->page ? lms->allocator->page : lms->allocator->granularity, least;
 	uint64_t other = demand.stays + (never ? 0 : demand.pinned) + (uint64_t)(plain > 0 ? plain : 0);
 	if (!hr__align_up(demand.own + other, unit, &least)) least = UINT64_MAX;
-	return hr__fail_in(HR_OUT_OF_MEMORY, "%s cannot run: it needs %s at once (%s), and %s more %s; the least limit that would do is %s", who,
-	                   need, list, hr__format_size(other, more, sizeof more), never ? "does not leave" : "is in use",
+	return hr__fail_in(HR_OUT_OF_MEMORY,
+	                   "%s cannot run: it needs %s at once (%s), and %s more %s; the least limit that would do is %s", who, need,
+	                   list, hr__format_size(other, more, sizeof more), never ? "does not leave" : "is in use",
 	                   hr__format_size(least, least_text, sizeof least_text));
 }
 

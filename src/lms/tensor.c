@@ -285,8 +285,8 @@ static void describe(hr__tensor *tensor, hr__lms *lms, const hr_tensor_options *
 	hr__atomic_u64 *const times[] = { &tensor->streams, &tensor->epoch, &tensor->in_epoch, &tensor->out_epoch, &tensor->last_use,
 		                             &tensor->took_on, &tensor->took_epoch, &tensor->pinned_by };
 	for (size_t i = 0; i < sizeof times / sizeof *times; i++) hr__store_relaxed(times[i], 0);
-	hr__atomic_u8 *const flags[] = { &tensor->synced, &tensor->sum_known, &tensor->written, &tensor->leaves, &tensor->prefetched, &tensor->fresh,
-		                           &tensor->unfollowed, &tensor->blank };
+	hr__atomic_u8 *const flags[] = { &tensor->synced, &tensor->sum_known, &tensor->written, &tensor->leaves,
+		                             &tensor->prefetched, &tensor->fresh, &tensor->unfollowed, &tensor->blank };
 	for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) hr__store_relaxed(flags[i], 0);
 	tensor->span = NULL;
 	tensor->shadow = NULL;
@@ -392,8 +392,9 @@ void hr__lms_drop_tensors(hr__lms *lms)
 		hr__store_relaxed(&tensor->word, hr__word_at(word & ~(HR__WORD_PINS | HR__WORD_ADDRESSED), HR__GOING));
 		destroy(tensor, true, &gone);
 	}
-	HR_ASSERT(!hr__load_relaxed(&lms->resident) && !hr__load_relaxed(&lms->stats.num_tensors) && !hr__load_relaxed(&lms->stats.bytes_pinned) &&
-	          !hr__load_relaxed(&lms->stats.bytes_inactive) && !hr__load_relaxed(&lms->stats.bytes_out_now));
+	HR_ASSERT(!hr__load_relaxed(&lms->resident) && !hr__load_relaxed(&lms->stats.num_tensors));
+	HR_ASSERT(!hr__load_relaxed(&lms->stats.bytes_pinned) && !hr__load_relaxed(&lms->stats.bytes_inactive));
+	HR_ASSERT(!hr__load_relaxed(&lms->stats.bytes_out_now));
 }
 
 void hr__tensors_forget(void)

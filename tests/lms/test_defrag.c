@@ -655,7 +655,7 @@ static void test_memory_is_not_taken_from_under_a_move_that_failed(void)
 		hr_backend_fail_nth(0, false, HR_OK);
 		CHECK(status == HR_OK || status == HR_DEVICE_ERROR);
 		drop_tensor(0); /* which was to be moved */
-		if (status) { /* its new place is not given up with it, or the device would wait for both */
+		if (status) {   /* its new place is not given up with it, or the device would wait for both */
 			hr_request request = HR_REQUEST(128 * KIB);
 			CHECK_STATUS(HR_OK, hr_stream_create(device, &request.stream));
 			for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_alloc(allocator, &request, &block));
@@ -846,4 +846,5 @@ TEST_MAIN(T(test_it_is_off_by_default), T(test_what_may_not_leave_may_move), T(t
           T_WITHIN(test_pages_are_emptied_where_they_can_be_put_side_by_side, 120),
           T_WITHIN(test_any_call_of_the_device_may_fail_once, 120), T_WITHIN(test_any_call_of_the_device_may_fail_for_ever, 120),
           T(test_memory_is_not_taken_from_under_a_move_that_failed),
-          T_WITHIN(test_a_tensor_that_cannot_be_put_back_is_not_handed_out, 120), T(test_any_call_of_the_system_may_fail), T_WITHIN(test_threads_pin_while_tensors_move, 120))
+          T_WITHIN(test_a_tensor_that_cannot_be_put_back_is_not_handed_out, 120), T(test_any_call_of_the_system_may_fail),
+          T_WITHIN(test_threads_pin_while_tensors_move, 120))
