@@ -30,17 +30,24 @@ static _Thread_local struct held {
 	int64_t pins;
 } held[HELD + 1];
 
-static struct held *held_of(const hr__lms *lms)
+static __attribute__((noinline)) struct held *find_held(uint64_t context)
 {
-	struct held *spare = NULL;
+	struct held *unused = NULL, *empty = NULL;
 	for (struct held *each = held; each < held + HELD; each++) {
-		if (HR_LIKELY(each->context == lms->handle.id)) return each;
-		bool free = !each->context || !hr__lms_is_open(each->context);
-		if (free ? !spare || spare->context : !spare && !each->pins) spare = each;
+		if (each->context == context) return each;
+		if (!unused && !hr__lms_is_open(each->context)) unused = each;
+		if (!empty && !each->pins) empty = each;
 	}
+	struct held *spare = unused ? unused : empty;
 	if (!spare || held[HELD].pins) return &held[HELD];
-	*spare = (struct held){ lms->handle.id, 0 };
+	*spare = (struct held){ context, 0 };
 	return spare;
+}
+
+static void count_held(const hr__lms *lms, int64_t pins)
+{
+	struct held *entry = HR_LIKELY(held->context == lms->handle.id) ? held : find_held(lms->handle.id);
+	entry->pins += pins;
 }
 
 int64_t hr__pins_held(void)
@@ -147,7 +154,7 @@ static bool let_go(hr__tensor *tensor, enum hr__place place)
 }
 
 /* Lets go of one pin of a call that came to nothing. A tensor that got its memory in such calls alone is as it was before. */
-static void put_back(hr__tensor *tensor)
+static __attribute__((noinline)) void put_back(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
 	if (HR_LIKELY(!hr__load_relaxed(&tensor->blank))) { /* while it is pinned it does not become so */
@@ -434,7 +441,7 @@ hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
 		if (status == HR_OUT_OF_MEMORY) return no_room(lms, pins, count, never);
 	}
 	if (status) return status;
-	held_of(lms)->pins += (int64_t)count;
+	count_held(lms, (int64_t)count);
 	for (size_t i = 0; i < count; i++) {
 		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
 		if (HR_UNLIKELY(!tensor)) continue; /* another thread has unpinned and destroyed it already */
@@ -458,7 +465,7 @@ static hr_status not_pinned(const hr__tensor *tensor)
 }
 
 /* As many pins as entries of the list name it, up to this one. [named] is NULL in a short list. */
-static hr_status check_entry(const hr_pin *pins, size_t count, size_t at, struct named *named)
+static inline hr_status check_entry(const hr_pin *pins, size_t count, size_t at, struct named *named)
 {
 	hr_status status = HR_OK;
 	const hr__tensor *tensor = hr__tensor_of(pins[at].tensor, &status);
@@ -546,7 +553,7 @@ hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream)
 		status = inspect(tensor, pins[i].tensor, stream);
 		if (!found) found = status;
 	}
-	held_of(lms)->pins -= (int64_t)count;
+	count_held(lms, -(int64_t)count);
 	if (idle) hr__lms_changed(lms);
 	if (lms->learned) hr__learned_unpinned(lms, pins, count, stream);
 	if (idle && lms->policy.unused) tell_policy(lms, pins, count);
