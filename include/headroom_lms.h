@@ -80,7 +80,9 @@ typedef struct hr_lms_options {
 	const char *spill_dir;  /* a directory for what pinned memory has no room for; NULL (default) = none */
 	uint64_t spill_limit;   /* most bytes there; 0 (default) = what the disk takes */
 	const char *policy;     /* "learned" (default), "lru", or a name given to hr_register_lms_policy */
-	bool verify;            /* check every byte that returns, and that nothing is written through a read pin. Slow; default false */
+	/* Check every byte that returns, and that nothing is written through a read pin: a tensor's contents are read by the host when it is
+	 * back and when it is unpinned. Slow; takes 32 MiB of host_limit, or an eighth of it where that is less. Default false. */
+	bool verify;
 	hr_lms_safety safety;   /* default HR_SAFETY_NONE */
 	uint64_t wait_ns;       /* a pin that has no room waits this long for others to unpin, if its thread holds no pins and that could help;
 	                         * default 1 s */

@@ -251,7 +251,6 @@ static void tear_down(hr__lms *lms)
 		hr__os()->free(lms->movable, lms->member_capacity * sizeof *lms->movable);
 		hr__os()->free(lms->order, lms->member_capacity * sizeof *lms->order);
 	}
-	if (lms->scratch) hr__os()->free(lms->scratch, HR__SCRATCH);
 	hr__os()->free(lms->block, CONTEXT_BYTES);
 }
 
@@ -283,15 +282,9 @@ static hr_status open_csv(hr__lms *lms, const char *path)
 
 static hr_status open_host(hr__lms *lms, const hr_lms_options *options)
 {
-	hr__host_options host = { options->host_limit, options->spill_dir, options->spill_limit };
+	hr__host_options host = { options->host_limit, options->spill_dir, options->spill_limit, lms->verify };
 	hr_status status = open_stream(lms, &lms->out);
 	if (!status) status = hr__host_open(lms->device, &host, &lms->host);
-	if (!status && lms->verify) {
-		void *scratch;
-		int error = hr__os()->alloc(HR__SCRATCH, &scratch);
-		if (error) return hr__os_fail(error, "cannot get host memory for verify");
-		lms->scratch = scratch;
-	}
 	return status;
 }
 

@@ -14,6 +14,10 @@
 #include "lms/host_file.h"
 #include "os/os.h"
 
+#define SCRATCH (UINT64_C(32) << 20)
+#define SCRATCH_SHARE 8u             /* of the limit, at most; */
+#define SCRATCH_LEAST UINT64_C(4096) /* but that */
+
 /* Bytes of copies in a tier. */
 typedef struct level {
 	hr__atomic_i64 now, peak;
@@ -22,8 +26,9 @@ typedef struct level {
 struct hr__host {
 	hr__device *device;
 	hr_allocator pool;
-	hr__host_file *file; /* NULL = none; all of these are immutable */
-	uint64_t limit;      /* of pinned memory */
+	hr__host_file *file;      /* NULL = none */
+	hr__host_scratch scratch; /* all of these are immutable */
+	uint64_t limit;           /* of pinned memory */
 	level pinned, spilled;
 	hr__atomic_i64 elsewhere; /* of what is pinned: not from the pool */
 	hr__host *forgotten;      /* see hr__host_forget */
@@ -59,13 +64,25 @@ static hr_status open_pool(hr__host *host, const hr__device *pinned)
 	return hr_allocator_create(hr__device_handle(pinned), &options, &host->pool);
 }
 
+static hr_status open_scratch(hr__host *host, const hr__device *pinned)
+{
+	void *block;
+	uint64_t bytes = host->limit / SCRATCH_SHARE;
+	if (bytes < SCRATCH_LEAST) bytes = SCRATCH_LEAST;
+	if (bytes > SCRATCH) bytes = SCRATCH;
+	hr_status status = hr_alloc_bytes(host->pool, bytes, &block);
+	if (status == HR_OK) host->scratch = (hr__host_scratch){ block, bytes, hr__device_host_accessible(pinned) };
+	return status;
+}
+
 static hr_status open_tiers(hr__host *host, const hr__device *pinned, const hr__host_options *options)
 {
 	hr_status status = open_pool(host, pinned);
 	host->limit = hr__device_reservable(pinned);
-	if (status != HR_OK || !options->spill_dir) return status;
-	status = hr__host_file_open(host->device, host->pool, hr__device_reservable(pinned), options->spill_dir, options->spill_limit,
-	                            &host->file);
+	if (status != HR_OK) return status;
+	if (options->scratch) status = open_scratch(host, pinned);
+	if (status == HR_OK && options->spill_dir)
+		status = hr__host_file_open(host->device, host->pool, host->limit, options->spill_dir, options->spill_limit, &host->file);
 	if (status == HR_OK) return HR_OK;
 	char why[512]; /* closing may fail at something too, and must not replace the reason */
 	snprintf(why, sizeof why, "%s", hr_last_message());
@@ -103,7 +120,7 @@ hr_status hr__host_close(hr__host *host)
 		                hr__device_name(host->device), hr__format_size((uint64_t)usage.pinned_bytes, pinned, sizeof pinned),
 		                hr__format_size((uint64_t)usage.spilled_bytes, spilled, sizeof spilled));
 	}
-	hr_allocator_close_all(host->pool); /* with the ring; it fails only where it is gone already, by hr_shutdown */
+	hr_allocator_close_all(host->pool); /* with ring and scratch; it fails only where it is gone already, by hr_shutdown */
 	if (host->file) hr__host_file_close(host->file);
 	hr__os()->free(host, sizeof *host);
 	return HR_OK;
@@ -186,6 +203,11 @@ void hr__host_count(hr__host *host, int64_t bytes)
 	else lower_level(&host->pinned, (uint64_t)-bytes);
 }
 
+const hr__host_scratch *hr__host_get_scratch(const hr__host *host)
+{
+	return &host->scratch;
+}
+
 void hr__host_trim(hr__host *host)
 {
 	hr_allocator_trim(host->pool, NULL);
@@ -219,7 +241,7 @@ hr__host_usage hr__host_get_usage(const hr__host *host)
 	return usage;
 }
 
-/* What the pool was asked for is the ring and the copies. */
+/* What the pool was asked for is the ring, the scratch memory and the copies. */
 static bool pool_agrees(const hr__host *host)
 {
 	hr_stats stats;
@@ -227,7 +249,7 @@ static bool pool_agrees(const hr__host *host)
 	hr_stats_init(&stats);
 	if (hr_allocator_get_stats(host->pool, &stats) != HR_OK) return false;
 	int64_t copies = hr__load_relaxed(&host->pinned.now) - hr__load_relaxed(&host->elsewhere);
-	return stats.bytes_requested == (int64_t)ring + copies;
+	return stats.bytes_requested == (int64_t)(ring + host->scratch.bytes) + copies;
 }
 
 hr_status hr__host_check(hr__host *host)

@@ -29,16 +29,24 @@ typedef struct hr__host_options {
 	uint64_t limit;        /* of pinned memory; 0 = half of the host's memory */
 	const char *spill_dir; /* NULL = no file */
 	uint64_t spill_limit;  /* of the file's length, in whole blocks of 4 KiB; 0 = as much as the disk takes */
+	bool scratch;          /* pinned memory to look at device memory with is wanted: below */
 } hr__host_options;
+
+/* Pinned memory that nothing is kept in: 32 MiB, or an eighth of the limit where that is less. */
+typedef struct hr__host_scratch {
+	uint8_t *at;
+	uint64_t bytes;
+	bool readable; /* there is memory behind it: not on the simulated device */
+} hr__host_scratch;
 
 typedef struct hr__host_usage {
 	int64_t pinned_bytes, peak_pinned_bytes;   /* of copies, rounding and the ring not counted */
-	int64_t reserved_bytes;                    /* taken from the host in slabs, the ring included */
+	int64_t reserved_bytes;                    /* taken from the host in slabs, ring and scratch included */
 	int64_t spilled_bytes, peak_spilled_bytes; /* of copies in the file, which is as long as it ever had to be */
 } hr__host_usage;
 
 /* HR_IO with the directory's name when spill_dir cannot be written, HR_UNSUPPORTED for a spill_dir on a device without memory behind it
- * (simulated), HR_BAD_LIMIT, HR_NO_HOST_MEMORY; HR_OUT_OF_MEMORY when the host has no memory for the ring; HR_IN_USE when another host
+ * (simulated), HR_BAD_LIMIT, HR_NO_HOST_MEMORY; HR_OUT_OF_MEMORY when the host has none for ring or scratch; HR_IN_USE when another host
  * tier of the same card is in use with another limit (hr__device_pinned). The strings of [options] are not needed afterwards. */
 hr_status hr__host_open(hr__device *device, const hr__host_options *options, hr__host **out);
 /* Waits for the copies that are on their way, and gives everything back. HR_IN_USE, and nothing happens, while copies are left. NULL is
@@ -68,6 +76,9 @@ void hr__host_trim(hr__host *host);
 
 /* Counts [bytes] of contents (negative: no longer) in pinned memory that is not from the pool here: they are in the usage too. */
 void hr__host_count(hr__host *host, int64_t bytes);
+
+/* The scratch memory, for one at a time; where it was not asked for, all zero. */
+const hr__host_scratch *hr__host_get_scratch(const hr__host *host);
 
 hr__host_usage hr__host_get_usage(const hr__host *host);
 /* Bytes of copies that it could still take, about: UINT64_MAX where there is a file. */

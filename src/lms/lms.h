@@ -3,6 +3,7 @@
  *     pin.c       pins, unpins, addresses: the hot path, no lock when the tensor is at home
  *     tensor.c    handles, making and destroying, the state machine
  *     move.c      one tensor leaves, returns, is checked
+ *     sum.c       sums of what device memory holds, for verify
  *     stall.c     how long streams wait for returns
  *     fixed.c     the same under an address that holds
  *     reclaim.c   a request has no room: who should leave for it
@@ -194,8 +195,7 @@ struct hr__lms {
 	bool in_step;
 	struct hr__lms *next; /* of all contexts; under the lock of the list */
 
-	uint8_t *scratch; /* verify: HR__SCRATCH bytes for looking at device memory; */
-	hr__lock scratch_lock;
+	hr__lock scratch_lock; /* verify: of the host's scratch memory */
 	uint64_t scratch_streams, scratch_epoch; /* that may still be copying to it; under its lock */
 
 	struct { /* totals, and what is now; changed by anybody */
@@ -207,8 +207,6 @@ struct hr__lms {
 		hr__atomic_i64 reclaimed, single, multi, full, defragmentations, defragged;
 	} base;
 };
-
-#define HR__SCRATCH (UINT64_C(16) << 20)
 
 static inline bool hr__owns_pages(const hr__tensor *tensor)
 {
@@ -275,6 +273,12 @@ hr_status hr__move_down(hr__tensor *tensor);
 hr_status hr__move_repair(hr__tensor *tensor, uint64_t word);
 /* verify: looks at the contents after the last unpin. HR_CORRUPT when they changed although nobody had a write pin. LEAVING. */
 hr_status hr__move_inspect(hr__tensor *tensor, hr_stream stream);
+
+/* ---- sums (sum.c) ---- */
+
+/* Of [bytes] at [address] on the device as they will be when [stream] has done what it was given; waits for it. Equal for equal bytes, in
+ * one context. On a device without memory behind it, that of nothing. Only where verify is on. */
+hr_status hr__sum(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream, uint64_t *out);
 
 /* ---- waiting (stall.c) ---- */
 

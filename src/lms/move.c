@@ -81,67 +81,13 @@ static void join_users(hr__tensor *tensor, hr_stream stream)
 
 /* ---- verify ---- */
 
-/* Sums, and sums of sums, of eight words side by side: both change when a byte does, or two change places, and the processor can add
- * several at once. */
-struct sums {
-	uint64_t of_words[8], of_sums[8];
-};
-
-static void add_words(struct sums *sums, const uint64_t words[8])
-{
-	for (int i = 0; i < 8; i++) {
-		sums->of_words[i] += words[i];
-		sums->of_sums[i] += sums->of_words[i];
-	}
-}
-
-static void add_bytes(struct sums *sums, const uint8_t *bytes, uint64_t count)
-{
-	uint64_t words[8] = { 0 };
-	for (; count >= sizeof words; bytes += sizeof words, count -= sizeof words) {
-		memcpy(words, bytes, sizeof words);
-		add_words(sums, words);
-	}
-	memset(words, 0, sizeof words);
-	memcpy(words, bytes, count);
-	add_words(sums, words);
-}
-
-/* A sum over device memory as it will be when [stream] has done what it was given. Waits for it. */
-static hr_status sum_of(hr__tensor *tensor, hr_stream stream, uint64_t *out)
-{
-	hr__lms *lms = tensor->lms;
-	uint64_t sum = tensor->bytes;
-	struct sums sums = { { 0 }, { 0 } };
-	hr_status status = HR_OK;
-	hr__lock_take(&lms->scratch_lock);
-	for (uint64_t done = 0; done < tensor->bytes && !status; done += HR__SCRATCH) {
-		uint64_t n = tensor->bytes - done < HR__SCRATCH ? tensor->bytes - done : HR__SCRATCH;
-		/* After a failure a copy to it may still be under way. */
-		status = order(lms, stream, lms->scratch_streams & ~bit(stream), lms->scratch_epoch);
-		if (!status) status = hr_copy(lms->device_handle, lms->scratch, (void *)(uintptr_t)(tensor->address + done), n, HR_COPY_TO_HOST, stream);
-		lms->scratch_streams |= bit(stream);
-		lms->scratch_epoch = hr__device_epoch(lms->device);
-		if (!status) status = hr_stream_synchronize(lms->device_handle, stream);
-		if (!status) lms->scratch_streams = 0;
-		if (!status) add_bytes(&sums, lms->scratch, n);
-	}
-	hr__lock_release(&lms->scratch_lock);
-	for (int i = 0; i < 8; i++) {
-		sum = (sum ^ sums.of_words[i]) * UINT64_C(0x9E3779B97F4A7C15);
-		sum = (sum ^ sums.of_sums[i] ^ sum >> 29) * UINT64_C(0xD6E8FEB86659FD93);
-	}
-	if (!status) *out = sum;
-	return status;
-}
-
 hr_status hr__move_inspect(hr__tensor *tensor, hr_stream stream)
 {
 	uint64_t sum;
 	char name[HR__TENSOR_NAME];
 	bool written = hr__load_relaxed(&tensor->written);
 	if (is_astray(tensor)) return HR_OK; /* nobody could change what it holds */
-	hr_status status = sum_of(tensor, stream, &sum);
+	hr_status status = hr__sum(tensor->lms, tensor->address, tensor->bytes, stream, &sum);
 	if (status) return status;
 	if (!written && hr__load_relaxed(&tensor->sum_known) && sum != tensor->sum)
 		return hr__fail(HR_CORRUPT, "%s changed although it was pinned for reading only; pin it with HR_WRITE",
@@ -158,7 +104,7 @@ static hr_status compare(hr__tensor *tensor, hr_stream stream)
 	uint64_t sum;
 	char name[HR__TENSOR_NAME];
 	if (!hr__load_relaxed(&tensor->sum_known)) return HR_OK;
-	hr_status status = sum_of(tensor, stream, &sum);
+	hr_status status = hr__sum(tensor->lms, tensor->address, tensor->bytes, stream, &sum);
 	if (status || sum == tensor->sum) return status;
 	return hr__fail(HR_CORRUPT, "%s came back with other contents than it left with", hr__tensor_name(tensor, name, sizeof name));
 }
