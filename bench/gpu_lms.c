@@ -1,14 +1,18 @@
 /* gpu_lms.c - Large Model Support on a real card: a recorded training step replayed with less memory than it needs.
  *
- *     gpu_lms --trace FILE [--limits GB,GB...] [--policy P] [--steps N] [--rounds]
+ *     gpu_lms [--trace FILE] [--limits GB,GB...] [--policies P,P...] [--steps N] [--page MiB] [--rounds [LARGE,SMALL]]
  *
  * Tensors have the sizes of the recording, kernels its durations, and every use of a tensor checks and changes its contents on the device
- * (gpu_kernel.h). For each limit: what a step takes, beside the bound and beside what `headroom plan` says without a card. */
+ * (gpu_kernel.h). For each limit: what a step takes, beside the bound and beside what `headroom plan` says without a card.
+ *
+ * --rounds: 8 GiB in eight tensors leave and return LARGE times (100) under verify, then one of 64 MiB SMALL times (10,000); see gpu_rounds.h.
+ * Without a card it does so on the emulated device, in a small way. */
 #include "device/internal.h"
 #include "drive.h"
 #include "forecast.h"
 #include "gpu_device.h"
 #include "gpu_kernel.h"
+#include "gpu_rounds.h"
 #include "import.h"
 
 #define STEPS_MAX 64u
@@ -168,92 +172,30 @@ static void predict(const hr__uses *uses, uint32_t part, uint64_t limit, const c
 	hr__forecast_free(&forecast);
 }
 
-/* ---- rounds ---- */
-
-static hr_tensor tensor_of(hr_allocator allocator, size_t bytes)
-{
-	hr_tensor tensor;
-	hr_tensor_options options;
-	hr_tensor_options_init(&options);
-	options.bytes = bytes;
-	bench_must(hr_tensor_create(allocator, &options, &tensor));
-	return tensor;
-}
-
-/* Evicts and restores [count] tensors of [bytes] each, [rounds] times. */
-static void rounds(uint32_t count, size_t bytes, uint32_t times, bool verify)
-{
-	hr_lms_options lms;
-	hr_tensor tensors[64];
-	gpu_open(0);
-	hr_allocator allocator = gpu_allocator(0, true);
-	bench_must(hr_lms_options_init(&lms));
-	lms.enabled = true;
-	lms.verify = verify;
-	lms.policy = "lru";
-	bench_must(hr_lms_configure(allocator, &lms));
-	for (uint32_t i = 0; i < count; i++) {
-		void *at;
-		tensors[i] = tensor_of(allocator, bytes);
-		bench_must(hr_tensor_pin(tensors[i], HR_OVERWRITE, HR_STREAM_DEFAULT));
-		bench_must(hr_tensor_address(tensors[i], &at));
-		bench_must(hr_fill(gpu.handle, at, (unsigned char)(i + 1), bytes, HR_STREAM_DEFAULT));
-		bench_must(hr_tensor_unpin(tensors[i], HR_STREAM_DEFAULT));
-	}
-	hr_device_info first = { .struct_size = sizeof first }, last = first;
-	double start = 0;
-	uint64_t metadata[2] = { 0, 0 };
-	for (uint32_t round = 0; round < times; round++) {
-		if (round == times / 10) { /* warm: slabs are pinned, pages are there */
-			bench_must(hr_device_get_info(gpu.handle, &first));
-			metadata[0] = (uint64_t)gpu_stats(allocator).metadata_bytes;
-			start = bench_now_ns();
-		}
-		for (uint32_t i = 0; i < count; i++) bench_must(hr_tensor_evict(tensors[i]));
-		for (uint32_t i = 0; i < count; i++) {
-			bench_must(hr_tensor_pin(tensors[i], round % 2 ? HR_WRITE : HR_READ, HR_STREAM_DEFAULT));
-			bench_must(hr_tensor_unpin(tensors[i], HR_STREAM_DEFAULT));
-		}
-		if (round % 64 == 63) bench_must(hr_stream_synchronize(gpu.handle, HR_STREAM_DEFAULT));
-	}
-	bench_must(hr_stream_synchronize(gpu.handle, HR_STREAM_DEFAULT));
-	double ns = bench_now_ns() - start;
-	bench_must(hr_device_get_info(gpu.handle, &last));
-	metadata[1] = (uint64_t)gpu_stats(allocator).metadata_bytes;
-	hr_lms_stats stats = { .struct_size = sizeof stats };
-	bench_must(hr_lms_get_stats(allocator, &stats));
-	printf("%6u rounds of %5.2f GB%s: %7.1f ms a round, out %.1f GB and in %.1f GB in all; device memory free %.1f then %.1f MiB, "
-	       "metadata %llu then %llu bytes, host pool at most %.2f GB\n",
-	       times, (double)count * (double)bytes / 1e9, verify ? " under verify" : "", ns / 1e6 / (double)(times - times / 10),
-	       (double)stats.bytes_copied_out / 1e9, (double)stats.bytes_copied_in / 1e9, (double)first.free_bytes / (double)MIB,
-	       (double)last.free_bytes / (double)MIB, (unsigned long long)metadata[0], (unsigned long long)metadata[1],
-	       (double)stats.peak_host_bytes / 1e9);
-	for (uint32_t i = 0; i < count; i++) bench_must(hr_tensor_destroy(tensors[i]));
-	gpu_close();
-}
+static const char usage[] = "usage: gpu_lms [--trace FILE] [--limits GB,GB] [--policies P,P] [--steps N] [--page MiB] [--rounds [LARGE,SMALL]]\n";
 
 int main(int argc, char **argv)
 {
 	const char *trace = NULL, *limits = "40,26", *policies = "learned,lru";
 	uint32_t repeats = 8;
 	uint64_t page = 0;
-	bool with_rounds = false;
+	unsigned long large = 0, small = 0;
 	for (int i = 1; i < argc; i++) {
 		if (!strcmp(argv[i], "--trace") && i + 1 < argc) trace = argv[++i];
 		else if (!strcmp(argv[i], "--limits") && i + 1 < argc) limits = argv[++i];
 		else if (!strcmp(argv[i], "--policies") && i + 1 < argc) policies = argv[++i];
 		else if (!strcmp(argv[i], "--steps") && i + 1 < argc) repeats = (uint32_t)atoi(argv[++i]);
 		else if (!strcmp(argv[i], "--page") && i + 1 < argc) page = strtoull(argv[++i], NULL, 0) * MIB;
-		else if (!strcmp(argv[i], "--rounds")) with_rounds = true;
-		else return fprintf(stderr, "usage: gpu_lms --trace FILE [--limits GB,GB] [--policies P,P] [--steps N] [--page MiB] [--rounds]\n"), 2;
+		else if (!strcmp(argv[i], "--rounds")) {
+			large = 100;
+			small = 10000;
+			if (i + 1 < argc && sscanf(argv[i + 1], "%lu,%lu", &large, &small) == 2) i++;
+		} else return fputs(usage, stderr), 2;
 	}
 	driver_open();
-	if (!driver.here) {
-		puts("Large Model Support: skipped, there is no CUDA device");
-		return 0;
-	}
-	kernel_open();
-	if (trace) {
+	if (driver.here) kernel_open();
+	else puts("Large Model Support: there is no CUDA device. Steps are skipped, rounds are small ones on the emulated device");
+	if (trace && driver.here) {
 		hr__uses uses;
 		hr__tape tape;
 		hr__import_options import = { .device_index = -1, .uses = &uses };
@@ -284,9 +226,8 @@ int main(int argc, char **argv)
 		}
 		hr__uses_free(&uses);
 	}
-	if (with_rounds) {
-		rounds(8, GIB, 100, true);
-		rounds(1, 64 * MIB, 10000, false);
-	}
-	return 0;
+	rounds(8, driver.here ? GIB : 32 * MIB, (uint32_t)(driver.here ? large : large / 5), true);
+	rounds(1, driver.here ? 64 * MIB : 4 * MIB, (uint32_t)(driver.here ? small : small / 10), false);
+	print_table();
+	return table.failed;
 }
