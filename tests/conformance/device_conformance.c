@@ -401,7 +401,8 @@ static void host_pages_take_turns_at_an_address(void)
 	uint64_t held = hr__pool_reserved(pinned), left = free_bytes();
 	CHECK_STATUS(HR_OK, hr__host_pages_take(device, COUNT, pages));
 	CHECK_EQ(hr__pool_reserved(pinned), held + bytes);
-	CHECK_GE(free_bytes() + page(), left); /* none of the device's; the driver may need a little */
+	/* None of the device's. A card has other users, who may take some just now. */
+	if (now->small) CHECK_GE(free_bytes() + page(), left);
 	CHECK_STATUS(HR_OK, get(bytes, &block));
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, bytes, &aside));
 	CHECK_STATUS(HR_OK, hr__device_map_host(device, aside, pages, COUNT));
