@@ -39,6 +39,7 @@ stage_conformance() {
 	[ $rc = 0 ] || grep -E '^[0-9]+: (not ok|# FAILED|# to reproduce|#   (left|right|expected|got|last message))' $build/conformance.log
 	on=$(sed -n 's/^[0-9]*: # on //p' $build/conformance.log | sort -u | paste -sd ';' | sed 's/;/; /g')
 	echo "on: $on"
+	sed -nE 's/^[0-9]+: # (skipped on cuda: .*)/\1/p' $build/conformance.log | sort -u
 	note="$(grep -cE '^[0-9]+: ok ' $build/conformance.log) tests"
 	grep -qE '^[0-9]+: # on cuda' $build/conformance.log && note+=", on the GPU too"
 	if [ "$required" = 1 ] && [[ $note != *GPU* ]]; then
@@ -49,19 +50,26 @@ stage_conformance() {
 	return $rc
 }
 
-# One program, all its tests in one process: the sanitizer does not follow into those that a test forks.
+# One program, all its tests in one process: the sanitizer does not follow into those that a test forks. Its log stays in the build folder.
 memcheck_one() {
-	local name=$1 rc=0 log=$build/memcheck-$1.log
+	local name=$1 rc=0 log=$build/memcheck-$1.log begin=$SECONDS
 	HR_TEST_SUBJECT=cuda HR_TEST_SCALE=0.1 HR_TEST_ROUNDS=200 HR_TEST_CONTENTS_ONLY=1 timeout -k 5 "$memcheck_seconds" \
 		compute-sanitizer --tool memcheck --error-exitcode 99 --report-api-errors no --require-cuda-init no \
 		"$build/tests/conformance/$name" --no-fork >"$log" 2>&1 || rc=$?
-	if [ $rc = 124 ] && ! grep -q '^========= Invalid' "$log"; then
+	# 124: it ended when asked to. 137: it had to be killed, or was by somebody else, which the time tells.
+	if { [ $rc = 124 ] || { [ $rc = 137 ] && [ $((SECONDS - begin)) -ge "$memcheck_seconds" ]; }; } &&
+		! grep -qE '^========= (Invalid|Misaligned|Program hit)|^not ok|^# FAILED' "$log"; then
 		echo "$name: cut off after $memcheck_seconds s, no error until then"
 	elif [ $rc = 0 ]; then
 		echo "$name: $(grep -m 1 'ERROR SUMMARY' "$log" | sed 's/^=* *//')"
 	else
-		echo "$name: FAILED ($rc)"
-		grep -E '^=========|^# (FAILED|to repro)|^not ok' "$log" | head -n 30
+		{
+			echo "$name: FAILED (exit status $rc after $((SECONDS - begin)) s)"
+			grep -E '^=========|^# (FAILED|to repro)|^not ok' "$log" | head -n 30
+			echo "the last lines of $log:"
+			tail -n 40 "$log" | sed 's/^/    /'
+		} >"$log.why" # in one piece: several programs run at a time
+		cat "$log.why"
 		return 1
 	fi
 }
