@@ -63,6 +63,15 @@ static inline void *alloc_cached(hr__cache *cache, const hr_request *request, ui
 	return address;
 }
 
+/* The same for a thread that has reached its level. */
+static __attribute__((noinline)) void *alloc_higher(hr__cache *cache, const hr_request *request, uint64_t units, struct pending *pending)
+{
+	int64_t size = (int64_t)(units << cache->shift);
+	bool none;
+	if (!hr__meter_allows(&cache->meter, size)) hr__meter_raise(cache->allocator, &cache->meter, size);
+	return alloc_cached(cache, request, units, pending, &none);
+}
+
 /* Every other way to get memory. */
 static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void **out) __attribute__((noinline));
 static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void **out)
@@ -164,13 +173,15 @@ __attribute__((always_inline)) static inline hr_status alloc_complete(hr__thread
 	if (HR_UNLIKELY(!cache->capacity)) return alloc_slow(handle, request, out);
 	bool none = false;
 	struct pending pending;
-	void *address = alloc_cached(cache, request, (request->bytes + cache->round) >> cache->shift, &pending, &none);
+	uint64_t units = (request->bytes + cache->round) >> cache->shift;
+	void *address = alloc_cached(cache, request, units, &pending, &none);
 	if (HR_UNLIKELY(none)) return alloc_from(handle, cache, &cache->shard->small, request, out);
-	if (HR_UNLIKELY(!address)) return alloc_slow(handle, request, out);
+	if (HR_UNLIKELY(!address) && !(address = alloc_higher(cache, request, units, &pending))) return alloc_slow(handle, request, out);
 	if (HR_UNLIKELY(pending.streams)) {
 		hr_status status = order(cache, request, address, &pending, HR__SOURCE_CACHE);
 		if (status) return status;
 	}
+	if (HR_UNLIKELY(hr__load_relaxed(&cache->meter.wanted))) hr__meter_sink(cache->allocator, &cache->meter);
 	*out = address;
 	return HR_OK;
 }

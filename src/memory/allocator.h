@@ -67,7 +67,7 @@ enum hr__source {
 typedef struct hr__meter {
 	hr__atomic_i64 used;   /* written by the cache's owner, or under the shard's lock */
 	hr__atomic_i64 level;  /* [used] passes it only after asking; written under meter_lock */
-	hr__atomic_u32 wanted; /* not 0: others could do with what the level is above [used]; written under meter_lock */
+	hr__atomic_u32 wanted; /* not 0: others could do with what the level is above [used] (meter.c); written under meter_lock */
 } hr__meter;
 
 /* ---- thread caches ---- */
@@ -287,7 +287,7 @@ void hr__thread_drop(void);    /* frees what the calling thread has; every alloc
 
 /* meters (meter.c) */
 void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, int64_t size); /* so that [size] more may be used */
-void hr__meter_sink(hr__allocator *allocator, hr__meter *meter); /* lowers a level that is far above; by whoever may write [used] */
+void hr__meter_sink(hr__allocator *allocator, hr__meter *meter); /* lowers a level that others want; by whoever may write [used] */
 void hr__meters_evaluate(hr__allocator *allocator); /* makes levels tight and the peak right; with meter_lock held */
 void hr__meters_look(hr__allocator *allocator); /* what is in use now counts for the peak: for a thread that could get no cache */
 int64_t hr__meters_sum(const hr__allocator *allocator); /* with caches_lock or meter_lock held */

@@ -470,8 +470,6 @@ static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_requ
 	hr__lock_release(&attempt.shard->lock);
 
 	if (more) hr__cache_keep(cache, more);
-	if (attempt.small && cache && !hr__meter_allows(&cache->meter, (int64_t)attempt.size))
-		hr__meter_raise(allocator, &cache->meter, (int64_t)attempt.size); /* for the next one of that size */
 	if (pending) {
 		hr_status status = wait_for_streams(&attempt, cache, request->stream, pending, epoch);
 		if (status) return status;

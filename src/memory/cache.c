@@ -38,6 +38,9 @@ static void give_list(hr__cache *cache, hr__chunk_id list)
 		hr__chunk_id id = list;
 		list = hr__chunk_at(&shard->table, id)->link;
 		hr__give_back(shard, id);
+		/* This takes tens of microseconds, and others wait for an answer meanwhile. It is the owner's to give. */
+		if (HR_UNLIKELY(hr__load_relaxed(&cache->meter.wanted) && cache->thread == hr__thread_self))
+			hr__meter_sink(cache->allocator, &cache->meter);
 	}
 	hr__fetch_add_relaxed(&cache->moving, -count);
 	hr__lock_release(&shard->lock);

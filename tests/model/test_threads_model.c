@@ -326,6 +326,81 @@ static void test_threads_never_share_a_byte(void)
 	}
 }
 
+/* ---- highs that do not fall together ---- */
+
+#define SEESAW_BLOCKS 1024u
+
+/* What all threads have at once is at most the budget: one climbs on what another has come down from. */
+typedef struct seesaw {
+	hr_allocator allocator;
+	uint64_t block, climbs, round;
+	_Atomic(int64_t) budget;            /* left of it */
+	_Atomic(int64_t) least, least_peak; /* certainly in use */
+} seesaw;
+
+static bool spend(seesaw *s)
+{
+	int64_t left = atomic_load(&s->budget);
+	while (left >= (int64_t)s->block)
+		if (atomic_compare_exchange_weak(&s->budget, &left, left - (int64_t)s->block)) return true;
+	return false;
+}
+
+static void climb_and_fall(void *argument, unsigned index)
+{
+	seesaw *s = argument;
+	uint64_t seed = (hr_test_seed() * 64 + s->round) * 64 + index;
+	void *blocks[SEESAW_BLOCKS];
+	uint32_t height = 0;
+	for (uint64_t i = 0; i < s->climbs; i++) {
+		uint32_t high = hr_rand_below(&seed, SEESAW_BLOCKS), low = hr_rand_below(&seed, high + 1);
+		for (; height < high && spend(s); height++) {
+			CHECK_STATUS(HR_OK, hr_alloc_bytes(s->allocator, s->block, &blocks[height]));
+			count(&s->least, &s->least_peak, (int64_t)s->block);
+		}
+		if (i + 1 == s->climbs) low = 0;
+		while (height > low) {
+			atomic_fetch_sub(&s->least, (int64_t)s->block);
+			CHECK_STATUS(HR_OK, hr_free(s->allocator, blocks[--height], HR_STREAM_DEFAULT));
+			atomic_fetch_add(&s->budget, (int64_t)s->block);
+		}
+	}
+}
+
+static void seesaw_with(unsigned threads, uint64_t block, uint64_t climbs)
+{
+	static seesaw s;
+	hr_device device;
+	hr_stats stats;
+	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
+	CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &s.allocator));
+	s.block = block;
+	s.climbs = climbs / threads;
+	int64_t budget = (int64_t)(SEESAW_BLOCKS * block);
+	atomic_store(&s.budget, budget);
+	atomic_store(&s.least_peak, 0);
+	for (s.round = 0; s.round < 4; s.round++) {
+		hr_test_threads(threads, climb_and_fall, &s);
+		hr_stats_init(&stats);
+		CHECK_STATUS(HR_OK, hr_allocator_get_stats(s.allocator, &stats));
+		CHECK_EQ(stats.bytes_in_use, 0);
+		CHECK_LE(atomic_load(&s.least_peak), stats.peak_bytes_in_use);
+		CHECK_LE(stats.peak_bytes_in_use, budget + stats.peak_error_bytes);
+		CHECK_LE(stats.peak_error_bytes, (int64_t)threads * 65536);
+		CHECK_STATUS(HR_OK, hr_allocator_check(s.allocator));
+	}
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+static void test_threads_whose_highs_do_not_fall_together_have_one_peak(void)
+{
+	for (unsigned threads = 2; threads <= THREADS_MAX; threads *= 2) {
+		seesaw_with(threads, 4 * KIB, hr_test_scaled(2000));
+		seesaw_with(threads, 64 * KIB, hr_test_scaled(2000));
+		seesaw_with(threads, 128 * KIB, hr_test_scaled(500));
+	}
+}
+
 /* ---- the same block, freed twice at once ---- */
 
 #define CONTESTED 2048u
@@ -615,7 +690,9 @@ TEST_MAIN(T_WITHIN(test_threads_that_hand_blocks_over_leave_nothing_behind, 120)
           T_WITHIN(test_threads_in_want_of_memory_leave_nothing_behind, 120),
           T_WITHIN(test_threads_without_pages_leave_nothing_behind, 120),
           T_WITHIN(test_threads_on_two_allocators_of_a_device_leave_nothing_behind, 120),
-          T_WITHIN(test_threads_never_share_a_byte, 120), T_WITHIN(test_of_two_threads_that_free_a_block_one_loses, 120),
+          T_WITHIN(test_threads_never_share_a_byte, 120),
+          T_WITHIN(test_threads_whose_highs_do_not_fall_together_have_one_peak, 120),
+          T_WITHIN(test_of_two_threads_that_free_a_block_one_loses, 120),
           T_WITHIN(test_a_thread_may_end_while_its_allocator_closes, 120), T_WITHIN(test_threads_live_through_a_shutdown, 120),
           T_WITHIN(test_a_second_allocator_may_come_while_the_first_is_used, 120),
           T_WITHIN(test_memory_freed_on_one_stream_is_safe_on_another, 120))
