@@ -62,7 +62,7 @@ static double two_threads(const hr__program *program)
 	struct run run = { program, bench_allocator(2 << 20, 0, true), (int)(6000000 / program->count) + 1 };
 	double one = 1e18, two = 1e18;
 	passes(&run);
-	for (int round = 0; round < 3; round++) {
+	for (int round = 0; round < ROUNDS; round++) {
 		one = bench_least(one, bench_threads_ns(1, passes, &run));
 		two = bench_least(two, bench_threads_ns(2, passes, &run));
 	}
