@@ -11,6 +11,11 @@
  *
  *   returns are asked for when the call is reached that the plan says, in its order; one that finds no room waits for the next call
  *
+ *   a tensor that had to leave though it should have stayed, a STRAY, is asked back before all that are needed later
+ *
+ * Plans count bytes. Pages that are partly in use have bytes which no large tensor can have, so plans leave some alone; and where steps that
+ * go as planned have strays, free memory is put together before each step if that costs little, and what was found scattered is left alone.
+ *
  * Tensors that are used in another way than the record says have no plan: they stay, or leave, as lru would have it. The record of a step
  * that differs is not made a plan of, as long as the plan in force has proved right before; a second one like it is.
  *
@@ -33,6 +38,11 @@
 #define UNTIMED_NS 1000u /* an op takes, as long as nothing is known */
 #define RETURNS_AT_ONCE 64u
 #define CORRECTIONS 8u
+#define STRAY_LEAD 8u  /* calls before it is needed, a stray is asked back at the latest */
+#define FAR_OFF 8u     /* this part of a step away, a next use is so late that it makes no difference how late it is */
+#define OFF_PART 16u    /* a use that comes this part of a step too early or too late is another one than the plan's */
+#define OFF_MIN 8u      /* so many of them, and a quarter of all: the step is another one */
+#define SPARE_PAGES 24u /* are lost to blocks that end within a page, where memory is large enough for as many */
 #define GATHERED 4u
 #define MAPPING_SHARE 50u /* mapping may take this part of a step before memory is put together for a layout */
 #define MEASURED 3u /* steps that went as planned, in which ops are timed all the same */
@@ -118,6 +128,12 @@ struct leave {
 
 struct comeback {
 	uint32_t before, tensor;
+	uint32_t need; /* op that uses it; number of ops and more = in the next step */
+};
+
+struct stray {
+	hr_tensor handle;
+	uint32_t need; /* as above */
 };
 
 struct force {
@@ -152,20 +168,25 @@ struct hr__learned {
 	struct record now, last;
 	struct force force;
 	bool recording, has_last;
-	uint64_t last_signature; /* of the step before the last */
+	uint64_t before_last; /* signature of the step before the last */
 	uint32_t step;       /* number, to tell whether a tensor's slot is of this step */
 	uint32_t position;   /* pin calls in this step */
 	uint32_t created;    /* tensors created in it */
 	uint32_t mismatches; /* in it */
+	uint32_t on, off;    /* uses in it, as planned and not */
 	uint32_t next_return;
 	struct array waiting; /* hr_tensor: returns that were asked for and are not done */
+	struct array strays;  /* struct stray: not asked back yet */
 	uint64_t link_out, link_in; /* fastest seen; 0 = none yet */
 	struct copy_seen copies[COPIES];
 	uint32_t copy_count;
-	uint64_t slack;      /* of memory that plans leave alone, for what does not fit side by side */
+	uint64_t slack;      /* of memory that plans leave alone, because it was found scattered */
 	uint64_t memory;     /* that the last plan was made for */
-	uint64_t unplanned;  /* bytes that had to leave in this step against the plan */
+	uint64_t unplanned;  /* bytes that had to leave in this step against the plan, */
+	uint64_t scattered;  /* and most bytes that were free then, but of no use */
 	uint32_t corrections;
+	bool tidies;         /* free memory is put together before each step, */
+	uint64_t tidy_ns;    /* which took so long the last time; 0 = it was not done yet */
 	uint64_t area, area_bytes; /* where the plan's layout is; 0 = nowhere yet */
 	uint64_t mapping;    /* time that mapping pages took until this step */
 	bool costly;         /* it takes so much that places are worth finding */
@@ -213,6 +234,7 @@ void hr__learned_close(hr__lms *lms)
 	record_free(&learned->last);
 	force_free(&learned->force);
 	array_free(&learned->waiting, sizeof(hr_tensor));
+	array_free(&learned->strays, sizeof(struct stray));
 	hr__repeats_close(learned->repeats);
 	hr__os()->free(learned, sizeof *learned);
 	lms->learned = NULL;
@@ -308,6 +330,24 @@ static void record_use(struct hr__learned *learned, hr__tensor *tensor, uint32_t
 	AT(hr__plan_use, record->uses, record->uses.count++) = (hr__plan_use){ slot, write };
 }
 
+/* Compares the use that a tensor is having with the plan's. */
+static void compare_use(struct hr__learned *learned, const hr__tensor *tensor)
+{
+	const struct force *force = &learned->force;
+	uint32_t planned = tensor->learned.planned, position = learned->position - 1;
+	if (!force->is_set || planned == NONE || !learned->position) return;
+	uint32_t uses = tensor->learned.step == learned->step ? tensor->learned.uses : 0, use = force->first[planned] + uses;
+	uint32_t op = use < force->first[planned + 1] ? force->uses[use].op : NONE, apart = op > position ? op - position : position - op;
+	if (apart > force->op_count / OFF_PART + 1) learned->off++;
+	else learned->on++;
+}
+
+/* This is another step than the plan's, and what the plan says of tensors that it takes for its own is wrong. */
+static bool is_lost(const struct hr__learned *learned)
+{
+	return learned->off >= OFF_MIN && learned->off > learned->on / 3;
+}
+
 void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
 	struct hr__learned *learned = lms->learned;
@@ -321,6 +361,7 @@ void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_strea
 		for (size_t i = 0; i < count; i++) {
 			hr_status ignored;
 			hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &ignored);
+			compare_use(learned, tensor);
 			record_use(learned, tensor, slot_of(learned, tensor, NONE), pins[i].access != HR_READ);
 		}
 	}
@@ -468,7 +509,7 @@ static void arrange(struct force *force)
 	/* Returns by the call before which they are asked for, and among those by the call that needs them: an insertion sort by buckets
 	 * would do, but moves are few. */
 	uint32_t count = 0;
-	for (uint32_t i = 0; i < force->plan.move_count; i++) force->returns[count++] = (struct comeback){ force->plan.moves[i].in_before, i };
+	for (uint32_t i = 0; i < force->plan.move_count; i++) force->returns[count++] = (struct comeback){ force->plan.moves[i].in_before, i, 0 };
 	for (uint32_t i = 1; i < count; i++) {
 		struct comeback item = force->returns[i];
 		const hr__plan_move *move = &force->plan.moves[item.tensor];
@@ -482,7 +523,12 @@ static void arrange(struct force *force)
 		}
 		force->returns[k] = item;
 	}
-	for (uint32_t i = 0; i < count; i++) force->returns[i].tensor = force->plan.moves[force->returns[i].tensor].tensor;
+	for (uint32_t i = 0; i < count; i++) {
+		struct comeback *item = &force->returns[i];
+		const hr__plan_move *move = &force->plan.moves[item->tensor];
+		item->tensor = move->tensor;
+		item->need = move->needed_by + (move->needed_by < item->before ? force->op_count : 0);
+	}
 }
 
 /* Moves from [from] towards [to], a part [late] of LATE of the way round the ring. */
@@ -621,7 +667,10 @@ static hr__plan_machine machine_of(hr__lms *lms, uint64_t other_bytes)
 	uint64_t limit = hr__load_relaxed(&lms->limit), memory = lms->allocator->limit;
 	if (limit != UINT64_MAX && limit + other_bytes < memory) memory = limit + other_bytes;
 	learned->memory = memory;
-	uint64_t slack = memory / 256 + learned->slack;
+	uint64_t slack = SPARE_PAGES * lms->allocator->page;
+	if (slack > memory / 96) slack = memory / 96;
+	if (slack < memory / 256) slack = memory / 256;
+	if (slack < learned->slack) slack = learned->slack;
 	time_copies(lms);
 	return (hr__plan_machine){ .memory = slack < memory ? memory - slack : memory,
 		                       .out_bytes_per_s = learned->link_out ? learned->link_out : LINK_GUESS,
@@ -671,6 +720,30 @@ static uint64_t compute_ns(const struct record *record)
 	return sum;
 }
 
+/* Ops are not timed in every step. What they took in another one like it is as good. */
+static void keep_times(struct record *record, const struct record *before)
+{
+	if (!before->measured || before->ops.count != record->ops.count) return;
+	for (uint32_t i = 0; i < record->ops.count; i++) AT(struct seen_op, record->ops, i).ns = AT(struct seen_op, before->ops, i).ns;
+	record->measured = true;
+}
+
+/* It went as planned, and yet somebody had to go who should have stayed: there is less room than there are bytes. True when there should be
+ * another plan. */
+static bool correct(struct hr__learned *learned)
+{
+	if (learned->costly || learned->corrections >= CORRECTIONS) return false;
+	learned->corrections++;
+	if (!learned->tidies) {
+		learned->tidies = true;
+		return false;
+	}
+	uint64_t slack = learned->scattered < learned->memory / 16 ? learned->scattered : learned->memory / 16;
+	if (slack <= learned->slack) return false;
+	learned->slack = slack;
+	return true;
+}
+
 /* A step is over: is its record worth a plan? */
 static void judge(struct hr__learned *learned, bool pressed)
 {
@@ -680,17 +753,16 @@ static void judge(struct hr__learned *learned, bool pressed)
 	bool same = force->is_set && done->signature == force->signature && !learned->mismatches;
 	bool twice = learned->has_last && done->signature == learned->last.signature;
 	if (same) force->matches++;
-	bool better = !force->is_set || (!same && (twice || !force->matches));
+	if (twice && !done->measured) keep_times(done, &learned->last);
+	/* Of two kinds in turn, the longer one has a plan. */
+	bool in_turn = learned->has_last && done->signature == learned->before_last && done->ops.count <= force->op_count;
+	bool better = !force->is_set || (!same && (twice || (!force->matches && !in_turn)));
 	/* Ops take another time than they did: the first steps of a program are not typical. */
 	uint64_t ns = compute_ns(done);
 	if (same && done->measured && ns + ns / 20 < force->compute_ns) better = true;
 	if (same && done->measured && force->compute_ns + force->compute_ns / 20 < ns) better = true;
-	/* It went as planned, and yet somebody had to go who should have stayed: there is less room than there are bytes. */
-	if (same && force->matches > 1 && learned->unplanned && !learned->costly && learned->corrections < CORRECTIONS) {
-		learned->corrections++;
-		learned->slack += learned->unplanned < learned->memory / 64 ? learned->unplanned : learned->memory / 64;
-		better = true;
-	}
+	if (same && learned->unplanned && correct(learned)) better = true;
+	if (learned->has_last) learned->before_last = learned->last.signature;
 	struct record swap = learned->last;
 	learned->last = learned->now;
 	learned->now = swap;
@@ -711,6 +783,17 @@ static void gather_memory(hr__lms *lms)
 	learned->gathered++;
 	learned->mapping = hr__blocks_map_ns(lms->allocator);
 	hr__lock_release(&lms->lock);
+}
+
+/* The same without sending anybody away: what is free in many places is free in one. Not where it takes long. */
+static void tidy(hr__lms *lms)
+{
+	struct hr__learned *learned = lms->learned;
+	uint64_t begin = hr__blocks_map_ns(lms->allocator), address, bytes;
+	/* As long as it was not done, mapping all memory once is what is known. */
+	uint64_t takes = learned->tidy_ns ? learned->tidy_ns : begin;
+	if (takes > learned->force.plan.step_ns / MAPPING_SHARE || hr__blocks_gather(lms->allocator, &address, &bytes)) return;
+	learned->tidy_ns = hr__blocks_map_ns(lms->allocator) - begin;
 }
 
 static void end_step(hr__lms *lms)
@@ -753,12 +836,19 @@ static void begin_step(hr__lms *lms)
 	learned->recording = true;
 	learned->step++;
 	learned->position = learned->created = learned->mismatches = learned->next_return = 0;
-	learned->unplanned = 0;
+	learned->on = learned->off = 0;
+	learned->unplanned = learned->scattered = 0;
+	for (uint32_t i = 0; i < learned->strays.count; i++) {
+		struct stray *stray = &AT(struct stray, learned->strays, i);
+		stray->need -= stray->need < force->op_count ? stray->need : force->op_count;
+	}
 	if (learned->force.is_set) hr__lms_count(&lms->stats.num_steps_planned, 1);
 	hr__store_relaxed(&learned->settled, force->matches >= MEASURED);
-	bool gather = slow && force->laid_out && force->matches >= MEASURED && learned->gathered < GATHERED;
+	bool gathers = slow && force->laid_out && force->matches >= MEASURED && learned->gathered < GATHERED;
+	bool tidies = learned->tidies && !learned->costly && force->is_set;
 	hr__lock_release(&lms->lock);
-	if (gather) gather_memory(lms);
+	if (gathers) gather_memory(lms);
+	else if (tidies) tidy(lms);
 }
 
 void hr__learned_step(hr__lms *lms, bool begins)
@@ -797,6 +887,27 @@ static void watch(hr__lms *lms, const hr_pin *pins, size_t count)
 	if (begins) hr__lms_count(&lms->stats.num_repeats, 1);
 }
 
+static void want_back(struct hr__learned *learned, hr_tensor handle)
+{
+	/* Without host memory its pin brings it back. */
+	if (handle.id && (learned->waiting.count < learned->waiting.capacity || array_grow(&learned->waiting, sizeof(hr_tensor))))
+		AT(hr_tensor, learned->waiting, learned->waiting.count++) = handle;
+}
+
+/* Asks for the strays that are needed by [need] or before. */
+static void want_strays_back(struct hr__learned *learned, uint32_t need)
+{
+	for (uint32_t i = 0; i < learned->strays.count;) {
+		struct stray *stray = &AT(struct stray, learned->strays, i);
+		if (stray->need > need) {
+			i++;
+			continue;
+		}
+		want_back(learned, stray->handle);
+		*stray = AT(struct stray, learned->strays, --learned->strays.count);
+	}
+}
+
 /* Asks for what the plan wants back before this call, and for what found no room before. */
 void hr__learned_before(hr__lms *lms, const hr_pin *pins, size_t count)
 {
@@ -807,13 +918,13 @@ void hr__learned_before(hr__lms *lms, const hr_pin *pins, size_t count)
 	uint32_t found = 0;
 	hr__lock_take(&lms->lock);
 	uint32_t position = learned->position++;
-	if (force->is_set) {
+	if (force->is_set && !is_lost(learned)) {
 		for (; learned->next_return < force->plan.move_count && force->returns[learned->next_return].before <= position; learned->next_return++) {
-			hr_tensor handle = force->present[force->returns[learned->next_return].tensor];
-			if (!handle.id) continue;
-			if (learned->waiting.count == learned->waiting.capacity && !array_grow(&learned->waiting, sizeof(hr_tensor))) break;
-			AT(hr_tensor, learned->waiting, learned->waiting.count++) = handle;
+			const struct comeback *comeback = &force->returns[learned->next_return];
+			want_strays_back(learned, comeback->need);
+			want_back(learned, force->present[comeback->tensor]);
 		}
+		want_strays_back(learned, position + STRAY_LEAD);
 	}
 	/* Taken out of the list, so that no other thread asks for the same. */
 	for (; found < learned->waiting.count && found < RETURNS_AT_ONCE; found++) wanted[found] = AT(hr_tensor, learned->waiting, found);
@@ -846,7 +957,7 @@ static const struct leave *planned_use(const struct hr__learned *learned, const 
 {
 	const struct force *force = &learned->force;
 	uint32_t planned = tensor->learned.planned;
-	if (!force->is_set || planned == NONE || tensor->learned.step != learned->step || !tensor->learned.uses) return NULL;
+	if (!force->is_set || planned == NONE || tensor->learned.step != learned->step || !tensor->learned.uses || is_lost(learned)) return NULL;
 	uint32_t use = force->first[planned] + tensor->learned.uses - 1;
 	return use < force->first[planned + 1] ? &force->uses[use] : NULL;
 }
@@ -911,21 +1022,14 @@ uint64_t hr__learned_place(const hr__tensor *tensor)
 	return place;
 }
 
-void hr__learned_evicted(hr__lms *lms, const hr__tensor *tensor)
-{
-	if (!lms->learned || hr__load_relaxed(&tensor->leaves)) return;
-	hr__lock_take(&lms->lock);
-	lms->learned->unplanned += tensor->device_bytes;
-	hr__lock_release(&lms->lock);
-}
-
-uint64_t hr__learned_distance(hr__lms *lms, const hr__tensor *tensor)
+/* Calls until its next use, as far as is known; UINT64_MAX = it is not known to be used again. */
+static uint64_t distance_to(const hr__lms *lms, const hr__tensor *tensor)
 {
 	const struct hr__learned *learned = lms->learned;
 	const struct force *force = &learned->force;
 	uint32_t planned = tensor->learned.planned;
 	uint64_t idle = hr__load_relaxed(&lms->clock) - hr__load_relaxed(&tensor->last_use);
-	if (!force->is_set || planned == NONE) return idle + 1; /* what was idle for long is likely to stay so */
+	if (!force->is_set || planned == NONE || is_lost(learned)) return idle + 1; /* what was idle for long is likely to stay so */
 	uint32_t uses = tensor->learned.step == learned->step ? tensor->learned.uses : 0, next = force->first[planned] + uses;
 	if (next < force->first[planned + 1]) {
 		uint32_t op = force->uses[next].op;
@@ -934,4 +1038,34 @@ uint64_t hr__learned_distance(hr__lms *lms, const hr__tensor *tensor)
 	if (!force->lives_on[planned] || force->first[planned] == force->first[planned + 1]) return UINT64_MAX;
 	uint32_t left = learned->position < force->op_count ? force->op_count - learned->position : 0;
 	return (uint64_t)left + force->uses[force->first[planned]].op + 1;
+}
+
+double hr__learned_worth(hr__lms *lms, const hr__tensor *tensor, bool alone)
+{
+	const struct force *force = &lms->learned->force;
+	uint64_t distance = distance_to(lms, tensor);
+	if (!alone || !force->is_set || distance == UINT64_MAX || is_lost(lms->learned)) return (double)distance;
+	uint64_t far_off = force->op_count / FAR_OFF + 1;
+	return (double)(distance < far_off ? distance : far_off) / (double)tensor->device_bytes;
+}
+
+void hr__learned_pressed(hr__lms *lms)
+{
+	struct hr__learned *learned = lms->learned;
+	uint64_t scattered = hr__blocks_scattered(lms->allocator);
+	if (scattered > learned->scattered) learned->scattered = scattered;
+}
+
+void hr__learned_evicted(hr__lms *lms, const hr__tensor *tensor)
+{
+	struct hr__learned *learned = lms->learned;
+	if (!learned || hr__load_relaxed(&tensor->leaves)) return;
+	hr__lock_take(&lms->lock);
+	const struct force *force = &learned->force;
+	learned->unplanned += tensor->device_bytes;
+	uint64_t distance = force->is_set && tensor->learned.planned != NONE ? distance_to(lms, tensor) : UINT64_MAX;
+	if (distance < UINT32_MAX / 2 && (learned->strays.count < learned->strays.capacity || array_grow(&learned->strays, sizeof(struct stray))))
+		AT(struct stray, learned->strays, learned->strays.count++) =
+			(struct stray){ force->present[tensor->learned.planned], learned->position + (uint32_t)distance - 1 };
+	hr__lock_release(&lms->lock);
 }

@@ -340,8 +340,11 @@ void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_strea
 void hr__learned_unpinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream);
 void hr__learned_created(hr__lms *lms, hr__tensor *tensor);
 void hr__learned_destroyed(hr__lms *lms, hr__tensor *tensor);
-/* Calls until its next use, as far as is known; UINT64_MAX = not known to be used again. Under lms->lock. */
-uint64_t hr__learned_distance(hr__lms *lms, const hr__tensor *tensor);
+/* How good it is if this tensor leaves though the plan would have it stay, more than 0: the later it is used again the better. [alone]: and
+ * the fewer its bytes are. Under lms->lock. */
+double hr__learned_worth(hr__lms *lms, const hr__tensor *tensor, bool alone);
+/* Somebody is about to leave whom the plan would have stay. Under lms->lock. */
+void hr__learned_pressed(hr__lms *lms);
 /* Where its memory should lie, by the plan; 0 = anywhere. */
 uint64_t hr__learned_place(const hr__tensor *tensor);
 /* A tensor is leaving. */

@@ -93,16 +93,15 @@ uint64_t hr__plan_compute_ns(const hr__plan_step *step)
 
 /* ---- making a plan ---- */
 
+#define TASTES 4            /* that are looked at closely */
 #define MOST_WORK 400000u   /* to do without gaps that cost time: about 30 ms */
 #define LINK_NS_OF_A_NS 256 /* so much less for the links is worth a step that takes a nanosecond more */
 
 /* Less time; where it is about the same, less for the links to do: fewer bytes, in fewer copies. */
-static bool is_better(const hr__draft *a, const hr__draft *b)
+static uint64_t cost_of(const hr__draft *draft)
 {
-	uint64_t cost_a, cost_b;
-	if (!hr__add(a->step_ns, a->link_ns / LINK_NS_OF_A_NS, &cost_a)) cost_a = UINT64_MAX;
-	if (!hr__add(b->step_ns, b->link_ns / LINK_NS_OF_A_NS, &cost_b)) cost_b = UINT64_MAX;
-	return cost_a < cost_b;
+	uint64_t cost;
+	return hr__add(draft->step_ns, draft->link_ns / LINK_NS_OF_A_NS, &cost) ? cost : UINT64_MAX;
 }
 
 static void swap(hr__draft *a, hr__draft *b)
@@ -128,32 +127,43 @@ static uint32_t emptiest(const hr__ring *ring)
 	return where;
 }
 
-static hr__taste find_taste(hr__drafting *drafting, hr__draft *best, hr__draft *draft)
+/* The best tastes that were tried, best first. */
+struct tasted {
+	hr__taste taste;
+	uint64_t cost;
+};
+
+static void try_taste(hr__drafting *drafting, hr__draft *draft, hr__taste taste, struct tasted *best)
+{
+	draw(drafting, draft, &taste);
+	struct tasted tried = { taste, cost_of(draft) };
+	for (int i = 0; i < TASTES; i++) {
+		if (best[i].cost <= tried.cost) continue;
+		struct tasted worse = best[i];
+		best[i] = tried;
+		tried = worse;
+	}
+}
+
+static void find_tastes(hr__drafting *drafting, hr__draft *draft, struct tasted *best)
 {
 	static const uint32_t worths[] = { 0, 2, 8, 32 };
 	const hr__ring *ring = drafting->ring;
-	hr__taste found = { 0 }, taste;
 	uint32_t starts[3] = { 0, emptiest(ring), 0 };
 	highest(ring->occupied, ring->n, &starts[2]);
-	draw(drafting, best, &found);
-	for (int i = 1; i < 24; i++) {
-		taste = (hr__taste){ .start = starts[i % 3], .least_worth = worths[i / 3 % 4], .copy_early = i / 12 > 0 };
-		if (i % 3 > 0 && taste.start == starts[i % 3 - 1]) continue;
-		draw(drafting, draft, &taste);
-		if (!is_better(draft, best)) continue;
-		swap(draft, best);
-		found = taste;
+	for (int i = 0; i < TASTES; i++) best[i] = (struct tasted){ .cost = UINT64_MAX };
+	for (int i = 0; i < 24; i++) {
+		if (i % 3 > 0 && starts[i % 3] == starts[i % 3 - 1]) continue;
+		try_taste(drafting, draft,
+		          (hr__taste){ .start = starts[i % 3], .least_worth = worths[i / 3 % 4], .copy_early = i / 12 > 0 }, best);
 	}
+	hr__taste first = best[0].taste;
 	for (int i = 0; i < 3; i++) {
-		taste = found;
+		hr__taste taste = first;
 		if (i == 0) taste.return_late = true;
 		else taste.promise = i == 1 ? HR__PROMISE_MADE : HR__PROMISE_KEPT;
-		draw(drafting, draft, &taste);
-		if (!is_better(draft, best)) continue;
-		swap(draft, best);
-		found = taste;
+		try_taste(drafting, draft, taste, best);
 	}
-	return found;
 }
 
 /* The chosen gap that was not tried yet and that ops waited for longest; among those nobody waited for, the largest. */
@@ -171,17 +181,29 @@ static uint32_t most_to_blame(const hr__drafting *drafting, const hr__draft *dra
 	return worst;
 }
 
-/* Does without one gap after the other, and leaves it at that where it helps. */
-static void improve(hr__drafting *drafting, hr__draft *best, hr__draft *draft, const hr__taste *taste, bool *tried)
+/* Does without one gap after the other, and leaves it at that where it helps; again, as long as that makes a difference. */
+static void improve(hr__drafting *drafting, hr__draft *best, hr__draft *draft, const hr__taste *taste, bool *tried, uint64_t most_work)
 {
-	for (drafting->work = 0; drafting->work < MOST_WORK;) {
+	uint32_t gaps = drafting->ring->gap_count;
+	bool helped = false;
+	for (uint32_t g = 0; g < gaps; g++) drafting->avoid[g] = tried[g] = false;
+	draw(drafting, best, taste);
+	while (drafting->work < most_work) {
 		uint32_t g = most_to_blame(drafting, best, tried);
-		if (g == HR__RING_NO_GAP) break;
+		if (g == HR__RING_NO_GAP && !helped) break;
+		if (g == HR__RING_NO_GAP) {
+			for (uint32_t i = 0; i < gaps; i++) tried[i] = false;
+			helped = false;
+			continue;
+		}
 		tried[g] = true;
+		if (drafting->avoid[g]) continue; /* it cannot be done without */
 		drafting->avoid[g] = true;
 		draw(drafting, draft, taste);
-		if (is_better(draft, best)) swap(draft, best);
-		else drafting->avoid[g] = false;
+		drafting->avoid[g] = false;
+		if (cost_of(draft) >= cost_of(best)) continue;
+		drafting->avoid[g] = helped = true;
+		swap(draft, best);
 	}
 }
 
@@ -261,14 +283,19 @@ static hr_status write_plan(hr__drafting *drafting, const hr__draft *draft, hr__
 static hr_status plan_moves(const hr__ring *ring, hr__plan *out)
 {
 	hr__drafting drafting;
-	hr__draft best, draft;
+	hr__draft best, current, draft;
 	bool *tried;
 	hr_status status;
 	if (!hr__drafting_open(&drafting, ring)) return hr__fail(HR_NO_HOST_MEMORY, "no host memory to plan a step of %u ops", ring->n);
-	if (hr__draft_open(&best, &drafting) && hr__draft_open(&draft, &drafting) &&
+	if (hr__draft_open(&best, &drafting) && hr__draft_open(&current, &drafting) && hr__draft_open(&draft, &drafting) &&
 	    (tried = hr__scratch_take(&drafting.scratch, ring->gap_count, sizeof *tried)) != NULL) {
-		hr__taste taste = find_taste(&drafting, &best, &draft);
-		improve(&drafting, &best, &draft, &taste, tried);
+		struct tasted tastes[TASTES];
+		find_tastes(&drafting, &draft, tastes);
+		drafting.work = 0;
+		for (uint32_t i = 0; i < TASTES && tastes[i].cost < UINT64_MAX; i++) {
+			improve(&drafting, &current, &draft, &tastes[i].taste, tried, MOST_WORK / TASTES * (i + 1));
+			if (i == 0 || cost_of(&current) < cost_of(&best)) swap(&best, &current);
+		}
 		hr__draft_simulate(&drafting, &best);
 		status = write_plan(&drafting, &best, out);
 	} else {

@@ -2,9 +2,10 @@
  *
  * In this order, and counted by what was enough:
  *
- *   single    one tensor whose memory, with the free memory beside it, holds the request
- *   multi     several that lie side by side, with what is free between them: the cheapest such row
- *             then, where pages can be put side by side, one after the other until the request fits
+ *   single    one tensor whose memory, with the free memory beside it, holds the request; or, where pages can be put side by side, gives
+ *             the pages that are missing
+ *   multi     several that lie side by side, with what is free between them: the cheapest such row. Where pages can be put side by side,
+ *             as many as give the pages that are missing, wherever they lie
  *   full      everything inactive
  *
  * When that is not enough, or they cannot leave, tensors are moved on the device (defrag.c), where that is allowed.
@@ -17,7 +18,8 @@
  * the oldest is done first. Then tensors of low priority before those of high priority, and among equals
  *
  *   lru       the one that was used longest ago
- *   learned   the one that is used last of all, as far as that is known; else as lru
+ *   learned   the one that is used last of all, as far as that is known; else as lru. One that makes room by itself is also the better
+ *             the fewer bytes it has, since the plan did not count on moving them
  *   a user's  the one with the highest score
  *
  * Tensors are chosen under the context's lock, and claimed; then the lock is let go, and they are moved. Nobody else can take them
@@ -90,17 +92,18 @@ static double ask_user(const hr__lms *lms, const hr__tensor *tensor, uint64_t wo
 	return isnan(score) ? 0 : -score;
 }
 
-static struct rank rank_of(hr__lms *lms, const hr__tensor *tensor, uint64_t word)
+/* [alone]: no other one leaves with it. */
+static struct rank rank_of(hr__lms *lms, const hr__tensor *tensor, uint64_t word, bool alone)
 {
 	bool leaves = hr__load_relaxed(&tensor->leaves);
-	struct rank rank = { !leaves, hr__load_relaxed(&tensor->priority), 0 };
+	struct rank rank = { .stays = !leaves, .priority = hr__load_relaxed(&tensor->priority) };
 	if (leaves) {
 		rank.score = (double)hr__load_relaxed(&tensor->out_epoch);
 	} else if (lms->policy.score) {
 		rank.score = ask_user(lms, tensor, word);
 	} else {
-		uint64_t distance = lms->learned ? hr__learned_distance(lms, tensor) : 0;
-		rank.score = distance ? -(double)distance : (double)hr__load_relaxed(&tensor->last_use);
+		double worth = lms->learned ? hr__learned_worth(lms, tensor, alone) : 0;
+		rank.score = worth > 0 ? -worth : (double)hr__load_relaxed(&tensor->last_use);
 	}
 	return rank;
 }
@@ -131,8 +134,14 @@ static uint64_t room_without(hr__lms *lms, const hr__pressure *pressure, const h
 	return room;
 }
 
-/* The first in order of preference that makes room by itself. */
-static bool choose_single(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
+/* Bytes of whole pages that a claimed tensor leaves. */
+static uint64_t pages_without(hr__lms *lms, const hr__tensor *tensor)
+{
+	return hr__owns_pages(tensor) ? tensor->device_bytes : hr__block_pages(lms->allocator, tensor->address);
+}
+
+/* The first in order of preference that makes room by itself: [missing] bytes of whole pages will do. */
+static bool choose_single(hr__lms *lms, const hr__pressure *pressure, uint64_t missing, struct victims *victims)
 {
 	hr__tensor *best = NULL;
 	struct rank best_rank = { 0 };
@@ -140,12 +149,13 @@ static bool choose_single(hr__lms *lms, const hr__pressure *pressure, struct vic
 		hr__tensor *tensor = lms->members[i];
 		uint64_t word = hr__load_acquire(&tensor->word);
 		if (!may_leave(tensor, word)) continue;
-		struct rank rank = rank_of(lms, tensor, word);
+		struct rank rank = rank_of(lms, tensor, word, true);
 		if (best && !before(&rank, &best_rank)) continue;
 		/* Claimed before its memory is looked at: then it stays where it is. */
 		if (!hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) continue;
-		uint64_t room = room_without(lms, pressure, tensor);
-		if (room < pressure->size + pressure->alignment) {
+		bool enough = room_without(lms, pressure, tensor) >= pressure->size + pressure->alignment;
+		if (!enough && missing != UINT64_MAX) enough = pages_without(lms, tensor) >= missing;
+		if (!enough) {
 			hr__tensor_settle(tensor, HR__HOME, 0);
 			continue;
 		}
@@ -211,25 +221,47 @@ static bool choose_row(hr__lms *lms, const hr__pressure *pressure, struct victim
 	return found;
 }
 
+/* The first in order of preference; NULL = there is none. [least] bytes are of use. */
+static hr__tensor *first_to_go(hr__lms *lms, uint64_t least)
+{
+	hr__tensor *best = NULL;
+	struct rank best_rank = { 0 };
+	for (uint32_t i = 0; i < lms->member_count; i++) {
+		hr__tensor *tensor = lms->members[i];
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (!may_leave(tensor, word) || hr__tensor_device_bytes(tensor) < least) continue;
+		struct rank rank = rank_of(lms, tensor, word, false);
+		if (best && !before(&rank, &best_rank)) continue;
+		best = tensor;
+		best_rank = rank;
+	}
+	return best;
+}
+
 /* As many as it takes for [bytes], in order of preference. */
 static bool choose_some(hr__lms *lms, uint64_t bytes, struct victims *victims)
 {
 	while (victims->bytes < bytes && victims->count < HR__VICTIMS_MAX) {
-		hr__tensor *best = NULL;
-		struct rank best_rank = { 0 };
-		for (uint32_t i = 0; i < lms->member_count; i++) {
-			hr__tensor *tensor = lms->members[i];
-			uint64_t word = hr__load_acquire(&tensor->word);
-			if (!may_leave(tensor, word)) continue;
-			struct rank rank = rank_of(lms, tensor, word);
-			if (best && !before(&rank, &best_rank)) continue;
-			best = tensor;
-			best_rank = rank;
-		}
+		hr__tensor *best = first_to_go(lms, 0);
 		if (!best) break;
 		claim(victims, best); /* somebody may have been faster; then it is looked for again */
 	}
 	return victims->count > 0;
+}
+
+/* As many as it takes for [missing] bytes of whole pages. False, and none, when they have not so many. */
+static bool choose_pages(hr__lms *lms, uint64_t missing, struct victims *victims)
+{
+	uint64_t found = 0;
+	while (found < missing && victims->count < HR__VICTIMS_MAX) {
+		hr__tensor *best = first_to_go(lms, lms->allocator->page);
+		if (!best) break;
+		if (claim(victims, best)) found += pages_without(lms, best);
+	}
+	if (found >= missing) return true;
+	for (uint32_t i = 0; i < victims->count; i++) hr__tensor_settle(victims->tensors[i], HR__HOME, 0);
+	*victims = (struct victims){ .count = 0 };
+	return false;
 }
 
 static bool any_left(hr__lms *lms)
@@ -294,7 +326,13 @@ static hr_status move_all(struct victims *victims, hr_stream stream, uint64_t *f
 /* With the lock held. */
 static enum hr__source choose(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
 {
-	if (pressure->round == 0 && choose_single(lms, pressure, victims)) return HR__SOURCE_SINGLE_RECLAIM;
+	/* Pages that are put elsewhere must be idle, so that the host waits for their copies; memory that stays where it is makes streams
+	 * wait. What is leaving anyway is likely to be there in one piece. */
+	uint64_t missing = UINT64_MAX;
+	if (allowed == HR__RECLAIM_ANY && !pressure->pages && pressure->alignment <= lms->allocator->page)
+		missing = hr__blocks_missing(lms->allocator, pressure->size);
+	if (pressure->round == 0 && choose_single(lms, pressure, missing, victims)) return HR__SOURCE_SINGLE_RECLAIM;
+	if (missing != UINT64_MAX && choose_pages(lms, missing, victims)) return HR__SOURCE_MULTI_RECLAIM;
 	if (pressure->pages || pressure->round > 1 || !choose_row(lms, pressure, victims))
 		choose_some(lms, pressure->round ? pressure->size / 4 + 1 : pressure->size, victims);
 	return HR__SOURCE_MULTI_RECLAIM;
@@ -329,7 +367,10 @@ hr_status hr__reclaim(const hr__pressure *pressure, enum hr__source *source)
 	allowed = HR__RECLAIM_LEAVING;
 	*source = choose(lms, pressure, &victims);
 	allowed = mode;
-	if (!victims.count && mode == HR__RECLAIM_ANY) *source = choose(lms, pressure, &victims);
+	if (!victims.count && mode == HR__RECLAIM_ANY) {
+		if (lms->learned) hr__learned_pressed(lms);
+		*source = choose(lms, pressure, &victims);
+	}
 	bool all = !any_left(lms);
 	/* Somebody else is moving what is left, for another request: when that is done there may be room for both. */
 	uint64_t seen = hr__load_acquire(&lms->changes);

@@ -228,7 +228,8 @@ struct hr__allocator {
 	hr__atomic_i64 claimed __attribute__((aligned(128))); /* bytes held or being asked for; never above limit */
 	hr__atomic_i64 reserved; /* bytes held */
 	hr__atomic_i64 peak_reserved;
-	hr__atomic_u64 map_ns; /* time that mapping and unmapping pages took, by the device's clock */
+	hr__atomic_u64 map_ns;    /* time that mapping and unmapping pages took, by the device's clock, */
+	hr__atomic_u64 map_pages; /* and pages that were mapped */
 	hr__atomic_i64 away; /* tensors whose block was given back, to be taken again */
 	hr__atomic_i64 spans, span_bytes; /* blocks in no region (span.c) that have memory, and how much; changed under the lock of shard 0 */
 	/* what caches of threads that ended had counted; written under caches_lock */

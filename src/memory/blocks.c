@@ -153,6 +153,59 @@ void hr__block_own(hr__allocator *allocator, uint64_t address, uint32_t owner)
 	hr__lock_release(&shard->lock);
 }
 
+/* What the device may still give. */
+static uint64_t room_of(const hr__allocator *allocator)
+{
+	uint64_t room = allocator->limit - (uint64_t)hr__load_relaxed(&allocator->claimed), other = hr__pool_available(allocator->device);
+	if (other < room) room = other;
+	other = hr__device_obtainable(allocator->device);
+	return hr__align_down(other < room ? other : room, allocator->page);
+}
+
+/* Whole pages that are free, in bytes. With the shard's lock held. */
+static uint64_t free_pages_of(const hr__shard *shard)
+{
+	return (hr__pool_count_free(shard, &shard->large) + hr__pool_count_free(shard, &shard->small)) * shard->allocator->page;
+}
+
+/* Whether a page is put elsewhere in less time than it would take to the host, at the speed of PCIe 5.0. */
+#define BYTES_PER_NS 50u
+static bool stitches_fast(const hr__allocator *allocator)
+{
+	return hr__load_relaxed(&allocator->map_ns) <= hr__load_relaxed(&allocator->map_pages) * (allocator->page / BYTES_PER_NS);
+}
+
+uint64_t hr__blocks_missing(hr__allocator *allocator, uint64_t size)
+{
+	uint64_t need;
+	if (!allocator->page || !allocator->stitch || !stitches_fast(allocator)) return UINT64_MAX;
+	if (!hr__align_up(size, allocator->page, &need)) return UINT64_MAX;
+	uint64_t have = room_of(allocator);
+	HR__EACH_SHARD(allocator, shard)
+	{
+		hr__lock_take(&shard->lock);
+		have += free_pages_of(shard);
+		hr__lock_release(&shard->lock);
+	}
+	return have < need ? need - have : allocator->page;
+}
+
+uint64_t hr__blocks_scattered(hr__allocator *allocator)
+{
+	uint64_t bytes = 0, of_use = 0;
+	bool stitches = allocator->page && allocator->stitch;
+	HR__EACH_SHARD(allocator, shard)
+	{
+		hr__lock_take(&shard->lock);
+		bytes += shard->large.arena.free_bytes + shard->small.arena.free_bytes;
+		uint64_t largest = hr__arena_largest(&shard->large.arena);
+		if (stitches) of_use += free_pages_of(shard);
+		else if (largest > of_use) of_use = largest;
+		hr__lock_release(&shard->lock);
+	}
+	return bytes - of_use;
+}
+
 /* ---- windows ---- */
 
 struct search {
@@ -284,15 +337,6 @@ static void look_along(struct look *look, const hr__shard *shard, hr__chunk_id e
 		joined = next->item != HR__STRETCH_GROWS;
 		look->count++;
 	}
-}
-
-/* What the device may still give. */
-static uint64_t room_of(const hr__allocator *allocator)
-{
-	uint64_t room = allocator->limit - (uint64_t)hr__load_relaxed(&allocator->claimed), other = hr__pool_available(allocator->device);
-	if (other < room) room = other;
-	other = hr__device_obtainable(allocator->device);
-	return hr__align_down(other < room ? other : room, allocator->page);
 }
 
 size_t hr__blocks_look(hr__allocator *allocator, uint64_t size, uint64_t alignment, const hr__movable *items, size_t item_count,

@@ -31,6 +31,14 @@ void hr__block_own(hr__allocator *allocator, uint64_t address, uint32_t owner);
 /* Bytes of whole pages that would be free without the block at [address], with the free chunks beside it. Where there are pages. */
 uint64_t hr__block_pages(hr__allocator *allocator, uint64_t address);
 
+/* Bytes of whole pages that are missing, at least one page, for [size] bytes to be put together from free pages wherever they are;
+ * UINT64_MAX where pages cannot be put side by side, or that takes longer than moving as many bytes to the host. */
+uint64_t hr__blocks_missing(hr__allocator *allocator, uint64_t size);
+
+/* Free bytes that are of no use to a request for more than a page: those in no whole page or, where pages cannot be put side by side, those
+ * outside of the largest free chunk. */
+uint64_t hr__blocks_scattered(hr__allocator *allocator);
+
 /* A block that may be moved out. */
 typedef struct hr__movable {
 	uint64_t address;

@@ -240,6 +240,7 @@ static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t addres
 		uint64_t begin = hr__device_clock_ns(allocator->device);
 		status = hr__device_map(allocator->device, address + done * allocator->page, batch, n);
 		hr__fetch_add_relaxed(&allocator->map_ns, hr__device_clock_ns(allocator->device) - begin);
+		hr__fetch_add_relaxed(&allocator->map_pages, n);
 		if (status) {
 			hr__pool_give(allocator->device, batch, n);
 			break;

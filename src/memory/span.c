@@ -140,6 +140,7 @@ static hr_status map_pages(hr__span *span, const struct clearing *clearing)
 	if (clearing->clear) status = clearing->clear(clearing->context);
 	if (!status) status = hr__device_map(allocator->device, span->address, span->pages, count_of(span));
 	hr__fetch_add_relaxed(&allocator->map_ns, hr__device_clock_ns(allocator->device) - begin);
+	hr__fetch_add_relaxed(&allocator->map_pages, count_of(span));
 	if (status) {
 		hr__pool_give(allocator->device, span->pages, count_of(span));
 		hr__unclaim(allocator, span->bytes);
