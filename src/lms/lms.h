@@ -8,7 +8,9 @@
  *     fixed.c     the same under an address that holds
  *     reclaim.c   a request has no room: who should leave for it
  *     defrag.c    nobody is left to leave: who should move on the device, so that what is free is in one piece (and defrag_pages.c)
- *     learned.c   what the last step did, and the plan for this one (plan.h)
+ *     learned.c   the policy that learns: what a step does is recorded (learned.h; record.c, link.c)
+ *     steps.c     what the last step did, and the plan for this one (plan.h; force.c)
+ *     follow.c    the plan as the step goes: who leaves, who is asked back, where to
  *     host.c      where the contents are meanwhile (host.h)
  *     control.c   switches, options, statistics
  *
@@ -90,7 +92,7 @@ struct hr__tensor {
 	hr__atomic_u32 evictions, restores;
 	uint32_t index;          /* of this record; immutable */
 	uint32_t member;         /* where it is in the context's list, or the next spare record. Under lock */
-	struct {                 /* learned.c; under its lock */
+	struct {                 /* learned.h; under lock */
 		uint32_t slot;       /* among the tensors of the step; UINT32_MAX = none yet */
 		uint32_t step;       /* low bits of the number of the step in which slot was given */
 		uint32_t uses;       /* in that step, */
@@ -330,7 +332,7 @@ void hr__sort_by_address(hr__tensor **tensors, size_t count);
 hr_status hr__defragment(hr__lms *lms, const hr__pressure *pressure);
 void hr__defragment_anew(void); /* the calling thread begins with another request */
 
-/* ---- the learned policy (learned.c). Does nothing where lms->learned is NULL. ---- */
+/* ---- the learned policy (learned.c, steps.c, follow.c). Does nothing where lms->learned is NULL. ---- */
 
 hr_status hr__learned_open(hr__lms *lms);
 void hr__learned_close(hr__lms *lms);
