@@ -3,7 +3,7 @@
  *     walk.c      chunk records by number, and the chunks of a region by address, 4,096 at a time
  *     holders.c   who holds what; the largest blocks; how large blocks are
  *     map.c       what lies where
- *     verdict.c   what would make a request fit
+ *     verdict.c   what would make a request fit (verdict.h: verdict_survey.c, verdict_view.c, verdict_text.c)
  *     report.c    a report, from being made to being read
  *
  * One thread at a time looks (hr__report_lock), so that what is needed for it can be static: none of this allocates. Between two
@@ -14,7 +14,7 @@
 #include "memory/allocator.h"
 #include "memory/report.h"
 
-/* Guards the static memory of walk.c, holders.c, map.c and verdict.c, and the cursors of all arenas. Outermost of all locks. */
+/* Guards the static memory of walk.c, holders.c, map.c and verdict_survey.c, and the cursors of all arenas. Outermost of all locks. */
 extern hr__lock hr__report_lock;
 
 /* ---- walking (walk.c). With hr__report_lock held, and no other. ---- */

@@ -1,4 +1,4 @@
-/* place.h - how many pages it takes to have a block in a hole: the one rule for growing (pages.c) and for foretelling it (verdict.c).
+/* place.h - how many pages it takes to have a block in a hole: the one rule for growing (pages.c) and for foretelling it (verdict_survey.c).
  *
  *     | in use | free     | hole ..................... | free    | in use |
  *              left       begin                        end       right

@@ -1,0 +1,221 @@
+/* verdict_text.c - a verdict in words, and what to do about it: the facts that decided it, and the settings that would change them. Nothing is
+ * decided here. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "base/text.h"
+#include "memory/verdict.h"
+
+/* Adds to a text; what does not fit is left out, character by character. */
+static void say(char *out, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void say(char *out, size_t capacity, const char *format, ...)
+{
+	size_t used = strnlen(out, capacity);
+	va_list arguments;
+	va_start(arguments, format);
+	if (used < capacity) vsnprintf(out + used, capacity - used, format, arguments);
+	va_end(arguments);
+	used = strnlen(out, capacity);
+	if (used == capacity - 1) out[hr__utf8_trim(out, used)] = 0;
+}
+
+#define SAY(verdict, ...) say((verdict)->text, sizeof(verdict)->text, __VA_ARGS__)
+#define ADVISE(verdict, ...) say((verdict)->advice, sizeof(verdict)->advice, __VA_ARGS__)
+
+typedef struct words {
+	char text[16];
+} words;
+
+static words size_text(uint64_t bytes)
+{
+	words out;
+	hr__format_size(bytes, out.text, sizeof out.text);
+	return out;
+}
+
+/* ---- limits, and who holds what ---- */
+
+/* What the limit of a device is set with. */
+static const char *limit_setting(const hr__device *device)
+{
+	return hr__device_pinned_for(device) ? "host_limit" : "memory_limit of hr_set_logical_devices";
+}
+
+/* Names what is full, and the setting that would change it. */
+static void say_tier(const hr__judgement *j, hr_verdict *verdict)
+{
+	const hr__device *device = j->allocator->device;
+	switch (verdict->tier) {
+	case HR_TIER_ALLOCATOR:
+		SAY(verdict, "; the allocator's limit of %s is reached (options.limit_bytes)", size_text(j->allocator->limit).text);
+		break;
+	case HR_TIER_DEVICE:
+		SAY(verdict, "; the limit of %s, %s, is reached (%s)", hr__device_name(device), size_text(hr__device_limit(device)).text,
+		    limit_setting(device));
+		break;
+	case HR_TIER_PHYSICAL: SAY(verdict, "; the device itself is full"); break;
+	case HR_TIER_NONE: break;
+	}
+}
+
+/* By how much a limit would have to be raised so that memory grows by the request in one piece; only where what is behind it has that
+ * much. */
+static void advise_limit(const hr__judgement *j, hr_verdict *verdict)
+{
+	const hr__allocator *allocator = j->allocator;
+	uint64_t raised, behind = j->room.device < j->room.card ? j->room.device : j->room.card;
+	uint64_t more = j->need > j->room.allocator ? j->need - j->room.allocator : 0;
+	if (hr__has_own_limit(allocator) && more && j->need <= behind) {
+		if (!hr__align_up(allocator->limit + more, j->unit, &raised) || raised > hr__device_reservable(allocator->device)) return;
+		ADVISE(verdict, "Raise options.limit_bytes by %s, to %llu. ", size_text(raised - allocator->limit).text,
+		       (unsigned long long)raised);
+	} else if (hr__is_part(allocator) && j->need > j->room.device && j->need <= j->room.card) {
+		ADVISE(verdict, hr__device_pinned_for(allocator->device) ? "Raise the host_limit of %s by %s"
+		                                                          : "Raise the memory_limit that hr_set_logical_devices gave %s by %s",
+		       hr__device_name(allocator->device), size_text(j->need - j->room.device).text);
+		ADVISE(verdict, hr__has_own_limit(allocator) && more ? ", and options.limit_bytes. " : ". ");
+	}
+}
+
+static void advise_freeing(const hr__judgement *j, hr_verdict *verdict)
+{
+	hr_holder top;
+	if (!hr__holders_top(j->walk, HR_BY_OP, &top) || top.name == HR_NAME_NONE) return;
+	ADVISE(verdict, "Free something: op %.80s holds most, %s in %u blocks. ", hr_name_text(top.name),
+	       size_text((uint64_t)top.bytes).text, top.count);
+}
+
+static void advise_others(const hr__judgement *j, hr_verdict *verdict)
+{
+	hr_device_info info = { .struct_size = sizeof info };
+	if (verdict->tier != HR_TIER_PHYSICAL || hr_device_get_info(hr__device_handle(j->allocator->device), &info) != HR_OK) return;
+	if (info.other_bytes) ADVISE(verdict, "Others hold %s of the card. ", size_text(info.other_bytes).text);
+}
+
+/* ---- by kind of verdict ---- */
+
+static void say_fits(const hr__judgement *j, hr_verdict *verdict)
+{
+	if (j->kept) SAY(verdict, "It fits: the thread's cache has a block of that size");
+	else if (j->now.holds) SAY(verdict, "It fits: a free block is large enough");
+	else SAY(verdict, "It fits: there is room to grow by %s", size_text(hr__judgement_room(j)).text);
+}
+
+static void say_after_stitch(const hr__judgement *j, hr_verdict *verdict)
+{
+	SAY(verdict, "Enough pages are free, but apart: it fits when %llu of them %s mapped side by side",
+	    (unsigned long long)verdict->pages, verdict->pages == 1 ? "is" : "are");
+	if (j->allocator->stitch) SAY(verdict, ", which hr_alloc does by itself");
+	else ADVISE(verdict, "options.stitch is off: make the allocator with it on, or call hr_allocator_trim and try again. ");
+}
+
+static void say_with_lms(const hr__judgement *j, hr_verdict *verdict)
+{
+	SAY(verdict, "It fits with LMS: moves %s of tensors that nobody is using to the host", size_text(verdict->bytes).text);
+	if (!j->lms) {
+		ADVISE(verdict, "Large Model Support is off: hr_set_lms_enabled(true) before the first tensor, or HEADROOM_LMS=1 in the environment. ");
+	} else if (j->host_room < verdict->bytes) {
+		ADVISE(verdict, "Raise host_limit: the host has room for %s. ", size_text(j->host_room).text);
+	} else {
+		SAY(verdict, ", which hr_alloc does by itself");
+		return;
+	}
+	advise_limit(j, verdict);
+	advise_others(j, verdict);
+}
+
+static void say_after_defrag(const hr__judgement *j, hr_verdict *verdict)
+{
+	SAY(verdict, "Enough is free, but in pieces: live blocks of %s would have to move", size_text(verdict->bytes).text);
+	advise_limit(j, verdict);
+	advise_freeing(j, verdict);
+}
+
+static void say_needs_more(const hr__judgement *j, hr_verdict *verdict)
+{
+	SAY(verdict, "%s more must be free", size_text(verdict->bytes).text);
+	say_tier(j, verdict);
+	advise_limit(j, verdict);
+	advise_others(j, verdict);
+	advise_freeing(j, verdict);
+}
+
+static void say_never_fits(const hr__judgement *j, hr_verdict *verdict)
+{
+	if (!verdict->bytes) {
+		SAY(verdict, "No address of the allocator is a multiple of %llu with that much behind it",
+		    (unsigned long long)j->alignment);
+		ADVISE(verdict, "Ask for a smaller alignment. ");
+		return;
+	}
+	SAY(verdict, "The request alone is %s above what there may ever be, %s", size_text(verdict->bytes).text,
+	    size_text(j->allocator->limit).text);
+	if (verdict->tier == HR_TIER_DEVICE) SAY(verdict, " (%s)", limit_setting(j->allocator->device));
+	else SAY(verdict, verdict->tier == HR_TIER_ALLOCATOR ? " (options.limit_bytes)" : ", which is all the device has");
+	advise_limit(j, verdict);
+	ADVISE(verdict, "Ask for less. ");
+}
+
+/* ---- by kind of allocator ---- */
+
+static void say_bfc(const hr__judgement *j, hr_verdict *verdict)
+{
+	switch (verdict->kind) {
+	case HR_FITS: say_fits(j, verdict); break;
+	case HR_FITS_AFTER_TRIM:
+		SAY(verdict, "It fits when caches are emptied and free memory is given back, which hr_alloc does by itself");
+		break;
+	case HR_FITS_AFTER_STITCH: say_after_stitch(j, verdict); break;
+	case HR_FITS_WITH_LMS: say_with_lms(j, verdict); break;
+	case HR_FITS_AFTER_DEFRAG: say_after_defrag(j, verdict); break;
+	case HR_NEEDS_MORE: say_needs_more(j, verdict); break;
+	case HR_NEVER_FITS: say_never_fits(j, verdict); break;
+	}
+}
+
+static void say_direct(const hr__judgement *j, hr_verdict *verdict)
+{
+	if (verdict->kind == HR_FITS) {
+		SAY(verdict, "It fits: there is room for %s", size_text(hr__judgement_room(j)).text);
+	} else if (verdict->kind == HR_FITS_AFTER_TRIM) {
+		SAY(verdict, "It fits when free memory of the device's other allocators is given back");
+		ADVISE(verdict, "Call hr_allocator_trim on the other allocators of %s. ", hr__device_name(j->allocator->device));
+	} else if (verdict->kind == HR_NEVER_FITS) {
+		say_never_fits(j, verdict);
+	} else {
+		say_needs_more(j, verdict);
+	}
+}
+
+static void say_custom(const hr__judgement *j, hr_verdict *verdict)
+{
+	const char *name = j->allocator->kind_name;
+	if (verdict->kind == HR_NEVER_FITS) {
+		say_never_fits(j, verdict);
+	} else if (verdict->kind == HR_NEEDS_MORE) {
+		SAY(verdict, "%s more must be free", size_text(verdict->bytes).text);
+		if (j->custom_left < j->room.allocator)
+			SAY(verdict, "; the custom allocator \"%s\" is at its own limit of %s", name, size_text(j->custom->bytes_limit).text);
+		else say_tier(j, verdict);
+		advise_freeing(j, verdict);
+	} else if (verdict->kind == HR_FITS_AFTER_DEFRAG) {
+		SAY(verdict, "The custom allocator \"%s\" has enough, but not in one piece", name);
+		advise_freeing(j, verdict);
+	} else {
+		SAY(verdict, "It fits, by all that is known of the custom allocator \"%s\"", name);
+	}
+}
+
+void hr__verdict_say(const hr__judgement *j, hr_verdict *verdict)
+{
+	switch (j->allocator->kind) {
+	case HR__KIND_BFC: say_bfc(j, verdict); break;
+	case HR__KIND_DIRECT: say_direct(j, verdict); break;
+	case HR__KIND_CUSTOM: say_custom(j, verdict); break;
+	}
+	SAY(verdict, ".");
+	size_t end = strlen(verdict->advice);
+	if (end && verdict->advice[end - 1] == ' ') verdict->advice[end - 1] = 0;
+}
