@@ -138,15 +138,14 @@ static void gather_memory(hr__lms *lms)
 	hr__lock_release(&lms->lock);
 }
 
-/* The same without sending anybody away: what is free in many places is free in one. Not where it takes long. */
+/* The same without sending anybody away: what is free in many places is free in one. */
 static void tidy(hr__lms *lms)
 {
-	hr__learned *learned = lms->learned;
 	uint64_t begin = hr__blocks_map_ns(lms->allocator), address, bytes;
-	/* As long as it was not done, mapping all memory once is what is known. */
-	uint64_t takes = learned->tidy_ns ? learned->tidy_ns : begin;
-	if (takes > learned->force.plan.step_ns / MAPPING_SHARE || hr__blocks_gather(lms->allocator, &address, &bytes)) return;
-	learned->tidy_ns = hr__blocks_map_ns(lms->allocator) - begin;
+	if (hr__blocks_gather(lms->allocator, &address, &bytes)) return;
+	hr__lock_take(&lms->lock);
+	lms->learned->tidy_ns = hr__blocks_map_ns(lms->allocator) - begin;
+	hr__lock_release(&lms->lock);
 }
 
 /* ---- steps ---- */
@@ -199,7 +198,9 @@ static void begin_step(hr__lms *lms)
 	}
 	if (learned->force.is_set) hr__lms_count(&lms->stats.num_steps_planned, 1);
 	bool gathers = slow && force->laid_out && force->matches >= MEASURED && learned->gathered < GATHERED;
-	bool tidies = learned->tidies && !learned->costly && force->is_set;
+	/* As long as it was not done, mapping all memory once is what is known of how long it takes. */
+	uint64_t takes = learned->tidy_ns ? learned->tidy_ns : mapping;
+	bool tidies = learned->tidies && !learned->costly && force->is_set && takes <= force->plan.step_ns / MAPPING_SHARE;
 	hr__lock_release(&lms->lock);
 	if (gathers) gather_memory(lms);
 	else if (tidies) tidy(lms);
