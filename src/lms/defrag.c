@@ -5,8 +5,8 @@
  *
  * WAYS. A window is a row of neighbours, each of them free or a tensor that may be moved.
  *
- *   clear     the window, as short as can be, has room for the request when all tensors in it are elsewhere: in free chunks outside of it, the largest first,
- *             each in the smallest that holds it and the lowest of those. It costs the bytes of those tensors
+ *   clear     the window, as short as can be, has room for the request when all tensors in it are elsewhere: in free chunks outside of
+ *             it, the largest first, each in the smallest that holds it and the lowest of those. It costs the bytes of those tensors
  *
  *                 | free | T1 | free | T2 | x |  ...  | x | free  |      x: cannot be moved
  *                 |      request          | x |  ...  | x |T1|T2| |
@@ -78,7 +78,8 @@ void hr__defrag_sort(entry *entries, size_t count)
 
 static bool may_move(const hr__lms *lms, const hr__tensor *tensor)
 {
-	if (tensor->fixed || hr__load_relaxed(&tensor->word) & HR__WORD_ASTRAY) return false;
+	/* A blank one may be given back by the call that pins it, and has nothing that would have to move with it. */
+	if (tensor->fixed || hr__load_relaxed(&tensor->blank) || hr__load_relaxed(&tensor->word) & HR__WORD_ASTRAY) return false;
 	return !lms->defrag_budget || tensor->device_bytes <= lms->defrag_budget;
 }
 

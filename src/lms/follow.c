@@ -45,7 +45,7 @@ void hr__follow_use(hr__learned *learned, const hr__tensor *tensor)
 	const hr__force *force = &learned->force;
 	uint32_t planned = tensor->learned.planned, position = learned->position - 1;
 	if (!force->is_set || planned == HR__NONE || !learned->position) return;
-	uint32_t uses = tensor->learned.step == learned->step ? tensor->learned.uses : 0, use = force->first[planned] + uses;
+	uint32_t use = force->first[planned] + tensor->learned.uses - 1;
 	uint32_t op = use < force->first[planned + 1] ? force->uses[use].op : HR__NONE, apart = op > position ? op - position : position - op;
 	if (apart > force->op_count / OFF_PART + 1) learned->off++;
 	else learned->on++;
@@ -66,7 +66,14 @@ static void want_back(hr__learned *learned, hr_tensor handle)
 		HR__AT(hr_tensor, learned->waiting, learned->waiting.count++) = handle;
 }
 
-/* Asks for the strays that are needed by [need] or before. */
+static bool is_out(hr_tensor handle)
+{
+	hr_status ignored;
+	const hr__tensor *tensor = hr__tensor_of(handle, &ignored);
+	return tensor && hr__place_of(hr__load_acquire(&tensor->word)) == HR__OUT;
+}
+
+/* Asks for the strays that are needed by [need] or before. A pin may have brought one back already. */
 static void want_strays_back(hr__learned *learned, uint32_t need)
 {
 	for (uint32_t i = 0; i < learned->strays.count;) {
@@ -75,7 +82,7 @@ static void want_strays_back(hr__learned *learned, uint32_t need)
 			i++;
 			continue;
 		}
-		want_back(learned, stray->handle);
+		if (is_out(stray->handle)) want_back(learned, stray->handle);
 		*stray = HR__AT(hr__stray, learned->strays, --learned->strays.count);
 	}
 }
@@ -108,8 +115,8 @@ void hr__follow_before(hr__lms *lms)
 		hr__tensor *tensor = hr__tensor_of(wanted[i], &status);
 		if (!tensor) continue;
 		uint64_t word = hr__load_acquire(&tensor->word);
-		hr__store_relaxed(&tensor->leaves, 0);
-		if (hr__place_of(word) == HR__OUT && hr__prefetch(tensor, word) == HR_OUT_OF_MEMORY) wanted[left++] = wanted[i];
+		if (hr__place_of(word) != HR__OUT) hr__store_relaxed(&tensor->leaves, 0); /* it is wanted here again before it went */
+		else if (hr__prefetch(tensor, word) == HR_OUT_OF_MEMORY) wanted[left++] = wanted[i];
 	}
 	if (!left) return;
 	hr__lock_take(&lms->lock);
@@ -214,7 +221,7 @@ double hr__learned_worth(hr__lms *lms, const hr__tensor *tensor, bool alone)
 	uint64_t distance = distance_to(lms, tensor);
 	if (!alone || !force->is_set || distance == UINT64_MAX || is_lost(lms->learned)) return (double)distance;
 	uint64_t far_off = force->op_count / FAR_OFF + 1;
-	return (double)(distance < far_off ? distance : far_off) / (double)tensor->device_bytes;
+	return (double)(distance < far_off ? distance : far_off) / (double)hr__tensor_device_bytes(tensor);
 }
 
 void hr__learned_pressed(hr__lms *lms)
@@ -224,6 +231,19 @@ void hr__learned_pressed(hr__lms *lms)
 	if (scattered > learned->scattered) learned->scattered = scattered;
 }
 
+/* A tensor is in the list once, and no more are than the plan has tensors. */
+static void add_stray(hr__learned *learned, const hr__tensor *tensor, uint32_t need)
+{
+	hr__stray stray = { hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word)), need };
+	for (uint32_t i = 0; i < learned->strays.count; i++) {
+		if (HR__AT(hr__stray, learned->strays, i).handle.id != stray.handle.id) continue;
+		HR__AT(hr__stray, learned->strays, i) = stray;
+		return;
+	}
+	if (learned->strays.count < learned->force.tensor_count && hr__array_has_room(&learned->strays, sizeof(hr__stray)))
+		HR__AT(hr__stray, learned->strays, learned->strays.count++) = stray;
+}
+
 void hr__learned_evicted(hr__lms *lms, const hr__tensor *tensor)
 {
 	hr__learned *learned = lms->learned;
@@ -231,9 +251,8 @@ void hr__learned_evicted(hr__lms *lms, const hr__tensor *tensor)
 	hr__lock_take(&lms->lock);
 	const hr__force *force = &learned->force;
 	learned->unplanned += tensor->device_bytes;
-	uint64_t distance = force->is_set && tensor->learned.planned != HR__NONE ? distance_to(lms, tensor) : UINT64_MAX;
-	if (distance < UINT32_MAX / 2 && hr__array_has_room(&learned->strays, sizeof(hr__stray)))
-		HR__AT(hr__stray, learned->strays, learned->strays.count++) =
-			(hr__stray){ force->present[tensor->learned.planned], learned->position + (uint32_t)distance - 1 };
+	bool known = force->is_set && tensor->learned.planned != HR__NONE && !is_lost(learned);
+	uint64_t distance = known ? distance_to(lms, tensor) : UINT64_MAX;
+	if (distance < UINT32_MAX / 2) add_stray(learned, tensor, learned->position + (uint32_t)distance - 1);
 	hr__lock_release(&lms->lock);
 }

@@ -225,7 +225,7 @@ static void read_level(const level *of, int64_t *now, int64_t *peak)
 
 uint64_t hr__host_room(const hr__host *host)
 {
-	int64_t used = hr__load_relaxed(&host->pinned.now);
+	int64_t used = hr__load_relaxed(&host->pinned.now) + (int64_t)host->scratch.bytes;
 	if (host->file) return UINT64_MAX;
 	return used > 0 && (uint64_t)used >= host->limit ? 0 : host->limit - (uint64_t)(used > 0 ? used : 0);
 }

@@ -20,7 +20,7 @@
  * Tensors that are used in another way than the record says have no plan: they stay, or leave, as lru would have it. The record of a step
  * that differs is not made a plan of, as long as the plan in force has proved right before; a second one like it is.
  *
- * Everything here is under the context's lock, but for the moving itself. */
+ * Everything here is under the context's lock, but for the moving itself and the making of a plan. */
 #include "lms/learned.h"
 
 #include "base/status.h"
@@ -109,8 +109,9 @@ void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_strea
 		for (size_t i = 0; i < count; i++) {
 			hr_status ignored;
 			hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &ignored);
-			hr__follow_use(learned, tensor);
-			hr__record_use(&learned->now, tensor, slot_of(learned, tensor, HR__NONE), pins[i].access != HR_READ);
+			if (!tensor) continue; /* another thread has unpinned and destroyed it already */
+			if (hr__record_use(&learned->now, tensor, slot_of(learned, tensor, HR__NONE), pins[i].access != HR_READ))
+				hr__follow_use(learned, tensor);
 		}
 	}
 	hr__lock_release(&lms->lock);

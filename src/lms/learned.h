@@ -68,7 +68,7 @@ void hr__follow_created(hr__lms *lms, hr__tensor *tensor, uint32_t number);
 void hr__follow_destroyed(hr__learned *learned, const hr__tensor *tensor);
 /* Before a pin call, without the lock: asks for what the plan wants back before it, and for what found no room before. */
 void hr__follow_before(hr__lms *lms);
-/* Compares the use that a tensor is having with the plan's. Under the lock. */
+/* Compares the use that was just recorded of a tensor with the plan's. Under the lock. */
 void hr__follow_use(hr__learned *learned, const hr__tensor *tensor);
 /* After an unpin, without the lock: sends those away that the plan sends after it. */
 void hr__follow_unpinned(hr__lms *lms, const hr_pin *pins, size_t count);

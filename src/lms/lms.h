@@ -78,7 +78,7 @@ struct hr__tensor {
 	hr__atomic_u8 synced;    /* there is a copy; for those who do not hold the lock */
 	hr__atomic_u8 sum_known;
 	hr__atomic_u8 written;   /* verify: a write pin was taken since */
-	hr__atomic_u8 leaves;    /* the policy wants it out: it goes first. Under lock */
+	hr__atomic_u8 leaves;    /* the policy wants it out: it goes first. A hint, set and cleared without the lock */
 	hr__atomic_u8 fresh;     /* it returned, and was not pinned since */
 	hr__atomic_u8 prefetched; /* it returned ahead of a pin that has not come yet */
 	hr__atomic_u8 unfollowed; /* the in stream may be at its memory, and those who have it pinned were not made to wait for that */

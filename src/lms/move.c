@@ -550,7 +550,7 @@ hr_status hr__move_repair(hr__tensor *tensor, uint64_t word)
 	hr__lms_enter(lms);
 	if (is_astray(tensor)) {
 		status = fill_again(tensor, &tensor->copy, &epoch);
-		if (!status && lms->verify) status = compare(tensor, lms->in);
+		if (!status && lms->verify && !hr__load_relaxed(&tensor->written)) status = compare(tensor, lms->in);
 		if (!status) { /* of those who hold pins, some may be about to write */
 			hr__lock_take(&lms->lock);
 			drop_copy(tensor);

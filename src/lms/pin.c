@@ -158,7 +158,7 @@ static __attribute__((noinline)) void put_back(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
 	if (HR_LIKELY(!hr__load_relaxed(&tensor->blank))) { /* while it is pinned it does not become so */
-		let_go(tensor, HR__HOME);
+		if (let_go(tensor, HR__HOME)) hr__lms_changed(lms);
 		return;
 	}
 	hr__lms_enter(lms); /* before: who finds nobody moving, and nothing pinned, finds that memory free */

@@ -129,15 +129,16 @@ static uint64_t room_without(hr__lms *lms, const hr__pressure *pressure, const h
 {
 	uint64_t room = tensor->device_bytes;
 	if (hr__owns_pages(tensor)) return room;
-	if (pressure->pages) return hr__block_pages(lms->allocator, tensor->address);
+	if (pressure->pages) return hr__block_pages(lms->allocator, tensor->address, false);
 	if (room < pressure->size || pressure->alignment) hr__block_bytes(lms->allocator, tensor->address, &room);
 	return room;
 }
 
-/* Bytes of whole pages that a claimed tensor leaves. */
-static uint64_t pages_without(hr__lms *lms, const hr__tensor *tensor)
+/* Bytes of whole pages that there are without a claimed tensor: with those of the free memory beside it or, [gain], only those that there are
+ * more. */
+static uint64_t pages_without(hr__lms *lms, const hr__tensor *tensor, bool gain)
 {
-	return hr__owns_pages(tensor) ? tensor->device_bytes : hr__block_pages(lms->allocator, tensor->address);
+	return hr__owns_pages(tensor) ? tensor->device_bytes : hr__block_pages(lms->allocator, tensor->address, gain);
 }
 
 /* The first in order of preference that makes room by itself: [missing] bytes of whole pages will do. */
@@ -154,7 +155,8 @@ static bool choose_single(hr__lms *lms, const hr__pressure *pressure, uint64_t m
 		/* Claimed before its memory is looked at: then it stays where it is. */
 		if (!hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) continue;
 		bool enough = room_without(lms, pressure, tensor) >= pressure->size + pressure->alignment;
-		if (!enough && missing != UINT64_MAX) enough = pages_without(lms, tensor) >= missing;
+		/* Beside free pages, which count twice here, a small one is tried before a large one. If it was not enough, others follow. */
+		if (!enough && missing != UINT64_MAX) enough = pages_without(lms, tensor, false) >= missing;
 		if (!enough) {
 			hr__tensor_settle(tensor, HR__HOME, 0);
 			continue;
@@ -256,7 +258,7 @@ static bool choose_pages(hr__lms *lms, uint64_t missing, struct victims *victims
 	while (found < missing && victims->count < HR__VICTIMS_MAX) {
 		hr__tensor *best = first_to_go(lms, lms->allocator->page);
 		if (!best) break;
-		if (claim(victims, best)) found += pages_without(lms, best);
+		if (claim(victims, best)) found += pages_without(lms, best, true);
 	}
 	if (found >= missing) return true;
 	for (uint32_t i = 0; i < victims->count; i++) hr__tensor_settle(victims->tensors[i], HR__HOME, 0);

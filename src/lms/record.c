@@ -74,22 +74,23 @@ bool hr__record_op(hr__record *record, hr_stream stream)
 	return true;
 }
 
-void hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool write)
+bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool write)
 {
 	uint32_t first = HR__AT(hr__seen_op, record->ops, record->ops.count - 1).first_use;
-	if (slot == HR__NONE || record->broken) return;
+	if (slot == HR__NONE || record->broken) return false;
 	if (tensor->learned.uses && tensor->learned.use >= first && tensor->learned.use < record->uses.count &&
 	    HR__AT(hr__plan_use, record->uses, tensor->learned.use).tensor == slot) {
 		HR__AT(hr__plan_use, record->uses, tensor->learned.use).write |= write;
-		return;
+		return false;
 	}
 	tensor->learned.uses++;
 	if (!hr__array_has_room(&record->uses, sizeof(hr__plan_use))) {
 		record->broken = true;
-		return;
+		return false;
 	}
 	tensor->learned.use = record->uses.count;
 	HR__AT(hr__plan_use, record->uses, record->uses.count++) = (hr__plan_use){ slot, write };
+	return true;
 }
 
 /* ---- times ---- */
@@ -109,11 +110,17 @@ void hr__record_time(hr__device *device, hr__record *record, uint32_t most)
 	}
 }
 
+bool hr__record_is_timed(const hr__record *record)
+{
+	return record->measured && record->timed == record->ops.count;
+}
+
 void hr__record_keep_times(hr__record *record, const hr__record *before)
 {
-	if (!before->measured || before->ops.count != record->ops.count) return;
+	if (!hr__record_is_timed(before) || before->ops.count != record->ops.count) return;
 	for (uint32_t i = 0; i < record->ops.count; i++) HR__AT(hr__seen_op, record->ops, i).ns = HR__AT(hr__seen_op, before->ops, i).ns;
 	record->measured = true;
+	record->timed = record->ops.count;
 }
 
 uint64_t hr__record_compute_ns(const hr__record *record)

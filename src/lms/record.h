@@ -61,12 +61,14 @@ uint32_t hr__record_tensor(hr__record *record, const hr__tensor *tensor, uint32_
 /* Begins the next op. False when the record is broken. */
 bool hr__record_op(hr__record *record, hr_stream stream);
 /* Tensor number [slot] is used by that op; HR__NONE is not recorded. Counts the tensor's uses: named twice in an op, it is used once. */
-void hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool write);
+bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool write);
 
 /* ---- times ---- */
 
 /* Finds out how long ops took whose marks are done, [most] of them: a few at a time while a step runs. */
 void hr__record_time(hr__device *device, hr__record *record, uint32_t most);
+/* Whether the times of all ops are known, or will never be. */
+bool hr__record_is_timed(const hr__record *record);
 /* Ops are not timed in every step. What they took in another one like it is as good. */
 void hr__record_keep_times(hr__record *record, const hr__record *before);
 /* All ops, one after the other. */

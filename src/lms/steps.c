@@ -6,6 +6,7 @@
  * where that helps and takes little.
  *
  * Programs that mark no steps are watched until they repeat (repeats.h). */
+#include "base/checked.h"
 #include "lms/learned.h"
 #include "memory/blocks.h"
 
@@ -39,8 +40,8 @@ static uint64_t bytes_of_others(hr__lms *lms, int64_t in_use)
 static hr__plan_machine machine_of(hr__lms *lms, uint64_t other_bytes)
 {
 	hr__learned *learned = lms->learned;
-	uint64_t limit = hr__load_relaxed(&lms->limit), memory = lms->allocator->limit;
-	if (limit != UINT64_MAX && limit + other_bytes < memory) memory = limit + other_bytes;
+	uint64_t limit, memory = lms->allocator->limit;
+	if (hr__add(hr__load_relaxed(&lms->limit), other_bytes, &limit) && limit < memory) memory = limit;
 	learned->memory = memory;
 	uint64_t slack = SPARE_PAGES * lms->allocator->page;
 	if (slack > memory / 96) slack = memory / 96;
@@ -62,13 +63,15 @@ static void make_plan(hr__lms *lms, int64_t in_use)
 	uint64_t bound = 0, others = bytes_of_others(lms, in_use);
 	hr__lock_take(&lms->lock);
 	hr__plan_machine machine = machine_of(lms, others);
+	bool places = learned->costly;
 	hr__lock_release(&lms->lock);
 	/* Where it fails the step goes on as it is; the plan in force may still be right. */
-	if (hr__force_make(&learned->last, others, &machine, learned->costly, &force, &bound)) return;
+	if (hr__force_make(&learned->last, others, &machine, places, &force, &bound)) return;
 	hr__lock_take(&lms->lock);
 	if (learned->force.is_set && learned->force.signature == force.signature) force.matches = learned->force.matches;
 	hr__force_free(&learned->force);
 	learned->force = force;
+	learned->strays.count = 0; /* their needs were those of another plan */
 	assign(lms, &learned->force);
 	hr__lock_release(&lms->lock);
 	hr__store_relaxed(&lms->stats.plan_bound_ns, (int64_t)bound);
@@ -104,14 +107,15 @@ static void judge(hr__learned *learned, bool pressed)
 	bool same = force->is_set && done->signature == force->signature && !learned->mismatches;
 	bool twice = learned->has_last && done->signature == learned->last.signature;
 	if (same) force->matches++;
-	if (twice && !done->measured) hr__record_keep_times(done, &learned->last);
+	if (twice && !hr__record_is_timed(done)) hr__record_keep_times(done, &learned->last);
 	/* Of two kinds in turn, the longer one has a plan. */
 	bool in_turn = learned->has_last && done->signature == learned->before_last && done->ops.count <= force->op_count;
 	bool better = !force->is_set || (!same && (twice || (!force->matches && !in_turn)));
 	/* Ops take another time than they did: the first steps of a program are not typical. */
 	uint64_t ns = hr__record_compute_ns(done);
-	if (same && done->measured && ns + ns / 20 < force->compute_ns) better = true;
-	if (same && done->measured && force->compute_ns + force->compute_ns / 20 < ns) better = true;
+	bool timed = hr__record_is_timed(done);
+	if (same && timed && ns + ns / 20 < force->compute_ns) better = true;
+	if (same && timed && force->compute_ns + force->compute_ns / 20 < ns) better = true;
 	if (same && learned->unplanned && correct(learned)) better = true;
 	if (learned->has_last) learned->before_last = learned->last.signature;
 	hr__record swap = learned->last;
@@ -141,10 +145,13 @@ static void gather_memory(hr__lms *lms)
 /* The same without sending anybody away: what is free in many places is free in one. */
 static void tidy(hr__lms *lms)
 {
-	uint64_t begin = hr__blocks_map_ns(lms->allocator), address, bytes;
+	hr__learned *learned = lms->learned;
+	uint64_t mapping = hr__blocks_map_ns(lms->allocator), begin = hr__device_clock_ns(lms->device), address, bytes;
 	if (hr__blocks_gather(lms->allocator, &address, &bytes)) return;
 	hr__lock_take(&lms->lock);
-	lms->learned->tidy_ns = hr__blocks_map_ns(lms->allocator) - begin;
+	/* With the waiting for streams that still use what is free; as much as one nanosecond, so that it is known to have been done. */
+	learned->tidy_ns = hr__device_clock_ns(lms->device) - begin + 1;
+	learned->mapping += hr__blocks_map_ns(lms->allocator) - mapping; /* it is not the program's */
 	hr__lock_release(&lms->lock);
 }
 
@@ -155,6 +162,7 @@ static void end_step(hr__lms *lms)
 	hr__learned *learned = lms->learned;
 	hr__lock_take(&lms->lock);
 	hr__record_time(lms->device, &learned->now, UINT32_MAX);
+	if (!learned->planning && learned->has_last) hr__record_time(lms->device, &learned->last, UINT32_MAX); /* the device may have been behind */
 	if (!learned->planning) judge(learned, hr__load_relaxed(&lms->stats.num_evictions) > 0);
 	learned->recording = false;
 	hr__lock_release(&lms->lock);

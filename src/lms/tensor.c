@@ -38,9 +38,8 @@
  *
  * MOVING keeps its pins: whoever holds one holds the tensor, not an address, and nobody has asked for that since the last time it had no
  * pins. So no work that was queued under these pins can have touched its memory, and all work that did is in [streams]. Pinning, unpinning
- * and asking for the address wait for the end of it, which waits for nobody; so they find it at home, and pins neither come nor go meanwhile
- *. The streams of those who hold pins are made to wait for the copy, on the device,
- * before it ends.
+ * and asking for the address wait for the end of it, which waits for nobody; so they find it at home, and pins neither come nor go meanwhile.
+ * The streams of those who hold pins are made to wait for the copy, on the device, before it ends.
  *
  * A handle is the number of a record and its generation. Records are in blocks that stay where they are until hr_shutdown, so a stale
  * handle looks at a record that is there and whose generation is another. Generations go on after hr_shutdown. */

@@ -403,7 +403,8 @@ static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t stream
 	hr__lock_release(&shard->lock);
 }
 
-/* The chunk that a cache keeps for this size although alloc.c could not simply use it: the thread has reached its level.
+/* The chunk that a cache keeps for this size although alloc.c could not simply use it: the thread has reached its level, or came here for
+ * another reason.
  * The lock of its shard is held when it succeeds. */
 static bool take_kept(struct attempt *attempt, hr__cache *cache)
 {

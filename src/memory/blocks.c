@@ -125,11 +125,19 @@ uint64_t hr__block_bytes(hr__allocator *allocator, uint64_t address, uint64_t *r
 	return found.bytes;
 }
 
-uint64_t hr__block_pages(hr__allocator *allocator, uint64_t address)
+/* Bytes of whole pages from [begin] to [end]. */
+static uint64_t whole_between(const hr__allocator *allocator, uint64_t begin, uint64_t end)
+{
+	end = hr__align_down(end, allocator->page);
+	return hr__align_up(begin, allocator->page, &begin) && begin < end ? end - begin : 0;
+}
+
+uint64_t hr__block_pages(hr__allocator *allocator, uint64_t address, bool gain)
 {
 	struct stretch found = find_stretch(allocator, address);
-	uint64_t begin, end = hr__align_down(found.end, allocator->page);
-	return hr__align_up(found.begin, allocator->page, &begin) && begin < end ? end - begin : 0;
+	uint64_t all = whole_between(allocator, found.begin, found.end);
+	if (!gain || !all) return all;
+	return all - whole_between(allocator, found.begin, address) - whole_between(allocator, address + found.bytes, found.end);
 }
 
 /* The shard in which [address] is, with its lock held; NULL = none. */

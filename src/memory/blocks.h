@@ -28,8 +28,9 @@ uint64_t hr__block_bytes(hr__allocator *allocator, uint64_t address, uint64_t *r
 /* Tells whose a block is: hr__upper.may_leave is asked about [owner], which is not 0. */
 void hr__block_own(hr__allocator *allocator, uint64_t address, uint32_t owner);
 
-/* Bytes of whole pages that would be free without the block at [address], with the free chunks beside it. Where there are pages. */
-uint64_t hr__block_pages(hr__allocator *allocator, uint64_t address);
+/* Bytes of whole pages that would be free without the block at [address], with the free chunks beside it. Where there are pages. [gain]:
+ * without those that are free already. */
+uint64_t hr__block_pages(hr__allocator *allocator, uint64_t address, bool gain);
 
 /* Bytes of whole pages that are missing, at least one page, for [size] bytes to be put together from free pages wherever they are;
  * UINT64_MAX where pages cannot be put side by side, or that takes longer than moving as many bytes to the host. */

@@ -6,7 +6,7 @@
  * step by step. */
 #include "device/device.h"
 #include "fault_os.h"
-#include "lms/lms.h"
+#include "lms/learned.h"
 #include "test.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -28,8 +28,10 @@ struct chain {
 	uint64_t forward_ns;  /* of a layer; twice that backward */
 	uint64_t limit;
 	bool unmarked;    /* no steps are marked */
+	bool twice;       /* ops name some of their tensors twice */
 	bool overlapping; /* the first activation is destroyed in the next step, after its successor was made */
 	enum kind (*kind)(uint32_t step);
+	uint32_t *after; /* other ops come after the steps; gets the most strays that were known then */
 };
 
 struct outcome {
@@ -88,9 +90,11 @@ static void run_step(const struct chain *chain, enum kind kind)
 	}
 	for (uint32_t i = layers; i-- > 0;) {
 		hr_pin pins[] = { { here.acts[i], HR_READ },
+			              { here.weights[i], chain->twice ? HR_READ : HR_WRITE },
+			              { i ? here.acts[i - 1] : here.weights[i], HR_READ },
 			              { here.weights[i], HR_WRITE },
-			              { i ? here.acts[i - 1] : here.weights[i], HR_READ } };
-		op(pins, 3, 2 * chain->forward_ns);
+			              { here.acts[i], HR_READ } };
+		op(pins, chain->twice ? 5 : 3, 2 * chain->forward_ns);
 		if (i == 0 && chain->overlapping) here.old = here.acts[i];
 		else CHECK_STATUS(HR_OK, hr_tensor_destroy(here.acts[i]));
 	}
@@ -109,6 +113,20 @@ static uint64_t time_now(void)
 	CHECK_STATUS(HR_OK, hr__device_mark(here.lms->device, here.stream, &mark));
 	CHECK_STATUS(HR_OK, hr__device_mark_time(here.lms->device, here.stream, mark, &ns));
 	return ns;
+}
+
+/* Ops on all weights in turn, which do not fit beside a tensor that is in use. */
+static void run_loose_ops(const struct chain *chain)
+{
+	hr_tensor large = create(chain->limit - 4 * chain->weight);
+	op(&(hr_pin){ large, HR_OVERWRITE }, 1, 0);
+	CHECK_STATUS(HR_OK, hr_tensor_pin(large, HR_READ, here.stream));
+	for (uint32_t i = 0; i < hr_test_scaled(5000); i++) {
+		op(&(hr_pin){ here.weights[i * 7 % chain->layers], HR_READ }, 1, 1000);
+		if (here.lms->learned->strays.count > *chain->after) *chain->after = here.lms->learned->strays.count;
+	}
+	CHECK_STATUS(HR_OK, hr_tensor_unpin(large, here.stream));
+	CHECK_STATUS(HR_OK, hr_tensor_destroy(large));
 }
 
 static void run(const struct chain *chain, const char *policy, struct outcome *out)
@@ -151,6 +169,7 @@ static void run(const struct chain *chain, const char *policy, struct outcome *o
 		CHECK_STATUS(HR_OK, hr_lms_check(here.allocator));
 		CHECK_STATUS(HR_OK, hr_allocator_check(here.allocator));
 	}
+	if (chain->after) run_loose_ops(chain);
 	CHECK_STATUS(HR_OK, hr_allocator_close_all(here.allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(hr_fault_os_is_clean());
@@ -230,6 +249,13 @@ static void test_a_tensor_that_outlives_its_step_is_asked_for(void)
 	check_gain(&chain, 0.25);
 }
 
+static void test_an_op_that_names_a_tensor_twice_uses_it_once(void)
+{
+	struct chain chain = usual_chain();
+	chain.twice = true;
+	check_gain(&chain, 0.25);
+}
+
 /* ---- steps that differ ---- */
 
 static enum kind other;
@@ -306,6 +332,18 @@ static void test_steps_of_alternating_shapes_cost_no_more_than_lru(void)
 	check_alternating(REORDERED);
 }
 
+/* What had to leave in a step that is not the plan's is on no list that grows. */
+static void test_ops_outside_of_steps_leave_nothing_behind(void)
+{
+	struct chain chain = usual_chain();
+	static struct outcome outcome;
+	uint32_t most = 0;
+	chain.steps = 6;
+	chain.after = &most;
+	run(&chain, "learned", &outcome);
+	CHECK_LE(most, 4 * chain.layers);
+}
+
 /* ---- no steps ---- */
 
 static void test_without_marked_steps_it_is_no_worse_than_lru(void)
@@ -318,7 +356,8 @@ static void test_without_marked_steps_it_is_no_worse_than_lru(void)
 }
 
 TEST_MAIN(T(test_tensors_are_back_from_the_second_step_on), T(test_a_step_that_the_link_bounds_gains_too),
-          T(test_a_deep_chain_of_small_tensors_gains_too), T(test_a_tensor_that_outlives_its_step_is_asked_for),
+          T(test_a_deep_chain_of_small_tensors_gains_too), T(test_a_tensor_that_outlives_its_step_is_asked_for), T(test_an_op_that_names_a_tensor_twice_uses_it_once),
+          T(test_ops_outside_of_steps_leave_nothing_behind),
           T(test_a_step_with_an_op_more_costs_no_more_than_lru), T(test_a_step_with_larger_tensors_costs_no_more_than_lru),
           T(test_a_step_with_fewer_layers_costs_no_more_than_lru), T(test_tensors_made_in_another_order_cost_no_more_than_lru),
           T(test_steps_of_alternating_shapes_cost_no_more_than_lru), T(test_without_marked_steps_it_is_no_worse_than_lru))

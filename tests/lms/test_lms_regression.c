@@ -1,5 +1,7 @@
 /* test_lms_regression.c - mistakes that Large Model Support once made, each as a promise that it keeps now. */
 #include <errno.h>
+#include <sched.h>
+#include <stdatomic.h>
 
 #include "fault_os.h"
 #include "headroom_backend.h"
@@ -545,6 +547,48 @@ static void test_memory_is_not_taken_from_under_a_copy_that_failed(void)
 	CHECK_EQ(rmdir(folder), 0);
 }
 
+/* ---- a tensor that is gone before the call that pinned it is over ---- */
+
+static struct {
+	_Atomic uint64_t pinned; /* that the other thread takes over; 0 = none */
+	_Atomic int ends;
+	uint64_t rounds;
+} handed;
+
+static void hand_over(void *argument, unsigned index)
+{
+	(void)argument;
+	if (index) { /* unpins and destroys as soon as it can */
+		while (!handed.ends) {
+			hr_tensor tensor = { handed.pinned };
+			if (!tensor.id) continue;
+			while (hr_tensor_unpin(tensor, HR_STREAM_DEFAULT)) {}
+			while (hr_tensor_destroy(tensor)) {}
+			handed.pinned = 0;
+		}
+		return;
+	}
+	for (uint64_t i = 0; i < handed.rounds; i++) {
+		if (i % 100 == 0) CHECK_STATUS(HR_OK, hr_step_begin(allocator));
+		hr_tensor tensor = create(4 * KIB);
+		handed.pinned = tensor.id;
+		CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
+		for (unsigned spins = 0; handed.pinned; spins++)
+			if (spins % 64 == 63) sched_yield();
+	}
+	handed.ends = 1;
+}
+
+static void test_a_tensor_may_go_before_its_pin_call_is_over(void)
+{
+	hr_lms_options options = lms_options("learned");
+	set_up(8 * MIB, &options);
+	handed.rounds = hr_test_scaled(HR_TEST_SANITIZED ? 1000 : 5000);
+	handed.ends = 0;
+	hr_test_threads(2, hand_over, NULL);
+	tear_down();
+}
+
 TEST_MAIN(T(test_verify_believes_a_tensor_whose_overwriting_pin_failed), T(test_verify_looks_at_every_tensor_of_an_unpin),
           T(test_what_can_leave_leaves_although_others_cannot), T(test_closing_that_is_refused_changes_nothing),
           T(test_a_policy_hears_of_tensors_that_became_unused_alone), T(test_a_tensor_that_is_destroyed_says_so),
@@ -552,4 +596,4 @@ TEST_MAIN(T(test_verify_believes_a_tensor_whose_overwriting_pin_failed), T(test_
           T(test_a_new_tensor_whose_pages_stay_has_no_contents), T(test_a_lower_limit_waits_for_what_is_leaving),
           T(test_a_pin_below_the_limit_waits_for_what_is_leaving), T(test_a_limit_below_what_stays_is_refused),
           T(test_unpinning_more_often_than_pinned_is_refused_in_lists_of_any_length),
-          T(test_memory_is_not_taken_from_under_a_copy_that_failed))
+          T(test_memory_is_not_taken_from_under_a_copy_that_failed), T(test_a_tensor_may_go_before_its_pin_call_is_over))
