@@ -74,7 +74,7 @@ foreach(source ${test_programs})
 
 	# `threads` is what ThreadSanitizer runs.
 	set(labels ${kind})
-	if(kind MATCHES "^(unit|conformance|device|oom|lms)$" OR name MATCHES "thread")
+	if(kind MATCHES "^(unit|conformance|device|oom|lms|runtime)$" OR name MATCHES "thread")
 		list(APPEND labels threads)
 		list(APPEND threads_targets ${target})
 	endif()
@@ -93,6 +93,9 @@ foreach(source ${test_programs})
 			"LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/fake_cuda/whole;HR_TEST_SUBJECT=cuda;HEADROOM_CUDA_PAGE=64KiB;FAKE_CUDA_GRANULARITY=65536;FAKE_CUDA_CHECK=1")
 	endif()
 endforeach()
+# Ops are tested without the engine: these put something of their own in the place of what kernels and gradients call.
+target_link_options(runtime_ops PRIVATE -Wl,--wrap=hr__team_run)
+target_link_options(runtime_op_gradients PRIVATE -Wl,--wrap=hr__team_run,--wrap=hr__call_one,--wrap=hr_release,--wrap=hr_last_status)
 list(APPEND test_targets fake_cuda_whole fake_cuda_old)
 list(APPEND threads_targets fake_cuda_whole fake_cuda_old)
 # It watches the free memory of devices, which others must not take meanwhile.

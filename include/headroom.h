@@ -106,6 +106,9 @@ HR_API const char *hr_status_text(hr_status status);
  * next failing call; never NULL, empty when nothing has failed yet. */
 HR_API const char *hr_last_message(void);
 
+/* The status that goes with it; HR_OK when nothing has failed yet. */
+HR_API hr_status hr_last_status(void);
+
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Names, shapes, dtypes: who is allocating, and what
  * ---------------------------------------------------------------------------------------------------------------------------- */
@@ -673,5 +676,6 @@ HR_API hr_status hr_shutdown(void);
 
 #include "headroom_oom.h"
 #include "headroom_lms.h"
+#include "headroom_runtime.h"
 
 #endif

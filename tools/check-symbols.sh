@@ -20,8 +20,8 @@ missing=$(comm -23 <(echo "$declared") <(sort -u <<<"$exported"))
 extra=$(comm -13 <(echo "$declared") <(sort -u <<<"$exported"))
 [ -z "$extra" ] || complain "exported, but in no public header:"$'\n'"$extra"
 
-# It stands on libc alone.
-bad=$(readelf -dW "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc\.so|ld-linux)')
+# It stands on libc alone, of which libm is a part.
+bad=$(readelf -dW "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc\.so|libm\.so|ld-linux)')
 [ -z "$bad" ] || complain "needs more than libc: $bad"
 
 # Its thread-local memory is of the initial-exec kind. A program that loads the library late has about 1.6 KiB of that left for it.

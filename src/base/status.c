@@ -14,6 +14,7 @@
 #define MESSAGE_BYTES 512
 
 static _Thread_local char message[MESSAGE_BYTES] __attribute__((tls_model("initial-exec")));
+static _Thread_local hr_status last; /* that the message goes with */
 
 #define TEXT_OF(x) #x
 #define VERSION_TEXT(major, minor, patch) TEXT_OF(major) "." TEXT_OF(minor) "." TEXT_OF(patch)
@@ -45,6 +46,11 @@ const char *hr_status_text(hr_status status)
 	return "not a status";
 }
 
+hr_status hr_last_status(void)
+{
+	return last;
+}
+
 const char *hr_last_message(void)
 {
 	return message;
@@ -53,6 +59,7 @@ const char *hr_last_message(void)
 void hr__clear_message(void)
 {
 	message[0] = 0;
+	last = HR_OK;
 }
 
 /* Formats into [out] (MESSAGE_BYTES long) and returns the length; what does not fit is cut between characters. */
@@ -89,7 +96,7 @@ hr_status hr__fail(hr_status status, const char *format, ...)
 	size_t length = format_message(text, format, arguments);
 	va_end(arguments);
 	memcpy(message, text, length + 1);
-	return status;
+	return last = status;
 }
 
 hr_status hr__fail_in(hr_status status, const char *format, ...)
@@ -105,5 +112,5 @@ hr_status hr__fail_in(hr_status status, const char *format, ...)
 		length = append(text, length, message);
 	}
 	memcpy(message, text, length + 1);
-	return status;
+	return last = status;
 }

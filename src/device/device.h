@@ -157,6 +157,9 @@ hr_status hr__device_mark_time(hr__device *device, hr_stream stream, uint64_t ep
  * entry: a GPU computes by itself. */
 hr_status hr__device_compute(hr__device *device, hr_stream stream, uint64_t ns);
 
+/* Calls a function of the host in the order of the stream. It must not call the library. HR_UNSUPPORTED. */
+hr_status hr__device_host_call(hr__device *device, hr_stream stream, void (*run)(void *argument), void *argument);
+
 /* The device's clock: virtual time on the simulated device. */
 uint64_t hr__device_clock_ns(hr__device *device);
 

@@ -680,6 +680,13 @@ HR_API hr_status hr_fill(hr_device handle, void *at, unsigned char value, size_t
 	return hr__call_fill(device->physical, (uint64_t)(uintptr_t)at, value, bytes, native);
 }
 
+hr_status hr__device_host_call(hr__device *device, hr_stream stream, void (*run)(void *argument), void *argument)
+{
+	hr_native_stream native = 0;
+	hr_status status = hr__stream_native(device, stream, &native);
+	return status ? status : hr__call_host_call(device->physical, run, argument, native);
+}
+
 hr_status hr__device_compute(hr__device *device, hr_stream stream, uint64_t ns)
 {
 	hr_native_stream native = 0;

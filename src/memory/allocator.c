@@ -31,6 +31,7 @@ static struct {
 } registry = { .lock = HR__LOCK_INIT(HR__RANK_REGISTRY) };
 
 _Atomic(const hr__upper *) hr__upper_layer;
+_Atomic(void (*)(bool forgets)) hr__runtime_end;
 
 /* ---- handles ---- */
 
@@ -489,6 +490,8 @@ static hr__allocator *newest(void)
 
 hr_status hr_shutdown(void)
 {
+	void (*end_runtime)(bool forgets) = hr__load_acquire(&hr__runtime_end);
+	if (end_runtime) end_runtime(hr__forked);
 	if (hr__forked) {
 		registry.custom_count = 0;
 		hr__usages_reset();

@@ -397,6 +397,9 @@ typedef struct hr__upper {
 
 extern _Atomic(const hr__upper *) hr__upper_layer;
 
+/* What the runtime ends before everything else does; NULL until it is first used. [forgets]: after fork, without touching anything. */
+extern _Atomic(void (*)(bool forgets)) hr__runtime_end;
+
 /* ---- small inline pieces that the hot path and the slow one share ---- */
 
 #define HR__EACH_SHARD(allocator, shard)                                                                   \

@@ -61,6 +61,13 @@ size_t hr__os_page_size(void)
 	return size;
 }
 
+uint32_t hr__os_processors(void)
+{
+	cpu_set_t set;
+	int count = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+	return count < 1 ? 1 : (uint32_t)count;
+}
+
 /* ---- errors ---- */
 
 #define ERROR_TABLE(X)                                         \

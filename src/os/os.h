@@ -114,6 +114,9 @@ const hr__os_table *hr__os_replace(const hr__os_table *table);
 /* Bytes of a page of host memory. */
 size_t hr__os_page_size(void);
 
+/* Processors that this process may use, at least 1. */
+uint32_t hr__os_processors(void);
+
 /* A name for an errno value, such as "ENOSPC: no space left on device"; static text, thread-safe. */
 const char *hr__os_error(int error);
 

@@ -1,0 +1,49 @@
+/* eager.c - ops that run when they are called: each constant and each result has memory at once, and gives it back when nobody needs it. */
+#include <headroom.h>
+#include <stdio.h>
+
+static void print_memory(const char *when)
+{
+	hr_memory_info info = { .struct_size = sizeof info };
+	if (hr_get_memory_info("GPU:0", &info) == HR_OK)
+		printf("%-34s current %4lld bytes, peak %4lld\n", when, (long long)info.current, (long long)info.peak);
+}
+
+int main(void)
+{
+	int64_t sum[3];
+	hr_session session;
+	hr_session_options options;
+	hr_session_options_init(&options);
+	options.device = "GPU:0";
+	if (hr_session_open(&options, &session) != HR_OK || hr_session_enter(session) != HR_OK) {
+		fprintf(stderr, "%s\n", hr_last_message());
+		return 1;
+	}
+
+	hr_value a = hr_keep(hr_constant(HR_DTYPE_INT64, HR_DIMS(3), (int64_t[]){ 1, 2, 3 }));
+	hr_value b = hr_keep(hr_constant(HR_DTYPE_INT64, HR_DIMS(3), (int64_t[]){ 4, 5, 6 }));
+	print_memory("two constants:");
+	hr_value c = hr_keep(hr_add(a, b));
+	print_memory("and their sum:");
+	hr_release(a);
+	hr_release(b);
+	print_memory("when the constants are released:");
+
+	/* c is kept, so its negative needs memory; what is loose after that passes its own on. */
+	hr_value d = hr_neg(hr_mul(hr_neg(c), hr_full(HR_DTYPE_INT64, HR_SCALAR, 10)));
+	if (hr_fetch(d, sum, sizeof sum) != HR_OK) {
+		fprintf(stderr, "%s\n", hr_last_message());
+		return 1;
+	}
+	printf("ten times the sum: %lld %lld %lld\n", (long long)sum[0], (long long)sum[1], (long long)sum[2]);
+	hr_release(c);
+	print_memory("at the end:");
+
+	hr_session_leave();
+	if (hr_session_close(session) != HR_OK) { /* it would name what was left */
+		fprintf(stderr, "%s\n", hr_last_message());
+		return 1;
+	}
+	return hr_shutdown() == HR_OK ? 0 : 1;
+}

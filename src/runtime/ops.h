@@ -1,0 +1,206 @@
+/* ops.h - what the files of ops share: the functions that rows of the table name, and pieces of kernels, checks, gradients.
+ *
+ * KERNELS split their work into parts that depend on shapes alone, never on the number of threads, and each output element is
+ * computed by one part in one order: so the same inputs give the same bits, whoever helps. Memory of an output may be that of an
+ * input where the row forwards it; such a kernel reads an element before it writes the one in its place, and not again
+ * afterwards. */
+#ifndef HR_RUNTIME_OPS_H
+#define HR_RUNTIME_OPS_H
+
+#include "runtime/op.h"
+
+/* ---- what rows name ---- */
+
+#define HR__INFER(name) hr_status hr__infer_##name(const hr__type *in, uint32_t count, const hr__attrs *attrs, hr__type *out)
+#define HR__RUN(name) void hr__run_##name(hr__work *work)
+#define HR__GRADIENT(name) hr_status hr__gradient_##name(hr__backward *backward)
+#define HR__SCRATCH(name) uint64_t hr__scratch_##name(const hr__type *in, const hr__type *out, const hr__attrs *attrs)
+
+/* ops_source.c */
+HR__INFER(constant);
+HR__INFER(full);
+HR__INFER(random_normal);
+HR__INFER(random_uniform);
+HR__RUN(constant);
+HR__RUN(full);
+HR__RUN(random_normal);
+HR__RUN(random_uniform);
+
+/* ops_binary.c */
+HR__INFER(binary);       /* numbers of one dtype, broadcast */
+HR__INFER(binary_float); /* floats of one dtype and one shape: what the gradient ops of a function take */
+HR__RUN(add);
+HR__RUN(sub);
+HR__RUN(mul);
+HR__RUN(div);
+HR__RUN(maximum);
+HR__RUN(relu_grad);
+HR__RUN(tanh_grad);
+HR__RUN(gelu_grad);
+HR__GRADIENT(add);
+HR__GRADIENT(sub);
+HR__GRADIENT(mul);
+HR__GRADIENT(div);
+HR__GRADIENT(maximum);
+
+/* ops_unary.c */
+HR__INFER(unary_number);
+HR__INFER(unary_float);
+HR__RUN(neg);
+HR__RUN(exp);
+HR__RUN(log);
+HR__RUN(sqrt);
+HR__RUN(tanh);
+HR__RUN(relu);
+HR__RUN(gelu);
+HR__RUN(scale);
+HR__GRADIENT(neg);
+HR__GRADIENT(exp);
+HR__GRADIENT(log);
+HR__GRADIENT(sqrt);
+HR__GRADIENT(tanh);
+HR__GRADIENT(relu);
+HR__GRADIENT(gelu);
+HR__GRADIENT(scale);
+
+/* ops_cast.c */
+HR__INFER(cast);
+HR__RUN(cast);
+HR__GRADIENT(cast);
+
+/* ops_shape.c */
+HR__INFER(reshape);
+HR__INFER(transpose);
+HR__INFER(concat);
+HR__INFER(slice);
+HR__INFER(broadcast_to);
+HR__INFER(pad);
+HR__RUN(transpose);
+HR__RUN(concat);
+HR__RUN(slice);
+HR__RUN(broadcast_to);
+HR__RUN(pad);
+HR__GRADIENT(reshape);
+HR__GRADIENT(transpose);
+HR__GRADIENT(concat);
+HR__GRADIENT(slice);
+HR__GRADIENT(broadcast_to);
+HR__GRADIENT(pad);
+
+/* ops_index.c */
+HR__INFER(gather);
+HR__INFER(one_hot);
+HR__INFER(scatter_rows);
+HR__RUN(gather);
+HR__RUN(one_hot);
+HR__RUN(scatter_rows);
+HR__GRADIENT(gather);
+HR__GRADIENT(scatter_rows);
+
+/* ops_reduce.c */
+HR__INFER(reduce_number);
+HR__INFER(reduce_float);
+HR__INFER(sum_to);
+HR__INFER(max_grad);
+HR__SCRATCH(reduce_sum);
+HR__SCRATCH(sum_to);
+HR__RUN(reduce_sum);
+HR__RUN(reduce_mean);
+HR__RUN(reduce_max);
+HR__RUN(sum_to);
+HR__RUN(max_grad);
+HR__GRADIENT(reduce_sum);
+HR__GRADIENT(reduce_mean);
+HR__GRADIENT(reduce_max);
+HR__GRADIENT(sum_to);
+
+/* ops_matrix.c */
+HR__INFER(matmul);
+HR__SCRATCH(matmul);
+HR__RUN(matmul);
+HR__GRADIENT(matmul);
+
+/* ops_loss.c */
+HR__INFER(softmax);
+HR__INFER(softmax_grad);
+HR__INFER(cross_entropy);
+HR__INFER(cross_entropy_grad);
+HR__RUN(softmax);
+HR__RUN(softmax_grad);
+HR__RUN(cross_entropy);
+HR__RUN(cross_entropy_grad);
+HR__GRADIENT(softmax);
+HR__GRADIENT(cross_entropy);
+
+/* ---- kernels ---- */
+
+/* Says that iterations of the loop do not depend on each other. An output that is exactly an input's memory is no obstacle then:
+ * without this, loops check for overlaps and fall back to one element at a time just there. */
+#if defined(__clang__)
+/* It warns of loops that it leaves as they are, such as those that call libm. */
+#pragma clang diagnostic ignored "-Wpass-failed"
+#define HR__INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define HR__INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+/* Calls [range] for pieces of 0 ... count - 1, some at the same time. Pieces begin at multiples of [grain], which should be some
+ * ten microseconds of work. */
+typedef void (*hr__range)(void *context, int64_t begin, int64_t end);
+void hr__each_range(hr__work *work, int64_t count, int64_t grain, hr__range range, void *context);
+#define HR__GRAIN 16384 /* for a few operations on each element */
+/* As many of [wide] elements each as make a piece of [grain]; at least 1. */
+int64_t hr__grain_of(int64_t grain, int64_t wide);
+
+/* Sets the error of a run from any thread; all that is wrong in one run is wrong in the same way. */
+void hr__run_error(hr__work *work, const char *text);
+
+/* The way through an output, element by element in order, and through one or two inputs that are broadcast to it. Dimensions that
+ * lie behind each other in memory are one; a step of 0 repeats. */
+typedef struct hr__walk {
+	int rank; /* at least 1 */
+	int64_t d[HR_SHAPE_MAX_RANK], a[HR_SHAPE_MAX_RANK], b[HR_SHAPE_MAX_RANK];
+} hr__walk;
+
+void hr__walk_make(const hr__dims *out, const hr__dims *a, const hr__dims *b, hr__walk *walk);
+/* Calls [row] for pieces of the last dimension, in order, from element [begin] to [end] of the output: their place in the output
+ * and in both inputs. Steps within a row are those of the walk's last dimension. */
+typedef void (*hr__walk_row)(void *context, int64_t out, int64_t a, int64_t b, int64_t count);
+void hr__walk_range(const hr__walk *walk, int64_t begin, int64_t end, hr__walk_row row, void *context);
+
+/* ---- checks ---- */
+
+hr_status hr__need_float(const hr__type *type);
+hr_status hr__need_number(const hr__type *type);
+hr_status hr__need_index(const hr__type *type);
+hr_status hr__need_any(hr_dtype dtype); /* one of those that ops know: numbers and bool */
+hr_status hr__need_same_dtype(const hr__type *a, const hr__type *b);
+hr_status hr__need_same_dims(const hr__type *a, const hr__type *b);
+/* Two shapes that do not fit: says in which dimension. */
+hr_status hr__misfit(const hr__dims *a, const hr__dims *b);
+/* [axis] of [rank] dimensions, those below 0 counted from the end; -1 when there is no such. */
+int hr__axis(int axis, int rank);
+hr_status hr__need_axis(int axis, const hr__dims *dims, int *out);
+/* What stands before, at and behind [axis]. */
+void hr__around(const hr__dims *dims, int axis, int64_t *before, int64_t *behind);
+
+/* An op call that is wrong before any type is known: uses up [inputs] and sets the message, unless one of them is no value, whose
+ * message stands already. Returns no value. */
+hr_value hr__op_refuse(const hr_value *inputs, uint32_t count, const char *format, ...) __attribute__((format(printf, 3, 4), cold));
+/* The same, with the message that is there behind [name]. */
+hr_value hr__op_refuse_in(const hr_value *inputs, uint32_t count, const char *name);
+
+/* ---- gradients ---- */
+
+/* Hands over the gradient of input [i]. No value is an error: gives back what was handed over before, and returns the status of the
+ * call that failed. */
+hr_status hr__give(hr__backward *backward, uint32_t i, hr_value value);
+/* Whether input [i] has a gradient that somebody wants. */
+bool hr__wanted(const hr__backward *backward, uint32_t i);
+/* [value], which is of type [of], as a loose value with its shape reduced to [to] where it was broadcast. Uses up a loose value;
+ * shares the memory of a kept one when there is nothing to reduce. */
+hr_value hr__sum_to(hr_value value, const hr__dims *of, const hr__dims *to);
+hr_value hr__reshape_to(hr_value value, const hr__dims *dims);
+hr_value hr__broadcast_value(hr_value value, const hr__dims *dims);
+
+#endif

@@ -1,0 +1,219 @@
+/* session.c - where ops run. */
+#include <stdio.h>
+
+#include "base/status.h"
+#include "memory/allocator.h"
+#include "os/os.h"
+#include "runtime/engine.h"
+
+#define SESSIONS_MAX 256u
+#define DEPTH 4u
+
+static hr__session *sessions[SESSIONS_MAX]; /* guarded by hr__runtime_lock, like the next two */
+static uint64_t last_id;
+static hr__session *unasked; /* the one that was made because nobody opened any */
+
+static _Thread_local struct {
+	uint64_t ids[DEPTH];
+	uint32_t count;
+} entered;
+
+void hr_session_options_init(hr_session_options *options)
+{
+	*options = (hr_session_options){ .struct_size = sizeof *options };
+}
+
+static hr_status not_open(void)
+{
+	return hr__fail(HR_CLOSED, "the session is closed, or never was one");
+}
+
+static hr__session *find(uint64_t id)
+{
+	hr__session *found = NULL;
+	hr__lock_take(&hr__runtime_lock);
+	for (uint32_t i = 0; i < SESSIONS_MAX && id && !found; i++)
+		if (sessions[i] && sessions[i]->id == id) found = sessions[i];
+	hr__lock_release(&hr__runtime_lock);
+	return found;
+}
+
+hr__session *hr__session_of(hr_session session, hr_status *why)
+{
+	hr__session *found = find(session.id);
+	*why = found ? HR_OK : not_open();
+	return found;
+}
+
+/* ---- opening ---- */
+
+static hr_status choose_allocator(hr__session *session, const hr_session_options *options)
+{
+	hr_device_info info = { .struct_size = sizeof info };
+	hr_status status = hr_device_get_info(session->handle, &info);
+	if (status) return status;
+	session->allocator = options->allocator;
+	if (!session->allocator.id) status = hr_allocator_default(info.name, &session->allocator);
+	if (status) return status;
+	/* Tensors where the allocator has them: those can leave the device. */
+	hr_tensor_options shape;
+	hr_tensor probe;
+	hr_tensor_options_init(&shape);
+	shape.bytes = 1;
+	session->has_tensors = hr_tensor_create(session->allocator, &shape, &probe) == HR_OK;
+	if (session->has_tensors) hr_tensor_destroy(probe);
+	return HR_OK;
+}
+
+static void end_runtime(bool forgets);
+
+static hr_status set_up(hr__session *session, const hr_session_options *options)
+{
+	hr_status status = options->device ? hr_device_find(options->device, &session->handle) : hr_device_at(0, &session->handle);
+	if (status) return status;
+	session->device = hr__device_of(session->handle, &status);
+	if (!session->device) return status;
+	if (!hr__device_host_accessible(session->device))
+		return hr__fail(HR_UNSUPPORTED, "%s: ops are computed by the host, which cannot reach its memory", hr__device_name(session->device));
+	status = choose_allocator(session, options);
+	if (status) return status;
+	/* A device without streams does everything at once. */
+	session->own_stream = hr_stream_create(session->handle, &session->stream) == HR_OK;
+	if (!session->own_stream) session->stream = HR_STREAM_DEFAULT;
+	session->team = hr__team_get();
+	hr__store_release(&hr__runtime_end, end_runtime);
+	return HR_OK;
+}
+
+hr_status hr_session_open(const hr_session_options *options, hr_session *out)
+{
+	void *block;
+	if (!options || options->struct_size < sizeof *options || !out)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_session_open: options were not made by hr_session_options_init, or out is NULL");
+	int error = hr__os()->alloc(sizeof(hr__session), &block);
+	if (error) return hr__os_fail(error, "cannot get host memory for a session");
+	hr__session *session = block;
+	hr_status status = set_up(session, options);
+	if (!status) {
+		status = HR_TOO_MANY;
+		hr__lock_take(&hr__runtime_lock);
+		session->id = ++last_id;
+		for (uint32_t i = 0; i < SESSIONS_MAX && status; i++) {
+			if (sessions[i]) continue;
+			sessions[i] = session;
+			status = HR_OK;
+		}
+		hr__lock_release(&hr__runtime_lock);
+		if (status) hr__fail(status, "%u sessions are open; close one", SESSIONS_MAX);
+	}
+	if (status) {
+		if (session->own_stream) hr_stream_destroy(session->handle, session->stream);
+		hr__os()->free(session, sizeof *session);
+		return status;
+	}
+	out->id = session->id;
+	return HR_OK;
+}
+
+/* ---- closing ---- */
+
+hr_status hr__session_wait(hr__session *session)
+{
+	hr_status status = hr_stream_synchronize(session->handle, session->stream);
+	hr__lock_take(&hr__runtime_lock);
+	const char *error = session->error;
+	hr_name op = session->error_op, scope = session->error_scope;
+	session->error = NULL;
+	hr__lock_release(&hr__runtime_lock);
+	if (status || !error) return status;
+	const char *where = hr_name_text(scope);
+	return hr__fail(HR_INVALID_ARGUMENT, "op \"%s\"%s%.200s%s: %s", hr_name_text(op), *where ? " in scope \"" : "", where, *where ? "\"" : "",
+	                error);
+}
+
+static hr_status close_session(hr__session *session)
+{
+	hr_name op;
+	uint64_t bytes, left;
+	hr_status status = hr__session_wait(session);
+	left = hr__values_drop(session, NULL, &bytes, &op);
+	if (left && !status)
+		status = hr__fail(HR_IN_USE, "%llu values of %llu bytes were never released, the largest made by op \"%s\"; they are gone now",
+		                  (unsigned long long)left, (unsigned long long)bytes, hr_name_text(op));
+	if (session->own_stream) hr_stream_destroy(session->handle, session->stream);
+	hr__os()->free(session, sizeof *session);
+	return status;
+}
+
+hr_status hr_session_close(hr_session handle)
+{
+	hr__session *session = NULL;
+	hr__lock_take(&hr__runtime_lock);
+	for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+		if (!sessions[i] || sessions[i]->id != handle.id) continue;
+		session = sessions[i];
+		sessions[i] = NULL;
+		if (unasked == session) unasked = NULL;
+	}
+	hr__lock_release(&hr__runtime_lock);
+	return session ? close_session(session) : not_open();
+}
+
+/* ---- entering ---- */
+
+hr_status hr_session_enter(hr_session handle)
+{
+	hr_status status;
+	if (!hr__session_of(handle, &status)) return status;
+	if (entered.count == DEPTH) return hr__fail(HR_TOO_MANY, "sessions are entered %u deep", DEPTH);
+	entered.ids[entered.count++] = handle.id;
+	return HR_OK;
+}
+
+hr_status hr_session_leave(void)
+{
+	if (!entered.count) return hr__fail(HR_INVALID_ARGUMENT, "hr_session_leave without hr_session_enter");
+	entered.count--;
+	return HR_OK;
+}
+
+hr__session *hr__session_current(void)
+{
+	hr_status status;
+	if (entered.count) return hr__session_of((hr_session){ entered.ids[entered.count - 1] }, &status);
+	hr__lock_take(&hr__runtime_lock);
+	hr__session *session = unasked;
+	hr__lock_release(&hr__runtime_lock);
+	if (session) return session;
+	hr_session_options options;
+	hr_session opened;
+	hr_session_options_init(&options);
+	if (hr_session_open(&options, &opened)) return NULL;
+	hr__session *mine = find(opened.id);
+	hr__lock_take(&hr__runtime_lock);
+	if (!unasked) unasked = mine;
+	session = unasked;
+	hr__lock_release(&hr__runtime_lock);
+	if (session != mine) hr_session_close(opened); /* another thread was faster */
+	return session;
+}
+
+hr_status hr_session_synchronize(hr_session handle)
+{
+	hr_status status;
+	hr__session *session = hr__session_of(handle, &status);
+	return session ? hr__session_wait(session) : status;
+}
+
+/* What the parent shares is its own: after fork, memory of the process is all there is to forget. */
+static void end_runtime(bool forgets)
+{
+	for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+		if (sessions[i] && !forgets) close_session(sessions[i]);
+		sessions[i] = NULL;
+	}
+	unasked = NULL;
+	hr__graphs_free();
+	hr__values_free();
+	hr__team_end(forgets);
+}

@@ -1,0 +1,35 @@
+/* type.h - what a value is: its dtype and its shape. */
+#ifndef HR_RUNTIME_TYPE_H
+#define HR_RUNTIME_TYPE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "headroom_runtime.h"
+
+typedef struct hr__dims {
+	int rank;
+	int64_t d[HR_SHAPE_MAX_RANK];
+} hr__dims;
+
+typedef struct hr__type {
+	hr_dtype dtype;
+	hr__dims dims;
+} hr__type;
+
+/* HR_INVALID_ARGUMENT: rank or a dimension out of range, or more than 2^60 elements. */
+hr_status hr__dims_make(const int64_t *dims, int rank, hr__dims *out);
+int64_t hr__dims_count(const hr__dims *dims); /* elements */
+bool hr__dims_equal(const hr__dims *a, const hr__dims *b);
+/* The shape of both together; false when they do not fit. */
+bool hr__dims_broadcast(const hr__dims *a, const hr__dims *b, hr__dims *out);
+/* "[64,1024]", cut to [capacity]. Returns [out]. */
+const char *hr__dims_text(const hr__dims *dims, char *out, size_t capacity);
+#define HR__DIMS_TEXT 96
+
+uint64_t hr__type_bytes(const hr__type *type);
+bool hr__dtype_is_float(hr_dtype dtype);   /* one that is computed with: float32, float64 */
+bool hr__dtype_is_index(hr_dtype dtype);   /* int32, int64 */
+bool hr__dtype_is_number(hr_dtype dtype);  /* either, or uint8 */
+
+#endif

@@ -1,0 +1,219 @@
+/* support_ops.h - ops without the engine: types are inferred, memory comes from malloc, and the kernel is called.
+ *
+ * Each run is made twice, on one thread and on four that take parts from the last to the first, and once more in the memory of each
+ * input that the row forwards: all must give the same bits. */
+#ifndef HR_TESTS_SUPPORT_OPS_H
+#define HR_TESTS_SUPPORT_OPS_H
+
+#include <math.h>
+
+#include "runtime/op.h"
+#include "test.h"
+
+/* ---- the team ---- */
+
+static unsigned support_threads = 1;
+
+typedef struct support_parts {
+	void (*part)(void *context, uint32_t number);
+	void *context;
+	_Atomic(int64_t) left;
+} support_parts;
+
+static void support_take(void *argument, unsigned index)
+{
+	support_parts *parts = argument;
+	(void)index;
+	for (int64_t number; (number = atomic_fetch_sub(&parts->left, 1) - 1) >= 0;) parts->part(parts->context, (uint32_t)number);
+}
+
+/* The linker puts it in the place of the library's. */
+void __wrap_hr__team_run(hr__team *team, uint32_t count, void (*part)(void *context, uint32_t number), void *context);
+void __wrap_hr__team_run(hr__team *team, uint32_t count, void (*part)(void *context, uint32_t number), void *context)
+{
+	support_parts parts = { part, context, count };
+	(void)team;
+	if (support_threads > 1) hr_test_threads(support_threads, support_take, &parts);
+	else
+		for (uint32_t i = 0; i < count; i++) part(context, i);
+}
+
+/* ---- tensors ---- */
+
+typedef struct tensor {
+	hr__type type;
+	void *data;
+} tensor;
+
+#define SHAPE(...) ((hr__dims){ (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), { __VA_ARGS__ } })
+#define SCALAR_SHAPE ((hr__dims){ 0 })
+
+/* Blocks that a test does not free are known to this list, so that nothing counts as leaked: each test is a process of its own. */
+static struct support_block {
+	struct support_block *next;
+	void *data;
+} *support_blocks;
+
+/* Exactly as many bytes as it has, so that a sanitizer sees what is beside it. */
+HR_TEST_UNUSED static tensor make(hr_dtype dtype, hr__dims dims)
+{
+	tensor made = { { dtype, dims }, NULL };
+	struct support_block *block = malloc(sizeof *block);
+	made.data = malloc(hr__type_bytes(&made.type) + (hr__type_bytes(&made.type) == 0));
+	memset(made.data, 0xA5, hr__type_bytes(&made.type));
+	*block = (struct support_block){ support_blocks, made.data };
+	support_blocks = block;
+	return made;
+}
+
+HR_TEST_UNUSED static int64_t count_of(const tensor *of)
+{
+	return hr__dims_count(&of->type.dims);
+}
+
+HR_TEST_UNUSED static double get(const tensor *of, int64_t i)
+{
+	switch (of->type.dtype) {
+	case HR_DTYPE_FLOAT32: return (double)((float *)of->data)[i];
+	case HR_DTYPE_FLOAT64: return ((double *)of->data)[i];
+	case HR_DTYPE_INT32: return ((int32_t *)of->data)[i];
+	case HR_DTYPE_INT64: return (double)((int64_t *)of->data)[i];
+	default: return ((uint8_t *)of->data)[i];
+	}
+}
+
+HR_TEST_UNUSED static void set(tensor *of, int64_t i, double value)
+{
+	switch (of->type.dtype) {
+	case HR_DTYPE_FLOAT32: ((float *)of->data)[i] = (float)value; break;
+	case HR_DTYPE_FLOAT64: ((double *)of->data)[i] = value; break;
+	case HR_DTYPE_INT32: ((int32_t *)of->data)[i] = (int32_t)value; break;
+	case HR_DTYPE_INT64: ((int64_t *)of->data)[i] = (int64_t)value; break;
+	default: ((uint8_t *)of->data)[i] = (uint8_t)(int64_t)value;
+	}
+}
+
+static uint64_t support_state = 7;
+
+/* low <= x < high; whole numbers in integers. */
+HR_TEST_UNUSED static tensor random_tensor(hr_dtype dtype, hr__dims dims, double low, double high)
+{
+	tensor made = make(dtype, dims);
+	for (int64_t i = 0; i < count_of(&made); i++) {
+		double unit = (double)(hr_rand(&support_state) >> 11) * 0x1p-53, x = low + unit * (high - low);
+		set(&made, i, hr__dtype_is_float(dtype) ? x : floor(x));
+	}
+	return made;
+}
+
+/* ---- calls ---- */
+
+HR_TEST_UNUSED static hr_status infer(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
+                                      hr__type *out)
+{
+	hr__type types[HR__OP_INPUTS];
+	for (uint32_t i = 0; i < count; i++) types[i] = in[i].type;
+	CHECK(count >= hr__ops[kind].in_min && count <= hr__ops[kind].in_max);
+	return hr__ops[kind].infer(types, count, attrs, out);
+}
+
+/* Runs once, with the output at [out]. Returns the error. */
+HR_TEST_UNUSED static const char *run_at(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
+                                         tensor *out)
+{
+	const hr__op *op = &hr__ops[kind];
+	hr__work work = { .attrs = attrs, .in_count = count, .out_count = 1 };
+	for (uint32_t i = 0; i < count; i++) {
+		work.in_types[i] = in[i].type;
+		work.in[i] = in[i].data;
+	}
+	work.out_types[0] = out->type;
+	work.out[0] = out->data;
+	uint64_t scratch = op->scratch != NULL ? op->scratch(work.in_types, work.out_types, attrs) : 0;
+	if (scratch > 0) {
+		work.scratch = malloc(scratch);
+		memset(work.scratch, 0x5A, scratch);
+	}
+	op->run(&work);
+	free(work.scratch);
+	return work.error;
+}
+
+/* In the memory of input [taken]. */
+HR_TEST_UNUSED static void check_in_place(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
+                                          uint32_t taken, const tensor *expected)
+{
+	tensor with[HR__OP_INPUTS], out = make(expected->type.dtype, expected->type.dims);
+	uint64_t bytes = hr__type_bytes(&out.type);
+	if (hr__type_bytes(&in[taken].type) != bytes) {
+		free(out.data);
+		return;
+	}
+	for (uint32_t i = 0; i < count; i++) with[i] = in[i];
+	memcpy(out.data, in[taken].data, bytes);
+	with[taken].data = out.data;
+	run_at(kind, with, count, attrs, &out);
+	CHECK_BYTES(out.data, expected->data, bytes);
+	free(out.data);
+}
+
+/* Runs an op that is right. */
+HR_TEST_UNUSED static tensor call(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs)
+{
+	hr__type type;
+	CHECK_STATUS(HR_OK, infer(kind, in, count, attrs, &type));
+	tensor out = make(type.dtype, type.dims), again = make(type.dtype, type.dims);
+	support_threads = 1;
+	CHECK_STR(run_at(kind, in, count, attrs, &out), NULL);
+	support_threads = 4;
+	CHECK_STR(run_at(kind, in, count, attrs, &again), NULL);
+	support_threads = 1;
+	CHECK_BYTES(out.data, again.data, hr__type_bytes(&type));
+	free(again.data);
+	for (uint32_t i = 0; i < count; i++) {
+		if (hr__ops[kind].memory == HR__FORWARDS && (hr__ops[kind].forwards >> i & 1))
+			check_in_place(kind, in, count, attrs, i, &out);
+	}
+	return out;
+}
+
+/* That it is refused, with a message that says so. */
+HR_TEST_UNUSED static void check_refused(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
+                                         const char *part)
+{
+	hr__type type;
+	CHECK_STATUS(HR_INVALID_ARGUMENT, infer(kind, in, count, attrs, &type));
+	CHECK_CONTAINS(hr_last_message(), part);
+}
+
+/* That element [i] is [want], as exactly as the dtype allows when numbers of the size [scale] were added up. */
+HR_TEST_UNUSED static void check_near(const tensor *of, int64_t i, double want, double scale)
+{
+	double got = get(of, i), exact = of->type.dtype == HR_DTYPE_FLOAT32 ? 1e-5 : of->type.dtype == HR_DTYPE_FLOAT64 ? 1e-12 : 0;
+	if (isnan(want) || isinf(want)) CHECK(isnan(want) ? isnan(got) : got == want);
+	else if (!(fabs(got - want) <= exact * (fabs(want) > scale ? fabs(want) : scale))) CHECK_EQ(got, want);
+	else CHECK(true);
+}
+
+HR_TEST_UNUSED static void check_dims(const tensor *of, hr__dims dims)
+{
+	char left[HR__DIMS_TEXT], right[HR__DIMS_TEXT];
+	CHECK_STR(hr__dims_text(&of->type.dims, left, sizeof left), hr__dims_text(&dims, right, sizeof right));
+}
+
+/* The place in [of] of what is at element [i] of shape [dims], to which it is broadcast. */
+HR_TEST_UNUSED static int64_t broadcast_place(const hr__dims *of, const hr__dims *dims, int64_t i)
+{
+	int64_t place = 0, step = 1;
+	for (int k = 0; k < dims->rank; k++) {
+		int d = dims->rank - 1 - k, own = of->rank - 1 - k;
+		int64_t index = i % dims->d[d];
+		i /= dims->d[d];
+		if (own < 0) continue;
+		if (of->d[own] != 1) place += index * step;
+		step *= of->d[own];
+	}
+	return place;
+}
+
+#endif

@@ -1,0 +1,223 @@
+/* test_gradient.c - gradients of every op against finite differences, in float64, outside of graphs and in one.
+ *
+ * A case is a function of up to three tensors. Its output is multiplied by fixed random numbers before it is summed up, so that every element
+ * of the output counts differently; then each element of each input is changed a little, both ways. */
+#include <math.h>
+
+#include "headroom.h"
+#include "test.h"
+
+#define INPUTS 3
+#define ELEMENTS 64
+#define STEP 1e-5
+
+struct input {
+	int64_t dims[4];
+	int rank;
+	double low, high; /* of its elements */
+};
+
+struct trial {
+	const char *name;
+	int count;
+	struct input inputs[INPUTS];
+	hr_value (*function)(const hr_value *in);
+};
+
+/* ---- the functions ---- */
+
+static hr_value f_add(const hr_value *in) { return hr_add(in[0], in[1]); }
+static hr_value f_sub(const hr_value *in) { return hr_sub(in[0], in[1]); }
+static hr_value f_mul(const hr_value *in) { return hr_mul(in[0], in[1]); }
+static hr_value f_square(const hr_value *in) { return hr_mul(in[0], in[0]); }
+static hr_value f_div(const hr_value *in) { return hr_div(in[0], in[1]); }
+static hr_value f_maximum(const hr_value *in) { return hr_maximum(in[0], in[1]); }
+static hr_value f_neg(const hr_value *in) { return hr_neg(in[0]); }
+static hr_value f_exp(const hr_value *in) { return hr_exp(in[0]); }
+static hr_value f_log(const hr_value *in) { return hr_log(in[0]); }
+static hr_value f_sqrt(const hr_value *in) { return hr_sqrt(in[0]); }
+static hr_value f_tanh(const hr_value *in) { return hr_tanh(in[0]); }
+static hr_value f_relu(const hr_value *in) { return hr_relu(in[0]); }
+static hr_value f_gelu(const hr_value *in) { return hr_gelu(in[0]); }
+static hr_value f_scale(const hr_value *in) { return hr_scale(in[0], -3, 2); }
+static hr_value f_reshape(const hr_value *in) { return hr_exp(hr_reshape(in[0], HR_DIMS(3, -1))); }
+static hr_value f_transpose(const hr_value *in) { return hr_transpose(in[0], (int[]){ 2, 0, 1 }, 3); }
+static hr_value f_concat(const hr_value *in) { return hr_concat(in, 3, 1); }
+static hr_value f_slice(const hr_value *in) { return hr_slice(in[0], 1, 1, 2); }
+static hr_value f_broadcast(const hr_value *in) { return hr_broadcast_to(in[0], HR_DIMS(4, 2, 3)); }
+static hr_value f_sum(const hr_value *in) { return hr_reduce_sum(in[0], 1, false); }
+static hr_value f_sum_all(const hr_value *in) { return hr_reduce_sum(in[0], HR_ALL_AXES, false); }
+static hr_value f_mean(const hr_value *in) { return hr_reduce_mean(in[0], 0, true); }
+static hr_value f_max(const hr_value *in) { return hr_reduce_max(in[0], 1, false); }
+static hr_value f_matmul(const hr_value *in) { return hr_matmul(in[0], in[1]); }
+static hr_value f_matmul_ta(const hr_value *in) { return hr_matmul_transposed(in[0], true, in[1], false); }
+static hr_value f_matmul_tb(const hr_value *in) { return hr_matmul_transposed(in[0], false, in[1], true); }
+static hr_value f_matmul_tt(const hr_value *in) { return hr_matmul_transposed(in[0], true, in[1], true); }
+static hr_value f_softmax(const hr_value *in) { return hr_softmax(in[0]); }
+static hr_value f_gather(const hr_value *in) { return hr_gather(in[0], hr_constant(HR_DTYPE_INT32, HR_DIMS(2, 2), (int32_t[]){ 3, 0, 3, 1 })); }
+static hr_value f_cross_entropy(const hr_value *in) { return hr_cross_entropy(in[0], hr_constant(HR_DTYPE_INT64, HR_DIMS(3), (int64_t[]){ 2, 0, 3 })); }
+/* One result that is used by several. */
+static hr_value f_diamond(const hr_value *in)
+{
+	hr_value a = hr_keep(hr_exp(in[0]));
+	hr_value b = hr_add(hr_mul(a, in[0]), hr_tanh(a));
+	hr_release(a);
+	return b;
+}
+static hr_value f_layer(const hr_value *in) { return hr_softmax(hr_add(hr_matmul(hr_relu(in[0]), in[1]), in[2])); }
+
+static const struct trial trials[] = {
+	{ "add", 2, { { { 2, 3 }, 2, -1, 1 }, { { 2, 3 }, 2, -1, 1 } }, f_add },
+	{ "add, a row", 2, { { { 2, 3 }, 2, -1, 1 }, { { 3 }, 1, -1, 1 } }, f_add },
+	{ "add, a column and a row", 2, { { { 2, 1 }, 2, -1, 1 }, { { 1, 3 }, 2, -1, 1 } }, f_add },
+	{ "sub, a scalar", 2, { { { 0 }, 0, -1, 1 }, { { 2, 3 }, 2, -1, 1 } }, f_sub },
+	{ "mul", 2, { { { 2, 3 }, 2, -1, 1 }, { { 2, 1 }, 2, -1, 1 } }, f_mul },
+	{ "mul by itself", 1, { { { 5 }, 1, -1, 1 } }, f_square },
+	{ "div", 2, { { { 2, 3 }, 2, -1, 1 }, { { 3 }, 1, 1, 2 } }, f_div },
+	{ "maximum", 2, { { { 2, 3 }, 2, 0, 1 }, { { 2, 3 }, 2, 0.1, 1.1 } }, f_maximum },
+	{ "neg", 1, { { { 4 }, 1, -1, 1 } }, f_neg },
+	{ "exp", 1, { { { 4 }, 1, -1, 1 } }, f_exp },
+	{ "log", 1, { { { 4 }, 1, 0.5, 2 } }, f_log },
+	{ "sqrt", 1, { { { 4 }, 1, 0.5, 2 } }, f_sqrt },
+	{ "tanh", 1, { { { 4 }, 1, -2, 2 } }, f_tanh },
+	{ "relu", 1, { { { 9 }, 1, -1, 1 } }, f_relu },
+	{ "gelu", 1, { { { 9 }, 1, -2, 2 } }, f_gelu },
+	{ "scale", 1, { { { 4 }, 1, -1, 1 } }, f_scale },
+	{ "reshape", 1, { { { 2, 6 }, 2, -1, 1 } }, f_reshape },
+	{ "transpose", 1, { { { 2, 3, 4 }, 3, -1, 1 } }, f_transpose },
+	{ "concat", 3, { { { 2, 1 }, 2, -1, 1 }, { { 2, 3 }, 2, -1, 1 }, { { 2, 2 }, 2, -1, 1 } }, f_concat },
+	{ "slice", 1, { { { 2, 4, 3 }, 3, -1, 1 } }, f_slice },
+	{ "broadcast_to", 1, { { { 2, 1 }, 2, -1, 1 } }, f_broadcast },
+	{ "reduce_sum", 1, { { { 2, 3, 2 }, 3, -1, 1 } }, f_sum },
+	{ "reduce_sum of all", 1, { { { 2, 3 }, 2, -1, 1 } }, f_sum_all },
+	{ "reduce_mean", 1, { { { 4, 3 }, 2, -1, 1 } }, f_mean },
+	{ "reduce_max", 1, { { { 3, 5 }, 2, -1, 1 } }, f_max },
+	{ "matmul", 2, { { { 2, 3 }, 2, -1, 1 }, { { 3, 4 }, 2, -1, 1 } }, f_matmul },
+	{ "matmul, batches", 2, { { { 2, 2, 3 }, 3, -1, 1 }, { { 2, 3, 2 }, 3, -1, 1 } }, f_matmul },
+	{ "matmul, one matrix for a batch", 2, { { { 3, 2, 3 }, 3, -1, 1 }, { { 3, 2 }, 2, -1, 1 } }, f_matmul },
+	{ "matmul, a transposed", 2, { { { 3, 2 }, 2, -1, 1 }, { { 3, 4 }, 2, -1, 1 } }, f_matmul_ta },
+	{ "matmul, b transposed", 2, { { { 2, 3 }, 2, -1, 1 }, { { 4, 3 }, 2, -1, 1 } }, f_matmul_tb },
+	{ "matmul, both transposed", 2, { { { 3, 2 }, 2, -1, 1 }, { { 4, 3 }, 2, -1, 1 } }, f_matmul_tt },
+	{ "softmax", 1, { { { 3, 4 }, 2, -1, 1 } }, f_softmax },
+	{ "gather", 1, { { { 4, 3 }, 2, -1, 1 } }, f_gather },
+	{ "cross_entropy", 1, { { { 3, 4 }, 2, -2, 2 } }, f_cross_entropy },
+	{ "a diamond", 1, { { { 3 }, 1, -1, 1 } }, f_diamond },
+	{ "a layer", 3, { { { 4, 3 }, 2, -1, 1 }, { { 3, 5 }, 2, -1, 1 }, { { 5 }, 1, -1, 1 } }, f_layer },
+};
+
+/* ---- comparing ---- */
+
+static hr_session session;
+
+struct data {
+	double x[INPUTS][ELEMENTS];
+	int64_t count[INPUTS];
+};
+
+static hr_value weighted(hr_value y)
+{
+	int rank = hr_value_rank(y);
+	int64_t dims[4];
+	for (int i = 0; i < rank; i++) dims[i] = hr_value_dim(y, i);
+	return hr_reduce_sum(hr_mul(y, hr_random_normal(HR_DTYPE_FLOAT64, dims, rank, 77)), HR_ALL_AXES, false);
+}
+
+static void make_inputs(const struct trial *trial, const struct data *data, hr_value *in)
+{
+	for (int i = 0; i < trial->count; i++)
+		in[i] = hr_keep(hr_constant(HR_DTYPE_FLOAT64, trial->inputs[i].dims, trial->inputs[i].rank, data->x[i]));
+}
+
+static void release_all(const hr_value *in, int count)
+{
+	for (int i = 0; i < count; i++) hr_release(in[i]);
+}
+
+static double value_of(const struct trial *trial, const struct data *data)
+{
+	hr_value in[INPUTS];
+	double result;
+	make_inputs(trial, data, in);
+	CHECK_STATUS(HR_OK, hr_fetch(weighted(trial->function(in)), &result, sizeof result));
+	release_all(in, trial->count);
+	return result;
+}
+
+static void compare(const struct trial *trial, struct data *data, hr_value *gradients, const char *where)
+{
+	for (int i = 0; i < trial->count; i++) {
+		double found[ELEMENTS];
+		CHECK_EQ(hr_value_count(gradients[i]), data->count[i]);
+		CHECK_STATUS(HR_OK, hr_fetch(gradients[i], found, (size_t)data->count[i] * sizeof(double)));
+		for (int64_t k = 0; k < data->count[i]; k++) {
+			double at = data->x[i][k];
+			data->x[i][k] = at + STEP;
+			double above = value_of(trial, data);
+			data->x[i][k] = at - STEP;
+			double below = value_of(trial, data), expected = (above - below) / (2 * STEP);
+			data->x[i][k] = at;
+			if (fabs(found[k] - expected) <= 1e-6 * (1 + fabs(expected))) continue;
+			printf("# %s, %s: input %d, element %lld: %.9g, by differences %.9g\n", trial->name, where, i, (long long)k, found[k], expected);
+			CHECK(false);
+		}
+	}
+}
+
+static void check_eager(const struct trial *trial, struct data *data)
+{
+	hr_value in[INPUTS], gradients[INPUTS];
+	make_inputs(trial, data, in);
+	CHECK_STATUS(HR_OK, hr_tape_begin());
+	hr_value y = hr_keep(weighted(trial->function(in)));
+	CHECK_STATUS(HR_OK, hr_gradients(y, in, (size_t)trial->count, gradients));
+	CHECK_STATUS(HR_OK, hr_tape_end());
+	hr_release(y);
+	release_all(in, trial->count);
+	compare(trial, data, gradients, "outside of a graph");
+}
+
+static void check_graph(const struct trial *trial, struct data *data)
+{
+	hr_graph graph;
+	hr_value places[INPUTS], wanted[INPUTS], gradients[INPUTS], in[INPUTS];
+	hr_feed feeds[INPUTS];
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	for (int i = 0; i < trial->count; i++)
+		places[i] = hr_placeholder(HR_DTYPE_FLOAT64, trial->inputs[i].dims, trial->inputs[i].rank);
+	CHECK_STATUS(HR_OK, hr_gradients(weighted(trial->function(places)), places, (size_t)trial->count, wanted));
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	make_inputs(trial, data, in);
+	for (int i = 0; i < trial->count; i++) feeds[i] = (hr_feed){ places[i], in[i] };
+	CHECK_STATUS(HR_OK, hr_session_run(session, feeds, (size_t)trial->count, wanted, (size_t)trial->count, gradients));
+	release_all(in, trial->count);
+	compare(trial, data, gradients, "in a graph");
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+}
+
+static void test_gradients_are_what_differences_say(void)
+{
+	hr_session_options options;
+	hr_session_options_init(&options);
+	options.device = "GPU:0";
+	CHECK_STATUS(HR_OK, hr_session_open(&options, &session));
+	CHECK_STATUS(HR_OK, hr_session_enter(session));
+	for (size_t t = 0; t < sizeof trials / sizeof *trials; t++) {
+		const struct trial *trial = &trials[t];
+		struct data data;
+		uint64_t random = hr_test_seed() + t;
+		for (int i = 0; i < trial->count; i++) {
+			data.count[i] = 1;
+			for (int d = 0; d < trial->inputs[i].rank; d++) data.count[i] *= trial->inputs[i].dims[d];
+			for (int64_t k = 0; k < data.count[i]; k++)
+				data.x[i][k] = trial->inputs[i].low + (trial->inputs[i].high - trial->inputs[i].low) * (double)hr_rand_below(&random, 1000003) / 1000003;
+		}
+		check_eager(trial, &data);
+		check_graph(trial, &data);
+	}
+	CHECK_STATUS(HR_OK, hr_session_leave());
+	CHECK_STATUS(HR_OK, hr_session_close(session));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+TEST_MAIN(T(test_gradients_are_what_differences_say))

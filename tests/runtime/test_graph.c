@@ -1,0 +1,146 @@
+/* test_graph.c - op calls that become nodes: nothing is allocated before a run, memory is freed at the last use, and results are those of
+ * the same calls outside. */
+#include "headroom.h"
+#include "test.h"
+
+static hr_session session;
+static hr_allocator allocator;
+static hr_graph graph;
+
+static void set_up(void)
+{
+	hr_session_options options;
+	hr_session_options_init(&options);
+	options.device = "GPU:0";
+	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
+	CHECK_STATUS(HR_OK, hr_session_open(&options, &session));
+	CHECK_STATUS(HR_OK, hr_session_enter(session));
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+}
+
+static void tear_down(void)
+{
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	CHECK_STATUS(HR_OK, hr_session_leave());
+	CHECK_STATUS(HR_OK, hr_session_close(session));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+static hr_stats stats_of(void)
+{
+	hr_stats stats;
+	hr_stats_init(&stats);
+	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
+	return stats;
+}
+
+static void test_feed_and_fetch(void)
+{
+	int64_t sum[3];
+	set_up();
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value a = hr_placeholder(HR_DTYPE_INT64, HR_DIMS(3)), b = hr_placeholder(HR_DTYPE_INT64, HR_DIMS(3)), c = hr_add(a, b);
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_EQ(stats_of().num_allocs, 0);
+	hr_feed feeds[] = { { a, hr_constant(HR_DTYPE_INT64, HR_DIMS(3), (int64_t[]){ 1, 2, 3 }) },
+		                { b, hr_constant(HR_DTYPE_INT64, HR_DIMS(3), (int64_t[]){ 4, 5, 6 }) } };
+	hr_value result;
+	CHECK_STATUS(HR_OK, hr_session_run(session, feeds, 2, &c, 1, &result));
+	CHECK_STATUS(HR_OK, hr_fetch(result, sum, sizeof sum));
+	for (int k = 0; k < 3; k++) CHECK_EQ(sum[k], 5 + 2 * k);
+	CHECK_EQ(stats_of().bytes_in_use, 0);
+	tear_down();
+}
+
+/* Of what is in the graph, only what the fetch needs runs; a chain has one buffer at a time, and takes it over. */
+static void test_what_nobody_fetches_does_not_run(void)
+{
+	set_up();
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value x = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024), 1), y = hr_exp(hr_neg(hr_relu(x)));
+	for (int i = 0; i < 100; i++) hr_exp(x);
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	hr_value result;
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &y, 1, &result));
+	CHECK_EQ(stats_of().num_allocs, 1);
+	CHECK_EQ(stats_of().peak_bytes_in_use, 4096);
+	hr_release(result);
+	CHECK_EQ(stats_of().bytes_in_use, 0);
+	tear_down();
+}
+
+static void test_wrong_feeds_and_fetches(void)
+{
+	set_up();
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value a = hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(2, 2)), b = hr_exp(a);
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	hr_value good = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(2, 2), 1)), bad = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(4), 1)), out;
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 0, &b, 1, &out));
+	CHECK_CONTAINS(hr_last_message(), "not fed");
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, bad }, 1, &b, 1, &out));
+	CHECK_CONTAINS(hr_last_message(), "[2,2]");
+	CHECK_CONTAINS(hr_last_message(), "[4]");
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, (hr_feed[]){ { a, good }, { a, good } }, 2, &b, 1, &out));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ b, good }, 1, &b, 1, &out));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, good }, 1, &good, 1, &out));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, good }, 1, NULL, 0, &out));
+	CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ a, good }, 1, &b, 1, &out));
+	hr_release(out);
+	/* A value of a graph has no contents, and one with contents is no part of it. */
+	CHECK(!hr_exp(b).id);
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	CHECK(!hr_exp(good).id);
+	CHECK_CONTAINS(hr_last_message(), "placeholder");
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	hr_release(good);
+	hr_release(bad);
+	CHECK_EQ(stats_of().bytes_in_use, 0);
+	tear_down();
+}
+
+/* A small network, with its gradients: in a graph as outside, to the bit, and with no more memory. */
+static hr_value loss_of(hr_value x, hr_value w1, hr_value w2, hr_value labels)
+{
+	return hr_reduce_mean(hr_cross_entropy(hr_matmul(hr_relu(hr_matmul(x, w1)), w2), labels), HR_ALL_AXES, false);
+}
+
+static void test_graph_and_eager_give_the_same_bits(void)
+{
+	static float eager[2][32 * 64], deferred[2][32 * 64];
+	set_up();
+	hr_value x = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(16, 32), 1)), w1 = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(32, 64), 2));
+	hr_value w2 = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(64, 10), 3));
+	hr_value labels = hr_keep(hr_random_uniform(HR_DTYPE_INT32, HR_DIMS(16), 0, 10, 4));
+	hr_value by[2] = { w1, w2 }, gradients[2];
+	CHECK_STATUS(HR_OK, hr_tape_begin());
+	hr_value loss = hr_keep(loss_of(x, w1, w2, labels));
+	CHECK_STATUS(HR_OK, hr_gradients(loss, by, 2, gradients));
+	CHECK_STATUS(HR_OK, hr_tape_end());
+	hr_release(loss);
+	CHECK_STATUS(HR_OK, hr_fetch(gradients[0], eager[0], 32 * 64 * 4));
+	CHECK_STATUS(HR_OK, hr_fetch(gradients[1], eager[1], 64 * 10 * 4));
+	int64_t peak = stats_of().peak_bytes_in_use;
+
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value p[4] = { hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(16, 32)), hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(32, 64)),
+		              hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(64, 10)), hr_placeholder(HR_DTYPE_INT32, HR_DIMS(16)) };
+	hr_value wanted[2];
+	CHECK_STATUS(HR_OK, hr_gradients(loss_of(p[0], p[1], p[2], p[3]), p + 1, 2, wanted));
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	hr_feed feeds[] = { { p[0], x }, { p[1], w1 }, { p[2], w2 }, { p[3], labels } };
+	CHECK_STATUS(HR_OK, hr_reset_memory_stats("GPU:0"));
+	CHECK_STATUS(HR_OK, hr_session_run(session, feeds, 4, wanted, 2, gradients));
+	CHECK_LE(stats_of().peak_bytes_in_use, peak);
+	CHECK_STATUS(HR_OK, hr_fetch(gradients[0], deferred[0], 32 * 64 * 4));
+	CHECK_STATUS(HR_OK, hr_fetch(gradients[1], deferred[1], 64 * 10 * 4));
+	for (int i = 0; i < 32 * 64; i++) CHECK_EQ(eager[0][i] == deferred[0][i], 1);
+	for (int i = 0; i < 64 * 10; i++) CHECK_EQ(eager[1][i] == deferred[1][i], 1);
+	hr_value all[] = { x, w1, w2, labels };
+	for (int i = 0; i < 4; i++) hr_release(all[i]);
+	CHECK_EQ(stats_of().bytes_in_use, 0);
+	tear_down();
+}
+
+TEST_MAIN(T(test_feed_and_fetch), T(test_what_nobody_fetches_does_not_run), T(test_wrong_feeds_and_fetches),
+          T(test_graph_and_eager_give_the_same_bits))
