@@ -460,6 +460,13 @@ static hr_lms_options lms_options(const char *policy)
 	return options;
 }
 
+/* All tests together do 100,000 operations at the usual scale, and ten million at ten times that. */
+static uint64_t count_of(uint64_t usual)
+{
+	double scale = hr_test_scale();
+	return hr_test_scaled(scale > 1 ? (uint64_t)((double)usual * scale) : usual);
+}
+
 static void run(uint64_t operations, unsigned rounds)
 {
 	for (here.round = 0; here.round < rounds; here.round++) {
@@ -510,7 +517,7 @@ static void test_contents_hold_under_lru(void)
 	hr_lms_options options = lms_options("lru");
 	set_up(2 * MIB, &options);
 	here.limits = true;
-	run(hr_test_scaled(15000), 4);
+	run(count_of(15000), 4);
 }
 
 static void test_contents_hold_under_learned(void)
@@ -518,7 +525,7 @@ static void test_contents_hold_under_learned(void)
 	hr_lms_options options = lms_options("learned");
 	set_up(2 * MIB, &options);
 	here.limits = true;
-	run(hr_test_scaled(20000), 4);
+	run(count_of(20000), 4);
 }
 
 /* ---- a policy that meddles ---- */
@@ -563,7 +570,7 @@ static void test_contents_hold_under_a_policy_of_ones_own(void)
 	hr_lms_options options = lms_options("whim");
 	set_up(2 * MIB, &options);
 	here.limits = true;
-	run(hr_test_scaled(15000), 4);
+	run(count_of(15000), 4);
 	CHECK_GT(asked, 0);
 	CHECK_GT(told, 0);
 	if (hr_test_scale() >= 1) CHECK_GT(begun, 0);
@@ -575,7 +582,7 @@ static void test_verify_finds_nothing_wrong(void)
 	options.verify = true;
 	set_up(2 * MIB, &options);
 	here.limits = true;
-	run(hr_test_scaled(7500), 4);
+	run(count_of(7500), 4);
 }
 
 static void test_verify_finds_nothing_wrong_with_what_is_planned(void)
@@ -584,13 +591,13 @@ static void test_verify_finds_nothing_wrong_with_what_is_planned(void)
 	options.verify = true;
 	set_up(2 * MIB, &options);
 	here.limits = true;
-	run(hr_test_scaled(7500), 4);
+	run(count_of(7500), 4);
 }
 
 static void test_contents_hold_with_a_file(void)
 {
 	hr_lms_options options = lms_options("learned");
-	run_spilling(&options, hr_test_scaled(7500));
+	run_spilling(&options, count_of(7500));
 }
 
 static void test_contents_hold_with_a_file_verified(void)
@@ -598,7 +605,7 @@ static void test_contents_hold_with_a_file_verified(void)
 	register_whim();
 	hr_lms_options options = lms_options("whim");
 	options.verify = true;
-	run_spilling(&options, hr_test_scaled(7500));
+	run_spilling(&options, count_of(7500));
 }
 
 static void test_contents_hold_while_tensors_are_moved_together(void)
@@ -607,7 +614,7 @@ static void test_contents_hold_while_tensors_are_moved_together(void)
 	options.defrag = true;
 	set_up(2 * MIB, &options);
 	here.limits = true;
-	run(hr_test_scaled(10000), 4);
+	run(count_of(10000), 4);
 }
 
 static void test_verify_finds_nothing_wrong_with_what_was_moved(void)
@@ -615,7 +622,7 @@ static void test_verify_finds_nothing_wrong_with_what_was_moved(void)
 	hr_lms_options options = lms_options("learned");
 	options.defrag = options.verify = true;
 	set_up(2 * MIB, &options);
-	run(hr_test_scaled(5000), 4);
+	run(count_of(5000), 4);
 }
 
 /* ---- the limit for tensors ---- */
@@ -626,7 +633,7 @@ static void test_the_limit_for_tensors_holds_at_any_moment(void)
 	options.limit = 3 * MIB / 2;
 	set_up(8 * MIB, &options);
 	here.lms_limit = (int64_t)options.limit;
-	run(hr_test_scaled(5000), 4);
+	run(count_of(5000), 4);
 }
 
 TEST_MAIN(T(test_contents_hold_under_lru), T(test_contents_hold_under_learned), T(test_contents_hold_under_a_policy_of_ones_own),
