@@ -151,18 +151,19 @@ static hr_status add_block(hr__trace_reader *r, const hr__trace_block *h, const 
 {
 	uint32_t index = (uint32_t)r->blocks.count;
 	hr_status status = HR_OK;
+	const lane *known = h->lane < r->lanes.count ? hr__list_at(&r->lanes, h->lane) : NULL;
 	if (h->lane > r->lanes.count) return bad(b->offset + 8, "the lane comes before the one with the number below it");
 	if (h->thread >= HR__TRACE_THREADS_MAX) return bad(b->offset + 12, "the number of a thread is not below 2^20");
+	if (h->sequence != (known ? known->count : 0)) return bad(b->offset + 16, "a block of the lane is missing or comes twice");
+	if (known && b->first_time < known->end_time) return bad(b->offset + 24, "time goes back");
 	if (r->blocks.count >= NONE) return hr__fail(HR_TOO_MANY, "the trace has more than 2^32 blocks");
-	if (h->lane == r->lanes.count) {
+	if (!known) {
 		lane fresh = { .first = index, .last = index, .current = NONE };
 		status = hr__list_add(&r->lanes, &fresh);
 	}
 	if (status == HR_OK) status = hr__list_add(&r->blocks, b);
 	if (status != HR_OK) return status;
 	lane *l = hr__list_at(&r->lanes, h->lane);
-	if (h->sequence != l->count) return bad(b->offset + 16, "a block of the lane is missing or comes twice");
-	if (b->first_time < l->end_time) return bad(b->offset + 24, "time goes back");
 	if (l->count++ > 0) ((block *)hr__list_at(&r->blocks, l->last))->next = index;
 	l->last = index;
 	return HR_OK;
@@ -256,14 +257,41 @@ static hr_status take_block(hr__trace_reader *r, uint64_t offset, size_t availab
 	return check_records(r, &b, bytes, &l->end_time);
 }
 
+/* Blocks with records from [offset] up to [end], as the file is now. */
+static uint64_t count_used(const hr__trace_reader *r, uint64_t offset, uint64_t end)
+{
+	uint64_t used = 0;
+	for (; offset < end; offset += r->block_size) {
+		hr__trace_block h;
+		const uint8_t *bytes;
+		bool is_used = false;
+		if (get_bytes(r, offset, sizeof(h), &h, &bytes) != HR_OK) break;
+		memmove(&h, bytes, sizeof(h));
+		if (check_block(r, &h, offset, &is_used) == HR_OK && is_used) used++;
+	}
+	return used;
+}
+
+/* In a file that is being written, a block that was not in use when it was passed may be by the time that the next one is read, which then
+ * does not fit what is known. So where a block is refused, those that were passed are looked at once more: if there are more now, what was
+ * taken so far is how far the file can be told. */
 static hr_status take_blocks(hr__trace_reader *r)
 {
-	uint64_t offset = r->header_size;
+	uint64_t offset = r->header_size, passed = 0, before = 0; /* the first that was not in use, and blocks taken until then */
 	hr_status status = HR_OK;
 	while (status == HR_OK && r->size - offset >= BLOCK_HEADER) {
-		uint64_t left = r->size - offset;
+		uint64_t left = r->size - offset, taken = r->blocks.count;
 		size_t available = (size_t)(left < r->block_size ? left : r->block_size);
 		status = take_block(r, offset, available);
+		if (status == HR_BAD_FORMAT && passed && !r->summary.complete && r->blocks.count == taken &&
+		    count_used(r, passed, offset) > taken - before) {
+			r->cut = true;
+			return HR_OK;
+		}
+		if (status == HR_OK && r->blocks.count == taken && !passed) {
+			passed = offset;
+			before = taken;
+		}
 		offset += available;
 	}
 	if (r->size != offset) r->cut = true;
