@@ -28,8 +28,8 @@ gpu-test: ## the conformance suite on the GPU of this machine, or the emulated o
 gpu-bench: ## what the library does on that GPU, beside the CUDA driver and PyTorch; installs nothing
 	@tools/gpu-bench.sh
 
-soak: build/.setup-test ## the same as test at ten times the counts, and 10 minutes for each fuzz target: an hour and a half
-	@HR_TEST_SCALE=$${HR_TEST_SCALE:-10} SANITIZER_SCALE=$${SANITIZER_SCALE:-1} FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) \
+soak: build/.setup-test ## the same as test at ten times the counts, and 10 minutes for each fuzz target: more than an hour
+	@HR_TEST_SCALE=$${HR_TEST_SCALE:-10} SANITIZER_SCALE=$${SANITIZER_SCALE:-0.1} FUZZ_SECONDS=$(or $(FUZZ_SECONDS),600) \
 		HR_TEST_TIMEOUT=100 TEST_TIMEOUT=36000 tools/test.sh
 
 fuzz: build/.setup-test ## every fuzz target for FUZZ_SECONDS (30)
