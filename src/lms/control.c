@@ -493,6 +493,16 @@ static hr_status step(hr_allocator handle, bool begins)
 	return HR_OK;
 }
 
+bool hr__lms_in_step(hr_allocator handle)
+{
+	hr__lms *lms;
+	if (existing(handle, &lms)) return false;
+	hr__lock_take(&lms->lock);
+	bool inside = lms->in_step;
+	hr__lock_release(&lms->lock);
+	return inside;
+}
+
 hr_status hr_step_begin(hr_allocator handle)
 {
 	return step(handle, true);
@@ -527,6 +537,7 @@ hr_status hr_lms_get_stats(hr_allocator handle, hr_lms_stats *stats)
 	HR_LMS_STATS_TABLE(READ)
 #undef READ
 	found.num_pins = count_pins(lms);
+	found.bytes_inactive = hr__lms_inactive(lms);
 	if (lms->host) {
 		hr__host_usage usage = hr__host_get_usage(lms->host);
 		found.host_bytes = usage.pinned_bytes;
@@ -546,9 +557,8 @@ static int64_t since(const hr__atomic_i64 *counter, const hr__atomic_i64 *base)
 static void add_stats(hr__allocator *allocator, hr_stats *stats)
 {
 	hr__lms *lms = hr__load_acquire(&allocator->lms);
-	int64_t resident = hr__load_relaxed(&lms->resident), inactive = hr__load_relaxed(&lms->stats.bytes_inactive);
-	int64_t plain = stats->bytes_in_use - resident;
-	stats->bytes_inactive = inactive > 0 ? inactive : 0;
+	int64_t plain = stats->bytes_in_use - hr__load_relaxed(&lms->resident);
+	stats->bytes_inactive = hr__lms_inactive(lms);
 	stats->peak_bytes_active = hr__load_relaxed(&lms->peak_pinned) + (plain > 0 ? plain : 0);
 	stats->bytes_reclaimed = since(&lms->stats.bytes_reclaimed, &lms->base.reclaimed);
 	stats->num_single_reclaims = since(&lms->stats.num_single_reclaims, &lms->base.single);
@@ -574,7 +584,7 @@ static void reset_stats(hr__allocator *allocator)
 /* 0, or the number of the violated invariant at the top of tensor.c. While nothing is being moved. */
 static int check(hr__lms *lms)
 {
-	uint64_t home = 0, pinned = 0, inactive = 0;
+	uint64_t home = 0, pinned = 0;
 	for (uint32_t i = 0; i < lms->member_count; i++) {
 		const hr__tensor *tensor = lms->members[i];
 		uint64_t word = hr__load_acquire(&tensor->word);
@@ -592,12 +602,9 @@ static int check(hr__lms *lms)
 		if ((place == HR__OUT && !tensor->copy.bytes) || (place == HR__NEW && tensor->copy.bytes)) return 3;
 		if (place != HR__HOME) continue;
 		home += tensor->device_bytes;
-		*(word & HR__WORD_PINS ? &pinned : &inactive) += tensor->device_bytes;
+		if (word & HR__WORD_PINS) pinned += tensor->device_bytes;
 	}
-	if ((int64_t)home != hr__load_relaxed(&lms->resident) || (int64_t)pinned != hr__load_relaxed(&lms->stats.bytes_pinned) ||
-	    (int64_t)inactive != hr__load_relaxed(&lms->stats.bytes_inactive))
-		return 5;
-	return 0;
+	return (int64_t)home != hr__load_relaxed(&lms->resident) || (int64_t)pinned != hr__load_relaxed(&lms->stats.bytes_pinned) ? 5 : 0;
 }
 
 hr_status hr_lms_check(hr_allocator handle)

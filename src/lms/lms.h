@@ -223,6 +223,14 @@ static inline bool hr__is_shadowed(const hr__tensor *tensor)
 
 /* The context of an allocator, made with the defaults when there is none. */
 hr_status hr__lms_of(hr_allocator allocator, hr__lms **out);
+/* Bytes of resident tensors that nothing is using. While threads pin and move, what they are about to do may be counted already. */
+static inline int64_t hr__lms_inactive(const hr__lms *lms)
+{
+	int64_t bytes = hr__load_relaxed(&lms->resident) - hr__load_relaxed(&lms->stats.bytes_pinned);
+	return bytes > 0 ? bytes : 0;
+}
+/* The program has begun a step there and not ended it. */
+bool hr__lms_in_step(hr_allocator allocator);
 static inline void hr__lms_count(hr__atomic_i64 *counter, int64_t n)
 {
 	hr__fetch_add_relaxed(counter, n);

@@ -230,7 +230,6 @@ hr_status hr__move_drop(hr__tensor *tensor, hr_stream stream)
 	note(tensor, HR__EVENT_EVICT);
 	hr__learned_evicted(lms, tensor);
 	int64_t bytes = (int64_t)tensor->device_bytes;
-	hr__lms_count(&lms->stats.bytes_inactive, -bytes);
 	hr__lms_count(&lms->resident, -bytes);
 	hr__lms_count(&lms->stats.bytes_reclaimed, bytes);
 	hr__lms_count(&lms->stats.num_evictions, 1);
@@ -366,7 +365,6 @@ hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents)
 		hr__lock_release(&lms->lock);
 	}
 	int64_t bytes = (int64_t)tensor->device_bytes;
-	hr__lms_count(&lms->stats.bytes_inactive, bytes); /* until it is pinned */
 	if (was_out) {
 		count_out(lms, -bytes);
 		hr__lms_count(&lms->stats.num_restores, 1);
@@ -405,10 +403,7 @@ hr_status hr__move_away(hr__tensor *tensor)
 	if (hr__owns_pages(tensor)) {
 		status = hr__fixed_end(tensor);
 		if (status) return status;
-		if (tensor->address) {
-			hr__lms_count(&lms->stats.bytes_inactive, -(int64_t)tensor->device_bytes);
-			hr__lms_count(&lms->resident, -(int64_t)tensor->device_bytes);
-		}
+		if (tensor->address) hr__lms_count(&lms->resident, -(int64_t)tensor->device_bytes);
 	} else if (tensor->address) {
 		uint64_t streams, epoch, users = hr__load_relaxed(&tensor->streams);
 		hr_stream last = (hr_stream)__builtin_ctzll(users);
@@ -417,7 +412,6 @@ hr_status hr__move_away(hr__tensor *tensor)
 			epoch = hr__device_epoch(lms->device);
 		}
 		status = hr__block_give(lms->allocator, tensor->address, streams, epoch, false);
-		hr__lms_count(&lms->stats.bytes_inactive, -(int64_t)tensor->device_bytes);
 		hr__lms_count(&lms->resident, -(int64_t)tensor->device_bytes);
 	} else if (tensor->counted) {
 		hr__block_forget(lms->allocator);

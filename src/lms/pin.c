@@ -61,7 +61,6 @@ int64_t hr__pins_held(void)
 static void count_pinned(hr__lms *lms, int64_t bytes)
 {
 	int64_t now = hr__fetch_add_relaxed(&lms->stats.bytes_pinned, bytes) + bytes;
-	hr__lms_count(&lms->stats.bytes_inactive, -bytes);
 	if (bytes > 0) hr__lms_max(&lms->peak_pinned, now);
 }
 
@@ -338,7 +337,7 @@ static hr_status no_room(hr__lms *lms, const hr_pin *pins, size_t count, bool ne
 	struct demand demand = measure(lms, pins, count);
 	list_tensors(pins, count, list, sizeof list);
 	hr__format_size(demand.own, need, sizeof need);
-	int64_t idle = hr__load_relaxed(&lms->stats.bytes_inactive);
+	int64_t idle = hr__lms_inactive(lms);
 	if (!lms->enabled && !never && idle > 0)
 		return hr__fail_in(HR_OUT_OF_MEMORY,
 		                   "%s cannot run: it needs %s at once (%s), and %s of tensors that nothing is using may not leave; "

@@ -384,16 +384,12 @@ void hr__lms_drop_tensors(hr__lms *lms)
 		bool gone;
 		hr__tensor *tensor = lms->members[lms->member_count - 1];
 		uint64_t word = hr__load_relaxed(&tensor->word);
-		if (word & HR__WORD_PINS) { /* what it would be without them */
-			hr__lms_count(&lms->stats.bytes_pinned, -(int64_t)tensor->device_bytes);
-			hr__lms_count(&lms->stats.bytes_inactive, (int64_t)tensor->device_bytes);
-		}
+		if (word & HR__WORD_PINS) hr__lms_count(&lms->stats.bytes_pinned, -(int64_t)tensor->device_bytes); /* as it would be without them */
 		hr__store_relaxed(&tensor->word, hr__word_at(word & ~(HR__WORD_PINS | HR__WORD_ADDRESSED), HR__GOING));
 		destroy(tensor, true, &gone);
 	}
 	HR_ASSERT(!hr__load_relaxed(&lms->resident) && !hr__load_relaxed(&lms->stats.num_tensors));
-	HR_ASSERT(!hr__load_relaxed(&lms->stats.bytes_pinned) && !hr__load_relaxed(&lms->stats.bytes_inactive));
-	HR_ASSERT(!hr__load_relaxed(&lms->stats.bytes_out_now));
+	HR_ASSERT(!hr__load_relaxed(&lms->stats.bytes_pinned) && !hr__load_relaxed(&lms->stats.bytes_out_now));
 }
 
 void hr__tensors_forget(void)
