@@ -56,7 +56,9 @@ enum hr__place {
 
 struct hr__tensor {
 	hr__atomic_u64 word;
-	hr__lms *lms;            /* immutable as long as it lives, like bytes, alignment, who, fixed */
+	/* Immutable as long as it lives, like bytes, alignment, who, fixed. Atomic, as bytes and who, because a handle may be looked at while another
+	 * thread ends the tensor and makes a new one in its record: what was read then is of no use, as the word tells. */
+	_Atomic(hr__lms *) lms;
 	hr__atomic_u64 address;  /* of its memory, while it has any: */
 	uint64_t device_bytes;   /* that much */
 	struct hr__span *span;   /* of one that owns pages: its addresses, from its first memory on (memory/blocks.h) */
@@ -72,7 +74,7 @@ struct hr__tensor {
 	hr__atomic_u64 last_use; /* number of the last pin call */
 	hr__atomic_u64 pinned_by; /* where tensors may be moved: streams that it was ever pinned for. A bit is set before the pin */
 
-	uint64_t bytes;
+	hr__atomic_u64 bytes;
 	uint64_t alignment;
 	uint64_t sum;            /* verify: of its contents when it was last unpinned */
 	hr__atomic_u8 synced;    /* there is a copy; for those who do not hold the lock */
@@ -84,10 +86,11 @@ struct hr__tensor {
 	hr__atomic_u8 unfollowed; /* the in stream may be at its memory, and those who have it pinned were not made to wait for that */
 	hr__atomic_u8 blank;     /* it has memory, and no call that would write to it was met yet: there is nothing to read, or to copy */
 	hr__atomic_u8 never_evict; /* HR__STAYS_*; 0 = it may leave */
-	bool fixed, counted;     /* counted: its first memory was counted as a request, so its end is a free */
+	_Atomic(bool) fixed;
+	bool counted;            /* its first memory was counted as a request, so its end is a free */
 	uint8_t dtype;
 	hr__atomic_i64 priority;
-	hr_name op, scope, tag;
+	hr__atomic_u32 op, scope, tag; /* names */
 	hr_shape shape;
 	hr__atomic_u32 evictions, restores;
 	uint32_t index;          /* of this record; immutable */
