@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?=
 
 .DEFAULT_GOAL := all
-.PHONY: all help demo test bench gpu-test gpu-bench soak fuzz sanitize install format clean
+.PHONY: all help demo test bench gpu-test gpu-bench soak fuzz sanitize op-table install format clean
 
 all: build/.setup-build ## the library and the command, at build/headroom
 	@. tools/lib.sh && configure build "" && build build product
@@ -37,6 +37,9 @@ fuzz: build/.setup-test ## every fuzz target for FUZZ_SECONDS (30)
 
 sanitize: build/.setup-test ## the tests under ASan and UBSan, and those with threads under TSan
 	@tools/test.sh asan tsan
+
+op-table: all ## write the table of ops in docs/runtime.md anew
+	@. tools/lib.sh && configure build "" && build build runtime_op_memory && tools/op-table.sh build
 
 install: all ## to PREFIX (/usr/local); DESTDIR is put in front
 	@cmake --install build --prefix "$(PREFIX)"

@@ -94,8 +94,12 @@ foreach(source ${test_programs})
 	endif()
 endforeach()
 # Ops are tested without the engine: these put something of their own in the place of what kernels and gradients call.
-target_link_options(runtime_ops PRIVATE -Wl,--wrap=hr__team_run)
-target_link_options(runtime_op_gradients PRIVATE -Wl,--wrap=hr__team_run,--wrap=hr__call_one,--wrap=hr_release,--wrap=hr_last_status)
+foreach(target ${test_targets})
+	if(target MATCHES "^runtime_ops?(_|$)" AND NOT target STREQUAL runtime_op_memory)
+		target_link_options(${target} PRIVATE -Wl,--wrap=hr__team_run)
+	endif()
+endforeach()
+target_link_options(runtime_op_gradients PRIVATE -Wl,--wrap=hr__call,--wrap=hr__call_one,--wrap=hr_release,--wrap=hr_last_status)
 list(APPEND test_targets fake_cuda_whole fake_cuda_old)
 list(APPEND threads_targets fake_cuda_whole fake_cuda_old)
 # It watches the free memory of devices, which others must not take meanwhile.
@@ -163,6 +167,7 @@ add_custom_target(fuzzers DEPENDS ${fuzz_targets})
 find_optional(MIMALLOC HEADROOM_TESTS mimalloc.h libmimalloc.a mimalloc)
 
 file(GLOB bench_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} bench/*.c)
+list(REMOVE_ITEM bench_sources bench/count_malloc.c) # bench/torch_models.py builds it, for PyTorch's process
 set(bench_targets)
 foreach(source ${bench_sources})
 	get_filename_component(name ${source} NAME_WE)

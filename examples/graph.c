@@ -30,12 +30,12 @@ int main(void)
 	hr_feed feeds[] = { { a, hr_constant(HR_DTYPE_INT64, HR_DIMS(3), (int64_t[]){ 1, 2, 3 }) },
 		                { b, hr_constant(HR_DTYPE_INT64, HR_DIMS(3), (int64_t[]){ 4, 5, 6 }) } };
 	hr_value result;
-	if (hr_session_run(session, feeds, 2, &c, 1, &result) != HR_OK) return fail();
+	if (hr_session_run(session, feeds, 2, &c, 1, &result, NULL, NULL) != HR_OK) return fail();
 	printf("it has run, and %lld bytes are in use: the result\n", (long long)hr_get_bytes_in_use(0));
 	if (hr_fetch(result, sum, sizeof sum) != HR_OK) return fail();
 	printf("%lld %lld %lld\n", (long long)sum[0], (long long)sum[1], (long long)sum[2]);
 	hr_session_leave();
 
 	if (hr_session_close(session) != HR_OK || hr_graph_destroy(graph) != HR_OK) return fail();
-	return hr_shutdown() == HR_OK ? 0 : 1;
+	return hr_shutdown() == HR_OK ? 0 : fail();
 }

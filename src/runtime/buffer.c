@@ -5,25 +5,27 @@
 
 hr__lock hr__runtime_lock = HR__LOCK_INIT(HR__RANK_RUNTIME);
 
-static hr_status get_memory(hr__session *session, const hr__type *type, hr__buffer *buffer)
+static hr_status get_memory(hr__session *session, const hr__type *type, hr_name scope, hr__buffer *buffer)
 {
 	hr_shape shape = hr_shape_intern(type->dims.d, type->dims.rank);
 	if (session->has_tensors) {
 		hr_tensor_options options;
 		hr_tensor_options_init(&options);
 		options.bytes = buffer->bytes;
+		options.scope = scope;
 		options.shape = shape;
 		options.dtype = type->dtype;
 		return hr_tensor_create(session->allocator, &options, &buffer->tensor);
 	}
 	hr_request request = HR_REQUEST(buffer->bytes);
 	request.stream = session->stream;
+	request.scope = scope;
 	request.shape = shape;
 	request.dtype = type->dtype;
 	return hr_alloc(session->allocator, &request, &buffer->block);
 }
 
-hr_status hr__buffer_new(hr__session *session, const hr__type *type, uint64_t bytes, hr__buffer **out)
+hr_status hr__buffer_new(hr__session *session, const hr__type *type, uint64_t bytes, hr_name scope, hr__buffer **out)
 {
 	void *block;
 	*out = NULL;
@@ -32,7 +34,7 @@ hr_status hr__buffer_new(hr__session *session, const hr__type *type, uint64_t by
 	if (error) return hr__os_fail(error, "cannot get host memory for a value");
 	hr__buffer *buffer = block;
 	*buffer = (hr__buffer){ .session = session, .bytes = bytes, .refs = 1 };
-	hr_status status = get_memory(session, type, buffer);
+	hr_status status = get_memory(session, type, scope, buffer);
 	if (status) {
 		hr__os()->free(buffer, sizeof *buffer);
 		return status;
@@ -53,12 +55,23 @@ void hr__buffer_keep(hr__buffer *buffer)
 	hr__lock_release(&hr__runtime_lock);
 }
 
-bool hr__buffer_is_sole(const hr__buffer *buffer)
+int64_t hr__buffer_refs(const hr__buffer *buffer)
 {
 	hr__lock_take(&hr__runtime_lock);
-	bool sole = buffer->refs == 1;
+	int64_t refs = buffer->refs;
 	hr__lock_release(&hr__runtime_lock);
-	return sole;
+	return refs;
+}
+
+hr_status hr__buffer_address(const hr__buffer *buffer, uint64_t offset, void **out)
+{
+	hr_status status = HR_OK;
+	*out = NULL;
+	if (!buffer) return HR_OK;
+	if (buffer->tensor.id) status = hr_tensor_address(buffer->tensor, out);
+	else *out = buffer->block;
+	if (!status) *out = (char *)*out + offset;
+	return status;
 }
 
 void hr__buffer_release(hr__buffer *buffer)

@@ -4,12 +4,10 @@
 #include "base/status.h"
 #include "runtime/engine.h"
 
-/* "op "add" in scope "layer_1": " in front of the message that is there. */
-static void name_op(const hr__op *op, hr_status status)
+hr_status hr__name_op(hr_status status, const char *op, hr_name scope)
 {
-	const char *scope = hr_name_text(hr_name_scope_current());
-	if (*scope) hr__fail_in(status, "op \"%s\" in scope \"%.200s\"", op->name, scope);
-	else hr__fail_in(status, "op \"%s\"", op->name);
+	const char *text = hr_name_text(scope);
+	return *text ? hr__fail_in(status, "op \"%s\" in scope \"%.200s\"", op, text) : hr__fail_in(status, "op \"%s\"", op);
 }
 
 static void use_up_all(const hr_value *inputs, uint32_t count)
@@ -33,21 +31,24 @@ static hr_status look_up(const hr_value *inputs, uint32_t count, const hr__graph
 	return HR_OK;
 }
 
-/* The tape keeps what the op's gradient will look at. */
-static bool kept_by_tape(const hr__op *op, uint32_t input)
-{
-	return hr__tape_is_on() && op->grad_in_mask >> input & 1;
-}
-
 static hr_status run(hr__session *session, enum hr__op_kind kind, const hr__attrs *attrs, const hr__value *values, uint32_t count,
                      const hr__type *types, hr_value *outs)
 {
 	const hr__op *op = &hr__ops[kind];
 	hr__slot ins[HR__OP_INPUTS], results[HR__OP_OUTPUTS];
-	for (uint32_t i = 0; i < count; i++) ins[i] = (hr__slot){ values[i].type, values[i].buffer, values[i].offset, values[i].loose && !kept_by_tape(op, i) };
+	hr__task task = { .session = session, .kind = kind, .attrs = attrs, .scope = hr_name_scope_current() };
+	for (uint32_t i = 0; i < count; i++)
+		ins[i] = (hr__slot){ values[i].type, values[i].buffer, values[i].offset, values[i].loose && !hr__tape_keeps(kind, i, values[i].serial), 1 };
 	for (uint32_t i = 0; i < op->out_count; i++) results[i] = (hr__slot){ .type = types[i] };
-	hr_status status = hr__execute(session, kind, attrs, ins, count, results);
+	hr_status status = hr__execute(&task, ins, count, results);
 	if (status) return status;
+	if (hr__writes_variables(kind, attrs)) {
+		for (uint32_t i = 0; i < op->out_count; i++) {
+			hr__buffer_release(results[i].buffer);
+			outs[i] = HR_DONE;
+		}
+		return HR_OK;
+	}
 	for (uint32_t i = 0; i < op->out_count; i++) {
 		outs[i] = hr__value_new(&(hr__value){ .type = types[i],
 		                                      .session = session,
@@ -61,9 +62,44 @@ static hr_status run(hr__session *session, enum hr__op_kind kind, const hr__attr
 	return status;
 }
 
+/* What becomes the contents of a variable has its type: adding to it must not broadcast it. */
+static hr_status check_written(const hr__type *variable, const hr__type *out)
+{
+	char is[HR__DIMS_TEXT], becomes[HR__DIMS_TEXT];
+	if (variable->dtype == out->dtype && hr__dims_equal(&variable->dims, &out->dims)) return HR_OK;
+	return hr__fail(HR_INVALID_ARGUMENT, "the variable is %s %s, and would become %s %s", hr_dtype_text(variable->dtype),
+	                hr__dims_text(&variable->dims, is, sizeof is), hr_dtype_text(out->dtype), hr__dims_text(&out->dims, becomes, sizeof becomes));
+}
+
+/* Types of all inputs, those of variables first. */
+static hr_status find_types(const hr__attrs *attrs, const hr__value *values, uint32_t count, const hr__graph *graph, const hr__session *session,
+                            hr__type *out)
+{
+	uint32_t variables = hr__variables_of(attrs);
+	for (uint32_t i = 0; i < variables; i++) {
+		hr__variable variable;
+		hr_status status = hr__variable_get(attrs->variables[i], &variable);
+		if (!status) status = hr__variable_check(&variable, graph, session);
+		if (status) return status;
+		out[i] = variable.type;
+	}
+	for (uint32_t i = 0; i < count; i++) out[variables + i] = values[i].type;
+	return HR_OK;
+}
+
+/* What an eager read gives is the same to a tape, however often it is read. */
+static void number_contents(hr__session *session, const hr__attrs *attrs, hr_value out)
+{
+	hr__content content;
+	if (hr__variable_read(session, attrs->variables[0], &content)) return;
+	hr__value_set_serial(out, content.serial);
+	hr__buffer_release(content.buffer);
+}
+
 static hr_status call(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, const hr__attrs *attrs, hr_value *outs)
 {
 	const hr__op *op = &hr__ops[kind];
+	uint32_t total = count + hr__variables_of(attrs);
 	hr__value values[HR__OP_INPUTS];
 	hr__type in_types[HR__OP_INPUTS], types[HR__OP_OUTPUTS];
 	hr__graph *graph = hr__graph_current();
@@ -71,18 +107,22 @@ static hr_status call(enum hr__op_kind kind, const hr_value *inputs, uint32_t co
 	if (!graph && !session) return hr_last_status();
 	hr_status status = look_up(inputs, count, graph, session, values);
 	if (status) return status;
-	if (count < op->in_min || count > op->in_max)
-		return hr__fail(HR_INVALID_ARGUMENT, "%u inputs given, %u to %u taken", count, op->in_min, op->in_max);
-	for (uint32_t i = 0; i < count; i++) in_types[i] = values[i].type;
-	status = op->infer(in_types, count, attrs, types);
+	if (total < op->in_min || total > op->in_max)
+		return hr__fail(HR_INVALID_ARGUMENT, "%u inputs given, %u to %u taken", total, op->in_min, op->in_max);
+	status = find_types(attrs, values, count, graph, session, in_types);
+	if (!status) status = op->infer(in_types, total, attrs, types);
+	for (uint32_t i = 0; i < hr__variables_of(attrs) && !status && kind != HR__OP_READ; i++)
+		status = check_written(&in_types[i], &types[i]);
 	if (status) return status;
 	if (graph) {
 		hr__graph_add(graph, kind, attrs, values, count, types, outs);
 		return outs[0].id ? HR_OK : hr_last_status();
 	}
 	status = run(session, kind, attrs, values, count, types, outs);
-	if (!status && hr__tape_is_on()) hr__tape_note(kind, attrs, inputs, in_types, count, outs, types);
-	return status;
+	if (status || hr__writes_variables(kind, attrs)) return status;
+	if (kind == HR__OP_READ) number_contents(session, attrs, outs[0]);
+	else if (hr__tape_is_on()) hr__tape_note(kind, attrs, inputs, in_types, count, outs, types);
+	return HR_OK;
 }
 
 void hr__call(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, const hr__attrs *attrs, hr_value *outs)
@@ -94,7 +134,7 @@ void hr__call(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, con
 		hr_status status = call(kind, inputs, count, attrs, outs);
 		if (status) {
 			for (uint32_t i = 0; i < hr__ops[kind].out_count; i++) outs[i] = HR_NO_VALUE;
-			name_op(&hr__ops[kind], status);
+			hr__name_op(status, hr__ops[kind].name, hr_name_scope_current());
 		}
 	}
 	use_up_all(inputs, count);
@@ -105,35 +145,4 @@ hr_value hr__call_one(enum hr__op_kind kind, const hr_value *inputs, uint32_t co
 	hr_value outs[HR__OP_OUTPUTS];
 	hr__call(kind, inputs, count, attrs, outs);
 	return outs[0];
-}
-
-hr_status hr_fetch(hr_value handle, void *to, size_t bytes)
-{
-	hr__value value;
-	if (!handle.id) return hr_last_status() ? hr_last_status() : hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: there is no value");
-	hr_status status = hr__value_get(handle, &value);
-	if (status) return status;
-	if (value.graph) return hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: the value is a place in a graph; hr_session_run gives it contents");
-	char shape[HR__DIMS_TEXT];
-	uint64_t there = hr__type_bytes(&value.type);
-	if (there != bytes || (!to && bytes))
-		status = hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: %zu bytes given for %s %s, which has %llu", bytes, hr_dtype_text(value.type.dtype),
-		                  hr__dims_text(&value.type.dims, shape, sizeof shape), (unsigned long long)there);
-	hr__session *session = value.session;
-	void *from = NULL;
-	hr_pin pin = { value.buffer ? value.buffer->tensor : (hr_tensor){ 0 }, HR_READ };
-	if (!status && value.buffer) {
-		if (pin.tensor.id) status = hr_pin_all(&pin, 1, session->stream);
-		if (!status) {
-			from = value.buffer->block;
-			if (pin.tensor.id) status = hr_tensor_address(pin.tensor, &from);
-			if (!status)
-				status = hr_copy(session->handle, to, (char *)from + value.offset, bytes, HR_COPY_TO_HOST, session->stream);
-			hr_status unpinned = pin.tensor.id ? hr_unpin_all(&pin, 1, session->stream) : HR_OK;
-			if (!status) status = unpinned;
-		}
-	}
-	if (!status) status = hr__session_wait(session);
-	hr__value_use_up(handle);
-	return status;
 }

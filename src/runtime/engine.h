@@ -12,6 +12,7 @@
 
 #include "base/lock.h"
 #include "device/device.h"
+#include "os/os.h"
 #include "runtime/op.h"
 
 typedef struct hr__session hr__session;
@@ -29,11 +30,13 @@ typedef struct hr__buffer {
 	int64_t refs;     /* guarded by the lock */
 } hr__buffer;
 
-/* With one reference. *out is NULL for no bytes. HR_OUT_OF_MEMORY, HR_NO_HOST_MEMORY. */
-hr_status hr__buffer_new(hr__session *session, const hr__type *type, uint64_t bytes, hr__buffer **out);
+/* With one reference, for the thread's current op, in [scope]. *out is NULL for no bytes. HR_OUT_OF_MEMORY, HR_NO_HOST_MEMORY. */
+hr_status hr__buffer_new(hr__session *session, const hr__type *type, uint64_t bytes, hr_name scope, hr__buffer **out);
 void hr__buffer_keep(hr__buffer *buffer);    /* NULL is fine */
 void hr__buffer_release(hr__buffer *buffer); /* NULL is fine. Without the lock */
-bool hr__buffer_is_sole(const hr__buffer *buffer);
+int64_t hr__buffer_refs(const hr__buffer *buffer);
+/* Where it is, while it is pinned. NULL for no buffer. */
+hr_status hr__buffer_address(const hr__buffer *buffer, uint64_t offset, void **out);
 
 /* ---- sessions (session.c) ---- */
 
@@ -46,6 +49,9 @@ struct hr__session {
 	bool has_tensors;         /* its allocator is one that tensors can be made on */
 	bool own_stream;
 	hr__team *team;
+	hr__monitor *turn;        /* ops on variables, and who makes one, take turns */
+	struct hr__content *contents; /* of variables, by their number; guarded by the lock, like the next */
+	uint32_t content_count;
 	int64_t values, buffers;  /* that are there; guarded by the lock */
 	uint64_t bytes;           /* of those buffers */
 	/* The first thing that went wrong on the device: guarded by the lock. */
@@ -56,6 +62,9 @@ struct hr__session {
 /* The session of the calling thread's op calls. NULL, with a message. */
 hr__session *hr__session_current(void);
 hr__session *hr__session_of(hr_session session, hr_status *why);
+/* One of those that are open, by their place; NULL = none there. With the lock. */
+#define HR__SESSIONS_MAX 256u
+hr__session *hr__session_at(uint32_t slot);
 /* Waits for its stream; the first error of an op, which is forgotten then. */
 hr_status hr__session_wait(hr__session *session);
 
@@ -82,13 +91,17 @@ hr_status hr__value_get(hr_value handle, hr__value *out);
 hr_value hr__value_new(const hr__value *value);
 /* Ends a loose value; leaves a kept one alone. */
 void hr__value_use_up(hr_value handle);
-/* Ends all values of a session or graph. Returns how many, and in *kept how many had been kept; *op gets the op of the largest. */
+/* Ends all values of a session or graph. Returns how many; *bytes gets theirs, *op the op of the largest. */
 uint64_t hr__values_drop(const hr__session *session, const hr__graph *graph, uint64_t *bytes, hr_name *op);
 void hr__values_free(void);
 /* The number of what was computed, given when first asked for. */
 uint64_t hr__value_serial(hr_value handle);
+void hr__value_set_serial(hr_value handle, uint64_t serial);
+uint64_t hr__serial_next(void); /* with the lock */
 /* Another value for the same contents. HR_NO_VALUE: no host memory. */
 hr_value hr__value_alias(hr_value handle);
+/* A value that was kept once is loose again. */
+hr_value hr__value_loosen(hr_value handle);
 
 /* ---- running (execute.c) ---- */
 
@@ -98,16 +111,70 @@ typedef struct hr__slot {
 	hr__buffer *buffer;
 	uint64_t offset;
 	bool may_take; /* nobody needs it after this op */
+	int64_t refs;  /* that the caller knows of, when it may be taken */
 } hr__slot;
 
-/* Runs an op: [outs] have their types, and get buffers, each with a reference. Inputs are not released. Asynchronous. */
-hr_status hr__execute(hr__session *session, enum hr__op_kind kind, const hr__attrs *attrs, const hr__slot *ins, uint32_t in_count,
-                      hr__slot *outs);
+/* An op to be run. */
+typedef struct hr__task {
+	hr__session *session;
+	enum hr__op_kind kind;
+	const hr__attrs *attrs;
+	hr_name scope;
+	hr_op_metadata *note; /* what is told of it; NULL = nothing */
+	uint64_t begin_ns;    /* of the run that is told of */
+} hr__task;
+
+/* Runs an op: [outs] have their types, and get buffers, each with a reference. Inputs are not released. Asynchronous. Variables that the op is
+ * on come before [ins], and have their new contents afterwards. */
+hr_status hr__execute(const hr__task *task, const hr__slot *ins, uint32_t in_count, hr__slot *outs);
+/* The same without variables. */
+hr_status hr__execute_plain(const hr__task *task, const hr__slot *ins, uint32_t in_count, hr__slot *outs);
+
+/* ---- variables (variable.c) ---- */
+
+typedef struct hr__variable {
+	uint64_t id; /* its number, and how many times that was used */
+	hr_name name, scope;
+	hr__type type;
+	hr_initializer initializer;
+	uint64_t graph, session; /* that it belongs to; one of them is 0 */
+	bool trainable;
+} hr__variable;
+
+typedef struct hr__content {
+	uint64_t variable;  /* 0: none */
+	hr__buffer *buffer; /* with a reference */
+	uint64_t serial;
+} hr__content;
+
+/* How many an op is on. */
+uint32_t hr__variables_of(const hr__attrs *attrs);
+/* It assigns to variables, rather than reading one. */
+bool hr__writes_variables(enum hr__op_kind kind, const hr__attrs *attrs);
+/* HR_CLOSED: there is none, or no longer. */
+hr_status hr__variable_get(uint64_t id, hr__variable *out);
+/* A variable that is not a trainable one: made if it is not there. */
+hr_variable hr__variable_hidden(const char *name, const hr__type *type);
+/* That the op may be called on it here. */
+hr_status hr__variable_check(const hr__variable *variable, const hr__graph *graph, const hr__session *session);
+/* Its contents, with a reference. HR_INVALID_ARGUMENT: it has none yet. */
+hr_status hr__variable_read(hr__session *session, uint64_t id, hr__content *out);
+/* New contents; takes a reference of its own. HR_NO_HOST_MEMORY: there is no place for them, and nothing changed. */
+hr_status hr__variable_write(hr__session *session, uint64_t id, hr__buffer *buffer);
+/* Makes place for contents, so that writing them cannot fail. */
+hr_status hr__variable_prepare(hr__session *session, uint64_t id);
+/* Gives contents to variables of a graph, or to those of the session that have none. */
+hr_status hr__variables_initialize(hr__session *session, uint64_t graph, uint32_t *count);
+/* Those of a session or graph that ends. */
+void hr__variables_drop(hr__session *session, uint64_t graph);
+void hr__variables_free(void);
 
 /* An op call, as gradients see it: results have numbers. */
 typedef struct hr__step {
 	enum hr__op_kind kind;
 	uint32_t in_count;
+	uint32_t block; /* that it is computed again with; 0 = none */
+	hr_name scope;
 	hr__attrs attrs;
 	uint64_t ins[HR__OP_INPUTS], outs[HR__OP_OUTPUTS];
 	hr__type in_types[HR__OP_INPUTS], out_types[HR__OP_OUTPUTS];
@@ -118,6 +185,15 @@ typedef struct hr__step {
 
 /* The graph that the calling thread is building; NULL = none. */
 hr__graph *hr__graph_current(void);
+/* Where its variables belong: to the graph, unless it is built for a function of a session. */
+uint64_t hr__graph_owner(const hr__graph *graph);
+/* For a function: variables are the session's. Its owner destroys it. */
+hr_status hr__graph_create(const hr__session *session, hr_graph *out);
+/* hr_session_run; [effects]: all that assigns to variables is run too. */
+hr_status hr__graph_run(hr__session *session, hr_graph graph, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count,
+                        hr_value *outs, bool effects);
+/* The last node that reads the variable; unless [any], only if that reads it as it is now. HR_NO_VALUE: there is none. */
+hr_value hr__graph_reads(hr__graph *graph, uint64_t variable, bool any);
 /* Adds a node. [ins] are values of the graph. HR_NO_VALUE in outs where that failed. */
 void hr__graph_add(hr__graph *graph, enum hr__op_kind kind, const hr__attrs *attrs, const hr__value *ins, uint32_t in_count,
                    const hr__type *types, hr_value *outs);
@@ -136,6 +212,22 @@ hr_value hr__graph_value(hr__graph *graph, uint32_t node, uint32_t output);
 void hr__tape_note(enum hr__op_kind kind, const hr__attrs *attrs, const hr_value *ins, const hr__type *in_types, uint32_t in_count,
                    const hr_value *outs, const hr__type *out_types);
 bool hr__tape_is_on(void);
+bool hr__tape_is_there(void); /* on, or not any more */
+/* The tape will keep this input of an op that is about to run: what gradients look at, and of a block what goes into it. */
+bool hr__tape_keeps(enum hr__op_kind kind, uint32_t input, uint64_t number);
+/* The block that op calls of this thread are in; 0 = none. */
+uint32_t hr__block_current(void);
+
+/* ---- functions (function.c) ---- */
+
+/* What was built for a session that ends. */
+void hr__functions_forget(const hr__session *session);
+void hr__functions_free(void);
+
+/* ---- messages ---- */
+
+/* Puts "op "add" in scope "layer_1": " in front of the message that is there. Returns [status]. */
+hr_status hr__name_op(hr_status status, const char *op, hr_name scope);
 
 /* ---- threads that help (team.c) ---- */
 

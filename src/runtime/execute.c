@@ -1,13 +1,18 @@
 /* execute.c - an op runs: memory for its outputs, pins, and a call on the session's stream.
  *
  * The host goes on as soon as the call is queued. What the op works on is pinned until then, and what is queued keeps memory from being given
- * to others before the stream is done with it (hr_unpin_all, hr_free). */
+ * to others before the stream is done with it (hr_unpin_all, hr_free).
+ *
+ * While a trace is recorded, the host waits for each op, so that its event carries the time that it took. */
 #include <string.h>
 
 #include "base/status.h"
 #include "device/device.h"
+#include "memory/allocator.h"
 #include "os/os.h"
 #include "runtime/engine.h"
+#include "runtime/ops.h"
+#include "trace/trace.h"
 
 #define SLOTS (HR__OP_INPUTS + HR__OP_OUTPUTS + 1)
 
@@ -18,7 +23,21 @@ struct job {
 	void (*run)(hr__work *work);
 	hr__session *session;
 	hr_name op, scope;
-	uint64_t bytes; /* of this block, with the data of a constant behind it */
+	hr_op_metadata *note; /* NULL = nobody asks */
+	uint64_t begin_ns;
+	uint64_t *took_ns;    /* NULL = nobody asks */
+	uint64_t bytes;       /* of this block, with the data of a constant behind it */
+};
+
+/* What an op has its memory in. */
+struct memory {
+	const hr__slot *ins;
+	hr__slot *outs;
+	uint32_t in_count, out_count;
+	hr__buffer *scratch;
+	uint32_t allocations;
+	uint64_t allocated;
+	bool recorded; /* in a trace */
 };
 
 static void note_error(const struct job *job)
@@ -37,7 +56,15 @@ static void note_error(const struct job *job)
 static void run_job(void *argument)
 {
 	struct job *job = argument;
+	bool timed = job->note || job->took_ns;
+	uint64_t begin = timed ? hr__os()->clock_ns() : 0;
 	job->run(&job->work);
+	uint64_t took = timed ? hr__os()->clock_ns() - begin : 0;
+	if (job->took_ns) *job->took_ns = took;
+	if (job->note) {
+		job->note->begin_ns = begin - job->begin_ns;
+		job->note->ns = took;
+	}
 	if (job->work.error) note_error(job);
 	hr__os()->free(job, job->bytes);
 }
@@ -46,39 +73,59 @@ static void run_job(void *argument)
 
 static bool can_take(const hr__slot *in, uint64_t bytes)
 {
-	return in->may_take && in->buffer && !in->offset && in->buffer->bytes == bytes && hr__buffer_is_sole(in->buffer);
+	return in->may_take && in->buffer && !in->offset && in->buffer->bytes == bytes && hr__buffer_refs(in->buffer) == in->refs;
 }
 
-/* The input whose memory the first output takes; -1 = none. */
-static int find_memory(const hr__op *op, const hr__slot *ins, uint32_t in_count, const hr__slot *out)
+/* The input whose memory an output takes; -1 = none. */
+static int find_memory(const hr__op *op, const struct memory *memory, uint32_t out)
 {
-	for (uint32_t i = 0; i < in_count && op->memory == HR__FORWARDS; i++)
-		if (op->forwards >> i & 1 && can_take(&ins[i], hr__type_bytes(&out->type))) return (int)i;
+	uint64_t bytes = hr__type_bytes(&memory->outs[out].type);
+	if (op->memory == HR__UPDATES) return out < memory->in_count && can_take(&memory->ins[out], bytes) ? (int)out : -1;
+	for (uint32_t i = 0; i < memory->in_count && op->memory == HR__FORWARDS && out == 0; i++)
+		if (op->forwards >> i & 1 && can_take(&memory->ins[i], bytes)) return (int)i;
 	return -1;
 }
 
-static void release_outs(hr__slot *outs, uint32_t count)
+static void release_outs(const struct memory *memory)
 {
-	for (uint32_t i = 0; i < count; i++) {
-		hr__buffer_release(outs[i].buffer);
-		outs[i].buffer = NULL;
+	for (uint32_t i = 0; i < memory->out_count; i++) {
+		hr__buffer_release(memory->outs[i].buffer);
+		memory->outs[i].buffer = NULL;
 	}
 }
 
-static hr_status get_outs(hr__session *session, const hr__op *op, const hr__slot *ins, uint32_t in_count, hr__slot *outs)
+static hr_status get_buffer(const hr__task *task, struct memory *memory, const hr__type *type, hr__buffer **out)
 {
-	int taken = find_memory(op, ins, in_count, &outs[0]);
+	uint64_t bytes = hr__type_bytes(type);
+	memory->allocations += bytes > 0;
+	memory->allocated += bytes;
+	return hr__buffer_new(task->session, type, bytes, task->scope, out);
+}
+
+static hr_status get_memory(const hr__task *task, struct memory *memory)
+{
+	const hr__op *op = &hr__ops[task->kind];
+	hr__type in_types[HR__OP_INPUTS], out_types[HR__OP_OUTPUTS];
+	int taken[HR__OP_OUTPUTS];
 	hr_status status = HR_OK;
-	for (uint32_t i = 0; i < op->out_count; i++) outs[i].buffer = NULL, outs[i].offset = 0;
-	for (uint32_t i = 0; i < op->out_count && !status; i++) {
-		if (i == 0 && taken >= 0) {
-			outs[0].buffer = ins[taken].buffer;
-			hr__buffer_keep(outs[0].buffer);
+	for (uint32_t i = 0; i < memory->in_count; i++) in_types[i] = memory->ins[i].type;
+	for (uint32_t i = 0; i < memory->out_count; i++) {
+		out_types[i] = memory->outs[i].type;
+		memory->outs[i].buffer = NULL;
+		memory->outs[i].offset = 0;
+		taken[i] = find_memory(op, memory, i);
+	}
+	for (uint32_t i = 0; i < memory->out_count && !status; i++) {
+		if (taken[i] >= 0) {
+			memory->outs[i].buffer = memory->ins[taken[i]].buffer;
+			hr__buffer_keep(memory->outs[i].buffer);
 		} else {
-			status = hr__buffer_new(session, &outs[i].type, hr__type_bytes(&outs[i].type), &outs[i].buffer);
+			status = get_buffer(task, memory, &out_types[i], &memory->outs[i].buffer);
 		}
 	}
-	if (status) release_outs(outs, op->out_count);
+	uint64_t scratch = op->scratch && !status ? op->scratch(in_types, out_types, task->attrs) : 0;
+	if (scratch) status = get_buffer(task, memory, &(hr__type){ HR_DTYPE_UINT8, { 1, { (int64_t)scratch } } }, &memory->scratch);
+	if (status) release_outs(memory);
 	return status;
 }
 
@@ -94,107 +141,243 @@ static void add_pin(struct pins *pins, const hr__buffer *buffer, hr_access acces
 	if (!buffer || !buffer->tensor.id) return;
 	for (size_t i = 0; i < pins->count; i++) {
 		if (pins->list[i].tensor.id != buffer->tensor.id) continue;
-		pins->list[i].access = HR_WRITE; /* it is read, and written to */
+		if (access != HR_READ) pins->list[i].access = HR_WRITE; /* it is read, and written to */
 		return;
 	}
 	pins->list[pins->count++] = (hr_pin){ buffer->tensor, access };
 }
 
-static hr_status address_of(const hr__buffer *buffer, uint64_t offset, void **out)
+/* ---- events ---- */
+
+/* An op that works on part of a buffer uses the block that this is in. */
+static void tell_use(const hr__task *task, const hr__buffer *buffer, hr__event_kind kind)
 {
-	hr_status status = HR_OK;
-	*out = NULL;
-	if (!buffer) return HR_OK;
-	if (buffer->tensor.id) status = hr_tensor_address(buffer->tensor, out);
-	else *out = buffer->block;
-	if (!status) *out = (char *)*out + offset;
-	return status;
+	void *at;
+	hr_status status;
+	const hr__allocator *allocator = hr__allocator_of(task->session->allocator, &status);
+	if (!allocator || !buffer || hr__buffer_address(buffer, 0, &at)) return;
+	hr__trace_event(&(hr__event){ .kind = kind, .allocator = (uint32_t)allocator->id, .stream = task->session->stream, .address = (uintptr_t)at,
+	                              .bytes = buffer->bytes, .op = hr_name_intern(hr__ops[task->kind].name) });
+}
+
+static void tell_uses(const hr__task *task, const struct memory *memory)
+{
+	for (uint32_t i = 0; i < memory->in_count; i++) tell_use(task, memory->ins[i].buffer, HR__EVENT_READ);
+	for (uint32_t i = 0; i < memory->out_count; i++) tell_use(task, memory->outs[i].buffer, HR__EVENT_WRITE);
+	tell_use(task, memory->scratch, HR__EVENT_WRITE);
+}
+
+static void tell_op(const hr__task *task, hr__event_kind kind, uint64_t ns)
+{
+	hr__trace_event(&(hr__event){ .kind = kind, .stream = task->session->stream, .op = hr_name_intern(hr__ops[task->kind].name),
+	                              .scope = task->scope, .bytes = ns });
 }
 
 /* ---- the job ---- */
 
-static struct job *new_job(hr__session *session, enum hr__op_kind kind, const hr__attrs *attrs, uint64_t data)
+static struct job *new_job(const hr__task *task, uint64_t data)
 {
 	void *block;
 	if (hr__os()->alloc(sizeof(struct job) + data, &block)) return NULL;
 	struct job *job = block;
 	job->bytes = sizeof(struct job) + data;
-	if (attrs) job->attrs = *attrs;
-	if (data) job->attrs.data = memcpy(job + 1, attrs->data, data);
-	job->run = hr__ops[kind].run;
-	job->session = session;
-	job->op = hr_name_intern(hr__ops[kind].name);
-	job->scope = hr_name_scope_current();
+	if (task->attrs) job->attrs = *task->attrs;
+	if (data) job->attrs.data = memcpy(job + 1, task->attrs->data, data);
+	job->run = hr__ops[task->kind].run;
+	job->session = task->session;
+	job->op = hr_name_intern(hr__ops[task->kind].name);
+	job->scope = task->scope;
+	job->note = task->note;
+	job->begin_ns = task->begin_ns;
 	job->work.attrs = &job->attrs;
-	job->work.team = session->team;
+	job->work.team = task->session->team;
 	return job;
 }
 
-static hr_status fill_in(struct job *job, const hr__slot *ins, uint32_t in_count, const hr__slot *outs, uint32_t out_count,
-                         const hr__buffer *scratch)
+static hr_status fill_in(hr__work *work, const struct memory *memory)
 {
-	hr__work *work = &job->work;
+	static _Alignas(64) char nothing[64]; /* where tensors of no elements are: kernels add 0 to the address, which C leaves undefined for NULL */
 	hr_status status = HR_OK;
 	void *at;
-	work->in_count = in_count;
-	work->out_count = out_count;
-	for (uint32_t i = 0; i < in_count && !status; i++) {
-		work->in_types[i] = ins[i].type;
-		status = address_of(ins[i].buffer, ins[i].offset, &at);
-		work->in[i] = at;
+	work->in_count = memory->in_count;
+	work->out_count = memory->out_count;
+	for (uint32_t i = 0; i < memory->in_count && !status; i++) {
+		work->in_types[i] = memory->ins[i].type;
+		status = hr__buffer_address(memory->ins[i].buffer, memory->ins[i].offset, &at);
+		work->in[i] = at ? at : nothing;
 	}
-	for (uint32_t i = 0; i < out_count && !status; i++) {
-		work->out_types[i] = outs[i].type;
-		status = address_of(outs[i].buffer, outs[i].offset, &work->out[i]);
+	for (uint32_t i = 0; i < memory->out_count && !status; i++) {
+		work->out_types[i] = memory->outs[i].type;
+		status = hr__buffer_address(memory->outs[i].buffer, memory->outs[i].offset, &work->out[i]);
+		if (!work->out[i]) work->out[i] = nothing;
 	}
-	return status ? status : address_of(scratch, 0, &work->scratch);
+	return status ? status : hr__buffer_address(memory->scratch, 0, &work->scratch);
 }
 
-static hr_status queue(hr__session *session, enum hr__op_kind kind, const hr__attrs *attrs, const hr__slot *ins, uint32_t in_count,
-                       hr__slot *outs, hr__buffer *scratch)
+static void note_memory(const hr__task *task, const struct memory *memory)
 {
-	const hr__op *op = &hr__ops[kind];
-	struct pins pins = { .count = 0 };
-	uint64_t data = kind == HR__OP_CONSTANT ? hr__type_bytes(&outs[0].type) : 0;
-	for (uint32_t i = 0; i < in_count; i++) add_pin(&pins, ins[i].buffer, HR_READ);
-	for (uint32_t i = 0; i < op->out_count; i++) add_pin(&pins, outs[i].buffer, HR_OVERWRITE);
-	add_pin(&pins, scratch, HR_OVERWRITE);
-	struct job *job = new_job(session, kind, attrs, data);
-	if (!job) return hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for an op that waits in a stream");
-	hr_status status = pins.count ? hr_pin_all(pins.list, pins.count, session->stream) : HR_OK;
-	if (!status) {
-		status = fill_in(job, ins, in_count, outs, op->out_count, scratch);
-		if (!status) status = hr__device_host_call(session->device, session->stream, run_job, job);
-		hr_status unpinned = pins.count ? hr_unpin_all(pins.list, pins.count, session->stream) : HR_OK;
-		if (!status) return unpinned; /* the job is the stream's */
+	hr_stats stats;
+	hr_stats_init(&stats);
+	task->note->allocations = memory->allocations;
+	task->note->allocated_bytes = memory->allocated;
+	if (!hr_allocator_get_stats(task->session->allocator, &stats)) task->note->peak_bytes = (uint64_t)stats.bytes_in_use;
+}
+
+/* With everything pinned. *queued: the job is the stream's. */
+static hr_status queue_job(const hr__task *task, const struct memory *memory, struct job *job, bool *queued)
+{
+	const hr__session *session = task->session;
+	uint64_t took = 0;
+	hr_status status = fill_in(&job->work, memory);
+	if (status) return status;
+	if (task->note) note_memory(task, memory);
+	if (memory->recorded) {
+		job->took_ns = &took;
+		tell_uses(task, memory);
 	}
-	hr__os()->free(job, job->bytes);
+	status = hr__device_host_call(session->device, session->stream, run_job, job);
+	*queued = !status;
+	if (status || !memory->recorded) return status;
+	status = hr_stream_synchronize(session->handle, session->stream);
+	if (!status) tell_op(task, HR__EVENT_OP_END, took);
 	return status;
 }
 
-hr_status hr__execute(hr__session *session, enum hr__op_kind kind, const hr__attrs *attrs, const hr__slot *ins, uint32_t in_count,
-                      hr__slot *outs)
+static hr_status queue(const hr__task *task, const struct memory *memory)
 {
-	const hr__op *op = &hr__ops[kind];
-	if (op->memory == HR__ALIASES) {
+	struct pins pins = { .count = 0 };
+	uint64_t data = task->kind == HR__OP_CONSTANT ? hr__type_bytes(&memory->outs[0].type) : 0;
+	for (uint32_t i = 0; i < memory->in_count; i++) add_pin(&pins, memory->ins[i].buffer, HR_READ);
+	for (uint32_t i = 0; i < memory->out_count; i++) add_pin(&pins, memory->outs[i].buffer, HR_OVERWRITE);
+	add_pin(&pins, memory->scratch, HR_OVERWRITE);
+	struct job *job = new_job(task, data);
+	if (!job) return hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for an op that waits in a stream");
+	hr_status status = pins.count ? hr_pin_all(pins.list, pins.count, task->session->stream) : HR_OK;
+	bool queued = false;
+	if (!status) {
+		status = queue_job(task, memory, job, &queued);
+		hr_status unpinned = pins.count ? hr_unpin_all(pins.list, pins.count, task->session->stream) : HR_OK;
+		if (!status) status = unpinned;
+	}
+	if (!queued) hr__os()->free(job, job->bytes);
+	return status;
+}
+
+/* A slice whose elements lie side by side. */
+static bool is_view(const hr__task *task, const hr__slot *ins, uint64_t *offset)
+{
+	if (task->kind != HR__OP_SLICE) return false;
+	const hr__dims *dims = &ins[0].type.dims;
+	int axis = hr__axis(task->attrs->axis, dims->rank);
+	uint64_t row = hr_dtype_size(ins[0].type.dtype);
+	for (int i = 0; i < axis; i++)
+		if (dims->d[i] != 1) return false;
+	for (int i = axis + 1; i < dims->rank; i++) row *= (uint64_t)dims->d[i];
+	*offset = row * (uint64_t)task->attrs->begin;
+	return true;
+}
+
+hr_status hr__execute_plain(const hr__task *task, const hr__slot *ins, uint32_t in_count, hr__slot *outs)
+{
+	const hr__op *op = &hr__ops[task->kind];
+	struct memory memory = { .ins = ins, .outs = outs, .in_count = op->order_only ? 0 : in_count, .out_count = op->out_count,
+		                     .recorded = hr__trace_is_on() };
+	uint64_t offset = 0;
+	if (op->memory == HR__ALIASES || is_view(task, ins, &offset)) {
 		outs[0].buffer = ins[0].buffer;
-		outs[0].offset = ins[0].offset;
+		outs[0].offset = ins[0].offset + offset;
 		hr__buffer_keep(outs[0].buffer);
 		return HR_OK;
 	}
 	hr_name before = hr_op_set(hr_name_intern(op->name)); /* for the ledger, and for messages */
-	hr_status status = get_outs(session, op, ins, in_count, outs);
+	if (memory.recorded) tell_op(task, HR__EVENT_OP_BEGIN, 0);
+	hr_status status = get_memory(task, &memory);
 	if (!status) {
-		hr__type in_types[HR__OP_INPUTS], out_types[HR__OP_OUTPUTS];
-		hr__buffer *scratch = NULL;
-		for (uint32_t i = 0; i < in_count; i++) in_types[i] = ins[i].type;
-		for (uint32_t i = 0; i < op->out_count; i++) out_types[i] = outs[i].type;
-		uint64_t bytes = op->scratch ? op->scratch(in_types, out_types, attrs) : 0;
-		if (bytes) status = hr__buffer_new(session, &(hr__type){ HR_DTYPE_UINT8, { 1, { (int64_t)bytes } } }, bytes, &scratch);
-		if (!status) status = queue(session, kind, attrs, ins, in_count, outs, scratch);
-		hr__buffer_release(scratch);
-		if (status) release_outs(outs, op->out_count);
+		status = queue(task, &memory);
+		hr__buffer_release(memory.scratch);
+		if (status) release_outs(&memory);
 	}
+	if (status && memory.recorded) tell_op(task, HR__EVENT_OP_END, 0);
 	hr_op_set(before);
+	return status;
+}
+
+/* ---- on variables ---- */
+
+static void release_contents(hr__content *contents, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++) hr__buffer_release(contents[i].buffer);
+}
+
+/* Contents that are read, changed, and written: in place, where nobody else has them. */
+static hr_status update(const hr__task *task, uint32_t count, const hr__slot *ins, uint32_t in_count, hr__slot *outs)
+{
+	hr__content contents[HR__OP_OUTPUTS];
+	hr__slot all[HR__OP_INPUTS] = { 0 };
+	hr_status status = HR_OK;
+	uint32_t got = 0;
+	for (uint32_t i = 0; i < count && !status; i++) {
+		hr__variable variable;
+		status = hr__variable_get(task->attrs->variables[i], &variable);
+		if (!status) status = hr__variable_read(task->session, variable.id, &contents[i]);
+		if (status) break;
+		got++;
+		all[i] = (hr__slot){ variable.type, contents[i].buffer, 0, true, 2 }; /* the session's reference, and ours */
+	}
+	for (uint32_t i = 0; i < in_count; i++) all[count + i] = ins[i];
+	if (!status) status = hr__execute_plain(task, all, count + in_count, outs);
+	for (uint32_t i = 0; i < count && !status; i++) status = hr__variable_write(task->session, task->attrs->variables[i], outs[i].buffer);
+	release_contents(contents, got);
+	return status;
+}
+
+/* What is only part of a buffer is copied, so that the variable does not hold the rest. */
+static hr_status assign(const hr__task *task, const hr__slot *in, hr__slot *out)
+{
+	bool whole = !in->buffer || (!in->offset && in->buffer->bytes == hr__type_bytes(&in->type));
+	hr__task copy = *task;
+	copy.kind = HR__OP_COPY;
+	hr__variable variable;
+	hr_status status = hr__variable_get(task->attrs->variables[0], &variable);
+	if (!status) status = hr__variable_prepare(task->session, variable.id);
+	if (!status) status = hr__execute_plain(whole ? task : &copy, in, 1, out);
+	return status ? status : hr__variable_write(task->session, task->attrs->variables[0], out->buffer);
+}
+
+static hr_status read(const hr__task *task, hr__slot *out)
+{
+	hr__content content;
+	hr_status status = hr__variable_read(task->session, task->attrs->variables[0], &content);
+	if (!status) *out = (hr__slot){ .type = out->type, .buffer = content.buffer };
+	return status;
+}
+
+static hr_status initialize(const hr__task *task, hr__slot *out)
+{
+	uint32_t count;
+	hr_status status = hr__variables_initialize(task->session, task->attrs->graph, &count);
+	hr__attrs attrs = { .a = count };
+	hr__task told = *task;
+	told.attrs = &attrs;
+	return status ? status : hr__execute_plain(&told, NULL, 0, out);
+}
+
+static hr_status on_variables(const hr__task *task, const hr__slot *ins, uint32_t in_count, hr__slot *outs)
+{
+	switch (task->kind) {
+	case HR__OP_READ: return read(task, outs);
+	case HR__OP_ASSIGN: return assign(task, ins, outs);
+	case HR__OP_INITIALIZE: return initialize(task, outs);
+	default: return update(task, hr__variables_of(task->attrs), ins, in_count, outs);
+	}
+}
+
+hr_status hr__execute(const hr__task *task, const hr__slot *ins, uint32_t in_count, hr__slot *outs)
+{
+	if (!hr__variables_of(task->attrs) && task->kind != HR__OP_INITIALIZE) return hr__execute_plain(task, ins, in_count, outs);
+	hr__monitor *turn = task->session->turn;
+	hr__os()->monitor_enter(turn);
+	hr_status status = on_variables(task, ins, in_count, outs);
+	hr__os()->monitor_leave(turn);
 	return status;
 }

@@ -5,102 +5,29 @@
  *
  *   1. forwards: which results depend on [by]? Only for those are gradients wanted
  *   2. backwards: each call whose output has a gradient is asked for those of its inputs, which are added up by result. What a call's outputs
- *      had is released then: nothing before it needs it
+ *      had is released then, and what the tape kept for it: nothing before it needs either
+ *
+ * A block of a checkpoint is computed again when its last call is reached: its calls are made once more, from what went into the block, and
+ * gradients look at those results (struct known: again).
  *
  * All of it is done by op calls, so it runs, or becomes nodes, like everything else. */
 #include <string.h>
 
 #include "base/status.h"
 #include "os/os.h"
-#include "runtime/engine.h"
-
-/* ---- tapes ---- */
-
-struct tape {
-	hr__step *steps;
-	uint32_t count, capacity;
-	bool on;     /* calls are taken down */
-	bool broken; /* there was no host memory for one */
-};
-
-static _Thread_local struct tape *tape;
-
-bool hr__tape_is_on(void)
-{
-	return tape && tape->on;
-}
-
-hr_status hr_tape_begin(void)
-{
-	void *block;
-	if (tape) return hr__fail(HR_IN_USE, "a tape is on already; hr_tape_end first");
-	int error = hr__os()->alloc(sizeof(struct tape), &block);
-	if (error) return hr__os_fail(error, "cannot get host memory for a tape");
-	tape = block;
-	tape->on = true;
-	return HR_OK;
-}
-
-static void release_step(hr__step *step)
-{
-	for (uint32_t i = 0; i < HR__OP_INPUTS; i++) hr_release(step->in_values[i]);
-	for (uint32_t i = 0; i < HR__OP_OUTPUTS; i++) hr_release(step->out_values[i]);
-}
-
-hr_status hr_tape_end(void)
-{
-	if (!tape) return hr__fail(HR_INVALID_ARGUMENT, "hr_tape_end without hr_tape_begin");
-	for (uint32_t i = 0; i < tape->count; i++) release_step(&tape->steps[i]);
-	if (tape->steps) hr__os()->free(tape->steps, tape->capacity * sizeof *tape->steps);
-	hr__os()->free(tape, sizeof *tape);
-	tape = NULL;
-	return HR_OK;
-}
-
-static bool grow(void)
-{
-	uint32_t capacity = tape->capacity ? tape->capacity * 2 : 64;
-	void *steps;
-	if (tape->capacity > 1u << 22 || hr__os()->alloc(capacity * sizeof *tape->steps, &steps)) return false;
-	if (tape->count) memcpy(steps, tape->steps, tape->count * sizeof *tape->steps);
-	if (tape->steps) hr__os()->free(tape->steps, tape->capacity * sizeof *tape->steps);
-	tape->steps = steps;
-	tape->capacity = capacity;
-	return true;
-}
-
-void hr__tape_note(enum hr__op_kind kind, const hr__attrs *attrs, const hr_value *ins, const hr__type *in_types, uint32_t in_count,
-                   const hr_value *outs, const hr__type *out_types)
-{
-	const hr__op *op = &hr__ops[kind];
-	if (tape->broken || (tape->count == tape->capacity && !grow())) {
-		tape->broken = true;
-		return;
-	}
-	hr__step *step = &tape->steps[tape->count++];
-	*step = (hr__step){ .kind = kind, .in_count = in_count };
-	if (attrs) step->attrs = *attrs;
-	step->attrs.data = NULL; /* the caller's */
-	for (uint32_t i = 0; i < in_count; i++) {
-		step->ins[i] = hr__value_serial(ins[i]);
-		step->in_types[i] = in_types[i];
-		if (op->grad_in_mask >> i & 1) step->in_values[i] = hr_keep(hr__value_alias(ins[i]));
-		tape->broken |= (op->grad_in_mask >> i & 1) && !step->in_values[i].id;
-	}
-	for (uint32_t i = 0; i < op->out_count; i++) {
-		step->outs[i] = hr__value_serial(outs[i]);
-		step->out_types[i] = out_types[i];
-		if (op->grad_out_mask >> i & 1) step->out_values[i] = hr_keep(hr__value_alias(outs[i]));
-		tape->broken |= (op->grad_out_mask >> i & 1) && !step->out_values[i].id;
-	}
-}
+#include "runtime/tape.h"
 
 /* ---- numbers of results, and what is known of each ---- */
 
 struct known {
 	uint64_t number; /* 0 = nobody */
 	bool depends;    /* on one of [by] */
+	bool asked;      /* it is one of them */
 	hr_value gradient; /* kept */
+	/* While a block is computed again: */
+	uint32_t looked_at; /* by a gradient of this block */
+	uint32_t uses;     /* within it that are left */
+	hr_value again;    /* kept */
 };
 
 struct search {
@@ -108,6 +35,7 @@ struct search {
 	uint32_t count;   /* of calls */
 	struct known *known;
 	uint32_t slots;   /* a power of two */
+	uint32_t block;   /* that was computed again last */
 };
 
 static struct known *known_of(const struct search *search, uint64_t number)
@@ -121,7 +49,7 @@ static struct known *known_of(const struct search *search, uint64_t number)
 static void get_step(const struct search *search, uint32_t n, hr__step *out)
 {
 	if (search->graph) hr__graph_node(search->graph, n, out);
-	else *out = tape->steps[n];
+	else *out = hr__tape_current()->steps[n];
 }
 
 static void find_dependents(const struct search *search)
@@ -130,7 +58,7 @@ static void find_dependents(const struct search *search)
 		hr__step step;
 		bool depends = false;
 		get_step(search, n, &step);
-		for (uint32_t i = 0; i < step.in_count; i++)
+		for (uint32_t i = 0; i < step.in_count && !hr__variables_of(&step.attrs); i++)
 			depends |= hr__dtype_is_float(step.in_types[i].dtype) && known_of(search, step.ins[i])->depends;
 		for (uint32_t i = 0; i < hr__ops[step.kind].out_count && depends; i++) known_of(search, step.outs[i])->depends = true;
 	}
@@ -143,26 +71,121 @@ static hr_status add_gradient(const struct search *search, uint64_t number, hr_v
 	struct known *known = known_of(search, number);
 	hr_value before = known->gradient;
 	if (!gradient.id) return hr_last_status();
-	known->gradient = hr_keep(before.id ? hr_add(before, gradient) : gradient);
-	hr_release(before);
+	known->gradient = hr_keep(before.id ? hr_add(hr__value_loosen(before), gradient) : gradient); /* in the memory of one of them */
 	return known->gradient.id ? HR_OK : hr_last_status();
 }
 
-/* The values that a node's gradient looks at. */
-static void get_values(const struct search *search, uint32_t n, const hr__step *step, hr__backward *backward)
+/* What came out of a call of the graph. */
+static hr_value result_in(hr__graph *graph, uint64_t number)
 {
-	const hr__op *op = &hr__ops[step->kind];
-	for (uint32_t i = 0; i < step->in_count; i++) {
-		if (!(op->grad_in_mask >> i & 1)) continue;
-		uint64_t number = step->ins[i];
-		backward->in[i] = search->graph ? hr__graph_value(search->graph, (uint32_t)(number / HR__OP_OUTPUTS) - 1, (uint32_t)(number % HR__OP_OUTPUTS))
-		                                : step->in_values[i];
-	}
-	for (uint32_t i = 0; i < op->out_count; i++)
-		if (op->grad_out_mask >> i & 1) backward->out[i] = search->graph ? hr__graph_value(search->graph, n, i) : step->out_values[i];
+	return hr__graph_value(graph, (uint32_t)(number / HR__OP_OUTPUTS) - 1, (uint32_t)(number % HR__OP_OUTPUTS));
 }
 
-static hr_status go_back_over(const struct search *search, uint32_t n)
+/* An input of a call: as it was computed again, if it was; else as the tape or graph has it. */
+static hr_value input_of(const struct search *search, const hr__step *step, uint32_t i)
+{
+	hr_value again = step->block ? known_of(search, step->ins[i])->again : HR_NO_VALUE;
+	if (again.id) return again;
+	return search->graph ? result_in(search->graph, step->ins[i]) : step->in_values[i];
+}
+
+/* The values that a node's gradient looks at. */
+static void get_values(const struct search *search, const hr__step *step, hr__backward *backward)
+{
+	const hr__op *op = &hr__ops[step->kind];
+	for (uint32_t i = 0; i < step->in_count; i++)
+		if (op->grad_in_mask >> i & 1) backward->in[i] = input_of(search, step, i);
+	for (uint32_t i = 0; i < op->out_count; i++) {
+		if (!(op->grad_out_mask >> i & 1)) continue;
+		if (step->block) backward->out[i] = known_of(search, step->outs[i])->again;
+		else backward->out[i] = search->graph ? result_in(search->graph, step->outs[i]) : step->out_values[i];
+	}
+}
+
+/* ---- computing again ---- */
+
+/* Is the call of the block, and one that can be made again? What reads variables is not: the tape and the graph have that as it was. */
+static bool in_block(const hr__step *step, uint32_t of)
+{
+	return step->block == of && !hr__variables_of(&step->attrs);
+}
+
+/* Which results gradients look at, and which ones those need. Returns the first call. */
+static uint32_t survey_block(const struct search *search, uint32_t last, uint32_t of)
+{
+	uint32_t first = last;
+	for (uint32_t n = last + 1; n-- > 0;) {
+		hr__step step;
+		get_step(search, n, &step);
+		const hr__op *op = &hr__ops[step.kind];
+		bool needed = false;
+		if (step.block != of) break;
+		first = n;
+		if (!in_block(&step, of)) continue;
+		for (uint32_t i = 0; i < op->out_count; i++) {
+			struct known *out = known_of(search, step.outs[i]);
+			if (op->grad_out_mask >> i & 1) out->looked_at = of;
+			needed |= out->looked_at == of || out->uses;
+		}
+		for (uint32_t i = 0; i < step.in_count; i++) {
+			struct known *in = known_of(search, step.ins[i]);
+			if (op->grad_in_mask >> i & 1) in->looked_at = of;
+			in->uses += needed;
+		}
+	}
+	return first;
+}
+
+static void drop_unused(struct known *known, uint32_t of)
+{
+	if (known->uses || known->looked_at == of) return;
+	hr_release(known->again);
+	known->again = HR_NO_VALUE;
+}
+
+static hr_status call_again(const struct search *search, const hr__step *step)
+{
+	const hr__op *op = &hr__ops[step->kind];
+	hr_value ins[HR__OP_INPUTS], outs[HR__OP_OUTPUTS];
+	bool needed = false;
+	for (uint32_t i = 0; i < op->out_count; i++) {
+		const struct known *out = known_of(search, step->outs[i]);
+		needed |= out->looked_at == step->block || out->uses;
+	}
+	if (!needed) return HR_OK;
+	for (uint32_t i = 0; i < step->in_count; i++) ins[i] = input_of(search, step, i);
+	if (step->out_values[0].id) outs[0] = hr__value_alias(step->out_values[0]); /* a constant: the tape has it */
+	else hr__call(step->kind, ins, step->in_count, &step->attrs, outs);
+	if (!outs[0].id) return hr_last_status();
+	for (uint32_t i = 0; i < op->out_count; i++) {
+		struct known *out = known_of(search, step->outs[i]);
+		out->again = hr_keep(outs[i]);
+		drop_unused(out, step->block);
+	}
+	for (uint32_t i = 0; i < step->in_count; i++) {
+		struct known *in = known_of(search, step->ins[i]);
+		in->uses--;
+		drop_unused(in, step->block);
+	}
+	return HR_OK;
+}
+
+/* The block whose last call is number [last]. */
+static hr_status compute_again(struct search *search, uint32_t last, uint32_t of)
+{
+	hr_status status = HR_OK;
+	uint32_t first = survey_block(search, last, of), outer = hr__block_set(0); /* these are kept */
+	search->block = of;
+	for (uint32_t n = first; n <= last && !status; n++) {
+		hr__step step;
+		get_step(search, n, &step);
+		if (in_block(&step, of)) status = call_again(search, &step);
+	}
+	hr__block_set(outer);
+	return status;
+}
+
+static hr_status go_back_over(struct search *search, uint32_t n)
 {
 	hr__step step;
 	get_step(search, n, &step);
@@ -179,9 +202,12 @@ static hr_status go_back_over(const struct search *search, uint32_t n)
 		wanted |= backward.wanted[i];
 	}
 	if (!any || !wanted) return HR_OK;
-	if (!op->gradient) return hr__fail(HR_INVALID_ARGUMENT, "op \"%s\" has no gradient", op->name);
-	get_values(search, n, &step, &backward);
-	hr_status status = op->gradient(&backward);
+	if (!op->gradient) return hr__name_op(hr__fail(HR_INVALID_ARGUMENT, "it has no gradient"), op->name, step.scope);
+	hr_status status = HR_OK;
+	if (step.block && step.block != search->block) status = compute_again(search, n, step.block);
+	if (status) return status;
+	get_values(search, &step, &backward);
+	status = op->gradient(&backward);
 	for (uint32_t i = 0; i < step.in_count; i++) {
 		if (!status && backward.wanted[i] && backward.grad_in[i].id) status = add_gradient(search, step.ins[i], backward.grad_in[i]);
 		else hr_release(backward.grad_in[i]);
@@ -189,18 +215,19 @@ static hr_status go_back_over(const struct search *search, uint32_t n)
 	return status;
 }
 
-static hr_status go_back(const struct search *search, const uint64_t *by, size_t count)
+static hr_status go_back(struct search *search)
 {
 	hr_status status = HR_OK;
 	for (uint32_t n = search->count; n-- > 0 && !status;) {
 		hr__step step;
 		status = go_back_over(search, n);
 		get_step(search, n, &step);
+		if (!search->graph) hr__step_release(&hr__tape_current()->steps[n]);
 		for (uint32_t i = 0; i < hr__ops[step.kind].out_count; i++) {
 			struct known *known = known_of(search, step.outs[i]);
-			bool asked = false;
-			for (size_t k = 0; k < count; k++) asked |= by[k] == known->number;
-			if (asked) continue;
+			hr_release(known->again);
+			known->again = HR_NO_VALUE;
+			if (known->asked) continue;
 			hr_release(known->gradient);
 			known->gradient = HR_NO_VALUE;
 		}
@@ -213,12 +240,15 @@ static hr_status go_back(const struct search *search, const uint64_t *by, size_t
 static hr_status check(hr_value of, const hr_value *by, size_t count, struct search *search, uint64_t *numbers)
 {
 	hr__value value;
+	const struct hr__op_tape *tape = hr__tape_current();
 	hr_status status = hr__value_get(of, &value);
 	if (status) return status;
 	search->graph = value.graph;
 	if (!hr__dtype_is_float(value.type.dtype))
 		return hr__fail(HR_INVALID_ARGUMENT, "a gradient of %s was asked for; it takes a float", hr_dtype_text(value.type.dtype));
 	if (!value.graph && !tape) return hr__fail(HR_INVALID_ARGUMENT, "no tape is on; hr_tape_begin before the ops whose gradients are wanted");
+	if (!value.graph && tape->served)
+		return hr__fail(HR_INVALID_ARGUMENT, "the tape has served for gradients already; hr_tape_end, and hr_tape_begin before the next ones");
 	if (!value.graph && tape->broken) return hr__fail(HR_NO_HOST_MEMORY, "there was no host memory for the tape");
 	if (value.graph && value.graph != hr__graph_current())
 		return hr__fail(HR_INVALID_ARGUMENT, "the value belongs to a graph that is not being built; hr_graph_enter first");
@@ -233,32 +263,28 @@ static hr_status check(hr_value of, const hr_value *by, size_t count, struct sea
 	return HR_OK;
 }
 
-static hr_value ones_like(hr_value of)
+static hr_value full_like(hr_value of, double number)
 {
 	hr__value value;
 	if (hr__value_get(of, &value)) return HR_NO_VALUE;
-	return hr_full(value.type.dtype, value.type.dims.d, value.type.dims.rank, 1);
+	return hr_full(value.type.dtype, value.type.dims.d, value.type.dims.rank, number);
 }
 
-static hr_value zeros_like(hr_value of)
+static hr_status find_gradients(struct search *search, hr_value of, const hr_value *by, const uint64_t *numbers, size_t count, hr_value *out)
 {
-	hr__value value;
-	if (hr__value_get(of, &value)) return HR_NO_VALUE;
-	return hr_full(value.type.dtype, value.type.dims.d, value.type.dims.rank, 0);
-}
-
-static hr_status find_gradients(const struct search *search, hr_value of, const hr_value *by, const uint64_t *numbers, size_t count, hr_value *out)
-{
-	for (size_t i = 0; i < count; i++) known_of(search, numbers[i])->depends = true;
+	for (size_t i = 0; i < count; i++) known_of(search, numbers[i])->depends = known_of(search, numbers[i])->asked = true;
 	find_dependents(search);
-	hr_status status = add_gradient(search, hr__value_serial(of), ones_like(of));
-	if (!status) status = go_back(search, numbers, count);
+	hr_status status = add_gradient(search, hr__value_serial(of), full_like(of, 1));
+	if (!status) status = go_back(search);
 	for (size_t i = 0; i < count && !status; i++) {
 		struct known *known = known_of(search, numbers[i]);
-		out[i] = known->gradient.id ? hr__value_alias(known->gradient) : zeros_like(by[i]);
+		out[i] = known->gradient.id ? hr__value_alias(known->gradient) : full_like(by[i], 0);
 		if (!out[i].id) status = hr_last_status();
 	}
-	for (uint32_t i = 0; i < search->slots; i++) hr_release(search->known[i].gradient);
+	for (uint32_t i = 0; i < search->slots; i++) {
+		hr_release(search->known[i].gradient);
+		hr_release(search->known[i].again);
+	}
 	for (size_t i = 0; i < count && status; i++) {
 		hr_release(out[i]);
 		out[i] = HR_NO_VALUE;
@@ -294,14 +320,36 @@ hr_status hr_gradients(hr_value of, const hr_value *by, size_t count, hr_value *
 		error = hr__os()->alloc(search.slots * sizeof *search.known, &known);
 		if (error) status = hr__os_fail(error, "cannot get host memory for gradients");
 		if (!status) {
+			struct hr__op_tape *tape = hr__tape_current();
 			bool was_on = tape && tape->on;
 			search.known = known;
 			if (tape) tape->on = false;
 			status = find_gradients(&search, of, by, numbers, count, out);
-			if (tape) tape->on = was_on;
+			if (tape) tape->on = was_on && search.graph;
+			if (!search.graph) tape->served = true;
 			hr__os()->free(known, search.slots * sizeof *search.known);
 		}
 	}
 	hr__os()->free(block, count * sizeof(uint64_t));
+	return status;
+}
+
+hr_status hr_variable_gradients(hr_value of, const hr_variable *by, size_t count, hr_value *out)
+{
+	void *list;
+	hr_status status = HR_OK;
+	if (!by || !out || !count) return hr__fail(HR_INVALID_ARGUMENT, "hr_variable_gradients: there is nothing to find gradients by, or out is NULL");
+	int error = hr__os()->alloc(count * sizeof(hr_value), &list);
+	if (error) return hr__os_fail(error, "cannot get host memory for gradients");
+	hr_value *values = list;
+	hr__graph *graph = hr__graph_current();
+	for (size_t i = 0; i < count && !status; i++) {
+		hr_value read = graph ? hr__graph_reads(graph, by[i].id, true) : HR_NO_VALUE; /* what was computed with, whatever was assigned since */
+		values[i] = hr_keep(read.id ? read : hr_read(by[i]));
+		if (!values[i].id) status = hr_last_status();
+	}
+	if (!status) status = hr_gradients(of, values, count, out);
+	for (size_t i = 0; i < count; i++) hr_release(values[i]);
+	hr__os()->free(list, count * sizeof(hr_value));
 	return status;
 }

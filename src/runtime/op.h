@@ -18,6 +18,10 @@
 /* enum, name, group */
 #define HR__OP_TABLE(X)                  \
 	X(PLACEHOLDER, "placeholder")        \
+	X(READ, "read")                      \
+	X(ASSIGN, "assign")                  \
+	X(INITIALIZE, "initialize")          \
+	X(GROUP, "group")                    \
 	X(CONSTANT, "constant")              \
 	X(FULL, "full")                      \
 	X(RANDOM_NORMAL, "random_normal")    \
@@ -49,6 +53,10 @@
 	X(MATMUL, "matmul")                  \
 	X(SOFTMAX, "softmax")                \
 	X(CROSS_ENTROPY, "cross_entropy")    \
+	X(LAYER_NORM, "layer_norm")          \
+	X(CONV2D, "conv2d")                  \
+	X(MAX_POOL, "max_pool")              \
+	X(AVG_POOL, "avg_pool")              \
 	/* for gradients */                  \
 	X(RELU_GRAD, "relu_grad")            \
 	X(TANH_GRAD, "tanh_grad")            \
@@ -58,7 +66,17 @@
 	X(MAX_GRAD, "max_grad")              \
 	X(SUM_TO, "sum_to")                  \
 	X(SCATTER_ROWS, "scatter_rows")      \
-	X(PAD, "pad")
+	X(PAD, "pad")                        \
+	X(LAYER_NORM_GRAD, "layer_norm_grad") \
+	X(CONV2D_GRAD_INPUT, "conv2d_grad_input") \
+	X(CONV2D_GRAD_FILTER, "conv2d_grad_filter") \
+	X(MAX_POOL_GRAD, "max_pool_grad")    \
+	X(AVG_POOL_GRAD, "avg_pool_grad")    \
+	/* for variables */                  \
+	X(COPY, "copy")                      \
+	X(SGD, "sgd")                        \
+	X(MOMENTUM, "momentum")              \
+	X(ADAM, "adam")
 
 enum hr__op_kind {
 #define HR__OP_ENUM(name, text) HR__OP_##name,
@@ -75,9 +93,13 @@ typedef struct hr__attrs {
 	int order[HR_SHAPE_MAX_RANK];
 	bool keep, transpose_a, transpose_b;
 	int64_t begin, count;
-	double a, b;
+	int64_t size, stride, padding; /* of windows */
+	double a, b, c, d;
 	uint64_t seed;
 	const void *data;    /* of a constant: read while the call lasts, or owned by the graph */
+	/* Ops on variables: contents of variables[i] are input i, before those that are given, and output i becomes them. 0 = none. */
+	uint64_t variables[HR__OP_OUTPUTS];
+	uint64_t graph;      /* of the variables that are initialised; 0 = the session's */
 } hr__attrs;
 
 /* Threads that help an op: hr__team_run calls [part] for each of [parts] numbers, some of them at the same time; returns when all are done.
@@ -101,7 +123,8 @@ typedef struct hr__work {
 enum hr__op_memory {
 	HR__ALLOCATES = 1, /* its output has memory of its own */
 	HR__FORWARDS,      /* it takes the memory of an input that nobody else can see, if it has as many bytes; else it allocates */
-	HR__ALIASES        /* it shares the memory of its first input */
+	HR__ALIASES,       /* it shares the memory of its first input */
+	HR__UPDATES        /* output i takes the memory of input i, a variable's, unless somebody else still has that; else it allocates */
 };
 
 /* For gradients: values of the op that is gone through backwards, and where those of its inputs go (loose; left alone = zero). */
@@ -126,6 +149,7 @@ typedef struct hr__op {
 	uint64_t (*scratch)(const hr__type *in, const hr__type *out, const hr__attrs *attrs); /* bytes; NULL = none */
 	hr_status (*gradient)(hr__backward *backward);
 	uint8_t grad_in_mask, grad_out_mask; /* inputs and outputs whose contents the gradient looks at */
+	bool order_only;   /* its inputs must be done, and it needs nothing of their contents */
 } hr__op;
 
 extern const hr__op hr__ops[HR__OP_COUNT];

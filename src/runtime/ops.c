@@ -4,22 +4,25 @@
 /* Inputs or outputs by number, as masks. */
 #define FIRST 1u
 #define SECOND 2u
+#define THIRD 4u
 #define BOTH (FIRST | SECOND)
 
 /* Fields in the order of hr__op: inputs (least, most), memory, inputs it may be, infer, run, scratch, gradient and what that looks
  * at. */
-#define OP(kind, text, least, most, memory_of, takes, infer_of, run_of, scratch_of, gradient_of, looks_in, looks_out) \
-	[HR__OP_##kind] = { .name = text,                                                                                 \
-		                .in_min = least,                                                                              \
-		                .in_max = most,                                                                               \
-		                .out_count = 1,                                                                               \
-		                .memory = memory_of,                                                                          \
-		                .forwards = takes,                                                                            \
-		                .infer = hr__infer_##infer_of,                                                                \
-		                .run = run_of,                                                                                \
-		                .scratch = scratch_of,                                                                        \
-		                .gradient = gradient_of,                                                                      \
-		                .grad_in_mask = looks_in,                                                                     \
+#define OP(...) OP_WITH(1, __VA_ARGS__)
+#define OP_WITH(outputs, kind, text, least, most, memory_of, takes, infer_of, run_of, scratch_of, gradient_of, looks_in, \
+                looks_out)                                                                                               \
+	[HR__OP_##kind] = { .name = text,                                                                                    \
+		                .in_min = least,                                                                                 \
+		                .in_max = most,                                                                                  \
+		                .out_count = outputs,                                                                            \
+		                .memory = memory_of,                                                                             \
+		                .forwards = takes,                                                                               \
+		                .infer = hr__infer_##infer_of,                                                                   \
+		                .run = run_of,                                                                                   \
+		                .scratch = scratch_of,                                                                           \
+		                .gradient = gradient_of,                                                                         \
+		                .grad_in_mask = looks_in,                                                                        \
 		                .grad_out_mask = looks_out }
 
 #define SOURCE(kind, name) OP(kind, #name, 0, 0, HR__ALLOCATES, 0, name, hr__run_##name, NULL, NULL, 0, 0)
@@ -31,9 +34,17 @@
 #define MOVES(kind, name, most) OP(kind, #name, 1, most, HR__ALLOCATES, 0, name, hr__run_##name, NULL, hr__gradient_##name, 0, 0)
 #define REDUCES(kind, name, of, looks_in, looks_out) \
 	OP(kind, #name, 1, 1, HR__ALLOCATES, 0, of, hr__run_##name, hr__scratch_reduce_sum, hr__gradient_##name, looks_in, looks_out)
+/* All inputs but the last are updated; or but the last two, the last being the number of the step. */
+#define UPDATES(kind, name, inputs, outputs) \
+	OP_WITH(outputs, kind, #name, inputs, inputs, HR__UPDATES, 0, name, hr__run_##name, NULL, NULL, 0, 0)
 
 const hr__op hr__ops[HR__OP_COUNT] = {
 	OP(PLACEHOLDER, "placeholder", 0, 0, HR__ALLOCATES, 0, full, NULL, NULL, NULL, 0, 0), /* in graphs: fed, never run */
+	OP(READ, "read", 1, 1, HR__ALIASES, 0, read, NULL, NULL, NULL, 0, 0),
+	OP(ASSIGN, "assign", 2, 2, HR__ALIASES, 0, assign, NULL, NULL, NULL, 0, 0),
+	OP(INITIALIZE, "initialize", 0, 0, HR__ALLOCATES, 0, done, hr__run_full, NULL, NULL, 0, 0),
+	[HR__OP_GROUP] = { .name = "group", .in_max = HR__OP_INPUTS, .out_count = 1, .memory = HR__ALLOCATES, .infer = hr__infer_done,
+		               .run = hr__run_full, .order_only = true },
 	SOURCE(CONSTANT, constant),
 	SOURCE(FULL, full),
 	SOURCE(RANDOM_NORMAL, random_normal),
@@ -66,6 +77,11 @@ const hr__op hr__ops[HR__OP_COUNT] = {
 	UNARY(SOFTMAX, softmax, softmax, 0, FIRST),
 	OP(CROSS_ENTROPY, "cross_entropy", 2, 2, HR__ALLOCATES, 0, cross_entropy, hr__run_cross_entropy, NULL,
 	   hr__gradient_cross_entropy, BOTH, 0),
+	OP_WITH(3, LAYER_NORM, "layer_norm", 3, 3, HR__FORWARDS, FIRST, layer_norm, hr__run_layer_norm, NULL, hr__gradient_layer_norm,
+	        BOTH, SECOND | THIRD),
+	OP(CONV2D, "conv2d", 2, 2, HR__ALLOCATES, 0, conv2d, hr__run_conv2d, hr__scratch_conv2d, hr__gradient_conv2d, BOTH, 0),
+	OP(MAX_POOL, "max_pool", 1, 1, HR__ALLOCATES, 0, pool, hr__run_max_pool, NULL, hr__gradient_max_pool, FIRST, FIRST),
+	OP(AVG_POOL, "avg_pool", 1, 1, HR__ALLOCATES, 0, pool, hr__run_avg_pool, NULL, hr__gradient_avg_pool, 0, 0),
 	GRADIENT_OF_ONE(RELU_GRAD, relu_grad),
 	GRADIENT_OF_ONE(TANH_GRAD, tanh_grad),
 	GRADIENT_OF_ONE(GELU_GRAD, gelu_grad),
@@ -77,4 +93,16 @@ const hr__op hr__ops[HR__OP_COUNT] = {
 	OP(SCATTER_ROWS, "scatter_rows", 2, 2, HR__ALLOCATES, 0, scatter_rows, hr__run_scatter_rows, NULL, hr__gradient_scatter_rows,
 	   SECOND, 0),
 	MOVES(PAD, pad, 1),
+	OP_WITH(3, LAYER_NORM_GRAD, "layer_norm_grad", 5, 5, HR__FORWARDS, FIRST, layer_norm_grad, hr__run_layer_norm_grad,
+	        hr__scratch_layer_norm_grad, NULL, 0, 0),
+	OP(CONV2D_GRAD_INPUT, "conv2d_grad_input", 2, 2, HR__ALLOCATES, 0, conv2d_grad_input, hr__run_conv2d_grad_input,
+	   hr__scratch_conv2d_grad_input, NULL, 0, 0),
+	OP(CONV2D_GRAD_FILTER, "conv2d_grad_filter", 2, 2, HR__ALLOCATES, 0, conv2d_grad_filter, hr__run_conv2d_grad_filter,
+	   hr__scratch_conv2d_grad_filter, NULL, 0, 0),
+	OP(MAX_POOL_GRAD, "max_pool_grad", 3, 3, HR__ALLOCATES, 0, max_pool_grad, hr__run_max_pool_grad, NULL, NULL, 0, 0),
+	OP(AVG_POOL_GRAD, "avg_pool_grad", 1, 1, HR__ALLOCATES, 0, avg_pool_grad, hr__run_avg_pool_grad, NULL, NULL, 0, 0),
+	MOVES(COPY, copy, 1),
+	UPDATES(SGD, sgd, 2, 1),
+	UPDATES(MOMENTUM, momentum, 3, 2),
+	UPDATES(ADAM, adam, 5, 3),
 };

@@ -16,6 +16,11 @@
 #define HR__GRADIENT(name) hr_status hr__gradient_##name(hr__backward *backward)
 #define HR__SCRATCH(name) uint64_t hr__scratch_##name(const hr__type *in, const hr__type *out, const hr__attrs *attrs)
 
+/* variable.c */
+HR__INFER(read);
+HR__INFER(assign);
+HR__INFER(done); /* how many things were done: a scalar, int32 */
+
 /* ops_source.c */
 HR__INFER(constant);
 HR__INFER(full);
@@ -86,6 +91,9 @@ HR__GRADIENT(concat);
 HR__GRADIENT(slice);
 HR__GRADIENT(broadcast_to);
 HR__GRADIENT(pad);
+HR__INFER(copy);
+HR__RUN(copy);
+HR__GRADIENT(copy);
 
 /* ops_index.c */
 HR__INFER(gather);
@@ -131,6 +139,45 @@ HR__RUN(cross_entropy);
 HR__RUN(cross_entropy_grad);
 HR__GRADIENT(softmax);
 HR__GRADIENT(cross_entropy);
+
+/* ops_norm.c */
+HR__INFER(layer_norm);
+HR__INFER(layer_norm_grad);
+HR__SCRATCH(layer_norm_grad);
+HR__RUN(layer_norm);
+HR__RUN(layer_norm_grad);
+HR__GRADIENT(layer_norm);
+
+/* ops_conv.c */
+HR__INFER(conv2d);
+HR__INFER(conv2d_grad_input);
+HR__INFER(conv2d_grad_filter);
+HR__SCRATCH(conv2d);
+HR__SCRATCH(conv2d_grad_input);
+HR__SCRATCH(conv2d_grad_filter);
+HR__RUN(conv2d);
+HR__RUN(conv2d_grad_input);
+HR__RUN(conv2d_grad_filter);
+HR__GRADIENT(conv2d);
+
+/* ops_pool.c */
+HR__INFER(pool);
+HR__INFER(max_pool_grad);
+HR__INFER(avg_pool_grad);
+HR__RUN(max_pool);
+HR__RUN(avg_pool);
+HR__RUN(max_pool_grad);
+HR__RUN(avg_pool_grad);
+HR__GRADIENT(max_pool);
+HR__GRADIENT(avg_pool);
+
+/* ops_update.c */
+HR__INFER(sgd);
+HR__INFER(momentum);
+HR__INFER(adam);
+HR__RUN(sgd);
+HR__RUN(momentum);
+HR__RUN(adam);
 
 /* ---- kernels ---- */
 
@@ -186,7 +233,8 @@ void hr__around(const hr__dims *dims, int axis, int64_t *before, int64_t *behind
 
 /* An op call that is wrong before any type is known: uses up [inputs] and sets the message, unless one of them is no value, whose
  * message stands already. Returns no value. */
-hr_value hr__op_refuse(const hr_value *inputs, uint32_t count, const char *format, ...) __attribute__((format(printf, 3, 4), cold));
+hr_value hr__op_refuse(const hr_value *inputs, uint32_t count, const char *name, const char *format, ...)
+        __attribute__((format(printf, 4, 5), cold));
 /* The same, with the message that is there behind [name]. */
 hr_value hr__op_refuse_in(const hr_value *inputs, uint32_t count, const char *name);
 

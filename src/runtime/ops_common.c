@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/status.h"
+#include "runtime/engine.h"
 #include "runtime/ops.h"
 
 /* ---- ranges ---- */
@@ -214,13 +215,13 @@ static bool all_are_values(const hr_value *inputs, uint32_t count)
 	return true;
 }
 
-static hr_value use_up(const hr_value *inputs, uint32_t count)
+/* As any op does: what is loose is gone, what is kept stays. */
+static void use_up(const hr_value *inputs, uint32_t count)
 {
-	for (uint32_t i = 0; i < count; i++) hr_release(inputs[i]);
-	return HR_NO_VALUE;
+	for (uint32_t i = 0; i < count; i++) hr__value_use_up(inputs[i]);
 }
 
-hr_value hr__op_refuse(const hr_value *inputs, uint32_t count, const char *format, ...)
+hr_value hr__op_refuse(const hr_value *inputs, uint32_t count, const char *name, const char *format, ...)
 {
 	char text[512];
 	va_list list;
@@ -229,15 +230,15 @@ hr_value hr__op_refuse(const hr_value *inputs, uint32_t count, const char *forma
 	va_end(list);
 	bool fresh = all_are_values(inputs, count);
 	use_up(inputs, count);
-	if (fresh) hr__fail(HR_INVALID_ARGUMENT, "%s", text);
+	if (fresh) hr__name_op(hr__fail(HR_INVALID_ARGUMENT, "%s", text), name, hr_name_scope_current());
 	return HR_NO_VALUE;
 }
 
 hr_value hr__op_refuse_in(const hr_value *inputs, uint32_t count, const char *name)
 {
-	char text[512];
-	snprintf(text, sizeof text, "%s", hr_last_message());
-	return hr__op_refuse(inputs, count, "%s: %s", name, text);
+	use_up(inputs, count);
+	hr__name_op(hr_last_status(), name, hr_name_scope_current());
+	return HR_NO_VALUE;
 }
 
 /* ---- gradients ---- */

@@ -179,6 +179,6 @@ HR__RUN(one_hot)
 
 hr_value hr_one_hot(hr_value indices, int64_t depth, hr_dtype dtype)
 {
-	if (depth < 0) return hr__op_refuse(&indices, 1, "one_hot: depth is %lld; it cannot be negative", (long long)depth);
+	if (depth < 0) return hr__op_refuse(&indices, 1, "one_hot", "depth is %lld; it cannot be negative", (long long)depth);
 	return hr__call_one(HR__OP_ONE_HOT, &indices, 1, &(hr__attrs){ .count = depth, .dtype = dtype });
 }

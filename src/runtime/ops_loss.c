@@ -1,12 +1,17 @@
 /* ops_loss.c - softmax and cross entropy, by rows of the last dimension. The largest element is taken off before anything is raised
- * to a power, so that nothing overflows; sums are made in double. */
+ * to a power, so that nothing overflows; sums are made in double.
+ *
+ * What runs along a row is done in LANES at a time, which compilers turn into vectors: the order of a sum is that of its lanes. */
 #include <inttypes.h>
 #include <math.h>
 
 #include "base/status.h"
 #include "runtime/ops.h"
+#include "runtime/ops_math.h"
 
-#define ROWS_GRAIN (HR__GRAIN / 8) /* elements; libm takes some nanoseconds for each */
+#define ROWS_GRAIN (HR__GRAIN / 4) /* elements; each takes a nanosecond or more */
+#define LANES 16
+#define CHUNK 256 /* powers that are not kept are made in chunks of so many, on the stack */
 
 /* ---- types ---- */
 
@@ -17,11 +22,19 @@ static hr_status need_rows(const hr__type *type)
 	return hr__fail(HR_INVALID_ARGUMENT, "shape [] has no last dimension");
 }
 
+/* Causal (attrs.keep): the last row sees all columns, each row before it one less. */
 HR__INFER(softmax)
 {
-	(void)count, (void)attrs;
+	(void)count;
+	hr_status status = need_rows(&in[0]);
+	const hr__dims *dims = &in[0].dims;
 	*out = in[0];
-	return need_rows(&in[0]);
+	if (status != HR_OK || !attrs->keep) return status;
+	if (dims->rank >= 2 && dims->d[dims->rank - 1] >= dims->d[dims->rank - 2]) return HR_OK;
+	char text[HR__DIMS_TEXT];
+	return hr__fail(HR_INVALID_ARGUMENT,
+	                "shape %s has no rows and columns, or more rows than columns, so that some would see nothing",
+	                hr__dims_text(dims, text, sizeof text));
 }
 
 /* Inputs: the output of softmax, and its gradient. */
@@ -68,40 +81,78 @@ static int64_t row_length(const hr__work *work)
 	return dims->d[dims->rank - 1];
 }
 
-/* What is no number wins: it is then in every element of the row, where it is seen. */
-#define FOR_TYPE(type, name, exponential)                                                             \
+static void exp_f64(const double *x, double less, double *out, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++) out[i] = exp(x[i] - less);
+}
+
+/* What is no number loses here, so that processors have an instruction for it. It is in the sum of powers then, and so in every element
+ * of the row. */
+#define LARGER(a, b) ((b) > (a) ? (b) : (a))
+
+#define FOR_TYPE(type, name, exponentials)                                                            \
 	static type largest_##name(const type *x, int64_t count)                                          \
 	{                                                                                                 \
-		type most = -INFINITY;                                                                        \
-		for (int64_t i = 0; i < count; i++) most = x[i] > most || x[i] != x[i] ? x[i] : most;         \
+		type lanes[LANES], most = -INFINITY;                                                          \
+		int64_t i = 0;                                                                                \
+		for (int k = 0; k < LANES; k++) lanes[k] = -INFINITY;                                         \
+		for (; i + LANES <= count; i += LANES) {                                                      \
+			for (int k = 0; k < LANES; k++) lanes[k] = LARGER(lanes[k], x[i + k]);                    \
+		}                                                                                             \
+		for (int k = 0; k < LANES; k++) most = LARGER(most, lanes[k]);                                \
+		for (; i < count; i++) most = LARGER(most, x[i]);                                             \
 		return most;                                                                                  \
+	}                                                                                                 \
+                                                                                                      \
+	static double sum_##name(const type *x, int64_t count)                                            \
+	{                                                                                                 \
+		double lanes[LANES] = { 0 }, sum = 0;                                                         \
+		int64_t i = 0;                                                                                \
+		for (; i + LANES <= count; i += LANES) {                                                      \
+			for (int k = 0; k < LANES; k++) lanes[k] += (double)x[i + k];                             \
+		}                                                                                             \
+		for (; i < count; i++) sum += (double)x[i];                                                   \
+		for (int k = 0; k < LANES; k++) sum += lanes[k];                                              \
+		return sum;                                                                                   \
+	}                                                                                                 \
+                                                                                                      \
+	static double sum_of_products_##name(const type *x, const type *y, int64_t count)                 \
+	{                                                                                                 \
+		double lanes[LANES] = { 0 }, sum = 0;                                                         \
+		int64_t i = 0;                                                                                \
+		for (; i + LANES <= count; i += LANES) {                                                      \
+			for (int k = 0; k < LANES; k++) lanes[k] += (double)x[i + k] * (double)y[i + k];          \
+		}                                                                                             \
+		for (; i < count; i++) sum += (double)x[i] * (double)y[i];                                    \
+		for (int k = 0; k < LANES; k++) sum += lanes[k];                                              \
+		return sum;                                                                                   \
 	}                                                                                                 \
                                                                                                       \
 	static double sum_of_powers_##name(const type *x, int64_t count, type most)                       \
 	{                                                                                                 \
+		type powers[CHUNK];                                                                           \
 		double sum = 0;                                                                               \
-		for (int64_t i = 0; i < count; i++) sum += (double)exponential(x[i] - most);                  \
+		for (int64_t i = 0; i < count; i += CHUNK) {                                                  \
+			int64_t some = count - i < CHUNK ? count - i : CHUNK;                                     \
+			exponentials(x + i, most, powers, some);                                                  \
+			sum += sum_##name(powers, some);                                                          \
+		}                                                                                             \
 		return sum;                                                                                   \
 	}                                                                                                 \
                                                                                                       \
-	static void softmax_##name(const type *x, type *out, int64_t count)                               \
+	/* The row is [count] long, of which [seen] count. */                                             \
+	static void softmax_##name(const type *x, type *out, int64_t count, int64_t seen)                 \
 	{                                                                                                 \
-		type most = largest_##name(x, count);                                                         \
-		double sum = 0;                                                                               \
-		for (int64_t i = 0; i < count; i++) {                                                         \
-			out[i] = exponential(x[i] - most);                                                        \
-			sum += (double)out[i];                                                                    \
-		}                                                                                             \
-		type share = (type)(1 / sum);                                                                 \
-		for (int64_t i = 0; i < count; i++) out[i] *= share;                                          \
+		exponentials(x, largest_##name(x, seen), out, seen);                                          \
+		type share = (type)(1 / sum_##name(out, seen));                                               \
+		for (int64_t i = 0; i < seen; i++) out[i] *= share;                                           \
+		for (int64_t i = seen; i < count; i++) out[i] = 0;                                            \
 	}                                                                                                 \
                                                                                                       \
-	/* dx = y (dy - sum of y dy) */                                                                   \
+	/* dx = y (dy - sum of y dy): 0 where y is, which is what a causal softmax needs of it. */        \
 	static void softmax_grad_##name(const type *y, const type *grad, type *out, int64_t count)        \
 	{                                                                                                 \
-		double sum = 0;                                                                               \
-		for (int64_t i = 0; i < count; i++) sum += (double)y[i] * (double)grad[i];                    \
-		type taken = (type)sum;                                                                       \
+		type taken = (type)sum_of_products_##name(y, grad, count);                                    \
 		HR__INDEPENDENT for (int64_t i = 0; i < count; i++) out[i] = y[i] * (grad[i] - taken);        \
 	}                                                                                                 \
                                                                                                       \
@@ -114,13 +165,13 @@ static int64_t row_length(const hr__work *work)
 	/* The share of each class, less 1 for the label's, by the gradient of the loss. */               \
 	static void loss_grad_##name(const type *x, type *out, int64_t count, int64_t label, type grad)   \
 	{                                                                                                 \
-		softmax_##name(x, out, count);                                                                \
+		softmax_##name(x, out, count, count);                                                         \
 		out[label] -= 1;                                                                              \
 		for (int64_t i = 0; i < count; i++) out[i] *= grad;                                           \
 	}
 
-FOR_TYPE(float, f32, expf)
-FOR_TYPE(double, f64, exp)
+FOR_TYPE(float, f32, hr__exp_f32)
+FOR_TYPE(double, f64, exp_f64)
 
 /* ---- runs ---- */
 
@@ -136,13 +187,24 @@ static void run_rows(hr__work *work, hr__range range)
 	hr__each_range(work, before, hr__grain_of(ROWS_GRAIN, length), range, work);
 }
 
+/* How many columns a row has to do with. */
+static int64_t seen_by(const hr__work *work, int64_t row)
+{
+	const hr__dims *dims = &work->in_types[0].dims;
+	int64_t length = row_length(work);
+	if (!work->attrs->keep) return length;
+	int64_t rows = dims->d[dims->rank - 2];
+	return row % rows + 1 + length - rows;
+}
+
 static void softmax_range(void *context, int64_t begin, int64_t end)
 {
 	hr__work *work = context;
 	int64_t length = row_length(work);
-	for (int64_t i = begin * length; i < end * length; i += length) {
-		if (is_f32(work)) softmax_f32((const float *)work->in[0] + i, (float *)work->out[0] + i, length);
-		else softmax_f64((const double *)work->in[0] + i, (double *)work->out[0] + i, length);
+	for (int64_t row = begin; row < end; row++) {
+		int64_t i = row * length, seen = seen_by(work, row);
+		if (is_f32(work)) softmax_f32((const float *)work->in[0] + i, (float *)work->out[0] + i, length, seen);
+		else softmax_f64((const double *)work->in[0] + i, (double *)work->out[0] + i, length, seen);
 	}
 }
 
@@ -234,6 +296,11 @@ HR__GRADIENT(cross_entropy)
 hr_value hr_softmax(hr_value x)
 {
 	return hr__call_one(HR__OP_SOFTMAX, &x, 1, &(hr__attrs){ 0 });
+}
+
+hr_value hr_causal_softmax(hr_value x)
+{
+	return hr__call_one(HR__OP_SOFTMAX, &x, 1, &(hr__attrs){ .keep = true });
 }
 
 hr_value hr_cross_entropy(hr_value logits, hr_value labels)

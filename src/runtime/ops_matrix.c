@@ -19,12 +19,13 @@
 #include "base/assert.h"
 #include "base/status.h"
 #include "runtime/ops.h"
+#include "runtime/ops_tile.h"
 
-#define HIGH 6
-#define DEEP 256
+#define HIGH HR__TILE_HIGH
+#define DEEP HR__TILE_DEEP
 #define WIDE 512 /* columns of a block; a multiple of every panel's */
 #define SLOTS 16
-#define WIDEST 128 /* bytes of the widest panel's row: two vectors of 64 */
+#define WIDEST HR__TILE_WIDEST
 
 /* ---- types ---- */
 
@@ -141,9 +142,6 @@ HR__SCRATCH(matmul)
 
 /* ---- the innermost loop ---- */
 
-/* tile[HIGH][panel] = strip (HIGH by depth) times panel (depth by panel), both packed. */
-typedef void (*tile_kernel)(int64_t depth, const void *strip, const void *panel, void *tile);
-
 #define ROW_SUM(i)                        \
 	sum##i##x += strip[k * HIGH + i] * x; \
 	sum##i##y += strip[k * HIGH + i] * y;
@@ -178,7 +176,7 @@ TILE_KERNEL(tile_f64_64, double, 64, __attribute__((target("avx512f"))))
 #endif
 
 struct kernel {
-	tile_kernel f32, f64;
+	hr__tile_kernel f32, f64;
 	int64_t bytes; /* of a panel's row */
 };
 
@@ -191,12 +189,19 @@ static struct kernel best_kernel(void)
 	return (struct kernel){ tile_f32_16, tile_f64_16, 32 };
 }
 
+hr__tile_kernel hr__tile_kernel_for(hr_dtype dtype, int64_t *panel)
+{
+	struct kernel kernel = best_kernel();
+	*panel = kernel.bytes / (int64_t)hr_dtype_size(dtype);
+	return dtype == HR_DTYPE_FLOAT32 ? kernel.f32 : kernel.f64;
+}
+
 /* ---- packing and blocks ---- */
 
 /* A block of one product: rows [deep_from ...] of B, columns [wide_from ...]. */
 struct block {
 	const struct product *product;
-	tile_kernel kernel;
+	hr__tile_kernel kernel;
 	const void *a, *b;
 	void *out, *packed;
 	int64_t deep_from, deep, wide_from, wide;
@@ -264,7 +269,7 @@ FOR_TYPE(double, f64)
 struct matmul {
 	hr__work *work;
 	struct product product;
-	tile_kernel kernel;
+	hr__tile_kernel kernel;
 	bool is_f32;
 	struct block block; /* the one that all parts are at, when there is one product */
 };
@@ -366,12 +371,12 @@ static void run_slot(void *context, uint32_t slot)
 
 HR__RUN(matmul)
 {
-	struct kernel kernel = best_kernel();
+	int64_t panel;
 	struct matmul matmul = { .work = work, .is_f32 = work->out_types[0].dtype == HR_DTYPE_FLOAT32 };
 	uint64_t bytes = hr__type_bytes(&work->out_types[0]);
 	if (bytes == 0) return;
-	matmul.kernel = matmul.is_f32 ? kernel.f32 : kernel.f64;
-	product_make(work->in_types, work->out_types, work->attrs, kernel.bytes / (matmul.is_f32 ? 4 : 8), &matmul.product);
+	matmul.kernel = hr__tile_kernel_for(work->out_types[0].dtype, &panel);
+	product_make(work->in_types, work->out_types, work->attrs, panel, &matmul.product);
 	if (matmul.product.depth == 0) memset(work->out[0], 0, bytes);
 	else if (matmul.product.batch == 1) run_one(&matmul);
 	else hr__team_run(work->team, (uint32_t)slots_of(&matmul.product), run_slot, &matmul);

@@ -42,13 +42,14 @@ HR__GRADIENT(reshape)
 
 hr_value hr_reshape(hr_value x, const int64_t *dims, int rank)
 {
+	if (!x.id) return x; /* the message that is there stays */
 	hr__attrs attrs = { 0 };
 	int64_t closed[HR_SHAPE_MAX_RANK] = { 0 };
 	int open = -1;
 	for (int i = 0; i < rank && i < HR_SHAPE_MAX_RANK && dims != NULL; i++) {
 		closed[i] = dims[i];
 		if (dims[i] != -1) continue;
-		if (open >= 0) return hr__op_refuse(&x, 1, "reshape: dimensions %d and %d are both -1", open, i);
+		if (open >= 0) return hr__op_refuse(&x, 1, "reshape", "dimensions %d and %d are both -1", open, i);
 		open = i;
 		closed[i] = 1;
 	}
@@ -210,9 +211,9 @@ hr_value hr_transpose(hr_value x, const int *order, int rank)
 {
 	hr__attrs attrs = { .dims.rank = rank };
 	if (rank < 0 || rank > HR_SHAPE_MAX_RANK)
-		return hr__op_refuse(&x, 1, "transpose: a shape has 0 to %d dimensions, not %d", HR_SHAPE_MAX_RANK, rank);
+		return hr__op_refuse(&x, 1, "transpose", "a shape has 0 to %d dimensions, not %d", HR_SHAPE_MAX_RANK, rank);
 	if (rank > 0 && (order == NULL || !is_order(order, rank))) {
-		return hr__op_refuse(&x, 1, "transpose: the order must name each of dimensions 0 to %d once", rank - 1);
+		return hr__op_refuse(&x, 1, "transpose", "the order must name each of dimensions 0 to %d once", rank - 1);
 	}
 	for (int i = 0; i < rank; i++) attrs.order[i] = order[i];
 	return hr__call_one(HR__OP_TRANSPOSE, &x, 1, &attrs);
@@ -316,10 +317,10 @@ HR__GRADIENT(concat)
 
 hr_value hr_concat(const hr_value *values, int count, int axis)
 {
-	if (values == NULL || count < 1) return hr__op_refuse(NULL, 0, "concat: there is nothing to put together");
+	if (values == NULL || count < 1) return hr__op_refuse(NULL, 0, "concat", "there is nothing to put together");
 	if (count > HR__OP_INPUTS) {
-		return hr__op_refuse(values, (uint32_t)count, "concat: it takes up to %d values, not %d; put some of them together first",
-		                  HR__OP_INPUTS, count);
+		return hr__op_refuse(values, (uint32_t)count, "concat", "it takes up to %d values, not %d; put some of them together first",
+		                     HR__OP_INPUTS, count);
 	}
 	return hr__call_one(HR__OP_CONCAT, values, (uint32_t)count, &(hr__attrs){ .axis = axis });
 }
@@ -481,7 +482,34 @@ HR__GRADIENT(broadcast_to)
 
 hr_value hr_broadcast_to(hr_value x, const int64_t *dims, int rank)
 {
+	if (!x.id) return x; /* the message that is there stays */
 	hr__attrs attrs = { 0 };
 	if (hr__dims_make(dims, rank, &attrs.dims) != HR_OK) return hr__op_refuse_in(&x, 1, "broadcast_to");
 	return hr__call_one(HR__OP_BROADCAST_TO, &x, 1, &attrs);
+}
+
+/* ---- copy ---- */
+
+HR__INFER(copy)
+{
+	(void)count, (void)attrs;
+	*out = in[0];
+	return hr__need_any(in[0].dtype);
+}
+
+static void copy_range(void *context, int64_t begin, int64_t end)
+{
+	hr__work *work = context;
+	memcpy((char *)work->out[0] + begin, (const char *)work->in[0] + begin, (size_t)(end - begin));
+}
+
+HR__RUN(copy)
+{
+	hr__each_range(work, (int64_t)hr__type_bytes(&work->out_types[0]), COPY_GRAIN, copy_range, work);
+}
+
+HR__GRADIENT(copy)
+{
+	if (!hr__wanted(backward, 0)) return HR_OK;
+	return hr__give(backward, 0, hr__reshape_to(backward->grad_out[0], &backward->in_types[0].dims));
 }

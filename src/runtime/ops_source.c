@@ -249,7 +249,7 @@ hr_value hr_constant(hr_dtype dtype, const int64_t *dims, int rank, const void *
 {
 	hr__attrs attrs = { .dtype = dtype, .data = data };
 	if (data == NULL && hr__dims_make(dims, rank, &attrs.dims) == HR_OK && hr__dims_count(&attrs.dims) > 0) {
-		return hr__op_refuse(NULL, 0, "constant: data is NULL");
+		return hr__op_refuse(NULL, 0, "constant", "data is NULL");
 	}
 	return call(HR__OP_CONSTANT, dims, rank, &attrs);
 }
@@ -267,7 +267,7 @@ hr_value hr_random_normal(hr_dtype dtype, const int64_t *dims, int rank, uint64_
 hr_value hr_random_uniform(hr_dtype dtype, const int64_t *dims, int rank, double low, double high, uint64_t seed)
 {
 	if (!(low < high) || !isfinite(low) || !isfinite(high)) {
-		return hr__op_refuse(NULL, 0, "random_uniform: there is nothing from %g up to %g", low, high);
+		return hr__op_refuse(NULL, 0, "random_uniform", "there is nothing from %g up to %g", low, high);
 	}
 	return call(HR__OP_RANDOM_UNIFORM, dims, rank, &(hr__attrs){ .dtype = dtype, .a = low, .b = high, .seed = seed });
 }

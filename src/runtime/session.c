@@ -1,15 +1,12 @@
 /* session.c - where ops run. */
-#include <stdio.h>
-
 #include "base/status.h"
 #include "memory/allocator.h"
 #include "os/os.h"
 #include "runtime/engine.h"
 
-#define SESSIONS_MAX 256u
 #define DEPTH 4u
 
-static hr__session *sessions[SESSIONS_MAX]; /* guarded by hr__runtime_lock, like the next two */
+static hr__session *sessions[HR__SESSIONS_MAX]; /* guarded by hr__runtime_lock, like the next two */
 static uint64_t last_id;
 static hr__session *unasked; /* the one that was made because nobody opened any */
 
@@ -32,10 +29,15 @@ static hr__session *find(uint64_t id)
 {
 	hr__session *found = NULL;
 	hr__lock_take(&hr__runtime_lock);
-	for (uint32_t i = 0; i < SESSIONS_MAX && id && !found; i++)
+	for (uint32_t i = 0; i < HR__SESSIONS_MAX && id && !found; i++)
 		if (sessions[i] && sessions[i]->id == id) found = sessions[i];
 	hr__lock_release(&hr__runtime_lock);
 	return found;
+}
+
+hr__session *hr__session_at(uint32_t slot)
+{
+	return slot < HR__SESSIONS_MAX ? sessions[slot] : NULL;
 }
 
 hr__session *hr__session_of(hr_session session, hr_status *why)
@@ -60,8 +62,35 @@ static hr_status choose_allocator(hr__session *session, const hr_session_options
 	hr_tensor probe;
 	hr_tensor_options_init(&shape);
 	shape.bytes = 1;
-	session->has_tensors = hr_tensor_create(session->allocator, &shape, &probe) == HR_OK;
+	status = hr_tensor_create(session->allocator, &shape, &probe);
+	session->has_tensors = status == HR_OK;
 	if (session->has_tensors) hr_tensor_destroy(probe);
+	return status == HR_UNSUPPORTED ? HR_OK : status;
+}
+
+/* Streams order work with memory on one device only. */
+static hr_status check_allocator(const hr__session *session)
+{
+	hr_status status = HR_OK;
+	const hr__allocator *allocator = hr__allocator_of(session->allocator, &status);
+	if (!allocator || allocator->device == session->device) return status;
+	return hr__fail(HR_INVALID_ARGUMENT, "the session is on %s, and its allocator on %s", hr__device_name(session->device),
+	                hr__device_name(allocator->device));
+}
+
+/* In the child of a fork nobody has it. */
+static void free_lock(void)
+{
+	hr__lock_init(&hr__runtime_lock, HR__RANK_RUNTIME);
+}
+
+static hr_status watch_forks(void)
+{
+	static hr__atomic_u8 watching;
+	if (hr__load_acquire(&watching)) return HR_OK;
+	int error = hr__os_at_fork(free_lock); /* twice does no harm */
+	if (error) return hr__os_fail(error, "cannot register what to do after fork");
+	hr__store_release(&watching, 1);
 	return HR_OK;
 }
 
@@ -74,15 +103,27 @@ static hr_status set_up(hr__session *session, const hr_session_options *options)
 	session->device = hr__device_of(session->handle, &status);
 	if (!session->device) return status;
 	if (!hr__device_host_accessible(session->device))
-		return hr__fail(HR_UNSUPPORTED, "%s: ops are computed by the host, which cannot reach its memory", hr__device_name(session->device));
+		return hr__fail(HR_UNSUPPORTED, "%s: ops are computed by the host, which cannot reach its memory; open the session on CPU:0, or on "
+		                "an emulated device (HEADROOM_CUDA=0)", hr__device_name(session->device));
 	status = choose_allocator(session, options);
+	if (!status) status = check_allocator(session);
+	if (!status) status = watch_forks();
 	if (status) return status;
+	int error = hr__os()->monitor_create(&session->turn);
+	if (error) return hr__os_fail(error, "cannot make a session");
 	/* A device without streams does everything at once. */
 	session->own_stream = hr_stream_create(session->handle, &session->stream) == HR_OK;
 	if (!session->own_stream) session->stream = HR_STREAM_DEFAULT;
 	session->team = hr__team_get();
 	hr__store_release(&hr__runtime_end, end_runtime);
 	return HR_OK;
+}
+
+static void free_session(hr__session *session)
+{
+	if (session->own_stream) hr_stream_destroy(session->handle, session->stream);
+	if (session->turn) hr__os()->monitor_destroy(session->turn);
+	hr__os()->free(session, sizeof *session);
 }
 
 hr_status hr_session_open(const hr_session_options *options, hr_session *out)
@@ -98,17 +139,16 @@ hr_status hr_session_open(const hr_session_options *options, hr_session *out)
 		status = HR_TOO_MANY;
 		hr__lock_take(&hr__runtime_lock);
 		session->id = ++last_id;
-		for (uint32_t i = 0; i < SESSIONS_MAX && status; i++) {
+		for (uint32_t i = 0; i < HR__SESSIONS_MAX && status; i++) {
 			if (sessions[i]) continue;
 			sessions[i] = session;
 			status = HR_OK;
 		}
 		hr__lock_release(&hr__runtime_lock);
-		if (status) hr__fail(status, "%u sessions are open; close one", SESSIONS_MAX);
+		if (status) hr__fail(status, "%u sessions are open; close one", HR__SESSIONS_MAX);
 	}
 	if (status) {
-		if (session->own_stream) hr_stream_destroy(session->handle, session->stream);
-		hr__os()->free(session, sizeof *session);
+		free_session(session);
 		return status;
 	}
 	out->id = session->id;
@@ -126,9 +166,8 @@ hr_status hr__session_wait(hr__session *session)
 	session->error = NULL;
 	hr__lock_release(&hr__runtime_lock);
 	if (status || !error) return status;
-	const char *where = hr_name_text(scope);
-	return hr__fail(HR_INVALID_ARGUMENT, "op \"%s\"%s%.200s%s: %s", hr_name_text(op), *where ? " in scope \"" : "", where, *where ? "\"" : "",
-	                error);
+	hr__fail(HR_INVALID_ARGUMENT, "%s", error);
+	return hr__name_op(HR_INVALID_ARGUMENT, hr_name_text(op), scope);
 }
 
 static hr_status close_session(hr__session *session)
@@ -136,12 +175,13 @@ static hr_status close_session(hr__session *session)
 	hr_name op;
 	uint64_t bytes, left;
 	hr_status status = hr__session_wait(session);
+	hr__functions_forget(session);
+	hr__variables_drop(session, 0);
 	left = hr__values_drop(session, NULL, &bytes, &op);
 	if (left && !status)
-		status = hr__fail(HR_IN_USE, "%llu values of %llu bytes were never released, the largest made by op \"%s\"; they are gone now",
-		                  (unsigned long long)left, (unsigned long long)bytes, hr_name_text(op));
-	if (session->own_stream) hr_stream_destroy(session->handle, session->stream);
-	hr__os()->free(session, sizeof *session);
+		status = hr__fail(HR_IN_USE, "%llu value%s of %llu bytes had not been released, the largest made by op \"%s\"; gone now",
+		                  (unsigned long long)left, left == 1 ? "" : "s", (unsigned long long)bytes, hr_name_text(op));
+	free_session(session);
 	return status;
 }
 
@@ -149,7 +189,7 @@ hr_status hr_session_close(hr_session handle)
 {
 	hr__session *session = NULL;
 	hr__lock_take(&hr__runtime_lock);
-	for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+	for (uint32_t i = 0; i < HR__SESSIONS_MAX; i++) {
 		if (!sessions[i] || sessions[i]->id != handle.id) continue;
 		session = sessions[i];
 		sessions[i] = NULL;
@@ -208,12 +248,15 @@ hr_status hr_session_synchronize(hr_session handle)
 /* What the parent shares is its own: after fork, memory of the process is all there is to forget. */
 static void end_runtime(bool forgets)
 {
-	for (uint32_t i = 0; i < SESSIONS_MAX; i++) {
+	if (hr__tape_is_there()) hr_tape_end();
+	for (uint32_t i = 0; i < HR__SESSIONS_MAX; i++) {
 		if (sessions[i] && !forgets) close_session(sessions[i]);
 		sessions[i] = NULL;
 	}
 	unasked = NULL;
+	hr__functions_free();
 	hr__graphs_free();
 	hr__values_free();
+	hr__variables_free();
 	hr__team_end(forgets);
 }

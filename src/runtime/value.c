@@ -15,6 +15,7 @@ static struct {
 	hr__value *blocks[BLOCKS_MAX];
 	uint32_t *free_list; /* numbers */
 	uint32_t count, free_count;
+	uint32_t generation; /* that new records begin with: above all that were, also before the library was shut down */
 } table; /* guarded by hr__runtime_lock */
 
 static uint64_t last_serial; /* guarded by it too */
@@ -35,7 +36,8 @@ static hr__value *find(hr_value handle)
 
 static hr_status is_gone(hr_value handle)
 {
-	(void)handle;
+	if (!handle.id && hr_last_status()) return hr_last_status(); /* whoever returned no value has said why */
+	if (handle.id == HR_DONE.id) return hr__fail(HR_INVALID_ARGUMENT, "HR_DONE has no contents; hr_read gives those of a variable");
 	return hr__fail(HR_CLOSED, "a value was given that is used up or released; keep it (hr_keep) to use it more than once");
 }
 
@@ -65,6 +67,7 @@ static bool grow(void)
 	uint32_t *old = table.free_list;
 	if (mine) {
 		table.blocks[count / BLOCK] = block;
+		for (uint32_t i = 0; i < BLOCK; i++) table.blocks[count / BLOCK][i].generation = table.generation;
 		if (table.free_count) memcpy(list, old, table.free_count * sizeof(uint32_t));
 		table.free_list = list;
 		for (uint32_t i = BLOCK; i-- > 0;) table.free_list[table.free_count++] = count + i;
@@ -134,8 +137,21 @@ hr_value hr_keep(hr_value handle)
 		value->loose = false;
 	}
 	hr__lock_release(&hr__runtime_lock);
+	if (handle.id == HR_DONE.id) return handle;
 	if (!value && handle.id) is_gone(handle);
 	return value ? handle : HR_NO_VALUE;
+}
+
+hr_value hr__value_loosen(hr_value handle)
+{
+	hr__lock_take(&hr__runtime_lock);
+	hr__value *value = find(handle);
+	if (value && !value->graph && value->keeps == 1) {
+		value->keeps = 0;
+		value->loose = true;
+	}
+	hr__lock_release(&hr__runtime_lock);
+	return handle;
 }
 
 void hr_release(hr_value handle)
@@ -179,20 +195,37 @@ uint64_t hr__values_drop(const hr__session *session, const hr__graph *graph, uin
 
 void hr__values_free(void)
 {
+	uint32_t most = table.generation;
+	for (uint32_t i = 0; i < table.count; i++)
+		if (at(i)->generation >= most) most = at(i)->generation + 1;
+	table.generation = most;
 	for (uint32_t i = 0; i < table.count / BLOCK; i++) hr__os()->free(table.blocks[i], BLOCK * sizeof(hr__value));
 	if (table.free_list) hr__os()->free(table.free_list, table.count * sizeof(uint32_t));
 	table.free_list = NULL;
 	table.count = table.free_count = 0;
 }
 
+uint64_t hr__serial_next(void)
+{
+	return ++last_serial;
+}
+
 uint64_t hr__value_serial(hr_value handle)
 {
 	hr__lock_take(&hr__runtime_lock);
 	hr__value *value = find(handle);
-	if (value && !value->serial) value->serial = ++last_serial;
+	if (value && !value->serial) value->serial = hr__serial_next();
 	uint64_t serial = value ? value->serial : 0;
 	hr__lock_release(&hr__runtime_lock);
 	return serial;
+}
+
+void hr__value_set_serial(hr_value handle, uint64_t serial)
+{
+	hr__lock_take(&hr__runtime_lock);
+	hr__value *value = find(handle);
+	if (value) value->serial = serial;
+	hr__lock_release(&hr__runtime_lock);
 }
 
 hr_value hr__value_alias(hr_value handle)

@@ -1,7 +1,7 @@
 /* support_ops.h - ops without the engine: types are inferred, memory comes from malloc, and the kernel is called.
  *
  * Each run is made twice, on one thread and on four that take parts from the last to the first, and once more in the memory of each
- * input that the row forwards: all must give the same bits. */
+ * input that the row forwards, or of those that it updates, in every combination: all must give the same bits. */
 #ifndef HR_TESTS_SUPPORT_OPS_H
 #define HR_TESTS_SUPPORT_OPS_H
 
@@ -52,7 +52,7 @@ typedef struct tensor {
 static struct support_block {
 	struct support_block *next;
 	void *data;
-} *support_blocks;
+} * support_blocks;
 
 /* Exactly as many bytes as it has, so that a sanitizer sees what is beside it. */
 HR_TEST_UNUSED static tensor make(hr_dtype dtype, hr__dims dims)
@@ -108,27 +108,40 @@ HR_TEST_UNUSED static tensor random_tensor(hr_dtype dtype, hr__dims dims, double
 
 /* ---- calls ---- */
 
-HR_TEST_UNUSED static hr_status infer(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
-                                      hr__type *out)
+/* [outs] has room for HR__OP_OUTPUTS. */
+HR_TEST_UNUSED static hr_status infer_all(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
+                                          hr__type *outs)
 {
 	hr__type types[HR__OP_INPUTS];
 	for (uint32_t i = 0; i < count; i++) types[i] = in[i].type;
 	CHECK(count >= hr__ops[kind].in_min && count <= hr__ops[kind].in_max);
-	return hr__ops[kind].infer(types, count, attrs, out);
+	return hr__ops[kind].infer(types, count, attrs, outs);
 }
 
-/* Runs once, with the output at [out]. Returns the error. */
+/* The first output only. */
+HR_TEST_UNUSED static hr_status infer(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
+                                      hr__type *out)
+{
+	hr__type outs[HR__OP_OUTPUTS];
+	hr_status status = infer_all(kind, in, count, attrs, outs);
+	*out = outs[0];
+	return status;
+}
+
+/* Runs once, with outputs at [outs]. Returns the error. */
 HR_TEST_UNUSED static const char *run_at(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
-                                         tensor *out)
+                                         tensor *outs)
 {
 	const hr__op *op = &hr__ops[kind];
-	hr__work work = { .attrs = attrs, .in_count = count, .out_count = 1 };
+	hr__work work = { .attrs = attrs, .in_count = count, .out_count = op->out_count };
 	for (uint32_t i = 0; i < count; i++) {
 		work.in_types[i] = in[i].type;
 		work.in[i] = in[i].data;
 	}
-	work.out_types[0] = out->type;
-	work.out[0] = out->data;
+	for (uint32_t i = 0; i < op->out_count; i++) {
+		work.out_types[i] = outs[i].type;
+		work.out[i] = outs[i].data;
+	}
 	uint64_t scratch = op->scratch != NULL ? op->scratch(work.in_types, work.out_types, attrs) : 0;
 	if (scratch > 0) {
 		work.scratch = malloc(scratch);
@@ -139,50 +152,80 @@ HR_TEST_UNUSED static const char *run_at(enum hr__op_kind kind, const tensor *in
 	return work.error;
 }
 
-/* In the memory of input [taken]. */
-HR_TEST_UNUSED static void check_in_place(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
-                                          uint32_t taken, const tensor *expected)
+HR_TEST_UNUSED static void free_all(tensor *tensors, uint32_t count)
 {
-	tensor with[HR__OP_INPUTS], out = make(expected->type.dtype, expected->type.dims);
-	uint64_t bytes = hr__type_bytes(&out.type);
-	if (hr__type_bytes(&in[taken].type) != bytes) {
-		free(out.data);
-		return;
-	}
-	for (uint32_t i = 0; i < count; i++) with[i] = in[i];
-	memcpy(out.data, in[taken].data, bytes);
-	with[taken].data = out.data;
-	run_at(kind, with, count, attrs, &out);
-	CHECK_BYTES(out.data, expected->data, bytes);
-	free(out.data);
+	for (uint32_t i = 0; i < count; i++) free(tensors[i].data);
 }
 
-/* Runs an op that is right. */
+/* Output i in the memory of input taken[i]; below 0: in its own. */
+HR_TEST_UNUSED static void check_in_place(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
+                                          const int *taken, const tensor *expected)
+{
+	uint32_t outputs = hr__ops[kind].out_count;
+	tensor with[HR__OP_INPUTS], outs[HR__OP_OUTPUTS];
+	for (uint32_t i = 0; i < count; i++) with[i] = in[i];
+	for (uint32_t i = 0; i < outputs; i++) {
+		outs[i] = make(expected[i].type.dtype, expected[i].type.dims);
+		if (taken[i] < 0) continue;
+		memcpy(outs[i].data, in[taken[i]].data, hr__type_bytes(&outs[i].type));
+		with[taken[i]].data = outs[i].data;
+	}
+	run_at(kind, with, count, attrs, outs);
+	for (uint32_t i = 0; i < outputs; i++) CHECK_BYTES(outs[i].data, expected[i].data, hr__type_bytes(&outs[i].type));
+	free_all(outs, outputs);
+}
+
+HR_TEST_UNUSED static void check_all_in_place(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
+                                              const tensor *expected)
+{
+	const hr__op *op = &hr__ops[kind];
+	for (int i = 0; i < (int)count && op->memory == HR__FORWARDS; i++) {
+		bool same = hr__type_bytes(&in[i].type) == hr__type_bytes(&expected[0].type);
+		if (same && (op->forwards >> i & 1)) check_in_place(kind, in, count, attrs, (int[HR__OP_OUTPUTS]){ i, -1, -1 }, expected);
+	}
+	for (int which = 1; which < 1 << op->out_count && op->memory == HR__UPDATES; which++) {
+		int taken[HR__OP_OUTPUTS];
+		for (int i = 0; i < HR__OP_OUTPUTS; i++) taken[i] = which >> i & 1 ? i : -1;
+		check_in_place(kind, in, count, attrs, taken, expected);
+	}
+}
+
+/* Runs an op that is right. [outs] has room for HR__OP_OUTPUTS. */
+HR_TEST_UNUSED static void call_all(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs, tensor *outs)
+{
+	hr__type types[HR__OP_OUTPUTS];
+	uint32_t outputs = hr__ops[kind].out_count;
+	tensor again[HR__OP_OUTPUTS];
+	CHECK_STATUS(HR_OK, infer_all(kind, in, count, attrs, types));
+	for (uint32_t i = 0; i < outputs; i++) {
+		outs[i] = make(types[i].dtype, types[i].dims);
+		again[i] = make(types[i].dtype, types[i].dims);
+	}
+	support_threads = 1;
+	CHECK_STR(run_at(kind, in, count, attrs, outs), NULL);
+	support_threads = 4;
+	CHECK_STR(run_at(kind, in, count, attrs, again), NULL);
+	support_threads = 1;
+	for (uint32_t i = 0; i < outputs; i++) CHECK_BYTES(outs[i].data, again[i].data, hr__type_bytes(&types[i]));
+	free_all(again, outputs);
+	check_all_in_place(kind, in, count, attrs, outs);
+}
+
+/* The first output only. */
 HR_TEST_UNUSED static tensor call(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs)
 {
-	hr__type type;
-	CHECK_STATUS(HR_OK, infer(kind, in, count, attrs, &type));
-	tensor out = make(type.dtype, type.dims), again = make(type.dtype, type.dims);
-	support_threads = 1;
-	CHECK_STR(run_at(kind, in, count, attrs, &out), NULL);
-	support_threads = 4;
-	CHECK_STR(run_at(kind, in, count, attrs, &again), NULL);
-	support_threads = 1;
-	CHECK_BYTES(out.data, again.data, hr__type_bytes(&type));
-	free(again.data);
-	for (uint32_t i = 0; i < count; i++) {
-		if (hr__ops[kind].memory == HR__FORWARDS && (hr__ops[kind].forwards >> i & 1))
-			check_in_place(kind, in, count, attrs, i, &out);
-	}
-	return out;
+	tensor outs[HR__OP_OUTPUTS];
+	call_all(kind, in, count, attrs, outs);
+	free_all(outs + 1, hr__ops[kind].out_count - 1u);
+	return outs[0];
 }
 
 /* That it is refused, with a message that says so. */
 HR_TEST_UNUSED static void check_refused(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
                                          const char *part)
 {
-	hr__type type;
-	CHECK_STATUS(HR_INVALID_ARGUMENT, infer(kind, in, count, attrs, &type));
+	hr__type types[HR__OP_OUTPUTS];
+	CHECK_STATUS(HR_INVALID_ARGUMENT, infer_all(kind, in, count, attrs, types));
 	CHECK_CONTAINS(hr_last_message(), part);
 }
 

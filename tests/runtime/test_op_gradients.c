@@ -52,10 +52,11 @@ static void use_up(const hr_value *inputs, uint32_t count)
 
 static int calls_left = -1;
 
-hr_value __wrap_hr__call_one(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, const hr__attrs *attrs);
-hr_value __wrap_hr__call_one(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, const hr__attrs *attrs)
+void __wrap_hr__call(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, const hr__attrs *attrs, hr_value *outs);
+void __wrap_hr__call(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, const hr__attrs *attrs, hr_value *outs)
 {
-	tensor in[HR__OP_INPUTS];
+	tensor in[HR__OP_INPUTS], made[HR__OP_OUTPUTS];
+	uint32_t outputs = hr__ops[kind].out_count;
 	bool there = calls_left != 0;
 	if (calls_left > 0) calls_left--;
 	for (uint32_t i = 0; i < count; i++) {
@@ -64,26 +65,43 @@ hr_value __wrap_hr__call_one(enum hr__op_kind kind, const hr_value *inputs, uint
 		in[i] = values[inputs[i].id].of;
 	}
 	use_up(inputs, count);
-	if (!there) return HR_NO_VALUE;
-	if (kind != HR__OP_RESHAPE) return value_of(call(kind, in, count, attrs));
-	hr__type type;
-	CHECK_STATUS(HR_OK, infer(kind, in, count, attrs, &type));
-	return value_of((tensor){ type, in[0].data });
+	for (uint32_t i = 0; i < outputs; i++) outs[i] = HR_NO_VALUE;
+	if (!there) return;
+	if (kind == HR__OP_RESHAPE) {
+		made[0].data = in[0].data;
+		CHECK_STATUS(HR_OK, infer(kind, in, count, attrs, &made[0].type));
+	} else call_all(kind, in, count, attrs, made);
+	for (uint32_t i = 0; i < outputs; i++) outs[i] = value_of(made[i]);
+}
+
+hr_value __wrap_hr__call_one(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, const hr__attrs *attrs);
+hr_value __wrap_hr__call_one(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, const hr__attrs *attrs)
+{
+	hr_value outs[HR__OP_OUTPUTS];
+	__wrap_hr__call(kind, inputs, count, attrs, outs);
+	return outs[0];
 }
 
 /* ---- differences ---- */
 
-/* The sum of all of the output, each element by its weight. */
+/* Runs it once, and does not look at what threads do. */
+static void run_once(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs, tensor *outs)
+{
+	hr__type types[HR__OP_OUTPUTS];
+	CHECK_STATUS(HR_OK, infer_all(kind, in, count, attrs, types));
+	for (uint32_t i = 0; i < hr__ops[kind].out_count; i++) outs[i] = make(types[i].dtype, types[i].dims);
+	if (hr__ops[kind].run != NULL) CHECK_STR(run_at(kind, in, count, attrs, outs), NULL);
+	else memcpy(outs[0].data, in[0].data, hr__type_bytes(&types[0]));
+}
+
+/* The sum of all of the first output, each element by its weight. */
 static double weighed(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs, const tensor *weights)
 {
-	hr__type type;
-	CHECK_STATUS(HR_OK, infer(kind, in, count, attrs, &type));
-	tensor out = make(type.dtype, type.dims);
-	if (hr__ops[kind].run != NULL) CHECK_STR(run_at(kind, in, count, attrs, &out), NULL);
-	else memcpy(out.data, in[0].data, hr__type_bytes(&type));
+	tensor outs[HR__OP_OUTPUTS];
+	run_once(kind, in, count, attrs, outs);
 	double sum = 0;
-	for (int64_t i = 0; i < count_of(&out); i++) sum += get(&out, i) * get(weights, i);
-	free(out.data);
+	for (int64_t i = 0; i < count_of(&outs[0]); i++) sum += get(&outs[0], i) * get(weights, i);
+	free_all(outs, hr__ops[kind].out_count);
 	return sum;
 }
 
@@ -105,17 +123,23 @@ static void check_differences(enum hr__op_kind kind, tensor *in, uint32_t count,
 	CHECK(true);
 }
 
+/* [types] has room for those of inputs and outputs. */
 static void prepare(hr__backward *backward, enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
-                    hr__type *types, const tensor *out, const tensor *weights)
+                    hr__type *types, const tensor *outs, const tensor *weights)
 {
 	const hr__op *op = &hr__ops[kind];
-	*backward = (hr__backward){ .attrs = attrs, .in_count = count, .out_count = 1, .in_types = types, .out_types = &out->type };
+	*backward = (hr__backward){
+		.attrs = attrs, .in_count = count, .out_count = op->out_count, .in_types = types, .out_types = types + HR__OP_INPUTS
+	};
 	for (uint32_t i = 0; i < count; i++) {
 		types[i] = in[i].type;
 		backward->wanted[i] = true;
 		if (op->grad_in_mask >> i & 1) backward->in[i] = kept(in[i]);
 	}
-	if (op->grad_out_mask & 1) backward->out[0] = kept(*out);
+	for (uint32_t i = 0; i < op->out_count; i++) {
+		types[HR__OP_INPUTS + i] = outs[i].type;
+		if (op->grad_out_mask >> i & 1) backward->out[i] = kept(outs[i]);
+	}
 	backward->grad_out[0] = kept(*weights);
 }
 
@@ -127,13 +151,13 @@ static uint64_t live_values(void)
 }
 
 /* With call [n] and all behind it failing, for every n: an error comes out, and nothing stays. */
-static void check_failures(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs, const tensor *out,
+static void check_failures(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs, const tensor *outs,
                            const tensor *weights)
 {
-	hr__type types[HR__OP_INPUTS];
+	hr__type types[HR__OP_INPUTS + HR__OP_OUTPUTS];
 	hr__backward backward;
 	for (int n = 0; n < 20; n++) {
-		prepare(&backward, kind, in, count, attrs, types, out, weights);
+		prepare(&backward, kind, in, count, attrs, types, outs, weights);
 		uint64_t live = live_values();
 		calls_left = n;
 		hr_status status = hr__ops[kind].gradient(&backward);
@@ -149,14 +173,14 @@ static void check_failures(enum hr__op_kind kind, const tensor *in, uint32_t cou
 
 static void check_gradient(enum hr__op_kind kind, tensor *in, uint32_t count, const hr__attrs *attrs)
 {
-	hr__type types[HR__OP_INPUTS], type;
+	hr__type types[HR__OP_INPUTS + HR__OP_OUTPUTS];
+	tensor outs[HR__OP_OUTPUTS];
 	hr__backward backward;
 	value_count = 1;
 	memset(values, 0, sizeof values);
-	CHECK_STATUS(HR_OK, infer(kind, in, count, attrs, &type));
-	tensor out = make(type.dtype, type.dims), weights = random_tensor(type.dtype, type.dims, -1, 1);
-	if (hr__ops[kind].run != NULL) CHECK_STR(run_at(kind, in, count, attrs, &out), NULL);
-	prepare(&backward, kind, in, count, attrs, types, &out, &weights);
+	run_once(kind, in, count, attrs, outs);
+	tensor weights = random_tensor(outs[0].type.dtype, outs[0].type.dims, -1, 1);
+	prepare(&backward, kind, in, count, attrs, types, outs, &weights);
 	uint64_t live = live_values(), given = 0;
 	CHECK_STATUS(HR_OK, hr__ops[kind].gradient(&backward));
 	for (uint32_t i = 0; i < count; i++) {
@@ -167,8 +191,8 @@ static void check_gradient(enum hr__op_kind kind, tensor *in, uint32_t count, co
 		check_differences(kind, in, count, attrs, i, &values[backward.grad_in[i].id].of, &weights);
 	}
 	CHECK_EQ(live_values(), live + given); /* nothing loose was left behind */
-	check_failures(kind, in, count, attrs, &out, &weights);
-	free(out.data), free(weights.data);
+	check_failures(kind, in, count, attrs, outs, &weights);
+	free_all(outs, hr__ops[kind].out_count), free(weights.data);
 }
 
 static tensor some(hr__dims dims)
@@ -256,15 +280,43 @@ static void test_gradients_of_products_and_losses(void)
 	check_gradient(HR__OP_CROSS_ENTROPY, (tensor[]){ some(SHAPE(5, 4)), labels }, 2, &none);
 }
 
+static void test_gradients_of_layers(void)
+{
+	check_gradient(HR__OP_SOFTMAX, (tensor[]){ some(SHAPE(2, 3, 5)) }, 1, &(hr__attrs){ .keep = true });
+	check_gradient(HR__OP_SOFTMAX, (tensor[]){ some(SHAPE(4, 4)) }, 1, &(hr__attrs){ .keep = true });
+	check_gradient(HR__OP_LAYER_NORM, (tensor[]){ some(SHAPE(2, 3, 9)), some(SHAPE(9)), some(SHAPE(9)) }, 3,
+	               &(hr__attrs){ .a = 1e-5 });
+	check_gradient(HR__OP_LAYER_NORM, (tensor[]){ some(SHAPE(5)), some(SHAPE(5)), some(SHAPE(5)) }, 3, &(hr__attrs){ .a = 1e-5 });
+	check_gradient(HR__OP_LAYER_NORM, (tensor[]){ some(SHAPE(0, 5)), some(SHAPE(5)), some(SHAPE(5)) }, 3,
+	               &(hr__attrs){ .a = 1e-5 });
+	check_gradient(HR__OP_COPY, (tensor[]){ some(SHAPE(3, 4)) }, 1, &none);
+	for (int64_t stride = 1; stride < 4; stride++) {
+		for (int64_t padding = 0; padding < 3; padding++) {
+			hr__attrs attrs = { .stride = stride, .padding = padding };
+			check_gradient(HR__OP_CONV2D, (tensor[]){ some(SHAPE(2, 2, 5, 4)), some(SHAPE(3, 2, 3, 2)) }, 2, &attrs);
+			check_gradient(HR__OP_CONV2D, (tensor[]){ some(SHAPE(1, 1, 4, 4)), some(SHAPE(7, 1, 1, 1)) }, 2, &attrs);
+		}
+		for (int64_t size = 1; size < 4; size++) {
+			hr__attrs attrs = { .size = size, .stride = stride };
+			check_gradient(HR__OP_MAX_POOL, (tensor[]){ some(SHAPE(2, 2, 5, 4)) }, 1, &attrs);
+			check_gradient(HR__OP_AVG_POOL, (tensor[]){ some(SHAPE(2, 2, 5, 4)) }, 1, &attrs);
+		}
+	}
+	check_gradient(HR__OP_CONV2D, (tensor[]){ some(SHAPE(0, 2, 5, 4)), some(SHAPE(3, 2, 3, 2)) }, 2, &(hr__attrs){ .stride = 1 });
+	check_gradient(HR__OP_MAX_POOL, (tensor[]){ some(SHAPE(0, 2, 5, 4)) }, 1, &(hr__attrs){ .size = 2, .stride = 2 });
+}
+
 static void test_integers_have_no_gradient(void)
 {
 	for (int kind = 0; kind < HR__OP_COUNT; kind++) {
 		if (hr__ops[kind].gradient == NULL || kind == HR__OP_GATHER) continue;
 		hr__type types[HR__OP_INPUTS] = { { 0 } }, out = { HR_DTYPE_INT32, SHAPE(2) };
 		for (int i = 0; i < HR__OP_INPUTS; i++) types[i] = (hr__type){ HR_DTYPE_INT32, SHAPE(2) };
-		hr__backward backward = {
-			.attrs = &none, .in_count = hr__ops[kind].in_min, .out_count = 1, .in_types = types, .out_types = &out
-		};
+		hr__backward backward = { .attrs = &none,
+			                      .in_count = hr__ops[kind].in_min,
+			                      .out_count = hr__ops[kind].out_count,
+			                      .in_types = types,
+			                      .out_types = &out };
 		for (int i = 0; i < HR__OP_INPUTS; i++) backward.wanted[i] = true;
 		backward.grad_out[0] = kept(make(HR_DTYPE_INT32, SHAPE(2)));
 		CHECK_STATUS(HR_OK, hr__ops[kind].gradient(&backward));
@@ -273,4 +325,4 @@ static void test_integers_have_no_gradient(void)
 }
 
 TEST_MAIN(T(test_gradients_of_elementwise_ops), T(test_gradients_of_shape_ops), T(test_gradients_of_reductions),
-          T(test_gradients_of_products_and_losses), T(test_integers_have_no_gradient))
+          T(test_gradients_of_products_and_losses), T(test_gradients_of_layers), T(test_integers_have_no_gradient))

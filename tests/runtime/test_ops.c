@@ -42,7 +42,7 @@ static void test_every_op_has_a_row(void)
 {
 	for (int i = 0; i < HR__OP_COUNT; i++) {
 		const hr__op *op = &hr__ops[i];
-		CHECK(op->name != NULL && op->infer != NULL && op->memory != 0 && op->out_count == 1);
+		CHECK(op->name != NULL && op->infer != NULL && op->memory != 0 && op->out_count >= 1 && op->out_count <= HR__OP_OUTPUTS);
 		CHECK_EQ(op->run == NULL, op->memory == HR__ALIASES || i == HR__OP_PLACEHOLDER); /* which is fed */
 		CHECK_EQ(op->forwards != 0, op->memory == HR__FORWARDS);
 	}
@@ -299,7 +299,7 @@ static void test_unary_ops_compute_their_function(void)
 	{
 		tensor x = random_tensor(AT(dtype, integers), SHAPE(99), 0, 50), out = call(HR__OP_NEG, &x, 1, &none);
 		for (int64_t i = 0; i < 99; i++)
-			CHECK_EQ(get(&out, i), AT(dtype, integers) == HR_DTYPE_UINT8 ? (uint8_t)-(int64_t)get(&x, i) : -get(&x, i));
+			CHECK_EQ(get(&out, i), AT(dtype, integers) == HR_DTYPE_UINT8 ? (uint8_t) - (int64_t)get(&x, i) : -get(&x, i));
 	}
 }
 
@@ -881,22 +881,6 @@ static void test_cross_entropy_is_stable(void)
 	check_refused(HR__OP_CROSS_ENTROPY_GRAD, (tensor[]){ x, u, x }, 3, &none, "shapes [2] and [2,3] differ");
 }
 
-/* ---- calls that are refused before a type is known ---- */
-
-static void test_calls_refuse_arguments_that_are_wrong_in_themselves(void)
-{
-	CHECK_EQ(hr_full(HR_DTYPE_FLOAT32, (int64_t[9]){ 1 }, 9, 0).id, 0);
-	CHECK_CONTAINS(hr_last_message(), "full: a shape has 0 to 8 dimensions, not 9");
-	CHECK_EQ(hr_constant(HR_DTYPE_FLOAT32, HR_DIMS(2), NULL).id, 0);
-	CHECK_CONTAINS(hr_last_message(), "constant: data is NULL");
-	CHECK_EQ(hr_random_uniform(HR_DTYPE_FLOAT32, HR_DIMS(2), 1, 1, 0).id, 0);
-	CHECK_CONTAINS(hr_last_message(), "random_uniform: there is nothing from 1 up to 1");
-	CHECK_EQ(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(-2), 0).id, 0);
-	CHECK_CONTAINS(hr_last_message(), "random_normal: dimension 0 is -2");
-	CHECK_EQ(hr_concat(NULL, 0, 0).id, 0);
-	CHECK_CONTAINS(hr_last_message(), "concat");
-}
-
 TEST_MAIN(T(test_shapes_are_checked_and_compared), T(test_every_op_has_a_row), T(test_constant_and_full_fill_their_shape),
           T(test_random_numbers_have_their_moments_and_depend_on_the_seed), T(test_a_seed_means_the_same_in_every_version),
           T(test_binary_ops_broadcast), T(test_binary_ops_refuse_what_does_not_fit),
@@ -907,4 +891,4 @@ TEST_MAIN(T(test_shapes_are_checked_and_compared), T(test_every_op_has_a_row), T
           T(test_gather_and_scatter_go_by_rows), T(test_one_hot_sets_one), T(test_indices_out_of_range_are_an_error),
           T(test_reductions_reduce_along_each_axis), T(test_long_sums_stay_exact), T(test_sum_to_undoes_broadcasting),
           T(test_max_grad_shares_among_equals), T(test_matmul_multiplies), T(test_matmul_refuses_what_does_not_fit),
-          T(test_softmax_is_stable), T(test_cross_entropy_is_stable), T(test_calls_refuse_arguments_that_are_wrong_in_themselves))
+          T(test_softmax_is_stable), T(test_cross_entropy_is_stable))

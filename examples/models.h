@@ -1,0 +1,140 @@
+/* models.h - three models: a dense network, a convolutional one, a small GPT. Used by examples, tests and benchmarks alike.
+ *
+ * Each makes its variables when it is first called, in the variable scope that it is called in; so call it in one that reuses or makes
+ * (HR_REUSE_OR_MAKE). With [checkpointed], what is inside its blocks is not kept for gradients, but computed again. */
+#ifndef HEADROOM_EXAMPLES_MODELS_H
+#define HEADROOM_EXAMPLES_MODELS_H
+
+#include <headroom.h>
+#include <stdio.h>
+
+struct model {
+	const char *name;
+	/* One batch: made anew for each step, the same for the same step. */
+	hr_value (*inputs)(const struct model *model, uint64_t step);
+	hr_value (*labels)(const struct model *model, uint64_t step);
+	/* The logits: [rows, classes]. Uses up [x], if loose. */
+	hr_value (*logits)(const struct model *model, hr_value x, bool checkpointed);
+	int64_t batch, width, classes;
+	int64_t time, heads, blocks; /* of a GPT */
+	int64_t image;               /* of a convolutional network: so many pixels wide and high, three channels */
+};
+
+/* ---- a dense network ---- */
+
+static inline hr_value model_mlp_inputs(const struct model *model, uint64_t step)
+{
+	return hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(model->batch, model->width), 1000 + step);
+}
+
+static inline hr_value model_row_labels(const struct model *model, uint64_t step)
+{
+	return hr_random_uniform(HR_DTYPE_INT32, HR_DIMS(model->batch), 0, (double)model->classes, 2000 + step);
+}
+
+static inline hr_value model_mlp_logits(const struct model *model, hr_value x, bool checkpointed)
+{
+	if (checkpointed) hr_checkpoint_begin();
+	hr_value h = hr_dense("one", x, model->width, HR_RELU, 1);
+	h = hr_dense("two", h, model->width, HR_RELU, 2);
+	if (checkpointed) hr_checkpoint_end();
+	return hr_dense("out", h, model->classes, HR_LINEAR, 3);
+}
+
+/* ---- a convolutional network ---- */
+
+static inline hr_value model_conv_inputs(const struct model *model, uint64_t step)
+{
+	return hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(model->batch, 3, model->image, model->image), 3000 + step);
+}
+
+/* Two convolutions of 3 by 3, then a half of the size. */
+static inline hr_value model_conv_block(const char *name, hr_value x, int64_t channels, bool checkpointed, uint64_t seed)
+{
+	hr_variable_scope_push(name, HR_REUSE_AS_AROUND);
+	if (checkpointed) hr_checkpoint_begin();
+	x = hr_conv_layer("a", x, channels, 3, 1, 1, HR_RELU, seed);
+	x = hr_conv_layer("b", x, channels, 3, 1, 1, HR_RELU, seed + 1);
+	x = hr_max_pool(x, 2, 2);
+	if (checkpointed) hr_checkpoint_end();
+	hr_variable_scope_pop();
+	return x;
+}
+
+static inline hr_value model_conv_logits(const struct model *model, hr_value x, bool checkpointed)
+{
+	x = model_conv_block("block1", x, model->width, checkpointed, 10);
+	x = model_conv_block("block2", x, 2 * model->width, checkpointed, 20);
+	int64_t side = model->image / 4;
+	x = hr_reshape(x, HR_DIMS(model->batch, 2 * model->width * side * side));
+	return hr_dense("out", hr_dense("dense", x, 128, HR_RELU, 30), model->classes, HR_LINEAR, 31);
+}
+
+/* ---- a small GPT ---- */
+
+static inline hr_value model_gpt_inputs(const struct model *model, uint64_t step)
+{
+	return hr_random_uniform(HR_DTYPE_INT32, HR_DIMS(model->batch, model->time), 0, (double)model->classes, 4000 + step);
+}
+
+static inline hr_value model_gpt_labels(const struct model *model, uint64_t step)
+{
+	return hr_random_uniform(HR_DTYPE_INT32, HR_DIMS(model->batch * model->time), 0, (double)model->classes, 5000 + step);
+}
+
+static inline hr_value model_gpt_block(const struct model *model, hr_value x, int64_t number)
+{
+	char name[16];
+	uint64_t seed = 100 + 10 * (uint64_t)number;
+	snprintf(name, sizeof name, "block%d", (int)number);
+	hr_variable_scope_push(name, HR_REUSE_AS_AROUND);
+	hr_keep(x);
+	hr_value seen = hr_keep(hr_add(x, hr_attention("attention", hr_layer_norm_layer("norm1", x), model->heads, true, seed)));
+	hr_release(x);
+	hr_value h = hr_dense("wide", hr_layer_norm_layer("norm2", seen), 4 * model->width, HR_GELU, seed + 4);
+	hr_value y = hr_add(seen, hr_dense("narrow", h, model->width, HR_LINEAR, seed + 5));
+	hr_release(seen);
+	hr_variable_scope_pop();
+	return y;
+}
+
+static inline hr_value model_gpt_logits(const struct model *model, hr_value tokens, bool checkpointed)
+{
+	hr_value x = hr_embedding("tokens", tokens, model->classes, model->width, HR_DTYPE_FLOAT32, 90);
+	hr_variable_scope_push("positions", HR_REUSE_AS_AROUND);
+	x = hr_add(x, hr_read(hr_get_variable("w", HR_DTYPE_FLOAT32, HR_DIMS(model->time, model->width), HR_NORMAL(0.02, 91))));
+	hr_variable_scope_pop();
+	for (int64_t i = 0; i < model->blocks; i++) {
+		if (checkpointed) hr_checkpoint_begin();
+		x = model_gpt_block(model, x, i);
+		if (checkpointed) hr_checkpoint_end();
+	}
+	x = hr_reshape(hr_layer_norm_layer("norm", x), HR_DIMS(model->batch * model->time, model->width));
+	return hr_dense("out", x, model->classes, HR_LINEAR, 92);
+}
+
+/* ---- all of them ---- */
+
+#define MODEL_MLP { "mlp", model_mlp_inputs, model_row_labels, model_mlp_logits, .batch = 128, .width = 1024, .classes = 10 }
+#define MODEL_CONV { "conv", model_conv_inputs, model_row_labels, model_conv_logits, .batch = 32, .width = 32, .classes = 10, .image = 32 }
+#define MODEL_GPT \
+	{ "gpt", model_gpt_inputs, model_gpt_labels, model_gpt_logits, .batch = 4, .width = 256, .classes = 1024, .time = 128, .heads = 8, .blocks = 4 }
+
+/* One step of training: the loss before it, loose. HR_NO_VALUE: something went wrong, and hr_last_message tells what. Uses up what is loose. */
+static inline hr_value model_train(const struct model *model, hr_value x, hr_value labels, const hr_optimizer *optimizer, bool checkpointed)
+{
+	hr_variable variables[256];
+	hr_value done = HR_NO_VALUE;
+	if (hr_variable_scope_push(model->name, HR_REUSE_OR_MAKE)) return HR_NO_VALUE;
+	hr_status status = hr_tape_begin();
+	hr_value loss = hr_keep(hr_reduce_mean(hr_cross_entropy(model->logits(model, x, checkpointed), labels), HR_ALL_AXES, false));
+	size_t count = hr_trainable_variables(variables, 256);
+	if (!status && loss.id) done = hr_minimize(optimizer, loss, variables, count);
+	if (!status) hr_tape_end();
+	hr_variable_scope_pop();
+	hr_value out = done.id ? hr_scale(loss, 1, 0) : HR_NO_VALUE;
+	hr_release(loss);
+	return out;
+}
+
+#endif

@@ -1,0 +1,297 @@
+/* function.c - steps that are written like any other code, and run as graphs.
+ *
+ * A body is called once for each signature, the dtypes and shapes of its inputs, while a graph is entered; later calls run that graph. Variables
+ * that it makes are the session's, so a signature is good for one session. */
+#include "base/atomic.h"
+#include "base/status.h"
+#include "os/os.h"
+#include "runtime/engine.h"
+
+#define FUNCTIONS_MAX 64u
+#define SIGNATURES_MAX 8u
+#define VALUES_MAX 16u
+
+struct built {
+	uint64_t session; /* 0: nothing */
+	uint64_t used;    /* when: the greatest is the latest */
+	size_t in_count, out_count;
+	hr__type types[VALUES_MAX];
+	hr_value places[VALUES_MAX], outs[VALUES_MAX];
+	hr_graph graph;
+};
+
+struct function {
+	uint64_t id;
+	char name[64];
+	hr_function_body body;
+	void *context;
+	bool busy; /* being built or run; guarded by hr__runtime_lock */
+	uint64_t clock;
+	struct built built[SIGNATURES_MAX];
+};
+
+static struct function *functions[FUNCTIONS_MAX]; /* guarded by hr__runtime_lock, like the next */
+static uint64_t last_id;
+static hr__atomic_u32 eagerly_;
+
+void hr_run_functions_eagerly(bool eagerly)
+{
+	hr__store_relaxed(&eagerly_, eagerly);
+}
+
+hr_status hr_function_create(const char *name, hr_function_body body, void *context, hr_function *out)
+{
+	void *block;
+	if (!body || !out || !name || !*name) return hr__fail(HR_INVALID_ARGUMENT, "hr_function_create: a name, a body and a place for the handle are needed");
+	int error = hr__os()->alloc(sizeof(struct function), &block);
+	if (error) return hr__os_fail(error, "cannot get host memory for a function");
+	struct function *function = block;
+	hr_status status = HR_TOO_MANY;
+	function->body = body;
+	function->context = context;
+	for (size_t i = 0; name[i] && i < sizeof function->name - 1; i++) function->name[i] = name[i];
+	hr__lock_take(&hr__runtime_lock);
+	function->id = ++last_id;
+	for (uint32_t i = 0; i < FUNCTIONS_MAX && status; i++) {
+		if (functions[i]) continue;
+		functions[i] = function;
+		status = HR_OK;
+	}
+	hr__lock_release(&hr__runtime_lock);
+	if (status) {
+		hr__os()->free(function, sizeof *function);
+		return hr__fail(status, "there are %u functions; destroy one", FUNCTIONS_MAX);
+	}
+	out->id = function->id;
+	return HR_OK;
+}
+
+static void forget(struct built *built)
+{
+	if (built->session) hr_graph_destroy(built->graph);
+	*built = (struct built){ 0 };
+}
+
+static void free_function(struct function *function)
+{
+	for (uint32_t i = 0; i < SIGNATURES_MAX; i++) forget(&function->built[i]);
+	hr__os()->free(function, sizeof *function);
+}
+
+/* The function, for this thread alone until it is left. HR_IN_USE: another one has it, or it calls itself. */
+static hr_status take(hr_function handle, bool destroys, struct function **out)
+{
+	hr_status status = HR_CLOSED;
+	hr__lock_take(&hr__runtime_lock);
+	for (uint32_t i = 0; i < FUNCTIONS_MAX && handle.id; i++) {
+		if (!functions[i] || functions[i]->id != handle.id) continue;
+		*out = functions[i];
+		status = functions[i]->busy ? HR_IN_USE : HR_OK;
+		if (status) break;
+		functions[i]->busy = true;
+		if (destroys) functions[i] = NULL;
+	}
+	hr__lock_release(&hr__runtime_lock);
+	if (status == HR_CLOSED) return hr__fail(status, "the function was destroyed, or never was one");
+	return status ? hr__fail(status, "function \"%s\" is running: in another thread, or it calls itself", (*out)->name) : HR_OK;
+}
+
+static void leave(struct function *function)
+{
+	hr__lock_take(&hr__runtime_lock);
+	function->busy = false;
+	hr__lock_release(&hr__runtime_lock);
+}
+
+hr_status hr_function_destroy(hr_function handle)
+{
+	struct function *function;
+	hr_status status = take(handle, true, &function);
+	if (!status) free_function(function);
+	return status;
+}
+
+/* With the lock, while nobody runs it: what was built for the session, out of the function. Returns how many. */
+static uint32_t take_out(struct function *function, uint64_t session, hr_graph *out)
+{
+	uint32_t count = 0;
+	for (uint32_t k = 0; k < SIGNATURES_MAX; k++) {
+		if (function->built[k].session != session) continue;
+		out[count++] = function->built[k].graph;
+		function->built[k] = (struct built){ 0 };
+	}
+	return count;
+}
+
+/* A function is not made busy for that: others may want to call it meanwhile. What a busy one has stays until its place is needed; the number of
+ * a session is never given again. */
+void hr__functions_forget(const hr__session *session)
+{
+	for (uint32_t i = 0; i < FUNCTIONS_MAX; i++) {
+		hr_graph graphs[SIGNATURES_MAX];
+		hr__lock_take(&hr__runtime_lock);
+		uint32_t count = functions[i] && !functions[i]->busy ? take_out(functions[i], session->id, graphs) : 0;
+		hr__lock_release(&hr__runtime_lock);
+		while (count) hr_graph_destroy(graphs[--count]);
+	}
+}
+
+void hr__functions_free(void)
+{
+	for (uint32_t i = 0; i < FUNCTIONS_MAX; i++) {
+		if (functions[i]) free_function(functions[i]);
+		functions[i] = NULL;
+	}
+}
+
+/* ---- building ---- */
+
+static hr_status call_body(const struct function *function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+{
+	hr_status status = hr_name_scope_push(function->name);
+	if (status) return status;
+	for (size_t i = 0; i < out_count; i++) outs[i] = HR_NO_VALUE;
+	hr__clear_message();
+	status = function->body(function->context, ins, in_count, outs, out_count);
+	for (size_t i = 0; i < out_count && !status; i++) {
+		if (outs[i].id) continue;
+		status = *hr_last_message() ? hr_last_status() : hr__fail(HR_INVALID_ARGUMENT, "output %zu was not set", i);
+	}
+	hr_name_scope_pop();
+	return status ? hr__fail_in(status, "function \"%s\"", function->name) : HR_OK;
+}
+
+/* In the graph that is entered. */
+static hr_status build_inside(const struct function *function, struct built *built)
+{
+	for (size_t i = 0; i < built->in_count; i++) {
+		const hr__type *type = &built->types[i];
+		built->places[i] = hr_placeholder(type->dtype, type->dims.d, type->dims.rank);
+		if (!built->places[i].id) return hr_last_status();
+	}
+	return call_body(function, built->places, built->in_count, built->outs, built->out_count);
+}
+
+static hr_status build(struct function *function, const hr__session *session, struct built *built)
+{
+	hr_status status = hr__graph_create(session, &built->graph);
+	if (status) return status;
+	built->session = session->id;
+	status = hr_graph_enter(built->graph);
+	if (!status) {
+		status = build_inside(function, built);
+		hr_graph_leave();
+	}
+	if (status) forget(built);
+	return status;
+}
+
+static bool is_for(const struct built *built, const hr__session *session, const hr__value *ins, size_t in_count, size_t out_count)
+{
+	bool same = built->session == session->id && built->in_count == in_count && built->out_count == out_count;
+	for (size_t i = 0; i < in_count && same; i++)
+		same = built->types[i].dtype == ins[i].type.dtype && hr__dims_equal(&built->types[i].dims, &ins[i].type.dims);
+	return same;
+}
+
+/* The graph for such inputs: one that is there, or a new one in the place of what was used longest ago. */
+static hr_status find_built(struct function *function, const hr__session *session, const hr__value *ins, size_t in_count, size_t out_count,
+                            struct built **out)
+{
+	struct built *oldest = &function->built[0];
+	for (uint32_t i = 0; i < SIGNATURES_MAX; i++) {
+		struct built *each = &function->built[i];
+		if (is_for(each, session, ins, in_count, out_count)) {
+			*out = each;
+			return HR_OK;
+		}
+		if (each->used < oldest->used) oldest = each;
+	}
+	forget(oldest);
+	oldest->in_count = in_count;
+	oldest->out_count = out_count;
+	for (size_t i = 0; i < in_count; i++) oldest->types[i] = ins[i].type;
+	*out = oldest;
+	return build(function, session, oldest);
+}
+
+/* ---- calling ---- */
+
+static hr_status run_built(struct function *function, hr__session *session, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+{
+	hr__value values[VALUES_MAX];
+	hr_feed feeds[VALUES_MAX];
+	struct built *built;
+	hr_status status = HR_OK;
+	for (size_t i = 0; i < in_count && !status; i++) status = hr__value_get(ins[i], &values[i]);
+	if (!status) status = find_built(function, session, values, in_count, out_count, &built);
+	if (status) return status;
+	built->used = ++function->clock;
+	for (size_t i = 0; i < in_count; i++) feeds[i] = (hr_feed){ built->places[i], ins[i] };
+	return hr__graph_run(session, built->graph, feeds, in_count, built->outs, out_count, outs, true);
+}
+
+/* Makes sure that each output is a loose value of its own: one that somebody keeps, such as an input, and one that is there twice, are
+ * handed out as another value for the same contents. */
+static hr_status own_outs(hr_value *outs, size_t count)
+{
+	hr_status status = HR_OK;
+	for (size_t i = 0; i < count; i++) {
+		hr__value value;
+		bool again = false;
+		if (outs[i].id == HR_DONE.id || !outs[i].id || hr__value_get(outs[i], &value) || value.graph) continue;
+		for (size_t k = 0; k < i; k++) again |= outs[k].id == outs[i].id;
+		if (value.loose && !again) continue;
+		outs[i] = hr__value_alias(outs[i]);
+		if (!outs[i].id && !status) status = hr_last_status();
+	}
+	return status;
+}
+
+/* Op by op. Inputs can be used more than once, as in a graph. */
+static hr_status run_body(const struct function *function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+{
+	for (size_t i = 0; i < in_count; i++) hr_keep(ins[i]);
+	hr_status status = call_body(function, ins, in_count, outs, out_count);
+	hr_status owned = own_outs(outs, out_count);
+	if (!status) status = owned;
+	for (size_t i = 0; i < in_count; i++) hr_release(ins[i]);
+	for (size_t i = 0; i < out_count && status; i++) {
+		hr__value_use_up(outs[i]);
+		outs[i] = HR_NO_VALUE;
+	}
+	return status;
+}
+
+/* In a graph, or in another function, it becomes part of that. A tape needs to see the ops. */
+static hr_status call(struct function *function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+{
+	if (hr__graph_current()) return call_body(function, ins, in_count, outs, out_count);
+	hr__session *session = hr__session_current();
+	if (!session) return hr_last_status();
+	if (hr__load_relaxed(&eagerly_) || hr__tape_is_on()) return run_body(function, ins, in_count, outs, out_count);
+	return run_built(function, session, ins, in_count, outs, out_count);
+}
+
+static hr_status check_call(const hr_value *ins, size_t in_count, const hr_value *outs, size_t out_count)
+{
+	if (in_count > VALUES_MAX || out_count > VALUES_MAX || (in_count && !ins) || (out_count && !outs))
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_function_call: more than %u inputs or outputs, or a pointer is NULL", VALUES_MAX);
+	for (size_t i = 0; i < in_count; i++)
+		if (!ins[i].id) return hr_last_status() ? hr_last_status() : hr__fail(HR_INVALID_ARGUMENT, "hr_function_call: input %zu is no value", i);
+	return HR_OK;
+}
+
+hr_status hr_function_call(hr_function handle, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+{
+	struct function *function;
+	for (size_t i = 0; i < out_count && outs; i++) outs[i] = HR_NO_VALUE;
+	hr_status status = check_call(ins, in_count, outs, out_count);
+	if (!status) status = take(handle, false, &function);
+	if (!status) {
+		status = call(function, ins, in_count, outs, out_count);
+		leave(function);
+	}
+	for (size_t i = 0; i < in_count && ins; i++) hr__value_use_up(ins[i]);
+	return status;
+}

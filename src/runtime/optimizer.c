@@ -1,0 +1,123 @@
+/* optimizer.c - updates of variables by gradients. What an optimizer remembers is in variables too, so it is counted, leaves the device and ends
+ * with the session like any other. */
+#include <stdio.h>
+
+#include "base/status.h"
+#include "os/os.h"
+#include "runtime/engine.h"
+
+void hr_optimizer_init(hr_optimizer *optimizer, hr_optimizer_kind kind)
+{
+	*optimizer = (hr_optimizer){ .struct_size = sizeof *optimizer, .kind = kind, .learning_rate = kind == HR_ADAM ? 0.001 : 0.01, .momentum = 0.9,
+		                         .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8 };
+}
+
+static const char *name_of(const hr_optimizer *optimizer)
+{
+	static const char *const names[] = { "sgd", "momentum", "adam" };
+	return optimizer->name ? optimizer->name : names[optimizer->kind];
+}
+
+/* "<variable>/<optimizer>/<what>", of the variable's type. */
+static uint64_t memory_of(const hr_optimizer *optimizer, const hr__variable *variable, const char *what)
+{
+	char name[640];
+	int length = snprintf(name, sizeof name, "%s/%s/%s", hr_name_text(variable->name), name_of(optimizer), what);
+	if (length > 0 && (size_t)length < sizeof name) return hr__variable_hidden(name, &variable->type).id;
+	hr__fail(HR_INVALID_ARGUMENT, "the name of variable \"%.60s\" is too long for its optimizer", hr_name_text(variable->name));
+	return 0;
+}
+
+/* The variables of an update: the one that is updated, and what the optimizer remembers for it. False: one could not be had. */
+static bool find_variables(const hr_optimizer *optimizer, uint64_t updated, uint64_t *out)
+{
+	hr__variable variable;
+	if (hr__variable_get(updated, &variable)) return false;
+	out[0] = updated;
+	if (optimizer->kind == HR_SGD) return true;
+	out[1] = memory_of(optimizer, &variable, "m");
+	if (optimizer->kind == HR_MOMENTUM || !out[1]) return out[1] != 0;
+	out[2] = memory_of(optimizer, &variable, "v");
+	return out[2] != 0;
+}
+
+/* Uses up the gradient, also where it fails. */
+static hr_value apply(const hr_optimizer *optimizer, hr_variable handle, hr_value gradient, hr_value steps)
+{
+	static const enum hr__op_kind kinds[] = { HR__OP_SGD, HR__OP_MOMENTUM, HR__OP_ADAM };
+	hr_value ins[] = { gradient, steps };
+	hr__attrs attrs = { .a = optimizer->learning_rate, .b = optimizer->kind == HR_ADAM ? optimizer->beta1 : optimizer->momentum,
+		                .c = optimizer->beta2, .d = optimizer->epsilon };
+	if (find_variables(optimizer, handle.id, attrs.variables)) return hr__call_one(kinds[optimizer->kind], ins, optimizer->kind == HR_ADAM ? 2 : 1, &attrs);
+	hr__value_use_up(gradient);
+	return HR_NO_VALUE;
+}
+
+/* Counts one more step. */
+static hr_value count_step(const hr_optimizer *optimizer)
+{
+	char name[256];
+	int length = snprintf(name, sizeof name, "%s/step", name_of(optimizer));
+	if (length < 0 || (size_t)length >= sizeof name) {
+		hr__fail(HR_INVALID_ARGUMENT, "the name of the optimizer is longer than %zu bytes", sizeof name - 6);
+		return HR_NO_VALUE;
+	}
+	hr_variable step = hr__variable_hidden(name, &(hr__type){ .dtype = HR_DTYPE_INT64 });
+	if (!step.id) return HR_NO_VALUE;
+	hr_value added = hr_assign_add(step, hr_full(HR_DTYPE_INT64, HR_SCALAR, 1));
+	if (!added.id) return HR_NO_VALUE;
+	return hr__graph_current() ? added : hr_read(step);
+}
+
+static hr_status check(const hr_optimizer *optimizer, const hr_variable *variables, const hr_value *gradients, size_t count)
+{
+	if (!optimizer || optimizer->struct_size < sizeof *optimizer || (unsigned)optimizer->kind > HR_ADAM)
+		return hr__fail(HR_INVALID_ARGUMENT, "an optimizer is needed that hr_optimizer_init made");
+	if (!count || !variables || !gradients) return hr__fail(HR_INVALID_ARGUMENT, "an optimizer was given no variables, or NULL");
+	return HR_OK;
+}
+
+hr_value hr_apply_gradients(const hr_optimizer *optimizer, const hr_variable *variables, const hr_value *gradients, size_t count)
+{
+	void *block;
+	hr_value group = HR_NO_VALUE, steps = HR_NO_VALUE;
+	int error = 0;
+	hr_status status = check(optimizer, variables, gradients, count);
+	if (!status) error = hr__os()->alloc(count * sizeof(hr_value), &block);
+	if (error) hr__os_fail(error, "cannot get host memory for an optimizer");
+	if (status || error) {
+		for (size_t i = 0; i < count && gradients; i++) hr__value_use_up(gradients[i]);
+		return HR_NO_VALUE;
+	}
+	hr_value *applied = block;
+	bool all = true;
+	/* What is remembered is made before the step is counted: a step that fails for lack of memory can be done again. */
+	for (size_t i = 0; i < count && all; i++) all = find_variables(optimizer, variables[i].id, (uint64_t[HR__OP_OUTPUTS]){ 0 });
+	if (optimizer->kind == HR_ADAM && all) steps = hr_keep(count_step(optimizer));
+	all = all && (optimizer->kind != HR_ADAM || steps.id);
+	for (size_t i = 0; i < count; i++) {
+		if (all) applied[i] = apply(optimizer, variables[i], gradients[i], steps);
+		else hr__value_use_up(gradients[i]);
+		all &= applied[i].id != 0;
+	}
+	hr_release(steps);
+	if (all) group = hr_group(applied, count);
+	hr__os()->free(block, count * sizeof(hr_value));
+	return group;
+}
+
+hr_value hr_minimize(const hr_optimizer *optimizer, hr_value loss, const hr_variable *variables, size_t count)
+{
+	void *block;
+	hr_value done = HR_NO_VALUE;
+	int error = hr__os()->alloc((count + 1) * sizeof(hr_value), &block);
+	if (error) {
+		hr__os_fail(error, "cannot get host memory for an optimizer");
+		return HR_NO_VALUE;
+	}
+	hr_value *gradients = block;
+	if (!check(optimizer, variables, gradients, count) && !hr_variable_gradients(loss, variables, count, gradients))
+		done = hr_apply_gradients(optimizer, variables, gradients, count);
+	hr__os()->free(block, (count + 1) * sizeof(hr_value));
+	return done;
+}

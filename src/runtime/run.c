@@ -1,0 +1,334 @@
+/* run.c - running a graph. A run marks what its fetches need, counts uses, and executes in the order of the nodes; with an input's last use its
+ * memory is free, or the output's (execute.c). */
+#include <string.h>
+
+#include "base/status.h"
+#include "lms/lms.h"
+#include "os/os.h"
+#include "runtime/graph.h"
+
+struct result {
+	hr__buffer *buffer; /* with a reference, as long as uses are left */
+	uint64_t offset;
+	uint32_t uses; /* that are left */
+};
+
+struct run {
+	hr__session *session;
+	hr__graph *graph;
+	bool *needed;            /* by node */
+	struct result (*results)[HR__OP_OUTPUTS]; /* by node */
+	hr__slot *fed;           /* by node; its buffer with a reference until the node runs; type.dtype is none where nothing was fed */
+	hr_run_metadata *metadata; /* NULL = nobody asks */
+	bool traced;
+	uint64_t begin_ns;
+};
+
+/* ---- before ---- */
+
+static hr_status take_feed(struct run *run, const hr_feed *feed, size_t number)
+{
+	hr__value place, value;
+	char want[HR__DIMS_TEXT], got[HR__DIMS_TEXT];
+	hr_status status = hr__value_get(feed->placeholder, &place);
+	if (!status) status = hr__value_get(feed->value, &value);
+	if (status) return hr__fail_in(status, "feed %zu", number);
+	if (place.graph != run->graph || run->graph->nodes[place.node].kind != HR__OP_PLACEHOLDER)
+		return hr__fail(HR_INVALID_ARGUMENT, "feed %zu is for no placeholder of the graph", number);
+	if (value.session != run->session) return hr__fail(HR_INVALID_ARGUMENT, "feed %zu: the value belongs to no session, or to another one", number);
+	if (run->fed[place.node].type.dtype) return hr__fail(HR_INVALID_ARGUMENT, "feed %zu: its placeholder is fed already", number);
+	if (value.type.dtype != place.type.dtype || !hr__dims_equal(&value.type.dims, &place.type.dims))
+		return hr__fail(HR_INVALID_ARGUMENT, "feed %zu: the placeholder is %s %s, and the value %s %s", number, hr_dtype_text(place.type.dtype),
+		                hr__dims_text(&place.type.dims, want, sizeof want), hr_dtype_text(value.type.dtype),
+		                hr__dims_text(&value.type.dims, got, sizeof got));
+	run->fed[place.node] = (hr__slot){ .type = value.type, .buffer = value.buffer, .offset = value.offset };
+	hr__buffer_keep(value.buffer);
+	return HR_OK;
+}
+
+/* What the fetches need, and how often it is used. */
+static hr_status mark(struct run *run, const hr_value *fetches, size_t count, bool effects)
+{
+	for (size_t i = 0; i < count; i++) {
+		hr__value value;
+		hr_status status = hr__value_get(fetches[i], &value);
+		if (status) return hr__fail_in(status, "fetch %zu", i);
+		if (value.graph != run->graph) return hr__fail(HR_INVALID_ARGUMENT, "fetch %zu is of no graph, or of another one than the first", i);
+		run->needed[value.node] = true;
+		run->results[value.node][value.output].uses++;
+	}
+	for (uint32_t n = run->graph->count; n-- > 0;) {
+		const struct node *node = &run->graph->nodes[n];
+		run->needed[n] |= effects && hr__writes_variables(node->kind, &node->attrs);
+		for (uint32_t i = 0; i < node->in_count && run->needed[n]; i++) {
+			run->needed[node->ins[i].node] = true;
+			run->results[node->ins[i].node][node->ins[i].output].uses += !hr__ops[node->kind].order_only;
+		}
+	}
+	return HR_OK;
+}
+
+/* ---- nodes ---- */
+
+/* One use less; with the last, the reference goes. */
+static void use(struct result *result)
+{
+	if (--result->uses) return;
+	hr__buffer_release(result->buffer);
+	result->buffer = NULL;
+}
+
+static hr_status give_feed(struct run *run, uint32_t n, hr__slot *out)
+{
+	const struct node *node = &run->graph->nodes[n];
+	char shape[HR__DIMS_TEXT];
+	if (!run->fed[n].type.dtype)
+		return hr__fail(HR_INVALID_ARGUMENT, "a placeholder of %s %s is needed and not fed", hr_dtype_text(node->types[0].dtype),
+		                hr__dims_text(&node->types[0].dims, shape, sizeof shape));
+	*out = run->fed[n];
+	run->fed[n].buffer = NULL; /* the result's now */
+	return HR_OK;
+}
+
+/* The next of the run's notes; NULL = nobody asks. */
+static hr_op_metadata *next_note(const struct run *run, const struct node *node)
+{
+	if (!run->traced || node->kind == HR__OP_PLACEHOLDER) return NULL;
+	hr_op_metadata *note = &run->metadata->ops[run->metadata->op_count++];
+	*note = (hr_op_metadata){ .op = hr_name_intern(hr__ops[node->kind].name), .scope = node->scope };
+	return note;
+}
+
+static hr_status execute(struct run *run, const struct node *node, hr__slot *outs)
+{
+	const hr__op *op = &hr__ops[node->kind];
+	hr__slot ins[HR__OP_INPUTS];
+	hr__task task = { run->session, node->kind, &node->attrs, node->scope, next_note(run, node), run->begin_ns };
+	for (uint32_t i = 0; i < node->in_count; i++) {
+		const struct result *in = &run->results[node->ins[i].node][node->ins[i].output];
+		ins[i] = (hr__slot){ run->graph->nodes[node->ins[i].node].types[node->ins[i].output], in->buffer, in->offset, in->uses == 1, 1 };
+	}
+	for (uint32_t i = 0; i < op->out_count; i++) outs[i] = (hr__slot){ .type = node->types[i] };
+	return hr__execute(&task, ins, node->in_count, outs);
+}
+
+static hr_status run_node(struct run *run, uint32_t n)
+{
+	const struct node *node = &run->graph->nodes[n];
+	const hr__op *op = &hr__ops[node->kind];
+	hr__slot outs[HR__OP_OUTPUTS];
+	hr_status status = node->kind == HR__OP_PLACEHOLDER ? give_feed(run, n, outs) : execute(run, node, outs);
+	for (uint32_t i = 0; i < node->in_count && !op->order_only; i++) use(&run->results[node->ins[i].node][node->ins[i].output]);
+	for (uint32_t i = 0; i < op->out_count && !status; i++) {
+		struct result *result = &run->results[n][i];
+		result->buffer = outs[i].buffer;
+		result->offset = outs[i].offset;
+		if (!result->uses) {
+			hr__buffer_release(result->buffer);
+			result->buffer = NULL;
+		}
+	}
+	return status ? hr__name_op(status, op->name, node->scope) : HR_OK;
+}
+
+/* ---- after ---- */
+
+static hr_status hand_out(struct run *run, const hr_value *fetches, size_t count, hr_value *outs)
+{
+	for (size_t i = 0; i < count; i++) {
+		hr__value value;
+		hr_status status = hr__value_get(fetches[i], &value);
+		struct result *result = status ? NULL : &run->results[value.node][value.output];
+		if (result) {
+			hr__buffer_keep(result->buffer);
+			outs[i] = hr__value_new(&(hr__value){ .type = value.type, .session = run->session, .buffer = result->buffer,
+			                                      .offset = result->offset, .op = value.op, .scope = value.scope });
+		}
+		if (!outs[i].id) {
+			while (i-- > 0) hr__value_use_up(outs[i]), outs[i] = HR_NO_VALUE;
+			return status ? status : HR_NO_HOST_MEMORY;
+		}
+	}
+	return HR_OK;
+}
+
+static hr_status run_all(struct run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, hr_value *outs,
+                         bool effects)
+{
+	hr_status status = HR_OK;
+	for (size_t i = 0; i < feed_count && !status; i++) status = take_feed(run, &feeds[i], i);
+	if (!status) status = mark(run, fetches, fetch_count, effects);
+	/* What is loose is the run's alone from here on, so that its memory is free, or an op's, at its last use. */
+	for (size_t i = 0; i < feed_count; i++) hr__value_use_up(feeds[i].value);
+	for (uint32_t n = 0; n < run->graph->count && !status; n++)
+		if (run->needed[n]) status = run_node(run, n);
+	if (!status) status = hand_out(run, fetches, fetch_count, outs);
+	for (uint32_t n = 0; n < run->graph->count; n++) {
+		hr__buffer_release(run->fed[n].buffer);
+		for (uint32_t i = 0; i < HR__OP_OUTPUTS; i++) hr__buffer_release(run->results[n][i].buffer);
+	}
+	return status;
+}
+
+static hr_status run_graph(struct run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, hr_value *outs,
+                           bool effects)
+{
+	void *block;
+	uint32_t count = run->graph->count;
+	uint64_t bytes = count * (sizeof *run->results + sizeof *run->fed + sizeof *run->needed) + 1;
+	int error = hr__os()->alloc(bytes, &block);
+	if (error) return hr__os_fail(error, "cannot get host memory to run a graph of %u nodes", count);
+	run->results = block;
+	run->fed = (hr__slot *)(run->results + count);
+	run->needed = (bool *)(run->fed + count);
+	hr_status status = run_all(run, feeds, feed_count, fetches, fetch_count, outs, effects);
+	hr__os()->free(block, bytes);
+	return status;
+}
+
+/* ---- options and metadata ---- */
+
+void hr_run_options_init(hr_run_options *options)
+{
+	hr_oom_options oom;
+	hr_oom_options_init(&oom);
+	*options = (hr_run_options){ .struct_size = sizeof *options, .is_step = true, .allocation_log_buffer_size = oom.allocation_log_buffer_size,
+		                         .allocation_log_sampling_rate = oom.allocation_log_sampling_rate };
+}
+
+void hr_run_metadata_init(hr_run_metadata *metadata)
+{
+	*metadata = (hr_run_metadata){ .struct_size = sizeof *metadata };
+}
+
+void hr_run_metadata_free(hr_run_metadata *metadata)
+{
+	if (metadata->ops) hr__os()->free(metadata->ops, metadata->op_capacity * sizeof *metadata->ops);
+	if (metadata->allocation_log) hr__os()->free(metadata->allocation_log, strlen(metadata->allocation_log) + 1);
+	hr_run_metadata_init(metadata);
+}
+
+/* Room for a note on each node, before anything runs. */
+static hr_status prepare_metadata(const hr__graph *graph, bool traced, hr_run_metadata *metadata)
+{
+	void *block;
+	if (metadata->struct_size < sizeof *metadata)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_session_run: metadata was not made by hr_run_metadata_init");
+	hr_run_metadata_free(metadata);
+	if (!traced || !graph->count) return HR_OK;
+	int error = hr__os()->alloc(graph->count * sizeof *metadata->ops, &block);
+	if (error) return hr__os_fail(error, "cannot get host memory for the metadata of %u ops", graph->count);
+	metadata->ops = block;
+	metadata->op_capacity = graph->count;
+	return HR_OK;
+}
+
+/* The log of the report on what failed just now. */
+static void take_log(hr_run_metadata *metadata)
+{
+	hr_oom_report report;
+	void *text;
+	if (hr_oom_last(&report)) return;
+	size_t bytes = hr_oom_allocation_log(report, NULL, 0) + 1;
+	if (bytes == 1 || hr__os()->alloc(bytes, &text)) return;
+	hr_oom_allocation_log(report, text, bytes);
+	metadata->allocation_log = text;
+}
+
+static void finish_metadata(const struct run *run, hr_run_metadata *metadata)
+{
+	metadata->ns = hr__os()->clock_ns() - run->begin_ns;
+	for (size_t i = 0; i < metadata->op_count; i++)
+		if (metadata->ops[i].peak_bytes > metadata->peak_bytes) metadata->peak_bytes = metadata->ops[i].peak_bytes;
+}
+
+/* The allocator's switches, as the run wants them; [before] gets them as they were. */
+static hr_status switch_log(const struct run *run, const hr_run_options *options, hr_oom_options *before)
+{
+	before->struct_size = sizeof *before;
+	hr_status status = hr_allocator_get_oom_options(run->session->allocator, before);
+	if (status) return status;
+	hr_oom_options wanted = *before;
+	wanted.report_allocations_on_oom = true;
+	wanted.allocation_log_buffer_size = options->allocation_log_buffer_size;
+	wanted.allocation_log_sampling_rate = options->allocation_log_sampling_rate;
+	return hr_allocator_set_oom_options(run->session->allocator, &wanted);
+}
+
+/* ---- the calls ---- */
+
+/* A step, unless the program is in one that it marked itself. */
+static bool begin_step(const hr__session *session)
+{
+	return session->has_tensors && !hr__lms_in_step(session->allocator) && hr_step_begin(session->allocator) == HR_OK;
+}
+
+hr_status hr__graph_run(hr__session *session, hr_graph handle, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count,
+                        hr_value *outs, bool effects)
+{
+	struct run run = { .session = session, .graph = hr__graph_begin_run(NULL, handle) };
+	if (!run.graph) return HR_CLOSED;
+	bool step = begin_step(session);
+	hr_status status = run_graph(&run, feeds, feed_count, fetches, fetch_count, outs, effects);
+	if (step) hr_step_end(session->allocator);
+	hr__graph_end_run(run.graph);
+	return status;
+}
+
+static hr_status run_with(struct run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, hr_value *outs,
+                          const hr_run_options *options)
+{
+	hr_oom_options before;
+	hr_run_metadata *metadata = run->metadata;
+	hr_status status = metadata ? prepare_metadata(run->graph, run->traced, metadata) : HR_OK;
+	if (status) return status;
+	if (options->report_allocations_on_oom) status = switch_log(run, options, &before);
+	if (status) return status;
+	bool step = options->is_step && begin_step(run->session);
+	run->begin_ns = hr__os()->clock_ns();
+	status = run_graph(run, feeds, feed_count, fetches, fetch_count, outs, false);
+	if (step) hr_step_end(run->session->allocator);
+	hr_status waited = run->traced ? hr_stream_synchronize(run->session->handle, run->session->stream) : HR_OK;
+	if (!status) status = waited;
+	if (metadata) finish_metadata(run, metadata);
+	if (!options->report_allocations_on_oom) return status;
+	if (metadata && status == HR_OUT_OF_MEMORY) take_log(metadata);
+	hr_allocator_set_oom_options(run->session->allocator, &before);
+	return status;
+}
+
+static hr_status check_call(const struct run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count,
+                            const hr_value *outs, const hr_run_options *options)
+{
+	if (!fetch_count || !fetches || !outs || (feed_count && !feeds))
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_session_run: there is nothing to fetch, or a pointer is NULL");
+	if (options->struct_size < sizeof *options)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_session_run: options were not made by hr_run_options_init");
+	if ((unsigned)options->trace > HR_RUN_TRACE_OPS)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_session_run: %d is no way to trace a run (hr_run_trace)", (int)options->trace);
+	if (options->trace == HR_RUN_TRACE_OPS && !run->metadata)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_session_run: a run that is traced needs metadata to put it in");
+	return HR_OK;
+}
+
+hr_status hr_session_run(hr_session handle, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, hr_value *outs,
+                         const hr_run_options *options, hr_run_metadata *metadata)
+{
+	hr_status status;
+	hr__value first = { .used = false };
+	hr_run_options defaults;
+	hr_run_options_init(&defaults);
+	if (!options) options = &defaults;
+	struct run run = { .session = hr__session_of(handle, &status), .metadata = metadata, .traced = options->trace == HR_RUN_TRACE_OPS };
+	for (size_t i = 0; i < fetch_count && outs; i++) outs[i] = HR_NO_VALUE;
+	if (!status) status = check_call(&run, feeds, feed_count, fetches, fetch_count, outs, options);
+	if (!status) status = hr__value_get(fetches[0], &first);
+	if (!status && !first.graph) status = hr__fail(HR_INVALID_ARGUMENT, "fetch 0 is of no graph");
+	if (!status) {
+		run.graph = hr__graph_begin_run(first.graph, (hr_graph){ 0 });
+		status = run.graph ? run_with(&run, feeds, feed_count, fetches, fetch_count, outs, options) : HR_CLOSED;
+		if (run.graph) hr__graph_end_run(run.graph);
+	}
+	for (size_t i = 0; i < feed_count && feeds; i++) hr__value_use_up(feeds[i].value);
+	return status;
+}

@@ -1,0 +1,106 @@
+/* transfer.c - contents of values go to the host, and to other sessions. */
+#include "base/status.h"
+#include "runtime/engine.h"
+
+/* Pins a buffer for work on the session's stream, and says where it is. A block is where it always is. */
+static hr_status hold(const hr__buffer *buffer, hr_access access, uint64_t offset, void **out)
+{
+	hr_pin pin = { buffer->tensor, access };
+	hr_status status = pin.tensor.id ? hr_pin_all(&pin, 1, buffer->session->stream) : HR_OK;
+	if (status) return status;
+	status = hr__buffer_address(buffer, offset, out);
+	if (status && pin.tensor.id) hr_unpin_all(&pin, 1, buffer->session->stream);
+	return status;
+}
+
+/* [stream] is the last one that works on it. */
+static hr_status let_go(const hr__buffer *buffer, hr_access access, hr_stream stream)
+{
+	hr_pin pin = { buffer->tensor, access };
+	if (pin.tensor.id) return hr_unpin_all(&pin, 1, stream);
+	return stream == buffer->session->stream ? HR_OK : hr_record_stream(buffer->session->allocator, buffer->block, stream);
+}
+
+/* ---- to the host ---- */
+
+static hr_status fetch(const hr__value *value, void *to, size_t bytes)
+{
+	const hr__session *session = value->session;
+	char shape[HR__DIMS_TEXT];
+	uint64_t there = hr__type_bytes(&value->type);
+	void *from;
+	if (there != bytes || (!to && bytes))
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: %zu bytes given for %s %s, which has %llu", bytes, hr_dtype_text(value->type.dtype),
+		                hr__dims_text(&value->type.dims, shape, sizeof shape), (unsigned long long)there);
+	if (!value->buffer || !bytes) return HR_OK;
+	hr_status status = hold(value->buffer, HR_READ, value->offset, &from);
+	if (status) return status;
+	status = hr_copy(session->handle, to, from, bytes, HR_COPY_TO_HOST, session->stream);
+	hr_status left = let_go(value->buffer, HR_READ, session->stream);
+	if (!status && left) hr_stream_synchronize(session->handle, session->stream); /* nobody writes to the caller's memory afterwards */
+	return status ? status : left;
+}
+
+hr_status hr_fetch(hr_value handle, void *to, size_t bytes)
+{
+	hr__value value;
+	if (!handle.id) return hr_last_status() ? hr_last_status() : hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: there is no value");
+	hr_status status = hr__value_get(handle, &value);
+	if (status) return status;
+	if (value.graph) return hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: the value is a place in a graph; hr_session_run gives it contents");
+	status = fetch(&value, to, bytes);
+	if (!status) status = hr__session_wait(value.session);
+	hr__value_use_up(handle);
+	return status;
+}
+
+/* ---- to another session ---- */
+
+/* On the stream of [to], which waits for that of [from]: by itself on one device, else the host waits for both. */
+static hr_status copy_bytes(const hr__buffer *from, uint64_t offset, const hr__buffer *to, uint64_t bytes)
+{
+	const hr__session *here = from->session, *there = to->session;
+	bool same = here->handle.id == there->handle.id;
+	void *a, *b;
+	hr_status status = hold(from, HR_READ, offset, &a);
+	if (status) return status;
+	status = hold(to, HR_OVERWRITE, 0, &b);
+	if (!status) {
+		status = same ? hr_stream_wait_stream(there->handle, there->stream, here->stream) : hr_stream_synchronize(here->handle, here->stream);
+		if (!status) status = hr_copy(there->handle, b, a, bytes, same ? HR_COPY_ON_DEVICE : HR_COPY_TO_DEVICE, there->stream);
+		/* What comes next on this side may be in the same memory. */
+		if (!status && same) status = hr_stream_wait_stream(here->handle, here->stream, there->stream);
+		hr_status left = let_go(to, HR_OVERWRITE, there->stream);
+		if (!status && !same) status = hr_stream_synchronize(there->handle, there->stream);
+		if (!status) status = left;
+	}
+	hr_status left = let_go(from, HR_READ, same ? there->stream : here->stream);
+	return status ? status : left;
+}
+
+static hr_value copy_to(const hr__value *value, hr__session *to)
+{
+	hr__value copy = { .type = value->type, .session = to, .op = value->op, .scope = value->scope };
+	uint64_t bytes = hr__type_bytes(&value->type);
+	hr_name before = hr_op_set(hr_name_intern("copy"));
+	hr_status status = hr__buffer_new(to, &value->type, bytes, hr_name_scope_current(), &copy.buffer);
+	if (!status && bytes) status = copy_bytes(value->buffer, value->offset, copy.buffer, bytes);
+	hr_op_set(before);
+	if (!status) return hr__value_new(&copy);
+	hr__buffer_release(copy.buffer);
+	return HR_NO_VALUE;
+}
+
+hr_value hr_copy_to_session(hr_value handle, hr_session session)
+{
+	hr_status status;
+	hr__value value;
+	hr_value copy = HR_NO_VALUE;
+	if (!handle.id) return HR_NO_VALUE; /* the message that is there stays */
+	hr__session *to = hr__session_of(session, &status);
+	if (to) status = hr__value_get(handle, &value);
+	if (!status && value.graph) status = hr__fail(HR_INVALID_ARGUMENT, "hr_copy_to_session: the value is a place in a graph; it has no contents");
+	if (!status) copy = copy_to(&value, to);
+	hr__value_use_up(handle);
+	return copy;
+}

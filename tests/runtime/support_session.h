@@ -1,0 +1,58 @@
+/* support_session.h - a session on an emulated device, and what its allocator says. */
+#ifndef HR_TESTS_SUPPORT_SESSION_H
+#define HR_TESTS_SUPPORT_SESSION_H
+
+#include "headroom.h"
+#include "test.h"
+
+static hr_session session;
+static hr_allocator allocator;
+
+/* With an allocator of its own, of [limit] bytes; 0 = the device's default one. */
+HR_TEST_UNUSED static void open_session(uint64_t limit)
+{
+	hr_session_options options;
+	hr_device device;
+	setenv("HEADROOM_CUDA", "0", 1);
+	hr_session_options_init(&options);
+	options.device = "GPU:0";
+	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
+	if (limit) {
+		hr_allocator_options allocator_options;
+		hr_allocator_options_init(&allocator_options);
+		allocator_options.limit_bytes = limit;
+		CHECK_STATUS(HR_OK, hr_allocator_create(device, &allocator_options, &allocator));
+		options.allocator = allocator;
+	} else {
+		CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
+	}
+	CHECK_STATUS(HR_OK, hr_session_open(&options, &session));
+	CHECK_STATUS(HR_OK, hr_session_enter(session));
+}
+
+HR_TEST_UNUSED static hr_stats stats_of(void)
+{
+	hr_stats stats;
+	hr_stats_init(&stats);
+	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
+	return stats;
+}
+
+/* Nothing is left in it. */
+HR_TEST_UNUSED static void close_session(void)
+{
+	CHECK_STATUS(HR_OK, hr_session_leave());
+	CHECK_STATUS(HR_OK, hr_session_close(session));
+	CHECK_EQ(stats_of().bytes_in_use, 0);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+/* A value of one element. */
+HR_TEST_UNUSED static float number_in(hr_value value)
+{
+	float number = -1;
+	CHECK_STATUS(HR_OK, hr_fetch(value, &number, sizeof number));
+	return number;
+}
+
+#endif

@@ -1,0 +1,510 @@
+/* test_bad_input.c - what is wrong with a call is told: which op, in which scope, both shapes where there are two. Nothing else comes of it: what
+ * was loose is used up, what was kept is still there, and the next call works. */
+#include <stdarg.h>
+
+#include "support_session.h"
+
+#define F HR_DTYPE_FLOAT32
+#define NO_SUCH 99
+
+static hr_value ones(hr_dtype dtype, const int64_t *dims, int rank)
+{
+	return hr_full(dtype, dims, rank, 1);
+}
+
+/* Opens a session and a scope, whose name messages have to tell. */
+static void begin(void)
+{
+	open_session(0);
+	CHECK_STATUS(HR_OK, hr_name_scope_push("tower"));
+}
+
+static void end(void)
+{
+	CHECK_STATUS(HR_OK, hr_name_scope_pop());
+	close_session();
+}
+
+/* That the call failed with a message that has all of the parts, up to a NULL, and left nothing. */
+static void check_refused(int line, hr_value out, hr_status status, ...)
+{
+	va_list parts;
+	char text[1024];
+	snprintf(text, sizeof text, "%s", hr_last_message());
+	if (out.id || hr_last_status() != status) printf("# line %d: %s, \"%s\"\n", line, hr_status_name(hr_last_status()), text);
+	CHECK_EQ(out.id, 0);
+	CHECK_EQ((int)hr_last_status(), (int)status);
+	va_start(parts, status);
+	for (const char *part = va_arg(parts, const char *); part; part = va_arg(parts, const char *)) {
+		if (!strstr(text, part)) printf("# line %d\n", line);
+		CHECK_CONTAINS(text, part);
+	}
+	va_end(parts);
+	CHECK_EQ(stats_of().bytes_in_use, 0);
+}
+
+/* An op call that is wrong. */
+#define REFUSED(call, op, ...) check_refused(__LINE__, (call), HR_INVALID_ARGUMENT, "op \"" op "\" in scope \"tower\"", __VA_ARGS__, (const char *)NULL)
+
+/* ---- shapes ---- */
+
+static void test_shapes_that_do_not_fit(void)
+{
+	begin();
+	REFUSED(hr_add(ones(F, HR_DIMS(2, 3)), ones(F, HR_DIMS(4))), "add", "[2,3]", "[4]");
+	REFUSED(hr_maximum(ones(F, HR_DIMS(2, 3)), ones(F, HR_DIMS(3, 3))), "maximum", "[2,3]", "[3,3]");
+	REFUSED(hr_exp(hr_matmul(ones(F, HR_DIMS(2, 3)), ones(F, HR_DIMS(4, 5)))), "matmul", "[2,3]", "[4,5]");
+	REFUSED(hr_matmul(ones(F, HR_DIMS(2, 2, 3)), ones(F, HR_DIMS(3, 3, 4))), "matmul", "[2,2,3]", "[3,3,4]");
+	REFUSED(hr_matmul(ones(F, HR_DIMS(2)), ones(F, HR_DIMS(2, 2))), "matmul", "[2]", "[2,2]");
+	REFUSED(hr_matmul_transposed(ones(F, HR_DIMS(2, 3)), true, ones(F, HR_DIMS(3, 4)), false), "matmul", "[2,3]", "[3,4]");
+	REFUSED(hr_reshape(ones(F, HR_DIMS(2, 3)), HR_DIMS(4)), "reshape", "[2,3]", "[4]");
+	REFUSED(hr_reshape(ones(F, HR_DIMS(2, 3)), HR_DIMS(4, -1)), "reshape", "[2,3]");
+	REFUSED(hr_reshape(ones(F, HR_DIMS(2, 3)), HR_DIMS(-1, -1)), "reshape", "-1");
+	REFUSED(hr_reshape(ones(F, HR_DIMS(2, 3)), HR_DIMS(-6)), "reshape", "-6");
+	REFUSED(hr_transpose(ones(F, HR_DIMS(2, 3)), (const int[]){ 0, 0 }, 2), "transpose", "once");
+	REFUSED(hr_transpose(ones(F, HR_DIMS(2, 3)), (const int[]){ 0, 1, 2 }, 3), "transpose", "[2,3]", "3");
+	REFUSED(hr_concat((hr_value[]){ ones(F, HR_DIMS(2, 3)), ones(F, HR_DIMS(2, 4)) }, 2, 0), "concat", "[2,3]", "[2,4]");
+	REFUSED(hr_concat((hr_value[]){ ones(F, HR_DIMS(2, 3)), ones(F, HR_DIMS(6)) }, 2, 0), "concat", "[2,3]", "[6]");
+	REFUSED(hr_slice(ones(F, HR_DIMS(2, 3)), 1, 2, 2), "slice", "[2,3]");
+	REFUSED(hr_slice(ones(F, HR_DIMS(2, 3)), 2, 0, 1), "slice", "[2,3]");
+	REFUSED(hr_slice(ones(F, HR_DIMS(2, 3)), 0, -1, 1), "slice", "-1");
+	REFUSED(hr_broadcast_to(ones(F, HR_DIMS(2, 3)), HR_DIMS(3, 2)), "broadcast_to", "[2,3]", "[3,2]");
+	REFUSED(hr_broadcast_to(ones(F, HR_DIMS(2, 3)), HR_DIMS(-1)), "broadcast_to", "-1");
+	REFUSED(hr_gather(ones(F, HR_SCALAR), ones(HR_DTYPE_INT32, HR_DIMS(2))), "gather", "[]", "[2]");
+	REFUSED(hr_reduce_sum(ones(F, HR_DIMS(2, 3)), 2, false), "reduce_sum", "[2,3]", "2");
+	REFUSED(hr_softmax(ones(F, HR_SCALAR)), "softmax", "[]");
+	REFUSED(hr_causal_softmax(ones(F, HR_DIMS(3))), "softmax", "[3]");
+	REFUSED(hr_cross_entropy(ones(F, HR_DIMS(2, 3)), ones(HR_DTYPE_INT32, HR_DIMS(3))), "cross_entropy", "[2,3]", "[3]");
+	REFUSED(hr_layer_norm(ones(F, HR_DIMS(2, 3)), ones(F, HR_DIMS(2)), ones(F, HR_DIMS(3)), 0), "layer_norm", "[2,3]", "[2]");
+	REFUSED(hr_conv2d(ones(F, HR_DIMS(1, 3, 8, 8)), ones(F, HR_DIMS(4, 2, 3, 3)), 1, 0), "conv2d", "[1,3,8,8]", "[4,2,3,3]");
+	REFUSED(hr_conv2d(ones(F, HR_DIMS(1, 3, 2, 2)), ones(F, HR_DIMS(4, 3, 3, 3)), 1, 0), "conv2d", "[1,3,2,2]", "[4,3,3,3]");
+	REFUSED(hr_conv2d(ones(F, HR_DIMS(1, 3, 8, 8)), ones(F, HR_DIMS(4, 3, 3, 3)), 0, 0), "conv2d", "stride");
+	REFUSED(hr_conv2d(ones(F, HR_DIMS(1, 3, 8, 8)), ones(F, HR_DIMS(4, 3, 3, 3)), 1, -1), "conv2d", "padding");
+	REFUSED(hr_max_pool(ones(F, HR_DIMS(1, 3, 2, 2)), 3, 1), "max_pool", "[1,3,2,2]", "[3,3]");
+	REFUSED(hr_avg_pool(ones(F, HR_DIMS(3, 2, 2)), 2, 1), "avg_pool", "[3,2,2]");
+	REFUSED(hr_one_hot(ones(HR_DTYPE_INT32, HR_DIMS(2)), -1, F), "one_hot", "-1");
+	REFUSED(ones(F, HR_DIMS(2, -3)), "full", "-3");
+	REFUSED(ones(F, HR_DIMS(INT64_C(1) << 40, INT64_C(1) << 40)), "full", "2^60");
+	REFUSED(ones(F, (const int64_t[9]){ 1, 1, 1, 1, 1, 1, 1, 1, 1 }, 9), "full", "9");
+	REFUSED(hr_random_uniform(F, HR_DIMS(2), 1, 1, 1), "random_uniform", "nothing from 1 up to 1");
+	REFUSED(hr_random_normal(F, HR_DIMS(-2), 1), "random_normal", "dimension 0 is -2");
+	end();
+}
+
+/* ---- dtypes ---- */
+
+static void test_dtypes_that_do_not_fit(void)
+{
+	const hr_dtype i = HR_DTYPE_INT32;
+	begin();
+	REFUSED(hr_add(ones(F, HR_DIMS(2)), ones(i, HR_DIMS(2))), "add", "float32", "int32");
+	REFUSED(hr_matmul(ones(F, HR_DIMS(2, 2)), ones(HR_DTYPE_FLOAT64, HR_DIMS(2, 2))), "matmul", "float32", "float64");
+	REFUSED(hr_concat((hr_value[]){ ones(F, HR_DIMS(2)), ones(i, HR_DIMS(2)) }, 2, 0), "concat", "float32", "int32");
+	REFUSED(hr_exp(ones(i, HR_DIMS(2))), "exp", "int32");
+	REFUSED(hr_neg(ones(HR_DTYPE_BOOL, HR_DIMS(2))), "neg", "bool");
+	REFUSED(hr_reduce_mean(ones(i, HR_DIMS(2)), 0, false), "reduce_mean", "int32");
+	REFUSED(hr_softmax(ones(i, HR_DIMS(2))), "softmax", "int32");
+	REFUSED(hr_gather(ones(F, HR_DIMS(2, 2)), ones(F, HR_DIMS(2))), "gather", "float32");
+	REFUSED(hr_cross_entropy(ones(F, HR_DIMS(2, 2)), ones(F, HR_DIMS(2))), "cross_entropy", "float32");
+	REFUSED(hr_one_hot(ones(F, HR_DIMS(2)), 3, F), "one_hot", "float32");
+	REFUSED(hr_layer_norm(ones(F, HR_DIMS(2)), ones(HR_DTYPE_FLOAT64, HR_DIMS(2)), ones(F, HR_DIMS(2)), 0), "layer_norm", "float32", "float64");
+	REFUSED(hr_conv2d(ones(i, HR_DIMS(1, 1, 4, 4)), ones(i, HR_DIMS(1, 1, 3, 3)), 1, 0), "conv2d", "int32");
+	REFUSED(hr_random_normal(i, HR_DIMS(2), 1), "random_normal", "int32");
+	REFUSED(hr_full(i, HR_DIMS(2), 1e20), "full", "1e+20", "int32");
+	end();
+}
+
+/* ---- values of enums that there are not ---- */
+
+static void test_unknown_values_of_enums(void)
+{
+	hr_optimizer optimizer;
+	hr_run_options options;
+	hr_graph graph;
+	hr_value out;
+	begin();
+	REFUSED(ones((hr_dtype)NO_SUCH, HR_DIMS(2)), "full", "dtype");
+	REFUSED(ones(HR_DTYPE_NONE, HR_DIMS(2)), "full", "dtype");
+	REFUSED(hr_cast(ones(F, HR_DIMS(2)), (hr_dtype)NO_SUCH), "cast", "dtype");
+	REFUSED(hr_one_hot(ones(HR_DTYPE_INT32, HR_DIMS(2)), 3, (hr_dtype)NO_SUCH), "one_hot", "dtype");
+	CHECK(!hr_get_variable("v", F, HR_DIMS(2), (hr_initializer){ .kind = NO_SUCH }).id);
+	CHECK_CONTAINS(hr_last_message(), "variable \"v\"");
+	CHECK_CONTAINS(hr_last_message(), "99 is no initializer");
+	CHECK_STATUS(HR_OK, hr_variable_scope_push("net", HR_REUSE_OR_MAKE));
+	CHECK(!hr_dense("one", ones(F, HR_DIMS(2, 3)), 4, (hr_activation)NO_SUCH, 1).id);
+	CHECK_EQ((int)hr_last_status(), (int)HR_INVALID_ARGUMENT);
+	CHECK_CONTAINS(hr_last_message(), "tower/net/one");
+	CHECK_CONTAINS(hr_last_message(), "99 is no activation");
+	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
+
+	hr_variable w = hr_get_variable("w", F, HR_DIMS(2), HR_ZEROS);
+	hr_value gradient = hr_keep(ones(F, HR_DIMS(2)));
+	hr_optimizer_init(&optimizer, (hr_optimizer_kind)NO_SUCH);
+	CHECK(!hr_apply_gradients(&optimizer, &w, &gradient, 1).id);
+	CHECK_EQ((int)hr_last_status(), (int)HR_INVALID_ARGUMENT);
+	hr_release(gradient);
+
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value place = hr_placeholder(F, HR_DIMS(2)), one = ones(F, HR_DIMS(2));
+	CHECK(!hr_placeholder((hr_dtype)NO_SUCH, HR_DIMS(2)).id);
+	CHECK_CONTAINS(hr_last_message(), "op \"placeholder\" in scope \"tower\"");
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK(place.id);
+	hr_run_options_init(&options);
+	options.trace = (hr_run_trace)NO_SUCH;
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 0, &one, 1, &out, &options, NULL));
+	CHECK_CONTAINS(hr_last_message(), "99");
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	end();
+}
+
+/* ---- NULL ---- */
+
+static void test_null(void)
+{
+	hr_session_options options;
+	hr_session other;
+	hr_function function;
+	hr_optimizer optimizer;
+	hr_graph graph;
+	hr_value out;
+	begin();
+	REFUSED(hr_constant(F, HR_DIMS(2), NULL), "constant", "NULL");
+	REFUSED(hr_full(F, NULL, 2, 1), "full", "NULL");
+	REFUSED(hr_concat(NULL, 2, 0), "concat", "nothing");
+	REFUSED(hr_transpose(ones(F, HR_DIMS(2, 3)), NULL, 2), "transpose", "order");
+	REFUSED(hr_reshape(ones(F, HR_DIMS(2, 3)), NULL, 1), "reshape", "NULL");
+	CHECK(!hr_group(NULL, 2).id);
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(ones(F, HR_DIMS(2)), NULL, 8));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_graph_create(NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_open(NULL, &other));
+	hr_session_options_init(&options);
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_open(&options, NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_function_create("f", NULL, NULL, &function));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_variable_scope_push(NULL, HR_REUSE_AS_AROUND));
+	check_refused(__LINE__, hr_dense(NULL, ones(F, HR_DIMS(2, 3)), 4, HR_RELU, 1), HR_INVALID_ARGUMENT, "name", (const char *)NULL);
+
+	hr_value x = hr_keep(ones(F, HR_DIMS(2)));
+	hr_optimizer_init(&optimizer, HR_SGD);
+	CHECK_STATUS(HR_OK, hr_tape_begin());
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(x, NULL, 1, &out));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(x, &x, 1, NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(x, &x, 0, &out));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_variable_gradients(x, NULL, 1, &out));
+	CHECK(!hr_minimize(&optimizer, x, NULL, 0).id);
+	CHECK(!hr_minimize(NULL, x, NULL, 0).id);
+	CHECK(!hr_apply_gradients(&optimizer, NULL, &x, 1).id);
+	CHECK_STATUS(HR_OK, hr_tape_end());
+
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value one = ones(F, HR_DIMS(2));
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 1, &one, 1, &out, NULL, NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 0, NULL, 1, &out, NULL, NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 0, &one, 1, NULL, NULL, NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 0, &one, 1, &out, &(hr_run_options){ 0 }, NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 0, &one, 1, &out, NULL, &(hr_run_metadata){ 0 }));
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	hr_release(x);
+	end();
+}
+
+/* ---- what is kept stays, and messages too ---- */
+
+static void test_a_refused_call_leaves_what_was_kept(void)
+{
+	float numbers[6];
+	begin();
+	hr_value x = hr_keep(ones(F, HR_DIMS(2, 3))), nine[9];
+	for (int i = 0; i < 9; i++) nine[i] = x;
+	CHECK(!hr_transpose(x, (const int[]){ 0, 0 }, 2).id);
+	CHECK(!hr_reshape(x, HR_DIMS(-1, -1)).id);
+	CHECK(!hr_reshape(x, HR_DIMS(-2)).id);
+	CHECK(!hr_broadcast_to(x, HR_DIMS(-1)).id);
+	CHECK(!hr_concat(nine, 9, 0).id);
+	CHECK(!hr_add(x, ones(F, HR_DIMS(4))).id);
+	CHECK(!hr_dense("one", x, -4, HR_RELU, 1).id);
+	CHECK(!hr_attention("two", x, 2, true, 1).id);
+	CHECK_STATUS(HR_OK, hr_fetch(x, numbers, sizeof numbers));
+	CHECK_EQ(numbers[5], 1.0f);
+	/* No value makes no message of its own. */
+	CHECK(!hr_matmul(x, x).id);
+	hr_value none = hr_add(hr_relu(HR_NO_VALUE), x);
+	none = hr_broadcast_to(hr_reshape(none, HR_DIMS(-1, -1)), HR_DIMS(-5));
+	none = hr_concat((hr_value[]){ hr_transpose(none, NULL, 1), x }, 2, 0);
+	none = hr_dense("one", hr_attention("two", none, 3, true, 1), 3, (hr_activation)NO_SUCH, 1);
+	CHECK(!none.id);
+	CHECK_CONTAINS(hr_last_message(), "op \"matmul\" in scope \"tower\"");
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(none, numbers, sizeof numbers));
+	CHECK_CONTAINS(hr_last_message(), "matmul");
+	hr_release(x);
+	end();
+}
+
+static void test_fetches_of_another_size(void)
+{
+	float numbers[8];
+	begin();
+	hr_value x = hr_keep(ones(F, HR_DIMS(2, 3)));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(x, numbers, sizeof numbers));
+	CHECK_CONTAINS(hr_last_message(), "32 bytes");
+	CHECK_CONTAINS(hr_last_message(), "[2,3]");
+	CHECK_CONTAINS(hr_last_message(), "24");
+	CHECK_STATUS(HR_CLOSED, hr_fetch((hr_value){ 12345 }, numbers, 4));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(HR_DONE, numbers, 4));
+	hr_release(x);
+	end();
+}
+
+/* ---- while a kernel runs ---- */
+
+static void test_an_index_out_of_range_is_found_when_it_is_fetched(void)
+{
+	float rows[4];
+	begin();
+	hr_value table = hr_keep(ones(F, HR_DIMS(3, 2)));
+	hr_value bad = hr_gather(table, hr_constant(HR_DTYPE_INT32, HR_DIMS(2), (int32_t[]){ 0, 3 }));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(bad, rows, sizeof rows));
+	CHECK_CONTAINS(hr_last_message(), "op \"gather\" in scope \"tower\"");
+	bad = hr_gather(table, hr_constant(HR_DTYPE_INT64, HR_DIMS(2), (int64_t[]){ 0, -1 }));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_synchronize(session));
+	CHECK_CONTAINS(hr_last_message(), "op \"gather\" in scope \"tower\"");
+	hr_release(bad);
+	CHECK_STATUS(HR_OK, hr_session_synchronize(session)); /* it is told once */
+	bad = hr_cross_entropy(table, hr_constant(HR_DTYPE_INT32, HR_DIMS(3), (int32_t[]){ 0, 1, 2 }));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(bad, rows, 12));
+	CHECK_CONTAINS(hr_last_message(), "op \"cross_entropy\" in scope \"tower\"");
+	bad = hr_one_hot(hr_constant(HR_DTYPE_INT32, HR_DIMS(1), (int32_t[]){ 7 }), 4, F);
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(bad, rows, sizeof rows));
+	CHECK_CONTAINS(hr_last_message(), "op \"one_hot\" in scope \"tower\"");
+	hr_value good = hr_gather(table, hr_constant(HR_DTYPE_INT32, HR_DIMS(2), (int32_t[]){ 0, 2 }));
+	CHECK_STATUS(HR_OK, hr_fetch(good, rows, sizeof rows));
+	hr_release(table);
+	end();
+}
+
+/* ---- gradients ---- */
+
+static void test_gradients_that_there_are_not(void)
+{
+	hr_graph graph;
+	hr_value first, second;
+	float numbers[2];
+	begin();
+	hr_value x = hr_keep(ones(F, HR_DIMS(2))), whole = hr_keep(ones(HR_DTYPE_INT32, HR_DIMS(2)));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(x, &x, 1, &first));
+	CHECK_CONTAINS(hr_last_message(), "no tape");
+	CHECK_STATUS(HR_OK, hr_tape_begin());
+	CHECK_STATUS(HR_IN_USE, hr_tape_begin());
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(whole, &x, 1, &first));
+	CHECK_CONTAINS(hr_last_message(), "int32");
+	CHECK_STATUS(HR_CLOSED, hr_gradients(x, &(hr_value){ 12345 }, 1, &first));
+	/* Nothing depends on what was cut off by integers: zeros. */
+	hr_value y = hr_keep(hr_reduce_sum(hr_one_hot(hr_cast(x, HR_DTYPE_INT32), 3, F), HR_ALL_AXES, false));
+	CHECK_STATUS(HR_OK, hr_gradients(y, &x, 1, &first));
+	CHECK_STATUS(HR_OK, hr_fetch(first, numbers, sizeof numbers));
+	CHECK_EQ(numbers[1], 0.0f);
+	CHECK_STATUS(HR_OK, hr_tape_end());
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tape_end());
+
+	/* Of gradients there are some; relu's has none. */
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value place = hr_placeholder(F, HR_DIMS(2)), cube = hr_mul(hr_mul(place, place), hr_relu(place));
+	CHECK_STATUS(HR_OK, hr_gradients(cube, &place, 1, &first));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(first, &place, 1, &second));
+	CHECK_EQ(second.id, 0);
+	CHECK_CONTAINS(hr_last_message(), "op \"relu_grad\" in scope \"tower\"");
+	CHECK_CONTAINS(hr_last_message(), "no gradient");
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(first, &x, 1, &second)); /* outside of the graph */
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(first, &place, 1, &second));
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	hr_release(x);
+	hr_release(y);
+	hr_release(whole);
+	end();
+}
+
+/* ---- feeds and fetches ---- */
+
+static void test_wrong_feeds_and_fetches(void)
+{
+	hr_graph graph, other;
+	begin();
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_create(&other));
+	CHECK_STATUS(HR_OK, hr_graph_enter(other));
+	hr_value elsewhere = ones(F, HR_DIMS(2, 2));
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value a = hr_placeholder(F, HR_DIMS(2, 2)), b = hr_exp(a);
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	hr_value good = hr_keep(ones(F, HR_DIMS(2, 2))), bad = hr_keep(ones(F, HR_DIMS(4))), whole = hr_keep(ones(HR_DTYPE_INT32, HR_DIMS(2, 2))), out;
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 0, &b, 1, &out, NULL, NULL));
+	CHECK_CONTAINS(hr_last_message(), "op \"placeholder\" in scope \"tower\"");
+	CHECK_CONTAINS(hr_last_message(), "float32 [2,2]");
+	CHECK_CONTAINS(hr_last_message(), "not fed");
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, bad }, 1, &b, 1, &out, NULL, NULL));
+	CHECK_CONTAINS(hr_last_message(), "feed 0");
+	CHECK_CONTAINS(hr_last_message(), "[2,2]");
+	CHECK_CONTAINS(hr_last_message(), "[4]");
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, whole }, 1, &b, 1, &out, NULL, NULL));
+	CHECK_CONTAINS(hr_last_message(), "float32");
+	CHECK_CONTAINS(hr_last_message(), "int32");
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, (hr_feed[]){ { a, good }, { a, good } }, 2, &b, 1, &out, NULL, NULL));
+	CHECK_CONTAINS(hr_last_message(), "feed 1");
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ b, good }, 1, &b, 1, &out, NULL, NULL)); /* no placeholder */
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, b }, 1, &b, 1, &out, NULL, NULL));    /* no contents */
+	CHECK_STATUS(HR_CLOSED, hr_session_run(session, &(hr_feed){ a, { 12345 } }, 1, &b, 1, &out, NULL, NULL));
+	CHECK_STATUS(HR_CLOSED, hr_session_run(session, &(hr_feed){ a, HR_NO_VALUE }, 1, &b, 1, &out, NULL, NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, good }, 1, &good, 1, &out, NULL, NULL)); /* of no graph */
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, good }, 1, (hr_value[]){ b, elsewhere }, 2, (hr_value[2]){ { 0 } }, NULL, NULL));
+	CHECK_CONTAINS(hr_last_message(), "fetch 1");
+	CHECK_STATUS(HR_CLOSED, hr_session_run(session, &(hr_feed){ a, good }, 1, (hr_value[]){ b, { 12345 } }, 2, (hr_value[2]){ { 0 } }, NULL, NULL));
+	CHECK_CONTAINS(hr_last_message(), "fetch 1");
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, good }, 1, NULL, 0, &out, NULL, NULL));
+	CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ a, good }, 1, &b, 1, &out, NULL, NULL));
+	hr_release(out);
+	/* A value of a graph has no contents, and one with contents is no part of it. */
+	CHECK(!hr_exp(b).id);
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(b, &(float){ 0 }, 4));
+	CHECK(!hr_placeholder(F, HR_DIMS(2)).id);
+	CHECK_CONTAINS(hr_last_message(), "op \"placeholder\" in scope \"tower\"");
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	CHECK(!hr_exp(good).id);
+	CHECK_CONTAINS(hr_last_message(), "placeholder");
+	CHECK(!hr_exp(elsewhere).id);
+	CHECK_STATUS(HR_IN_USE, hr_graph_enter(graph));
+	CHECK_STATUS(HR_IN_USE, hr_graph_destroy(graph));
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_graph_leave());
+	hr_release(good);
+	hr_release(bad);
+	hr_release(whole);
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	CHECK_STATUS(HR_OK, hr_graph_destroy(other));
+	end();
+}
+
+/* ---- variables ---- */
+
+static hr_variable make(const char *name)
+{
+	return hr_get_variable(name, F, HR_DIMS(64, 64), HR_FULL(1));
+}
+
+static void test_wrong_names_and_types(void)
+{
+	open_session(0);
+	CHECK(!make("").id);
+	CHECK(!make(NULL).id);
+	CHECK(!hr_get_variable("x", HR_DTYPE_NONE, HR_DIMS(2), HR_ZEROS).id);
+	CHECK(!hr_get_variable("x", HR_DTYPE_INT32, HR_DIMS(2), HR_NORMAL(1, 1)).id);
+	CHECK_CONTAINS(hr_last_message(), "int32");
+	CHECK(!hr_get_variable("x", F, HR_DIMS(-2), HR_ZEROS).id);
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_variable_scope_push("", HR_REUSE_AS_AROUND));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_variable_scope_push("x", (hr_reuse)7));
+	for (int i = 0; i < 16; i++) CHECK_STATUS(HR_OK, hr_variable_scope_push("s", HR_REUSE_AS_AROUND));
+	CHECK_STATUS(HR_TOO_MANY, hr_variable_scope_push("s", HR_REUSE_AS_AROUND));
+	for (int i = 0; i < 16; i++) CHECK_STATUS(HR_OK, hr_variable_scope_pop());
+	/* Nothing is left of what failed. */
+	CHECK_EQ(hr_trainable_variables(NULL, 0), 0);
+	CHECK(!hr_read((hr_variable){ 12345 }).id);
+	CHECK_EQ((int)hr_last_status(), (int)HR_CLOSED);
+	close_session();
+}
+
+static void test_wrong_assignments(void)
+{
+	hr_session other;
+	hr_session_options options;
+	float number;
+	begin();
+	hr_variable w = make("w"), late = hr_get_variable("late", F, HR_DIMS(1), HR_UNINITIALIZED);
+	CHECK(!hr_assign(w, ones(F, HR_DIMS(3, 5))).id);
+	CHECK_CONTAINS(hr_last_message(), "op \"assign\" in scope \"tower\"");
+	CHECK_CONTAINS(hr_last_message(), "[3,5]");
+	CHECK_CONTAINS(hr_last_message(), "[64,64]");
+	CHECK(!hr_assign(w, ones(HR_DTYPE_FLOAT64, HR_DIMS(64, 64))).id);
+	CHECK_CONTAINS(hr_last_message(), "float64");
+	CHECK(!hr_assign_add(w, ones(F, HR_DIMS(2, 64, 64))).id); /* it would be broadcast */
+	CHECK_CONTAINS(hr_last_message(), "[2,64,64]");
+	CHECK(!hr_read(late).id);
+	CHECK_EQ((int)hr_last_status(), (int)HR_INVALID_ARGUMENT);
+	CHECK_CONTAINS(hr_last_message(), "op \"read\" in scope \"tower\"");
+	CHECK_CONTAINS(hr_last_message(), "\"late\" has no contents");
+	CHECK(!hr_assign_add(late, ones(F, HR_DIMS(1))).id);
+	CHECK_EQ(hr_assign(late, hr_full(F, HR_DIMS(1), 4)).id, HR_DONE.id);
+	CHECK_EQ(number_in(hr_read(late)), 4.0f);
+
+	hr_session_options_init(&options);
+	options.device = "GPU:0";
+	CHECK_STATUS(HR_OK, hr_session_open(&options, &other));
+	CHECK_STATUS(HR_OK, hr_session_enter(other));
+	CHECK(!hr_read(w).id);
+	CHECK_CONTAINS(hr_last_message(), "another session");
+	CHECK(make("w").id); /* names are the session's own */
+	CHECK_STATUS(HR_OK, hr_session_leave());
+	CHECK_STATUS(HR_OK, hr_session_close(other));
+	CHECK_EQ(number_in(hr_slice(hr_reshape(hr_read(w), HR_DIMS(64 * 64)), 0, 0, 1)), 1.0f);
+	CHECK_EQ(hr_keep(HR_DONE).id, HR_DONE.id);
+	hr_release(HR_DONE);
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(HR_DONE, &number, sizeof number));
+	end();
+}
+
+/* ---- what has ended ---- */
+
+static void test_use_after_close(void)
+{
+	hr_session_options options;
+	hr_session other;
+	hr_graph graph;
+	hr_value out;
+	float number;
+	begin();
+	hr_session_options_init(&options);
+	options.device = "GPU:0";
+	CHECK_STATUS(HR_OK, hr_session_open(&options, &other));
+	CHECK_STATUS(HR_OK, hr_session_enter(other));
+	hr_variable w = make("w");
+	hr_value x = hr_keep(ones(F, HR_DIMS(1)));
+	CHECK_STATUS(HR_IN_USE, hr_session_close(other)); /* while it is entered, and x was not released */
+	CHECK_STATUS(HR_CLOSED, hr_session_close(other));
+	CHECK(!ones(F, HR_DIMS(1)).id); /* the session that this thread is in is gone */
+	CHECK_EQ((int)hr_last_status(), (int)HR_CLOSED);
+	CHECK(!make("v").id);
+	CHECK_EQ((int)hr_last_status(), (int)HR_CLOSED);
+	CHECK_STATUS(HR_OK, hr_session_leave());
+	CHECK_STATUS(HR_CLOSED, hr_session_enter(other));
+	CHECK_STATUS(HR_CLOSED, hr_session_synchronize(other));
+	CHECK_STATUS(HR_CLOSED, hr_fetch(x, &number, sizeof number));
+	check_refused(__LINE__, hr_exp(x), HR_CLOSED, "op \"exp\" in scope \"tower\"", (const char *)NULL);
+	CHECK_EQ(hr_keep(x).id, 0);
+	hr_release(x);
+	CHECK_EQ(hr_value_rank(x), -1);
+	check_refused(__LINE__, hr_read(w), HR_CLOSED, "op \"read\" in scope \"tower\"", (const char *)NULL);
+	CHECK_STR(hr_variable_name(w), "");
+	CHECK(!hr_copy_to_session(ones(F, HR_DIMS(1)), other).id);
+	CHECK_EQ((int)hr_last_status(), (int)HR_CLOSED);
+
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value node = ones(F, HR_DIMS(1));
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_CLOSED, hr_session_run(other, NULL, 0, &node, 1, &out, NULL, NULL));
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	CHECK_STATUS(HR_CLOSED, hr_graph_destroy(graph));
+	CHECK_STATUS(HR_CLOSED, hr_graph_enter(graph));
+	CHECK_STATUS(HR_CLOSED, hr_session_run(session, NULL, 0, &node, 1, &out, NULL, NULL));
+	end();
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_leave());
+}
+
+TEST_MAIN(T(test_shapes_that_do_not_fit), T(test_dtypes_that_do_not_fit), T(test_unknown_values_of_enums), T(test_null),
+          T(test_a_refused_call_leaves_what_was_kept), T(test_fetches_of_another_size), T(test_an_index_out_of_range_is_found_when_it_is_fetched),
+          T(test_gradients_that_there_are_not), T(test_wrong_feeds_and_fetches), T(test_wrong_names_and_types), T(test_wrong_assignments),
+          T(test_use_after_close))

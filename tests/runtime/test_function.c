@@ -1,0 +1,252 @@
+/* test_function.c - functions: built once for each signature, the same results as op by op, and no more memory. */
+#include "support_session.h"
+
+struct body {
+	int called;
+	hr_optimizer optimizer;
+};
+
+/* One step of a small network; its loss. */
+static hr_status train(void *context, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+{
+	struct body *body = context;
+	CHECK_EQ(in_count, 2);
+	CHECK_EQ(out_count, 1);
+	body->called++;
+	CHECK_STATUS(HR_OK, hr_variable_scope_push("model", HR_REUSE_OR_MAKE));
+	CHECK_STATUS(HR_OK, hr_tape_begin());
+	hr_value h = hr_dense("one", ins[0], 48, HR_RELU, 1);
+	hr_value logits = hr_dense("two", h, 10, HR_LINEAR, 2);
+	hr_value loss = hr_keep(hr_reduce_mean(hr_cross_entropy(logits, ins[1]), HR_ALL_AXES, false));
+	hr_variable variables[8];
+	size_t count = hr_trainable_variables(variables, 8);
+	CHECK_EQ(count, 4);
+	hr_value done = hr_minimize(&body->optimizer, loss, variables, count);
+	CHECK_STATUS(HR_OK, hr_tape_end());
+	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
+	outs[0] = hr_scale(loss, 1, 0); /* loose, so that it is handed out without a copy */
+	hr_release(loss);
+	return done.id ? HR_OK : hr_last_status();
+}
+
+static int64_t train_some(bool eagerly, int steps, float *losses, int *called)
+{
+	struct body body = { 0 };
+	hr_function function;
+	hr_optimizer_init(&body.optimizer, HR_ADAM);
+	hr_run_functions_eagerly(eagerly);
+	open_session(0);
+	CHECK_STATUS(HR_OK, hr_function_create("train", train, &body, &function));
+	hr_value x = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(64, 32), 1));
+	hr_value labels = hr_keep(hr_random_uniform(HR_DTYPE_INT32, HR_DIMS(64), 0, 10, 2));
+	for (int i = 0; i < steps; i++) {
+		hr_value loss;
+		if (i == 1) CHECK_STATUS(HR_OK, hr_reset_memory_stats("GPU:0")); /* from here on nothing new is made */
+		CHECK_STATUS(HR_OK, hr_function_call(function, (hr_value[]){ x, labels }, 2, &loss, 1));
+		losses[i] = number_in(loss);
+	}
+	int64_t peak = stats_of().peak_bytes_in_use;
+	*called = body.called;
+	hr_release(x);
+	hr_release(labels);
+	CHECK_STATUS(HR_OK, hr_function_destroy(function));
+	CHECK_STATUS(HR_CLOSED, hr_function_destroy(function));
+	close_session();
+	hr_run_functions_eagerly(false);
+	return peak;
+}
+
+static void test_a_function_gives_the_same_bits_as_its_body(void)
+{
+	float eager[20], built[20];
+	int called;
+	int64_t eager_peak = train_some(true, 20, eager, &called);
+	CHECK_EQ(called, 20);
+	int64_t built_peak = train_some(false, 20, built, &called);
+	CHECK_EQ(called, 1);
+	for (int i = 0; i < 20; i++) CHECK_EQ(eager[i] == built[i], 1);
+	CHECK(built[19] < built[0]);
+	CHECK_LE(built_peak, eager_peak);
+}
+
+/* ---- signatures ---- */
+
+static int squares;
+
+static hr_status square(void *context, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+{
+	(void)context;
+	(void)in_count;
+	(void)out_count;
+	squares++;
+	outs[0] = hr_mul(ins[0], ins[0]); /* an input can be used more than once */
+	return HR_OK;
+}
+
+static void test_another_signature_is_built_anew(void)
+{
+	hr_function function;
+	hr_value out;
+	float numbers[12];
+	open_session(0);
+	CHECK_STATUS(HR_OK, hr_function_create("square", square, NULL, &function));
+	for (int round = 0; round < 2; round++) {
+		for (int64_t n = 1; n <= 4; n++) {
+			hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(n), (double)n);
+			CHECK_STATUS(HR_OK, hr_function_call(function, &in, 1, &out, 1));
+			CHECK_STATUS(HR_OK, hr_fetch(out, numbers, (size_t)n * 4));
+			CHECK_EQ(numbers[n - 1], (float)(n * n));
+		}
+	}
+	CHECK_EQ(squares, 4);
+	/* The ones that were used longest ago give way. */
+	for (int64_t n = 5; n <= 12; n++) {
+		hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(n), 1);
+		CHECK_STATUS(HR_OK, hr_function_call(function, &in, 1, &out, 1));
+		hr_release(out);
+	}
+	CHECK_EQ(squares, 12);
+	hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 3);
+	CHECK_STATUS(HR_OK, hr_function_call(function, &in, 1, &out, 1));
+	CHECK_EQ(number_in(out), 9.0f);
+	CHECK_EQ(squares, 13);
+	CHECK_STATUS(HR_CLOSED, hr_fetch(in, numbers, 4)); /* it was loose, so it is used up */
+	/* In a graph, and in other functions, it is part of that. */
+	hr_graph graph;
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value place = hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(1)), node;
+	CHECK_STATUS(HR_OK, hr_function_call(function, &place, 1, &node, 1));
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 4);
+	CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ place, in }, 1, &node, 1, &out, NULL, NULL));
+	CHECK_EQ(number_in(out), 16.0f);
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	CHECK_STATUS(HR_OK, hr_function_destroy(function));
+	close_session();
+}
+
+/* A tape that is on sees the ops of a function; outputs are values of their own. */
+static hr_status twice(void *context, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+{
+	(void)context;
+	(void)in_count;
+	(void)out_count;
+	outs[0] = outs[1] = hr_mul(ins[0], ins[0]);
+	return HR_OK;
+}
+
+static void test_a_function_under_a_tape(void)
+{
+	for (int eagerly = 0; eagerly < 2; eagerly++) {
+		hr_function function;
+		hr_value outs[2], gradient;
+		hr_run_functions_eagerly(eagerly);
+		open_session(0);
+		CHECK_STATUS(HR_OK, hr_function_create("twice", twice, NULL, &function));
+		hr_value x = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 3));
+		CHECK_STATUS(HR_OK, hr_tape_begin());
+		CHECK_STATUS(HR_OK, hr_function_call(function, &x, 1, outs, 2));
+		hr_keep(outs[0]);
+		CHECK_STATUS(HR_OK, hr_gradients(outs[0], &x, 1, &gradient));
+		CHECK_STATUS(HR_OK, hr_tape_end());
+		CHECK_EQ(number_in(gradient), 6.0f);
+		CHECK_EQ(number_in(outs[0]), 9.0f);
+		CHECK_EQ(number_in(outs[1]), 9.0f);
+		hr_release(outs[0]);
+		CHECK_STATUS(HR_OK, hr_function_call(function, &x, 1, outs, 2));
+		CHECK_EQ(number_in(outs[0]), 9.0f);
+		CHECK_EQ(number_in(outs[1]), 9.0f);
+		/* What is wrong with a call uses up what is loose, and sets no outputs. */
+		hr_value loose = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 3);
+		CHECK_STATUS(HR_CLOSED, hr_function_call((hr_function){ 999 }, &loose, 1, outs, 2));
+		CHECK_EQ(outs[0].id + outs[1].id, 0);
+		hr_release(x);
+		CHECK_STATUS(HR_OK, hr_function_destroy(function));
+		close_session();
+	}
+	hr_run_functions_eagerly(false);
+}
+
+/* ---- what is wrong ---- */
+
+static hr_value outside;
+static hr_function itself;
+
+static hr_status bad(void *context, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+{
+	(void)in_count;
+	(void)out_count;
+	switch (*(int *)context) {
+	case 0: outs[0] = hr_add(ins[0], outside); break;
+	case 1: outs[0] = hr_matmul(ins[0], ins[0]); break;
+	case 2: break;
+	case 3: return hr_function_call(itself, ins, 1, outs, 1);
+	}
+	return HR_OK;
+}
+
+static void test_what_goes_wrong_in_a_function(void)
+{
+	static const char *const parts[] = { "outside of the graph", "[3]", "output 0 was not set", "calls itself" };
+	int which;
+	hr_value out;
+	open_session(0);
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_function_create("", bad, NULL, &itself));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_function_create("bad", NULL, NULL, &itself));
+	CHECK_STATUS(HR_OK, hr_function_create("bad", bad, &which, &itself));
+	outside = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(3), 1));
+	for (which = 0; which < 4; which++) {
+		hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(3), 1);
+		hr_status status = hr_function_call(itself, &in, 1, &out, 1);
+		CHECK(status == (which == 3 ? HR_IN_USE : HR_INVALID_ARGUMENT));
+		CHECK_EQ(out.id, 0);
+		CHECK_CONTAINS(hr_last_message(), parts[which]);
+		CHECK_CONTAINS(hr_last_message(), "function \"bad\"");
+	}
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_function_call(itself, NULL, 2, &out, 1));
+	CHECK_STATUS(HR_CLOSED, hr_function_call((hr_function){ 99 }, &outside, 1, &out, 1));
+	hr_release(outside);
+	CHECK_STATUS(HR_OK, hr_function_destroy(itself));
+	close_session();
+}
+
+/* ---- beside others ---- */
+
+static _Atomic(bool) over;
+
+/* One thread calls a function, another one opens and closes sessions: that forgets what was built for those, and nothing else. */
+static void call_or_close(void *argument, unsigned index)
+{
+	hr_session_options options;
+	hr_session mine;
+	hr_session_options_init(&options);
+	options.device = "GPU:0";
+	while (index && !over) {
+		CHECK_STATUS(HR_OK, hr_session_open(&options, &mine));
+		CHECK_STATUS(HR_OK, hr_session_close(mine));
+	}
+	if (index) return;
+	CHECK_STATUS(HR_OK, hr_session_enter(session));
+	for (uint64_t i = 0; i < hr_test_scaled(10000); i++) {
+		hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 3), out;
+		CHECK_STATUS(HR_OK, hr_function_call(*(hr_function *)argument, &in, 1, &out, 1));
+		hr_release(out);
+	}
+	CHECK_STATUS(HR_OK, hr_session_leave());
+	over = true;
+}
+
+static void test_closing_a_session_does_not_disturb_the_functions_of_others(void)
+{
+	hr_function function;
+	open_session(0);
+	CHECK_STATUS(HR_OK, hr_function_create("square", square, NULL, &function));
+	hr_test_threads(2, call_or_close, &function);
+	CHECK_EQ(squares, 1);
+	CHECK_STATUS(HR_OK, hr_function_destroy(function));
+	close_session();
+}
+
+TEST_MAIN(T(test_a_function_gives_the_same_bits_as_its_body), T(test_another_signature_is_built_anew), T(test_a_function_under_a_tape), T(test_what_goes_wrong_in_a_function),
+          T(test_closing_a_session_does_not_disturb_the_functions_of_others))

@@ -1,0 +1,260 @@
+/* test_run.c - options and metadata of a run: what each op took, the log of a run that ran out of memory, and events in a trace. */
+#include <unistd.h>
+
+#include "headroom_profile.h"
+#include "support_session.h"
+#include "trace/trace.h"
+
+#define KIB 1024
+
+static hr_graph graph;
+
+/* (x w) w: two products, an activation in place between them. */
+static hr_value chain(hr_value *place)
+{
+	hr_value w = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(256, 256), 1));
+	*place = hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(256, 256));
+	CHECK_STATUS(HR_OK, hr_name_scope_push("tower"));
+	hr_value y = hr_matmul(hr_relu(hr_matmul(*place, w)), w);
+	CHECK_STATUS(HR_OK, hr_name_scope_pop());
+	return y;
+}
+
+static void test_metadata_tells_of_each_op(void)
+{
+	hr_run_options options;
+	hr_run_metadata metadata;
+	hr_value place, result;
+	open_session(0);
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value y = chain(&place);
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	hr_value x = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(256, 256), 1));
+	hr_run_options_init(&options);
+	hr_run_metadata_init(&metadata);
+	options.trace = HR_RUN_TRACE_OPS;
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ place, x }, 1, &y, 1, &result, &options, NULL));
+	CHECK_STATUS(HR_OK, hr_reset_memory_stats("GPU:0"));
+	for (int round = 0; round < 2; round++) { /* the second frees what the first filled in */
+		CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ place, x }, 1, &y, 1, &result, &options, &metadata));
+		hr_release(result);
+	}
+	static const char *const names[] = { "random_normal", "matmul", "relu", "matmul" };
+	CHECK_EQ(metadata.op_count, 4);
+	uint64_t sum = 0;
+	for (int i = 0; i < 4; i++) {
+		const hr_op_metadata *op = &metadata.ops[i];
+		CHECK_STR(hr_name_text(op->op), names[i]);
+		CHECK_STR(hr_name_text(op->scope), i ? "tower" : "");
+		CHECK_GT(op->ns, 0);
+		CHECK_GE(op->begin_ns, i ? metadata.ops[i - 1].begin_ns + metadata.ops[i - 1].ns : 0);
+		sum += op->ns;
+	}
+	CHECK_LE(sum, metadata.ns);
+	CHECK_EQ(metadata.ops[2].allocations, 0); /* relu takes the product's memory */
+	CHECK_EQ(metadata.ops[0].allocations, 1);
+	CHECK_EQ(metadata.ops[0].allocated_bytes, 256 * 256 * 4);
+	CHECK_GE(metadata.ops[1].allocated_bytes, 256 * 256 * 4); /* and scratch */
+	CHECK_EQ((int64_t)metadata.peak_bytes, stats_of().peak_bytes_in_use);
+	hr_run_metadata_free(&metadata);
+	CHECK_EQ(metadata.op_count, 0);
+	hr_release(x);
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	close_session();
+}
+
+static void test_the_log_of_a_run_that_ran_out_of_memory(void)
+{
+	static char log[64 * KIB];
+	hr_run_options options;
+	hr_run_metadata metadata;
+	hr_oom_options before, after;
+	hr_oom_report report;
+	hr_value results[2];
+	open_session(2 * 1024 * KIB);
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	CHECK_STATUS(HR_OK, hr_name_scope_push("decoder"));
+	hr_value small = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(128, 128), 1));
+	hr_value big = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024, 2048), 1));
+	CHECK_STATUS(HR_OK, hr_name_scope_pop());
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	hr_run_options_init(&options);
+	hr_run_metadata_init(&metadata);
+	CHECK_EQ(options.report_allocations_on_oom, 0);
+	hr_value both[] = { small, big };
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_session_run(session, NULL, 0, both, 2, results, &options, &metadata));
+	CHECK_STR(metadata.allocation_log, NULL);
+	options.report_allocations_on_oom = true;
+	options.allocation_log_buffer_size = 10;
+	options.allocation_log_sampling_rate = 1;
+	before.struct_size = after.struct_size = sizeof before;
+	CHECK_STATUS(HR_OK, hr_allocator_get_oom_options(allocator, &before));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_session_run(session, NULL, 0, both, 2, results, &options, &metadata));
+	CHECK_CONTAINS(hr_last_message(), "full");
+	CHECK_CONTAINS(hr_last_message(), "decoder");
+	CHECK(metadata.allocation_log);
+	CHECK_CONTAINS(metadata.allocation_log, "\"op_name\":\"random_normal\"");
+	CHECK_CONTAINS(metadata.allocation_log, "\"shape\":[1024,2048]");
+	CHECK_CONTAINS(metadata.allocation_log, "decoder");
+	/* The same bytes as in the report of the error. */
+	CHECK_STATUS(HR_OK, hr_oom_last(&report));
+	CHECK_LT(hr_oom_allocation_log(report, log, sizeof log), sizeof log);
+	CHECK_STR(metadata.allocation_log, log);
+	CHECK_STATUS(HR_OK, hr_allocator_get_oom_options(allocator, &after));
+	CHECK_EQ(after.report_allocations_on_oom, before.report_allocations_on_oom);
+	CHECK_EQ(after.allocation_log_buffer_size, before.allocation_log_buffer_size);
+	options.allocation_log_sampling_rate = 7;
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 0, both, 2, results, &options, &metadata));
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, both, 1, results, NULL, NULL)); /* what fits still runs */
+	hr_release(results[0]);
+	hr_run_metadata_free(&metadata);
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	close_session();
+}
+
+/* ---- events ---- */
+
+struct seen {
+	int begins, ends, reads, writes, steps, step_ends;
+	bool in_op;
+};
+
+static void count_events(const char *path, struct seen *seen)
+{
+	hr__trace_reader *reader;
+	hr__event event;
+	CHECK_STATUS(HR_OK, hr__trace_reader_open(path, &reader));
+	while (hr__trace_reader_next(reader, &event) == HR_OK) {
+		switch (event.kind) {
+		case HR__EVENT_OP_BEGIN:
+			CHECK(!seen->in_op);
+			seen->in_op = true;
+			seen->begins++;
+			CHECK_STR(hr_name_text(event.scope), seen->begins > 1 ? "tower" : "");
+			break;
+		case HR__EVENT_OP_END:
+			CHECK(seen->in_op);
+			CHECK_GT(event.bytes, 0); /* its time */
+			seen->in_op = false;
+			seen->ends++;
+			break;
+		case HR__EVENT_READ: CHECK(seen->in_op); seen->reads++; break;
+		case HR__EVENT_WRITE: CHECK(seen->in_op); seen->writes++; break;
+		case HR__EVENT_STEP: seen->steps++; break;
+		case HR__EVENT_STEP_END: seen->step_ends++; break;
+		default: break;
+		}
+	}
+	hr__trace_reader_close(reader);
+}
+
+static void test_a_trace_has_ops_uses_and_steps(void)
+{
+	char path[] = "/tmp/hr_test_run_XXXXXX";
+	struct seen seen = { 0 };
+	hr_value place, result;
+	int file = mkstemp(path); /* a name that nobody else has */
+	CHECK(file >= 0);
+	close(file);
+	unlink(path);
+	open_session(0);
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value y = chain(&place);
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	hr_value x = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(256, 256), 1));
+	CHECK_STATUS(HR_OK, hr_trace_start(path));
+	CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ place, x }, 1, &y, 1, &result, NULL, NULL));
+	CHECK_STATUS(HR_OK, hr_trace_stop());
+	hr_release(result);
+	hr_release(x);
+	count_events(path, &seen);
+	unlink(path);
+	CHECK_EQ(seen.begins, 4);
+	CHECK_EQ(seen.ends, 4);
+	CHECK_EQ(seen.reads, 2 + 1 + 2);
+	CHECK_GE(seen.writes, 4); /* and scratch */
+	CHECK_EQ(seen.steps, 1);
+	CHECK_EQ(seen.step_ends, 1);
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	close_session();
+}
+
+/* ---- between devices ---- */
+
+static void test_contents_go_to_another_session(void)
+{
+	hr_session other;
+	hr_session_options options;
+	static const char *const devices[] = { "GPU:0", "CPU:0" };
+	open_session(0);
+	for (int i = 0; i < 2; i++) {
+		float numbers[1000];
+		hr_session_options_init(&options);
+		options.device = devices[i];
+		CHECK_STATUS(HR_OK, hr_session_open(&options, &other));
+		hr_value x = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(4, 250), 6));
+		hr_value there = hr_copy_to_session(hr_slice(x, 0, 1, 3), other);
+		CHECK_EQ(hr_value_count(there), 750);
+		hr_value empty = hr_copy_to_session(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(0, 3), 1), other);
+		CHECK_EQ(hr_value_count(empty), 0);
+		hr_release(empty);
+		hr_release(x);
+		CHECK(!hr_neg(hr_keep(there)).id); /* it is there, not here */
+		CHECK_STATUS(HR_OK, hr_session_enter(other));
+		CHECK_STATUS(HR_OK, hr_fetch(hr_neg(there), numbers, 750 * sizeof *numbers));
+		CHECK_EQ(numbers[749], -6.0f);
+		hr_release(there);
+		CHECK_STATUS(HR_OK, hr_session_leave());
+		CHECK_STATUS(HR_OK, hr_session_close(other));
+		CHECK(!hr_copy_to_session(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(2), 1), other).id);
+		CHECK_EQ((int)hr_last_status(), (int)HR_CLOSED);
+	}
+	close_session();
+}
+
+/* A copy has what was there when it was called, whatever is written in its place afterwards. */
+static void test_a_copy_is_of_what_was_there(void)
+{
+	hr_session other;
+	hr_session_options options;
+	static float numbers[256 * 256];
+	open_session(0);
+	hr_session_options_init(&options);
+	options.device = "GPU:0";
+	CHECK_STATUS(HR_OK, hr_session_open(&options, &other));
+	hr_variable w = hr_get_variable("w", HR_DTYPE_FLOAT32, HR_DIMS(256, 256), HR_FULL(1));
+	CHECK_STATUS(HR_OK, hr_session_enter(other));
+	hr_value busy = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(512, 512), 1));
+	for (int i = 0; i < 5; i++) hr_release(hr_matmul(busy, busy));
+	CHECK_STATUS(HR_OK, hr_session_leave());
+	hr_value there = hr_copy_to_session(hr_read(w), other);
+	CHECK_EQ(hr_assign_add(w, hr_full(HR_DTYPE_FLOAT32, HR_DIMS(256, 256), 41)).id, HR_DONE.id);
+	CHECK_STATUS(HR_OK, hr_session_enter(other));
+	CHECK_STATUS(HR_OK, hr_fetch(there, numbers, sizeof numbers));
+	for (int i = 0; i < 256 * 256; i++) CHECK_EQ(numbers[i], 1.0f);
+	hr_release(busy);
+	CHECK_STATUS(HR_OK, hr_session_leave());
+	CHECK_STATUS(HR_OK, hr_session_close(other));
+	close_session();
+}
+
+/* The allocator of a session is on its device. */
+static void test_an_allocator_of_another_device(void)
+{
+	hr_session other;
+	hr_session_options options;
+	open_session(0);
+	hr_session_options_init(&options);
+	options.device = "CPU:0";
+	options.allocator = allocator;
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_open(&options, &other));
+	CHECK_CONTAINS(hr_last_message(), "CPU:0");
+	CHECK_CONTAINS(hr_last_message(), "GPU:0");
+	close_session();
+}
+
+TEST_MAIN(T(test_a_copy_is_of_what_was_there), T(test_an_allocator_of_another_device), T(test_metadata_tells_of_each_op), T(test_the_log_of_a_run_that_ran_out_of_memory), T(test_a_trace_has_ops_uses_and_steps),
+          T(test_contents_go_to_another_session))

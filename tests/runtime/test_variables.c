@@ -1,0 +1,375 @@
+/* test_variables.c - variables: names and scopes, contents in place and not, outside of graphs and in them. */
+#include <math.h>
+
+#include "support_session.h"
+
+static hr_variable make(const char *name, double value)
+{
+	return hr_get_variable(name, HR_DTYPE_FLOAT32, HR_DIMS(64, 64), HR_FULL(value));
+}
+
+static float first_of(hr_variable variable)
+{
+	return number_in(hr_slice(hr_reshape(hr_read(variable), HR_DIMS(64 * 64)), 0, 0, 1));
+}
+
+/* ---- names ---- */
+
+static void test_names_and_reuse(void)
+{
+	open_session(0);
+	CHECK_STATUS(HR_OK, hr_variable_scope_push("scope1", HR_REUSE_AS_AROUND));
+	hr_variable a = make("var1", 1);
+	CHECK(a.id);
+	CHECK_STR(hr_variable_name(a), "scope1/var1");
+	CHECK(!make("var1", 2).id);
+	CHECK_EQ((int)hr_last_status(), (int)HR_ALREADY_EXISTS);
+	CHECK_CONTAINS(hr_last_message(), "scope1/var1");
+	CHECK_CONTAINS(hr_last_message(), "[64,64]");
+	CHECK_CONTAINS(hr_last_message(), "HR_REUSE");
+	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
+	CHECK_STATUS(HR_OK, hr_variable_scope_push("scope2", HR_REUSE_AS_AROUND));
+	hr_variable b = make("var1", 2);
+	CHECK(b.id && b.id != a.id);
+	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
+
+	CHECK_STATUS(HR_OK, hr_variable_scope_push("scope1", HR_REUSE_ONLY));
+	CHECK_EQ(make("var1", 5).id, a.id);
+	CHECK(!make("other", 5).id);
+	CHECK_EQ((int)hr_last_status(), (int)HR_INVALID_ARGUMENT);
+	CHECK_CONTAINS(hr_last_message(), "scope1/other");
+	CHECK(!hr_get_variable("var1", HR_DTYPE_FLOAT32, HR_DIMS(3, 5), HR_ZEROS).id);
+	CHECK_CONTAINS(hr_last_message(), "[64,64]");
+	CHECK_CONTAINS(hr_last_message(), "[3,5]");
+	/* Scopes within it reuse too. */
+	CHECK_STATUS(HR_OK, hr_variable_scope_push("deep", HR_REUSE_AS_AROUND));
+	CHECK(!make("x", 1).id);
+	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
+	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
+
+	CHECK_STATUS(HR_OK, hr_variable_scope_push("scope1", HR_REUSE_OR_MAKE));
+	CHECK_EQ(make("var1", 5).id, a.id);
+	CHECK(make("new", 5).id);
+	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_variable_scope_pop());
+	CHECK_EQ(first_of(a), 1.0f);
+	CHECK_EQ(first_of(b), 2.0f);
+	hr_variable all[8];
+	CHECK_EQ(hr_trainable_variables(all, 8), 3);
+	CHECK_EQ(all[0].id, a.id);
+	CHECK_EQ(all[1].id, b.id);
+	CHECK_STR(hr_variable_name(all[2]), "scope1/new");
+	close_session();
+}
+
+/* ---- contents ---- */
+
+static void test_updates_are_in_place_unless_somebody_has_the_contents(void)
+{
+	open_session(0);
+	hr_variable w = make("w", 1);
+	hr_value one = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1));
+	hr_stats before = stats_of();
+	CHECK_EQ(hr_assign_add(w, one).id, HR_DONE.id);
+	CHECK_EQ(hr_assign_sub(w, one).id, HR_DONE.id);
+	CHECK_EQ(hr_assign_add(w, one).id, HR_DONE.id);
+	CHECK_EQ(stats_of().num_allocs, before.num_allocs);
+	CHECK_EQ(stats_of().bytes_in_use, before.bytes_in_use);
+
+	hr_value held = hr_keep(hr_read(w));
+	CHECK_EQ(stats_of().num_allocs, before.num_allocs); /* reading copies nothing */
+	CHECK_EQ(hr_assign_add(w, one).id, HR_DONE.id);
+	CHECK_EQ(stats_of().num_allocs, before.num_allocs + 1);
+	float found[64 * 64];
+	CHECK_STATUS(HR_OK, hr_fetch(held, found, sizeof found));
+	CHECK_EQ(found[77], 2.0f);
+	hr_release(held);
+	CHECK_EQ(stats_of().bytes_in_use, before.bytes_in_use);
+	CHECK_EQ(first_of(w), 3.0f);
+
+	/* A loose value's memory becomes the variable's; a kept one is shared until somebody writes. */
+	int64_t count = stats_of().num_allocs;
+	CHECK_EQ(hr_assign(w, hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 7)).id, HR_DONE.id);
+	CHECK_EQ(stats_of().num_allocs, count + 1);
+	CHECK_EQ(stats_of().bytes_in_use, before.bytes_in_use);
+	CHECK_EQ(hr_assign(w, one).id, HR_DONE.id);
+	CHECK_EQ(stats_of().num_allocs, count + 1);
+	CHECK_EQ(hr_assign_add(w, one).id, HR_DONE.id);
+	CHECK_EQ(stats_of().num_allocs, count + 2);
+	CHECK_STATUS(HR_OK, hr_fetch(one, found, sizeof found));
+	CHECK_EQ(found[1], 1.0f);
+	CHECK_EQ(first_of(w), 2.0f);
+	hr_release(one);
+	close_session();
+}
+
+/* A part of a larger buffer is copied, so that the rest can go. */
+static void test_a_view_is_copied_into_a_variable(void)
+{
+	open_session(0);
+	hr_variable w = hr_get_variable("w", HR_DTYPE_FLOAT32, HR_DIMS(1, 64), HR_UNINITIALIZED);
+	CHECK_EQ(hr_assign(w, hr_slice(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(1024, 64), 1), 0, 3, 1)).id, HR_DONE.id);
+	CHECK_LE(stats_of().bytes_in_use, 1024);
+	close_session();
+}
+
+/* ---- in graphs ---- */
+
+static void test_variables_of_a_graph(void)
+{
+	hr_graph graph;
+	hr_value result;
+	hr_session second;
+	hr_session_options options;
+	int32_t count;
+	open_session(0);
+	int64_t before = stats_of().num_allocs;
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_variable w = make("w", 2), normal = hr_get_variable("normal", HR_DTYPE_FLOAT32, HR_DIMS(64, 64), HR_NORMAL(0.5, 3));
+	CHECK(normal.id);
+	hr_value sum = hr_reduce_sum(hr_read(w), HR_ALL_AXES, false);
+	hr_value more = hr_assign_add(w, hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1));
+	hr_value after = hr_reduce_sum(hr_read(w), HR_ALL_AXES, false); /* as it is at this point: run together with it, after the assignment */
+	hr_value group = hr_group((hr_value[]){ more, after }, 2);
+	hr_value start = hr_global_variables_initializer();
+	CHECK_EQ(hr_trainable_variables(NULL, 0), 2);
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_EQ(stats_of().num_allocs, before); /* building allocates nothing */
+
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 0, &sum, 1, &result, NULL, NULL));
+	CHECK_CONTAINS(hr_last_message(), "\"w\" has no contents");
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &start, 1, &result, NULL, NULL));
+	CHECK_STATUS(HR_OK, hr_fetch(result, &count, sizeof count));
+	CHECK_EQ(count, 2);
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &sum, 1, &result, NULL, NULL));
+	CHECK_EQ(number_in(result), 2.0f * 64 * 64);
+	/* An assignment that nobody fetches does not run. */
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &after, 1, &result, NULL, NULL));
+	CHECK_EQ(number_in(result), 2.0f * 64 * 64);
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, (hr_value[]){ sum, more, after }, 3, (hr_value[3]){ { 0 } }, NULL, NULL));
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &group, 1, &result, NULL, NULL));
+	CHECK_STATUS(HR_OK, hr_fetch(result, &count, sizeof count));
+	CHECK_EQ(count, 2);
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &sum, 1, &result, NULL, NULL));
+	CHECK_EQ(number_in(result), 4.0f * 64 * 64);
+
+	/* Another session has contents of its own. */
+	hr_session_options_init(&options);
+	options.device = "GPU:0";
+	CHECK_STATUS(HR_OK, hr_session_open(&options, &second));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(second, NULL, 0, &sum, 1, &result, NULL, NULL));
+	CHECK_STATUS(HR_OK, hr_session_run(second, NULL, 0, &start, 1, &result, NULL, NULL));
+	hr_release(result);
+	CHECK_STATUS(HR_OK, hr_session_run(second, NULL, 0, &sum, 1, &result, NULL, NULL));
+	CHECK_STATUS(HR_OK, hr_session_enter(second));
+	CHECK_EQ(number_in(result), 2.0f * 64 * 64);
+	CHECK_STATUS(HR_OK, hr_session_leave());
+	CHECK_STATUS(HR_OK, hr_session_close(second));
+	CHECK(!hr_read(w).id);
+	CHECK_CONTAINS(hr_last_message(), "belongs to a graph");
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	CHECK_STR(hr_variable_name(w), "");
+	/* What was fetched together is still there: it is a leak, which closing names. */
+	CHECK_STATUS(HR_OK, hr_session_leave());
+	CHECK_STATUS(HR_IN_USE, hr_session_close(session));
+	CHECK_CONTAINS(hr_last_message(), "3 values");
+	CHECK_EQ(stats_of().bytes_in_use, 0);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+/* Reading what is updated in the same run: each sees what was there at its point, and memory is copied only where both are needed. */
+static void test_a_read_before_an_update_keeps_what_it_read(void)
+{
+	hr_graph graph;
+	hr_value results[2];
+	float old[64 * 64], new[64 * 64];
+	open_session(0);
+	hr_variable w = make("w", 1);
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value before = hr_read(w);
+	hr_value after = hr_assign_add(w, hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1));
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, (hr_value[]){ before, after }, 2, results, NULL, NULL));
+	CHECK_STATUS(HR_OK, hr_fetch(results[0], old, sizeof old));
+	CHECK_STATUS(HR_OK, hr_fetch(results[1], new, sizeof new));
+	CHECK_EQ(old[5], 1.0f);
+	CHECK_EQ(new[5], 2.0f);
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	close_session();
+}
+
+/* An assignment in a graph to a variable whose session has ended must not hit another one that has its place. */
+static void test_an_assignment_to_what_is_gone(void)
+{
+	hr_session first;
+	hr_session_options options;
+	hr_graph graph;
+	hr_value result;
+	open_session(0);
+	hr_session_options_init(&options);
+	options.device = "GPU:0";
+	CHECK_STATUS(HR_OK, hr_session_open(&options, &first));
+	CHECK_STATUS(HR_OK, hr_session_enter(first));
+	hr_variable gone = make("gone", 1);
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value assigned = hr_assign(gone, hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 9));
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_OK, hr_session_leave());
+	CHECK_STATUS(HR_OK, hr_session_close(first));
+	hr_variable here = make("here", 2);
+	CHECK_STATUS(HR_CLOSED, hr_session_run(session, NULL, 0, &assigned, 1, &result, NULL, NULL));
+	CHECK_EQ(first_of(here), 2.0f);
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	close_session();
+}
+
+/* Contents of a graph's variables go with the graph. */
+static void test_a_graph_takes_its_contents_with_it(void)
+{
+	hr_graph graph;
+	hr_value result;
+	open_session(0);
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	CHECK(make("w", 1).id);
+	hr_value start = hr_global_variables_initializer();
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &start, 1, &result, NULL, NULL));
+	hr_release(result);
+	CHECK_GT(stats_of().bytes_in_use, 0);
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	CHECK_EQ(stats_of().bytes_in_use, 0);
+	close_session();
+}
+
+/* The initializer may be built before the gradients. */
+static void test_gradients_are_by_what_was_read(void)
+{
+	hr_graph graph;
+	hr_value result, gradient;
+	float found[64 * 64];
+	open_session(0);
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_variable w = make("w", 4);
+	hr_value y = hr_mul(hr_read(w), hr_read(w));
+	hr_value start = hr_global_variables_initializer();
+	CHECK_STATUS(HR_OK, hr_variable_gradients(y, &w, 1, &gradient));
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &start, 1, &result, NULL, NULL));
+	hr_release(result);
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &gradient, 1, &result, NULL, NULL));
+	CHECK_STATUS(HR_OK, hr_fetch(result, found, sizeof found));
+	CHECK_EQ(found[9], 8.0f);
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	close_session();
+}
+
+/* ---- threads ---- */
+
+static hr_variable shared;
+static hr_session shared_session;
+static _Atomic(int) changed;
+
+/* Half of them add, half of them look twice at what they read. */
+static void add_or_look(void *argument, unsigned index)
+{
+	(void)argument;
+	CHECK_STATUS(HR_OK, hr_session_enter(shared_session));
+	for (int i = 0; i < (int)hr_test_scaled(200); i++) {
+		if (index % 2) {
+			CHECK_EQ(hr_assign_add(shared, hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1)).id, HR_DONE.id);
+		} else {
+			hr_value held = hr_keep(hr_read(shared));
+			float once[64 * 64], again[64 * 64];
+			CHECK_STATUS(HR_OK, hr_fetch(held, once, sizeof once));
+			CHECK_STATUS(HR_OK, hr_fetch(held, again, sizeof again));
+			if (memcmp(once, again, sizeof once) != 0 || once[0] != once[64 * 64 - 1]) changed++;
+			hr_release(held);
+		}
+		CHECK_STATUS(HR_OK, hr_variable_scope_push("made", HR_REUSE_OR_MAKE));
+		char name[16];
+		snprintf(name, sizeof name, "v%d", i % 50);
+		CHECK(hr_keep(hr_read(hr_get_variable(name, HR_DTYPE_FLOAT32, HR_DIMS(1), HR_ZEROS))).id);
+		CHECK_STATUS(HR_OK, hr_variable_scope_pop());
+	}
+	CHECK_STATUS(HR_OK, hr_session_leave());
+}
+
+static void test_threads_that_share_a_variable(void)
+{
+	open_session(0);
+	shared = make("w", 0);
+	shared_session = session;
+	hr_test_threads(4, add_or_look, NULL);
+	CHECK_EQ(changed, 0);
+	CHECK_EQ(first_of(shared), 2.0f * (float)(int)hr_test_scaled(200)); /* no update is lost */
+	CHECK_STATUS(HR_OK, hr_session_leave());
+	CHECK_STATUS(HR_IN_USE, hr_session_close(session)); /* what was kept above */
+	CHECK_EQ(stats_of().bytes_in_use, 0);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+/* ---- optimizers ---- */
+
+/* w approaches 3 by the gradient of (w - 3)^2; the same outside of graphs, in one, and in place. */
+static hr_value distance(hr_variable w)
+{
+	hr_value d = hr_keep(hr_scale(hr_read(w), 1, -3));
+	hr_value loss = hr_reduce_sum(hr_mul(d, d), HR_ALL_AXES, false);
+	hr_release(d);
+	return loss;
+}
+
+static void test_optimizers_go_down(void)
+{
+	for (int kind = HR_SGD; kind <= HR_ADAM; kind++) {
+		hr_optimizer optimizer;
+		hr_graph graph;
+		hr_value done, start, result;
+		open_session(0);
+		hr_optimizer_init(&optimizer, (hr_optimizer_kind)kind);
+		optimizer.learning_rate = kind == HR_ADAM ? 0.2 : 0.02;
+		hr_variable w = make("w", 1);
+		int64_t settled = 0;
+		for (int i = 0; i < 100; i++) {
+			CHECK_STATUS(HR_OK, hr_tape_begin());
+			hr_value loss = hr_keep(distance(w));
+			CHECK_EQ(hr_minimize(&optimizer, loss, &w, 1).id, HR_DONE.id);
+			CHECK_STATUS(HR_OK, hr_tape_end());
+			hr_release(loss);
+			if (i == 1) settled = stats_of().bytes_in_use;
+		}
+		CHECK_EQ(stats_of().bytes_in_use, settled);
+		CHECK_EQ(hr_trainable_variables(NULL, 0), 1);
+		CHECK(fabsf(first_of(w) - 3) < 0.25f);
+		float eager = first_of(w);
+
+		CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+		CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+		hr_variable v = make("w", 1);
+		done = hr_minimize(&optimizer, distance(v), &v, 1);
+		CHECK(done.id);
+		hr_value reads = hr_slice(hr_reshape(hr_read(v), HR_DIMS(64 * 64)), 0, 0, 1);
+		start = hr_global_variables_initializer();
+		CHECK_STATUS(HR_OK, hr_graph_leave());
+		CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &start, 1, &result, NULL, NULL));
+		hr_release(result);
+		for (int i = 0; i < 100; i++) {
+			CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &done, 1, &result, NULL, NULL));
+			hr_release(result);
+		}
+		CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &reads, 1, &result, NULL, NULL));
+		CHECK_EQ(number_in(result), eager);
+		CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+		close_session();
+	}
+}
+
+TEST_MAIN(T(test_names_and_reuse), T(test_updates_are_in_place_unless_somebody_has_the_contents), T(test_a_view_is_copied_into_a_variable),
+          T(test_variables_of_a_graph), T(test_a_read_before_an_update_keeps_what_it_read), T(test_an_assignment_to_what_is_gone),
+          T(test_a_graph_takes_its_contents_with_it), T(test_gradients_are_by_what_was_read), T(test_threads_that_share_a_variable),
+          T(test_optimizers_go_down))
