@@ -2,7 +2,7 @@
 # Installs what is missing, and asks for nothing when nothing is.
 #   tools/setup.sh build   to compile: cmake, a C compiler; zlib and jansson if they can be had
 #   tools/setup.sh test    to run `make test`: all of that, clang with its sanitizers, python3, pkg-config
-#   tools/setup.sh bench   for `make bench`: mimalloc, the yardstick, if it can be had
+#   tools/setup.sh bench   for `make bench`: the yardsticks, mimalloc and PyTorch, if they can be had
 # Needs apt-get (Debian, Ubuntu), as root or through sudo. Without it, or without a network, what is only wished for is left out and
 # what is needed is named.
 set -euo pipefail
@@ -60,7 +60,9 @@ missing() {
 			needed+=(libclang-rt-dev) # made a name that exists in packages()
 		fi
 		have llvm-symbolizer || wished+=(llvm) ;; # names instead of addresses in a sanitizer's report
-	bench) wish_header mimalloc.h libmimalloc-dev ;;
+	bench)
+		wish_header mimalloc.h libmimalloc-dev
+		python3 -c 'import torch' 2>/dev/null || wished+=(python3-torch libopenblas0-openmp) ;;
 	*) echo "setup: unknown level '$level'" >&2; exit 2 ;;
 	esac
 }

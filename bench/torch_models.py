@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""PyTorch's half of a comparison on the CPU: three models that train, what a step takes, and what memory it needs at most.
+
+    bench/torch_models.py [--model mlp|conv|gpt] [--threads N] [--steps N] [--warmup N]
+
+Prints a line of JSON for each model:
+
+    torch, blas, threads       versions; which library multiplies matrices
+    step_seconds, step_seconds_min   median and least of the steps after the warm-up, without anything being counted
+    parameter_bytes
+    peak_tensor_bytes          at most in tensors at one time during a step
+    peak_all_bytes             the same, with all that is not a tensor: scratch memory of oneDNN and BLAS, rounding, objects
+    mapped_bytes               the part of that which is mapped rather than asked of malloc, and touched: OpenBLAS packs matrices there
+
+Both peaks include parameters, gradients, the optimizer's state, the input of the step, and whatever is live at the worst moment. Gradients
+are freed before each step (zero_grad(set_to_none=True)), so they are live only from backward to the end of the step. The step that is looked at
+comes after the warm-up: all state is there.
+
+How memory is counted. Tensors: torch.profiler tells each allocation and free of PyTorch's CPU allocator; their running sum, on top of the
+tensors that are there when the step begins, has the peak. All: count_malloc.c, compiled here and loaded into a second process before anything else,
+counts the blocks that come from malloc and its kin, whoever asks. What was live before the model was made (Python and its modules) is taken from the
+peak within the step, and pages of mappings that were touched since are added. The two are measured in steps of their own, because
+the profiler itself needs memory, and neither in a step whose time is taken. They should differ by scratch memory and rounding alone; if there
+were less in all than in tensors, something would be counted wrong, and this says so and fails.
+
+Threads are those of OpenMP, with which PyTorch and the openmp flavour of OpenBLAS compute. Debian's PyTorch calls whatever libblas.so.3 is: the
+reference one (netlib) takes many times as long for a product of matrices, so this refuses it. Install libopenblas0-openmp, or point
+LD_LIBRARY_PATH at the folder of its libblas.so.3.
+"""
+import argparse
+import ctypes
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+COUNTER = "HEADROOM_COUNT_MALLOC"  # set to the library's path in the process that counts
+
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+except ImportError:
+    sys.exit("torch_models: python3 has no module torch")
+
+
+# ---- models ----
+
+
+def mlp():
+    model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    x, labels = torch.randn(128, 1024), torch.randint(10, (128,))
+    return model, lambda: F.cross_entropy(model(x), labels), [x, labels]
+
+
+def conv():
+    def stage(before, after):
+        return [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.Conv2d(after, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    model = nn.Sequential(*stage(3, 32), *stage(32, 64), nn.Flatten(), nn.Linear(64 * 8 * 8, 128), nn.ReLU(), nn.Linear(128, 10))
+    x, labels = torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
+    return model, lambda: F.cross_entropy(model(x), labels), [x, labels]
+
+
+class Attention(nn.Module):
+    """Not fused: scores, mask, softmax and product are ops of their own."""
+
+    def __init__(self, width, heads, time_):
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.register_buffer("later", torch.ones(time_, time_, dtype=torch.bool).triu(1))
+
+    def forward(self, x):
+        batch, time_, width = x.shape
+        q, k, v = (layer(x).view(batch, time_, self.heads, -1).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        scores = q @ k.transpose(-1, -2) / math.sqrt(width // self.heads)
+        weights = torch.softmax(scores.masked_fill(self.later, -math.inf), -1)
+        return self.out((weights @ v).transpose(1, 2).reshape(batch, time_, width))
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads, time_):
+        super().__init__()
+        self.before, self.attention = nn.LayerNorm(width), Attention(width, heads, time_)
+        self.dense = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x):
+        x = x + self.attention(self.before(x))
+        return x + self.dense(x)
+
+
+class Gpt(nn.Module):
+    def __init__(self, time_=128, width=256, heads=8, blocks=4, vocabulary=1024):
+        super().__init__()
+        self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(time_, width)
+        self.blocks = nn.Sequential(*[Block(width, heads, time_) for _ in range(blocks)])
+        self.last = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, vocabulary))
+
+    def forward(self, tokens):
+        return self.last(self.blocks(self.token(tokens) + self.position.weight))
+
+
+def gpt():
+    """Each position is to tell the token behind it: 129 tokens are 128 inputs and 128 labels."""
+    model = Gpt()
+    tokens = torch.randint(1024, (4, 129))
+    x, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].reshape(-1)
+    return model, lambda: F.cross_entropy(model(x).view(-1, 1024), labels), [x, labels, *model.buffers()]
+
+
+MODELS = {"mlp": mlp, "conv": conv, "gpt": gpt}
+
+
+class Training:
+    def __init__(self, name):
+        torch.manual_seed(1)
+        self.model, self.loss, self.data = MODELS[name]()
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.001)
+
+    def step(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        self.loss().backward()
+        self.optimizer.step()
+
+    def warm_up(self, steps):
+        for _ in range(steps):
+            self.step()
+
+    def bytes_between_steps(self):
+        """Of all tensors that are there when a step begins, once zero_grad has freed the gradients."""
+        self.optimizer.zero_grad(set_to_none=True)
+        state = [t for of in self.optimizer.state.values() for t in of.values() if torch.is_tensor(t)]
+        return sum(t.numel() * t.element_size() for t in [*self.model.parameters(), *state, *self.data])
+
+
+# ---- tensors, by the profiler ----
+
+
+def peak_tensor_bytes(training):
+    before = training.bytes_between_steps()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        training.step()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    if not events:
+        sys.exit("torch_models: the profiler tells of no allocation")
+    now = peak = before
+    for event in sorted(events, key=lambda e: e.start_us()):  # sorted keeps the order of those at the same microsecond
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
+# ---- everything, by count_malloc.c ----
+
+
+def counter():
+    library = ctypes.CDLL(os.environ[COUNTER])
+    for name in ("live", "peak", "mapped"):
+        getattr(library, f"count_malloc_{name}").restype = ctypes.c_int64
+    return library
+
+
+def count_all(name, threads, warmup):
+    """In the process that has the counter: prints what a step adds to what was there before the model."""
+    torch.set_num_threads(threads)
+    count = counter()
+    torch.randn(64).sum()
+    before, mapped = count.count_malloc_live(), count.count_malloc_mapped()
+    training = Training(name)
+    training.warm_up(warmup)
+    training.bytes_between_steps()
+    count.count_malloc_reset()
+    training.step()
+    mapped = count.count_malloc_mapped() - mapped
+    print(json.dumps([count.count_malloc_peak() - before + mapped, mapped]))
+
+
+def peak_all_bytes(library, name, options):
+    command = [sys.executable, __file__, "--model", name, "--threads", str(options.threads), "--warmup", str(options.warmup)]
+    environment = dict(os.environ, LD_PRELOAD=library, OMP_NUM_THREADS=str(options.threads), **{COUNTER: library})
+    return json.loads(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def build_counter(folder):
+    library = str(Path(folder) / "libcount_malloc.so")
+    subprocess.run(["cc", "-O2", "-fPIC", "-shared", "-o", library, str(HERE / "count_malloc.c"), "-ldl"], check=True)
+    return library
+
+
+# ---- all of it ----
+
+
+def blas():
+    """The file that libblas.so.3 is; what PyTorch has inside of itself is not seen."""
+    with open("/proc/self/maps") as maps:
+        files = {line.split()[-1] for line in maps if "/" in line}
+    found = sorted(f for f in files if any(part in os.path.basename(f) for part in ("blas", "mkl_core")))
+    return ", ".join(str(Path(f).parent.name + "/" + Path(f).name) for f in found) or "PyTorch's own"
+
+
+def need_fast_blas():
+    if any("/blas/libblas" in "/" + name for name in blas().split(", ")):
+        sys.exit(f"torch_models: PyTorch computes with {blas()}, the reference BLAS; that is no comparison. See --help")
+
+
+def measure(library, name, options):
+    training = Training(name)
+    training.warm_up(options.warmup)
+    seconds = []
+    for _ in range(options.steps):
+        begin = time.perf_counter()
+        training.step()
+        seconds.append(time.perf_counter() - begin)
+    tensors = peak_tensor_bytes(training)
+    everything, mapped = peak_all_bytes(library, name, options)
+    print(json.dumps({
+        "model": name,
+        "torch": torch.__version__,
+        "blas": blas(),
+        "threads": torch.get_num_threads(),
+        "steps": options.steps,
+        "step_seconds": round(statistics.median(seconds), 6),
+        "step_seconds_min": round(min(seconds), 6),
+        "parameter_bytes": sum(p.numel() * p.element_size() for p in training.model.parameters()),
+        "peak_tensor_bytes": tensors,
+        "peak_all_bytes": everything,
+        "mapped_bytes": mapped,
+    }), flush=True)
+    if everything < tensors:
+        sys.exit("torch_models: less memory in all than in tensors; one of them was counted wrong")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, help="this one alone")
+    parser.add_argument("--threads", type=int, default=1, help="default 1")
+    parser.add_argument("--steps", type=int, default=20, help="whose time is taken; default 20")
+    parser.add_argument("--warmup", type=int, default=5, help="default 5")
+    options = parser.parse_args()
+    if COUNTER in os.environ:
+        return count_all(options.model, options.threads, options.warmup)
+    torch.set_num_threads(options.threads)
+    need_fast_blas()
+    with tempfile.TemporaryDirectory() as folder:
+        library = build_counter(folder)
+        for name in [options.model] if options.model else MODELS:
+            measure(library, name, options)
+
+
+if __name__ == "__main__":
+    main()
