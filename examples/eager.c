@@ -2,6 +2,12 @@
 #include <headroom.h>
 #include <stdio.h>
 
+static int fail(void)
+{
+	fprintf(stderr, "%s\n", hr_last_message());
+	return 1;
+}
+
 static void print_memory(const char *when)
 {
 	hr_memory_info info = { .struct_size = sizeof info };
@@ -16,10 +22,7 @@ int main(void)
 	hr_session_options options;
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	if (hr_session_open(&options, &session) != HR_OK || hr_session_enter(session) != HR_OK) {
-		fprintf(stderr, "%s\n", hr_last_message());
-		return 1;
-	}
+	if (hr_session_open(&options, &session) != HR_OK || hr_session_enter(session) != HR_OK) return fail();
 
 	hr_value a = hr_keep(hr_constant(HR_DTYPE_INT64, HR_DIMS(3), (int64_t[]){ 1, 2, 3 }));
 	hr_value b = hr_keep(hr_constant(HR_DTYPE_INT64, HR_DIMS(3), (int64_t[]){ 4, 5, 6 }));
@@ -32,18 +35,12 @@ int main(void)
 
 	/* c is kept, so its negative needs memory; what is loose after that passes its own on. */
 	hr_value d = hr_neg(hr_mul(hr_neg(c), hr_full(HR_DTYPE_INT64, HR_SCALAR, 10)));
-	if (hr_fetch(d, sum, sizeof sum) != HR_OK) {
-		fprintf(stderr, "%s\n", hr_last_message());
-		return 1;
-	}
+	if (hr_fetch(d, sum, sizeof sum) != HR_OK) return fail();
 	printf("ten times the sum: %lld %lld %lld\n", (long long)sum[0], (long long)sum[1], (long long)sum[2]);
 	hr_release(c);
 	print_memory("at the end:");
 
 	hr_session_leave();
-	if (hr_session_close(session) != HR_OK) { /* it would name what was left */
-		fprintf(stderr, "%s\n", hr_last_message());
-		return 1;
-	}
-	return hr_shutdown() == HR_OK ? 0 : 1;
+	if (hr_session_close(session) != HR_OK) return fail(); /* it would name what was left */
+	return hr_shutdown() == HR_OK ? 0 : fail();
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The example runs out of memory and tells everything in each of its ways; the plain loop over the log works on it as it is.
+# The examples run out of memory and tell everything in each of their ways; the plain loop over the log works on it as it is.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 example=$(dirname "$HEADROOM_COMMAND")/examples/oom_report
@@ -14,6 +14,13 @@ done
 lines=$("$example" --log | python3 examples/read_log.py)
 [ "$(tail -n 1 <<<"$lines" | grep -c 'Dtype: float32, Operation: ')" = 1 ] || fail "the last line is: $(tail -n 1 <<<"$lines")"
 [ "$(wc -l <<<"$lines")" -ge 20 ] || fail "only $(wc -l <<<"$lines") lines"
+
+# A run that fails leaves the same kind of log in its metadata.
+run=$(dirname "$example")/oom_run
+lines=$("$run" --log | python3 examples/read_log.py)
+[ "$(wc -l <<<"$lines")" -ge 20 ] && grep -q 'Dtype: float32, Operation: matmul' <<<"$lines" || fail "the run's log is: $lines"
+text=$("$run")
+[ "$(grep -c '^OOM Error: ' <<<"$text")" = 2 ] || fail "the run says: $text"
 
 # The same report through a file, and drawn by the command, where it can read JSON.
 folder=$(mktemp -d)
