@@ -167,6 +167,10 @@ bool hr__arguments_read(const hr__command *command, int count, char **texts, hr_
 		}
 		if (is_option && strcmp(text, "--") == 0) {
 			options_ended = true;
+		} else if (!is_option && command->takes_program) {
+			out->rest = texts + i;
+			out->operand_count = 1;
+			break;
 		} else if (is_option) {
 			if (!read_option(command, count, texts, &i, out, exit_status)) return false;
 		} else {

@@ -32,6 +32,7 @@ typedef struct hr__arguments {
 	const char *values[HR__OPTIONS_MAX]; /* in the order of the command's options; NULL: not given; "" for a switch that was */
 	const char *operands[HR__OPERANDS_MAX];
 	int operand_count;
+	char **rest; /* of a command that takes a program: its name and arguments, ended by NULL */
 } hr__arguments;
 
 struct hr__command {
@@ -41,11 +42,13 @@ struct hr__command {
 	const char *about;    /* paragraphs for its own help */
 	const char *examples; /* lines to type */
 	int least_operands, most_operands;
+	bool takes_program;   /* the first operand and everything behind it, options too, are a program and its arguments */
 	const hr__option *options;                  /* ended by one without a name */
 	int (*run)(const hr__arguments *arguments); /* returns an exit status */
 };
 
-extern const hr__command hr__command_replay, hr__command_plan, hr__command_oom, hr__command_devices, hr__command_generate;
+extern const hr__command hr__command_run, hr__command_top, hr__command_report, hr__command_diff, hr__command_replay, hr__command_plan, hr__command_oom,
+	hr__command_devices, hr__command_generate;
 
 /* Reads [count] arguments. False when help was asked for and printed, or something is wrong and was said; *exit_status is then the
  * status to end with. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "profile/compress.h"
 #include "quote.h"
 #include "trace/format.h"
 
@@ -114,7 +115,7 @@ static hr_status import(hr__source *source, const hr__import_options *options, h
 	} else if (blank < count && bytes[blank] == '{') {
 		hr__tape_init(tape, HR__TAPE_TORCH);
 		status = hr__import_torch(source, options, tape);
-	} else if (begins_with(bytes, count, HR__TRACE_MAGIC)) {
+	} else if (begins_with(bytes, count, HR__TRACE_MAGIC) || (hr__source_path(source) && begins_with(bytes, count, HR__PACKED_MAGIC))) {
 		hr__tape_init(tape, HR__TAPE_HEADROOM);
 		status = begin_uses(options, tape);
 		if (!status) status = hr__import_headroom(source, tape);

@@ -1,9 +1,10 @@
-/* import_headroom.c - Headroom's own traces (docs/trace-format.md), through the library's reader.
+/* import_headroom.c - Headroom's own traces (docs/trace-format.md), through the library's reader, packed with zstd or not.
  *
  * The events of all threads and allocators become one sequence, in order of time. A trace holds what was allocated when the
  * recording began, but a full disk can have lost events, so odd ones are skipped and counted. */
 #include "base/status.h"
 #include "import.h"
+#include "profile/compress.h"
 #include "trace/trace.h"
 
 static hr_status open_reader(hr__source *source, hr__trace_reader **reader)
@@ -15,7 +16,7 @@ static hr_status open_reader(hr__source *source, hr__trace_reader **reader)
 		hr__fail(HR_UNSUPPORTED, "it is a Headroom trace packed with gzip; run gunzip first");
 		return hr__source_fail(source, HR_UNSUPPORTED);
 	}
-	hr_status status = memory ? hr__trace_reader_open_memory(memory, size, reader) : hr__trace_reader_open(path, reader);
+	hr_status status = memory ? hr__trace_reader_open_memory(memory, size, reader) : hr__trace_reader_open_any(path, reader);
 	/* The reader's messages about a file name it already. */
 	return status && memory ? hr__source_fail(source, status) : status;
 }

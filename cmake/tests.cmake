@@ -74,7 +74,7 @@ foreach(source ${test_programs})
 
 	# `threads` is what ThreadSanitizer runs.
 	set(labels ${kind})
-	if(kind MATCHES "^(unit|conformance|device|oom|lms|runtime)$" OR name MATCHES "thread")
+	if(kind MATCHES "^(unit|conformance|device|oom|lms|runtime|profile)$" OR name MATCHES "thread")
 		list(APPEND labels threads)
 		list(APPEND threads_targets ${target})
 	endif()

@@ -428,6 +428,32 @@ static int fault_file_remove(const char *path)
 	return linux_os()->file_remove(path);
 }
 
+static int fault_file_rename(const char *from, const char *to)
+{
+	FAIL_IF_TOLD();
+	return linux_os()->file_rename(from, to);
+}
+
+static int fault_sink_open(const char *path, int *out_fd)
+{
+	FAIL_IF_TOLD();
+	int error = linux_os()->sink_open(path, out_fd);
+	if (error == 0) fd_opened(*out_fd);
+	return error;
+}
+
+static int fault_sink_write(int fd, const void *from, size_t bytes)
+{
+	FAIL_IF_TOLD();
+	return linux_os()->sink_write(fd, from, bytes);
+}
+
+static int fault_folder_create(const char *path)
+{
+	FAIL_IF_TOLD();
+	return linux_os()->folder_create(path);
+}
+
 static void fault_file_close(int fd)
 {
 	pthread_mutex_lock(&mutex);
@@ -488,6 +514,10 @@ static void fill_table(void)
 	fault_table.file_map = fault_file_map;
 	fault_table.file_unmap = fault_file_unmap;
 	fault_table.file_remove = fault_file_remove;
+	fault_table.file_rename = fault_file_rename;
+	fault_table.sink_open = fault_sink_open;
+	fault_table.sink_write = fault_sink_write;
+	fault_table.folder_create = fault_folder_create;
 	fault_table.file_close = fault_file_close;
 	fault_table.stderr_write = fault_stderr_write;
 	fault_table.host_memory = fault_host_memory;

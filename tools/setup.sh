@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, and asks for nothing when nothing is.
-#   tools/setup.sh build   to compile: cmake, a C compiler; zlib and jansson if they can be had
-#   tools/setup.sh test    to run `make test`: all of that, clang with its sanitizers, python3, pkg-config
+#   tools/setup.sh build   to compile: cmake, a C compiler; zlib, jansson and protobuf-c if they can be had
+#   tools/setup.sh test    to run `make test`: all of that, clang with its sanitizers, python3, pkg-config, libzstd; XProf and Chromium if they can be had
 #   tools/setup.sh bench   for `make bench`: the yardsticks, mimalloc and PyTorch, if they can be had
 # Needs apt-get (Debian, Ubuntu), as root or through sudo. Without it, or without a network, what is only wished for is left out and
 # what is needed is named.
@@ -15,6 +15,13 @@ has_header() {
 	local compiler
 	for compiler in "${CC:-cc}" gcc clang; do
 		have "$compiler" && { echo "#include <$1>" | "$compiler" -E -xc - >/dev/null 2>&1; return; }
+	done
+	return 1
+}
+has_library() {
+	local folder
+	for folder in /lib /usr/lib /usr/local/lib /lib64 /usr/lib64 /lib/*-linux-gnu /usr/lib/*-linux-gnu; do
+		[ -e "$folder/$1" ] && return
 	done
 	return 1
 }
@@ -48,18 +55,25 @@ missing() {
 	case $level in
 	build)
 		wish_header zlib.h zlib1g-dev
-		wish_header jansson.h libjansson-dev ;;
+		wish_header jansson.h libjansson-dev
+		wish_header protobuf-c/protobuf-c.h libprotobuf-c-dev
+		have protoc-c || wished+=(protobuf-c-compiler) ;;
 	test)
 		need_header zlib.h zlib1g-dev
 		need_header jansson.h libjansson-dev
+		need_header protobuf-c/protobuf-c.h libprotobuf-c-dev
+		need protoc-c protobuf-c-compiler
 		need gcc gcc
 		need python3 python3
+		python3 -c 'import ensurepip, venv' 2>/dev/null || wished+=(python3-venv) # for XProf
 		need pkg-config pkg-config
+		has_library libzstd.so.1 || needed+=(libzstd1) # packed traces; looked for at run time, so no header
 		if ! have clang || ! clang_sanitizes; then
 			have clang || needed+=(clang)
 			needed+=(libclang-rt-dev) # made a name that exists in packages()
 		fi
-		have llvm-symbolizer || wished+=(llvm) ;; # names instead of addresses in a sanitizer's report
+		have llvm-symbolizer || wished+=(llvm) # names instead of addresses in a sanitizer's report
+		have chromium || have chromium-browser || have google-chrome || wished+=(chromium) ;; # opens the page of a profile; its test is skipped without
 	bench)
 		wish_header mimalloc.h libmimalloc-dev
 		python3 -c 'import torch' 2>/dev/null || wished+=(python3-torch libopenblas0-openmp) ;;
@@ -82,8 +96,11 @@ packages() {
 	done
 }
 
+# What tests want beyond packages.
+extras() { [ "$level" != test ] || "$(dirname "$0")/xprof.sh"; }
+
 missing
-[ ${#needed[@]} -eq 0 ] && [ ${#wished[@]} -eq 0 ] && exit 0
+[ ${#needed[@]} -eq 0 ] && [ ${#wished[@]} -eq 0 ] && { extras; exit 0; }
 
 as_root=()
 can_install=yes
@@ -121,3 +138,4 @@ if [ ${#needed[@]} -gt 0 ]; then
 	echo "setup: install them, for example: sudo apt-get install $(have apt-cache && packages "${needed[@]}" | tr '\n' ' ' || echo "${needed[*]}")" >&2
 	exit 1
 fi
+extras

@@ -20,7 +20,8 @@
 
 /* Outermost first. */
 enum hr__lock_rank {
-	HR__RANK_REPORT = 1,   /* one thread at a time looks at who holds what; around everything that it looks at */
+	HR__RANK_PROFILER = 1, /* starting and stopping recordings; around everything that they look at */
+	HR__RANK_REPORT,       /* one thread at a time looks at who holds what; around everything that it looks at */
 	HR__RANK_REPORT_SLOT,  /* a report that is being made or read */
 	HR__RANK_REPORT_OUTPUT, /* one report at a time goes to where HEADROOM_OOM_REPORT says */
 	HR__RANK_REGISTRY,     /* the process-wide lists of devices and allocators */

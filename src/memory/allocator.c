@@ -12,6 +12,7 @@
 #include "base/names.h"
 #include "base/status.h"
 #include "base/text.h"
+#include "memory/begin.h"
 #include "trace/trace.h"
 
 #define CUSTOM_MAX 32u
@@ -85,6 +86,7 @@ static void forget_in_child(void)
 	if (upper) upper->forget();
 	hr__reports_forget();
 	hr__log_slots_forget();
+	hr__profile_forget();
 	hr__trace_forget();
 }
 
@@ -333,6 +335,7 @@ hr_status hr_allocator_create(hr_device handle, const hr_allocator_options *opti
 	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_create: out is NULL");
 	hr__device *device = hr__device_of(handle, &status);
 	if (!device) return status;
+	hr__profile_begin();
 	hr_allocator_options_init(&defaults);
 	status = build(device, options ? options : &defaults, &allocator);
 	if (status) return status;
@@ -360,6 +363,7 @@ hr_status hr_allocator_default(const char *device_name, hr_allocator *out)
 	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_default: out is NULL");
 	hr_status status = hr__device_named(device_name, &device);
 	if (status) return status;
+	hr__profile_begin();
 	hr_allocator_options_init(&defaults);
 	hr__lock_take(&registry.lock); /* held all the way, so that two threads do not make two of them */
 	hr__allocator *allocator = default_of(device);
@@ -500,7 +504,8 @@ hr_status hr_shutdown(void)
 	}
 	const hr__upper *upper = hr__load_acquire(&hr__upper_layer);
 	if (upper) upper->shutdown();
-	hr_status status = hr__trace_is_on() ? hr__trace_close() : HR_OK;
+	hr_status status = hr__profile_end();
+	if (hr__trace_is_on()) status = hr__trace_close();
 	hr__allocator *allocator;
 	do { /* newest first: a custom allocator may have been made on top of an older one, and closes after it has used it */
 		hr__lock_take(&registry.lock);

@@ -173,7 +173,7 @@ static uint64_t release_elsewhere(hr__shard *home, uint64_t most, hr_status *sta
 }
 
 /* Takes free pages from where they are and maps them side by side. Nothing is touched unless there are enough of them. */
-static hr_status stitch(struct attempt *attempt)
+static hr_status stitch(struct attempt *attempt, uint64_t *bytes)
 {
 	hr__shard *shard = attempt->shard;
 	hr__pool *pool = pool_for(shard, attempt->small), *other = pool_for(shard, !attempt->small);
@@ -190,21 +190,33 @@ static hr_status stitch(struct attempt *attempt)
 	if (status) return status;
 	hr__allocator *allocator = shard->allocator;
 	hr__owner_add(&shard->stats.stitches, 1);
-	hr__owner_add(&shard->stats.stitched, (int64_t)(moved * allocator->page));
-	if (hr__trace_is_on())
-		hr__trace_event(&(hr__event){
-			.kind = HR__EVENT_STITCH, .allocator = (uint32_t)allocator->id, .bytes = moved * allocator->page });
+	*bytes = moved * allocator->page;
+	hr__owner_add(&shard->stats.stitched, (int64_t)*bytes);
 	return HR_OK;
+}
+
+/* What was asked for lies on the pages, and begins where they do or soon after. */
+static void tell_stitch(const struct attempt *attempt, uint64_t bytes)
+{
+	if (!hr__trace_is_on()) return;
+	const hr__shard *shard = attempt->shard;
+	hr__trace_event(&(hr__event){ .kind = HR__EVENT_STITCH,
+	                              .allocator = (uint32_t)shard->allocator->id,
+	                              .address = attempt->id ? hr__chunk_address(hr__chunk_at(&shard->table, attempt->id)) : 0,
+	                              .bytes = bytes });
 }
 
 static void stitch_and_take(struct attempt *attempt, enum hr__source source)
 {
+	uint64_t bytes = 0;
 	const hr__allocator *allocator = attempt->shard->allocator;
 	if (!allocator->page || !allocator->stitch) return;
 	hr_status status = hr__records_ensure(attempt->shard, RECORDS_PER_ATTEMPT);
-	if (!status) status = stitch(attempt);
+	if (!status) status = stitch(attempt, &bytes);
 	remember(attempt, status);
-	if (!status) take_as_is(attempt, attempt->small, source);
+	if (status) return;
+	take_as_is(attempt, attempt->small, source);
+	tell_stitch(attempt, bytes);
 }
 
 /* With the lock of attempt->shard held, before and after, though it may be another shard then; finds attempt->id or not. */

@@ -4,6 +4,12 @@
 #include "base/names.h"
 #include "base/status.h"
 #include "memory/allocator.h"
+#include "trace/trace.h"
+
+static void tell(hr__event_kind kind, hr_name scope)
+{
+	if (hr__trace_is_on()) hr__trace_event(&(hr__event){ .kind = kind, .scope = scope });
+}
 
 static void changed(hr__thread_state *thread)
 {
@@ -26,6 +32,7 @@ hr_status hr_name_scope_push(const char *name)
 	thread->names[thread->name_depth++] = thread->scope;
 	thread->scope = hr__name_of_bytes(path, before + length);
 	changed(thread);
+	tell(HR__EVENT_SCOPE_PUSH, thread->scope);
 	return HR_OK;
 }
 
@@ -34,6 +41,7 @@ hr_status hr_name_scope_pop(void)
 	hr__thread_state *thread = hr__thread_self;
 	if (!thread || !thread->name_depth)
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_name_scope_pop: this thread is inside no name scope; every pop needs its push");
+	tell(HR__EVENT_SCOPE_POP, thread->scope);
 	thread->scope = thread->names[--thread->name_depth];
 	changed(thread);
 	return HR_OK;

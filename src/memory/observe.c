@@ -154,6 +154,15 @@ hr_status hr_trace_stop(void)
 	return hr__trace_close();
 }
 
+hr_status hr_trace_mark(const char *text, uint64_t value)
+{
+	if (!text || !text[0]) return hr__fail(HR_INVALID_ARGUMENT, "hr_trace_mark: a mark needs a text");
+	if (!hr__trace_is_on()) return HR_OK;
+	hr_name scope = hr_name_scope_current();
+	hr__trace_event(&(hr__event){ .kind = HR__EVENT_MARK, .scope = scope, .tag = hr_name_intern(text), .bytes = value });
+	return HR_OK;
+}
+
 /* ---- blocks ---- */
 
 /* The chunk in use at [address], with the lock of its shard held; NULL when there is none, and then no lock is held. */

@@ -48,6 +48,10 @@ int hr__linux_file_map(int fd, uint64_t offset, size_t bytes, void **out);
 int hr__linux_file_unmap(void *base, size_t bytes);
 void hr__linux_file_touch(void *base, size_t bytes);
 int hr__linux_file_remove(const char *path);
+int hr__linux_file_rename(const char *from, const char *to);
+int hr__linux_sink_open(const char *path, int *out_fd);
+int hr__linux_sink_write(int fd, const void *from, size_t bytes);
+int hr__linux_folder_create(const char *path);
 void hr__linux_file_close(int fd);
 int hr__linux_stderr_write(const void *from, size_t bytes);
 

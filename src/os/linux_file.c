@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -108,6 +109,25 @@ int hr__linux_file_remove(const char *path)
 	return unlink(path) == 0 ? 0 : errno;
 }
 
+int hr__linux_file_rename(const char *from, const char *to)
+{
+	return rename(from, to) == 0 ? 0 : errno;
+}
+
+int hr__linux_folder_create(const char *path)
+{
+	return mkdir(path, 0777) == 0 ? 0 : errno;
+}
+
+int hr__linux_sink_open(const char *path, int *out_fd)
+{
+	struct stat facts;
+	if (stat(path, &facts) != 0) return errno;
+	if (S_ISDIR(facts.st_mode)) return EISDIR;
+	if (S_ISREG(facts.st_mode)) return EEXIST;
+	return open_file(path, O_WRONLY, out_fd);
+}
+
 /* ---- reading and writing ---- */
 
 static bool is_file_range(uint64_t offset, uint64_t bytes)
@@ -158,13 +178,18 @@ int hr__linux_file_write(int fd, const void *from, size_t bytes, uint64_t offset
 
 int hr__linux_stderr_write(const void *from, size_t bytes)
 {
+	return hr__linux_sink_write(STDERR_FILENO, from, bytes);
+}
+
+int hr__linux_sink_write(int fd, const void *from, size_t bytes)
+{
 	struct held_back growth, pipe_end;
 	const char *next = from;
 	int error = 0;
 	hold_back(&growth, SIGXFSZ, EFBIG);
 	hold_back(&pipe_end, SIGPIPE, EPIPE);
 	while (bytes > 0 && error == 0) {
-		ssize_t count = write(STDERR_FILENO, next, bytes < IO_MAX ? bytes : IO_MAX);
+		ssize_t count = write(fd, next, bytes < IO_MAX ? bytes : IO_MAX);
 		if (count < 0 && errno == EINTR) continue;
 		if (count <= 0) {
 			error = count < 0 ? errno : EIO;

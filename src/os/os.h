@@ -87,6 +87,15 @@ typedef struct hr__os_table {
 	 * it. An advice: where the system does not know it, nothing happens. */
 	void (*file_touch)(void *base, size_t bytes);
 	int (*file_remove)(const char *path);
+	/* Gives a file another name on the same disk, in one step; what had that name before is gone. */
+	int (*file_rename)(const char *from, const char *to);
+	/* Opens for writing what is there and is no file with a size: a pipe, a terminal, /dev/null. EEXIST for a regular file, EISDIR for
+	 * a directory. */
+	int (*sink_open)(const char *path, int *out_fd);
+	/* Writes all of it to what sink_open gave. No signal comes of it: EPIPE, EFBIG. */
+	int (*sink_write)(int fd, const void *from, size_t bytes);
+	/* Makes a directory in one that is there. EEXIST when something has that name already, be it a directory. */
+	int (*folder_create)(const char *path);
 	void (*file_close)(int fd);
 
 	/* ---- the rest ---- */

@@ -4,7 +4,7 @@ import subprocess
 
 from command import COMMAND, ROOT, CommandTest, main, unpacked
 
-COMMANDS = ["replay", "plan", "oom", "devices", "generate"]
+COMMANDS = ["run", "top", "report", "diff", "replay", "plan", "oom", "devices", "generate"]
 TRACE = unpacked("resnet.csv")
 
 

@@ -533,6 +533,51 @@ static void test_file_is_created_once_and_private(void)
 	CHECK_EQ(os()->file_remove(in_folder("new")), ENOENT);
 }
 
+static void test_a_renamed_file_takes_the_place_of_another(void)
+{
+	int fd = create("old");
+	os()->file_close(fd);
+	fd = create("new");
+	CHECK_EQ(os()->file_write(fd, "new", 3, 0), 0);
+	os()->file_close(fd);
+	CHECK_EQ(os()->file_rename(in_folder("new"), in_folder("old")), 0);
+	CHECK_EQ(access(in_folder("new"), F_OK), -1);
+	uint64_t size = 0;
+	CHECK_EQ(os()->file_open(in_folder("old"), &fd, &size), 0);
+	CHECK_EQ(size, 3);
+	os()->file_close(fd);
+	CHECK_EQ(os()->file_rename(in_folder("new"), in_folder("old")), ENOENT);
+}
+
+static void test_folders_are_made_one_at_a_time(void)
+{
+	struct stat facts;
+	CHECK_EQ(os()->folder_create(in_folder("a")), 0);
+	CHECK_EQ(os()->folder_create(in_folder("a")), EEXIST);
+	CHECK_EQ(os()->folder_create(in_folder("b/c")), ENOENT);
+	CHECK_EQ(stat(in_folder("a"), &facts), 0);
+	CHECK(S_ISDIR(facts.st_mode));
+}
+
+static void test_a_sink_is_no_file(void)
+{
+	int fd = create("file");
+	os()->file_close(fd);
+	fd = -7;
+	CHECK_EQ(os()->sink_open(in_folder("file"), &fd), EEXIST);
+	CHECK_EQ(os()->sink_open(folder, &fd), EISDIR);
+	CHECK_EQ(os()->sink_open(in_folder("missing"), &fd), ENOENT);
+	CHECK_EQ(fd, -7);
+	CHECK_EQ(os()->sink_open("/dev/full", &fd), 0);
+	CHECK_EQ(os()->sink_write(fd, "x", 1), ENOSPC);
+	os()->file_close(fd);
+	int ends[2];
+	CHECK_EQ(pipe(ends), 0);
+	close(ends[0]);
+	CHECK_EQ(os()->sink_write(ends[1], "x", 1), EPIPE); /* and no signal */
+	close(ends[1]);
+}
+
 static void test_only_regular_files_are_opened(void)
 {
 	int fd = create("file");
@@ -1209,7 +1254,8 @@ TEST_MAIN(T(test_alloc_is_zeroed), T(test_alloc_of_too_much_is_enomem), T(test_r
           T(test_locking_memory), T(test_host_memory_is_plausible), T(test_host_memory_is_known_without_proc),
           T(test_threads_meet_in_a_monitor), T(test_monitor_wait_ends_in_time), T(test_thread_that_cannot_start_is_an_error),
           T(test_clocks_advance), T(test_sleep_is_not_cut_short_by_signals), T(test_ticks_keep_the_pace_of_the_clock),
-          T(test_file_is_created_once_and_private), T(test_only_regular_files_are_opened), T(test_file_reads_what_was_written),
+          T(test_file_is_created_once_and_private), T(test_a_renamed_file_takes_the_place_of_another), T(test_folders_are_made_one_at_a_time),
+          T(test_a_sink_is_no_file), T(test_only_regular_files_are_opened), T(test_file_reads_what_was_written),
           T(test_extend_finds_disk_space), T(test_full_disk_is_enospc_and_leaves_the_file),
           T(test_extend_writes_where_space_cannot_be_asked_for), T(test_file_size_limit_is_an_error_not_a_death),
           T(test_file_size_limit_calls_no_handler_of_the_program), T(test_file_size_signal_of_the_program_is_kept),

@@ -1,0 +1,224 @@
+/* report.c - `headroom report`: where memory and time went, from a trace: tables for the terminal, or JSON. */
+#include <errno.h>
+#include <string.h>
+
+#include "profile.h"
+#include "profile/export.h"
+#include "profile/page.h"
+#include "profile/view.h"
+#include "quote.h"
+
+#define STEPS_MAX 64
+
+enum {
+	VIEW, DEVICE, STEP, SCOPE, MIN_BYTES, MIN_MICROS, ORDER_BY, MAX_DEPTH, MAX_ROWS, SHOW, HIDE, MEMORY, TIME, INPUT_OUTPUT, PRESET, WIDTH, HTML, OUT,
+	EXPORT, JSON
+};
+
+static const hr__option options[] = {
+	[VIEW] = { "--view", "NAME", "summary (default), timeline, op, scope, peak, leaks, tensors or steps" },
+	[DEVICE] = { "--device", "NAME", "only that device, GPU:0, or all of a kind, GPU; otherwise each that was used, one after the other" },
+	[STEP] = { "--step", "LIST", "only these steps, each on its own: 3 or 1,10,100 or 3-7; at most 64" },
+	[SCOPE] = { "--name-scope", "SCOPE", "only what belongs to that name scope and to those inside of it; otherwise the whole model" },
+	[MIN_BYTES] = { "--min-bytes", "SIZE", "hide rows with less" },
+	[MIN_MICROS] = { "--min-micros", "N", "hide rows with less time" },
+	[ORDER_BY] = { "--order-by", "COLUMN", "sort by that column, as --json calls it: bytes, peak_bytes, at_peak_bytes, residual_bytes, micros, "
+	                                       "occurrence...; name sorts by name" },
+	[MAX_DEPTH] = { "--max-depth", "N", "levels of the tree of scopes" },
+	[MAX_ROWS] = { "--max-rows", "N", "rows of a table; default 20, with --json 1000" },
+	[SHOW] = { "--show-name-regexes", "LIST", "show rows whose whole name matches one of these POSIX extended regular expressions: 'conv.*,dense_[0-9]+'" },
+	[HIDE] = { "--hide-name-regexes", "LIST", "hide rows whose whole name matches one of these" },
+	[MEMORY] = { "--show-memory", "yes|no", "columns of bytes; default yes" },
+	[TIME] = { "--show-time", "yes|no", "columns of time; default yes" },
+	[INPUT_OUTPUT] = { "--show-input-output", NULL, "columns of what ops read and wrote" },
+	[PRESET] = { "--preset", "NAME", "begin with the options of time_and_memory, memory or leaks; others change them" },
+	[WIDTH] = { "--width", "COLUMNS", "40 to 1000; otherwise those of the terminal, or 100" },
+	[HTML] = { "--html", "FILE", "write a page for the browser to that file instead: all of the trace, to zoom, search and sort in; needs no network" },
+	[OUT] = { "--out", "PATH", "write to that file" },
+	[EXPORT] = { "--export", "FORMAT", "write all of the trace for another tool, to --out: xplane (a log directory for TensorBoard and XProf), chrome "
+	                                   "(trace JSON for Perfetto), memory_viz (a snapshot for PyTorch's viewer), rmm (a log) or pprof" },
+	[JSON] = { "--json", NULL, "print one JSON object" },
+	{ NULL, NULL, NULL },
+};
+
+typedef struct request {
+	hr_profile_options options;
+	hr_profile_format format;
+	hr__patterns show, hide;
+	int64_t steps[STEPS_MAX];
+	size_t step_count;
+} request;
+
+static bool read_switch(const hr__arguments *arguments, int option, bool *out)
+{
+	static const char *const yes[] = { "yes", "true", "1" }, *const no[] = { "no", "false", "0" };
+	const char *value = arguments->values[option];
+	char quoted[HR__QUOTE_BYTES];
+	if (!value) return true;
+	for (size_t i = 0; i < 3; i++) {
+		if (strcmp(value, yes[i]) != 0 && strcmp(value, no[i]) != 0) continue;
+		*out = strcmp(value, yes[i]) == 0;
+		return true;
+	}
+	hr__complain("report: %s is yes or no, not %s", options[option].name, hr__quote(value, strlen(value), quoted));
+	return false;
+}
+
+static void read_text(const hr__arguments *arguments, int option, const char **out)
+{
+	if (arguments->values[option]) *out = arguments->values[option];
+}
+
+static bool read_steps(const hr__arguments *arguments, request *r)
+{
+	if (!hr__arguments_has(arguments, STEP)) return true;
+	if (!hr__profile_parse_steps(arguments->values[STEP], r->steps, STEPS_MAX, &r->step_count)) return true;
+	hr__complain("report: --step: %s", hr_last_message());
+	return false;
+}
+
+static bool read_numbers(const hr__arguments *arguments, hr_profile_options *o)
+{
+	uint64_t depth = o->max_depth, rows = o->max_rows, width = o->width;
+	if (!hr__arguments_size(arguments, MIN_BYTES, &o->min_bytes) || !hr__arguments_count(arguments, MIN_MICROS, 0, UINT64_MAX / 1000, &o->min_micros) ||
+	    !hr__arguments_count(arguments, MAX_DEPTH, 1, 10000, &depth) || !hr__arguments_count(arguments, MAX_ROWS, 1, 1000000, &rows) ||
+	    !hr__arguments_count(arguments, WIDTH, 40, 1000, &width))
+		return false;
+	o->max_depth = (uint32_t)depth;
+	o->max_rows = (uint32_t)rows;
+	o->width = (uint32_t)width;
+	return true;
+}
+
+static bool read_request(const hr__arguments *arguments, request *r)
+{
+	hr_profile_options *o = &r->options;
+	*r = (request){ .format = hr__arguments_has(arguments, JSON) ? HR_PROFILE_JSON : HR_PROFILE_TEXT };
+	hr_profile_options_init(o);
+	if (hr__arguments_has(arguments, PRESET) && hr_profile_options_preset(o, arguments->values[PRESET])) {
+		hr__complain_last();
+		return false;
+	}
+	hr__profile_look(o, hr__arguments_has(arguments, OUT) ? NULL : stdout);
+	read_text(arguments, VIEW, &o->view);
+	read_text(arguments, DEVICE, &o->device);
+	read_text(arguments, SCOPE, &o->name_scope);
+	read_text(arguments, ORDER_BY, &o->order_by);
+	if (hr__arguments_has(arguments, INPUT_OUTPUT)) o->show_input_output = true;
+	if (!read_numbers(arguments, o) || !read_switch(arguments, MEMORY, &o->show_memory) || !read_switch(arguments, TIME, &o->show_time) ||
+	    !read_steps(arguments, r) || !hr__patterns_split(arguments->values[SHOW], &r->show) || !hr__patterns_split(arguments->values[HIDE], &r->hide))
+		return false;
+	o->show_name_regexes = r->show.list;
+	o->hide_name_regexes = r->hide.list;
+	/* What is wrong with them is said before a long file is read. */
+	hr_profile_options checked;
+	hr__filter filter;
+	if (hr__profile_options_read(o, &checked) || hr__filter_make(&filter, &checked)) {
+		hr__complain_last();
+		return false;
+	}
+	hr__filter_free(&filter);
+	return true;
+}
+
+static int write_profile(const hr__arguments *arguments, const hr__profile *profile)
+{
+	const char *path = arguments->values[OUT], *trace = arguments->operands[0];
+	FILE *file = path ? fopen(path, "w") : stdout;
+	if (!file) return hr__complain("report: cannot write %s: %s", path, strerror(errno));
+	hr_status status = hr__profile_write(profile, trace, hr__profile_to_file, file);
+	if (!path) return HR__EXIT_DONE; /* main sees whether it arrived */
+	errno = 0;
+	if ((fclose(file) != 0) | (status != HR_OK)) return hr__complain("report: cannot write %s: %s", path, errno ? strerror(errno) : "the disk is full");
+	return HR__EXIT_DONE;
+}
+
+static int write_page(const char *path, const hr__capture *capture, hr__progress *progress)
+{
+	hr__progress_phase(progress, "drawing", 1);
+	hr_status status = hr__page_write(capture, path);
+	hr__progress_end(progress);
+	return status ? hr__complain_last() : HR__EXIT_DONE;
+}
+
+static int report(const hr__arguments *arguments, request *r)
+{
+	hr__progress progress;
+	hr__capture *capture = NULL;
+	hr__profile *profile = NULL;
+	hr__progress_begin(&progress);
+	if (!hr__profile_open(arguments->operands[0], &progress, 0.9, &capture)) return HR__EXIT_BAD;
+	if (hr__arguments_has(arguments, HTML)) {
+		int written = write_page(arguments->values[HTML], capture, &progress);
+		hr__capture_close(capture);
+		return written;
+	}
+	hr__progress_phase(&progress, "adding up", 1);
+	int exit_status = HR__EXIT_BAD;
+	hr_status status = hr__profile_make(capture, &r->options, r->steps, r->step_count, r->format, &profile);
+	hr__progress_end(&progress);
+	if (status) hr__complain_last();
+	else exit_status = write_profile(arguments, profile);
+	if (!status && exit_status == HR__EXIT_DONE && hr__profile_grows(profile)) exit_status = HR__EXIT_NO;
+	hr__profile_free(profile);
+	hr__capture_close(capture);
+	return exit_status;
+}
+
+static int export_trace(const hr__arguments *arguments)
+{
+	hr__progress progress;
+	hr__capture *capture = NULL;
+	enum hr__export_format format;
+	char quoted[HR__QUOTE_BYTES];
+	const char *name = arguments->values[EXPORT];
+	if (hr__export_find(name, &format)) return hr__complain("report: --export is %s: %s", hr__quote(name, strlen(name), quoted), hr_last_message());
+	if (!hr__arguments_has(arguments, OUT)) return hr__complain("report: --export needs --out PATH, where to write it");
+	if (hr__arguments_has(arguments, JSON)) return hr__complain("report: --export has formats of its own; leave --json out");
+	hr__progress_begin(&progress);
+	if (!hr__profile_open(arguments->operands[0], &progress, 0.9, &capture)) return HR__EXIT_BAD;
+	hr__progress_phase(&progress, "exporting", 1);
+	hr_status status = hr__export_write(capture, format, arguments->values[OUT]);
+	hr__progress_end(&progress);
+	hr__capture_close(capture);
+	return status ? hr__complain_last() : HR__EXIT_DONE;
+}
+
+static int run(const hr__arguments *arguments)
+{
+	request r;
+	if (hr__arguments_has(arguments, EXPORT)) return export_trace(arguments);
+	int exit_status = read_request(arguments, &r) ? report(arguments, &r) : HR__EXIT_BAD;
+	hr__patterns_free(&r.show);
+	hr__patterns_free(&r.hide);
+	return exit_status;
+}
+
+const hr__command hr__command_report = {
+	.name = "report",
+	.operands = "TRACE",
+	.summary = "where memory and time went: by op, by name scope, at the peak, step by step",
+	.about =
+		"Reads a trace that a program recorded (hr_trace_start) and shows one view of it:\n\n"
+		"  summary    the numbers that matter, memory over time, and what was there at the peak\n"
+		"  timeline   memory over time, with what Large Model Support moved\n"
+		"  op         a row for each op: time, memory at the peak, allocated, left behind\n"
+		"  scope      the tree of name scopes, each with what it did itself and with those inside of it\n"
+		"  peak       what was alive at the highest moment, by op, scope, tag and tensor; each adds up to the peak\n"
+		"  leaks      what steps leave behind, what grows from step to step first; the exit status is 1 when something grows\n"
+		"  tensors    the largest, how long they lived and how long they lay idle at a stretch\n"
+		"  steps      a row for each step\n\n"
+		"Rows that are hidden are added up in a row of their own, so a table always adds up to its total. Devices are shown apart.",
+	.examples = "headroom report train.hrt\n"
+				"headroom report train.hrt --view peak --step 10\n"
+				"headroom report train.hrt --preset time_and_memory --max-depth 3\n"
+				"headroom report train.hrt --view op --order-by micros --min-bytes 1MiB --show-name-regexes 'conv.*'\n"
+				"headroom report train.hrt --html train.html\n"
+				"headroom report train.hrt --view leaks && echo 'nothing grows'\n"
+				"headroom report train.hrt --export xplane --out logdir && xprof --logdir logdir\n"
+				"headroom report train.hrt --view tensors --order-by idle_micros --json | jq '.reports[0].tensors.rows[:3]'",
+	.least_operands = 1,
+	.most_operands = 1,
+	.options = options,
+	.run = run,
+};

@@ -1,0 +1,121 @@
+/* run.c - `headroom run`: starts a program with an environment that makes Headroom in it record, and show itself to `headroom top`.
+ *
+ * The program takes this process's place, so that signals, the terminal and the exit status are between it and who started it. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "command.h"
+#include "profile/compress.h"
+#include "profile/profiler.h"
+#include "quote.h"
+
+#define EXIT_NOT_RUN 126 /* as shells have it: found, but cannot be run */
+#define EXIT_NOT_FOUND 127
+
+enum { TRACE, STEPS, COMPRESS };
+
+static const hr__option options[] = {
+	[TRACE] = { "--trace", "FILE",
+	            "record every event of Headroom in the program to FILE, which must not exist. %p in it is the number of the process, %n the first "
+	            "number for which there is no file, %% a percent sign" },
+	[STEPS] = { "--steps", "LIST", "record only these steps, such as 1,10,100-103: each, or each row of them, in a file of its own, FILE-stepN" },
+	[COMPRESS] = { "--compress", NULL, "pack the file with zstd when the recording ends, to FILE.zst" },
+	{ NULL, NULL, NULL },
+};
+
+static bool set(const char *name, const char *value)
+{
+	if (setenv(name, value, 1) == 0) return true;
+	hr__complain("run: cannot set %s: %s", name, strerror(errno));
+	return false;
+}
+
+/* The program may go to another directory before it begins. */
+static bool make_absolute(const char *path, char out[PATH_MAX])
+{
+	char here[PATH_MAX] = "";
+	if (path[0] != '/' && !getcwd(here, sizeof here)) {
+		hr__complain("run: the current directory: %s", strerror(errno));
+		return false;
+	}
+	size_t used = 0;
+	/* What a percent sign means is meant for what was typed, not for the directory. */
+	for (const char *at = here; *at && used + 3 < PATH_MAX; at++) {
+		out[used++] = *at;
+		if (*at == '%') out[used++] = '%';
+	}
+	int length = snprintf(out + used, PATH_MAX - used, "%s%s", path[0] == '/' ? "" : "/", path);
+	if (length >= 0 && used + (size_t)length < PATH_MAX) return true;
+	hr__complain("run: the path of the trace is too long");
+	return false;
+}
+
+static bool check_trace(const hr__arguments *arguments)
+{
+	const char *path = arguments->values[TRACE], *steps = arguments->values[STEPS];
+	char quoted[HR__QUOTE_BYTES];
+	hr_profiler_options parsed;
+	hr_profiler_options_init(&parsed);
+	if (!path && (steps || hr__arguments_has(arguments, COMPRESS))) {
+		hr__complain("run: %s is for a recording; name its file with --trace FILE", steps ? "--steps" : "--compress");
+	} else if (path && !path[0]) {
+		hr__complain("run: --trace needs the name of a file");
+	} else if (path && !steps && !strchr(path, '%') && access(path, F_OK) == 0) {
+		hr__complain("run: %s exists already; a recording writes over nothing", hr__quote(path, strlen(path), quoted));
+	} else if (steps && hr__profiler_parse_steps(steps, &parsed)) {
+		hr__complain("run: --steps: %s", hr_last_message());
+	} else if (hr__arguments_has(arguments, COMPRESS) && hr__pack_available()) {
+		hr__complain("run: --compress: %s", hr_last_message());
+	} else {
+		return true;
+	}
+	return false;
+}
+
+static bool set_environment(const hr__arguments *arguments)
+{
+	char path[PATH_MAX];
+	if (arguments->values[TRACE]) {
+		if (!make_absolute(arguments->values[TRACE], path) || !set("HEADROOM_TRACE", path)) return false;
+		if (arguments->values[STEPS] && !set("HEADROOM_TRACE_STEPS", arguments->values[STEPS])) return false;
+		if (hr__arguments_has(arguments, COMPRESS) && !set("HEADROOM_TRACE_COMPRESS", "1")) return false;
+	}
+	return getenv("HEADROOM_TOP") || set("HEADROOM_TOP", "1");
+}
+
+static int run(const hr__arguments *arguments)
+{
+	char quoted[HR__QUOTE_BYTES];
+	const char *name = arguments->rest[0];
+	if (!check_trace(arguments) || !set_environment(arguments)) return HR__EXIT_BAD;
+	fflush(NULL);
+	execvp(name, arguments->rest);
+	int error = errno;
+	hr__complain("run: cannot run %s: %s", hr__quote(name, strlen(name), quoted), strerror(error));
+	return error == ENOENT || error == ENOTDIR ? EXIT_NOT_FOUND : EXIT_NOT_RUN;
+}
+
+const hr__command hr__command_run = {
+	.name = "run",
+	.operands = "PROGRAM [ARGUMENT]...",
+	.summary = "runs an unmodified Headroom program, recorded, or watched by 'headroom top'",
+	.about =
+		"Starts PROGRAM with its arguments. With --trace, everything that Headroom does in it is recorded from its first allocator on, to the end of "
+		"the process or its hr_shutdown; after a crash or kill -9 the file holds all that was recorded until then. Whether or not it is recorded, "
+		"'headroom top' shows it.\n\n"
+		"The exit status is that of the program; 126 or 127 when it could not be started. A recording that fails does not stop the program: it says so "
+		"on standard error. The same works without this command: HEADROOM_TRACE=FILE, HEADROOM_TRACE_STEPS=LIST, HEADROOM_TRACE_COMPRESS=1, "
+		"HEADROOM_TOP=1.",
+	.examples = "headroom run --trace out.hrt -- ./train --batch 64\n"
+				"headroom run --trace out.hrt --steps 1,10,100 --compress -- ./train\n"
+				"headroom run -- ./train",
+	.least_operands = 1,
+	.most_operands = 1,
+	.takes_program = true,
+	.options = options,
+	.run = run,
+};

@@ -1,0 +1,167 @@
+/* segments.c - see segments.h.
+ *
+ * The folders are open to everybody, so a file may be anything: a link, a pipe, short, long, full of lies, changing. It is opened without following
+ * links or waiting, read and never mapped, and every number is checked before it is used. */
+#define _GNU_SOURCE
+#include "segments.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ATTEMPTS 20
+#define QUIET_NS 2000000000ull /* what is not of this system's processes may be of a container's: it counts as dead when nothing writes to it */
+
+static uint64_t wall_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- one file ---- */
+
+static bool read_all(int fd, hr__segment *out)
+{
+	ssize_t count = pread(fd, out, sizeof *out, 0);
+	return count == (ssize_t)sizeof *out;
+}
+
+static bool read_sequence(int fd, uint64_t *out)
+{
+	return pread(fd, out, sizeof *out, offsetof(hr__segment, sequence)) == (ssize_t)sizeof *out;
+}
+
+/* The same even number before and after: nobody wrote meanwhile. */
+static bool read_quiet(int fd, hr__segment *out)
+{
+	for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+		uint64_t before, after;
+		if (attempt) nanosleep(&(struct timespec){ .tv_nsec = 500000 }, NULL);
+		if (!read_sequence(fd, &before) || !read_all(fd, out) || !read_sequence(fd, &after)) return false;
+		if (before == after && (before & 1) == 0) return true;
+	}
+	return false;
+}
+
+static void clean_text(char *text, size_t size)
+{
+	text[size - 1] = 0;
+	for (size_t i = 0; text[i]; i++)
+		if (text[i] < ' ' || text[i] > '~') text[i] = '?';
+}
+
+static void clean_numbers(hr__segment_device *device)
+{
+#define CLEAN(name) \
+	if (device->name < 0) device->name = 0;
+	HR__SEGMENT_STATS_TABLE(CLEAN)
+#undef CLEAN
+	for (size_t i = 0; i < HR__SEGMENT_SAMPLES; i++)
+		if (device->samples[i] < 0) device->samples[i] = 0;
+}
+
+static bool check(hr__segment *s, uint32_t process)
+{
+	if (s->magic != HR__SEGMENT_MAGIC || s->version != HR__SEGMENT_VERSION || s->bytes != sizeof *s) return false;
+	if (s->process != process || s->device_count > HR__SEGMENT_DEVICES) return false;
+	clean_text(s->program, sizeof s->program);
+	for (uint32_t i = 0; i < s->device_count; i++) {
+		clean_text(s->devices[i].name, sizeof s->devices[i].name);
+		clean_numbers(&s->devices[i]);
+	}
+	return true;
+}
+
+bool hr__segment_read(int folder, const char *name, uint32_t process, hr__segment *out)
+{
+	struct stat facts;
+	int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+	if (fd < 0) return false;
+	bool good = fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode) && read_quiet(fd, out) && check(out, process);
+	close(fd);
+	return good;
+}
+
+/* ---- is it alive? ---- */
+
+/* When [process] began; 0 when there is none. */
+static uint64_t birth_of(uint32_t process)
+{
+	char path[64], text[1024];
+	snprintf(path, sizeof path, "/proc/%u/stat", process);
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0) return 0;
+	ssize_t length = read(fd, text, sizeof text - 1);
+	close(fd);
+	text[length > 0 ? length : 0] = 0;
+	const char *at = strrchr(text, ')');
+	if (at && at[1] && (at[2] == 'Z' || at[2] == 'X')) return 0; /* dead, and nobody has asked for its exit status yet */
+	for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+	return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+/* Removes a file of ours that no process writes to any more. */
+static bool remove_dead(int folder, const char *name, const hr__segment *s)
+{
+	struct stat facts;
+	uint64_t now = wall_ns();
+	if (s && s->now_wall_ns <= now && now - s->now_wall_ns < QUIET_NS) return false;
+	if (fstatat(folder, name, &facts, AT_SYMLINK_NOFOLLOW) || !S_ISREG(facts.st_mode) || facts.st_uid != geteuid()) return false;
+	return unlinkat(folder, name, 0) == 0;
+}
+
+/* ---- all of them ---- */
+
+/* The process that a file is named after; 0 when it is another file. */
+static uint32_t process_of(const char *name)
+{
+	const size_t length = sizeof HR__SEGMENT_PREFIX - 1;
+	char *end;
+	if (strncmp(name, HR__SEGMENT_PREFIX, length) != 0 || name[length] < '1' || name[length] > '9') return 0;
+	unsigned long number = strtoul(name + length, &end, 10);
+	return *end || number > INT32_MAX ? 0 : (uint32_t)number;
+}
+
+static void add_file(int folder, const char *name, hr__segments *out)
+{
+	uint32_t process = process_of(name);
+	if (!process || out->count == HR__SEGMENTS_MAX) return;
+	hr__segment *s = &out->list[out->count];
+	bool good = hr__segment_read(folder, name, process, s);
+	uint64_t birth = birth_of(process);
+	bool alive = birth && (!good || s->birth == birth);
+	if (alive && good) out->count++;
+	else if (!alive && remove_dead(folder, name, good ? s : NULL)) out->removed++;
+	else out->odd += !good;
+}
+
+static void add_folder(const char *path, hr__segments *out)
+{
+	DIR *folder = opendir(path);
+	if (!folder) return;
+	for (struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) add_file(dirfd(folder), entry->d_name, out);
+	closedir(folder);
+}
+
+static int by_process(const void *a, const void *b)
+{
+	uint32_t one = ((const hr__segment *)a)->process, other = ((const hr__segment *)b)->process;
+	return (one > other) - (one < other);
+}
+
+void hr__segments_read(hr__segments *out)
+{
+	const char *folder = getenv("XDG_RUNTIME_DIR");
+	out->count = out->removed = out->odd = 0;
+	if (folder && folder[0] && strcmp(folder, "/dev/shm") != 0) add_folder(folder, out);
+	add_folder("/dev/shm", out);
+	qsort(out->list, out->count, sizeof *out->list, by_process);
+}

@@ -1,0 +1,276 @@
+/* top.c - `headroom top`: a live table of the programs that use Headroom now. */
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/text.h"
+#include "command.h"
+#include "output.h"
+#include "segments.h"
+#include "term.h"
+
+#define ROWS_UNKNOWN 24
+#define SPARK_MOST 40
+#define FIXED_COLUMNS 86 /* of a row without the sparkline */
+
+enum { ONCE, JSON, INTERVAL };
+
+static const hr__option options[] = {
+	[ONCE] = { "--once", NULL, "print the table once and end; also what happens when the output is no terminal" },
+	[JSON] = { "--json", NULL, "print one JSON object, once" },
+	[INTERVAL] = { "--interval", "SECONDS", "how often to look: 0.1 to 60; default 1. Programs refresh what they show 4 times a second" },
+	{ NULL, NULL, NULL },
+};
+
+/* Two looks: rates are differences between them. */
+typedef struct view {
+	hr__segments looks[2];
+	int now; /* which of them is the newest */
+	bool has_before;
+} view;
+
+/* ---- numbers ---- */
+
+static const hr__segment_device *device_before(const view *v, const hr__segment *s, const char *name, uint64_t *then_ns)
+{
+	const hr__segments *before = &v->looks[!v->now];
+	for (size_t i = 0; v->has_before && i < before->count; i++) {
+		const hr__segment *old = &before->list[i];
+		if (old->process != s->process || old->birth != s->birth) continue;
+		for (uint32_t j = 0; j < old->device_count; j++) {
+			if (strcmp(old->devices[j].name, name) != 0) continue;
+			*then_ns = old->now_wall_ns;
+			return &old->devices[j];
+		}
+	}
+	return NULL;
+}
+
+/* Allocations per second since the look before; negative when not known. */
+static double rate_of(const view *v, const hr__segment *s, const hr__segment_device *device)
+{
+	uint64_t then;
+	const hr__segment_device *old = device_before(v, s, device->name, &then);
+	if (!old || s->now_wall_ns <= then || device->num_allocs < old->num_allocs) return -1;
+	return (double)(device->num_allocs - old->num_allocs) / ((double)(s->now_wall_ns - then) * 1e-9);
+}
+
+/* ---- sparklines ---- */
+
+/* The newest [most] samples, oldest first; returns how many there are. */
+static size_t samples_of(const hr__segment *s, const hr__segment_device *device, int64_t *out, size_t most)
+{
+	size_t count = s->samples < HR__SEGMENT_SAMPLES ? (size_t)s->samples : HR__SEGMENT_SAMPLES;
+	if (count > most) count = most;
+	for (size_t i = 0; i < count; i++) out[i] = device->samples[(s->samples - count + i) % HR__SEGMENT_SAMPLES];
+	return count;
+}
+
+static void print_sparkline(const hr__segment *s, const hr__segment_device *device, int width)
+{
+	static const char *const blocks[] = { "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█" };
+	static const char *const letters[] = { "_", ".", ":", "-", "=", "+", "*", "#" };
+	int64_t samples[HR__SEGMENT_SAMPLES], most = 1;
+	size_t count = samples_of(s, device, samples, width > 0 ? (size_t)width : 0);
+	bool utf8 = hr__term_utf8();
+	for (size_t i = 0; i < count; i++)
+		if (samples[i] > most) most = samples[i];
+	fputs(hr__style(stdout, HR__STYLE_IN_USE), stdout);
+	for (size_t i = 0; i < count; i++) {
+		int level = (int)((double)samples[i] / (double)most * 7.0 + 0.5);
+		fputs((utf8 ? blocks : letters)[level], stdout);
+	}
+	fputs(hr__style(stdout, HR__STYLE_PLAIN), stdout);
+}
+
+/* ---- the table ---- */
+
+/* On a terminal that is written over, each line wipes what was behind it. */
+static const char *end_of_line(bool live)
+{
+	return live ? "\033[K\n" : "\n";
+}
+
+static void print_heading(bool live)
+{
+	printf("%s%7s %-15s %-7s %10s %10s %10s %5s %9s %8s  %s%s%s", hr__style(stdout, HR__STYLE_HEADING), "process", "program", "device", "in use",
+	       "peak", "limit", "full", "allocs/s", "refused", "in use, last 16 s", hr__style(stdout, HR__STYLE_PLAIN), end_of_line(live));
+}
+
+static void print_device(const view *v, const hr__segment *s, const hr__segment_device *device, bool live)
+{
+	char used[16], peak[16], limit[16], full[16] = "-", rate[32] = "-", refused[32];
+	double per_second = rate_of(v, s, device);
+	int width = hr__term_width() - FIXED_COLUMNS;
+	if (device->bytes_limit) snprintf(full, sizeof full, "%.0f%%", 100.0 * (double)device->bytes_in_use / (double)device->bytes_limit);
+	if (per_second >= 0) hr__format_count((uint64_t)per_second, rate, sizeof rate);
+	printf("%7u %-15.15s %-7.7s %10s %10s %10s %5s %9s %s%8s%s  ", s->process, s->program, device->name,
+	       hr__format_size((uint64_t)device->bytes_in_use, used, sizeof used),
+	       hr__format_size((uint64_t)device->peak_bytes_in_use, peak, sizeof peak),
+	       device->bytes_limit ? hr__format_size((uint64_t)device->bytes_limit, limit, sizeof limit) : "none", full, rate,
+	       hr__style(stdout, device->num_failed_allocs ? HR__STYLE_ERROR : HR__STYLE_PLAIN),
+	       hr__format_count((uint64_t)device->num_failed_allocs, refused, sizeof refused), hr__style(stdout, HR__STYLE_PLAIN));
+	print_sparkline(s, device, width < SPARK_MOST ? width : SPARK_MOST);
+	fputs(end_of_line(live), stdout);
+}
+
+/* At most [rows] lines. */
+static void print_table(const view *v, bool live, int rows)
+{
+	const hr__segments *look = &v->looks[v->now];
+	int printed = 1;
+	print_heading(live);
+	for (size_t i = 0; i < look->count; i++)
+		for (uint32_t j = 0; j < look->list[i].device_count; j++)
+			if (printed++ < rows) print_device(v, &look->list[i], &look->list[i].devices[j], live);
+	if (printed == 1) printf("No program shows itself. Start one with 'headroom run', or with HEADROOM_TOP=1 in its environment.%s", end_of_line(live));
+	if (printed > rows) printf("... and %d more%s", printed - rows, end_of_line(live));
+}
+
+/* ---- JSON ---- */
+
+static void write_device(hr__json *json, const hr__segment *s, const hr__segment_device *device)
+{
+	int64_t samples[HR__SEGMENT_SAMPLES];
+	size_t count = samples_of(s, device, samples, HR__SEGMENT_SAMPLES);
+	hr__json_object(json);
+	hr__json_field_string(json, "name", device->name);
+#define FIELD(name) hr__json_field_int(json, #name, device->name);
+	HR__SEGMENT_STATS_TABLE(FIELD)
+#undef FIELD
+	hr__json_key(json, "samples");
+	hr__json_array(json);
+	for (size_t i = 0; i < count; i++) hr__json_int(json, samples[i]);
+	hr__json_end_array(json);
+	hr__json_end_object(json);
+}
+
+static void write_program(hr__json *json, const hr__segment *s)
+{
+	hr__json_object(json);
+	hr__json_field_uint(json, "process", s->process);
+	hr__json_field_string(json, "program", s->program);
+	hr__json_field_uint(json, "begin_ns", s->begin_wall_ns);
+	hr__json_field_uint(json, "time_ns", s->now_wall_ns);
+	hr__json_field_bool(json, "recording", s->recording != 0);
+	hr__json_key(json, "devices");
+	hr__json_array(json);
+	for (uint32_t i = 0; i < s->device_count; i++) write_device(json, s, &s->devices[i]);
+	hr__json_end_array(json);
+	hr__json_end_object(json);
+}
+
+static void print_json(const hr__segments *look)
+{
+	hr__json json;
+	hr__output_json_begin(&json);
+	hr__json_object(&json);
+	hr__json_field_uint(&json, "sample_period_ns", HR__SEGMENT_PERIOD_NS);
+	hr__json_field_uint(&json, "removed", look->removed);
+	hr__json_key(&json, "programs");
+	hr__json_array(&json);
+	for (size_t i = 0; i < look->count; i++) write_program(&json, &look->list[i]);
+	hr__json_end_array(&json);
+	hr__json_end_object(&json);
+	hr__output_json_end(&json);
+}
+
+/* ---- live ---- */
+
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int signal_number)
+{
+	(void)signal_number;
+	interrupted = 1;
+}
+
+static int terminal_rows(void)
+{
+	struct winsize size;
+	return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 3 ? size.ws_row : ROWS_UNKNOWN;
+}
+
+/* Waits for the next look. True when the user has seen enough. */
+static bool wait_for_key(bool has_keys, double seconds)
+{
+	struct pollfd keys = { .fd = has_keys ? STDIN_FILENO : -1, .events = POLLIN };
+	char key;
+	if (poll(&keys, 1, (int)(seconds * 1000)) <= 0 || !has_keys) return interrupted;
+	return interrupted || read(STDIN_FILENO, &key, 1) != 1 || key == 'q' || key == 'Q' || key == 3 || key == 4;
+}
+
+static void show(const view *v)
+{
+	char when[32] = "";
+	time_t now = time(NULL);
+	struct tm parts;
+	if (localtime_r(&now, &parts)) strftime(when, sizeof when, "%H:%M:%S", &parts);
+	printf("\033[H%sheadroom top%s  %s  %zu program%s  q to quit\033[K\n\033[K\n", hr__style(stdout, HR__STYLE_STRONG),
+	       hr__style(stdout, HR__STYLE_PLAIN), when, v->looks[v->now].count, v->looks[v->now].count == 1 ? "" : "s");
+	print_table(v, true, terminal_rows() - 3);
+	fputs("\033[J", stdout);
+	fflush(stdout);
+}
+
+static int run_live(view *v, double seconds)
+{
+	struct termios before, raw;
+	struct sigaction action = { .sa_handler = interrupt };
+	bool has_keys = tcgetattr(STDIN_FILENO, &before) == 0;
+	sigaction(SIGINT, &action, NULL);
+	sigaction(SIGTERM, &action, NULL);
+	if (has_keys) {
+		raw = before;
+		raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
+		tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+	}
+	fputs("\033[?1049h\033[?25l", stdout); /* a screen of its own, without a cursor */
+	do {
+		v->now = !v->now;
+		hr__segments_read(&v->looks[v->now]);
+		show(v);
+		v->has_before = true;
+	} while (!ferror(stdout) && !wait_for_key(has_keys, seconds));
+	fputs("\033[?25h\033[?1049l", stdout);
+	if (has_keys) tcsetattr(STDIN_FILENO, TCSANOW, &before);
+	return HR__EXIT_DONE;
+}
+
+/* ---- the command ---- */
+
+static int run(const hr__arguments *arguments)
+{
+	static view v; /* too large for a stack */
+	double seconds = 1;
+	if (!hr__arguments_decimal(arguments, INTERVAL, "s", 0.1, 60, &seconds)) return HR__EXIT_BAD;
+	bool json = hr__arguments_has(arguments, JSON);
+	if (!json && !hr__arguments_has(arguments, ONCE) && isatty(STDOUT_FILENO)) return run_live(&v, seconds);
+	hr__segments_read(&v.looks[v.now]);
+	if (json) print_json(&v.looks[v.now]);
+	else print_table(&v, false, 1 << 20);
+	return HR__EXIT_DONE;
+}
+
+const hr__command hr__command_top = {
+	.name = "top",
+	.operands = "",
+	.summary = "live statistics of running programs",
+	.about =
+		"Shows the programs that use Headroom now and were started with 'headroom run' or HEADROOM_TOP=1: for each device, what is in use, the most "
+		"that was, the limit, allocations per second, requests refused, and what was in use over the last 16 seconds. Your own programs; root sees "
+		"everybody's.\n\n"
+		"A program shows itself in a file of two pages in $XDG_RUNTIME_DIR or /dev/shm that only its user can read, written 4 times a second by a thread "
+		"of its own. What a killed program left is removed.\n\n"
+		"q ends it.",
+	.examples = "headroom top\n"
+				"headroom top --once --json",
+	.options = options,
+	.run = run,
+};

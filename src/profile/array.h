@@ -1,0 +1,71 @@
+/* array.h - an array that grows in place: address space for the most it can get is reserved at first, and memory is put behind it as it fills.
+ *
+ * Nothing is copied when it grows and no memory is held twice, which matters for arrays of hundreds of megabytes. */
+#ifndef HR_PROFILE_ARRAY_H
+#define HR_PROFILE_ARRAY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/assert.h"
+#include "base/checked.h"
+#include "base/status.h"
+#include "os/os.h"
+
+typedef struct hr__array {
+	char *base;
+	size_t item_bytes;
+	size_t reserved, committed; /* bytes */
+	size_t count, most;         /* items */
+} hr__array;
+
+#define HR__ARRAY_FIRST ((size_t)64 << 10)
+#define HR__ARRAY_STEP ((size_t)16 << 20)
+
+/* For at most [most] items. HR_NO_HOST_MEMORY. */
+static inline hr_status hr__array_init(hr__array *array, size_t item_bytes, uint64_t most)
+{
+	uint64_t bytes;
+	void *base;
+	*array = (hr__array){ .item_bytes = item_bytes, .most = (size_t)most };
+	if (!hr__multiply(most ? most : 1, item_bytes, &bytes) || !hr__align_up(bytes, HR__ARRAY_FIRST, &bytes))
+		return hr__fail(HR_NO_HOST_MEMORY, "no address space for %llu items of a trace", (unsigned long long)most);
+	int error = hr__os()->reserve((size_t)bytes, hr__os_page_size(), &base);
+	if (error) return hr__os_fail(error, "reading a trace");
+	array->base = base;
+	array->reserved = (size_t)bytes;
+	return HR_OK;
+}
+
+static inline hr_status hr__array_grow(hr__array *array)
+{
+	size_t more = array->committed ? array->committed : HR__ARRAY_FIRST;
+	if (more > HR__ARRAY_STEP) more = HR__ARRAY_STEP;
+	if (more > array->reserved - array->committed) more = array->reserved - array->committed;
+	if (array->count >= array->most || !more) return hr__fail(HR_TOO_MANY, "the trace has more than %zu of something", array->most);
+	int error = hr__os()->commit(array->base + array->committed, more);
+	if (error) return hr__os_fail(error, "reading a trace");
+	array->committed += more;
+	return HR_OK;
+}
+
+/* One more, zeroed. NULL when *status became HR_NO_HOST_MEMORY or HR_TOO_MANY; also when it was not HR_OK before, so that calls can follow each
+ * other. */
+static inline void *hr__array_push(hr__array *array, hr_status *status)
+{
+	size_t end = (array->count + 1) * array->item_bytes;
+	if (HR_UNLIKELY(*status)) return NULL;
+	if (HR_UNLIKELY(end > array->committed || array->count >= array->most)) {
+		*status = hr__array_grow(array);
+		if (*status) return NULL;
+	}
+	return array->base + array->count++ * array->item_bytes;
+}
+
+static inline void hr__array_free(hr__array *array)
+{
+	if (array->base) hr__os()->release(array->base, array->reserved);
+	*array = (hr__array){ 0 };
+}
+
+#endif

@@ -1,0 +1,305 @@
+/* diff.c - what changed from one recording to another, or from one step to another: sums, and what ops and scopes had at the peak.
+ *
+ * Both sides' names are interned in this process, so equal names have equal numbers. The changes of all rows, hidden ones included, add up to the
+ * change of the peak. */
+#include <string.h>
+
+#include "base/json.h"
+#include "base/names.h"
+#include "base/status.h"
+#include "profile/nodes.h"
+#include "profile/table_write.h"
+
+enum { A, B, SIDES };
+
+typedef struct side {
+	const hr__capture *capture;
+	uint32_t step;
+	uint32_t *op_devices;
+	hr__selection selection;
+	bool is_there; /* the device is */
+} side;
+
+/* ---- sums ---- */
+
+enum { M_WHAT, M_CHANGE, M_A, M_B, M_COLUMNS }; /* where there is little room, the change is what is seen */
+
+/* Bytes, times and counts are in tables of their own, since a column holds one kind. */
+static const hr__column byte_columns[] = {
+	[M_WHAT] = { "what", "", HR__CELL_LABEL, 0 },
+	[M_A] = { "a", "A", HR__CELL_BYTES, 0 },
+	[M_B] = { "b", "B", HR__CELL_BYTES, 0 },
+	[M_CHANGE] = { "change", "change", HR__CELL_BYTES_CHANGE, HR__ALWAYS },
+};
+static const hr__column other_columns[] = {
+	[M_WHAT] = { "what", "", HR__CELL_LABEL, 0 },
+	[M_A] = { "a", "A", HR__CELL_COUNT, 0 },
+	[M_B] = { "b", "B", HR__CELL_COUNT, 0 },
+	[M_CHANGE] = { "change", "change", HR__CELL_COUNT_CHANGE, HR__ALWAYS },
+};
+static const hr__column time_columns[] = {
+	[M_WHAT] = { "what", "", HR__CELL_LABEL, 0 },
+	[M_A] = { "a_micros", "A", HR__CELL_NS, 0 },
+	[M_B] = { "b_micros", "B", HR__CELL_NS, 0 },
+	[M_CHANGE] = { "change_micros", "change", HR__CELL_NS_CHANGE, HR__ALWAYS },
+};
+
+static void add_sum(hr__table *table, const char *what, uint64_t a, uint64_t b, hr_status *status)
+{
+	uint64_t *row = hr__table_row(table, status);
+	if (!row) return;
+	row[M_WHAT] = (uintptr_t)what;
+	row[M_A] = a;
+	row[M_B] = b;
+	row[M_CHANGE] = b - a;
+}
+
+/* ---- groups ---- */
+
+enum { D_NAME, D_CHANGE, D_A, D_B, D_NS_CHANGE, D_BYTES_CHANGE, D_BYTES_A, D_BYTES_B, D_NS_A, D_NS_B, D_COLUMNS };
+
+#define GROUP_COLUMNS(heading)                                                                            \
+	{                                                                                                     \
+		[D_NAME] = { "name", heading, HR__CELL_PATH, 0 },                                                 \
+		[D_A] = { "a_at_peak_bytes", "A at peak", HR__CELL_BYTES, HR__SUMS | HR__MEMORY },                \
+		[D_B] = { "b_at_peak_bytes", "B at peak", HR__CELL_BYTES, HR__SUMS | HR__MEMORY },                \
+		[D_CHANGE] = { "at_peak_change", "change", HR__CELL_BYTES_CHANGE, HR__SUMS | HR__MEMORY },        \
+		[D_NS_CHANGE] = { "micros_change", "time", HR__CELL_NS_CHANGE, HR__SUMS | HR__TIME },             \
+		[D_BYTES_CHANGE] = { "bytes_change", "allocated", HR__CELL_BYTES_CHANGE, HR__SUMS | HR__MEMORY }, \
+		[D_BYTES_A] = { "a_bytes", "A allocated", HR__CELL_BYTES, HR__SUMS | HR__MEMORY | HR__NOT_IN_TEXT }, \
+		[D_BYTES_B] = { "b_bytes", "B allocated", HR__CELL_BYTES, HR__SUMS | HR__MEMORY | HR__NOT_IN_TEXT }, \
+		[D_NS_A] = { "a_micros", "A time", HR__CELL_NS, HR__SUMS | HR__TIME | HR__NOT_IN_TEXT },          \
+		[D_NS_B] = { "b_micros", "B time", HR__CELL_NS, HR__SUMS | HR__TIME | HR__NOT_IN_TEXT },          \
+	}
+
+static const hr__column op_columns[] = GROUP_COLUMNS("op");
+static const hr__column scope_columns[] = GROUP_COLUMNS("scope");
+
+static void fill_group(uint64_t *row, int which, const hr__node_sums *sums)
+{
+	row[which == A ? D_A : D_B] += sums->at_peak_bytes;
+	row[which == A ? D_BYTES_A : D_BYTES_B] += sums->bytes;
+	row[which == A ? D_NS_A : D_NS_B] += sums->ns;
+}
+
+/* The name whose path a node has. A scope that has something of its own is a name, even if its node was made on the way to a longer one. */
+static hr_name name_of(uint64_t path, size_t names)
+{
+	hr_name name = (hr_name)path;
+	const char *text = hr_name_text(name);
+	if (strlen(text) == path >> 32) return name;
+	hr_name part = hr__name_of_bytes(text, (size_t)(path >> 32));
+	return part < names ? part : name;
+}
+
+static bool is_empty(const hr__node_sums *sums)
+{
+	return !sums->at_peak_bytes && !sums->bytes && !sums->ns;
+}
+
+static hr_status compare_groups(hr__table *table, const side *sides, hr__node_kind kind)
+{
+	hr_status status = HR_OK;
+	size_t names = hr__names_count();
+	uint64_t *rows = hr__view_alloc(names * D_COLUMNS, sizeof *rows, &status);
+	for (int which = A; which < SIDES && !status; which++) {
+		hr__nodes nodes;
+		if (!sides[which].is_there) continue;
+		status = hr__nodes_make(&sides[which].selection, kind, &nodes);
+		if (status) break;
+		for (uint32_t i = 0; i < nodes.count; i++) {
+			const hr__node *node = &nodes.nodes[i];
+			if (!is_empty(&node->self)) fill_group(rows + (size_t)name_of(node->path, names) * D_COLUMNS, which, &node->self);
+		}
+		hr__nodes_free(&nodes);
+	}
+	for (size_t name = 0; name < names && !status; name++) {
+		const uint64_t *from = rows + name * D_COLUMNS;
+		if (!from[D_A] && !from[D_B] && !from[D_BYTES_A] && !from[D_BYTES_B] && !from[D_NS_A] && !from[D_NS_B]) continue;
+		uint64_t *row = hr__table_row(table, &status);
+		if (!row) break;
+		memcpy(row, from, D_COLUMNS * sizeof *row);
+		row[D_NAME] = hr__path_cell((hr_name)name, strlen(hr_name_text((hr_name)name)));
+		row[D_CHANGE] = row[D_B] - row[D_A];
+		row[D_BYTES_CHANGE] = row[D_BYTES_B] - row[D_BYTES_A];
+		row[D_NS_CHANGE] = row[D_NS_B] - row[D_NS_A];
+	}
+	hr__view_free(rows, names * D_COLUMNS, sizeof *rows);
+	hr__table_finish(table);
+	return status;
+}
+
+/* ---- one device ---- */
+
+typedef struct sums {
+	uint64_t peak, end, bytes, allocations, ns, ops, device_ns;
+} sums;
+
+static sums add_up(const side *s)
+{
+	sums out = { 0 };
+	if (!s->is_there) return out;
+	const hr__capture *c = s->capture;
+	out.peak = s->selection.peak_bytes;
+	out.end = s->selection.end_bytes;
+	out.ns = s->selection.end_ns - s->selection.begin_ns;
+	for (uint32_t i = s->selection.first_change; i < s->selection.last_change; i++) {
+		if (c->changes[i].frees || !hr__selects_allocation(&s->selection, c->changes[i].allocation)) continue;
+		out.allocations++;
+		out.bytes += c->allocations[c->changes[i].allocation].bytes;
+	}
+	for (uint32_t i = 0; i < c->op_count; i++) {
+		if (!hr__selects_op(&s->selection, i)) continue;
+		out.ops++;
+		out.device_ns += c->ops[i].device_ns;
+	}
+	return out;
+}
+
+static hr_status fill_report(hr__report_view *report, const side *sides)
+{
+	static const hr__table_plan plans[] = {
+		{ .key = "memory", .title = "Memory", .columns = byte_columns, .column_count = M_COLUMNS, .bends = true },
+		{ .key = "time", .title = "Time", .columns = time_columns, .column_count = M_COLUMNS, .bends = true },
+		{ .key = "counts", .title = "Counts", .columns = other_columns, .column_count = M_COLUMNS, .bends = true },
+		{ .key = "by_op", .title = "Ops", .columns = op_columns, .column_count = D_COLUMNS, .order = "at_peak_change" },
+		{ .key = "by_scope", .title = "Name scopes", .columns = scope_columns, .column_count = D_COLUMNS, .order = "at_peak_change" },
+	};
+	hr_status status = HR_OK;
+	sums a = add_up(&sides[A]), b = add_up(&sides[B]);
+	hr__table *tables[5];
+	for (int i = 0; i < 5; i++) tables[i] = hr__report_table(report, &plans[i], &status);
+	if (status) return status;
+	for (int i = 0; i < 3; i++) {
+		tables[i]->filter = NULL; /* few rows, all of which are wanted */
+		tables[i]->most = UINT32_MAX;
+	}
+	add_sum(tables[0], "peak", a.peak, b.peak, &status);
+	add_sum(tables[0], "in use at the end", a.end, b.end, &status);
+	add_sum(tables[0], "allocated in all", a.bytes, b.bytes, &status);
+	add_sum(tables[1], "recorded", a.ns, b.ns, &status);
+	add_sum(tables[1], "on the device", a.device_ns, b.device_ns, &status);
+	add_sum(tables[2], "allocations", a.allocations, b.allocations, &status);
+	add_sum(tables[2], "ops", a.ops, b.ops, &status);
+	for (int i = 0; i < 3; i++) hr__table_finish(tables[i]);
+	if (!status) status = compare_groups(tables[3], sides, HR__NODES_BY_OP);
+	if (!status) status = compare_groups(tables[4], sides, HR__NODES_BY_SCOPE);
+	return status;
+}
+
+static uint32_t find_device(const hr__capture *capture, const char *name)
+{
+	for (uint32_t i = 0; i < capture->device_count; i++)
+		if (strcmp(capture->devices[i].name, name) == 0) return i;
+	return HR__NONE;
+}
+
+static hr_status select_side(side *s, const char *device, const hr_profile_options *options)
+{
+	uint32_t index = find_device(s->capture, device);
+	s->is_there = false;
+	if (index == HR__NONE) return HR_OK;
+	hr_status status = hr__selection_make(s->capture, index, s->step, options->name_scope, s->op_devices, &s->selection);
+	s->is_there = !status;
+	return status;
+}
+
+/* ---- all devices ---- */
+
+typedef struct output {
+	const hr_profile_options *options;
+	const hr__filter *filter;
+	hr_profile_format format;
+	hr__json json;
+	hr__text_out text;
+	uint32_t devices; /* written so far */
+} output;
+
+static void write_report(output *o, const char *device, const hr__report_view *report)
+{
+	o->devices++;
+	if (o->format == HR_PROFILE_JSON) {
+		hr__json_object(&o->json);
+		hr__json_field_string(&o->json, "device", device);
+		for (uint32_t i = 0; i < report->table_count; i++) hr__table_json(&report->tables[i], &o->json);
+		hr__json_end_object(&o->json);
+		return;
+	}
+	static const hr__column device_column = { .kind = HR__CELL_LABEL };
+	char name[HR__CELL_BYTES_MAX];
+	hr__text_heading(&o->text, "%s", hr__cell_format(&device_column, (uintptr_t)device, name));
+	for (uint32_t i = 0; i < report->table_count; i++) hr__table_text(&report->tables[i], &o->text);
+}
+
+static hr_status diff_device(output *o, side *sides, const char *device)
+{
+	hr__report_view *report;
+	hr_status status = HR_OK;
+	report = hr__view_alloc(1, sizeof *report, &status);
+	if (status) return status;
+	*report = (hr__report_view){ .options = o->options, .filter = o->filter, .format = o->format };
+	status = select_side(&sides[A], device, o->options);
+	if (!status) status = select_side(&sides[B], device, o->options);
+	if (!status) status = fill_report(report, sides);
+	if (!status) write_report(o, device, report);
+	hr__report_free(report);
+	hr__view_free(report, 1, sizeof *report);
+	for (int i = A; i < SIDES; i++)
+		if (sides[i].is_there) hr__selection_free(&sides[i].selection);
+	return status;
+}
+
+#define DEVICES_MAX 64u
+
+/* Devices of A, then those that only B has. */
+static hr_status diff_devices(output *o, side *sides)
+{
+	hr_status status = HR_OK;
+	for (int which = A; which < SIDES; which++) {
+		const hr__capture *c = sides[which].capture;
+		for (uint32_t i = 0; i < c->device_count && !status; i++) {
+			if (!hr__profile_takes_device(c, i, o->options->device)) continue;
+			if (which == B && find_device(sides[A].capture, c->devices[i].name) != HR__NONE) continue;
+			if (o->devices == DEVICES_MAX) return hr__fail(HR_TOO_MANY, "device: more than %u of them; choose one", DEVICES_MAX);
+			status = diff_device(o, sides, c->devices[i].name);
+		}
+	}
+	if (!status && !o->devices) return hr__fail(HR_INVALID_ARGUMENT, "device: neither trace has anything on \"%.100s\"", o->options->device ? o->options->device : "");
+	return status;
+}
+
+hr_status hr__profile_diff(const hr__capture *a, const hr__capture *b, const hr_profile_options *options, int64_t step_a, int64_t step_b,
+                           hr_profile_format format, hr_profile_writer write, void *context)
+{
+	side sides[SIDES] = { { .capture = a }, { .capture = b } };
+	hr_profile_options read;
+	hr__filter filter = { .show_count = 0 };
+	output o = { .options = &read, .filter = &filter, .format = format };
+	hr_status status = hr__profile_options_read(options, &read);
+	if (!status) status = hr__profile_step(a, step_a, &sides[A].step);
+	if (!status) status = hr__profile_step(b, step_b, &sides[B].step);
+	if (!status) status = hr__filter_make(&filter, &read);
+	if (status) return status;
+	status = hr__op_devices_make(a, &sides[A].op_devices);
+	if (!status) status = hr__op_devices_make(b, &sides[B].op_devices);
+	hr__json_init(&o.json, write, context);
+	o.json.pretty = true;
+	o.text = (hr__text_out){ .write = write, .context = context, .width = read.width ? read.width : 100, .colour = read.colour, .utf8 = read.utf8 };
+	if (format == HR_PROFILE_JSON) {
+		hr__json_object(&o.json);
+		hr__json_key(&o.json, "reports");
+		hr__json_array(&o.json);
+	}
+	if (!status) status = diff_devices(&o, sides);
+	if (format == HR_PROFILE_JSON && !status) {
+		hr__json_end_array(&o.json);
+		hr__json_end_object(&o.json);
+		status = hr__json_finish(&o.json);
+		if (!status && !write(context, "\n", 1)) status = hr__fail(HR_IO, "the comparison could not be written");
+	}
+	if (o.text.failed) status = hr__fail(HR_IO, "the comparison could not be written");
+	hr__filter_free(&filter);
+	hr__op_devices_free(a, sides[A].op_devices);
+	hr__op_devices_free(b, sides[B].op_devices);
+	return status;
+}

@@ -1,0 +1,117 @@
+/* environment.c - an unmodified program that is watched because its environment says so.
+ *
+ *     HEADROOM_TRACE=FILE          record to FILE; "%p" in it is the number of the process, "%n" the first number from 1 for which there is no such
+ *                                  file, "%%" a percent sign. Without %n, a file that is there is not written over: another name is taken, FILE-2
+ *     HEADROOM_TRACE_STEPS=LIST    only these steps, "1,10,100-103", each in a file of its own, FILE-stepN
+ *     HEADROOM_TRACE_COMPRESS=1    pack what is finished with zstd
+ *     HEADROOM_TOP=1               show statistics to `headroom top`
+ *
+ * All begins when the program makes its first allocator, and ends with hr_shutdown or the process. What does not work is said once, on the
+ * standard error, since no call of the program could tell it; the program goes on. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/atomic.h"
+#include "base/status.h"
+#include "device/device.h"
+#include "headroom_profile.h"
+#include "memory/begin.h"
+#include "os/os.h"
+#include "os/process.h"
+#include "profile/profiler.h"
+#include "profile/publish.h"
+
+#define PATH_BYTES 4096
+
+enum { UNREAD, READING, READ };
+static hr__atomic_u32 state;     /* one of the enum: whether the environment was read since the process began or hr_shutdown */
+static hr__atomic_u32 recorded;  /* 1: HEADROOM_TRACE was followed; once in a process, or hr_shutdown in a loop would leave a file each time */
+static hr__atomic_u32 ours;      /* 1: what is being recorded was begun here, so that the program does not hear of its end either */
+static hr__atomic_u32 exit_hook; /* 1: at_exit is registered */
+
+static void complain(const char *variable)
+{
+	char line[768];
+	int used = snprintf(line, sizeof line, "headroom: %s: %s; the program goes on\n", variable, hr_last_message());
+	if (used > 0) hr__os()->stderr_write(line, (size_t)used < sizeof line ? (size_t)used : sizeof line - 1);
+}
+
+static bool is_on(const char *variable)
+{
+	const char *value = hr__os()->environment(variable);
+	return value && value[0] && strcmp(value, "0") != 0;
+}
+
+/* A status only for a recording that the program began itself. */
+static hr_status end_all(void)
+{
+	uint32_t yes = 1;
+	hr_status status = hr__profiler_end();
+	if (status && hr__cas_acq_rel(&ours, &yes, 0)) {
+		complain("HEADROOM_TRACE");
+		status = HR_OK;
+	}
+	hr__publish_stop();
+	return status;
+}
+
+static void at_exit(void)
+{
+	if (!hr__forked) end_all();
+}
+
+static hr_status end_at_exit(void)
+{
+	uint32_t no = 0;
+	if (!hr__cas_acq_rel(&exit_hook, &no, 1)) return HR_OK;
+	int error = hr__os_at_exit(at_exit);
+	return error ? hr__os_fail(error, "cannot register what to do at exit") : HR_OK;
+}
+
+static void begin_trace(void)
+{
+	uint32_t no = 0;
+	const char *pattern = hr__os()->environment("HEADROOM_TRACE");
+	const char *steps = hr__os()->environment("HEADROOM_TRACE_STEPS");
+	hr_profiler_options options;
+	if (!pattern || !pattern[0] || !hr__cas_acq_rel(&recorded, &no, 1)) return;
+	hr_profiler_options_init(&options);
+	options.compress = is_on("HEADROOM_TRACE_COMPRESS");
+	hr_status status = steps && steps[0] ? hr__profiler_parse_steps(steps, &options) : HR_OK;
+	if (!status) status = hr__profiler_start_file(pattern, &options);
+	hr__store_release(&ours, status == HR_OK);
+	if (!status) status = end_at_exit();
+	if (status) complain("HEADROOM_TRACE");
+}
+
+static void begin_top(void)
+{
+	if (!is_on("HEADROOM_TOP")) return;
+	hr_status status = hr__publish_start();
+	if (!status) status = end_at_exit();
+	if (status) complain("HEADROOM_TOP");
+}
+
+void hr__profile_begin(void)
+{
+	uint32_t unread = UNREAD;
+	if (hr__load_acquire(&state) == READ || !hr__cas_acq_rel(&state, &unread, READING)) return;
+	begin_trace();
+	begin_top();
+	hr__store_release(&state, READ);
+}
+
+hr_status hr__profile_end(void)
+{
+	hr_status status = end_all();
+	hr__store_release(&state, UNREAD);
+	return status;
+}
+
+void hr__profile_forget(void)
+{
+	hr__profiler_forget();
+	hr__publish_forget();
+	/* The environment is not followed again: what it names is the parent's. */
+	hr__store_relaxed(&state, READ);
+}

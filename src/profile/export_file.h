@@ -1,0 +1,30 @@
+/* export_file.h - a file that appears whole or not at all.
+ *
+ * What is written goes to a file beside it, "PATH.<process>-0.part", which takes the name at the end. A pipe or a device that has the name is written
+ * to as it is. */
+#ifndef HR_PROFILE_EXPORT_FILE_H
+#define HR_PROFILE_EXPORT_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "headroom.h"
+
+typedef struct hr__export_file hr__export_file;
+
+/* HR_IO, HR_NO_HOST_MEMORY, HR_INVALID_ARGUMENT for no path. [path] is copied. */
+hr_status hr__export_file_open(const char *path, hr__export_file **out);
+
+/* False once something could not be written; hr__export_file_close says what. A hr__json_sink. */
+bool hr__export_file_write(void *file, const char *bytes, size_t length);
+bool hr__export_file_print(hr__export_file *file, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Ends it. [status] is how making its content went: unless it is HR_OK, nothing appears and it is returned, with its message. HR_IO when something
+ * could not be written. */
+hr_status hr__export_file_close(hr__export_file *file, hr_status status);
+
+/* Makes a directory, and those above it. HR_IO, HR_NO_HOST_MEMORY. */
+hr_status hr__export_make_folder(const char *path);
+
+#endif

@@ -1,0 +1,451 @@
+/* page_data.js - the capture in the browser: reads what page.c wrote, and answers the questions of the chart, the map and the tables.
+ *
+ * Two ideas make a million events quick:
+ *   - changes of a device are an array with the total after each, and over it a pyramid of where it was highest; a column of the chart asks for the
+ *     highest moment of its stretch of time and shows that one, so no peak is ever lost between two pixels
+ *   - allocations are kept apart by how long they live, in classes of powers of two; to find those of a window, a class is searched only as far back
+ *     as its members can reach, and classes shorter than a pixel are not searched at all */
+
+const NOTHING = -1, NO_STEP_SUMS = { peak: 0, allocations: 0, bytes: 0, left: 0 };
+
+function decodeBase64(text) {
+	if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+	const raw = atob(text), bytes = new Uint8Array(raw.length);
+	for (let i = 0; i < raw.length; i++) bytes[i] = raw.charCodeAt(i);
+	return bytes;
+}
+
+/* Names come from programs, and may hold anything. They are only ever set as text; what would be invisible or turn the line around is shown as a box. */
+function cleanText(text) {
+	return text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, '\ufffd');
+}
+
+class Reader {
+	constructor(bytes) {
+		this.bytes = bytes;
+		this.at = 0;
+		this.decoder = new TextDecoder();
+	}
+	number() {
+		let byte = this.bytes[this.at++];
+		if (byte < 128) return byte;
+		let value = byte & 127, unit = 128;
+		do {
+			byte = this.bytes[this.at++];
+			value += (byte & 127) * unit;
+			unit *= 128;
+		} while (byte > 127);
+		return value;
+	}
+	signed() {
+		const value = this.number();
+		return value % 2 ? -(value + 1) / 2 : value / 2;
+	}
+	string() {
+		const length = this.number();
+		const text = this.decoder.decode(this.bytes.subarray(this.at, this.at + length));
+		this.at += length;
+		return cleanText(text);
+	}
+	list(read) {
+		const count = this.number(), items = new Array(count);
+		for (let i = 0; i < count; i++) items[i] = read(i);
+		return items;
+	}
+}
+
+/* An array of numbers that grows. */
+class Column {
+	constructor(type, capacity) {
+		this.items = new type(capacity || 1024);
+		this.count = 0;
+	}
+	push(value) {
+		if (this.count === this.items.length) {
+			const more = new this.items.constructor(2 * this.count);
+			more.set(this.items);
+			this.items = more;
+		}
+		this.items[this.count++] = value;
+	}
+	done() { return this.items.subarray(0, this.count); }
+}
+
+function readCapture(bytes) {
+	const from = new Reader(bytes), capture = {};
+	const version = from.number();
+	if (version !== 1) throw new Error('data of version ' + version);
+	capture.end = from.number();
+	capture.wallMs = from.number();
+	capture.lost = from.number();
+	capture.skipped = from.number();
+	capture.complete = from.number() === 1;
+	capture.allocationCount = from.number();
+	capture.opCount = from.number();
+	capture.freeCount = from.number();
+	capture.useCount = from.number();
+	const strings = capture.strings = from.list(() => from.string());
+	capture.devices = from.list(() => ({ name: from.string(), limit: from.number(), page: from.number(), peak: from.number(), peakTime: from.number(), endBytes: from.number() }));
+	capture.allocators = from.list(() => ({ name: from.string(), kind: from.string(), device: from.number() }));
+	capture.sites = from.list(() => ({
+		op: strings[from.number()], scope: strings[from.number()], tag: strings[from.number()], shape: strings[from.number()], dtype: from.string(),
+		allocator: from.number(), stream: from.number(),
+		count: from.number(), bytes: from.number(), lifetime: from.number(), largest: from.number(), liveBytes: from.number(),
+	}));
+	capture.realSites = capture.sites.length;
+	for (const site of capture.sites) site.device = capture.allocators[site.allocator].device;
+	capture.devices.forEach((device, i) => capture.sites.push({
+		op: '(brief and small)', scope: '', tag: '', shape: '', dtype: '?', allocator: NOTHING, stream: 0, device: i,
+		count: 0, bytes: 0, lifetime: 0, largest: 0, liveBytes: 0, rest: true,
+	}));
+	readChanges(from, capture);
+	capture.opTotals = from.list(() => ({ op: strings[from.number()], runs: from.number(), ns: from.number(), deviceNs: from.number() }));
+	readOps(from, capture);
+	const summed = from.number();
+	capture.steps = from.list(() => ({
+		number: from.number(), begin: from.number(), length: from.number(),
+		devices: capture.devices.slice(0, summed).map(() => ({ peak: from.number(), allocations: from.number(), bytes: from.number(), left: from.number() })),
+	}));
+	readMoves(from, capture);
+	capture.refusals = from.list(() => ({ time: from.number(), bytes: from.number(), site: from.number() - 1 }));
+	capture.regions = from.list(() => {
+		const begin = from.number(), length = from.number();
+		return { begin, end: length ? begin + length - 1 : Infinity, address: from.number(), bytes: from.number(), allocator: from.number() };
+	});
+	return capture;
+}
+
+function readChanges(from, capture) {
+	const guess = 2 * capture.allocationCount + 16;
+	const times = new Column(Float64Array, guess), subjects = new Column(Int32Array, guess);
+	const bytes = new Column(Float64Array, guess / 2), slack = new Column(Uint32Array, guess / 2), site = new Column(Int32Array, guess / 2);
+	const address = new Column(Float64Array, guess / 2), begin = new Column(Float64Array, guess / 2), end = new Column(Float64Array, guess / 2);
+	let time = 0, place = 0;
+	for (;;) {
+		const code = from.number();
+		if (code > bytes.count) break;
+		time += from.number();
+		const subject = code ? bytes.count - code : bytes.count;
+		if (code) {
+			end.items[subject] = time;
+		} else {
+			bytes.push(from.number());
+			slack.push(from.number());
+			site.push(from.number());
+			address.push(place += from.signed());
+			begin.push(time);
+			end.push(Infinity);
+		}
+		times.push(time);
+		subjects.push(subject);
+	}
+	capture.changes = { times: times.done(), subjects: subjects.done() };
+	capture.bytes = bytes.done();
+	capture.slack = slack.done();
+	capture.site = site.done();
+	capture.address = address.done();
+	capture.begin = begin.done();
+	capture.finish = end.done();
+}
+
+function readOps(from, capture) {
+	const count = from.number();
+	const ops = capture.ops = { count, begin: new Float64Array(count), end: new Float64Array(count), device: new Float64Array(count),
+		name: new Int32Array(count), scope: new Int32Array(count), thread: new Int32Array(count) };
+	let time = 0;
+	for (let i = 0; i < count; i++) {
+		time += from.signed();
+		ops.begin[i] = time;
+		ops.end[i] = time + from.number();
+		ops.device[i] = from.number();
+		ops.name[i] = from.number();
+		ops.scope[i] = from.number();
+		ops.thread[i] = from.number();
+	}
+}
+
+/* For each device and kind its moves, with sums from the first on. */
+function readMoves(from, capture) {
+	const fresh = () => ({ times: new Column(Float64Array, 64), sums: new Column(Float64Array, 64), counts: new Column(Float64Array, 64), bytes: 0, count: 0 });
+	const devices = capture.devices.map(() => [fresh(), fresh(), fresh(), fresh()]);
+	let time = 0;
+	for (let count; (count = from.number());) {
+		const which = from.number() - 1;
+		time += from.signed();
+		const bytes = from.number(), site = from.number() - 1, device = site < 0 ? 0 : capture.sites[site].device;
+		const kind = devices[device][which];
+		kind.bytes += bytes;
+		kind.count += count;
+		kind.times.push(time);
+		kind.sums.push(kind.bytes);
+		kind.counts.push(kind.count);
+	}
+	for (const kinds of devices) for (const kind of kinds) for (const key of ['times', 'sums', 'counts']) kind[key] = kind[key].done();
+	capture.moves = devices.map(kinds => ({ out: kinds[0], in: kinds[1], inside: kinds[2], stitch: kinds[3] }));
+}
+
+/* The first index of a sorted array whose value is not below [value]. */
+function lowerBound(array, value, from = 0, to = array.length) {
+	while (from < to) {
+		const middle = (from + to) >>> 1;
+		if (array[middle] < value) from = middle + 1; else to = middle;
+	}
+	return from;
+}
+
+/* What happened in [t0, t1): { bytes, count }. */
+function movesBetween(kind, t0, t1) {
+	const i = lowerBound(kind.times, t0), j = lowerBound(kind.times, t1, i);
+	if (i === j) return { bytes: 0, count: 0 };
+	return { bytes: kind.sums[j - 1] - (i ? kind.sums[i - 1] : 0), count: kind.counts[j - 1] - (i ? kind.counts[i - 1] : 0) };
+}
+
+/* Things with a begin and an end, sorted by begin, to be found by time. */
+class Spans {
+	constructor(ids, begin, end) {
+		const classOf = id => { const length = end[id] - begin[id]; return length === Infinity ? 63 : length < 1 ? 0 : Math.min(62, Math.floor(Math.log2(length))); };
+		const counts = new Int32Array(64);
+		for (let i = 0; i < ids.length; i++) counts[classOf(ids[i])]++;
+		this.begin = begin;
+		this.end = end;
+		this.classes = [];
+		const place = [];
+		for (let i = 0; i < 64; i++) {
+			place[i] = { reach: i === 63 ? Infinity : 2 ** (i + 1), ids: new Int32Array(counts[i]), count: 0 };
+			if (counts[i]) this.classes.push(place[i]);
+		}
+		for (let i = 0; i < ids.length; i++) { const one = place[classOf(ids[i])]; one.ids[one.count++] = ids[i]; }
+	}
+	lower(ids, time) {
+		let from = 0, to = ids.length;
+		while (from < to) {
+			const middle = (from + to) >>> 1;
+			if (this.begin[ids[middle]] < time) from = middle + 1; else to = middle;
+		}
+		return from;
+	}
+	/* Those that touch [t0, t1] and last at least [least], class by class. */
+	each(t0, t1, least, visit) {
+		for (const one of this.classes) {
+			if (one.reach <= least) continue;
+			for (let i = this.lower(one.ids, t0 - one.reach); i < one.ids.length && this.begin[one.ids[i]] <= t1; i++)
+				if (this.end[one.ids[i]] >= t0) visit(one.ids[i]);
+		}
+	}
+}
+
+const PYRAMID = 32, CHECKPOINT = 512;
+
+/* One device: its changes, what was in use after each, and what was live when. */
+class DeviceModel {
+	constructor(capture, index) {
+		this.capture = capture;
+		this.index = index;
+		this.device = capture.devices[index];
+		const { times, subjects } = capture.changes, { site, sites } = capture;
+		const own = i => sites[site[subjects[i]]].device === index;
+		let count = 0;
+		for (let i = 0; i < subjects.length; i++) if (own(i)) count++;
+		this.count = count;
+		this.times = new Float64Array(count);
+		this.subjects = new Int32Array(count);
+		this.total = new Float64Array(count);
+		this.first = new Int32Array(capture.bytes.length).fill(NOTHING); /* the change that makes an allocation */
+		this.last = new Int32Array(capture.bytes.length).fill(count);    /* the one that frees it */
+		const ids = new Column(Int32Array);
+		let total = 0, at = 0;
+		for (let i = 0; i < subjects.length; i++) {
+			if (!own(i)) continue;
+			const subject = subjects[i], frees = this.first[subject] !== NOTHING;
+			total += frees ? -capture.bytes[subject] : capture.bytes[subject];
+			if (frees) this.last[subject] = at;
+			else this.first[subject] = at, ids.push(subject);
+			this.times[at] = times[i];
+			this.subjects[at] = subject;
+			this.total[at++] = total;
+		}
+		this.ids = ids.done();
+		this.spans = new Spans(this.ids, capture.begin, capture.finish);
+		this.buildPyramid();
+		this.peakChange = this.highest(0, count);
+		this.peak = this.peakChange === NOTHING ? 0 : this.total[this.peakChange];
+		this.regions = capture.regions.filter(region => capture.allocators[region.allocator].device === index);
+	}
+
+	buildPyramid() {
+		this.levels = [];
+		for (let below = null, length = this.count; length > PYRAMID;) {
+			const level = new Int32Array(Math.ceil(length / PYRAMID));
+			for (let i = 0; i < level.length; i++) {
+				let best = NOTHING;
+				for (let j = i * PYRAMID; j < Math.min(length, (i + 1) * PYRAMID); j++) {
+					const one = below ? below[j] : j;
+					if (best === NOTHING || this.total[one] > this.total[best]) best = one;
+				}
+				level[i] = best;
+			}
+			this.levels.push(level);
+			below = level;
+			length = level.length;
+		}
+	}
+
+	/* The first change in [from, to) after which the most was in use; NOTHING in an empty range. */
+	highest(from, to, level = NOTHING) {
+		let best = NOTHING;
+		const values = level === NOTHING ? null : this.levels[level];
+		const take = i => { const one = values ? values[i] : i; if (best === NOTHING || this.total[one] > this.total[best]) best = one; };
+		const above = level + 1 < this.levels.length;
+		if (!above || to - from <= 2 * PYRAMID) {
+			for (let i = from; i < to; i++) take(i);
+			return best;
+		}
+		const i = Math.ceil(from / PYRAMID), j = Math.floor(to / PYRAMID);
+		for (let k = from; k < i * PYRAMID; k++) take(k);
+		const middle = this.highest(i, j, level + 1);
+		if (middle !== NOTHING && (best === NOTHING || this.total[middle] > this.total[best])) best = middle;
+		for (let k = j * PYRAMID; k < to; k++) take(k);
+		return best;
+	}
+
+	/* The last change not after [time]; NOTHING before the first. */
+	changeAt(time) {
+		let from = 0, to = this.count;
+		while (from < to) {
+			const middle = (from + to) >>> 1;
+			if (this.times[middle] <= time) from = middle + 1; else to = middle;
+		}
+		return from - 1;
+	}
+
+	inUse(change) { return change < 0 ? 0 : this.total[change]; }
+
+	/* Allocations that are live after a change, oldest first. */
+	live(change) {
+		const found = [];
+		if (change < 0) return found;
+		const time = this.times[change];
+		this.spans.each(time, time, 0, id => { if (this.first[id] <= change && change < this.last[id]) found.push(id); });
+		return found.sort((a, b) => a - b);
+	}
+
+	/* How many parts of a scope's name tell scopes apart without making more than [most]: "gpt/block0" rather than "gpt/block0/attention/q". */
+	scopeDepth(most) {
+		const names = new Set(this.capture.sites.filter(site => site.device === this.index && site.count).map(site => site.scope));
+		let depth = 1;
+		for (; depth < 16; depth++) if (new Set([...names].map(name => name.split('/', depth + 1).join('/'))).size > most) break;
+		return depth;
+	}
+
+	/* Sorts sites into groups by op, scope or tag: the largest at the peak first, the last one for all others. */
+	group(by, most) {
+		const depth = by === 'scope' ? this.scopeDepth(most) : 0;
+		const keyOf = site => site.rest ? site.op : by === 'scope' ? site.scope.split('/', depth).join('/') || '(no scope)' : by === 'tag' ? site.tag || '(no tag)' : site.op || '(no op)';
+		this.scopeKey = scope => scope.split('/', depth).join('/');
+		const keys = new Map(), { capture } = this;
+		for (const site of capture.sites) {
+			if (site.device !== this.index || (!site.rest && !site.count)) continue;
+			const key = keyOf(site), now = keys.get(key) || { name: key, atPeak: 0, area: 0 };
+			now.area += site.count ? site.bytes / site.count * site.lifetime : 0;
+			keys.set(key, now);
+		}
+		for (const id of this.live(this.peakChange)) keys.get(keyOf(capture.sites[capture.site[id]])).atPeak += capture.bytes[id];
+		const area = Math.max(1, ...[...keys.values()].map(key => key.area));
+		const rank = key => key.atPeak / Math.max(1, this.peak) + 0.25 * key.area / area;
+		const order = [...keys.values()].sort((a, b) => rank(b) - rank(a));
+		const groups = order.length <= most ? order : order.slice(0, most - 1);
+		const places = new Map(groups.map((group, i) => [group.name, i]));
+		if (order.length > most) groups.push({ name: 'all others', others: order.length - most + 1 });
+		this.by = by;
+		this.groups = groups;
+		this.groupOf = Uint8Array.from(capture.sites, site => places.has(keyOf(site)) ? places.get(keyOf(site)) : groups.length - 1);
+		this.buildCheckpoints();
+	}
+
+	/* What each group had in use, after every 512th change. */
+	buildCheckpoints() {
+		const size = this.groups.length, { bytes, site } = this.capture;
+		this.checkpoints = new Float64Array(size * (Math.floor(this.count / CHECKPOINT) + 1));
+		const now = new Float64Array(size);
+		for (let i = 0; i < this.count; i++) {
+			if (i % CHECKPOINT === 0) this.checkpoints.set(now, i / CHECKPOINT * size);
+			const id = this.subjects[i];
+			now[this.groupOf[site[id]]] += this.first[id] === i ? bytes[id] : -bytes[id];
+		}
+	}
+
+	/* What each group had in use after a change, into [out] at [place]. */
+	groupSums(change, out, place) {
+		const size = this.groups.length, { bytes, site } = this.capture;
+		out.fill(0, place, place + size);
+		if (change < 0) return;
+		const base = Math.floor(change / CHECKPOINT);
+		for (let g = 0; g < size; g++) out[place + g] = this.checkpoints[base * size + g];
+		for (let i = base * CHECKPOINT; i <= change; i++) {
+			const id = this.subjects[i];
+			out[place + this.groupOf[site[id]]] += this.first[id] === i ? bytes[id] : -bytes[id];
+		}
+	}
+
+	/* For each of [width] columns of [t0, t1): the change after which the most was in use there. */
+	columns(t0, t1, width) {
+		const moments = new Int32Array(width), unit = (t1 - t0) / width;
+		let from = lowerBound(this.times, t0);
+		for (let c = 0; c < width; c++) {
+			const to = c + 1 === width ? lowerBound(this.times, t1, from) : lowerBound(this.times, t0 + (c + 1) * unit, from);
+			const best = this.highest(from, to);
+			moments[c] = best === NOTHING || (from > 0 && this.total[from - 1] >= this.total[best]) ? from - 1 : best;
+			from = to;
+		}
+		return moments;
+	}
+
+	/* Memory that the device's allocators held at a moment, joined where it touches: [{ address, bytes }]. Where the trace does not say, what the
+	 * blocks span. */
+	held(time, live) {
+		const pieces = this.regions.filter(region => region.begin <= time && time < region.end && region.bytes > 0).map(({ address, bytes }) => ({ address, bytes }));
+		if (!pieces.length) {
+			const { address, bytes, site, sites } = this.capture;
+			for (const id of live) if (!sites[site[id]].rest) pieces.push({ address: address[id], bytes: bytes[id], guess: true });
+		}
+		pieces.sort((a, b) => a.address - b.address);
+		const joined = [];
+		for (const piece of pieces) {
+			const last = joined[joined.length - 1];
+			/* Without regions, a hole of up to 64 MiB counts as one of the allocator's. */
+			if (last && piece.address <= last.address + last.bytes + (piece.guess ? 67108864 : 0)) last.bytes = Math.max(last.bytes, piece.address + piece.bytes - last.address);
+			else joined.push({ ...piece });
+		}
+		return joined;
+	}
+
+	/* Blocks and holes at a moment: what the map draws. */
+	map(change) {
+		const { address, bytes, site, sites } = this.capture;
+		const live = this.live(change).filter(id => !sites[site[id]].rest).sort((a, b) => address[a] - address[b]);
+		const time = change < 0 ? 0 : this.times[change];
+		const held = this.held(time, live), pieces = [];
+		let place = 0, next = 0, used = 0, free = 0, largest = 0;
+		const hole = (region, from, to) => {
+			if (to <= from) return;
+			pieces.push({ id: NOTHING, at: place + from - region.address, bytes: to - from, address: from });
+			free += to - from;
+			largest = Math.max(largest, to - from);
+		};
+		for (const region of held) {
+			let at = region.address;
+			const end = region.address + region.bytes;
+			while (next < live.length && address[live[next]] < region.address) next++;
+			for (; next < live.length && address[live[next]] < end; next++) {
+				const id = live[next];
+				hole(region, at, address[id]);
+				pieces.push({ id, at: place + address[id] - region.address, bytes: bytes[id], address: address[id] });
+				used += bytes[id];
+				at = Math.max(at, address[id] + bytes[id]);
+			}
+			hole(region, at, end);
+			place += region.bytes;
+		}
+		return { pieces, held, heldBytes: place, used, free, largest, guessed: held.length > 0 && held[0].guess === true };
+	}
+}

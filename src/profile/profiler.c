@@ -1,0 +1,315 @@
+/* profiler.c - recordings in a log directory: names for their files, chosen steps, packing.
+ *
+ * A recording is hr_trace_start to hr_trace_stop. Without chosen steps there is one, from start to stop. With them there is one for each run of
+ * chosen steps that follow each other, begun and ended by the hook that lms calls:
+ *
+ *     step        9     10    11    12            steps = 10, 11
+ *     recording         [ step10.hrt ]
+ *
+ * Steps of several allocators may overlap: a recording ends when no chosen step is open. A thread that marks a step therefore waits for the
+ * file to be made or cut. What goes wrong there is kept and told by hr_profiler_stop: nobody else asks. */
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/atomic.h"
+#include "base/lock.h"
+#include "base/status.h"
+#include "headroom_profile.h"
+#include "lms/watch.h"
+#include "os/os.h"
+#include "os/process.h"
+#include "profile/compress.h"
+#include "profile/name.h"
+#include "profile/profiler.h"
+#include "trace/trace.h"
+
+#define PATH_BYTES 4096
+#define ENDS_BYTES 128 /* what may come behind the stem of a file's name */
+#define NAMES_TRIED 10000 /* for a file that is not there yet */
+
+static struct {
+	hr__lock lock; /* guards the rest; held while a file is made or finished, so that steps of two threads do not make two */
+	bool started;
+	bool recording;      /* a file of ours is open */
+	uint32_t open_steps; /* chosen ones that have begun and not ended */
+	hr_profiler_options options;
+	char stem[PATH_BYTES]; /* of file names, with the directory */
+	char extension[32];
+	char path[PATH_BYTES]; /* of the newest file */
+	hr_status failed;      /* the first thing that went wrong in a step */
+	char message[512];
+} profiler = { .lock = HR__LOCK_INIT(HR__RANK_PROFILER) };
+
+/* ---- options ---- */
+
+hr_status hr_profiler_options_init(hr_profiler_options *options)
+{
+	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_options_init: options is NULL");
+	*options = (hr_profiler_options){ .struct_size = sizeof *options };
+	return HR_OK;
+}
+
+static hr_status check_options(const hr_profiler_options *options)
+{
+	if (options->struct_size != sizeof *options)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_start: set the options up with hr_profiler_options_init");
+	if (options->step_count > HR_PROFILER_STEPS_MAX)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_start: %u entries of steps; there is room for %u", options->step_count,
+		                HR_PROFILER_STEPS_MAX);
+	for (uint32_t i = 0; i < options->step_count; i++) {
+		const hr_profiler_steps *steps = &options->steps[i];
+		if (steps->first == 0 || steps->last < steps->first)
+			return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_start: steps %llu to %llu: the first step is 1, and the last not before the first",
+			                (unsigned long long)steps->first, (unsigned long long)steps->last);
+	}
+	return HR_OK;
+}
+
+static bool is_chosen(const hr_profiler_options *options, uint64_t step)
+{
+	for (uint32_t i = 0; i < options->step_count; i++)
+		if (step >= options->steps[i].first && step <= options->steps[i].last) return true;
+	return false;
+}
+
+/* ---- files ---- */
+
+static hr_status make_stem(const char *logdir)
+{
+	char name[32], when[32];
+	struct tm parts;
+	time_t now = (time_t)(hr__os()->wall_clock_ns() / 1000000000u);
+	if (!gmtime_r(&now, &parts) || !strftime(when, sizeof when, "%Y%m%d-%H%M%S", &parts)) snprintf(when, sizeof when, "0");
+	hr__program_name(name, sizeof name);
+	size_t length = strlen(logdir);
+	int used = snprintf(profiler.stem, sizeof profiler.stem, "%s%s%s-%s-%d", logdir, logdir[length - 1] == '/' ? "" : "/", name, when,
+	                    hr__os()->process_id());
+	if (used < 0 || (size_t)used + ENDS_BYTES > sizeof profiler.stem) return hr__fail(HR_IO, "the path of the log directory is too long");
+	snprintf(profiler.extension, sizeof profiler.extension, ".hrt");
+	return HR_OK;
+}
+
+static bool exists(const char *path)
+{
+	int fd;
+	uint64_t size;
+	int error = hr__os()->file_open(path, &fd, &size);
+	if (!error) hr__os()->file_close(fd);
+	return !error;
+}
+
+static bool is_taken(const char *path)
+{
+	char packed[PATH_BYTES + sizeof HR__PACKED_SUFFIX];
+	snprintf(packed, sizeof packed, "%s" HR__PACKED_SUFFIX, path);
+	return exists(path) || exists(packed);
+}
+
+hr_status hr__trace_start_new(const char *stem, const char *end, char *path, size_t capacity)
+{
+	for (unsigned number = 1; number < NAMES_TRIED; number++) {
+		char count[16] = "";
+		if (number > 1) snprintf(count, sizeof count, "-%u", number);
+		int used = snprintf(path, capacity, "%s%s%s", stem, count, end);
+		if (used < 0 || (size_t)used >= capacity) break;
+		if (is_taken(path)) continue;
+		hr_status status = hr_trace_start(path);
+		if (status != HR_IO || !exists(path)) return status; /* another process was faster: try the next name */
+	}
+	return hr__fail(HR_IO, "no name for a new file is left like %.300s%s", stem, end);
+}
+
+/* ---- patterns of file names ---- */
+
+/* *numbered says whether "%n", which becomes [number], occurs. */
+static hr_status expand(const char *pattern, unsigned number, char *out, size_t capacity, bool *numbered)
+{
+	size_t used = 0;
+	*numbered = false;
+	for (const char *at = pattern; *at; at++) {
+		char piece[16] = { *at };
+		if (*at == '%') {
+			at++;
+			if (*at == 'p') snprintf(piece, sizeof piece, "%d", hr__os()->process_id());
+			else if (*at == 'n') snprintf(piece, sizeof piece, "%u", number);
+			else if (*at != '%') return hr__fail(HR_INVALID_ARGUMENT, "\"%.300s\": after %% there is p, n or %%", pattern);
+			*numbered = *numbered || *at == 'n';
+		}
+		size_t length = strlen(piece);
+		if (used + length + ENDS_BYTES > capacity) return hr__fail(HR_IO, "the path is too long");
+		memcpy(out + used, piece, length);
+		used += length;
+	}
+	out[used] = 0;
+	return HR_OK;
+}
+
+/* Takes the extension off profiler.stem, if it has a short one. */
+static void split_stem(void)
+{
+	char *name = strrchr(profiler.stem, '/'), *dot;
+	name = name ? name + 1 : profiler.stem;
+	dot = strrchr(name, '.');
+	profiler.extension[0] = 0;
+	if (!dot || dot == name || strlen(dot) >= sizeof profiler.extension) return;
+	snprintf(profiler.extension, sizeof profiler.extension, "%s", dot);
+	*dot = 0;
+}
+
+static hr_status make_stem_of(const char *pattern)
+{
+	bool numbered;
+	unsigned number = 1;
+	hr_status status = expand(pattern, number, profiler.stem, sizeof profiler.stem, &numbered);
+	while (!status && numbered && number < NAMES_TRIED && is_taken(profiler.stem))
+		status = expand(pattern, ++number, profiler.stem, sizeof profiler.stem, &numbered);
+	if (!status) split_stem();
+	return status;
+}
+
+/* ---- one file ---- */
+
+static hr_status begin_file(uint64_t step)
+{
+	char end[80], before[PATH_BYTES];
+	if (step) snprintf(end, sizeof end, "-step%llu%s", (unsigned long long)step, profiler.extension);
+	else snprintf(end, sizeof end, "%s", profiler.extension);
+	memcpy(before, profiler.path, sizeof before);
+	hr_status status = hr__trace_start_new(profiler.stem, end, profiler.path, sizeof profiler.path);
+	if (status) memcpy(profiler.path, before, sizeof before);
+	profiler.recording = status == HR_OK;
+	return status;
+}
+
+static hr_status end_file(void)
+{
+	profiler.recording = false;
+	hr_status status = hr_trace_stop();
+	if (!profiler.options.compress) return status;
+	size_t length = strlen(profiler.path);
+	hr_status packed = hr__pack(profiler.path);
+	if (packed) return status ? status : packed;
+	memcpy(profiler.path + length, HR__PACKED_SUFFIX, sizeof HR__PACKED_SUFFIX);
+	return status;
+}
+
+/* ---- steps ---- */
+
+static void keep_failure(hr_status status)
+{
+	if (!status || profiler.failed) return;
+	profiler.failed = status;
+	snprintf(profiler.message, sizeof profiler.message, "%s", hr_last_message());
+}
+
+static void step_begins(uint64_t number)
+{
+	profiler.open_steps++;
+	if (!profiler.recording) keep_failure(begin_file(number));
+}
+
+/* A step that began before the profiler did ends without having been counted. The recording goes on into the next step when that is chosen
+ * too. */
+static void step_ends(uint64_t number)
+{
+	if (profiler.open_steps > 0) profiler.open_steps--;
+	if (profiler.recording && !profiler.open_steps && !is_chosen(&profiler.options, number + 1)) keep_failure(end_file());
+}
+
+static void watch_step(uint64_t number, bool begins)
+{
+	hr__lock_take(&profiler.lock);
+	if (profiler.started && is_chosen(&profiler.options, number)) {
+		if (begins) step_begins(number);
+		else step_ends(number);
+	}
+	hr__lock_release(&profiler.lock);
+}
+
+/* ---- start and stop ---- */
+
+/* With the lock held. The files go into [logdir], or are called as [pattern] says. */
+static hr_status start(const char *logdir, const char *pattern, const hr_profiler_options *options)
+{
+	hr_status status = options->compress ? hr__pack_available() : HR_OK;
+	int error = logdir && !status ? hr__os_make_directories(logdir) : 0;
+	if (error) return hr__os_fail(error, "cannot make the log directory %.300s", logdir);
+	if (!status) status = logdir ? make_stem(logdir) : make_stem_of(pattern);
+	if (status) return status;
+	profiler.options = *options;
+	profiler.failed = HR_OK;
+	profiler.open_steps = 0;
+	if (!options->step_count) status = begin_file(0);
+	profiler.started = status == HR_OK;
+	if (profiler.started && options->step_count) hr__store_release(&hr__step_watcher, watch_step);
+	return status;
+}
+
+static hr_status start_once(const char *logdir, const char *pattern, const hr_profiler_options *options)
+{
+	hr_profiler_options defaults;
+	hr_profiler_options_init(&defaults);
+	if (!options) options = &defaults;
+	hr_status status = check_options(options);
+	if (status) return status;
+	hr__lock_take(&profiler.lock);
+	if (profiler.started || hr__trace_is_on()) status = hr__fail(HR_IN_USE, "something is being recorded already; stop it first");
+	else status = start(logdir, pattern, options);
+	hr__lock_release(&profiler.lock);
+	return status;
+}
+
+hr_status hr_profiler_start(const char *logdir, const hr_profiler_options *options)
+{
+	if (!logdir || !logdir[0]) return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_start: it needs a log directory");
+	return start_once(logdir, NULL, options);
+}
+
+hr_status hr__profiler_start_file(const char *pattern, const hr_profiler_options *options)
+{
+	return start_once(NULL, pattern, options);
+}
+
+/* With the lock held. What went wrong in a step counts for more than what goes wrong now: it came first. */
+static hr_status stop(void)
+{
+	if (!profiler.started) return hr__fail(HR_INVALID_ARGUMENT, "the profiler is not running; start it with hr_profiler_start");
+	hr__store_release(&hr__step_watcher, NULL);
+	profiler.started = false;
+	keep_failure(profiler.recording ? end_file() : HR_OK);
+	if (!profiler.failed) return HR_OK;
+	return hr__fail(profiler.failed, "%s", profiler.message);
+}
+
+hr_status hr_profiler_stop(void)
+{
+	hr__lock_take(&profiler.lock);
+	hr_status status = stop();
+	hr__lock_release(&profiler.lock);
+	return status;
+}
+
+hr_status hr__profiler_end(void)
+{
+	hr__lock_take(&profiler.lock);
+	hr_status status = profiler.started ? stop() : HR_OK;
+	hr__lock_release(&profiler.lock);
+	return status;
+}
+
+void hr__profiler_forget(void)
+{
+	hr__lock_init(&profiler.lock, HR__RANK_PROFILER);
+	hr__store_relaxed(&hr__step_watcher, NULL);
+	profiler.started = profiler.recording = false;
+}
+
+size_t hr_profiler_last_file(char *out, size_t capacity)
+{
+	hr__lock_take(&profiler.lock);
+	size_t length = strlen(profiler.path);
+	if (out && capacity) snprintf(out, capacity, "%s", profiler.path);
+	hr__lock_release(&profiler.lock);
+	return length;
+}

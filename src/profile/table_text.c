@@ -1,0 +1,359 @@
+/* table_text.c - a table as text. The first column takes what room the others leave; where there is not enough for all, columns at the right go. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "profile/table_write.h"
+
+#define NAME_LEAST 14u  /* columns for the first column, even if others must go */
+#define OTHER_MOST 28u  /* columns for any other */
+#define GAP 2u
+#define CHART_LINES 10u
+#define CHART_LABEL 11u
+
+#define STRONG "\033[1m"
+#define DIM "\033[2m"
+#define HEADING "\033[1;36m"
+#define BAR "\033[38;5;39m"
+#define PLAIN "\033[0m"
+
+static void put(hr__text_out *out, const char *text, size_t length)
+{
+	if (!out->failed && length && !out->write(out->context, text, length)) out->failed = true;
+}
+
+static void put_style(hr__text_out *out, const char *style)
+{
+	if (out->colour) put(out, style, strlen(style));
+}
+
+static void put_spaces(hr__text_out *out, uint32_t count)
+{
+	static const char spaces[] = "                                ";
+	for (; count; count -= count < 32 ? count : 32) put(out, spaces, count < 32 ? count : 32);
+}
+
+static void print_list(hr__text_out *out, const char *format, va_list list)
+{
+	char line[HR__CELL_BYTES_MAX + 200];
+	int length = vsnprintf(line, sizeof line, format, list);
+	if (length > 0) put(out, line, (size_t)length < sizeof line ? (size_t)length : sizeof line - 1);
+}
+
+void hr__text_print(hr__text_out *out, const char *format, ...)
+{
+	va_list list;
+	va_start(list, format);
+	print_list(out, format, list);
+	va_end(list);
+}
+
+void hr__text_heading(hr__text_out *out, const char *format, ...)
+{
+	va_list list;
+	va_start(list, format);
+	put_style(out, HEADING);
+	print_list(out, format, list);
+	put_style(out, PLAIN);
+	put(out, "\n", 1);
+	va_end(list);
+}
+
+/* Words that end before the right edge. */
+void hr__text_paragraph(hr__text_out *out, const char *text)
+{
+	uint32_t column = 0;
+	while (*text) {
+		size_t length = strcspn(text, " ");
+		if (column && column + 1 + length > out->width) {
+			put(out, "\n", 1);
+			column = 0;
+		}
+		if (column) put(out, " ", 1);
+		put(out, text, length);
+		column += (uint32_t)length + (column > 0);
+		text += length + (text[length] == ' ');
+	}
+	put(out, "\n", 1);
+}
+
+/* ---- cells ---- */
+
+/* Columns that a text takes: its characters, roughly. */
+static uint32_t columns_of(const char *text)
+{
+	uint32_t count = 0;
+	for (; *text; text++) count += ((unsigned char)*text & 0xC0) != 0x80;
+	return count;
+}
+
+/* Drops characters until it fits in [room] columns. Of a path the end says most, of anything else the beginning. */
+static const char *shorten(const hr__text_out *out, char *text, uint32_t room, char result[HR__CELL_BYTES_MAX])
+{
+	const char *mark = out->utf8 ? "\u2026" : "..";
+	uint32_t columns = columns_of(text), marks = out->utf8 ? 1 : 2, keep = room > marks ? room - marks : 0;
+	if (columns <= room) return text;
+	if (strchr(text, '/')) {
+		const char *from = text;
+		for (uint32_t i = 0; i < columns - keep; i++)
+			for (from++; ((unsigned char)*from & 0xC0) == 0x80;) from++;
+		snprintf(result, HR__CELL_BYTES_MAX, "%s%s", mark, from);
+		return result;
+	}
+	char *to = text;
+	for (uint32_t i = 0; i < keep; i++)
+		for (to++; ((unsigned char)*to & 0xC0) == 0x80;) to++;
+	*to = 0;
+	snprintf(result, HR__CELL_BYTES_MAX, "%s%s", text, mark);
+	return result;
+}
+
+static bool is_left(const hr__column *column)
+{
+	return column->kind <= HR__CELL_LABEL;
+}
+
+/* In a tree, the last part of a path, further to the right the deeper it is. */
+static void format_cell(const hr__table *table, uint32_t column, const uint64_t *row, char text[HR__CELL_BYTES_MAX])
+{
+	const hr__column *c = &table->columns[column];
+	hr__cell_format(c, row[column], text);
+	if (!*text && is_left(c)) strcpy(text, c->kind == HR__CELL_PATH ? "(model)" : column == 0 ? "(none)" : "-");
+	if (table->form != HR__TABLE_TREE || column) return;
+	const char *last = strrchr(text, '/');
+	uint64_t indent = 2 * row[table->column_count];
+	if (indent > 60) indent = 60;
+	char part[HR__CELL_BYTES_MAX];
+	snprintf(part, sizeof part, "%*s%.1000s", (int)indent, "", last ? last + 1 : text);
+	strcpy(text, part);
+}
+
+/* ---- widths ---- */
+
+typedef struct layout {
+	uint32_t widths[HR__COLUMNS_MAX]; /* 0: not shown */
+} layout;
+
+static void widen(layout *l, uint32_t column, const char *text)
+{
+	uint32_t columns = columns_of(text);
+	if (columns > l->widths[column]) l->widths[column] = columns;
+}
+
+/* A column in which nothing is said: no ops were recorded, nothing has a tag. */
+static bool is_empty(const hr__table *table, uint32_t column)
+{
+	hr__cell_kind kind = table->columns[column].kind;
+	if (column == 0 || table->columns[column].flags & HR__ALWAYS || (table->columns[column].flags & HR__SUMS && table->total[column])) return false;
+	for (size_t row = 0; row < table->count; row++) {
+		uint64_t value = hr__table_at(table, row)[column];
+		if (value && !(value == UINT64_MAX && (kind == HR__CELL_NS || kind == HR__CELL_COUNT))) return false;
+	}
+	return kind != HR__CELL_YES && table->count > 0;
+}
+
+static void measure(const hr__table *table, layout *l)
+{
+	char text[HR__CELL_BYTES_MAX];
+	for (uint32_t i = 0; i < table->column_count; i++) {
+		l->widths[i] = 0;
+		if (!table->shows[i] || table->columns[i].flags & HR__NOT_IN_TEXT || is_empty(table, i)) continue;
+		widen(l, i, table->columns[i].heading);
+		for (size_t row = 0; row < table->count; row++) {
+			format_cell(table, i, hr__table_at(table, row), text);
+			widen(l, i, text);
+		}
+		if (table->columns[i].flags & HR__SUMS) {
+			widen(l, i, hr__cell_format(&table->columns[i], table->total[i], text));
+			widen(l, i, hr__cell_format(&table->columns[i], table->hidden[i], text));
+		}
+		if (i && l->widths[i] > OTHER_MOST) l->widths[i] = OTHER_MOST;
+	}
+	if (l->widths[0] < NAME_LEAST) l->widths[0] = NAME_LEAST;
+}
+
+static uint32_t width_without_first(const layout *l, uint32_t columns)
+{
+	uint32_t width = 0;
+	for (uint32_t i = 1; i < columns; i++)
+		if (l->widths[i]) width += l->widths[i] + GAP;
+	return width;
+}
+
+static void fit(const hr__table *table, const hr__text_out *out, layout *l)
+{
+	uint32_t columns = table->column_count;
+	uint32_t least = l->widths[0] < 24 ? l->widths[0] : 24;
+	for (uint32_t i = columns; i-- > 1 && width_without_first(l, columns) + least > out->width;) l->widths[i] = 0;
+	uint32_t rest = out->width - width_without_first(l, columns);
+	if (l->widths[0] > rest) l->widths[0] = rest;
+}
+
+/* ---- lists and trees ---- */
+
+/* *owed are blanks in front of it that were held back, so that no line ends in any. */
+static void put_cell(hr__text_out *out, bool left, char *text, uint32_t width, uint32_t *owed)
+{
+	char room[HR__CELL_BYTES_MAX];
+	const char *shown = shorten(out, text, width, room);
+	uint32_t columns = columns_of(shown), pad = width - columns;
+	if (!left) *owed += pad;
+	if (columns) {
+		put_spaces(out, *owed);
+		*owed = 0;
+	}
+	put(out, shown, strlen(shown));
+	*owed += GAP + (left ? pad : 0);
+}
+
+static void put_row(const hr__table *table, const layout *l, const uint64_t *row, hr__text_out *out)
+{
+	char text[HR__CELL_BYTES_MAX];
+	uint32_t owed = 0;
+	for (uint32_t i = 0; i < table->column_count; i++) {
+		if (!l->widths[i]) continue;
+		format_cell(table, i, row, text);
+		put_cell(out, is_left(&table->columns[i]), text, l->widths[i], &owed);
+	}
+	put(out, "\n", 1);
+}
+
+static void put_headings(const hr__table *table, const layout *l, hr__text_out *out)
+{
+	char text[HR__CELL_BYTES_MAX];
+	uint32_t owed = 0;
+	put_style(out, STRONG);
+	for (uint32_t i = 0; i < table->column_count; i++) {
+		if (!l->widths[i]) continue;
+		strcpy(text, table->columns[i].heading);
+		put_cell(out, is_left(&table->columns[i]), text, l->widths[i], &owed);
+	}
+	put_style(out, PLAIN);
+	put(out, "\n", 1);
+}
+
+static void put_sums(const hr__table *table, const layout *l, const char *label, const uint64_t *sums, hr__text_out *out)
+{
+	char text[HR__CELL_BYTES_MAX];
+	uint32_t owed = 0;
+	put_style(out, DIM);
+	for (uint32_t i = 0; i < table->column_count; i++) {
+		const hr__column *column = &table->columns[i];
+		if (!l->widths[i]) continue;
+		*text = 0;
+		if (i == 0) snprintf(text, sizeof text, "%s", label);
+		else if (column->flags & HR__SUMS) hr__cell_format(column, sums[i], text);
+		put_cell(out, is_left(column), text, l->widths[i], &owed);
+	}
+	put_style(out, PLAIN);
+	put(out, "\n", 1);
+}
+
+static bool has_sums(const hr__table *table, const layout *l)
+{
+	for (uint32_t i = 1; i < table->column_count; i++)
+		if (l->widths[i] && table->columns[i].flags & HR__SUMS) return true;
+	return false;
+}
+
+static void put_list(const hr__table *table, hr__text_out *out)
+{
+	char label[64];
+	layout l = { { 0 } };
+	measure(table, &l);
+	fit(table, out, &l);
+	if (table->title) hr__text_heading(out, "%s", table->title);
+	if (!table->count && !table->hidden_rows) {
+		hr__text_print(out, "  (nothing)\n\n");
+		return;
+	}
+	put_headings(table, &l, out);
+	for (size_t i = 0; i < table->count; i++) put_row(table, &l, hr__table_at(table, i), out);
+	snprintf(label, sizeof label, "(%llu more)", (unsigned long long)table->hidden_rows);
+	if (table->hidden_rows && table->form == HR__TABLE_LIST) put_sums(table, &l, label, table->hidden, out);
+	if (table->hidden_rows && table->form == HR__TABLE_TREE) hr__text_print(out, "%s\n", label);
+	if (table->form == HR__TABLE_LIST && table->offered > 1 && has_sums(table, &l)) put_sums(table, &l, "total", table->total, out);
+	put(out, "\n", 1);
+}
+
+/* ---- facts ---- */
+
+static void put_facts(const hr__table *table, hr__text_out *out)
+{
+	char text[HR__CELL_BYTES_MAX], room[HR__CELL_BYTES_MAX];
+	uint32_t widest = 0;
+	if (table->title) hr__text_heading(out, "%s", table->title);
+	for (uint32_t i = 0; i < table->column_count; i++)
+		if (columns_of(table->columns[i].heading) > widest) widest = columns_of(table->columns[i].heading);
+	for (uint32_t i = 0; i < table->column_count && table->count; i++) {
+		if (!table->shows[i] || table->columns[i].flags & HR__NOT_IN_TEXT || is_empty(table, i)) continue;
+		hr__cell_format(&table->columns[i], hr__table_at(table, 0)[i], text);
+		put_style(out, DIM);
+		put(out, table->columns[i].heading, strlen(table->columns[i].heading));
+		put_style(out, PLAIN);
+		put_spaces(out, widest - columns_of(table->columns[i].heading) + GAP);
+		hr__text_print(out, "%s\n", shorten(out, text, out->width > widest + GAP ? out->width - widest - GAP : 1, room));
+	}
+	put(out, "\n", 1);
+}
+
+/* ---- charts ---- */
+
+static uint32_t find_peak_column(const hr__table *table)
+{
+	for (uint32_t i = 0; i < table->column_count; i++)
+		if (strcmp(table->columns[i].key, "peak_bytes") == 0) return i;
+	return 0;
+}
+
+/* One character: how much of the line that holds bytes from [low] to [high] is filled. */
+static void put_block(hr__text_out *out, uint64_t bytes, double low, double high)
+{
+	static const char *const blocks[] = { " ", "\u2581", "\u2582", "\u2583", "\u2584", "\u2585", "\u2586", "\u2587", "\u2588" };
+	double part = ((double)bytes - low) / (high - low);
+	int eighths = part >= 1 ? 8 : part <= 0 ? 0 : (int)(part * 8 + 0.5);
+	const char *block = out->utf8 ? blocks[eighths] : eighths > 3 ? "#" : " ";
+	put(out, block, strlen(block));
+}
+
+static void put_chart(const hr__table *table, hr__text_out *out)
+{
+	char text[HR__CELL_BYTES_MAX];
+	uint32_t column = find_peak_column(table), room = out->width > CHART_LABEL + 20 ? out->width - CHART_LABEL : 20;
+	uint64_t most = 0;
+	if (table->title) hr__text_heading(out, "%s", table->title);
+	for (size_t i = 0; i < table->count; i++)
+		if (hr__table_at(table, i)[column] > most) most = hr__table_at(table, i)[column];
+	if (!most) {
+		hr__text_print(out, "  (nothing)\n\n");
+		return;
+	}
+	uint32_t cells = table->count < room ? (uint32_t)table->count : room;
+	for (uint32_t line = CHART_LINES; line-- > 0;) {
+		double low = (double)most * line / CHART_LINES, high = (double)most * (line + 1) / CHART_LINES;
+		bool labelled = line == CHART_LINES - 1 || line == CHART_LINES / 2 - 1;
+		hr__text_print(out, "%*s ", (int)CHART_LABEL - 1, labelled ? hr__format_size((uint64_t)high, text, 32) : "");
+		put_style(out, BAR);
+		for (uint32_t i = 0; i < cells; i++) put_block(out, hr__table_at(table, (size_t)((uint64_t)i * table->count / cells))[column], low, high);
+		put_style(out, PLAIN);
+		put(out, "\n", 1);
+	}
+	char from[HR__CELL_BYTES_MAX];
+	hr__cell_format(&table->columns[0], hr__table_at(table, 0)[0], from);
+	hr__cell_format(&table->columns[0], hr__table_at(table, table->count - 1)[0], text);
+	uint32_t taken = columns_of(from) + columns_of(text);
+	put_spaces(out, CHART_LABEL);
+	hr__text_print(out, "%s", from);
+	put_spaces(out, cells > taken ? cells - taken : 1);
+	hr__text_print(out, "%s\n\n", text);
+}
+
+void hr__table_text(const hr__table *table, hr__text_out *out)
+{
+	switch (table->form) {
+	case HR__TABLE_FACTS: put_facts(table, out); break;
+	case HR__TABLE_CHART: put_chart(table, out); break;
+	default: put_list(table, out); break;
+	}
+}

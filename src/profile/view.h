@@ -1,0 +1,118 @@
+/* view.h - what views have in common: the part of a capture that is looked at, and the tables that come out.
+ *
+ *     selection   the sites of one device, perhaps of one name scope, and the changes of all time or of one step; the same for all tables of a report
+ *     report      the tables of one view of one selection
+ *
+ * A view is a function that adds tables to a report. */
+#ifndef HR_PROFILE_VIEW_H
+#define HR_PROFILE_VIEW_H
+
+#include "headroom_profile.h"
+#include "profile/capture.h"
+#include "profile/table.h"
+
+#define HR__REPORT_TABLES_MAX 8
+
+typedef struct hr__selection {
+	const hr__capture *capture;
+	uint32_t device;     /* index */
+	uint32_t step;       /* index; HR__NONE: all of the trace */
+	bool *takes_site;    /* by site */
+	bool *takes_scope;   /* by name: whether ops of that scope count */
+	size_t names;
+	const uint32_t *op_devices;         /* of each op, of all reports; belongs to somebody else */
+	uint32_t first_change, last_change; /* from first up to, and without, last */
+	uint32_t first_allocation;          /* the first that began in it */
+	uint64_t begin_ns, end_ns;
+
+	uint64_t begin_bytes, end_bytes; /* in use before it and after it */
+	uint64_t peak_bytes, peak_ns;    /* the most, and when first */
+	uint32_t peak_change;            /* after which change; HR__NONE: before the first */
+} hr__selection;
+
+/* [step] is an index, or HR__NONE. HR_NO_HOST_MEMORY. */
+hr_status hr__selection_make(const hr__capture *capture, uint32_t device, uint32_t step, const char *name_scope, const uint32_t *op_devices,
+                             hr__selection *out);
+void hr__selection_free(hr__selection *selection);
+
+/* The device of each op: that of what it uses, or else of the op before it on its thread; to be freed by hr__op_devices_free. */
+hr_status hr__op_devices_make(const hr__capture *capture, uint32_t **out);
+void hr__op_devices_free(const hr__capture *capture, uint32_t *devices);
+
+static inline bool hr__selects_op(const hr__selection *s, uint32_t op)
+{
+	const hr__op_run *run = &s->capture->ops[op];
+	return (s->step == HR__NONE || run->step == s->step) && s->op_devices[op] == s->device && s->takes_scope[run->scope];
+}
+
+static inline bool hr__selects_allocation(const hr__selection *s, uint32_t allocation)
+{
+	return s->takes_site[s->capture->allocations[allocation].site];
+}
+
+/* The number of the step that a change is in; HR__NEVER: none. */
+uint64_t hr__step_of_change(const hr__capture *capture, uint32_t change);
+
+/* How long an op ran, as far as the selection goes; one that never ended counts up to the end. */
+static inline uint64_t hr__op_ns(const hr__selection *s, uint32_t op)
+{
+	const hr__op_run *run = &s->capture->ops[op];
+	return (run->end_ns == HR__NEVER ? s->capture->end_ns : run->end_ns) - run->begin_ns;
+}
+
+typedef struct hr__report_view {
+	const hr__selection *selection;
+	const hr_profile_options *options;
+	const hr__filter *filter;
+	hr_profile_format format;
+	hr__table tables[HR__REPORT_TABLES_MAX];
+	uint32_t table_count;
+	uint64_t growing; /* groups that each step leaves more of; set by the view of leaks */
+} hr__report_view;
+
+/* Another table of the report, or NULL when *status became what hr__table_init says. */
+hr__table *hr__report_table(hr__report_view *report, const hr__table_plan *plan, hr_status *status);
+void hr__report_free(hr__report_view *report);
+
+hr_status hr__view_summary(hr__report_view *report);
+hr_status hr__view_timeline(hr__report_view *report);
+hr_status hr__view_op(hr__report_view *report);
+hr_status hr__view_scope(hr__report_view *report);
+hr_status hr__view_peak(hr__report_view *report);
+hr_status hr__view_leaks(hr__report_view *report);
+hr_status hr__view_tensors(hr__report_view *report);
+hr_status hr__view_steps(hr__report_view *report);
+
+/* Parts that the summary has too. */
+hr_status hr__view_peak_by_op(hr__report_view *report, uint32_t most);
+
+/* ---- a report of a capture, as text or JSON ---- */
+
+typedef struct hr__profile hr__profile;
+
+/* Makes all tables of [view] for each device and each of [step_count] steps (numbers; 0: as options->step says). As hr_profile_report. */
+hr_status hr__profile_make(const hr__capture *capture, const hr_profile_options *options, const int64_t *steps, size_t step_count,
+                           hr_profile_format format, hr__profile **out);
+hr_status hr__profile_write(const hr__profile *profile, const char *path, hr_profile_writer write, void *context);
+bool hr__profile_grows(const hr__profile *profile); /* something leaks */
+void hr__profile_free(hr__profile *profile);
+
+/* What changed from one to the other: tables by op, by scope, and of sums. Of the same options for both, with a step of its own for each (-1: all). */
+hr_status hr__profile_diff(const hr__capture *a, const hr__capture *b, const hr_profile_options *options, int64_t step_a, int64_t step_b,
+                           hr_profile_format format, hr_profile_writer write, void *context);
+
+/* Options as the caller gave them, of any version of the struct, with defaults for the rest. HR_INVALID_ARGUMENT. */
+hr_status hr__profile_options_read(const hr_profile_options *given, hr_profile_options *out);
+/* The step with that number: its index. HR_INVALID_ARGUMENT, with those there are. -1 gives HR__NONE. */
+hr_status hr__profile_step(const hr__capture *capture, int64_t number, uint32_t *out);
+/* Whether options choose a device. */
+bool hr__profile_takes_device(const hr__capture *capture, uint32_t device, const char *wanted);
+
+/* "1,10,100" and "3-7" to numbers. HR_INVALID_ARGUMENT; HR_TOO_MANY for more than [capacity]. */
+hr_status hr__profile_parse_steps(const char *text, int64_t *out, size_t capacity, size_t *count);
+
+/* Zeroed memory for a view; NULL when *status became HR_NO_HOST_MEMORY, or was not HR_OK. */
+void *hr__view_alloc(size_t count, size_t item_bytes, hr_status *status);
+void hr__view_free(void *memory, size_t count, size_t item_bytes);
+
+#endif

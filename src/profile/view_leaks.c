@@ -1,0 +1,232 @@
+/* view_leaks.c - what steps leave behind.
+ *
+ * Memory that is alive at the end of a step is no leak by itself: variables, and what the next step frees, are too. What gives a leak away is that the
+ * same place in the program has more of it alive at the end of each step than at the end of the one before. So for each site, what is alive at the
+ * ends of steps is compared:
+ *
+ *     end of step    1      2      3      4
+ *     variables    400    400    400    400     stays
+ *     last output    8      8      8      8     stays: each step frees that of the one before
+ *     history       10     20     30     40     grows
+ *
+ * A site grows when it rose at two step ends at least, at more than half of all, and fell at fewer than it rose; the first step, which warms up, is
+ * what the others are compared with. */
+#include "profile/view.h"
+
+enum { L_OP, L_SCOPE, L_TAG, L_SHAPE, L_DTYPE, L_BYTES, L_ALLOCATIONS, L_GROWTH, L_ROSE, L_PER_STEP, L_GROWS, L_COLUMNS };
+
+/* In the order in which they are shown. */
+static const hr__column leak_columns[] = {
+	[L_OP] = { "op", "op", HR__CELL_NAME, 0 },
+	[L_SCOPE] = { "scope", "scope", HR__CELL_NAME, 0 },
+	[L_TAG] = { "tag", "tag", HR__CELL_NAME, HR__NOT_IN_TEXT },
+	[L_SHAPE] = { "shape", "shape", HR__CELL_SHAPE, 0 },
+	[L_DTYPE] = { "dtype", "dtype", HR__CELL_DTYPE, HR__NOT_IN_TEXT },
+	[L_BYTES] = { "bytes", "alive", HR__CELL_BYTES, HR__SUMS | HR__MIN_BYTES },
+	[L_ALLOCATIONS] = { "allocations", "blocks", HR__CELL_COUNT, HR__SUMS },
+	[L_GROWTH] = { "growth_bytes", "grown", HR__CELL_BYTES, HR__SUMS },
+	[L_ROSE] = { "grew_steps", "steps", HR__CELL_COUNT, 0 },
+	[L_PER_STEP] = { "growth_bytes_per_step", "per step", HR__CELL_BYTES, HR__SUMS | HR__NOT_IN_TEXT },
+	[L_GROWS] = { "growing", "grows", HR__CELL_YES, 0 },
+};
+
+enum { S_STEP, S_LEFT, S_LEFT_ALLOCATIONS, S_KEPT, S_ALIVE, S_COLUMNS };
+
+static const hr__column step_columns[] = {
+	[S_STEP] = { "step", "step", HR__CELL_COUNT, 0 },
+	[S_LEFT] = { "left_bytes", "left behind", HR__CELL_BYTES, HR__SUMS },
+	[S_LEFT_ALLOCATIONS] = { "left_allocations", "blocks", HR__CELL_COUNT, HR__SUMS },
+	[S_KEPT] = { "kept_bytes", "never freed", HR__CELL_BYTES, HR__SUMS },
+	[S_ALIVE] = { "end_bytes", "in use at its end", HR__CELL_BYTES, 0 },
+};
+
+enum { F_STEPS, F_GROWING, F_GROWTH, F_ALIVE, F_COLUMNS };
+
+static const hr__column fact_columns[] = {
+	[F_STEPS] = { "steps", "steps", HR__CELL_COUNT, HR__ALWAYS },
+	[F_GROWING] = { "growing", "places that grow", HR__CELL_COUNT, HR__ALWAYS },
+	[F_GROWTH] = { "growth_bytes_per_step", "growth per step", HR__CELL_BYTES, 0 },
+	[F_ALIVE] = { "end_bytes", "alive at the end", HR__CELL_BYTES, 0 },
+};
+
+typedef struct site_state {
+	uint64_t live, allocations;  /* now */
+	uint64_t first, last;        /* bytes at the end of the first step, and of the last one so far */
+	uint64_t last_allocations;
+	uint32_t rose, fell;         /* at how many ends of steps after the first */
+	bool touched;                /* since the last end of a step */
+} site_state;
+
+typedef struct watcher {
+	hr__report_view *report;
+	const hr__selection *selection;
+	site_state *sites;
+	uint32_t *touched;
+	uint32_t touched_count;
+	uint32_t ended;              /* steps */
+	uint64_t in_use;
+	uint32_t allocation;         /* the next one that will be made */
+	uint32_t step_allocation;    /* the first one of the step */
+	uint64_t left, left_allocations;
+	hr__table *steps;
+	hr_status status;
+} watcher;
+
+static void take_change(watcher *w, uint32_t index)
+{
+	const hr__capture *c = w->selection->capture;
+	const hr__change *change = &c->changes[index];
+	const hr__allocation *allocation = &c->allocations[change->allocation];
+	site_state *site = &w->sites[allocation->site];
+	if (!change->frees) w->allocation++;
+	if (!w->selection->takes_site[allocation->site]) return;
+	if (!site->touched) w->touched[w->touched_count++] = allocation->site;
+	site->touched = true;
+	if (change->frees) {
+		site->live -= allocation->bytes;
+		site->allocations--;
+		w->in_use -= allocation->bytes;
+		if (change->allocation < w->step_allocation) return;
+		w->left -= allocation->bytes;
+		w->left_allocations--;
+	} else {
+		site->live += allocation->bytes;
+		site->allocations++;
+		w->in_use += allocation->bytes;
+		w->left += allocation->bytes;
+		w->left_allocations++;
+	}
+}
+
+/* Only those that changed in the step can have risen or fallen. */
+static void compare_sites(watcher *w)
+{
+	bool is_first = w->ended++ == 0;
+	for (uint32_t i = 0; i < w->touched_count; i++) {
+		site_state *site = &w->sites[w->touched[i]];
+		if (is_first) site->first = site->live;
+		else if (site->live > site->last) site->rose++;
+		else if (site->live < site->last) site->fell++;
+		site->last = site->live;
+		site->last_allocations = site->allocations;
+		site->touched = false;
+	}
+	w->touched_count = 0;
+}
+
+/* Of what the step left, that which is still there at the end of the trace. */
+static uint64_t kept_bytes(const watcher *w)
+{
+	uint64_t bytes = 0;
+	for (uint32_t i = w->step_allocation; i < w->allocation; i++)
+		if (w->selection->capture->allocations[i].end_ns == HR__NEVER && hr__selects_allocation(w->selection, i))
+			bytes += w->selection->capture->allocations[i].bytes;
+	return bytes;
+}
+
+static void end_step(watcher *w, uint64_t number)
+{
+	uint64_t *row = hr__table_row(w->steps, &w->status);
+	if (!row) return;
+	row[S_STEP] = number;
+	row[S_LEFT] = w->left;
+	row[S_LEFT_ALLOCATIONS] = w->left_allocations;
+	row[S_KEPT] = kept_bytes(w);
+	row[S_ALIVE] = w->in_use;
+	compare_sites(w);
+}
+
+static void begin_step(watcher *w)
+{
+	w->left = w->left_allocations = 0;
+	w->step_allocation = w->allocation;
+}
+
+/* Only steps that ended count; without any, the end of the trace is taken for the end of one. */
+static void watch(watcher *w)
+{
+	const hr__selection *s = w->selection;
+	const hr__capture *c = s->capture;
+	uint32_t at = 0;
+	for (uint32_t i = 0; i < c->step_count && !w->status; i++) {
+		const hr__step_run *step = &c->steps[i];
+		if (step->end_ns == HR__NEVER || (s->step != HR__NONE && i > s->step)) continue;
+		while (at < step->first_change) take_change(w, at++);
+		begin_step(w);
+		while (at < step->last_change) take_change(w, at++);
+		if (s->step == HR__NONE || i == s->step) end_step(w, step->number);
+	}
+	if (w->ended) return;
+	while (at < s->last_change) take_change(w, at++);
+	compare_sites(w);
+	w->ended = 0;
+}
+
+static bool is_growing(const watcher *w, const site_state *site)
+{
+	uint32_t later = w->ended > 1 ? w->ended - 1 : 0;
+	return site->last > site->first && site->rose >= 2 && site->rose > later / 2 && site->fell < site->rose;
+}
+
+static void fill_site(const watcher *w, const hr__site *site, const site_state *state, uint64_t *row)
+{
+	uint32_t later = w->ended > 1 ? w->ended - 1 : 1;
+	bool grows = is_growing(w, state);
+	row[L_OP] = site->op;
+	row[L_SCOPE] = site->scope;
+	row[L_TAG] = site->tag;
+	row[L_SHAPE] = site->shape;
+	row[L_DTYPE] = site->dtype;
+	row[L_BYTES] = state->last;
+	row[L_ALLOCATIONS] = state->last_allocations;
+	row[L_GROWTH] = grows ? state->last - state->first : 0;
+	row[L_ROSE] = state->rose;
+	row[L_PER_STEP] = row[L_GROWTH] / later;
+	row[L_GROWS] = grows;
+}
+
+static void fill_sites(watcher *w, hr__table *leaks, hr__table *facts)
+{
+	const hr__capture *c = w->selection->capture;
+	uint64_t growth = 0, alive = 0;
+	for (uint32_t i = 0; i < c->site_count && !w->status; i++) {
+		if (!w->sites[i].last_allocations) continue;
+		uint64_t *row = hr__table_row(leaks, &w->status);
+		if (!row) return;
+		fill_site(w, &c->sites[i], &w->sites[i], row);
+		w->report->growing += row[L_GROWS];
+		growth += row[L_PER_STEP];
+		alive += row[L_BYTES];
+	}
+	uint64_t *row = hr__table_row(facts, &w->status);
+	if (!row) return;
+	row[F_STEPS] = w->ended;
+	row[F_GROWING] = w->report->growing;
+	row[F_GROWTH] = growth;
+	row[F_ALIVE] = alive;
+}
+
+hr_status hr__view_leaks(hr__report_view *report)
+{
+	static const hr__table_plan fact_plan = { .key = "leaks", .title = "Leaks", .form = HR__TABLE_FACTS, .columns = fact_columns, .column_count = F_COLUMNS };
+	static const hr__table_plan leak_plan = { .key = "by_site", .title = "Alive after the last step", .columns = leak_columns,
+		                                      .column_count = L_COLUMNS, .order = "growth_bytes" };
+	static const hr__table_plan step_plan = { .key = "by_step", .title = "Left behind by each step", .columns = step_columns, .column_count = S_COLUMNS,
+		                                      .bends = true };
+	const hr__capture *c = report->selection->capture;
+	watcher w = { .report = report, .selection = report->selection };
+	hr__table *facts = hr__report_table(report, &fact_plan, &w.status);
+	hr__table *leaks = hr__report_table(report, &leak_plan, &w.status);
+	w.steps = hr__report_table(report, &step_plan, &w.status);
+	w.sites = hr__view_alloc(c->site_count, sizeof *w.sites, &w.status);
+	w.touched = hr__view_alloc(c->site_count, sizeof *w.touched, &w.status);
+	if (!w.status) watch(&w);
+	if (!w.status) fill_sites(&w, leaks, facts);
+	hr__view_free(w.sites, c->site_count, sizeof *w.sites);
+	hr__view_free(w.touched, c->site_count, sizeof *w.touched);
+	if (w.status) return w.status;
+	hr__table_finish(facts);
+	hr__table_finish(leaks);
+	hr__table_finish(w.steps);
+	return HR_OK;
+}

@@ -1,0 +1,272 @@
+"""headroom report and headroom diff: views of traces that are written here, so that every number is known."""
+import json
+
+from command import CommandTest, main, run
+from trace_file import (ALLOC, ALLOC_FAILED, EVICT, FREE, OP_BEGIN, OP_END, READ, RESTORE, STEP, STEP_END, WRITE, Trace)
+
+VIEWS = ["summary", "timeline", "op", "scope", "peak", "leaks", "tensors", "steps"]
+MIB = 1 << 20
+
+
+def training(leak=True, steps=5, activation=4 * MIB):
+    """Weights before the steps; in each, two layers make activations that are freed again, and history grows."""
+    trace = Trace(devices=(("GPU:0", 1 << 30), ("CPU:0", 1 << 34)))
+    now = 1000
+    trace.event(ALLOC, now, address=1 << 30, bytes=8 * MIB, op="variable", scope="model/weights", tag="weights", shape=(1024, 2048))
+    trace.event(ALLOC, now, allocator=2, address=1 << 40, bytes=MIB, op="dataset", scope="input")
+    for step in range(1, steps + 1):
+        now += 1000
+        trace.event(STEP, now, bytes=step)
+        for layer in (1, 2):
+            scope = f"model/layer_{layer}"
+            trace.event(OP_BEGIN, now + 100 * layer, op="matmul", scope=scope)
+            trace.event(ALLOC, now + 100 * layer + 1, address=(2 << 30) + layer * 64 * MIB, bytes=activation * layer, op="matmul", scope=scope, shape=(64, 1024))
+            trace.event(READ, now + 100 * layer + 2, address=1 << 30, op="matmul")
+            trace.event(WRITE, now + 100 * layer + 2, address=(2 << 30) + layer * 64 * MIB, op="matmul")
+            trace.event(OP_END, now + 100 * layer + 50, bytes=40, op="matmul", scope=scope)
+        if leak:
+            trace.event(ALLOC, now + 300, address=(3 << 30) + step * MIB, bytes=4096, op="append", scope="history")
+        trace.event(EVICT, now + 310, address=1 << 30, bytes=8 * MIB, op="variable", scope="model/weights")
+        trace.event(RESTORE, now + 320, address=1 << 30, bytes=8 * MIB, op="variable", scope="model/weights")
+        for layer in (1, 2):
+            trace.event(FREE, now + 400 + layer, address=(2 << 30) + layer * 64 * MIB)
+        trace.event(STEP_END, now + 500, bytes=step)
+    trace.event(ALLOC_FAILED, now + 600, bytes=1 << 31, op="matmul", scope="model/layer_2")
+    return trace
+
+
+class Views(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.trace = self.file("train.hrt", training().bytes())
+        self.peak = 8 * MIB + 12 * MIB + 5 * 4096
+
+    def report(self, view, *arguments, status=0):
+        result = run("report", self.trace, "--view", view, "--json", *arguments)
+        self.assertEqual(result.returncode, status, result.stderr)
+        return json.loads(result.stdout)
+
+    def table(self, view, key=None, *arguments, status=0):
+        return self.report(view, *arguments, status=status)["reports"][0][key or view]
+
+    def rows(self, table, key):
+        return {row[key]: row for row in table["rows"]}
+
+    def test_summary(self):
+        report = self.report("summary")
+        self.assertEqual([r["device"] for r in report["reports"]], ["GPU:0", "CPU:0"])
+        facts = report["reports"][0]["summary"]
+        self.assertEqual(facts["peak_bytes"], self.peak)
+        self.assertEqual(facts["peak_step"], 5)
+        self.assertEqual(facts["end_bytes"], 8 * MIB + 5 * 4096)
+        self.assertEqual((facts["steps"], facts["ops"], facts["allocations"], facts["refused"]), (5, 10, 16, 1))
+        self.assertEqual((facts["out_bytes"], facts["in_bytes"]), (40 * MIB, 40 * MIB))
+        self.assertEqual(report["reports"][1]["summary"]["peak_bytes"], MIB)
+        self.assertEqual(report["trace"]["complete"], True)
+        self.assertEqual(report["trace"]["skipped"], 0)
+
+    def test_ops(self):
+        table = self.table("op", None, "--show-input-output")
+        rows = self.rows(table, "name")
+        matmul = rows["matmul"]
+        self.assertEqual((matmul["occurrence"], matmul["micros"], matmul["accelerator_micros"]), (10, 0.5, 0.4))
+        self.assertEqual((matmul["bytes"], matmul["allocations"], matmul["peak_bytes"], matmul["residual_bytes"]), (60 * MIB, 10, 12 * MIB, 0))
+        self.assertEqual((matmul["input_bytes"], matmul["output_bytes"]), (80 * MIB, 60 * MIB))
+        self.assertEqual(rows["append"]["residual_bytes"], 5 * 4096)
+        self.assertEqual(table["total"]["at_peak_bytes"], self.peak)
+        self.assertEqual([row["name"] for row in table["rows"]], ["matmul", "variable", "append"])
+
+    def test_scopes_have_self_and_total(self):
+        rows = self.rows(self.table("scope"), "name")
+        self.assertEqual(rows[""]["at_peak_bytes"], self.peak)
+        self.assertEqual((rows["model"]["bytes"], rows["model"]["self_bytes"]), (68 * MIB, 0))
+        self.assertEqual((rows["model/layer_2"]["bytes"], rows["model/layer_2"]["self_bytes"]), (40 * MIB, 40 * MIB))
+        self.assertEqual((rows["model"]["micros"], rows["model/layer_1"]["micros"]), (0.5, 0.25))
+        self.assertEqual((rows[""]["depth"], rows["model"]["depth"], rows["model/layer_2"]["depth"]), (0, 1, 2))
+
+    def test_max_depth_cuts_the_tree(self):
+        self.assertEqual(set(self.rows(self.table("scope", None, "--max-depth", 1), "name")), {"", "model", "history"})
+
+    def test_the_peak_adds_up(self):
+        report = self.report("peak")["reports"][0]
+        self.assertEqual(report["peak"]["peak_bytes"], self.peak)
+        for key in ("by_op", "by_scope", "by_tag", "by_tensor"):
+            self.assertEqual(sum(row["bytes"] for row in report[key]["rows"]), self.peak, key)
+            self.assertEqual(report[key]["total"]["bytes"], self.peak, key)
+        self.assertEqual([(row["op"], row["shape"]) for row in report["by_tensor"]["rows"][:2]], [("matmul", "[64,1024]"), ("variable", "[1024,2048]")])
+        self.assertEqual({row["tag"]: row["bytes"] for row in report["by_tag"]["rows"]}, {"weights": 8 * MIB, "": 12 * MIB + 5 * 4096})
+
+    def test_leaks(self):
+        report = self.report("leaks", status=1)["reports"][0]
+        self.assertEqual(report["by_site"]["rows"][0]["op"], "append")
+        self.assertEqual([row["growing"] for row in report["by_site"]["rows"]], [True, False])
+        self.assertEqual(report["leaks"]["growth_bytes_per_step"], 4096)
+        self.assertEqual([row["left_bytes"] for row in report["by_step"]["rows"]], [4096] * 5)
+
+    def test_without_a_leak_the_status_is_0(self):
+        sound = self.file("sound.hrt", training(leak=False).bytes())
+        self.passes("report", sound, "--view", "leaks")
+        self.assertEqual(self.json("report", sound, "--view", "leaks")["reports"][0]["leaks"]["growing"], 0)
+
+    def test_steps(self):
+        rows = self.table("steps")["rows"]
+        self.assertEqual([row["step"] for row in rows], [1, 2, 3, 4, 5])
+        self.assertEqual([row["end_bytes"] for row in rows], [8 * MIB + 4096 * step for step in range(1, 6)])
+        self.assertEqual([row["peak_bytes"] for row in rows], [20 * MIB + 4096 * step for step in range(1, 6)])
+        self.assertEqual({(row["ops"], row["out_bytes"], row["micros"]) for row in rows}, {(2, 8 * MIB, 0.5)})
+
+    def test_tensors(self):
+        rows = self.table("tensors", None, "--max-rows", 3)["rows"]
+        self.assertEqual([row["bytes"] for row in rows], [8 * MIB] * 3)
+        table = self.table("tensors", None, "--order-by", "uses")
+        self.assertEqual((table["rows"][0]["op"], table["rows"][0]["uses"]), ("variable", 10))
+        self.assertEqual(table["total"]["rows"], 16)
+
+    def test_one_step_and_one_scope(self):
+        facts = self.report("summary", "--step", "1,3-4")["reports"]
+        self.assertEqual([(r["device"], r["step"]) for r in facts], [(d, s) for d in ("GPU:0", "CPU:0") for s in (1, 3, 4)])
+        self.assertEqual(facts[1]["summary"]["peak_bytes"], 20 * MIB + 3 * 4096)
+        facts = self.report("summary", "--name-scope", "model/layer_1", "--device", "GPU")["reports"]
+        self.assertEqual([r["summary"]["peak_bytes"] for r in facts], [4 * MIB])
+
+    def test_filters_hide_rows_and_add_them_up(self):
+        for arguments in (["--min-bytes", "1MiB"], ["--hide-name-regexes", "app.*"], ["--show-name-regexes", "mat.*,vari[a]ble"], ["--max-rows", "2"]):
+            table = self.table("op", None, *arguments)
+            self.assertEqual({row["name"] for row in table["rows"]}, {"matmul", "variable"}, arguments)
+            self.assertEqual(table["hidden"]["rows"], 1)
+            self.assertEqual(table["hidden"]["at_peak_bytes"], 5 * 4096)
+            self.assertEqual(table["total"]["at_peak_bytes"], self.peak)
+        self.assertEqual([r["name"] for r in self.table("op", None, "--order-by", "name")["rows"]], ["append", "matmul", "variable"])
+        self.assertEqual([r["name"] for r in self.table("op", None, "--min-micros", "1")["rows"]], [])
+        # A whole name must match.
+        self.assertEqual(self.table("op", None, "--show-name-regexes", "mat")["rows"], [])
+
+    def test_columns_can_be_left_out(self):
+        row = self.table("op", None, "--show-memory", "no")["rows"][0]
+        self.assertNotIn("bytes", row)
+        self.assertIn("micros", row)
+        row = self.table("op", None, "--show-time", "no")["rows"][0]
+        self.assertNotIn("micros", row)
+        self.assertNotIn("input_bytes", row)
+
+    def test_presets(self):
+        report = self.json("report", self.trace, "--preset", "time_and_memory")
+        self.assertEqual(report["view"], "scope")
+        self.assertEqual(report["reports"][0]["scope"]["order_by"], "micros")
+        self.assertEqual(self.json("report", self.trace, "--preset", "memory")["view"], "op")
+
+    def test_out_writes_the_same_to_a_file(self):
+        target = self.trace.parent / "profile.txt"
+        self.assertEqual(self.passes("report", self.trace, "--view", "op", "--out", target), "")
+        self.assertEqual(target.read_text(), self.passes("report", self.trace, "--view", "op"))
+
+    def test_text_fits_the_terminal_and_has_colour_only_there(self):
+        for width in (40, 60, 80, 133, 1000):
+            for view in VIEWS:
+                text = run("report", self.trace, "--view", view, "--width", width).stdout
+                self.assertNotIn("\033", text)
+                self.assertLessEqual(max(map(len, text.splitlines())), width, (view, width))
+                self.assertFalse([line for line in text.splitlines() if view != "timeline" and "%" in line], view)
+        self.assertIn("\033[", self.on_terminal("report", self.trace))
+        self.assertNotIn("\033", self.on_terminal("report", self.trace, NO_COLOR="1"))
+        ascii_only = self.passes("report", self.trace, env={"LC_ALL": "en_US.ISO-8859-1"})
+        self.assertTrue(ascii_only.isascii())
+
+    def test_names_cannot_steer_the_terminal(self):
+        trace = Trace()
+        trace.event(ALLOC, 10, address=4096, bytes=512, op="evil\033[2J", scope="a/\x07b")
+        hostile = self.file("hostile.hrt", trace.bytes())
+        for view in VIEWS:
+            text = self.passes("report", hostile, "--view", view)
+            self.assertNotIn("\033", text)
+            self.assertNotIn("\x07", text)
+        self.assertIn("evil\\x1B[2J", self.passes("report", hostile, "--view", "op"))
+        self.assertEqual(self.json("report", hostile, "--view", "op")["reports"][0]["op"]["rows"][0]["name"], "evil\033[2J")
+
+    def test_a_trace_with_nothing_in_it(self):
+        empty = self.file("empty.hrt", Trace().bytes())
+        for view in VIEWS:
+            self.passes("report", empty, "--view", view)
+            self.assertEqual(len(self.json("report", empty, "--view", view)["reports"]), 1)
+
+    def test_a_trace_that_was_cut_says_so(self):
+        cut = self.file("cut.hrt", training().bytes()[:-900])
+        self.assertIn("did not end in an orderly way", self.passes("report", cut))
+
+
+class BadQuestions(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.trace = self.file("train.hrt", training().bytes())
+
+    def test_options(self):
+        cases = [
+            (["--view", "opp"], 'no view "opp"'), (["--step", "9"], "no step 9; it has 5, from 1 to 5"), (["--step", "1,,2"], "not a list of steps"),
+            (["--step", "1-99"], "at most 64"), (["--device", "TPU:0"], "it has GPU:0, CPU:0"), (["--show-name-regexes", "a(b"], "not a regular expression"),
+            (["--hide-name-regexes", "[z-a]"], "not a regular expression"), (["--order-by", "beauty", "--view", "op"], 'no "beauty" in this view'),
+            (["--preset", "everything"], "time_and_memory"), (["--show-memory", "maybe"], '"maybe"'), (["--width", "5"], "40 to 1000"),
+            (["--min-bytes", "much"], '"much"'), (["--out", "/nowhere/at/all"], "/nowhere/at/all"),
+        ]
+        for arguments, says in cases:
+            with self.subTest(arguments=arguments):
+                self.fails(2, "report", self.trace, *arguments, says=says)
+
+    def test_files(self):
+        self.fails(2, "report", "/nowhere/at/all.hrt", says="/nowhere/at/all.hrt")
+        self.fails(2, "report", self.file("letter.txt", "this is no trace" * 100), says=["byte 0", "headroom run --trace"])
+        self.fails(2, "report", self.file("short.hrt", b"\x89HRT"), says="ends at byte 4")
+        self.fails(2, "report", self.file("new.hrt", training().bytes(major=2)), says="version 2.0")
+        self.fails(2, "report", self.trace.parent, says=str(self.trace.parent))
+        self.fails(2, "report", says="TRACE is missing")
+
+    def test_a_full_disk(self):
+        with open("/dev/full", "w") as full:
+            self.fails(2, "report", self.trace, stdout=full, says="cannot write to standard output")
+            self.fails(2, "report", self.trace, "--json", stdout=full, says="cannot write to standard output")
+            self.fails(2, "diff", self.trace, self.trace, stdout=full, says="cannot write to standard output")
+        self.fails(2, "report", self.trace, "--out", "/dev/full", says="/dev/full")
+
+
+class Diff(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.before = self.file("before.hrt", training().bytes())
+        self.after = self.file("after.hrt", training(leak=False, activation=3 * MIB).bytes())
+
+    def test_changes_add_up_to_the_change_of_the_peak(self):
+        report = self.json("diff", self.before, self.after)["reports"][0]
+        memory = {row["what"]: row for row in report["memory"]["rows"]}
+        change = (8 + 9) * MIB - (8 + 12) * MIB - 5 * 4096
+        self.assertEqual(memory["peak"]["change"], change)
+        for key in ("by_op", "by_scope"):
+            self.assertEqual(sum(row["at_peak_change"] for row in report[key]["rows"]), change, key)
+            self.assertEqual(report[key]["total"]["at_peak_change"], change, key)
+        self.assertEqual(report["by_op"]["rows"][0]["name"], "matmul")
+        self.assertEqual(report["by_op"]["rows"][0]["bytes_change"], -15 * MIB)
+        self.assertEqual([r["device"] for r in self.json("diff", self.before, self.after)["reports"]], ["GPU:0", "CPU:0"])
+
+    def test_a_trace_is_no_different_from_itself(self):
+        for report in self.json("diff", self.before, self.before)["reports"]:
+            self.assertEqual({row["change"] for row in report["memory"]["rows"] + report["counts"]["rows"]}, {0})
+            self.assertEqual({row["at_peak_change"] for row in report["by_op"]["rows"]}, {0})
+
+    def test_steps_of_the_same_trace(self):
+        report = self.json("diff", self.before, self.before, "--step-a", 1, "--step-b", 4, "--device", "GPU:0")["reports"][0]
+        self.assertEqual(report["memory"]["rows"][0]["change"], 3 * 4096)
+        self.assertEqual([row["name"] for row in report["by_op"]["rows"] if row["at_peak_change"]], ["append"])
+        self.fails(2, "diff", self.before, self.before, "--step-b", 40, says="no step 40")
+
+    def test_text_fits(self):
+        for width in (40, 80, 200):
+            text = self.passes("diff", self.before, self.after, "--width", width)
+            self.assertLessEqual(max(map(len, text.splitlines())), width)
+            self.assertIn("-3.0 MiB", text)
+
+    def test_bad_files(self):
+        self.fails(2, "diff", self.before, says="B")
+        self.fails(2, "diff", self.before, "/nowhere.hrt", says="/nowhere.hrt")
+        self.fails(2, "diff", self.before, self.after, "--device", "TPU", says="TPU")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Writes trace files, by docs/trace-format.md alone: what the command says about them is checked against what was put in."""
+import struct
+
+ALLOC, FREE, ALLOC_FAILED, MAP, UNMAP, STITCH, OP_BEGIN, OP_END, READ, WRITE, STEP, STEP_END = range(1, 13)
+EVICT, RESTORE, MOVE, MARK = range(15, 19)
+NAME, SHAPE, DEVICE, ALLOCATOR = 32, 33, 34, 35
+
+WITH_ALLOCATOR = {ALLOC, FREE, ALLOC_FAILED, MAP, UNMAP, STITCH, READ, WRITE, EVICT, RESTORE, MOVE}
+WITH_ADDRESS = {ALLOC, FREE, MAP, UNMAP, STITCH, READ, WRITE, EVICT, RESTORE, MOVE}
+WITH_ADDRESS2 = {EVICT, RESTORE, MOVE}
+WITH_BYTES = {ALLOC, ALLOC_FAILED, MAP, UNMAP, STITCH, OP_END, READ, WRITE, STEP, STEP_END, EVICT, RESTORE, MOVE, MARK}
+WITH_OP = {ALLOC, ALLOC_FAILED, OP_BEGIN, OP_END, READ, WRITE, EVICT, RESTORE, MARK}
+WITH_SCOPE = {ALLOC, ALLOC_FAILED, OP_BEGIN, OP_END, STEP, STEP_END, EVICT, RESTORE, MARK}
+WITH_TAG = {ALLOC, ALLOC_FAILED, OP_BEGIN, OP_END, STEP, STEP_END, EVICT, RESTORE, MARK}
+WITH_SHAPE = {ALLOC, ALLOC_FAILED, EVICT, RESTORE}
+
+
+def varint(value):
+    for length in range(1, 9):
+        if value < 1 << 7 * length:
+            return (value << length | 1 << (length - 1)).to_bytes(length, "little")
+    return b"\0" + value.to_bytes(8, "little")
+
+
+def zigzag(value):
+    return varint((value << 1) ^ (value >> 63) if value >= 0 else ((-value) << 1) - 1)
+
+
+class Trace:
+    """Events with times in nanoseconds; names and shapes are defined when they first occur."""
+
+    def __init__(self, devices=(("GPU:0", 1 << 30),)):
+        self.records = b""
+        self.names, self.shapes = {"": 0}, {None: 0}
+        self.time, self.address = 0, 0
+        for number, (name, limit) in enumerate(devices):
+            self.define(DEVICE, varint(number) + varint(limit) + varint(0) + name.encode())
+            self.define(ALLOCATOR, varint(number + 1) + varint(number) + varint(3) + b"bfc" + b"bfc")
+
+    def define(self, kind, payload):
+        self.records += struct.pack("<H", kind) + varint(len(payload)) + payload
+
+    def name(self, text):
+        if text not in self.names:
+            self.names[text] = len(self.names) + 1
+            self.define(NAME, varint(self.names[text]) + (text if isinstance(text, bytes) else text.encode()))
+        return self.names[text]
+
+    def shape(self, dims):
+        if dims not in self.shapes:
+            self.shapes[dims] = len(self.shapes) + 1
+            self.define(SHAPE, varint(self.shapes[dims]) + varint(len(dims)) + b"".join(map(varint, dims)))
+        return self.shapes[dims]
+
+    def event(self, kind, time, allocator=1, address=0, bytes=0, op="", scope="", tag="", shape=None, dtype=1):
+        tag_bits, context, body = kind | 1 << 14, 0, b""
+        op, scope, tag, shape = self.name(op), self.name(scope), self.name(tag), self.shape(shape)
+        if kind in WITH_ALLOCATOR:
+            context |= 1
+            body += varint(allocator)
+        if kind in WITH_TAG:
+            context |= 4
+            body += struct.pack("<H", tag)
+        if kind in WITH_SHAPE:
+            context |= 8
+            body += struct.pack("<B", dtype)
+        if context:
+            tag_bits |= 1 << 6
+            body = struct.pack("<B", context) + body
+        if kind in WITH_ADDRESS:
+            tag_bits |= 1 << 10
+            body += zigzag(address - self.address)
+            self.address = address
+        if kind in WITH_ADDRESS2:
+            body += zigzag(0)
+        if kind in WITH_BYTES:
+            tag_bits |= 1 << 11
+            body += varint(bytes)
+        for present, bit, number in ((WITH_OP, 7, op), (WITH_SCOPE, 8, scope), (WITH_SHAPE, 9, shape)):
+            if kind in present:
+                tag_bits |= 1 << bit
+                body += struct.pack("<H", number)
+        body += varint(time - self.time)
+        self.time = time
+        self.records += struct.pack("<H", tag_bits) + body
+
+    def bytes(self, major=1):
+        block_size = max(256, 64 + len(self.records))
+        assert block_size <= 16 << 20
+        block = struct.pack("<IB3xIIQQII24x", 0x4B425248, 1, 0, 0, 0, 0, len(self.records), 0) + self.records
+        block += b"\0" * (block_size - len(block))
+        header = b"\x89HRT\r\n\x1a\n" + struct.pack("<HHIQQIIQQQIIQQII32s", major, 0, 128, 0, 0, block_size, 0x01020304, 0, 0, 10**9, 0, 1, 0,
+                                                     128 + block_size, 1, 0, b"test")
+        assert len(header) == 128
+        return header + block

@@ -1,0 +1,341 @@
+/* test_capture.c - a trace in memory: what goes together is put together, and any bytes give an answer or an error that says where. */
+#include "support_capture.h"
+#include "test.h"
+#include "trace/format.h"
+
+static char trace_path[64];
+
+static void make_path(void)
+{
+	snprintf(trace_path, sizeof trace_path, "/tmp/hr_test_capture_%d.hrt", (int)getpid());
+	unlink(trace_path);
+}
+
+/* ---- a trace that has some of everything ---- */
+
+static void define(void)
+{
+	hr__trace_define_device(0, "GPU:0", 1 << 30, 65536);
+	hr__trace_define_device(1, "CPU:0", 1 << 30, 0);
+	hr__trace_define_allocator(7, "GPU_0_bfc", "bfc", 0);
+	hr__trace_define_allocator(8, "CPU_0_bfc", "bfc", 1);
+}
+
+static void emit(hr__event_kind kind, uint32_t allocator, uint64_t address, uint64_t bytes, const char *op)
+{
+	hr__trace_event(&(hr__event){ .kind = kind, .allocator = allocator, .address = address, .address2 = kind == HR__EVENT_MOVE ? address + 4096 : 0,
+	                              .bytes = bytes, .requested = bytes, .op = hr_name_intern(op), .scope = hr_name_intern("model/layer"),
+	                              .tag = hr_name_intern("weights"), .shape = hr_shape_intern((int64_t[]){ 4, 8 }, 2), .dtype = HR_DTYPE_FLOAT32 });
+}
+
+static void emit_program(void)
+{
+	emit(HR__EVENT_MAP, 7, 1 << 20, 1 << 20, "");
+	emit(HR__EVENT_ALLOC, 7, 1 << 20, 4096, "variable");
+	for (uint64_t step = 1; step <= 3; step++) {
+		emit(HR__EVENT_STEP, 0, 0, step, "");
+		for (uint64_t i = 1; i <= 4; i++) {
+			emit(HR__EVENT_OP_BEGIN, 0, 0, 0, "matmul");
+			emit(HR__EVENT_ALLOC, 7, (1 << 20) + i * 8192, 1024 * i, "matmul");
+			emit(HR__EVENT_READ, 7, 1 << 20, 0, "matmul");
+			emit(HR__EVENT_WRITE, 7, (1 << 20) + i * 8192, 0, "matmul");
+			emit(HR__EVENT_OP_END, 0, 0, 1000 * i, "matmul");
+		}
+		emit(HR__EVENT_ALLOC, 8, 0x500000 + step * 4096, 512, "history");
+		emit(HR__EVENT_EVICT, 7, 1 << 20, 4096, "variable");
+		emit(HR__EVENT_RESTORE, 7, 1 << 20, 4096, "variable");
+		emit(HR__EVENT_STITCH, 7, 0, 65536, "");
+		emit(HR__EVENT_ALLOC_FAILED, 7, 0, 1 << 25, "matmul");
+		for (uint64_t i = 1; i <= 4; i++) emit(HR__EVENT_FREE, 7, (1 << 20) + i * 8192, 0, "");
+		emit(HR__EVENT_STEP_END, 0, 0, step, "");
+	}
+	emit(HR__EVENT_MOVE, 7, 1 << 20, 4096, "");
+	emit(HR__EVENT_UNMAP, 7, (1 << 20) + 65536, 65536, "");
+}
+
+/* The bytes of the trace that [program] makes; to be freed. */
+static uint8_t *record(void (*program)(void), size_t *size)
+{
+	make_path();
+	CHECK_STATUS(HR_OK, hr__trace_open_blocks(trace_path, 4096));
+	define();
+	program();
+	CHECK_STATUS(HR_OK, hr__trace_close());
+	FILE *file = fopen(trace_path, "rb");
+	CHECK(file != NULL);
+	fseek(file, 0, SEEK_END);
+	*size = (size_t)ftell(file);
+	rewind(file);
+	uint8_t *bytes = malloc(*size);
+	CHECK_EQ(fread(bytes, 1, *size, file), *size);
+	fclose(file);
+	unlink(trace_path);
+	return bytes;
+}
+
+static hr__capture *capture_of(void (*program)(void))
+{
+	size_t size;
+	hr__capture *capture = NULL;
+	uint8_t *bytes = record(program, &size);
+	CHECK_STATUS(HR_OK, hr__capture_open_memory(bytes, size, &capture));
+	free(bytes);
+	CHECK_STR(capture_wrong(capture), NULL);
+	return capture;
+}
+
+/* ---- what goes together ---- */
+
+static void test_events_become_allocations_ops_steps_and_moves(void)
+{
+	hr__capture *c = capture_of(emit_program);
+	CHECK_EQ(c->allocation_count, 1 + 3 * 5);
+	CHECK_EQ(c->change_count, 1 + 3 * 9);
+	CHECK_EQ(c->op_count, 12);
+	CHECK_EQ(c->use_count, 24);
+	CHECK_EQ(c->step_count, 3);
+	CHECK_EQ(c->move_count, 10);
+	CHECK_EQ(c->refusal_count, 3);
+	CHECK_EQ(c->device_count, 2);
+	CHECK_EQ(c->allocator_count, 2);
+	CHECK_EQ(c->skipped, 0);
+	CHECK(c->complete);
+	CHECK_EQ(c->devices[0].peak_bytes, 4096 + 10240);
+	CHECK_EQ(c->devices[0].end_bytes, 4096);
+	CHECK_EQ(c->devices[1].end_bytes, 3 * 512);
+	CHECK_STR(c->devices[0].name, "GPU:0");
+	CHECK_STR(c->allocators[0].kind, "bfc");
+	CHECK_EQ(c->ops[3].device_ns, 4000);
+	CHECK_EQ(c->ops[4].step, 1);
+	CHECK_EQ(c->uses[0].op, 0);
+	CHECK_EQ(c->uses[1].allocation, 1);
+	CHECK(c->uses[1].writes && !c->uses[0].writes);
+	CHECK_EQ(c->steps[2].number, 3);
+	CHECK_EQ(c->steps[0].last_change - c->steps[0].first_change, 9);
+	CHECK_EQ(c->regions[0].end_ns == HR__NEVER, 0);
+	CHECK_EQ(c->region_count, 3); /* what was cut in two goes on as two */
+	CHECK_EQ(c->regions[1].bytes + c->regions[2].bytes, (1 << 20) - 65536);
+	hr__capture_close(c);
+}
+
+static void emit_odd_ones(void)
+{
+	emit(HR__EVENT_FREE, 7, 0x1000, 0, "");             /* of nothing */
+	emit(HR__EVENT_READ, 7, 0x1000, 0, "");             /* of nothing */
+	emit(HR__EVENT_OP_END, 0, 0, 0, "never_began");     /* of nothing */
+	emit(HR__EVENT_STEP_END, 0, 0, 9, "");              /* of nothing */
+	emit(HR__EVENT_UNMAP, 7, 0x1000, 4096, "");         /* of nothing: stitching can make that happen */
+	emit(HR__EVENT_ALLOC, 7, 0x2000, 100, "a");
+	emit(HR__EVENT_ALLOC, 7, 0x2000, 300, "b");         /* in its place */
+	emit(HR__EVENT_ALLOC, 8, 0x2000, 50, "elsewhere");  /* the same address of another allocator is another block */
+	emit(HR__EVENT_ALLOC, 7, 0x3000, UINT64_MAX, "huge");
+	emit(HR__EVENT_STEP, 0, 0, 1, "");
+	emit(HR__EVENT_STEP, 0, 0, 2, "");                  /* ends the one before */
+	emit(HR__EVENT_OP_BEGIN, 0, 0, 0, "outer");
+	emit(HR__EVENT_OP_BEGIN, 0, 0, 0, "inner");         /* ends with the outer one */
+	emit(HR__EVENT_OP_END, 0, 0, 5, "outer");
+	emit(HR__EVENT_OP_BEGIN, 0, 0, 0, "never_ends");
+}
+
+static void test_events_that_make_no_sense_are_skipped_and_counted(void)
+{
+	hr__capture *c = capture_of(emit_odd_ones);
+	CHECK_EQ(c->skipped, 6);
+	CHECK_EQ(c->allocation_count, 3);
+	CHECK_EQ(c->allocations[0].end_ns, c->allocations[1].begin_ns);
+	CHECK_EQ(c->devices[0].end_bytes, 300);
+	CHECK_EQ(c->devices[1].end_bytes, 50);
+	CHECK_EQ(c->step_count, 2);
+	CHECK_EQ(c->steps[0].end_ns, c->steps[1].begin_ns);
+	CHECK_EQ(c->steps[1].end_ns, HR__NEVER);
+	CHECK_EQ(c->op_count, 3);
+	CHECK_EQ(c->ops[1].end_ns, c->ops[0].end_ns);
+	CHECK_EQ(c->ops[0].device_ns, 5);
+	CHECK_EQ(c->ops[2].end_ns, HR__NEVER);
+	for (uint32_t i = 0; i < 4 * VIEW_NAMES; i++) CHECK(writes_view(c, i, i & 1 ? HR_PROFILE_JSON : HR_PROFILE_TEXT));
+	hr__capture_close(c);
+}
+
+static void emit_unknown_allocator(void)
+{
+	emit(HR__EVENT_ALLOC, 99, 0x1000, 64, "a");
+}
+
+static void test_what_the_file_does_not_define_has_a_place_of_its_own(void)
+{
+	hr__capture *c = capture_of(emit_unknown_allocator);
+	CHECK_EQ(c->allocator_count, 3);
+	CHECK_STR(c->devices[2].name, "(unknown)");
+	CHECK_EQ(c->devices[2].end_bytes, 64);
+	hr__capture_close(c);
+}
+
+static void count_live(void *context, uint32_t allocation)
+{
+	(void)allocation;
+	++*(uint32_t *)context;
+}
+
+static void test_live_is_what_is_there_after_a_change(void)
+{
+	hr__capture *c = capture_of(emit_program);
+	for (uint32_t change = 0; change < c->change_count; change++) {
+		uint32_t live = 0, expected = 0;
+		for (uint32_t i = 0; i <= change; i++) expected = c->changes[i].frees ? expected - 1 : expected + 1;
+		CHECK_STATUS(HR_OK, hr__capture_live(c, change, HR__NONE, count_live, &live));
+		CHECK_EQ(live, expected);
+	}
+	uint32_t live = 0;
+	CHECK_STATUS(HR_OK, hr__capture_live(c, HR__NONE, 1, count_live, &live));
+	CHECK_EQ(live, 3);
+	hr__capture_close(c);
+}
+
+/* Not a test by itself: with HR_CAPTURE_SEEDS=fuzz/corpus/capture it writes inputs for fuzz_capture, one for each view. */
+static void test_seeds_for_the_fuzzer_are_good_traces(void)
+{
+	const char *folder = getenv("HR_CAPTURE_SEEDS");
+	size_t size;
+	uint8_t *bytes = record(emit_program, &size);
+	hr__capture *capture = NULL;
+	CHECK_STATUS(HR_OK, hr__capture_open_memory(bytes, size, &capture));
+	hr__capture_close(capture);
+	/* A small header: the fuzzer's repair makes it 128 bytes. */
+	for (size_t i = 0; folder && i < VIEW_NAMES; i++) {
+		char name[256];
+		snprintf(name, sizeof name, "%s/%s", folder, view_names[i]);
+		FILE *file = fopen(name, "wb");
+		CHECK(file != NULL);
+		fputc(1, file);
+		fputc((int)i, file);
+		fwrite(bytes, 1, 128, file);
+		fwrite(bytes + 4096, 1, size - 4096, file);
+		CHECK_EQ(fclose(file), 0);
+	}
+	free(bytes);
+}
+
+/* ---- any bytes ---- */
+
+/* Opens the bytes; what comes out holds, or the message says where the file is wrong. */
+static void try_bytes(const uint8_t *bytes, size_t size, uint32_t which)
+{
+	hr__capture *capture = NULL;
+	hr_status status = hr__capture_open_memory(bytes, size, &capture);
+	if (status) {
+		CHECK(status == HR_BAD_FORMAT || status == HR_TRUNCATED || status == HR_TOO_NEW);
+		CHECK(*hr_last_message() != 0);
+		return;
+	}
+	CHECK_STR(capture_wrong(capture), NULL);
+	CHECK(writes_view(capture, which, which & 1 ? HR_PROFILE_JSON : HR_PROFILE_TEXT));
+	hr__capture_close(capture);
+}
+
+static void test_a_trace_cut_at_any_byte_is_read_as_far_as_it_goes(void)
+{
+	size_t size;
+	uint8_t *bytes = record(emit_program, &size);
+	for (size_t length = 0; length <= size; length++) {
+		/* Exactly as long as the file, so that a sanitizer sees reads past its end. */
+		uint8_t *cut = malloc(length ? length : 1);
+		memcpy(cut, bytes, length);
+		hr__capture *capture = NULL;
+		hr_status status = hr__capture_open_memory(cut, length, &capture);
+		CHECK_EQ(status == HR_OK, length >= 4096);
+		if (!status) CHECK_EQ(capture->complete, length == size);
+		hr__capture_close(capture);
+		try_bytes(cut, length, (uint32_t)length);
+		free(cut);
+	}
+	free(bytes);
+}
+
+static void test_flipped_bytes_give_an_answer_or_an_error(void)
+{
+	uint64_t state = hr_test_seed(), rounds = hr_test_scaled(10000);
+	if (hr_test_scale() > 1) rounds = hr_test_scaled(rounds); /* a million in a soak */
+	size_t size;
+	uint8_t *bytes = record(emit_program, &size), *changed = malloc(size);
+	for (uint64_t round = 0; round < rounds; round++) {
+		memcpy(changed, bytes, size);
+		uint64_t flips = 1 + hr_rand_below(&state, 4);
+		for (uint64_t i = 0; i < flips; i++) {
+			/* Half of them behind the header, most of which is nothing. */
+			size_t at = hr_rand_below(&state, 2) ? hr_rand_below(&state, 128) : 4096 + hr_rand_below(&state, size - 4096);
+			changed[at] = (uint8_t)hr_rand(&state);
+		}
+		try_bytes(changed, size, (uint32_t)hr_rand(&state));
+		if (round % 1024 == 0) hr__names_reset_for_test();
+	}
+	free(changed);
+	free(bytes);
+}
+
+static void test_what_is_no_trace_is_refused(void)
+{
+	hr__capture *capture = NULL;
+	size_t size;
+	CHECK_STATUS(HR_IO, hr__capture_open("/nowhere/at/all.hrt", NULL, NULL, &capture));
+	CHECK_CONTAINS(hr_last_message(), "/nowhere/at/all.hrt");
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__capture_open(NULL, NULL, NULL, &capture));
+	CHECK_STATUS(HR_TRUNCATED, hr__capture_open_memory("", 0, &capture));
+	char text[4096] = "this is no trace, but a letter";
+	CHECK_STATUS(HR_BAD_FORMAT, hr__capture_open_memory(text, sizeof text, &capture));
+	CHECK_CONTAINS(hr_last_message(), "byte 0");
+	uint8_t *bytes = record(emit_program, &size);
+	bytes[8] = HR__TRACE_MAJOR + 1;
+	CHECK_STATUS(HR_TOO_NEW, hr__capture_open_memory(bytes, size, &capture));
+	CHECK_CONTAINS(hr_last_message(), "version 2.0");
+	free(bytes);
+	CHECK(capture == NULL);
+}
+
+/* ---- time and memory ---- */
+
+static void emit_many(void)
+{
+	static uint64_t live[4096];
+	uint64_t state = 1, next = 1 << 20;
+	uint64_t events = hr_test_scaled(1000000);
+	for (uint64_t i = 0; i < events; i++) {
+		size_t k = hr_rand_below(&state, 4096);
+		if (live[k]) {
+			hr__trace_free(7, live[k], 0);
+			live[k] = 0;
+			continue;
+		}
+		hr_request request = HR_REQUEST(256 * (1 + hr_rand_below(&state, 64)));
+		live[k] = next += 65536;
+		hr__trace_alloc(7, &request, live[k], request.bytes);
+	}
+}
+
+static void test_memory_follows_the_events(void)
+{
+	struct rusage before, after;
+	size_t size;
+	make_path();
+	CHECK_STATUS(HR_OK, hr__trace_open(trace_path));
+	define();
+	emit_many();
+	CHECK_STATUS(HR_OK, hr__trace_close());
+	hr__capture *capture = NULL;
+	getrusage(RUSAGE_SELF, &before);
+	double start = hr_test_now();
+	CHECK_STATUS(HR_OK, hr__capture_open(trace_path, NULL, NULL, &capture));
+	getrusage(RUSAGE_SELF, &after);
+	double seconds = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec) + (double)(after.ru_utime.tv_usec - before.ru_utime.tv_usec) / 1e6;
+	size = (size_t)(after.ru_maxrss - before.ru_maxrss) * 1024;
+	printf("# %u changes: %.2f s of processor time, %.2f s in all, %.0f bytes a change\n", capture->change_count, seconds, hr_test_now() - start,
+	       (double)size / capture->change_count);
+	if (!HR_TEST_SANITIZED) CHECK_LT(size, 50.0 * capture->change_count + (8 << 20)); /* 500 MB for 10 million */
+	CHECK_STR(capture_wrong(capture), NULL);
+	hr__capture_close(capture);
+	unlink(trace_path);
+}
+
+TEST_MAIN(T(test_events_become_allocations_ops_steps_and_moves), T(test_events_that_make_no_sense_are_skipped_and_counted),
+          T(test_what_the_file_does_not_define_has_a_place_of_its_own), T(test_live_is_what_is_there_after_a_change), T(test_seeds_for_the_fuzzer_are_good_traces),
+          T_WITHIN(test_a_trace_cut_at_any_byte_is_read_as_far_as_it_goes, 240), T_WITHIN(test_flipped_bytes_give_an_answer_or_an_error, 240),
+          T(test_what_is_no_trace_is_refused), T_WITHIN(test_memory_follows_the_events, 240))

@@ -1,0 +1,396 @@
+#!/usr/bin/env python3
+"""The page in a real browser: Debian's Chromium opens it from the disk, a pointer zooms, hovers and sorts, and the numbers it shows are those that a
+reader of its own (plain_trace.py) finds in the trace. Nothing may appear on the console, and nothing may be asked for from elsewhere.
+
+    test_page_browser.py --screenshot FILE     only draws the picture of the README
+"""
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from subprocess import run
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.dont_write_bytecode = True
+import browser
+from plain_trace import Ledger, Trace
+
+command = Path(os.environ.get("HEADROOM_COMMAND", "build/headroom"))
+program = command.parent / "tests/profile/test_page"
+folder = Path(tempfile.mkdtemp(prefix="hr-page-"))
+failures = 0
+
+
+def check(what, got, wanted):
+    global failures
+    if got != wanted:
+        failures += 1
+        print(f"not ok - {what}: {got!r}, not {wanted!r}")
+
+
+def make_page(kind, most=None):
+    trace, page = folder / f"{kind}.hrt", folder / f"{kind}{most or ''}.html"
+    if not trace.exists():
+        run([program, "--trace", kind, trace], check=True)
+    if most:
+        run([program, "--html", trace, page, str(most)], check=True)
+    else:
+        run([command, "report", trace, "--html", page], check=True)
+    return trace, page
+
+
+def report(trace, view):
+    """What `headroom report` says, by device."""
+    done = run([command, "report", trace, "--view", view, "--json", "--max-rows", "100000"], check=True, capture_output=True)
+    return {one["device"]: one for one in json.loads(done.stdout)["reports"]}
+
+
+def format_bytes(count):
+    units = ["B", "KiB", "MiB", "GiB"]
+    unit = 0
+    while unit < 3 and count >= 1024 ** (unit + 1):
+        unit += 1
+    return f"{count / 1024 ** unit:,.1f} {units[unit]}" if unit else f"{count:,} B"
+
+
+def format_time(ns):
+    unit, size = next((one for one in (("s", 1e9), ("ms", 1e6), ("\u00b5s", 1e3)) if ns >= one[1]), ("ns", 1))
+    value = ns / size
+    return f"{value:,.{0 if size == 1 else 3 if value < 10 else 2 if value < 100 else 1}f} {unit}"
+
+
+def sum_by(blocks, key):
+    sums = {}
+    for block in blocks:
+        sums[key(block)] = sums.get(key(block), 0) + block.bytes
+    return sums
+
+
+def table(page, tab):
+    """The rows of a table: the value of a number, the text of anything else."""
+    page.press(f"#tab-{tab}")
+    return page.eval("[...document.querySelectorAll('#table tbody tr')].map(row => [...row.cells].map(cell => cell.dataset.value === undefined ? cell.textContent : Number(cell.dataset.value)))")
+
+
+def column(page, number):
+    return page.eval(f"[...document.querySelectorAll('#table tbody tr')].map(row => row.cells[{number}]).map(cell => cell.dataset.value === undefined ? cell.textContent : Number(cell.dataset.value))")
+
+
+def choose_device(page, name):
+    names = page.eval("[...document.querySelectorAll('#devices button')].map(button => button.textContent)")
+    page.press(f"#devices button:nth-child({names.index(name) + 1})")
+
+
+# ---- what is checked ----
+
+def check_device(page, name, ledger, by_step=True):
+    device = ledger.devices[name]
+    choose_device(page, name)
+    page.press("#tab-alive")
+    check(f"{name}: peak", page.eval("Number(document.getElementById('tiles').dataset.peak)"), device["peak"])
+    check(f"{name}: peak, as text", page.eval("document.querySelector('#tiles .first dd').firstChild.textContent"), format_bytes(device["peak"]))
+    parts = page.eval("[...document.querySelectorAll('#breakdown tr')].map(row => [row.dataset.name, Number(row.dataset.bytes)])")
+    check(f"{name}: the peak adds up", sum(part for _, part in parts), device["peak"])
+    if not device["peak_is_clear"]:
+        return
+    by_op = sum_by(device["peak_live"], lambda block: block.op or "(no op)")
+    for op, part in parts:
+        if op != "all others":
+            check(f"{name}: {op} at the peak", part, by_op.get(op))
+    largest = sorted((block.bytes for block in device["peak_live"]), reverse=True)[:100]
+    check(f"{name}: live at the peak", [row[4] for row in table(page, "alive")], largest)
+    ops = {row[0]: row for row in table(page, "ops")}
+    for op, total in sum_by(device["blocks"], lambda block: block.op or "(no op)").items():
+        row = ops[op]
+        check(f"{name}: op {op}", [row[3], row[4], row[6]], [sum((b.op or "(no op)") == op for b in device["blocks"]), total, by_op.get(op, 0)])
+    for op, (runs, ns) in ledger.ops.items():
+        check(f"{name}: runs of {op}", ops[op][1:3], [runs, ns])
+    if by_step and ledger.steps:
+        rows = table(page, "steps")
+        wanted = [[step["number"], step["begin"], step["end"] - step["begin"], *(step["devices"][id(device)][key] for key in ("peak", "allocations", "bytes", "left"))] for step in ledger.steps]
+        check(f"{name}: steps", rows, sorted(wanted, key=lambda row: row[0]))
+
+
+def check_json(page, trace):
+    """The terminal's views and the page tell the same story."""
+    peaks, ops, steps = (report(trace, view) for view in ("peak", "op", "steps"))
+    for name in peaks:
+        choose_device(page, name)
+        check(f"json, {name}: peak", page.eval("headroom.model().peak"), peaks[name]["peak"]["peak_bytes"])
+        shown = {row[0]: row for row in table(page, "ops")}
+        for row in peaks[name]["by_op"]["rows"]:
+            check(f"json, {name}: {row['op']} at the peak", shown[row["op"] or "(no op)"][6], row["bytes"])
+        for row in ops[name]["op"]["rows"]:
+            check(f"json, {name}: {row['name']}", shown[row["name"] or "(no op)"][3:5], [row["allocations"], row["bytes"]])
+        scopes = {row[0]: row for row in table(page, "scopes")}
+        for row in peaks[name]["by_scope"]["rows"]:
+            check(f"json, {name}: {row['scope']} at the peak", scopes[row["scope"] or "(no scope)"][4], row["bytes"])
+        rows = sorted(([row["step"], row["peak_bytes"], row["allocations"], row["bytes"], row["residual_bytes"]] for row in steps[name]["steps"]["rows"]), key=lambda row: row[0])
+        check(f"json, {name}: steps", [[row[0], *row[3:]] for row in table(page, "steps")], rows)
+
+
+def check_map(page):
+    held, used, free, largest = page.eval("['held', 'used', 'free', 'largest'].map(key => Number(document.getElementById('map').dataset[key]))")
+    check("map: what is in use is the peak", used, page.eval("headroom.model().peak"))
+    check("map: used and free are all there is", used + free, held)
+    check("map: a hole is a hole", largest <= free, True)
+
+
+def check_zoom(page, ledger, name):
+    device = ledger.devices[name]
+    page.key("0")
+    check("all of it", page.eval("[headroom.state.t0, headroom.state.t1]"), [0, ledger.end])
+    x, y, width, height = page.box("#chart")
+    for part in (0.2, 0.35, 0.5):
+        page.wheel(x + width * part, y + height / 2, -300)
+        t0, t1 = page.eval("[headroom.state.t0, headroom.state.t1]")
+        most = format_bytes(Ledger.most_between(device, t0, t1))
+        said = page.eval("document.getElementById('chart').getAttribute('aria-label')")
+        check(f"highest from {t0} to {t1}", said.split("at most ")[1], most)
+    check("zoomed in", t1 - t0 < ledger.end / 2, True)
+    page.drag(x + width * 0.5, y + height / 2, x + width * 0.3, y + height / 2)
+    moved = page.eval("headroom.state.t0") - t0
+    check("panned by a fifth", abs(moved - 0.2 * (t1 - t0)) < 0.02 * (t1 - t0), True)
+    page.drag(x + width * 0.25, y + height / 2, x + width * 0.75, y + height / 2, modifiers=8)
+    check("half of it chosen", abs(page.eval("headroom.state.t1 - headroom.state.t0") / (t1 - t0) - 0.5) < 0.02, True)
+    page.press("#zoom-all")
+    check("all again", page.eval("[headroom.state.t0, headroom.state.t1]"), [0, ledger.end])
+
+
+def check_hover(page, ledger, name):
+    """Some of the allocations that are drawn, wherever they are: the tip says what the trace says."""
+    blocks = {(block.begin, block.address): block for block in ledger.devices[name]["blocks"]}
+    x, y, width, height = page.box("#chart")
+    hovered = 0
+    for across in range(1, 12):
+        for up in (0.1, 0.3, 0.5, 0.7):
+            spot = page.eval(f"""(() => {{ const chart = headroom.chart(), {{ capture }} = headroom, c = Math.floor(chart.w * {across} / 12), r = Math.floor(chart.h * (1 - {up}));
+                const id = chart.owner[r * chart.w + c];
+                return id < 0 ? null : [capture.begin[id], capture.address[id], (c + 0.5) / chart.w, (r + 0.5) / chart.h]; }})()""")
+            if not spot:
+                continue
+            block = blocks[int(spot[0]), int(spot[1])]
+            page.mouse("mouseMoved", x + width * spot[2], y + height * spot[3])
+            page.settle()
+            text = page.eval("document.getElementById('tip').hidden ? '' : document.getElementById('tip').innerText")
+            lifetime = format_time((ledger.end if block.end is None else block.end) - block.begin)
+            for part in (block.op, block.tensor, block.scope, format_bytes(block.bytes), lifetime, hex(block.address)):
+                check(f"tip of {block.op} at {hex(block.address)} has {part!r}", part in text, True)
+            hovered += 1
+    check("some were hovered", hovered > 5, True)
+    page.mouse("mouseMoved", 2, 2)
+    page.settle()
+    check("the tip goes away", page.eval("document.getElementById('tip').hidden"), True)
+
+
+def check_heights(page):
+    """What is drawn is as high as what it stands for, in every column: all of it, and some allocations in it."""
+    wrong = page.eval("""(() => { const { owner, moments, w, h, top } = headroom.chart(), model = headroom.model(), { bytes } = headroom.capture, wrong = [];
+        const pixels = document.getElementById('chart').getContext('2d').getImageData(0, 0, w, h).data;
+        for (let c = 0; c < w; c++) {
+            const rows = new Map();
+            let all = 0;
+            for (let y = 0; y < h; y++) {
+                const id = owner[y * w + c];
+                if (id === -1) continue;
+                all++;
+                rows.set(id, (rows.get(id) || 0) + 1);
+                if (pixels[4 * (y * w + c) + 3] !== 255) wrong.push(['not painted', c, y]);
+            }
+            if (Math.abs(all - model.inUse(moments[c]) / top * h) > 2) wrong.push(['column', c, all, model.inUse(moments[c]) / top * h]);
+            for (const [id, count] of rows) if (id >= 0 && Math.abs(count - bytes[id] / top * h) > 1.5) wrong.push(['allocation', id, count, bytes[id] / top * h]);
+        }
+        return wrong.slice(0, 5); })()""")
+    check("heights in the chart", wrong, [])
+
+
+def check_search(page, ledger, name):
+    device = ledger.devices[name]
+    page.key("/")
+    check("the search has the focus", page.eval("document.activeElement.id"), "search")
+    page.type("matmul block1")
+    fits = lambda block: "matmul" in block.op and "block1" in block.scope
+    wanted = [b for b in device["blocks"] if fits(b)]
+    check("found", page.eval("(d => [Number(d.count), Number(d.bytes), Number(d.atPeak)])(document.getElementById('found').dataset)"),
+          [len(wanted), sum(b.bytes for b in wanted), sum(b.bytes for b in device["peak_live"] if fits(b))])
+    check("the tables follow", len(table(page, "tensors")), min(100, len(wanted)))
+    page.press("#search")
+    page.key("Escape")
+    check("the search ends", page.eval("[headroom.state.search, document.getElementById('search').value]"), ["", ""])
+
+
+def check_sort(page, ledger, name):
+    device = ledger.devices[name]
+    page.press("#tab-tensors")
+    by_size = sorted((block.bytes for block in device["blocks"]), reverse=True)
+    check("largest first", column(page, 4), by_size[:100])
+    page.press("#table th:nth-child(5) button")
+    check("then smallest first", column(page, 4), by_size[::-1][:100])
+    check("and it says so", page.eval("document.querySelector('#table th:nth-child(5)').getAttribute('aria-sort')"), "ascending")
+    page.press("#table th:nth-child(7) button")
+    check("latest first", column(page, 6), sorted((block.begin for block in device["blocks"]), reverse=True)[:100])
+    page.press("#table th:nth-child(8) button")
+    lives = sorted(((ledger.end if b.end is None else b.end) - b.begin for b in device["blocks"]), reverse=True)
+    check("longest first", column(page, 7), lives[:100])
+    page.press("#table th:nth-child(1) button")
+    names = column(page, 0)
+    check("by name", names, sorted(names))
+    page.press("#table .more")
+    check("more of them", len(column(page, 0)), min(500, len(device["blocks"])))
+
+
+def check_keys(page):
+    page.eval("document.getElementById('chart').focus()")
+    span = "headroom.state.t1 - headroom.state.t0"
+    page.key("0")
+    whole = page.eval(span)
+    for _ in range(3):
+        page.key("ArrowUp")
+    check("zoomed by keys", abs(page.eval(span) / whole - 0.6 ** 3) < 1e-6, True)
+    before = page.eval("headroom.state.t0")
+    page.key("ArrowRight")
+    check("panned by keys", page.eval("headroom.state.t0") > before, True)
+    page.key("p")
+    check("the peak is in view", page.eval("(m => { const t = m.times[m.peakChange]; return headroom.state.t0 <= t && t <= headroom.state.t1; })(headroom.model())"), True)
+    page.key(".")
+    check("the change after the peak", page.eval("headroom.state.moment - headroom.model().peakChange"), 1)
+    check("which is said", page.eval("document.getElementById('said').textContent !== ''"), True)
+    page.key("]")
+    check("a step fills the view", page.eval("headroom.capture.steps.some(step => Math.abs(step.begin - headroom.state.t0) < 1)"), True)
+    page.key("?")
+    check("help", page.eval("document.getElementById('help').open"), True)
+    page.key("Escape")
+    check("no help", page.eval("document.getElementById('help').open"), False)
+    page.eval("document.getElementById('chart').focus()")
+    device = page.eval("headroom.state.device")
+    page.key("d")
+    check("another device", page.eval("headroom.state.device") != device, True)
+    unnamed = page.eval("""[...document.querySelectorAll('button, input, select, canvas:not([aria-hidden])')].filter(e => !e.hidden && !e.closest('[aria-hidden]') && !(e.textContent.trim() || e.getAttribute('aria-label') || e.closest('label'))).length""")
+    check("everything has a name", unnamed, 0)
+
+
+def check_quiet(page, path, what):
+    page.settle()
+    check(f"{what}: console", page.console, [])
+    check(f"{what}: asked for", [url for url in page.requests if not url.startswith("data:")], ["file://" + str(path)])
+
+
+def check_train(page):
+    trace, path = make_page("train")
+    ledger = Ledger(Trace(trace))
+    page.open(path)
+    for name in ledger.devices:
+        if ledger.devices[name]["blocks"]:
+            check_device(page, name, ledger)
+    check_json(page, trace)
+    choose_device(page, "GPU:0")
+    check_map(page)
+    moves = page.eval("headroom.capture.moves.map(device => [device.out.bytes, device.in.bytes])")
+    check("moved", moves, [[device["out"], device["in"]] for device in ledger.devices.values()])
+    check("LMS moved something", moves[0][0] > 0, True)
+    check_zoom(page, ledger, "GPU:0")
+    check_heights(page)
+    check_hover(page, ledger, "GPU:0")
+    check_search(page, ledger, "GPU:0")
+    check_sort(page, ledger, "GPU:0")
+    check_keys(page)
+    for by in ("scope", "tag", "op"):
+        page.eval(f"(s => {{ s.value = '{by}'; s.dispatchEvent(new Event('change')); }})(document.getElementById('group'))")
+        page.settle()
+    light = page.eval("getComputedStyle(document.documentElement).backgroundColor")
+    page.dark(True)
+    page.settle()
+    check("dark is another theme", page.eval("getComputedStyle(document.documentElement).backgroundColor") != light, True)
+    page.dark(False)
+    check_quiet(page, path, "train")
+    print("ok - the page shows what the trace holds, by pointer and by keys")
+
+    for most in (50, 500):
+        _, path = make_page("train", most)
+        page.open(path)
+        for name in ledger.devices:
+            if ledger.devices[name]["blocks"]:
+                choose_device(page, name)
+                check(f"{name}: peak with {most} allocations", page.eval("headroom.model().peak"), ledger.devices[name]["peak"])
+                check(f"{name}: never less than nothing", page.eval("headroom.model().total.every(total => total >= 0)"), True)
+                check(f"{name}: steps with {most} allocations", [row[3:] for row in table(page, "steps")],
+                      [list(step["devices"][id(ledger.devices[name])].values()) for step in sorted(ledger.steps, key=lambda step: step["number"])])
+        check_quiet(page, path, f"at most {most}")
+    print("ok - with less detail, peaks and steps are the same")
+
+
+def check_hostile(page):
+    trace, path = make_page("hostile")
+    page.open(path)
+    ledger = Ledger(Trace(trace))
+    title = page.eval("document.title")
+    for name in ("GPU:0", "CPU:0"):
+        check(f"hostile: peak of {name}", (choose_device(page, name), page.eval("headroom.model().peak"))[1], ledger.devices[name]["peak"])
+    choose_device(page, "GPU:0")
+    shown = [row[0] for row in table(page, "tensors")]
+    check("markup is shown as text", "</script><script>document.title='owned'</script>" in shown, True)
+    check("names can be searched for", (page.press("#search"), page.type("<!--"), page.eval("Number(document.getElementById('found').dataset.count)"))[2], 1)
+    x, y, width, height = page.box("#chart")
+    for part in range(20):
+        page.mouse("mouseMoved", x + width * (0.9 + part / 200), y + height * 0.8)
+    check("nothing ran", page.eval("document.title"), title)
+    check("nothing was made", page.eval("document.querySelectorAll('img, iframe, script[src]').length"), 0)
+    check_quiet(page, path, "hostile")
+    print("ok - names that want to be script are names")
+
+
+def check_million(page):
+    _, path = make_page("million")
+    page.open(path)
+    peak = page.eval("headroom.model().peak")
+    x, y, width, height = page.box("#chart")
+    times = []
+    for delta in [-120] * 20 + [120] * 10:
+        page.wheel(x + width * 0.6, y + height / 2, delta)
+        times.append(page.eval("headroom.state.drawMs"))
+    times.sort()
+    check_quiet(page, path, "million")
+    print(f"ok - a million events, page of {path.stat().st_size / 1e6:.1f} MB: a zoom takes {times[len(times) // 2]:.0f} ms (median), {times[-1]:.0f} ms (worst of {len(times)}); wanted: 100")
+    _, path = make_page("million", 20000)
+    page.open(path)
+    check("a million: the peak with 20,000 allocations", page.eval("headroom.model().peak"), peak)
+    check("a million: fewer allocations", page.eval("headroom.capture.bytes.length") < 60000, True)
+    check_quiet(page, path, "million, less detail")
+
+
+def take_screenshot(page, path):
+    """The picture of docs/profile.md: sharper than a screen's pixels, with the tip of an allocation."""
+    _, html = make_page("train")
+    page.call("Emulation.setDeviceMetricsOverride", width=1200, height=1226, deviceScaleFactor=1.5, mobile=False)
+    page.open(html)
+    page.mouse("mouseMoved", 1, 1)
+    page.eval("scrollTo(0, 0)")
+    page.settle()
+    x, y, width, height = page.eval("(b => [b.left, b.top, b.width, b.height])(document.getElementById('chart').getBoundingClientRect())")
+    page.mouse("mouseMoved", x + width * 0.64, y + height * 0.5)
+    page.settle()
+    page.screenshot(path, 1226)
+
+
+def main():
+    if not browser.find():
+        print("skipped: no Chromium here; tools/setup.sh test installs it where there is apt-get")
+        return 0
+    page = browser.Browser()
+    try:
+        if sys.argv[1:2] == ["--screenshot"]:
+            take_screenshot(page, sys.argv[2])
+            return 0
+        check_train(page)
+        check_hostile(page)
+        check_million(page)
+    finally:
+        page.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    print("failed" if failures else "all ok")
+    return 1 if failures else 0
+
+
+sys.exit(main())

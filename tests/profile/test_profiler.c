@@ -1,0 +1,609 @@
+/* test_profiler.c - the promises of recording: chosen steps, names that never collide, packed files, and a program that goes on whatever its profiler
+ * runs into. */
+#include <dirent.h>
+#include <sys/stat.h>
+
+#include "fault_os.h"
+#include "headroom_lms.h"
+#include "headroom_oom.h"
+#include "headroom_profile.h"
+#include "profile/compress.h"
+#include "profile/profiler.h"
+#include "test.h"
+#include "trace/trace.h"
+
+/* ---- files ---- */
+
+static char folder[128];
+
+static void remove_folder(void)
+{
+	char command[256];
+	snprintf(command, sizeof command, "rm -rf %s", folder);
+	if (system(command) != 0) puts("# the test's folder was not removed");
+}
+
+static const char *path_of(const char *name)
+{
+	static char paths[8][256];
+	static unsigned next;
+	if (!folder[0]) {
+		const char *temporary = getenv("TMPDIR");
+		snprintf(folder, sizeof folder, "%s/hr_test_profiler_XXXXXX", temporary ? temporary : "/tmp");
+		CHECK(mkdtemp(folder) != NULL);
+		atexit(remove_folder);
+	}
+	char *path = paths[next++ % 8];
+	snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+	return path;
+}
+
+static bool exists(const char *path)
+{
+	struct stat facts;
+	return lstat(path, &facts) == 0;
+}
+
+/* Files in [path] whose names have [part] in them. */
+static int count_files(const char *path, const char *part)
+{
+	int count = 0;
+	DIR *dir = opendir(path);
+	CHECK(dir != NULL);
+	for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir)) count += entry->d_name[0] != '.' && strstr(entry->d_name, part) != NULL;
+	closedir(dir);
+	return count;
+}
+
+static char *load(const char *path, size_t *size)
+{
+	struct stat facts;
+	CHECK_EQ(stat(path, &facts), 0);
+	*size = (size_t)facts.st_size;
+	char *bytes = malloc(*size + 1);
+	FILE *file = fopen(path, "rb");
+	CHECK(file && fread(bytes, 1, *size, file) == *size);
+	fclose(file);
+	return bytes;
+}
+
+static void save(const char *path, const void *bytes, size_t size)
+{
+	FILE *file = fopen(path, "wb");
+	CHECK(file && fwrite(bytes, 1, size, file) == size);
+	CHECK_EQ(fclose(file), 0);
+}
+
+/* ---- programs to record ---- */
+
+static hr_device device;
+static hr_allocator allocator;
+
+static void open_allocator(void)
+{
+	hr_simulated_options simulated;
+	hr_allocator_options options;
+	hr_simulated_options_init(&simulated);
+	simulated.memory_bytes = 64 << 20;
+	simulated.page_bytes = 65536;
+	CHECK_STATUS(HR_OK, hr_configure_simulated(&simulated));
+	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
+	hr_allocator_options_init(&options);
+	options.limit_bytes = 8 * 65536;
+	options.thread_cache = false;
+	options.stitch = true;
+	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
+}
+
+static void *take(uint64_t bytes)
+{
+	hr_request request = HR_REQUEST(bytes);
+	void *block = NULL;
+	CHECK_STATUS(HR_OK, hr_alloc(allocator, &request, &block));
+	return block;
+}
+
+static void give(void *block)
+{
+	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
+}
+
+static void make_events(unsigned pairs)
+{
+	for (unsigned i = 0; i < pairs; i++) give(take(4096));
+}
+
+/* How many events of each kind a file holds. */
+typedef struct counts {
+	uint64_t of[32], lost;
+	uint64_t first_step, last_step;
+	bool complete;
+} counts;
+
+static hr_status count_events(const char *path, counts *out)
+{
+	hr__trace_reader *reader;
+	hr__event event;
+	*out = (counts){ 0 };
+	hr_status status = hr__trace_reader_open_any(path, &reader);
+	if (status) return status;
+	out->complete = hr__trace_reader_summary(reader)->complete;
+	out->lost = hr__trace_reader_summary(reader)->lost;
+	while (!(status = hr__trace_reader_next(reader, &event))) {
+		out->of[event.kind]++;
+		if (event.kind != HR__EVENT_STEP) continue;
+		if (!out->first_step) out->first_step = event.bytes;
+		out->last_step = event.bytes;
+	}
+	hr__trace_reader_close(reader);
+	return status == HR_NOT_READY ? HR_OK : status;
+}
+
+static counts counts_of(const char *path)
+{
+	counts result;
+	CHECK_STATUS(HR_OK, count_events(path, &result));
+	return result;
+}
+
+static const char *last_file(void)
+{
+	static char path[4096];
+	CHECK_LT(hr_profiler_last_file(path, sizeof path), sizeof path);
+	return path;
+}
+
+/* ---- arguments ---- */
+
+static hr_profiler_options fresh(void)
+{
+	hr_profiler_options options;
+	CHECK_STATUS(HR_OK, hr_profiler_options_init(&options));
+	return options;
+}
+
+static void test_the_argument_is_found_and_taken_out(void)
+{
+	hr_profiler_options options = fresh();
+	char *argv[] = { "train", "--batch", "64", "--profile_options=profile_steps=1,10,100-103;compress=1", "data", NULL };
+	int argc = 5;
+	CHECK_STATUS(HR_OK, hr_profiler_parse_arguments(&argc, argv, &options));
+	CHECK_EQ(argc, 4);
+	CHECK(!strcmp(argv[2], "64") && !strcmp(argv[3], "data") && argv[4] == NULL);
+	CHECK_EQ(options.step_count, 3);
+	CHECK_EQ(options.steps[1].first, 10);
+	CHECK_EQ(options.steps[1].last, 10);
+	CHECK_EQ(options.steps[2].first, 100);
+	CHECK_EQ(options.steps[2].last, 103);
+	CHECK(options.compress);
+
+	char *apart[] = { "train", "--profile_options", "profile_steps=7", "--", "--profile_options=nonsense", NULL };
+	argc = 5;
+	options = fresh();
+	CHECK_STATUS(HR_OK, hr_profiler_parse_arguments(&argc, apart, &options));
+	CHECK_EQ(argc, 3);
+	CHECK(!strcmp(apart[1], "--") && !strcmp(apart[2], "--profile_options=nonsense"));
+	CHECK_EQ(options.steps[0].first, 7);
+
+	char *none[] = { "train", "--profile_optionsx=1", NULL };
+	argc = 2;
+	options = fresh();
+	CHECK_STATUS(HR_OK, hr_profiler_parse_arguments(&argc, none, &options));
+	CHECK_EQ(argc, 2);
+	CHECK_EQ(options.step_count, 0);
+}
+
+static void test_bad_arguments_say_so_and_change_nothing(void)
+{
+	static const char *const bad[] = { "profile_steps=",    "profile_steps=0",     "profile_steps=1,,2",  "profile_steps=1,",   "profile_steps=3-2",
+		                               "profile_steps=-1",  "profile_steps=x",     "profile_steps=1;",    "profile_step=1",     "steps",
+		                               "compress=yes",      "",                    "profile_steps=1 2",   "profile_steps=1-",
+		                               "profile_steps=99999999999999999999999999", "profile_steps=1;speed=3" };
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		char text[128];
+		snprintf(text, sizeof text, "--profile_options=%s", bad[i]);
+		char *argv[] = { "train", "--profile_options=profile_steps=5", text, NULL };
+		int argc = 3;
+		hr_profiler_options options = fresh();
+		CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_parse_arguments(&argc, argv, &options));
+		CHECK(hr_last_message()[0]);
+		CHECK_EQ(argc, 3);
+		CHECK_EQ(options.step_count, 0);
+		CHECK(argv[2] == text);
+	}
+	char many[1024] = "--profile_options=profile_steps=1";
+	for (int i = 0; i < HR_PROFILER_STEPS_MAX; i++) strcat(many, ",2");
+	char *argv[] = { "train", many, NULL };
+	int argc = 2;
+	hr_profiler_options options = fresh();
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_parse_arguments(&argc, argv, &options));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_parse_arguments(NULL, argv, &options));
+}
+
+/* ---- start and stop ---- */
+
+static void test_a_run_leaves_one_file_with_everything(void)
+{
+	const char *logs = path_of("a/b/logs");
+	open_allocator();
+	void *before = take(1000);
+	CHECK_STATUS(HR_OK, hr_profiler_start(logs, NULL));
+	make_events(100);
+	CHECK_STATUS(HR_OK, hr_profiler_stop());
+	give(before);
+	CHECK_EQ(count_files(logs, ".hrt"), 1);
+	counts c = counts_of(last_file());
+	CHECK(c.complete);
+	CHECK_EQ(c.of[HR__EVENT_ALLOC], 101);
+	CHECK_EQ(c.of[HR__EVENT_FREE], 100);
+}
+
+static void test_no_file_is_ever_written_over(void)
+{
+	const char *logs = path_of("logs");
+	hr_profiler_options options = fresh();
+	open_allocator();
+	for (int i = 0; i < 12; i++) { /* within the same second, or nearly */
+		options.compress = i % 3 == 1;
+		CHECK_STATUS(HR_OK, hr_profiler_start(logs, &options));
+		make_events((unsigned)i);
+		CHECK_STATUS(HR_OK, hr_profiler_stop());
+		CHECK_EQ(count_files(logs, ".hrt"), i + 1);
+		CHECK_EQ(counts_of(last_file()).of[HR__EVENT_FREE], i);
+	}
+}
+
+static void test_start_twice_and_stop_without_start_are_refused(void)
+{
+	hr_profiler_options options = fresh();
+	open_allocator();
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_stop());
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(NULL, NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start("", NULL));
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), NULL));
+	CHECK_STATUS(HR_IN_USE, hr_profiler_start(path_of("logs"), NULL));
+	CHECK_STATUS(HR_IN_USE, hr_trace_start(path_of("x.hrt")));
+	make_events(3);
+	CHECK_STATUS(HR_OK, hr_profiler_stop());
+	CHECK_EQ(counts_of(last_file()).of[HR__EVENT_FREE], 3);
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_stop());
+	CHECK_STATUS(HR_OK, hr_trace_start(path_of("x.hrt")));
+	options.step_count = 1;
+	options.steps[0] = (hr_profiler_steps){ 1, 1 };
+	CHECK_STATUS(HR_IN_USE, hr_profiler_start(path_of("logs"), &options));
+	CHECK_STATUS(HR_OK, hr_trace_stop());
+	options.steps[0] = (hr_profiler_steps){ 0, 1 };
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(path_of("logs"), &options));
+	options.steps[0] = (hr_profiler_steps){ 2, 1 };
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(path_of("logs"), &options));
+	options.struct_size = 3;
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(path_of("logs"), &options));
+}
+
+static void test_a_directory_that_cannot_be_written_is_an_error_and_no_more(void)
+{
+	static const char *const impossible[] = { "/proc/headroom", "/dev/null/logs", "/dev/full" };
+	open_allocator();
+	for (size_t i = 0; i < sizeof impossible / sizeof *impossible; i++) {
+		CHECK_STATUS(HR_IO, hr_profiler_start(impossible[i], NULL));
+		CHECK(strstr(hr_last_message(), impossible[i]) != NULL);
+		make_events(3);
+	}
+	char *long_path = malloc(5001);
+	memset(long_path, 'x', 5000);
+	long_path[5000] = 0;
+	CHECK_STATUS(HR_IO, hr_profiler_start(long_path, NULL));
+	free(long_path);
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), NULL));
+	CHECK_STATUS(HR_OK, hr_profiler_stop());
+}
+
+/* ---- steps ---- */
+
+static void run_step(unsigned pairs)
+{
+	CHECK_STATUS(HR_OK, hr_step_begin(allocator));
+	make_events(pairs);
+	CHECK_STATUS(HR_OK, hr_step_end(allocator));
+}
+
+static void test_chosen_steps_are_recorded_and_no_others(void)
+{
+	const char *logs = path_of("logs");
+	hr_profiler_options options = fresh();
+	open_allocator();
+	void *held = take(65536);
+	options.steps[0] = (hr_profiler_steps){ 2, 2 };
+	options.steps[1] = (hr_profiler_steps){ 5, 7 };
+	options.step_count = 2;
+	CHECK_STATUS(HR_OK, hr_profiler_start(logs, &options));
+	for (unsigned step = 1; step <= 9; step++) {
+		run_step(step);
+		make_events(1000); /* between steps, so outside of every file but the one that goes on from 5 to 7 */
+	}
+	CHECK_STATUS(HR_OK, hr_profiler_stop());
+	give(held);
+	CHECK_EQ(count_files(logs, ".hrt"), 2);
+	CHECK_EQ(count_files(logs, "-step2.hrt"), 1);
+	CHECK_EQ(count_files(logs, "-step5.hrt"), 1);
+	CHECK(strstr(last_file(), "-step5.hrt") != NULL);
+	counts c = counts_of(last_file());
+	CHECK_EQ(c.of[HR__EVENT_STEP], 3);
+	CHECK_EQ(c.of[HR__EVENT_STEP_END], 3);
+	CHECK_EQ(c.first_step, 5);
+	CHECK_EQ(c.last_step, 7);
+	CHECK_EQ(c.of[HR__EVENT_FREE], 5 + 6 + 7 + 2000);
+	CHECK_EQ(c.of[HR__EVENT_ALLOC], 1 + 5 + 6 + 7 + 2000); /* and what was there already */
+}
+
+static void test_a_file_that_cannot_be_made_in_a_step_is_told_at_the_end(void)
+{
+	char logs[256];
+	hr_profiler_options options = fresh();
+	snprintf(logs, sizeof logs, "%s", path_of("logs"));
+	open_allocator();
+	options.steps[0] = (hr_profiler_steps){ 1, UINT64_MAX };
+	options.step_count = 1;
+	CHECK_STATUS(HR_OK, hr_profiler_start(logs, &options));
+	CHECK_EQ(rmdir(logs), 0);
+	for (int i = 0; i < 3; i++) run_step(2);
+	CHECK_STATUS(HR_IO, hr_profiler_stop());
+	CHECK(strstr(hr_last_message(), "step1") != NULL);
+	run_step(2);
+}
+
+/* ---- every kind of event ---- */
+
+static void test_scopes_refusals_stitches_and_marks_are_recorded(void)
+{
+	hr_request huge = HR_REQUEST(1 << 20);
+	void *blocks[8], *block;
+	open_allocator();
+	CHECK_STATUS(HR_OK, hr_trace_mark("unheard", 1));
+	CHECK_STATUS(HR_OK, hr_trace_start(path_of("kinds.hrt")));
+	CHECK_STATUS(HR_OK, hr_name_scope_push("outer"));
+	CHECK_STATUS(HR_OK, hr_name_scope_push("inner"));
+	for (int i = 0; i < 8; i++) blocks[i] = take(65536);
+	for (int i = 0; i < 8; i += 2) give(blocks[i]);
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc(allocator, &huge, &block));
+	block = take(3 * 65536);
+	CHECK_STATUS(HR_OK, hr_name_scope_pop());
+	CHECK_STATUS(HR_OK, hr_name_scope_pop());
+	CHECK_STATUS(HR_OK, hr_trace_mark("epoch", 3));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_trace_mark("", 3));
+	CHECK_STATUS(HR_OK, hr_trace_stop());
+
+	hr__trace_reader *reader;
+	hr__event event;
+	counts c = counts_of(path_of("kinds.hrt"));
+	CHECK_EQ(c.of[HR__EVENT_SCOPE_PUSH], 2);
+	CHECK_EQ(c.of[HR__EVENT_SCOPE_POP], 2);
+	CHECK_EQ(c.of[HR__EVENT_ALLOC_FAILED], 1);
+	CHECK_EQ(c.of[HR__EVENT_STITCH], 1);
+	CHECK_EQ(c.of[HR__EVENT_MARK], 1);
+	CHECK_STATUS(HR_OK, hr__trace_reader_open(path_of("kinds.hrt"), &reader));
+	while (hr__trace_reader_next(reader, &event) == HR_OK) {
+		if (event.kind == HR__EVENT_STITCH) CHECK_EQ(event.address, (uintptr_t)block);
+		if (event.kind == HR__EVENT_MARK) CHECK(!strcmp(hr_name_text(event.tag), "epoch") && event.bytes == 3);
+		if (event.kind == HR__EVENT_SCOPE_PUSH) CHECK(!strncmp(hr_name_text(event.scope), "outer", 5));
+		if (event.kind == HR__EVENT_ALLOC) CHECK(!strcmp(hr_name_text(event.scope), "outer/inner"));
+	}
+	hr__trace_reader_close(reader);
+}
+
+/* ---- kill -9, and full disks ---- */
+
+static void test_a_killed_program_leaves_all_that_it_had_recorded(void)
+{
+	int pipes[2], status;
+	uint64_t done = 0, told;
+	CHECK_EQ(pipe(pipes), 0);
+	path_of("");
+	pid_t child = fork();
+	if (child == 0) {
+		close(pipes[0]);
+		open_allocator();
+		CHECK_STATUS(HR_OK, hr_profiler_start(folder, NULL));
+		for (uint64_t count = 1000;; count += 1000) {
+			make_events(1000);
+			if (write(pipes[1], &count, sizeof count) != sizeof count) _exit(1);
+		}
+	}
+	close(pipes[1]);
+	while (done < 100000 && read(pipes[0], &told, sizeof told) == sizeof told) done = told;
+	CHECK_EQ(kill(child, SIGKILL), 0);
+	while (read(pipes[0], &told, sizeof told) == sizeof told) done = told;
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	DIR *dir = opendir(folder);
+	const char *name = NULL;
+	for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir))
+		if (strstr(entry->d_name, ".hrt")) name = path_of(entry->d_name);
+	closedir(dir);
+	CHECK(name != NULL);
+	counts c = counts_of(name);
+	CHECK(!c.complete);
+	CHECK_EQ(c.lost, 0);
+	CHECK_GE(c.of[HR__EVENT_FREE], done);
+	CHECK_LE(c.of[HR__EVENT_ALLOC] - c.of[HR__EVENT_FREE], 1);
+}
+
+/* A limit on the size of files stands in for a disk that fills up: the system refuses in the same way. */
+static void test_a_full_disk_loses_events_counts_them_and_the_program_goes_on(void)
+{
+	struct rlimit limit = { .rlim_cur = 6 << 20, .rlim_max = RLIM_INFINITY };
+	hr_profiler_options options = fresh();
+	open_allocator();
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), NULL));
+	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+	make_events(600000);
+	CHECK_STATUS(HR_IO, hr_profiler_stop());
+	CHECK(strstr(hr_last_message(), "events are missing") != NULL);
+	counts c = counts_of(last_file());
+	CHECK_GT(c.lost, 0);
+	CHECK_EQ(c.of[HR__EVENT_ALLOC] + c.of[HR__EVENT_FREE] + c.of[HR__EVENT_MAP] + c.lost, 1200000 + c.of[HR__EVENT_MAP]);
+
+	/* Packing on a full disk leaves the file as it was. */
+	limit.rlim_cur = RLIM_INFINITY;
+	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+	options.compress = true;
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("packed"), &options));
+	make_events(100000);
+	limit.rlim_cur = 1000;
+	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+	CHECK_STATUS(HR_IO, hr_profiler_stop());
+	limit.rlim_cur = RLIM_INFINITY;
+	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+	CHECK_EQ(count_files(path_of("packed"), ".zst"), 0);
+	CHECK_EQ(counts_of(last_file()).of[HR__EVENT_FREE], 100000);
+}
+
+static void test_whatever_call_fails_the_program_goes_on(void)
+{
+	hr_profiler_options options = fresh();
+	options.compress = true;
+	CHECK_STATUS(HR_OK, hr__pack_available());
+	path_of("");
+	hr_fault_os_install();
+	open_allocator();
+	for (uint64_t n = 1; n < 500; n++) {
+		hr_fault_os_fail_nth(n, false, ENOSPC);
+		hr_status started = hr_profiler_start(folder, &options);
+		make_events(10);
+		hr_status stopped = started ? HR_OK : hr_profiler_stop();
+		bool failed = hr_fault_os_calls() >= n;
+		hr_fault_os_fail_nth(0, false, 0);
+		make_events(10);
+		if (!failed) {
+			CHECK_STATUS(HR_OK, started);
+			CHECK_STATUS(HR_OK, stopped);
+			break;
+		}
+		CHECK_LT(n, 499);
+	}
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	CHECK(hr_fault_os_is_clean());
+	hr_fault_os_uninstall();
+}
+
+static void test_shutdown_ends_the_recording(void)
+{
+	hr_profiler_options options = fresh();
+	options.compress = true;
+	open_allocator();
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
+	make_events(10);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	CHECK(strstr(last_file(), ".hrt.zst") != NULL);
+	counts c = counts_of(last_file());
+	CHECK(c.complete);
+	CHECK_EQ(c.of[HR__EVENT_FREE], 10);
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_stop());
+}
+
+static void test_a_forked_child_leaves_the_recording_alone(void)
+{
+	int status;
+	open_allocator();
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), NULL));
+	make_events(10);
+	pid_t child = fork();
+	if (child == 0) {
+		if (hr_profiler_stop() == HR_OK || hr_shutdown() != HR_OK) _exit(1);
+		_exit(0);
+	}
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK_EQ(status, 0);
+	make_events(10);
+	CHECK_STATUS(HR_OK, hr_profiler_stop());
+	CHECK_EQ(counts_of(last_file()).of[HR__EVENT_FREE], 20);
+}
+
+/* ---- packed files ---- */
+
+static void record_to(const char *path, unsigned pairs)
+{
+	open_allocator();
+	CHECK_STATUS(HR_OK, hr_trace_start(path));
+	make_events(pairs);
+	CHECK_STATUS(HR_OK, hr_trace_stop());
+}
+
+static void test_packing_gives_back_every_byte(void)
+{
+	size_t size, size2;
+	const char *path = path_of("t.hrt"), *packed = path_of("t.hrt.zst"), *again = path_of("again.hrt");
+	record_to(path, 100000);
+	char *before = load(path, &size);
+	CHECK_STATUS(HR_OK, hr__pack(path));
+	CHECK(!exists(path) && exists(packed) && hr__is_packed(packed));
+	CHECK_STATUS(HR_OK, hr__unpack(packed, again));
+	char *after = load(again, &size2);
+	CHECK_EQ(size, size2);
+	CHECK(memcmp(before, after, size) == 0);
+	CHECK(!hr__is_packed(again) && !hr__is_packed(path_of("nothing")));
+	CHECK_EQ(counts_of(packed).of[HR__EVENT_FREE], 100000);
+	CHECK_STATUS(HR_IO, hr__pack(path));              /* is gone */
+	CHECK_STATUS(HR_IO, hr__unpack(packed, again));   /* is there */
+	CHECK_EQ(rename(again, path), 0);
+	CHECK_STATUS(HR_IO, hr__pack(path));              /* would write over */
+	CHECK(exists(path));
+	free(before);
+	free(after);
+}
+
+/* Cut anywhere, a packed file is read as far as it goes, or refused. */
+static void test_a_packed_file_that_is_cut_or_damaged_is_read_or_refused(void)
+{
+	size_t size;
+	counts c;
+	unsigned opened = 0;
+	const char *path = path_of("t.hrt"), *damaged = path_of("damaged.zst");
+	record_to(path, 12000); /* several of its blocks */
+	CHECK_STATUS(HR_OK, hr__pack(path));
+	char *bytes = load(path_of("t.hrt.zst"), &size);
+	for (size_t cut = 0; cut < size; cut += 1 + size / 200) {
+		save(damaged, bytes, cut);
+		opened += count_events(damaged, &c) == HR_OK && !c.complete;
+	}
+	uint64_t seed = hr_test_seed() * 0x9E3779B97F4A7C15ull;
+	for (uint64_t i = 0; i < hr_test_scaled(400); i++) {
+		seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+		size_t at = (size_t)(seed >> 33) % size;
+		char kept = bytes[at];
+		bytes[at] = (char)(bytes[at] ^ (char)(1u << (seed >> 29 & 7)));
+		save(damaged, bytes, size);
+		bytes[at] = kept;
+		hr_status status = count_events(damaged, &c);
+		if (status) CHECK(hr_last_message()[0]);
+	}
+	CHECK_GT(opened, 0);
+	free(bytes);
+}
+
+/* A frame that says it is one byte, 128 KiB times over: 4 bytes in the file for each. */
+static void test_a_file_that_unpacks_to_far_too_much_is_refused(void)
+{
+	static const unsigned char head[] = { 0x28, 0xB5, 0x2F, 0xFD, 0x00, 0x58 }; /* no size told, window of 2 MiB */
+	enum { BLOCKS = 20000 };
+	static unsigned char bomb[sizeof head + 4 * BLOCKS];
+	memcpy(bomb, head, sizeof head);
+	for (size_t i = 0; i < BLOCKS; i++) {
+		uint32_t block = (i == BLOCKS - 1) | 1u << 1 | (128u << 10) << 3;
+		memcpy(bomb + sizeof head + 4 * i, &block, 3);
+	}
+	save(path_of("bomb.zst"), bomb, sizeof bomb);
+	hr__trace_reader *reader;
+	CHECK_STATUS(HR_BAD_FORMAT, hr__trace_reader_open_any(path_of("bomb.zst"), &reader));
+	CHECK(strstr(hr_last_message(), "unpacks to more") != NULL);
+	CHECK_EQ(count_files(folder, ".hrt"), 0);
+}
+
+TEST_MAIN(T(test_the_argument_is_found_and_taken_out), T(test_bad_arguments_say_so_and_change_nothing),
+          T(test_a_run_leaves_one_file_with_everything), T(test_no_file_is_ever_written_over),
+          T(test_start_twice_and_stop_without_start_are_refused), T(test_a_directory_that_cannot_be_written_is_an_error_and_no_more),
+          T(test_chosen_steps_are_recorded_and_no_others), T(test_a_file_that_cannot_be_made_in_a_step_is_told_at_the_end),
+          T(test_scopes_refusals_stitches_and_marks_are_recorded), T(test_a_killed_program_leaves_all_that_it_had_recorded),
+          T(test_a_full_disk_loses_events_counts_them_and_the_program_goes_on), T(test_whatever_call_fails_the_program_goes_on),
+          T(test_shutdown_ends_the_recording), T(test_a_forked_child_leaves_the_recording_alone), T(test_packing_gives_back_every_byte),
+          T(test_a_packed_file_that_is_cut_or_damaged_is_read_or_refused), T(test_a_file_that_unpacks_to_far_too_much_is_refused))

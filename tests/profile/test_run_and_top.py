@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""headroom run and headroom top: programs that nobody changed are recorded and watched, and never fail because of it."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
+from command import COMMAND, TRACES, run  # noqa: E402
+
+REPLAY = [COMMAND, "replay", str(TRACES / "resnet.csv.gz"), "--no-timing"]
+# A program with millions of events: a training loop, which is given no log directory and so does not record by itself.
+TRAIN = [str(Path(COMMAND).parent / "examples" / "profile")]
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(self.temporary.cleanup)
+        self.folder = Path(self.temporary.name)
+        self.runtime = self.folder / "runtime"
+        self.runtime.mkdir(mode=0o700)
+        self.env = {"XDG_RUNTIME_DIR": str(self.runtime)}
+
+    def files(self):
+        return sorted(p.name for p in self.folder.iterdir() if p.is_file())
+
+    def start(self, *arguments, **extra):
+        """A program that goes on until it is ended."""
+        program = subprocess.Popen([str(a) for a in arguments], env={**os.environ, **self.env, **extra}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(lambda: (program.kill(), program.wait()))
+        return program
+
+    def top(self):
+        result = run("top", "--once", "--json", env=self.env)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    def wait_for(self, condition, seconds=60):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            value = condition()
+            if value:
+                return value
+            time.sleep(0.1)
+        self.fail("it never happened")
+
+
+class Run(Folder):
+    def run_recorded(self, *options, program=None):
+        return run("run", *options, "--", *(program or REPLAY), env=self.env)
+
+    def events(self, path):
+        result = run("replay", path, "--no-timing", "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)["allocs"]
+
+    def test_the_programs_exit_status_and_output_are_its_own(self):
+        for status in (0, 1, 42):
+            result = self.run_recorded(program=["sh", "-c", f"echo said; exit {status}"])
+            self.assertEqual((result.returncode, result.stdout), (status, "said\n"))
+        result = self.run_recorded(program=["sh", "-c", "kill -9 $$"])
+        self.assertEqual(result.returncode, -signal.SIGKILL)
+        result = self.run_recorded(program=["printf", "%s|", "--trace", "--help", "--"])
+        self.assertEqual(result.stdout, "--trace|--help|--|")
+
+    def test_a_program_is_recorded_without_knowing(self):
+        plain = run(*REPLAY[1:], "--json")
+        path = self.folder / "t.hrt"
+        result = self.run_recorded("--trace", path, program=REPLAY + ["--json"])
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(json.loads(result.stdout)["allocs"], json.loads(plain.stdout)["allocs"])
+        self.assertGreaterEqual(self.events(path), json.loads(plain.stdout)["allocs"])
+        self.assertEqual(path.stat().st_mode & 0o777, 0o600)
+        self.assertEqual(list(self.runtime.iterdir()), [])
+
+    def test_compressed_files_are_smaller_and_hold_the_same(self):
+        self.run_recorded("--trace", self.folder / "a.hrt")
+        result = self.run_recorded("--trace", self.folder / "b.hrt", "--compress")
+        self.assertEqual(result.stderr, "")
+        self.assertEqual(self.files(), ["a.hrt", "b.hrt.zst"])
+        self.assertEqual(self.events(self.folder / "a.hrt"), self.events(self.folder / "b.hrt.zst"))
+        self.assertLess((self.folder / "b.hrt.zst").stat().st_size, (self.folder / "a.hrt").stat().st_size)
+
+    def test_names_have_numbers_in_them(self):
+        for _ in range(3):
+            self.run_recorded("--trace", self.folder / "t%n.hrt")
+        self.assertEqual(self.files(), ["t1.hrt", "t2.hrt", "t3.hrt"])
+        self.run_recorded("--trace", self.folder / "100%%-%p.hrt")
+        self.assertRegex(self.files()[0], r"^100%-[0-9]+\.hrt$")
+
+    def test_nothing_is_written_over(self):
+        path = self.folder / "t.hrt"
+        path.write_text("precious")
+        result = self.run_recorded("--trace", path)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("exists already", result.stderr)
+        self.env["HEADROOM_TRACE"] = str(path)
+        self.assertEqual(run(*REPLAY[1:], env=self.env).returncode, 0)
+        self.assertEqual(path.read_text(), "precious")
+        self.assertEqual(self.files(), ["t-2.hrt", "t.hrt"])
+
+    def test_wrong_use_is_told_and_the_program_not_started(self):
+        marker = self.folder / "started"
+        for options in (["--steps", "1"], ["--compress"], ["--trace", ""], ["--trace", "x", "--steps", "0"], ["--trace", "x", "--steps", "a"], ["--tracer", "x"]):
+            result = self.run_recorded(*options, program=["touch", str(marker)])
+            self.assertEqual(result.returncode, 2, options)
+            self.assertIn("headroom:", result.stderr)
+        self.assertFalse(marker.exists())
+        self.assertEqual(run("run").returncode, 2)
+        self.assertEqual(self.run_recorded(program=["/nonexistent/program"]).returncode, 127)
+        self.assertEqual(self.run_recorded(program=["/"]).returncode, 126)
+
+    def test_a_recording_that_cannot_be_does_not_stop_the_program(self):
+        for variables, word in (({"HEADROOM_TRACE": "/proc/nothing/t.hrt"}, "HEADROOM_TRACE"),
+                                ({"HEADROOM_TRACE": "/dev/full/t.hrt"}, "HEADROOM_TRACE"),
+                                ({"HEADROOM_TRACE": str(self.folder / "%x.hrt")}, "after %"),
+                                ({"HEADROOM_TRACE": str(self.folder / "t.hrt"), "HEADROOM_TRACE_STEPS": "x"}, "steps"),
+                                ({"HEADROOM_TOP": "1", "XDG_RUNTIME_DIR": "/proc/nothing"}, "HEADROOM_TOP")):
+            result = run(*REPLAY[1:], env={**self.env, **variables})
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn(word, result.stderr)
+            self.assertIn("goes on", result.stderr)
+        self.assertEqual(self.files(), [])
+
+    def test_chosen_steps_have_files_of_their_own(self):
+        result = self.run_recorded("--trace", self.folder / "t.hrt", "--steps", "2,4-6", program=TRAIN + ["", "9"])
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(self.files(), ["t-step2.hrt", "t-step4.hrt"])
+        self.assertEqual(self.events(self.folder / "t-step2.hrt"), 16)
+        self.assertEqual(self.events(self.folder / "t-step4.hrt"), 48)
+
+    def test_a_program_that_takes_the_option_records_the_steps_it_names(self):
+        logs = self.folder / "logs"
+        result = run("run", "--", *TRAIN, "--profile_options=profile_steps=1,3;compress=1", logs, "5", env=self.env)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(len(list(logs.glob("profile-*-step[13].hrt.zst"))), 2)
+        result = run("run", "--", *TRAIN, "--profile_options=steps=1", logs, env=self.env)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("no such setting", result.stderr)
+
+    def test_a_killed_program_leaves_a_file_that_can_be_read(self):
+        path = self.folder / "t.hrt"
+        program = self.start(COMMAND, "run", "--trace", path, "--", *TRAIN, "", "100000000")
+        self.wait_for(lambda: path.exists() and path.stat().st_size > 8 << 20)
+        program.kill()
+        program.wait()
+        self.assertGreater(self.events(path), 1000)
+
+    def test_a_small_disk_that_fills_up_does_not_stop_the_program(self):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", disk], capture_output=True)
+        if mounted.returncode != 0:
+            self.skipTest("no right to mount a small disk; the limit on file sizes in test_profiler stands in for it")
+        self.addCleanup(lambda: subprocess.run(["umount", disk], check=True))
+        result = self.run_recorded("--trace", disk / "t.hrt", program=TRAIN + ["", "30000"])
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("events are missing", result.stderr)
+        self.assertGreater(self.events(disk / "t.hrt"), 1000)
+
+
+class Top(Folder):
+    def loop(self, **extra):
+        return self.start(*TRAIN, "", "1000000000", HEADROOM_TOP="1", **extra)
+
+    def test_two_programs_are_shown_each_with_its_own_numbers(self):
+        first, second = self.loop(), self.loop()
+        look = self.wait_for(lambda: (lambda t: t if {first.pid, second.pid} <= {p["process"] for p in t["programs"] if p["devices"]} else None)(self.top()))
+        for program in look["programs"]:
+            device = program["devices"][0]
+            self.assertEqual(program["program"], "profile")
+            self.assertEqual(device["name"], "CPU:0")
+            self.assertGreater(device["peak_bytes_in_use"], 0)
+            self.assertLessEqual(device["bytes_in_use"], device["peak_bytes_in_use"])
+            self.assertLessEqual(len(device["samples"]), 64)
+        table = run("top", "--once", env={**self.env, "COLUMNS": "140"})
+        self.assertIn(str(first.pid), table.stdout)
+        self.assertIn(str(second.pid), table.stdout)
+        self.assertTrue(all(len(line) <= 140 for line in table.stdout.splitlines()))
+        for name in self.runtime.iterdir():
+            self.assertEqual(name.stat().st_mode & 0o777, 0o600)
+
+    def test_a_killed_program_disappears_and_its_file_with_the_next_look(self):
+        program = self.loop()
+        self.wait_for(lambda: self.top()["programs"])
+        program.kill()
+        program.wait()
+        self.assertEqual(self.top()["programs"], [])
+        self.wait_for(lambda: self.top() and not list(self.runtime.iterdir()))
+
+    def test_a_program_that_ends_takes_its_file_away(self):
+        self.assertEqual(run(*REPLAY[1:], env={**self.env, "HEADROOM_TOP": "1"}).returncode, 0)
+        self.assertEqual(list(self.runtime.iterdir()), [])
+
+    def test_odd_files_do_not_disturb_it(self):
+        pid = os.getpid()
+        for name, content in ((f"headroom-top-{pid}", b"\xff" * 9000), ("headroom-top-x", b""), ("headroom-top-0", b""), (f"headroom-top-{pid}0000000000", b""), ("headroom-top-", b"")):
+            (self.runtime / name).write_bytes(content)
+        self.assertEqual(self.top()["programs"], [])
+        self.assertEqual(len(list(self.runtime.iterdir())), 5)
+        self.assertIn("No program shows itself", run("top", "--once", env=self.env).stdout)
+
+    def test_on_a_terminal_it_refreshes_in_place_until_q(self):
+        import pty
+        program = self.loop()
+        self.wait_for(lambda: self.top()["programs"])
+        child, terminal = pty.fork()
+        if child == 0:
+            os.environ.update(self.env, TERM="xterm", COLUMNS="120")
+            os.execv(COMMAND, [COMMAND, "top", "--interval", "0.2"])
+        output = b""
+        while output.count(b"\x1b[H") < 4:
+            output += os.read(terminal, 65536)
+        os.write(terminal, b"q")
+        try:
+            while True:
+                piece = os.read(terminal, 65536)
+                if not piece:
+                    break
+                output += piece
+        except OSError:
+            pass
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+        os.close(terminal)
+        self.assertIn(str(program.pid).encode(), output)
+        self.assertTrue(output.rstrip().endswith(b"\x1b[?1049l"), output[-40:])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + ["-v"] + sys.argv[1:])

@@ -1,0 +1,313 @@
+/* test_segments.c - the promises of what a program shows to `headroom top`: it is true, it goes when the program goes, and a reader believes
+ * nothing. */
+#include <sys/stat.h>
+
+#include "fault_os.h"
+#include "profile/publish.h"
+#include "segments.h"
+#include "test.h"
+
+static char folder[128];
+static int folder_fd = -1;
+
+static void remove_folder(void)
+{
+	char command[256];
+	snprintf(command, sizeof command, "rm -rf %s", folder);
+	if (system(command) != 0) puts("# the test's folder was not removed");
+}
+
+/* A folder of the test's own, where the library puts its file too. */
+static void use_folder(void)
+{
+	const char *temporary = getenv("TMPDIR");
+	snprintf(folder, sizeof folder, "%s/hr_test_segments_XXXXXX", temporary ? temporary : "/tmp");
+	CHECK(mkdtemp(folder) != NULL);
+	atexit(remove_folder);
+	CHECK_EQ(setenv("XDG_RUNTIME_DIR", folder, 1), 0);
+	folder_fd = open(folder, O_RDONLY | O_DIRECTORY);
+	CHECK_GE(folder_fd, 0);
+}
+
+static const char *name_of(pid_t process)
+{
+	static char name[64];
+	snprintf(name, sizeof name, HR__SEGMENT_PREFIX "%d", (int)process);
+	return name;
+}
+
+static const char *own_path(void)
+{
+	static char path[256];
+	snprintf(path, sizeof path, "%s/%s", folder, name_of(getpid()));
+	return path;
+}
+
+static hr_allocator open_allocator(void)
+{
+	hr_device device;
+	hr_allocator allocator;
+	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
+	CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &allocator));
+	return allocator;
+}
+
+static const hr__segment_device *device_of(const hr__segment *s, const char *name)
+{
+	for (uint32_t i = 0; i < s->device_count; i++)
+		if (!strcmp(s->devices[i].name, name)) return &s->devices[i];
+	return NULL;
+}
+
+static void wait_a_while(void)
+{
+	nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+}
+
+/* Reads this process's segment until SIM:0 has [bytes] in use there. */
+static hr__segment read_until(int64_t bytes)
+{
+	hr__segment s;
+	for (int i = 0; i < 1000; i++) {
+		if (hr__segment_read(folder_fd, name_of(getpid()), (uint32_t)getpid(), &s)) {
+			const hr__segment_device *device = device_of(&s, "SIM:0");
+			if (device && device->bytes_in_use == bytes) return s;
+		}
+		wait_a_while();
+	}
+	CHECK(!"the segment never showed it");
+	return s;
+}
+
+/* ---- the writer ---- */
+
+static void test_a_program_shows_what_it_uses_and_takes_it_away(void)
+{
+	struct stat facts;
+	hr_request request = HR_REQUEST(1 << 20);
+	void *block;
+	use_folder();
+	CHECK_EQ(setenv("HEADROOM_TOP", "1", 1), 0);
+	hr_allocator allocator = open_allocator();
+	CHECK_EQ(stat(own_path(), &facts), 0);
+	CHECK_EQ(facts.st_mode & 0777, 0600);
+	CHECK_STATUS(HR_OK, hr_alloc(allocator, &request, &block));
+	hr__segment s = read_until(1 << 20);
+	CHECK_EQ(s.process, getpid());
+	CHECK_EQ(s.recording, 0);
+	CHECK(!strncmp(s.program, "test_segments", 13));
+	CHECK_EQ(device_of(&s, "SIM:0")->num_live, 1);
+	CHECK_EQ(device_of(&s, "SIM:0")->samples[(s.samples - 1) % HR__SEGMENT_SAMPLES], 1 << 20);
+	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
+	s = read_until(0);
+	CHECK_EQ(device_of(&s, "SIM:0")->peak_bytes_in_use, 1 << 20);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	CHECK(stat(own_path(), &facts) != 0);
+	open_allocator(); /* and again */
+	CHECK_EQ(stat(own_path(), &facts), 0);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	CHECK(stat(own_path(), &facts) != 0);
+}
+
+static void test_without_the_variable_nothing_is_shown(void)
+{
+	use_folder();
+	unsetenv("HEADROOM_TOP");
+	open_allocator();
+	CHECK(access(own_path(), F_OK) != 0);
+	setenv("HEADROOM_TOP", "0", 1);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	open_allocator();
+	CHECK(access(own_path(), F_OK) != 0);
+}
+
+static void test_a_file_of_an_earlier_process_is_replaced(void)
+{
+	use_folder();
+	FILE *file = fopen(own_path(), "w");
+	CHECK(file && fputs("old", file) >= 0 && fclose(file) == 0);
+	CHECK_STATUS(HR_OK, hr__publish_start());
+	CHECK_STATUS(HR_IN_USE, hr__publish_start());
+	hr__segment s;
+	CHECK(hr__segment_read(folder_fd, name_of(getpid()), (uint32_t)getpid(), &s));
+	hr__publish_stop();
+	hr__publish_stop();
+	CHECK(access(own_path(), F_OK) != 0);
+}
+
+static void test_a_child_leaves_its_parents_file_alone(void)
+{
+	int status;
+	use_folder();
+	CHECK_EQ(setenv("HEADROOM_TOP", "1", 1), 0);
+	open_allocator();
+	pid_t child = fork();
+	if (child == 0) _exit(hr_shutdown() == HR_OK ? 0 : 1);
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK_EQ(status, 0);
+	CHECK(access(own_path(), F_OK) == 0);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	CHECK(access(own_path(), F_OK) != 0);
+}
+
+static void test_whatever_call_fails_nothing_is_left_behind(void)
+{
+	use_folder();
+	hr_fault_os_install();
+	for (uint64_t n = 1;; n++) {
+		CHECK_LT(n, 100);
+		hr_fault_os_fail_nth(n, false, ENOMEM);
+		hr_status status = hr__publish_start();
+		bool failed = hr_fault_os_calls() >= n;
+		hr_fault_os_fail_nth(0, false, 0);
+		hr__publish_stop();
+		CHECK(access(own_path(), F_OK) != 0);
+		CHECK_STATUS(HR_OK, hr_shutdown()); /* looking at devices opened them */
+		CHECK(hr_fault_os_is_clean());
+		if (!failed) {
+			CHECK_STATUS(HR_OK, status);
+			break;
+		}
+	}
+	hr_fault_os_uninstall();
+	CHECK_EQ(setenv("XDG_RUNTIME_DIR", "/proc/nothing", 1), 0);
+	CHECK_STATUS(HR_IO, hr__publish_start());
+}
+
+/* ---- the reader ---- */
+
+static hr__segment good_segment(void)
+{
+	hr__segment s;
+	CHECK_STATUS(HR_OK, hr__publish_start());
+	CHECK(hr__segment_read(folder_fd, name_of(getpid()), (uint32_t)getpid(), &s));
+	hr__publish_stop();
+	return s;
+}
+
+static void put(const void *bytes, size_t size)
+{
+	FILE *file = fopen(own_path(), "wb");
+	CHECK(file && fwrite(bytes, 1, size, file) == size && fclose(file) == 0);
+}
+
+static bool reads(hr__segment *out)
+{
+	return hr__segment_read(folder_fd, name_of(getpid()), (uint32_t)getpid(), out);
+}
+
+static void test_hostile_files_are_refused_or_made_harmless(void)
+{
+	hr__segment out, s;
+	use_folder();
+	hr__segment good = good_segment();
+	put(&good, sizeof good);
+	CHECK(reads(&out));
+	for (size_t size = 0; size < sizeof good; size += 37) {
+		put(&good, size);
+		CHECK(!reads(&out));
+	}
+	s = good;
+	s.magic ^= 1;
+	put(&s, sizeof s);
+	CHECK(!reads(&out));
+	s = good;
+	s.version++;
+	put(&s, sizeof s);
+	CHECK(!reads(&out));
+	s = good;
+	s.bytes = UINT32_MAX;
+	put(&s, sizeof s);
+	CHECK(!reads(&out));
+	s = good;
+	s.process++;
+	put(&s, sizeof s);
+	CHECK(!reads(&out));
+	s = good;
+	s.device_count = HR__SEGMENT_DEVICES + 1;
+	put(&s, sizeof s);
+	CHECK(!reads(&out));
+	s = good;
+	s.device_count = UINT32_MAX;
+	put(&s, sizeof s);
+	CHECK(!reads(&out));
+	s = good;
+	hr__store_relaxed(&s.sequence, 7); /* for ever in the middle of writing */
+	put(&s, sizeof s);
+	CHECK(!reads(&out));
+
+	s = good;
+	s.device_count = HR__SEGMENT_DEVICES;
+	s.samples = UINT64_MAX;
+	memset(s.program, 0x1B, sizeof s.program);
+	memset(s.devices, 0xFF, sizeof s.devices);
+	put(&s, sizeof s);
+	CHECK(reads(&out));
+	CHECK_EQ(strlen(out.program), sizeof out.program - 1);
+	CHECK(!strchr(out.program, 0x1B));
+	for (uint32_t i = 0; i < out.device_count; i++) {
+		CHECK_LT(strlen(out.devices[i].name), sizeof out.devices[i].name);
+		CHECK_GE(out.devices[i].bytes_in_use, 0);
+		CHECK_GE(out.devices[i].samples[5], 0);
+	}
+	unlink(own_path());
+	CHECK_EQ(symlink("/dev/zero", own_path()), 0);
+	CHECK(!reads(&out));
+	unlink(own_path());
+	CHECK_EQ(mkfifo(own_path(), 0600), 0);
+	CHECK(!reads(&out));
+	unlink(own_path());
+	CHECK_EQ(mkdir(own_path(), 0700), 0);
+	CHECK(!reads(&out));
+}
+
+/* A number that no process has: that of a child which has ended and was waited for. */
+static pid_t dead_process(void)
+{
+	pid_t child = fork();
+	if (child == 0) _exit(0);
+	CHECK_EQ(waitpid(child, NULL, 0), child);
+	return child;
+}
+
+static void test_files_of_the_dead_are_removed_and_those_of_the_living_kept(void)
+{
+	static hr__segments all;
+	char path[256];
+	use_folder();
+	hr__segment s = good_segment();
+	put(&s, sizeof s);
+	hr__segment old = s;
+	old.process = (uint32_t)dead_process();
+	snprintf(path, sizeof path, "%s/%s", folder, name_of((pid_t)old.process));
+	old.now_wall_ns = 1;
+	FILE *file = fopen(path, "wb");
+	CHECK(file && fwrite(&old, sizeof old, 1, file) == 1 && fclose(file) == 0);
+	hr__segments_read(&all);
+	CHECK_GE(all.removed, 1);
+	CHECK(access(path, F_OK) != 0);
+	CHECK(access(own_path(), F_OK) == 0);
+	bool found = false;
+	for (size_t i = 0; i < all.count; i++) found = found || all.list[i].process == (uint32_t)getpid();
+	CHECK(found);
+
+	/* One whose number another process has by now, and one that is written to by who knows whom. */
+	s.birth++;
+	s.now_wall_ns = 1;
+	put(&s, sizeof s);
+	hr__segments_read(&all);
+	CHECK(access(own_path(), F_OK) != 0);
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME, &now);
+	old.now_wall_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	file = fopen(path, "wb");
+	CHECK(file && fwrite(&old, sizeof old, 1, file) == 1 && fclose(file) == 0);
+	hr__segments_read(&all);
+	CHECK(access(path, F_OK) == 0);
+	for (size_t i = 0; i < all.count; i++) CHECK_NE(all.list[i].process, old.process);
+}
+
+TEST_MAIN(T(test_a_program_shows_what_it_uses_and_takes_it_away), T(test_without_the_variable_nothing_is_shown),
+          T(test_a_file_of_an_earlier_process_is_replaced), T(test_a_child_leaves_its_parents_file_alone),
+          T(test_whatever_call_fails_nothing_is_left_behind), T(test_hostile_files_are_refused_or_made_harmless),
+          T(test_files_of_the_dead_are_removed_and_those_of_the_living_kept))
