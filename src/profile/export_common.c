@@ -6,6 +6,21 @@
 #include "os/os.h"
 #include "profile/export_formats.h"
 
+void *hr__export_take(hr_status *status, size_t bytes)
+{
+	void *block;
+	if (*status) return NULL;
+	int error = hr__os()->alloc(bytes, &block);
+	if (!error) return block;
+	*status = hr__os_fail(error, "exporting a trace");
+	return NULL;
+}
+
+void hr__export_give(void *block, size_t bytes)
+{
+	if (block) hr__os()->free(block, bytes);
+}
+
 const char *hr__export_op_name(hr_name scope, hr_name op, char out[HR__EXPORT_NAME_BYTES])
 {
 	const char *outer = hr_name_text(scope), *inner = hr_name_text(op);
@@ -72,11 +87,10 @@ const char *hr__export_move_text(hr__move_kind kind)
 
 hr_status hr__export_sums_init(const hr__capture *capture, hr__export_sums *out)
 {
-	void *block;
+	hr_status status = HR_OK;
 	size_t count = (size_t)capture->allocator_count + 2 * (size_t)capture->device_count + 1, bytes = count * sizeof(uint64_t);
-	int error = hr__os()->alloc(bytes, &block);
-	if (error) return hr__os_fail(error, "exporting a trace");
-	*out = (hr__export_sums){ .allocators = block, .block_bytes = bytes };
+	*out = (hr__export_sums){ .allocators = hr__export_take(&status, bytes), .block_bytes = bytes };
+	if (status) return status;
 	out->devices = out->allocators + capture->allocator_count;
 	out->allocators_on = out->devices + capture->device_count;
 	for (uint32_t i = 0; i < capture->allocator_count; i++) out->allocators_on[capture->allocators[i].device]++;
@@ -93,25 +107,24 @@ void hr__export_sums_take(const hr__capture *capture, hr__export_sums *sums, con
 
 void hr__export_sums_free(hr__export_sums *sums)
 {
-	if (sums->allocators) hr__os()->free(sums->allocators, sums->block_bytes);
+	hr__export_give(sums->allocators, sums->block_bytes);
 }
 
 hr_status hr__export_threads_init(const hr__capture *capture, hr__export_threads *out)
 {
-	void *block;
+	hr_status status = HR_OK;
 	uint32_t count = 0;
 	for (uint32_t i = 0; i < capture->op_count; i++)
 		if (capture->ops[i].thread >= count) count = capture->ops[i].thread + 1;
 	*out = (hr__export_threads){ 0 };
 	if (count == 0) return HR_OK;
-	int error = hr__os()->alloc(count * sizeof *out->ops, &block);
-	if (error) return hr__os_fail(error, "exporting a trace");
-	*out = (hr__export_threads){ .ops = block, .count = count };
+	*out = (hr__export_threads){ .ops = hr__export_take(&status, count * sizeof *out->ops), .count = count };
+	if (status) return status;
 	for (uint32_t i = 0; i < capture->op_count; i++) out->ops[capture->ops[i].thread]++;
 	return HR_OK;
 }
 
 void hr__export_threads_free(hr__export_threads *threads)
 {
-	if (threads->ops) hr__os()->free(threads->ops, threads->count * sizeof *threads->ops);
+	hr__export_give(threads->ops, threads->count * sizeof *threads->ops);
 }

@@ -10,6 +10,10 @@ hr_status hr__export_rmm(const hr__capture *capture, const char *path);
 hr_status hr__export_xplane(const hr__capture *capture, const char *path); /* with protobuf-c alone, and the next too */
 hr_status hr__export_pprof(const hr__capture *capture, const char *path);
 
+/* Memory, cleared; NULL when [status] is a failure, also of this call. */
+void *hr__export_take(hr_status *status, size_t bytes);
+void hr__export_give(void *block, size_t bytes); /* NULL: nothing */
+
 /* An end that did not come before the trace's. */
 static inline uint64_t hr__export_end(const hr__capture *capture, uint64_t end_ns, uint64_t begin_ns)
 {

@@ -53,21 +53,6 @@ struct exporter {
 	hr_status status;
 };
 
-static void *take(struct exporter *e, size_t bytes)
-{
-	void *block;
-	if (e->status) return NULL;
-	int error = hr__os()->alloc(bytes, &block);
-	if (!error) return block;
-	e->status = hr__os_fail(error, "exporting a trace");
-	return NULL;
-}
-
-static void give(void *block, size_t bytes)
-{
-	if (block) hr__os()->free(block, bytes);
-}
-
 static uint32_t number_of(struct exporter *e, hr__export_strings *strings, const char *text)
 {
 	char clean[HR__EXPORT_CLEAN_BYTES];
@@ -160,7 +145,7 @@ static void fill_sample(struct exporter *e, struct sample *sample, const hr__sit
 	hr__site bare = *site;
 	hr_pprof__sample__init(&sample->message);
 	size_t frames = put_frames(e, site, NULL, 0);
-	sample->frames = take(e, frames * sizeof *sample->frames);
+	sample->frames = hr__export_take(&e->status, frames * sizeof *sample->frames);
 	if (!sample->frames) return;
 	put_frames(e, site, sample->frames, frames);
 	sample->message.location_id = sample->frames;
@@ -238,11 +223,11 @@ static hr_status write_bytes(hr__export_file *file, uint8_t *bytes, size_t lengt
 static void write_profile(struct exporter *e, const HrPprof__Profile *profile, hr__export_file *file)
 {
 	size_t bytes = hr_pprof__profile__get_packed_size(profile);
-	uint8_t *packed = take(e, bytes + 1);
+	uint8_t *packed = hr__export_take(&e->status, bytes + 1);
 	if (!packed) return;
 	hr_pprof__profile__pack(profile, packed);
 	e->status = write_bytes(file, packed, bytes);
-	give(packed, bytes + 1);
+	hr__export_give(packed, bytes + 1);
 }
 
 /* ---- the whole ---- */
@@ -305,7 +290,7 @@ static void put_all(struct exporter *e, hr__export_file *file)
 	size_t count = e->frames.count + (size_t)1;
 	size_t each = sizeof(HrPprof__Function) + sizeof(HrPprof__Location) + sizeof(HrPprof__Line) + 3 * sizeof(void *);
 	struct code code;
-	code.functions = take(e, count * each);
+	code.functions = hr__export_take(&e->status, count * each);
 	if (!code.functions) return;
 	code.locations = (void *)(code.functions + count);
 	code.lines = (void *)(code.locations + count);
@@ -314,7 +299,7 @@ static void put_all(struct exporter *e, hr__export_file *file)
 	code.line_pointers = (void *)(code.location_pointers + count);
 	fill_code(e, &code);
 	put_profile(e, &code, file);
-	give(code.functions, count * each);
+	hr__export_give(code.functions, count * each);
 }
 
 hr_status hr__export_pprof(const hr__capture *capture, const char *path)
@@ -324,17 +309,17 @@ hr_status hr__export_pprof(const hr__capture *capture, const char *path)
 	size_t sites = capture->site_count + (size_t)1;
 	hr_status status = hr__export_file_open(path, &file);
 	if (status) return status;
-	e.samples = take(&e, sites * sizeof *e.samples);
-	e.pointers = take(&e, sites * sizeof *e.pointers);
+	e.samples = hr__export_take(&e.status, sites * sizeof *e.samples);
+	e.pointers = hr__export_take(&e.status, sites * sizeof *e.pointers);
 	string_id(&e, ""); /* is number 0 */
 	if (!e.status) count_all(&e);
 	if (!e.status) fill_samples(&e);
 	if (!e.status) put_all(&e, file);
 	status = hr__export_file_close(file, e.status);
 	for (uint32_t i = 0; e.samples && i < capture->site_count; i++)
-		give(e.samples[i].frames, e.samples[i].message.n_location_id * sizeof(uint64_t));
-	give(e.samples, sites * sizeof *e.samples);
-	give(e.pointers, sites * sizeof *e.pointers);
+		hr__export_give(e.samples[i].frames, e.samples[i].message.n_location_id * sizeof(uint64_t));
+	hr__export_give(e.samples, sites * sizeof *e.samples);
+	hr__export_give(e.pointers, sites * sizeof *e.pointers);
 	hr__export_strings_free(&e.strings);
 	hr__export_strings_free(&e.frames);
 	return status;

@@ -101,27 +101,12 @@ struct exporter {
 
 /* ---- memory ---- */
 
-static void *take(struct exporter *e, size_t bytes)
-{
-	void *block;
-	if (e->status) return NULL;
-	int error = hr__os()->alloc(bytes, &block);
-	if (!error) return block;
-	e->status = hr__os_fail(error, "exporting a trace");
-	return NULL;
-}
-
-static void give(void *block, size_t bytes)
-{
-	if (block) hr__os()->free(block, bytes);
-}
-
 static uint8_t *room_for(struct exporter *e, size_t bytes)
 {
 	struct chunk *chunk = e->chunks;
 	if (!chunk || bytes > chunk->bytes - chunk->used) {
 		size_t wanted = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
-		chunk = take(e, sizeof *chunk + wanted);
+		chunk = hr__export_take(&e->status, sizeof *chunk + wanted);
 		if (!chunk) return NULL;
 		*chunk = (struct chunk){ .next = e->chunks, .bytes = wanted };
 		e->chunks = chunk;
@@ -219,7 +204,7 @@ static void take_texts(struct exporter *e)
 static struct line *line_begin(struct exporter *e, int64_t id, const char *name, size_t events)
 {
 	HR_ASSERT(e->line_count < e->line_capacity);
-	ProtobufCBinaryData *data = take(e, (events + 1) * sizeof *data);
+	ProtobufCBinaryData *data = hr__export_take(&e->status, (events + 1) * sizeof *data);
 	if (!data) return NULL;
 	struct line *line = &e->lines[e->line_count++];
 	hr_xplane__line__init(&line->message);
@@ -293,7 +278,7 @@ static void add_ops(struct exporter *e)
 	const hr__capture *c = e->capture;
 	char name[32];
 	size_t bytes = (e->threads.count + (size_t)1) * sizeof(uint32_t);
-	uint32_t *line_of = take(e, bytes); /* a thread's, by index */
+	uint32_t *line_of = hr__export_take(&e->status, bytes); /* a thread's, by index */
 	for (uint32_t i = 0; i < e->threads.count && !e->status; i++) {
 		if (!e->threads.ops[i]) continue;
 		line_of[i] = e->line_count;
@@ -301,7 +286,7 @@ static void add_ops(struct exporter *e)
 		line_begin(e, FIRST_THREAD_LINE + (int64_t)i, name, e->threads.ops[i]);
 	}
 	for (uint32_t i = 0; i < c->op_count && !e->status; i++) add_op(e, &e->lines[line_of[c->ops[i].thread]], &c->ops[i]);
-	give(line_of, bytes);
+	hr__export_give(line_of, bytes);
 }
 
 /* ---- memory events ---- */
@@ -462,7 +447,7 @@ static void with_metadata(struct exporter *e, void (*use)(struct exporter *, con
 	size_t each_stat = sizeof(HrXplane__StatEntry) + sizeof(HrXplane__StatMetadata) + sizeof(void *),
 		   bytes = events * each_event + stats * each_stat;
 	struct metadata m = { 0 };
-	m.event_entries = take(e, bytes);
+	m.event_entries = hr__export_take(&e->status, bytes);
 	if (!m.event_entries) return;
 	m.events = (void *)(m.event_entries + events);
 	m.event_pointers = (void *)(m.events + events);
@@ -472,7 +457,7 @@ static void with_metadata(struct exporter *e, void (*use)(struct exporter *, con
 	name_events(e, &m);
 	name_stats(e, &m);
 	if (!e->status) use(e, &m, file);
-	give(m.event_entries, bytes);
+	hr__export_give(m.event_entries, bytes);
 }
 
 /* ---- writing ---- */
@@ -492,7 +477,7 @@ static void write_space(struct exporter *e, const struct metadata *m, hr__export
 	struct output output = { .base = { append }, .file = file };
 	HrXplane__Space space = HR_XPLANE__SPACE__INIT;
 	HrXplane__Plane plane = HR_XPLANE__PLANE__INIT, *planes[] = { &plane };
-	HrXplane__Line **lines = take(e, (e->line_count + (size_t)1) * sizeof *lines);
+	HrXplane__Line **lines = hr__export_take(&e->status, (e->line_count + (size_t)1) * sizeof *lines);
 	if (!lines) return;
 	for (uint32_t i = 0; i < e->line_count; i++) lines[i] = &e->lines[i].message;
 	plane.id = 1;
@@ -510,7 +495,7 @@ static void write_space(struct exporter *e, const struct metadata *m, hr__export
 		e->status = hr__fail(HR_TOO_MANY, "the XPlane would have %zu bytes, and XProf reads 2 GiB at most; record fewer steps",
 		                     bytes);
 	else hr_xplane__space__pack_to_buffer(&space, &output.base);
-	give(lines, (e->line_count + (size_t)1) * sizeof *lines);
+	hr__export_give(lines, (e->line_count + (size_t)1) * sizeof *lines);
 }
 
 /* ---- the folder ---- */
@@ -549,7 +534,7 @@ static hr_status make_path(const hr__capture *capture, const char *logdir, char 
 	int length = snprintf(*out, bytes, "%s/plugins/profile/%s", logdir, run);
 	hr_status status = hr__export_make_folder(*out);
 	snprintf(*out + length, bytes - (size_t)length, "/%s.xplane.pb", host);
-	if (status) give(block, bytes);
+	if (status) hr__export_give(block, bytes);
 	return status;
 }
 
@@ -558,13 +543,13 @@ static hr_status make_path(const hr__capture *capture, const char *logdir, char 
 static void release(struct exporter *e)
 {
 	for (uint32_t i = 0; i < e->line_count; i++)
-		give(e->lines[i].message.events, (e->lines[i].capacity + 1) * sizeof(ProtobufCBinaryData));
-	give(e->lines, e->line_capacity * sizeof *e->lines);
-	give(e->sites, (e->capture->site_count + (size_t)1) * sizeof *e->sites);
-	give(e->allocators, (e->capture->allocator_count + (size_t)1) * sizeof *e->allocators);
+		hr__export_give(e->lines[i].message.events, (e->lines[i].capacity + 1) * sizeof(ProtobufCBinaryData));
+	hr__export_give(e->lines, e->line_capacity * sizeof *e->lines);
+	hr__export_give(e->sites, (e->capture->site_count + (size_t)1) * sizeof *e->sites);
+	hr__export_give(e->allocators, (e->capture->allocator_count + (size_t)1) * sizeof *e->allocators);
 	for (struct chunk *chunk = e->chunks, *next; chunk; chunk = next) {
 		next = chunk->next;
-		give(chunk, sizeof *chunk + chunk->bytes);
+		hr__export_give(chunk, sizeof *chunk + chunk->bytes);
 	}
 	hr__export_strings_free(&e->texts);
 	for (int i = 0; i < KINDS; i++) hr__export_strings_free(&e->names[i]);
@@ -575,9 +560,9 @@ static void collect(struct exporter *e)
 {
 	e->status = hr__export_threads_init(e->capture, &e->threads);
 	e->line_capacity = FIRST_THREAD_LINE + e->threads.count;
-	e->lines = take(e, e->line_capacity * sizeof *e->lines);
-	e->sites = take(e, (e->capture->site_count + (size_t)1) * sizeof *e->sites);
-	e->allocators = take(e, (e->capture->allocator_count + (size_t)1) * sizeof *e->allocators);
+	e->lines = hr__export_take(&e->status, e->line_capacity * sizeof *e->lines);
+	e->sites = hr__export_take(&e->status, (e->capture->site_count + (size_t)1) * sizeof *e->sites);
+	e->allocators = hr__export_take(&e->status, (e->capture->allocator_count + (size_t)1) * sizeof *e->allocators);
 	if (e->status) return;
 	take_texts(e);
 	add_changes(e);
@@ -601,7 +586,7 @@ hr_status hr__export_xplane(const hr__capture *capture, const char *logdir)
 		status = hr__export_file_close(file, e.status);
 		release(&e);
 	}
-	give(path, path_bytes);
+	hr__export_give(path, path_bytes);
 	return status;
 }
 

@@ -218,6 +218,7 @@ void hr__walk_range(const hr__walk *walk, int64_t begin, int64_t end, hr__walk_r
 /* ---- checks ---- */
 
 hr_status hr__need_float(const hr__type *type);
+hr_status hr__need_rows(const hr__type *type); /* floats, in at least one dimension */
 hr_status hr__need_number(const hr__type *type);
 hr_status hr__need_index(const hr__type *type);
 hr_status hr__need_any(hr_dtype dtype); /* one of those that ops know: numbers and bool */

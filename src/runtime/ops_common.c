@@ -137,6 +137,13 @@ hr_status hr__need_float(const hr__type *type)
 	return hr__dtype_is_float(type->dtype) ? HR_OK : wrong_dtype(type->dtype, "float32 and float64");
 }
 
+hr_status hr__need_rows(const hr__type *type)
+{
+	hr_status status = hr__need_float(type);
+	if (status != HR_OK || type->dims.rank > 0) return status;
+	return hr__fail(HR_INVALID_ARGUMENT, "shape [] has no last dimension");
+}
+
 hr_status hr__need_number(const hr__type *type)
 {
 	return hr__dtype_is_number(type->dtype) ? HR_OK : wrong_dtype(type->dtype, "float32, float64, int32, int64 and uint8");

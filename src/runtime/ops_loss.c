@@ -15,18 +15,11 @@
 
 /* ---- types ---- */
 
-static hr_status need_rows(const hr__type *type)
-{
-	hr_status status = hr__need_float(type);
-	if (status != HR_OK || type->dims.rank > 0) return status;
-	return hr__fail(HR_INVALID_ARGUMENT, "shape [] has no last dimension");
-}
-
 /* Causal (attrs.keep): the last row sees all columns, each row before it one less. */
 HR__INFER(softmax)
 {
 	(void)count;
-	hr_status status = need_rows(&in[0]);
+	hr_status status = hr__need_rows(&in[0]);
 	const hr__dims *dims = &in[0].dims;
 	*out = in[0];
 	if (status != HR_OK || !attrs->keep) return status;
@@ -41,7 +34,7 @@ HR__INFER(softmax)
 HR__INFER(softmax_grad)
 {
 	(void)count, (void)attrs;
-	hr_status status = need_rows(&in[0]);
+	hr_status status = hr__need_rows(&in[0]);
 	if (status == HR_OK) status = hr__need_same_dtype(&in[0], &in[1]);
 	if (status == HR_OK) status = hr__need_same_dims(&in[0], &in[1]);
 	*out = in[0];

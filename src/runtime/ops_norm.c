@@ -31,18 +31,11 @@ static hr_status need_columns(const hr__type *x, const hr__type *of, const char 
 	                hr__dims_text(&x->dims, left, sizeof left), hr__dims_text(&of->dims, right, sizeof right), name);
 }
 
-static hr_status need_rows(const hr__type *type)
-{
-	hr_status status = hr__need_float(type);
-	if (status != HR_OK || type->dims.rank > 0) return status;
-	return hr__fail(HR_INVALID_ARGUMENT, "shape [] has no last dimension");
-}
-
 /* Inputs: x, gain, bias. Outputs: y, and mean and 1 / deviation of each row. */
 HR__INFER(layer_norm)
 {
 	(void)count;
-	hr_status status = need_rows(&in[0]);
+	hr_status status = hr__need_rows(&in[0]);
 	if (status == HR_OK) status = need_columns(&in[0], &in[1], "gain");
 	if (status == HR_OK) status = need_columns(&in[0], &in[2], "bias");
 	if (status != HR_OK) return status;
@@ -56,7 +49,7 @@ HR__INFER(layer_norm)
 HR__INFER(layer_norm_grad)
 {
 	(void)count, (void)attrs;
-	hr_status status = need_rows(&in[1]);
+	hr_status status = hr__need_rows(&in[1]);
 	if (status == HR_OK) status = hr__need_same_dtype(&in[1], &in[0]);
 	if (status == HR_OK) status = hr__need_same_dims(&in[1], &in[0]);
 	if (status == HR_OK) status = need_columns(&in[1], &in[2], "gain");
