@@ -5,7 +5,17 @@
 
 hr__lock hr__runtime_lock = HR__LOCK_INIT(HR__RANK_RUNTIME);
 
-static hr_status get_memory(hr__session *session, const hr__type *type, hr_name scope, hr__buffer *buffer)
+static hr_name tag_of(hr__role role)
+{
+	static const char *const texts[] = {
+#define ROLE_TEXT(name, text) text,
+		HR__ROLE_TABLE(ROLE_TEXT)
+#undef ROLE_TEXT
+	};
+	return hr_name_intern(texts[role]);
+}
+
+static hr_status get_memory(hr__session *session, const hr__type *type, hr_name scope, hr__role role, hr__buffer *buffer)
 {
 	hr_shape shape = hr_shape_intern(type->dims.d, type->dims.rank);
 	if (session->has_tensors) {
@@ -13,6 +23,7 @@ static hr_status get_memory(hr__session *session, const hr__type *type, hr_name 
 		hr_tensor_options_init(&options);
 		options.bytes = buffer->bytes;
 		options.scope = scope;
+		options.tag = tag_of(role);
 		options.shape = shape;
 		options.dtype = type->dtype;
 		return hr_tensor_create(session->allocator, &options, &buffer->tensor);
@@ -20,12 +31,13 @@ static hr_status get_memory(hr__session *session, const hr__type *type, hr_name 
 	hr_request request = HR_REQUEST(buffer->bytes);
 	request.stream = session->stream;
 	request.scope = scope;
+	request.tag = tag_of(role);
 	request.shape = shape;
 	request.dtype = type->dtype;
 	return hr_alloc(session->allocator, &request, &buffer->block);
 }
 
-hr_status hr__buffer_new(hr__session *session, const hr__type *type, uint64_t bytes, hr_name scope, hr__buffer **out)
+hr_status hr__buffer_new(hr__session *session, const hr__type *type, uint64_t bytes, hr_name scope, hr__role role, hr__buffer **out)
 {
 	void *block;
 	*out = NULL;
@@ -34,7 +46,7 @@ hr_status hr__buffer_new(hr__session *session, const hr__type *type, uint64_t by
 	if (error) return hr__os_fail(error, "cannot get host memory for a value");
 	hr__buffer *buffer = block;
 	*buffer = (hr__buffer){ .session = session, .bytes = bytes, .refs = 1 };
-	hr_status status = get_memory(session, type, scope, buffer);
+	hr_status status = get_memory(session, type, scope, role, buffer);
 	if (status) {
 		hr__os()->free(buffer, sizeof *buffer);
 		return status;

@@ -36,7 +36,7 @@ static hr_status run(hr__session *session, enum hr__op_kind kind, const hr__attr
 {
 	const hr__op *op = &hr__ops[kind];
 	hr__slot ins[HR__OP_INPUTS], results[HR__OP_OUTPUTS];
-	hr__task task = { .session = session, .kind = kind, .attrs = attrs, .scope = hr_name_scope_current() };
+	hr__task task = { .session = session, .kind = kind, .attrs = attrs, .scope = hr_name_scope_current(), .role = hr__role_current() };
 	for (uint32_t i = 0; i < count; i++)
 		ins[i] = (hr__slot){ values[i].type, values[i].buffer, values[i].offset, values[i].loose && !hr__tape_keeps(kind, i, values[i].serial), 1 };
 	for (uint32_t i = 0; i < op->out_count; i++) results[i] = (hr__slot){ .type = types[i] };

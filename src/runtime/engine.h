@@ -22,6 +22,20 @@ extern hr__lock hr__runtime_lock;
 
 /* ---- buffers (buffer.c) ---- */
 
+/* What memory was got for: its tag in the ledger, in reports and in recordings. */
+#define HR__ROLE_TABLE(X)                                                            \
+	X(ACTIVATIONS, "activations") /* results of ops, unless they are one of these */ \
+	X(GRADIENTS, "gradients")     /* results of ops that hr_gradients calls */       \
+	X(WEIGHTS, "weights")         /* contents of variables */                        \
+	X(OPTIMIZER, "optimizer")     /* of those that an optimizer made for itself */   \
+	X(SCRATCH, "scratch")         /* needed while an op runs */
+
+typedef enum hr__role {
+#define HR__ROLE_ENUM(name, text) HR__##name,
+	HR__ROLE_TABLE(HR__ROLE_ENUM)
+#undef HR__ROLE_ENUM
+} hr__role;
+
 typedef struct hr__buffer {
 	hr__session *session;
 	hr_tensor tensor; /* id 0: a block */
@@ -31,7 +45,7 @@ typedef struct hr__buffer {
 } hr__buffer;
 
 /* With one reference, for the thread's current op, in [scope]. *out is NULL for no bytes. HR_OUT_OF_MEMORY, HR_NO_HOST_MEMORY. */
-hr_status hr__buffer_new(hr__session *session, const hr__type *type, uint64_t bytes, hr_name scope, hr__buffer **out);
+hr_status hr__buffer_new(hr__session *session, const hr__type *type, uint64_t bytes, hr_name scope, hr__role role, hr__buffer **out);
 void hr__buffer_keep(hr__buffer *buffer);    /* NULL is fine */
 void hr__buffer_release(hr__buffer *buffer); /* NULL is fine. Without the lock */
 int64_t hr__buffer_refs(const hr__buffer *buffer);
@@ -120,6 +134,7 @@ typedef struct hr__task {
 	enum hr__op_kind kind;
 	const hr__attrs *attrs;
 	hr_name scope;
+	hr__role role; /* of its outputs, if they are no contents of variables */
 	hr_op_metadata *note; /* what is told of it; NULL = nothing */
 	uint64_t begin_ns;    /* of the run that is told of */
 } hr__task;
@@ -138,8 +153,13 @@ typedef struct hr__variable {
 	hr__type type;
 	hr_initializer initializer;
 	uint64_t graph, session; /* that it belongs to; one of them is 0 */
-	bool trainable;
+	bool trainable; /* false: an optimizer's own */
 } hr__variable;
+
+static inline hr__role hr__variable_role(const hr__variable *variable)
+{
+	return variable->trainable ? HR__WEIGHTS : HR__OPTIMIZER;
+}
 
 typedef struct hr__content {
 	uint64_t variable;  /* 0: none */
@@ -217,6 +237,8 @@ bool hr__tape_is_there(void); /* on, or not any more */
 bool hr__tape_keeps(enum hr__op_kind kind, uint32_t input, uint64_t number);
 /* The block that op calls of this thread are in; 0 = none. */
 uint32_t hr__block_current(void);
+/* What op calls of this thread are for: activations or gradients. */
+hr__role hr__role_current(void);
 
 /* ---- functions (function.c) ---- */
 

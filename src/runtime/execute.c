@@ -94,12 +94,20 @@ static void release_outs(const struct memory *memory)
 	}
 }
 
-static hr_status get_buffer(const hr__task *task, struct memory *memory, const hr__type *type, hr__buffer **out)
+/* Of output [i]: new contents of a variable, where that is what the op makes. */
+static hr__role role_of(const hr__task *task, uint32_t i)
+{
+	hr__variable variable;
+	if (i >= hr__variables_of(task->attrs) || hr__variable_get(task->attrs->variables[i], &variable)) return task->role;
+	return hr__variable_role(&variable);
+}
+
+static hr_status get_buffer(const hr__task *task, struct memory *memory, const hr__type *type, hr__role role, hr__buffer **out)
 {
 	uint64_t bytes = hr__type_bytes(type);
 	memory->allocations += bytes > 0;
 	memory->allocated += bytes;
-	return hr__buffer_new(task->session, type, bytes, task->scope, out);
+	return hr__buffer_new(task->session, type, bytes, task->scope, role, out);
 }
 
 static hr_status get_memory(const hr__task *task, struct memory *memory)
@@ -120,11 +128,11 @@ static hr_status get_memory(const hr__task *task, struct memory *memory)
 			memory->outs[i].buffer = memory->ins[taken[i]].buffer;
 			hr__buffer_keep(memory->outs[i].buffer);
 		} else {
-			status = get_buffer(task, memory, &out_types[i], &memory->outs[i].buffer);
+			status = get_buffer(task, memory, &out_types[i], role_of(task, i), &memory->outs[i].buffer);
 		}
 	}
 	uint64_t scratch = op->scratch && !status ? op->scratch(in_types, out_types, task->attrs) : 0;
-	if (scratch) status = get_buffer(task, memory, &(hr__type){ HR_DTYPE_UINT8, { 1, { (int64_t)scratch } } }, &memory->scratch);
+	if (scratch) status = get_buffer(task, memory, &(hr__type){ HR_DTYPE_UINT8, { 1, { (int64_t)scratch } } }, HR__SCRATCH, &memory->scratch);
 	if (status) release_outs(memory);
 	return status;
 }

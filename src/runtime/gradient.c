@@ -175,12 +175,14 @@ static hr_status compute_again(struct search *search, uint32_t last, uint32_t of
 {
 	hr_status status = HR_OK;
 	uint32_t first = survey_block(search, last, of), outer = hr__block_set(0); /* these are kept */
+	hr__role role = hr__role_set(HR__ACTIVATIONS);
 	search->block = of;
 	for (uint32_t n = first; n <= last && !status; n++) {
 		hr__step step;
 		get_step(search, n, &step);
 		if (in_block(&step, of)) status = call_again(search, &step);
 	}
+	hr__role_set(role);
 	hr__block_set(outer);
 	return status;
 }
@@ -324,7 +326,9 @@ hr_status hr_gradients(hr_value of, const hr_value *by, size_t count, hr_value *
 			bool was_on = tape && tape->on;
 			search.known = known;
 			if (tape) tape->on = false;
+			hr__role before = hr__role_set(HR__GRADIENTS);
 			status = find_gradients(&search, of, by, numbers, count, out);
+			hr__role_set(before);
 			if (tape) tape->on = was_on && search.graph;
 			if (!search.graph) tape->served = true;
 			hr__os()->free(known, search.slots * sizeof *search.known);

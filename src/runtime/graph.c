@@ -203,7 +203,7 @@ void hr__graph_add(hr__graph *graph, enum hr__op_kind kind, const hr__attrs *att
                    const hr__type *types, hr_value *outs)
 {
 	uint32_t count = hr__ops[kind].out_count;
-	struct node node = { .kind = kind, .in_count = in_count, .scope = hr_name_scope_current(), .block = hr__block_current() };
+	struct node node = { .kind = kind, .in_count = in_count, .scope = hr_name_scope_current(), .role = hr__role_current(), .block = hr__block_current() };
 	if (attrs) node.attrs = *attrs;
 	for (uint32_t i = 0; i < in_count; i++) node.ins[i] = (struct input){ ins[i].node, ins[i].output };
 	for (uint32_t i = 0; i < count; i++) node.types[i] = types[i];

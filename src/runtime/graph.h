@@ -15,6 +15,7 @@ struct node {
 	hr__attrs attrs;
 	hr__type types[HR__OP_OUTPUTS];
 	hr_name scope;
+	hr__role role;
 	uint32_t block; /* of a checkpoint; 0 = none */
 	uint64_t data;  /* bytes of attrs.data, which is the graph's */
 };

@@ -9,6 +9,7 @@
 
 static _Thread_local struct hr__op_tape *tape;
 static _Thread_local uint32_t block_now; /* of a checkpoint; 0 = none */
+static _Thread_local hr__role role_now;
 static hr__atomic_u32 last_block;
 
 bool hr__tape_is_there(void)
@@ -68,6 +69,18 @@ uint32_t hr__block_set(uint32_t block)
 {
 	uint32_t before = block_now;
 	block_now = block;
+	return before;
+}
+
+hr__role hr__role_current(void)
+{
+	return role_now;
+}
+
+hr__role hr__role_set(hr__role role)
+{
+	hr__role before = role_now;
+	role_now = role;
 	return before;
 }
 

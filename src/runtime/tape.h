@@ -18,5 +18,7 @@ struct hr__op_tape *hr__tape_current(void);
 void hr__step_release(hr__step *step);
 /* Makes [block] the one that calls are in. Returns the one before. */
 uint32_t hr__block_set(uint32_t block);
+/* The same for what calls are for. */
+hr__role hr__role_set(hr__role role);
 
 #endif

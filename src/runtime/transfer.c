@@ -83,7 +83,7 @@ static hr_value copy_to(const hr__value *value, hr__session *to)
 	hr__value copy = { .type = value->type, .session = to, .op = value->op, .scope = value->scope };
 	uint64_t bytes = hr__type_bytes(&value->type);
 	hr_name before = hr_op_set(hr_name_intern("copy"));
-	hr_status status = hr__buffer_new(to, &value->type, bytes, hr_name_scope_current(), &copy.buffer);
+	hr_status status = hr__buffer_new(to, &value->type, bytes, hr_name_scope_current(), HR__ACTIVATIONS, &copy.buffer);
 	if (!status && bytes) status = copy_bytes(value->buffer, value->offset, copy.buffer, bytes);
 	hr_op_set(before);
 	if (!status) return hr__value_new(&copy);

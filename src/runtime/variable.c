@@ -165,9 +165,9 @@ static bool has_contents(hr__session *session, uint64_t id)
 
 /* ---- initialising ---- */
 
-static hr_status run(hr__session *session, enum hr__op_kind kind, const hr__attrs *attrs, hr_name scope, hr__slot *in, hr__slot *out)
+static hr_status run(hr__session *session, enum hr__op_kind kind, const hr__attrs *attrs, const hr__variable *variable, hr__slot *in, hr__slot *out)
 {
-	hr__task task = { .session = session, .kind = kind, .attrs = attrs, .scope = scope };
+	hr__task task = { .session = session, .kind = kind, .attrs = attrs, .scope = variable->scope, .role = hr__variable_role(variable) };
 	return hr__execute_plain(&task, in, in != NULL, out);
 }
 
@@ -178,13 +178,13 @@ static hr_status initialize(hr__session *session, const hr__variable *variable)
 	hr__slot out = { .type = variable->type };
 	enum hr__op_kind kind = how->kind == HR_INIT_NORMAL ? HR__OP_RANDOM_NORMAL : how->kind == HR_INIT_UNIFORM ? HR__OP_RANDOM_UNIFORM : HR__OP_FULL;
 	hr_status status = hr__variable_prepare(session, variable->id);
-	if (!status) status = run(session, kind, &attrs, variable->scope, NULL, &out);
+	if (!status) status = run(session, kind, &attrs, variable, NULL, &out);
 	if (!status && how->kind == HR_INIT_NORMAL) {
 		hr__slot in = out;
 		hr__attrs scale = { .a = how->b, .b = how->a };
 		in.may_take = true;
 		in.refs = 1;
-		status = run(session, HR__OP_SCALE, &scale, variable->scope, &in, &out);
+		status = run(session, HR__OP_SCALE, &scale, variable, &in, &out);
 		hr__buffer_release(in.buffer);
 	}
 	if (status) return hr__fail_in(status, "variable \"%s\"", hr_name_text(variable->name));
