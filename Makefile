@@ -13,8 +13,8 @@ all: build/.setup-build ## the library and the command, at build/headroom
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-demo: all ## replay a recorded training run; see its statistics and a picture of memory
-	@tools/demo.sh
+demo: all ## the whole story in a minute: train, run out of memory, read why, train anyway, look at the pictures
+	@build/headroom demo --out build/demo
 
 test: build/.setup-test ## everything that must hold (CI): tests, sanitizers, fuzzing, checks, install
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/test.sh

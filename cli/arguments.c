@@ -259,38 +259,14 @@ bool hr__arguments_decimal(const hr__arguments *arguments, int option, const cha
 
 /* ---- help ---- */
 
-/* Prints [text] in lines of at most 100 columns, those after the first indented; the first begins at column [column]. */
-static void print_wrapped(const char *text, int indent, int column)
-{
-	const int width = 100;
-	while (*text) {
-		size_t word = strcspn(text, " \n");
-		if (column > indent && column + 1 + (int)word > width) {
-			printf("\n%*s", indent, "");
-			column = indent;
-		} else if (column > indent) {
-			putchar(' ');
-			column++;
-		}
-		fwrite(text, 1, word, stdout);
-		column += (int)word;
-		text += word;
-		if (*text == '\n') {
-			printf("\n%*s", indent, "");
-			column = indent;
-			text++;
-		}
-		while (*text == ' ') text++;
-	}
-	putchar('\n');
-}
+#define HELP_WIDTH 100
 
 static void print_option(const hr__option *option)
 {
 	char head[64];
 	snprintf(head, sizeof head, "%s%s%s", option->name, option->value ? " " : "", option->value ? option->value : "");
 	printf("  %s%-21s%s ", hr__style(stdout, HR__STYLE_STRONG), head, hr__style(stdout, HR__STYLE_PLAIN));
-	print_wrapped(option->help, 24, 24);
+	hr__term_wrap(option->help, 24, 24, HELP_WIDTH);
 }
 
 static void print_heading(const char *text)
@@ -301,7 +277,7 @@ static void print_heading(const char *text)
 void hr__command_help(const hr__command *command)
 {
 	printf("usage: headroom %s%s%s [OPTION]...\n\n", command->name, *command->operands ? " " : "", command->operands);
-	print_wrapped(command->about, 0, 0);
+	hr__term_wrap(command->about, 0, 0, HELP_WIDTH);
 	print_heading("Options");
 	for (const hr__option *option = command->options; option->name; option++) print_option(option);
 	print_option(&(hr__option){ "--help", NULL, "this text" });

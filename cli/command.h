@@ -47,7 +47,7 @@ struct hr__command {
 	int (*run)(const hr__arguments *arguments); /* returns an exit status */
 };
 
-extern const hr__command hr__command_run, hr__command_top, hr__command_report, hr__command_diff, hr__command_replay, hr__command_plan, hr__command_oom,
+extern const hr__command hr__command_demo, hr__command_run, hr__command_top, hr__command_report, hr__command_diff, hr__command_replay, hr__command_plan, hr__command_oom,
 	hr__command_devices, hr__command_generate;
 
 /* Reads [count] arguments. False when help was asked for and printed, or something is wrong and was said; *exit_status is then the

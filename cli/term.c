@@ -69,6 +69,30 @@ bool hr__term_utf8(void)
 	return true;
 }
 
+void hr__term_wrap(const char *text, int indent, int column, int width)
+{
+	while (*text) {
+		size_t word = strcspn(text, " \n");
+		if (column > indent && column + 1 + (int)word > width) {
+			printf("\n%*s", indent, "");
+			column = indent;
+		} else if (column > indent) {
+			putchar(' ');
+			column++;
+		}
+		fwrite(text, 1, word, stdout);
+		column += (int)word;
+		text += word;
+		if (*text == '\n') {
+			printf("\n%*s", indent, "");
+			column = indent;
+			text++;
+		}
+		while (*text == ' ') text++;
+	}
+	putchar('\n');
+}
+
 /* ---- progress ---- */
 
 void hr__progress_begin(hr__progress *progress)
@@ -107,8 +131,14 @@ void hr__progress_show(hr__progress *progress, double done)
 	progress->visible = true;
 }
 
-void hr__progress_end(hr__progress *progress)
+void hr__progress_hide(hr__progress *progress)
 {
 	if (progress->visible) fputs("\r\033[K", stderr);
-	progress->visible = progress->enabled = false;
+	progress->visible = false;
+}
+
+void hr__progress_end(hr__progress *progress)
+{
+	hr__progress_hide(progress);
+	progress->enabled = false;
 }

@@ -34,6 +34,9 @@ int hr__term_width(void);
 /* Whether the locale can show block characters; without it pictures are drawn in ASCII. */
 bool hr__term_utf8(void);
 
+/* Prints [text] to standard output in lines of at most [width] columns, those after the first indented; the first begins at column [column]. */
+void hr__term_wrap(const char *text, int indent, int column, int width);
+
 /* ---- progress ---- */
 
 /* A bar on standard error. It appears only on a terminal, and only when the work has taken more than half a second. Work has
@@ -50,7 +53,9 @@ void hr__progress_begin(hr__progress *progress);
 void hr__progress_phase(hr__progress *progress, const char *label, double to);
 /* [done] is the share of the phase that is done, 0 to 1. Cheap to call often; NULL is allowed. */
 void hr__progress_show(hr__progress *progress, double done);
-/* Wipes the bar. */
+/* Wipes the bar, so that something can be printed; it comes back. */
+void hr__progress_hide(hr__progress *progress);
+/* Wipes it for good. */
 void hr__progress_end(hr__progress *progress);
 
 #endif

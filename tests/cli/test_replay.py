@@ -109,6 +109,11 @@ class Replay(CommandTest):
         at_limit = self.json("replay", trace, "--stitch", "--limit", stitched["min_limit_bytes"], "--no-timing")
         self.assertEqual(at_limit["pages_remapped"] * (2 << 20), at_limit["stats"]["bytes_stitched"])
 
+    def test_statistics_and_a_picture(self):
+        text = self.passes("replay", unpacked("gpt2.csv"), "--find-limit", "--picture", "--repeat", 3)
+        for part in ("peak", "least limit", "ns", "p99", "num_allocs", "Live bytes", "region 1", "in use"):
+            self.assertIn(part, text)
+
     def test_direct_asks_the_device_each_time(self):
         replay = self.json("replay", self.trace, "--allocator", "direct", "--repeat", 2)
         self.assertEqual((replay["allocator"], replay["stats"]["source_device"]), ("direct", self.allocs))

@@ -4,7 +4,7 @@ import subprocess
 
 from command import COMMAND, ROOT, CommandTest, main, unpacked
 
-COMMANDS = ["run", "top", "report", "diff", "replay", "plan", "oom", "devices", "generate"]
+COMMANDS = ["demo", "run", "top", "report", "diff", "replay", "plan", "oom", "devices", "generate"]
 TRACE = unpacked("resnet.csv")
 
 
@@ -161,16 +161,6 @@ class Generate(CommandTest):
         self.fails(2, "generate", "--seed", "x", says='"x"')
         self.fails(2, "generate", "--out", self.folder.name, says=["cannot write", "directory"])
         self.fails(2, "generate", "--out", "/nonexistent/file", says="No such file")
-
-
-class Demo(CommandTest):
-    def test_the_demo_shows_statistics_and_a_picture(self):
-        text = self.passes("replay", unpacked("gpt2.csv"), "--find-limit", "--picture", "--repeat", 3)
-        for part in ("peak", "least limit", "ns", "p99", "num_allocs", "Live bytes", "region 1", "in use"):
-            self.assertIn(part, text)
-        demo = (ROOT / "tools/demo.sh").read_text()
-        self.assertEqual(subprocess.run(["bash", "-n", ROOT / "tools/demo.sh"]).returncode, 0)
-        self.assertIn("--picture", demo)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,380 @@
+/* demo.c - `headroom demo`: the whole story in a minute. A model is trained with all the memory that it asks for; with half of that, where it runs out;
+ * and with half of it and Large Model Support, where every loss is the same. All of it is recorded, and drawn. */
+#define _GNU_SOURCE /* program_invocation_name */
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "../examples/models.h"
+#include "base/text.h"
+#include "headroom_lms.h"
+#include "headroom_oom.h"
+#include "os/os.h"
+#include "profile.h"
+#include "profile/export.h"
+#include "profile/export_file.h"
+#include "profile/page.h"
+#include "profile/view.h"
+
+#define STEPS 20
+#define STEPS_MAX 1000
+#define PERCENT 50       /* of the first training's peak is what the others get */
+#define PAGE_BYTES 65536 /* of the emulated GPU: small ones suit a small model */
+#define TEXT_WIDTH 100   /* at the most */
+#define INDENT 3
+
+enum { OUT, STEP_COUNT };
+
+static const hr__option options[] = {
+	[OUT] = { "--out", "DIR", "where the recording, the report and the pictures go; those of an earlier demo are replaced. Default headroom-demo" },
+	[STEP_COUNT] = { "--steps", "N", "steps of each training, 1 to 1000; default 20" },
+	{ NULL, NULL, NULL },
+};
+
+struct training {
+	const char *name; /* of its allocator */
+	uint64_t limit;   /* bytes; 0: all of the device */
+	bool lms;
+	hr_status status; /* of the last step */
+	uint64_t steps;   /* that were done */
+	uint64_t ns;      /* they took */
+	int64_t peak;
+	hr_lms_stats moved;
+	float losses[STEPS_MAX];
+};
+
+struct demo {
+	const char *folder;
+	uint64_t steps;
+	struct model model;
+	struct training whole, less, with_lms;
+	hr__progress progress;
+};
+
+/* ---- files ---- */
+
+/* "DIR/NAME". */
+static const char *path_of(const struct demo *demo, const char *name, char out[PATH_MAX])
+{
+	snprintf(out, PATH_MAX, "%s/%s", demo->folder, name);
+	return out;
+}
+
+/* Those of an earlier demo make room. Runs for TensorBoard have names of their own. */
+static int prepare_folder(const struct demo *demo)
+{
+	static const char *const names[] = { "training.hrt", "oom.json", "oom.txt", "report.html" };
+	char path[PATH_MAX];
+	if (strlen(demo->folder) + 64 > PATH_MAX) return hr__complain("demo: the path of --out is too long");
+	if (hr__export_make_folder(demo->folder)) return hr__complain_last();
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+		if (unlink(path_of(demo, names[i], path)) && errno != ENOENT) return hr__complain("demo: cannot replace %s: %s", path, strerror(errno));
+	return HR__EXIT_DONE;
+}
+
+/* ---- training ---- */
+
+/* Emulated also where there is a card: ops are computed by the host. */
+static hr_status emulate_gpu(void)
+{
+	hr_cuda_options cuda;
+	hr_emulated_options emulated;
+	hr_status status = hr_cuda_options_init(&cuda);
+	if (!status) status = hr_emulated_options_init(&emulated);
+	if (status) return status;
+	cuda.enabled = false;
+	emulated.page_bytes = PAGE_BYTES;
+	status = hr_configure_cuda(&cuda);
+	return status ? status : hr_configure_emulated(&emulated);
+}
+
+static hr_status make_allocator(const struct training *training, hr_allocator *out)
+{
+	hr_device device;
+	hr_lms_options lms;
+	hr_allocator_options allocator;
+	hr_allocator_options_init(&allocator);
+	allocator.name = training->name;
+	allocator.limit_bytes = training->limit;
+	allocator.oom.report_allocations_on_oom = true;
+	hr_status status = hr_lms_options_init(&lms);
+	if (!status) status = hr_device_find("GPU:0", &device);
+	if (!status) status = hr_allocator_create(device, &allocator, out);
+	lms.enabled = training->lms;
+	lms.policy = "learned";
+	return status ? status : hr_lms_configure(*out, &lms);
+}
+
+static hr_status open_session(hr_allocator allocator, hr_session *out)
+{
+	hr_session_options session;
+	hr_session_options_init(&session);
+	session.device = "GPU:0";
+	session.allocator = allocator;
+	hr_status status = hr_session_open(&session, out);
+	return status ? status : hr_session_enter(*out);
+}
+
+static hr_status train_step(const struct model *model, hr_allocator allocator, const hr_optimizer *optimizer, uint64_t step, float *loss)
+{
+	uint64_t batch = step % 2; /* two of them in turn, so that there is something to learn */
+	hr_status status = hr_step_begin(allocator); /* steps that are marked are learned from */
+	if (status) return status;
+	hr_value x = model->inputs(model, batch), labels = model->labels(model, batch);
+	status = hr_fetch(model_train(model, x, labels, optimizer, false), loss, sizeof *loss);
+	hr_step_end(allocator);
+	return status;
+}
+
+/* As many steps as there is memory for; [part] of the bar is full at the end. */
+static hr_status train(struct demo *demo, struct training *training, double part)
+{
+	hr_allocator allocator;
+	hr_session session;
+	hr_optimizer adam;
+	hr_stats stats;
+	hr__progress_phase(&demo->progress, "training", part);
+	hr_status status = make_allocator(training, &allocator);
+	if (!status) status = open_session(allocator, &session);
+	if (status) return status;
+	hr_optimizer_init(&adam, HR_ADAM);
+	uint64_t begin = hr__os()->clock_ns();
+	while (training->steps < demo->steps && !training->status) {
+		hr__progress_show(&demo->progress, (double)training->steps / (double)demo->steps);
+		training->status = train_step(&demo->model, allocator, &adam, training->steps, &training->losses[training->steps]);
+		training->steps += training->status == HR_OK;
+	}
+	training->ns = hr__os()->clock_ns() - begin;
+	hr__progress_hide(&demo->progress);
+	if (training->status && training->status != HR_OUT_OF_MEMORY) return training->status;
+	hr_stats_init(&stats);
+	training->moved.struct_size = sizeof training->moved;
+	status = hr_allocator_get_stats(allocator, &stats);
+	if (!status) status = hr_lms_get_stats(allocator, &training->moved);
+	training->peak = stats.peak_bytes_in_use;
+	hr_session_leave();
+	if (!status) status = hr_session_close(session);
+	return status ? status : hr_allocator_close(allocator);
+}
+
+/* ---- what is said about it ---- */
+
+static void print_heading(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void print_heading(const char *format, ...)
+{
+	va_list list;
+	va_start(list, format);
+	fputs(hr__style(stdout, HR__STYLE_HEADING), stdout);
+	vprintf(format, list);
+	printf("%s\n", hr__style(stdout, HR__STYLE_PLAIN));
+	va_end(list);
+}
+
+static void print_text(const char *text)
+{
+	int width = hr__term_width();
+	printf("%*s", INDENT, "");
+	hr__term_wrap(text, INDENT, INDENT, width < TEXT_WIDTH ? width : TEXT_WIDTH);
+}
+
+static void print_training(const struct training *training)
+{
+	char text[256], peak[16], out[16], in[16];
+	int length = snprintf(text, sizeof text, "%llu steps in %.1f s, loss %.3f to %.3f, %s at the peak", (unsigned long long)training->steps,
+	                      (double)training->ns / 1e9, (double)training->losses[0], (double)training->losses[training->steps - 1],
+	                      hr__format_size((uint64_t)training->peak, peak, sizeof peak));
+	if (training->lms)
+		snprintf(text + length, sizeof text - (size_t)length, "; %s moved to the host, %s back",
+		         hr__format_size((uint64_t)training->moved.bytes_copied_out, out, sizeof out),
+		         hr__format_size((uint64_t)training->moved.bytes_copied_in, in, sizeof in));
+	print_text(text);
+}
+
+/* A paragraph of a report that begins with [title], in lines for this terminal: those after the first are indented there. */
+static void print_joined(const char *report, const char *title)
+{
+	char text[2048];
+	size_t used = 0;
+	const char *at = strstr(report, title);
+	for (; at && *at && used < sizeof text - 1; at++) {
+		if (*at == '\n' && isupper((unsigned char)at[1])) break;
+		text[used++] = *at == '\n' ? ' ' : *at;
+	}
+	text[used] = 0;
+	print_text(text);
+}
+
+/* The part of a report that begins with the line [title]. */
+static void print_section(const char *report, const char *title)
+{
+	const char *at = strstr(report, title);
+	for (const char *end; at && *at && *at != '\n'; at = *end ? end + 1 : end) {
+		end = at + strcspn(at, "\n");
+		printf("%*s%.*s\n", INDENT, "", (int)(end - at), at);
+	}
+}
+
+/* The report on the request that failed: all of it in two files, what matters most on the screen. */
+static hr_status show_report(const struct demo *demo)
+{
+	static char text[1 << 16];
+	char path[PATH_MAX];
+	hr_oom_report report;
+	hr__export_file *file;
+	hr_status status = hr_oom_last(&report);
+	if (!status) status = hr_oom_save(report, path_of(demo, "oom.json", path));
+	if (!status && !hr_oom_text(report, text, sizeof text)) status = hr_last_status();
+	if (!status) status = hr__export_file_open(path_of(demo, "oom.txt", path), &file);
+	if (status) return status;
+	hr__export_file_write(file, text, strlen(text));
+	print_joined(text, "Out of memory:");
+	print_joined(text, "What to do:");
+	print_section(text, "Held by tag\n");
+	return hr__export_file_close(file, HR_OK);
+}
+
+static bool same_losses(const struct demo *demo)
+{
+	return demo->whole.steps == demo->with_lms.steps &&
+	       memcmp(demo->whole.losses, demo->with_lms.losses, demo->whole.steps * sizeof demo->whole.losses[0]) == 0;
+}
+
+/* ---- the story ---- */
+
+static hr_status train_three_times(struct demo *demo)
+{
+	char limit[16];
+	print_heading("1. With all the memory that it asks for");
+	hr_status status = train(demo, &demo->whole, 0.45);
+	if (!status && demo->whole.status) status = demo->whole.status;
+	if (status) return status;
+	print_training(&demo->whole);
+
+	demo->less.limit = demo->with_lms.limit = (uint64_t)demo->whole.peak / 100 * PERCENT / PAGE_BYTES * PAGE_BYTES;
+	hr__format_size(demo->less.limit, limit, sizeof limit);
+	print_heading("\n2. With a limit of %s", limit);
+	status = train(demo, &demo->less, 0.5);
+	if (!status && demo->less.status) status = show_report(demo);
+	if (status) return status;
+
+	print_heading("\n3. With a limit of %s, and Large Model Support", limit);
+	status = train(demo, &demo->with_lms, 0.95);
+	if (!status && demo->with_lms.status) status = demo->with_lms.status;
+	if (status) return status;
+	print_training(&demo->with_lms);
+	print_text(same_losses(demo) ? "Every loss is the same, to the bit." : "The losses DIFFER.");
+	return HR_OK;
+}
+
+static hr_status draw_timeline(const struct demo *demo, const hr__capture *capture)
+{
+	char path[PATH_MAX];
+	hr__profile *profile;
+	hr_profile_options look;
+	hr_profile_options_init(&look);
+	hr__profile_look(&look, stdout);
+	look.view = "timeline";
+	look.device = "GPU:0";
+	hr_status status = hr__profile_make(capture, &look, NULL, 0, HR_PROFILE_TEXT, &profile);
+	if (status) return status;
+	print_heading("\nAll three, as they were recorded");
+	status = hr__profile_write(profile, path_of(demo, "training.hrt", path), hr__profile_to_file, stdout);
+	hr__profile_free(profile);
+	return status;
+}
+
+static hr_status draw(struct demo *demo)
+{
+	char path[PATH_MAX];
+	hr__capture *capture;
+	hr__progress_phase(&demo->progress, "drawing", 1);
+	hr_status status = hr__capture_open(path_of(demo, "training.hrt", path), NULL, NULL, &capture);
+	if (status) return status;
+	status = hr__page_write(capture, path_of(demo, "report.html", path));
+	hr__progress_show(&demo->progress, 0.7);
+	if (!status && hr__export_is_built(HR__EXPORT_XPLANE)) status = hr__export_write(capture, HR__EXPORT_XPLANE, path_of(demo, "tensorboard", path));
+	hr__progress_end(&demo->progress);
+	if (!status) status = draw_timeline(demo, capture);
+	hr__capture_close(capture);
+	return status;
+}
+
+/* A line to type, and what it shows. */
+static void print_hint(const char *what, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void print_hint(const char *what, const char *format, ...)
+{
+	va_list list;
+	va_start(list, format);
+	printf("%*s%s", INDENT, "", hr__style(stdout, HR__STYLE_STRONG));
+	vprintf(format, list);
+	printf("%s\n%*s%s\n", hr__style(stdout, HR__STYLE_PLAIN), 2 * INDENT, "", what);
+	va_end(list);
+}
+
+static void print_hints(const struct demo *demo)
+{
+	const char *folder = demo->folder, *headroom = program_invocation_name;
+	print_heading("Look closer");
+	print_hint("memory over time to zoom and search in, the peak, the map of regions", "xdg-open %s/report.html", folder);
+	if (hr__export_is_built(HR__EXPORT_XPLANE))
+		print_hint("the same in TensorBoard's Memory Profile; pip install tensorboard xprof", "tensorboard --logdir %s/tensorboard", folder);
+	print_hint("the whole report on the memory that ran out; as text it is oom.txt", "%s oom %s/oom.json", headroom, folder);
+	print_hint("what there was at the highest moment; other views: op, scope, steps, tensors", "%s report %s/training.hrt --view peak", headroom, folder);
+}
+
+static hr_status tell(struct demo *demo)
+{
+	char path[PATH_MAX];
+	const struct model *model = &demo->model;
+	printf("A GPT of %d blocks, %d wide, trained with Adam on an emulated GPU: %llu steps, three times.\n\n", (int)model->blocks, (int)model->width,
+	       (unsigned long long)demo->steps);
+	hr_status status = emulate_gpu();
+	if (!status) status = hr_trace_start(path_of(demo, "training.hrt", path));
+	if (status) return status;
+	status = train_three_times(demo);
+	if (status) return status;
+	status = hr_trace_stop();
+	if (!status) status = draw(demo);
+	if (!status) print_hints(demo);
+	return status;
+}
+
+static int run(const hr__arguments *arguments)
+{
+	static struct demo demo; /* too large for some stacks */
+	demo = (struct demo){ .folder = "headroom-demo",
+		                  .steps = STEPS,
+		                  .model = MODEL_GPT,
+		                  .whole = { .name = "all" },
+		                  .less = { .name = "limited" },
+		                  .with_lms = { .name = "limited, with LMS", .lms = true } };
+	if (hr__arguments_has(arguments, OUT)) demo.folder = arguments->values[OUT];
+	if (!demo.folder[0]) return hr__complain("demo: --out needs the name of a directory");
+	if (!hr__arguments_count(arguments, STEP_COUNT, 1, STEPS_MAX, &demo.steps) || prepare_folder(&demo)) return HR__EXIT_BAD;
+	hr__progress_begin(&demo.progress);
+	hr_status status = tell(&demo);
+	hr__progress_end(&demo.progress);
+	if (status) return hr__complain_last();
+	return same_losses(&demo) && demo.less.status == HR_OUT_OF_MEMORY ? HR__EXIT_DONE : HR__EXIT_NO;
+}
+
+const hr__command hr__command_demo = {
+	.name = "demo",
+	.operands = "",
+	.summary = "the whole story in a minute: train, run out of memory, read why, train anyway, look at the pictures",
+	.about =
+		"Trains a small GPT three times on an emulated GPU: with all the memory that it asks for; with half of that, which is too little, so that "
+		"there is a report on who holds what and what would help; and with half of it and Large Model Support, which gives the same losses to the "
+		"bit. Everything is recorded. The recording becomes a page for the browser and a log directory for TensorBoard.\n\n"
+		"Nothing is needed: no GPU, no network, no other file. The exit status is 1 when a loss differs.",
+	.examples = "headroom demo\n"
+				"headroom demo --out /tmp/demo --steps 100",
+	.least_operands = 0,
+	.most_operands = 0,
+	.options = options,
+	.run = run,
+};
