@@ -16,12 +16,14 @@
 
 int hr__complain(const char *format, ...)
 {
+	char text[4096];
 	va_list arguments;
 	va_start(arguments, format);
-	fprintf(stderr, "%sheadroom:%s ", hr__style(stderr, HR__STYLE_ERROR), hr__style(stderr, HR__STYLE_PLAIN));
-	vfprintf(stderr, format, arguments);
-	fputc('\n', stderr);
+	vsnprintf(text, sizeof text, format, arguments);
 	va_end(arguments);
+	fprintf(stderr, "%sheadroom:%s ", hr__style(stderr, HR__STYLE_ERROR), hr__style(stderr, HR__STYLE_PLAIN));
+	hr__print_quoted(stderr, text); /* there may be names from a file in it */
+	fputc('\n', stderr);
 	return HR__EXIT_BAD;
 }
 

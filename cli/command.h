@@ -70,7 +70,7 @@ void hr__command_help(const hr__command *command);
 /* The name in [names] (ended by NULL) that [text] was perhaps meant to be; NULL when none is near. */
 const char *hr__nearest(const char *text, const char *const *names);
 
-/* "headroom: <message>" on standard error. Both return HR__EXIT_BAD. The second one prints the thread's last message. */
+/* "headroom: <message>" on standard error, without anything that a terminal would obey. Both return HR__EXIT_BAD. The second one prints the thread's last message. */
 int hr__complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int hr__complain_last(void);
 

@@ -5,8 +5,8 @@
 enum { STEP_A, STEP_B, DEVICE, SCOPE, ORDER_BY, MAX_ROWS, SHOW, HIDE, WIDTH, JSON };
 
 static const hr__option options[] = {
-	[STEP_A] = { "--step-a", "N", "only that step of A" },
-	[STEP_B] = { "--step-b", "N", "only that step of B" },
+	[STEP_A] = { "--step-a", "N", "only that step of A; of several with that number the first" },
+	[STEP_B] = { "--step-b", "N", "only that step of B; of several with that number the last" },
 	[DEVICE] = { "--device", "NAME", "only that device, GPU:0, or all of a kind, GPU" },
 	[SCOPE] = { "--name-scope", "SCOPE", "only what belongs to that name scope and to those inside of it" },
 	[ORDER_BY] = { "--order-by", "COLUMN", "sort by that column, as --json calls it; default at_peak_change, the largest change first" },

@@ -8,6 +8,7 @@ bool hr__patterns_split(const char *argument, hr__patterns *out)
 {
 	size_t count = 0;
 	int depth = 0;
+	const char *set = NULL; /* the [ of one that has not ended */
 	*out = (hr__patterns){ 0 };
 	if (!argument) return true;
 	out->text = strdup(argument);
@@ -17,10 +18,19 @@ bool hr__patterns_split(const char *argument, hr__patterns *out)
 	}
 	char *from = out->text;
 	for (char *at = out->text;; at++) {
-		bool ends = *at == 0 || (*at == ',' && depth == 0);
-		if (*at == '\\' && at[1]) at++;
-		else if (strchr("([{", *at) && *at) depth++;
-		else if (strchr(")]}", *at) && *at && depth > 0) depth--;
+		bool ends = *at == 0 || (*at == ',' && depth == 0 && !set);
+		if (set) {
+			/* In a set all are letters but the ], and that one too where it is the first. */
+			if (*at == ']' && at > set + 1 + (set[1] == '^')) set = NULL;
+		} else if (*at == '\\' && at[1]) {
+			at++;
+		} else if (*at == '[') {
+			set = at;
+		} else if (*at == '(' || *at == '{') {
+			depth++;
+		} else if ((*at == ')' || *at == '}') && depth > 0) {
+			depth--;
+		}
 		if (!ends) continue;
 		if (count == HR__PROFILE_PATTERNS_MAX) {
 			hr__complain("at most %d regular expressions", HR__PROFILE_PATTERNS_MAX);

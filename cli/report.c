@@ -1,9 +1,10 @@
 /* report.c - `headroom report`: where memory and time went, from a trace: tables for the terminal, or JSON. */
-#include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "profile.h"
 #include "profile/export.h"
+#include "profile/export_file.h"
 #include "profile/page.h"
 #include "profile/view.h"
 #include "quote.h"
@@ -18,7 +19,7 @@ enum {
 static const hr__option options[] = {
 	[VIEW] = { "--view", "NAME", "summary (default), timeline, op, scope, peak, leaks, tensors or steps" },
 	[DEVICE] = { "--device", "NAME", "only that device, GPU:0, or all of a kind, GPU; otherwise each that was used, one after the other" },
-	[STEP] = { "--step", "LIST", "only these steps, each on its own: 3 or 1,10,100 or 3-7; at most 64" },
+	[STEP] = { "--step", "LIST", "only these steps, each on its own: 3 or 1,10,100 or 3-7; at most 64. Of several with the same number, all" },
 	[SCOPE] = { "--name-scope", "SCOPE", "only what belongs to that name scope and to those inside of it; otherwise the whole model" },
 	[MIN_BYTES] = { "--min-bytes", "SIZE", "hide rows with less" },
 	[MIN_MICROS] = { "--min-micros", "N", "hide rows with less time" },
@@ -121,16 +122,38 @@ static bool read_request(const hr__arguments *arguments, request *r)
 	return true;
 }
 
+/* The trace is not written over. False when it would be, which was said. */
+static bool leaves_trace(const hr__arguments *arguments, int option)
+{
+	const char *path = arguments->values[option];
+	struct stat trace, file;
+	if (!path || stat(arguments->operands[0], &trace) || stat(path, &file) || trace.st_dev != file.st_dev || trace.st_ino != file.st_ino) return true;
+	hr__complain("report: %s %s is the trace itself", options[option].name, path);
+	return false;
+}
+
+/* What is written as a whole takes no options of views. False when there are some, which was said. */
+static bool is_alone(const hr__arguments *arguments, int option, int with)
+{
+	for (int i = 0; options[i].name; i++) {
+		if (i == option || i == with || !hr__arguments_has(arguments, i)) continue;
+		hr__complain("report: %s writes all of the trace; leave %s out", options[option].name, options[i].name);
+		return false;
+	}
+	return true;
+}
+
 static int write_profile(const hr__arguments *arguments, const hr__profile *profile)
 {
-	const char *path = arguments->values[OUT], *trace = arguments->operands[0];
-	FILE *file = path ? fopen(path, "w") : stdout;
-	if (!file) return hr__complain("report: cannot write %s: %s", path, strerror(errno));
-	hr_status status = hr__profile_write(profile, trace, hr__profile_to_file, file);
-	if (!path) return HR__EXIT_DONE; /* main sees whether it arrived */
-	errno = 0;
-	if ((fclose(file) != 0) | (status != HR_OK)) return hr__complain("report: cannot write %s: %s", path, errno ? strerror(errno) : "the disk is full");
-	return HR__EXIT_DONE;
+	const char *path = arguments->values[OUT], *trace = arguments->operands[0], *order = arguments->values[ORDER_BY];
+	hr__export_file *file;
+	if (order && !hr__profile_has_column(profile, order)) return hr__complain("report: --order-by: no table of this view has a column %s", order);
+	if (!path) {
+		hr__profile_write(profile, trace, hr__profile_to_file, stdout);
+		return HR__EXIT_DONE; /* main sees whether it arrived */
+	}
+	if (hr__export_file_open(path, &file)) return hr__complain_last();
+	return hr__export_file_close(file, hr__profile_write(profile, trace, hr__export_file_write, file)) ? hr__complain_last() : HR__EXIT_DONE;
 }
 
 static int write_page(const char *path, const hr__capture *capture, hr__progress *progress)
@@ -174,7 +197,7 @@ static int export_trace(const hr__arguments *arguments)
 	const char *name = arguments->values[EXPORT];
 	if (hr__export_find(name, &format)) return hr__complain("report: --export is %s: %s", hr__quote(name, strlen(name), quoted), hr_last_message());
 	if (!hr__arguments_has(arguments, OUT)) return hr__complain("report: --export needs --out PATH, where to write it");
-	if (hr__arguments_has(arguments, JSON)) return hr__complain("report: --export has formats of its own; leave --json out");
+	if (!is_alone(arguments, EXPORT, OUT) || !leaves_trace(arguments, OUT)) return HR__EXIT_BAD;
 	hr__progress_begin(&progress);
 	if (!hr__profile_open(arguments->operands[0], &progress, 0.9, &capture)) return HR__EXIT_BAD;
 	hr__progress_phase(&progress, "exporting", 1);
@@ -188,6 +211,8 @@ static int run(const hr__arguments *arguments)
 {
 	request r;
 	if (hr__arguments_has(arguments, EXPORT)) return export_trace(arguments);
+	if (hr__arguments_has(arguments, HTML) && !is_alone(arguments, HTML, HTML)) return HR__EXIT_BAD;
+	if (!leaves_trace(arguments, HTML) || !leaves_trace(arguments, OUT)) return HR__EXIT_BAD;
 	int exit_status = read_request(arguments, &r) ? report(arguments, &r) : HR__EXIT_BAD;
 	hr__patterns_free(&r.show);
 	hr__patterns_free(&r.hide);

@@ -105,7 +105,7 @@ typedef struct hr_profile_options {
 	const char *device;
 	/* Only what belongs to this name scope and those inside of it; NULL: the whole model. */
 	const char *name_scope;
-	/* The step with this number alone; -1 (default): all of the trace. */
+	/* The step with this number alone, or each of several; -1 (default): all of the trace. */
 	int64_t step;
 	/* Rows with less are hidden; 0: none. A row must reach both. */
 	uint64_t min_bytes, min_micros;

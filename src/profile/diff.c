@@ -206,18 +206,22 @@ static hr_status select_side(side *s, const char *device, const hr_profile_optio
 
 /* ---- all devices ---- */
 
+#define DEVICES_MAX 64u
+
 typedef struct output {
 	const hr_profile_options *options;
 	const hr__filter *filter;
 	hr_profile_format format;
 	hr__json json;
 	hr__text_out text;
-	uint32_t devices; /* written so far */
+	/* All are made before the first is written. */
+	hr__report_view *reports[DEVICES_MAX];
+	const char *names[DEVICES_MAX]; /* of their devices */
+	uint32_t devices;
 } output;
 
 static void write_report(output *o, const char *device, const hr__report_view *report)
 {
-	o->devices++;
 	if (o->format == HR_PROFILE_JSON) {
 		hr__json_object(&o->json);
 		hr__json_field_string(&o->json, "device", device);
@@ -237,19 +241,16 @@ static hr_status diff_device(output *o, side *sides, const char *device)
 	hr_status status = HR_OK;
 	report = hr__view_alloc(1, sizeof *report, &status);
 	if (status) return status;
+	o->names[o->devices] = device;
+	o->reports[o->devices++] = report;
 	*report = (hr__report_view){ .options = o->options, .filter = o->filter, .format = o->format };
 	status = select_side(&sides[A], device, o->options);
 	if (!status) status = select_side(&sides[B], device, o->options);
 	if (!status) status = fill_report(report, sides);
-	if (!status) write_report(o, device, report);
-	hr__report_free(report);
-	hr__view_free(report, 1, sizeof *report);
 	for (int i = A; i < SIDES; i++)
 		if (sides[i].is_there) hr__selection_free(&sides[i].selection);
 	return status;
 }
-
-#define DEVICES_MAX 64u
 
 /* Devices of A, then those that only B has. */
 static hr_status diff_devices(output *o, side *sides)
@@ -268,6 +269,25 @@ static hr_status diff_devices(output *o, side *sides)
 	return status;
 }
 
+static hr_status write_reports(output *o)
+{
+	hr_status status = HR_OK;
+	bool is_json = o->format == HR_PROFILE_JSON;
+	if (is_json) {
+		hr__json_object(&o->json);
+		hr__json_key(&o->json, "reports");
+		hr__json_array(&o->json);
+	}
+	for (uint32_t i = 0; i < o->devices; i++) write_report(o, o->names[i], o->reports[i]);
+	if (is_json) {
+		hr__json_end_array(&o->json);
+		hr__json_end_object(&o->json);
+		status = hr__json_finish(&o->json);
+		if (!status && !o->text.write(o->text.context, "\n", 1)) status = HR_IO;
+	}
+	return status || o->text.failed ? hr__fail(HR_IO, "the comparison could not be written") : HR_OK;
+}
+
 hr_status hr__profile_diff(const hr__capture *a, const hr__capture *b, const hr_profile_options *options, int64_t step_a, int64_t step_b,
                            hr_profile_format format, hr_profile_writer write, void *context)
 {
@@ -278,6 +298,9 @@ hr_status hr__profile_diff(const hr__capture *a, const hr__capture *b, const hr_
 	hr_status status = hr__profile_options_read(options, &read);
 	if (!status) status = hr__profile_step(a, step_a, &sides[A].step);
 	if (!status) status = hr__profile_step(b, step_b, &sides[B].step);
+	/* Of several with that number, the last one of B: one trace can be compared with itself. */
+	for (uint32_t next = sides[B].step; !status && (next = hr__profile_next_step(b, next)) != HR__NONE;) sides[B].step = next;
+	if (!status) status = hr__profile_check_scope(a, b, read.name_scope);
 	if (!status) status = hr__filter_make(&filter, &read);
 	if (status) return status;
 	status = hr__op_devices_make(a, &sides[A].op_devices);
@@ -285,19 +308,12 @@ hr_status hr__profile_diff(const hr__capture *a, const hr__capture *b, const hr_
 	hr__json_init(&o.json, write, context);
 	o.json.pretty = true;
 	o.text = (hr__text_out){ .write = write, .context = context, .width = read.width ? read.width : 100, .colour = read.colour, .utf8 = read.utf8 };
-	if (format == HR_PROFILE_JSON) {
-		hr__json_object(&o.json);
-		hr__json_key(&o.json, "reports");
-		hr__json_array(&o.json);
-	}
 	if (!status) status = diff_devices(&o, sides);
-	if (format == HR_PROFILE_JSON && !status) {
-		hr__json_end_array(&o.json);
-		hr__json_end_object(&o.json);
-		status = hr__json_finish(&o.json);
-		if (!status && !write(context, "\n", 1)) status = hr__fail(HR_IO, "the comparison could not be written");
+	if (!status) status = write_reports(&o);
+	for (uint32_t i = 0; i < o.devices; i++) {
+		hr__report_free(o.reports[i]);
+		hr__view_free(o.reports[i], 1, sizeof *o.reports[i]);
 	}
-	if (o.text.failed) status = hr__fail(HR_IO, "the comparison could not be written");
 	hr__filter_free(&filter);
 	hr__op_devices_free(a, sides[A].op_devices);
 	hr__op_devices_free(b, sides[B].op_devices);

@@ -12,7 +12,8 @@
 #define WIDTH_USUAL 100u
 #define DEPTH_USUAL 10000u
 #define REPORTS_MAX 4096u
-#define DEVICES_MAX 64u /* each takes time in proportion to the trace */
+#define DEVICES_MAX 64u /* each takes time in proportion to the trace, and so does each step */
+#define STEPS_MAX 64u
 
 /* ---- options ---- */
 
@@ -39,12 +40,14 @@ static hr_status find_view(const char *name, const view_kind **out)
 
 void hr_profile_options_init(hr_profile_options *options)
 {
+	if (!options) return;
 	*options = (hr_profile_options){ .struct_size = sizeof *options, .view = "summary", .step = -1, .show_memory = true, .show_time = true };
 }
 
 hr_status hr_profile_options_preset(hr_profile_options *options, const char *name)
 {
 	hr_profile_options chosen;
+	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_profile_options_preset: options is NULL");
 	hr_profile_options_init(&chosen);
 	if (name && strcmp(name, "time_and_memory") == 0) {
 		chosen.view = "scope";
@@ -95,6 +98,13 @@ hr_status hr__profile_step(const hr__capture *capture, int64_t number, uint32_t 
 	if (!capture->step_count) return hr__fail(HR_INVALID_ARGUMENT, "step: the trace has no steps, so there is no step %lld", (long long)number);
 	return hr__fail(HR_INVALID_ARGUMENT, "step: the trace has no step %lld; it has %u, from %llu to %llu", (long long)number, capture->step_count,
 	                (unsigned long long)least, (unsigned long long)most);
+}
+
+uint32_t hr__profile_next_step(const hr__capture *capture, uint32_t step)
+{
+	for (uint32_t i = step == HR__NONE ? HR__NONE : step + 1; i < capture->step_count; i++)
+		if (capture->steps[i].number == capture->steps[step].number) return i;
+	return HR__NONE;
 }
 
 /* A number at *text, which moves on behind it. */
@@ -182,6 +192,7 @@ void hr__report_free(hr__report_view *report)
 typedef struct made {
 	hr__report_view view;
 	uint32_t device, step; /* indices */
+	uint32_t which, of;    /* of several steps with the same number, from 1 */
 } made;
 
 struct hr__profile {
@@ -193,7 +204,7 @@ struct hr__profile {
 	uint32_t count, capacity;
 };
 
-static hr_status make_report(hr__profile *p, uint32_t device, uint32_t step, const uint32_t *op_devices)
+static hr_status make_report(hr__profile *p, uint32_t device, uint32_t step, uint32_t which, uint32_t of, const uint32_t *op_devices)
 {
 	hr__selection selection;
 	const view_kind *view = NULL;
@@ -202,7 +213,7 @@ static hr_status make_report(hr__profile *p, uint32_t device, uint32_t step, con
 	if (!status) status = hr__selection_make(p->capture, device, step, p->options.name_scope, op_devices, &selection);
 	if (status) return status;
 	made *m = &p->reports[p->count++];
-	*m = (made){ .device = device, .step = step };
+	*m = (made){ .device = device, .step = step, .which = which, .of = of };
 	m->view.selection = &selection;
 	m->view.options = &p->options;
 	m->view.filter = &p->filter;
@@ -213,31 +224,50 @@ static hr_status make_report(hr__profile *p, uint32_t device, uint32_t step, con
 	return status;
 }
 
-/* Whether a device has anything to show; one without is left out unless it is asked for. */
-static bool is_used(const hr__capture *capture, uint32_t device)
+/* Which devices have anything to show; those without are left out unless they are asked for. */
+static bool *find_used(const hr__capture *capture, hr_status *status)
 {
-	for (uint32_t i = 0; i < capture->site_count; i++)
-		if (capture->allocators[capture->sites[i].allocator].device == device) return true;
-	return false;
+	bool *used = hr__view_alloc(capture->device_count, sizeof *used, status);
+	for (uint32_t i = 0; i < capture->site_count && used; i++) used[capture->allocators[capture->sites[i].allocator].device] = true;
+	return used;
+}
+
+/* Of all steps with that number: a program may count from 1 more than once. */
+static hr_status make_step_reports(hr__profile *p, uint32_t device, int64_t number, const uint32_t *op_devices)
+{
+	uint32_t step, of = 1;
+	hr_status status = hr__profile_step(p->capture, number, &step);
+	if (status) return status;
+	for (uint32_t next = step; (next = hr__profile_next_step(p->capture, next)) != HR__NONE;) of++;
+	for (uint32_t which = 1; which <= of && !status; which++, step = hr__profile_next_step(p->capture, step))
+		status = make_report(p, device, step, which, of, op_devices);
+	return status;
+}
+
+static hr_status make_device_reports(hr__profile *p, const int64_t *steps, size_t step_count, const uint32_t *op_devices, const bool *used, uint32_t *taken)
+{
+	hr_status status = HR_OK;
+	for (uint32_t device = 0; device < p->capture->device_count && !status; device++) {
+		if (!hr__profile_takes_device(p->capture, device, p->options.device)) continue;
+		if (!p->options.device && p->capture->device_count > 1 && !used[device]) continue;
+		if ((*taken)++ == DEVICES_MAX)
+			return hr__fail(HR_TOO_MANY, "device: the trace has more than %u devices that are used; choose one, such as %s", DEVICES_MAX,
+			                p->capture->devices[device].name);
+		for (size_t i = 0; i < step_count && !status; i++) {
+			status = make_step_reports(p, device, steps[i], op_devices);
+			if (!status && p->options.progress) p->options.progress(p->options.progress_context, (double)(i + 1) / (double)step_count);
+		}
+	}
+	return status;
 }
 
 static hr_status make_reports(hr__profile *p, const int64_t *steps, size_t step_count, const uint32_t *op_devices)
 {
 	uint32_t taken = 0;
 	hr_status status = HR_OK;
-	for (uint32_t device = 0; device < p->capture->device_count && !status; device++) {
-		if (!hr__profile_takes_device(p->capture, device, p->options.device)) continue;
-		if (!p->options.device && p->capture->device_count > 1 && !is_used(p->capture, device)) continue;
-		if (taken++ == DEVICES_MAX)
-			return hr__fail(HR_TOO_MANY, "device: the trace has more than %u devices that are used; choose one, such as %s", DEVICES_MAX,
-			                p->capture->devices[device].name);
-		for (size_t i = 0; i < step_count && !status; i++) {
-			uint32_t step;
-			status = hr__profile_step(p->capture, steps[i], &step);
-			if (!status) status = make_report(p, device, step, op_devices);
-			if (!status && p->options.progress) p->options.progress(p->options.progress_context, (double)(i + 1) / (double)step_count);
-		}
-	}
+	bool *used = find_used(p->capture, &status);
+	if (!status) status = make_device_reports(p, steps, step_count, op_devices, used, &taken);
+	hr__view_free(used, p->capture->device_count, sizeof *used);
 	if (!status && !taken && p->options.device) return no_device(p->capture, p->options.device);
 	/* Also where there is nothing to look at, what is wrong with the question is said. */
 	for (size_t i = 0; i < step_count && !taken && !status; i++) {
@@ -245,6 +275,32 @@ static hr_status make_reports(hr__profile *p, const int64_t *steps, size_t step_
 		status = hr__profile_step(p->capture, steps[i], &step);
 	}
 	return status;
+}
+
+/* All of the steps with the numbers that are asked for. */
+static uint64_t count_steps(const hr__capture *capture, const int64_t *steps, size_t step_count)
+{
+	uint64_t count = 0;
+	for (size_t i = 0; i < step_count; i++) {
+		uint32_t step = HR__NONE;
+		if (steps[i] >= 0 && hr__profile_step(capture, steps[i], &step)) continue;
+		do count++;
+		while ((step = hr__profile_next_step(capture, step)) != HR__NONE);
+	}
+	return count;
+}
+
+hr_status hr__profile_check_scope(const hr__capture *a, const hr__capture *b, const char *scope)
+{
+	const hr__capture *const captures[] = { a, b };
+	if (!scope) return HR_OK;
+	for (int k = 0; k < 2 && captures[k]; k++) {
+		for (uint32_t i = 0; i < captures[k]->site_count; i++)
+			if (hr__scope_is_inside(hr_name_text(captures[k]->sites[i].scope), scope)) return HR_OK;
+		for (uint32_t i = 0; i < captures[k]->op_count; i++)
+			if (hr__scope_is_inside(hr_name_text(captures[k]->ops[i].scope), scope)) return HR_OK;
+	}
+	return hr__fail(HR_INVALID_ARGUMENT, "name_scope: nothing in the trace is in \"%.200s\"; the view \"scope\" shows what there is", scope);
 }
 
 hr_status hr__profile_make(const hr__capture *capture, const hr_profile_options *options, const int64_t *steps, size_t step_count,
@@ -263,10 +319,13 @@ hr_status hr__profile_make(const hr__capture *capture, const hr_profile_options 
 		steps = &p->options.step;
 		step_count = 1;
 	}
-	uint64_t reports = (uint64_t)capture->device_count * step_count;
+	uint64_t count = count_steps(capture, steps, step_count), reports = capture->device_count * count;
+	if (!status && count > STEPS_MAX)
+		status = hr__fail(HR_TOO_MANY, "step: the trace has %llu steps with that number; at most %u are shown at once", (unsigned long long)count, STEPS_MAX);
 	p->capacity = reports < REPORTS_MAX ? (uint32_t)reports : REPORTS_MAX;
 	p->reports = hr__view_alloc(p->capacity, sizeof *p->reports, &status);
 	if (!status) status = hr__filter_make(&p->filter, &p->options);
+	if (!status) status = hr__profile_check_scope(capture, NULL, p->options.name_scope);
 	if (!status) status = hr__op_devices_make(capture, &op_devices);
 	if (!status) status = make_reports(p, steps, step_count, op_devices);
 	hr__op_devices_free(capture, op_devices);
@@ -288,6 +347,18 @@ bool hr__profile_grows(const hr__profile *p)
 {
 	for (uint32_t i = 0; i < p->count; i++)
 		if (p->reports[i].view.growing) return true;
+	return false;
+}
+
+bool hr__profile_has_column(const hr__profile *p, const char *key)
+{
+	for (uint32_t i = 0; i < p->count; i++)
+		for (uint32_t t = 0; t < p->reports[i].view.table_count; t++) {
+			const hr__table *table = &p->reports[i].view.tables[t];
+			bool sorts = table->form == HR__TABLE_LIST || table->form == HR__TABLE_TREE;
+			for (uint32_t k = 0; k < table->column_count && sorts; k++)
+				if (strcmp(table->columns[k].key, key) == 0 || strcmp(key, "name") == 0) return true;
+		}
 	return false;
 }
 
@@ -339,6 +410,7 @@ static hr_status write_json(const hr__profile *p, const char *path, hr_profile_w
 		hr__json_key(&json, "step");
 		if (m->step == HR__NONE) hr__json_null(&json);
 		else hr__json_uint(&json, p->capture->steps[m->step].number);
+		if (m->of > 1) hr__json_field_uint(&json, "occurrence", m->which);
 		for (uint32_t t = 0; t < m->view.table_count; t++) hr__table_json(&m->view.tables[t], &json);
 		hr__json_end_object(&json);
 	}
@@ -374,7 +446,8 @@ static hr_status write_text(const hr__profile *p, hr_profile_writer write, void 
 		const made *m = &p->reports[i];
 		hr__cell_format(&device_column, (uintptr_t)p->capture->devices[m->device].name, name);
 		if (m->step == HR__NONE) hr__text_heading(&out, "%s", name);
-		else hr__text_heading(&out, "%s, step %llu", name, (unsigned long long)p->capture->steps[m->step].number);
+		else if (m->of == 1) hr__text_heading(&out, "%s, step %llu", name, (unsigned long long)p->capture->steps[m->step].number);
+		else hr__text_heading(&out, "%s, step %llu (%u of %u)", name, (unsigned long long)p->capture->steps[m->step].number, m->which, m->of);
 		for (uint32_t t = 0; t < m->view.table_count; t++) hr__table_text(&m->view.tables[t], &out);
 	}
 	return out.failed ? hr__fail(HR_IO, "the profile could not be written") : HR_OK;

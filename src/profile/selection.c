@@ -52,8 +52,7 @@ void hr__op_devices_free(const hr__capture *capture, uint32_t *devices)
 
 /* ---- scopes ---- */
 
-/* [name] is [scope] or lies inside of it. */
-static bool is_inside(const char *name, const char *scope)
+bool hr__scope_is_inside(const char *name, const char *scope)
 {
 	size_t length = strlen(scope);
 	while (length && scope[length - 1] == '/') length--;
@@ -68,7 +67,7 @@ static hr_status select_sites(hr__selection *s, const char *name_scope)
 	s->takes_scope = hr__view_alloc(s->names, sizeof *s->takes_scope, &status);
 	s->takes_site = hr__view_alloc(c->site_count, sizeof *s->takes_site, &status);
 	if (status) return status;
-	for (size_t i = 0; i < s->names; i++) s->takes_scope[i] = !name_scope || is_inside(hr_name_text((hr_name)i), name_scope);
+	for (size_t i = 0; i < s->names; i++) s->takes_scope[i] = !name_scope || hr__scope_is_inside(hr_name_text((hr_name)i), name_scope);
 	for (uint32_t i = 0; i < c->site_count; i++)
 		s->takes_site[i] = c->allocators[c->sites[i].allocator].device == s->device && s->takes_scope[c->sites[i].scope];
 	return HR_OK;

@@ -105,6 +105,14 @@ hr_status hr__profile_diff(const hr__capture *a, const hr__capture *b, const hr_
 hr_status hr__profile_options_read(const hr_profile_options *given, hr_profile_options *out);
 /* The step with that number: its index. HR_INVALID_ARGUMENT, with those there are. -1 gives HR__NONE. */
 hr_status hr__profile_step(const hr__capture *capture, int64_t number, uint32_t *out);
+/* The next one with the same number; HR__NONE: there is none. */
+uint32_t hr__profile_next_step(const hr__capture *capture, uint32_t step);
+/* HR_INVALID_ARGUMENT: nothing of [a], and nothing of [b], which may be NULL, is in that name scope. NULL: the whole model. */
+hr_status hr__profile_check_scope(const hr__capture *a, const hr__capture *b, const char *scope);
+/* Whether it has a table that can be sorted by that column. */
+bool hr__profile_has_column(const hr__profile *profile, const char *key);
+/* [name] is [scope], or lies inside of it. */
+bool hr__scope_is_inside(const char *name, const char *scope);
 /* Whether options choose a device. */
 bool hr__profile_takes_device(const hr__capture *capture, uint32_t device, const char *wanted);
 

@@ -1,5 +1,6 @@
 """headroom report and headroom diff: views of traces that are written here, so that every number is known."""
 import json
+import os
 
 from command import CommandTest, main, run
 from trace_file import (ALLOC, ALLOC_FAILED, EVICT, FREE, OP_BEGIN, OP_END, READ, RESTORE, STEP, STEP_END, WRITE, Trace)
@@ -266,6 +267,90 @@ class Diff(CommandTest):
         self.fails(2, "diff", self.before, says="B")
         self.fails(2, "diff", self.before, "/nowhere.hrt", says="/nowhere.hrt")
         self.fails(2, "diff", self.before, self.after, "--device", "TPU", says="TPU")
+
+
+class Questions(CommandTest):
+    """What cannot be answered is said, and nothing is lost by asking."""
+
+    def setUp(self):
+        super().setUp()
+        self.bytes = training().bytes()
+        self.trace = self.file("train.hrt", self.bytes)
+
+    def test_the_trace_is_not_written_over(self):
+        link = self.folder.name + "/link"
+        os.link(self.trace, link)
+        for arguments in (["--out", self.trace], ["--out", link], ["--html", self.trace], ["--export", "rmm", "--out", link]):
+            self.fails(2, "report", self.trace, *arguments, says="is the trace itself")
+        self.assertEqual(self.trace.read_bytes(), self.bytes)
+
+    def test_a_failing_report_leaves_the_file_that_was_there(self):
+        old = self.file("old.txt", "old")
+        self.fails(2, "report", self.trace, "--order-by", "nope", "--out", old, says="nope")
+        self.assertEqual(old.read_text(), "old")
+        self.passes("report", self.trace, "--out", old)
+        self.assertIn("peak", old.read_text())
+        new = self.folder.name + "/new.txt"
+        self.passes("report", self.trace, "--out", new)
+        self.assertEqual(os.stat(new).st_mode & 0o777, 0o600)
+
+    def test_options_that_would_do_nothing(self):
+        page, out = self.folder.name + "/page.html", self.folder.name + "/out"
+        for arguments in (["--step", "2"], ["--view", "op"], ["--device", "GPU"], ["--json"], ["--html", page]):
+            self.fails(2, "report", self.trace, "--export", "chrome", "--out", out, *arguments, says=["--export", "leave " + arguments[0]])
+        for arguments in (["--step", "2"], ["--json"], ["--out", out]):
+            self.fails(2, "report", self.trace, "--html", page, *arguments, says=["--html", "leave " + arguments[0]])
+        self.assertEqual(os.listdir(self.folder.name), ["train.hrt"])
+        for view in VIEWS:
+            self.fails(2, "report", self.trace, "--view", view, "--order-by", "nope", says="nope")
+
+    def test_an_unknown_scope(self):
+        self.fails(2, "report", self.trace, "--name-scope", "mod", says=["name_scope", '"mod"'])
+        self.fails(2, "diff", self.trace, self.trace, "--name-scope", "mod", says='"mod"')
+        self.passes("report", self.trace, "--name-scope", "model/")
+        other = self.file("other.hrt", training(leak=False).bytes())
+        self.passes("diff", self.trace, other, "--name-scope", "history")  # only one of them has it
+        self.passes("diff", other, self.trace, "--name-scope", "history")
+
+    def test_steps_with_the_same_number(self):
+        twice = Trace()
+        for run_, size in enumerate((1, 2)):
+            for step in (1, 2):
+                now = 10000 * (run_ + 1) + 1000 * step
+                twice.event(STEP, now, bytes=step)
+                twice.event(ALLOC, now + 1, address=1 << 30, bytes=size * MIB, op="a")
+                twice.event(FREE, now + 2, address=1 << 30)
+                twice.event(STEP_END, now + 3, bytes=step)
+        trace = self.file("twice.hrt", twice.bytes())
+        reports = self.json("report", trace, "--step", "2,1", "--view", "peak")["reports"]
+        self.assertEqual([(r["step"], r["occurrence"], r["peak"]["peak_bytes"]) for r in reports],
+                         [(2, 1, MIB), (2, 2, 2 * MIB), (1, 1, MIB), (1, 2, 2 * MIB)])
+        self.assertIn("step 2 (2 of 2)", self.passes("report", trace, "--step", 2))
+        self.assertNotIn("occurrence", self.json("report", self.trace, "--step", 2)["reports"][0])
+        rows = self.json("diff", trace, trace, "--step-a", 2, "--step-b", 2)["reports"][0]["memory"]["rows"]
+        self.assertEqual((rows[0]["a"], rows[0]["b"]), (MIB, 2 * MIB))
+        many = Trace()
+        for step in range(65):
+            many.event(STEP, 10 * step, bytes=1)
+            many.event(STEP_END, 10 * step + 5, bytes=1)
+        self.fails(2, "report", self.file("many.hrt", many.bytes()), "--step", 1, says=["65 steps", "at most 64"])
+
+    def test_commas_in_regular_expressions(self):
+        for pattern in ("[(]x,matmul", "[]],matmul", "[^](]x,matmul", "x{1,2},matmul", "(a,b),matmul", "\\(,matmul"):
+            names = [row["name"] for row in self.json("report", self.trace, "--view", "op", "--device", "GPU", "--show-name-regexes", pattern)["reports"][0]["op"]["rows"]]
+            self.assertIn("matmul", names, pattern)
+
+    def test_names_of_devices_cannot_steer_the_terminal(self):
+        evil = self.file("evil.hrt", Trace(devices=(("\x1b]0;x\aGPU:0", 1 << 30),)).bytes())
+        result = self.fails(2, "report", evil, "--device", "nope", says="\\x1B]0;x\\x07GPU:0")
+        self.assertNotIn("\x1b", result.stderr)
+
+    def test_many_devices(self):
+        """Those with nothing on them are left out."""
+        trace = Trace(devices=[(f"GPU:{i}", 1 << 30) for i in range(4000)])
+        for i in range(2000):
+            trace.event(ALLOC, i, address=(i + 1) << 12, bytes=4096, op=f"op{i}")
+        self.assertEqual(len(self.json("report", self.file("many.hrt", trace.bytes()), "--view", "op")["reports"]), 1)
 
 
 if __name__ == "__main__":
