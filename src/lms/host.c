@@ -139,29 +139,27 @@ void hr__host_forget(hr__host *host)
 
 /* ---- copies ---- */
 
-static hr_status store_pinned(hr__host *host, uint64_t address, uint64_t bytes, hr_stream stream, hr__host_copy *copy)
+static hr_status store_pinned(hr__host *host, uint64_t address, const hr_request *request, hr__host_copy *copy)
 {
 	void *block;
-	hr_request request = HR_REQUEST(bytes);
-	request.stream = stream;
-	hr_status status = hr_alloc(host->pool, &request, &block);
+	hr_status status = hr_alloc(host->pool, request, &block);
 	if (status != HR_OK) return status;
-	status = hr_copy(hr__device_handle(host->device), block, pointer(address), bytes, HR_COPY_TO_HOST, stream);
-	if (status == HR_OK) *copy = (hr__host_copy){ .address = (uintptr_t)block, .bytes = bytes };
-	else hr_free(host->pool, block, stream);
+	status = hr_copy(hr__device_handle(host->device), block, pointer(address), request->bytes, HR_COPY_TO_HOST, request->stream);
+	if (status == HR_OK) *copy = (hr__host_copy){ .address = (uintptr_t)block, .bytes = request->bytes };
+	else hr_free(host->pool, block, request->stream);
 	return status;
 }
 
-hr_status hr__host_store(hr__host *host, uint64_t address, uint64_t bytes, hr_stream stream, hr__host_copy *copy)
+hr_status hr__host_store(hr__host *host, uint64_t address, const hr_request *request, hr__host_copy *copy)
 {
 	level *tier = &host->pinned;
 	HR_ASSERT(copy->bytes == 0);
-	hr_status status = store_pinned(host, address, bytes, stream, copy);
+	hr_status status = store_pinned(host, address, request, copy);
 	if (status == HR_OUT_OF_MEMORY && host->file) {
 		tier = &host->spilled;
-		status = hr__host_file_store(host->file, address, bytes, stream, copy);
+		status = hr__host_file_store(host->file, address, request->bytes, request->stream, copy);
 	}
-	if (status == HR_OK) raise_level(tier, bytes);
+	if (status == HR_OK) raise_level(tier, request->bytes);
 	return status;
 }
 

@@ -55,13 +55,13 @@ hr_status hr__host_close(hr__host *host);
 /* After fork, in the child: forgets it without touching what the parent shares. Copies are forgotten with it. */
 void hr__host_forget(hr__host *host);
 
-/* Copies [bytes] of device memory at [address] to the host, in the order of [stream]. The device memory may be handed on to work that comes
- * after on [stream]. *copy must be zero before. When it fails, *copy is as it was and no room is kept.
+/* Copies request->bytes of device memory at [address] to the host, in the order of request->stream. The device memory may be handed on to work that
+ * comes after on that stream. The ledger has the names of [request]: whose data it is, not who made it leave. *copy must be zero before. When it fails, *copy is as it was and no room is kept.
  *
  * HR_OUT_OF_MEMORY  names the tier that is full and the setting that changes it (host_limit, spill_limit, the disk)
  * HR_IO             the file could not be written
  * HR_DEVICE_ERROR, HR_NO_HOST_MEMORY, HR_INVALID_ARGUMENT (bytes 0, or no such stream) */
-hr_status hr__host_store(hr__host *host, uint64_t address, uint64_t bytes, hr_stream stream, hr__host_copy *copy);
+hr_status hr__host_store(hr__host *host, uint64_t address, const hr_request *request, hr__host_copy *copy);
 
 /* Copies it back, in the order of [stream], on which or before which the copy was stored; the caller sees to that order. The copy stays
  * good, also when it fails: then part of the device memory may be overwritten. HR_IO when the file does not give all of it back. */

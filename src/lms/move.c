@@ -129,6 +129,27 @@ static void drop_copy(hr__tensor *tensor)
 	hr__store_relaxed(&tensor->synced, 0);
 }
 
+static hr_request request_of(const hr__tensor *tensor, hr_stream stream)
+{
+	return (hr_request){ .struct_size = sizeof(hr_request),
+		                 .bytes = tensor->bytes,
+		                 .alignment = tensor->alignment,
+		                 .stream = stream,
+		                 .op = tensor->op,
+		                 .scope = tensor->scope,
+		                 .tag = tensor->tag,
+		                 .shape = tensor->shape,
+		                 .dtype = (hr_dtype)tensor->dtype };
+}
+
+/* Of its data on the host, where it needs no alignment. */
+static hr_status store_copy(const hr__tensor *tensor, hr__host_copy *copy)
+{
+	hr_request request = request_of(tensor, tensor->lms->out);
+	request.alignment = 0;
+	return hr__host_store(tensor->lms->host, tensor->address, &request, copy);
+}
+
 static hr_status store(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
@@ -138,8 +159,7 @@ static hr_status store(hr__tensor *tensor)
 	if (!status && lms->verify && hr__load_relaxed(&tensor->written)) status = hr__move_inspect(tensor, lms->out);
 	uint64_t before = status ? 0 : mark_before(lms, lms->out, tensor->bytes);
 	if (!status)
-		status = hr__is_shadowed(tensor) ? hr__shadow_store(tensor, &copy)
-		                                 : hr__host_store(lms->host, tensor->address, tensor->bytes, lms->out, &copy);
+		status = hr__is_shadowed(tensor) ? hr__shadow_store(tensor, &copy) : store_copy(tensor, &copy);
 	if (status) {
 		join_users(tensor, lms->out); /* a part of it may be on its way all the same */
 		return status;
@@ -256,19 +276,6 @@ hr_status hr__move_out(hr__tensor *tensor, hr_stream stream)
 }
 
 /* ---- in ---- */
-
-static hr_request request_of(const hr__tensor *tensor, hr_stream stream)
-{
-	return (hr_request){ .struct_size = sizeof(hr_request),
-		                 .bytes = tensor->bytes,
-		                 .alignment = tensor->alignment,
-		                 .stream = stream,
-		                 .op = tensor->op,
-		                 .scope = tensor->scope,
-		                 .tag = tensor->tag,
-		                 .shape = tensor->shape,
-		                 .dtype = (hr_dtype)tensor->dtype };
-}
 
 /* The place that the plan has for it, if that is free or can be made so. */
 static hr_status take_place(hr__tensor *tensor, const hr_request *request)
@@ -567,9 +574,8 @@ static hr_status copy_over_host(hr__tensor *tensor, uint64_t to, uint64_t *epoch
 	hr__host_copy copy = { 0 };
 	bool begun = false;
 	hr_status status = order(lms, lms->out, hr__load_relaxed(&tensor->streams) & ~bit(lms->out), hr__load_relaxed(&tensor->epoch));
-	if (!status) status = hr__host_store(lms->host, tensor->address, tensor->bytes, lms->out, &copy);
-	if (status == HR_OUT_OF_MEMORY && make_host_room(lms, tensor, tensor->bytes))
-		status = hr__host_store(lms->host, tensor->address, tensor->bytes, lms->out, &copy);
+	if (!status) status = store_copy(tensor, &copy);
+	if (status == HR_OUT_OF_MEMORY && make_host_room(lms, tensor, tensor->bytes)) status = store_copy(tensor, &copy);
 	if (status) {
 		join_users(tensor, lms->out);
 		return status;

@@ -271,11 +271,18 @@ static uint64_t address_of(const void *block)
 	return (uint64_t)(uintptr_t)block;
 }
 
+static hr_status store_block(hr__host *host, uint64_t address, uint64_t bytes, hr_stream stream, hr__host_copy *copy)
+{
+	hr_request request = HR_REQUEST(bytes);
+	request.stream = stream;
+	return hr__host_store(host, address, &request, copy);
+}
+
 /* Stores the pattern of [seed], and wipes the device memory behind it, in stream order. */
 static hr_status store(hr__host *host, void *block, uint64_t bytes, uint64_t seed, hr_stream stream, hr__host_copy *copy)
 {
 	put(block, bytes, seed, stream);
-	hr_status status = hr__host_store(host, address_of(block), bytes, stream, copy);
+	hr_status status = store_block(host, address_of(block), bytes, stream, copy);
 	CHECK_STATUS(HR_OK, hr_fill(handle, block, 0xee, bytes, stream));
 	return status;
 }
@@ -400,13 +407,13 @@ static void test_the_simulated_device_has_pinned_memory_only(void)
 	void *block = block_of(GIB);
 	hr_stream stream = new_stream();
 	for (int i = 0; i < 8; i++) {
-		CHECK_STATUS(HR_OK, hr__host_store(host, address_of(block), GIB, stream, &copies[i]));
+		CHECK_STATUS(HR_OK, store_block(host, address_of(block), GIB, stream, &copies[i]));
 		CHECK_EQ(hr__host_get_usage(host).pinned_bytes, (uint64_t)(i + 1) * GIB);
 		CHECK_STATUS(HR_OK, hr__host_load(host, &copies[i], address_of(block), stream));
 	}
 	CHECK_EQ(hr__host_get_usage(host).reserved_bytes, 8 * GIB);
 	hr__host_copy more = { 0 };
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__host_store(host, address_of(block), 1, stream, &more));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, store_block(host, address_of(block), 1, stream, &more));
 	CHECK_CONTAINS(hr_last_message(), "the host pool of SIM:0 is full");
 	CHECK_CONTAINS(hr_last_message(), "raise host_limit");
 	CHECK(is_zero(&more));
@@ -661,7 +668,7 @@ static void check_recycling(const subject *on)
 	CHECK_STATUS(HR_OK, hr__host_load(host, &first, address_of(blocks[2]), a)); /* neither waits */
 	uint64_t where = first.address;
 	hr__host_drop(host, &first, a);
-	CHECK_STATUS(HR_OK, hr__host_store(host, address_of(blocks[1]), MIB, b, &second));
+	CHECK_STATUS(HR_OK, store_block(host, address_of(blocks[1]), MIB, b, &second));
 	CHECK_EQ(second.address, where);
 	open_later(NULL);
 	CHECK(holds(blocks[2], MIB, 1, a));
@@ -674,7 +681,7 @@ static void check_recycling(const subject *on)
 	CHECK_STATUS(HR_OK, hr__host_load(host, &first, address_of(blocks[2]), a));
 	CHECK_STATUS(HR_OK, hr__host_load(host, &first, address_of(blocks[0]), b));
 	hr__host_drop(host, &first, b);
-	CHECK_STATUS(HR_OK, hr__host_store(host, address_of(blocks[1]), MIB, b, &second));
+	CHECK_STATUS(HR_OK, store_block(host, address_of(blocks[1]), MIB, b, &second));
 	open_later(NULL);
 	CHECK(holds(blocks[2], MIB, 4, a));
 	CHECK(holds(blocks[0], MIB, 4, b));
@@ -683,9 +690,9 @@ static void check_recycling(const subject *on)
 	/* Still being written, and dropped on another stream than the one that is late. */
 	put(blocks[0], MIB, 3, a);
 	hold(a);
-	CHECK_STATUS(HR_OK, hr__host_store(host, address_of(blocks[0]), MIB, a, &first));
+	CHECK_STATUS(HR_OK, store_block(host, address_of(blocks[0]), MIB, a, &first));
 	hr__host_drop(host, &first, b);
-	CHECK_STATUS(HR_OK, hr__host_store(host, address_of(blocks[1]), MIB, b, &second));
+	CHECK_STATUS(HR_OK, store_block(host, address_of(blocks[1]), MIB, b, &second));
 	open_later(NULL);
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, a));
 	check_load(host, &second, blocks[2], 2, b);
@@ -693,8 +700,8 @@ static void check_recycling(const subject *on)
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, b));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__host_load(host, &second, address_of(blocks[2]), b));
 	hr__host_drop(host, &second, b);
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__host_store(host, address_of(blocks[2]), MIB, b, &second));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__host_store(host, address_of(blocks[2]), 0, a, &second));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, store_block(host, address_of(blocks[2]), MIB, b, &second));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, store_block(host, address_of(blocks[2]), 0, a, &second));
 	close_host(host);
 	for (int i = 0; i < 3; i++) CHECK_STATUS(HR_OK, hr_free(on_card, blocks[i], a));
 	end();
@@ -734,7 +741,7 @@ static void check_ring_order(const subject *on)
 	hold(a);
 	CHECK_STATUS(HR_OK, hr__host_load(host, &first, address_of(blocks[2]), a));
 	opener = open_on_a_thread();
-	CHECK_STATUS(HR_OK, hr__host_store(host, address_of(blocks[3]), PAGE, b, &third)); /* the device does */
+	CHECK_STATUS(HR_OK, store_block(host, address_of(blocks[3]), PAGE, b, &third)); /* the device does */
 	CHECK(atomic_load(&gate));
 	CHECK_EQ(pthread_join(opener, NULL), 0);
 	CHECK(holds(blocks[2], PAGE, 1, a));
@@ -775,7 +782,7 @@ static void test_the_next_buffer_is_filled_meanwhile(void)
 	put(block, 2 * PAGE, 1, stream);
 	atomic_store(&disk.writes, 0);
 	hr_backend_fail_nth(0, false, HR_OK);
-	CHECK_STATUS(HR_OK, hr__host_store(host, address_of(block), 2 * PAGE, stream, &copy));
+	CHECK_STATUS(HR_OK, store_block(host, address_of(block), 2 * PAGE, stream, &copy));
 	CHECK_EQ(atomic_load(&disk.writes), 2);
 	CHECK_EQ(atomic_load(&disk.calls_before_write), 3); /* a copy, waiting for it, and the next copy */
 	CHECK_STATUS(HR_OK, hr_fill(handle, block, 0, 2 * PAGE, stream));
@@ -797,7 +804,7 @@ static void test_a_copy_that_was_not_made_is_no_copy(void)
 	hr__host_copy copy = { 0 };
 	begin(&emulated);
 	hr__host *host = open_host(PAGE, true, 0);
-	CHECK_STATUS(HR_DEVICE_ERROR, hr__host_store(host, 4096, 3 * PAGE, 0, &copy));
+	CHECK_STATUS(HR_DEVICE_ERROR, store_block(host, 4096, 3 * PAGE, 0, &copy));
 	CHECK(is_zero(&copy));
 	CHECK_EQ(hr__host_get_usage(host).spilled_bytes, 0);
 	close_host(host);
@@ -1000,7 +1007,7 @@ static void use_it(hr__host *host, party *parties)
 		for (int i = round; i < FAULT_COPIES; i += 1 + round) {
 			party *one = &parties[i];
 			if (one->copy.bytes) continue;
-			hr_status status = hr__host_store(host, address_of(one->block), FAULT_BLOCK, one->stream, &one->copy);
+			hr_status status = store_block(host, address_of(one->block), FAULT_BLOCK, one->stream, &one->copy);
 			if (status != HR_OK) CHECK(is_sensible(status) && is_zero(&one->copy));
 		}
 		for (int i = 0; i < FAULT_COPIES; i++) {
@@ -1018,7 +1025,7 @@ static void check_what_is_left(hr__host *host, party *parties)
 	for (int i = 0; i < FAULT_COPIES; i++) {
 		party *one = &parties[i];
 		if (!one->copy.bytes) /* it works again */
-			CHECK_STATUS(HR_OK, hr__host_store(host, address_of(one->block), FAULT_BLOCK, one->stream, &one->copy));
+			CHECK_STATUS(HR_OK, store_block(host, address_of(one->block), FAULT_BLOCK, one->stream, &one->copy));
 		check_load(host, &one->copy, one->back, (uint64_t)i, one->stream);
 	}
 	for (int i = 0; i < FAULT_COPIES; i++) hr__host_drop(host, &parties[i].copy, parties[i].stream);

@@ -1,5 +1,9 @@
 /* test_tags.c - memory has a tag that tells what it is for: the same in every mode. */
+#include <unistd.h>
+
+#include "headroom_lms.h"
 #include "headroom_oom.h"
+#include "headroom_profile.h"
 #include "support_session.h"
 #include "support_training.h"
 
@@ -87,4 +91,46 @@ static void test_copy_on_write(void)
 	close_session();
 }
 
-TEST_MAIN(T(test_training), T(test_gradients), T(test_copy_on_write))
+static bool append(void *text, const char *bytes, size_t length)
+{
+	strncat(text, bytes, length);
+	return true;
+}
+
+/* Data on the host is that of its owner, not of the op that made it leave. */
+static void test_host_memory(void)
+{
+	static char text[1 << 16];
+	char path[] = "/tmp/hr_test_tags_XXXXXX";
+	hr_tensor tensor;
+	hr_tensor_options tensor_options;
+	hr_profile_options options;
+	hr_set_lms_enabled(true);
+	open_session(0);
+	hr_tensor_options_init(&tensor_options);
+	tensor_options.bytes = 1 << 20;
+	tensor_options.op = hr_name_intern("owner");
+	tensor_options.tag = hr_name_intern("weights");
+	close(mkstemp(path));
+	unlink(path);
+	CHECK_STATUS(HR_OK, hr_trace_start(path));
+	CHECK_STATUS(HR_OK, hr_tensor_create(allocator, &tensor_options, &tensor));
+	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
+	hr_op_set(hr_name_intern("somebody"));
+	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
+	hr_op_set(HR_NAME_NONE);
+	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
+	CHECK_STATUS(HR_OK, hr_trace_stop());
+	hr_profile_options_init(&options);
+	options.view = "peak";
+	options.device = "GPU:0 host memory";
+	CHECK_STATUS(HR_OK, hr_profile_report(path, &options, HR_PROFILE_JSON, append, text));
+	CHECK(strstr(text, "\"owner\"") && strstr(text, "\"weights\""));
+	CHECK(!strstr(text, "somebody"));
+	unlink(path);
+	close_session();
+	hr_set_lms_enabled(false);
+}
+
+TEST_MAIN(T(test_training), T(test_gradients), T(test_copy_on_write), T(test_host_memory))
