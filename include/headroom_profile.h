@@ -10,7 +10,10 @@
  *
  * A program never fails because it is recorded: what cannot be written is a status here, and a count of lost events in the file. When the
  * disk is slow, the program waits for it and nothing is lost; when it is full, the program goes on, what follows is lost, and how much
- * is known. */
+ * is known.
+ *
+ * What was started is stopped by the call of the same name, or by hr_shutdown. The environment's recording is none of the program's: no call here
+ * stops it, and when one starts a recording, the environment's ends first, with a line on the standard error. Its file can be read. */
 #ifndef HEADROOM_PROFILE_H
 #define HEADROOM_PROFILE_H
 
@@ -21,11 +24,12 @@ extern "C" {
 #endif
 
 /* Starts recording every event of every allocator to a new file at [path] (docs/trace-format.md). What is allocated already is
- * written first. The file is readable at any moment, also after the process is killed. HR_IN_USE while one is being recorded,
- * HR_IO when the file exists, cannot be made or the disk is full. */
+ * written first. The file is readable at any moment, also after the process is killed. HR_IN_USE while one is being recorded or
+ * the profiler runs, HR_IO when the file exists, cannot be made or the disk is full. */
 HR_API hr_status hr_trace_start(const char *path);
 
-/* Ends the recording. HR_IO when something could not be written meanwhile (the disk filled up): the file holds what came before. */
+/* Ends the recording. HR_IO when something could not be written meanwhile (the disk filled up): the file holds what came before.
+ * HR_INVALID_ARGUMENT: none was started. HR_IN_USE: what is recorded is the profiler's, which hr_profiler_stop ends. */
 HR_API hr_status hr_trace_stop(void);
 
 /* Puts a mark into the recording: a text and a number, such as "epoch" and 3, or "loss" and its bits. Nothing happens while nothing is
@@ -71,9 +75,8 @@ HR_API hr_status hr_profiler_parse_arguments(int *argc, char **argv, hr_profiler
  * 0, a last step before the first. HR_UNSUPPORTED: compression without libzstd.so.1. */
 HR_API hr_status hr_profiler_start(const char *logdir, const hr_profiler_options *options);
 
-/* Ends it. hr_shutdown does that too, and returns what this would. HR_INVALID_ARGUMENT: nothing was started. HR_IO: a file could not be
- * made, written or packed; the
- * others are there. */
+/* Ends it. hr_shutdown does that too, and returns what this would. HR_INVALID_ARGUMENT: nothing was started with hr_profiler_start. HR_IO: a
+ * file could not be made, written or packed; the others are there. */
 HR_API hr_status hr_profiler_stop(void);
 
 /* The path of the newest file that the profiler began in this process, packed or not; "" when there is none. Returns its length; writes

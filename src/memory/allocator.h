@@ -358,6 +358,11 @@ void hr__note_failed(const hr__allocator *allocator, const hr_request *request);
 void hr__note_reserved(const hr__allocator *allocator, uint64_t address, int64_t bytes);
 void hr__note_allocator(const hr__allocator *allocator);
 
+/* Records every allocator to a new file at [path], what is allocated already first; ends it. As hr_trace_start and hr_trace_stop, for who has made
+ * sure that the recording is theirs (profile/profiler.c). */
+hr_status hr__recording_start(const char *path);
+hr_status hr__recording_stop(void);
+
 /* 0, or the number of a violated invariant (check.c). With every shard's lock and meter_lock held and the caches stopped. */
 int hr__allocator_check_locked(hr__allocator *allocator);
 void hr__shards_lock(hr__allocator *allocator); /* all that are open, in order */

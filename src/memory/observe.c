@@ -138,9 +138,8 @@ static void describe_existing(hr__allocator *allocator, void *context)
 	hr__caches_start(allocator);
 }
 
-hr_status hr_trace_start(const char *path)
+hr_status hr__recording_start(const char *path)
 {
-	if (!path || !path[0]) return hr__fail(HR_INVALID_ARGUMENT, "hr_trace_start: the path is empty");
 	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork; call hr_shutdown() first");
 	hr_status status = hr__trace_open(path);
 	if (status) return status;
@@ -148,7 +147,7 @@ hr_status hr_trace_start(const char *path)
 	return HR_OK;
 }
 
-hr_status hr_trace_stop(void)
+hr_status hr__recording_stop(void)
 {
 	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork, and a recording is its parent's; call hr_shutdown() first");
 	return hr__trace_close();

@@ -6,7 +6,8 @@
  *     HEADROOM_TRACE_COMPRESS=1    pack what is finished with zstd
  *     HEADROOM_TOP=1               show statistics to `headroom top`
  *
- * All begins when the program makes its first allocator, and ends with hr_shutdown or the process. What does not work is said once, on the
+ * All begins when the program makes its first allocator, and ends with hr_shutdown or the process. A recording ends earlier when the program starts
+ * one of its own: there is one at a time, and the program is not to notice. What does not work is said once, on the
  * standard error, since no call of the program could tell it; the program goes on. */
 #include <stdio.h>
 #include <string.h>
@@ -26,14 +27,21 @@
 enum { UNREAD, READING, READ };
 static hr__atomic_u32 state;     /* one of the enum: whether the environment was read since the process began or hr_shutdown */
 static hr__atomic_u32 recorded;  /* 1: HEADROOM_TRACE was followed; once in a process, or hr_shutdown in a loop would leave a file each time */
-static hr__atomic_u32 ours;      /* 1: what is being recorded was begun here, so that the program does not hear of its end either */
 static hr__atomic_u32 exit_hook; /* 1: at_exit is registered */
+
+static void say(const char *variable, const char *what, const char *more)
+{
+	char line[1024];
+	int used = snprintf(line, sizeof line - 1, "headroom: %s: %s%s", variable, what, more);
+	if (used < 0) return;
+	size_t length = (size_t)used < sizeof line - 1 ? (size_t)used : sizeof line - 2;
+	line[length++] = '\n';
+	hr__os()->stderr_write(line, length);
+}
 
 static void complain(const char *variable)
 {
-	char line[768];
-	int used = snprintf(line, sizeof line, "headroom: %s: %s; the program goes on\n", variable, hr_last_message());
-	if (used > 0) hr__os()->stderr_write(line, (size_t)used < sizeof line ? (size_t)used : sizeof line - 1);
+	say(variable, hr_last_message(), "; the program goes on");
 }
 
 static bool is_on(const char *variable)
@@ -42,15 +50,16 @@ static bool is_on(const char *variable)
 	return value && value[0] && strcmp(value, "0") != 0;
 }
 
+void hr__environment_ended(hr_status status, bool gives_way)
+{
+	if (status) say("HEADROOM_TRACE", hr_last_message(), "");
+	if (gives_way) say("HEADROOM_TRACE", "the recording ends here, since the program starts one of its own", "");
+}
+
 /* A status only for a recording that the program began itself. */
 static hr_status end_all(void)
 {
-	uint32_t yes = 1;
 	hr_status status = hr__profiler_end();
-	if (status && hr__cas_acq_rel(&ours, &yes, 0)) {
-		complain("HEADROOM_TRACE");
-		status = HR_OK;
-	}
 	hr__publish_stop();
 	return status;
 }
@@ -79,7 +88,6 @@ static void begin_trace(void)
 	options.compress = is_on("HEADROOM_TRACE_COMPRESS");
 	hr_status status = steps && steps[0] ? hr__profiler_parse_steps(steps, &options) : HR_OK;
 	if (!status) status = hr__profiler_start_file(pattern, &options);
-	hr__store_release(&ours, status == HR_OK);
 	if (!status) status = end_at_exit();
 	if (status) complain("HEADROOM_TRACE");
 }

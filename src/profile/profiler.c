@@ -1,13 +1,17 @@
 /* profiler.c - recordings in a log directory: names for their files, chosen steps, packing.
  *
- * A recording is hr_trace_start to hr_trace_stop. Without chosen steps there is one, from start to stop. With them there is one for each run of
+ * One recording at a time: the program's own (hr_trace_start), the profiler's, or the environment's, which is the profiler's as far as this file is
+ * concerned. Each is ended by what belongs to its beginning, or by hr_shutdown, and by nothing else. The program knows nothing of the environment's,
+ * so none of its calls may fail because of that one: it ends, in an orderly way, when the program starts another.
+ *
+ * The profiler makes one file or several. Without chosen steps there is one, from start to stop. With them there is one for each run of
  * chosen steps that follow each other, begun and ended by the hook that lms calls:
  *
- *     step        9     10    11    12            steps = 10, 11
- *     recording         [ step10.hrt ]
+ *     step     9     10    11    12            steps = 10, 11
+ *     file           [ step10.hrt ]
  *
- * Steps of several allocators may overlap: a recording ends when no chosen step is open. A thread that marks a step therefore waits for the
- * file to be made or cut. What goes wrong there is kept and told by hr_profiler_stop: nobody else asks. */
+ * Steps of several allocators may overlap: a file ends when no chosen step is open. A thread that marks a step therefore waits for the file
+ * to be made or cut. What goes wrong there is kept and told by hr_profiler_stop: nobody else asks. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -17,6 +21,7 @@
 #include "base/status.h"
 #include "headroom_profile.h"
 #include "lms/watch.h"
+#include "memory/allocator.h"
 #include "os/os.h"
 #include "os/process.h"
 #include "profile/compress.h"
@@ -31,6 +36,7 @@
 static struct {
 	hr__lock lock; /* guards the rest; held while a file is made or finished, so that steps of two threads do not make two */
 	bool started;
+	bool by_environment; /* what was started is the environment's */
 	bool recording;      /* a file of ours is open */
 	uint32_t open_steps; /* chosen ones that have begun and not ended */
 	hr_profiler_options options;
@@ -114,7 +120,7 @@ hr_status hr__trace_start_new(const char *stem, const char *end, char *path, siz
 		int used = snprintf(path, capacity, "%s%s%s", stem, count, end);
 		if (used < 0 || (size_t)used >= capacity) break;
 		if (is_taken(path)) continue;
-		hr_status status = hr_trace_start(path);
+		hr_status status = hr__recording_start(path);
 		if (status != HR_IO || !exists(path)) return status; /* another process was faster: try the next name */
 	}
 	return hr__fail(HR_IO, "no name for a new file is left like %.300s%s", stem, end);
@@ -185,7 +191,7 @@ static hr_status begin_file(uint64_t step)
 static hr_status end_file(void)
 {
 	profiler.recording = false;
-	hr_status status = hr_trace_stop();
+	hr_status status = hr__recording_stop();
 	if (!profiler.options.compress) return status;
 	size_t length = strlen(profiler.path);
 	hr_status packed = hr__pack(profiler.path);
@@ -229,6 +235,32 @@ static void watch_step(uint64_t number, bool begins)
 
 /* ---- start and stop ---- */
 
+/* With the lock held. What went wrong in a step counts for more than what goes wrong now: it came first. */
+static hr_status stop(void)
+{
+	hr__store_release(&hr__step_watcher, NULL);
+	profiler.started = false;
+	keep_failure(profiler.recording ? end_file() : HR_OK);
+	if (!profiler.failed) return HR_OK;
+	return hr__fail(profiler.failed, "%s", profiler.message);
+}
+
+/* With the lock held. */
+static void end_environments(bool gives_way)
+{
+	hr_status status = stop();
+	hr__environment_ended(status, gives_way);
+}
+
+/* With the lock held, before a recording of the program's begins. HR_IN_USE: there is one of its own. */
+static hr_status make_way(void)
+{
+	if (profiler.started && profiler.by_environment) end_environments(true);
+	if (profiler.started) return hr__fail(HR_IN_USE, "the profiler is recording; stop it with hr_profiler_stop first");
+	if (hr__trace_is_on()) return hr__fail(HR_IN_USE, "a trace is being recorded already; stop it with hr_trace_stop first");
+	return HR_OK;
+}
+
 /* With the lock held. The files go into [logdir], or are called as [pattern] says. */
 static hr_status start(const char *logdir, const char *pattern, const hr_profiler_options *options)
 {
@@ -242,6 +274,7 @@ static hr_status start(const char *logdir, const char *pattern, const hr_profile
 	profiler.open_steps = 0;
 	if (!options->step_count) status = begin_file(0);
 	profiler.started = status == HR_OK;
+	profiler.by_environment = pattern != NULL;
 	if (profiler.started && options->step_count) hr__store_release(&hr__step_watcher, watch_step);
 	return status;
 }
@@ -254,8 +287,8 @@ static hr_status start_once(const char *logdir, const char *pattern, const hr_pr
 	hr_status status = check_options(options);
 	if (status) return status;
 	hr__lock_take(&profiler.lock);
-	if (profiler.started || hr__trace_is_on()) status = hr__fail(HR_IN_USE, "something is being recorded already; stop it first");
-	else status = start(logdir, pattern, options);
+	status = make_way();
+	if (!status) status = start(logdir, pattern, options);
 	hr__lock_release(&profiler.lock);
 	return status;
 }
@@ -271,29 +304,43 @@ hr_status hr__profiler_start_file(const char *pattern, const hr_profiler_options
 	return start_once(NULL, pattern, options);
 }
 
-/* With the lock held. What went wrong in a step counts for more than what goes wrong now: it came first. */
-static hr_status stop(void)
-{
-	if (!profiler.started) return hr__fail(HR_INVALID_ARGUMENT, "the profiler is not running; start it with hr_profiler_start");
-	hr__store_release(&hr__step_watcher, NULL);
-	profiler.started = false;
-	keep_failure(profiler.recording ? end_file() : HR_OK);
-	if (!profiler.failed) return HR_OK;
-	return hr__fail(profiler.failed, "%s", profiler.message);
-}
-
 hr_status hr_profiler_stop(void)
 {
+	hr_status status;
 	hr__lock_take(&profiler.lock);
-	hr_status status = stop();
+	if (profiler.started && !profiler.by_environment) status = stop();
+	else status = hr__fail(HR_INVALID_ARGUMENT, "the profiler is not running; start it with hr_profiler_start");
+	hr__lock_release(&profiler.lock);
+	return status;
+}
+
+hr_status hr_trace_start(const char *path)
+{
+	if (!path || !path[0]) return hr__fail(HR_INVALID_ARGUMENT, "hr_trace_start: the path is empty");
+	hr__lock_take(&profiler.lock);
+	hr_status status = make_way();
+	if (!status) status = hr__recording_start(path);
+	hr__lock_release(&profiler.lock);
+	return status;
+}
+
+hr_status hr_trace_stop(void)
+{
+	hr_status status;
+	hr__lock_take(&profiler.lock);
+	if (!profiler.started) status = hr__recording_stop();
+	else if (profiler.by_environment) status = hr__fail(HR_INVALID_ARGUMENT, "no trace is being recorded; start one with hr_trace_start");
+	else status = hr__fail(HR_IN_USE, "what is being recorded is the profiler's; hr_profiler_stop ends it");
 	hr__lock_release(&profiler.lock);
 	return status;
 }
 
 hr_status hr__profiler_end(void)
 {
+	hr_status status = HR_OK;
 	hr__lock_take(&profiler.lock);
-	hr_status status = profiler.started ? stop() : HR_OK;
+	if (profiler.started && profiler.by_environment) end_environments(false);
+	else if (profiler.started) status = stop();
 	hr__lock_release(&profiler.lock);
 	return status;
 }

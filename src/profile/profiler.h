@@ -13,12 +13,16 @@ hr_status hr__trace_start_new(const char *stem, const char *end, char *path, siz
 /* "1,10,100-103" into options->steps. HR_INVALID_ARGUMENT, and then nothing has changed. */
 hr_status hr__profiler_parse_steps(const char *text, hr_profiler_options *options);
 
-/* hr_profiler_start with a name for the files instead of a directory: FILE, or FILE-stepN before its extension. "%p" in [pattern] is the number of
- * the process, "%n" the first number from 1 for which there is no such file, "%%" a percent sign. HR_INVALID_ARGUMENT for another "%". */
+/* hr_profiler_start for the environment, with a name for the files instead of a directory: FILE, or FILE-stepN before its extension. "%p" in [pattern] is the number of
+ * the process, "%n" the first number from 1 for which there is no such file, "%%" a percent sign. HR_INVALID_ARGUMENT for another "%". The calls of the
+ * program do not see this recording: theirs end it when they start one, and never stop it. */
 hr_status hr__profiler_start_file(const char *pattern, const hr_profiler_options *options);
 
-/* Stops, if it runs. */
+/* Stops, if it runs. HR_OK for the environment's recording, whatever became of it: hr__environment_ended says that. */
 hr_status hr__profiler_end(void);
+/* Called when the recording that hr__profiler_start_file began is over. [status] is what hr_profiler_stop would return; [gives_way]: the program
+ * begins one of its own. Says on the standard error what is worth saying. */
+void hr__environment_ended(hr_status status, bool gives_way);
 /* In the child after fork: the recording is the parent's. */
 void hr__profiler_forget(void);
 

@@ -280,6 +280,62 @@ static void test_start_twice_and_stop_without_start_are_refused(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(path_of("logs"), &options));
 }
 
+static void test_each_recording_is_stopped_by_its_own_stop(void)
+{
+	const char *own = path_of("own.hrt");
+	open_allocator();
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), NULL));
+	make_events(3);
+	CHECK_STATUS(HR_IN_USE, hr_trace_stop());
+	CHECK(strstr(hr_last_message(), "hr_profiler_stop") != NULL);
+	make_events(4);
+	CHECK_STATUS(HR_OK, hr_profiler_stop());
+	CHECK_EQ(counts_of(last_file()).of[HR__EVENT_FREE], 7);
+
+	CHECK_STATUS(HR_OK, hr_trace_start(own));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_stop());
+	make_events(5);
+	CHECK_STATUS(HR_OK, hr_trace_stop());
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_trace_stop());
+	CHECK_EQ(counts_of(own).of[HR__EVENT_FREE], 5);
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), NULL));
+	CHECK_STATUS(HR_OK, hr_profiler_stop());
+}
+
+/* No call of the program fails because its environment has it recorded. */
+static void test_the_environments_recording_gives_way_and_is_not_stopped(void)
+{
+	for (int profiler = 0; profiler < 2; profiler++) {
+		char environments[256], own[256];
+		int status;
+		snprintf(environments, sizeof environments, "%s", path_of(profiler ? "e1.hrt" : "e0.hrt"));
+		snprintf(own, sizeof own, "%s", path_of(profiler ? "logs" : "own.hrt"));
+		pid_t child = fork();
+		if (child == 0) {
+			CHECK_EQ(setenv("HEADROOM_TRACE", environments, 1), 0);
+			open_allocator();
+			make_events(3);
+			CHECK_STATUS(HR_INVALID_ARGUMENT, hr_trace_stop());
+			CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_stop());
+			CHECK_STATUS(HR_INVALID_ARGUMENT, hr_trace_start(""));
+			make_events(4);
+			CHECK_STATUS(HR_OK, profiler ? hr_profiler_start(own, NULL) : hr_trace_start(own));
+			make_events(5);
+			CHECK_STATUS(HR_OK, profiler ? hr_profiler_stop() : hr_trace_stop());
+			counts c = counts_of(profiler ? last_file() : own);
+			CHECK(c.complete);
+			CHECK_EQ(c.of[HR__EVENT_FREE], 5);
+			CHECK_STATUS(HR_OK, hr_shutdown());
+			_exit(0);
+		}
+		CHECK_EQ(waitpid(child, &status, 0), child);
+		CHECK_EQ(status, 0);
+		counts c = counts_of(environments);
+		CHECK(c.complete);
+		CHECK_EQ(c.of[HR__EVENT_FREE], 7);
+	}
+}
+
 static void test_a_directory_that_cannot_be_written_is_an_error_and_no_more(void)
 {
 	static const char *const impossible[] = { "/proc/headroom", "/dev/null/logs", "/dev/full" };
@@ -601,7 +657,9 @@ static void test_a_file_that_unpacks_to_far_too_much_is_refused(void)
 
 TEST_MAIN(T(test_the_argument_is_found_and_taken_out), T(test_bad_arguments_say_so_and_change_nothing),
           T(test_a_run_leaves_one_file_with_everything), T(test_no_file_is_ever_written_over),
-          T(test_start_twice_and_stop_without_start_are_refused), T(test_a_directory_that_cannot_be_written_is_an_error_and_no_more),
+          T(test_start_twice_and_stop_without_start_are_refused),
+          T(test_each_recording_is_stopped_by_its_own_stop), T(test_the_environments_recording_gives_way_and_is_not_stopped),
+          T(test_a_directory_that_cannot_be_written_is_an_error_and_no_more),
           T(test_chosen_steps_are_recorded_and_no_others), T(test_a_file_that_cannot_be_made_in_a_step_is_told_at_the_end),
           T(test_scopes_refusals_stitches_and_marks_are_recorded), T(test_a_killed_program_leaves_all_that_it_had_recorded),
           T(test_a_full_disk_loses_events_counts_them_and_the_program_goes_on), T(test_whatever_call_fails_the_program_goes_on),

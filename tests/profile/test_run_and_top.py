@@ -128,6 +128,14 @@ class Run(Folder):
             self.assertIn("goes on", result.stderr)
         self.assertEqual(self.files(), [])
 
+    def test_a_program_that_records_by_itself_does_so_when_it_is_recorded(self):
+        path = self.folder / "t.hrt"
+        result = self.run_recorded("--trace", path, program=[str(Path(COMMAND).parent / "examples" / "profile_views")])
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stderr, r"^headroom: HEADROOM_TRACE: the recording ends here[^\n]*\n$")
+        self.assertEqual(run("report", path).returncode, 0)
+        self.assertEqual(self.files(), ["t.hrt"])
+
     def test_chosen_steps_have_files_of_their_own(self):
         result = self.run_recorded("--trace", self.folder / "t.hrt", "--steps", "2,4-6", program=TRAIN + ["", "9"])
         self.assertEqual((result.returncode, result.stderr), (0, ""))
