@@ -470,14 +470,14 @@ static void write_csv(hr__lms *lms, int64_t step)
 	hr__os()->file_write(lms->csv, line, used, offset); /* a full disk does not stop the program */
 }
 
-_Atomic(void (*)(uint64_t number, bool begins)) hr__step_watcher;
+_Atomic(hr__step_watch) hr__step_watcher;
 
-static void tell_step(uint64_t number, bool begins)
+static void tell_step(hr_allocator handle, uint64_t number, bool begins)
 {
-	void (*watcher)(uint64_t, bool) = hr__load_acquire(&hr__step_watcher);
-	if (begins && watcher) watcher(number, true);
+	hr__step_watch watcher = hr__load_acquire(&hr__step_watcher);
+	if (begins && watcher) watcher(handle.id, number, true);
 	if (hr__trace_is_on()) hr__trace_event(&(hr__event){ .kind = begins ? HR__EVENT_STEP : HR__EVENT_STEP_END, .bytes = number });
-	if (!begins && watcher) watcher(number, false);
+	if (!begins && watcher) watcher(handle.id, number, false);
 }
 
 static hr_status step(hr_allocator handle, bool begins)
@@ -492,13 +492,13 @@ static hr_status step(hr_allocator handle, bool begins)
 	if (!begins && !inside) return hr__fail(HR_INVALID_ARGUMENT, "hr_step_end without hr_step_begin");
 	int64_t number = hr__load_relaxed(&lms->stats.num_steps);
 	if (inside) {
-		tell_step((uint64_t)number, false);
+		tell_step(handle, (uint64_t)number, false);
 		write_csv(lms, number);
 		hr__learned_step(lms, false);
 	}
 	if (!begins) return HR_OK;
 	hr__lms_count(&lms->stats.num_steps, 1);
-	tell_step((uint64_t)number + 1, true);
+	tell_step(handle, (uint64_t)number + 1, true);
 	hr__learned_step(lms, true);
 	if (lms->policy.step) lms->policy.step(lms->policy_user, (uint64_t)number + 1);
 	return HR_OK;

@@ -38,7 +38,8 @@ static struct {
 	bool started;
 	bool by_environment; /* what was started is the environment's */
 	bool recording;      /* a file of ours is open */
-	uint32_t open_steps; /* chosen ones that have begun and not ended */
+	uint32_t open_steps; /* allocators in a chosen step that began since the start */
+	bool in_step[HR__ALLOCATORS_MAX]; /* which those are, by their slot */
 	hr_profiler_options options;
 	char stem[PATH_BYTES]; /* of file names, with the directory */
 	char extension[32];
@@ -209,26 +210,30 @@ static void keep_failure(hr_status status)
 	snprintf(profiler.message, sizeof profiler.message, "%s", hr_last_message());
 }
 
-static void step_begins(uint64_t number)
+static void step_begins(bool *in_step, uint64_t number)
 {
-	profiler.open_steps++;
+	profiler.open_steps += !*in_step; /* an allocator that was closed in a step leaves its slot like this */
+	*in_step = true;
 	if (!profiler.recording) keep_failure(begin_file(number));
 }
 
-/* A step that began before the profiler did ends without having been counted. The recording goes on into the next step when that is chosen
- * too. */
-static void step_ends(uint64_t number)
+/* A step that began before the profiler did ends without having been counted: others may be open. The recording goes on into the next step
+ * when that is chosen too. */
+static void step_ends(bool *in_step, uint64_t number)
 {
-	if (profiler.open_steps > 0) profiler.open_steps--;
+	if (!*in_step) return;
+	*in_step = false;
+	profiler.open_steps--;
 	if (profiler.recording && !profiler.open_steps && !is_chosen(&profiler.options, number + 1)) keep_failure(end_file());
 }
 
-static void watch_step(uint64_t number, bool begins)
+static void watch_step(uint64_t allocator, uint64_t number, bool begins)
 {
+	bool *in_step = &profiler.in_step[allocator % HR__ALLOCATORS_MAX];
 	hr__lock_take(&profiler.lock);
 	if (profiler.started && is_chosen(&profiler.options, number)) {
-		if (begins) step_begins(number);
-		else step_ends(number);
+		if (begins) step_begins(in_step, number);
+		else step_ends(in_step, number);
 	}
 	hr__lock_release(&profiler.lock);
 }
@@ -272,6 +277,7 @@ static hr_status start(const char *logdir, const char *pattern, const hr_profile
 	profiler.options = *options;
 	profiler.failed = HR_OK;
 	profiler.open_steps = 0;
+	memset(profiler.in_step, 0, sizeof profiler.in_step);
 	if (!options->step_count) status = begin_file(0);
 	profiler.started = status == HR_OK;
 	profiler.by_environment = pattern != NULL;

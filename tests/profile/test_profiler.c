@@ -392,6 +392,35 @@ static void test_chosen_steps_are_recorded_and_no_others(void)
 	CHECK_EQ(c.of[HR__EVENT_ALLOC], 1 + 5 + 6 + 7 + 2000); /* and what was there already */
 }
 
+/* Three allocators in step 1: the first began it before the profiler, and its end is not that of the others' file. */
+static void test_a_step_that_began_before_does_not_end_the_file_of_others(void)
+{
+	hr_profiler_options options = fresh();
+	hr_allocator_options small;
+	hr_allocator all[3];
+	open_allocator();
+	all[0] = allocator;
+	hr_allocator_options_init(&small);
+	small.limit_bytes = 8 * 65536;
+	for (int i = 1; i < 3; i++) CHECK_STATUS(HR_OK, hr_allocator_create(device, &small, &all[i]));
+	options.steps[0] = (hr_profiler_steps){ 1, 1 };
+	options.step_count = 1;
+	CHECK_STATUS(HR_OK, hr_step_begin(all[0]));
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
+	CHECK_STATUS(HR_OK, hr_step_begin(all[1]));
+	make_events(1);
+	CHECK_STATUS(HR_OK, hr_step_end(all[0]));
+	make_events(1);
+	CHECK_STATUS(HR_OK, hr_step_begin(all[2]));
+	CHECK_STATUS(HR_OK, hr_step_end(all[1]));
+	make_events(1);
+	CHECK_STATUS(HR_OK, hr_step_end(all[2]));
+	make_events(1000);
+	CHECK_STATUS(HR_OK, hr_profiler_stop());
+	CHECK_EQ(count_files(path_of("logs"), ".hrt"), 1);
+	CHECK_EQ(counts_of(last_file()).of[HR__EVENT_FREE], 3);
+}
+
 static void test_a_file_that_cannot_be_made_in_a_step_is_told_at_the_end(void)
 {
 	char logs[256];
@@ -660,7 +689,8 @@ TEST_MAIN(T(test_the_argument_is_found_and_taken_out), T(test_bad_arguments_say_
           T(test_start_twice_and_stop_without_start_are_refused),
           T(test_each_recording_is_stopped_by_its_own_stop), T(test_the_environments_recording_gives_way_and_is_not_stopped),
           T(test_a_directory_that_cannot_be_written_is_an_error_and_no_more),
-          T(test_chosen_steps_are_recorded_and_no_others), T(test_a_file_that_cannot_be_made_in_a_step_is_told_at_the_end),
+          T(test_chosen_steps_are_recorded_and_no_others), T(test_a_step_that_began_before_does_not_end_the_file_of_others),
+          T(test_a_file_that_cannot_be_made_in_a_step_is_told_at_the_end),
           T(test_scopes_refusals_stitches_and_marks_are_recorded), T(test_a_killed_program_leaves_all_that_it_had_recorded),
           T(test_a_full_disk_loses_events_counts_them_and_the_program_goes_on), T(test_whatever_call_fails_the_program_goes_on),
           T(test_shutdown_ends_the_recording), T(test_a_forked_child_leaves_the_recording_alone), T(test_packing_gives_back_every_byte),
