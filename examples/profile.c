@@ -47,6 +47,7 @@ int main(int argc, char **argv)
 {
 	hr_profiler_options options;
 	hr_allocator allocator;
+	char path[4096], missed[256];
 	check(hr_profiler_options_init(&options));
 	check(hr_profiler_parse_arguments(&argc, argv, &options));
 	const char *logdir = argc > 1 && argv[1][0] ? argv[1] : NULL;
@@ -60,7 +61,7 @@ int main(int argc, char **argv)
 	for (long i = 0; i < steps; i++) train_step(allocator);
 
 	if (profiled && hr_profiler_stop()) fprintf(stderr, "the recording is not whole: %s\n", hr_last_message());
-	char path[4096];
+	else if (profiled && hr_profiler_missed_steps(missed, sizeof missed)) fprintf(stderr, "steps %s did not occur\n", missed);
 	if (profiled && hr_profiler_last_file(path, sizeof path)) printf("recorded, the last of it in %s\n", path);
 	printf("%ld steps\n", steps);
 	check(hr_shutdown());

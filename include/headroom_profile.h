@@ -76,12 +76,17 @@ HR_API hr_status hr_profiler_parse_arguments(int *argc, char **argv, hr_profiler
 HR_API hr_status hr_profiler_start(const char *logdir, const hr_profiler_options *options);
 
 /* Ends it. hr_shutdown does that too, and returns what this would. HR_INVALID_ARGUMENT: nothing was started with hr_profiler_start. HR_IO: a
- * file could not be made, written or packed; the others are there. */
+ * file could not be made, written or packed; the others are there. HR_NOT_READY: steps were chosen and none of them has occurred, so there is no
+ * file. When some have and others not, that is HR_OK, and hr_profiler_missed_steps has the others. */
 HR_API hr_status hr_profiler_stop(void);
 
 /* The path of the newest file that the profiler began in this process, packed or not; "" when there is none. Returns its length; writes
  * at most [capacity] bytes with the final 0. */
 HR_API size_t hr_profiler_last_file(char *out, size_t capacity);
+
+/* The chosen steps that had not occurred when the profiler stopped last, as "100,200-300": entries of options.steps of which no step at all began
+ * while it ran. "" when there is none. Returns its length; writes at most [capacity] bytes with the final 0. */
+HR_API size_t hr_profiler_missed_steps(char *out, size_t capacity);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Views of a recording (docs/profile.md)

@@ -50,9 +50,10 @@ static bool is_on(const char *variable)
 	return value && value[0] && strcmp(value, "0") != 0;
 }
 
-void hr__environment_ended(hr_status status, bool gives_way)
+void hr__environment_ended(hr_status status, const char *missed, bool gives_way)
 {
 	if (status) say("HEADROOM_TRACE", hr_last_message(), "");
+	else if (missed[0]) say("HEADROOM_TRACE_STEPS", missed, "");
 	if (gives_way) say("HEADROOM_TRACE", "the recording ends here, since the program starts one of its own", "");
 }
 

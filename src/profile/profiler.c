@@ -31,6 +31,7 @@
 
 #define PATH_BYTES 4096
 #define ENDS_BYTES 128 /* what may come behind the stem of a file's name */
+#define MISSED_BYTES (HR_PROFILER_STEPS_MAX * (2 * 20 + 2)) /* entries with two numbers of up to 20 digits */
 #define NAMES_TRIED 10000 /* for a file that is not there yet */
 
 static struct {
@@ -41,6 +42,9 @@ static struct {
 	uint32_t open_steps; /* allocators in a chosen step that began since the start */
 	bool in_step[HR__ALLOCATORS_MAX]; /* which those are, by their slot */
 	hr_profiler_options options;
+	bool occurred[HR_PROFILER_STEPS_MAX]; /* a step of this entry of options.steps began */
+	uint64_t last_step;                   /* the highest number of a step that began; 0: none */
+	char missed[MISSED_BYTES];            /* of the recording that ended last: entries that did not occur, "100,200-300" */
 	char stem[PATH_BYTES]; /* of file names, with the directory */
 	char extension[32];
 	char path[PATH_BYTES]; /* of the newest file */
@@ -73,10 +77,15 @@ static hr_status check_options(const hr_profiler_options *options)
 	return HR_OK;
 }
 
+static bool is_within(const hr_profiler_steps *steps, uint64_t step)
+{
+	return step >= steps->first && step <= steps->last;
+}
+
 static bool is_chosen(const hr_profiler_options *options, uint64_t step)
 {
 	for (uint32_t i = 0; i < options->step_count; i++)
-		if (step >= options->steps[i].first && step <= options->steps[i].last) return true;
+		if (is_within(&options->steps[i], step)) return true;
 	return false;
 }
 
@@ -227,10 +236,36 @@ static void step_ends(bool *in_step, uint64_t number)
 	if (profiler.recording && !profiler.open_steps && !is_chosen(&profiler.options, number + 1)) keep_failure(end_file());
 }
 
+/* Whether chosen or not. */
+static void note_step(uint64_t number)
+{
+	if (number > profiler.last_step) profiler.last_step = number;
+	for (uint32_t i = 0; i < profiler.options.step_count; i++)
+		if (is_within(&profiler.options.steps[i], number)) profiler.occurred[i] = true;
+}
+
+/* Makes the list of what did not occur. HR_NOT_READY when nothing did. */
+static hr_status list_missed(void)
+{
+	size_t used = 0;
+	uint32_t missing = 0;
+	profiler.missed[0] = 0;
+	for (uint32_t i = 0; i < profiler.options.step_count; i++) {
+		const hr_profiler_steps *steps = &profiler.options.steps[i];
+		if (profiler.occurred[i]) continue;
+		used += (size_t)snprintf(profiler.missed + used, MISSED_BYTES - used, "%s%llu", missing++ ? "," : "", (unsigned long long)steps->first);
+		if (steps->last != steps->first) used += (size_t)snprintf(profiler.missed + used, MISSED_BYTES - used, "-%llu", (unsigned long long)steps->last);
+	}
+	if (!missing || missing < profiler.options.step_count) return HR_OK;
+	return hr__fail(HR_NOT_READY, "nothing was recorded: steps %.300s did not occur; the program had %llu", profiler.missed,
+	                (unsigned long long)profiler.last_step);
+}
+
 static void watch_step(uint64_t allocator, uint64_t number, bool begins)
 {
 	bool *in_step = &profiler.in_step[allocator % HR__ALLOCATORS_MAX];
 	hr__lock_take(&profiler.lock);
+	if (profiler.started && begins) note_step(number);
 	if (profiler.started && is_chosen(&profiler.options, number)) {
 		if (begins) step_begins(in_step, number);
 		else step_ends(in_step, number);
@@ -246,6 +281,7 @@ static hr_status stop(void)
 	hr__store_release(&hr__step_watcher, NULL);
 	profiler.started = false;
 	keep_failure(profiler.recording ? end_file() : HR_OK);
+	keep_failure(list_missed());
 	if (!profiler.failed) return HR_OK;
 	return hr__fail(profiler.failed, "%s", profiler.message);
 }
@@ -253,8 +289,11 @@ static hr_status stop(void)
 /* With the lock held. */
 static void end_environments(bool gives_way)
 {
+	char missed[512] = "";
 	hr_status status = stop();
-	hr__environment_ended(status, gives_way);
+	if (!status && profiler.missed[0])
+		snprintf(missed, sizeof missed, "steps %.400s did not occur; the program had %llu", profiler.missed, (unsigned long long)profiler.last_step);
+	hr__environment_ended(status, missed, gives_way);
 }
 
 /* With the lock held, before a recording of the program's begins. HR_IN_USE: there is one of its own. */
@@ -277,7 +316,9 @@ static hr_status start(const char *logdir, const char *pattern, const hr_profile
 	profiler.options = *options;
 	profiler.failed = HR_OK;
 	profiler.open_steps = 0;
+	profiler.last_step = 0;
 	memset(profiler.in_step, 0, sizeof profiler.in_step);
+	memset(profiler.occurred, 0, sizeof profiler.occurred);
 	if (!options->step_count) status = begin_file(0);
 	profiler.started = status == HR_OK;
 	profiler.by_environment = pattern != NULL;
@@ -358,11 +399,21 @@ void hr__profiler_forget(void)
 	profiler.started = profiler.recording = false;
 }
 
-size_t hr_profiler_last_file(char *out, size_t capacity)
+static size_t give_text(const char *text, char *out, size_t capacity)
 {
 	hr__lock_take(&profiler.lock);
-	size_t length = strlen(profiler.path);
-	if (out && capacity) snprintf(out, capacity, "%s", profiler.path);
+	size_t length = strlen(text);
+	if (out && capacity) snprintf(out, capacity, "%s", text);
 	hr__lock_release(&profiler.lock);
 	return length;
+}
+
+size_t hr_profiler_last_file(char *out, size_t capacity)
+{
+	return give_text(profiler.path, out, capacity);
+}
+
+size_t hr_profiler_missed_steps(char *out, size_t capacity)
+{
+	return give_text(profiler.missed, out, capacity);
 }

@@ -20,9 +20,9 @@ hr_status hr__profiler_start_file(const char *pattern, const hr_profiler_options
 
 /* Stops, if it runs. HR_OK for the environment's recording, whatever became of it: hr__environment_ended says that. */
 hr_status hr__profiler_end(void);
-/* Called when the recording that hr__profiler_start_file began is over. [status] is what hr_profiler_stop would return; [gives_way]: the program
- * begins one of its own. Says on the standard error what is worth saying. */
-void hr__environment_ended(hr_status status, bool gives_way);
+/* Called when the recording that hr__profiler_start_file began is over. [status] is what hr_profiler_stop would return; [missed]: a sentence about
+ * chosen steps that did not occur, or ""; [gives_way]: the program begins one of its own. Says on the standard error what is worth saying. */
+void hr__environment_ended(hr_status status, const char *missed, bool gives_way);
 /* In the child after fork: the recording is the parent's. */
 void hr__profiler_forget(void);
 

@@ -421,6 +421,41 @@ static void test_a_step_that_began_before_does_not_end_the_file_of_others(void)
 	CHECK_EQ(counts_of(last_file()).of[HR__EVENT_FREE], 3);
 }
 
+static void test_steps_that_never_come_are_told(void)
+{
+	char missed[64];
+	hr_profiler_options options = fresh();
+	open_allocator();
+	options.steps[0] = (hr_profiler_steps){ 2, 99 };
+	options.steps[1] = (hr_profiler_steps){ 100, 103 };
+	options.steps[2] = (hr_profiler_steps){ 7, 7 };
+	options.step_count = 3;
+	CHECK_EQ(hr_profiler_missed_steps(NULL, 0), 0);
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
+	for (int i = 0; i < 3; i++) run_step(2);
+	CHECK_STATUS(HR_OK, hr_profiler_stop()); /* some came */
+	CHECK_EQ(hr_profiler_missed_steps(missed, sizeof missed), 9);
+	CHECK(!strcmp(missed, "100-103,7"));
+	CHECK_EQ(count_files(path_of("logs"), ".hrt"), 1);
+
+	options.steps[0] = (hr_profiler_steps){ 1, 1 }; /* is over */
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("none"), &options));
+	run_step(2);
+	CHECK_STATUS(HR_NOT_READY, hr_profiler_stop());
+	CHECK(strstr(hr_last_message(), "1,100-103,7 did not occur; the program had 4") != NULL);
+	CHECK_EQ(count_files(path_of("none"), ".hrt"), 0);
+
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("none"), NULL)); /* chose none */
+	CHECK_STATUS(HR_OK, hr_profiler_stop());
+	CHECK_EQ(hr_profiler_missed_steps(missed, sizeof missed), 0);
+
+	options.step_count = HR_PROFILER_STEPS_MAX;
+	for (int i = 0; i < HR_PROFILER_STEPS_MAX; i++) options.steps[i] = (hr_profiler_steps){ UINT64_MAX - 1, UINT64_MAX };
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("none"), &options));
+	CHECK_STATUS(HR_NOT_READY, hr_profiler_stop());
+	CHECK_EQ(hr_profiler_missed_steps(missed, sizeof missed), HR_PROFILER_STEPS_MAX * 42 - 1);
+}
+
 static void test_a_file_that_cannot_be_made_in_a_step_is_told_at_the_end(void)
 {
 	char logs[256];
@@ -690,6 +725,7 @@ TEST_MAIN(T(test_the_argument_is_found_and_taken_out), T(test_bad_arguments_say_
           T(test_each_recording_is_stopped_by_its_own_stop), T(test_the_environments_recording_gives_way_and_is_not_stopped),
           T(test_a_directory_that_cannot_be_written_is_an_error_and_no_more),
           T(test_chosen_steps_are_recorded_and_no_others), T(test_a_step_that_began_before_does_not_end_the_file_of_others),
+          T(test_steps_that_never_come_are_told),
           T(test_a_file_that_cannot_be_made_in_a_step_is_told_at_the_end),
           T(test_scopes_refusals_stitches_and_marks_are_recorded), T(test_a_killed_program_leaves_all_that_it_had_recorded),
           T(test_a_full_disk_loses_events_counts_them_and_the_program_goes_on), T(test_whatever_call_fails_the_program_goes_on),

@@ -143,11 +143,20 @@ class Run(Folder):
         self.assertEqual(self.events(self.folder / "t-step2.hrt"), 16)
         self.assertEqual(self.events(self.folder / "t-step4.hrt"), 48)
 
+    def test_steps_that_never_come_are_told(self):
+        for steps, missed, files in (("99", "99", []), ("2,10,100-103", "10,100-103", ["t-step2.hrt"])):
+            result = self.run_recorded("--trace", self.folder / "t.hrt", "--steps", steps, program=TRAIN + ["", "3"])
+            self.assertEqual(result.returncode, 0)
+            self.assertRegex(result.stderr, rf"^headroom: [^\n]*steps {missed} did not occur; the program had 3\n$")
+            self.assertEqual(self.files(), files)
+
     def test_a_program_that_takes_the_option_records_the_steps_it_names(self):
         logs = self.folder / "logs"
         result = run("run", "--", *TRAIN, "--profile_options=profile_steps=1,3;compress=1", logs, "5", env=self.env)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertEqual(len(list(logs.glob("profile-*-step[13].hrt.zst"))), 2)
+        result = run("run", "--", *TRAIN, "--profile_options=profile_steps=1,10,100", logs, "12", env=self.env)
+        self.assertEqual((result.returncode, result.stderr), (0, "steps 100 did not occur\n"))
         result = run("run", "--", *TRAIN, "--profile_options=steps=1", logs, env=self.env)
         self.assertEqual(result.returncode, 1)
         self.assertIn("no such setting", result.stderr)
