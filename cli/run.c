@@ -54,6 +54,26 @@ static bool make_absolute(const char *path, char out[PATH_MAX])
 	return false;
 }
 
+/* The program would only say on its standard error that it is not recorded, when it may have hours before it. */
+static bool check_place(const char *pattern)
+{
+	char path[PATH_MAX + 2], quoted[HR__QUOTE_BYTES];
+	if (hr__profiler_file_name(pattern, path, PATH_MAX)) {
+		hr__complain("run: --trace: %s", hr_last_message());
+		return false;
+	}
+	char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	if (!name[0]) {
+		hr__complain("run: --trace needs the name of a file; %s is that of a directory", hr__quote(path, strlen(path), quoted));
+		return false;
+	}
+	strcpy(name, "."); /* ends in ENOTDIR where the rest is no directory */
+	if (access(path, W_OK | X_OK) == 0) return true;
+	int error = errno;
+	hr__complain("run: --trace: cannot make a file in %s: %s", hr__quote(path, strlen(path), quoted), strerror(error));
+	return false;
+}
+
 static bool check_trace(const hr__arguments *arguments)
 {
 	const char *path = arguments->values[TRACE], *steps = arguments->values[STEPS];
@@ -71,7 +91,7 @@ static bool check_trace(const hr__arguments *arguments)
 	} else if (hr__arguments_has(arguments, COMPRESS) && hr__pack_available()) {
 		hr__complain("run: --compress: %s", hr_last_message());
 	} else {
-		return true;
+		return !path || check_place(path);
 	}
 	return false;
 }
@@ -107,8 +127,8 @@ const hr__command hr__command_run = {
 		"Starts PROGRAM with its arguments. With --trace, everything that Headroom does in it is recorded from its first allocator on, to the end of "
 		"the process or its hr_shutdown; after a crash or kill -9 the file holds all that was recorded until then. Whether or not it is recorded, "
 		"'headroom top' shows it.\n\n"
-		"The exit status is that of the program; 126 or 127 when it could not be started. A recording that fails does not stop the program: it says so "
-		"on standard error. The same works without this command: HEADROOM_TRACE=FILE, HEADROOM_TRACE_STEPS=LIST, HEADROOM_TRACE_COMPRESS=1, "
+		"The exit status is that of the program; 126 or 127 when it could not be started. A name for the trace that cannot be is told before the program is "
+		"started, with status 2; a recording that fails later does not stop the program: it says so on standard error. The same works without this command: HEADROOM_TRACE=FILE, HEADROOM_TRACE_STEPS=LIST, HEADROOM_TRACE_COMPRESS=1, "
 		"HEADROOM_TOP=1.",
 	.examples = "headroom run --trace out.hrt -- ./train --batch 64\n"
 				"headroom run --trace out.hrt --steps 1,10,100 --compress -- ./train\n"

@@ -161,6 +161,12 @@ static hr_status expand(const char *pattern, unsigned number, char *out, size_t 
 	return HR_OK;
 }
 
+hr_status hr__profiler_file_name(const char *pattern, char *out, size_t capacity)
+{
+	bool numbered;
+	return expand(pattern, 1, out, capacity, &numbered);
+}
+
 /* Takes the extension off profiler.stem, if it has a short one. */
 static void split_stem(void)
 {

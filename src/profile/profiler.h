@@ -18,6 +18,9 @@ hr_status hr__profiler_parse_steps(const char *text, hr_profiler_options *option
  * program do not see this recording: theirs end it when they start one, and never stop it. */
 hr_status hr__profiler_start_file(const char *pattern, const hr_profiler_options *options);
 
+/* What such a pattern stands for, with 1 for "%n". HR_INVALID_ARGUMENT, HR_IO when it is too long. */
+hr_status hr__profiler_file_name(const char *pattern, char *out, size_t capacity);
+
 /* Stops, if it runs. HR_OK for the environment's recording, whatever became of it: hr__environment_ended says that. */
 hr_status hr__profiler_end(void);
 /* Called when the recording that hr__profiler_start_file began is over. [status] is what hr_profiler_stop would return; [missed]: a sentence about

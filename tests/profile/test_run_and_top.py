@@ -107,11 +107,18 @@ class Run(Folder):
 
     def test_wrong_use_is_told_and_the_program_not_started(self):
         marker = self.folder / "started"
-        for options in (["--steps", "1"], ["--compress"], ["--trace", ""], ["--trace", "x", "--steps", "0"], ["--trace", "x", "--steps", "a"], ["--tracer", "x"]):
+        for options in (["--steps", "1"], ["--compress"], ["--trace", ""], ["--trace", "x", "--steps", "0"], ["--trace", "x", "--steps", "a"], ["--tracer", "x"],
+                        ["--trace", "bad%d.hrt"], ["--trace", "x%"], ["--trace", "/nonexistent/d/x.hrt"], ["--trace", "/dev/null/x.hrt"], ["--trace", "/dev/null/x-%n.hrt", "--steps", "1"],
+                        ["--trace", f"{self.folder}/", "--steps", "1"], ["--trace", "x" * 5000]):
             result = self.run_recorded(*options, program=["touch", str(marker)])
             self.assertEqual(result.returncode, 2, options)
             self.assertIn("headroom:", result.stderr)
         self.assertFalse(marker.exists())
+        self.runtime.chmod(0o500)
+        if not os.access(self.runtime, os.W_OK):  # root may write anywhere
+            self.assertEqual(self.run_recorded("--trace", self.runtime / "x.hrt", program=["true"]).returncode, 2)
+        self.runtime.chmod(0o700)
+        self.assertEqual(self.run_recorded("--trace", self.folder / "%p-%n.hrt", program=["true"]).returncode, 0)
         self.assertEqual(run("run").returncode, 2)
         self.assertEqual(self.run_recorded(program=["/nonexistent/program"]).returncode, 127)
         self.assertEqual(self.run_recorded(program=["/"]).returncode, 126)
