@@ -1,6 +1,7 @@
 /* process.c - see process.h. */
 #include "os/process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +36,16 @@ int hr__os_make_directories(const char *path)
 		part[i] = '/';
 	}
 	return make_one(part);
+}
+
+bool hr__os_folder_any(const char *path, bool (*look)(void *context, const char *name), void *context)
+{
+	bool found = false;
+	DIR *folder = opendir(path);
+	if (!folder) return false;
+	for (struct dirent *entry = readdir(folder); entry && !found; entry = readdir(folder)) found = look(context, entry->d_name);
+	closedir(folder);
+	return found;
 }
 
 int hr__os_at_exit(void (*run)(void))

@@ -179,15 +179,38 @@ static void split_stem(void)
 	*dot = 0;
 }
 
+/* Whether a recording with the stem [context] may have left [name]: STEM.hrt, STEM-step3.hrt, STEM-step3-2.hrt, packed or not. */
+static bool has_stem(void *context, const char *name)
+{
+	const char *stem = context;
+	size_t length = strlen(stem), packed = strlen(HR__PACKED_SUFFIX), extension = strlen(profiler.extension);
+	if (strncmp(name, stem, length) != 0) return false;
+	name += length;
+	length = strlen(name);
+	if (length >= packed && strcmp(name + length - packed, HR__PACKED_SUFFIX) == 0) length -= packed;
+	if (length < extension || memcmp(name + length - extension, profiler.extension, extension) != 0) return false;
+	return length == extension || name[0] == '-';
+}
+
+static bool stem_is_taken(void)
+{
+	char folder[PATH_BYTES], *slash;
+	memcpy(folder, profiler.stem, sizeof folder);
+	slash = strrchr(folder, '/');
+	if (!slash) return hr__os_folder_any(".", has_stem, profiler.stem);
+	slash[1] = 0;
+	return hr__os_folder_any(folder, has_stem, profiler.stem + strlen(folder));
+}
+
 static hr_status make_stem_of(const char *pattern)
 {
-	bool numbered;
-	unsigned number = 1;
-	hr_status status = expand(pattern, number, profiler.stem, sizeof profiler.stem, &numbered);
-	while (!status && numbered && number < NAMES_TRIED && is_taken(profiler.stem))
-		status = expand(pattern, ++number, profiler.stem, sizeof profiler.stem, &numbered);
-	if (!status) split_stem();
-	return status;
+	for (unsigned number = 1;; number++) {
+		bool numbered;
+		hr_status status = expand(pattern, number, profiler.stem, sizeof profiler.stem, &numbered);
+		if (status) return status;
+		split_stem();
+		if (!numbered || number == NAMES_TRIED || !stem_is_taken()) return HR_OK;
+	}
 }
 
 /* ---- one file ---- */

@@ -14,7 +14,7 @@ hr_status hr__trace_start_new(const char *stem, const char *end, char *path, siz
 hr_status hr__profiler_parse_steps(const char *text, hr_profiler_options *options);
 
 /* hr_profiler_start for the environment, with a name for the files instead of a directory: FILE, or FILE-stepN before its extension. "%p" in [pattern] is the number of
- * the process, "%n" the first number from 1 for which there is no such file, "%%" a percent sign. HR_INVALID_ARGUMENT for another "%". The calls of the
+ * the process, "%n" the first number from 1 for which there is no such file, of any step, "%%" a percent sign. HR_INVALID_ARGUMENT for another "%". The calls of the
  * program do not see this recording: theirs end it when they start one, and never stop it. */
 hr_status hr__profiler_start_file(const char *pattern, const hr_profiler_options *options);
 

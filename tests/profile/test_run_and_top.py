@@ -91,6 +91,18 @@ class Run(Folder):
         for _ in range(3):
             self.run_recorded("--trace", self.folder / "t%n.hrt")
         self.assertEqual(self.files(), ["t1.hrt", "t2.hrt", "t3.hrt"])
+        for path in self.folder.glob("*.hrt"):
+            path.unlink()
+        for _ in range(2):
+            self.run_recorded("--trace", self.folder / "out-%n.hrt", "--steps", "1,3-4", program=TRAIN + ["", "5"])
+        self.assertEqual(self.files(), ["out-1-step1.hrt", "out-1-step3.hrt", "out-2-step1.hrt", "out-2-step3.hrt"])
+        self.run_recorded("--trace", self.folder / "out-%n.hrt", "--steps", "2", "--compress", program=TRAIN + ["", "5"])
+        self.run_recorded("--trace", self.folder / "out-%n.hrt", program=TRAIN + ["", "5"])
+        self.assertEqual(self.files()[-2:], ["out-3-step2.hrt.zst", "out-4.hrt"])
+        (self.folder / "dot.1").touch()
+        (self.folder / "dot.10").touch()
+        self.run_recorded("--trace", self.folder / "dot.%n", program=TRAIN + ["", "5"])
+        self.assertTrue((self.folder / "dot.2").exists())
         self.run_recorded("--trace", self.folder / "100%%-%p.hrt")
         self.assertRegex(self.files()[0], r"^100%-[0-9]+\.hrt$")
 
