@@ -89,23 +89,17 @@ typedef struct flow {
 	char *pieces;
 } flow;
 
-static hr_status open_flow(flow *f, const char *from, const char *to)
+/* To the new file [to], which is open at [to_fd] and stays the caller's. */
+static hr_status open_flow(flow *f, const char *from, const char *to, int to_fd)
 {
 	uint64_t size;
 	void *pieces;
-	*f = (flow){ .from_path = from, .to_path = to, .limit = UINT64_MAX };
+	*f = (flow){ .from_path = from, .to_path = to, .to = to_fd, .limit = UINT64_MAX };
 	int error = hr__os()->file_open(from, &f->from, &size);
 	if (error) return hr__os_fail(error, "cannot open %.300s", from);
-	error = hr__os()->file_create(to, &f->to);
-	if (error) {
-		hr__os()->file_close(f->from);
-		return hr__os_fail(error, "cannot create %.300s (it must not exist yet)", to);
-	}
 	error = hr__os()->alloc(2 * PIECE, &pieces);
 	if (error) {
 		hr__os()->file_close(f->from);
-		hr__os()->file_close(f->to);
-		hr__os()->file_remove(to);
 		return hr__os_fail(error, "cannot get host memory to pack or unpack %.300s", from);
 	}
 	f->pieces = pieces;
@@ -118,7 +112,6 @@ static hr_status open_flow(flow *f, const char *from, const char *to)
 static void close_flow(flow *f)
 {
 	hr__os()->file_close(f->from);
-	hr__os()->file_close(f->to);
 	hr__os()->free(f->pieces, 2 * PIECE);
 }
 
@@ -185,35 +178,64 @@ static hr_status unpack_all(flow *f, void *unpacker)
 	return HR_OK;
 }
 
+static hr_status create(const char *path, int *out)
+{
+	int error = hr__os()->file_create(path, out);
+	return error ? hr__os_fail(error, "cannot create %.300s (it must not exist yet)", path) : HR_OK;
+}
+
+static hr_status pack_to(const char *from, const char *to, int to_fd)
+{
+	flow f;
+	hr_status status = open_flow(&f, from, to, to_fd);
+	if (status) return status;
+	void *packer = zstd.new_packer();
+	status = packer ? pack_all(&f, packer) : hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory to pack %.300s", from);
+	if (packer) zstd.free_packer(packer);
+	close_flow(&f);
+	return status;
+}
+
 hr_status hr__pack(const char *path)
 {
 	char packed[4096 + sizeof HR__PACKED_SUFFIX];
-	flow f;
+	int fd;
 	hr_status status = hr__pack_available();
 	if (status) return status;
 	int used = snprintf(packed, sizeof packed, "%s" HR__PACKED_SUFFIX, path);
 	if (used < 0 || (size_t)used >= sizeof packed) return hr__fail(HR_IO, "the path is too long");
-	status = open_flow(&f, path, packed);
+	status = create(packed, &fd);
 	if (status) return status;
-	void *packer = zstd.new_packer();
-	status = packer ? pack_all(&f, packer) : hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory to pack %.300s", path);
-	if (packer) zstd.free_packer(packer);
-	close_flow(&f);
+	status = pack_to(path, packed, fd);
+	hr__os()->file_close(fd);
 	int error = hr__os()->file_remove(status ? packed : path);
 	if (!status && error) return hr__os_fail(error, "cannot remove %.300s, which is packed now", path);
 	return status;
 }
 
-hr_status hr__unpack(const char *from, const char *to)
+/* *size gets the bytes that are in the new file, also of a packed one that ends in the middle. */
+static hr_status unpack_to(const char *from, const char *to, int to_fd, uint64_t *size)
 {
 	flow f;
-	hr_status status = hr__pack_available();
-	if (!status) status = open_flow(&f, from, to);
+	hr_status status = open_flow(&f, from, to, to_fd);
 	if (status) return status;
 	void *unpacker = zstd.new_unpacker();
 	status = unpacker ? unpack_all(&f, unpacker) : hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory to unpack %.300s", from);
 	if (unpacker) zstd.free_unpacker(unpacker);
+	*size = f.written;
 	close_flow(&f);
+	return status;
+}
+
+hr_status hr__unpack(const char *from, const char *to)
+{
+	int fd;
+	uint64_t size;
+	hr_status status = hr__pack_available();
+	if (!status) status = create(to, &fd);
+	if (status) return status;
+	status = unpack_to(from, to, fd, &size);
+	hr__os()->file_close(fd);
 	if (status && status != HR_TRUNCATED) hr__os()->file_remove(to);
 	return status;
 }
@@ -241,14 +263,31 @@ static bool new_name(char *out, size_t capacity)
 	return used > 0 && (size_t)used < capacity;
 }
 
+/* A new file without a name. [path] gets the one that it had, for messages. */
+static hr_status create_nameless(char *path, size_t capacity, int *out)
+{
+	hr_status status = new_name(path, capacity) ? create(path, out) : hr__fail(HR_IO, "TMPDIR is too long");
+	if (status) return status;
+	int error = hr__os()->file_remove(path);
+	if (!error) return HR_OK;
+	hr__os()->file_close(*out);
+	return hr__os_fail(error, "cannot remove %.300s", path);
+}
+
 hr_status hr__trace_reader_open_any(const char *path, hr__trace_reader **out)
 {
 	char plain[4096];
+	int fd;
+	uint64_t size;
 	if (!path || !hr__is_packed(path)) return hr__trace_reader_open(path, out);
-	if (!new_name(plain, sizeof plain)) return hr__fail(HR_IO, "TMPDIR is too long");
-	hr_status status = hr__unpack(path, plain);
-	if (status && status != HR_TRUNCATED) return status;
-	status = hr__trace_reader_open(plain, out);
-	hr__os()->file_remove(plain);
+	hr_status status = hr__pack_available();
+	if (!status) status = create_nameless(plain, sizeof plain, &fd);
+	if (status) return status;
+	status = unpack_to(path, plain, fd, &size);
+	if (status && status != HR_TRUNCATED) {
+		hr__os()->file_close(fd);
+		return status;
+	}
+	status = hr__trace_reader_open_fd(fd, size, out);
 	return status ? hr__fail_in(status, "%.200s, unpacked", path) : HR_OK;
 }

@@ -27,8 +27,8 @@ hr_status hr__unpack(const char *from, const char *to);
 /* Whether the file begins as one that is packed. False also when it cannot be read. */
 bool hr__is_packed(const char *path);
 
-/* hr__trace_reader_open for both kinds of files: a packed one is unpacked first, to a file in $TMPDIR or /tmp that has no name any more when
- * this returns. What a packed file has too little of counts as cut: complete is false then. */
+/* hr__trace_reader_open for both kinds of files: a packed one is unpacked first, to a file in $TMPDIR or /tmp whose name is removed before anything
+ * is written to it, so that it goes with the process however that ends. What a packed file has too little of counts as cut: complete is false then. */
 hr_status hr__trace_reader_open_any(const char *path, hr__trace_reader **out);
 
 #endif

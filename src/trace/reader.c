@@ -422,6 +422,11 @@ hr_status hr__trace_reader_open(const char *path, hr__trace_reader **out)
 	return status == HR_OK ? HR_OK : hr__fail_in(status, "%s", path);
 }
 
+hr_status hr__trace_reader_open_fd(int fd, uint64_t size, hr__trace_reader **out)
+{
+	return open_reader(NULL, fd, size, out);
+}
+
 hr_status hr__trace_reader_open_memory(const void *bytes, size_t size, hr__trace_reader **out)
 {
 	static const uint8_t nothing;

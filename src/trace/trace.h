@@ -123,6 +123,8 @@ typedef struct hr__trace_summary {
  * inside its header; a file that ends later is read as far as it goes, with complete = false), HR_TOO_NEW, HR_NO_HOST_MEMORY.
  * Memory used is in proportion to names, threads and blocks, never to what a length field claims. */
 hr_status hr__trace_reader_open(const char *path, hr__trace_reader **out);
+/* The same of a file of [size] bytes that is open already; takes [fd] over, also when it fails. */
+hr_status hr__trace_reader_open_fd(int fd, uint64_t size, hr__trace_reader **out);
 /* The same over bytes in memory, which must outlive the reader. */
 hr_status hr__trace_reader_open_memory(const void *bytes, size_t size, hr__trace_reader **out);
 const hr__trace_summary *hr__trace_reader_summary(const hr__trace_reader *reader);

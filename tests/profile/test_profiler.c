@@ -7,6 +7,7 @@
 #include "headroom_lms.h"
 #include "headroom_oom.h"
 #include "headroom_profile.h"
+#include "os/os.h"
 #include "profile/compress.h"
 #include "profile/profiler.h"
 #include "test.h"
@@ -672,6 +673,32 @@ static void test_packing_gives_back_every_byte(void)
 	free(after);
 }
 
+/* What writes to a file in the folder sees no name of it there: a signal at that moment would leave nothing behind. */
+static hr__os_table watching_os;
+static unsigned writes_seen;
+
+static int write_and_look(int fd, const void *from, size_t bytes, uint64_t offset)
+{
+	writes_seen++;
+	CHECK_EQ(count_files(folder, "headroom-"), 0);
+	return hr__os_linux()->file_write(fd, from, bytes, offset);
+}
+
+static void test_what_is_unpacked_has_no_name_at_any_moment(void)
+{
+	record_to(path_of("t.hrt"), 100000);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	CHECK_STATUS(HR_OK, hr__pack(path_of("t.hrt")));
+	watching_os = *hr__os_linux();
+	watching_os.file_write = write_and_look;
+	CHECK_EQ(setenv("TMPDIR", folder, 1), 0);
+	hr__os_replace(&watching_os);
+	CHECK_EQ(counts_of(path_of("t.hrt.zst")).of[HR__EVENT_FREE], 100000);
+	hr__os_replace(NULL);
+	CHECK_GT(writes_seen, 1);
+	CHECK_EQ(count_files(folder, ""), 1);
+}
+
 /* Cut anywhere, a packed file is read as far as it goes, or refused. */
 static void test_a_packed_file_that_is_cut_or_damaged_is_read_or_refused(void)
 {
@@ -730,4 +757,5 @@ TEST_MAIN(T(test_the_argument_is_found_and_taken_out), T(test_bad_arguments_say_
           T(test_scopes_refusals_stitches_and_marks_are_recorded), T(test_a_killed_program_leaves_all_that_it_had_recorded),
           T(test_a_full_disk_loses_events_counts_them_and_the_program_goes_on), T(test_whatever_call_fails_the_program_goes_on),
           T(test_shutdown_ends_the_recording), T(test_a_forked_child_leaves_the_recording_alone), T(test_packing_gives_back_every_byte),
+          T(test_what_is_unpacked_has_no_name_at_any_moment),
           T(test_a_packed_file_that_is_cut_or_damaged_is_read_or_refused), T(test_a_file_that_unpacks_to_far_too_much_is_refused))
