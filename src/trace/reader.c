@@ -12,7 +12,8 @@
  *
  * The file may come from anybody, and may still be written. Nothing is trusted twice: what opening found (where blocks are and how
  * far they are filled) is what next uses, and next checks the records again. A file is read, never mapped, because a file that
- * somebody cuts while it is mapped is a SIGBUS. */
+ * somebody cuts while it is mapped is a SIGBUS. One that becomes shorter while it is opened ends where it ends then; later, what opening has
+ * seen must be there. */
 #include <string.h>
 
 #include "base/assert.h"
@@ -92,6 +93,22 @@ static hr_status get_bytes(const hr__trace_reader *r, uint64_t offset, size_t le
 		return hr__fail(HR_IO, "the trace became shorter while it was read: it ends at byte %llu",
 		                (unsigned long long)(offset + done));
 	}
+	return HR_OK;
+}
+
+/* The same while opening, at most: where the file has become shorter, *length becomes what there is of it, and the file ends there. A writer that
+ * stops cuts off the blocks that it never used, after it was seen that they are there. */
+static hr_status get_bytes_left(hr__trace_reader *r, uint64_t offset, size_t *length, void *room, const uint8_t **out)
+{
+	if (r->bytes != NULL) return get_bytes(r, offset, *length, room, out);
+	size_t done = 0;
+	*out = room;
+	int error = hr__os()->file_read(r->fd, room, *length, offset, &done);
+	if (error != 0) return hr__os_fail(error, "reading a trace at byte %llu", (unsigned long long)offset);
+	if (done == *length) return HR_OK;
+	*length = done;
+	r->size = offset + done;
+	r->cut = true;
 	return HR_OK;
 }
 
@@ -237,8 +254,9 @@ static hr_status take_block(hr__trace_reader *r, uint64_t offset, size_t availab
 	hr__trace_block h;
 	const uint8_t *bytes;
 	bool is_used;
-	hr_status status = get_bytes(r, offset, sizeof(h), &h, &bytes);
-	if (status != HR_OK) return status;
+	size_t length = sizeof(h);
+	hr_status status = get_bytes_left(r, offset, &length, &h, &bytes);
+	if (status != HR_OK || length < sizeof(h)) return status;
 	memmove(&h, bytes, sizeof(h));
 	status = check_block(r, &h, offset, &is_used);
 	if (status != HR_OK || !is_used) return status;
@@ -248,8 +266,11 @@ static hr_status take_block(hr__trace_reader *r, uint64_t offset, size_t availab
 		b.used = (uint32_t)(available - BLOCK_HEADER);
 		b.cut = r->cut = true;
 	}
-	status = add_block(r, &h, &b);
-	if (status == HR_OK) status = get_bytes(r, offset + BLOCK_HEADER, b.used, r->scratch, &bytes);
+	length = b.used;
+	status = get_bytes_left(r, offset + BLOCK_HEADER, &length, r->scratch, &bytes);
+	b.cut = b.cut || length < b.used;
+	b.used = (uint32_t)length;
+	if (status == HR_OK) status = add_block(r, &h, &b);
 	if (status != HR_OK) return status;
 	lane *l = hr__list_at(&r->lanes, h.lane);
 	l->end_time = h.first_time;
@@ -279,7 +300,7 @@ static hr_status take_blocks(hr__trace_reader *r)
 {
 	uint64_t offset = r->header_size, passed = 0, before = 0; /* the first that was not in use, and blocks taken until then */
 	hr_status status = HR_OK;
-	while (status == HR_OK && r->size - offset >= BLOCK_HEADER) {
+	while (status == HR_OK && r->size >= offset + BLOCK_HEADER) {
 		uint64_t left = r->size - offset, taken = r->blocks.count;
 		size_t available = (size_t)(left < r->block_size ? left : r->block_size);
 		status = take_block(r, offset, available);

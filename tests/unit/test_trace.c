@@ -1275,6 +1275,41 @@ static void test_trace_reader_notices_that_the_file_changes(void)
 	}
 }
 
+/* Linux, but the recording is closed, and so the file cut to its size, right before a read of it. */
+static hr__os_table closing_os;
+static uint64_t reads_until_close;
+
+static int close_and_read(int fd, void *to, size_t count, uint64_t offset, size_t *out_read)
+{
+	if (reads_until_close > 0 && --reads_until_close == 0) CHECK_STATUS(HR_OK, hr__trace_close());
+	return hr__os_linux()->file_read(fd, to, count, offset, out_read);
+}
+
+static void test_trace_that_is_closed_while_it_is_opened_can_be_read(void)
+{
+	enum { EVENTS = 5000 };
+	closing_os = *hr__os_linux();
+	closing_os.file_read = close_and_read;
+	hr__os_replace(&closing_os);
+	for (uint64_t read = 1; read < 60; read++) {
+		const char *path = path_of("closing");
+		hr__trace_reader *reader = NULL;
+		hr__event event;
+		uint64_t count = 0;
+		CHECK_STATUS(HR_OK, hr__trace_open_blocks(path, SMALL_BLOCK));
+		for (unsigned i = 0; i < EVENTS; i++) hr__trace_free(1, i * 256, 0);
+		reads_until_close = read;
+		CHECK_STATUS(HR_OK, hr__trace_reader_open(path, &reader));
+		CHECK_EQ(reads_until_close, 0);
+		CHECK(hr__trace_reader_summary(reader)->complete == (read == 1));
+		while (hr__trace_reader_next(reader, &event) == HR_OK) count++;
+		CHECK_EQ(count, EVENTS);
+		expect_end(reader);
+		CHECK_EQ(unlink(path), 0);
+	}
+	hr__os_replace(NULL);
+}
+
 static void test_trace_undefined_names_in_a_cut_file_read_as_other(void)
 {
 	static const uint8_t records[] = { 0x87, 0x00, 0x05, 0x00, 0x01, 0x00 };
@@ -1386,4 +1421,5 @@ TEST_MAIN(T(test_trace_brings_back_every_kind_with_every_field), T(test_trace_br
           T(test_trace_reader_skips_what_a_later_version_may_add), T(test_trace_reader_refuses_impossible_records),
           T(test_trace_reader_refuses_impossible_blocks_and_headers), T(test_trace_undefined_names_in_a_cut_file_read_as_other),
           T(test_trace_reader_takes_many_devices_but_not_any_number), T(test_trace_reader_notices_that_the_file_changes),
+          T(test_trace_that_is_closed_while_it_is_opened_can_be_read),
           T(test_trace_seeds_for_the_fuzzer_are_traces))
