@@ -8,6 +8,8 @@
 
 typedef struct cursor {
 	const uint8_t *at, *end;
+	uint64_t beyond; /* bytes after the end, which can be skipped */
+	uint64_t skip;   /* of those */
 	bool cut;        /* something did not end before the end */
 	const char *why; /* the first impossible value; NULL: none */
 } cursor;
@@ -54,16 +56,17 @@ static uint64_t get_scaled(cursor *c, uint64_t unit, const char *why)
 	return value * unit;
 }
 
-/* A varint length and then that many bytes, which are left to read in *part. */
+/* A varint length and then that many bytes, which are left to read in *part as far as they are here. */
 static void get_part(cursor *c, cursor *part)
 {
-	uint64_t length = get_varint(c);
-	*part = (cursor){ c->at, c->at, false, NULL };
-	if (length > (size_t)(c->end - c->at)) {
+	uint64_t length = get_varint(c), here = (uint64_t)(c->end - c->at);
+	*part = (cursor){ .at = c->at, .end = c->at };
+	if (length > here && length - here > c->beyond) {
 		c->cut = true;
 		return;
 	}
-	part->end = c->at += length;
+	if (length > here) c->skip = length - here;
+	part->end = c->at += length - c->skip;
 }
 
 static const char *take_rest(cursor *c, size_t *length)
@@ -198,6 +201,7 @@ static void get_allocator(cursor *part, hr__definition *out)
 static bool get_definition(hr__decoder *d, cursor *part, unsigned kind, hr__definition *out)
 {
 	if (kind < HR__RECORD_NAME || kind > HR__RECORD_THREAD) return false; /* of a later version: skipped */
+	if (d->events_only && kind != HR__RECORD_THREAD) return false;
 	memset(out, 0, sizeof(*out));
 	out->kind = kind;
 	out->number = get_u32(part, "a number exceeds 32 bits");
@@ -226,6 +230,14 @@ void hr__decoder_start(hr__decoder *decoder, const void *records, size_t length,
 	decoder->time = first_time;
 }
 
+void hr__decoder_go_on(hr__decoder *decoder, const void *piece, size_t length, uint64_t beyond)
+{
+	decoder->at = piece;
+	decoder->end = decoder->at + length;
+	decoder->beyond = beyond;
+	decoder->skip = 0;
+}
+
 static hr__decoded judge(const cursor *c, hr__decoded good, const char **why)
 {
 	*why = c->why;
@@ -235,8 +247,10 @@ static hr__decoded judge(const cursor *c, hr__decoded good, const char **why)
 
 hr__decoded hr__decode(hr__decoder *decoder, hr__event *event, hr__definition *definition, const char **why)
 {
-	while (decoder->at < decoder->end) {
-		cursor c = { decoder->at, decoder->end, false, NULL };
+	for (;;) {
+		size_t left = (size_t)(decoder->end - decoder->at);
+		if (left < HR__DECODE_AHEAD && (left == 0 || decoder->beyond > decoder->skip)) return HR__DECODED_END;
+		cursor c = { .at = decoder->at, .end = decoder->end, .beyond = decoder->beyond };
 		uint32_t tag = (uint32_t)get_fixed(&c, 2);
 		unsigned kind = tag & HR__TAG_KIND;
 		hr__decoded good = HR__DECODED_END;
@@ -255,7 +269,7 @@ hr__decoded hr__decode(hr__decoder *decoder, hr__event *event, hr__definition *d
 		hr__decoded result = judge(&c, good, why);
 		if (result == HR__DECODED_BAD || result == HR__DECODED_CUT) return result;
 		decoder->at = c.at;
+		decoder->skip = c.skip;
 		if (result != HR__DECODED_END) return result;
 	}
-	return HR__DECODED_END;
 }

@@ -7,8 +7,9 @@
  *            [1] -> block 1 -> block 4
  *   heap     the lanes by the time of their next event, earliest first
  *
- * hr__trace_reader_next takes the earliest event and lets its lane move on. A lane gets memory for a block when its turn comes and
- * gives it back when it is through, so memory follows the threads that lived at the same time.
+ * hr__trace_reader_next takes the earliest event and lets its lane move on. A lane gets memory for a block, or for a piece of a larger one,
+ * when its turn comes and gives it back when it is through, so memory follows the threads that lived at the same time, and neither the size of
+ * blocks nor what lengths of records claim.
  *
  * The file may come from anybody, and may still be written. Nothing is trusted twice: what opening found (where blocks are and how
  * far they are filled) is what next uses, and next checks the records again. A file is read, never mapped, because a file that
@@ -25,6 +26,7 @@
 
 #define NONE UINT32_MAX
 #define BLOCK_HEADER sizeof(hr__trace_block)
+#define PIECE_BYTES HR__TRACE_BLOCK_BYTES /* of a block that a lane has in memory: all of one that Headroom wrote */
 
 typedef struct block {
 	uint64_t offset; /* of the block in the file */
@@ -42,9 +44,10 @@ typedef struct lane {
 
 	/* While it is being read. */
 	uint32_t current; /* block; NONE: not begun */
-	uint8_t *buffer;  /* the block's records when they come from a file */
+	uint8_t *buffer;  /* for a piece of the block's records when they come from a file */
 	size_t buffer_bytes;
-	const uint8_t *records;
+	const uint8_t *records; /* the piece */
+	uint32_t records_at;    /* where it begins within the block's records */
 	hr__decoder decoder;
 	hr__event event; /* the next one */
 } lane;
@@ -480,15 +483,32 @@ static hr_status make_buffer(const hr__trace_reader *r, lane *l, size_t bytes)
 	return HR_OK;
 }
 
+/* Lets the decoder go on with the piece of the current block that begins at [at] within its records. */
+static hr_status take_piece(const hr__trace_reader *r, lane *l, uint32_t at)
+{
+	const block *b = hr__list_at(&r->blocks, l->current);
+	size_t left = b->used - at, length = r->bytes == NULL && left > PIECE_BYTES ? PIECE_BYTES : left;
+	hr_status status = make_buffer(r, l, length);
+	if (status == HR_OK) status = get_bytes(r, b->offset + BLOCK_HEADER + at, length, l->buffer, &l->records);
+	if (status != HR_OK) return status;
+	l->records_at = at;
+	hr__decoder_go_on(&l->decoder, l->records, length, left - length);
+	return HR_OK;
+}
+
 static hr_status begin_block(const hr__trace_reader *r, lane *l, uint32_t index)
 {
 	const block *b = hr__list_at(&r->blocks, index);
-	hr_status status = make_buffer(r, l, b->used);
-	if (status == HR_OK) status = get_bytes(r, b->offset + BLOCK_HEADER, b->used, l->buffer, &l->records);
-	if (status != HR_OK) return status;
 	l->current = index;
-	hr__decoder_start(&l->decoder, l->records, b->used, b->thread, b->first_time);
-	return HR_OK;
+	hr__decoder_start(&l->decoder, NULL, 0, b->thread, b->first_time);
+	l->decoder.events_only = true;
+	return take_piece(r, l, 0);
+}
+
+/* Where the decoder stands within the block's records. */
+static uint32_t position_of(const lane *l)
+{
+	return l->records_at + (uint32_t)(l->decoder.at - l->records) + (uint32_t)l->decoder.skip;
 }
 
 /* Makes l->event the lane's next one. HR_NOT_READY when there is none. */
@@ -502,9 +522,12 @@ static hr_status advance(const hr__trace_reader *r, lane *l)
 		const block *b = hr__list_at(&r->blocks, l->current);
 		hr__decoded decoded = hr__decode(&l->decoder, &l->event, &definition, &why);
 		if (decoded == HR__DECODED_EVENT) return HR_OK;
-		if (decoded == HR__DECODED_DEFINITION) continue;
+		if (decoded == HR__DECODED_END && l->decoder.beyond > l->decoder.skip) {
+			status = take_piece(r, l, position_of(l));
+			continue;
+		}
 		/* Opening found nothing wrong here: the file has changed since. */
-		status = judge_end(b, decoded, place_of(b, &l->decoder, l->records), why);
+		status = judge_end(b, decoded, b->offset + BLOCK_HEADER + position_of(l), why);
 		if (status == HR_OK) status = b->next == NONE ? HR_NOT_READY : begin_block(r, l, b->next);
 	}
 	return status;

@@ -121,7 +121,8 @@ typedef struct hr__trace_summary {
 
 /* Opens a trace; reads and checks all of it once. HR_IO, HR_BAD_FORMAT (the message says at which byte), HR_TRUNCATED (it ends
  * inside its header; a file that ends later is read as far as it goes, with complete = false), HR_TOO_NEW, HR_NO_HOST_MEMORY.
- * One that becomes shorter meanwhile, as when its writer stops, ends where it ends then. Memory used is in proportion to names, threads and blocks, never to what a length field claims. */
+ * One that becomes shorter meanwhile, as when its writer stops, ends where it ends then. Memory used is in proportion to names, threads
+ * and blocks, never to what a length field claims: one block while it is opened, then at most 64 KiB for each lane that is being read. */
 hr_status hr__trace_reader_open(const char *path, hr__trace_reader **out);
 /* The same of a file of [size] bytes that is open already; takes [fd] over, also when it fails. */
 hr_status hr__trace_reader_open_fd(int fd, uint64_t size, hr__trace_reader **out);

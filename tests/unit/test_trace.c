@@ -1275,6 +1275,143 @@ static void test_trace_reader_notices_that_the_file_changes(void)
 	}
 }
 
+/* ---- large blocks, which are read in pieces ---- */
+
+/* What precedes a block of records in a file of blocks of [block_size] bytes. */
+static void put_block_header(uint8_t *to, uint32_t lane, uint32_t committed)
+{
+	memset(to, 0, 64);
+	memcpy(to, "HRBK", 4);
+	to[4] = 1;
+	memcpy(to + 8, &lane, 4);
+	memcpy(to + 12, &lane, 4);
+	memcpy(to + 32, &committed, 4);
+}
+
+static uint8_t *put_free(uint8_t *to, uint16_t after)
+{
+	static const uint8_t same_address[6] = { 0x02 };
+	memcpy(to, same_address, 6);
+	memcpy(to + 6, &after, 2);
+	return to + 8;
+}
+
+static uint8_t *put_long(uint8_t *to, uint64_t value)
+{
+	*to = 0;
+	memcpy(to + 1, &value, 8);
+	return to + 9;
+}
+
+/* Blocks of 16 MiB in a sparse file, each with an event, a record of a later version that nearly fills it, and another event. */
+static void test_trace_reader_needs_no_memory_for_what_it_skips(void)
+{
+	enum { LANES = 40, BLOCK = 16 << 20 };
+	const char *path = path_of("sparse");
+	struct hr_fault_os_live live;
+	hr__event event;
+	uint64_t count = 0, most = 0;
+	make(NULL, 0);
+	put_le(32, BLOCK, 4);
+	put_le(80, 128 + (uint64_t)LANES * BLOCK, 8);
+	FILE *file = fopen(path, "w+b");
+	CHECK_EQ(fwrite(made, 1, 128, file), 128);
+	for (uint32_t lane = 0; lane < LANES; lane++) {
+		uint8_t head[64 + 8 + 2 + 9], tail[8];
+		put_block_header(head, lane, BLOCK - 64);
+		uint8_t *at = put_free(head + 64, (uint16_t)lane);
+		*at++ = 40;
+		*at++ = 0;
+		CHECK(put_long(at, BLOCK - sizeof head - sizeof tail) == head + sizeof head);
+		put_free(tail, 1000);
+		CHECK_EQ(pwrite(fileno(file), head, sizeof head, 128 + (off_t)lane * BLOCK), sizeof head);
+		CHECK_EQ(pwrite(fileno(file), tail, sizeof tail, 128 + (off_t)(lane + 1) * BLOCK - (off_t)sizeof tail), sizeof tail);
+	}
+	fclose(file);
+	hr_fault_os_install();
+	hr__trace_reader *reader = open_file(path);
+	CHECK(hr__trace_reader_summary(reader)->complete);
+	while (hr__trace_reader_next(reader, &event) == HR_OK) {
+		CHECK_EQ(event.thread, count % LANES);
+		CHECK_EQ(event.time_ns, 2 * (count % LANES + 1000 * (count / LANES)));
+		count++;
+		hr_fault_os_live(&live);
+		if (live.alloc_bytes > most) most = live.alloc_bytes;
+	}
+	CHECK_EQ(count, 2 * LANES);
+	CHECK_LT(most, LANES * (64u << 10) + (2u << 20));
+	expect_end(reader);
+	hr_fault_os_uninstall();
+}
+
+/* Random records, some of which reach over several pieces, that nearly fill a block of [size] bytes with its header. */
+static uint32_t fill_block(uint8_t *block, size_t size, uint64_t *seed)
+{
+	static const uint64_t lengths[] = { 0, 3, 60, 200, 65400, 65536, 65700, 200000 };
+	uint8_t *at = block + 64, *end = block + size;
+	while (end - at > 200100) {
+		uint64_t length = lengths[hr_rand_below(seed, hr_rand_below(seed, 20) ? 4 : 8)];
+		switch (hr_rand_below(seed, 12)) {
+		case 0: /* of a later version */
+		case 1: /* a name: what is left of the payload is its text */
+			*at++ = hr_rand_below(seed, 2) ? 40 : 32;
+			*at++ = 0;
+			at = put_long(at, length + 1);
+			*at++ = 5;
+			memset(at, 'x', length);
+			at += length;
+			break;
+		case 2: /* a thread, and what a later version adds to it */
+			*at++ = 36;
+			*at++ = 0;
+			at = put_long(at, length + 9);
+			at = put_long(at, hr_rand_below(seed, 1000)) + length;
+			break;
+		case 3: /* an extension of an event */
+			at = put_free(at, 1);
+			at[-7] = 0x80;
+			at = put_long(at, length) + length;
+			break;
+		default: at = put_free(at, (uint16_t)hr_rand_below(seed, 100));
+		}
+	}
+	return (uint32_t)(at - block - 64);
+}
+
+static void test_trace_of_large_blocks_reads_from_a_file_as_from_memory(void)
+{
+	enum { BLOCKS = 3, BLOCK = 1 << 20 };
+	uint64_t seed = hr_test_seed();
+	uint8_t *all = malloc(128 + BLOCKS * BLOCK);
+	for (uint64_t round = 0; round < hr_test_scaled(20); round++) {
+		const char *path = path_of("large");
+		hr__trace_reader *readers[2];
+		hr__event a, b;
+		hr_status status;
+		memset(all, 0, 128 + BLOCKS * BLOCK);
+		make(NULL, 0);
+		put_le(32, BLOCK, 4);
+		put_le(80, 128 + BLOCKS * BLOCK, 8);
+		memcpy(all, made, 128);
+		for (uint32_t i = 0; i < BLOCKS; i++) put_block_header(all + 128 + i * BLOCK, i, fill_block(all + 128 + i * BLOCK, BLOCK, &seed));
+		size_t size = hr_rand_below(&seed, 2) ? 128 + BLOCKS * BLOCK : 128 + BLOCKS * BLOCK - hr_rand_below(&seed, BLOCK);
+		FILE *file = fopen(path, "wb");
+		CHECK_EQ(fwrite(all, 1, size, file), size);
+		fclose(file);
+		readers[0] = open_file(path);
+		CHECK_STATUS(HR_OK, hr__trace_reader_open_memory(all, size, &readers[1]));
+		do {
+			status = hr__trace_reader_next(readers[0], &a);
+			CHECK_STATUS(status, hr__trace_reader_next(readers[1], &b));
+			if (status == HR_OK) check_same(&a, &b);
+			if (status == HR_OK) CHECK(a.time_ns == b.time_ns && a.thread == b.thread);
+		} while (status == HR_OK);
+		expect_end(readers[0]);
+		expect_end(readers[1]);
+	}
+	free(all);
+}
+
 /* Linux, but the recording is closed, and so the file cut to its size, right before a read of it. */
 static hr__os_table closing_os;
 static uint64_t reads_until_close;
@@ -1421,5 +1558,6 @@ TEST_MAIN(T(test_trace_brings_back_every_kind_with_every_field), T(test_trace_br
           T(test_trace_reader_skips_what_a_later_version_may_add), T(test_trace_reader_refuses_impossible_records),
           T(test_trace_reader_refuses_impossible_blocks_and_headers), T(test_trace_undefined_names_in_a_cut_file_read_as_other),
           T(test_trace_reader_takes_many_devices_but_not_any_number), T(test_trace_reader_notices_that_the_file_changes),
+          T(test_trace_reader_needs_no_memory_for_what_it_skips), T(test_trace_of_large_blocks_reads_from_a_file_as_from_memory),
           T(test_trace_that_is_closed_while_it_is_opened_can_be_read),
           T(test_trace_seeds_for_the_fuzzer_are_traces))
