@@ -1,16 +1,18 @@
 /* view_leaks.c - what steps leave behind.
  *
  * Memory that is alive at the end of a step is no leak by itself: variables, and what the next step frees, are too. What gives a leak away is that the
- * same place in the program has more of it alive at the end of each step than at the end of the one before. So for each site, what is alive at the
- * ends of steps is compared:
+ * same place in the program has more of it alive at the end of each step than at the end of the one before. A place is all sites of an op, a scope, a
+ * tag and a shape: a leak may use another stream each time. For each place, what is alive at the ends of steps is compared:
  *
  *     end of step    1      2      3      4
  *     variables    400    400    400    400     stays
  *     last output    8      8      8      8     stays: each step frees that of the one before
  *     history       10     20     30     40     grows
  *
- * A site grows when it rose at two step ends at least, at more than half of all, and fell at fewer than it rose; the first step, which warms up, is
+ * A place grows when it rose at two step ends at least, at more than half of all, and fell at fewer than it rose; the first step, which warms up, is
  * what the others are compared with. */
+#include "os/os.h"
+#include "profile/finder.h"
 #include "profile/view.h"
 
 enum { L_OP, L_SCOPE, L_TAG, L_SHAPE, L_DTYPE, L_BYTES, L_ALLOCATIONS, L_GROWTH, L_ROSE, L_PER_STEP, L_GROWS, L_COLUMNS };
@@ -46,22 +48,26 @@ static const hr__column fact_columns[] = {
 	[F_STEPS] = { "steps", "steps", HR__CELL_COUNT, HR__ALWAYS },
 	[F_GROWING] = { "growing", "places that grow", HR__CELL_COUNT, HR__ALWAYS },
 	[F_GROWTH] = { "growth_bytes_per_step", "growth per step", HR__CELL_BYTES, 0 },
-	[F_ALIVE] = { "end_bytes", "alive at the end", HR__CELL_BYTES, 0 },
+	[F_ALIVE] = { "after_last_step_bytes", "alive after the last step", HR__CELL_BYTES, 0 },
 };
 
-typedef struct site_state {
+typedef struct place {
+	uint32_t site;               /* its first */
+	hr_dtype dtype;              /* of all its sites; HR_DTYPE_NONE when they differ */
 	uint64_t live, allocations;  /* now */
 	uint64_t first, last;        /* bytes at the end of the first step, and of the last one so far */
 	uint64_t last_allocations;
 	uint32_t rose, fell;         /* at how many ends of steps after the first */
 	bool touched;                /* since the last end of a step */
-} site_state;
+} place;
 
 typedef struct watcher {
 	hr__report_view *report;
 	const hr__selection *selection;
-	site_state *sites;
-	uint32_t *touched;
+	place *places;
+	uint32_t place_count;
+	uint32_t *place_of;          /* by site */
+	uint32_t *touched;           /* places */
 	uint32_t touched_count;
 	uint32_t ended;              /* steps */
 	uint64_t in_use;
@@ -72,26 +78,61 @@ typedef struct watcher {
 	hr_status status;
 } watcher;
 
+/* ---- places ---- */
+
+static bool same_place(const hr__site *a, const hr__site *b)
+{
+	return a->op == b->op && a->scope == b->scope && a->tag == b->tag && a->shape == b->shape;
+}
+
+static uint32_t find_place(watcher *w, hr__slots *slots, uint32_t index)
+{
+	const hr__site *sites = w->selection->capture->sites, *site = &sites[index];
+	uint32_t hash = hr__finder_hash(slots, (uint64_t)site->op << 32 | site->scope, (uint64_t)site->tag << 32 | site->shape);
+	for (uint32_t at = hr__slots_first(slots, hash); hr__slots_holds(slots, hash, &at); at++) {
+		place *found = &w->places[slots->slots[at].item - 1];
+		if (!same_place(&sites[found->site], site)) continue;
+		if (found->dtype != site->dtype) found->dtype = HR_DTYPE_NONE;
+		return slots->slots[at].item - 1;
+	}
+	w->status = hr__slots_reserve(slots);
+	if (w->status) return 0;
+	hr__slots_add(slots, hash, w->place_count);
+	w->places[w->place_count] = (place){ .site = index, .dtype = site->dtype };
+	return w->place_count++;
+}
+
+/* Only selected sites have one, so places are of one device. */
+static void find_places(watcher *w)
+{
+	hr__slots slots = { .salt = hr__ticks() ^ (uintptr_t)w };
+	for (uint32_t i = 0; i < w->selection->capture->site_count && !w->status; i++)
+		if (w->selection->takes_site[i]) w->place_of[i] = find_place(w, &slots, i);
+	hr__slots_free(&slots);
+}
+
+/* ---- watching ---- */
+
 static void take_change(watcher *w, uint32_t index)
 {
 	const hr__capture *c = w->selection->capture;
 	const hr__change *change = &c->changes[index];
 	const hr__allocation *allocation = &c->allocations[change->allocation];
-	site_state *site = &w->sites[allocation->site];
 	if (!change->frees) w->allocation++;
 	if (!w->selection->takes_site[allocation->site]) return;
-	if (!site->touched) w->touched[w->touched_count++] = allocation->site;
-	site->touched = true;
+	place *at = &w->places[w->place_of[allocation->site]];
+	if (!at->touched) w->touched[w->touched_count++] = w->place_of[allocation->site];
+	at->touched = true;
 	if (change->frees) {
-		site->live -= allocation->bytes;
-		site->allocations--;
+		at->live -= allocation->bytes;
+		at->allocations--;
 		w->in_use -= allocation->bytes;
 		if (change->allocation < w->step_allocation) return;
 		w->left -= allocation->bytes;
 		w->left_allocations--;
 	} else {
-		site->live += allocation->bytes;
-		site->allocations++;
+		at->live += allocation->bytes;
+		at->allocations++;
 		w->in_use += allocation->bytes;
 		w->left += allocation->bytes;
 		w->left_allocations++;
@@ -99,17 +140,17 @@ static void take_change(watcher *w, uint32_t index)
 }
 
 /* Only those that changed in the step can have risen or fallen. */
-static void compare_sites(watcher *w)
+static void compare_places(watcher *w)
 {
 	bool is_first = w->ended++ == 0;
 	for (uint32_t i = 0; i < w->touched_count; i++) {
-		site_state *site = &w->sites[w->touched[i]];
-		if (is_first) site->first = site->live;
-		else if (site->live > site->last) site->rose++;
-		else if (site->live < site->last) site->fell++;
-		site->last = site->live;
-		site->last_allocations = site->allocations;
-		site->touched = false;
+		place *at = &w->places[w->touched[i]];
+		if (is_first) at->first = at->live;
+		else if (at->live > at->last) at->rose++;
+		else if (at->live < at->last) at->fell++;
+		at->last = at->live;
+		at->last_allocations = at->allocations;
+		at->touched = false;
 	}
 	w->touched_count = 0;
 }
@@ -133,7 +174,7 @@ static void end_step(watcher *w, uint64_t number)
 	row[S_LEFT_ALLOCATIONS] = w->left_allocations;
 	row[S_KEPT] = kept_bytes(w);
 	row[S_ALIVE] = w->in_use;
-	compare_sites(w);
+	compare_places(w);
 }
 
 static void begin_step(watcher *w)
@@ -158,42 +199,42 @@ static void watch(watcher *w)
 	}
 	if (w->ended) return;
 	while (at < s->last_change) take_change(w, at++);
-	compare_sites(w);
+	compare_places(w);
 	w->ended = 0;
 }
 
-static bool is_growing(const watcher *w, const site_state *site)
+static bool is_growing(const watcher *w, const place *at)
 {
 	uint32_t later = w->ended > 1 ? w->ended - 1 : 0;
-	return site->last > site->first && site->rose >= 2 && site->rose > later / 2 && site->fell < site->rose;
+	return at->last > at->first && at->rose >= 2 && at->rose > later / 2 && at->fell < at->rose;
 }
 
-static void fill_site(const watcher *w, const hr__site *site, const site_state *state, uint64_t *row)
+static void fill_place(const watcher *w, const place *at, uint64_t *row)
 {
+	const hr__site *site = &w->selection->capture->sites[at->site];
 	uint32_t later = w->ended > 1 ? w->ended - 1 : 1;
-	bool grows = is_growing(w, state);
+	bool grows = is_growing(w, at);
 	row[L_OP] = site->op;
 	row[L_SCOPE] = site->scope;
 	row[L_TAG] = site->tag;
 	row[L_SHAPE] = site->shape;
-	row[L_DTYPE] = site->dtype;
-	row[L_BYTES] = state->last;
-	row[L_ALLOCATIONS] = state->last_allocations;
-	row[L_GROWTH] = grows ? state->last - state->first : 0;
-	row[L_ROSE] = state->rose;
+	row[L_DTYPE] = at->dtype;
+	row[L_BYTES] = at->last;
+	row[L_ALLOCATIONS] = at->last_allocations;
+	row[L_GROWTH] = grows ? at->last - at->first : 0;
+	row[L_ROSE] = at->rose;
 	row[L_PER_STEP] = row[L_GROWTH] / later;
 	row[L_GROWS] = grows;
 }
 
-static void fill_sites(watcher *w, hr__table *leaks, hr__table *facts)
+static void fill_places(watcher *w, hr__table *leaks, hr__table *facts)
 {
-	const hr__capture *c = w->selection->capture;
 	uint64_t growth = 0, alive = 0;
-	for (uint32_t i = 0; i < c->site_count && !w->status; i++) {
-		if (!w->sites[i].last_allocations) continue;
+	for (uint32_t i = 0; i < w->place_count && !w->status; i++) {
+		if (!w->places[i].last_allocations) continue;
 		uint64_t *row = hr__table_row(leaks, &w->status);
 		if (!row) return;
-		fill_site(w, &c->sites[i], &w->sites[i], row);
+		fill_place(w, &w->places[i], row);
 		w->report->growing += row[L_GROWS];
 		growth += row[L_PER_STEP];
 		alive += row[L_BYTES];
@@ -218,11 +259,14 @@ hr_status hr__view_leaks(hr__report_view *report)
 	hr__table *facts = hr__report_table(report, &fact_plan, &w.status);
 	hr__table *leaks = hr__report_table(report, &leak_plan, &w.status);
 	w.steps = hr__report_table(report, &step_plan, &w.status);
-	w.sites = hr__view_alloc(c->site_count, sizeof *w.sites, &w.status);
+	w.places = hr__view_alloc(c->site_count, sizeof *w.places, &w.status);
+	w.place_of = hr__view_alloc(c->site_count, sizeof *w.place_of, &w.status);
 	w.touched = hr__view_alloc(c->site_count, sizeof *w.touched, &w.status);
+	if (!w.status) find_places(&w);
 	if (!w.status) watch(&w);
-	if (!w.status) fill_sites(&w, leaks, facts);
-	hr__view_free(w.sites, c->site_count, sizeof *w.sites);
+	if (!w.status) fill_places(&w, leaks, facts);
+	hr__view_free(w.places, c->site_count, sizeof *w.places);
+	hr__view_free(w.place_of, c->site_count, sizeof *w.place_of);
 	hr__view_free(w.touched, c->site_count, sizeof *w.touched);
 	if (w.status) return w.status;
 	hr__table_finish(facts);

@@ -452,10 +452,41 @@ static void test_only_what_grows_from_step_to_step_is_a_leak(void)
 	for (size_t i = 1; i < sites->count; i++) CHECK_EQ(cell(sites, i, "growing"), 0);
 	CHECK_EQ(sites->count, 4);
 	CHECK_EQ(cell(facts, 0, "growing"), 1);
-	CHECK_EQ(cell(facts, 0, "end_bytes"), 4096 + 6 * 512 + 1024 + 2048);
+	CHECK_EQ(cell(facts, 0, "after_last_step_bytes"), 4096 + 6 * 512 + 1024 + 2048);
 	CHECK_EQ(cell(steps, 0, "left_bytes"), 512 + 1024 + 2048);
 	CHECK_EQ(cell(steps, 5, "left_bytes"), 512 + 1024);
 	CHECK_EQ(cell(steps, 3, "kept_bytes"), 512);
+	look_away(&l);
+	hr__capture_close(c);
+	unlink(path);
+}
+
+/* One block of a place for each stream in turn, and of two dtypes: no site of it is touched in more than a quarter of the steps. */
+static void test_a_leak_over_several_streams_is_one_place(void)
+{
+	look l;
+	hr_profile_options options;
+	begin_recording();
+	for (uint64_t step = 1; step <= 12; step++) {
+		emit(HR__EVENT_STEP, 0, step, "");
+		hr__trace_event(&(hr__event){ .kind = HR__EVENT_ALLOC, .allocator = 7, .stream = (hr_stream)(step % 4), .address = step << 20, .bytes = 1 << 20,
+		                              .requested = 1 << 20, .op = hr_name_intern("history"), .dtype = step % 8 < 4 ? HR_DTYPE_FLOAT32 : HR_DTYPE_FLOAT16 });
+		emit(HR__EVENT_STEP_END, 0, step, "");
+	}
+	emit(HR__EVENT_FREE, 1 << 20, 0, ""); /* after the last step: no step sees it */
+	hr__capture *c = end_recording();
+	CHECK_GE(c->site_count, 4);
+	hr_profile_options_init(&options);
+	look_at(&l, c, 0, HR__NONE, hr__view_leaks, &options);
+	const hr__table *sites = table_of(&l, "by_site"), *facts = table_of(&l, "leaks");
+	CHECK_EQ(sites->count, 1);
+	CHECK_EQ(cell(sites, 0, "growing"), 1);
+	CHECK_EQ(cell(sites, 0, "grew_steps"), 11);
+	CHECK_EQ(cell(sites, 0, "growth_bytes"), 11 << 20);
+	CHECK_EQ(cell(sites, 0, "dtype"), 0); /* there is no one answer */
+	CHECK_EQ(cell(facts, 0, "growing"), 1);
+	CHECK_EQ(cell(facts, 0, "after_last_step_bytes"), 12 << 20);
+	CHECK_EQ(l.selection.end_bytes, 11 << 20);
 	look_away(&l);
 	hr__capture_close(c);
 	unlink(path);
@@ -620,5 +651,5 @@ static void test_a_comparison_adds_up_to_the_change_of_the_peak(void)
 }
 
 TEST_MAIN(T_WITHIN(test_every_view_adds_up_to_what_the_statistics_said, 240), T(test_only_what_grows_from_step_to_step_is_a_leak),
-          T(test_tensors_know_how_long_they_lay_idle), T(test_bad_questions_get_clear_answers), T(test_lists_of_steps),
+          T(test_a_leak_over_several_streams_is_one_place), T(test_tensors_know_how_long_they_lay_idle), T(test_bad_questions_get_clear_answers), T(test_lists_of_steps),
           T(test_reports_can_be_written_and_saved), T(test_a_comparison_adds_up_to_the_change_of_the_peak))
