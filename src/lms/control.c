@@ -472,12 +472,21 @@ static void write_csv(hr__lms *lms, int64_t step)
 
 _Atomic(hr__step_watch) hr__step_watcher;
 
-static void tell_step(hr_allocator handle, uint64_t number, bool begins)
+/* Whose step it is, since those of several allocators may overlap; names alone need not differ. */
+static hr_name owner_of_steps(const hr__lms *lms)
+{
+	char name[64];
+	snprintf(name, sizeof name, "%s:%u", lms->allocator->name, (unsigned)(lms->allocator->id % HR__ALLOCATORS_MAX));
+	return hr_name_intern(name);
+}
+
+static void tell_step(const hr__lms *lms, uint64_t number, bool begins)
 {
 	hr__step_watch watcher = hr__load_acquire(&hr__step_watcher);
-	if (begins && watcher) watcher(handle.id, number, true);
-	if (hr__trace_is_on()) hr__trace_event(&(hr__event){ .kind = begins ? HR__EVENT_STEP : HR__EVENT_STEP_END, .bytes = number });
-	if (!begins && watcher) watcher(handle.id, number, false);
+	if (begins && watcher) watcher(lms->handle.id, number, true);
+	if (hr__trace_is_on())
+		hr__trace_event(&(hr__event){ .kind = begins ? HR__EVENT_STEP : HR__EVENT_STEP_END, .bytes = number, .tag = owner_of_steps(lms) });
+	if (!begins && watcher) watcher(lms->handle.id, number, false);
 }
 
 static hr_status step(hr_allocator handle, bool begins)
@@ -492,13 +501,13 @@ static hr_status step(hr_allocator handle, bool begins)
 	if (!begins && !inside) return hr__fail(HR_INVALID_ARGUMENT, "hr_step_end without hr_step_begin");
 	int64_t number = hr__load_relaxed(&lms->stats.num_steps);
 	if (inside) {
-		tell_step(handle, (uint64_t)number, false);
+		tell_step(lms, (uint64_t)number, false);
 		write_csv(lms, number);
 		hr__learned_step(lms, false);
 	}
 	if (!begins) return HR_OK;
 	hr__lms_count(&lms->stats.num_steps, 1);
-	tell_step(handle, (uint64_t)number + 1, true);
+	tell_step(lms, (uint64_t)number + 1, true);
 	hr__learned_step(lms, true);
 	if (lms->policy.step) lms->policy.step(lms->policy_user, (uint64_t)number + 1);
 	return HR_OK;

@@ -6,7 +6,7 @@
  *     ALLOC at an address that is in use     the block that was there ends: its FREE was lost
  *     FREE, READ, WRITE of no block          skipped
  *     OP_END                                 ends the innermost op of that name on its thread, and those inside of it; otherwise skipped
- *     STEP inside a step                     ends that
+ *     STEP inside a step                     takes part in it, or ends it (capture.h); the STEP_ENDs of who was in it are then taken without a word
  *
  * One number is trusted: how many events there are. The reader has seen each of them, so address space for as many can be reserved. */
 #include "profile/capture.h"
@@ -50,6 +50,9 @@ typedef struct reading {
 	uint64_t *device_use; /* of each device */
 	uint64_t allocated, moved, worked; /* sums over all time, which must not overflow */
 	uint32_t step;        /* that is open; HR__NONE */
+	hr_name step_tag;     /* whose it is */
+	uint64_t step_inside; /* STEPs of the open one that have no STEP_END yet */
+	uint64_t step_owed;   /* STEP_ENDs to come of steps that another STEP ended */
 	uint32_t last_allocator_id, last_allocator; /* most events are of the same one */
 	uint32_t last_site;
 } reading;
@@ -364,21 +367,42 @@ static void end_step(reading *r, uint64_t now)
 	r->step = HR__NONE;
 }
 
+static uint64_t step_number(const reading *r)
+{
+	return ((const hr__step_run *)(const void *)r->arrays[STEPS].base)[r->step].number;
+}
+
+static bool joins_step(const reading *r, const hr__event *e)
+{
+	return e->bytes == step_number(r) || (e->tag && r->step_tag && e->tag != r->step_tag);
+}
+
 static hr_status take_step(reading *r, const hr__event *e)
 {
 	hr_status status = HR_OK;
-	if (r->step != HR__NONE) end_step(r, e->time_ns);
+	if (r->step != HR__NONE && joins_step(r, e)) {
+		r->step_inside++;
+		return HR_OK;
+	}
+	if (r->step != HR__NONE) {
+		r->step_owed += r->step_inside;
+		end_step(r, e->time_ns);
+	}
 	hr__step_run *step = hr__array_push(&r->arrays[STEPS], &status);
 	if (status) return status;
 	*step = (hr__step_run){ .number = e->bytes, .begin_ns = e->time_ns, .end_ns = HR__NEVER, .first_change = (uint32_t)r->arrays[CHANGES].count };
 	r->step = (uint32_t)r->arrays[STEPS].count - 1;
+	r->step_tag = e->tag;
+	r->step_inside = 1;
 	return HR_OK;
 }
 
 static void take_step_end(reading *r, const hr__event *e)
 {
-	if (r->step == HR__NONE) r->capture->skipped++;
-	else end_step(r, e->time_ns);
+	bool open = r->step != HR__NONE;
+	if (r->step_owed && (!open || e->bytes != step_number(r))) r->step_owed--;
+	else if (!open) r->capture->skipped++;
+	else if (--r->step_inside == 0) end_step(r, e->time_ns);
 }
 
 /* ---- moves, refusals, regions ---- */

@@ -7,7 +7,8 @@
  *     change       an allocation or a free, in order of time: going through changes gives what was in use at any moment
  *     op           from OP_BEGIN to OP_END on one thread
  *     use          an op reads or writes an allocation
- *     step         from STEP to STEP_END, or to the next STEP
+ *     step         from STEP to STEP_END, or to the next STEP. There is one at a time: while one is open, a STEP with its number, or with another tag
+ *                  (of another allocator), takes part in it, and it ends with the last STEP_END of those. Any other STEP ends it
  *     move         a tensor leaves the device or returns, or a block is moved on it
  *
  * Numbers are indices into arrays, so all of it is compact: 56 bytes for an allocation with its two changes, 40 for an op. It is read once, in order

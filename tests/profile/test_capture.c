@@ -156,6 +156,87 @@ static void test_events_that_make_no_sense_are_skipped_and_counted(void)
 	hr__capture_close(c);
 }
 
+/* ---- steps of several allocators ---- */
+
+static void emit_step(hr__event_kind kind, uint64_t number, const char *whose)
+{
+	hr__trace_event(&(hr__event){ .kind = kind, .bytes = number, .tag = hr_name_intern(whose) });
+}
+
+/* As a program does that tells each of two allocators of its steps. */
+static void emit_nested_steps(const char *a, const char *b, uint64_t ahead)
+{
+	for (uint64_t step = 1; step <= 3; step++) {
+		emit_step(HR__EVENT_STEP, step, a);
+		emit_step(HR__EVENT_STEP, step + ahead, b);
+		emit(HR__EVENT_ALLOC, 7, step << 20, 100, "a");
+		emit(HR__EVENT_ALLOC, 8, step << 20, 100, "b");
+		emit_step(HR__EVENT_STEP_END, step + ahead, b);
+		emit(HR__EVENT_ALLOC, 7, (step << 20) + 4096, 100, "late");
+		emit_step(HR__EVENT_STEP_END, step, a);
+		emit(HR__EVENT_ALLOC, 7, (step << 20) + 8192, 100, "between");
+	}
+}
+
+static void emit_steps_without_tags(void)
+{
+	emit_nested_steps("", "", 0);
+}
+
+static void emit_steps_with_tags(void)
+{
+	emit_nested_steps("a", "b", 0);
+}
+
+static void emit_steps_with_other_numbers(void)
+{
+	emit_nested_steps("a", "b", 1);
+}
+
+static void test_steps_of_two_allocators_are_one(void)
+{
+	void (*const programs[])(void) = { emit_steps_without_tags, emit_steps_with_tags, emit_steps_with_other_numbers };
+	for (int i = 0; i < 3; i++) {
+		hr__capture *c = capture_of(programs[i]);
+		CHECK_EQ(c->skipped, 0);
+		CHECK_EQ(c->step_count, 3);
+		for (uint32_t step = 0; step < 3; step++) {
+			CHECK_EQ(c->steps[step].number, step + 1);
+			CHECK_EQ(c->steps[step].last_change - c->steps[step].first_change, 3);
+		}
+		hr__capture_close(c);
+	}
+}
+
+/* Each begins its next one before the other has ended: the first one's begins are where steps change. */
+static void emit_pipeline(void)
+{
+	emit_step(HR__EVENT_STEP, 1, "a");
+	for (uint64_t step = 1; step <= 3; step++) {
+		emit_step(HR__EVENT_STEP, step, "b");
+		emit(HR__EVENT_ALLOC, 7, step << 20, 100, "a");
+		emit_step(HR__EVENT_STEP_END, step, "a");
+		if (step < 3) emit_step(HR__EVENT_STEP, step + 1, "a");
+		emit_step(HR__EVENT_STEP_END, step, "b");
+	}
+	emit_step(HR__EVENT_STEP_END, 9, "a"); /* of nothing */
+}
+
+static void test_overlapping_steps_follow_each_other(void)
+{
+	hr__capture *c = capture_of(emit_pipeline);
+	CHECK_EQ(c->skipped, 1);
+	CHECK_EQ(c->step_count, 3);
+	for (uint32_t step = 0; step < 3; step++) {
+		CHECK_EQ(c->steps[step].number, step + 1);
+		CHECK_EQ(c->steps[step].last_change - c->steps[step].first_change, 1);
+		CHECK_NE(c->steps[step].end_ns, HR__NEVER);
+	}
+	hr__capture_close(c);
+}
+
+/* ---- what the file does not define ---- */
+
 static void emit_unknown_allocator(void)
 {
 	emit(HR__EVENT_ALLOC, 99, 0x1000, 64, "a");
@@ -336,6 +417,7 @@ static void test_memory_follows_the_events(void)
 }
 
 TEST_MAIN(T(test_events_become_allocations_ops_steps_and_moves), T(test_events_that_make_no_sense_are_skipped_and_counted),
+          T(test_steps_of_two_allocators_are_one), T(test_overlapping_steps_follow_each_other),
           T(test_what_the_file_does_not_define_has_a_place_of_its_own), T(test_live_is_what_is_there_after_a_change), T(test_seeds_for_the_fuzzer_are_good_traces),
           T_WITHIN(test_a_trace_cut_at_any_byte_is_read_as_far_as_it_goes, 240), T_WITHIN(test_flipped_bytes_give_an_answer_or_an_error, 240),
           T(test_what_is_no_trace_is_refused), T_WITHIN(test_memory_follows_the_events, 240))

@@ -492,6 +492,55 @@ static void test_a_leak_over_several_streams_is_one_place(void)
 	unlink(path);
 }
 
+/* ---- steps of several allocators ---- */
+
+static void begin_real_recording(hr_allocator *allocators, int count)
+{
+	hr_device device;
+	setenv("HEADROOM_CUDA", "0", 1);
+	snprintf(path, sizeof path, "/tmp/hr_test_views_%d.hrt", (int)getpid());
+	unlink(path);
+	CHECK_STATUS(HR_OK, hr_device_find("CPU:0", &device));
+	for (int i = 0; i < count; i++) CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &allocators[i]));
+}
+
+/* The second allocator is a step ahead of the first: by their numbers alone, each of its steps would be the first one's next. */
+static void test_a_program_that_tells_two_allocators_of_its_steps_has_each_once(void)
+{
+	look l;
+	hr_profile_options options;
+	hr_allocator a[2];
+	hr__capture *c = NULL;
+	begin_real_recording(a, 2);
+	CHECK_STATUS(HR_OK, hr_step_begin(a[1]));
+	CHECK_STATUS(HR_OK, hr_step_end(a[1]));
+	CHECK_STATUS(HR_OK, hr_trace_start(path));
+	for (int step = 1; step <= 3; step++) {
+		void *block;
+		CHECK_STATUS(HR_OK, hr_step_begin(a[0]));
+		CHECK_STATUS(HR_OK, hr_step_begin(a[1]));
+		CHECK_STATUS(HR_OK, hr_alloc_bytes(a[step % 2], 4096, &block));
+		CHECK_STATUS(HR_OK, hr_step_end(a[1]));
+		CHECK_STATUS(HR_OK, hr_step_end(a[0]));
+	}
+	CHECK_STATUS(HR_OK, hr_trace_stop());
+	CHECK_STATUS(HR_OK, hr__capture_open(path, NULL, NULL, &c));
+	CHECK_EQ(c->skipped, 0);
+	hr_profile_options_init(&options);
+	look_at(&l, c, 0, HR__NONE, hr__view_steps, &options);
+	const hr__table *steps = table_of(&l, "steps");
+	CHECK_EQ(steps->count, 3);
+	for (uint64_t i = 0; i < 3; i++) {
+		CHECK_EQ(cell(steps, i, "step"), i + 1);
+		CHECK_EQ(cell(steps, i, "allocations"), 1);
+	}
+	look_away(&l);
+	hr__capture_close(c);
+	for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_allocator_close_all(a[i]));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	unlink(path);
+}
+
 /* ---- tensors ---- */
 
 static void test_tensors_know_how_long_they_lay_idle(void)
@@ -651,5 +700,6 @@ static void test_a_comparison_adds_up_to_the_change_of_the_peak(void)
 }
 
 TEST_MAIN(T_WITHIN(test_every_view_adds_up_to_what_the_statistics_said, 240), T(test_only_what_grows_from_step_to_step_is_a_leak),
-          T(test_a_leak_over_several_streams_is_one_place), T(test_tensors_know_how_long_they_lay_idle), T(test_bad_questions_get_clear_answers), T(test_lists_of_steps),
+          T(test_a_leak_over_several_streams_is_one_place), T(test_a_program_that_tells_two_allocators_of_its_steps_has_each_once),
+          T(test_tensors_know_how_long_they_lay_idle), T(test_bad_questions_get_clear_answers), T(test_lists_of_steps),
           T(test_reports_can_be_written_and_saved), T(test_a_comparison_adds_up_to_the_change_of_the_peak))
