@@ -106,7 +106,7 @@ void hr__note_allocator(const hr__allocator *allocator)
 static void describe_block(const hr__allocator *allocator, const hr__chunk *chunk)
 {
 	hr_request request = HR_REQUEST(chunk->requested);
-	request.stream = (hr_stream)__builtin_ctzll(chunk->streams);
+	request.stream = chunk->streams ? (hr_stream)__builtin_ctzll(chunk->streams) : HR_STREAM_DEFAULT; /* a span has none of its own */
 	request.op = chunk->op;
 	request.scope = chunk->scope;
 	request.tag = chunk->tag;
@@ -138,12 +138,15 @@ static void describe_existing(hr__allocator *allocator, void *context)
 	hr__caches_start(allocator);
 }
 
+/* Other threads go on meanwhile: their events of blocks that are not written yet, or are written twice, come before the mark without a text. It tells
+ * readers that what was allocated when the recording began is complete. */
 hr_status hr__recording_start(const char *path)
 {
 	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork; call hr_shutdown() first");
 	hr_status status = hr__trace_open(path);
 	if (status) return status;
 	hr__allocators_visit(NULL, describe_existing, NULL);
+	hr__trace_event(&(hr__event){ .kind = HR__EVENT_MARK });
 	return HR_OK;
 }
 

@@ -5,6 +5,8 @@
  *
  *     ALLOC at an address that is in use     the block that was there ends: its FREE was lost
  *     FREE, READ, WRITE of no block          skipped
+ *     the same while the recorder writes     no sense is asked of it: threads use blocks that it has not come to yet, and blocks that are allocated meanwhile
+ *     what is allocated already              are told of twice. The recorder ends this part with a mark; without one, those were skipped after all
  *     OP_END                                 ends the innermost op of that name on its thread, and those inside of it; otherwise skipped
  *     STEP inside a step                     takes part in it, or ends it (capture.h); the STEP_ENDs of who was in it are then taken without a word
  *
@@ -55,7 +57,28 @@ typedef struct reading {
 	uint64_t step_owed;   /* STEP_ENDs to come of steps that another STEP ended */
 	uint32_t last_allocator_id, last_allocator; /* most events are of the same one */
 	uint32_t last_site;
+	bool begun;           /* the mark that ends what was there already was seen */
+	uint64_t early;       /* events skipped before it */
+	uint32_t early_allocations;
+	uint8_t *heard;       /* of each thread: what it wrote already */
 } reading;
+
+enum { HEARD = 1, HEARD_OP = 2 };
+
+/* [from_before]: it may be the end of what began before the recording. */
+static void skip(reading *r, bool from_before)
+{
+	if (!r->begun) r->early++;
+	else if (!from_before) r->capture->skipped++;
+}
+
+static void take_mark(reading *r, const hr__event *e)
+{
+	if (r->begun || e->tag || e->bytes) return;
+	r->begun = true;
+	r->early = 0;
+	r->early_allocations = (uint32_t)r->arrays[ALLOCATIONS].count;
+}
 
 /* ---- devices and allocators ---- */
 
@@ -267,6 +290,15 @@ static hr_status begin_allocation(reading *r, const hr__event *e, uint32_t site)
 	return HR_OK;
 }
 
+/* The recorder and the thread that allocates both tell of a block that comes while the recording begins. */
+static bool is_told_again(const reading *r, uint32_t index, uint32_t site, const hr__event *e)
+{
+	const hr__allocation *allocation = allocation_at(r, index);
+	const hr__site *sites = (const void *)r->arrays[SITES].base, *a = &sites[allocation->site], *b = &sites[site];
+	if (r->begun && index >= r->early_allocations) return false;
+	return allocation->bytes == e->bytes && a->op == b->op && a->scope == b->scope && a->tag == b->tag && a->shape == b->shape && a->dtype == b->dtype;
+}
+
 static hr_status take_alloc(reading *r, const hr__event *e)
 {
 	uint32_t site, slot;
@@ -278,7 +310,9 @@ static hr_status take_alloc(reading *r, const hr__event *e)
 	status = site_of(r, e, &site);
 	if (status) return status;
 	if (HR_UNLIKELY(find_live(r, find_allocator(r, e->allocator), e->address, &slot))) {
-		r->capture->skipped++;
+		bool again = is_told_again(r, r->live.slots[slot].item - 1, site, e);
+		skip(r, again);
+		if (again) return HR_OK;
 		status = end_allocation(r, slot, e->time_ns);
 	}
 	return status ? status : begin_allocation(r, e, site);
@@ -288,7 +322,7 @@ static hr_status take_free(reading *r, const hr__event *e)
 {
 	uint32_t slot;
 	if (find_live(r, find_allocator(r, e->allocator), e->address, &slot)) return end_allocation(r, slot, e->time_ns);
-	r->capture->skipped++;
+	skip(r, !(r->heard[e->thread] & HEARD)); /* the thread was freeing when the recording began */
 	return HR_OK;
 }
 
@@ -329,7 +363,7 @@ static void take_op_end(reading *r, const hr__event *e)
 {
 	uint32_t ended = find_op(r, e->thread, e->op);
 	if (!ended || e->bytes > TIME_MOST - r->worked) {
-		r->capture->skipped++;
+		skip(r, !(r->heard[e->thread] & HEARD_OP));
 		return;
 	}
 	op_at(r, ended - 1)->device_ns = e->bytes;
@@ -347,7 +381,7 @@ static hr_status take_use(reading *r, const hr__event *e)
 	uint32_t slot;
 	hr_status status = HR_OK;
 	if (!find_live(r, find_allocator(r, e->allocator), e->address, &slot)) {
-		r->capture->skipped++;
+		skip(r, false);
 		return HR_OK;
 	}
 	hr__use *use = hr__array_push(&r->arrays[USES], &status);
@@ -401,7 +435,7 @@ static void take_step_end(reading *r, const hr__event *e)
 {
 	bool open = r->step != HR__NONE;
 	if (r->step_owed && (!open || e->bytes != step_number(r))) r->step_owed--;
-	else if (!open) r->capture->skipped++;
+	else if (!open) skip(r, r->arrays[STEPS].count == 0);
 	else if (--r->step_inside == 0) end_step(r, e->time_ns);
 }
 
@@ -465,6 +499,7 @@ static hr_status take_event(reading *r, const hr__event *e)
 	case HR__EVENT_EVICT: return take_move(r, e, HR__MOVE_OUT);
 	case HR__EVENT_RESTORE: return take_move(r, e, HR__MOVE_IN);
 	case HR__EVENT_MOVE: return take_move(r, e, HR__MOVE_ON_DEVICE);
+	case HR__EVENT_MARK: take_mark(r, e); return HR_OK;
 	default: return HR_OK;
 	}
 }
@@ -479,6 +514,7 @@ static hr_status read_events(reading *r, hr__capture_progress progress, void *co
 		r->capture->end_ns = event.time_ns;
 		status = take_event(r, &event);
 		if (status) return status;
+		r->heard[event.thread] |= event.kind == HR__EVENT_OP_BEGIN ? HEARD | HEARD_OP : HEARD;
 		if (++done % PROGRESS_EVENTS == 0 && progress) progress(context, OPENING_PART + (1 - OPENING_PART) * ((double)done / (double)all));
 	}
 	return status == HR_NOT_READY ? HR_OK : status;
@@ -532,6 +568,7 @@ static hr_status make_rest(reading *r)
 	r->threads = (size_t)summary->threads;
 	hr_status status = HR_OK;
 	r->tops = get_zeros(r->threads, sizeof *r->tops, &status);
+	r->heard = get_zeros(r->threads, sizeof *r->heard, &status);
 	r->in_use = get_zeros(summary->allocator_count + 1, sizeof *r->in_use, &status);
 	r->device_use = get_zeros(summary->device_count + 1, sizeof *r->device_use, &status);
 	if (!status) status = hr__region_list_init(&r->regions, &r->arrays[REGIONS]);
@@ -545,6 +582,7 @@ static void free_rest(reading *r)
 {
 	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
 	free_zeros(r->tops, r->threads, sizeof *r->tops);
+	free_zeros(r->heard, r->threads, sizeof *r->heard);
 	free_zeros(r->in_use, summary->allocator_count + 1, sizeof *r->in_use);
 	free_zeros(r->device_use, summary->device_count + 1, sizeof *r->device_use);
 	hr__array_free(&r->parents);
@@ -587,6 +625,7 @@ static void finish(reading *r)
 	}
 	c->start_wall_ns = summary->start_wall_ns;
 	c->lost = summary->lost;
+	c->skipped += r->early; /* 0 where the recorder said when it had written what there was */
 	c->complete = summary->complete;
 #define GIVE(number, items, counter)                     \
 	c->items = (void *)r->arrays[number].base;           \

@@ -9,6 +9,8 @@
  *     use          an op reads or writes an allocation
  *     step         from STEP to STEP_END, or to the next STEP. There is one at a time: while one is open, a STEP with its number, or with another tag
  *                  (of another allocator), takes part in it, and it ends with the last STEP_END of those. Any other STEP ends it
+ *     skipped      events that make no sense. In a recording of a running program, what ends there without having begun there makes sense, and so do blocks
+ *                  that are told of twice, by the thread that allocates them and by the recorder when it writes what there is already
  *     move         a tensor leaves the device or returns, or a block is moved on it
  *
  * Numbers are indices into arrays, so all of it is compact: 56 bytes for an allocation with its two changes, 40 for an op. It is read once, in order

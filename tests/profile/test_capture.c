@@ -1,4 +1,7 @@
 /* test_capture.c - a trace in memory: what goes together is put together, and any bytes give an answer or an error that says where. */
+#include <pthread.h>
+
+#include "headroom_profile.h"
 #include "support_capture.h"
 #include "test.h"
 #include "trace/format.h"
@@ -154,6 +157,112 @@ static void test_events_that_make_no_sense_are_skipped_and_counted(void)
 	CHECK_EQ(c->ops[2].end_ns, HR__NEVER);
 	for (uint32_t i = 0; i < 4 * VIEW_NAMES; i++) CHECK(writes_view(c, i, i & 1 ? HR_PROFILE_JSON : HR_PROFILE_TEXT));
 	hr__capture_close(c);
+}
+
+/* ---- recordings of a running program ---- */
+
+static void emit_begun_in_the_middle(void)
+{
+	emit(HR__EVENT_ALLOC, 7, 0x2000, 100, "told_twice");
+	emit(HR__EVENT_FREE, 7, 0x1000, 0, "");
+	emit(HR__EVENT_READ, 7, 0x3000, 0, "");
+	emit(HR__EVENT_ALLOC, 7, 0x3000, 300, "there_already");
+	emit(HR__EVENT_ALLOC, 7, 0x2000, 100, "told_twice");
+	emit(HR__EVENT_MARK, 0, 0, 5, "the program's");
+	hr__trace_event(&(hr__event){ .kind = HR__EVENT_MARK });
+	emit(HR__EVENT_ALLOC, 7, 0x3000, 300, "there_already"); /* its thread was late */
+	emit(HR__EVENT_OP_END, 0, 0, 0, "began_before");
+	emit(HR__EVENT_STEP_END, 0, 0, 9, "");
+}
+
+static void emit_begun_and_wrong(void)
+{
+	emit_begun_in_the_middle();
+	emit(HR__EVENT_FREE, 7, 0x1000, 0, "");               /* nobody was freeing it */
+	emit(HR__EVENT_ALLOC, 7, 0x4000, 100, "in_its_place");
+	emit(HR__EVENT_ALLOC, 7, 0x4000, 100, "in_its_place"); /* the free was lost */
+}
+
+static void test_what_began_before_the_recording_makes_sense(void)
+{
+	hr__capture *c = capture_of(emit_begun_in_the_middle);
+	CHECK_EQ(c->skipped, 0);
+	CHECK_EQ(c->allocation_count, 2);
+	CHECK_EQ(c->devices[0].end_bytes, 400);
+	CHECK_EQ(c->devices[0].peak_bytes, 400);
+	hr__capture_close(c);
+	c = capture_of(emit_begun_and_wrong);
+	CHECK_EQ(c->skipped, 2);
+	CHECK_EQ(c->allocation_count, 4);
+	CHECK_EQ(c->devices[0].end_bytes, 500);
+	hr__capture_close(c);
+}
+
+typedef struct churner {
+	hr_allocator allocator;
+	uint64_t random;
+	hr__atomic_u32 *stop;
+} churner;
+
+static void *churn(void *context)
+{
+	churner *self = context;
+	void *blocks[128] = { NULL };
+	while (!hr__load_relaxed(self->stop)) {
+		size_t k = hr_rand_below(&self->random, 128);
+		if (blocks[k]) {
+			CHECK_STATUS(HR_OK, hr_free(self->allocator, blocks[k], HR_STREAM_DEFAULT));
+			blocks[k] = NULL;
+		} else {
+			/* Most from the thread's cache, some from the arena. */
+			size_t most = hr_rand_below(&self->random, 4) ? 8000 : 200000;
+			CHECK_STATUS(HR_OK, hr_alloc_bytes(self->allocator, 1 + hr_rand_below(&self->random, most), &blocks[k]));
+		}
+	}
+	return NULL;
+}
+
+/* Threads allocate and free while the recording begins; what is live at the end is what the statistics say. */
+static void record_churn(hr_allocator allocator, hr_device device, uint64_t round)
+{
+	enum { THREADS = 4 };
+	pthread_t threads[THREADS];
+	churner churners[THREADS];
+	hr__atomic_u32 stop = 0;
+	hr_stats stats;
+	hr__capture *c = NULL;
+	make_path();
+	for (int i = 0; i < THREADS; i++) {
+		churners[i] = (churner){ allocator, hr_test_seed() * 1000 + round * THREADS + (uint64_t)i, &stop };
+		CHECK_EQ(pthread_create(&threads[i], NULL, churn, &churners[i]), 0);
+	}
+	nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
+	CHECK_STATUS(HR_OK, hr_trace_start(trace_path));
+	nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
+	hr__store_relaxed(&stop, 1);
+	for (int i = 0; i < THREADS; i++) CHECK_EQ(pthread_join(threads[i], NULL), 0);
+	CHECK_STATUS(HR_OK, hr_trace_stop());
+	hr_stats_init(&stats);
+	CHECK_STATUS(HR_OK, hr_device_get_stats(device, &stats));
+	CHECK_STATUS(HR_OK, hr__capture_open(trace_path, NULL, NULL, &c));
+	CHECK_STR(capture_wrong(c), NULL);
+	CHECK_EQ(c->skipped, 0);
+	CHECK_EQ(c->device_count, 1);
+	CHECK_EQ(c->devices[0].end_bytes, (uint64_t)stats.bytes_in_use);
+	hr__capture_close(c);
+	unlink(trace_path);
+}
+
+static void test_a_recording_can_begin_while_threads_allocate(void)
+{
+	hr_device device;
+	hr_allocator allocator;
+	setenv("HEADROOM_CUDA", "0", 1);
+	CHECK_STATUS(HR_OK, hr_device_find("CPU:0", &device));
+	CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &allocator));
+	for (uint64_t round = 0; round < hr_test_scaled(20); round++) record_churn(allocator, device, round);
+	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
 /* ---- steps of several allocators ---- */
@@ -417,6 +526,7 @@ static void test_memory_follows_the_events(void)
 }
 
 TEST_MAIN(T(test_events_become_allocations_ops_steps_and_moves), T(test_events_that_make_no_sense_are_skipped_and_counted),
+          T(test_what_began_before_the_recording_makes_sense), T_WITHIN(test_a_recording_can_begin_while_threads_allocate, 240),
           T(test_steps_of_two_allocators_are_one), T(test_overlapping_steps_follow_each_other),
           T(test_what_the_file_does_not_define_has_a_place_of_its_own), T(test_live_is_what_is_there_after_a_change), T(test_seeds_for_the_fuzzer_are_good_traces),
           T_WITHIN(test_a_trace_cut_at_any_byte_is_read_as_far_as_it_goes, 240), T_WITHIN(test_flipped_bytes_give_an_answer_or_an_error, 240),
