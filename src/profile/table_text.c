@@ -1,4 +1,4 @@
-/* table_text.c - a table as text. The first column takes what room the others leave; where there is not enough for all, columns at the right go. */
+/* table_text.c - a table as text. Where there is not room for all, names are cut first; then columns of text go, from the right, and numbers last. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,7 +7,8 @@
 #include "profile/table_write.h"
 
 #define NAME_LEAST 14u  /* columns for the first column, even if others must go */
-#define OTHER_MOST 28u  /* columns for any other */
+#define TEXT_LEAST 10u  /* columns for any other text; with less it says nothing */
+#define OTHER_MOST 28u  /* columns for any but the first */
 #define GAP 2u
 #define CHART_LINES 10u
 #define CHART_LABEL 11u
@@ -173,21 +174,36 @@ static void measure(const hr__table *table, layout *l)
 	if (l->widths[0] < NAME_LEAST) l->widths[0] = NAME_LEAST;
 }
 
-static uint32_t width_without_first(const layout *l, uint32_t columns)
+/* What a column needs at the least: names may be cut, numbers may not. */
+static uint32_t least_width(const hr__table *table, const layout *l, uint32_t column)
+{
+	uint32_t least = column == 0 ? NAME_LEAST : TEXT_LEAST;
+	return is_left(&table->columns[column]) && l->widths[column] > least ? least : l->widths[column];
+}
+
+/* Of the whole table: as it is, or with its names cut. */
+static uint32_t sum_of_widths(const hr__table *table, const layout *l, bool cut)
 {
 	uint32_t width = 0;
-	for (uint32_t i = 1; i < columns; i++)
-		if (l->widths[i]) width += l->widths[i] + GAP;
+	for (uint32_t i = 0; i < table->column_count; i++)
+		if (l->widths[i]) width += (cut ? least_width(table, l, i) : l->widths[i]) + (i ? GAP : 0);
 	return width;
+}
+
+static uint32_t *widest_to_cut(const hr__table *table, layout *l)
+{
+	uint32_t *widest = NULL;
+	for (uint32_t i = 0; i < table->column_count; i++)
+		if (l->widths[i] > least_width(table, l, i) && (!widest || l->widths[i] > *widest)) widest = &l->widths[i];
+	return widest;
 }
 
 static void fit(const hr__table *table, const hr__text_out *out, layout *l)
 {
-	uint32_t columns = table->column_count;
-	uint32_t least = l->widths[0] < 24 ? l->widths[0] : 24;
-	for (uint32_t i = columns; i-- > 1 && width_without_first(l, columns) + least > out->width;) l->widths[i] = 0;
-	uint32_t rest = out->width - width_without_first(l, columns);
-	if (l->widths[0] > rest) l->widths[0] = rest;
+	for (int text = 1; text >= 0; text--)
+		for (uint32_t i = table->column_count; i-- > 1 && sum_of_widths(table, l, true) > out->width;)
+			if (is_left(&table->columns[i]) == text) l->widths[i] = 0;
+	for (uint32_t *widest; sum_of_widths(table, l, false) > out->width && (widest = widest_to_cut(table, l));) --*widest;
 }
 
 /* ---- lists and trees ---- */

@@ -15,21 +15,21 @@
 #include "profile/finder.h"
 #include "profile/view.h"
 
-enum { L_OP, L_SCOPE, L_TAG, L_SHAPE, L_DTYPE, L_BYTES, L_ALLOCATIONS, L_GROWTH, L_ROSE, L_PER_STEP, L_GROWS, L_COLUMNS };
+enum { L_OP, L_GROWTH, L_BYTES, L_GROWS, L_ROSE, L_ALLOCATIONS, L_SCOPE, L_SHAPE, L_TAG, L_DTYPE, L_PER_STEP, L_COLUMNS };
 
 /* In the order in which they are shown. */
 static const hr__column leak_columns[] = {
 	[L_OP] = { "op", "op", HR__CELL_NAME, 0 },
-	[L_SCOPE] = { "scope", "scope", HR__CELL_NAME, 0 },
-	[L_TAG] = { "tag", "tag", HR__CELL_NAME, HR__NOT_IN_TEXT },
-	[L_SHAPE] = { "shape", "shape", HR__CELL_SHAPE, 0 },
-	[L_DTYPE] = { "dtype", "dtype", HR__CELL_DTYPE, HR__NOT_IN_TEXT },
-	[L_BYTES] = { "bytes", "alive", HR__CELL_BYTES, HR__SUMS | HR__MIN_BYTES },
-	[L_ALLOCATIONS] = { "allocations", "blocks", HR__CELL_COUNT, HR__SUMS },
 	[L_GROWTH] = { "growth_bytes", "grown", HR__CELL_BYTES, HR__SUMS },
-	[L_ROSE] = { "grew_steps", "steps", HR__CELL_COUNT, 0 },
-	[L_PER_STEP] = { "growth_bytes_per_step", "per step", HR__CELL_BYTES, HR__SUMS | HR__NOT_IN_TEXT },
+	[L_BYTES] = { "bytes", "alive", HR__CELL_BYTES, HR__SUMS | HR__MIN_BYTES },
 	[L_GROWS] = { "growing", "grows", HR__CELL_YES, 0 },
+	[L_ROSE] = { "grew_steps", "steps", HR__CELL_COUNT, 0 },
+	[L_ALLOCATIONS] = { "allocations", "blocks", HR__CELL_COUNT, HR__SUMS },
+	[L_SCOPE] = { "scope", "scope", HR__CELL_NAME, 0 },
+	[L_SHAPE] = { "shape", "shape", HR__CELL_SHAPE, 0 },
+	[L_TAG] = { "tag", "tag", HR__CELL_NAME, HR__NOT_IN_TEXT },
+	[L_DTYPE] = { "dtype", "dtype", HR__CELL_DTYPE, HR__NOT_IN_TEXT },
+	[L_PER_STEP] = { "growth_bytes_per_step", "per step", HR__CELL_BYTES, HR__SUMS | HR__NOT_IN_TEXT },
 };
 
 enum { S_STEP, S_LEFT, S_LEFT_ALLOCATIONS, S_KEPT, S_ALIVE, S_COLUMNS };

@@ -36,6 +36,20 @@ def training(leak=True, steps=5, activation=4 * MIB):
     return trace
 
 
+def with_names(op, scope, steps=4):
+    """A leak, with names as long as they are in real models; ops with time and uses."""
+    trace = Trace()
+    for step in range(1, steps + 1):
+        now = 1_000_000 * step
+        trace.event(STEP, now, bytes=step)
+        trace.event(OP_BEGIN, now + 1, op=op, scope=scope)
+        trace.event(ALLOC, now + 2, address=step << 30, bytes=700 * MIB, op=op, scope=scope, tag="activations_and_more", shape=(32, 16, 2048, 2048))
+        trace.event(WRITE, now + 3, address=step << 30, op=op)
+        trace.event(OP_END, now + 500_000, bytes=400_000, op=op, scope=scope)
+        trace.event(STEP_END, now + 900_000, bytes=step)
+    return trace
+
+
 class Views(CommandTest):
     def setUp(self):
         super().setUp()
@@ -172,6 +186,32 @@ class Views(CommandTest):
         self.assertNotIn("\033", self.on_terminal("report", self.trace, NO_COLOR="1"))
         ascii_only = self.passes("report", self.trace, env={"LC_ALL": "en_US.ISO-8859-1"})
         self.assertTrue(ascii_only.isascii())
+
+    def headings(self, path, view, title, width):
+        """The words of the line below a table's title, and the line below that."""
+        lines = run("report", path, "--view", view, "--width", width).stdout.splitlines()
+        return lines[lines.index(title) + 1].split(), lines[lines.index(title) + 2]
+
+    def test_numbers_stay_when_names_are_long(self):
+        path = self.file("long.hrt", with_names("attention_softmax_gradient", "transformer/layer_11/attention/output").bytes())
+        stays = {
+            40: {"leaks": "op grown alive", "op": "op runs time", "tensors": "op bytes lived", "steps": "step time peak"},
+            60: {"leaks": "op grown alive grows steps blocks", "op": "op runs time on device at peak", "tensors": "op bytes lived idle uses from"},
+            80: {"leaks": "op grown alive grows steps blocks scope shape", "op": "op runs time on device at peak allocated times", "tensors": "op bytes lived idle uses shape"},
+            100: {"leaks": "op grown alive grows steps blocks scope shape", "tensors": "op bytes lived idle uses shape dtype scope from alive"},
+        }
+        titles = {"leaks": "Alive after the last step", "op": "Ops", "tensors": "Tensors", "steps": "Steps"}
+        for width, views in stays.items():
+            for view in VIEWS:
+                text = run("report", path, "--view", view, "--width", width).stdout
+                self.assertLessEqual(max(map(len, text.splitlines())), width, (view, width))
+            for view, expected in views.items():
+                words, row = self.headings(path, view, titles[view], width)
+                self.assertEqual(words[:len(expected.split())], expected.split(), (view, width))
+                if view == "leaks":
+                    self.assertIn("2.1 GiB", row)
+                    self.assertIn("2.7 GiB", row)
+                    self.assertIn("attention_", row)
 
     def test_names_cannot_steer_the_terminal(self):
         trace = Trace()
