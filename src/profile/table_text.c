@@ -115,8 +115,10 @@ static bool is_left(const hr__column *column)
 	return column->kind <= HR__CELL_LABEL;
 }
 
-/* In a tree, the last part of a path, further to the right the deeper it is. */
-static void format_cell(const hr__table *table, uint32_t column, const uint64_t *row, char text[HR__CELL_BYTES_MAX])
+#define INDENT_MOST 60u
+
+/* In a tree, the last part of a path, further to the right the deeper it is, up to [indent_most]. */
+static void format_cell(const hr__table *table, uint32_t column, const uint64_t *row, uint32_t indent_most, char text[HR__CELL_BYTES_MAX])
 {
 	const hr__column *c = &table->columns[column];
 	hr__cell_format(c, row[column], text);
@@ -124,7 +126,7 @@ static void format_cell(const hr__table *table, uint32_t column, const uint64_t 
 	if (table->form != HR__TABLE_TREE || column) return;
 	const char *last = strrchr(text, '/');
 	uint64_t indent = 2 * row[table->column_count];
-	if (indent > 60) indent = 60;
+	if (indent > indent_most) indent = indent_most;
 	char part[HR__CELL_BYTES_MAX];
 	snprintf(part, sizeof part, "%*s%.1000s", (int)indent, "", last ? last + 1 : text);
 	strcpy(text, part);
@@ -162,7 +164,7 @@ static void measure(const hr__table *table, layout *l)
 		if (!table->shows[i] || table->columns[i].flags & HR__NOT_IN_TEXT || is_empty(table, i)) continue;
 		widen(l, i, table->columns[i].heading);
 		for (size_t row = 0; row < table->count; row++) {
-			format_cell(table, i, hr__table_at(table, row), text);
+			format_cell(table, i, hr__table_at(table, row), INDENT_MOST, text);
 			widen(l, i, text);
 		}
 		if (table->columns[i].flags & HR__SUMS) {
@@ -229,7 +231,7 @@ static void put_row(const hr__table *table, const layout *l, const uint64_t *row
 	uint32_t owed = 0;
 	for (uint32_t i = 0; i < table->column_count; i++) {
 		if (!l->widths[i]) continue;
-		format_cell(table, i, row, text);
+		format_cell(table, i, row, l->widths[i] / 2, text); /* so that something is left for the name */
 		put_cell(out, is_left(&table->columns[i]), text, l->widths[i], &owed);
 	}
 	put(out, "\n", 1);

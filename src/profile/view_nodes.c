@@ -153,21 +153,33 @@ static bool is_shown(const tree *t, uint32_t node)
 	return node == 0 || hr__filter_takes(t->report->filter, hr__cell_format(&scope_columns[0], t->nodes->nodes[node].path, name));
 }
 
+static bool is_empty(const hr__node *node)
+{
+	const hr__node_sums *sums = &node->total;
+	return !sums->occurrence && !sums->allocations && !sums->at_peak_bytes && !sums->end_bytes;
+}
+
+/* A scope is not shown, and none of those inside of it. */
+static void hide(tree *t, uint32_t node)
+{
+	if (is_empty(&t->nodes->nodes[node])) return; /* and so are they */
+	t->table->hidden_rows++;
+	for (uint32_t i = 0; i < t->count[node]; i++) hide(t, t->order[t->first[node] + i]);
+}
+
 /* A scope whose name is hidden lets those inside of it be seen; one that is too small does not, since they are smaller. */
 static hr_status show(tree *t, uint32_t node, uint32_t depth)
 {
 	hr_status status = HR_OK;
 	uint64_t cells[SC_COLUMNS];
-	const hr__node_sums *sums = &t->nodes->nodes[node].total;
-	bool is_empty = !sums->occurrence && !sums->allocations && !sums->at_peak_bytes && !sums->end_bytes;
 	fill_scope(cells, &t->nodes->nodes[node]);
-	if (node && (is_empty || !hr__filter_reaches(t->report->filter, scope_columns, SC_COLUMNS, cells))) {
-		t->table->hidden_rows += !is_empty;
+	if (node && (is_empty(&t->nodes->nodes[node]) || !hr__filter_reaches(t->report->filter, scope_columns, SC_COLUMNS, cells))) {
+		hide(t, node);
 		return HR_OK;
 	}
 	if (is_shown(t, node)) {
 		if (depth > t->max_depth) {
-			t->table->hidden_rows++;
+			hide(t, node);
 			return HR_OK;
 		}
 		uint64_t *row = hr__table_row(t->table, &status);

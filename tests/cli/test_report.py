@@ -102,6 +102,21 @@ class Views(CommandTest):
     def test_max_depth_cuts_the_tree(self):
         self.assertEqual(set(self.rows(self.table("scope", None, "--max-depth", 1), "name")), {"", "model", "history"})
 
+    def test_hidden_scopes_are_counted_one_by_one(self):
+        for arguments in (["--min-bytes", "1GiB"], ["--hide-name-regexes", ".*"]):
+            table = self.table("scope", None, "--device", "GPU", *arguments)
+            self.assertEqual((len(table["rows"]), table["hidden_rows"]), (1, 5), arguments)  # model, weights, 2 layers, history
+        self.assertEqual(self.table("scope", None, "--max-depth", "1")["hidden_rows"], 3)
+
+    def test_deep_scopes_keep_their_names(self):
+        trace = Trace()
+        trace.event(ALLOC, 10, address=4096, bytes=512, op="op", scope="/".join(f"level_{i}" for i in range(25)))
+        deep = self.file("deep.hrt", trace.bytes())
+        for width in (40, 80, 133):
+            text = self.passes("report", deep, "--view", "scope", "--width", width)
+            self.assertEqual([f"level_{i}" for i in range(25) if not any(line.split()[:1] == [f"level_{i}"] for line in text.splitlines())], [], width)
+            self.assertLessEqual(max(map(len, text.splitlines())), width)
+
     def test_the_peak_adds_up(self):
         report = self.report("peak")["reports"][0]
         self.assertEqual(report["peak"]["peak_bytes"], self.peak)
