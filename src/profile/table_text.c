@@ -5,6 +5,7 @@
 
 #include "base/text.h"
 #include "profile/table_write.h"
+#include "profile/width.h"
 
 #define NAME_LEAST 14u  /* columns for the first column, even if others must go */
 #define TEXT_LEAST 10u  /* columns for any other text; with less it says nothing */
@@ -81,30 +82,22 @@ void hr__text_paragraph(hr__text_out *out, const char *text)
 
 /* ---- cells ---- */
 
-/* Columns that a text takes: its characters, roughly. */
-static uint32_t columns_of(const char *text)
-{
-	uint32_t count = 0;
-	for (; *text; text++) count += ((unsigned char)*text & 0xC0) != 0x80;
-	return count;
-}
-
 /* Drops characters until it fits in [room] columns. Of a path the end says most, of anything else the beginning. */
 static const char *shorten(const hr__text_out *out, char *text, uint32_t room, char result[HR__CELL_BYTES_MAX])
 {
 	const char *mark = out->utf8 ? "\u2026" : "..";
-	uint32_t columns = columns_of(text), marks = out->utf8 ? 1 : 2, keep = room > marks ? room - marks : 0;
+	uint32_t columns = hr__width_of(text), marks = out->utf8 ? 1 : 2, keep = room > marks ? room - marks : 0;
+	size_t bytes;
 	if (columns <= room) return text;
 	if (strchr(text, '/')) {
 		const char *from = text;
-		for (uint32_t i = 0; i < columns - keep; i++)
-			for (from++; ((unsigned char)*from & 0xC0) == 0x80;) from++;
+		/* What goes on top of a character goes with it. */
+		for (uint32_t width; *from && ((width = hr__width_of_character(from, &bytes)) == 0 || columns > keep); from += bytes) columns -= width;
 		snprintf(result, HR__CELL_BYTES_MAX, "%s%s", mark, from);
 		return result;
 	}
 	char *to = text;
-	for (uint32_t i = 0; i < keep; i++)
-		for (to++; ((unsigned char)*to & 0xC0) == 0x80;) to++;
+	for (uint32_t used = 0, width; *to && used + (width = hr__width_of_character(to, &bytes)) <= keep; to += bytes) used += width;
 	*to = 0;
 	snprintf(result, HR__CELL_BYTES_MAX, "%s%s", text, mark);
 	return result;
@@ -140,7 +133,7 @@ typedef struct layout {
 
 static void widen(layout *l, uint32_t column, const char *text)
 {
-	uint32_t columns = columns_of(text);
+	uint32_t columns = hr__width_of(text);
 	if (columns > l->widths[column]) l->widths[column] = columns;
 }
 
@@ -215,7 +208,7 @@ static void put_cell(hr__text_out *out, bool left, char *text, uint32_t width, u
 {
 	char room[HR__CELL_BYTES_MAX];
 	const char *shown = shorten(out, text, width, room);
-	uint32_t columns = columns_of(shown), pad = width - columns;
+	uint32_t columns = hr__width_of(shown), pad = width - columns;
 	if (!left) *owed += pad;
 	if (columns) {
 		put_spaces(out, *owed);
@@ -303,14 +296,14 @@ static void put_facts(const hr__table *table, hr__text_out *out)
 	uint32_t widest = 0;
 	if (table->title) hr__text_heading(out, "%s", table->title);
 	for (uint32_t i = 0; i < table->column_count; i++)
-		if (columns_of(table->columns[i].heading) > widest) widest = columns_of(table->columns[i].heading);
+		if (hr__width_of(table->columns[i].heading) > widest) widest = hr__width_of(table->columns[i].heading);
 	for (uint32_t i = 0; i < table->column_count && table->count; i++) {
 		if (!table->shows[i] || table->columns[i].flags & HR__NOT_IN_TEXT || is_empty(table, i)) continue;
 		hr__cell_format(&table->columns[i], hr__table_at(table, 0)[i], text);
 		put_style(out, DIM);
 		put(out, table->columns[i].heading, strlen(table->columns[i].heading));
 		put_style(out, PLAIN);
-		put_spaces(out, widest - columns_of(table->columns[i].heading) + GAP);
+		put_spaces(out, widest - hr__width_of(table->columns[i].heading) + GAP);
 		hr__text_print(out, "%s\n", shorten(out, text, out->width > widest + GAP ? out->width - widest - GAP : 1, room));
 	}
 	put(out, "\n", 1);
@@ -360,7 +353,7 @@ static void put_chart(const hr__table *table, hr__text_out *out)
 	char from[HR__CELL_BYTES_MAX];
 	hr__cell_format(&table->columns[0], hr__table_at(table, 0)[0], from);
 	hr__cell_format(&table->columns[0], hr__table_at(table, table->count - 1)[0], text);
-	uint32_t taken = columns_of(from) + columns_of(text);
+	uint32_t taken = hr__width_of(from) + hr__width_of(text);
 	put_spaces(out, CHART_LABEL);
 	hr__text_print(out, "%s", from);
 	put_spaces(out, cells > taken ? cells - taken : 1);

@@ -1,6 +1,7 @@
 """headroom report and headroom diff: views of traces that are written here, so that every number is known."""
 import json
 import os
+import unicodedata
 
 from command import CommandTest, main, run
 from trace_file import (ALLOC, ALLOC_FAILED, EVICT, FREE, OP_BEGIN, OP_END, READ, RESTORE, STEP, STEP_END, WRITE, Trace)
@@ -227,6 +228,28 @@ class Views(CommandTest):
                     self.assertIn("2.1 GiB", row)
                     self.assertIn("2.7 GiB", row)
                     self.assertIn("attention_", row)
+
+    def test_wide_characters_fit_the_terminal(self):
+        def columns(line):
+            return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line)
+        for op, scope in (("注意機構の勾配計算とソフトマックス" * 2, "変圧器/第十一層/注意/出力" * 2), ("한국어이름이긴연산자", "모형/층"), ("e\u0301" * 40, "a\u0301/" * 30)):
+            path = self.file("wide.hrt", with_names(op, scope).bytes())
+            for width in (40, 61, 80, 133):
+                for view in VIEWS:
+                    text = run("report", path, "--view", view, "--width", width).stdout
+                    self.assertLessEqual(max(map(columns, text.splitlines())), width, (op, view, width))
+            # Numbers are below their headings.
+            lines = self.passes("report", path, "--view", "peak", "--width", 80).splitlines()
+            at = lines.index("By op") + 1
+            self.assertEqual(len({columns(line) for line in lines[at:at + 2]}), 1)
+
+    def test_names_cannot_turn_the_direction_of_writing(self):
+        turns = "\u061c\u200e\u200f\u202a\u202e\u2066\u2069"
+        trace = Trace()
+        trace.event(ALLOC, 10, address=4096, bytes=512, op=f"a{turns}b", scope="x")
+        text = self.passes("report", self.file("bidi.hrt", trace.bytes()), "--view", "op", "--width", 400)
+        self.assertFalse(set(turns) & set(text))
+        self.assertIn("\\xE2\\x80\\xAE", text)
 
     def test_names_cannot_steer_the_terminal(self):
         trace = Trace()
