@@ -178,11 +178,18 @@ const char *hr__cell_format(const hr__column *column, uint64_t value, char out[H
 	return out;
 }
 
+const char *hr__table_cell_format(const hr__table *table, uint32_t column, uint64_t value, char out[HR__CELL_BYTES_MAX])
+{
+	hr__cell_format(&table->columns[column], value, out);
+	if (!*out && table->columns[column].kind <= HR__CELL_LABEL) strcpy(out, column ? "-" : table->form == HR__TABLE_TREE ? "(model)" : "(none)");
+	return out;
+}
+
 /* ---- rows ---- */
 
 static bool is_text(hr__cell_kind kind)
 {
-	return kind == HR__CELL_NAME || kind == HR__CELL_PATH || kind == HR__CELL_LABEL;
+	return kind == HR__CELL_NAME || kind == HR__CELL_PATH || kind == HR__CELL_LABEL || kind == HR__CELL_DTYPE;
 }
 
 static bool is_change(hr__cell_kind kind)
@@ -205,10 +212,18 @@ static uint64_t magnitude(uint64_t change)
 	return (int64_t)change < 0 ? 0 - change : change;
 }
 
+/* As they are written, with [8,4] before [16,4]. */
+static int compare_shapes(const hr__column *column, uint64_t a, uint64_t b)
+{
+	char x[HR__CELL_BYTES_MAX], y[HR__CELL_BYTES_MAX];
+	return a == b ? 0 : strverscmp(hr__cell_format(column, a, x), hr__cell_format(column, b, y));
+}
+
 /* Texts from A to Z, numbers from the largest, changes by their size. */
 static int compare_cells(const hr__column *column, uint64_t a, uint64_t b)
 {
 	if (is_text(column->kind)) return compare_texts(column, a, b);
+	if (column->kind == HR__CELL_SHAPE) return compare_shapes(column, a, b);
 	if (is_change(column->kind)) {
 		a = magnitude(a);
 		b = magnitude(b);
@@ -289,7 +304,7 @@ static bool is_taken(const hr__table *table, const uint64_t *row)
 	if (!filter) return true;
 	if (!hr__filter_reaches(filter, table->columns, table->column_count, row)) return false;
 	if (!filter->show_count && !filter->hide_count) return true;
-	return hr__filter_takes(filter, hr__cell_format(&table->columns[0], row[0], name));
+	return hr__filter_takes(filter, hr__table_cell_format(table, 0, row[0], name));
 }
 
 /* The last row is filled: it counts, and stays if it may. */

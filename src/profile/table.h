@@ -117,6 +117,8 @@ bool hr__filter_reaches(const hr__filter *filter, const hr__column *columns, uin
 
 /* A cell as people read it, printable whatever a name holds; returns [out]. [whole]: all of a path, and numbers as JSON has them. */
 const char *hr__cell_format(const hr__column *column, uint64_t value, char out[HR__CELL_BYTES_MAX]);
+/* The same in its table, where what has no name is called "(none)", and the root of a tree "(model)". Regular expressions look at this. */
+const char *hr__table_cell_format(const hr__table *table, uint32_t column, uint64_t value, char out[HR__CELL_BYTES_MAX]);
 /* Its bytes as they are: the text of a name, a path, a label; false for other kinds. */
 bool hr__cell_text(const hr__column *column, uint64_t value, const char **text, size_t *length);
 

@@ -113,9 +113,7 @@ static bool is_left(const hr__column *column)
 /* In a tree, the last part of a path, further to the right the deeper it is, up to [indent_most]. */
 static void format_cell(const hr__table *table, uint32_t column, const uint64_t *row, uint32_t indent_most, char text[HR__CELL_BYTES_MAX])
 {
-	const hr__column *c = &table->columns[column];
-	hr__cell_format(c, row[column], text);
-	if (!*text && is_left(c)) strcpy(text, c->kind == HR__CELL_PATH ? "(model)" : column == 0 ? "(none)" : "-");
+	hr__table_cell_format(table, column, row[column], text);
 	if (table->form != HR__TABLE_TREE || column) return;
 	const char *last = strrchr(text, '/');
 	uint64_t indent = 2 * row[table->column_count];

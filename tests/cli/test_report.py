@@ -172,6 +172,33 @@ class Views(CommandTest):
         # A whole name must match.
         self.assertEqual(self.table("op", None, "--show-name-regexes", "mat")["rows"], [])
 
+    def test_what_has_no_name_is_called_none(self):
+        trace = Trace()
+        trace.event(ALLOC, 10, address=4096, bytes=512, op="", scope="")
+        trace.event(ALLOC, 20, address=8192, bytes=512, op="named", scope="")
+        path = self.file("unnamed.hrt", trace.bytes())
+        text = self.passes("report", path, "--view", "op")
+        self.assertIn("(none)", text)
+        self.assertNotIn("(model)", text)
+        self.assertIn("(model)", self.passes("report", path, "--view", "scope"))
+        for view, table, key in (("op", "op", "name"), ("peak", "by_op", "op"), ("tensors", "tensors", "op")):
+            rows = self.json("report", path, "--view", view, "--show-name-regexes", "[(]none[)]")["reports"][0][table]["rows"]
+            self.assertEqual([row[key] for row in rows], [""], view)
+            rows = self.json("report", path, "--view", view, "--hide-name-regexes", ".none.")["reports"][0][table]["rows"]
+            self.assertEqual([row[key] for row in rows], ["named"], view)
+
+    def test_order_is_that_of_what_is_shown(self):
+        trace = Trace()
+        shapes = [(64, 4), (8, 4), (1024,), None, (8, 16), (8,)]
+        for i, shape in enumerate(shapes):
+            trace.event(ALLOC, 10 + i, address=4096 * (i + 1), bytes=512, op="op", shape=shape, dtype=(1, 4, 3, 2, 1, 4)[i])
+        path = self.file("shapes.hrt", trace.bytes())
+        rows = self.json("report", path, "--view", "tensors", "--order-by", "shape")["reports"][0]["tensors"]["rows"]
+        self.assertEqual([row["shape"] for row in rows], ["", "[8,4]", "[8,16]", "[8]", "[64,4]", "[1024]"])
+        rows = self.json("report", path, "--view", "tensors", "--order-by", "dtype")["reports"][0]["tensors"]["rows"]
+        self.assertEqual([row["dtype"] for row in rows], sorted(row["dtype"] for row in rows))
+        self.assertEqual(len({row["dtype"] for row in rows}), 4)
+
     def test_columns_can_be_left_out(self):
         row = self.table("op", None, "--show-memory", "no")["rows"][0]
         self.assertNotIn("bytes", row)
