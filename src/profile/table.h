@@ -54,7 +54,8 @@ typedef enum hr__table_form {
 	HR__TABLE_LIST,
 	HR__TABLE_TREE,   /* rows come in order, with depths; each counts what is below it, so nothing is summed or sorted here */
 	HR__TABLE_FACTS,  /* one row: an object, or lines of text */
-	HR__TABLE_CHART,  /* rows of equal stretches of time; text draws the column "peak_bytes" */
+	HR__TABLE_CHART,  /* rows of equal stretches of time, "begin_micros" to "end_micros"; text draws the column "peak_bytes" and below it, in a line
+	                   * for each, those of "out_bytes", "in_bytes" and "refused" in which there is something */
 } hr__table_form;
 
 typedef struct hr__filter {

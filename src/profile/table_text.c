@@ -309,10 +309,10 @@ static void put_facts(const hr__table *table, hr__text_out *out)
 
 /* ---- charts ---- */
 
-static uint32_t find_peak_column(const hr__table *table)
+static uint32_t find_column(const hr__table *table, const char *key)
 {
 	for (uint32_t i = 0; i < table->column_count; i++)
-		if (strcmp(table->columns[i].key, "peak_bytes") == 0) return i;
+		if (strcmp(table->columns[i].key, key) == 0) return i;
 	return 0;
 }
 
@@ -326,10 +326,36 @@ static void put_block(hr__text_out *out, uint64_t bytes, double low, double high
 	put(out, block, strlen(block));
 }
 
+/* All of a column in the stretches of time that character [cell] of [cells] stands for. */
+static uint64_t sum_of_cell(const hr__table *table, uint32_t column, uint32_t cell, uint32_t cells)
+{
+	uint64_t sum = 0;
+	for (uint64_t i = (uint64_t)cell * table->count / cells; i < (uint64_t)(cell + 1) * table->count / cells; i++) sum += hr__table_at(table, i)[column];
+	return sum;
+}
+
+/* When something moved or was refused: the more the higher. However little it is, it is seen. */
+static void put_traffic(const hr__table *table, const char *key, uint32_t cells, hr__text_out *out)
+{
+	uint32_t column = find_column(table, key);
+	uint64_t most = 0;
+	for (uint32_t i = 0; i < cells; i++)
+		if (sum_of_cell(table, column, i, cells) > most) most = sum_of_cell(table, column, i, cells);
+	if (!column || !most) return;
+	hr__text_print(out, "%*s ", (int)CHART_LABEL - 1, table->columns[column].heading);
+	put_style(out, BAR);
+	for (uint32_t i = 0; i < cells; i++) {
+		double sum = (double)sum_of_cell(table, column, i, cells), least = (double)most / (out->utf8 ? 8 : 2);
+		put_block(out, sum > 0 && sum < least ? (uint64_t)least + 1 : (uint64_t)sum, 0, (double)most);
+	}
+	put_style(out, PLAIN);
+	put(out, "\n", 1);
+}
+
 static void put_chart(const hr__table *table, hr__text_out *out)
 {
 	char text[HR__CELL_BYTES_MAX];
-	uint32_t column = find_peak_column(table), room = out->width > CHART_LABEL + 20 ? out->width - CHART_LABEL : 20;
+	uint32_t column = find_column(table, "peak_bytes"), room = out->width > CHART_LABEL + 20 ? out->width - CHART_LABEL : 20;
 	uint64_t most = 0;
 	if (table->title) hr__text_heading(out, "%s", table->title);
 	for (size_t i = 0; i < table->count; i++)
@@ -350,12 +376,17 @@ static void put_chart(const hr__table *table, hr__text_out *out)
 	}
 	char from[HR__CELL_BYTES_MAX];
 	hr__cell_format(&table->columns[0], hr__table_at(table, 0)[0], from);
-	hr__cell_format(&table->columns[0], hr__table_at(table, table->count - 1)[0], text);
+	uint32_t end = find_column(table, "end_micros");
+	hr__cell_format(&table->columns[end], hr__table_at(table, table->count - 1)[end], text);
 	uint32_t taken = hr__width_of(from) + hr__width_of(text);
 	put_spaces(out, CHART_LABEL);
 	hr__text_print(out, "%s", from);
 	put_spaces(out, cells > taken ? cells - taken : 1);
-	hr__text_print(out, "%s\n\n", text);
+	hr__text_print(out, "%s\n", text);
+	put_traffic(table, "out_bytes", cells, out);
+	put_traffic(table, "in_bytes", cells, out);
+	put_traffic(table, "refused", cells, out);
+	put(out, "\n", 1);
 }
 
 void hr__table_text(const hr__table *table, hr__text_out *out)

@@ -114,10 +114,11 @@ hr_status hr__view_steps(hr__report_view *report)
 
 /* ---- timeline ---- */
 
-enum { B_BEGIN, B_PEAK, B_LEAST, B_END, B_ALLOCATIONS, B_FREES, B_OUT, B_IN, B_REFUSED, B_COLUMNS };
+enum { B_BEGIN, B_END_NS, B_PEAK, B_LEAST, B_END, B_ALLOCATIONS, B_FREES, B_OUT, B_IN, B_REFUSED, B_COLUMNS };
 
 static const hr__column bucket_columns[B_COLUMNS] = {
 	[B_BEGIN] = { "begin_micros", "from", HR__CELL_NS, 0 },
+	[B_END_NS] = { "end_micros", "to", HR__CELL_NS, 0 },
 	[B_PEAK] = { "peak_bytes", "most", HR__CELL_BYTES, 0 },
 	[B_LEAST] = { "least_bytes", "least", HR__CELL_BYTES, 0 },
 	[B_END] = { "end_bytes", "at its end", HR__CELL_BYTES, 0 },
@@ -218,7 +219,9 @@ hr_status hr__view_timeline(hr__report_view *report)
 	t.table = hr__report_table(report, &plan, &status);
 	for (uint32_t i = 0; i < t.buckets && !status; i++) {
 		uint64_t *row = hr__table_row(t.table, &status);
-		if (row) row[B_BEGIN] = begin_of(&t, i);
+		if (!row) break;
+		row[B_BEGIN] = begin_of(&t, i);
+		row[B_END_NS] = begin_of(&t, i + 1);
 	}
 	if (status) return status;
 	fill_levels(&t);

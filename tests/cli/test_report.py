@@ -153,6 +153,24 @@ class Views(CommandTest):
         self.assertEqual((table["rows"][0]["op"], table["rows"][0]["uses"]), ("variable", 10))
         self.assertEqual(table["total"]["rows"], 16)
 
+    def test_timeline(self):
+        rows = self.table("timeline")["rows"]
+        self.assertEqual(rows[0]["begin_micros"], 0)
+        self.assertEqual([row["end_micros"] for row in rows[:-1]], [row["begin_micros"] for row in rows[1:]])
+        self.assertEqual(rows[-1]["end_micros"], 6.6)  # of the last event
+        for width in (40, 80):
+            lines = self.passes("report", self.trace, "--view", "timeline", "--device", "GPU", "--width", width).splitlines()
+            axis = next(i for i, line in enumerate(lines) if "0 ns" in line)
+            self.assertTrue(lines[axis].endswith(" 6.6 us"), lines[axis])
+            out, back, refused = lines[axis + 1:axis + 4]
+            self.assertTrue(out.startswith(" moved out ") and back.startswith("  moved in ") and refused.startswith("   refused "), lines)
+            if width == 80:
+                self.assertEqual((out.count("█"), back.count("█"), refused.count("█")), (5, 5, 1))
+                self.assertEqual(refused[-1], "█")
+        # Where nothing moves, nothing is said of it.
+        text = self.passes("report", self.trace, "--view", "timeline", "--device", "CPU")
+        self.assertFalse("moved" in text or "refused" in text)
+
     def test_one_step_and_one_scope(self):
         facts = self.report("summary", "--step", "1,3-4")["reports"]
         self.assertEqual([(r["device"], r["step"]) for r in facts], [(d, s) for d in ("GPU:0", "CPU:0") for s in (1, 3, 4)])
