@@ -1,7 +1,7 @@
 /* export_file.h - a file that appears whole or not at all.
  *
- * What is written goes to a file beside it, "PATH.<process>-0.part", which takes the name at the end. A pipe or a device that has the name is written
- * to as it is. */
+ * What is written goes to a file beside it, "PATH.<process>-0.part", which takes the name at the end. It has mode 0600:
+ * traces have it too, and what is made of them holds the same names and addresses. A pipe or a device that has the name is written to as it is. */
 #ifndef HR_PROFILE_EXPORT_FILE_H
 #define HR_PROFILE_EXPORT_FILE_H
 

@@ -13,7 +13,6 @@
  * at the peak it is exact. Sums in tables (per site, op and step) are made here, over everything. */
 #include "profile/page.h"
 
-#include <errno.h>
 #include <string.h>
 
 #include "base/names.h"
@@ -624,16 +623,6 @@ static hr_status write_page(struct page *page)
 	return status;
 }
 
-/* Half a page is of no use; but what was written to may be no file at all (/dev/stdout), and is left alone. */
-static void remove_file(const char *path)
-{
-	int fd;
-	uint64_t size;
-	if (hr__os()->file_open(path, &fd, &size)) return;
-	hr__os()->file_close(fd);
-	hr__os()->file_remove(path);
-}
-
 hr_status hr__page_write_most(const hr__capture *capture, const char *path, uint32_t most)
 {
 	hr_status status = HR_OK;
@@ -643,14 +632,8 @@ hr_status hr__page_write_most(const hr__capture *capture, const char *path, uint
 	*page = (struct page){ .capture = capture, .most = most, .name_count = hr__names_count(), .shape_count = hr__shapes_count() };
 	page->names = get(page->name_count, sizeof *page->names, &status);
 	page->shapes = get(page->shape_count, sizeof *page->shapes, &status);
-	page->stream.file = status ? NULL : fopen(path, "wb");
-	if (!status && !page->stream.file) status = hr__fail(HR_IO, "cannot write %s: %s", path, strerror(errno));
-	if (page->stream.file) {
-		status = write_page(page);
-		bool failed = fclose(page->stream.file) != 0 || page->stream.failed;
-		if (failed && !status) status = hr__fail(HR_IO, "cannot write %s: the disk may be full", path);
-		if (status) remove_file(path);
-	}
+	if (!status) status = hr__export_file_open(path, &page->stream.file);
+	if (page->stream.file) status = hr__export_file_close(page->stream.file, write_page(page));
 	give_back(page->names, page->name_count, sizeof *page->names);
 	give_back(page->shapes, page->shape_count, sizeof *page->shapes);
 	give_back(page, 1, sizeof *page);

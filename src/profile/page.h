@@ -7,7 +7,8 @@
 
 #include "profile/capture.h"
 
-/* Writes the page to [path], over what may be there. HR_INVALID_ARGUMENT for no path, HR_IO, HR_NO_HOST_MEMORY. After a failure no file is left.
+/* Writes the page to [path]: a file that only its user can read and that appears whole, in the place of one that had the name; or a pipe or device
+ * that is there. HR_INVALID_ARGUMENT for no path, HR_IO, HR_NO_HOST_MEMORY. A failure leaves what was there.
  * Up to HR__PAGE_ALLOCATIONS allocations are in it one by one, about 20 bytes each; of more, those that are brief and small are summed up. */
 hr_status hr__page_write(const hr__capture *capture, const char *path);
 

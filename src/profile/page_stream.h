@@ -1,25 +1,25 @@
 /* page_stream.h - bytes on their way into a page: numbers of any size become varints, and all of it base64.
  *
  * A varint has 7 bits to the byte, lowest first; the high bit says that more follow. In base64 nothing can end the element that the data stands in,
- * whatever names the program gave to its ops. Failures are remembered and told once, at the end. */
+ * whatever names the program gave to its ops. Failures are remembered by the file and told once, when it is
+ * closed. */
 #ifndef HR_PROFILE_PAGE_STREAM_H
 #define HR_PROFILE_PAGE_STREAM_H
 
-#include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <string.h>
 
+#include "profile/export_file.h"
+
 typedef struct hr__page_stream {
-	FILE *file;
+	hr__export_file *file;
 	uint8_t bytes[3 * 4096];
 	size_t used;
-	bool failed;
 } hr__page_stream;
 
 static inline void hr__page_text_out(hr__page_stream *stream, const char *text, size_t length)
 {
-	if (length && fwrite(text, 1, length, stream->file) != length) stream->failed = true;
+	hr__export_file_write(stream->file, text, length);
 }
 
 /* Writes what is gathered; at the end, also the last one or two bytes. */

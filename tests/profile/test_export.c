@@ -401,6 +401,9 @@ static void test_an_export_appears_whole(void)
 				CHECK_STATUS(HR_OK, hr__export_write(capture, (enum hr__export_format)format,
 				                                     in_folder(hr__export_name((enum hr__export_format)format))));
 		}
+		struct stat facts;
+		CHECK_EQ(stat(in_folder("chrome"), &facts), 0);
+		CHECK_EQ(facts.st_mode & 0777, 0600);
 		int built = hr__export_is_built(HR__EXPORT_XPLANE) ? HR__EXPORT_FORMATS : HR__EXPORT_FORMATS - 2;
 		CHECK_EQ(count_files(folder), built);
 		hr__capture_close(capture);

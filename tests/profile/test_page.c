@@ -3,7 +3,10 @@
  *     test_page                       the tests that need no browser
  *     test_page --trace KIND FILE     records a trace for test_page_browser.py: train, hostile or million
  *     test_page --html TRACE FILE     makes a page of a trace; a third argument is the most allocations that are shown one by one */
+#include <sys/stat.h>
+
 #include "../examples/models.h"
+#include "fault_os.h"
 #include "headroom_profile.h"
 #include "profile/page.h"
 #include "test.h"
@@ -289,7 +292,21 @@ static void test_a_page_that_cannot_be_written_is_said(void)
 	close_place(&place);
 }
 
-static void test_half_a_page_is_removed(void)
+static void test_only_its_user_can_read_a_page(void)
+{
+	struct place place;
+	struct stat facts;
+	open_place(&place);
+	record("hostile", place.trace);
+	umask(0);
+	CHECK_EQ(write_page(place.trace, place.page, HR__PAGE_ALLOCATIONS), 0);
+	CHECK_EQ(stat(place.page, &facts), 0);
+	CHECK_EQ(facts.st_mode & 0777, 0600);
+	close_place(&place);
+}
+
+/* SIGXFSZ has its default here, which is to kill. */
+static void test_a_page_that_fails_leaves_what_was_there(void)
 {
 	struct place place;
 	hr__capture *capture;
@@ -297,10 +314,40 @@ static void test_half_a_page_is_removed(void)
 	open_place(&place);
 	record("hostile", place.trace);
 	CHECK_STATUS(HR_OK, hr__capture_open(place.trace, NULL, NULL, &capture));
-	signal(SIGXFSZ, SIG_IGN);
 	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &little), 0);
 	CHECK_STATUS(HR_IO, hr__page_write(capture, place.page));
 	CHECK(access(place.page, F_OK) != 0);
+	FILE *old = fopen(place.page, "w");
+	CHECK(old && fputs("the page before", old) >= 0 && fclose(old) == 0);
+	CHECK_STATUS(HR_IO, hr__page_write(capture, place.page));
+	char *text = read_all(place.page);
+	CHECK(!strcmp(text, "the page before"));
+	free(text);
+	hr__capture_close(capture);
+	close_place(&place); /* no part of a page is left in it */
+}
+
+static void test_whatever_call_fails_a_page_is_whole_or_not_there(void)
+{
+	struct place place;
+	hr__capture *capture;
+	open_place(&place);
+	record("hostile", place.trace);
+	CHECK_STATUS(HR_OK, hr__capture_open(place.trace, NULL, NULL, &capture));
+	for (uint64_t n = 1;; n++) {
+		struct hr_fault_os_live live;
+		hr_fault_os_install();
+		hr_fault_os_fail_nth(n, false, ENOSPC);
+		hr_status status = hr__page_write(capture, place.page);
+		bool done = hr_fault_os_calls() < n;
+		hr_fault_os_live(&live);
+		hr_fault_os_uninstall();
+		CHECK_EQ(live.alloc_bytes, 0);
+		CHECK_EQ(live.fds, 0);
+		CHECK_EQ(access(place.page, F_OK) == 0, status == HR_OK);
+		if (done) break;
+		CHECK_LT(n, 1000);
+	}
 	hr__capture_close(capture);
 	close_place(&place);
 }
@@ -309,7 +356,8 @@ int main(int argc, char **argv)
 {
 	static const hr_test tests[] = { T(test_names_cannot_leave_the_data), T(test_an_empty_trace_has_a_page),
 		                             T(test_any_limit_gives_a_page), T(test_a_page_that_cannot_be_written_is_said),
-		                             T(test_half_a_page_is_removed) };
+		                             T(test_only_its_user_can_read_a_page), T(test_a_page_that_fails_leaves_what_was_there),
+		                             T(test_whatever_call_fails_a_page_is_whole_or_not_there) };
 	if (argc == 4 && !strcmp(argv[1], "--trace")) return record(argv[2], argv[3]), 0;
 	if (argc >= 4 && !strcmp(argv[1], "--html"))
 		return write_page(argv[2], argv[3], argc > 4 ? (uint32_t)atoi(argv[4]) : HR__PAGE_ALLOCATIONS);
