@@ -1,6 +1,7 @@
 /* page.c - writes the page: the template, and the capture as one stream of varints that page_data.js reads in the same order.
  *
- *     header       version, end of the trace, wall clock of its begin in ms, lost, skipped, complete; how many allocations, ops, frees, uses
+ *     header       version, end of the trace, wall clock of its begin in ms, lost, skipped, complete; how many allocations, ops, frees, uses, steps,
+ *                  moves, refusals and regions the trace has, whatever of them follows
  *     strings      names and shapes that occur, once each, as bytes; everything below refers to them by number
  *     devices, allocators, sites
  *     changes      code and time since the one before. Code 0: the next allocation, with its bytes, slack, site and the way from the address before.
@@ -10,7 +11,11 @@
  * Level of detail. The page draws a million events in milliseconds, but a file of gigabytes is of no use. Of more allocations than the limit, those
  * with the largest area (bytes times lifetime) stay, and all that are live at the peak of their device. The rest is added up, in slices of time: a
  * slice is one allocation at a site of its own, as large as the rest was at the least in it. So what the page shows is never more than there was, and
- * at the peak it is exact. Sums in tables (per site, op and step) are made here, over everything. */
+ * at the peak it is exact. Sums in tables (per site, op and step) are made here, over everything.
+ *
+ * Of everything else there is a most, too, and what goes is never what comes last: the longest ops stay, regions with the largest area and all that
+ * were there at the peak of their device, steps and refusals from all over the time, with the steps of the peaks. Moves are added up, in slices of
+ * time. The header has the true numbers, and the page says what is left out. */
 #include "profile/page.h"
 
 #include <string.h>
@@ -20,12 +25,14 @@
 #include "os/os.h"
 #include "profile/page_stream.h"
 
-#define VERSION 1
+#define VERSION 2
 #define SLICES 8192u
 #define CELLS_MAX (UINT32_C(1) << 21) /* slices or steps, times devices: a file may claim 65,536 devices */
 #define REFUSALS_MAX 10000u
 #define REGIONS_MAX 200000u
 #define MOVES_MAX 400000u
+#define MOVE_KINDS 4u
+#define STEPS_MAX 50000u
 #define GRADES 512u                            /* of areas: four for each power of two */
 #define ADDRESS_MASK ((UINT64_C(1) << 53) - 1) /* what a number of JavaScript holds exactly; no system has addresses above */
 
@@ -140,15 +147,29 @@ static uint32_t grade_of(uint64_t bytes, uint64_t ns)
 	return grade < GRADES * 2 ? grade / 2 : GRADES - 1;
 }
 
-/* The least grade of which, with all above it, there are at most [most]. */
-static uint32_t least_grade(const uint64_t *counts, uint64_t most)
+/* Which of many stay: those of the highest grades, and of the grade that does not fit as a whole as many as fit, evenly from all over it. Each is
+ * counted, then settle() is called, then each is asked for in the same order. */
+struct choice {
+	uint64_t counts[GRADES];
+	uint32_t grades;      /* from this one on all stay */
+	uint64_t room, asked; /* in the grade below: how many stay, and were asked for so far */
+};
+
+/* Returns how many stay: [most], or all. */
+static uint64_t settle(struct choice *choice, uint64_t most)
 {
-	uint32_t grade = GRADES;
-	for (uint64_t sum = 0; grade > 0; grade--) {
-		sum += counts[grade - 1];
-		if (sum > most) break;
-	}
-	return grade;
+	uint64_t sum = 0;
+	choice->grades = GRADES;
+	while (choice->grades > 0 && sum + choice->counts[choice->grades - 1] <= most) sum += choice->counts[--choice->grades];
+	choice->room = choice->grades ? most - sum : 0;
+	return sum + choice->room;
+}
+
+static bool stays(struct choice *choice, uint32_t grade)
+{
+	if (grade + 1 != choice->grades) return grade >= choice->grades;
+	uint64_t before = choice->asked++ * choice->room / choice->counts[grade];
+	return choice->asked * choice->room / choice->counts[grade] > before;
 }
 
 static uint32_t grade_of_allocation(const struct page *page, const hr__allocation *allocation)
@@ -170,17 +191,17 @@ static void keep_peaks(struct page *page)
 static void choose_allocations(struct page *page)
 {
 	const hr__capture *capture = page->capture;
-	uint64_t counts[GRADES] = { 0 };
+	struct choice choice = { 0 };
 	page->all_kept = capture->allocation_count <= page->most;
 	if (page->all_kept) {
 		memset(page->kept, 1, capture->allocation_count);
 		return;
 	}
-	for (uint32_t i = 0; i < capture->allocation_count; i++) counts[grade_of_allocation(page, &capture->allocations[i])]++;
-	uint32_t least = least_grade(counts, page->most);
+	for (uint32_t i = 0; i < capture->allocation_count; i++) choice.counts[grade_of_allocation(page, &capture->allocations[i])]++;
+	settle(&choice, page->most);
 	keep_peaks(page);
 	for (uint32_t i = 0; i < capture->allocation_count; i++)
-		if (grade_of_allocation(page, &capture->allocations[i]) >= least) page->kept[i] = 1;
+		if (stays(&choice, grade_of_allocation(page, &capture->allocations[i]))) page->kept[i] = 1;
 }
 
 static uint64_t change_time(const hr__capture *capture, const hr__change *change)
@@ -418,14 +439,13 @@ static hr_status write_op_totals(struct page *page)
 static void write_ops(struct page *page)
 {
 	const hr__capture *capture = page->capture;
-	uint64_t counts[GRADES] = { 0 }, time_ns = 0, kept = 0;
-	for (uint32_t i = 0; i < capture->op_count; i++) counts[grade_of(1, op_ns(page, &capture->ops[i]))]++;
-	uint32_t least = least_grade(counts, page->most);
-	for (uint32_t grade = least; grade < GRADES; grade++) kept += counts[grade];
-	number(page, kept);
+	struct choice choice = { 0 };
+	uint64_t time_ns = 0;
+	for (uint32_t i = 0; i < capture->op_count; i++) choice.counts[grade_of(1, op_ns(page, &capture->ops[i]))]++;
+	number(page, settle(&choice, page->most));
 	for (uint32_t i = 0; i < capture->op_count; i++) {
 		const hr__op_run *op = &capture->ops[i];
-		if (grade_of(1, op_ns(page, op)) < least) continue;
+		if (!stays(&choice, grade_of(1, op_ns(page, op)))) continue;
 		hr__page_signed(&page->stream, (int64_t)(op->begin_ns - time_ns));
 		number(page, op_ns(page, op));
 		number(page, op->device_ns);
@@ -484,6 +504,34 @@ static void write_step(struct step_walk *walk, const hr__step_run *step)
 	}
 }
 
+/* Marks the steps in which a device was at its peak. */
+static void mark_peak_steps(const hr__capture *capture, uint8_t *marks)
+{
+	for (uint32_t i = 0; i < capture->device_count; i++) {
+		uint32_t low = 0, high = capture->step_count, change = capture->devices[i].peak_change;
+		while (low < high) {
+			uint32_t middle = low + (high - low) / 2;
+			if (capture->steps[middle].last_change <= change) low = middle + 1;
+			else high = middle;
+		}
+		if (low < capture->step_count && capture->devices[i].peak_bytes) marks[low] = 1;
+	}
+}
+
+static void write_chosen_steps(struct step_walk *walk, uint8_t *marks)
+{
+	const hr__capture *capture = walk->page->capture;
+	struct choice choice = { 0 };
+	mark_peak_steps(capture, marks);
+	for (uint32_t i = 0; i < capture->step_count; i++) choice.counts[marks[i]]++;
+	uint64_t kept = settle(&choice, STEPS_MAX);
+	walk->devices = kept && capture->device_count > CELLS_MAX / kept ? (uint32_t)(CELLS_MAX / kept) : capture->device_count;
+	number(walk->page, walk->devices);
+	number(walk->page, kept);
+	for (uint32_t i = 0; i < capture->step_count; i++)
+		if (stays(&choice, marks[i])) write_step(walk, &capture->steps[i]);
+}
+
 static hr_status write_steps(struct page *page)
 {
 	const hr__capture *capture = page->capture;
@@ -491,74 +539,149 @@ static hr_status write_steps(struct page *page)
 	struct step_walk walk = { .page = page };
 	walk.now = get(capture->device_count, sizeof *walk.now, &status);
 	walk.sums = get(capture->device_count, sizeof *walk.sums, &status);
-	walk.devices = capture->device_count;
-	if (capture->step_count && walk.devices > CELLS_MAX / capture->step_count) walk.devices = CELLS_MAX / capture->step_count;
-	if (status == HR_OK) {
-		number(page, walk.devices);
-		number(page, capture->step_count);
-		for (uint32_t i = 0; i < capture->step_count; i++) write_step(&walk, &capture->steps[i]);
-	}
+	uint8_t *marks = get(capture->step_count, 1, &status);
+	if (status == HR_OK) write_chosen_steps(&walk, marks);
 	give_back(walk.now, capture->device_count, sizeof *walk.now);
 	give_back(walk.sums, capture->device_count, sizeof *walk.sums);
+	give_back(marks, capture->step_count, 1);
 	return status;
 }
 
 /* ---- moves, refusals, regions ---- */
 
-static bool go_together(const hr__capture *capture, const hr__move *a, const hr__move *b)
+/* Moves of one kind on one device that are one in the page. */
+struct move_sum {
+	uint64_t time_ns, bytes, count;
+	uint32_t site;
+};
+
+static uint32_t device_at(const hr__capture *capture, uint32_t site)
 {
-	if (a->kind != b->kind || (a->site == HR__NONE) != (b->site == HR__NONE)) return false;
-	return a->site == HR__NONE || capture->allocators[capture->sites[a->site].allocator].device ==
-	                                  capture->allocators[capture->sites[b->site].allocator].device;
+	return site == HR__NONE ? 0 : capture->allocators[capture->sites[site].allocator].device;
 }
 
-/* Of too many moves, neighbours on one device that go the same way become one. */
-static void write_moves(struct page *page)
+static void write_move(struct page *page, const struct move_sum *sum, uint32_t kind, uint64_t *time_ns)
+{
+	number(page, sum->count);
+	number(page, kind);
+	hr__page_signed(&page->stream, (int64_t)(sum->time_ns - *time_ns));
+	number(page, sum->bytes);
+	number(page, sum->site == HR__NONE ? 0 : (uint64_t)sum->site + 1);
+	*time_ns = sum->time_ns;
+}
+
+static void write_each_move(struct page *page)
 {
 	const hr__capture *capture = page->capture;
-	uint32_t together = capture->move_count / MOVES_MAX + 1;
 	uint64_t time_ns = 0;
-	for (uint32_t i = 0; i < capture->move_count;) {
-		const hr__move *first = &capture->moves[i];
-		uint64_t bytes = 0;
-		uint32_t count = 0;
-		for (; count < together && i < capture->move_count && go_together(capture, first, &capture->moves[i]); count++)
-			bytes += capture->moves[i++].bytes;
-		number(page, count);
-		number(page, (uint64_t)first->kind);
-		hr__page_signed(&page->stream, (int64_t)(first->time_ns - time_ns));
-		number(page, bytes);
-		number(page, first->site == HR__NONE ? 0 : (uint64_t)first->site + 1);
-		time_ns = first->time_ns;
+	for (uint32_t i = 0; i < capture->move_count; i++) {
+		const hr__move *move = &capture->moves[i];
+		struct move_sum sum = { .time_ns = move->time_ns, .bytes = move->bytes, .count = 1, .site = move->site };
+		write_move(page, &sum, (uint32_t)move->kind, &time_ns);
+	}
+}
+
+/* Those of one slice, which is over. */
+static void write_move_sums(struct page *page, struct move_sum *sums, size_t count, uint64_t *time_ns)
+{
+	for (size_t i = 0; i < count; i++) {
+		if (sums[i].count) write_move(page, &sums[i], (uint32_t)(i % MOVE_KINDS) + 1, time_ns);
+		sums[i].count = sums[i].bytes = 0;
+	}
+}
+
+static void sum_moves(struct page *page, struct move_sum *sums, size_t count)
+{
+	const hr__capture *capture = page->capture;
+	uint64_t slices = MOVES_MAX / count ? MOVES_MAX / count : 1, slice_ns = capture->end_ns / slices + 1, slice = 0, time_ns = 0;
+	for (uint32_t i = 0; i < capture->move_count; i++) {
+		const hr__move *move = &capture->moves[i];
+		struct move_sum *sum = &sums[device_at(capture, move->site) * MOVE_KINDS + (uint32_t)move->kind - 1];
+		if (move->time_ns / slice_ns != slice) write_move_sums(page, sums, count, &time_ns);
+		slice = move->time_ns / slice_ns;
+		if (!sum->count++) sum->time_ns = move->time_ns, sum->site = move->site;
+		sum->bytes += move->bytes;
+	}
+	write_move_sums(page, sums, count, &time_ns);
+}
+
+/* Of too many, those of a kind on a device become one in each slice of time. */
+static hr_status write_moves(struct page *page)
+{
+	hr_status status = HR_OK;
+	size_t count = ((size_t)page->capture->device_count + !page->capture->device_count) * MOVE_KINDS;
+	if (page->capture->move_count <= MOVES_MAX) {
+		write_each_move(page);
+	} else {
+		struct move_sum *sums = get(count, sizeof *sums, &status);
+		if (status) return status;
+		sum_moves(page, sums, count);
+		give_back(sums, count, sizeof *sums);
 	}
 	number(page, 0);
+	return HR_OK;
+}
+
+/* The grade of refusal [i]: 1 for the first in a stretch of time or after one on another device, so that none of these goes for the many of a burst. */
+static uint32_t grade_of_refusal(const hr__capture *capture, uint32_t i)
+{
+	const hr__refusal *now = &capture->refusals[i], *before = now - 1;
+	uint64_t stretch_ns = capture->end_ns / (REFUSALS_MAX / 4) + 1;
+	if (i == 0 || now->time_ns / stretch_ns != before->time_ns / stretch_ns) return 1;
+	return device_at(capture, now->site) != device_at(capture, before->site);
 }
 
 static void write_refusals(struct page *page)
 {
 	const hr__capture *capture = page->capture;
-	uint32_t count = capture->refusal_count < REFUSALS_MAX ? capture->refusal_count : REFUSALS_MAX;
-	number(page, count);
-	for (uint32_t i = 0; i < count; i++) {
+	struct choice choice = { 0 };
+	for (uint32_t i = 0; i < capture->refusal_count; i++) choice.counts[grade_of_refusal(capture, i)]++;
+	number(page, settle(&choice, REFUSALS_MAX));
+	for (uint32_t i = 0; i < capture->refusal_count; i++) {
 		const hr__refusal *refusal = &capture->refusals[i];
+		if (!stays(&choice, grade_of_refusal(capture, i))) continue;
 		number(page, refusal->time_ns);
 		number(page, refusal->bytes);
 		number(page, refusal->site == HR__NONE ? 0 : (uint64_t)refusal->site + 1);
 	}
 }
 
+static uint32_t grade_of_region(const struct page *page, const hr__region_run *region)
+{
+	return grade_of(region->bytes, end_of(page, region->end_ns) - region->begin_ns);
+}
+
+static bool is_at_peak(const hr__capture *capture, const hr__region_run *region)
+{
+	const hr__capture_device *device = &capture->devices[capture->allocators[region->allocator].device];
+	return device->peak_bytes && region->begin_ns <= device->peak_ns && device->peak_ns < region->end_ns;
+}
+
+static void write_region(struct page *page, const hr__region_run *region)
+{
+	number(page, region->begin_ns);
+	number(page, region->end_ns == HR__NEVER ? 0 : region->end_ns - region->begin_ns + 1);
+	number(page, region->address & ADDRESS_MASK);
+	number(page, region->bytes);
+	number(page, region->allocator);
+}
+
+/* Those at a peak first. */
 static void write_regions(struct page *page)
 {
 	const hr__capture *capture = page->capture;
-	uint32_t count = capture->region_count < REGIONS_MAX ? capture->region_count : REGIONS_MAX;
-	number(page, count);
-	for (uint32_t i = 0; i < count; i++) {
+	struct choice choice = { 0 };
+	uint32_t at_peaks = 0;
+	for (uint32_t i = 0; i < capture->region_count; i++) {
+		if (is_at_peak(capture, &capture->regions[i])) at_peaks++;
+		else choice.counts[grade_of_region(page, &capture->regions[i])]++;
+	}
+	number(page, at_peaks + settle(&choice, at_peaks < REGIONS_MAX ? REGIONS_MAX - at_peaks : 0));
+	for (uint32_t i = 0; i < capture->region_count; i++)
+		if (is_at_peak(capture, &capture->regions[i])) write_region(page, &capture->regions[i]);
+	for (uint32_t i = 0; i < capture->region_count; i++) {
 		const hr__region_run *region = &capture->regions[i];
-		number(page, region->begin_ns);
-		number(page, region->end_ns == HR__NEVER ? 0 : region->end_ns - region->begin_ns + 1);
-		number(page, region->address & ADDRESS_MASK);
-		number(page, region->bytes);
-		number(page, region->allocator);
+		if (!is_at_peak(capture, region) && stays(&choice, grade_of_region(page, region))) write_region(page, region);
 	}
 }
 
@@ -577,6 +700,10 @@ static void write_header(struct page *page)
 	number(page, capture->op_count);
 	number(page, capture->change_count - capture->allocation_count);
 	number(page, capture->use_count);
+	number(page, capture->step_count);
+	number(page, capture->move_count);
+	number(page, capture->refusal_count);
+	number(page, capture->region_count);
 }
 
 static hr_status write_data(struct page *page)
@@ -591,7 +718,7 @@ static hr_status write_data(struct page *page)
 	if ((status = write_op_totals(page))) return status;
 	write_ops(page);
 	if ((status = write_steps(page))) return status;
-	write_moves(page);
+	if ((status = write_moves(page))) return status;
 	write_refusals(page);
 	write_regions(page);
 	hr__page_flush(&page->stream);

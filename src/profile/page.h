@@ -9,7 +9,8 @@
 
 /* Writes the page to [path]: a file that only its user can read and that appears whole, in the place of one that had the name; or a pipe or device
  * that is there. HR_INVALID_ARGUMENT for no path, HR_IO, HR_NO_HOST_MEMORY. A failure leaves what was there.
- * Up to HR__PAGE_ALLOCATIONS allocations are in it one by one, about 20 bytes each; of more, those that are brief and small are summed up. */
+ * Up to HR__PAGE_ALLOCATIONS allocations are in it one by one, about 20 bytes each; of more, those that are brief and small are summed up. What else
+ * there is too much of is chosen from all over the time, and the page says so; its totals are those of the whole capture. */
 hr_status hr__page_write(const hr__capture *capture, const char *path);
 
 #define HR__PAGE_ALLOCATIONS 600000u

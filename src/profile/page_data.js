@@ -74,7 +74,7 @@ class Column {
 function readCapture(bytes) {
 	const from = new Reader(bytes), capture = {};
 	const version = from.number();
-	if (version !== 1) throw new Error('data of version ' + version);
+	if (version !== 2) throw new Error('data of version ' + version);
 	capture.end = from.number();
 	capture.wallMs = from.number();
 	capture.lost = from.number();
@@ -84,6 +84,10 @@ function readCapture(bytes) {
 	capture.opCount = from.number();
 	capture.freeCount = from.number();
 	capture.useCount = from.number();
+	capture.stepCount = from.number();
+	capture.moveCount = from.number();
+	capture.refusalCount = from.number();
+	capture.regionCount = from.number();
 	const strings = capture.strings = from.list(() => from.string());
 	capture.devices = from.list(() => ({ name: from.string(), limit: from.number(), page: from.number(), peak: from.number(), peakTime: from.number(), endBytes: from.number() }));
 	capture.allocators = from.list(() => ({ name: from.string(), kind: from.string(), device: from.number() }));
@@ -101,7 +105,7 @@ function readCapture(bytes) {
 	readChanges(from, capture);
 	capture.opTotals = from.list(() => ({ op: strings[from.number()], runs: from.number(), ns: from.number(), deviceNs: from.number() }));
 	readOps(from, capture);
-	const summed = from.number();
+	const summed = capture.devicesInSteps = from.number();
 	capture.steps = from.list(() => ({
 		number: from.number(), begin: from.number(), length: from.number(),
 		devices: capture.devices.slice(0, summed).map(() => ({ peak: from.number(), allocations: from.number(), bytes: from.number(), left: from.number() })),
@@ -169,11 +173,13 @@ function readMoves(from, capture) {
 	const fresh = () => ({ times: new Column(Float64Array, 64), sums: new Column(Float64Array, 64), counts: new Column(Float64Array, 64), bytes: 0, count: 0 });
 	const devices = capture.devices.map(() => [fresh(), fresh(), fresh(), fresh()]);
 	let time = 0;
+	capture.moveRecords = 0;
 	for (let count; (count = from.number());) {
 		const which = from.number() - 1;
 		time += from.signed();
 		const bytes = from.number(), site = from.number() - 1, device = site < 0 ? 0 : capture.sites[site].device;
 		const kind = devices[device][which];
+		capture.moveRecords++;
 		kind.bytes += bytes;
 		kind.count += count;
 		kind.times.push(time);
@@ -400,13 +406,14 @@ class DeviceModel {
 		return moments;
 	}
 
-	/* Memory that the device's allocators held at a moment, joined where it touches: [{ address, bytes }]. Where the trace does not say, what the
-	 * blocks span. */
+	/* Memory that the device's allocators held at a moment, joined where it touches: [{ address, bytes }]. Where that is not known, what the blocks
+	 * span; where some regions are not in the page, no less than the blocks. */
 	held(time, live) {
 		const pieces = this.regions.filter(region => region.begin <= time && time < region.end && region.bytes > 0).map(({ address, bytes }) => ({ address, bytes }));
-		if (!pieces.length) {
+		const guess = !pieces.length;
+		if (guess || this.capture.regions.length < this.capture.regionCount) {
 			const { address, bytes, site, sites } = this.capture;
-			for (const id of live) if (!sites[site[id]].rest) pieces.push({ address: address[id], bytes: bytes[id], guess: true });
+			for (const id of live) if (!sites[site[id]].rest) pieces.push({ address: address[id], bytes: bytes[id], guess });
 		}
 		pieces.sort((a, b) => a.address - b.address);
 		const joined = [];

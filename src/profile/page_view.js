@@ -167,7 +167,9 @@ function drawRegionMap(change, time) {
 		make('b', {}, formatBytes(map.free)), ' free, ', make('b', {}, formatBytes(map.largest)), ' the largest hole. Fragmentation ', make('b', { id: 'fragmentation' }, formatPart(loss)), '.');
 	byId('map').setAttribute('aria-label', `Map of ${formatBytes(map.heldBytes)}: ${formatBytes(map.used)} in use, ${formatBytes(map.free)} free, largest hole ${formatBytes(map.largest)}`);
 	Object.assign(byId('map').dataset, { held: map.heldBytes, used: map.used, free: map.free, largest: map.largest });
-	byId('map-note').textContent = map.guessed ? 'The trace does not say what the allocator held; this is what its blocks span.' : '';
+	const missing = capture.regions.length < capture.regionCount;
+	byId('map-note').textContent = map.guessed ? `${missing ? 'What the allocator held then is not in this page' : 'The trace does not say what the allocator held'}; this is what its blocks span.`
+		: missing && !state.follows ? 'Small and brief regions are left out of this page, so there may have been more.' : '';
 }
 
 /* ---- choosing ---- */
@@ -300,9 +302,9 @@ function fillTiles() {
 		device.limit ? tile('Limit', formatBytes(device.limit), formatPart(device.peak / device.limit) + ' at the peak') : null,
 		tile('At the end', formatBytes(device.endBytes)),
 		tile('Allocations', formatCount(count)),
-		tile('Duration', formatTime(capture.end), capture.steps.length ? plural(capture.steps.length, 'step') : ''),
+		tile('Duration', formatTime(capture.end), capture.stepCount ? plural(capture.stepCount, 'step') : ''),
 		hasTraffic() ? tile('LMS moved', formatBytes(moves.out.bytes), 'out, ' + formatBytes(moves.in.bytes) + ' back in') : null,
-		capture.refusals.length ? tile('Refused', formatCount(capture.refusals.length), capture.refusals.length === 1 ? 'request' : 'requests') : null,
+		capture.refusalCount ? tile('Refused', formatCount(capture.refusalCount), capture.refusalCount === 1 ? 'request' : 'requests') : null,
 	];
 	byId('tiles').replaceChildren(...tiles.filter(Boolean));
 	byId('tiles').dataset.peak = device.peak;
@@ -315,6 +317,14 @@ function fillNotes() {
 	if (capture.skipped) notes.push(`${formatCount(capture.skipped)} events made no sense and are left out.`);
 	const kept = capture.sites.length && capture.begin.length < capture.allocationCount;
 	if (kept) notes.push(`Of ${formatCount(capture.allocationCount)} allocations, the smallest and briefest are summed up. Peaks and sums are exact.`);
+	const some = (shown, all, what) => { if (shown < all) notes.push(`${formatCount(shown)} of ${formatCount(all)} ${what}`); };
+	some(capture.ops.count, capture.opCount, 'ops are drawn: the longest. Sums are over all of them.');
+	some(capture.steps.length, capture.stepCount, 'steps are shown, from all over the time, with those of the peaks.');
+	some(capture.refusals.length, capture.refusalCount, 'refused requests are drawn, from all over the time.');
+	some(capture.regions.length, capture.regionCount, 'regions are in the map: the large and long ones, and all that were there at a peak.');
+	if (capture.moveRecords < capture.moveCount) notes.push(`${formatCount(capture.moveCount)} moves are added up in short stretches of time. Sums are exact.`);
+	some(byId('devices').children.length, capture.devices.filter(device => device.peak).length, 'devices that were used can be chosen: the first.');
+	if (capture.steps.length) some(capture.devicesInSteps, capture.devices.length, 'devices have sums for steps: the first.');
 	byId('notes').replaceChildren(...notes.map(text => make('p', {}, text)));
 	const when = capture.wallMs ? new Date(capture.wallMs).toISOString().replace('T', ' ').slice(0, 19) + ' UTC' : '';
 	byId('subtitle').textContent = ['memory profile', when, formatCount(capture.allocationCount + capture.freeCount) + ' allocations and frees', capture.opCount ? formatCount(capture.opCount) + ' ops' : ''].filter(Boolean).join('  \u00b7  ');

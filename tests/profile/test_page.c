@@ -1,7 +1,7 @@
 /* test_page.c - the page is written for any capture, and what a browser needs to know is in it.
  *
  *     test_page                       the tests that need no browser
- *     test_page --trace KIND FILE     records a trace for test_page_browser.py: train, hostile or million
+ *     test_page --trace KIND FILE     records a trace for test_page_browser.py: train, hostile, million or crowded
  *     test_page --html TRACE FILE     makes a page of a trace; a third argument is the most allocations that are shown one by one */
 #include <sys/stat.h>
 
@@ -168,12 +168,36 @@ static void record_million(void)
 	}
 }
 
+/* More of everything than a page takes, and what matters comes last: the peak in the memory of the 210,001st region, refusals after it. */
+static void record_crowded(void)
+{
+	define_devices();
+	emit(HR__EVENT_ALLOC, 1, MIB, 4096, 0, 0);
+	for (uint32_t i = 0; i < 11990; i++) emit(HR__EVENT_ALLOC_FAILED, 1, 0, UINT64_C(1) << 40, 0, 0);
+	for (uint32_t i = 0; i < 210000; i++) {
+		emit(HR__EVENT_MAP, 1, 64 * MIB, MIB, 0, 0);
+		emit(HR__EVENT_UNMAP, 1, 64 * MIB, MIB, 0, 0);
+	}
+	for (uint32_t i = 0; i < 500000; i++) emit(i % 2 ? HR__EVENT_RESTORE : HR__EVENT_EVICT, 1, MIB, 4096, 0, 0);
+	for (uint32_t i = 1; i <= 60000; i++) {
+		emit(HR__EVENT_STEP, 0, 0, i, 0, 0);
+		if (i == 59999) {
+			emit(HR__EVENT_MAP, 1, 64 * MIB, 4 * MIB, 0, 0);
+			emit(HR__EVENT_ALLOC, 1, 65 * MIB, MIB, 0, 0);
+			emit(HR__EVENT_FREE, 1, 65 * MIB, 0, 0, 0);
+		}
+		emit(HR__EVENT_STEP_END, 0, 0, i, 0, 0);
+	}
+	for (uint32_t i = 0; i < 10; i++) emit(HR__EVENT_ALLOC_FAILED, 1, 0, UINT64_C(1) << 40, 0, 0);
+}
+
 static void record(const char *kind, const char *path)
 {
 	remove(path);
 	CHECK_STATUS(HR_OK, hr_trace_start(path));
 	if (!strcmp(kind, "train")) record_train();
 	else if (!strcmp(kind, "million")) record_million();
+	else if (!strcmp(kind, "crowded")) record_crowded();
 	else record_hostile();
 	CHECK_STATUS(HR_OK, hr_trace_stop());
 }

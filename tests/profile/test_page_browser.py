@@ -360,6 +360,33 @@ def check_million(page):
     check_quiet(page, path, "million, less detail")
 
 
+def check_crowded(page):
+    """More than a page takes: the numbers are those of the whole trace, what is left out is not what came last, and the page says so."""
+    trace, path = make_page("crowded")
+    page.open(path)
+    choose_device(page, "GPU:0")
+    summary = report(trace, "timeline")["GPU:0"]
+    tiles = page.eval("Object.fromEntries([...document.querySelectorAll('#tiles div')].map(tile => [tile.querySelector('dt').textContent, tile.querySelector('dd').textContent]))")
+    check("crowded: refused", tiles["Refused"], "12,000requests")
+    check("crowded: steps", tiles["Duration"].endswith("60,000 steps"), True)
+    check("crowded: refused, as the command says", sum(row["refused"] for row in summary["timeline"]["rows"]), 12000)
+    kept = page.eval("(c => [c.refusals.length, c.regions.length, c.steps.length, c.moveRecords <= 400000])(headroom.capture)")
+    check("crowded: what is in the page", kept, [10000, 200000, 50000, True])
+    check("crowded: refusals after the peak", page.eval("headroom.capture.refusals.some(one => one.time > headroom.model().device.peakTime)"), True)
+    check("crowded: the step of the peak", "step 59,999" in tiles["Peak"], True)
+    moved = page.eval("(m => [m.out.count, m.out.bytes, m.in.count, m.in.bytes])(headroom.capture.moves[headroom.state.device])")
+    check("crowded: moved", moved, [250000, 250000 * 4096, 250000, 250000 * 4096])
+    check("crowded: from all over the time", page.eval("Math.abs(headroom.capture.steps.filter(step => step.number <= 30000).length - 25000) <= 1"), True)
+    held, used = page.eval("['held', 'used'].map(key => Number(document.getElementById('map').dataset[key]))")
+    check("crowded: held at the peak, and the block outside", [held, used], [4 << 20 | 4096, 1 << 20 | 4096])
+    notes = page.eval("document.getElementById('notes').innerText")
+    for part in ("10,000 of 12,000 refused", "200,000 of 210,001 regions", "50,000 of 60,000 steps", "500,000 moves"):
+        check(f"crowded: the page says {part!r}", part in notes, True)
+    check("crowded: the map does not blame the trace", page.eval("document.getElementById('map-note').textContent"), "")
+    check_quiet(page, path, "crowded")
+    print("ok - more than a page takes is chosen from everywhere, and said")
+
+
 def take_screenshot(page, path):
     """The picture of docs/profile.md: sharper than a screen's pixels, with the tip of an allocation."""
     _, html = make_page("train")
@@ -386,6 +413,7 @@ def main():
         check_train(page)
         check_hostile(page)
         check_million(page)
+        check_crowded(page)
     finally:
         page.close()
         shutil.rmtree(folder, ignore_errors=True)
