@@ -58,10 +58,10 @@ const colours = {};
 function readColours() {
 	const style = getComputedStyle(document.documentElement), get = name => style.getPropertyValue('--' + name).trim();
 	for (const name of ['ground', 'card', 'line', 'grid', 'text', 'quiet', 'faint', 'accent', 'peak', 'out', 'in', 'hole', 'others']) colours[name] = get(name);
-	colours.groups = Array.from({ length: 10 }, (_, i) => get('g' + i));
+	colours.groups = Array.from({ length: COLOURS }, (_, i) => get('g' + i));
 }
 
-function groupColour(model, group) { return model.groups[group].others || model.groups[group].name === '(brief and small)' ? colours.others : colours.groups[group % 10]; }
+function groupColour(model, group) { const { colour } = model.groups[group]; return colour === NOTHING ? colours.others : colours.groups[colour]; }
 
 function channels(hex) { return [1, 3, 5].map(at => parseInt(hex.slice(at, at + 2), 16)); }
 

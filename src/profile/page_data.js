@@ -103,6 +103,7 @@ function readCapture(bytes) {
 		count: 0, bytes: 0, lifetime: 0, largest: 0, liveBytes: 0, rest: true,
 	}));
 	readChanges(from, capture);
+	for (let i = 0; i < capture.site.length; i++) if (capture.site[i] >= capture.realSites) capture.sites[capture.site[i]].occurs = true;
 	capture.opTotals = from.list(() => ({ op: strings[from.number()], runs: from.number(), ns: from.number(), deviceNs: from.number() }));
 	readOps(from, capture);
 	const summed = capture.devicesInSteps = from.number();
@@ -240,7 +241,8 @@ class Spans {
 	}
 }
 
-const PYRAMID = 32, CHECKPOINT = 512;
+const PYRAMID = 32, CHECKPOINT = 512, COLOURS = 10;
+const TAG_COLOURS = { weights: 0, gradients: 1, activations: 2, optimizer: 4, scratch: 7 };
 
 /* One device: its changes, what was in use after each, and what was live when. */
 class DeviceModel {
@@ -350,8 +352,8 @@ class DeviceModel {
 		this.scopeKey = scope => scope.split('/', depth).join('/');
 		const keys = new Map(), { capture } = this;
 		for (const site of capture.sites) {
-			if (site.device !== this.index || (!site.rest && !site.count)) continue;
-			const key = keyOf(site), now = keys.get(key) || { name: key, atPeak: 0, area: 0 };
+			if (site.device !== this.index || !(site.rest ? site.occurs : site.count)) continue;
+			const key = keyOf(site), now = keys.get(key) || { name: key, atPeak: 0, area: 0, rest: site.rest === true, none: !site[by] };
 			now.area += site.count ? site.bytes / site.count * site.lifetime : 0;
 			keys.set(key, now);
 		}
@@ -362,10 +364,30 @@ class DeviceModel {
 		const groups = order.length <= most ? order : order.slice(0, most - 1);
 		const places = new Map(groups.map((group, i) => [group.name, i]));
 		if (order.length > most) groups.push({ name: 'all others', others: order.length - most + 1 });
+		this.giveColours(by, groups);
 		this.by = by;
 		this.groups = groups;
 		this.groupOf = Uint8Array.from(capture.sites, site => places.has(keyOf(site)) ? places.get(keyOf(site)) : groups.length - 1);
 		this.buildCheckpoints();
+	}
+
+	/* Each group gets the number of a colour; NOTHING is grey. Tags that the runtime gives have theirs whatever else there is, so that weights look the
+	 * same on each device and in each page. */
+	giveColours(by, groups) {
+		const fixed = group => by === 'tag' && Object.hasOwn(TAG_COLOURS, group.name) ? TAG_COLOURS[group.name] : NOTHING;
+		const taken = new Set(groups.map(fixed)), others = Array.from({ length: COLOURS }, (_, i) => i).filter(i => !taken.has(i));
+		let next = 0;
+		for (const group of groups) {
+			const grey = group.others || group.rest || (by === 'tag' && group.none);
+			group.colour = grey ? NOTHING : fixed(group) !== NOTHING ? fixed(group) : others[next++ % others.length];
+		}
+	}
+
+	/* Tags tell more than ops do, where a program gives them. */
+	firstGrouping() {
+		const tags = new Set();
+		for (const site of this.capture.sites) if (site.device === this.index && site.count && site.tag) tags.add(site.tag);
+		return tags.size > 1 ? 'tag' : 'op';
 	}
 
 	/* What each group had in use, after every 512th change. */

@@ -8,7 +8,7 @@ byId('data').remove();
 const models = capture.devices.map(() => null);
 
 const state = {
-	device: 0, by: 'op', t0: 0, t1: Math.max(1, capture.end), moment: NOTHING, follows: true, /* the moment is the peak */
+	device: 0, by: null, chosenBy: null, /* what the user chose to colour by */ t0: 0, t1: Math.max(1, capture.end), moment: NOTHING, follows: true, /* the moment is the peak */
 	search: '', matches: null, tab: 'alive', sorts: {}, rows: ROWS, drawMs: 0, draws: 0,
 };
 let model, chart, mapPlace, map, trafficPlace;
@@ -230,7 +230,7 @@ function goChange(direction) {
 function setDevice(index) {
 	state.device = index;
 	model = models[index] = models[index] || new DeviceModel(capture, index);
-	setGroup(state.by);
+	setGroup(state.chosenBy || model.firstGrouping());
 	for (const button of byId('devices').children) {
 		const chosen = Number(button.dataset.device) === index;
 		button.setAttribute('aria-checked', chosen);
@@ -250,12 +250,25 @@ function nextDevice() {
 	if (all.length) setDevice(all[(all.indexOf(state.device) + 1) % all.length]);
 }
 
+/* The group of which an op in a scope allocates the most. */
+function mostByOp() {
+	const sums = new Map(), most = new Map();
+	capture.sites.forEach((site, i) => {
+		if (site.device !== state.device || site.rest || !site.count) return;
+		const op = site.op + '\n' + site.scope, group = model.groupOf[i], key = group + '\n' + op, bytes = (sums.get(key) || 0) + site.bytes;
+		sums.set(key, bytes);
+		if (!most.has(op) || bytes > most.get(op).bytes) most.set(op, { group, bytes });
+	});
+	return most;
+}
+
 function setGroup(by) {
-	state.by = by;
+	state.by = byId('group').value = by;
 	model.group(by, GROUPS);
-	const places = new Map(model.groups.map((group, i) => [group.name, i]));
+	const places = new Map(model.groups.map((group, i) => [group.name, i])), mostOf = by === 'tag' ? mostByOp() : null;
 	opSpans.groupOf = (name, scope) => {
-		const key = by === 'scope' ? model.scopeKey(capture.strings[scope]) : by === 'op' ? capture.strings[name] : null;
+		if (mostOf) { const most = mostOf.get(capture.strings[name] + '\n' + capture.strings[scope]); return most ? most.group : NOTHING; }
+		const key = by === 'scope' ? model.scopeKey(capture.strings[scope]) : capture.strings[name];
 		return places.has(key) ? places.get(key) : NOTHING;
 	};
 	byId('legend').replaceChildren(...model.groups.map((group, i) => {
@@ -677,7 +690,7 @@ function start() {
 
 	byId('search').addEventListener('input', event => setSearch(event.target.value));
 	byId('search').addEventListener('keydown', event => { if (event.key === 'Enter') byId('chart').focus(); });
-	byId('group').addEventListener('change', event => { setGroup(event.target.value); });
+	byId('group').addEventListener('change', event => setGroup(state.chosenBy = event.target.value));
 	byId('zoom-in').addEventListener('click', () => zoom(0.5));
 	byId('zoom-out').addEventListener('click', () => zoom(2));
 	byId('zoom-all').addEventListener('click', () => setView(0, capture.end));
@@ -696,7 +709,7 @@ function start() {
 	}
 	const busiest = capture.devices.reduce((best, _, i) => inUseOf(i) > inUseOf(best) ? i : best, 0);
 	model = models[busiest] = new DeviceModel(capture, busiest);
-	model.group(state.by, GROUPS);
+	model.group('op', GROUPS);
 	for (const by of ['op', 'scope', 'tag']) byId('group').querySelector(`[value=${by}]`).disabled = by !== 'op' && !capture.sites.some(site => site[by]);
 	setTab('alive');
 	setDevice(busiest);
@@ -705,4 +718,5 @@ function start() {
 start();
 
 /* For tests and the curious: what the page holds, and how long it took to draw. */
-window.headroom = { state, capture, setView, setMoment, busy: () => wanted.chart || wanted.moment, model: () => model, chart: () => chart };
+window.headroom = { state, capture, setView, setMoment, busy: () => wanted.chart || wanted.moment, model: () => model, chart: () => chart,
+	groupOfOp: i => opSpans.groupOf(capture.ops.name[i], capture.ops.scope[i]) };

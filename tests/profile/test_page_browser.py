@@ -85,6 +85,46 @@ def choose_device(page, name):
 
 # ---- what is checked ----
 
+def colour_by(page, by):
+    page.eval(f"(s => {{ s.value = '{by}'; s.dispatchEvent(new Event('change')); }})(document.getElementById('group'))")
+    page.settle()
+
+
+def check_colours(page, ledger):
+    """Where there are tags they give the colours at first, and on another device without them ops do; until somebody chooses."""
+    colours = "Object.fromEntries([...document.querySelectorAll('#legend li')].map(one => [one.innerText, getComputedStyle(one.querySelector('span')).backgroundColor]))"
+    for name, device in ledger.devices.items():
+        if not device["blocks"]:
+            continue
+        choose_device(page, name)
+        page.settle()
+        tags = sum_by(device["blocks"], lambda block: block.tag or "(no tag)")
+        wanted = "tag" if len(set(tags) - {"(no tag)"}) > 1 else "op"
+        check(f"{name}: colours at first", page.eval("[headroom.state.by, document.getElementById('group').value]"), [wanted] * 2)
+        legend = page.eval(colours)
+        check(f"{name}: nothing was summed up", "(brief and small)" in legend, False)
+        check(f"{name}: a colour for each", len(set(legend.values())), len(legend))
+        if wanted == "op":
+            continue
+        check(f"{name}: tags", set(legend), set(tags))
+        check(f"{name}: the runtime's tags", {"weights", "gradients", "activations", "optimizer"} <= set(legend), True)
+        check(f"{name}: weights are blue", legend["weights"], "rgb(63, 116, 181)")
+        at_peak = sum_by(device["peak_live"], lambda block: block.tag or "(no tag)")
+        parts = page.eval("Object.fromEntries([...document.querySelectorAll('#breakdown tr')].map(row => [row.dataset.name, Number(row.dataset.bytes)]))")
+        if device["peak_is_clear"]:
+            check(f"{name}: tags at the peak", parts, at_peak)
+        check(f"{name}: most ops have a colour", page.eval("(o => { let n = 0; for (let i = 0; i < o.count; i++) n += headroom.groupOfOp(i) >= 0; return n > o.count / 2; })(headroom.capture.ops)"), True)
+    check("both ways to begin were seen", {name for name, device in ledger.devices.items() if device["blocks"]} >= {"GPU:0", "CPU:0"}, True)
+    choose_device(page, "GPU:0")
+    check("GPU:0 begins with tags", page.eval("headroom.state.by"), "tag")
+    choose_device(page, "CPU:0")
+    check("CPU:0 begins with ops", page.eval("headroom.state.by"), "op")
+    colour_by(page, "scope")
+    choose_device(page, "GPU:0")
+    check("what was chosen stays", page.eval("[headroom.state.by, document.getElementById('group').value]"), ["scope"] * 2)
+    colour_by(page, "op")
+
+
 def check_device(page, name, ledger, by_step=True):
     device = ledger.devices[name]
     choose_device(page, name)
@@ -281,6 +321,7 @@ def check_train(page):
     trace, path = make_page("train")
     ledger = Ledger(Trace(trace))
     page.open(path)
+    check_colours(page, ledger)
     for name in ledger.devices:
         if ledger.devices[name]["blocks"]:
             check_device(page, name, ledger)
@@ -297,8 +338,7 @@ def check_train(page):
     check_sort(page, ledger, "GPU:0")
     check_keys(page)
     for by in ("scope", "tag", "op"):
-        page.eval(f"(s => {{ s.value = '{by}'; s.dispatchEvent(new Event('change')); }})(document.getElementById('group'))")
-        page.settle()
+        colour_by(page, by)
     light = page.eval("getComputedStyle(document.documentElement).backgroundColor")
     page.dark(True)
     page.settle()
@@ -314,6 +354,9 @@ def check_train(page):
             if ledger.devices[name]["blocks"]:
                 choose_device(page, name)
                 check(f"{name}: peak with {most} allocations", page.eval("headroom.model().peak"), ledger.devices[name]["peak"])
+                check(f"{name}: what is summed up is in the legend, where something is", "(brief and small)" in page.eval("document.getElementById('legend').innerText"), page.eval("headroom.capture.sites.some((site, i) => site.rest && site.device === headroom.state.device && headroom.capture.site.includes(i))"))
+                count = page.eval("[...document.querySelectorAll('#tiles div')].find(tile => tile.innerText.startsWith('Allocations')).querySelector('dd').textContent")
+                check(f"{name}: allocations with {most} shown", count, f"{len(ledger.devices[name]['blocks']):,}")
                 check(f"{name}: never less than nothing", page.eval("headroom.model().total.every(total => total >= 0)"), True)
                 check(f"{name}: steps with {most} allocations", [row[3:] for row in table(page, "steps")],
                       [list(step["devices"][id(ledger.devices[name])].values()) for step in sorted(ledger.steps, key=lambda step: step["number"])])
