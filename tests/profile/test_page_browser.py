@@ -2,7 +2,7 @@
 """The page in a real browser: Debian's Chromium opens it from the disk, a pointer zooms, hovers and sorts, and the numbers it shows are those that a
 reader of its own (plain_trace.py) finds in the trace. Nothing may appear on the console, and nothing may be asked for from elsewhere.
 
-    test_page_browser.py --screenshot FILE     only draws the picture of the README
+    test_page_browser.py --screenshot FILE PAGE     only draws the picture of the README: PAGE is report.html of `headroom demo`
 """
 import json
 import os
@@ -430,10 +430,26 @@ def check_crowded(page):
     print("ok - more than a page takes is chosen from everywhere, and said")
 
 
-def take_screenshot(page, path):
+def set_width(page, width, height=1000, scale=1):
+    page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False)
+    page.settle()
+
+
+def check_widths(page):
+    _, path = make_page("train")
+    page.open(path)
+    for width in (1400, 1100, 1000, 900, 700, 500):
+        set_width(page, width)
+        check(f"{width} wide: no wider than the window", page.eval("document.documentElement.scrollWidth"), width)
+        check(f"{width} wide: numbers fit their tiles", page.eval("[...document.querySelectorAll('#tiles dd')].filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)"), [])
+    set_width(page, 1440)
+    check_quiet(page, path, "widths")
+    print("ok - it fits windows of any width")
+
+
+def take_screenshot(page, path, html):
     """The picture of docs/profile.md: sharper than a screen's pixels, with the tip of an allocation."""
-    _, html = make_page("train")
-    page.call("Emulation.setDeviceMetricsOverride", width=1200, height=1226, deviceScaleFactor=1.5, mobile=False)
+    set_width(page, 1200, 1226, 1.5)
     page.open(html)
     page.mouse("mouseMoved", 1, 1)
     page.eval("scrollTo(0, 0)")
@@ -451,12 +467,13 @@ def main():
     page = browser.Browser()
     try:
         if sys.argv[1:2] == ["--screenshot"]:
-            take_screenshot(page, sys.argv[2])
+            take_screenshot(page, sys.argv[2], sys.argv[3])
             return 0
         check_train(page)
         check_hostile(page)
         check_million(page)
         check_crowded(page)
+        check_widths(page)
     finally:
         page.close()
         shutil.rmtree(folder, ignore_errors=True)
