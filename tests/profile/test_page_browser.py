@@ -455,9 +455,17 @@ def take_screenshot(page, path, html):
     page.eval("scrollTo(0, 0)")
     page.settle()
     x, y, width, height = page.eval("(b => [b.left, b.top, b.width, b.height])(document.getElementById('chart').getBoundingClientRect())")
-    page.mouse("mouseMoved", x + width * 0.64, y + height * 0.5)
+    # The activation that is largest to look at, in the part with Large Model Support.
+    across, down = page.eval("""(() => { const { owner, w, h } = headroom.chart(), { capture } = headroom, spots = new Map();
+        for (let y = 0; y < h; y++) for (let x = Math.floor(w * 0.6); x < w * 0.75; x++) {
+            const id = owner[y * w + x];
+            if (id >= 0 && capture.sites[capture.site[id]].tag === 'activations') spots.set(id, [...spots.get(id) || [], [x, y]]);
+        }
+        const [x, y] = [...spots.values()].sort((a, b) => b.length - a.length).map(all => all[Math.floor(all.length / 2)])[0];
+        return [(x + 0.5) / w, (y + 0.5) / h]; })()""")
+    page.mouse("mouseMoved", x + width * across, y + height * down)
     page.settle()
-    page.screenshot(path, 1226)
+    page.screenshot(path, page.eval("Math.floor(document.querySelector('.pair').getBoundingClientRect().bottom)"))
 
 
 def main():
