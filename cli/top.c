@@ -16,8 +16,8 @@
 #include "term.h"
 
 #define ROWS_UNKNOWN 24
-#define SPARK_MOST 40
-#define FIXED_COLUMNS 86 /* of a row without the sparkline */
+#define SPARK_LEAST 9 /* columns: less says nothing, and its heading has to fit */
+#define LINES_AROUND 4 /* of a terminal: the title, an empty line, how many more there are, and the cursor's */
 
 enum { ONCE, JSON, INTERVAL };
 
@@ -91,32 +91,120 @@ static void print_sparkline(const hr__segment *s, const hr__segment_device *devi
 
 /* ---- the table ---- */
 
-/* On a terminal that is written over, each line wipes what was behind it. */
+/* name: heading, width, text to the left?, what is dropped first where the terminal is narrow: the highest. 0 = never. */
+#define COLUMNS_TABLE(X)            \
+	X(PROCESS, "process", 7, false, 0) \
+	X(PROGRAM, "program", 15, true, 1) \
+	X(DEVICE, "device", 7, true, 2)    \
+	X(IN_USE, "in use", 10, false, 0)  \
+	X(PEAK, "peak", 10, false, 4)      \
+	X(LIMIT, "limit", 10, false, 6)    \
+	X(FULL, "full", 5, false, 3)       \
+	X(RATE, "allocs/s", 9, false, 7)   \
+	X(REFUSED, "refused", 8, false, 5)
+
+enum {
+#define COLUMN(name, heading, width, left, drop) name,
+	COLUMNS_TABLE(COLUMN)
+#undef COLUMN
+	COLUMN_COUNT
+};
+
+static const struct {
+	const char *heading;
+	int width;
+	bool left;
+	int drop;
+} columns[] = {
+#define COLUMN(name, heading, width, left, drop) { heading, width, left, drop },
+	COLUMNS_TABLE(COLUMN)
+#undef COLUMN
+};
+
+/* What fits into a line. */
+typedef struct layout {
+	bool shows[COLUMN_COUNT];
+	int width; /* of a line */
+	int spark; /* columns of the sparkline; 0 = none */
+} layout;
+
+static layout fit_columns(int width)
+{
+	layout fit = { .width = width };
+	int used = -1;
+	for (int i = 0; i < COLUMN_COUNT; i++) fit.shows[i] = true, used += columns[i].width + 1;
+	for (int drop = COLUMN_COUNT; drop > 0 && used > width; drop--)
+		for (int i = 0; i < COLUMN_COUNT; i++)
+			if (columns[i].drop == drop) fit.shows[i] = false, used -= columns[i].width + 1;
+	fit.spark = width - used - 2;
+	if (fit.spark < SPARK_LEAST) fit.spark = 0;
+	if (fit.spark > (int)HR__SEGMENT_SAMPLES) fit.spark = (int)HR__SEGMENT_SAMPLES;
+	return fit;
+}
+
+/* On a terminal that is written over, each line wipes what was behind it. A line that reached the last column would lose its end by that. */
 static const char *end_of_line(bool live)
 {
 	return live ? "\033[K\n" : "\n";
 }
 
-static void print_heading(bool live)
+static int line_width(bool live)
 {
-	printf("%s%7s %-15s %-7s %10s %10s %10s %5s %9s %8s  %s%s%s", hr__style(stdout, HR__STYLE_HEADING), "process", "program", "device", "in use",
-	       "peak", "limit", "full", "allocs/s", "refused", "in use, last 16 s", hr__style(stdout, HR__STYLE_PLAIN), end_of_line(live));
+	struct winsize size;
+	int width = hr__term_width();
+	/* Where lines are counted, the terminal knows best. */
+	if (live && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 && size.ws_col < width) width = size.ws_col;
+	return width - live;
 }
 
-static void print_device(const view *v, const hr__segment *s, const hr__segment_device *device, bool live)
+/* A line of text, cut to the width. */
+static void print_line(const char *text, bool live)
 {
-	char used[16], peak[16], limit[16], full[16] = "-", rate[32] = "-", refused[32];
-	double per_second = rate_of(v, s, device);
-	int width = hr__term_width() - FIXED_COLUMNS;
-	if (device->bytes_limit) snprintf(full, sizeof full, "%.0f%%", 100.0 * (double)device->bytes_in_use / (double)device->bytes_limit);
-	if (per_second >= 0) hr__format_count((uint64_t)per_second, rate, sizeof rate);
-	printf("%7u %-15.15s %-7.7s %10s %10s %10s %5s %9s %s%8s%s  ", s->process, s->program, device->name,
-	       hr__format_size((uint64_t)device->bytes_in_use, used, sizeof used),
-	       hr__format_size((uint64_t)device->peak_bytes_in_use, peak, sizeof peak),
-	       device->bytes_limit ? hr__format_size((uint64_t)device->bytes_limit, limit, sizeof limit) : "none", full, rate,
-	       hr__style(stdout, device->num_failed_allocs ? HR__STYLE_ERROR : HR__STYLE_PLAIN),
-	       hr__format_count((uint64_t)device->num_failed_allocs, refused, sizeof refused), hr__style(stdout, HR__STYLE_PLAIN));
-	print_sparkline(s, device, width < SPARK_MOST ? width : SPARK_MOST);
+	printf("%.*s%s", line_width(live), text, end_of_line(live));
+}
+
+static void print_cell(const layout *fit, int column, const char *text, hr__style_name style)
+{
+	if (!fit->shows[column]) return;
+	int width = columns[column].width;
+	printf("%s%s%*.*s%s", column ? " " : "", hr__style(stdout, style), columns[column].left ? -width : width, width, text,
+	       hr__style(stdout, HR__STYLE_PLAIN));
+}
+
+static void print_heading(const layout *fit, bool live)
+{
+	char spark[32];
+	for (int i = 0; i < COLUMN_COUNT; i++) print_cell(fit, i, columns[i].heading, HR__STYLE_HEADING);
+	snprintf(spark, sizeof spark, "last %.0f s", (double)fit->spark * HR__SEGMENT_PERIOD_NS * 1e-9);
+	if (fit->spark) printf("  %s%s%s", hr__style(stdout, HR__STYLE_HEADING), spark, hr__style(stdout, HR__STYLE_PLAIN));
+	fputs(end_of_line(live), stdout);
+}
+
+/* A count as it fits into [width]: rounded where it has too many digits. */
+static const char *short_count(uint64_t value, char *out, size_t capacity, int width)
+{
+	hr__format_count(value, out, capacity);
+	if ((int)strlen(out) > width) snprintf(out, capacity, "%.1e", (double)value);
+	return out;
+}
+
+static void print_device(const view *v, const hr__segment *s, const hr__segment_device *device, const layout *fit, bool live)
+{
+	char text[32];
+	double per_second = rate_of(v, s, device), full = device->bytes_limit ? 100.0 * (double)device->bytes_in_use / (double)device->bytes_limit : -1;
+	snprintf(text, sizeof text, "%u", s->process);
+	print_cell(fit, PROCESS, text, HR__STYLE_PLAIN);
+	print_cell(fit, PROGRAM, s->program, HR__STYLE_PLAIN);
+	print_cell(fit, DEVICE, device->name, HR__STYLE_PLAIN);
+	print_cell(fit, IN_USE, hr__format_size((uint64_t)device->bytes_in_use, text, sizeof text), HR__STYLE_PLAIN);
+	print_cell(fit, PEAK, hr__format_size((uint64_t)device->peak_bytes_in_use, text, sizeof text), HR__STYLE_PLAIN);
+	print_cell(fit, LIMIT, device->bytes_limit ? hr__format_size((uint64_t)device->bytes_limit, text, sizeof text) : "none", HR__STYLE_PLAIN);
+	snprintf(text, sizeof text, "%.0f%%", full);
+	print_cell(fit, FULL, full < 0 ? "-" : full > 999 ? ">999%" : text, HR__STYLE_PLAIN);
+	print_cell(fit, RATE, per_second < 0 ? "-" : short_count((uint64_t)per_second, text, sizeof text, columns[RATE].width), HR__STYLE_PLAIN);
+	print_cell(fit, REFUSED, short_count((uint64_t)device->num_failed_allocs, text, sizeof text, columns[REFUSED].width),
+	           device->num_failed_allocs ? HR__STYLE_ERROR : HR__STYLE_PLAIN);
+	if (fit->spark) fputs("  ", stdout), print_sparkline(s, device, fit->spark);
 	fputs(end_of_line(live), stdout);
 }
 
@@ -124,12 +212,17 @@ static void print_device(const view *v, const hr__segment *s, const hr__segment_
 static void print_table(const view *v, bool live, int rows)
 {
 	const hr__segments *look = &v->looks[v->now];
+	layout fit = fit_columns(line_width(live));
 	int printed = 1;
-	print_heading(live);
+	print_heading(&fit, live);
 	for (size_t i = 0; i < look->count; i++)
 		for (uint32_t j = 0; j < look->list[i].device_count; j++)
-			if (printed++ < rows) print_device(v, &look->list[i], &look->list[i].devices[j], live);
-	if (printed == 1) printf("No program shows itself. Start one with 'headroom run', or with HEADROOM_TOP=1 in its environment.%s", end_of_line(live));
+			if (printed++ < rows) print_device(v, &look->list[i], &look->list[i].devices[j], &fit, live);
+	if (printed == 1) {
+		print_line("No program shows itself.", live);
+		print_line("Start one with 'headroom run', or", live);
+		print_line("with HEADROOM_TOP=1 in its environment.", live);
+	}
 	if (printed > rows) printf("... and %d more%s", printed - rows, end_of_line(live));
 }
 
@@ -194,7 +287,7 @@ static void interrupt(int signal_number)
 static int terminal_rows(void)
 {
 	struct winsize size;
-	return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 3 ? size.ws_row : ROWS_UNKNOWN;
+	return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > LINES_AROUND ? size.ws_row : ROWS_UNKNOWN;
 }
 
 /* Waits for the next look. True when the user has seen enough. */
@@ -208,13 +301,18 @@ static bool wait_for_key(bool has_keys, double seconds)
 
 static void show(const view *v)
 {
-	char when[32] = "";
+	char when[32] = "", title[96];
 	time_t now = time(NULL);
 	struct tm parts;
 	if (localtime_r(&now, &parts)) strftime(when, sizeof when, "%H:%M:%S", &parts);
-	printf("\033[H%sheadroom top%s  %s  %zu program%s  q to quit\033[K\n\033[K\n", hr__style(stdout, HR__STYLE_STRONG),
-	       hr__style(stdout, HR__STYLE_PLAIN), when, v->looks[v->now].count, v->looks[v->now].count == 1 ? "" : "s");
-	print_table(v, true, terminal_rows() - 3);
+	snprintf(title, sizeof title, "headroom top  %s  %zu program%s  q to quit", when, v->looks[v->now].count,
+	         v->looks[v->now].count == 1 ? "" : "s");
+	fputs("\033[H", stdout);
+	fputs(hr__style(stdout, HR__STYLE_STRONG), stdout);
+	print_line(title, true);
+	fputs(hr__style(stdout, HR__STYLE_PLAIN), stdout);
+	print_line("", true);
+	print_table(v, true, terminal_rows() - LINES_AROUND);
 	fputs("\033[J", stdout);
 	fflush(stdout);
 }
@@ -264,8 +362,8 @@ const hr__command hr__command_top = {
 	.summary = "live statistics of running programs",
 	.about =
 		"Shows the programs that use Headroom now and were started with 'headroom run' or HEADROOM_TOP=1: for each device, what is in use, the most "
-		"that was, the limit, allocations per second, requests refused, and what was in use over the last 16 seconds. Your own programs; root sees "
-		"everybody's.\n\n"
+		"that was, the limit, allocations per second, requests refused, and what was in use over up to the last 16 seconds; on a narrow terminal the "
+		"less important of these are left out. Your own programs; root sees everybody's.\n\n"
 		"A program shows itself in a file of two pages in $XDG_RUNTIME_DIR or /dev/shm that only its user can read, written 4 times a second by a thread "
 		"of its own. What a killed program left is removed.\n\n"
 		"q ends it.",

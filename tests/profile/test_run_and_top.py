@@ -2,6 +2,7 @@
 """headroom run and headroom top: programs that nobody changed are recorded and watched, and never fail because of it."""
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -242,13 +243,41 @@ class Top(Folder):
         self.assertEqual(len(list(self.runtime.iterdir())), 5)
         self.assertIn("No program shows itself", run("top", "--once", env=self.env).stdout)
 
-    def test_on_a_terminal_it_refreshes_in_place_until_q(self):
-        import pty
+    def test_a_table_fits_the_terminal(self):
         program = self.loop()
-        self.wait_for(lambda: self.top()["programs"])
+        self.wait_for(lambda: any(p["devices"] for p in self.top()["programs"]))
+        for width, wanted, missing in ((200, "last 16 s", "-----"), (100, "last 2 s", "last 16"), (89, "allocs/s", "last"), (80, "refused", "allocs/s"), (60, "full", "limit"), (40, "program", "device")):
+            lines = run("top", "--once", env={**self.env, "COLUMNS": str(width)}).stdout.splitlines()
+            self.assertEqual(len(lines), 2)
+            self.assertTrue(all(len(line) <= width for line in lines), (width, lines))
+            self.assertIn(wanted, lines[0])
+            self.assertNotIn(missing, lines[0])
+            self.assertIn("in use", lines[0])
+            self.assertIn(str(program.pid), lines[1])
+
+    def test_on_a_small_terminal_no_line_wraps_and_nothing_scrolls(self):
+        programs = [self.loop(), self.loop()]
+        self.wait_for(lambda: sum(len(p["devices"]) for p in self.top()["programs"]) >= len(programs))
+        for rows, columns in ((5, 60), (8, 30)):
+            output = self.watch(rows, columns, COLUMNS="").decode()
+            frames = re.sub(r"\x1b\[[0-9;?]*[a-zA-GI-Z]", "", output).split("\x1b[H")[1:-1]
+            self.assertTrue(frames)
+            for frame in frames:
+                lines = frame.replace("\r", "").split("\n")
+                self.assertLessEqual(len(lines), rows, frame)
+                self.assertTrue(all(len(line) < columns for line in lines), (columns, lines))
+            self.assertIn("... and 2 more" if rows == 5 else str(programs[1].pid), frames[-1])
+
+    def watch(self, rows, columns, **extra):
+        """What `headroom top` writes to a terminal of that size, until q; 0 is a size that nobody knows."""
+        import fcntl
+        import pty
+        import struct
+        import termios
         child, terminal = pty.fork()
         if child == 0:
-            os.environ.update(self.env, TERM="xterm", COLUMNS="120")
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            os.environ.update(self.env, TERM="xterm", **extra)
             os.execv(COMMAND, [COMMAND, "top", "--interval", "0.2"])
         output = b""
         while output.count(b"\x1b[H") < 4:
@@ -264,6 +293,12 @@ class Top(Folder):
             pass
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
         os.close(terminal)
+        return output
+
+    def test_on_a_terminal_it_refreshes_in_place_until_q(self):
+        program = self.loop()
+        self.wait_for(lambda: self.top()["programs"])
+        output = self.watch(0, 0, COLUMNS="120")
         self.assertIn(str(program.pid).encode(), output)
         self.assertTrue(output.rstrip().endswith(b"\x1b[?1049l"), output[-40:])
 
