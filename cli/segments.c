@@ -1,7 +1,8 @@
 /* segments.c - see segments.h.
  *
  * The folders are open to everybody, so a file may be anything: a link, a pipe, short, long, full of lies, changing. It is opened without following
- * links or waiting, read and never mapped, and every number is checked before it is used. */
+ * links or waiting, read and never mapped, and every number is checked before it is used. Nobody can speak for the process of another: a file counts
+ * only if it belongs to the user of the process. */
 #define _GNU_SOURCE
 #include "segments.h"
 
@@ -80,13 +81,14 @@ static bool check(hr__segment *s, uint32_t process)
 	return true;
 }
 
-bool hr__segment_read(int folder, const char *name, uint32_t process, hr__segment *out)
+bool hr__segment_read(int folder, const char *name, uint32_t process, hr__segment *out, uid_t *owner)
 {
 	struct stat facts;
 	int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
 	if (fd < 0) return false;
 	bool good = fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode) && read_quiet(fd, out) && check(out, process);
 	close(fd);
+	if (good && owner) *owner = facts.st_uid;
 	return good;
 }
 
@@ -106,6 +108,20 @@ static uint64_t birth_of(uint32_t process)
 	if (at && at[1] && (at[2] == 'Z' || at[2] == 'X')) return 0; /* dead, and nobody has asked for its exit status yet */
 	for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
 	return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+/* The user as which [process] makes files. /proc/PID itself would do, but belongs to root where a process may not be looked into. */
+static bool is_owner(uint32_t process, uid_t user)
+{
+	char path[64], line[256];
+	unsigned long long id = UINT64_MAX;
+	snprintf(path, sizeof path, "/proc/%u/status", process);
+	FILE *file = fopen(path, "re");
+	if (!file) return false;
+	while (fgets(line, sizeof line, file))
+		if (sscanf(line, "Uid: %*u %*u %*u %llu", &id) == 1) break;
+	fclose(file);
+	return id == user;
 }
 
 /* Removes a file of ours that no process writes to any more. */
@@ -135,12 +151,13 @@ static void add_file(int folder, const char *name, hr__segments *out)
 	uint32_t process = process_of(name);
 	if (!process || out->count == HR__SEGMENTS_MAX) return;
 	hr__segment *s = &out->list[out->count];
-	bool good = hr__segment_read(folder, name, process, s);
+	uid_t owner = 0;
+	bool good = hr__segment_read(folder, name, process, s, &owner);
 	uint64_t birth = birth_of(process);
 	bool alive = birth && (!good || s->birth == birth);
-	if (alive && good) out->count++;
+	if (alive && good && is_owner(process, owner)) out->count++;
 	else if (!alive && remove_dead(folder, name, good ? s : NULL)) out->removed++;
-	else out->odd += !good;
+	else out->odd += alive || !good;
 }
 
 static void add_folder(const char *path, hr__segments *out)

@@ -5,8 +5,9 @@
  *     | magic, version, size, process | sequence | program, devices... |
  *
  * One thread writes, a few times a second. There is no lock: `sequence` is odd while it writes, and a reader that found the same even number
- * before and after has a whole picture. A reader never writes, never maps the file (somebody might cut it) and trusts nothing in it. The file
- * goes when the program ends; after kill -9 it stays until the next `headroom top` of that user, who finds no such process. */
+ * before and after has a whole picture. A reader never writes, never maps the file (somebody might cut it) and trusts nothing in it;
+ * a file of another user than the process has is none. The file goes when the program ends; after kill -9 it stays until the next `headroom top` of
+ * that user, who finds no such process. */
 #ifndef HR_PROFILE_SEGMENT_H
 #define HR_PROFILE_SEGMENT_H
 

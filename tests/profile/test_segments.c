@@ -69,7 +69,7 @@ static hr__segment read_until(int64_t bytes)
 {
 	hr__segment s;
 	for (int i = 0; i < 1000; i++) {
-		if (hr__segment_read(folder_fd, name_of(getpid()), (uint32_t)getpid(), &s)) {
+		if (hr__segment_read(folder_fd, name_of(getpid()), (uint32_t)getpid(), &s, NULL)) {
 			const hr__segment_device *device = device_of(&s, "SIM:0");
 			if (device && device->bytes_in_use == bytes) return s;
 		}
@@ -129,7 +129,7 @@ static void test_a_file_of_an_earlier_process_is_replaced(void)
 	CHECK_STATUS(HR_OK, hr__publish_start());
 	CHECK_STATUS(HR_IN_USE, hr__publish_start());
 	hr__segment s;
-	CHECK(hr__segment_read(folder_fd, name_of(getpid()), (uint32_t)getpid(), &s));
+	CHECK(hr__segment_read(folder_fd, name_of(getpid()), (uint32_t)getpid(), &s, NULL));
 	hr__publish_stop();
 	hr__publish_stop();
 	CHECK(access(own_path(), F_OK) != 0);
@@ -180,7 +180,7 @@ static hr__segment good_segment(void)
 {
 	hr__segment s;
 	CHECK_STATUS(HR_OK, hr__publish_start());
-	CHECK(hr__segment_read(folder_fd, name_of(getpid()), (uint32_t)getpid(), &s));
+	CHECK(hr__segment_read(folder_fd, name_of(getpid()), (uint32_t)getpid(), &s, NULL));
 	hr__publish_stop();
 	return s;
 }
@@ -193,7 +193,7 @@ static void put(const void *bytes, size_t size)
 
 static bool reads(hr__segment *out)
 {
-	return hr__segment_read(folder_fd, name_of(getpid()), (uint32_t)getpid(), out);
+	return hr__segment_read(folder_fd, name_of(getpid()), (uint32_t)getpid(), out, NULL);
 }
 
 static void test_hostile_files_are_refused_or_made_harmless(void)
@@ -307,7 +307,51 @@ static void test_files_of_the_dead_are_removed_and_those_of_the_living_kept(void
 	for (size_t i = 0; i < all.count; i++) CHECK_NE(all.list[i].process, old.process);
 }
 
+static bool is_shown(uint32_t process)
+{
+	static hr__segments all;
+	hr__segments_read(&all);
+	for (size_t i = 0; i < all.count; i++)
+		if (all.list[i].process == process) return true;
+	return false;
+}
+
+/* When process 1, which is root's, began. */
+static uint64_t birth_of_first(void)
+{
+	char text[1024] = "";
+	FILE *file = fopen("/proc/1/stat", "r");
+	CHECK(file && fgets(text, sizeof text, file));
+	fclose(file);
+	const char *at = strrchr(text, ')');
+	for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+	CHECK(at != NULL);
+	return strtoull(at + 1, NULL, 10);
+}
+
+static void test_nobody_speaks_for_the_process_of_another(void)
+{
+	use_folder();
+	hr__segment s = good_segment();
+	put(&s, sizeof s);
+	CHECK(is_shown((uint32_t)getpid()));
+	if (geteuid() == 0) {
+		CHECK_EQ(chown(own_path(), 65534, 65534), 0);
+		CHECK_EQ(chmod(own_path(), 0644), 0);
+		CHECK(!is_shown((uint32_t)getpid()));
+		CHECK(access(own_path(), F_OK) == 0); /* not ours to remove */
+	} else {
+		char path[256];
+		s.process = 1;
+		s.birth = birth_of_first();
+		snprintf(path, sizeof path, "%s/%s", folder, name_of(1));
+		FILE *file = fopen(path, "wb");
+		CHECK(file && fwrite(&s, sizeof s, 1, file) == 1 && fclose(file) == 0);
+		CHECK(!is_shown(1));
+	}
+}
+
 TEST_MAIN(T(test_a_program_shows_what_it_uses_and_takes_it_away), T(test_without_the_variable_nothing_is_shown),
           T(test_a_file_of_an_earlier_process_is_replaced), T(test_a_child_leaves_its_parents_file_alone),
           T(test_whatever_call_fails_nothing_is_left_behind), T(test_hostile_files_are_refused_or_made_harmless),
-          T(test_files_of_the_dead_are_removed_and_those_of_the_living_kept))
+          T(test_files_of_the_dead_are_removed_and_those_of_the_living_kept), T(test_nobody_speaks_for_the_process_of_another))
