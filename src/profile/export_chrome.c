@@ -136,23 +136,31 @@ static void put_counter(hr__json *json, const char *name, uint32_t device, uint6
 	end_args(json);
 }
 
-static void put_changes(hr__json *json, const hr__capture *capture, hr__export_sums *sums)
+/* What an event is made of. */
+struct tables {
+	hr__export_threads threads;
+	hr__export_sums sums;
+	hr__export_labels labels;
+};
+
+static void put_changes(hr__json *json, const hr__capture *capture, struct tables *tables)
 {
-	char label[HR__EXPORT_LABEL_BYTES], name[HR__EXPORT_LABEL_BYTES + 8];
+	hr__export_sums *sums = &tables->sums;
+	char name[HR__EXPORT_LABEL_BYTES + 8];
 	for (uint32_t i = 0; i < capture->change_count && !json->failed; i++) {
 		const hr__change *change = &capture->changes[i];
 		uint32_t allocator = hr__allocation_allocator(capture, change->allocation), device = capture->allocators[allocator].device;
 		uint64_t now = hr__export_change_ns(capture, change);
 		hr__export_sums_take(capture, sums, change);
-		snprintf(name, sizeof name, "%s in use", hr__export_allocator_label(capture, allocator, label));
+		snprintf(name, sizeof name, "%s in use", tables->labels.of[allocator]);
 		put_counter(json, name, device, now, sums->allocators[allocator]);
 		if (sums->allocators_on[device] > 1) put_counter(json, "all in use", device, now, sums->devices[device]);
 	}
 }
 
-static void put_events(hr__json *json, const hr__capture *capture, const hr__export_threads *threads, hr__export_sums *sums)
+static void put_events(hr__json *json, const hr__capture *capture, struct tables *tables)
 {
-	put_names(json, capture, threads);
+	put_names(json, capture, &tables->threads);
 	for (uint32_t i = 0; i < capture->step_count; i++) put_step(json, capture, &capture->steps[i]);
 	for (uint32_t i = 0; i < capture->op_count && !json->failed; i++) put_op(json, capture, &capture->ops[i]);
 	for (uint32_t i = 0; i < capture->move_count && !json->failed; i++) {
@@ -163,11 +171,10 @@ static void put_events(hr__json *json, const hr__capture *capture, const hr__exp
 		const hr__refusal *refusal = &capture->refusals[i];
 		put_mark(json, capture, "request refused", refusal->time_ns, refusal->bytes, refusal->site);
 	}
-	put_changes(json, capture, sums);
+	put_changes(json, capture, tables);
 }
 
-static hr_status put_all(hr__export_file *file, const hr__capture *capture, const hr__export_threads *threads,
-                         hr__export_sums *sums)
+static hr_status put_all(hr__export_file *file, const hr__capture *capture, struct tables *tables)
 {
 	hr__json json;
 	hr__json_init(&json, hr__export_file_write, file);
@@ -175,7 +182,7 @@ static hr_status put_all(hr__export_file *file, const hr__capture *capture, cons
 	hr__json_field_string(&json, "displayTimeUnit", "ms");
 	hr__json_key(&json, "traceEvents");
 	hr__json_array(&json);
-	put_events(&json, capture, threads, sums);
+	put_events(&json, capture, tables);
 	hr__json_end_array(&json);
 	hr__json_key(&json, "otherData");
 	hr__json_object(&json);
@@ -189,14 +196,15 @@ static hr_status put_all(hr__export_file *file, const hr__capture *capture, cons
 
 hr_status hr__export_chrome(const hr__capture *capture, const char *path)
 {
-	hr__export_threads threads = { 0 };
-	hr__export_sums sums = { 0 };
+	struct tables tables = { 0 };
 	hr__export_file *file;
-	hr_status status = hr__export_sums_init(capture, &sums);
-	if (!status) status = hr__export_threads_init(capture, &threads);
+	hr_status status = hr__export_sums_init(capture, &tables.sums);
+	if (!status) status = hr__export_threads_init(capture, &tables.threads);
+	if (!status) status = hr__export_labels_init(capture, &tables.labels);
 	if (!status) status = hr__export_file_open(path, &file);
-	if (!status) status = hr__export_file_close(file, put_all(file, capture, &threads, &sums));
-	hr__export_threads_free(&threads);
-	hr__export_sums_free(&sums);
+	if (!status) status = hr__export_file_close(file, put_all(file, capture, &tables));
+	hr__export_threads_free(&tables.threads);
+	hr__export_sums_free(&tables.sums);
+	hr__export_labels_free(&tables.labels);
 	return status;
 }

@@ -58,7 +58,7 @@ const char *hr__export_clean(const char *text, char *out, size_t capacity)
 
 #define COMPARE_MAX 1000 /* allocators that are compared with each other; files may define any number */
 
-const char *hr__export_allocator_label(const hr__capture *capture, uint32_t index, char out[HR__EXPORT_LABEL_BYTES])
+static void make_label(const hr__capture *capture, uint32_t index, char out[HR__EXPORT_LABEL_BYTES])
 {
 	const hr__capture_allocator *allocator = &capture->allocators[index];
 	const char *device = capture->devices[allocator->device].name;
@@ -71,7 +71,21 @@ const char *hr__export_allocator_label(const hr__capture *capture, uint32_t inde
 	if (same_device) snprintf(out, HR__EXPORT_LABEL_BYTES, "%s (%s, %u)", allocator->name, device, allocator->id);
 	else if (same_name) snprintf(out, HR__EXPORT_LABEL_BYTES, "%s (%s)", allocator->name, device);
 	else snprintf(out, HR__EXPORT_LABEL_BYTES, "%s", allocator->name);
-	return out;
+}
+
+hr_status hr__export_labels_init(const hr__capture *capture, hr__export_labels *out)
+{
+	hr_status status = HR_OK;
+	size_t bytes = ((size_t)capture->allocator_count + 1) * sizeof *out->of;
+	*out = (hr__export_labels){ .of = hr__export_take(&status, bytes), .block_bytes = bytes };
+	if (status) return status;
+	for (uint32_t i = 0; i < capture->allocator_count; i++) make_label(capture, i, out->of[i]);
+	return HR_OK;
+}
+
+void hr__export_labels_free(hr__export_labels *labels)
+{
+	hr__export_give(labels->of, labels->block_bytes);
 }
 
 const char *hr__export_move_text(hr__move_kind kind)

@@ -44,9 +44,16 @@ const char *hr__export_move_text(hr__move_kind kind);
 #define HR__EXPORT_CLEAN_BYTES (3 * HR__EXPORT_NAME_BYTES)
 const char *hr__export_clean(const char *text, char *out, size_t capacity);
 
-/* A name for an allocator that no other has: its own, with the device or the number behind it where two have the same. */
+/* A name for each allocator that no other has: its own, with the device or the number behind it where two have the same. Each is compared with the
+ * others once, since there may be a thousand of them and a million events. */
 #define HR__EXPORT_LABEL_BYTES 96
-const char *hr__export_allocator_label(const hr__capture *capture, uint32_t allocator, char out[HR__EXPORT_LABEL_BYTES]);
+typedef struct hr__export_labels {
+	char (*of)[HR__EXPORT_LABEL_BYTES]; /* an allocator's index */
+	size_t block_bytes;
+} hr__export_labels;
+
+hr_status hr__export_labels_init(const hr__capture *capture, hr__export_labels *out);
+void hr__export_labels_free(hr__export_labels *labels);
 
 /* Bytes in use for each of a capture's allocators and devices, as changes go by. */
 typedef struct hr__export_sums {

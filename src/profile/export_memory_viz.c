@@ -33,6 +33,14 @@ struct placed {
 	uint32_t index, allocator;
 };
 
+/* What happened at a time. */
+enum kind { CHANGE, MOMENT, REFUSAL, KINDS };
+
+struct entry {
+	uint32_t index;
+	enum kind kind;
+};
+
 struct exporter {
 	const hr__capture *capture;
 	hr__json json;
@@ -43,8 +51,16 @@ struct exporter {
 	uint8_t *is_lone;       /* for each allocation: it lies in no region */
 	size_t moment_count, block_bytes;
 	uint32_t region_count, live_count, active_count;
+	struct entry *entries; /* by device, then in order of time */
+	size_t *first;         /* of a device: where its entries begin; those of the next one are their end */
+	size_t entry_bytes, first_bytes;
 	bool has_tags;
 };
+
+static uint32_t device_of(const hr__capture *capture, uint32_t allocator)
+{
+	return capture->allocators[allocator].device;
+}
 
 /* ---- regions that are there ---- */
 
@@ -163,35 +179,22 @@ static void put_refusal(struct exporter *e, const hr__refusal *refusal, uint32_t
 	end_entry(e, site);
 }
 
-static uint32_t device_of(const hr__capture *capture, uint32_t allocator)
-{
-	return capture->allocators[allocator].device;
-}
-
-/* Three lists in order of time become one. */
+/* All that happened on a device, in order. */
 static void put_trace(struct exporter *e, uint32_t device)
 {
 	const hr__capture *c = e->capture;
-	uint32_t change = 0, refusal = 0;
-	size_t moment = 0;
 	uint64_t in_use = 0;
 	e->active_count = 0;
-	while (!e->json.failed) {
-		uint64_t at[3] = { change < c->change_count ? hr__export_change_ns(c, &c->changes[change]) : HR__NEVER,
-			               moment < e->moment_count ? e->moments[moment].time_ns : HR__NEVER,
-			               refusal < c->refusal_count ? c->refusals[refusal].time_ns : HR__NEVER };
-		if (at[0] == HR__NEVER && at[1] == HR__NEVER && at[2] == HR__NEVER) break;
-		if (at[1] <= at[0] && at[1] <= at[2]) {
-			const struct moment *now = &e->moments[moment++];
-			if (device_of(c, c->regions[now->region].allocator) == device) put_moment(e, now);
-		} else if (at[0] <= at[2]) {
-			const hr__change *now = &c->changes[change++];
-			if (hr__allocation_device(c, now->allocation) != device) continue;
+	for (size_t i = e->first[device]; i < e->first[device + 1] && !e->json.failed; i++) {
+		uint32_t index = e->entries[i].index;
+		if (e->entries[i].kind == MOMENT) {
+			put_moment(e, &e->moments[index]);
+		} else if (e->entries[i].kind == CHANGE) {
+			const hr__change *now = &c->changes[index];
 			in_use += now->frees ? -c->allocations[now->allocation].bytes : c->allocations[now->allocation].bytes;
 			put_change(e, now);
 		} else {
-			const hr__refusal *now = &c->refusals[refusal++];
-			if (device_of(c, c->sites[now->site].allocator) == device) put_refusal(e, now, device, in_use);
+			put_refusal(e, &c->refusals[index], device, in_use);
 		}
 	}
 	begin_entry(e, "snapshot", "addr", 0, in_use, 0, c->end_ns);
@@ -360,6 +363,40 @@ static uint32_t count_live(const hr__capture *c)
 	return count;
 }
 
+/* Three lists in order of time become one. False at the end; otherwise the next of them, and its device. */
+static bool merge(const struct exporter *e, uint32_t next[KINDS], struct entry *out, uint32_t *device)
+{
+	const hr__capture *c = e->capture;
+	uint64_t change = next[CHANGE] < c->change_count ? hr__export_change_ns(c, &c->changes[next[CHANGE]]) : HR__NEVER;
+	uint64_t moment = next[MOMENT] < e->moment_count ? e->moments[next[MOMENT]].time_ns : HR__NEVER;
+	uint64_t refusal = next[REFUSAL] < c->refusal_count ? c->refusals[next[REFUSAL]].time_ns : HR__NEVER;
+	if (change == HR__NEVER && moment == HR__NEVER && refusal == HR__NEVER) return false;
+	out->kind = moment <= change && moment <= refusal ? MOMENT : change <= refusal ? CHANGE : REFUSAL;
+	out->index = next[out->kind]++;
+	if (out->kind == MOMENT) *device = device_of(c, c->regions[e->moments[out->index].region].allocator);
+	else if (out->kind == CHANGE) *device = hr__allocation_device(c, c->changes[out->index].allocation);
+	else *device = device_of(c, c->sites[c->refusals[out->index].site].allocator);
+	return true;
+}
+
+/* Sorts what happened by device: counts first, then puts each where its device has come to. */
+static hr_status take_entries(struct exporter *e)
+{
+	hr_status status = HR_OK;
+	size_t devices = e->capture->device_count;
+	struct entry entry;
+	uint32_t device, next[KINDS] = { 0 }, again[KINDS] = { 0 };
+	e->entry_bytes = ((size_t)e->capture->change_count + e->moment_count + e->capture->refusal_count + 1) * sizeof *e->entries;
+	e->first_bytes = (devices + 2) * sizeof *e->first;
+	e->entries = hr__export_take(&status, e->entry_bytes);
+	e->first = hr__export_take(&status, e->first_bytes);
+	if (status) return status;
+	while (merge(e, next, &entry, &device)) e->first[device + 2]++;
+	for (size_t i = 2; i < devices + 2; i++) e->first[i] += e->first[i - 1];
+	while (merge(e, again, &entry, &device)) e->entries[e->first[device + 1]++] = entry;
+	return HR_OK;
+}
+
 static hr_status prepare(struct exporter *e)
 {
 	void *block;
@@ -375,7 +412,7 @@ static hr_status prepare(struct exporter *e)
 	for (uint32_t i = 0; i < e->capture->site_count; i++) e->has_tags = e->has_tags || e->capture->sites[i].tag;
 	take_regions(e);
 	take_live(e);
-	return HR_OK;
+	return take_entries(e);
 }
 
 /* ---- the whole ---- */
@@ -412,9 +449,10 @@ hr_status hr__export_memory_viz(const hr__capture *capture, const char *path)
 	struct exporter e = { .capture = capture };
 	hr__export_file *file;
 	hr_status status = prepare(&e);
-	if (status) return status;
-	status = hr__export_file_open(path, &file);
+	if (!status) status = hr__export_file_open(path, &file);
 	if (!status) status = hr__export_file_close(file, put_all(&e, file));
-	hr__os()->free(e.moments, e.block_bytes);
+	hr__export_give(e.moments, e.block_bytes);
+	hr__export_give(e.entries, e.entry_bytes);
+	hr__export_give(e.first, e.first_bytes);
 	return status;
 }

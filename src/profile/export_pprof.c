@@ -49,6 +49,7 @@ struct exporter {
 	hr__export_strings frames;  /* names of functions; ids count from 1 */
 	struct sample *samples;     /* one for each site */
 	HrPprof__Sample **pointers;
+	hr__export_labels labels;   /* of allocators */
 	size_t sample_count;
 	hr_status status;
 };
@@ -141,7 +142,7 @@ static void add_label(struct exporter *e, struct sample *sample, const char *key
 
 static void fill_sample(struct exporter *e, struct sample *sample, const hr__site *site)
 {
-	char text[HR__EXPORT_TYPE_BYTES], label[HR__EXPORT_LABEL_BYTES];
+	char text[HR__EXPORT_TYPE_BYTES];
 	hr__site bare = *site;
 	hr_pprof__sample__init(&sample->message);
 	size_t frames = put_frames(e, site, NULL, 0);
@@ -157,7 +158,7 @@ static void fill_sample(struct exporter *e, struct sample *sample, const hr__sit
 	add_label(e, sample, "tag", hr_name_text(site->tag));
 	add_label(e, sample, "shape", hr__export_type(&bare, text));
 	add_label(e, sample, "dtype", site->dtype != HR_DTYPE_NONE ? hr_dtype_text(site->dtype) : "");
-	add_label(e, sample, "allocator", hr__export_allocator_label(e->capture, site->allocator, label));
+	add_label(e, sample, "allocator", e->labels.of[site->allocator]);
 	e->pointers[e->sample_count++] = &sample->message;
 }
 
@@ -311,6 +312,7 @@ hr_status hr__export_pprof(const hr__capture *capture, const char *path)
 	if (status) return status;
 	e.samples = hr__export_take(&e.status, sites * sizeof *e.samples);
 	e.pointers = hr__export_take(&e.status, sites * sizeof *e.pointers);
+	if (!e.status) e.status = hr__export_labels_init(capture, &e.labels);
 	string_id(&e, ""); /* is number 0 */
 	if (!e.status) count_all(&e);
 	if (!e.status) fill_samples(&e);
@@ -320,6 +322,7 @@ hr_status hr__export_pprof(const hr__capture *capture, const char *path)
 		hr__export_give(e.samples[i].frames, e.samples[i].message.n_location_id * sizeof(uint64_t));
 	hr__export_give(e.samples, sites * sizeof *e.samples);
 	hr__export_give(e.pointers, sites * sizeof *e.pointers);
+	hr__export_labels_free(&e.labels);
 	hr__export_strings_free(&e.strings);
 	hr__export_strings_free(&e.frames);
 	return status;

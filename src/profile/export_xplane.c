@@ -195,8 +195,10 @@ static void take_texts(struct exporter *e)
 		site.dtype = HR_DTYPE_NONE; /* it has a stat of its own */
 		e->sites[i].shape = text_id(e, hr__export_type(&site, text));
 	}
-	for (uint32_t i = 0; i < c->allocator_count && !e->status; i++)
-		e->allocators[i] = text_id(e, hr__export_allocator_label(c, i, text));
+	hr__export_labels labels = { 0 };
+	if (!e->status) e->status = hr__export_labels_init(c, &labels);
+	for (uint32_t i = 0; i < c->allocator_count && !e->status; i++) e->allocators[i] = text_id(e, labels.of[i]);
+	hr__export_labels_free(&labels);
 }
 
 /* ---- lines ---- */

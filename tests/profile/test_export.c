@@ -6,6 +6,7 @@
  *     test_export facts TRACE                 what is in it, from the capture, as JSON */
 #include <dirent.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "base/json.h"
 #include "fault_os.h"
@@ -532,11 +533,68 @@ static void test_damaged_traces_do_no_harm(void)
 	remove_folder();
 }
 
+/* A capture of 60,000 allocations and frees by so many allocators, spread over so many devices. */
+static hr__capture *capture_of_many(uint32_t allocators, uint32_t devices)
+{
+	hr__capture *capture;
+	char name[32];
+	must(hr__trace_open(in_folder("trace")));
+	for (uint32_t i = 1; i <= devices; i++) {
+		snprintf(name, sizeof name, "GPU:%u", i);
+		hr__trace_define_device(i, name, 0, 4096);
+	}
+	for (uint32_t i = 1; i <= allocators; i++) {
+		snprintf(name, sizeof name, "allocator of memory %u", i);
+		hr__trace_define_allocator(i, name, "bfc", 1 + i % devices);
+	}
+	for (uint32_t i = 0; i < 60000; i++) {
+		hr__trace_event(&(hr__event){ .kind = i & 1 ? HR__EVENT_FREE : HR__EVENT_ALLOC,
+		                              .allocator = 1 + i / 2 % allocators,
+		                              .address = 4096,
+		                              .bytes = 512 });
+	}
+	must(hr__trace_close());
+	CHECK_STATUS(HR_OK, hr__capture_open(in_folder("trace"), NULL, NULL, &capture));
+	CHECK_EQ(unlink(in_folder("trace")), 0);
+	return capture;
+}
+
+/* Of the processor, the least of three times. */
+static double seconds_of(const hr__capture *capture, enum hr__export_format format)
+{
+	double least = 1e9;
+	for (int i = 0; i < 3; i++) {
+		clock_t begin = clock();
+		CHECK_STATUS(HR_OK, hr__export_write(capture, format, "/dev/null"));
+		double now = (double)(clock() - begin) / CLOCKS_PER_SEC;
+		if (now < least) least = now;
+	}
+	return least;
+}
+
+static void test_many_allocators_cost_little(void)
+{
+	static const enum hr__export_format formats[] = { HR__EXPORT_CHROME, HR__EXPORT_MEMORY_VIZ, HR__EXPORT_RMM_CSV };
+	snprintf(folder, sizeof folder, "/tmp/hr_test_export_XXXXXX");
+	CHECK(mkdtemp(folder) != NULL);
+	hr__capture *few = capture_of_many(1, 1), *many = capture_of_many(900, 1), *devices = capture_of_many(3000, 3000);
+	for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+		double one = seconds_of(few, formats[i]), on_one = seconds_of(many, formats[i]), on_all = seconds_of(devices, formats[i]);
+		printf("# %s: %.3f s with 1 allocator, %.3f s with 900, %.3f s with 3,000 devices\n", hr__export_name(formats[i]), one, on_one, on_all);
+		CHECK_LT(on_one, 3.5 * one + 0.01);
+		CHECK_LT(on_all, 3.5 * one + 0.01);
+	}
+	hr__capture_close(few);
+	hr__capture_close(many);
+	hr__capture_close(devices);
+	remove_folder();
+}
+
 static const hr_test tests[] = { T(test_formats_have_names), T(test_an_export_appears_whole),
 	                             T(test_without_a_library_the_message_says_what_to_install),
 	                             T(test_what_cannot_be_written_is_an_error_and_leaves_nothing),
 	                             T(test_a_full_disk_leaves_what_was_there),
-	                             T(test_damaged_traces_do_no_harm) };
+	                             T(test_damaged_traces_do_no_harm), T(test_many_allocators_cost_little) };
 
 int main(int argc, char **argv)
 {
