@@ -2,8 +2,9 @@
  *
  *     1,00:00:00.150211,allocate,0x7f1a40000000,1048576,0x0
  *
- * Sizes are what the program asked for. Times count from the beginning of the recording, so that they never go back at midnight. A log
- * has one space of addresses, and blocks of two devices may have the same: the second device's get 1 in their top byte, the third's 2. */
+ * Sizes are what the program asked for. Times count from the beginning of the recording, so that they do not go back at midnight. They are times of
+ * day all the same, which readers, ours too, take up to 24 hours: a longer recording begins again at 00:00:00. A log has one space of addresses, and
+ * blocks of two devices may have the same: the second device's get 1 in their top byte, the third's 2. */
 #include <stdio.h>
 
 #include "profile/export_file.h"
