@@ -16,7 +16,7 @@
 #include "term.h"
 
 #define ROWS_UNKNOWN 24
-#define SPARK_LEAST 9 /* columns: less says nothing, and its heading has to fit */
+#define SPARK_LEAST 9  /* columns: less says nothing, and its heading has to fit */
 #define LINES_AROUND 4 /* of a terminal: the title, an empty line, how many more there are, and the cursor's */
 
 enum { ONCE, JSON, INTERVAL };
@@ -92,7 +92,7 @@ static void print_sparkline(const hr__segment *s, const hr__segment_device *devi
 /* ---- the table ---- */
 
 /* name: heading, width, text to the left?, what is dropped first where the terminal is narrow: the highest. 0 = never. */
-#define COLUMNS_TABLE(X)            \
+#define COLUMNS_TABLE(X)               \
 	X(PROCESS, "process", 7, false, 0) \
 	X(PROGRAM, "program", 15, true, 1) \
 	X(DEVICE, "device", 7, true, 2)    \
@@ -191,17 +191,20 @@ static const char *short_count(uint64_t value, char *out, size_t capacity, int w
 static void print_device(const view *v, const hr__segment *s, const hr__segment_device *device, const layout *fit, bool live)
 {
 	char text[32];
-	double per_second = rate_of(v, s, device), full = device->bytes_limit ? 100.0 * (double)device->bytes_in_use / (double)device->bytes_limit : -1;
+	double per_second = rate_of(v, s, device);
+	double full = device->bytes_limit ? 100.0 * (double)device->bytes_in_use / (double)device->bytes_limit : -1;
 	snprintf(text, sizeof text, "%u", s->process);
 	print_cell(fit, PROCESS, text, HR__STYLE_PLAIN);
 	print_cell(fit, PROGRAM, s->program, HR__STYLE_PLAIN);
 	print_cell(fit, DEVICE, device->name, HR__STYLE_PLAIN);
 	print_cell(fit, IN_USE, hr__format_size((uint64_t)device->bytes_in_use, text, sizeof text), HR__STYLE_PLAIN);
 	print_cell(fit, PEAK, hr__format_size((uint64_t)device->peak_bytes_in_use, text, sizeof text), HR__STYLE_PLAIN);
-	print_cell(fit, LIMIT, device->bytes_limit ? hr__format_size((uint64_t)device->bytes_limit, text, sizeof text) : "none", HR__STYLE_PLAIN);
+	print_cell(fit, LIMIT, device->bytes_limit ? hr__format_size((uint64_t)device->bytes_limit, text, sizeof text) : "none",
+	           HR__STYLE_PLAIN);
 	snprintf(text, sizeof text, "%.0f%%", full);
 	print_cell(fit, FULL, full < 0 ? "-" : full > 999 ? ">999%" : text, HR__STYLE_PLAIN);
-	print_cell(fit, RATE, per_second < 0 ? "-" : short_count((uint64_t)per_second, text, sizeof text, columns[RATE].width), HR__STYLE_PLAIN);
+	print_cell(fit, RATE, per_second < 0 ? "-" : short_count((uint64_t)per_second, text, sizeof text, columns[RATE].width),
+	           HR__STYLE_PLAIN);
 	print_cell(fit, REFUSED, short_count((uint64_t)device->num_failed_allocs, text, sizeof text, columns[REFUSED].width),
 	           device->num_failed_allocs ? HR__STYLE_ERROR : HR__STYLE_PLAIN);
 	if (fit->spark) fputs("  ", stdout), print_sparkline(s, device, fit->spark);

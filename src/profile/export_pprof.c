@@ -49,7 +49,7 @@ struct exporter {
 	hr__export_strings frames;  /* names of functions; ids count from 1 */
 	struct sample *samples;     /* one for each site */
 	HrPprof__Sample **pointers;
-	hr__export_labels labels;   /* of allocators */
+	hr__export_labels labels; /* of allocators */
 	size_t sample_count;
 	hr_status status;
 };

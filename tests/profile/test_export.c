@@ -580,7 +580,8 @@ static void test_many_allocators_cost_little(void)
 	hr__capture *few = capture_of_many(1, 1), *many = capture_of_many(900, 1), *devices = capture_of_many(3000, 3000);
 	for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
 		double one = seconds_of(few, formats[i]), on_one = seconds_of(many, formats[i]), on_all = seconds_of(devices, formats[i]);
-		printf("# %s: %.3f s with 1 allocator, %.3f s with 900, %.3f s with 3,000 devices\n", hr__export_name(formats[i]), one, on_one, on_all);
+		printf("# %s: %.3f s with 1 allocator, %.3f s with 900, %.3f s with 3,000 devices\n", hr__export_name(formats[i]), one,
+		       on_one, on_all);
 		CHECK_LT(on_one, 3.5 * one + 0.01);
 		CHECK_LT(on_all, 3.5 * one + 0.01);
 	}
