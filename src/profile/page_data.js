@@ -345,7 +345,8 @@ class DeviceModel {
 		return depth;
 	}
 
-	/* Sorts sites into groups by op, scope or tag: the largest at the peak first, the last one for all others. */
+	/* Sorts sites into groups by op, scope or tag: those that are large at the peak, and a last one for all others. What stays is first, and so at the
+	 * bottom of the chart, below what comes and goes. */
 	group(by, most) {
 		const depth = by === 'scope' ? this.scopeDepth(most) : 0;
 		const keyOf = site => site.rest ? site.op : by === 'scope' ? site.scope.split('/', depth).join('/') || '(no scope)' : by === 'tag' ? site.tag || '(no tag)' : site.op || '(no op)';
@@ -353,8 +354,9 @@ class DeviceModel {
 		const keys = new Map(), { capture } = this;
 		for (const site of capture.sites) {
 			if (site.device !== this.index || !(site.rest ? site.occurs : site.count)) continue;
-			const key = keyOf(site), now = keys.get(key) || { name: key, atPeak: 0, area: 0, rest: site.rest === true, none: !site[by] };
+			const key = keyOf(site), now = keys.get(key) || { name: key, atPeak: 0, area: 0, bytes: 0, rest: site.rest === true, none: !site[by] };
 			now.area += site.count ? site.bytes / site.count * site.lifetime : 0;
+			now.bytes += site.bytes;
 			keys.set(key, now);
 		}
 		for (const id of this.live(this.peakChange)) keys.get(keyOf(capture.sites[capture.site[id]])).atPeak += capture.bytes[id];
@@ -362,6 +364,8 @@ class DeviceModel {
 		const rank = key => key.atPeak / Math.max(1, this.peak) + 0.25 * key.area / area;
 		const order = [...keys.values()].sort((a, b) => rank(b) - rank(a));
 		const groups = order.length <= most ? order : order.slice(0, most - 1);
+		const stay = group => group.area / Math.max(1, group.bytes);
+		groups.sort((a, b) => stay(b) - stay(a));
 		const places = new Map(groups.map((group, i) => [group.name, i]));
 		if (order.length > most) groups.push({ name: 'all others', others: order.length - most + 1 });
 		this.giveColours(by, groups);

@@ -316,7 +316,7 @@ function fillTiles() {
 		tile('At the end', formatBytes(device.endBytes)),
 		tile('Allocations', formatCount(count)),
 		tile('Duration', formatTime(capture.end), capture.stepCount ? plural(capture.stepCount, 'step') : ''),
-		hasTraffic() ? tile('LMS moved', formatBytes(moves.out.bytes), 'out, ' + formatBytes(moves.in.bytes) + ' back in') : null,
+		hasTraffic() ? tile('LMS moved', formatBytes(moves.out.bytes), 'out, ' + formatBytes(moves.in.bytes) + ' in') : null,
 		capture.refusalCount ? tile('Refused', formatCount(capture.refusalCount), capture.refusalCount === 1 ? 'request' : 'requests') : null,
 	];
 	byId('tiles').replaceChildren(...tiles.filter(Boolean));
