@@ -325,12 +325,11 @@ static void end_environments(bool gives_way)
 	hr__environment_ended(status, missed, gives_way);
 }
 
-/* With the lock held, before a recording of the program's begins. HR_IN_USE: there is one of its own. */
+/* With the lock held, before a recording begins. HR_IN_USE: the profiler runs, and not for the environment. */
 static hr_status make_way(void)
 {
 	if (profiler.started && profiler.by_environment) end_environments(true);
 	if (profiler.started) return hr__fail(HR_IN_USE, "the profiler is recording; stop it with hr_profiler_stop first");
-	if (hr__trace_is_on()) return hr__fail(HR_IN_USE, "a trace is being recorded already; stop it with hr_trace_stop first");
 	return HR_OK;
 }
 
@@ -364,6 +363,7 @@ static hr_status start_once(const char *logdir, const char *pattern, const hr_pr
 	if (status) return status;
 	hr__lock_take(&profiler.lock);
 	status = make_way();
+	if (!status && hr__trace_is_on()) status = hr__fail(HR_IN_USE, "a trace is being recorded already; stop it with hr_trace_stop first");
 	if (!status) status = start(logdir, pattern, options);
 	hr__lock_release(&profiler.lock);
 	return status;
@@ -405,7 +405,7 @@ hr_status hr_trace_stop(void)
 	hr_status status;
 	hr__lock_take(&profiler.lock);
 	if (!profiler.started) status = hr__recording_stop();
-	else if (profiler.by_environment) status = hr__fail(HR_INVALID_ARGUMENT, "no trace is being recorded; start one with hr_trace_start");
+	else if (profiler.by_environment) status = hr__fail(HR_INVALID_ARGUMENT, "no trace is being recorded");
 	else status = hr__fail(HR_IN_USE, "what is being recorded is the profiler's; hr_profiler_stop ends it");
 	hr__lock_release(&profiler.lock);
 	return status;

@@ -221,21 +221,20 @@ static bool get_definition(hr__decoder *d, cursor *part, unsigned kind, hr__defi
 
 /* ---- records ---- */
 
-void hr__decoder_start(hr__decoder *decoder, const void *records, size_t length, uint32_t thread, uint64_t first_time)
-{
-	memset(decoder, 0, sizeof(*decoder));
-	decoder->at = records;
-	decoder->end = decoder->at + length;
-	decoder->thread = thread;
-	decoder->time = first_time;
-}
-
 void hr__decoder_go_on(hr__decoder *decoder, const void *piece, size_t length, uint64_t beyond)
 {
 	decoder->at = piece;
-	decoder->end = decoder->at + length;
+	decoder->end = length > 0 ? decoder->at + length : decoder->at; /* an empty one may be NULL */
 	decoder->beyond = beyond;
 	decoder->skip = 0;
+}
+
+void hr__decoder_start(hr__decoder *decoder, const void *records, size_t length, uint32_t thread, uint64_t first_time)
+{
+	memset(decoder, 0, sizeof(*decoder));
+	hr__decoder_go_on(decoder, records, length, 0);
+	decoder->thread = thread;
+	decoder->time = first_time;
 }
 
 static hr__decoded judge(const cursor *c, hr__decoded good, const char **why)

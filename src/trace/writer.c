@@ -716,6 +716,7 @@ static hr_status start(const char *path, uint32_t block_bytes)
 	void *front;
 	int error = watch_forks();
 	if (error != 0) return hr__os_fail(error, "cannot watch for forks while recording");
+	start_clock(); /* before there is a file: measuring the clock takes milliseconds, in which nobody could read it */
 	hr_status status = hr__blockfile_create(&file, path, header_size, block_bytes, &front);
 	if (status != HR_OK) return status;
 	header = front;
@@ -725,7 +726,6 @@ static hr_status start(const char *path, uint32_t block_bytes)
 	lane_count = thread_count = 0;
 	snprintf(recorded_path, sizeof(recorded_path), "%s", path);
 	forget_numbers();
-	start_clock();
 	fill_header(header_size);
 	last_generation = last_generation + 1 < UNATTACHED ? last_generation + 1 : 1;
 	hr__warmer_start(warm_block);

@@ -1412,6 +1412,32 @@ static void test_trace_of_large_blocks_reads_from_a_file_as_from_memory(void)
 	free(all);
 }
 
+/* A file without its header cannot be read, so nothing that takes time may come between making one and the header. */
+static hr__os_table creating_os;
+static uint64_t created_ticks;
+
+static int create_and_note(const char *path, int *out_fd)
+{
+	created_ticks = hr__ticks();
+	return hr__os_linux()->file_create(path, out_fd);
+}
+
+static void test_trace_has_measured_the_clock_before_there_is_a_file(void)
+{
+	const char *path = path_of("clock");
+	uint64_t start_ticks;
+	creating_os = *hr__os_linux();
+	creating_os.file_create = create_and_note;
+	hr__os_replace(&creating_os);
+	CHECK_STATUS(HR_OK, hr__trace_open(path));
+	CHECK_STATUS(HR_OK, hr__trace_close());
+	hr__os_replace(NULL);
+	bytes file = load(path);
+	memcpy(&start_ticks, file.data + 48, 8);
+	CHECK_LE(start_ticks, created_ticks);
+	free(file.data);
+}
+
 /* Linux, but the recording is closed, and so the file cut to its size, right before a read of it. */
 static hr__os_table closing_os;
 static uint64_t reads_until_close;
@@ -1559,5 +1585,5 @@ TEST_MAIN(T(test_trace_brings_back_every_kind_with_every_field), T(test_trace_br
           T(test_trace_reader_refuses_impossible_blocks_and_headers), T(test_trace_undefined_names_in_a_cut_file_read_as_other),
           T(test_trace_reader_takes_many_devices_but_not_any_number), T(test_trace_reader_notices_that_the_file_changes),
           T(test_trace_reader_needs_no_memory_for_what_it_skips), T(test_trace_of_large_blocks_reads_from_a_file_as_from_memory),
-          T(test_trace_that_is_closed_while_it_is_opened_can_be_read),
+          T(test_trace_has_measured_the_clock_before_there_is_a_file), T(test_trace_that_is_closed_while_it_is_opened_can_be_read),
           T(test_trace_seeds_for_the_fuzzer_are_traces))
