@@ -322,7 +322,7 @@ static void print_hints(const struct demo *demo)
 	print_hint("memory over time to zoom and search in, the peak, the map of regions", "xdg-open %s/report.html", folder);
 	if (hr__export_is_built(HR__EXPORT_XPLANE))
 		print_hint("the same in TensorBoard's Memory Profile; pip install tensorboard xprof", "tensorboard --logdir %s/tensorboard", folder);
-	print_hint("the whole report on the memory that ran out; as text it is oom.txt", "%s oom %s/oom.json", headroom, folder);
+	print_hint("the whole report on the memory that ran out; oom.json is the same for programs, and for 'headroom oom'", "less %s/oom.txt", folder);
 	print_hint("what there was at the highest moment; other views: op, scope, steps, tensors", "%s report %s/training.hrt --view peak", headroom, folder);
 }
 

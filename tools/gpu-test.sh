@@ -98,7 +98,7 @@ stage_beside() {
 
 # What is said when the memory of a card runs out.
 stage_oom() {
-	build $build headroom_cli example_oom_report || return 1
+	build $build headroom_cli example_oom_report example_oom_run || return 1
 	HEADROOM_COMMAND=$PWD/$build/headroom tests/oom/test_example.sh || return 1
 	"$build/examples/oom_report" | sed -n 1,20p
 }
