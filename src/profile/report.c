@@ -427,9 +427,11 @@ static void write_warnings(const hr__profile *p, hr__text_out *out)
 	const hr__capture *c = p->capture;
 	char count[32], line[128];
 	if (!c->complete) hr__text_paragraph(out, "The recording did not end in an orderly way; what there is up to then is shown.");
-	snprintf(line, sizeof line, "%s events were lost while recording: sums can be off.", hr__format_count(c->lost, count, sizeof count));
+	snprintf(line, sizeof line, "%s event%s lost while recording: sums can be off.", hr__format_count(c->lost, count, sizeof count),
+	         c->lost == 1 ? " was" : "s were");
 	if (c->lost) hr__text_paragraph(out, line);
-	snprintf(line, sizeof line, "%s events make no sense and were skipped.", hr__format_count(c->skipped, count, sizeof count));
+	snprintf(line, sizeof line, "%s event%s no sense and %s skipped.", hr__format_count(c->skipped, count, sizeof count),
+	         c->skipped == 1 ? " makes" : "s make", c->skipped == 1 ? "was" : "were");
 	if (c->skipped) hr__text_paragraph(out, line);
 	if (!c->complete || c->lost || c->skipped) hr__text_print(out, "\n");
 }
