@@ -36,6 +36,8 @@ typedef struct holder {
 } holder;
 
 /* While reading. */
+#define STEP_TAGS 16
+
 typedef struct reading {
 	holder *holder;
 	hr__capture *capture;
@@ -52,7 +54,8 @@ typedef struct reading {
 	uint64_t *device_use; /* of each device */
 	uint64_t allocated, moved, worked; /* sums over all time, which must not overflow */
 	uint32_t step;        /* that is open; HR__NONE */
-	hr_name step_tag;     /* whose it is */
+	hr_name step_tags[STEP_TAGS]; /* who takes part in it; the rest, if there are more, is not known */
+	uint32_t step_tag_count;      /* 0: not told, as in older recordings */
 	uint64_t step_inside; /* STEPs of the open one that have no STEP_END yet */
 	uint64_t step_owed;   /* STEP_ENDs to come of steps that another STEP ended */
 	uint32_t last_allocator_id, last_allocator; /* most events are of the same one */
@@ -408,14 +411,23 @@ static uint64_t step_number(const reading *r)
 
 static bool joins_step(const reading *r, const hr__event *e)
 {
-	return e->bytes == step_number(r) || (e->tag && r->step_tag && e->tag != r->step_tag);
+	if (!e->tag || !r->step_tag_count) return e->bytes == step_number(r);
+	for (uint32_t i = 0; i < r->step_tag_count; i++)
+		if (r->step_tags[i] == e->tag) return false;
+	return true;
+}
+
+static void enter_step(reading *r, hr_name tag)
+{
+	r->step_inside++;
+	if (tag && r->step_tag_count < STEP_TAGS) r->step_tags[r->step_tag_count++] = tag;
 }
 
 static hr_status take_step(reading *r, const hr__event *e)
 {
 	hr_status status = HR_OK;
 	if (r->step != HR__NONE && joins_step(r, e)) {
-		r->step_inside++;
+		enter_step(r, e->tag);
 		return HR_OK;
 	}
 	if (r->step != HR__NONE) {
@@ -426,8 +438,8 @@ static hr_status take_step(reading *r, const hr__event *e)
 	if (status) return status;
 	*step = (hr__step_run){ .number = e->bytes, .begin_ns = e->time_ns, .end_ns = HR__NEVER, .first_change = (uint32_t)r->arrays[CHANGES].count };
 	r->step = (uint32_t)r->arrays[STEPS].count - 1;
-	r->step_tag = e->tag;
-	r->step_inside = 1;
+	r->step_inside = r->step_tag_count = 0;
+	enter_step(r, e->tag);
 	return HR_OK;
 }
 

@@ -7,8 +7,9 @@
  *     change       an allocation or a free, in order of time: going through changes gives what was in use at any moment
  *     op           from OP_BEGIN to OP_END on one thread
  *     use          an op reads or writes an allocation
- *     step         from STEP to STEP_END, or to the next STEP. There is one at a time: while one is open, a STEP with its number, or with another tag
- *                  (of another allocator), takes part in it, and it ends with the last STEP_END of those. Any other STEP ends it
+ *     step         from STEP to STEP_END, or to the next STEP. There is one at a time: while one is open, a STEP of another allocator (its tag) takes
+ *                  part in it, and it ends with the last STEP_END of those. A STEP of one that takes part already ends it and begins another. Where
+ *                  there are no tags, one with the same number takes part
  *     skipped      events that make no sense. In a recording of a running program, what ends there without having begun there makes sense, and so do blocks
  *                  that are told of twice, by the thread that allocates them and by the recorder when it writes what there is already
  *     move         a tensor leaves the device or returns, or a block is moved on it

@@ -344,6 +344,30 @@ static void test_overlapping_steps_follow_each_other(void)
 	hr__capture_close(c);
 }
 
+/* One allocator's last step is never ended; those of another, later, are steps all the same. */
+static void emit_stale_step(void)
+{
+	emit_step(HR__EVENT_STEP, 1, "a");
+	for (uint64_t step = 1; step <= 3; step++) {
+		emit_step(HR__EVENT_STEP, step, "b");
+		emit(HR__EVENT_ALLOC, 7, step << 20, 100, "a");
+		emit_step(HR__EVENT_STEP_END, step, "b");
+	}
+	emit_step(HR__EVENT_STEP, 1, "a"); /* another one in the place of the first */
+}
+
+static void test_a_step_that_is_never_ended_takes_no_others_in(void)
+{
+	hr__capture *c = capture_of(emit_stale_step);
+	CHECK_EQ(c->skipped, 0);
+	CHECK_EQ(c->step_count, 4);
+	for (uint32_t step = 0; step < 3; step++) {
+		CHECK_EQ(c->steps[step].number, step + 1);
+		CHECK_EQ(c->steps[step].last_change - c->steps[step].first_change, 1);
+	}
+	hr__capture_close(c);
+}
+
 /* ---- what the file does not define ---- */
 
 static void emit_unknown_allocator(void)
@@ -527,7 +551,7 @@ static void test_memory_follows_the_events(void)
 
 TEST_MAIN(T(test_events_become_allocations_ops_steps_and_moves), T(test_events_that_make_no_sense_are_skipped_and_counted),
           T(test_what_began_before_the_recording_makes_sense), T_WITHIN(test_a_recording_can_begin_while_threads_allocate, 240),
-          T(test_steps_of_two_allocators_are_one), T(test_overlapping_steps_follow_each_other),
+          T(test_steps_of_two_allocators_are_one), T(test_overlapping_steps_follow_each_other), T(test_a_step_that_is_never_ended_takes_no_others_in),
           T(test_what_the_file_does_not_define_has_a_place_of_its_own), T(test_live_is_what_is_there_after_a_change), T(test_seeds_for_the_fuzzer_are_good_traces),
           T_WITHIN(test_a_trace_cut_at_any_byte_is_read_as_far_as_it_goes, 240), T_WITHIN(test_flipped_bytes_give_an_answer_or_an_error, 240),
           T(test_what_is_no_trace_is_refused), T_WITHIN(test_memory_follows_the_events, 240))
