@@ -40,6 +40,7 @@ struct training {
 	uint64_t limit;   /* bytes; 0: all of the device */
 	bool lms;
 	hr_status status; /* of the last step */
+	hr_oom_report report; /* on the first request that failed */
 	uint64_t steps;   /* that were done */
 	uint64_t ns;      /* they took */
 	int64_t peak;
@@ -92,7 +93,14 @@ static hr_status emulate_gpu(void)
 	return status ? status : hr_configure_emulated(&emulated);
 }
 
-static hr_status make_allocator(const struct training *training, hr_allocator *out)
+/* Ops that need nothing of the one that failed are tried all the same; it is the first that tells why. */
+static void keep_first(void *training, hr_oom_report report)
+{
+	hr_oom_report *first = &((struct training *)training)->report;
+	if (!first->id) *first = report;
+}
+
+static hr_status make_allocator(struct training *training, hr_allocator *out)
 {
 	hr_device device;
 	hr_lms_options lms;
@@ -101,6 +109,8 @@ static hr_status make_allocator(const struct training *training, hr_allocator *o
 	allocator.name = training->name;
 	allocator.limit_bytes = training->limit;
 	allocator.oom.report_allocations_on_oom = true;
+	allocator.oom.callback = keep_first;
+	allocator.oom.user = training;
 	hr_status status = hr_lms_options_init(&lms);
 	if (!status) status = hr_device_find("GPU:0", &device);
 	if (!status) status = hr_allocator_create(device, &allocator, out);
@@ -223,10 +233,9 @@ static hr_status show_report(const struct demo *demo)
 {
 	static char text[1 << 16];
 	char path[PATH_MAX];
-	hr_oom_report report;
+	hr_oom_report report = demo->less.report;
 	hr__export_file *file;
-	hr_status status = hr_oom_last(&report);
-	if (!status) status = hr_oom_save(report, path_of(demo, "oom.json", path));
+	hr_status status = hr_oom_save(report, path_of(demo, "oom.json", path));
 	if (!status && !hr_oom_text(report, text, sizeof text)) status = hr_last_status();
 	if (!status) status = hr__export_file_open(path_of(demo, "oom.txt", path), &file);
 	if (status) return status;

@@ -88,6 +88,7 @@ struct hr__tensor {
 	hr__atomic_u8 never_evict; /* HR__STAYS_*; 0 = it may leave */
 	_Atomic(bool) fixed;
 	bool counted;            /* its first memory was counted as a request, so its end is a free */
+	bool told;               /* the recording has the copy that it leaves with */
 	uint8_t dtype;
 	hr__atomic_i64 priority;
 	hr__atomic_u32 op, scope, tag; /* names */

@@ -53,7 +53,8 @@ static hr_status order(hr__lms *lms, hr_stream stream, uint64_t streams, uint64_
 	return hr__device_order(lms->device, stream, streams, epoch, &waits);
 }
 
-static void note(const hr__tensor *tensor, hr__event_kind kind)
+/* [bytes] are those that a copy moves; 0: it leaves or returns without one. */
+static void note(const hr__tensor *tensor, hr__event_kind kind, uint64_t bytes)
 {
 	if (hr__trace_is_on())
 		hr__trace_event(&(hr__event){ .kind = kind,
@@ -61,8 +62,8 @@ static void note(const hr__tensor *tensor, hr__event_kind kind)
 		                              .stream = kind == HR__EVENT_EVICT ? tensor->lms->out : tensor->lms->in,
 		                              .address = tensor->address,
 		                              .address2 = tensor->copy.address,
-		                              .bytes = tensor->device_bytes,
-		                              .requested = tensor->bytes,
+		                              .bytes = bytes,
+		                              .requested = bytes,
 		                              .op = tensor->op,
 		                              .scope = tensor->scope,
 		                              .tag = tensor->tag,
@@ -206,6 +207,8 @@ hr_status hr__move_sync(hr__tensor *tensor)
 	if (status == HR_OUT_OF_MEMORY && make_host_room(lms, tensor, tensor->bytes)) status = store(tensor);
 	if (status) return status;
 	hr__lms_count(&lms->stats.bytes_copied_out, (int64_t)tensor->bytes);
+	note(tensor, HR__EVENT_EVICT, tensor->bytes);
+	tensor->told = true;
 	return HR_OK;
 }
 
@@ -247,7 +250,8 @@ hr_status hr__move_drop(hr__tensor *tensor, hr_stream stream)
 		if (!status) status = hr__block_give(lms->allocator, tensor->address, streams, epoch, true);
 	}
 	if (status) return status;
-	note(tensor, HR__EVENT_EVICT);
+	if (!tensor->told) note(tensor, HR__EVENT_EVICT, 0);
+	tensor->told = false;
 	hr__learned_evicted(lms, tensor);
 	int64_t bytes = (int64_t)tensor->device_bytes;
 	hr__lms_count(&lms->resident, -bytes);
@@ -376,7 +380,7 @@ hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents)
 		count_out(lms, -bytes);
 		hr__lms_count(&lms->stats.num_restores, 1);
 		hr__fetch_add_relaxed(&tensor->restores, 1);
-		note(tensor, HR__EVENT_RESTORE);
+		note(tensor, HR__EVENT_RESTORE, copies ? tensor->bytes : 0);
 	}
 	if (copies) hr__lms_count(&lms->stats.bytes_copied_in, (int64_t)tensor->bytes);
 	return HR_OK;
@@ -604,6 +608,8 @@ static hr_status copy_over_host(hr__tensor *tensor, uint64_t to, uint64_t *epoch
 	if (!status) {
 		hr__lms_count(&lms->stats.bytes_copied_out, (int64_t)tensor->bytes);
 		hr__lms_count(&lms->stats.bytes_copied_in, (int64_t)tensor->bytes);
+		note(tensor, HR__EVENT_EVICT, tensor->bytes);
+		note(tensor, HR__EVENT_RESTORE, tensor->bytes);
 	}
 	return status;
 }

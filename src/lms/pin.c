@@ -405,7 +405,9 @@ static hr_status wait_for_room(hr__lms *lms, const hr_pin *pins, size_t count, h
 		}
 		bool quiet = is_quiet(lms);
 		uint64_t seen = hr__load_acquire(&lms->changes) - hr__lms_changes_made();
+		hr__retry(true); /* the first try was reported */
 		status = try_all(lms, pins, count, stream);
+		hr__retry(false);
 		if (status != HR_OUT_OF_MEMORY) break;
 		seen += hr__lms_changes_made(); /* what it made itself is nothing new */
 		if (quiet && is_quiet(lms) && hr__load_acquire(&lms->changes) == seen) break;

@@ -7,7 +7,6 @@
 
 #include "base/checked.h"
 #include "base/status.h"
-#include "memory/report.h"
 #include "trace/trace.h"
 
 /* The calling thread's cache of the allocator; NULL on first use, after close, after fork and for what is no handle. */
@@ -86,9 +85,7 @@ static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void
 	status = allocator->kind == HR__KIND_BFC ? hr__bfc_alloc(allocator, cache, request, &address)
 	                                         : hr__direct_alloc(allocator, cache, request, &address);
 	if (status) {
-		hr__note_failed(allocator, request);
-		hr__refuse(allocator, status);
-		if (status == HR_OUT_OF_MEMORY && hr__load_relaxed(&allocator->reports)) hr__report_make(allocator, request);
+		hr__refuse_request(allocator, request, request, status);
 		return status;
 	}
 	*out = address;

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "memory/begin.h"
+#include "memory/report.h"
 #include "trace/trace.h"
 
 #define CUSTOM_MAX 32u
@@ -120,6 +121,20 @@ hr_status hr__refuse(hr__allocator *allocator, hr_status status)
 	hr__owner_add(&shard->stats.failed, 1);
 	hr__lock_release(&shard->lock);
 	return status;
+}
+
+void hr__refuse_request(hr__allocator *allocator, const hr_request *request, const hr_request *judged, hr_status status)
+{
+	if (hr__thread_self && hr__thread_self->retries) return;
+	hr__note_failed(allocator, request);
+	hr__refuse(allocator, status);
+	if (status == HR_OUT_OF_MEMORY && hr__load_relaxed(&allocator->reports)) hr__report_make(allocator, judged);
+}
+
+void hr__retry(bool on)
+{
+	hr__thread_state *thread = hr__thread_get();
+	if (thread) thread->retries = on;
 }
 
 /* ---- shards ---- */

@@ -122,6 +122,7 @@ struct hr__thread_state {
 	uint32_t context;     /* not 0: requests that do not say their op or scope have one to inherit */
 	hr_name op, scope;    /* the current ones (context.c) */
 	uint32_t name_depth;
+	bool retries;         /* what fails was told of already (hr__retry) */
 	hr_name names[HR__NAME_SCOPES_MAX]; /* the path outside of each open name scope */
 	hr__cache *caches[HR__ALLOCATORS_MAX];
 	hr__scope_frame scopes[HR__SCOPES_MAX];
@@ -259,6 +260,11 @@ void hr__registry_enter(void);
 void hr__registry_leave(void);
 hr_status hr__request_check(const hr__allocator *allocator, const hr_request *request);
 hr_status hr__refuse(hr__allocator *allocator, hr_status status); /* counts a refused request; returns status */
+/* All that is to be done about a request that failed: it is recorded, counted and, for lack of memory, reported; the verdict is about [judged]. Nothing
+ * while the thread tries again what was refused. */
+void hr__refuse_request(hr__allocator *allocator, const hr_request *request, const hr_request *judged, hr_status status);
+/* What follows, up to the call with false, is such a try. */
+void hr__retry(bool on);
 
 /* shards (allocator.c) */
 hr_status hr__shard_open(hr__shard *shard); /* with caches_lock held, or while nobody else knows the allocator */

@@ -20,7 +20,6 @@
 #include "base/checked.h"
 #include "base/status.h"
 #include "memory/blocks.h"
-#include "memory/report.h"
 #include "trace/trace.h"
 
 struct hr__span {
@@ -315,14 +314,9 @@ hr_status hr__span_take(hr__allocator *allocator, const hr_request *request, hr_
 		close_span(span);
 		hr__fail(status, "%s", why);
 	}
-	hr__note_failed(allocator, request);
-	hr__refuse(allocator, status);
-	if (status == HR_OUT_OF_MEMORY && hr__load_relaxed(&allocator->reports)) {
-		hr_request whole = *request; /* as it would be had in an arena: only then the verdict is about pages */
-		if (hr__align_up(request->bytes, allocator->page, &whole.bytes) && whole.alignment < allocator->page)
-			whole.alignment = allocator->page;
-		hr__report_make(allocator, &whole);
-	}
+	hr_request whole = *request; /* as it would be had in an arena: only then the verdict is about pages */
+	if (hr__align_up(request->bytes, allocator->page, &whole.bytes) && whole.alignment < allocator->page) whole.alignment = allocator->page;
+	hr__refuse_request(allocator, request, &whole, status);
 	return status;
 }
 

@@ -127,6 +127,7 @@ static void format_cell(const hr__table *table, uint32_t column, const uint64_t 
 
 typedef struct layout {
 	uint32_t widths[HR__COLUMNS_MAX]; /* 0: not shown */
+	uint32_t indent; /* of a tree, at the most */
 } layout;
 
 static void widen(layout *l, uint32_t column, const char *text)
@@ -196,7 +197,9 @@ static void fit(const hr__table *table, const hr__text_out *out, layout *l)
 	for (int text = 1; text >= 0; text--)
 		for (uint32_t i = table->column_count; i-- > 1 && sum_of_widths(table, l, true) > out->width;)
 			if (is_left(&table->columns[i]) == text) l->widths[i] = 0;
+	uint32_t wanted = l->widths[0];
 	for (uint32_t *widest; sum_of_widths(table, l, false) > out->width && (widest = widest_to_cut(table, l));) --*widest;
+	l->indent = l->widths[0] < wanted ? l->widths[0] / 2 : INDENT_MOST; /* so that something is left for the name */
 }
 
 /* ---- lists and trees ---- */
@@ -222,7 +225,7 @@ static void put_row(const hr__table *table, const layout *l, const uint64_t *row
 	uint32_t owed = 0;
 	for (uint32_t i = 0; i < table->column_count; i++) {
 		if (!l->widths[i]) continue;
-		format_cell(table, i, row, l->widths[i] / 2, text); /* so that something is left for the name */
+		format_cell(table, i, row, l->indent, text);
 		put_cell(out, is_left(&table->columns[i]), text, l->widths[i], &owed);
 	}
 	put(out, "\n", 1);
@@ -269,7 +272,7 @@ static bool has_sums(const hr__table *table, const layout *l)
 static void put_list(const hr__table *table, hr__text_out *out)
 {
 	char label[64];
-	layout l = { { 0 } };
+	layout l = { .indent = 0 };
 	measure(table, &l);
 	fit(table, out, &l);
 	if (table->title) hr__text_heading(out, "%s", table->title);

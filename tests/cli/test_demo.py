@@ -22,7 +22,12 @@ class Demo(CommandTest):
 
         # What it leaves is what it told of.
         reports = json.loads(self.passes("report", self.out / "training.hrt", "--device", "GPU:0", "--json"))["reports"]
-        self.assertAlmostEqual(reports[0]["summary"]["peak_bytes"] / 2**20, float(whole[2]), delta=0.051)
+        summary = reports[0]["summary"]
+        self.assertAlmostEqual(summary["peak_bytes"] / 2**20, float(whole[2]), delta=0.051)
+        out, back = map(float, re.search(r"([0-9.]+) MiB\s+moved\s+to\s+the\s+host,\s+([0-9.]+)\s+MiB\s+back", text).groups())
+        self.assertAlmostEqual(summary["out_bytes"] / 2**20, out, delta=0.051)
+        self.assertAlmostEqual(summary["in_bytes"] / 2**20, back, delta=0.051)
+        self.assertEqual(summary["refused"], 1)
         self.assertEqual(json.loads((self.out / "oom.json").read_text())["format"], "headroom-oom-report")
         self.assertIn("Out of memory", (self.out / "oom.txt").read_text())
         if has("jansson"):

@@ -109,6 +109,12 @@ class Views(CommandTest):
             self.assertEqual((len(table["rows"]), table["hidden_rows"]), (1, 5), arguments)  # model, weights, 2 layers, history
         self.assertEqual(self.table("scope", None, "--max-depth", "1")["hidden_rows"], 3)
 
+    def test_each_level_of_the_tree_is_two_columns_deeper(self):
+        trace = Trace()
+        trace.event(ALLOC, 1, address=1 << 30, bytes=MIB, op="o", scope="a/b/c/d/e/f")
+        lines = self.passes("report", self.file("levels.hrt", trace.bytes()), "--view", "scope").splitlines()
+        self.assertEqual([next(line for line in lines if line.lstrip().startswith(name + " ")).index(name) for name in "abcdef"], [2, 4, 6, 8, 10, 12])
+
     def test_deep_scopes_keep_their_names(self):
         trace = Trace()
         trace.event(ALLOC, 10, address=4096, bytes=512, op="op", scope="/".join(f"level_{i}" for i in range(25)))
