@@ -118,7 +118,7 @@ static hr_status import(hr__source *source, const hr__import_options *options, h
 	} else if (begins_with(bytes, count, HR__TRACE_MAGIC) || (hr__source_path(source) && begins_with(bytes, count, HR__PACKED_MAGIC))) {
 		hr__tape_init(tape, HR__TAPE_HEADROOM);
 		status = begin_uses(options, tape);
-		if (!status) status = hr__import_headroom(source, tape);
+		if (!status) status = hr__import_headroom(source, options, tape);
 	} else if (count >= 2 && (unsigned char)bytes[0] == 0x80 && bytes[1] >= 2 && bytes[1] <= 5) {
 		status = pickled(source);
 	} else {

@@ -27,7 +27,7 @@ hr_status hr__import_memory(const void *bytes, size_t size, const hr__import_opt
 hr_status hr__import_csv(hr__source *source, hr__tape *tape);
 hr_status hr__import_rmm(hr__source *source, hr__tape *tape);
 hr_status hr__import_torch(hr__source *source, const hr__import_options *options, hr__tape *tape);
-hr_status hr__import_headroom(hr__source *source, hr__tape *tape);
+hr_status hr__import_headroom(hr__source *source, const hr__import_options *options, hr__tape *tape);
 
 /* ---- what the text formats share ---- */
 

@@ -1,7 +1,10 @@
 /* import_headroom.c - Headroom's own traces (docs/trace-format.md), through the library's reader, packed with zstd or not.
  *
- * The events of all threads and allocators become one sequence, in order of time. A trace holds what was allocated when the
- * recording began, but a full disk can have lost events, so odd ones are skipped and counted. */
+ * The events of all threads, and of all allocators of one device, become one sequence, in order of time. Other devices are left out: their memory is not
+ * that of the first, above all the host memory that Large Model Support moves tensors to. A trace holds what was allocated when the recording began, but a
+ * full disk can have lost events, so odd ones are skipped and counted. */
+#include <stdlib.h>
+
 #include "base/status.h"
 #include "import.h"
 #include "profile/compress.h"
@@ -38,16 +41,102 @@ static hr_status add_event(hr__tape *tape, const hr__event *event)
 	}
 }
 
-hr_status hr__import_headroom(hr__source *source, hr__tape *tape)
+/* ---- devices ---- */
+
+/* Which device events belong to. Most are of the same allocator as the one before. */
+struct places {
+	const hr__trace_summary *summary;
+	uint32_t allocator;
+	size_t device; /* number in the file's list; the count of them: not defined there */
+};
+
+static size_t device_of(struct places *places, uint32_t allocator)
+{
+	const hr__trace_summary *summary = places->summary;
+	if (allocator == places->allocator) return places->device;
+	places->allocator = allocator;
+	places->device = summary->device_count;
+	for (size_t i = 0; i < summary->allocator_count; i++) {
+		if (summary->allocators[i].id != allocator) continue;
+		for (size_t k = 0; k < summary->device_count; k++)
+			if (summary->devices[k].id == summary->allocators[i].device) places->device = k;
+	}
+	return places->device;
+}
+
+static struct places places_of(hr__trace_reader *reader)
+{
+	const hr__trace_summary *summary = hr__trace_reader_summary(reader);
+	return (struct places){ .summary = summary, .device = summary->device_count };
+}
+
+static bool is_of_a_device(const hr__event *event)
+{
+	switch (event->kind) {
+	case HR__EVENT_ALLOC:
+	case HR__EVENT_FREE:
+	case HR__EVENT_ALLOC_FAILED:
+	case HR__EVENT_READ:
+	case HR__EVENT_WRITE: return true;
+	default: return false;
+	}
+}
+
+/* Allocations of each device; the last is of none that is defined. To be freed. NULL when there is no memory. */
+static hr_status count_allocations(hr__source *source, uint64_t **out, size_t *count)
 {
 	hr__trace_reader *reader;
 	hr__event event;
 	hr_status status = open_reader(source, &reader);
 	if (status) return status;
-	const hr__trace_summary *summary = hr__trace_reader_summary(reader);
-	tape->lost = summary->lost;
-	tape->unfinished = !summary->complete;
+	struct places places = places_of(reader);
+	*count = places.summary->device_count;
+	*out = calloc(*count + 1, sizeof **out);
+	if (!*out) status = hr__source_fail(source, hr__fail(HR_NO_HOST_MEMORY, "no memory"));
+	while (!status && (status = hr__trace_reader_next(reader, &event)) == HR_OK)
+		if (event.kind == HR__EVENT_ALLOC) (*out)[device_of(&places, event.allocator)]++;
+	hr__trace_reader_close(reader);
+	if (status == HR_NOT_READY) return HR_OK;
+	free(*out);
+	*out = NULL;
+	return status;
+}
+
+/* The one with most allocations, unless one is asked for. */
+static hr_status choose_device(hr__source *source, int64_t wanted, hr__tape *tape, size_t *out)
+{
+	uint64_t *counts;
+	size_t count;
+	hr_status status = count_allocations(source, &counts, &count);
+	if (status) return status;
+	*out = 0;
+	for (size_t i = 0; i <= count; i++) {
+		if (counts[i] > counts[*out]) *out = i;
+		tape->devices += counts[i] > 0;
+	}
+	free(counts);
+	if (wanted >= (int64_t)count) {
+		hr__fail(HR_INVALID_ARGUMENT, "there is no device %lld: it has %zu, counted from 0", (long long)wanted, count);
+		return hr__source_fail(source, HR_INVALID_ARGUMENT);
+	}
+	if (wanted >= 0) *out = (size_t)wanted;
+	tape->device_index = (int64_t)*out;
+	return HR_OK;
+}
+
+hr_status hr__import_headroom(hr__source *source, const hr__import_options *options, hr__tape *tape)
+{
+	hr__trace_reader *reader;
+	hr__event event;
+	size_t device;
+	hr_status status = choose_device(source, options->device_index, tape, &device);
+	if (!status) status = open_reader(source, &reader);
+	if (status) return status;
+	struct places places = places_of(reader);
+	tape->lost = places.summary->lost;
+	tape->unfinished = !places.summary->complete;
 	while ((status = hr__trace_reader_next(reader, &event)) == HR_OK) {
+		if (is_of_a_device(&event) && device_of(&places, event.allocator) != device) continue;
 		status = add_event(tape, &event);
 		if (status) break;
 	}

@@ -34,7 +34,7 @@ static const hr__option options[] = {
 	[PAGE] = { "--page", "SIZE",
 	           "page size of the simulated device. Default: 2MiB with --stitch, else the largest power of two that is at "
 	           "most 1/16384 of the peak, from 4KiB to 2MiB" },
-	[DEVICE_INDEX] = { "--device-index", "N", "which device of a PyTorch snapshot; default: the one with most events" },
+	[DEVICE_INDEX] = { "--device-index", "N", "which device of a recording that has several, counted from 0; default: the one with most events" },
 	[RECORD] = { "--record", "FILE", "write the first pass to FILE, which must not exist, as a Headroom trace" },
 	[NO_TIMING] = { "--no-timing", NULL, "do not measure speed" },
 	[PICTURE] = { "--picture", NULL, "all statistics, memory over time, and a picture of the regions at the peak" },

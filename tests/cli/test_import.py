@@ -6,6 +6,7 @@ import unittest
 from pathlib import Path
 
 from command import CSV_HEADER, RMM_HEADER, CommandTest, has, main
+from trace_file import ALLOC, FREE, Trace
 
 USE_HEADER = "time_us,action,id,bytes,stream,name\n"
 
@@ -240,6 +241,20 @@ class Headroom(CommandTest):
         self.fails(2, "replay", self.file("cut.hrt", whole[:60]), says="cut.hrt")
         self.fails(2, "replay", self.file("bad.hrt", whole[:records] + b"\xff" * 300 + whole[records + 300:]), says=["bad.hrt", "byte"])
         self.assertIn("was not ended", self.passes("replay", self.file("half.hrt", whole[: len(whole) // 2]), "--no-timing"))
+
+    def test_devices_are_not_added_up(self):
+        trace = Trace(devices=(("GPU:0", 1 << 30), ("GPU:0 host memory", 1 << 30)))
+        for i in range(3):
+            trace.event(ALLOC, 10 * i, address=(i + 1) << 20, bytes=4096)
+            trace.event(ALLOC, 10 * i + 1, allocator=2, address=(i + 1) << 20, bytes=1 << 16)
+        trace.event(ALLOC, 100, address=1 << 28, bytes=4096)
+        for i in range(3):
+            trace.event(FREE, 200 + i, allocator=2, address=(i + 1) << 20)
+        both = self.file("both.hrt", trace.bytes())
+        self.assertEqual(self.json("replay", both, "--no-timing")["peak_live_bytes"], 4 * 4096)
+        self.assertEqual(self.json("replay", both, "--no-timing", "--device-index", 1)["peak_live_bytes"], 3 << 16)
+        self.assertIn("2 devices", self.passes("replay", both, "--no-timing"))
+        self.fails(2, "replay", both, "--device-index", 2, says="no device 2: it has 2")
 
     @unittest.skipUnless(has("zlib"), "built without zlib")
     def test_packed_ones_are_to_be_unpacked(self):
