@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?=
 
 .DEFAULT_GOAL := all
-.PHONY: all help demo test bench gpu-test gpu-bench soak fuzz sanitize op-table install format clean
+.PHONY: all help demo test bench gpu-test gpu-bench soak fuzz sanitize op-table examples install format clean
 
 all: build/.setup-build ## the library and the command, at build/headroom
 	@. tools/lib.sh && configure build "" && build build product
@@ -41,8 +41,14 @@ sanitize: build/.setup-test ## the tests under ASan and UBSan, and those with th
 op-table: all ## write the table of ops in docs/runtime.md anew
 	@. tools/lib.sh && configure build "" && build build runtime_op_memory && tools/op-table.sh build
 
+examples: all ## the programs of examples/, at build/examples
+	@. tools/lib.sh && configure build "" && build build examples
+
 install: all ## to PREFIX (/usr/local); DESTDIR is put in front
 	@cmake --install build --prefix "$(PREFIX)"
+	@[ -n "$(DESTDIR)" ] || case "$(PREFIX)" in \
+		/usr|/usr/local) ldconfig 2>/dev/null || true ;; \
+		*) echo "programs find the library there with LD_LIBRARY_PATH=$(PREFIX)/lib, or when they are linked with -Wl,-rpath,$(PREFIX)/lib" ;; esac
 
 format: ## clang-format on all C files
 	@tools/check-format.sh --fix

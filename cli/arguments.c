@@ -146,7 +146,9 @@ static bool check_operands(const hr__command *command, int operands, const char 
 		snprintf(problem, sizeof problem, "what is %s for? It takes %s", hr__quote(extra, strlen(extra), quoted),
 		         command->most_operands == 0 ? "options only" : command->operands);
 	} else if (operands < command->least_operands) {
-		snprintf(problem, sizeof problem, "%s is missing", command->operands);
+		const char *missing = command->operands; /* without those that are there */
+		for (int i = 0; i < operands && strchr(missing, ' '); i++) missing = strchr(missing, ' ') + 1;
+		snprintf(problem, sizeof problem, "%s is missing", missing);
 	} else {
 		return true;
 	}
@@ -261,14 +263,20 @@ bool hr__arguments_decimal(const hr__arguments *arguments, int option, const cha
 
 /* ---- help ---- */
 
-#define HELP_WIDTH 100
+static int help_width(void)
+{
+	int width = hr__term_width();
+	return width < 100 ? width : 100;
+}
 
 static void print_option(const hr__option *option)
 {
 	char head[64];
 	snprintf(head, sizeof head, "%s%s%s", option->name, option->value ? " " : "", option->value ? option->value : "");
-	printf("  %s%-21s%s ", hr__style(stdout, HR__STYLE_STRONG), head, hr__style(stdout, HR__STYLE_PLAIN));
-	hr__term_wrap(option->help, 24, 24, HELP_WIDTH);
+	int length = (int)strlen(head);
+	printf("  %s%s%s", hr__style(stdout, HR__STYLE_STRONG), head, hr__style(stdout, HR__STYLE_PLAIN));
+	printf("%s%*s", length > 21 ? "\n" : "", length > 21 ? 24 : 22 - length, "");
+	hr__term_wrap(option->help, 24, 24, help_width());
 }
 
 static void print_heading(const char *text)
@@ -278,8 +286,9 @@ static void print_heading(const char *text)
 
 void hr__command_help(const hr__command *command)
 {
-	printf("usage: headroom %s%s%s [OPTION]...\n\n", command->name, *command->operands ? " " : "", command->operands);
-	hr__term_wrap(command->about, 0, 0, HELP_WIDTH);
+	if (command->takes_program) printf("usage: headroom %s [OPTION]... [--] %s\n\n", command->name, command->operands);
+	else printf("usage: headroom %s%s%s [OPTION]...\n\n", command->name, *command->operands ? " " : "", command->operands);
+	hr__term_wrap(command->about, 0, 0, help_width());
 	print_heading("Options");
 	for (const hr__option *option = command->options; option->name; option++) print_option(option);
 	print_option(&(hr__option){ "--help", NULL, "this text" });
@@ -290,5 +299,5 @@ void hr__command_help(const hr__command *command)
 		line += length + (line[length] == '\n');
 	}
 	print_heading("Exit status");
-	printf("  0 done, 1 the thing asked about does not hold, 2 wrong usage or bad input\n");
+	printf("  %s\n", command->exits ? command->exits : "0 done, 1 the thing asked about does not hold, 2 wrong usage or bad input");
 }

@@ -41,6 +41,7 @@ struct hr__command {
 	const char *summary;  /* one line for the list of commands */
 	const char *about;    /* paragraphs for its own help */
 	const char *examples; /* lines to type */
+	const char *exits;    /* what its exit status means; NULL: as for all */
 	int least_operands, most_operands;
 	bool takes_program;   /* the first operand and everything behind it, options too, are a program and its arguments */
 	const hr__option *options;                  /* ended by one without a name */

@@ -30,7 +30,7 @@
 enum { OUT, STEP_COUNT };
 
 static const hr__option options[] = {
-	[OUT] = { "--out", "DIR", "where the recording, the report and the pictures go; those of an earlier demo are replaced. Default headroom-demo" },
+	[OUT] = { "--out", "DIR", "where the recording, the report and the pictures go: training.hrt, oom.json, oom.txt, report.html and tensorboard; files of these names are replaced. Default headroom-demo" },
 	[STEP_COUNT] = { "--steps", "N", "steps of each training, 1 to 1000; default 20" },
 	{ NULL, NULL, NULL },
 };
@@ -184,24 +184,29 @@ static void print_heading(const char *format, ...)
 	va_end(list);
 }
 
-static void print_text(const char *text)
+static int text_width(void)
 {
 	int width = hr__term_width();
-	printf("%*s", INDENT, "");
-	hr__term_wrap(text, INDENT, INDENT, width < TEXT_WIDTH ? width : TEXT_WIDTH);
+	return width < TEXT_WIDTH ? width : TEXT_WIDTH;
+}
+
+static void print_text(const char *text, int indent)
+{
+	printf("%*s", indent, "");
+	hr__term_wrap(text, indent, indent, text_width());
 }
 
 static void print_training(const struct training *training)
 {
 	char text[256], peak[16], out[16], in[16];
-	int length = snprintf(text, sizeof text, "%llu steps in %.1f s, loss %.3f to %.3f, %s at the peak", (unsigned long long)training->steps,
-	                      (double)training->ns / 1e9, (double)training->losses[0], (double)training->losses[training->steps - 1],
+	int length = snprintf(text, sizeof text, "%llu step%s in %.1f s, loss %.3f to %.3f, %s at the peak", (unsigned long long)training->steps,
+	                      training->steps == 1 ? "" : "s", (double)training->ns / 1e9, (double)training->losses[0], (double)training->losses[training->steps - 1],
 	                      hr__format_size((uint64_t)training->peak, peak, sizeof peak));
 	if (training->lms)
 		snprintf(text + length, sizeof text - (size_t)length, "; %s moved to the host, %s back",
 		         hr__format_size((uint64_t)training->moved.bytes_copied_out, out, sizeof out),
 		         hr__format_size((uint64_t)training->moved.bytes_copied_in, in, sizeof in));
-	print_text(text);
+	print_text(text, INDENT);
 }
 
 /* A paragraph of a report that begins with [title], in lines for this terminal: those after the first are indented there. */
@@ -215,7 +220,7 @@ static void print_joined(const char *report, const char *title)
 		text[used++] = *at == '\n' ? ' ' : *at;
 	}
 	text[used] = 0;
-	print_text(text);
+	print_text(text, INDENT);
 }
 
 /* The part of a report that begins with the line [title]. */
@@ -275,7 +280,7 @@ static hr_status train_three_times(struct demo *demo)
 	if (!status && demo->with_lms.status) status = demo->with_lms.status;
 	if (status) return status;
 	print_training(&demo->with_lms);
-	print_text(same_losses(demo) ? "Every loss is the same, to the bit." : "The losses DIFFER.");
+	print_text(same_losses(demo) ? "Every loss is the same, to the bit." : "The losses DIFFER.", INDENT);
 	return HR_OK;
 }
 
@@ -320,7 +325,8 @@ static void print_hint(const char *what, const char *format, ...)
 	va_start(list, format);
 	printf("%*s%s", INDENT, "", hr__style(stdout, HR__STYLE_STRONG));
 	vprintf(format, list);
-	printf("%s\n%*s%s\n", hr__style(stdout, HR__STYLE_PLAIN), 2 * INDENT, "", what);
+	printf("%s\n", hr__style(stdout, HR__STYLE_PLAIN));
+	print_text(what, 2 * INDENT);
 	va_end(list);
 }
 
@@ -339,8 +345,10 @@ static hr_status tell(struct demo *demo)
 {
 	char path[PATH_MAX];
 	const struct model *model = &demo->model;
-	printf("A GPT of %d blocks, %d wide, trained with Adam on an emulated GPU: %llu steps, three times.\n\n", (int)model->blocks, (int)model->width,
-	       (unsigned long long)demo->steps);
+	char text[128];
+	snprintf(text, sizeof text, "A GPT of %d blocks, %d wide, trained with Adam on an emulated GPU: %llu step%s, three times.\n", (int)model->blocks,
+	         (int)model->width, (unsigned long long)demo->steps, demo->steps == 1 ? "" : "s");
+	hr__term_wrap(text, 0, 0, text_width());
 	hr_status status = emulate_gpu();
 	if (!status) status = hr_trace_start(path_of(demo, "training.hrt", path));
 	if (status) return status;

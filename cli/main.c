@@ -18,16 +18,21 @@ static const hr__command *find_command(const char *name)
 	return NULL;
 }
 
+static void print_command(const char *name, const char *summary)
+{
+	int width = hr__term_width();
+	printf("  %s%-10s%s ", hr__style(stdout, HR__STYLE_STRONG), name, hr__style(stdout, HR__STYLE_PLAIN));
+	hr__term_wrap(summary, 13, 13, width < 100 ? width : 100);
+}
+
 static void print_help(void)
 {
 	printf("headroom %s - where did the device memory go, why did it run out, and how can it run anyway?\n\n"
 	       "usage: headroom COMMAND [ARGUMENT]...\n\n",
 	       hr_version());
 	for (size_t i = 0; i < COMMANDS; i++)
-		printf("  %s%-10s%s %s\n", hr__style(stdout, HR__STYLE_STRONG), commands[i]->name, hr__style(stdout, HR__STYLE_PLAIN),
-		       commands[i]->summary);
-	printf("  %s%-10s%s %s\n", hr__style(stdout, HR__STYLE_STRONG), "help", hr__style(stdout, HR__STYLE_PLAIN),
-	       "this text, or that of a command: headroom help replay");
+		print_command(commands[i]->name, commands[i]->summary);
+	print_command("help", "this text, or that of a command: headroom help replay");
 	printf("\n'headroom COMMAND --help' says what a command takes, with examples; 'headroom --version' which version this is.\n"
 	       "SIZE is a number of bytes with an optional unit: 1073741824, 1GiB, 1.5G, 512MB.\n"
 	       "Exit status: 0 done, 1 the thing asked about does not hold, 2 wrong usage or bad input.\n");

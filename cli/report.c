@@ -224,7 +224,7 @@ const hr__command hr__command_report = {
 	.operands = "TRACE",
 	.summary = "where memory and time went: by op, by name scope, at the peak, step by step",
 	.about =
-		"Reads a trace that a program recorded (hr_trace_start) and shows one view of it:\n\n"
+		"Reads a trace that was recorded (headroom run --trace, hr_profiler_start, hr_trace_start) and shows one view of it:\n\n"
 		"  summary    the numbers that matter, memory over time, and what was there at the peak\n"
 		"  timeline   memory over time, with what Large Model Support moved\n"
 		"  op         a row for each op: time, memory at the peak, allocated, left behind\n"

@@ -125,7 +125,7 @@ const hr__command hr__command_run = {
 	.summary = "runs an unmodified Headroom program, recorded, or watched by 'headroom top'",
 	.about =
 		"Starts PROGRAM with its arguments. With --trace, everything that Headroom does in it is recorded from its first allocator on, to the end of "
-		"the process or its hr_shutdown; after a crash or kill -9 the file holds all that was recorded until then. Whether or not it is recorded, "
+		"the process or its hr_shutdown; after a crash or kill -9 the file holds all that was recorded until then. A program that makes no allocator leaves no file. Whether or not it is recorded, "
 		"'headroom top' shows it.\n\n"
 		"The exit status is that of the program; 126 or 127 when it could not be started. A name for the trace that cannot be is told before the program is "
 		"started, with status 2; a recording that fails later does not stop the program: it says so on standard error. The same works without this command: HEADROOM_TRACE=FILE, HEADROOM_TRACE_STEPS=LIST, HEADROOM_TRACE_COMPRESS=1, "
@@ -133,6 +133,7 @@ const hr__command hr__command_run = {
 	.examples = "headroom run --trace out.hrt -- ./train --batch 64\n"
 				"headroom run --trace out.hrt --steps 1,10,100 --compress -- ./train\n"
 				"headroom run -- ./train",
+	.exits = "that of the program; 126 or 127 when it cannot be started, 2 wrong usage",
 	.least_operands = 1,
 	.most_operands = 1,
 	.takes_program = true,

@@ -16,12 +16,16 @@
 #define REDRAW_NS 50000000u
 #define BAR_CELLS 40
 
+bool hr__term_can(FILE *file)
+{
+	const char *term = getenv("TERM");
+	return term && strcmp(term, "dumb") != 0 && isatty(fileno(file)) != 0;
+}
+
 static bool wants_colour(FILE *file)
 {
-	const char *no_colour = getenv("NO_COLOR"), *term = getenv("TERM");
-	if (no_colour && *no_colour) return false;
-	if (!term || strcmp(term, "dumb") == 0) return false;
-	return isatty(fileno(file)) != 0;
+	const char *no_colour = getenv("NO_COLOR");
+	return !(no_colour && *no_colour) && hr__term_can(file);
 }
 
 const char *hr__style(FILE *file, hr__style_name style)
@@ -69,26 +73,41 @@ bool hr__term_utf8(void)
 	return true;
 }
 
+/* Prints what a line of a list begins with, spaces and a word with those behind it; returns its length. 0: it is no such line. */
+static size_t print_item(const char *line)
+{
+	size_t length = strspn(line, " ");
+	if (length < 2) return 0;
+	length += strcspn(line + length, " \n");
+	length += strspn(line + length, " ");
+	fwrite(line, 1, length, stdout);
+	return length;
+}
+
 void hr__term_wrap(const char *text, int indent, int column, int width)
 {
+	int left = indent; /* where lines begin: in an item of a list, behind its name */
+	bool begins = true;
 	while (*text) {
-		size_t word = strcspn(text, " \n");
-		if (column > indent && column + 1 + (int)word > width) {
-			printf("\n%*s", indent, "");
-			column = indent;
-		} else if (column > indent) {
+		size_t item = begins ? print_item(text) : 0, word = strcspn(text += item, " \n");
+		begins = false;
+		if (item) left = column += (int)item;
+		if (column > left && column + 1 + (int)word > width) {
+			printf("\n%*s", left, "");
+			column = left;
+		} else if (column > left) {
 			putchar(' ');
 			column++;
 		}
 		fwrite(text, 1, word, stdout);
 		column += (int)word;
 		text += word;
-		if (*text == '\n') {
-			printf("\n%*s", indent, "");
-			column = indent;
-			text++;
-		}
 		while (*text == ' ') text++;
+		if (*text != '\n') continue;
+		printf("\n%*s", indent, "");
+		column = left = indent;
+		begins = true;
+		text++;
 	}
 	putchar('\n');
 }
@@ -97,7 +116,7 @@ void hr__term_wrap(const char *text, int indent, int column, int width)
 
 void hr__progress_begin(hr__progress *progress)
 {
-	*progress = (hr__progress){ .label = "", .started_ns = hr__os()->clock_ns(), .enabled = isatty(STDERR_FILENO) != 0 };
+	*progress = (hr__progress){ .label = "", .started_ns = hr__os()->clock_ns(), .enabled = hr__term_can(stderr) };
 }
 
 void hr__progress_phase(hr__progress *progress, const char *label, double to)

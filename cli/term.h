@@ -34,7 +34,11 @@ int hr__term_width(void);
 /* Whether the locale can show block characters; without it pictures are drawn in ASCII. */
 bool hr__term_utf8(void);
 
-/* Prints [text] to standard output in lines of at most [width] columns, those after the first indented; the first begins at column [column]. */
+/* Whether [file] is a terminal that obeys escape sequences. */
+bool hr__term_can(FILE *file);
+
+/* Prints [text] to standard output in lines of at most [width] columns, those after the first indented; the first begins at column [column]. A line that
+ * begins with two spaces is an item of a list: a word, and what is said of it in a column of its own. */
 void hr__term_wrap(const char *text, int indent, int column, int width);
 
 /* ---- progress ---- */

@@ -352,7 +352,7 @@ static int run(const hr__arguments *arguments)
 	double seconds = 1;
 	if (!hr__arguments_decimal(arguments, INTERVAL, "s", 0.1, 60, &seconds)) return HR__EXIT_BAD;
 	bool json = hr__arguments_has(arguments, JSON);
-	if (!json && !hr__arguments_has(arguments, ONCE) && isatty(STDOUT_FILENO)) return run_live(&v, seconds);
+	if (!json && !hr__arguments_has(arguments, ONCE) && hr__term_can(stdout)) return run_live(&v, seconds);
 	hr__segments_read(&v.looks[v.now]);
 	if (json) print_json(&v.looks[v.now]);
 	else print_table(&v, false, 1 << 20);

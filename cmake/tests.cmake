@@ -123,6 +123,7 @@ endforeach()
 # ---- examples/ ----
 
 file(GLOB example_sources CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} examples/*.c)
+add_custom_target(examples)
 foreach(source ${example_sources})
 	get_filename_component(name ${source} NAME_WE)
 	# Only what a user has: the public headers and the library.
@@ -131,6 +132,7 @@ foreach(source ${example_sources})
 	target_link_libraries(example_${name} PRIVATE headroom::headroom_static)
 	target_link_options(example_${name} PRIVATE ${no_lto})
 	add_headroom_test(example.${name} examples example_${name})
+	add_dependencies(examples example_${name})
 	list(APPEND test_targets example_${name})
 endforeach()
 

@@ -114,15 +114,20 @@ hr_status hr__export_make_folder(const char *path)
 	int error = hr__os()->alloc(length + 1, &block);
 	if (error) return hr__os_fail(error, "making %s", path);
 	char *part = block;
+	int denied = 0;
 	memcpy(part, path, length + 1);
 	for (size_t i = 1; i <= length && (error == 0 || error == EEXIST); i++) {
 		if (path[i] != '/' && path[i] != 0) continue;
 		part[i] = 0;
 		error = hr__os()->folder_create(part);
 		/* Where others may not write, what is there already need not be made. */
-		if (error == EACCES || error == EROFS || error == EPERM) error = path[i] == 0 ? error : EEXIST;
+		if ((error == EACCES || error == EROFS || error == EPERM) && path[i] != 0) {
+			denied = error;
+			error = EEXIST;
+		}
 		part[i] = path[i];
 	}
 	hr__os()->free(block, length + 1);
+	if (error == ENOENT && denied) error = denied; /* it was not there, and could not be made */
 	return error && error != EEXIST ? hr__os_fail(error, "the directory %s cannot be made", path) : HR_OK;
 }

@@ -340,6 +340,7 @@ function fillNotes() {
 	if (capture.steps.length) some(capture.devicesInSteps, capture.devices.length, 'devices have sums for steps: the first.');
 	byId('notes').replaceChildren(...notes.map(text => make('p', {}, text)));
 	const when = capture.wallMs ? new Date(capture.wallMs).toISOString().replace('T', ' ').slice(0, 19) + ' UTC' : '';
+	document.title = decodeURIComponent(location.pathname.split('/').pop()) + ' - Headroom';
 	byId('subtitle').textContent = ['memory profile', when, formatCount(capture.allocationCount + capture.freeCount) + ' allocations and frees', capture.opCount ? formatCount(capture.opCount) + ' ops' : ''].filter(Boolean).join('  \u00b7  ');
 }
 
