@@ -584,12 +584,14 @@ static void test_whatever_call_fails_the_program_goes_on(void)
 	hr_profiler_options options = fresh();
 	options.compress = true;
 	CHECK_STATUS(HR_OK, hr__pack_available());
-	path_of("");
 	hr_fault_os_install();
 	open_allocator();
 	for (uint64_t n = 1; n < 500; n++) {
+		char name[32]; /* a directory for each n: the search for a free name makes the more calls the more files there are of this second */
+		snprintf(name, sizeof name, "fails-%llu", (unsigned long long)n);
+		const char *logdir = path_of(name);
 		hr_fault_os_fail_nth(n, false, ENOSPC);
-		hr_status started = hr_profiler_start(folder, &options);
+		hr_status started = hr_profiler_start(logdir, &options);
 		make_events(10);
 		hr_status stopped = started ? HR_OK : hr_profiler_stop();
 		bool failed = hr_fault_os_calls() >= n;
