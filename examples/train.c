@@ -30,7 +30,7 @@ static hr_status train_step(void *context, const hr_value *ins, size_t in_count,
 	return updated.id ? HR_OK : hr_last_status();
 }
 
-/* Emulated, although there may be a card: ops are computed by the host. */
+/* Emulated, although there may be a card: the host computes, and reaches its memory without copies. */
 static hr_status limit_gpu(uint64_t bytes)
 {
 	hr_cuda_options cuda;

@@ -70,8 +70,13 @@ typedef struct hr_session_options {
 
 HR_API void hr_session_options_init(hr_session_options *options);
 
-/* Opens a session: a stream of the device, and a container for variables. Threads use it by entering it. HR_UNSUPPORTED: the device has no
- * memory that can be computed with (the simulated one). */
+/* Opens a session: a stream of the device, and a container for variables. Threads use it by entering it.
+ *
+ * Ops are computed by the host. On a device whose memory it cannot reach, a card, each op works on copies in pinned memory that go there and back on
+ * the session's stream; as much of it as its largest op needs stays with the session. It comes from what hr_lms_options.host_limit limits, so set
+ * that one first.
+ *
+ * HR_UNSUPPORTED: the device has no memory that can be computed with (the simulated one). */
 HR_API hr_status hr_session_open(const hr_session_options *options, hr_session *out);
 
 /* Closes it: waits for its work, and frees its variables and every value that is still there; those are handles of nothing from then on. A value

@@ -296,12 +296,17 @@ static struct demand measure(hr__lms *lms, const hr_pin *pins, size_t count)
 	return demand;
 }
 
+static uint64_t limit_of(hr__lms *lms)
+{
+	uint64_t limit = hr__load_acquire(&lms->limit);
+	return limit < lms->allocator->limit ? limit : lms->allocator->limit;
+}
+
 /* Whether there is no room for it even when nobody else has anything pinned. Blocks that are no tensors may be freed. */
 static bool can_never_fit(hr__lms *lms, const hr_pin *pins, size_t count)
 {
-	uint64_t limit = hr__load_acquire(&lms->limit);
+	uint64_t limit = limit_of(lms);
 	struct demand demand = measure(lms, pins, count);
-	if (limit > lms->allocator->limit) limit = lms->allocator->limit;
 	return demand.own > limit || demand.stays > limit - demand.own;
 }
 
@@ -350,6 +355,11 @@ static hr_status no_room(hr__lms *lms, const hr_pin *pins, size_t count, bool ne
 	uint64_t unit = lms->allocator->page ? lms->allocator->page : lms->allocator->granularity, least;
 	uint64_t other = demand.stays + (never ? 0 : demand.pinned) + (uint64_t)(plain > 0 ? plain : 0);
 	if (!hr__align_up(demand.own + other, unit, &least)) least = UINT64_MAX;
+	if (least <= limit_of(lms))
+		return hr__fail_in(HR_OUT_OF_MEMORY,
+		                   "%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but what is free lies in "
+		                   "pieces: %sraise the limit",
+		                   who, need, list, hr__format_size(other, more, sizeof more), lms->defrag ? "" : "switch hr_lms_options.defrag on, or ");
 	return hr__fail_in(HR_OUT_OF_MEMORY,
 	                   "%s cannot run: it needs %s at once (%s), and %s more %s; the least limit that would do is %s", who, need,
 	                   list, hr__format_size(other, more, sizeof more), never ? "does not leave" : "is in use",

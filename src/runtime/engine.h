@@ -60,6 +60,7 @@ struct hr__session {
 	hr__device *device;
 	hr_allocator allocator;
 	hr_stream stream;
+	hr_allocator staging;     /* pinned memory, where the host cannot reach the device's; id 0: it can */
 	bool has_tensors;         /* its allocator is one that tensors can be made on */
 	bool own_stream;
 	hr__team *team;
@@ -144,6 +145,30 @@ typedef struct hr__task {
 hr_status hr__execute(const hr__task *task, const hr__slot *ins, uint32_t in_count, hr__slot *outs);
 /* The same without variables. */
 hr_status hr__execute_plain(const hr__task *task, const hr__slot *ins, uint32_t in_count, hr__slot *outs);
+
+/* ---- on devices that the host cannot reach (stage.c) ---- */
+
+/* Bytes of an op, on the device and in pinned memory. */
+typedef struct hr__staged {
+	void *there, *here;
+	uint64_t bytes;
+} hr__staged;
+
+typedef struct hr__stage {
+	void *block; /* NULL: nothing is staged */
+	uint32_t in_count, out_count;
+	hr__staged ins[HR__OP_INPUTS], outs[HR__OP_OUTPUTS];
+} hr__stage;
+
+/* For a session that is being opened. HR_UNSUPPORTED: there is no memory to compute with. */
+hr_status hr__stage_open(hr__session *session);
+void hr__stage_close(hr__session *session);
+/* Queues copies of the inputs; the addresses of [work] are those of the copies then. Nothing happens where the host reaches the device. */
+hr_status hr__stage_in(const hr__session *session, hr__work *work, uint64_t scratch, hr__stage *out);
+/* Queues copies of the outputs to where they belong: all, or the device's memory is as it was. */
+hr_status hr__stage_out(const hr__session *session, const hr__stage *stage);
+/* Gives the pinned memory back, in stream order. */
+void hr__stage_end(const hr__session *session, hr__stage *stage);
 
 /* ---- variables (variable.c) ---- */
 

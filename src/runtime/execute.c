@@ -235,8 +235,10 @@ static void note_memory(const hr__task *task, const struct memory *memory)
 static hr_status queue_job(const hr__task *task, const struct memory *memory, struct job *job, bool *queued)
 {
 	const hr__session *session = task->session;
+	hr__stage stage;
 	uint64_t took = 0;
 	hr_status status = fill_in(&job->work, memory);
+	if (!status) status = hr__stage_in(session, &job->work, memory->scratch ? memory->scratch->bytes : 0, &stage);
 	if (status) return status;
 	if (task->note) note_memory(task, memory);
 	if (memory->recorded) {
@@ -245,6 +247,9 @@ static hr_status queue_job(const hr__task *task, const struct memory *memory, st
 	}
 	status = hr__device_host_call(session->device, session->stream, run_job, job);
 	*queued = !status;
+	if (!status) status = hr__stage_out(session, &stage);
+	hr__stage_end(session, &stage);
+	if (*queued && status && memory->recorded) hr_stream_synchronize(session->handle, session->stream); /* the job writes to [took] */
 	if (status || !memory->recorded) return status;
 	status = hr_stream_synchronize(session->handle, session->stream);
 	if (!status) tell_op(task, HR__EVENT_OP_END, took);

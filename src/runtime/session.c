@@ -102,10 +102,8 @@ static hr_status set_up(hr__session *session, const hr_session_options *options)
 	if (status) return status;
 	session->device = hr__device_of(session->handle, &status);
 	if (!session->device) return status;
-	if (!hr__device_host_accessible(session->device))
-		return hr__fail(HR_UNSUPPORTED, "%s: ops are computed by the host, which cannot reach its memory; open the session on CPU:0, or on "
-		                "an emulated device (HEADROOM_CUDA=0)", hr__device_name(session->device));
-	status = choose_allocator(session, options);
+	status = hr__stage_open(session);
+	if (!status) status = choose_allocator(session, options);
 	if (!status) status = check_allocator(session);
 	if (!status) status = watch_forks();
 	if (status) return status;
@@ -121,6 +119,7 @@ static hr_status set_up(hr__session *session, const hr_session_options *options)
 
 static void free_session(hr__session *session)
 {
+	hr__stage_close(session);
 	if (session->own_stream) hr_stream_destroy(session->handle, session->stream);
 	if (session->turn) hr__os()->monitor_destroy(session->turn);
 	hr__os()->free(session, sizeof *session);

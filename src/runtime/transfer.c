@@ -56,7 +56,33 @@ hr_status hr_fetch(hr_value handle, void *to, size_t bytes)
 
 /* ---- to another session ---- */
 
-/* On the stream of [to], which waits for that of [from]: by itself on one device, else the host waits for both. */
+/* Between two devices. Both have done all that they were given when it returns. */
+static hr_status copy_across(const hr__session *here, const void *from, const hr__session *there, void *to, uint64_t bytes)
+{
+	hr_request request = HR_REQUEST(bytes);
+	void *block = NULL;
+	hr_status status = HR_OK;
+	if (here->staging.id) { /* what the host cannot reach, the other device cannot either */
+		request.stream = here->stream;
+		status = hr_alloc(here->staging, &request, &block);
+		if (!status) status = hr_copy(here->handle, block, from, bytes, HR_COPY_TO_HOST, here->stream);
+	}
+	if (!status) status = hr_stream_synchronize(here->handle, here->stream);
+	if (!status) status = hr_copy(there->handle, to, block ? block : from, bytes, HR_COPY_TO_DEVICE, there->stream);
+	hr_status done = hr_stream_synchronize(there->handle, there->stream);
+	if (block) hr_free(here->staging, block, here->stream);
+	return status ? status : done;
+}
+
+/* On the stream of [there], which waits for that of [here]; what comes next on that one may be in the same memory, so it waits in turn. */
+static hr_status copy_beside(const hr__session *here, const void *from, const hr__session *there, void *to, uint64_t bytes)
+{
+	hr_status status = hr_stream_wait_stream(there->handle, there->stream, here->stream);
+	if (!status) status = hr_copy(there->handle, to, from, bytes, HR_COPY_ON_DEVICE, there->stream);
+	if (!status) status = hr_stream_wait_stream(here->handle, here->stream, there->stream);
+	return status;
+}
+
 static hr_status copy_bytes(const hr__buffer *from, uint64_t offset, const hr__buffer *to, uint64_t bytes)
 {
 	const hr__session *here = from->session, *there = to->session;
@@ -66,12 +92,8 @@ static hr_status copy_bytes(const hr__buffer *from, uint64_t offset, const hr__b
 	if (status) return status;
 	status = hold(to, HR_OVERWRITE, 0, &b);
 	if (!status) {
-		status = same ? hr_stream_wait_stream(there->handle, there->stream, here->stream) : hr_stream_synchronize(here->handle, here->stream);
-		if (!status) status = hr_copy(there->handle, b, a, bytes, same ? HR_COPY_ON_DEVICE : HR_COPY_TO_DEVICE, there->stream);
-		/* What comes next on this side may be in the same memory. */
-		if (!status && same) status = hr_stream_wait_stream(here->handle, here->stream, there->stream);
+		status = same ? copy_beside(here, a, there, b, bytes) : copy_across(here, a, there, b, bytes);
 		hr_status left = let_go(to, HR_OVERWRITE, there->stream);
-		if (!status && !same) status = hr_stream_synchronize(there->handle, there->stream);
 		if (!status) status = left;
 	}
 	hr_status left = let_go(from, HR_READ, same ? there->stream : here->stream);

@@ -308,6 +308,36 @@ static void test_an_op_that_cannot_fit_is_named_with_its_tensors(void)
 	tear_down();
 }
 
+/* It would fit, if what is free were in one piece: no limit is called the least that is no more than the one there is. */
+static void refuse_pieces(bool defrag)
+{
+	hr_lms_options options = lms_options("lru");
+	hr_tensor tensors[4];
+	void *at;
+	options.defrag = defrag;
+	options.wait_ns = 1000000; /* for somebody to unpin: nobody will */
+	set_up_with(384 * KIB, &options);
+	for (int i = 0; i < 4; i++) {
+		tensors[i] = create(96 * KIB);
+		fill(tensors[i], (unsigned char)i);
+	}
+	hr_pin kept[] = { { tensors[1], HR_READ }, { tensors[3], HR_READ } };
+	CHECK_STATUS(HR_OK, hr_pin_all(kept, 2, HR_STREAM_DEFAULT));
+	for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_tensor_address(kept[i].tensor, &at)); /* until then they may be moved */
+	hr_tensor large = create(192 * KIB);
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin(large, HR_OVERWRITE, HR_STREAM_DEFAULT));
+	CHECK_CONTAINS(hr_last_message(), "192.0 KiB more is in use; that is within the limit, but what is free lies in pieces");
+	CHECK_EQ(strstr(hr_last_message(), "hr_lms_options.defrag") == NULL, defrag);
+	CHECK_STATUS(HR_OK, hr_unpin_all(kept, 2, HR_STREAM_DEFAULT));
+	tear_down();
+}
+
+static void test_an_op_that_fits_only_in_one_piece_is_told_so(void)
+{
+	refuse_pieces(false);
+	refuse_pieces(true);
+}
+
 static void test_never_evict_and_priority_are_kept(void)
 {
 	set_up(16 * MIB);
@@ -599,6 +629,7 @@ TEST_MAIN(T(test_a_tensor_goes_through_its_states), T(test_contents_survive_leav
           T(test_overwriting_brings_nothing_back), T(test_statistics_add_up), T(test_one_tensor_that_makes_room_is_enough),
           T(test_plain_requests_make_tensors_leave_too), T(test_several_neighbours_leave_for_a_large_request),
           T(test_everything_inactive_leaves_before_a_request_fails), T(test_an_op_that_cannot_fit_is_named_with_its_tensors),
+          T(test_an_op_that_fits_only_in_one_piece_is_told_so),
           T(test_never_evict_and_priority_are_kept), T(test_tags_choose_what_leaves), T(test_the_limit_for_tensors_can_be_changed),
           T(test_a_full_host_pool_is_named_and_nothing_is_lost), T(test_what_the_host_has_no_room_for_goes_to_a_file), T(test_mistakes_are_named),
           T(test_bad_options_are_refused), T(test_the_environment_switches_it_on), T(test_verify_finds_a_write_through_a_read_pin),

@@ -113,8 +113,8 @@ static void test_sessions_leave_nothing_behind(void)
 
 /* ---- something fails ---- */
 
-enum fails { SYSTEM_CALLS, DEVICE_CALLS, DEVICE_ALLOCATIONS };
-static const char *const fails_names[] = { "the system", "the device", "an allocation" };
+enum fails { SYSTEM_CALLS, DEVICE_CALLS, DEVICE_ALLOCATIONS, FAR_SYSTEM_CALLS, FAR_DEVICE_CALLS };
+static const char *const fails_names[] = { "the system", "the device", "an allocation", "the system, far from the device", "a device far from the host" };
 
 /* The emulated device under another name, whose allocations are counted: freeing is not, because what a device does not take back is lost. */
 static struct {
@@ -139,17 +139,47 @@ static void add_counted_device(void)
 	CHECK_STATUS(HR_OK, hr_register_backend(&counted, &config));
 }
 
+/* The same for a device that says of itself what a card does: the host cannot reach its memory. */
+static hr_status open_far(void *config, uint32_t index, void **out, hr_backend_caps *caps)
+{
+	hr_status status = hr__backend_emulated.open(config, index, out, caps);
+	caps->host_accessible = false;
+	return status;
+}
+
+static void add_far_device(void)
+{
+	static hr_emulated_options config;
+	static hr_backend far;
+	CHECK_STATUS(HR_OK, hr_emulated_options_init(&config));
+	far = hr__backend_emulated;
+	far.name = "far";
+	far.type = "FAR";
+	far.open = open_far;
+	CHECK_STATUS(HR_OK, hr_register_backend(&far, &config));
+}
+
+static bool is_of_system(enum fails fails)
+{
+	return fails == SYSTEM_CALLS || fails == FAR_SYSTEM_CALLS;
+}
+
+static bool is_of_device(enum fails fails)
+{
+	return fails == DEVICE_CALLS || fails == FAR_DEVICE_CALLS;
+}
+
 static void arm(enum fails fails, uint64_t nth)
 {
 	requests.calls = 0;
 	requests.nth = fails == DEVICE_ALLOCATIONS ? nth : 0;
-	hr_backend_fail_nth(fails == DEVICE_CALLS ? nth : 0, false, HR_OUT_OF_MEMORY);
-	hr_fault_os_fail_nth(fails == SYSTEM_CALLS ? nth : 0, false, ENOMEM);
+	hr_backend_fail_nth(is_of_device(fails) ? nth : 0, false, HR_OUT_OF_MEMORY);
+	hr_fault_os_fail_nth(is_of_system(fails) ? nth : 0, false, ENOMEM);
 }
 
 static uint64_t calls_made(enum fails fails)
 {
-	return fails == SYSTEM_CALLS ? hr_fault_os_calls() : fails == DEVICE_CALLS ? hr_backend_calls() : requests.calls;
+	return is_of_system(fails) ? hr_fault_os_calls() : is_of_device(fails) ? hr_backend_calls() : requests.calls;
 }
 
 /* Where each request is a call of the device, if those are to fail. */
@@ -158,6 +188,8 @@ static void open_for(enum fails fails)
 	hr_session_options options;
 	hr_allocator_options allocator_options;
 	hr_device device;
+	hr__device *pinned;
+	hr_status status;
 	setenv("HEADROOM_CUDA", "0", 1);
 	hr_session_options_init(&options);
 	hr_allocator_options_init(&allocator_options);
@@ -166,9 +198,13 @@ static void open_for(enum fails fails)
 		add_counted_device();
 		options.device = "COUNTED:0";
 		allocator_options.kind = "direct";
+	} else if (fails >= FAR_SYSTEM_CALLS) {
+		add_far_device();
+		options.device = "FAR:0";
 	}
 	allocator_options.oom.report_allocations_on_oom = false;
 	CHECK_STATUS(HR_OK, hr_device_find(options.device, &device));
+	if (fails >= FAR_SYSTEM_CALLS) CHECK_STATUS(HR_OK, hr__device_pinned(hr__device_of(device, &status), 1 << 20, &pinned)); /* 64 MiB take time */
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &allocator_options, &allocator));
 	options.allocator = allocator;
 	CHECK_STATUS(HR_OK, hr_session_open(&options, &session));
@@ -212,7 +248,7 @@ static void check_error(const struct scenario *scenario, hr_status status)
 {
 	CHECK(hr_last_message()[0]);
 	CHECK_EQ((int)hr_last_status(), (int)status);
-	if (scenario->fails == SYSTEM_CALLS) CHECK(status == HR_NO_HOST_MEMORY || status == HR_OUT_OF_MEMORY);
+	if (scenario->fails != DEVICE_CALLS && scenario->fails != DEVICE_ALLOCATIONS) CHECK(status == HR_NO_HOST_MEMORY || status == HR_OUT_OF_MEMORY);
 	else CHECK_STATUS(HR_OUT_OF_MEMORY, status);
 }
 
@@ -274,6 +310,13 @@ static void test_any_call_of_the_device_may_fail(void)
 static void test_any_allocation_may_fail(void)
 {
 	fail_everywhere(DEVICE_ALLOCATIONS);
+}
+
+/* Each op is copies and a call of the host there; an update that is half copied is undone. */
+static void test_any_call_far_from_the_host_may_fail(void)
+{
+	fail_everywhere(FAR_SYSTEM_CALLS);
+	fail_everywhere(FAR_DEVICE_CALLS);
 }
 
 /* ---- two at once ---- */
@@ -370,5 +413,5 @@ static void test_two_threads_train_with_less_memory_than_they_need(void)
 
 TEST_MAIN(T(test_graphs_and_functions_take_no_more_than_op_by_op), T_WITHIN(test_sessions_leave_nothing_behind, 300),
           T_WITHIN(test_any_call_of_the_system_may_fail, 600), T_WITHIN(test_any_call_of_the_device_may_fail, 600),
-          T_WITHIN(test_any_allocation_may_fail, 600), T(test_two_threads_train_as_one_does),
+          T_WITHIN(test_any_allocation_may_fail, 600), T_WITHIN(test_any_call_far_from_the_host_may_fail, 600), T(test_two_threads_train_as_one_does),
           T(test_two_threads_train_with_less_memory_than_they_need))

@@ -1,0 +1,128 @@
+/* stage.c - ops on devices whose memory the host cannot reach: a card's.
+ *
+ * Ops are computed by the host. There, an op is five things in the order of the stream: copies of its inputs to pinned memory, the op on those
+ * copies, copies of its outputs to the device. Nobody waits for them; the pinned memory goes back in stream order too, so that the next op
+ * of the stream has it at once, and a session needs as much of it as its largest op.
+ *
+ *     device    in 1   in 2   out            (out may be in 1)
+ *                 |      |      ^
+ *     pinned    in 1   in 2   out   scratch  (an output never is an input here)
+ *
+ * So what an input held is there until the op has succeeded: when an output cannot be copied, those before it that took an input's memory get
+ * back what they had, and no variable is left with one half of an update. */
+#include <stdio.h>
+
+#include "base/status.h"
+#include "runtime/engine.h"
+
+#define ALIGNMENT 256u /* as kernels have it of buffers */
+
+hr_status hr__stage_open(hr__session *session)
+{
+	hr__device *pinned;
+	hr_allocator_options options;
+	char name[64];
+	if (hr__device_host_accessible(session->device)) return HR_OK;
+	hr_status status = hr__device_pinned(session->device, 0, &pinned);
+	if (status) return status;
+	if (!hr__device_host_accessible(pinned))
+		return hr__fail(HR_UNSUPPORTED, "%s has no memory that can be computed with; open the session on another device",
+		                hr__device_name(session->device));
+	hr_allocator_options_init(&options);
+	snprintf(name, sizeof name, "%.21s ops", hr__device_name(session->device));
+	options.name = name;
+	options.thread_cache = false;
+	options.oom.report_allocations_on_oom = false; /* the op tells of it */
+	return hr_allocator_create(hr__device_handle(pinned), &options, &session->staging);
+}
+
+void hr__stage_close(hr__session *session)
+{
+	if (session->staging.id) hr_allocator_close_all(session->staging); /* it fails only where it is gone already, by hr_shutdown */
+	session->staging.id = 0;
+}
+
+static uint64_t room_for(uint64_t bytes)
+{
+	return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static uint64_t room_for_all(const hr__work *work, uint64_t scratch)
+{
+	uint64_t bytes = room_for(scratch);
+	for (uint32_t i = 0; i < work->in_count; i++) bytes += room_for(hr__type_bytes(&work->in_types[i]));
+	for (uint32_t i = 0; i < work->out_count; i++) bytes += room_for(hr__type_bytes(&work->out_types[i]));
+	return bytes;
+}
+
+static void place(hr__stage *stage, hr__work *work, uint64_t scratch)
+{
+	char *at = stage->block;
+	for (uint32_t i = 0; i < work->in_count; i++) {
+		stage->ins[i] = (hr__staged){ (void *)work->in[i], at, hr__type_bytes(&work->in_types[i]) };
+		work->in[i] = at;
+		at += room_for(stage->ins[i].bytes);
+	}
+	for (uint32_t i = 0; i < work->out_count; i++) {
+		stage->outs[i] = (hr__staged){ work->out[i], at, hr__type_bytes(&work->out_types[i]) };
+		work->out[i] = at;
+		at += room_for(stage->outs[i].bytes);
+	}
+	if (scratch) work->scratch = at;
+	stage->in_count = work->in_count;
+	stage->out_count = work->out_count;
+}
+
+static hr_status copy(const hr__session *session, const hr__staged *what, bool to_device)
+{
+	if (!what->bytes) return HR_OK;
+	if (to_device) return hr_copy(session->handle, what->there, what->here, what->bytes, HR_COPY_TO_DEVICE, session->stream);
+	return hr_copy(session->handle, what->here, what->there, what->bytes, HR_COPY_TO_HOST, session->stream);
+}
+
+hr_status hr__stage_in(const hr__session *session, hr__work *work, uint64_t scratch, hr__stage *out)
+{
+	uint64_t bytes = room_for_all(work, scratch);
+	hr_request request = HR_REQUEST(bytes);
+	*out = (hr__stage){ .block = NULL };
+	if (!session->staging.id || !bytes) return HR_OK;
+	request.stream = session->stream;
+	request.tag = hr_name_intern("staging");
+	hr_status status = hr_alloc(session->staging, &request, &out->block);
+	if (status == HR_OUT_OF_MEMORY)
+		return hr__fail(HR_NO_HOST_MEMORY, "the host computes this op, and has no pinned memory for the %llu bytes that it works on",
+		                (unsigned long long)bytes);
+	if (status) return status;
+	place(out, work, scratch);
+	for (uint32_t i = 0; i < out->in_count && !status; i++) status = copy(session, &out->ins[i], false);
+	if (status) hr__stage_end(session, out);
+	return status;
+}
+
+/* Output [i] has the memory of an input. */
+static void put_back(const hr__session *session, const hr__stage *stage, uint32_t i)
+{
+	for (uint32_t k = 0; k < stage->in_count; k++) {
+		if (stage->ins[k].there != stage->outs[i].there || !stage->ins[k].bytes) continue;
+		copy(session, &stage->ins[k], true); /* a device that refuses this too is lost */
+		return;
+	}
+}
+
+hr_status hr__stage_out(const hr__session *session, const hr__stage *stage)
+{
+	hr_status status = HR_OK;
+	uint32_t done = 0;
+	while (done < stage->out_count && !(status = copy(session, &stage->outs[done], true))) done++;
+	if (!status) return HR_OK;
+	char why[512];
+	snprintf(why, sizeof why, "%s", hr_last_message());
+	for (uint32_t i = 0; i < done; i++) put_back(session, stage, i);
+	return hr__fail(status, "%s", why);
+}
+
+void hr__stage_end(const hr__session *session, hr__stage *stage)
+{
+	if (stage->block) hr_free(session->staging, stage->block, session->stream);
+	stage->block = NULL;
+}
