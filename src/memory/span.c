@@ -352,12 +352,13 @@ static hr_status give_memory(hr__span *span, bool quietly)
 	if (!status) status = hr__device_unmap(allocator->device, span->address, count_of(span));
 	hr__fetch_add_relaxed(&allocator->map_ns, hr__device_clock_ns(allocator->device) - begin);
 	if (status) return status;
-	if (hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, span->address, HR_STREAM_DEFAULT);
-	hr__note_reserved(allocator, span->address, -(int64_t)span->bytes);
 	hr__cache *cache = hr__cache_get(allocator);
 	hr__lock_take(&shard->lock);
 	strike_out(span, cache, quietly);
 	hr__lock_release(&shard->lock);
+	/* After that, so that a recording which begins now has no block that is never freed; and before the memory can go to somebody else. */
+	if (hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, span->address, HR_STREAM_DEFAULT);
+	hr__note_reserved(allocator, span->address, -(int64_t)span->bytes);
 	/* Pages are the pool's before the room is others', so that nobody finds room and no pages. */
 	hr__pool_give(allocator->device, span->pages, count_of(span));
 	hr__unhold(allocator, span->bytes);
