@@ -101,6 +101,7 @@ void hr__note_allocator(const hr__allocator *allocator)
 	uint32_t device = hr__device_index(allocator->device);
 	hr__trace_define_device(device, hr__device_name(allocator->device), hr__device_limit(allocator->device), allocator->page);
 	hr__trace_define_allocator((uint32_t)allocator->id, allocator->name, allocator->kind_name, device);
+	hr__trace_define_limit((uint32_t)allocator->id, allocator->limit);
 }
 
 static void describe_block(const hr__allocator *allocator, const hr__chunk *chunk)

@@ -15,6 +15,7 @@
 
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/names.h"
 #include "base/text.h"
 #include "profile/array.h"
@@ -105,13 +106,13 @@ static hr_status add_device(reading *r, uint32_t id, const char *name, uint64_t 
 	return HR_OK;
 }
 
-static hr_status add_allocator(reading *r, uint32_t id, const char *name, const char *kind, uint32_t device)
+static hr_status add_allocator(reading *r, uint32_t id, const char *name, const char *kind, uint32_t device, uint64_t limit)
 {
 	hr_status status = HR_OK;
 	hr__capture_allocator *allocator = hr__array_push(&r->arrays[ALLOCATORS], &status);
 	if (!status) status = hr__slots_reserve(&r->allocator_slots);
 	if (status) return status;
-	*allocator = (hr__capture_allocator){ .id = id, .device = device, .peak_change = HR__NONE };
+	*allocator = (hr__capture_allocator){ .id = id, .device = device, .limit_bytes = limit, .first_ns = HR__NEVER, .peak_change = HR__NONE };
 	copy_name(allocator->name, name);
 	copy_name(allocator->kind, kind);
 	hr__slots_add(&r->allocator_slots, hr__finder_hash(&r->allocator_slots, id, 0), (uint32_t)r->arrays[ALLOCATORS].count - 1);
@@ -141,10 +142,10 @@ static hr_status add_definitions(reading *r)
 	if (!status) status = add_device(r, HR__NONE, "(unknown)", 0, 0);
 	for (size_t i = 0; i < summary->allocator_count && !status; i++) {
 		const hr__trace_allocator *a = &summary->allocators[i];
-		status = add_allocator(r, a->id, a->name, a->kind, find_device(r, a->device));
+		status = add_allocator(r, a->id, a->name, a->kind, find_device(r, a->device), a->limit_bytes);
 	}
 	/* Its number is not looked for, so it may be that of another. */
-	if (!status) status = add_allocator(r, HR__NONE, "(unknown)", "", (uint32_t)summary->device_count);
+	if (!status) status = add_allocator(r, HR__NONE, "(unknown)", "", (uint32_t)summary->device_count, 0);
 	return status;
 }
 
@@ -250,6 +251,7 @@ static hr_status end_allocation(reading *r, uint32_t slot, uint64_t now)
 	if (status) return status;
 	hr__slots_remove(&r->live, slot);
 	allocation->end_ns = now;
+	allocators[allocator].last_ns = now;
 	r->in_use[allocator] -= allocation->bytes;
 	r->device_use[allocators[allocator].device] -= allocation->bytes;
 	return HR_OK;
@@ -261,6 +263,7 @@ static void note_peaks(reading *r, uint32_t allocator, uint64_t now)
 	hr__capture_allocator *a = (hr__capture_allocator *)(void *)r->arrays[ALLOCATORS].base + allocator;
 	hr__capture_device *d = (hr__capture_device *)(void *)r->arrays[DEVICES].base + a->device;
 	uint32_t change = (uint32_t)r->arrays[CHANGES].count - 1;
+	if (a->first_ns == HR__NEVER) a->first_ns = now;
 	if (a->peak_change == HR__NONE || r->in_use[allocator] > a->peak_bytes) {
 		a->peak_bytes = r->in_use[allocator];
 		a->peak_ns = now;
@@ -629,7 +632,10 @@ static void finish(reading *r)
 	hr__capture_allocator *allocators = (void *)r->arrays[ALLOCATORS].base;
 	hr__capture_device *devices = (void *)r->arrays[DEVICES].base;
 	if (r->step != HR__NONE) ((hr__step_run *)(void *)r->arrays[STEPS].base)[r->step].last_change = (uint32_t)r->arrays[CHANGES].count;
-	for (size_t i = 0; i < r->arrays[ALLOCATORS].count; i++) allocators[i].end_bytes = r->in_use[i];
+	for (size_t i = 0; i < r->arrays[ALLOCATORS].count; i++) {
+		allocators[i].end_bytes = r->in_use[i];
+		if (r->in_use[i]) allocators[i].last_ns = HR__NEVER;
+	}
 	for (size_t i = 0; i < r->arrays[DEVICES].count; i++) devices[i].end_bytes = r->device_use[i];
 	if (!is_unknown_used(r)) {
 		r->arrays[ALLOCATORS].count--;
@@ -707,6 +713,17 @@ void hr__capture_close(hr__capture *capture)
 }
 
 /* ---- looking ---- */
+
+uint64_t hr__capture_limit(const hr__capture *capture, uint32_t device, uint64_t time_ns)
+{
+	uint64_t own = capture->devices[device].limit_bytes, sum = 0;
+	for (uint32_t i = 0; i < capture->allocator_count; i++) {
+		const hr__capture_allocator *a = &capture->allocators[i];
+		if (a->device != device || a->first_ns == HR__NEVER || a->first_ns > time_ns || a->last_ns < time_ns) continue;
+		if (!a->limit_bytes || !hr__add(sum, a->limit_bytes, &sum)) return own;
+	}
+	return sum && (!own || sum < own) ? sum : own;
+}
 
 hr_status hr__capture_live(const hr__capture *capture, uint32_t change, uint32_t device, void (*visit)(void *context, uint32_t allocation),
                            void *context)

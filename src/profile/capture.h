@@ -108,6 +108,8 @@ typedef struct hr__capture_allocator {
 	uint64_t peak_bytes, peak_ns; /* in use: the most there was, and when first */
 	uint32_t peak_change;   /* after which change */
 	uint64_t end_bytes;     /* in use at the end */
+	uint64_t limit_bytes;   /* 0 = not told */
+	uint64_t first_ns, last_ns; /* its first change and its last; HR__NEVER for the first: there is none, and for the last: something is live at the end */
 } hr__capture_allocator;
 
 typedef struct hr__capture_device {
@@ -158,6 +160,9 @@ static inline uint32_t hr__allocation_device(const hr__capture *capture, uint32_
 {
 	return capture->allocators[hr__allocation_allocator(capture, allocation)].device;
 }
+
+/* What limited a device at a moment: what the allocators that had anything may take together, and at most the device's own. 0 = not told. */
+uint64_t hr__capture_limit(const hr__capture *capture, uint32_t device, uint64_t time_ns);
 
 /* Calls [visit] for each allocation that is live after change number [change] (HR__NONE: at the end) on [device] (HR__NONE: on any), in the order in
  * which they were made. Takes time in proportion to the changes up to then, and a bit of memory for each allocation: HR_NO_HOST_MEMORY. */

@@ -25,7 +25,7 @@
 #include "os/os.h"
 #include "profile/page_stream.h"
 
-#define VERSION 2
+#define VERSION 3
 #define SLICES 8192u
 #define CELLS_MAX (UINT32_C(1) << 21) /* slices or steps, times devices: a file may claim 65,536 devices */
 #define REFUSALS_MAX 10000u
@@ -256,6 +256,9 @@ static void write_devices(struct page *page)
 		hr__page_string(&page->stream, allocator->name, strnlen(allocator->name, sizeof allocator->name));
 		hr__page_string(&page->stream, allocator->kind, strnlen(allocator->kind, sizeof allocator->kind));
 		number(page, allocator->device);
+		number(page, allocator->limit_bytes);
+		number(page, allocator->first_ns == HR__NEVER ? 0 : allocator->first_ns);
+		number(page, allocator->first_ns == HR__NEVER ? 0 : end_of(page, allocator->last_ns));
 	}
 }
 

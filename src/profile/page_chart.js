@@ -117,9 +117,9 @@ function drawChart(canvas, model, view) {
 	const moments = model.columns(view.t0, view.t1, w), used = new Float64Array(w);
 	let most = 0;
 	for (let c = 0; c < w; c++) most = Math.max(most, used[c] = model.inUse(moments[c]));
-	const limit = model.device.limit;
+	const limits = model.limits.filter(({ from, to }) => from < view.t1 && to > view.t0);
 	let top = Math.max(1, most * 1.12);
-	if (limit && limit > most && limit <= most * 1.6) top = limit * 1.06;
+	for (const { limit } of limits) if (limit <= most * 1.6) top = Math.max(top, limit * 1.06);
 	const scale = h / top, sums = new Float64Array(w * size);
 	for (let c = 0; c < w; c++) {
 		if (c && moments[c] === moments[c - 1]) sums.copyWithin(c * size, (c - 1) * size, c * size);
@@ -162,7 +162,7 @@ function drawChart(canvas, model, view) {
 		}
 	}
 	context.putImageData(image, 0, 0);
-	drawGrid(context, model, view, width, height, top, limit);
+	drawGrid(context, model, view, width, height, top, limits);
 	return { moments, owner, w, h, width, height, top, drawn: seen.length };
 }
 
@@ -194,27 +194,32 @@ function groupMatches(model, group, marked) {
 	return false;
 }
 
-function drawGrid(context, model, view, width, height, top, limit) {
+/* Dashed, where it holds. */
+function drawLimits(context, limits, x, width, height, top) {
+	context.strokeStyle = context.fillStyle = colours.quiet;
+	context.setLineDash([5, 4]);
+	context.textAlign = 'right';
+	for (const { from, to, limit } of limits) {
+		const y = Math.round(height - limit / top * height) + 0.5, x0 = Math.max(0, x(from)), x1 = Math.min(width, x(to)), text = 'limit ' + formatBytes(limit);
+		if (limit > top) continue;
+		context.beginPath();
+		context.moveTo(x0, y);
+		context.lineTo(x1, y);
+		context.stroke();
+		if (context.measureText(text).width + 12 < x1 - x0) context.fillText(text, x1 - 6, y - 5);
+	}
+	context.setLineDash([]);
+	context.textAlign = 'left';
+}
+
+function drawGrid(context, model, view, width, height, top, limits) {
 	context.globalCompositeOperation = 'destination-over';
 	context.fillStyle = colours.grid;
 	for (const tick of byteTicks(top, 5)) context.fillRect(0, Math.round(height - tick.at / top * height) - (tick.at ? 0 : 1), width, 1);
 	for (const tick of timeTicks(view.t0, view.t1, Math.max(2, width / 110))) context.fillRect(Math.round((tick.at - view.t0) / (view.t1 - view.t0) * width), 0, 1, height);
 	context.globalCompositeOperation = 'source-over';
 	const x = time => (time - view.t0) / (view.t1 - view.t0) * width;
-	if (limit && limit <= top) {
-		const y = Math.round(height - limit / top * height) + 0.5;
-		context.strokeStyle = colours.quiet;
-		context.setLineDash([5, 4]);
-		context.beginPath();
-		context.moveTo(0, y);
-		context.lineTo(width, y);
-		context.stroke();
-		context.setLineDash([]);
-		context.fillStyle = colours.quiet;
-		context.textAlign = 'right';
-		context.fillText('limit ' + formatBytes(limit), width - 6, y - 5);
-		context.textAlign = 'left';
-	}
+	drawLimits(context, limits, x, width, height, top);
 	context.fillStyle = colours.peak;
 	for (const refusal of model.capture.refusals) {
 		if (refusal.time < view.t0 || refusal.time > view.t1 || (refusal.site >= 0 && model.capture.sites[refusal.site].device !== model.index)) continue;

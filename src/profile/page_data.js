@@ -74,7 +74,7 @@ class Column {
 function readCapture(bytes) {
 	const from = new Reader(bytes), capture = {};
 	const version = from.number();
-	if (version !== 2) throw new Error('data of version ' + version);
+	if (version !== 3) throw new Error('data of version ' + version);
 	capture.end = from.number();
 	capture.wallMs = from.number();
 	capture.lost = from.number();
@@ -90,7 +90,7 @@ function readCapture(bytes) {
 	capture.regionCount = from.number();
 	const strings = capture.strings = from.list(() => from.string());
 	capture.devices = from.list(() => ({ name: from.string(), limit: from.number(), page: from.number(), peak: from.number(), peakTime: from.number(), endBytes: from.number() }));
-	capture.allocators = from.list(() => ({ name: from.string(), kind: from.string(), device: from.number() }));
+	capture.allocators = from.list(() => ({ name: from.string(), kind: from.string(), device: from.number(), limit: from.number(), begin: from.number(), end: from.number() }));
 	capture.sites = from.list(() => ({
 		op: strings[from.number()], scope: strings[from.number()], tag: strings[from.number()], shape: strings[from.number()], dtype: from.string(),
 		allocator: from.number(), stream: from.number(),
@@ -278,6 +278,36 @@ class DeviceModel {
 		this.peakChange = this.highest(0, count);
 		this.peak = this.peakChange === NOTHING ? 0 : this.total[this.peakChange];
 		this.regions = capture.regions.filter(region => capture.allocators[region.allocator].device === index);
+		this.limits = this.findLimits();
+	}
+
+	/* What limited the device from when to when: all that the allocators which had anything may take, and at most what the device has. */
+	findLimits() {
+		const marks = [], end = this.capture.end, steps = [];
+		for (const { device, limit, begin, end } of this.capture.allocators)
+			if (device === this.index && end >= begin && (begin || end)) marks.push([begin, limit, 1], [end, -limit, -1]);
+		marks.sort((a, b) => a[0] - b[0] || b[2] - a[2]);
+		let sum = 0, blind = 0, there = 0, from = 0;
+		const add = to => {
+			const limit = Math.min(there && !blind ? sum : Infinity, this.device.limit || Infinity), before = steps[steps.length - 1];
+			if (to <= from || limit === Infinity) return;
+			if (before && before.limit === limit && before.to === from) before.to = to;
+			else steps.push({ from, to, limit });
+		};
+		for (const [time, limit, way] of marks) {
+			add(time);
+			from = Math.max(from, time);
+			sum += limit;
+			there += way;
+			if (!limit) blind += way;
+		}
+		add(end);
+		return steps;
+	}
+
+	limitAt(time) {
+		const step = this.limits.find(({ from, to }) => from <= time && time <= to);
+		return step ? step.limit : 0;
 	}
 
 	buildPyramid() {

@@ -307,12 +307,12 @@ function setSearch(text) {
 /* ---- summary ---- */
 
 function fillTiles() {
-	const { device } = model, step = stepAt(device.peakTime), moves = capture.moves[state.device];
+	const { device } = model, limit = model.limitAt(device.peakTime), step = stepAt(device.peakTime), moves = capture.moves[state.device];
 	const tile = (name, value, more, first) => make('div', { className: first ? 'first' : '' }, make('dt', {}, name), make('dd', { title: more || '' }, value, more ? make('small', {}, more) : null));
 	const count = capture.sites.reduce((sum, site) => sum + (site.device === state.device ? site.count : 0), 0);
 	const tiles = [
 		tile('Peak', formatBytes(device.peak), 'at ' + formatTime(device.peakTime) + (step ? ', step ' + formatCount(step.number) : ''), true),
-		device.limit ? tile('Limit', formatBytes(device.limit), formatPart(device.peak / device.limit) + ' at the peak') : null,
+		limit ? tile('Limit', formatBytes(limit), formatPart(device.peak / limit) + ' at the peak') : null,
 		tile('At the end', formatBytes(device.endBytes)),
 		tile('Allocations', formatCount(count)),
 		tile('Duration', formatTime(capture.end), capture.stepCount ? plural(capture.stepCount, 'step') : ''),

@@ -12,7 +12,7 @@ static const hr__column fact_columns[F_COLUMNS] = {
 	[F_STEP] = { "step", "in step", HR__CELL_COUNT, 0 },
 	[F_ALLOCATIONS] = { "allocations", "blocks alive", HR__CELL_COUNT, 0 },
 	[F_SLACK] = { "slack_bytes", "lost to rounding", HR__CELL_BYTES, 0 },
-	[F_LIMIT] = { "limit_bytes", "limit of the device", HR__CELL_BYTES, 0 },
+	[F_LIMIT] = { "limit_bytes", "limit then", HR__CELL_BYTES, 0 },
 };
 
 /* ---- groups by name ---- */
@@ -136,7 +136,7 @@ static void fill_facts(collector *c, hr__table *table)
 	row[F_STEP] = hr__step_of_change(s->capture, s->peak_change);
 	row[F_ALLOCATIONS] = c->allocations;
 	row[F_SLACK] = c->slack;
-	row[F_LIMIT] = s->capture->devices[s->device].limit_bytes;
+	row[F_LIMIT] = hr__capture_limit(s->capture, s->device, s->peak_ns);
 	hr__table_finish(table);
 }
 

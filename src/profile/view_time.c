@@ -238,7 +238,7 @@ static const hr__column fact_columns[F_COLUMNS] = {
 	[F_PEAK] = { "peak_bytes", "peak", HR__CELL_BYTES, 0 },
 	[F_PEAK_NS] = { "peak_micros", "after", HR__CELL_NS, 0 },
 	[F_PEAK_STEP] = { "peak_step", "in step", HR__CELL_COUNT, 0 },
-	[F_LIMIT] = { "limit_bytes", "limit", HR__CELL_BYTES, 0 },
+	[F_LIMIT] = { "limit_bytes", "limit then", HR__CELL_BYTES, 0 },
 	[F_END] = { "end_bytes", "in use at the end", HR__CELL_BYTES, HR__ALWAYS },
 	[F_NS] = { "micros", "recorded", HR__CELL_NS, 0 },
 	[F_STEPS] = { "steps", "steps", HR__CELL_COUNT, 0 },
@@ -257,7 +257,7 @@ static void fill_summary(const hr__selection *s, uint64_t *row)
 	row[F_PEAK] = s->peak_bytes;
 	row[F_PEAK_NS] = s->peak_ns;
 	row[F_PEAK_STEP] = hr__step_of_change(c, s->peak_change);
-	row[F_LIMIT] = c->devices[s->device].limit_bytes;
+	row[F_LIMIT] = hr__capture_limit(c, s->device, s->peak_ns);
 	row[F_END] = s->end_bytes;
 	row[F_NS] = s->end_ns - s->begin_ns;
 	row[F_STEPS] = s->step == HR__NONE ? c->step_count : 1;

@@ -130,9 +130,14 @@ hr_status hr__catalog_define(hr__catalog *catalog, const hr__definition *d)
 		hr__trace_device device = { d->number, text_of(d->text, d->text_length), d->limit, d->page };
 		return put_item(&catalog->device_finder, &catalog->devices, d->number, &device);
 	}
+	case HR__RECORD_LIMIT: {
+		const uint32_t *slot = catalog->allocators.count ? find_slot(&catalog->allocator_finder, &catalog->allocators, d->number) : NULL;
+		if (slot && *slot) ((hr__trace_allocator *)hr__list_at(&catalog->allocators, *slot - 1))->limit_bytes = d->limit;
+		return HR_OK;
+	}
 	default: {
 		const char *name = text_of(d->text, d->text_length), *kind = text_of(d->text2, d->text2_length);
-		hr__trace_allocator allocator = { d->number, d->device, name, kind };
+		hr__trace_allocator allocator = { d->number, d->device, name, kind, 0 };
 		return put_item(&catalog->allocator_finder, &catalog->allocators, d->number, &allocator);
 	}
 	}

@@ -200,7 +200,7 @@ static void get_allocator(cursor *part, hr__definition *out)
 /* The payload of a record that is not an event. True when it is a definition. */
 static bool get_definition(hr__decoder *d, cursor *part, unsigned kind, hr__definition *out)
 {
-	if (kind < HR__RECORD_NAME || kind > HR__RECORD_THREAD) return false; /* of a later version: skipped */
+	if (kind < HR__RECORD_NAME || kind > HR__RECORD_LIMIT) return false; /* of a later version: skipped */
 	if (d->events_only && kind != HR__RECORD_THREAD) return false;
 	memset(out, 0, sizeof(*out));
 	out->kind = kind;
@@ -212,6 +212,7 @@ static bool get_definition(hr__decoder *d, cursor *part, unsigned kind, hr__defi
 		out->limit = get_varint(part);
 		out->page = get_varint(part);
 	}
+	if (kind == HR__RECORD_LIMIT) out->limit = get_varint(part);
 	if (kind == HR__RECORD_NAME || kind == HR__RECORD_DEVICE) out->text = take_rest(part, &out->text_length);
 	if (kind != HR__RECORD_THREAD) return true;
 	if (out->number >= HR__TRACE_THREADS_MAX) complain(part, "the number of a thread is not below 2^20");

@@ -23,14 +23,14 @@ typedef struct hr__decoder {
 
 /* A definition record. Texts point into the block and do not end in 0. */
 typedef struct hr__definition {
-	unsigned kind; /* HR__RECORD_NAME, _SHAPE, _DEVICE or _ALLOCATOR */
+	unsigned kind; /* HR__RECORD_NAME, _SHAPE, _DEVICE, _ALLOCATOR or _LIMIT */
 	uint32_t number;
 	const char *text; /* the name; not of shapes */
 	size_t text_length;
 	const char *text2; /* allocator: its kind */
 	size_t text2_length;
 	uint32_t device;      /* allocator: number of its device */
-	uint64_t limit, page; /* device */
+	uint64_t limit, page; /* device; limit: of an allocator too */
 	int rank;             /* shape */
 	int64_t dims[HR_SHAPE_MAX_RANK];
 } hr__definition;

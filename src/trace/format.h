@@ -89,6 +89,7 @@ enum {
 	HR__RECORD_DEVICE = 34,
 	HR__RECORD_ALLOCATOR = 35,
 	HR__RECORD_THREAD = 36,
+	HR__RECORD_LIMIT = 37,
 };
 
 /* ---- which fields an event kind has ---- */

@@ -85,6 +85,7 @@ uint64_t hr__trace_lost(void);
 /* Defines a device and an allocator, before events name them. [id]s are the caller's. */
 void hr__trace_define_device(uint32_t id, const char *name, uint64_t limit_bytes, uint64_t page_bytes);
 void hr__trace_define_allocator(uint32_t id, const char *name, const char *kind, uint32_t device);
+void hr__trace_define_limit(uint32_t allocator, uint64_t bytes); /* by the thread that defined it, afterwards */
 
 /* Appends an event, with thread and time filled in. Names and shapes that it uses are defined in the file when they first occur. */
 void hr__trace_event(const hr__event *event);
@@ -106,6 +107,7 @@ typedef struct hr__trace_device {
 typedef struct hr__trace_allocator {
 	uint32_t id, device;
 	const char *name, *kind;
+	uint64_t limit_bytes; /* 0 = not told */
 } hr__trace_allocator;
 
 typedef struct hr__trace_summary {

@@ -403,6 +403,16 @@ void hr__trace_define_allocator(uint32_t id, const char *name, const char *kind,
 	leave(w);
 }
 
+void hr__trace_define_limit(uint32_t allocator, uint64_t bytes)
+{
+	uint8_t payload[PAYLOAD_MAX + HR__VARINT_SCRIBBLE];
+	writer *w = enter(hr__ticks());
+	if (w == NULL) return;
+	uint8_t *at = hr__varint_put(hr__varint_put(payload, allocator), bytes);
+	if (!put_record(w, HR__RECORD_LIMIT, payload, (size_t)(at - payload))) lose(w);
+	leave(w);
+}
+
 /* ---- events ----
  *
  * Reading the processor's counter takes 25 cycles, more than all the rest. It begins first, and nothing but the last two bytes of

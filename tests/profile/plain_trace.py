@@ -37,7 +37,7 @@ class Trace:
         with open(path, "rb") as file:
             data = file.read()
         header_size, block_size, self.rate = *struct.unpack_from("<I", data, 12), *struct.unpack_from("<I", data, 32), *struct.unpack_from("<Q", data, 56)
-        self.names, self.shapes, self.devices, self.allocators = {0: "", 1: "(other)"}, {0: "", 1: "?"}, {}, {}
+        self.names, self.shapes, self.devices, self.allocators, self.limits = {0: "", 1: "(other)"}, {0: "", 1: "?"}, {}, {}, {}
         lanes, blocks = {}, range(header_size, len(data), block_size)
         for block in blocks:
             self.read_block(data, block, None)
@@ -139,6 +139,8 @@ class Trace:
             device, at = varint(data, at)
             length, at = varint(data, at)
             self.allocators[number] = (data[at:at + length].decode(), device)
+        elif kind == 37:
+            self.limits[number], at = varint(data, at)
 
     def name(self, number):
         text = self.names.get(number, "(other)")

@@ -390,6 +390,43 @@ static void count_live(void *context, uint32_t allocation)
 	++*(uint32_t *)context;
 }
 
+/* Two allocators of a device, one after the other and both at once; a third has nothing. */
+static void emit_limited(void)
+{
+	const struct timespec while_passes = { .tv_nsec = 2000 };
+	hr__trace_define_limit(99, 5); /* of nobody */
+	hr__trace_define_allocator(9, "second", "bfc", 0);
+	hr__trace_define_allocator(10, "third", "bfc", 0);
+	hr__trace_define_limit(7, 1 << 20);
+	hr__trace_define_limit(9, 2 << 20);
+	hr__trace_define_limit(10, 4 << 20);
+	for (int i = 0; i < 4; i++) {
+		nanosleep(&while_passes, NULL);
+		if (i == 0) emit(HR__EVENT_ALLOC, 7, 4096, 4096, "a");
+		if (i == 1) emit(HR__EVENT_ALLOC, 9, 8192, 4096, "b");
+		if (i == 2) emit(HR__EVENT_FREE, 7, 4096, 0, "");
+		if (i == 3) emit(HR__EVENT_ALLOC, 9, 12288, 4096, "c");
+	}
+}
+
+static void test_limits_are_those_of_who_has_something(void)
+{
+	hr__capture *c = capture_of(emit_limited);
+	const hr__allocation *a = c->allocations;
+	CHECK_EQ(hr__capture_limit(c, 0, 0), 1 << 30);
+	CHECK_EQ(hr__capture_limit(c, 0, a[0].begin_ns), 1 << 20);
+	CHECK_EQ(hr__capture_limit(c, 0, a[1].begin_ns), 3 << 20);
+	CHECK_EQ(hr__capture_limit(c, 0, a[0].end_ns), 3 << 20);
+	CHECK_EQ(hr__capture_limit(c, 0, a[0].end_ns + 1), 2 << 20);
+	CHECK_EQ(hr__capture_limit(c, 0, c->end_ns), 2 << 20);
+	CHECK_EQ(hr__capture_limit(c, 1, c->end_ns), 1 << 30);
+	c->allocators[2].limit_bytes = 0; /* as in a file that does not tell */
+	CHECK_EQ(hr__capture_limit(c, 0, c->end_ns), 1 << 30);
+	c->allocators[2].limit_bytes = UINT64_MAX;
+	CHECK_EQ(hr__capture_limit(c, 0, a[1].begin_ns), 1 << 30);
+	hr__capture_close(c);
+}
+
 static void test_live_is_what_is_there_after_a_change(void)
 {
 	hr__capture *c = capture_of(emit_program);
@@ -552,6 +589,6 @@ static void test_memory_follows_the_events(void)
 TEST_MAIN(T(test_events_become_allocations_ops_steps_and_moves), T(test_events_that_make_no_sense_are_skipped_and_counted),
           T(test_what_began_before_the_recording_makes_sense), T_WITHIN(test_a_recording_can_begin_while_threads_allocate, 240),
           T(test_steps_of_two_allocators_are_one), T(test_overlapping_steps_follow_each_other), T(test_a_step_that_is_never_ended_takes_no_others_in),
-          T(test_what_the_file_does_not_define_has_a_place_of_its_own), T(test_live_is_what_is_there_after_a_change), T(test_seeds_for_the_fuzzer_are_good_traces),
+          T(test_what_the_file_does_not_define_has_a_place_of_its_own), T(test_limits_are_those_of_who_has_something), T(test_live_is_what_is_there_after_a_change), T(test_seeds_for_the_fuzzer_are_good_traces),
           T_WITHIN(test_a_trace_cut_at_any_byte_is_read_as_far_as_it_goes, 240), T_WITHIN(test_flipped_bytes_give_an_answer_or_an_error, 240),
           T(test_what_is_no_trace_is_refused), T_WITHIN(test_memory_follows_the_events, 240))

@@ -155,6 +155,18 @@ def check_device(page, name, ledger, by_step=True):
         check(f"{name}: steps", rows, sorted(wanted, key=lambda row: row[0]))
 
 
+def check_limits(page, trace):
+    """The second training has an allocator with a limit of its own."""
+    check("the trace has its limit", 64 << 20 in Trace(trace).limits.values(), True)
+    choose_device(page, "GPU:0")
+    steps = page.eval("headroom.model().limits.map(({ from, to, limit }) => [from, to, limit])")
+    check("limits", [limit for _, _, limit in steps], [160 << 20, 64 << 20, 160 << 20])
+    check("limits follow each other", [before[1] == after[0] for before, after in zip(steps, steps[1:])], [True, True])
+    check("from the beginning to the end", [steps[0][0], steps[-1][1]], [0, page.eval("headroom.capture.end")])
+    shown = page.eval("headroom.model().limitAt(headroom.model().device.peakTime)")
+    check("the limit at the peak", shown, report(trace, "peak")["GPU:0"]["peak"]["limit_bytes"])
+
+
 def check_json(page, trace):
     """The terminal's views and the page tell the same story."""
     peaks, ops, steps = (report(trace, view) for view in ("peak", "op", "steps"))
@@ -328,6 +340,7 @@ def check_train(page):
         if ledger.devices[name]["blocks"]:
             check_device(page, name, ledger)
     check_json(page, trace)
+    check_limits(page, trace)
     choose_device(page, "GPU:0")
     check_map(page)
     moves = page.eval("headroom.capture.moves.map(device => [device.out.bytes, device.in.bytes])")
