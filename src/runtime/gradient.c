@@ -10,6 +10,8 @@
  * A block of a checkpoint is computed again when its last call is reached: its calls are made once more, from what went into the block, and
  * gradients look at those results (struct known: again).
  *
+ * Gradients of bfloat16 values are float32 all the way (hr__gradient_dtype), and become bfloat16 when they are handed out.
+ *
  * All of it is done by op calls, so it runs, or becomes nodes, like everything else. */
 #include <string.h>
 
@@ -52,6 +54,11 @@ static void get_step(const struct search *search, uint32_t n, hr__step *out)
 	else *out = hr__tape_current()->steps[n];
 }
 
+static bool has_gradient(hr_dtype dtype)
+{
+	return hr__dtype_is_float(hr__gradient_dtype(dtype));
+}
+
 static void find_dependents(const struct search *search)
 {
 	for (uint32_t n = 0; n < search->count; n++) {
@@ -59,7 +66,7 @@ static void find_dependents(const struct search *search)
 		bool depends = false;
 		get_step(search, n, &step);
 		for (uint32_t i = 0; i < step.in_count && !hr__variables_of(&step.attrs); i++)
-			depends |= hr__dtype_is_float(step.in_types[i].dtype) && known_of(search, step.ins[i])->depends;
+			depends |= has_gradient(step.in_types[i].dtype) && known_of(search, step.ins[i])->depends;
 		for (uint32_t i = 0; i < hr__ops[step.kind].out_count && depends; i++) known_of(search, step.outs[i])->depends = true;
 	}
 }
@@ -200,7 +207,7 @@ static hr_status go_back_over(struct search *search, uint32_t n)
 		any |= backward.grad_out[i].id != 0;
 	}
 	for (uint32_t i = 0; i < step.in_count; i++) {
-		backward.wanted[i] = hr__dtype_is_float(step.in_types[i].dtype) && known_of(search, step.ins[i])->depends;
+		backward.wanted[i] = has_gradient(step.in_types[i].dtype) && known_of(search, step.ins[i])->depends;
 		wanted |= backward.wanted[i];
 	}
 	if (!any || !wanted) return HR_OK;
@@ -246,7 +253,7 @@ static hr_status check(hr_value of, const hr_value *by, size_t count, struct sea
 	hr_status status = hr__value_get(of, &value);
 	if (status) return status;
 	search->graph = value.graph;
-	if (!hr__dtype_is_float(value.type.dtype))
+	if (!has_gradient(value.type.dtype))
 		return hr__fail(HR_INVALID_ARGUMENT, "a gradient of %s was asked for; it takes a float", hr_dtype_text(value.type.dtype));
 	if (!value.graph && !tape) return hr__fail(HR_INVALID_ARGUMENT, "no tape is on; hr_tape_begin before the ops whose gradients are wanted");
 	if (!value.graph && tape->served)
@@ -265,22 +272,29 @@ static hr_status check(hr_value of, const hr_value *by, size_t count, struct sea
 	return HR_OK;
 }
 
-static hr_value full_like(hr_value of, double number)
+static hr_value full_like(hr_value of, hr_dtype dtype, double number)
 {
 	hr__value value;
 	if (hr__value_get(of, &value)) return HR_NO_VALUE;
-	return hr_full(value.type.dtype, value.type.dims.d, value.type.dims.rank, number);
+	return hr_full(dtype, value.type.dims.d, value.type.dims.rank, number);
+}
+
+/* What is handed out has the type of [by]. */
+static hr_value hand_out(hr_value by, hr_value gradient)
+{
+	hr_dtype dtype = hr_value_dtype(by);
+	if (!gradient.id) return full_like(by, dtype, 0);
+	return dtype == hr__gradient_dtype(dtype) ? hr__value_alias(gradient) : hr_cast(gradient, dtype);
 }
 
 static hr_status find_gradients(struct search *search, hr_value of, const hr_value *by, const uint64_t *numbers, size_t count, hr_value *out)
 {
 	for (size_t i = 0; i < count; i++) known_of(search, numbers[i])->depends = known_of(search, numbers[i])->asked = true;
 	find_dependents(search);
-	hr_status status = add_gradient(search, hr__value_serial(of), full_like(of, 1));
+	hr_status status = add_gradient(search, hr__value_serial(of), full_like(of, hr__gradient_dtype(hr_value_dtype(of)), 1));
 	if (!status) status = go_back(search);
 	for (size_t i = 0; i < count && !status; i++) {
-		struct known *known = known_of(search, numbers[i]);
-		out[i] = known->gradient.id ? hr__value_alias(known->gradient) : full_like(by[i], 0);
+		out[i] = hand_out(by[i], known_of(search, numbers[i])->gradient);
 		if (!out[i].id) status = hr_last_status();
 	}
 	for (uint32_t i = 0; i < search->slots; i++) {

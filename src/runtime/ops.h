@@ -221,7 +221,7 @@ hr_status hr__need_float(const hr__type *type);
 hr_status hr__need_rows(const hr__type *type); /* floats, in at least one dimension */
 hr_status hr__need_number(const hr__type *type);
 hr_status hr__need_index(const hr__type *type);
-hr_status hr__need_any(hr_dtype dtype); /* one of those that ops know: numbers and bool */
+hr_status hr__need_any(hr_dtype dtype); /* one of those that values can be kept in: numbers, bool and bfloat16 */
 hr_status hr__need_same_dtype(const hr__type *a, const hr__type *b);
 hr_status hr__need_same_dims(const hr__type *a, const hr__type *b);
 /* Two shapes that do not fit: says in which dimension. */

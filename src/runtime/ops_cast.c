@@ -1,5 +1,6 @@
 /* ops_cast.c - the same elements in another dtype. What lies outside of an integer's range becomes the nearest one inside, and what
  * is no number 0; between integers, the low bits are taken, as in C. Everything but 0 is true. */
+#include "runtime/bfloat16.h"
 #include "runtime/ops.h"
 
 HR__INFER(cast)
@@ -63,22 +64,41 @@ typedef void (*cast_loop)(const void *in, void *out, int64_t count);
 	LOOP(from, type, u8, uint8_t, x != 0)  \
 	LOOP(from, type, truth, uint8_t, x != 0)
 
+#define FROM_BFLOAT16(from, type)                                     \
+	LOOP(from, type, f32, float, hr__bfloat16_to_f32(x))              \
+	LOOP(from, type, f64, double, hr__bfloat16_to_f32(x))             \
+	LOOP(from, type, i32, int32_t, clamp_i32(hr__bfloat16_to_f32(x))) \
+	LOOP(from, type, i64, int64_t, clamp_i64(hr__bfloat16_to_f32(x))) \
+	LOOP(from, type, u8, uint8_t, clamp_u8(hr__bfloat16_to_f32(x)))   \
+	LOOP(from, type, truth, uint8_t, hr__bfloat16_to_f32(x) != 0)
+
 FROM_FLOAT(f32, float)
 FROM_FLOAT(f64, double)
 FROM_INTEGER(i32, int32_t)
 FROM_INTEGER(i64, int64_t)
 FROM_INTEGER(u8, uint8_t)
 FROM_TRUTH(truth, uint8_t)
+FROM_BFLOAT16(b16, hr__bfloat16)
+
+LOOP(f32, float, b16, hr__bfloat16, hr__bfloat16_of_f32(x))
+LOOP(f64, double, b16, hr__bfloat16, hr__bfloat16_of_f64(x))
+LOOP(i32, int32_t, b16, hr__bfloat16, hr__bfloat16_of_i64(x))
+LOOP(i64, int64_t, b16, hr__bfloat16, hr__bfloat16_of_i64(x))
+LOOP(u8, uint8_t, b16, hr__bfloat16, hr__bfloat16_of_i64(x))
+LOOP(truth, uint8_t, b16, hr__bfloat16, hr__bfloat16_of_i64(x != 0))
+LOOP(b16, hr__bfloat16, b16, hr__bfloat16, x)
 
 #define ROW(from)                                                                                                 \
 	{                                                                                                             \
 		[HR_DTYPE_FLOAT32] = from##_to_f32, [HR_DTYPE_FLOAT64] = from##_to_f64, [HR_DTYPE_INT32] = from##_to_i32, \
-		[HR_DTYPE_INT64] = from##_to_i64, [HR_DTYPE_UINT8] = from##_to_u8, [HR_DTYPE_BOOL] = from##_to_truth      \
+		[HR_DTYPE_INT64] = from##_to_i64, [HR_DTYPE_UINT8] = from##_to_u8, [HR_DTYPE_BOOL] = from##_to_truth,     \
+		[HR_DTYPE_BFLOAT16] = from##_to_b16                                                                       \
 	}
 
-static const cast_loop loops[][HR_DTYPE_BOOL + 1] = {
+static const cast_loop loops[][HR_DTYPE_BFLOAT16 + 1] = {
 	[HR_DTYPE_FLOAT32] = ROW(f32), [HR_DTYPE_FLOAT64] = ROW(f64), [HR_DTYPE_INT32] = ROW(i32),
 	[HR_DTYPE_INT64] = ROW(i64),   [HR_DTYPE_UINT8] = ROW(u8),    [HR_DTYPE_BOOL] = ROW(truth),
+	[HR_DTYPE_BFLOAT16] = ROW(b16),
 };
 
 static void cast_range(void *context, int64_t begin, int64_t end)
@@ -97,8 +117,10 @@ HR__RUN(cast)
 
 HR__GRADIENT(cast)
 {
-	if (!hr__wanted(backward, 0) || !hr__dtype_is_float(backward->out_types[0].dtype)) return HR_OK;
-	return hr__give(backward, 0, hr_cast(backward->grad_out[0], backward->in_types[0].dtype));
+	hr_dtype in = hr__gradient_dtype(backward->in_types[0].dtype), out = hr__gradient_dtype(backward->out_types[0].dtype);
+	if (!hr__wanted(backward, 0) || !hr__dtype_is_float(out)) return HR_OK;
+	if (in == out) return hr__give(backward, 0, hr__reshape_to(backward->grad_out[0], &backward->in_types[0].dims));
+	return hr__give(backward, 0, hr_cast(backward->grad_out[0], in));
 }
 
 hr_value hr_cast(hr_value x, hr_dtype dtype)

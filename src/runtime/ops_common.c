@@ -132,9 +132,16 @@ static hr_status wrong_dtype(hr_dtype dtype, const char *these)
 	return hr__fail(HR_INVALID_ARGUMENT, "dtype is %s; it takes %s", hr_dtype_text(dtype), these);
 }
 
+/* The same of ops that compute: what is kept in bfloat16 is one cast away from what they take. */
+static hr_status not_computed_with(hr_dtype dtype, const char *these)
+{
+	if (dtype != HR_DTYPE_BFLOAT16) return wrong_dtype(dtype, these);
+	return hr__fail(HR_INVALID_ARGUMENT, "dtype is bfloat16, which values are only kept in; it takes %s: hr_cast to float32 first", these);
+}
+
 hr_status hr__need_float(const hr__type *type)
 {
-	return hr__dtype_is_float(type->dtype) ? HR_OK : wrong_dtype(type->dtype, "float32 and float64");
+	return hr__dtype_is_float(type->dtype) ? HR_OK : not_computed_with(type->dtype, "float32 and float64");
 }
 
 hr_status hr__need_rows(const hr__type *type)
@@ -146,7 +153,7 @@ hr_status hr__need_rows(const hr__type *type)
 
 hr_status hr__need_number(const hr__type *type)
 {
-	return hr__dtype_is_number(type->dtype) ? HR_OK : wrong_dtype(type->dtype, "float32, float64, int32, int64 and uint8");
+	return hr__dtype_is_number(type->dtype) ? HR_OK : not_computed_with(type->dtype, "float32, float64, int32, int64 and uint8");
 }
 
 hr_status hr__need_index(const hr__type *type)
@@ -156,8 +163,8 @@ hr_status hr__need_index(const hr__type *type)
 
 hr_status hr__need_any(hr_dtype dtype)
 {
-	if (hr__dtype_is_number(dtype) || dtype == HR_DTYPE_BOOL) return HR_OK;
-	return wrong_dtype(dtype, "float32, float64, int32, int64, uint8 and bool");
+	if (hr__dtype_is_number(dtype) || dtype == HR_DTYPE_BOOL || dtype == HR_DTYPE_BFLOAT16) return HR_OK;
+	return wrong_dtype(dtype, "float32, float64, int32, int64, uint8, bool and bfloat16");
 }
 
 hr_status hr__need_same_dtype(const hr__type *a, const hr__type *b)
@@ -263,7 +270,8 @@ hr_status hr__give(hr__backward *backward, uint32_t i, hr_value value)
 
 bool hr__wanted(const hr__backward *backward, uint32_t i)
 {
-	return backward->wanted[i] && backward->grad_out[0].id != 0 && hr__dtype_is_float(backward->in_types[i].dtype);
+	hr_dtype dtype = hr__gradient_dtype(backward->in_types[i].dtype);
+	return backward->wanted[i] && backward->grad_out[0].id != 0 && hr__dtype_is_float(dtype);
 }
 
 hr_value hr__reshape_to(hr_value value, const hr__dims *dims)

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "runtime/bfloat16.h"
 #include "runtime/ops.h"
 
 #define OUT_OF_RANGE "an index is out of range"
@@ -155,6 +156,7 @@ static void set_one(void *out, hr_dtype dtype, int64_t at)
 	case HR_DTYPE_FLOAT64: ((double *)out)[at] = 1; break;
 	case HR_DTYPE_INT32: ((int32_t *)out)[at] = 1; break;
 	case HR_DTYPE_INT64: ((int64_t *)out)[at] = 1; break;
+	case HR_DTYPE_BFLOAT16: ((hr__bfloat16 *)out)[at] = hr__bfloat16_of_f32(1); break;
 	default: ((uint8_t *)out)[at] = 1;
 	}
 }

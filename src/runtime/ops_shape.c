@@ -144,6 +144,7 @@ static void turn_tile(const struct turn *turn, int64_t from, int64_t to, int64_t
 	int64_t across = turn->from[turn->rank - 1], down = turn->to[turn->fast];
 	switch (turn->size) {
 	case 1: TURN_TILE(uint8_t); break;
+	case 2: TURN_TILE(uint16_t); break;
 	case 4: TURN_TILE(uint32_t); break;
 	default: TURN_TILE(uint64_t);
 	}
@@ -456,6 +457,7 @@ static void spread_row(void *context, int64_t out_at, int64_t in_at, int64_t unu
 	}
 	switch (spread->size) {
 	case 1: memset(to, *from, (size_t)count); break;
+	case 2: SPREAD(uint16_t); break;
 	case 4: SPREAD(uint32_t); break;
 	default: SPREAD(uint64_t);
 	}

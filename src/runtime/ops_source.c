@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "runtime/bfloat16.h"
 #include "runtime/ops.h"
 
 /* ---- constant ---- */
@@ -61,22 +62,24 @@ HR__INFER(full)
 	return HR_OK;
 }
 
-#define FILL(type)                                              \
-	do {                                                        \
-		type value = (type)work->attrs->a, *out = work->out[0]; \
-		for (int64_t i = begin; i < end; i++) out[i] = value;   \
+#define FILL(type, of)                                        \
+	do {                                                      \
+		type value = (type)(of), *out = work->out[0];         \
+		for (int64_t i = begin; i < end; i++) out[i] = value; \
 	} while (0)
 
 static void fill_range(void *context, int64_t begin, int64_t end)
 {
 	hr__work *work = context;
+	double with = work->attrs->a;
 	switch (work->out_types[0].dtype) {
-	case HR_DTYPE_FLOAT32: FILL(float); break;
-	case HR_DTYPE_FLOAT64: FILL(double); break;
-	case HR_DTYPE_INT32: FILL(int32_t); break;
-	case HR_DTYPE_INT64: FILL(int64_t); break;
-	case HR_DTYPE_UINT8: FILL(uint8_t); break;
-	default: memset((uint8_t *)work->out[0] + begin, work->attrs->a != 0, (size_t)(end - begin));
+	case HR_DTYPE_FLOAT32: FILL(float, with); break;
+	case HR_DTYPE_FLOAT64: FILL(double, with); break;
+	case HR_DTYPE_INT32: FILL(int32_t, with); break;
+	case HR_DTYPE_INT64: FILL(int64_t, with); break;
+	case HR_DTYPE_UINT8: FILL(uint8_t, with); break;
+	case HR_DTYPE_BFLOAT16: FILL(hr__bfloat16, hr__bfloat16_of_f64(with)); break;
+	default: memset((uint8_t *)work->out[0] + begin, with != 0, (size_t)(end - begin));
 	}
 }
 

@@ -112,3 +112,8 @@ bool hr__dtype_is_number(hr_dtype dtype)
 {
 	return hr__dtype_is_float(dtype) || hr__dtype_is_index(dtype) || dtype == HR_DTYPE_UINT8;
 }
+
+hr_dtype hr__gradient_dtype(hr_dtype dtype)
+{
+	return dtype == HR_DTYPE_BFLOAT16 ? HR_DTYPE_FLOAT32 : dtype;
+}

@@ -31,5 +31,8 @@ uint64_t hr__type_bytes(const hr__type *type);
 bool hr__dtype_is_float(hr_dtype dtype);   /* one that is computed with: float32, float64 */
 bool hr__dtype_is_index(hr_dtype dtype);   /* int32, int64 */
 bool hr__dtype_is_number(hr_dtype dtype);  /* either, or uint8 */
+/* What gradients of a value of that dtype are computed in: its own; float32 for bfloat16, so that they can be added up, and are rounded
+ * once, when they are handed out. */
+hr_dtype hr__gradient_dtype(hr_dtype dtype);
 
 #endif

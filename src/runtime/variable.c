@@ -326,6 +326,7 @@ hr_variable hr_get_variable(const char *name, hr_dtype dtype, const int64_t *dim
 	if (!status) status = hr__need_any(dtype);
 	if (!status && (unsigned)initializer.kind > HR_INIT_UNIFORM) status = hr__fail(HR_INVALID_ARGUMENT, "%d is no initializer", (int)initializer.kind);
 	if (!status && initializer.kind == HR_INIT_NORMAL) status = hr__need_float(&variable.type);
+	if (!status && initializer.kind == HR_INIT_UNIFORM) status = hr__need_number(&variable.type);
 	if (status) {
 		hr__fail_in(status, "variable \"%.200s\"", name ? name : "");
 		return (hr_variable){ 0 };
