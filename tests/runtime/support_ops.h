@@ -71,6 +71,38 @@ HR_TEST_UNUSED static int64_t count_of(const tensor *of)
 	return hr__dims_count(&of->type.dims);
 }
 
+/* What bits of a bfloat16 without the sign mean: 8 exponent bits, 7 of a fraction. 2^128 for those of infinity, which is where the next
+ * one would be. */
+static double bfloat16_size(uint32_t bits)
+{
+	int exponent = (int)(bits >> 7);
+	return exponent ? ldexp(128 + (bits & 127), exponent - 134) : ldexp(bits & 127, -133);
+}
+
+HR_TEST_UNUSED static double bfloat16_value(uint16_t bits)
+{
+	uint32_t rest = bits & 0x7FFF;
+	double size = rest > 0x7F80 ? NAN : rest == 0x7F80 ? INFINITY : bfloat16_size(rest);
+	return bits & 0x8000 ? -size : size;
+}
+
+/* The slow way: finds the two that a number lies between, and takes the nearer one, or the even one. Exact for all dtypes, as a long double
+ * holds an int64. */
+HR_TEST_UNUSED static uint16_t bfloat16_nearest(long double x)
+{
+	uint32_t sign = signbit(x) ? 0x8000 : 0, low = 0, high = 0x7F80;
+	long double size = fabsl(x);
+	if (isnan(x)) return (uint16_t)(sign | 0x7FC0);
+	if (size >= 0x1p128L) return (uint16_t)(sign | 0x7F80);
+	while (high - low > 1) {
+		uint32_t middle = (low + high) / 2;
+		if ((long double)bfloat16_size(middle) <= size) low = middle;
+		else high = middle;
+	}
+	long double below = size - (long double)bfloat16_size(low), above = (long double)bfloat16_size(high) - size;
+	return (uint16_t)(sign | (below < above || (below == above && low % 2 == 0) ? low : high));
+}
+
 HR_TEST_UNUSED static double get(const tensor *of, int64_t i)
 {
 	switch (of->type.dtype) {
@@ -78,6 +110,7 @@ HR_TEST_UNUSED static double get(const tensor *of, int64_t i)
 	case HR_DTYPE_FLOAT64: return ((double *)of->data)[i];
 	case HR_DTYPE_INT32: return ((int32_t *)of->data)[i];
 	case HR_DTYPE_INT64: return (double)((int64_t *)of->data)[i];
+	case HR_DTYPE_BFLOAT16: return bfloat16_value(((uint16_t *)of->data)[i]);
 	default: return ((uint8_t *)of->data)[i];
 	}
 }
@@ -89,6 +122,7 @@ HR_TEST_UNUSED static void set(tensor *of, int64_t i, double value)
 	case HR_DTYPE_FLOAT64: ((double *)of->data)[i] = value; break;
 	case HR_DTYPE_INT32: ((int32_t *)of->data)[i] = (int32_t)value; break;
 	case HR_DTYPE_INT64: ((int64_t *)of->data)[i] = (int64_t)value; break;
+	case HR_DTYPE_BFLOAT16: ((uint16_t *)of->data)[i] = bfloat16_nearest((long double)value); break;
 	default: ((uint8_t *)of->data)[i] = (uint8_t)(int64_t)value;
 	}
 }

@@ -3,7 +3,8 @@
 
 static const hr_dtype floats[] = { HR_DTYPE_FLOAT32, HR_DTYPE_FLOAT64 };
 static const hr_dtype numbers[] = { HR_DTYPE_FLOAT32, HR_DTYPE_FLOAT64, HR_DTYPE_INT32, HR_DTYPE_INT64, HR_DTYPE_UINT8 };
-static const hr_dtype all[] = { HR_DTYPE_FLOAT32, HR_DTYPE_FLOAT64, HR_DTYPE_INT32, HR_DTYPE_INT64, HR_DTYPE_UINT8, HR_DTYPE_BOOL };
+static const hr_dtype all[] = { HR_DTYPE_FLOAT32, HR_DTYPE_FLOAT64, HR_DTYPE_INT32,   HR_DTYPE_INT64,
+	                            HR_DTYPE_UINT8,   HR_DTYPE_BOOL,    HR_DTYPE_BFLOAT16 };
 static const hr__attrs none;
 
 #define EACH(item, list) for (size_t item##_i = 0; item##_i < sizeof(list) / sizeof(list)[0]; item##_i++)
@@ -68,7 +69,7 @@ static void test_constant_and_full_fill_their_shape(void)
 	check_refused(HR__OP_FULL, NULL, 0, &(hr__attrs){ .dtype = HR_DTYPE_INT32, .a = -3e9 }, "int32");
 	check_refused(HR__OP_FULL, NULL, 0, &(hr__attrs){ .dtype = HR_DTYPE_INT64, .a = 0x1p63 }, "int64");
 	check_refused(HR__OP_FULL, NULL, 0, &(hr__attrs){ .dtype = HR_DTYPE_INT64, .a = NAN }, "int64");
-	check_refused(HR__OP_FULL, NULL, 0, &(hr__attrs){ .dtype = HR_DTYPE_BFLOAT16, .a = 1 }, "bfloat16");
+	check_refused(HR__OP_FULL, NULL, 0, &(hr__attrs){ .dtype = HR_DTYPE_FLOAT16, .a = 1 }, "float16");
 	check_refused(HR__OP_CONSTANT, NULL, 0, &(hr__attrs){ .dtype = HR_DTYPE_NONE }, "dtype");
 	check_refused(HR__OP_RANDOM_NORMAL, NULL, 0, &(hr__attrs){ .dtype = HR_DTYPE_INT32 }, "int32");
 	check_refused(HR__OP_RANDOM_UNIFORM, NULL, 0, &(hr__attrs){ .dtype = HR_DTYPE_BOOL, .b = 1 }, "bool");
@@ -337,8 +338,9 @@ static void test_gradient_ops_of_functions_are_derivatives(void)
 static double cast_reference(double x, hr_dtype from, hr_dtype to)
 {
 	if (to == HR_DTYPE_BOOL) return x != 0;
+	if (to == HR_DTYPE_BFLOAT16) return bfloat16_value(bfloat16_nearest((long double)x));
 	if (hr__dtype_is_float(to)) return to == HR_DTYPE_FLOAT32 ? (double)(float)x : x;
-	if (!hr__dtype_is_float(from)) return to == HR_DTYPE_UINT8 ? (double)(uint8_t)(int64_t)x : x;
+	if (!hr__dtype_is_float(from) && from != HR_DTYPE_BFLOAT16) return to == HR_DTYPE_UINT8 ? (double)(uint8_t)(int64_t)x : x;
 	if (to == HR_DTYPE_UINT8) return x < 0 ? 0 : x > 255 ? 255 : trunc(x);
 	return trunc(x);
 }

@@ -1,0 +1,288 @@
+/* test_ops_bfloat16.c - casts to and from bfloat16, bit by bit, and what the ops that compute say of it.
+ *
+ * A usual run casts every 4093rd float32 and all next to a tie; from scale 10 on, all 2^32 of them. */
+#include "runtime/support_ops.h"
+
+#define PATTERNS 65536
+#define CHUNK (1 << 18)
+#define CASTS_TO(of) (&(hr__attrs){ .dtype = (of) })
+
+static uint32_t bits_of(float x)
+{
+	uint32_t bits;
+	memcpy(&bits, &x, sizeof bits);
+	return bits;
+}
+
+static bool is_nan(uint32_t bits)
+{
+	return (bits & 0x7FFF) > 0x7F80;
+}
+
+/* Every bfloat16, by number. */
+static tensor all_of_them(void)
+{
+	tensor x = make(HR_DTYPE_BFLOAT16, SHAPE(PATTERNS));
+	for (uint32_t i = 0; i < PATTERNS; i++) ((uint16_t *)x.data)[i] = (uint16_t)i;
+	return x;
+}
+
+/* ---- from bfloat16 ---- */
+
+static void test_each_bfloat16_is_a_float32_and_a_float64(void)
+{
+	tensor x = all_of_them(), f32 = call(HR__OP_CAST, &x, 1, CASTS_TO(HR_DTYPE_FLOAT32)), f64 = call(HR__OP_CAST, &x, 1, CASTS_TO(HR_DTYPE_FLOAT64));
+	for (uint32_t i = 0; i < PATTERNS; i++) {
+		float narrow = ((float *)f32.data)[i];
+		double wide = ((double *)f64.data)[i];
+		if (is_nan(i)) {
+			CHECK(isnan(narrow) && isnan(wide));
+			continue;
+		}
+		CHECK_EQ(bits_of(narrow), i << 16);
+		CHECK_EQ(wide, bfloat16_value((uint16_t)i));
+		CHECK_EQ(signbit(wide) != 0, i >> 15);
+	}
+}
+
+static void test_each_bfloat16_comes_back_as_it_was(void)
+{
+	static const hr_dtype by_way_of[] = { HR_DTYPE_FLOAT32, HR_DTYPE_FLOAT64, HR_DTYPE_BFLOAT16 };
+	tensor x = all_of_them();
+	for (int way = 0; way < 3; way++) {
+		tensor there = call(HR__OP_CAST, &x, 1, CASTS_TO(by_way_of[way])), back = call(HR__OP_CAST, &there, 1, CASTS_TO(HR_DTYPE_BFLOAT16));
+		for (uint32_t i = 0; i < PATTERNS; i++) {
+			uint32_t got = ((uint16_t *)back.data)[i];
+			if (is_nan(i) && by_way_of[way] != HR_DTYPE_BFLOAT16) CHECK_EQ(got, i | 0x40); /* quiet */
+			else CHECK_EQ(got, i);
+		}
+	}
+}
+
+/* Toward 0, and to the nearest end where there is no such. */
+static double clamped(double x, double least, double most)
+{
+	return isnan(x) ? 0 : x < least ? least : x > most ? most : trunc(x);
+}
+
+static void test_each_bfloat16_becomes_an_integer_as_other_floats_do(void)
+{
+	tensor x = all_of_them(), i32 = call(HR__OP_CAST, &x, 1, CASTS_TO(HR_DTYPE_INT32)), i64 = call(HR__OP_CAST, &x, 1, CASTS_TO(HR_DTYPE_INT64));
+	tensor u8 = call(HR__OP_CAST, &x, 1, CASTS_TO(HR_DTYPE_UINT8)), truth = call(HR__OP_CAST, &x, 1, CASTS_TO(HR_DTYPE_BOOL));
+	for (uint32_t i = 0; i < PATTERNS; i++) {
+		double value = bfloat16_value((uint16_t)i);
+		CHECK_EQ(((int32_t *)i32.data)[i], (int32_t)clamped(value, INT32_MIN, INT32_MAX));
+		CHECK_EQ(((int64_t *)i64.data)[i], value >= 0x1p63 ? INT64_MAX : (int64_t)clamped(value, -0x1p63, 0x1p63));
+		CHECK_EQ(((uint8_t *)u8.data)[i], (uint8_t)clamped(value, 0, 255));
+		CHECK_EQ(((uint8_t *)truth.data)[i], (i & 0x7FFF) != 0);
+	}
+}
+
+/* ---- from float32 ---- */
+
+/* By the distances to the two that it lies between, which are known by their first halves. */
+static uint32_t nearest_by_halves(uint32_t bits, const double *sizes)
+{
+	uint32_t sign = bits >> 16 & 0x8000, rest = bits & 0x7FFFFFFF, low = rest >> 16;
+	float size;
+	if (rest >= 0x7F800000) return sign | low;
+	memcpy(&size, &rest, sizeof size);
+	double below = (double)size - sizes[low], above = sizes[low + 1] - (double)size;
+	return sign | (below < above || (below == above && low % 2 == 0) ? low : low + 1);
+}
+
+/* [from] holds so many patterns of float32. */
+static void check_chunk(const tensor *from, tensor *to, const double *sizes, int64_t count)
+{
+	tensor in = { { HR_DTYPE_FLOAT32, SHAPE(count) }, from->data }, out = { { HR_DTYPE_BFLOAT16, SHAPE(count) }, to->data };
+	CHECK_STR(run_at(HR__OP_CAST, &in, 1, CASTS_TO(HR_DTYPE_BFLOAT16), &out), NULL);
+	for (int64_t i = 0; i < count; i++) {
+		uint32_t bits = ((uint32_t *)in.data)[i], got = ((uint16_t *)out.data)[i];
+		bool nan = (bits & 0x7FFFFFFF) > 0x7F800000;
+		if (nan ? got == (bits >> 16 | 0x40) : got == nearest_by_halves(bits, sizes)) continue;
+		printf("# float32 %08x became bfloat16 %04x\n", bits, got);
+		CHECK(false);
+	}
+}
+
+/* Each [step]th pattern of a float32, from [first] on. */
+static void check_patterns(uint64_t first, uint64_t step)
+{
+	tensor from = make(HR_DTYPE_FLOAT32, SHAPE(CHUNK)), to = make(HR_DTYPE_BFLOAT16, SHAPE(CHUNK));
+	static double sizes[0x7F81];
+	for (uint32_t i = 0; i <= 0x7F80; i++) sizes[i] = bfloat16_size(i);
+	int64_t count = 0;
+	for (uint64_t bits = first; bits >> 32 == 0; bits += step) {
+		((uint32_t *)from.data)[count++] = (uint32_t)bits;
+		if (count == CHUNK) check_chunk(&from, &to, sizes, count), count = 0;
+	}
+	check_chunk(&from, &to, sizes, count);
+}
+
+static void test_float32_is_rounded_to_the_nearest(void)
+{
+	if (hr_test_scale() >= 10) {
+		check_patterns(0, 1);
+		return;
+	}
+	check_patterns(0, 4093);
+	/* Ties, what is next to them, and what is next to a bfloat16. */
+	static const uint64_t beside[] = { 0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF };
+	for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) check_patterns(beside[i], 1 << 16);
+}
+
+static uint16_t cast_one(hr_dtype from, const void *data)
+{
+	tensor x = make(from, SCALAR_SHAPE);
+	memcpy(x.data, data, hr_dtype_size(from));
+	tensor y = call(HR__OP_CAST, &x, 1, CASTS_TO(HR_DTYPE_BFLOAT16));
+	uint16_t got = *(uint16_t *)y.data;
+	free(x.data), free(y.data);
+	return got;
+}
+
+static uint16_t of_f32(float x)
+{
+	return cast_one(HR_DTYPE_FLOAT32, &x);
+}
+
+static uint16_t of_f64(double x)
+{
+	return cast_one(HR_DTYPE_FLOAT64, &x);
+}
+
+static uint16_t of_i64(int64_t x)
+{
+	return cast_one(HR_DTYPE_INT64, &x);
+}
+
+/* The largest finite one is 0x7F7F; from the middle between it and 2^128 on, it is infinity. */
+static void test_the_ends_of_the_range(void)
+{
+	uint32_t signalling = 0x7F800001, negative = 0xFF80FFFF;
+	CHECK_EQ(of_f32(0x1.FEp127f), 0x7F7F);
+	CHECK_EQ(of_f32(0x1.FEFFFEp127f), 0x7F7F);
+	CHECK_EQ(of_f32(0x1.FFp127f), 0x7F80);
+	CHECK_EQ(of_f32(-0x1.FFFFFEp127f), 0xFF80);
+	CHECK_EQ(of_f64(0x1.FEFFFFFFFFFFFp127), 0x7F7F);
+	CHECK_EQ(of_f64(0x1.FFp127), 0x7F80);
+	CHECK_EQ(of_f64(-0x1p1000), 0xFF80);
+	CHECK_EQ(of_f32(INFINITY), 0x7F80);
+	CHECK_EQ(of_f64(-INFINITY), 0xFF80);
+	CHECK_EQ(of_f32(-0.0f), 0x8000);
+	CHECK_EQ(of_f64(-0.0), 0x8000);
+	CHECK_EQ(of_f64(-0x1p-1000), 0x8000);
+	CHECK_EQ(of_f64(0x1p-133), 1);
+	CHECK_EQ(of_f64(0x1p-134), 0);
+	CHECK_EQ(of_f64(0x1.0000000000001p-134), 1);
+	CHECK_EQ(of_f64(0x3p-134), 2);
+	/* With nothing but bits that are cut off: still no number. */
+	CHECK_EQ(cast_one(HR_DTYPE_FLOAT32, &signalling), 0x7FC0);
+	CHECK_EQ(cast_one(HR_DTYPE_FLOAT32, &negative), 0xFFC0);
+	CHECK_EQ(of_f64((double)NAN) & 0x7FC0, 0x7FC0);
+}
+
+/* ---- from what has more bits than a float32 ---- */
+
+static void test_float64_is_rounded_once(void)
+{
+	CHECK_EQ(of_f64(1 + 0x1p-8), 0x3F80);
+	CHECK_EQ(of_f64(1 + 0x1p-8 + 0x1p-40), 0x3F81); /* to float32 it is a tie, and would become 1 */
+	CHECK_EQ(of_f64(1 + 0x3p-8 - 0x1p-40), 0x3F81); /* and this 1 + 2^-6 */
+	uint64_t state = hr_test_seed(), twice_is_wrong = 0, count = hr_test_scaled(200000);
+	int64_t each = 9;
+	tensor x = make(HR_DTYPE_FLOAT64, SHAPE((int64_t)count * each));
+	double *at = x.data;
+	for (uint64_t i = 0; i < count; i++) {
+		uint32_t low = (uint32_t)(hr_rand(&state) % 0x7F80);
+		double tie = (bfloat16_size(low) + bfloat16_size(low + 1)) / 2, sign = hr_rand(&state) & 1 ? -1 : 1;
+		double far = ldexp(tie, -(int)(9 + hr_rand(&state) % 43)), any;
+		uint64_t bits = hr_rand(&state);
+		memcpy(&any, &bits, sizeof any);
+		double numbers[9] = { tie, nextafter(tie, 0), nextafter(tie, INFINITY), tie + far, tie - far, bfloat16_size(low) + far, far, any, (double)(float)any };
+		for (int k = 0; k < each; k++) *at++ = sign * numbers[k];
+	}
+	tensor y = call(HR__OP_CAST, &x, 1, CASTS_TO(HR_DTYPE_BFLOAT16));
+	for (int64_t i = 0; i < count_of(&x); i++) {
+		double number = ((double *)x.data)[i];
+		uint32_t want = bfloat16_nearest((long double)number), got = ((uint16_t *)y.data)[i];
+		twice_is_wrong += bfloat16_nearest((long double)(float)number) != want;
+		if (is_nan(want) ? is_nan(got) && (got & 0x40) : got == want) continue;
+		printf("# float64 %a became bfloat16 %04x, not %04x\n", number, got, want);
+		CHECK(false);
+	}
+	printf("# rounding twice would be wrong for %llu of %lld\n", (unsigned long long)twice_is_wrong, (long long)count_of(&x));
+	CHECK_GT(twice_is_wrong, count);
+}
+
+static void check_integers(hr_dtype dtype, const int64_t *numbers, int64_t count)
+{
+	tensor x = make(dtype, SHAPE(count));
+	for (int64_t i = 0; i < count; i++) {
+		if (dtype == HR_DTYPE_INT32) ((int32_t *)x.data)[i] = (int32_t)numbers[i];
+		else ((int64_t *)x.data)[i] = numbers[i];
+	}
+	tensor y = call(HR__OP_CAST, &x, 1, CASTS_TO(HR_DTYPE_BFLOAT16));
+	for (int64_t i = 0; i < count; i++) {
+		int64_t number = dtype == HR_DTYPE_INT32 ? (int32_t)numbers[i] : numbers[i];
+		uint32_t want = bfloat16_nearest((long double)number), got = ((uint16_t *)y.data)[i];
+		if (got == want) continue;
+		printf("# %s %lld became bfloat16 %04x, not %04x\n", hr_dtype_text(dtype), (long long)number, got, want);
+		CHECK(false);
+	}
+	CHECK(true);
+}
+
+static void test_integers_are_rounded_once(void)
+{
+	CHECK_EQ(of_i64((INT64_C(1) << 62) + (INT64_C(1) << 54)), 0x5E80);
+	CHECK_EQ(of_i64((INT64_C(1) << 62) + (INT64_C(1) << 54) + 1), 0x5E81); /* to float64 it is a tie */
+	CHECK_EQ(of_i64(INT64_MAX), 0x5F00);
+	CHECK_EQ(of_i64(INT64_MIN), 0xDF00);
+	uint64_t state = hr_test_seed();
+	int64_t count = (int64_t)hr_test_scaled(200000), *numbers = malloc((size_t)count * sizeof *numbers);
+	CHECK(numbers != NULL);
+	for (int64_t i = 0; i < count; i++) {
+		/* So many bits, of which those behind the first nine are all 0 but a few at the end. */
+		int bits = (int)(9 + hr_rand(&state) % 54), low = (int)(hr_rand(&state) % 13);
+		uint64_t top = (256 | hr_rand(&state) % 256) << (bits - 9), end = hr_rand(&state) % 5;
+		int64_t number = (int64_t)(top + (end << (low % (bits - 8))));
+		numbers[i] = i % 3 == 0 ? (int64_t)hr_rand(&state) : i % 2 ? number - 2 : -number;
+	}
+	check_integers(HR_DTYPE_INT64, numbers, count);
+	check_integers(HR_DTYPE_INT32, numbers, count);
+	free(numbers);
+}
+
+/* ---- ops that compute ---- */
+
+static bool takes_bfloat16(int kind)
+{
+	static const int kinds[] = { HR__OP_PLACEHOLDER, HR__OP_READ, HR__OP_ASSIGN, HR__OP_INITIALIZE, HR__OP_GROUP, HR__OP_CONSTANT, HR__OP_FULL,
+		                         HR__OP_CAST, HR__OP_RESHAPE, HR__OP_TRANSPOSE, HR__OP_CONCAT, HR__OP_SLICE, HR__OP_BROADCAST_TO, HR__OP_GATHER,
+		                         HR__OP_ONE_HOT, HR__OP_PAD, HR__OP_COPY };
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+		if (kinds[i] == kind) return true;
+	return false;
+}
+
+static void test_ops_that_compute_ask_for_a_cast(void)
+{
+	tensor in[HR__OP_INPUTS];
+	for (int i = 0; i < HR__OP_INPUTS; i++) in[i] = make(HR_DTYPE_BFLOAT16, SHAPE(1, 1, 1, 1));
+	for (int kind = 0; kind < HR__OP_COUNT; kind++) {
+		if (takes_bfloat16(kind)) continue;
+		hr__attrs attrs = { .dtype = HR_DTYPE_BFLOAT16, .dims = SHAPE(1, 1, 1, 1), .size = 1, .stride = 1, .b = 1 };
+		hr__type types[HR__OP_OUTPUTS];
+		hr_status status = infer_all((enum hr__op_kind)kind, in, hr__ops[kind].in_min, &attrs, types);
+		if (status != HR_INVALID_ARGUMENT || !strstr(hr_last_message(), "hr_cast")) printf("# %s\n", hr__ops[kind].name);
+		CHECK_STATUS(HR_INVALID_ARGUMENT, status);
+		CHECK_CONTAINS(hr_last_message(), "dtype is bfloat16");
+		CHECK_CONTAINS(hr_last_message(), "hr_cast to float32 first");
+	}
+	check_refused(HR__OP_GATHER, in, 2, &(hr__attrs){ 0 }, "dtype is bfloat16; it takes int32 and int64 as indices");
+}
+
+TEST_MAIN(T(test_each_bfloat16_is_a_float32_and_a_float64), T(test_each_bfloat16_comes_back_as_it_was),
+          T(test_each_bfloat16_becomes_an_integer_as_other_floats_do), T_WITHIN(test_float32_is_rounded_to_the_nearest, 900),
+          T(test_the_ends_of_the_range), T(test_float64_is_rounded_once), T(test_integers_are_rounded_once), T(test_ops_that_compute_ask_for_a_cast))
