@@ -86,6 +86,7 @@ OPS = {
     "gelu": F.gelu,
     "scale": lambda x, factor, plus: x * factor + plus,
     "cast": lambda x: x.double().to(x.dtype),
+    "cast_bfloat16": lambda x: x.bfloat16().to(x.dtype),
     "reshape": lambda x, *dims: x.reshape(dims),
     "transpose": lambda x, *order: x.permute(order),
     "concat": lambda *x: torch.cat(x[:-1], x[-1]),
@@ -179,6 +180,11 @@ class Random:
         """Multiples of 1/64, half a step aside: never 0, nor at a kink."""
         steps = self.source.integers(low * 64, high * 64, size=shape)
         return ((steps + 0.5) / 64).astype(numpy.float32)
+
+    def bits(self, shape):
+        """All bits at random, as long as the number is no larger than the largest bfloat16."""
+        numbers = self.source.integers(0, 1 << 32, size=shape, dtype=numpy.uint32).view(numpy.float32)
+        return numpy.where(numpy.abs(numbers) < 3.38e38, numbers, numpy.float32(1 / 3))
 
     def distinct(self, shape):
         """No two are the same: of equal ones it is a matter of taste which is the largest."""
@@ -287,6 +293,18 @@ def elementwise(file):
             add_case(file, op, lambda r: [r.numbers(shape, 0, 4)])
         add_case(file, "gelu", lambda r: [r.numbers(shape, -3, 3)])
         add_case(file, "scale", lambda r: [r.numbers(shape)], -2.5, 0.375)
+
+
+def bfloat16(file):
+    """PyTorch rounds what is float64 to float32 first, and gradients to bfloat16 on the way back: inputs that are float32, and weights of 8 bits,
+    make neither a difference."""
+    for of in SHAPES:
+        add_case(file, "cast_bfloat16", lambda r: [r.source.standard_normal(of).astype(numpy.float32)])
+    add_case(file, "cast_bfloat16", lambda r: [r.bits((400,))])
+    # Ties, and what is just beside them: 1 + n / 256 is half way where n is odd. The same among the smallest numbers.
+    ties = numpy.concatenate([1 + numpy.arange(32) / 256 + aside for aside in (-2.0**-23, 0, 2.0**-23)]).astype(numpy.float32)
+    add_case(file, "cast_bfloat16", lambda r: [numpy.concatenate([ties, -ties])])
+    add_case(file, "cast_bfloat16", lambda r: [(numpy.arange(96) * 2.0**-135).astype(numpy.float32)])
 
 
 def shape(file):
@@ -441,6 +459,7 @@ def training(file):
 
 FILES = {
     "elementwise": (elementwise, "Elementwise ops."),
+    "bfloat16": (bfloat16, "Casts to bfloat16 and back."),
     "shape": (shape, "Ops that move elements about."),
     "reduce": (reduce, "Reductions."),
     "matrix": (matrix, "Matrix products."),

@@ -64,6 +64,12 @@ CALL(layer_norm, in[0], in[1], in[2], of->parameters[0])
 CALL(conv2d, in[0], in[1], parameter(of, 0), parameter(of, 1))
 CALL(cast, hr_cast(in[0], HR_DTYPE_FLOAT64), HR_DTYPE_FLOAT32)
 
+static hr_value call_cast_bfloat16(const struct golden_case *of, const hr_value *in)
+{
+	(void)of;
+	return hr_cast(hr_cast(in[0], HR_DTYPE_BFLOAT16), HR_DTYPE_FLOAT32);
+}
+
 static hr_value call_reshape(const struct golden_case *of, const hr_value *in)
 {
 	int64_t dims[GOLDEN_PARAMETERS];
@@ -107,6 +113,7 @@ static hr_value call_matmul(const struct golden_case *of, const hr_value *in)
 	X(gelu, 1, 0)            \
 	X(scale, 1, 2)           \
 	X(cast, 1, 0)            \
+	X(cast_bfloat16, 1, 0)   \
 	X(reshape, 1, -1)        \
 	X(transpose, 1, -1)      \
 	X(concat, -1, 1)         \
@@ -275,7 +282,7 @@ static void check_graph(const struct golden_file *file, const struct golden_case
 
 /* ---- all cases ---- */
 
-static const char *const op_files[] = { "elementwise", "shape", "reduce", "matrix", "loss", "norm", "window" };
+static const char *const op_files[] = { "elementwise", "bfloat16", "shape", "reduce", "matrix", "loss", "norm", "window" };
 #define OP_FILES (sizeof op_files / sizeof *op_files)
 
 static void each_case(void (*check)(const struct golden_file *file, const struct golden_case *of))
