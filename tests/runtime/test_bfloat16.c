@@ -1,0 +1,387 @@
+/* test_bfloat16.c - bfloat16 as a dtype to keep values in: its bits come back from wherever they were, ops that move elements do so, gradients
+ * go through, and training that keeps its activations in it takes less memory, and the same bits with a limit as without. */
+#include <math.h>
+
+#include "support_session.h"
+#include "support_training.h"
+
+#define PATTERNS 65536
+#define MIB (UINT64_C(1) << 20)
+#define AS_FLOAT32(x) hr_cast(x, HR_DTYPE_FLOAT32)
+
+/* ---- bits stay as they are ---- */
+
+static uint16_t patterns[PATTERNS], found[PATTERNS];
+
+/* Each bfloat16 there is, also what is no number and would be quiet after any operation. */
+static hr_value all_of_them(void)
+{
+	for (uint32_t i = 0; i < PATTERNS; i++) patterns[i] = (uint16_t)i;
+	return hr_constant(HR_DTYPE_BFLOAT16, HR_DIMS(PATTERNS), patterns);
+}
+
+static void check_all(hr_value value)
+{
+	memset(found, 0xA5, sizeof found);
+	CHECK_EQ(hr_value_dtype(value), HR_DTYPE_BFLOAT16);
+	CHECK_STATUS(HR_OK, hr_fetch(value, found, sizeof found));
+	CHECK_BYTES(found, patterns, sizeof found);
+}
+
+static void test_values_and_variables_keep_every_bit_at_half_the_bytes(void)
+{
+	open_session(0);
+	hr_value x = hr_keep(all_of_them());
+	CHECK_EQ(stats_of().bytes_in_use, PATTERNS * 2);
+	check_all(x);
+	hr_variable w = hr_get_variable("w", HR_DTYPE_BFLOAT16, HR_DIMS(PATTERNS), HR_FULL(1.005)); /* 1 and 1.0078125 are next to it */
+	CHECK_STATUS(HR_OK, hr_fetch(hr_read(w), found, sizeof found));
+	CHECK_EQ(found[0], 0x3F81);
+	CHECK_EQ(found[PATTERNS - 1], 0x3F81);
+	CHECK_EQ(hr_assign(w, x).id, HR_DONE.id);
+	check_all(hr_read(w));
+	CHECK_EQ(hr_assign(w, hr_full(HR_DTYPE_BFLOAT16, HR_DIMS(PATTERNS), -0.0)).id, HR_DONE.id);
+	CHECK_STATUS(HR_OK, hr_fetch(hr_read(w), found, sizeof found));
+	CHECK_EQ(found[7], 0x8000);
+	check_all(x);
+	hr_release(x);
+	close_session();
+}
+
+static void test_runs_of_graphs_keep_every_bit(void)
+{
+	hr_graph graph;
+	hr_value outs[2];
+	open_session(0);
+	hr_value x = hr_keep(all_of_them());
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value place = hr_placeholder(HR_DTYPE_BFLOAT16, HR_DIMS(PATTERNS)), constant = all_of_them();
+	hr_variable w = hr_get_variable("w", HR_DTYPE_BFLOAT16, HR_DIMS(PATTERNS), HR_ZEROS);
+	hr_value fetches[2] = { hr_assign(w, place), constant }, read = hr_read(w);
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ place, x }, 1, fetches, 2, outs, NULL, NULL));
+	check_all(outs[0]);
+	check_all(outs[1]);
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &read, 1, outs, NULL, NULL));
+	check_all(outs[0]);
+	hr_value wide = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(PATTERNS), 1);
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ place, wide }, 1, fetches, 1, outs, NULL, NULL));
+	CHECK_CONTAINS(hr_last_message(), "bfloat16");
+	hr_release(x);
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	close_session();
+}
+
+static void test_another_session_gets_every_bit(void)
+{
+	hr_session other, on_host;
+	hr_session_options options;
+	open_session(0);
+	hr_session_options_init(&options);
+	options.device = "GPU:0";
+	CHECK_STATUS(HR_OK, hr_session_open(&options, &other));
+	options.device = "CPU:0";
+	CHECK_STATUS(HR_OK, hr_session_open(&options, &on_host));
+	check_all(hr_copy_to_session(all_of_them(), other));
+	check_all(hr_copy_to_session(hr_copy_to_session(all_of_them(), on_host), other));
+	CHECK_STATUS(HR_OK, hr_session_close(other));
+	CHECK_STATUS(HR_OK, hr_session_close(on_host));
+	close_session();
+}
+
+/* ---- what is refused ---- */
+
+static void check_refused(uint64_t id, const char *who)
+{
+	CHECK_EQ(id, 0);
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_last_status());
+	CHECK_CONTAINS(hr_last_message(), who);
+	CHECK_CONTAINS(hr_last_message(), "dtype is bfloat16");
+	CHECK_CONTAINS(hr_last_message(), "hr_cast to float32 first");
+}
+
+static void test_what_computes_is_refused_by_name(void)
+{
+	hr_graph graph;
+	hr_optimizer adam;
+	open_session(0);
+	hr_variable w = hr_get_variable("w", HR_DTYPE_BFLOAT16, HR_DIMS(2, 2), HR_ZEROS);
+	hr_value x = hr_keep(hr_read(w)), wide = hr_keep(AS_FLOAT32(x));
+	check_refused(hr_matmul(x, x).id, "matmul");
+	check_refused(hr_assign_add(w, x).id, "add");
+	check_refused(hr_dense("layer", x, 3, HR_RELU, 1).id, "\"w\"");
+	check_refused(hr_get_variable("n", HR_DTYPE_BFLOAT16, HR_DIMS(2), HR_NORMAL(1, 1)).id, "\"n\"");
+	check_refused(hr_get_variable("u", HR_DTYPE_BFLOAT16, HR_DIMS(2), HR_UNIFORM(0, 1, 1)).id, "\"u\"");
+	hr_optimizer_init(&adam, HR_ADAM);
+	check_refused(hr_apply_gradients(&adam, &w, &x, 1).id, "adam");
+	CHECK_EQ(hr_add(wide, x).id, 0);
+	CHECK_CONTAINS(hr_last_message(), "dtypes float32 and bfloat16 differ; hr_cast makes them the same");
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	check_refused(hr_exp(hr_placeholder(HR_DTYPE_BFLOAT16, HR_DIMS(2))).id, "exp");
+	check_refused(hr_get_variable("u", HR_DTYPE_BFLOAT16, HR_DIMS(2), HR_UNIFORM(0, 1, 1)).id, "\"u\"");
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	hr_release(x);
+	hr_release(wide);
+	close_session();
+}
+
+/* ---- ops that move, and gradients through them ---- */
+
+/* Every op that moves, some elements more than once; the value is used twice. [x] is [4, 3], and stays. */
+static hr_value moved(hr_value x, hr_value rows)
+{
+	hr_value both[2] = { hr_transpose(hr_gather(x, rows), (const int[]){ 1, 0 }, 2), hr_broadcast_to(hr_slice(x, 0, 1, 1), HR_DIMS(3, 3)) };
+	hr_value part = hr_slice(hr_concat(both, 2, 1), 1, 2, 6); /* of [3, 9] */
+	return hr_reshape(hr_broadcast_to(part, HR_DIMS(2, 3, 6)), HR_DIMS(36));
+}
+
+/* The sum of all that was moved, each by its weight; [x] is float32. Both by [x] and by what it is kept as. */
+static hr_value weighed(hr_dtype kept_as, hr_value x, hr_value rows, hr_value *kept)
+{
+	*kept = hr_keep(hr_cast(x, kept_as));
+	hr_value y = AS_FLOAT32(moved(*kept, rows));
+	float weights[36];
+	for (int i = 0; i < 36; i++) weights[i] = (float)(i * 17 % 36) / 7 - 2;
+	return hr_reduce_sum(hr_mul(y, hr_constant(HR_DTYPE_FLOAT32, HR_DIMS(36), weights)), HR_ALL_AXES, false);
+}
+
+struct gradients {
+	float sum, by_x[12];
+	union {
+		float f32[12];
+		uint16_t b16[12];
+	} by_kept;
+};
+
+static hr_value rows_of_x(void)
+{
+	return hr_constant(HR_DTYPE_INT32, HR_DIMS(6), ((int32_t[]){ 3, 0, 3, 1, 3, 2 }));
+}
+
+/* Multiples of 1/8, which all dtypes hold. */
+static hr_value small_x(void)
+{
+	float x[12];
+	for (int i = 0; i < 12; i++) x[i] = (float)(i * 7 % 12) / 8 - 1;
+	return hr_constant(HR_DTYPE_FLOAT32, HR_DIMS(4, 3), x);
+}
+
+static void fetch_gradients(hr_dtype kept_as, hr_value sum, const hr_value *by, struct gradients *out)
+{
+	CHECK_EQ(hr_value_dtype(by[1]), kept_as);
+	CHECK_STATUS(HR_OK, hr_fetch(sum, &out->sum, sizeof out->sum));
+	CHECK_STATUS(HR_OK, hr_fetch(by[0], out->by_x, sizeof out->by_x));
+	CHECK_STATUS(HR_OK, hr_fetch(by[1], &out->by_kept, 12 * hr_dtype_size(kept_as)));
+}
+
+static void by_tape(hr_dtype kept_as, bool checkpointed, struct gradients *out)
+{
+	hr_value x = hr_keep(small_x()), rows = hr_keep(rows_of_x()), kept, by[2];
+	CHECK_STATUS(HR_OK, hr_tape_begin());
+	if (checkpointed) CHECK_STATUS(HR_OK, hr_checkpoint_begin());
+	hr_value sum = hr_keep(weighed(kept_as, x, rows, &kept));
+	if (checkpointed) CHECK_STATUS(HR_OK, hr_checkpoint_end());
+	CHECK_STATUS(HR_OK, hr_gradients(sum, (hr_value[]){ x, kept }, 2, by));
+	CHECK_STATUS(HR_OK, hr_tape_end());
+	fetch_gradients(kept_as, sum, by, out);
+	hr_release(sum);
+	hr_release(kept);
+	hr_release(rows);
+	hr_release(x);
+}
+
+static void by_graph(hr_dtype kept_as, struct gradients *out)
+{
+	hr_graph graph;
+	hr_value kept, fetches[3], outs[3];
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value x = small_x();
+	fetches[0] = weighed(kept_as, x, rows_of_x(), &kept);
+	CHECK_STATUS(HR_OK, hr_gradients(fetches[0], (hr_value[]){ x, kept }, 2, fetches + 1));
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, fetches, 3, outs, NULL, NULL));
+	fetch_gradients(kept_as, outs[0], outs + 1, out);
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+}
+
+/* Gradients of float32 that are added up are not those of bfloat16 added up: so they show that nothing is rounded on the way. */
+static void test_what_moves_in_bfloat16_has_the_gradients_of_float32(void)
+{
+	struct gradients f32, b16;
+	float rounded[12];
+	open_session(0);
+	by_tape(HR_DTYPE_FLOAT32, false, &f32);
+	for (int way = 0; way < 3; way++) {
+		if (way < 2) by_tape(HR_DTYPE_BFLOAT16, way, &b16);
+		else by_graph(HR_DTYPE_BFLOAT16, &b16);
+		CHECK_EQ(b16.sum, f32.sum);
+		CHECK_BYTES(b16.by_x, f32.by_x, sizeof f32.by_x);
+		CHECK_STATUS(HR_OK, hr_fetch(AS_FLOAT32(hr_constant(HR_DTYPE_BFLOAT16, HR_DIMS(12), b16.by_kept.b16)), rounded, sizeof rounded));
+		for (int i = 0; i < 12; i++) CHECK_LE(fabsf(rounded[i] - f32.by_kept.f32[i]), fabsf(f32.by_kept.f32[i]) * 0x1p-8f);
+		CHECK(memcmp(rounded, f32.by_kept.f32, sizeof rounded) != 0);
+	}
+	close_session();
+}
+
+static void test_a_gradient_of_or_by_a_bfloat16_value_is_one(void)
+{
+	uint16_t ones[2] = { 0 }, zeros[2] = { 1, 1 };
+	hr_value by[2];
+	open_session(0);
+	hr_variable w = hr_get_variable("w", HR_DTYPE_BFLOAT16, HR_DIMS(2), HR_FULL(3)), other = hr_get_variable("o", HR_DTYPE_BFLOAT16, HR_DIMS(2), HR_ZEROS);
+	CHECK_STATUS(HR_OK, hr_tape_begin());
+	hr_value y = hr_keep(hr_reshape(hr_read(w), HR_DIMS(2, 1)));
+	CHECK_STATUS(HR_OK, hr_variable_gradients(y, (hr_variable[]){ w, other }, 2, by));
+	CHECK_STATUS(HR_OK, hr_tape_end());
+	CHECK_STATUS(HR_OK, hr_fetch(by[0], ones, sizeof ones));
+	CHECK_STATUS(HR_OK, hr_fetch(by[1], zeros, sizeof zeros));
+	CHECK(ones[0] == 0x3F80 && ones[1] == 0x3F80 && zeros[0] == 0 && zeros[1] == 0);
+	hr_release(y);
+	close_session();
+}
+
+/* ---- with less memory ---- */
+
+static void open_limited(uint64_t limit, bool lms_on)
+{
+	hr_emulated_options emulated;
+	hr_allocator_options options;
+	hr_session_options session_options;
+	hr_lms_options lms;
+	hr_device device;
+	setenv("HEADROOM_CUDA", "0", 1);
+	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
+	emulated.memory_bytes = 64 * MIB;
+	emulated.page_bytes = 64 << 10;
+	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
+	hr_allocator_options_init(&options);
+	options.limit_bytes = limit;
+	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
+	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
+	lms.enabled = lms_on;
+	lms.verify = true;
+	lms.host_limit = 128 * MIB;
+	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, &lms));
+	hr_session_options_init(&session_options);
+	session_options.device = "GPU:0";
+	session_options.allocator = allocator;
+	CHECK_STATUS(HR_OK, hr_session_open(&session_options, &session));
+	CHECK_STATUS(HR_OK, hr_session_enter(session));
+}
+
+static int64_t evictions(void)
+{
+	hr_lms_stats lms = { .struct_size = sizeof lms };
+	CHECK_STATUS(HR_OK, hr_lms_check(allocator));
+	CHECK_STATUS(HR_OK, hr_lms_get_stats(allocator, &lms));
+	return lms.num_evictions;
+}
+
+static void test_bits_survive_leaving_and_coming_back(void)
+{
+	hr_value values[12];
+	open_limited(6 * sizeof patterns, true);
+	for (int i = 0; i < 12; i++) values[i] = hr_keep(all_of_them());
+	for (int round = 0; round < 3; round++)
+		for (int i = 0; i < 12; i++) check_all(hr_reshape(values[i], HR_DIMS(256, -1)));
+	CHECK_GT(evictions(), 6);
+	for (int i = 0; i < 12; i++) hr_release(values[i]);
+	close_session();
+}
+
+/* ---- training ---- */
+
+#define STEPS 4
+#define WEIGHTS_MAX 40000u
+
+static hr_value as(hr_value x, hr_dtype dtype)
+{
+	return hr_value_dtype(x) == dtype ? x : hr_cast(x, dtype);
+}
+
+/* What goes from layer to layer is [kept_as]. Each layer is a block of a checkpoint, so that this is all that is kept of it: it would keep what it
+ * multiplies, which is float32, for gradients otherwise. */
+static hr_value logits_kept_as(hr_dtype kept_as, const struct model *model, hr_value x, bool checkpointed)
+{
+	char name[16];
+	x = as(x, kept_as);
+	for (int64_t i = 0; i < model->blocks; i++) {
+		snprintf(name, sizeof name, "layer%d", (int)i);
+		if (checkpointed) hr_checkpoint_begin();
+		x = as(hr_dense(name, as(x, HR_DTYPE_FLOAT32), model->width, HR_TANH, 10 + (uint64_t)i), kept_as);
+		if (checkpointed) hr_checkpoint_end();
+	}
+	return hr_dense("out", as(x, HR_DTYPE_FLOAT32), model->classes, HR_LINEAR, 3);
+}
+
+static hr_value logits_f32(const struct model *model, hr_value x, bool checkpointed)
+{
+	return logits_kept_as(HR_DTYPE_FLOAT32, model, x, checkpointed);
+}
+
+static hr_value logits_b16(const struct model *model, hr_value x, bool checkpointed)
+{
+	return logits_kept_as(HR_DTYPE_BFLOAT16, model, x, checkpointed);
+}
+
+static const struct model in_f32 = { "mlp", model_mlp_inputs, model_row_labels, logits_f32, .batch = 1024, .width = 32, .classes = 4, .blocks = 16 };
+static const struct model in_b16 = { "mlp", model_mlp_inputs, model_row_labels, logits_b16, .batch = 1024, .width = 32, .classes = 4, .blocks = 16 };
+
+struct outcome {
+	float losses[STEPS], weights[WEIGHTS_MAX];
+	size_t weight_count;
+	int64_t peak, evictions;
+};
+
+/* Without a limit, unless one is given. */
+static void train(const struct model *model, enum how how, uint64_t limit, struct outcome *out)
+{
+	struct training training = { .model = model, .how = how, .checkpointed = true };
+	memset(out, 0, sizeof *out);
+	open_limited(limit ? limit : 64 * MIB, limit);
+	training.session = session;
+	hr_optimizer_init(&training.optimizer, HR_ADAM);
+	training_begin(&training);
+	for (uint32_t step = 0; step < STEPS; step++) {
+		if (how == BY_OP) CHECK_STATUS(HR_OK, hr_step_begin(allocator));
+		CHECK_STATUS(HR_OK, training_step(&training, step, &out->losses[step]));
+		if (how == BY_OP) CHECK_STATUS(HR_OK, hr_step_end(allocator));
+	}
+	out->weight_count = training_weights(&training, out->weights, WEIGHTS_MAX);
+	out->evictions = evictions();
+	training_end(&training);
+	out->peak = stats_of().peak_bytes_in_use;
+	close_session();
+}
+
+static struct outcome wide, whole, less;
+
+static void test_activations_in_bfloat16_take_less_memory_and_are_the_same_with_a_limit(void)
+{
+	for (int how = 0; how < HOW_COUNT; how++) {
+		train(&in_f32, (enum how)how, 0, &wide);
+		train(&in_b16, (enum how)how, 0, &whole);
+		CHECK_EQ(whole.evictions, 0);
+		CHECK_LE(fabsf(whole.losses[STEPS - 1] - wide.losses[STEPS - 1]), 0.05f);
+		train(&in_b16, (enum how)how, (uint64_t)whole.peak / 100 * 60, &less);
+		printf("# %s: peak %lld in float32, %lld in bfloat16; at 60%% of that %lld evictions\n", how_names[how], (long long)wide.peak,
+		       (long long)whole.peak, (long long)less.evictions);
+		/* What is kept between layers is most of it. */
+		CHECK_LT(whole.peak * 10, wide.peak * 8);
+		CHECK_GT(less.evictions, 0);
+		CHECK_GT(whole.weight_count, 1000);
+		CHECK_EQ(less.weight_count, whole.weight_count);
+		CHECK_BYTES(less.losses, whole.losses, sizeof whole.losses);
+		CHECK_BYTES(less.weights, whole.weights, whole.weight_count * sizeof whole.weights[0]);
+	}
+}
+
+TEST_MAIN(T(test_values_and_variables_keep_every_bit_at_half_the_bytes), T(test_runs_of_graphs_keep_every_bit), T(test_another_session_gets_every_bit),
+          T(test_what_computes_is_refused_by_name), T(test_what_moves_in_bfloat16_has_the_gradients_of_float32),
+          T(test_a_gradient_of_or_by_a_bfloat16_value_is_one), T(test_bits_survive_leaving_and_coming_back),
+          T_WITHIN(test_activations_in_bfloat16_take_less_memory_and_are_the_same_with_a_limit, 300))
