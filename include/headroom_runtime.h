@@ -21,6 +21,10 @@
  * output's. To use a value more than once, or to have it later, keep it: hr_keep, and hr_release at the end. So expressions need no names for
  * what is in between, and nothing stays by accident. In a graph there is nothing to keep, and both do nothing.
  *
+ * DTYPES. Ops compute in float32 and float64, some also in int32, int64 and uint8. bool and bfloat16 are to keep values in. bfloat16 takes half the
+ * bytes of float32, has its range, and 8 bits of precision: it can be cast from and to everything, made by hr_constant, hr_full and
+ * hr_one_hot, fed, fetched, assigned to variables, copied, and moved by the ops on shapes. All others ask for a cast to float32.
+ *
  * ERRORS. An op that cannot be done returns HR_NO_VALUE, and hr_last_status and hr_last_message say why: the op, its scope, both shapes. Given
  * HR_NO_VALUE an op returns HR_NO_VALUE and leaves the message alone, so it is enough to look at the end of an expression. What was loose
  * is used up all the same. */
@@ -142,6 +146,8 @@ HR_API hr_value hr_tanh(hr_value x);
 HR_API hr_value hr_relu(hr_value x);
 HR_API hr_value hr_gelu(hr_value x); /* exact, by the error function */
 HR_API hr_value hr_scale(hr_value x, double factor, double plus); /* x * factor + plus */
+/* To an integer: toward 0, to the nearest end of its range beyond that, and 0 for what is no number; from an integer to a smaller one, the low
+ * bits. To bool: everything but 0 is true. To a float: the nearest, ties to even, in one rounding; what is no number stays so. */
 HR_API hr_value hr_cast(hr_value x, hr_dtype dtype);
 
 /* ---- shape ---- */
@@ -195,6 +201,7 @@ HR_API hr_status hr_tape_end(void);
 
 /* What the sum of [of] changes by, for each element of [by]: out[i] has the type of by[i], and is loose; zeros where nothing depends on it. In a
  * graph it adds nodes; outside, it runs ops by the tape, and what that kept is released on the way: a tape serves once. All or none.
+ * Gradients of bfloat16 values are float32 on the way; only one that is handed out, by such a value, is rounded to it.
  *
  * HR_INVALID_ARGUMENT  no tape is on, or it has served; [of] is no float; an op on the way has no gradient (the message names it) */
 HR_API hr_status hr_gradients(hr_value of, const hr_value *by, size_t count, hr_value *out);
