@@ -263,12 +263,6 @@ bool hr__arguments_decimal(const hr__arguments *arguments, int option, const cha
 
 /* ---- help ---- */
 
-static int help_width(void)
-{
-	int width = hr__term_width();
-	return width < 100 ? width : 100;
-}
-
 static void print_option(const hr__option *option)
 {
 	char head[64];
@@ -276,7 +270,7 @@ static void print_option(const hr__option *option)
 	int length = (int)strlen(head);
 	printf("  %s%s%s", hr__style(stdout, HR__STYLE_STRONG), head, hr__style(stdout, HR__STYLE_PLAIN));
 	printf("%s%*s", length > 21 ? "\n" : "", length > 21 ? 24 : 22 - length, "");
-	hr__term_wrap(option->help, 24, 24, help_width());
+	hr__term_wrap(option->help, 24, 24, hr__term_text_width());
 }
 
 static void print_heading(const char *text)
@@ -288,7 +282,7 @@ void hr__command_help(const hr__command *command)
 {
 	if (command->takes_program) printf("usage: headroom %s [OPTION]... [--] %s\n\n", command->name, command->operands);
 	else printf("usage: headroom %s%s%s [OPTION]...\n\n", command->name, *command->operands ? " " : "", command->operands);
-	hr__term_wrap(command->about, 0, 0, help_width());
+	hr__term_wrap(command->about, 0, 0, hr__term_text_width());
 	print_heading("Options");
 	for (const hr__option *option = command->options; option->name; option++) print_option(option);
 	print_option(&(hr__option){ "--help", NULL, "this text" });

@@ -24,7 +24,6 @@
 #define STEPS_MAX 1000
 #define PERCENT 50       /* of the first training's peak is what the others get */
 #define PAGE_BYTES 65536 /* of the emulated GPU: small ones suit a small model */
-#define TEXT_WIDTH 100   /* at the most */
 #define INDENT 3
 
 enum { OUT, STEP_COUNT };
@@ -184,16 +183,10 @@ static void print_heading(const char *format, ...)
 	va_end(list);
 }
 
-static int text_width(void)
-{
-	int width = hr__term_width();
-	return width < TEXT_WIDTH ? width : TEXT_WIDTH;
-}
-
 static void print_text(const char *text, int indent)
 {
 	printf("%*s", indent, "");
-	hr__term_wrap(text, indent, indent, text_width());
+	hr__term_wrap(text, indent, indent, hr__term_text_width());
 }
 
 static void print_training(const struct training *training)
@@ -348,7 +341,7 @@ static hr_status tell(struct demo *demo)
 	char text[128];
 	snprintf(text, sizeof text, "A GPT of %d blocks, %d wide, trained with Adam on an emulated GPU: %llu step%s, three times.\n", (int)model->blocks,
 	         (int)model->width, (unsigned long long)demo->steps, demo->steps == 1 ? "" : "s");
-	hr__term_wrap(text, 0, 0, text_width());
+	hr__term_wrap(text, 0, 0, hr__term_text_width());
 	hr_status status = emulate_gpu();
 	if (!status) status = hr_trace_start(path_of(demo, "training.hrt", path));
 	if (status) return status;

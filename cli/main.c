@@ -20,9 +20,8 @@ static const hr__command *find_command(const char *name)
 
 static void print_command(const char *name, const char *summary)
 {
-	int width = hr__term_width();
 	printf("  %s%-10s%s ", hr__style(stdout, HR__STYLE_STRONG), name, hr__style(stdout, HR__STYLE_PLAIN));
-	hr__term_wrap(summary, 13, 13, width < 100 ? width : 100);
+	hr__term_wrap(summary, 13, 13, hr__term_text_width());
 }
 
 static void print_help(void)

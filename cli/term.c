@@ -12,6 +12,7 @@
 #define WIDTH_LEAST 40
 #define WIDTH_MOST 200
 #define WIDTH_UNKNOWN 100
+#define TEXT_WIDTH_MOST 100
 #define SHOW_AFTER_NS 500000000u
 #define REDRAW_NS 50000000u
 #define BAR_CELLS 40
@@ -58,6 +59,12 @@ int hr__term_width(void)
 	}
 	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return clamp_width(size.ws_col);
 	return WIDTH_UNKNOWN;
+}
+
+int hr__term_text_width(void)
+{
+	int width = hr__term_width();
+	return width < TEXT_WIDTH_MOST ? width : TEXT_WIDTH_MOST;
 }
 
 bool hr__term_utf8(void)

@@ -31,6 +31,9 @@ const char *hr__style(FILE *file, hr__style_name style);
 /* Columns of the terminal of standard output: what COLUMNS or the terminal says, from 40 to 200; 100 when neither does. */
 int hr__term_width(void);
 
+/* Columns for running text: those of the terminal, at most 100, since longer lines are hard to read. */
+int hr__term_text_width(void);
+
 /* Whether the locale can show block characters; without it pictures are drawn in ASCII. */
 bool hr__term_utf8(void);
 
