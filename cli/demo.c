@@ -22,8 +22,7 @@
 
 #define STEPS 20
 #define STEPS_MAX 1000
-#define PERCENT 50       /* of the first training's peak is what the others get */
-#define PAGE_BYTES 65536 /* of the emulated GPU: small ones suit a small model */
+#define PERCENT 50 /* of the first training's peak is what the others get */
 #define INDENT 3
 
 enum { OUT, STEP_COUNT };
@@ -77,20 +76,6 @@ static int prepare_folder(const struct demo *demo)
 }
 
 /* ---- training ---- */
-
-/* Emulated also where there is a card: ops are computed by the host. */
-static hr_status emulate_gpu(void)
-{
-	hr_cuda_options cuda;
-	hr_emulated_options emulated;
-	hr_status status = hr_cuda_options_init(&cuda);
-	if (!status) status = hr_emulated_options_init(&emulated);
-	if (status) return status;
-	cuda.enabled = false;
-	emulated.page_bytes = PAGE_BYTES;
-	status = hr_configure_cuda(&cuda);
-	return status ? status : hr_configure_emulated(&emulated);
-}
 
 /* Ops that need nothing of the one that failed are tried all the same; it is the first that tells why. */
 static void keep_first(void *training, hr_oom_report report)
@@ -261,7 +246,7 @@ static hr_status train_three_times(struct demo *demo)
 	if (status) return status;
 	print_training(&demo->whole);
 
-	demo->less.limit = demo->with_lms.limit = (uint64_t)demo->whole.peak / 100 * PERCENT / PAGE_BYTES * PAGE_BYTES;
+	demo->less.limit = demo->with_lms.limit = (uint64_t)demo->whole.peak / 100 * PERCENT / EMULATED_PAGE_BYTES * EMULATED_PAGE_BYTES;
 	hr__format_size(demo->less.limit, limit, sizeof limit);
 	print_heading("\n2. With a limit of %s", limit);
 	status = train(demo, &demo->less, 0.5);

@@ -1,4 +1,5 @@
-/* models.h - three models: a dense network, a convolutional one, a small GPT. Used by examples, tests and benchmarks alike.
+/* models.h - three models: a dense network, a convolutional one, a small GPT; and an emulated GPU to train them on. Used by examples, tests and benchmarks
+ * alike.
  *
  * Each makes its variables when it is first called, in the variable scope that it is called in; so call it in one that reuses or makes
  * (HR_REUSE_OR_MAKE). With [checkpointed], what is inside its blocks is not kept for gradients, but computed again. */
@@ -111,6 +112,24 @@ static inline hr_value model_gpt_logits(const struct model *model, hr_value toke
 	}
 	x = hr_reshape(hr_layer_norm_layer("norm", x), HR_DIMS(model->batch * model->time, model->width));
 	return hr_dense("out", x, model->classes, HR_LINEAR, 92);
+}
+
+/* ---- a GPU for them ---- */
+
+#define EMULATED_PAGE_BYTES 65536 /* small pages suit small models */
+
+/* GPU:0 is emulated from here on, also where there is a card, because ops are computed by the host. Call it before a device is first used. */
+static inline hr_status emulate_gpu(void)
+{
+	hr_cuda_options cuda;
+	hr_emulated_options emulated;
+	hr_status status = hr_cuda_options_init(&cuda);
+	if (!status) status = hr_emulated_options_init(&emulated);
+	if (status) return status;
+	cuda.enabled = false;
+	emulated.page_bytes = EMULATED_PAGE_BYTES;
+	status = hr_configure_cuda(&cuda);
+	return status ? status : hr_configure_emulated(&emulated);
 }
 
 /* ---- all of them ---- */

@@ -109,20 +109,6 @@ static int train_once(const struct model *model, int64_t steps, uint64_t limit, 
 
 /* ---- twice ---- */
 
-/* A GPU that is emulated, also where there is a card, because ops are computed by the host. Small pages suit a small model. */
-static hr_status emulate_gpu(void)
-{
-	hr_cuda_options cuda;
-	hr_emulated_options emulated;
-	hr_status status = hr_cuda_options_init(&cuda);
-	if (!status) status = hr_emulated_options_init(&emulated);
-	if (status) return status;
-	cuda.enabled = false;
-	emulated.page_bytes = 64 << 10;
-	status = hr_configure_cuda(&cuda);
-	return status ? status : hr_configure_emulated(&emulated);
-}
-
 static void print_training(const char *name, const struct training *training)
 {
 	printf("%-10s  peak %6.1f MiB, %7.1f MiB moved to the host, %7.1f MiB back\n", name, (double)training->peak / MIB,
