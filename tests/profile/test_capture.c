@@ -1,6 +1,4 @@
 /* test_capture.c - a trace in memory: what goes together is put together, and any bytes give an answer or an error that says where. */
-#include <pthread.h>
-
 #include "headroom_profile.h"
 #include "support_capture.h"
 #include "test.h"
@@ -198,49 +196,52 @@ static void test_what_began_before_the_recording_makes_sense(void)
 	hr__capture_close(c);
 }
 
-typedef struct churner {
-	hr_allocator allocator;
-	uint64_t random;
-	hr__atomic_u32 *stop;
-} churner;
+enum { RECORDER, CHURNERS = 4 };
 
-static void *churn(void *context)
+typedef struct churn {
+	hr_allocator allocator;
+	uint64_t seed;
+	hr__atomic_u32 stop;
+} churn;
+
+static void churn_blocks(churn *self, uint64_t random)
 {
-	churner *self = context;
 	void *blocks[128] = { NULL };
-	while (!hr__load_relaxed(self->stop)) {
-		size_t k = hr_rand_below(&self->random, 128);
+	while (!hr__load_relaxed(&self->stop)) {
+		size_t k = hr_rand_below(&random, 128);
 		if (blocks[k]) {
 			CHECK_STATUS(HR_OK, hr_free(self->allocator, blocks[k], HR_STREAM_DEFAULT));
 			blocks[k] = NULL;
 		} else {
 			/* Most from the thread's cache, some from the arena. */
-			size_t most = hr_rand_below(&self->random, 4) ? 8000 : 200000;
-			CHECK_STATUS(HR_OK, hr_alloc_bytes(self->allocator, 1 + hr_rand_below(&self->random, most), &blocks[k]));
+			size_t most = hr_rand_below(&random, 4) ? 8000 : 200000;
+			CHECK_STATUS(HR_OK, hr_alloc_bytes(self->allocator, 1 + hr_rand_below(&random, most), &blocks[k]));
 		}
 	}
-	return NULL;
 }
 
-/* Threads allocate and free while the recording begins; what is live at the end is what the statistics say. */
-static void record_churn(hr_allocator allocator, hr_device device, uint64_t round)
+/* One thread begins the recording and then stops the others, which allocate and free. */
+static void churn_or_record(void *argument, unsigned index)
 {
-	enum { THREADS = 4 };
-	pthread_t threads[THREADS];
-	churner churners[THREADS];
-	hr__atomic_u32 stop = 0;
-	hr_stats stats;
-	hr__capture *c = NULL;
-	make_path();
-	for (int i = 0; i < THREADS; i++) {
-		churners[i] = (churner){ allocator, hr_test_seed() * 1000 + round * THREADS + (uint64_t)i, &stop };
-		CHECK_EQ(pthread_create(&threads[i], NULL, churn, &churners[i]), 0);
+	churn *self = argument;
+	if (index != RECORDER) {
+		churn_blocks(self, self->seed + index);
+		return;
 	}
 	nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
 	CHECK_STATUS(HR_OK, hr_trace_start(trace_path));
 	nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
-	hr__store_relaxed(&stop, 1);
-	for (int i = 0; i < THREADS; i++) CHECK_EQ(pthread_join(threads[i], NULL), 0);
+	hr__store_relaxed(&self->stop, 1);
+}
+
+/* What is live at the end is what the statistics say. */
+static void record_churn(hr_allocator allocator, hr_device device, uint64_t round)
+{
+	churn work = { .allocator = allocator, .seed = hr_test_seed() * 1000 + round * CHURNERS };
+	hr_stats stats;
+	hr__capture *c = NULL;
+	make_path();
+	hr_test_threads(1 + CHURNERS, churn_or_record, &work);
 	CHECK_STATUS(HR_OK, hr_trace_stop());
 	hr_stats_init(&stats);
 	CHECK_STATUS(HR_OK, hr_device_get_stats(device, &stats));
