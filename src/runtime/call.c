@@ -1,13 +1,19 @@
 /* call.c - the way into the runtime for all op calls: what is wrong with them, and whether they run or become nodes. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/status.h"
 #include "runtime/engine.h"
 
 hr_status hr__name_op(hr_status status, const char *op, hr_name scope)
 {
-	const char *text = hr_name_text(scope);
-	return *text ? hr__fail_in(status, "op \"%s\" in scope \"%.200s\"", op, text) : hr__fail_in(status, "op \"%s\"", op);
+	char name[80], place[240] = "";
+	const char *text = hr_name_text(scope), *message = hr_last_message();
+	int length = snprintf(name, sizeof name, "op \"%.60s\"", op);
+	if (*text) snprintf(place, sizeof place, " in scope \"%.200s\"", text);
+	/* Tensors that find no room say themselves for which op; the scope, which they do not know, goes into their sentence. */
+	if (strncmp(message, name, (size_t)length) == 0) return hr__fail(status, "%s%s%s", name, place, message + length);
+	return hr__fail_in(status, "%s%s", name, place);
 }
 
 static void use_up_all(const hr_value *inputs, uint32_t count)

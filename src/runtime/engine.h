@@ -273,7 +273,8 @@ void hr__functions_free(void);
 
 /* ---- messages ---- */
 
-/* Puts "op "add" in scope "layer_1": " in front of the message that is there. Returns [status]. */
+/* Puts "op "add" in scope "layer_1": " in front of the message that is there; one that begins with "op "add"" gets only the scope put in.
+ * Returns [status]. */
 hr_status hr__name_op(hr_status status, const char *op, hr_name scope);
 
 /* ---- threads that help (team.c) ---- */

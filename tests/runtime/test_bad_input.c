@@ -243,6 +243,28 @@ static void test_a_refused_call_leaves_what_was_kept(void)
 	end();
 }
 
+/* That the message begins so, and has the name of the op in it once. */
+static void check_named_once(const char *beginning)
+{
+	const char *message = hr_last_message();
+	printf("# %s\n", message);
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_last_status());
+	CHECK_EQ(strncmp(message, beginning, strlen(beginning)), 0);
+	CHECK(!strstr(message + 1, "op \""));
+}
+
+/* It is tensors that find no room, and they say for which op; the runtime says so of anything that goes wrong. */
+static void test_an_op_without_room_is_named_once(void)
+{
+	open_session(2 << 20);
+	CHECK_EQ(hr_full(F, HR_DIMS(1024, 1024), 1).id, 0);
+	check_named_once("op \"full\" cannot run: it needs 4.0 MiB at once");
+	CHECK_STATUS(HR_OK, hr_name_scope_push("tower"));
+	CHECK_EQ(hr_full(F, HR_DIMS(1024, 1024), 1).id, 0);
+	check_named_once("op \"full\" in scope \"tower\" cannot run: it needs 4.0 MiB at once");
+	end();
+}
+
 static void test_fetches_of_another_size(void)
 {
 	float numbers[8];
@@ -505,6 +527,6 @@ static void test_use_after_close(void)
 }
 
 TEST_MAIN(T(test_shapes_that_do_not_fit), T(test_dtypes_that_do_not_fit), T(test_unknown_values_of_enums), T(test_null),
-          T(test_a_refused_call_leaves_what_was_kept), T(test_fetches_of_another_size), T(test_an_index_out_of_range_is_found_when_it_is_fetched),
+          T(test_a_refused_call_leaves_what_was_kept), T(test_an_op_without_room_is_named_once), T(test_fetches_of_another_size), T(test_an_index_out_of_range_is_found_when_it_is_fetched),
           T(test_gradients_that_there_are_not), T(test_wrong_feeds_and_fetches), T(test_wrong_names_and_types), T(test_wrong_assignments),
           T(test_use_after_close))
