@@ -9,7 +9,8 @@ static const hr__option options[] = {
 	[STEP_B] = { "--step-b", "N", "only that step of B; of several with that number the last" },
 	[DEVICE] = { "--device", "NAME", "only that device, GPU:0, or all of a kind, GPU" },
 	[SCOPE] = { "--name-scope", "SCOPE", "only what belongs to that name scope and to those inside of it" },
-	[ORDER_BY] = { "--order-by", "COLUMN", "sort by that column, as --json calls it; default at_peak_change, the largest change first" },
+	[ORDER_BY] = { "--order-by", "COLUMN", "sort by that column, as --json calls it; default at_peak_change, or, where nothing changed at the peak, "
+	                                       "bytes_change or micros_change; the largest change first" },
 	[MAX_ROWS] = { "--max-rows", "N", "rows of a table; default 20, with --json 1000" },
 	[SHOW] = { "--show-name-regexes", "LIST", "show rows whose whole name matches one of these POSIX extended regular expressions" },
 	[HIDE] = { "--hide-name-regexes", "LIST", "hide rows whose whole name matches one of these" },

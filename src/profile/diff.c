@@ -1,12 +1,14 @@
 /* diff.c - what changed from one recording to another, or from one step to another: sums, and what ops and scopes had at the peak.
  *
  * Both sides' names are interned in this process, so equal names have equal numbers. The changes of all rows, hidden ones included, add up to the
- * change of the peak. */
+ * change of the peak. Text shows only what differs; JSON has it all. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/json.h"
 #include "base/names.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "profile/nodes.h"
 #include "profile/table_write.h"
 
@@ -46,7 +48,7 @@ static const hr__column time_columns[] = {
 
 static void add_sum(hr__table *table, const char *what, uint64_t a, uint64_t b, hr_status *status)
 {
-	uint64_t *row = hr__table_row(table, status);
+	uint64_t *row = table->changes_only && a == b ? NULL : hr__table_row(table, status);
 	if (!row) return;
 	row[M_WHAT] = (uintptr_t)what;
 	row[M_A] = a;
@@ -97,32 +99,57 @@ static bool is_empty(const hr__node_sums *sums)
 	return !sums->at_peak_bytes && !sums->bytes && !sums->ns;
 }
 
-static hr_status compare_groups(hr__table *table, const side *sides, hr__node_kind kind)
+/* What each name has on both sides, in a row of its own. */
+static hr_status collect_groups(const side *sides, hr__node_kind kind, uint64_t *rows, size_t names)
 {
-	hr_status status = HR_OK;
-	size_t names = hr__names_count();
-	uint64_t *rows = hr__view_alloc(names * D_COLUMNS, sizeof *rows, &status);
-	for (int which = A; which < SIDES && !status; which++) {
+	for (int which = A; which < SIDES; which++) {
 		hr__nodes nodes;
 		if (!sides[which].is_there) continue;
-		status = hr__nodes_make(&sides[which].selection, kind, &nodes);
-		if (status) break;
+		hr_status status = hr__nodes_make(&sides[which].selection, kind, &nodes);
+		if (status) return status;
 		for (uint32_t i = 0; i < nodes.count; i++) {
 			const hr__node *node = &nodes.nodes[i];
 			if (!is_empty(&node->self)) fill_group(rows + (size_t)name_of(node->path, names) * D_COLUMNS, which, &node->self);
 		}
 		hr__nodes_free(&nodes);
 	}
-	for (size_t name = 0; name < names && !status; name++) {
-		const uint64_t *from = rows + name * D_COLUMNS;
-		if (!from[D_A] && !from[D_B] && !from[D_BYTES_A] && !from[D_BYTES_B] && !from[D_NS_A] && !from[D_NS_B]) continue;
-		uint64_t *row = hr__table_row(table, &status);
-		if (!row) break;
-		memcpy(row, from, D_COLUMNS * sizeof *row);
+	for (size_t name = 0; name < names; name++) {
+		uint64_t *row = rows + name * D_COLUMNS;
 		row[D_NAME] = hr__path_cell((hr_name)name, strlen(hr_name_text((hr_name)name)));
 		row[D_CHANGE] = row[D_B] - row[D_A];
 		row[D_BYTES_CHANGE] = row[D_BYTES_B] - row[D_BYTES_A];
 		row[D_NS_CHANGE] = row[D_NS_B] - row[D_NS_A];
+	}
+	return HR_OK;
+}
+
+static bool any_changes(const uint64_t *rows, size_t names, int column)
+{
+	for (size_t name = 0; name < names; name++)
+		if (rows[name * D_COLUMNS + (size_t)column]) return true;
+	return false;
+}
+
+/* Where nothing differs at the peak, what was there is not what is looked for: the largest change of another kind comes first. */
+static void look_beyond_peak(hr__table *table, const uint64_t *rows, size_t names, bool ordered)
+{
+	if (any_changes(rows, names, D_CHANGE)) return;
+	if (!ordered) table->order = any_changes(rows, names, D_BYTES_CHANGE) ? D_BYTES_CHANGE : D_NS_CHANGE;
+	if (table->changes_only) table->shows[D_A] = table->shows[D_B] = false;
+}
+
+static hr_status compare_groups(hr__table *table, const side *sides, hr__node_kind kind, bool ordered)
+{
+	hr_status status = HR_OK;
+	size_t names = hr__names_count();
+	uint64_t *rows = hr__view_alloc(names * D_COLUMNS, sizeof *rows, &status);
+	if (!status) status = collect_groups(sides, kind, rows, names);
+	if (!status) look_beyond_peak(table, rows, names, ordered);
+	for (size_t name = 0; name < names && !status; name++) {
+		const uint64_t *from = rows + name * D_COLUMNS;
+		if (!from[D_A] && !from[D_B] && !from[D_BYTES_A] && !from[D_BYTES_B] && !from[D_NS_A] && !from[D_NS_B]) continue;
+		uint64_t *row = hr__table_row(table, &status);
+		if (row) memcpy(row, from, D_COLUMNS * sizeof *row);
 	}
 	hr__view_free(rows, names * D_COLUMNS, sizeof *rows);
 	hr__table_finish(table);
@@ -156,7 +183,7 @@ static sums add_up(const side *s)
 	return out;
 }
 
-static hr_status fill_report(hr__report_view *report, const side *sides)
+static hr_status fill_report(hr__report_view *report, const side *sides, uint64_t *same_peak)
 {
 	static const hr__table_plan plans[] = {
 		{ .key = "memory", .title = "Memory", .columns = byte_columns, .column_count = M_COLUMNS, .bends = true },
@@ -167,9 +194,12 @@ static hr_status fill_report(hr__report_view *report, const side *sides)
 	};
 	hr_status status = HR_OK;
 	sums a = add_up(&sides[A]), b = add_up(&sides[B]);
+	bool ordered = report->options->order_by != NULL;
 	hr__table *tables[5];
+	*same_peak = a.peak == b.peak ? a.peak : HR__NEVER;
 	for (int i = 0; i < 5; i++) tables[i] = hr__report_table(report, &plans[i], &status);
 	if (status) return status;
+	for (int i = 0; i < 5; i++) tables[i]->changes_only = report->format == HR_PROFILE_TEXT;
 	for (int i = 0; i < 3; i++) {
 		tables[i]->filter = NULL; /* few rows, all of which are wanted */
 		tables[i]->most = UINT32_MAX;
@@ -182,8 +212,8 @@ static hr_status fill_report(hr__report_view *report, const side *sides)
 	add_sum(tables[2], "allocations", a.allocations, b.allocations, &status);
 	add_sum(tables[2], "ops", a.ops, b.ops, &status);
 	for (int i = 0; i < 3; i++) hr__table_finish(tables[i]);
-	if (!status) status = compare_groups(tables[3], sides, HR__NODES_BY_OP);
-	if (!status) status = compare_groups(tables[4], sides, HR__NODES_BY_SCOPE);
+	if (!status) status = compare_groups(tables[3], sides, HR__NODES_BY_OP, ordered);
+	if (!status) status = compare_groups(tables[4], sides, HR__NODES_BY_SCOPE, ordered);
 	return status;
 }
 
@@ -217,22 +247,57 @@ typedef struct output {
 	/* All are made before the first is written. */
 	hr__report_view *reports[DEVICES_MAX];
 	const char *names[DEVICES_MAX]; /* of their devices */
+	uint64_t same_peaks[DEVICES_MAX]; /* HR__NEVER: they differ */
 	uint32_t devices;
 } output;
 
-static void write_report(output *o, const char *device, const hr__report_view *report)
+static void write_json(hr__json *json, const char *device, const hr__report_view *report)
 {
-	if (o->format == HR_PROFILE_JSON) {
-		hr__json_object(&o->json);
-		hr__json_field_string(&o->json, "device", device);
-		for (uint32_t i = 0; i < report->table_count; i++) hr__table_json(&report->tables[i], &o->json);
-		hr__json_end_object(&o->json);
-		return;
-	}
+	hr__json_object(json);
+	hr__json_field_string(json, "device", device);
+	for (uint32_t i = 0; i < report->table_count; i++) hr__table_json(&report->tables[i], json);
+	hr__json_end_object(json);
+}
+
+/* Also where all that differs is in rows that a filter hides. */
+static bool table_differs(const hr__table *table)
+{
+	return table->offered > table->same_rows;
+}
+
+static bool report_differs(const hr__report_view *report)
+{
+	for (uint32_t i = 0; i < report->table_count; i++)
+		if (table_differs(&report->tables[i])) return true;
+	return false;
+}
+
+/* The peak is what a comparison is about, so it is said also where it is the same. */
+static void write_same(hr__text_out *out, bool differs, uint64_t same_peak)
+{
+	char text[80], peak[16];
+	if (same_peak == HR__NEVER) return;
+	hr__format_size(same_peak, peak, sizeof peak);
+	snprintf(text, sizeof text, "%s peak is %s in both.", differs ? "The" : "Nothing differs: the", peak);
+	hr__text_paragraph(out, text);
+	hr__text_print(out, "\n");
+}
+
+static void write_text(hr__text_out *out, const char *device, const hr__report_view *report, uint64_t same_peak)
+{
 	static const hr__column device_column = { .kind = HR__CELL_LABEL };
 	char name[HR__CELL_BYTES_MAX];
-	hr__text_heading(&o->text, "%s", hr__cell_format(&device_column, (uintptr_t)device, name));
-	for (uint32_t i = 0; i < report->table_count; i++) hr__table_text(&report->tables[i], &o->text);
+	bool differs = report_differs(report);
+	hr__text_heading(out, "%s", hr__cell_format(&device_column, (uintptr_t)device, name));
+	write_same(out, differs, same_peak);
+	for (uint32_t i = 0; i < report->table_count && differs; i++) {
+		if (table_differs(&report->tables[i])) {
+			hr__table_text(&report->tables[i], out);
+			continue;
+		}
+		hr__text_heading(out, "%s", report->tables[i].title);
+		hr__text_print(out, "  (no difference)\n\n");
+	}
 }
 
 static hr_status diff_device(output *o, side *sides, const char *device)
@@ -246,7 +311,7 @@ static hr_status diff_device(output *o, side *sides, const char *device)
 	*report = (hr__report_view){ .options = o->options, .filter = o->filter, .format = o->format };
 	status = select_side(&sides[A], device, o->options);
 	if (!status) status = select_side(&sides[B], device, o->options);
-	if (!status) status = fill_report(report, sides);
+	if (!status) status = fill_report(report, sides, &o->same_peaks[o->devices - 1]);
 	for (int i = A; i < SIDES; i++)
 		if (sides[i].is_there) hr__selection_free(&sides[i].selection);
 	return status;
@@ -278,7 +343,10 @@ static hr_status write_reports(output *o)
 		hr__json_key(&o->json, "reports");
 		hr__json_array(&o->json);
 	}
-	for (uint32_t i = 0; i < o->devices; i++) write_report(o, o->names[i], o->reports[i]);
+	for (uint32_t i = 0; i < o->devices; i++) {
+		if (is_json) write_json(&o->json, o->names[i], o->reports[i]);
+		else write_text(&o->text, o->names[i], o->reports[i], o->same_peaks[i]);
+	}
 	if (is_json) {
 		hr__json_end_array(&o->json);
 		hr__json_end_object(&o->json);

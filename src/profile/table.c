@@ -307,14 +307,23 @@ static bool is_taken(const hr__table *table, const uint64_t *row)
 	return hr__filter_takes(filter, hr__table_cell_format(table, 0, row[0], name));
 }
 
+static bool has_change(const hr__table *table, const uint64_t *row)
+{
+	for (uint32_t i = 0; i < table->column_count; i++)
+		if (is_change(table->columns[i].kind) && row[i]) return true;
+	return false;
+}
+
 /* The last row is filled: it counts, and stays if it may. */
 static void take_last(hr__table *table)
 {
 	if (!table->open) return;
 	const uint64_t *row = hr__table_at(table, table->count - 1);
+	bool same = table->changes_only && !has_change(table, row);
 	table->open = false;
 	if (table->form != HR__TABLE_TREE) add_row(table, table->total, row);
-	if (is_taken(table, row)) return;
+	if (!same && is_taken(table, row)) return;
+	table->same_rows += same;
 	add_row(table, table->hidden, row);
 	table->hidden_rows++;
 	table->count--;

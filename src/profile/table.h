@@ -80,7 +80,9 @@ typedef struct hr__table {
 	int order;       /* column; -1: as they come */
 	bool shows[HR__COLUMNS_MAX];
 	uint32_t most;   /* rows that are shown */
-	const hr__filter *filter; /* NULL: nothing is hidden */
+	const hr__filter *filter; /* NULL: nothing is hidden by name or minimum */
+	bool changes_only;  /* rows in which nothing changed are hidden */
+	uint64_t same_rows; /* so many of the hidden ones are that */
 	bool open;       /* the last row is not taken in yet */
 } hr__table;
 

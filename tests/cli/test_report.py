@@ -10,7 +10,7 @@ VIEWS = ["summary", "timeline", "op", "scope", "peak", "leaks", "tensors", "step
 MIB = 1 << 20
 
 
-def training(leak=True, steps=5, activation=4 * MIB):
+def training(leak=True, steps=5, activation=4 * MIB, op_time=50):
     """Weights before the steps; in each, two layers make activations that are freed again, and history grows."""
     trace = Trace(devices=(("GPU:0", 1 << 30), ("CPU:0", 1 << 34)))
     now = 1000
@@ -25,7 +25,7 @@ def training(leak=True, steps=5, activation=4 * MIB):
             trace.event(ALLOC, now + 100 * layer + 1, address=(2 << 30) + layer * 64 * MIB, bytes=activation * layer, op="matmul", scope=scope, shape=(64, 1024))
             trace.event(READ, now + 100 * layer + 2, address=1 << 30, op="matmul")
             trace.event(WRITE, now + 100 * layer + 2, address=(2 << 30) + layer * 64 * MIB, op="matmul")
-            trace.event(OP_END, now + 100 * layer + 50, bytes=40, op="matmul", scope=scope)
+            trace.event(OP_END, now + 100 * layer + op_time, bytes=40, op="matmul", scope=scope)
         if leak:
             trace.event(ALLOC, now + 300, address=(3 << 30) + step * MIB, bytes=4096, op="append", scope="history")
         trace.event(EVICT, now + 310, address=1 << 30, bytes=8 * MIB, op="variable", scope="model/weights")
@@ -379,6 +379,24 @@ class Diff(CommandTest):
         for report in self.json("diff", self.before, self.before)["reports"]:
             self.assertEqual({row["change"] for row in report["memory"]["rows"] + report["counts"]["rows"]}, {0})
             self.assertEqual({row["at_peak_change"] for row in report["by_op"]["rows"]}, {0})
+
+    def test_text_shows_only_what_differs(self):
+        text = self.passes("diff", self.before, self.before)
+        self.assertEqual(text.splitlines()[:2], ["GPU:0", "Nothing differs: the peak is 20.0 MiB in both."])
+        self.assertEqual(text.count("Nothing differs"), 2, "of both devices")
+        self.assertNotIn("Memory", text)
+        later = self.file("later.hrt", training(op_time=70).bytes())
+        text = self.passes("diff", self.before, later, "--device", "GPU:0")
+        self.assertIn("The peak is 20.0 MiB in both.", text)
+        self.assertEqual(text.count("(no difference)"), 3, "memory, time in all, counts")
+        self.assertNotIn("0 B", text)
+        matmul = next(row for row in self.json("diff", self.before, later, "--device", "GPU:0")["reports"][0]["by_op"]["rows"])
+        self.assertEqual((matmul["name"], matmul["at_peak_change"]), ("matmul", 0))
+
+    def test_rows_that_are_the_same_are_added_up(self):
+        text = self.passes("diff", self.before, self.before, "--step-a", 1, "--step-b", 4, "--device", "GPU:0")
+        ops = text[text.index("\nOps\n"):text.index("\nName scopes\n")]
+        self.assertEqual([line.split("  ")[0] for line in ops.strip().splitlines()[2:]], ["append", "(2 more)", "total"])
 
     def test_steps_of_the_same_trace(self):
         report = self.json("diff", self.before, self.before, "--step-a", 1, "--step-b", 4, "--device", "GPU:0")["reports"][0]
