@@ -25,13 +25,13 @@ static const hr__option options[] = {
 	[MIN_MICROS] = { "--min-micros", "N", "hide rows with less time" },
 	[ORDER_BY] = { "--order-by", "COLUMN", "sort by that column, as --json calls it: bytes, peak_bytes, at_peak_bytes, residual_bytes, micros, "
 	                                       "occurrence...; name sorts by name" },
-	[MAX_DEPTH] = { "--max-depth", "N", "levels of the tree of scopes" },
+	[MAX_DEPTH] = { "--max-depth", "N", "levels of the tree of the view scope" },
 	[MAX_ROWS] = { "--max-rows", "N", "rows of a table; default 20, with --json 1000" },
 	[SHOW] = { "--show-name-regexes", "LIST", "show rows whose whole name matches one of these POSIX extended regular expressions: 'conv.*,dense_[0-9]+'" },
 	[HIDE] = { "--hide-name-regexes", "LIST", "hide rows whose whole name matches one of these" },
-	[MEMORY] = { "--show-memory", "yes|no", "columns of bytes; default yes" },
-	[TIME] = { "--show-time", "yes|no", "columns of time; default yes" },
-	[INPUT_OUTPUT] = { "--show-input-output", NULL, "columns of what ops read and wrote" },
+	[MEMORY] = { "--show-memory", "yes|no", "columns of bytes, in the views op, scope, tensors and steps; default yes" },
+	[TIME] = { "--show-time", "yes|no", "columns of time, in those views, summary and peak; default yes" },
+	[INPUT_OUTPUT] = { "--show-input-output", NULL, "columns of what ops read and wrote, in the views op and scope" },
 	[PRESET] = { "--preset", "NAME", "begin with the options of time_and_memory, memory or leaks; others change them" },
 	[WIDTH] = { "--width", "COLUMNS", "40 to 1000; otherwise those of the terminal, or 100" },
 	[HTML] = { "--html", "FILE", "write a page for the browser to that file instead: all of the trace, to zoom, search and sort in; needs no network" },
@@ -143,11 +143,41 @@ static bool is_alone(const hr__arguments *arguments, int option, int with)
 	return true;
 }
 
-static int write_profile(const hr__arguments *arguments, const hr__profile *profile)
+/* Whether an option that chooses rows or columns finds any in this view. */
+static bool has_effect(int option, const hr__profile *profile, hr_profile_format format)
+{
+	bool has_rows = hr__profile_has_form(profile, HR__TABLE_LIST) || hr__profile_has_form(profile, HR__TABLE_TREE);
+	switch (option) {
+	case MIN_BYTES: return hr__profile_has_flag(profile, HR__MIN_BYTES);
+	case MIN_MICROS: return hr__profile_has_flag(profile, HR__MIN_MICROS);
+	case MEMORY: return hr__profile_has_flag(profile, HR__MEMORY);
+	case TIME: return hr__profile_has_flag(profile, HR__TIME);
+	case INPUT_OUTPUT: return hr__profile_has_flag(profile, HR__IO);
+	case MAX_DEPTH: return hr__profile_has_form(profile, HR__TABLE_TREE);
+	case MAX_ROWS: return has_rows || format == HR_PROFILE_JSON; /* a chart is as wide as the terminal */
+	case SHOW:
+	case HIDE: return has_rows;
+	default: return true;
+	}
+}
+
+/* False when an option would do nothing, which was said: it was meant for another view. */
+static bool all_have_effect(const hr__arguments *arguments, const hr__profile *profile, const request *r)
+{
+	for (int i = 0; options[i].name; i++) {
+		if (!hr__arguments_has(arguments, i) || has_effect(i, profile, r->format)) continue;
+		hr__complain("report: %s does nothing in the %s view; leave it out", options[i].name, r->options.view);
+		return false;
+	}
+	return true;
+}
+
+static int write_profile(const hr__arguments *arguments, const hr__profile *profile, const request *r)
 {
 	const char *path = arguments->values[OUT], *trace = arguments->operands[0], *order = arguments->values[ORDER_BY];
 	hr__export_file *file;
 	if (order && !hr__profile_has_column(profile, order)) return hr__complain("report: --order-by: no table of this view has a column %s", order);
+	if (!all_have_effect(arguments, profile, r)) return HR__EXIT_BAD;
 	if (!path) {
 		hr__profile_write(profile, trace, hr__profile_to_file, stdout);
 		return HR__EXIT_DONE; /* main sees whether it arrived */
@@ -181,7 +211,7 @@ static int report(const hr__arguments *arguments, request *r)
 	hr_status status = hr__profile_make(capture, &r->options, r->steps, r->step_count, r->format, &profile);
 	hr__progress_end(&progress);
 	if (status) hr__complain_last();
-	else exit_status = write_profile(arguments, profile);
+	else exit_status = write_profile(arguments, profile, r);
 	if (!status && exit_status == HR__EXIT_DONE && hr__profile_grows(profile)) exit_status = HR__EXIT_NO;
 	hr__profile_free(profile);
 	hr__capture_close(capture);

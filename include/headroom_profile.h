@@ -124,8 +124,9 @@ typedef struct hr_profile_options {
 	/* POSIX extended regular expressions, each of which must match a whole name, as "conv.*". Rows are shown whose name matches one of the
 	 * first and none of the second. NULL or ended by NULL. */
 	const char *const *show_name_regexes, *const *hide_name_regexes;
-	bool show_memory, show_time; /* columns of bytes, of time; both true by default */
-	bool show_input_output;      /* what ops read and wrote; false by default */
+	/* Columns of bytes, in the views op, scope, tensors and steps; columns of time, in those and in summary and peak. Both true by default. */
+	bool show_memory, show_time;
+	bool show_input_output; /* what ops read and wrote, in the views op and scope; false by default */
 	/* For text: columns, 40 to 1,000, 0 means 100; colours and block characters of a terminal. */
 	uint32_t width;
 	bool colour, utf8;

@@ -362,6 +362,24 @@ bool hr__profile_has_column(const hr__profile *p, const char *key)
 	return false;
 }
 
+/* All reports of a profile have the same tables, so the first tells. */
+bool hr__profile_has_flag(const hr__profile *p, unsigned flag)
+{
+	for (uint32_t t = 0; p->count && t < p->reports[0].view.table_count; t++) {
+		const hr__table *table = &p->reports[0].view.tables[t];
+		for (uint32_t k = 0; k < table->column_count; k++)
+			if (table->columns[k].flags & flag) return true;
+	}
+	return p->count == 0;
+}
+
+bool hr__profile_has_form(const hr__profile *p, hr__table_form form)
+{
+	for (uint32_t t = 0; p->count && t < p->reports[0].view.table_count; t++)
+		if (p->reports[0].view.tables[t].form == form) return true;
+	return p->count == 0;
+}
+
 /* ---- writing ---- */
 
 static void write_trace(const hr__profile *p, const char *path, hr__json *json)

@@ -111,6 +111,10 @@ uint32_t hr__profile_next_step(const hr__capture *capture, uint32_t step);
 hr_status hr__profile_check_scope(const hr__capture *a, const hr__capture *b, const char *scope);
 /* Whether it has a table that can be sorted by that column. */
 bool hr__profile_has_column(const hr__profile *profile, const char *key);
+/* Whether it has a column with that flag (HR__TIME...), or a table of that form: what options of that name need to do anything. True also of one
+ * without any table, where nothing can be told. */
+bool hr__profile_has_flag(const hr__profile *profile, unsigned flag);
+bool hr__profile_has_form(const hr__profile *profile, hr__table_form form);
 /* [name] is [scope], or lies inside of it. */
 bool hr__scope_is_inside(const char *name, const char *scope);
 /* Whether options choose a device. */

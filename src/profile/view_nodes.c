@@ -7,7 +7,8 @@
 
 /* ---- ops ---- */
 
-enum { OP_NAME, OP_RUNS, OP_NS, OP_DEVICE_NS, OP_AT_PEAK, OP_BYTES, OP_ALLOCATIONS, OP_PEAK, OP_RESIDUAL, OP_INPUT, OP_OUTPUT, OP_COLUMNS };
+/* What is read and written is shown only to who asks for it, so it is not among the last, which a narrow terminal has no room for. */
+enum { OP_NAME, OP_RUNS, OP_NS, OP_DEVICE_NS, OP_AT_PEAK, OP_INPUT, OP_OUTPUT, OP_BYTES, OP_ALLOCATIONS, OP_PEAK, OP_RESIDUAL, OP_COLUMNS };
 
 static const hr__column op_columns[OP_COLUMNS] = {
 	[OP_NAME] = { "name", "op", HR__CELL_PATH, 0 },
@@ -15,12 +16,12 @@ static const hr__column op_columns[OP_COLUMNS] = {
 	[OP_NS] = { "micros", "time", HR__CELL_NS, HR__SUMS | HR__TIME | HR__MIN_MICROS },
 	[OP_DEVICE_NS] = { "accelerator_micros", "on device", HR__CELL_NS, HR__SUMS | HR__TIME },
 	[OP_AT_PEAK] = { "at_peak_bytes", "at peak", HR__CELL_BYTES, HR__SUMS | HR__MEMORY },
+	[OP_INPUT] = { "input_bytes", "read", HR__CELL_BYTES, HR__SUMS | HR__IO },
+	[OP_OUTPUT] = { "output_bytes", "written", HR__CELL_BYTES, HR__SUMS | HR__IO },
 	[OP_BYTES] = { "bytes", "allocated", HR__CELL_BYTES, HR__SUMS | HR__MEMORY | HR__MIN_BYTES },
 	[OP_ALLOCATIONS] = { "allocations", "times", HR__CELL_COUNT, HR__SUMS | HR__MEMORY },
 	[OP_PEAK] = { "peak_bytes", "own peak", HR__CELL_BYTES, HR__MEMORY },
 	[OP_RESIDUAL] = { "residual_bytes", "left", HR__CELL_BYTES, HR__SUMS | HR__MEMORY },
-	[OP_INPUT] = { "input_bytes", "read", HR__CELL_BYTES, HR__SUMS | HR__IO },
-	[OP_OUTPUT] = { "output_bytes", "written", HR__CELL_BYTES, HR__SUMS | HR__IO },
 };
 
 static void fill_op(uint64_t *row, const hr__node *node)
@@ -65,14 +66,16 @@ hr_status hr__view_op(hr__report_view *report)
 /* ---- scopes ---- */
 
 enum {
-	SC_NAME, SC_AT_PEAK, SC_SELF_AT_PEAK, SC_NS, SC_SELF_NS, SC_BYTES, SC_SELF_BYTES, SC_PEAK, SC_RESIDUAL, SC_RUNS, SC_DEVICE_NS, SC_ALLOCATIONS,
-	SC_INPUT, SC_OUTPUT, SC_SELF_RESIDUAL, SC_COLUMNS
+	SC_NAME, SC_AT_PEAK, SC_SELF_AT_PEAK, SC_INPUT, SC_OUTPUT, SC_NS, SC_SELF_NS, SC_BYTES, SC_SELF_BYTES, SC_PEAK, SC_RESIDUAL, SC_RUNS, SC_DEVICE_NS,
+	SC_ALLOCATIONS, SC_SELF_RESIDUAL, SC_COLUMNS
 };
 
 static const hr__column scope_columns[SC_COLUMNS] = {
 	[SC_NAME] = { "name", "scope", HR__CELL_PATH, 0 },
 	[SC_AT_PEAK] = { "at_peak_bytes", "at peak", HR__CELL_BYTES, HR__MEMORY },
 	[SC_SELF_AT_PEAK] = { "self_at_peak_bytes", "self", HR__CELL_BYTES, HR__MEMORY },
+	[SC_INPUT] = { "input_bytes", "read", HR__CELL_BYTES, HR__IO },
+	[SC_OUTPUT] = { "output_bytes", "written", HR__CELL_BYTES, HR__IO },
 	[SC_NS] = { "micros", "time", HR__CELL_NS, HR__TIME | HR__MIN_MICROS },
 	[SC_SELF_NS] = { "self_micros", "self", HR__CELL_NS, HR__TIME },
 	[SC_BYTES] = { "bytes", "allocated", HR__CELL_BYTES, HR__MEMORY | HR__MIN_BYTES },
@@ -82,8 +85,6 @@ static const hr__column scope_columns[SC_COLUMNS] = {
 	[SC_RUNS] = { "occurrence", "ops", HR__CELL_COUNT, 0 },
 	[SC_DEVICE_NS] = { "accelerator_micros", "on device", HR__CELL_NS, HR__TIME },
 	[SC_ALLOCATIONS] = { "allocations", "times", HR__CELL_COUNT, HR__MEMORY },
-	[SC_INPUT] = { "input_bytes", "read", HR__CELL_BYTES, HR__IO },
-	[SC_OUTPUT] = { "output_bytes", "written", HR__CELL_BYTES, HR__IO },
 	[SC_SELF_RESIDUAL] = { "self_residual_bytes", "self", HR__CELL_BYTES, HR__MEMORY | HR__NOT_IN_TEXT },
 };
 

@@ -8,7 +8,7 @@ enum { F_BYTES, F_NS, F_STEP, F_ALLOCATIONS, F_SLACK, F_LIMIT, F_COLUMNS };
 
 static const hr__column fact_columns[F_COLUMNS] = {
 	[F_BYTES] = { "peak_bytes", "peak", HR__CELL_BYTES, 0 },
-	[F_NS] = { "time_micros", "after", HR__CELL_NS, 0 },
+	[F_NS] = { "time_micros", "after", HR__CELL_NS, HR__TIME },
 	[F_STEP] = { "step", "in step", HR__CELL_COUNT, 0 },
 	[F_ALLOCATIONS] = { "allocations", "blocks alive", HR__CELL_COUNT, 0 },
 	[F_SLACK] = { "slack_bytes", "lost to rounding", HR__CELL_BYTES, 0 },
@@ -46,7 +46,7 @@ enum { T_OP, T_BYTES, T_AGE, T_SHAPE, T_DTYPE, T_SCOPE, T_TAG, T_SLACK, T_ADDRES
 static const hr__column tensor_columns[T_COLUMNS] = {
 	[T_OP] = { "op", "op", HR__CELL_NAME, 0 },
 	[T_BYTES] = { "bytes", "bytes", HR__CELL_BYTES, HR__SUMS | HR__MIN_BYTES },
-	[T_AGE] = { "age_micros", "age", HR__CELL_NS, 0 },
+	[T_AGE] = { "age_micros", "age", HR__CELL_NS, HR__TIME },
 	[T_SHAPE] = { "shape", "shape", HR__CELL_SHAPE, 0 },
 	[T_DTYPE] = { "dtype", "dtype", HR__CELL_DTYPE, 0 },
 	[T_SCOPE] = { "scope", "scope", HR__CELL_NAME, 0 },

@@ -5,17 +5,17 @@ enum { T_OP, T_BYTES, T_NS, T_IDLE, T_USES, T_SHAPE, T_DTYPE, T_SCOPE, T_TAG, T_
 
 static const hr__column columns[T_COLUMNS] = {
 	[T_OP] = { "op", "op", HR__CELL_NAME, 0 },
-	[T_BYTES] = { "bytes", "bytes", HR__CELL_BYTES, HR__SUMS | HR__MIN_BYTES },
-	[T_NS] = { "micros", "lived", HR__CELL_NS, HR__MIN_MICROS },
-	[T_IDLE] = { "idle_micros", "idle", HR__CELL_NS, 0 },
+	[T_BYTES] = { "bytes", "bytes", HR__CELL_BYTES, HR__SUMS | HR__MEMORY | HR__MIN_BYTES },
+	[T_NS] = { "micros", "lived", HR__CELL_NS, HR__TIME | HR__MIN_MICROS },
+	[T_IDLE] = { "idle_micros", "idle", HR__CELL_NS, HR__TIME },
 	[T_USES] = { "uses", "uses", HR__CELL_COUNT, HR__SUMS },
 	[T_SHAPE] = { "shape", "shape", HR__CELL_SHAPE, 0 },
 	[T_DTYPE] = { "dtype", "dtype", HR__CELL_DTYPE, 0 },
 	[T_SCOPE] = { "scope", "scope", HR__CELL_NAME, 0 },
 	[T_TAG] = { "tag", "tag", HR__CELL_NAME, 0 },
-	[T_BEGIN] = { "begin_micros", "from", HR__CELL_NS, 0 },
+	[T_BEGIN] = { "begin_micros", "from", HR__CELL_NS, HR__TIME },
 	[T_ALIVE] = { "alive", "alive", HR__CELL_YES, 0 },
-	[T_SLACK] = { "slack_bytes", "slack", HR__CELL_BYTES, HR__SUMS | HR__NOT_IN_TEXT },
+	[T_SLACK] = { "slack_bytes", "slack", HR__CELL_BYTES, HR__SUMS | HR__MEMORY | HR__NOT_IN_TEXT },
 };
 
 /* Of each allocation that an op used. */

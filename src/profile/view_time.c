@@ -236,14 +236,14 @@ enum { F_PEAK, F_PEAK_NS, F_PEAK_STEP, F_LIMIT, F_END, F_NS, F_STEPS, F_OPS, F_D
 
 static const hr__column fact_columns[F_COLUMNS] = {
 	[F_PEAK] = { "peak_bytes", "peak", HR__CELL_BYTES, 0 },
-	[F_PEAK_NS] = { "peak_micros", "after", HR__CELL_NS, 0 },
+	[F_PEAK_NS] = { "peak_micros", "after", HR__CELL_NS, HR__TIME },
 	[F_PEAK_STEP] = { "peak_step", "in step", HR__CELL_COUNT, 0 },
 	[F_LIMIT] = { "limit_bytes", "limit then", HR__CELL_BYTES, 0 },
 	[F_END] = { "end_bytes", "in use at the end", HR__CELL_BYTES, HR__ALWAYS },
-	[F_NS] = { "micros", "recorded", HR__CELL_NS, 0 },
+	[F_NS] = { "micros", "recorded", HR__CELL_NS, HR__TIME },
 	[F_STEPS] = { "steps", "steps", HR__CELL_COUNT, 0 },
 	[F_OPS] = { "ops", "ops", HR__CELL_COUNT, 0 },
-	[F_DEVICE_NS] = { "accelerator_micros", "time on the device", HR__CELL_NS, 0 },
+	[F_DEVICE_NS] = { "accelerator_micros", "time on the device", HR__CELL_NS, HR__TIME },
 	[F_ALLOCATIONS] = { "allocations", "allocations", HR__CELL_COUNT, 0 },
 	[F_BYTES] = { "bytes", "allocated in all", HR__CELL_BYTES, 0 },
 	[F_OUT] = { "out_bytes", "moved to the host", HR__CELL_BYTES, 0 },

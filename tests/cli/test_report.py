@@ -451,6 +451,30 @@ class Questions(CommandTest):
         for view in VIEWS:
             self.fails(2, "report", self.trace, "--view", view, "--order-by", "nope", says="nope")
 
+    def test_options_that_would_do_nothing_in_a_view(self):
+        works = {
+            "--show-memory=no": {"op", "scope", "tensors", "steps"},
+            "--show-time=no": {"summary", "op", "scope", "peak", "tensors", "steps"},
+            "--show-input-output": {"op", "scope"},
+            "--max-depth=1": {"scope"},
+            "--max-rows=1": set(VIEWS) - {"timeline"},
+            "--min-bytes=1GiB": set(VIEWS) - {"timeline"},
+            "--min-micros=1000": {"op", "scope", "tensors", "steps"},
+            "--show-name-regexes=nothing": set(VIEWS) - {"timeline"},
+            "--hide-name-regexes=.*": set(VIEWS) - {"timeline"},
+        }
+        for option, views in works.items():
+            for view in VIEWS:
+                arguments = ["report", self.trace, "--view", view, "--device", "GPU:0"]
+                with self.subTest(option=option, view=view):
+                    if view in views:
+                        self.assertNotEqual(run(*arguments, option).stdout, run(*arguments).stdout)
+                    else:
+                        self.fails(2, *arguments, option, says=f"{option.split('=')[0]} does nothing in the {view} view")
+        self.passes("report", self.trace, "--view", "timeline", "--max-rows", 10, "--json")
+        self.passes("report", self.trace, "--preset", "memory", "--view", "timeline")  # what a preset has is not asked for
+        self.passes("report", self.file("empty.hrt", Trace(devices=()).bytes()), "--show-memory", "no")
+
     def test_an_unknown_scope(self):
         self.fails(2, "report", self.trace, "--name-scope", "mod", says=["name_scope", '"mod"'])
         self.fails(2, "diff", self.trace, self.trace, "--name-scope", "mod", says='"mod"')
