@@ -415,6 +415,13 @@ static bool says_something(const hr__report_holders *holders)
 	return holders->count > 1 || (holders->count == 1 && (holders->top[0].name != HR_NAME_NONE || holders->names > 1));
 }
 
+static const char *remark_on_names(const hr__report_holders *holders, uint32_t count)
+{
+	for (uint32_t i = 0; i < count && i < HOLDERS_SHOWN; i++)
+		if (holders->top[i].name == HR_NAME_OTHER) return ", (other) where there were more names than are kept apart";
+	return "";
+}
+
 static void holder_row(struct page *page, uint64_t bytes, uint64_t blocks, const char *name)
 {
 	char size[SIZE_BYTES], share[SHARE_BYTES], count[COUNT_BYTES];
@@ -432,7 +439,7 @@ static void write_holders(struct page *page, hr_holder_kind kind)
 	unsigned columns = page->width > 60 ? page->width - 40 : 20;
 	char name[SAFE_BYTES(NAME_COLUMNS)], rest[64], digits[COUNT_BYTES];
 	if (!says_something(holders)) return;
-	heading(page, titles[kind], "");
+	heading(page, titles[kind], remark_on_names(holders, count));
 	for (uint32_t i = 0; i < count; i++) {
 		const hr_holder *holder = &holders->top[i];
 		if (i < HOLDERS_SHOWN) {

@@ -625,6 +625,22 @@ static bool is_unknown_used(const reading *r)
 	return false;
 }
 
+static bool has_other_name(const hr__site *site)
+{
+	return site->op == HR_NAME_OTHER || site->scope == HR_NAME_OTHER || site->tag == HR_NAME_OTHER;
+}
+
+/* Nearly always there is none, and few sites tell so for many allocations. */
+static uint64_t count_other_names(const hr__capture *c)
+{
+	uint64_t count = 0;
+	bool any = false;
+	for (uint32_t i = 0; i < c->site_count; i++) any |= has_other_name(&c->sites[i]);
+	for (uint32_t i = 0; i < c->allocation_count && any; i++) count += has_other_name(&c->sites[c->allocations[i].site]);
+	for (uint32_t i = 0; i < c->op_count; i++) count += c->ops[i].op == HR_NAME_OTHER || c->ops[i].scope == HR_NAME_OTHER;
+	return count;
+}
+
 static void finish(reading *r)
 {
 	hr__capture *c = r->capture;
@@ -660,6 +676,7 @@ static void finish(reading *r)
 	GIVE(ALLOCATORS, allocators, allocator_count)
 	GIVE(DEVICES, devices, device_count)
 #undef GIVE
+	c->other_names = count_other_names(c);
 }
 
 /* Takes the reader over. */

@@ -249,6 +249,7 @@ typedef struct output {
 	const char *names[DEVICES_MAX]; /* of their devices */
 	uint64_t same_peaks[DEVICES_MAX]; /* HR__NEVER: they differ */
 	uint32_t devices;
+	uint64_t other_names; /* of both sides */
 } output;
 
 static void write_json(hr__json *json, const char *device, const hr__report_view *report)
@@ -342,6 +343,9 @@ static hr_status write_reports(output *o)
 		hr__json_object(&o->json);
 		hr__json_key(&o->json, "reports");
 		hr__json_array(&o->json);
+	} else if (o->other_names) {
+		hr__profile_warn_of_names(o->other_names, &o->text);
+		hr__text_print(&o->text, "\n");
 	}
 	for (uint32_t i = 0; i < o->devices; i++) {
 		if (is_json) write_json(&o->json, o->names[i], o->reports[i]);
@@ -362,7 +366,7 @@ hr_status hr__profile_diff(const hr__capture *a, const hr__capture *b, const hr_
 	side sides[SIDES] = { { .capture = a }, { .capture = b } };
 	hr_profile_options read;
 	hr__filter filter = { .show_count = 0 };
-	output o = { .options = &read, .filter = &filter, .format = format };
+	output o = { .options = &read, .filter = &filter, .format = format, .other_names = a->other_names + b->other_names };
 	hr_status status = hr__profile_options_read(options, &read);
 	if (!status) status = hr__profile_step(a, step_a, &sides[A].step);
 	if (!status) status = hr__profile_step(b, step_b, &sides[B].step);

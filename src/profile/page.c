@@ -1,7 +1,7 @@
 /* page.c - writes the page: the template, and the capture as one stream of varints that page_data.js reads in the same order.
  *
- *     header       version, end of the trace, wall clock of its begin in ms, lost, skipped, complete; how many allocations, ops, frees, uses, steps,
- *                  moves, refusals and regions the trace has, whatever of them follows
+ *     header       version, end of the trace, wall clock of its begin in ms, lost, skipped, other_names, complete; how many allocations, ops, frees,
+ *                  uses, steps, moves, refusals and regions the trace has, whatever of them follows
  *     strings      names and shapes that occur, once each, as bytes; everything below refers to them by number
  *     devices, allocators, sites
  *     changes      code and time since the one before. Code 0: the next allocation, with its bytes, slack, site and the way from the address before.
@@ -698,6 +698,7 @@ static void write_header(struct page *page)
 	number(page, capture->start_wall_ns / 1000000);
 	number(page, capture->lost);
 	number(page, capture->skipped);
+	number(page, capture->other_names);
 	number(page, capture->complete);
 	number(page, capture->allocation_count);
 	number(page, capture->op_count);

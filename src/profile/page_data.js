@@ -79,6 +79,7 @@ function readCapture(bytes) {
 	capture.wallMs = from.number();
 	capture.lost = from.number();
 	capture.skipped = from.number();
+	capture.otherNames = from.number();
 	capture.complete = from.number() === 1;
 	capture.allocationCount = from.number();
 	capture.opCount = from.number();

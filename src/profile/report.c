@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/names.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "os/os.h"
@@ -391,6 +392,7 @@ static void write_trace(const hr__profile *p, const char *path, hr__json *json)
 	hr__json_field_bool(json, "complete", c->complete);
 	hr__json_field_uint(json, "lost", c->lost);
 	hr__json_field_uint(json, "skipped", c->skipped);
+	hr__json_field_uint(json, "other_names", c->other_names);
 	hr__json_field_uint(json, "start_wall_ns", c->start_wall_ns);
 	hr__json_field_double(json, "micros", (double)c->end_ns / 1000, 3);
 	hr__json_field_uint(json, "allocations", c->allocation_count);
@@ -439,6 +441,16 @@ static hr_status write_json(const hr__profile *p, const char *path, hr_profile_w
 	return status ? hr__fail(status, "the profile could not be written") : HR_OK;
 }
 
+void hr__profile_warn_of_names(uint64_t other_names, hr__text_out *out)
+{
+	char count[32], most[32], line[200];
+	if (!other_names) return;
+	snprintf(line, sizeof line, "There are more names than are kept apart (%s, %u MiB in all); those of %s %s are shown as (other).",
+	         hr__format_count(HR__NAMES_MAX - 2, most, sizeof most), HR__NAMES_TEXT_MAX >> 20, hr__format_count(other_names, count, sizeof count),
+	         other_names == 1 ? "allocation or op" : "allocations and ops");
+	hr__text_paragraph(out, line);
+}
+
 /* A trace that is not whole says so first. */
 static void write_warnings(const hr__profile *p, hr__text_out *out)
 {
@@ -451,7 +463,8 @@ static void write_warnings(const hr__profile *p, hr__text_out *out)
 	snprintf(line, sizeof line, "%s event%s no sense and %s skipped.", hr__format_count(c->skipped, count, sizeof count),
 	         c->skipped == 1 ? " makes" : "s make", c->skipped == 1 ? "was" : "were");
 	if (c->skipped) hr__text_paragraph(out, line);
-	if (!c->complete || c->lost || c->skipped) hr__text_print(out, "\n");
+	hr__profile_warn_of_names(c->other_names, out);
+	if (!c->complete || c->lost || c->skipped || c->other_names) hr__text_print(out, "\n");
 }
 
 static hr_status write_text(const hr__profile *p, hr_profile_writer write, void *context)

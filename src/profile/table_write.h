@@ -22,6 +22,9 @@ void hr__text_heading(hr__text_out *out, const char *format, ...) __attribute__(
 /* Words, in as many lines as they need. */
 void hr__text_paragraph(hr__text_out *out, const char *text);
 void hr__table_text(const hr__table *table, hr__text_out *out);
+/* A sentence on so many allocations and ops whose names had no room (hr__capture), if there are any. How many different names that were is not
+ * known, since none of them was kept. */
+void hr__profile_warn_of_names(uint64_t other_names, hr__text_out *out);
 
 /* A member of the object that is being written: the table's key, with rows, hidden and total; or with the facts. */
 void hr__table_json(const hr__table *table, hr__json *json);

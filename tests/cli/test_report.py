@@ -475,6 +475,22 @@ class Questions(CommandTest):
         self.passes("report", self.trace, "--preset", "memory", "--view", "timeline")  # what a preset has is not asked for
         self.passes("report", self.file("empty.hrt", Trace(devices=()).bytes()), "--show-memory", "no")
 
+    def test_names_that_had_no_room(self):
+        trace = Trace()
+        trace.event(OP_BEGIN, 10, op="(other)")
+        for i, op in enumerate(("(other)", "(other)", "matmul")):
+            trace.event(ALLOC, 20 + i, address=(i + 1) << 20, bytes=4096, op=op)
+        trace.event(OP_END, 30, op="(other)")
+        path = self.file("names.hrt", trace.bytes())
+        sentence = "those of 3 allocations and ops are shown as (other)"
+        for view in VIEWS:
+            text = " ".join(self.passes("report", path, "--view", view).split())
+            self.assertEqual(text.count(sentence), 1, view)
+        self.assertEqual(self.json("report", path)["trace"]["other_names"], 3)
+        self.assertEqual(self.json("report", self.trace)["trace"]["other_names"], 0)
+        self.assertNotIn("(other)", self.passes("report", self.trace))
+        self.assertIn("those of 6 allocations and ops", " ".join(self.passes("diff", path, path).split()))
+
     def test_an_unknown_scope(self):
         self.fails(2, "report", self.trace, "--name-scope", "mod", says=["name_scope", '"mod"'])
         self.fails(2, "diff", self.trace, self.trace, "--name-scope", "mod", says='"mod"')

@@ -181,6 +181,20 @@ static void test_holders_who_did_not_say_are_no_table(void)
 	free(made);
 }
 
+static void test_names_beyond_the_table_are_explained(void)
+{
+	sample *made = report_of_nothing();
+	hr__report *report = &made->report;
+	report->stats.bytes_in_use = 4096;
+	report->holders[HR_BY_OP] = (hr__report_holders){ .top = { { HR_NAME_OTHER, 2, 4096 } }, .count = 1, .names = 1 };
+	report->holders[HR_BY_TAG] = (hr__report_holders){ .top = { { hr_name_intern("t"), 1, 1024 } }, .count = 1, .names = 1 };
+	sample_text text = text_of(report, 100);
+	CHECK_CONTAINS(text.bytes, "Held by op, (other) where there were more names than are kept apart\n     4.0 KiB 100.0%         2 blocks  (other)\n");
+	CHECK_CONTAINS(text.bytes, "Held by tag\n");
+	free(text.bytes);
+	free(made);
+}
+
 static void test_holders_that_are_not_shown_are_summed(void)
 {
 	sample *made = report_of_nothing();
@@ -447,7 +461,7 @@ static void test_styles_surround_and_change_nothing_else(void)
 TEST_MAIN(T(test_text_answers_in_the_order_of_the_questions), T(test_plain_text_is_100_columns_without_colours),
           T(test_lines_fit_the_width), T(test_maps_fit_narrow_terminals_too), T(test_every_tier_names_its_setting),
           T(test_every_verdict_has_a_sentence), T(test_holders_who_did_not_say_are_no_table),
-          T(test_holders_that_are_not_shown_are_summed), T(test_a_cell_shows_what_dominates_it),
+          T(test_names_beyond_the_table_are_explained), T(test_holders_that_are_not_shown_are_summed), T(test_a_cell_shows_what_dominates_it),
           T(test_a_region_smaller_than_its_map), T(test_runs_that_overflow_are_drawn),
           T(test_regions_come_largest_first_and_not_too_many), T(test_times_are_told_from_the_failure),
           T(test_the_log_ends_with_the_failing_request), T(test_names_cannot_do_anything), T(test_any_bytes_are_harmless),
