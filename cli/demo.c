@@ -71,7 +71,7 @@ static int prepare_folder(const struct demo *demo)
 	if (strlen(demo->folder) + 64 > PATH_MAX) return hr__complain("demo: the path of --out is too long");
 	if (hr__export_make_folder(demo->folder)) return hr__complain_last();
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-		if (unlink(path_of(demo, names[i], path)) && errno != ENOENT) return hr__complain("demo: cannot replace %s: %s", path, strerror(errno));
+		if (unlink(path_of(demo, names[i], path)) && errno != ENOENT) return hr__complain("demo: cannot replace %s: %s", path, hr__os_error(errno));
 	return HR__EXIT_DONE;
 }
 

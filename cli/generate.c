@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "command.h"
+#include "os/os.h"
 #include "quote.h"
 #include "tape.h"
 
@@ -111,7 +112,7 @@ static int write_file(const char *path, const struct plan *plan, hr__actor *acto
 {
 	char quoted[HR__QUOTE_BYTES];
 	FILE *file = fopen(path, "w");
-	if (!file) return hr__complain("cannot write %s: %s", hr__quote(path, strlen(path), quoted), strerror(errno));
+	if (!file) return hr__complain("cannot write %s: %s", hr__quote(path, strlen(path), quoted), hr__os_error(errno));
 	write_events(file, plan, actors);
 	bool good = fflush(file) == 0 && !ferror(file);
 	int error = errno;
@@ -119,7 +120,7 @@ static int write_file(const char *path, const struct plan *plan, hr__actor *acto
 		if (good) error = errno;
 		good = false;
 	}
-	return good ? HR__EXIT_DONE : hr__complain("cannot write %s: %s", hr__quote(path, strlen(path), quoted), strerror(error));
+	return good ? HR__EXIT_DONE : hr__complain("cannot write %s: %s", hr__quote(path, strlen(path), quoted), hr__os_error(error));
 }
 
 /* ---- the command ---- */

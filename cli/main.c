@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "command.h"
+#include "os/os.h"
 #include "quote.h"
 #include "term.h"
 
@@ -91,6 +92,6 @@ int main(int argc, char **argv)
 	/* A full disk shows only when the last bytes go out. */
 	errno = 0;
 	bool written = fflush(stdout) == 0 && !ferror(stdout);
-	if (!written) return hr__complain("cannot write to standard output: %s", errno ? strerror(errno) : "an earlier write failed");
+	if (!written) return hr__complain("cannot write to standard output: %s", errno ? hr__os_error(errno) : "an earlier write failed");
 	return exit_status;
 }

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 
 #include "base/status.h"
+#include "os/os.h"
 #include "quote.h"
 
 #define FILE_BYTES_MAX (UINT64_C(256) << 20)
@@ -45,7 +46,7 @@ static hr_status read_all(FILE *file, char **text, size_t *size)
 		got = fread(*text + *size, 1, capacity - *size, file);
 		*size += got;
 	} while (got > 0);
-	return ferror(file) ? hr__fail(HR_IO, "cannot be read: %s", strerror(errno)) : HR_OK;
+	return ferror(file) ? hr__fail(HR_IO, "cannot be read: %s", hr__os_error(errno)) : HR_OK;
 }
 
 static hr_status read_path(const char *path, char **text, size_t *size)
@@ -53,7 +54,7 @@ static hr_status read_path(const char *path, char **text, size_t *size)
 	struct stat info;
 	bool is_stdin = strcmp(path, "-") == 0;
 	FILE *file = is_stdin ? stdin : fopen(path, "rb");
-	if (!file) return hr__fail(HR_IO, "cannot be opened: %s", strerror(errno));
+	if (!file) return hr__fail(HR_IO, "cannot be opened: %s", hr__os_error(errno));
 	hr_status status = HR_OK;
 	if (fstat(fileno(file), &info) == 0 && S_ISDIR(info.st_mode))
 		status = hr__fail(HR_IO, "it is a directory; name a report in it");

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "command.h"
+#include "os/os.h"
 #include "profile/compress.h"
 #include "profile/profiler.h"
 #include "quote.h"
@@ -30,7 +31,7 @@ static const hr__option options[] = {
 static bool set(const char *name, const char *value)
 {
 	if (setenv(name, value, 1) == 0) return true;
-	hr__complain("run: cannot set %s: %s", name, strerror(errno));
+	hr__complain("run: cannot set %s: %s", name, hr__os_error(errno));
 	return false;
 }
 
@@ -39,7 +40,7 @@ static bool make_absolute(const char *path, char out[PATH_MAX])
 {
 	char here[PATH_MAX] = "";
 	if (path[0] != '/' && !getcwd(here, sizeof here)) {
-		hr__complain("run: the current directory: %s", strerror(errno));
+		hr__complain("run: the current directory: %s", hr__os_error(errno));
 		return false;
 	}
 	size_t used = 0;
@@ -70,7 +71,7 @@ static bool check_place(const char *pattern)
 	strcpy(name, "."); /* ends in ENOTDIR where the rest is no directory */
 	if (access(path, W_OK | X_OK) == 0) return true;
 	int error = errno;
-	hr__complain("run: --trace: cannot make a file in %s: %s", hr__quote(path, strlen(path), quoted), strerror(error));
+	hr__complain("run: --trace: cannot make a file in %s: %s", hr__quote(path, strlen(path), quoted), hr__os_error(error));
 	return false;
 }
 
@@ -115,7 +116,7 @@ static int run(const hr__arguments *arguments)
 	fflush(NULL);
 	execvp(name, arguments->rest);
 	int error = errno;
-	hr__complain("run: cannot run %s: %s", hr__quote(name, strlen(name), quoted), strerror(error));
+	hr__complain("run: cannot run %s: %s", hr__quote(name, strlen(name), quoted), hr__os_error(error));
 	return error == ENOENT || error == ENOTDIR ? EXIT_NOT_FOUND : EXIT_NOT_RUN;
 }
 

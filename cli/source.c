@@ -15,6 +15,7 @@
 #endif
 
 #include "base/status.h"
+#include "os/os.h"
 #include "quote.h"
 
 #define WINDOW_BYTES (2 * HR__SOURCE_LINE_MAX)
@@ -87,7 +88,7 @@ static hr_status read_raw(hr__source *source, void *to, size_t capacity, size_t 
 	}
 	*got = fread(to, 1, capacity, source->file);
 	if (*got > 0 || !ferror(source->file)) return HR_OK;
-	hr__fail(HR_IO, "cannot be read: %s", strerror(errno));
+	hr__fail(HR_IO, "cannot be read: %s", hr__os_error(errno));
 	return hr__source_fail(source, HR_IO);
 }
 
@@ -214,7 +215,7 @@ static hr_status open_file(hr__source *source, const char *path)
 	if (!source->path) return hr__fail(HR_NO_HOST_MEMORY, "no memory for reading a trace");
 	source->file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
 	if (!source->file) {
-		hr__fail(HR_IO, "cannot be opened: %s", strerror(errno));
+		hr__fail(HR_IO, "cannot be opened: %s", hr__os_error(errno));
 		return hr__source_fail(source, HR_IO);
 	}
 	if (fstat(fileno(source->file), &info) == 0 && S_ISDIR(info.st_mode)) {

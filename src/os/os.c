@@ -76,6 +76,8 @@ uint32_t hr__os_processors(void)
 	X(EINTR, "interrupted by a signal")                        \
 	X(EIO, "input or output error")                            \
 	X(ENXIO, "no such device or address")                      \
+	X(E2BIG, "arguments and environment too long")             \
+	X(ENOEXEC, "no program that this system can run")          \
 	X(EBADF, "bad file descriptor")                            \
 	X(EAGAIN, "resource temporarily unavailable")              \
 	X(ENOMEM, "out of memory")                                 \

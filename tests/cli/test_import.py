@@ -13,7 +13,7 @@ USE_HEADER = "time_us,action,id,bytes,stream,name\n"
 
 class Files(CommandTest):
     def test_missing(self):
-        self.fails(2, "replay", "/nonexistent/trace.csv", says=["/nonexistent/trace.csv", "cannot be opened: No such file"])
+        self.fails(2, "replay", "/nonexistent/trace.csv", says=["/nonexistent/trace.csv", "cannot be opened: ENOENT: no such file"])
 
     def test_directory(self):
         self.fails(2, "replay", self.folder.name, says=[self.folder.name, "is a directory"])
@@ -27,7 +27,7 @@ class Files(CommandTest):
     def test_unreadable(self):
         path = self.file("secret.csv", CSV_HEADER)
         path.chmod(0)
-        self.fails(2, "replay", path, says=["secret.csv", "Permission denied"])
+        self.fails(2, "replay", path, says=["secret.csv", "EACCES: permission denied"])
 
     def test_not_a_trace(self):
         self.fails(2, "replay", self.file("a.txt", "hello, world\n"), says=["a.txt: line 1", "expected the header", '"hello, world"'])

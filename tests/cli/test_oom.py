@@ -63,12 +63,12 @@ class Good(CommandTest):
     def test_a_full_disk_is_an_error(self):
         with open("/dev/full", "w") as full:
             for arguments in ([], ["--json"]):
-                self.fails(2, "oom", TRAINING, *arguments, stdout=full, says=["cannot write to standard output", "No space left"])
+                self.fails(2, "oom", TRAINING, *arguments, stdout=full, says=["cannot write to standard output", "ENOSPC: no space left on device"])
 
 
 class Bad(CommandTest):
     def test_files_that_cannot_be_read(self):
-        self.fails(2, "oom", "/nonexistent/report.json", says=["/nonexistent/report.json: cannot be opened: No such file"])
+        self.fails(2, "oom", "/nonexistent/report.json", says=["/nonexistent/report.json: cannot be opened: ENOENT: no such file"])
         self.fails(2, "oom", self.folder.name, says=[self.folder.name, "is a directory"])
         self.fails(2, "oom", says=["REPORT is missing", "headroom help oom"])
 

@@ -77,8 +77,8 @@ class Output(CommandTest):
             for arguments in (["--help"], ["devices"], ["devices", "--json"], ["replay", TRACE, "--json", "--no-timing"],
                               ["replay", TRACE, "--picture", "--no-timing"], ["generate", "--events", "10"], ["generate"]):
                 with self.subTest(arguments=arguments):
-                    self.fails(2, *arguments, stdout=full, says=["cannot write to standard output", "No space left"])
-        self.fails(2, "generate", "--out", "/dev/full", says=["/dev/full", "No space left"])
+                    self.fails(2, *arguments, stdout=full, says=["cannot write to standard output", "ENOSPC: no space left on device"])
+        self.fails(2, "generate", "--out", "/dev/full", says=["/dev/full", "ENOSPC: no space left on device"])
 
     def test_colours_only_on_a_terminal_that_wants_them(self):
         arguments = ["replay", TRACE, "--picture", "--no-timing"]
@@ -160,7 +160,7 @@ class Generate(CommandTest):
         self.fails(2, "generate", "--streams", "999", says="--streams")
         self.fails(2, "generate", "--seed", "x", says='"x"')
         self.fails(2, "generate", "--out", self.folder.name, says=["cannot write", "directory"])
-        self.fails(2, "generate", "--out", "/nonexistent/file", says="No such file")
+        self.fails(2, "generate", "--out", "/nonexistent/file", says="ENOENT: no such file")
 
 
 if __name__ == "__main__":
