@@ -118,7 +118,7 @@ static inline hr_value model_gpt_logits(const struct model *model, hr_value toke
 
 #define EMULATED_PAGE_BYTES 65536 /* small pages suit small models */
 
-/* GPU:0 is emulated from here on, also where there is a card, because ops are computed by the host. Call it before a device is first used. */
+/* GPU:0 is emulated from here on, also where there is a card: the host computes, and small pages suit small models. Call it before a device is first used. */
 static inline hr_status emulate_gpu(void)
 {
 	hr_cuda_options cuda;
