@@ -27,7 +27,14 @@
  *
  * ERRORS. An op that cannot be done returns HR_NO_VALUE, and hr_last_status and hr_last_message say why: the op, its scope, both shapes. Given
  * HR_NO_VALUE an op returns HR_NO_VALUE and leaves the message alone, so it is enough to look at the end of an expression. What was loose
- * is used up all the same. */
+ * is used up all the same.
+ *
+ * What an op finds wrong only when it runs, an index out of range, is told by the next call that waits: hr_fetch, hr_session_synchronize or
+ * hr_session_close. The op's result has zeros where something is wrong. From then until it is told, updates of variables (hr_assign_add,
+ * hr_assign_sub, optimizers) leave them as they are, so that a wrong label ruins no model; hr_assign does what it says.
+ *
+ * THREADS. Each enters the session that it wants to work in. Values are handles: one that another thread releases meanwhile is there for the call that has
+ * found it, and HR_CLOSED for the next. */
 #ifndef HEADROOM_RUNTIME_H
 #define HEADROOM_RUNTIME_H
 
@@ -77,15 +84,15 @@ HR_API void hr_session_options_init(hr_session_options *options);
 /* Opens a session: a stream of the device, and a container for variables. Threads use it by entering it.
  *
  * Ops are computed by the host. On a device whose memory it cannot reach, a card, each op works on copies in pinned memory that go there and back on
- * the session's stream; as much of it as its largest op needs stays with the session. It comes from what hr_lms_options.host_limit limits, so set
- * that one first.
+ * the session's stream. That memory is taken in pieces of 64 MiB and more, is shared by all sessions of the device, and stays until the last of
+ * them is closed. It counts against hr_lms_options.host_limit, so set that one first.
  *
  * HR_UNSUPPORTED: the device has no memory that can be computed with (the simulated one). */
 HR_API hr_status hr_session_open(const hr_session_options *options, hr_session *out);
 
 /* Closes it: waits for its work, and frees its variables and every value that is still there; those are handles of nothing from then on. A value
  * that was neither released nor used up is a leak: the message of HR_IN_USE, which is returned when there were any, says how many, of how
- * many bytes, and the op of the largest. The session is closed all the same. No other thread may be using it. HR_CLOSED: it was closed already. */
+ * many bytes, and the op of the largest, after what an op ran into that was not told yet. The session is closed all the same. No other thread may be using it. HR_CLOSED: it was closed already. */
 HR_API hr_status hr_session_close(hr_session session);
 
 /* Op calls of this thread go to [session] from now on. Sessions nest: leave returns to the one before. Without any, ops go to a session that

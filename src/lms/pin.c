@@ -355,14 +355,21 @@ static hr_status no_room(hr__lms *lms, const hr_pin *pins, size_t count, bool ne
 	uint64_t unit = lms->allocator->page ? lms->allocator->page : lms->allocator->granularity, least;
 	uint64_t other = demand.stays + (never ? 0 : demand.pinned) + (uint64_t)(plain > 0 ? plain : 0);
 	if (!hr__align_up(demand.own + other, unit, &least)) least = UINT64_MAX;
+	uint64_t there = (uint64_t)stats.bytes_reserved + hr__pool_available(lms->allocator->device);
+	hr__format_size(other, more, sizeof more);
+	if (least <= limit_of(lms) && least > there)
+		return hr__fail_in(HR_OUT_OF_MEMORY,
+		                   "%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but others have so much of %s that "
+		                   "it can have only %s",
+		                   who, need, list, more, hr__device_name(lms->allocator->device), hr__format_size(there, least_text, sizeof least_text));
 	if (least <= limit_of(lms))
 		return hr__fail_in(HR_OUT_OF_MEMORY,
 		                   "%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but what is free lies in "
 		                   "pieces: %sraise the limit",
-		                   who, need, list, hr__format_size(other, more, sizeof more), lms->defrag ? "" : "switch hr_lms_options.defrag on, or ");
+		                   who, need, list, more, lms->defrag || !lms->enabled ? "" : "switch hr_lms_options.defrag on, or ");
 	return hr__fail_in(HR_OUT_OF_MEMORY,
 	                   "%s cannot run: it needs %s at once (%s), and %s more %s; the least limit that would do is %s", who, need,
-	                   list, hr__format_size(other, more, sizeof more), never ? "does not leave" : "is in use",
+	                   list, more, never ? "does not leave" : "is in use",
 	                   hr__format_size(least, least_text, sizeof least_text));
 }
 

@@ -22,12 +22,13 @@ static void use_up_all(const hr_value *inputs, uint32_t count)
 		if (inputs[i].id) hr__value_use_up(inputs[i]);
 }
 
-/* All inputs there, and all in the same place. */
-static hr_status look_up(const hr_value *inputs, uint32_t count, const hr__graph *graph, const hr__session *session, hr__value *values)
+/* All inputs there, and all in the same place. [*held] of them have a reference of the caller's. */
+static hr_status look_up(const hr_value *inputs, uint32_t count, const hr__graph *graph, const hr__session *session, hr__value *values, uint32_t *held)
 {
 	for (uint32_t i = 0; i < count; i++) {
-		hr_status status = hr__value_get(inputs[i], &values[i]);
+		hr_status status = hr__value_hold(inputs[i], &values[i]);
 		if (status) return status;
+		*held = i + 1;
 		if (values[i].graph != graph)
 			return hr__fail(HR_INVALID_ARGUMENT, graph ? "input %u is outside of the graph that is being built; feed it through a placeholder"
 			                                           : "input %u belongs to a graph; it has contents only while that runs (hr_session_run)", i);
@@ -37,6 +38,14 @@ static hr_status look_up(const hr_value *inputs, uint32_t count, const hr__graph
 	return HR_OK;
 }
 
+/* References to the buffer of input [i] that this call knows of: the value's, and its own. */
+static int64_t known_refs(const hr__value *values, uint32_t count, uint32_t i)
+{
+	int64_t refs = 1;
+	for (uint32_t k = 0; k < count; k++) refs += values[k].buffer == values[i].buffer;
+	return refs;
+}
+
 static hr_status run(hr__session *session, enum hr__op_kind kind, const hr__attrs *attrs, const hr__value *values, uint32_t count,
                      const hr__type *types, hr_value *outs)
 {
@@ -44,7 +53,8 @@ static hr_status run(hr__session *session, enum hr__op_kind kind, const hr__attr
 	hr__slot ins[HR__OP_INPUTS], results[HR__OP_OUTPUTS];
 	hr__task task = { .session = session, .kind = kind, .attrs = attrs, .scope = hr_name_scope_current(), .role = hr__role_current() };
 	for (uint32_t i = 0; i < count; i++)
-		ins[i] = (hr__slot){ values[i].type, values[i].buffer, values[i].offset, values[i].loose && !hr__tape_keeps(kind, i, values[i].serial), 1 };
+		ins[i] = (hr__slot){ values[i].type, values[i].buffer, values[i].offset, values[i].loose && !hr__tape_keeps(kind, i, values[i].serial),
+		                    known_refs(values, count, i) };
 	for (uint32_t i = 0; i < op->out_count; i++) results[i] = (hr__slot){ .type = types[i] };
 	hr_status status = hr__execute(&task, ins, count, results);
 	if (status) return status;
@@ -102,20 +112,15 @@ static void number_contents(hr__session *session, const hr__attrs *attrs, hr_val
 	hr__buffer_release(content.buffer);
 }
 
-static hr_status call(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, const hr__attrs *attrs, hr_value *outs)
+static hr_status call_on(enum hr__op_kind kind, hr__graph *graph, hr__session *session, const hr_value *inputs, const hr__value *values, uint32_t count,
+                         const hr__attrs *attrs, hr_value *outs)
 {
 	const hr__op *op = &hr__ops[kind];
 	uint32_t total = count + hr__variables_of(attrs);
-	hr__value values[HR__OP_INPUTS];
 	hr__type in_types[HR__OP_INPUTS], types[HR__OP_OUTPUTS];
-	hr__graph *graph = hr__graph_current();
-	hr__session *session = graph ? NULL : hr__session_current();
-	if (!graph && !session) return hr_last_status();
-	hr_status status = look_up(inputs, count, graph, session, values);
-	if (status) return status;
 	if (total < op->in_min || total > op->in_max)
 		return hr__fail(HR_INVALID_ARGUMENT, "%u inputs given, %u to %u taken", total, op->in_min, op->in_max);
-	status = find_types(attrs, values, count, graph, session, in_types);
+	hr_status status = find_types(attrs, values, count, graph, session, in_types);
 	if (!status) status = op->infer(in_types, total, attrs, types);
 	for (uint32_t i = 0; i < hr__variables_of(attrs) && !status && kind != HR__OP_READ; i++)
 		status = check_written(&in_types[i], &types[i]);
@@ -129,6 +134,19 @@ static hr_status call(enum hr__op_kind kind, const hr_value *inputs, uint32_t co
 	if (kind == HR__OP_READ) number_contents(session, attrs, outs[0]);
 	else if (hr__tape_is_on()) hr__tape_note(kind, attrs, inputs, in_types, count, outs, types);
 	return HR_OK;
+}
+
+static hr_status call(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, const hr__attrs *attrs, hr_value *outs)
+{
+	hr__value values[HR__OP_INPUTS];
+	uint32_t held = 0;
+	hr__graph *graph = hr__graph_current();
+	hr__session *session = graph ? NULL : hr__session_current();
+	if (!graph && !session) return hr_last_status();
+	hr_status status = look_up(inputs, count, graph, session, values, &held);
+	if (!status) status = call_on(kind, graph, session, inputs, values, count, attrs, outs);
+	for (uint32_t i = 0; i < held; i++) hr__buffer_release(values[i].buffer);
+	return status;
 }
 
 void hr__call(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, const hr__attrs *attrs, hr_value *outs)

@@ -54,13 +54,15 @@ hr_status hr__buffer_address(const hr__buffer *buffer, uint64_t offset, void **o
 
 /* ---- sessions (session.c) ---- */
 
+#define HR__ERROR_TEXT (2 * HR__DIMS_TEXT + 160)
+
 struct hr__session {
 	uint64_t id;
 	hr_device handle;
 	hr__device *device;
 	hr_allocator allocator;
 	hr_stream stream;
-	hr_allocator staging;     /* pinned memory, where the host cannot reach the device's; id 0: it can */
+	hr_allocator staging;     /* pinned memory, where the host cannot reach the device's; id 0: it can. All sessions of a device have one */
 	bool has_tensors;         /* its allocator is one that tensors can be made on */
 	bool own_stream;
 	hr__team *team;
@@ -69,8 +71,9 @@ struct hr__session {
 	uint32_t content_count;
 	int64_t values, buffers;  /* that are there; guarded by the lock */
 	uint64_t bytes;           /* of those buffers */
-	/* The first thing that went wrong on the device: guarded by the lock. */
-	const char *error;
+	hr__session *lost;        /* the next of those that could not be freed */
+	/* The first thing that went wrong on the device, until it is told: guarded by the lock. */
+	char error[HR__ERROR_TEXT]; /* empty: nothing */
 	hr_name error_op, error_scope;
 };
 
@@ -102,6 +105,8 @@ typedef struct hr__value {
 
 /* What is behind a handle, copied under the lock. HR_CLOSED: nothing, or no longer. */
 hr_status hr__value_get(hr_value handle, hr__value *out);
+/* The same with a reference to the buffer, for those who look at the contents: another thread may release the value meanwhile. */
+hr_status hr__value_hold(hr_value handle, hr__value *out);
 /* A loose value; takes over the reference to the buffer. HR_NO_VALUE: no host memory, and the buffer is released. */
 hr_value hr__value_new(const hr__value *value);
 /* Ends a loose value; leaves a kept one alone. */
@@ -136,6 +141,7 @@ typedef struct hr__task {
 	const hr__attrs *attrs;
 	hr_name scope;
 	hr__role role; /* of its outputs, if they are no contents of variables */
+	bool updates;  /* contents of variables are its first inputs, and its outputs become them */
 	hr_op_metadata *note; /* what is told of it; NULL = nothing */
 	uint64_t begin_ns;    /* of the run that is told of */
 } hr__task;
@@ -163,6 +169,9 @@ typedef struct hr__stage {
 /* For a session that is being opened. HR_UNSUPPORTED: there is no memory to compute with. */
 hr_status hr__stage_open(hr__session *session);
 void hr__stage_close(hr__session *session);
+void hr__stages_forget(void); /* they are gone with their devices, or the parent's */
+/* Pinned memory for the session's stream; hr_free gives it back. HR_NO_HOST_MEMORY. */
+hr_status hr__stage_take(const hr__session *session, uint64_t bytes, void **out);
 /* Queues copies of the inputs; the addresses of [work] are those of the copies then. Nothing happens where the host reaches the device. */
 hr_status hr__stage_in(const hr__session *session, hr__work *work, uint64_t scratch, hr__stage *out);
 /* Queues copies of the outputs to where they belong: all, or the device's memory is as it was. */

@@ -4,6 +4,8 @@
  * to others before the stream is done with it (hr_unpin_all, hr_free).
  *
  * While a trace is recorded, the host waits for each op, so that its event carries the time that it took. */
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/status.h"
@@ -21,6 +23,7 @@ struct job {
 	hr__work work;
 	hr__attrs attrs;
 	void (*run)(hr__work *work);
+	bool updates;         /* contents of variables, which are its first inputs */
 	hr__session *session;
 	hr_name op, scope;
 	hr_op_metadata *note; /* NULL = nobody asks */
@@ -40,16 +43,43 @@ struct memory {
 	bool recorded; /* in a trace */
 };
 
+/* "an index is out of range: 7 is not from 0 to 4; shapes [5,4] and [6]" */
+static void describe_error(const hr__work *work, char *out, size_t capacity)
+{
+	char shapes[2][HR__DIMS_TEXT], number[96] = "";
+	for (int i = 0; i < 2; i++) hr__dims_text(&work->in_types[i].dims, shapes[i], sizeof shapes[i]);
+	if (work->choices > 0) snprintf(number, sizeof number, ": %" PRId64 " is not from 0 to %" PRId64, work->wrong, work->choices - 1);
+	if (work->in_count < 2) snprintf(out, capacity, "%s%s; shape %s", work->error, number, shapes[0]);
+	else snprintf(out, capacity, "%s%s; shapes %s and %s", work->error, number, shapes[0], shapes[1]);
+}
+
 static void note_error(const struct job *job)
 {
 	hr__session *session = job->session;
+	char text[HR__ERROR_TEXT];
+	describe_error(&job->work, text, sizeof text);
 	hr__lock_take(&hr__runtime_lock);
-	if (!session->error) {
-		session->error = job->work.error;
+	if (!session->error[0]) {
+		memcpy(session->error, text, sizeof text);
 		session->error_op = job->op;
 		session->error_scope = job->scope;
 	}
 	hr__lock_release(&hr__runtime_lock);
+}
+
+static bool has_failed(const hr__session *session)
+{
+	hr__lock_take(&hr__runtime_lock);
+	bool failed = session->error[0] != 0;
+	hr__lock_release(&hr__runtime_lock);
+	return failed;
+}
+
+/* What went wrong is not told yet, so the program goes on as if nothing had: its variables stay as they are. */
+static void leave_alone(const hr__work *work)
+{
+	for (uint32_t i = 0; i < work->out_count; i++)
+		if (work->out[i] != work->in[i]) memcpy(work->out[i], work->in[i], hr__type_bytes(&work->out_types[i]));
 }
 
 /* On a thread of the device. */
@@ -58,7 +88,8 @@ static void run_job(void *argument)
 	struct job *job = argument;
 	bool timed = job->note || job->took_ns;
 	uint64_t begin = timed ? hr__os()->clock_ns() : 0;
-	job->run(&job->work);
+	if (job->updates && has_failed(job->session)) leave_alone(&job->work);
+	else job->run(&job->work);
 	uint64_t took = timed ? hr__os()->clock_ns() - begin : 0;
 	if (job->took_ns) *job->took_ns = took;
 	if (job->note) {
@@ -192,6 +223,7 @@ static struct job *new_job(const hr__task *task, uint64_t data)
 	if (task->attrs) job->attrs = *task->attrs;
 	if (data) job->attrs.data = memcpy(job + 1, task->attrs->data, data);
 	job->run = hr__ops[task->kind].run;
+	job->updates = task->updates;
 	job->session = task->session;
 	job->op = hr_name_intern(hr__ops[task->kind].name);
 	job->scope = task->scope;
@@ -338,7 +370,9 @@ static hr_status update(const hr__task *task, uint32_t count, const hr__slot *in
 		all[i] = (hr__slot){ variable.type, contents[i].buffer, 0, true, 2 }; /* the session's reference, and ours */
 	}
 	for (uint32_t i = 0; i < in_count; i++) all[count + i] = ins[i];
-	if (!status) status = hr__execute_plain(task, all, count + in_count, outs);
+	hr__task updating = *task;
+	updating.updates = true;
+	if (!status) status = hr__execute_plain(&updating, all, count + in_count, outs);
 	for (uint32_t i = 0; i < count && !status; i++) status = hr__variable_write(task->session, task->attrs->variables[i], outs[i].buffer);
 	release_contents(contents, got);
 	return status;

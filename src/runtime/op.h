@@ -116,8 +116,9 @@ typedef struct hr__work {
 	void *out[HR__OP_OUTPUTS]; /* one of them may be an input's memory where the row says so */
 	void *scratch;             /* of as many bytes as the row's scratch said; NULL = none */
 	hr__team *team;
-	/* What goes wrong while it runs (an index out of range): set to a sentence, static text. The op's output means nothing then. */
+	/* What goes wrong while it runs: set to a sentence, static text. The op's output means nothing then, but is the same each time. */
 	const char *error;
+	int64_t wrong, choices; /* of an index that is out of range: what it is, and how many there are to choose from */
 } hr__work;
 
 enum hr__op_memory {

@@ -201,6 +201,8 @@ int64_t hr__grain_of(int64_t grain, int64_t wide);
 
 /* Sets the error of a run from any thread; all that is wrong in one run is wrong in the same way. */
 void hr__run_error(hr__work *work, const char *text);
+/* The same for an index that is not from 0 to choices - 1. */
+void hr__range_error(hr__work *work, const char *text, int64_t index, int64_t choices);
 
 /* The way through an output, element by element in order, and through one or two inputs that are broadcast to it. Dimensions that
  * lie behind each other in memory are one; a step of 0 repeats. */

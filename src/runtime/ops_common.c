@@ -46,6 +46,14 @@ void hr__run_error(hr__work *work, const char *text)
 	__atomic_store_n(&work->error, text, __ATOMIC_RELAXED);
 }
 
+void hr__range_error(hr__work *work, const char *text, int64_t index, int64_t choices)
+{
+	const char *none = NULL;
+	if (!__atomic_compare_exchange_n(&work->error, &none, text, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return;
+	work->wrong = index; /* the first one to come tells */
+	work->choices = choices;
+}
+
 /* ---- walks ---- */
 
 /* Steps of an input that is broadcast to [out]: 0 where it repeats. */

@@ -1,4 +1,4 @@
-/* ops_index.c - rows by number. An index that is out of range is an error of the run: nothing is read or written there. */
+/* ops_index.c - rows by number. An index that is out of range is an error of the run: nothing is read there, and zeros stand for it. */
 #include <string.h>
 
 #include "base/status.h"
@@ -59,7 +59,9 @@ static void gather_range(void *context, int64_t begin, int64_t end)
 			bytes = row_elements(&work->in_types[0].dims) * (int64_t)hr_dtype_size(work->in_types[0].dtype);
 	for (int64_t i = begin; i < end; i++) {
 		int64_t row = index_at(work, 1, i);
-		if (row < 0 || row >= rows) hr__run_error(work, OUT_OF_RANGE);
+		bool is_there = row >= 0 && row < rows;
+		if (!is_there) hr__range_error(work, OUT_OF_RANGE, row, rows);
+		if (!is_there && bytes > 0) memset(out + i * bytes, 0, (size_t)bytes);
 		else if (bytes > 0) memcpy(out + i * bytes, table + row * bytes, (size_t)bytes);
 	}
 }
@@ -114,7 +116,7 @@ static void scatter_range(void *context, int64_t begin, int64_t end)
 	for (int64_t i = 0; i < rows; i++) memset((char *)work->out[0] + (i * wide + begin) * size, 0, (size_t)((end - begin) * size));
 	for (int64_t i = 0; i < count; i++) {
 		int64_t row = index_at(work, 1, i);
-		if (row < 0 || row >= rows) hr__run_error(work, OUT_OF_RANGE);
+		if (row < 0 || row >= rows) hr__range_error(work, OUT_OF_RANGE, row, rows);
 		else if (type->dtype == HR_DTYPE_FLOAT32) ADD_ROW(float);
 		else ADD_ROW(double);
 	}
@@ -168,7 +170,7 @@ static void one_hot_range(void *context, int64_t begin, int64_t end)
 	if (depth > 0) memset((char *)work->out[0] + begin * depth * size, 0, (size_t)((end - begin) * depth * size));
 	for (int64_t i = begin; i < end; i++) {
 		int64_t place = index_at(work, 0, i);
-		if (place < 0 || place >= depth) hr__run_error(work, OUT_OF_RANGE);
+		if (place < 0 || place >= depth) hr__range_error(work, OUT_OF_RANGE, place, depth);
 		else set_one(work->out[0], work->out_types[0].dtype, i * depth + place);
 	}
 }

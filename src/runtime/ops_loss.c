@@ -4,6 +4,7 @@
  * What runs along a row is done in LANES at a time, which compilers turn into vectors: the order of a sum is that of its lanes. */
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 #include "base/status.h"
 #include "runtime/ops.h"
@@ -229,7 +230,7 @@ static int64_t label_of(hr__work *work, int64_t row)
 	const void *labels = work->in[1];
 	int64_t label = work->in_types[1].dtype == HR_DTYPE_INT32 ? ((const int32_t *)labels)[row] : ((const int64_t *)labels)[row];
 	if (label >= 0 && label < row_length(work)) return label;
-	hr__run_error(work, "a label is out of range");
+	hr__range_error(work, "a label is out of range", label, row_length(work));
 	return -1;
 }
 
@@ -238,9 +239,9 @@ static void loss_range(void *context, int64_t begin, int64_t end)
 	hr__work *work = context;
 	int64_t length = row_length(work);
 	for (int64_t i = begin; i < end; i++) {
-		int64_t label = label_of(work, i);
-		if (label < 0) continue;
-		if (is_f32(work)) ((float *)work->out[0])[i] = loss_f32((const float *)work->in[0] + i * length, length, label);
+		int64_t label = label_of(work, i), size = (int64_t)hr_dtype_size(work->out_types[0].dtype);
+		if (label < 0) memset((char *)work->out[0] + i * size, 0, (size_t)size);
+		else if (is_f32(work)) ((float *)work->out[0])[i] = loss_f32((const float *)work->in[0] + i * length, length, label);
 		else ((double *)work->out[0])[i] = loss_f64((const double *)work->in[0] + i * length, length, label);
 	}
 }
@@ -257,9 +258,9 @@ static void loss_grad_range(void *context, int64_t begin, int64_t end)
 	const void *logits = work->in[0], *grad = work->in[2];
 	void *out = work->out[0];
 	for (int64_t i = begin; i < end; i++) {
-		int64_t label = label_of(work, i), at = i * length;
-		if (label < 0) continue;
-		if (is_f32(work)) loss_grad_f32((const float *)logits + at, (float *)out + at, length, label, ((const float *)grad)[i]);
+		int64_t label = label_of(work, i), at = i * length, size = (int64_t)hr_dtype_size(work->out_types[0].dtype);
+		if (label < 0) memset((char *)out + at * size, 0, (size_t)(length * size));
+		else if (is_f32(work)) loss_grad_f32((const float *)logits + at, (float *)out + at, length, label, ((const float *)grad)[i]);
 		else loss_grad_f64((const double *)logits + at, (double *)out + at, length, label, ((const double *)grad)[i]);
 	}
 }

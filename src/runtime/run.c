@@ -103,7 +103,8 @@ static hr_status execute(struct run *run, const struct node *node, hr__slot *out
 {
 	const hr__op *op = &hr__ops[node->kind];
 	hr__slot ins[HR__OP_INPUTS];
-	hr__task task = { run->session, node->kind, &node->attrs, node->scope, node->role, next_note(run, node), run->begin_ns };
+	hr__task task = { .session = run->session, .kind = node->kind, .attrs = &node->attrs, .scope = node->scope, .role = node->role,
+		              .note = next_note(run, node), .begin_ns = run->begin_ns };
 	for (uint32_t i = 0; i < node->in_count; i++) {
 		const struct result *in = &run->results[node->ins[i].node][node->ins[i].output];
 		ins[i] = (hr__slot){ run->graph->nodes[node->ins[i].node].types[node->ins[i].output], in->buffer, in->offset, in->uses == 1, 1 };

@@ -1,4 +1,7 @@
 /* session.c - where ops run. */
+#include <stdio.h>
+#include <string.h>
+
 #include "base/status.h"
 #include "memory/allocator.h"
 #include "os/os.h"
@@ -9,6 +12,7 @@
 static hr__session *sessions[HR__SESSIONS_MAX]; /* guarded by hr__runtime_lock, like the next two */
 static uint64_t last_id;
 static hr__session *unasked; /* the one that was made because nobody opened any */
+static hr__session *lost;    /* closed, but not freed: a list */
 
 static _Thread_local struct {
 	uint64_t ids[DEPTH];
@@ -109,18 +113,29 @@ static hr_status set_up(hr__session *session, const hr_session_options *options)
 	if (status) return status;
 	int error = hr__os()->monitor_create(&session->turn);
 	if (error) return hr__os_fail(error, "cannot make a session");
-	/* A device without streams does everything at once. */
-	session->own_stream = hr_stream_create(session->handle, &session->stream) == HR_OK;
-	if (!session->own_stream) session->stream = HR_STREAM_DEFAULT;
+	/* A device without streams does everything at once; where all are taken, sessions share the default one. */
+	status = hr_stream_create(session->handle, &session->stream);
+	session->own_stream = status == HR_OK;
+	if (status == HR_UNSUPPORTED || status == HR_TOO_MANY) session->stream = HR_STREAM_DEFAULT;
+	else if (status) return status;
 	session->team = hr__team_get();
 	hr__store_release(&hr__runtime_end, end_runtime);
 	return HR_OK;
 }
 
+/* Jobs that wait in its stream may yet look at the session: where the device, being broken, cannot wait for them, it stays. */
 static void free_session(hr__session *session)
 {
+	hr_status status = session->own_stream ? hr_stream_destroy(session->handle, session->stream) : HR_OK;
+	if (!session->own_stream && session->id) status = hr_stream_synchronize(session->handle, session->stream);
+	if (status) {
+		hr__lock_take(&hr__runtime_lock);
+		session->lost = lost;
+		lost = session;
+		hr__lock_release(&hr__runtime_lock);
+		return;
+	}
 	hr__stage_close(session);
-	if (session->own_stream) hr_stream_destroy(session->handle, session->stream);
 	if (session->turn) hr__os()->monitor_destroy(session->turn);
 	hr__os()->free(session, sizeof *session);
 }
@@ -160,11 +175,12 @@ hr_status hr__session_wait(hr__session *session)
 {
 	hr_status status = hr_stream_synchronize(session->handle, session->stream);
 	hr__lock_take(&hr__runtime_lock);
-	const char *error = session->error;
+	char error[HR__ERROR_TEXT];
+	memcpy(error, session->error, sizeof error);
 	hr_name op = session->error_op, scope = session->error_scope;
-	session->error = NULL;
+	session->error[0] = 0;
 	hr__lock_release(&hr__runtime_lock);
-	if (status || !error) return status;
+	if (status || !error[0]) return status;
 	hr__fail(HR_INVALID_ARGUMENT, "%s", error);
 	return hr__name_op(HR_INVALID_ARGUMENT, hr_name_text(op), scope);
 }
@@ -177,9 +193,12 @@ static hr_status close_session(hr__session *session)
 	hr__functions_forget(session);
 	hr__variables_drop(session, 0);
 	left = hr__values_drop(session, NULL, &bytes, &op);
-	if (left && !status)
-		status = hr__fail(HR_IN_USE, "%llu value%s of %llu bytes had not been released, the largest made by op \"%s\"; gone now",
+	if (left) {
+		char failed[HR__ERROR_TEXT + 200] = "";
+		if (status) snprintf(failed, sizeof failed, "%s; and ", hr_last_message());
+		status = hr__fail(HR_IN_USE, "%s%llu value%s of %llu bytes had not been released, the largest made by op \"%s\"; gone now", failed,
 		                  (unsigned long long)left, left == 1 ? "" : "s", (unsigned long long)bytes, hr_name_text(op));
+	}
 	free_session(session);
 	return status;
 }
@@ -244,6 +263,21 @@ hr_status hr_session_synchronize(hr_session handle)
 	return session ? hr__session_wait(session) : status;
 }
 
+/* Another try. False: some are still there. */
+static bool free_lost(void)
+{
+	hr__lock_take(&hr__runtime_lock);
+	hr__session *all = lost;
+	lost = NULL;
+	hr__lock_release(&hr__runtime_lock);
+	while (all) {
+		hr__session *next = all->lost;
+		free_session(all);
+		all = next;
+	}
+	return !lost;
+}
+
 /* What the parent shares is its own: after fork, memory of the process is all there is to forget. */
 static void end_runtime(bool forgets)
 {
@@ -257,5 +291,7 @@ static void end_runtime(bool forgets)
 	hr__graphs_free();
 	hr__values_free();
 	hr__variables_free();
-	hr__team_end(forgets);
+	bool idle = forgets || free_lost();
+	hr__stages_forget();
+	if (idle) hr__team_end(forgets);
 }

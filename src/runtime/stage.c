@@ -1,8 +1,8 @@
 /* stage.c - ops on devices whose memory the host cannot reach: a card's.
  *
- * Ops are computed by the host. There, an op is five things in the order of the stream: copies of its inputs to pinned memory, the op on those
+ * Ops are computed by the host. There, an op is three things in the order of the stream: copies of its inputs to pinned memory, the op on those
  * copies, copies of its outputs to the device. Nobody waits for them; the pinned memory goes back in stream order too, so that the next op
- * of the stream has it at once, and a session needs as much of it as its largest op.
+ * of the stream has it at once. Scratch memory is the device's too, though nobody touches it there: an op takes the same on every device.
  *
  *     device    in 1   in 2   out            (out may be in 1)
  *                 |      |      ^
@@ -11,18 +11,24 @@
  * So what an input held is there until the op has succeeded: when an output cannot be copied, those before it that took an input's memory get
  * back what they had, and no variable is left with one half of an update. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/status.h"
 #include "runtime/engine.h"
 
 #define ALIGNMENT 256u /* as kernels have it of buffers */
 
-hr_status hr__stage_open(hr__session *session)
+/* All sessions of a device share an allocator: each takes pinned memory in large pieces, and more sessions do not need more of them. */
+static struct {
+	hr_allocator allocator;
+	uint32_t sessions;
+} shared[HR__MAX_DEVICES]; /* guarded by the lock */
+
+static hr_status make_allocator(const hr__session *session, hr_allocator *out)
 {
 	hr__device *pinned;
 	hr_allocator_options options;
 	char name[64];
-	if (hr__device_host_accessible(session->device)) return HR_OK;
 	hr_status status = hr__device_pinned(session->device, 0, &pinned);
 	if (status) return status;
 	if (!hr__device_host_accessible(pinned))
@@ -33,13 +39,53 @@ hr_status hr__stage_open(hr__session *session)
 	options.name = name;
 	options.thread_cache = false;
 	options.oom.report_allocations_on_oom = false; /* the op tells of it */
-	return hr_allocator_create(hr__device_handle(pinned), &options, &session->staging);
+	return hr_allocator_create(hr__device_handle(pinned), &options, out);
+}
+
+/* One more session has what is there; false: nothing is. */
+static bool share(hr__session *session)
+{
+	uint32_t i = hr__device_index(session->device);
+	hr__lock_take(&hr__runtime_lock);
+	bool is_there = shared[i].sessions > 0;
+	if (is_there) {
+		shared[i].sessions++;
+		session->staging = shared[i].allocator;
+	}
+	hr__lock_release(&hr__runtime_lock);
+	return is_there;
+}
+
+hr_status hr__stage_open(hr__session *session)
+{
+	uint32_t i = hr__device_index(session->device);
+	hr_allocator made;
+	if (hr__device_host_accessible(session->device) || share(session)) return HR_OK;
+	hr_status status = make_allocator(session, &made);
+	if (status) return status;
+	hr__lock_take(&hr__runtime_lock);
+	bool mine = shared[i].sessions++ == 0;
+	if (mine) shared[i].allocator = made;
+	session->staging = shared[i].allocator;
+	hr__lock_release(&hr__runtime_lock);
+	if (!mine) hr_allocator_close_all(made); /* another thread was faster */
+	return HR_OK;
 }
 
 void hr__stage_close(hr__session *session)
 {
-	if (session->staging.id) hr_allocator_close_all(session->staging); /* it fails only where it is gone already, by hr_shutdown */
+	if (!session->staging.id) return;
+	uint32_t i = hr__device_index(session->device);
+	hr__lock_take(&hr__runtime_lock);
+	bool last = --shared[i].sessions == 0;
+	hr__lock_release(&hr__runtime_lock);
+	if (last) hr_allocator_close_all(session->staging);
 	session->staging.id = 0;
+}
+
+void hr__stages_forget(void)
+{
+	memset(shared, 0, sizeof shared);
 }
 
 static uint64_t room_for(uint64_t bytes)
@@ -80,18 +126,25 @@ static hr_status copy(const hr__session *session, const hr__staged *what, bool t
 	return hr_copy(session->handle, what->here, what->there, what->bytes, HR_COPY_TO_HOST, session->stream);
 }
 
+hr_status hr__stage_take(const hr__session *session, uint64_t bytes, void **out)
+{
+	hr_request request = HR_REQUEST(bytes);
+	char why[512];
+	request.stream = session->stream;
+	request.tag = hr_name_intern("staging");
+	hr_status status = hr_alloc(session->staging, &request, out);
+	if (status != HR_OUT_OF_MEMORY) return status;
+	snprintf(why, sizeof why, "%s", hr_last_message());
+	return hr__fail(HR_NO_HOST_MEMORY, "the host has no pinned memory for a copy of %llu bytes; hr_lms_options.host_limit limits it: %s",
+	                (unsigned long long)bytes, why);
+}
+
 hr_status hr__stage_in(const hr__session *session, hr__work *work, uint64_t scratch, hr__stage *out)
 {
 	uint64_t bytes = room_for_all(work, scratch);
-	hr_request request = HR_REQUEST(bytes);
 	*out = (hr__stage){ .block = NULL };
 	if (!session->staging.id || !bytes) return HR_OK;
-	request.stream = session->stream;
-	request.tag = hr_name_intern("staging");
-	hr_status status = hr_alloc(session->staging, &request, &out->block);
-	if (status == HR_OUT_OF_MEMORY)
-		return hr__fail(HR_NO_HOST_MEMORY, "the host computes this op, and has no pinned memory for the %llu bytes that it works on",
-		                (unsigned long long)bytes);
+	hr_status status = hr__stage_take(session, bytes, &out->block);
 	if (status) return status;
 	place(out, work, scratch);
 	for (uint32_t i = 0; i < out->in_count && !status; i++) status = copy(session, &out->ins[i], false);

@@ -29,7 +29,8 @@ static hr_status fetch(const hr__value *value, void *to, size_t bytes)
 	char shape[HR__DIMS_TEXT];
 	uint64_t there = hr__type_bytes(&value->type);
 	void *from;
-	if (there != bytes || (!to && bytes))
+	if (!to && bytes) return hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: to is NULL");
+	if (there != bytes)
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: %zu bytes given for %s %s, which has %llu", bytes, hr_dtype_text(value->type.dtype),
 		                hr__dims_text(&value->type.dims, shape, sizeof shape), (unsigned long long)there);
 	if (!value->buffer || !bytes) return HR_OK;
@@ -45,11 +46,12 @@ hr_status hr_fetch(hr_value handle, void *to, size_t bytes)
 {
 	hr__value value;
 	if (!handle.id) return hr_last_status() ? hr_last_status() : hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: there is no value");
-	hr_status status = hr__value_get(handle, &value);
+	hr_status status = hr__value_hold(handle, &value);
 	if (status) return status;
 	if (value.graph) return hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: the value is a place in a graph; hr_session_run gives it contents");
 	status = fetch(&value, to, bytes);
 	if (!status) status = hr__session_wait(value.session);
+	hr__buffer_release(value.buffer);
 	hr__value_use_up(handle);
 	return status;
 }
@@ -59,12 +61,10 @@ hr_status hr_fetch(hr_value handle, void *to, size_t bytes)
 /* Between two devices. Both have done all that they were given when it returns. */
 static hr_status copy_across(const hr__session *here, const void *from, const hr__session *there, void *to, uint64_t bytes)
 {
-	hr_request request = HR_REQUEST(bytes);
 	void *block = NULL;
 	hr_status status = HR_OK;
 	if (here->staging.id) { /* what the host cannot reach, the other device cannot either */
-		request.stream = here->stream;
-		status = hr_alloc(here->staging, &request, &block);
+		status = hr__stage_take(here, bytes, &block);
 		if (!status) status = hr_copy(here->handle, block, from, bytes, HR_COPY_TO_HOST, here->stream);
 	}
 	if (!status) status = hr_stream_synchronize(here->handle, here->stream);
@@ -120,9 +120,13 @@ hr_value hr_copy_to_session(hr_value handle, hr_session session)
 	hr_value copy = HR_NO_VALUE;
 	if (!handle.id) return HR_NO_VALUE; /* the message that is there stays */
 	hr__session *to = hr__session_of(session, &status);
-	if (to) status = hr__value_get(handle, &value);
+	if (to) status = hr__value_hold(handle, &value);
+	bool held = !status;
 	if (!status && value.graph) status = hr__fail(HR_INVALID_ARGUMENT, "hr_copy_to_session: the value is a place in a graph; it has no contents");
 	if (!status) copy = copy_to(&value, to);
+	/* A gradient goes back through it as it is: to the same session, or those that take it there say that it is of another. */
+	if (copy.id && hr__tape_is_on()) hr__tape_note(HR__OP_COPY, &(hr__attrs){ 0 }, &handle, &value.type, 1, &copy, &value.type);
+	if (held) hr__buffer_release(value.buffer);
 	hr__value_use_up(handle);
 	return copy;
 }

@@ -50,6 +50,16 @@ hr_status hr__value_get(hr_value handle, hr__value *out)
 	return value ? HR_OK : is_gone(handle);
 }
 
+hr_status hr__value_hold(hr_value handle, hr__value *out)
+{
+	hr__lock_take(&hr__runtime_lock);
+	const hr__value *value = find(handle);
+	if (value) *out = *value;
+	if (value && value->buffer) value->buffer->refs++;
+	hr__lock_release(&hr__runtime_lock);
+	return value ? HR_OK : is_gone(handle);
+}
+
 /* Makes room for BLOCK more. Without the lock, because it gets memory; another thread may do the same at the same time. */
 static bool grow(void)
 {

@@ -332,6 +332,25 @@ static void refuse_pieces(bool defrag)
 	tear_down();
 }
 
+/* The limit would do, and the device has not got it. */
+static void test_an_op_that_others_leave_no_room_for_is_told_so(void)
+{
+	hr_lms_options options = lms_options("lru");
+	hr_allocator others;
+	void *block;
+	set_up_with(128 * MIB, &options);
+	CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &others));
+	CHECK_STATUS(HR_OK, hr_alloc_bytes(others, 250 * MIB, &block));
+	hr_tensor tensor = create(16 * MIB);
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
+	CHECK_CONTAINS(hr_last_message(), "that is within the limit, but others have so much of GPU:0 that it can have only 6.0 MiB");
+	CHECK_STATUS(HR_OK, hr_free(others, block, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_allocator_close(others));
+	fill(tensor, 1);
+	expect(tensor, 1);
+	tear_down();
+}
+
 static void test_an_op_that_fits_only_in_one_piece_is_told_so(void)
 {
 	refuse_pieces(false);
@@ -629,7 +648,7 @@ TEST_MAIN(T(test_a_tensor_goes_through_its_states), T(test_contents_survive_leav
           T(test_overwriting_brings_nothing_back), T(test_statistics_add_up), T(test_one_tensor_that_makes_room_is_enough),
           T(test_plain_requests_make_tensors_leave_too), T(test_several_neighbours_leave_for_a_large_request),
           T(test_everything_inactive_leaves_before_a_request_fails), T(test_an_op_that_cannot_fit_is_named_with_its_tensors),
-          T(test_an_op_that_fits_only_in_one_piece_is_told_so),
+          T(test_an_op_that_fits_only_in_one_piece_is_told_so), T(test_an_op_that_others_leave_no_room_for_is_told_so),
           T(test_never_evict_and_priority_are_kept), T(test_tags_choose_what_leaves), T(test_the_limit_for_tensors_can_be_changed),
           T(test_a_full_host_pool_is_named_and_nothing_is_lost), T(test_what_the_host_has_no_room_for_goes_to_a_file), T(test_mistakes_are_named),
           T(test_bad_options_are_refused), T(test_the_environment_switches_it_on), T(test_verify_finds_a_write_through_a_read_pin),

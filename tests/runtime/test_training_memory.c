@@ -9,6 +9,7 @@
 #include "device/device.h"
 #include "fault_os.h"
 #include "headroom_backend.h"
+#include "support_far.h"
 #include "support_session.h"
 #include "support_training.h"
 
@@ -139,26 +140,6 @@ static void add_counted_device(void)
 	CHECK_STATUS(HR_OK, hr_register_backend(&counted, &config));
 }
 
-/* The same for a device that says of itself what a card does: the host cannot reach its memory. */
-static hr_status open_far(void *config, uint32_t index, void **out, hr_backend_caps *caps)
-{
-	hr_status status = hr__backend_emulated.open(config, index, out, caps);
-	caps->host_accessible = false;
-	return status;
-}
-
-static void add_far_device(void)
-{
-	static hr_emulated_options config;
-	static hr_backend far;
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&config));
-	far = hr__backend_emulated;
-	far.name = "far";
-	far.type = "FAR";
-	far.open = open_far;
-	CHECK_STATUS(HR_OK, hr_register_backend(&far, &config));
-}
-
 static bool is_of_system(enum fails fails)
 {
 	return fails == SYSTEM_CALLS || fails == FAR_SYSTEM_CALLS;
@@ -188,8 +169,6 @@ static void open_for(enum fails fails)
 	hr_session_options options;
 	hr_allocator_options allocator_options;
 	hr_device device;
-	hr__device *pinned;
-	hr_status status;
 	setenv("HEADROOM_CUDA", "0", 1);
 	hr_session_options_init(&options);
 	hr_allocator_options_init(&allocator_options);
@@ -199,12 +178,11 @@ static void open_for(enum fails fails)
 		options.device = "COUNTED:0";
 		allocator_options.kind = "direct";
 	} else if (fails >= FAR_SYSTEM_CALLS) {
-		add_far_device();
+		far_add();
 		options.device = "FAR:0";
 	}
 	allocator_options.oom.report_allocations_on_oom = false;
 	CHECK_STATUS(HR_OK, hr_device_find(options.device, &device));
-	if (fails >= FAR_SYSTEM_CALLS) CHECK_STATUS(HR_OK, hr__device_pinned(hr__device_of(device, &status), 1 << 20, &pinned)); /* 64 MiB take time */
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &allocator_options, &allocator));
 	options.allocator = allocator;
 	CHECK_STATUS(HR_OK, hr_session_open(&options, &session));
@@ -322,6 +300,7 @@ static void test_any_call_far_from_the_host_may_fail(void)
 /* ---- two at once ---- */
 
 struct party {
+	const char *device;
 	const struct model *model;
 	enum how how;
 	float losses[8], weights[WEIGHTS_MAX];
@@ -335,8 +314,8 @@ static void train_party(struct party *party)
 	hr_session_options options;
 	hr_session mine;
 	hr_session_options_init(&options);
-	options.device = "GPU:0";
-	options.allocator = allocator;
+	options.device = party->device;
+	if (!strcmp(options.device, "GPU:0")) options.allocator = allocator;
 	CHECK_STATUS(HR_OK, hr_session_open(&options, &mine));
 	CHECK_STATUS(HR_OK, hr_session_enter(mine));
 	struct training training;
@@ -354,10 +333,10 @@ static struct party alone[3], together[2];
 static void train_all(void *argument, unsigned index)
 {
 	struct party *party = &together[index];
-	(void)argument;
 	for (int i = 0; i < 6; i++) {
 		int m = (i + (int)index) % 3;
 		memset(party, 0, sizeof *party);
+		party->device = argument;
 		party->model = &small[m];
 		party->how = (enum how)((i * 2 + (int)index) % HOW_COUNT);
 		train_party(party);
@@ -377,11 +356,11 @@ static void use_small_pages(void)
 	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
 }
 
-static void train_two_at_once(uint64_t limit)
+static void train_two_at_once(uint64_t limit, const char *on)
 {
 	open_session(0);
 	for (int m = 0; m < 3; m++) {
-		alone[m] = (struct party){ .model = &small[m] };
+		alone[m] = (struct party){ .device = "GPU:0", .model = &small[m] };
 		train_party(&alone[m]);
 	}
 	close_session();
@@ -389,8 +368,10 @@ static void train_two_at_once(uint64_t limit)
 		use_small_pages();
 		CHECK_STATUS(HR_OK, hr_set_lms_enabled(true));
 	}
+	setenv("HEADROOM_CUDA", "0", 1);
+	if (!strcmp(on, "FAR:0")) far_add();
 	open_session(limit);
-	hr_test_threads(2, train_all, NULL);
+	hr_test_threads(2, train_all, (void *)on);
 	if (limit) {
 		hr_lms_stats lms = { .struct_size = sizeof lms };
 		CHECK_STATUS(HR_OK, hr_lms_get_stats(allocator, &lms));
@@ -403,15 +384,20 @@ static void train_two_at_once(uint64_t limit)
 
 static void test_two_threads_train_as_one_does(void)
 {
-	train_two_at_once(0);
+	train_two_at_once(0, "GPU:0");
+}
+
+static void test_two_threads_train_far_from_the_host(void)
+{
+	train_two_at_once(0, "FAR:0");
 }
 
 static void test_two_threads_train_with_less_memory_than_they_need(void)
 {
-	train_two_at_once(UINT64_C(640) << 10);
+	train_two_at_once(UINT64_C(640) << 10, "GPU:0");
 }
 
 TEST_MAIN(T(test_graphs_and_functions_take_no_more_than_op_by_op), T_WITHIN(test_sessions_leave_nothing_behind, 300),
           T_WITHIN(test_any_call_of_the_system_may_fail, 600), T_WITHIN(test_any_call_of_the_device_may_fail, 600),
-          T_WITHIN(test_any_allocation_may_fail, 600), T_WITHIN(test_any_call_far_from_the_host_may_fail, 600), T(test_two_threads_train_as_one_does),
+          T_WITHIN(test_any_allocation_may_fail, 600), T_WITHIN(test_any_call_far_from_the_host_may_fail, 600), T(test_two_threads_train_as_one_does), T(test_two_threads_train_far_from_the_host),
           T(test_two_threads_train_with_less_memory_than_they_need))
