@@ -25,6 +25,10 @@ static hr__thread *thread;
 static bool stopping;
 static char path[512];
 
+/* What the next look shows, from the last one on; the thread's own. A look waits for locks, and a reader that finds the segment half written waits
+ * for it only so long: so it is put together here, and the segment is half written for as long as a copy takes. */
+static hr__segment_device seen[HR__SEGMENT_DEVICES];
+
 /* ---- a look ---- */
 
 static void fill_device(hr__segment_device *out, const hr_device_info *info, const hr_stats *stats, uint64_t sample)
@@ -45,7 +49,7 @@ static bool is_used(const hr_stats *stats)
 	return stats->num_allocs || stats->bytes_reserved || stats->bytes_in_use;
 }
 
-static uint32_t fill_devices(hr__segment *s)
+static uint32_t see_devices(uint64_t sample)
 {
 	uint32_t used = 0, count = hr_device_count();
 	for (uint32_t i = 0; i < count && used < HR__SEGMENT_DEVICES; i++) {
@@ -54,7 +58,7 @@ static uint32_t fill_devices(hr__segment *s)
 		hr_device_info info = { .struct_size = sizeof info };
 		hr_stats_init(&stats);
 		if (hr_device_at(i, &device) || hr_device_get_stats(device, &stats) || hr_device_get_info(device, &info)) continue;
-		if (is_used(&stats)) fill_device(&s->devices[used++], &info, &stats, s->samples);
+		if (is_used(&stats)) fill_device(&seen[used++], &info, &stats, sample);
 	}
 	return used;
 }
@@ -64,11 +68,14 @@ static void look(void)
 	hr__segment *s = segment;
 	uint64_t sequence = hr__load_relaxed(&s->sequence);
 	HR_ASSERT((sequence & 1) == 0);
+	uint32_t count = see_devices(s->samples);
+	uint64_t now = hr__os()->wall_clock_ns();
 	hr__store_relaxed(&s->sequence, sequence + 1);
 	hr__fence_release();
-	s->device_count = fill_devices(s);
+	memcpy(s->devices, seen, sizeof seen);
+	s->device_count = count;
 	s->recording = hr__trace_is_on();
-	s->now_wall_ns = hr__os()->wall_clock_ns();
+	s->now_wall_ns = now;
 	s->samples++;
 	hr__store_release(&s->sequence, sequence + 2);
 }
@@ -140,6 +147,7 @@ hr_status hr__publish_start(void)
 	int error = map_file(&base);
 	if (error) return hr__os_fail(error, "cannot make %.300s for headroom top", path);
 	segment = base;
+	memset(seen, 0, sizeof seen);
 	stopping = false;
 	fill_header(segment);
 	error = hr__os()->monitor_create(&monitor);

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include "fault_os.h"
+#include "os/os.h"
 #include "profile/publish.h"
 #include "segments.h"
 #include "test.h"
@@ -119,6 +120,38 @@ static void test_without_the_variable_nothing_is_shown(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	open_allocator();
 	CHECK(access(own_path(), F_OK) != 0);
+}
+
+/* A system on which the publisher, in the middle of a look, sees what a reader would. */
+static hr__os_table reading_os;
+static pthread_t reading_not; /* the test's own thread */
+static _Atomic(int) looked, shown;
+
+static uint64_t read_and_tell_the_time(void)
+{
+	hr__segment s;
+	char name[64];
+	snprintf(name, sizeof name, HR__SEGMENT_PREFIX "%d", (int)getpid());
+	if (!pthread_equal(pthread_self(), reading_not)) {
+		atomic_fetch_add(&shown, hr__segment_read(folder_fd, name, (uint32_t)getpid(), &s, NULL));
+		atomic_fetch_add(&looked, 1);
+	}
+	return hr__os_linux()->wall_clock_ns();
+}
+
+static void test_a_program_is_seen_however_long_its_looks_take(void)
+{
+	use_folder();
+	reading_os = *hr__os_linux();
+	reading_os.wall_clock_ns = read_and_tell_the_time;
+	reading_not = pthread_self();
+	hr__os_replace(&reading_os);
+	CHECK_STATUS(HR_OK, hr__publish_start());
+	for (int i = 0; i < 1000 && !atomic_load(&looked); i++) wait_a_while();
+	hr__publish_stop();
+	hr__os_replace(NULL);
+	CHECK_GT(atomic_load(&looked), 0);
+	CHECK_EQ(atomic_load(&shown), atomic_load(&looked));
 }
 
 static void test_a_file_of_an_earlier_process_is_replaced(void)
@@ -352,6 +385,6 @@ static void test_nobody_speaks_for_the_process_of_another(void)
 }
 
 TEST_MAIN(T(test_a_program_shows_what_it_uses_and_takes_it_away), T(test_without_the_variable_nothing_is_shown),
-          T(test_a_file_of_an_earlier_process_is_replaced), T(test_a_child_leaves_its_parents_file_alone),
+          T(test_a_program_is_seen_however_long_its_looks_take), T(test_a_file_of_an_earlier_process_is_replaced), T(test_a_child_leaves_its_parents_file_alone),
           T(test_whatever_call_fails_nothing_is_left_behind), T(test_hostile_files_are_refused_or_made_harmless),
           T(test_files_of_the_dead_are_removed_and_those_of_the_living_kept), T(test_nobody_speaks_for_the_process_of_another))
