@@ -302,8 +302,8 @@ static void test_a_full_queue_blocks_and_loses_nothing(void)
 
 static void test_the_link_takes_its_time_each_way(void)
 {
-	use_emulated(UINT64_C(1000000000), 1000000);
-	const uint64_t bytes = 20000000, each = 20 * MS + MS;
+	use_emulated(10000000, 1000000);
+	const uint64_t bytes = 1000000, each = 100 * MS + MS; /* slow, so that a busy machine's own time for the bytes is nothing beside it */
 	hr_stream one = new_stream(), two = new_stream();
 	uint64_t a = plain(bytes), b = plain(bytes), start;
 	char *host = malloc(2 * bytes);
@@ -329,7 +329,7 @@ static void test_the_link_takes_its_time_each_way(void)
 	CHECK_STATUS(HR_OK, hr_copy(handle, (void *)(uintptr_t)b, host, bytes, HR_COPY_TO_DEVICE, two));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, one));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
-	CHECK_GE(hr__os()->clock_ns() - start, 40 * MS); /* one direction in turn */
+	CHECK_GE(hr__os()->clock_ns() - start, 200 * MS); /* one direction in turn */
 	free(host);
 }
 
