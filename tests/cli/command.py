@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import tempfile
@@ -89,8 +90,8 @@ class CommandTest(unittest.TestCase):
             self.assertNotIn("\033", result.stderr)
         return result
 
-    def on_terminal(self, *arguments, **env):
-        """What the command writes to a terminal."""
+    def on_terminal(self, *arguments, until=None, **env):
+        """What the command writes to a terminal; with [until], it is ended when it has written that."""
         pid, fd = pty.fork()
         if pid == 0:
             os.environ.update({"TERM": "xterm", "COLUMNS": "80", "LC_ALL": "C.UTF-8"})
@@ -106,7 +107,11 @@ class CommandTest(unittest.TestCase):
             if not data:
                 break
             output += data
-        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0, output)
+            if until and until.encode() in output:
+                os.kill(pid, signal.SIGKILL)
+                break
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self.assertIn(status, (0, -signal.SIGKILL) if until else (0,), output)
         os.close(fd)
         return output.decode()
 

@@ -522,5 +522,5 @@ static void test_the_device_may_be_full_at_any_call(void)
 }
 
 TEST_MAIN(T_WITHIN(test_any_call_of_the_system_may_fail_once, 120), T_WITHIN(test_any_call_of_the_system_may_fail_for_ever, 120),
-          T_WITHIN(test_any_call_of_the_device_may_fail_once, 120), T_WITHIN(test_any_call_of_the_device_may_fail_for_ever, 120),
+          T_WITHIN(test_any_call_of_the_device_may_fail_once, 300), T_WITHIN(test_any_call_of_the_device_may_fail_for_ever, 120),
           T_WITHIN(test_the_device_may_be_full_at_any_call, 120))
