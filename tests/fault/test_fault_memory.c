@@ -579,6 +579,7 @@ static uint64_t run_all(bool backend, bool forever, hr_status status)
 {
 	uint64_t total = 0;
 	snprintf(recording, sizeof recording, "/tmp/hr-fault-%d.hrt", (int)getpid());
+	unlink(recording); /* of a process that had this number and was killed */
 	for (size_t i = 0; i < SCENARIOS; i++) {
 		fault.backend = backend;
 		fault.forever = forever;

@@ -475,11 +475,13 @@ static const char *recording(void)
 
 static void test_trace_started_twice(void)
 {
+	char another[64];
+	snprintf(another, sizeof another, "/tmp/hr-misuse-another-%d.hrt", (int)getpid());
+	unlink(another);
 	recording();
 	CHECK_STATUS(HR_OK, hr_trace_start(path));
-	EXPECT(HR_IN_USE, hr_trace_start("/tmp/hr-misuse-another.hrt"),
-	       "a trace is being recorded already; stop it before starting /tmp/hr-misuse-another.hrt");
-	CHECK_EQ(access("/tmp/hr-misuse-another.hrt", F_OK), -1);
+	EXPECT(HR_IN_USE, hr_trace_start(another), "a trace is being recorded already; stop it before starting %s", another);
+	CHECK_EQ(access(another, F_OK), -1);
 	CHECK_STATUS(HR_OK, hr_trace_stop());
 	unlink(path);
 }

@@ -420,10 +420,12 @@ class Pprof(unittest.TestCase):
         self.assertEqual({k: int(v.rstrip("B")) for k, v in flat.items() if k in wanted}, dict(wanted))
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+def free_ports():
+    """Two, and not the same."""
+    with socket.socket() as a, socket.socket() as b:
+        a.bind(("127.0.0.1", 0))
+        b.bind(("127.0.0.1", 0))
+        return a.getsockname()[1], b.getsockname()[1]
 
 
 @unittest.skipUnless((XPROF / "bin" / "python").exists(), f"XProf is not here ({XPROF}): tools/setup.sh test could not install it")
@@ -446,12 +448,12 @@ class Xprof(unittest.TestCase):
             (file,) = run.iterdir()
             assert file.name.endswith(".xplane.pb"), file
             cls.host = file.name[:-len(".xplane.pb")]
-        cls.port = free_port()
+        cls.port, grpc_port = free_ports()
         start = "import sys; from xprof.server import main; sys.exit(main())"
         # Without a sanitizer's settings, which are not for it.
         env = {k: v for k, v in os.environ.items() if not k.endswith("SAN_OPTIONS")}
         cls.log = open(exports.path / "xprof.log", "w+")
-        command = [XPROF / "bin" / "python", "-c", start, "--logdir", cls.logdir, "--port", str(cls.port), "--grpc_port", str(free_port())]
+        command = [XPROF / "bin" / "python", "-c", start, "--logdir", cls.logdir, "--port", str(cls.port), "--grpc_port", str(grpc_port)]
         cls.server = subprocess.Popen(command, stdout=cls.log, stderr=subprocess.STDOUT, env=env)
         end = time.time() + 120
         while True:

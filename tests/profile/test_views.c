@@ -565,7 +565,7 @@ static void test_tensors_know_how_long_they_lay_idle(void)
 	CHECK_EQ(cell(tensors, 0, "bytes"), 4096);
 	CHECK_EQ(cell(tensors, 0, "uses"), 3);
 	CHECK_EQ(cell(tensors, 0, "alive"), 0);
-	CHECK_GE(cell(tensors, 0, "idle_micros"), 20000000);
+	CHECK_GE(cell(tensors, 0, "idle_micros"), 20000000 * 0.999); /* the rate of the ticks is measured */
 	CHECK_LE(cell(tensors, 0, "idle_micros"), cell(tensors, 0, "micros"));
 	for (size_t i = 0; i < tensors->count; i++) CHECK_LE(cell(tensors, i, "idle_micros"), cell(tensors, i, "micros"));
 	CHECK_EQ(cell(tensors, 1, "uses"), 0);
