@@ -106,9 +106,9 @@ static hr_status set_up(hr__session *session, const hr_session_options *options)
 	if (status) return status;
 	session->device = hr__device_of(session->handle, &status);
 	if (!session->device) return status;
-	status = hr__stage_open(session);
-	if (!status) status = choose_allocator(session, options);
+	status = choose_allocator(session, options);
 	if (!status) status = check_allocator(session);
+	if (!status) status = hr__stage_open(session); /* after the device's own, so that recordings have that one first */
 	if (!status) status = watch_forks();
 	if (status) return status;
 	int error = hr__os()->monitor_create(&session->turn);
