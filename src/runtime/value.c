@@ -242,8 +242,7 @@ hr_value hr__value_alias(hr_value handle)
 {
 	hr__value value;
 	hr__value_serial(handle);
-	if (hr__value_get(handle, &value)) return HR_NO_VALUE;
-	hr__buffer_keep(value.buffer);
+	if (hr__value_hold(handle, &value)) return HR_NO_VALUE;
 	return hr__value_new(&value);
 }
 
