@@ -223,10 +223,11 @@ HR_API hr_status hr_checkpoint_end(void);
  * ---------------------------------------------------------------------------------------------------------------------------- */
 
 HR_API hr_status hr_graph_create(hr_graph *out);
-/* HR_IN_USE while a thread builds it. Its values are handles of nothing from then on. */
+/* HR_IN_USE while a thread builds it, or runs it. Its values are handles of nothing from then on. */
 HR_API hr_status hr_graph_destroy(hr_graph graph);
 
-/* Op calls of this thread add nodes to [graph] from now on. Graphs nest: leave returns to the one before, or to running ops. */
+/* Op calls of this thread add nodes to [graph] from now on. Graphs nest, up to 4 deep (HR_TOO_MANY): leave returns to the one before, or to
+ * running ops. HR_IN_USE: a thread builds it already, or runs it. */
 HR_API hr_status hr_graph_enter(hr_graph graph);
 HR_API hr_status hr_graph_leave(void);
 
@@ -283,8 +284,9 @@ HR_API void hr_run_metadata_free(hr_run_metadata *metadata);
 
 /* Runs what the fetched values need of their graph, in an order in which inputs come before those who use them; memory is freed at the last use,
  * or taken over by the op that has it. outs[i] gets the contents of fetches[i], loose. All or none; but variables that were assigned to before
- * something went wrong have their new contents. [options] and [metadata] may be NULL.
+ * something went wrong have their new contents. [options] and [metadata] may be NULL. Any number of threads may run one graph at the same time.
  *
+ * HR_IN_USE            another thread is building the graph. A thread that is in it may run it
  * HR_INVALID_ARGUMENT  a placeholder is needed and not fed, fed twice, or fed with another dtype or shape; something is fed that is no
  *                      placeholder; a fetch is of no graph, or of another one; a variable has no contents yet. The message names it
  * and whatever an op runs into. */

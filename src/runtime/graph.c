@@ -83,16 +83,31 @@ void hr__graphs_free(void)
 	entered.count = 0;
 }
 
-hr__graph *hr__graph_begin_run(const hr__graph *known, hr_graph handle)
+static hr_status is_gone(void)
+{
+	return hr__fail(HR_CLOSED, "the graph was destroyed, or never was one");
+}
+
+static bool is_entered(const hr__graph *graph)
+{
+	bool found = false;
+	for (uint32_t i = 0; i < entered.count; i++) found |= entered.graphs[i] == graph;
+	return found;
+}
+
+hr_status hr__graph_begin_run(const hr__graph *known, hr_graph handle, hr__graph **out)
 {
 	hr__graph *graph = NULL;
 	hr__lock_take(&hr__runtime_lock);
 	for (uint32_t i = 0; i < GRAPHS_MAX && !graph; i++)
 		if (graphs[i] && (graphs[i] == known || (handle.id && graphs[i]->id == handle.id))) graph = graphs[i];
-	if (graph) graph->runs++;
+	bool built = graph && graph->builders && !is_entered(graph);
+	if (graph && !built) graph->runs++;
 	hr__lock_release(&hr__runtime_lock);
-	if (!graph) hr__fail(HR_CLOSED, "the graph was destroyed, or never was one");
-	return graph;
+	if (!graph) return is_gone();
+	if (built) return hr__fail(HR_IN_USE, "another thread is building the graph; it can be run when that thread has left it (hr_graph_leave)");
+	*out = graph;
+	return HR_OK;
 }
 
 void hr__graph_end_run(hr__graph *graph)
@@ -110,7 +125,7 @@ hr_status hr_graph_destroy(hr_graph handle)
 	for (uint32_t i = 0; i < GRAPHS_MAX && graph && !in_use; i++)
 		if (graphs[i] == graph) graphs[i] = NULL;
 	hr__lock_release(&hr__runtime_lock);
-	if (!graph) return hr__fail(HR_CLOSED, "the graph was destroyed, or never was one");
+	if (!graph) return is_gone();
 	if (in_use) return hr__fail(HR_IN_USE, "a thread is building the graph, or running it");
 	free_graph(graph);
 	return HR_OK;
@@ -124,7 +139,7 @@ hr_status hr_graph_enter(hr_graph handle)
 	bool taken = graph && (graph->builders || graph->runs);
 	if (graph && !taken) graph->builders++;
 	hr__lock_release(&hr__runtime_lock);
-	if (!graph) return hr__fail(HR_CLOSED, "the graph was destroyed, or never was one");
+	if (!graph) return is_gone();
 	if (taken) return hr__fail(HR_IN_USE, "the graph is being built already, or run");
 	entered.graphs[entered.count++] = graph;
 	return HR_OK;

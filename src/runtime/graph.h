@@ -36,8 +36,9 @@ struct hr__graph {
 	uint32_t builders, runs; /* threads that are in it, and that run it; guarded by hr__runtime_lock */
 };
 
-/* It stays until the run ends, and nobody builds it. By pointer or by handle. NULL, with a message: there is no such graph. */
-hr__graph *hr__graph_begin_run(const hr__graph *known, hr_graph handle);
+/* By pointer or by handle. It stays until the run ends, and nobody builds it; a thread that is in it and runs it cannot do both at a time.
+ * HR_CLOSED: there is no such graph. HR_IN_USE: another thread is in it. */
+hr_status hr__graph_begin_run(const hr__graph *known, hr_graph handle, hr__graph **out);
 void hr__graph_end_run(hr__graph *graph);
 
 #endif

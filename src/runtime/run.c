@@ -267,10 +267,11 @@ static bool begin_step(const hr__session *session)
 hr_status hr__graph_run(hr__session *session, hr_graph handle, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count,
                         hr_value *outs, bool effects)
 {
-	struct run run = { .session = session, .graph = hr__graph_begin_run(NULL, handle) };
-	if (!run.graph) return HR_CLOSED;
+	struct run run = { .session = session };
+	hr_status status = hr__graph_begin_run(NULL, handle, &run.graph);
+	if (status) return status;
 	bool step = begin_step(session);
-	hr_status status = run_graph(&run, feeds, feed_count, fetches, fetch_count, outs, effects);
+	status = run_graph(&run, feeds, feed_count, fetches, fetch_count, outs, effects);
 	if (step) hr_step_end(session->allocator);
 	hr__graph_end_run(run.graph);
 	return status;
@@ -325,11 +326,9 @@ hr_status hr_session_run(hr_session handle, const hr_feed *feeds, size_t feed_co
 	if (!status) status = check_call(&run, feeds, feed_count, fetches, fetch_count, outs, options);
 	if (!status) status = hr__value_get(fetches[0], &first);
 	if (!status && !first.graph) status = hr__fail(HR_INVALID_ARGUMENT, "fetch 0 is of no graph");
-	if (!status) {
-		run.graph = hr__graph_begin_run(first.graph, (hr_graph){ 0 });
-		status = run.graph ? run_with(&run, feeds, feed_count, fetches, fetch_count, outs, options) : HR_CLOSED;
-		if (run.graph) hr__graph_end_run(run.graph);
-	}
+	if (!status) status = hr__graph_begin_run(first.graph, (hr_graph){ 0 }, &run.graph);
+	if (!status) status = run_with(&run, feeds, feed_count, fetches, fetch_count, outs, options);
+	if (run.graph) hr__graph_end_run(run.graph);
 	for (size_t i = 0; i < feed_count && feeds; i++) hr__value_use_up(feeds[i].value);
 	return status;
 }

@@ -1,5 +1,7 @@
 /* test_graph.c - op calls that become nodes: nothing is allocated before a run, memory is freed at the last use, and results are those of
  * the same calls outside. */
+#include <sched.h>
+
 #include "headroom.h"
 #include "test.h"
 
@@ -140,5 +142,56 @@ static void test_graph_and_eager_give_the_same_bits(void)
 	tear_down();
 }
 
+/* ---- beside others ---- */
+
+static hr_value negated;
+static _Atomic(bool) built;
+
+/* One thread adds nodes, so that their memory moves again and again; another one tries to run the graph all the time. */
+static void build_or_run(void *argument, unsigned index)
+{
+	hr_value out;
+	(void)argument;
+	if (!index) {
+		while (hr_graph_enter(graph) == HR_IN_USE) sched_yield();
+		for (int i = 0; i < 3000; i++) CHECK(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(2), i).id);
+		CHECK_STATUS(HR_OK, hr_graph_leave());
+		built = true;
+	}
+	while (index && !built) {
+		hr_status status = hr_session_run(session, NULL, 0, &negated, 1, &out, NULL, NULL);
+		if (!status) hr_release(out);
+		else CHECK_STATUS(HR_IN_USE, status);
+		sched_yield();
+	}
+}
+
+static void run_refused(void *argument, unsigned index)
+{
+	(void)argument;
+	(void)index;
+	hr_value out = { 1 };
+	CHECK_STATUS(HR_IN_USE, hr_session_run(session, NULL, 0, &negated, 1, &out, NULL, NULL));
+	CHECK_CONTAINS(hr_last_message(), "another thread is building the graph");
+	CHECK_EQ(out.id, 0);
+}
+
+static void test_a_graph_does_not_run_while_another_thread_builds_it(void)
+{
+	hr_value out;
+	set_up();
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	negated = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(2), 1);
+	for (int i = 0; i < 50; i++) negated = hr_neg(negated);
+	hr_test_threads(1, run_refused, NULL);
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &negated, 1, &out, NULL, NULL)); /* who is in it may */
+	hr_release(out);
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	hr_test_threads(2, build_or_run, NULL);
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &negated, 1, &out, NULL, NULL));
+	hr_release(out);
+	tear_down();
+}
+
 TEST_MAIN(T(test_feed_and_fetch), T(test_memory_of_a_loose_feed_is_taken), T(test_what_nobody_fetches_does_not_run),
-          T(test_graph_and_eager_give_the_same_bits))
+          T(test_graph_and_eager_give_the_same_bits), T(test_a_graph_does_not_run_while_another_thread_builds_it))
