@@ -250,8 +250,8 @@ typedef enum hr_run_trace {
 
 typedef struct hr_run_options {
 	size_t struct_size;
-	/* While the run lasts, for the session's allocator; the meanings are those of hr_oom_options. Runs at the same time on one allocator have them in
-	 * common, and the last to end leaves what it found. */
+	/* While the run lasts, for the session's allocator; the meanings are those of hr_oom_options. Runs at the same time on one allocator have one log,
+	 * of the size and rate of the first of them; the last to end puts back what the first one found. */
 	bool report_allocations_on_oom;      /* default false: as the allocator's own options say */
 	uint32_t allocation_log_buffer_size;
 	double allocation_log_sampling_rate;

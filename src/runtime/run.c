@@ -4,6 +4,8 @@
 
 #include "base/status.h"
 #include "lms/lms.h"
+#include "memory/allocator.h"
+#include "memory/log.h"
 #include "os/os.h"
 #include "runtime/graph.h"
 
@@ -224,6 +226,73 @@ static hr_status prepare_metadata(const hr__graph *graph, bool traced, hr_run_me
 	return HR_OK;
 }
 
+static void finish_metadata(const struct run *run, hr_run_metadata *metadata)
+{
+	metadata->ns = hr__os()->clock_ns() - run->begin_ns;
+	for (size_t i = 0; i < metadata->op_count; i++)
+		if (metadata->ops[i].peak_bytes > metadata->peak_bytes) metadata->peak_bytes = metadata->ops[i].peak_bytes;
+}
+
+/* ---- the log of an allocator, while runs want it ---- */
+
+/* The first run that wants it switches it on, those that come meanwhile use it as it is, and the last one puts back what was there. By slot of
+ * the allocator. */
+static struct logged {
+	uint64_t allocator; /* whose it is: with another id, one that is gone. Guarded by hr__runtime_lock, like the next */
+	bool switching;     /* a thread has it: nobody else looks at the rest, or at the allocator's switches */
+	uint32_t runs;
+	hr_oom_options before;
+} logged[HR__ALLOCATORS_MAX];
+
+/* The runtime's lock cannot be held while an allocator is called, so one thread at a time has the record. */
+static struct logged *take_log_switch(hr_allocator allocator)
+{
+	struct logged *log = &logged[allocator.id % HR__ALLOCATORS_MAX];
+	hr__lock_take(&hr__runtime_lock);
+	for (unsigned attempt = 0; log->allocator == allocator.id && log->switching; attempt++) {
+		hr__lock_release(&hr__runtime_lock);
+		hr__lock_wait(attempt);
+		hr__lock_take(&hr__runtime_lock);
+	}
+	if (log->allocator != allocator.id) *log = (struct logged){ .allocator = allocator.id };
+	log->switching = true;
+	hr__lock_release(&hr__runtime_lock);
+	return log;
+}
+
+static void leave_log_switch(struct logged *log)
+{
+	hr__lock_take(&hr__runtime_lock);
+	log->switching = false;
+	hr__lock_release(&hr__runtime_lock);
+}
+
+static hr_status begin_log(hr_allocator allocator, const hr_run_options *options)
+{
+	hr_oom_options wanted = { .struct_size = sizeof wanted };
+	hr_status status = hr_allocator_get_oom_options(allocator, &wanted); /* in a forked child there is none, and nobody to wait for */
+	if (status) return status;
+	wanted.report_allocations_on_oom = true;
+	wanted.allocation_log_buffer_size = options->allocation_log_buffer_size;
+	wanted.allocation_log_sampling_rate = options->allocation_log_sampling_rate;
+	status = hr__oom_options_check(&wanted); /* also where another run's are in force */
+	if (status) return status;
+	struct logged *log = take_log_switch(allocator);
+	log->before.struct_size = sizeof log->before;
+	if (!log->runs) status = hr_allocator_get_oom_options(allocator, &log->before);
+	if (!log->runs && !status) status = hr_allocator_set_oom_options(allocator, &wanted);
+	log->runs += !status;
+	leave_log_switch(log);
+	return status;
+}
+
+static void end_log(hr_allocator allocator)
+{
+	struct logged *log = take_log_switch(allocator);
+	if (!--log->runs) hr_allocator_set_oom_options(allocator, &log->before);
+	leave_log_switch(log);
+}
+
 /* The log of the report on what failed just now. */
 static void take_log(hr_run_metadata *metadata)
 {
@@ -234,26 +303,6 @@ static void take_log(hr_run_metadata *metadata)
 	if (bytes == 1 || hr__os()->alloc(bytes, &text)) return;
 	hr_oom_allocation_log(report, text, bytes);
 	metadata->allocation_log = text;
-}
-
-static void finish_metadata(const struct run *run, hr_run_metadata *metadata)
-{
-	metadata->ns = hr__os()->clock_ns() - run->begin_ns;
-	for (size_t i = 0; i < metadata->op_count; i++)
-		if (metadata->ops[i].peak_bytes > metadata->peak_bytes) metadata->peak_bytes = metadata->ops[i].peak_bytes;
-}
-
-/* The allocator's switches, as the run wants them; [before] gets them as they were. */
-static hr_status switch_log(const struct run *run, const hr_run_options *options, hr_oom_options *before)
-{
-	before->struct_size = sizeof *before;
-	hr_status status = hr_allocator_get_oom_options(run->session->allocator, before);
-	if (status) return status;
-	hr_oom_options wanted = *before;
-	wanted.report_allocations_on_oom = true;
-	wanted.allocation_log_buffer_size = options->allocation_log_buffer_size;
-	wanted.allocation_log_sampling_rate = options->allocation_log_sampling_rate;
-	return hr_allocator_set_oom_options(run->session->allocator, &wanted);
 }
 
 /* ---- the calls ---- */
@@ -280,11 +329,10 @@ hr_status hr__graph_run(hr__session *session, hr_graph handle, const hr_feed *fe
 static hr_status run_with(struct run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, hr_value *outs,
                           const hr_run_options *options)
 {
-	hr_oom_options before;
 	hr_run_metadata *metadata = run->metadata;
 	hr_status status = metadata ? prepare_metadata(run->graph, run->traced, metadata) : HR_OK;
 	if (status) return status;
-	if (options->report_allocations_on_oom) status = switch_log(run, options, &before);
+	if (options->report_allocations_on_oom) status = begin_log(run->session->allocator, options);
 	if (status) return status;
 	bool step = options->is_step && begin_step(run->session);
 	run->begin_ns = hr__os()->clock_ns();
@@ -295,7 +343,7 @@ static hr_status run_with(struct run *run, const hr_feed *feeds, size_t feed_cou
 	if (metadata) finish_metadata(run, metadata);
 	if (!options->report_allocations_on_oom) return status;
 	if (metadata && status == HR_OUT_OF_MEMORY) take_log(metadata);
-	hr_allocator_set_oom_options(run->session->allocator, &before);
+	end_log(run->session->allocator);
 	return status;
 }
 

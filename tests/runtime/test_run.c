@@ -114,6 +114,63 @@ static void test_the_log_of_a_run_that_ran_out_of_memory(void)
 	close_session();
 }
 
+/* ---- logs of runs at the same time ---- */
+
+static hr_value fits, fails[2];
+
+/* One thread runs what fits, over and over; the other one runs out of memory, and finds in the log what its own run had before that. */
+static void run_with_log(void *argument, unsigned index)
+{
+	hr_session mine;
+	hr_session_options session_options;
+	hr_run_options options;
+	hr_run_metadata metadata;
+	hr_value outs[2];
+	(void)argument;
+	hr_session_options_init(&session_options);
+	session_options.device = "GPU:0";
+	session_options.allocator = allocator;
+	hr_run_options_init(&options);
+	hr_run_metadata_init(&metadata);
+	options.report_allocations_on_oom = true;
+	options.allocation_log_buffer_size = 5000;
+	CHECK_STATUS(HR_OK, hr_session_open(&session_options, &mine));
+	for (int i = 0; i < 100; i++) {
+		if (index) {
+			CHECK_STATUS(HR_OUT_OF_MEMORY, hr_session_run(mine, NULL, 0, fails, 2, outs, &options, &metadata));
+			CHECK(metadata.allocation_log);
+			CHECK_CONTAINS(metadata.allocation_log, "\"op_name\":\"random_normal\"");
+		} else {
+			CHECK_STATUS(HR_OK, hr_session_run(mine, NULL, 0, &fits, 1, outs, &options, NULL));
+			hr_release(outs[0]);
+		}
+	}
+	hr_run_metadata_free(&metadata);
+	CHECK_STATUS(HR_OK, hr_session_close(mine));
+}
+
+static void test_runs_at_the_same_time_share_a_log(void)
+{
+	hr_oom_options after = { .struct_size = sizeof after }, before = after;
+	open_session(2 * 1024 * KIB);
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	fits = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(100), 1);
+	fails[0] = hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(100), 1);
+	fails[1] = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024, 2048), 1);
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_OK, hr_allocator_get_oom_options(allocator, &before));
+	CHECK(!before.report_allocations_on_oom);
+	for (int round = 0; round < 5; round++) {
+		hr_test_threads(2, run_with_log, NULL);
+		CHECK_STATUS(HR_OK, hr_allocator_get_oom_options(allocator, &after));
+		CHECK(!after.report_allocations_on_oom);
+		CHECK_EQ(after.allocation_log_buffer_size, before.allocation_log_buffer_size);
+	}
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	close_session();
+}
+
 /* ---- events ---- */
 
 struct seen {
@@ -257,4 +314,4 @@ static void test_an_allocator_of_another_device(void)
 }
 
 TEST_MAIN(T(test_a_copy_is_of_what_was_there), T(test_an_allocator_of_another_device), T(test_metadata_tells_of_each_op), T(test_the_log_of_a_run_that_ran_out_of_memory), T(test_a_trace_has_ops_uses_and_steps),
-          T(test_contents_go_to_another_session))
+          T(test_runs_at_the_same_time_share_a_log), T(test_contents_go_to_another_session))
