@@ -403,10 +403,17 @@ typedef hr_status (*hr_function_body)(void *context, const hr_value *ins, size_t
 
 /* At most 64 of them. [name] is how messages call it. */
 HR_API hr_status hr_function_create(const char *name, hr_function_body body, void *context, hr_function *out);
+/* HR_IN_USE while a thread calls it. */
 HR_API hr_status hr_function_destroy(hr_function function);
 
 /* Runs it in the session of the thread: all outputs, and all assignments that the body made. Loose [ins] are used up. At most 8 combinations of
- * dtypes and shapes are kept, and the one that was used longest ago is built anew. */
+ * session, dtypes and shapes are kept, and the one that was used longest ago is built anew.
+ *
+ * Threads may call one function at the same time, each in its session or several in one. The body is called by one thread at a time, and the others
+ * wait until it returns; what was built runs side by side.
+ *
+ * HR_IN_USE  the body calls its own function, itself or by way of others: such a call would wait for itself
+ * and whatever the body returns, or an op runs into. */
 HR_API hr_status hr_function_call(hr_function function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count);
 
 /* true: functions are not built, their bodies run op by op. For looking into them. Of the whole process; default false. */

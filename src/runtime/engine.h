@@ -243,8 +243,8 @@ hr__graph *hr__graph_current(void);
 uint64_t hr__graph_owner(const hr__graph *graph);
 /* For a function: variables are the session's. Its owner destroys it. */
 hr_status hr__graph_create(const hr__session *session, hr_graph *out);
-/* hr_session_run; [effects]: all that assigns to variables is run too. */
-hr_status hr__graph_run(hr__session *session, hr_graph graph, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count,
+/* hr_session_run of a graph whose run has begun (hr__graph_begin_run), and ends that; [effects]: all that assigns to variables is run too. */
+hr_status hr__graph_run(hr__session *session, hr__graph *graph, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count,
                         hr_value *outs, bool effects);
 /* The last node that reads the variable; unless [any], only if that reads it as it is now. HR_NO_VALUE: there is none. */
 hr_value hr__graph_reads(hr__graph *graph, uint64_t variable, bool any);

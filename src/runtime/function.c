@@ -1,11 +1,15 @@
 /* function.c - steps that are written like any other code, and run as graphs.
  *
  * A body is called once for each signature, the dtypes and shapes of its inputs, while a graph is entered; later calls run that graph. Variables
- * that it makes are the session's, so a signature is good for one session. */
+ * that it makes are the session's, so a signature is good for one session.
+ *
+ * Threads take turns at a function: in its turn a thread looks for a graph, or calls the body. Graphs run outside of it, side by side. A thread
+ * that would wait for itself is refused: the turn is its own, or that of a thread that waits, maybe by way of others, for a turn of this one. Only
+ * who begins to wait can close such a circle, so that is when to look. */
 #include "base/atomic.h"
 #include "base/status.h"
 #include "os/os.h"
-#include "runtime/engine.h"
+#include "runtime/graph.h"
 
 #define FUNCTIONS_MAX 64u
 #define SIGNATURES_MAX 8u
@@ -25,10 +29,16 @@ struct function {
 	char name[64];
 	hr_function_body body;
 	void *context;
-	bool busy; /* being built or run; guarded by hr__runtime_lock */
-	uint64_t clock;
+	uint32_t calls;             /* that are going on; guarded by hr__runtime_lock, like the next */
+	const struct caller *owner; /* the thread whose turn it is; NULL = nobody's */
+	uint64_t clock;             /* the owner's, like the next; while there is none, whoever has the lock may change it */
 	struct built built[SIGNATURES_MAX];
 };
+
+/* A thread, as others see it. */
+static _Thread_local struct caller {
+	const struct function *waits_for; /* NULL = none; guarded by hr__runtime_lock */
+} me;
 
 static struct function *functions[FUNCTIONS_MAX]; /* guarded by hr__runtime_lock, like the next */
 static uint64_t last_id;
@@ -68,7 +78,7 @@ hr_status hr_function_create(const char *name, hr_function_body body, void *cont
 
 static void forget(struct built *built)
 {
-	if (built->session) hr_graph_destroy(built->graph);
+	if (built->session) hr__graph_drop(built->graph);
 	*built = (struct built){ 0 };
 }
 
@@ -78,40 +88,95 @@ static void free_function(struct function *function)
 	hr__os()->free(function, sizeof *function);
 }
 
-/* The function, for this thread alone until it is left. HR_IN_USE: another one has it, or it calls itself. */
-static hr_status take(hr_function handle, bool destroys, struct function **out)
+/* With the lock. */
+static struct function **find(hr_function handle)
 {
-	hr_status status = HR_CLOSED;
-	hr__lock_take(&hr__runtime_lock);
-	for (uint32_t i = 0; i < FUNCTIONS_MAX && handle.id; i++) {
-		if (!functions[i] || functions[i]->id != handle.id) continue;
-		*out = functions[i];
-		status = functions[i]->busy ? HR_IN_USE : HR_OK;
-		if (status) break;
-		functions[i]->busy = true;
-		if (destroys) functions[i] = NULL;
-	}
-	hr__lock_release(&hr__runtime_lock);
-	if (status == HR_CLOSED) return hr__fail(status, "the function was destroyed, or never was one");
-	return status ? hr__fail(status, "function \"%s\" is running: in another thread, or it calls itself", (*out)->name) : HR_OK;
+	for (uint32_t i = 0; i < FUNCTIONS_MAX && handle.id; i++)
+		if (functions[i] && functions[i]->id == handle.id) return &functions[i];
+	return NULL;
 }
 
-static void leave(struct function *function)
+static hr_status is_gone(void)
 {
-	hr__lock_take(&hr__runtime_lock);
-	function->busy = false;
-	hr__lock_release(&hr__runtime_lock);
+	return hr__fail(HR_CLOSED, "the function was destroyed, or never was one");
 }
 
 hr_status hr_function_destroy(hr_function handle)
 {
-	struct function *function;
-	hr_status status = take(handle, true, &function);
-	if (!status) free_function(function);
-	return status;
+	hr__lock_take(&hr__runtime_lock);
+	struct function **place = find(handle), *function = place ? *place : NULL;
+	bool in_use = function && function->calls;
+	if (function && !in_use) *place = NULL;
+	hr__lock_release(&hr__runtime_lock);
+	if (!function) return is_gone();
+	if (in_use) return hr__fail(HR_IN_USE, "a thread is calling the function; destroy it when that has returned");
+	free_function(function);
+	return HR_OK;
 }
 
-/* With the lock, while nobody runs it: what was built for the session, out of the function. Returns how many. */
+/* ---- turns ---- */
+
+/* The function, which stays until the call ends. */
+static hr_status begin_call(hr_function handle, struct function **out)
+{
+	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork; call hr_shutdown() first"); /* its threads may never give a turn back */
+	hr__lock_take(&hr__runtime_lock);
+	struct function **place = find(handle);
+	if (place) *out = *place;
+	if (place) (*out)->calls++;
+	hr__lock_release(&hr__runtime_lock);
+	return place ? HR_OK : is_gone();
+}
+
+static void end_call(struct function *function)
+{
+	hr__lock_take(&hr__runtime_lock);
+	function->calls--;
+	hr__lock_release(&hr__runtime_lock);
+}
+
+/* With the lock. */
+static bool waits_for_me(const struct function *function)
+{
+	const struct caller *owner = function->owner;
+	while (owner && owner != &me) owner = owner->waits_for ? owner->waits_for->owner : NULL;
+	return owner != NULL;
+}
+
+/* With the lock. Whether that is settled: it is this thread's turn, or never will be. */
+static bool try_turn(struct function *function, hr_status *status)
+{
+	*status = waits_for_me(function) ? HR_IN_USE : HR_OK;
+	bool settled = *status || !function->owner;
+	if (!function->owner) function->owner = &me;
+	me.waits_for = settled ? NULL : function;
+	return settled;
+}
+
+/* There is something to wait for only while a body is called; so no monitor, which could not be destroyed in the child of a fork. */
+static hr_status take_turn(struct function *function)
+{
+	hr_status status;
+	hr__lock_take(&hr__runtime_lock);
+	for (unsigned attempt = 0; !try_turn(function, &status); attempt++) {
+		hr__lock_release(&hr__runtime_lock);
+		hr__lock_wait(attempt);
+		hr__lock_take(&hr__runtime_lock);
+	}
+	hr__lock_release(&hr__runtime_lock);
+	return status ? hr__fail(status, "function \"%s\" calls itself, or waits for a thread that waits for this one", function->name) : HR_OK;
+}
+
+static void leave_turn(struct function *function)
+{
+	hr__lock_take(&hr__runtime_lock);
+	function->owner = NULL;
+	hr__lock_release(&hr__runtime_lock);
+}
+
+/* ---- forgetting ---- */
+
+/* With the lock, while it is nobody's turn: what was built for the session, out of the function. Returns how many. */
 static uint32_t take_out(struct function *function, uint64_t session, hr_graph *out)
 {
 	uint32_t count = 0;
@@ -123,16 +188,16 @@ static uint32_t take_out(struct function *function, uint64_t session, hr_graph *
 	return count;
 }
 
-/* A function is not made busy for that: others may want to call it meanwhile. What a busy one has stays until its place is needed; the number of
- * a session is never given again. */
+/* Without a turn: the body that has it may be what closes the session. What such a function has stays until its place is needed; the number of a
+ * session is never given again. */
 void hr__functions_forget(const hr__session *session)
 {
 	for (uint32_t i = 0; i < FUNCTIONS_MAX; i++) {
 		hr_graph graphs[SIGNATURES_MAX];
 		hr__lock_take(&hr__runtime_lock);
-		uint32_t count = functions[i] && !functions[i]->busy ? take_out(functions[i], session->id, graphs) : 0;
+		uint32_t count = functions[i] && !functions[i]->owner ? take_out(functions[i], session->id, graphs) : 0;
 		hr__lock_release(&hr__runtime_lock);
-		while (count) hr_graph_destroy(graphs[--count]);
+		while (count) hr__graph_drop(graphs[--count]);
 	}
 }
 
@@ -146,6 +211,7 @@ void hr__functions_free(void)
 
 /* ---- building ---- */
 
+/* In its turn. */
 static hr_status call_body(const struct function *function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
 {
 	hr_status status = hr_name_scope_push(function->name);
@@ -217,18 +283,35 @@ static hr_status find_built(struct function *function, const hr__session *sessio
 
 /* ---- calling ---- */
 
-static hr_status run_built(struct function *function, hr__session *session, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+/* What to run when the turn is over: another thread may put something else in the place of what was built. */
+struct job {
+	hr__graph *graph; /* its run has begun */
+	hr_feed feeds[VALUES_MAX];
+	hr_value fetches[VALUES_MAX];
+};
+
+static hr_status prepare(struct function *function, const hr__session *session, const hr_value *ins, size_t in_count, size_t out_count, struct job *job)
 {
 	hr__value values[VALUES_MAX];
-	hr_feed feeds[VALUES_MAX];
 	struct built *built;
 	hr_status status = HR_OK;
 	for (size_t i = 0; i < in_count && !status; i++) status = hr__value_get(ins[i], &values[i]);
 	if (!status) status = find_built(function, session, values, in_count, out_count, &built);
 	if (status) return status;
 	built->used = ++function->clock;
-	for (size_t i = 0; i < in_count; i++) feeds[i] = (hr_feed){ built->places[i], ins[i] };
-	return hr__graph_run(session, built->graph, feeds, in_count, built->outs, out_count, outs, true);
+	for (size_t i = 0; i < in_count; i++) job->feeds[i] = (hr_feed){ built->places[i], ins[i] };
+	for (size_t i = 0; i < out_count; i++) job->fetches[i] = built->outs[i];
+	return hr__graph_begin_run(NULL, built->graph, &job->graph);
+}
+
+static hr_status run_built(struct function *function, hr__session *session, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+{
+	struct job job;
+	hr_status status = take_turn(function);
+	if (status) return status;
+	status = prepare(function, session, ins, in_count, out_count, &job);
+	leave_turn(function);
+	return status ? status : hr__graph_run(session, job.graph, job.feeds, in_count, job.fetches, out_count, outs, true);
 }
 
 /* Makes sure that each output is a loose value of its own: one that somebody keeps, such as an input, and one that is there twice, are
@@ -248,11 +331,20 @@ static hr_status own_outs(hr_value *outs, size_t count)
 	return status;
 }
 
+static hr_status call_body_in_turn(struct function *function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+{
+	hr_status status = take_turn(function);
+	if (status) return status;
+	status = call_body(function, ins, in_count, outs, out_count);
+	leave_turn(function);
+	return status;
+}
+
 /* Op by op. Inputs can be used more than once, as in a graph. */
-static hr_status run_body(const struct function *function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+static hr_status run_body(struct function *function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
 {
 	for (size_t i = 0; i < in_count; i++) hr_keep(ins[i]);
-	hr_status status = call_body(function, ins, in_count, outs, out_count);
+	hr_status status = call_body_in_turn(function, ins, in_count, outs, out_count);
 	hr_status owned = own_outs(outs, out_count);
 	if (!status) status = owned;
 	for (size_t i = 0; i < in_count; i++) hr_release(ins[i]);
@@ -266,7 +358,7 @@ static hr_status run_body(const struct function *function, const hr_value *ins, 
 /* In a graph, or in another function, it becomes part of that. A tape needs to see the ops. */
 static hr_status call(struct function *function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
 {
-	if (hr__graph_current()) return call_body(function, ins, in_count, outs, out_count);
+	if (hr__graph_current()) return call_body_in_turn(function, ins, in_count, outs, out_count);
 	hr__session *session = hr__session_current();
 	if (!session) return hr_last_status();
 	if (hr__load_relaxed(&eagerly_) || hr__tape_is_on()) return run_body(function, ins, in_count, outs, out_count);
@@ -284,13 +376,13 @@ static hr_status check_call(const hr_value *ins, size_t in_count, const hr_value
 
 hr_status hr_function_call(hr_function handle, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
 {
-	struct function *function;
+	struct function *function = NULL;
 	for (size_t i = 0; i < out_count && outs; i++) outs[i] = HR_NO_VALUE;
 	hr_status status = check_call(ins, in_count, outs, out_count);
-	if (!status) status = take(handle, false, &function);
+	if (!status) status = begin_call(handle, &function);
 	if (!status) {
 		status = call(function, ins, in_count, outs, out_count);
-		leave(function);
+		end_call(function);
 	}
 	for (size_t i = 0; i < in_count && ins; i++) hr__value_use_up(ins[i]);
 	return status;

@@ -113,8 +113,27 @@ hr_status hr__graph_begin_run(const hr__graph *known, hr_graph handle, hr__graph
 void hr__graph_end_run(hr__graph *graph)
 {
 	hr__lock_take(&hr__runtime_lock);
-	graph->runs--;
+	bool last = !--graph->runs && graph->dropped;
 	hr__lock_release(&hr__runtime_lock);
+	if (last) free_graph(graph);
+}
+
+/* With the lock: nobody finds it any more. */
+static void unlist(const hr__graph *graph)
+{
+	for (uint32_t i = 0; i < GRAPHS_MAX; i++)
+		if (graphs[i] == graph) graphs[i] = NULL;
+}
+
+void hr__graph_drop(hr_graph handle)
+{
+	hr__lock_take(&hr__runtime_lock);
+	hr__graph *graph = find(handle);
+	if (graph) unlist(graph);
+	if (graph) graph->dropped = true;
+	bool unused = graph && !graph->runs;
+	hr__lock_release(&hr__runtime_lock);
+	if (unused) free_graph(graph);
 }
 
 hr_status hr_graph_destroy(hr_graph handle)
@@ -122,8 +141,7 @@ hr_status hr_graph_destroy(hr_graph handle)
 	hr__lock_take(&hr__runtime_lock);
 	hr__graph *graph = find(handle);
 	bool in_use = graph && (graph->builders || graph->runs);
-	for (uint32_t i = 0; i < GRAPHS_MAX && graph && !in_use; i++)
-		if (graphs[i] == graph) graphs[i] = NULL;
+	if (graph && !in_use) unlist(graph);
 	hr__lock_release(&hr__runtime_lock);
 	if (!graph) return is_gone();
 	if (in_use) return hr__fail(HR_IN_USE, "a thread is building the graph, or running it");

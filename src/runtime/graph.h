@@ -1,4 +1,4 @@
-/* graph.h - what graph.c builds and run.c runs. */
+/* graph.h - what graph.c builds, run.c runs, and functions have. */
 #ifndef HR_RUNTIME_GRAPH_H
 #define HR_RUNTIME_GRAPH_H
 
@@ -33,12 +33,15 @@ struct hr__graph {
 	struct touch *touches; /* by number of the variable */
 	uint32_t touch_count;
 	uint32_t initialized;  /* number of the last node that initialises variables, and 1; 0 = none */
-	uint32_t builders, runs; /* threads that are in it, and that run it; guarded by hr__runtime_lock */
+	uint32_t builders, runs; /* threads that are in it, and that run it; guarded by hr__runtime_lock, like the next */
+	bool dropped;            /* its last run frees it */
 };
 
 /* By pointer or by handle. It stays until the run ends, and nobody builds it; a thread that is in it and runs it cannot do both at a time.
  * HR_CLOSED: there is no such graph. HR_IN_USE: another thread is in it. */
 hr_status hr__graph_begin_run(const hr__graph *known, hr_graph handle, hr__graph **out);
 void hr__graph_end_run(hr__graph *graph);
+/* hr_graph_destroy, but of a graph that runs: that is gone for whoever looks for it, and freed at the end of its last run. */
+void hr__graph_drop(hr_graph handle);
 
 #endif

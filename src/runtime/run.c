@@ -313,16 +313,14 @@ static bool begin_step(const hr__session *session)
 	return session->has_tensors && !hr__lms_in_step(session->allocator) && hr_step_begin(session->allocator) == HR_OK;
 }
 
-hr_status hr__graph_run(hr__session *session, hr_graph handle, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count,
+hr_status hr__graph_run(hr__session *session, hr__graph *graph, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count,
                         hr_value *outs, bool effects)
 {
-	struct run run = { .session = session };
-	hr_status status = hr__graph_begin_run(NULL, handle, &run.graph);
-	if (status) return status;
+	struct run run = { .session = session, .graph = graph };
 	bool step = begin_step(session);
-	status = run_graph(&run, feeds, feed_count, fetches, fetch_count, outs, effects);
+	hr_status status = run_graph(&run, feeds, feed_count, fetches, fetch_count, outs, effects);
 	if (step) hr_step_end(session->allocator);
-	hr__graph_end_run(run.graph);
+	hr__graph_end_run(graph);
 	return status;
 }
 

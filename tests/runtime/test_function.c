@@ -1,4 +1,6 @@
 /* test_function.c - functions: built once for each signature, the same results as op by op, and no more memory. */
+#include <sched.h>
+
 #include "support_session.h"
 
 struct body {
@@ -248,5 +250,112 @@ static void test_closing_a_session_does_not_disturb_the_functions_of_others(void
 	close_session();
 }
 
+/* Each thread in a session of its own, all with one function. [argument] is what each of them does there. */
+static hr_function shared;
+
+static void in_own_session(void *argument, unsigned index)
+{
+	hr_session_options options;
+	hr_session mine;
+	hr_session_options_init(&options);
+	options.device = "GPU:0";
+	CHECK_STATUS(HR_OK, hr_session_open(&options, &mine));
+	CHECK_STATUS(HR_OK, hr_session_enter(mine));
+	(*(void (**)(unsigned))argument)(index);
+	CHECK_STATUS(HR_OK, hr_session_leave());
+	CHECK_STATUS(HR_OK, hr_session_close(mine));
+}
+
+static void call_shared(unsigned index)
+{
+	for (int i = 0; i < 60; i++) {
+		hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), index + 1), out;
+		CHECK_STATUS(HR_OK, hr_function_call(shared, &in, 1, &out, 1));
+		CHECK_EQ(number_in(out), (float)((index + 1) * (index + 1)));
+	}
+}
+
+/* Two sessions have their graphs for good; of twelve, which are more than a function keeps, some are replaced while they run. */
+static void test_sessions_call_a_function_at_the_same_time(void)
+{
+	static const unsigned counts[] = { 2, 12, 2 };
+	void (*calls)(unsigned) = call_shared;
+	open_session(0);
+	CHECK_STATUS(HR_OK, hr_function_create("square", square, NULL, &shared));
+	for (int i = 0; i < 3; i++) {
+		hr_run_functions_eagerly(i == 2);
+		squares = 0;
+		hr_test_threads(counts[i], in_own_session, &calls);
+		if (i == 0) CHECK_EQ(squares, 2);
+		if (i == 2) CHECK_EQ(squares, 120);
+	}
+	hr_run_functions_eagerly(false);
+	CHECK_STATUS(HR_OK, hr_function_destroy(shared));
+	close_session();
+}
+
+/* Two functions that call each other, begun by a thread each: one of them would wait for ever. */
+static hr_function crossed[2];
+static _Atomic(int) arrived, refused;
+static _Thread_local int depth;
+
+static hr_status cross(void *context, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+{
+	int which = *(int *)context;
+	hr_status status = HR_OK;
+	if (depth++) outs[0] = hr_neg(ins[0]);
+	else {
+		arrived++;
+		while (arrived < 2) sched_yield();
+		status = hr_function_call(crossed[!which], ins, in_count, outs, out_count);
+	}
+	depth--;
+	return status;
+}
+
+static void call_crossed(unsigned index)
+{
+	hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 3), out;
+	hr_status status = hr_function_call(crossed[index], &in, 1, &out, 1);
+	refused += status == HR_IN_USE;
+	if (status) return;
+	CHECK_EQ(number_in(out), -3.0f);
+}
+
+static void test_functions_that_wait_for_each_other_are_refused(void)
+{
+	static int which[] = { 0, 1 };
+	void (*calls)(unsigned) = call_crossed;
+	open_session(0);
+	for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_function_create("cross", cross, &which[i], &crossed[i]));
+	hr_test_threads(2, in_own_session, &calls);
+	CHECK_EQ(refused, 1);
+	for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_function_destroy(crossed[i]));
+	close_session();
+}
+
+/* Its memory is needed until the body returns. */
+static hr_status destroy_itself(void *context, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+{
+	(void)context;
+	(void)in_count;
+	(void)out_count;
+	CHECK_STATUS(HR_IN_USE, hr_function_destroy(itself));
+	outs[0] = hr_neg(ins[0]);
+	return HR_OK;
+}
+
+static void test_a_function_that_is_called_is_not_destroyed(void)
+{
+	open_session(0);
+	CHECK_STATUS(HR_OK, hr_function_create("destroy", destroy_itself, NULL, &itself));
+	hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 3), out;
+	CHECK_STATUS(HR_OK, hr_function_call(itself, &in, 1, &out, 1));
+	CHECK_EQ(number_in(out), -3.0f);
+	CHECK_STATUS(HR_OK, hr_function_destroy(itself));
+	close_session();
+}
+
 TEST_MAIN(T(test_a_function_gives_the_same_bits_as_its_body), T(test_another_signature_is_built_anew), T(test_a_function_under_a_tape), T(test_what_goes_wrong_in_a_function),
-          T(test_closing_a_session_does_not_disturb_the_functions_of_others))
+          T(test_closing_a_session_does_not_disturb_the_functions_of_others), T(test_sessions_call_a_function_at_the_same_time),
+          T(test_functions_that_wait_for_each_other_are_refused), T(test_a_function_that_is_called_is_not_destroyed))
