@@ -222,6 +222,7 @@ HR_API hr_status hr_checkpoint_end(void);
  * Graphs
  * ---------------------------------------------------------------------------------------------------------------------------- */
 
+/* At most 256 at a time (HR_TOO_MANY); what functions build does not count. */
 HR_API hr_status hr_graph_create(hr_graph *out);
 /* HR_IN_USE while a thread builds it, or runs it. Its values are handles of nothing from then on. */
 HR_API hr_status hr_graph_destroy(hr_graph graph);
@@ -401,7 +402,7 @@ typedef struct hr_function {
  * calling ops happens at that time only. Returns what went wrong, HR_OK if nothing did. */
 typedef hr_status (*hr_function_body)(void *context, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count);
 
-/* At most 64 of them. [name] is how messages call it. */
+/* At most 64 of them at a time (HR_TOO_MANY). [name] is how messages call it. */
 HR_API hr_status hr_function_create(const char *name, hr_function_body body, void *context, hr_function *out);
 /* HR_IN_USE while a thread calls it. */
 HR_API hr_status hr_function_destroy(hr_function function);

@@ -276,6 +276,9 @@ hr__role hr__role_current(void);
 
 /* ---- functions (function.c) ---- */
 
+#define HR__FUNCTIONS_MAX 64u
+#define HR__SIGNATURES_MAX 8u /* that are kept of each, with a graph each */
+
 /* What was built for a session that ends. */
 void hr__functions_forget(const hr__session *session);
 void hr__functions_free(void);

@@ -11,8 +11,6 @@
 #include "os/os.h"
 #include "runtime/graph.h"
 
-#define FUNCTIONS_MAX 64u
-#define SIGNATURES_MAX 8u
 #define VALUES_MAX 16u
 
 struct built {
@@ -32,7 +30,7 @@ struct function {
 	uint32_t calls;             /* that are going on; guarded by hr__runtime_lock, like the next */
 	const struct caller *owner; /* the thread whose turn it is; NULL = nobody's */
 	uint64_t clock;             /* the owner's, like the next; while there is none, whoever has the lock may change it */
-	struct built built[SIGNATURES_MAX];
+	struct built built[HR__SIGNATURES_MAX];
 };
 
 /* A thread, as others see it. */
@@ -40,7 +38,7 @@ static _Thread_local struct caller {
 	const struct function *waits_for; /* NULL = none; guarded by hr__runtime_lock */
 } me;
 
-static struct function *functions[FUNCTIONS_MAX]; /* guarded by hr__runtime_lock, like the next */
+static struct function *functions[HR__FUNCTIONS_MAX]; /* guarded by hr__runtime_lock, like the next */
 static uint64_t last_id;
 static hr__atomic_u32 eagerly_;
 
@@ -62,7 +60,7 @@ hr_status hr_function_create(const char *name, hr_function_body body, void *cont
 	for (size_t i = 0; name[i] && i < sizeof function->name - 1; i++) function->name[i] = name[i];
 	hr__lock_take(&hr__runtime_lock);
 	function->id = ++last_id;
-	for (uint32_t i = 0; i < FUNCTIONS_MAX && status; i++) {
+	for (uint32_t i = 0; i < HR__FUNCTIONS_MAX && status; i++) {
 		if (functions[i]) continue;
 		functions[i] = function;
 		status = HR_OK;
@@ -70,7 +68,7 @@ hr_status hr_function_create(const char *name, hr_function_body body, void *cont
 	hr__lock_release(&hr__runtime_lock);
 	if (status) {
 		hr__os()->free(function, sizeof *function);
-		return hr__fail(status, "there are %u functions; destroy one", FUNCTIONS_MAX);
+		return hr__fail(status, "there are %u functions; destroy one", HR__FUNCTIONS_MAX);
 	}
 	out->id = function->id;
 	return HR_OK;
@@ -84,14 +82,14 @@ static void forget(struct built *built)
 
 static void free_function(struct function *function)
 {
-	for (uint32_t i = 0; i < SIGNATURES_MAX; i++) forget(&function->built[i]);
+	for (uint32_t i = 0; i < HR__SIGNATURES_MAX; i++) forget(&function->built[i]);
 	hr__os()->free(function, sizeof *function);
 }
 
 /* With the lock. */
 static struct function **find(hr_function handle)
 {
-	for (uint32_t i = 0; i < FUNCTIONS_MAX && handle.id; i++)
+	for (uint32_t i = 0; i < HR__FUNCTIONS_MAX && handle.id; i++)
 		if (functions[i] && functions[i]->id == handle.id) return &functions[i];
 	return NULL;
 }
@@ -180,7 +178,7 @@ static void leave_turn(struct function *function)
 static uint32_t take_out(struct function *function, uint64_t session, hr_graph *out)
 {
 	uint32_t count = 0;
-	for (uint32_t k = 0; k < SIGNATURES_MAX; k++) {
+	for (uint32_t k = 0; k < HR__SIGNATURES_MAX; k++) {
 		if (function->built[k].session != session) continue;
 		out[count++] = function->built[k].graph;
 		function->built[k] = (struct built){ 0 };
@@ -192,8 +190,8 @@ static uint32_t take_out(struct function *function, uint64_t session, hr_graph *
  * session is never given again. */
 void hr__functions_forget(const hr__session *session)
 {
-	for (uint32_t i = 0; i < FUNCTIONS_MAX; i++) {
-		hr_graph graphs[SIGNATURES_MAX];
+	for (uint32_t i = 0; i < HR__FUNCTIONS_MAX; i++) {
+		hr_graph graphs[HR__SIGNATURES_MAX];
 		hr__lock_take(&hr__runtime_lock);
 		uint32_t count = functions[i] && !functions[i]->owner ? take_out(functions[i], session->id, graphs) : 0;
 		hr__lock_release(&hr__runtime_lock);
@@ -203,7 +201,7 @@ void hr__functions_forget(const hr__session *session)
 
 void hr__functions_free(void)
 {
-	for (uint32_t i = 0; i < FUNCTIONS_MAX; i++) {
+	for (uint32_t i = 0; i < HR__FUNCTIONS_MAX; i++) {
 		if (functions[i]) free_function(functions[i]);
 		functions[i] = NULL;
 	}
@@ -265,7 +263,7 @@ static hr_status find_built(struct function *function, const hr__session *sessio
                             struct built **out)
 {
 	struct built *oldest = &function->built[0];
-	for (uint32_t i = 0; i < SIGNATURES_MAX; i++) {
+	for (uint32_t i = 0; i < HR__SIGNATURES_MAX; i++) {
 		struct built *each = &function->built[i];
 		if (is_for(each, session, ins, in_count, out_count)) {
 			*out = each;

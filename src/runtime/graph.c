@@ -8,8 +8,11 @@
 
 #define DEPTH 4u
 #define GRAPHS_MAX 256u
+#define SLOTS (GRAPHS_MAX + HR__FUNCTIONS_MAX * HR__SIGNATURES_MAX)
 
-static hr__graph *graphs[GRAPHS_MAX]; /* guarded by hr__runtime_lock, like the next */
+/* Those of programs first, then those of functions: neither take room from the others. The slot is in the id. Guarded by hr__runtime_lock, like the
+ * next. */
+static hr__graph *graphs[SLOTS];
 static uint64_t last_id;
 
 static _Thread_local struct {
@@ -29,6 +32,16 @@ hr_status hr_graph_create(hr_graph *out)
 	return hr__graph_create(NULL, out);
 }
 
+/* With the lock. false: there is no room from [slot] to [end]. */
+static bool enlist(hr__graph *graph, uint32_t slot, uint32_t end)
+{
+	while (slot < end && graphs[slot]) slot++;
+	if (slot == end) return false;
+	graph->id = ++last_id * SLOTS + slot;
+	graphs[slot] = graph;
+	return true;
+}
+
 hr_status hr__graph_create(const hr__session *session, hr_graph *out)
 {
 	void *block;
@@ -37,27 +50,29 @@ hr_status hr__graph_create(const hr__session *session, hr_graph *out)
 	if (error) return hr__os_fail(error, "cannot get host memory for a graph");
 	hr__graph *graph = block;
 	graph->session = session ? session->id : 0;
-	hr_status status = HR_TOO_MANY;
 	hr__lock_take(&hr__runtime_lock);
-	graph->id = ++last_id;
-	for (uint32_t i = 0; i < GRAPHS_MAX && status; i++) {
-		if (graphs[i]) continue;
-		graphs[i] = graph;
-		status = HR_OK;
-	}
+	bool fits = session ? enlist(graph, GRAPHS_MAX, SLOTS) : enlist(graph, 0, GRAPHS_MAX);
 	hr__lock_release(&hr__runtime_lock);
-	if (status) {
+	if (!fits) {
 		hr__os()->free(graph, sizeof *graph);
-		return hr__fail(status, "there are %u graphs; destroy one", GRAPHS_MAX);
+		return hr__fail(HR_TOO_MANY, "there are %u graphs; destroy one", session ? SLOTS - GRAPHS_MAX : GRAPHS_MAX);
 	}
 	out->id = graph->id;
 	return HR_OK;
 }
 
+/* With the lock, like the next. */
 static hr__graph *find(hr_graph handle)
 {
-	for (uint32_t i = 0; i < GRAPHS_MAX && handle.id; i++)
-		if (graphs[i] && graphs[i]->id == handle.id) return graphs[i];
+	hr__graph *graph = graphs[handle.id % SLOTS];
+	return graph && graph->id == handle.id ? graph : NULL;
+}
+
+/* One that may be gone: it is not looked into. */
+static hr__graph *find_known(const hr__graph *known)
+{
+	for (uint32_t i = 0; i < SLOTS; i++)
+		if (graphs[i] && graphs[i] == known) return graphs[i];
 	return NULL;
 }
 
@@ -76,7 +91,7 @@ static void free_graph(hr__graph *graph)
 
 void hr__graphs_free(void)
 {
-	for (uint32_t i = 0; i < GRAPHS_MAX; i++) {
+	for (uint32_t i = 0; i < SLOTS; i++) {
 		if (graphs[i]) free_graph(graphs[i]);
 		graphs[i] = NULL;
 	}
@@ -97,10 +112,8 @@ static bool is_entered(const hr__graph *graph)
 
 hr_status hr__graph_begin_run(const hr__graph *known, hr_graph handle, hr__graph **out)
 {
-	hr__graph *graph = NULL;
 	hr__lock_take(&hr__runtime_lock);
-	for (uint32_t i = 0; i < GRAPHS_MAX && !graph; i++)
-		if (graphs[i] && (graphs[i] == known || (handle.id && graphs[i]->id == handle.id))) graph = graphs[i];
+	hr__graph *graph = known ? find_known(known) : find(handle);
 	bool built = graph && graph->builders && !is_entered(graph);
 	if (graph && !built) graph->runs++;
 	hr__lock_release(&hr__runtime_lock);
@@ -121,8 +134,7 @@ void hr__graph_end_run(hr__graph *graph)
 /* With the lock: nobody finds it any more. */
 static void unlist(const hr__graph *graph)
 {
-	for (uint32_t i = 0; i < GRAPHS_MAX; i++)
-		if (graphs[i] == graph) graphs[i] = NULL;
+	graphs[graph->id % SLOTS] = NULL;
 }
 
 void hr__graph_drop(hr_graph handle)

@@ -128,6 +128,31 @@ static void test_another_signature_is_built_anew(void)
 	close_session();
 }
 
+/* All that is promised at the same time: functions with all their signatures, and graphs besides. */
+static void test_functions_and_graphs_up_to_their_limits(void)
+{
+	enum { FUNCTIONS = 64, SIGNATURES = 8, GRAPHS = 256 };
+	hr_function functions[FUNCTIONS], another;
+	hr_graph graphs[GRAPHS], one_more;
+	open_session(0);
+	squares = 0;
+	for (int i = 0; i < GRAPHS; i++) CHECK_STATUS(HR_OK, hr_graph_create(&graphs[i]));
+	CHECK_STATUS(HR_TOO_MANY, hr_graph_create(&one_more));
+	CHECK_CONTAINS(hr_last_message(), "256 graphs");
+	for (int i = 0; i < FUNCTIONS; i++) CHECK_STATUS(HR_OK, hr_function_create("square", square, NULL, &functions[i]));
+	CHECK_STATUS(HR_TOO_MANY, hr_function_create("square", square, NULL, &another));
+	for (int call = 0; call < 2 * FUNCTIONS * SIGNATURES; call++) {
+		hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(call % SIGNATURES + 1), 3), out;
+		CHECK_STATUS(HR_OK, hr_function_call(functions[call / SIGNATURES % FUNCTIONS], &in, 1, &out, 1));
+		hr_release(out);
+	}
+	CHECK_EQ(squares, FUNCTIONS * SIGNATURES); /* the second time all of them were there */
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graphs[7]));
+	CHECK_STATUS(HR_OK, hr_graph_create(&one_more));
+	CHECK_STATUS(HR_CLOSED, hr_graph_destroy(graphs[7])); /* its place has another one now */
+	close_session();
+}
+
 /* A tape that is on sees the ops of a function; outputs are values of their own. */
 static hr_status twice(void *context, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
 {
@@ -357,5 +382,6 @@ static void test_a_function_that_is_called_is_not_destroyed(void)
 }
 
 TEST_MAIN(T(test_a_function_gives_the_same_bits_as_its_body), T(test_another_signature_is_built_anew), T(test_a_function_under_a_tape), T(test_what_goes_wrong_in_a_function),
+          T(test_functions_and_graphs_up_to_their_limits),
           T(test_closing_a_session_does_not_disturb_the_functions_of_others), T(test_sessions_call_a_function_at_the_same_time),
           T(test_functions_that_wait_for_each_other_are_refused), T(test_a_function_that_is_called_is_not_destroyed))
