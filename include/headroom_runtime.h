@@ -228,7 +228,10 @@ HR_API hr_status hr_graph_create(hr_graph *out);
 HR_API hr_status hr_graph_destroy(hr_graph graph);
 
 /* Op calls of this thread add nodes to [graph] from now on. Graphs nest, up to 4 deep (HR_TOO_MANY): leave returns to the one before, or to
- * running ops. HR_IN_USE: a thread builds it already, or runs it. */
+ * running ops. HR_IN_USE: a thread builds it already, or runs it.
+ *
+ * hr_shutdown ends all graphs. The thread that calls it is in none afterwards; op calls of others that were in one fail with HR_CLOSED until they
+ * leave it. */
 HR_API hr_status hr_graph_enter(hr_graph graph);
 HR_API hr_status hr_graph_leave(void);
 

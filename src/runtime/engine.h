@@ -77,6 +77,8 @@ struct hr__session {
 	hr_name error_op, error_scope;
 };
 
+/* For whatever is made first, a session, a graph or a function: hr_shutdown ends it from now on. */
+hr_status hr__runtime_begin(void);
 /* The session of the calling thread's op calls. NULL, with a message. */
 hr__session *hr__session_current(void);
 hr__session *hr__session_of(hr_session session, hr_status *why);
@@ -237,7 +239,7 @@ typedef struct hr__step {
 
 /* ---- graphs (graph.c) ---- */
 
-/* The graph that the calling thread is building; NULL = none. */
+/* The graph that the calling thread is building; NULL = none. One that hr_shutdown has ended is there, empty, and takes no nodes. */
 hr__graph *hr__graph_current(void);
 /* Where its variables belong: to the graph, unless it is built for a function of a session. */
 uint64_t hr__graph_owner(const hr__graph *graph);

@@ -51,10 +51,12 @@ hr_status hr_function_create(const char *name, hr_function_body body, void *cont
 {
 	void *block;
 	if (!body || !out || !name || !*name) return hr__fail(HR_INVALID_ARGUMENT, "hr_function_create: a name, a body and a place for the handle are needed");
+	hr_status status = hr__runtime_begin();
+	if (status) return status;
 	int error = hr__os()->alloc(sizeof(struct function), &block);
 	if (error) return hr__os_fail(error, "cannot get host memory for a function");
 	struct function *function = block;
-	hr_status status = HR_TOO_MANY;
+	status = HR_TOO_MANY;
 	function->body = body;
 	function->context = context;
 	for (size_t i = 0; name[i] && i < sizeof function->name - 1; i++) function->name[i] = name[i];

@@ -16,14 +16,12 @@ static hr__graph *graphs[SLOTS];
 static uint64_t last_id;
 
 static _Thread_local struct {
-	hr__graph *graphs[DEPTH];
+	uint64_t ids[DEPTH]; /* of graphs that hr_shutdown may have ended meanwhile, in another thread */
 	uint32_t count;
 } entered;
 
-hr__graph *hr__graph_current(void)
-{
-	return entered.count ? entered.graphs[entered.count - 1] : NULL;
-}
+/* What a thread is in when its graph has ended: nothing can be added to it. */
+static hr__graph ended = { .id = UINT64_MAX };
 
 /* ---- graphs ---- */
 
@@ -46,6 +44,8 @@ hr_status hr__graph_create(const hr__session *session, hr_graph *out)
 {
 	void *block;
 	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_graph_create: out is NULL");
+	hr_status status = hr__runtime_begin();
+	if (status) return status;
 	int error = hr__os()->alloc(sizeof(hr__graph), &block);
 	if (error) return hr__os_fail(error, "cannot get host memory for a graph");
 	hr__graph *graph = block;
@@ -74,6 +74,15 @@ static hr__graph *find_known(const hr__graph *known)
 	for (uint32_t i = 0; i < SLOTS; i++)
 		if (graphs[i] && graphs[i] == known) return graphs[i];
 	return NULL;
+}
+
+hr__graph *hr__graph_current(void)
+{
+	if (!entered.count) return NULL;
+	hr__lock_take(&hr__runtime_lock);
+	hr__graph *graph = find((hr_graph){ entered.ids[entered.count - 1] });
+	hr__lock_release(&hr__runtime_lock);
+	return graph ? graph : &ended;
 }
 
 static void free_graph(hr__graph *graph)
@@ -106,7 +115,7 @@ static hr_status is_gone(void)
 static bool is_entered(const hr__graph *graph)
 {
 	bool found = false;
-	for (uint32_t i = 0; i < entered.count; i++) found |= entered.graphs[i] == graph;
+	for (uint32_t i = 0; i < entered.count; i++) found |= entered.ids[i] == graph->id;
 	return found;
 }
 
@@ -171,7 +180,7 @@ hr_status hr_graph_enter(hr_graph handle)
 	hr__lock_release(&hr__runtime_lock);
 	if (!graph) return is_gone();
 	if (taken) return hr__fail(HR_IN_USE, "the graph is being built already, or run");
-	entered.graphs[entered.count++] = graph;
+	entered.ids[entered.count++] = handle.id;
 	return HR_OK;
 }
 
@@ -179,7 +188,8 @@ hr_status hr_graph_leave(void)
 {
 	if (!entered.count) return hr__fail(HR_INVALID_ARGUMENT, "hr_graph_leave without hr_graph_enter");
 	hr__lock_take(&hr__runtime_lock);
-	entered.graphs[--entered.count]->builders--;
+	hr__graph *graph = find((hr_graph){ entered.ids[--entered.count] });
+	if (graph) graph->builders--;
 	hr__lock_release(&hr__runtime_lock);
 	return HR_OK;
 }
@@ -248,6 +258,10 @@ void hr__graph_add(hr__graph *graph, enum hr__op_kind kind, const hr__attrs *att
                    const hr__type *types, hr_value *outs)
 {
 	uint32_t count = hr__ops[kind].out_count;
+	if (graph == &ended) {
+		hr__fail(HR_CLOSED, "the graph that this thread is in has ended with hr_shutdown; leave it (hr_graph_leave)");
+		return;
+	}
 	struct node node = { .kind = kind, .in_count = in_count, .scope = hr_name_scope_current(), .role = hr__role_current(), .block = hr__block_current() };
 	if (attrs) node.attrs = *attrs;
 	for (uint32_t i = 0; i < in_count; i++) node.ins[i] = (struct input){ ins[i].node, ins[i].output };

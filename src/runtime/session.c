@@ -100,6 +100,13 @@ static hr_status watch_forks(void)
 
 static void end_runtime(bool forgets);
 
+hr_status hr__runtime_begin(void)
+{
+	hr_status status = watch_forks();
+	if (!status) hr__store_release(&hr__runtime_end, end_runtime);
+	return status;
+}
+
 static hr_status set_up(hr__session *session, const hr_session_options *options)
 {
 	hr_status status = options->device ? hr_device_find(options->device, &session->handle) : hr_device_at(0, &session->handle);
@@ -109,7 +116,7 @@ static hr_status set_up(hr__session *session, const hr_session_options *options)
 	status = choose_allocator(session, options);
 	if (!status) status = check_allocator(session);
 	if (!status) status = hr__stage_open(session); /* after the device's own, so that recordings have that one first */
-	if (!status) status = watch_forks();
+	if (!status) status = hr__runtime_begin();
 	if (status) return status;
 	int error = hr__os()->monitor_create(&session->turn);
 	if (error) return hr__os_fail(error, "cannot make a session");
@@ -119,7 +126,6 @@ static hr_status set_up(hr__session *session, const hr_session_options *options)
 	if (status == HR_UNSUPPORTED || status == HR_TOO_MANY) session->stream = HR_STREAM_DEFAULT;
 	else if (status) return status;
 	session->team = hr__team_get();
-	hr__store_release(&hr__runtime_end, end_runtime);
 	return HR_OK;
 }
 

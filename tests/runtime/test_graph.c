@@ -193,5 +193,63 @@ static void test_a_graph_does_not_run_while_another_thread_builds_it(void)
 	tear_down();
 }
 
+/* ---- the end ---- */
+
+static pthread_barrier_t meeting;
+
+/* The second thread is in the graph while the first one shuts the library down. */
+static void be_in_it_or_shut_down(void *argument, unsigned index)
+{
+	(void)argument;
+	if (index) CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	pthread_barrier_wait(&meeting);
+	if (!index) CHECK_STATUS(HR_OK, hr_shutdown());
+	pthread_barrier_wait(&meeting);
+	if (!index) return;
+	CHECK_EQ(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(3), 1).id, 0);
+	CHECK_STATUS(HR_CLOSED, hr_last_status());
+	CHECK_CONTAINS(hr_last_message(), "hr_graph_leave");
+	CHECK_EQ(hr_neg(negated).id, 0);
+	CHECK_STATUS(HR_CLOSED, hr_last_status());
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_graph_leave());
+}
+
+static void test_a_thread_may_be_in_a_graph_that_ends(void)
+{
+	set_up();
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	negated = hr_neg(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(2), 1));
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_OK, hr_session_leave());
+	CHECK_STATUS(HR_OK, hr_session_close(session));
+	pthread_barrier_init(&meeting, NULL, 2);
+	hr_test_threads(2, be_in_it_or_shut_down, NULL);
+	pthread_barrier_destroy(&meeting);
+	set_up(); /* all of it works again */
+	tear_down();
+}
+
+static hr_status nothing(void *context, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+{
+	(void)context;
+	(void)in_count;
+	(void)out_count;
+	outs[0] = ins[0];
+	return HR_OK;
+}
+
+static void test_shutdown_ends_graphs_and_functions_without_a_session(void)
+{
+	hr_function function;
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	CHECK_STATUS(HR_CLOSED, hr_graph_destroy(graph));
+	CHECK_STATUS(HR_OK, hr_function_create("nothing", nothing, NULL, &function));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	CHECK_STATUS(HR_CLOSED, hr_function_destroy(function));
+}
+
 TEST_MAIN(T(test_feed_and_fetch), T(test_memory_of_a_loose_feed_is_taken), T(test_what_nobody_fetches_does_not_run),
-          T(test_graph_and_eager_give_the_same_bits), T(test_a_graph_does_not_run_while_another_thread_builds_it))
+          T(test_graph_and_eager_give_the_same_bits), T(test_a_graph_does_not_run_while_another_thread_builds_it),
+          T(test_a_thread_may_be_in_a_graph_that_ends), T(test_shutdown_ends_graphs_and_functions_without_a_session))
