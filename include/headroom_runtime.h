@@ -322,7 +322,8 @@ typedef enum hr_reuse {
 } hr_reuse;
 
 /* Names of variables are "scope/name" from now on, until the scope is left; requests of ops are in a name scope of the same name. Scopes nest,
- * up to 16 deep (HR_TOO_MANY), and those within a scope that reuses do so too. */
+ * up to 16 deep, and those within a scope that reuses do so too. HR_TOO_MANY: they are as deep as that, or the table of names (hr_name_intern) is
+ * full. */
 HR_API hr_status hr_variable_scope_push(const char *name, hr_reuse reuse);
 HR_API hr_status hr_variable_scope_pop(void);
 
@@ -333,7 +334,8 @@ HR_API hr_status hr_variable_scope_pop(void);
  * initialised at once. Contents live in the session, and end with it.
  *
  * The variable has id 0 when that fails: HR_ALREADY_EXISTS (a collision: the message tells what is there and how to use it),
- * HR_INVALID_ARGUMENT (only reuse, and not there; there with another dtype or shape: both are named), HR_OUT_OF_MEMORY. */
+ * HR_INVALID_ARGUMENT (only reuse, and not there; there with another dtype or shape: both are named), HR_TOO_MANY (65,536 variables; or the name
+ * is new, and the table of names is full, in which variables could not be told apart: so it is for what an optimizer makes), HR_OUT_OF_MEMORY. */
 HR_API hr_variable hr_get_variable(const char *name, hr_dtype dtype, const int64_t *dims, int rank, hr_initializer initializer);
 
 /* In a graph: what initialises all variables of the graph that there are when it is run; fetch it. Outside: initialises those of the session that

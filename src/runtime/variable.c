@@ -51,6 +51,14 @@ hr_status hr__variable_get(uint64_t id, hr__variable *out)
 
 /* ---- scopes ---- */
 
+/* Names are what variables are known by. In a full table all new ones are the same number, and the variables would be one. */
+static hr_status intern(const char *path, hr_name *out)
+{
+	*out = hr_name_intern(path);
+	if (strcmp(hr_name_text(*out), path) == 0) return HR_OK;
+	return hr__fail(HR_TOO_MANY, "the table of names is full, and \"%.200s\" is not in it", path);
+}
+
 /* "around/name" */
 static hr_status join(hr_name around, const char *name, hr_name *out)
 {
@@ -60,8 +68,7 @@ static hr_status join(hr_name around, const char *name, hr_name *out)
 	int length = snprintf(path, sizeof path, "%s%s%s", before, *before ? "/" : "", name);
 	if (length < 0 || (size_t)length >= sizeof path)
 		return hr__fail(HR_INVALID_ARGUMENT, "the name \"%.60s\" with its scopes is longer than %u bytes", name, PATH_MAX_BYTES - 1);
-	*out = hr_name_intern(path);
-	return HR_OK;
+	return intern(path, out);
 }
 
 static hr_name scope_path(void)
@@ -339,8 +346,9 @@ hr_variable hr_get_variable(const char *name, hr_dtype dtype, const int64_t *dim
 hr_variable hr__variable_hidden(const char *name, const hr__type *type)
 {
 	hr__session *session;
-	hr__variable variable = { .name = hr_name_intern(name), .scope = hr_name_scope_current(), .type = *type, .initializer = HR_ZEROS };
-	hr_status status = place(&variable, &session);
+	hr__variable variable = { .scope = hr_name_scope_current(), .type = *type, .initializer = HR_ZEROS };
+	hr_status status = intern(name, &variable.name);
+	if (!status) status = place(&variable, &session);
 	if (!status) status = get(&variable, HR_REUSE_OR_MAKE, session);
 	return (hr_variable){ status ? 0 : variable.id };
 }

@@ -369,7 +369,47 @@ static void test_optimizers_go_down(void)
 	}
 }
 
+/* ---- many names ---- */
+
+static void fill_table_of_names(void)
+{
+	char name[32];
+	for (int i = 0; i < 1 << 17; i++) {
+		snprintf(name, sizeof name, "name %d", i);
+		if (hr_name_intern(name) == HR_NAME_OTHER) return;
+	}
+	CHECK(false);
+}
+
+/* They have the same number then, and would be the same variable. */
+static void test_names_without_a_place_make_no_variables(void)
+{
+	hr_optimizer optimizer;
+	open_session(0);
+	hr_optimizer_init(&optimizer, HR_MOMENTUM);
+	CHECK_STATUS(HR_OK, hr_variable_scope_push("m", HR_REUSE_OR_MAKE));
+	hr_variable known = make("known", 1);
+	fill_table_of_names();
+	CHECK_EQ(make("known", 2).id, known.id);
+	CHECK_EQ(make("a", 1).id, 0);
+	CHECK_STATUS(HR_TOO_MANY, hr_last_status());
+	CHECK_CONTAINS(hr_last_message(), "\"m/a\"");
+	CHECK_STATUS(HR_TOO_MANY, hr_variable_scope_push("deep", HR_REUSE_AS_AROUND));
+	CHECK_CONTAINS(hr_last_message(), "\"m/deep\"");
+	hr_value gradient = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1);
+	CHECK_EQ(hr_apply_gradients(&optimizer, &known, &gradient, 1).id, 0);
+	CHECK_STATUS(HR_TOO_MANY, hr_last_status());
+	CHECK_CONTAINS(hr_last_message(), "\"m/known/momentum/m\"");
+	CHECK_EQ(first_of(known), 1.0f);
+	CHECK_EQ(hr_trainable_variables(NULL, 0), 1);
+	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
+	/* What reads like a name without a place has its own. */
+	hr_variable other = make("(other)", 3);
+	CHECK(other.id && other.id != known.id);
+	close_session();
+}
+
 TEST_MAIN(T(test_names_and_reuse), T(test_updates_are_in_place_unless_somebody_has_the_contents), T(test_a_view_is_copied_into_a_variable),
           T(test_variables_of_a_graph), T(test_a_read_before_an_update_keeps_what_it_read), T(test_an_assignment_to_what_is_gone),
           T(test_a_graph_takes_its_contents_with_it), T(test_gradients_are_by_what_was_read), T(test_threads_that_share_a_variable),
-          T(test_optimizers_go_down))
+          T(test_optimizers_go_down), T(test_names_without_a_place_make_no_variables))
