@@ -135,7 +135,7 @@ HR_API hr_value hr_constant(hr_dtype dtype, const int64_t *dims, int rank, const
 HR_API hr_value hr_full(hr_dtype dtype, const int64_t *dims, int rank, double value);
 /* The same [seed] gives the same numbers, whatever the number of threads. Mean 0, deviation 1. */
 HR_API hr_value hr_random_normal(hr_dtype dtype, const int64_t *dims, int rank, uint64_t seed);
-/* low <= x < high; integers too. */
+/* low <= x < high, both finite; integers too, if all of them are of the dtype. */
 HR_API hr_value hr_random_uniform(hr_dtype dtype, const int64_t *dims, int rank, double low, double high, uint64_t seed);
 
 /* ---- elementwise, with broadcasting: shapes are compared from the right; a dimension of 1, or a missing one, fits any ---- */
@@ -334,8 +334,9 @@ HR_API hr_status hr_variable_scope_pop(void);
  * initialised at once. Contents live in the session, and end with it.
  *
  * The variable has id 0 when that fails: HR_ALREADY_EXISTS (a collision: the message tells what is there and how to use it),
- * HR_INVALID_ARGUMENT (only reuse, and not there; there with another dtype or shape: both are named), HR_TOO_MANY (65,536 variables; or the name
- * is new, and the table of names is full, in which variables could not be told apart: so it is for what an optimizer makes), HR_OUT_OF_MEMORY. */
+ * HR_INVALID_ARGUMENT (only reuse, and not there; there with another dtype or shape: both are named; an initializer that hr_full, hr_random_normal
+ * or hr_random_uniform would refuse for this dtype), HR_TOO_MANY (65,536 variables; or the name is new, and the table of names is full, in which
+ * variables could not be told apart: so it is for what an optimizer makes), HR_OUT_OF_MEMORY. */
 HR_API hr_variable hr_get_variable(const char *name, hr_dtype dtype, const int64_t *dims, int rank, hr_initializer initializer);
 
 /* In a graph: what initialises all variables of the graph that there are when it is run; fetch it. Outside: initialises those of the session that

@@ -181,7 +181,11 @@ HR__INFER(random_uniform)
 	(void)in, (void)count;
 	hr_status status = asked_for(attrs, out);
 	if (status == HR_OK) status = hr__need_number(out);
-	if (status != HR_OK || hr__dtype_is_float(attrs->dtype)) return status;
+	if (status != HR_OK) return status;
+	if (!(attrs->a < attrs->b) || !isfinite(attrs->a) || !isfinite(attrs->b)) {
+		return hr__fail(HR_INVALID_ARGUMENT, "there is nothing from %g up to %g", attrs->a, attrs->b);
+	}
+	if (hr__dtype_is_float(attrs->dtype)) return HR_OK;
 	double from = ceil(attrs->a), to = ceil(attrs->b);
 	if (!holds(attrs->dtype, from, to)) {
 		return hr__fail(HR_INVALID_ARGUMENT, "not all from %g to %g are of %s", attrs->a, attrs->b, hr_dtype_text(attrs->dtype));
@@ -269,8 +273,5 @@ hr_value hr_random_normal(hr_dtype dtype, const int64_t *dims, int rank, uint64_
 
 hr_value hr_random_uniform(hr_dtype dtype, const int64_t *dims, int rank, double low, double high, uint64_t seed)
 {
-	if (!(low < high) || !isfinite(low) || !isfinite(high)) {
-		return hr__op_refuse(NULL, 0, "random_uniform", "there is nothing from %g up to %g", low, high);
-	}
 	return call(HR__OP_RANDOM_UNIFORM, dims, rank, &(hr__attrs){ .dtype = dtype, .a = low, .b = high, .seed = seed });
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/status.h"
 #include "os/os.h"
 #include "runtime/engine.h"
@@ -178,12 +179,34 @@ static hr_status run(hr__session *session, enum hr__op_kind kind, const hr__attr
 	return hr__execute_plain(&task, in, in != NULL, out);
 }
 
+/* The op that makes what it begins with. */
+static enum hr__op_kind op_of(const hr__variable *variable, hr__attrs *attrs)
+{
+	static const enum hr__op_kind kinds[] = { [HR_INIT_FULL] = HR__OP_FULL, [HR_INIT_NORMAL] = HR__OP_RANDOM_NORMAL,
+		                                      [HR_INIT_UNIFORM] = HR__OP_RANDOM_UNIFORM };
+	const hr_initializer *how = &variable->initializer;
+	HR_ASSERT(how->kind != HR_INIT_NONE);
+	*attrs = (hr__attrs){ .dtype = variable->type.dtype, .dims = variable->type.dims, .a = how->a, .b = how->b, .seed = how->seed };
+	return kinds[how->kind];
+}
+
+/* What is initialised is no call of the op, whose kernel relies on what is checked there. */
+static hr_status check_initializer(const hr__variable *variable)
+{
+	hr__attrs attrs;
+	hr__type type;
+	int kind = (int)variable->initializer.kind;
+	if (kind == HR_INIT_NONE) return HR_OK;
+	if ((unsigned)kind > HR_INIT_UNIFORM) return hr__fail(HR_INVALID_ARGUMENT, "%d is no initializer", kind);
+	return hr__ops[op_of(variable, &attrs)].infer(NULL, 0, &attrs, &type);
+}
+
 static hr_status initialize(hr__session *session, const hr__variable *variable)
 {
 	const hr_initializer *how = &variable->initializer;
-	hr__attrs attrs = { .dtype = variable->type.dtype, .dims = variable->type.dims, .a = how->a, .b = how->b, .seed = how->seed };
+	hr__attrs attrs;
 	hr__slot out = { .type = variable->type };
-	enum hr__op_kind kind = how->kind == HR_INIT_NORMAL ? HR__OP_RANDOM_NORMAL : how->kind == HR_INIT_UNIFORM ? HR__OP_RANDOM_UNIFORM : HR__OP_FULL;
+	enum hr__op_kind kind = op_of(variable, &attrs);
 	hr_status status = hr__variable_prepare(session, variable->id);
 	if (!status) status = run(session, kind, &attrs, variable, NULL, &out);
 	if (!status && how->kind == HR_INIT_NORMAL) {
@@ -331,9 +354,7 @@ hr_variable hr_get_variable(const char *name, hr_dtype dtype, const int64_t *dim
 	hr_status status = join(scope_path(), name, &variable.name);
 	if (!status) status = hr__dims_make(dims, rank, &variable.type.dims);
 	if (!status) status = hr__need_any(dtype);
-	if (!status && (unsigned)initializer.kind > HR_INIT_UNIFORM) status = hr__fail(HR_INVALID_ARGUMENT, "%d is no initializer", (int)initializer.kind);
-	if (!status && initializer.kind == HR_INIT_NORMAL) status = hr__need_float(&variable.type);
-	if (!status && initializer.kind == HR_INIT_UNIFORM) status = hr__need_number(&variable.type);
+	if (!status) status = check_initializer(&variable);
 	if (status) {
 		hr__fail_in(status, "variable \"%.200s\"", name ? name : "");
 		return (hr_variable){ 0 };

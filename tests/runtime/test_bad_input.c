@@ -1,5 +1,6 @@
 /* test_bad_input.c - what is wrong with a call is told: which op, in which scope, both shapes where there are two. Nothing else comes of it: what
  * was loose is used up, what was kept is still there, and the next call works. */
+#include <math.h>
 #include <stdarg.h>
 
 #include "support_session.h"
@@ -439,6 +440,45 @@ static void test_wrong_names_and_types(void)
 	close_session();
 }
 
+/* The same is wrong with an initializer as with the op that does its work. */
+static void test_wrong_initializers(void)
+{
+	static const struct {
+		hr_dtype dtype;
+		hr_initializer initializer;
+		const char *part;
+	} wrong[] = {
+		{ HR_DTYPE_INT32, HR_FULL(1e30), "1e+30 is no int32" },
+		{ HR_DTYPE_INT64, HR_FULL(NAN), "is no int64" },
+		{ HR_DTYPE_UINT8, HR_FULL(-1), "-1 is no uint8" },
+		{ HR_DTYPE_INT64, HR_UNIFORM(NAN, NAN, 1), "there is nothing from" },
+		{ F, HR_UNIFORM(0, INFINITY, 1), "there is nothing from 0 up to inf" },
+		{ F, HR_UNIFORM(1, 1, 1), "there is nothing from 1 up to 1" },
+		{ HR_DTYPE_INT32, HR_UNIFORM(5, 2, 1), "there is nothing from 5 up to 2" },
+		{ HR_DTYPE_INT32, HR_UNIFORM(0.25, 0.75, 1), "there is no integer" },
+		{ HR_DTYPE_UINT8, HR_UNIFORM(0, 1000, 1), "not all from 0 to 1000 are of uint8" },
+		{ HR_DTYPE_BOOL, HR_UNIFORM(0, 1, 1), "bool" },
+		{ HR_DTYPE_INT32, HR_NORMAL(1, 1), "int32" },
+	};
+	hr_graph graph;
+	open_session(0);
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	for (int in_graph = 0; in_graph < 2; in_graph++) {
+		if (in_graph) CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+		for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+			CHECK(!hr_get_variable("x", wrong[i].dtype, HR_DIMS(4), wrong[i].initializer).id);
+			CHECK_STATUS(HR_INVALID_ARGUMENT, hr_last_status());
+			CHECK_CONTAINS(hr_last_message(), "variable \"x\"");
+			CHECK_CONTAINS(hr_last_message(), wrong[i].part);
+		}
+		CHECK_EQ(hr_trainable_variables(NULL, 0), 0);
+		CHECK(hr_get_variable("x", HR_DTYPE_UINT8, HR_DIMS(4), HR_UNIFORM(0, 256, 1)).id);
+	}
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	close_session();
+}
+
 static void test_wrong_assignments(void)
 {
 	hr_session other;
@@ -528,5 +568,5 @@ static void test_use_after_close(void)
 
 TEST_MAIN(T(test_shapes_that_do_not_fit), T(test_dtypes_that_do_not_fit), T(test_unknown_values_of_enums), T(test_null),
           T(test_a_refused_call_leaves_what_was_kept), T(test_an_op_without_room_is_named_once), T(test_fetches_of_another_size), T(test_an_index_out_of_range_is_found_when_it_is_fetched),
-          T(test_gradients_that_there_are_not), T(test_wrong_feeds_and_fetches), T(test_wrong_names_and_types), T(test_wrong_assignments),
-          T(test_use_after_close))
+          T(test_gradients_that_there_are_not), T(test_wrong_feeds_and_fetches), T(test_wrong_names_and_types), T(test_wrong_initializers),
+          T(test_wrong_assignments), T(test_use_after_close))
