@@ -207,7 +207,8 @@ HR_API hr_status hr_tape_begin(void);
 HR_API hr_status hr_tape_end(void);
 
 /* What the sum of [of] changes by, for each element of [by]: out[i] has the type of by[i], and is loose; zeros where nothing depends on it. In a
- * graph it adds nodes; outside, it runs ops by the tape, and what that kept is released on the way: a tape serves once. All or none.
+ * graph it adds nodes; outside, it runs ops by the tape, and what that kept is released on the way: a tape serves once. All or none. Uses up [of],
+ * if loose; keep it to look at it later. Those of [by] stay as they are.
  * Gradients of bfloat16 values are float32 on the way; only one that is handed out, by such a value, is rounded to it.
  *
  * HR_INVALID_ARGUMENT  no tape is on, or it has served; [of] is no float; an op on the way has no gradient (the message names it) */
@@ -358,7 +359,7 @@ HR_API const char *hr_variable_name(hr_variable variable);
  * themselves. At most [capacity] are written; returns how many there are. */
 HR_API size_t hr_trainable_variables(hr_variable *out, size_t capacity);
 
-/* hr_gradients, by the contents of variables. */
+/* hr_gradients, by the contents of variables. Uses up [of], if loose. */
 HR_API hr_status hr_variable_gradients(hr_value of, const hr_variable *by, size_t count, hr_value *out);
 
 /* ---- optimizers ---- */
@@ -377,7 +378,7 @@ typedef struct hr_optimizer {
 HR_API void hr_optimizer_init(hr_optimizer *optimizer, hr_optimizer_kind kind);
 /* Updates each variable by its gradient, in the variable's own memory. To be called once in a step. A value to fetch, as of hr_group. */
 HR_API hr_value hr_apply_gradients(const hr_optimizer *optimizer, const hr_variable *variables, const hr_value *gradients, size_t count);
-/* hr_variable_gradients of [loss], and applied. */
+/* hr_variable_gradients of [loss], and applied. Uses up [loss], if loose. */
 HR_API hr_value hr_minimize(const hr_optimizer *optimizer, hr_value loss, const hr_variable *variables, size_t count);
 
 /* ---- layers: ops with variables, named "<name>/w" and the like, in the current variable scope ---- */

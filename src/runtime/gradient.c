@@ -320,7 +320,8 @@ static uint64_t count_results(const struct search *search)
 	return count;
 }
 
-hr_status hr_gradients(hr_value of, const hr_value *by, size_t count, hr_value *out)
+/* Does not use up [of]. */
+static hr_status gradients(hr_value of, const hr_value *by, size_t count, hr_value *out)
 {
 	void *block = NULL;
 	struct search search = { .slots = 64 };
@@ -352,7 +353,15 @@ hr_status hr_gradients(hr_value of, const hr_value *by, size_t count, hr_value *
 	return status;
 }
 
-hr_status hr_variable_gradients(hr_value of, const hr_variable *by, size_t count, hr_value *out)
+hr_status hr_gradients(hr_value of, const hr_value *by, size_t count, hr_value *out)
+{
+	hr_status status = gradients(of, by, count, out);
+	hr__value_use_up(of);
+	return status;
+}
+
+/* Does not use up [of]. */
+static hr_status variable_gradients(hr_value of, const hr_variable *by, size_t count, hr_value *out)
 {
 	void *list;
 	hr_status status = HR_OK;
@@ -366,8 +375,15 @@ hr_status hr_variable_gradients(hr_value of, const hr_variable *by, size_t count
 		values[i] = hr_keep(read.id ? read : hr_read(by[i]));
 		if (!values[i].id) status = hr_last_status();
 	}
-	if (!status) status = hr_gradients(of, values, count, out);
+	if (!status) status = gradients(of, values, count, out);
 	for (size_t i = 0; i < count; i++) hr_release(values[i]);
 	hr__os()->free(list, count * sizeof(hr_value));
+	return status;
+}
+
+hr_status hr_variable_gradients(hr_value of, const hr_variable *by, size_t count, hr_value *out)
+{
+	hr_status status = variable_gradients(of, by, count, out);
+	hr__value_use_up(of);
 	return status;
 }

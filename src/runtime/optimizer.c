@@ -106,7 +106,7 @@ hr_value hr_apply_gradients(const hr_optimizer *optimizer, const hr_variable *va
 	return group;
 }
 
-hr_value hr_minimize(const hr_optimizer *optimizer, hr_value loss, const hr_variable *variables, size_t count)
+static hr_value minimize(const hr_optimizer *optimizer, hr_value loss, const hr_variable *variables, size_t count)
 {
 	void *block;
 	hr_value done = HR_NO_VALUE;
@@ -119,5 +119,12 @@ hr_value hr_minimize(const hr_optimizer *optimizer, hr_value loss, const hr_vari
 	if (!check(optimizer, variables, gradients, count) && !hr_variable_gradients(loss, variables, count, gradients))
 		done = hr_apply_gradients(optimizer, variables, gradients, count);
 	hr__os()->free(block, (count + 1) * sizeof(hr_value));
+	return done;
+}
+
+hr_value hr_minimize(const hr_optimizer *optimizer, hr_value loss, const hr_variable *variables, size_t count)
+{
+	hr_value done = minimize(optimizer, loss, variables, count);
+	hr__value_use_up(loss); /* where it did not come to gradients */
 	return done;
 }

@@ -369,6 +369,59 @@ static void test_optimizers_go_down(void)
 	}
 }
 
+/* ---- what is loose ---- */
+
+static hr_value loose_loss(hr_variable w)
+{
+	return hr_reduce_sum(hr_exp(hr_read(w)), HR_ALL_AXES, false);
+}
+
+static void test_what_gradients_are_of_is_used_up(void)
+{
+	hr_optimizer sgd;
+	hr_value gradient, of;
+	open_session(0);
+	hr_optimizer_init(&sgd, HR_SGD);
+	hr_variable w = hr_get_variable("w", HR_DTYPE_FLOAT32, HR_DIMS(4), HR_FULL(1));
+	hr_value x = hr_keep(hr_read(w));
+	for (int way = 0; way < 3; way++) {
+		CHECK_STATUS(HR_OK, hr_tape_begin());
+		of = loose_loss(w);
+		if (way == 0) CHECK_STATUS(HR_OK, hr_gradients(of, &x, 1, &gradient));
+		if (way == 1) CHECK_STATUS(HR_OK, hr_variable_gradients(of, &w, 1, &gradient));
+		if (way == 2) CHECK_EQ(hr_minimize(&sgd, of, &w, 1).id, HR_DONE.id);
+		if (way < 2) hr_release(gradient);
+		CHECK_EQ(hr_value_rank(of), -1);
+		CHECK_STATUS(HR_OK, hr_tape_end());
+	}
+	hr_release(x);
+	close_session(); /* finds nothing left */
+}
+
+/* As with all calls that fail. */
+static void test_what_gradients_are_of_is_used_up_when_there_are_none(void)
+{
+	hr_optimizer sgd, none = { 0 };
+	hr_value gradient, of;
+	open_session(0);
+	hr_optimizer_init(&sgd, HR_SGD);
+	hr_variable w = hr_get_variable("w", HR_DTYPE_FLOAT32, HR_DIMS(4), HR_FULL(1)), gone = { 12345 };
+	hr_value x = hr_keep(hr_read(w));
+	for (int way = 0; way < 7; way++) { /* without a tape */
+		of = loose_loss(w);
+		if (way == 0) CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(of, &x, 1, &gradient));
+		if (way == 1) CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(of, NULL, 0, &gradient));
+		if (way == 2) CHECK_STATUS(HR_INVALID_ARGUMENT, hr_variable_gradients(of, NULL, 0, &gradient));
+		if (way == 3) CHECK_STATUS(HR_CLOSED, hr_variable_gradients(of, &gone, 1, &gradient));
+		if (way == 4) CHECK_EQ(hr_minimize(&sgd, of, &w, 1).id, 0);
+		if (way == 5) CHECK_EQ(hr_minimize(&none, of, &w, 1).id, 0);
+		if (way == 6) CHECK_EQ(hr_minimize(&sgd, of, NULL, 0).id, 0);
+		CHECK_EQ(hr_value_rank(of), -1);
+	}
+	hr_release(x);
+	close_session();
+}
+
 /* ---- many names ---- */
 
 static void fill_table_of_names(void)
@@ -412,4 +465,5 @@ static void test_names_without_a_place_make_no_variables(void)
 TEST_MAIN(T(test_names_and_reuse), T(test_updates_are_in_place_unless_somebody_has_the_contents), T(test_a_view_is_copied_into_a_variable),
           T(test_variables_of_a_graph), T(test_a_read_before_an_update_keeps_what_it_read), T(test_an_assignment_to_what_is_gone),
           T(test_a_graph_takes_its_contents_with_it), T(test_gradients_are_by_what_was_read), T(test_threads_that_share_a_variable),
-          T(test_optimizers_go_down), T(test_names_without_a_place_make_no_variables))
+          T(test_optimizers_go_down), T(test_what_gradients_are_of_is_used_up),
+          T(test_what_gradients_are_of_is_used_up_when_there_are_none), T(test_names_without_a_place_make_no_variables))
