@@ -376,7 +376,9 @@ typedef struct hr_optimizer {
 } hr_optimizer;
 
 HR_API void hr_optimizer_init(hr_optimizer *optimizer, hr_optimizer_kind kind);
-/* Updates each variable by its gradient, in the variable's own memory. To be called once in a step. A value to fetch, as of hr_group. */
+/* Updates each variable by its gradient, in the variable's own memory. To be called once in a step. A value to fetch, as of hr_group. Loose gradients
+ * are used up. What is wrong with any of them (dtype, shape, session; a variable without contents) is found before the first update: then nothing has
+ * changed, and no step was counted. */
 HR_API hr_value hr_apply_gradients(const hr_optimizer *optimizer, const hr_variable *variables, const hr_value *gradients, size_t count);
 /* hr_variable_gradients of [loss], and applied. Uses up [loss], if loose. */
 HR_API hr_value hr_minimize(const hr_optimizer *optimizer, hr_value loss, const hr_variable *variables, size_t count);

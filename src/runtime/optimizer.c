@@ -18,6 +18,12 @@ static const char *name_of(const hr_optimizer *optimizer)
 	return optimizer->name ? optimizer->name : names[optimizer->kind];
 }
 
+static enum hr__op_kind op_of(const hr_optimizer *optimizer)
+{
+	static const enum hr__op_kind kinds[] = { HR__OP_SGD, HR__OP_MOMENTUM, HR__OP_ADAM };
+	return kinds[optimizer->kind];
+}
+
 /* "<variable>/<optimizer>/<what>", of the variable's type. */
 static uint64_t memory_of(const hr_optimizer *optimizer, const hr__variable *variable, const char *what)
 {
@@ -44,11 +50,10 @@ static bool find_variables(const hr_optimizer *optimizer, uint64_t updated, uint
 /* Uses up the gradient, also where it fails. */
 static hr_value apply(const hr_optimizer *optimizer, hr_variable handle, hr_value gradient, hr_value steps)
 {
-	static const enum hr__op_kind kinds[] = { HR__OP_SGD, HR__OP_MOMENTUM, HR__OP_ADAM };
 	hr_value ins[] = { gradient, steps };
 	hr__attrs attrs = { .a = optimizer->learning_rate, .b = optimizer->kind == HR_ADAM ? optimizer->beta1 : optimizer->momentum,
 		                .c = optimizer->beta2, .d = optimizer->epsilon };
-	if (find_variables(optimizer, handle.id, attrs.variables)) return hr__call_one(kinds[optimizer->kind], ins, optimizer->kind == HR_ADAM ? 2 : 1, &attrs);
+	if (find_variables(optimizer, handle.id, attrs.variables)) return hr__call_one(op_of(optimizer), ins, optimizer->kind == HR_ADAM ? 2 : 1, &attrs);
 	hr__value_use_up(gradient);
 	return HR_NO_VALUE;
 }
@@ -77,19 +82,64 @@ static hr_status check(const hr_optimizer *optimizer, const hr_variable *variabl
 	return HR_OK;
 }
 
-hr_value hr_apply_gradients(const hr_optimizer *optimizer, const hr_variable *variables, const hr_value *gradients, size_t count)
+/* ---- what is known before anything is updated ---- */
+
+static hr_status check_variable(hr_variable handle, const hr__graph *graph, hr__session *session, hr__variable *out)
 {
-	void *block;
-	hr_value group = HR_NO_VALUE, steps = HR_NO_VALUE;
-	int error = 0;
-	hr_status status = check(optimizer, variables, gradients, count);
-	if (!status) error = hr__os()->alloc(count * sizeof(hr_value), &block);
-	if (error) hr__os_fail(error, "cannot get host memory for an optimizer");
-	if (status || error) {
-		for (size_t i = 0; i < count && gradients; i++) hr__value_use_up(gradients[i]);
-		return HR_NO_VALUE;
+	hr__content content;
+	hr_status status = hr__variable_get(handle.id, out);
+	if (!status) status = hr__variable_check(out, graph, session);
+	if (status || graph) return status;
+	status = hr__variable_read(session, handle.id, &content);
+	if (!status) hr__buffer_release(content.buffer);
+	return status;
+}
+
+/* What the op of the update says to the types. */
+static hr_status check_types(enum hr__op_kind kind, const hr__type *variable, const hr__type *gradient)
+{
+	const hr__op *op = &hr__ops[kind];
+	hr__type ins[HR__OP_INPUTS], outs[HR__OP_OUTPUTS];
+	uint32_t count = 0;
+	while (count < op->out_count) ins[count++] = *variable; /* what is remembered has its type */
+	ins[count++] = *gradient;
+	if (kind == HR__OP_ADAM) ins[count++] = (hr__type){ .dtype = HR_DTYPE_INT64 };
+	return op->infer(ins, count, &(hr__attrs){ .a = 0 }, outs);
+}
+
+static hr_status check_gradient(const hr_optimizer *optimizer, const hr__variable *variable, const hr_value *gradients, size_t at)
+{
+	hr__value value;
+	const hr__graph *graph = hr__graph_current();
+	hr_status status = hr__value_get(gradients[at], &value);
+	if (!status && (value.graph != graph || (!graph && value.session->id != variable->session)))
+		status = hr__fail(HR_INVALID_ARGUMENT, "its gradient is not where it is: in the graph that is being built, or in its session");
+	for (size_t i = 0; i < at && !status && value.loose && !graph; i++)
+		if (gradients[i].id == gradients[at].id) status = hr__fail(HR_INVALID_ARGUMENT, "its gradient is given twice, and the first use uses it up");
+	if (!status) status = check_types(op_of(optimizer), &variable->type, &value.type);
+	return status ? hr__fail_in(status, "variable \"%s\"", hr_name_text(variable->name)) : HR_OK;
+}
+
+static hr_status check_updates(const hr_optimizer *optimizer, const hr_variable *variables, const hr_value *gradients, size_t count)
+{
+	const hr__graph *graph = hr__graph_current();
+	hr__session *session = graph ? NULL : hr__session_current();
+	hr_status status = graph || session ? HR_OK : hr_last_status();
+	for (size_t i = 0; i < count && !status; i++) {
+		hr__variable variable;
+		if (!gradients[i].id) return HR_INVALID_ARGUMENT; /* whoever could not compute it has said why */
+		status = check_variable(variables[i], graph, session, &variable);
+		if (!status) status = check_gradient(optimizer, &variable, gradients, i);
 	}
-	hr_value *applied = block;
+	return status ? hr__name_op(status, hr__ops[op_of(optimizer)].name, hr_name_scope_current()) : HR_OK;
+}
+
+/* ---- the calls ---- */
+
+/* Uses up the gradients. */
+static bool update_all(const hr_optimizer *optimizer, const hr_variable *variables, const hr_value *gradients, size_t count, hr_value *applied)
+{
+	hr_value steps = HR_NO_VALUE;
 	bool all = true;
 	/* What is remembered is made before the step is counted: a step that fails for lack of memory can be done again. */
 	for (size_t i = 0; i < count && all; i++) all = find_variables(optimizer, variables[i].id, (uint64_t[HR__OP_OUTPUTS]){ 0 });
@@ -101,7 +151,23 @@ hr_value hr_apply_gradients(const hr_optimizer *optimizer, const hr_variable *va
 		all &= applied[i].id != 0;
 	}
 	hr_release(steps);
-	if (all) group = hr_group(applied, count);
+	return all;
+}
+
+hr_value hr_apply_gradients(const hr_optimizer *optimizer, const hr_variable *variables, const hr_value *gradients, size_t count)
+{
+	void *block;
+	hr_value group = HR_NO_VALUE;
+	int error = 0;
+	hr_status status = check(optimizer, variables, gradients, count);
+	if (!status) status = check_updates(optimizer, variables, gradients, count);
+	if (!status) error = hr__os()->alloc(count * sizeof(hr_value), &block);
+	if (error) hr__os_fail(error, "cannot get host memory for an optimizer");
+	if (status || error) {
+		for (size_t i = 0; i < count && gradients; i++) hr__value_use_up(gradients[i]);
+		return HR_NO_VALUE;
+	}
+	if (update_all(optimizer, variables, gradients, count, block)) group = hr_group(block, count);
 	hr__os()->free(block, count * sizeof(hr_value));
 	return group;
 }

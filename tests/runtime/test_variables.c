@@ -369,6 +369,50 @@ static void test_optimizers_go_down(void)
 	}
 }
 
+static hr_value filled(hr_dtype dtype, int64_t rows, double value)
+{
+	return hr_full(dtype, HR_DIMS(rows, 64), value);
+}
+
+/* The second of two gradients is wrong: [way] says how. */
+static void refuse_update(const hr_optimizer *optimizer, hr_variable a, hr_variable b, int way)
+{
+	static const char *const parts[] = { "variable \"b\"", "[32,64]", "float64", "variable \"empty\" has no contents", "used up", "twice" };
+	hr_variable variables[] = { a, b };
+	hr_value gradients[] = { filled(HR_DTYPE_FLOAT32, 64, 1), filled(HR_DTYPE_FLOAT32, 64, 1) };
+	if (way == 2) gradients[1] = hr_cast(gradients[1], HR_DTYPE_FLOAT64);
+	if (way < 2) gradients[1] = hr_slice(gradients[1], 0, 0, 32);
+	if (way == 3) variables[1] = hr_get_variable("empty", HR_DTYPE_FLOAT32, HR_DIMS(64, 64), HR_UNINITIALIZED);
+	if (way >= 4) hr_release(gradients[1]);
+	if (way == 5) gradients[1] = gradients[0];
+	CHECK_EQ(hr_apply_gradients(optimizer, variables, gradients, 2).id, 0);
+	CHECK_CONTAINS(hr_last_message(), parts[way]);
+	CHECK_EQ(first_of(a), 1.0f);
+	CHECK_EQ(first_of(b), 1.0f);
+}
+
+/* Also the number of the step: what follows is the first one. */
+static void test_an_update_that_is_refused_changes_nothing(void)
+{
+	for (int kind = HR_SGD; kind <= HR_ADAM; kind++) {
+		for (int way = 0; way < 6; way++) {
+			hr_optimizer optimizer, other;
+			open_session(0);
+			hr_optimizer_init(&optimizer, (hr_optimizer_kind)kind);
+			other = optimizer;
+			other.name = "other";
+			hr_variable a = make("a", 1), b = make("b", 1), c = make("c", 1);
+			refuse_update(&optimizer, a, b, way);
+			hr_value gradient = hr_keep(filled(HR_DTYPE_FLOAT32, 64, 0.5));
+			CHECK_EQ(hr_apply_gradients(&optimizer, &a, &gradient, 1).id, HR_DONE.id);
+			CHECK_EQ(hr_apply_gradients(&other, &c, &gradient, 1).id, HR_DONE.id);
+			CHECK_EQ(first_of(a), first_of(c));
+			hr_release(gradient);
+			close_session();
+		}
+	}
+}
+
 /* ---- what is loose ---- */
 
 static hr_value loose_loss(hr_variable w)
@@ -465,5 +509,6 @@ static void test_names_without_a_place_make_no_variables(void)
 TEST_MAIN(T(test_names_and_reuse), T(test_updates_are_in_place_unless_somebody_has_the_contents), T(test_a_view_is_copied_into_a_variable),
           T(test_variables_of_a_graph), T(test_a_read_before_an_update_keeps_what_it_read), T(test_an_assignment_to_what_is_gone),
           T(test_a_graph_takes_its_contents_with_it), T(test_gradients_are_by_what_was_read), T(test_threads_that_share_a_variable),
-          T(test_optimizers_go_down), T(test_what_gradients_are_of_is_used_up),
+          T(test_optimizers_go_down), T(test_an_update_that_is_refused_changes_nothing),
+          T(test_what_gradients_are_of_is_used_up),
           T(test_what_gradients_are_of_is_used_up_when_there_are_none), T(test_names_without_a_place_make_no_variables))
