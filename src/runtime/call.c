@@ -103,12 +103,14 @@ static hr_status find_types(const hr__attrs *attrs, const hr__value *values, uin
 	return HR_OK;
 }
 
-/* What an eager read gives is the same to a tape, however often it is read. */
+/* What an eager read gives is the same to a tape, however often it is read. Unless another thread has updated the variable since: then it gets a
+ * number of its own. Contents that somebody has are not updated in place, so in the same buffer they are the same. */
 static void number_contents(hr__session *session, const hr__attrs *attrs, hr_value out)
 {
+	hr__value value;
 	hr__content content;
-	if (hr__variable_read(session, attrs->variables[0], &content)) return;
-	hr__value_set_serial(out, content.serial);
+	if (hr__value_get(out, &value) || hr__variable_read(session, attrs->variables[0], &content)) return;
+	if (content.buffer == value.buffer) hr__value_set_serial(out, content.serial);
 	hr__buffer_release(content.buffer);
 }
 

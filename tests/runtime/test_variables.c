@@ -1,6 +1,7 @@
 /* test_variables.c - variables: names and scopes, contents in place and not, outside of graphs and in them. */
 #include <math.h>
 
+#include "os/os.h"
 #include "support_session.h"
 
 static hr_variable make(const char *name, double value)
@@ -313,6 +314,47 @@ static void test_threads_that_share_a_variable(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
+static hr__os_table meddling_os;
+static hr_variable meddled;
+static _Thread_local hr_value meddled_by; /* threads of the device leave monitors too */
+
+/* Whoever leaves a turn finds that another one had the next: the variable is updated at once. */
+static void leave_and_update(hr__monitor *monitor)
+{
+	hr_value by = meddled_by;
+	hr__os_linux()->monitor_leave(monitor);
+	meddled_by = HR_NO_VALUE;
+	if (by.id) CHECK_EQ(hr_assign_add(meddled, by).id, HR_DONE.id);
+}
+
+/* What was read before an update and what is read after it are not the same to a tape, when the update comes as soon as it can. */
+static void test_an_update_behind_a_read_is_not_what_was_read(void)
+{
+	hr_value gradient;
+	meddling_os = *hr__os_linux();
+	meddling_os.monitor_leave = leave_and_update;
+	hr__os_replace(&meddling_os);
+	open_session(0);
+	meddled = make("w", 1);
+	hr_value one = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1));
+	CHECK_STATUS(HR_OK, hr_tape_begin());
+	meddled_by = one;
+	hr_value before = hr_keep(hr_read(meddled)), after = hr_keep(hr_read(meddled)), again = hr_keep(hr_read(meddled));
+	CHECK_EQ(meddled_by.id, 0);
+	hr_value sum = hr_keep(hr_reduce_sum(hr_add(hr_mul(before, before), again), HR_ALL_AXES, false));
+	CHECK_EQ(number_in(sum), 3.0f * 64 * 64);
+	CHECK_STATUS(HR_OK, hr_gradients(sum, &after, 1, &gradient));
+	CHECK_STATUS(HR_OK, hr_tape_end());
+	CHECK_EQ(number_in(hr_slice(hr_reshape(gradient, HR_DIMS(64 * 64)), 0, 0, 1)), 1.0f); /* of [again], and nothing of [before] */
+	hr_release(before);
+	hr_release(after);
+	hr_release(again);
+	hr_release(sum);
+	hr_release(one);
+	close_session();
+	hr__os_replace(NULL);
+}
+
 /* ---- optimizers ---- */
 
 /* w approaches 3 by the gradient of (w - 3)^2; the same outside of graphs, in one, and in place. */
@@ -509,6 +551,6 @@ static void test_names_without_a_place_make_no_variables(void)
 TEST_MAIN(T(test_names_and_reuse), T(test_updates_are_in_place_unless_somebody_has_the_contents), T(test_a_view_is_copied_into_a_variable),
           T(test_variables_of_a_graph), T(test_a_read_before_an_update_keeps_what_it_read), T(test_an_assignment_to_what_is_gone),
           T(test_a_graph_takes_its_contents_with_it), T(test_gradients_are_by_what_was_read), T(test_threads_that_share_a_variable),
-          T(test_optimizers_go_down), T(test_an_update_that_is_refused_changes_nothing),
-          T(test_what_gradients_are_of_is_used_up),
-          T(test_what_gradients_are_of_is_used_up_when_there_are_none), T(test_names_without_a_place_make_no_variables))
+          T(test_an_update_behind_a_read_is_not_what_was_read), T(test_optimizers_go_down), T(test_an_update_that_is_refused_changes_nothing),
+          T(test_what_gradients_are_of_is_used_up), T(test_what_gradients_are_of_is_used_up_when_there_are_none),
+          T(test_names_without_a_place_make_no_variables))
