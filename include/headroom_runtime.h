@@ -25,9 +25,9 @@
  * bytes of float32, has its range, and 8 bits of precision: it can be cast from and to everything, made by hr_constant, hr_full and
  * hr_one_hot, fed, fetched, assigned to variables, copied, and moved by the ops on shapes. All others ask for a cast to float32.
  *
- * ERRORS. An op that cannot be done returns HR_NO_VALUE, and hr_last_status and hr_last_message say why: the op, its scope, both shapes. Given
- * HR_NO_VALUE an op returns HR_NO_VALUE and leaves the message alone, so it is enough to look at the end of an expression. What was loose
- * is used up all the same.
+ * ERRORS. An op that cannot be done returns HR_NO_VALUE, and hr_last_status and hr_last_message say why: the op, its scope, the variable that it is
+ * on, both shapes. Given HR_NO_VALUE an op returns HR_NO_VALUE and leaves the message alone, so it is enough to look at the end of an expression. What
+ * was loose is used up all the same.
  *
  * What an op finds wrong only when it runs, an index out of range, is told by the next call that waits: hr_fetch, hr_session_synchronize or
  * hr_session_close. The op's result has zeros where something is wrong. From then until it is told, updates of variables (hr_assign_add,

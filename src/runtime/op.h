@@ -74,6 +74,8 @@
 	X(AVG_POOL_GRAD, "avg_pool_grad")    \
 	/* for variables */                  \
 	X(COPY, "copy")                      \
+	X(ASSIGN_ADD, "assign_add")          \
+	X(ASSIGN_SUB, "assign_sub")          \
 	X(SGD, "sgd")                        \
 	X(MOMENTUM, "momentum")              \
 	X(ADAM, "adam")

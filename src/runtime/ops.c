@@ -34,6 +34,8 @@
 #define MOVES(kind, name, most) OP(kind, #name, 1, most, HR__ALLOCATES, 0, name, hr__run_##name, NULL, hr__gradient_##name, 0, 0)
 #define REDUCES(kind, name, of, looks_in, looks_out) \
 	OP(kind, #name, 1, 1, HR__ALLOCATES, 0, of, hr__run_##name, hr__scratch_reduce_sum, hr__gradient_##name, looks_in, looks_out)
+/* The same as outside of variables, but for what is checked, and with a name that messages can tell. */
+#define ONTO_VARIABLE(kind, name) OP(kind, "assign_" #name, 2, 2, HR__FORWARDS, BOTH, assign_onto, hr__run_##name, NULL, NULL, 0, 0)
 /* All inputs but the last are updated; or but the last two, the last being the number of the step. */
 #define UPDATES(kind, name, inputs, outputs) \
 	OP_WITH(outputs, kind, #name, inputs, inputs, HR__UPDATES, 0, name, hr__run_##name, NULL, NULL, 0, 0)
@@ -102,6 +104,8 @@ const hr__op hr__ops[HR__OP_COUNT] = {
 	OP(MAX_POOL_GRAD, "max_pool_grad", 3, 3, HR__ALLOCATES, 0, max_pool_grad, hr__run_max_pool_grad, NULL, NULL, 0, 0),
 	OP(AVG_POOL_GRAD, "avg_pool_grad", 1, 1, HR__ALLOCATES, 0, avg_pool_grad, hr__run_avg_pool_grad, NULL, NULL, 0, 0),
 	MOVES(COPY, copy, 1),
+	ONTO_VARIABLE(ASSIGN_ADD, add),
+	ONTO_VARIABLE(ASSIGN_SUB, sub),
 	UPDATES(SGD, sgd, 2, 1),
 	UPDATES(MOMENTUM, momentum, 3, 2),
 	UPDATES(ADAM, adam, 5, 3),

@@ -19,6 +19,7 @@
 /* variable.c */
 HR__INFER(read);
 HR__INFER(assign);
+HR__INFER(assign_onto); /* numbers, broadcast to the variable's shape */
 HR__INFER(done); /* how many things were done: a scalar, int32 */
 
 /* ops_source.c */

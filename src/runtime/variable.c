@@ -446,14 +446,28 @@ HR__INFER(read)
 	return HR_OK;
 }
 
+/* Which of all variables it is that does not fit. */
+static hr_status name_variable(hr_status status, const hr__attrs *attrs)
+{
+	hr__variable variable;
+	if (!status || !hr__variables_of(attrs) || hr__variable_get(attrs->variables[0], &variable)) return status;
+	return hr__fail_in(status, "variable \"%s\"", hr_name_text(variable.name));
+}
+
 HR__INFER(assign)
 {
 	(void)count;
-	(void)attrs;
 	hr_status status = hr__need_same_dtype(&in[0], &in[1]);
 	if (!status) status = hr__need_same_dims(&in[0], &in[1]);
 	out[0] = in[0];
-	return status;
+	return name_variable(status, attrs);
+}
+
+HR__INFER(assign_onto)
+{
+	hr_status status = hr__infer_binary(in, count, attrs, out);
+	if (!status) status = hr__need_same_dims(&in[0], &out[0]); /* it is not broadcast itself */
+	return name_variable(status, attrs);
 }
 
 HR__INFER(done)
@@ -499,12 +513,12 @@ hr_value hr_assign(hr_variable variable, hr_value value)
 
 hr_value hr_assign_add(hr_variable variable, hr_value value)
 {
-	return write(HR__OP_ADD, variable, value);
+	return write(HR__OP_ASSIGN_ADD, variable, value);
 }
 
 hr_value hr_assign_sub(hr_variable variable, hr_value value)
 {
-	return write(HR__OP_SUB, variable, value);
+	return write(HR__OP_ASSIGN_SUB, variable, value);
 }
 
 hr_value hr_global_variables_initializer(void)

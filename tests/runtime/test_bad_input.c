@@ -487,13 +487,20 @@ static void test_wrong_assignments(void)
 	begin();
 	hr_variable w = make("w"), late = hr_get_variable("late", F, HR_DIMS(1), HR_UNINITIALIZED);
 	CHECK(!hr_assign(w, ones(F, HR_DIMS(3, 5))).id);
-	CHECK_CONTAINS(hr_last_message(), "op \"assign\" in scope \"tower\"");
+	CHECK_CONTAINS(hr_last_message(), "op \"assign\" in scope \"tower\": variable \"w\"");
 	CHECK_CONTAINS(hr_last_message(), "[3,5]");
 	CHECK_CONTAINS(hr_last_message(), "[64,64]");
 	CHECK(!hr_assign(w, ones(HR_DTYPE_FLOAT64, HR_DIMS(64, 64))).id);
 	CHECK_CONTAINS(hr_last_message(), "float64");
 	CHECK(!hr_assign_add(w, ones(F, HR_DIMS(2, 64, 64))).id); /* it would be broadcast */
+	CHECK_CONTAINS(hr_last_message(), "op \"assign_add\" in scope \"tower\": variable \"w\"");
+	CHECK_CONTAINS(hr_last_message(), "[64,64]");
 	CHECK_CONTAINS(hr_last_message(), "[2,64,64]");
+	CHECK(!hr_assign_sub(w, ones(F, HR_DIMS(3, 64))).id);
+	CHECK_CONTAINS(hr_last_message(), "op \"assign_sub\" in scope \"tower\": variable \"w\"");
+	CHECK_CONTAINS(hr_last_message(), "[3,64]");
+	CHECK(!hr_assign_add(w, ones(HR_DTYPE_INT32, HR_DIMS(64, 64))).id);
+	CHECK_CONTAINS(hr_last_message(), "int32");
 	CHECK(!hr_read(late).id);
 	CHECK_EQ((int)hr_last_status(), (int)HR_INVALID_ARGUMENT);
 	CHECK_CONTAINS(hr_last_message(), "op \"read\" in scope \"tower\"");

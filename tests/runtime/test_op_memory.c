@@ -123,8 +123,8 @@ static const struct sample samples[] = {
 	SOURCE(random_uniform, RANDOM_UNIFORM),
 	BINARY(add, ADD),
 	BINARY(sub, SUB),
-	{ "assign_add", HR__OP_ADD, .memory = "the variable's, or as `add` while somebody has its contents" },
-	{ "assign_sub", HR__OP_SUB, .memory = "the variable's, or as `sub` while somebody has its contents" },
+	{ "assign_add", HR__OP_ASSIGN_ADD, .memory = "the variable's, or as `add` while somebody has its contents" },
+	{ "assign_sub", HR__OP_ASSIGN_SUB, .memory = "the variable's, or as `sub` while somebody has its contents" },
 	BINARY(mul, MUL),
 	BINARY(div, DIV),
 	BINARY(maximum, MAXIMUM),
@@ -410,7 +410,7 @@ static void test_updates_allocate_for_contents_that_somebody_has(void)
 	static const struct {
 		enum hr__op_kind kind;
 		int count;
-	} updates[] = { { HR__OP_ADD, 1 }, { HR__OP_SUB, 1 }, { HR__OP_SGD, 1 }, { HR__OP_MOMENTUM, 2 }, { HR__OP_ADAM, 3 } };
+	} updates[] = { { HR__OP_ASSIGN_ADD, 1 }, { HR__OP_ASSIGN_SUB, 1 }, { HR__OP_SGD, 1 }, { HR__OP_MOMENTUM, 2 }, { HR__OP_ADAM, 3 } };
 	for (int i = 0; i < 5; i++) {
 		if (i >= 2) CHECK_EQ((int)hr__ops[updates[i].kind].memory, (int)HR__UPDATES);
 		CHECK_EQ(hr__ops[updates[i].kind].out_count, updates[i].count);
