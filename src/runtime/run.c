@@ -28,24 +28,37 @@ struct run {
 
 /* ---- before ---- */
 
+/* "feed 0, for the placeholder in scope "tower"" */
+static hr_status wrong_feed(const struct run *run, const hr__value *place, size_t number)
+{
+	const char *scope = hr_name_text(run->graph->nodes[place->node].scope);
+	return hr__fail_in(HR_INVALID_ARGUMENT, "feed %zu%s%.200s%s", number, *scope ? ", for the placeholder in scope \"" : "", scope, *scope ? "\"" : "");
+}
+
+static hr_status check_feed(const struct run *run, const hr__value *place, const hr__value *value, size_t number)
+{
+	char want[HR__DIMS_TEXT], got[HR__DIMS_TEXT];
+	if (place->graph != run->graph || run->graph->nodes[place->node].kind != HR__OP_PLACEHOLDER)
+		return hr__fail(HR_INVALID_ARGUMENT, "feed %zu is for no placeholder of the graph", number);
+	if (value->session != run->session) hr__fail(HR_INVALID_ARGUMENT, "the value belongs to no session, or to another one");
+	else if (run->fed[place->node].type.dtype) hr__fail(HR_INVALID_ARGUMENT, "its placeholder is fed already");
+	else if (value->type.dtype != place->type.dtype || !hr__dims_equal(&value->type.dims, &place->type.dims))
+		hr__fail(HR_INVALID_ARGUMENT, "the placeholder is %s %s, and the value %s %s", hr_dtype_text(place->type.dtype),
+		         hr__dims_text(&place->type.dims, want, sizeof want), hr_dtype_text(value->type.dtype), hr__dims_text(&value->type.dims, got, sizeof got));
+	else return HR_OK;
+	return wrong_feed(run, place, number);
+}
+
 static hr_status take_feed(struct run *run, const hr_feed *feed, size_t number)
 {
 	hr__value place, value;
-	char want[HR__DIMS_TEXT], got[HR__DIMS_TEXT];
 	hr_status status = hr__value_get(feed->placeholder, &place);
-	if (!status) status = hr__value_get(feed->value, &value);
+	if (!status) status = hr__value_hold(feed->value, &value);
 	if (status) return hr__fail_in(status, "feed %zu", number);
-	if (place.graph != run->graph || run->graph->nodes[place.node].kind != HR__OP_PLACEHOLDER)
-		return hr__fail(HR_INVALID_ARGUMENT, "feed %zu is for no placeholder of the graph", number);
-	if (value.session != run->session) return hr__fail(HR_INVALID_ARGUMENT, "feed %zu: the value belongs to no session, or to another one", number);
-	if (run->fed[place.node].type.dtype) return hr__fail(HR_INVALID_ARGUMENT, "feed %zu: its placeholder is fed already", number);
-	if (value.type.dtype != place.type.dtype || !hr__dims_equal(&value.type.dims, &place.type.dims))
-		return hr__fail(HR_INVALID_ARGUMENT, "feed %zu: the placeholder is %s %s, and the value %s %s", number, hr_dtype_text(place.type.dtype),
-		                hr__dims_text(&place.type.dims, want, sizeof want), hr_dtype_text(value.type.dtype),
-		                hr__dims_text(&value.type.dims, got, sizeof got));
-	run->fed[place.node] = (hr__slot){ .type = value.type, .buffer = value.buffer, .offset = value.offset };
-	hr__buffer_keep(value.buffer);
-	return HR_OK;
+	status = check_feed(run, &place, &value, number);
+	if (status) hr__buffer_release(value.buffer);
+	else run->fed[place.node] = (hr__slot){ .type = value.type, .buffer = value.buffer, .offset = value.offset };
+	return status;
 }
 
 /* What the fetches need, and how often it is used. */
