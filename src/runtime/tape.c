@@ -26,6 +26,8 @@ hr_status hr_tape_begin(void)
 {
 	void *block;
 	if (tape) return hr__fail(HR_IN_USE, "a tape is on already; hr_tape_end first");
+	hr_status status = hr__runtime_begin();
+	if (status) return status;
 	int error = hr__os()->alloc(sizeof(struct hr__op_tape), &block);
 	if (error) return hr__os_fail(error, "cannot get host memory for a tape");
 	tape = block;

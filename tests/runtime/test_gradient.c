@@ -197,4 +197,14 @@ static void test_gradients_are_what_differences_say(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-TEST_MAIN(T(test_gradients_are_what_differences_say))
+/* Also where there was nothing else to end. */
+static void test_a_tape_ends_with_shutdown(void)
+{
+	CHECK_STATUS(HR_OK, hr_tape_begin());
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	CHECK_STATUS(HR_OK, hr_tape_begin());
+	CHECK_STATUS(HR_OK, hr_tape_end());
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+TEST_MAIN(T(test_a_tape_ends_with_shutdown), T(test_gradients_are_what_differences_say))
