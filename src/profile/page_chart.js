@@ -285,6 +285,20 @@ function drawSteps(canvas, model, view) {
 }
 
 /* A row for each of the first threads; an op inside another lies over it. Ops too short to be seen are a shade. */
+/* Grey where ops ran that are too short to be seen one by one, the darker the more of the time. */
+function drawBusy(context, busy, view, unit, width, rows, tall) {
+	context.fillStyle = colours.others;
+	for (let row = 0; row < rows; row++) {
+		for (let x = 0; x < width; x++) {
+			const part = Math.min(1, busy.between(row, view.t0 + x * unit, view.t0 + (x + 1) * unit) / unit);
+			if (!part) continue;
+			context.globalAlpha = (view.matchText ? 0.1 : 0.2) + (view.matchText ? 0.1 : 0.5) * part;
+			context.fillRect(x, row * tall + 1, 1, tall - 2);
+		}
+	}
+	context.globalAlpha = 1;
+}
+
 function drawOps(canvas, model, view, opSpans) {
 	const { context, width, height } = prepare(canvas), { ops, strings } = model.capture, unit = (view.t1 - view.t0) / width;
 	const rows = Math.min(3, opSpans.threads.length), tall = height / rows, found = [];
@@ -293,6 +307,7 @@ function drawOps(canvas, model, view, opSpans) {
 	context.textBaseline = 'middle';
 	context.fillStyle = colours.hole;
 	context.fillRect(0, 0, width, height);
+	drawBusy(context, opSpans.busy, view, unit, width, rows, tall);
 	for (const id of found) {
 		const row = Math.min(rows - 1, opSpans.rowOf.get(ops.thread[id])), x0 = Math.max(0, (ops.begin[id] - view.t0) / unit), x1 = Math.min(width, (ops.end[id] - view.t0) / unit);
 		const group = opSpans.groupOf(ops.name[id], ops.scope[id]), faded = view.matchText && !opSpans.matches(id, view.matchText);

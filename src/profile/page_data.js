@@ -242,6 +242,23 @@ class Spans {
 	}
 }
 
+/* For how long ops ran that began in a stretch of time, row by row. [order] is that of their begins. */
+class Busy {
+	constructor(order, ops, rowOf, rows) {
+		const columns = Array.from({ length: rows }, () => ({ begins: new Column(Float64Array), sums: new Column(Float64Array), sum: 0 }));
+		for (const id of order) {
+			const row = columns[Math.min(rows - 1, rowOf.get(ops.thread[id]))];
+			row.begins.push(ops.begin[id]);
+			row.sums.push(row.sum += ops.end[id] - ops.begin[id]);
+		}
+		this.rows = columns.map(({ begins, sums }) => ({ begins: begins.done(), sums: sums.done() }));
+	}
+	between(row, t0, t1) {
+		const { begins, sums } = this.rows[row], first = lowerBound(begins, t0), last = lowerBound(begins, t1, first);
+		return last > first ? sums[last - 1] - (first ? sums[first - 1] : 0) : 0;
+	}
+}
+
 const PYRAMID = 32, CHECKPOINT = 512, COLOURS = 10;
 const TAG_COLOURS = { weights: 0, gradients: 1, activations: 2, optimizer: 4, scratch: 7 };
 

@@ -683,7 +683,7 @@ function start() {
 	const threads = new Map();
 	for (let i = 0; i < ops.count; i++) if (!threads.has(ops.thread[i])) threads.set(ops.thread[i], threads.size);
 	const order = Int32Array.from({ length: ops.count }, (_, i) => i).sort((a, b) => ops.begin[a] - ops.begin[b] || a - b);
-	Object.assign(opSpans, { spans: new Spans(order, ops.begin, ops.end), rowOf: threads, threads: [...threads.keys()],
+	Object.assign(opSpans, { spans: new Spans(order, ops.begin, ops.end), rowOf: threads, threads: [...threads.keys()], busy: new Busy(order, ops, threads, Math.min(3, threads.size)),
 		matches: id => state.test((capture.strings[ops.name[id]] + ' ' + capture.strings[ops.scope[id]]).toLowerCase()) });
 	byId('lane-steps').hidden = !capture.steps.length;
 	byId('lane-ops').hidden = !ops.count;
@@ -721,4 +721,4 @@ start();
 
 /* For tests and the curious: what the page holds, and how long it took to draw. */
 window.headroom = { state, capture, setView, setMoment, busy: () => wanted.chart || wanted.moment, model: () => model, chart: () => chart,
-	groupOfOp: i => opSpans.groupOf(capture.ops.name[i], capture.ops.scope[i]) };
+	busyOps: (t0, t1) => opSpans.busy.rows.reduce((sum, _, row) => sum + opSpans.busy.between(row, t0, t1), 0), groupOfOp: i => opSpans.groupOf(capture.ops.name[i], capture.ops.scope[i]) };

@@ -343,6 +343,7 @@ def check_train(page):
     check_limits(page, trace)
     choose_device(page, "GPU:0")
     check_map(page)
+    check("ops, short and long, add up", page.eval("headroom.busyOps(0, Infinity)"), sum(ns for _, ns in ledger.ops.values()))
     moves = page.eval("headroom.capture.moves.map(device => [device.out.bytes, device.in.bytes])")
     check("moved", moves, [[device["out"], device["in"]] for device in ledger.devices.values()])
     check("LMS moved something", moves[0][0] > 0, True)
