@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/status.h"
 #include "command.h"
@@ -31,7 +32,7 @@ static const hr__option options[] = {
 	[EVENTS] = { "--events", "N", "how many allocations and frees together, over all threads; default 100000" },
 	[STREAMS] = { "--streams", "N", "spread the work over so many streams, with frees on other streams; default 1" },
 	[THREADS] = { "--threads", "N", "so many threads, some blocks freed by another; above 1 an RMM log is written. Default 1" },
-	[OUT] = { "--out", "FILE", "where to write it; default: standard output" },
+	[OUT] = { "--out", "FILE", "where to write it; default: standard output, unless that is a terminal" },
 	{ NULL, NULL, NULL },
 };
 
@@ -149,6 +150,10 @@ static int run(const hr__arguments *arguments)
 	if (!hr__arguments_count(arguments, STREAMS, 1, STREAMS_MOST, &plan.streams)) return HR__EXIT_BAD;
 	if (!hr__arguments_count(arguments, THREADS, 1, THREADS_MOST, &plan.threads)) return HR__EXIT_BAD;
 	if (hr__arguments_has(arguments, KIND) && !(plan.kind = find_kind(arguments->values[KIND]))) return HR__EXIT_BAD;
+	if (!hr__arguments_has(arguments, OUT) && isatty(STDOUT_FILENO))
+		return hr__complain("generate: %llu events would fill this terminal; write them to a file with --out FILE, or pipe them into "
+		                    "'headroom replay -'",
+		                    (unsigned long long)plan.events);
 	hr__actor *actors = make_actors(&plan);
 	if (!actors) return hr__complain("no memory for %llu events", (unsigned long long)plan.events);
 	int exit_status = HR__EXIT_DONE;

@@ -90,8 +90,8 @@ class CommandTest(unittest.TestCase):
             self.assertNotIn("\033", result.stderr)
         return result
 
-    def on_terminal(self, *arguments, until=None, **env):
-        """What the command writes to a terminal; with [until], it is ended when it has written that."""
+    def on_terminal(self, *arguments, until=None, status=0, **env):
+        """What the command writes to a terminal; with [until], it is ended when it has written that. It ends with [status]."""
         pid, fd = pty.fork()
         if pid == 0:
             os.environ.update({"TERM": "xterm", "COLUMNS": "80", "LC_ALL": "C.UTF-8"})
@@ -110,8 +110,8 @@ class CommandTest(unittest.TestCase):
             if until and until.encode() in output:
                 os.kill(pid, signal.SIGKILL)
                 break
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        self.assertIn(status, (0, -signal.SIGKILL) if until else (0,), output)
+        ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self.assertIn(ended, (status, -signal.SIGKILL) if until else (status,), output)
         os.close(fd)
         return output.decode()
 

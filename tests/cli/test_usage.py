@@ -153,6 +153,15 @@ class Generate(CommandTest):
             self.assertEqual(len(self.passes("generate", "--kind", kind, "--events", 1).splitlines()), 2)
         self.assertEqual(len(self.passes("generate", "--threads", 5, "--events", 3).splitlines()), 4)
 
+    def test_it_does_not_flood_a_terminal(self):
+        said = self.on_terminal("generate", "--events", 1000, status=2)
+        self.assertIn("--out FILE", said)
+        self.assertNotIn("time_us", said)
+        path = self.file("t.csv", "")
+        path.unlink()
+        self.assertEqual(self.on_terminal("generate", "--events", 1000, "--out", path), "")
+        self.assertEqual(len(path.read_text().splitlines()), 1001)
+
     def test_wrong_values(self):
         self.fails(2, "generate", "--kind", "trian", says=['"trian"', "did you mean train?"])
         self.fails(2, "generate", "--events", "0", says="--events")
