@@ -207,7 +207,7 @@ static double best_fit_ratio(const hr__program *program)
 
 static double our_ratio(const hr__program *program, bool stitch)
 {
-	hr__setup setup = { .program = program, .allocator = "bfc", .threads = 1, .stitch = stitch, .page = hr__setup_page(program, stitch) };
+	hr__setup setup = { .program = program, .allocator = "bfc", .threads = 1, .stitch = stitch, .page = hr__setup_page(program, 0, stitch) };
 	hr__trial trial;
 	hr__limit_answer answer;
 	bench_must(hr__measure_trial(&setup, true, &trial));

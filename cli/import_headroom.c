@@ -135,6 +135,7 @@ hr_status hr__import_headroom(hr__source *source, const hr__import_options *opti
 	struct places places = places_of(reader);
 	tape->lost = places.summary->lost;
 	tape->unfinished = !places.summary->complete;
+	if (device < places.summary->device_count) tape->page_bytes = places.summary->devices[device].page_bytes;
 	while ((status = hr__trace_reader_next(reader, &event)) == HR_OK) {
 		if (is_of_a_device(&event) && device_of(&places, event.allocator) != device) continue;
 		status = add_event(tape, &event);

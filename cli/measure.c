@@ -22,6 +22,8 @@
 
 #define PAGE_LEAST (UINT64_C(4) << 10)
 #define PAGE_MOST (UINT64_C(2) << 20)
+#define RECORDED_PAGE_MOST (UINT64_C(1) << 30)
+#define RECORDED_PAGES_MOST (UINT64_C(1) << 22) /* at the peak; a trace cannot make the replay take memory without bound */
 #define MEMORY_LEAST (UINT64_C(1) << 30)
 #define MEMORY_MOST HR__TAPE_LIVE_MAX
 #define UNLIMITED_TIMES 16 /* no allocator worth replaying needs more times the peak than this */
@@ -64,8 +66,14 @@ struct crew {
 	bool done;
 };
 
-uint64_t hr__setup_page(const hr__program *program, bool stitch)
+bool hr__setup_can_have_page(uint64_t page, uint64_t peak)
 {
+	return hr__is_power_of_two(page) && page >= PAGE_LEAST && page <= RECORDED_PAGE_MOST && peak / page <= RECORDED_PAGES_MOST;
+}
+
+uint64_t hr__setup_page(const hr__program *program, uint64_t recorded, bool stitch)
+{
+	if (stitch && hr__setup_can_have_page(recorded, program->peak_bytes)) return recorded;
 	if (stitch || program->peak_bytes / 16384 >= PAGE_MOST) return PAGE_MOST;
 	uint64_t most = program->peak_bytes / 16384;
 	return most <= PAGE_LEAST ? PAGE_LEAST : UINT64_C(1) << hr__log2(most);

@@ -20,9 +20,12 @@ typedef struct hr__setup {
 	hr__progress *progress; /* shown while speed is measured; may be NULL */
 } hr__setup;
 
-/* The page size for a program: 2 MiB, as on a GPU, when pages may be remapped; else small enough that limits can be told apart to
- * 0.1%: at most 1/16384 of the peak, from 4 KiB to 2 MiB. */
-uint64_t hr__setup_page(const hr__program *program, bool stitch);
+/* The page size for a program. Where pages may be remapped: [recorded], that of the device in the trace (0: not known), or 2 MiB, as on a
+ * GPU; a recorded one that no device has, or that makes more than 2^22 pages of the peak, is not taken. Else small enough that limits can
+ * be told apart to 0.1%: at most 1/16384 of the peak, from 4 KiB to 2 MiB. */
+uint64_t hr__setup_page(const hr__program *program, uint64_t recorded, bool stitch);
+/* Whether a page size that a trace claims is taken, for a peak of [peak] bytes. */
+bool hr__setup_can_have_page(uint64_t page, uint64_t peak);
 
 /* ---- does it run ---- */
 

@@ -20,20 +20,21 @@
 #define THREADS_MOST 64
 #define REPEAT_MOST 1000000
 
-enum { LIMIT, FIND_LIMIT, STITCH, ALLOCATOR, THREADS, REPEAT, PAGE, DEVICE_INDEX, RECORD, NO_TIMING, PICTURE, JSON };
+enum { LIMIT, FIND_LIMIT, NO_STITCH, ALLOCATOR, THREADS, REPEAT, PAGE, DEVICE_INDEX, RECORD, NO_TIMING, PICTURE, JSON };
 
 static const hr__option options[] = {
 	[LIMIT] = { "--limit", "SIZE", "the most memory the allocator may take; without it, as much as it wants" },
 	[FIND_LIMIT] = { "--find-limit", NULL,
 	                 "find the least limit at which no allocation fails, to 0.1% of the peak. Limits above it are tried too: "
 	                 "more memory does not always help. The answer lies above every failure that was seen" },
-	[STITCH] = { "--stitch", NULL, "let the allocator map free pages side by side when nothing else fits" },
+	[NO_STITCH] = { "--no-stitch", NULL,
+	                "best fit alone: free pages are not mapped side by side when nothing else fits, as the allocator does by default" },
 	[ALLOCATOR] = { "--allocator", "NAME", "bfc (default): best fit with coalescing; direct: asks the device each time" },
 	[THREADS] = { "--threads", "N", "N threads on one allocator, each replaying its own copy; the limit counts for each copy" },
 	[REPEAT] = { "--repeat", "N", "timed passes, of which the fastest counts; default: as many as take half a second, at least 3" },
 	[PAGE] = { "--page", "SIZE",
-	           "page size of the simulated device. Default: 2MiB with --stitch, else the largest power of two that is at "
-	           "most 1/16384 of the peak, from 4KiB to 2MiB" },
+	           "page size of the simulated device. Default: that of the recorded device, or 2MiB where the trace does not say. With "
+	           "--no-stitch the largest power of two that is at most 1/16384 of the peak, from 4KiB to 2MiB" },
 	[DEVICE_INDEX] = { "--device-index", "N", "which device of a recording that has several, counted from 0; default: the one with most events" },
 	[RECORD] = { "--record", "FILE", "write the first pass to FILE, which must not exist, as a Headroom trace" },
 	[NO_TIMING] = { "--no-timing", NULL, "do not measure speed" },
@@ -61,7 +62,7 @@ static bool read_arguments(const hr__arguments *arguments, hr__replay *replay, u
 	}
 	replay->setup.threads = (uint32_t)threads;
 	replay->setup.allocator = hr__arguments_has(arguments, ALLOCATOR) ? arguments->values[ALLOCATOR] : "bfc";
-	replay->setup.stitch = hr__arguments_has(arguments, STITCH);
+	replay->setup.stitch = !hr__arguments_has(arguments, NO_STITCH);
 	replay->timed = !hr__arguments_has(arguments, NO_TIMING);
 	*device = index == UINT64_MAX ? -1 : (int64_t)index;
 	return true;
@@ -110,7 +111,7 @@ static int replay_tape(hr__replay *replay, const hr__arguments *arguments, uint6
 	hr__tape_free(&replay->tape); /* its figures stay; the program has the events now */
 	if (status) return hr__complain_last();
 	replay->setup.program = &replay->program;
-	replay->setup.page = page ? page : hr__setup_page(&replay->program, replay->setup.stitch);
+	replay->setup.page = page ? page : hr__setup_page(&replay->program, replay->tape.page_bytes, replay->setup.stitch);
 	status = measure(replay, arguments, repeat);
 	if (!status && hr__arguments_has(arguments, JSON)) hr__replay_json(replay);
 	else if (!status) status = hr__replay_text(replay, hr__arguments_has(arguments, PICTURE));
@@ -135,7 +136,8 @@ const hr__command hr__command_replay = {
 	.summary = "run a recorded trace again: does it fit, how fast is it, what does memory look like",
 	.about =
 		"Runs every allocation and free of TRACE, in its order, through the public API on a simulated device, which has "
-		"no memory behind it: a trace of 50 GB replays on a laptop. TRACE is a CSV as in traces/, an RMM log, a PyTorch "
+		"no memory behind it: a trace of 50 GB replays on a laptop. The allocator has its default options: when no free block is large "
+		"enough, free pages are mapped side by side (--no-stitch turns that off). TRACE is a CSV as in traces/, an RMM log, a PyTorch "
 		"memory snapshot as JSON, or a Headroom trace; all but the last may be packed with gzip; - is standard input. "
 		"What kind it is is told by its content. A trace of several threads is replayed in its order by one.\n\n"
 		"Speed: on a fresh allocator one pass to warm up, then passes timed as a whole; ns per operation is the wall time "
@@ -150,7 +152,7 @@ const hr__command hr__command_replay = {
 		"headroom replay traces/gpt2.csv.gz --picture\n"
 		"headroom replay traces/serve.csv.gz --find-limit\n"
 		"headroom replay traces/gpt2var.csv.gz --limit 28GiB && echo it fits\n"
-		"headroom replay rmm_log.csv --stitch --threads 2 --json",
+		"headroom replay rmm_log.csv --no-stitch --threads 2 --json",
 	.least_operands = 1,
 	.most_operands = 1,
 	.options = options,

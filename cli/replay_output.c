@@ -137,7 +137,7 @@ static void print_memory(const hr__replay *replay)
 	label("reserved");
 	printf("%s at most, %.3f times the peak%s", hr__format_size(reserved, human, sizeof human),
 	       ratio_to_peak(replay, reserved) / replay->setup.threads, replay->setup.threads > 1 ? " of all copies" : "");
-	printf("; %s%s, pages of %s\n", replay->setup.allocator, replay->setup.stitch ? " with stitching" : "",
+	printf("; %s%s, pages of %s\n", replay->setup.allocator, replay->setup.stitch ? "" : " without stitching",
 	       hr__format_size(replay->setup.page, human, sizeof human));
 }
 

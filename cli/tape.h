@@ -61,6 +61,7 @@ typedef struct hr__tape {
 	bool unfinished;        /* the recorder was killed */
 	uint32_t devices;       /* that the file has events of */
 	int64_t device_index;   /* the one that was taken; -1 when the file does not tell them apart */
+	uint64_t page_bytes;    /* of that device, as the file has it; 0: not known */
 
 	/* while reading */
 	hr__uses *use_tape; /* NULL: use events are counted only */

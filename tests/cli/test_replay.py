@@ -96,18 +96,32 @@ class Replay(CommandTest):
         return found
 
     def test_a_found_limit_is_one(self):
-        self.check_found_limit(self.trace)
+        self.check_found_limit(self.trace, "--no-stitch")
         self.check_found_limit(self.trace, "--page", "64KiB")
         self.check_found_limit(unpacked("resnet.csv"))
 
     def test_a_found_limit_is_one_with_stitching_too(self):
         text, *_, peak = made(largest=16 << 20)
         trace = self.file("large.csv", text)
-        plain, stitched = self.check_found_limit(trace), self.check_found_limit(trace, "--stitch")
+        plain, stitched = self.check_found_limit(trace, "--no-stitch"), self.check_found_limit(trace)
         self.assertEqual(stitched["page_bytes"], 2 << 20)
         self.assertLess(stitched["min_limit_bytes"], 1.1 * plain["min_limit_bytes"])
-        at_limit = self.json("replay", trace, "--stitch", "--limit", stitched["min_limit_bytes"], "--no-timing")
+        at_limit = self.json("replay", trace, "--limit", stitched["min_limit_bytes"], "--no-timing")
         self.assertEqual(at_limit["pages_remapped"] * (2 << 20), at_limit["stats"]["bytes_stitched"])
+
+    def test_what_the_allocator_fits_by_default_fits(self):
+        """64 MiB in eight blocks, every second one freed: 32 MiB are free in holes of 8 MiB, which only remapped pages make one block of."""
+        block = 8 << 20
+        lines = [f"{i},a,{i},{block},0\n" for i in range(8)] + [f"8,f,{i},{block},0\n" for i in range(0, 8, 2)] + [f"9,a,8,{4 * block},0\n"]
+        trace = self.file("holes.csv", CSV_HEADER + "".join(lines))
+        fits = self.json("replay", trace, "--limit", 8 * block, "--no-timing")
+        self.assertEqual((fits["stitch"], fits["page_bytes"], fits["failed_allocs"], fits["pages_remapped"]), (True, 2 << 20, 0, 16))
+        found = self.json("replay", trace, "--find-limit", "--no-timing")
+        self.assertEqual((found["min_limit_bytes"], found["min_limit_ratio"]), (8 * block, 1))
+        plain = self.fails(1, "replay", trace, "--limit", 8 * block, "--no-timing", "--no-stitch")
+        self.assertIn("without stitching", plain.stdout)
+        self.assertIn("does not fit", plain.stdout)
+        self.fails(2, "replay", trace, "--stitch", says="--no-stitch")
 
     def test_statistics_and_a_picture(self):
         text = self.passes("replay", unpacked("gpt2.csv"), "--find-limit", "--picture", "--repeat", 3)
