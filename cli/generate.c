@@ -2,9 +2,9 @@
  *
  * One thread gives the CSV of traces/; several give an RMM log, which has a column for the thread: each thread runs a program of
  * its own, and one free in twenty is made by another thread than the one that allocated. */
+#define _GNU_SOURCE
 #include "generate.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 #include "base/status.h"
 #include "command.h"
-#include "os/os.h"
+#include "profile/export_file.h"
 #include "quote.h"
 #include "tape.h"
 
@@ -32,7 +32,7 @@ static const hr__option options[] = {
 	[EVENTS] = { "--events", "N", "how many allocations and frees together, over all threads; default 100000" },
 	[STREAMS] = { "--streams", "N", "spread the work over so many streams, with frees on other streams; default 1" },
 	[THREADS] = { "--threads", "N", "so many threads, some blocks freed by another; above 1 an RMM log is written. Default 1" },
-	[OUT] = { "--out", "FILE", "where to write it; default: standard output, unless that is a terminal" },
+	[OUT] = { "--out", "FILE", "where to write it, replacing a file; default: standard output, unless that is a terminal" },
 	{ NULL, NULL, NULL },
 };
 
@@ -109,19 +109,24 @@ static void write_events(FILE *file, const struct plan *plan, hr__actor *actors)
 	}
 }
 
+static ssize_t write_cookie(void *file, const char *bytes, size_t length)
+{
+	return hr__export_file_write(file, bytes, length) ? (ssize_t)length : 0;
+}
+
 static int write_file(const char *path, const struct plan *plan, hr__actor *actors)
 {
-	char quoted[HR__QUOTE_BYTES];
-	FILE *file = fopen(path, "w");
-	if (!file) return hr__complain("cannot write %s: %s", hr__quote(path, strlen(path), quoted), hr__os_error(errno));
-	write_events(file, plan, actors);
-	bool good = fflush(file) == 0 && !ferror(file);
-	int error = errno;
-	if (fclose(file) != 0) {
-		if (good) error = errno;
-		good = false;
+	hr__export_file *out;
+	if (hr__export_file_open(path, &out)) return hr__complain_last();
+	hr_status status = HR_OK;
+	FILE *file = fopencookie(out, "w", (cookie_io_functions_t){ .write = write_cookie });
+	if (file) {
+		write_events(file, plan, actors);
+		fclose(file); /* an error of writing is kept in [out] */
+	} else {
+		status = hr__fail(HR_NO_HOST_MEMORY, "no memory to write %s", path);
 	}
-	return good ? HR__EXIT_DONE : hr__complain("cannot write %s: %s", hr__quote(path, strlen(path), quoted), hr__os_error(error));
+	return hr__export_file_close(out, status) ? hr__complain_last() : HR__EXIT_DONE;
 }
 
 /* ---- the command ---- */

@@ -9,6 +9,8 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -119,13 +121,61 @@ int hr__linux_folder_create(const char *path)
 	return mkdir(path, 0777) == 0 ? 0 : errno;
 }
 
+/* The descriptor that a path such as /dev/stdout or /dev/fd/3 names, or -1. These paths are links, but they lead to what this process has
+ * open already: nobody else can make them lead anywhere else. */
+static int descriptor_of(const char *path)
+{
+	static const char *const folders[] = { "/dev/fd/", "/proc/self/fd/" };
+	if (strcmp(path, "/dev/stdout") == 0) return STDOUT_FILENO;
+	if (strcmp(path, "/dev/stderr") == 0) return STDERR_FILENO;
+	for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+		size_t length = strlen(folders[i]), digits;
+		if (strncmp(path, folders[i], length) != 0) continue;
+		digits = strspn(path + length, "0123456789");
+		if (digits > 0 && digits < 9 && path[length + digits] == 0) return atoi(path + length);
+	}
+	return -1;
+}
+
+static int sink_error(mode_t mode)
+{
+	if (S_ISCHR(mode)) return 0;
+	if (S_ISLNK(mode)) return ELOOP;
+	if (S_ISDIR(mode)) return EISDIR;
+	return S_ISREG(mode) ? EEXIST : EINVAL;
+}
+
+/* Opens the character device [path]. What has that name may have changed since it was looked at: so no link is followed, nothing is
+ * truncated, a pipe is not waited for, and what was opened is looked at again. */
+static int open_device(const char *path, int *out_fd)
+{
+	int fd = -1;
+	struct stat facts;
+	int error = open_file(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK, &fd);
+	if (error != 0) return error;
+	error = fstat(fd, &facts) != 0 ? errno : sink_error(facts.st_mode);
+	if (error == 0 && fcntl(fd, F_SETFL, 0) != 0) error = errno;
+	if (error != 0) {
+		hr__linux_file_close(fd);
+		return error;
+	}
+	*out_fd = fd;
+	return 0;
+}
+
 int hr__linux_sink_open(const char *path, int *out_fd)
 {
 	struct stat facts;
-	if (stat(path, &facts) != 0) return errno;
-	if (S_ISDIR(facts.st_mode)) return EISDIR;
-	if (S_ISREG(facts.st_mode)) return EEXIST;
-	return open_file(path, O_WRONLY, out_fd);
+	int own = descriptor_of(path);
+	if (own >= 0) {
+		int fd = fcntl(own, F_DUPFD_CLOEXEC, 0);
+		if (fd < 0) return errno;
+		*out_fd = fd;
+		return 0;
+	}
+	if (lstat(path, &facts) != 0) return errno;
+	int error = sink_error(facts.st_mode);
+	return error != 0 ? error : open_device(path, out_fd);
 }
 
 /* ---- reading and writing ---- */

@@ -89,8 +89,9 @@ typedef struct hr__os_table {
 	int (*file_remove)(const char *path);
 	/* Gives a file another name on the same disk, in one step; what had that name before is gone. */
 	int (*file_rename)(const char *from, const char *to);
-	/* Opens for writing what is there and is no file with a size: a pipe, a terminal, /dev/null. EEXIST for a regular file, EISDIR for
-	 * a directory. */
+	/* Opens for writing what is no file: a character device (a terminal, /dev/null), or what this process has open itself, by the names
+	 * /dev/stdout, /dev/stderr, /dev/fd/N and /proc/self/fd/N. Never follows another link and never waits. EEXIST for a regular file,
+	 * EISDIR for a directory, ELOOP for a link, EINVAL for anything else (a pipe, a socket, a disk), ENOENT when there is nothing. */
 	int (*sink_open)(const char *path, int *out_fd);
 	/* Writes all of it to what sink_open gave. No signal comes of it: EPIPE, EFBIG. */
 	int (*sink_write)(int fd, const void *from, size_t bytes);

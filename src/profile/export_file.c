@@ -69,6 +69,12 @@ static int open_part(hr__export_file *file, size_t room)
 	return error;
 }
 
+static hr_status refuse(const char *path, int error)
+{
+	if (error == ELOOP) return hr__fail(HR_IO, "%s cannot be written: it is a symbolic link; name the file itself, or remove the link", path);
+	return hr__fail(HR_IO, "%s cannot be written: it is no regular file; name another one, or /dev/stdout to write to a pipe", path);
+}
+
 hr_status hr__export_file_open(const char *path, hr__export_file **out)
 {
 	void *block;
@@ -83,6 +89,10 @@ hr_status hr__export_file_open(const char *path, hr__export_file **out)
 	memcpy(file->path, path, length + 1);
 	error = hr__os()->sink_open(path, &file->fd);
 	file->is_sink = error == 0;
+	if (error == ELOOP || error == EINVAL) {
+		hr__os()->free(file, bytes);
+		return refuse(path, error);
+	}
 	if (error == ENOENT || error == EEXIST) error = open_part(file, room);
 	if (error) {
 		hr__os()->free(file, bytes);

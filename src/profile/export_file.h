@@ -1,7 +1,11 @@
 /* export_file.h - a file that appears whole or not at all.
  *
- * What is written goes to a file beside it, "PATH.<process>-0.part", which takes the name at the end. It has mode 0600:
- * traces have it too, and what is made of them holds the same names and addresses. A pipe or a device that has the name is written to as it is. */
+ * Output goes to a new file beside it, "PATH.<process>-0.part", which is renamed to PATH at the end. So PATH is the old file or the new one at
+ * any moment, also when the process is killed. The file has mode 0600, like traces, because it holds the same names and addresses. It is not
+ * synced: after a power failure the file system decides which of the two is there.
+ *
+ * Only a regular file is replaced. A symbolic link, a pipe or a directory at PATH is refused. A character device, and the names of this process's own
+ * descriptors (/dev/stdout, /dev/stderr, /dev/fd/N, /proc/self/fd/N), are written to directly. */
 #ifndef HR_PROFILE_EXPORT_FILE_H
 #define HR_PROFILE_EXPORT_FILE_H
 

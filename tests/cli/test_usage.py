@@ -168,7 +168,7 @@ class Generate(CommandTest):
         self.fails(2, "generate", "--events", "100000001", says="--events")
         self.fails(2, "generate", "--streams", "999", says="--streams")
         self.fails(2, "generate", "--seed", "x", says='"x"')
-        self.fails(2, "generate", "--out", self.folder.name, says=["cannot write", "directory"])
+        self.fails(2, "generate", "--out", self.folder.name, says=["cannot be written", "directory"])
         self.fails(2, "generate", "--out", "/nonexistent/file", says="ENOENT: no such file")
 
 

@@ -5,6 +5,7 @@
  *     test_export write FORMAT TRACE PATH     exports one
  *     test_export facts TRACE                 what is in it, from the capture, as JSON */
 #include <dirent.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -14,6 +15,7 @@
 #include "headroom_profile.h"
 #include "os/os.h"
 #include "profile/export.h"
+#include "profile/export_file.h"
 #include "test.h"
 #include "trace/trace.h"
 
@@ -496,6 +498,54 @@ static size_t read_all(const char *path, unsigned char **out)
 	return (size_t)facts.st_size;
 }
 
+/* Another user of the directory: puts links to [victim] and to /dev/null, and a regular file, at the path of the output in turn. */
+static struct {
+	char victim[512], path[512], made[512];
+	hr__atomic_u32 done;
+	uint64_t swaps;
+} swapper;
+
+static void *swap_links(void *unused)
+{
+	static const char *const targets[] = { "/dev/null", swapper.victim, NULL };
+	for (size_t i = 0; !hr__load_acquire(&swapper.done); i++) {
+		const char *target = targets[i % 3];
+		int fd = target ? symlink(target, swapper.made) : open(swapper.made, O_CREAT | O_WRONLY, 0600);
+		if (!target && fd >= 0) close(fd);
+		swapper.swaps += rename(swapper.made, swapper.path) == 0;
+	}
+	return unused;
+}
+
+static void test_no_link_is_followed_at_any_moment(void)
+{
+	pthread_t thread;
+	uint64_t written = 0;
+	unsigned char *kept;
+	snprintf(folder, sizeof folder, "/tmp/hr_test_export_XXXXXX");
+	CHECK(mkdtemp(folder) != NULL);
+	snprintf(swapper.victim, sizeof swapper.victim, "%s/victim", folder);
+	snprintf(swapper.path, sizeof swapper.path, "%s/out", folder);
+	snprintf(swapper.made, sizeof swapper.made, "%s/made", folder);
+	int fd = open(swapper.victim, O_CREAT | O_WRONLY, 0600);
+	CHECK_EQ(write(fd, "precious", 8), 8);
+	close(fd);
+	CHECK_EQ(pthread_create(&thread, NULL, swap_links, NULL), 0);
+	for (uint64_t i = 0; i < hr_test_scaled(20000); i++) {
+		hr__export_file *file;
+		if (hr__export_file_open(swapper.path, &file)) continue; /* a link was there */
+		hr__export_file_write(file, "ATTACKED", 8);
+		written += hr__export_file_close(file, HR_OK) == HR_OK;
+	}
+	hr__store_release(&swapper.done, 1);
+	CHECK_EQ(pthread_join(thread, NULL), 0);
+	CHECK(written > 0 && swapper.swaps > 0);
+	CHECK_EQ(read_all(swapper.victim, &kept), 8);
+	CHECK(memcmp(kept, "precious", 8) == 0);
+	free(kept);
+	remove_folder();
+}
+
 /* Whatever a capture holds, its exports are made or refused. */
 static void test_damaged_traces_do_no_harm(void)
 {
@@ -592,7 +642,7 @@ static void test_many_allocators_and_devices(void)
 static const hr_test tests[] = { T(test_formats_have_names), T(test_an_export_appears_whole),
 	                             T(test_without_a_library_the_message_says_what_to_install),
 	                             T(test_what_cannot_be_written_is_an_error_and_leaves_nothing),
-	                             T(test_a_full_disk_leaves_what_was_there),
+	                             T(test_a_full_disk_leaves_what_was_there), T(test_no_link_is_followed_at_any_moment),
 	                             T(test_damaged_traces_do_no_harm), T(test_many_allocators_and_devices) };
 
 int main(int argc, char **argv)

@@ -567,7 +567,15 @@ static void test_a_sink_is_no_file(void)
 	CHECK_EQ(os()->sink_open(in_folder("file"), &fd), EEXIST);
 	CHECK_EQ(os()->sink_open(folder, &fd), EISDIR);
 	CHECK_EQ(os()->sink_open(in_folder("missing"), &fd), ENOENT);
+	CHECK_EQ(symlink("/dev/null", in_folder("link")), 0);
+	CHECK_EQ(os()->sink_open(in_folder("link"), &fd), ELOOP);
+	CHECK_EQ(mkfifo(in_folder("pipe"), 0600), 0);
+	CHECK_EQ(os()->sink_open(in_folder("pipe"), &fd), EINVAL); /* and does not wait for a reader */
+	CHECK_EQ(os()->sink_open("/dev/fd/123456789", &fd), ENOENT);
+	CHECK_EQ(os()->sink_open("/dev/fd/99999", &fd), EBADF);
 	CHECK_EQ(fd, -7);
+	unlink(in_folder("link"));
+	unlink(in_folder("pipe"));
 	CHECK_EQ(os()->sink_open("/dev/full", &fd), 0);
 	CHECK_EQ(os()->sink_write(fd, "x", 1), ENOSPC);
 	os()->file_close(fd);
@@ -576,6 +584,18 @@ static void test_a_sink_is_no_file(void)
 	close(ends[0]);
 	CHECK_EQ(os()->sink_write(ends[1], "x", 1), EPIPE); /* and no signal */
 	close(ends[1]);
+	/* A descriptor of this process, by name: the same open file, behind what was written to it. */
+	char name[32], text[4] = "";
+	fd = create("redirected");
+	CHECK_EQ(write(fd, "1", 1), 1);
+	snprintf(name, sizeof name, "/dev/fd/%d", fd);
+	int other = -1;
+	CHECK_EQ(os()->sink_open(name, &other), 0);
+	CHECK_EQ(os()->sink_write(other, "2", 1), 0);
+	CHECK_EQ(pread(fd, text, 3, 0), 2);
+	CHECK_STR(text, "12");
+	os()->file_close(other);
+	os()->file_close(fd);
 }
 
 static void test_only_regular_files_are_opened(void)
