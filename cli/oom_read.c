@@ -369,6 +369,8 @@ static void take_options(struct reader *reader, const json_t *value)
 	options->allocation_log_buffer_size = small_in(reader, value, "allocation_log_buffer_size");
 	options->allocation_log_sampling_rate = fraction_in(reader, value, "allocation_log_sampling_rate");
 	options->allocation_log_address = (hr_log_address)choice_in(reader, value, "allocation_log_address", hr__report_addresses);
+	options->allocation_log_allocations_only = json_object_get(value, "allocation_log_allocations_only") && /* older files have none */
+	                                           bool_in(reader, value, "allocation_log_allocations_only");
 	options->callback = bool_in(reader, value, "callback") ? some_callback : NULL;
 }
 

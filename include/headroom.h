@@ -333,11 +333,13 @@ typedef struct hr_oom_options {
 	bool report_allocations_on_oom;        /* make a report when a request fails for lack of memory, and keep a log for it; default
 	                                        * false, unless HEADROOM_OOM_REPORT is in the environment */
 	uint32_t allocation_log_buffer_size;   /* entries of the log, for each thread: 1 to 65,536; default 100 */
-	double allocation_log_sampling_rate;   /* the part of all operations that is logged, chosen at random whatever their size or
-	                                        * thread: 0 to 1; default 1. The failing request is always in */
+	double allocation_log_sampling_rate;   /* the fraction of all operations that is logged, 0 to 1; default 1. Each operation is
+	                                        * chosen at random with this probability, independently of its size, its thread and
+	                                        * the operations around it. The failing request is always in */
 	hr_log_address allocation_log_address; /* default: none */
 	hr_oom_callback callback;              /* NULL (default): none */
 	void *user;                            /* for the callback */
+	bool allocation_log_allocations_only;  /* frees are not logged, so that the log reaches further back; default false */
 } hr_oom_options;
 
 HR_API void hr_oom_options_init(hr_oom_options *options);

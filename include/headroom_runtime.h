@@ -262,6 +262,7 @@ typedef struct hr_run_options {
 	double allocation_log_sampling_rate;
 	hr_run_trace trace;
 	bool is_step; /* the run is a step of the program, unless the program marks steps itself (hr_step_begin); default true */
+	bool allocation_log_allocations_only; /* like the three above */
 } hr_run_options;
 
 HR_API void hr_run_options_init(hr_run_options *options);

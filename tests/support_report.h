@@ -354,7 +354,7 @@ REPORT_UNUSED static sample *report_of_everything(void)
 	memset(report->backend, 'b', sizeof report->backend - 1);
 	memset(report->card, 'c', sizeof report->card - 1);
 	report->options = (hr_oom_options){
-		sizeof(hr_oom_options), true, 65536, 0.123456789, HR_LOG_REAL_ADDRESS, sample_callback, NULL
+		sizeof(hr_oom_options), true, 65536, 0.123456789, HR_LOG_REAL_ADDRESS, sample_callback, NULL, true
 	};
 	report->verdict.kind = HR_NEVER_FITS, report->verdict.tier = HR_TIER_PHYSICAL;
 	report->verdict.bytes = report->verdict.pages = UINT64_MAX;

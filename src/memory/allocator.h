@@ -94,7 +94,7 @@ typedef struct hr__cache {
 	hr__atomic_i64 kept;      /* bytes in bins */
 	hr__atomic_i64 moving;    /* cached chunks between its bins and an arena: in neither for a moment; added to by anybody */
 	hr__atomic_i64 allocs, frees, requested, largest; /* what went through the cache; requested is a balance */
-	int64_t log_left;         /* operations to the next that is logged, HR__LOG_NEVER = none; negative: logged in this run */
+	int64_t log_left;         /* operations to skip before the next that is logged; below 0 = all are logged; HR__LOG_NEVER = none */
 	hr__atomic_u64 log_bytes; /* of host memory behind the next */
 	hr__log_ring *log;        /* NULL = nothing is logged; changed with the caches stopped and every shard's lock held */
 	uint32_t bin_count;       /* immutable; 0 = not a bfc allocator */

@@ -16,13 +16,6 @@
 #include "memory/oom.h"
 #include "os/os.h"
 
-/* With a sampling rate below 1, operations are logged in runs of this many at most, a third of the log: a run that begins at random is
- * as fair as single operations, and shows what belongs together. And it is cheaper. What costs is not the entry but the branch to it: the
- * processor is on a path that it does not know, and mispredicts what it had learned (on the gpt2 trace at a rate of 0.1, single ones cost
- * each operation 9 ns, runs 2.5, most of which remains when nothing is written. Writing always, but between runs to a place that nobody
- * reads, needs no branch: 5 ns, on all traces). */
-#define RUN_MAX 32u
-#define ALWAYS INT64_MAX
 #define RATE_LEAST 1e-12 /* less than this is nothing: one operation in a day */
 
 enum { NUMBER, TICKS, BYTES, ADDRESS, OP_SCOPE, TAG_SHAPE, REST, WORDS = 8 };
@@ -34,14 +27,17 @@ typedef struct raw_entry {
 struct hr__log_ring {
 	hr__atomic_u64 written; /* entries ever; the newest has this number */
 	uint32_t at;            /* where the next one goes; owner only */
-	uint32_t size, thread;  /* immutable, like the next two */
-	int64_t run;            /* operations that are logged one after another; ALWAYS = all of them */
-	double scale;           /* for drawing the distance to the next run */
+	uint32_t size, thread;  /* immutable, like the next three */
+	bool samples;           /* the sampling rate is below 1 */
+	bool skips_frees;
+	double scale;           /* for drawing the distance to the next entry */
 	uint64_t random;        /* owner only */
 	raw_entry entries[] __attribute__((aligned(64)));
 };
 
 /* ---- chance ---- */
+
+uint64_t hr__log_seed;
 
 static uint64_t next_random(uint64_t *state)
 {
@@ -51,31 +47,37 @@ static uint64_t next_random(uint64_t *state)
 	return x ^ (x >> 31);
 }
 
-/* The natural logarithm of 0 < x <= 1, to about 1e-9: enough for chance, and no need of a library. */
+/* The natural logarithm of 0 < x <= 1, to about 1e-9: enough for chance, and no need of a library. Without branches: on random numbers half
+ * of them would be mispredicted. */
 static double natural_log(double x)
 {
 	uint64_t bits;
-	memcpy(&bits, &x, sizeof bits);
-	int exponent = (int)(bits >> 52) - 1022; /* x = mantissa * 2^exponent, 0.5 <= mantissa < 1 */
-	bits = (bits & ((UINT64_C(1) << 52) - 1)) | (UINT64_C(1022) << 52);
 	double mantissa;
+	memcpy(&bits, &x, sizeof bits);
+	double exponent = (double)((int)(bits >> 52) - 1023) + 0.5; /* x = mantissa * 2^exponent, mantissa from 1 / sqrt 2 to sqrt 2 */
+	bits = (bits & ((UINT64_C(1) << 52) - 1)) | (UINT64_C(1023) << 52);
 	memcpy(&mantissa, &bits, sizeof mantissa);
-	if (mantissa < 0.70710678118654752) {
-		mantissa *= 2;
-		exponent--;
-	}
+	mantissa *= 0.70710678118654752;
 	/* ln m = 2 (s + s^3/3 + s^5/5 + ...) with s = (m - 1) / (m + 1), here within 0.172 of 0 */
 	double s = (mantissa - 1) / (mantissa + 1), q = s * s;
 	double sum = 1 + q * (1. / 3 + q * (1. / 5 + q * (1. / 7 + q * (1. / 9 + q * (1. / 11)))));
 	return 2 * s * sum + exponent * 0.69314718055994531;
 }
 
-/* Operations to leave out before the next run: k with the probability q * (1 - q)^k, so that where runs lie is anybody's guess. */
+/* ln(1 - x) for 0 < x < 1; near 0 the function above would lose all its digits. */
+static double natural_log_of_rest(double x)
+{
+	return x < 0.01 ? -x * (1 + x * (1. / 2 + x * (1. / 3 + x * (1. / 4 + x / 5)))) : natural_log(1 - x);
+}
+
+/* Operations to skip before the next one that is logged: k with the probability rate * (1 - rate)^k. That is the distance between two
+ * successes of independent trials, so each operation is chosen independently of all others, without a draw for each. */
 static int64_t draw(hr__log_ring *ring)
 {
 	double chance = (double)((next_random(&ring->random) >> 11) + 1) * 0x1p-53; /* above 0, at most 1 */
 	double skip = natural_log(chance) * ring->scale;
-	return skip >= 0 && skip < 1e18 ? (int64_t)skip : HR__LOG_NEVER;
+	if (skip > 1e18) return HR__LOG_NEVER;
+	return skip > 0 ? (int64_t)skip : 0; /* the logarithm of 1 may come out above 0 by a rounding */
 }
 
 /* ---- writing ---- */
@@ -100,7 +102,7 @@ __attribute__((always_inline)) static inline void put(hr__cache *cache, uint64_t
 	hr__store_release(&words[NUMBER], number);
 	hr__store_release(&ring->written, number);
 	ring->at = at + 1 == ring->size ? 0 : at + 1;
-	if (HR_UNLIKELY(-cache->log_left == ring->run)) cache->log_left = draw(ring);
+	if (ring->samples) cache->log_left = draw(ring);
 }
 
 void hr__log_write_alloc(hr__cache *cache, const hr_request *request, uint64_t address)
@@ -110,6 +112,10 @@ void hr__log_write_alloc(hr__cache *cache, const hr_request *request, uint64_t a
 
 void hr__log_write_free(hr__cache *cache, const hr__chunk *chunk)
 {
+	if (cache->log->skips_frees) {
+		if (cache->log->samples) cache->log_left = draw(cache->log);
+		return;
+	}
 	put(cache, chunk->requested, hr__chunk_address(chunk), chunk->op, chunk->scope, chunk->tag, chunk->shape, chunk->dtype, HR__LOG_FREE);
 }
 
@@ -129,13 +135,11 @@ static hr__log_ring *ring_new(const hr_oom_options *options, uint32_t thread)
 	((void **)ring)[-1] = block;
 	ring->size = options->allocation_log_buffer_size;
 	ring->thread = thread;
-	ring->random = hr__ticks() ^ (uintptr_t)ring;
-	ring->run = ALWAYS;
+	ring->skips_frees = options->allocation_log_allocations_only;
+	ring->random = hr__log_seed ? hr__log_seed : hr__ticks() ^ (uintptr_t)ring;
 	double rate = options->allocation_log_sampling_rate;
-	if (!(rate >= RATE_LEAST && rate < 1)) return ring;
-	ring->run = ring->size < 3 ? 1 : ring->size / 3 > RUN_MAX ? RUN_MAX : ring->size / 3;
-	double distance = (double)ring->run * (1 - rate) / rate; /* from one run to the next, on average */
-	ring->scale = 1 / natural_log(distance / (1 + distance));
+	ring->samples = rate >= RATE_LEAST && rate < 1;
+	if (ring->samples) ring->scale = 1 / natural_log_of_rest(rate);
 	return ring;
 }
 
@@ -150,11 +154,7 @@ static void set_ring(hr__cache *cache, hr__log_ring *ring, double rate)
 	cache->log = ring;
 	hr__store_relaxed(&cache->log_bytes, ring ? ring_bytes(ring->size) : 0);
 	cache->log_left = ring && rate >= RATE_LEAST ? 0 : HR__LOG_NEVER;
-	if (!ring || ring->run == ALWAYS) return;
-	/* As if it had been going on for ever: with the probability of the rate in the middle of a run. */
-	uint64_t chance = next_random(&ring->random);
-	if ((double)(chance >> 11) * 0x1p-53 < rate) cache->log_left = -(int64_t)(next_random(&ring->random) % (uint64_t)ring->run);
-	else cache->log_left = draw(ring);
+	if (ring && ring->samples) cache->log_left = draw(ring);
 }
 
 /* The number of the cache's thread, given when it is first needed. With caches_lock held. */

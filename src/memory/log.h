@@ -1,8 +1,8 @@
 /* log.h - the log of recent allocations: a ring for each thread, in its cache of the allocator.
  *
  * The hot path counts down to the next operation that is to be logged (hr__log_alloc, hr__log_free in allocator.h). At a sampling rate
- * of 1 that is every one; otherwise the distance to the next is drawn at random such that each operation is logged with the same
- * probability, whatever its size, its thread and what came before.
+ * of 1 every operation is. Below 1, the distance to the next one is drawn at random (log.c), so each operation is logged with the same
+ * probability, independently of its size, its thread and all other operations.
  *
  * Only the owner writes to a ring, inside his cache's busy section or under a shard's lock; so whoever stops the caches and takes every
  * shard's lock may replace it. Readers take no notice of the owner: an entry's number tells whether it was overwritten meanwhile. */
@@ -60,6 +60,9 @@ uint32_t hr__log_collect(struct hr__allocator *allocator, hr__log_entry *out, ui
 
 /* The number of the calling thread in the log; 0 = it has none. */
 uint32_t hr__log_thread(const struct hr__allocator *allocator);
+
+/* What the random numbers of new rings start from, so that a test can repeat them; 0 (default) = the clock. */
+extern uint64_t hr__log_seed;
 
 /* Memory for the log of report [slot]; it stays valid until hr__log_slots_free. One report is made at a time. */
 hr__log_entry *hr__log_slot(uint32_t slot, uint32_t *capacity);

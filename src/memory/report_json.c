@@ -186,6 +186,7 @@ static void write_options(hr__json *json, const hr_oom_options *options)
 	field_number(json, "allocation_log_buffer_size", options->allocation_log_buffer_size);
 	field_fraction(json, "allocation_log_sampling_rate", options->allocation_log_sampling_rate, 9);
 	field_choice(json, "allocation_log_address", hr__report_addresses, options->allocation_log_address);
+	hr__json_field_bool(json, "allocation_log_allocations_only", options->allocation_log_allocations_only);
 	hr__json_field_bool(json, "callback", options->callback != NULL);
 	hr__json_end_object(json);
 }

@@ -288,6 +288,7 @@ static hr_status begin_log(hr_allocator allocator, const hr_run_options *options
 	wanted.report_allocations_on_oom = true;
 	wanted.allocation_log_buffer_size = options->allocation_log_buffer_size;
 	wanted.allocation_log_sampling_rate = options->allocation_log_sampling_rate;
+	wanted.allocation_log_allocations_only = options->allocation_log_allocations_only;
 	status = hr__oom_options_check(&wanted); /* also where another run's are in force */
 	if (status) return status;
 	struct logged *log = take_log_switch(allocator);

@@ -45,6 +45,11 @@ class Good(CommandTest):
     def test_members_may_be_in_any_order_and_more(self):
         self.assertIn("Out of memory", self.passes("oom", CORPUS / "unknown_members"))
 
+    def test_an_older_report_logged_frees_too(self):
+        older = json.loads((CORPUS / "unknown_members").read_text())["allocator"]["oom"]
+        self.assertNotIn("allocation_log_allocations_only", older)
+        self.assertIs(self.json("oom", CORPUS / "unknown_members")["allocator"]["oom"]["allocation_log_allocations_only"], False)
+
     def test_the_largest_numbers_are_drawn(self):
         text = self.passes("oom", CORPUS / "edges")
         self.assertIn("8.0 EiB", text)

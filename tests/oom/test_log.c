@@ -138,8 +138,7 @@ static void test_addresses_are_told_as_asked(void)
 
 /* ---- sampling ---- */
 
-/* The part of [operations] that is logged is the rate, for small blocks and large ones alike. Bounds of 5 standard deviations of the
- * number of runs. */
+/* The fraction of operations that is logged is the rate, for small blocks and large ones alike. Bounds of 5 standard deviations. */
 static void check_rate(double rate, uint32_t size)
 {
 	hr_oom_options options = logging(size, rate);
@@ -156,8 +155,8 @@ static void check_rate(double rate, uint32_t size)
 		for (uint32_t k = 0; k < fresh; k++) logged[entries[count - 1 - k].bytes > 512]++;
 		before = total;
 	}
-	double expected = (double)rounds * rate, run = size / 3 < 32 ? size / 3.0 : 32; /* of each size; two operations a round */
-	double allowed = 5 * sqrt(expected * (run + 1)) + 1;
+	double expected = (double)rounds * rate; /* of each size: two operations a round, every second round */
+	double allowed = 5 * sqrt(expected * (1 - rate)) + 1;
 	for (int i = 0; i < 2; i++) CHECK(fabs((double)logged[i] - expected) < allowed);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
@@ -167,6 +166,95 @@ static void test_sampling_is_fair_to_every_size(void)
 	check_rate(0.1, 100);
 	check_rate(0.5, 200);
 	check_rate(0.01, 1000);
+	check_rate(0.001, 1000);
+}
+
+#define TRIALS 200000u
+static unsigned char chosen[TRIALS]; /* whether operation i was logged: block i / 2 is allocated, and freed next */
+
+/* The operations that a log at a rate of 0.1 chooses, with a fixed seed. */
+static void choose(void)
+{
+	hr_oom_options options = logging(ENTRIES, 0.1);
+	hr__log_seed = 20250130;
+	hr_allocator allocator = make("bfc", &options);
+	for (size_t i = 0; i < TRIALS / 2; i++) hr_free(allocator, allocate(allocator, i + 1, "op"), HR_STREAM_DEFAULT);
+	uint32_t count = collect(allocator);
+	CHECK_EQ(count, total);
+	memset(chosen, 0, sizeof chosen);
+	for (uint32_t i = 0; i < count; i++) chosen[2 * (entries[i].bytes - 1) + (entries[i].action == HR__LOG_FREE)] = 1;
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	hr__log_seed = 0;
+}
+
+/* Two operations at any distance are both logged with the probability 0.1 * 0.1, however close they are. Of 200,000 pairs that is 2,000,
+ * with a variance of n p^2 (1 - p^2) + 2 n p^3 (1 - p) = 1,980 + 360: 5 standard deviations are 242. Runs of 32 would give 19,400 at the
+ * distance 1. */
+static void test_sampled_operations_are_independent_of_those_around_them(void)
+{
+	choose();
+	uint32_t count = 0, same_block = 0;
+	for (uint32_t i = 0; i < TRIALS; i++) count += chosen[i];
+	CHECK(abs((int)count - 20000) < 671); /* 5 sqrt(200,000 * 0.1 * 0.9) */
+	for (uint32_t distance = 1; distance <= 100; distance++) {
+		uint32_t both = 0;
+		for (uint32_t i = distance; i < TRIALS; i++) both += chosen[i] && chosen[i - distance];
+		CHECK(abs((int)both - 2000) < 242);
+	}
+	for (uint32_t i = 0; i < TRIALS; i += 2) same_block += chosen[i] && chosen[i + 1];
+	CHECK(abs((int)same_block - 1000) < 158); /* 5 sqrt(100,000 * 0.01 * 0.99) */
+}
+
+/* Between two logged operations k are left out with the probability 0.1 * 0.9^k: chi squared over k = 0 to 29, and more. It is 30 on average,
+ * with a standard deviation of sqrt(2 * 30) = 7.7. */
+static void test_distances_between_sampled_operations_are_geometric(void)
+{
+	uint32_t found[31] = { 0 }, gaps = 0;
+	double chi = 0, rest = 1;
+	choose();
+	for (uint32_t i = 0, last = TRIALS; i < TRIALS; i++) {
+		if (!chosen[i]) continue;
+		if (last < TRIALS) {
+			uint32_t gap = i - last - 1;
+			found[gap < 30 ? gap : 30]++;
+			gaps++;
+		}
+		last = i;
+	}
+	for (uint32_t k = 0; k <= 30; k++) {
+		double expected = gaps * (k < 30 ? rest * 0.1 : rest);
+		chi += (found[k] - expected) * (found[k] - expected) / expected;
+		rest *= 0.9;
+	}
+	CHECK(chi < 30 + 5 * 7.75);
+}
+
+static void test_a_log_of_allocations_only_has_no_frees(void)
+{
+	hr_oom_options options = logging(100, 1);
+	options.allocation_log_allocations_only = true;
+	hr_allocator allocator = make("bfc", &options);
+	for (size_t i = 1; i <= 150; i++) hr_free(allocator, allocate(allocator, i, "op"), HR_STREAM_DEFAULT);
+	CHECK_EQ(collect(allocator), 100); /* with frees it would reach back to block 101 */
+	CHECK_EQ(total, 150);
+	for (uint32_t i = 0; i < 100; i++) {
+		CHECK_EQ(entries[i].action, HR__LOG_ALLOC);
+		CHECK_EQ(entries[i].bytes, 51 + i);
+	}
+	/* Sampled, half of the 10,000 allocations are in: 5 standard deviations are 5 sqrt(10,000 / 4) = 250. */
+	options.allocation_log_sampling_rate = 0.5;
+	options.allocation_log_buffer_size = ENTRIES;
+	hr__log_seed = 20250130;
+	CHECK_STATUS(HR_OK, hr_allocator_set_oom_options(allocator, &options));
+	for (size_t i = 1; i <= 10000; i++) hr_free(allocator, allocate(allocator, i, "op"), HR_STREAM_DEFAULT);
+	uint32_t count = collect(allocator);
+	CHECK(abs((int)count - 5000) < 250);
+	for (uint32_t i = 0; i < count; i++) CHECK_EQ(entries[i].action, HR__LOG_ALLOC);
+	hr_oom_options now = { .struct_size = sizeof now };
+	CHECK_STATUS(HR_OK, hr_allocator_get_oom_options(allocator, &now));
+	CHECK(now.allocation_log_allocations_only);
+	hr__log_seed = 0;
+	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
 static void test_a_rate_of_0_logs_nothing_and_1_everything(void)
@@ -315,7 +403,7 @@ static void test_bad_settings_are_named_and_change_nothing(void)
 	REFUSED(allocation_log_sampling_rate, 1.5, "allocation_log_sampling_rate is 1.5; it must be 0 to 1");
 	REFUSED(allocation_log_sampling_rate, (double)NAN, "allocation_log_sampling_rate is nan; it must be 0 to 1");
 	REFUSED(allocation_log_address, (hr_log_address)3, "allocation_log_address is 3; it must be one of hr_log_address");
-	REFUSED(struct_size, 1, "oom.struct_size is 1, not 48; start with hr_oom_options_init");
+	REFUSED(struct_size, 1, "oom.struct_size is 1, not 56; start with hr_oom_options_init");
 	hr_oom_options now = { .struct_size = sizeof now };
 	CHECK_STATUS(HR_OK, hr_allocator_get_oom_options(allocator, &now));
 	CHECK_EQ(now.allocation_log_buffer_size, 10);
@@ -408,7 +496,8 @@ static void test_scopes_must_balance(void)
 }
 
 TEST_MAIN(T(test_entries_say_what_was_asked_and_by_whom), T(test_the_newest_entries_are_kept), T(test_addresses_are_told_as_asked),
-          T(test_sampling_is_fair_to_every_size), T(test_a_rate_of_0_logs_nothing_and_1_everything),
+          T(test_sampling_is_fair_to_every_size), T(test_sampled_operations_are_independent_of_those_around_them),
+          T(test_distances_between_sampled_operations_are_geometric), T(test_a_log_of_allocations_only_has_no_frees), T(test_a_rate_of_0_logs_nothing_and_1_everything),
           T(test_entries_of_all_threads_are_merged_by_time),
           T(test_threads_that_ended_leave_all_their_entries), T(test_settings_change_while_threads_allocate),
           T(test_bad_settings_are_named_and_change_nothing), T(test_no_memory_for_a_log_leaves_the_old_one),

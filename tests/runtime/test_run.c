@@ -114,6 +114,36 @@ static void test_the_log_of_a_run_that_ran_out_of_memory(void)
 	close_session();
 }
 
+/* The input of the sum is freed before the run fails. */
+static void test_the_log_of_a_run_may_have_allocations_only(void)
+{
+	hr_run_options options;
+	hr_run_metadata metadata;
+	hr_value results[2];
+	open_session(2 * 1024 * KIB);
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value sum = hr_keep(hr_reduce_sum(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(128, 128), 1), 0, false));
+	hr_value big = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024, 2048), 1));
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	hr_run_options_init(&options);
+	hr_run_metadata_init(&metadata);
+	CHECK(!options.allocation_log_allocations_only);
+	options.report_allocations_on_oom = true;
+	for (int only = 0; only < 2; only++) {
+		hr_value both[] = { sum, big };
+		options.allocation_log_allocations_only = only;
+		CHECK_STATUS(HR_OUT_OF_MEMORY, hr_session_run(session, NULL, 0, both, 2, results, &options, &metadata));
+		CHECK(metadata.allocation_log);
+		CHECK_CONTAINS(metadata.allocation_log, "\"action\":\"alloc\"");
+		CHECK_CONTAINS(metadata.allocation_log, "\"action\":\"failed\"");
+		CHECK_EQ(strstr(metadata.allocation_log, "\"action\":\"free\"") == NULL, only);
+	}
+	hr_run_metadata_free(&metadata);
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	close_session();
+}
+
 /* ---- logs of runs at the same time ---- */
 
 static hr_value fits, fails[2];
@@ -313,5 +343,5 @@ static void test_an_allocator_of_another_device(void)
 	close_session();
 }
 
-TEST_MAIN(T(test_a_copy_is_of_what_was_there), T(test_an_allocator_of_another_device), T(test_metadata_tells_of_each_op), T(test_the_log_of_a_run_that_ran_out_of_memory), T(test_a_trace_has_ops_uses_and_steps),
+TEST_MAIN(T(test_a_copy_is_of_what_was_there), T(test_an_allocator_of_another_device), T(test_metadata_tells_of_each_op), T(test_the_log_of_a_run_that_ran_out_of_memory), T(test_the_log_of_a_run_may_have_allocations_only), T(test_a_trace_has_ops_uses_and_steps),
           T(test_runs_at_the_same_time_share_a_log), T(test_contents_go_to_another_session))
