@@ -43,6 +43,9 @@ static inline const char *capture_indices_wrong(const hr__capture *c)
 		if (c->uses[i].allocation >= c->allocation_count || (c->uses[i].op != HR__NONE && c->uses[i].op >= c->op_count)) return "a use";
 	for (uint32_t i = 0; i < c->move_count; i++)
 		if (c->moves[i].site >= c->site_count || c->moves[i].time_ns > c->end_ns) return "a move";
+	if (c->birth_count > c->allocation_count) return "births of no allocation";
+	for (uint32_t i = 0; i < c->birth_count; i++)
+		if (c->births[i] > i) return "a birth after its allocation";
 	for (uint32_t i = 0; i < c->refusal_count; i++)
 		if (c->refusals[i].site >= c->site_count) return "a refusal";
 	return NULL;

@@ -53,6 +53,12 @@ static hr_status order(hr__lms *lms, hr_stream stream, uint64_t streams, uint64_
 	return hr__device_order(lms->device, stream, streams, epoch, &waits);
 }
 
+/* Where a copy is on the host, for traces: its address, or with the highest bit set its offset in the file. */
+static uint64_t place_of(const hr__host_copy *copy)
+{
+	return copy->address || !copy->bytes ? copy->address : copy->offset | UINT64_C(1) << 63;
+}
+
 /* [bytes] are those that a copy moves; 0: it leaves or returns without one. */
 static void note(const hr__tensor *tensor, hr__event_kind kind, uint64_t bytes)
 {
@@ -61,7 +67,7 @@ static void note(const hr__tensor *tensor, hr__event_kind kind, uint64_t bytes)
 		                              .allocator = (uint32_t)tensor->lms->allocator->id,
 		                              .stream = kind == HR__EVENT_EVICT ? tensor->lms->out : tensor->lms->in,
 		                              .address = tensor->address,
-		                              .address2 = tensor->copy.address,
+		                              .address2 = place_of(&tensor->copy),
 		                              .bytes = bytes,
 		                              .requested = bytes,
 		                              .op = tensor->op,
@@ -370,6 +376,7 @@ hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents)
 	hr__store_relaxed(&tensor->out_epoch, 0);
 	hr__store_relaxed(&tensor->streams, bit(copies ? lms->in : stream));
 	hr__store_relaxed(&tensor->epoch, copies ? epoch : hr__device_epoch(lms->device));
+	if (was_out) note(tensor, HR__EVENT_RESTORE, copies ? tensor->bytes : 0); /* while it is known where the copy was */
 	if (was_out && !contents) {
 		hr__lock_take(&lms->lock);
 		drop_copy(tensor);
@@ -380,7 +387,6 @@ hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents)
 		count_out(lms, -bytes);
 		hr__lms_count(&lms->stats.num_restores, 1);
 		hr__fetch_add_relaxed(&tensor->restores, 1);
-		note(tensor, HR__EVENT_RESTORE, copies ? tensor->bytes : 0);
 	}
 	if (copies) hr__lms_count(&lms->stats.bytes_copied_in, (int64_t)tensor->bytes);
 	return HR_OK;

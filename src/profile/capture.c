@@ -21,6 +21,7 @@
 #include "profile/array.h"
 #include "profile/compress.h"
 #include "profile/finder.h"
+#include "profile/lives.h"
 #include "profile/regions.h"
 
 #define TIME_MOST (UINT64_MAX / 2)
@@ -29,7 +30,7 @@
 #define PROGRESS_EVENTS 65536u /* between two calls */
 #define OPENING_PART 0.4       /* of the time that reading a trace takes */
 
-enum { SITES, ALLOCATIONS, CHANGES, OPS, USES, STEPS, MOVES, REFUSALS, REGIONS, ALLOCATORS, DEVICES, ARRAYS };
+enum { SITES, ALLOCATIONS, CHANGES, OPS, USES, STEPS, MOVES, REFUSALS, REGIONS, ALLOCATORS, DEVICES, BIRTHS, ARRAYS };
 
 typedef struct holder {
 	hr__capture capture; /* first: what the caller has */
@@ -51,6 +52,7 @@ typedef struct reading {
 	uint32_t *tops;       /* of each thread: its innermost op, + 1 */
 	size_t threads;
 	hr__region_list regions;
+	hr__lives lives;
 	uint64_t *in_use;     /* of each allocator */
 	uint64_t *device_use; /* of each device */
 	uint64_t allocated, moved, worked; /* sums over all time, which must not overflow */
@@ -454,6 +456,62 @@ static void take_step_end(reading *r, const hr__event *e)
 	else if (--r->step_inside == 0) end_step(r, e->time_ns);
 }
 
+/* ---- lives of tensors ---- */
+
+/* Where a tensor's contents are while it is out. One whose address stays may have no other place than that. */
+static uint64_t place_of(const hr__event *e)
+{
+	return e->address2 ? e->address2 : e->address;
+}
+
+/* A copy is made of a tensor that is there. One that leaves without a copy has left already, and its copy is that of an earlier time. */
+static hr_status leave(reading *r, const hr__event *e)
+{
+	uint32_t slot, allocator = find_allocator(r, e->allocator);
+	if (!e->bytes || !find_live(r, allocator, e->address, &slot)) return HR_OK;
+	return hr__lives_leave(&r->lives, allocator, place_of(e), r->live.slots[slot].item - 1);
+}
+
+static hr_status come_back(reading *r, const hr__event *e)
+{
+	uint32_t slot, allocator = find_allocator(r, e->allocator);
+	if (!find_live(r, allocator, e->address, &slot)) return HR_OK;
+	return hr__lives_return(&r->lives, allocator, place_of(e), r->live.slots[slot].item - 1);
+}
+
+#define FREES_BACK 64 /* changes between the free of a block that was moved and the record of the move, at most */
+
+/* The allocation that was at [address] before a move, which may have been freed just now. HR__NONE: not known. */
+static uint32_t moved_from(const reading *r, uint32_t allocator, uint64_t address)
+{
+	uint32_t slot;
+	const hr__change *changes = (const void *)r->arrays[CHANGES].base;
+	size_t count = r->arrays[CHANGES].count;
+	for (size_t i = count; i > 0 && count - i < FREES_BACK; i--) {
+		uint32_t allocation = changes[i - 1].allocation;
+		if (changes[i - 1].frees && allocation_at(r, allocation)->address == address && allocator_of(r, allocation) == allocator) return allocation;
+	}
+	return find_live(r, allocator, address, &slot) ? r->live.slots[slot].item - 1 : HR__NONE;
+}
+
+static hr_status move_on_device(reading *r, const hr__event *e)
+{
+	uint32_t slot, allocator = find_allocator(r, e->allocator), from = moved_from(r, allocator, e->address);
+	if (from == HR__NONE || !find_live(r, allocator, e->address2, &slot)) return HR_OK;
+	return hr__lives_move(&r->lives, from, r->live.slots[slot].item - 1);
+}
+
+static hr_status follow_life(reading *r, const hr__event *e, hr__move_kind kind)
+{
+	switch (kind) {
+	case HR__MOVE_OUT: return leave(r, e);
+	case HR__MOVE_IN: return come_back(r, e);
+	case HR__MOVE_ON_DEVICE: return move_on_device(r, e);
+	case HR__MOVE_STITCH: break;
+	}
+	return HR_OK;
+}
+
 /* ---- moves, refusals, regions ---- */
 
 static hr_status take_move(reading *r, const hr__event *e, hr__move_kind kind)
@@ -468,6 +526,7 @@ static hr_status take_move(reading *r, const hr__event *e, hr__move_kind kind)
 	hr_status status = HR_OK;
 	if (known) site = allocation_at(r, r->live.slots[slot].item - 1)->site;
 	else status = site_of(r, e, &site);
+	if (!status) status = follow_life(r, e, kind);
 	hr__move *move = hr__array_push(&r->arrays[MOVES], &status);
 	if (status) return status;
 	*move = (hr__move){ e->time_ns, e->bytes, kind, site };
@@ -556,6 +615,7 @@ static hr_status make_arrays(reading *r)
 		[REGIONS] = { sizeof(hr__region_run), summary->events * 4 },
 		[ALLOCATORS] = { sizeof(hr__capture_allocator), summary->allocator_count + 1 },
 		[DEVICES] = { sizeof(hr__capture_device), summary->device_count + 1 },
+		[BIRTHS] = { sizeof(uint32_t), summary->events },
 	};
 	if (summary->events > HR__NONE / 4) return hr__fail(HR_TOO_MANY, "the trace has %llu events; at most 2^30 can be looked at in one go",
 		                                                (unsigned long long)summary->events);
@@ -588,6 +648,7 @@ static hr_status make_rest(reading *r)
 	r->device_use = get_zeros(summary->device_count + 1, sizeof *r->device_use, &status);
 	if (!status) status = hr__region_list_init(&r->regions, &r->arrays[REGIONS]);
 	r->live.salt = r->site_slots.salt = r->allocator_slots.salt = r->device_slots.salt = hr__ticks() ^ (uintptr_t)r->holder;
+	if (!status) status = hr__lives_init(&r->lives, &r->arrays[BIRTHS], summary->events, r->live.salt);
 	r->step = HR__NONE;
 	r->last_site = HR__NONE;
 	return status;
@@ -602,6 +663,7 @@ static void free_rest(reading *r)
 	free_zeros(r->device_use, summary->device_count + 1, sizeof *r->device_use);
 	hr__array_free(&r->parents);
 	hr__slots_free(&r->live);
+	hr__lives_free(&r->lives);
 	hr__slots_free(&r->site_slots);
 	hr__slots_free(&r->allocator_slots);
 	hr__slots_free(&r->device_slots);
@@ -675,6 +737,7 @@ static void finish(reading *r)
 	GIVE(REGIONS, regions, region_count)
 	GIVE(ALLOCATORS, allocators, allocator_count)
 	GIVE(DEVICES, devices, device_count)
+	GIVE(BIRTHS, births, birth_count)
 #undef GIVE
 	c->other_names = count_other_names(c);
 }

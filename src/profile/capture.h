@@ -13,6 +13,7 @@
  *     skipped      events that make no sense. In a recording of a running program, what ends there without having begun there makes sense, and so do blocks
  *                  that are told of twice, by the thread that allocates them and by the recorder when it writes what there is already
  *     move         a tensor leaves the device or returns, or a block is moved on it
+ *     birth        the first allocation of a tensor that left and came back, or that was moved: its other allocations go on with it
  *
  * Numbers are indices into arrays, so all of it is compact: 56 bytes for an allocation with its two changes, 40 for an op. It is read once, in order
  * of time, from a reader that is safe on any bytes. Nothing of it changes afterwards, and everything after that can trust it, whatever the file held:
@@ -132,6 +133,8 @@ typedef struct hr__capture {
 	hr__region_run *regions;
 	hr__capture_allocator *allocators;
 	hr__capture_device *devices;
+	uint32_t *births;         /* of the first birth_count allocations; the others are their own */
+	uint32_t birth_count;
 	uint32_t site_count, allocation_count, change_count, op_count, use_count, step_count, move_count, refusal_count, region_count;
 	uint32_t allocator_count, device_count;
 	uint64_t end_ns;          /* time of the last event */
@@ -160,6 +163,12 @@ static inline uint32_t hr__allocation_allocator(const hr__capture *capture, uint
 static inline uint32_t hr__allocation_device(const hr__capture *capture, uint32_t allocation)
 {
 	return capture->allocators[hr__allocation_allocator(capture, allocation)].device;
+}
+
+/* The allocation with which the life of an allocation's tensor began; 0 for a tensor that was on the host when the recording began. */
+static inline uint32_t hr__allocation_birth(const hr__capture *capture, uint32_t allocation)
+{
+	return allocation < capture->birth_count ? capture->births[allocation] : allocation;
 }
 
 /* What limited a device at a moment: what the allocators that had anything may take together, and at most the device's own. 0 = not told. */

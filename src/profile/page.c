@@ -486,8 +486,8 @@ static void walk_change(struct step_walk *walk, uint32_t first, bool in_step)
 	else walk->now[device] += bytes, walk->allocations++;
 	if (!in_step) return;
 	if (walk->now[device] > sum->peak) sum->peak = walk->now[device];
-	if (!change->frees) sum->allocations++, sum->bytes += bytes, sum->left += bytes;
-	else if (change->allocation >= first) sum->left -= bytes;
+	if (hr__allocation_birth(capture, change->allocation) >= first) sum->left += change->frees ? 0 - bytes : bytes;
+	if (!change->frees) sum->allocations++, sum->bytes += bytes;
 }
 
 static void write_step(struct step_walk *walk, const hr__step_run *step)

@@ -113,6 +113,12 @@ static void find_places(watcher *w)
 
 /* ---- watching ---- */
 
+/* A tensor that only came back in this step is of an earlier one. */
+static bool is_of_step(const watcher *w, uint32_t allocation)
+{
+	return hr__allocation_birth(w->selection->capture, allocation) >= w->step_allocation;
+}
+
 static void take_change(watcher *w, uint32_t index)
 {
 	const hr__capture *c = w->selection->capture;
@@ -127,16 +133,14 @@ static void take_change(watcher *w, uint32_t index)
 		at->live -= allocation->bytes;
 		at->allocations--;
 		w->in_use -= allocation->bytes;
-		if (change->allocation < w->step_allocation) return;
-		w->left -= allocation->bytes;
-		w->left_allocations--;
 	} else {
 		at->live += allocation->bytes;
 		at->allocations++;
 		w->in_use += allocation->bytes;
-		w->left += allocation->bytes;
-		w->left_allocations++;
 	}
+	if (!is_of_step(w, change->allocation)) return;
+	w->left += change->frees ? 0 - allocation->bytes : allocation->bytes;
+	w->left_allocations += change->frees ? UINT64_MAX : 1;
 }
 
 /* Only those that changed in the step can have risen or fallen. */
@@ -160,7 +164,7 @@ static uint64_t kept_bytes(const watcher *w)
 {
 	uint64_t bytes = 0;
 	for (uint32_t i = w->step_allocation; i < w->allocation; i++)
-		if (w->selection->capture->allocations[i].end_ns == HR__NEVER && hr__selects_allocation(w->selection, i))
+		if (w->selection->capture->allocations[i].end_ns == HR__NEVER && hr__selects_allocation(w->selection, i) && is_of_step(w, i))
 			bytes += w->selection->capture->allocations[i].bytes;
 	return bytes;
 }

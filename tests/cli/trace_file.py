@@ -52,7 +52,7 @@ class Trace:
             self.define(SHAPE, varint(self.shapes[dims]) + varint(len(dims)) + b"".join(map(varint, dims)))
         return self.shapes[dims]
 
-    def event(self, kind, time, allocator=1, address=0, bytes=0, op="", scope="", tag="", shape=None, dtype=1):
+    def event(self, kind, time, allocator=1, address=0, bytes=0, op="", scope="", tag="", shape=None, dtype=1, address2=None):
         tag_bits, context, body = kind | 1 << 14, 0, b""
         op, scope, tag, shape = self.name(op), self.name(scope), self.name(tag), self.shape(shape)
         if kind in WITH_ALLOCATOR:
@@ -72,7 +72,7 @@ class Trace:
             body += zigzag(address - self.address)
             self.address = address
         if kind in WITH_ADDRESS2:
-            body += zigzag(0)
+            body += zigzag(0 if address2 is None else address2 - address)
         if kind in WITH_BYTES:
             tag_bits |= 1 << 11
             body += varint(bytes)

@@ -29,7 +29,7 @@ def zigzag(data, at):
 
 
 class Event:
-    __slots__ = ("kind", "time", "thread", "allocator", "stream", "address", "bytes", "requested", "op", "scope", "tag", "shape", "dtype")
+    __slots__ = ("kind", "time", "thread", "allocator", "stream", "address", "address2", "bytes", "requested", "op", "scope", "tag", "shape", "dtype")
 
 
 class Trace:
@@ -83,7 +83,7 @@ class Trace:
                 now["tag"], at = struct.unpack_from("<H", data, at)[0], at + 2
             if bits & 8:
                 now["dtype"], at = data[at], at + 1
-        event.address = event.bytes = event.requested = 0
+        event.address = event.address2 = event.bytes = event.requested = 0
         if kind in HAS_ADDRESS:
             if tag & 1 << 10:
                 way, at = zigzag(data, at)
@@ -91,7 +91,8 @@ class Trace:
                 way, at = struct.unpack_from("<i", data, at)[0] * 256, at + 4
             now["address"] = event.address = (now["address"] + way) % 2 ** 64
         if kind in HAS_ADDRESS2:
-            _, at = zigzag(data, at)
+            way, at = zigzag(data, at)
+            event.address2 = (event.address + way) % 2 ** 64
         if kind in HAS_BYTES:
             form = tag >> 11 & 3
             if form:
@@ -148,7 +149,7 @@ class Trace:
 
 
 class Block:
-    __slots__ = ("bytes", "slack", "op", "scope", "tag", "tensor", "begin", "end", "address", "device")
+    __slots__ = ("bytes", "slack", "op", "scope", "tag", "tensor", "begin", "end", "address", "device", "birth")
 
 
 class Ledger:
@@ -157,7 +158,7 @@ class Ledger:
     def __init__(self, trace):
         self.devices = {name: {"limit": limit, "now": 0, "peak": 0, "peak_time": 0, "peak_live": [], "blocks": [], "totals": [], "out": 0, "in": 0}
                         for name, limit in trace.devices.values()}
-        self.steps, self.ops, live, running, step = [], {}, {}, {}, None
+        self.steps, self.ops, live, running, copies, step = [], {}, {}, {}, {}, None
         for event in trace.events:
             self.end = event.time
             device = self.devices[trace.devices[trace.allocators[event.allocator][1]][0]] if event.allocator else None
@@ -167,6 +168,7 @@ class Ledger:
                 block.op, block.scope, block.tag = trace.name(event.op), trace.name(event.scope), trace.name(event.tag)
                 block.tensor = " ".join(filter(None, ["" if DTYPES[event.dtype] == "?" else DTYPES[event.dtype], trace.shapes[event.shape]]))
                 block.device = device
+                block.birth = block
                 live[event.allocator, event.address] = block
                 device["blocks"].append(block)
                 self.count(device, block.bytes, event.time)
@@ -176,12 +178,14 @@ class Ledger:
                 block = live.pop((event.allocator, event.address))
                 block.end = event.time
                 self.count(device, -block.bytes, event.time)
-                if step and block.begin >= step["begin"] and block in step["made"]:
-                    step["devices"][id(device)]["left"] -= block.bytes
             elif event.kind == EVICT:
                 device["out"] += event.bytes
+                if event.bytes and (event.allocator, event.address) in live:
+                    copies[event.allocator, event.address2] = live[event.allocator, event.address].birth
             elif event.kind == RESTORE:
                 device["in"] += event.bytes
+                if (event.allocator, event.address) in live:  # it is the tensor that was copied there, or one from before the recording
+                    live[event.allocator, event.address].birth = copies.get((event.allocator, event.address2))
             elif event.kind == STEP:
                 step = {"number": event.bytes, "begin": event.time, "end": None, "made": set(), "devices": {}}
                 for one in self.devices.values():
@@ -189,6 +193,9 @@ class Ledger:
                 self.steps.append(step)
             elif event.kind == STEP_END and step:
                 step["end"] = event.time
+                for block in live.values():
+                    if block.birth in step["made"]:
+                        step["devices"][id(block.device)]["left"] += block.bytes
                 step = None
             elif event.kind == OP_BEGIN:
                 running.setdefault(event.thread, []).append(event)
@@ -211,7 +218,6 @@ class Ledger:
         sums = step["devices"][id(device)]
         sums["allocations"] += 1
         sums["bytes"] += block.bytes
-        sums["left"] += block.bytes
         sums["peak"] = max(sums["peak"], device["now"])
         step["made"].add(block)
 
