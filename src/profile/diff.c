@@ -159,7 +159,7 @@ static hr_status compare_groups(hr__table *table, const side *sides, hr__node_ki
 /* ---- one device ---- */
 
 typedef struct sums {
-	uint64_t peak, end, bytes, allocations, ns, ops, device_ns;
+	uint64_t peak, at_peak, end, bytes, allocations, ns, ops, device_ns;
 } sums;
 
 static sums add_up(const side *s)
@@ -168,6 +168,7 @@ static sums add_up(const side *s)
 	if (!s->is_there) return out;
 	const hr__capture *c = s->capture;
 	out.peak = s->selection.peak_bytes;
+	out.at_peak = s->selection.at_peak_bytes;
 	out.end = s->selection.end_bytes;
 	out.ns = s->selection.end_ns - s->selection.begin_ns;
 	for (uint32_t i = s->selection.first_change; i < s->selection.last_change; i++) {
@@ -205,6 +206,7 @@ static hr_status fill_report(hr__report_view *report, const side *sides, uint64_
 		tables[i]->most = UINT32_MAX;
 	}
 	add_sum(tables[0], "peak", a.peak, b.peak, &status);
+	if (sides[sides[A].is_there ? A : B].selection.is_scope) add_sum(tables[0], "at the device's peak", a.at_peak, b.at_peak, &status);
 	add_sum(tables[0], "in use at the end", a.end, b.end, &status);
 	add_sum(tables[0], "allocated in all", a.bytes, b.bytes, &status);
 	add_sum(tables[1], "recorded", a.ns, b.ns, &status);

@@ -115,13 +115,11 @@ static void change_live(hr__node *nodes, uint32_t node, uint64_t bytes, bool fre
 static void count_change(const hr__selection *s, hr__node *node, const hr__change *change)
 {
 	uint64_t bytes = s->capture->allocations[change->allocation].bytes;
-	if (!change->frees) {
-		node->self.bytes += bytes;
-		node->self.allocations++;
-		node->self.residual_bytes += bytes;
-	} else if (change->allocation >= s->first_allocation) {
-		node->self.residual_bytes -= bytes;
-	}
+	bool is_new = hr__allocation_birth(s->capture, change->allocation) >= s->first_allocation;
+	if (is_new) node->self.residual_bytes += change->frees ? 0 - bytes : bytes;
+	if (change->frees) return;
+	node->self.bytes += bytes;
+	node->self.allocations++;
 }
 
 static void begin_window(hr__nodes *nodes)
@@ -141,12 +139,12 @@ static void count_memory(maker *m, hr__node_kind kind)
 		const hr__change *change = &c->changes[i];
 		const hr__site *site = &c->sites[c->allocations[change->allocation].site];
 		if (i == s->first_change) begin_window(nodes);
-		if (!s->takes_site[site - c->sites]) continue;
-		uint32_t node = m->of_name[kind == HR__NODES_BY_OP ? site->op : site->scope] - 1;
-		change_live(nodes->nodes, node, c->allocations[change->allocation].bytes, change->frees);
-		if (i < s->first_change) continue;
-		count_change(s, &nodes->nodes[node], change);
-		if (i != s->peak_change) continue;
+		if (s->takes_site[site - c->sites]) {
+			uint32_t node = m->of_name[kind == HR__NODES_BY_OP ? site->op : site->scope] - 1;
+			change_live(nodes->nodes, node, c->allocations[change->allocation].bytes, change->frees);
+			if (i >= s->first_change) count_change(s, &nodes->nodes[node], change);
+		}
+		if (i < s->first_change || i != s->device_peak_change) continue;
 		for (uint32_t k = 0; k < nodes->count; k++) nodes->nodes[k].self.at_peak_bytes = nodes->nodes[k].self_live;
 	}
 	if (s->first_change == s->last_change) begin_window(nodes);

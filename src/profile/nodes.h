@@ -10,7 +10,7 @@
 typedef struct hr__node_sums {
 	uint64_t bytes, allocations;         /* allocated in the selection's time */
 	uint64_t residual_bytes;             /* of these, what was left at its end */
-	uint64_t at_peak_bytes;              /* there when the selection was at its peak */
+	uint64_t at_peak_bytes;              /* live at the device's peak in that time */
 	uint64_t end_bytes;                  /* there at its end */
 	uint64_t occurrence, ns, device_ns;  /* runs of ops, how long they took, how long their kernels took */
 	uint64_t input_bytes, output_bytes;  /* that ops read and wrote */

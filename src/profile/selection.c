@@ -75,24 +75,50 @@ static hr_status select_sites(hr__selection *s, const char *name_scope)
 
 /* ---- time ---- */
 
-/* What was in use of the selected sites: before the first change, at most, and after the last. */
+typedef struct running {
+	uint64_t selected, device; /* bytes in use of the selected sites, and of the whole device */
+} running;
+
+/* Before the first change of the selected time. */
+static void begin_time(hr__selection *s, const running *now)
+{
+	s->begin_bytes = s->peak_bytes = s->at_peak_bytes = now->selected;
+	s->device_peak_bytes = now->device;
+}
+
+static void take_peaks(hr__selection *s, const running *now, uint32_t change, uint64_t time_ns)
+{
+	if (now->selected > s->peak_bytes) {
+		s->peak_bytes = now->selected;
+		s->peak_change = change;
+		s->peak_ns = time_ns;
+	}
+	if (now->device > s->device_peak_bytes) {
+		s->device_peak_bytes = now->device;
+		s->device_peak_change = change;
+		s->device_peak_ns = time_ns;
+		s->at_peak_bytes = now->selected;
+	}
+}
+
+/* What was in use: before the first change, at most, and after the last. */
 static void add_up(hr__selection *s)
 {
 	const hr__capture *c = s->capture;
-	uint64_t bytes = 0;
+	running now = { 0 };
 	for (uint32_t i = 0; i < s->last_change; i++) {
 		const hr__allocation *allocation = &c->allocations[c->changes[i].allocation];
-		if (i == s->first_change) s->begin_bytes = s->peak_bytes = bytes;
-		if (i < s->first_change && !c->changes[i].frees) s->first_allocation++;
-		if (!s->takes_site[allocation->site]) continue;
-		bytes = c->changes[i].frees ? bytes - allocation->bytes : bytes + allocation->bytes;
-		if (i < s->first_change || bytes <= s->peak_bytes) continue;
-		s->peak_bytes = bytes;
-		s->peak_change = i;
-		s->peak_ns = c->changes[i].frees ? allocation->end_ns : allocation->begin_ns;
+		bool frees = c->changes[i].frees;
+		if (i == s->first_change) begin_time(s, &now);
+		if (i < s->first_change && !frees) s->first_allocation++;
+		if (c->allocators[c->sites[allocation->site].allocator].device != s->device) continue;
+		uint64_t change = frees ? 0 - allocation->bytes : allocation->bytes;
+		now.device += change;
+		if (s->takes_site[allocation->site]) now.selected += change;
+		if (i >= s->first_change) take_peaks(s, &now, i, frees ? allocation->end_ns : allocation->begin_ns);
 	}
-	if (s->first_change == s->last_change) s->begin_bytes = s->peak_bytes = bytes;
-	s->end_bytes = bytes;
+	if (s->first_change == s->last_change) begin_time(s, &now);
+	s->end_bytes = now.selected;
 }
 
 static void select_time(hr__selection *s, uint32_t step)
@@ -108,8 +134,9 @@ static void select_time(hr__selection *s, uint32_t step)
 		s->begin_ns = run->begin_ns;
 		if (run->end_ns != HR__NEVER) s->end_ns = run->end_ns;
 	}
-	s->peak_ns = s->begin_ns;
+	s->peak_ns = s->device_peak_ns = s->begin_ns;
 	if (s->first_change > 0) s->peak_change = s->first_change - 1;
+	s->device_peak_change = s->peak_change;
 }
 
 uint64_t hr__step_of_change(const hr__capture *capture, uint32_t change)
@@ -122,8 +149,9 @@ uint64_t hr__step_of_change(const hr__capture *capture, uint32_t change)
 hr_status hr__selection_make(const hr__capture *capture, uint32_t device, uint32_t step, const char *name_scope, const uint32_t *op_devices,
                              hr__selection *out)
 {
-	*out = (hr__selection){ .capture = capture, .device = device, .step = step, .op_devices = op_devices };
-	hr_status status = select_sites(out, name_scope && *name_scope ? name_scope : NULL);
+	bool is_scope = name_scope && *name_scope;
+	*out = (hr__selection){ .capture = capture, .device = device, .step = step, .is_scope = is_scope, .op_devices = op_devices };
+	hr_status status = select_sites(out, is_scope ? name_scope : NULL);
 	if (status) {
 		hr__selection_free(out);
 		return status;

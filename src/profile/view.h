@@ -17,6 +17,7 @@ typedef struct hr__selection {
 	const hr__capture *capture;
 	uint32_t device;     /* index */
 	uint32_t step;       /* index; HR__NONE: all of the trace */
+	bool is_scope;       /* only a name scope is selected */
 	bool *takes_site;    /* by site */
 	bool *takes_scope;   /* by name: whether ops of that scope count */
 	size_t names;
@@ -28,6 +29,11 @@ typedef struct hr__selection {
 	uint64_t begin_bytes, end_bytes; /* in use before it and after it */
 	uint64_t peak_bytes, peak_ns;    /* the most, and when first */
 	uint32_t peak_change;            /* after which change; HR__NONE: before the first */
+
+	/* The device's peak in the same time, of all scopes. Without a name scope it is the peak above. */
+	uint64_t device_peak_bytes, device_peak_ns;
+	uint32_t device_peak_change; /* as peak_change */
+	uint64_t at_peak_bytes;      /* of the selected sites, at the device's peak */
 } hr__selection;
 
 /* [step] is an index, or HR__NONE. HR_NO_HOST_MEMORY. */
@@ -83,8 +89,8 @@ hr_status hr__view_leaks(hr__report_view *report);
 hr_status hr__view_tensors(hr__report_view *report);
 hr_status hr__view_steps(hr__report_view *report);
 
-/* Parts that the summary has too. */
-hr_status hr__view_peak_by_op(hr__report_view *report, uint32_t most);
+/* What was live at the peak, for the summary: by tag where the device has at least two tags, and by op otherwise; JSON has both. */
+hr_status hr__view_peak_groups(hr__report_view *report, uint32_t most);
 
 /* ---- a report of a capture, as text or JSON ---- */
 

@@ -19,9 +19,9 @@ static const hr__column op_columns[OP_COLUMNS] = {
 	[OP_INPUT] = { "input_bytes", "read", HR__CELL_BYTES, HR__SUMS | HR__IO },
 	[OP_OUTPUT] = { "output_bytes", "written", HR__CELL_BYTES, HR__SUMS | HR__IO },
 	[OP_BYTES] = { "bytes", "allocated", HR__CELL_BYTES, HR__SUMS | HR__MEMORY | HR__MIN_BYTES },
-	[OP_ALLOCATIONS] = { "allocations", "times", HR__CELL_COUNT, HR__SUMS | HR__MEMORY },
+	[OP_ALLOCATIONS] = { "allocations", "allocs", HR__CELL_COUNT, HR__SUMS | HR__MEMORY },
 	[OP_PEAK] = { "peak_bytes", "own peak", HR__CELL_BYTES, HR__MEMORY },
-	[OP_RESIDUAL] = { "residual_bytes", "left", HR__CELL_BYTES, HR__SUMS | HR__MEMORY },
+	[OP_RESIDUAL] = { "residual_bytes", "not freed", HR__CELL_BYTES, HR__SUMS | HR__MEMORY },
 };
 
 static void fill_op(uint64_t *row, const hr__node *node)
@@ -81,10 +81,10 @@ static const hr__column scope_columns[SC_COLUMNS] = {
 	[SC_BYTES] = { "bytes", "allocated", HR__CELL_BYTES, HR__MEMORY | HR__MIN_BYTES },
 	[SC_SELF_BYTES] = { "self_bytes", "self", HR__CELL_BYTES, HR__MEMORY },
 	[SC_PEAK] = { "peak_bytes", "own peak", HR__CELL_BYTES, HR__MEMORY },
-	[SC_RESIDUAL] = { "residual_bytes", "left", HR__CELL_BYTES, HR__MEMORY },
+	[SC_RESIDUAL] = { "residual_bytes", "not freed", HR__CELL_BYTES, HR__MEMORY },
 	[SC_RUNS] = { "occurrence", "ops", HR__CELL_COUNT, 0 },
 	[SC_DEVICE_NS] = { "accelerator_micros", "on device", HR__CELL_NS, HR__TIME },
-	[SC_ALLOCATIONS] = { "allocations", "times", HR__CELL_COUNT, HR__MEMORY },
+	[SC_ALLOCATIONS] = { "allocations", "allocs", HR__CELL_COUNT, HR__MEMORY },
 	[SC_SELF_RESIDUAL] = { "self_residual_bytes", "self", HR__CELL_BYTES, HR__MEMORY | HR__NOT_IN_TEXT },
 };
 

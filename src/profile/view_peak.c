@@ -1,18 +1,20 @@
-/* view_peak.c - what was alive at the highest moment, by op, by scope, by tag and tensor by tensor. Each table adds up to the peak, to the byte. */
+/* view_peak.c - what was live at the device's peak, by op, by scope, by tag and tensor by tensor. Each table adds up to the peak, to the byte; with a
+ * name scope, to what of the peak belongs to that scope. */
 #include "base/names.h"
 #include "profile/view.h"
 
 /* ---- facts ---- */
 
-enum { F_BYTES, F_NS, F_STEP, F_ALLOCATIONS, F_SLACK, F_LIMIT, F_COLUMNS };
+enum { F_BYTES, F_SCOPE_BYTES, F_NS, F_STEP, F_ALLOCATIONS, F_SLACK, F_LIMIT, F_COLUMNS };
 
 static const hr__column fact_columns[F_COLUMNS] = {
 	[F_BYTES] = { "peak_bytes", "peak", HR__CELL_BYTES, 0 },
-	[F_NS] = { "time_micros", "after", HR__CELL_NS, HR__TIME },
+	[F_SCOPE_BYTES] = { "at_peak_bytes", "of it in the scope", HR__CELL_BYTES, HR__ALWAYS },
+	[F_NS] = { "time_micros", "reached after", HR__CELL_NS, HR__TIME },
 	[F_STEP] = { "step", "in step", HR__CELL_COUNT, 0 },
-	[F_ALLOCATIONS] = { "allocations", "blocks alive", HR__CELL_COUNT, 0 },
+	[F_ALLOCATIONS] = { "allocations", "live blocks", HR__CELL_COUNT, 0 },
 	[F_SLACK] = { "slack_bytes", "lost to rounding", HR__CELL_BYTES, 0 },
-	[F_LIMIT] = { "limit_bytes", "limit then", HR__CELL_BYTES, 0 },
+	[F_LIMIT] = { "limit_bytes", "limit at that time", HR__CELL_BYTES, 0 },
 };
 
 /* ---- groups by name ---- */
@@ -99,7 +101,7 @@ static void collect(void *context, uint32_t index)
 	row[T_SHAPE] = site->shape;
 	row[T_DTYPE] = site->dtype;
 	row[T_BYTES] = allocation->bytes;
-	row[T_AGE] = s->peak_ns - allocation->begin_ns;
+	row[T_AGE] = s->device_peak_ns - allocation->begin_ns;
 	row[T_SLACK] = allocation->slack;
 	row[T_ADDRESS] = allocation->address;
 }
@@ -107,8 +109,8 @@ static void collect(void *context, uint32_t index)
 static void visit_peak(collector *c)
 {
 	const hr__selection *s = c->report->selection;
-	if (c->status || s->peak_change == HR__NONE) return; /* before the first change nothing is alive */
-	hr_status status = hr__capture_live(s->capture, s->peak_change, s->device, collect, c);
+	if (c->status || s->device_peak_change == HR__NONE) return; /* before the first change nothing is alive */
+	hr_status status = hr__capture_live(s->capture, s->device_peak_change, s->device, collect, c);
 	if (status) c->status = status;
 }
 
@@ -131,12 +133,13 @@ static void fill_facts(collector *c, hr__table *table)
 	const hr__selection *s = c->report->selection;
 	uint64_t *row = hr__table_row(table, &c->status);
 	if (!row) return;
-	row[F_BYTES] = s->peak_bytes;
-	row[F_NS] = s->peak_ns;
-	row[F_STEP] = hr__step_of_change(s->capture, s->peak_change);
+	row[F_BYTES] = s->device_peak_bytes;
+	row[F_SCOPE_BYTES] = s->at_peak_bytes;
+	row[F_NS] = s->device_peak_ns;
+	row[F_STEP] = hr__step_of_change(s->capture, s->device_peak_change);
 	row[F_ALLOCATIONS] = c->allocations;
 	row[F_SLACK] = c->slack;
-	row[F_LIMIT] = hr__capture_limit(s->capture, s->device, s->peak_ns);
+	row[F_LIMIT] = hr__capture_limit(s->capture, s->device, s->device_peak_ns);
 	hr__table_finish(table);
 }
 
@@ -157,6 +160,7 @@ hr_status hr__view_peak(hr__report_view *report)
 		c.groups[i] = hr__view_alloc(report->selection->names, sizeof(group), &c.status);
 	}
 	c.tensors = hr__report_table(report, &tensor_plan, &c.status);
+	if (facts) facts->shows[F_SCOPE_BYTES] = report->selection->is_scope;
 	visit_peak(&c);
 	if (!c.status) fill_facts(&c, facts);
 	for (int i = 0; i < GROUPINGS && !c.status; i++) fill_groups(&c, tables[i], c.groups[i]);
@@ -165,16 +169,37 @@ hr_status hr__view_peak(hr__report_view *report)
 	return c.status;
 }
 
-hr_status hr__view_peak_by_op(hr__report_view *report, uint32_t most)
+/* Whether tags tell the device's memory apart. The page asks the same, so that both begin with the same groups. */
+static bool has_tags(const hr__capture *c, uint32_t device)
 {
+	hr_name first = HR_NAME_NONE;
+	for (uint32_t i = 0; i < c->allocation_count; i++) {
+		const hr__site *site = &c->sites[c->allocations[i].site];
+		if (site->tag == HR_NAME_NONE || site->tag == first || c->allocators[site->allocator].device != device) continue;
+		if (first != HR_NAME_NONE) return true;
+		first = site->tag;
+	}
+	return false;
+}
+
+hr_status hr__view_peak_groups(hr__report_view *report, uint32_t most)
+{
+	const hr__selection *s = report->selection;
+	int usual = has_tags(s->capture, s->device) ? BY_TAG : BY_OP;
 	collector c = { .report = report };
-	hr__table_plan plan = group_plans[BY_OP];
-	plan.title = "At the peak, by op";
-	plan.most = most;
-	hr__table *table = hr__report_table(report, &plan, &c.status);
-	c.groups[BY_OP] = hr__view_alloc(report->selection->names, sizeof(group), &c.status);
+	hr__table *tables[GROUPINGS] = { NULL };
+	for (int i = 0; i < GROUPINGS; i++) {
+		bool wanted = i == usual || (report->format == HR_PROFILE_JSON && i != BY_SCOPE);
+		hr__table_plan plan = group_plans[i];
+		plan.title = i == BY_TAG ? "At the peak, by tag" : "At the peak, by op";
+		plan.most = most;
+		if (!wanted) continue;
+		tables[i] = hr__report_table(report, &plan, &c.status);
+		c.groups[i] = hr__view_alloc(s->names, sizeof(group), &c.status);
+	}
 	visit_peak(&c);
-	if (!c.status) fill_groups(&c, table, c.groups[BY_OP]);
+	for (int i = 0; i < GROUPINGS && !c.status; i++)
+		if (tables[i]) fill_groups(&c, tables[i], c.groups[i]);
 	free_groups(&c);
 	return c.status;
 }

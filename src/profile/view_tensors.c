@@ -13,7 +13,7 @@ static const hr__column columns[T_COLUMNS] = {
 	[T_DTYPE] = { "dtype", "dtype", HR__CELL_DTYPE, 0 },
 	[T_SCOPE] = { "scope", "scope", HR__CELL_NAME, 0 },
 	[T_TAG] = { "tag", "tag", HR__CELL_NAME, 0 },
-	[T_BEGIN] = { "begin_micros", "from", HR__CELL_NS, HR__TIME },
+	[T_BEGIN] = { "begin_micros", "start", HR__CELL_NS, HR__TIME },
 	[T_ALIVE] = { "alive", "alive", HR__CELL_YES, 0 },
 	[T_SLACK] = { "slack_bytes", "slack", HR__CELL_BYTES, HR__SUMS | HR__MEMORY | HR__NOT_IN_TEXT },
 };

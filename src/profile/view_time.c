@@ -12,16 +12,16 @@ static const hr__column step_columns[S_COLUMNS] = {
 	[S_NS] = { "micros", "time", HR__CELL_NS, HR__SUMS | HR__TIME | HR__MIN_MICROS },
 	[S_PEAK] = { "peak_bytes", "peak", HR__CELL_BYTES, HR__MEMORY | HR__MIN_BYTES },
 	[S_BEGIN_BYTES] = { "begin_bytes", "before", HR__CELL_BYTES, HR__MEMORY | HR__NOT_IN_TEXT },
-	[S_END_BYTES] = { "end_bytes", "after", HR__CELL_BYTES, HR__MEMORY },
+	[S_END_BYTES] = { "end_bytes", "at its end", HR__CELL_BYTES, HR__MEMORY },
 	[S_BYTES] = { "bytes", "allocated", HR__CELL_BYTES, HR__SUMS | HR__MEMORY },
-	[S_ALLOCATIONS] = { "allocations", "times", HR__CELL_COUNT, HR__SUMS | HR__MEMORY },
-	[S_RESIDUAL] = { "residual_bytes", "left", HR__CELL_BYTES, HR__SUMS | HR__MEMORY },
+	[S_ALLOCATIONS] = { "allocations", "allocs", HR__CELL_COUNT, HR__SUMS | HR__MEMORY },
+	[S_RESIDUAL] = { "residual_bytes", "not freed", HR__CELL_BYTES, HR__SUMS | HR__MEMORY },
 	[S_OPS] = { "ops", "ops", HR__CELL_COUNT, HR__SUMS },
 	[S_DEVICE_NS] = { "accelerator_micros", "on device", HR__CELL_NS, HR__SUMS | HR__TIME },
 	[S_OUT] = { "out_bytes", "moved out", HR__CELL_BYTES, HR__SUMS | HR__MEMORY },
 	[S_IN] = { "in_bytes", "moved in", HR__CELL_BYTES, HR__SUMS | HR__MEMORY },
 	[S_REFUSED] = { "refused", "refused", HR__CELL_COUNT, HR__SUMS },
-	[S_BEGIN] = { "begin_micros", "from", HR__CELL_NS, HR__TIME },
+	[S_BEGIN] = { "begin_micros", "start", HR__CELL_NS, HR__TIME },
 };
 
 typedef struct walker {
@@ -52,12 +52,9 @@ static void walk_changes(walker *w, const hr__step_run *step, uint64_t *row)
 		take_change(w, w->change);
 		if (w->in_use > row[S_PEAK]) row[S_PEAK] = w->in_use;
 		if (!w->selection->takes_site[allocation->site]) continue;
-		if (change->frees) {
-			if (change->allocation >= first) row[S_RESIDUAL] -= allocation->bytes;
-			continue;
-		}
+		if (hr__allocation_birth(c, change->allocation) >= first) row[S_RESIDUAL] += change->frees ? 0 - allocation->bytes : allocation->bytes;
+		if (change->frees) continue;
 		row[S_BYTES] += allocation->bytes;
-		row[S_RESIDUAL] += allocation->bytes;
 		row[S_ALLOCATIONS]++;
 	}
 	row[S_END_BYTES] = w->in_use;
@@ -232,13 +229,14 @@ hr_status hr__view_timeline(hr__report_view *report)
 
 /* ---- summary ---- */
 
-enum { F_PEAK, F_PEAK_NS, F_PEAK_STEP, F_LIMIT, F_END, F_NS, F_STEPS, F_OPS, F_DEVICE_NS, F_ALLOCATIONS, F_BYTES, F_OUT, F_IN, F_REFUSED, F_COLUMNS };
+enum { F_PEAK, F_AT_PEAK, F_PEAK_NS, F_PEAK_STEP, F_LIMIT, F_END, F_NS, F_STEPS, F_OPS, F_DEVICE_NS, F_ALLOCATIONS, F_BYTES, F_OUT, F_IN, F_REFUSED, F_COLUMNS };
 
 static const hr__column fact_columns[F_COLUMNS] = {
 	[F_PEAK] = { "peak_bytes", "peak", HR__CELL_BYTES, 0 },
-	[F_PEAK_NS] = { "peak_micros", "after", HR__CELL_NS, HR__TIME },
+	[F_AT_PEAK] = { "at_peak_bytes", "at the device's peak", HR__CELL_BYTES, HR__ALWAYS },
+	[F_PEAK_NS] = { "peak_micros", "reached after", HR__CELL_NS, HR__TIME },
 	[F_PEAK_STEP] = { "peak_step", "in step", HR__CELL_COUNT, 0 },
-	[F_LIMIT] = { "limit_bytes", "limit then", HR__CELL_BYTES, 0 },
+	[F_LIMIT] = { "limit_bytes", "limit at that time", HR__CELL_BYTES, 0 },
 	[F_END] = { "end_bytes", "in use at the end", HR__CELL_BYTES, HR__ALWAYS },
 	[F_NS] = { "micros", "recorded", HR__CELL_NS, HR__TIME },
 	[F_STEPS] = { "steps", "steps", HR__CELL_COUNT, 0 },
@@ -255,6 +253,7 @@ static void fill_summary(const hr__selection *s, uint64_t *row)
 {
 	const hr__capture *c = s->capture;
 	row[F_PEAK] = s->peak_bytes;
+	row[F_AT_PEAK] = s->at_peak_bytes;
 	row[F_PEAK_NS] = s->peak_ns;
 	row[F_PEAK_STEP] = hr__step_of_change(c, s->peak_change);
 	row[F_LIMIT] = hr__capture_limit(c, s->device, s->peak_ns);
@@ -287,9 +286,10 @@ hr_status hr__view_summary(hr__report_view *report)
 	hr__table *table = hr__report_table(report, &plan, &status);
 	uint64_t *row = status ? NULL : hr__table_row(table, &status);
 	if (!row) return status;
+	table->shows[F_AT_PEAK] = report->selection->is_scope;
 	fill_summary(report->selection, row);
 	hr__table_finish(table);
 	status = hr__view_timeline(report);
-	if (!status) status = hr__view_peak_by_op(report, report->options->max_rows ? 0 : 8);
+	if (!status) status = hr__view_peak_groups(report, report->options->max_rows ? 0 : 8);
 	return status;
 }

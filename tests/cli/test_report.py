@@ -4,7 +4,7 @@ import os
 import unicodedata
 
 from command import CommandTest, main, run
-from trace_file import (ALLOC, ALLOC_FAILED, EVICT, FREE, OP_BEGIN, OP_END, READ, RESTORE, STEP, STEP_END, WRITE, Trace)
+from trace_file import (ALLOC, ALLOC_FAILED, EVICT, FREE, OP_BEGIN, OP_END, READ, RESTORE, STEP, STEP_END, WRITE, MOVE, Trace)
 
 VIEWS = ["summary", "timeline", "op", "scope", "peak", "leaks", "tensors", "steps"]
 MIB = 1 << 20
@@ -48,6 +48,55 @@ def with_names(op, scope, steps=4):
         trace.event(WRITE, now + 3, address=step << 30, op=op)
         trace.event(OP_END, now + 500_000, bytes=400_000, op=op, scope=scope)
         trace.event(STEP_END, now + 900_000, bytes=step)
+    return trace
+
+
+def two_scopes(at_peak=4 * MIB):
+    """Scope a has 10 MiB at first, and [at_peak] when b's 30 MiB make the device's peak."""
+    trace = Trace()
+    trace.event(ALLOC, 1000, address=1 << 30, bytes=10 * MIB, op="load", scope="a/input")
+    trace.event(FREE, 2000, address=1 << 30)
+    trace.event(STEP, 3000, bytes=1)
+    trace.event(ALLOC, 3001, address=2 << 30, bytes=at_peak, op="relu", scope="a")
+    trace.event(ALLOC, 3002, address=3 << 30, bytes=30 * MIB, op="matmul", scope="b")
+    trace.event(FREE, 3003, address=3 << 30)
+    trace.event(ALLOC, 3004, address=4 << 30, bytes=5 * MIB, op="relu", scope="a")
+    trace.event(STEP_END, 4000, bytes=1)
+    return trace
+
+
+def moving():
+    """8 MiB of weights are moved to the host and back in both steps; the first step makes 4 MiB of state, which leaves and comes back too, the second nothing."""
+    trace = Trace()
+    weights, state, host_weights, host_state = 1 << 30, 2 << 30, 1 << 40, 2 << 40
+    now, where = 1000, weights
+    trace.event(ALLOC, now, address=weights, bytes=8 * MIB, op="variable", tag="weights")
+    for step in (1, 2):
+        now += 1000
+        trace.event(STEP, now, bytes=step)
+        if step == 1:
+            trace.event(ALLOC, now + 1, address=state, bytes=4 * MIB, op="full", tag="optimizer")
+        # The first time a copy is made; the second time the host has one already, and the tensor has left when that is written down.
+        if step == 1:
+            trace.event(EVICT, now + 10, address=where, address2=host_weights, bytes=8 * MIB, op="variable", tag="weights")
+        trace.event(FREE, now + 11, address=where)
+        if step == 2:
+            trace.event(EVICT, now + 12, address=where, address2=host_weights, bytes=0, op="variable", tag="weights")
+        where += 64 * MIB
+        trace.event(ALLOC, now + 20, address=where, bytes=8 * MIB, op="variable", tag="weights")
+        trace.event(RESTORE, now + 21, address=where, address2=host_weights, bytes=8 * MIB, op="variable", tag="weights")
+        if step == 1:
+            trace.event(EVICT, now + 30, address=state, address2=host_state, bytes=4 * MIB, op="full", tag="optimizer")
+            trace.event(FREE, now + 31, address=state)
+            trace.event(ALLOC, now + 40, address=state + 64 * MIB, bytes=4 * MIB, op="full", tag="optimizer")
+            trace.event(RESTORE, now + 41, address=state + 64 * MIB, address2=host_state, bytes=4 * MIB, op="full", tag="optimizer")
+        trace.event(STEP_END, now + 500, bytes=step)
+    # Defragmentation moves a block: it is not a new one.
+    trace.event(STEP, now + 600, bytes=3)
+    trace.event(ALLOC, now + 601, address=where + 64 * MIB, bytes=8 * MIB, op="variable", tag="weights")
+    trace.event(MOVE, now + 602, address=where, address2=where + 64 * MIB, bytes=8 * MIB)
+    trace.event(FREE, now + 603, address=where)
+    trace.event(STEP_END, now + 700, bytes=3)
     return trace
 
 
@@ -99,6 +148,61 @@ class Views(CommandTest):
         self.assertEqual((rows["model/layer_2"]["bytes"], rows["model/layer_2"]["self_bytes"]), (40 * MIB, 40 * MIB))
         self.assertEqual((rows["model"]["micros"], rows["model/layer_1"]["micros"]), (0.5, 0.25))
         self.assertEqual((rows[""]["depth"], rows["model"]["depth"], rows["model/layer_2"]["depth"]), (0, 1, 2))
+
+    def test_at_peak_is_what_was_live_at_the_peak_of_the_device(self):
+        self.trace = self.file("scopes.hrt", two_scopes().bytes())
+        for arguments in ([], ["--step", "1"]):
+            scope = ["--name-scope", "a", *arguments]
+            own_peak = 9 * MIB if arguments else 10 * MIB  # the 10 MiB were freed before the step
+            self.assertEqual(self.table("op", None, *scope)["total"]["at_peak_bytes"], 4 * MIB)
+            root = self.rows(self.table("scope", None, *scope), "name")["a"]
+            self.assertEqual((root["at_peak_bytes"], root["peak_bytes"]), (4 * MIB, own_peak))
+            report = self.report("peak", *scope)["reports"][0]
+            self.assertEqual((report["peak"]["peak_bytes"], report["peak"]["at_peak_bytes"], report["peak"]["allocations"]), (34 * MIB, 4 * MIB, 1))
+            for key in ("by_op", "by_scope", "by_tag", "by_tensor"):
+                self.assertEqual(report[key]["total"]["bytes"], 4 * MIB, key)
+            report = self.report("summary", *scope)["reports"][0]
+            self.assertEqual((report["summary"]["peak_bytes"], report["summary"]["at_peak_bytes"]), (own_peak, 4 * MIB))
+            self.assertEqual(report["by_op"]["total"]["bytes"], 4 * MIB)
+        self.assertIn("at the device's peak  4.0 MiB", self.passes("report", self.trace, "--name-scope", "a"))
+        self.assertIn("of it in the scope  4.0 MiB", self.passes("report", self.trace, "--view", "peak", "--name-scope", "a"))
+        self.assertNotIn("device's peak", self.passes("report", self.trace))
+        other = self.file("other.hrt", two_scopes(at_peak=6 * MIB).bytes())
+        report = json.loads(self.passes("diff", self.trace, other, "--name-scope", "a", "--json"))["reports"][0]
+        self.assertEqual(report["by_op"]["total"]["at_peak_change"], 2 * MIB)
+        self.assertIn({"what": "at the device's peak", "a": 4 * MIB, "b": 6 * MIB, "change": 2 * MIB},
+                      [{k: row[k] for k in ("what", "a", "b", "change")} for row in report["memory"]["rows"]])
+
+    def test_tensors_that_come_back_are_not_left_behind(self):
+        self.trace = self.file("moving.hrt", moving().bytes())
+        rows = self.table("steps")["rows"]
+        self.assertEqual([row["residual_bytes"] for row in rows], [4 * MIB, 0, 0])
+        self.assertEqual([row["allocations"] for row in rows], [3, 1, 1])
+        report = self.report("leaks")["reports"][0]
+        self.assertEqual([(row["left_bytes"], row["left_allocations"], row["kept_bytes"]) for row in report["by_step"]["rows"]],
+                         [(4 * MIB, 1, 4 * MIB), (0, 0, 0), (0, 0, 0)])
+        for step, left in ((1, 4 * MIB), (2, 0), (3, 0)):
+            table = self.table("op", None, "--step", step)
+            self.assertEqual(table["total"]["residual_bytes"], left)
+        self.assertEqual(self.table("op")["total"]["residual_bytes"], 12 * MIB)  # of all of the recording
+
+    def test_the_summary_groups_by_tag_where_the_page_does(self):
+        self.trace = self.file("moving.hrt", moving().bytes())  # two tags
+        self.assertIn("At the peak, by tag", self.passes("report", self.trace))
+        self.assertNotIn("by op", self.passes("report", self.trace))
+        report = self.report("summary")["reports"][0]
+        self.assertEqual({row["tag"]: row["bytes"] for row in report["by_tag"]["rows"]}, {"weights": 16 * MIB, "optimizer": 4 * MIB})
+        self.assertEqual({row["op"]: row["bytes"] for row in report["by_op"]["rows"]}, {"variable": 16 * MIB, "full": 4 * MIB})
+        one = self.file("scopes.hrt", two_scopes().bytes())  # none
+        self.assertIn("At the peak, by op", self.passes("report", one))
+
+    def test_headings_say_what_they_count(self):
+        self.trace = self.file("moving.hrt", moving().bytes())
+        for view, heading in (("op", "allocs"), ("op", "not freed"), ("steps", "not freed"), ("steps", "start"), ("tensors", "start")):
+            text = self.passes("report", self.trace, "--view", view, "--width", "200")
+            self.assertIn(heading, text)
+            for cryptic in ("times", "left", "from"):
+                self.assertNotIn(cryptic, text.split())
 
     def test_max_depth_cuts_the_tree(self):
         self.assertEqual(set(self.rows(self.table("scope", None, "--max-depth", 1), "name")), {"", "model", "history"})
@@ -263,9 +367,9 @@ class Views(CommandTest):
         path = self.file("long.hrt", with_names("attention_softmax_gradient", "transformer/layer_11/attention/output").bytes())
         stays = {
             40: {"leaks": "op grown alive", "op": "op runs time", "tensors": "op bytes lived", "steps": "step time peak"},
-            60: {"leaks": "op grown alive grows steps blocks", "op": "op runs time on device at peak", "tensors": "op bytes lived idle uses from"},
-            80: {"leaks": "op grown alive grows steps blocks scope shape", "op": "op runs time on device at peak allocated times", "tensors": "op bytes lived idle uses shape"},
-            100: {"leaks": "op grown alive grows steps blocks scope shape", "tensors": "op bytes lived idle uses shape dtype scope from alive"},
+            60: {"leaks": "op grown alive grows steps blocks", "op": "op runs time on device at peak", "tensors": "op bytes lived idle uses start"},
+            80: {"leaks": "op grown alive grows steps blocks scope shape", "op": "op runs time on device at peak allocated allocs", "tensors": "op bytes lived idle uses shape"},
+            100: {"leaks": "op grown alive grows steps blocks scope shape", "tensors": "op bytes lived idle uses shape dtype scope start alive"},
         }
         titles = {"leaks": "Alive after the last step", "op": "Ops", "tensors": "Tensors", "steps": "Steps"}
         for width, views in stays.items():
