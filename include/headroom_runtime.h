@@ -271,8 +271,8 @@ typedef struct hr_op_metadata {
 	hr_name op, scope;
 	uint64_t begin_ns, ns;   /* when its kernel began, counted from the beginning of the run; how long it took */
 	uint32_t allocations;    /* scratch memory too */
-	uint64_t allocated_bytes;
-	uint64_t peak_bytes;     /* in use by the session's allocator while it had all of its memory */
+	uint64_t allocated_bytes; /* of those allocations, as bytes_in_use counts them: what the blocks occupy, rounding included */
+	uint64_t peak_bytes;     /* bytes_in_use of the session's allocator while the op had all of its memory */
 } hr_op_metadata;
 
 /* Filled by a run, also by one that fails. Free it with hr_run_metadata_free; a run that is given it again frees it first. */

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "memory/allocator.h"
+#include "memory/blocks.h"
 #include "os/os.h"
 #include "runtime/engine.h"
 #include "runtime/ops.h"
@@ -38,8 +39,8 @@ struct memory {
 	hr__slot *outs;
 	uint32_t in_count, out_count;
 	hr__buffer *scratch;
-	uint32_t allocations;
-	uint64_t allocated;
+	hr__buffer *fresh[HR__OP_OUTPUTS + 1]; /* those of outs and scratch that were allocated for this op */
+	uint32_t fresh_count;
 	bool recorded; /* in a trace */
 };
 
@@ -135,10 +136,9 @@ static hr__role role_of(const hr__task *task, uint32_t i)
 
 static hr_status get_buffer(const hr__task *task, struct memory *memory, const hr__type *type, hr__role role, hr__buffer **out)
 {
-	uint64_t bytes = hr__type_bytes(type);
-	memory->allocations += bytes > 0;
-	memory->allocated += bytes;
-	return hr__buffer_new(task->session, type, bytes, task->scope, role, out);
+	hr_status status = hr__buffer_new(task->session, type, hr__type_bytes(type), task->scope, role, out);
+	if (*out) memory->fresh[memory->fresh_count++] = *out;
+	return status;
 }
 
 static hr_status get_memory(const hr__task *task, struct memory *memory)
@@ -254,12 +254,22 @@ static hr_status fill_in(hr__work *work, const struct memory *memory)
 	return status ? status : hr__buffer_address(memory->scratch, 0, &work->scratch);
 }
 
+/* In the unit of bytes_in_use: the bytes that the block occupies, rounding included. */
+static uint64_t occupied_bytes(const hr__buffer *buffer)
+{
+	hr_status status;
+	void *at;
+	hr__allocator *allocator = hr__allocator_of(buffer->session->allocator, &status);
+	return allocator && !hr__buffer_address(buffer, 0, &at) ? hr__block_bytes(allocator, (uintptr_t)at, NULL) : 0;
+}
+
+/* With everything pinned. */
 static void note_memory(const hr__task *task, const struct memory *memory)
 {
 	hr_stats stats;
 	hr_stats_init(&stats);
-	task->note->allocations = memory->allocations;
-	task->note->allocated_bytes = memory->allocated;
+	task->note->allocations = memory->fresh_count;
+	for (uint32_t i = 0; i < memory->fresh_count; i++) task->note->allocated_bytes += occupied_bytes(memory->fresh[i]);
 	if (!hr_allocator_get_stats(task->session->allocator, &stats)) task->note->peak_bytes = (uint64_t)stats.bytes_in_use;
 }
 

@@ -64,6 +64,40 @@ static void test_metadata_tells_of_each_op(void)
 	close_session();
 }
 
+/* Both count what blocks occupy, which is what was asked for rounded up to the allocator's granularity: 256 bytes.
+ *
+ *     full [3] float32      12 bytes are asked for     256 occupied     256 in use
+ *     full [100] float32   400                         512              768
+ *     concat [103]         412                         512             1280 */
+static void test_allocated_and_peak_bytes_are_in_one_unit(void)
+{
+	static const uint64_t allocated[] = { 256, 512, 512 }, in_use[] = { 256, 768, 1280 };
+	hr_run_options options;
+	hr_run_metadata metadata;
+	hr_value result;
+	open_session(0);
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value parts[] = { hr_full(HR_DTYPE_FLOAT32, HR_DIMS(3), 1), hr_full(HR_DTYPE_FLOAT32, HR_DIMS(100), 2) };
+	hr_value joined = hr_concat(parts, 2, 0);
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	hr_run_options_init(&options);
+	hr_run_metadata_init(&metadata);
+	options.trace = HR_RUN_TRACE_OPS;
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &joined, 1, &result, &options, &metadata));
+	CHECK_EQ(metadata.op_count, 3);
+	for (int i = 0; i < 3; i++) {
+		CHECK_EQ(metadata.ops[i].allocations, 1);
+		CHECK_EQ(metadata.ops[i].allocated_bytes, allocated[i]);
+		CHECK_EQ(metadata.ops[i].peak_bytes, in_use[i]);
+	}
+	CHECK_EQ(metadata.peak_bytes, 1280);
+	hr_run_metadata_free(&metadata);
+	hr_release(result);
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	close_session();
+}
+
 static void test_the_log_of_a_run_that_ran_out_of_memory(void)
 {
 	static char log[64 * KIB];
@@ -343,5 +377,5 @@ static void test_an_allocator_of_another_device(void)
 	close_session();
 }
 
-TEST_MAIN(T(test_a_copy_is_of_what_was_there), T(test_an_allocator_of_another_device), T(test_metadata_tells_of_each_op), T(test_the_log_of_a_run_that_ran_out_of_memory), T(test_the_log_of_a_run_may_have_allocations_only), T(test_a_trace_has_ops_uses_and_steps),
+TEST_MAIN(T(test_a_copy_is_of_what_was_there), T(test_an_allocator_of_another_device), T(test_metadata_tells_of_each_op), T(test_allocated_and_peak_bytes_are_in_one_unit), T(test_the_log_of_a_run_that_ran_out_of_memory), T(test_the_log_of_a_run_may_have_allocations_only), T(test_a_trace_has_ops_uses_and_steps),
           T(test_runs_at_the_same_time_share_a_log), T(test_contents_go_to_another_session))
