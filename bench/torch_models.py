@@ -142,6 +142,20 @@ class Training:
 # ---- tensors, by the profiler ----
 
 
+def start_of(event):
+    """When it happened, to sort by. Debian's PyTorch 1.13 has start_us alone, 2.11 start_ns alone."""
+    return event.start_ns() if hasattr(event, "start_ns") else event.start_us()
+
+
+def peak_of(before, events):
+    """The greatest running sum. sorted keeps the order of events of the same time."""
+    now = peak = before
+    for event in sorted(events, key=start_of):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
 def peak_tensor_bytes(training):
     before = training.bytes_between_steps()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
@@ -149,11 +163,7 @@ def peak_tensor_bytes(training):
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
     if not events:
         sys.exit("torch_models: the profiler tells of no allocation")
-    now = peak = before
-    for event in sorted(events, key=lambda e: e.start_us()):  # sorted keeps the order of those at the same microsecond
-        now += event.nbytes()
-        peak = max(peak, now)
-    return peak
+    return peak_of(before, events)
 
 
 # ---- everything, by count_malloc.c ----
@@ -196,12 +206,17 @@ def build_counter(folder):
 # ---- all of it ----
 
 
+def blas_among(files):
+    """Of the files that are loaded, those that multiply matrices for PyTorch on the CPU: not NumPy's own, and not a GPU's."""
+    found = sorted(f for f in files if any(part in os.path.basename(f) for part in ("blas", "mkl_core"))
+                   and "cublas" not in os.path.basename(f) and Path(f).parent.name != "numpy.libs")
+    return ", ".join(str(Path(f).parent.name + "/" + Path(f).name) for f in found) or "PyTorch's own"
+
+
 def blas():
     """The file that libblas.so.3 is; what PyTorch has inside of itself is not seen."""
     with open("/proc/self/maps") as maps:
-        files = {line.split()[-1] for line in maps if "/" in line}
-    found = sorted(f for f in files if any(part in os.path.basename(f) for part in ("blas", "mkl_core")))
-    return ", ".join(str(Path(f).parent.name + "/" + Path(f).name) for f in found) or "PyTorch's own"
+        return blas_among({line.split()[-1] for line in maps if "/" in line})
 
 
 def need_fast_blas():

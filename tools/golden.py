@@ -36,6 +36,8 @@ import torch
 import torch.nn.functional as F
 
 ALLOWED = 1e-5  # as in test_golden.c
+# PyTorch 2.11 computes these in float32 less precisely than that: 1.2e-5 was seen. What is written comes from float64 all the same.
+ROUGH = {"gelu": 1e-4}
 ALL = -100      # HR_ALL_AXES
 
 
@@ -220,8 +222,8 @@ def scales_of(result, leaves):
     scales = []
     for element in result.reshape(-1):
         by = torch.autograd.grad(element, leaves, retain_graph=True, allow_unused=True) if element.requires_grad else []
-        worst = [float((g * x).abs().sum()) for g, x in zip(by, leaves) if g is not None]
-        scales.append(max([abs(float(element)), *worst]))
+        worst = [float((g * x).detach().abs().sum()) for g, x in zip(by, leaves) if g is not None]
+        scales.append(max([abs(float(element.detach())), *worst]))
     return scales
 
 
@@ -244,12 +246,12 @@ def add_case(file, op, arrays, *parameters, composed=False):
     if leaves:
         file.exact(["weights"], leaves[-1].detach().numpy())
     inputs = [i for i, a in enumerate(arrays) if a.dtype == numpy.float32]
-    least = max(float(r.abs().max()) for r in exact[1:] if r.numel()) if composed else 0
+    least = max(float(r.detach().abs().max()) for r in exact[1:] if r.numel()) if composed else 0
     for k, (result, other) in enumerate(zip(exact, rough)):
         scales = [max(least, s) for s in scales_of(result, leaves)]
         off = (result.double() - other.double()).abs().reshape(-1)
         for i, scale in enumerate(scales):
-            if not off[i] <= ALLOWED * scale:
+            if not off[i] <= ROUGH.get(op, ALLOWED) * scale:
                 sys.exit(f"{file.path.name}: {file.title}: PyTorch's own float32 is off by {off[i]:g}, of a scale of {scale:g}")
         file.expect(["out"] if k == 0 else ["grad", str(inputs[k - 1])], result, scales)
 
