@@ -27,8 +27,15 @@ build() {
 	local folder=$1 quiet=--quiet
 	shift
 	[ -f "$folder/build.ninja" ] || quiet=-s
-	cmake --build "$folder" -j "$JOBS" ${1:+--target "$@"} -- $quiet 2>&1 | { grep -vE '^(ninja: no work to do|-- |\[ *[0-9]+%\])' || true; }
+	cmake --build "$folder" -j "$JOBS" ${1:+--target "$@"} -- $quiet 2>&1 | { grep --line-buffered -vE '^(ninja: no work to do|-- |\[ *[0-9]+%\])' || true; }
 	return "${PIPESTATUS[0]}"
+}
+
+# run_ctest <build folder> <argument>...: a line for each test as it ends, in a pipe too. The array wrapper, if it is set, comes before ctest.
+run_ctest() {
+	local folder=$1
+	shift
+	"${wrapper[@]}" ctest --test-dir "$folder" -j "$JOBS" --output-on-failure --no-tests=error "$@" | grep --line-buffered -v '^ *Start '
 }
 
 # configure_gpu: the folder build-gpu, for machines on which nothing can be installed: gcc and CMake are enough.

@@ -17,21 +17,18 @@ sanitizer_scale=$(awk -v scale="$HR_TEST_SCALE" -v part="${SANITIZER_SCALE:-0.1}
 fuzz_seconds=${FUZZ_SECONDS:-15}
 timeout=${TEST_TIMEOUT:-600}
 
-# run_ctest <build folder> <argument>...
-run_ctest() {
-	local build=$1
-	shift
-	"${wrapper[@]}" ctest --test-dir "$build" -j "$JOBS" --output-on-failure --no-tests=error "$@" | grep -v '^ *Start '
-}
-wrapper=()
+wrapper=() # in front of ctest
+
+# say <text>: what the stage does now. Compiling takes minutes and prints nothing.
+say() { echo "-- $stage: $*"; }
 
 stage_release() {
-	configure build "" -DHEADROOM_WERROR=ON -DHEADROOM_TEST_TIMEOUT="$timeout" && build build && run_ctest build
+	configure build "" -DHEADROOM_WERROR=ON -DHEADROOM_TEST_TIMEOUT="$timeout" && say building && build build && say testing && run_ctest build
 }
 
 stage_asan() {
 	configure build-asan clang -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O1 -g" -DHEADROOM_SANITIZE=address,undefined -DHEADROOM_DEBUG=ON \
-		-DHEADROOM_WERROR=ON -DHEADROOM_TEST_TIMEOUT="$timeout" && build build-asan tests || return 1
+		-DHEADROOM_WERROR=ON -DHEADROOM_TEST_TIMEOUT="$timeout" && say building && build build-asan tests && say testing || return 1
 	local -x HR_TEST_SCALE=$sanitizer_scale
 	local -x ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1
 	run_ctest build-asan
@@ -51,7 +48,7 @@ tsan_wrapper() {
 
 stage_tsan() {
 	configure build-tsan clang -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O1 -g" -DHEADROOM_SANITIZE=thread -DHEADROOM_DEBUG=ON \
-		-DHEADROOM_WERROR=ON -DHEADROOM_TEST_TIMEOUT="$timeout" && build build-tsan threads_tests && tsan_wrapper || return 1
+		-DHEADROOM_WERROR=ON -DHEADROOM_TEST_TIMEOUT="$timeout" && say building && build build-tsan threads_tests && tsan_wrapper && say testing || return 1
 	local -x HR_TEST_SCALE=$sanitizer_scale
 	# die_after_fork: tests of what a forked child may do start threads in it.
 	local -x TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
@@ -60,7 +57,7 @@ stage_tsan() {
 
 stage_fuzz() {
 	configure build-fuzz clang -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O1 -g" -DHEADROOM_SANITIZE=address,undefined -DHEADROOM_DEBUG=ON \
-		-DHEADROOM_FUZZ=ON && build build-fuzz fuzzers && tools/fuzz.sh build-fuzz "$fuzz_seconds"
+		-DHEADROOM_FUZZ=ON && say building && build build-fuzz fuzzers && say fuzzing && tools/fuzz.sh build-fuzz "$fuzz_seconds"
 }
 
 stage_checks() {
@@ -75,7 +72,7 @@ stage_checks() {
 }
 
 stage_install() {
-	configure build "" && build build product && tests/install/run.sh build
+	configure build "" && say building && build build product && say installing && tests/install/run.sh build
 }
 
 stages=("$@")

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# A test that ends is told at once by `make test`, in a pipe too. ctest is stood in for by a script that tells of one test and then waits.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+mkfifo "$folder/go"
+cat >"$folder/ctest" <<'SCRIPT'
+#!/usr/bin/env bash
+echo "    Start 1: unit.first"
+echo "1/2 Test #1: unit.first ....   Passed    0.01 sec"
+read -r _ <"$(dirname "$0")/go"
+echo "2/2 Test #2: unit.second ...   Passed    0.01 sec"
+SCRIPT
+chmod +x "$folder/ctest"
+
+wrapper=()
+. tools/lib.sh
+PATH="$folder:$PATH"
+exec 3< <(run_ctest nowhere)
+# The limit is for a failing test alone; a passing one waits for nothing.
+read -r -t 20 line <&3 || { echo "FAILED: nothing was told while the second test ran"; echo >"$folder/go"; exit 1; }
+[[ $line == "1/2 Test #1: unit.first"* ]] || { echo "FAILED: told '$line'"; exit 1; }
+echo >"$folder/go"
+read -r line <&3
+[[ $line == "2/2 Test #2: unit.second"* ]] || { echo "FAILED: told '$line'"; exit 1; }
+echo ok
