@@ -238,15 +238,40 @@ HR_API hr_status hr_graph_leave(void);
 
 /* In a graph: a value that every run is given. */
 HR_API hr_value hr_placeholder(hr_dtype dtype, const int64_t *dims, int rank);
+/* The same with a name, by which it can be found later and messages call it: "scope/name" in the current name scope. Names of placeholders are
+ * unique in a graph: HR_ALREADY_EXISTS. HR_INVALID_ARGUMENT: no name, or one longer than 511 bytes with its scopes. HR_TOO_MANY: the name
+ * is new, and the table of names (hr_name_intern) is full. */
+HR_API hr_value hr_named_placeholder(const char *name, hr_dtype dtype, const int64_t *dims, int rank);
+/* The placeholder of that name, scopes included: "tower/x". *out is the handle that hr_named_placeholder returned. Looks at the ops of the graph
+ * one by one: look a name up once, not in every step.
+ *
+ * HR_INVALID_ARGUMENT  there is none of that name; the message lists those that have names
+ * HR_IN_USE            another thread is building the graph
+ * HR_CLOSED            there is no such graph */
+HR_API hr_status hr_graph_find_placeholder(hr_graph graph, const char *name, hr_value *out);
 
 typedef struct hr_feed {
 	hr_value placeholder, value; /* loose values are used up by the run */
 } hr_feed;
 
+/* A feed from an array of the host: [data] has as many elements as the placeholder, of its dtype, [bytes] in all, and is copied before the call
+ * returns. The value is loose and belongs to [session], whatever session or graph the thread is in.
+ *
+ *     float numbers[] = { 1, 2, 3 };
+ *     hr_value x = HR_NO_VALUE, y = HR_NO_VALUE, result;
+ *     hr_session session = { 0 };
+ *     hr_feed feed = hr_feed_array(session, x, numbers, sizeof numbers);
+ *     hr_status status = hr_session_run(session, &feed, 1, &y, 1, &result, NULL, NULL);
+ *
+ * When that fails the feed's value is HR_NO_VALUE, and the run that is given it returns the same status with the same message: HR_INVALID_ARGUMENT
+ * (bytes that are not the placeholder's; no placeholder), HR_CLOSED, HR_OUT_OF_MEMORY, HR_NO_HOST_MEMORY. A feed that no run is given has a value
+ * to release. */
+HR_API hr_feed hr_feed_array(hr_session session, hr_value placeholder, const void *data, size_t bytes);
+
 /* One thing to fetch for many assignments: all of [values] have to be done for it. A scalar, int32: how many. Outside of graphs HR_DONE. */
 HR_API hr_value hr_group(const hr_value *values, size_t count);
 
-/* ---- options of a run, and what is told of it ---- */
+/* ---- options of a run or function call, and what is told of it ---- */
 
 typedef enum hr_run_trace {
 	HR_RUN_TRACE_NONE = 0,
@@ -426,6 +451,13 @@ HR_API hr_status hr_function_destroy(hr_function function);
  * HR_IN_USE  the body calls its own function, itself or by way of others: such a call would wait for itself
  * and whatever the body returns, or an op runs into. */
 HR_API hr_status hr_function_call(hr_function function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count);
+
+/* The same with options and metadata, as of hr_session_run; both may be NULL. While functions run op by op (hr_run_functions_eagerly, or a tape is
+ * on) there is no run: the log for HR_OUT_OF_MEMORY and the time are there, is_step does nothing, and HR_RUN_TRACE_OPS is HR_UNSUPPORTED.
+ *
+ * HR_INVALID_ARGUMENT  the call is in a graph or in the body of another function, of which it becomes a part: options go to the run of that */
+HR_API hr_status hr_function_call_with_options(hr_function function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count,
+                                               const hr_run_options *options, hr_run_metadata *metadata);
 
 /* true: functions are not built, their bodies run op by op. For looking into them. Of the whole process; default false. */
 HR_API void hr_run_functions_eagerly(bool eagerly);

@@ -183,6 +183,10 @@ void hr__stage_end(const hr__session *session, hr__stage *stage);
 
 /* ---- variables (variable.c) ---- */
 
+/* "around/name", interned. HR_INVALID_ARGUMENT: there is no name ([what] is what needs one), or it is too long. HR_TOO_MANY: the table of names is
+ * full. */
+hr_status hr__name_join(hr_name around, const char *name, const char *what, hr_name *out);
+
 typedef struct hr__variable {
 	uint64_t id; /* its number, and how many times that was used */
 	hr_name name, scope;
@@ -245,9 +249,6 @@ hr__graph *hr__graph_current(void);
 uint64_t hr__graph_owner(const hr__graph *graph);
 /* For a function: variables are the session's. Its owner destroys it. */
 hr_status hr__graph_create(const hr__session *session, hr_graph *out);
-/* hr_session_run of a graph whose run has begun (hr__graph_begin_run), and ends that; [effects]: all that assigns to variables is run too. */
-hr_status hr__graph_run(hr__session *session, hr__graph *graph, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count,
-                        hr_value *outs, bool effects);
 /* The last node that reads the variable; unless [any], only if that reads it as it is now. HR_NO_VALUE: there is none. */
 hr_value hr__graph_reads(hr__graph *graph, uint64_t variable, bool any);
 /* Adds a node. [ins] are values of the graph. HR_NO_VALUE in outs where that failed. */
@@ -275,6 +276,19 @@ bool hr__tape_keeps(enum hr__op_kind kind, uint32_t input, uint64_t number);
 uint32_t hr__block_current(void);
 /* What op calls of this thread are for: activations or gradients. */
 hr__role hr__role_current(void);
+
+/* ---- runs (run.c, run_options.c) ---- */
+
+/* What a caller wants of a run is possible. Both may be NULL. [call] is how messages call it. */
+hr_status hr__run_check(const char *call, const hr_run_options *options, const hr_run_metadata *metadata);
+/* Before a run: room for [ops] notes in [metadata], which may be NULL, and the log switched on. */
+hr_status hr__run_begin(hr__session *session, const hr_run_options *options, hr_run_metadata *metadata, uint32_t ops, uint64_t *begin_ns);
+/* After one that has begun. [status] is what it ended with. */
+void hr__run_end(hr__session *session, const hr_run_options *options, hr_run_metadata *metadata, uint64_t begin_ns, hr_status status);
+/* hr_session_run of a graph whose run has begun (hr__graph_begin_run), and ends that; all that assigns to variables is run too. [options] and
+ * [metadata] are checked already. */
+hr_status hr__graph_run(hr__session *session, hr__graph *graph, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count,
+                        hr_value *outs, const hr_run_options *options, hr_run_metadata *metadata);
 
 /* ---- functions (function.c) ---- */
 

@@ -304,14 +304,25 @@ static hr_status prepare(struct function *function, const hr__session *session, 
 	return hr__graph_begin_run(NULL, built->graph, &job->graph);
 }
 
-static hr_status run_built(struct function *function, hr__session *session, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+/* What the caller of a function gives. */
+struct arguments {
+	const hr_value *ins;
+	size_t in_count;
+	hr_value *outs;
+	size_t out_count;
+	const hr_run_options *options; /* NULL = none, like the next */
+	hr_run_metadata *metadata;
+};
+
+static hr_status run_built(struct function *function, hr__session *session, const struct arguments *with)
 {
 	struct job job;
 	hr_status status = take_turn(function);
 	if (status) return status;
-	status = prepare(function, session, ins, in_count, out_count, &job);
+	status = prepare(function, session, with->ins, with->in_count, with->out_count, &job);
 	leave_turn(function);
-	return status ? status : hr__graph_run(session, job.graph, job.feeds, in_count, job.fetches, out_count, outs, true);
+	if (status) return status;
+	return hr__graph_run(session, job.graph, job.feeds, with->in_count, job.fetches, with->out_count, with->outs, with->options, with->metadata);
 }
 
 /* Makes sure that each output is a loose value of its own: one that somebody keeps, such as an input, and one that is there twice, are
@@ -355,14 +366,34 @@ static hr_status run_body(struct function *function, const hr_value *ins, size_t
 	return status;
 }
 
-/* In a graph, or in another function, it becomes part of that. A tape needs to see the ops. */
-static hr_status call(struct function *function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+/* run_body, with options and metadata as of a run. */
+static hr_status watch_body(struct function *function, hr__session *session, const struct arguments *with)
 {
-	if (hr__graph_current()) return call_body_in_turn(function, ins, in_count, outs, out_count);
+	uint64_t begin_ns;
+	hr_run_options defaults;
+	hr_run_options_init(&defaults);
+	const hr_run_options *options = with->options ? with->options : &defaults;
+	if (options->trace == HR_RUN_TRACE_OPS)
+		return hr__fail(HR_UNSUPPORTED, "function \"%s\" runs op by op (hr_run_functions_eagerly, or a tape is on); only a graph can be traced", function->name);
+	hr_status status = hr__run_begin(session, options, with->metadata, 0, &begin_ns);
+	if (status) return status;
+	status = run_body(function, with->ins, with->in_count, with->outs, with->out_count);
+	hr__run_end(session, options, with->metadata, begin_ns, status);
+	return status;
+}
+
+/* In a graph, or in another function, it becomes part of that. A tape needs to see the ops. */
+static hr_status call(struct function *function, const struct arguments *with)
+{
+	if (hr__graph_current()) {
+		if (with->options || with->metadata)
+			return hr__fail(HR_INVALID_ARGUMENT, "function \"%s\" is called in a graph or another function, where it does not run; give options and "
+			                                     "metadata to the run of that", function->name);
+		return call_body_in_turn(function, with->ins, with->in_count, with->outs, with->out_count);
+	}
 	hr__session *session = hr__session_current();
 	if (!session) return hr_last_status();
-	if (hr__load_relaxed(&eagerly_) || hr__tape_is_on()) return run_body(function, ins, in_count, outs, out_count);
-	return run_built(function, session, ins, in_count, outs, out_count);
+	return hr__load_relaxed(&eagerly_) || hr__tape_is_on() ? watch_body(function, session, with) : run_built(function, session, with);
 }
 
 static hr_status check_call(const hr_value *ins, size_t in_count, const hr_value *outs, size_t out_count)
@@ -374,16 +405,24 @@ static hr_status check_call(const hr_value *ins, size_t in_count, const hr_value
 	return HR_OK;
 }
 
-hr_status hr_function_call(hr_function handle, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+hr_status hr_function_call_with_options(hr_function handle, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count,
+                                        const hr_run_options *options, hr_run_metadata *metadata)
 {
 	struct function *function = NULL;
+	struct arguments with = { ins, in_count, outs, out_count, options, metadata };
 	for (size_t i = 0; i < out_count && outs; i++) outs[i] = HR_NO_VALUE;
 	hr_status status = check_call(ins, in_count, outs, out_count);
+	if (!status) status = hr__run_check("hr_function_call_with_options", options, metadata);
 	if (!status) status = begin_call(handle, &function);
 	if (!status) {
-		status = call(function, ins, in_count, outs, out_count);
+		status = call(function, &with);
 		end_call(function);
 	}
 	for (size_t i = 0; i < in_count && ins; i++) hr__value_use_up(ins[i]);
 	return status;
+}
+
+hr_status hr_function_call(hr_function handle, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+{
+	return hr_function_call_with_options(handle, ins, in_count, outs, out_count, NULL, NULL);
 }

@@ -274,6 +274,7 @@ void hr__graph_add(hr__graph *graph, enum hr__op_kind kind, const hr__attrs *att
 	for (uint32_t i = 0; i < count; i++)
 		outs[i] = hr__value_new(&(hr__value){ .type = types[i], .graph = graph, .node = graph->count, .output = i, .serial = number_of(graph->count, i),
 		                                      .op = hr_name_intern(hr__ops[kind].name), .scope = node.scope });
+	graph->nodes[graph->count].first = outs[0];
 	graph->count++;
 	note_touches(graph, &node);
 }
@@ -317,19 +318,6 @@ hr_value hr__graph_reads(hr__graph *graph, uint64_t variable, bool any)
 	if (!touch->read || graph->nodes[touch->read - 1].attrs.variables[0] != variable) return HR_NO_VALUE;
 	bool is_now = touch->read > touch->written && touch->read > graph->initialized;
 	return any || is_now ? hr__graph_value(graph, touch->read - 1, 0) : HR_NO_VALUE;
-}
-
-hr_value hr_placeholder(hr_dtype dtype, const int64_t *dims, int rank)
-{
-	hr__attrs attrs = { .dtype = dtype };
-	hr_status status = HR_OK;
-	if (!hr__graph_current()) status = hr__fail(HR_INVALID_ARGUMENT, "it is for graphs; hr_graph_enter first");
-	if (!status) status = hr__dims_make(dims, rank, &attrs.dims);
-	if (status) {
-		hr__name_op(status, "placeholder", hr_name_scope_current());
-		return HR_NO_VALUE;
-	}
-	return hr__call_one(HR__OP_PLACEHOLDER, NULL, 0, &attrs);
 }
 
 /* ---- many things to be done ---- */

@@ -18,6 +18,7 @@ struct node {
 	hr__role role;
 	uint32_t block; /* of a checkpoint; 0 = none */
 	uint64_t data;  /* bytes of attrs.data, which is the graph's */
+	hr_value first; /* the handle of output 0 that its call returned */
 };
 
 /* The last nodes that read and wrote a variable: their numbers, and 1; 0 = none. */

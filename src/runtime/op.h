@@ -101,6 +101,7 @@ typedef struct hr__attrs {
 	const void *data;    /* of a constant: read while the call lasts, or owned by the graph */
 	/* Ops on variables: contents of variables[i] are input i, before those that are given, and output i becomes them. 0 = none. */
 	uint64_t variables[HR__OP_OUTPUTS];
+	hr_name name;        /* of a placeholder; HR_NAME_NONE = it has none */
 	uint64_t graph;      /* of the variables that are initialised; 0 = the session's */
 } hr__attrs;
 

@@ -1,11 +1,7 @@
 /* run.c - running a graph. A run marks what its fetches need, counts uses, and executes in the order of the nodes; with an input's last use its
  * memory is free, or the output's (execute.c). */
-#include <string.h>
-
 #include "base/status.h"
 #include "lms/lms.h"
-#include "memory/allocator.h"
-#include "memory/log.h"
 #include "os/os.h"
 #include "runtime/graph.h"
 
@@ -28,11 +24,13 @@ struct run {
 
 /* ---- before ---- */
 
-/* "feed 0, for the placeholder in scope "tower"" */
+/* "feed 0, for placeholder "tower/x"", or "feed 0, for the placeholder in scope "tower"" */
 static hr_status wrong_feed(const struct run *run, const hr__value *place, size_t number)
 {
-	const char *scope = hr_name_text(run->graph->nodes[place->node].scope);
-	return hr__fail_in(HR_INVALID_ARGUMENT, "feed %zu%s%.200s%s", number, *scope ? ", for the placeholder in scope \"" : "", scope, *scope ? "\"" : "");
+	const struct node *node = &run->graph->nodes[place->node];
+	const char *text = hr_name_text(node->attrs.name ? node->attrs.name : node->scope);
+	const char *before = node->attrs.name ? ", for placeholder \"" : ", for the placeholder in scope \"";
+	return hr__fail_in(HR_INVALID_ARGUMENT, "feed %zu%s%.200s%s", number, *text ? before : "", text, *text ? "\"" : "");
 }
 
 static hr_status check_feed(const struct run *run, const hr__value *place, const hr__value *value, size_t number)
@@ -97,9 +95,10 @@ static hr_status give_feed(struct run *run, uint32_t n, hr__slot *out)
 {
 	const struct node *node = &run->graph->nodes[n];
 	char shape[HR__DIMS_TEXT];
+	const char *name = hr_name_text(node->attrs.name);
 	if (!run->fed[n].type.dtype)
-		return hr__fail(HR_INVALID_ARGUMENT, "a placeholder of %s %s is needed and not fed", hr_dtype_text(node->types[0].dtype),
-		                hr__dims_text(&node->types[0].dims, shape, sizeof shape));
+		return hr__fail(HR_INVALID_ARGUMENT, "a placeholder%s%.200s%s of %s %s is needed and not fed", *name ? " \"" : "", name, *name ? "\"" : "",
+		                hr_dtype_text(node->types[0].dtype), hr__dims_text(&node->types[0].dims, shape, sizeof shape));
 	*out = run->fed[n];
 	run->fed[n].buffer = NULL; /* the result's now */
 	return HR_OK;
@@ -202,123 +201,6 @@ static hr_status run_graph(struct run *run, const hr_feed *feeds, size_t feed_co
 	return status;
 }
 
-/* ---- options and metadata ---- */
-
-void hr_run_options_init(hr_run_options *options)
-{
-	hr_oom_options oom;
-	hr_oom_options_init(&oom);
-	*options = (hr_run_options){ .struct_size = sizeof *options, .is_step = true, .allocation_log_buffer_size = oom.allocation_log_buffer_size,
-		                         .allocation_log_sampling_rate = oom.allocation_log_sampling_rate };
-}
-
-void hr_run_metadata_init(hr_run_metadata *metadata)
-{
-	*metadata = (hr_run_metadata){ .struct_size = sizeof *metadata };
-}
-
-void hr_run_metadata_free(hr_run_metadata *metadata)
-{
-	if (metadata->ops) hr__os()->free(metadata->ops, metadata->op_capacity * sizeof *metadata->ops);
-	if (metadata->allocation_log) hr__os()->free(metadata->allocation_log, strlen(metadata->allocation_log) + 1);
-	hr_run_metadata_init(metadata);
-}
-
-/* Room for a note on each node, before anything runs. */
-static hr_status prepare_metadata(const hr__graph *graph, bool traced, hr_run_metadata *metadata)
-{
-	void *block;
-	if (metadata->struct_size < sizeof *metadata)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_session_run: metadata was not made by hr_run_metadata_init");
-	hr_run_metadata_free(metadata);
-	if (!traced || !graph->count) return HR_OK;
-	int error = hr__os()->alloc(graph->count * sizeof *metadata->ops, &block);
-	if (error) return hr__os_fail(error, "cannot get host memory for the metadata of %u ops", graph->count);
-	metadata->ops = block;
-	metadata->op_capacity = graph->count;
-	return HR_OK;
-}
-
-static void finish_metadata(const struct run *run, hr_run_metadata *metadata)
-{
-	metadata->ns = hr__os()->clock_ns() - run->begin_ns;
-	for (size_t i = 0; i < metadata->op_count; i++)
-		if (metadata->ops[i].peak_bytes > metadata->peak_bytes) metadata->peak_bytes = metadata->ops[i].peak_bytes;
-}
-
-/* ---- the log of an allocator, while runs want it ---- */
-
-/* The first run that wants it switches it on, those that come meanwhile use it as it is, and the last one puts back what was there. By slot of
- * the allocator. */
-static struct logged {
-	uint64_t allocator; /* whose it is: with another id, one that is gone. Guarded by hr__runtime_lock, like the next */
-	bool switching;     /* a thread has it: nobody else looks at the rest, or at the allocator's switches */
-	uint32_t runs;
-	hr_oom_options before;
-} logged[HR__ALLOCATORS_MAX];
-
-/* The runtime's lock cannot be held while an allocator is called, so one thread at a time has the record. */
-static struct logged *take_log_switch(hr_allocator allocator)
-{
-	struct logged *log = &logged[allocator.id % HR__ALLOCATORS_MAX];
-	hr__lock_take(&hr__runtime_lock);
-	for (unsigned attempt = 0; log->allocator == allocator.id && log->switching; attempt++) {
-		hr__lock_release(&hr__runtime_lock);
-		hr__lock_wait(attempt);
-		hr__lock_take(&hr__runtime_lock);
-	}
-	if (log->allocator != allocator.id) *log = (struct logged){ .allocator = allocator.id };
-	log->switching = true;
-	hr__lock_release(&hr__runtime_lock);
-	return log;
-}
-
-static void leave_log_switch(struct logged *log)
-{
-	hr__lock_take(&hr__runtime_lock);
-	log->switching = false;
-	hr__lock_release(&hr__runtime_lock);
-}
-
-static hr_status begin_log(hr_allocator allocator, const hr_run_options *options)
-{
-	hr_oom_options wanted = { .struct_size = sizeof wanted };
-	hr_status status = hr_allocator_get_oom_options(allocator, &wanted); /* in a forked child there is none, and nobody to wait for */
-	if (status) return status;
-	wanted.report_allocations_on_oom = true;
-	wanted.allocation_log_buffer_size = options->allocation_log_buffer_size;
-	wanted.allocation_log_sampling_rate = options->allocation_log_sampling_rate;
-	wanted.allocation_log_allocations_only = options->allocation_log_allocations_only;
-	status = hr__oom_options_check(&wanted); /* also where another run's are in force */
-	if (status) return status;
-	struct logged *log = take_log_switch(allocator);
-	log->before.struct_size = sizeof log->before;
-	if (!log->runs) status = hr_allocator_get_oom_options(allocator, &log->before);
-	if (!log->runs && !status) status = hr_allocator_set_oom_options(allocator, &wanted);
-	log->runs += !status;
-	leave_log_switch(log);
-	return status;
-}
-
-static void end_log(hr_allocator allocator)
-{
-	struct logged *log = take_log_switch(allocator);
-	if (!--log->runs) hr_allocator_set_oom_options(allocator, &log->before);
-	leave_log_switch(log);
-}
-
-/* The log of the report on what failed just now. */
-static void take_log(hr_run_metadata *metadata)
-{
-	hr_oom_report report;
-	void *text;
-	if (hr_oom_last(&report)) return;
-	size_t bytes = hr_oom_allocation_log(report, NULL, 0) + 1;
-	if (bytes == 1 || hr__os()->alloc(bytes, &text)) return;
-	hr_oom_allocation_log(report, text, bytes);
-	metadata->allocation_log = text;
-}
-
 /* ---- the calls ---- */
 
 /* A step, unless the program is in one that it marked itself. */
@@ -327,49 +209,44 @@ static bool begin_step(const hr__session *session)
 	return session->has_tensors && !hr__lms_in_step(session->allocator) && hr_step_begin(session->allocator) == HR_OK;
 }
 
-hr_status hr__graph_run(hr__session *session, hr__graph *graph, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count,
-                        hr_value *outs, bool effects)
+static hr_status run_with(struct run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, hr_value *outs,
+                          bool effects, const hr_run_options *options)
 {
-	struct run run = { .session = session, .graph = graph };
-	bool step = begin_step(session);
-	hr_status status = run_graph(&run, feeds, feed_count, fetches, fetch_count, outs, effects);
-	if (step) hr_step_end(session->allocator);
+	hr_run_metadata *metadata = run->metadata;
+	hr_status status = hr__run_begin(run->session, options, metadata, run->traced ? run->graph->count : 0, &run->begin_ns);
+	if (status) return status;
+	bool step = options->is_step && begin_step(run->session);
+	status = run_graph(run, feeds, feed_count, fetches, fetch_count, outs, effects);
+	if (step) hr_step_end(run->session->allocator);
+	hr_status waited = run->traced ? hr_stream_synchronize(run->session->handle, run->session->stream) : HR_OK;
+	if (!status) status = waited;
+	hr__run_end(run->session, options, metadata, run->begin_ns, status);
+	return status;
+}
+
+/* With a run that has begun; ends it. */
+static hr_status run_begun(hr__session *session, hr__graph *graph, const hr_feed *feeds, size_t feed_count, const hr_value *fetches,
+                           size_t fetch_count, hr_value *outs, bool effects, const hr_run_options *options, hr_run_metadata *metadata)
+{
+	hr_run_options defaults;
+	hr_run_options_init(&defaults);
+	if (!options) options = &defaults;
+	struct run run = { .session = session, .graph = graph, .metadata = metadata, .traced = options->trace == HR_RUN_TRACE_OPS };
+	hr_status status = run_with(&run, feeds, feed_count, fetches, fetch_count, outs, effects, options);
 	hr__graph_end_run(graph);
 	return status;
 }
 
-static hr_status run_with(struct run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, hr_value *outs,
-                          const hr_run_options *options)
+hr_status hr__graph_run(hr__session *session, hr__graph *graph, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count,
+                        hr_value *outs, const hr_run_options *options, hr_run_metadata *metadata)
 {
-	hr_run_metadata *metadata = run->metadata;
-	hr_status status = metadata ? prepare_metadata(run->graph, run->traced, metadata) : HR_OK;
-	if (status) return status;
-	if (options->report_allocations_on_oom) status = begin_log(run->session->allocator, options);
-	if (status) return status;
-	bool step = options->is_step && begin_step(run->session);
-	run->begin_ns = hr__os()->clock_ns();
-	status = run_graph(run, feeds, feed_count, fetches, fetch_count, outs, false);
-	if (step) hr_step_end(run->session->allocator);
-	hr_status waited = run->traced ? hr_stream_synchronize(run->session->handle, run->session->stream) : HR_OK;
-	if (!status) status = waited;
-	if (metadata) finish_metadata(run, metadata);
-	if (!options->report_allocations_on_oom) return status;
-	if (metadata && status == HR_OUT_OF_MEMORY) take_log(metadata);
-	end_log(run->session->allocator);
-	return status;
+	return run_begun(session, graph, feeds, feed_count, fetches, fetch_count, outs, true, options, metadata);
 }
 
-static hr_status check_call(const struct run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count,
-                            const hr_value *outs, const hr_run_options *options)
+static hr_status check_call(const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, const hr_value *outs)
 {
 	if (!fetch_count || !fetches || !outs || (feed_count && !feeds))
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_session_run: there is nothing to fetch, or a pointer is NULL");
-	if (options->struct_size < sizeof *options)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_session_run: options were not made by hr_run_options_init");
-	if ((unsigned)options->trace > HR_RUN_TRACE_OPS)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_session_run: %d is no way to trace a run (hr_run_trace)", (int)options->trace);
-	if (options->trace == HR_RUN_TRACE_OPS && !run->metadata)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_session_run: a run that is traced needs metadata to put it in");
 	return HR_OK;
 }
 
@@ -378,17 +255,15 @@ hr_status hr_session_run(hr_session handle, const hr_feed *feeds, size_t feed_co
 {
 	hr_status status;
 	hr__value first = { .used = false };
-	hr_run_options defaults;
-	hr_run_options_init(&defaults);
-	if (!options) options = &defaults;
-	struct run run = { .session = hr__session_of(handle, &status), .metadata = metadata, .traced = options->trace == HR_RUN_TRACE_OPS };
+	hr__graph *graph = NULL;
+	hr__session *session = hr__session_of(handle, &status);
 	for (size_t i = 0; i < fetch_count && outs; i++) outs[i] = HR_NO_VALUE;
-	if (!status) status = check_call(&run, feeds, feed_count, fetches, fetch_count, outs, options);
+	if (!status) status = check_call(feeds, feed_count, fetches, fetch_count, outs);
+	if (!status) status = hr__run_check("hr_session_run", options, metadata);
 	if (!status) status = hr__value_get(fetches[0], &first);
 	if (!status && !first.graph) status = hr__fail(HR_INVALID_ARGUMENT, "fetch 0 is of no graph");
-	if (!status) status = hr__graph_begin_run(first.graph, (hr_graph){ 0 }, &run.graph);
-	if (!status) status = run_with(&run, feeds, feed_count, fetches, fetch_count, outs, options);
-	if (run.graph) hr__graph_end_run(run.graph);
+	if (!status) status = hr__graph_begin_run(first.graph, (hr_graph){ 0 }, &graph);
+	if (!status) status = run_begun(session, graph, feeds, feed_count, fetches, fetch_count, outs, false, options, metadata);
 	for (size_t i = 0; i < feed_count && feeds; i++) hr__value_use_up(feeds[i].value);
 	return status;
 }

@@ -61,11 +61,11 @@ static hr_status intern(const char *path, hr_name *out)
 }
 
 /* "around/name" */
-static hr_status join(hr_name around, const char *name, hr_name *out)
+hr_status hr__name_join(hr_name around, const char *name, const char *what, hr_name *out)
 {
 	char path[PATH_MAX_BYTES];
 	const char *before = hr_name_text(around);
-	if (!name || !*name) return hr__fail(HR_INVALID_ARGUMENT, "a variable or variable scope needs a name");
+	if (!name || !*name) return hr__fail(HR_INVALID_ARGUMENT, "%s needs a name", what);
 	int length = snprintf(path, sizeof path, "%s%s%s", before, *before ? "/" : "", name);
 	if (length < 0 || (size_t)length >= sizeof path)
 		return hr__fail(HR_INVALID_ARGUMENT, "the name \"%.60s\" with its scopes is longer than %u bytes", name, PATH_MAX_BYTES - 1);
@@ -82,7 +82,7 @@ hr_status hr_variable_scope_push(const char *name, hr_reuse reuse)
 	hr_name path;
 	if (scopes.count == DEPTH) return hr__fail(HR_TOO_MANY, "variable scopes are %u deep", DEPTH);
 	if ((unsigned)reuse > HR_REUSE_OR_MAKE) return hr__fail(HR_INVALID_ARGUMENT, "%d is no way to reuse variables (hr_reuse)", (int)reuse);
-	hr_status status = join(scope_path(), name, &path);
+	hr_status status = hr__name_join(scope_path(), name, "a variable or variable scope", &path);
 	if (!status) status = hr_name_scope_push(name);
 	if (status) return status;
 	if (reuse == HR_REUSE_AS_AROUND && scopes.count) reuse = scopes.reuses[scopes.count - 1];
@@ -351,7 +351,7 @@ hr_variable hr_get_variable(const char *name, hr_dtype dtype, const int64_t *dim
 {
 	hr__session *session;
 	hr__variable variable = { .scope = hr_name_scope_current(), .type.dtype = dtype, .initializer = initializer, .trainable = true };
-	hr_status status = join(scope_path(), name, &variable.name);
+	hr_status status = hr__name_join(scope_path(), name, "a variable or variable scope", &variable.name);
 	if (!status) status = hr__dims_make(dims, rank, &variable.type.dims);
 	if (!status) status = hr__need_any(dtype);
 	if (!status) status = check_initializer(&variable);

@@ -381,7 +381,97 @@ static void test_a_function_that_is_called_is_not_destroyed(void)
 	close_session();
 }
 
-TEST_MAIN(T(test_a_function_gives_the_same_bits_as_its_body), T(test_another_signature_is_built_anew), T(test_a_function_under_a_tape), T(test_what_goes_wrong_in_a_function),
+/* exp(-x): two ops, the second in the memory of the first. */
+static hr_status decay(void *context, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
+{
+	(void)context, (void)in_count, (void)out_count;
+	outs[0] = hr_exp(hr_neg(ins[0]));
+	return outs[0].id ? HR_OK : hr_last_status();
+}
+
+/* 1000 floats are 4000 bytes, 4096 with rounding: the input is there, neg allocates, exp takes that over. */
+static void test_metadata_of_a_call(void)
+{
+	hr_function function;
+	hr_run_options options;
+	hr_run_metadata metadata;
+	open_session(0);
+	CHECK_STATUS(HR_OK, hr_function_create("decay", decay, NULL, &function));
+	hr_run_options_init(&options);
+	hr_run_metadata_init(&metadata);
+	options.trace = HR_RUN_TRACE_OPS;
+	hr_value in = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1000), 0)), out;
+	for (int round = 0; round < 2; round++) { /* built, and then as it is */
+		CHECK_STATUS(HR_OK, hr_function_call_with_options(function, &in, 1, &out, 1, &options, &metadata));
+		CHECK_EQ(metadata.op_count, 2);
+		CHECK_STR(hr_name_text(metadata.ops[0].op), "neg");
+		CHECK_STR(hr_name_text(metadata.ops[0].scope), "decay");
+		CHECK_EQ(metadata.ops[0].allocated_bytes, 4096);
+		CHECK_STR(hr_name_text(metadata.ops[1].op), "exp");
+		CHECK_EQ(metadata.ops[1].allocations, 0);
+		CHECK_EQ(metadata.peak_bytes, 8192);
+		CHECK_GT(metadata.ns, 0);
+		hr_release(out);
+	}
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_function_call_with_options(function, &in, 1, &out, 1, &options, NULL));
+	CHECK_STR(hr_last_message(), "hr_function_call_with_options: a run that is traced needs metadata to put it in");
+	/* Op by op there is no run to trace; the rest of the metadata is there. */
+	hr_run_functions_eagerly(true);
+	CHECK_STATUS(HR_UNSUPPORTED, hr_function_call_with_options(function, &in, 1, &out, 1, &options, &metadata));
+	CHECK_CONTAINS(hr_last_message(), "function \"decay\" runs op by op");
+	options.trace = HR_RUN_TRACE_NONE;
+	CHECK_STATUS(HR_OK, hr_function_call_with_options(function, &in, 1, &out, 1, &options, &metadata));
+	CHECK_EQ(metadata.op_count, 0);
+	CHECK_GT(metadata.ns, 0);
+	hr_release(out);
+	hr_run_functions_eagerly(false);
+	/* In a graph the call does not run. */
+	hr_graph graph;
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value place = hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(1000));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_function_call_with_options(function, &place, 1, &out, 1, &options, NULL));
+	CHECK_CONTAINS(hr_last_message(), "give options and metadata to the run of that");
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	hr_run_metadata_free(&metadata);
+	hr_release(in);
+	CHECK_STATUS(HR_OK, hr_function_destroy(function));
+	close_session();
+}
+
+/* The log of a call that runs out of memory, built and op by op; the allocator's own options are as before. */
+static void test_the_log_of_a_call_that_ran_out_of_memory(void)
+{
+	hr_function function;
+	hr_run_options options;
+	hr_run_metadata metadata;
+	hr_oom_options before = { .struct_size = sizeof before }, after = before;
+	open_session(8 << 20);
+	CHECK_STATUS(HR_OK, hr_allocator_get_oom_options(allocator, &before));
+	CHECK_STATUS(HR_OK, hr_function_create("decay", decay, NULL, &function));
+	hr_run_options_init(&options);
+	hr_run_metadata_init(&metadata);
+	options.report_allocations_on_oom = true;
+	hr_value in = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024, 1280), 0)), out; /* 5 MiB: no room for a second one */
+	for (int eagerly = 0; eagerly < 2; eagerly++) {
+		hr_run_functions_eagerly(eagerly);
+		CHECK_STATUS(HR_OUT_OF_MEMORY, hr_function_call_with_options(function, &in, 1, &out, 1, &options, &metadata));
+		CHECK(metadata.allocation_log);
+		CHECK_CONTAINS(metadata.allocation_log, "\"op_name\":\"neg\"");
+		CHECK_CONTAINS(metadata.allocation_log, "\"shape\":[1024,1280]");
+		CHECK_STATUS(HR_OK, hr_allocator_get_oom_options(allocator, &after));
+		CHECK_EQ(after.report_allocations_on_oom, before.report_allocations_on_oom);
+	}
+	hr_run_functions_eagerly(false);
+	hr_run_metadata_free(&metadata);
+	hr_release(in);
+	CHECK_STATUS(HR_OK, hr_function_destroy(function));
+	close_session();
+}
+
+TEST_MAIN(T(test_a_function_gives_the_same_bits_as_its_body), T(test_another_signature_is_built_anew), T(test_a_function_under_a_tape), T(test_metadata_of_a_call),
+          T(test_the_log_of_a_call_that_ran_out_of_memory), T(test_what_goes_wrong_in_a_function),
           T(test_functions_and_graphs_up_to_their_limits),
           T(test_closing_a_session_does_not_disturb_the_functions_of_others), T(test_sessions_call_a_function_at_the_same_time),
           T(test_functions_that_wait_for_each_other_are_refused), T(test_a_function_that_is_called_is_not_destroyed))
