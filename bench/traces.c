@@ -2,7 +2,8 @@
  *
  * For each trace, in one run: time per operation; the same with a recording going on, and with the log for out-of-memory reports; two threads, each with its own copy, on one
  * allocator; the same with only the blocks of 64 KiB and less; the least limit beside that of exact best fit (the smallest free range
- * that fits, the lowest address among equals, sizes rounded to 256 bytes), computed here; and host memory per live chunk. */
+ * that fits, the lowest address among equals, sizes rounded to 256 bytes), computed here; what is reserved without a limit, by one thread
+ * and by two that take turns; and host memory per live chunk. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include "import.h"
 #include "measure.h"
 #include "program.h"
+#include "turns.h"
 
 #define ROUNDS 9
 
@@ -215,6 +217,21 @@ static double our_ratio(const hr__program *program, bool stitch)
 	return (double)answer.limit / (double)program->peak_bytes;
 }
 
+/* Most bytes reserved without a limit, over the peak; by one thread, or by two that take turns. */
+static double reserved_ratio(const hr__program *program, bool takes_turns)
+{
+	hr_allocator allocator = bench_allocator(2 << 20, 0, true);
+	struct turns one = { .program = program, .allocator = allocator, .slots = calloc(program->slots + 1, sizeof(void *)) };
+	hr_stats stats;
+	if (!one.slots) abort();
+	bench_must(takes_turns ? turns_replay(program, allocator) : turns_run(&one, 0, program->count));
+	hr_stats_init(&stats);
+	bench_must(hr_allocator_get_stats(allocator, &stats));
+	free(one.slots);
+	bench_must(hr_shutdown());
+	return (double)stats.peak_bytes_reserved / (double)program->peak_bytes;
+}
+
 /* Host memory per live chunk at the peak. */
 static void metadata_at_peak(hr_allocator allocator, void *context)
 {
@@ -226,8 +243,8 @@ static void metadata_at_peak(hr_allocator allocator, void *context)
 
 int main(void)
 {
-	printf("%-9s %9s %17s %17s %10s %10s %10s %12s %12s %26s %9s\n", "trace", "ns/op", "alloc p50/p99", "free p50/p99", "recording", "log",
-	       "log of 0.1", "two threads", "<= 64 KiB", "limit/peak (best fit)", "stitched");
+	printf("%-9s %9s %17s %17s %10s %10s %10s %12s %12s %26s %9s %17s\n", "trace", "ns/op", "alloc p50/p99", "free p50/p99", "recording", "log",
+	       "log of 0.1", "two threads", "<= 64 KiB", "limit/peak (best fit)", "stitched", "reserved (turns)");
 	for (size_t i = 0; i < sizeof traces / sizeof traces[0]; i++) {
 		char path[64];
 		hr__tape tape;
@@ -247,7 +264,8 @@ int main(void)
 		printf("%-9s %9.1f %9.0f/%-7.0f %9.0f/%-7.0f %+7.1f ns %+7.1f ns %+7.1f ns %11.2fx %11.2fx %12.4f (%8.4f)", traces[i], speed.ns_per_op,
 		       speed.alloc_p50_ns, speed.alloc_p99_ns, speed.free_p50_ns, speed.free_p99_ns, on - off, log_all, log_some, whole, part,
 		       our_ratio(&program, false), best_fit_ratio(&program));
-		printf(" %9.4f   %.0f bytes of host memory per live chunk\n", our_ratio(&program, true), metadata);
+		printf(" %9.4f %8.4f (%6.4f)   %.0f bytes of host memory per live chunk\n", our_ratio(&program, true), reserved_ratio(&program, false),
+		       reserved_ratio(&program, true), metadata);
 		fflush(stdout);
 		free(small.steps);
 		free(small.leftovers);

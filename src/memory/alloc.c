@@ -118,15 +118,13 @@ static hr_status order(hr__cache *cache, const hr_request *request, void *addres
 }
 
 /* Takes from the free chunks of a pool of the thread's shard. */
-static __attribute__((noinline)) hr_status alloc_from(hr_allocator handle, hr__cache *cache, hr__pool *pool, const hr_request *request,
-                                                      void **out)
+static __attribute__((noinline)) hr_status alloc_from(hr_allocator handle, hr__cache *cache, bool small, const hr_request *request, void **out)
 {
-	hr__shard *shard = cache->shard;
 	uint64_t size = (request->bytes + cache->round) & ~(uint64_t)cache->round;
 	struct pending pending;
-	hr__lock_take(&shard->lock);
+	hr__shard *shard = hr__shard_enter(cache);
 	if (HR_UNLIKELY(!hr__chunk_table_has(&shard->table, 2) || !hr__lookup_has_room(&shard->lookup))) goto no;
-	hr__chunk_id id = hr__arena_take(&pool->arena, size, 0);
+	hr__chunk_id id = hr__arena_take(small ? &shard->small.arena : &shard->large.arena, size, 0);
 	if (HR_UNLIKELY(!id)) goto no;
 	hr__chunk *chunk = &cache->chunks[id];
 	note_pending(&pending, chunk, request->stream);
@@ -165,14 +163,14 @@ __attribute__((always_inline)) static inline hr_status alloc_complete(hr__thread
 	}
 	if (request->bytes - 1 >= HR__SMALL_MAX) {
 		if (HR_UNLIKELY(!cache->bin_count || request->bytes - 1 >= (UINT64_C(1) << 48))) return alloc_slow(handle, request, out);
-		return alloc_from(handle, cache, &cache->shard->large, request, out);
+		return alloc_from(handle, cache, false, request, out);
 	}
 	if (HR_UNLIKELY(!cache->capacity)) return alloc_slow(handle, request, out);
 	bool none = false;
 	struct pending pending;
 	uint64_t units = (request->bytes + cache->round) >> cache->shift;
 	void *address = alloc_cached(cache, request, units, &pending, &none);
-	if (HR_UNLIKELY(none)) return alloc_from(handle, cache, &cache->shard->small, request, out);
+	if (HR_UNLIKELY(none)) return alloc_from(handle, cache, true, request, out);
 	if (HR_UNLIKELY(!address) && !(address = alloc_higher(cache, request, units, &pending))) return alloc_slow(handle, request, out);
 	if (HR_UNLIKELY(pending.streams)) {
 		hr_status status = order(cache, request, address, &pending, HR__SOURCE_CACHE);
@@ -223,9 +221,12 @@ static hr_status free_slow(hr_allocator handle, uint64_t address, hr_stream stre
 /* Gives a block of the thread's shard back to its arena. */
 static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr__cache *cache, uint64_t address, hr_stream stream)
 {
-	hr__shard *shard = cache->shard;
+	hr__shard *before = cache->shard, *shard = hr__shard_enter(cache);
 	uint32_t where = 0;
-	hr__lock_take(&shard->lock);
+	if (HR_UNLIKELY(shard != before)) { /* the thread has moved; the block has not */
+		hr__lock_release(&shard->lock);
+		return free_slow(handle, address, stream);
+	}
 	hr__chunk_id id = hr__lookup_find_at(&shard->lookup, cache->chunks, address, &where);
 	hr__chunk *chunk = &cache->chunks[id];
 	if (HR_UNLIKELY(hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE)) { /* record 0 is in no state */

@@ -4,7 +4,7 @@
  *        |      \
  *        |       thread cache        cache.c    small freed blocks, kept by the thread; no lock
  *        v      /
- *     shard: a lock, and under it               a thread uses one shard, so that threads stay out of each other's way
+ *     shard: a lock, and under it               a thread uses one shard; threads that contend use different ones
  *        |-- chunk records, lookup              (arena/chunk.h, lookup.h); the ledger is in the records
  *        |-- two pools, small and large         bfc.c: the attempts for a request; pages.c: growing, releasing, stitching
  *        '-- counters                           meter.c, stats.c
@@ -14,9 +14,11 @@
  * Two pools, because small blocks that live long would otherwise sit in the middle of large free ranges: apart, the four recorded
  * traces need as much memory as exact best fit over everything, or less, and a cache may hold small blocks back at no cost in fit.
  *
- * Several shards, because two threads that take turns at one arena move its cache lines between their cores at every turn: whole
- * traces then run at a third to three quarters of the speed of one thread. A shard is a whole allocator in small, with addresses of its
- * own; memory that is free in one is used by the others before a request fails. A program with one thread has one shard. */
+ * Several shards, because two threads that use one arena at the same time move its cache lines between their cores at every operation:
+ * whole traces then run at a third to three quarters of the speed of one thread. A shard is a whole allocator in small, with addresses of
+ * its own. Threads share shard 0 as long as they take turns, as the forward and the backward pass of a training program do: memory that
+ * one frees serves the other, and the fit is that of one thread. A thread that finds shard 0 busy when it starts, or often waits for its
+ * shard's lock, gets another shard (cache.c). Memory that is free in one shard is used by the others before a request fails. */
 #ifndef HR_MEMORY_ALLOCATOR_H
 #define HR_MEMORY_ALLOCATOR_H
 
@@ -76,10 +78,10 @@ typedef struct hr__meter {
  * thread that must empty it (trim, close) sets [stop], raises a heavy barrier and waits until [busy] is 0; see cache.c. */
 typedef struct hr__cache {
 	hr__atomic_u64 id;        /* handle of the allocator; 0 once it is closed */
-	hr__shard *shard;         /* the thread's; the rest of this line is immutable */
+	hr__shard *shard;         /* the thread's; changed by the owner, with caches_lock held (hr__shard_contend) */
 	hr__chunk *chunks;        /* of the shard */
 	hr__lookup *lookup;       /* of the shard */
-	hr__allocator *allocator;
+	hr__allocator *allocator; /* the rest of this line is immutable */
 	const hr__atomic_u64 *epoch; /* of the device */
 	uint32_t round;           /* granularity - 1 */
 	uint32_t shift;           /* log2 of granularity */
@@ -101,6 +103,8 @@ typedef struct hr__cache {
 	uint32_t cursor;          /* bin where the next overflow starts emptying */
 	uint32_t thinned;         /* how often it was, */
 	int64_t thin_from;        /* and from which value of [allocs] on it may be again; see hr__cache_thin */
+	uint32_t contended;       /* how often the owner had to wait for its shard's lock of late (hr__shard_contend), */
+	uint64_t contended_at;    /* and which version the lock had the last time */
 
 	hr__log_ring *next_log;   /* while rings are being replaced */
 	hr__atomic_u32 log_thread; /* the thread's number in the log, once it has one; 0 = none yet */
@@ -283,6 +287,8 @@ void hr__cache_keep(hr__cache *cache, hr__chunk_id list);
 void hr__caches_empty(hr__allocator *allocator);
 /* Empties them and makes them strangers to the allocator, which is about to go. Without locks. */
 void hr__caches_detach(hr__allocator *allocator);
+/* Takes the lock of the thread's shard, which another thread holds; the thread may have another shard afterwards. Returns that. */
+hr__shard *hr__shard_contend(hr__cache *cache);
 /* Waits until the owner is not in the busy section it is in now. After a heavy barrier. */
 void hr__cache_wait_idle(const hr__cache *cache);
 /* Waits until no thread is in the busy section it is in now. With or without a shard's lock, not meter_lock. */
@@ -420,6 +426,13 @@ extern _Atomic(void (*)(bool forgets)) hr__runtime_end;
 static inline bool hr__shard_has(const hr__shard *shard, uint64_t address)
 {
 	return address - hr__load_relaxed(&shard->base) < hr__load_relaxed(&shard->span);
+}
+
+/* Takes the lock of the thread's shard and returns the shard. */
+static inline hr__shard *hr__shard_enter(hr__cache *cache)
+{
+	hr__shard *shard = cache->shard;
+	return HR_LIKELY(hr__lock_try(&shard->lock)) ? shard : hr__shard_contend(cache);
 }
 
 static inline bool hr__cache_enter(hr__cache *cache)

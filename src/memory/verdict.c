@@ -72,17 +72,11 @@ static hr__cache *own_cache(const hr__allocator *allocator)
 	return cache && hr__load_relaxed(&cache->id) == allocator->id ? cache : NULL;
 }
 
-/* As choose_shard of cache.c would, for a thread that has none yet. */
+/* A thread that has no cache yet begins in shard 0. */
 static uint32_t home_shard(hr__allocator *allocator)
 {
 	const hr__cache *cache = own_cache(allocator);
-	if (cache) return cache->shard->index;
-	uint32_t best = 0;
-	hr__lock_take(&allocator->caches_lock);
-	for (uint32_t i = 1; i < allocator->shard_max && allocator->shards[best].threads; i++)
-		if (allocator->shards[i].threads < allocator->shards[best].threads) best = i;
-	hr__lock_release(&allocator->caches_lock);
-	return best;
+	return cache ? cache->shard->index : 0;
 }
 
 static bool is_kept(const hr__judgement *j)

@@ -1,0 +1,99 @@
+/* turns.h - replays one copy of a program on two threads that take turns, as a training program does whose forward pass runs on one
+ * thread and whose backward pass on another while the first waits. Never are two threads inside the allocator at the same time. */
+#ifndef HR_BENCH_TURNS_H
+#define HR_BENCH_TURNS_H
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "headroom.h"
+#include "program.h"
+
+#define TURN_PART 8 /* live bytes fall, or rise, by this part of the peak where a turn ends */
+
+struct turns {
+	const hr__program *program;
+	hr_allocator allocator;
+	size_t *ends; /* the step behind the last of each turn; even turns are the calling thread's */
+	size_t count;
+	void **slots;
+	pthread_mutex_t mutex;
+	pthread_cond_t changed;
+	size_t turn;      /* that runs now */
+	hr_status status; /* of the first call that failed */
+};
+
+/* Finds the turns: bytes rise in a forward pass, from a low to the next high, and fall in a backward pass. */
+static inline void turns_find(struct turns *turns)
+{
+	const hr__program *program = turns->program;
+	uint64_t *bytes = calloc(program->slots + 1, sizeof *bytes), live = 0, extreme = 0, least = program->peak_bytes / TURN_PART;
+	size_t at = 0;
+	turns->ends = calloc(program->count + 1, sizeof *turns->ends);
+	if (!bytes || !turns->ends) abort();
+	for (size_t i = 0; i < program->count; i++) {
+		const hr__step *step = &program->steps[i];
+		bool rising = turns->count % 2 == 0;
+		live = step->bytes ? live + step->bytes : live - bytes[step->slot];
+		bytes[step->slot] = step->bytes;
+		if (rising ? live >= extreme : live <= extreme) {
+			extreme = live;
+			at = i + 1;
+		} else if ((rising ? extreme - live : live - extreme) > least) {
+			turns->ends[turns->count++] = at;
+			extreme = live;
+			at = i + 1;
+		}
+	}
+	turns->ends[turns->count++] = program->count;
+	free(bytes);
+}
+
+static inline hr_status turns_run(struct turns *turns, size_t begin, size_t end)
+{
+	for (size_t i = begin; i < end; i++) {
+		const hr__step *step = &turns->program->steps[i];
+		void **slot = &turns->slots[step->slot];
+		hr_request request = HR_REQUEST(step->bytes);
+		hr_status status = step->bytes ? hr_alloc(turns->allocator, &request, slot) : hr_free(turns->allocator, *slot, HR_STREAM_DEFAULT);
+		if (status) return status;
+	}
+	return HR_OK;
+}
+
+static inline void turns_take(struct turns *turns, size_t parity)
+{
+	pthread_mutex_lock(&turns->mutex);
+	for (;;) {
+		while (turns->turn < turns->count && turns->turn % 2 != parity) pthread_cond_wait(&turns->changed, &turns->mutex);
+		if (turns->turn == turns->count) break;
+		size_t turn = turns->turn;
+		if (!turns->status) turns->status = turns_run(turns, turn ? turns->ends[turn - 1] : 0, turns->ends[turn]);
+		turns->turn++;
+		pthread_cond_broadcast(&turns->changed);
+	}
+	pthread_mutex_unlock(&turns->mutex);
+}
+
+static inline void *turns_second(void *argument)
+{
+	turns_take(argument, 1);
+	return NULL;
+}
+
+/* Replays the program once; what it leaves over stays allocated. */
+static inline hr_status turns_replay(const hr__program *program, hr_allocator allocator)
+{
+	struct turns turns = { .program = program, .allocator = allocator, .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+	pthread_t second;
+	turns_find(&turns);
+	turns.slots = calloc(program->slots + 1, sizeof *turns.slots);
+	if (!turns.slots || pthread_create(&second, NULL, turns_second, &turns)) abort();
+	turns_take(&turns, 0);
+	pthread_join(second, NULL);
+	free(turns.slots);
+	free(turns.ends);
+	return turns.status;
+}
+
+#endif
