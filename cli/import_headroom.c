@@ -2,15 +2,80 @@
  *
  * The events of all threads, and of all allocators of one device, become one sequence, in order of time. Other devices are left out: their memory is not
  * that of the first, above all the host memory that Large Model Support moves tensors to. A trace holds what was allocated when the recording began, but a
- * full disk can have lost events, so odd ones are skipped and counted. */
+ * full disk can have lost events, so odd ones are skipped and counted.
+ *
+ * A use tape is of the program, not of what the memory manager did for it: there, the pieces of a tensor's life on the device are joined (lives.h). */
 #include <stdlib.h>
 
 #include "base/status.h"
 #include "import.h"
+#include "lives.h"
 #include "profile/compress.h"
 #include "trace/trace.h"
 
-static hr_status open_reader(hr__source *source, hr__trace_reader **reader)
+/* One device of the file while it is read. */
+struct reading {
+	hr__trace_reader *reader;
+	const hr__trace_summary *summary;
+	hr__id_map devices; /* by allocator: number in the file's list */
+	hr__lives *lives;   /* NULL: blocks are called by their addresses */
+};
+
+/* What the first pass over the file finds. */
+struct survey {
+	size_t device_count;
+	uint64_t *allocations; /* of each device; the last is of none that is defined */
+	bool *moved;           /* of each device: tensors left it, or were moved on it */
+};
+
+/* ---- devices ---- */
+
+static size_t device_of(const struct reading *reading, uint32_t allocator)
+{
+	uint32_t device = hr__id_map_get(&reading->devices, (hr__tape_id){ allocator, 0 });
+	return device == UINT32_MAX ? reading->summary->device_count : device;
+}
+
+/* The last definition counts where a number is defined twice. */
+static hr_status map_devices(struct reading *reading)
+{
+	const hr__trace_summary *summary = reading->summary;
+	hr__id_map by_id;
+	hr_status status = HR_OK;
+	hr__id_map_init(&by_id);
+	for (size_t i = 0; !status && i < summary->device_count; i++)
+		status = hr__id_map_put(&by_id, (hr__tape_id){ summary->devices[i].id, 0 }, (uint32_t)i);
+	for (size_t i = 0; !status && i < summary->allocator_count; i++) {
+		uint32_t device = hr__id_map_get(&by_id, (hr__tape_id){ summary->allocators[i].device, 0 });
+		if (device != UINT32_MAX) status = hr__id_map_put(&reading->devices, (hr__tape_id){ summary->allocators[i].id, 0 }, device);
+	}
+	hr__id_map_free(&by_id);
+	return status;
+}
+
+static bool is_of_a_device(const hr__event *event)
+{
+	switch (event->kind) {
+	case HR__EVENT_ALLOC:
+	case HR__EVENT_FREE:
+	case HR__EVENT_ALLOC_FAILED:
+	case HR__EVENT_READ:
+	case HR__EVENT_WRITE:
+	case HR__EVENT_EVICT:
+	case HR__EVENT_RESTORE:
+	case HR__EVENT_MOVE: return true;
+	default: return false;
+	}
+}
+
+static bool is_a_move(const hr__event *event)
+{
+	return event->kind == HR__EVENT_EVICT || event->kind == HR__EVENT_RESTORE || event->kind == HR__EVENT_MOVE;
+}
+
+/* ---- reading ---- */
+
+static hr_status open_trace(hr__source *source, hr__trace_reader **reader)
 {
 	size_t size;
 	const void *memory = hr__source_memory(source, &size);
@@ -24,123 +89,176 @@ static hr_status open_reader(hr__source *source, hr__trace_reader **reader)
 	return status && memory ? hr__source_fail(source, status) : status;
 }
 
-static hr_status add_event(hr__tape *tape, const hr__event *event)
+static void close_reading(struct reading *reading)
 {
-	hr__tape_id id = { event->address, event->allocator };
+	hr__trace_reader_close(reading->reader);
+	hr__id_map_free(&reading->devices);
+}
+
+static hr_status open_reading(hr__source *source, struct reading *reading)
+{
+	hr_status status = open_trace(source, &reading->reader);
+	if (status) return status;
+	reading->summary = hr__trace_reader_summary(reading->reader);
+	hr__id_map_init(&reading->devices);
+	status = map_devices(reading);
+	if (status) close_reading(reading);
+	return status ? hr__source_fail(source, status) : HR_OK;
+}
+
+typedef hr_status event_taker(struct reading *reading, void *context, const hr__event *event);
+
+/* Gives every event to [take], and closes. */
+static hr_status read_events(hr__source *source, struct reading *reading, event_taker *take, void *context)
+{
+	hr__event event;
+	hr_status status = HR_OK;
+	while (!status && (status = hr__trace_reader_next(reading->reader, &event)) == HR_OK) status = take(reading, context, &event);
+	close_reading(reading);
+	return status == HR_NOT_READY ? HR_OK : hr__source_fail(source, status);
+}
+
+/* ---- the first pass: what there is ---- */
+
+static hr_status survey_event(struct reading *reading, void *context, const hr__event *event)
+{
+	struct survey *survey = context;
+	if (event->kind == HR__EVENT_ALLOC) survey->allocations[device_of(reading, event->allocator)]++;
+	else if (is_a_move(event)) survey->moved[device_of(reading, event->allocator)] = true;
+	return HR_OK;
+}
+
+static hr_status survey_file(hr__source *source, struct survey *out)
+{
+	struct reading reading = { 0 };
+	hr_status status = open_reading(source, &reading);
+	if (status) return status;
+	out->device_count = reading.summary->device_count;
+	out->allocations = calloc(out->device_count + 1, sizeof *out->allocations);
+	out->moved = calloc(out->device_count + 1, sizeof *out->moved);
+	if (out->allocations && out->moved) return read_events(source, &reading, survey_event, out);
+	close_reading(&reading);
+	return hr__source_fail(source, hr__fail(HR_NO_HOST_MEMORY, "no memory for a list of %zu devices", out->device_count));
+}
+
+/* The device with most allocations, unless one is asked for. */
+static hr_status choose_device(hr__source *source, int64_t wanted, const struct survey *survey, hr__tape *tape)
+{
+	size_t chosen = 0;
+	for (size_t i = 0; i <= survey->device_count; i++) {
+		if (survey->allocations[i] > survey->allocations[chosen]) chosen = i;
+		tape->devices += survey->allocations[i] > 0;
+	}
+	if (wanted >= (int64_t)survey->device_count) {
+		hr__fail(HR_INVALID_ARGUMENT, "there is no device %lld: it has %zu, counted from 0", (long long)wanted, survey->device_count);
+		return hr__source_fail(source, HR_INVALID_ARGUMENT);
+	}
+	tape->device_index = wanted >= 0 ? wanted : (int64_t)chosen;
+	return HR_OK;
+}
+
+/* ---- where tensors moved: whose lives those are ---- */
+
+static hr_status read_life(struct reading *reading, void *context, const hr__event *event)
+{
+	const hr__tape *tape = context;
+	if (!is_of_a_device(event)) return HR_OK;
+	return hr__lives_read(reading->lives, event, device_of(reading, event->allocator) == (size_t)tape->device_index);
+}
+
+/* The program had these before the recording began. */
+static hr_status add_early_lives(hr__lives *lives, hr__tape *tape)
+{
+	uint32_t life;
+	uint64_t bytes;
+	hr_status status = HR_OK;
+	while (!status && hr__lives_early(lives, &life, &bytes)) status = hr__tape_alloc(tape, (hr__tape_id){ life, 0 }, bytes, 0, 0, 0);
+	return status;
+}
+
+static hr_status join_lives(hr__source *source, struct reading *reading, hr__tape *tape)
+{
+	hr_status status = open_reading(source, reading);
+	if (status) return status;
+	status = hr__lives_open(reading->summary->threads, &reading->lives);
+	if (status) {
+		close_reading(reading);
+		return hr__source_fail(source, status);
+	}
+	status = read_events(source, reading, read_life, tape);
+	if (status) return status;
+	hr__lives_rewind(reading->lives);
+	tape->joined = hr__lives_joined(reading->lives);
+	status = add_early_lives(reading->lives, tape);
+	return status ? hr__source_fail(source, status) : HR_OK;
+}
+
+/* ---- the last pass ---- */
+
+/* An event of another device, or one without a device. */
+static hr_status add_other(hr__tape *tape, const hr__event *event)
+{
 	switch (event->kind) {
-	case HR__EVENT_ALLOC: return hr__tape_alloc(tape, id, event->requested, event->stream, event->thread, event->time_ns);
-	case HR__EVENT_FREE: return hr__tape_release(tape, id, 0, event->stream, event->thread, event->time_ns);
-	case HR__EVENT_ALLOC_FAILED: tape->failed_allocs++; return HR_OK;
 	case HR__EVENT_OP_BEGIN: return hr__tape_op_begin(tape, 0, event->op, event->thread);
 	case HR__EVENT_OP_END: return hr__tape_op_end(tape, 0, event->bytes, event->thread);
-	case HR__EVENT_READ:
-	case HR__EVENT_WRITE: return hr__tape_access(tape, id, 0, event->kind == HR__EVENT_WRITE, event->thread);
 	case HR__EVENT_STEP: return hr__tape_step(tape, event->bytes);
 	case HR__EVENT_STEP_END: tape->uses++; return HR_OK;
 	default: return HR_OK;
 	}
 }
 
-/* ---- devices ---- */
-
-/* Which device events belong to. Most are of the same allocator as the one before. */
-struct places {
-	const hr__trace_summary *summary;
-	uint32_t allocator;
-	size_t device; /* number in the file's list; the count of them: not defined there */
-};
-
-static size_t device_of(struct places *places, uint32_t allocator)
-{
-	const hr__trace_summary *summary = places->summary;
-	if (allocator == places->allocator) return places->device;
-	places->allocator = allocator;
-	places->device = summary->device_count;
-	for (size_t i = 0; i < summary->allocator_count; i++) {
-		if (summary->allocators[i].id != allocator) continue;
-		for (size_t k = 0; k < summary->device_count; k++)
-			if (summary->devices[k].id == summary->allocators[i].device) places->device = k;
-	}
-	return places->device;
-}
-
-static struct places places_of(hr__trace_reader *reader)
-{
-	const hr__trace_summary *summary = hr__trace_reader_summary(reader);
-	return (struct places){ .summary = summary, .device = summary->device_count };
-}
-
-static bool is_of_a_device(const hr__event *event)
+static hr_status add_block(hr__tape *tape, hr__tape_id id, const hr__event *event)
 {
 	switch (event->kind) {
-	case HR__EVENT_ALLOC:
-	case HR__EVENT_FREE:
-	case HR__EVENT_ALLOC_FAILED:
+	case HR__EVENT_ALLOC: return hr__tape_alloc(tape, id, event->requested, event->stream, event->thread, event->time_ns);
+	case HR__EVENT_FREE: return hr__tape_release(tape, id, 0, event->stream, event->thread, event->time_ns);
 	case HR__EVENT_READ:
-	case HR__EVENT_WRITE: return true;
-	default: return false;
+	case HR__EVENT_WRITE: return hr__tape_access(tape, id, 0, event->kind == HR__EVENT_WRITE, event->thread);
+	case HR__EVENT_ALLOC_FAILED: tape->failed_allocs++; break;
+	default: tape->moves += is_a_move(event); break;
 	}
-}
-
-/* Allocations of each device; the last is of none that is defined. To be freed. NULL when there is no memory. */
-static hr_status count_allocations(hr__source *source, uint64_t **out, size_t *count)
-{
-	hr__trace_reader *reader;
-	hr__event event;
-	hr_status status = open_reader(source, &reader);
-	if (status) return status;
-	struct places places = places_of(reader);
-	*count = places.summary->device_count;
-	*out = calloc(*count + 1, sizeof **out);
-	if (!*out) status = hr__source_fail(source, hr__fail(HR_NO_HOST_MEMORY, "no memory"));
-	while (!status && (status = hr__trace_reader_next(reader, &event)) == HR_OK)
-		if (event.kind == HR__EVENT_ALLOC) (*out)[device_of(&places, event.allocator)]++;
-	hr__trace_reader_close(reader);
-	if (status == HR_NOT_READY) return HR_OK;
-	free(*out);
-	*out = NULL;
-	return status;
-}
-
-/* The one with most allocations, unless one is asked for. */
-static hr_status choose_device(hr__source *source, int64_t wanted, hr__tape *tape, size_t *out)
-{
-	uint64_t *counts;
-	size_t count;
-	hr_status status = count_allocations(source, &counts, &count);
-	if (status) return status;
-	*out = 0;
-	for (size_t i = 0; i <= count; i++) {
-		if (counts[i] > counts[*out]) *out = i;
-		tape->devices += counts[i] > 0;
-	}
-	free(counts);
-	if (wanted >= (int64_t)count) {
-		hr__fail(HR_INVALID_ARGUMENT, "there is no device %lld: it has %zu, counted from 0", (long long)wanted, count);
-		return hr__source_fail(source, HR_INVALID_ARGUMENT);
-	}
-	if (wanted >= 0) *out = (size_t)wanted;
-	tape->device_index = (int64_t)*out;
+	hr__tape_hindered(tape);
 	return HR_OK;
+}
+
+static hr_status add_event(struct reading *reading, void *context, const hr__event *event)
+{
+	hr__tape *tape = context;
+	if (!is_of_a_device(event)) return add_other(tape, event);
+	bool on_device = device_of(reading, event->allocator) == (size_t)tape->device_index;
+	if (!reading->lives) return on_device ? add_block(tape, (hr__tape_id){ event->address, event->allocator }, event) : HR_OK;
+
+	uint32_t life = UINT32_MAX;
+	hr__life_event what;
+	hr_status status = hr__lives_next(reading->lives, event, on_device, &what, &life);
+	hr__tape_id id = { life, 0 };
+	if (status) return status;
+	if (what == HR__LIFE_ENDS) return hr__tape_release(tape, id, 0, event->stream, event->thread, event->time_ns);
+	if (what != HR__LIFE_NOTHING) return add_block(tape, id, event);
+	return on_device && event->kind != HR__EVENT_ALLOC && event->kind != HR__EVENT_FREE ? add_block(tape, id, event) : HR_OK;
+}
+
+static hr_status fill_tape(hr__source *source, struct reading *reading, hr__tape *tape)
+{
+	hr_status status = open_reading(source, reading);
+	if (status) return status;
+	const hr__trace_summary *summary = reading->summary;
+	if ((size_t)tape->device_index < summary->device_count) tape->page_bytes = summary->devices[tape->device_index].page_bytes;
+	tape->lost = summary->lost;
+	tape->unfinished = !summary->complete;
+	return read_events(source, reading, add_event, tape);
 }
 
 hr_status hr__import_headroom(hr__source *source, const hr__import_options *options, hr__tape *tape)
 {
-	hr__trace_reader *reader;
-	hr__event event;
-	size_t device;
-	hr_status status = choose_device(source, options->device_index, tape, &device);
-	if (!status) status = open_reader(source, &reader);
-	if (status) return status;
-	struct places places = places_of(reader);
-	tape->lost = places.summary->lost;
-	tape->unfinished = !places.summary->complete;
-	if (device < places.summary->device_count) tape->page_bytes = places.summary->devices[device].page_bytes;
-	while ((status = hr__trace_reader_next(reader, &event)) == HR_OK) {
-		if (is_of_a_device(&event) && device_of(&places, event.allocator) != device) continue;
-		status = add_event(tape, &event);
-		if (status) break;
-	}
-	hr__trace_reader_close(reader);
-	return status == HR_NOT_READY ? HR_OK : hr__source_fail(source, status);
+	struct survey survey = { 0 };
+	struct reading reading = { 0 };
+	hr_status status = survey_file(source, &survey);
+	if (!status) status = choose_device(source, options->device_index, &survey, tape);
+	if (!status && tape->use_tape && survey.moved[tape->device_index]) status = join_lives(source, &reading, tape);
+	if (!status) status = fill_tape(source, &reading, tape);
+	hr__lives_close(reading.lives);
+	free(survey.allocations);
+	free(survey.moved);
+	return status;
 }

@@ -32,8 +32,8 @@ static const hr__option options[] = {
 	             "learned (default): moves tensors ahead of need, by what the step before did; lru: moves what was not used for "
 	             "longest, when there is no room" },
 	[STEP] = { "--step", "N",
-	           "the step to ask about, by its number in the trace. Default: the one in the middle by the time of its ops, the "
-	           "first step left aside" },
+	           "the step to ask about, by its number in the trace. Default: the one in the middle by the time of its ops, "
+	           "without the first, and without those in which tensors moved or requests were refused, where there are others" },
 	[STEPS] = { "--steps", "N",
 	            "how often that step is played; the last time counts. Default 6: the policy learns from the others" },
 	[PAGE_SIZE] = { "--page", "SIZE", "page size of the simulated device; default 2MiB" },
@@ -188,7 +188,9 @@ const hr__command hr__command_plan = {
 		"device: tensors leave for host memory when there is no room and are back when an op needs them. Nothing is "
 		"computed; copies take the time of the link, ops the time that was recorded. TRACE is a use trace "
 		"(traces/README.md), or a Headroom trace with use events: it must say which ops read and write which blocks, and "
-		"how long they take. Of other traces only the peak is compared with the limit.\n\n"
+		"how long they take. Of other traces only the peak is compared with the limit. In a "
+		"recording that was made under Large Model Support, the pieces of a tensor's life on the device are joined: the "
+		"plan is about the program, whatever moved while it was recorded.\n\n"
 		"Steps before the one that is asked about are played as they are (the last 16 of them); then that step again and "
 		"again, since a training loop repeats and the policy learns from it. What is told is its last time.\n\n"
 		"peak: most bytes live at once in the step. least limit: the largest set of tensors that one op needs at the same "

@@ -177,9 +177,10 @@ static void print_step(const hr__plan_report *report)
 	const hr__use_part *chosen = &uses->parts[report->setup.part];
 	char count[32];
 	uint64_t least = UINT64_MAX, most = 0;
-	uint32_t others = 0;
-	for (uint32_t i = 2; i < uses->part_count; i++) {
-		if (!uses->parts[i].op_count) continue;
+	uint32_t others = 0, hindered = 0;
+	for (uint32_t i = 1; i < uses->part_count; i++) {
+		hindered += uses->parts[i].hindered && uses->parts[i].op_count;
+		if (!hr__uses_is_candidate(uses, i)) continue;
 		if (uses->parts[i].ns < least) least = uses->parts[i].ns;
 		if (uses->parts[i].ns > most) most = uses->parts[i].ns;
 		others++;
@@ -192,6 +193,9 @@ static void print_step(const hr__plan_report *report)
 		printf("; in the middle of %u that take %.2f to %.2f ms (the first left aside)", others, (double)least / 1e6,
 		       (double)most / 1e6);
 	putchar('\n');
+	if (report->step_given || !uses->has_unhindered || !hindered) return;
+	label("");
+	printf("%s steps were left aside in which tensors moved or requests were refused\n", count_text(hindered, count));
 }
 
 static void print_op(const hr__plan_report *report, uint32_t part, uint32_t op)

@@ -15,77 +15,21 @@
 #include "base/checked.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "os/os.h"
 
 #define BLOCK_BYTES_MAX (UINT64_C(1) << 48) /* what hr_alloc takes */
 
-/* ---- map ---- */
-
-struct hr__tape_entry {
-	uint64_t id;
-	uint32_t space;
-	uint32_t value; /* number + 1; 0: no entry here */
-};
-
-/* Seeded anew for each file, so that nobody can prepare ids that all collide. */
-static size_t place_of(const hr__tape_map *map, uint64_t seed, hr__tape_id id)
-{
-	uint64_t x = (id.id ^ seed) + (uint64_t)id.space * UINT64_C(0x9E3779B97F4A7C15);
-	x = (x ^ (x >> 32)) * (seed | 1);
-	x = (x ^ (x >> 29)) * UINT64_C(0xBF58476D1CE4E5B9);
-	return (size_t)(x ^ (x >> 32)) & (map->capacity - 1);
-}
-
-/* The entry of [id], or the empty one where it belongs. The map has room. */
-static struct hr__tape_entry *find(const hr__tape_map *map, uint64_t seed, hr__tape_id id)
-{
-	size_t at = place_of(map, seed, id);
-	for (;; at = (at + 1) & (map->capacity - 1)) {
-		struct hr__tape_entry *entry = &map->entries[at];
-		if (!entry->value || (entry->id == id.id && entry->space == id.space)) return entry;
-	}
-}
-
-/* Makes room for one more, at most half full. */
-static hr_status map_ensure(hr__tape_map *map, uint64_t seed)
-{
-	if ((map->count + 1) * 2 <= map->capacity) return HR_OK;
-	hr__tape_map bigger = { .count = map->count, .capacity = map->capacity ? map->capacity * 2 : 64 };
-	bigger.entries = calloc(bigger.capacity, sizeof *bigger.entries);
-	if (!bigger.entries) return hr__fail(HR_NO_HOST_MEMORY, "no memory for a table of %zu live blocks", bigger.capacity / 2);
-	for (size_t i = 0; i < map->capacity; i++) {
-		const struct hr__tape_entry *entry = &map->entries[i];
-		if (entry->value) *find(&bigger, seed, (hr__tape_id){ entry->id, entry->space }) = *entry;
-	}
-	free(map->entries);
-	*map = bigger;
-	return HR_OK;
-}
-
-/* Removes an entry and moves those that it stood in the way of. */
-static void map_remove(hr__tape_map *map, uint64_t seed, struct hr__tape_entry *entry)
-{
-	size_t mask = map->capacity - 1, hole = (size_t)(entry - map->entries);
-	for (size_t at = (hole + 1) & mask; map->entries[at].value; at = (at + 1) & mask) {
-		size_t home = place_of(map, seed, (hr__tape_id){ map->entries[at].id, map->entries[at].space });
-		if (((at - home) & mask) < ((at - hole) & mask)) continue;
-		map->entries[hole] = map->entries[at];
-		hole = at;
-	}
-	map->entries[hole].value = 0;
-	map->count--;
-}
+/* ---- streams and threads ---- */
 
 /* The number of a stream or thread, which is new when it was not seen before. */
-static hr_status number_of(hr__tape *tape, hr__tape_map *map, uint64_t name, const char *what, uint16_t *out)
+static hr_status number_of(hr__id_map *map, uint64_t name, const char *what, uint16_t *out)
 {
-	hr_status status = map_ensure(map, tape->seed);
+	hr_status status = hr__id_map_ensure(map);
 	if (status) return status;
-	struct hr__tape_entry *entry = find(map, tape->seed, (hr__tape_id){ name, 0 });
+	hr__id_entry *entry = hr__id_map_find(map, (hr__tape_id){ name, 0 });
 	if (!entry->value) {
 		if (map->count == HR__TAPE_NUMBERS_MAX)
 			return hr__fail(HR_TOO_MANY, "more than %u different %s", HR__TAPE_NUMBERS_MAX, what);
-		*entry = (struct hr__tape_entry){ name, 0, (uint32_t)++map->count };
+		*entry = (hr__id_entry){ name, 0, (uint32_t)++map->count };
 	}
 	*out = (uint16_t)(entry->value - 1);
 	return HR_OK;
@@ -96,16 +40,17 @@ static hr_status number_of(hr__tape *tape, hr__tape_map *map, uint64_t name, con
 void hr__tape_init(hr__tape *tape, hr__tape_format format)
 {
 	*tape = (hr__tape){ .format = format, .partial = format != HR__TAPE_CSV, .stream_zero = UINT32_MAX, .device_index = -1 };
-	tape->seed = (hr__os()->clock_ns() ^ (uintptr_t)tape) * UINT64_C(0xD6E8FEB86659FD93);
+	hr__id_map_init(&tape->blocks_by_id);
+	hr__id_map_init(&tape->streams_by_id);
+	hr__id_map_init(&tape->threads_by_id);
 }
 
 static void drop_reading_state(hr__tape *tape)
 {
-	free(tape->blocks_by_id.entries);
-	free(tape->streams_by_id.entries);
-	free(tape->threads_by_id.entries);
+	hr__id_map_free(&tape->blocks_by_id);
+	hr__id_map_free(&tape->streams_by_id);
+	hr__id_map_free(&tape->threads_by_id);
 	free(tape->sizes);
-	tape->blocks_by_id = tape->streams_by_id = tape->threads_by_id = (hr__tape_map){ 0 };
 	tape->sizes = NULL;
 }
 
@@ -139,8 +84,8 @@ static bool grow(void **array, size_t *capacity, size_t item)
 static hr_status append(hr__tape *tape, uint64_t bytes, uint32_t block, uint64_t stream, uint64_t thread, uint64_t time_ns)
 {
 	hr__tape_event event = { .bytes = bytes, .time_ns = time_ns, .block = block };
-	hr_status status = number_of(tape, &tape->streams_by_id, stream, "streams", &event.stream);
-	if (!status) status = number_of(tape, &tape->threads_by_id, thread, "threads", &event.thread);
+	hr_status status = number_of(&tape->streams_by_id, stream, "streams", &event.stream);
+	if (!status) status = number_of(&tape->threads_by_id, thread, "threads", &event.thread);
 	if (status) return status;
 	if (tape->count >= HR__TAPE_EVENTS_MAX)
 		return hr__fail(HR_TOO_MANY, "more than %u events; cut the trace into parts", HR__TAPE_EVENTS_MAX);
@@ -165,13 +110,13 @@ static hr_status check_size(const hr__tape *tape, uint64_t bytes)
 	return HR_OK;
 }
 
-static hr_status release_entry(hr__tape *tape, struct hr__tape_entry *entry, uint64_t stream, uint64_t thread, uint64_t time_ns)
+static hr_status release_entry(hr__tape *tape, hr__id_entry *entry, uint64_t stream, uint64_t thread, uint64_t time_ns)
 {
 	uint32_t block = entry->value - 1;
 	hr_status status = append(tape, 0, block, stream, thread, time_ns);
 	if (!status && tape->use_tape) status = hr__uses_release(tape->use_tape, block);
 	if (status) return status;
-	map_remove(&tape->blocks_by_id, tape->seed, entry);
+	hr__id_map_remove(&tape->blocks_by_id, entry);
 	tape->frees++;
 	tape->live_blocks--;
 	tape->live_bytes -= tape->sizes[block];
@@ -180,24 +125,24 @@ static hr_status release_entry(hr__tape *tape, struct hr__tape_entry *entry, uin
 
 /* The entry where a new block of that name goes. One that is live already is an error, or freed first. */
 static hr_status claim(hr__tape *tape, hr__tape_id id, uint64_t stream, uint64_t thread, uint64_t time_ns,
-                       struct hr__tape_entry **out)
+                       hr__id_entry **out)
 {
-	hr_status status = map_ensure(&tape->blocks_by_id, tape->seed);
+	hr_status status = hr__id_map_ensure(&tape->blocks_by_id);
 	if (status) return status;
-	*out = find(&tape->blocks_by_id, tape->seed, id);
+	*out = hr__id_map_find(&tape->blocks_by_id, id);
 	if (!(*out)->value) return HR_OK;
 	if (!tape->partial)
 		return hr__fail(HR_BAD_FORMAT, "block %llu is allocated while it is live; free it first or give the new one another id",
 		                (unsigned long long)id.id);
 	tape->implied_frees++;
 	status = release_entry(tape, *out, stream, thread, time_ns);
-	*out = find(&tape->blocks_by_id, tape->seed, id);
+	*out = hr__id_map_find(&tape->blocks_by_id, id);
 	return status;
 }
 
 hr_status hr__tape_alloc(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_t stream, uint64_t thread, uint64_t time_ns)
 {
-	struct hr__tape_entry *entry;
+	hr__id_entry *entry;
 	if (bytes == 0 && tape->partial) {
 		tape->empty_allocs++;
 		return HR_OK;
@@ -212,7 +157,7 @@ hr_status hr__tape_alloc(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_
 	if (!status && tape->use_tape) status = hr__uses_alloc(tape->use_tape, bytes, thread);
 	if (status) return status;
 	tape->sizes[block] = bytes;
-	*entry = (struct hr__tape_entry){ id.id, id.space, block + 1 };
+	*entry = (hr__id_entry){ id.id, id.space, block + 1 };
 	tape->blocks_by_id.count++;
 	tape->allocs++;
 	tape->live_blocks++;
@@ -227,9 +172,9 @@ hr_status hr__tape_alloc(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_
 
 hr_status hr__tape_release(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_t stream, uint64_t thread, uint64_t time_ns)
 {
-	hr_status status = map_ensure(&tape->blocks_by_id, tape->seed);
+	hr_status status = hr__id_map_ensure(&tape->blocks_by_id);
 	if (status) return status;
-	struct hr__tape_entry *entry = find(&tape->blocks_by_id, tape->seed, id);
+	hr__id_entry *entry = hr__id_map_find(&tape->blocks_by_id, id);
 	if (!entry->value && tape->partial) {
 		tape->unknown_frees++;
 		return HR_OK;
@@ -269,9 +214,9 @@ hr_status hr__tape_access(hr__tape *tape, hr__tape_id id, uint64_t bytes, bool w
 	const char *verb = write ? "written" : "read";
 	tape->uses++;
 	if (!tape->use_tape) return HR_OK;
-	hr_status status = map_ensure(&tape->blocks_by_id, tape->seed);
+	hr_status status = hr__id_map_ensure(&tape->blocks_by_id);
 	if (status) return status;
-	const struct hr__tape_entry *entry = find(&tape->blocks_by_id, tape->seed, id);
+	const hr__id_entry *entry = hr__id_map_find(&tape->blocks_by_id, id);
 	if (!entry->value && tape->partial) {
 		tape->use_tape->odd++;
 		return HR_OK;
@@ -284,6 +229,11 @@ hr_status hr__tape_access(hr__tape *tape, hr__tape_id id, uint64_t bytes, bool w
 		return hr__fail(HR_BAD_FORMAT, "block %llu is %s with %llu bytes, but was allocated with %llu", (unsigned long long)id.id,
 		                verb, (unsigned long long)bytes, (unsigned long long)allocated);
 	return hr__uses_access(tape->use_tape, entry->value - 1, id.id, write, thread);
+}
+
+void hr__tape_hindered(hr__tape *tape)
+{
+	if (tape->use_tape) hr__uses_hindered(tape->use_tape);
 }
 
 /* ---- words ---- */
@@ -323,6 +273,8 @@ size_t hr__tape_notes(const hr__tape *tape, char *out, size_t capacity)
 	NOTE(tape->implied_frees, "blocks were allocated again while live; they were freed first");
 	NOTE(tape->empty_allocs, "allocations of 0 bytes were left out");
 	NOTE(tape->failed_allocs, "requests that failed when they were recorded were left out");
+	NOTE(tape->joined, "returns of tensors from the host were joined to their lives: peaks are those without moving");
+	NOTE(tape->use_tape ? 0 : tape->moves, "evictions and returns of tensors were recorded; they are replayed as the frees and allocations they were");
 	NOTE(tape->lost, "events could not be written by the recorder");
 #undef NOTE
 	if (tape->unfinished) add_note(out, capacity, &length, "the recording was not ended: it holds what was written until then\n");

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "headroom.h"
+#include "id_map.h"
 #include "uses.h"
 
 #define HR__TAPE_EVENTS_MAX 100000000u
@@ -30,12 +31,6 @@ typedef struct hr__tape_event {
 } hr__tape_event;
 
 typedef enum hr__tape_format { HR__TAPE_CSV = 1, HR__TAPE_RMM, HR__TAPE_TORCH, HR__TAPE_HEADROOM } hr__tape_format;
-
-/* A hash table of pairs of numbers to a number. */
-typedef struct hr__tape_map {
-	struct hr__tape_entry *entries;
-	size_t count, capacity;
-} hr__tape_map;
 
 typedef struct hr__tape {
 	hr__tape_format format;
@@ -57,6 +52,8 @@ typedef struct hr__tape {
 	uint64_t implied_frees; /* added: the address was allocated again while it was live */
 	uint64_t empty_allocs;  /* skipped: of 0 bytes */
 	uint64_t failed_allocs; /* skipped: requests that were refused when it was recorded */
+	uint64_t moves;         /* evictions, returns and moves of tensors when it was recorded */
+	uint64_t joined;        /* returns and moves that were joined to the life of their tensor: they are no allocations here */
 	uint64_t lost;          /* events that the recorder could not write */
 	bool unfinished;        /* the recorder was killed */
 	uint32_t devices;       /* that the file has events of */
@@ -65,21 +62,14 @@ typedef struct hr__tape {
 
 	/* while reading */
 	hr__uses *use_tape; /* NULL: use events are counted only */
-	hr__tape_map blocks_by_id, streams_by_id, threads_by_id;
+	hr__id_map blocks_by_id, streams_by_id, threads_by_id;
 	uint64_t *sizes; /* of each block */
 	size_t sizes_capacity;
-	uint64_t seed;
 } hr__tape;
 
 void hr__tape_init(hr__tape *tape, hr__tape_format format);
 /* Gives the events back; figures such as allocs and peak_bytes stay readable. */
 void hr__tape_free(hr__tape *tape);
-
-/* What names a block in the file. [space] keeps ids of several allocators apart. */
-typedef struct hr__tape_id {
-	uint64_t id;
-	uint32_t space;
-} hr__tape_id;
 
 /* Appends an allocation. [bytes] 0 is an error, or skipped when partial. HR_BAD_FORMAT with a message that does not name the
  * file. */
@@ -94,6 +84,9 @@ hr_status hr__tape_op_begin(hr__tape *tape, uint64_t id, hr_name name, uint64_t 
 hr_status hr__tape_op_end(hr__tape *tape, uint64_t id, uint64_t ns, uint64_t thread);
 /* [bytes] is checked against the allocation unless it is 0, or the tape is partial. */
 hr_status hr__tape_access(hr__tape *tape, hr__tape_id id, uint64_t bytes, bool write, uint64_t thread);
+
+/* In this step tensors moved, or requests were refused: it does not show the program as it runs with enough memory. */
+void hr__tape_hindered(hr__tape *tape);
 
 /* The file ended: drops what was needed for reading only. A tape without a single allocation is HR_BAD_FORMAT. */
 hr_status hr__tape_finish(hr__tape *tape);

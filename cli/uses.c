@@ -116,6 +116,11 @@ hr_status hr__uses_release(hr__uses *uses, uint32_t tensor)
 	return HR_OK;
 }
 
+void hr__uses_hindered(hr__uses *uses)
+{
+	uses->parts[uses->part_count - 1].hindered = true;
+}
+
 /* ---- steps ---- */
 
 hr_status hr__uses_step(hr__uses *uses, uint64_t number)
@@ -265,6 +270,7 @@ static hr_status mark_one_step(hr__uses *uses)
 	hr__use_part step = { .first_act = uses->first_begin,
 		                  .act_count = uses->act_count - uses->first_begin,
 		                  .op_count = before->op_count,
+		                  .hindered = before->hindered,
 		                  .ns = before->ns };
 	hr_status status = append_part(uses, 0, 0);
 	if (status) return status;
@@ -277,6 +283,21 @@ static hr_status mark_one_step(hr__uses *uses)
 	}
 	uses->unmarked = true;
 	return HR_OK;
+}
+
+/* What hr__uses_is_candidate looks at. */
+static void look_at_steps(hr__uses *uses)
+{
+	uses->first_step = HR__USES_NONE;
+	for (uint32_t i = 1; i < uses->part_count; i++) {
+		if (!uses->parts[i].op_count) continue;
+		if (uses->first_step == HR__USES_NONE) {
+			uses->first_step = i;
+			continue;
+		}
+		uses->has_others = true;
+		if (!uses->parts[i].hindered) uses->has_unhindered = true;
+	}
 }
 
 hr_status hr__uses_finish(hr__uses *uses)
@@ -294,6 +315,7 @@ hr_status hr__uses_finish(hr__uses *uses)
 	for (uint32_t i = 0; !status && i < uses->pending_count; i++) status = destroy(uses, uses->pending[i]);
 	uses->pending_count = 0;
 	if (!status && uses->part_count == 1 && uses->op_count > 0) status = mark_one_step(uses);
+	look_at_steps(uses);
 	return status;
 }
 
@@ -306,37 +328,35 @@ uint32_t hr__uses_find_step(const hr__uses *uses, uint64_t number)
 	return HR__USES_NONE;
 }
 
-/* The first step that has an op, from part [from] on. */
-static uint32_t next_step(const hr__uses *uses, uint32_t from)
+bool hr__uses_is_candidate(const hr__uses *uses, uint32_t part)
 {
-	while (from < uses->part_count && !uses->parts[from].op_count) from++;
-	return from;
+	if (part == 0 || !uses->parts[part].op_count) return false;
+	if (!uses->has_others) return true;
+	return part != uses->first_step && !(uses->has_unhindered && uses->parts[part].hindered);
 }
 
-/* How many steps from part [first] on take up to [ns]. */
-static uint32_t count_up_to(const hr__uses *uses, uint32_t first, uint64_t ns)
+/* How many candidates take up to [ns]. */
+static uint32_t count_up_to(const hr__uses *uses, uint64_t ns)
 {
 	uint32_t count = 0;
-	for (uint32_t i = next_step(uses, first); i < uses->part_count; i = next_step(uses, i + 1)) count += uses->parts[i].ns <= ns;
+	for (uint32_t i = 1; i < uses->part_count; i++) count += hr__uses_is_candidate(uses, i) && uses->parts[i].ns <= ns;
 	return count;
 }
 
 uint32_t hr__uses_typical_step(const hr__uses *uses)
 {
-	uint32_t first = next_step(uses, 1);
-	if (first >= uses->part_count) return HR__USES_NONE;
-	uint32_t second = next_step(uses, first + 1);
-	if (second < uses->part_count) first = second;
+	if (uses->first_step == HR__USES_NONE) return HR__USES_NONE;
 	/* The least time that half of them do not exceed, by bisection: a trace may have any number of steps. */
-	uint32_t half = (count_up_to(uses, first, UINT64_MAX) + 1) / 2;
+	uint32_t half = (count_up_to(uses, UINT64_MAX) + 1) / 2;
 	uint64_t low = 0, high = HR__USES_NS_MAX;
 	while (low < high) {
 		uint64_t middle = low + (high - low) / 2;
-		if (count_up_to(uses, first, middle) >= half) high = middle;
+		if (count_up_to(uses, middle) >= half) high = middle;
 		else low = middle + 1;
 	}
-	while (uses->parts[first].ns != low || !uses->parts[first].op_count) first++;
-	return first;
+	uint32_t step = uses->first_step;
+	while (uses->parts[step].ns != low || !hr__uses_is_candidate(uses, step)) step++;
+	return step;
 }
 
 hr_access hr__use_access(const hr__use *use)

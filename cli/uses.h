@@ -66,7 +66,8 @@ typedef struct hr__use_part {
 	uint64_t number; /* what the trace calls the step */
 	uint32_t first_act, act_count;
 	uint32_t op_count;
-	uint64_t ns; /* of its ops together */
+	bool hindered; /* tensors moved or requests were refused when it was recorded */
+	uint64_t ns;   /* of its ops together */
 } hr__use_part;
 
 typedef struct hr__uses {
@@ -80,6 +81,9 @@ typedef struct hr__uses {
 	uint64_t accesses;  /* reads and writes that the trace tells of: 0 = it has no use events */
 	uint64_t odd;       /* use events that fit nothing; only in files that may have lost some */
 	bool unmarked;      /* the trace has no steps */
+	uint32_t first_step;  /* the first part from 1 on that has an op; HR__USES_NONE = none has */
+	bool has_others;      /* others have ops too, */
+	bool has_unhindered;  /* and among these are unhindered ones */
 
 	/* while reading */
 	bool strict;
@@ -109,6 +113,8 @@ hr_status hr__uses_op_begin(hr__uses *uses, uint64_t id, hr_name name, uint64_t 
 hr_status hr__uses_op_end(hr__uses *uses, uint64_t id, uint64_t ns, uint64_t thread);
 /* [block] is what the trace calls it, for messages. */
 hr_status hr__uses_access(hr__uses *uses, uint32_t tensor, uint64_t block, bool write, uint64_t thread);
+/* In the step at hand tensors moved, or requests were refused. */
+void hr__uses_hindered(hr__uses *uses);
 /* The file ended. HR_TRUNCATED: inside an op, when strict. */
 hr_status hr__uses_finish(hr__uses *uses);
 
@@ -123,8 +129,11 @@ static inline bool hr__uses_lives_at(const hr__use_tensor *tensor, uint32_t part
 	return tensor->born < part && tensor->died >= part;
 }
 
-/* The step in the middle by the time of its ops: of steps that have any, without the first where there are others, because that one
- * creates what the others keep. HR__USES_NONE when no step has an op. */
+/* Whether [part] is one of which the typical step is taken: a step that has ops; not the first of these where there are others, because that one creates what
+ * the others keep; and not a hindered one where there are others, because its times and its length are those of a shortage. */
+bool hr__uses_is_candidate(const hr__uses *uses, uint32_t part);
+
+/* The step in the middle by the time of its ops, of those candidates. HR__USES_NONE when no step has an op. */
 uint32_t hr__uses_typical_step(const hr__uses *uses);
 
 /* A use as a pin. */

@@ -6,7 +6,7 @@ import unittest
 from pathlib import Path
 
 from command import CSV_HEADER, RMM_HEADER, CommandTest, has, main
-from trace_file import ALLOC, FREE, Trace
+from trace_file import ALLOC, ALLOCATOR, DEVICE, FREE, Trace, varint
 
 USE_HEADER = "time_us,action,id,bytes,stream,name\n"
 
@@ -255,6 +255,24 @@ class Headroom(CommandTest):
         self.assertEqual(self.json("replay", both, "--no-timing", "--device-index", 1)["peak_live_bytes"], 3 << 16)
         self.assertIn("2 devices", self.passes("replay", both, "--no-timing"))
         self.fails(2, "replay", both, "--device-index", 2, says="no device 2: it has 2")
+
+    def test_many_devices_take_time_in_proportion(self):
+        """Every event is of another allocator than the one before. Looking through all of them for each event would take 10^11 looks."""
+        devices, pairs = 65000, 300000
+        made = [Trace(devices=()) for i in range(devices)]
+        for i, each in enumerate(made):
+            each.define(DEVICE, varint(i) + varint(1 << 30) + varint(0) + b"GPU")
+            each.define(ALLOCATOR, varint(i + 1) + varint(i) + varint(3) + b"bfc" + b"bfc")
+        trace = Trace(devices=())
+        trace.records = b"".join(each.records for each in made)
+        for turn in range(2):
+            before = len(trace.records)
+            for allocator in (devices - 1, devices):
+                trace.event(ALLOC, trace.time + 1, allocator=allocator, address=trace.address + 4096, bytes=256)
+        pair = trace.records[before:]
+        trace.records += pair * (pairs - 2)
+        replay = self.json("replay", self.file("many.hrt", trace.bytes()), "--no-timing")
+        self.assertEqual((replay["allocs"], replay["peak_live_bytes"]), (pairs, pairs * 256))
 
     @unittest.skipUnless(has("zlib"), "built without zlib")
     def test_packed_ones_are_to_be_unpacked(self):

@@ -23,7 +23,8 @@ def varint(value):
 
 
 def zigzag(value):
-    return varint((value << 1) ^ (value >> 63) if value >= 0 else ((-value) << 1) - 1)
+    value = (value + (1 << 63)) % (1 << 64) - (1 << 63)  # arithmetic on addresses wraps
+    return varint(value << 1 if value >= 0 else ((-value) << 1) - 1)
 
 
 class Trace:
