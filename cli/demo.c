@@ -178,7 +178,7 @@ static void print_training(const struct training *training)
 {
 	char text[256], peak[16], out[16], in[16];
 	int length = snprintf(text, sizeof text, "%llu step%s in %.1f s, loss %.3f to %.3f, %s at the peak", (unsigned long long)training->steps,
-	                      training->steps == 1 ? "" : "s", (double)training->ns / 1e9, (double)training->losses[0], (double)training->losses[training->steps - 1],
+	                      hr__plural(training->steps), (double)training->ns / 1e9, (double)training->losses[0], (double)training->losses[training->steps - 1],
 	                      hr__format_size((uint64_t)training->peak, peak, sizeof peak));
 	if (training->lms)
 		snprintf(text + length, sizeof text - (size_t)length, "; %s moved to the host, %s back",
@@ -325,7 +325,7 @@ static hr_status tell(struct demo *demo)
 	const struct model *model = &demo->model;
 	char text[128];
 	snprintf(text, sizeof text, "A GPT of %d blocks, %d wide, trained with Adam on an emulated GPU: %llu step%s, three times.\n", (int)model->blocks,
-	         (int)model->width, (unsigned long long)demo->steps, demo->steps == 1 ? "" : "s");
+	         (int)model->width, (unsigned long long)demo->steps, hr__plural(demo->steps));
 	hr__term_wrap(text, 0, 0, hr__term_text_width());
 	hr_status status = emulate_gpu();
 	if (!status) status = hr_trace_start(path_of(demo, "training.hrt", path));

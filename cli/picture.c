@@ -71,7 +71,7 @@ static hr_status draw_live(const hr__program *program)
 	if (columns > program->count) columns = program->count;
 	hr_status status = live_over_time(program, most, columns);
 	if (status) return status;
-	snprintf(rest, sizeof rest, " over %s events", hr__format_count(program->count, digits, sizeof digits));
+	snprintf(rest, sizeof rest, " over %s event%s", hr__format_count(program->count, digits, sizeof digits), hr__plural(program->count));
 	heading("Live bytes", rest);
 	draw_chart(most, columns, program->peak_bytes);
 	return HR_OK;
@@ -198,9 +198,9 @@ static void draw_region(const struct region *region, uint32_t number)
 	uint64_t total = (uint64_t)info->bytes_reserved, into = 0, lines = total / BYTES_PER_LINE_LEAST + 1;
 	if (lines > REGION_LINES) lines = REGION_LINES;
 	uint64_t per_cell = total / (lines * width) + 1;
-	printf("%*sregion %u, %s blocks: %s, %.1f%% in use by %s blocks", INDENT, "", number, info->small_blocks ? "small" : "large",
+	printf("%*sregion %u, %s blocks: %s, %.1f%% in use by %s block%s", INDENT, "", number, info->small_blocks ? "small" : "large",
 	       hr__format_size(total, reserved, sizeof reserved), 100.0 * (double)info->bytes_in_use / (double)total,
-	       hr__format_count((uint64_t)info->num_live, blocks, sizeof blocks));
+	       hr__format_count((uint64_t)info->num_live, blocks, sizeof blocks), hr__plural((uint64_t)info->num_live));
 	if (info->bytes_free > 0)
 		printf(", largest free %s", hr__format_size((uint64_t)info->largest_free_block, largest, sizeof largest));
 	printf(" %s(a cell is %s)%s\n", hr__style(stdout, HR__STYLE_DIM), hr__format_size(per_cell, unit, sizeof unit),
@@ -249,7 +249,7 @@ static void draw_regions(const hr__replay *replay, struct picture *picture)
 	qsort(picture->regions, picture->count, sizeof *picture->regions, compare_regions);
 	for (; shown < picture->count && shown < REGIONS_SHOWN; shown++)
 		if (picture->regions[shown].info.bytes_reserved > 0) draw_region(&picture->regions[shown], shown + 1);
-	if (shown < picture->count) printf("%*sand %u smaller regions\n\n", INDENT, "", picture->count - shown);
+	if (shown < picture->count) printf("%*sand %u smaller region%s\n\n", INDENT, "", picture->count - shown, hr__plural(picture->count - shown));
 	draw_legend();
 }
 

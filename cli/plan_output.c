@@ -186,8 +186,8 @@ static void print_step(const hr__plan_report *report)
 		others++;
 	}
 	label("step");
-	printf("number %llu, %s ops that take %.2f ms", (unsigned long long)chosen->number, count_text(chosen->op_count, count),
-	       (double)chosen->ns / 1e6);
+	printf("number %llu, %s op%s in %.2f ms", (unsigned long long)chosen->number, count_text(chosen->op_count, count),
+	       hr__plural(chosen->op_count), (double)chosen->ns / 1e6);
 	if (report->step_given) printf("; as asked for");
 	else if (others > 1 && least != most)
 		printf("; in the middle of %u that take %.2f to %.2f ms (the first left aside)", others, (double)least / 1e6,
@@ -279,7 +279,7 @@ static void print_working_set(const hr__plan_report *report, uint32_t index)
 		if (at < LISTED_TENSORS) order[at] = i;
 	}
 	label("it needs");
-	printf("%s at once, in %s tensors:\n", size_text(all, human), count_text(op->use_count, count));
+	printf("%s at once, in %s tensor%s:\n", size_text(all, human), count_text(op->use_count, count), hr__plural(op->use_count));
 	for (uint32_t i = 0; i < listed; i++) {
 		print_tensor(report, &uses[order[i]]);
 		shown_bytes += rounded(report->uses.tensors[uses[order[i]].tensor].bytes);

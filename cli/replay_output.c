@@ -99,8 +99,8 @@ static void print_trace(const hr__replay *replay)
 	label("trace");
 	printf("%s (%s%s)\n", replay->path, hr__tape_format_name(tape->format), tape->gzip ? ", gzip" : "");
 	label("events");
-	printf("%s allocations, %s frees", hr__format_count(tape->allocs, allocs, sizeof allocs),
-	       hr__format_count(tape->frees, frees, sizeof frees));
+	printf("%s allocation%s, %s free%s", hr__format_count(tape->allocs, allocs, sizeof allocs), hr__plural(tape->allocs),
+	       hr__format_count(tape->frees, frees, sizeof frees), hr__plural(tape->frees));
 	if (tape->streams > 1) printf(", %u streams", tape->streams);
 	if (tape->threads > 1) printf(", %u threads (replayed in recorded order)", tape->threads);
 	putchar('\n');
@@ -120,8 +120,8 @@ static void print_notes(const hr__replay *replay)
 	}
 	if (replay->timed && replay->speed.failed) {
 		label("note");
-		printf("%llu allocations failed in timed passes, after one that fitted: the limit is tight\n",
-		       (unsigned long long)replay->speed.failed);
+		printf("%llu allocation%s failed in timed passes, after one that fitted: the limit is tight\n",
+		       (unsigned long long)replay->speed.failed, hr__plural(replay->speed.failed));
 	}
 }
 
@@ -156,7 +156,8 @@ static void print_limit(const hr__replay *replay)
 	}
 	printf("%sit does not fit%s\n", hr__style(stdout, HR__STYLE_ERROR), hr__style(stdout, HR__STYLE_PLAIN));
 	label("failed");
-	printf("%s allocations; the first, at event %s, asked for %s\n", hr__format_count(trial->failed, digits, sizeof digits),
+	printf("%s allocation%s; the first, at event %s, asked for %s\n", hr__format_count(trial->failed, digits, sizeof digits),
+	       hr__plural(trial->failed),
 	       hr__format_count(trial->first_failed, (char[32]){ 0 }, 32),
 	       hr__format_size(replay->program.steps[trial->first_failed].bytes, human, sizeof human));
 	label("");
@@ -175,7 +176,8 @@ static void print_least(const hr__replay *replay)
 	       ratio_to_peak(replay, least->limit), hr__style(stdout, HR__STYLE_PLAIN), least->runs);
 	if (replay->setup.stitch) {
 		label("");
-		printf("there, %s pages are mapped side by side\n", hr__format_count(replay->least_remapped, digits, sizeof digits));
+		printf("there, %s page%s mapped side by side\n", hr__format_count(replay->least_remapped, digits, sizeof digits),
+		       replay->least_remapped == 1 ? " is" : "s are");
 	}
 	if (least->lowest_success >= least->limit) return;
 	label("");
@@ -221,7 +223,8 @@ static void print_sources(const hr__replay *replay)
 	putchar('\n');
 	if (!stats->num_stitches) return;
 	label("stitched");
-	printf("%lld times, %llu pages remapped\n", (long long)stats->num_stitches, (unsigned long long)pages_remapped(replay));
+	printf("%lld time%s, %llu page%s remapped\n", (long long)stats->num_stitches, hr__plural((uint64_t)stats->num_stitches),
+	       (unsigned long long)pages_remapped(replay), hr__plural(pages_remapped(replay)));
 }
 
 /* The statistics as the library formats them, without the lines that say 0. */

@@ -265,17 +265,17 @@ size_t hr__tape_notes(const hr__tape *tape, char *out, size_t capacity)
 	size_t length = 0;
 	char count[32];
 	if (capacity) *out = 0;
-#define NOTE(number, text) \
-	if (number) add_note(out, capacity, &length, "%s " text "\n", hr__format_count(number, count, sizeof count))
-	NOTE(tape->use_tape ? 0 : tape->uses, "use events are not needed for this and were left out");
-	NOTE(tape->use_tape ? tape->use_tape->odd : 0, "use events belong to no op or block that is known and were left out");
-	NOTE(tape->unknown_frees, "frees of blocks from before the recording began were left out");
-	NOTE(tape->implied_frees, "blocks were allocated again while live; they were freed first");
-	NOTE(tape->empty_allocs, "allocations of 0 bytes were left out");
-	NOTE(tape->failed_allocs, "requests that failed when they were recorded were left out");
-	NOTE(tape->joined, "returns of tensors from the host were joined to their lives: peaks are those without moving");
-	NOTE(tape->use_tape ? 0 : tape->moves, "evictions and returns of tensors were recorded; they are replayed as the frees and allocations they were");
-	NOTE(tape->lost, "events could not be written by the recorder");
+#define NOTE(number, thing, text) \
+	if (number) add_note(out, capacity, &length, "%s " thing "%s " text "\n", hr__format_count(number, count, sizeof count), hr__plural(number))
+	NOTE(tape->use_tape ? 0 : tape->uses, "use event", "left out, as not needed for this");
+	NOTE(tape->use_tape ? tape->use_tape->odd : 0, "use event", "of no known op or block left out");
+	NOTE(tape->unknown_frees, "free", "of blocks from before the recording began left out");
+	NOTE(tape->implied_frees, "block", "allocated again while live, and freed first");
+	NOTE(tape->empty_allocs, "allocation", "of 0 bytes left out");
+	NOTE(tape->failed_allocs, "request", "that failed when recorded left out");
+	NOTE(tape->joined, "return", "of tensors from the host joined to their lives: peaks are those without moving");
+	NOTE(tape->use_tape ? 0 : tape->moves, "move", "of tensors to the host and back replayed as the frees and allocations they were");
+	NOTE(tape->lost, "event", "could not be written by the recorder");
 #undef NOTE
 	if (tape->unfinished) add_note(out, capacity, &length, "the recording was not ended: it holds what was written until then\n");
 	if (tape->devices > 1)

@@ -309,7 +309,7 @@ static void show(const view *v)
 	struct tm parts;
 	if (localtime_r(&now, &parts)) strftime(when, sizeof when, "%H:%M:%S", &parts);
 	snprintf(title, sizeof title, "headroom top  %s  %zu program%s  q to quit", when, v->looks[v->now].count,
-	         v->looks[v->now].count == 1 ? "" : "s");
+	         hr__plural(v->looks[v->now].count));
 	fputs("\033[H", stdout);
 	fputs(hr__style(stdout, HR__STYLE_STRONG), stdout);
 	print_line(title, true);

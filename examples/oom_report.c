@@ -57,7 +57,8 @@ int main(int argc, char **argv)
 	options.limit_bytes = 256 << 20;
 	options.oom.report_allocations_on_oom = true;
 	options.oom.allocation_log_buffer_size = 100;
-	options.oom.allocation_log_sampling_rate = 1.0; /* 0.1 logs a tenth of all operations, for a third of the cost */
+	options.oom.allocation_log_sampling_rate = 1.0;      /* 0.1 logs a tenth of all operations, chosen at random */
+	options.oom.allocation_log_allocations_only = true; /* so that a loop over the log prints allocations, and nothing else */
 	hr_allocator allocator;
 	if (hr_allocator_create(device, &options, &allocator) != HR_OK) return fail("an allocator");
 

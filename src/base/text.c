@@ -125,6 +125,21 @@ char *hr__format_size(uint64_t bytes, char *out, size_t capacity)
 	return out;
 }
 
+hr__sizes hr__sizes_text(const uint64_t *bytes, size_t count)
+{
+	hr__sizes out = { { "" } };
+	bool exact[HR__SIZES_MAX] = { false };
+	HR_ASSERT(count <= HR__SIZES_MAX);
+	for (size_t i = 0; i < count; i++) hr__format_size(bytes[i], out.text[i], sizeof out.text[i]);
+	for (size_t i = 0; i < count; i++)
+		for (size_t k = 0; k < count; k++) exact[i] = exact[i] || (bytes[i] != bytes[k] && strcmp(out.text[i], out.text[k]) == 0);
+	for (size_t i = 0; i < count; i++) {
+		char digits[28];
+		if (exact[i]) snprintf(out.text[i], sizeof out.text[i], "%s B", hr__format_count(bytes[i], digits, sizeof digits));
+	}
+	return out;
+}
+
 char *hr__format_count(uint64_t value, char *out, size_t capacity)
 {
 	char digits[32];
@@ -182,4 +197,34 @@ size_t hr__utf8_trim(const char *text, size_t length)
 	while (back <= 3 && back < length && is_continuation(text[length - back])) back++;
 	if (back > length) return length;
 	return announced_length(text[length - back]) > back ? length - back : length;
+}
+
+/* ---- names that are too long ---- */
+
+void hr__cut(const char *text, size_t length, size_t *head, size_t *tail)
+{
+	size_t slash = *head;
+	while (slash > 0 && text[slash - 1] != '/') slash--;
+	*head = slash > 0 ? slash : hr__utf8_trim(text, *head);
+	slash = *tail;
+	while (slash < length && text[slash] != '/') slash++;
+	if (slash + 1 < length) *tail = slash;
+	else
+		while (*tail < length && is_continuation(text[*tail])) ++*tail;
+}
+
+hr__brief_text hr__brief(const char *text, size_t bytes)
+{
+	hr__brief_text out;
+	size_t length = strlen(text);
+	if (bytes > HR__BRIEF_MAX) bytes = HR__BRIEF_MAX;
+	if (length <= bytes) {
+		memcpy(out.text, text, length + 1);
+		return out;
+	}
+	HR_ASSERT(bytes > 3);
+	size_t head = (bytes - 3) / 3, tail = length - (bytes - 3 - head);
+	hr__cut(text, length, &head, &tail);
+	snprintf(out.text, sizeof out.text, "%.*s...%s", (int)head, text, text + tail);
+	return out;
 }

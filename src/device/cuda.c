@@ -479,14 +479,14 @@ static hr_status cuda_release(void *device, uint64_t address, uint64_t bytes)
 static hr_status no_memory(const card *on, CUresult result, const char *symbol, uint64_t bytes)
 {
 	size_t free_bytes = 0, total = 0;
-	char of[32], size[24], left[24], text[160];
-	snprintf(of, sizeof of, " of %s", hr__format_size(bytes, size, sizeof size));
+	char of[40], text[160];
+	snprintf(of, sizeof of, " of %s", hr__sizes_text(&bytes, 1).text[0]);
 	if (result != HR__CUDA_ERROR_OUT_OF_MEMORY || IN_CONTEXT(on, cuMemGetInfo_v2, &free_bytes, &total) != HR__CUDA_SUCCESS) {
 		return failed_of(on, result, symbol, of);
 	}
-	return hr__fail(HR_OUT_OF_MEMORY, "%.*s%s on %s: %s; of its %s, %s are free", plain_length(symbol), symbol, of, on->name,
-	                describe(result, text, sizeof text), hr__format_size(total, size, sizeof size),
-	                hr__format_size(free_bytes, left, sizeof left));
+	hr__sizes size = HR__SIZES(bytes, total, free_bytes);
+	return hr__fail(HR_OUT_OF_MEMORY, "%.*s of %s on %s: %s; of its %s, %s are free", plain_length(symbol), symbol, size.text[0], on->name,
+	                describe(result, text, sizeof text), size.text[1], size.text[2]);
 }
 
 static hr_status cuda_page_create(void *device, hr_page *page)
@@ -557,7 +557,7 @@ static hr_status cuda_map(void *device, uint64_t address, const hr_page *pages, 
 		leave(pushed);
 	}
 	if (result == HR__CUDA_SUCCESS) return HR_OK;
-	snprintf(of, sizeof of, " of %u pages", count);
+	snprintf(of, sizeof of, " of %u page%s", count, hr__plural(count));
 	return failed_of(on, result, symbol, of);
 }
 
@@ -567,7 +567,7 @@ static hr_status cuda_unmap(void *device, uint64_t address, uint32_t count)
 	char of[48];
 	CUresult result = IN_CONTEXT(on, cuMemUnmap, address, count * on->page_bytes);
 	if (result == HR__CUDA_SUCCESS) return HR_OK;
-	snprintf(of, sizeof of, " of %u pages", count);
+	snprintf(of, sizeof of, " of %u page%s", count, hr__plural(count));
 	return failed_of(on, result, "cuMemUnmap", of);
 }
 

@@ -298,7 +298,7 @@ static hr_status emu_map(void *device, uint64_t address, const hr_page *pages, u
 	hr__lock_take(&emu->lock);
 	hr__mappings_unmap(&emu->books, address, count);
 	hr__lock_release(&emu->lock);
-	return hr__os_fail(error, "mapping %u pages", count);
+	return hr__os_fail(error, "mapping %u page%s", count, hr__plural(count));
 }
 
 static hr_status emu_unmap(void *device, uint64_t address, uint32_t count)
@@ -309,7 +309,7 @@ static hr_status emu_unmap(void *device, uint64_t address, uint32_t count)
 	hr__lock_release(&emu->lock);
 	if (status != HR_OK) return status;
 	int error = hr__os()->unmap_fd(pointer(address), count * emu->options.page_bytes);
-	if (error) return hr__os_fail(error, "unmapping %u pages", count);
+	if (error) return hr__os_fail(error, "unmapping %u page%s", count, hr__plural(count));
 	hr__lock_take(&emu->lock);
 	hr__mappings_unmap(&emu->books, address, count);
 	hr__lock_release(&emu->lock);

@@ -21,6 +21,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "os/os.h"
 
 #define LIVE UINT32_C(0x80000000)
@@ -150,7 +151,7 @@ hr_status hr__mappings_whole(const hr__mappings *books, uint64_t base, uint64_t 
 		                HEX(base));
 	}
 	if (range->mapped > 0) {
-		return hr__fail(HR_DEVICE_ERROR, "the range at 0x%llx still has %u pages mapped", HEX(base), range->mapped);
+		return hr__fail(HR_DEVICE_ERROR, "the range at 0x%llx still has %u page%s mapped", HEX(base), range->mapped, hr__plural(range->mapped));
 	}
 	*out = range;
 	return HR_OK;

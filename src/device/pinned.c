@@ -37,9 +37,9 @@ hr_status hr__pinned_memory_info(uint64_t *free_bytes, uint64_t *total_bytes)
 
 static hr_status bad_limit(const hr__device *pinned, uint64_t limit, const char *why, uint64_t bound)
 {
-	char asked[24], text[24];
+	hr__sizes size = HR__SIZES(limit, bound);
 	return hr__fail(HR_BAD_LIMIT, "the host pool of %s: host_limit %s is %s %s", pinned->pinned_for->name,
-	                hr__format_size(limit, asked, sizeof asked), why, hr__format_size(bound, text, sizeof text));
+	                size.text[0], why, size.text[1]);
 }
 
 /* Puts what 0 means in its place, and sees that the limit is possible. */
@@ -64,7 +64,6 @@ static uint64_t reservable_of(uint64_t limit)
 
 hr_status hr__pinned_set_limit(hr__device *pinned, uint64_t limit)
 {
-	char now[24], asked[24], taken[24];
 	uint64_t before = hr__load_relaxed(&pinned->limit);
 	if (limit == 0 || limit == before) return HR_OK;
 	hr_status status = resolve_limit(pinned, &limit);
@@ -73,11 +72,11 @@ hr_status hr__pinned_set_limit(hr__device *pinned, uint64_t limit)
 		hr__store_relaxed(&pinned->limit, limit);
 		return HR_OK;
 	}
+	hr__sizes size = HR__SIZES(before, hr__pool_reserved(pinned), limit);
 	return hr__fail(
 		HR_IN_USE,
 		"the host pool of %s has a host_limit of %s and %s of it in use, so it cannot be made %s; close what uses it first",
-		pinned->pinned_for->name, hr__format_size(before, now, sizeof now),
-		hr__format_size(hr__pool_reserved(pinned), taken, sizeof taken), hr__format_size(limit, asked, sizeof asked));
+		pinned->pinned_for->name, size.text[0], size.text[1], size.text[2]);
 }
 
 /* ---- opening ---- */

@@ -149,22 +149,18 @@ static room room_for(const hr__pool *pool, uint64_t bytes, uint64_t fresh)
 
 static hr_status limit_reached(const hr__device *device, uint64_t bytes)
 {
-	char asked[24], limit[24], reserved[24], left[24];
-	uint64_t taken = hr__pool_reserved(device), room_left = hr__pool_available(device);
+	hr__sizes size = HR__SIZES(bytes, hr__device_limit(device), hr__pool_reserved(device), hr__pool_available(device));
 	return hr__fail(HR_OUT_OF_MEMORY,
 	                "%s: %s asked for, but of its limit of %s, %s are reserved and %s are left; a larger %s or freeing memory helps",
-	                device->name, hr__format_size(bytes, asked, sizeof asked),
-	                hr__format_size(hr__device_limit(device), limit, sizeof limit), hr__format_size(taken, reserved, sizeof reserved),
-	                hr__format_size(room_left, left, sizeof left),
+	                device->name, size.text[0], size.text[1], size.text[2], size.text[3],
 	                device->pinned_for ? "host_limit" : "memory_limit (hr_set_logical_devices)");
 }
 
 static hr_status device_full(const hr__device *device, uint64_t bytes)
 {
-	char asked[24], taken[24], limit[24];
-	return hr__fail_in(HR_OUT_OF_MEMORY, "%s: %s asked for with %s of %s reserved, but the %s is full", device->name,
-	                   hr__format_size(bytes, asked, sizeof asked), hr__format_size(hr__pool_reserved(device), taken, sizeof taken),
-	                   hr__format_size(hr__device_limit(device), limit, sizeof limit),
+	hr__sizes size = HR__SIZES(bytes, hr__pool_reserved(device), hr__device_limit(device));
+	return hr__fail_in(HR_OUT_OF_MEMORY, "%s: %s asked for with %s of %s reserved, but the %s is full", device->name, size.text[0],
+	                   size.text[1], size.text[2],
 	                   device->pinned_for ? "host itself" : "device itself");
 }
 
@@ -495,7 +491,7 @@ hr_status hr__device_map(hr__device *device, uint64_t address, const hr__page_id
 	HR_ASSERT(whole_pages(device, address, device->pool.page_bytes));
 	if (count > MAP_BATCH) { /* one call for all of them, so that it is all or none */
 		int error = hr__os()->alloc(bytes, &many);
-		if (error) return hr__os_fail(error, "mapping %u pages", count);
+		if (error) return hr__os_fail(error, "mapping %u page%s", count, hr__plural(count));
 		native = many;
 	}
 	for (uint32_t i = 0; i < count; i++) native[i] = hr__pool_page(&device->pool, pages[i]);

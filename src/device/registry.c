@@ -616,18 +616,15 @@ static uint32_t physical_count(uint32_t type)
 static hr_status check_limits(const hr__physical *physical, const char *name, const uint64_t *limits, size_t count)
 {
 	uint64_t page = physical->caps.page_bytes, total = physical->caps.total_bytes, sum = 0;
-	char first[24], second[24];
-	hr__format_size(total, second, sizeof second);
 	for (size_t i = 0; i < count; i++) {
-		hr__format_size(limits[i], first, sizeof first);
+		hr__sizes size = HR__SIZES(limits[i], limits[i] < page ? page : total);
 		if (limits[i] == 0) return hr__fail(HR_BAD_LIMIT, "%s: memory limit %zu is 0; it must be at least one page", name, i);
 		if (limits[i] < page) {
-			return hr__fail(HR_BAD_LIMIT, "%s: memory limit %zu is %s, below one page of %s", name, i, first,
-			                hr__format_size(page, second, sizeof second));
+			return hr__fail(HR_BAD_LIMIT, "%s: memory limit %zu is %s, below one page of %s", name, i, size.text[0], size.text[1]);
 		}
-		if (limits[i] > total) return hr__fail(HR_BAD_LIMIT, "%s: memory limit %zu is %s, above its %s", name, i, first, second);
+		if (limits[i] > total) return hr__fail(HR_BAD_LIMIT, "%s: memory limit %zu is %s, above its %s", name, i, size.text[0], size.text[1]);
 		if (!hr__add(sum, limits[i], &sum) || sum > total) {
-			return hr__fail(HR_BAD_LIMIT, "%s: the memory limits together exceed its %s", name, second);
+			return hr__fail(HR_BAD_LIMIT, "%s: the memory limits together exceed its %s", name, size.text[1]);
 		}
 	}
 	return HR_OK;

@@ -422,13 +422,14 @@ static uint64_t staying(hr__lms *lms)
 hr_status hr_lms_set_limit(hr_allocator handle, uint64_t bytes)
 {
 	hr__lms *lms;
-	char asked[16], held[16];
 	hr_status status = hr__lms_of(handle, &lms);
 	if (status) return status;
 	uint64_t least = staying(lms), before = hr__load_relaxed(&lms->limit);
-	if (bytes && bytes < least)
+	if (bytes && bytes < least) {
+		hr__sizes size = HR__SIZES(bytes, least);
 		return hr__fail(HR_BAD_LIMIT, "a limit of %s is below what is pinned or may not leave, %s; unpin first, or set a higher one",
-		                hr__format_size(bytes, asked, sizeof asked), hr__format_size(least, held, sizeof held));
+		                size.text[0], size.text[1]);
+	}
 	hr__store_release(&lms->limit, bytes ? bytes : UINT64_MAX);
 	hr__fence_seq_cst();
 	status = bytes ? hr__reclaim_below(lms, 0, lms->out) : HR_OK;
@@ -658,7 +659,8 @@ static hr_status in_use(hr__allocator *allocator)
 	hr__lms *lms = hr__load_acquire(&allocator->lms);
 	int64_t count = hr__load_relaxed(&lms->stats.num_tensors);
 	if (!count) return HR_OK;
-	return hr__fail(HR_IN_USE, "%s still has %lld tensors; destroy them, or use hr_allocator_close_all", allocator->name, (long long)count);
+	return hr__fail(HR_IN_USE, "%s still has %lld tensor%s; destroy them, or use hr_allocator_close_all", allocator->name, (long long)count,
+	                hr__plural((uint64_t)count));
 }
 
 static void closing(hr__allocator *allocator)

@@ -97,13 +97,12 @@ static hr_status io_failed(const hr__host_file *file, const char *what, int erro
 /* Inside the monitor. */
 static hr_status limit_reached(const hr__host_file *file, uint64_t bytes)
 {
-	char asked[16], used[16], limit[16];
+	hr__sizes size = HR__SIZES(bytes, file->in_use, file->limit ? file->limit : file->most);
 	return hr__fail(
 		HR_OUT_OF_MEMORY,
 		"the spill file in %s is full: %s asked for, but %s of its spill_limit of %s are in use, and no free part is that "
 		"large; raise spill_limit or host_limit",
-		file->directory, hr__format_size(bytes, asked, sizeof asked), hr__format_size(file->in_use, used, sizeof used),
-		hr__format_size(file->limit ? file->limit : file->most, limit, sizeof limit));
+		file->directory, size.text[0], size.text[1], size.text[2]);
 }
 
 static bool means_full(int error)
@@ -114,12 +113,11 @@ static bool means_full(int error)
 /* The file could not be extended, or room that was there for it could not be filled after all. */
 static hr_status disk_refused(const hr__host_file *file, const char *what, uint64_t bytes, int error)
 {
-	char asked[16], limit[16];
+	hr__sizes size = HR__SIZES(bytes, file->limit);
 	if (!means_full(error)) return io_failed(file, what, error);
 	return hr__fail(HR_OUT_OF_MEMORY,
 	                "the disk of spill_dir %s is full: %s asked for, spill_limit is %s: %s; make room there, or raise host_limit",
-	                file->directory, hr__format_size(bytes, asked, sizeof asked),
-	                file->limit ? hr__format_size(file->limit, limit, sizeof limit) : "not set", hr__os_error(error));
+	                file->directory, size.text[0], file->limit ? size.text[1] : "not set", hr__os_error(error));
 }
 
 /* ---- room in the file ---- */
@@ -344,8 +342,8 @@ static hr_status read_piece(const hr__host_file *file, const buffer *to, uint64_
 	int error = hr__os()->file_read(file->descriptor, to->at, bytes, offset, &got);
 	if (error) return io_failed(file, "read", error);
 	if (got == bytes) return HR_OK;
-	return hr__fail(HR_IO, "the spill file in %s ends too early: %llu bytes at %llu are gone; something else cut it",
-	                file->directory, (unsigned long long)(bytes - got), (unsigned long long)(offset + got));
+	return hr__fail(HR_IO, "the spill file in %s ends too early: %llu byte%s at %llu gone; something else cut it",
+	                file->directory, (unsigned long long)(bytes - got), hr__plural(bytes - got), (unsigned long long)(offset + got));
 }
 
 hr_status hr__host_file_load(hr__host_file *file, const hr__host_copy *copy, uint64_t address, hr_stream stream)

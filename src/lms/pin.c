@@ -325,9 +325,9 @@ static void list_tensors(const hr_pin *pins, size_t count, char *list, size_t ca
 			return;
 		}
 		const char *name = hr_name_text(tensor->tag ? tensor->tag : tensor->op);
-		used += (size_t)snprintf(list + used, capacity - used, "%s%s %s%s%.40s", used ? ", " : "",
+		used += (size_t)snprintf(list + used, capacity - used, "%s%s %s%s%s", used ? ", " : "",
 		                         pins[i].access == HR_READ ? "reads" : "writes",
-		                         hr__format_size(hr__tensor_device_bytes(tensor), size, sizeof size), *name ? " " : "", name);
+		                         hr__format_size(hr__tensor_device_bytes(tensor), size, sizeof size), *name ? " " : "", hr__brief(name, 40).text);
 	}
 }
 
@@ -335,19 +335,18 @@ static void list_tensors(const hr_pin *pins, size_t count, char *list, size_t ca
 static hr_status no_room(hr__lms *lms, const hr_pin *pins, size_t count, bool never)
 {
 	hr_name op = hr__thread_self ? hr__thread_self->op : HR_NAME_NONE;
-	char who[80], list[512], need[16], more[16], least_text[16];
-	snprintf(who, sizeof who, "%s%.60s%s", op ? "op \"" : "an op", hr_name_text(op), op ? "\"" : "");
+	char who[HR__BRIEF_MAX + 16], list[512], more[16];
+	snprintf(who, sizeof who, "%s%s%s", op ? "op \"" : "an op", hr__brief(hr_name_text(op), 60).text, op ? "\"" : "");
 	if (!never && hr__reclaim_was_blocked())
 		return hr__fail_in(HR_OUT_OF_MEMORY, "%s cannot run, because no tensor can leave to make room for it", who);
 	struct demand demand = measure(lms, pins, count);
 	list_tensors(pins, count, list, sizeof list);
-	hr__format_size(demand.own, need, sizeof need);
 	int64_t idle = hr__lms_inactive(lms);
 	if (!lms->enabled && !never && idle > 0)
 		return hr__fail_in(HR_OUT_OF_MEMORY,
 		                   "%s cannot run: it needs %s at once (%s), and %s of tensors that nothing is using may not leave; "
 		                   "hr_set_lms_enabled(true) or HEADROOM_LMS=1 lets them",
-		                   who, need, list, hr__format_size((uint64_t)idle, more, sizeof more));
+		                   who, hr__sizes_text(&demand.own, 1).text[0], list, hr__format_size((uint64_t)idle, more, sizeof more));
 	hr_stats stats;
 	hr_stats_init(&stats);
 	hr_allocator_get_stats(lms->handle, &stats);
@@ -356,21 +355,20 @@ static hr_status no_room(hr__lms *lms, const hr_pin *pins, size_t count, bool ne
 	uint64_t other = demand.stays + (never ? 0 : demand.pinned) + (uint64_t)(plain > 0 ? plain : 0);
 	if (!hr__align_up(demand.own + other, unit, &least)) least = UINT64_MAX;
 	uint64_t there = (uint64_t)stats.bytes_reserved + hr__pool_available(lms->allocator->device);
-	hr__format_size(other, more, sizeof more);
+	hr__sizes size = HR__SIZES(demand.own, other, least <= limit_of(lms) ? there : least);
 	if (least <= limit_of(lms) && least > there)
 		return hr__fail_in(HR_OUT_OF_MEMORY,
 		                   "%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but others have so much of %s that "
 		                   "it can have only %s",
-		                   who, need, list, more, hr__device_name(lms->allocator->device), hr__format_size(there, least_text, sizeof least_text));
+		                   who, size.text[0], list, size.text[1], hr__device_name(lms->allocator->device), size.text[2]);
 	if (least <= limit_of(lms))
 		return hr__fail_in(HR_OUT_OF_MEMORY,
 		                   "%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but what is free lies in "
 		                   "pieces: %sraise the limit",
-		                   who, need, list, more, lms->defrag || !lms->enabled ? "" : "switch hr_lms_options.defrag on, or ");
+		                   who, size.text[0], list, size.text[1], lms->defrag || !lms->enabled ? "" : "switch hr_lms_options.defrag on, or ");
 	return hr__fail_in(HR_OUT_OF_MEMORY,
-	                   "%s cannot run: it needs %s at once (%s), and %s more %s; the least limit that would do is %s", who, need,
-	                   list, more, never ? "does not leave" : "is in use",
-	                   hr__format_size(least, least_text, sizeof least_text));
+	                   "%s cannot run: it needs %s at once (%s), and %s more %s; the least limit that would do is %s", who,
+	                   size.text[0], list, size.text[1], never ? "does not leave" : "is in use", size.text[2]);
 }
 
 /* All of them or none. */

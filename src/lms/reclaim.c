@@ -431,11 +431,10 @@ static bool admit(hr__lms *lms, uint64_t bytes)
 
 static hr_status above_limit(uint64_t bytes, uint64_t limit)
 {
-	char asked[16], most[16];
-	hr__format_size(limit, most, sizeof most);
-	if (!bytes) return hr__fail(HR_OUT_OF_MEMORY, "more than %s of tensors are pinned, on their way, or may not leave", most);
+	hr__sizes size = HR__SIZES(bytes, limit);
+	if (!bytes) return hr__fail(HR_OUT_OF_MEMORY, "more than %s of tensors are pinned, on their way, or may not leave", size.text[1]);
 	return hr__fail(HR_OUT_OF_MEMORY, "a tensor of %s %s the limit for tensors, %s; raise it with hr_lms_set_limit",
-	                hr__format_size(bytes, asked, sizeof asked), bytes > limit ? "is above" : "has no room within", most);
+	                size.text[0], bytes > limit ? "is above" : "has no room within", size.text[1]);
 }
 
 hr_status hr__reclaim_below(hr__lms *lms, uint64_t bytes, hr_stream stream)

@@ -108,8 +108,9 @@ bool hr__tensor_could_leave(uint32_t owner)
 const char *hr__tensor_name(const hr__tensor *tensor, char *out, size_t capacity)
 {
 	char size[16];
-	snprintf(out, capacity, "tensor %u (%s%s%.40s%s%.40s)", tensor->index + 1, hr__format_size(tensor->bytes, size, sizeof size),
-	         tensor->op ? ", op " : "", hr_name_text(tensor->op), tensor->tag ? ", tag " : "", hr_name_text(tensor->tag));
+	snprintf(out, capacity, "tensor %u (%s%s%s%s%s)", tensor->index + 1, hr__format_size(tensor->bytes, size, sizeof size),
+	         tensor->op ? ", op " : "", hr__brief(hr_name_text(tensor->op), 40).text, tensor->tag ? ", tag " : "",
+	         hr__brief(hr_name_text(tensor->tag), 40).text);
 	return out;
 }
 

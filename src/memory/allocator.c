@@ -222,14 +222,15 @@ static hr_status kind_of(hr__allocator *allocator, const char *name)
 static hr_status set_limit(hr__allocator *allocator, uint64_t asked)
 {
 	uint64_t most = hr__device_reservable(allocator->device), unit = allocator->page ? allocator->page : allocator->granularity;
-	char asked_text[16], most_text[16];
+	hr__sizes size = HR__SIZES(asked, most);
+	char unit_text[16];
 	if (asked > most)
-		return hr__fail(HR_BAD_LIMIT, "limit_bytes %s is above what %s may use, %s", hr__format_size(asked, asked_text, sizeof asked_text),
-		                hr__device_name(allocator->device), hr__format_size(most, most_text, sizeof most_text));
+		return hr__fail(HR_BAD_LIMIT, "limit_bytes %s is above what %s may use, %s", size.text[0], hr__device_name(allocator->device),
+		                size.text[1]);
 	allocator->limit = hr__align_down(asked ? asked : most, unit);
 	if (!allocator->limit)
 		return hr__fail(HR_BAD_LIMIT, "limit_bytes %llu is below one page of %s, %s", (unsigned long long)asked,
-		                hr__device_name(allocator->device), hr__format_size(unit, most_text, sizeof most_text));
+		                hr__device_name(allocator->device), hr__format_size(unit, unit_text, sizeof unit_text));
 	return HR_OK;
 }
 
@@ -443,10 +444,10 @@ static hr_status still_in_use(hr__allocator *allocator)
 	hr__shards_unlock(allocator);
 	hr__caches_start(allocator);
 	if (!count) return HR_OK;
-	char all[16], one[16];
-	return hr__fail(HR_IN_USE, "%s still has %llu blocks of %s allocated, the largest %s%s%.60s; free them, or use hr_allocator_close_all",
-	                allocator->name, (unsigned long long)count, hr__format_size(bytes, all, sizeof all),
-	                hr__format_size(largest, one, sizeof one), op ? " by op " : "", hr_name_text(op));
+	hr__sizes size = HR__SIZES(bytes, largest);
+	return hr__fail(HR_IN_USE, "%s still has %llu block%s of %s allocated, the largest %s%s%s; free them, or use hr_allocator_close_all",
+	                allocator->name, (unsigned long long)count, hr__plural(count), size.text[0], size.text[1], op ? " by op " : "",
+	                hr__brief(hr_name_text(op), 60).text);
 }
 
 /* Makes the handle dead and the threads' caches strangers to it. With the registry's lock held. */

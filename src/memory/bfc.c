@@ -280,7 +280,8 @@ static void reclaim(struct attempt *attempt, hr_stream stream)
 /* What an allocator that has no room looks like. */
 struct shortage {
 	uint64_t in_use, reserved, free, blocks, largest; /* bytes, except blocks: how many are free */
-	uint64_t more;                                     /* that the limits would let the device give */
+	uint64_t more;                                     /* bytes that the limits would let the device give, */
+	bool by_limit;                                     /* and that is what the allocator's own limit leaves */
 };
 
 static struct shortage find_shortage(hr__allocator *allocator)
@@ -302,6 +303,7 @@ static struct shortage find_shortage(hr__allocator *allocator)
 	if (in_use > 0) found.in_use = (uint64_t)in_use;
 	found.reserved = (uint64_t)hr__load_relaxed(&allocator->reserved);
 	found.more = hr__pool_available(allocator->device);
+	found.by_limit = allocator->limit < hr__device_reservable(allocator->device) && allocator->limit - found.reserved <= found.more;
 	if (found.more > allocator->limit - found.reserved) found.more = allocator->limit - found.reserved;
 	return found;
 }
@@ -309,42 +311,40 @@ static struct shortage find_shortage(hr__allocator *allocator)
 /* The same for pinned host memory, which users know as a tier with a setting of its own, not as an allocator. */
 static hr_status host_pool_full(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
 {
-	char asked[16], used[16], limit[16], free_text[16], largest_text[16];
 	const char *owner = hr__device_pinned_for(allocator->device);
-	hr__format_size(request->bytes, asked, sizeof asked);
-	hr__format_size(allocator->limit, limit, sizeof limit);
-	if (attempt->size > allocator->limit)
+	if (attempt->size > allocator->limit) {
+		hr__sizes size = HR__SIZES(request->bytes, allocator->limit);
 		return hr__fail(HR_OUT_OF_MEMORY, "the host pool of %s is too small for %s: that alone is above its limit of %s; raise host_limit",
-		                owner, asked, limit);
+		                owner, size.text[0], size.text[1]);
+	}
 	struct shortage found = find_shortage(allocator);
-	hr__format_size(found.in_use, used, sizeof used);
+	hr__sizes size = HR__SIZES(request->bytes, found.in_use, allocator->limit, found.free, found.largest);
 	/* Within the limit, so it was the host that refused: the last message says why. */
 	if (attempt->size + attempt->alignment <= found.more)
-		return hr__fail_in(HR_OUT_OF_MEMORY, "the host pool of %s cannot grow: %s asked for, %s of its limit of %s in use", owner, asked,
-		                   used, limit);
+		return hr__fail_in(HR_OUT_OF_MEMORY, "the host pool of %s cannot grow: %s asked for, %s of its limit of %s in use", owner, size.text[0],
+		                   size.text[1], size.text[2]);
 	return hr__fail(HR_OUT_OF_MEMORY,
-	                "the host pool of %s is full: %s asked for, but %s of its limit of %s are in use, and the largest of %llu free blocks "
+	                "the host pool of %s is full: %s asked for, but %s of its limit of %s are in use, and the largest of %llu free block%s "
 	                "(%s) is %s; raise host_limit",
-	                owner, asked, used, limit, (unsigned long long)found.blocks, hr__format_size(found.free, free_text, sizeof free_text),
-	                hr__format_size(found.largest, largest_text, sizeof largest_text));
+	                owner, size.text[0], size.text[1], size.text[2], (unsigned long long)found.blocks, hr__plural(found.blocks),
+	                size.text[3], size.text[4]);
 }
 
 hr_status hr__bfc_no_room(hr__allocator *allocator, uint64_t size, const hr_request *request)
 {
-	char asked[16], used[16], limit[16], free_text[16], largest_text[16], available[16];
-	if (size > allocator->limit)
+	if (size > allocator->limit) {
+		hr__sizes both = HR__SIZES(request->bytes, allocator->limit);
 		return hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: that alone is above its limit of %s; raise the limit or ask for less",
-		                allocator->name, hr__format_size(request->bytes, asked, sizeof asked),
-		                hr__format_size(allocator->limit, limit, sizeof limit));
+		                allocator->name, both.text[0], both.text[1]);
+	}
 	struct shortage found = find_shortage(allocator);
+	hr__sizes all = HR__SIZES(request->bytes, found.in_use, allocator->limit, found.free, found.largest, found.more);
 	return hr__fail(HR_OUT_OF_MEMORY,
-	                "%s cannot give %s: %s of %s are in use; %s are free in %llu blocks, the largest %s, and the device can give %s more; "
-	                "free something, raise the limit or ask for less",
-	                allocator->name, hr__format_size(request->bytes, asked, sizeof asked),
-	                hr__format_size(found.in_use, used, sizeof used), hr__format_size(allocator->limit, limit, sizeof limit),
-	                hr__format_size(found.free, free_text, sizeof free_text), (unsigned long long)found.blocks,
-	                hr__format_size(found.largest, largest_text, sizeof largest_text),
-	                hr__format_size(found.more, available, sizeof available));
+	                "%s cannot give %s: %s of %s are in use; %s are free in %llu block%s, the largest %s, and %s %s more; "
+	                "free something%s or ask for less",
+	                allocator->name, all.text[0], all.text[1], all.text[2], all.text[3], (unsigned long long)found.blocks,
+	                hr__plural(found.blocks), all.text[4], found.by_limit ? "its limit allows" : "the device can give", all.text[5],
+	                found.by_limit ? ", raise the limit" : "");
 }
 
 static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)

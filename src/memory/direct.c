@@ -74,8 +74,8 @@ static hr_status obtain(hr__allocator *allocator, const hr_request *request, uin
 	void *block = NULL;
 	size_t alignment = request->alignment ? request->alignment : allocator->granularity;
 	hr_status status = allocator->custom.table.alloc(allocator->custom_state, request->bytes, alignment, request->stream, &block);
-	if (status) return hr__fail(status, "%s: the custom allocator \"%s\" could not give %zu bytes", allocator->name,
-	                            allocator->kind_name, request->bytes);
+	if (status) return hr__fail(status, "%s: the custom allocator \"%s\" could not give %zu byte%s", allocator->name,
+	                            allocator->kind_name, request->bytes, hr__plural(request->bytes));
 	if (block && ((uintptr_t)block & (alignment - 1)))
 		allocator->custom.table.free(allocator->custom_state, block, request->bytes, request->stream);
 	if (!block || ((uintptr_t)block & (alignment - 1)))
@@ -100,11 +100,9 @@ static hr_status give_up(hr__allocator *allocator, uint64_t address, uint64_t by
 
 static hr_status over_limit(hr__allocator *allocator, const hr_request *request)
 {
-	char asked[16], used[16], limit[16];
+	hr__sizes size = HR__SIZES(request->bytes, (uint64_t)hr__load_relaxed(&allocator->reserved), allocator->limit);
 	return hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: %s of its limit of %s are in use; free something or raise the limit",
-	                allocator->name, hr__format_size(request->bytes, asked, sizeof asked),
-	                hr__format_size((uint64_t)hr__load_relaxed(&allocator->reserved), used, sizeof used),
-	                hr__format_size(allocator->limit, limit, sizeof limit));
+	                allocator->name, size.text[0], size.text[1], size.text[2]);
 }
 
 /* Enters the block in the ledger. */

@@ -12,6 +12,7 @@
 
 #include "base/lock.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "memory/allocator.h"
 #include "memory/oom.h"
 #include "os/os.h"
@@ -295,7 +296,7 @@ static hr_status copies_ensure(uint32_t entries)
 	if (!enough)
 		while (made > 0) block_free((struct block_head *)fresh[--made] - 1);
 	hr__lock_release(&copies.lock);
-	return enough ? HR_OK : hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for a log of %u allocations", entries);
+	return enough ? HR_OK : hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for a log of %u allocation%s", entries, hr__plural(entries));
 }
 
 hr__log_entry *hr__log_slot(uint32_t slot, uint32_t *capacity)
@@ -416,8 +417,9 @@ hr_status hr__log_open(hr__allocator *allocator)
 	hr_status status = copies_ensure(options->allocation_log_buffer_size);
 	if (status) return status;
 	allocator->past_log = ring_new(options, 0);
-	return allocator->past_log ? HR_OK : hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for a log of %u allocations",
-	                                              options->allocation_log_buffer_size);
+	return allocator->past_log ? HR_OK : hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for a log of %u allocation%s",
+	                                              options->allocation_log_buffer_size,
+	                                              hr__plural(options->allocation_log_buffer_size));
 }
 
 void hr__log_close(hr__allocator *allocator)
@@ -442,7 +444,8 @@ static hr_status replace_rings(hr__allocator *allocator, const hr_oom_options *o
 		cache->next_log = NULL;
 	}
 	ring_free(made ? allocator->past_log : past);
-	if (!made) return hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for a log of %u allocations", options->allocation_log_buffer_size);
+	if (!made) return hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for a log of %u allocation%s", options->allocation_log_buffer_size,
+	                           hr__plural(options->allocation_log_buffer_size));
 	allocator->past_log = past;
 	allocator->past_logged = 0;
 	allocator->oom = *options;

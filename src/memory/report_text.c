@@ -121,33 +121,53 @@ static unsigned columns_of(const char *text, size_t length)
 	return columns;
 }
 
+/* Adds [length] bytes of [text] to [out]; the new end. */
+static size_t add_safe(const char *text, size_t length, char *out, size_t used)
+{
+	for (size_t at = 0; at < length;) {
+		size_t bytes = shown_as_is(text + at, length - at);
+		if (bytes) memcpy(out + used, text + at, bytes);
+		else snprintf(out + used, 5, "\\x%02X", (unsigned char)text[at]);
+		used += bytes ? bytes : 4;
+		at += bytes ? bytes : 1;
+	}
+	return used;
+}
+
+/* Bytes of the longest beginning of [text] that takes at most [columns]. */
+static size_t fitting(const char *text, size_t length, unsigned columns)
+{
+	size_t at = 0;
+	for (unsigned used = 0; at < length;) {
+		size_t bytes = shown_as_is(text + at, length - at);
+		used += bytes ? 1 : 4;
+		if (used > columns) break;
+		at += bytes ? bytes : 1;
+	}
+	return at;
+}
+
 /* Writes [text], up to a 0 in its [length] bytes, in at most [columns] columns: when it has more, dots stand for the middle, because
  * names of ops and scopes are told apart by their ends. [out] has SAFE_BYTES(columns). Done again, it changes nothing. */
 static const char *safe(const char *text, size_t length, unsigned columns, char *out)
 {
-	size_t used = 0;
 	length = strnlen(text, length);
-	unsigned total = columns_of(text, length), head = total, tail = 0, column = 0;
+	unsigned total = columns_of(text, length), dots = columns < 3 ? columns : 3, rest = columns - dots;
+	size_t head = length, tail = length, used;
 	if (total > columns) {
-		head = columns > 3 ? (columns - 3) / 3 : 0;
-		tail = columns > 3 ? columns - 3 - head : 0;
+		head = fitting(text, length, rest / 3);
+		unsigned behind = total - columns_of(text, head); /* columns from the tail on */
+		for (tail = head; tail < length && behind > rest - rest / 3;) {
+			size_t bytes = shown_as_is(text + tail, length - tail);
+			behind -= bytes ? 1 : 4;
+			tail += bytes ? bytes : 1;
+		}
+		hr__cut(text, length, &head, &tail);
 	}
-	bool cut = false;
-	for (size_t at = 0; at < length;) {
-		size_t bytes = shown_as_is(text + at, length - at);
-		unsigned after = column + (bytes ? 1 : 4);
-		if (!cut && after > head && column < total - tail) {
-			memcpy(out + used, "...", columns < 3 ? columns : 3);
-			used += columns < 3 ? columns : 3;
-			cut = true;
-		}
-		if (after <= head || column >= total - tail) {
-			if (bytes) memcpy(out + used, text + at, bytes);
-			else snprintf(out + used, 5, "\\x%02X", (unsigned char)text[at]);
-			used += bytes ? bytes : 4;
-		}
-		column = after;
-		at += bytes ? bytes : 1;
+	used = add_safe(text, head, out, 0);
+	if (total > columns) {
+		memcpy(out + used, "...", dots);
+		used = add_safe(text + tail, length - tail, out, used + dots);
 	}
 	out[used] = 0;
 	return out;
@@ -294,14 +314,15 @@ static void write_headline(struct page *page)
 {
 	const hr__report *report = page->report;
 	char paragraph[PARAGRAPH_BYTES] = "", text[SAFE_BYTES(200u)], size[SIZE_BYTES], tensor[TENSOR_BYTES];
+	unsigned columns = page->width - 10; /* a name is one word, with quotes and a comma: it is not wrapped */
 	style(page, HR__REPORT_ERROR);
 	put_text(page, "Out of memory:");
 	style(page, HR__REPORT_STRONG);
 	put_text(page, " ");
-	if (report->op) append(paragraph, "op \"%s\"", safe_name(report->op, 64, text));
+	if (report->op) append(paragraph, "op \"%s\"", safe_name(report->op, columns, text));
 	else append(paragraph, "a request");
-	if (report->scope) append(paragraph, " in scope \"%s\"", safe_name(report->scope, 64, text));
-	if (report->tag) append(paragraph, ", tag \"%s\",", safe_name(report->tag, 40, text));
+	if (report->scope) append(paragraph, " in scope \"%s\"", safe_name(report->scope, columns, text));
+	if (report->tag) append(paragraph, ", tag \"%s\",", safe_name(report->tag, columns, text));
 	append(paragraph, " asked for %s", size_text(report->bytes, size));
 	if (*tensor_text(report->dtype, report->shape, tensor)) append(paragraph, " (%s)", tensor);
 	append(paragraph, " on %s", safe(report->device, sizeof report->device, 32, text));
@@ -323,23 +344,26 @@ static void write_advice(struct page *page)
 static void write_tier(struct page *page)
 {
 	const hr__report *report = page->report;
-	char paragraph[PARAGRAPH_BYTES] = "", text[SAFE_BYTES(96u)], size[SIZE_BYTES], used[SIZE_BYTES], more[SIZE_BYTES];
+	char paragraph[PARAGRAPH_BYTES] = "", text[SAFE_BYTES(96u)];
+	hr__sizes size;
 	switch (report->verdict.tier) {
 	case HR_TIER_ALLOCATOR:
+		size = HR__SIZES(report->limit, amount(report->stats.bytes_reserved));
 		append(paragraph, "the allocator's limit, %s (limit_bytes of hr_allocator_options), of which %s are reserved.",
-		       size_text(report->limit, size), size_text(amount(report->stats.bytes_reserved), used));
+		       size.text[0], size.text[1]);
 		break;
 	case HR_TIER_DEVICE:
+		size = HR__SIZES(report->device_limit, report->device_reserved);
 		append(paragraph, "the limit of the logical device %s, %s (hr_set_logical_devices), of which %s are reserved.",
-		       safe(report->device, sizeof report->device, 32, text), size_text(report->device_limit, size),
-		       size_text(report->device_reserved, used));
+		       safe(report->device, sizeof report->device, 32, text), size.text[0], size.text[1]);
 		break;
 	case HR_TIER_PHYSICAL:
+		size = HR__SIZES(report->total_bytes, report->free_bytes, report->other_bytes);
 		append(paragraph, "the device itself, %s (%s): %s of it are free, and %s are not ours.",
-		       size_text(report->total_bytes, size),
+		       size.text[0],
 		       safe(report->card[0] ? report->card : report->device, report->card[0] ? sizeof report->card : sizeof report->device,
 		            96, text),
-		       size_text(report->free_bytes, used), size_text(report->other_bytes, more));
+		       size.text[1], size.text[2]);
 		break;
 	case HR_TIER_NONE: append(paragraph, "nothing: memory is there, but not in one piece."); break;
 	}
@@ -363,10 +387,16 @@ static void write_when(struct page *page)
 
 /* ---- the numbers ---- */
 
+/* What a row leaves to its remark. */
+static unsigned remark_columns(const struct page *page)
+{
+	return page->width > INDENT + 33 + 20 ? page->width - INDENT - 33 : 20;
+}
+
 static void row(struct page *page, const char *label, const char *value, const char *remark)
 {
 	char shown[SAFE_BYTES(NAME_COLUMNS)];
-	unsigned columns = page->width > INDENT + 33 + 20 ? page->width - INDENT - 33 : 20;
+	unsigned columns = remark_columns(page);
 	say(page, "%*s%-18s %12s", INDENT, "", label, value);
 	if (*remark) say(page, "  %s", safe(remark, strlen(remark), columns < NAME_COLUMNS ? columns : NAME_COLUMNS, shown));
 	put_text(page, "\n");
@@ -382,11 +412,12 @@ static void write_allocator_numbers(struct page *page)
 	snprintf(remark, sizeof remark, "of allocator %s, kind %s", safe(report->allocator, sizeof report->allocator, 32, name),
 	         safe(report->kind, sizeof report->kind, 32, kind));
 	row(page, "limit", report->limit ? size_text(report->limit, size) : "none", remark);
-	snprintf(remark, sizeof remark, "%s of the limit, in %s blocks that asked for %s", share_text(in_use, report->limit, share),
-	         count_text(amount(stats->num_live), count), size_text(amount(stats->bytes_requested), more));
+	snprintf(remark, sizeof remark, "%s of the limit, in %s block%s that asked for %s", share_text(in_use, report->limit, share),
+	         count_text(amount(stats->num_live), count), hr__plural(amount(stats->num_live)),
+	         size_text(amount(stats->bytes_requested), more));
 	row(page, "in use", size_text(in_use, size), remark);
 	row(page, "cached", size_text(amount(stats->bytes_cached), size), "freed blocks that threads keep");
-	snprintf(remark, sizeof remark, "in %s blocks", count_text(amount(stats->num_free_blocks), count));
+	snprintf(remark, sizeof remark, "in %s block%s", count_text(amount(stats->num_free_blocks), count), hr__plural(amount(stats->num_free_blocks)));
 	row(page, "free", size_text(idle, size), remark);
 	row(page, "largest free block", size_text(amount(stats->largest_free_block), size), "");
 	uint64_t outside = idle > amount(stats->largest_free_block) ? idle - amount(stats->largest_free_block) : 0;
@@ -396,15 +427,18 @@ static void write_allocator_numbers(struct page *page)
 static void write_device_numbers(struct page *page)
 {
 	const hr__report *report = page->report;
-	char size[SIZE_BYTES], more[SIZE_BYTES], remark[600], card[SAFE_BYTES(64u)], name[SAFE_BYTES(32u)];
+	char size[SIZE_BYTES], more[SIZE_BYTES], remark[600], card[SAFE_BYTES(96u)], name[SAFE_BYTES(32u)];
 	uint64_t ours = amount(report->stats.bytes_reserved);
 	if (report->device_reserved > ours)
 		row(page, "other allocators", size_text(report->device_reserved - ours, size), "reserved on this device by this process");
 	safe(report->device, sizeof report->device, 32, name);
-	safe(report->card, sizeof report->card, 40, card);
-	snprintf(remark, sizeof remark, "%s%s%s, of which %s are free", name, *card ? ", " : "", card,
-	         size_text(report->free_bytes, more));
+	safe(report->card, sizeof report->card, 96, card);
+	size_text(report->free_bytes, more);
+	snprintf(remark, sizeof remark, "%s%s%s, of which %s are free", name, *card ? ", " : "", card, more);
+	bool apart = columns_of(remark, strlen(remark)) > remark_columns(page); /* then the description has a row for itself */
+	if (apart) snprintf(remark, sizeof remark, "%s, of which %s are free", name, more);
 	row(page, "device", size_text(report->total_bytes, size), remark);
+	if (apart) row(page, "", "", card);
 	row(page, "not ours", size_text(report->other_bytes, size), "taken on the device by other processes, or by its driver");
 }
 
@@ -453,7 +487,7 @@ static void write_holders(struct page *page, hr_holder_kind kind)
 	uint32_t shown = count < HOLDERS_SHOWN ? count : HOLDERS_SHOWN;
 	uint32_t others = holders->names > shown ? holders->names - shown : 0;
 	if (others == 0 && rest_bytes == 0) return;
-	snprintf(rest, sizeof rest, "in %s other%s", count_text(others, digits), others == 1 ? "" : "s");
+	snprintf(rest, sizeof rest, "in %s other%s", count_text(others, digits), hr__plural(others));
 	holder_row(page, rest_bytes, rest_blocks, rest);
 }
 
@@ -627,7 +661,7 @@ static void write_regions(struct page *page)
 	}
 	uint64_t left = (uint64_t)(mapped - shown) + report->regions_left_out;
 	char digits[COUNT_BYTES];
-	if (left) say(page, "%*sand %s smaller or later ones\n", INDENT, "", count_text(left, digits));
+	if (left) say(page, "%*sand %s smaller or later one%s\n", INDENT, "", count_text(left, digits), hr__plural(left));
 }
 
 /* ---- what happened just before ---- */

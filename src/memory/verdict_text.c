@@ -69,13 +69,14 @@ static void advise_limit(const hr__judgement *j, hr_verdict *verdict)
 	uint64_t more = j->need > j->room.allocator ? j->need - j->room.allocator : 0;
 	if (hr__has_own_limit(allocator) && more && j->need <= behind) {
 		if (!hr__align_up(allocator->limit + more, j->unit, &raised) || raised > hr__device_reservable(allocator->device)) return;
-		ADVISE(verdict, "Raise options.limit_bytes by %s, to %llu. ", size_text(raised - allocator->limit).text,
-		       (unsigned long long)raised);
+		ADVISE(verdict, "Raise options.limit_bytes by %s, to %llu, for this request alone: later ones may need more. ",
+		       size_text(raised - allocator->limit).text, (unsigned long long)raised);
 	} else if (hr__is_part(allocator) && j->need > j->room.device && j->need <= j->room.card) {
 		ADVISE(verdict, hr__device_pinned_for(allocator->device) ? "Raise the host_limit of %s by %s"
 		                                                          : "Raise the memory_limit that hr_set_logical_devices gave %s by %s",
 		       hr__device_name(allocator->device), size_text(j->need - j->room.device).text);
-		ADVISE(verdict, hr__has_own_limit(allocator) && more ? ", and options.limit_bytes. " : ". ");
+		ADVISE(verdict, "%s, for this request alone: later ones may need more. ",
+		       hr__has_own_limit(allocator) && more ? ", and options.limit_bytes" : "");
 	}
 }
 
@@ -83,8 +84,8 @@ static void advise_freeing(const hr__judgement *j, hr_verdict *verdict)
 {
 	hr_holder top;
 	if (!hr__holders_top(j->walk, HR_BY_OP, &top) || top.name == HR_NAME_NONE) return;
-	ADVISE(verdict, "Free something: op %.80s holds most, %s in %u blocks. ", hr_name_text(top.name),
-	       size_text((uint64_t)top.bytes).text, top.count);
+	ADVISE(verdict, "Free something: op %s holds most, %s in %u block%s. ", hr__brief(hr_name_text(top.name), 60).text,
+	       size_text((uint64_t)top.bytes).text, top.count, hr__plural(top.count));
 }
 
 static void advise_others(const hr__judgement *j, hr_verdict *verdict)
@@ -113,11 +114,12 @@ static void say_after_stitch(const hr__judgement *j, hr_verdict *verdict)
 
 static void say_with_lms(const hr__judgement *j, hr_verdict *verdict)
 {
-	SAY(verdict, "It fits with LMS: moves %s of tensors that nobody is using to the host", size_text(verdict->bytes).text);
+	hr__sizes size = HR__SIZES(verdict->bytes, j->host_room);
+	SAY(verdict, "It fits with LMS: moves %s of tensors that nobody is using to the host", size.text[0]);
 	if (!j->lms) {
 		ADVISE(verdict, "Large Model Support is off: hr_set_lms_enabled(true) before the first tensor, or HEADROOM_LMS=1 in the environment. ");
 	} else if (j->host_room < verdict->bytes) {
-		ADVISE(verdict, "Raise host_limit: the host has room for %s. ", size_text(j->host_room).text);
+		ADVISE(verdict, "Raise host_limit: the host has room for %s. ", size.text[1]);
 	} else {
 		SAY(verdict, ", which hr_alloc does by itself");
 		return;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "base/text.h"
 #include "runtime/engine.h"
 
 hr_status hr__name_op(hr_status status, const char *op, hr_name scope)
@@ -121,7 +122,7 @@ static hr_status call_on(enum hr__op_kind kind, hr__graph *graph, hr__session *s
 	uint32_t total = count + hr__variables_of(attrs);
 	hr__type in_types[HR__OP_INPUTS], types[HR__OP_OUTPUTS];
 	if (total < op->in_min || total > op->in_max)
-		return hr__fail(HR_INVALID_ARGUMENT, "%u inputs given, %u to %u taken", total, op->in_min, op->in_max);
+		return hr__fail(HR_INVALID_ARGUMENT, "%u input%s given, %u to %u taken", total, hr__plural(total), op->in_min, op->in_max);
 	hr_status status = find_types(attrs, values, count, graph, session, in_types);
 	if (!status) status = op->infer(in_types, total, attrs, types);
 	for (uint32_t i = 0; i < hr__variables_of(attrs) && !status && kind != HR__OP_READ; i++)

@@ -1,6 +1,7 @@
 /* run.c - running a graph. A run marks what its fetches need, counts uses, and executes in the order of the nodes; with an input's last use its
  * memory is free, or the output's (execute.c). */
 #include "base/status.h"
+#include "base/text.h"
 #include "lms/lms.h"
 #include "os/os.h"
 #include "runtime/graph.h"
@@ -192,7 +193,7 @@ static hr_status run_graph(struct run *run, const hr_feed *feeds, size_t feed_co
 	uint32_t count = run->graph->count;
 	uint64_t bytes = count * (sizeof *run->results + sizeof *run->fed + sizeof *run->needed) + 1;
 	int error = hr__os()->alloc(bytes, &block);
-	if (error) return hr__os_fail(error, "cannot get host memory to run a graph of %u nodes", count);
+	if (error) return hr__os_fail(error, "cannot get host memory to run a graph of %u node%s", count, hr__plural(count));
 	run->results = block;
 	run->fed = (hr__slot *)(run->results + count);
 	run->needed = (bool *)(run->fed + count);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "base/text.h"
 #include "memory/allocator.h"
 #include "memory/log.h"
 #include "os/os.h"
@@ -34,7 +35,7 @@ static hr_status prepare_metadata(uint32_t ops, hr_run_metadata *metadata)
 	hr_run_metadata_free(metadata);
 	if (!ops) return HR_OK;
 	int error = hr__os()->alloc(ops * sizeof *metadata->ops, &block);
-	if (error) return hr__os_fail(error, "cannot get host memory for the metadata of %u ops", ops);
+	if (error) return hr__os_fail(error, "cannot get host memory for the metadata of %u op%s", ops, hr__plural(ops));
 	metadata->ops = block;
 	metadata->op_capacity = ops;
 	return HR_OK;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "base/text.h"
 #include "memory/allocator.h"
 #include "os/os.h"
 #include "runtime/engine.h"
@@ -203,7 +204,7 @@ static hr_status close_session(hr__session *session)
 		char failed[HR__ERROR_TEXT + 200] = "";
 		if (status) snprintf(failed, sizeof failed, "%s; and ", hr_last_message());
 		status = hr__fail(HR_IN_USE, "%s%llu value%s of %llu bytes had not been released, the largest made by op \"%s\"; gone now", failed,
-		                  (unsigned long long)left, left == 1 ? "" : "s", (unsigned long long)bytes, hr_name_text(op));
+		                  (unsigned long long)left, hr__plural(left), (unsigned long long)bytes, hr_name_text(op));
 	}
 	free_session(session);
 	return status;

@@ -1,5 +1,6 @@
 /* transfer.c - contents of values go to the host, and to other sessions. */
 #include "base/status.h"
+#include "base/text.h"
 #include "runtime/engine.h"
 
 /* Pins a buffer for work on the session's stream, and says where it is. A block is where it always is. */
@@ -31,7 +32,7 @@ static hr_status fetch(const hr__value *value, void *to, size_t bytes)
 	void *from;
 	if (!to && bytes) return hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: to is NULL");
 	if (there != bytes)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: %zu bytes given for %s %s, which has %llu", bytes, hr_dtype_text(value->type.dtype),
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: %zu byte%s given for %s %s, which has %llu", bytes, hr__plural(bytes), hr_dtype_text(value->type.dtype),
 		                hr__dims_text(&value->type.dims, shape, sizeof shape), (unsigned long long)there);
 	if (!value->buffer || !bytes) return HR_OK;
 	hr_status status = hold(value->buffer, HR_READ, value->offset, &from);

@@ -8,6 +8,7 @@
 
 #include "base/assert.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "os/os.h"
 #include "runtime/engine.h"
 #include "runtime/ops.h"
@@ -110,7 +111,7 @@ hr_status hr__variable_prepare(hr__session *session, uint64_t id)
 	if (number < before) return HR_OK;
 	uint32_t count = number / BLOCK * BLOCK + BLOCK;
 	int error = hr__os()->alloc(count * sizeof(hr__content), &block);
-	if (error) return hr__os_fail(error, "cannot get host memory for %u variables", count);
+	if (error) return hr__os_fail(error, "cannot get host memory for %u variable%s", count, hr__plural(count));
 	hr__content *old = block;
 	hr__lock_take(&hr__runtime_lock);
 	before = session->content_count;

@@ -800,7 +800,7 @@ hr_status hr__trace_close(void)
 	hr__lock_release(&lock);
 	hr__store_release(&state, IDLE);
 	if (missing != 0) {
-		return hr__fail(HR_IO, "%llu events are missing from the trace %s: %s", (unsigned long long)missing, recorded_path,
+		return hr__fail(HR_IO, "%llu event%s missing from the trace %s: %s", (unsigned long long)missing, missing == 1 ? " is" : "s are", recorded_path,
 		                growth_error != 0 ? hr__os_error(growth_error) : "too many threads");
 	}
 	if (error != 0) return hr__os_fail(error, "cannot cut the trace %s to its size", recorded_path);

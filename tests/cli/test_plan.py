@@ -340,7 +340,7 @@ class Steps(CommandTest):
         self.assertEqual((plan["step"], plan["step_ms_plain"]), (13, 0.04))
         self.assertEqual(self.json("plan", path, "--limit", "1GiB", "--step", 10)["step_ms_plain"], 9)
         text = self.passes("plan", path, "--limit", "1GiB")
-        self.assertIn("number 13, 1 ops that take 0.04 ms; in the middle of 3 that take 0.03 to 0.05 ms (the first left aside)", text)
+        self.assertIn("number 13, 1 op in 0.04 ms; in the middle of 3 that take 0.03 to 0.05 ms (the first left aside)", text)
 
     def test_steps_that_pass_a_block_on_can_be_repeated(self):
         trace = self.file("t.csv", training(carried=True))
@@ -387,7 +387,7 @@ class Steps(CommandTest):
                   ("READ", 4096, 0, "inner"), ("OP_END", 0, 7, "inner"), ("WRITE", 8192, 0, "outer"), ("OP_END", 0, 5000, "outer"), ("OP_END", 0, 1, "outer"),
                   ("STEP_END", 0, 0, None), ("STEP", 0, 0, None), ("OP_BEGIN", 0, 0, "cut")]
         path = self.file("t.hrt", headroom_trace(events))
-        self.assertIn("3 use events belong to no op or block", self.passes("plan", path, "--limit", "1GiB"))
+        self.assertIn("3 use events of no known op or block", self.passes("plan", path, "--limit", "1GiB"))
         plan = self.json("plan", path, "--limit", "1GiB")
         self.assertEqual((plan["step_ms_plain"], plan["peak_bytes"], plan["step"]), (0.005, MIB, 0))
 
@@ -473,7 +473,7 @@ class UnderLms(CommandTest):
         plan = self.json("plan", path, "--limit", "1GiB")
         # The weights, what load and f made and g's output: nothing was freed before g. Two of the three at a time were on the device.
         self.assertEqual(plan["peak_bytes"], (4 + 8 + 8 + 8) * MIB)
-        self.assertIn("9 returns of tensors from the host were joined to their lives", self.passes("plan", path, "--limit", "1GiB"))
+        self.assertIn("9 returns of tensors from the host joined to their lives", self.passes("plan", path, "--limit", "1GiB"))
         replay = self.json("replay", path, "--no-timing")
         self.assertEqual(replay["peak_live_bytes"], (4 + 8 + 8) * MIB)
         self.assertEqual(replay["allocs"], 1 + 3 * 8)

@@ -432,11 +432,11 @@ static void test_unmapping_takes_whole_mappings_of_several_calls(void)
 
 	/* What is not so is CUDA's error, and changes nothing. */
 	CHECK_STATUS(HR_DEVICE_ERROR, hr__call_unmap(physical, base, 1));
-	CHECK_STR(hr_last_message(), "cuMemUnmap of 1 pages on NVIDIA Fake: CUDA_ERROR_INVALID_VALUE (invalid argument)");
+	CHECK_STR(hr_last_message(), "cuMemUnmap of 1 page on NVIDIA Fake: CUDA_ERROR_INVALID_VALUE (invalid argument)");
 	CHECK_STATUS(HR_OK, hr__call_map(physical, base, pages, 2));
 	CHECK_STATUS(HR_DEVICE_ERROR, hr__call_unmap(physical, base, 3));
 	CHECK_STATUS(HR_DEVICE_ERROR, hr__call_map(physical, base + 2 * MIB, pages + 2, 1));
-	CHECK_STR(hr_last_message(), "cuMemMap of 1 pages on NVIDIA Fake: CUDA_ERROR_INVALID_VALUE (invalid argument)");
+	CHECK_STR(hr_last_message(), "cuMemMap of 1 page on NVIDIA Fake: CUDA_ERROR_INVALID_VALUE (invalid argument)");
 	CHECK_STATUS(HR_DEVICE_ERROR, hr__call_release(physical, base, 16 * MIB));
 	CHECK_STATUS(HR_DEVICE_ERROR, hr__call_map(physical, base + 4 * MIB, (hr_page[]){ pages[2], 5 }, 2)); /* all or none */
 	fake.get_live(&live);

@@ -458,7 +458,7 @@ static void test_a_full_file_says_so(void)
 	for (int i = 0; i < 4; i++) CHECK_STATUS(HR_OK, store(host, block, MIB - 1, (uint64_t)i, 0, &copies[i]));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, store(host, block, 1, 9, 0, &more));
 	CHECK_CONTAINS(hr_last_message(), directory);
-	CHECK_CONTAINS(hr_last_message(), "4.0 MiB of its spill_limit of 4.0 MiB are in use");
+	CHECK_CONTAINS(hr_last_message(), "4,194,304 B of its spill_limit of 4,194,404 B are in use");
 	CHECK_CONTAINS(hr_last_message(), "raise spill_limit");
 	CHECK_STATUS(HR_OUT_OF_MEMORY, store(host, block, 5 * MIB, 9, 0, &more));
 	CHECK_CONTAINS(hr_last_message(), "5.0 MiB asked for");
@@ -550,7 +550,7 @@ static void test_a_disk_that_fails_is_told_of(void)
 	atomic_store(&disk.read_error, 0);
 	atomic_store(&disk.missing, 1);
 	CHECK_STATUS(HR_IO, hr__host_load(host, &kept, address_of(block), 0));
-	CHECK_CONTAINS(hr_last_message(), "ends too early: 1 bytes at ");
+	CHECK_CONTAINS(hr_last_message(), "ends too early: 1 byte at ");
 	atomic_store(&disk.missing, 0);
 	check_load(host, &kept, block, 1, 0);
 	CHECK_EQ(hr__host_get_usage(host).spilled_bytes, 100000);

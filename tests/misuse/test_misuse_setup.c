@@ -206,6 +206,47 @@ static void test_one_allocator_too_many(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
+/* ---- what messages compare ---- */
+
+static hr_allocator limited_to(uint64_t limit)
+{
+	hr_allocator_options options;
+	hr_allocator made;
+	hr_allocator_options_init(&options);
+	options.limit_bytes = limit;
+	hr_device device;
+	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
+	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &made));
+	return made;
+}
+
+/* 2 MiB and a byte both read 2.0 MiB; 2 * 1,048,576 = 2,097,152. */
+static void test_a_request_a_byte_above_the_limit(void)
+{
+	void *block;
+	hr_allocator a = limited_to(2 * MIB);
+	EXPECT(HR_OUT_OF_MEMORY, hr_alloc_bytes(a, 2 * MIB + 1, &block),
+	       "SIM:0_bfc cannot give 2,097,153 B: that alone is above its limit of 2,097,152 B; raise the limit or ask for less");
+	CHECK_STATUS(HR_OK, hr_allocator_close(a));
+}
+
+/* The device has 1 TiB; only the allocator's limit of 4 MiB is full. */
+static void test_a_full_allocator_on_an_empty_device(void)
+{
+	void *block;
+	hr_allocator a = limited_to(4 * MIB);
+	hr_request request = HR_REQUEST(3 * MIB);
+	request.op = hr_name_intern("model/decoder/layer_11/attention/query/kernel/momentum/of/adam/second");
+	CHECK_STATUS(HR_OK, hr_alloc(a, &request, &block));
+	EXPECT(HR_OUT_OF_MEMORY, hr_alloc_bytes(a, 2 * MIB, &block),
+	       "SIM:0_bfc cannot give 2.0 MiB: 3.0 MiB of 4.0 MiB are in use; 1.0 MiB are free in 1 block, the largest 1.0 MiB, and its limit allows "
+	       "0 B more; free something, raise the limit or ask for less");
+	EXPECT(HR_IN_USE, hr_allocator_close(a),
+	       "SIM:0_bfc still has 1 block of 3.0 MiB allocated, the largest 3.0 MiB by op model/decoder/.../query/kernel/momentum/of/adam/second; free them, or "
+	       "use hr_allocator_close_all");
+	CHECK_STATUS(HR_OK, hr_allocator_close_all(a));
+}
+
 /* ---- closing ---- */
 
 static void test_close_with_live_blocks(void)
@@ -217,7 +258,7 @@ static void test_close_with_live_blocks(void)
 	CHECK_STATUS(HR_OK, hr_alloc(a, &request, &block));
 	block_of(a, 1000);
 	EXPECT(HR_IN_USE, hr_allocator_close(a),
-	       "SIM:0_bfc still has 2 blocks of 5.0 MiB allocated, the largest 5.0 MiB by op matmul; free them, or use "
+	       "SIM:0_bfc still has 2 blocks of 5,243,904 B allocated, the largest 5,242,880 B by op matmul; free them, or use "
 	       "hr_allocator_close_all");
 	still_works(a, 2);
 	CHECK_STATUS(HR_OK, hr_allocator_close_all(a));
@@ -657,7 +698,7 @@ TEST_MAIN(T(test_device_name_that_cannot_be_read), T(test_device_that_is_not_the
           T(test_unknown_allocator_kind), T(test_limit_above_the_device), T(test_limit_below_a_page),
           T(test_granularity_that_cannot_be), T(test_granularity_above_the_page), T(test_options_without_struct_size),
           T(test_no_room_for_an_allocator_that_does_not_grow), T(test_null_for_an_allocator), T(test_one_allocator_too_many),
-          T(test_close_with_live_blocks), T(test_close_of_the_default_allocator), T(test_double_close),
+          T(test_a_request_a_byte_above_the_limit), T(test_a_full_allocator_on_an_empty_device), T(test_close_with_live_blocks), T(test_close_of_the_default_allocator), T(test_double_close),
           T(test_every_use_of_a_closed_allocator), T(test_custom_allocator_registered_twice),
           T(test_custom_allocator_that_is_not_whole), T(test_custom_allocator_with_a_bad_name),
           T(test_one_custom_allocator_too_many), T(test_custom_allocator_that_cannot_be_opened), T(test_stats_without_struct_size),

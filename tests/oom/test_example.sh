@@ -13,6 +13,8 @@ done
 
 lines=$("$example" --log | python3 examples/read_log.py)
 [ "$(tail -n 1 <<<"$lines" | grep -c 'Dtype: float32, Operation: ')" = 1 ] || fail "the last line is: $(tail -n 1 <<<"$lines")"
+! "$example" --log | grep -q '"action":"free"' || fail "frees are in the log"
+! "$(dirname "$example")/oom_run" --log | grep -q '"action":"free"' || fail "frees are in the log of the run"
 [ "$(wc -l <<<"$lines")" -ge 20 ] || fail "only $(wc -l <<<"$lines") lines"
 
 # A run that fails leaves the same kind of log in its metadata.

@@ -1090,7 +1090,47 @@ static void test_waiter_counts_its_attempts(void)
 	hr__lock_release(&inner);
 }
 
-TEST_MAIN(T(test_status_has_name_and_text), T(test_message_is_what_failed_last), T(test_message_may_quote_itself),
+/* 2 MiB and one byte more both round to 2.0 MiB. */
+static void test_sizes_that_read_the_same_are_exact(void)
+{
+	hr__sizes size = HR__SIZES(2097153, 2097152);
+	CHECK_STR(size.text[0], "2,097,153 B");
+	CHECK_STR(size.text[1], "2,097,152 B");
+	size = HR__SIZES(2097152, 2097152); /* equal: nothing to tell apart */
+	CHECK_STR(size.text[0], "2.0 MiB");
+	CHECK_STR(size.text[1], "2.0 MiB");
+	size = HR__SIZES(2097153, 4194304, 2097152, 512, 2097152, 512);
+	static const char *const expected[] = { "2,097,153 B", "4.0 MiB", "2,097,152 B", "512 B", "2,097,152 B", "512 B" };
+	for (int i = 0; i < 6; i++) CHECK_STR(size.text[i], expected[i]);
+	size = HR__SIZES(UINT64_MAX, UINT64_MAX - 1);
+	CHECK_STR(size.text[0], "18,446,744,073,709,551,615 B");
+	CHECK_STR(size.text[1], "18,446,744,073,709,551,614 B");
+}
+
+static void test_a_long_name_is_cut_between_its_parts(void)
+{
+	CHECK_STR(hr__brief("encoder/layer_3", 60).text, "encoder/layer_3");
+	CHECK_STR(hr__brief("encoder/layer_3", 15).text, "encoder/layer_3");
+	/* 40 bytes: 12 of the head, 25 of the tail */
+	CHECK_STR(hr__brief("model/decoder/layer_11/attention/query/kernel/momentum", 40).text, "model/.../query/kernel/momentum");
+	CHECK_STR(hr__brief("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaazzzz", 20).text, "aaaaa...aaaaaaaazzzz");
+	/* Never inside a character: of two bytes each */
+	CHECK_STR(hr__brief("\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4", 14).text,
+	          "\u00e4...\u00e4\u00e4\u00e4\u00e4");
+	char huge[1025];
+	memset(huge, 'x', 1024);
+	huge[1024] = 0;
+	CHECK_EQ(strlen(hr__brief(huge, 1000).text), HR__BRIEF_MAX);
+}
+
+static void test_one_is_no_plural(void)
+{
+	CHECK_STR(hr__plural(0), "s");
+	CHECK_STR(hr__plural(1), "");
+	CHECK_STR(hr__plural(2), "s");
+}
+
+TEST_MAIN(T(test_sizes_that_read_the_same_are_exact), T(test_a_long_name_is_cut_between_its_parts), T(test_one_is_no_plural), T(test_status_has_name_and_text), T(test_message_is_what_failed_last), T(test_message_may_quote_itself),
           T(test_message_is_cut_between_characters), T(test_message_belongs_to_its_thread), T(test_checked_arithmetic_at_the_edges),
           T(test_powers_of_two), T(test_assertion_ends_a_debug_build_alone), T(test_size_is_parsed_exactly),
           T(test_bad_size_is_quoted_and_explained), T(test_long_bad_size_is_cut_in_its_message),

@@ -790,7 +790,7 @@ static void test_the_limit_can_be_changed_while_nothing_is_reserved(void)
 	CHECK_STATUS(HR_IN_USE, hr__device_pinned(device, 2 * SLAB, &other));
 	CHECK(other == NULL);
 	CHECK_STR(hr_last_message(),
-	          "the host pool of GPU:0 has a host_limit of 64.0 MiB and 64.0 MiB of it in use, so it cannot be made "
+	          "the host pool of GPU:0 has a host_limit of 67,108,865 B and 67,108,864 B of it in use, so it cannot be made "
 	          "128.0 MiB; close what uses it first");
 	CHECK_EQ(hr__device_limit(pinned), SLAB + 1);
 	/* An allocator that is open keeps its limit, and the device the new one. */
@@ -853,7 +853,7 @@ static void test_a_full_pool_says_which_and_what_to_do(void)
 	CHECK_EQ(verdict.kind, HR_NEEDS_MORE);
 	CHECK_EQ(verdict.tier, HR_TIER_DEVICE);
 	CHECK_CONTAINS(verdict.text, "the limit of GPU:0 host memory, 8.0 MiB, is reached (host_limit)");
-	CHECK_CONTAINS(verdict.advice, "Raise the host_limit of GPU:0 host memory by 5.0 MiB.");
+	CHECK_CONTAINS(verdict.advice, "Raise the host_limit of GPU:0 host memory by 5.0 MiB, for this request alone");
 	CHECK_STATUS(HR_OK, hr_allocator_would_fit(allocator, &HR_REQUEST(9 * MIB), &verdict));
 	CHECK_EQ(verdict.kind, HR_NEVER_FITS);
 	CHECK_CONTAINS(verdict.text, "8.0 MiB (host_limit)");
