@@ -2,6 +2,7 @@
  * and with half of it and Large Model Support, where every loss is the same. All of it is recorded, and drawn. */
 #define _GNU_SOURCE /* program_invocation_name */
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -15,8 +16,8 @@
 #include "headroom_oom.h"
 #include "os/os.h"
 #include "profile.h"
-#include "profile/export.h"
 #include "profile/export_file.h"
+#include "profile/export_formats.h"
 #include "profile/page.h"
 #include "profile/view.h"
 
@@ -24,6 +25,8 @@
 #define STEPS_MAX 1000
 #define PERCENT 50 /* of the first training's peak is what the others get */
 #define INDENT 3
+#define SESSION "headroom_demo" /* in TensorBoard: one, however often the demo runs */
+#define SESSION_FOLDER "tensorboard/plugins/profile/" SESSION
 
 enum { OUT, STEP_COUNT };
 
@@ -63,7 +66,22 @@ static const char *path_of(const struct demo *demo, const char *name, char out[P
 	return out;
 }
 
-/* Those of an earlier demo make room. Runs for TensorBoard have names of their own. */
+/* An earlier session makes room, with what TensorBoard has computed from it and would show again. Only files in the demo's own session are removed. */
+static int clear_session(const struct demo *demo)
+{
+	char path[PATH_MAX];
+	DIR *folder = opendir(path_of(demo, SESSION_FOLDER, path));
+	if (!folder) return errno == ENOENT ? HR__EXIT_DONE : hr__complain("demo: cannot replace %s: %s", path, hr__os_error(errno));
+	int failed = 0;
+	for (const struct dirent *entry; !failed && (entry = readdir(folder));) {
+		if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+		if (unlinkat(dirfd(folder), entry->d_name, 0)) failed = errno;
+	}
+	closedir(folder);
+	return failed ? hr__complain("demo: cannot replace what is in %s: %s", path, hr__os_error(failed)) : HR__EXIT_DONE;
+}
+
+/* Those of an earlier demo make room. */
 static int prepare_folder(const struct demo *demo)
 {
 	static const char *const names[] = { "training.hrt", "oom.json", "oom.txt", "report.html" };
@@ -72,7 +90,7 @@ static int prepare_folder(const struct demo *demo)
 	if (hr__export_make_folder(demo->folder)) return hr__complain_last();
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		if (unlink(path_of(demo, names[i], path)) && errno != ENOENT) return hr__complain("demo: cannot replace %s: %s", path, hr__os_error(errno));
-	return HR__EXIT_DONE;
+	return clear_session(demo);
 }
 
 /* ---- training ---- */
@@ -288,7 +306,7 @@ static hr_status draw(struct demo *demo)
 	if (status) return status;
 	status = hr__page_write(capture, path_of(demo, "report.html", path));
 	hr__progress_show(&demo->progress, 0.7);
-	if (!status && hr__export_is_built(HR__EXPORT_XPLANE)) status = hr__export_write(capture, HR__EXPORT_XPLANE, path_of(demo, "tensorboard", path));
+	if (!status) status = hr__export_xplane(capture, path_of(demo, "tensorboard", path), SESSION);
 	hr__progress_end(&demo->progress);
 	if (!status) status = draw_timeline(demo, capture);
 	hr__capture_close(capture);
@@ -313,8 +331,8 @@ static void print_hints(const struct demo *demo)
 	const char *folder = demo->folder, *headroom = program_invocation_name;
 	print_heading("Look closer");
 	print_hint("memory over time to zoom and search in, the peak, the map of regions", "xdg-open %s/report.html", folder);
-	if (hr__export_is_built(HR__EXPORT_XPLANE))
-		print_hint("the same in TensorBoard's Memory Profile; pip install tensorboard xprof", "tensorboard --logdir %s/tensorboard", folder);
+	print_hint("the same in TensorBoard: steps in its overview, and under Tools the Memory Profile; pip install tensorboard xprof",
+	           "tensorboard --logdir %s/tensorboard", folder);
 	print_hint("the whole report on the memory that ran out; oom.json is the same for programs, and for 'headroom oom'", "less %s/oom.txt", folder);
 	print_hint("what there was at the highest moment; other views: op, scope, steps, tensors", "%s report %s/training.hrt --view peak", headroom, folder);
 }
@@ -350,6 +368,7 @@ static int run(const hr__arguments *arguments)
 	if (hr__arguments_has(arguments, OUT)) demo.folder = arguments->values[OUT];
 	if (!demo.folder[0]) return hr__complain("demo: --out needs the name of a directory");
 	if (!hr__arguments_count(arguments, STEP_COUNT, 1, STEPS_MAX, &demo.steps) || prepare_folder(&demo)) return HR__EXIT_BAD;
+	setvbuf(stdout, NULL, _IOLBF, 0); /* it takes a while: each line appears when it is there, in a pipe too */
 	hr__progress_begin(&demo.progress);
 	hr_status status = tell(&demo);
 	hr__progress_end(&demo.progress);

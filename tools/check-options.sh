@@ -13,7 +13,7 @@ for file in cli/*.c src/profile/export*.c; do
 	for have in "" -DHR_HAVE_ZLIB=1 -DHR_HAVE_JANSSON=1 -DHR_HAVE_PROTOBUF_C=1 "-DHR_HAVE_PROTOBUF_C=1 -DHR_HAVE_ZLIB=1"; do
 		case $have in *ZLIB*) has zlib.h || continue ;; esac
 		case $have in *JANSSON*) has jansson.h || continue ;; esac
-		case $have in *PROTOBUF*) case $file in cli/*) continue ;; esac; has profile/xplane.pb-c.h || continue ;; esac
+		case $have in *PROTOBUF*) case $file in cli/*) continue ;; esac; has profile/pprof.pb-c.h || continue ;; esac
 		# shellcheck disable=SC2086
 		"${CC:-cc}" -std=gnu11 -fsyntax-only -Wall -Wextra -Werror -Iinclude -Isrc -Icli -isystem "$generated" $have "$file" || {
 			echo "check-options: $file $have" >&2

@@ -45,7 +45,7 @@ bool hr__export_is_built(enum hr__export_format format)
 #ifdef HR_HAVE_PROTOBUF_C
 	return (unsigned)format < HR__EXPORT_FORMATS;
 #else
-	return (unsigned)format < HR__EXPORT_FORMATS && format != HR__EXPORT_XPLANE && format != HR__EXPORT_PPROF;
+	return (unsigned)format < HR__EXPORT_FORMATS && format != HR__EXPORT_PPROF;
 #endif
 }
 
@@ -68,12 +68,11 @@ hr_status hr__export_write(const hr__capture *capture, enum hr__export_format fo
 	switch (format) {
 	case HR__EXPORT_CHROME: return hr__export_chrome(capture, path);
 	case HR__EXPORT_MEMORY_VIZ: return hr__export_memory_viz(capture, path);
+	case HR__EXPORT_XPLANE: return hr__export_xplane(capture, path, NULL);
 	case HR__EXPORT_RMM_CSV: return hr__export_rmm(capture, path);
 #ifdef HR_HAVE_PROTOBUF_C
-	case HR__EXPORT_XPLANE: return hr__export_xplane(capture, path);
 	case HR__EXPORT_PPROF: return hr__export_pprof(capture, path);
 #else
-	case HR__EXPORT_XPLANE:
 	case HR__EXPORT_PPROF: return without_protobuf(format);
 #endif
 	case HR__EXPORT_FORMATS: break;

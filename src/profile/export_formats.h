@@ -1,4 +1,4 @@
-/* export_formats.h - one function for each format, and what several of them need. For export*.c alone. */
+/* export_formats.h - one function for each format, and what several of them need. For export*.c, the profiler and the demo. */
 #ifndef HR_PROFILE_EXPORT_FORMATS_H
 #define HR_PROFILE_EXPORT_FORMATS_H
 
@@ -7,8 +7,11 @@
 hr_status hr__export_chrome(const hr__capture *capture, const char *path);
 hr_status hr__export_memory_viz(const hr__capture *capture, const char *path);
 hr_status hr__export_rmm(const hr__capture *capture, const char *path);
-hr_status hr__export_xplane(const hr__capture *capture, const char *path); /* with protobuf-c alone, and the next too */
-hr_status hr__export_pprof(const hr__capture *capture, const char *path);
+hr_status hr__export_pprof(const hr__capture *capture, const char *path); /* with protobuf-c alone */
+
+/* Part of the library: the profiler writes it too. [session] is the name of the run in the log directory, and what was exported under it before is
+ * replaced; NULL: when the recording began. */
+hr_status hr__export_xplane(const hr__capture *capture, const char *logdir, const char *session);
 
 /* Memory, cleared; NULL when [status] is a failure, also of this call. */
 void *hr__export_take(hr_status *status, size_t bytes);

@@ -1,6 +1,6 @@
 /* export_xplane.c - a log directory for TensorBoard and XProf: LOGDIR/plugins/profile/RUN/HOST.xplane.pb, where RUN is when the recording began.
  *
- * One plane, "/host:CPU", the one in which the Memory Profile looks, with these lines:
+ * A space of one plane, "/host:CPU", the one in which the Memory Profile looks. Its lines are:
  *
  *     memory               MemoryAllocation and MemoryDeallocation, as TensorFlow's allocators emit them: what is in use after each, and of what
  *     steps                a slice for each step
@@ -12,14 +12,20 @@
  *     - Times of memory events count from the beginning of their line, so all lines begin at 0, which is the beginning of the recording.
  *     - Events with an op ("tf_op") count as runs of it in the op statistics, allocations too. Those take an event's first stat of a name, and the
  *       Memory Profile its last; so an allocation's first tf_op is empty.
- *     - Numbers are read as int64 and texts as references; another type reads as 0.
- *     - The table of what was alive at the peak knows the events of the peak's group alone, which is meant to be a step. All events get group 0, or
- *       weights that were allocated in an earlier step would have no names.
- *     - Bytes of "bytes_reserved" would be added to those in use, so it is left out. */
-#ifdef HR_HAVE_PROTOBUF_C
-
-#include <profile/xplane.pb-c.h>
+ *     - Numbers are read as int64, texts as references and fragmentation as a double; another type reads as 0.
+ *     - An event with a group and a step name is a step; it counts when an op has the same group. Numbers of steps may repeat in a recording, so the
+ *       group is the step's place, from 1.
+ *     - The table of what was alive at the peak knows the events of the peak's group alone. All memory events get the same group, behind those of the
+ *       steps, or weights that were allocated in an earlier step would have no names. A last group below 1 is taken for steps that are cut off.
+ *     - The memory that is shown first is the first by name, so names are numbered: devices before the host's memory, the largest first.
+ *     - What is shown as capacity is what is in use and available at the peak.
+ *     - Bytes of "bytes_reserved" would be added to those in use, so it is left out.
+ *
+ * All of it is made twice, once to know the lengths that come before the parts and once to be written. So it takes no memory but for names, however long
+ * the recording is. */
+#define _GNU_SOURCE /* qsort_r */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -29,10 +35,20 @@
 #include "profile/export_file.h"
 #include "profile/export_formats.h"
 #include "profile/export_strings.h"
+#include "profile/holes.h"
+#include "profile/protobuf.h"
 
 #define PLANE_NAME "/host:CPU"
-#define CHUNK_BYTES ((size_t)1 << 20)
 #define PROTOBUF_MAX INT32_MAX /* bytes that readers take */
+
+/* Numbers of fields, as in XProf's XSpace. */
+enum { SPACE_PLANES = 1 };
+enum { PLANE_ID = 1, PLANE_FIELD_NAME, PLANE_LINES, PLANE_EVENT_METADATA, PLANE_STAT_METADATA };
+enum { ENTRY_KEY = 1, ENTRY_VALUE };
+enum { METADATA_ID = 1, METADATA_NAME, METADATA_DISPLAY_NAME = 4 };
+enum { LINE_ID = 1, LINE_NAME, LINE_EVENTS = 4, LINE_DURATION_PS = 9 };
+enum { EVENT_METADATA_ID = 1, EVENT_OFFSET_PS, EVENT_DURATION_PS, EVENT_STATS };
+enum { STAT_METADATA_ID = 1, STAT_DOUBLE, STAT_INT64 = 4, STAT_TEXT, STAT_REFERENCE = 7 };
 
 #define STAT_TABLE(X)                         \
 	X(ALLOCATOR_NAME, "allocator_name")       \
@@ -41,12 +57,14 @@
 	X(PEAK_BYTES_IN_USE, "peak_bytes_in_use") \
 	X(REQUESTED_BYTES, "requested_bytes")     \
 	X(ALLOCATION_BYTES, "allocation_bytes")   \
+	X(FRAGMENTATION, "fragmentation")         \
 	X(ADDR, "addr")                           \
 	X(TF_OP, "tf_op")                         \
 	X(REGION_TYPE, "region_type")             \
 	X(DATA_TYPE, "data_type")                 \
 	X(SHAPE, "shape")                         \
 	X(GROUP_ID, "group_id")                   \
+	X(STEP_NAME, "step_name")                 \
 	X(STEP, "step")                           \
 	X(DEVICE_NS, "device_ns")                 \
 	X(BYTES, "bytes")                         \
@@ -70,15 +88,20 @@ enum { ALLOCATION = 1, DEALLOCATION, FIRST_EVENT }; /* ids of events; from FIRST
 enum kind { OP_EVENT, OTHER_EVENT, KINDS };
 enum { MEMORY_LINE = 1, STEP_LINE, MARK_LINE, FIRST_THREAD_LINE };
 
-struct chunk {
-	struct chunk *next;
-	size_t bytes, used; /* without this */
+/* Where bytes go: to a file, or nowhere while they are only counted. */
+struct sink {
+	hr__export_file *file; /* NULL: nowhere */
+	uint64_t bytes;
 };
 
+struct exporter;
+
 struct line {
-	HrXplane__Line message;
+	void (*add_events)(struct exporter *e, const struct line *line, struct sink *sink);
 	char name[32];
-	size_t capacity; /* events */
+	int64_t id;
+	uint32_t thread; /* of ops */
+	uint64_t bytes;
 };
 
 /* Of a site; ids of texts, 0 for none. */
@@ -93,75 +116,85 @@ struct exporter {
 	hr__export_threads threads;
 	struct site_texts *sites;
 	uint64_t *allocators; /* what they are called: numbers of texts */
-	struct chunk *chunks; /* packed events, and texts */
+	uint32_t *by_thread;  /* ops: those of the first thread, of the second... */
+	uint32_t *first_of;   /* where those of a thread begin */
 	struct line *lines;
 	uint32_t line_count, line_capacity;
-	hr_status status; /* the first failure */
+	hr__protobuf event, part; /* what is being made, and a part of it */
+	hr_status status;         /* the first failure */
 };
 
-/* ---- memory ---- */
+/* ---- writing ---- */
 
-static uint8_t *room_for(struct exporter *e, size_t bytes)
+static void put(struct sink *sink, const void *bytes, size_t length)
 {
-	struct chunk *chunk = e->chunks;
-	if (!chunk || bytes > chunk->bytes - chunk->used) {
-		size_t wanted = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
-		chunk = hr__export_take(&e->status, sizeof *chunk + wanted);
-		if (!chunk) return NULL;
-		*chunk = (struct chunk){ .next = e->chunks, .bytes = wanted };
-		e->chunks = chunk;
-	}
-	uint8_t *room = (uint8_t *)(chunk + 1) + chunk->used;
-	chunk->used += bytes;
-	return room;
+	if (sink->file) hr__export_file_write(sink->file, bytes, length);
+	sink->bytes += length;
+}
+
+static void put_header(struct sink *sink, unsigned field, uint64_t length)
+{
+	uint8_t header[HR__PROTOBUF_HEADER_BYTES];
+	put(sink, header, hr__protobuf_header(field, length, header));
+}
+
+static void put_message(struct sink *sink, unsigned field, const hr__protobuf *message)
+{
+	put_header(sink, field, message->used);
+	put(sink, message->bytes, message->used);
 }
 
 /* ---- an event and its stats ---- */
 
-struct event {
-	HrXplane__Event message;
-	HrXplane__Stat stats[FIRST_TEXT];
-	HrXplane__Stat *pointers[FIRST_TEXT];
-};
-
-static int64_t picoseconds(uint64_t ns)
+static uint64_t picoseconds(uint64_t ns)
 {
-	return (int64_t)(ns < INT64_MAX / 1000 ? ns * 1000 : INT64_MAX);
+	return ns < INT64_MAX / 1000 ? ns * 1000 : INT64_MAX;
 }
 
-static void event_begin(struct event *event, int64_t id, uint64_t begin_ns, uint64_t end_ns)
+static void event_begin(struct exporter *e, int64_t id, uint64_t begin_ns, uint64_t end_ns)
 {
-	hr_xplane__event__init(&event->message);
-	event->message.metadata_id = id;
-	event->message.offset_ps = picoseconds(begin_ns);
-	event->message.duration_ps = picoseconds(end_ns) - picoseconds(begin_ns);
-	event->message.stats = event->pointers;
+	e->event.used = 0;
+	hr__protobuf_number(&e->event, EVENT_METADATA_ID, (uint64_t)id);
+	hr__protobuf_number(&e->event, EVENT_OFFSET_PS, picoseconds(begin_ns));
+	hr__protobuf_number(&e->event, EVENT_DURATION_PS, picoseconds(end_ns) - picoseconds(begin_ns));
 }
 
-static HrXplane__Stat *event_stat(struct event *event, enum stat id)
+static void stat_begin(struct exporter *e, enum stat id)
 {
-	size_t index = event->message.n_stats++;
-	HR_ASSERT(index < FIRST_TEXT);
-	HrXplane__Stat *stat = &event->stats[index];
-	hr_xplane__stat__init(stat);
-	stat->metadata_id = id;
-	event->pointers[index] = stat;
-	return stat;
+	e->part.used = 0;
+	hr__protobuf_number(&e->part, STAT_METADATA_ID, id);
 }
 
-static void event_number(struct event *event, enum stat id, uint64_t value)
+static void stat_end(struct exporter *e)
 {
-	HrXplane__Stat *stat = event_stat(event, id);
-	stat->value_case = HR_XPLANE__STAT__VALUE_INT64_VALUE;
-	stat->int64_value = (int64_t)value;
+	hr__protobuf_message(&e->event, EVENT_STATS, &e->part);
 }
 
-static void event_text(struct event *event, enum stat id, uint64_t text)
+static void event_number(struct exporter *e, enum stat id, uint64_t value)
+{
+	stat_begin(e, id);
+	hr__protobuf_number(&e->part, STAT_INT64, value);
+	stat_end(e);
+}
+
+static void event_part(struct exporter *e, enum stat id, double value)
+{
+	stat_begin(e, id);
+	hr__protobuf_double(&e->part, STAT_DOUBLE, value);
+	stat_end(e);
+}
+
+static void event_text(struct exporter *e, enum stat id, uint64_t text)
 {
 	if (!text) return;
-	HrXplane__Stat *stat = event_stat(event, id);
-	stat->value_case = HR_XPLANE__STAT__VALUE_REF_VALUE;
-	stat->ref_value = text;
+	stat_begin(e, id);
+	hr__protobuf_number(&e->part, STAT_REFERENCE, text);
+	stat_end(e);
+}
+
+static void event_end(const struct exporter *e, struct sink *sink)
+{
+	if (!e->status) put_message(sink, LINE_EVENTS, &e->event);
 }
 
 static uint32_t number_of(struct exporter *e, hr__export_strings *strings, const char *text)
@@ -184,6 +217,46 @@ static int64_t shown_as(struct exporter *e, enum kind kind, const char *text)
 	return FIRST_EVENT + (int64_t)number_of(e, &e->names[kind], text) * KINDS + kind;
 }
 
+/* ---- names ---- */
+
+/* Devices come before the host's memory, and what tensors leave for last. */
+static int rank_of(const hr__capture *c, uint32_t allocator)
+{
+	static const char host[] = " host memory";
+	const char *device = c->devices[c->allocators[allocator].device].name;
+	size_t length = strlen(device);
+	if (length >= sizeof host - 1 && strcmp(device + length - (sizeof host - 1), host) == 0) return 2;
+	return strncmp(device, "CPU", 3) == 0;
+}
+
+static int compare_allocators(const void *a, const void *b, void *context)
+{
+	const hr__capture *c = context;
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+	int left = rank_of(c, x), right = rank_of(c, y);
+	if (left != right) return left - right;
+	if (c->allocators[x].peak_bytes != c->allocators[y].peak_bytes) return c->allocators[x].peak_bytes > c->allocators[y].peak_bytes ? -1 : 1;
+	return x < y ? -1 : x > y;
+}
+
+/* "1. all", "2. limited": the order by name is the one in which they are shown. One alone has no number. */
+static void name_allocators(struct exporter *e, const hr__export_labels *labels)
+{
+	const hr__capture *c = e->capture;
+	char text[HR__EXPORT_LABEL_BYTES + 16];
+	size_t bytes = ((size_t)c->allocator_count + 1) * sizeof(uint32_t);
+	uint32_t count = 0, *order = hr__export_take(&e->status, bytes);
+	for (uint32_t i = 0; i < c->allocator_count && order; i++)
+		if (c->allocators[i].first_ns != HR__NEVER) order[count++] = i;
+	if (count) qsort_r(order, count, sizeof *order, compare_allocators, (void *)c);
+	for (uint32_t i = 0; i < count && !e->status; i++) {
+		if (count == 1) snprintf(text, sizeof text, "%s", labels->of[order[i]]);
+		else snprintf(text, sizeof text, count < 10 ? "%u. %s" : "%05u. %s", i + 1, labels->of[order[i]]);
+		e->allocators[order[i]] = text_id(e, text);
+	}
+	hr__export_give(order, bytes);
+}
+
 static void take_texts(struct exporter *e)
 {
 	const hr__capture *c = e->capture;
@@ -197,98 +270,66 @@ static void take_texts(struct exporter *e)
 	}
 	hr__export_labels labels = { 0 };
 	if (!e->status) e->status = hr__export_labels_init(c, &labels);
-	for (uint32_t i = 0; i < c->allocator_count && !e->status; i++) e->allocators[i] = text_id(e, labels.of[i]);
+	if (!e->status) name_allocators(e, &labels);
 	hr__export_labels_free(&labels);
 }
 
-/* ---- lines ---- */
+/* ---- steps, marks, ops ---- */
 
-static struct line *line_begin(struct exporter *e, int64_t id, const char *name, size_t events)
+/* Of a step; those of memory events come behind. */
+static uint64_t group_of(uint32_t step)
 {
-	HR_ASSERT(e->line_count < e->line_capacity);
-	ProtobufCBinaryData *data = hr__export_take(&e->status, (events + 1) * sizeof *data);
-	if (!data) return NULL;
-	struct line *line = &e->lines[e->line_count++];
-	hr_xplane__line__init(&line->message);
-	snprintf(line->name, sizeof line->name, "%s", name);
-	line->message.id = id;
-	line->message.name = line->name;
-	line->message.duration_ps = picoseconds(e->capture->end_ns);
-	line->message.events = data;
-	line->capacity = events;
-	return line;
+	return (uint64_t)step + 1;
 }
 
-static void line_add(struct exporter *e, struct line *line, const struct event *event)
-{
-	HR_ASSERT(line->message.n_events < line->capacity);
-	size_t bytes = hr_xplane__event__get_packed_size(&event->message);
-	uint8_t *room = room_for(e, bytes);
-	if (!room || e->status) return;
-	hr_xplane__event__pack(&event->message, room);
-	line->message.events[line->message.n_events++] = (ProtobufCBinaryData){ .len = bytes, .data = room };
-}
-
-static void add_steps(struct exporter *e)
+static void add_steps(struct exporter *e, const struct line *line, struct sink *sink)
 {
 	const hr__capture *c = e->capture;
-	struct line *line = c->step_count ? line_begin(e, STEP_LINE, "steps", c->step_count) : NULL;
 	char name[48];
+	(void)line;
 	for (uint32_t i = 0; i < c->step_count && !e->status; i++) {
-		struct event event;
 		const hr__step_run *step = &c->steps[i];
 		snprintf(name, sizeof name, "step %llu", (unsigned long long)step->number);
-		event_begin(&event, shown_as(e, OTHER_EVENT, name), step->begin_ns, hr__export_end(c, step->end_ns, step->begin_ns));
-		event_number(&event, STEP, step->number);
-		line_add(e, line, &event);
+		event_begin(e, shown_as(e, OTHER_EVENT, name), step->begin_ns, hr__export_end(c, step->end_ns, step->begin_ns));
+		event_number(e, STEP, step->number);
+		event_number(e, GROUP_ID, group_of(i));
+		event_text(e, STEP_NAME, text_id(e, name + sizeof "step"));
+		event_end(e, sink);
 	}
 }
 
-static void add_mark(struct exporter *e, struct line *line, const char *name, uint64_t time_ns, uint64_t bytes, uint32_t site_index)
+static void add_mark(struct exporter *e, struct sink *sink, const char *name, uint64_t time_ns, uint64_t bytes, uint32_t site_index)
 {
-	struct event event;
-	event_begin(&event, shown_as(e, OTHER_EVENT, name), time_ns, time_ns);
-	event_number(&event, BYTES, bytes);
-	event_text(&event, OP, e->sites[site_index].op);
-	line_add(e, line, &event);
+	event_begin(e, shown_as(e, OTHER_EVENT, name), time_ns, time_ns);
+	event_number(e, BYTES, bytes);
+	event_text(e, OP, e->sites[site_index].op);
+	event_end(e, sink);
 }
 
-static void add_marks(struct exporter *e)
+static void add_marks(struct exporter *e, const struct line *line, struct sink *sink)
 {
 	const hr__capture *c = e->capture;
-	size_t count = (size_t)c->move_count + c->refusal_count;
-	struct line *line = count ? line_begin(e, MARK_LINE, "moves and refusals", count) : NULL;
+	(void)line;
 	for (uint32_t i = 0; i < c->move_count && !e->status; i++)
-		add_mark(e, line, hr__export_move_text(c->moves[i].kind), c->moves[i].time_ns, c->moves[i].bytes, c->moves[i].site);
+		add_mark(e, sink, hr__export_move_text(c->moves[i].kind), c->moves[i].time_ns, c->moves[i].bytes, c->moves[i].site);
 	for (uint32_t i = 0; i < c->refusal_count && !e->status; i++)
-		add_mark(e, line, "request refused", c->refusals[i].time_ns, c->refusals[i].bytes, c->refusals[i].site);
+		add_mark(e, sink, "request refused", c->refusals[i].time_ns, c->refusals[i].bytes, c->refusals[i].site);
 }
 
-static void add_op(struct exporter *e, struct line *line, const hr__op_run *op)
-{
-	struct event event;
-	char name[HR__EXPORT_NAME_BYTES];
-	int64_t id = shown_as(e, OP_EVENT, hr__export_op_name(op->scope, op->op, name));
-	event_begin(&event, id, op->begin_ns, hr__export_end(e->capture, op->end_ns, op->begin_ns));
-	if (op->step != HR__NONE) event_number(&event, STEP, e->capture->steps[op->step].number);
-	if (op->device_ns) event_number(&event, DEVICE_NS, op->device_ns);
-	line_add(e, line, &event);
-}
-
-static void add_ops(struct exporter *e)
+static void add_ops(struct exporter *e, const struct line *line, struct sink *sink)
 {
 	const hr__capture *c = e->capture;
-	char name[32];
-	size_t bytes = (e->threads.count + (size_t)1) * sizeof(uint32_t);
-	uint32_t *line_of = hr__export_take(&e->status, bytes); /* a thread's, by index */
-	for (uint32_t i = 0; i < e->threads.count && !e->status; i++) {
-		if (!e->threads.ops[i]) continue;
-		line_of[i] = e->line_count;
-		snprintf(name, sizeof name, "thread %u", i);
-		line_begin(e, FIRST_THREAD_LINE + (int64_t)i, name, e->threads.ops[i]);
+	char name[HR__EXPORT_NAME_BYTES];
+	uint32_t first = e->first_of[line->thread];
+	for (uint32_t i = 0; i < e->threads.ops[line->thread] && !e->status; i++) {
+		const hr__op_run *op = &c->ops[e->by_thread[first + i]];
+		int64_t id = shown_as(e, OP_EVENT, hr__export_op_name(op->scope, op->op, name));
+		event_begin(e, id, op->begin_ns, hr__export_end(c, op->end_ns, op->begin_ns));
+		if (op->step != HR__NONE) event_number(e, GROUP_ID, group_of(op->step));
+		if (op->step != HR__NONE) event_number(e, STEP, c->steps[op->step].number);
+		if (op->device_ns) event_number(e, DEVICE_NS, op->device_ns);
+		event_end(e, sink);
 	}
-	for (uint32_t i = 0; i < c->op_count && !e->status; i++) add_op(e, &e->lines[line_of[c->ops[i].thread]], &c->ops[i]);
-	hr__export_give(line_of, bytes);
 }
 
 /* ---- memory events ---- */
@@ -312,66 +353,129 @@ static int64_t tensorflow_type(hr_dtype dtype)
 }
 
 /* What is allocated. Not for frees, which XProf finds the allocation of by its address. */
-static void describe(const struct exporter *e, struct event *event, uint32_t site)
+static void describe(struct exporter *e, uint32_t site)
 {
 	const struct site_texts *texts = &e->sites[site];
 	hr_dtype dtype = e->capture->sites[site].dtype;
-	HrXplane__Stat *no_op = event_stat(event, TF_OP);
-	no_op->value_case = HR_XPLANE__STAT__VALUE_STR_VALUE;
-	no_op->str_value = "";
-	event_text(event, TF_OP, texts->op);
-	event_text(event, REGION_TYPE, texts->tag);
-	event_text(event, SHAPE, texts->shape);
-	if (dtype != HR_DTYPE_NONE) event_number(event, DATA_TYPE, (uint64_t)tensorflow_type(dtype));
+	stat_begin(e, TF_OP);
+	hr__protobuf_text(&e->part, STAT_TEXT, "");
+	stat_end(e);
+	event_text(e, TF_OP, texts->op);
+	event_text(e, REGION_TYPE, texts->tag);
+	event_text(e, SHAPE, texts->shape);
+	if (dtype != HR_DTYPE_NONE) event_number(e, DATA_TYPE, (uint64_t)tensorflow_type(dtype));
 }
 
-static void add_change(struct exporter *e, struct line *line, const hr__change *change, const hr__export_sums *sums,
-                       uint64_t *peaks)
+/* As changes go by. */
+struct levels {
+	hr__export_sums sums, peaks;
+	hr__holes *holes;
+};
+
+/* What an allocator may still take: up to its own limit, and up to the device's with all others there. 0: nothing, or not known. */
+static uint64_t available(const hr__capture *c, const struct levels *levels, uint32_t allocator)
 {
-	struct event event;
-	const hr__allocation *a = &e->capture->allocations[change->allocation];
-	const hr__site *site = &e->capture->sites[a->site];
-	const hr__capture_device *device = &e->capture->devices[e->capture->allocators[site->allocator].device];
-	uint64_t now = hr__export_change_ns(e->capture, change), in_use = sums->allocators[site->allocator];
-	uint64_t on_device = sums->devices[e->capture->allocators[site->allocator].device];
-	if (in_use > peaks[site->allocator]) peaks[site->allocator] = in_use;
-	event_begin(&event, change->frees ? DEALLOCATION : ALLOCATION, now, now);
-	event_text(&event, ALLOCATOR_NAME, e->allocators[site->allocator]);
-	event_number(&event, BYTES_ALLOCATED, in_use);
-	if (device->limit_bytes > on_device) event_number(&event, BYTES_AVAILABLE, device->limit_bytes - on_device);
-	event_number(&event, PEAK_BYTES_IN_USE, peaks[site->allocator]);
-	event_number(&event, REQUESTED_BYTES, a->bytes - a->slack);
-	event_number(&event, ALLOCATION_BYTES, a->bytes);
-	event_number(&event, ADDR, a->address);
-	event_number(&event, GROUP_ID, 0);
-	if (!change->frees) describe(e, &event, a->site);
-	line_add(e, line, &event);
+	const hr__capture_allocator *own = &c->allocators[allocator];
+	const hr__capture_device *device = &c->devices[own->device];
+	uint64_t in_use = levels->sums.allocators[allocator], on_device = levels->sums.devices[own->device];
+	uint64_t left = device->limit_bytes > on_device ? device->limit_bytes - on_device : 0;
+	if (!own->limit_bytes) return left;
+	uint64_t own_left = own->limit_bytes > in_use ? own->limit_bytes - in_use : 0;
+	return !device->limit_bytes || own_left < left ? own_left : left;
 }
 
-static void add_changes(struct exporter *e)
+static void add_change(struct exporter *e, struct sink *sink, const hr__change *change, struct levels *levels)
 {
-	hr__export_sums sums = { 0 }, peaks = { 0 };
-	struct line *line = line_begin(e, MEMORY_LINE, "memory", e->capture->change_count);
-	if (!e->status) e->status = hr__export_sums_init(e->capture, &sums);
-	if (!e->status) e->status = hr__export_sums_init(e->capture, &peaks);
+	const hr__capture *c = e->capture;
+	const hr__allocation *a = &c->allocations[change->allocation];
+	uint32_t allocator = c->sites[a->site].allocator;
+	uint64_t now = hr__export_change_ns(c, change), in_use = levels->sums.allocators[allocator], *peak = &levels->peaks.allocators[allocator];
+	uint64_t left = available(c, levels, allocator);
+	hr__holes_state holes = hr__holes_of(levels->holes, allocator);
+	if (in_use > *peak) *peak = in_use;
+	event_begin(e, change->frees ? DEALLOCATION : ALLOCATION, now, now);
+	event_text(e, ALLOCATOR_NAME, e->allocators[allocator]);
+	event_number(e, BYTES_ALLOCATED, in_use);
+	if (left) event_number(e, BYTES_AVAILABLE, left);
+	event_number(e, PEAK_BYTES_IN_USE, *peak);
+	if (holes.free_bytes) event_part(e, FRAGMENTATION, hr__holes_fragmentation(&holes));
+	event_number(e, REQUESTED_BYTES, a->bytes - a->slack);
+	event_number(e, ALLOCATION_BYTES, a->bytes);
+	event_number(e, ADDR, a->address);
+	event_number(e, GROUP_ID, group_of(c->step_count));
+	if (!change->frees) describe(e, a->site);
+	event_end(e, sink);
+}
+
+static void add_changes(struct exporter *e, const struct line *line, struct sink *sink)
+{
+	struct levels levels = { .holes = NULL };
+	(void)line;
+	if (!e->status) e->status = hr__export_sums_init(e->capture, &levels.sums);
+	if (!e->status) e->status = hr__export_sums_init(e->capture, &levels.peaks);
+	if (!e->status) e->status = hr__holes_make(e->capture, &levels.holes);
 	for (uint32_t i = 0; i < e->capture->change_count && !e->status; i++) {
-		hr__export_sums_take(e->capture, &sums, &e->capture->changes[i]);
-		add_change(e, line, &e->capture->changes[i], &sums, peaks.allocators);
+		hr__export_sums_take(e->capture, &levels.sums, &e->capture->changes[i]);
+		hr__holes_change(levels.holes);
+		add_change(e, sink, &e->capture->changes[i], &levels);
 	}
-	hr__export_sums_free(&sums);
-	hr__export_sums_free(&peaks);
+	hr__holes_free(levels.holes);
+	hr__export_sums_free(&levels.sums);
+	hr__export_sums_free(&levels.peaks);
+}
+
+/* ---- lines ---- */
+
+static void put_line(struct exporter *e, const struct line *line, struct sink *sink)
+{
+	e->event.used = 0;
+	hr__protobuf_number(&e->event, LINE_ID, (uint64_t)line->id);
+	hr__protobuf_text(&e->event, LINE_NAME, line->name);
+	hr__protobuf_number(&e->event, LINE_DURATION_PS, picoseconds(e->capture->end_ns));
+	put(sink, e->event.bytes, e->event.used);
+	line->add_events(e, line, sink);
+}
+
+/* Counts its bytes. The names of its events are known afterwards. */
+static void add_line(struct exporter *e, int64_t id, const char *name, void (*add_events)(struct exporter *, const struct line *, struct sink *),
+                     uint32_t thread)
+{
+	struct sink counter = { 0 };
+	HR_ASSERT(e->line_count < e->line_capacity);
+	if (e->status) return;
+	struct line *line = &e->lines[e->line_count++];
+	*line = (struct line){ .add_events = add_events, .id = id, .thread = thread };
+	snprintf(line->name, sizeof line->name, "%s", name);
+	put_line(e, line, &counter);
+	line->bytes = counter.bytes;
+}
+
+static void sort_ops(struct exporter *e)
+{
+	const hr__capture *c = e->capture;
+	e->by_thread = hr__export_take(&e->status, ((size_t)c->op_count + 1) * sizeof *e->by_thread);
+	e->first_of = hr__export_take(&e->status, ((size_t)e->threads.count + 1) * sizeof *e->first_of);
+	if (e->status) return;
+	for (uint32_t i = 0; i < e->threads.count; i++) e->first_of[i + 1] = e->first_of[i] + e->threads.ops[i];
+	for (uint32_t i = 0; i < c->op_count; i++) e->by_thread[e->first_of[c->ops[i].thread]++] = i;
+	for (uint32_t i = e->threads.count; i > 0; i--) e->first_of[i] = e->first_of[i - 1];
+	e->first_of[0] = 0;
+}
+
+static void add_lines(struct exporter *e)
+{
+	const hr__capture *c = e->capture;
+	char name[32];
+	add_line(e, MEMORY_LINE, "memory", add_changes, 0);
+	if (c->step_count) add_line(e, STEP_LINE, "steps", add_steps, 0);
+	if (c->move_count || c->refusal_count) add_line(e, MARK_LINE, "moves and refusals", add_marks, 0);
+	for (uint32_t i = 0; i < e->threads.count && !e->status; i++) {
+		snprintf(name, sizeof name, "thread %u", i);
+		if (e->threads.ops[i]) add_line(e, FIRST_THREAD_LINE + (int64_t)i, name, add_ops, i);
+	}
 }
 
 /* ---- the plane ---- */
-
-/* Both maps, with what their entries consist of. */
-struct metadata {
-	HrXplane__EventEntry *event_entries, **event_pointers;
-	HrXplane__EventMetadata *events;
-	HrXplane__StatEntry *stat_entries, **stat_pointers;
-	HrXplane__StatMetadata *stats;
-	size_t event_count, stat_count;
-};
 
 static bool is_name_character(char c)
 {
@@ -393,111 +497,60 @@ static void op_name(const char *shown, char *out)
 	*to = 0;
 }
 
-static void add_event_name(struct metadata *m, int64_t id, char *name, char *shown)
+/* An entry of one of the plane's maps from ids to names. [shown] may be NULL. */
+static void put_name(struct exporter *e, struct sink *sink, unsigned map, int64_t id, const char *name, const char *shown)
 {
-	size_t index = m->event_count++;
-	HrXplane__EventMetadata *event = &m->events[index];
-	HrXplane__EventEntry *entry = &m->event_entries[index];
-	hr_xplane__event_metadata__init(event);
-	hr_xplane__event_entry__init(entry);
-	event->id = entry->key = id;
-	event->name = name;
-	if (shown) event->display_name = shown;
-	entry->value = event;
-	m->event_pointers[index] = entry;
+	e->part.used = e->event.used = 0;
+	hr__protobuf_number(&e->part, METADATA_ID, (uint64_t)id);
+	hr__protobuf_text(&e->part, METADATA_NAME, name);
+	if (shown) hr__protobuf_text(&e->part, METADATA_DISPLAY_NAME, shown);
+	hr__protobuf_number(&e->event, ENTRY_KEY, (uint64_t)id);
+	hr__protobuf_message(&e->event, ENTRY_VALUE, &e->part);
+	put_message(sink, map, &e->event);
 }
 
-static void add_stat_name(struct metadata *m, int64_t id, char *name)
+static void put_names(struct exporter *e, struct sink *sink)
 {
-	size_t index = m->stat_count++;
-	HrXplane__StatMetadata *stat = &m->stats[index];
-	HrXplane__StatEntry *entry = &m->stat_entries[index];
-	hr_xplane__stat_metadata__init(stat);
-	hr_xplane__stat_entry__init(entry);
-	stat->id = entry->key = id;
-	stat->name = name;
-	entry->value = stat;
-	m->stat_pointers[index] = entry;
-}
-
-static void name_events(struct exporter *e, struct metadata *m)
-{
-	add_event_name(m, ALLOCATION, "MemoryAllocation", NULL);
-	add_event_name(m, DEALLOCATION, "MemoryDeallocation", NULL);
+	char name[2 * HR__EXPORT_CLEAN_BYTES + 4];
+	put_name(e, sink, PLANE_EVENT_METADATA, ALLOCATION, "MemoryAllocation", NULL);
+	put_name(e, sink, PLANE_EVENT_METADATA, DEALLOCATION, "MemoryDeallocation", NULL);
 	for (uint32_t i = 0; i < e->names[OTHER_EVENT].count; i++)
-		add_event_name(m, FIRST_EVENT + (int64_t)i * KINDS + OTHER_EVENT, e->names[OTHER_EVENT].texts[i], NULL);
+		put_name(e, sink, PLANE_EVENT_METADATA, FIRST_EVENT + (int64_t)i * KINDS + OTHER_EVENT, e->names[OTHER_EVENT].texts[i], NULL);
 	for (uint32_t i = 0; i < e->names[OP_EVENT].count; i++) {
-		char *shown = e->names[OP_EVENT].texts[i], *name = (char *)room_for(e, 2 * strlen(shown) + 4);
-		if (!name) return;
-		op_name(shown, name);
-		add_event_name(m, FIRST_EVENT + (int64_t)i * KINDS + OP_EVENT, name, shown);
+		op_name(e->names[OP_EVENT].texts[i], name);
+		put_name(e, sink, PLANE_EVENT_METADATA, FIRST_EVENT + (int64_t)i * KINDS + OP_EVENT, name, e->names[OP_EVENT].texts[i]);
 	}
+	for (int i = NO_STAT + 1; i < FIRST_TEXT; i++) put_name(e, sink, PLANE_STAT_METADATA, i, stat_names[i], NULL);
+	for (uint32_t i = 0; i < e->texts.count; i++) put_name(e, sink, PLANE_STAT_METADATA, FIRST_TEXT + (int64_t)i, e->texts.texts[i], NULL);
 }
 
-static void name_stats(struct exporter *e, struct metadata *m)
+static void put_plane(struct exporter *e, struct sink *sink)
 {
-	for (int i = NO_STAT + 1; i < FIRST_TEXT; i++) add_stat_name(m, i, (char *)stat_names[i]);
-	for (uint32_t i = 0; i < e->texts.count; i++) add_stat_name(m, FIRST_TEXT + (int64_t)i, e->texts.texts[i]);
+	e->event.used = 0;
+	hr__protobuf_number(&e->event, PLANE_ID, 1);
+	hr__protobuf_text(&e->event, PLANE_FIELD_NAME, PLANE_NAME);
+	put(sink, e->event.bytes, e->event.used);
+	for (uint32_t i = 0; i < e->line_count && !e->status; i++) {
+		put_header(sink, PLANE_LINES, e->lines[i].bytes);
+		if (sink->file) put_line(e, &e->lines[i], sink);
+		else sink->bytes += e->lines[i].bytes; /* counted already */
+	}
+	put_names(e, sink);
 }
 
-/* Calls [use] with the metadata, which is gone afterwards. */
-static void with_metadata(struct exporter *e, void (*use)(struct exporter *, const struct metadata *, hr__export_file *),
-                          hr__export_file *file)
+static void put_space(struct exporter *e, hr__export_file *file)
 {
-	size_t events = 2 + (size_t)e->names[OP_EVENT].count + e->names[OTHER_EVENT].count, stats = FIRST_TEXT + (size_t)e->texts.count;
-	size_t each_event = sizeof(HrXplane__EventEntry) + sizeof(HrXplane__EventMetadata) + sizeof(void *);
-	size_t each_stat = sizeof(HrXplane__StatEntry) + sizeof(HrXplane__StatMetadata) + sizeof(void *),
-		   bytes = events * each_event + stats * each_stat;
-	struct metadata m = { 0 };
-	m.event_entries = hr__export_take(&e->status, bytes);
-	if (!m.event_entries) return;
-	m.events = (void *)(m.event_entries + events);
-	m.event_pointers = (void *)(m.events + events);
-	m.stat_entries = (void *)(m.event_pointers + events);
-	m.stats = (void *)(m.stat_entries + stats);
-	m.stat_pointers = (void *)(m.stats + stats);
-	name_events(e, &m);
-	name_stats(e, &m);
-	if (!e->status) use(e, &m, file);
-	hr__export_give(m.event_entries, bytes);
-}
-
-/* ---- writing ---- */
-
-struct output {
-	ProtobufCBuffer base; /* first, as protobuf-c wants it */
-	hr__export_file *file;
-};
-
-static void append(ProtobufCBuffer *buffer, size_t length, const uint8_t *data)
-{
-	hr__export_file_write(((struct output *)buffer)->file, (const char *)data, length);
-}
-
-static void write_space(struct exporter *e, const struct metadata *m, hr__export_file *file)
-{
-	struct output output = { .base = { append }, .file = file };
-	HrXplane__Space space = HR_XPLANE__SPACE__INIT;
-	HrXplane__Plane plane = HR_XPLANE__PLANE__INIT, *planes[] = { &plane };
-	HrXplane__Line **lines = hr__export_take(&e->status, (e->line_count + (size_t)1) * sizeof *lines);
-	if (!lines) return;
-	for (uint32_t i = 0; i < e->line_count; i++) lines[i] = &e->lines[i].message;
-	plane.id = 1;
-	plane.name = PLANE_NAME;
-	plane.lines = lines;
-	plane.n_lines = e->line_count;
-	plane.event_metadata = m->event_pointers;
-	plane.n_event_metadata = m->event_count;
-	plane.stat_metadata = m->stat_pointers;
-	plane.n_stat_metadata = m->stat_count;
-	space.planes = planes;
-	space.n_planes = 1;
-	size_t bytes = hr_xplane__space__get_packed_size(&space);
-	if (bytes > PROTOBUF_MAX)
-		e->status = hr__fail(HR_TOO_MANY, "the XPlane would have %zu bytes, and XProf reads 2 GiB at most; record fewer steps",
-		                     bytes);
-	else hr_xplane__space__pack_to_buffer(&space, &output.base);
-	hr__export_give(lines, (e->line_count + (size_t)1) * sizeof *lines);
+	struct sink counter = { 0 }, sink = { .file = file };
+	put_plane(e, &counter);
+	if (!e->status && counter.bytes > PROTOBUF_MAX - HR__PROTOBUF_HEADER_BYTES)
+		e->status = hr__fail(HR_TOO_MANY, "the XPlane would have %llu bytes, and XProf reads 2 GiB at most; record fewer steps",
+		                     (unsigned long long)counter.bytes);
+	if (e->status) return;
+	put_header(&sink, SPACE_PLANES, counter.bytes);
+	uint64_t begin = sink.bytes;
+	put_plane(e, &sink);
+	HR_ASSERT(e->status || sink.bytes - begin == counter.bytes);
+	(void)begin;
 }
 
 /* ---- the folder ---- */
@@ -520,20 +573,21 @@ static void host_name(char *out, size_t capacity)
 }
 
 /* Makes the directories. *out is the file's path, which the caller gives back with its size. */
-static hr_status make_path(const hr__capture *capture, const char *logdir, char **out, size_t *out_bytes)
+static hr_status make_path(const hr__capture *capture, const char *logdir, const char *session, char **out, size_t *out_bytes)
 {
 	void *block;
 	char host[64], run[32] = "run";
 	struct tm parts;
 	time_t seconds = (time_t)(capture->start_wall_ns / 1000000000u);
-	size_t bytes = strlen(logdir) + sizeof host + sizeof run + 64;
 	if (localtime_r(&seconds, &parts)) strftime(run, sizeof run, "%Y_%m_%d_%H_%M_%S", &parts);
+	if (!session) session = run;
+	size_t bytes = strlen(logdir) + sizeof host + strlen(session) + 64;
 	host_name(host, sizeof host);
 	int error = hr__os()->alloc(bytes, &block);
 	if (error) return hr__os_fail(error, "exporting a trace");
 	*out = block;
 	*out_bytes = bytes;
-	int length = snprintf(*out, bytes, "%s/plugins/profile/%s", logdir, run);
+	int length = snprintf(*out, bytes, "%s/plugins/profile/%s", logdir, session);
 	hr_status status = hr__export_make_folder(*out);
 	snprintf(*out + length, bytes - (size_t)length, "/%s.xplane.pb", host);
 	if (status) hr__export_give(block, bytes);
@@ -544,15 +598,12 @@ static hr_status make_path(const hr__capture *capture, const char *logdir, char 
 
 static void release(struct exporter *e)
 {
-	for (uint32_t i = 0; i < e->line_count; i++)
-		hr__export_give(e->lines[i].message.events, (e->lines[i].capacity + 1) * sizeof(ProtobufCBinaryData));
+	const hr__capture *c = e->capture;
 	hr__export_give(e->lines, e->line_capacity * sizeof *e->lines);
-	hr__export_give(e->sites, (e->capture->site_count + (size_t)1) * sizeof *e->sites);
-	hr__export_give(e->allocators, (e->capture->allocator_count + (size_t)1) * sizeof *e->allocators);
-	for (struct chunk *chunk = e->chunks, *next; chunk; chunk = next) {
-		next = chunk->next;
-		hr__export_give(chunk, sizeof *chunk + chunk->bytes);
-	}
+	hr__export_give(e->sites, ((size_t)c->site_count + 1) * sizeof *e->sites);
+	hr__export_give(e->allocators, ((size_t)c->allocator_count + 1) * sizeof *e->allocators);
+	hr__export_give(e->by_thread, ((size_t)c->op_count + 1) * sizeof *e->by_thread);
+	hr__export_give(e->first_of, ((size_t)e->threads.count + 1) * sizeof *e->first_of);
 	hr__export_strings_free(&e->texts);
 	for (int i = 0; i < KINDS; i++) hr__export_strings_free(&e->names[i]);
 	hr__export_threads_free(&e->threads);
@@ -560,40 +611,42 @@ static void release(struct exporter *e)
 
 static void collect(struct exporter *e)
 {
-	e->status = hr__export_threads_init(e->capture, &e->threads);
+	const hr__capture *c = e->capture;
+	e->status = hr__export_threads_init(c, &e->threads);
 	e->line_capacity = FIRST_THREAD_LINE + e->threads.count;
 	e->lines = hr__export_take(&e->status, e->line_capacity * sizeof *e->lines);
-	e->sites = hr__export_take(&e->status, (e->capture->site_count + (size_t)1) * sizeof *e->sites);
-	e->allocators = hr__export_take(&e->status, (e->capture->allocator_count + (size_t)1) * sizeof *e->allocators);
-	if (e->status) return;
-	take_texts(e);
-	add_changes(e);
-	add_steps(e);
-	add_marks(e);
-	add_ops(e);
+	e->sites = hr__export_take(&e->status, ((size_t)c->site_count + 1) * sizeof *e->sites);
+	e->allocators = hr__export_take(&e->status, ((size_t)c->allocator_count + 1) * sizeof *e->allocators);
+	if (!e->status) sort_ops(e);
+	if (!e->status) take_texts(e);
+	if (!e->status) add_lines(e);
 }
 
-hr_status hr__export_xplane(const hr__capture *capture, const char *logdir)
+static hr_status write_file(const hr__capture *capture, const char *path)
 {
-	struct exporter e = { .capture = capture };
+	hr_status status = HR_OK;
 	hr__export_file *file;
-	char *path = NULL;
-	size_t path_bytes = 0;
-	hr_status status = make_path(capture, logdir, &path, &path_bytes);
+	struct exporter *e = hr__export_take(&status, sizeof *e); /* too large for some stacks */
 	if (status) return status;
+	e->capture = capture;
 	status = hr__export_file_open(path, &file);
 	if (!status) {
-		collect(&e);
-		if (!e.status) with_metadata(&e, write_space, file);
-		status = hr__export_file_close(file, e.status);
-		release(&e);
+		collect(e);
+		if (!e->status) put_space(e, file);
+		status = hr__export_file_close(file, e->status);
+		release(e);
 	}
-	hr__export_give(path, path_bytes);
+	hr__export_give(e, sizeof *e);
 	return status;
 }
 
-#else
-
-typedef int hr__export_xplane_is_left_out; /* a file of C may not be empty */
-
-#endif
+hr_status hr__export_xplane(const hr__capture *capture, const char *logdir, const char *session)
+{
+	char *path = NULL;
+	size_t path_bytes = 0;
+	hr_status status = make_path(capture, logdir, session, &path, &path_bytes);
+	if (status) return status;
+	status = write_file(capture, path);
+	hr__export_give(path, path_bytes);
+	return status;
+}

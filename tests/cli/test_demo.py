@@ -1,9 +1,11 @@
 """`headroom demo`: three trainings, a report, pictures; and what it leaves can be looked at."""
 import json
 import re
+import socket
+import subprocess
 from pathlib import Path
 
-from command import CommandTest, has, main
+from command import COMMAND, CommandTest, has, main
 
 
 class Demo(CommandTest):
@@ -41,10 +43,34 @@ class Demo(CommandTest):
         """Over an earlier one, and on a narrow terminal."""
         (self.out / "notes").write_text("mine")
         before = (self.out / "training.hrt").read_bytes()
+        sessions = self.out / "tensorboard" / "plugins" / "profile"
+        (plane,) = sessions.rglob("*.xplane.pb")
+        earlier = plane.read_bytes()
+        (plane.parent / "ALL_HOSTS.op_stats_v2.pb").write_text("computed by XProf")
+        (sessions / "mine").mkdir()
+        (sessions / "mine" / "host.xplane.pb").write_text("mine")
         text = self.passes("demo", "--steps", 1, "--out", self.out, env={"COLUMNS": "60"})
         self.assertNotEqual((self.out / "training.hrt").read_bytes(), before)
         self.assertEqual((self.out / "notes").read_text(), "mine")
+        # One session for TensorBoard, and nothing that was computed from the earlier one; other sessions stay.
+        self.assertEqual([str(f.relative_to(sessions)) for f in sorted(sessions.rglob("*")) if f.is_file()],
+                         [f"headroom_demo/{plane.name}", "mine/host.xplane.pb"])
+        self.assertNotEqual(plane.read_bytes(), earlier)
         self.assertLessEqual(max(map(len, text.split("Look closer")[0].splitlines()[1:])), 60)
+
+    def test_lines_appear_one_by_one_in_a_pipe(self):
+        """On a socket of messages each write is one, so what is written together is seen without looking at the clock."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = subprocess.Popen([COMMAND, "demo", "--steps", "1", "--out", self.out], stdout=theirs)
+        theirs.close()
+        writes = list(iter(lambda: ours.recv(1 << 20).decode(), ""))
+        ours.close()
+        self.assertEqual(program.wait(timeout=300), 0)
+        self.assertIn("Look closer", "".join(writes))
+        (heading,) = [text for text in writes if "1. With all the memory" in text]
+        (training,) = [text for text in writes if "at the peak" in text and "moved" not in text]
+        self.assertNotEqual(heading, training)
+        self.assertTrue(all(text.endswith("\n") for text in writes[:writes.index(training)]))
 
     def test_wrong_use(self):
         self.fails(2, "demo", "--steps", "0", says="--steps")

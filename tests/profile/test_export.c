@@ -262,6 +262,18 @@ static void put_devices(hr__json *json, const hr__capture *c)
 		hr__json_field_uint(json, "peak", c->allocators[i].peak_bytes);
 		hr__json_field_uint(json, "peak_ns", c->allocators[i].peak_ns);
 		hr__json_field_uint(json, "end", c->allocators[i].end_bytes);
+		hr__json_field_uint(json, "limit", c->allocators[i].limit_bytes);
+		hr__json_end_object(json);
+	}
+	hr__json_end_array(json);
+	put_list(json, "regions");
+	for (uint32_t i = 0; i < c->region_count; i++) {
+		hr__json_object(json);
+		hr__json_field_uint(json, "allocator", c->regions[i].allocator);
+		hr__json_field_uint(json, "address", c->regions[i].address);
+		hr__json_field_uint(json, "bytes", c->regions[i].bytes);
+		hr__json_field_uint(json, "begin_ns", c->regions[i].begin_ns);
+		if (c->regions[i].end_ns != HR__NEVER) hr__json_field_uint(json, "end_ns", c->regions[i].end_ns);
 		hr__json_end_object(json);
 	}
 	hr__json_end_array(json);
@@ -407,7 +419,7 @@ static void test_an_export_appears_whole(void)
 		struct stat facts;
 		CHECK_EQ(stat(in_folder("chrome"), &facts), 0);
 		CHECK_EQ(facts.st_mode & 0777, 0600);
-		int built = hr__export_is_built(HR__EXPORT_XPLANE) ? HR__EXPORT_FORMATS : HR__EXPORT_FORMATS - 2;
+		int built = hr__export_is_built(HR__EXPORT_PPROF) ? HR__EXPORT_FORMATS : HR__EXPORT_FORMATS - 1;
 		CHECK_EQ(count_files(folder), built);
 		hr__capture_close(capture);
 		remove_folder();

@@ -428,14 +428,45 @@ def free_ports():
         return a.getsockname()[1], b.getsockname()[1]
 
 
+def joined(ranges):
+    """In order, with those that follow each other as one."""
+    result = []
+    for begin, end in sorted(ranges):
+        if result and result[-1][1] == begin:
+            result[-1] = (result[-1][0], end)
+        else:
+            result.append((begin, end))
+    return result
+
+
+def fragmentation(facts, allocator, points):
+    """The part of the free memory that is not in the largest hole, after the last point."""
+    now, live = points[-1][0], {}
+    for _, _, a, frees in points:
+        live.pop(a["address"], None)
+        if not frees:
+            live[a["address"]] = a["bytes"]
+    held = joined((r["address"], r["address"] + r["bytes"]) for r in facts.regions
+                  if r["allocator"] == allocator and r["begin_ns"] <= now < r.get("end_ns", now + 1))
+    holes = []
+    for begin, stop in held:  # a block may lie in two regions that follow each other
+        at = begin
+        for address in sorted(a for a in live if begin <= a < stop):
+            if address > at:
+                holes.append((at, address))
+            at = max(at, address + live[address])
+        if at < stop:
+            holes.append((at, stop))
+    sizes = [stop - begin for begin, stop in holes]
+    return 1 - max(sizes) / sum(sizes) if sizes else 0
+
+
 @unittest.skipUnless((XPROF / "bin" / "python").exists(), f"XProf is not here ({XPROF}): tools/setup.sh test could not install it")
 class Xprof(unittest.TestCase):
     """XProf's server, started on a log directory of ours."""
 
     @classmethod
     def setUpClass(cls):
-        if "xplane" in exports.missing:
-            raise unittest.SkipTest("built without protobuf-c")
         cls.logdir = exports.path / "logdir"
         cls.logdir.mkdir()
         cls.runs = {}
@@ -495,7 +526,7 @@ class Xprof(unittest.TestCase):
         points = [(t, b) for t, b, _, _ in exports.facts[kind].timeline(allocator=index)]
         for name, profile in answer.items():
             got = [(int(s["timeOffsetPs"]) // 1000, int(s["aggregationStats"]["heapAllocatedBytes"])) for s in profile["sampledTimelineSnapshots"]]
-            if name.startswith(label) and got == points:
+            if name.split(". ", 1)[-1].startswith(label) and got == points:  # names are numbered in the order in which they are shown
                 return profile
         self.assertFalse(points, f"no profile of {label} with our timeline among {list(answer)}")
         return None
@@ -516,6 +547,49 @@ class Xprof(unittest.TestCase):
                 self.assertEqual(int(summary["peakStatsTimePs"]), points[last][0] * 1000)
                 self.check_timeline(profile, points)
                 self.check_table(profile, points[:last + 1], allocator["peak"])
+
+    def test_the_overview_has_our_steps(self):
+        for kind in ("train", "lms"):
+            overview = self.tool(kind, "overview_page")
+            steps = next(table for table in overview if any(column["id"] == "stepTimeMs" for column in table.get("cols", ())))
+            columns = [c["id"] for c in steps["cols"]]
+            got = [(row["c"][columns.index("stepnum")]["v"], round(row["c"][columns.index("stepTimeMs")]["v"] * 1e6)) for row in steps["rows"]]
+            self.assertEqual(got, [(str(s["number"]), s["end_ns"] - s["begin_ns"]) for s in exports.facts[kind].steps])
+            for table in overview:
+                if any(column["id"] == "severity" for column in table.get("cols", ())):
+                    self.assertEqual(table["rows"], [])  # "No step marker observed"...
+
+    def test_the_memory_page_begins_with_the_device(self):
+        facts = exports.facts["lms"]
+        answer = self.tool("lms", "memory_profile")
+        shown = [a for a in facts.allocators if a["peak"]]
+        self.assertEqual(sorted(facts.devices[a["device"]]["name"] for a in shown), ["GPU:0", "GPU:0 host memory"])
+        self.assertTrue(answer["memoryIds"][0].startswith("1. GPU:0_bfc"), answer["memoryIds"])
+        self.assertTrue(answer["memoryIds"][1].startswith("2. GPU:0 host pool"), answer["memoryIds"])
+        for profile in answer["memoryProfilePerAllocator"].values():
+            # The page warns of steps that are cut off when this is below 1.
+            self.assertGreaterEqual(int(profile["sampledTimelineSnapshots"][-1]["activityMetadata"]["stepId"]), 1)
+
+    def test_the_capacity_is_the_limit_of_the_allocator(self):
+        for kind, limit in (("train", 48 << 20), ("lms", 1600 << 10), ("refused", 8 << 20)):
+            facts = exports.facts[kind]
+            (index,) = [i for i, a in enumerate(facts.allocators) if facts.devices[a["device"]]["name"] == "GPU:0" and a["peak"]]
+            self.assertEqual(facts.allocators[index]["limit"], limit)
+            self.assertEqual(int(self.profile_of(kind, index)["profileSummary"]["memoryCapacity"]), limit)
+
+    def test_fragmentation_is_what_the_holes_say(self):
+        seen = set()
+        for kind in ("train", "lms", "refused"):
+            facts = exports.facts[kind]
+            for index in range(len(facts.allocators)):
+                profile = self.profile_of(kind, index)
+                points = facts.timeline(allocator=index)
+                for i in range(0, len(points), max(1, len(points) // 40)):
+                    got = profile["sampledTimelineSnapshots"][i]["aggregationStats"]["fragmentation"]
+                    wanted = fragmentation(facts, index, points[:i + 1])
+                    self.assertAlmostEqual(got, wanted, places=12)
+                    seen.add(round(wanted, 3))
+        self.assertGreater(len(seen), 3, seen)
 
     def check_timeline(self, profile, points):
         """Every point, with all that is said of it."""
@@ -554,7 +628,7 @@ class Xprof(unittest.TestCase):
                 if op["end_ns"] > op["begin_ns"]:
                     self.assertTrue(shown[op["name"], op["end_ns"] - op["begin_ns"]], op)
             for step in facts.steps:
-                self.assertTrue(any(name == f"step {step['number']}" for name, _ in shown))
+                self.assertTrue(shown[str(step["number"]), step["end_ns"] - step["begin_ns"]], step)  # in a row called steps
 
     def test_op_statistics_are_ours(self):
         for kind in ("train", "lms"):
