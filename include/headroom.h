@@ -274,6 +274,20 @@ typedef uint32_t hr_stream;
 #define HR_STREAM_DEFAULT 0u /* exists on every device, never destroyed */
 #define HR_STREAM_MAX 64u    /* streams of one physical device alive at once, the default one included */
 
+/* Host code that reads and writes device memory itself, without a stream. Pass it wherever a stream is asked for:
+ *
+ *     hr_alloc, pins             the call returns when the device has finished with the memory, so the host may touch it at once
+ *     hr_free, unpins            the host was the last user: no stream has to wait for it
+ *     hr_copy, hr_fill           the work is done when the call returns; it goes through the default stream
+ *     hr_stream_wait_stream      the host waits for the other stream; a stream that should wait for the host returns at once
+ *     hr_stream_synchronize      returns at once
+ *     hr_record_stream           changes nothing
+ *
+ * Such a call may wait as long as the device takes for work it was given earlier. It costs nothing on streams without such work. The
+ * host can access the memory of emulated devices and of CPU:0, and not that of a GPU; waiting works on all of them. Host code that
+ * is given memory for another stream must wait for that stream (hr_stream_synchronize) before it touches the memory. */
+#define HR_STREAM_HOST 0x80000000u
+
 /* HR_TOO_MANY when 63 exist already. */
 HR_API hr_status hr_stream_create(hr_device device, hr_stream *out);
 
@@ -398,7 +412,7 @@ typedef struct hr_request {
 	size_t struct_size;
 	size_t bytes;     /* > 0 */
 	size_t alignment; /* of the address: 0 = the allocator's granularity, else a power of two */
-	hr_stream stream; /* the stream that will use the block first; HR_STREAM_DEFAULT = 0 */
+	hr_stream stream; /* the stream that will use the block first; HR_STREAM_DEFAULT = 0; HR_STREAM_HOST */
 	hr_name op;       /* who asks */
 	hr_name scope;    /* on whose behalf: a name scope such as "encoder/layer_3" */
 	hr_name tag;      /* what for: "weights", "kv_cache" */
@@ -409,8 +423,9 @@ typedef struct hr_request {
 /* HR_REQUEST(bytes) is a request for that many bytes and nothing said about them. */
 #define HR_REQUEST(request_bytes) ((hr_request){ .struct_size = sizeof(hr_request), .bytes = (request_bytes) })
 
-/* Allocates. The block is usable at once on request->stream (host code that uses it without a stream counts as the default stream).
- * Costs tens of nanoseconds in "bfc" when nothing has to be mapped.
+/* Allocates. The block is usable at once on request->stream: work given to that stream waits, on the device, for the streams that used
+ * the memory before. With HR_STREAM_HOST the call itself waits for them, without holding a lock.
+ * Costs tens of nanoseconds in "bfc" when nothing has to be mapped or waited for.
  *
  * HR_INVALID_ARGUMENT  bytes 0 or above 2^48, alignment not a power of two or above 2^40, struct_size or stream unknown
  * HR_OUT_OF_MEMORY     no room within the limit; the message says what was asked, what is free and the largest free block
@@ -420,11 +435,14 @@ typedef struct hr_request {
  * HR_CLOSED, HR_FORKED, HR_DEVICE_ERROR, HR_NO_HOST_MEMORY, HR_IO (the system refused something) */
 HR_API hr_status hr_alloc(hr_allocator allocator, const hr_request *request, void **out);
 
-/* hr_alloc with nothing but a size. */
+/* hr_alloc with nothing but a size, for whatever the program does next: on HR_STREAM_HOST where the host can access the device's memory,
+ * so it may wait as described there, and on the default stream otherwise. */
 HR_API hr_status hr_alloc_bytes(hr_allocator allocator, size_t bytes, void **out);
 
 /* Frees the block at [address]. [stream] is the last stream that was given work on it. Reuse on that stream is immediate; another
- * stream that gets the memory first waits, on the device, for what this stream has been given so far. Any thread may free.
+ * stream that gets the memory first waits, on the device, for what this stream has been given so far. With HR_STREAM_HOST the memory
+ * is free for every stream at once, except that the stream of its request and those of hr_record_stream are still waited for. Any
+ * thread may free.
  *
  * NULL is HR_OK. An address that is not allocated now, whether freed already, inside a block or never seen, is HR_NOT_ALLOCATED;
  * nothing changes. */
@@ -442,7 +460,7 @@ typedef struct hr_allocation_info {
 	hr_name op, scope, tag;
 	hr_shape shape;
 	hr_dtype dtype;
-	uint64_t streams; /* bit s is set when stream s used it */
+	uint64_t streams; /* bit s is set when stream s used it; the host has no bit */
 } hr_allocation_info;
 
 /* HR_NOT_ALLOCATED as in hr_free. Set info->struct_size first. */
@@ -476,7 +494,8 @@ typedef struct hr_custom_allocator {
 	void (*close)(void *state);
 
 	/* Must be there. The address must be aligned as asked and must not be in use. A failure is passed on to the caller of hr_alloc:
-	 * HR_OUT_OF_MEMORY when there is no room. Called from any thread, several at a time. */
+	 * HR_OUT_OF_MEMORY when there is no room. [stream] may be HR_STREAM_HOST: then the memory must be idle when the call returns.
+	 * Called from any thread, several at a time. */
 	hr_status (*alloc)(void *state, size_t bytes, size_t alignment, hr_stream stream, void **out);
 
 	/* Must be there. */

@@ -30,6 +30,8 @@ typedef struct hr_backend_caps {
 	uint64_t page_bytes;   /* a power of two; 0 = the device has no pages */
 	uint64_t map_alignment; /* of reserved addresses; at least page_bytes */
 	bool host_accessible;  /* host code may read and write device addresses once streams are idle */
+	bool closed_streams;   /* streams get work through this table alone, so one that was given none is known to be idle. False where
+	                        * the program can give them work by other means, as on a GPU */
 } hr_backend_caps;
 
 /* A physical page: what the device calls it. */

@@ -31,9 +31,9 @@
  * host. Pin what an op uses, and the op's outputs, in one call: all of them or none, so that two threads cannot hold half of what each
  * needs.
  *
- * Nothing here waits for the device, but verify, fixed tensors that leave, the file of spill_dir, and mapping pages side by side. Copies
- * run on streams of their own; work on the stream of a pin waits, on the device, for the copy that brings its tensor back, and memory
- * that a tensor left is waited for by whoever gets it next.
+ * Nothing here waits for the device, but pins for HR_STREAM_HOST, verify, fixed tensors that leave, the file of spill_dir, and mapping pages
+ * side by side. Copies run on streams of their own; work on the stream of a pin waits, on the device, for the copy that brings its tensor
+ * back, and memory that a tensor left is waited for by its next user.
  *
  * Steps of a training loop repeat. When they are marked (hr_step_begin), the policy "learned" knows from the last step when each tensor
  * is used next: it sends tensors out right after their last use before a long gap, and asks for them back as early as there is room. The
@@ -147,6 +147,10 @@ typedef struct hr_pin {
 /* Pins all of them for work on [stream], or none. A tensor may occur more than once. Pins nest: each needs its unpin. A tensor that was new
  * before a call that fails is new after it.
  *
+ * HR_STREAM_HOST is for host code that reads and writes them itself: the call waits until they are back, and until the device has finished
+ * with them; copies to the host that are still being made count where they are pinned for writing. Work under pins that others still hold is
+ * not waited for.
+ *
  * HR_OUT_OF_MEMORY     no room, although everything inactive was moved out. The message names the op (hr_op_set), its tensors with their
  *                      sizes, and the least limit that would do; or the tier of the host that is full and its setting
  * HR_INVALID_ARGUMENT  HR_READ of a tensor that was never written; tensors of several allocators
@@ -155,7 +159,8 @@ typedef struct hr_pin {
  * HR_DEVICE_ERROR, HR_IO  something does not come back: it is still where it was, and the next pin tries again */
 HR_API hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream);
 
-/* Undoes it. [stream] is the last one that was given work on them. HR_INVALID_ARGUMENT: one is not pinned (then nothing is unpinned).
+/* Undoes it. [stream] is the last one that was given work on them; HR_STREAM_HOST when the host used them last, and has waited for what it
+ * gave to streams. HR_INVALID_ARGUMENT: one is not pinned (then nothing is unpinned).
  * HR_CORRUPT: verify found that one was written through a read pin; all are unpinned, and the tensor's host copy is kept. */
 HR_API hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream);
 

@@ -33,7 +33,7 @@ static hr_status cpu_open(void *config, uint32_t index, void **device, hr_backen
 	char size[24];
 	hr_status status = cpu_memory_info(NULL, &available, &total);
 	if (status != HR_OK) return status;
-	*caps = (hr_backend_caps){ .total_bytes = total, .map_alignment = hr__os_page_size(), .host_accessible = true };
+	*caps = (hr_backend_caps){ .total_bytes = total, .map_alignment = hr__os_page_size(), .host_accessible = true, .closed_streams = true };
 	snprintf(caps->description, sizeof caps->description, "host memory, %s", hr__format_size(total, size, sizeof size));
 	*device = &the_host;
 	return HR_OK;

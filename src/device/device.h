@@ -14,7 +14,11 @@
  *
  *   covered(T, S, e)  =  synced[T][S] > e  or  done[S] > e       (done: the host has seen S finish)
  *
- * A block with mask M and epoch e may be used on stream T when covered(T, S, e) for every S in M other than T. */
+ * A block with mask M and epoch e may be used on stream T when covered(T, S, e) for every S in M other than T.
+ *
+ * The host (HR_STREAM_HOST) is in no mask, because nothing is queued on it. It may use the block when done[S] > e for every S in M, or
+ * when S is known to be idle: the last work that S was given, given[S] being the epoch after that, is older than done[S]. A program
+ * without device work never waits, and never records an event. */
 #ifndef HR_DEVICE_DEVICE_H
 #define HR_DEVICE_DEVICE_H
 
@@ -127,15 +131,32 @@ hr_status hr__device_map_host(hr__device *device, uint64_t address, const hr_pag
 
 /* ---- streams ---- */
 
-/* True when [stream] exists on the device. Cheap: one load. */
+/* The stream in a set of streams. The host is in none: nothing waits for it. */
+static inline uint64_t hr__stream_bit(hr_stream stream)
+{
+	if (HR_LIKELY(stream == HR_STREAM_DEFAULT)) return 1;
+	return stream < HR_STREAM_MAX ? UINT64_C(1) << stream : 0;
+}
+
+/* True for the default stream and the host, which every device has. */
+static inline bool hr__stream_is_everywhere(hr_stream stream)
+{
+	return (stream & ~HR_STREAM_HOST) == 0;
+}
+
+/* True when [stream] exists on the device, or is the host. Cheap: one load. */
 bool hr__device_has_stream(const hr__device *device, hr_stream stream);
 
-/* The epoch to note with a free; and where it can be read, as long as the device is open, by those who do so at every free. */
-uint64_t hr__device_epoch(const hr__device *device);
-const hr__atomic_u64 *hr__device_epoch_at(const hr__device *device);
+/* What allocations and frees read of a device's streams, as long as it is open. */
+typedef struct hr__stream_view {
+	hr__atomic_u64 epoch; /* to note with a free; starts at 1, so that synced = 0 covers nothing */
+	hr__atomic_u64 used;  /* bit s: stream s may have been given work since the device was opened. What only others used is idle */
+} hr__stream_view;
+const hr__stream_view *hr__device_stream_view(const hr__device *device);
+uint64_t hr__device_epoch(const hr__device *device); /* the same */
 
 /* Makes work given to [stream] from now on wait for the streams in [mask] as they were at [epoch]; adds the number of waits that had
- * to be made to *waits. Does not block. */
+ * to be made to *waits. Does not block, unless [stream] is HR_STREAM_HOST: then it is the caller that waits, so no lock may be held. */
 hr_status hr__device_order(hr__device *device, hr_stream stream, uint64_t mask, uint64_t epoch, int64_t *waits);
 
 /* Blocks until the streams in [mask] have done what they were given up to [epoch]. */

@@ -95,7 +95,8 @@ static hr_status emu_open(void *config, uint32_t index, void **device, hr_backen
 	*caps = (hr_backend_caps){ .total_bytes = emu->options.memory_bytes,
 		                       .page_bytes = emu->options.page_bytes,
 		                       .map_alignment = emu->options.page_bytes,
-		                       .host_accessible = true };
+		                       .host_accessible = true,
+		                       .closed_streams = true };
 	snprintf(caps->description, sizeof caps->description, "emulated accelerator, %s, %s pages",
 	         hr__format_size(caps->total_bytes, total, sizeof total), hr__format_size(caps->page_bytes, page, sizeof page));
 	*device = emu;

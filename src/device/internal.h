@@ -61,8 +61,8 @@ typedef struct hr__physical hr__physical;
 typedef struct hr__streams hr__streams; /* stream.c */
 
 struct hr__physical {
-	hr__atomic_u64 stream_mask; /* bit s: stream s exists. These two are what the hot paths read */
-	hr__atomic_u64 epoch;       /* see device.h; starts at 1, so that synced = 0 covers nothing */
+	hr__atomic_u64 stream_mask; /* bit s: stream s exists. This and the next are what the hot paths read */
+	hr__stream_view view;       /* see device.h */
 	hr__atomic_u8 open;         /* set, with release, when all below is there */
 	const hr_backend *table;    /* complete: entries that the backend was compiled without are NULL */
 	void *config;

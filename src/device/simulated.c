@@ -91,7 +91,8 @@ static hr_status sim_open(void *config, uint32_t index, void **device, hr_backen
 	hr__mappings_init(&sim->books, sim->options.page_bytes);
 	*caps = (hr_backend_caps){ .total_bytes = sim->options.memory_bytes,
 		                       .page_bytes = sim->options.page_bytes,
-		                       .map_alignment = sim->options.page_bytes ? sim->options.page_bytes : PLAIN_UNIT };
+		                       .map_alignment = sim->options.page_bytes ? sim->options.page_bytes : PLAIN_UNIT,
+		                       .closed_streams = true };
 	hr__format_size(caps->total_bytes, total, sizeof total);
 	if (caps->page_bytes) {
 		snprintf(caps->description, sizeof caps->description, "simulated device, %s, %s pages, virtual time", total,

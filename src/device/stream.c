@@ -39,6 +39,14 @@
  *   - mark_time looks at events under the lock, by the number of a mark that is in the ring.
  * A stream's ring goes with it: done[S] is above all of its numbers by then.
  *
+ * Idle streams
+ *
+ * given[S] is the epoch as read after S was last given work, or told to wait. done[S] = n says that the host has seen all work done
+ * that was submitted before the epoch was raised to n. By the claim above, work whose reading is below n is covered: so S is idle
+ * when given[S] < done[S]. A wait counts as work, because a block that passes from R to S without being used there has only the bit of
+ * S. Where programs have other ways to give work to a stream (caps.closed_streams is false), no stream is known to be idle. Bit S of
+ * `used` is set with the first work of S and never cleared, so that a look at one word is enough as long as there was none.
+ *
  * Invariants, under the lock:
  *   1  synced[T][S], done[S] <= epoch, and they only grow while T lives
  *   2  bit s of stream_mask is set exactly when native[s] is a stream of the device; bit 0 is always set
@@ -84,6 +92,7 @@ typedef struct waited_event {
 struct hr__streams {
 	hr__atomic_u64 native[HR_STREAM_MAX]; /* what the device calls the stream */
 	hr__atomic_u64 done[HR_STREAM_MAX];
+	hr__atomic_u64 given[HR_STREAM_MAX];                 /* grows only */
 	hr__atomic_u64 synced[HR_STREAM_MAX][HR_STREAM_MAX]; /* [who waited][for whom] */
 	uint64_t imported;                                   /* streams that the program made itself: never destroyed here */
 	uint32_t spare_count[EVENT_KINDS];
@@ -95,6 +104,7 @@ struct hr__streams {
 
 static inline uint64_t bit(hr_stream stream)
 {
+	HR_ASSERT(stream < HR_STREAM_MAX);
 	return UINT64_C(1) << stream;
 }
 
@@ -115,7 +125,7 @@ static inline hr_native_stream native_of(const hr__physical *physical, hr_stream
 
 static inline uint64_t raise_epoch(hr__physical *physical)
 {
-	return hr__fetch_add_relaxed(&physical->epoch, 1) + 1;
+	return hr__fetch_add_relaxed(&physical->view.epoch, 1) + 1;
 }
 
 /* Under the lock, like all writing. */
@@ -171,8 +181,10 @@ hr_status hr__streams_open(hr__physical *physical)
 	int error = hr__os()->alloc(sizeof(hr__streams), &memory);
 	if (error) return hr__os_fail(error, "the streams of a device");
 	physical->streams = memory;
+	for (hr_stream stream = 0; stream < HR_STREAM_MAX; stream++) hr__store_relaxed(&physical->streams->done[stream], 1);
 	hr__lock_init(&physical->stream_lock, HR__RANK_PAGE_POOL);
-	hr__store_relaxed(&physical->epoch, 1);
+	hr__store_relaxed(&physical->view.epoch, 1);
+	hr__store_relaxed(&physical->view.used, physical->caps.closed_streams ? 0 : UINT64_MAX);
 	hr__store_release(&physical->stream_mask, bit(HR_STREAM_DEFAULT));
 	return HR_OK;
 }
@@ -325,6 +337,29 @@ static uint64_t uncovered(const hr__streams *streams, hr_stream who, uint64_t ma
 	return left;
 }
 
+/* After [stream] was given work, or told to wait; before the call that did so returns. */
+static void note_given(hr__physical *physical, hr_stream stream)
+{
+	hr__atomic_u64 *given = &physical->streams->given[stream];
+	uint64_t seen = hr__load_relaxed(given), now = hr__load_relaxed(&physical->view.epoch);
+	while (seen < now && !hr__cas_acq_rel(given, &seen, now)) {}
+	if (!(hr__load_relaxed(&physical->view.used) & bit(stream))) hr__fetch_or_acq_rel(&physical->view.used, bit(stream));
+}
+
+/* The streams of [mask] that the host still has to wait for. */
+static uint64_t not_done(const hr__physical *physical, uint64_t mask, uint64_t epoch)
+{
+	const hr__streams *streams = physical->streams;
+	bool closed = physical->caps.closed_streams;
+	uint64_t left = 0;
+	for (; mask; mask &= mask - 1) {
+		hr_stream stream = lowest(mask);
+		uint64_t done = hr__load_acquire(&streams->done[stream]);
+		if (done <= epoch && !(closed && hr__load_acquire(&streams->given[stream]) < done)) left |= bit(stream);
+	}
+	return left;
+}
+
 /* Makes [who] wait for all that [whom] was given. Under the lock. */
 static hr_status wait_for_all(hr__physical *physical, hr_stream who, hr_stream whom)
 {
@@ -333,6 +368,7 @@ static hr_status wait_for_all(hr__physical *physical, hr_stream who, hr_stream w
 	hr_status status = record(physical, whom, PLAIN, &event, &epoch);
 	if (status != HR_OK) return status;
 	status = hr__call_stream_wait_event(physical, native_of(physical, who), event);
+	note_given(physical, who);
 	if (status == HR_OK) raise_to(&physical->streams->synced[who][whom], epoch);
 	/* The wait is for the event as it was recorded now; recording it again does not change that. */
 	put_event(physical, PLAIN, event);
@@ -345,28 +381,39 @@ static hr_status wait_for(hr__physical *physical, hr_stream who, hr_stream whom,
 	const mark *found = oldest_above(physical->streams->rings[whom], epoch);
 	if (!found) return wait_for_all(physical, who, whom);
 	hr_status status = hr__call_stream_wait_event(physical, native_of(physical, who), found->event);
+	note_given(physical, who);
 	if (status == HR_OK) raise_to(&physical->streams->synced[who][whom], found->epoch);
 	return status;
 }
 
 bool hr__device_has_stream(const hr__device *device, hr_stream stream)
 {
-	return is_live(device->physical, stream);
+	return stream == HR_STREAM_HOST || is_live(device->physical, stream);
 }
 
-const hr__atomic_u64 *hr__device_epoch_at(const hr__device *device)
+const hr__stream_view *hr__device_stream_view(const hr__device *device)
 {
-	return &device->physical->epoch;
+	return &device->physical->view;
 }
 
 uint64_t hr__device_epoch(const hr__device *device)
 {
-	return hr__load_relaxed(&device->physical->epoch);
+	return hr__load_relaxed(&device->physical->view.epoch);
+}
+
+static hr_status wait_on_host(hr__device *device, uint64_t mask, uint64_t epoch, int64_t *waits)
+{
+	mask = not_done(device->physical, mask, epoch);
+	if (HR_LIKELY(mask == 0) || !hr__has_streams(device->physical)) return HR_OK;
+	hr_status status = hr__device_wait_idle(device, mask, epoch);
+	if (status == HR_OK) *waits += __builtin_popcountll(mask);
+	return status;
 }
 
 hr_status hr__device_order(hr__device *device, hr_stream stream, uint64_t mask, uint64_t epoch, int64_t *waits)
 {
 	hr__physical *physical = device->physical;
+	if (stream == HR_STREAM_HOST) return wait_on_host(device, mask, epoch, waits);
 	if (!is_live(physical, stream)) return no_such_stream(device, stream);
 	mask = uncovered(physical->streams, stream, mask & ~bit(stream), epoch);
 	if (HR_LIKELY(mask == 0) || !hr__has_streams(physical)) return HR_OK;
@@ -587,6 +634,7 @@ HR_API hr_status hr_stream_destroy(hr_device handle, hr_stream stream)
 	hr__device *device = hr__device_of(handle, &status);
 	if (!device) return status;
 	if (stream == HR_STREAM_DEFAULT) return hr__fail(HR_INVALID_ARGUMENT, "the default stream cannot be destroyed");
+	if (stream == HR_STREAM_HOST) return hr__fail(HR_INVALID_ARGUMENT, "HR_STREAM_HOST is the host, and cannot be destroyed");
 	if (!hr__device_has_stream(device, stream)) return no_such_stream(device, stream);
 	status = synchronize(device, stream);
 	if (status != HR_OK) return status;
@@ -610,7 +658,7 @@ HR_API hr_status hr_stream_synchronize(hr_device handle, hr_stream stream)
 	hr__device *device = hr__device_of(handle, &status);
 	if (!device) return status;
 	if (!hr__device_has_stream(device, stream)) return no_such_stream(device, stream);
-	return synchronize(device, stream);
+	return stream == HR_STREAM_HOST ? HR_OK : synchronize(device, stream);
 }
 
 HR_API hr_status hr_stream_wait_stream(hr_device handle, hr_stream stream, hr_stream other)
@@ -620,7 +668,8 @@ HR_API hr_status hr_stream_wait_stream(hr_device handle, hr_stream stream, hr_st
 	if (!device) return status;
 	if (!hr__device_has_stream(device, stream)) return no_such_stream(device, stream);
 	if (!hr__device_has_stream(device, other)) return no_such_stream(device, other);
-	if (stream == other || !hr__has_streams(device->physical)) return HR_OK;
+	if (stream == other || other == HR_STREAM_HOST || !hr__has_streams(device->physical)) return HR_OK;
+	if (stream == HR_STREAM_HOST) return synchronize(device, other);
 	hr__lock_take(&device->physical->stream_lock);
 	status = wait_for_all(device->physical, stream, other);
 	hr__lock_release(&device->physical->stream_lock);
@@ -655,16 +704,31 @@ static hr_status check_copy(const void *to, const void *from, size_t bytes, hr_c
 	return HR_OK;
 }
 
+/* The stream that work for [stream] is given to: the host's goes to the default stream, and is waited for. */
+static hr_stream carrier_of(hr_stream stream)
+{
+	return stream == HR_STREAM_HOST ? HR_STREAM_DEFAULT : stream;
+}
+
+/* After work was given to carrier_of([stream]), whether that failed or not: a part of it may be queued. */
+static hr_status after_work(hr__device *device, hr_stream stream, hr_status status)
+{
+	note_given(device->physical, carrier_of(stream));
+	if (status == HR_OK && stream == HR_STREAM_HOST && hr__has_streams(device->physical)) return synchronize(device, HR_STREAM_DEFAULT);
+	return status;
+}
+
 HR_API hr_status hr_copy(hr_device handle, void *to, const void *from, size_t bytes, hr_copy_kind kind, hr_stream stream)
 {
 	hr_status status;
 	hr_native_stream native;
 	hr__device *device = hr__device_of(handle, &status);
 	if (!device) return status;
-	status = hr__stream_native(device, stream, &native);
+	status = hr__stream_native(device, carrier_of(stream), &native);
 	if (status == HR_OK) status = check_copy(to, from, bytes, kind);
 	if (status != HR_OK || bytes == 0) return status;
-	return hr__call_copy(device->physical, (uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)from, bytes, kind, native);
+	status = hr__call_copy(device->physical, (uint64_t)(uintptr_t)to, (uint64_t)(uintptr_t)from, bytes, kind, native);
+	return after_work(device, stream, status);
 }
 
 HR_API hr_status hr_fill(hr_device handle, void *at, unsigned char value, size_t bytes, hr_stream stream)
@@ -673,23 +737,24 @@ HR_API hr_status hr_fill(hr_device handle, void *at, unsigned char value, size_t
 	hr_native_stream native;
 	hr__device *device = hr__device_of(handle, &status);
 	if (!device) return status;
-	status = hr__stream_native(device, stream, &native);
+	status = hr__stream_native(device, carrier_of(stream), &native);
 	if (status != HR_OK || bytes == 0) return status;
 	if (!at) return hr__fail(HR_INVALID_ARGUMENT, "hr_fill: at is NULL");
 	if (wraps(at, bytes)) return hr__fail(HR_INVALID_ARGUMENT, "hr_fill: %zu bytes are too many", bytes);
-	return hr__call_fill(device->physical, (uint64_t)(uintptr_t)at, value, bytes, native);
+	status = hr__call_fill(device->physical, (uint64_t)(uintptr_t)at, value, bytes, native);
+	return after_work(device, stream, status);
 }
 
 hr_status hr__device_host_call(hr__device *device, hr_stream stream, void (*run)(void *argument), void *argument)
 {
 	hr_native_stream native = 0;
-	hr_status status = hr__stream_native(device, stream, &native);
-	return status ? status : hr__call_host_call(device->physical, run, argument, native);
+	hr_status status = hr__stream_native(device, carrier_of(stream), &native);
+	return status ? status : after_work(device, stream, hr__call_host_call(device->physical, run, argument, native));
 }
 
 hr_status hr__device_compute(hr__device *device, hr_stream stream, uint64_t ns)
 {
 	hr_native_stream native = 0;
-	hr_status status = hr__stream_native(device, stream, &native);
-	return status ? status : hr__call_compute(device->physical, ns, native);
+	hr_status status = hr__stream_native(device, carrier_of(stream), &native);
+	return status ? status : after_work(device, stream, hr__call_compute(device->physical, ns, native));
 }

@@ -41,7 +41,7 @@ struct hr__shadow {
 
 static uint64_t bit(hr_stream stream)
 {
-	return UINT64_C(1) << stream;
+	return hr__stream_bit(stream);
 }
 
 /* Waits until nobody works on its memory. A copy to the host waited for all who used the tensor before it (move.c). */

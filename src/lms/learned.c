@@ -90,6 +90,12 @@ void hr__learned_destroyed(hr__lms *lms, hr__tensor *tensor)
 
 /* ---- pins ---- */
 
+/* The stream whose marks time an op: when the host works, the default stream has nothing to do, and reaches them at once. */
+static hr_stream timed_on(hr_stream stream)
+{
+	return stream == HR_STREAM_HOST ? HR_STREAM_DEFAULT : stream;
+}
+
 void hr__learned_before(hr__lms *lms, const hr_pin *pins, size_t count)
 {
 	if (!hr__load_relaxed(&lms->stats.num_steps) && hr__load_relaxed(&lms->stats.num_evictions)) hr__steps_watch(lms, pins, count);
@@ -101,9 +107,9 @@ void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_strea
 	hr__learned *learned = lms->learned;
 	uint64_t mark = 0;
 	bool measure = hr__load_relaxed(&lms->stats.num_evictions) > 0 && !hr__load_relaxed(&learned->settled);
-	if (measure && hr__device_mark(lms->device, stream, &mark)) mark = 0;
+	if (measure && hr__device_mark(lms->device, timed_on(stream), &mark)) mark = 0;
 	hr__lock_take(&lms->lock);
-	if (learned->recording && hr__record_op(&learned->now, stream)) {
+	if (learned->recording && hr__record_op(&learned->now, timed_on(stream))) {
 		hr__record_sign(&learned->now, count);
 		HR__AT(hr__seen_op, learned->now.ops, learned->now.ops.count - 1).begin = mark;
 		for (size_t i = 0; i < count; i++) {
@@ -122,7 +128,7 @@ void hr__learned_unpinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_str
 	hr__learned *learned = lms->learned;
 	uint64_t mark = 0;
 	/* With a mark after each op, who waits for memory of one does not wait for the next. */
-	if (hr__load_relaxed(&lms->stats.num_evictions) > 0 && hr__device_mark(lms->device, stream, &mark)) mark = 0;
+	if (hr__load_relaxed(&lms->stats.num_evictions) > 0 && hr__device_mark(lms->device, timed_on(stream), &mark)) mark = 0;
 	hr__lock_take(&lms->lock);
 	if (learned->recording && learned->now.ops.count) HR__AT(hr__seen_op, learned->now.ops, learned->now.ops.count - 1).end = mark;
 	hr__record_time(lms->device, &learned->now, 4);

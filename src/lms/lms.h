@@ -265,7 +265,8 @@ void hr__tensors_shutdown(void);
 
 /* Makes sure the host has a good copy of a tensor that is at home (LEAVING). It stays at home. HR_NOT_READY: it is blank. */
 hr_status hr__move_sync(hr__tensor *tensor);
-/* Gives the memory of a tensor up that the host has a good copy of; [stream] will use it next (lms->in counts as not known). */
+/* Gives the memory of a tensor up that the host has a good copy of; [stream] will use it next (lms->in counts as not known; the host waits
+ * when it gets the memory). */
 hr_status hr__move_drop(hr__tensor *tensor, hr_stream stream);
 /* Both, and settles it: OUT, or HOME again when it failed. One that is blank is NEW then, without a copy. */
 hr_status hr__move_out(hr__tensor *tensor, hr_stream stream);

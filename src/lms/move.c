@@ -21,7 +21,7 @@
 
 static uint64_t bit(hr_stream stream)
 {
-	return UINT64_C(1) << stream;
+	return hr__stream_bit(stream);
 }
 
 static bool is_astray(const hr__tensor *tensor)
@@ -232,7 +232,7 @@ static hr_status last_users(hr__tensor *tensor, hr_stream next, uint64_t *stream
 	*streams = hr__load_relaxed(&tensor->streams);
 	*epoch = hr__load_relaxed(&tensor->epoch);
 	if (!copied) return HR_OK;
-	if (next == lms->in || next == lms->out) {
+	if (next == lms->in || next == lms->out || next == HR_STREAM_HOST) {
 		*streams |= bit(lms->out);
 		if (copied > *epoch) *epoch = copied;
 		return HR_OK;
@@ -423,7 +423,7 @@ hr_status hr__move_away(hr__tensor *tensor)
 		if (tensor->address) hr__lms_count(&lms->resident, -(int64_t)tensor->device_bytes);
 	} else if (tensor->address) {
 		uint64_t streams, epoch, users = hr__load_relaxed(&tensor->streams);
-		hr_stream last = (hr_stream)__builtin_ctzll(users);
+		hr_stream last = users ? (hr_stream)__builtin_ctzll(users) : HR_STREAM_HOST;
 		if (last_users(tensor, last, &streams, &epoch)) { /* then everybody waits for everything */
 			streams = users | bit(lms->out);
 			epoch = hr__device_epoch(lms->device);

@@ -67,10 +67,10 @@ static void count_pinned(hr__lms *lms, int64_t bytes)
 /* Before it is pinned for [stream]: whoever moves it then knows who has to wait. */
 static inline void note_stream(hr__tensor *tensor, hr_stream stream)
 {
-	uint64_t seen, bit = UINT64_C(1) << stream;
+	uint64_t seen, bit = hr__stream_bit(stream);
 	if (HR_LIKELY(!tensor->lms->defrag)) return;
 	seen = hr__load_relaxed(&tensor->pinned_by);
-	while (!(seen & bit) && !hr__cas_acq_rel(&tensor->pinned_by, &seen, seen | bit)) {}
+	while ((seen | bit) != seen && !hr__cas_acq_rel(&tensor->pinned_by, &seen, seen | bit)) {}
 }
 
 /* Brings a tensor that was claimed home, and pins it. A new one is blank until all of the call is met. */
@@ -179,6 +179,43 @@ static bool writes_before(const hr_pin *pins, size_t at)
 	return false;
 }
 
+/* Waits until nothing on the device works on a tensor that is pinned: those who unpinned it, its return, a copy to the host if it is going
+ * to be written, and whatever its memory was used for before. Its place is fixed first, because moving it would be work again. */
+static hr_status wait_on_host(hr__tensor *tensor, hr_tensor handle, hr_access access)
+{
+	hr__lms *lms = tensor->lms;
+	void *ignored;
+	int64_t waits = 0;
+	hr_status status = hr_tensor_address(handle, &ignored);
+	uint64_t came = hr__load_relaxed(&tensor->in_epoch), copied = access == HR_READ ? 0 : hr__load_relaxed(&tensor->out_epoch);
+	uint64_t begin = hr__load_relaxed(&tensor->fresh) && hr__exchange_acquire(&tensor->fresh, 0) ? hr__device_clock_ns(lms->device) : 0;
+	if (!status && came) status = hr__device_order(lms->device, HR_STREAM_HOST, hr__stream_bit(lms->in), came, &waits);
+	if (begin) hr__lms_count(&lms->stats.stall_ns, (int64_t)(hr__device_clock_ns(lms->device) - begin));
+	if (!status && copied) status = hr__device_order(lms->device, HR_STREAM_HOST, hr__stream_bit(lms->out), copied, &waits);
+	if (!status && !came)
+		status = hr__device_order(lms->device, HR_STREAM_HOST, hr__load_relaxed(&tensor->took_on), hr__load_relaxed(&tensor->took_epoch),
+		                          &waits);
+	if (!status)
+		status = hr__device_order(lms->device, HR_STREAM_HOST, hr__load_relaxed(&tensor->streams), hr__load_relaxed(&tensor->epoch), &waits);
+	return status;
+}
+
+/* Makes [stream] wait for the return of a tensor, or for what its memory was used for before. */
+static hr_status follow_return(hr__tensor *tensor, hr_stream stream)
+{
+	hr__lms *lms = tensor->lms;
+	int64_t waits = 0;
+	uint64_t came = hr__load_relaxed(&tensor->in_epoch);
+	if (!came) {
+		/* Another stream got its memory, and perhaps never used it: what that waits for, this one must wait for too. */
+		uint64_t took = hr__load_relaxed(&tensor->took_on) & ~hr__stream_bit(stream);
+		return took ? hr__device_order(lms->device, stream, took, hr__load_relaxed(&tensor->took_epoch), &waits) : HR_OK;
+	}
+	if (stream == lms->in) return HR_OK;
+	if (hr__load_relaxed(&tensor->fresh) && hr__exchange_acquire(&tensor->fresh, 0)) hr__stall_note(lms, stream, came + 1);
+	return hr__device_order(lms->device, stream, hr__stream_bit(lms->in), came, &waits);
+}
+
 /* Number [at] of a call. */
 static hr_status pin_one(hr__tensor *tensor, const hr_pin *pins, size_t at, hr_stream stream)
 {
@@ -186,17 +223,7 @@ static hr_status pin_one(hr__tensor *tensor, const hr_pin *pins, size_t at, hr_s
 	hr_status status = hold(tensor, pins[at].tensor, access, stream);
 	if (status) return status;
 	hr__lms *lms = tensor->lms;
-	uint64_t came = hr__load_relaxed(&tensor->in_epoch);
-	if (came && stream != lms->in) {
-		if (hr__load_relaxed(&tensor->fresh) && hr__exchange_acquire(&tensor->fresh, 0)) hr__stall_note(lms, stream, came + 1);
-		int64_t waits = 0;
-		status = hr__device_order(lms->device, stream, UINT64_C(1) << lms->in, came, &waits);
-	} else if (!came) {
-		/* Another stream got its memory, and perhaps never used it: what that waits for, this one must wait for too. */
-		int64_t waits = 0;
-		uint64_t took = hr__load_relaxed(&tensor->took_on) & ~(UINT64_C(1) << stream);
-		if (took) status = hr__device_order(lms->device, stream, took, hr__load_relaxed(&tensor->took_epoch), &waits);
-	}
+	status = HR_UNLIKELY(stream == HR_STREAM_HOST) ? wait_on_host(tensor, pins[at].tensor, access) : follow_return(tensor, stream);
 	if (!status && access != HR_READ) {
 		if (HR_UNLIKELY(hr__load_relaxed(&tensor->synced))) status = hr__move_dirty(tensor, stream);
 		hr__store_relaxed(&tensor->written, 1);
@@ -243,7 +270,7 @@ static hr_status check_call(const hr_pin *pins, size_t count, hr_stream stream, 
 		if (i && tensor->lms != *lms) return hr__fail(HR_INVALID_ARGUMENT, "tensors of several allocators are named in one call");
 		*lms = tensor->lms;
 	}
-	if (stream && !hr__device_has_stream((*lms)->device, stream))
+	if (!hr__stream_is_everywhere(stream) && !hr__device_has_stream((*lms)->device, stream))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s has no stream %u", hr__device_name((*lms)->device), stream);
 	return HR_OK;
 }
@@ -514,10 +541,17 @@ static hr_status inspect(hr__tensor *tensor, hr_tensor handle, hr_stream stream)
 {
 	/* It is used again already, or is leaving: then it is looked at on the way. */
 	if (!hr__tensor_claim(tensor, handle.id, HR__HOME, HR__LEAVING)) return HR_OK;
-	hr__lms_enter(tensor->lms);
-	hr_status status = hr__move_inspect(tensor, stream);
+	hr__lms *lms = tensor->lms;
+	hr__lms_enter(lms);
+	hr_status status = HR_OK;
+	if (stream == HR_STREAM_HOST) { /* reading it takes a stream */
+		int64_t waits = 0;
+		stream = lms->out;
+		status = hr__device_order(lms->device, stream, hr__load_relaxed(&tensor->streams), hr__load_relaxed(&tensor->epoch), &waits);
+	}
+	if (!status) status = hr__move_inspect(tensor, stream);
 	hr__tensor_settle(tensor, HR__HOME, 0);
-	hr__lms_leave(tensor->lms);
+	hr__lms_leave(lms);
 	return status;
 }
 
@@ -526,7 +560,7 @@ static uint64_t users_after(const hr__tensor *tensor, uint64_t streams, hr_strea
 {
 	uint64_t came = UINT64_C(1) << tensor->lms->in;
 	if (stream != tensor->lms->in && HR_LIKELY(!hr__load_relaxed(&tensor->unfollowed))) streams &= ~came;
-	return streams | UINT64_C(1) << stream;
+	return streams | hr__stream_bit(stream);
 }
 
 static bool unpin_one(hr__tensor *tensor, hr_stream stream)

@@ -25,8 +25,15 @@ struct pending {
 /* The epoch is read only when it is needed: both at once would be one wide load from two fresh stores, which waits for them. */
 static inline void note_pending(struct pending *pending, const hr__chunk *chunk, hr_stream stream)
 {
-	pending->streams = chunk->streams & ~(UINT64_C(1) << stream);
+	pending->streams = chunk->streams & ~hr__stream_bit(stream);
 	if (HR_UNLIKELY(pending->streams)) pending->epoch = chunk->epoch;
+}
+
+/* False when nothing has to be waited for; also where the host gets what only idle streams used, without a further look. */
+static inline bool is_pending(const struct pending *pending, const hr__cache *cache, hr_stream stream)
+{
+	if (HR_LIKELY(!pending->streams)) return false;
+	return stream != HR_STREAM_HOST || pending->streams & hr__load_relaxed(&cache->streams->used);
 }
 
 /* Hands out a kept chunk of [units]; NULL when there is none (then *none is set), or the thread has reached its level. */
@@ -139,7 +146,7 @@ static __attribute__((noinline)) hr_status alloc_from(hr_allocator handle, hr__c
 	hr__max(&shard->stats.largest, (int64_t)size);
 	hr__lock_release(&shard->lock);
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, address, size);
-	if (HR_UNLIKELY(pending.streams)) {
+	if (HR_UNLIKELY(is_pending(&pending, cache, request->stream))) {
 		hr_status status = order(cache, request, (void *)(uintptr_t)address, &pending, HR__SOURCE_FREE_CHUNK);
 		if (status) return status;
 	}
@@ -156,8 +163,8 @@ __attribute__((always_inline)) static inline hr_status alloc_complete(hr__thread
 {
 	hr__cache *cache = cache_of(self, handle);
 	if (HR_UNLIKELY(!cache || !request || !out)) return alloc_slow(handle, request, out);
-	/* Only the plain request, on the default stream, is known to be good without a look. */
-	if (HR_UNLIKELY((request->struct_size ^ sizeof *request) | request->alignment | request->stream)) {
+	/* Only the plain request, on the default stream or for the host, is known to be good without a look. */
+	if (HR_UNLIKELY((request->struct_size ^ sizeof *request) | request->alignment | (request->stream & ~HR_STREAM_HOST))) {
 		if (hr__request_check(cache->allocator, request)) return alloc_slow(handle, request, out);
 		if (request->alignment > (size_t)cache->round + 1) return alloc_slow(handle, request, out);
 	}
@@ -172,7 +179,7 @@ __attribute__((always_inline)) static inline hr_status alloc_complete(hr__thread
 	void *address = alloc_cached(cache, request, units, &pending, &none);
 	if (HR_UNLIKELY(none)) return alloc_from(handle, cache, true, request, out);
 	if (HR_UNLIKELY(!address) && !(address = alloc_higher(cache, request, units, &pending))) return alloc_slow(handle, request, out);
-	if (HR_UNLIKELY(pending.streams)) {
+	if (HR_UNLIKELY(is_pending(&pending, cache, request->stream))) {
 		hr_status status = order(cache, request, address, &pending, HR__SOURCE_CACHE);
 		if (status) return status;
 	}
@@ -201,6 +208,11 @@ hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
 hr_status hr_alloc_bytes(hr_allocator handle, size_t bytes, void **out)
 {
 	hr_request request = HR_REQUEST(bytes);
+	hr_status status;
+	const hr__cache *cache = cache_of(hr__thread_self, handle);
+	const hr__allocator *allocator = HR_LIKELY(cache != NULL) ? cache->allocator : hr__allocator_of(handle, &status);
+	if (HR_UNLIKELY(!allocator)) return status;
+	request.stream = allocator->bytes_stream;
 	return hr_alloc(handle, &request, out);
 }
 
@@ -211,7 +223,7 @@ static hr_status free_slow(hr_allocator handle, uint64_t address, hr_stream stre
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
 	if (!allocator) return status;
 	if (!address) return HR_OK;
-	if (stream && !hr__device_has_stream(allocator->device, stream))
+	if (!hr__device_has_stream(allocator->device, stream))
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_free: %s has no stream %u", hr__device_name(allocator->device), stream);
 	hr__cache *cache = hr__cache_get(allocator);
 	if (allocator->kind == HR__KIND_BFC) return hr__bfc_free(allocator, cache, address, stream);
@@ -238,8 +250,8 @@ static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr
 	hr__log_free(cache, chunk);
 	hr__owner_add(&shard->stats.frees, 1);
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
-	chunk->epoch = hr__load_relaxed(cache->epoch);
-	chunk->streams |= UINT64_C(1) << stream;
+	chunk->epoch = hr__load_relaxed(&cache->streams->epoch);
+	chunk->streams |= hr__stream_bit(stream);
 	hr__lookup_remove_at(&shard->lookup, where);
 	hr__account(shard, cache, -(int64_t)size);
 	hr__arena_give(&hr__pool_of(shard, chunk)->arena, id);
@@ -252,7 +264,8 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 	uint64_t address = (uintptr_t)pointer;
 	hr__cache *cache = cache_of(hr__thread_self, handle);
 	if (HR_UNLIKELY(!cache || !address || !cache->bin_count)) return free_slow(handle, address, stream);
-	if (HR_UNLIKELY(stream && !hr__device_has_stream(cache->allocator->device, stream))) return free_slow(handle, address, stream);
+	if (HR_UNLIKELY(!hr__stream_is_everywhere(stream) && !hr__device_has_stream(cache->allocator->device, stream)))
+		return free_slow(handle, address, stream);
 	if (HR_UNLIKELY(!hr__shard_has(cache->shard, address))) return free_slow(handle, address, stream);
 	if (address >= hr__load_relaxed(&cache->shard->large_from)) return free_to_arena(handle, cache, address, stream);
 	if (HR_UNLIKELY(!hr__cache_enter(cache))) return free_slow(handle, address, stream);
@@ -281,8 +294,8 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 	hr__log_free(cache, chunk);
 	hr__owner_add(&cache->requested, -(int64_t)chunk->requested);
 	hr__owner_add(&cache->frees, 1);
-	chunk->epoch = hr__load_relaxed(cache->epoch);
-	chunk->streams |= UINT64_C(1) << stream;
+	chunk->epoch = hr__load_relaxed(&cache->streams->epoch);
+	chunk->streams |= hr__stream_bit(stream);
 	uint64_t bin = (uint64_t)size >> cache->shift;
 	chunk->link = cache->bins[bin];
 	cache->bins[bin] = id;

@@ -246,6 +246,7 @@ static hr_status set_options(hr__allocator *allocator, const hr_allocator_option
 	allocator->shift = hr__log2(options->granularity);
 	allocator->allow_growth = options->allow_growth;
 	allocator->thread_cache = options->thread_cache;
+	allocator->bytes_stream = hr__device_host_accessible(allocator->device) ? HR_STREAM_HOST : HR_STREAM_DEFAULT;
 	allocator->stitch = options->stitch;
 	allocator->page = hr__device_page_bytes(allocator->device);
 	if (allocator->page && allocator->page < allocator->granularity)

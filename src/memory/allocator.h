@@ -82,7 +82,7 @@ typedef struct hr__cache {
 	hr__chunk *chunks;        /* of the shard */
 	hr__lookup *lookup;       /* of the shard */
 	hr__allocator *allocator; /* the rest of this line is immutable */
-	const hr__atomic_u64 *epoch; /* of the device */
+	const hr__stream_view *streams; /* of the device */
 	uint32_t round;           /* granularity - 1 */
 	uint32_t shift;           /* log2 of granularity */
 	int64_t capacity;         /* most bytes to keep; 0 = keep nothing */
@@ -207,6 +207,7 @@ struct hr__allocator {
 	uint32_t granularity, shift;
 	uint32_t shard_max; /* how many shards it may have */
 	bool allow_growth, thread_cache, stitch, is_default;
+	hr_stream bytes_stream; /* of hr_alloc_bytes */
 	char name[32];
 	char kind_name[32];
 	hr__custom custom;
@@ -521,7 +522,7 @@ static inline void hr__chunk_describe(hr__chunk *chunk, const hr_request *reques
 {
 	chunk->requested = request->bytes;
 	chunk->owner = 0;
-	chunk->streams = UINT64_C(1) << request->stream;
+	chunk->streams = hr__stream_bit(request->stream);
 	chunk->op = request->op;
 	chunk->scope = request->scope;
 	chunk->tag = request->tag;

@@ -381,7 +381,7 @@ static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_req
 {
 	hr__shard *shard = attempt->shard;
 	hr__chunk *chunk = hr__chunk_at(&shard->table, attempt->id);
-	uint64_t pending = chunk->streams & ~(UINT64_C(1) << request->stream);
+	uint64_t pending = chunk->streams & ~hr__stream_bit(request->stream);
 	*epoch = chunk->epoch;
 	attempt->address = hr__chunk_address(chunk);
 	hr__chunk_describe(chunk, request);
@@ -542,9 +542,13 @@ static hr_status not_allocated(const hr__allocator *allocator, uint64_t address,
 	                known ? "it was freed already" : "it was freed already, or came from elsewhere");
 }
 
-/* [streams] 0: the one that allocated it, and those that were recorded, and [stream]; at this moment. */
-static hr_status give(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream, uint64_t streams, uint64_t epoch,
-                      bool quiet)
+/* Streams that may be working on a block, and up to when. */
+struct users {
+	uint64_t streams, epoch;
+};
+
+/* [users] NULL: the stream that allocated it, those that were recorded, and [stream]; at this moment. */
+static hr_status give(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream, const struct users *users, bool quiet)
 {
 	hr__shard *shard = NULL;
 	HR__EACH_SHARD(allocator, each)
@@ -566,8 +570,8 @@ static hr_status give(hr__allocator *allocator, hr__cache *cache, uint64_t addre
 	hr__log_free(cache, chunk);
 	if (!quiet) hr__owner_add(&shard->stats.frees, 1);
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
-	chunk->epoch = streams ? epoch : hr__device_epoch(allocator->device);
-	chunk->streams = streams ? streams : chunk->streams | UINT64_C(1) << stream;
+	chunk->epoch = users ? users->epoch : hr__device_epoch(allocator->device);
+	chunk->streams = users ? users->streams : chunk->streams | hr__stream_bit(stream);
 	hr__account(shard, cache, -(int64_t)size);
 	hr__give_back(shard, id);
 	hr__lock_release(&shard->lock);
@@ -576,13 +580,13 @@ static hr_status give(hr__allocator *allocator, hr__cache *cache, uint64_t addre
 
 hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream)
 {
-	return give(allocator, cache, address, stream, 0, 0, false);
+	return give(allocator, cache, address, stream, NULL, false);
 }
 
 hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly)
 {
-	HR_ASSERT(streams);
-	return give(allocator, cache, address, (hr_stream)__builtin_ctzll(streams), streams, epoch, quietly);
+	hr_stream stream = streams ? (hr_stream)__builtin_ctzll(streams) : HR_STREAM_HOST;
+	return give(allocator, cache, address, stream, &(struct users){ streams, epoch }, quietly);
 }
 
 hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released)

@@ -411,7 +411,7 @@ static hr__cache *cache_new(hr__allocator *allocator, hr__thread_state *thread)
 	cache->bytes = bytes;
 	cache->allocator = allocator;
 	cache->thread = thread;
-	cache->epoch = hr__device_epoch_at(allocator->device);
+	cache->streams = hr__device_stream_view(allocator->device);
 	cache->log_left = HR__LOG_NEVER;
 	cache->round = allocator->granularity - 1;
 	cache->shift = allocator->shift;

@@ -206,7 +206,7 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 		                (unsigned long long)address);
 	}
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
-	uint64_t bytes = chunk->size, streams = chunk->streams | UINT64_C(1) << stream;
+	uint64_t bytes = chunk->size, streams = chunk->streams | hr__stream_bit(stream);
 	hr__page_id *pages = chunk->pages;
 	strike_out(shard, cache, id);
 	hr__lock_release(&shard->lock);

@@ -215,7 +215,7 @@ hr_status hr_record_stream(hr_allocator handle, void *address, hr_stream stream)
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_record_stream: %s has no stream %u", hr__device_name(allocator->device), stream);
 	hr__chunk *chunk = find_block(allocator, address, &shard);
 	if (!chunk) return HR_NOT_ALLOCATED;
-	chunk->streams |= UINT64_C(1) << stream;
+	chunk->streams |= hr__stream_bit(stream);
 	hr__lock_release(&shard->lock);
 	return HR_OK;
 }

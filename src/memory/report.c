@@ -102,7 +102,7 @@ static void fill_request(const hr__allocator *allocator, const hr_request *reque
 	report->bytes = request->bytes;
 	report->size = hr__verdict_size(allocator, request);
 	report->alignment = request->alignment;
-	report->stream = request->stream;
+	report->stream = request->stream & ~HR_STREAM_HOST; /* the host is reported as the default stream, as in a trace */
 	report->op = request->op;
 	report->scope = request->scope;
 	report->tag = request->tag;

@@ -615,12 +615,19 @@ void hr__trace_event(const hr__event *event)
 	if (!append(event, event->kind, hr__event_fields[event->kind], ticks)) append_slowly(event, ticks);
 }
 
+/* The host is recorded as the default stream: tools that read a trace know streams of the device alone, and a program that allocates for
+ * the host and frees on the default stream would change the stream with every event. */
+static inline hr_stream recorded(hr_stream stream)
+{
+	return stream == HR_STREAM_HOST ? HR_STREAM_DEFAULT : stream;
+}
+
 static inline hr__event event_of(uint32_t allocator, const hr_request *request, uint64_t address, uint64_t bytes)
 {
 	return (hr__event){
 		.kind = HR__EVENT_ALLOC,
 		.allocator = allocator,
-		.stream = request->stream,
+		.stream = recorded(request->stream),
 		.address = address,
 		.bytes = bytes,
 		.requested = request->bytes,
@@ -643,7 +650,7 @@ static __attribute__((cold, noinline)) void alloc_slowly(uint32_t allocator, con
 
 static __attribute__((cold, noinline)) void free_slowly(uint32_t allocator, uint64_t address, hr_stream stream, uint64_t ticks)
 {
-	hr__event event = { .kind = HR__EVENT_FREE, .allocator = allocator, .address = address, .stream = stream };
+	hr__event event = { .kind = HR__EVENT_FREE, .allocator = allocator, .address = address, .stream = recorded(stream) };
 	append_slowly(&event, ticks);
 }
 
@@ -657,7 +664,7 @@ void hr__trace_alloc(uint32_t allocator, const hr_request *request, uint64_t add
 void hr__trace_free(uint32_t allocator, uint64_t address, hr_stream stream)
 {
 	uint64_t ticks = hr__ticks();
-	const hr__event event = { .allocator = allocator, .address = address, .stream = stream };
+	const hr__event event = { .allocator = allocator, .address = address, .stream = recorded(stream) };
 	if (!append(&event, HR__EVENT_FREE, HR__FIELDS_FREE, ticks)) free_slowly(allocator, address, stream, ticks);
 }
 

@@ -217,7 +217,7 @@ static void check_facts(const subject *on)
 	CHECK_EQ(hr__device_region_min(device), 0);
 	CHECK_LT(hr__device_index(pinned), HR__MAX_DEVICES);
 	CHECK_NE(hr__device_index(pinned), hr__device_index(device));
-	CHECK(hr__device_epoch_at(pinned) == hr__device_epoch_at(device));
+	CHECK(hr__device_stream_view(pinned) == hr__device_stream_view(device));
 	CHECK_EQ(hr__os()->host_memory(&total, &available), 0);
 	hr_device_info info = info_of(pinned);
 	CHECK_STR(info.name, on->pinned);
