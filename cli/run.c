@@ -17,7 +17,7 @@
 #define EXIT_NOT_RUN 126 /* as shells have it: found, but cannot be run */
 #define EXIT_NOT_FOUND 127
 
-enum { TRACE, STEPS, COMPRESS };
+enum { TRACE, STEPS, COMPRESS, TENSORBOARD };
 
 static const hr__option options[] = {
 	[TRACE] = { "--trace", "FILE",
@@ -25,6 +25,7 @@ static const hr__option options[] = {
 	            "number for which there is no file, %% a percent sign" },
 	[STEPS] = { "--steps", "LIST", "record only these steps, such as 1,10,100-103: each, or each row of them, in a file of its own, FILE-stepN" },
 	[COMPRESS] = { "--compress", NULL, "pack the file with zstd when the recording ends, to FILE.zst" },
+	[TENSORBOARD] = { "--tensorboard", "DIR", "when the recording ends, write it for TensorBoard and XProf too, into the log directory DIR" },
 	{ NULL, NULL, NULL },
 };
 
@@ -35,8 +36,9 @@ static bool set(const char *name, const char *value)
 	return false;
 }
 
-/* The program may go to another directory before it begins. */
-static bool make_absolute(const char *path, char out[PATH_MAX])
+/* The program may go to another directory before it begins. In a pattern, a percent sign means something where it was typed, and nothing in the name of
+ * the current directory. */
+static bool make_absolute(const char *path, bool is_pattern, char out[PATH_MAX])
 {
 	char here[PATH_MAX] = "";
 	if (path[0] != '/' && !getcwd(here, sizeof here)) {
@@ -44,14 +46,13 @@ static bool make_absolute(const char *path, char out[PATH_MAX])
 		return false;
 	}
 	size_t used = 0;
-	/* What a percent sign means is meant for what was typed, not for the directory. */
 	for (const char *at = here; *at && used + 3 < PATH_MAX; at++) {
 		out[used++] = *at;
-		if (*at == '%') out[used++] = '%';
+		if (*at == '%' && is_pattern) out[used++] = '%';
 	}
 	int length = snprintf(out + used, PATH_MAX - used, "%s%s", path[0] == '/' ? "" : "/", path);
 	if (length >= 0 && used + (size_t)length < PATH_MAX) return true;
-	hr__complain("run: the path of the trace is too long");
+	hr__complain("run: the path %.100s... is too long", path);
 	return false;
 }
 
@@ -81,8 +82,14 @@ static bool check_trace(const hr__arguments *arguments)
 	char quoted[HR__QUOTE_BYTES];
 	hr_profiler_options parsed;
 	hr_profiler_options_init(&parsed);
-	if (!path && (steps || hr__arguments_has(arguments, COMPRESS))) {
-		hr__complain("run: %s is for a recording; name its file with --trace FILE", steps ? "--steps" : "--compress");
+	static const int needs_trace[] = { STEPS, COMPRESS, TENSORBOARD };
+	for (size_t i = 0; i < sizeof needs_trace / sizeof *needs_trace && !path; i++) {
+		if (!hr__arguments_has(arguments, needs_trace[i])) continue;
+		hr__complain("run: %s is for a recording; name its file with --trace FILE", options[needs_trace[i]].name);
+		return false;
+	}
+	if (hr__arguments_has(arguments, TENSORBOARD) && !arguments->values[TENSORBOARD][0]) {
+		hr__complain("run: --tensorboard needs the name of a directory");
 	} else if (path && !path[0]) {
 		hr__complain("run: --trace needs the name of a file");
 	} else if (path && !steps && !strchr(path, '%') && access(path, F_OK) == 0) {
@@ -101,9 +108,12 @@ static bool set_environment(const hr__arguments *arguments)
 {
 	char path[PATH_MAX];
 	if (arguments->values[TRACE]) {
-		if (!make_absolute(arguments->values[TRACE], path) || !set("HEADROOM_TRACE", path)) return false;
+		if (!make_absolute(arguments->values[TRACE], true, path) || !set("HEADROOM_TRACE", path)) return false;
 		if (arguments->values[STEPS] && !set("HEADROOM_TRACE_STEPS", arguments->values[STEPS])) return false;
 		if (hr__arguments_has(arguments, COMPRESS) && !set("HEADROOM_TRACE_COMPRESS", "1")) return false;
+		if (hr__arguments_has(arguments, TENSORBOARD) &&
+		    (!make_absolute(arguments->values[TENSORBOARD], false, path) || !set("HEADROOM_TENSORBOARD", path)))
+			return false;
 	}
 	return getenv("HEADROOM_TOP") || set("HEADROOM_TOP", "1");
 }
@@ -130,9 +140,10 @@ const hr__command hr__command_run = {
 		"'headroom top' shows it.\n\n"
 		"The exit status is that of the program; 126 or 127 when it could not be started. A name for the trace that cannot be is told before the program is "
 		"started, with status 2; a recording that fails later does not stop the program: it says so on standard error. The same works without this command: HEADROOM_TRACE=FILE, HEADROOM_TRACE_STEPS=LIST, HEADROOM_TRACE_COMPRESS=1, "
-		"HEADROOM_TOP=1.",
+		"HEADROOM_TENSORBOARD=DIR, HEADROOM_TOP=1.",
 	.examples = "headroom run --trace out.hrt -- ./train --batch 64\n"
 				"headroom run --trace out.hrt --steps 1,10,100 --compress -- ./train\n"
+				"headroom run --trace out.hrt --tensorboard logs -- ./train && tensorboard --logdir logs\n"
 				"headroom run -- ./train",
 	.exits = "that of the program; 126 or 127 when it cannot be started, 2 wrong usage",
 	.least_operands = 1,

@@ -49,15 +49,20 @@ hr_status hr__profiler_parse_steps(const char *text, hr_profiler_options *option
 	return HR_OK;
 }
 
+static hr_status read_switch(const char *key, const char *value, bool *out)
+{
+	if ((value[0] != '0' && value[0] != '1') || value[1])
+		return hr__fail(HR_INVALID_ARGUMENT, ARGUMENT ": %s is 0 or 1, not \"%.200s\"", key, value);
+	*out = value[0] == '1';
+	return HR_OK;
+}
+
 static hr_status read_setting(const char *key, const char *value, hr_profiler_options *options)
 {
 	if (strcmp(key, "profile_steps") == 0) return hr__profiler_parse_steps(value, options);
-	if (strcmp(key, "compress") != 0)
-		return hr__fail(HR_INVALID_ARGUMENT, ARGUMENT ": no such setting as \"%.200s\"; there are profile_steps and compress", key);
-	if ((value[0] != '0' && value[0] != '1') || value[1])
-		return hr__fail(HR_INVALID_ARGUMENT, ARGUMENT ": compress is 0 or 1, not \"%.200s\"", value);
-	options->compress = value[0] == '1';
-	return HR_OK;
+	if (strcmp(key, "compress") == 0) return read_switch(key, value, &options->compress);
+	if (strcmp(key, "tensorboard") == 0) return read_switch(key, value, &options->tensorboard);
+	return hr__fail(HR_INVALID_ARGUMENT, ARGUMENT ": no such setting as \"%.200s\"; there are profile_steps, compress and tensorboard", key);
 }
 
 static hr_status read_settings(const char *text, hr_profiler_options *options)

@@ -4,6 +4,7 @@
  *                                  file, "%%" a percent sign. Without %n, a file that is there is not written over: another name is taken, FILE-2
  *     HEADROOM_TRACE_STEPS=LIST    only these steps, "1,10,100-103", each in a file of its own, FILE-stepN
  *     HEADROOM_TRACE_COMPRESS=1    pack what is finished with zstd
+ *     HEADROOM_TENSORBOARD=DIR     write what is finished for TensorBoard too, into the log directory DIR
  *     HEADROOM_TOP=1               show statistics to `headroom top`
  *
  * All begins when the program makes its first allocator, and ends with hr_shutdown or the process. A recording ends earlier when the program starts
@@ -82,13 +83,13 @@ static void begin_trace(void)
 {
 	uint32_t no = 0;
 	const char *pattern = hr__os()->environment("HEADROOM_TRACE");
-	const char *steps = hr__os()->environment("HEADROOM_TRACE_STEPS");
+	const char *steps = hr__os()->environment("HEADROOM_TRACE_STEPS"), *tensorboard = hr__os()->environment("HEADROOM_TENSORBOARD");
 	hr_profiler_options options;
 	if (!pattern || !pattern[0] || !hr__cas_acq_rel(&recorded, &no, 1)) return;
 	hr_profiler_options_init(&options);
 	options.compress = is_on("HEADROOM_TRACE_COMPRESS");
 	hr_status status = steps && steps[0] ? hr__profiler_parse_steps(steps, &options) : HR_OK;
-	if (!status) status = hr__profiler_start_file(pattern, &options);
+	if (!status) status = hr__profiler_start_file(pattern, tensorboard && tensorboard[0] ? tensorboard : NULL, &options);
 	if (!status) status = end_at_exit();
 	if (status) complain("HEADROOM_TRACE");
 }

@@ -1,4 +1,4 @@
-/* profiler.c - recordings in a log directory: names for their files, chosen steps, packing.
+/* profiler.c - recordings in a log directory: names for their files, chosen steps, packing, and what TensorBoard reads.
  *
  * One recording at a time: the program's own (hr_trace_start), the profiler's, or the environment's, which is the profiler's as far as this file is
  * concerned. Each is ended by what belongs to its beginning, or by hr_shutdown, and by nothing else. The program knows nothing of the environment's,
@@ -25,6 +25,7 @@
 #include "os/os.h"
 #include "os/process.h"
 #include "profile/compress.h"
+#include "profile/export_formats.h"
 #include "profile/name.h"
 #include "profile/profiler.h"
 #include "trace/trace.h"
@@ -48,6 +49,7 @@ static struct {
 	char stem[PATH_BYTES]; /* of file names, with the directory */
 	char extension[32];
 	char path[PATH_BYTES]; /* of the newest file */
+	char tensorboard[PATH_BYTES]; /* the log directory for TensorBoard; "": none is wanted */
 	hr_status failed;      /* the first thing that went wrong in a step */
 	char message[512];
 } profiler = { .lock = HR__LOCK_INIT(HR__RANK_PROFILER) };
@@ -227,16 +229,42 @@ static hr_status begin_file(uint64_t step)
 	return status;
 }
 
+static hr_status pack_file(void)
+{
+	size_t length = strlen(profiler.path);
+	hr_status status = hr__pack(profiler.path);
+	if (!status) memcpy(profiler.path + length, HR__PACKED_SUFFIX, sizeof HR__PACKED_SUFFIX);
+	return status;
+}
+
+/* The session has the name of the file, which no other recording has. */
+static hr_status export_file(void)
+{
+	char session[PATH_BYTES];
+	hr__capture *capture;
+	const char *name = strrchr(profiler.path, '/');
+	snprintf(session, sizeof session, "%s", name ? name + 1 : profiler.path);
+	char *dot = strrchr(session, '.');
+	if (dot && dot != session) *dot = 0;
+	hr_status status = hr__capture_open(profiler.path, NULL, NULL, &capture);
+	if (status) return status;
+	status = hr__export_xplane(capture, profiler.tensorboard, session);
+	hr__capture_close(capture);
+	return status;
+}
+
+/* What is wrong first is kept, and the rest is done all the same. */
 static hr_status end_file(void)
 {
+	char message[512] = "";
 	profiler.recording = false;
 	hr_status status = hr__recording_stop();
-	if (!profiler.options.compress) return status;
-	size_t length = strlen(profiler.path);
-	hr_status packed = hr__pack(profiler.path);
-	if (packed) return status ? status : packed;
-	memcpy(profiler.path + length, HR__PACKED_SUFFIX, sizeof HR__PACKED_SUFFIX);
-	return status;
+	if (status) snprintf(message, sizeof message, "%s", hr_last_message());
+	hr_status exported = profiler.tensorboard[0] ? export_file() : HR_OK;
+	if (exported && !status) snprintf(message, sizeof message, "%s", hr_last_message());
+	hr_status packed = profiler.options.compress ? pack_file() : HR_OK;
+	if (!status && !exported) return packed;
+	return hr__fail(status ? status : exported, "%s", message);
 }
 
 /* ---- steps ---- */
@@ -333,14 +361,30 @@ static hr_status make_way(void)
 	return HR_OK;
 }
 
-/* With the lock held. The files go into [logdir], or are called as [pattern] says. */
-static hr_status start(const char *logdir, const char *pattern, const hr_profiler_options *options)
+/* Where the files go. */
+struct destination {
+	const char *logdir;      /* into this directory, or NULL: */
+	const char *pattern;     /* they are called as this says */
+	const char *tensorboard; /* log directory for TensorBoard; NULL: none is wanted */
+};
+
+static hr_status make_directory(const char *path)
+{
+	int error = path ? hr__os_make_directories(path) : 0;
+	return error ? hr__os_fail(error, "cannot make the log directory %.300s", path) : HR_OK;
+}
+
+/* With the lock held. */
+static hr_status start(const struct destination *to, const hr_profiler_options *options)
 {
 	hr_status status = options->compress ? hr__pack_available() : HR_OK;
-	int error = logdir && !status ? hr__os_make_directories(logdir) : 0;
-	if (error) return hr__os_fail(error, "cannot make the log directory %.300s", logdir);
-	if (!status) status = logdir ? make_stem(logdir) : make_stem_of(pattern);
+	if (!status) status = make_directory(to->logdir);
+	if (!status) status = make_directory(to->tensorboard);
+	if (!status && to->tensorboard && strlen(to->tensorboard) >= sizeof profiler.tensorboard)
+		status = hr__fail(HR_IO, "the path of the log directory for TensorBoard is too long");
+	if (!status) status = to->logdir ? make_stem(to->logdir) : make_stem_of(to->pattern);
 	if (status) return status;
+	snprintf(profiler.tensorboard, sizeof profiler.tensorboard, "%s", to->tensorboard ? to->tensorboard : "");
 	profiler.options = *options;
 	profiler.failed = HR_OK;
 	profiler.open_steps = 0;
@@ -349,22 +393,19 @@ static hr_status start(const char *logdir, const char *pattern, const hr_profile
 	memset(profiler.occurred, 0, sizeof profiler.occurred);
 	if (!options->step_count) status = begin_file(0);
 	profiler.started = status == HR_OK;
-	profiler.by_environment = pattern != NULL;
+	profiler.by_environment = to->pattern != NULL;
 	if (profiler.started && options->step_count) hr__store_release(&hr__step_watcher, watch_step);
 	return status;
 }
 
-static hr_status start_once(const char *logdir, const char *pattern, const hr_profiler_options *options)
+static hr_status start_once(const struct destination *to, const hr_profiler_options *options)
 {
-	hr_profiler_options defaults;
-	hr_profiler_options_init(&defaults);
-	if (!options) options = &defaults;
 	hr_status status = check_options(options);
 	if (status) return status;
 	hr__lock_take(&profiler.lock);
 	status = make_way();
 	if (!status && hr__trace_is_on()) status = hr__fail(HR_IN_USE, "a trace is being recorded already; stop it with hr_trace_stop first");
-	if (!status) status = start(logdir, pattern, options);
+	if (!status) status = start(to, options);
 	hr__lock_release(&profiler.lock);
 	return status;
 }
@@ -372,12 +413,15 @@ static hr_status start_once(const char *logdir, const char *pattern, const hr_pr
 hr_status hr_profiler_start(const char *logdir, const hr_profiler_options *options)
 {
 	if (!logdir || !logdir[0]) return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_start: it needs a log directory");
-	return start_once(logdir, NULL, options);
+	hr_profiler_options defaults;
+	hr_profiler_options_init(&defaults);
+	if (!options) options = &defaults;
+	return start_once(&(struct destination){ .logdir = logdir, .tensorboard = options->tensorboard ? logdir : NULL }, options);
 }
 
-hr_status hr__profiler_start_file(const char *pattern, const hr_profiler_options *options)
+hr_status hr__profiler_start_file(const char *pattern, const char *tensorboard, const hr_profiler_options *options)
 {
-	return start_once(NULL, pattern, options);
+	return start_once(&(struct destination){ .pattern = pattern, .tensorboard = tensorboard }, options);
 }
 
 hr_status hr_profiler_stop(void)

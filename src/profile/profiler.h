@@ -15,8 +15,9 @@ hr_status hr__profiler_parse_steps(const char *text, hr_profiler_options *option
 
 /* hr_profiler_start for the environment, with a name for the files instead of a directory: FILE, or FILE-stepN before its extension. "%p" in [pattern] is the number of
  * the process, "%n" the first number from 1 for which there is no such file, of any step, "%%" a percent sign. HR_INVALID_ARGUMENT for another "%". The calls of the
- * program do not see this recording: theirs end it when they start one, and never stop it. */
-hr_status hr__profiler_start_file(const char *pattern, const hr_profiler_options *options);
+ * program do not see this recording: theirs end it when they start one, and never stop it. [tensorboard] is a log directory for TensorBoard, where each
+ * file is written too when it is finished; NULL: none. */
+hr_status hr__profiler_start_file(const char *pattern, const char *tensorboard, const hr_profiler_options *options);
 
 /* What such a pattern stands for, with 1 for "%n". HR_INVALID_ARGUMENT, HR_IO when it is too long. */
 hr_status hr__profiler_file_name(const char *pattern, char *out, size_t capacity);

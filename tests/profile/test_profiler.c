@@ -166,7 +166,7 @@ static hr_profiler_options fresh(void)
 static void test_the_argument_is_found_and_taken_out(void)
 {
 	hr_profiler_options options = fresh();
-	char *argv[] = { "train", "--batch", "64", "--profile_options=profile_steps=1,10,100-103;compress=1", "data", NULL };
+	char *argv[] = { "train", "--batch", "64", "--profile_options=profile_steps=1,10,100-103;compress=1;tensorboard=1", "data", NULL };
 	int argc = 5;
 	CHECK_STATUS(HR_OK, hr_profiler_parse_arguments(&argc, argv, &options));
 	CHECK_EQ(argc, 4);
@@ -177,6 +177,7 @@ static void test_the_argument_is_found_and_taken_out(void)
 	CHECK_EQ(options.steps[2].first, 100);
 	CHECK_EQ(options.steps[2].last, 103);
 	CHECK(options.compress);
+	CHECK(options.tensorboard);
 
 	char *apart[] = { "train", "--profile_options", "profile_steps=7", "--", "--profile_options=nonsense", NULL };
 	argc = 5;
@@ -198,7 +199,7 @@ static void test_bad_arguments_say_so_and_change_nothing(void)
 {
 	static const char *const bad[] = { "profile_steps=",    "profile_steps=0",     "profile_steps=1,,2",  "profile_steps=1,",   "profile_steps=3-2",
 		                               "profile_steps=-1",  "profile_steps=x",     "profile_steps=1;",    "profile_step=1",     "steps",
-		                               "compress=yes",      "",                    "profile_steps=1 2",   "profile_steps=1-",
+		                               "compress=yes",      "tensorboard=2",       "",                  "profile_steps=1 2",   "profile_steps=1-",
 		                               "profile_steps=99999999999999999999999999", "profile_steps=1;speed=3" };
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		char text[128];
@@ -583,10 +584,11 @@ static void test_whatever_call_fails_the_program_goes_on(void)
 {
 	hr_profiler_options options = fresh();
 	options.compress = true;
+	options.tensorboard = true;
 	CHECK_STATUS(HR_OK, hr__pack_available());
 	hr_fault_os_install();
 	open_allocator();
-	for (uint64_t n = 1; n < 500; n++) {
+	for (uint64_t n = 1; n < 1000; n++) {
 		char name[32]; /* a directory for each n: the search for a free name makes the more calls the more files there are of this second */
 		snprintf(name, sizeof name, "fails-%llu", (unsigned long long)n);
 		const char *logdir = path_of(name);
@@ -602,11 +604,95 @@ static void test_whatever_call_fails_the_program_goes_on(void)
 			CHECK_STATUS(HR_OK, stopped);
 			break;
 		}
-		CHECK_LT(n, 499);
+		CHECK_LT(n, 999);
 	}
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(hr_fault_os_is_clean());
 	hr_fault_os_uninstall();
+}
+
+/* The XPlane of the session with that name, which must be its only file, as bytes that the caller frees. */
+static char *plane_of(const char *logdir, const char *session, size_t *size)
+{
+	char at[512], file[1024] = "";
+	snprintf(at, sizeof at, "%s/plugins/profile/%s", logdir, session);
+	DIR *dir = opendir(at);
+	CHECK(dir != NULL);
+	for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir)) {
+		if (entry->d_name[0] == '.') continue;
+		CHECK_STR(file, "");
+		CHECK(strstr(entry->d_name, ".xplane.pb") != NULL);
+		snprintf(file, sizeof file, "%s/%s", at, entry->d_name);
+	}
+	closedir(dir);
+	return load(file, size);
+}
+
+static bool has_text(const char *bytes, size_t size, const char *text)
+{
+	for (size_t i = 0, length = strlen(text); i + length <= size; i++)
+		if (memcmp(bytes + i, text, length) == 0) return true;
+	return false;
+}
+
+/* The name of the newest file, without directory and extension. */
+static const char *last_session(void)
+{
+	static char name[256];
+	const char *slash = strrchr(last_file(), '/');
+	snprintf(name, sizeof name, "%s", slash + 1);
+	*strstr(name, ".hrt") = 0;
+	return name;
+}
+
+static void test_a_recording_is_left_for_tensorboard_when_asked(void)
+{
+	hr_profiler_options options = fresh();
+	size_t size;
+	open_allocator();
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("plain"), &options));
+	make_events(10);
+	CHECK_STATUS(HR_OK, hr_profiler_stop());
+	CHECK_EQ(count_files(path_of("plain"), "plugins"), 0);
+
+	options.tensorboard = true;
+	options.compress = true; /* it is exported before it is packed */
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("board"), &options));
+	make_events(10);
+	CHECK_STATUS(HR_OK, hr_profiler_stop());
+	char *bytes = plane_of(path_of("board"), last_session(), &size);
+	CHECK(has_text(bytes, size, "/host:CPU") && has_text(bytes, size, "MemoryAllocation") && has_text(bytes, size, "fragmentation"));
+	free(bytes);
+	CHECK(exists(last_file()));
+
+	/* One session for each file of chosen steps. */
+	options.step_count = 2;
+	options.steps[0] = (hr_profiler_steps){ 1, 1 };
+	options.steps[1] = (hr_profiler_steps){ 3, 3 };
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("steps"), &options));
+	for (int step = 1; step <= 4; step++) {
+		CHECK_STATUS(HR_OK, hr_step_begin(allocator));
+		make_events(5);
+		CHECK_STATUS(HR_OK, hr_step_end(allocator));
+		CHECK_EQ(count_files(path_of("steps"), "plugins"), 1);
+		CHECK_EQ(count_files(path_of("steps/plugins/profile"), "-step"), step < 3 ? 1 : 2);
+	}
+	CHECK_STATUS(HR_OK, hr_profiler_stop());
+	bytes = plane_of(path_of("steps"), last_session(), &size);
+	CHECK(strstr(last_session(), "-step3") != NULL && has_text(bytes, size, "step 3"));
+	free(bytes);
+
+	/* What is in the way is told, and the recording is whole. */
+	options = fresh();
+	options.tensorboard = true;
+	CHECK_EQ(mkdir(path_of("way"), 0700), 0);
+	save(path_of("way/plugins"), "mine", 4);
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("way"), &options));
+	make_events(10);
+	CHECK_STATUS(HR_IO, hr_profiler_stop());
+	CHECK_CONTAINS(hr_last_message(), "way/plugins");
+	CHECK_EQ(counts_of(last_file()).of[HR__EVENT_FREE], 10);
+	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
 static void test_shutdown_ends_the_recording(void)
@@ -758,6 +844,7 @@ TEST_MAIN(T(test_the_argument_is_found_and_taken_out), T(test_bad_arguments_say_
           T(test_a_file_that_cannot_be_made_in_a_step_is_told_at_the_end),
           T(test_scopes_refusals_stitches_and_marks_are_recorded), T(test_a_killed_program_leaves_all_that_it_had_recorded),
           T(test_a_full_disk_loses_events_counts_them_and_the_program_goes_on), T(test_whatever_call_fails_the_program_goes_on),
+          T(test_a_recording_is_left_for_tensorboard_when_asked),
           T(test_shutdown_ends_the_recording), T(test_a_forked_child_leaves_the_recording_alone), T(test_packing_gives_back_every_byte),
           T(test_what_is_unpacked_has_no_name_at_any_moment),
           T(test_a_packed_file_that_is_cut_or_damaged_is_read_or_refused), T(test_a_file_that_unpacks_to_far_too_much_is_refused))

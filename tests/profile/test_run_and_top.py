@@ -88,6 +88,21 @@ class Run(Folder):
         self.assertEqual(self.events(self.folder / "a.hrt"), self.events(self.folder / "b.hrt.zst"))
         self.assertLess((self.folder / "b.hrt.zst").stat().st_size, (self.folder / "a.hrt").stat().st_size)
 
+    def test_a_recording_is_left_for_tensorboard_too(self):
+        result = self.run_recorded("--trace", self.folder / "t%%.hrt", "--steps", "2,4", "--tensorboard", self.folder / "log%dir", program=TRAIN + ["", "5"])
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        planes = sorted(str(p.relative_to(self.folder).parent) for p in self.folder.rglob("*.xplane.pb"))
+        self.assertEqual(planes, ["log%dir/plugins/profile/t%-step2", "log%dir/plugins/profile/t%-step4"])
+        # It is what the export of the same file gives.
+        run("report", self.folder / "t%-step2.hrt", "--export", "xplane", "--out", self.folder / "again")
+        (again,) = (self.folder / "again").rglob("*.xplane.pb")
+        self.assertEqual(next((self.folder / planes[0]).iterdir()).read_bytes(), again.read_bytes())
+        # A directory that cannot be made is told, and the program goes on.
+        result = self.run_recorded("--trace", self.folder / "u.hrt", "--tensorboard", "/proc/nothing", program=TRAIN + ["", "5"])
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("/proc/nothing", result.stderr)
+        self.assertEqual(run("run", "--tensorboard", "logs", "--", "true").returncode, 2)
+
     def test_names_have_numbers_in_them(self):
         for _ in range(3):
             self.run_recorded("--trace", self.folder / "t%n.hrt")
