@@ -25,6 +25,11 @@
  *     HEADROOM_OOM_REPORT=stderr             as text on the standard error
  *     HEADROOM_OOM_REPORT=/tmp/oom-%p.json   as JSON in a new file for each event, %p being the number of the process; a name that is
  *                                            taken gets .1, .2, ... ; `headroom oom FILE` draws it
+ *     HEADROOM_OOM_REPORT_FILES=100          the most files that a process writes: 1 to 9999; default 16, also for a text that is no
+ *                                            such number. Reports after that are made, but in no file
+ *
+ * Why a report is in no file (no such directory, a full disk, too many files) is at the end of the message of the error that it is about,
+ * and what hr_oom_get_file says.
  *
  * Making a report needs no memory and holds no lock for longer than it takes to look at 4,096 chunks, so it works when everything else
  * has failed. It only reads: a failing report never hides the error that it is about. */
@@ -133,6 +138,16 @@ HR_API hr_status hr_oom_get_verdict(hr_oom_report report, hr_verdict *verdict);
 
 /* Writes it to a new file, mode 0600, as JSON. HR_IO; HR_CLOSED when the report is no longer there. */
 HR_API hr_status hr_oom_save(hr_oom_report report, const char *path);
+
+/* The file that HEADROOM_OOM_REPORT made for the report ("the standard error" where it went there); [path] has room for [capacity] bytes with
+ * the final 0.
+ * HR_NOT_READY         HEADROOM_OOM_REPORT is not set
+ * HR_IO                it could not be written; the message has the path and the system's error
+ * HR_TOO_MANY          the process had written as many files as HEADROOM_OOM_REPORT_FILES allows
+ * HR_TOO_SMALL         the path is longer than [capacity]; nothing is written
+ * HR_CLOSED            the report is no longer there
+ * HR_INVALID_ARGUMENT  path is NULL */
+HR_API hr_status hr_oom_get_file(hr_oom_report report, char *path, size_t capacity);
 
 #ifdef __cplusplus
 }

@@ -26,8 +26,10 @@
 
 #define SLOTS 16u
 #define MESSAGE_BYTES 512u
-#define PATH_BYTES 4096u
+#define PATH_BYTES (HR__REPORT_PATH_BYTES - 8u) /* without a suffix */
 #define MOST_SUFFIXES 9999u
+#define FILES_DEFAULT 16u
+#define FILES_MOST 9999u
 
 /* Report i is guarded by lock i. An id of 0 = nothing is there. */
 static hr__report slots[SLOTS];
@@ -38,10 +40,17 @@ static hr__atomic_u64 sequence; /* reports made so far; written under hr__report
 /* One report at a time is written out, so that lines on the standard error do not mix. Taken with the slot's lock held. */
 static hr__lock output_lock = HR__LOCK_INIT(HR__RANK_REPORT_OUTPUT);
 
-/* HEADROOM_OOM_REPORT as it was when somebody first asked. */
+/* Files written for HEADROOM_OOM_REPORT. Under output_lock. */
+static struct {
+	uint32_t written;
+	uint32_t suffix; /* to begin with: those below are taken, so that finding a name takes no longer with each file. 0 = none */
+} files;
+
+/* HEADROOM_OOM_REPORT and HEADROOM_OOM_REPORT_FILES as they were on first use. */
 static struct {
 	hr__lock lock;
-	hr__atomic_u8 read; /* 1 = [value] does not change any more */
+	hr__atomic_u8 read; /* 1 = the rest does not change any more */
+	uint32_t files_max;
 	char value[PATH_BYTES + 2]; /* one that is cut is too long for a path, and is told so */
 } environment = { .lock = HR__LOCK_INIT(HR__RANK_NAMES) };
 
@@ -91,6 +100,7 @@ void hr__reports_forget(void)
 		hr__lock_init(&slot_locks[i], HR__RANK_REPORT_SLOT);
 		slots[i].id = 0;
 	}
+	files.written = files.suffix = 0; /* of the parent: with %p, the child's have other names */
 	self.last = 0;
 	self.busy = false;
 }
@@ -274,6 +284,16 @@ hr_status hr_oom_save(hr_oom_report handle, const char *path)
 
 /* ---- HEADROOM_OOM_REPORT ---- */
 
+/* A text that is no such number is as good as none: settings from the environment never stop a program. */
+static uint32_t read_files_max(void)
+{
+	const char *text = hr__os()->environment("HEADROOM_OOM_REPORT_FILES");
+	uint64_t number = 0;
+	if (!text || !*text) return FILES_DEFAULT;
+	for (; *text >= '0' && *text <= '9' && number <= FILES_MOST; text++) number = 10 * number + (uint64_t)(*text - '0');
+	return *text || number < 1 || number > FILES_MOST ? FILES_DEFAULT : (uint32_t)number;
+}
+
 static const char *wanted(void)
 {
 	if (!hr__load_acquire(&environment.read)) {
@@ -281,6 +301,7 @@ static const char *wanted(void)
 		if (!hr__load_relaxed(&environment.read)) {
 			const char *value = hr__os()->environment("HEADROOM_OOM_REPORT");
 			if (value) snprintf(environment.value, sizeof environment.value, "%s", value);
+			environment.files_max = read_files_max();
 			hr__store_release(&environment.read, 1);
 		}
 		hr__lock_release(&environment.lock);
@@ -310,47 +331,85 @@ static bool expand(const char *pattern, char *out, size_t capacity)
 	return true;
 }
 
-/* Creates the file, or the first of FILE.1, FILE.2, ... that is not there; [path] has room for that, and becomes its name. */
+/* Creates the file, or the first of FILE.1, FILE.2, ... that is not there; [path] has room for that, and becomes its name. Under output_lock. */
 static int create_new(char *path, int *fd)
 {
 	size_t length = strlen(path);
-	int error = hr__os()->file_create(path, fd);
-	for (unsigned i = 1; error == EEXIST && i <= MOST_SUFFIXES; i++) {
-		snprintf(path + length, 8, ".%u", i);
+	int error = EEXIST;
+	for (; error == EEXIST && files.suffix <= MOST_SUFFIXES; files.suffix++) {
+		if (files.suffix) snprintf(path + length, 8, ".%u", files.suffix);
 		error = hr__os()->file_create(path, fd);
+		if (error && error != EEXIST) return error;
 	}
 	if (error == EEXIST) path[length] = 0;
 	return error;
 }
 
-/* 0 or an errno value; [path] becomes what it was written to. */
-static int write_as_wanted(const hr__report *report, char *path, size_t capacity)
+/* 0 or an errno value; report->file becomes what it was written to. Under output_lock. */
+static int write_as_wanted(hr__report *report)
 {
 	int fd;
 	if (!strcmp(wanted(), "stderr")) {
-		snprintf(path, capacity, "the standard error");
+		snprintf(report->file, sizeof report->file, "the standard error");
 		return write_stream(report, hr__report_text, -1);
 	}
-	if (!expand(wanted(), path, capacity - 8)) {
-		snprintf(path, capacity, "%.60s...", wanted());
+	if (!expand(wanted(), report->file, PATH_BYTES)) {
+		snprintf(report->file, sizeof report->file, "%.60s...", wanted());
 		return ENAMETOOLONG;
 	}
-	int error = create_new(path, &fd);
-	return error ? error : write_file(report, path, fd);
+	if (files.written == environment.files_max) {
+		report->file_status = HR_TOO_MANY;
+		return 0;
+	}
+	int error = create_new(report->file, &fd);
+	if (!error) error = write_file(report, report->file, fd);
+	files.written += !error;
+	return error;
+}
+
+/* Why a report is in no file, in words; false when it is in one. */
+static bool say_file_error(const hr__report *report, char *note, size_t capacity)
+{
+	if (report->file_status == HR_IO)
+		snprintf(note, capacity, "the report could not be written to %s: %s", hr__brief(report->file, 90).text, hr__os_error(report->file_error));
+	if (report->file_status == HR_TOO_MANY)
+		snprintf(note, capacity, "the report is in no file: this process has written %u; HEADROOM_OOM_REPORT_FILES allows more",
+		         environment.files_max);
+	return report->file_status == HR_IO || report->file_status == HR_TOO_MANY;
 }
 
 /* Adds to [message], of MESSAGE_BYTES, what went wrong. */
-static void write_out(const hr__report *report, char *message)
+static void write_out(hr__report *report, char *message)
 {
-	char path[PATH_BYTES + 8], note[MESSAGE_BYTES / 2];
+	char why[MESSAGE_BYTES / 2], note[MESSAGE_BYTES / 2 + 4];
+	report->file_status = HR_NOT_READY;
 	if (!hr__reports_wanted()) return;
+	report->file_status = HR_OK;
 	hr__lock_take(&output_lock);
-	int error = write_as_wanted(report, path, sizeof path);
+	report->file_error = write_as_wanted(report);
 	hr__lock_release(&output_lock);
-	if (!error) return;
-	int length = snprintf(note, sizeof note, " (the report could not be written to %.120s: %s)", path, hr__os_error(error));
-	size_t used = strlen(message), most = MESSAGE_BYTES - 1 - (size_t)length; /* a message that is too long makes room for it */
-	snprintf(message + (used < most ? used : hr__utf8_trim(message, most)), (size_t)length + 1, "%s", note);
+	if (report->file_error) report->file_status = HR_IO;
+	if (!say_file_error(report, why, sizeof why)) return;
+	snprintf(note, sizeof note, " (%s)", why);
+	size_t used = strlen(message), most = MESSAGE_BYTES - 1 - strlen(note); /* a message that is too long makes room for it */
+	memcpy(message + (used < most ? used : hr__utf8_trim(message, most)), note, strlen(note) + 1);
+}
+
+hr_status hr_oom_get_file(hr_oom_report handle, char *path, size_t capacity)
+{
+	char why[MESSAGE_BYTES / 2];
+	if (!path && capacity) return hr__fail(HR_INVALID_ARGUMENT, "hr_oom_get_file: path is NULL");
+	const hr__report *report = hr__report_open(handle.id);
+	if (!report) return HR_CLOSED;
+	hr_status status = report->file_status;
+	size_t length = strlen(report->file);
+	if (!status && length >= capacity)
+		status = hr__fail(HR_TOO_SMALL, "the name of the report's file takes %zu bytes, and there are %zu", length + 1, capacity);
+	else if (!status) memcpy(path, report->file, length + 1);
+	else if (status == HR_NOT_READY) hr__fail(status, "HEADROOM_OOM_REPORT is not set, so that reports are in no file; hr_oom_save writes one");
+	else if (say_file_error(report, why, sizeof why)) hr__fail(status, "%s", why);
+	hr__report_close(report);
+	return status;
 }
 
 /* ---- from start to end ---- */

@@ -13,6 +13,7 @@
 #define HR__REPORT_RUNS 2048u    /* runs of all region maps together */
 #define HR__REPORT_REGIONS 64u   /* regions told of one by one */
 #define HR__REPORT_SIZES 49u     /* size classes: class i holds live blocks of 2^i bytes up to twice that */
+#define HR__REPORT_PATH_BYTES 4104u /* of a file that a report is written to, with a suffix */
 #define HR__VISIT_MAX 4096u      /* chunks looked at per hold of a lock */
 
 /* A stretch of a region with one kind of content. Neighbouring chunks of a kind are one run. Where a region has more runs than there is
@@ -94,6 +95,10 @@ typedef struct hr__report {
 	uint32_t log_count;
 	const hr__log_entry *log; /* oldest first; the failing request is not among them */
 	uint64_t log_total;       /* operations logged since the log was switched on */
+
+	hr_status file_status;            /* of writing it where HEADROOM_OOM_REPORT says; HR_NOT_READY = it says nothing */
+	int file_error;                   /* errno value of HR_IO */
+	char file[HR__REPORT_PATH_BYTES]; /* where to, or "stderr" */
 } hr__report;
 
 /* ---- writing it out. [report] does not change meanwhile. ---- */

@@ -151,6 +151,7 @@ static void test_a_failing_disk_leaves_no_half_report(void)
 	void *block;
 	make_folder();
 	set_variable("%s/oom.json");
+	setenv("HEADROOM_OOM_REPORT_FILES", "100", 1);
 	hr_fault_os_install();
 	fail(1);
 	CHECK_STATUS(HR_OK, hr_allocator_default("SIM:0", &allocator));
@@ -165,6 +166,93 @@ static void test_a_failing_disk_leaves_no_half_report(void)
 	}
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(hr_fault_os_is_clean());
+	remove_folder();
+}
+
+/* ---- how many files ---- */
+
+static void test_a_process_writes_16_files_and_says_why_not_more(void)
+{
+	hr_oom_report report;
+	char path[256], expected[256];
+	make_folder();
+	set_variable("%s/oom.json");
+	fail(16);
+	CHECK_EQ(count_files(), 16);
+	CHECK_STATUS(HR_OK, hr_oom_last(&report));
+	CHECK_STATUS(HR_OK, hr_oom_get_file(report, path, sizeof path));
+	snprintf(expected, sizeof expected, "%s/oom.json.15", folder);
+	CHECK_STR(path, expected);
+	CHECK(strstr(hr_last_message(), "the report") == NULL);
+	CHECK_STATUS(HR_TOO_SMALL, hr_oom_get_file(report, path, strlen(expected)));
+	CHECK_STATUS(HR_OK, hr_oom_get_file(report, path, strlen(expected) + 1));
+	fail(5000);
+	CHECK_EQ(count_files(), 16);
+	CHECK_CONTAINS(hr_last_message(), "(the report is in no file: this process has written 16; HEADROOM_OOM_REPORT_FILES allows more)");
+	CHECK_STATUS(HR_OK, hr_oom_last(&report));
+	CHECK_GT(hr_oom_text(report, NULL, 0), 0);
+	CHECK_STATUS(HR_TOO_MANY, hr_oom_get_file(report, path, sizeof path));
+	CHECK_CONTAINS(hr_last_message(), "HEADROOM_OOM_REPORT_FILES allows more");
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	remove_folder();
+}
+
+static void test_the_number_of_files_can_be_set(void)
+{
+	make_folder();
+	set_variable("%s/oom.json");
+	setenv("HEADROOM_OOM_REPORT_FILES", "3", 1);
+	fail(10);
+	CHECK_EQ(count_files(), 3);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	remove_folder();
+}
+
+static void test_a_number_of_files_that_is_none_is_the_default(void)
+{
+	make_folder();
+	set_variable("%s/oom.json");
+	setenv("HEADROOM_OOM_REPORT_FILES", "many", 1);
+	fail(20);
+	CHECK_EQ(count_files(), 16);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	remove_folder();
+}
+
+/* Counts attempts to create a file, by the system's calls: each report needs one, however many files there are. */
+static void test_a_file_costs_no_more_for_those_that_are_there(void)
+{
+	make_folder();
+	set_variable("%s/oom.json");
+	setenv("HEADROOM_OOM_REPORT_FILES", "200", 1);
+	hr_fault_os_install();
+	fail(1);
+	uint64_t before = hr_fault_os_calls();
+	fail(1);
+	uint64_t second = hr_fault_os_calls() - before;
+	fail(150);
+	before = hr_fault_os_calls();
+	fail(1);
+	CHECK_LE(hr_fault_os_calls() - before, second + 2); /* the log of the report is longer */
+	CHECK_EQ(count_files(), 153);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	hr_fault_os_uninstall();
+	remove_folder();
+}
+
+static void test_the_report_knows_why_it_is_in_no_file(void)
+{
+	hr_oom_report report;
+	char path[256];
+	make_folder();
+	set_variable("%s/no/such/folder/oom.json");
+	fail(1);
+	CHECK_STATUS(HR_OK, hr_oom_last(&report));
+	CHECK_STATUS(HR_IO, hr_oom_get_file(report, path, sizeof path));
+	CHECK_CONTAINS(hr_last_message(), "/no/such/folder/oom.json: ENOENT");
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_oom_get_file(report, NULL, 1));
+	CHECK_STATUS(HR_CLOSED, hr_oom_get_file((hr_oom_report){ 0 }, path, sizeof path));
+	CHECK_STATUS(HR_OK, hr_shutdown());
 	remove_folder();
 }
 
@@ -254,6 +342,7 @@ static void test_a_report_can_be_saved_to_a_new_file(void)
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, GIB << 14, &block));
 	CHECK_EQ(count_files(), 0);
 	CHECK_STATUS(HR_OK, hr_oom_last(&report));
+	CHECK_STATUS(HR_NOT_READY, hr_oom_get_file(report, path, sizeof path));
 	snprintf(path, sizeof path, "%s/saved.json", folder);
 	CHECK_STATUS(HR_OK, hr_oom_save(report, path));
 	char *json = malloc(1 << 20);
@@ -271,5 +360,7 @@ static void test_a_report_can_be_saved_to_a_new_file(void)
 TEST_MAIN(T(test_a_file_is_written_for_each_event), T(test_a_percent_p_is_the_number_of_the_process),
           T(test_what_is_there_is_never_written_over), T(test_what_cannot_be_written_is_told_with_the_error),
           T(test_a_path_that_is_too_long_is_told_with_the_error),
-          T(test_a_failing_disk_leaves_no_half_report), T(test_reports_on_the_standard_error_are_whole),
+          T(test_a_failing_disk_leaves_no_half_report), T(test_a_process_writes_16_files_and_says_why_not_more),
+          T(test_the_number_of_files_can_be_set), T(test_a_number_of_files_that_is_none_is_the_default),
+          T(test_a_file_costs_no_more_for_those_that_are_there), T(test_the_report_knows_why_it_is_in_no_file), T(test_reports_on_the_standard_error_are_whole),
           T(test_a_closed_standard_error_kills_nobody), T(test_a_report_can_be_saved_to_a_new_file))
