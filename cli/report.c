@@ -17,7 +17,7 @@ enum {
 };
 
 static const hr__option options[] = {
-	[VIEW] = { "--view", "NAME", "summary (default), timeline, op, scope, peak, leaks, tensors or steps" },
+	[VIEW] = { "--view", "NAME", "summary (default), timeline, op, scope, peak, leaks, tensors, steps or allocators" },
 	[DEVICE] = { "--device", "NAME", "only that device, GPU:0, or all of a kind, GPU; otherwise each that was used, one after the other" },
 	[STEP] = { "--step", "LIST", "only these steps, each on its own: 3 or 1,10,100 or 3-7; at most 64. Of several with the same number, all" },
 	[SCOPE] = { "--name-scope", "SCOPE", "only what belongs to that name scope and to those inside of it; otherwise the whole model" },
@@ -144,7 +144,7 @@ static bool is_alone(const hr__arguments *arguments, int option, int with)
 }
 
 /* Whether an option that chooses rows or columns finds any in this view. */
-static bool has_effect(int option, const hr__profile *profile, hr_profile_format format)
+static bool has_effect(int option, const hr__profile *profile, const request *r)
 {
 	bool has_rows = hr__profile_has_form(profile, HR__TABLE_LIST) || hr__profile_has_form(profile, HR__TABLE_TREE);
 	switch (option) {
@@ -154,7 +154,8 @@ static bool has_effect(int option, const hr__profile *profile, hr_profile_format
 	case TIME: return hr__profile_has_flag(profile, HR__TIME);
 	case INPUT_OUTPUT: return hr__profile_has_flag(profile, HR__IO);
 	case MAX_DEPTH: return hr__profile_has_form(profile, HR__TABLE_TREE);
-	case MAX_ROWS: return has_rows || format == HR_PROFILE_JSON; /* a chart is as wide as the terminal */
+	case SCOPE: return strcmp(r->options.view, "allocators") != 0; /* regions belong to no scope */
+	case MAX_ROWS: return has_rows || r->format == HR_PROFILE_JSON; /* a chart is as wide as the terminal */
 	case SHOW:
 	case HIDE: return has_rows;
 	default: return true;
@@ -165,7 +166,7 @@ static bool has_effect(int option, const hr__profile *profile, hr_profile_format
 static bool all_have_effect(const hr__arguments *arguments, const hr__profile *profile, const request *r)
 {
 	for (int i = 0; options[i].name; i++) {
-		if (!hr__arguments_has(arguments, i) || has_effect(i, profile, r->format)) continue;
+		if (!hr__arguments_has(arguments, i) || has_effect(i, profile, r)) continue;
 		hr__complain("report: %s does nothing in the %s view; leave it out", options[i].name, r->options.view);
 		return false;
 	}
@@ -262,7 +263,8 @@ const hr__command hr__command_report = {
 		"  peak       what was alive at the highest moment, by op, scope, tag and tensor; each adds up to the peak\n"
 		"  leaks      what steps leave behind, what grows from step to step first; the exit status is 1 when something grows\n"
 		"  tensors    the largest, how long they lived and how long they lay idle at a stretch\n"
-		"  steps      a row for each step\n\n"
+		"  steps      a row for each step\n"
+		"  allocators what each allocator was asked for, had reserved and had free, in all and over time, with the fragmentation\n\n"
 		"Rows that are hidden are added up in a row of their own, so a table always adds up to its total. Devices are shown apart.",
 	.examples = "headroom report train.hrt\n"
 				"headroom report train.hrt --view peak --step 10\n"

@@ -114,7 +114,7 @@ typedef enum hr_profile_format {
 
 typedef struct hr_profile_options {
 	size_t struct_size;
-	/* "summary" (default), "timeline", "op", "scope", "peak", "leaks", "tensors", "steps" */
+	/* "summary" (default), "timeline", "op", "scope", "peak", "leaks", "tensors", "steps", "allocators" */
 	const char *view;
 	/* "GPU:0": that device alone; "GPU" or "CPU": all of that kind; NULL: each device in the trace, one after the other */
 	const char *device;

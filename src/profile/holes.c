@@ -28,7 +28,7 @@ typedef struct address_row {
 	uint64_t *edges; /* addresses in order; one less than this is the number of intervals */
 	uint32_t edge_count;
 	node *nodes;     /* 0 covers all; its left half is right behind it, and its right half behind that one's nodes */
-	uint64_t reserved;
+	uint64_t reserved, peak_reserved;
 } address_row;
 
 typedef struct mapping {
@@ -230,6 +230,7 @@ void hr__holes_until(hr__holes *h, uint64_t time_ns)
 		const hr__region_run *region = &h->capture->regions[m->region];
 		address_row *row = &h->rows[region->allocator];
 		row->reserved += m->maps ? region->bytes : 0 - region->bytes;
+		if (row->reserved > row->peak_reserved) row->peak_reserved = row->reserved;
 		add_reasons(row, region->address, region->bytes, m->maps ? UINT32_MAX : 1);
 	}
 }
@@ -244,10 +245,15 @@ void hr__holes_change(hr__holes *h)
 	add_reasons(&h->rows[hr__allocation_allocator(h->capture, change->allocation)], allocation->address, allocation->bytes, change->frees ? UINT32_MAX : 1);
 }
 
+void hr__holes_mark(hr__holes *h)
+{
+	for (uint32_t i = 0; i < h->capture->allocator_count; i++) h->rows[i].peak_reserved = h->rows[i].reserved;
+}
+
 hr__holes_state hr__holes_of(const hr__holes *h, uint32_t allocator)
 {
 	const address_row *row = &h->rows[allocator];
-	hr__holes_state state = { .reserved_bytes = row->reserved };
+	hr__holes_state state = { .reserved_bytes = row->reserved, .peak_reserved_bytes = row->peak_reserved };
 	if (!row->nodes || row->nodes[0].least > 0) return state;
 	state.free_bytes = row->nodes[0].bytes;
 	state.largest_free_bytes = row->nodes[0].longest;

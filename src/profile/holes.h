@@ -12,6 +12,7 @@ typedef struct hr__holes hr__holes;
 
 typedef struct hr__holes_state {
 	uint64_t reserved_bytes, free_bytes, largest_free_bytes;
+	uint64_t peak_reserved_bytes; /* the most since hr__holes_mark, or since the beginning */
 } hr__holes_state;
 
 /* Of all allocators, before the first change. Memory in proportion to the addresses that occur. HR_NO_HOST_MEMORY. */
@@ -22,6 +23,9 @@ void hr__holes_free(hr__holes *holes); /* NULL is fine */
 void hr__holes_until(hr__holes *holes, uint64_t time_ns);
 /* The next change of the capture, with all that was mapped and unmapped up to its time. Takes time in proportion to the logarithm of the addresses. */
 void hr__holes_change(hr__holes *holes);
+
+/* What is reserved now is the most from here on. */
+void hr__holes_mark(hr__holes *holes);
 
 hr__holes_state hr__holes_of(const hr__holes *holes, uint32_t allocator);
 

@@ -26,6 +26,7 @@ typedef struct view_kind {
 static const view_kind views[] = {
 	{ "summary", hr__view_summary }, { "timeline", hr__view_timeline }, { "op", hr__view_op },           { "scope", hr__view_scope },
 	{ "peak", hr__view_peak },       { "leaks", hr__view_leaks },       { "tensors", hr__view_tensors }, { "steps", hr__view_steps },
+	{ "allocators", hr__view_allocators },
 };
 #define VIEWS (sizeof views / sizeof *views)
 
@@ -36,7 +37,7 @@ static hr_status find_view(const char *name, const view_kind **out)
 		*out = &views[i];
 		return HR_OK;
 	}
-	return hr__fail(HR_INVALID_ARGUMENT, "there is no view \"%.100s\"; there are summary, timeline, op, scope, peak, leaks, tensors and steps", name);
+	return hr__fail(HR_INVALID_ARGUMENT, "there is no view \"%.100s\"; there are summary, timeline, op, scope, peak, leaks, tensors, steps and allocators", name);
 }
 
 void hr_profile_options_init(hr_profile_options *options)

@@ -167,6 +167,10 @@ const char *hr__cell_format(const hr__column *column, uint64_t value, char out[H
 	case HR__CELL_BYTES: hr__format_size(value, out, 32); break;
 	case HR__CELL_NS: format_ns(value, out, 32); break;
 	case HR__CELL_YES: strcpy(out, value ? "yes" : "no"); break;
+	case HR__CELL_PART:
+		if (value == HR__NEVER) strcpy(out, "-");
+		else snprintf(out, 32, "%.1f%%", (double)value / 1e4);
+		break;
 	case HR__CELL_COUNT_CHANGE:
 	case HR__CELL_BYTES_CHANGE:
 	case HR__CELL_NS_CHANGE: format_change(column->kind, (int64_t)value, out); break;

@@ -27,6 +27,7 @@ typedef enum hr__cell_kind {
 	HR__CELL_BYTES,
 	HR__CELL_NS,           /* HR__NEVER: none */
 	HR__CELL_YES,          /* 0 or 1 */
+	HR__CELL_PART,         /* millionths; HR__NEVER: none */
 	HR__CELL_COUNT_CHANGE, /* the last three: int64_t */
 	HR__CELL_BYTES_CHANGE,
 	HR__CELL_NS_CHANGE,

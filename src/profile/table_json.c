@@ -21,6 +21,10 @@ static void write_cell(const hr__column *column, uint64_t value, hr__json *json)
 	case HR__CELL_SHAPE: hr__json_string(json, hr__cell_format(column, value, shape)); break;
 	case HR__CELL_NS: write_micros(json, value); break;
 	case HR__CELL_YES: hr__json_bool(json, value != 0); break;
+	case HR__CELL_PART:
+		if (value == HR__NEVER) hr__json_null(json);
+		else hr__json_double(json, (double)value / 1e6, 6);
+		break;
 	case HR__CELL_NS_CHANGE: hr__json_double(json, (double)(int64_t)value / 1000, 3); break;
 	case HR__CELL_COUNT_CHANGE:
 	case HR__CELL_BYTES_CHANGE: hr__json_int(json, (int64_t)value); break;

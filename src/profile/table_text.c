@@ -143,7 +143,7 @@ static bool is_empty(const hr__table *table, uint32_t column)
 	if (column == 0 || table->columns[column].flags & HR__ALWAYS || (table->columns[column].flags & HR__SUMS && table->total[column])) return false;
 	for (size_t row = 0; row < table->count; row++) {
 		uint64_t value = hr__table_at(table, row)[column];
-		if (value && !(value == UINT64_MAX && (kind == HR__CELL_NS || kind == HR__CELL_COUNT))) return false;
+		if (value && !(value == UINT64_MAX && (kind == HR__CELL_NS || kind == HR__CELL_COUNT || kind == HR__CELL_PART))) return false;
 	}
 	return kind != HR__CELL_YES && table->count > 0;
 }

@@ -88,6 +88,31 @@ hr_status hr__view_peak(hr__report_view *report);
 hr_status hr__view_leaks(hr__report_view *report);
 hr_status hr__view_tensors(hr__report_view *report);
 hr_status hr__view_steps(hr__report_view *report);
+hr_status hr__view_allocators(hr__report_view *report); /* of the whole device, whatever the name scope */
+
+/* Equal stretches of the selected time. */
+typedef struct hr__stretches {
+	uint64_t begin_ns, span_ns; /* span: at least 1 */
+	uint32_t count;
+} hr__stretches;
+
+static inline hr__stretches hr__stretches_of(const hr__selection *s, uint32_t count)
+{
+	return (hr__stretches){ .begin_ns = s->begin_ns, .span_ns = s->end_ns > s->begin_ns ? s->end_ns - s->begin_ns : 1, .count = count };
+}
+
+static inline uint64_t hr__stretch_begin(const hr__stretches *stretches, uint32_t index)
+{
+	return stretches->begin_ns + (uint64_t)((unsigned __int128)stretches->span_ns * index / stretches->count);
+}
+
+/* The stretch that a moment is in: the first or the last where it lies outside. */
+static inline uint32_t hr__stretch_at(const hr__stretches *stretches, uint64_t ns)
+{
+	uint64_t since = ns > stretches->begin_ns ? ns - stretches->begin_ns : 0;
+	unsigned __int128 index = (unsigned __int128)since * stretches->count / stretches->span_ns;
+	return index < stretches->count ? (uint32_t)index : stretches->count - 1;
+}
 
 /* What was live at the peak, for the summary: by tag where the device has at least two tags, and by op otherwise; JSON has both. */
 hr_status hr__view_peak_groups(hr__report_view *report, uint32_t most);

@@ -133,25 +133,12 @@ static const hr__column bucket_columns[B_COLUMNS] = {
 typedef struct timeline {
 	const hr__selection *selection;
 	hr__table *table;
-	uint32_t buckets;
-	uint64_t span; /* ns, at least 1 */
+	hr__stretches buckets;
 } timeline;
 
 static uint64_t *row_at(const timeline *t, uint32_t bucket)
 {
 	return t->table->cells + (size_t)bucket * (t->table->column_count + 1);
-}
-
-static uint32_t bucket_of(const timeline *t, uint64_t ns)
-{
-	uint64_t since = ns > t->selection->begin_ns ? ns - t->selection->begin_ns : 0;
-	uint32_t bucket = (uint32_t)((unsigned __int128)since * t->buckets / t->span);
-	return bucket < t->buckets ? bucket : t->buckets - 1;
-}
-
-static uint64_t begin_of(const timeline *t, uint32_t bucket)
-{
-	return t->selection->begin_ns + (uint64_t)((unsigned __int128)t->span * bucket / t->buckets);
 }
 
 static void fill_levels(timeline *t)
@@ -165,7 +152,7 @@ static void fill_levels(timeline *t)
 		const hr__change *change = &c->changes[i];
 		const hr__allocation *allocation = &c->allocations[change->allocation];
 		if (!s->takes_site[allocation->site]) continue;
-		uint32_t now = bucket_of(t, change->frees ? allocation->end_ns : allocation->begin_ns);
+		uint32_t now = hr__stretch_at(&t->buckets, change->frees ? allocation->end_ns : allocation->begin_ns);
 		while (bucket < now) {
 			bucket++;
 			row_at(t, bucket)[B_PEAK] = row_at(t, bucket)[B_LEAST] = row_at(t, bucket)[B_END] = in_use;
@@ -177,7 +164,7 @@ static void fill_levels(timeline *t)
 		row[B_END] = in_use;
 		row[change->frees ? B_FREES : B_ALLOCATIONS]++;
 	}
-	while (++bucket < t->buckets) row_at(t, bucket)[B_PEAK] = row_at(t, bucket)[B_LEAST] = row_at(t, bucket)[B_END] = in_use;
+	while (++bucket < t->buckets.count) row_at(t, bucket)[B_PEAK] = row_at(t, bucket)[B_LEAST] = row_at(t, bucket)[B_END] = in_use;
 }
 
 static bool is_within(const hr__selection *s, uint64_t ns)
@@ -192,11 +179,11 @@ static void fill_traffic(timeline *t)
 	for (uint32_t i = 0; i < c->move_count; i++) {
 		const hr__move *move = &c->moves[i];
 		if (!is_within(s, move->time_ns) || !s->takes_site[move->site]) continue;
-		if (move->kind == HR__MOVE_OUT) row_at(t, bucket_of(t, move->time_ns))[B_OUT] += move->bytes;
-		if (move->kind == HR__MOVE_IN) row_at(t, bucket_of(t, move->time_ns))[B_IN] += move->bytes;
+		if (move->kind == HR__MOVE_OUT) row_at(t, hr__stretch_at(&t->buckets, move->time_ns))[B_OUT] += move->bytes;
+		if (move->kind == HR__MOVE_IN) row_at(t, hr__stretch_at(&t->buckets, move->time_ns))[B_IN] += move->bytes;
 	}
 	for (uint32_t i = 0; i < c->refusal_count; i++)
-		if (is_within(s, c->refusals[i].time_ns) && s->takes_site[c->refusals[i].site]) row_at(t, bucket_of(t, c->refusals[i].time_ns))[B_REFUSED]++;
+		if (is_within(s, c->refusals[i].time_ns) && s->takes_site[c->refusals[i].site]) row_at(t, hr__stretch_at(&t->buckets, c->refusals[i].time_ns))[B_REFUSED]++;
 }
 
 static uint32_t choose_buckets(const hr__report_view *report)
@@ -212,13 +199,13 @@ hr_status hr__view_timeline(hr__report_view *report)
 		                                 .column_count = B_COLUMNS };
 	const hr__selection *s = report->selection;
 	hr_status status = HR_OK;
-	timeline t = { .selection = s, .buckets = choose_buckets(report), .span = s->end_ns - s->begin_ns ? s->end_ns - s->begin_ns : 1 };
+	timeline t = { .selection = s, .buckets = hr__stretches_of(s, choose_buckets(report)) };
 	t.table = hr__report_table(report, &plan, &status);
-	for (uint32_t i = 0; i < t.buckets && !status; i++) {
+	for (uint32_t i = 0; i < t.buckets.count && !status; i++) {
 		uint64_t *row = hr__table_row(t.table, &status);
 		if (!row) break;
-		row[B_BEGIN] = begin_of(&t, i);
-		row[B_END_NS] = begin_of(&t, i + 1);
+		row[B_BEGIN] = hr__stretch_begin(&t.buckets, i);
+		row[B_END_NS] = hr__stretch_begin(&t.buckets, i + 1);
 	}
 	if (status) return status;
 	fill_levels(&t);

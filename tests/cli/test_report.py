@@ -4,9 +4,9 @@ import os
 import unicodedata
 
 from command import CommandTest, main, run
-from trace_file import (ALLOC, ALLOC_FAILED, EVICT, FREE, OP_BEGIN, OP_END, READ, RESTORE, STEP, STEP_END, WRITE, MOVE, Trace)
+from trace_file import (ALLOC, ALLOC_FAILED, EVICT, FREE, OP_BEGIN, OP_END, READ, RESTORE, STEP, STEP_END, WRITE, MAP, MOVE, UNMAP, Trace)
 
-VIEWS = ["summary", "timeline", "op", "scope", "peak", "leaks", "tensors", "steps"]
+VIEWS = ["summary", "timeline", "op", "scope", "peak", "leaks", "tensors", "steps", "allocators"]
 MIB = 1 << 20
 
 
@@ -100,6 +100,22 @@ def moving():
     return trace
 
 
+def fragmented():
+    """An allocator with 16 MiB, then 20, then 12: two blocks with a hole between them, one over two regions that follow each other."""
+    trace, base = Trace(), 1 << 30
+    trace.event(MAP, 0, address=base, bytes=16 * MIB)
+    trace.event(ALLOC, 1000, address=base, bytes=4 * MIB, op="a")
+    trace.event(ALLOC, 1001, address=base + 8 * MIB, bytes=4 * MIB, op="b")  # free: 4 and 4
+    trace.event(FREE, 11000, address=base)                                   # free: 8 and 4
+    trace.event(ALLOC_FAILED, 11500, bytes=64 * MIB, op="c")
+    trace.event(MAP, 21000, address=base + 16 * MIB, bytes=4 * MIB)
+    trace.event(ALLOC, 21001, address=base + 14 * MIB, bytes=4 * MIB, op="d")  # free: 8, 2 and 2
+    trace.event(FREE, 31000, address=base + 14 * MIB)
+    trace.event(UNMAP, 31001, address=base + 12 * MIB, bytes=8 * MIB)          # free: 8
+    trace.event(FREE, 40000, address=base + 8 * MIB)                           # free: 12
+    return trace
+
+
 class Views(CommandTest):
     def setUp(self):
         super().setUp()
@@ -185,6 +201,25 @@ class Views(CommandTest):
             table = self.table("op", None, "--step", step)
             self.assertEqual(table["total"]["residual_bytes"], left)
         self.assertEqual(self.table("op")["total"]["residual_bytes"], 12 * MIB)  # of all of the recording
+
+    def test_allocators_have_counts_reserved_memory_and_fragmentation(self):
+        self.trace = self.file("fragmented.hrt", fragmented().bytes())
+        report = self.report("allocators", "--max-rows", "4")["reports"][0]
+        (row,) = report["allocators"]["rows"]
+        self.assertEqual([row[key] for key in ("name", "kind", "allocations", "frees", "refused", "live")], ["bfc", "bfc", 3, 3, 1, 0])
+        self.assertEqual([row[key] for key in ("bytes", "peak_bytes", "end_bytes", "peak_reserved_bytes", "reserved_bytes")],
+                         [12 * MIB, 8 * MIB, 0, 20 * MIB, 12 * MIB])
+        self.assertEqual(row["peak_fragmentation"], 0.5)  # when 8 MiB were in use first, 4 of the 8 free ones were in the largest hole
+        columns = ("begin_micros", "allocations", "frees", "refused", "live", "peak_bytes", "end_bytes", "reserved_bytes", "free_bytes", "largest_free_bytes", "fragmentation")
+        self.assertEqual([[row[key] for key in columns] for row in report["over_time"]["rows"]], [
+            [0, 2, 0, 0, 2, 8 * MIB, 8 * MIB, 16 * MIB, 8 * MIB, 4 * MIB, 0.5],
+            [10, 0, 1, 1, 1, 8 * MIB, 4 * MIB, 16 * MIB, 12 * MIB, 8 * MIB, 0.333333],
+            [20, 1, 0, 0, 2, 8 * MIB, 8 * MIB, 20 * MIB, 12 * MIB, 8 * MIB, 0.333333],
+            [30, 0, 2, 0, 0, 8 * MIB, 0, 12 * MIB, 12 * MIB, 12 * MIB, 0]])
+        text = self.passes("report", self.trace, "--view", "allocators", "--width", "80")
+        for part in ("frag. at peak", "50.0%", "33.3%", "Over time", "reserved"):
+            self.assertIn(part, text)
+        self.fails(2, "report", self.trace, "--view", "allocators", "--name-scope", "", says="--name-scope does nothing in the allocators view")
 
     def test_the_summary_groups_by_tag_where_the_page_does(self):
         self.trace = self.file("moving.hrt", moving().bytes())  # two tags

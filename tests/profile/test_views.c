@@ -2,6 +2,7 @@
  * views of the peak to the peak, to the byte. */
 #include "headroom_lms.h"
 #include "support_capture.h"
+#include "profile/holes.h"
 #include "test.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -278,6 +279,101 @@ static uint64_t residual_of(const hr__selection *s)
 	return bytes;
 }
 
+/* ---- holes, by sorting what is live ---- */
+
+typedef struct range {
+	uint64_t from, to;
+} range;
+
+static int compare_ranges(const void *a, const void *b)
+{
+	const range *x = a, *y = b;
+	return x->from < y->from ? -1 : x->from > y->from;
+}
+
+/* After change number [change], with the regions of that moment. */
+static hr__holes_state naive_holes(const hr__capture *c, uint32_t allocator, uint32_t change)
+{
+	hr__holes_state state = { 0 };
+	const hr__change *last = &c->changes[change];
+	uint64_t now = last->frees ? c->allocations[last->allocation].end_ns : c->allocations[last->allocation].begin_ns, hole = 0;
+	range *held = calloc((size_t)c->region_count + 1, sizeof *held), *live = calloc((size_t)c->allocation_count + 1, sizeof *live);
+	unsigned char *is_live = calloc((size_t)c->allocation_count + 1, 1);
+	size_t held_count = 0, live_count = 0, next = 0;
+	for (uint32_t i = 0; i < c->region_count; i++) {
+		const hr__region_run *r = &c->regions[i];
+		if (r->allocator != allocator || r->begin_ns > now || r->end_ns <= now) continue;
+		held[held_count++] = (range){ r->address, r->address + r->bytes };
+		state.reserved_bytes += r->bytes;
+	}
+	for (uint32_t i = 0; i <= change; i++) is_live[c->changes[i].allocation] = !c->changes[i].frees;
+	for (uint32_t i = 0; i < c->allocation_count; i++)
+		if (is_live[i] && hr__allocation_allocator(c, i) == allocator) live[live_count++] = (range){ c->allocations[i].address, c->allocations[i].address + c->allocations[i].bytes };
+	qsort(held, held_count, sizeof *held, compare_ranges);
+	qsort(live, live_count, sizeof *live, compare_ranges);
+	for (size_t i = 0; i < held_count; i++) {
+		uint64_t at = held[i].from;
+		if (!i || held[i - 1].to != at) hole = 0;
+		while (at < held[i].to) {
+			while (next < live_count && live[next].to <= at) next++;
+			bool covered = next < live_count && live[next].from <= at;
+			uint64_t to = covered ? live[next].to : next < live_count ? live[next].from : held[i].to;
+			if (to > held[i].to) to = held[i].to;
+			hole = covered ? 0 : hole + (to - at);
+			if (!covered) state.free_bytes += to - at;
+			if (hole > state.largest_free_bytes) state.largest_free_bytes = hole;
+			at = to;
+		}
+	}
+	free(held);
+	free(live);
+	free(is_live);
+	return state;
+}
+
+static void check_holes(const hr__capture *c, uint64_t *random)
+{
+	hr__holes *holes;
+	CHECK_STATUS(HR_OK, hr__holes_make(c, &holes));
+	for (uint32_t i = 0; i < c->change_count; i++) {
+		hr__holes_change(holes);
+		if (hr_rand_below(random, c->change_count) >= 40) continue;
+		for (uint32_t a = 0; a < c->allocator_count; a++) {
+			hr__holes_state wanted = naive_holes(c, a, i), found = hr__holes_of(holes, a);
+			CHECK_EQ(found.reserved_bytes, wanted.reserved_bytes);
+			CHECK_EQ(found.free_bytes, wanted.free_bytes);
+			CHECK_EQ(found.largest_free_bytes, wanted.largest_free_bytes);
+		}
+	}
+	hr__holes_free(holes);
+}
+
+/* What allocators did adds up to what the other views say of the device. */
+static void check_allocators(const hr__capture *c, uint32_t device, uint32_t step)
+{
+	look l;
+	hr_profile_options options;
+	hr_profile_options_init(&options);
+	options.max_rows = 7;
+	look_at(&l, c, device, step, hr__view_allocators, &options);
+	check_all_sums(&l);
+	const hr__table *totals = table_of(&l, "allocators"), *times = table_of(&l, "over_time");
+	uint64_t allocations = 0;
+	for (uint32_t i = l.selection.first_change; i < l.selection.last_change; i++)
+		allocations += !c->changes[i].frees && hr__allocation_device(c, c->changes[i].allocation) == device;
+	CHECK_EQ(total(totals, "allocations"), allocations);
+	CHECK_EQ(total(times, "allocations"), allocations);
+	CHECK_EQ(total(times, "frees"), total(totals, "frees"));
+	CHECK_EQ(total(totals, "end_bytes"), l.selection.end_bytes);
+	for (size_t i = 0; i < totals->count; i++) {
+		uint64_t most = 0;
+		for (size_t k = 0; k < times->count; k++)
+			if (cell(times, k, "number") == cell(totals, i, "number") && cell(times, k, "peak_bytes") > most) most = cell(times, k, "peak_bytes");
+		CHECK_EQ(most, cell(totals, i, "peak_bytes"));
+	}
+	look_away(&l);
+}
+
 /* All views of one device in one stretch of time, with any options. */
 static void check_views(const hr__capture *c, uint32_t device, uint32_t step, const hr_profile_options *options, bool filters)
 {
@@ -400,6 +496,7 @@ static void check_program(uint64_t seed)
 	CHECK_EQ(c->skipped, 0);
 	CHECK_EQ(c->lost, 0);
 	hr_profile_options_init(&plain);
+	check_holes(c, &p.random);
 	for (int i = 0; i < DEVICES; i++) {
 		uint32_t device = index_of(c, device_names[i]);
 		CHECK_NE(device, HR__NONE);
@@ -407,6 +504,8 @@ static void check_program(uint64_t seed)
 		CHECK_EQ(c->devices[device].peak_bytes, p.peak_bytes[i]);
 		check_steps(&p, c, device, i);
 		check_views(c, device, HR__NONE, &plain, false);
+		check_allocators(c, device, HR__NONE);
+		if (c->step_count) check_allocators(c, device, (uint32_t)hr_rand_below(&p.random, c->step_count));
 		for (uint32_t step = 0; step < c->step_count; step++) check_views(c, device, step, &plain, false);
 		for (int round = 0; round < 4; round++) {
 			random_options(&p.random, &options);
