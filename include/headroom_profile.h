@@ -10,7 +10,9 @@
  *
  * A program never fails because it is recorded: what cannot be written is a status here, and a count of lost events in the file. When the
  * disk is slow, the program waits for it and nothing is lost; when it is full, the program goes on, what follows is lost, and how much
- * is known.
+ * is known. A trace file that another program truncates loses events and does not kill: while something is recorded, a handler for SIGBUS is
+ * installed that catches faults in the trace file alone. All others go to the handler that was there, or that the program installs later; SIGBUS
+ * is unblocked in threads that record.
  *
  * What was started is stopped by the call of the same name, or by hr_shutdown. The environment's recording is none of the program's: no call here
  * stops it, and when one starts a recording, the environment's ends first, with a line on the standard error. Its file can be read. */
@@ -28,7 +30,8 @@ extern "C" {
  * the profiler runs, HR_IO when the file exists, cannot be made or the disk is full. */
 HR_API hr_status hr_trace_start(const char *path);
 
-/* Ends the recording. HR_IO when something could not be written meanwhile (the disk filled up): the file holds what came before.
+/* Ends the recording. HR_IO when something could not be written meanwhile (the disk filled up, another program
+ * truncated the file): the file holds what came before.
  * HR_INVALID_ARGUMENT: none was started. HR_IN_USE: what is recorded is the profiler's, which hr_profiler_stop ends. */
 HR_API hr_status hr_trace_stop(void);
 

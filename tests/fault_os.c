@@ -388,6 +388,12 @@ static int fault_file_extend(int fd, uint64_t bytes)
 	return linux_os()->file_extend(fd, bytes);
 }
 
+static int fault_file_size(int fd, uint64_t *out)
+{
+	FAIL_IF_TOLD();
+	return linux_os()->file_size(fd, out);
+}
+
 static int fault_file_truncate(int fd, uint64_t bytes)
 {
 	FAIL_IF_TOLD();
@@ -510,6 +516,7 @@ static void fill_table(void)
 	fault_table.file_read = fault_file_read;
 	fault_table.file_write = fault_file_write;
 	fault_table.file_extend = fault_file_extend;
+	fault_table.file_size = fault_file_size;
 	fault_table.file_truncate = fault_file_truncate;
 	fault_table.file_map = fault_file_map;
 	fault_table.file_unmap = fault_file_unmap;

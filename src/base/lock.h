@@ -32,6 +32,7 @@ enum hr__lock_rank {
 	HR__RANK_PAGE_POOL,    /* a logical device's pages and limit */
 	HR__RANK_DEVICE,       /* inside a device backend */
 	HR__RANK_TRACE,        /* the trace file's list of blocks */
+	HR__RANK_GUARD,        /* mappings that are guarded against SIGBUS */
 	HR__RANK_NAMES,        /* interning */
 	HR__RANK_RUNTIME,      /* values and sessions of the runtime: nothing is called under it */
 };

@@ -44,6 +44,7 @@ const hr__os_table hr__linux_table = {
 	.file_read = hr__linux_file_read,
 	.file_write = hr__linux_file_write,
 	.file_extend = hr__linux_file_extend,
+	.file_size = hr__linux_file_size,
 	.file_truncate = hr__linux_file_truncate,
 	.file_map = hr__linux_file_map,
 	.file_unmap = hr__linux_file_unmap,

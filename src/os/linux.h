@@ -43,6 +43,7 @@ int hr__linux_file_open(const char *path, int *out_fd, uint64_t *out_size);
 int hr__linux_file_read(int fd, void *to, size_t bytes, uint64_t offset, size_t *out_read);
 int hr__linux_file_write(int fd, const void *from, size_t bytes, uint64_t offset);
 int hr__linux_file_extend(int fd, uint64_t bytes);
+int hr__linux_file_size(int fd, uint64_t *out);
 int hr__linux_file_truncate(int fd, uint64_t bytes);
 int hr__linux_file_map(int fd, uint64_t offset, size_t bytes, void **out);
 int hr__linux_file_unmap(void *base, size_t bytes);

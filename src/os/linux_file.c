@@ -18,6 +18,7 @@
 
 #include "base/assert.h"
 #include "base/checked.h"
+#include "os/guard.h"
 #include "os/linux.h"
 
 #define IO_MAX ((size_t)1 << 30) /* one call of the system takes at most 2 GiB less a page */
@@ -264,6 +265,14 @@ static int set_size(int fd, uint64_t bytes)
 	return result == 0 ? 0 : errno;
 }
 
+int hr__linux_file_size(int fd, uint64_t *out)
+{
+	struct stat facts;
+	if (fstat(fd, &facts) != 0) return errno;
+	*out = (uint64_t)facts.st_size;
+	return 0;
+}
+
 int hr__linux_file_truncate(int fd, uint64_t bytes)
 {
 	if (bytes > INT64_MAX) return EFBIG;
@@ -322,12 +331,14 @@ int hr__linux_file_map(int fd, uint64_t offset, size_t bytes, void **out)
 	if (!is_file_range(offset, bytes)) return EINVAL;
 	void *mapping = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
 	if (mapping == MAP_FAILED) return errno;
+	hr__guard_add(mapping, bytes);
 	*out = mapping;
 	return 0;
 }
 
 int hr__linux_file_unmap(void *base, size_t bytes)
 {
+	hr__guard_remove(base);
 	return munmap(base, bytes) == 0 ? 0 : errno;
 }
 

@@ -3,6 +3,7 @@
  * Process-wide things (the fork handler, the thread key, membarrier's registration, how locks wait) are set up once by start(),
  * which runs before main. Until then, and wherever membarrier is missing, hr__light_is_full is true: the safe side. */
 #define _GNU_SOURCE
+#include "os/guard.h"
 #include "os/linux.h"
 
 #include <errno.h>
@@ -253,6 +254,7 @@ static _Atomic(void (*)(void *)) thread_exit_hook;
 static void run_fork_hooks(void)
 {
 	hr__names_after_fork();
+	hr__guard_after_fork();
 	for (unsigned i = 0; i < FORK_HOOKS; i++) {
 		void (*hook)(void) = hr__load_acquire(&fork_hooks[i]);
 		if (hook != NULL) hook();

@@ -79,8 +79,10 @@ typedef struct hr__os_table {
 	/* Makes the file [bytes] long with disk space behind every byte, so that writing through a mapping cannot run out of disk.
 	 * Never shortens it (EINVAL). */
 	int (*file_extend)(int fd, uint64_t bytes);
+	int (*file_size)(int fd, uint64_t *out);
 	int (*file_truncate)(int fd, uint64_t bytes);
-	/* Maps part of a file, shared and writable, at an address of the system's choice. [offset] is a multiple of page_size(). */
+	/* Maps part of a file, shared and writable, at an address of the system's choice. [offset] is a multiple of page_size(). A file that another
+	 * process shortens does not kill this one (os/guard.h). */
 	int (*file_map)(int fd, uint64_t offset, size_t bytes, void **out);
 	int (*file_unmap)(void *base, size_t bytes);
 	/* Does what the first write to each page of a mapping would have to wait for, and changes nothing else: others may be writing to

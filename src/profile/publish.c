@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "base/status.h"
+#include "os/guard.h"
 #include "os/os.h"
 #include "os/process.h"
 #include "profile/name.h"
@@ -65,6 +66,7 @@ static uint32_t see_devices(uint64_t sample)
 
 static void look(void)
 {
+	hr__guard_refresh();
 	hr__segment *s = segment;
 	uint64_t sequence = hr__load_relaxed(&s->sequence);
 	HR_ASSERT((sequence & 1) == 0);

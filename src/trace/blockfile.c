@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "base/status.h"
+#include "os/guard.h"
 #include "os/os.h"
 
 /* The smallest chunk: whole blocks and whole pages, so that the next chunk can be mapped behind it. */
@@ -58,6 +59,7 @@ hr_status hr__blockfile_create(hr__blockfile *file, const char *path, size_t fro
 	file->fd = fd;
 	file->is_open = true;
 	file->error = 0;
+	file->cut = false;
 	file->block_bytes = block_bytes;
 	file->front_bytes = front_bytes;
 	file->step = HR__CHUNK_FIRST;
@@ -81,9 +83,19 @@ static hr__blockfile_block block_at(const hr__blockfile *file, uint64_t offset)
 	return (hr__blockfile_block){ (char *)chunk->base + (offset - (file->end - chunk->bytes)), file->newest, offset };
 }
 
+/* The size alone does not tell: a file that was cut may have grown again since, by add_chunk. */
+bool hr__blockfile_is_cut(hr__blockfile *file)
+{
+	uint64_t size;
+	if (hr__os()->file_size(file->fd, &size) == 0 && size < file->end) file->cut = true;
+	for (uint32_t i = 0; i < file->entries && !file->cut; i++)
+		file->cut = file->chunks[i].base != NULL && hr__guard_is_broken(file->chunks[i].base);
+	return file->cut;
+}
+
 bool hr__blockfile_take(hr__blockfile *file, hr__blockfile_block *out)
 {
-	if (file->next == file->end && !add_chunk(file)) return false;
+	if (hr__blockfile_is_cut(file) || (file->next == file->end && !add_chunk(file))) return false;
 	*out = block_at(file, file->next);
 	file->next += file->block_bytes;
 	return true;
@@ -106,6 +118,7 @@ void hr__blockfile_give(hr__blockfile *file, uint32_t chunk, hr__chunk *idle)
 	HR_ASSERT(entry->base != NULL && entry->unfinished > 0);
 	idle->base = NULL;
 	if (--entry->unfinished > 0) return;
+	file->cut = file->cut || hr__guard_is_broken(entry->base);
 	*idle = *entry;
 	entry->base = NULL;
 }
@@ -129,7 +142,7 @@ int hr__blockfile_finish(hr__blockfile *file, uint64_t bytes)
 {
 	int fd = file->fd;
 	unmap_all(file);
-	int error = hr__os()->file_truncate(fd, bytes);
+	int error = file->cut ? 0 : hr__os()->file_truncate(fd, bytes);
 	file->is_open = false;
 	hr__os()->file_close(fd);
 	return error;

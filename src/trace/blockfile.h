@@ -5,7 +5,7 @@
  *
  * The file grows by chunks: the first of HR__CHUNK_FIRST bytes, each twice the one before, up to HR__CHUNK_LAST. Disk space is
  * guaranteed before a chunk is mapped (os.h, file_extend), because a write through a mapping that runs out of disk is a SIGBUS and
- * not an error. When the disk has no room for a whole chunk, smaller ones are tried, down to a single block.
+ * not an error. (A file that another process truncates raises one all the same: os/guard.h.) When the disk has no room for a whole chunk, smaller ones are tried, down to a single block.
  *
  * A chunk is unmapped as soon as all of its blocks were handed out and given back, so that a recording of many gigabytes does not
  * stay in the process's address space. The front (the header of the file) stays mapped to the end, and chunk 0 with it.
@@ -40,6 +40,7 @@ typedef struct hr__blockfile {
 	bool is_open;
 	int fd;    /* meaningful while is_open */
 	int error; /* the errno that stopped the growth; 0 while it can grow */
+	bool cut;  /* the file was shortened from outside; it grows no more */
 	uint32_t block_bytes;
 	size_t front_bytes;
 	size_t step;      /* bytes of the next chunk */
@@ -62,7 +63,7 @@ typedef struct hr__blockfile_block {
  * HR_NO_HOST_MEMORY; nothing is left behind then. */
 hr_status hr__blockfile_create(hr__blockfile *file, const char *path, size_t front_bytes, uint32_t block_bytes, void **front);
 
-/* Hands out the next block, zeroed. False when the file cannot grow; file->error says why, and stays. */
+/* Hands out the next block, zeroed. False when the file cannot grow; file->error or file->cut says why, and stays. */
 bool hr__blockfile_take(hr__blockfile *file, hr__blockfile_block *out);
 
 /* The block of [chunk] will not be touched again. *idle gets memory to be passed to hr__blockfile_unmap once the lock is released;
@@ -74,7 +75,10 @@ void hr__blockfile_unmap(const hr__chunk *idle);
  * chunk is passed to hr__blockfile_give. */
 bool hr__blockfile_next_cold(hr__blockfile *file, hr__blockfile_block *out);
 
-/* Unmaps everything, makes the file [bytes] long and closes it. Returns 0 or an errno. */
+/* Whether another process has shortened the file; file->cut then stays. What was in the lost part is gone; writing to it does no harm. */
+bool hr__blockfile_is_cut(hr__blockfile *file);
+
+/* Unmaps everything, makes the file [bytes] long and closes it. A file that was cut is left as long as it is. Returns 0 or an errno. */
 int hr__blockfile_finish(hr__blockfile *file, uint64_t bytes);
 
 /* Unmaps and closes, and leaves the file as it is: for a forked child. Also safe when fork came in the middle of another thread's

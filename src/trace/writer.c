@@ -30,6 +30,7 @@
 #include "base/lock.h"
 #include "base/names.h"
 #include "base/status.h"
+#include "os/guard.h"
 #include "os/os.h"
 #include "trace/blockfile.h"
 #include "trace/format.h"
@@ -159,6 +160,7 @@ static __attribute__((cold, noinline)) bool next_block(writer *w)
 {
 	hr__blockfile_block taken;
 	hr__chunk idle;
+	hr__guard_refresh();
 	hr__lock_take(&lock);
 	end_block(w, &idle);
 	bool ok = hr__blockfile_take(&file, &taken);
@@ -232,6 +234,7 @@ static inline int64_t units_of(const writer *w, uint64_t ticks)
 static void attach(writer *w, uint32_t generation, uint64_t ticks)
 {
 	uint8_t payload[9 + HR__VARINT_SCRIBBLE];
+	hr__guard_refresh();
 	hr__lock_take(&lock);
 	w->thread = thread_count;
 	if (thread_count < HR__TRACE_THREADS_MAX - 1) thread_count++;
@@ -797,15 +800,19 @@ hr_status hr__trace_close(void)
 	hr__lock_take(&lock);
 	uint64_t missing = hr__load_relaxed(&lost), bytes = used_bytes();
 	int growth_error = file.error;
+	bool cut = hr__blockfile_is_cut(&file);
 	hr__store_relaxed(&header->lost, missing);
-	header->file_bytes = bytes;
-	hr__compiler_barrier();
-	header->complete = 1;
+	if (!cut) {
+		header->file_bytes = bytes;
+		hr__compiler_barrier();
+		header->complete = 1;
+	}
 	int error = hr__blockfile_finish(&file, bytes);
 	header = NULL;
 	last_block = NULL;
 	hr__lock_release(&lock);
 	hr__store_release(&state, IDLE);
+	if (cut) return hr__fail(HR_IO, "the trace %s was shortened by another program while it was recorded; what was in the lost part and all that came later is missing", recorded_path);
 	if (missing != 0) {
 		return hr__fail(HR_IO, "%llu event%s missing from the trace %s: %s", (unsigned long long)missing, missing == 1 ? " is" : "s are", recorded_path,
 		                growth_error != 0 ? hr__os_error(growth_error) : "too many threads");
