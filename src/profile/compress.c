@@ -11,8 +11,14 @@
 
 #define PIECE ((size_t)1 << 17) /* what zstd itself recommends: one of its blocks */
 #define LEVEL 3
-#define GROWTH_MAX 256u                /* a packed trace may become this many times as large, */
-#define GROWTH_FREE ((uint64_t)1 << 28) /* and in any case this large */
+/* What a packed file of some size may become, and what it may become in any case. The parts of blocks that a recording does not use are zeros, which
+ * pack to nothing, so a file may grow much. Its records may not: an event takes 4 bytes packed, and 1/4 where clocks hardly differ. Without these limits,
+ * 54 KB became 64 million events, which take gigabytes. */
+#define GROWTH_MAX 256u
+#define GROWTH_FREE ((uint64_t)1 << 28)
+#define RECORDS_FREE ((uint64_t)1 << 24)
+#define EVENTS_MAX 16u /* for each byte */
+#define EVENTS_FREE ((uint64_t)1 << 18)
 
 /* ---- the library ---- */
 
@@ -29,7 +35,10 @@ typedef struct buffer_out {
 enum { CONTINUE = 0, END = 2 };      /* ZSTD_EndDirective */
 enum { LEVEL_PARAMETER = 100, CHECKSUM_PARAMETER = 201, WINDOW_PARAMETER = 100 }; /* ZSTD_cParameter, ZSTD_dParameter */
 
-#define WINDOW_LOG_MAX 27 /* 128 MiB: what the command line tool accepts too */
+/* zstd keeps so much of what it unpacked, 2 to the power of. Of small files it is what every level but the highest ones needs, of large ones what the
+ * command line tool accepts. */
+#define WINDOW_LOG_LEAST 23
+#define WINDOW_LOG_MOST 27
 
 static struct zstd {
 	void *(*new_packer)(void);
@@ -81,7 +90,7 @@ hr_status hr__pack_available(void)
 /* From one file to another, a piece at a time. */
 typedef struct flow {
 	int from, to;
-	uint64_t read_at, written, limit;
+	uint64_t read_at, written, size, limit; /* limit: of bytes written */
 	buffer_in in;
 	buffer_out out;
 	bool ended; /* nothing more is to be read */
@@ -105,6 +114,7 @@ static hr_status open_flow(flow *f, const char *from, const char *to, int to_fd)
 	f->pieces = pieces;
 	f->in = (buffer_in){ f->pieces, 0, 0 };
 	f->out = (buffer_out){ f->pieces + PIECE, PIECE, 0 };
+	f->size = size;
 	if (size < UINT64_MAX / GROWTH_MAX) f->limit = size * GROWTH_MAX > GROWTH_FREE ? size * GROWTH_MAX : GROWTH_FREE;
 	return HR_OK;
 }
@@ -152,12 +162,19 @@ static hr_status pack_all(flow *f, void *packer)
 	}
 }
 
+static int window_log(uint64_t size)
+{
+	int log = WINDOW_LOG_LEAST;
+	while (log < WINDOW_LOG_MOST && ((uint64_t)1 << log) / GROWTH_MAX < size) log++;
+	return log;
+}
+
 /* Frames may follow each other, as when files are joined. [left] is 0 at the end of each. */
 static hr_status unpack_all(flow *f, void *unpacker)
 {
 	size_t left = 0;
 	bool full = false; /* there may be more to come out of what went in */
-	zstd.set_unpacker(unpacker, WINDOW_PARAMETER, WINDOW_LOG_MAX);
+	zstd.set_unpacker(unpacker, WINDOW_PARAMETER, window_log(f->size));
 	for (;;) {
 		hr_status status = read_piece(f);
 		if (status) return status;
@@ -213,8 +230,8 @@ hr_status hr__pack(const char *path)
 	return status;
 }
 
-/* *size gets the bytes that are in the new file, also of a packed one that ends in the middle. */
-static hr_status unpack_to(const char *from, const char *to, int to_fd, uint64_t *size)
+/* *size gets the bytes that are in the new file, also of a packed one that ends in the middle; *packed, those of the old one. */
+static hr_status unpack_to(const char *from, const char *to, int to_fd, uint64_t *size, uint64_t *packed)
 {
 	flow f;
 	hr_status status = open_flow(&f, from, to, to_fd);
@@ -223,6 +240,7 @@ static hr_status unpack_to(const char *from, const char *to, int to_fd, uint64_t
 	status = unpacker ? unpack_all(&f, unpacker) : hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory to unpack %.300s", from);
 	if (unpacker) zstd.free_unpacker(unpacker);
 	*size = f.written;
+	*packed = f.size;
 	close_flow(&f);
 	return status;
 }
@@ -230,11 +248,11 @@ static hr_status unpack_to(const char *from, const char *to, int to_fd, uint64_t
 hr_status hr__unpack(const char *from, const char *to)
 {
 	int fd;
-	uint64_t size;
+	uint64_t size, packed;
 	hr_status status = hr__pack_available();
 	if (!status) status = create(to, &fd);
 	if (status) return status;
-	status = unpack_to(from, to, fd, &size);
+	status = unpack_to(from, to, fd, &size, &packed);
 	hr__os()->file_close(fd);
 	if (status && status != HR_TRUNCATED) hr__os()->file_remove(to);
 	return status;
@@ -274,20 +292,42 @@ static hr_status create_nameless(char *path, size_t capacity, int *out)
 	return hr__os_fail(error, "cannot remove %.300s", path);
 }
 
+/* Memory follows events and records: so these may not be out of proportion to the file. */
+static hr_status check_growth(const hr__trace_reader *reader, uint64_t packed)
+{
+	const hr__trace_summary *summary = hr__trace_reader_summary(reader);
+	if (packed > UINT64_MAX / GROWTH_MAX) return HR_OK;
+	if (summary->events <= EVENTS_FREE + packed * EVENTS_MAX && summary->record_bytes <= RECORDS_FREE + packed * GROWTH_MAX) return HR_OK;
+	return hr__fail(HR_BAD_FORMAT, "%llu bytes unpack to %llu events, %llu bytes of records, which no recording does; if it is one, unpack it with zstd -d first",
+	                (unsigned long long)packed, (unsigned long long)summary->events, (unsigned long long)summary->record_bytes);
+}
+
+/* Takes [fd] over. */
+static hr_status open_unpacked(int fd, uint64_t size, uint64_t packed, hr__trace_reader **out)
+{
+	hr__trace_reader *reader;
+	hr_status status = hr__trace_reader_open_fd(fd, size, &reader);
+	if (status) return status;
+	status = check_growth(reader, packed);
+	if (status) hr__trace_reader_close(reader);
+	else *out = reader;
+	return status;
+}
+
 hr_status hr__trace_reader_open_any(const char *path, hr__trace_reader **out)
 {
 	char plain[4096];
 	int fd;
-	uint64_t size;
+	uint64_t size, packed;
 	if (!path || !hr__is_packed(path)) return hr__trace_reader_open(path, out);
 	hr_status status = hr__pack_available();
 	if (!status) status = create_nameless(plain, sizeof plain, &fd);
 	if (status) return status;
-	status = unpack_to(path, plain, fd, &size);
+	status = unpack_to(path, plain, fd, &size, &packed);
 	if (status && status != HR_TRUNCATED) {
 		hr__os()->file_close(fd);
 		return status;
 	}
-	status = hr__trace_reader_open_fd(fd, size, out);
+	status = open_unpacked(fd, size, packed, out);
 	return status ? hr__fail_in(status, "%.200s, unpacked", path) : HR_OK;
 }

@@ -28,7 +28,8 @@ hr_status hr__unpack(const char *from, const char *to);
 bool hr__is_packed(const char *path);
 
 /* hr__trace_reader_open for both kinds of files: a packed one is unpacked first, to a file in $TMPDIR or /tmp whose name is removed before anything
- * is written to it, so that it goes with the process however that ends. What a packed file has too little of counts as cut: complete is false then. */
+ * is written to it, so that it goes with the process however that ends. What a packed file has too little of counts as cut: complete is false then. HR_BAD_FORMAT
+ * when it holds more than 16 events for each byte and 262,144 more, or 256 bytes of records and 16 MiB more: memory stays in proportion to the file. */
 hr_status hr__trace_reader_open_any(const char *path, hr__trace_reader **out);
 
 #endif

@@ -273,6 +273,7 @@ static hr_status take_block(hr__trace_reader *r, uint64_t offset, size_t availab
 	status = get_bytes_left(r, offset + BLOCK_HEADER, &length, r->scratch, &bytes);
 	b.cut = b.cut || length < b.used;
 	b.used = (uint32_t)length;
+	r->summary.record_bytes += length;
 	if (status == HR_OK) status = add_block(r, &h, &b);
 	if (status != HR_OK) return status;
 	lane *l = hr__list_at(&r->lanes, h.lane);

@@ -113,6 +113,7 @@ typedef struct hr__trace_allocator {
 typedef struct hr__trace_summary {
 	uint64_t start_wall_ns;
 	uint64_t events, threads, blocks; /* thread numbers are below threads */
+	uint64_t record_bytes;            /* that blocks hold, without what is not used of them */
 	bool complete;           /* false: the writer was killed; everything before that is here */
 	uint64_t lost;           /* events the writer could not write */
 	const hr__trace_device *devices;

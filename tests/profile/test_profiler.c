@@ -1,6 +1,7 @@
 /* test_profiler.c - the promises of recording: chosen steps, names that never collide, packed files, and a program that goes on whatever its profiler
  * runs into. */
 #include <dirent.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "fault_os.h"
@@ -8,9 +9,11 @@
 #include "headroom_oom.h"
 #include "headroom_profile.h"
 #include "os/os.h"
+#include "profile/capture.h"
 #include "profile/compress.h"
 #include "profile/profiler.h"
 #include "test.h"
+#include "trace/format.h"
 #include "trace/trace.h"
 
 /* ---- files ---- */
@@ -834,6 +837,91 @@ static void test_a_file_that_unpacks_to_far_too_much_is_refused(void)
 	CHECK_EQ(count_files(folder, ".hrt"), 0);
 }
 
+/* A trace of [blocks] blocks with [bytes] of records in each, all the same [record] of [length] bytes, packed. Every block is a lane of its own when
+ * [lanes]. Returns the packed size. */
+static size_t pack_repeated(const char *path, unsigned blocks, const unsigned char *record, size_t length, size_t bytes, bool lanes)
+{
+	enum { BLOCK = 65536 };
+	static unsigned char block[BLOCK];
+	size_t size;
+	CHECK_STATUS(HR_OK, hr__trace_open_blocks(path, BLOCK));
+	hr__trace_define_device(0, "GPU:0", 1 << 30, 1 << 21);
+	hr__trace_define_allocator(0, "all", "bfc", 0);
+	CHECK_STATUS(HR_OK, hr__trace_close());
+	CHECK_EQ(truncate(path, 2 * BLOCK), 0);
+	unsigned char *bytes_of_one = (unsigned char *)load(path, &size);
+	FILE *file = fopen(path, "wb");
+	((hr__trace_header *)bytes_of_one)->file_bytes = ((hr__trace_header *)bytes_of_one)->complete = 0; /* as of a program that was killed */
+	CHECK_EQ(fwrite(bytes_of_one, 1, size, file), size);
+	for (unsigned i = 0; i < blocks; i++) {
+		hr__trace_block *head = (hr__trace_block *)block;
+		memset(block, 0, sizeof block);
+		*head = (hr__trace_block){ .magic = HR__TRACE_BLOCK_MAGIC, .type = HR__BLOCK_RECORDS, .lane = lanes ? i + 1 : 1, .sequence = lanes ? 0 : i };
+		hr__store_relaxed(&head->committed, (uint32_t)(bytes / length * length));
+		for (size_t at = 0; at + length <= bytes; at += length) memcpy(block + sizeof *head + at, record, length);
+		CHECK_EQ(fwrite(block, 1, BLOCK, file), BLOCK);
+	}
+	CHECK_EQ(fclose(file), 0);
+	free(bytes_of_one);
+	CHECK_STATUS(HR_OK, hr__pack(path));
+	char packed[512];
+	snprintf(packed, sizeof packed, "%s.zst", path);
+	free(load(packed, &size));
+	return size;
+}
+
+/* The most memory, in bytes, that a process has which opens the capture, and its status. */
+static uint64_t peak_of_opening(const char *path, int *status)
+{
+	struct rusage usage;
+	pid_t child = fork();
+	if (child == 0) {
+		hr__capture *capture;
+		hr_status opened = hr__capture_open(path, NULL, NULL, &capture);
+		_exit(opened && !strstr(hr_last_message(), "which no recording does") ? 99 : (int)opened);
+	}
+	CHECK_EQ(wait4(child, status, 0, &usage), child);
+	CHECK(WIFEXITED(*status));
+	*status = WEXITSTATUS(*status);
+	return (uint64_t)usage.ru_maxrss * 1024;
+}
+
+/* Memory for a packed trace is bounded by its own size: events, records without events, and threads. */
+static void test_a_small_packed_file_takes_little_memory(void)
+{
+	static const unsigned char free_event[8] = { HR__EVENT_FREE }, push[4] = { HR__EVENT_SCOPE_PUSH };
+	static unsigned char thread[32] = { HR__RECORD_THREAD };
+	/* 256 bytes at the address behind the last one, and their free. */
+	static unsigned char alloc[32] = { HR__EVENT_ALLOC, HR__SIZE_256 << HR__TAG_SIZE_SHIFT >> 8, 1 };
+	CHECK_EQ(hr__varint_put(alloc + 6, 1) - alloc, 7);
+	memcpy(alloc + 9, free_event, 8);
+	CHECK_EQ(hr__varint_put(hr__varint_put(thread + 2, 1), 1) - thread, 4);
+	const struct {
+		const char *name;
+		const unsigned char *record;
+		size_t length, bytes;
+		bool lanes;
+		hr_status status;
+	} cases[] = {
+		{ "allocs.hrt", alloc, 17, 65000, false, HR_BAD_FORMAT },
+		{ "pushes.hrt", push, 4, 65000, false, HR_BAD_FORMAT },
+		{ "threads.hrt", thread, 4, 65000, true, HR_BAD_FORMAT },
+		{ "lanes.hrt", free_event, 8, 80, true, HR_OK }, /* 1,200 threads that did little: a recording may look like this */
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		int status;
+		size_t packed = pack_repeated(path_of(cases[i].name), 1200, cases[i].record, cases[i].length, cases[i].bytes, cases[i].lanes);
+		char path[512];
+		snprintf(path, sizeof path, "%s.zst", path_of(cases[i].name));
+		uint64_t peak = peak_of_opening(path, &status);
+		printf("# %s: %zu bytes packed, %.0f MB to open\n", cases[i].name, packed, (double)peak / 1e6);
+		CHECK_STATUS(cases[i].status, (hr_status)status);
+		CHECK_LT(packed, 200000);
+		if (!HR_TEST_SANITIZED) CHECK_LT(peak, (uint64_t)48 << 20);
+		CHECK_EQ(unlink(path), 0);
+	}
+}
+
 TEST_MAIN(T(test_the_argument_is_found_and_taken_out), T(test_bad_arguments_say_so_and_change_nothing),
           T(test_a_run_leaves_one_file_with_everything), T(test_no_file_is_ever_written_over),
           T(test_start_twice_and_stop_without_start_are_refused),
@@ -847,4 +935,4 @@ TEST_MAIN(T(test_the_argument_is_found_and_taken_out), T(test_bad_arguments_say_
           T(test_a_recording_is_left_for_tensorboard_when_asked),
           T(test_shutdown_ends_the_recording), T(test_a_forked_child_leaves_the_recording_alone), T(test_packing_gives_back_every_byte),
           T(test_what_is_unpacked_has_no_name_at_any_moment),
-          T(test_a_packed_file_that_is_cut_or_damaged_is_read_or_refused), T(test_a_file_that_unpacks_to_far_too_much_is_refused))
+          T(test_a_packed_file_that_is_cut_or_damaged_is_read_or_refused), T(test_a_file_that_unpacks_to_far_too_much_is_refused), T(test_a_small_packed_file_takes_little_memory))
