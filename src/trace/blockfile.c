@@ -87,6 +87,7 @@ static hr__blockfile_block block_at(const hr__blockfile *file, uint64_t offset)
 bool hr__blockfile_is_cut(hr__blockfile *file)
 {
 	uint64_t size;
+	if (file->cut) return true;
 	if (hr__os()->file_size(file->fd, &size) == 0 && size < file->end) file->cut = true;
 	for (uint32_t i = 0; i < file->entries && !file->cut; i++)
 		file->cut = file->chunks[i].base != NULL && hr__guard_is_broken(file->chunks[i].base);
@@ -95,7 +96,7 @@ bool hr__blockfile_is_cut(hr__blockfile *file)
 
 bool hr__blockfile_take(hr__blockfile *file, hr__blockfile_block *out)
 {
-	if (hr__blockfile_is_cut(file) || (file->next == file->end && !add_chunk(file))) return false;
+	if (file->error != 0 || hr__blockfile_is_cut(file) || (file->next == file->end && !add_chunk(file))) return false;
 	*out = block_at(file, file->next);
 	file->next += file->block_bytes;
 	return true;

@@ -160,7 +160,6 @@ static __attribute__((cold, noinline)) bool next_block(writer *w)
 {
 	hr__blockfile_block taken;
 	hr__chunk idle;
-	hr__guard_refresh();
 	hr__lock_take(&lock);
 	end_block(w, &idle);
 	bool ok = hr__blockfile_take(&file, &taken);
@@ -168,8 +167,10 @@ static __attribute__((cold, noinline)) bool next_block(writer *w)
 	else has_no_room(w);
 	hr__lock_release(&lock);
 	hr__blockfile_unmap(&idle);
-	if (ok) hr__warmer_wake();
-	return ok;
+	if (!ok) return false;
+	hr__guard_refresh();
+	hr__warmer_wake();
+	return true;
 }
 
 /* What the warmer does: gets the next block ready that nobody has taken yet. False when enough are. */

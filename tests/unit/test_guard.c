@@ -90,6 +90,21 @@ static bool is_default(void)
 
 /* ---- recordings ---- */
 
+/* ThreadSanitizer holds a lock of its own around an atomic store. A store that faults leaves it held, and the handler waits for it for ever. */
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define UNDER_TSAN 1
+#endif
+#endif
+#ifndef UNDER_TSAN
+#define UNDER_TSAN 0
+#endif
+
+static void need_faults(void)
+{
+	if (UNDER_TSAN) hr_test_skip("ThreadSanitizer");
+}
+
 static void write_events(unsigned count)
 {
 	for (unsigned i = 0; i < count; i++) hr__trace_free(1, i * 256, 0);
@@ -117,6 +132,7 @@ static void wait_for_writes(void)
 
 static void test_a_trace_that_is_truncated_does_not_kill(void)
 {
+	need_faults();
 	static const off_t sizes[] = { 0, 1, 5000, 100000, 1 << 20, (4 << 20) + 4096 };
 	bool was_default = is_default();
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -127,7 +143,7 @@ static void test_a_trace_that_is_truncated_does_not_kill(void)
 			CHECK_STATUS(HR_OK, hr__trace_open(path));
 			for (int t = 0; t < THREADS; t++) CHECK_EQ(pthread_create(&threads[t], NULL, write_until_told, blocked ? &go_on : NULL), 0);
 			wait_for_writes();
-			while (sizes[i] > 1 << 20 && hr__load_relaxed(&written) < 40000) usleep(1000); /* until the file has grown */
+			while (sizes[i] > 1 << 20 && hr__load_relaxed(&written) < 8000) usleep(1000); /* until the file has grown */
 			CHECK_EQ(truncate(path, sizes[i]), 0);
 			wait_for_writes();
 			CHECK_EQ(truncate(path, 0), 0);
@@ -151,6 +167,7 @@ static void test_a_trace_that_is_truncated_does_not_kill(void)
 /* What is left of the file can be read like one whose program was killed. */
 static void test_the_rest_of_a_truncated_trace_can_be_read(void)
 {
+	need_faults();
 	const char *path = in_folder("cut.hrt");
 	hr__trace_reader *reader;
 	hr__event event;
@@ -170,6 +187,7 @@ static void test_the_rest_of_a_truncated_trace_can_be_read(void)
 
 static void test_the_profiler_says_that_its_file_was_truncated(void)
 {
+	need_faults();
 	char file[512];
 	in_folder("");
 	CHECK_STATUS(HR_OK, hr_profiler_start(folder, NULL));
@@ -184,6 +202,7 @@ static void test_the_profiler_says_that_its_file_was_truncated(void)
 
 static void test_the_file_for_top_may_be_truncated(void)
 {
+	need_faults();
 	char file[128];
 	in_folder("");
 	CHECK_EQ(setenv("XDG_RUNTIME_DIR", folder, 1), 0);
@@ -200,6 +219,7 @@ static void test_the_file_for_top_may_be_truncated(void)
 
 static void test_the_programs_handler_gets_its_own_faults(void)
 {
+	need_faults();
 	const char *path = in_folder("own.hrt");
 	struct sigaction before, after;
 	caught = 0;
@@ -222,6 +242,7 @@ static void test_the_programs_handler_gets_its_own_faults(void)
 
 static void test_a_handler_that_is_installed_while_recording(void)
 {
+	need_faults();
 	const char *path = in_folder("later.hrt");
 	struct sigaction before;
 	caught = 0;
@@ -280,7 +301,7 @@ static int status_of(void (*action)(int), bool later, int what)
 
 static void test_what_is_not_handled_ends_the_program_as_before(void)
 {
-	if (HR_TEST_SANITIZED) return; /* a sanitizer has a handler of its own */
+	if (HR_TEST_SANITIZED) hr_test_skip("a sanitizer has a handler of its own");
 	for (int later = 0; later < 2; later++) {
 		int status = status_of(SIG_DFL, later, FAULT);
 		CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
