@@ -30,10 +30,10 @@ static hr_status look_at_part(const hr__uses *uses, uint32_t i, uint32_t part, h
 	}
 	status = hr__step_view_relax(&view);
 	uint64_t least = !status && view.step.op_count ? hr__plan_least(&view.step, &op) : 0;
-	if (least > out->least_bytes || (i == part && least == out->least_bytes)) {
-		out->least_bytes = least;
-		out->least_op = view.op_of[op];
-		out->least_part = i;
+	if (least > out->working_set_bytes || (i == part && least == out->working_set_bytes)) {
+		out->working_set_bytes = least;
+		out->working_set_op = view.op_of[op];
+		out->working_set_part = i;
 	}
 	hr__step_view_free(&view);
 	return status;
@@ -41,7 +41,7 @@ static hr_status look_at_part(const hr__uses *uses, uint32_t i, uint32_t part, h
 
 hr_status hr__forecast_facts_find(const hr__uses *uses, uint32_t part, hr__forecast_facts *out)
 {
-	*out = (hr__forecast_facts){ .least_op = HR__USES_NONE };
+	*out = (hr__forecast_facts){ .working_set_op = HR__USES_NONE };
 	hr_status status = look_at_part(uses, 0, part, out);
 	for (uint32_t i = hr__forecast_first(part); !status && i <= part; i++) status = look_at_part(uses, i, part, out);
 	return status;
@@ -288,6 +288,46 @@ hr_status hr__forecast_make(const hr__forecast_setup *setup, hr__forecast *out)
 	free(run.moved);
 	hr_status end = hr_shutdown(); /* when something went wrong before, its message stays */
 	return status ? status : end;
+}
+
+/* ---- the least limit ---- */
+
+static hr_status runs_at(const hr__forecast_setup *setup, uint64_t limit, bool *runs)
+{
+	hr__forecast forecast;
+	hr__forecast_setup at = *setup;
+	at.limit = limit;
+	at.progress = NULL; /* nobody knows how many of these there will be */
+	hr_status status = hr__forecast_make(&at, &forecast);
+	*runs = !status && forecast.fits;
+	hr__forecast_free(&forecast);
+	return status;
+}
+
+hr_status hr__forecast_least(const hr__forecast_setup *setup, const hr__forecast_facts *facts, uint64_t most, uint64_t *limit)
+{
+	uint64_t good, bad = 0, pages = 1;
+	bool runs = false;
+	hr_status status = HR_OK;
+	*limit = 0;
+	if (!hr__align_up(facts->working_set_bytes, setup->page, &good) || !hr__align_up(most, setup->page, &most)) return HR_OK;
+	if (good < setup->page) good = setup->page;
+	while (!(status = runs_at(setup, good, &runs)) && !runs) {
+		bad = good;
+		if (good == most) return HR_OK;
+		good += pages * setup->page;
+		pages *= 2;
+		if (good > most) good = most;
+	}
+	/* [bad] does not run, [good] does. */
+	while (!status && bad && good - bad > setup->page) {
+		uint64_t middle = hr__align_down(bad + (good - bad) / 2, setup->page);
+		status = runs_at(setup, middle, &runs);
+		if (runs) good = middle;
+		else bad = middle;
+	}
+	if (!status) *limit = good;
+	return status;
 }
 
 void hr__forecast_free(hr__forecast *forecast)

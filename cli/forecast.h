@@ -19,9 +19,9 @@
 typedef struct hr__forecast_facts {
 	uint64_t peak_bytes;  /* most bytes of tensors at once in the step, with nothing moved */
 	uint64_t plain_ns;    /* the ops of the step */
-	uint64_t least_bytes; /* the largest working set, in the step and in what is played before it: no limit below will do */
-	uint32_t least_op;    /* the op that has it; HR__USES_NONE = a tensor that is filled */
-	uint32_t least_part;
+	uint64_t working_set_bytes; /* the largest of an op, in the step and in what is played before it: no limit below will do */
+	uint32_t working_set_op;    /* that op; HR__USES_NONE = a tensor that is filled */
+	uint32_t working_set_part;
 } hr__forecast_facts;
 
 /* The first step that is played before [part]. */
@@ -62,6 +62,11 @@ typedef struct hr__forecast {
 	hr__advice *advice; /* what saves most first */
 	uint32_t advice_count;
 } hr__forecast;
+
+/* The least limit in whole pages that runs, found by playing: the largest working set alone does not count whole pages, which small and
+ * large blocks have of their own, nor what lies in the way. [setup]->limit is not looked at. *limit is 0 when none does up to [most]. Fails as
+ * hr__forecast_make. */
+hr_status hr__forecast_least(const hr__forecast_setup *setup, const hr__forecast_facts *facts, uint64_t most, uint64_t *limit);
 
 /* Lack of room is no error: HR_OK and fits = false. HR_BAD_LIMIT, HR_INVALID_ARGUMENT (policy), HR_NO_HOST_MEMORY. To be freed, with or
  * without success. */

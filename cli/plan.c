@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "command.h"
 #include "import.h"
+#include "measure.h"
 #include "quote.h"
 
 #define PAGE (UINT64_C(2) << 20)
@@ -36,7 +37,7 @@ static const hr__option options[] = {
 	           "without the first, and without those in which tensors moved or requests were refused, where there are others" },
 	[STEPS] = { "--steps", "N",
 	            "how often that step is played; the last time counts. Default 6: the policy learns from the others" },
-	[PAGE_SIZE] = { "--page", "SIZE", "page size of the simulated device; default 2MiB" },
+	[PAGE_SIZE] = { "--page", "SIZE", "page size of the simulated device; default: that of the recorded one, or 2MiB where the trace does not say" },
 	[HOST_LIMIT] = { "--host-limit", "SIZE", "the most host memory that tensors may take; default: as much as they need" },
 	[JSON] = { "--json", NULL, "print one JSON object instead of text; what is not known is null" },
 	{ NULL, NULL, NULL },
@@ -83,11 +84,6 @@ static bool read_arguments(const hr__arguments *arguments, hr__forecast_setup *s
 		hr__complain("plan: --page %s: a page is a power of two, at least 256 bytes", arguments->values[PAGE_SIZE]);
 		return false;
 	}
-	if (hr__arguments_has(arguments, LIMIT) && setup->limit < setup->page) {
-		hr__complain("plan: --limit %s is less than one page of %llu bytes", arguments->values[LIMIT],
-		             (unsigned long long)setup->page);
-		return false;
-	}
 	setup->link = (uint64_t)(link * 1e9);
 	setup->repeats = (uint32_t)repeats;
 	return true;
@@ -129,6 +125,14 @@ static hr_status forecast_curve(hr__plan_report *report, hr__progress *progress)
 	return status;
 }
 
+/* With so much it runs without moving anything, if the host has room for what moves at all. */
+static uint64_t most_limit(const hr__plan_report *report)
+{
+	uint64_t peak = report->tape.peak_bytes, most;
+	if (!hr__multiply(peak, 2, &most) || !hr__add(most, 16 * report->setup.page, &most) || most > HR__TAPE_LIVE_MAX) most = HR__TAPE_LIVE_MAX;
+	return most;
+}
+
 static hr_status forecast(hr__plan_report *report)
 {
 	hr__progress progress;
@@ -136,6 +140,9 @@ static hr_status forecast(hr__plan_report *report)
 	report->setup.uses = &report->uses;
 	report->setup.progress = &progress;
 	hr_status status = hr__forecast_facts_find(&report->uses, report->setup.part, &report->facts);
+	hr__progress_phase(&progress, "finding the least limit", 0);
+	hr__progress_show(&progress, 0);
+	if (!status) status = hr__forecast_least(&report->setup, &report->facts, most_limit(report), &report->least_limit);
 	if (!status && !report->setup.limit) {
 		status = forecast_curve(report, &progress);
 	} else if (!status) {
@@ -153,8 +160,20 @@ bool hr__plan_report_fits(const hr__plan_report *report)
 	return report->setup.part ? report->forecast.fits : report->tape.peak_bytes <= report->setup.limit;
 }
 
+/* The page size is that of the recorded device, where the trace has it and no other is asked for. */
+static bool settle_page(hr__plan_report *report, const hr__arguments *arguments)
+{
+	hr__forecast_setup *setup = &report->setup;
+	if (!hr__arguments_has(arguments, PAGE_SIZE) && hr__setup_can_have_page(report->tape.page_bytes, report->tape.peak_bytes))
+		setup->page = report->tape.page_bytes;
+	if (!setup->limit || setup->limit >= setup->page) return true;
+	hr__complain("plan: --limit %s is less than one page of %llu bytes", arguments->values[LIMIT], (unsigned long long)setup->page);
+	return false;
+}
+
 static int plan_tape(hr__plan_report *report, const hr__arguments *arguments, uint64_t step)
 {
+	if (!settle_page(report, arguments)) return HR__EXIT_BAD;
 	if (report->uses.accesses > 0) {
 		if (!choose_step(report, arguments, step)) return HR__EXIT_BAD;
 		if (forecast(report) != HR_OK) return hr__complain_last();
@@ -193,8 +212,9 @@ const hr__command hr__command_plan = {
 		"plan is about the program, whatever moved while it was recorded.\n\n"
 		"Steps before the one that is asked about are played as they are (the last 16 of them); then that step again and "
 		"again, since a training loop repeats and the policy learns from it. What is told is its last time.\n\n"
-		"peak: most bytes live at once in the step. least limit: the largest set of tensors that one op needs at the same "
-		"time, in that step or one that is played before it; no smaller limit will do. bound: the extra time that no way "
+		"peak: most bytes live at once in the step. least limit: the least in whole pages at which it was played to the end; "
+		"no less will do than the largest set of tensors that one op needs at the same time, in that step or one that is "
+		"played before it. bound: the extra time that no way "
 		"of moving tensors could avoid on this link, next to what it takes here. Worth computing again: tensors that were "
 		"moved and come from ops that take less time than moving them; a program that computes them where it needs them "
 		"(activation checkpointing) spares the link.\n\n"

@@ -18,6 +18,7 @@ typedef struct hr__plan_report {
 	bool step_given;
 	hr__forecast_setup setup; /* limit 0: none was given. part 0: the trace has no use events */
 	hr__forecast_facts facts;
+	uint64_t least_limit; /* 0: none was found */
 	hr__forecast forecast;             /* with a limit */
 	uint64_t limits[HR__CURVE_POINTS]; /* without one */
 	hr__forecast curve[HR__CURVE_POINTS];

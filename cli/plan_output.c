@@ -91,7 +91,8 @@ void hr__plan_report_json(const hr__plan_report *report)
 	field_bool(&json, "fits", hr__plan_report_fits(report), limited);
 	hr__json_field_uint(&json, "peak_bytes", planned ? report->facts.peak_bytes : report->tape.peak_bytes);
 	field_uint(&json, "limit_bytes", report->setup.limit, limited);
-	field_uint(&json, "least_limit_bytes", report->facts.least_bytes, planned);
+	field_uint(&json, "least_limit_bytes", report->least_limit, planned && report->least_limit);
+	field_uint(&json, "working_set_bytes", report->facts.working_set_bytes, planned);
 	hr__json_field_string(&json, "policy", report->setup.policy);
 	field_ms(&json, "step_ms_plain", report->facts.plain_ns, planned);
 	write_forecast(&json, report, forecast);
@@ -211,14 +212,18 @@ static void print_op(const hr__plan_report *report, uint32_t part, uint32_t op)
 
 static void print_memory(const hr__plan_report *report)
 {
-	char human[16], digits[32];
+	char human[16], digits[32], page[16];
 	const hr__forecast_facts *facts = &report->facts;
 	label("peak");
 	printf("%s live at once in that step (%s bytes)\n", size_text(facts->peak_bytes, human), count_text(facts->peak_bytes, digits));
+	label("largest op");
+	print_op(report, facts->working_set_part, facts->working_set_op);
+	printf(" needs %s at once\n", size_text(facts->working_set_bytes, human));
 	label("least limit");
-	printf("%s, %.3f times the peak: ", size_text(facts->least_bytes, human), share_of_peak(report, facts->least_bytes));
-	print_op(report, facts->least_part, facts->least_op);
-	printf(" needs it at once\n");
+	if (report->least_limit)
+		printf("%s, %.3f times the peak, in pages of %s\n", size_text(report->least_limit, human), share_of_peak(report, report->least_limit),
+		       size_text(report->setup.page, page));
+	else printf("none was found: the host has no room for what would have to move\n");
 }
 
 /* ---- does it fit ---- */
@@ -236,7 +241,7 @@ static const char *verdict_detail(const hr__plan_report *report)
 {
 	const hr__forecast *forecast = &report->forecast;
 	if (forecast->fits) return moves_nothing(forecast) ? " and nothing has to move" : " with tensors moving";
-	return report->facts.least_bytes > hr__align_down(report->setup.limit, report->setup.page) ? ", whatever is moved" : "";
+	return report->facts.working_set_bytes > hr__align_down(report->setup.limit, report->setup.page) ? ", whatever is moved" : "";
 }
 
 /* What it takes on the device. What a tape takes, at most 2^48 bytes, can be rounded. */

@@ -1,6 +1,6 @@
 /* test_drive.c - use tapes, and driving them through the tensor API: the tape is what the trace says; on the emulated device every op finds
  * the contents that were left for it, with half the memory, whatever steps are played in whatever order. */
-#include "drive.h"
+#include "forecast.h"
 #include "import.h"
 #include "test.h"
 
@@ -175,7 +175,7 @@ static struct {
 	uint64_t alive;      /* tensors when the last play ended */
 } stage;
 
-static void set_stage(const char *policy, uint64_t limit)
+static void set_stage_of_pages(const char *policy, uint64_t limit, uint64_t page)
 {
 	hr_emulated_options emulated;
 	hr_allocator_options options;
@@ -183,7 +183,7 @@ static void set_stage(const char *policy, uint64_t limit)
 	setenv("HEADROOM_CUDA", "0", 1);
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 64 * MIB;
-	emulated.page_bytes = 64 * KIB;
+	emulated.page_bytes = page;
 	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &stage.device));
 	hr_allocator_options_init(&options);
@@ -194,6 +194,11 @@ static void set_stage(const char *policy, uint64_t limit)
 	lms.policy = policy;
 	CHECK_STATUS(HR_OK, hr_lms_configure(stage.allocator, &lms));
 	stage.bytes = malloc(4 * MIB);
+}
+
+static void set_stage(const char *policy, uint64_t limit)
+{
+	set_stage_of_pages(policy, limit, 64 * KIB);
 }
 
 static void strike_stage(void)
@@ -345,6 +350,38 @@ static void test_what_does_not_fit_is_named_and_nothing_is_left(void)
 	hr__uses_free(&uses);
 }
 
+/* What is found by playing on the simulated device, for memory that is there. */
+static void check_least_limit(const char *policy, uint64_t page)
+{
+	static const uint32_t plays[] = { 1, 2, 3, 3, 3 };
+	hr__uses uses;
+	hr__forecast_facts facts;
+	hr__drive_result result;
+	uint64_t least, again;
+	memset(&stage, 0, sizeof stage);
+	write_training(10, 4, 1 * MIB);
+	read_trace(&uses);
+	CHECK_STATUS(HR_OK, hr__forecast_facts_find(&uses, 3, &facts));
+	hr__forecast_setup setup = { .uses = &uses, .part = 3, .repeats = 3, .link = 10000000000u, .page = page, .policy = policy };
+	CHECK_STATUS(HR_OK, hr__forecast_least(&setup, &facts, 64 * MIB, &least));
+	CHECK(least >= facts.working_set_bytes && least % page == 0 && least < 12 * MIB);
+	CHECK_STATUS(HR_OK, hr__forecast_least(&setup, &facts, least - page, &again));
+	CHECK_EQ(again, 0);
+	set_stage_of_pages(policy, least, page);
+	hr__drive_options options = options_for(plays, 5);
+	CHECK_STATUS(HR_OK, hr__drive(&uses, &options, &result));
+	strike_stage();
+	hr__uses_free(&uses);
+}
+
+static void test_the_least_limit_runs_in_real_memory(void)
+{
+	check_least_limit("learned", 64 * KIB);
+	check_least_limit("lru", 64 * KIB);
+	check_least_limit("learned", 2 * MIB);
+	check_least_limit("lru", 2 * MIB);
+}
+
 static hr_status refuse(void *context, hr_stream stream, uint64_t ns)
 {
 	(void)context, (void)stream, (void)ns;
@@ -370,4 +407,4 @@ static void test_a_callback_can_end_it(void)
 
 TEST_MAIN(T(test_the_tape_is_what_the_trace_says), T(test_contents_survive_with_half_the_memory),
           T(test_steps_are_played_in_any_order), T(test_a_block_that_is_passed_on_changes_hands),
-          T(test_what_does_not_fit_is_named_and_nothing_is_left), T(test_a_callback_can_end_it))
+          T(test_what_does_not_fit_is_named_and_nothing_is_left), T(test_the_least_limit_runs_in_real_memory), T(test_a_callback_can_end_it))
