@@ -73,31 +73,48 @@ static hr_status print_json(uint32_t count)
 
 /* ---- table ---- */
 
+#define DESCRIPTION_INDENT 7
+#define TABLE_COLUMNS 80 /* without the description */
+#define ROW "%-6s%s %-9s %10s %10s %10s %10s %10s %8s"
+
+/* Beside the row where there is room for all of it, else below. */
+static void print_description(const char *text)
+{
+	if (hr__term_table_width() >= TABLE_COLUMNS + 2 + (int)strlen(text)) {
+		printf("  %s\n", text);
+		return;
+	}
+	printf("\n%*s", DESCRIPTION_INDENT, "");
+	hr__term_wrap(text, DESCRIPTION_INDENT, DESCRIPTION_INDENT, hr__term_table_width());
+}
+
 static void print_device(const hr_device_info *info)
 {
 	char total[16], free_now[16], limit[16], reserved[16], other[16], page[16];
-	printf("%s%-7s%s %-10s %11s %11s %11s %11s %11s %9s  %s\n", hr__style(stdout, HR__STYLE_STRONG), info->name,
-	       hr__style(stdout, HR__STYLE_PLAIN), info->backend, hr__format_size(info->total_bytes, total, sizeof total),
-	       hr__format_size(info->free_bytes, free_now, sizeof free_now), hr__format_size(info->limit_bytes, limit, sizeof limit),
-	       hr__format_size(info->reserved_bytes, reserved, sizeof reserved),
+	printf("%s" ROW, hr__style(stdout, HR__STYLE_STRONG), info->name, hr__style(stdout, HR__STYLE_PLAIN), info->backend,
+	       hr__format_size(info->total_bytes, total, sizeof total), hr__format_size(info->free_bytes, free_now, sizeof free_now),
+	       hr__format_size(info->limit_bytes, limit, sizeof limit), hr__format_size(info->reserved_bytes, reserved, sizeof reserved),
 	       hr__format_size(info->other_bytes, other, sizeof other),
-	       info->page_bytes ? hr__format_size(info->page_bytes, page, sizeof page) : "none", info->description);
+	       info->page_bytes ? hr__format_size(info->page_bytes, page, sizeof page) : "none");
+	print_description(info->description);
 }
 
 static void print_cuda(void)
 {
 	hr_device_info first;
+	char text[1024];
 	if (hr_cuda_check() == HR_OK) return;
-	printf("\nCUDA: %s", hr_last_message());
-	if (info_at(0, &first) == HR_OK && strcmp(first.backend, "emulated") == 0) printf("; %s is emulated", first.name);
-	printf("\n");
+	int length = snprintf(text, sizeof text, "\nCUDA: %s", hr_last_message());
+	if (length > 0 && (size_t)length < sizeof text && info_at(0, &first) == HR_OK && strcmp(first.backend, "emulated") == 0)
+		snprintf(text + length, sizeof text - (size_t)length, "; %s is emulated", first.name);
+	hr__term_wrap(text, 0, 0, hr__term_table_width());
 }
 
 static hr_status print_table(uint32_t count)
 {
 	hr_device_info info;
-	printf("%s%-7s %-10s %11s %11s %11s %11s %11s %9s  %s%s\n", hr__style(stdout, HR__STYLE_HEADING), "device", "backend", "total",
-	       "free", "limit", "reserved", "not ours", "page", "description", hr__style(stdout, HR__STYLE_PLAIN));
+	printf("%s" ROW "%s\n", hr__style(stdout, HR__STYLE_HEADING), "device", "", "backend", "total", "free", "limit", "reserved",
+	       "not ours", "page", hr__style(stdout, HR__STYLE_PLAIN));
 	for (uint32_t i = 0; i < count; i++) {
 		hr_status status = info_at(i, &info);
 		if (status) return status;

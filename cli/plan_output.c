@@ -1,10 +1,12 @@
 /* plan_output.c - what `headroom plan` prints: text for people, or one JSON object. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/checked.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "lines.h"
 #include "output.h"
 #include "plan.h"
 #include "quote.h"
@@ -111,16 +113,13 @@ void hr__plan_report_json(const hr__plan_report *report)
 
 /* ---- text ---- */
 
-#define LABEL_WIDTH 13
 #define LISTED_TENSORS 10u
 #define LISTED_ADVICE 8u
 #define NAME_COLUMNS 44
+#define NAME_COLUMNS_LEAST 12
+#define TENSOR_INDENT 16
+#define CURVE_COLUMNS 74 /* without the bar */
 #define BAR_CELLS 30
-
-static void label(const char *text)
-{
-	printf("%s%-*s%s ", hr__style(stdout, HR__STYLE_STRONG), LABEL_WIDTH, text, hr__style(stdout, HR__STYLE_PLAIN));
-}
 
 static const char *size_text(uint64_t bytes, char out[16])
 {
@@ -154,7 +153,7 @@ static double share_of_peak(const hr__plan_report *report, uint64_t bytes)
 
 static void print_trace(const hr__plan_report *report)
 {
-	label("trace");
+	hr__line_begin("trace");
 	printf("%s (%s%s)\n", report->path, hr__tape_format_name(report->tape.format), report->tape.gzip ? ", gzip" : "");
 }
 
@@ -163,12 +162,12 @@ static void print_notes(const hr__plan_report *report)
 	char notes[2048];
 	hr__tape_notes(&report->tape, notes, sizeof notes);
 	for (char *line = notes, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
-		label("note");
-		printf("%.*s\n", (int)(end - line), line);
+		hr__line_begin("note");
+		hr__line_add("%.*s\n", (int)(end - line), line);
 	}
 	if (!report->uses.unmarked) return;
-	label("note");
-	printf("no steps are marked: what comes from the first op on is taken for one step\n");
+	hr__line_begin("note");
+	hr__line_add("no steps are marked: what comes from the first op on is taken for one step\n");
 }
 
 /* Which step this is about, and why. */
@@ -186,44 +185,44 @@ static void print_step(const hr__plan_report *report)
 		if (uses->parts[i].ns > most) most = uses->parts[i].ns;
 		others++;
 	}
-	label("step");
-	printf("number %llu, %s op%s in %.2f ms", (unsigned long long)chosen->number, count_text(chosen->op_count, count),
+	hr__line_begin("step");
+	hr__line_add("number %llu, %s op%s in %.2f ms", (unsigned long long)chosen->number, count_text(chosen->op_count, count),
 	       hr__plural(chosen->op_count), (double)chosen->ns / 1e6);
-	if (report->step_given) printf("; as asked for");
+	if (report->step_given) hr__line_add("; as asked for");
 	else if (others > 1 && least != most)
-		printf("; in the middle of %u that take %.2f to %.2f ms (the first left aside)", others, (double)least / 1e6,
+		hr__line_add("; in the middle of %u that take %.2f to %.2f ms (the first left aside)", others, (double)least / 1e6,
 		       (double)most / 1e6);
-	putchar('\n');
+	hr__line_add("\n");
 	if (report->step_given || !uses->has_unhindered || !hindered) return;
-	label("");
-	printf("%s steps were left aside in which tensors moved or requests were refused\n", count_text(hindered, count));
+	hr__line_begin("");
+	hr__line_add("%s steps were left aside in which tensors moved or requests were refused\n", count_text(hindered, count));
 }
 
 static void print_op(const hr__plan_report *report, uint32_t part, uint32_t op)
 {
 	char name[HR__QUOTE_BYTES];
-	if (op == HR__USES_NONE) printf("a tensor that is filled outside of ops");
+	if (op == HR__USES_NONE) hr__line_add("a tensor that is filled outside of ops");
 	else
-		printf("op %s%s%s (number %u)", hr__style(stdout, HR__STYLE_STRONG), name_text(report->uses.ops[op].name, name),
+		hr__line_add("op %s%s%s (number %u)", hr__style(stdout, HR__STYLE_STRONG), name_text(report->uses.ops[op].name, name),
 		       hr__style(stdout, HR__STYLE_PLAIN), op);
-	if (part == 0) printf(" before the first step");
-	else printf(" in step %llu", (unsigned long long)report->uses.parts[part].number);
+	if (part == 0) hr__line_add(" before the first step");
+	else hr__line_add(" in step %llu", (unsigned long long)report->uses.parts[part].number);
 }
 
 static void print_memory(const hr__plan_report *report)
 {
 	char human[16], digits[32], page[16];
 	const hr__forecast_facts *facts = &report->facts;
-	label("peak");
-	printf("%s live at once in that step (%s bytes)\n", size_text(facts->peak_bytes, human), count_text(facts->peak_bytes, digits));
-	label("largest op");
+	hr__line_begin("peak");
+	hr__line_add("%s live at once in that step (%s bytes)\n", size_text(facts->peak_bytes, human), count_text(facts->peak_bytes, digits));
+	hr__line_begin("largest op");
 	print_op(report, facts->working_set_part, facts->working_set_op);
-	printf(" needs %s at once\n", size_text(facts->working_set_bytes, human));
-	label("least limit");
+	hr__line_add(" needs %s at once\n", size_text(facts->working_set_bytes, human));
+	hr__line_begin("least limit");
 	if (report->least_limit)
-		printf("%s, %.3f times the peak, in pages of %s\n", size_text(report->least_limit, human), share_of_peak(report, report->least_limit),
+		hr__line_add("%s, %.3f times the peak, in pages of %s\n", size_text(report->least_limit, human), share_of_peak(report, report->least_limit),
 		       size_text(report->setup.page, page));
-	else printf("none was found: the host has no room for what would have to move\n");
+	else hr__line_add("none was found: the host has no room for what would have to move\n");
 }
 
 /* ---- does it fit ---- */
@@ -231,8 +230,8 @@ static void print_memory(const hr__plan_report *report)
 static void print_verdict(const hr__plan_report *report, bool fits, const char *how)
 {
 	char human[16];
-	label("limit");
-	printf("%s, %.3f times the peak: %s%s%s%s\n", size_text(report->setup.limit, human), share_of_peak(report, report->setup.limit),
+	hr__line_begin("limit");
+	hr__line_add("%s, %.3f times the peak: %s%s%s%s\n", size_text(report->setup.limit, human), share_of_peak(report, report->setup.limit),
 	       hr__style(stdout, fits ? HR__STYLE_GOOD : HR__STYLE_ERROR), fits ? "it fits" : "it does not fit",
 	       hr__style(stdout, HR__STYLE_PLAIN), how);
 }
@@ -251,16 +250,29 @@ static uint64_t rounded(uint64_t bytes)
 	return bytes;
 }
 
+/* Columns for the name of an op beside [used] others. */
+static int name_columns(int used)
+{
+	int left = hr__term_table_width() - used;
+	return left < NAME_COLUMNS_LEAST ? NAME_COLUMNS_LEAST : left < NAME_COLUMNS ? left : NAME_COLUMNS;
+}
+
+/* How much of a name is printed in so many columns: all of it where no terminal would break the line. */
+static int name_cut(int columns)
+{
+	return isatty(STDOUT_FILENO) ? columns : HR__QUOTE_BYTES;
+}
+
 static void print_tensor(const hr__plan_report *report, const hr__use *use)
 {
 	const hr__use_tensor *tensor = &report->uses.tensors[use->tensor];
 	char human[16], name[HR__QUOTE_BYTES];
 	const char *role = tensor->workspace ? "workspace" : use->makes ? "output" : use->writes ? "in and out" : "input";
-	label("");
-	printf("  %-10s %10s", role, size_text(tensor->bytes, human));
+	printf("%*s%-10s %10s", TENSOR_INDENT, "", role, size_text(tensor->bytes, human));
 	if (use->makes) printf("\n");
 	else if (tensor->maker != HR__USES_NONE)
-		printf("  made by %s (number %u)\n", name_text(report->uses.ops[tensor->maker].name, name), tensor->maker);
+		printf("  made by %.*s (number %u)\n", name_cut(name_columns(TENSOR_INDENT + 51)), name_text(report->uses.ops[tensor->maker].name, name),
+		       tensor->maker);
 	else printf("  filled %s\n", tensor->born ? "in a step, outside of ops" : "before the first step");
 }
 
@@ -283,30 +295,29 @@ static void print_working_set(const hr__plan_report *report, uint32_t index)
 		}
 		if (at < LISTED_TENSORS) order[at] = i;
 	}
-	label("it needs");
-	printf("%s at once, in %s tensor%s:\n", size_text(all, human), count_text(op->use_count, count), hr__plural(op->use_count));
+	hr__line_begin("it needs");
+	hr__line_add("%s at once, in %s tensor%s:\n", size_text(all, human), count_text(op->use_count, count), hr__plural(op->use_count));
 	for (uint32_t i = 0; i < listed; i++) {
 		print_tensor(report, &uses[order[i]]);
 		shown_bytes += rounded(report->uses.tensors[uses[order[i]].tensor].bytes);
 	}
 	if (op->use_count <= listed) return;
-	label("");
-	printf("  and %s more with %s\n", count_text(op->use_count - listed, count), size_text(all - shown_bytes, human));
+	printf("%*sand %s more with %s\n", TENSOR_INDENT, "", count_text(op->use_count - listed, count), size_text(all - shown_bytes, human));
 }
 
 static void print_failure(const hr__plan_report *report)
 {
 	const hr__drive_result *stop = &report->forecast.stop;
 	char human[16];
-	label("no room for");
+	hr__line_begin("no room for");
 	print_op(report, stop->part, stop->op);
 	if (stop->op == HR__USES_NONE && stop->tensor != HR__USES_NONE)
-		printf(" (%s)", size_text(report->uses.tensors[stop->tensor].bytes, human));
-	putchar('\n');
+		hr__line_add(" (%s)", size_text(report->uses.tensors[stop->tensor].bytes, human));
+	hr__line_add("\n");
 	if (stop->op != HR__USES_NONE) print_working_set(report, stop->op);
-	label("");
-	hr__print_quoted(stdout, report->forecast.message);
-	putchar('\n');
+	hr__line_begin("");
+	hr__line_add_quoted(report->forecast.message);
+	hr__line_add("\n");
 }
 
 /* ---- what it costs ---- */
@@ -317,19 +328,26 @@ static void print_cost(const hr__plan_report *report)
 	const hr__forecast_facts *facts = &report->facts;
 	char out[16], in[16];
 	double plain_ms = (double)facts->plain_ns / 1e6, step_ms = (double)forecast->step_ns / 1e6;
-	label("moved");
-	printf("%s out and %s in, each step; link %.6g GB/s each way, policy %s\n", size_text(forecast->bytes_out, out),
+	hr__line_begin("moved");
+	hr__line_add("%s out and %s in, each step; link %.6g GB/s each way, policy %s\n", size_text(forecast->bytes_out, out),
 	       size_text(forecast->bytes_in, in), (double)report->setup.link / 1e9, report->setup.policy);
-	label("time");
-	printf("%s%.2f ms%s a step instead of %.2f", hr__style(stdout, HR__STYLE_STRONG), step_ms, hr__style(stdout, HR__STYLE_PLAIN),
+	hr__line_begin("time");
+	hr__line_add("%s%.2f ms%s a step instead of %.2f", hr__style(stdout, HR__STYLE_STRONG), step_ms, hr__style(stdout, HR__STYLE_PLAIN),
 	       plain_ms);
 	if (facts->plain_ns)
-		printf(": %s%.3f%s times as long", hr__style(stdout, HR__STYLE_STRONG), slowdown_of(report, forecast),
+		hr__line_add(": %s%.3f%s times as long", hr__style(stdout, HR__STYLE_STRONG), slowdown_of(report, forecast),
 		       hr__style(stdout, HR__STYLE_PLAIN));
-	putchar('\n');
-	label("bound");
-	printf("at least %.2f ms more than the ops, however tensors are moved; here it is %.2f\n", (double)forecast->bound_ns / 1e6,
+	hr__line_add("\n");
+	hr__line_begin("bound");
+	hr__line_add("at least %.2f ms more than the ops, however tensors are moved; here it is %.2f\n", (double)forecast->bound_ns / 1e6,
 	       step_ms - plain_ms);
+}
+
+static void print_heading(const char *strong, const char *plain)
+{
+	char text[512];
+	snprintf(text, sizeof text, "\n%s%s%s%s\n", hr__style(stdout, HR__STYLE_HEADING), strong, hr__style(stdout, HR__STYLE_PLAIN), plain);
+	hr__term_wrap(text, 0, 0, hr__term_table_width());
 }
 
 static void print_advice(const hr__plan_report *report)
@@ -338,20 +356,20 @@ static void print_advice(const hr__plan_report *report)
 	char count[32], human[16], name[HR__QUOTE_BYTES];
 	uint64_t saving = 0, bytes = 0;
 	if (!forecast->advice_count) return;
-	printf("\n%sWorth computing again instead of moving%s, where the inputs are still there (ms of a step)\n\n",
-	       hr__style(stdout, HR__STYLE_HEADING), hr__style(stdout, HR__STYLE_PLAIN));
-	printf("  %-*s %8s %10s %10s %10s %10s\n", NAME_COLUMNS, "made by", "tensors", "bytes", "moving", "computing", "saved");
+	int columns = name_columns(55);
+	print_heading("Worth computing again instead of moving", ", where the inputs are still there (ms of a step)");
+	printf("  %-*s %8s %10s %10s %10s %10s\n", columns, "made by", "tensors", "bytes", "moving", "computing", "saved");
 	for (uint32_t i = 0; i < forecast->advice_count; i++) {
 		const hr__advice *advice = &forecast->advice[i];
 		uint64_t saved = advice->move_ns - advice->compute_ns;
 		saving += saved;
 		bytes += advice->bytes;
 		if (i >= LISTED_ADVICE) continue;
-		printf("  %-*.*s %8s %10s %10.2f %10.2f %10.2f\n", NAME_COLUMNS, NAME_COLUMNS, name_text(advice->op, name),
+		printf("  %-*.*s %8s %10s %10.2f %10.2f %10.2f\n", columns, name_cut(columns), name_text(advice->op, name),
 		       count_text(advice->tensors, count), size_text(advice->bytes, human), (double)advice->move_ns / 1e6,
 		       (double)advice->compute_ns / 1e6, (double)saved / 1e6);
 	}
-	printf("  %-*s %8s %10s %10s %10s %10.2f\n", NAME_COLUMNS, "all of them", "", size_text(bytes, human), "", "",
+	printf("  %-*s %8s %10s %10s %10s %10.2f\n", columns, "all of them", "", size_text(bytes, human), "", "",
 	       (double)saving / 1e6);
 }
 
@@ -359,27 +377,29 @@ static void print_advice(const hr__plan_report *report)
 
 static void print_curve(const hr__plan_report *report)
 {
-	char limit[16], out[16], in[16];
+	char limit[16], out[16], in[16], about[128];
 	double most = 1;
+	int bar = hr__term_table_width() - CURVE_COLUMNS;
+	bar = bar < 0 ? 0 : bar > BAR_CELLS ? BAR_CELLS : bar;
 	const char *cell = hr__term_utf8() ? "\u2588" : "#";
 	for (uint32_t i = 0; i < HR__CURVE_POINTS; i++)
 		if (report->curve[i].fits && slowdown_of(report, &report->curve[i]) > most) most = slowdown_of(report, &report->curve[i]);
-	printf("\n%sA step with less memory%s (link %.6g GB/s each way, policy %s; %.2f ms without a limit)\n\n",
-	       hr__style(stdout, HR__STYLE_HEADING), hr__style(stdout, HR__STYLE_PLAIN), (double)report->setup.link / 1e9,
-	       report->setup.policy, (double)report->facts.plain_ns / 1e6);
-	printf("  %10s %5s %10s %10s %10s %9s %9s\n", "limit", "peak", "out", "in", "ms", "at least", "times");
+	snprintf(about, sizeof about, " (link %.6g GB/s each way, policy %s; %.2f ms without a limit)", (double)report->setup.link / 1e9,
+	         report->setup.policy, (double)report->facts.plain_ns / 1e6);
+	print_heading("A step with less memory", about);
+	printf("  %10s %7s %10s %10s %10s %10s %8s\n", "limit", "of peak", "moved out", "moved in", "ms a step", "least ms", "slowdown");
 	for (uint32_t i = 0; i < HR__CURVE_POINTS; i++) {
 		const hr__forecast *forecast = &report->curve[i];
-		printf("  %10s %4.0f%%", size_text(report->limits[i], limit), 100 * share_of_peak(report, report->limits[i]));
+		printf("  %10s %6.0f%%", size_text(report->limits[i], limit), 100 * share_of_peak(report, report->limits[i]));
 		if (!forecast->fits) {
 			printf(" %sit does not fit%s\n", hr__style(stdout, HR__STYLE_ERROR), hr__style(stdout, HR__STYLE_PLAIN));
 			continue;
 		}
 		double times = slowdown_of(report, forecast);
-		printf(" %10s %10s %10.2f %9.2f %9.3f ", size_text(forecast->bytes_out, out), size_text(forecast->bytes_in, in),
+		printf(" %10s %10s %10.2f %10.2f %8.3f ", size_text(forecast->bytes_out, out), size_text(forecast->bytes_in, in),
 		       (double)forecast->step_ns / 1e6, (double)(report->facts.plain_ns + forecast->bound_ns) / 1e6, times);
 		fputs(hr__style(stdout, HR__STYLE_IN_USE), stdout);
-		for (int cells = (int)(times / most * BAR_CELLS + 0.5); cells > 0; cells--) fputs(cell, stdout);
+		for (int cells = (int)(times / most * bar + 0.5); cells > 0; cells--) fputs(cell, stdout);
 		printf("%s\n", hr__style(stdout, HR__STYLE_PLAIN));
 	}
 }
@@ -389,15 +409,15 @@ static void print_curve(const hr__plan_report *report)
 static void print_peak_only(const hr__plan_report *report)
 {
 	char human[16], digits[32];
-	label("peak");
-	printf("%s live at once (%s bytes)\n", size_text(report->tape.peak_bytes, human), count_text(report->tape.peak_bytes, digits));
+	hr__line_begin("peak");
+	hr__line_add("%s live at once (%s bytes)\n", size_text(report->tape.peak_bytes, human), count_text(report->tape.peak_bytes, digits));
 	if (report->setup.limit)
 		print_verdict(report, hr__plan_report_fits(report),
 		              ", as far as the peak goes; 'headroom replay' says what fragmentation adds");
-	label("no more");
-	printf("the trace does not say which ops read and write which blocks, so what could leave meanwhile is not known.\n");
-	label("");
-	printf("Record use events: actions s b r w e in traces/README.md\n");
+	hr__line_begin("no more");
+	hr__line_add("the trace does not say which ops read and write which blocks, so what could leave meanwhile is not known.\n");
+	hr__line_begin("");
+	hr__line_add("Record use events: actions s b r w e in traces/README.md\n");
 }
 
 void hr__plan_report_text(const hr__plan_report *report)

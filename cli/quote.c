@@ -47,3 +47,18 @@ void hr__print_quoted(FILE *file, const char *text)
 		left -= taken;
 	}
 }
+
+void hr__quote_text(const char *text, char *out, size_t capacity)
+{
+	size_t used = 0;
+	for (size_t left = strlen(text); left > 0;) {
+		char character[5];
+		size_t taken = quote_character(text, left, character), written = strlen(character);
+		if (used + written >= capacity) break;
+		memcpy(out + used, character, written);
+		used += written;
+		text += taken;
+		left -= taken;
+	}
+	out[used] = 0;
+}

@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "base/text.h"
+#include "lines.h"
 #include "output.h"
 #include "replay.h"
 #include "term.h"
@@ -84,26 +85,20 @@ void hr__replay_json(const hr__replay *replay)
 
 /* ---- text ---- */
 
-#define LABEL_WIDTH 13
 #define STATS_TEXT_BYTES 8192
-
-static void label(const char *text)
-{
-	printf("%s%-*s%s ", hr__style(stdout, HR__STYLE_STRONG), LABEL_WIDTH, text, hr__style(stdout, HR__STYLE_PLAIN));
-}
 
 static void print_trace(const hr__replay *replay)
 {
 	char allocs[32], frees[32];
 	const hr__tape *tape = &replay->tape;
-	label("trace");
+	hr__line_begin("trace");
 	printf("%s (%s%s)\n", replay->path, hr__tape_format_name(tape->format), tape->gzip ? ", gzip" : "");
-	label("events");
-	printf("%s allocation%s, %s free%s", hr__format_count(tape->allocs, allocs, sizeof allocs), hr__plural(tape->allocs),
+	hr__line_begin("events");
+	hr__line_add("%s allocation%s, %s free%s", hr__format_count(tape->allocs, allocs, sizeof allocs), hr__plural(tape->allocs),
 	       hr__format_count(tape->frees, frees, sizeof frees), hr__plural(tape->frees));
-	if (tape->streams > 1) printf(", %u streams", tape->streams);
-	if (tape->threads > 1) printf(", %u threads (replayed in recorded order)", tape->threads);
-	putchar('\n');
+	if (tape->streams > 1) hr__line_add(", %u streams", tape->streams);
+	if (tape->threads > 1) hr__line_add(", %u threads (replayed in recorded order)", tape->threads);
+	hr__line_add("\n");
 }
 
 static void print_notes(const hr__replay *replay)
@@ -111,16 +106,16 @@ static void print_notes(const hr__replay *replay)
 	char notes[2048];
 	hr__tape_notes(&replay->tape, notes, sizeof notes);
 	for (char *line = notes, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
-		label("note");
-		printf("%.*s\n", (int)(end - line), line);
+		hr__line_begin("note");
+		hr__line_add("%.*s\n", (int)(end - line), line);
 	}
 	if (replay->program.trace_streams > HR_STREAM_MAX) {
-		label("note");
-		printf("%u streams share the %u that a device can have\n", replay->program.trace_streams, HR_STREAM_MAX);
+		hr__line_begin("note");
+		hr__line_add("%u streams share the %u that a device can have\n", replay->program.trace_streams, HR_STREAM_MAX);
 	}
 	if (replay->timed && replay->speed.failed) {
-		label("note");
-		printf("%llu allocation%s failed in timed passes, after one that fitted: the limit is tight\n",
+		hr__line_begin("note");
+		hr__line_add("%llu allocation%s failed in timed passes, after one that fitted: the limit is tight\n",
 		       (unsigned long long)replay->speed.failed, hr__plural(replay->speed.failed));
 	}
 }
@@ -131,13 +126,13 @@ static void print_memory(const hr__replay *replay)
 	const hr__program *program = &replay->program;
 	const hr_stats *stats = &replay->trial.stats;
 	uint64_t reserved = (uint64_t)stats->peak_bytes_reserved;
-	label("peak");
-	printf("%s live (%s bytes), at event %s\n", hr__format_size(program->peak_bytes, human, sizeof human),
+	hr__line_begin("peak");
+	hr__line_add("%s live (%s bytes), at event %s\n", hr__format_size(program->peak_bytes, human, sizeof human),
 	       hr__format_count(program->peak_bytes, digits, sizeof digits), hr__format_count(program->peak_step, (char[32]){ 0 }, 32));
-	label("reserved");
-	printf("%s at most, %.3f times the peak%s", hr__format_size(reserved, human, sizeof human),
+	hr__line_begin("reserved");
+	hr__line_add("%s at most, %.3f times the peak%s", hr__format_size(reserved, human, sizeof human),
 	       ratio_to_peak(replay, reserved) / replay->setup.threads, replay->setup.threads > 1 ? " of all copies" : "");
-	printf("; %s%s, pages of %s\n", replay->setup.allocator, replay->setup.stitch ? "" : " without stitching",
+	hr__line_add("; %s%s, pages of %s\n", replay->setup.allocator, replay->setup.stitch ? "" : " without stitching",
 	       hr__format_size(replay->setup.page, human, sizeof human));
 }
 
@@ -147,21 +142,22 @@ static void print_limit(const hr__replay *replay)
 	const hr__trial *trial = &replay->trial;
 	const char *each = replay->setup.threads > 1 ? " for each copy" : "";
 	if (!replay->setup.limit) return;
-	label("limit");
-	printf("%s%s, %.3f times the peak: ", hr__format_size(replay->setup.limit, human, sizeof human), each,
+	hr__line_begin("limit");
+	hr__line_add("%s%s, %.3f times the peak: ", hr__format_size(replay->setup.limit, human, sizeof human), each,
 	       ratio_to_peak(replay, replay->setup.limit));
 	if (!trial->failed) {
-		printf("%sit fits%s\n", hr__style(stdout, HR__STYLE_GOOD), hr__style(stdout, HR__STYLE_PLAIN));
+		hr__line_add("%sit fits%s\n", hr__style(stdout, HR__STYLE_GOOD), hr__style(stdout, HR__STYLE_PLAIN));
 		return;
 	}
-	printf("%sit does not fit%s\n", hr__style(stdout, HR__STYLE_ERROR), hr__style(stdout, HR__STYLE_PLAIN));
-	label("failed");
-	printf("%s allocation%s; the first, at event %s, asked for %s\n", hr__format_count(trial->failed, digits, sizeof digits),
+	hr__line_add("%sit does not fit%s\n", hr__style(stdout, HR__STYLE_ERROR), hr__style(stdout, HR__STYLE_PLAIN));
+	hr__line_begin("failed");
+	hr__line_add("%s allocation%s; the first, at event %s, asked for %s\n", hr__format_count(trial->failed, digits, sizeof digits),
 	       hr__plural(trial->failed),
 	       hr__format_count(trial->first_failed, (char[32]){ 0 }, 32),
 	       hr__format_size(replay->program.steps[trial->first_failed].bytes, human, sizeof human));
-	label("");
-	printf("%s\n", trial->message);
+	hr__line_begin("");
+	hr__line_add_quoted(trial->message);
+	hr__line_add("\n");
 }
 
 static void print_least(const hr__replay *replay)
@@ -169,19 +165,19 @@ static void print_least(const hr__replay *replay)
 	char human[16], digits[32];
 	const hr__limit_answer *least = &replay->least;
 	if (!least->limit) return;
-	label("least limit");
-	printf("%s%s%s (%s bytes), %s%.3f%s times the peak; %u limits tried\n", hr__style(stdout, HR__STYLE_STRONG),
+	hr__line_begin("least limit");
+	hr__line_add("%s%s%s (%s bytes), %s%.3f%s times the peak; %u limits tried\n", hr__style(stdout, HR__STYLE_STRONG),
 	       hr__format_size(least->limit, human, sizeof human), hr__style(stdout, HR__STYLE_PLAIN),
 	       hr__format_count(least->limit, digits, sizeof digits), hr__style(stdout, HR__STYLE_STRONG),
 	       ratio_to_peak(replay, least->limit), hr__style(stdout, HR__STYLE_PLAIN), least->runs);
 	if (replay->setup.stitch) {
-		label("");
-		printf("there, %s page%s mapped side by side\n", hr__format_count(replay->least_remapped, digits, sizeof digits),
+		hr__line_begin("");
+		hr__line_add("there, %s page%s mapped side by side\n", hr__format_count(replay->least_remapped, digits, sizeof digits),
 		       replay->least_remapped == 1 ? " is" : "s are");
 	}
 	if (least->lowest_success >= least->limit) return;
-	label("");
-	printf("it also runs at %.4f times the peak (%s bytes), but fails again at up to %.4f\n",
+	hr__line_begin("");
+	hr__line_add("it also runs at %.4f times the peak (%s bytes), but fails again at up to %.4f\n",
 	       ratio_to_peak(replay, least->lowest_success), hr__format_count(least->lowest_success, digits, sizeof digits),
 	       ratio_to_peak(replay, least->highest_failure));
 }
@@ -190,12 +186,12 @@ static void print_speed(const hr__replay *replay)
 {
 	const hr__speed *speed = &replay->speed;
 	if (!replay->timed) return;
-	label("speed");
-	printf("%s%.1f ns%s per operation, %u thread%s, best of %llu passes\n", hr__style(stdout, HR__STYLE_STRONG), speed->ns_per_op,
+	hr__line_begin("speed");
+	hr__line_add("%s%.1f ns%s per operation, %u thread%s, best of %llu passes\n", hr__style(stdout, HR__STYLE_STRONG), speed->ns_per_op,
 	       hr__style(stdout, HR__STYLE_PLAIN), replay->setup.threads, replay->setup.threads > 1 ? "s together" : "",
 	       (unsigned long long)speed->passes);
-	label("");
-	printf("alone, an alloc takes %.0f ns (p50) and %.0f ns (p99), a free %.0f and %.0f\n", speed->alloc_p50_ns,
+	hr__line_begin("");
+	hr__line_add("alone, an alloc takes %.0f ns (p50) and %.0f ns (p99), a free %.0f and %.0f\n", speed->alloc_p50_ns,
 	       speed->alloc_p99_ns, speed->free_p50_ns, speed->free_p99_ns);
 }
 
@@ -213,17 +209,17 @@ static void print_sources(const hr__replay *replay)
 		                              { "stitching", stats->source_stitch },   { "the device", stats->source_device } };
 	double total = (double)(stats->num_allocs - stats->num_failed_allocs);
 	const char *between = "";
-	label("came from");
+	hr__line_begin("came from");
 	for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
 		if (!sources[i].count) continue;
-		printf("%s%s %.1f%%", between, sources[i].name, 100.0 * (double)sources[i].count / total);
+		hr__line_add("%s%s %.1f%%", between, sources[i].name, 100.0 * (double)sources[i].count / total);
 		between = ", ";
 	}
-	if (total == 0) printf("nowhere: nothing was allocated");
-	putchar('\n');
+	if (total == 0) hr__line_add("nowhere: nothing was allocated");
+	hr__line_add("\n");
 	if (!stats->num_stitches) return;
-	label("stitched");
-	printf("%lld time%s, %llu page%s remapped\n", (long long)stats->num_stitches, hr__plural((uint64_t)stats->num_stitches),
+	hr__line_begin("stitched");
+	hr__line_add("%lld time%s, %llu page%s remapped\n", (long long)stats->num_stitches, hr__plural((uint64_t)stats->num_stitches),
 	       (unsigned long long)pages_remapped(replay), hr__plural(pages_remapped(replay)));
 }
 

@@ -8,10 +8,12 @@
 #include <unistd.h>
 
 #include "os/os.h"
+#include "profile/width.h"
 
 #define WIDTH_LEAST 40
 #define WIDTH_MOST 200
 #define WIDTH_UNKNOWN 100
+#define TABLE_WIDTH_UNKNOWN 80
 #define TEXT_WIDTH_MOST 100
 #define SHOW_AFTER_NS 500000000u
 #define REDRAW_NS 50000000u
@@ -48,7 +50,8 @@ static int clamp_width(long columns)
 	return columns < WIDTH_LEAST ? WIDTH_LEAST : columns > WIDTH_MOST ? WIDTH_MOST : (int)columns;
 }
 
-int hr__term_width(void)
+/* 0 when nothing says. */
+static int known_width(void)
 {
 	const char *columns = getenv("COLUMNS");
 	struct winsize size;
@@ -58,7 +61,19 @@ int hr__term_width(void)
 		if (*end == 0 && value > 0) return clamp_width(value);
 	}
 	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return clamp_width(size.ws_col);
-	return WIDTH_UNKNOWN;
+	return 0;
+}
+
+int hr__term_width(void)
+{
+	int width = known_width();
+	return width ? width : WIDTH_UNKNOWN;
+}
+
+int hr__term_table_width(void)
+{
+	int width = known_width();
+	return width ? width : TABLE_WIDTH_UNKNOWN;
 }
 
 int hr__term_text_width(void)
@@ -91,15 +106,30 @@ static size_t print_item(const char *line)
 	return length;
 }
 
+/* Columns of the first [length] bytes of [text]; styles take none. */
+static int columns_of(const char *text, size_t length)
+{
+	int columns = 0;
+	for (size_t at = 0, bytes; at < length; at += bytes) {
+		if (text[at] == '\033' && text[at + 1] == '[') {
+			bytes = strcspn(text + at, "m") + 1;
+			continue;
+		}
+		columns += (int)hr__width_of_character(text + at, &bytes);
+	}
+	return columns;
+}
+
 void hr__term_wrap(const char *text, int indent, int column, int width)
 {
 	int left = indent; /* where lines begin: in an item of a list, behind its name */
 	bool begins = true;
 	while (*text) {
 		size_t item = begins ? print_item(text) : 0, word = strcspn(text += item, " \n");
+		int columns = columns_of(text, word);
 		begins = false;
 		if (item) left = column += (int)item;
-		if (column > left && column + 1 + (int)word > width) {
+		if (column > left && column + 1 + columns > width) {
 			printf("\n%*s", left, "");
 			column = left;
 		} else if (column > left) {
@@ -107,7 +137,7 @@ void hr__term_wrap(const char *text, int indent, int column, int width)
 			column++;
 		}
 		fwrite(text, 1, word, stdout);
-		column += (int)word;
+		column += columns;
 		text += word;
 		while (*text == ' ') text++;
 		if (*text != '\n') continue;

@@ -31,6 +31,9 @@ const char *hr__style(FILE *file, hr__style_name style);
 /* Columns of the terminal of standard output: what COLUMNS or the terminal says, from 40 to 200; 100 when neither does. */
 int hr__term_width(void);
 
+/* The same for tables and lines with a label; 80 when neither does. */
+int hr__term_table_width(void);
+
 /* Columns for running text: those of the terminal, at most 100, since longer lines are hard to read. */
 int hr__term_text_width(void);
 

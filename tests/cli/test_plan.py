@@ -328,6 +328,22 @@ class Figures(PlanTest):
         self.assertIsNone(plan["fits"])
         self.assertEqual([point["limit_bytes"] for point in plan["curve"]], [plan["peak_bytes"] // 100 * percent for percent in range(90, 30, -10)])
 
+    def test_text_fits_the_terminal(self):
+        trace = self.file("t.csv", training().replace("load", "forward_" + "long" * 15))
+        commands = [["plan", trace, "--limit", "120MiB"], ["plan", trace], ["replay", trace, "--find-limit", "--limit", "300MiB"], ["devices"]]
+        for columns in (80, 120):
+            for command in commands:
+                with self.subTest(command=command[0], columns=columns):
+                    self.assertFits(self.on_terminal(*command, COLUMNS=str(columns), NO_COLOR="1"), columns)
+        for command in (["devices"], ["replay", trace, "--no-timing"]):
+            self.assertFits(self.passes(*command), 80)
+        # Into a file nothing is cut, for the sake of those who search in it.
+        self.assertIn("made by forward_" + "long" * 15, run("plan", trace.parent / "t.csv", "--limit", "36MiB", "--step", 1).stdout)
+
+    def assertFits(self, text, columns):
+        lines = [line for line in text.splitlines() if "/t.csv" not in line]
+        self.assertLessEqual(max(map(len, lines)), columns, max(lines, key=len))
+
     def test_text_is_safe_to_print(self):
         trace = training(3, 2).replace("forward_1", "for\033[31mward, \xff1").replace("load", "")
         for limit in ("60MiB", "40MiB"):
@@ -354,7 +370,7 @@ class Steps(CommandTest):
         self.assertEqual((plan["step"], plan["step_ms_plain"]), (13, 0.04))
         self.assertEqual(self.json("plan", path, "--limit", "1GiB", "--step", 10)["step_ms_plain"], 9)
         text = self.passes("plan", path, "--limit", "1GiB")
-        self.assertIn("number 13, 1 op in 0.04 ms; in the middle of 3 that take 0.03 to 0.05 ms (the first left aside)", text)
+        self.assertIn("number 13, 1 op in 0.04 ms; in the middle of 3 that take 0.03 to 0.05 ms (the first left aside)", " ".join(text.split()))
 
     def test_steps_that_pass_a_block_on_can_be_repeated(self):
         trace = self.file("t.csv", training(carried=True))
@@ -487,7 +503,7 @@ class UnderLms(CommandTest):
         plan = self.json("plan", path, "--limit", "1GiB")
         # The weights, what load and f made and g's output: nothing was freed before g. Two of the three at a time were on the device.
         self.assertEqual(plan["peak_bytes"], (4 + 8 + 8 + 8) * MIB)
-        self.assertIn("9 returns of tensors from the host joined to their lives", self.passes("plan", path, "--limit", "1GiB"))
+        self.assertIn("9 returns of tensors from the host joined to their lives", " ".join(self.passes("plan", path, "--limit", "1GiB").split()))
         replay = self.json("replay", path, "--no-timing")
         self.assertEqual(replay["peak_live_bytes"], (4 + 8 + 8) * MIB)
         self.assertEqual(replay["allocs"], 1 + 3 * 8)
