@@ -74,5 +74,7 @@ const char *hr__nearest(const char *text, const char *const *names);
 /* "headroom: <message>" on standard error, without anything that a terminal would obey. Both return HR__EXIT_BAD. The second one prints the thread's last message. */
 int hr__complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int hr__complain_last(void);
+/* One such line where GPU:0 is emulated because no CUDA device was found: why. None where CUDA was switched off. */
+void hr__note_emulated(void);
 
 #endif

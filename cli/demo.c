@@ -369,6 +369,7 @@ static int run(const hr__arguments *arguments)
 	if (!demo.folder[0]) return hr__complain("demo: --out needs the name of a directory");
 	if (!hr__arguments_count(arguments, STEP_COUNT, 1, STEPS_MAX, &demo.steps) || prepare_folder(&demo)) return HR__EXIT_BAD;
 	setvbuf(stdout, NULL, _IOLBF, 0); /* it takes a while: each line appears when it is there, in a pipe too */
+	hr__note_emulated();
 	hr__progress_begin(&demo.progress);
 	hr_status status = tell(&demo);
 	hr__progress_end(&demo.progress);

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "command.h"
+#include "device/device.h"
 #include "output.h"
 #include "term.h"
 
@@ -124,9 +125,18 @@ static hr_status print_table(uint32_t count)
 	return HR_OK;
 }
 
+void hr__note_emulated(void)
+{
+	hr_cuda_options cuda;
+	if (hr_cuda_options_init(&cuda) == HR_OK && !cuda.enabled) return; /* as was asked for */
+	if (hr__cuda_is_required() || hr_cuda_check() == HR_OK) return;
+	hr__complain("GPU:0 is an emulated device, in host memory. CUDA: %s. HEADROOM_REQUIRE_CUDA=1 refuses to go on without a card", hr_last_message());
+}
+
 static int run(const hr__arguments *arguments)
 {
 	hr_device device;
+	hr__note_emulated();
 	uint32_t count = hr_device_count();
 	/* There is always a CPU and a simulated device; none at all means that they could not be opened, and asking says why. */
 	if (count == 0 && hr_device_find("CPU:0", &device) != HR_OK) return hr__complain_last();
@@ -144,7 +154,7 @@ const hr__command hr__command_devices = {
 		"Where there is no GPU, GPU:0 is an emulated one in host memory, and the last line says why no CUDA device was found; "
 		"where there is one, the emulated one is EMU:0. The variable HEADROOM_EMULATED sets its memory, page size, link speed "
 		"and how many there are. HEADROOM_CUDA=0 does as if there were no CUDA device; HEADROOM_CUDA_PAGE sets the page size on "
-		"one.\n\n"
+		"one. HEADROOM_REQUIRE_CUDA=1 keeps emulated devices from standing in for GPUs; HEADROOM_LIMIT=SIZE is the most that is taken from each GPU.\n\n"
 		"Memory that is \"not ours\" is taken by other processes, or by CUDA itself in this one.",
 	.examples = "headroom devices\n"
 				"headroom devices --json\n"

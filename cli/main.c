@@ -83,6 +83,7 @@ static int dispatch(int count, char **texts)
 	const hr__command *command = find_command(texts[0]);
 	if (!command) return unknown_command(texts[0]);
 	if (!hr__arguments_read(command, count - 1, texts + 1, &arguments, &exit_status)) return exit_status;
+	if (hr_environment_check() != HR_OK) hr__complain_last();
 	return command->run(&arguments);
 }
 

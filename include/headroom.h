@@ -19,7 +19,7 @@
  *     }
  *
  * Where no GPU is found, GPU:0 is an emulated one: a whole accelerator in host memory, with pages, streams and a link of its own.
- * hr_cuda_check() says why none was found.
+ * hr_cuda_check() says why none was found, and HEADROOM_REQUIRE_CUDA=1 in the environment refuses to go on without one.
  *
  * RULES THAT HOLD EVERYWHERE
  *
@@ -185,7 +185,7 @@ typedef struct hr_device_info {
 	uint32_t logical_count;  /* how many logical devices that physical device has */
 	uint64_t total_bytes;    /* memory of the physical device */
 	uint64_t free_bytes;     /* memory of the physical device that nobody holds, other processes included */
-	uint64_t limit_bytes;    /* the most this logical device may take: its memory_limit, or all there is */
+	uint64_t limit_bytes;    /* the most this logical device may take: its memory_limit, or all there is; at most HEADROOM_LIMIT */
 	uint64_t page_bytes;     /* unit of mapping; 0 where the device has no pages */
 	uint64_t reserved_bytes; /* taken from the physical device by this logical one */
 	uint64_t other_bytes;    /* memory of the physical device that is taken, but not by Headroom: other processes, and what CUDA
@@ -209,6 +209,10 @@ HR_API hr_status hr_device_find(const char *name, hr_device *out);
 HR_API uint32_t hr_device_count(void);
 HR_API hr_status hr_device_at(uint32_t index, hr_device *out);
 
+/* Whether it is an emulated device: GPU:0 is one where there is no CUDA device, and hr_cuda_check() says why. HEADROOM_REQUIRE_CUDA=1 in the
+ * environment refuses that: there is no GPU:0 then (HR_NO_SUCH_DEVICE), and emulated devices are EMU:0 and on. false for what is no device. */
+HR_API bool hr_device_is_emulated(hr_device device);
+
 /* What a device is and how much memory it has now. Set info->struct_size first. */
 HR_API hr_status hr_device_get_info(hr_device device, hr_device_info *info);
 
@@ -224,6 +228,14 @@ HR_API hr_status hr_set_logical_devices(const char *physical, const uint64_t *me
  * not work, no permission, no card, switched off. That is no error for programs: GPU:0 is an emulated device then. */
 HR_API hr_status hr_cuda_check(void);
 
+/* Settings in the environment never stop a program: one that cannot be read, or is impossible, is ignored, and this says so. HR_OK: all are
+ * in force. HR_INVALID_ARGUMENT: the message names each that is ignored, and why: those that cannot be read, and those that were tried since the
+ * process began, or hr_shutdown, and did not work. The `headroom` command prints that message. Variables and their meanings: docs/environment.md.
+ *
+ * HEADROOM_LIMIT=SIZE is the most that Headroom takes from each logical GPU (GPU:n and EMU:n), rounded down to whole pages; limits above it, of
+ * logical devices and of allocators, are lowered to it. */
+HR_API hr_status hr_environment_check(void);
+
 /* ---- settings of devices. They must be made before first use (HR_IN_USE afterwards). ---- */
 
 typedef struct hr_cuda_options {
@@ -234,7 +246,8 @@ typedef struct hr_cuda_options {
 } hr_cuda_options;
 
 /* Defaults, then what the environment says: HEADROOM_CUDA=0 (or 1) is enabled, HEADROOM_CUDA_PAGE=16MiB is page_bytes. A text that
- * cannot be parsed is HR_INVALID_ARGUMENT, and [options] holds the plain defaults. */
+ * cannot be parsed is HR_INVALID_ARGUMENT, and [options] holds the plain defaults. A program that sets no options uses those, and goes on
+ * (hr_environment_check). */
 HR_API hr_status hr_cuda_options_init(hr_cuda_options *options);
 HR_API hr_status hr_configure_cuda(const hr_cuda_options *options);
 
@@ -248,7 +261,7 @@ typedef struct hr_emulated_options {
 } hr_emulated_options;
 
 /* Defaults, then what the environment says: HEADROOM_EMULATED="memory=1GiB,page=2MiB,link=2GB/s,latency=5us,devices=2", any subset.
- * A text that cannot be parsed is HR_INVALID_ARGUMENT, and [options] holds the plain defaults. */
+ * A text that cannot be parsed is HR_INVALID_ARGUMENT, and [options] holds the plain defaults; as above. */
 HR_API hr_status hr_emulated_options_init(hr_emulated_options *options);
 HR_API hr_status hr_configure_emulated(const hr_emulated_options *options);
 
@@ -369,7 +382,8 @@ typedef struct hr_allocator_options {
 	/* How reports call it; NULL = "<device>_<kind>", such as "GPU:0_bfc". Cut at 31 bytes. */
 	const char *name;
 
-	/* The most bytes it may take from the device; rounded down to whole pages. 0 = the device's limit (default). */
+	/* The most bytes it may take from the device; rounded down to whole pages. 0 = the device's limit (default). HR_GIB(3), not 3 << 30, which
+	 * is an int and overflows. */
 	uint64_t limit_bytes;
 
 	/* bfc: unit of every size and address, a power of two from 16 to 64 KiB; default 256. */
@@ -406,6 +420,11 @@ HR_API hr_status hr_allocator_close(hr_allocator allocator);
 
 /* As hr_allocator_close, but blocks that are still allocated go with it. */
 HR_API hr_status hr_allocator_close_all(hr_allocator allocator);
+
+/* Sizes, in 64 bits whatever the type of [n]. */
+#define HR_KIB(n) ((uint64_t)(n) << 10)
+#define HR_MIB(n) ((uint64_t)(n) << 20)
+#define HR_GIB(n) ((uint64_t)(n) << 30)
 
 /* A request for memory. Only [bytes] is needed; zero means "not said" everywhere else. */
 typedef struct hr_request {

@@ -91,7 +91,9 @@ typedef struct hr_lms_options {
 
 /* Defaults, then what the environment says: HEADROOM_LMS="1" or "0", or settings such as
  * "policy=lru,host_limit=16GiB,spill_dir=/scratch,limit=8GiB,defrag=1,verify=1,step_csv=steps.csv" (which switch it on). A text that
- * cannot be parsed is HR_INVALID_ARGUMENT, and [options] holds the plain defaults. */
+ * cannot be parsed is HR_INVALID_ARGUMENT, and [options] holds the plain defaults; a program that sets no options uses those, and goes on. So it
+ * does without a policy, spill_dir or step_csv of the environment's that cannot be had (hr_environment_check says which); step_csv of the environment
+ * takes another name, FILE-2, where there is a FILE. */
 HR_API hr_status hr_lms_options_init(hr_lms_options *options);
 
 /* Sets up Large Model Support on an allocator of kind "bfc". Must come before the first tensor is created on it, a step begun or a limit set

@@ -34,6 +34,7 @@ enum hr__lock_rank {
 	HR__RANK_TRACE,        /* the trace file's list of blocks */
 	HR__RANK_GUARD,        /* mappings that are guarded against SIGBUS */
 	HR__RANK_NAMES,        /* interning */
+	HR__RANK_SETTINGS,     /* which settings of the environment were ignored */
 	HR__RANK_RUNTIME,      /* values and sessions of the runtime: nothing is called under it */
 };
 

@@ -62,6 +62,20 @@ void hr__clear_message(void)
 	last = HR_OK;
 }
 
+hr__last hr__last_get(void)
+{
+	hr__last found = { .status = last };
+	_Static_assert(sizeof found.message == MESSAGE_BYTES, "a message fits");
+	memcpy(found.message, message, sizeof message);
+	return found;
+}
+
+void hr__last_set(const hr__last *to)
+{
+	last = to->status;
+	memcpy(message, to->message, sizeof message);
+}
+
 /* Formats into [out] (MESSAGE_BYTES long) and returns the length; what does not fit is cut between characters. */
 static size_t format_message(char *out, const char *format, va_list arguments)
 {

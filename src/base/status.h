@@ -19,4 +19,13 @@ hr_status hr__fail_in(hr_status status, const char *format, ...) __attribute__((
 /* Makes the last message of the calling thread empty. */
 void hr__clear_message(void);
 
+/* The calling thread's last status and message, for a call that fails on the way and succeeds. */
+typedef struct hr__last {
+	hr_status status;
+	char message[512];
+} hr__last;
+
+hr__last hr__last_get(void);
+void hr__last_set(const hr__last *last);
+
 #endif

@@ -72,7 +72,12 @@ hr_device hr__device_handle(const hr__device *device);
 const char *hr__device_name(const hr__device *device);         /* "GPU:0" */
 uint64_t hr__device_page_bytes(const hr__device *device);      /* 0 = no pages */
 uint64_t hr__device_map_alignment(const hr__device *device);
-uint64_t hr__device_limit(const hr__device *device);           /* in bytes, as set */
+uint64_t hr__device_limit(const hr__device *device);           /* in bytes, as set, and at most HEADROOM_LIMIT */
+uint64_t hr__device_uncapped(const hr__device *device);        /* the same without HEADROOM_LIMIT */
+/* What the environment says, or the defaults where that cannot be followed: base/settings.h keeps why. */
+void hr__devices_from_environment(hr_cuda_options *cuda, hr_emulated_options *emulated);
+uint64_t hr__limit_from_environment(uint64_t page);            /* HEADROOM_LIMIT in whole pages, if [page] is not 0; UINT64_MAX = none */
+bool hr__cuda_is_required(void);                               /* HEADROOM_REQUIRE_CUDA is on: no emulated GPU stands in */
 uint64_t hr__device_reservable(const hr__device *device);      /* limit rounded down to whole pages */
 bool hr__device_has_plain(const hr__device *device);
 bool hr__device_host_accessible(const hr__device *device);

@@ -1,5 +1,6 @@
 /* facts.c - what a device is, for programs (hr_device_get_info) and for the layers above. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/status.h"
 #include "device/internal.h"
@@ -73,6 +74,15 @@ HR_API hr_status hr_device_get_info(hr_device handle, hr_device_info *info)
 	return HR_OK;
 }
 
+HR_API bool hr_device_is_emulated(hr_device handle)
+{
+	hr_status status;
+	hr__last before = hr__last_get();
+	const hr__device *device = hr__device_of(handle, &status);
+	hr__last_set(&before);
+	return device && !strcmp(device->physical->table->name, hr__backend_emulated.name);
+}
+
 hr_device hr__device_handle(const hr__device *device)
 {
 	return (hr_device){ hr__load_relaxed(&device->handle) };
@@ -96,6 +106,11 @@ uint64_t hr__device_map_alignment(const hr__device *device)
 uint64_t hr__device_limit(const hr__device *device)
 {
 	return hr__load_relaxed(&device->limit);
+}
+
+uint64_t hr__device_uncapped(const hr__device *device)
+{
+	return device->pinned_for ? hr__device_limit(device) : device->uncapped;
 }
 
 uint64_t hr__device_reservable(const hr__device *device)

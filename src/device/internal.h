@@ -86,6 +86,7 @@ struct hr__device {
 	uint32_t number;        /* the 0 of GPU:0 */
 	uint64_t limit_setting; /* 0 = all there is */
 	hr__atomic_u64 limit;   /* bytes; known once the physical device is open */
+	uint64_t uncapped;      /* what limit would be without HEADROOM_LIMIT */
 	hr__physical *physical;
 	const hr__device *pinned_for; /* NULL = an ordinary device; else this is host memory, named after that one */
 	char name[32];

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/settings.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "device/internal.h"
@@ -11,6 +12,8 @@
 #define VARIABLE "HEADROOM_EMULATED"
 #define CUDA_VARIABLE "HEADROOM_CUDA"
 #define CUDA_PAGE_VARIABLE "HEADROOM_CUDA_PAGE"
+#define REQUIRE_VARIABLE "HEADROOM_REQUIRE_CUDA"
+#define LIMIT_VARIABLE "HEADROOM_LIMIT"
 
 /* Bytes of a page on a CUDA card unless somebody says otherwise. Mapping costs per page, whatever its size; memory moves between
  * allocators, and is stitched, in whole pages. */
@@ -175,20 +178,66 @@ static hr_status read_switch(const char *text, bool *out)
 	return HR_OK;
 }
 
-HR_API hr_status hr_cuda_options_init(hr_cuda_options *options)
+static hr_status read_cuda_enabled(hr_cuda_options *options)
 {
-	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_cuda_options_init: options is NULL");
-	*options = (hr_cuda_options){ .struct_size = sizeof *options, .enabled = true, .page_bytes = CUDA_PAGE_BYTES };
-	hr_cuda_options read = *options;
 	const char *text = hr__os()->environment(CUDA_VARIABLE);
-	hr_status status = text ? read_switch(text, &read.enabled) : HR_OK;
-	if (status != HR_OK) return hr__fail_in(status, "in the environment variable " CUDA_VARIABLE);
-	text = hr__os()->environment(CUDA_PAGE_VARIABLE);
-	if (text) status = read_size(text, &read.page_bytes);
+	hr_status status = text ? read_switch(text, &options->enabled) : HR_OK;
+	return status == HR_OK ? HR_OK : hr__fail_in(status, "in the environment variable " CUDA_VARIABLE);
+}
+
+static hr_status read_cuda_page(hr_cuda_options *options)
+{
+	hr_cuda_options read = *options;
+	const char *text = hr__os()->environment(CUDA_PAGE_VARIABLE);
+	hr_status status = text ? read_size(text, &read.page_bytes) : HR_OK;
 	if (status == HR_OK) status = hr__check_cuda(&read);
 	if (status != HR_OK) return hr__fail_in(status, "in the environment variable " CUDA_PAGE_VARIABLE);
 	*options = read;
 	return HR_OK;
+}
+
+static void cuda_defaults(hr_cuda_options *options)
+{
+	*options = (hr_cuda_options){ .struct_size = sizeof *options, .enabled = true, .page_bytes = CUDA_PAGE_BYTES };
+}
+
+HR_API hr_status hr_cuda_options_init(hr_cuda_options *options)
+{
+	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_cuda_options_init: options is NULL");
+	cuda_defaults(options);
+	hr_status status = read_cuda_enabled(options);
+	if (status == HR_OK) status = read_cuda_page(options);
+	if (status != HR_OK) cuda_defaults(options);
+	return status;
+}
+
+void hr__devices_from_environment(hr_cuda_options *cuda, hr_emulated_options *emulated)
+{
+	hr__last before = hr__last_get();
+	cuda_defaults(cuda);
+	if (read_cuda_enabled(cuda) != HR_OK) hr__setting_ignored(CUDA_VARIABLE, &before);
+	if (read_cuda_page(cuda) != HR_OK) hr__setting_ignored(CUDA_PAGE_VARIABLE, &before);
+	if (hr_emulated_options_init(emulated) != HR_OK) hr__setting_ignored(VARIABLE, &before);
+}
+
+bool hr__cuda_is_required(void)
+{
+	const char *text = hr__os()->environment(REQUIRE_VARIABLE);
+	return text && text[0] && strcmp(text, "0") != 0;
+}
+
+uint64_t hr__limit_from_environment(uint64_t page)
+{
+	hr__last before = hr__last_get();
+	const char *text = hr__os()->environment(LIMIT_VARIABLE);
+	uint64_t limit = UINT64_MAX;
+	if (!text || !text[0]) return UINT64_MAX;
+	hr_status status = read_size(text, &limit);
+	if (page) limit = hr__align_down(limit, page);
+	if (status == HR_OK && limit == 0) status = hr__fail(HR_BAD_LIMIT, "%.40s is below one page of the device, %llu bytes", text, (unsigned long long)page);
+	if (status == HR_OK) return limit;
+	hr__setting_ignored(LIMIT_VARIABLE, &before);
+	return UINT64_MAX;
 }
 
 HR_API hr_status hr_configure_cuda(const hr_cuda_options *options)

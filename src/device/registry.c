@@ -46,6 +46,7 @@ typedef struct device_type {
 
 static struct {
 	bool started; /* the sources that are always there are there */
+	bool cuda_is_required; /* emulated devices do not stand in for GPUs */
 	uint32_t source_count, type_count, logical_count;
 	uint32_t own_sources; /* of source_count, those that are always there */
 	source sources[HR__MAX_SOURCES];
@@ -108,15 +109,11 @@ static void add_source(const hr_backend *table, void *config, bool stands_in)
 
 static hr_status start(void)
 {
-	hr_cuda_options cuda;
-	hr_emulated_options emulated;
 	if (registry.started) return HR_OK;
 	hr_status status = watch_forks();
-	if (status == HR_OK) status = hr_cuda_options_init(&cuda);
-	if (status == HR_OK) status = hr_emulated_options_init(&emulated);
 	if (status != HR_OK) return status;
-	registry.cuda = cuda;
-	registry.emulated = emulated;
+	hr__devices_from_environment(&registry.cuda, &registry.emulated);
+	registry.cuda_is_required = hr__cuda_is_required();
 	hr_simulated_options_init(&registry.simulated);
 	add_source(&hr__backend_cuda, &registry.cuda, false); /* first, like the emulated one: their type is GPU_TYPE */
 	add_source(&hr__backend_emulated, &registry.emulated, true);
@@ -210,7 +207,7 @@ static hr_status count_type(uint32_t type)
 	if (type == cuda->type || type == emulated->type) {
 		hr_status status = count_source(cuda);
 		if (status != HR_OK) return status;
-		emulated->type = cuda->count > 0 ? type_named(EMULATED_TYPE) : cuda->type;
+		emulated->type = cuda->count > 0 || registry.cuda_is_required ? type_named(EMULATED_TYPE) : cuda->type;
 	}
 	return count_type_alone(type);
 }
@@ -345,6 +342,12 @@ void hr__physical_close(hr__physical *physical)
 	hr__store_release(&physical->open, 0);
 }
 
+/* A GPU, real or emulated: what HEADROOM_LIMIT is for. */
+static bool is_accelerator(const hr__device *device)
+{
+	return strncmp(device->name, "GPU:", 4) == 0 || strncmp(device->name, EMULATED_TYPE ":", 4) == 0;
+}
+
 /* Opens what is under a logical device and sets up its pool. Under the lock. */
 static hr_status make_ready(hr__device *device)
 {
@@ -353,6 +356,9 @@ static hr_status make_ready(hr__device *device)
 	if (status != HR_OK) return status;
 	const hr_backend_caps *caps = &device->physical->caps;
 	uint64_t limit = device->limit_setting ? device->limit_setting : caps->total_bytes;
+	uint64_t cap = is_accelerator(device) ? hr__limit_from_environment(caps->page_bytes) : UINT64_MAX;
+	device->uncapped = limit;
+	if (limit > cap) limit = cap;
 	hr__store_relaxed(&device->limit, limit);
 	hr__pool_init(&device->pool, caps->page_bytes, limit);
 	hr__store_release(&device->ready, 1);
@@ -470,9 +476,11 @@ static hr_status no_such_device(const char *name, bool gpu)
 	char quoted[HR__QUOTE_CAPACITY], list[200];
 	hr_status status = count_all();
 	if (status != HR_OK) return status;
-	bool tell = gpu && hr__cuda_is_broken();
-	return hr__fail(HR_NO_SUCH_DEVICE, "there is no device %s; there is %s%s%s", hr__device_quote(name, quoted),
-	                list_devices(list, sizeof list), tell ? ". CUDA: " : "", tell ? hr__cuda_why() : "");
+	bool refused = gpu && registry.cuda_is_required && !has_cuda();
+	bool tell = refused || (gpu && hr__cuda_is_broken());
+	return hr__fail(HR_NO_SUCH_DEVICE, "there is no device %s; there is %s%s%s%s", hr__device_quote(name, quoted), list_devices(list, sizeof list),
+	                refused ? "; HEADROOM_REQUIRE_CUDA keeps emulated devices from standing in for GPUs" : "", tell ? ". CUDA: " : "",
+	                tell ? hr__cuda_why() : "");
 }
 
 /* The type called [text], its devices counted; registry.type_count when there is none. Emulated devices go by their own name also

@@ -1,8 +1,10 @@
 /* control.c - Large Model Support switched on and off, set up, counted and checked. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/checked.h"
+#include "base/settings.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "lms/lms.h"
@@ -12,6 +14,7 @@
 
 #define VARIABLE "HEADROOM_LMS"
 #define POLICIES_MAX 8u
+#define CSV_FILES_MAX 9999u
 #define ENVIRONMENT_MAX 1024u
 #define CONTEXT_BYTES (sizeof(hr__lms) + _Alignof(hr__lms)) /* small blocks are not aligned to cache lines */
 #define DEFAULT_WAIT_NS UINT64_C(1000000000)
@@ -164,6 +167,20 @@ hr_status hr_lms_options_init(hr_lms_options *options)
 	return status;
 }
 
+/* The text of an option, which is part of what the environment says: options that hr_lms_options_init filled in keep it. */
+static bool is_from_environment(const char *text)
+{
+	return text >= all.environment && text < all.environment + sizeof all.environment;
+}
+
+/* [status] of a setting with that text, unless it is the environment's: then the setting is ignored, and the program goes on without it. */
+static hr_status settle(hr_status status, const char *text, const hr__last *before)
+{
+	if (status == HR_OK || !is_from_environment(text)) return status;
+	hr__setting_ignored(VARIABLE, before);
+	return HR_OK;
+}
+
 /* From here on the layer below has somebody to tell and to ask. */
 static const hr__upper hooks;
 
@@ -181,17 +198,24 @@ hr_status hr_set_lms_defrag_enabled(bool enabled)
 	return HR_OK;
 }
 
+/* The environment's, or plain defaults where that cannot be read. */
+static void defaults_for_first_use(hr_lms_options *options)
+{
+	hr__last before = hr__last_get();
+	if (hr_lms_options_init(options)) hr__setting_ignored(VARIABLE, &before);
+}
+
 bool hr_get_lms_enabled(void)
 {
 	hr_lms_options options;
-	hr_lms_options_init(&options);
+	defaults_for_first_use(&options);
 	return options.enabled;
 }
 
 bool hr_get_lms_defrag_enabled(void)
 {
 	hr_lms_options options;
-	hr_lms_options_init(&options);
+	defaults_for_first_use(&options);
 	return options.defrag;
 }
 
@@ -269,24 +293,57 @@ static const char csv_header[] = "step,clock_ns"
 #undef COLUMN
 	"\n";
 
+/* A name of the environment's is for all allocators and all runs, and no file is written over: the next ones get FILE-2, FILE-3. */
+static int create_csv(const char *path, int *fd)
+{
+	char other[ENVIRONMENT_MAX + 16];
+	int error = hr__os()->file_create(path, fd);
+	for (unsigned i = 2; error == EEXIST && is_from_environment(path) && i <= CSV_FILES_MAX; i++) {
+		snprintf(other, sizeof other, "%s-%u", path, i);
+		error = hr__os()->file_create(other, fd);
+	}
+	return error;
+}
+
 static hr_status open_csv(hr__lms *lms, const char *path)
 {
-	int error = hr__os()->file_create(path, &lms->csv);
+	int error = create_csv(path, &lms->csv);
 	if (error) {
 		lms->csv = -1;
 		return hr__os_fail(error, "cannot make step_csv \"%.200s\"", path);
 	}
 	error = hr__os()->file_write(lms->csv, csv_header, sizeof csv_header - 1, 0);
 	lms->csv_offset = sizeof csv_header - 1;
-	return error ? hr__os_fail(error, "cannot write step_csv \"%.200s\"", path) : HR_OK;
+	if (!error) return HR_OK;
+	hr__os()->file_close(lms->csv);
+	lms->csv = -1;
+	return hr__os_fail(error, "cannot write step_csv \"%.200s\"", path);
 }
 
 static hr_status open_host(hr__lms *lms, const hr_lms_options *options)
 {
+	hr__last before = hr__last_get();
 	hr__host_options host = { options->host_limit, options->spill_dir, options->spill_limit, lms->verify };
 	hr_status status = open_stream(lms, &lms->out);
 	if (!status) status = hr__host_open(lms->device, &host, &lms->host);
-	return status;
+	if (!status || !is_from_environment(host.spill_dir)) return status;
+	host.spill_dir = NULL;
+	hr__last why = hr__last_get();
+	status = hr__host_open(lms->device, &host, &lms->host);
+	if (status) return status; /* it was not for spill_dir */
+	hr__last_set(&why);
+	hr__setting_ignored(VARIABLE, &before);
+	return HR_OK;
+}
+
+/* What the environment names and there is not, such as a policy that the program does not register, is ignored. */
+static hr_status open_policy(hr__lms *lms, const char *name)
+{
+	hr__last before = hr__last_get();
+	hr_status status = set_policy(lms, name);
+	if (!status || !is_from_environment(name) || status != HR_INVALID_ARGUMENT) return status;
+	hr__setting_ignored(VARIABLE, &before);
+	return set_policy(lms, NULL);
 }
 
 static hr_status check_options(const hr__allocator *allocator, const hr_lms_options *options)
@@ -305,6 +362,7 @@ static hr_status check_options(const hr__allocator *allocator, const hr_lms_opti
 static hr_status build(hr__allocator *allocator, const hr_lms_options *options, hr__lms **out)
 {
 	void *block;
+	hr__last before = hr__last_get();
 	hr_status status = check_options(allocator, options);
 	if (status) return status;
 	int error = hr__os()->alloc(CONTEXT_BYTES, &block);
@@ -327,8 +385,8 @@ static hr_status build(hr__allocator *allocator, const hr_lms_options *options, 
 	hr__lock_init(&lms->scratch_lock, HR__RANK_LMS);
 	if (lms->enabled || lms->defrag) status = open_stream(lms, &lms->in);
 	if (!status && lms->enabled) status = open_host(lms, options);
-	if (!status) status = set_policy(lms, options->policy);
-	if (!status && options->step_csv) status = open_csv(lms, options->step_csv);
+	if (!status) status = open_policy(lms, options->policy);
+	if (!status && options->step_csv) status = settle(open_csv(lms, options->step_csv), options->step_csv, &before);
 	if (status) tear_down(lms);
 	else *out = lms;
 	return status;
@@ -369,8 +427,8 @@ hr_status hr_lms_configure(hr_allocator handle, const hr_lms_options *options)
 {
 	hr_lms_options defaults;
 	bool made;
-	hr_status status = options ? HR_OK : hr_lms_options_init(&defaults);
-	if (!status) status = make(handle, options ? options : &defaults, &made);
+	if (!options) defaults_for_first_use(&defaults);
+	hr_status status = make(handle, options ? options : &defaults, &made);
 	if (!status && !made)
 		return hr__fail(HR_IN_USE, "tensors were created on this allocator already, or it was configured before; configure it first");
 	return status;
@@ -385,8 +443,8 @@ hr_status hr__lms_of(hr_allocator handle, hr__lms **out)
 	*out = hr__load_acquire(&allocator->lms);
 	if (HR_LIKELY(*out)) return HR_OK;
 	hr_lms_options defaults;
-	status = hr_lms_options_init(&defaults);
-	if (!status) status = make(handle, &defaults, &made);
+	defaults_for_first_use(&defaults);
+	status = make(handle, &defaults, &made);
 	if (!status) *out = hr__load_acquire(&allocator->lms);
 	return status;
 }

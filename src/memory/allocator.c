@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "base/names.h"
+#include "base/settings.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "memory/begin.h"
@@ -222,12 +223,13 @@ static hr_status kind_of(hr__allocator *allocator, const char *name)
 static hr_status set_limit(hr__allocator *allocator, uint64_t asked)
 {
 	uint64_t most = hr__device_reservable(allocator->device), unit = allocator->page ? allocator->page : allocator->granularity;
+	uint64_t own = hr__align_down(hr__device_uncapped(allocator->device), unit); /* HEADROOM_LIMIT lowers a limit, and makes none impossible */
 	hr__sizes size = HR__SIZES(asked, most);
 	char unit_text[16];
-	if (asked > most)
+	if (asked > own && asked > most)
 		return hr__fail(HR_BAD_LIMIT, "limit_bytes %s is above what %s may use, %s", size.text[0], hr__device_name(allocator->device),
 		                size.text[1]);
-	allocator->limit = hr__align_down(asked ? asked : most, unit);
+	allocator->limit = hr__align_down(asked && asked < most ? asked : most, unit);
 	if (!allocator->limit)
 		return hr__fail(HR_BAD_LIMIT, "limit_bytes %llu is below one page of %s, %s", (unsigned long long)asked,
 		                hr__device_name(allocator->device), hr__format_size(unit, unit_text, sizeof unit_text));
@@ -513,6 +515,7 @@ hr_status hr_shutdown(void)
 {
 	void (*end_runtime)(bool forgets) = hr__load_acquire(&hr__runtime_end);
 	if (end_runtime) end_runtime(hr__forked);
+	hr__settings_forget();
 	if (hr__forked) {
 		registry.custom_count = 0;
 		hr__usages_reset();

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/atomic.h"
+#include "base/settings.h"
 #include "base/status.h"
 #include "device/device.h"
 #include "headroom_profile.h"
@@ -22,6 +23,7 @@
 #include "os/process.h"
 #include "profile/profiler.h"
 #include "profile/publish.h"
+#include "runtime/engine.h"
 
 #define PATH_BYTES 4096
 
@@ -40,9 +42,11 @@ static void say(const char *variable, const char *what, const char *more)
 	hr__os()->stderr_write(line, length);
 }
 
-static void complain(const char *variable)
+/* The call of the program that began it succeeds, and leaves its thread the message [before]. */
+static void complain(const char *variable, const hr__last *before)
 {
 	say(variable, hr_last_message(), "; the program goes on");
+	hr__setting_ignored(variable, before);
 }
 
 static bool is_on(const char *variable)
@@ -79,7 +83,7 @@ static hr_status end_at_exit(void)
 	return error ? hr__os_fail(error, "cannot register what to do at exit") : HR_OK;
 }
 
-static void begin_trace(void)
+static void begin_trace(const hr__last *before)
 {
 	uint32_t no = 0;
 	const char *pattern = hr__os()->environment("HEADROOM_TRACE");
@@ -91,23 +95,24 @@ static void begin_trace(void)
 	hr_status status = steps && steps[0] ? hr__profiler_parse_steps(steps, &options) : HR_OK;
 	if (!status) status = hr__profiler_start_file(pattern, tensorboard && tensorboard[0] ? tensorboard : NULL, &options);
 	if (!status) status = end_at_exit();
-	if (status) complain("HEADROOM_TRACE");
+	if (status) complain("HEADROOM_TRACE", before);
 }
 
-static void begin_top(void)
+static void begin_top(const hr__last *before)
 {
 	if (!is_on("HEADROOM_TOP")) return;
 	hr_status status = hr__publish_start();
 	if (!status) status = end_at_exit();
-	if (status) complain("HEADROOM_TOP");
+	if (status) complain("HEADROOM_TOP", before);
 }
 
 void hr__profile_begin(void)
 {
 	uint32_t unread = UNREAD;
 	if (hr__load_acquire(&state) == READ || !hr__cas_acq_rel(&state, &unread, READING)) return;
-	begin_trace();
-	begin_top();
+	hr__last before = hr__last_get();
+	begin_trace(&before);
+	begin_top(&before);
 	hr__store_release(&state, READ);
 }
 
@@ -124,4 +129,24 @@ void hr__profile_forget(void)
 	hr__publish_forget();
 	/* The environment is not followed again: what it names is the parent's. */
 	hr__store_relaxed(&state, READ);
+}
+
+/* ---- for programs ---- */
+
+hr_status hr_environment_check(void)
+{
+	char text[480];
+	hr_cuda_options cuda;
+	hr_emulated_options emulated;
+	hr_lms_options lms;
+	hr_profiler_options options;
+	const char *steps = hr__os()->environment("HEADROOM_TRACE_STEPS");
+	hr__last before = hr__last_get();
+	hr__devices_from_environment(&cuda, &emulated);
+	hr__limit_from_environment(0);
+	hr__threads_wanted();
+	if (hr_lms_options_init(&lms)) hr__setting_ignored("HEADROOM_LMS", &before);
+	hr_profiler_options_init(&options);
+	if (steps && steps[0] && hr__profiler_parse_steps(steps, &options)) hr__setting_ignored("HEADROOM_TRACE_STEPS", &before);
+	return hr__settings_ignored(text, sizeof text) ? hr__fail(HR_INVALID_ARGUMENT, "%s", text) : HR_OK;
 }

@@ -307,6 +307,8 @@ hr_status hr__name_op(hr_status status, const char *op, hr_name scope);
 
 /* ---- threads that help (team.c) ---- */
 
+/* As HEADROOM_THREADS says, or as many as there are processors; at most 64. */
+uint32_t hr__threads_wanted(void);
 /* The team of the process; NULL when there is none to be had, and ops run alone. */
 hr__team *hr__team_get(void);
 void hr__team_end(bool forgets); /* forgets: its threads are gone already */

@@ -110,7 +110,9 @@ hr_status hr__runtime_begin(void)
 
 static hr_status set_up(hr__session *session, const hr_session_options *options)
 {
-	hr_status status = options->device ? hr_device_find(options->device, &session->handle) : hr_device_at(0, &session->handle);
+	/* Where a CUDA device is required the first device is that one: the host does not stand in either. */
+	bool named = options->device || hr__cuda_is_required();
+	hr_status status = named ? hr_device_find(options->device, &session->handle) : hr_device_at(0, &session->handle);
 	if (status) return status;
 	session->device = hr__device_of(session->handle, &status);
 	if (!session->device) return status;

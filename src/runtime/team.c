@@ -3,12 +3,14 @@
  * One team for the process, as many threads as processors less the one that asks, started when first needed. It does one job at a time: who
  * finds it busy does all parts by itself. Parts are handed out by a counter; what a part does never depends on who does it. */
 #include "base/checked.h"
+#include "base/settings.h"
 #include "os/os.h"
 #include "runtime/engine.h"
 
 #include <stdlib.h>
 
 #define HELPERS_MAX 63u
+#define VARIABLE "HEADROOM_THREADS"
 
 struct task {
 	uint32_t parts;
@@ -90,10 +92,18 @@ void hr__team_run(hr__team *of, uint32_t parts, void (*part)(void *context, uint
 }
 
 /* HEADROOM_THREADS, or as many as there are processors. */
-static uint32_t threads_wanted(void)
+uint32_t hr__threads_wanted(void)
 {
-	const char *text = hr__os()->environment("HEADROOM_THREADS");
-	long count = text ? strtol(text, NULL, 10) : (long)hr__os_processors();
+	hr__last before = hr__last_get();
+	const char *text = hr__os()->environment(VARIABLE);
+	char *end = NULL;
+	long count = text && text[0] ? strtol(text, &end, 10) : 0;
+	if (end && (*end || end == text || count < 1)) {
+		hr__fail(HR_INVALID_ARGUMENT, "it is no number of threads; one is 1 or more");
+		hr__setting_ignored(VARIABLE, &before);
+		count = 0;
+	}
+	if (count < 1) count = (long)hr__os_processors();
 	return count < 1 ? 1 : count > (long)HELPERS_MAX + 1 ? HELPERS_MAX + 1 : (uint32_t)count;
 }
 
@@ -104,7 +114,7 @@ hr__team *hr__team_get(void)
 	started = true;
 	hr__lock_release(&hr__runtime_lock);
 	if (starts && !hr__os()->monitor_create(&team.monitor)) {
-		uint32_t wanted = threads_wanted() - 1;
+		uint32_t wanted = hr__threads_wanted() - 1;
 		while (team.helper_count < wanted && !hr__os()->thread_start(help, &team, "hr-op", &team.helpers[team.helper_count])) team.helper_count++;
 		hr__store_release(&there, 1);
 	}

@@ -2,7 +2,9 @@
 import os
 import subprocess
 
-from command import COMMAND, ROOT, CommandTest, main, unpacked
+from pathlib import Path
+
+from command import COMMAND, ROOT, CommandTest, main, run, unpacked
 
 COMMANDS = ["demo", "run", "top", "report", "diff", "replay", "plan", "oom", "devices", "generate"]
 TRACE = unpacked("resnet.csv")
@@ -121,8 +123,33 @@ class Devices(CommandTest):
                                            "free_bytes", "limit_bytes", "reserved_bytes", "other_bytes", "page_bytes"})
         self.assertEqual((devices[0]["total_bytes"], devices[0]["page_bytes"]), (256 << 20, 64 << 10))
 
-    def test_bad_settings_are_named(self):
-        self.fails(2, "devices", env={"HEADROOM_EMULATED": "memory=lots"}, says=["HEADROOM_EMULATED", "lots"])
+    def test_bad_settings_are_named_and_ignored(self):
+        result = run("devices", env={"HEADROOM_EMULATED": "memory=lots", "HEADROOM_THREADS": "few"})
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("GPU:0", result.stdout)
+        self.assertIn("1.0 GiB", result.stdout)
+        self.assertEqual(result.stderr.count("\n"), 1)
+        for text in ("HEADROOM_EMULATED is ignored", "lots", "HEADROOM_THREADS is ignored"):
+            self.assertIn(text, result.stderr)
+
+    def test_an_emulated_gpu_is_not_silent(self):
+        if Path("/dev/nvidiactl").exists():
+            self.skipTest("this machine has a card")
+        for command in (("devices",), ("demo", "--steps", "1", "--out", self.folder.name + "/demo")):
+            result = run(*command, env={"HEADROOM_CUDA": "1"})
+            self.assertRegex(result.stderr, r"^headroom: GPU:0 is an emulated device[^\n]*CUDA: no driver found[^\n]*HEADROOM_REQUIRE_CUDA=1[^\n]*\n$")
+        self.assertEqual(run("devices", env={"HEADROOM_CUDA": "0"}).stderr, "")  # as was asked for
+
+    def test_an_emulated_gpu_can_be_refused(self):
+        devices = self.json("devices", env={"HEADROOM_REQUIRE_CUDA": "1", "HEADROOM_CUDA": "0"})["devices"]
+        self.assertEqual([device["name"] for device in devices], ["CPU:0", "SIM:0", "EMU:0"])
+        self.fails(2, "demo", "--out", self.folder.name, env={"HEADROOM_REQUIRE_CUDA": "1", "HEADROOM_CUDA": "0"},
+                   says=["GPU:0", "HEADROOM_REQUIRE_CUDA", "switched off"])
+
+    def test_a_limit_for_the_process(self):
+        devices = self.json("devices", env={"HEADROOM_LIMIT": "101MiB"})["devices"]
+        self.assertEqual(devices[0]["limit_bytes"], 100 << 20)  # 50 pages of 2 MiB
+        self.assertEqual(devices[1]["limit_bytes"], devices[1]["total_bytes"])
 
 
 class Generate(CommandTest):

@@ -184,8 +184,12 @@ static void test_switched_off(void)
 	CHECK_STR(info_of("GPU:0").backend, "cuda");
 	hr__devices_shutdown();
 	setenv("HEADROOM_CUDA", "no", 1);
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_cuda_check());
-	CHECK_STR(hr_last_message(), "in the environment variable HEADROOM_CUDA: \"no\" is neither 0 nor 1");
+	CHECK_STATUS(HR_OK, hr_cuda_check()); /* as if it were not set */
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_environment_check());
+	CHECK_STR(hr_last_message(), "HEADROOM_CUDA is ignored: in the environment variable HEADROOM_CUDA: \"no\" is neither 0 nor 1");
+	hr_cuda_options options;
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_cuda_options_init(&options));
+	CHECK(options.enabled);
 }
 
 static void forked(void *argument)
@@ -292,13 +296,20 @@ static void test_page_size_is_a_setting(void)
 	setenv("HEADROOM_CUDA_PAGE", "64K", 1); /* below what the card can do */
 	CHECK_EQ(info_of("GPU:0").page_bytes, 2 * MIB);
 	hr__devices_shutdown();
+	hr_cuda_options read;
 	setenv("HEADROOM_CUDA_PAGE", "3MiB", 1);
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_cuda_check());
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_cuda_options_init(&read));
 	CHECK_STR(hr_last_message(),
 	          "in the environment variable HEADROOM_CUDA_PAGE: CUDA device: page_bytes = 3145728: it must be a power of two");
+	CHECK_EQ(info_of("GPU:0").page_bytes, 2 * MIB); /* first use takes the default */
+	hr__devices_shutdown();
 	setenv("HEADROOM_CUDA_PAGE", "big", 1);
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_cuda_check());
+	setenv("HEADROOM_CUDA", "0", 1);
+	CHECK_STR(info_of("GPU:0").backend, "emulated"); /* the other variable is followed all the same */
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_cuda_options_init(&read));
 	CHECK_CONTAINS(hr_last_message(), "in the environment variable HEADROOM_CUDA_PAGE: \"big\" is no size");
+	hr__devices_shutdown();
+	unsetenv("HEADROOM_CUDA");
 	unsetenv("HEADROOM_CUDA_PAGE");
 	hr_cuda_options options;
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_cuda_options_init(NULL));

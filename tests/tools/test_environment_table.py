@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""Every variable that the library and the command read is in the tables of docs/environment.md, and those have no others."""
+import re
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = [path for folder in ("src", "cli") for path in sorted((ROOT / folder).rglob("*.[ch]"))]
+# A name in a call, or a string that is nothing but such a name: in a #define, or in an array that a loop goes through.
+READ = re.compile(r'(?:\benvironment|\bgetenv)\(\s*"([A-Z_]+)"|"(HEADROOM_[A-Z_]+|LC_[A-Z]+|LANG)"')
+
+
+def names_read():
+    found = {}
+    for path in SOURCES:
+        for match in READ.finditer(path.read_text()):
+            found.setdefault(match.group(1) or match.group(2), path.relative_to(ROOT))
+    return found
+
+
+def names_told():
+    """First cells of table rows."""
+    told = set()
+    for line in (ROOT / "docs" / "environment.md").read_text().splitlines():
+        if line.startswith("| `"):
+            told.update(re.findall(r"`([A-Z_]+)`", line.split("|")[1]))
+    return told
+
+
+class Table(unittest.TestCase):
+    def test_all_that_is_read_is_told(self):
+        read = names_read()
+        self.assertIn("HEADROOM_TRACE", read)  # the pattern finds something
+        missing = {name: str(path) for name, path in read.items() if name not in names_told()}
+        self.assertEqual(missing, {}, "not in a table of docs/environment.md")
+
+    def test_all_that_is_told_is_read(self):
+        self.assertEqual(names_told() - set(names_read()), set(), "in docs/environment.md, and nothing reads it")
+
+
+if __name__ == "__main__":
+    unittest.main()
