@@ -73,6 +73,7 @@ const char *hr__device_name(const hr__device *device);         /* "GPU:0" */
 uint64_t hr__device_page_bytes(const hr__device *device);      /* 0 = no pages */
 uint64_t hr__device_map_alignment(const hr__device *device);
 uint64_t hr__device_limit(const hr__device *device);           /* in bytes, as set, and at most HEADROOM_LIMIT */
+const char *hr__device_limit_setting(const hr__device *device); /* what that is set with, for messages */
 uint64_t hr__device_uncapped(const hr__device *device);        /* the same without HEADROOM_LIMIT */
 /* What the environment says, or the defaults where that cannot be followed: base/settings.h keeps why. */
 void hr__devices_from_environment(hr_cuda_options *cuda, hr_emulated_options *emulated);

@@ -113,6 +113,12 @@ uint64_t hr__device_uncapped(const hr__device *device)
 	return device->pinned_for ? hr__device_limit(device) : device->uncapped;
 }
 
+const char *hr__device_limit_setting(const hr__device *device)
+{
+	if (device->pinned_for) return "host_limit";
+	return hr__device_limit(device) < device->uncapped ? "HEADROOM_LIMIT in the environment" : "memory_limit of hr_set_logical_devices";
+}
+
 uint64_t hr__device_reservable(const hr__device *device)
 {
 	return hr__load_relaxed(&device->pool.reservable);

@@ -153,7 +153,7 @@ static hr_status limit_reached(const hr__device *device, uint64_t bytes)
 	return hr__fail(HR_OUT_OF_MEMORY,
 	                "%s: %s asked for, but of its limit of %s, %s are reserved and %s are left; a larger %s or freeing memory helps",
 	                device->name, size.text[0], size.text[1], size.text[2], size.text[3],
-	                device->pinned_for ? "host_limit" : "memory_limit (hr_set_logical_devices)");
+	                hr__device_limit_setting(device));
 }
 
 static hr_status device_full(const hr__device *device, uint64_t bytes)

@@ -37,12 +37,6 @@ static words size_text(uint64_t bytes)
 
 /* ---- limits, and who holds what ---- */
 
-/* What the limit of a device is set with. */
-static const char *limit_setting(const hr__device *device)
-{
-	return hr__device_pinned_for(device) ? "host_limit" : "memory_limit of hr_set_logical_devices";
-}
-
 /* Names what is full, and the setting that would change it. */
 static void say_tier(const hr__judgement *j, hr_verdict *verdict)
 {
@@ -53,7 +47,7 @@ static void say_tier(const hr__judgement *j, hr_verdict *verdict)
 		break;
 	case HR_TIER_DEVICE:
 		SAY(verdict, "; the limit of %s, %s, is reached (%s)", hr__device_name(device), size_text(hr__device_limit(device)).text,
-		    limit_setting(device));
+		    hr__device_limit_setting(device));
 		break;
 	case HR_TIER_PHYSICAL: SAY(verdict, "; the device itself is full"); break;
 	case HR_TIER_NONE: break;
@@ -72,9 +66,12 @@ static void advise_limit(const hr__judgement *j, hr_verdict *verdict)
 		ADVISE(verdict, "Raise options.limit_bytes by %s, to %llu, for this request alone: later ones may need more. ",
 		       size_text(raised - allocator->limit).text, (unsigned long long)raised);
 	} else if (hr__is_part(allocator) && j->need > j->room.device && j->need <= j->room.card) {
-		ADVISE(verdict, hr__device_pinned_for(allocator->device) ? "Raise the host_limit of %s by %s"
-		                                                          : "Raise the memory_limit that hr_set_logical_devices gave %s by %s",
-		       hr__device_name(allocator->device), size_text(j->need - j->room.device).text);
+		const hr__device *device = allocator->device;
+		bool capped = hr__device_limit(device) < hr__device_uncapped(device);
+		ADVISE(verdict, hr__device_pinned_for(device) ? "Raise the host_limit of %s by %s"
+		                : capped                       ? "Raise HEADROOM_LIMIT, which %s is limited by, by %s"
+		                                               : "Raise the memory_limit that hr_set_logical_devices gave %s by %s",
+		       hr__device_name(device), size_text(j->need - j->room.device).text);
 		ADVISE(verdict, "%s, for this request alone: later ones may need more. ",
 		       hr__has_own_limit(allocator) && more ? ", and options.limit_bytes" : "");
 	}
@@ -154,7 +151,7 @@ static void say_never_fits(const hr__judgement *j, hr_verdict *verdict)
 	}
 	SAY(verdict, "The request alone is %s above what there may ever be, %s", size_text(verdict->bytes).text,
 	    size_text(j->allocator->limit).text);
-	if (verdict->tier == HR_TIER_DEVICE) SAY(verdict, " (%s)", limit_setting(j->allocator->device));
+	if (verdict->tier == HR_TIER_DEVICE) SAY(verdict, " (%s)", hr__device_limit_setting(j->allocator->device));
 	else SAY(verdict, verdict->tier == HR_TIER_ALLOCATOR ? " (options.limit_bytes)" : ", which is all the device has");
 	advise_limit(j, verdict);
 	ADVISE(verdict, "Ask for less. ");

@@ -159,6 +159,7 @@ static void test_a_limit_for_the_whole_process(void)
 	CHECK_EQ(stats.bytes_limit, 10 * MIB);
 	void *more;
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(own, 1, &more)); /* the whole device's share is taken */
+	CHECK_CONTAINS(hr_last_message(), "HEADROOM_LIMIT");
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
 	options.limit_bytes = HR_GIB(3); /* more than there is is a mistake still */
 	CHECK_STATUS(HR_BAD_LIMIT, hr_allocator_create(device, &options, &own));
