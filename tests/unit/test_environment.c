@@ -150,6 +150,7 @@ static void test_a_limit_for_the_whole_process(void)
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 10 * MIB, &block));
 	CHECK_EQ(hr_get_bytes_reserved(0), 10 * MIB);
 	hr_allocator_options_init(&options);
+	options.oom.report_allocations_on_oom = true;
 	options.limit_bytes = HR_MIB(512); /* what the program asks for is possible without the variable, so it is with it */
 	info_of("GPU:0");
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &own));
@@ -159,7 +160,11 @@ static void test_a_limit_for_the_whole_process(void)
 	CHECK_EQ(stats.bytes_limit, 10 * MIB);
 	void *more;
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(own, 1, &more)); /* the whole device's share is taken */
-	CHECK_CONTAINS(hr_last_message(), "HEADROOM_LIMIT");
+	hr_oom_report report;
+	static char text[65536];
+	CHECK_STATUS(HR_OK, hr_oom_last(&report));
+	CHECK(hr_oom_text(report, text, sizeof text) > 0);
+	CHECK_CONTAINS(text, "HEADROOM_LIMIT");
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
 	options.limit_bytes = HR_GIB(3); /* more than there is is a mistake still */
 	CHECK_STATUS(HR_BAD_LIMIT, hr_allocator_create(device, &options, &own));
