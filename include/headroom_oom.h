@@ -91,7 +91,8 @@ typedef enum hr_verdict_kind {
 	HR_FITS = 1,            /* as things are: a free block, or room to grow */
 	HR_FITS_AFTER_TRIM,     /* when caches are emptied and free memory of this device's allocators is given back */
 	HR_FITS_AFTER_STITCH,   /* when [pages] free pages are mapped side by side */
-	HR_FITS_AFTER_DEFRAG,   /* when live blocks move, [bytes] of them at the least, so that free memory is in one piece */
+	HR_FITS_AFTER_DEFRAG,   /* when live blocks move so that free memory is in one piece. Where that can be done by moving tensors (options.defrag,
+	                         * headroom_lms.h), [bytes] is what is moved then; otherwise the least that would have to be */
 	HR_NEEDS_MORE,          /* [bytes] more have to be free, however they are arranged */
 	HR_NEVER_FITS,          /* the request alone exceeds the limit, by [bytes] */
 	HR_FITS_WITH_LMS        /* when tensors that nobody is using leave for the host, [bytes] of them at the least (headroom_lms.h). Before

@@ -741,6 +741,14 @@ static bool leaves(hr__allocator *allocator, uint64_t *room, uint64_t *apart)
 	return lms->enabled;
 }
 
+static uint64_t moves(const hr__pressure *pressure, hr__moving *how)
+{
+	hr__lms *lms = hr__load_acquire(&pressure->allocator->lms);
+	if (!lms) return UINT64_MAX;
+	*how = (hr__moving){ .on = lms->defrag, .budget = lms->defrag_budget };
+	return hr__defragment_bytes(lms, pressure);
+}
+
 static void shut_down(void)
 {
 	for (;;) {
@@ -778,5 +786,6 @@ static const hr__upper hooks = { .reclaim = hr__reclaim,
 	                              .closing = closing,
 	                              .may_leave = hr__tensor_could_leave,
 	                              .leaves = leaves,
+	                              .moves = moves,
 	                              .shutdown = shut_down,
 	                              .forget = forget };

@@ -353,17 +353,41 @@ void hr__defragment_anew(void)
 	attempt.moved = 0;
 }
 
+/* Claims tensors and finds out which have to move; false when there is no way. Under the context's lock. */
+static bool find_way(desk *d, hr__lms *lms, const hr__pressure *pressure)
+{
+	*d = (desk){ .lms = lms, .size = pressure->size };
+	if (pressure->alignment > lms->allocator->granularity) d->alignment = pressure->alignment;
+	d->item_count = claim_all(lms);
+	bool found = d->item_count && look(d, pressure) && plan(d);
+	if (!found) d->mover_count = 0;
+	return found;
+}
+
+uint64_t hr__defragment_bytes(hr__lms *lms, const hr__pressure *pressure)
+{
+	desk d;
+	uint64_t bytes = 0;
+	hr__lms_enter(lms);
+	hr__lock_take(&lms->lock);
+	bool found = find_way(&d, lms, pressure);
+	for (size_t i = 0; i < d.mover_count; i++) bytes += d.movers[i].tensor->device_bytes;
+	d.mover_count = 0; /* all of them stay */
+	release_others(&d);
+	hr__lock_release(&lms->lock);
+	hr__lms_leave(lms);
+	if (d.block) hr__os()->free(d.block, d.block_bytes);
+	return found ? bytes : NONE;
+}
+
 hr_status hr__defragment(hr__lms *lms, const hr__pressure *pressure)
 {
-	desk d = { .lms = lms, .size = pressure->size };
+	desk d;
 	uint64_t moved = 0;
-	if (pressure->alignment > lms->allocator->granularity) d.alignment = pressure->alignment;
 	if (attempt.rounds++ >= ROUNDS || (lms->defrag_budget && attempt.moved >= lms->defrag_budget)) return HR_NOT_READY;
 	hr__lms_enter(lms);
 	hr__lock_take(&lms->lock);
-	d.item_count = claim_all(lms);
-	bool found = d.item_count && look(&d, pressure) && plan(&d);
-	if (!found) d.mover_count = 0;
+	bool found = find_way(&d, lms, pressure);
 	release_others(&d);
 	hr__lock_release(&lms->lock);
 	hr_status status = found ? carry_out(&d, &moved) : HR_NOT_READY;

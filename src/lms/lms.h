@@ -343,6 +343,9 @@ void hr__sort_by_address(hr__tensor **tensors, size_t count);
 /* Joins free memory by moving tensors on the device (defrag.c). HR_NOT_READY: there is no way, or nothing of the budget is left. Anything
  * but HR_OK: nothing was moved. */
 hr_status hr__defragment(hr__lms *lms, const hr__pressure *pressure);
+/* The bytes that it would move for such a request, whether options.defrag allows it or not; UINT64_MAX when there is no way, or no host memory to
+ * look for one. Moves nothing. */
+uint64_t hr__defragment_bytes(hr__lms *lms, const hr__pressure *pressure);
 void hr__defragment_anew(void); /* the calling thread begins with another request */
 
 /* ---- the learned policy (learned.c, steps.c, follow.c). Does nothing where lms->learned is NULL. ---- */

@@ -392,6 +392,12 @@ typedef struct hr__pressure {
 	bool pages;               /* what is missing is [size] bytes of whole pages, wherever they are */
 } hr__pressure;
 
+/* Whether tensors move on the device to join free memory. */
+typedef struct hr__moving {
+	bool on;
+	uint64_t budget; /* most bytes for one request; 0 = any */
+} hr__moving;
+
 typedef struct hr__upper {
 	/* Makes room by moving tensors out. HR_OK: it is worth trying again, and a success counts under *source. HR_NOT_READY: there is nobody
 	 * left to move. Anything else: they cannot be moved, and the message says why. Without locks. */
@@ -409,6 +415,9 @@ typedef struct hr__upper {
 	/* Whether tensors of the allocator leave by themselves; *room gets the bytes that the host can take, *apart those of pages that are in no
 	 * region and whose tensors could leave. Under no lock of this layer but hr__report_lock. */
 	bool (*leaves)(hr__allocator *allocator, uint64_t *room, uint64_t *apart);
+	/* The bytes of tensors that would have to move on the device so that the request finds free memory in one piece; UINT64_MAX when that does
+	 * not help. Tensors are claimed meanwhile, none is moved. Under no lock of this layer but hr__report_lock. */
+	uint64_t (*moves)(const hr__pressure *pressure, hr__moving *how);
 	void (*shutdown)(void); /* everything is about to be closed */
 	void (*forget)(void);   /* after fork, in the child */
 } hr__upper;

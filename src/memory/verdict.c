@@ -33,7 +33,9 @@
  *                         tensors) are room: as HR_FITS, or as HR_FITS_AFTER_STITCH if options.stitch is on. Tensors leave one by one for
  *                         that: [bytes] = size - free bytes of all pools - room, as they are with the leavers there, in whole pages
  *                         (units of the granularity where there are none), one at the least, and never more than all leavers have
- *   HR_FITS_AFTER_DEFRAG  in the trimmed state, by sliding live blocks together. A stretch is a row of neighbouring chunks of a region
+ *   HR_FITS_AFTER_DEFRAG  a. by moving tensors on the device, whether options.defrag of LMS allows it or not: [bytes] = what src/lms/defrag.c
+ *                         would move, by its own plan. Or else
+ *                         b. in the trimmed state, by sliding live blocks together. A stretch is a row of neighbouring chunks of a region
  *                         without a hole between them; in home's pool, the hole behind it counts as a free chunk of as many bytes as it
  *                         has, room at the most. A window is a row of neighbouring chunks of one stretch whose free chunks have size +
  *                         (alignment - granularity) bytes together: blocks slid to its lower end leave the request a place.
@@ -180,6 +182,12 @@ static void judge_bfc(hr__judgement *j, hr_verdict *verdict)
 		verdict->kind = HR_FITS_WITH_LMS;
 		verdict->bytes = leaving;
 		if (j->size > total) verdict->tier = fullest(j);
+		return;
+	}
+	j->mended = HR__NOT_FOUND;
+	if (j->size <= total) hr__survey_mending(j);
+	if (j->mended != HR__NOT_FOUND) {
+		fits_after_defrag(j->mended, verdict);
 		return;
 	}
 	hr__survey_sliding(j);

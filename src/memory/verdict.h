@@ -44,7 +44,9 @@ typedef struct hr__judgement {
 	uint64_t host_room; /* and the host can take so many bytes of them */
 	uint64_t leavers;   /* bytes of all of them, */
 	uint64_t leaving;   /* and of those in the row that has the fewest; HR__NOT_FOUND = there is no row */
-	uint64_t moved;     /* bytes; HR__NOT_FOUND likewise */
+	uint64_t moved;     /* bytes of any live blocks; HR__NOT_FOUND likewise */
+	uint64_t mended;    /* bytes of tensors that defragmentation would move; HR__NOT_FOUND = it does not help */
+	hr__moving moving;  /* and whether it is on */
 	const hr_custom_stats *custom; /* what an allocator that is the user's says of itself; NULL = nothing */
 	uint64_t custom_left;          /* by its own limit; UINT64_MAX = it told of none */
 } hr__judgement;
@@ -62,6 +64,8 @@ void hr__survey_stitching(hr__judgement *j);
 uint64_t hr__survey_leaving(hr__judgement *j);
 /* In the trimmed state: fills in [moved]. */
 void hr__survey_sliding(hr__judgement *j);
+/* Fills in [mended] and [moving]. */
+void hr__survey_mending(hr__judgement *j);
 
 /* For allocators that are not "bfc": fills in [room], as it is, and as it is when the device's bfc allocators are trimmed. */
 void hr__survey_room(hr__judgement *j);

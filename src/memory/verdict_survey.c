@@ -326,6 +326,13 @@ void hr__survey_sliding(hr__judgement *j)
 	for (uint32_t slot = 0; slot < HR__REGIONS_MAX; slot++) slide_along(j, slot);
 }
 
+void hr__survey_mending(hr__judgement *j)
+{
+	const hr__upper *upper = hr__load_acquire(&hr__upper_layer);
+	hr__pressure pressure = { .allocator = j->allocator, .size = j->size, .alignment = j->alignment };
+	j->mended = upper && hr__load_acquire(&j->allocator->lms) ? upper->moves(&pressure, &j->moving) : HR__NOT_FOUND;
+}
+
 /* ---- tensors that leave ---- */
 
 /* Rows of free chunks and leavers along a region: the window is as short as can be for each that it ends with. */

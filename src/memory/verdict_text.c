@@ -125,9 +125,24 @@ static void say_with_lms(const hr__judgement *j, hr_verdict *verdict)
 	advise_others(j, verdict);
 }
 
+/* Defragmentation can do it. */
+static void say_mended(const hr__judgement *j, hr_verdict *verdict)
+{
+	SAY(verdict, "Enough is free, but in pieces: tensors of %s have to move on the device", size_text(verdict->bytes).text);
+	if (!j->moving.on)
+		ADVISE(verdict, "Defragmentation is off: set hr_lms_options.defrag, or call hr_set_lms_defrag_enabled(true) before the first tensor. ");
+	else if (j->moving.budget && j->moving.budget < verdict->bytes)
+		ADVISE(verdict, "Raise hr_lms_options.defrag_budget to %llu. ", (unsigned long long)verdict->bytes);
+	else SAY(verdict, ", which hr_alloc does by itself");
+}
+
 static void say_after_defrag(const hr__judgement *j, hr_verdict *verdict)
 {
-	SAY(verdict, "Enough is free, but in pieces: live blocks of %s would have to move", size_text(verdict->bytes).text);
+	if (j->mended != HR__NOT_FOUND) {
+		say_mended(j, verdict);
+		return;
+	}
+	SAY(verdict, "Enough is free, but in pieces: live blocks of %s would have to move, and only tensors can", size_text(verdict->bytes).text);
 	advise_limit(j, verdict);
 	advise_freeing(j, verdict);
 }

@@ -300,10 +300,10 @@ static hr_status ask(uint64_t bytes, uint64_t alignment, void **out)
 
 static void test_fragmented_memory_fits_with_defragmentation_and_not_without(void)
 {
-	uint64_t seed = hr_test_seed(), states = hr_test_scaled(HR_TEST_SANITIZED ? 25 : 100), tried = 0;
+	uint64_t seed = hr_test_seed(), states = hr_test_scaled(HR_TEST_SANITIZED ? 25 : 100), tried = 0, judged = 0;
 	if (states < 10) states = 10;
 	for (uint64_t state = 0; state < states; state++) {
-		uint64_t request = 0, most = (8 + (state % 5) * 40) * KIB;
+		uint64_t request = 0, most = (8 + (state % 5) * 40) * KIB, promised = 0;
 		void *block;
 		for (int defrag = 0; defrag < 2; defrag++) {
 			hr_lms_options options = lms_options(defrag);
@@ -318,6 +318,13 @@ static void test_fragmented_memory_fits_with_defragmentation_and_not_without(voi
 			}
 			hr_lms_stats before = lms_stats_of();
 			int64_t served = stats.source_defragment;
+			hr_verdict verdict = { .struct_size = sizeof verdict };
+			CHECK_STATUS(HR_OK, hr_allocator_would_fit(allocator, &HR_REQUEST(request), &verdict));
+			/* Where pieces are whole pages it names another way, which is off here. */
+			bool is_judged = verdict.kind == HR_FITS_AFTER_DEFRAG;
+			CHECK(is_judged || verdict.kind == HR_FITS_AFTER_STITCH);
+			if (defrag && is_judged) CHECK_EQ(verdict.bytes, promised); /* whether it is on or not */
+			promised = verdict.bytes;
 			hr_status status = ask(request, 0, &block);
 			CHECK_STATUS(defrag ? HR_OK : HR_OUT_OF_MEMORY, status);
 			stats = stats_of();
@@ -327,6 +334,8 @@ static void test_fragmented_memory_fits_with_defragmentation_and_not_without(voi
 			CHECK_EQ(stats.num_defragmentations, lms.num_defragmentations);
 			CHECK_EQ(stats.bytes_defragged, lms.bytes_defragged);
 			CHECK_EQ(lms.bytes_defragged > before.bytes_defragged, defrag);
+			if (is_judged) CHECK_EQ((uint64_t)(lms.bytes_defragged - before.bytes_defragged), defrag ? promised : 0);
+			judged += is_judged && defrag;
 			CHECK_EQ(lms.num_evictions, 0);
 			CHECK_EQ(stats.num_live, (int64_t)here.count + defrag);
 			CHECK_STATUS(HR_OK, hr_lms_check(allocator));
@@ -338,6 +347,7 @@ static void test_fragmented_memory_fits_with_defragmentation_and_not_without(voi
 		}
 	}
 	CHECK_GE(tried, states / 2);
+	CHECK_GE(judged, states / 10);
 }
 
 static void test_the_fewest_bytes_are_moved_and_no_address_that_is_held(void)
@@ -430,9 +440,9 @@ static void test_it_is_off_by_default(void)
 }
 
 /* Eight of 128 KiB in one MiB, every other one gone. */
-static void comb(const hr_lms_options *options)
+static void comb_of_pages(const hr_lms_options *options, uint64_t page)
 {
-	set_up(MIB, 64 * KIB, false, options);
+	set_up(MIB, page, false, options);
 	for (int i = 0; i < 8; i++) CHECK(add_tensor(128 * KIB));
 	for (int i = 6; i >= 0; i -= 2) {
 		hr_tensor gone = here.tensors[i].handle;
@@ -441,6 +451,61 @@ static void comb(const hr_lms_options *options)
 		memmove(&here.tensors[i], &here.tensors[i + 1], (--here.count - (uint32_t)i) * sizeof here.tensors[0]);
 	}
 	CHECK_EQ(stats_of().largest_free_block, (int64_t)(128 * KIB));
+}
+
+static void comb(const hr_lms_options *options)
+{
+	comb_of_pages(options, 64 * KIB);
+}
+
+static hr_verdict verdict_on(uint64_t bytes)
+{
+	hr_verdict verdict = { .struct_size = sizeof verdict };
+	hr_request request = HR_REQUEST(bytes);
+	CHECK_STATUS(HR_OK, hr_allocator_would_fit(allocator, &request, &verdict));
+	return verdict;
+}
+
+/* Of | free | T | free | T | free | T | free | T |, each 128 KiB, the first 512 KiB are cleared: two tensors go to the two free pieces behind,
+ * 256 KiB. Sliding tensors together would move three, 384 KiB. All of it is one page, so that pages cannot be put side by side. */
+static void test_the_verdict_names_what_is_moved_and_advises_defragmentation(void)
+{
+	for (int defrag = 0; defrag < 2; defrag++) {
+		hr_lms_options options = lms_options(defrag);
+		void *block;
+		here.random = 1;
+		comb_of_pages(&options, MIB);
+		hr_verdict verdict = verdict_on(512 * KIB);
+		CHECK_EQ((int)verdict.kind, (int)HR_FITS_AFTER_DEFRAG);
+		CHECK_EQ(verdict.bytes, 256 * KIB);
+		CHECK_EQ((int)verdict.tier, (int)HR_TIER_NONE);
+		CHECK_CONTAINS(verdict.text, "tensors of 256.0 KiB have to move on the device");
+		CHECK_EQ(strstr(verdict.text, "which hr_alloc does by itself") != NULL, defrag);
+		CHECK_STR(verdict.advice, defrag ? "" : "Defragmentation is off: set hr_lms_options.defrag, or call hr_set_lms_defrag_enabled(true) before "
+		                                        "the first tensor.");
+		CHECK_EQ(lms_stats_of().bytes_defragged, 0); /* it only looked */
+		CHECK_STATUS(HR_OK, hr_lms_check(allocator));
+		CHECK_STATUS(defrag ? HR_OK : HR_OUT_OF_MEMORY, ask(512 * KIB, 0, &block));
+		CHECK_EQ((uint64_t)lms_stats_of().bytes_defragged, defrag ? verdict.bytes : 0);
+		check_contents();
+		tear_down();
+	}
+	hr_lms_options options = lms_options(true);
+	options.defrag_budget = 128 * KIB;
+	comb_of_pages(&options, MIB);
+	CHECK_STR(verdict_on(512 * KIB).advice, "Raise hr_lms_options.defrag_budget to 262144.");
+	tear_down();
+	/* 128 KiB of a plain block in the middle cannot be moved, and the limit is what is left to say. */
+	options = lms_options(true);
+	set_up(MIB, MIB, false, &options);
+	void *plain[8];
+	for (int i = 0; i < 8; i++) CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 128 * KIB, &plain[i]));
+	for (int i = 0; i < 8; i += 2) CHECK_STATUS(HR_OK, hr_free(allocator, plain[i], HR_STREAM_DEFAULT));
+	hr_verdict verdict = verdict_on(512 * KIB);
+	CHECK_EQ((int)verdict.kind, (int)HR_FITS_AFTER_DEFRAG);
+	CHECK_EQ(verdict.bytes, 384 * KIB); /* three blocks between four free pieces */
+	CHECK_CONTAINS(verdict.advice, "Raise options.limit_bytes by 1.0 MiB"); /* a page */
+	tear_down();
 }
 
 static void test_a_budget_spreads_the_work_over_attempts(void)
@@ -844,7 +909,7 @@ static void test_threads_pin_while_tensors_move(void)
 
 TEST_MAIN(T(test_it_is_off_by_default), T(test_what_may_not_leave_may_move), T(test_it_works_where_nothing_may_leave),
           T(test_what_can_leave_leaves_first), T(test_a_pin_makes_pinned_tensors_move), T(test_a_good_copy_on_the_host_stays_good),
-          T(test_a_budget_spreads_the_work_over_attempts),
+          T(test_the_verdict_names_what_is_moved_and_advises_defragmentation), T(test_a_budget_spreads_the_work_over_attempts),
           T_WITHIN(test_fragmented_memory_fits_with_defragmentation_and_not_without, 120),
           T_WITHIN(test_the_fewest_bytes_are_moved_and_no_address_that_is_held, 120),
           T_WITHIN(test_pages_are_emptied_where_they_can_be_put_side_by_side, 120),
