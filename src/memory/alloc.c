@@ -101,12 +101,12 @@ static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void
 
 /* Makes the stream of a request wait for those that used its block before. Should the device refuse, the block goes back, and the
  * request counts as refused: [source] says what it was counted as. */
-static hr_status order(hr__cache *cache, const hr_request *request, void *address, const struct pending *pending, enum hr__source source)
-	__attribute__((noinline));
-static hr_status order(hr__cache *cache, const hr_request *request, void *address, const struct pending *pending, enum hr__source source)
+static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *request, void *address, const struct pending *pending,
+                       enum hr__source source) __attribute__((noinline));
+static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *request, void *address, const struct pending *pending,
+                       enum hr__source source)
 {
 	int64_t waits = 0;
-	hr__shard *shard = cache->shard;
 	hr_status status = hr__device_order(cache->allocator->device, request->stream, pending->streams, pending->epoch, &waits);
 	if (HR_LIKELY(!status && !waits)) return HR_OK;
 	hr__lock_take(&shard->lock);
@@ -124,16 +124,16 @@ static hr_status order(hr__cache *cache, const hr_request *request, void *addres
 	return status;
 }
 
-/* Takes from the free chunks of a pool of the thread's shard. */
-static __attribute__((noinline)) hr_status alloc_from(hr_allocator handle, hr__cache *cache, bool small, const hr_request *request, void **out)
+/* Takes from the free chunks of a pool of [shard], whose lock is held. */
+__attribute__((always_inline)) static inline hr_status alloc_from(hr_allocator handle, hr__cache *cache, hr__shard *shard, hr__pool *pool,
+                                                                  const hr_request *request, void **out)
 {
 	uint64_t size = (request->bytes + cache->round) & ~(uint64_t)cache->round;
 	struct pending pending;
-	hr__shard *shard = hr__shard_enter(cache);
 	if (HR_UNLIKELY(!hr__chunk_table_has(&shard->table, 2) || !hr__lookup_has_room(&shard->lookup))) goto no;
-	hr__chunk_id id = hr__arena_take(small ? &shard->small.arena : &shard->large.arena, size, 0);
+	hr__chunk_id id = hr__arena_take(&pool->arena, size, 0);
 	if (HR_UNLIKELY(!id)) goto no;
-	hr__chunk *chunk = &cache->chunks[id];
+	hr__chunk *chunk = &shard->table.chunks[id];
 	note_pending(&pending, chunk, request->stream);
 	hr__chunk_describe(chunk, request);
 	uint64_t address = hr__chunk_address(chunk);
@@ -147,7 +147,7 @@ static __attribute__((noinline)) hr_status alloc_from(hr_allocator handle, hr__c
 	hr__lock_release(&shard->lock);
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, address, size);
 	if (HR_UNLIKELY(is_pending(&pending, cache, request->stream))) {
-		hr_status status = order(cache, request, (void *)(uintptr_t)address, &pending, HR__SOURCE_FREE_CHUNK);
+		hr_status status = order(cache, shard, request, (void *)(uintptr_t)address, &pending, HR__SOURCE_FREE_CHUNK);
 		if (status) return status;
 	}
 	*out = (void *)(uintptr_t)address;
@@ -155,6 +155,18 @@ static __attribute__((noinline)) hr_status alloc_from(hr_allocator handle, hr__c
 no:
 	hr__lock_release(&shard->lock);
 	return alloc_slow(handle, request, out);
+}
+
+static __attribute__((noinline)) hr_status alloc_small(hr_allocator handle, hr__cache *cache, const hr_request *request, void **out)
+{
+	hr__lock_take(&cache->shard->lock);
+	return alloc_from(handle, cache, cache->shard, &cache->shard->small, request, out);
+}
+
+static __attribute__((noinline)) hr_status alloc_large(hr_allocator handle, hr__cache *cache, const hr_request *request, void **out)
+{
+	hr__shard *shard = hr__large_enter(cache);
+	return alloc_from(handle, cache, shard, &shard->large, request, out);
 }
 
 /* A request that says all it has to say. */
@@ -170,17 +182,17 @@ __attribute__((always_inline)) static inline hr_status alloc_complete(hr__thread
 	}
 	if (request->bytes - 1 >= HR__SMALL_MAX) {
 		if (HR_UNLIKELY(!cache->bin_count || request->bytes - 1 >= (UINT64_C(1) << 48))) return alloc_slow(handle, request, out);
-		return alloc_from(handle, cache, false, request, out);
+		return alloc_large(handle, cache, request, out);
 	}
 	if (HR_UNLIKELY(!cache->capacity)) return alloc_slow(handle, request, out);
 	bool none = false;
 	struct pending pending;
 	uint64_t units = (request->bytes + cache->round) >> cache->shift;
 	void *address = alloc_cached(cache, request, units, &pending, &none);
-	if (HR_UNLIKELY(none)) return alloc_from(handle, cache, true, request, out);
+	if (HR_UNLIKELY(none)) return alloc_small(handle, cache, request, out);
 	if (HR_UNLIKELY(!address) && !(address = alloc_higher(cache, request, units, &pending))) return alloc_slow(handle, request, out);
 	if (HR_UNLIKELY(is_pending(&pending, cache, request->stream))) {
-		hr_status status = order(cache, request, address, &pending, HR__SOURCE_CACHE);
+		hr_status status = order(cache, cache->shard, request, address, &pending, HR__SOURCE_CACHE);
 		if (status) return status;
 	}
 	if (HR_UNLIKELY(hr__load_relaxed(&cache->meter.wanted))) hr__meter_sink(cache->allocator, &cache->meter);
@@ -230,17 +242,14 @@ static hr_status free_slow(hr_allocator handle, uint64_t address, hr_stream stre
 	return hr__direct_free(allocator, cache, address, stream);
 }
 
-/* Gives a block of the thread's shard back to its arena. */
+/* Gives a block of the shard that the thread uses for large blocks back to its arena. */
 static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr__cache *cache, uint64_t address, hr_stream stream)
 {
-	hr__shard *before = cache->shard, *shard = hr__shard_enter(cache);
 	uint32_t where = 0;
-	if (HR_UNLIKELY(shard != before)) { /* the thread has moved; the block has not */
-		hr__lock_release(&shard->lock);
-		return free_slow(handle, address, stream);
-	}
-	hr__chunk_id id = hr__lookup_find_at(&shard->lookup, cache->chunks, address, &where);
-	hr__chunk *chunk = &cache->chunks[id];
+	if (HR_UNLIKELY(cache->large != cache->shard && !hr__shard_has(cache->large, address))) return free_slow(handle, address, stream);
+	hr__shard *shard = hr__large_enter(cache);
+	hr__chunk_id id = hr__lookup_find_at(&shard->lookup, shard->table.chunks, address, &where);
+	hr__chunk *chunk = &shard->table.chunks[id];
 	if (HR_UNLIKELY(hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE)) { /* record 0 is in no state */
 		hr__lock_release(&shard->lock);
 		return free_slow(handle, address, stream);
@@ -259,6 +268,15 @@ static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr
 	return HR_OK;
 }
 
+/* Frees what is not of the thread's own shard. A small block may be freed by its own thread at the same time, without the lock; a block of the
+ * large pool may not. */
+static __attribute__((noinline)) hr_status free_elsewhere(hr_allocator handle, hr__cache *cache, uint64_t address, hr_stream stream)
+{
+	const hr__shard *large = cache->large;
+	bool is_large = hr__shard_has(large, address) && address >= hr__load_relaxed(&large->large_from);
+	return is_large ? free_to_arena(handle, cache, address, stream) : free_slow(handle, address, stream);
+}
+
 hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 {
 	uint64_t address = (uintptr_t)pointer;
@@ -266,7 +284,7 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 	if (HR_UNLIKELY(!cache || !address || !cache->bin_count)) return free_slow(handle, address, stream);
 	if (HR_UNLIKELY(!hr__stream_is_everywhere(stream) && !hr__device_has_stream(cache->allocator->device, stream)))
 		return free_slow(handle, address, stream);
-	if (HR_UNLIKELY(!hr__shard_has(cache->shard, address))) return free_slow(handle, address, stream);
+	if (HR_UNLIKELY(!hr__shard_has(cache->shard, address))) return free_elsewhere(handle, cache, address, stream);
 	if (address >= hr__load_relaxed(&cache->shard->large_from)) return free_to_arena(handle, cache, address, stream);
 	if (HR_UNLIKELY(!hr__cache_enter(cache))) return free_slow(handle, address, stream);
 	hr__chunk_id id = hr__lookup_find(cache->lookup, cache->chunks, address);

@@ -4,7 +4,7 @@
  *        |      \
  *        |       thread cache        cache.c    small freed blocks, kept by the thread; no lock
  *        v      /
- *     shard: a lock, and under it               a thread uses one shard; threads that contend use different ones
+ *     shard: a lock, and under it               small blocks: one for each thread; large ones: see below
  *        |-- chunk records, lookup              (arena/chunk.h, lookup.h); the ledger is in the records
  *        |-- two pools, small and large         bfc.c: the attempts for a request; pages.c: growing, releasing, stitching
  *        '-- counters                           meter.c, stats.c
@@ -16,9 +16,10 @@
  *
  * Several shards, because two threads that use one arena at the same time move its cache lines between their cores at every operation:
  * whole traces then run at a third to three quarters of the speed of one thread. A shard is a whole allocator in small, with addresses of
- * its own. Threads share shard 0 as long as they take turns, as the forward and the backward pass of a training program do: memory that
- * one frees serves the other, and the fit is that of one thread. A thread that finds shard 0 busy when it starts, or often waits for its
- * shard's lock, gets another shard (cache.c). Memory that is free in one shard is used by the others before a request fails. */
+ * its own. Small blocks of a thread come from its own shard. Large blocks of all threads come from shard 0 as long as the threads take
+ * turns, as the forward and the backward pass of a training program do: memory that one frees serves the other, and the fit is that of one
+ * thread. A thread that finds shard 0 busy when it starts, or often waits for its lock, takes large blocks from its own shard from then on
+ * (hr__large_contend). Memory that is free in one shard is used by the others before a request fails. */
 #ifndef HR_MEMORY_ALLOCATOR_H
 #define HR_MEMORY_ALLOCATOR_H
 
@@ -78,16 +79,17 @@ typedef struct hr__meter {
  * thread that must empty it (trim, close) sets [stop], raises a heavy barrier and waits until [busy] is 0; see cache.c. */
 typedef struct hr__cache {
 	hr__atomic_u64 id;        /* handle of the allocator; 0 once it is closed */
-	hr__shard *shard;         /* the thread's; changed by the owner, with caches_lock held (hr__shard_contend) */
+	hr__shard *shard;         /* the thread's; the rest of this line is immutable */
 	hr__chunk *chunks;        /* of the shard */
 	hr__lookup *lookup;       /* of the shard */
-	hr__allocator *allocator; /* the rest of this line is immutable */
+	hr__allocator *allocator;
 	const hr__stream_view *streams; /* of the device */
 	uint32_t round;           /* granularity - 1 */
 	uint32_t shift;           /* log2 of granularity */
 	int64_t capacity;         /* most bytes to keep; 0 = keep nothing */
 
 	/* owner only; others read */
+	hr__shard *large;         /* where the thread's large blocks come from: shard 0, or its own. Nobody else reads it */
 	hr__atomic_u32 busy;
 	hr__atomic_u32 stop;      /* set by others */
 	hr__atomic_u32 watch;     /* not 0: tell hr__watch of every block. enum hr__watcher; set by others too */
@@ -103,7 +105,7 @@ typedef struct hr__cache {
 	uint32_t cursor;          /* bin where the next overflow starts emptying */
 	uint32_t thinned;         /* how often it was, */
 	int64_t thin_from;        /* and from which value of [allocs] on it may be again; see hr__cache_thin */
-	uint32_t contended;       /* how often the owner had to wait for its shard's lock of late (hr__shard_contend), */
+	uint32_t contended;       /* how often the owner had to wait for the lock of [large] of late (hr__large_contend), */
 	uint64_t contended_at;    /* and which version the lock had the last time */
 
 	hr__log_ring *next_log;   /* while rings are being replaced */
@@ -288,8 +290,8 @@ void hr__cache_keep(hr__cache *cache, hr__chunk_id list);
 void hr__caches_empty(hr__allocator *allocator);
 /* Empties them and makes them strangers to the allocator, which is about to go. Without locks. */
 void hr__caches_detach(hr__allocator *allocator);
-/* Takes the lock of the thread's shard, which another thread holds; the thread may have another shard afterwards. Returns that. */
-hr__shard *hr__shard_contend(hr__cache *cache);
+/* Takes the lock of [large], which another thread holds, and returns that shard. After many waits the next large block is from elsewhere. */
+hr__shard *hr__large_contend(hr__cache *cache);
 /* Waits until the owner is not in the busy section it is in now. After a heavy barrier. */
 void hr__cache_wait_idle(const hr__cache *cache);
 /* Waits until no thread is in the busy section it is in now. With or without a shard's lock, not meter_lock. */
@@ -438,11 +440,17 @@ static inline bool hr__shard_has(const hr__shard *shard, uint64_t address)
 	return address - hr__load_relaxed(&shard->base) < hr__load_relaxed(&shard->span);
 }
 
-/* Takes the lock of the thread's shard and returns the shard. */
-static inline hr__shard *hr__shard_enter(hr__cache *cache)
+/* Takes the lock of the shard that the thread uses for large blocks, and returns the shard. */
+static inline hr__shard *hr__large_enter(hr__cache *cache)
 {
-	hr__shard *shard = cache->shard;
-	return HR_LIKELY(hr__lock_try(&shard->lock)) ? shard : hr__shard_contend(cache);
+	hr__shard *shard = cache->large;
+	return HR_LIKELY(hr__lock_try(&shard->lock)) ? shard : hr__large_contend(cache);
+}
+
+/* The shard that a thread with that cache (may be NULL) uses for small blocks, or for large ones. */
+static inline hr__shard *hr__shard_for(hr__allocator *allocator, hr__cache *cache, bool small)
+{
+	return !cache ? &allocator->shards[0] : small ? cache->shard : cache->large;
 }
 
 static inline bool hr__cache_enter(hr__cache *cache)

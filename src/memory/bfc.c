@@ -460,10 +460,11 @@ static hr_status wait_for_streams(struct attempt *attempt, hr__cache *cache, hr_
 
 static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quiet, void **out)
 {
-	struct attempt attempt = { .shard = cache ? cache->shard : &allocator->shards[0], .alignment = request->alignment, .quiet = quiet };
+	struct attempt attempt = { .alignment = request->alignment, .quiet = quiet };
 	if (!hr__align_up(request->bytes, allocator->granularity, &attempt.size))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot give %zu bytes: too large to round up", allocator->name, request->bytes);
 	attempt.small = allocator->thread_cache && attempt.size <= HR__SMALL_MAX && attempt.alignment <= allocator->granularity;
+	attempt.shard = hr__shard_for(allocator, cache, attempt.small);
 
 	if (cache && cache->capacity) hr__cache_thin(cache, RECORDS_PER_ATTEMPT);
 	bool kept = attempt.small && cache && take_kept(&attempt, cache);

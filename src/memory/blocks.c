@@ -41,8 +41,7 @@ uint64_t hr__blocks_map_ns(const hr__allocator *allocator)
 
 hr_status hr__blocks_gather(hr__allocator *allocator, uint64_t *address, uint64_t *bytes)
 {
-	hr__cache *cache = hr__cache_get(allocator);
-	hr__shard *shard = cache ? cache->shard : &allocator->shards[0];
+	hr__shard *shard = hr__shard_for(allocator, hr__cache_get(allocator), false);
 	uint64_t released;
 	*address = *bytes = 0;
 	if (!allocator->page || !allocator->stitch) return HR_OK;
@@ -351,9 +350,8 @@ size_t hr__blocks_look(hr__allocator *allocator, uint64_t size, uint64_t alignme
                        hr__stretch *out, size_t capacity)
 {
 	struct look look = { .items = items, .item_count = item_count, .out = out, .capacity = capacity };
-	const hr__cache *cache = hr__cache_get(allocator);
-	uint32_t home = cache ? cache->shard->index : 0;
 	bool small = allocator->thread_cache && size <= HR__SMALL_MAX && alignment <= allocator->granularity;
+	uint32_t home = hr__shard_for(allocator, hr__cache_get(allocator), small)->index;
 	uint64_t room = allocator->page ? room_of(allocator) : 0;
 	HR__EACH_SHARD(allocator, shard)
 	{

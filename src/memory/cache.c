@@ -10,8 +10,7 @@
  * about to map memory or fail. The owner never waits for a stopped cache: it uses the shard's lock meanwhile. Nobody takes a
  * shard's lock inside the busy section, so waiting for busy while holding one is safe too (hr__caches_quiesce).
  *
- * A cache keeps chunks of its thread's own shard alone. A block of another shard goes straight back to its arena. A thread that moves to
- * another shard empties its cache first.
+ * A cache keeps chunks of its thread's own shard alone. A block of another shard goes straight back to its arena.
  *
  * A kept chunk is in state HR__CHUNK_CACHED and in the lookup, so that a second free of its address is recognised. */
 #include "memory/allocator.h"
@@ -25,7 +24,7 @@
 #define THIN_PAUSE_PART 16 /* which begins with this part of an allocation for each chunk given up */
 
 #define CONTENTION_GAP 2048u /* versions of a lock, which are two for each time it is taken */
-#define CONTENTION_MOST 4u   /* waits for a lock after which a thread moves to another shard */
+#define CONTENTION_MOST 4u   /* waits for the lock of shard 0 after which a thread takes large blocks from its own shard */
 #define IDLE_PAUSES 128u     /* of the processor, about 4 us: a shard that was not used for so long is idle */
 
 _Thread_local hr__thread_state *hr__thread_self __attribute__((tls_model("initial-exec")));
@@ -151,22 +150,6 @@ void hr__shards_unlock(hr__allocator *allocator)
 	HR__EACH_SHARD(allocator, shard) hr__lock_release(&shard->lock);
 }
 
-/* With caches_lock held. */
-static void use_shard(hr__cache *cache, hr__shard *shard)
-{
-	cache->shard = shard;
-	cache->chunks = shard->table.chunks;
-	cache->lookup = &shard->lookup;
-	shard->threads++;
-}
-
-/* Each meter may make the peak too high by HR__SLACK. With meter_lock held. */
-static void note_peak_error(hr__allocator *allocator)
-{
-	uint32_t meters = hr__load_relaxed(&allocator->cache_count) + hr__load_relaxed(&allocator->open_shards);
-	hr__max(&allocator->peak_error, (int64_t)meters * HR__SLACK);
-}
-
 /* Enters a cache in the allocator's list. With caches_lock held. */
 static void join(hr__allocator *allocator, hr__cache *cache)
 {
@@ -182,8 +165,9 @@ static void join(hr__allocator *allocator, hr__cache *cache)
 		hr__meters_evaluate(allocator);
 		if (alone) /* what the other one had at most; looked at now, when it can no longer pass its level unnoticed */
 			hr__max(&allocator->peak, hr__meters_of_others(NULL, allocator) + hr__load_relaxed(&alone->high));
-		note_peak_error(allocator);
+		hr__max(&allocator->peak_error, (int64_t)(count + hr__load_relaxed(&allocator->open_shards)) * HR__SLACK);
 	}
+	cache->shard->threads++;
 	hr__lock_release(&allocator->meter_lock);
 	hr__shards_unlock(allocator);
 	hr__watch_set(cache, HR__WATCH_SCOPES, cache->thread->scope_depth != 0);
@@ -262,65 +246,27 @@ void hr__caches_empty(hr__allocator *allocator)
 	hr__caches_start(allocator);
 }
 
-/* ---- moving ---- */
+/* ---- large blocks ---- */
 
-/* The shard with the fewest threads, open or not. With caches_lock held. */
-static hr__shard *least_used_shard(hr__allocator *allocator)
-{
-	hr__shard *best = &allocator->shards[0];
-	for (uint32_t i = 1; i < allocator->shard_max; i++)
-		if (allocator->shards[i].threads < best->threads) best = &allocator->shards[i];
-	return best;
-}
-
-/* Opens the shard, if it is not open; false when there is no host memory for it. With caches_lock held. */
-static bool can_use(hr__shard *shard)
-{
-	return hr__load_relaxed(&shard->open) || hr__shard_open(shard) == HR_OK;
-}
-
-/* Whether a thread is using the shard at this moment. The version of its lock tells, since it changes with each use. Without locks. */
-static bool is_busy(const hr__shard *shard)
+/* Whether another thread is using the shard at this moment: its lock is held, or its version changes. Without locks. */
+static bool is_busy(hr__shard *shard)
 {
 	uint64_t version = hr__lock_read_begin(&shard->lock);
-	for (unsigned i = 0; i < IDLE_PAUSES; i++) {
-		if (hr__lock_read_begin(&shard->lock) != version) return true;
-		hr__cpu_pause();
-	}
-	return false;
-}
-
-/* Moves the calling thread to a shard with fewer threads, if there is one. Its blocks stay where they are. Without locks. */
-static void move(hr__cache *cache)
-{
-	hr__allocator *allocator = cache->allocator;
-	if (allocator->shard_max == 1) return;
-	hr__lock_take(&allocator->caches_lock); /* from here on the cache is not stopped */
-	hr__shard *from = cache->shard, *to = least_used_shard(allocator);
-	if (to->threads + 1 < from->threads && can_use(to)) {
-		empty_stopped(cache);
-		from->threads--;
-		use_shard(cache, to);
-		hr__lock_take(&allocator->meter_lock);
-		note_peak_error(allocator);
-		hr__lock_release(&allocator->meter_lock);
-	}
-	hr__lock_release(&allocator->caches_lock);
+	for (unsigned i = 0; i < IDLE_PAUSES && hr__lock_read_ok(&shard->lock, version); i++) hr__cpu_pause();
+	return !hr__lock_read_ok(&shard->lock, version);
 }
 
 /* The version of a lock counts how often it was taken. One wait is forgotten for each CONTENTION_GAP, so that only frequent ones add up. */
-hr__shard *hr__shard_contend(hr__cache *cache)
+hr__shard *hr__large_contend(hr__cache *cache)
 {
-	uint64_t version = hr__lock_read_begin(&cache->shard->lock);
+	hr__shard *shard = cache->large;
+	uint64_t version = hr__lock_read_begin(&shard->lock);
 	uint64_t forgotten = (version - cache->contended_at) / CONTENTION_GAP;
 	cache->contended_at = version;
 	cache->contended = forgotten < cache->contended ? cache->contended - (uint32_t)forgotten + 1 : 1;
-	if (cache->contended == CONTENTION_MOST) {
-		cache->contended = 0;
-		move(cache);
-	}
-	hr__lock_take(&cache->shard->lock);
-	return cache->shard;
+	if (cache->contended >= CONTENTION_MOST) cache->large = cache->shard;
+	hr__lock_take(&shard->lock);
+	return shard;
 }
 
 /* ---- threads ---- */
@@ -400,6 +346,16 @@ hr__thread_state *hr__thread_get(void)
 	return hr__thread_self = block;
 }
 
+/* The shard with the fewest threads; one that is not open yet, if all others have some. With caches_lock held. */
+static hr__shard *choose_shard(hr__allocator *allocator)
+{
+	hr__shard *best = &allocator->shards[0];
+	for (uint32_t i = 1; i < allocator->shard_max && best->threads; i++)
+		if (allocator->shards[i].threads < best->threads) best = &allocator->shards[i];
+	if (!hr__load_relaxed(&best->open) && hr__shard_open(best)) return &allocator->shards[0];
+	return best;
+}
+
 static hr__cache *cache_new(hr__allocator *allocator, hr__thread_state *thread)
 {
 	uint32_t bins = allocator->kind == HR__KIND_BFC ? (HR__SMALL_MAX >> allocator->shift) + 1 : 0;
@@ -438,8 +394,10 @@ hr__cache *hr__cache_get(hr__allocator *allocator)
 	if (!(cache = cache_new(allocator, thread))) return NULL;
 	bool busy = allocator->shard_max > 1 && hr__load_relaxed(&allocator->cache_count) && is_busy(&allocator->shards[0]);
 	hr__lock_take(&allocator->caches_lock);
-	hr__shard *shard = busy ? least_used_shard(allocator) : NULL;
-	use_shard(cache, shard && can_use(shard) ? shard : &allocator->shards[0]);
+	cache->shard = choose_shard(allocator);
+	cache->large = busy ? cache->shard : &allocator->shards[0];
+	cache->chunks = cache->shard->table.chunks;
+	cache->lookup = &cache->shard->lookup;
 	hr__log_join(allocator, cache);
 	join(allocator, cache);
 	hr__lock_release(&allocator->caches_lock);

@@ -74,11 +74,17 @@ static hr__cache *own_cache(const hr__allocator *allocator)
 	return cache && hr__load_relaxed(&cache->id) == allocator->id ? cache : NULL;
 }
 
-/* A thread that has no cache yet begins in shard 0. */
-static uint32_t home_shard(hr__allocator *allocator)
+/* As choose_shard of cache.c would, for a thread that has none yet. */
+static uint32_t home_shard(hr__allocator *allocator, bool small)
 {
-	const hr__cache *cache = own_cache(allocator);
-	return cache ? cache->shard->index : 0;
+	hr__cache *cache = own_cache(allocator);
+	if (cache || !small) return hr__shard_for(allocator, cache, small)->index;
+	uint32_t best = 0;
+	hr__lock_take(&allocator->caches_lock);
+	for (uint32_t i = 1; i < allocator->shard_max && allocator->shards[best].threads; i++)
+		if (allocator->shards[i].threads < allocator->shards[best].threads) best = i;
+	hr__lock_release(&allocator->caches_lock);
+	return best;
 }
 
 static bool is_kept(const hr__judgement *j)
@@ -94,7 +100,7 @@ static void find_home(hr__judgement *j)
 {
 	hr__allocator *allocator = j->allocator;
 	if (!allocator->page) return;
-	uint32_t shard = home_shard(allocator);
+	uint32_t shard = home_shard(allocator, j->small);
 	j->home = 2 * shard + j->small;
 	j->fresh = !hr__load_acquire(&allocator->shards[shard].open) || !hr__load_relaxed(&allocator->shards[shard].span);
 }

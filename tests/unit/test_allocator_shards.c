@@ -1,5 +1,6 @@
-/* test_allocator_shards.c - which shard a thread uses: that of the others, until it waits for their lock too often. */
-#include "fault_os.h"
+/* test_allocator_shards.c - where large blocks come from: the shard of all threads, until a thread waits for its lock too often. */
+#include <sched.h>
+
 #include "memory/allocator.h"
 #include "support_stats.h"
 #include "test.h"
@@ -55,43 +56,40 @@ static hr__cache *own_cache(hr_allocator handle)
 /* As if the lock were held by another thread [times]. */
 static void contend(hr__cache *cache, unsigned times)
 {
-	for (unsigned i = 0; i < times; i++) hr__lock_release(&hr__shard_contend(cache)->lock);
+	for (unsigned i = 0; i < times; i++) hr__lock_release(&hr__large_contend(cache)->lock);
 }
 
 static void *waits_often(void *argument)
 {
 	hr_allocator allocator = *(hr_allocator *)argument;
-	void *large, *small[2], *after;
+	void *large, *small, *after;
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, PAGE, &large));
-	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 4 * KIB, &small[0]));
-	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 4 * KIB, &small[1]));
-	CHECK_STATUS(HR_OK, hr_free(allocator, small[0], HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 4 * KIB, &small));
 	hr__cache *cache = own_cache(allocator);
-	CHECK_EQ(cache->shard->index, 0);
-	CHECK_LE(4 * KIB, (uint64_t)hr__load_relaxed(&cache->kept));
-	contend(cache, 3);
-	CHECK_EQ(cache->shard->index, 0);
-	contend(cache, 1);
 	CHECK_EQ(cache->shard->index, 1);
-	CHECK_EQ(hr__load_relaxed(&cache->kept), 0); /* what it kept is of the other shard */
-	CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
+	CHECK(hr__shard_has(cache->shard, (uintptr_t)small));
+	CHECK(!hr__shard_has(cache->shard, (uintptr_t)large));
+	contend(cache, 3);
+	CHECK_EQ(cache->large->index, 0);
+	contend(cache, 1);
+	CHECK_EQ(cache->large->index, 1);
 
-	/* One thread has 2 meters at most here: its cache's and a shard's. */
-	hr_stats stats = stats_of(allocator);
-	CHECK_EQ(stats.bytes_in_use, 2 * (int64_t)PAGE + 4 * (int64_t)KIB);
-	CHECK_LE(stats.peak_bytes_in_use, 2 * (int64_t)PAGE + 8 * (int64_t)KIB + 2 * 64 * (int64_t)KIB);
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, PAGE, &after));
 	CHECK(hr__shard_has(cache->shard, (uintptr_t)after));
+	hr_stats stats = stats_of(allocator);
+	CHECK_EQ(stats.bytes_in_use, 3 * (int64_t)PAGE + 4 * (int64_t)KIB);
+	CHECK_LE(stats.peak_bytes_in_use, 3 * (int64_t)PAGE + 4 * (int64_t)KIB + 2 * 64 * (int64_t)KIB);
+	CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
 	CHECK_STATUS(HR_OK, hr_free(allocator, large, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_free(allocator, small[1], HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_free(allocator, small, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_free(allocator, after, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_NOT_ALLOCATED, hr_free(allocator, small[0], HR_STREAM_DEFAULT));
-	contend(cache, 8);
-	CHECK_EQ(cache->shard->index, 1); /* nobody else is there */
+	CHECK_STATUS(HR_NOT_ALLOCATED, hr_free(allocator, large, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_NOT_ALLOCATED, hr_free(allocator, small, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_NOT_ALLOCATED, hr_free(allocator, after, HR_STREAM_DEFAULT));
 	return NULL;
 }
 
-static void test_a_thread_that_waits_often_gets_a_shard_of_its_own(void)
+static void test_a_thread_that_waits_often_has_large_blocks_of_its_own(void)
 {
 	hr_allocator allocator = allocator_of(4096);
 	beside(allocator, waits_often);
@@ -111,11 +109,11 @@ static void *waits_seldom(void *argument)
 			CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
 		}
 	}
-	CHECK_EQ(cache->shard->index, 0);
+	CHECK_EQ(cache->large->index, 0);
 	return NULL;
 }
 
-static void test_a_thread_that_waits_seldom_stays(void)
+static void test_a_thread_that_waits_seldom_shares_large_blocks(void)
 {
 	hr_allocator allocator = allocator_of(4096);
 	beside(allocator, waits_seldom);
@@ -123,33 +121,29 @@ static void test_a_thread_that_waits_seldom_stays(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-static void *cannot_move(void *argument)
+static void *comes_when_busy(void *argument)
 {
-	hr_allocator allocator = *(hr_allocator *)argument;
-	hr__cache *cache = own_cache(allocator);
-	uint64_t nth = 0;
-	void *block;
-	while (cache->shard->index == 0) {
-		hr_fault_os_fail_nth(++nth, false, ENOMEM);
-		contend(cache, 4);
-		hr_fault_os_fail_nth(0, false, 0);
-		CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
-		CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, PAGE, &block));
-		CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
-	}
-	CHECK_LE(2, nth); /* some call failed first */
+	hr__cache *cache = own_cache(*(hr_allocator *)argument);
+	CHECK_EQ(cache->shard->index, 1);
+	CHECK_EQ(cache->large->index, 1);
 	return NULL;
 }
 
-static void test_a_thread_that_cannot_get_a_shard_stays(void)
+/* The first thread uses shard 0 while the second one starts. */
+static void test_a_thread_that_starts_beside_a_busy_one_has_large_blocks_of_its_own(void)
 {
-	hr_fault_os_install();
 	hr_allocator allocator = allocator_of(4096);
-	beside(allocator, cannot_move);
+	pthread_t thread;
+	void *block;
+	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, PAGE, &block));
+	hr__shard *shard = own_cache(allocator)->shard;
+	hr__lock_take(&shard->lock); /* a thread in a long call */
+	CHECK_EQ(pthread_create(&thread, NULL, comes_when_busy, &allocator), 0);
+	while (!hr__lock_is_held(&shard->allocator->caches_lock)) sched_yield(); /* it has looked at shard 0, and waits for its lock */
+	hr__lock_release(&shard->lock);
+	pthread_join(thread, NULL);
 	CHECK_STATUS(HR_OK, hr_shutdown());
-	CHECK(hr_fault_os_is_clean());
-	hr_fault_os_uninstall();
 }
 
-TEST_MAIN(T(test_a_thread_that_waits_often_gets_a_shard_of_its_own), T(test_a_thread_that_waits_seldom_stays),
-          T(test_a_thread_that_cannot_get_a_shard_stays))
+TEST_MAIN(T(test_a_thread_that_waits_often_has_large_blocks_of_its_own), T(test_a_thread_that_waits_seldom_shares_large_blocks),
+          T(test_a_thread_that_starts_beside_a_busy_one_has_large_blocks_of_its_own))
