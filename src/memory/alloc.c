@@ -74,7 +74,7 @@ static __attribute__((noinline)) void *alloc_higher(hr__cache *cache, const hr_r
 {
 	int64_t size = (int64_t)(units << cache->shift);
 	bool none;
-	if (!hr__meter_allows(&cache->meter, size)) hr__meter_raise(cache->allocator, &cache->meter, size);
+	if (!hr__meter_allows(&cache->meter, size)) hr__meter_raise(cache->allocator, &cache->meter, NULL, size);
 	return alloc_cached(cache, request, units, pending, &none);
 }
 

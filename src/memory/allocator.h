@@ -231,6 +231,7 @@ struct hr__allocator {
 
 	hr__lock meter_lock; /* innermost of an allocator's locks */
 	hr__atomic_i64 levels; /* sum of all levels; meaningless while one thread uses the allocator */
+	hr__atomic_i64 missing; /* bytes below the peak that the last meter without room asked for */
 	hr__atomic_i64 peak, peak_error;
 
 	hr__atomic_i64 claimed __attribute__((aligned(128))); /* bytes held or being asked for; never above limit */
@@ -302,7 +303,8 @@ void hr__threads_forget(void); /* after fork, in the child */
 void hr__thread_drop(void);    /* frees what the calling thread has; every allocator is closed */
 
 /* meters (meter.c) */
-void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, int64_t size); /* so that [size] more may be used */
+/* So that [size] more may be used. [other] is the second meter whose [used] only the caller can write now; NULL = none. */
+void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, hr__meter *other, int64_t size);
 void hr__meter_sink(hr__allocator *allocator, hr__meter *meter); /* lowers a level that others want; by whoever may write [used] */
 void hr__meters_evaluate(hr__allocator *allocator); /* makes levels tight and the peak right; with meter_lock held */
 void hr__meters_look(hr__allocator *allocator); /* what is in use now counts for the peak: for a thread that could get no cache */

@@ -1,4 +1,5 @@
-/* test_allocator_shards.c - where large blocks come from: the shard of all threads, until a thread waits for its lock too often. */
+/* test_allocator_shards.c - where large blocks come from: the shard of all threads, until a thread waits for its lock too often; and how the
+ * meters of threads share what is free below the peak. */
 #include <sched.h>
 
 #include "memory/allocator.h"
@@ -145,5 +146,67 @@ static void test_a_thread_that_starts_beside_a_busy_one_has_large_blocks_of_its_
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
+/* ---- meters ---- */
+
+static void *is_asked(void *argument)
+{
+	hr_allocator allocator = *(hr_allocator *)argument;
+	hr__cache *cache = own_cache(allocator);
+	void *block;
+	hr__store_relaxed(&cache->meter.wanted, 1);
+	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, PAGE, &block));
+	CHECK_EQ(hr__load_relaxed(&cache->meter.wanted), 0);
+	hr__store_relaxed(&cache->meter.wanted, 1);
+	hr__store_relaxed(&cache->large->meter.wanted, 1);
+	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
+	CHECK_EQ(hr__load_relaxed(&cache->meter.wanted), 0);
+	CHECK_EQ(hr__load_relaxed(&cache->large->meter.wanted), 0);
+	return NULL;
+}
+
+/* A thread that uses large blocks only was interrupted by others that could do with what its meter of small ones had to spare. */
+static void test_a_large_block_answers_for_both_meters_of_a_thread(void)
+{
+	hr_allocator allocator = allocator_of(4096);
+	beside(allocator, is_asked);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+/* What the level of a meter is above [used] after it was asked for [missing] bytes and had [slack] of them. */
+static int64_t kept_of(hr__cache *cache, int64_t slack, int64_t missing)
+{
+	hr__allocator *allocator = cache->allocator;
+	hr__meter *meter = &cache->meter;
+	hr__lock_take(&allocator->meter_lock);
+	int64_t level = hr__load_relaxed(&meter->used) + slack;
+	hr__owner_add(&allocator->levels, level - hr__load_relaxed(&meter->level));
+	hr__store_relaxed(&meter->level, level);
+	hr__max(&allocator->peak, hr__load_relaxed(&allocator->levels));
+	hr__store_relaxed(&allocator->missing, missing);
+	hr__store_relaxed(&meter->wanted, 2);
+	hr__lock_release(&allocator->meter_lock);
+	hr__meter_sink(allocator, meter);
+	return hr__load_relaxed(&meter->level) - hr__load_relaxed(&meter->used);
+}
+
+static void *gives(void *argument)
+{
+	hr__cache *cache = own_cache(*(hr_allocator *)argument);
+	int64_t mib = 1024 * (int64_t)KIB;
+	CHECK_EQ(kept_of(cache, 8 * mib, mib), 4 * mib);               /* half is more than what is missing */
+	CHECK_EQ(kept_of(cache, 8 * mib, 6 * mib), 2 * mib);           /* 8 - 6 */
+	CHECK_EQ(kept_of(cache, 8 * mib, 100 * mib), 16 * (int64_t)KIB); /* all but half of the slack that is never given up */
+	CHECK_EQ(kept_of(cache, 32 * (int64_t)KIB, mib), 32 * (int64_t)KIB);
+	return NULL;
+}
+
+static void test_a_meter_that_is_asked_keeps_half_if_that_is_enough(void)
+{
+	hr_allocator allocator = allocator_of(4096);
+	beside(allocator, gives);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
 TEST_MAIN(T(test_a_thread_that_waits_often_has_large_blocks_of_its_own), T(test_a_thread_that_waits_seldom_shares_large_blocks),
-          T(test_a_thread_that_starts_beside_a_busy_one_has_large_blocks_of_its_own))
+          T(test_a_thread_that_starts_beside_a_busy_one_has_large_blocks_of_its_own), T(test_a_large_block_answers_for_both_meters_of_a_thread),
+          T(test_a_meter_that_is_asked_keeps_half_if_that_is_enough))
