@@ -124,20 +124,31 @@ void hr__json_end_array(hr__json *json)
 
 /* ---- text ---- */
 
-static void put_escape(hr__json *json, unsigned char c)
+static void put_escape(hr__json *json, unsigned c)
 {
 	static const char specials[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
-	const char *special = memchr(specials, c, sizeof specials - 1);
+	const char *special = c < 0x80 ? memchr(specials, (int)c, sizeof specials - 1) : NULL;
 	char text[8];
 	if (special != NULL) snprintf(text, sizeof text, "\\%c", names[special - specials]);
 	else snprintf(text, sizeof text, "\\u%04x", c);
 	put_text(json, text);
 }
 
+/* The number of the character of [bytes] bytes at [text] when a terminal could obey it rather than show it: C1 controls, and those that change the
+ * direction of writing. 0 for all others. They are escaped, so that a name in the output cannot make it look like something else. */
+static unsigned unsafe_character(const char *text, size_t bytes)
+{
+	const unsigned char *at = (const unsigned char *)text;
+	unsigned code = bytes == 2 ? (at[0] & 0x1Fu) << 6 | (at[1] & 0x3Fu) : bytes == 3 ? (at[0] & 0xFu) << 12 | (at[1] & 0x3Fu) << 6 | (at[2] & 0x3Fu) : 0;
+	bool is_unsafe = (code >= 0x80 && code < 0xA0) || code == 0x061C || code == 0x200E || code == 0x200F || (code >= 0x2028 && code <= 0x202E) ||
+	                 (code >= 0x2066 && code <= 0x2069);
+	return is_unsafe ? code : 0;
+}
+
 static bool is_plain(char c)
 {
 	unsigned char byte = (unsigned char)c;
-	return byte >= 0x20 && byte < 0x80 && c != '"' && c != '\\';
+	return byte >= 0x20 && byte < 0x7F && c != '"' && c != '\\';
 }
 
 static void put_string(hr__json *json, const char *text, size_t length)
@@ -153,7 +164,9 @@ static void put_string(hr__json *json, const char *text, size_t length)
 			taken = 1;
 		} else {
 			taken = hr__utf8_character(text, length);
-			if (taken > 0) put(json, text, taken);
+			unsigned code = unsafe_character(text, taken);
+			if (code > 0) put_escape(json, code);
+			else if (taken > 0) put(json, text, taken);
 			else put_text(json, REPLACEMENT);
 			if (taken == 0) taken = 1;
 		}

@@ -1,7 +1,7 @@
 /* json.h - a JSON writer that never allocates.
  *
  * It writes through a small buffer that the caller owns into a sink function, or into a caller's memory. Commas and nesting are its
- * business (depth at most 32), so output is always well-formed when every begin has its end. Text is escaped; bytes that are not
+ * business (depth at most 32), so output is always well-formed when every begin has its end. Text is escaped, also C1 controls and marks of direction; bytes that are not
  * UTF-8 come out as U+FFFD. Numbers that JSON cannot hold (NaN, infinities) come out as null. After the first failing sink call it
  * goes on silently and hr__json_finish reports the failure: callers check once. */
 #ifndef HR_BASE_JSON_H
