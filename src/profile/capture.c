@@ -805,6 +805,25 @@ uint64_t hr__capture_limit(const hr__capture *capture, uint32_t device, uint64_t
 	return sum && (!own || sum < own) ? sum : own;
 }
 
+/* A bit for each allocation. */
+static void note_change(const hr__change *change, uint64_t *live)
+{
+	uint32_t allocation = change->allocation;
+	if (change->frees) live[allocation / 64] &= ~(UINT64_C(1) << allocation % 64);
+	else live[allocation / 64] |= UINT64_C(1) << allocation % 64;
+}
+
+static void visit_noted(const hr__capture *capture, const uint64_t *live, size_t words, uint32_t device,
+                        void (*visit)(void *context, uint32_t allocation), void *context)
+{
+	for (size_t word = 0; word < words; word++) {
+		for (uint64_t bits = live[word]; bits; bits &= bits - 1) {
+			uint32_t allocation = (uint32_t)(word * 64 + (unsigned)__builtin_ctzll(bits));
+			if (device == HR__NONE || hr__allocation_device(capture, allocation) == device) visit(context, allocation);
+		}
+	}
+}
+
 hr_status hr__capture_live(const hr__capture *capture, uint32_t change, uint32_t device, void (*visit)(void *context, uint32_t allocation),
                            void *context)
 {
@@ -813,17 +832,23 @@ hr_status hr__capture_live(const hr__capture *capture, uint32_t change, uint32_t
 	hr_status status = HR_OK;
 	uint64_t *live = get_zeros(words, sizeof *live, &status);
 	if (status) return status;
-	for (uint32_t i = 0; i < last; i++) {
-		uint32_t allocation = capture->changes[i].allocation;
-		if (capture->changes[i].frees) live[allocation / 64] &= ~(UINT64_C(1) << allocation % 64);
-		else live[allocation / 64] |= UINT64_C(1) << allocation % 64;
+	for (uint32_t i = 0; i < last; i++) note_change(&capture->changes[i], live);
+	visit_noted(capture, live, words, device, visit, context);
+	free_zeros(live, words, sizeof *live);
+	return HR_OK;
+}
+
+hr_status hr__capture_live_at_peaks(const hr__capture *capture, void (*visit)(void *context, uint32_t allocation), void *context)
+{
+	size_t words = (size_t)capture->allocation_count / 64 + 1;
+	hr_status status = HR_OK;
+	uint64_t *live = get_zeros(words, sizeof *live, &status);
+	if (status) return status;
+	for (uint32_t i = 0; i < capture->change_count; i++) {
+		const hr__capture_device *device = &capture->devices[hr__allocation_device(capture, capture->changes[i].allocation)];
+		if (device->peak_bytes && i <= device->peak_change) note_change(&capture->changes[i], live);
 	}
-	for (size_t word = 0; word < words; word++) {
-		for (uint64_t bits = live[word]; bits; bits &= bits - 1) {
-			uint32_t allocation = (uint32_t)(word * 64 + (unsigned)__builtin_ctzll(bits));
-			if (device == HR__NONE || hr__allocation_device(capture, allocation) == device) visit(context, allocation);
-		}
-	}
+	visit_noted(capture, live, words, HR__NONE, visit, context);
 	free_zeros(live, words, sizeof *live);
 	return HR_OK;
 }

@@ -179,4 +179,7 @@ uint64_t hr__capture_limit(const hr__capture *capture, uint32_t device, uint64_t
 hr_status hr__capture_live(const hr__capture *capture, uint32_t change, uint32_t device, void (*visit)(void *context, uint32_t allocation),
                            void *context);
 
+/* The same for each allocation that is live at the peak of its own device, for all devices in one pass over the changes. */
+hr_status hr__capture_live_at_peaks(const hr__capture *capture, void (*visit)(void *context, uint32_t allocation), void *context);
+
 #endif

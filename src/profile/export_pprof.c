@@ -91,8 +91,7 @@ static void count_all(struct exporter *e)
 {
 	const hr__capture *c = e->capture;
 	struct visit at_peak = { e, PEAK_SPACE, PEAK_OBJECTS };
-	for (uint32_t i = 0; i < c->device_count && !e->status; i++)
-		if (c->devices[i].peak_bytes) e->status = hr__capture_live(c, c->devices[i].peak_change, i, visit_live, &at_peak);
+	e->status = hr__capture_live_at_peaks(c, visit_live, &at_peak);
 	for (uint32_t i = 0; i < c->allocation_count; i++) {
 		count(e, i, ALLOC_SPACE, ALLOC_OBJECTS);
 		if (c->allocations[i].end_ns == HR__NEVER) count(e, i, INUSE_SPACE, INUSE_OBJECTS);

@@ -1,4 +1,4 @@
-/* export_xplane.c - a log directory for TensorBoard and XProf: LOGDIR/plugins/profile/RUN/HOST.xplane.pb, where RUN is when the recording began.
+/* export_xplane.c - a log directory for TensorBoard and XProf: LOGDIR/plugins/profile/RUN/HOST.xplane.pb, where RUN is when the recording began, to the nanosecond.
  *
  * A space of one plane, "/host:CPU", the one in which the Memory Profile looks. Its lines are:
  *
@@ -576,10 +576,12 @@ static void host_name(char *out, size_t capacity)
 static hr_status make_path(const hr__capture *capture, const char *logdir, const char *session, char **out, size_t *out_bytes)
 {
 	void *block;
-	char host[64], run[32] = "run";
+	char host[64], when[32] = "run", run[48];
 	struct tm parts;
 	time_t seconds = (time_t)(capture->start_wall_ns / 1000000000u);
-	if (localtime_r(&seconds, &parts)) strftime(run, sizeof run, "%Y_%m_%d_%H_%M_%S", &parts);
+	/* To the nanosecond: several recordings may begin in one second, and each has its session. Exported again, one takes its own place. */
+	if (localtime_r(&seconds, &parts)) strftime(when, sizeof when, "%Y_%m_%d_%H_%M_%S", &parts);
+	snprintf(run, sizeof run, "%s.%09u", when, (unsigned)(capture->start_wall_ns % 1000000000u));
 	if (!session) session = run;
 	size_t bytes = strlen(logdir) + sizeof host + strlen(session) + 64;
 	host_name(host, sizeof host);

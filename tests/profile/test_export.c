@@ -636,11 +636,12 @@ static double seconds_of(const hr__capture *capture, enum hr__export_format form
 
 static void test_many_allocators_and_devices(void)
 {
-	static const enum hr__export_format formats[] = { HR__EXPORT_CHROME, HR__EXPORT_MEMORY_VIZ, HR__EXPORT_RMM_CSV };
+	static const enum hr__export_format formats[] = { HR__EXPORT_CHROME, HR__EXPORT_MEMORY_VIZ, HR__EXPORT_RMM_CSV, HR__EXPORT_PPROF };
 	snprintf(folder, sizeof folder, "/tmp/hr_test_export_XXXXXX");
 	CHECK(mkdtemp(folder) != NULL);
 	hr__capture *few = capture_of_many(1, 1), *many = capture_of_many(900, 1), *devices = capture_of_many(3000, 3000);
 	for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+		if (!hr__export_is_built(formats[i])) continue;
 		double one = seconds_of(few, formats[i]), on_one = seconds_of(many, formats[i]), on_all = seconds_of(devices, formats[i]);
 		printf("# %s: %.3f s with 1 allocator, %.3f s with 900, %.3f s with 3,000 devices\n", hr__export_name(formats[i]), one,
 		       on_one, on_all);
@@ -651,11 +652,126 @@ static void test_many_allocators_and_devices(void)
 	remove_folder();
 }
 
+/* ---- peaks of devices ---- */
+
+struct sum {
+	const hr__capture *capture;
+	uint64_t bytes[3], count[3];
+};
+
+static void add_live(void *context, uint32_t allocation)
+{
+	struct sum *sum = context;
+	uint32_t device = hr__allocation_device(sum->capture, allocation);
+	sum->bytes[device] += sum->capture->allocations[allocation].bytes;
+	sum->count[device]++;
+}
+
+static void change(enum hr__event_kind kind, uint32_t allocator, uint64_t address, uint64_t bytes)
+{
+	hr__trace_event(&(hr__event){ .kind = kind, .allocator = allocator, .address = address, .bytes = bytes, .requested = bytes });
+}
+
+static void test_what_is_live_at_the_peak_of_each_device(void)
+{
+	hr__capture *capture;
+	snprintf(folder, sizeof folder, "/tmp/hr_test_export_XXXXXX");
+	CHECK(mkdtemp(folder) != NULL);
+	must(hr__trace_open(in_folder("trace")));
+	for (uint32_t i = 1; i <= 3; i++) {
+		hr__trace_define_device(i, i == 1 ? "GPU:0" : i == 2 ? "GPU:1" : "GPU:2", 0, 4096);
+		hr__trace_define_allocator(i, "a", "bfc", i);
+	}
+	change(HR__EVENT_ALLOC, 1, 4096, 1000);
+	change(HR__EVENT_ALLOC, 2, 4096, 100);
+	change(HR__EVENT_ALLOC, 1, 8192, 500); /* the first device's peak: 1,500 in two */
+	change(HR__EVENT_FREE, 1, 4096, 0);
+	change(HR__EVENT_ALLOC, 2, 8192, 300);
+	change(HR__EVENT_ALLOC, 1, 16384, 600);
+	change(HR__EVENT_FREE, 2, 4096, 0);
+	change(HR__EVENT_ALLOC, 2, 16384, 900); /* the second's: 300 and 900, in two. The third has nothing */
+	change(HR__EVENT_FREE, 2, 16384, 0);
+	must(hr__trace_close());
+	must(hr__capture_open(in_folder("trace"), NULL, NULL, &capture));
+	struct sum sum = { .capture = capture };
+	CHECK_STATUS(HR_OK, hr__capture_live_at_peaks(capture, add_live, &sum));
+	CHECK_EQ(sum.bytes[0], 1500);
+	CHECK_EQ(sum.count[0], 2);
+	CHECK_EQ(sum.bytes[1], 1200);
+	CHECK_EQ(sum.count[1], 2);
+	CHECK_EQ(sum.count[2], 0);
+	hr__capture_close(capture);
+	remove_folder();
+}
+
+/* A pass over the changes asks for a bit for each allocation. */
+static size_t bits_wanted;
+static uint64_t passes;
+
+static int count_passes(size_t bytes, void **out)
+{
+	passes += bytes == bits_wanted;
+	return hr__os_linux()->alloc(bytes, out);
+}
+
+static void test_the_peaks_of_many_devices_take_one_pass(void)
+{
+	hr__os_table table = *hr__os_linux();
+	if (!hr__export_is_built(HR__EXPORT_PPROF)) hr_test_skip("built without protobuf-c");
+	snprintf(folder, sizeof folder, "/tmp/hr_test_export_XXXXXX");
+	CHECK(mkdtemp(folder) != NULL);
+	hr__capture *capture = capture_of_many(2000, 2000);
+	CHECK_EQ(capture->allocation_count, 30000);
+	bits_wanted = (30000 / 64 + 1) * sizeof(uint64_t);
+	passes = 0;
+	table.alloc = count_passes;
+	hr__os_replace(&table);
+	CHECK_STATUS(HR_OK, hr__export_write(capture, HR__EXPORT_PPROF, "/dev/null"));
+	hr__os_replace(NULL);
+	CHECK_EQ(passes, 1);
+	hr__capture_close(capture);
+	remove_folder();
+}
+
+/* ---- sessions ---- */
+
+static uint64_t wall_ns;
+static uint64_t tell_wall_clock(void)
+{
+	return wall_ns;
+}
+
+static void test_recordings_of_one_second_have_a_session_each(void)
+{
+	hr__os_table table = *hr__os_linux();
+	if (!hr__export_is_built(HR__EXPORT_XPLANE)) hr_test_skip("built without protobuf-c");
+	snprintf(folder, sizeof folder, "/tmp/hr_test_export_XXXXXX");
+	CHECK(mkdtemp(folder) != NULL);
+	table.wall_clock_ns = tell_wall_clock;
+	for (int i = 0; i < 4; i++) {
+		hr__capture *capture;
+		static const uint64_t begins[] = { 500000001, 500000002, 7, 500000002 }; /* the last is one of them again */
+		wall_ns = UINT64_C(1700000000) * 1000000000 + begins[i];
+		hr__os_replace(&table);
+		must(hr__trace_open(in_folder("trace")));
+		must(hr__trace_close());
+		hr__os_replace(NULL);
+		must(hr__capture_open(in_folder("trace"), NULL, NULL, &capture));
+		CHECK_STATUS(HR_OK, hr__export_write(capture, HR__EXPORT_XPLANE, in_folder("log")));
+		CHECK_EQ(unlink(in_folder("trace")), 0);
+		hr__capture_close(capture);
+	}
+	CHECK_EQ(count_files(folder), 3);
+	remove_folder();
+}
+
 static const hr_test tests[] = { T(test_formats_have_names), T(test_an_export_appears_whole),
 	                             T(test_without_a_library_the_message_says_what_to_install),
 	                             T(test_what_cannot_be_written_is_an_error_and_leaves_nothing),
 	                             T(test_a_full_disk_leaves_what_was_there), T(test_no_link_is_followed_at_any_moment),
-	                             T(test_damaged_traces_do_no_harm), T(test_many_allocators_and_devices) };
+	                             T(test_damaged_traces_do_no_harm), T(test_many_allocators_and_devices),
+	                             T(test_what_is_live_at_the_peak_of_each_device), T(test_the_peaks_of_many_devices_take_one_pass),
+	                             T(test_recordings_of_one_second_have_a_session_each) };
 
 int main(int argc, char **argv)
 {
