@@ -86,6 +86,7 @@ const hr__report *hr__report_open(uint64_t id);
 void hr__report_close(const hr__report *report);
 
 bool hr__reports_wanted(void); /* HEADROOM_OOM_REPORT is in the environment */
+uint32_t hr__report_files_wanted(void); /* HEADROOM_OOM_REPORT_FILES, or the default where that cannot be followed */
 void hr__reports_drop(void);   /* forgets all reports: before the memory of their logs goes */
 void hr__reports_forget(void); /* the same in the child of a fork */
 

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/settings.h"
 #include "base/status.h"
 #include "base/text.h"
 #include "memory/oom.h"
@@ -30,6 +31,7 @@
 #define MOST_SUFFIXES 9999u
 #define FILES_DEFAULT 16u
 #define FILES_MOST 9999u
+#define FILES_VARIABLE "HEADROOM_OOM_REPORT_FILES"
 
 /* Report i is guarded by lock i. An id of 0 = nothing is there. */
 static hr__report slots[SLOTS];
@@ -284,14 +286,17 @@ hr_status hr_oom_save(hr_oom_report handle, const char *path)
 
 /* ---- HEADROOM_OOM_REPORT ---- */
 
-/* A text that is no such number is as good as none: settings from the environment never stop a program. */
-static uint32_t read_files_max(void)
+uint32_t hr__report_files_wanted(void)
 {
-	const char *text = hr__os()->environment("HEADROOM_OOM_REPORT_FILES");
+	const char *text = hr__os()->environment(FILES_VARIABLE);
 	uint64_t number = 0;
 	if (!text || !*text) return FILES_DEFAULT;
 	for (; *text >= '0' && *text <= '9' && number <= FILES_MOST; text++) number = 10 * number + (uint64_t)(*text - '0');
-	return *text || number < 1 || number > FILES_MOST ? FILES_DEFAULT : (uint32_t)number;
+	if (!*text && number >= 1 && number <= FILES_MOST) return (uint32_t)number;
+	hr__last before = hr__last_get();
+	hr__fail(HR_INVALID_ARGUMENT, "it is no number of files from 1 to %u", FILES_MOST);
+	hr__setting_ignored(FILES_VARIABLE, &before);
+	return FILES_DEFAULT;
 }
 
 static const char *wanted(void)
@@ -301,7 +306,7 @@ static const char *wanted(void)
 		if (!hr__load_relaxed(&environment.read)) {
 			const char *value = hr__os()->environment("HEADROOM_OOM_REPORT");
 			if (value) snprintf(environment.value, sizeof environment.value, "%s", value);
-			environment.files_max = read_files_max();
+			environment.files_max = hr__report_files_wanted();
 			hr__store_release(&environment.read, 1);
 		}
 		hr__lock_release(&environment.lock);

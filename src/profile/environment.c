@@ -19,6 +19,7 @@
 #include "device/device.h"
 #include "headroom_profile.h"
 #include "memory/begin.h"
+#include "memory/oom.h"
 #include "os/os.h"
 #include "os/process.h"
 #include "profile/profiler.h"
@@ -145,6 +146,7 @@ hr_status hr_environment_check(void)
 	hr__devices_from_environment(&cuda, &emulated);
 	hr__limit_from_environment(0);
 	hr__threads_wanted();
+	hr__report_files_wanted();
 	if (hr_lms_options_init(&lms)) hr__setting_ignored("HEADROOM_LMS", &before);
 	hr_profiler_options_init(&options);
 	if (steps && steps[0] && hr__profiler_parse_steps(steps, &options)) hr__setting_ignored("HEADROOM_TRACE_STEPS", &before);

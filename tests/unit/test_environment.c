@@ -24,7 +24,7 @@ static hr_device_info info_of(const char *name)
 static void clear(void)
 {
 	static const char *const variables[] = { "HEADROOM_CUDA", "HEADROOM_CUDA_PAGE", "HEADROOM_EMULATED", "HEADROOM_LIMIT", "HEADROOM_LMS",
-		                                     "HEADROOM_REQUIRE_CUDA", "HEADROOM_THREADS" };
+		                                     "HEADROOM_REQUIRE_CUDA", "HEADROOM_THREADS", "HEADROOM_OOM_REPORT_FILES" };
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) unsetenv(variables[i]);
 	setenv("HEADROOM_CUDA", "0", 1);
@@ -67,6 +67,7 @@ static void test_nothing_in_the_environment_stops_a_program(void)
 		{ "HEADROOM_LMS", "policy=none_such", "there is no policy \"none_such\"" },
 		{ "HEADROOM_LMS", "spill_dir=/no/such/place", "/no/such/place" },
 		{ "HEADROOM_LMS", "step_csv=/no/such/place/steps.csv", "cannot make step_csv" },
+		{ "HEADROOM_OOM_REPORT_FILES", "0", "no number of files" },
 		{ "HEADROOM_THREADS", "many", "no number of threads" },
 		{ "HEADROOM_THREADS", "0", "no number of threads" },
 	};
