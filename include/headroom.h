@@ -490,8 +490,8 @@ HR_API hr_status hr_allocation_get_info(hr_allocator allocator, const void *addr
  * system's; what could be given back is given back. */
 HR_API hr_status hr_allocator_trim(hr_allocator allocator, uint64_t *released);
 
-/* Verifies every structure of the allocator. HR_OK, or HR_CORRUPT with the number of the first violated invariant in the message. Right at
- * any moment, whatever other threads do: they wait meanwhile. Takes time in proportion to the number of chunks and holds the allocator's lock. */
+/* Verifies every structure of the allocator. HR_OK, or HR_CORRUPT with the number of the first violated invariant in the message.
+ * Takes time in proportion to the number of chunks and holds the allocator's lock. */
 HR_API hr_status hr_allocator_check(hr_allocator allocator);
 
 /* ---- custom allocators ---- */
@@ -532,7 +532,7 @@ HR_API hr_status hr_register_allocator(const char *name, const hr_custom_allocat
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Statistics
  *
- * Always on, exact, read without stopping anybody. In every snapshot
+ * Always on, exact, read without stopping other threads. In every snapshot
  *
  *     bytes_active + bytes_inactive                    = bytes_in_use
  *     bytes_in_use + bytes_cached + bytes_free         = bytes_reserved
@@ -540,9 +540,14 @@ HR_API hr_status hr_register_allocator(const char *name, const hr_custom_allocat
  *     bytes_reserved <= bytes_reservable_limit,  bytes_in_use <= peak_bytes_in_use,  bytes_reserved <= peak_bytes_reserved
  *     num_live_at_reset + num_allocs - num_failed_allocs - num_frees = num_live
  *     sum of the source_* fields                       = num_allocs - num_failed_allocs
+ *     peak_bytes_active <= peak_bytes_in_use <= peak_bytes_reserved
  *
- * Peaks are exact while one thread uses an allocator. With more, peak_bytes_in_use is an upper bound: at most 64 KiB per thread above
- * the true one; peak_error_bytes says how much.
+ * Plain blocks are active as long as they are allocated; a tensor is active while it is pinned, and inactive while it is resident and not
+ * pinned. Memory that a tensor is moved to on the device is active until the tensor has moved.
+ *
+ * Peaks are those of one moment. They are exact while one thread uses an allocator, and those of a device while one thread uses all of its
+ * allocators. With more threads peak_bytes_in_use and peak_bytes_active are upper bounds: at most 64 KiB for each thread and allocator that it
+ * uses above the true ones; peak_error_bytes says how much. peak_bytes_reserved is always exact.
  * ---------------------------------------------------------------------------------------------------------------------------- */
 
 /* name, what it means. All are int64_t; the order never changes, new ones are added at the end. */
@@ -551,10 +556,10 @@ HR_API hr_status hr_register_allocator(const char *name, const hr_custom_allocat
 	X(bytes_in_use, "bytes of chunks handed out, rounding included")                                                                \
 	X(peak_bytes_in_use, "most bytes_in_use since start or reset")                                                                  \
 	X(largest_alloc_size, "largest chunk handed out since start or reset")                                                          \
-	X(bytes_limit, "bytes the user may allocate")                                                                                   \
+	X(bytes_limit, "bytes the user may allocate, in whole pages")                                                                   \
 	X(bytes_reserved, "bytes taken from the device")                                                                                \
 	X(peak_bytes_reserved, "most bytes_reserved since start or reset")                                                              \
-	X(bytes_reservable_limit, "the most that may be taken from the device: bytes_limit in whole pages")                             \
+	X(bytes_reservable_limit, "the most that may be taken from the device: the same as bytes_limit")                                \
 	X(bytes_inactive, "bytes of resident tensors that nothing is using")                                                            \
 	X(bytes_active, "in use less inactive")                                                                                         \
 	X(peak_bytes_active, "most bytes_active since start or reset")                                                                  \
@@ -572,7 +577,7 @@ HR_API hr_status hr_register_allocator(const char *name, const hr_custom_allocat
 	X(largest_free_block, "bytes of the largest free block")                                                                        \
 	X(num_free_blocks, "free blocks, cached ones not counted")                                                                      \
 	X(num_regions, "regions: ranges of addresses reserved from the device")                                                         \
-	X(peak_error_bytes, "peak_bytes_in_use is at most this much too high; 0 = exact")                                               \
+	X(peak_error_bytes, "peak_bytes_in_use and peak_bytes_active are at most this much too high; 0 = exact")                        \
 	X(metadata_bytes, "host memory for chunk records, ledger, lookup table and caches")                                             \
 	X(source_cache, "allocations met from a thread cache")                                                                          \
 	X(source_free_chunk, "allocations met from a free chunk")                                                                       \
@@ -589,7 +594,9 @@ HR_API hr_status hr_register_allocator(const char *name, const hr_custom_allocat
 	X(num_stream_waits, "times one stream had to wait for another to reuse memory")                                                 \
 	X(num_trims, "times caches were emptied and free memory released, asked for or under pressure")                                 \
 	X(num_live_at_reset, "blocks that were allocated when the statistics were last reset")                                          \
-	X(page_table_bytes, "host memory that says which page is mapped where: 4 bytes for each page reserved")
+	X(page_table_bytes, "host memory that says which page is mapped where: 4 bytes for each page reserved")                           \
+	X(num_multi_reclaims, "times moving several adjacent tensors out was enough")                                                   \
+	X(total_bytes_allocated, "bytes of all chunks handed out since start or reset, rounding included")
 
 /* fragmentation is apart because it is a fraction: 1 - largest_free_block / bytes_free, 0 when nothing is free. */
 typedef struct hr_stats {
@@ -605,12 +612,23 @@ typedef struct hr_stats {
 HR_API void hr_stats_init(hr_stats *stats);
 HR_API hr_status hr_allocator_get_stats(hr_allocator allocator, hr_stats *stats);
 
-/* All allocators of a device together. Peaks of bytes in use and reserved are those of the device, tracked as one number. */
+/* All allocators of a device together: sums, but for the largest of largest_alloc_size and largest_free_block, the limits of the device, and its
+ * peaks, which are tracked as one number: allocators that reached their peaks at different times do not add up. What a closed allocator has
+ * counted, and its share of the peaks, stays with the device until the next reset; blocks that hr_allocator_close_all took with it count as
+ * freed. */
 HR_API hr_status hr_device_get_stats(hr_device device, hr_stats *stats);
 
-/* For every allocator of the device (NULL = default device): sets peaks to what is now, num_live_at_reset to num_live, and
- * num_allocs, num_failed_allocs, num_frees, largest_alloc_size, num_trims, num_stream_waits, the source_* fields and the totals of
- * stitching to 0. */
+/* Counting begins anew for the device (NULL = default device) and every allocator on it:
+ *
+ *     set to 0         num_allocs, num_failed_allocs, num_frees, total_bytes_allocated, largest_alloc_size, all source_* fields,
+ *                      num_stream_waits, num_trims, num_stitches, bytes_stitched, bytes_reclaimed, num_single_reclaims,
+ *                      num_multi_reclaims, num_full_reclaims, num_defragmentations, bytes_defragged
+ *     set to now       peak_bytes_in_use to bytes_in_use, peak_bytes_active to bytes_active, peak_bytes_reserved to bytes_reserved,
+ *                      num_live_at_reset to num_live, peak_error_bytes to what the threads that use the allocator now make it
+ *     not changed      everything else: it says what is now
+ *
+ * hr_lms_get_stats is reset with it (headroom_lms.h says how); scopes (hr_stats_scope_begin) are not. Stops each allocator's threads for a
+ * moment, one allocator after the other. HR_NO_SUCH_DEVICE. */
 HR_API hr_status hr_reset_memory_stats(const char *device_name);
 
 typedef struct hr_memory_info {
@@ -640,6 +658,8 @@ HR_API int64_t hr_get_num_single_reclaims(int gpu_id);
 HR_API int64_t hr_get_num_full_reclaims(int gpu_id);
 HR_API int64_t hr_get_num_defragmentations(int gpu_id);
 HR_API int64_t hr_get_bytes_defragged(int gpu_id);
+HR_API int64_t hr_get_num_multi_reclaims(int gpu_id);
+HR_API int64_t hr_get_total_bytes_allocated(int gpu_id);
 
 /* Statistics as a table for people, or as one JSON object (keys as in HR_STATS_TABLE, and fragmentation). Writes at most [capacity]
  * bytes with a final 0 and returns the length of the whole text; a result >= capacity means it was cut. */

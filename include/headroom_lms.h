@@ -268,7 +268,7 @@ HR_API hr_status hr_register_lms_policy(const char *name, const hr_lms_policy *p
 	X(bytes_inactive, "device bytes of resident tensors that nothing is using")                    \
 	X(bytes_reclaimed, "total device bytes freed by moving tensors out")                           \
 	X(bytes_out_now, "device bytes of tensors that are out now")                                   \
-	X(peak_bytes_out, "most bytes_out_now")                                                        \
+	X(peak_bytes_out, "most bytes_out_now since start or reset")                                   \
 	X(bytes_copied_out, "bytes copied to the host")                                                \
 	X(bytes_copied_in, "bytes copied from the host")                                               \
 	X(num_evictions, "tensors moved out")                                                          \
@@ -291,7 +291,7 @@ HR_API hr_status hr_register_lms_policy(const char *name, const hr_lms_policy *p
 	X(plan_bytes_out, "bytes that the plan in force sends out in a step")                          \
 	X(plan_bytes_in, "and brings back")                                                            \
 	X(host_bytes, "bytes of pinned host memory that hold tensors")                                 \
-	X(peak_host_bytes, "most host_bytes")                                                          \
+	X(peak_host_bytes, "most host_bytes since start or reset")                                     \
 	X(spilled_bytes, "bytes of tensors in the file of spill_dir")                                  \
 	X(num_defragmentations, "times live tensors were moved to join free memory")                   \
 	X(bytes_defragged, "bytes so moved")                                                           \
@@ -305,12 +305,20 @@ typedef struct hr_lms_stats {
 #undef HR_LMS_STATS_FIELD
 } hr_lms_stats;
 
-/* Totals since the allocator's first tensor. Set stats->struct_size first. HR_NOT_READY: no tensor was created on it. */
+/* Totals since the allocator's first tensor or the last hr_reset_memory_stats, and what is now. Set stats->struct_size first. HR_NOT_READY: no
+ * tensor was created on it. A reset changes the fields so:
+ *
+ *     set to 0         bytes_reclaimed, bytes_copied_out, bytes_copied_in, num_evictions, num_clean_evictions, num_restores,
+ *                      num_single_reclaims, num_multi_reclaims, num_full_reclaims, num_planned_evictions, num_prefetches,
+ *                      num_prefetch_hits, num_prefetch_misses, num_prefetches_refused, stall_ns, num_steps, num_steps_planned,
+ *                      num_mismatches, num_defragmentations, bytes_defragged, num_pin_waits, num_repeats
+ *     set to now       peak_bytes_out to bytes_out_now, peak_host_bytes to host_bytes
+ *     not changed      num_tensors, num_pins, bytes_pinned, bytes_inactive, bytes_out_now, host_bytes, spilled_bytes, and the plan_* fields
+ *
+ * Fields that hr_stats has too are equal there. */
 HR_API hr_status hr_lms_get_stats(hr_allocator allocator, hr_lms_stats *stats);
 
-/* Checks the invariants of every tensor of the allocator: HR_OK, or HR_CORRUPT with the number of the first that is violated. Right at any
- * moment: other threads that would use a tensor wait meanwhile. HR_NOT_READY: they pinned and moved tensors all the time, and no moment was
- * found to check (or no tensor was created yet). */
+/* Checks the invariants of every tensor of the allocator: HR_OK, or HR_CORRUPT with the number of the first that is violated. */
 HR_API hr_status hr_lms_check(hr_allocator allocator);
 
 #ifdef __cplusplus

@@ -417,6 +417,7 @@ static hr_status make(hr_allocator handle, const hr_lms_options *options, bool *
 	*made = false;
 	if (hr__load_acquire(&allocator->lms)) return HR_OK;
 	status = build(allocator, options, &lms);
+	if (!status) hr__meters_begin_active(allocator);
 	if (status) return hr__load_acquire(&allocator->lms) ? HR_OK : status; /* another thread may have been faster */
 	publish(allocator, lms, made);
 	if (!*made) tear_down(lms);
@@ -603,6 +604,15 @@ static int64_t count_pins(hr__lms *lms)
 	return pins;
 }
 
+/* Fields that count from the first tensor or the last reset on. The others are what is now, peaks, or of the plan in force. */
+#define COUNTED(X)                                                                                                                          \
+	X(bytes_reclaimed) X(bytes_copied_out) X(bytes_copied_in) X(num_evictions) X(num_clean_evictions) X(num_restores) X(num_single_reclaims) \
+	X(num_multi_reclaims) X(num_full_reclaims) X(num_planned_evictions) X(num_prefetches) X(num_prefetch_hits) X(num_prefetch_misses)        \
+	X(num_prefetches_refused) X(stall_ns) X(num_steps) X(num_steps_planned) X(num_mismatches) X(num_defragmentations) X(bytes_defragged)     \
+	X(num_pin_waits) X(num_repeats)
+
+#define SINCE(lms, name) (hr__load_relaxed(&(lms)->stats.name) - hr__load_relaxed(&(lms)->base.name))
+
 hr_status hr_lms_get_stats(hr_allocator handle, hr_lms_stats *stats)
 {
 	hr__lms *lms;
@@ -615,7 +625,11 @@ hr_status hr_lms_get_stats(hr_allocator handle, hr_lms_stats *stats)
 #define READ(name, text) found.name = hr__load_relaxed(&lms->stats.name);
 	HR_LMS_STATS_TABLE(READ)
 #undef READ
+#define READ(name) found.name = SINCE(lms, name);
+	COUNTED(READ)
+#undef READ
 	found.num_pins = count_pins(lms);
+	found.bytes_pinned = hr__lms_pinned(lms);
 	found.bytes_inactive = hr__lms_inactive(lms);
 	if (lms->host) {
 		hr__host_usage usage = hr__host_get_usage(lms->host);
@@ -628,47 +642,64 @@ hr_status hr_lms_get_stats(hr_allocator handle, hr_lms_stats *stats)
 	return HR_OK;
 }
 
-static int64_t since(const hr__atomic_i64 *counter, const hr__atomic_i64 *base)
-{
-	return hr__load_relaxed(counter) - hr__load_relaxed(base);
-}
-
 static void add_stats(hr__allocator *allocator, hr_stats *stats)
 {
 	hr__lms *lms = hr__load_acquire(&allocator->lms);
-	int64_t plain = stats->bytes_in_use - hr__load_relaxed(&lms->resident);
 	stats->bytes_inactive = hr__lms_inactive(lms);
-	stats->peak_bytes_active = hr__load_relaxed(&lms->peak_pinned) + (plain > 0 ? plain : 0);
-	stats->bytes_reclaimed = since(&lms->stats.bytes_reclaimed, &lms->base.reclaimed);
-	stats->num_single_reclaims = since(&lms->stats.num_single_reclaims, &lms->base.single);
-	stats->num_full_reclaims = since(&lms->stats.num_full_reclaims, &lms->base.full);
-	stats->num_defragmentations = since(&lms->stats.num_defragmentations, &lms->base.defragmentations);
-	stats->bytes_defragged = since(&lms->stats.bytes_defragged, &lms->base.defragged);
+	stats->bytes_reclaimed += SINCE(lms, bytes_reclaimed);
+	stats->num_single_reclaims += SINCE(lms, num_single_reclaims);
+	stats->num_multi_reclaims += SINCE(lms, num_multi_reclaims);
+	stats->num_full_reclaims += SINCE(lms, num_full_reclaims);
+	stats->num_defragmentations += SINCE(lms, num_defragmentations);
+	stats->bytes_defragged += SINCE(lms, bytes_defragged);
 }
 
 static void reset_stats(hr__allocator *allocator)
 {
 	hr__lms *lms = hr__load_acquire(&allocator->lms);
-	hr__store_relaxed(&lms->peak_pinned, hr__load_relaxed(&lms->stats.bytes_pinned));
-	hr__store_relaxed(&lms->base.reclaimed, hr__load_relaxed(&lms->stats.bytes_reclaimed));
-	hr__store_relaxed(&lms->base.single, hr__load_relaxed(&lms->stats.num_single_reclaims));
-	hr__store_relaxed(&lms->base.multi, hr__load_relaxed(&lms->stats.num_multi_reclaims));
-	hr__store_relaxed(&lms->base.full, hr__load_relaxed(&lms->stats.num_full_reclaims));
-	hr__store_relaxed(&lms->base.defragmentations, hr__load_relaxed(&lms->stats.num_defragmentations));
-	hr__store_relaxed(&lms->base.defragged, hr__load_relaxed(&lms->stats.bytes_defragged));
+#define REBASE(name) hr__store_relaxed(&lms->base.name, hr__load_relaxed(&lms->stats.name));
+	COUNTED(REBASE)
+#undef REBASE
+	hr__store_relaxed(&lms->stats.peak_bytes_out, hr__load_relaxed(&lms->stats.bytes_out_now));
+	if (lms->host) hr__host_reset_peaks(lms->host);
 }
 
 /* ---- checking ---- */
+
+/* 0, or the number of the violated invariant at the top of tensor.c. While nothing is being moved. */
+static int check(hr__lms *lms)
+{
+	uint64_t home = 0, pinned = 0;
+	for (uint32_t i = 0; i < lms->member_count; i++) {
+		const hr__tensor *tensor = lms->members[i];
+		uint64_t word = hr__load_acquire(&tensor->word);
+		enum hr__place place = hr__place_of(word);
+		if (place == HR__NOWHERE || tensor->member != i || tensor->lms != lms) return 4;
+		if (place == HR__MOVING) place = HR__HOME; /* which it is all the time */
+		else if (word & HR__WORD_ADDRESSED && place != HR__HOME) return 6;
+		if (word & HR__WORD_PINS && place != HR__HOME) return 1;
+		if (word & HR__WORD_ADDRESSED && !(word & HR__WORD_PINS)) return 6;
+		if (word & HR__WORD_ASTRAY && (place != HR__HOME || !tensor->copy.bytes || word & HR__WORD_ADDRESSED)) return 8;
+		if (place == HR__HOME && (!tensor->address || hr__block_bytes(lms->allocator, tensor->address, NULL) != tensor->device_bytes)) return 2;
+		if ((place == HR__NEW || place == HR__OUT) && tensor->address) return 2;
+		if (place == HR__HOME && hr__owns_pages(tensor) && (!tensor->span || hr__span_address(tensor->span) != tensor->address)) return 7;
+		if (place == HR__OUT && tensor->fixed && !tensor->span) return 7;
+		if ((place == HR__OUT && !tensor->copy.bytes) || (place == HR__NEW && tensor->copy.bytes)) return 3;
+		if (place != HR__HOME) continue;
+		home += tensor->device_bytes;
+		if (word & HR__WORD_PINS) pinned += tensor->device_bytes;
+	}
+	return (int64_t)home != hr__load_relaxed(&lms->resident) || (int64_t)pinned != hr__lms_pinned(lms) ? 5 : 0;
+}
 
 hr_status hr_lms_check(hr_allocator handle)
 {
 	hr__lms *lms;
 	hr_status status = existing(handle, &lms);
 	if (status) return status;
-	int broken = hr__lms_check(lms);
-	if (broken == HR__NOT_QUIET)
-		return hr__fail(HR_NOT_READY, "tensors of %s were pinned or moved all the time, so that there was no moment to check them; try again",
-		                lms->allocator->name);
+	hr__lock_take(&lms->lock);
+	int broken = check(lms);
+	hr__lock_release(&lms->lock);
 	return broken ? hr__fail(HR_CORRUPT, "invariant %d of tensors does not hold on %s; please report it", broken, lms->allocator->name) : HR_OK;
 }
 

@@ -191,15 +191,17 @@ bool hr__shadows_shrink(hr__lms *lms, const hr__tensor *except, uint64_t bytes)
 
 /* ---- memory ---- */
 
-hr_status hr__fixed_take(hr__tensor *tensor, const hr_request *request)
+hr_status hr__fixed_take(hr__tensor *tensor, const hr_request *request, bool idle)
 {
 	hr_status status = HR_OK;
 	if (!tensor->span) {
 		status = hr__span_take(tensor->lms->allocator, request, &tensor->span);
 		if (!status) tensor->counted = true;
 	} else if (!hr__span_has_memory(tensor->span)) {
-		status = hr__span_occupy(tensor->span, request, tensor->shadow ? step_aside : NULL, tensor);
+		status = hr__span_occupy(tensor->span, request, idle, tensor->shadow ? step_aside : NULL, tensor);
 		if (status && tensor->shadow) put(tensor, UNDER); /* as it was */
+	} else if (idle) { /* pages that an earlier return has left there */
+		hr__meters_idle(tensor->lms->allocator, (int64_t)hr__span_bytes(tensor->span));
 	}
 	if (status) return status;
 	tensor->address = hr__span_address(tensor->span);

@@ -239,6 +239,12 @@ hr__host_usage hr__host_get_usage(const hr__host *host)
 	return usage;
 }
 
+void hr__host_reset_peaks(hr__host *host)
+{
+	hr__store_relaxed(&host->pinned.peak, hr__load_relaxed(&host->pinned.now));
+	hr__store_relaxed(&host->spilled.peak, hr__load_relaxed(&host->spilled.now));
+}
+
 /* What the pool was asked for is the ring, the scratch memory and the copies. */
 static bool pool_agrees(const hr__host *host)
 {

@@ -81,6 +81,7 @@ void hr__host_count(hr__host *host, int64_t bytes);
 const hr__host_scratch *hr__host_get_scratch(const hr__host *host);
 
 hr__host_usage hr__host_get_usage(const hr__host *host);
+void hr__host_reset_peaks(hr__host *host); /* to what is held now; under any lock */
 /* Bytes of copies that it could still take, about: UINT64_MAX where there is a file. */
 uint64_t hr__host_room(const hr__host *host);
 

@@ -171,7 +171,6 @@ struct hr__lms {
 	hr_allocator handle;
 	hr__device *device;
 	hr_device device_handle;
-	hr__atomic_u32 pinning; /* threads in a call that counts pins, of those that have no cache of the allocator (check.c) */
 	hr_stream out, in; /* streams of its own for copies; the default one where the device has no others */
 	bool enabled, defrag, verify, lru;
 	hr_lms_safety safety;
@@ -186,7 +185,6 @@ struct hr__lms {
 	hr__atomic_u64 limit;    /* of bytes of tensors on the device; UINT64_MAX = none */
 	hr__atomic_u64 clock;    /* pin calls so far */
 	hr__atomic_i64 resident; /* bytes of tensors on the device, and of those that are getting memory there */
-	hr__atomic_i64 peak_pinned;
 	hr__atomic_u64 changes;  /* times that room may have come: those who wait for some look at it */
 	hr__atomic_u32 movers;   /* threads that have tensors for themselves now, which nobody else can move or use */
 	hr__atomic_u32 turn;     /* 1 = a thread that waits for room has it: see pin.c */
@@ -208,11 +206,11 @@ struct hr__lms {
 	struct { /* totals, and what is now; changed by anybody */
 #define HR__LMS_COUNTER(name, text) hr__atomic_i64 name;
 		HR_LMS_STATS_TABLE(HR__LMS_COUNTER)
-#undef HR__LMS_COUNTER
 	} stats __attribute__((aligned(64)));
-	struct { /* what hr_reset_memory_stats takes off */
-		hr__atomic_i64 reclaimed, single, multi, full, defragmentations, defragged;
+	struct { /* what the totals were at hr_reset_memory_stats: counted from there on (control.c) */
+		HR_LMS_STATS_TABLE(HR__LMS_COUNTER)
 	} base;
+#undef HR__LMS_COUNTER
 };
 
 static inline bool hr__owns_pages(const hr__tensor *tensor)
@@ -228,10 +226,16 @@ static inline bool hr__is_shadowed(const hr__tensor *tensor)
 
 /* The context of an allocator, made with the defaults when there is none. */
 hr_status hr__lms_of(hr_allocator allocator, hr__lms **out);
-/* Bytes of resident tensors that nothing is using. While threads pin and move, what they are about to do may be counted already. */
+/* Bytes of resident tensors that nothing is using. While threads pin and move, some that a thread is about to unpin or give up count. */
 static inline int64_t hr__lms_inactive(const hr__lms *lms)
 {
-	int64_t bytes = hr__load_relaxed(&lms->resident) - hr__load_relaxed(&lms->stats.bytes_pinned);
+	int64_t bytes = hr__load_relaxed(&lms->allocator->idle);
+	return bytes > 0 ? bytes : 0;
+}
+/* Bytes of pinned tensors, and of those that are getting memory. */
+static inline int64_t hr__lms_pinned(const hr__lms *lms)
+{
+	int64_t idle = hr__load_acquire(&lms->allocator->idle), bytes = hr__load_acquire(&lms->resident) - idle;
 	return bytes > 0 ? bytes : 0;
 }
 /* The program has begun a step there and not ended it. */
@@ -254,10 +258,6 @@ void hr__lms_leave(hr__lms *lms);
 void hr__lms_changed(hr__lms *lms);
 uint64_t hr__lms_changes_made(void); /* by the calling thread, in any context */
 
-/* 0, the number of a violated invariant (tensor.c), or HR__NOT_QUIET: tensors were in use all the time (check.c). */
-#define HR__NOT_QUIET (-1)
-int hr__lms_check(hr__lms *lms);
-
 /* List of members (tensor.c). */
 hr_status hr__lms_add(hr__lms *lms, hr__tensor *tensor);
 void hr__lms_remove(hr__lms *lms, hr__tensor *tensor);
@@ -277,8 +277,9 @@ hr_status hr__move_drop(hr__tensor *tensor, hr_stream stream);
 hr_status hr__move_out(hr__tensor *tensor, hr_stream stream);
 /* Takes the memory from one that is blank (LEAVING), and settles it: NEW, or HOME when the device keeps its pages. */
 hr_status hr__move_undo(hr__tensor *tensor);
-/* Gets memory (RETURNING). [contents]: and what it held. Fails with the tensor as it was; does not settle. */
-hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents);
+/* Gets memory (RETURNING). [contents]: and what it held. [idle]: it is not about to be pinned. Fails with the tensor as it was; does not
+ * settle. */
+hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents, bool idle);
 /* Gives up whatever memory and copy it has, wherever they are. When it fails and the tensor still has a span, nothing has changed. */
 hr_status hr__move_away(hr__tensor *tensor);
 /* The contents are about to change: the host's copy is not good any more. [stream] waits for a copy that is being made. Pinned. */
@@ -308,8 +309,8 @@ void hr__stalls_settle(hr__lms *lms); /* adds up what is known by now */
 
 /* ---- tensors that own pages (fixed.c). The caller has the tensor for itself. ---- */
 
-/* Memory at its address, the first time at any. Its contents, if it has any, are still on the host. */
-hr_status hr__fixed_take(hr__tensor *tensor, const hr_request *request);
+/* Memory at its address, the first time at any. Its contents, if it has any, are still on the host. [idle]: it is not about to be pinned. */
+hr_status hr__fixed_take(hr__tensor *tensor, const hr_request *request, bool idle);
 /* Waits until nobody works on its memory, and takes that away; the address stays. When it fails nothing has changed. */
 hr_status hr__fixed_leave(hr__tensor *tensor);
 /* Undoes hr__fixed_take after a return that failed half way. What the device will not take back stays for the next return. */

@@ -256,6 +256,7 @@ hr_status hr__move_drop(hr__tensor *tensor, hr_stream stream)
 		if (!status) status = hr__block_give(lms->allocator, tensor->address, streams, epoch, true);
 	}
 	if (status) return status;
+	hr__meters_idle(lms->allocator, -(int64_t)tensor->device_bytes);
 	if (!tensor->told) note(tensor, HR__EVENT_EVICT, 0);
 	tensor->told = false;
 	hr__learned_evicted(lms, tensor);
@@ -288,14 +289,14 @@ hr_status hr__move_out(hr__tensor *tensor, hr_stream stream)
 /* ---- in ---- */
 
 /* The place that the plan has for it, if that is free or can be made so. */
-static hr_status take_place(hr__tensor *tensor, const hr_request *request)
+static hr_status take_place(hr__tensor *tensor, const hr_request *request, bool idle)
 {
 	hr__lms *lms = tensor->lms;
 	uint64_t place = hr__learned_place(tensor);
 	if (!place) return HR_NOT_READY;
-	hr_status status = hr__block_take_at(lms->allocator, request, tensor->counted, place, &tensor->device_bytes);
+	hr_status status = hr__block_take_at(lms->allocator, request, tensor->counted, idle, place, &tensor->device_bytes);
 	if (status == HR_NOT_READY && hr__reclaim_at(lms, place, tensor->bytes, request->stream))
-		status = hr__block_take_at(lms->allocator, request, tensor->counted, place, &tensor->device_bytes);
+		status = hr__block_take_at(lms->allocator, request, tensor->counted, idle, place, &tensor->device_bytes);
 	char name[HR__TENSOR_NAME];
 	if (status == HR_NOT_READY)
 		return hr__fail(HR_OUT_OF_MEMORY, "the place that the plan has for %s is taken", hr__tensor_name(tensor, name, sizeof name));
@@ -307,7 +308,7 @@ static hr_status take_place(hr__tensor *tensor, const hr_request *request)
 
 /* The first memory of a tensor is a request like any other; later it is the library's own business. It is counted as resident before, so
  * that threads together stay within the limit for tensors. */
-static hr_status take_memory(hr__tensor *tensor, hr_stream stream)
+static hr_status take_memory(hr__tensor *tensor, hr_stream stream, bool idle)
 {
 	hr__lms *lms = tensor->lms;
 	hr_request request = request_of(tensor, stream);
@@ -315,17 +316,17 @@ static hr_status take_memory(hr__tensor *tensor, hr_stream stream)
 	hr_status status = hr__reclaim_below(lms, bytes, stream);
 	if (status) return status;
 	if (hr__owns_pages(tensor)) {
-		status = hr__fixed_take(tensor, &request);
+		status = hr__fixed_take(tensor, &request, idle);
 		if (status) hr__lms_count(&lms->resident, -(int64_t)bytes);
 		return status;
 	}
-	status = take_place(tensor, &request);
+	status = take_place(tensor, &request, idle);
 	if (!status) return HR_OK;
 	void *block = NULL;
 	uint64_t address = 0;
 	/* What comes back ahead of its use waits for its place; anything else takes whatever there is. */
 	if (status == HR_OUT_OF_MEMORY && hr__reclaim_mode() != HR__RECLAIM_ANY) {}
-	else if (tensor->counted) status = hr__block_take(lms->allocator, &request, &address, &tensor->device_bytes);
+	else if (tensor->counted) status = hr__block_take(lms->allocator, &request, idle, &address, &tensor->device_bytes);
 	else status = hr_alloc(lms->handle, &request, &block);
 	if (status) {
 		hr__lms_count(&lms->resident, -(int64_t)bytes);
@@ -350,12 +351,12 @@ static hr_status load(hr__tensor *tensor, uint64_t *epoch)
 	return status;
 }
 
-hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents)
+hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents, bool idle)
 {
 	hr__lms *lms = tensor->lms;
 	bool was_out = tensor->copy.bytes != 0, copies = was_out && contents;
 	uint64_t epoch = 0;
-	hr_status status = take_memory(tensor, copies ? lms->in : stream);
+	hr_status status = take_memory(tensor, copies ? lms->in : stream, idle);
 	if (status) return status;
 	hr__block_own(lms->allocator, tensor->address, tensor->index + 1);
 	if (copies) status = load(tensor, &epoch);
@@ -364,6 +365,7 @@ hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents)
 		snprintf(why, sizeof why, "%s", hr_last_message());
 		if (hr__owns_pages(tensor)) hr__fixed_undo(tensor);
 		else hr__block_give(lms->allocator, tensor->address, bit(lms->in) | bit(lms->out), hr__device_epoch(lms->device), true);
+		if (idle) hr__meters_idle(lms->allocator, -(int64_t)tensor->device_bytes);
 		hr__lms_count(&lms->resident, -(int64_t)tensor->device_bytes);
 		tensor->address = 0;
 		return hr__fail(status, "%s", why);
@@ -413,6 +415,13 @@ hr_status hr__move_dirty(hr__tensor *tensor, hr_stream stream)
 	return status;
 }
 
+/* The memory of a tensor that was not pinned is free. */
+static void count_gone(const hr__tensor *tensor)
+{
+	hr__meters_idle(tensor->lms->allocator, -(int64_t)tensor->device_bytes);
+	hr__lms_count(&tensor->lms->resident, -(int64_t)tensor->device_bytes);
+}
+
 hr_status hr__move_away(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
@@ -420,7 +429,7 @@ hr_status hr__move_away(hr__tensor *tensor)
 	if (hr__owns_pages(tensor)) {
 		status = hr__fixed_end(tensor);
 		if (status) return status;
-		if (tensor->address) hr__lms_count(&lms->resident, -(int64_t)tensor->device_bytes);
+		if (tensor->address) count_gone(tensor);
 	} else if (tensor->address) {
 		uint64_t streams, epoch, users = hr__load_relaxed(&tensor->streams);
 		hr_stream last = users ? (hr_stream)__builtin_ctzll(users) : HR_STREAM_HOST;
@@ -429,7 +438,7 @@ hr_status hr__move_away(hr__tensor *tensor)
 			epoch = hr__device_epoch(lms->device);
 		}
 		status = hr__block_give(lms->allocator, tensor->address, streams, epoch, false);
-		hr__lms_count(&lms->resident, -(int64_t)tensor->device_bytes);
+		count_gone(tensor);
 	} else if (tensor->counted) {
 		hr__block_forget(lms->allocator);
 	}
@@ -625,7 +634,7 @@ hr_status hr__move_to(hr__tensor *tensor, uint64_t to)
 	hr__lms *lms = tensor->lms;
 	hr_request request = request_of(tensor, lms->in);
 	uint64_t epoch, bytes, from = tensor->address;
-	hr_status status = hr__block_take_at(lms->allocator, &request, true, to, &bytes);
+	hr_status status = hr__block_take_at(lms->allocator, &request, true, false, to, &bytes);
 	if (!status) {
 		status = copy_on_device(tensor, to, &epoch);
 		if (!status) arrive(tensor, to, epoch);
@@ -641,7 +650,7 @@ hr_status hr__move_down(hr__tensor *tensor)
 	hr__lms *lms = tensor->lms;
 	uint64_t epoch = 0, gap = hr__block_before(lms->allocator, tensor->address), to = tensor->address - gap, bytes;
 	hr_request request = { .struct_size = sizeof request, .bytes = gap, .stream = lms->in };
-	hr_status status = gap ? hr__block_take_at(lms->allocator, &request, true, to, &bytes) : HR_NOT_READY;
+	hr_status status = gap ? hr__block_take_at(lms->allocator, &request, true, false, to, &bytes) : HR_NOT_READY;
 	if (!status) {
 		status = gap >= tensor->bytes ? copy_on_device(tensor, to, &epoch) : copy_over_host(tensor, to, &epoch);
 		uint64_t spare = to;

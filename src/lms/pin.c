@@ -58,32 +58,6 @@ int64_t hr__pins_held(void)
 	return pins;
 }
 
-/* Around what counts pins: who checks the counts must know that a thread is at it. That thread's own flag, where it has one, because a
- * counter that all threads write would cost more than the pin. */
-static inline hr__cache *begin_counting(hr__lms *lms)
-{
-	hr__cache *cache = hr__thread_self ? hr__thread_self->caches[lms->allocator->slot] : NULL;
-	if (HR_UNLIKELY(!cache || hr__load_relaxed(&cache->id) != lms->handle.id)) {
-		hr__fetch_add_acq_rel(&lms->pinning, 1);
-		return NULL;
-	}
-	hr__owner_add(&cache->pinning, 1);
-	hr__light_barrier();
-	return cache;
-}
-
-static inline void end_counting(hr__lms *lms, hr__cache *cache)
-{
-	if (HR_LIKELY(cache != NULL)) hr__store_release(&cache->pinning, hr__load_relaxed(&cache->pinning) - 1);
-	else hr__fetch_sub_acq_rel(&lms->pinning, 1);
-}
-
-static void count_pinned(hr__lms *lms, int64_t bytes)
-{
-	int64_t now = hr__fetch_add_relaxed(&lms->stats.bytes_pinned, bytes) + bytes;
-	if (bytes > 0) hr__lms_max(&lms->peak_pinned, now);
-}
-
 /* Before it is pinned for [stream]: whoever moves it then knows who has to wait. */
 static inline void note_stream(hr__tensor *tensor, hr_stream stream)
 {
@@ -98,9 +72,8 @@ static hr_status bring_home(hr__tensor *tensor, enum hr__place from, hr_access a
 {
 	hr__lms *lms = tensor->lms;
 	hr__lms_enter(lms);
-	hr_status status = hr__move_in(tensor, stream, from == HR__OUT && access != HR_OVERWRITE);
+	hr_status status = hr__move_in(tensor, stream, from == HR__OUT && access != HR_OVERWRITE, false);
 	if (!status && from == HR__OUT) hr__lms_count(&lms->stats.num_prefetch_misses, 1);
-	if (!status) count_pinned(lms, (int64_t)tensor->device_bytes);
 	if (!status) note_stream(tensor, stream);
 	if (!status && from == HR__NEW) hr__store_relaxed(&tensor->blank, 1);
 	hr__tensor_settle(tensor, status ? from : HR__HOME, !status);
@@ -130,12 +103,10 @@ static hr_status hold(hr__tensor *tensor, hr_tensor handle, hr_access access, hr
 				continue;
 			}
 			note_stream(tensor, stream);
-			/* Counted before it is so: who finds it pinned, and in the way, must find it counted too (is_quiet). */
-			int64_t bytes = word & HR__WORD_PINS ? 0 : (int64_t)hr__tensor_device_bytes(tensor);
-			if (bytes) count_pinned(tensor->lms, bytes);
-			if (hr__cas_acq_rel(&tensor->word, &word, word + HR__WORD_PIN)) return HR_OK;
-			if (bytes) count_pinned(tensor->lms, -bytes);
-			continue;
+			if (!hr__cas_acq_rel(&tensor->word, &word, word + HR__WORD_PIN)) continue;
+			/* Counted afterwards, so that two threads never count one tensor twice: the peak of active bytes would remember it. */
+			if (!(word & HR__WORD_PINS)) hr__meters_idle(tensor->lms->allocator, -(int64_t)hr__tensor_device_bytes(tensor));
+			return HR_OK;
 		}
 		case HR__NEW:
 			if (access == HR_READ) return nothing_to_read(tensor);
@@ -166,9 +137,9 @@ static bool let_go(hr__tensor *tensor, enum hr__place place)
 		bool last = hr__pins_of(word) == 1;
 		uint64_t next = last ? hr__word_at((word - HR__WORD_PIN) & ~HR__WORD_ADDRESSED, place) : word - HR__WORD_PIN;
 		/* What is inactive is counted before others can see it so, and take it. */
-		if (last) count_pinned(tensor->lms, -(int64_t)tensor->device_bytes);
+		if (last) hr__meters_idle(tensor->lms->allocator, (int64_t)tensor->device_bytes);
 		if (hr__cas_acq_rel(&tensor->word, &word, next)) return last;
-		if (last) count_pinned(tensor->lms, (int64_t)tensor->device_bytes);
+		if (last) hr__meters_idle(tensor->lms->allocator, -(int64_t)tensor->device_bytes);
 	}
 }
 
@@ -441,9 +412,20 @@ static hr_status try_all(hr__lms *lms, const hr_pin *pins, size_t count, hr_stre
 
 /* ---- waiting for room ---- */
 
-static bool is_quiet(const hr__lms *lms)
+/* A pin is counted after it is made, so the tensors are looked at as well. */
+static bool nothing_is_pinned(hr__lms *lms)
 {
-	return !hr__load_acquire(&lms->movers) && !hr__load_acquire(&lms->stats.bytes_pinned);
+	bool pinned = hr__lms_pinned(lms) != 0;
+	if (pinned) return false;
+	hr__lock_take(&lms->lock);
+	for (uint32_t i = 0; i < lms->member_count && !pinned; i++) pinned = hr__load_acquire(&lms->members[i]->word) & HR__WORD_PINS;
+	hr__lock_release(&lms->lock);
+	return !pinned;
+}
+
+static bool is_quiet(hr__lms *lms)
+{
+	return !hr__load_acquire(&lms->movers) && nothing_is_pinned(lms);
 }
 
 /* Tries again whenever there may be room, until there is, the time is up, or it is certain that nobody was in the way.
@@ -489,12 +471,15 @@ static void let_others_go_first(const hr__lms *lms)
 	for (unsigned i = 0; hr__load_acquire(&lms->turn) && hr__os()->clock_ns() < until; i++) hr__tensor_wait(i < LONGEST ? i : LONGEST);
 }
 
-static hr_status pin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
+hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
 {
+	hr__lms *lms = NULL;
+	hr_status status = check_call(pins, count, stream, true, &lms);
+	if (status) return status;
 	uint64_t now = hr__fetch_add_relaxed(&lms->clock, 1) + 1;
 	if (lms->learned) hr__learned_before(lms, pins, count);
 	if (HR_UNLIKELY(hr__load_relaxed(&lms->turn)) && lms->wait_ns && !hr__pins_held()) let_others_go_first(lms);
-	hr_status status = try_all(lms, pins, count, stream);
+	status = try_all(lms, pins, count, stream);
 	if (HR_UNLIKELY(status == HR_OUT_OF_MEMORY)) {
 		bool alone = !hr__pins_held(), never = alone && can_never_fit(lms, pins, count);
 		if (alone && !never && lms->wait_ns) status = wait_for_room(lms, pins, count, stream);
@@ -510,17 +495,6 @@ static hr_status pin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_
 	}
 	if (lms->learned) hr__learned_pinned(lms, pins, count, stream);
 	return HR_OK;
-}
-
-hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
-{
-	hr__lms *lms = NULL;
-	hr_status status = check_call(pins, count, stream, true, &lms);
-	if (status) return status;
-	hr__cache *counting = begin_counting(lms);
-	status = pin_checked(lms, pins, count, stream);
-	end_counting(lms, counting);
-	return status;
 }
 
 hr_status hr_tensor_pin(hr_tensor tensor, hr_access access, hr_stream stream)
@@ -612,10 +586,13 @@ static void tell_policy(hr__lms *lms, const hr_pin *pins, size_t count)
 	}
 }
 
-static hr_status unpin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
+hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream)
 {
+	hr__lms *lms = NULL;
 	bool idle = false;
-	hr_status status, found = HR_OK;
+	hr_status status = check_call(pins, count, stream, false, &lms), found = HR_OK;
+	if (!status) status = check_pinned(pins, count);
+	if (status) return status;
 	for (size_t i = 0; i < count; i++) {
 		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
 		if (!tensor || !hr__pins_of(hr__load_relaxed(&tensor->word))) { /* another thread has unpinned it since it was looked at */
@@ -633,18 +610,6 @@ static hr_status unpin_checked(hr__lms *lms, const hr_pin *pins, size_t count, h
 	if (lms->learned) hr__learned_unpinned(lms, pins, count, stream);
 	if (idle && lms->policy.unused) tell_policy(lms, pins, count);
 	return found;
-}
-
-hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream)
-{
-	hr__lms *lms = NULL;
-	hr_status status = check_call(pins, count, stream, false, &lms);
-	if (!status) status = check_pinned(pins, count);
-	if (status) return status;
-	hr__cache *counting = begin_counting(lms);
-	status = unpin_checked(lms, pins, count, stream);
-	end_counting(lms, counting);
-	return status;
 }
 
 hr_status hr_tensor_unpin(hr_tensor tensor, hr_stream stream)
@@ -712,7 +677,7 @@ hr_status hr__prefetch(hr__tensor *tensor, uint64_t word)
 	if (!hr__tensor_claim(tensor, word, HR__OUT, HR__RETURNING)) return HR_OK;
 	hr__lms_enter(lms);
 	enum hr__reclaim_mode before = hr__reclaim_allow(HR__RECLAIM_LEAVING);
-	hr_status status = hr__move_in(tensor, lms->in, true);
+	hr_status status = hr__move_in(tensor, lms->in, true, true);
 	hr__reclaim_allow(before);
 	if (!status) {
 		hr__store_relaxed(&tensor->prefetched, 1);

@@ -27,7 +27,7 @@
  *   2  HOME, MOVING and LEAVING have memory, NEW and OUT have none
  *   3  OUT has a copy on the host; NEW has none
  *   4  a tensor is in the list of its context exactly while it is not NOWHERE
- *   5  bytes of tensors at home, pinned and inactive ones are what the context's counters say
+ *   5  bytes of tensors at home, pinned and inactive ones are what the context's counters say (while nothing moves)
  *   6  addressed implies pinned, and at home
  *   7  one that owns pages has them at the address that it had first, and one whose address holds without them never leaves
  *   8  astray implies that it has memory and the host has a copy, and that it is not addressed
@@ -319,7 +319,6 @@ hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *opti
 	if (!status) status = take_record(&tensor);
 	if (status) return status;
 	describe(tensor, lms, options);
-	hr__tensor_settle(tensor, HR__NEW, 0); /* before it is in the list; its handle is nobody's yet */
 	status = hr__lms_add(lms, tensor);
 	if (status) {
 		give_record(tensor);
@@ -327,6 +326,7 @@ hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *opti
 	}
 	hr__learned_created(lms, tensor);
 	*out = hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word));
+	hr__tensor_settle(tensor, HR__NEW, 0);
 	hr__lms_count(&lms->stats.num_tensors, 1);
 	return HR_OK;
 }
@@ -385,12 +385,12 @@ void hr__lms_drop_tensors(hr__lms *lms)
 		bool gone;
 		hr__tensor *tensor = lms->members[lms->member_count - 1];
 		uint64_t word = hr__load_relaxed(&tensor->word);
-		if (word & HR__WORD_PINS) hr__lms_count(&lms->stats.bytes_pinned, -(int64_t)tensor->device_bytes); /* as it would be without them */
+		if (word & HR__WORD_PINS) hr__meters_idle(lms->allocator, (int64_t)tensor->device_bytes); /* as it would be without them */
 		hr__store_relaxed(&tensor->word, hr__word_at(word & ~(HR__WORD_PINS | HR__WORD_ADDRESSED), HR__GOING));
 		destroy(tensor, true, &gone);
 	}
 	HR_ASSERT(!hr__load_relaxed(&lms->resident) && !hr__load_relaxed(&lms->stats.num_tensors));
-	HR_ASSERT(!hr__load_relaxed(&lms->stats.bytes_pinned) && !hr__load_relaxed(&lms->stats.bytes_out_now));
+	HR_ASSERT(!hr__load_relaxed(&lms->allocator->idle) && !hr__load_relaxed(&lms->stats.bytes_out_now));
 }
 
 void hr__tensors_forget(void)

@@ -60,6 +60,7 @@ static inline void *alloc_cached(hr__cache *cache, const hr_request *request, ui
 	hr__owner_add(&cache->kept, -size);
 	hr__owner_add(&cache->allocs, 1);
 	hr__owner_add(&cache->requested, (int64_t)request->bytes);
+	hr__owner_add(&cache->total, size);
 	if (HR_UNLIKELY(size > hr__load_relaxed(&cache->largest))) hr__store_relaxed(&cache->largest, size);
 	void *address = (void *)(uintptr_t)hr__chunk_address(chunk);
 	hr__log_alloc(cache, request, (uintptr_t)address);
@@ -112,6 +113,7 @@ static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *req
 	hr__lock_take(&shard->lock);
 	hr__owner_add(&shard->stats.waits, waits);
 	hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, (uintptr_t)address);
+	int64_t size = (int64_t)hr__chunk_at(&shard->table, id)->size;
 	if (status) hr__chunk_at(&shard->table, id)->streams |= pending->streams; /* they are not done with it */
 	hr__lock_release(&shard->lock);
 	if (!status) return HR_OK;
@@ -119,6 +121,7 @@ static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *req
 	hr__lock_take(&shard->lock);
 	hr__owner_add(&shard->stats.frees, -1);
 	hr__owner_add(&shard->stats.failed, 1);
+	hr__owner_add(&shard->stats.total, -size);
 	hr__owner_add(&shard->stats.sources[source], -1);
 	hr__lock_release(&shard->lock);
 	return status;
@@ -143,6 +146,7 @@ __attribute__((always_inline)) static inline hr_status alloc_from(hr_allocator h
 	hr__owner_add(&shard->stats.allocs, 1);
 	hr__owner_add(&shard->stats.sources[HR__SOURCE_FREE_CHUNK], 1);
 	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
+	hr__owner_add(&shard->stats.total, (int64_t)size);
 	hr__max(&shard->stats.largest, (int64_t)size);
 	hr__lock_release(&shard->lock);
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, address, size);

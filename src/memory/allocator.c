@@ -169,7 +169,7 @@ hr_status hr__shard_open(hr__shard *shard)
 	if (allocator->page && allocator->stitch) shard->large.arena.page = allocator->page;
 	if (!allocator->page || allocator->kind != HR__KIND_BFC) hr__store_relaxed(&shard->span, UINT64_MAX); /* any address */
 	hr__store_relaxed(&shard->large_from, UINT64_MAX);
-	hr__store_relaxed(&shard->meter.level, hr__load_relaxed(&allocator->cache_count) > 1 ? 0 : HR__NO_LEVEL);
+	hr__store_relaxed(&shard->meter.level, hr__is_metered(allocator) ? 0 : HR__NO_LEVEL);
 	hr__store_relaxed(&allocator->open_shards, hr__load_relaxed(&allocator->open_shards) + 1);
 	hr__store_release(&shard->open, 1);
 	return HR_OK;
@@ -298,7 +298,7 @@ static hr_status build(hr__device *device, const hr_allocator_options *options, 
 	allocator->device = device;
 	allocator->usage = &hr__usages[hr__device_index(device)];
 	hr__lock_init(&allocator->caches_lock, HR__RANK_CACHES);
-	hr__lock_init(&allocator->meter_lock, HR__RANK_METER);
+	allocator->meter_lock = &allocator->usage->lock;
 	for (uint32_t i = 0; i < HR__SHARDS_MAX; i++) {
 		allocator->shards[i].allocator = allocator;
 		allocator->shards[i].index = i;
@@ -356,6 +356,9 @@ hr_status hr_allocator_create(hr_device handle, const hr_allocator_options *opti
 	if (!device) return status;
 	hr__profile_begin();
 	hr_allocator_options_init(&defaults);
+	hr__lock_take(&registry.lock);
+	hr__usage_prepare(&hr__usages[hr__device_index(device)]);
+	hr__lock_release(&registry.lock);
 	status = build(device, options ? options : &defaults, &allocator);
 	if (status) return status;
 	hr__lock_take(&registry.lock);
@@ -385,6 +388,7 @@ hr_status hr_allocator_default(const char *device_name, hr_allocator *out)
 	hr__profile_begin();
 	hr_allocator_options_init(&defaults);
 	hr__lock_take(&registry.lock); /* held all the way, so that two threads do not make two of them */
+	hr__usage_prepare(&hr__usages[hr__device_index(device)]);
 	hr__allocator *allocator = default_of(device);
 	if (allocator) {
 		out->id = allocator->id;
@@ -459,7 +463,7 @@ static void delist(hr__allocator *allocator)
 	hr__store_release(&registry.ids[allocator->slot], 0);
 	hr__store_release(&registry.slots[allocator->slot], NULL);
 	hr__caches_detach(allocator);
-	hr__usage_leave(allocator, hr__meters_sum(allocator));
+	hr__usage_leave(allocator);
 }
 
 static hr_status close_handle(hr_allocator handle, bool even_in_use)
@@ -475,7 +479,10 @@ static hr_status close_handle(hr_allocator handle, bool even_in_use)
 			status = still_in_use(allocator);
 			hr__lock_release(&registry.lock);
 		}
-		if (!status) upper->closing(allocator);
+		if (!status) {
+			hr__stats_keep_tensors(allocator, upper);
+			upper->closing(allocator);
+		}
 	}
 	if (status) return status;
 	hr__lock_take(&registry.lock);

@@ -45,6 +45,7 @@
 typedef struct hr__allocator hr__allocator;
 typedef struct hr__shard hr__shard;
 typedef struct hr__thread_state hr__thread_state;
+typedef struct hr__upper hr__upper;
 
 enum hr__kind { HR__KIND_BFC = 1, HR__KIND_DIRECT, HR__KIND_CUSTOM };
 
@@ -92,12 +93,13 @@ typedef struct hr__cache {
 	hr__shard *large;         /* where the thread's large blocks come from: shard 0, or its own. Nobody else reads it */
 	hr__atomic_u32 busy;
 	hr__atomic_u32 stop;      /* set by others */
-	hr__atomic_u32 watch;     /* not 0: tell hr__watch of every block. enum hr__watcher; set by others too */
+	hr__atomic_u32 watch;     /* not 0: hr__watch counts every block; the owner is inside a statistics scope */
 	hr__meter meter;
 	hr__atomic_i64 high;      /* most [used] since the peak was last looked at; counts while this is the only cache */
 	hr__atomic_i64 kept;      /* bytes in bins */
 	hr__atomic_i64 moving;    /* cached chunks between its bins and an arena: in neither for a moment; added to by anybody */
 	hr__atomic_i64 allocs, frees, requested, largest; /* what went through the cache; requested is a balance */
+	hr__atomic_i64 total;     /* bytes of [allocs] */
 	int64_t log_left;         /* operations to skip before the next that is logged; below 0 = all are logged; HR__LOG_NEVER = none */
 	hr__atomic_u64 log_bytes; /* of host memory behind the next */
 	hr__log_ring *log;        /* NULL = nothing is logged; changed with the caches stopped and every shard's lock held */
@@ -108,7 +110,6 @@ typedef struct hr__cache {
 	uint32_t contended;       /* how often the owner had to wait for the lock of [large] of late (hr__large_contend), */
 	uint64_t contended_at;    /* and which version the lock had the last time */
 
-	hr__atomic_u32 pinning;   /* not 0: the owner is in a call that counts pins (src/lms/check.c) */
 	hr__log_ring *next_log;   /* while rings are being replaced */
 	hr__atomic_u32 log_thread; /* the thread's number in the log, once it has one; 0 = none yet */
 	hr__thread_state *thread; /* immutable */
@@ -177,6 +178,7 @@ struct hr__shard {
 		hr__atomic_i64 requested; /* of blocks that did not go through a cache, as a balance */
 		hr__atomic_i64 largest;
 		hr__atomic_i64 allocs, failed, frees; /* that did not go through a cache */
+		hr__atomic_i64 total;                 /* bytes of the allocs that were met */
 		hr__atomic_i64 sources[HR__SOURCES];
 		hr__atomic_i64 stitches, stitched, waits, trims;
 	} stats;
@@ -190,12 +192,20 @@ typedef struct hr__custom {
 	void *user;
 } hr__custom;
 
-/* What all allocators of a device hold together. With one allocator it is that allocator's own figures; from the second on it is
- * kept here, block by block, at the price of an atomic addition. */
+/* All allocators of a device together. While there was one alone, its own figures are the device's; from the second on [shared] is set, and
+ * the sums below are kept (meter.c). */
 typedef struct hr__usage {
-	hr__atomic_u32 allocators;
-	hr__atomic_u32 shared; /* 1 from the moment there were two */
-	hr__atomic_i64 in_use, peak, reserved, peak_reserved;
+	hr__lock lock;               /* guards every level on the device; innermost of the allocators' locks */
+	hr__allocator *first;        /* list of its allocators (next_on_device); changed with lock held */
+	hr__atomic_u32 allocators;   /* in that list */
+	hr__atomic_u32 threads;      /* that have a cache of one of them; changed with lock held */
+	hr__atomic_u32 shared;       /* 1 from the second allocator on, until there is none */
+	hr__atomic_u32 active;       /* 1 = one of its allocators tracks active bytes; until there is none */
+	hr__atomic_i64 levels, granted; /* sums over its allocators, while shared; written with lock held */
+	hr__atomic_i64 missing;      /* bytes below a peak that the last meter without room asked for; written with lock held */
+	hr__atomic_i64 peak, peak_active, peak_error; /* while shared; else what closed allocators left */
+	hr__atomic_i64 reserved, peak_reserved;
+	hr_stats closed;             /* counts of closed allocators since the last reset; guarded by the registry's lock */
 } hr__usage;
 
 struct hr__allocator {
@@ -205,6 +215,7 @@ struct hr__allocator {
 	enum hr__kind kind;
 	hr__device *device;
 	hr__usage *usage;   /* of the device */
+	hr__lock *meter_lock; /* usage->lock */
 	uint64_t limit;     /* in whole pages */
 	uint64_t page;      /* 0 = the device has none */
 	uint32_t granularity, shift;
@@ -229,11 +240,15 @@ struct hr__allocator {
 	hr__cache *caches; /* changed with caches_lock and meter_lock held, so either is enough to read it */
 	hr__atomic_u32 cache_count; /* changed with caches_lock, every shard's lock and meter_lock held */
 	hr__atomic_u32 open_shards; /* under caches_lock */
+	hr__atomic_u32 metered; /* 1 = its meters have levels also with one thread (meter.c); changed as cache_count is, but never back to 0 */
 
-	hr__lock meter_lock; /* innermost of an allocator's locks */
-	hr__atomic_i64 levels; /* sum of all levels; meaningless while one thread uses the allocator */
-	hr__atomic_i64 missing; /* bytes below the peak that the last meter without room asked for */
-	hr__atomic_i64 peak, peak_error;
+	/* written with meter_lock held (meter.c) */
+	hr__allocator *next_on_device;
+	hr__atomic_i64 levels;      /* sum of all levels; meaningless while the allocator is not metered */
+	hr__atomic_i64 granted;     /* what [levels] less inactive bytes may come to without asking */
+	hr__atomic_i64 peak, peak_active, peak_error;
+	hr__atomic_u32 active;      /* 1 = active bytes are tracked: the allocator has, or had, tensors */
+	hr__atomic_i64 idle __attribute__((aligned(64))); /* bytes of inactive tensors; changed by any thread (hr__meters_idle) */
 
 	hr__atomic_i64 claimed __attribute__((aligned(128))); /* bytes held or being asked for; never above limit */
 	hr__atomic_i64 reserved; /* bytes held */
@@ -243,9 +258,10 @@ struct hr__allocator {
 	hr__atomic_i64 away; /* tensors whose block was given back, to be taken again */
 	hr__atomic_i64 spans, span_bytes; /* blocks in no region (span.c) that have memory, and how much; changed under the lock of shard 0 */
 	/* what caches of threads that ended had counted; written under caches_lock */
-	hr__atomic_i64 past_allocs, past_frees, past_requested, past_largest;
+	hr__atomic_i64 past_allocs, past_frees, past_requested, past_largest, past_total;
 	/* at the last reset, to be taken off; written under caches_lock */
-	hr__atomic_i64 base_allocs, base_failed, base_frees, base_live, base_cached;
+	hr__atomic_i64 base_allocs, base_failed, base_frees, base_live, base_cached, base_total;
+	hr_stats closed; /* what its tensors counted, once they are gone with their context; written under caches_lock */
 
 	/* A shard's regions are guarded by its lock. With pages, shard s has regions 2s (large) and 2s+1 (small); without, all belong to
 	 * shard 0 and region_count says how many slots were used; a slot that is free has size 0. */
@@ -306,21 +322,34 @@ void hr__thread_drop(void);    /* frees what the calling thread has; every alloc
 /* meters (meter.c) */
 /* So that [size] more may be used. [other] is the second meter whose [used] only the caller can write now; NULL = none. */
 void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, hr__meter *other, int64_t size);
-void hr__meter_sink(hr__allocator *allocator, hr__meter *meter); /* lowers a level that others want; by whoever may write [used] */
+void hr__meter_sink(hr__allocator *allocator, hr__meter *meter); /* lowers a level that others want; by a thread that may write [used] */
 void hr__meters_evaluate(hr__allocator *allocator); /* makes levels tight and the peak right; with meter_lock held */
 void hr__meters_look(hr__allocator *allocator); /* what is in use now counts for the peak: for a thread that could get no cache */
 int64_t hr__meters_sum(const hr__allocator *allocator); /* with caches_lock or meter_lock held */
 /* The shards' meters but this one's (may be NULL). */
 int64_t hr__meters_of_others(const hr__shard *shard, const hr__allocator *allocator);
+bool hr__is_metered(const hr__allocator *allocator); /* whether its meters have levels */
+/* Sets every level to what is used. With the caches stopped and every shard's lock and meter_lock held. */
+void hr__meters_exact(hr__allocator *allocator);
+/* From now on active bytes are tracked apart from bytes in use: the allocator is about to have tensors. Without locks. */
+void hr__meters_begin_active(hr__allocator *allocator);
+/* Bytes of tensors become inactive; negative: active, or they were freed. A tensor that is pinned is counted after the pin, one that is
+ * unpinned before, one that is freed after, and one that gets memory ahead of a pin just before (hr__block_take): so active bytes are never
+ * counted too high, which a peak would remember. Without meter_lock. */
+void hr__meters_idle(hr__allocator *allocator, int64_t bytes);
+void hr__meters_join(hr__allocator *allocator, hr__cache *cache);  /* the cache is in the list; with meter_lock held */
+void hr__meters_leave(hr__allocator *allocator, hr__cache *cache); /* it is not in the list any more; with meter_lock held */
+/* The peaks of a shared device are what is now. With the registry's lock held, and no other. */
+void hr__usage_restart(hr__usage *usage);
 
 /* bfc (bfc.c). Without locks. */
 hr_status hr__bfc_open(hr__allocator *allocator);
 hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out);
 hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream);
-/* A request made by the library itself: in no count of requests. */
-hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out);
+/* A request made by the library itself: in no count of requests. [idle]: for a tensor that is not pinned. */
+hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool idle, void **out);
 /* The same, or an ordinary one, for exactly that address. HR_NOT_READY (without a message) when it is not free. */
-hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, uint64_t address);
+hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, bool idle, uint64_t address);
 /* Takes back a block of which it is known which streams used it last, and when. [quietly]: not counted as a free. */
 hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly);
 hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released); /* the first error; bytes released in spite of it */
@@ -356,10 +385,13 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 void hr__direct_close(hr__allocator *allocator);
 
 /* statistics (stats.c) */
+/* All with the registry's lock held. */
+void hr__usage_prepare(hr__usage *usage); /* before the first allocator of the device is built */
 void hr__usage_join(hr__allocator *allocator);
-void hr__usage_leave(hr__allocator *allocator, int64_t in_use);
-void hr__usage_add(hr__usage *usage, int64_t bytes);
+void hr__usage_leave(hr__allocator *allocator); /* its counts stay with the device; the caches are detached */
 void hr__usages_reset(void);
+/* The context of its tensors is about to close; what that counted stays with the allocator. Without locks. */
+void hr__stats_keep_tensors(hr__allocator *allocator, const hr__upper *upper);
 /* Memory from the device goes through two hands: it is claimed, which fails when that would pass the limit, and once the device has
  * given it, it is held. What the device refused is given up again; giving back what is held ends the claim too. */
 bool hr__claim(hr__allocator *allocator, uint64_t bytes);
@@ -368,10 +400,8 @@ void hr__hold(hr__allocator *allocator, uint64_t bytes);
 void hr__unhold(hr__allocator *allocator, uint64_t bytes);
 
 /* observers (observe.c): what is not on the straight path of an allocation */
-/* A block was handed out by [thread] (may be NULL), or taken back (negative), and somebody wants to know. */
+/* Counts a block that [thread] (may be NULL) got, or gave back (negative), in the thread's scopes. */
 void hr__watch(const hr__allocator *allocator, hr__thread_state *thread, int64_t bytes);
-enum hr__watcher { HR__WATCH_SCOPES = 1, HR__WATCH_USAGE = 2 };
-void hr__watch_set(hr__cache *cache, enum hr__watcher watcher, bool on);
 void hr__note_failed(const hr__allocator *allocator, const hr_request *request);
 void hr__note_reserved(const hr__allocator *allocator, uint64_t address, int64_t bytes);
 void hr__note_allocator(const hr__allocator *allocator);
@@ -403,7 +433,7 @@ typedef struct hr__moving {
 	uint64_t budget; /* most bytes for one request; 0 = any */
 } hr__moving;
 
-typedef struct hr__upper {
+struct hr__upper {
 	/* Makes room by moving tensors out. HR_OK: it is worth trying again, and a success counts under *source. HR_NOT_READY: there is nobody
 	 * left to move. Anything else: they cannot be moved, and the message says why. Without locks. */
 	hr_status (*reclaim)(const hr__pressure *pressure, enum hr__source *source);
@@ -425,7 +455,7 @@ typedef struct hr__upper {
 	uint64_t (*moves)(const hr__pressure *pressure, hr__moving *how);
 	void (*shutdown)(void); /* everything is about to be closed */
 	void (*forget)(void);   /* after fork, in the child */
-} hr__upper;
+};
 
 extern _Atomic(const hr__upper *) hr__upper_layer;
 
@@ -509,7 +539,7 @@ static inline void hr__account(hr__shard *shard, hr__cache *cache, int64_t bytes
 	hr__allocator *allocator = shard->allocator;
 	bool small = cache && bytes <= HR__SMALL_MAX && bytes >= -(int64_t)HR__SMALL_MAX;
 	hr__meter *meter = small ? &cache->meter : &shard->meter;
-	/* One thread, one shard, nobody watching: then the peak is exact, and kept up here. */
+	/* One thread, one shard, no scope: the allocator's peak is exact, and kept here. Only a metered one has levels (meter.c). */
 	if (HR_UNLIKELY(!cache || (hr__load_relaxed(&allocator->cache_count) ^ 1) | (hr__load_relaxed(&allocator->open_shards) ^ 1) |
 	                              hr__load_relaxed(&cache->watch))) {
 		hr__account_any(shard, cache, meter, bytes);
@@ -520,6 +550,10 @@ static inline void hr__account(hr__shard *shard, hr__cache *cache, int64_t bytes
 	int64_t used = hr__load_relaxed(&cache->meter.used), both = hr__load_relaxed(&shard->meter.used) + used;
 	hr__store_relaxed(&cache->high, used);
 	hr__max(&allocator->peak, high > both ? high : both);
+	if (HR_LIKELY(!hr__load_relaxed(&allocator->metered))) return;
+	hr__light_barrier();
+	if (HR_UNLIKELY(hr__load_relaxed(&meter->used) > hr__load_relaxed(&meter->level) || hr__load_relaxed(&meter->wanted)))
+		hr__account_any(shard, cache, meter, 0);
 }
 
 /* What a chunk in use tells about itself; with the lock held. */

@@ -29,6 +29,7 @@ struct attempt {
 	hr__shard *shard;     /* whose lock is held, and where [id] was found */
 	bool small;           /* which pool it should come from */
 	bool quiet;           /* in no count of requests */
+	bool idle;            /* for a tensor that is not pinned */
 	uint64_t size, alignment;
 	hr__chunk_id id;      /* what was found, */
 	uint64_t address;     /* and where */
@@ -387,14 +388,13 @@ static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_req
 	hr__chunk_describe(chunk, request);
 	hr__lookup_insert(&shard->lookup, attempt->address, attempt->id);
 	hr__log_alloc(cache, request, attempt->address);
+	if (attempt->idle) hr__meters_idle(shard->allocator, (int64_t)attempt->size);
 	hr__account(shard, cache, (int64_t)attempt->size);
 	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
-	if (attempt->quiet) {
-		hr__fetch_add_relaxed(&shard->allocator->away, -1);
-		return pending;
-	}
+	if (attempt->quiet) return pending;
 	hr__owner_add(&shard->stats.allocs, 1);
 	hr__owner_add(&shard->stats.sources[attempt->source], 1);
+	hr__owner_add(&shard->stats.total, (int64_t)attempt->size);
 	hr__max(&shard->stats.largest, (int64_t)attempt->size);
 	return pending;
 }
@@ -406,18 +406,19 @@ static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t stream
 	hr__lock_take(&shard->lock);
 	hr__chunk *chunk = hr__chunk_at(&shard->table, attempt->id);
 	hr__log_free(cache, chunk);
-	if (attempt->quiet) {
-		hr__fetch_add_relaxed(&shard->allocator->away, 1);
-	} else {
+	if (!attempt->quiet) {
 		hr__owner_add(&shard->stats.allocs, -1);
 		hr__owner_add(&shard->stats.sources[attempt->source], -1);
+		hr__owner_add(&shard->stats.total, -(int64_t)attempt->size);
 	}
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 	hr__account(shard, cache, -(int64_t)chunk->size);
+	int64_t idle = attempt->idle ? (int64_t)chunk->size : 0;
 	chunk->streams |= streams;
 	chunk->epoch = epoch;
 	hr__give_back(shard, attempt->id);
 	hr__lock_release(&shard->lock);
+	if (idle) hr__meters_idle(shard->allocator, -idle);
 }
 
 /* The chunk that a cache keeps for this size although alloc.c could not simply use it: the thread has reached its level, or came here for
@@ -463,9 +464,9 @@ static hr_status wait_for_streams(struct attempt *attempt, hr__cache *cache, hr_
 	return HR_OK;
 }
 
-static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quiet, void **out)
+static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quiet, bool idle, void **out)
 {
-	struct attempt attempt = { .alignment = request->alignment, .quiet = quiet };
+	struct attempt attempt = { .alignment = request->alignment, .quiet = quiet, .idle = idle };
 	if (!hr__align_up(request->bytes, allocator->granularity, &attempt.size))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot give %zu bytes: too large to round up", allocator->name, request->bytes);
 	attempt.small = allocator->thread_cache && attempt.size <= HR__SMALL_MAX && attempt.alignment <= allocator->granularity;
@@ -500,17 +501,17 @@ static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_requ
 
 hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out)
 {
-	return alloc(allocator, cache, request, false, out);
+	return alloc(allocator, cache, request, false, false, out);
 }
 
-hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out)
+hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool idle, void **out)
 {
-	return alloc(allocator, cache, request, true, out);
+	return alloc(allocator, cache, request, true, idle, out);
 }
 
-hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, uint64_t address)
+hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, bool idle, uint64_t address)
 {
-	struct attempt attempt = { .alignment = request->alignment, .quiet = quietly, .source = HR__SOURCE_FREE_CHUNK };
+	struct attempt attempt = { .alignment = request->alignment, .quiet = quietly, .idle = idle, .source = HR__SOURCE_FREE_CHUNK };
 	uint64_t epoch = 0, pending = 0;
 	if (!hr__align_up(request->bytes, allocator->granularity, &attempt.size)) return HR_NOT_READY;
 	HR__EACH_SHARD(allocator, shard)
@@ -574,8 +575,7 @@ static hr_status give(hr__allocator *allocator, hr__cache *cache, uint64_t addre
 	uint64_t size = chunk->size;
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, address, stream);
 	hr__log_free(cache, chunk);
-	if (quiet) hr__fetch_add_relaxed(&allocator->away, 1);
-	else hr__owner_add(&shard->stats.frees, 1);
+	if (!quiet) hr__owner_add(&shard->stats.frees, 1);
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 	chunk->epoch = users ? users->epoch : hr__device_epoch(allocator->device);
 	chunk->streams = users ? users->streams : chunk->streams | hr__stream_bit(stream);

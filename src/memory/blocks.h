@@ -4,11 +4,13 @@
 
 #include "memory/allocator.h"
 
-/* A block for a tensor that returns, or moves: counted as bytes in use, not as a request. *bytes gets what it occupies. */
-hr_status hr__block_take(hr__allocator *allocator, const hr_request *request, uint64_t *address, uint64_t *bytes);
+/* A block for a tensor that returns, or moves: counted as bytes in use, not as a request. [idle]: and as inactive bytes, because the tensor is
+ * not pinned; the caller ends that when it gives the block back. *bytes gets what it occupies. */
+hr_status hr__block_take(hr__allocator *allocator, const hr_request *request, bool idle, uint64_t *address, uint64_t *bytes);
 
 /* The same for exactly [address]; counted as a request unless [quietly]. HR_NOT_READY when that memory is not free. */
-hr_status hr__block_take_at(hr__allocator *allocator, const hr_request *request, bool quietly, uint64_t address, uint64_t *bytes);
+hr_status hr__block_take_at(hr__allocator *allocator, const hr_request *request, bool quietly, bool idle, uint64_t address,
+                            uint64_t *bytes);
 
 /* Time that mapping and unmapping pages took so far, by the device's clock: nothing on the simulated device. */
 uint64_t hr__blocks_map_ns(const hr__allocator *allocator);
@@ -88,7 +90,7 @@ hr_status hr__span_take(hr__allocator *allocator, const hr_request *request, hr_
 hr_status hr__span_vacate(hr__span *span);
 /* The reverse, at the same address; not counted as a request. [clear] (may be NULL) is called when the pages are there and about to be
  * mapped; when that fails, so does this. */
-hr_status hr__span_occupy(hr__span *span, const hr_request *request, hr_status (*clear)(void *context), void *context);
+hr_status hr__span_occupy(hr__span *span, const hr_request *request, bool idle, hr_status (*clear)(void *context), void *context);
 /* Gives memory and addresses back, as a free; idle as above. When it fails nothing has changed. */
 hr_status hr__span_give(hr__span *span);
 /* Gives up a span whose memory the device will not give back: that stays with the allocator until it is closed. */

@@ -154,13 +154,14 @@ void hr__shards_unlock(hr__allocator *allocator)
 static void join(hr__allocator *allocator, hr__cache *cache)
 {
 	hr__shards_lock(allocator); /* whoever accounts for itself alone has finished */
-	hr__lock_take(&allocator->meter_lock);
+	hr__lock_take(allocator->meter_lock);
 	uint32_t count = hr__load_relaxed(&allocator->cache_count) + 1;
 	hr__cache *alone = count == 2 ? allocator->caches : NULL;
 	cache->next = allocator->caches;
 	allocator->caches = cache;
 	hr__store_relaxed(&allocator->cache_count, count);
-	hr__store_relaxed(&cache->meter.level, count == 1 ? HR__NO_LEVEL : 0);
+	hr__store_relaxed(&cache->meter.level, hr__is_metered(allocator) ? 0 : HR__NO_LEVEL);
+	hr__meters_join(allocator, cache);
 	if (count > 1) {
 		hr__meters_evaluate(allocator);
 		if (alone) /* what the other one had at most; looked at now, when it can no longer pass its level unnoticed */
@@ -168,10 +169,9 @@ static void join(hr__allocator *allocator, hr__cache *cache)
 		hr__max(&allocator->peak_error, (int64_t)(count + hr__load_relaxed(&allocator->open_shards)) * HR__SLACK);
 	}
 	cache->shard->threads++;
-	hr__lock_release(&allocator->meter_lock);
+	hr__lock_release(allocator->meter_lock);
 	hr__shards_unlock(allocator);
-	hr__watch_set(cache, HR__WATCH_SCOPES, cache->thread->scope_depth != 0);
-	hr__watch_set(cache, HR__WATCH_USAGE, hr__load_relaxed(&allocator->usage->shared) != 0);
+	hr__store_relaxed(&cache->watch, cache->thread->scope_depth != 0);
 }
 
 /* Takes a cache, empty and stopped, out of the list, and keeps what it counted. With caches_lock held. */
@@ -180,7 +180,7 @@ static void leave(hr__allocator *allocator, hr__cache *cache)
 	hr__log_leave(allocator, cache);
 	hr__shards_lock(allocator);
 	hr__account(cache->shard, cache, 0); /* the peak that [high] tells of, if it was alone */
-	hr__lock_take(&allocator->meter_lock);
+	hr__lock_take(allocator->meter_lock);
 	hr__meter *heir = &cache->shard->meter;
 	int64_t level = hr__load_relaxed(&cache->meter.level) + hr__load_relaxed(&heir->level);
 	hr__owner_add(&heir->used, hr__load_relaxed(&cache->meter.used));
@@ -193,12 +193,14 @@ static void leave(hr__allocator *allocator, hr__cache *cache)
 	hr__store_relaxed(&allocator->cache_count, hr__load_relaxed(&allocator->cache_count) - 1);
 	if (hr__load_relaxed(&allocator->cache_count) == 1) /* alone from here on: what it had before is in the peak */
 		hr__store_relaxed(&allocator->caches->high, hr__load_relaxed(&allocator->caches->meter.used));
+	hr__meters_leave(allocator, cache);
 	cache->shard->threads--;
-	hr__lock_release(&allocator->meter_lock);
+	hr__lock_release(allocator->meter_lock);
 	hr__shards_unlock(allocator);
 	hr__owner_add(&allocator->past_allocs, hr__load_relaxed(&cache->allocs));
 	hr__owner_add(&allocator->past_frees, hr__load_relaxed(&cache->frees));
 	hr__owner_add(&allocator->past_requested, hr__load_relaxed(&cache->requested));
+	hr__owner_add(&allocator->past_total, hr__load_relaxed(&cache->total));
 	hr__max(&allocator->past_largest, hr__load_relaxed(&cache->largest));
 }
 
@@ -226,9 +228,9 @@ void hr__caches_start(hr__allocator *allocator)
 void hr__caches_quiesce(hr__allocator *allocator)
 {
 	hr__heavy_barrier();
-	hr__lock_take(&allocator->meter_lock); /* the list stands still; nobody in a busy section waits for this lock */
+	hr__lock_take(allocator->meter_lock); /* the list stands still; nobody in a busy section waits for this lock */
 	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) hr__cache_wait_idle(cache);
-	hr__lock_release(&allocator->meter_lock);
+	hr__lock_release(allocator->meter_lock);
 }
 
 static void empty_stopped(hr__cache *cache)

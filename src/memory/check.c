@@ -6,7 +6,8 @@
  *       the sizes of those in bins
  *   22  bytes in use are the sum over chunks in use, and requested bytes the sum of what they asked for
  *   23  memory behind the regions and of spans is what is counted as reserved, and mapped chunks cover exactly the mapped pages
- *   24  with several threads nobody has used more than his level, and the levels add up
+ *   24  with several threads, several allocators on the device or tensors, no meter is above its level, the levels add up, and their sum is not
+ *       above the peak that it bounds
  *   25  blocks allocated, and tensors whose block was given back for a while, are allocations met less frees
  *   26  a chunk in no region is a span in use: of shard 0, whole pages, as many and as large together as is counted */
 #include "base/status.h"
@@ -118,7 +119,7 @@ static bool passed(const hr__meter *meter)
 static int check_meters(const hr__allocator *allocator)
 {
 	int64_t levels = 0;
-	if (hr__load_relaxed(&allocator->cache_count) < 2) return 0;
+	if (!hr__is_metered(allocator)) return 0;
 	for (uint32_t i = 0; i < allocator->shard_max; i++) {
 		if (passed(&allocator->shards[i].meter)) return 24;
 		levels += hr__load_relaxed(&allocator->shards[i].meter.level);
@@ -127,7 +128,10 @@ static int check_meters(const hr__allocator *allocator)
 		if (passed(&cache->meter)) return 24;
 		levels += hr__load_relaxed(&cache->meter.level);
 	}
-	return levels == hr__load_relaxed(&allocator->levels) && levels <= hr__load_relaxed(&allocator->peak) ? 0 : 24;
+	if (levels != hr__load_relaxed(&allocator->levels)) return 24;
+	if (hr__load_relaxed(&allocator->cache_count) > 1 && levels > hr__load_relaxed(&allocator->peak)) return 24;
+	const hr__usage *usage = allocator->usage;
+	return hr__load_relaxed(&usage->shared) && hr__load_relaxed(&usage->levels) > hr__load_relaxed(&usage->peak) ? 24 : 0;
 }
 
 static int check_totals(const hr__allocator *allocator, const struct books *books)
@@ -175,9 +179,9 @@ hr_status hr_allocator_check(hr_allocator handle)
 	if (!allocator) return status;
 	hr__caches_stop(allocator);
 	hr__shards_lock(allocator);
-	hr__lock_take(&allocator->meter_lock); /* a thread raises its level with no other lock */
+	hr__lock_take(allocator->meter_lock); /* a thread raises its level with no other lock */
 	int broken = hr__allocator_check_locked(allocator);
-	hr__lock_release(&allocator->meter_lock);
+	hr__lock_release(allocator->meter_lock);
 	hr__shards_unlock(allocator);
 	hr__caches_start(allocator);
 	return broken ? hr__fail(HR_CORRUPT, "%s: invariant %d does not hold (see arena.c and check.c)", allocator->name, broken) : HR_OK;

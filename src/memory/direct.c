@@ -129,6 +129,7 @@ static hr_status enter(hr__allocator *allocator, hr__cache *cache, const hr_requ
 		hr__account(shard, cache, (int64_t)bytes);
 		hr__owner_add(&shard->stats.allocs, 1);
 		hr__owner_add(&shard->stats.sources[HR__SOURCE_DEVICE], 1);
+		hr__owner_add(&shard->stats.total, (int64_t)bytes);
 		hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
 		hr__max(&shard->stats.largest, (int64_t)bytes);
 	}

@@ -1,18 +1,30 @@
-/* meter.c - the peak of bytes in use, without adding up at every block.
+/* meter.c - peaks of bytes in use and of active bytes, without adding up at every block.
  *
- * What is in use is the sum of all meters: one for each thread's cache, one for each shard. With one thread the peak is exact: the
- * cache remembers its highest [used], and each operation under the lock adds that to what the shard has.
+ * Bytes in use are the sum of all meters: one for each thread's cache, one for each shard. Active bytes are that sum less the inactive
+ * bytes: resident tensors that are not pinned. Each has a peak in every allocator, and one on the device, over all its allocators.
  *
- * With several threads every meter has a level, which [used] passes only after asking here, and
+ * One thread, one allocator on the device, no tensors: the allocator is not metered. The cache remembers its highest [used], and each
+ * operation under the lock adds that to what the shard has. The peak is exact, and the device's peak is the allocator's.
  *
- *     in use  <=  sum of levels  <=  peak
+ * Otherwise the allocator is metered: every meter has a level, which [used] passes only after asking here. Asking never lets a sum of levels
+ * pass a peak without raising the peak:
  *
- * Asking raises a level to what is needed, and by some of what is free between the sum of levels and the peak, which costs nothing. In a
- * program that does the same again and again nobody passes his level any more, and no line is written that others read.
+ *     in use (allocator)  <=  levels             <=  peak           several threads use the allocator
+ *     active (allocator)  <=  levels - inactive  <=  peak_active    it has tensors
+ *     in use (device)     <=  sum of levels      <=  peak           several allocators
+ *     active (device)     <=  sum of granted     <=  peak_active    several allocators, one of them with tensors
  *
- * If nothing is free there, the levels must be made tight: those more than HR__SLACK above their [used] are lowered. If that is not
- * enough, the level is raised by half of HR__SLACK besides what is needed, and the sum of levels, at most HR__SLACK too high for each
- * meter, is the new peak.
+ * Asking raises a level to what is needed, and by some of what is free below the peaks, which costs nothing. A program that repeats itself
+ * soon stops asking, and then no cache line is written that other threads read.
+ *
+ * Where a sum has no room below its peak, its levels are made tight. If that is not enough, the sum of the tight levels is the new peak. With
+ * one thread tight means equal to [used], so the peak is a value that was reached: it is exact. With several threads tight means within
+ * HR__SLACK of [used], because lowering the level of another thread takes 15 us (see below); the peak is at most HR__SLACK too high for each
+ * meter.
+ *
+ * Pins are counted without a lock, so active bytes have one more stage: levels - inactive of an allocator stays below [granted], and the
+ * sum of what is granted below the peak of the device. A pin takes from [idle], then compares; a thread that changes levels or [granted] does so
+ * under the lock, then compares (grant). Both have a full barrier in between, so one of the two sees the other.
  *
  * Two threads whose highs do not coincide must do that at every climb, because each finds the other's level where its last high left it.
  * Lowering the level of another thread is expensive: the thread has to be interrupted, which takes 15 us with the lock held. So the thread
@@ -25,10 +37,10 @@
  * When little is free below the peak, meters that are far below their levels are marked too, and give back some of it before it is
  * needed. A meter that merely goes up and down a little is left alone until it has to be asked: it would only ask for more at once.
  *
- * How it stays an upper bound: whoever accounts for a block may have seen the old level of a meter that is being lowered. After a heavy
- * barrier whoever begins sees the new one. The owner of a cache who began before is waited for; then his [used] is read again, and a
- * level that it passed is put above it. Who accounts under a shard's lock cannot be waited for, since he may be waiting for meter_lock;
- * he looks at the level once more afterwards, and at least one of the two sees what the other did. */
+ * Lowering a level while its thread runs: a thread that accounts for a block may have seen the old level. After a heavy barrier a thread
+ * that begins sees the new one. The owner of a cache that began before is waited for; then its [used] is read again, and a level that it
+ * passed is raised. A thread that accounts under a shard's lock cannot be waited for, since it may be waiting for meter_lock; it compares with
+ * the level once more afterwards, and at least one of the two sees what the other did. */
 #include "memory/allocator.h"
 
 #define PARTS 8       /* of the peak: a meter whose level is more than one part above [used] is far below it */
@@ -40,17 +52,109 @@
 static void lock_meters(hr__allocator *allocator)
 {
 	for (unsigned i = 0; i < SPINS; i++) {
-		if (hr__lock_try(&allocator->meter_lock)) return;
+		if (hr__lock_try(allocator->meter_lock)) return;
 		hr__cpu_pause();
 	}
-	hr__lock_take(&allocator->meter_lock);
+	hr__lock_take(allocator->meter_lock);
 }
 
 /* Values of hr__meter.wanted: which levels are to be lowered. */
 enum { NONE = 0, FAR_ABOVE, ANY };
 
+/* Which meters a sum is over. */
+enum scope { NOWHERE, ALLOCATOR, DEVICE };
+
+#define EACH_ALLOCATOR(usage, each) for (hr__allocator *each = (usage)->first; each; each = each->next_on_device)
+
+#define EACH_METER(allocator, meter, statement)                                                                     \
+	do {                                                                                                            \
+		HR__EACH_SHARD(allocator, shard_)                                                                           \
+		{                                                                                                           \
+			hr__meter *meter = &shard_->meter;                                                                      \
+			statement;                                                                                              \
+		}                                                                                                           \
+		for (hr__cache *cache_ = (allocator)->caches; cache_; cache_ = cache_->next) {                              \
+			hr__meter *meter = &cache_->meter;                                                                      \
+			statement;                                                                                              \
+		}                                                                                                           \
+	} while (0)
+
+bool hr__is_metered(const hr__allocator *allocator)
+{
+	return hr__load_relaxed(&allocator->cache_count) > 1 || hr__load_relaxed(&allocator->metered);
+}
+
+/* A meter of an allocator that is no longer metered may still have a level. With meter_lock held. */
+static bool is_free(const hr__allocator *allocator, hr__meter *meter)
+{
+	if (hr__is_metered(allocator)) return false;
+	hr__store_relaxed(&meter->level, HR__NO_LEVEL);
+	return true;
+}
+
+static bool device_is_metered(const hr__usage *usage)
+{
+	return hr__load_relaxed(&usage->shared) != 0;
+}
+
+static bool device_tracks_active(const hr__usage *usage)
+{
+	return device_is_metered(usage) && hr__load_relaxed(&usage->active);
+}
+
+/* ---- sums ---- */
+
+/* An upper bound of the active bytes of an allocator. */
+static int64_t active_bound(const hr__allocator *allocator)
+{
+	return hr__load_relaxed(&allocator->levels) - hr__load_relaxed(&allocator->idle);
+}
+
+/* Sets [granted] to [least], or to what is needed where that is more. With meter_lock held; pins go on meanwhile. */
+static void grant(hr__allocator *allocator, int64_t least)
+{
+	int64_t before = hr__load_relaxed(&allocator->granted), now;
+	do {
+		int64_t needed = active_bound(allocator);
+		now = needed > least ? needed : least;
+		hr__store_relaxed(&allocator->granted, now);
+		if (!hr__load_relaxed(&allocator->active)) break;
+		hr__fence_seq_cst();
+	} while (active_bound(allocator) > now);
+	hr__owner_add(&allocator->usage->granted, now - before);
+}
+
+/* Lowers [granted] to what is needed. It never rises here: a pin that needs more has to ask. With meter_lock held. */
+static void lower_granted(hr__allocator *allocator)
+{
+	int64_t before = hr__load_relaxed(&allocator->granted), now;
+	do {
+		int64_t needed = active_bound(allocator);
+		now = needed < before ? needed : before;
+		hr__store_relaxed(&allocator->granted, now);
+		hr__fence_seq_cst();
+	} while (now < before && active_bound(allocator) > now);
+	hr__owner_add(&allocator->usage->granted, now - before);
+}
+
+static void add_levels(hr__allocator *allocator, int64_t bytes)
+{
+	hr__owner_add(&allocator->levels, bytes);
+	hr__owner_add(&allocator->usage->levels, bytes);
+}
+
+/* Adds up the levels of an allocator. With meter_lock held. */
+static void sum_levels(hr__allocator *allocator)
+{
+	int64_t levels = 0;
+	EACH_METER(allocator, meter, levels += hr__load_relaxed(&meter->level));
+	add_levels(allocator, levels - hr__load_relaxed(&allocator->levels));
+}
+
+/* ---- making levels tight ---- */
+
 /* How far the level is above [used]. */
-static int64_t slack_of(const hr__meter *meter)
+static int64_t above_used(const hr__meter *meter)
 {
 	return hr__load_relaxed(&meter->level) - hr__load_relaxed(&meter->used);
 }
@@ -58,77 +162,144 @@ static int64_t slack_of(const hr__meter *meter)
 /* Lowers a level that is more than [most] above [used] so that it is [keep] above it. */
 static bool lower(hr__meter *meter, int64_t most, int64_t keep)
 {
-	if (slack_of(meter) <= most) return false;
+	if (above_used(meter) <= most) return false;
 	hr__store_relaxed(&meter->level, hr__load_relaxed(&meter->used) + keep);
 	return true;
 }
 
-static int64_t settled_level(hr__meter *meter)
+static void settle(hr__meter *meter, int64_t slack)
 {
 	int64_t used = hr__load_relaxed(&meter->used);
-	if (used > hr__load_relaxed(&meter->level)) hr__store_relaxed(&meter->level, used + HR__SLACK / 2);
-	return hr__load_relaxed(&meter->level);
+	if (used > hr__load_relaxed(&meter->level)) hr__store_relaxed(&meter->level, used + slack / 2);
 }
 
-void hr__meters_evaluate(hr__allocator *allocator)
+static bool is_of_others(const hr__allocator *allocator)
 {
-	bool lowered = false;
-	int64_t levels = 0;
-	HR_ASSERT(hr__lock_is_held(&allocator->meter_lock));
-	HR__EACH_SHARD(allocator, shard) lowered |= lower(&shard->meter, HR__SLACK, HR__SLACK / 2);
-	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) lowered |= lower(&cache->meter, HR__SLACK, HR__SLACK / 2);
-	if (lowered) {
-		hr__heavy_barrier();
-		for (hr__cache *cache = allocator->caches; cache; cache = cache->next) hr__cache_wait_idle(cache);
-	}
-	HR__EACH_SHARD(allocator, shard) levels += settled_level(&shard->meter);
-	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) levels += settled_level(&cache->meter);
-	hr__store_relaxed(&allocator->levels, levels);
-	hr__max(&allocator->peak, levels);
+	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next)
+		if (cache->thread != hr__thread_self) return true;
+	return false;
 }
 
-/* One thread alone needs no levels. With meter_lock held. */
-static bool is_alone(const hr__allocator *allocator, hr__meter *meter)
+static void wait_for_caches(const hr__allocator *allocator)
 {
-	if (hr__load_relaxed(&allocator->cache_count) > 1) return false;
-	hr__store_relaxed(&meter->level, HR__NO_LEVEL);
-	return true;
+	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next)
+		if (cache->thread != hr__thread_self) hr__cache_wait_idle(cache);
 }
 
-/* How far a level may be above [used] when there is little room below the peak. */
-static int64_t part_of_peak(const hr__allocator *allocator)
+/* How far above [used] the levels of one sum may be: with one thread not at all. */
+static int64_t slack_of(const hr__allocator *allocator, enum scope scope)
 {
-	int64_t part = hr__load_relaxed(&allocator->peak) / PARTS;
-	return part > HR__SLACK ? part : HR__SLACK;
+	const hr__atomic_u32 *threads = scope == DEVICE ? &allocator->usage->threads : &allocator->cache_count;
+	return hr__load_relaxed(threads) > 1 ? HR__SLACK : 0;
 }
 
-/* What would be left between the levels and the peak if that of [meter] were [needed]. */
-static int64_t room_with(const hr__allocator *allocator, const hr__meter *meter, int64_t needed)
-{
-	return hr__load_relaxed(&allocator->peak) - hr__load_relaxed(&allocator->levels) - (needed - hr__load_relaxed(&meter->level));
-}
-
-static bool want(hr__meter *meter, uint32_t which, int64_t most)
-{
-	if (slack_of(meter) <= most) return false;
-	if (hr__load_relaxed(&meter->wanted) < which) hr__store_relaxed(&meter->wanted, which);
-	return true;
-}
-
-/* Marks the meters, but not [self], whose level is more than [most] above [used]. Whether there are any. With meter_lock held. */
-static bool want_back(hr__allocator *allocator, const hr__meter *self, uint32_t which, int64_t most)
+/* Calls [each] for the allocators of a scope; whether any of them said true. */
+static bool any_of(hr__allocator *allocator, enum scope scope, bool (*each)(hr__allocator *, int64_t), int64_t argument)
 {
 	bool any = false;
-	HR__EACH_SHARD(allocator, shard)
-	{
-		if (&shard->meter != self) any |= want(&shard->meter, which, most);
-	}
-	for (hr__cache *cache = allocator->caches; cache; cache = cache->next)
-		if (&cache->meter != self) any |= want(&cache->meter, which, most);
+	if (scope != DEVICE) return each(allocator, argument);
+	EACH_ALLOCATOR(allocator->usage, one) any |= each(one, argument);
 	return any;
 }
 
-/* What somebody who asks gets of the [room] besides what he needs: half of it for the others, but not in many small steps. */
+/* Whether other threads must be interrupted for it. */
+static bool lower_all(hr__allocator *allocator, int64_t slack)
+{
+	bool lowered = false;
+	EACH_METER(allocator, meter, lowered |= lower(meter, slack, slack / 2));
+	return lowered && is_of_others(allocator);
+}
+
+static bool wait_all(hr__allocator *allocator, int64_t slack)
+{
+	(void)slack;
+	wait_for_caches(allocator);
+	return true;
+}
+
+static bool settle_all(hr__allocator *allocator, int64_t slack)
+{
+	EACH_METER(allocator, meter, settle(meter, slack));
+	sum_levels(allocator);
+	lower_granted(allocator);
+	return true;
+}
+
+/* With meter_lock held. Nobody in a busy section waits for that lock. */
+static void tighten_scope(hr__allocator *allocator, enum scope scope)
+{
+	int64_t slack = slack_of(allocator, scope);
+	if (any_of(allocator, scope, lower_all, slack)) {
+		hr__heavy_barrier();
+		any_of(allocator, scope, wait_all, 0);
+	}
+	any_of(allocator, scope, settle_all, slack);
+}
+
+static void tighten(hr__allocator *allocator, enum scope scope)
+{
+	tighten_scope(allocator, scope);
+	/* The allocator's own sum is exact as long as one thread uses it, however many use the device. */
+	if (scope == DEVICE && slack_of(allocator, ALLOCATOR) < slack_of(allocator, DEVICE)) tighten_scope(allocator, ALLOCATOR);
+}
+
+/* ---- room below the peaks ---- */
+
+/* A sum of levels that a peak bounds. */
+struct bound {
+	enum scope scope;
+	int64_t room, peak;
+};
+
+#define BOUNDS_MAX 4u
+
+static uint32_t bounds_of(const hr__allocator *allocator, struct bound bounds[BOUNDS_MAX])
+{
+	const hr__usage *usage = allocator->usage;
+	uint32_t count = 0;
+	int64_t peak, active = active_bound(allocator);
+	if (hr__load_relaxed(&allocator->cache_count) > 1) {
+		peak = hr__load_relaxed(&allocator->peak);
+		bounds[count++] = (struct bound){ ALLOCATOR, peak - hr__load_relaxed(&allocator->levels), peak };
+	}
+	if (hr__load_relaxed(&allocator->active)) {
+		peak = hr__load_relaxed(&allocator->peak_active);
+		bounds[count++] = (struct bound){ ALLOCATOR, peak - active, peak };
+	}
+	if (device_is_metered(usage)) {
+		peak = hr__load_relaxed(&usage->peak);
+		bounds[count++] = (struct bound){ DEVICE, peak - hr__load_relaxed(&usage->levels), peak };
+	}
+	if (device_tracks_active(usage)) {
+		int64_t others = hr__load_relaxed(&usage->granted) - hr__load_relaxed(&allocator->granted);
+		peak = hr__load_relaxed(&usage->peak_active);
+		bounds[count++] = (struct bound){ DEVICE, peak - others - active, peak };
+	}
+	return count;
+}
+
+/* Which levels must be made tight before one of the allocator is raised by [bytes]; *missing gets how much there is no room for. */
+static enum scope lacking(const hr__allocator *allocator, int64_t bytes, int64_t *missing)
+{
+	struct bound bounds[BOUNDS_MAX];
+	enum scope scope = NOWHERE;
+	uint32_t count = bounds_of(allocator, bounds);
+	*missing = 0;
+	for (uint32_t i = 0; i < count; i++) {
+		if (bytes - bounds[i].room > *missing) *missing = bytes - bounds[i].room;
+		if (bounds[i].room < bytes && bounds[i].scope > scope) scope = bounds[i].scope;
+	}
+	return scope;
+}
+
+/* How far a level may be above [used] when there is little room below the peak. */
+static int64_t part_of(int64_t peak)
+{
+	int64_t part = peak / PARTS;
+	return part > HR__SLACK ? part : HR__SLACK;
+}
+
+/* What a level gets of the [room] besides what it needs: half of it stays for the others, but not in many small steps. */
 static int64_t share_of(int64_t room, int64_t part)
 {
 	int64_t share = (room < part ? room : part) / 2, least = part / 8;
@@ -136,20 +307,29 @@ static int64_t share_of(int64_t room, int64_t part)
 	return share;
 }
 
-/* Raises a level to [needed] at least. With meter_lock held. */
-static void raise_level(hr__allocator *allocator, hr__meter *meter, int64_t needed)
+/* ---- asking others ---- */
+
+static bool want(hr__meter *meter, uint32_t which, int64_t most)
 {
-	if (needed <= hr__load_relaxed(&meter->level)) return;
-	if (room_with(allocator, meter, needed) < 0) {
-		hr__meters_evaluate(allocator);
-		if (room_with(allocator, meter, needed) < 0) needed += HR__SLACK / 2;
-	}
-	int64_t room = room_with(allocator, meter, needed), part = part_of_peak(allocator);
-	if (room < hr__load_relaxed(&allocator->peak) / LITTLE) want_back(allocator, meter, FAR_ABOVE, part);
-	if (room > 0) needed += share_of(room, part);
-	hr__owner_add(&allocator->levels, needed - hr__load_relaxed(&meter->level));
-	hr__store_relaxed(&meter->level, needed);
-	hr__max(&allocator->peak, hr__load_relaxed(&allocator->levels));
+	if (above_used(meter) <= most) return false;
+	if (hr__load_relaxed(&meter->wanted) < which) hr__store_relaxed(&meter->wanted, which);
+	return true;
+}
+
+struct wanting {
+	const hr__meter *self; /* which is not asked */
+	uint32_t which;
+	int64_t most;
+};
+
+/* Marks the meters of a scope whose level is more than [most] above [used]. Whether there are any. With meter_lock held. */
+static bool want_back(hr__allocator *allocator, enum scope scope, const struct wanting *wanting)
+{
+	bool any = false;
+	hr__allocator *each = scope == DEVICE ? allocator->usage->first : allocator;
+	for (; each; each = scope == DEVICE ? each->next_on_device : NULL)
+		EACH_METER(each, meter, any |= meter != wanting->self && want(meter, wanting->which, wanting->most));
+	return any;
 }
 
 static void answer(hr__allocator *allocator, hr__meter *meter)
@@ -157,55 +337,150 @@ static void answer(hr__allocator *allocator, hr__meter *meter)
 	if (HR_UNLIKELY(hr__load_relaxed(&meter->wanted))) hr__meter_sink(allocator, meter);
 }
 
-/* Lets others lower their levels, if there is no room for [needed] and they can. Meanwhile this thread does the same for its own meters: the
- * others may be waiting for it. With meter_lock held, which is released meanwhile. */
-static void ask_others(hr__allocator *allocator, hr__meter *meter, hr__meter *other, int64_t needed)
+/* Waits a little for others to lower their levels, if [bytes] have no room and they can. Meanwhile this thread does the same for its own
+ * meters: the others may be waiting for it. With meter_lock held, which is released meanwhile. */
+static void ask_others(hr__allocator *allocator, const hr__meter *meter, hr__meter *other, int64_t bytes)
 {
-	if (room_with(allocator, meter, needed) >= 0 || !want_back(allocator, meter, ANY, HR__SLACK)) return;
-	hr__store_relaxed(&allocator->missing, -room_with(allocator, meter, needed));
-	hr__lock_release(&allocator->meter_lock);
-	for (unsigned i = 0; i < PATIENCE && room_with(allocator, meter, needed) < 0; i++) {
+	int64_t missing;
+	enum scope scope = lacking(allocator, bytes, &missing);
+	if (scope == NOWHERE || !slack_of(allocator, scope)) return;
+	if (!want_back(allocator, scope, &(struct wanting){ meter, ANY, HR__SLACK })) return;
+	hr__store_relaxed(&allocator->usage->missing, missing);
+	hr__lock_release(allocator->meter_lock);
+	for (unsigned i = 0; i < PATIENCE && lacking(allocator, bytes, &missing) != NOWHERE; i++) {
 		if (other) answer(allocator, other);
 		hr__cpu_pause();
 	}
 	lock_meters(allocator);
 }
 
+/* ---- raising ---- */
+
+/* What a level that rises by [bytes] may get besides. */
+static int64_t extra_of(hr__allocator *allocator, const hr__meter *meter, int64_t bytes)
+{
+	struct bound bounds[BOUNDS_MAX];
+	uint32_t count = bounds_of(allocator, bounds);
+	int64_t extra = INT64_MAX;
+	for (uint32_t i = 0; i < count; i++) {
+		int64_t room = bounds[i].room - bytes, part = part_of(bounds[i].peak), slack = slack_of(allocator, bounds[i].scope);
+		int64_t allowed = room < 0 ? slack / 2 : room > 0 ? share_of(room, part) : 0;
+		if (slack && room < bounds[i].peak / LITTLE) want_back(allocator, bounds[i].scope, &(struct wanting){ meter, FAR_ABOVE, part });
+		if (allowed < extra) extra = allowed;
+	}
+	return count ? extra : 0;
+}
+
+/* Lets pins use half of what is left below the peaks. */
+static void grant_share(hr__allocator *allocator)
+{
+	const hr__usage *usage = allocator->usage;
+	int64_t granted = hr__load_relaxed(&allocator->granted), left = hr__load_relaxed(&allocator->peak_active) - granted;
+	if (device_tracks_active(usage)) {
+		int64_t device = (hr__load_relaxed(&usage->peak_active) - hr__load_relaxed(&usage->granted)) / 2;
+		if (device < left) left = device;
+	}
+	if (left > 0) grant(allocator, granted + left);
+}
+
+/* Which peak of active bytes is below what is granted. */
+static enum scope active_above(const hr__allocator *allocator)
+{
+	const hr__usage *usage = allocator->usage;
+	if (device_tracks_active(usage) && hr__load_relaxed(&usage->granted) > hr__load_relaxed(&usage->peak_active)) return DEVICE;
+	if (!hr__load_relaxed(&allocator->active)) return NOWHERE;
+	return hr__load_relaxed(&allocator->granted) > hr__load_relaxed(&allocator->peak_active) ? ALLOCATOR : NOWHERE;
+}
+
+/* Makes the peaks at least what the levels may come to; levels of scope [tight] are tight. With meter_lock held. */
+static void commit(hr__allocator *allocator, enum scope tight)
+{
+	hr__usage *usage = allocator->usage;
+	bool active = hr__load_relaxed(&allocator->active), device = device_tracks_active(usage);
+	if (hr__load_relaxed(&allocator->cache_count) > 1) hr__max(&allocator->peak, hr__load_relaxed(&allocator->levels));
+	if (device_is_metered(usage)) hr__max(&usage->peak, hr__load_relaxed(&usage->levels));
+	grant(allocator, INT64_MIN);
+	for (enum scope above; (above = active_above(allocator)) > tight; tight = above) { /* pins that came meanwhile */
+		tighten(allocator, above);
+		grant(allocator, INT64_MIN);
+	}
+	if (active) hr__max(&allocator->peak_active, hr__load_relaxed(&allocator->granted));
+	if (device) hr__max(&usage->peak_active, hr__load_relaxed(&usage->granted));
+	if (!active) return;
+	grant_share(allocator);
+	hr__max(&allocator->peak_active, hr__load_relaxed(&allocator->granted));
+	if (device) hr__max(&usage->peak_active, hr__load_relaxed(&usage->granted));
+}
+
+/* Raises a level to [needed] at least. With meter_lock held. */
+static void raise_level(hr__allocator *allocator, hr__meter *meter, int64_t needed)
+{
+	if (needed <= hr__load_relaxed(&meter->level)) return;
+	int64_t missing;
+	enum scope scope = lacking(allocator, needed - hr__load_relaxed(&meter->level), &missing);
+	if (scope != NOWHERE) tighten(allocator, scope);
+	int64_t bytes = needed - hr__load_relaxed(&meter->level); /* 0 when it is in use already: then its level was settled */
+	if (bytes > 0) {
+		bytes += extra_of(allocator, meter, bytes);
+		hr__store_relaxed(&meter->level, hr__load_relaxed(&meter->level) + bytes);
+		add_levels(allocator, bytes);
+	}
+	commit(allocator, scope);
+}
+
 void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, hr__meter *other, int64_t size)
 {
 	lock_meters(allocator);
 	int64_t needed = hr__load_relaxed(&meter->used) + size;
-	if (!is_alone(allocator, meter)) ask_others(allocator, meter, other, needed);
-	if (!is_alone(allocator, meter)) raise_level(allocator, meter, needed); /* the others may have gone meanwhile */
-	hr__lock_release(&allocator->meter_lock);
+	if (!is_free(allocator, meter)) ask_others(allocator, meter, other, needed - hr__load_relaxed(&meter->level));
+	if (!is_free(allocator, meter)) raise_level(allocator, meter, needed); /* the others may have gone meanwhile */
+	hr__lock_release(allocator->meter_lock);
 }
 
 /* What a meter keeps above [used] when another one has no room: half, unless more than that is missing. */
 static int64_t to_keep(const hr__allocator *allocator, const hr__meter *meter)
 {
-	int64_t slack = slack_of(meter), left = slack - hr__load_relaxed(&allocator->missing);
-	int64_t keep = left < slack / 2 ? left : slack / 2;
+	int64_t above = above_used(meter), left = above - hr__load_relaxed(&allocator->usage->missing);
+	int64_t keep = left < above / 2 ? left : above / 2;
 	return keep > HR__SLACK / 2 ? keep : HR__SLACK / 2;
 }
 
-/* Whoever writes [used] is the caller, or waits for him: nobody can be about to pass the level that is lowered here. */
+/* The caller is the one that writes [used], or that writer waits for the caller: nobody can be about to pass the level that is lowered here. */
 void hr__meter_sink(hr__allocator *allocator, hr__meter *meter)
 {
 	lock_meters(allocator);
 	int64_t before = hr__load_relaxed(&meter->level);
-	int64_t part = part_of_peak(allocator);
-	bool any = hr__load_relaxed(&meter->wanted) == ANY;
+	int64_t part = part_of(hr__load_relaxed(device_is_metered(allocator->usage) ? &allocator->usage->peak : &allocator->peak));
+	uint32_t which = hr__load_relaxed(&meter->wanted); /* NONE: see should_sink */
+	int64_t keep = which == FAR_ABOVE ? part / 2 : which == ANY ? to_keep(allocator, meter) : HR__SLACK / 2;
 	hr__store_relaxed(&meter->wanted, NONE);
-	if (!is_alone(allocator, meter) && lower(meter, any ? HR__SLACK : part, any ? to_keep(allocator, meter) : part / 2))
-		hr__owner_add(&allocator->levels, hr__load_relaxed(&meter->level) - before);
-	hr__lock_release(&allocator->meter_lock);
+	if (!is_free(allocator, meter) && lower(meter, which == FAR_ABOVE ? part : HR__SLACK, keep)) {
+		add_levels(allocator, hr__load_relaxed(&meter->level) - before);
+		lower_granted(allocator);
+	}
+	hr__lock_release(allocator->meter_lock);
+}
+
+void hr__meters_evaluate(hr__allocator *allocator)
+{
+	HR_ASSERT(hr__lock_is_held(allocator->meter_lock));
+	tighten(allocator, ALLOCATOR);
+	commit(allocator, ALLOCATOR);
+}
+
+void hr__meters_exact(hr__allocator *allocator)
+{
+	if (!hr__is_metered(allocator)) return;
+	EACH_METER(allocator, meter, hr__store_relaxed(&meter->level, hr__load_relaxed(&meter->used)));
+	sum_levels(allocator);
+	grant(allocator, INT64_MIN);
 }
 
 void hr__meters_look(hr__allocator *allocator)
 {
 	lock_meters(allocator);
 	hr__max(&allocator->peak, hr__meters_sum(allocator));
-	hr__lock_release(&allocator->meter_lock);
+	hr__lock_release(allocator->meter_lock);
 }
 
 int64_t hr__meters_sum(const hr__allocator *allocator)
@@ -225,26 +500,128 @@ int64_t hr__meters_of_others(const hr__shard *shard, const hr__allocator *alloca
 	return sum;
 }
 
+/* ---- accounting ---- */
+
+/* With one thread: what it had at most since the last look counts, and what it has now. */
+static void account_alone(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t now)
+{
+	hr__allocator *allocator = shard->allocator;
+	int64_t rest = hr__meters_of_others(shard, allocator);
+	int64_t high = hr__load_relaxed(&shard->meter.used) + hr__load_relaxed(&cache->high);
+	hr__store_relaxed(&meter->used, now);
+	int64_t used = hr__load_relaxed(&cache->meter.used), both = hr__load_relaxed(&shard->meter.used) + used;
+	hr__store_relaxed(&cache->high, used);
+	hr__max(&allocator->peak, rest + (high > both ? high : both));
+}
+
+/* Levels that active bytes are computed from are kept tight where it is costly to make them so. */
+static bool should_sink(const hr__allocator *allocator, const hr__meter *meter, int64_t bytes)
+{
+	if (hr__load_relaxed(&meter->wanted)) return true;
+	return bytes < 0 && hr__load_relaxed(&allocator->active) && hr__load_relaxed(&allocator->usage->threads) > 1 &&
+	       above_used(meter) > HR__SLACK;
+}
+
 void hr__account_any(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t bytes)
 {
 	hr__allocator *allocator = shard->allocator;
 	int64_t now = hr__load_relaxed(&meter->used) + bytes;
 	if (bytes) hr__observe(allocator, cache, bytes);
-	if (cache && hr__load_relaxed(&allocator->cache_count) == 1) {
-		int64_t rest = hr__meters_of_others(shard, allocator);
-		int64_t high = hr__load_relaxed(&shard->meter.used) + hr__load_relaxed(&cache->high);
-		hr__store_relaxed(&meter->used, now);
-		int64_t used = hr__load_relaxed(&cache->meter.used), both = hr__load_relaxed(&shard->meter.used) + used;
-		hr__store_relaxed(&cache->high, used);
-		hr__max(&allocator->peak, rest + (high > both ? high : both));
-		return;
-	}
 	hr__meter *other = !cache ? NULL : meter == &shard->meter ? &cache->meter : &shard->meter;
 	if (bytes > 0 && HR_UNLIKELY(!hr__meter_allows(meter, bytes))) hr__meter_raise(allocator, meter, other, bytes);
-	hr__store_relaxed(&meter->used, now);
+	if (cache && hr__load_relaxed(&allocator->cache_count) == 1) account_alone(shard, cache, meter, now);
+	else hr__store_relaxed(&meter->used, now);
 	hr__light_barrier(); /* the level may have been lowered since: see above */
 	if (HR_UNLIKELY(now > hr__load_relaxed(&meter->level))) hr__meter_raise(allocator, meter, other, 0);
-	answer(allocator, meter);
+	if (HR_UNLIKELY(should_sink(allocator, meter, bytes))) hr__meter_sink(allocator, meter);
 	if (other) answer(allocator, other);
 	if (HR_UNLIKELY(!cache)) hr__meters_look(allocator);
+}
+
+/* ---- tensors ---- */
+
+void hr__meters_begin_active(hr__allocator *allocator)
+{
+	hr__caches_stop(allocator);
+	hr__shards_lock(allocator);
+	hr__lock_take(allocator->meter_lock);
+	hr__usage *usage = allocator->usage;
+	if (!hr__load_relaxed(&allocator->active)) {
+		const hr__cache *only = hr__load_relaxed(&allocator->cache_count) == 1 ? allocator->caches : NULL;
+		if (only) hr__max(&allocator->peak, hr__meters_of_others(NULL, allocator) + hr__load_relaxed(&only->high));
+		hr__store_relaxed(&allocator->peak_active, hr__load_relaxed(&allocator->peak));
+		if (!hr__load_relaxed(&usage->active)) hr__max(&usage->peak_active, hr__load_relaxed(&usage->peak));
+		hr__store_relaxed(&usage->active, 1);
+		hr__store_relaxed(&allocator->active, 1);
+		hr__store_relaxed(&allocator->metered, 1);
+		hr__meters_exact(allocator);
+	}
+	hr__lock_release(allocator->meter_lock);
+	hr__shards_unlock(allocator);
+	hr__caches_start(allocator);
+}
+
+/* There may be more active bytes than were granted. */
+static __attribute__((noinline)) void raise_granted(hr__allocator *allocator)
+{
+	hr__cache_get(allocator); /* a thread that pins is one of those that use the allocator */
+	lock_meters(allocator);
+	int64_t missing;
+	ask_others(allocator, NULL, NULL, 0);
+	enum scope scope = lacking(allocator, 0, &missing);
+	if (scope != NOWHERE) tighten(allocator, scope);
+	commit(allocator, scope);
+	hr__lock_release(allocator->meter_lock);
+}
+
+void hr__meters_idle(hr__allocator *allocator, int64_t bytes)
+{
+	hr__fetch_add_seq_cst(&allocator->idle, bytes);
+	if (bytes < 0 && HR_UNLIKELY(active_bound(allocator) > hr__load_relaxed(&allocator->granted))) raise_granted(allocator);
+}
+
+/* ---- threads and allocators ---- */
+
+/* Whether a thread has a cache on the device. */
+static bool uses_device(const hr__usage *usage, const hr__thread_state *thread, const hr__cache *but)
+{
+	EACH_ALLOCATOR(usage, allocator)
+	{
+		for (const hr__cache *cache = allocator->caches; cache; cache = cache->next)
+			if (cache != but && cache->thread == thread) return true;
+	}
+	return false;
+}
+
+static void note_device_error(hr__usage *usage)
+{
+	int64_t meters = 0;
+	if (hr__load_relaxed(&usage->threads) < 2) return;
+	EACH_ALLOCATOR(usage, allocator) meters += hr__load_relaxed(&allocator->cache_count) + hr__load_relaxed(&allocator->open_shards);
+	hr__max(&usage->peak_error, meters * HR__SLACK);
+}
+
+void hr__meters_join(hr__allocator *allocator, hr__cache *cache)
+{
+	hr__usage *usage = allocator->usage;
+	if (!uses_device(usage, cache->thread, cache)) hr__store_relaxed(&usage->threads, hr__load_relaxed(&usage->threads) + 1);
+	note_device_error(usage);
+}
+
+void hr__meters_leave(hr__allocator *allocator, hr__cache *cache)
+{
+	hr__usage *usage = allocator->usage;
+	if (!uses_device(usage, cache->thread, cache)) hr__store_relaxed(&usage->threads, hr__load_relaxed(&usage->threads) - 1);
+}
+
+void hr__usage_restart(hr__usage *usage)
+{
+	hr__lock_take(&usage->lock);
+	hr__store_relaxed(&usage->peak_error, 0);
+	note_device_error(usage);
+	if (usage->first && device_is_metered(usage)) tighten(usage->first, DEVICE);
+	bool metered = device_is_metered(usage);
+	hr__store_relaxed(&usage->peak, metered ? hr__load_relaxed(&usage->levels) : 0);
+	hr__store_relaxed(&usage->peak_active, metered ? hr__load_relaxed(&usage->granted) : 0);
+	hr__lock_release(&usage->lock);
 }

@@ -6,18 +6,11 @@
 #include "memory/allocator.h"
 #include "trace/trace.h"
 
-/* ---- peak inside a scope, and of a device with several allocators ---- */
-
-void hr__watch_set(hr__cache *cache, enum hr__watcher watcher, bool on)
-{
-	if (on) atomic_fetch_or_explicit(&cache->watch, (uint32_t)watcher, memory_order_relaxed);
-	else atomic_fetch_and_explicit(&cache->watch, ~(uint32_t)watcher, memory_order_relaxed);
-}
+/* ---- peak inside a scope ---- */
 
 void hr__watch(const hr__allocator *allocator, hr__thread_state *thread, int64_t bytes)
 {
 	uint32_t device = hr__device_index(allocator->device);
-	if (hr__load_relaxed(&allocator->usage->shared)) hr__usage_add(allocator->usage, bytes);
 	for (uint32_t i = 0; thread && i < thread->scope_depth; i++) {
 		hr__scope_frame *frame = &thread->scopes[i];
 		if (frame->device != device) continue;
@@ -32,7 +25,7 @@ void hr__watch(const hr__allocator *allocator, hr__thread_state *thread, int64_t
 static void watch_changed(hr__thread_state *thread)
 {
 	for (uint32_t slot = 0; slot < HR__ALLOCATORS_MAX; slot++)
-		if (thread->caches[slot]) hr__watch_set(thread->caches[slot], HR__WATCH_SCOPES, thread->scope_depth != 0);
+		if (thread->caches[slot]) hr__store_relaxed(&thread->caches[slot]->watch, thread->scope_depth != 0);
 }
 
 hr_status hr_stats_scope_begin(hr_device handle)

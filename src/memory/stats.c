@@ -19,18 +19,13 @@
 
 hr__usage hr__usages[HR__MAX_DEVICES];
 
-/* ---- a device's allocators together ---- */
+/* ---- memory from the device ---- */
 
 static void add_and_peak(hr__atomic_i64 *value, hr__atomic_i64 *peak, int64_t bytes)
 {
 	int64_t now = hr__fetch_add_relaxed(value, bytes) + bytes, seen = hr__load_relaxed(peak);
 	while (now > seen && !hr__cas_acq_rel(peak, &seen, now)) {
 	}
-}
-
-void hr__usage_add(hr__usage *usage, int64_t bytes)
-{
-	add_and_peak(&usage->in_use, &usage->peak, bytes);
 }
 
 bool hr__claim(hr__allocator *allocator, uint64_t bytes)
@@ -73,45 +68,6 @@ static void in_use_and_peak(const hr__allocator *allocator, int64_t *in_use, int
 	if (*in_use > *peak) *peak = *in_use;
 }
 
-/* The second allocator on a device: from now on their sum is tracked as one number, block by block. With the registry's lock held. */
-static void start_sharing(hr__allocator *first, void *context)
-{
-	hr__usage *usage = context;
-	int64_t in_use, peak;
-	hr__caches_stop(first);
-	hr__shards_lock(first);
-	in_use_and_peak(first, &in_use, &peak);
-	hr__store_relaxed(&usage->in_use, in_use);
-	if (peak > hr__load_relaxed(&usage->peak)) hr__store_relaxed(&usage->peak, peak);
-	hr__store_relaxed(&usage->shared, 1);
-	for (hr__cache *cache = first->caches; cache; cache = cache->next) hr__watch_set(cache, HR__WATCH_USAGE, true);
-	hr__shards_unlock(first);
-	hr__caches_start(first);
-}
-
-void hr__usage_join(hr__allocator *allocator)
-{
-	hr__usage *usage = allocator->usage;
-	uint32_t count = hr__load_relaxed(&usage->allocators);
-	if (count == 1 && !hr__load_relaxed(&usage->shared)) hr__allocators_visit_locked(allocator->device, start_sharing, usage);
-	hr__store_relaxed(&usage->allocators, count + 1);
-}
-
-/* The allocator is closed: what it had in use goes with it, its peak stays the device's. */
-void hr__usage_leave(hr__allocator *allocator, int64_t in_use)
-{
-	hr__usage *usage = allocator->usage;
-	if (hr__load_relaxed(&usage->shared)) hr__usage_add(usage, -in_use);
-	else hr__max(&usage->peak, hr__load_relaxed(&allocator->peak));
-	hr__store_relaxed(&usage->allocators, hr__load_relaxed(&usage->allocators) - 1);
-	if (hr__load_relaxed(&usage->allocators) == 0) hr__store_relaxed(&usage->shared, 0);
-}
-
-void hr__usages_reset(void)
-{
-	for (uint32_t i = 0; i < HR__MAX_DEVICES; i++) memset(&hr__usages[i], 0, sizeof hr__usages[i]);
-}
-
 /* ---- one allocator ---- */
 
 void hr_stats_init(hr_stats *stats)
@@ -139,8 +95,7 @@ static void derive(hr_stats *stats)
 	stats->num_live = stats->num_live_at_reset + stats->num_allocs - stats->num_failed_allocs - stats->num_frees;
 	if (stats->bytes_inactive > stats->bytes_in_use) stats->bytes_inactive = stats->bytes_in_use;
 	stats->bytes_active = stats->bytes_in_use - stats->bytes_inactive;
-	/* Tensors know their own peak; everything else is active as long as it is in use. */
-	if (!stats->peak_bytes_active || stats->peak_bytes_active > stats->peak_bytes_in_use) stats->peak_bytes_active = stats->peak_bytes_in_use;
+	if (stats->peak_bytes_active > stats->peak_bytes_in_use) stats->peak_bytes_active = stats->peak_bytes_in_use;
 	if (stats->peak_bytes_active < stats->bytes_active) stats->peak_bytes_active = stats->bytes_active;
 	if (stats->bytes_reservable_limit < stats->bytes_reserved) stats->bytes_reservable_limit = stats->bytes_reserved;
 	stats->fragmentation = stats->bytes_free > 0 ? 1.0 - (double)stats->largest_free_block / (double)stats->bytes_free : 0.0;
@@ -158,6 +113,7 @@ static void add_shard(const hr__shard *shard, hr_stats *stats)
 	stats->bytes_stitched += hr__load_relaxed(&shard->stats.stitched);
 	stats->num_stream_waits += hr__load_relaxed(&shard->stats.waits);
 	stats->num_trims += hr__load_relaxed(&shard->stats.trims);
+	stats->total_bytes_allocated += hr__load_relaxed(&shard->stats.total);
 	int64_t *sources = &stats->source_cache;
 	for (int i = 0; i < HR__SOURCES; i++) sources[i] += hr__load_relaxed(&shard->stats.sources[i]);
 }
@@ -168,6 +124,7 @@ static void add_cache(const hr__cache *cache, hr_stats *stats)
 	stats->num_allocs += allocs;
 	stats->source_cache += allocs;
 	stats->bytes_requested += hr__load_relaxed(&cache->requested);
+	stats->total_bytes_allocated += hr__load_relaxed(&cache->total);
 	stats->bytes_cached += hr__load_relaxed(&cache->kept);
 	stats->metadata_bytes += (int64_t)(cache->bytes + hr__load_relaxed(&cache->log_bytes));
 	if (largest > stats->largest_alloc_size) stats->largest_alloc_size = largest;
@@ -235,21 +192,25 @@ static int64_t count_frees(const hr__allocator *allocator)
 	return count;
 }
 
-/* Since the last reset, all shards and caches together. */
-static void snapshot(hr__allocator *allocator, hr_stats *stats)
+/* What was counted since the last reset, all shards and caches together, and what is in use. */
+static void count(hr__allocator *allocator, hr_stats *stats)
 {
-	hr_stats_init(stats);
 	hr__lock_take(&allocator->caches_lock); /* the lists of caches and shards stand still */
+	*stats = allocator->closed;
+	stats->struct_size = sizeof *stats;
 	/* Frees first, so that whatever was freed is counted as allocated too. */
 	stats->num_frees = count_frees(allocator) - hr__load_relaxed(&allocator->base_frees);
 	HR__EACH_SHARD(allocator, shard) read_shard(shard, stats);
 	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) add_cache(cache, stats);
 	in_use_and_peak(allocator, &stats->bytes_in_use, &stats->peak_bytes_in_use);
+	bool active = hr__load_relaxed(&allocator->active);
+	stats->peak_bytes_active = active ? hr__load_relaxed(&allocator->peak_active) : stats->peak_bytes_in_use;
 	int64_t past = hr__load_relaxed(&allocator->past_allocs);
 	stats->num_allocs += past - hr__load_relaxed(&allocator->base_allocs);
 	stats->source_cache += past - hr__load_relaxed(&allocator->base_cached);
 	stats->num_failed_allocs -= hr__load_relaxed(&allocator->base_failed);
 	stats->bytes_requested += hr__load_relaxed(&allocator->past_requested);
+	stats->total_bytes_allocated += hr__load_relaxed(&allocator->past_total) - hr__load_relaxed(&allocator->base_total);
 	if (hr__load_relaxed(&allocator->past_largest) > stats->largest_alloc_size)
 		stats->largest_alloc_size = hr__load_relaxed(&allocator->past_largest);
 	stats->num_live_at_reset = hr__load_relaxed(&allocator->base_live);
@@ -258,6 +219,11 @@ static void snapshot(hr__allocator *allocator, hr_stats *stats)
 	const hr__upper *upper = hr__load_acquire(&hr__upper_layer);
 	if (upper && hr__load_acquire(&allocator->lms)) upper->stats(allocator, stats);
 	hr__lock_release(&allocator->caches_lock);
+}
+
+static void snapshot(hr__allocator *allocator, hr_stats *stats)
+{
+	count(allocator, stats);
 	stats->bytes_limit = stats->bytes_reservable_limit = (int64_t)allocator->limit;
 	stats->bytes_reserved = hr__load_relaxed(&allocator->reserved);
 	stats->peak_bytes_reserved = hr__load_relaxed(&allocator->peak_reserved);
@@ -291,6 +257,21 @@ hr_status hr_allocator_get_stats(hr_allocator handle, hr_stats *stats)
 
 /* ---- a device ---- */
 
+/* Adds what was counted since the last reset: no state, and no peaks. */
+static void add_counts(hr_stats *sum, const hr_stats *one)
+{
+	if (one->largest_alloc_size > sum->largest_alloc_size) sum->largest_alloc_size = one->largest_alloc_size;
+#define COUNTED(X)                                                                                                                       \
+	X(num_allocs) X(num_failed_allocs) X(num_frees) X(num_live_at_reset) X(total_bytes_allocated) X(bytes_reclaimed)                     \
+	X(num_single_reclaims) X(num_multi_reclaims) X(num_full_reclaims) X(num_defragmentations) X(bytes_defragged) X(num_stitches)         \
+	X(bytes_stitched) X(num_stream_waits) X(num_trims) X(source_cache) X(source_free_chunk) X(source_grow) X(source_trim)                \
+	X(source_stitch) X(source_single_reclaim) X(source_multi_reclaim) X(source_full_reclaim) X(source_defragment) X(source_device)
+#define ADD(name) sum->name += one->name;
+	COUNTED(ADD)
+#undef ADD
+#undef COUNTED
+}
+
 static void add_up(hr__allocator *allocator, void *context)
 {
 	hr_stats one, *sum = context;
@@ -306,19 +287,34 @@ static void add_up(hr__allocator *allocator, void *context)
 	sum->largest_free_block = largest_free > one.largest_free_block ? largest_free : one.largest_free_block;
 }
 
+/* Those of allocators that were never at their peaks together do not add up. */
+static void read_peaks(const hr__usage *usage, hr_stats *stats)
+{
+	int64_t peak = hr__load_relaxed(&usage->peak), active = hr__load_relaxed(&usage->peak_active);
+	if (!hr__load_relaxed(&usage->active)) active = peak > active ? peak : active;
+	if (hr__load_relaxed(&usage->shared)) {
+		stats->peak_bytes_in_use = peak;
+		stats->peak_bytes_active = active;
+		stats->peak_error_bytes = hr__load_relaxed(&usage->peak_error);
+	} else {
+		if (peak > stats->peak_bytes_in_use) stats->peak_bytes_in_use = peak;
+		if (active > stats->peak_bytes_active) stats->peak_bytes_active = active;
+		if (hr__load_relaxed(&usage->peak_error) > stats->peak_error_bytes) stats->peak_error_bytes = hr__load_relaxed(&usage->peak_error);
+	}
+	stats->peak_bytes_reserved = hr__load_relaxed(&usage->peak_reserved);
+	if (stats->peak_bytes_reserved < stats->bytes_reserved) stats->peak_bytes_reserved = stats->bytes_reserved;
+}
+
 static void device_snapshot(hr__device *device, hr_stats *stats)
 {
 	const hr__usage *usage = &hr__usages[hr__device_index(device)];
 	hr_stats_init(stats);
-	stats->bytes_limit = (int64_t)hr__device_limit(device);
-	stats->bytes_reservable_limit = (int64_t)hr__device_reservable(device);
-	hr__allocators_visit(device, add_up, stats);
-	int64_t peak = hr__load_relaxed(&usage->peak);
-	/* With several allocators the sum of their peaks is too high: they need not have been at once. */
-	if (hr__load_relaxed(&usage->shared) || hr__load_relaxed(&usage->allocators) == 0) stats->peak_bytes_in_use = peak;
-	else if (peak > stats->peak_bytes_in_use) stats->peak_bytes_in_use = peak;
-	stats->peak_bytes_reserved = hr__load_relaxed(&usage->peak_reserved);
-	if (stats->peak_bytes_reserved < stats->bytes_reserved) stats->peak_bytes_reserved = stats->bytes_reserved;
+	stats->bytes_limit = stats->bytes_reservable_limit = (int64_t)hr__device_reservable(device);
+	hr__registry_enter();
+	hr__allocators_visit_locked(device, add_up, stats);
+	add_counts(stats, &usage->closed);
+	read_peaks(usage, stats);
+	hr__registry_leave();
 	derive(stats);
 }
 
@@ -354,7 +350,7 @@ static void reset_one(hr__allocator *allocator, void *context)
 	(void)context;
 	hr__caches_stop(allocator);
 	hr__shards_lock(allocator);
-	hr__lock_take(&allocator->meter_lock);
+	hr__lock_take(allocator->meter_lock);
 	hr_stats totals;
 	hr_stats_init(&totals);
 	HR__EACH_SHARD(allocator, shard)
@@ -368,26 +364,31 @@ static void reset_one(hr__allocator *allocator, void *context)
 		hr__store_relaxed(&shard->stats.largest, 0);
 	}
 	int64_t cached = hr__load_relaxed(&allocator->past_allocs), frees = count_frees(allocator);
+	int64_t total = totals.total_bytes_allocated + hr__load_relaxed(&allocator->past_total);
 	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) {
 		cached += hr__load_relaxed(&cache->allocs);
+		total += hr__load_relaxed(&cache->total);
 		hr__store_relaxed(&cache->largest, 0);
 		hr__store_relaxed(&cache->high, hr__load_relaxed(&cache->meter.used));
 	}
 	hr__store_relaxed(&allocator->past_largest, 0);
 	hr__store_relaxed(&allocator->base_allocs, totals.num_allocs + cached);
 	hr__store_relaxed(&allocator->base_cached, cached);
+	hr__store_relaxed(&allocator->base_total, total);
 	hr__store_relaxed(&allocator->base_frees, frees);
 	hr__store_relaxed(&allocator->base_failed, totals.num_failed_allocs);
 	hr__store_relaxed(&allocator->base_live, totals.num_allocs + cached - totals.num_failed_allocs - frees);
 	bool several = hr__load_relaxed(&allocator->cache_count) > 1;
 	uint32_t meters = hr__load_relaxed(&allocator->cache_count) + hr__load_relaxed(&allocator->open_shards);
+	hr__meters_exact(allocator);
 	hr__store_relaxed(&allocator->peak, hr__meters_sum(allocator));
+	hr__store_relaxed(&allocator->peak_active, hr__load_relaxed(&allocator->granted));
 	hr__store_relaxed(&allocator->peak_error, several ? (int64_t)meters * HR__SLACK : 0);
-	if (several) hr__meters_evaluate(allocator);
+	memset(&allocator->closed, 0, sizeof allocator->closed);
 	hr__store_relaxed(&allocator->peak_reserved, hr__load_relaxed(&allocator->reserved));
 	const hr__upper *upper = hr__load_acquire(&hr__upper_layer);
 	if (upper && hr__load_acquire(&allocator->lms)) upper->reset(allocator);
-	hr__lock_release(&allocator->meter_lock);
+	hr__lock_release(allocator->meter_lock);
 	hr__shards_unlock(allocator);
 	hr__caches_start(allocator);
 }
@@ -397,11 +398,108 @@ hr_status hr_reset_memory_stats(const char *device_name)
 	hr__device *device;
 	hr_status status = hr__device_named(device_name, &device);
 	if (status) return status;
-	hr__allocators_visit(device, reset_one, NULL);
 	hr__usage *usage = &hr__usages[hr__device_index(device)];
-	hr__store_relaxed(&usage->peak, hr__load_relaxed(&usage->shared) ? hr__load_relaxed(&usage->in_use) : 0);
+	hr__registry_enter();
+	hr__usage_prepare(usage);
+	hr__allocators_visit_locked(device, reset_one, NULL);
+	hr__usage_restart(usage);
+	memset(&usage->closed, 0, sizeof usage->closed);
 	hr__store_relaxed(&usage->peak_reserved, hr__load_relaxed(&usage->reserved));
+	hr__registry_leave();
 	return HR_OK;
+}
+
+/* ---- allocators come and go ---- */
+
+void hr__usage_prepare(hr__usage *usage)
+{
+	if (!usage->lock.rank) hr__lock_init(&usage->lock, HR__RANK_METER);
+}
+
+/* A second allocator on the device: from now on the sums over both are kept. With the registry's lock held. */
+static void start_sharing(hr__allocator *first)
+{
+	hr__usage *usage = first->usage;
+	int64_t in_use, peak;
+	hr__caches_stop(first);
+	hr__shards_lock(first);
+	hr__lock_take(first->meter_lock);
+	in_use_and_peak(first, &in_use, &peak);
+	hr__max(&usage->peak, peak);
+	hr__max(&usage->peak_active, hr__load_relaxed(&first->active) ? hr__load_relaxed(&first->peak_active) : peak);
+	hr__max(&usage->peak_error, hr__load_relaxed(&first->peak_error));
+	hr__store_relaxed(&usage->shared, 1);
+	hr__store_relaxed(&first->metered, 1);
+	hr__meters_exact(first);
+	hr__lock_release(first->meter_lock);
+	hr__shards_unlock(first);
+	hr__caches_start(first);
+}
+
+void hr__usage_join(hr__allocator *allocator)
+{
+	hr__usage *usage = allocator->usage;
+	uint32_t count = hr__load_relaxed(&usage->allocators);
+	if (count == 1 && !hr__load_relaxed(&usage->shared)) start_sharing(usage->first);
+	hr__shards_lock(allocator); /* though nobody knows it yet: the ranks of locks */
+	hr__lock_take(&usage->lock);
+	allocator->next_on_device = usage->first;
+	usage->first = allocator;
+	hr__store_relaxed(&usage->allocators, count + 1);
+	hr__store_relaxed(&allocator->metered, hr__load_relaxed(&usage->shared));
+	hr__meters_exact(allocator);
+	hr__lock_release(&usage->lock);
+	hr__shards_unlock(allocator);
+}
+
+void hr__stats_keep_tensors(hr__allocator *allocator, const hr__upper *upper)
+{
+	hr_stats counted;
+	hr_stats_init(&counted);
+	hr__lock_take(&allocator->caches_lock);
+	upper->stats(allocator, &counted);
+	add_counts(&allocator->closed, &counted);
+	hr__lock_release(&allocator->caches_lock);
+}
+
+/* What the allocator has counted; blocks that are left count as freed with it. */
+static void keep_counts(hr__allocator *allocator)
+{
+	hr_stats last;
+	count(allocator, &last);
+	last.num_frees = last.num_live_at_reset + last.num_allocs - last.num_failed_allocs;
+	add_counts(&allocator->usage->closed, &last);
+}
+
+void hr__usage_leave(hr__allocator *allocator)
+{
+	hr__usage *usage = allocator->usage;
+	keep_counts(allocator);
+	hr__lock_take(&usage->lock);
+	hr__allocator **at = &usage->first;
+	while (*at != allocator) at = &(*at)->next_on_device;
+	*at = allocator->next_on_device;
+	hr__owner_add(&usage->levels, -hr__load_relaxed(&allocator->levels));
+	hr__owner_add(&usage->granted, -hr__load_relaxed(&allocator->granted));
+	if (!hr__load_relaxed(&usage->shared)) {
+		int64_t peak = hr__load_relaxed(&allocator->peak);
+		hr__max(&usage->peak, peak);
+		hr__max(&usage->peak_active, hr__load_relaxed(&allocator->active) ? hr__load_relaxed(&allocator->peak_active) : peak);
+		hr__max(&usage->peak_error, hr__load_relaxed(&allocator->peak_error));
+	} else if (!hr__load_relaxed(&usage->active)) {
+		hr__max(&usage->peak_active, hr__load_relaxed(&usage->peak));
+	}
+	hr__store_relaxed(&usage->allocators, hr__load_relaxed(&usage->allocators) - 1);
+	if (!usage->first) {
+		hr__store_relaxed(&usage->shared, 0);
+		hr__store_relaxed(&usage->active, 0);
+	}
+	hr__lock_release(&usage->lock);
+}
+
+void hr__usages_reset(void)
+{
+	for (uint32_t i = 0; i < HR__MAX_DEVICES; i++) memset(&hr__usages[i], 0, sizeof hr__usages[i]);
 }
 
 /* ---- the getters ---- */
@@ -437,6 +535,8 @@ GETTER(num_single_reclaims)
 GETTER(num_full_reclaims)
 GETTER(num_defragmentations)
 GETTER(bytes_defragged)
+GETTER(num_multi_reclaims)
+GETTER(total_bytes_allocated)
 
 /* ---- text ---- */
 
