@@ -17,7 +17,7 @@
 #define EXIT_NOT_RUN 126 /* as shells have it: found, but cannot be run */
 #define EXIT_NOT_FOUND 127
 
-enum { TRACE, STEPS, COMPRESS, TENSORBOARD };
+enum { TRACE, STEPS, COMPRESS, MAX_BYTES, TENSORBOARD };
 
 static const hr__option options[] = {
 	[TRACE] = { "--trace", "FILE",
@@ -25,6 +25,7 @@ static const hr__option options[] = {
 	            "number for which there is no file, %% a percent sign" },
 	[STEPS] = { "--steps", "LIST", "record only these steps, such as 1,10,100-103: each, or each row of them, in a file of its own, FILE-stepN" },
 	[COMPRESS] = { "--compress", NULL, "pack the file with zstd when the recording ends, to FILE.zst" },
+	[MAX_BYTES] = { "--max-bytes", "SIZE", "end the recording when the file has that size, such as 512MiB; the program goes on" },
 	[TENSORBOARD] = { "--tensorboard", "DIR", "when the recording ends, write it for TensorBoard and XProf too, into the log directory DIR" },
 	{ NULL, NULL, NULL },
 };
@@ -82,7 +83,7 @@ static bool check_trace(const hr__arguments *arguments)
 	char quoted[HR__QUOTE_BYTES];
 	hr_profiler_options parsed;
 	hr_profiler_options_init(&parsed);
-	static const int needs_trace[] = { STEPS, COMPRESS, TENSORBOARD };
+	static const int needs_trace[] = { STEPS, COMPRESS, MAX_BYTES, TENSORBOARD };
 	for (size_t i = 0; i < sizeof needs_trace / sizeof *needs_trace && !path; i++) {
 		if (!hr__arguments_has(arguments, needs_trace[i])) continue;
 		hr__complain("run: %s is for a recording; name its file with --trace FILE", options[needs_trace[i]].name);
@@ -96,6 +97,8 @@ static bool check_trace(const hr__arguments *arguments)
 		hr__complain("run: %s exists already; a recording writes over nothing", hr__quote(path, strlen(path), quoted));
 	} else if (steps && hr__profiler_parse_steps(steps, &parsed)) {
 		hr__complain("run: --steps: %s", hr_last_message());
+	} else if (hr__arguments_has(arguments, MAX_BYTES) && hr__profiler_parse_max_bytes(arguments->values[MAX_BYTES], &parsed)) {
+		hr__complain("run: --max-bytes: %s", hr_last_message());
 	} else if (hr__arguments_has(arguments, COMPRESS) && hr__pack_available()) {
 		hr__complain("run: --compress: %s", hr_last_message());
 	} else {
@@ -111,6 +114,7 @@ static bool set_environment(const hr__arguments *arguments)
 		if (!make_absolute(arguments->values[TRACE], true, path) || !set("HEADROOM_TRACE", path)) return false;
 		if (arguments->values[STEPS] && !set("HEADROOM_TRACE_STEPS", arguments->values[STEPS])) return false;
 		if (hr__arguments_has(arguments, COMPRESS) && !set("HEADROOM_TRACE_COMPRESS", "1")) return false;
+		if (hr__arguments_has(arguments, MAX_BYTES) && !set("HEADROOM_TRACE_MAX_BYTES", arguments->values[MAX_BYTES])) return false;
 		if (hr__arguments_has(arguments, TENSORBOARD) &&
 		    (!make_absolute(arguments->values[TENSORBOARD], false, path) || !set("HEADROOM_TENSORBOARD", path)))
 			return false;
@@ -139,10 +143,11 @@ const hr__command hr__command_run = {
 		"the process or its hr_shutdown; after a crash or kill -9 the file holds all that was recorded until then. A program that makes no allocator leaves no file. Whether or not it is recorded, "
 		"'headroom top' shows it.\n\n"
 		"The exit status is that of the program; 126 or 127 when it could not be started. A name for the trace that cannot be is told before the program is "
-		"started, with status 2; a recording that fails later does not stop the program: it says so on standard error. The same works without this command: HEADROOM_TRACE=FILE, HEADROOM_TRACE_STEPS=LIST, HEADROOM_TRACE_COMPRESS=1, "
+		"started, with status 2; a recording that fails later does not stop the program: it says so on standard error. The same works without this command: HEADROOM_TRACE=FILE, HEADROOM_TRACE_STEPS=LIST, HEADROOM_TRACE_COMPRESS=1, HEADROOM_TRACE_MAX_BYTES=SIZE, "
 		"HEADROOM_TENSORBOARD=DIR, HEADROOM_TOP=1.",
 	.examples = "headroom run --trace out.hrt -- ./train --batch 64\n"
 				"headroom run --trace out.hrt --steps 1,10,100 --compress -- ./train\n"
+				"headroom run --trace out.hrt --max-bytes 2GiB -- ./serve\n"
 				"headroom run --trace out.hrt --tensorboard logs -- ./train && tensorboard --logdir logs\n"
 				"headroom run -- ./train",
 	.exits = "that of the program; 126 or 127 when it cannot be started, 2 wrong usage",

@@ -57,6 +57,10 @@ typedef struct hr_profiler_options {
 	 * hr_step_end of a chosen step, then reads it back, which takes about 2 us and 100 bytes of host memory for each allocation with its free; other
 	 * threads that mark a step meanwhile wait. */
 	bool tensorboard;
+	/* The most bytes that a file may have before it is packed; 0 (default): no limit. At least 1 MiB. A file that reaches it ends there: nothing more is
+	 * recorded into it, by any thread, and events cost what they cost without a recording. It can be read like any other and says in its header that it
+	 * ended at its limit. hr_profiler_stop then returns HR_TRUNCATED. With chosen steps, each file has this limit, and the next one begins as usual. */
+	uint64_t max_bytes;
 } hr_profiler_options;
 
 HR_API hr_status hr_profiler_options_init(hr_profiler_options *options);
@@ -68,6 +72,7 @@ HR_API hr_status hr_profiler_options_init(hr_profiler_options *options);
  *     profile_steps=1,10,100-103     the steps to record
  *     compress=1                     or 0
  *     tensorboard=1                  or 0
+ *     max_bytes=512MiB               the limit of a file's size
  *
  * HR_INVALID_ARGUMENT, with a message that quotes the text, for an unknown setting or a bad list; [options] and the arguments are then as
  * they were. argv[0] is left alone, and so is everything behind an argument "--". */
@@ -81,12 +86,12 @@ HR_API hr_status hr_profiler_parse_arguments(int *argc, char **argv, hr_profiler
  * first. A file that cannot be made then is told by hr_profiler_stop; the program goes on.
  *
  * HR_IN_USE: something is being recorded already. HR_IO: the directory cannot be made or written. HR_INVALID_ARGUMENT: no directory, a step
- * 0, a last step before the first. HR_UNSUPPORTED: compression without libzstd.so.1. */
+ * 0, a last step before the first, a max_bytes below 1 MiB. HR_UNSUPPORTED: compression without libzstd.so.1. */
 HR_API hr_status hr_profiler_start(const char *logdir, const hr_profiler_options *options);
 
 /* Ends it. hr_shutdown does that too, and returns what this would. HR_INVALID_ARGUMENT: nothing was started with hr_profiler_start. HR_IO: a
  * file could not be made, written, packed or exported for TensorBoard; the others are there. HR_NO_HOST_MEMORY: a file could not be exported; the
- * recording is there. HR_NOT_READY: steps were chosen and none of them has occurred, so there is no
+ * recording is there. HR_TRUNCATED: a file reached options.max_bytes; it holds what came before. HR_NOT_READY: steps were chosen and none of them has occurred, so there is no
  * file. When some have and others not, that is HR_OK, and hr_profiler_missed_steps has the others. */
 HR_API hr_status hr_profiler_stop(void);
 

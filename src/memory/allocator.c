@@ -532,7 +532,7 @@ hr_status hr_shutdown(void)
 	const hr__upper *upper = hr__load_acquire(&hr__upper_layer);
 	if (upper) upper->shutdown();
 	hr_status status = hr__profile_end();
-	if (hr__trace_is_on()) status = hr__trace_close();
+	if (hr__trace_is_open()) status = hr__trace_close();
 	hr__allocator *allocator;
 	do { /* newest first: a custom allocator may have been made on top of an older one, and closes after it has used it */
 		hr__lock_take(&registry.lock);

@@ -408,7 +408,7 @@ void hr__note_allocator(const hr__allocator *allocator);
 
 /* Records every allocator to a new file at [path], what is allocated already first; ends it. As hr_trace_start and hr_trace_stop, for who has made
  * sure that the recording is theirs (profile/profiler.c). */
-hr_status hr__recording_start(const char *path);
+hr_status hr__recording_start(const char *path, uint64_t max_bytes);
 hr_status hr__recording_stop(void);
 
 /* 0, or the number of a violated invariant (check.c). With every shard's lock and meter_lock held and the caches stopped. */

@@ -134,10 +134,10 @@ static void describe_existing(hr__allocator *allocator, void *context)
 
 /* Other threads go on meanwhile: their events of blocks that are not written yet, or are written twice, come before the mark without a text. It tells
  * readers that what was allocated when the recording began is complete. */
-hr_status hr__recording_start(const char *path)
+hr_status hr__recording_start(const char *path, uint64_t max_bytes)
 {
 	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork; call hr_shutdown() first");
-	hr_status status = hr__trace_open(path);
+	hr_status status = hr__trace_open_limited(path, max_bytes);
 	if (status) return status;
 	hr__allocators_visit(NULL, describe_existing, NULL);
 	hr__trace_event(&(hr__event){ .kind = HR__EVENT_MARK });

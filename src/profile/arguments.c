@@ -2,7 +2,9 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "base/text.h"
 #include "profile/profiler.h"
+#include "trace/trace.h"
 
 #define ARGUMENT "--profile_options"
 #define SETTINGS_BYTES 1024
@@ -49,6 +51,15 @@ hr_status hr__profiler_parse_steps(const char *text, hr_profiler_options *option
 	return HR_OK;
 }
 
+hr_status hr__profiler_parse_max_bytes(const char *text, hr_profiler_options *options)
+{
+	uint64_t bytes;
+	if (hr__parse_size(text, &bytes) || (bytes && bytes < HR__TRACE_LIMIT_MIN))
+		return hr__fail(HR_INVALID_ARGUMENT, "max_bytes: \"%.200s\" is no size such as 512MiB or 2GiB; the least is 1 MiB, and 0 is no limit", text);
+	options->max_bytes = bytes;
+	return HR_OK;
+}
+
 static hr_status read_switch(const char *key, const char *value, bool *out)
 {
 	if ((value[0] != '0' && value[0] != '1') || value[1])
@@ -62,7 +73,8 @@ static hr_status read_setting(const char *key, const char *value, hr_profiler_op
 	if (strcmp(key, "profile_steps") == 0) return hr__profiler_parse_steps(value, options);
 	if (strcmp(key, "compress") == 0) return read_switch(key, value, &options->compress);
 	if (strcmp(key, "tensorboard") == 0) return read_switch(key, value, &options->tensorboard);
-	return hr__fail(HR_INVALID_ARGUMENT, ARGUMENT ": no such setting as \"%.200s\"; there are profile_steps, compress and tensorboard", key);
+	if (strcmp(key, "max_bytes") == 0) return hr__profiler_parse_max_bytes(value, options);
+	return hr__fail(HR_INVALID_ARGUMENT, ARGUMENT ": no such setting as \"%.200s\"; there are profile_steps, compress, tensorboard and max_bytes", key);
 }
 
 static hr_status read_settings(const char *text, hr_profiler_options *options)

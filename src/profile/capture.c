@@ -721,6 +721,7 @@ static void finish(reading *r)
 	}
 	c->start_wall_ns = summary->start_wall_ns;
 	c->lost = summary->lost;
+	c->limited = summary->limited;
 	c->skipped += r->early; /* 0 where the recorder said when it had written what there was */
 	c->complete = summary->complete;
 #define GIVE(number, items, counter)                     \

@@ -140,6 +140,7 @@ typedef struct hr__capture {
 	uint64_t end_ns;          /* time of the last event */
 	uint64_t start_wall_ns;   /* when the recording began, since 1970 */
 	uint64_t lost;            /* events that could not be written */
+	bool limited;             /* the file had reached its limit of size before the program ended */
 	uint64_t skipped;         /* events that made no sense, such as a free of what was never allocated */
 	uint64_t other_names;     /* allocations and ops with a name that no table of names had room for, so that it reads "(other)" */
 	bool complete;            /* false: the recorder was killed */

@@ -4,6 +4,7 @@
  *                                  file, "%%" a percent sign. Without %n, a file that is there is not written over: another name is taken, FILE-2
  *     HEADROOM_TRACE_STEPS=LIST    only these steps, "1,10,100-103", each in a file of its own, FILE-stepN
  *     HEADROOM_TRACE_COMPRESS=1    pack what is finished with zstd
+ *     HEADROOM_TRACE_MAX_BYTES=SIZE  end each file at that size, such as 512MiB
  *     HEADROOM_TENSORBOARD=DIR     write what is finished for TensorBoard too, into the log directory DIR
  *     HEADROOM_TOP=1               show statistics to `headroom top`
  *
@@ -89,11 +90,13 @@ static void begin_trace(const hr__last *before)
 	uint32_t no = 0;
 	const char *pattern = hr__os()->environment("HEADROOM_TRACE");
 	const char *steps = hr__os()->environment("HEADROOM_TRACE_STEPS"), *tensorboard = hr__os()->environment("HEADROOM_TENSORBOARD");
+	const char *most = hr__os()->environment("HEADROOM_TRACE_MAX_BYTES");
 	hr_profiler_options options;
 	if (!pattern || !pattern[0] || !hr__cas_acq_rel(&recorded, &no, 1)) return;
 	hr_profiler_options_init(&options);
 	options.compress = is_on("HEADROOM_TRACE_COMPRESS");
 	hr_status status = steps && steps[0] ? hr__profiler_parse_steps(steps, &options) : HR_OK;
+	if (!status && most && most[0]) status = hr__profiler_parse_max_bytes(most, &options);
 	if (!status) status = hr__profiler_start_file(pattern, tensorboard && tensorboard[0] ? tensorboard : NULL, &options);
 	if (!status) status = end_at_exit();
 	if (status) complain("HEADROOM_TRACE", before);
@@ -141,7 +144,7 @@ hr_status hr_environment_check(void)
 	hr_emulated_options emulated;
 	hr_lms_options lms;
 	hr_profiler_options options;
-	const char *steps = hr__os()->environment("HEADROOM_TRACE_STEPS");
+	const char *steps = hr__os()->environment("HEADROOM_TRACE_STEPS"), *most = hr__os()->environment("HEADROOM_TRACE_MAX_BYTES");
 	hr__last before = hr__last_get();
 	hr__devices_from_environment(&cuda, &emulated);
 	hr__limit_from_environment(0);
@@ -150,5 +153,6 @@ hr_status hr_environment_check(void)
 	if (hr_lms_options_init(&lms)) hr__setting_ignored("HEADROOM_LMS", &before);
 	hr_profiler_options_init(&options);
 	if (steps && steps[0] && hr__profiler_parse_steps(steps, &options)) hr__setting_ignored("HEADROOM_TRACE_STEPS", &before);
+	if (most && most[0] && hr__profiler_parse_max_bytes(most, &options)) hr__setting_ignored("HEADROOM_TRACE_MAX_BYTES", &before);
 	return hr__settings_ignored(text, sizeof text) ? hr__fail(HR_INVALID_ARGUMENT, "%s", text) : HR_OK;
 }

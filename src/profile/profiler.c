@@ -70,6 +70,9 @@ static hr_status check_options(const hr_profiler_options *options)
 	if (options->step_count > HR_PROFILER_STEPS_MAX)
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_start: %u entries of steps; there is room for %u", options->step_count,
 		                HR_PROFILER_STEPS_MAX);
+	if (options->max_bytes && options->max_bytes < HR__TRACE_LIMIT_MIN)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_start: a max_bytes of %llu is too small for a trace; it is 0 for no limit, or at least 1 MiB",
+		                (unsigned long long)options->max_bytes);
 	for (uint32_t i = 0; i < options->step_count; i++) {
 		const hr_profiler_steps *steps = &options->steps[i];
 		if (steps->first == 0 || steps->last < steps->first)
@@ -124,7 +127,7 @@ static bool is_taken(const char *path)
 	return exists(path) || exists(packed);
 }
 
-hr_status hr__trace_start_new(const char *stem, const char *end, char *path, size_t capacity)
+hr_status hr__trace_start_new(const char *stem, const char *end, uint64_t max_bytes, char *path, size_t capacity)
 {
 	for (unsigned number = 1; number < NAMES_TRIED; number++) {
 		char count[16] = "";
@@ -132,7 +135,7 @@ hr_status hr__trace_start_new(const char *stem, const char *end, char *path, siz
 		int used = snprintf(path, capacity, "%s%s%s", stem, count, end);
 		if (used < 0 || (size_t)used >= capacity) break;
 		if (is_taken(path)) continue;
-		hr_status status = hr__recording_start(path);
+		hr_status status = hr__recording_start(path, max_bytes);
 		if (status != HR_IO || !exists(path)) return status; /* another process was faster: try the next name */
 	}
 	return hr__fail(HR_IO, "no name for a new file is left like %.300s%s", stem, end);
@@ -223,7 +226,7 @@ static hr_status begin_file(uint64_t step)
 	if (step) snprintf(end, sizeof end, "-step%llu%s", (unsigned long long)step, profiler.extension);
 	else snprintf(end, sizeof end, "%s", profiler.extension);
 	memcpy(before, profiler.path, sizeof before);
-	hr_status status = hr__trace_start_new(profiler.stem, end, profiler.path, sizeof profiler.path);
+	hr_status status = hr__trace_start_new(profiler.stem, end, profiler.options.max_bytes, profiler.path, sizeof profiler.path);
 	if (status) memcpy(profiler.path, before, sizeof before);
 	profiler.recording = status == HR_OK;
 	return status;
@@ -404,7 +407,7 @@ static hr_status start_once(const struct destination *to, const hr_profiler_opti
 	if (status) return status;
 	hr__lock_take(&profiler.lock);
 	status = make_way();
-	if (!status && hr__trace_is_on()) status = hr__fail(HR_IN_USE, "a trace is being recorded already; stop it with hr_trace_stop first");
+	if (!status && hr__trace_is_open()) status = hr__fail(HR_IN_USE, "a trace is being recorded already; stop it with hr_trace_stop first");
 	if (!status) status = start(to, options);
 	hr__lock_release(&profiler.lock);
 	return status;
@@ -439,7 +442,7 @@ hr_status hr_trace_start(const char *path)
 	if (!path || !path[0]) return hr__fail(HR_INVALID_ARGUMENT, "hr_trace_start: the path is empty");
 	hr__lock_take(&profiler.lock);
 	hr_status status = make_way();
-	if (!status) status = hr__recording_start(path);
+	if (!status) status = hr__recording_start(path, 0);
 	hr__lock_release(&profiler.lock);
 	return status;
 }

@@ -7,8 +7,11 @@
 #include "headroom_profile.h"
 
 /* Starts recording to a new file [stem][end], or [stem]-2[end] and so on where that, packed or not, is there. [path] gets its name. As
- * hr_trace_start. */
-hr_status hr__trace_start_new(const char *stem, const char *end, char *path, size_t capacity);
+ * hr_trace_start, with the limit of hr_profiler_options.max_bytes. */
+hr_status hr__trace_start_new(const char *stem, const char *end, uint64_t max_bytes, char *path, size_t capacity);
+
+/* "512MiB" into options->max_bytes. HR_INVALID_ARGUMENT, and then nothing has changed. */
+hr_status hr__profiler_parse_max_bytes(const char *text, hr_profiler_options *options);
 
 /* "1,10,100-103" into options->steps. HR_INVALID_ARGUMENT, and then nothing has changed. */
 hr_status hr__profiler_parse_steps(const char *text, hr_profiler_options *options);

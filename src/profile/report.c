@@ -392,6 +392,7 @@ static void write_trace(const hr__profile *p, const char *path, hr__json *json)
 	hr__json_field_string(json, "path", path);
 	hr__json_field_bool(json, "complete", c->complete);
 	hr__json_field_uint(json, "lost", c->lost);
+	hr__json_field_bool(json, "limited", c->limited);
 	hr__json_field_uint(json, "skipped", c->skipped);
 	hr__json_field_uint(json, "other_names", c->other_names);
 	hr__json_field_uint(json, "start_wall_ns", c->start_wall_ns);
@@ -458,6 +459,7 @@ static void write_warnings(const hr__profile *p, hr__text_out *out)
 	const hr__capture *c = p->capture;
 	char count[32], line[128];
 	if (!c->complete) hr__text_paragraph(out, "The recording did not end in an orderly way; what there is up to then is shown.");
+	if (c->limited) hr__text_paragraph(out, "The recording ended when its file had reached the limit of its size; what came later is not in it.");
 	snprintf(line, sizeof line, "%s event%s lost while recording: sums can be off.", hr__format_count(c->lost, count, sizeof count),
 	         c->lost == 1 ? " was" : "s were");
 	if (c->lost) hr__text_paragraph(out, line);
@@ -465,7 +467,7 @@ static void write_warnings(const hr__profile *p, hr__text_out *out)
 	         c->skipped == 1 ? " makes" : "s make", c->skipped == 1 ? "was" : "were");
 	if (c->skipped) hr__text_paragraph(out, line);
 	hr__profile_warn_of_names(c->other_names, out);
-	if (!c->complete || c->lost || c->skipped || c->other_names) hr__text_print(out, "\n");
+	if (!c->complete || c->limited || c->lost || c->skipped || c->other_names) hr__text_print(out, "\n");
 }
 
 static hr_status write_text(const hr__profile *p, hr_profile_writer write, void *context)

@@ -26,7 +26,9 @@ static uint32_t free_entry(hr__blockfile *file)
 static size_t extend(hr__blockfile *file, size_t front)
 {
 	size_t unit = unit_of(file);
+	file->full = file->end + front + unit > file->limit;
 	for (size_t blocks = file->step; blocks >= unit; blocks /= 2) {
+		if (file->end + front + blocks > file->limit) continue;
 		file->error = hr__os()->file_extend(file->fd, file->end + front + blocks);
 		if (file->error == 0) return front + blocks;
 	}
@@ -51,7 +53,7 @@ static bool add_chunk(hr__blockfile *file)
 	return true;
 }
 
-hr_status hr__blockfile_create(hr__blockfile *file, const char *path, size_t front_bytes, uint32_t block_bytes, void **front)
+hr_status hr__blockfile_create(hr__blockfile *file, const char *path, size_t front_bytes, uint32_t block_bytes, uint64_t limit, void **front)
 {
 	int fd;
 	int error = hr__os()->file_create(path, &fd);
@@ -59,7 +61,8 @@ hr_status hr__blockfile_create(hr__blockfile *file, const char *path, size_t fro
 	file->fd = fd;
 	file->is_open = true;
 	file->error = 0;
-	file->cut = false;
+	file->cut = file->full = false;
+	file->limit = limit;
 	file->block_bytes = block_bytes;
 	file->front_bytes = front_bytes;
 	file->step = HR__CHUNK_FIRST;

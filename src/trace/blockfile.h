@@ -40,8 +40,10 @@ typedef struct hr__blockfile {
 	bool is_open;
 	int fd;    /* meaningful while is_open */
 	int error; /* the errno that stopped the growth; 0 while it can grow */
+	bool full; /* it has reached its limit; it grows no more */
 	bool cut;  /* the file was shortened from outside; it grows no more */
 	uint32_t block_bytes;
+	uint64_t limit; /* bytes that the file never exceeds */
 	size_t front_bytes;
 	size_t step;      /* bytes of the next chunk */
 	uint64_t end;     /* bytes of the file that are mapped or were: where the next chunk begins */
@@ -59,11 +61,12 @@ typedef struct hr__blockfile_block {
 } hr__blockfile_block;
 
 /* Creates the file at [path], which must not exist, with [front_bytes] of zeros in front of the blocks, and room for at least one.
+ * It never has more than [limit] bytes, which leaves room for one block.
  * *front is where the front is mapped. front_bytes is a multiple of the page size, block_bytes a power of two. HR_IO,
  * HR_NO_HOST_MEMORY; nothing is left behind then. */
-hr_status hr__blockfile_create(hr__blockfile *file, const char *path, size_t front_bytes, uint32_t block_bytes, void **front);
+hr_status hr__blockfile_create(hr__blockfile *file, const char *path, size_t front_bytes, uint32_t block_bytes, uint64_t limit, void **front);
 
-/* Hands out the next block, zeroed. False when the file cannot grow; file->error or file->cut says why, and stays. */
+/* Hands out the next block, zeroed. False when the file cannot grow; file->error, file->full or file->cut says why, and stays. */
 bool hr__blockfile_take(hr__blockfile *file, hr__blockfile_block *out);
 
 /* The block of [chunk] will not be touched again. *idle gets memory to be passed to hr__blockfile_unmap once the lock is released;

@@ -48,6 +48,9 @@ typedef struct hr__trace_header {
 
 _Static_assert(sizeof(hr__trace_header) == 128 && offsetof(hr__trace_header, lost) == 72, "as in docs/trace-format.md");
 
+/* Bits of optional. */
+#define HR__OPTIONAL_LIMITED 1u /* the recording ended before its program did, because the file had reached its limit of size */
+
 enum { HR__BLOCK_RECORDS = 1, HR__BLOCK_COMPRESSED = 2, HR__BLOCK_SKIPPABLE = 128 };
 
 typedef struct hr__trace_block {

@@ -159,6 +159,7 @@ static hr_status read_header(hr__trace_reader *r)
 	r->units_per_second = h.units_per_second;
 	r->summary.start_wall_ns = h.start_wall_ns;
 	r->summary.lost = hr__load_relaxed(&h.lost);
+	r->summary.limited = (h.optional & HR__OPTIONAL_LIMITED) != 0;
 	r->summary.complete = h.complete == 1 && r->size >= h.file_bytes;
 	if (r->summary.complete) r->size = h.file_bytes;
 	return HR_OK;

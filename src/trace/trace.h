@@ -70,7 +70,14 @@ hr_status hr__trace_open(const char *path);
 /* The same with blocks of another size than HR__TRACE_BLOCK_BYTES: a power of two from 4 KiB to 1 MiB. For tests. */
 #define HR__TRACE_BLOCK_BYTES 65536u
 hr_status hr__trace_open_blocks(const char *path, uint32_t block_bytes);
-/* Ends: flushes, cuts the file to what was written. HR_IO when events were lost since the disk was full. HR_INVALID_ARGUMENT when
+/* The same with a limit on the size of the file; 0: none, otherwise at least HR__TRACE_LIMIT_MIN. At the limit, hr__trace_is_on becomes false, and the
+ * file stays open. */
+#define HR__TRACE_LIMIT_MIN (1u << 20)
+hr_status hr__trace_open_limited(const char *path, uint64_t max_bytes);
+/* Whether there is something to close. */
+bool hr__trace_is_open(void);
+/* Ends: flushes, cuts the file to what was written. HR_IO when events were lost since the disk was full.
+ * HR_TRUNCATED when the file reached its limit. HR_INVALID_ARGUMENT when
  * nothing is recorded. No other thread may be writing events that matter; ones that do race are dropped whole. */
 hr_status hr__trace_close(void);
 /* After fork, in the child: stop writing, leave the parent's file alone. Runs by itself once a trace was opened. */
@@ -116,6 +123,7 @@ typedef struct hr__trace_summary {
 	uint64_t record_bytes;            /* that blocks hold, without what is not used of them */
 	bool complete;           /* false: the writer was killed; everything before that is here */
 	uint64_t lost;           /* events the writer could not write */
+	bool limited;            /* the recording ended when the file had reached its limit of size */
 	const hr__trace_device *devices;
 	size_t device_count;
 	const hr__trace_allocator *allocators;

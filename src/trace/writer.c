@@ -81,6 +81,7 @@ static uint64_t start_ticks;
 static uint32_t ticks_shift;
 static hr__trace_header *header;
 static hr__atomic_u64 lost;
+static hr__atomic_u32 reached_limit; /* 1: the file may not grow, and nothing is recorded any more; written under lock */
 static char recorded_path[256]; /* for messages; cut if need be */
 
 static hr__lock lock = HR__LOCK_INIT(HR__RANK_TRACE);
@@ -104,6 +105,7 @@ static __thread writer *mine __attribute__((tls_model("initial-exec")));
 /* Something could not be written. [w] is NULL or busy, so that the header is there. */
 static __attribute__((cold)) void lose(const writer *w)
 {
+	if (hr__load_relaxed(&reached_limit)) return; /* the recording has ended: it misses nothing that it was to have */
 	hr__fetch_add_relaxed(&lost, 1);
 	if (w != NULL) hr__fetch_add_relaxed(&header->lost, 1);
 }
@@ -154,6 +156,15 @@ static void has_no_room(writer *w)
 	w->at = (uint8_t *)1;
 }
 
+/* The file has reached its limit: nothing more is recorded, by any thread, and events cost what they cost without a recording. The file stays open until
+ * hr__trace_close. The note is in the header from now on, since the process may be killed. Under lock, by a busy writer: the header is there. */
+static void stop_at_limit(void)
+{
+	header->optional |= HR__OPTIONAL_LIMITED;
+	hr__store_relaxed(&reached_limit, 1);
+	hr__store_relaxed(&hr__trace_on, 0);
+}
+
 /* Goes on in a new block. False when the file cannot grow; the writer then has no block and asks again at its next event, which
  * costs a lock but no system call. */
 static __attribute__((cold, noinline)) bool next_block(writer *w)
@@ -165,6 +176,7 @@ static __attribute__((cold, noinline)) bool next_block(writer *w)
 	bool ok = hr__blockfile_take(&file, &taken);
 	if (ok) begin_block(w, &taken);
 	else has_no_room(w);
+	if (file.full) stop_at_limit();
 	hr__lock_release(&lock);
 	hr__blockfile_unmap(&idle);
 	if (!ok) return false;
@@ -730,7 +742,7 @@ static int watch_forks(void)
 	return error;
 }
 
-static hr_status start(const char *path, uint32_t block_bytes)
+static hr_status start(const char *path, uint32_t block_bytes, uint64_t limit)
 {
 	/* So that blocks begin at multiples of their size, and of a page, which the warmer needs. */
 	size_t header_size = block_bytes > hr__os_page_size() ? block_bytes : hr__os_page_size();
@@ -738,10 +750,11 @@ static hr_status start(const char *path, uint32_t block_bytes)
 	int error = watch_forks();
 	if (error != 0) return hr__os_fail(error, "cannot watch for forks while recording");
 	start_clock(); /* before there is a file: measuring the clock takes milliseconds, in which nobody could read it */
-	hr_status status = hr__blockfile_create(&file, path, header_size, block_bytes, &front);
+	hr_status status = hr__blockfile_create(&file, path, header_size, block_bytes, limit, &front);
 	if (status != HR_OK) return status;
 	header = front;
 	hr__store_relaxed(&lost, 0);
+	hr__store_relaxed(&reached_limit, 0);
 	last_block = NULL;
 	last_block_offset = header_size;
 	lane_count = thread_count = 0;
@@ -753,7 +766,7 @@ static hr_status start(const char *path, uint32_t block_bytes)
 	return HR_OK;
 }
 
-hr_status hr__trace_open_blocks(const char *path, uint32_t block_bytes)
+static hr_status open_trace(const char *path, uint32_t block_bytes, uint64_t limit)
 {
 	if (path == NULL || *path == 0) return hr__fail(HR_INVALID_ARGUMENT, "a trace needs the path of a new file");
 	if (block_bytes < BLOCK_BYTES_MIN || block_bytes > BLOCK_BYTES_MAX || !hr__is_power_of_two(block_bytes)) {
@@ -763,15 +776,31 @@ hr_status hr__trace_open_blocks(const char *path, uint32_t block_bytes)
 	if (!step_state(IDLE, OPENING)) {
 		return hr__fail(HR_IN_USE, "a trace is being recorded already; stop it before starting %s", path);
 	}
-	hr_status status = start(path, block_bytes);
+	hr_status status = start(path, block_bytes, limit);
 	if (status == HR_OK) hr__store_release(&hr__trace_on, last_generation);
 	hr__store_release(&state, status == HR_OK ? OPEN : IDLE);
 	return status;
 }
 
+hr_status hr__trace_open_blocks(const char *path, uint32_t block_bytes)
+{
+	return open_trace(path, block_bytes, UINT64_MAX);
+}
+
 hr_status hr__trace_open(const char *path)
 {
 	return hr__trace_open_blocks(path, HR__TRACE_BLOCK_BYTES);
+}
+
+hr_status hr__trace_open_limited(const char *path, uint64_t max_bytes)
+{
+	HR_ASSERT(max_bytes == 0 || max_bytes >= HR__TRACE_LIMIT_MIN);
+	return open_trace(path, HR__TRACE_BLOCK_BYTES, max_bytes ? max_bytes : UINT64_MAX);
+}
+
+bool hr__trace_is_open(void)
+{
+	return hr__load_acquire(&state) == OPEN;
 }
 
 /* Returns when no thread is inside an event, and none can get inside. */
@@ -801,7 +830,8 @@ hr_status hr__trace_close(void)
 	hr__lock_take(&lock);
 	uint64_t missing = hr__load_relaxed(&lost), bytes = used_bytes();
 	int growth_error = file.error;
-	bool cut = hr__blockfile_is_cut(&file);
+	bool cut = hr__blockfile_is_cut(&file), full = file.full;
+	uint64_t limit = file.limit;
 	hr__store_relaxed(&header->lost, missing);
 	if (!cut) {
 		header->file_bytes = bytes;
@@ -817,6 +847,10 @@ hr_status hr__trace_close(void)
 	if (missing != 0) {
 		return hr__fail(HR_IO, "%llu event%s missing from the trace %s: %s", (unsigned long long)missing, missing == 1 ? " is" : "s are", recorded_path,
 		                growth_error != 0 ? hr__os_error(growth_error) : "too many threads");
+	}
+	if (full) {
+		return hr__fail(HR_TRUNCATED, "the trace %s reached its limit of %llu bytes; what came later is not in it", recorded_path,
+		                (unsigned long long)limit);
 	}
 	if (error != 0) return hr__os_fail(error, "cannot cut the trace %s to its size", recorded_path);
 	return HR_OK;

@@ -1,6 +1,7 @@
 /* test_profiler.c - the promises of recording: chosen steps, names that never collide, packed files, and a program that goes on whatever its profiler
  * runs into. */
 #include <dirent.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -169,7 +170,7 @@ static hr_profiler_options fresh(void)
 static void test_the_argument_is_found_and_taken_out(void)
 {
 	hr_profiler_options options = fresh();
-	char *argv[] = { "train", "--batch", "64", "--profile_options=profile_steps=1,10,100-103;compress=1;tensorboard=1", "data", NULL };
+	char *argv[] = { "train", "--batch", "64", "--profile_options=profile_steps=1,10,100-103;compress=1;tensorboard=1;max_bytes=512MiB", "data", NULL };
 	int argc = 5;
 	CHECK_STATUS(HR_OK, hr_profiler_parse_arguments(&argc, argv, &options));
 	CHECK_EQ(argc, 4);
@@ -181,6 +182,7 @@ static void test_the_argument_is_found_and_taken_out(void)
 	CHECK_EQ(options.steps[2].last, 103);
 	CHECK(options.compress);
 	CHECK(options.tensorboard);
+	CHECK_EQ(options.max_bytes, 512 << 20);
 
 	char *apart[] = { "train", "--profile_options", "profile_steps=7", "--", "--profile_options=nonsense", NULL };
 	argc = 5;
@@ -837,6 +839,111 @@ static void test_a_file_that_unpacks_to_far_too_much_is_refused(void)
 	CHECK_EQ(count_files(folder, ".hrt"), 0);
 }
 
+/* ---- limits ---- */
+
+static hr__trace_summary summary_of(const char *path)
+{
+	hr__trace_reader *reader;
+	CHECK_STATUS(HR_OK, hr__trace_reader_open(path, &reader));
+	hr__trace_summary summary = *hr__trace_reader_summary(reader);
+	hr__trace_reader_close(reader);
+	return summary;
+}
+
+static off_t size_of(const char *path)
+{
+	struct stat facts;
+	CHECK_EQ(stat(path, &facts), 0);
+	return facts.st_size;
+}
+
+static void check_limited(const char *path, off_t limit)
+{
+	hr__trace_summary summary = summary_of(path);
+	CHECK(summary.complete && summary.limited);
+	CHECK_EQ(summary.lost, 0);
+	CHECK_LE(size_of(path), limit);
+	CHECK_GT(size_of(path), limit - 3 * 65536);
+	CHECK_GT(summary.events, 50000); /* about 10 bytes each */
+}
+
+static void test_a_file_ends_at_its_limit(void)
+{
+	hr_profiler_options options = fresh();
+	open_allocator();
+	options.max_bytes = 1000;
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(path_of("logs"), &options));
+	CHECK_CONTAINS(hr_last_message(), "max_bytes of 1000 is too small");
+	for (uint64_t limit = 1 << 20; limit <= 6 << 20; limit += 5 << 20) {
+		options.max_bytes = limit + 7; /* not a whole number of blocks */
+		void *kept = take(8192);
+		CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
+		make_events(400000);
+		CHECK(!hr__trace_is_on()); /* events cost nothing any more */
+		give(kept);
+		CHECK_STATUS(HR_IN_USE, hr_trace_start(path_of("another.hrt"))); /* it was not stopped yet */
+		CHECK_STATUS(HR_TRUNCATED, hr_profiler_stop());
+		CHECK_CONTAINS(hr_last_message(), "reached its limit of");
+		check_limited(last_file(), (off_t)options.max_bytes);
+	}
+	/* The next one begins at nothing. */
+	options.max_bytes = 1 << 20;
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
+	make_events(100);
+	CHECK_STATUS(HR_OK, hr_profiler_stop());
+	CHECK(!summary_of(last_file()).limited);
+	CHECK_EQ(counts_of(last_file()).of[HR__EVENT_FREE], 100);
+}
+
+static void *make_many_events(void *unused)
+{
+	for (unsigned i = 0; i < 200000; i++) hr__trace_free(1, i * 256, 0);
+	return unused;
+}
+
+static void test_all_threads_end_at_the_limit(void)
+{
+	pthread_t threads[4];
+	const char *path = path_of("limited.hrt");
+	CHECK_STATUS(HR_OK, hr__trace_open_limited(path, 2 << 20));
+	for (int i = 0; i < 4; i++) CHECK_EQ(pthread_create(&threads[i], NULL, make_many_events, NULL), 0);
+	for (int i = 0; i < 4; i++) CHECK_EQ(pthread_join(threads[i], NULL), 0);
+	CHECK(hr__trace_is_open() && !hr__trace_is_on());
+	CHECK_STATUS(HR_TRUNCATED, hr__trace_close());
+	CHECK_LE(size_of(path), 2 << 20);
+	CHECK(summary_of(path).limited && summary_of(path).lost == 0);
+}
+
+static void test_a_killed_program_leaves_the_note_of_its_limit(void)
+{
+	const char *path = path_of("killed.hrt");
+	pid_t child = fork();
+	if (child == 0) {
+		if (hr__trace_open_limited(path, 1 << 20)) _exit(1);
+		make_many_events(NULL);
+		kill(getpid(), SIGKILL);
+	}
+	int status;
+	CHECK_EQ(waitpid(child, &status, 0), child);
+	CHECK(WIFSIGNALED(status));
+	CHECK_LE(size_of(path), 1 << 20); /* not even what was made ready ahead exceeds it */
+	hr__trace_summary summary = summary_of(path);
+	CHECK(summary.limited && !summary.complete);
+	CHECK_GT(summary.events, 50000);
+}
+
+static void test_shutdown_closes_a_file_that_reached_its_limit(void)
+{
+	hr_profiler_options options = fresh();
+	options.max_bytes = 1 << 20;
+	open_allocator();
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
+	make_events(200000);
+	CHECK_STATUS(HR_TRUNCATED, hr_shutdown());
+	check_limited(last_file(), 1 << 20);
+	CHECK(!hr__trace_is_open());
+}
+
 /* A trace of [blocks] blocks with [bytes] of records in each, all the same [record] of [length] bytes, packed. Every block is a lane of its own when
  * [lanes]. Returns the packed size. */
 static size_t pack_repeated(const char *path, unsigned blocks, const unsigned char *record, size_t length, size_t bytes, bool lanes)
@@ -935,4 +1042,6 @@ TEST_MAIN(T(test_the_argument_is_found_and_taken_out), T(test_bad_arguments_say_
           T(test_a_recording_is_left_for_tensorboard_when_asked),
           T(test_shutdown_ends_the_recording), T(test_a_forked_child_leaves_the_recording_alone), T(test_packing_gives_back_every_byte),
           T(test_what_is_unpacked_has_no_name_at_any_moment),
-          T(test_a_packed_file_that_is_cut_or_damaged_is_read_or_refused), T(test_a_file_that_unpacks_to_far_too_much_is_refused), T(test_a_small_packed_file_takes_little_memory))
+          T(test_a_packed_file_that_is_cut_or_damaged_is_read_or_refused), T(test_a_file_that_unpacks_to_far_too_much_is_refused), T(test_a_small_packed_file_takes_little_memory),
+          T(test_a_file_ends_at_its_limit), T(test_all_threads_end_at_the_limit), T(test_a_killed_program_leaves_the_note_of_its_limit),
+          T(test_shutdown_closes_a_file_that_reached_its_limit))

@@ -103,6 +103,20 @@ class Run(Folder):
         self.assertIn("/proc/nothing", result.stderr)
         self.assertEqual(run("run", "--tensorboard", "logs", "--", "true").returncode, 2)
 
+    def test_a_recording_ends_at_its_limit(self):
+        path = self.folder / "t.hrt"
+        result = self.run_recorded("--trace", path, "--max-bytes", "1MiB", program=TRAIN + ["", "10000"])
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("reached its limit of 1048576 bytes", result.stderr)
+        self.assertLessEqual(path.stat().st_size, 1 << 20)
+        self.assertIn("ended when its file had reached the limit of its size", run("report", path).stdout)
+        self.assertIs(json.loads(run("report", path, "--json").stdout)["trace"]["limited"], True)
+        for wrong in ("1", "much", "-5"):
+            result = run("run", "--trace", self.folder / "u.hrt", "--max-bytes", wrong, "--", "true")
+            self.assertEqual(result.returncode, 2)
+            self.assertIn("--max-bytes", result.stderr)
+        self.assertEqual(run("run", "--max-bytes", "1GiB", "--", "true").returncode, 2)  # without --trace
+
     def test_names_have_numbers_in_them(self):
         for _ in range(3):
             self.run_recorded("--trace", self.folder / "t%n.hrt")
