@@ -174,6 +174,7 @@ static bool settle_page(hr__plan_report *report, const hr__arguments *arguments)
 static int plan_tape(hr__plan_report *report, const hr__arguments *arguments, uint64_t step)
 {
 	if (!settle_page(report, arguments)) return HR__EXIT_BAD;
+	report->link_given = hr__arguments_has(arguments, LINK);
 	if (report->uses.accesses > 0) {
 		if (!choose_step(report, arguments, step)) return HR__EXIT_BAD;
 		if (forecast(report) != HR_OK) return hr__complain_last();
@@ -205,7 +206,9 @@ const hr__command hr__command_plan = {
 	.about =
 		"Plays a recorded program with less memory than it had, through Large Model Support as it is, on a simulated "
 		"device: tensors leave for host memory when there is no room and are back when an op needs them. Nothing is "
-		"computed; copies take the time of the link, ops the time that was recorded. TRACE is a use trace "
+		"computed; copies take the time of the link, ops the time that was recorded, and neither takes time from the "
+		"other, as on a GPU. A program on an emulated GPU is slower than the plan says: its copies, and the planning, use the "
+		"processors that compute. TRACE is a use trace "
 		"(traces/README.md), or a Headroom trace with use events: it must say which ops read and write which blocks, and "
 		"how long they take. Of other traces only the peak is compared with the limit. In a "
 		"recording that was made under Large Model Support, the pieces of a tensor's life on the device are joined: the "

@@ -15,7 +15,7 @@ typedef struct hr__plan_report {
 	const char *path;
 	hr__tape tape;
 	hr__uses uses;
-	bool step_given;
+	bool step_given, link_given;
 	hr__forecast_setup setup; /* limit 0: none was given. part 0: the trace has no use events */
 	hr__forecast_facts facts;
 	uint64_t least_limit; /* 0: none was found */

@@ -329,8 +329,14 @@ static void print_cost(const hr__plan_report *report)
 	char out[16], in[16];
 	double plain_ms = (double)facts->plain_ns / 1e6, step_ms = (double)forecast->step_ns / 1e6;
 	hr__line_begin("moved");
-	hr__line_add("%s out and %s in, each step; link %.6g GB/s each way, policy %s\n", size_text(forecast->bytes_out, out),
-	       size_text(forecast->bytes_in, in), (double)report->setup.link / 1e9, report->setup.policy);
+	hr__line_add("%s out and %s in, each step; link %.6g GB/s each way%s, policy %s\n", size_text(forecast->bytes_out, out),
+	       size_text(forecast->bytes_in, in), (double)report->setup.link / 1e9,
+	             report->link_given ? "" : " (assumed: PCIe 5.0 x16)", report->setup.policy);
+	if (!moves_nothing(forecast)) {
+		hr__line_begin("assumes");
+		hr__line_add("copies that take no time from ops, as on a GPU; an emulated one copies, and plans, on the processors that compute, and "
+		             "is slower than this\n");
+	}
 	hr__line_begin("time");
 	hr__line_add("%s%.2f ms%s a step instead of %.2f", hr__style(stdout, HR__STYLE_STRONG), step_ms, hr__style(stdout, HR__STYLE_PLAIN),
 	       plain_ms);

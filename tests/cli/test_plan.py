@@ -281,6 +281,15 @@ class Figures(PlanTest):
         self.assertEqual(times, sorted(times))
         self.assertLess(times[0], times[2])
 
+    def test_what_is_assumed_is_said(self):
+        trace = self.file("t.csv", training())
+        assumed, given, unmoved = (" ".join(self.passes("plan", trace, *arguments).split()) for arguments in (
+            ["--limit", "150MiB"], ["--limit", "150MiB", "--link", "10"], ["--limit", "1GiB"]))
+        self.assertIn("link 55 GB/s each way (assumed: PCIe 5.0 x16)", assumed)
+        self.assertIn("assumes copies that take no time from ops, as on a GPU", assumed)
+        self.assertIn("link 10 GB/s each way, policy", given)
+        self.assertNotIn("assumes", unmoved)
+
     def test_the_same_arguments_give_the_same_figures(self):
         trace = self.file("t.csv", training())
         self.assertEqual(self.plan(trace, "--limit", "150MiB"), self.plan(trace, "--limit", "150MiB"))
