@@ -39,10 +39,20 @@ foreach(kind whole old)
 endforeach()
 target_compile_definitions(fake_cuda_old PRIVATE FAKE_CUDA_OLD)
 
+# ---- tests/unload ----
+
+# A module that contains the library, to be loaded and unloaded. Sanitizer runtimes live in the executable.
+if(TARGET headroom)
+	add_library(unload_plugin MODULE EXCLUDE_FROM_ALL tests/unload/plugin.c)
+	set_target_properties(unload_plugin PROPERTIES PREFIX "" OUTPUT_NAME plugin LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/unload)
+	target_link_libraries(unload_plugin PRIVATE headroom_static m)
+	target_link_options(unload_plugin PRIVATE ${no_lto})
+endif()
+
 # ---- tests/ ----
 
 file(GLOB test_files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} tests/*.c tests/*/*.c)
-list(FILTER test_files EXCLUDE REGEX "^tests/(install|fake_cuda)/")
+list(FILTER test_files EXCLUDE REGEX "^tests/(install|fake_cuda)/|^tests/unload/plugin.c$")
 set(test_programs ${test_files})
 list(FILTER test_programs INCLUDE REGEX "/(test_[^/]*|[^/]*_conformance)\\.c$")
 set(test_support ${test_files})
@@ -101,6 +111,9 @@ foreach(target ${test_targets})
 endforeach()
 target_link_options(runtime_op_gradients PRIVATE -Wl,--wrap=hr__call,--wrap=hr__call_one,--wrap=hr_release,--wrap=hr_last_status)
 list(APPEND test_targets fake_cuda_whole fake_cuda_old)
+if(TARGET headroom)
+	add_dependencies(unload_unload headroom unload_plugin)
+endif()
 list(APPEND threads_targets fake_cuda_whole fake_cuda_old)
 # It watches the free memory of devices, which others must not take meanwhile.
 set_tests_properties(conformance.rounds PROPERTIES RUN_SERIAL ON)

@@ -726,7 +726,10 @@ HR_API hr_status hr_stats_scope_end(hr_device device, hr_stats_scope *scope);
  * The end
  * ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* Closes every allocator (blocks that are still allocated go with them), every stream and every device, ends a recording, and
+/* The shared library stays in memory after dlclose, with what it holds; call this first. A module that contains the static library may be
+ * unloaded after it, while threads that used it still run: these must not call it again, and what it keeps for each of them is lost.
+ *
+ * Closes every allocator (blocks that are still allocated go with them), every stream and every device, ends a recording, and
  * forgets all settings. Afterwards the library can be used anew. In a forked child it forgets what the parent made. */
 HR_API hr_status hr_shutdown(void);
 

@@ -296,7 +296,8 @@ hr_status hr__shard_open(hr__shard *shard); /* with caches_lock held, or while n
 hr_status hr__records_ensure(hr__shard *shard, uint32_t records); /* and room for one more address; with the lock held */
 
 /* caches (cache.c) */
-hr__thread_state *hr__thread_get(void); /* the calling thread's, made when missing; NULL when it cannot be made */
+hr__thread_state *hr__thread_get(void); /* the calling thread's, made when missing; NULL when it cannot be made, or the
+                                        * thread is ending */
 hr__cache *hr__cache_get(hr__allocator *allocator); /* the calling thread's, made when missing; NULL when it cannot be made */
 /* Gives about an eighth of what the cache keeps back to the arenas. Without the lock, outside the busy section. */
 void hr__cache_overflow(hr__cache *cache);

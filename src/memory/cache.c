@@ -306,7 +306,11 @@ static void unlink_cache(hr__cache *cache)
 	hr__caches_start(allocator);
 }
 
-static void thread_ends(void *value)
+/* Set when the thread's state went because the thread ends. It gets no other: what a destructor of another module allocates or frees after
+ * that needs no cache, and in the last round of destructors nothing would free one. */
+static _Thread_local bool is_over;
+
+static void drop_state(void *value)
 {
 	hr__thread_state *thread = value;
 	hr__registry_enter(); /* somebody may be closing an allocator: he is done with its caches, or has not begun */
@@ -322,11 +326,17 @@ static void thread_ends(void *value)
 	hr__trace_thread_exit();
 }
 
+static void thread_ends(void *value)
+{
+	is_over = true;
+	drop_state(value);
+}
+
 void hr__thread_drop(void)
 {
 	if (!hr__thread_self) return;
 	hr__os_at_thread_exit_set(NULL);
-	thread_ends(hr__thread_self);
+	drop_state(hr__thread_self);
 }
 
 void hr__threads_forget(void)
@@ -339,6 +349,7 @@ hr__thread_state *hr__thread_get(void)
 {
 	void *block;
 	if (hr__thread_self) return hr__thread_self;
+	if (is_over) return NULL;
 	int error = hr__os_at_thread_exit(thread_ends);
 	if ((error && error != 17 /* EEXIST: registered already */) || hr__os()->alloc(sizeof(hr__thread_state), &block)) return NULL;
 	if (hr__os_at_thread_exit_set(block)) {

@@ -281,6 +281,15 @@ static __attribute__((constructor)) void start(void)
 	pthread_once(&started, start_once);
 }
 
+/* The process ends, or a module that contains the library is unloaded (the shared library itself never is: it is linked with nodelete).
+ * A thread that ends later must not call what is not there any more; what it has of the library is lost then. */
+static __attribute__((destructor)) void stop(void)
+{
+	start();
+	if (thread_key_error == 0) pthread_key_delete(thread_key);
+	thread_key_error = ECANCELED; /* the key may be another module's by now */
+}
+
 int hr__os_at_fork(void (*child)(void))
 {
 	start();
