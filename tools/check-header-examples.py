@@ -6,7 +6,12 @@
 In a header, an example is a run of comment lines indented by four spaces or more past the text (" *     "), of which one at least ends
 in ';' or '{'. In Markdown it is a block fenced as ```c. With a main() it is a program: it must compile without a warning, run and
 return 0. Without, it is compiled as the body of a function, in headers only: Markdown may show fragments.
+
+A program of README.md must print something. The text that it must print is the block fenced as ```text behind it, or in `backquotes` in the
+sentence behind it that says "it prints". Numbers with a decimal point may be off by 5% or 0.02: processors round sums in other orders.
+Programs run on the emulated device, whatever the machine has.
 """
+import os
 import re
 import subprocess
 import sys
@@ -39,17 +44,41 @@ def is_prose(block):
     return not any(re.search(r"[(){}=#]", line) for line in block)
 
 
+def printed_by(after):
+    """What the text behind a program says that it prints; None when it does not say."""
+    upto = after.split("\n```c\n")[0].split("\n## ")[0]
+    block = re.search(r"^```text\n(.*?)^```", upto, re.S | re.M)
+    inline = re.search(r"it prints `([^`]*)`", upto)
+    return block.group(1) if block else inline.group(1) + "\n" if inline else None
+
+
 def markdown_examples(path):
-    for match in re.finditer(r"^```c\n(.*?)^```", path.read_text(), re.S | re.M):
+    text = path.read_text()
+    for match in re.finditer(r"^```c\n(.*?)^```", text, re.S | re.M):
         if "main(" in match.group(1):
-            yield path.read_text().count("\n", 0, match.start()) + 2, match.group(1)
+            yield text.count("\n", 0, match.start()) + 2, match.group(1), printed_by(text[match.end():])
+
+
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+def same_number(told, got):
+    if "." not in told:
+        return told == got
+    return abs(float(told) - float(got)) <= max(0.05 * abs(float(told)), 0.02)
+
+
+def same_output(told, got):
+    if NUMBER.sub("#", told) != NUMBER.sub("#", got):
+        return False
+    return all(same_number(a, b) for a, b in zip(NUMBER.findall(told), NUMBER.findall(got)))
 
 
 def run(command, **kwargs):
     return subprocess.run(command, capture_output=True, text=True, timeout=60, **kwargs)
 
 
-def try_example(code, folder):
+def try_example(code, folder, told, must_print):
     """None, or what went wrong."""
     source = folder / "example.c"
     if not re.search(r"\bmain\s*\(", code):
@@ -63,23 +92,29 @@ def try_example(code, folder):
     done = run(["cc", *FLAGS, str(source), str(build / "libheadroom.a"), "-pthread", "-lm", "-fno-lto", "-o", str(program)])
     if done.returncode != 0:
         return done.stderr
-    done = run([str(program)], cwd=folder)
-    return None if done.returncode == 0 else f"returned {done.returncode}\n{done.stdout}{done.stderr}"
+    done = run([str(program)], cwd=folder, env={**os.environ, "HEADROOM_CUDA": "0"})
+    if done.returncode != 0:
+        return f"returned {done.returncode}\n{done.stdout}{done.stderr}"
+    if must_print and told is None:
+        return f"the text behind it does not say what it prints:\n{done.stdout}"
+    if told is not None and not same_output(told, done.stdout):
+        return f"prints\n{done.stdout}and is said to print\n{told}"
+    return None
 
 
-examples = [(p, *e) for p in sorted((root / "include").glob("*.h")) for e in header_examples(p)]
+examples = [(p, *e, None) for p in sorted((root / "include").glob("*.h")) for e in header_examples(p)]
 for path in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
     if path.is_file():
         examples += [(path, *e) for e in markdown_examples(path)]
 
 failed = 0
-for path, line, code in examples:
+for path, line, code, told in examples:
     with tempfile.TemporaryDirectory() as folder:
-        trouble = try_example(code, Path(folder))
+        trouble = try_example(code, Path(folder), told, must_print=path.name == "README.md")
     if trouble:
         failed += 1
         print(f"check-header-examples: {path.relative_to(root)}:{line}: {trouble}", file=sys.stderr)
-if not any(p.suffix == ".h" for p, _, _ in examples):
+if not any(p.suffix == ".h" for p, *_ in examples):
     failed += 1
     print("check-header-examples: no example found in include/; the check would say nothing", file=sys.stderr)
 if not failed:
