@@ -25,6 +25,8 @@ static inline const char *capture_times_wrong(const hr__capture *c)
 		if (step->begin_ns > c->end_ns || step->end_ns < step->begin_ns) return "a step's time";
 		if (i && (step->first_change < c->steps[i - 1].last_change || step->begin_ns < c->steps[i - 1].end_ns)) return "steps overlap";
 	}
+	for (uint32_t i = 0; i < c->pause_count; i++)
+		if (c->pauses[i].begin_ns > c->pauses[i].end_ns || c->pauses[i].end_ns > c->end_ns) return "a pause's time";
 	for (uint32_t i = 0; i < c->region_count; i++) {
 		const hr__region_run *region = &c->regions[i];
 		if (region->end_ns < region->begin_ns || region->allocator >= c->allocator_count || !region->bytes) return "a region";
@@ -103,7 +105,7 @@ static inline bool swallow_text(void *bytes, const char *text, size_t length)
 	return true;
 }
 
-static const char *const view_names[] = { "summary", "timeline", "op", "scope", "peak", "leaks", "tensors", "steps" };
+static const char *const view_names[] = { "summary", "timeline", "op", "scope", "peak", "leaks", "tensors", "steps", "allocators" };
 #define VIEW_NAMES (sizeof view_names / sizeof *view_names)
 
 /* Makes and writes a view; true when something came out. A capture with too many devices is refused. */

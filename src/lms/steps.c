@@ -9,6 +9,8 @@
 #include "base/checked.h"
 #include "lms/learned.h"
 #include "memory/blocks.h"
+#include "os/os.h"
+#include "trace/trace.h"
 
 #define CORRECTIONS 8u
 #define SPARE_PAGES 24u /* are lost to blocks that end within a page, where memory is large enough for as many */
@@ -78,6 +80,15 @@ static void make_plan(hr__lms *lms, int64_t in_use)
 	hr__store_relaxed(&lms->stats.plan_step_ns, (int64_t)force.plan.step_ns);
 	hr__store_relaxed(&lms->stats.plan_bytes_out, (int64_t)force.plan.bytes_out);
 	hr__store_relaxed(&lms->stats.plan_bytes_in, (int64_t)force.plan.bytes_in);
+}
+
+/* The program stands still meanwhile; a recording says why. */
+static void make_plan_noted(hr__lms *lms, int64_t in_use)
+{
+	uint64_t begin = hr__os()->clock_ns();
+	make_plan(lms, in_use);
+	if (hr__trace_is_on())
+		hr__trace_event(&(hr__event){ .kind = HR__EVENT_MARK, .tag = hr_name_intern(HR__MARK_PLAN), .bytes = hr__os()->clock_ns() - begin });
 }
 
 /* ---- judging ---- */
@@ -189,7 +200,7 @@ static void begin_step(hr__lms *lms)
 		learned->wants_plan = false;
 	}
 	hr__lock_release(&lms->lock);
-	if (plans) make_plan(lms, stats.bytes_in_use);
+	if (plans) make_plan_noted(lms, stats.bytes_in_use);
 
 	hr__lock_take(&lms->lock);
 	if (plans) learned->planning = false;

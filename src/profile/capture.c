@@ -30,7 +30,7 @@
 #define PROGRESS_EVENTS 65536u /* between two calls */
 #define OPENING_PART 0.4       /* of the time that reading a trace takes */
 
-enum { SITES, ALLOCATIONS, CHANGES, OPS, USES, STEPS, MOVES, REFUSALS, REGIONS, ALLOCATORS, DEVICES, BIRTHS, ARRAYS };
+enum { SITES, ALLOCATIONS, CHANGES, OPS, USES, STEPS, MOVES, REFUSALS, REGIONS, ALLOCATORS, DEVICES, BIRTHS, PAUSES, ARRAYS };
 
 typedef struct holder {
 	hr__capture capture; /* first: what the caller has */
@@ -53,6 +53,7 @@ typedef struct reading {
 	size_t threads;
 	hr__region_list regions;
 	hr__lives lives;
+	hr_name plan_mark;    /* the text of marks that are pauses */
 	uint64_t *in_use;     /* of each allocator */
 	uint64_t *device_use; /* of each device */
 	uint64_t allocated, moved, worked; /* sums over all time, which must not overflow */
@@ -76,6 +77,15 @@ static void skip(reading *r, bool from_before)
 {
 	if (!r->begun) r->early++;
 	else if (!from_before) r->capture->skipped++;
+}
+
+/* The mark is made when the plan is. */
+static hr_status take_pause(reading *r, const hr__event *e)
+{
+	hr_status status = HR_OK;
+	hr__pause *pause = hr__array_push(&r->arrays[PAUSES], &status);
+	if (!status) *pause = (hr__pause){ e->time_ns > e->bytes ? e->time_ns - e->bytes : 0, e->time_ns };
+	return status;
 }
 
 static void take_mark(reading *r, const hr__event *e)
@@ -573,7 +583,10 @@ static hr_status take_event(reading *r, const hr__event *e)
 	case HR__EVENT_EVICT: return take_move(r, e, HR__MOVE_OUT);
 	case HR__EVENT_RESTORE: return take_move(r, e, HR__MOVE_IN);
 	case HR__EVENT_MOVE: return take_move(r, e, HR__MOVE_ON_DEVICE);
-	case HR__EVENT_MARK: take_mark(r, e); return HR_OK;
+	case HR__EVENT_MARK:
+		if (e->tag && e->tag == r->plan_mark) return take_pause(r, e);
+		take_mark(r, e);
+		return HR_OK;
 	default: return HR_OK;
 	}
 }
@@ -616,6 +629,7 @@ static hr_status make_arrays(reading *r)
 		[ALLOCATORS] = { sizeof(hr__capture_allocator), summary->allocator_count + 1 },
 		[DEVICES] = { sizeof(hr__capture_device), summary->device_count + 1 },
 		[BIRTHS] = { sizeof(uint32_t), summary->events },
+		[PAUSES] = { sizeof(hr__pause), summary->events },
 	};
 	if (summary->events > HR__NONE / 4) return hr__fail(HR_TOO_MANY, "the trace has %llu events; at most 2^30 can be looked at in one go",
 		                                                (unsigned long long)summary->events);
@@ -649,6 +663,8 @@ static hr_status make_rest(reading *r)
 	if (!status) status = hr__region_list_init(&r->regions, &r->arrays[REGIONS]);
 	r->live.salt = r->site_slots.salt = r->allocator_slots.salt = r->device_slots.salt = hr__ticks() ^ (uintptr_t)r->holder;
 	if (!status) status = hr__lives_init(&r->lives, &r->arrays[BIRTHS], summary->events, r->live.salt);
+	r->plan_mark = hr_name_intern(HR__MARK_PLAN);
+	if (r->plan_mark == HR_NAME_OTHER) r->plan_mark = HR_NAME_NONE; /* names are used up */
 	r->step = HR__NONE;
 	r->last_site = HR__NONE;
 	return status;
@@ -739,6 +755,7 @@ static void finish(reading *r)
 	GIVE(ALLOCATORS, allocators, allocator_count)
 	GIVE(DEVICES, devices, device_count)
 	GIVE(BIRTHS, births, birth_count)
+	GIVE(PAUSES, pauses, pause_count)
 #undef GIVE
 	c->other_names = count_other_names(c);
 }

@@ -95,6 +95,10 @@ typedef struct hr__refusal { /* a request that failed */
 	uint32_t site;
 } hr__refusal;
 
+typedef struct hr__pause { /* the program waited for Large Model Support to make a plan */
+	uint64_t begin_ns, end_ns;
+} hr__pause;
+
 /* Memory that an allocator took from the device. Where part of one is given back, it ends, and what is left of it begins anew. */
 typedef struct hr__region_run {
 	uint64_t begin_ns, end_ns; /* HR__NEVER: still there at the end */
@@ -131,11 +135,12 @@ typedef struct hr__capture {
 	hr__move *moves;
 	hr__refusal *refusals;
 	hr__region_run *regions;
+	hr__pause *pauses;
 	hr__capture_allocator *allocators;
 	hr__capture_device *devices;
 	uint32_t *births;         /* of the first birth_count allocations; the others are their own */
 	uint32_t birth_count;
-	uint32_t site_count, allocation_count, change_count, op_count, use_count, step_count, move_count, refusal_count, region_count;
+	uint32_t site_count, allocation_count, change_count, op_count, use_count, step_count, move_count, refusal_count, region_count, pause_count;
 	uint32_t allocator_count, device_count;
 	uint64_t end_ns;          /* time of the last event */
 	uint64_t start_wall_ns;   /* when the recording began, since 1970 */

@@ -1,12 +1,12 @@
 /* page.c - writes the page: the template, and the capture as one stream of varints that page_data.js reads in the same order.
  *
  *     header       version, end of the trace, wall clock of its begin in ms, lost, skipped, other_names, complete; how many allocations, ops, frees,
- *                  uses, steps, moves, refusals and regions the trace has, whatever of them follows
+ *                  uses, steps, moves, refusals, regions and pauses the trace has, whatever of them follows
  *     strings      names and shapes that occur, once each, as bytes; everything below refers to them by number
  *     devices, allocators, sites
  *     changes      code and time since the one before. Code 0: the next allocation, with its bytes, slack, site and the way from the address before.
  *                  Code k: the k-th last allocation is freed. Begin and end of an allocation are the times of its changes
- *     op totals, ops, steps with what each did to each device, moves, refusals, regions
+ *     op totals, ops, steps with what each did to each device, moves, refusals, regions, pauses
  *
  * Level of detail. The page draws a million events in milliseconds, but a file of gigabytes is of no use. Of more allocations than the limit, those
  * with the largest area (bytes times lifetime) stay, and all that are live at the peak of their device. The rest is added up, in slices of time: a
@@ -25,11 +25,12 @@
 #include "os/os.h"
 #include "profile/page_stream.h"
 
-#define VERSION 3
+#define VERSION 4
 #define SLICES 8192u
 #define CELLS_MAX (UINT32_C(1) << 21) /* slices or steps, times devices: a file may claim 65,536 devices */
 #define REFUSALS_MAX 10000u
 #define REGIONS_MAX 200000u
+#define PAUSES_MAX 10000u
 #define MOVES_MAX 400000u
 #define MOVE_KINDS 4u
 #define STEPS_MAX 50000u
@@ -688,6 +689,25 @@ static void write_regions(struct page *page)
 	}
 }
 
+static uint32_t grade_of_pause(const hr__pause *pause)
+{
+	return grade_of(1, pause->end_ns - pause->begin_ns);
+}
+
+/* The longest. */
+static void write_pauses(struct page *page)
+{
+	const hr__capture *capture = page->capture;
+	struct choice choice = { 0 };
+	for (uint32_t i = 0; i < capture->pause_count; i++) choice.counts[grade_of_pause(&capture->pauses[i])]++;
+	number(page, settle(&choice, PAUSES_MAX));
+	for (uint32_t i = 0; i < capture->pause_count; i++) {
+		if (!stays(&choice, grade_of_pause(&capture->pauses[i]))) continue;
+		number(page, capture->pauses[i].begin_ns);
+		number(page, capture->pauses[i].end_ns - capture->pauses[i].begin_ns);
+	}
+}
+
 /* ---- the page ---- */
 
 static void write_header(struct page *page)
@@ -708,6 +728,7 @@ static void write_header(struct page *page)
 	number(page, capture->move_count);
 	number(page, capture->refusal_count);
 	number(page, capture->region_count);
+	number(page, capture->pause_count);
 }
 
 static hr_status write_data(struct page *page)
@@ -725,6 +746,7 @@ static hr_status write_data(struct page *page)
 	if ((status = write_moves(page))) return status;
 	write_refusals(page);
 	write_regions(page);
+	write_pauses(page);
 	hr__page_flush(&page->stream);
 	return HR_OK;
 }

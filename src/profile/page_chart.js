@@ -282,6 +282,39 @@ function drawSteps(canvas, model, view) {
 		const left = Math.max(0, from), room = Math.min(width, to) - left - 10;
 		if (room > 14) fitText(context, room > 60 ? 'step ' + step.number : String(step.number), left + 5, height / 2 + 1, room);
 	});
+	if (!model.capture.ops.count) drawPauses(context, model, view, width, height);
+}
+
+/* Where the program waited for Large Model Support to make a plan: in the lane of ops, or where there are none in that of steps. */
+function drawPauses(context, model, view, width, height) {
+	const x = time => (time - view.t0) / (view.t1 - view.t0) * width;
+	for (const pause of model.capture.pauses) drawPause(context, x(pause.begin), x(pause.begin + pause.length), width, height);
+}
+
+/* Hatched, so that it does not look like an op. */
+function drawPause(context, from, to, width, height) {
+	if (to < 0 || from > width) return;
+	const left = Math.max(0, from), right = Math.max(left + 1, Math.min(width, to));
+	context.save();
+	context.beginPath();
+	context.rect(left, 0, right - left, height);
+	context.clip();
+	context.strokeStyle = colours.out;
+	context.lineWidth = 1.5;
+	for (let at = left - height; at < right; at += 6) {
+		context.beginPath();
+		context.moveTo(at, height);
+		context.lineTo(at + height, 0);
+		context.stroke();
+	}
+	const label = 'LMS plans', room = right - left - 8;
+	if (room > context.measureText(label).width) {
+		context.fillStyle = colours.card;
+		context.fillRect(left + 3, height / 2 - 8, context.measureText(label).width + 4, 16);
+		context.fillStyle = colours.text;
+		fitText(context, label, left + 5, height / 2 + 1, room);
+	}
+	context.restore();
 }
 
 /* A row for each of the first threads; an op inside another lies over it. Ops too short to be seen are a shade. */
@@ -321,6 +354,7 @@ function drawOps(canvas, model, view, opSpans) {
 			fitText(context, strings[ops.name[id]], x0 + 4, row * tall + tall / 2 + 0.5, x1 - x0 - 8);
 		}
 	}
+	drawPauses(context, model, view, width, height);
 }
 
 /* Out of the device above the middle, back in below it, as rates. */

@@ -74,7 +74,7 @@ class Column {
 function readCapture(bytes) {
 	const from = new Reader(bytes), capture = {};
 	const version = from.number();
-	if (version !== 3) throw new Error('data of version ' + version);
+	if (version !== 4) throw new Error('data of version ' + version);
 	capture.end = from.number();
 	capture.wallMs = from.number();
 	capture.lost = from.number();
@@ -89,6 +89,7 @@ function readCapture(bytes) {
 	capture.moveCount = from.number();
 	capture.refusalCount = from.number();
 	capture.regionCount = from.number();
+	capture.pauseCount = from.number();
 	const strings = capture.strings = from.list(() => from.string());
 	capture.devices = from.list(() => ({ name: from.string(), limit: from.number(), page: from.number(), peak: from.number(), peakTime: from.number(), endBytes: from.number() }));
 	capture.allocators = from.list(() => ({ name: from.string(), kind: from.string(), device: from.number(), limit: from.number(), begin: from.number(), end: from.number() }));
@@ -118,7 +119,37 @@ function readCapture(bytes) {
 		const begin = from.number(), length = from.number();
 		return { begin, end: length ? begin + length - 1 : Infinity, address: from.number(), bytes: from.number(), allocator: from.number() };
 	});
+	capture.pauses = from.list(() => ({ begin: from.number(), length: from.number() }));
+	splitBySize(capture);
 	return capture;
+}
+
+const hasName = site => Boolean(site.op || site.scope || site.tag);
+const sizeClass = bytes => bytes > 0 ? Math.floor(Math.log2(bytes)) : 0;
+
+/* Where nothing on a device has a name, sizes are all that tells allocations apart: each of its sites is split, by powers of two. What the page does not hold
+ * one by one stays at the site itself, so sums are the same as before. */
+function splitBySize(capture) {
+	const { sites, site, bytes, begin, finish, realSites } = capture, parts = new Map();
+	const named = new Set(sites.slice(0, realSites).filter(one => one.count && hasName(one)).map(one => one.device));
+	for (let id = 0; id < site.length; id++) {
+		const whole = sites[site[id]];
+		if (site[id] >= realSites || named.has(whole.device)) continue;
+		const power = sizeClass(bytes[id]), key = site[id] * 64 + power;
+		if (!parts.has(key)) {
+			parts.set(key, sites.length);
+			sites.push({ ...whole, size: `${formatBytes(2 ** power)} to ${formatBytes(2 ** (power + 1))}`, count: 0, bytes: 0, lifetime: 0, largest: 0, liveBytes: 0 });
+		}
+		const part = sites[parts.get(key)], lifetime = Math.min(finish[id], capture.end) - begin[id];
+		for (const [one, sign] of [[part, 1], [whole, -1]]) {
+			one.count += sign;
+			one.bytes += sign * bytes[id];
+			one.lifetime += sign * lifetime;
+			if (finish[id] === Infinity) one.liveBytes += sign * bytes[id];
+		}
+		part.largest = Math.max(part.largest, bytes[id]);
+		site[id] = parts.get(key);
+	}
 }
 
 function readChanges(from, capture) {
@@ -397,7 +428,7 @@ class DeviceModel {
 	 * bottom of the chart, below what comes and goes. */
 	group(by, most) {
 		const depth = by === 'scope' ? this.scopeDepth(most) : 0;
-		const keyOf = site => site.rest ? site.op : by === 'scope' ? site.scope.split('/', depth).join('/') || '(no scope)' : by === 'tag' ? site.tag || '(no tag)' : site.op || '(no op)';
+		const keyOf = site => site.rest ? site.op : by === 'scope' ? site.scope.split('/', depth).join('/') || '(no scope)' : by === 'tag' ? site.tag || '(no tag)' : by === 'size' ? site.size || '(other sizes)' : site.op || '(no op)';
 		this.scopeKey = scope => scope.split('/', depth).join('/');
 		const keys = new Map(), { capture } = this;
 		for (const site of capture.sites) {
@@ -435,8 +466,9 @@ class DeviceModel {
 		}
 	}
 
-	/* Tags tell more than ops do, where a program gives them. */
+	/* Tags tell more than ops do, where a program gives them. Without any name there are sizes. */
 	firstGrouping() {
+		if (this.capture.sites.some(site => site.device === this.index && site.count && site.size)) return 'size';
 		const tags = new Set();
 		for (const site of this.capture.sites) if (site.device === this.index && site.count && site.tag) tags.add(site.tag);
 		return tags.size > 1 ? 'tag' : 'op';

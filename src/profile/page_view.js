@@ -65,6 +65,20 @@ function showTip(event, { title, rows }) {
 
 function hideTip() { byId('tip').hidden = true; glow(NOTHING); }
 
+/* What the pointer is over: a call that shows the tip for it. What is drawn under the pointer may change without a move of it, by keys for one. */
+let hovered = null;
+
+function hover(show, event) {
+	hovered = () => show(event);
+	hovered();
+}
+
+function leave() {
+	hovered = null;
+	hideTip();
+	byId('mark-hover').style.display = 'none';
+}
+
 let glowing = NOTHING;
 
 function glow(id) {
@@ -107,6 +121,7 @@ function drawNow() {
 	}
 	if (moment) drawMoment();
 	placeMarks();
+	if (hovered) hovered();
 }
 
 function hasTraffic() { const moves = capture.moves[state.device]; return moves && moves.out.count + moves.in.count > 0; }
@@ -162,9 +177,9 @@ function drawRegionMap(change, time) {
 	map = model.map(change);
 	mapPlace = drawMap(byId('map'), model, map, state.matches);
 	byId('map-when').textContent = state.follows ? 'at the peak' : 'at ' + formatTime(time);
-	const loss = map.free ? 1 - map.largest / map.free : 0;
+	const apart = map.free - map.largest, [loss, ofHeld] = [map.free, map.heldBytes].map(whole => whole ? apart / whole : 0);
 	byId('map-lead').replaceChildren(make('b', {}, formatBytes(map.heldBytes)), ` held in ${formatCount(map.held.length)} ${map.held.length === 1 ? 'piece' : 'pieces'}, `,
-		make('b', {}, formatBytes(map.free)), ' free, ', make('b', {}, formatBytes(map.largest)), ' the largest hole. Fragmentation ', make('b', { id: 'fragmentation' }, formatPart(loss)), '.');
+		make('b', {}, formatBytes(map.free)), ' free, ', make('b', {}, formatBytes(map.largest)), ' of it in the largest hole. Fragmentation ', make('b', { id: 'fragmentation' }, formatPart(loss)), ` of what is free: ${formatBytes(apart)} are in other holes, ${formatPart(ofHeld)} of what is held.`);
 	byId('map').setAttribute('aria-label', `Map of ${formatBytes(map.heldBytes)}: ${formatBytes(map.used)} in use, ${formatBytes(map.free)} free, largest hole ${formatBytes(map.largest)}`);
 	Object.assign(byId('map').dataset, { held: map.heldBytes, used: map.used, free: map.free, largest: map.largest });
 	const missing = capture.regions.length < capture.regionCount;
@@ -230,7 +245,8 @@ function goChange(direction) {
 function setDevice(index) {
 	state.device = index;
 	model = models[index] = models[index] || new DeviceModel(capture, index);
-	setGroup(state.chosenBy || model.firstGrouping());
+	const first = model.firstGrouping();
+	setGroup(!state.chosenBy || (state.chosenBy === 'size' && first !== 'size') ? first : state.chosenBy); /* only devices without names have sizes */
 	for (const button of byId('devices').children) {
 		const chosen = Number(button.dataset.device) === index;
 		button.setAttribute('aria-checked', chosen);
@@ -306,13 +322,24 @@ function setSearch(text) {
 
 /* ---- summary ---- */
 
+/* Limits of allocators that did not hold at the peak: one tile for those with the same. */
+function limitTiles(shown, tile) {
+	const names = new Map(), whole = capture.devices[state.device].limit || Infinity;
+	for (const { device, limit, name, begin, end } of capture.allocators) {
+		if (device !== state.device || !limit || limit === shown || limit >= whole || !(begin || end)) continue;
+		names.set(limit, (names.get(limit) || []).concat(name));
+	}
+	return [...names].sort((a, b) => a[0] - b[0]).slice(0, 2).map(([limit, of]) => tile('Limit', formatBytes(limit), 'of ' + of.join(' and ')));
+}
+
 function fillTiles() {
 	const { device } = model, limit = model.limitAt(device.peakTime), step = stepAt(device.peakTime), moves = capture.moves[state.device];
 	const tile = (name, value, more, first) => make('div', { className: first ? 'first' : '' }, make('dt', {}, name), make('dd', { title: more || '' }, value, more ? make('small', {}, more) : null));
 	const count = capture.sites.reduce((sum, site) => sum + (site.device === state.device ? site.count : 0), 0);
 	const tiles = [
 		tile('Peak', formatBytes(device.peak), 'at ' + formatTime(device.peakTime) + (step ? ', step ' + formatCount(step.number) : ''), true),
-		limit ? tile('Limit', formatBytes(limit), formatPart(device.peak / limit) + ' at the peak') : null,
+		limit ? tile(limit < device.limit || !device.limit ? 'Limit' : 'Device memory', formatBytes(limit), formatPart(device.peak / limit) + ' at the peak') : null,
+		...limitTiles(limit, tile),
 		tile('At the end', formatBytes(device.endBytes)),
 		tile('Allocations', formatCount(count)),
 		tile('Duration', formatTime(capture.end), capture.stepCount ? plural(capture.stepCount, 'step') : ''),
@@ -336,6 +363,7 @@ function fillNotes() {
 	some(capture.steps.length, capture.stepCount, 'steps are shown, from all over the time, with those of the peaks.');
 	some(capture.refusals.length, capture.refusalCount, 'refused requests are drawn, from all over the time.');
 	some(capture.regions.length, capture.regionCount, 'regions are in the map: the large and long ones, and all that were there at a peak.');
+	some(capture.pauses.length, capture.pauseCount, 'pauses for plans of Large Model Support are drawn: the longest.');
 	if (capture.moveRecords < capture.moveCount) notes.push(`${formatCount(capture.moveCount)} moves are added up in short stretches of time. Sums are exact.`);
 	some(byId('devices').children.length, capture.devices.filter(device => device.peak).length, 'devices that were used can be chosen: the first.');
 	if (capture.steps.length) some(capture.devicesInSteps, capture.devices.length, 'devices have sums for steps: the first.');
@@ -537,6 +565,7 @@ function hoverOps(event) {
 		if (Math.min(rows - 1, opSpans.rowOf.get(ops.thread[id])) === row && (best === NOTHING || ops.end[id] - ops.begin[id] < ops.end[best] - ops.begin[best])) best = id;
 	});
 	placeMark(byId('mark-hover'), time);
+	if (hoverPause(event, time, canvas)) return;
 	if (best === NOTHING) return hideTip();
 	const list = [['time', formatTime(ops.end[best] - ops.begin[best])], ['from', formatTime(ops.begin[best])], ['thread', formatCount(ops.thread[best])]];
 	if (ops.device[best]) list.splice(1, 0, ['on device', formatTime(ops.device[best])]);
@@ -544,9 +573,17 @@ function hoverOps(event) {
 	showTip(event, { title: strings[ops.name[best]] || '(no op)', rows: list });
 }
 
+/* Whether there is a pause; its tip is then shown. */
+function hoverPause(event, time, canvas) {
+	const reach = (state.t1 - state.t0) / canvas.clientWidth, pause = capture.pauses.find(one => one.begin - reach <= time && time < one.begin + one.length + reach);
+	if (pause) showTip(event, { title: 'Pause: Large Model Support makes a plan', rows: [['length', formatTime(pause.length)], ['from', formatTime(pause.begin)]] });
+	return Boolean(pause);
+}
+
 function hoverSteps(event) {
-	const step = stepAt(timeOf(event, byId('steps')));
-	placeMark(byId('mark-hover'), timeOf(event, byId('steps')));
+	const time = timeOf(event, byId('steps')), step = stepAt(time);
+	placeMark(byId('mark-hover'), time);
+	if (!capture.ops.count && hoverPause(event, time, byId('steps'))) return;
 	if (!step) return hideTip();
 	const own = stepSums(step);
 	showTip(event, { title: 'Step ' + formatCount(step.number), rows: [['duration', formatTime(step.length)], ['peak', formatBytes(own.peak)], ['allocated', `${formatBytes(own.bytes)} in ${formatCount(own.allocations)}`], ['left behind', formatBytes(own.left)]] });
@@ -574,11 +611,11 @@ function watchChart() {
 		drag = { x: event.clientX, t0: state.t0, t1: state.t1, moved: false, picks: event.shiftKey, from: timeOf(event, canvas) };
 	});
 	canvas.addEventListener('pointermove', event => {
-		if (!drag) return hoverChart(event);
+		if (!drag) return hover(hoverChart, event);
 		if (Math.abs(event.clientX - drag.x) > 3) drag.moved = true;
 		if (!drag.moved || drag.picks) return;
 		canvas.classList.add('panning');
-		hideTip();
+		leave();
 		const by = (drag.x - event.clientX) / canvas.clientWidth * (drag.t1 - drag.t0);
 		setView(drag.t0 + by, drag.t1 + by);
 	});
@@ -591,9 +628,9 @@ function watchChart() {
 	canvas.addEventListener('pointercancel', () => { drag = null; });
 	canvas.addEventListener('dblclick', event => zoom(0.25, partOf(event, canvas)));
 	const hovers = { chart: null, traffic: hoverTraffic, ops: hoverOps, steps: hoverSteps, map: hoverMap };
-	for (const [id, hover] of Object.entries(hovers)) {
-		if (hover) byId(id).addEventListener('pointermove', hover);
-		byId(id).addEventListener('pointerleave', () => { hideTip(); byId('mark-hover').style.display = 'none'; });
+	for (const [id, show] of Object.entries(hovers)) {
+		if (show) byId(id).addEventListener('pointermove', event => hover(show, event));
+		byId(id).addEventListener('pointerleave', leave);
 	}
 	byId('steps').addEventListener('click', event => { const step = stepAt(timeOf(event, byId('steps'))); if (step) setView(step.begin, step.begin + step.length); });
 	watchOverview();
@@ -712,7 +749,7 @@ function start() {
 	const busiest = capture.devices.reduce((best, _, i) => inUseOf(i) > inUseOf(best) ? i : best, 0);
 	model = models[busiest] = new DeviceModel(capture, busiest);
 	model.group('op', GROUPS);
-	for (const by of ['op', 'scope', 'tag']) byId('group').querySelector(`[value=${by}]`).disabled = by !== 'op' && !capture.sites.some(site => site[by]);
+	for (const by of ['op', 'scope', 'tag', 'size']) byId('group').querySelector(`[value=${by}]`).disabled = by !== 'op' && !capture.sites.some(site => site[by]);
 	setTab('alive');
 	setDevice(busiest);
 }

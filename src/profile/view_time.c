@@ -216,7 +216,7 @@ hr_status hr__view_timeline(hr__report_view *report)
 
 /* ---- summary ---- */
 
-enum { F_PEAK, F_AT_PEAK, F_PEAK_NS, F_PEAK_STEP, F_LIMIT, F_END, F_NS, F_STEPS, F_OPS, F_DEVICE_NS, F_ALLOCATIONS, F_BYTES, F_OUT, F_IN, F_REFUSED, F_COLUMNS };
+enum { F_PEAK, F_AT_PEAK, F_PEAK_NS, F_PEAK_STEP, F_LIMIT, F_END, F_NS, F_STEPS, F_OPS, F_DEVICE_NS, F_ALLOCATIONS, F_BYTES, F_OUT, F_IN, F_PLANNING, F_REFUSED, F_COLUMNS };
 
 static const hr__column fact_columns[F_COLUMNS] = {
 	[F_PEAK] = { "peak_bytes", "peak", HR__CELL_BYTES, 0 },
@@ -233,6 +233,7 @@ static const hr__column fact_columns[F_COLUMNS] = {
 	[F_BYTES] = { "bytes", "allocated in all", HR__CELL_BYTES, 0 },
 	[F_OUT] = { "out_bytes", "moved to the host", HR__CELL_BYTES, 0 },
 	[F_IN] = { "in_bytes", "moved back", HR__CELL_BYTES, 0 },
+	[F_PLANNING] = { "planning_micros", "pauses for LMS plans", HR__CELL_NS, HR__TIME },
 	[F_REFUSED] = { "refused", "requests refused", HR__CELL_COUNT, 0 },
 };
 
@@ -263,6 +264,8 @@ static void fill_summary(const hr__selection *s, uint64_t *row)
 		if (move->kind == HR__MOVE_OUT) row[F_OUT] += move->bytes;
 		if (move->kind == HR__MOVE_IN) row[F_IN] += move->bytes;
 	}
+	for (uint32_t i = 0; i < c->pause_count; i++)
+		if (is_within(s, c->pauses[i].end_ns)) row[F_PLANNING] += c->pauses[i].end_ns - c->pauses[i].begin_ns;
 	for (uint32_t i = 0; i < c->refusal_count; i++) row[F_REFUSED] += is_within(s, c->refusals[i].time_ns) && s->takes_site[c->refusals[i].site];
 }
 

@@ -40,6 +40,9 @@ typedef enum hr__event_kind {
 #undef HR__EVENT_ENUM
 } hr__event_kind;
 
+/* The text of a MARK that the library makes: the program waited until now for a plan of Large Model Support, for as many ns as its value says. */
+#define HR__MARK_PLAN "headroom.lms.plan"
+
 /* One event, with every field that any kind has; docs/trace-format.md says which kind has which. Unused ones are 0. */
 typedef struct hr__event {
 	hr__event_kind kind;

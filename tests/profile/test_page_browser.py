@@ -17,6 +17,9 @@ sys.dont_write_bytecode = True
 import browser
 from plain_trace import Ledger, Trace
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "cli"))
+import trace_file
+
 command = Path(os.environ.get("HEADROOM_COMMAND", "build/headroom"))
 program = command.parent / "tests/profile/test_page"
 folder = Path(tempfile.mkdtemp(prefix="hr-page-"))
@@ -91,7 +94,7 @@ def colour_by(page, by):
 
 
 def check_colours(page, ledger):
-    """Where there are tags they give the colours at first, and on another device without them ops do; until somebody chooses."""
+    """Where there are tags they give the colours at first, and sizes on another device without any name; until the user chooses."""
     colours = "Object.fromEntries([...document.querySelectorAll('#legend li')].map(one => [one.innerText, getComputedStyle(one.querySelector('span')).backgroundColor]))"
     for name, device in ledger.devices.items():
         if not device["blocks"]:
@@ -99,12 +102,13 @@ def check_colours(page, ledger):
         choose_device(page, name)
         page.settle()
         tags = sum_by(device["blocks"], lambda block: block.tag or "(no tag)")
-        wanted = "tag" if len(set(tags) - {"(no tag)"}) > 1 else "op"
+        named = any(block.op or block.scope or block.tag for block in device["blocks"])
+        wanted = "tag" if len(set(tags) - {"(no tag)"}) > 1 else "op" if named else "size"
         check(f"{name}: colours at first", page.eval("[headroom.state.by, document.getElementById('group').value]"), [wanted] * 2)
         legend = page.eval(colours)
         check(f"{name}: nothing was summed up", "(brief and small)" in legend, False)
         check(f"{name}: a colour for each", len(set(legend.values())), len(legend))
-        if wanted == "op":
+        if wanted != "tag":
             continue
         check(f"{name}: tags", set(legend), set(tags))
         check(f"{name}: the runtime's tags", {"weights", "gradients", "activations", "optimizer"} <= set(legend), True)
@@ -120,7 +124,10 @@ def check_colours(page, ledger):
     choose_device(page, "GPU:0")
     check("GPU:0 begins with tags", page.eval("headroom.state.by"), "tag")
     choose_device(page, "CPU:0")
-    check("CPU:0 begins with ops", page.eval("headroom.state.by"), "op")
+    check("CPU:0, where nothing has a name, begins with sizes", page.eval("headroom.state.by"), "size")
+    colour_by(page, "size")
+    choose_device(page, "GPU:0")
+    check("GPU:0 is not coloured by size", page.eval("headroom.state.by"), "tag")
     colour_by(page, "scope")
     choose_device(page, "GPU:0")
     check("what was chosen stays", page.eval("[headroom.state.by, document.getElementById('group').value]"), ["scope"] * 2)
@@ -451,6 +458,87 @@ def set_width(page, width, height=1000, scale=1):
     page.settle()
 
 
+def page_of(name, trace):
+    """The page of a trace that is written here."""
+    file, path = folder / f"{name}.hrt", folder / f"{name}.html"
+    file.write_bytes(trace.bytes())
+    run([command, "report", file, "--html", path], check=True)
+    return path
+
+
+def check_tip_follows_keys(page):
+    """Op a has memory in the first half of the time, op b in the second; keys move what is under the pointer, which stays."""
+    trace = trace_file.Trace()
+    trace.event(trace_file.ALLOC, 0, address=1 << 30, bytes=4 << 20, op="a")
+    trace.event(trace_file.FREE, 50000, address=1 << 30)
+    trace.event(trace_file.ALLOC, 50000, address=2 << 30, bytes=4 << 20, op="b")
+    trace.event(trace_file.FREE, 100000, address=2 << 30)
+    path = page_of("tip", trace)
+    page.open(path)
+    x, y, width, height = page.box("#chart")
+    page.mouse("mouseMoved", x + width * 0.55, y + height * 0.8)
+    title = "document.querySelector('#tip b').textContent"
+    check("tip: what is under the pointer", page.eval(title), "b")
+    page.eval("document.getElementById('chart').focus()")
+    page.key("ArrowUp")    # from 20% to 80%: the pointer is at 53%
+    check("tip: still that", page.eval(title), "b")
+    page.key("ArrowLeft")  # from 8% to 68%: the pointer is at 41%
+    check("tip: what is there now", page.eval(title), "a")
+    check_quiet(page, path, "tip")
+    print("ok - the tip tells of what is under the pointer after keys too")
+
+
+def check_what_numbers_are_of(page):
+    """Limits, fragmentation and pauses of a recording whose figures are known: 16 MiB are held, blocks lie at 0 and at 8 MiB, a second allocator has a limit."""
+    trace, base = trace_file.Trace(), 1 << 30
+    name, kind = b"limited", b"bfc"
+    trace.define(trace_file.ALLOCATOR, trace_file.varint(9) + trace_file.varint(0) + trace_file.varint(len(name)) + name + kind)
+    trace.define(37, trace_file.varint(9) + trace_file.varint(2 << 20))
+    trace.event(trace_file.MAP, 0, address=base, bytes=16 << 20)
+    trace.event(trace_file.ALLOC, 1000, address=base, bytes=4 << 20, op="a")
+    trace.event(trace_file.ALLOC, 1001, address=base + (8 << 20), bytes=4 << 20, op="a")
+    trace.event(trace_file.FREE, 40000, address=base)
+    trace.event(trace_file.FREE, 40001, address=base + (8 << 20))
+    trace.event(trace_file.ALLOC, 50000, allocator=9, address=2 << 30, bytes=1 << 20, op="a")
+    trace.event(trace_file.OP_BEGIN, 50001, op="a")
+    trace.event(trace_file.OP_END, 60000, op="a")
+    trace.event(trace_file.MARK, 90000, bytes=20000, tag="headroom.lms.plan")
+    trace.event(trace_file.FREE, 100000, allocator=9, address=2 << 30)
+    path = page_of("numbers", trace)
+    page.open(path)
+    tiles = page.eval("[...document.querySelectorAll('#tiles div')].map(tile => [tile.querySelector('dt').textContent, tile.querySelector('dd').textContent])")
+    check("tiles: the device's memory", ["Device memory", "1.0 GiB0.8% at the peak"] in tiles, True)
+    check("tiles: the allocator's limit", ["Limit", "2.0 MiBof limited"] in tiles, True)
+    lead = page.eval("document.getElementById('map-lead').textContent")
+    check("fragmentation says of what", lead, "16.0 MiB held in 1 piece, 8.0 MiB free, 4.0 MiB of it in the largest hole. "
+          "Fragmentation 50.0% of what is free: 4.0 MiB are in other holes, 25.0% of what is held.")
+    check("pauses", page.eval("headroom.capture.pauses"), [{"begin": 70000, "length": 20000}])
+    x, y, width, height = page.box("#ops")
+    page.mouse("mouseMoved", x + width * 0.8, y + height / 2)
+    check("a pause has a label", page.eval("document.getElementById('tip').textContent"), "Pause: Large Model Support makes a planlength20.00 \u00b5sfrom70.00 \u00b5s")
+    check_quiet(page, path, "numbers")
+    print("ok - limits, fragmentation and pauses say what they are of")
+
+
+def check_nameless(page):
+    """Where nothing has a name, sizes are told apart; sums are those of all."""
+    trace, now = trace_file.Trace(), 0
+    sizes = [1 << 20, 4 << 20, 4 << 20, 16 << 20]
+    for i, size in enumerate(sizes):
+        now += 1000
+        trace.event(trace_file.ALLOC, now, address=(i + 1) << 30, bytes=size)
+    trace.event(trace_file.FREE, now + 1000, address=1 << 30)
+    path = page_of("nameless", trace)
+    page.open(path)
+    groups = page.eval("headroom.model().groups.map(({ name, colour }) => [name, colour])")
+    check("nameless: groups", sorted(name for name, _ in groups), ["1.0 MiB to 2.0 MiB", "16.0 MiB to 32.0 MiB", "4.0 MiB to 8.0 MiB"])
+    check("nameless: colours", len({colour for _, colour in groups} - {-1}), 3)
+    check("nameless: coloured by", page.eval("document.getElementById('group').value"), "size")
+    check("nameless: sums", table(page, "ops"), [["(no op)", 0, 0, 4, sum(sizes), 16 << 20, sum(sizes), sum(sizes) - (1 << 20)]])
+    check_quiet(page, path, "nameless")
+    print("ok - without names, sizes have colours")
+
+
 def check_widths(page):
     _, path = make_page("train")
     page.open(path)
@@ -497,6 +585,9 @@ def main():
         check_hostile(page)
         check_million(page)
         check_crowded(page)
+        check_tip_follows_keys(page)
+        check_what_numbers_are_of(page)
+        check_nameless(page)
         check_widths(page)
     finally:
         page.close()
