@@ -17,7 +17,7 @@ enum { TIME, ACTION, ID, BYTES, STREAM, NAME };
 
 struct event {
 	char action;
-	uint64_t time_ns, id, bytes, stream;
+	uint64_t id, bytes, stream;
 	const char *name; /* "" where there is none; valid as long as the line */
 };
 
@@ -54,7 +54,7 @@ static hr_status read_event(hr__source_line *line, size_t columns, struct event 
 	else if (!status) status = read_optional(&fields[BYTES], "bytes", &event->bytes);
 	if (!status) status = read_optional(&fields[STREAM], "stream", &event->stream);
 	event->name = count > COLUMNS ? fields[NAME].text : "";
-	if (!status && !hr__multiply(time_us, 1000, &event->time_ns)) status = hr__fail(HR_BAD_FORMAT, "time_us is too large");
+	if (!status && !hr__multiply(time_us, 1000, &time_us)) status = hr__fail(HR_BAD_FORMAT, "time_us is too large");
 	return status;
 }
 
@@ -62,8 +62,8 @@ static hr_status add_event(hr__tape *tape, const struct event *event)
 {
 	hr__tape_id id = { event->id, 0 };
 	switch (event->action) {
-	case 'a': return hr__tape_alloc(tape, id, event->bytes, event->stream, 0, event->time_ns);
-	case 'f': return hr__tape_release(tape, id, event->bytes, event->stream, 0, event->time_ns);
+	case 'a': return hr__tape_alloc(tape, id, event->bytes, event->stream, 0);
+	case 'f': return hr__tape_release(tape, id, event->bytes, event->stream, 0);
 	case 's': return hr__tape_step(tape, event->id);
 	case 'b': return hr__tape_op_begin(tape, event->id, tape->use_tape ? hr_name_intern(event->name) : HR_NAME_NONE, 0);
 	case 'e': return hr__tape_op_end(tape, event->id, event->bytes, 0);

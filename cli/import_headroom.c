@@ -172,7 +172,7 @@ static hr_status add_early_lives(hr__lives *lives, hr__tape *tape)
 	uint32_t life;
 	uint64_t bytes;
 	hr_status status = HR_OK;
-	while (!status && hr__lives_early(lives, &life, &bytes)) status = hr__tape_alloc(tape, (hr__tape_id){ life, 0 }, bytes, 0, 0, 0);
+	while (!status && hr__lives_early(lives, &life, &bytes)) status = hr__tape_alloc(tape, (hr__tape_id){ life, 0 }, bytes, 0, 0);
 	return status;
 }
 
@@ -210,8 +210,8 @@ static hr_status add_other(hr__tape *tape, const hr__event *event)
 static hr_status add_block(hr__tape *tape, hr__tape_id id, const hr__event *event)
 {
 	switch (event->kind) {
-	case HR__EVENT_ALLOC: return hr__tape_alloc(tape, id, event->requested, event->stream, event->thread, event->time_ns);
-	case HR__EVENT_FREE: return hr__tape_release(tape, id, 0, event->stream, event->thread, event->time_ns);
+	case HR__EVENT_ALLOC: return hr__tape_alloc(tape, id, event->requested, event->stream, event->thread);
+	case HR__EVENT_FREE: return hr__tape_release(tape, id, 0, event->stream, event->thread);
 	case HR__EVENT_READ:
 	case HR__EVENT_WRITE: return hr__tape_access(tape, id, 0, event->kind == HR__EVENT_WRITE, event->thread);
 	case HR__EVENT_ALLOC_FAILED: tape->failed_allocs++; break;
@@ -233,7 +233,7 @@ static hr_status add_event(struct reading *reading, void *context, const hr__eve
 	hr_status status = hr__lives_next(reading->lives, event, on_device, &what, &life);
 	hr__tape_id id = { life, 0 };
 	if (status) return status;
-	if (what == HR__LIFE_ENDS) return hr__tape_release(tape, id, 0, event->stream, event->thread, event->time_ns);
+	if (what == HR__LIFE_ENDS) return hr__tape_release(tape, id, 0, event->stream, event->thread);
 	if (what != HR__LIFE_NOTHING) return add_block(tape, id, event);
 	return on_device && event->kind != HR__EVENT_ALLOC && event->kind != HR__EVENT_FREE ? add_block(tape, id, event) : HR_OK;
 }

@@ -62,9 +62,9 @@ static hr_status add_line(hr__source_line *line, hr__tape *tape)
 
 	hr__tape_id id = { pointer, 0 };
 	const hr__field *action = &fields[ACTION];
-	if (strcmp(action->text, "allocate") == 0) return hr__tape_alloc(tape, id, size, stream, thread, time);
+	if (strcmp(action->text, "allocate") == 0) return hr__tape_alloc(tape, id, size, stream, thread);
 	/* Freeing nothing is allowed, and says nothing. */
-	if (strcmp(action->text, "free") == 0) return pointer && size ? hr__tape_release(tape, id, size, stream, thread, time) : HR_OK;
+	if (strcmp(action->text, "free") == 0) return pointer && size ? hr__tape_release(tape, id, size, stream, thread) : HR_OK;
 	if (strcmp(action->text, "allocate failure") == 0) {
 		tape->failed_allocs++;
 		return HR_OK;

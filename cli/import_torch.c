@@ -28,7 +28,6 @@ hr_status hr__import_torch(hr__source *source, const hr__import_options *options
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/checked.h"
 #include "quote.h"
 
 #define ENTRY_BYTES_MAX (16u << 20)
@@ -39,7 +38,7 @@ hr_status hr__import_torch(hr__source *source, const hr__import_options *options
 enum action { ALLOC, FREE_REQUESTED, FREE_COMPLETED };
 
 struct entry {
-	uint64_t address, bytes, stream, time_us;
+	uint64_t address, bytes, stream;
 	uint32_t device;
 	enum action action;
 };
@@ -249,11 +248,12 @@ static bool append(struct reader *reader, const struct entry *entry)
 static void add_object(struct reader *reader, const json_t *object, uint32_t device, uint64_t offset)
 {
 	struct entry entry = { .device = device };
+	uint64_t time_us;
 	if (!action_of(reader, object, device, offset, &entry.action)) return;
 	if (!number_in(reader, object, "addr", true, offset, &entry.address)) return;
 	if (!number_in(reader, object, "size", true, offset, &entry.bytes)) return;
 	if (!number_in(reader, object, "stream", false, offset, &entry.stream)) return;
-	if (!number_in(reader, object, "time_us", false, offset, &entry.time_us)) return;
+	if (!number_in(reader, object, "time_us", false, offset, &time_us)) return;
 	append(reader, &entry);
 }
 
@@ -345,11 +345,9 @@ static hr_status play(const struct reader *reader, uint32_t device, hr__tape *ta
 		const struct entry *entry = &reader->entries[i];
 		hr__tape_id id = { entry->address, 0 };
 		hr_status status = HR_OK;
-		uint64_t time;
 		if (entry->device != device) continue;
-		if (!hr__multiply(entry->time_us, 1000, &time)) time = UINT64_MAX;
-		if (entry->action == ALLOC) status = hr__tape_alloc(tape, id, entry->bytes, entry->stream, 0, time);
-		else if (entry->action == ending) status = hr__tape_release(tape, id, entry->bytes, entry->stream, 0, time);
+		if (entry->action == ALLOC) status = hr__tape_alloc(tape, id, entry->bytes, entry->stream, 0);
+		else if (entry->action == ending) status = hr__tape_release(tape, id, entry->bytes, entry->stream, 0);
 		if (status) return hr__fail_in(status, "event %zu of device %u", i, device);
 	}
 	tape->failed_allocs = reader->per_device[device].ooms;

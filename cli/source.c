@@ -20,6 +20,9 @@
 
 #define WINDOW_BYTES (2 * HR__SOURCE_LINE_MAX)
 #define RAW_BYTES 65536u
+/* What a packed file may give: traces are 3 to 6 times as long as their gzip, a file made to fill memory 1,000 times. */
+#define UNPACKED_TIMES 32u
+#define UNPACKED_ALWAYS (UINT64_C(16) << 20)
 
 struct hr__source {
 	char *path; /* NULL: memory */
@@ -37,6 +40,7 @@ struct hr__source {
 	unsigned char *raw;
 	size_t raw_at, raw_end;
 	uint64_t raw_offset; /* packed bytes read */
+	uint64_t unpacked;   /* bytes they gave */
 	bool raw_ended;
 #ifdef HR_HAVE_ZLIB
 	z_stream zip;
@@ -132,6 +136,10 @@ static hr_status read_gzip(hr__source *source, void *to, size_t capacity, size_t
 		int result = inflate(&source->zip, Z_NO_FLUSH);
 		source->raw_at = source->raw_end - source->zip.avail_in;
 		*got = capacity - source->zip.avail_out;
+		source->unpacked += *got;
+		if (source->unpacked > UNPACKED_ALWAYS && (source->unpacked - UNPACKED_ALWAYS) / UNPACKED_TIMES > source->raw_offset)
+			return bad_gzip(source, HR_TOO_MANY, "the gzip data is more than 32 times as long when it is unpacked, which traces are not; if "
+			                                     "this is one, run gunzip first");
 		if (result == Z_STREAM_END) source->in_member = false;
 		else if (result != Z_OK && result != Z_BUF_ERROR)
 			return bad_gzip(source, HR_BAD_FORMAT, "the gzip data is damaged; get the file again");

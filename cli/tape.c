@@ -81,17 +81,21 @@ static bool grow(void **array, size_t *capacity, size_t item)
 	return true;
 }
 
-static hr_status append(hr__tape *tape, uint64_t bytes, uint32_t block, uint64_t stream, uint64_t thread, uint64_t time_ns)
+static hr_status append(hr__tape *tape, uint64_t bytes, uint32_t block, uint64_t stream, uint64_t thread)
 {
-	hr__tape_event event = { .bytes = bytes, .time_ns = time_ns, .block = block };
+	hr__tape_event event = { .bytes = bytes, .block = block };
 	hr_status status = number_of(&tape->streams_by_id, stream, "streams", &event.stream);
 	if (!status) status = number_of(&tape->threads_by_id, thread, "threads", &event.thread);
 	if (status) return status;
 	if (tape->count >= HR__TAPE_EVENTS_MAX)
 		return hr__fail(HR_TOO_MANY, "more than %u events; cut the trace into parts", HR__TAPE_EVENTS_MAX);
-	if (tape->count == tape->capacity && !grow((void **)&tape->events, &tape->capacity, sizeof *tape->events))
-		return hr__fail(HR_NO_HOST_MEMORY, "no memory for more than %zu events", tape->count);
-	tape->events[tape->count++] = event;
+	/* What has a use tape is not replayed. */
+	if (!tape->use_tape) {
+		if (tape->count == tape->capacity && !grow((void **)&tape->events, &tape->capacity, sizeof *tape->events))
+			return hr__fail(HR_NO_HOST_MEMORY, "no memory for more than %zu events", tape->count);
+		tape->events[tape->count] = event;
+	}
+	tape->count++;
 	tape->streams = (uint32_t)tape->streams_by_id.count;
 	tape->threads = (uint32_t)tape->threads_by_id.count;
 	if (stream == 0) tape->stream_zero = event.stream;
@@ -110,10 +114,10 @@ static hr_status check_size(const hr__tape *tape, uint64_t bytes)
 	return HR_OK;
 }
 
-static hr_status release_entry(hr__tape *tape, hr__id_entry *entry, uint64_t stream, uint64_t thread, uint64_t time_ns)
+static hr_status release_entry(hr__tape *tape, hr__id_entry *entry, uint64_t stream, uint64_t thread)
 {
 	uint32_t block = entry->value - 1;
-	hr_status status = append(tape, 0, block, stream, thread, time_ns);
+	hr_status status = append(tape, 0, block, stream, thread);
 	if (!status && tape->use_tape) status = hr__uses_release(tape->use_tape, block);
 	if (status) return status;
 	hr__id_map_remove(&tape->blocks_by_id, entry);
@@ -124,7 +128,7 @@ static hr_status release_entry(hr__tape *tape, hr__id_entry *entry, uint64_t str
 }
 
 /* The entry where a new block of that name goes. One that is live already is an error, or freed first. */
-static hr_status claim(hr__tape *tape, hr__tape_id id, uint64_t stream, uint64_t thread, uint64_t time_ns,
+static hr_status claim(hr__tape *tape, hr__tape_id id, uint64_t stream, uint64_t thread,
                        hr__id_entry **out)
 {
 	hr_status status = hr__id_map_ensure(&tape->blocks_by_id);
@@ -135,12 +139,12 @@ static hr_status claim(hr__tape *tape, hr__tape_id id, uint64_t stream, uint64_t
 		return hr__fail(HR_BAD_FORMAT, "block %llu is allocated while it is live; free it first or give the new one another id",
 		                (unsigned long long)id.id);
 	tape->implied_frees++;
-	status = release_entry(tape, *out, stream, thread, time_ns);
+	status = release_entry(tape, *out, stream, thread);
 	*out = hr__id_map_find(&tape->blocks_by_id, id);
 	return status;
 }
 
-hr_status hr__tape_alloc(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_t stream, uint64_t thread, uint64_t time_ns)
+hr_status hr__tape_alloc(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_t stream, uint64_t thread)
 {
 	hr__id_entry *entry;
 	if (bytes == 0 && tape->partial) {
@@ -148,12 +152,12 @@ hr_status hr__tape_alloc(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_
 		return HR_OK;
 	}
 	hr_status status = check_size(tape, bytes);
-	if (!status) status = claim(tape, id, stream, thread, time_ns, &entry);
+	if (!status) status = claim(tape, id, stream, thread, &entry);
 	if (status) return status;
 	uint32_t block = (uint32_t)tape->allocs;
 	if (block == tape->sizes_capacity && !grow((void **)&tape->sizes, &tape->sizes_capacity, sizeof *tape->sizes))
 		return hr__fail(HR_NO_HOST_MEMORY, "no memory for more than %u blocks", block);
-	status = append(tape, bytes, block, stream, thread, time_ns);
+	status = append(tape, bytes, block, stream, thread);
 	if (!status && tape->use_tape) status = hr__uses_alloc(tape->use_tape, bytes, thread);
 	if (status) return status;
 	tape->sizes[block] = bytes;
@@ -170,7 +174,7 @@ hr_status hr__tape_alloc(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_
 	return HR_OK;
 }
 
-hr_status hr__tape_release(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_t stream, uint64_t thread, uint64_t time_ns)
+hr_status hr__tape_release(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_t stream, uint64_t thread)
 {
 	hr_status status = hr__id_map_ensure(&tape->blocks_by_id);
 	if (status) return status;
@@ -186,7 +190,7 @@ hr_status hr__tape_release(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint6
 	if (bytes != 0 && bytes != allocated && !tape->partial)
 		return hr__fail(HR_BAD_FORMAT, "block %llu is freed with %llu bytes, but was allocated with %llu",
 		                (unsigned long long)id.id, (unsigned long long)bytes, (unsigned long long)allocated);
-	return release_entry(tape, entry, stream, thread, time_ns);
+	return release_entry(tape, entry, stream, thread);
 }
 
 /* ---- use events ---- */

@@ -4,9 +4,9 @@
  * only. An importer (import.h) feeds events in the order of the file. What is wrong with them is either an error or, in files that
  * may begin in the middle of a run, counted and skipped; hr__tape_notes says it in words.
  *
- * A tape may have a use tape (uses.h) beside it, which then gets every event too.
+ * A tape may have a use tape (uses.h) instead of events: figures such as the peak are the same, and each event goes there.
  *
- * Memory: 24 bytes per event and at most 32 per live block, for at most HR__TAPE_EVENTS_MAX events. */
+ * Memory: 16 bytes per event, 8 per allocation and at most 64 per live block, for at most HR__TAPE_EVENTS_MAX events. */
 #ifndef HR_CLI_TAPE_H
 #define HR_CLI_TAPE_H
 
@@ -23,8 +23,7 @@
 #define HR__TAPE_NUMBERS_MAX 65535u           /* different streams, and different threads */
 
 typedef struct hr__tape_event {
-	uint64_t bytes;   /* asked for; 0: a free */
-	uint64_t time_ns; /* since the recording began, as the file has it */
+	uint64_t bytes;  /* asked for; 0: a free */
 	uint32_t block;   /* number of the block: blocks are numbered from 0 as they are allocated */
 	uint16_t stream;  /* numbered from 0 as they first occur */
 	uint16_t thread;
@@ -37,7 +36,7 @@ typedef struct hr__tape {
 	bool partial; /* the recording may have begun in the middle of a run: odd events are skipped, not errors */
 	bool gzip;
 
-	hr__tape_event *events;
+	hr__tape_event *events; /* NULL with a use tape */
 	size_t count, capacity;
 	uint64_t allocs, frees;
 	uint32_t streams, threads; /* how many different ones */
@@ -73,10 +72,10 @@ void hr__tape_free(hr__tape *tape);
 
 /* Appends an allocation. [bytes] 0 is an error, or skipped when partial. HR_BAD_FORMAT with a message that does not name the
  * file. */
-hr_status hr__tape_alloc(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_t stream, uint64_t thread, uint64_t time_ns);
+hr_status hr__tape_alloc(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_t stream, uint64_t thread);
 
 /* Appends a free. [bytes] is checked against the allocation unless it is 0. */
-hr_status hr__tape_release(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_t stream, uint64_t thread, uint64_t time_ns);
+hr_status hr__tape_release(hr__tape *tape, hr__tape_id id, uint64_t bytes, uint64_t stream, uint64_t thread);
 
 /* Use events: uses.h says what they mean. Without a use tape they are counted and otherwise left alone. */
 hr_status hr__tape_step(hr__tape *tape, uint64_t number);
