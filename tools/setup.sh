@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, and asks for nothing when nothing is.
-#   tools/setup.sh build   to compile: cmake, a C compiler; zlib, jansson and protobuf-c if they can be had
+#   tools/setup.sh build   to compile: cmake, a C compiler; zlib and jansson if they can be had
 #   tools/setup.sh test    to run `make test`: all of that, clang with its sanitizers, python3, pkg-config, libzstd; XProf and Chromium if they can be had
 #   tools/setup.sh bench   for `make bench`: the yardsticks, mimalloc and PyTorch, if they can be had
 # Needs apt-get (Debian, Ubuntu), as root or through sudo. Without it, or without a network, what is only wished for is left out and
@@ -55,14 +55,10 @@ missing() {
 	case $level in
 	build)
 		wish_header zlib.h zlib1g-dev
-		wish_header jansson.h libjansson-dev
-		wish_header protobuf-c/protobuf-c.h libprotobuf-c-dev
-		have protoc-c || wished+=(protobuf-c-compiler) ;;
+		wish_header jansson.h libjansson-dev ;;
 	test)
 		need_header zlib.h zlib1g-dev
 		need_header jansson.h libjansson-dev
-		need_header protobuf-c/protobuf-c.h libprotobuf-c-dev
-		need protoc-c protobuf-c-compiler
 		need gcc gcc
 		need python3 python3
 		python3 -c 'import ensurepip, venv' 2>/dev/null || wished+=(python3-venv) # for XProf

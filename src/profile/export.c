@@ -40,27 +40,6 @@ hr_status hr__export_find(const char *name, enum hr__export_format *out)
 	return hr__fail(HR_INVALID_ARGUMENT, "no such format; expected %s", list);
 }
 
-bool hr__export_is_built(enum hr__export_format format)
-{
-#ifdef HR_HAVE_PROTOBUF_C
-	return (unsigned)format < HR__EXPORT_FORMATS;
-#else
-	return (unsigned)format < HR__EXPORT_FORMATS && format != HR__EXPORT_PPROF;
-#endif
-}
-
-#ifndef HR_HAVE_PROTOBUF_C
-
-static hr_status without_protobuf(enum hr__export_format format)
-{
-	return hr__fail(HR_UNSUPPORTED,
-	                "%s needs protobuf-c, and this program was built without; install libprotobuf-c-dev and protobuf-c-compiler, "
-	                "and build again",
-	                hr__export_name(format));
-}
-
-#endif
-
 hr_status hr__export_write(const hr__capture *capture, enum hr__export_format format, const char *path)
 {
 	HR_ASSERT(capture != NULL);
@@ -70,11 +49,7 @@ hr_status hr__export_write(const hr__capture *capture, enum hr__export_format fo
 	case HR__EXPORT_MEMORY_VIZ: return hr__export_memory_viz(capture, path);
 	case HR__EXPORT_XPLANE: return hr__export_xplane(capture, path, NULL);
 	case HR__EXPORT_RMM_CSV: return hr__export_rmm(capture, path);
-#ifdef HR_HAVE_PROTOBUF_C
 	case HR__EXPORT_PPROF: return hr__export_pprof(capture, path);
-#else
-	case HR__EXPORT_PPROF: return without_protobuf(format);
-#endif
 	case HR__EXPORT_FORMATS: break;
 	}
 	return hr__fail(HR_INVALID_ARGUMENT, "%d is no format to export", (int)format);

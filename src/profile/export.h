@@ -33,12 +33,8 @@ const char *hr__export_description(enum hr__export_format format); /* one line, 
 /* The format of that name. HR_INVALID_ARGUMENT: the message lists those there are. */
 hr_status hr__export_find(const char *name, enum hr__export_format *out);
 
-/* False for formats that this build lacks. */
-bool hr__export_is_built(enum hr__export_format format);
-
 /* Writes it to [path]: a file, or a pipe or device that is there. For XPLANE [path] is the log directory, which is made when it is not there.
- * HR_IO when that cannot be written or the disk is full, HR_UNSUPPORTED in a build without the format (the message says what to install),
- * HR_TOO_MANY for an XPlane beyond the 2 GiB of a protobuf, HR_NO_HOST_MEMORY. */
+ * HR_IO when that cannot be written or the disk is full, HR_TOO_MANY for an XPlane beyond the 2 GiB of a protobuf, HR_NO_HOST_MEMORY. */
 hr_status hr__export_write(const hr__capture *capture, enum hr__export_format format, const char *path);
 
 #endif

@@ -7,7 +7,7 @@
 hr_status hr__export_chrome(const hr__capture *capture, const char *path);
 hr_status hr__export_memory_viz(const hr__capture *capture, const char *path);
 hr_status hr__export_rmm(const hr__capture *capture, const char *path);
-hr_status hr__export_pprof(const hr__capture *capture, const char *path); /* with protobuf-c alone */
+hr_status hr__export_pprof(const hr__capture *capture, const char *path);
 
 /* Part of the library: the profiler writes it too. [session] is the name of the run in the log directory, and what was exported under it before is
  * replaced; NULL: when the recording began. */

@@ -2,21 +2,30 @@
  *
  * A sample is a site. Its stack is the name scope, with the op as the innermost frame and the device as the outermost: `pprof -top` gives ops,
  * `-tree` and the flame graph give scopes. Tag, shape, dtype and allocator are labels (`-tagfocus`, `-tags`). The peak is each device's own.
- * Compressed as gzip where zlib is there; pprof reads both. */
-#ifdef HR_HAVE_PROTOBUF_C
-
-#include <profile/pprof.pb-c.h>
+ * Fields of the profile are written one after the other, names last: by then all that occur have a number. Compressed as gzip where zlib is there;
+ * pprof reads both. */
 #include <string.h>
 #ifdef HR_HAVE_ZLIB
 #include <zlib.h>
 #endif
 
-#include "base/assert.h"
 #include "base/status.h"
 #include "os/os.h"
 #include "profile/export_file.h"
 #include "profile/export_formats.h"
 #include "profile/export_strings.h"
+#include "profile/protobuf.h"
+
+/* Numbers of fields, as in pprof's profile.proto. Names are numbers of texts in the table of strings. */
+enum { PROFILE_SAMPLE_TYPE = 1, PROFILE_SAMPLE, PROFILE_LOCATION = 4, PROFILE_FUNCTION, PROFILE_STRING, PROFILE_TIME_NANOS = 9, PROFILE_DURATION_NANOS, PROFILE_DEFAULT_TYPE = 14 };
+enum { TYPE_NAME = 1, TYPE_UNIT };
+enum { SAMPLE_LOCATION = 1, SAMPLE_VALUE, SAMPLE_LABEL };
+enum { LABEL_KEY = 1, LABEL_TEXT };
+enum { LOCATION_ID = 1, LOCATION_LINE = 4 };
+enum { LINE_FUNCTION = 1 };
+enum { FUNCTION_ID = 1, FUNCTION_NAME, FUNCTION_SYSTEM_NAME };
+
+#define FRAMES_MAX 1026 /* parts of a scope's name, with the device and the op */
 
 /* The first is what pprof shows unless told otherwise. */
 #define VALUE_TABLE(X)                         \
@@ -34,23 +43,28 @@ enum value {
 	VALUES
 };
 
-enum { LABELS = 5 }; /* at most, of a sample */
+static const char *const value_names[VALUES][2] = {
+#define VALUE_NAME(id, name, unit) [id] = { name, unit },
+	VALUE_TABLE(VALUE_NAME)
+#undef VALUE_NAME
+};
 
-struct sample {
-	HrPprof__Sample message;
-	HrPprof__Label labels[LABELS], *label_pointers[LABELS];
-	int64_t values[VALUES];
-	uint64_t *frames; /* ids of locations, the innermost first */
+struct sums {
+	uint64_t values[VALUES];
 };
 
 struct exporter {
 	const hr__capture *capture;
+	hr__export_file *file;
 	hr__export_strings strings; /* the profile's table */
 	hr__export_strings frames;  /* names of functions; ids count from 1 */
-	struct sample *samples;     /* one for each site */
-	HrPprof__Sample **pointers;
+	struct sums *sites;
 	hr__export_labels labels; /* of allocators */
-	size_t sample_count;
+	hr__protobuf message, part, line;
+	uint64_t stack[FRAMES_MAX];
+#ifdef HR_HAVE_ZLIB
+	z_stream packer;
+#endif
 	hr_status status;
 };
 
@@ -62,7 +76,7 @@ static uint32_t number_of(struct exporter *e, hr__export_strings *strings, const
 	return number;
 }
 
-static int64_t string_id(struct exporter *e, const char *text)
+static uint64_t string_id(struct exporter *e, const char *text)
 {
 	return number_of(e, &e->strings, text);
 }
@@ -77,8 +91,8 @@ struct visit {
 static void count(struct exporter *e, uint32_t allocation, enum value space, enum value objects)
 {
 	const hr__allocation *a = &e->capture->allocations[allocation];
-	e->samples[a->site].values[space] += (int64_t)a->bytes;
-	e->samples[a->site].values[objects]++;
+	e->sites[a->site].values[space] += a->bytes;
+	e->sites[a->site].values[objects]++;
 }
 
 static void visit_live(void *context, uint32_t allocation)
@@ -96,75 +110,6 @@ static void count_all(struct exporter *e)
 		count(e, i, ALLOC_SPACE, ALLOC_OBJECTS);
 		if (c->allocations[i].end_ns == HR__NEVER) count(e, i, INUSE_SPACE, INUSE_OBJECTS);
 	}
-}
-
-/* ---- stacks and labels ---- */
-
-static uint64_t frame_id(struct exporter *e, const char *text)
-{
-	return 1 + (uint64_t)number_of(e, &e->frames, text);
-}
-
-/* Frames of "device; scope's parts; op", counted, and put where [out] is not NULL from its end on. */
-static size_t put_frames(struct exporter *e, const hr__site *site, uint64_t *out, size_t size)
-{
-	char part[HR__EXPORT_NAME_BYTES];
-	const char *scope = hr_name_text(site->scope), *op = hr_name_text(site->op);
-	size_t frames = 1;
-	if (out) out[size - frames] = frame_id(e, e->capture->devices[e->capture->allocators[site->allocator].device].name);
-	while (*scope) {
-		size_t length = strcspn(scope, "/");
-		if (length > 0) {
-			memcpy(part, scope, length);
-			part[length] = 0;
-			frames++;
-			if (out) out[size - frames] = frame_id(e, part);
-		}
-		scope += length + (scope[length] == '/');
-	}
-	frames++;
-	if (out) out[size - frames] = frame_id(e, op[0] ? op : "(none)");
-	return frames;
-}
-
-static void add_label(struct exporter *e, struct sample *sample, const char *key, const char *text)
-{
-	if (!text[0]) return;
-	size_t index = sample->message.n_label++;
-	HR_ASSERT(index < LABELS);
-	HrPprof__Label *label = &sample->labels[index];
-	hr_pprof__label__init(label);
-	label->key = string_id(e, key);
-	label->str = string_id(e, text);
-	sample->label_pointers[index] = label;
-}
-
-static void fill_sample(struct exporter *e, struct sample *sample, const hr__site *site)
-{
-	char text[HR__EXPORT_TYPE_BYTES];
-	hr__site bare = *site;
-	hr_pprof__sample__init(&sample->message);
-	size_t frames = put_frames(e, site, NULL, 0);
-	sample->frames = hr__export_take(&e->status, frames * sizeof *sample->frames);
-	if (!sample->frames) return;
-	put_frames(e, site, sample->frames, frames);
-	sample->message.location_id = sample->frames;
-	sample->message.n_location_id = frames;
-	sample->message.value = sample->values;
-	sample->message.n_value = VALUES;
-	sample->message.label = sample->label_pointers;
-	bare.dtype = HR_DTYPE_NONE;
-	add_label(e, sample, "tag", hr_name_text(site->tag));
-	add_label(e, sample, "shape", hr__export_type(&bare, text));
-	add_label(e, sample, "dtype", site->dtype != HR_DTYPE_NONE ? hr_dtype_text(site->dtype) : "");
-	add_label(e, sample, "allocator", e->labels.of[site->allocator]);
-	e->pointers[e->sample_count++] = &sample->message;
-}
-
-static void fill_samples(struct exporter *e)
-{
-	for (uint32_t i = 0; i < e->capture->site_count && !e->status; i++)
-		if (e->samples[i].values[ALLOC_OBJECTS]) fill_sample(e, &e->samples[i], &e->capture->sites[i]);
 }
 
 /* ---- writing ---- */
@@ -189,146 +134,197 @@ static void zlib_free(voidpf context, voidpf address)
 	hr__os()->free(block, *block);
 }
 
-static hr_status write_bytes(hr__export_file *file, uint8_t *bytes, size_t length)
+static void begin_bytes(struct exporter *e)
 {
-	z_stream stream = { .zalloc = zlib_alloc, .zfree = zlib_free };
+	e->packer = (z_stream){ .zalloc = zlib_alloc, .zfree = zlib_free };
+	/* 16 more than the window: with the header of gzip. */
+	if (deflateInit2(&e->packer, Z_DEFAULT_COMPRESSION, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+		e->status = hr__fail(HR_NO_HOST_MEMORY, "no memory for zlib");
+}
+
+static void pack(struct exporter *e, const void *bytes, size_t length, int flush)
+{
 	unsigned char out[4096];
 	int result;
-	if (length > UINT32_MAX)
-		return hr__fail(HR_TOO_MANY, "the profile would have %zu bytes, and pprof reads 4 GiB at most", length);
-	/* 16 more than the window: with the header of gzip. */
-	if (deflateInit2(&stream, Z_DEFAULT_COMPRESSION, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK)
-		return hr__fail(HR_NO_HOST_MEMORY, "no memory for zlib");
-	stream.next_in = bytes;
-	stream.avail_in = (uInt)length;
+	e->packer.next_in = (Bytef *)bytes;
+	e->packer.avail_in = (uInt)length;
 	do {
-		stream.next_out = out;
-		stream.avail_out = sizeof out;
-		result = deflate(&stream, Z_FINISH);
-	} while (hr__export_file_write(file, (char *)out, sizeof out - stream.avail_out) && result == Z_OK);
-	deflateEnd(&stream);
-	return HR_OK;
+		e->packer.next_out = out;
+		e->packer.avail_out = sizeof out;
+		result = deflate(&e->packer, flush);
+	} while (hr__export_file_write(e->file, (char *)out, sizeof out - e->packer.avail_out) && result == Z_OK && e->packer.avail_out == 0);
+}
+
+static void put_bytes(struct exporter *e, const void *bytes, size_t length)
+{
+	pack(e, bytes, length, Z_NO_FLUSH);
+}
+
+static void end_bytes(struct exporter *e)
+{
+	if (!e->status) pack(e, "", 0, Z_FINISH);
+	deflateEnd(&e->packer);
 }
 
 #else
 
-static hr_status write_bytes(hr__export_file *file, uint8_t *bytes, size_t length)
+static void begin_bytes(struct exporter *e)
 {
-	hr__export_file_write(file, (const char *)bytes, length);
-	return HR_OK;
+	(void)e;
+}
+
+static void put_bytes(struct exporter *e, const void *bytes, size_t length)
+{
+	hr__export_file_write(e->file, bytes, length);
+}
+
+static void end_bytes(struct exporter *e)
+{
+	(void)e;
 }
 
 #endif
 
-static void write_profile(struct exporter *e, const HrPprof__Profile *profile, hr__export_file *file)
+/* A field of the profile: what is in e->message, which is empty afterwards. */
+static void put_message(struct exporter *e, unsigned field)
 {
-	size_t bytes = hr_pprof__profile__get_packed_size(profile);
-	uint8_t *packed = hr__export_take(&e->status, bytes + 1);
-	if (!packed) return;
-	hr_pprof__profile__pack(profile, packed);
-	e->status = write_bytes(file, packed, bytes);
-	hr__export_give(packed, bytes + 1);
+	uint8_t header[HR__PROTOBUF_HEADER_BYTES];
+	put_bytes(e, header, hr__protobuf_header(field, e->message.used, header));
+	put_bytes(e, e->message.bytes, e->message.used);
+	e->message.used = 0;
+}
+
+/* ---- samples ---- */
+
+static uint64_t frame_id(struct exporter *e, const char *text)
+{
+	return 1 + (uint64_t)number_of(e, &e->frames, text);
+}
+
+/* Into e->stack, the innermost first: "op; scope's parts; device". Returns how many. */
+static size_t make_stack(struct exporter *e, const hr__site *site)
+{
+	char part[HR__EXPORT_NAME_BYTES];
+	const char *scope = hr_name_text(site->scope), *op = hr_name_text(site->op);
+	size_t count = 0;
+	e->stack[count++] = frame_id(e, e->capture->devices[e->capture->allocators[site->allocator].device].name);
+	while (*scope) {
+		size_t length = strcspn(scope, "/");
+		if (length > 0) {
+			memcpy(part, scope, length);
+			part[length] = 0;
+			e->stack[count++] = frame_id(e, part);
+		}
+		scope += length + (scope[length] == '/');
+	}
+	e->stack[count++] = frame_id(e, op[0] ? op : "(none)");
+	for (size_t i = 0; i < count / 2; i++) {
+		uint64_t outer = e->stack[i];
+		e->stack[i] = e->stack[count - 1 - i];
+		e->stack[count - 1 - i] = outer;
+	}
+	return count;
+}
+
+static void add_label(struct exporter *e, const char *key, const char *text)
+{
+	if (!text[0]) return;
+	e->part.used = 0;
+	hr__protobuf_number(&e->part, LABEL_KEY, string_id(e, key));
+	hr__protobuf_number(&e->part, LABEL_TEXT, string_id(e, text));
+	hr__protobuf_message(&e->message, SAMPLE_LABEL, &e->part);
+}
+
+static void put_sample(struct exporter *e, uint32_t index)
+{
+	char text[HR__EXPORT_TYPE_BYTES];
+	const hr__site *site = &e->capture->sites[index];
+	hr__site bare = *site;
+	bare.dtype = HR_DTYPE_NONE;
+	hr__protobuf_packed(&e->message, SAMPLE_LOCATION, e->stack, make_stack(e, site));
+	hr__protobuf_packed(&e->message, SAMPLE_VALUE, e->sites[index].values, VALUES);
+	add_label(e, "tag", hr_name_text(site->tag));
+	add_label(e, "shape", hr__export_type(&bare, text));
+	add_label(e, "dtype", site->dtype != HR_DTYPE_NONE ? hr_dtype_text(site->dtype) : "");
+	add_label(e, "allocator", e->labels.of[site->allocator]);
+	put_message(e, PROFILE_SAMPLE);
 }
 
 /* ---- the whole ---- */
 
-/* A function and a location for each frame. */
-struct code {
-	HrPprof__Function *functions, **function_pointers;
-	HrPprof__Location *locations, **location_pointers;
-	HrPprof__Line *lines, **line_pointers;
-};
-
-static void fill_code(struct exporter *e, struct code *code)
+static void put_types(struct exporter *e)
 {
-	for (uint32_t i = 0; i < e->frames.count; i++) {
-		hr_pprof__function__init(&code->functions[i]);
-		hr_pprof__location__init(&code->locations[i]);
-		hr_pprof__line__init(&code->lines[i]);
-		code->functions[i].id = code->locations[i].id = code->lines[i].function_id = 1 + (uint64_t)i;
-		code->functions[i].name = code->functions[i].system_name = string_id(e, e->frames.texts[i]);
-		code->line_pointers[i] = &code->lines[i];
-		code->locations[i].line = &code->line_pointers[i];
-		code->locations[i].n_line = 1;
-		code->function_pointers[i] = &code->functions[i];
-		code->location_pointers[i] = &code->locations[i];
-	}
-}
-
-static void put_profile(struct exporter *e, struct code *code, hr__export_file *file)
-{
-	static const char *const names[][2] = {
-#define VALUE_NAME(id, name, unit) [id] = { name, unit },
-		VALUE_TABLE(VALUE_NAME)
-#undef VALUE_NAME
-	};
-	HrPprof__Profile profile = HR_PPROF__PROFILE__INIT;
-	HrPprof__ValueType types[VALUES], *type_pointers[VALUES];
 	for (int i = 0; i < VALUES; i++) {
-		hr_pprof__value_type__init(&types[i]);
-		types[i].type = string_id(e, names[i][0]);
-		types[i].unit = string_id(e, names[i][1]);
-		type_pointers[i] = &types[i];
+		hr__protobuf_number(&e->message, TYPE_NAME, string_id(e, value_names[i][0]));
+		hr__protobuf_number(&e->message, TYPE_UNIT, string_id(e, value_names[i][1]));
+		put_message(e, PROFILE_SAMPLE_TYPE);
 	}
-	profile.sample_type = type_pointers;
-	profile.n_sample_type = VALUES;
-	profile.sample = e->pointers;
-	profile.n_sample = e->sample_count;
-	profile.function = code->function_pointers;
-	profile.location = code->location_pointers;
-	profile.n_function = profile.n_location = e->frames.count;
-	profile.time_nanos = (int64_t)e->capture->start_wall_ns;
-	profile.duration_nanos = (int64_t)e->capture->end_ns;
-	profile.default_sample_type = types[PEAK_SPACE].type;
-	profile.string_table = e->strings.texts;
-	profile.n_string_table = e->strings.count;
-	if (!e->status) write_profile(e, &profile, file);
 }
 
-static void put_all(struct exporter *e, hr__export_file *file)
+/* A function and a location for each frame. */
+static void put_frame(struct exporter *e, uint32_t index)
 {
-	size_t count = e->frames.count + (size_t)1;
-	size_t each = sizeof(HrPprof__Function) + sizeof(HrPprof__Location) + sizeof(HrPprof__Line) + 3 * sizeof(void *);
-	struct code code;
-	code.functions = hr__export_take(&e->status, count * each);
-	if (!code.functions) return;
-	code.locations = (void *)(code.functions + count);
-	code.lines = (void *)(code.locations + count);
-	code.function_pointers = (void *)(code.lines + count);
-	code.location_pointers = (void *)(code.function_pointers + count);
-	code.line_pointers = (void *)(code.location_pointers + count);
-	fill_code(e, &code);
-	put_profile(e, &code, file);
-	hr__export_give(code.functions, count * each);
+	uint64_t id = 1 + (uint64_t)index, name = string_id(e, e->frames.texts[index]);
+	e->line.used = 0;
+	hr__protobuf_number(&e->line, LINE_FUNCTION, id);
+	hr__protobuf_number(&e->message, LOCATION_ID, id);
+	hr__protobuf_message(&e->message, LOCATION_LINE, &e->line);
+	put_message(e, PROFILE_LOCATION);
+	hr__protobuf_number(&e->message, FUNCTION_ID, id);
+	hr__protobuf_number(&e->message, FUNCTION_NAME, name);
+	hr__protobuf_number(&e->message, FUNCTION_SYSTEM_NAME, name);
+	put_message(e, PROFILE_FUNCTION);
+}
+
+static void put_string(struct exporter *e, const char *text)
+{
+	hr__protobuf_text(&e->message, PROFILE_STRING, text);
+	put_bytes(e, e->message.bytes, e->message.used);
+	e->message.used = 0;
+}
+
+static void put_profile(struct exporter *e)
+{
+	string_id(e, ""); /* is number 0 */
+	put_types(e);
+	for (uint32_t i = 0; i < e->capture->site_count && !e->status; i++)
+		if (e->sites[i].values[ALLOC_OBJECTS]) put_sample(e, i);
+	for (uint32_t i = 0; i < e->frames.count && !e->status; i++) put_frame(e, i);
+	hr__protobuf_number(&e->message, PROFILE_TIME_NANOS, e->capture->start_wall_ns);
+	hr__protobuf_number(&e->message, PROFILE_DURATION_NANOS, e->capture->end_ns);
+	hr__protobuf_number(&e->message, PROFILE_DEFAULT_TYPE, string_id(e, value_names[PEAK_SPACE][0]));
+	put_bytes(e, e->message.bytes, e->message.used);
+	e->message.used = 0;
+	for (uint32_t i = 0; i < e->strings.count && !e->status; i++) put_string(e, e->strings.texts[i]);
+}
+
+static void write_profile(struct exporter *e)
+{
+	count_all(e);
+	if (!e->status) begin_bytes(e);
+	if (e->status) return;
+	put_profile(e);
+	end_bytes(e);
 }
 
 hr_status hr__export_pprof(const hr__capture *capture, const char *path)
 {
-	struct exporter e = { .capture = capture };
-	hr__export_file *file;
+	hr_status status = HR_OK;
 	size_t sites = capture->site_count + (size_t)1;
-	hr_status status = hr__export_file_open(path, &file);
+	struct exporter *e = hr__export_take(&status, sizeof *e); /* too large for some stacks */
 	if (status) return status;
-	e.samples = hr__export_take(&e.status, sites * sizeof *e.samples);
-	e.pointers = hr__export_take(&e.status, sites * sizeof *e.pointers);
-	if (!e.status) e.status = hr__export_labels_init(capture, &e.labels);
-	string_id(&e, ""); /* is number 0 */
-	if (!e.status) count_all(&e);
-	if (!e.status) fill_samples(&e);
-	if (!e.status) put_all(&e, file);
-	status = hr__export_file_close(file, e.status);
-	for (uint32_t i = 0; e.samples && i < capture->site_count; i++)
-		hr__export_give(e.samples[i].frames, e.samples[i].message.n_location_id * sizeof(uint64_t));
-	hr__export_give(e.samples, sites * sizeof *e.samples);
-	hr__export_give(e.pointers, sites * sizeof *e.pointers);
-	hr__export_labels_free(&e.labels);
-	hr__export_strings_free(&e.strings);
-	hr__export_strings_free(&e.frames);
+	e->capture = capture;
+	status = hr__export_file_open(path, &e->file);
+	if (!status) {
+		e->sites = hr__export_take(&e->status, sites * sizeof *e->sites);
+		if (!e->status) e->status = hr__export_labels_init(capture, &e->labels);
+		if (!e->status) write_profile(e);
+		status = hr__export_file_close(e->file, e->status);
+	}
+	hr__export_give(e->sites, sites * sizeof *e->sites);
+	hr__export_labels_free(&e->labels);
+	hr__export_strings_free(&e->strings);
+	hr__export_strings_free(&e->frames);
+	hr__export_give(e, sizeof *e);
 	return status;
 }
-
-#else
-
-typedef int hr__export_pprof_is_left_out; /* a file of C may not be empty */
-
-#endif

@@ -57,6 +57,15 @@ void hr__protobuf_text(hr__protobuf *message, unsigned field, const char *text)
 	put_bytes(message, field, text, strlen(text));
 }
 
+void hr__protobuf_packed(hr__protobuf *message, unsigned field, const uint64_t *values, size_t count)
+{
+	uint8_t number[HR__PROTOBUF_HEADER_BYTES];
+	size_t length = 0;
+	for (size_t i = 0; i < count; i++) length += put_varint(values[i], number);
+	append(message, number, hr__protobuf_header(field, length, number));
+	for (size_t i = 0; i < count; i++) append(message, number, put_varint(values[i], number));
+}
+
 void hr__protobuf_message(hr__protobuf *message, unsigned field, const hr__protobuf *part)
 {
 	put_bytes(message, field, part->bytes, part->used);

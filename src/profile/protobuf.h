@@ -22,6 +22,7 @@ typedef struct hr__protobuf {
 void hr__protobuf_number(hr__protobuf *message, unsigned field, uint64_t value); /* also a negative int64, as its two's complement */
 void hr__protobuf_double(hr__protobuf *message, unsigned field, double value);
 void hr__protobuf_text(hr__protobuf *message, unsigned field, const char *text);
+void hr__protobuf_packed(hr__protobuf *message, unsigned field, const uint64_t *values, size_t count); /* a list of numbers */
 void hr__protobuf_message(hr__protobuf *message, unsigned field, const hr__protobuf *part);
 
 /* What comes before the [length] bytes of a text or message; returns its size. */
