@@ -279,14 +279,14 @@ hr_status hr__forecast_make(const hr__forecast_setup *setup, hr__forecast *out)
 {
 	struct run run = { .setup = setup, .forecast = out };
 	*out = (hr__forecast){ 0 };
-	hr_status status = list_plays(&run) ? hr_shutdown() : hr__fail(HR_NO_HOST_MEMORY, "no memory for playing a trace");
+	hr_status status = list_plays(&run) ? hr__shut_down() : hr__fail(HR_NO_HOST_MEMORY, "no memory for playing a trace");
 	if (!status) status = open_allocator(&run);
 	if (!status) status = drive(&run);
 	if (!status && out->fits) status = collect_advice(&run);
 	if (!status && out->fits) status = find_bound(setup, &out->bound_ns);
 	free(run.plays);
 	free(run.moved);
-	hr_status end = hr_shutdown(); /* when something went wrong before, its message stays */
+	hr_status end = hr__shut_down(); /* when something went wrong before, its message stays */
 	return status ? status : end;
 }
 

@@ -145,11 +145,11 @@ static hr_status crew_open(struct crew *crew, const hr__setup *setup)
 		crew->copies[i].slots = calloc(crew->program->slots + 1, sizeof(void *));
 		enough = crew->copies[i].slots != NULL;
 	}
-	hr_status status = enough ? hr_shutdown() : hr__fail(HR_NO_HOST_MEMORY, "no memory for %u copies of the program", crew->count);
+	hr_status status = enough ? hr__shut_down() : hr__fail(HR_NO_HOST_MEMORY, "no memory for %u copies of the program", crew->count);
 	if (!status) status = stage_open(crew);
 	if (status) {
 		crew_free(crew);
-		(void)hr_shutdown(); /* the message of what went wrong stays */
+		(void)hr__shut_down(); /* the message of what went wrong stays */
 	}
 	return status;
 }
@@ -157,7 +157,7 @@ static hr_status crew_open(struct crew *crew, const hr__setup *setup)
 static hr_status crew_close(struct crew *crew, hr_status status)
 {
 	crew_free(crew);
-	hr_status end = hr_shutdown();
+	hr_status end = hr__shut_down();
 	return status ? status : end;
 }
 

@@ -288,3 +288,14 @@ size_t hr__tape_notes(const hr__tape *tape, char *out, size_t capacity)
 		         (long long)tape->device_index);
 	return length;
 }
+
+hr_status hr__shut_down(void)
+{
+	char message[512];
+	hr_status before = hr_last_status();
+	snprintf(message, sizeof message, "%s", hr_last_message());
+	hr_status status = hr_shutdown();
+	if (status != HR_LEAKED) return status;
+	if (before) hr__fail(before, "%s", message);
+	return HR_OK;
+}

@@ -96,4 +96,7 @@ size_t hr__tape_notes(const hr__tape *tape, char *out, size_t capacity);
 /* "CSV", "RMM log", ... */
 const char *hr__tape_format_name(hr__tape_format format);
 
+/* hr_shutdown after playing a trace: what the trace had not freed at its end is no mistake, and a message that was there before stays. */
+hr_status hr__shut_down(void);
+
 #endif

@@ -75,5 +75,6 @@ int main(int argc, char **argv)
 	format(report, text, length + 1);
 	puts(text);
 	free(text);
+	if (hr_allocator_close_all(allocator) != HR_OK) return fail("closing"); /* with the blocks that it ran out of memory with */
 	return hr_shutdown() == HR_OK ? 0 : fail("the end");
 }

@@ -214,7 +214,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		census_take(s.allocator, &stats, &census);
 	}
 	MUST(hr_allocator_close(s.allocator) == (s.count ? HR_IN_USE : HR_OK));
-	MUST(hr_shutdown() == HR_OK);
+	MUST(hr_shutdown() == (s.count ? HR_LEAKED : HR_OK));
 	MUST(hr_fault_os_is_clean());
 	hr_fault_os_uninstall();
 	return 0;

@@ -88,7 +88,8 @@ HR_API const char *hr_version(void);
 	X(TOO_SMALL, 20, "the caller's buffer is too small")                                          \
 	X(TOO_MANY, 21, "a fixed number of something is used up")                                     \
 	X(NOT_READY, 22, "not finished yet")                                                          \
-	X(CORRUPT, 23, "an internal invariant does not hold; please report it")
+	X(CORRUPT, 23, "an internal invariant does not hold; please report it")                          \
+	X(LEAKED, 24, "everything was closed, but blocks, tensors or values had not been freed")
 
 typedef enum hr_status {
 #define HR_STATUS_ENUM(name, number, text) HR_##name = number,
@@ -726,11 +727,18 @@ HR_API hr_status hr_stats_scope_end(hr_device device, hr_stats_scope *scope);
  * The end
  * ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* The shared library stays in memory after dlclose, with what it holds; call this first. A module that contains the static library may be
+/* Closes every session, every allocator (blocks that are still allocated go with them), every stream and every device, ends a recording,
+ * and forgets all settings. Afterwards the library can be used anew. In a forked child it forgets what the parent made, and reports nothing
+ * of it.
+ *
+ * The shared library stays in memory after dlclose, with what it holds; call this first. A module that contains the static library may be
  * unloaded after it, while threads that used it still run: these must not call it again, and what it keeps for each of them is lost.
  *
- * Closes every allocator (blocks that are still allocated go with them), every stream and every device, ends a recording, and
- * forgets all settings. Afterwards the library can be used anew. In a forked child it forgets what the parent made. */
+ * HR_LEAKED  all of that is done, but the program had not freed everything: blocks of hr_alloc, tensors of hr_tensor_create, or values of
+ *            sessions that were still open. The message says how many of each and how many bytes, and which op, scope and tag hold most.
+ *            A session or an allocator that is still open, or a variable, is no leak: it is closed. Nor is what hr_allocator_close_all closed
+ *            before. Adding it up takes time in proportion to the blocks that are left
+ * HR_IO, ... the recording could not be ended; leaks are in the same message */
 HR_API hr_status hr_shutdown(void);
 
 #ifdef __cplusplus

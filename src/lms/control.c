@@ -755,6 +755,17 @@ static uint64_t moves(const hr__pressure *pressure, hr__moving *how)
 	return hr__defragment_bytes(lms, pressure);
 }
 
+static void leaks(hr__leaks *found)
+{
+	hr__lock_take(&all.lock);
+	for (hr__lms *lms = all.contexts; lms; lms = lms->next)
+		for (uint32_t i = 0; i < lms->member_count; i++) {
+			const hr__tensor *tensor = lms->members[i];
+			hr__leaks_add_tensor(found, tensor->op, tensor->scope, tensor->tag, hr__tensor_device_bytes(tensor));
+		}
+	hr__lock_release(&all.lock);
+}
+
 static void shut_down(void)
 {
 	for (;;) {
@@ -793,5 +804,6 @@ static const hr__upper hooks = { .reclaim = hr__reclaim,
 	                              .may_leave = hr__tensor_could_leave,
 	                              .leaves = leaves,
 	                              .moves = moves,
+	                              .leaks = leaks,
 	                              .shutdown = shut_down,
 	                              .forget = forget };

@@ -34,7 +34,7 @@ static struct {
 } registry = { .lock = HR__LOCK_INIT(HR__RANK_REGISTRY) };
 
 _Atomic(const hr__upper *) hr__upper_layer;
-_Atomic(void (*)(bool forgets)) hr__runtime_end;
+_Atomic(void (*)(bool forgets, hr__leaks *leaks)) hr__runtime_end;
 
 /* ---- handles ---- */
 
@@ -520,8 +520,9 @@ static hr__allocator *newest(void)
 
 hr_status hr_shutdown(void)
 {
-	void (*end_runtime)(bool forgets) = hr__load_acquire(&hr__runtime_end);
-	if (end_runtime) end_runtime(hr__forked);
+	hr__leaks leaks = { 0 };
+	void (*end_runtime)(bool forgets, hr__leaks *leaks) = hr__load_acquire(&hr__runtime_end);
+	if (end_runtime) end_runtime(hr__forked, &leaks);
 	hr__settings_forget();
 	if (hr__forked) {
 		registry.custom_count = 0;
@@ -530,6 +531,7 @@ hr_status hr_shutdown(void)
 		return HR_OK;
 	}
 	const hr__upper *upper = hr__load_acquire(&hr__upper_layer);
+	if (upper) upper->leaks(&leaks);
 	if (upper) upper->shutdown();
 	hr_status status = hr__profile_end();
 	if (hr__trace_is_open()) status = hr__trace_close();
@@ -537,6 +539,9 @@ hr_status hr_shutdown(void)
 	do { /* newest first: a custom allocator may have been made on top of an older one, and closes after it has used it */
 		hr__lock_take(&registry.lock);
 		allocator = newest();
+		hr__lock_release(&registry.lock);
+		if (allocator) hr__leaks_add_blocks(&leaks, allocator);
+		hr__lock_take(&registry.lock);
 		if (allocator) delist(allocator);
 		else registry.custom_count = 0;
 		hr__lock_release(&registry.lock);
@@ -547,5 +552,5 @@ hr_status hr_shutdown(void)
 	hr__log_slots_free();
 	hr__usages_reset();
 	hr__devices_shutdown();
-	return status;
+	return hr__leaks_end(&leaks, status);
 }

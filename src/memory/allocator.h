@@ -26,6 +26,7 @@
 #include "arena/arena.h"
 #include "base/lock.h"
 #include "device/device.h"
+#include "memory/leaks.h"
 #include "memory/log.h"
 #include "memory/lookup.h"
 #include "os/os.h"
@@ -454,14 +455,16 @@ struct hr__upper {
 	/* The bytes of tensors that would have to move on the device so that the request finds free memory in one piece; UINT64_MAX when that does
 	 * not help. Tensors are claimed meanwhile, none is moved. Under no lock of this layer but hr__report_lock. */
 	uint64_t (*moves)(const hr__pressure *pressure, hr__moving *how);
+	void (*leaks)(hr__leaks *leaks); /* adds the tensors that there are. Without locks */
 	void (*shutdown)(void); /* everything is about to be closed */
 	void (*forget)(void);   /* after fork, in the child */
 };
 
 extern _Atomic(const hr__upper *) hr__upper_layer;
 
-/* What the runtime ends before everything else does; NULL until it is first used. [forgets]: after fork, without touching anything. */
-extern _Atomic(void (*)(bool forgets)) hr__runtime_end;
+/* What the runtime ends before everything else does; NULL until it is first used. [forgets]: after fork, without touching anything. [leaks]
+ * gets what had not been released. */
+extern _Atomic(void (*)(bool forgets, hr__leaks *leaks)) hr__runtime_end;
 
 /* ---- small inline pieces that the hot path and the slow one share ---- */
 

@@ -99,7 +99,7 @@ static hr_status watch_forks(void)
 	return HR_OK;
 }
 
-static void end_runtime(bool forgets);
+static void end_runtime(bool forgets, hr__leaks *leaks);
 
 hr_status hr__runtime_begin(void)
 {
@@ -194,7 +194,8 @@ hr_status hr__session_wait(hr__session *session)
 	return hr__name_op(HR_INVALID_ARGUMENT, hr_name_text(op), scope);
 }
 
-static hr_status close_session(hr__session *session)
+/* [leaks], where it is not NULL, gets the values that are left. */
+static hr_status close_session(hr__session *session, hr__leaks *leaks)
 {
 	hr_name op;
 	uint64_t bytes, left;
@@ -202,6 +203,7 @@ static hr_status close_session(hr__session *session)
 	hr__functions_forget(session);
 	hr__variables_drop(session, 0);
 	left = hr__values_drop(session, NULL, &bytes, &op);
+	if (leaks) hr__leaks_add_values(leaks, left, bytes, op);
 	if (left) {
 		char failed[HR__ERROR_TEXT + 200] = "";
 		if (status) snprintf(failed, sizeof failed, "%s; and ", hr_last_message());
@@ -223,7 +225,7 @@ hr_status hr_session_close(hr_session handle)
 		if (unasked == session) unasked = NULL;
 	}
 	hr__lock_release(&hr__runtime_lock);
-	return session ? close_session(session) : not_open();
+	return session ? close_session(session, NULL) : not_open();
 }
 
 /* ---- entering ---- */
@@ -288,11 +290,11 @@ static bool free_lost(void)
 }
 
 /* What the parent shares is its own: after fork, memory of the process is all there is to forget. */
-static void end_runtime(bool forgets)
+static void end_runtime(bool forgets, hr__leaks *leaks)
 {
 	if (hr__tape_is_there()) hr_tape_end();
 	for (uint32_t i = 0; i < HR__SESSIONS_MAX; i++) {
-		if (sessions[i] && !forgets) close_session(sessions[i]);
+		if (sessions[i] && !forgets) close_session(sessions[i], leaks);
 		sessions[i] = NULL;
 	}
 	unasked = NULL;
