@@ -535,6 +535,22 @@ static inline void hr__observe(const hr__allocator *allocator, hr__cache *cache,
 /* hr__account where there are several threads or shards, or somebody is watching. */
 void hr__account_any(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t bytes);
 
+/* The usual case with several threads and no tensors: the meter stays below its level, and nothing else is to be done. False: nothing was
+ * done. */
+static inline bool hr__account_below(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t bytes)
+{
+	const hr__allocator *allocator = shard->allocator;
+	int64_t now = hr__load_relaxed(&meter->used) + bytes;
+	if (hr__load_relaxed(&allocator->cache_count) == 1 || hr__load_relaxed(&allocator->active) || hr__load_relaxed(&cache->watch) ||
+	    now > hr__load_relaxed(&meter->level))
+		return false;
+	hr__store_relaxed(&meter->used, now);
+	hr__light_barrier(); /* the level may have been lowered since: see meter.c */
+	if (HR_UNLIKELY(now > hr__load_relaxed(&meter->level) || hr__load_relaxed(&shard->meter.wanted) || hr__load_relaxed(&cache->meter.wanted)))
+		hr__account_any(shard, cache, meter, 0);
+	return true;
+}
+
 /* Accounts for [bytes] handed out (or taken back: negative) under the shard's lock, and keeps the peak. [cache] (may be NULL) is the
  * calling thread's. A small block goes to the thread's own meter, as it does when it comes from the cache: so the two meters do not
  * drift apart, and their levels are seldom reached. */
@@ -546,7 +562,7 @@ static inline void hr__account(hr__shard *shard, hr__cache *cache, int64_t bytes
 	/* One thread, one shard, no scope: the allocator's peak is exact, and kept here. Only a metered one has levels (meter.c). */
 	if (HR_UNLIKELY(!cache || (hr__load_relaxed(&allocator->cache_count) ^ 1) | (hr__load_relaxed(&allocator->open_shards) ^ 1) |
 	                              hr__load_relaxed(&cache->watch))) {
-		hr__account_any(shard, cache, meter, bytes);
+		if (!cache || !hr__account_below(shard, cache, meter, bytes)) hr__account_any(shard, cache, meter, bytes);
 		return;
 	}
 	int64_t high = hr__load_relaxed(&shard->meter.used) + hr__load_relaxed(&cache->high);
