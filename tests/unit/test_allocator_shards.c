@@ -177,14 +177,14 @@ static int64_t kept_of(hr__cache *cache, int64_t slack, int64_t missing)
 {
 	hr__allocator *allocator = cache->allocator;
 	hr__meter *meter = &cache->meter;
-	hr__lock_take(&allocator->meter_lock);
+	hr__lock_take(allocator->meter_lock);
 	int64_t level = hr__load_relaxed(&meter->used) + slack;
 	hr__owner_add(&allocator->levels, level - hr__load_relaxed(&meter->level));
 	hr__store_relaxed(&meter->level, level);
 	hr__max(&allocator->peak, hr__load_relaxed(&allocator->levels));
-	hr__store_relaxed(&allocator->missing, missing);
+	hr__store_relaxed(&allocator->usage->missing, missing);
 	hr__store_relaxed(&meter->wanted, 2);
-	hr__lock_release(&allocator->meter_lock);
+	hr__lock_release(allocator->meter_lock);
 	hr__meter_sink(allocator, meter);
 	return hr__load_relaxed(&meter->level) - hr__load_relaxed(&meter->used);
 }
