@@ -491,8 +491,8 @@ HR_API hr_status hr_allocation_get_info(hr_allocator allocator, const void *addr
  * system's; what could be given back is given back. */
 HR_API hr_status hr_allocator_trim(hr_allocator allocator, uint64_t *released);
 
-/* Verifies every structure of the allocator. HR_OK, or HR_CORRUPT with the number of the first violated invariant in the message.
- * Takes time in proportion to the number of chunks and holds the allocator's lock. */
+/* Verifies every structure of the allocator. HR_OK, or HR_CORRUPT with the number of the first violated invariant in the message. Right at
+ * any moment, whatever other threads do: they wait meanwhile. Takes time in proportion to the number of chunks and holds the allocator's lock. */
 HR_API hr_status hr_allocator_check(hr_allocator allocator);
 
 /* ---- custom allocators ---- */

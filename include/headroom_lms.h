@@ -318,7 +318,9 @@ typedef struct hr_lms_stats {
  * Fields that hr_stats has too are equal there. */
 HR_API hr_status hr_lms_get_stats(hr_allocator allocator, hr_lms_stats *stats);
 
-/* Checks the invariants of every tensor of the allocator: HR_OK, or HR_CORRUPT with the number of the first that is violated. */
+/* Checks the invariants of every tensor of the allocator: HR_OK, or HR_CORRUPT with the number of the first that is violated. Right at any
+ * moment: other threads that would use a tensor wait meanwhile. HR_NOT_READY: they pinned and moved tensors all the time, and no moment was
+ * found to check (or no tensor was created yet). */
 HR_API hr_status hr_lms_check(hr_allocator allocator);
 
 #ifdef __cplusplus

@@ -666,40 +666,15 @@ static void reset_stats(hr__allocator *allocator)
 
 /* ---- checking ---- */
 
-/* 0, or the number of the violated invariant at the top of tensor.c. While nothing is being moved. */
-static int check(hr__lms *lms)
-{
-	uint64_t home = 0, pinned = 0;
-	for (uint32_t i = 0; i < lms->member_count; i++) {
-		const hr__tensor *tensor = lms->members[i];
-		uint64_t word = hr__load_acquire(&tensor->word);
-		enum hr__place place = hr__place_of(word);
-		if (place == HR__NOWHERE || tensor->member != i || tensor->lms != lms) return 4;
-		if (place == HR__MOVING) place = HR__HOME; /* which it is all the time */
-		else if (word & HR__WORD_ADDRESSED && place != HR__HOME) return 6;
-		if (word & HR__WORD_PINS && place != HR__HOME) return 1;
-		if (word & HR__WORD_ADDRESSED && !(word & HR__WORD_PINS)) return 6;
-		if (word & HR__WORD_ASTRAY && (place != HR__HOME || !tensor->copy.bytes || word & HR__WORD_ADDRESSED)) return 8;
-		if (place == HR__HOME && (!tensor->address || hr__block_bytes(lms->allocator, tensor->address, NULL) != tensor->device_bytes)) return 2;
-		if ((place == HR__NEW || place == HR__OUT) && tensor->address) return 2;
-		if (place == HR__HOME && hr__owns_pages(tensor) && (!tensor->span || hr__span_address(tensor->span) != tensor->address)) return 7;
-		if (place == HR__OUT && tensor->fixed && !tensor->span) return 7;
-		if ((place == HR__OUT && !tensor->copy.bytes) || (place == HR__NEW && tensor->copy.bytes)) return 3;
-		if (place != HR__HOME) continue;
-		home += tensor->device_bytes;
-		if (word & HR__WORD_PINS) pinned += tensor->device_bytes;
-	}
-	return (int64_t)home != hr__load_relaxed(&lms->resident) || (int64_t)pinned != hr__lms_pinned(lms) ? 5 : 0;
-}
-
 hr_status hr_lms_check(hr_allocator handle)
 {
 	hr__lms *lms;
 	hr_status status = existing(handle, &lms);
 	if (status) return status;
-	hr__lock_take(&lms->lock);
-	int broken = check(lms);
-	hr__lock_release(&lms->lock);
+	int broken = hr__lms_check(lms);
+	if (broken == HR__NOT_QUIET)
+		return hr__fail(HR_NOT_READY, "tensors of %s were pinned or moved all the time, so that there was no moment to check them; try again",
+		                lms->allocator->name);
 	return broken ? hr__fail(HR_CORRUPT, "invariant %d of tensors does not hold on %s; please report it", broken, lms->allocator->name) : HR_OK;
 }
 

@@ -171,6 +171,7 @@ struct hr__lms {
 	hr_allocator handle;
 	hr__device *device;
 	hr_device device_handle;
+	hr__atomic_u32 pinning; /* threads in a call that counts pins, of those that have no cache of the allocator (check.c) */
 	hr_stream out, in; /* streams of its own for copies; the default one where the device has no others */
 	bool enabled, defrag, verify, lru;
 	hr_lms_safety safety;
@@ -257,6 +258,10 @@ void hr__lms_enter(hr__lms *lms);
 void hr__lms_leave(hr__lms *lms);
 void hr__lms_changed(hr__lms *lms);
 uint64_t hr__lms_changes_made(void); /* by the calling thread, in any context */
+
+/* 0, the number of a violated invariant (tensor.c), or HR__NOT_QUIET: tensors were in use all the time (check.c). */
+#define HR__NOT_QUIET (-1)
+int hr__lms_check(hr__lms *lms);
 
 /* List of members (tensor.c). */
 hr_status hr__lms_add(hr__lms *lms, hr__tensor *tensor);

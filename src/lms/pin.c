@@ -58,6 +58,26 @@ int64_t hr__pins_held(void)
 	return pins;
 }
 
+/* Around what counts pins: who checks the counts must know that a thread is at it. That thread's own flag, where it has one, because a
+ * counter that all threads write would cost more than the pin. */
+static inline hr__cache *begin_counting(hr__lms *lms)
+{
+	hr__cache *cache = hr__thread_self ? hr__thread_self->caches[lms->allocator->slot] : NULL;
+	if (HR_UNLIKELY(!cache || hr__load_relaxed(&cache->id) != lms->handle.id)) {
+		hr__fetch_add_acq_rel(&lms->pinning, 1);
+		return NULL;
+	}
+	hr__owner_add(&cache->pinning, 1);
+	hr__light_barrier();
+	return cache;
+}
+
+static inline void end_counting(hr__lms *lms, hr__cache *cache)
+{
+	if (HR_LIKELY(cache != NULL)) hr__store_release(&cache->pinning, hr__load_relaxed(&cache->pinning) - 1);
+	else hr__fetch_sub_acq_rel(&lms->pinning, 1);
+}
+
 /* Before it is pinned for [stream]: whoever moves it then knows who has to wait. */
 static inline void note_stream(hr__tensor *tensor, hr_stream stream)
 {
@@ -471,15 +491,12 @@ static void let_others_go_first(const hr__lms *lms)
 	for (unsigned i = 0; hr__load_acquire(&lms->turn) && hr__os()->clock_ns() < until; i++) hr__tensor_wait(i < LONGEST ? i : LONGEST);
 }
 
-hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
+static hr_status pin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
-	hr__lms *lms = NULL;
-	hr_status status = check_call(pins, count, stream, true, &lms);
-	if (status) return status;
 	uint64_t now = hr__fetch_add_relaxed(&lms->clock, 1) + 1;
 	if (lms->learned) hr__learned_before(lms, pins, count);
 	if (HR_UNLIKELY(hr__load_relaxed(&lms->turn)) && lms->wait_ns && !hr__pins_held()) let_others_go_first(lms);
-	status = try_all(lms, pins, count, stream);
+	hr_status status = try_all(lms, pins, count, stream);
 	if (HR_UNLIKELY(status == HR_OUT_OF_MEMORY)) {
 		bool alone = !hr__pins_held(), never = alone && can_never_fit(lms, pins, count);
 		if (alone && !never && lms->wait_ns) status = wait_for_room(lms, pins, count, stream);
@@ -495,6 +512,17 @@ hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
 	}
 	if (lms->learned) hr__learned_pinned(lms, pins, count, stream);
 	return HR_OK;
+}
+
+hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
+{
+	hr__lms *lms = NULL;
+	hr_status status = check_call(pins, count, stream, true, &lms);
+	if (status) return status;
+	hr__cache *counting = begin_counting(lms);
+	status = pin_checked(lms, pins, count, stream);
+	end_counting(lms, counting);
+	return status;
 }
 
 hr_status hr_tensor_pin(hr_tensor tensor, hr_access access, hr_stream stream)
@@ -586,13 +614,10 @@ static void tell_policy(hr__lms *lms, const hr_pin *pins, size_t count)
 	}
 }
 
-hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream)
+static hr_status unpin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
-	hr__lms *lms = NULL;
 	bool idle = false;
-	hr_status status = check_call(pins, count, stream, false, &lms), found = HR_OK;
-	if (!status) status = check_pinned(pins, count);
-	if (status) return status;
+	hr_status status, found = HR_OK;
 	for (size_t i = 0; i < count; i++) {
 		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
 		if (!tensor || !hr__pins_of(hr__load_relaxed(&tensor->word))) { /* another thread has unpinned it since it was looked at */
@@ -610,6 +635,18 @@ hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream)
 	if (lms->learned) hr__learned_unpinned(lms, pins, count, stream);
 	if (idle && lms->policy.unused) tell_policy(lms, pins, count);
 	return found;
+}
+
+hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream)
+{
+	hr__lms *lms = NULL;
+	hr_status status = check_call(pins, count, stream, false, &lms);
+	if (!status) status = check_pinned(pins, count);
+	if (status) return status;
+	hr__cache *counting = begin_counting(lms);
+	status = unpin_checked(lms, pins, count, stream);
+	end_counting(lms, counting);
+	return status;
 }
 
 hr_status hr_tensor_unpin(hr_tensor tensor, hr_stream stream)

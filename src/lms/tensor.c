@@ -27,7 +27,7 @@
  *   2  HOME, MOVING and LEAVING have memory, NEW and OUT have none
  *   3  OUT has a copy on the host; NEW has none
  *   4  a tensor is in the list of its context exactly while it is not NOWHERE
- *   5  bytes of tensors at home, pinned and inactive ones are what the context's counters say (while nothing moves)
+ *   5  bytes of tensors at home, pinned and inactive ones are what the context's counters say
  *   6  addressed implies pinned, and at home
  *   7  one that owns pages has them at the address that it had first, and one whose address holds without them never leaves
  *   8  astray implies that it has memory and the host has a copy, and that it is not addressed
@@ -319,6 +319,7 @@ hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *opti
 	if (!status) status = take_record(&tensor);
 	if (status) return status;
 	describe(tensor, lms, options);
+	hr__tensor_settle(tensor, HR__NEW, 0); /* before it is in the list; its handle is nobody's yet */
 	status = hr__lms_add(lms, tensor);
 	if (status) {
 		give_record(tensor);
@@ -326,7 +327,6 @@ hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *opti
 	}
 	hr__learned_created(lms, tensor);
 	*out = hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word));
-	hr__tensor_settle(tensor, HR__NEW, 0);
 	hr__lms_count(&lms->stats.num_tensors, 1);
 	return HR_OK;
 }

@@ -111,6 +111,7 @@ typedef struct hr__cache {
 	uint32_t contended;       /* how often the owner had to wait for the lock of [large] of late (hr__large_contend), */
 	uint64_t contended_at;    /* and which version the lock had the last time */
 
+	hr__atomic_u32 pinning;   /* not 0: the owner is in a call that counts pins (src/lms/check.c) */
 	hr__log_ring *next_log;   /* while rings are being replaced */
 	hr__atomic_u32 log_thread; /* the thread's number in the log, once it has one; 0 = none yet */
 	hr__thread_state *thread; /* immutable */

@@ -391,7 +391,10 @@ static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_req
 	if (attempt->idle) hr__meters_idle(shard->allocator, (int64_t)attempt->size);
 	hr__account(shard, cache, (int64_t)attempt->size);
 	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
-	if (attempt->quiet) return pending;
+	if (attempt->quiet) {
+		hr__fetch_add_relaxed(&shard->allocator->away, -1);
+		return pending;
+	}
 	hr__owner_add(&shard->stats.allocs, 1);
 	hr__owner_add(&shard->stats.sources[attempt->source], 1);
 	hr__owner_add(&shard->stats.total, (int64_t)attempt->size);
@@ -406,7 +409,9 @@ static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t stream
 	hr__lock_take(&shard->lock);
 	hr__chunk *chunk = hr__chunk_at(&shard->table, attempt->id);
 	hr__log_free(cache, chunk);
-	if (!attempt->quiet) {
+	if (attempt->quiet) {
+		hr__fetch_add_relaxed(&shard->allocator->away, 1);
+	} else {
 		hr__owner_add(&shard->stats.allocs, -1);
 		hr__owner_add(&shard->stats.sources[attempt->source], -1);
 		hr__owner_add(&shard->stats.total, -(int64_t)attempt->size);
@@ -575,7 +580,8 @@ static hr_status give(hr__allocator *allocator, hr__cache *cache, uint64_t addre
 	uint64_t size = chunk->size;
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, address, stream);
 	hr__log_free(cache, chunk);
-	if (!quiet) hr__owner_add(&shard->stats.frees, 1);
+	if (quiet) hr__fetch_add_relaxed(&allocator->away, 1);
+	else hr__owner_add(&shard->stats.frees, 1);
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 	chunk->epoch = users ? users->epoch : hr__device_epoch(allocator->device);
 	chunk->streams = users ? users->streams : chunk->streams | hr__stream_bit(stream);

@@ -18,7 +18,6 @@ hr_status hr__block_take(hr__allocator *allocator, const hr_request *request, bo
 	hr_status status = hr__request_check(allocator, request);
 	if (!status) status = hr__bfc_alloc_quietly(allocator, hr__cache_get(allocator), request, idle, &block);
 	if (status) return status;
-	hr__fetch_add_relaxed(&allocator->away, -1);
 	*address = (uintptr_t)block;
 	*bytes = occupied(allocator, request);
 	return HR_OK;
@@ -29,7 +28,6 @@ hr_status hr__block_take_at(hr__allocator *allocator, const hr_request *request,
 	hr_status status = hr__request_check(allocator, request);
 	if (!status) status = hr__bfc_alloc_at(allocator, hr__cache_get(allocator), request, quietly, idle, address);
 	if (status) return status;
-	if (quietly) hr__fetch_add_relaxed(&allocator->away, -1);
 	*bytes = occupied(allocator, request);
 	return HR_OK;
 }
@@ -68,9 +66,7 @@ hr_status hr__blocks_gather(hr__allocator *allocator, uint64_t *address, uint64_
 
 hr_status hr__block_give(hr__allocator *allocator, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly)
 {
-	hr_status status = hr__bfc_give(allocator, hr__cache_get(allocator), address, streams, epoch, quietly);
-	if (!status && quietly) hr__fetch_add_relaxed(&allocator->away, 1);
-	return status;
+	return hr__bfc_give(allocator, hr__cache_get(allocator), address, streams, epoch, quietly);
 }
 
 void hr__block_forget(hr__allocator *allocator)
@@ -78,8 +74,8 @@ void hr__block_forget(hr__allocator *allocator)
 	hr__shard *shard = &allocator->shards[0];
 	hr__lock_take(&shard->lock);
 	hr__owner_add(&shard->stats.frees, 1);
-	hr__lock_release(&shard->lock);
 	hr__fetch_add_relaxed(&allocator->away, -1);
+	hr__lock_release(&shard->lock);
 }
 
 static uint64_t free_bytes_of(const hr__shard *shard, hr__chunk_id id)

@@ -146,7 +146,6 @@ static hr_status map_pages(hr__span *span, const struct clearing *clearing)
 		/* It is not pages that are missing, and nobody should leave for it. */
 		return status == HR_OUT_OF_MEMORY ? hr__fail_in(HR_DEVICE_ERROR, "%s cannot map pages", allocator->name) : status;
 	}
-	hr__hold(allocator, span->bytes);
 	span->has_memory = true;
 	return HR_OK;
 }
@@ -252,6 +251,7 @@ static void enter(hr__span *span, const hr_request *request, bool idle, const en
 	hr__cache *cache = hr__cache_get(allocator);
 	hr__note_reserved(allocator, span->address, (int64_t)span->bytes);
 	hr__lock_take(&shard->lock);
+	hr__hold(allocator, span->bytes); /* what is reserved and what the books know of change together (check.c) */
 	hr__records_ensure(shard, 0); /* should others have used the room up meanwhile, the lookup is filled a little beyond half */
 	hr__chunk *chunk = chunk_of(span);
 	hr__store_relaxed(&chunk->address, span->address);
@@ -268,7 +268,9 @@ static void enter(hr__span *span, const hr_request *request, bool idle, const en
 	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
 	hr__owner_add(&allocator->spans, 1);
 	hr__owner_add(&allocator->span_bytes, (int64_t)span->bytes);
-	if (source) {
+	if (!source) {
+		hr__fetch_add_relaxed(&allocator->away, -1);
+	} else {
 		hr__owner_add(&shard->stats.allocs, 1);
 		hr__owner_add(&shard->stats.sources[*source], 1);
 		hr__owner_add(&shard->stats.total, (int64_t)span->bytes);
@@ -291,7 +293,8 @@ static void strike_out(hr__span *span, hr__cache *cache, bool quietly)
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 	hr__owner_add(&allocator->spans, -1);
 	hr__owner_add(&allocator->span_bytes, -(int64_t)span->bytes);
-	if (!quietly) hr__owner_add(&shard->stats.frees, 1);
+	if (quietly) hr__fetch_add_relaxed(&allocator->away, 1);
+	else hr__owner_add(&shard->stats.frees, 1);
 }
 
 /* ---- taking and giving ---- */
@@ -331,7 +334,6 @@ hr_status hr__span_occupy(hr__span *span, const hr_request *request, bool idle, 
 	if (!status) status = get_memory(span, request, &(struct clearing){ clear, context }, &source);
 	if (status) return status;
 	enter(span, request, idle, NULL);
-	hr__fetch_add_relaxed(&span->allocator->away, -1);
 	return HR_OK;
 }
 
@@ -357,13 +359,13 @@ static hr_status give_memory(hr__span *span, bool quietly)
 	hr__cache *cache = hr__cache_get(allocator);
 	hr__lock_take(&shard->lock);
 	strike_out(span, cache, quietly);
-	hr__lock_release(&shard->lock);
-	/* After that, so that a recording which begins now has no block that is never freed; and before the memory can go to somebody else. */
+	/* After that, so that a recording which begins now has no block that is never freed; and before the memory can go to another request. */
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, span->address, HR_STREAM_DEFAULT);
 	hr__note_reserved(allocator, span->address, -(int64_t)span->bytes);
-	/* Pages are the pool's before the room is others', so that nobody finds room and no pages. */
+	/* Pages are the pool's before the room is free, so that no request finds room and no pages. */
 	hr__pool_give(allocator->device, span->pages, count_of(span));
 	hr__unhold(allocator, span->bytes);
+	hr__lock_release(&shard->lock);
 	span->has_memory = false;
 	return HR_OK;
 }
@@ -371,9 +373,7 @@ static hr_status give_memory(hr__span *span, bool quietly)
 hr_status hr__span_vacate(hr__span *span)
 {
 	HR_ASSERT(span->has_memory);
-	hr_status status = give_memory(span, true);
-	if (!status) hr__fetch_add_relaxed(&span->allocator->away, 1);
-	return status;
+	return give_memory(span, true);
 }
 
 hr_status hr__span_give(hr__span *span)
