@@ -34,6 +34,10 @@
  *            Structs that the library fills start with struct_size too: set it to the size you were compiled with.
  * fork       A forked child must not touch what its parent made: every call returns HR_FORKED until hr_shutdown() is called in the
  *            child, which forgets all of it; then it can start anew.
+ * Signals    A signal handler may call hr_version, hr_status_name, hr_status_text, hr_dtype_text and hr_dtype_size, and nothing else: a
+ *            call that interrupts another one of the same thread waits for ever for a lock that only that one can release, or finds
+ *            what it was changing. Handlers may interrupt any call, and must return to it (no siglongjmp). To act on a signal, set a
+ *            flag or write to a pipe, and call the library from a thread that waits for that (sigwait, signalfd).
  * Units      Sizes are bytes. Times are nanoseconds. */
 #ifndef HEADROOM_H
 #define HEADROOM_H
@@ -103,7 +107,8 @@ HR_API const char *hr_status_name(hr_status status);
 /* The sentence in the table above. Static text. */
 HR_API const char *hr_status_text(hr_status status);
 
-/* What went wrong in the calling thread's last failing call: a sentence that names the thing and the remedy. Valid until the thread's
+/* What went wrong in the calling thread's last failing call: a sentence that names the thing and the remedy. Safe to print: control characters
+ * in the names of a program are written as \xNN. Valid until the thread's
  * next failing call; never NULL, empty when nothing has failed yet. */
 HR_API const char *hr_last_message(void);
 

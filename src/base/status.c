@@ -76,18 +76,34 @@ void hr__last_set(const hr__last *to)
 	memcpy(message, to->message, sizeof message);
 }
 
+/* Copies a text to [out] (MESSAGE_BYTES long) and returns the length. Messages carry names of the program and of files, and are printed: what
+ * a terminal would obey, and what is not UTF-8, becomes \xNN. */
+static size_t make_printable(const char *text, size_t length, char *out)
+{
+	size_t used = 0;
+	for (size_t i = 0, taken; i < length; i += taken) {
+		size_t bytes = hr__utf8_printable(text + i, length - i), needed = bytes ? bytes : sizeof "\\xNN" - 1;
+		taken = bytes ? bytes : 1;
+		if (used + needed >= MESSAGE_BYTES) break;
+		if (bytes) memcpy(out + used, text + i, bytes);
+		else snprintf(out + used, MESSAGE_BYTES - used, "\\x%02X", (unsigned char)text[i]);
+		used += needed;
+	}
+	out[used] = 0;
+	return used;
+}
+
 /* Formats into [out] (MESSAGE_BYTES long) and returns the length; what does not fit is cut between characters. */
 static size_t format_message(char *out, const char *format, va_list arguments)
 {
-	int wanted = vsnprintf(out, MESSAGE_BYTES, format, arguments);
+	char text[MESSAGE_BYTES];
+	int wanted = vsnprintf(text, sizeof text, format, arguments);
 	if (wanted < 0) {
 		/* Only an encoding error of a wide string gets here; the format itself is still worth reading. */
-		wanted = snprintf(out, MESSAGE_BYTES, "%s", format);
+		wanted = snprintf(text, sizeof text, "%s", format);
 	}
-	if (wanted < MESSAGE_BYTES) return wanted < 0 ? 0 : (size_t)wanted;
-	size_t length = hr__utf8_trim(out, MESSAGE_BYTES - 1);
-	out[length] = 0;
-	return length;
+	size_t length = wanted < 0 ? 0 : (size_t)wanted;
+	return make_printable(text, length < sizeof text ? length : hr__utf8_trim(text, sizeof text - 1), out);
 }
 
 /* Adds [text] to the [length] bytes in [out] as far as it fits; returns the new length. */

@@ -191,6 +191,22 @@ size_t hr__utf8_character(const char *text, size_t length)
 	return bytes;
 }
 
+size_t hr__utf8_printable(const char *text, size_t length)
+{
+	const unsigned char *at = (const unsigned char *)text;
+	size_t bytes = hr__utf8_character(text, length);
+	if (bytes == 1) return at[0] >= 0x20 && at[0] != 0x7F;
+	if (bytes == 2 && at[0] == 0xC2 && at[1] < 0xA0) return 0;  /* U+0080 to U+009F move the cursor too */
+	if (bytes == 2 && at[0] == 0xD8 && at[1] == 0x9C) return 0; /* U+061C */
+	if (bytes == 3 && at[0] == 0xE2 && at[1] == 0x80) {
+		/* U+200B to U+200F hide or turn, U+2028 to U+202E end lines or turn */
+		if ((at[2] >= 0x8B && at[2] <= 0x8F) || (at[2] >= 0xA8 && at[2] <= 0xAE)) return 0;
+	}
+	if (bytes == 3 && at[0] == 0xE2 && at[1] == 0x81 && at[2] >= 0xA0 && at[2] <= 0xAF) return 0; /* U+2060 to U+206F: the same */
+	if (bytes == 3 && at[0] == 0xEF && at[1] == 0xBB && at[2] == 0xBF) return 0;                  /* U+FEFF */
+	return bytes;
+}
+
 size_t hr__utf8_trim(const char *text, size_t length)
 {
 	size_t back = 1;

@@ -44,6 +44,10 @@ char *hr__format_count(uint64_t value, char *out, size_t capacity);
  * characters that [length] cuts off are none. */
 size_t hr__utf8_character(const char *text, size_t length);
 
+/* The same for a character that can be shown as it is; 0 as well for control characters, and for those that are invisible, end a line or change
+ * the direction of writing: a terminal would obey them, or show something else than there is. */
+size_t hr__utf8_printable(const char *text, size_t length);
+
 /* A name of an op, a scope or a file in at most [bytes] bytes, HR__BRIEF_MAX at the most. A longer one loses its middle, because names are told
  * apart by their ends: "decoder/.../kernel". It is cut at slashes where there are any, and never inside a character. */
 #define HR__BRIEF_MAX 120

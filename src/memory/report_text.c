@@ -94,27 +94,11 @@ static void heading(struct page *page, const char *title, const char *rest)
 
 /* ---- text that is safe to show ---- */
 
-/* Bytes of the character at [text] when it can be shown as it is, else 0. */
-static size_t shown_as_is(const char *text, size_t length)
-{
-	const unsigned char *at = (const unsigned char *)text;
-	size_t bytes = hr__utf8_character(text, length);
-	if (at[0] < 0x20 || at[0] == 0x7F) return 0;
-	if (bytes == 2 && at[0] == 0xC2 && at[1] < 0xA0) return 0; /* U+0080 to U+009F move the cursor too */
-	if (bytes == 3 && at[0] == 0xE2 && at[1] == 0x80) {
-		/* U+200B to U+200F hide or turn, U+2028 to U+202E end lines or turn */
-		if ((at[2] >= 0x8B && at[2] <= 0x8F) || (at[2] >= 0xA8 && at[2] <= 0xAE)) return 0;
-	}
-	if (bytes == 3 && at[0] == 0xE2 && at[1] == 0x81 && at[2] >= 0xA0 && at[2] <= 0xAF) return 0; /* U+2060 to U+206F: the same */
-	if (bytes == 3 && at[0] == 0xEF && at[1] == 0xBB && at[2] == 0xBF) return 0;                  /* U+FEFF */
-	return bytes;
-}
-
 static unsigned columns_of(const char *text, size_t length)
 {
 	unsigned columns = 0;
 	for (size_t at = 0; at < length;) {
-		size_t bytes = shown_as_is(text + at, length - at);
+		size_t bytes = hr__utf8_printable(text + at, length - at);
 		columns += bytes ? 1 : 4;
 		at += bytes ? bytes : 1;
 	}
@@ -125,7 +109,7 @@ static unsigned columns_of(const char *text, size_t length)
 static size_t add_safe(const char *text, size_t length, char *out, size_t used)
 {
 	for (size_t at = 0; at < length;) {
-		size_t bytes = shown_as_is(text + at, length - at);
+		size_t bytes = hr__utf8_printable(text + at, length - at);
 		if (bytes) memcpy(out + used, text + at, bytes);
 		else snprintf(out + used, 5, "\\x%02X", (unsigned char)text[at]);
 		used += bytes ? bytes : 4;
@@ -139,7 +123,7 @@ static size_t fitting(const char *text, size_t length, unsigned columns)
 {
 	size_t at = 0;
 	for (unsigned used = 0; at < length;) {
-		size_t bytes = shown_as_is(text + at, length - at);
+		size_t bytes = hr__utf8_printable(text + at, length - at);
 		used += bytes ? 1 : 4;
 		if (used > columns) break;
 		at += bytes ? bytes : 1;
@@ -158,7 +142,7 @@ static const char *safe(const char *text, size_t length, unsigned columns, char 
 		head = fitting(text, length, rest / 3);
 		unsigned behind = total - columns_of(text, head); /* columns from the tail on */
 		for (tail = head; tail < length && behind > rest - rest / 3;) {
-			size_t bytes = shown_as_is(text + tail, length - tail);
+			size_t bytes = hr__utf8_printable(text + tail, length - tail);
 			behind -= bytes ? 1 : 4;
 			tail += bytes ? bytes : 1;
 		}

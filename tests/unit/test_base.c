@@ -50,6 +50,22 @@ static void test_message_may_quote_itself(void)
 	CHECK_STR(hr_last_message(), "again (outer (inner)): outer (inner)");
 }
 
+static void test_message_is_printable_whatever_it_quotes(void)
+{
+	hr__fail(HR_IO, "op \"%s\" failed", "a\x1b[2Jb\n\x7f");
+	CHECK_STR(hr_last_message(), "op \"a\\x1B[2Jb\\x0A\\x7F\" failed");
+	hr__fail_in(HR_IO, "%s", "\xc2\x9b" "5m \xe2\x80\xae \xff\xc3\xa9 \xe4\xb8\xad"); /* U+009B, U+202E, no UTF-8, and two letters */
+	CHECK_STR(hr_last_message(), "\\xC2\\x9B5m \\xE2\\x80\\xAE \\xFF\xc3\xa9 \xe4\xb8\xad: op \"a\\x1B[2Jb\\x0A\\x7F\" failed");
+	/* Longer than a message by being escaped: cut between escapes. */
+	char controls[201];
+	memset(controls, 7, 200);
+	controls[200] = 0;
+	hr__fail(HR_IO, "%s", controls);
+	CHECK_EQ(strlen(hr_last_message()), 508); /* 127 of them; the message has 511 bytes at the most */
+	hr__fail(HR_IO, "%s", hr_last_message());
+	CHECK_EQ(strlen(hr_last_message()), 508);
+}
+
 static void test_message_is_cut_between_characters(void)
 {
 	char text[700];
@@ -263,7 +279,7 @@ static void test_bad_size_is_quoted_and_explained(void)
 		CHECK_STATUS(HR_INVALID_ARGUMENT, hr__parse_size(bad[i].text, &bytes));
 		CHECK_EQ(bytes, 77);
 		CHECK_CONTAINS(hr_last_message(), bad[i].why);
-		snprintf(quoted, sizeof quoted, "\"%s\"", bad[i].text);
+		snprintf(quoted, sizeof quoted, "\"%s\"", strchr(bad[i].text, '\t') ? "1\\x09" : bad[i].text); /* the only one with a control character */
 		CHECK_CONTAINS(hr_last_message(), quoted);
 	}
 	uint64_t bytes = 77;
@@ -1137,7 +1153,7 @@ static void test_one_is_no_plural(void)
 }
 
 TEST_MAIN(T(test_sizes_that_read_the_same_are_exact), T(test_a_long_name_is_cut_between_its_parts), T(test_one_is_no_plural), T(test_status_has_name_and_text), T(test_message_is_what_failed_last), T(test_message_may_quote_itself),
-          T(test_message_is_cut_between_characters), T(test_message_belongs_to_its_thread), T(test_checked_arithmetic_at_the_edges),
+          T(test_message_is_printable_whatever_it_quotes), T(test_message_is_cut_between_characters), T(test_message_belongs_to_its_thread), T(test_checked_arithmetic_at_the_edges),
           T(test_powers_of_two), T(test_assertion_ends_a_debug_build_alone), T(test_size_is_parsed_exactly),
           T(test_bad_size_is_quoted_and_explained), T(test_long_bad_size_is_cut_in_its_message),
           T(test_size_is_formatted_for_people), T(test_count_is_formatted_with_commas), T(test_utf8_knows_every_character),
