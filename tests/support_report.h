@@ -259,7 +259,7 @@ REPORT_UNUSED static sample *report_of_training(void)
 		.thread_cache = true,
 		.allow_growth = true,
 		.limit = MIB(14336),
-		.options = { sizeof(hr_oom_options), true, 100, 1.0, HR_LOG_NO_ADDRESS, NULL, NULL },
+		.options = { sizeof(hr_oom_options), true, 100, 1.0, HR_LOG_NO_ADDRESS, NULL, NULL, false },
 		.longest_hold = 431,
 		.chunks_visited = 431,
 		.log = made->log,
