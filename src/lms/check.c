@@ -51,7 +51,8 @@ static int claim_all(hr__lms *lms)
 {
 	for (uint32_t i = 0; i < lms->member_count; i++) {
 		hr__tensor *tensor = lms->members[i];
-		bool foreign = hr__place_of(hr__load_acquire(&tensor->word)) == HR__NOWHERE || tensor->member != i || tensor->lms != lms;
+		enum hr__place place = hr__place_of(hr__load_acquire(&tensor->word));
+		bool foreign = place == HR__NOWHERE || tensor->member != i || tensor->lms != lms || (place == HR__HOME && i >= lms->resident_count);
 		if (!foreign && claim(tensor)) continue;
 		let_go(lms, i);
 		return foreign ? 4 : HR__NOT_QUIET;

@@ -191,8 +191,10 @@ struct hr__lms {
 	hr__atomic_u32 turn;     /* 1 = a thread that waits for room has it: see pin.c */
 
 	hr__lock lock __attribute__((aligned(64)));
+	/* Members from resident_count on are out; those before it need not be resident. Reclaiming looks at these alone: with little memory most
+	 * tensors are out, and a look at all of them for each eviction takes time that grows with their square. */
 	hr__tensor **members;
-	uint32_t member_count, member_capacity;
+	uint32_t member_count, member_capacity, resident_count;
 	struct hr__movable *movable; /* room for as many: scratch of reclaim.c */
 	hr__tensor **order;
 	hr__stall stalls[HR__STALLS]; /* that are not looked at yet: a ring */
@@ -266,6 +268,9 @@ int hr__lms_check(hr__lms *lms);
 /* List of members (tensor.c). */
 hr_status hr__lms_add(hr__lms *lms, hr__tensor *tensor);
 void hr__lms_remove(hr__lms *lms, hr__tensor *tensor);
+/* With the lock held: a member that is out goes behind the resident ones; one that returns goes before those that are out. */
+void hr__lms_set_out(hr__lms *lms, hr__tensor *tensor);
+void hr__lms_set_resident(hr__lms *lms, hr__tensor *tensor);
 /* Destroys every tensor, pinned or not: the allocator is going. */
 void hr__lms_drop_tensors(hr__lms *lms);
 void hr__tensors_forget(void); /* after fork */

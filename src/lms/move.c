@@ -379,9 +379,10 @@ hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents, bool 
 	hr__store_relaxed(&tensor->streams, bit(copies ? lms->in : stream));
 	hr__store_relaxed(&tensor->epoch, copies ? epoch : hr__device_epoch(lms->device));
 	if (was_out) note(tensor, HR__EVENT_RESTORE, copies ? tensor->bytes : 0); /* while it is known where the copy was */
-	if (was_out && !contents) {
+	if (was_out) {
 		hr__lock_take(&lms->lock);
-		drop_copy(tensor);
+		hr__lms_set_resident(lms, tensor);
+		if (!contents) drop_copy(tensor);
 		hr__lock_release(&lms->lock);
 	}
 	int64_t bytes = (int64_t)tensor->device_bytes;

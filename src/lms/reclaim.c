@@ -116,6 +116,23 @@ static bool may_leave(const hr__tensor *tensor, uint64_t word)
 
 /* ---- choosing, with the lock held ---- */
 
+/* Puts the members that are out behind the resident ones, so that no later look meets them. One that is returning stays where it is: the
+ * thread that has it puts it where it belongs, under the lock. Whether there is one that is to leave anyway. */
+static bool sort_out(hr__lms *lms)
+{
+	bool any = false;
+	for (uint32_t i = 0; i < lms->resident_count;) {
+		hr__tensor *tensor = lms->members[i];
+		if (hr__place_of(hr__load_acquire(&tensor->word)) == HR__OUT) {
+			hr__lms_set_out(lms, tensor);
+			continue;
+		}
+		any = any || hr__load_relaxed(&tensor->leaves);
+		i++;
+	}
+	return any;
+}
+
 static bool claim(struct victims *victims, hr__tensor *tensor)
 {
 	if (!hr__tensor_claim(tensor, hr__load_relaxed(&tensor->word), HR__HOME, HR__LEAVING)) return false;
@@ -146,7 +163,7 @@ static bool choose_single(hr__lms *lms, const hr__pressure *pressure, uint64_t m
 {
 	hr__tensor *best = NULL;
 	struct rank best_rank = { 0 };
-	for (uint32_t i = 0; i < lms->member_count; i++) {
+	for (uint32_t i = 0; i < lms->resident_count; i++) {
 		hr__tensor *tensor = lms->members[i];
 		uint64_t word = hr__load_acquire(&tensor->word);
 		if (!may_leave(tensor, word)) continue;
@@ -198,7 +215,7 @@ void hr__sort_by_address(hr__tensor **heap, size_t count)
 static bool choose_row(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
 {
 	size_t count = 0, first = 0, chosen = 0;
-	for (uint32_t i = 0; i < lms->member_count; i++) {
+	for (uint32_t i = 0; i < lms->resident_count; i++) {
 		hr__tensor *tensor = lms->members[i];
 		uint64_t word = hr__load_acquire(&tensor->word);
 		if (may_leave(tensor, word) && !hr__owns_pages(tensor) && hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) lms->order[count++] = tensor;
@@ -228,7 +245,7 @@ static hr__tensor *first_to_go(hr__lms *lms, uint64_t least)
 {
 	hr__tensor *best = NULL;
 	struct rank best_rank = { 0 };
-	for (uint32_t i = 0; i < lms->member_count; i++) {
+	for (uint32_t i = 0; i < lms->resident_count; i++) {
 		hr__tensor *tensor = lms->members[i];
 		uint64_t word = hr__load_acquire(&tensor->word);
 		if (!may_leave(tensor, word) || hr__tensor_device_bytes(tensor) < least) continue;
@@ -268,7 +285,7 @@ static bool choose_pages(hr__lms *lms, uint64_t missing, struct victims *victims
 
 static bool any_left(hr__lms *lms)
 {
-	for (uint32_t i = 0; i < lms->member_count; i++)
+	for (uint32_t i = 0; i < lms->resident_count; i++)
 		if (may_leave(lms->members[i], hr__load_acquire(&lms->members[i]->word))) return true;
 	return false;
 }
@@ -367,7 +384,7 @@ hr_status hr__reclaim(const hr__pressure *pressure, enum hr__source *source)
 	hr__lock_take(&lms->lock);
 	/* What is to leave anyway comes first, however many it takes. */
 	allowed = HR__RECLAIM_LEAVING;
-	*source = choose(lms, pressure, &victims);
+	if (sort_out(lms)) *source = choose(lms, pressure, &victims);
 	allowed = mode;
 	if (!victims.count && mode == HR__RECLAIM_ANY) {
 		if (lms->learned) hr__learned_pressed(lms);

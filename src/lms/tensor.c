@@ -26,7 +26,7 @@
  *   1  only HOME and MOVING have pins
  *   2  HOME, MOVING and LEAVING have memory, NEW and OUT have none
  *   3  OUT has a copy on the host; NEW has none
- *   4  a tensor is in the list of its context exactly while it is not NOWHERE
+ *   4  a tensor is in the list of its context exactly while it is not NOWHERE, and one at home is among the first resident_count
  *   5  bytes of tensors at home, pinned and inactive ones are what the context's counters say
  *   6  addressed implies pinned, and at home
  *   7  one that owns pages has them at the address that it had first, and one whose address holds without them never leaves
@@ -195,13 +195,36 @@ static hr_status ensure_member(hr__lms *lms)
 	return HR_OK;
 }
 
+static void put_member(hr__lms *lms, uint32_t at, hr__tensor *tensor)
+{
+	lms->members[at] = tensor;
+	tensor->member = at;
+}
+
+static void swap_members(hr__lms *lms, uint32_t a, uint32_t b)
+{
+	hr__tensor *first = lms->members[a];
+	put_member(lms, a, lms->members[b]);
+	put_member(lms, b, first);
+}
+
+void hr__lms_set_out(hr__lms *lms, hr__tensor *tensor)
+{
+	if (tensor->member < lms->resident_count) swap_members(lms, tensor->member, --lms->resident_count);
+}
+
+void hr__lms_set_resident(hr__lms *lms, hr__tensor *tensor)
+{
+	if (tensor->member >= lms->resident_count) swap_members(lms, tensor->member, lms->resident_count++);
+}
+
 hr_status hr__lms_add(hr__lms *lms, hr__tensor *tensor)
 {
 	hr__lock_take(&lms->lock);
 	hr_status status = ensure_member(lms);
 	if (!status) {
-		tensor->member = lms->member_count;
-		lms->members[lms->member_count++] = tensor;
+		put_member(lms, lms->member_count++, tensor);
+		hr__lms_set_resident(lms, tensor);
 	}
 	hr__lock_release(&lms->lock);
 	return status;
@@ -210,9 +233,8 @@ hr_status hr__lms_add(hr__lms *lms, hr__tensor *tensor)
 void hr__lms_remove(hr__lms *lms, hr__tensor *tensor)
 {
 	hr__lock_take(&lms->lock);
-	hr__tensor *last = lms->members[--lms->member_count];
-	lms->members[tensor->member] = last;
-	last->member = tensor->member;
+	hr__lms_set_out(lms, tensor); /* so that the last one, which takes its place, is where it belongs */
+	put_member(lms, tensor->member, lms->members[--lms->member_count]);
 	hr__lock_release(&lms->lock);
 }
 

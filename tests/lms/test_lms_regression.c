@@ -593,7 +593,37 @@ static void test_a_tensor_may_go_before_its_pin_call_is_over(void)
 	tear_down();
 }
 
-TEST_MAIN(T(test_verify_believes_a_tensor_whose_overwriting_pin_failed), T(test_verify_looks_at_every_tensor_of_an_unpin),
+/* 256 tensors in memory for 8: looking at all of them for each eviction took time that grew with the square of their number. */
+static void test_reclaiming_looks_at_what_may_be_resident(void)
+{
+	enum { COUNT = 256, RESIDENT = 8 };
+	hr_tensor tensors[COUNT];
+	hr_status status = HR_OK;
+	hr_lms_options options = lms_options("lru");
+	set_up(RESIDENT * 128 * KIB, &options);
+	for (unsigned i = 0; i < COUNT; i++) {
+		tensors[i] = create(128 * KIB);
+		fill(tensors[i], 128 * KIB, (unsigned char)i);
+		CHECK_STATUS(HR_OK, hr_lms_check(allocator));
+	}
+	const hr__lms *lms = hr__tensor_of(tensors[0], &status)->lms;
+	CHECK_EQ(lms->member_count, COUNT);
+	CHECK(lms->resident_count <= RESIDENT + 1); /* and the one that left last */
+	/* What returns is looked at again, and what is destroyed leaves no hole. */
+	for (unsigned i = 0; i + 1 < COUNT; i += 5) {
+		hr_pin pin = { tensors[i], HR_READ };
+		CHECK_STATUS(HR_OK, hr_pin_all(&pin, 1, HR_STREAM_DEFAULT));
+		CHECK(hr__tensor_of(tensors[i], &status)->member < lms->resident_count);
+		CHECK_STATUS(HR_OK, hr_unpin_all(&pin, 1, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_tensor_destroy(tensors[i + 1]));
+		CHECK_STATUS(HR_OK, hr_tensor_destroy(tensors[i]));
+		CHECK_STATUS(HR_OK, hr_lms_check(allocator));
+	}
+	CHECK(lms->resident_count <= RESIDENT + 1);
+	tear_down();
+}
+
+TEST_MAIN(T(test_reclaiming_looks_at_what_may_be_resident), T(test_verify_believes_a_tensor_whose_overwriting_pin_failed), T(test_verify_looks_at_every_tensor_of_an_unpin),
           T(test_what_can_leave_leaves_although_others_cannot), T(test_closing_that_is_refused_changes_nothing),
           T(test_a_policy_hears_of_tensors_that_became_unused_alone), T(test_a_tensor_that_is_destroyed_says_so),
           T(test_memory_is_not_taken_from_under_a_copy), T(test_a_new_tensor_whose_pin_failed_is_still_new),
