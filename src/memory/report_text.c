@@ -26,6 +26,7 @@
 #define SAFE_BYTES(columns) (4 * (columns) + 4) /* a column takes at most 4 bytes; three dots, a 0 */
 #define PARAGRAPH_BYTES 2048u
 #define NOT_SAID "(not said)"
+#define WIDE_COLUMNS 100u /* below, the operations before the failure have no shapes */
 
 struct page {
 	const hr__report *report;
@@ -81,15 +82,6 @@ __attribute__((format(printf, 2, 3))) static void say(struct page *page, const c
 static void style(struct page *page, hr__report_style wanted)
 {
 	if (page->styles) put_text(page, page->styles[wanted]);
-}
-
-static void heading(struct page *page, const char *title, const char *rest)
-{
-	put_text(page, "\n");
-	style(page, HR__REPORT_HEADING);
-	put_text(page, title);
-	style(page, HR__REPORT_PLAIN);
-	say(page, "%s\n", rest);
 }
 
 /* ---- text that is safe to show ---- */
@@ -200,6 +192,15 @@ static void wrap(struct page *page, unsigned first, unsigned indent, const char 
 		while (*text == ' ') text++;
 	}
 	put_text(page, "\n");
+}
+
+static void heading(struct page *page, const char *title, const char *rest)
+{
+	put_text(page, "\n");
+	style(page, HR__REPORT_HEADING);
+	put_text(page, title);
+	style(page, HR__REPORT_PLAIN);
+	wrap(page, (unsigned)strlen(title), INDENT, rest);
 }
 
 /* ---- numbers as people read them ---- */
@@ -338,7 +339,7 @@ static void write_tier(struct page *page)
 		break;
 	case HR_TIER_DEVICE:
 		size = HR__SIZES(report->device_limit, report->device_reserved);
-		append(paragraph, "the limit of the logical device %s, %s (hr_set_logical_devices), of which %s are reserved.",
+		append(paragraph, "the limit of the logical device %s, %s (hr_set_logical_devices or HEADROOM_LIMIT), of which %s are reserved.",
 		       safe(report->device, sizeof report->device, 32, text), size.text[0], size.text[1]);
 		break;
 	case HR_TIER_PHYSICAL:
@@ -377,13 +378,28 @@ static unsigned remark_columns(const struct page *page)
 	return page->width > INDENT + 33 + 20 ? page->width - INDENT - 33 : 20;
 }
 
+/* Whether [text] can be wrapped into lines of [columns]. */
+static bool words_fit(const char *text, unsigned columns)
+{
+	while (*text) {
+		size_t length = word_length(text);
+		if (columns_of(text, length) > columns) return false;
+		text += length;
+		while (*text == ' ') text++;
+	}
+	return true;
+}
+
+/* A remark that is too long goes on in the next line; one with a word that is too long is cut. */
 static void row(struct page *page, const char *label, const char *value, const char *remark)
 {
 	char shown[SAFE_BYTES(NAME_COLUMNS)];
-	unsigned columns = remark_columns(page);
-	say(page, "%*s%-18s %12s", INDENT, "", label, value);
-	if (*remark) say(page, "  %s", safe(remark, strlen(remark), columns < NAME_COLUMNS ? columns : NAME_COLUMNS, shown));
-	put_text(page, "\n");
+	unsigned columns = remark_columns(page), indent = INDENT + 33;
+	bool wraps = words_fit(remark, columns);
+	safe(remark, strlen(remark), wraps || columns > NAME_COLUMNS ? NAME_COLUMNS : columns, shown);
+	say(page, "%*s%-18s %12s%s", INDENT, "", label, value, *shown ? "  " : "");
+	if (wraps) wrap(page, indent, indent, shown);
+	else say(page, "%s\n", shown);
 }
 
 static void write_allocator_numbers(struct page *page)
@@ -475,24 +491,35 @@ static void write_holders(struct page *page, hr_holder_kind kind)
 	holder_row(page, rest_bytes, rest_blocks, rest);
 }
 
-/* Appends "MatMul in encoder/layer_3 [activations]". */
-static void append_who(char paragraph[PARAGRAPH_BYTES], hr_name op, hr_name scope, hr_name tag)
+/* Columns of " in NAME": the name, and [around] it. */
+static unsigned name_columns(hr_name name, unsigned around)
 {
-	char name[SAFE_BYTES(NAME_COLUMNS)];
-	append(paragraph, "%s", op ? safe_name(op, NAME_COLUMNS, name) : NOT_SAID);
-	if (scope) append(paragraph, " in %s", safe_name(scope, NAME_COLUMNS, name));
-	if (tag) append(paragraph, " [%s]", safe_name(tag, NAME_COLUMNS, name));
+	const char *text = hr_name_text(name);
+	unsigned columns = columns_of(text, strlen(text));
+	return name ? (columns < NAME_COLUMNS ? columns : NAME_COLUMNS) + around : 0;
 }
 
-/* The end of a line that has come to [column]: "float32 [64,1024]", and who. */
-static void end_with_tensor(struct page *page, unsigned column, hr_dtype dtype, hr_shape shape, const char *rest)
+/* Ends a line that has come to [column] with "MatMul in encoder/layer_3 [activations]". Where there is no room for all of it, the tag is left out
+ * and the scope is cut; the op is cut when it takes more than half of the room. */
+static void end_with_names(struct page *page, unsigned column, hr_name op, hr_name scope, hr_name tag)
 {
-	char tensor[TENSOR_BYTES], shown[SAFE_BYTES(TENSOR_COLUMNS)], name[SAFE_BYTES(NAME_COLUMNS)];
+	char name[SAFE_BYTES(NAME_COLUMNS)];
+	unsigned room = page->width > column + 20 ? page->width - column : 20;
+	unsigned op_all = op ? name_columns(op, 0) : (unsigned)strlen(NOT_SAID), scope_all = name_columns(scope, 4);
+	unsigned op_room = scope_all < room / 2 ? room - scope_all : room / 2;
+	if (op_room > op_all) op_room = op_all;
+	put_text(page, op ? safe_name(op, op_room, name) : NOT_SAID);
+	if (scope) say(page, " in %s", safe_name(scope, room - op_room - 4, name));
+	if (tag && op_all + scope_all + name_columns(tag, 3) <= room) say(page, " [%s]", safe_name(tag, NAME_COLUMNS, name));
+	put_text(page, "\n");
+}
+
+/* "float32 [64,1024]" in TENSOR_COLUMNS, and two spaces. */
+static void put_tensor(struct page *page, hr_dtype dtype, hr_shape shape)
+{
+	char tensor[TENSOR_BYTES], shown[SAFE_BYTES(TENSOR_COLUMNS)];
 	tensor_text(dtype, shape, tensor);
-	column += TENSOR_COLUMNS + 2;
-	unsigned columns = page->width > column + 20 ? page->width - column : 20;
-	say(page, "%-*s  %s\n", (int)TENSOR_COLUMNS, safe(tensor, sizeof tensor, TENSOR_COLUMNS, shown),
-	    safe(rest, strlen(rest), columns < NAME_COLUMNS ? columns : NAME_COLUMNS, name));
+	say(page, "%-*s  ", (int)TENSOR_COLUMNS, safe(tensor, sizeof tensor, TENSOR_COLUMNS, shown));
 }
 
 static void write_largest(struct page *page)
@@ -504,11 +531,10 @@ static void write_largest(struct page *page)
 	heading(page, "Largest blocks", "");
 	for (uint32_t i = 0; i < count; i++) {
 		const hr__report_block *block = &report->largest[i];
-		char rest[PARAGRAPH_BYTES] = "";
-		append_who(rest, block->op, block->scope, block->tag);
 		say(page, "%*s%10s %6s  ", INDENT, "", size_text(block->bytes, size),
 		    share_text(block->bytes, amount(report->stats.bytes_in_use), share));
-		end_with_tensor(page, INDENT + 19, block->dtype, block->shape, rest);
+		put_tensor(page, block->dtype, block->shape);
+		end_with_names(page, INDENT + 19 + TENSOR_COLUMNS + 2, block->op, block->scope, block->tag);
 	}
 }
 
@@ -652,11 +678,14 @@ static void write_regions(struct page *page)
 
 static void log_row(struct page *page, const char *when, const char *action, const hr__log_entry *entry)
 {
-	char size[SIZE_BYTES], rest[PARAGRAPH_BYTES] = "";
-	append(rest, "t%-2u ", entry->thread);
-	append_who(rest, entry->op, entry->scope, HR_NAME_NONE); /* tags are in the JSON: there is no room for them here */
+	char size[SIZE_BYTES], thread[16];
+	bool wide = page->width >= WIDE_COLUMNS;
 	say(page, "%*s%15s  %-6s %10s  ", INDENT, "", when, action, size_text(entry->bytes, size));
-	end_with_tensor(page, INDENT + 36, (hr_dtype)entry->dtype, entry->shape, rest);
+	if (wide) put_tensor(page, (hr_dtype)entry->dtype, entry->shape);
+	int used = snprintf(thread, sizeof thread, "t%-2u ", entry->thread);
+	put_text(page, thread);
+	/* Tags, and on a narrow page shapes, are in the JSON: there is no room for them here. */
+	end_with_names(page, INDENT + 36 + (wide ? TENSOR_COLUMNS + 2 : 0) + (unsigned)used, entry->op, entry->scope, HR_NAME_NONE);
 }
 
 static void write_log_heading(struct page *page, uint32_t count, uint32_t shown)

@@ -109,13 +109,28 @@ static void test_lines_fit_the_width(void)
 	sample *(*const makers[])(void) = { report_of_training, report_of_nothing, report_of_names };
 	for (size_t i = 0; i < 3; i++) {
 		sample *made = makers[i]();
-		for (size_t width = 100; width <= 1000; width += 75) {
+		for (size_t width = 80; width <= 1000; width += 20) {
 			sample_text text = text_of(&made->report, (uint32_t)width);
 			each_line(text.bytes, check_width, &width);
 			free(text.bytes);
 		}
 		free(made);
 	}
+}
+
+/* On a terminal of 80 columns ops are shown whole, and remarks go on in the next line. */
+static void test_narrow_pages_cut_no_op_and_no_remark(void)
+{
+	sample *made = report_of_training();
+	sample_text text = text_of(&made->report, 80);
+	char *failed = line_with(text.bytes, "FAILED");
+	CHECK(failed != NULL);
+	CHECK_CONTAINS(failed, "logits/MatMul in decoder/head");
+	CHECK_CONTAINS(text.bytes, "of what is free lies outside the largest free\n                                   block\n");
+	CHECK_CONTAINS(text.bytes, "a space where no\n  memory is mapped\n");
+	free(failed);
+	free(text.bytes);
+	free(made);
 }
 
 static void test_maps_fit_narrow_terminals_too(void)
@@ -459,7 +474,8 @@ static void test_styles_surround_and_change_nothing_else(void)
 }
 
 TEST_MAIN(T(test_text_answers_in_the_order_of_the_questions), T(test_plain_text_is_100_columns_without_colours),
-          T(test_lines_fit_the_width), T(test_maps_fit_narrow_terminals_too), T(test_every_tier_names_its_setting),
+          T(test_lines_fit_the_width), T(test_narrow_pages_cut_no_op_and_no_remark),
+          T(test_maps_fit_narrow_terminals_too), T(test_every_tier_names_its_setting),
           T(test_every_verdict_has_a_sentence), T(test_holders_who_did_not_say_are_no_table),
           T(test_names_beyond_the_table_are_explained), T(test_holders_that_are_not_shown_are_summed), T(test_a_cell_shows_what_dominates_it),
           T(test_a_region_smaller_than_its_map), T(test_runs_that_overflow_are_drawn),
