@@ -212,6 +212,15 @@ bool hr__arguments_count(const hr__arguments *arguments, int option, uint64_t le
 	return false;
 }
 
+bool hr__arguments_device_index(const hr__arguments *arguments, int option, int64_t *out)
+{
+	uint64_t index = 0;
+	if (!hr__arguments_has(arguments, option)) return true;
+	if (!hr__arguments_count(arguments, option, 0, 1000000, &index)) return false;
+	*out = (int64_t)index;
+	return true;
+}
+
 bool hr__arguments_size(const hr__arguments *arguments, int option, uint64_t *out)
 {
 	const char *text = arguments->values[option];
@@ -293,5 +302,5 @@ void hr__command_help(const hr__command *command)
 		line += length + (line[length] == '\n');
 	}
 	print_heading("Exit status");
-	printf("  %s\n", command->exits ? command->exits : "0 done, 1 the thing asked about does not hold, 2 wrong usage or bad input");
+	printf("  %s\n", command->exits ? command->exits : HR__EXIT_HELP);
 }

@@ -14,6 +14,7 @@
 #define HR__EXIT_DONE 0 /* done */
 #define HR__EXIT_NO 1   /* the thing asked about does not hold: the trace does not fit */
 #define HR__EXIT_BAD 2  /* usage or bad input, or the output could not be written */
+#define HR__EXIT_HELP "0 success, 1 the answer is no, 2 wrong usage or bad input"
 
 #define HR__OPTIONS_MAX 24
 #define HR__OPERANDS_MAX 2
@@ -61,6 +62,9 @@ bool hr__arguments_has(const hr__arguments *arguments, int option);
 /* Its value as a whole number from [least] to [most], or as a size; *out is left alone when the option was not given. False when
  * the value is wrong, which was said. */
 bool hr__arguments_count(const hr__arguments *arguments, int option, uint64_t least, uint64_t most, uint64_t *out);
+/* --device-index of commands that read one device of a recording; [out] stays as it is without it. */
+bool hr__arguments_device_index(const hr__arguments *arguments, int option, int64_t *out);
+#define HR__DEVICE_INDEX_HELP "which device of a recording that has several, counted from 0; default: the one with most events"
 bool hr__arguments_size(const hr__arguments *arguments, int option, uint64_t *out);
 /* A decimal number from [least] to [most], perhaps with [unit] behind it. */
 bool hr__arguments_decimal(const hr__arguments *arguments, int option, const char *unit, double least, double most, double *out);

@@ -12,6 +12,7 @@
 
 #include "../examples/models.h"
 #include "base/text.h"
+#include "device/device.h"
 #include "headroom_lms.h"
 #include "headroom_oom.h"
 #include "os/os.h"
@@ -367,6 +368,7 @@ static int run(const hr__arguments *arguments)
 		                  .with_lms = { .name = "limited, with LMS", .lms = true } };
 	if (hr__arguments_has(arguments, OUT)) demo.folder = arguments->values[OUT];
 	if (!demo.folder[0]) return hr__complain("demo: --out needs the name of a directory");
+	if (hr__cuda_is_required()) return hr__complain("demo: it trains on an emulated GPU:0, which HEADROOM_REQUIRE_CUDA=1 refuses; unset it");
 	if (!hr__arguments_count(arguments, STEP_COUNT, 1, STEPS_MAX, &demo.steps) || prepare_folder(&demo)) return HR__EXIT_BAD;
 	setvbuf(stdout, NULL, _IOLBF, 0); /* it takes a while: each line appears when it is there, in a pipe too */
 	hr__note_emulated();

@@ -27,15 +27,16 @@ static void print_command(const char *name, const char *summary)
 
 static void print_help(void)
 {
-	printf("headroom %s - where did the device memory go, why did it run out, and how can it run anyway?\n\n"
+	printf("headroom %s - where device memory went, why it ran out, how to do with less\n\n"
 	       "usage: headroom COMMAND [ARGUMENT]...\n\n",
 	       hr_version());
 	for (size_t i = 0; i < COMMANDS; i++)
 		print_command(commands[i]->name, commands[i]->summary);
 	print_command("help", "this text, or that of a command: headroom help replay");
-	printf("\n'headroom COMMAND --help' says what a command takes, with examples; 'headroom --version' which version this is.\n"
+	printf("\n'headroom COMMAND --help' lists the options of a command, with examples.\n"
+	       "'headroom --version' prints the version.\n"
 	       "SIZE is a number of bytes with an optional unit: 1073741824, 1GiB, 1.5G, 512MB.\n"
-	       "Exit status: 0 done, 1 the thing asked about does not hold, 2 wrong usage or bad input.\n");
+	       "Exit status: " HR__EXIT_HELP ".\n");
 }
 
 static int unknown_command(const char *name)

@@ -91,7 +91,10 @@ static hr_status memory_for(const hr__setup *setup, uint64_t *memory, uint64_t *
 			return hr__fail(HR_BAD_LIMIT,
 			                "a limit of %llu bytes for each of %u threads is more than the 64 TiB of the simulated device",
 			                (unsigned long long)each, setup->threads);
-		return hr__align_up(*limit, setup->page, memory) ? HR_OK : hr__fail(HR_BAD_LIMIT, "the limit is too large");
+		/* A page more than the limit, so that it is the limit that refuses, and the message says so. */
+		if (!hr__align_up(*limit + setup->page, setup->page, memory)) return hr__fail(HR_BAD_LIMIT, "the limit is too large");
+		if (*memory > MEMORY_MOST) *memory = MEMORY_MOST;
+		return HR_OK;
 	}
 	/* "direct" takes whole pages for the smallest block, so it gets all there can be. */
 	*memory = MEMORY_MOST;

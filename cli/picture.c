@@ -189,22 +189,29 @@ static void draw_cell(const struct cell *cell, bool small, bool utf8, hr__style_
 	fputs(text, stdout);
 }
 
+static void print_region_caption(const hr_region_info *info, uint32_t number, uint64_t per_cell)
+{
+	char text[256], reserved[16], largest[16], unit[16], blocks[32];
+	snprintf(text, sizeof text, "region %u, %s blocks: %s, %.1f%% in use by %s block%s%s%s (a cell is %s)", number,
+	         info->small_blocks ? "small" : "large", hr__format_size((uint64_t)info->bytes_reserved, reserved, sizeof reserved),
+	         100.0 * (double)info->bytes_in_use / (double)info->bytes_reserved,
+	         hr__format_count((uint64_t)info->num_live, blocks, sizeof blocks), hr__plural((uint64_t)info->num_live),
+	         info->bytes_free > 0 ? ", largest free " : "",
+	         info->bytes_free > 0 ? hr__format_size((uint64_t)info->largest_free_block, largest, sizeof largest) : "",
+	         hr__format_size(per_cell, unit, sizeof unit));
+	printf("%*s", INDENT, "");
+	hr__term_wrap(text, INDENT, INDENT, hr__term_table_width());
+}
+
 static void draw_region(const struct region *region, uint32_t number)
 {
 	const hr_region_info *info = &region->info;
-	char reserved[16], largest[16], unit[16], blocks[32];
 	size_t width = (size_t)(hr__term_width() - 2 * INDENT), chunk = 0;
 	bool utf8 = hr__term_utf8();
 	uint64_t total = (uint64_t)info->bytes_reserved, into = 0, lines = total / BYTES_PER_LINE_LEAST + 1;
 	if (lines > REGION_LINES) lines = REGION_LINES;
 	uint64_t per_cell = total / (lines * width) + 1;
-	printf("%*sregion %u, %s blocks: %s, %.1f%% in use by %s block%s", INDENT, "", number, info->small_blocks ? "small" : "large",
-	       hr__format_size(total, reserved, sizeof reserved), 100.0 * (double)info->bytes_in_use / (double)total,
-	       hr__format_count((uint64_t)info->num_live, blocks, sizeof blocks), hr__plural((uint64_t)info->num_live));
-	if (info->bytes_free > 0)
-		printf(", largest free %s", hr__format_size((uint64_t)info->largest_free_block, largest, sizeof largest));
-	printf(" %s(a cell is %s)%s\n", hr__style(stdout, HR__STYLE_DIM), hr__format_size(per_cell, unit, sizeof unit),
-	       hr__style(stdout, HR__STYLE_PLAIN));
+	print_region_caption(info, number, per_cell);
 	while (chunk < region->count) {
 		hr__style_name style = HR__STYLE_PLAIN;
 		printf("%*s", INDENT, "");

@@ -22,7 +22,7 @@
 #define REPEATS 6
 #define REPEATS_MOST 1000
 
-enum { LIMIT, LINK, POLICY, STEP, STEPS, PAGE_SIZE, HOST_LIMIT, JSON };
+enum { LIMIT, LINK, POLICY, STEP, STEPS, PAGE_SIZE, HOST_LIMIT, DEVICE_INDEX, JSON };
 
 static const hr__option options[] = {
 	[LIMIT] = { "--limit", "SIZE",
@@ -39,6 +39,7 @@ static const hr__option options[] = {
 	            "how often that step is played; the last time counts. Default 6: the policy learns from the others" },
 	[PAGE_SIZE] = { "--page", "SIZE", "page size of the simulated device; default: that of the recorded one, or 2MiB where the trace does not say" },
 	[HOST_LIMIT] = { "--host-limit", "SIZE", "the most host memory that tensors may take; default: as much as they need" },
+	[DEVICE_INDEX] = { "--device-index", "N", HR__DEVICE_INDEX_HELP },
 	[JSON] = { "--json", NULL, "print one JSON object instead of text; what is not known is null" },
 	{ NULL, NULL, NULL },
 };
@@ -189,7 +190,7 @@ static int run(const hr__arguments *arguments)
 	hr__plan_report report = { .path = arguments->operands[0] };
 	hr__import_options import = { .device_index = -1, .uses = &report.uses };
 	uint64_t step = 0;
-	if (!read_arguments(arguments, &report.setup, &step)) return HR__EXIT_BAD;
+	if (!read_arguments(arguments, &report.setup, &step) || !hr__arguments_device_index(arguments, DEVICE_INDEX, &import.device_index)) return HR__EXIT_BAD;
 	if (hr__import_file(report.path, &import, &report.tape) != HR_OK) return hr__complain_last();
 	int exit_status = plan_tape(&report, arguments, step);
 	hr__forecast_free(&report.forecast);

@@ -35,7 +35,7 @@ static const hr__option options[] = {
 	[PAGE] = { "--page", "SIZE",
 	           "page size of the simulated device. Default: that of the recorded device, or 2MiB where the trace does not say. With "
 	           "--no-stitch the largest power of two that is at most 1/16384 of the peak, from 4KiB to 2MiB" },
-	[DEVICE_INDEX] = { "--device-index", "N", "which device of a recording that has several, counted from 0; default: the one with most events" },
+	[DEVICE_INDEX] = { "--device-index", "N", HR__DEVICE_INDEX_HELP },
 	[RECORD] = { "--record", "FILE", "write the first pass to FILE, which must not exist, as a Headroom trace" },
 	[NO_TIMING] = { "--no-timing", NULL, "do not measure speed" },
 	[PICTURE] = { "--picture", NULL, "all statistics, memory over time, and a picture of the regions at the peak" },
@@ -46,12 +46,12 @@ static const hr__option options[] = {
 /* Whether everything that was asked for makes sense; says what does not. */
 static bool read_arguments(const hr__arguments *arguments, hr__replay *replay, uint64_t *page, uint64_t *repeat, int64_t *device)
 {
-	uint64_t threads = 1, index = UINT64_MAX;
+	uint64_t threads = 1;
 	if (!hr__arguments_size(arguments, LIMIT, &replay->setup.limit)) return false;
 	if (!hr__arguments_size(arguments, PAGE, page)) return false;
 	if (!hr__arguments_count(arguments, THREADS, 1, THREADS_MOST, &threads)) return false;
 	if (!hr__arguments_count(arguments, REPEAT, 1, REPEAT_MOST, repeat)) return false;
-	if (!hr__arguments_count(arguments, DEVICE_INDEX, 0, 1000000, &index)) return false;
+	if (!hr__arguments_device_index(arguments, DEVICE_INDEX, device)) return false;
 	if (hr__arguments_has(arguments, LIMIT) && replay->setup.limit == 0) {
 		hr__complain("replay: --limit 0 leaves no memory at all; leave it out for no limit");
 		return false;
@@ -64,7 +64,6 @@ static bool read_arguments(const hr__arguments *arguments, hr__replay *replay, u
 	replay->setup.allocator = hr__arguments_has(arguments, ALLOCATOR) ? arguments->values[ALLOCATOR] : "bfc";
 	replay->setup.stitch = !hr__arguments_has(arguments, NO_STITCH);
 	replay->timed = !hr__arguments_has(arguments, NO_TIMING);
-	*device = index == UINT64_MAX ? -1 : (int64_t)index;
 	return true;
 }
 

@@ -222,7 +222,7 @@ static void print_table(const view *v, bool live, int rows)
 		for (uint32_t j = 0; j < look->list[i].device_count; j++)
 			if (printed++ < rows) print_device(v, &look->list[i], &look->list[i].devices[j], &fit, live);
 	if (printed == 1) {
-		print_line("No program shows itself.", live);
+		print_line("No program publishes its statistics.", live);
 		print_line("Start one with 'headroom run', or", live);
 		print_line("with HEADROOM_TOP=1 in its environment.", live);
 	}

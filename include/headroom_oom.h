@@ -95,7 +95,7 @@ typedef enum hr_verdict_kind {
 	                         * headroom_lms.h), [bytes] is what is moved then; otherwise the least that would have to be */
 	HR_NEEDS_MORE,          /* [bytes] more have to be free, however they are arranged */
 	HR_NEVER_FITS,          /* the request alone exceeds the limit, by [bytes] */
-	HR_FITS_WITH_LMS        /* when tensors that nobody is using leave for the host, [bytes] of them at the least (headroom_lms.h). Before
+	HR_FITS_WITH_LMS        /* when idle tensors move to the host, at least [bytes] of them (headroom_lms.h). Before
 	                         * HR_FITS_AFTER_DEFRAG in the order */
 } hr_verdict_kind;
 #define HR_VERDICT_KINDS (HR_FITS_WITH_LMS + 1) /* one more than the greatest number */

@@ -69,7 +69,7 @@ static void advise_limit(const hr__judgement *j, hr_verdict *verdict)
 		const hr__device *device = allocator->device;
 		bool capped = hr__device_limit(device) < hr__device_uncapped(device);
 		ADVISE(verdict, hr__device_pinned_for(device) ? "Raise the host_limit of %s by %s"
-		                : capped                       ? "Raise HEADROOM_LIMIT, which %s is limited by, by %s"
+		                : capped                       ? "Raise HEADROOM_LIMIT, the limit of %s, by %s"
 		                                               : "Raise the memory_limit that hr_set_logical_devices gave %s by %s",
 		       hr__device_name(device), size_text(j->need - j->room.device).text);
 		ADVISE(verdict, "%s, for this request alone: later ones may need more. ",
@@ -112,7 +112,7 @@ static void say_after_stitch(const hr__judgement *j, hr_verdict *verdict)
 static void say_with_lms(const hr__judgement *j, hr_verdict *verdict)
 {
 	hr__sizes size = HR__SIZES(verdict->bytes, j->host_room);
-	SAY(verdict, "It fits with LMS: moves %s of tensors that nobody is using to the host", size.text[0]);
+	SAY(verdict, "It fits with LMS, if %s of idle tensors move to the host", size.text[0]);
 	if (!j->lms) {
 		ADVISE(verdict, "Large Model Support is off: hr_set_lms_enabled(true) before the first tensor, or HEADROOM_LMS=1 in the environment. ");
 	} else if (j->host_room < verdict->bytes) {

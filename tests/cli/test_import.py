@@ -220,7 +220,10 @@ class Torch(CommandTest):
         path = self.snapshot([self.event("alloc", 1, 10)], [self.event("alloc", 1, 20), self.event("alloc", 2, 20)], [])
         self.assertEqual(self.json("replay", path, "--no-timing")["peak_live_bytes"], 40)
         self.assertEqual(self.json("replay", path, "--device-index", 0, "--no-timing")["peak_live_bytes"], 10)
-        self.assertIn("events of 2 devices, of which this is number 1", self.passes("replay", path, "--no-timing"))
+        for command in (("replay", "--no-timing"), ("plan",)):
+            note = " ".join(self.passes(command[0], path, *command[1:]).split())
+            self.assertIn("events of 2 devices, of which this is number 1; --device-index takes another", note)
+            self.assertIn("which this is number 0", " ".join(self.passes(command[0], path, "--device-index", 0, *command[1:]).split()))
         self.fails(2, "replay", path, "--device-index", 2, says=["snapshot.json", "no events of device 2"])
         self.fails(2, "replay", path, "--device-index", 3, says=["snapshot.json", "no device 3"])
 

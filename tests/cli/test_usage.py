@@ -102,7 +102,11 @@ class Output(CommandTest):
             text = self.passes("replay", TRACE, "--picture", "--no-timing", env={"COLUMNS": str(width)})
             drawn = [line for line in text.splitlines() if set(line.strip()) & set("█▓▒░") and "in use" not in line]
             self.assertTrue(drawn)
-            self.assertLessEqual(max(map(len, drawn)), width)
+            self.assertLessEqual(max(map(len, drawn if width < 80 else text.splitlines())), width)
+
+    def test_the_list_of_commands_fits_80_columns(self):
+        text = self.passes("--help", env={"COLUMNS": "80"})
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
 
     def test_the_picture_can_do_without_unicode(self):
         text = self.passes("replay", TRACE, "--picture", "--no-timing", env={"LC_ALL": "en_US.ISO-8859-1"})
@@ -144,7 +148,7 @@ class Devices(CommandTest):
         devices = self.json("devices", env={"HEADROOM_REQUIRE_CUDA": "1", "HEADROOM_CUDA": "0"})["devices"]
         self.assertEqual([device["name"] for device in devices], ["CPU:0", "SIM:0", "EMU:0"])
         self.fails(2, "demo", "--out", self.folder.name, env={"HEADROOM_REQUIRE_CUDA": "1", "HEADROOM_CUDA": "0"},
-                   says=["GPU:0", "HEADROOM_REQUIRE_CUDA", "switched off"])
+                   says=["emulated GPU:0", "HEADROOM_REQUIRE_CUDA", "unset"])
 
     def test_a_limit_for_the_process(self):
         devices = self.json("devices", env={"HEADROOM_LIMIT": "101MiB"})["devices"]

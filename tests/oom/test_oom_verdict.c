@@ -1185,7 +1185,7 @@ static void test_a_full_host_is_named_and_so_is_what_is_off(void)
 	verdict = ask_for(here.mine, 3 * here.page);
 	CHECK_EQ((int)verdict.kind, (int)HR_FITS_WITH_LMS);
 	CHECK_EQ(verdict.bytes, 3 * here.page);
-	CHECK_CONTAINS(verdict.text, "It fits with LMS: moves 192.0 KiB");
+	CHECK_CONTAINS(verdict.text, "It fits with LMS, if 192.0 KiB of idle tensors move to the host");
 	CHECK_CONTAINS(verdict.advice, "hr_set_lms_enabled(true)");
 	CHECK_CONTAINS(verdict.advice, "HEADROOM_LMS=1");
 	CHECK_CONTAINS(verdict.advice, "Raise options.limit_bytes");

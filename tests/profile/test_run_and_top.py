@@ -275,7 +275,7 @@ class Top(Folder):
             (self.runtime / name).write_bytes(content)
         self.assertEqual(self.top()["programs"], [])
         self.assertEqual(len(list(self.runtime.iterdir())), 5)
-        self.assertIn("No program shows itself", run("top", "--once", env=self.env).stdout)
+        self.assertIn("No program publishes its statistics", run("top", "--once", env=self.env).stdout)
 
     def test_a_table_fits_the_terminal(self):
         program = self.loop()
