@@ -329,7 +329,7 @@ function limitTiles(shown, tile) {
 		if (device !== state.device || !limit || limit === shown || limit >= whole || !(begin || end)) continue;
 		names.set(limit, (names.get(limit) || []).concat(name));
 	}
-	return [...names].sort((a, b) => a[0] - b[0]).slice(0, 2).map(([limit, of]) => tile('Limit', formatBytes(limit), 'of ' + of.join(' and ')));
+	return [...names].sort((a, b) => a[0] - b[0]).slice(0, 2).map(([limit, of]) => tile('Limit', formatBytes(limit), 'of ' + of.map((name) => '"' + name + '"').join(' and ')));
 }
 
 function fillTiles() {

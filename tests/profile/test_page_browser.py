@@ -508,7 +508,7 @@ def check_what_numbers_are_of(page):
     page.open(path)
     tiles = page.eval("[...document.querySelectorAll('#tiles div')].map(tile => [tile.querySelector('dt').textContent, tile.querySelector('dd').textContent])")
     check("tiles: the device's memory", ["Device memory", "1.0 GiB0.8% at the peak"] in tiles, True)
-    check("tiles: the allocator's limit", ["Limit", "2.0 MiBof limited"] in tiles, True)
+    check("tiles: the allocator's limit", ["Limit", '2.0 MiBof "limited"'] in tiles, True)
     lead = page.eval("document.getElementById('map-lead').textContent")
     check("fragmentation says of what", lead, "16.0 MiB held in 1 piece, 8.0 MiB free, 4.0 MiB of it in the largest hole. "
           "Fragmentation 50.0% of what is free: 4.0 MiB are in other holes, 25.0% of what is held.")
