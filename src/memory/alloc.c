@@ -36,8 +36,10 @@ static inline bool is_pending(const struct pending *pending, const hr__cache *ca
 	return stream != HR_STREAM_HOST || pending->streams & hr__load_relaxed(&cache->streams->used);
 }
 
-/* Hands out a kept chunk of [units]; NULL when there is none (then *none is set), or the thread has reached its level. */
-static inline void *alloc_cached(hr__cache *cache, const hr_request *request, uint64_t units, struct pending *pending, bool *none)
+/* Takes a kept chunk of [units] for a request. The cache is then in its busy section, which hand_out ends. NULL, outside of that section, when
+ * there is no such chunk (then *none is set), or the thread has reached its level. */
+__attribute__((always_inline)) static inline hr__chunk *take(hr__cache *cache, const hr_request *request, uint64_t units,
+                                                             struct pending *pending, bool *none)
 {
 	int64_t size = (int64_t)(units << cache->shift);
 	if (HR_UNLIKELY(!hr__cache_enter(cache))) return NULL;
@@ -62,21 +64,7 @@ static inline void *alloc_cached(hr__cache *cache, const hr_request *request, ui
 	hr__owner_add(&cache->requested, (int64_t)request->bytes);
 	hr__owner_add(&cache->total, size);
 	if (HR_UNLIKELY(size > hr__load_relaxed(&cache->largest))) hr__store_relaxed(&cache->largest, size);
-	void *address = (void *)(uintptr_t)hr__chunk_address(chunk);
-	hr__log_alloc(cache, request, (uintptr_t)address);
-	hr__observe(cache->allocator, cache, size);
-	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, (uintptr_t)address, (uint64_t)size);
-	hr__cache_leave(cache);
-	return address;
-}
-
-/* The same for a thread that has reached its level. */
-static __attribute__((noinline)) void *alloc_higher(hr__cache *cache, const hr_request *request, uint64_t units, struct pending *pending)
-{
-	int64_t size = (int64_t)(units << cache->shift);
-	bool none;
-	if (!hr__meter_allows(&cache->meter, size)) hr__meter_raise(cache->allocator, &cache->meter, NULL, size);
-	return alloc_cached(cache, request, units, pending, &none);
+	return chunk;
 }
 
 /* Every other way to get memory. */
@@ -127,6 +115,51 @@ static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *req
 	return status;
 }
 
+/* Does what is rarely to be done about a chunk that was taken, and hands it out: logs it, counts it in scopes, records it, orders streams,
+ * lowers a level that others want. */
+static __attribute__((noinline)) hr_status hand_out_noticed(hr__cache *cache, const hr_request *request, const hr__chunk *chunk, void **out,
+                                                            uint64_t streams, uint64_t epoch)
+{
+	struct pending pending = { streams, epoch };
+	uint64_t address = hr__chunk_address(chunk);
+	if (cache->log_left < 0) hr__log_write_alloc(cache, request, address);
+	hr__observe(cache->allocator, cache, (int64_t)chunk->size);
+	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, address, chunk->size);
+	hr__cache_leave(cache);
+	if (is_pending(&pending, cache, request->stream)) {
+		hr_status status = order(cache, cache->shard, request, (void *)(uintptr_t)address, &pending, HR__SOURCE_CACHE);
+		if (status) return status;
+	}
+	if (hr__load_relaxed(&cache->meter.wanted)) hr__meter_sink(cache->allocator, &cache->meter);
+	*out = (void *)(uintptr_t)address;
+	return HR_OK;
+}
+
+/* Hands out a chunk that was taken. All that is rare is in another function, which is called last: so hr_alloc saves few registers. */
+__attribute__((always_inline)) static inline hr_status hand_out(hr__cache *cache, const hr_request *request, const hr__chunk *chunk, void **out,
+                                                                const struct pending *pending)
+{
+	bool logged = --cache->log_left < 0;
+	uint64_t noticed = hr__load_relaxed(&cache->watch) | hr__load_relaxed(&cache->meter.wanted) | hr__load_relaxed(&hr__trace_on);
+	if (HR_UNLIKELY(logged || noticed | pending->streams)) return hand_out_noticed(cache, request, chunk, out, pending->streams, pending->epoch);
+	void *address = (void *)(uintptr_t)hr__chunk_address(chunk);
+	hr__cache_leave(cache);
+	*out = address;
+	return HR_OK;
+}
+
+/* From the cache of a thread that has reached its level. */
+static __attribute__((noinline)) hr_status alloc_higher(hr_allocator handle, hr__cache *cache, const hr_request *request, void **out)
+{
+	uint64_t units = (request->bytes + cache->round) >> cache->shift;
+	int64_t size = (int64_t)(units << cache->shift);
+	struct pending pending = { 0, 0 };
+	bool none;
+	if (!hr__meter_allows(&cache->meter, size)) hr__meter_raise(cache->allocator, &cache->meter, NULL, size);
+	const hr__chunk *chunk = take(cache, request, units, &pending, &none);
+	return chunk ? hand_out(cache, request, chunk, out, &pending) : alloc_slow(handle, request, out);
+}
+
 /* Takes from the free chunks of a pool of [shard], whose lock is held. */
 __attribute__((always_inline)) static inline hr_status alloc_from(hr_allocator handle, hr__cache *cache, hr__shard *shard, hr__pool *pool,
                                                                   const hr_request *request, void **out)
@@ -173,63 +206,72 @@ static __attribute__((noinline)) hr_status alloc_large(hr_allocator handle, hr__
 	return alloc_from(handle, cache, shard, &shard->large, request, out);
 }
 
-/* A request that says all it has to say. */
-__attribute__((always_inline)) static inline hr_status alloc_complete(hr__thread_state *self, hr_allocator handle, const hr_request *request,
-                                                                      void **out)
+/* A request that is good, and whose alignment is no more than what every block has. */
+__attribute__((always_inline)) static inline hr_status alloc_good(hr__cache *cache, hr_allocator handle, const hr_request *request, void **out)
 {
-	hr__cache *cache = cache_of(self, handle);
-	if (HR_UNLIKELY(!cache || !request || !out)) return alloc_slow(handle, request, out);
-	/* Only the plain request, on the default stream or for the host, is known to be good without a look. */
-	if (HR_UNLIKELY((request->struct_size ^ sizeof *request) | request->alignment | (request->stream & ~HR_STREAM_HOST))) {
-		if (hr__request_check(cache->allocator, request)) return alloc_slow(handle, request, out);
-		if (request->alignment > (size_t)cache->round + 1) return alloc_slow(handle, request, out);
-	}
 	if (request->bytes - 1 >= HR__SMALL_MAX) {
 		if (HR_UNLIKELY(!cache->bin_count || request->bytes - 1 >= (UINT64_C(1) << 48))) return alloc_slow(handle, request, out);
 		return alloc_large(handle, cache, request, out);
 	}
 	if (HR_UNLIKELY(!cache->capacity)) return alloc_slow(handle, request, out);
 	bool none = false;
-	struct pending pending;
-	uint64_t units = (request->bytes + cache->round) >> cache->shift;
-	void *address = alloc_cached(cache, request, units, &pending, &none);
-	if (HR_UNLIKELY(none)) return alloc_small(handle, cache, request, out);
-	if (HR_UNLIKELY(!address) && !(address = alloc_higher(cache, request, units, &pending))) return alloc_slow(handle, request, out);
-	if (HR_UNLIKELY(is_pending(&pending, cache, request->stream))) {
-		hr_status status = order(cache, cache->shard, request, address, &pending, HR__SOURCE_CACHE);
-		if (status) return status;
-	}
-	if (HR_UNLIKELY(hr__load_relaxed(&cache->meter.wanted))) hr__meter_sink(cache->allocator, &cache->meter);
-	*out = address;
-	return HR_OK;
+	struct pending pending = { 0, 0 };
+	const hr__chunk *chunk = take(cache, request, (request->bytes + cache->round) >> cache->shift, &pending, &none);
+	if (HR_LIKELY(chunk != NULL)) return hand_out(cache, request, chunk, out, &pending);
+	return none ? alloc_small(handle, cache, request, out) : alloc_higher(handle, cache, request, out);
+}
+
+static __attribute__((noinline)) hr_status alloc_checked(hr__cache *cache, hr_allocator handle, const hr_request *request, void **out)
+{
+	bool good = out && !hr__request_check(cache->allocator, request) && request->alignment <= (size_t)cache->round + 1;
+	return good ? alloc_good(cache, handle, request, out) : alloc_slow(handle, request, out);
+}
+
+/* A request that says all it has to say, of a thread that has a cache. */
+__attribute__((always_inline)) static inline hr_status alloc_complete(hr__cache *cache, hr_allocator handle, const hr_request *request, void **out)
+{
+	/* Only the plain request, on the default stream or for the host, is known to be good without a look. */
+	uint64_t unusual = (request->struct_size ^ sizeof *request) | request->alignment | (request->stream & ~HR_STREAM_HOST);
+	return HR_LIKELY(out && !unusual) ? alloc_good(cache, handle, request, out) : alloc_checked(cache, handle, request, out);
 }
 
 /* A request that does not say its op or its scope is the thread's current one's. */
-static __attribute__((noinline)) hr_status alloc_in_context(hr__thread_state *self, hr_allocator handle, const hr_request *request, void **out)
+static __attribute__((noinline)) hr_status alloc_in_context(hr__cache *cache, hr_allocator handle, const hr_request *request, void **out)
 {
 	hr_request complete = *request;
-	if (!complete.op) complete.op = self->op;
-	if (!complete.scope) complete.scope = self->scope;
-	return alloc_complete(self, handle, &complete, out);
+	if (!complete.op) complete.op = hr__thread_self->op;
+	if (!complete.scope) complete.scope = hr__thread_self->scope;
+	return cache ? alloc_complete(cache, handle, &complete, out) : alloc_slow(handle, &complete, out);
 }
 
 hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
 {
-	hr__thread_state *self = hr__thread_self;
+	const hr__thread_state *self = hr__thread_self;
+	hr__cache *cache = cache_of(self, handle);
 	if (HR_UNLIKELY(self && self->context && request && request->struct_size == sizeof *request))
-		return alloc_in_context(self, handle, request, out);
-	return alloc_complete(self, handle, request, out);
+		return alloc_in_context(cache, handle, request, out);
+	if (HR_UNLIKELY(!cache || !request)) return alloc_slow(handle, request, out);
+	return alloc_complete(cache, handle, request, out);
+}
+
+/* For a thread without a cache, a thread with a current op or scope, or an allocator whose blocks are for the host. */
+static __attribute__((noinline)) hr_status alloc_bytes_slow(const hr__cache *cache, hr_allocator handle, size_t bytes, void **out)
+{
+	hr_status status;
+	hr_request request = HR_REQUEST(bytes);
+	const hr__allocator *allocator = cache ? cache->allocator : hr__allocator_of(handle, &status);
+	if (!allocator) return status;
+	request.stream = allocator->bytes_stream;
+	return hr_alloc(handle, &request, out);
 }
 
 hr_status hr_alloc_bytes(hr_allocator handle, size_t bytes, void **out)
 {
 	hr_request request = HR_REQUEST(bytes);
-	hr_status status;
-	const hr__cache *cache = cache_of(hr__thread_self, handle);
-	const hr__allocator *allocator = HR_LIKELY(cache != NULL) ? cache->allocator : hr__allocator_of(handle, &status);
-	if (HR_UNLIKELY(!allocator)) return status;
-	request.stream = allocator->bytes_stream;
-	return hr_alloc(handle, &request, out);
+	const hr__thread_state *self = hr__thread_self;
+	hr__cache *cache = cache_of(self, handle);
+	if (HR_UNLIKELY(!cache || self->context | cache->bytes_stream)) return alloc_bytes_slow(cache, handle, bytes, out);
+	return alloc_complete(cache, handle, &request, out);
 }
 
 static hr_status free_slow(hr_allocator handle, uint64_t address, hr_stream stream) __attribute__((noinline));
@@ -281,13 +323,45 @@ static __attribute__((noinline)) hr_status free_elsewhere(hr_allocator handle, h
 	return is_large ? free_to_arena(handle, cache, address, stream) : free_slow(handle, address, stream);
 }
 
-hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
+/* What rarely follows a free: the cache holds too much, or others want its level lowered. */
+static __attribute__((noinline)) hr_status after_free(hr__cache *cache)
 {
-	uint64_t address = (uintptr_t)pointer;
-	hr__cache *cache = cache_of(hr__thread_self, handle);
-	if (HR_UNLIKELY(!cache || !address || !cache->bin_count)) return free_slow(handle, address, stream);
-	if (HR_UNLIKELY(!hr__stream_is_everywhere(stream) && !hr__device_has_stream(cache->allocator->device, stream)))
-		return free_slow(handle, address, stream);
+	if (hr__load_relaxed(&cache->kept) > cache->capacity) hr__cache_overflow(cache);
+	if (hr__load_relaxed(&cache->meter.wanted)) hr__meter_sink(cache->allocator, &cache->meter);
+	return HR_OK;
+}
+
+/* Keeps a block that was freed, and is in state HR__CHUNK_CACHED, in the cache; ends the busy section. */
+__attribute__((always_inline)) static inline hr_status keep(hr__cache *cache, hr__chunk *chunk, hr__chunk_id id, hr_stream stream)
+{
+	int64_t size = (int64_t)chunk->size;
+	hr__owner_add(&cache->requested, -(int64_t)chunk->requested);
+	hr__owner_add(&cache->frees, 1);
+	chunk->epoch = hr__load_relaxed(&cache->streams->epoch);
+	chunk->streams |= hr__stream_bit(stream);
+	uint64_t bin = (uint64_t)size >> cache->shift;
+	chunk->link = cache->bins[bin];
+	cache->bins[bin] = id;
+	int64_t kept = hr__load_relaxed(&cache->kept) + size;
+	hr__store_relaxed(&cache->kept, kept);
+	hr__owner_add(&cache->meter.used, -size);
+	hr__cache_leave(cache);
+	if (HR_UNLIKELY(kept > cache->capacity || hr__load_relaxed(&cache->meter.wanted))) return after_free(cache);
+	return HR_OK;
+}
+
+/* The same where the block is to be logged, counted in scopes or recorded first. */
+static __attribute__((noinline)) hr_status keep_noticed(hr__cache *cache, hr__chunk *chunk, hr__chunk_id id, hr_stream stream)
+{
+	hr__observe(cache->allocator, cache, -(int64_t)chunk->size);
+	if (hr__trace_is_on()) hr__trace_free((uint32_t)cache->allocator->id, hr__chunk_address(chunk), stream);
+	if (cache->log_left < 0) hr__log_write_free(cache, chunk);
+	return keep(cache, chunk, id, stream);
+}
+
+/* Frees a block of a bfc allocator; the device has the stream. */
+__attribute__((always_inline)) static inline hr_status free_good(hr_allocator handle, hr__cache *cache, uint64_t address, hr_stream stream)
+{
 	if (HR_UNLIKELY(!hr__shard_has(cache->shard, address))) return free_elsewhere(handle, cache, address, stream);
 	if (address >= hr__load_relaxed(&cache->shard->large_from)) return free_to_arena(handle, cache, address, stream);
 	if (HR_UNLIKELY(!hr__cache_enter(cache))) return free_slow(handle, address, stream);
@@ -310,22 +384,21 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 		hr__cache_leave(cache);
 		return free_slow(handle, address, stream);
 	}
-	int64_t size = (int64_t)chunk->size;
-	hr__observe(cache->allocator, cache, -size);
-	if (hr__trace_is_on()) hr__trace_free((uint32_t)cache->allocator->id, address, stream);
-	hr__log_free(cache, chunk);
-	hr__owner_add(&cache->requested, -(int64_t)chunk->requested);
-	hr__owner_add(&cache->frees, 1);
-	chunk->epoch = hr__load_relaxed(&cache->streams->epoch);
-	chunk->streams |= hr__stream_bit(stream);
-	uint64_t bin = (uint64_t)size >> cache->shift;
-	chunk->link = cache->bins[bin];
-	cache->bins[bin] = id;
-	int64_t kept = hr__load_relaxed(&cache->kept) + size;
-	hr__store_relaxed(&cache->kept, kept);
-	hr__owner_add(&cache->meter.used, -size);
-	hr__cache_leave(cache);
-	if (HR_UNLIKELY(kept > cache->capacity)) hr__cache_overflow(cache);
-	if (HR_UNLIKELY(hr__load_relaxed(&cache->meter.wanted))) hr__meter_sink(cache->allocator, &cache->meter);
-	return HR_OK;
+	bool logged = --cache->log_left < 0;
+	if (HR_UNLIKELY(logged || hr__load_relaxed(&cache->watch) | hr__load_relaxed(&hr__trace_on))) return keep_noticed(cache, chunk, id, stream);
+	return keep(cache, chunk, id, stream);
+}
+
+static __attribute__((noinline)) hr_status free_checked(hr_allocator handle, hr__cache *cache, uint64_t address, hr_stream stream)
+{
+	if (!hr__device_has_stream(cache->allocator->device, stream)) return free_slow(handle, address, stream);
+	return free_good(handle, cache, address, stream);
+}
+
+hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
+{
+	uint64_t address = (uintptr_t)pointer;
+	hr__cache *cache = cache_of(hr__thread_self, handle);
+	if (HR_UNLIKELY(!cache || !address || !cache->bin_count)) return free_slow(handle, address, stream);
+	return HR_LIKELY(hr__stream_is_everywhere(stream)) ? free_good(handle, cache, address, stream) : free_checked(handle, cache, address, stream);
 }

@@ -88,13 +88,15 @@ typedef struct hr__cache {
 	const hr__stream_view *streams; /* of the device */
 	uint32_t round;           /* granularity - 1 */
 	uint32_t shift;           /* log2 of granularity */
-	int64_t capacity;         /* most bytes to keep; 0 = keep nothing */
+	int32_t capacity;         /* most bytes to keep; 0 = keep nothing */
+	uint32_t bin_count;       /* 0 = not a bfc allocator */
 
 	/* owner only; others read */
 	hr__shard *large;         /* where the thread's large blocks come from: shard 0, or its own. Nobody else reads it */
 	hr__atomic_u32 busy;
 	hr__atomic_u32 stop;      /* set by others */
 	hr__atomic_u32 watch;     /* not 0: hr__watch counts every block; the owner is inside a statistics scope */
+	hr_stream bytes_stream;   /* of hr_alloc_bytes; immutable */
 	hr__meter meter;
 	hr__atomic_i64 high;      /* most [used] since the peak was last looked at; counts while this is the only cache */
 	hr__atomic_i64 kept;      /* bytes in bins */
@@ -104,7 +106,6 @@ typedef struct hr__cache {
 	int64_t log_left;         /* operations to skip before the next that is logged; below 0 = all are logged; HR__LOG_NEVER = none */
 	hr__atomic_u64 log_bytes; /* of host memory behind the next */
 	hr__log_ring *log;        /* NULL = nothing is logged; changed with the caches stopped and every shard's lock held */
-	uint32_t bin_count;       /* immutable; 0 = not a bfc allocator */
 	uint32_t cursor;          /* bin where the next overflow starts emptying */
 	uint32_t thinned;         /* how often it was, */
 	int64_t thin_from;        /* and from which value of [allocs] on it may be again; see hr__cache_thin */

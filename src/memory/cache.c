@@ -385,9 +385,10 @@ static hr__cache *cache_new(hr__allocator *allocator, hr__thread_state *thread)
 	cache->round = allocator->granularity - 1;
 	cache->shift = allocator->shift;
 	cache->bin_count = bins;
+	cache->bytes_stream = allocator->bytes_stream;
 	if (allocator->kind == HR__KIND_BFC && allocator->thread_cache) {
-		cache->capacity = (int64_t)(allocator->limit / HR__CACHE_SHARE);
-		if (cache->capacity > HR__CACHE_BYTES_MAX) cache->capacity = HR__CACHE_BYTES_MAX;
+		uint64_t share = allocator->limit / HR__CACHE_SHARE;
+		cache->capacity = share < HR__CACHE_BYTES_MAX ? (int32_t)share : HR__CACHE_BYTES_MAX;
 	}
 	hr__store_relaxed(&cache->id, allocator->id);
 	return cache;
