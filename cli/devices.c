@@ -115,7 +115,7 @@ static hr_status print_table(uint32_t count)
 {
 	hr_device_info info;
 	printf("%s" ROW "%s\n", hr__style(stdout, HR__STYLE_HEADING), "device", "", "backend", "total", "free", "limit", "reserved",
-	       "not ours", "page", hr__style(stdout, HR__STYLE_PLAIN));
+	       "other use", "page", hr__style(stdout, HR__STYLE_PLAIN));
 	for (uint32_t i = 0; i < count; i++) {
 		hr_status status = info_at(i, &info);
 		if (status) return status;
@@ -150,12 +150,13 @@ const hr__command hr__command_devices = {
 	.operands = "",
 	.summary = "the devices of this machine, their memory and limits",
 	.about =
-		"Lists the logical devices: GPUs first, then the host, then the simulated device on which traces are replayed. "
-		"Where there is no GPU, GPU:0 is an emulated one in host memory, and the last line says why no CUDA device was found; "
-		"where there is one, the emulated one is EMU:0. The variable HEADROOM_EMULATED sets its memory, page size, link speed "
-		"and how many there are. HEADROOM_CUDA=0 does as if there were no CUDA device; HEADROOM_CUDA_PAGE sets the page size on "
-		"one. HEADROOM_REQUIRE_CUDA=1 keeps emulated devices from standing in for GPUs; HEADROOM_LIMIT=SIZE is the most that is taken from each GPU.\n\n"
-		"Memory that is \"not ours\" is taken by other processes, or by CUDA itself in this one.",
+		"Lists the logical devices: GPUs first, then the host, then the simulated device on which traces are replayed. Where "
+		"there is no GPU, GPU:0 is an emulated device in host memory, and the last line says why no CUDA device was found; "
+		"where there is one, the emulated device is EMU:0. HEADROOM_EMULATED sets its memory, page size and link speed, and the "
+		"number of such devices. HEADROOM_CUDA=0 acts as if there were no CUDA device; HEADROOM_CUDA_PAGE sets the page size of "
+		"CUDA devices. HEADROOM_REQUIRE_CUDA=1 keeps emulated devices from standing in for GPUs; HEADROOM_LIMIT=SIZE is the "
+		"most that is taken from each GPU.\n\n"
+		"\"other use\" is memory taken by other processes, or by CUDA itself in this one.",
 	.examples = "headroom devices\n"
 				"headroom devices --json\n"
 				"HEADROOM_EMULATED=memory=8GiB,devices=2 headroom devices\n"

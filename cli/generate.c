@@ -25,7 +25,7 @@
 enum { SEED, KIND, EVENTS, STREAMS, THREADS, OUT };
 
 static const hr__option options[] = {
-	[SEED] = { "--seed", "N", "another trace for each number; default 1. The same arguments always give the same trace" },
+	[SEED] = { "--seed", "N", "seed of the random numbers; default 1. The same arguments always give the same trace" },
 	[KIND] = { "--kind", "KIND",
 	           "train (default): a transformer, sequences of changing length; serve: requests with growing caches; "
 	           "random: all sizes and lifetimes" },
@@ -173,9 +173,9 @@ const hr__command hr__command_generate = {
 	.operands = "",
 	.summary = "write a made-up trace: training, serving or random, with any number of streams and threads",
 	.about =
-		"Writes a trace of a program that does not exist but asks for memory as real ones do, to try an allocator on more "
-		"than what was recorded. The trace ends after the given number of events, with whatever is live then. One thread "
-		"gives a CSV as in traces/, several give an RMM log.",
+		"Writes a trace of a program that does not exist but requests memory as real programs do, to try an allocator on more "
+		"than the recorded traces. The trace ends after the given number of events, with blocks still live. One thread gives a "
+		"CSV as in traces/, several give an RMM log.",
 	.examples =
 		"headroom generate --kind serve --seed 7 | headroom replay - --find-limit\n"
 		"headroom generate --kind train --streams 4 --events 1000000 --out train.csv\n"

@@ -33,7 +33,7 @@ static const hr__option options[] = {
 	             "learned (default): moves tensors ahead of need, by what the step before did; lru: moves what was not used for "
 	             "longest, when there is no room" },
 	[STEP] = { "--step", "N",
-	           "the step to ask about, by its number in the trace. Default: the one in the middle by the time of its ops, "
+	           "the step to plan, by its number in the trace. Default: the one in the middle by the time of its ops, "
 	           "without the first, and without those in which tensors moved or requests were refused, where there are others" },
 	[STEPS] = { "--steps", "N",
 	            "how often that step is played; the last time counts. Default 6: the policy learns from the others" },
@@ -205,24 +205,23 @@ const hr__command hr__command_plan = {
 	.operands = "TRACE",
 	.summary = "before you run: does it fit, what would be moved to the host, and what would that cost",
 	.about =
-		"Plays a recorded program with less memory than it had, through Large Model Support as it is, on a simulated "
-		"device: tensors leave for host memory when there is no room and are back when an op needs them. Nothing is "
-		"computed; copies take the time of the link, ops the time that was recorded, and neither takes time from the "
-		"other, as on a GPU. A program on an emulated GPU is slower than the plan says: its copies, and the planning, use the "
-		"processors that compute. TRACE is a use trace "
-		"(traces/README.md), or a Headroom trace with use events: it must say which ops read and write which blocks, and "
-		"how long they take. Of other traces only the peak is compared with the limit. In a "
-		"recording that was made under Large Model Support, the pieces of a tensor's life on the device are joined: the "
-		"plan is about the program, whatever moved while it was recorded.\n\n"
-		"Steps before the one that is asked about are played as they are (the last 16 of them); then that step again and "
-		"again, since a training loop repeats and the policy learns from it. What is told is its last time.\n\n"
-		"peak: most bytes live at once in the step. least limit: the least in whole pages at which it was played to the end; "
-		"no less will do than the largest set of tensors that one op needs at the same time, in that step or one that is "
-		"played before it. bound: the extra time that no way "
-		"of moving tensors could avoid on this link, next to what it takes here. Worth computing again: tensors that were "
-		"moved and come from ops that take less time than moving them; a program that computes them where it needs them "
-		"(activation checkpointing) spares the link.\n\n"
-		"The exit status is 1 when it does not fit, even with moving.",
+		"Plays a recorded program with less memory than it had, on a simulated device, with the code of Large Model Support "
+		"itself: tensors are moved to host memory when there is no room, and are brought back when an op needs them. Nothing is "
+		"computed. Copies take the time of the link, ops the time that was recorded, and neither slows the other down, as on a "
+		"GPU. A program on an emulated GPU is slower than the plan says: its copies and the planning use the processors that "
+		"compute.\n\n"
+		"TRACE is a use trace (traces/README.md) or a Headroom trace with use events: it must say which ops read and write "
+		"which blocks, and how long they take. For other traces only the peak is compared with the limit. In a recording made "
+		"under Large Model Support, the times that a tensor spent on the device are joined, so that the plan is for the "
+		"program, whatever was moved while it was recorded.\n\n"
+		"The steps before the planned one are played as recorded (the last 16 of them). Then that step is played several times, "
+		"since a training loop repeats and the policy learns from it. The figures are those of the last time.\n\n"
+		"peak: most bytes live at once in the step. least limit: the lowest limit, in whole pages, at which the program was "
+		"played to the end; it is at least the largest set of tensors that one op needs at the same time, in that step or one "
+		"that is played before it. bound: the extra time that no way of moving tensors could avoid on this link, next to the "
+		"extra time here. Worth computing again: tensors that were moved although the ops that make them take less time than "
+		"the move; a program that computes them again where it needs them (activation checkpointing) saves the link that work.\n\n"
+		"The exit status is 1 when the program does not fit, even with moving.",
 	.examples =
 		"headroom plan traces/gpt2b16-use.csv.gz --limit 36GB\n"
 		"headroom plan traces/gpt2b16-use.csv.gz\n"

@@ -134,19 +134,18 @@ const hr__command hr__command_replay = {
 	.operands = "TRACE",
 	.summary = "run a recorded trace again: does it fit, how fast is it, what does memory look like",
 	.about =
-		"Runs every allocation and free of TRACE, in its order, through the public API on a simulated device, which has "
-		"no memory behind it: a trace of 50 GB replays on a laptop. The allocator has its default options: when no free block is large "
-		"enough, free pages are mapped side by side (--no-stitch turns that off). TRACE is a CSV as in traces/, an RMM log, a PyTorch "
-		"memory snapshot as JSON, or a Headroom trace; all but the last may be packed with gzip; - is standard input. "
-		"What kind it is is told by its content. A trace of several threads is replayed in its order by one.\n\n"
-		"Speed: on a fresh allocator one pass to warm up, then passes timed as a whole; ns per operation is the wall time "
-		"of the fastest, over all allocations and frees of all threads. What a pass leaves allocated is freed in between, "
-		"untimed. Percentiles come from one more pass in which each call is timed by itself, with nothing overlapping it "
-		"and the cost of reading the timer taken off; they may exceed the time per operation, since in a loop calls "
-		"overlap.\n\n"
-		"With a limit that is too small the exit status is 1. The frees of refused allocations are skipped. With "
-		"--threads the copies need not be at their peaks at the same moment, so that a found limit may change from run to "
-		"run.",
+		"Runs every allocation and free of TRACE, in its order, through the public API on a simulated device, which has no "
+		"memory behind it: a trace of 50 GB replays on a laptop. The allocator has its default options: when no free block is "
+		"large enough, free pages are mapped side by side (--no-stitch turns that off). TRACE is a CSV as in traces/, an RMM "
+		"log, a PyTorch memory snapshot as JSON, or a Headroom trace; all but the last may be packed with gzip; - is standard "
+		"input. The format is recognized by the content. A trace of several threads is replayed by one thread, in the recorded "
+		"order.\n\n"
+		"Speed: on a fresh allocator one pass to warm up, then passes timed as a whole. ns per operation is the wall time of "
+		"the fastest pass, divided by all allocations and frees of all threads. What a pass leaves allocated is freed in "
+		"between, untimed. Percentiles come from one more pass in which each call is timed by itself, with nothing overlapping "
+		"it and without the cost of reading the timer; they may exceed the time per operation, since calls overlap in a loop.\n\n"
+		"When the limit is too small the exit status is 1. The frees of refused allocations are skipped. With --threads the "
+		"copies need not reach their peaks at the same moment, so a found limit may change from run to run.",
 	.examples =
 		"headroom replay traces/gpt2.csv.gz --picture\n"
 		"headroom replay traces/serve.csv.gz --find-limit\n"

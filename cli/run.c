@@ -23,7 +23,7 @@ static const hr__option options[] = {
 	[TRACE] = { "--trace", "FILE",
 	            "record every event of Headroom in the program to FILE, which must not exist. %p in it is the number of the process, %n the first "
 	            "number for which there is no file, %% a percent sign" },
-	[STEPS] = { "--steps", "LIST", "record only these steps, such as 1,10,100-103: each, or each row of them, in a file of its own, FILE-stepN" },
+	[STEPS] = { "--steps", "LIST", "record only these steps, such as 1,10,100-103: each step, or range of steps, in a file of its own, FILE-stepN" },
 	[COMPRESS] = { "--compress", NULL, "pack the file with zstd when the recording ends, to FILE.zst" },
 	[MAX_BYTES] = { "--max-bytes", "SIZE", "end the recording when the file has that size, such as 512MiB; the program goes on" },
 	[TENSORBOARD] = { "--tensorboard", "DIR", "when the recording ends, write it for TensorBoard and XProf too, into the log directory DIR" },
@@ -139,12 +139,14 @@ const hr__command hr__command_run = {
 	.operands = "PROGRAM [ARGUMENT]...",
 	.summary = "runs an unmodified Headroom program, recorded, or watched by 'headroom top'",
 	.about =
-		"Starts PROGRAM with its arguments. With --trace, everything that Headroom does in it is recorded from its first allocator on, to the end of "
-		"the process or its hr_shutdown; after a crash or kill -9 the file holds all that was recorded until then. A program that makes no allocator leaves no file. Whether or not it is recorded, "
-		"'headroom top' shows it.\n\n"
-		"The exit status is that of the program; 126 or 127 when it could not be started. A name for the trace that cannot be is told before the program is "
-		"started, with status 2; a recording that fails later does not stop the program: it says so on standard error. The same works without this command: HEADROOM_TRACE=FILE, HEADROOM_TRACE_STEPS=LIST, HEADROOM_TRACE_COMPRESS=1, HEADROOM_TRACE_MAX_BYTES=SIZE, "
-		"HEADROOM_TENSORBOARD=DIR, HEADROOM_TOP=1.",
+		"Starts PROGRAM with its arguments. With --trace, everything that Headroom does in it is recorded, from its first "
+		"allocator to the end of the process or its hr_shutdown. After a crash or kill -9 the file holds everything recorded "
+		"until then. A program that makes no allocator leaves no file. 'headroom top' shows the program, recorded or not.\n\n"
+		"The exit status is that of the program, or 126 or 127 when it cannot be started. A trace file that cannot be created "
+		"is an error with status 2, before the program starts. A recording that fails later does not stop the program: a "
+		"message on standard error says so. The same works without this command: HEADROOM_TRACE=FILE, "
+		"HEADROOM_TRACE_STEPS=LIST, HEADROOM_TRACE_COMPRESS=1, HEADROOM_TRACE_MAX_BYTES=SIZE, HEADROOM_TENSORBOARD=DIR, "
+		"HEADROOM_TOP=1.",
 	.examples = "headroom run --trace out.hrt -- ./train --batch 64\n"
 				"headroom run --trace out.hrt --steps 1,10,100 --compress -- ./train\n"
 				"headroom run --trace out.hrt --max-bytes 2GiB -- ./serve\n"

@@ -364,12 +364,13 @@ const hr__command hr__command_top = {
 	.operands = "",
 	.summary = "live statistics of running programs",
 	.about =
-		"Shows the programs that use Headroom now and were started with 'headroom run' or HEADROOM_TOP=1: for each device, what is in use, the most "
-		"that was, the limit, allocations per second, requests refused, and what was in use over up to the last 16 seconds; on a narrow terminal the "
-		"less important of these are left out. Your own programs; root sees everybody's.\n\n"
-		"A program shows itself in a file of two pages in $XDG_RUNTIME_DIR or /dev/shm that only its user can read, written 4 times a second by a thread "
-		"of its own. What a killed program left is removed.\n\n"
-		"q ends it.",
+		"Shows the running programs that were started with 'headroom run' or HEADROOM_TOP=1: for each device, the memory in "
+		"use, the peak, the limit, allocations per second, requests refused, and the memory in use over the last 16 seconds. On "
+		"a narrow terminal the less important columns are left out. Only your own programs are shown; root sees those of all "
+		"users.\n\n"
+		"A program publishes its statistics in a file of two pages in $XDG_RUNTIME_DIR or /dev/shm that only its user can read. "
+		"A thread of its own writes it 4 times a second. Files that killed programs left are removed.\n\n"
+		"Press q to quit.",
 	.examples = "headroom top\n"
 				"headroom top --once --json",
 	.options = options,

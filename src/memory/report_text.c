@@ -344,7 +344,7 @@ static void write_tier(struct page *page)
 		break;
 	case HR_TIER_PHYSICAL:
 		size = HR__SIZES(report->total_bytes, report->free_bytes, report->other_bytes);
-		append(paragraph, "the device itself, %s (%s): %s of it are free, and %s are not ours.",
+		append(paragraph, "the device itself, %s (%s): %s of it are free, and %s are in other use.",
 		       size.text[0],
 		       safe(report->card[0] ? report->card : report->device, report->card[0] ? sizeof report->card : sizeof report->device,
 		            96, text),
@@ -439,7 +439,7 @@ static void write_device_numbers(struct page *page)
 	if (apart) snprintf(remark, sizeof remark, "%s, of which %s are free", name, more);
 	row(page, "device", size_text(report->total_bytes, size), remark);
 	if (apart) row(page, "", "", card);
-	row(page, "not ours", size_text(report->other_bytes, size), "taken on the device by other processes, or by its driver");
+	row(page, "other use", size_text(report->other_bytes, size), "taken on the device by other processes, or by its driver");
 }
 
 /* ---- who holds it ---- */

@@ -63,7 +63,7 @@ static void test_text_answers_in_the_order_of_the_questions(void)
 		"free ",
 		"largest free block",
 		"fragmentation",
-		"not ours",
+		"other use",
 		"Held by op",
 		"Softmax",
 		"Held by scope",
