@@ -16,6 +16,15 @@ static struct {
 } ignored[VARIABLES_MAX]; /* guarded by the lock, like the next */
 static uint32_t count;
 
+/* [message] without "in the environment variable HEADROOM_X: " or "HEADROOM_X: " before it: the name is said once. */
+static const char *reason(const char *message, const char *variable)
+{
+	static const char place[] = "in the environment variable ";
+	const char *at = strncmp(message, place, sizeof place - 1) ? message : message + sizeof place - 1;
+	size_t length = strlen(variable);
+	return strncmp(at, variable, length) == 0 && strncmp(at + length, ": ", 2) == 0 ? at + length + 2 : message;
+}
+
 void hr__setting_ignored(const char *variable, const hr__last *before)
 {
 	bool known = false;
@@ -23,7 +32,7 @@ void hr__setting_ignored(const char *variable, const hr__last *before)
 	for (uint32_t i = 0; i < count; i++) known |= !strcmp(ignored[i].variable, variable);
 	if (!known && count < VARIABLES_MAX) {
 		ignored[count].variable = variable;
-		snprintf(ignored[count].why, sizeof ignored[count].why, "%s", hr_last_message());
+		snprintf(ignored[count].why, sizeof ignored[count].why, "%s", reason(hr_last_message(), variable));
 		count++;
 	}
 	hr__lock_release(&lock);

@@ -55,7 +55,7 @@ hr_status hr__profiler_parse_max_bytes(const char *text, hr_profiler_options *op
 {
 	uint64_t bytes;
 	if (hr__parse_size(text, &bytes) || (bytes && bytes < HR__TRACE_LIMIT_MIN))
-		return hr__fail(HR_INVALID_ARGUMENT, "max_bytes: \"%.200s\" is no size such as 512MiB or 2GiB; the least is 1 MiB, and 0 is no limit", text);
+		return hr__fail(HR_INVALID_ARGUMENT, "max_bytes: \"%.200s\" is not a size of 1 MiB or more, such as 512MiB or 2GiB; 0 is no limit", text);
 	options->max_bytes = bytes;
 	return HR_OK;
 }

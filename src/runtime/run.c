@@ -98,7 +98,7 @@ static hr_status give_feed(struct run *run, uint32_t n, hr__slot *out)
 	char shape[HR__DIMS_TEXT];
 	const char *name = hr_name_text(node->attrs.name);
 	if (!run->fed[n].type.dtype)
-		return hr__fail(HR_INVALID_ARGUMENT, "a placeholder%s%.200s%s of %s %s is needed and not fed", *name ? " \"" : "", name, *name ? "\"" : "",
+		return hr__fail(HR_INVALID_ARGUMENT, "the placeholder%s%.200s%s of %s %s is needed, but not fed", *name ? " \"" : "", name, *name ? "\"" : "",
 		                hr_dtype_text(node->types[0].dtype), hr__dims_text(&node->types[0].dims, shape, sizeof shape));
 	*out = run->fed[n];
 	run->fed[n].buffer = NULL; /* the result's now */

@@ -186,7 +186,7 @@ static void test_switched_off(void)
 	setenv("HEADROOM_CUDA", "no", 1);
 	CHECK_STATUS(HR_OK, hr_cuda_check()); /* as if it were not set */
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_environment_check());
-	CHECK_STR(hr_last_message(), "HEADROOM_CUDA is ignored: in the environment variable HEADROOM_CUDA: \"no\" is neither 0 nor 1");
+	CHECK_STR(hr_last_message(), "HEADROOM_CUDA is ignored: \"no\" is neither 0 nor 1");
 	hr_cuda_options options;
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_cuda_options_init(&options));
 	CHECK(options.enabled);

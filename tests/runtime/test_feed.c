@@ -86,7 +86,7 @@ static void test_messages_call_a_placeholder_by_its_name(void)
 	CHECK_STR(hr_last_message(), "placeholder \"x\": it is for graphs; hr_graph_enter first");
 
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 0, &y, 1, &result, NULL, NULL));
-	CHECK_CONTAINS(hr_last_message(), "a placeholder \"tower/x\" of float32 [3] is needed and not fed");
+	CHECK_CONTAINS(hr_last_message(), "the placeholder \"tower/x\" of float32 [3] is needed, but not fed");
 	hr_feed wrong = { x, hr_full(HR_DTYPE_FLOAT32, HR_DIMS(2), 1) };
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &wrong, 1, &y, 1, &result, NULL, NULL));
 	CHECK_CONTAINS(hr_last_message(), "feed 0, for placeholder \"tower/x\": the placeholder is float32 [3], and the value float32 [2]");

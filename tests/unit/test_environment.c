@@ -80,6 +80,7 @@ static void test_nothing_in_the_environment_stops_a_program(void)
 		CHECK_STATUS(HR_INVALID_ARGUMENT, hr_environment_check());
 		CHECK_CONTAINS(hr_last_message(), bad[i].variable);
 		CHECK_CONTAINS(hr_last_message(), bad[i].says);
+		CHECK(!strstr(strstr(hr_last_message(), " is ignored: "), bad[i].variable)); /* named once */
 	}
 	clear();
 	CHECK_STATUS(HR_OK, hr_environment_check());
