@@ -127,9 +127,28 @@ static inline uint64_t hr__word_at(uint64_t word, enum hr__place place)
 	return (word & ~HR__WORD_PLACE) | (uint64_t)place;
 }
 
+/* Where the records are: in blocks, which are made when they are needed. */
+#define HR__TENSOR_BLOCK 1024u
+#define HR__TENSOR_BLOCKS_MAX ((1u << 24) / HR__TENSOR_BLOCK)
+extern _Atomic(hr__tensor *) hr__tensor_blocks[HR__TENSOR_BLOCKS_MAX];
+
+/* Says why a handle names no tensor: HR_CLOSED or HR_FORKED. */
+hr_status hr__tensor_is_missing(hr_tensor handle);
+
 /* The record of a handle; NULL (message set, HR_CLOSED or HR_FORKED in *why) when it names none. The record stays readable whatever
- * happens to the tensor; its word tells. */
-hr__tensor *hr__tensor_of(hr_tensor handle, hr_status *why);
+ * happens to the tensor; its word tells. Inline, because every pin and unpin looks three times. */
+static inline hr__tensor *hr__tensor_of(hr_tensor handle, hr_status *why)
+{
+	uint32_t index = (uint32_t)handle.id - 1, block = index / HR__TENSOR_BLOCK; /* number 0 names none, and is beyond all blocks */
+	hr__tensor *tensor = HR_LIKELY(!hr__forked && block < HR__TENSOR_BLOCKS_MAX) ? hr__load_acquire(&hr__tensor_blocks[block]) : NULL;
+	if (HR_LIKELY(tensor != NULL)) {
+		tensor += index % HR__TENSOR_BLOCK;
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (HR_LIKELY(word >> 32 == handle.id >> 32 && hr__place_of(word) != HR__NOWHERE)) return tensor;
+	}
+	*why = hr__tensor_is_missing(handle);
+	return NULL;
+}
 hr_tensor hr__tensor_handle(const hr__tensor *tensor, uint64_t word);
 /* Of the tensor that its blocks call [owner], its number and 1: whether it could leave now. */
 bool hr__tensor_could_leave(uint32_t owner);

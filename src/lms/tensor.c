@@ -52,13 +52,14 @@
 #include "lms/lms.h"
 #include "memory/blocks.h"
 
-#define BLOCK 1024u
-#define BLOCKS_MAX ((1u << 24) / BLOCK)
+#define BLOCK HR__TENSOR_BLOCK
+#define BLOCKS_MAX HR__TENSOR_BLOCKS_MAX
 #define NONE UINT32_MAX
+
+_Atomic(hr__tensor *) hr__tensor_blocks[BLOCKS_MAX]; /* written under the lock below */
 
 static struct {
 	hr__lock lock;
-	_Atomic(hr__tensor *) blocks[BLOCKS_MAX]; /* written under lock */
 	uint32_t made;       /* records */
 	uint32_t spare;      /* first spare record, through [member]; index + 1, 0 = none */
 	uint32_t generation; /* of the last tensor made */
@@ -72,23 +73,10 @@ hr_status hr__tensor_is_closed(hr_tensor handle)
 	return hr__fail(HR_CLOSED, "the tensor %#llx was destroyed, or never was one", (unsigned long long)handle.id);
 }
 
-hr__tensor *hr__tensor_of(hr_tensor handle, hr_status *why)
+hr_status hr__tensor_is_missing(hr_tensor handle)
 {
-	uint32_t number = (uint32_t)handle.id, index = number - 1;
-	if (HR_UNLIKELY(hr__forked)) {
-		*why = hr__fail(HR_FORKED, "this process is a fork of the one that made the tensor; call hr_shutdown() first");
-		return NULL;
-	}
-	hr__tensor *block = number && index / BLOCK < BLOCKS_MAX ? hr__load_acquire(&table.blocks[index / BLOCK]) : NULL;
-	if (HR_UNLIKELY(!block)) {
-		*why = hr__tensor_is_closed(handle);
-		return NULL;
-	}
-	hr__tensor *tensor = &block[index % BLOCK];
-	uint64_t word = hr__load_acquire(&tensor->word);
-	if (HR_LIKELY(word >> 32 == handle.id >> 32 && hr__place_of(word) != HR__NOWHERE)) return tensor;
-	*why = hr__tensor_is_closed(handle);
-	return NULL;
+	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork of the one that made the tensor; call hr_shutdown() first");
+	return hr__tensor_is_closed(handle);
 }
 
 hr_tensor hr__tensor_handle(const hr__tensor *tensor, uint64_t word)
@@ -98,7 +86,7 @@ hr_tensor hr__tensor_handle(const hr__tensor *tensor, uint64_t word)
 
 bool hr__tensor_could_leave(uint32_t owner)
 {
-	const hr__tensor *block = hr__load_acquire(&table.blocks[(owner - 1) / BLOCK]);
+	const hr__tensor *block = hr__load_acquire(&hr__tensor_blocks[(owner - 1) / BLOCK]);
 	if (!block) return false;
 	const hr__tensor *tensor = &block[(owner - 1) % BLOCK];
 	uint64_t word = hr__load_acquire(&tensor->word);
@@ -251,18 +239,18 @@ static hr_status take_record(hr__tensor **out)
 	hr_status status = HR_OK;
 	hr__lock_take(&table.lock);
 	if (table.spare) {
-		*out = &hr__load_relaxed(&table.blocks[(table.spare - 1) / BLOCK])[(table.spare - 1) % BLOCK];
+		*out = &hr__load_relaxed(&hr__tensor_blocks[(table.spare - 1) / BLOCK])[(table.spare - 1) % BLOCK];
 		table.spare = (*out)->member;
 	} else if (table.made == BLOCK * BLOCKS_MAX) {
 		status = hr__fail(HR_TOO_MANY, "there are %u tensors already; destroy some first", table.made);
 	} else {
 		uint32_t block = table.made / BLOCK;
-		void *memory = hr__load_relaxed(&table.blocks[block]);
+		void *memory = hr__load_relaxed(&hr__tensor_blocks[block]);
 		int error = memory ? 0 : hr__os()->alloc(BLOCK * sizeof(hr__tensor), &memory);
 		if (error) {
 			status = hr__os_fail(error, "cannot get host memory for tensors");
 		} else {
-			hr__store_release(&table.blocks[block], memory);
+			hr__store_release(&hr__tensor_blocks[block], memory);
 			*out = (hr__tensor *)memory + table.made % BLOCK;
 			(*out)->index = table.made++;
 		}
@@ -418,7 +406,7 @@ void hr__lms_drop_tensors(hr__lms *lms)
 void hr__tensors_forget(void)
 {
 	hr__lock_init(&table.lock, HR__RANK_LMS);
-	for (uint32_t i = 0; i < BLOCKS_MAX; i++) hr__store_relaxed(&table.blocks[i], NULL);
+	for (uint32_t i = 0; i < BLOCKS_MAX; i++) hr__store_relaxed(&hr__tensor_blocks[i], NULL);
 	table.made = table.spare = 0;
 }
 
@@ -426,9 +414,9 @@ void hr__tensors_shutdown(void)
 {
 	hr__lock_take(&table.lock);
 	for (uint32_t i = 0; i < BLOCKS_MAX; i++) {
-		hr__tensor *block = hr__load_relaxed(&table.blocks[i]);
+		hr__tensor *block = hr__load_relaxed(&hr__tensor_blocks[i]);
 		if (!block) break;
-		hr__store_release(&table.blocks[i], NULL);
+		hr__store_release(&hr__tensor_blocks[i], NULL);
 		hr__os()->free(block, BLOCK * sizeof *block);
 	}
 	table.made = table.spare = 0;
