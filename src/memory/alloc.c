@@ -140,8 +140,9 @@ __attribute__((always_inline)) static inline hr_status hand_out(hr__cache *cache
                                                                 const struct pending *pending)
 {
 	bool logged = --cache->log_left < 0;
-	uint64_t noticed = hr__load_relaxed(&cache->watch) | hr__load_relaxed(&cache->meter.wanted) | hr__load_relaxed(&hr__trace_on);
-	if (HR_UNLIKELY(logged || noticed | pending->streams)) return hand_out_noticed(cache, request, chunk, out, pending->streams, pending->epoch);
+	uint32_t noticed = hr__load_relaxed(&cache->watch) | hr__load_relaxed(&cache->meter.wanted) | hr__load_relaxed(&hr__trace_on);
+	if (HR_UNLIKELY(logged || noticed || is_pending(pending, cache, request->stream)))
+		return hand_out_noticed(cache, request, chunk, out, pending->streams, pending->epoch);
 	void *address = (void *)(uintptr_t)hr__chunk_address(chunk);
 	hr__cache_leave(cache);
 	*out = address;
@@ -254,7 +255,7 @@ hr_status hr_alloc(hr_allocator handle, const hr_request *request, void **out)
 	return alloc_complete(cache, handle, request, out);
 }
 
-/* For a thread without a cache, a thread with a current op or scope, or an allocator whose blocks are for the host. */
+/* For a thread without a cache, or with a current op or scope. */
 static __attribute__((noinline)) hr_status alloc_bytes_slow(const hr__cache *cache, hr_allocator handle, size_t bytes, void **out)
 {
 	hr_status status;
@@ -270,7 +271,8 @@ hr_status hr_alloc_bytes(hr_allocator handle, size_t bytes, void **out)
 	hr_request request = HR_REQUEST(bytes);
 	const hr__thread_state *self = hr__thread_self;
 	hr__cache *cache = cache_of(self, handle);
-	if (HR_UNLIKELY(!cache || self->context | cache->bytes_stream)) return alloc_bytes_slow(cache, handle, bytes, out);
+	if (HR_UNLIKELY(!cache || self->context)) return alloc_bytes_slow(cache, handle, bytes, out);
+	request.stream = cache->bytes_stream;
 	return alloc_complete(cache, handle, &request, out);
 }
 
