@@ -8,7 +8,7 @@
 #define ROWS_MOST 1000000u /* of all allocators together */
 
 enum {
-	A_NAME, A_PEAK, A_PEAK_RESERVED, A_PEAK_FRAGMENTATION, A_LIMIT, A_ALLOCATIONS, A_FREES, A_REFUSED, A_LIVE, A_BYTES, A_END, A_RESERVED, A_KIND, A_NUMBER,
+	A_NAME, A_PEAK, A_PEAK_RESERVED, A_PEAK_FREE, A_PEAK_FRAGMENTATION, A_LIMIT, A_ALLOCATIONS, A_FREES, A_REFUSED, A_LIVE, A_BYTES, A_END, A_RESERVED, A_KIND, A_NUMBER,
 	A_COLUMNS
 };
 
@@ -16,7 +16,8 @@ static const hr__column total_columns[A_COLUMNS] = {
 	[A_NAME] = { "name", "allocator", HR__CELL_LABEL, 0 },
 	[A_PEAK] = { "peak_bytes", "peak", HR__CELL_BYTES, HR__MIN_BYTES },
 	[A_PEAK_RESERVED] = { "peak_reserved_bytes", "reserved", HR__CELL_BYTES, 0 },
-	[A_PEAK_FRAGMENTATION] = { "peak_fragmentation", "frag. at peak", HR__CELL_PART, 0 },
+	[A_PEAK_FREE] = { "peak_free_bytes", "free at peak", HR__CELL_BYTES, 0 },
+	[A_PEAK_FRAGMENTATION] = { "peak_fragmentation", "frag.", HR__CELL_PART, 0 }, /* of that */
 	[A_LIMIT] = { "limit_bytes", "limit", HR__CELL_BYTES, 0 },
 	[A_ALLOCATIONS] = { "allocations", "allocs", HR__CELL_COUNT, HR__SUMS },
 	[A_FREES] = { "frees", "frees", HR__CELL_COUNT, HR__SUMS },
@@ -53,7 +54,7 @@ static const hr__column time_columns[T_COLUMNS] = {
 
 /* Of an allocator, in all of the time or in a stretch. */
 typedef struct level {
-	uint64_t allocations, frees, refused, live, bytes, in_use, peak, fragmentation_at_peak;
+	uint64_t allocations, frees, refused, live, bytes, in_use, peak, free_at_peak, fragmentation_at_peak;
 	hr__holes_state holes; /* at the end */
 } level;
 
@@ -122,6 +123,7 @@ static void take_change(surveyor *s, uint32_t index)
 	if (total->in_use <= total->peak) return;
 	hr__holes_state holes = hr__holes_of(s->holes, s->allocators[place]);
 	total->peak = total->in_use;
+	total->free_at_peak = holes.free_bytes;
 	total->fragmentation_at_peak = fragmentation(&holes);
 }
 
@@ -143,6 +145,7 @@ static void begin_time(surveyor *s)
 		level *total = &s->totals[i], *first = level_at(s, 0, i);
 		hr__holes_state holes = hr__holes_of(s->holes, s->allocators[i]);
 		total->peak = total->in_use;
+		total->free_at_peak = holes.free_bytes;
 		total->fragmentation_at_peak = fragmentation(&holes);
 		first->in_use = first->peak = total->in_use;
 		first->live = total->live;
@@ -187,6 +190,7 @@ static void fill_total(const surveyor *s, uint32_t place, uint64_t *row)
 	row[A_NUMBER] = allocator->id;
 	row[A_PEAK] = l->peak;
 	row[A_PEAK_RESERVED] = l->holes.peak_reserved_bytes;
+	row[A_PEAK_FREE] = l->free_at_peak;
 	row[A_PEAK_FRAGMENTATION] = l->fragmentation_at_peak;
 	row[A_LIMIT] = allocator->limit_bytes;
 	row[A_ALLOCATIONS] = l->allocations;

@@ -209,7 +209,8 @@ class Views(CommandTest):
         self.assertEqual([row[key] for key in ("name", "kind", "allocations", "frees", "refused", "live")], ["bfc", "bfc", 3, 3, 1, 0])
         self.assertEqual([row[key] for key in ("bytes", "peak_bytes", "end_bytes", "peak_reserved_bytes", "reserved_bytes")],
                          [12 * MIB, 8 * MIB, 0, 20 * MIB, 12 * MIB])
-        self.assertEqual(row["peak_fragmentation"], 0.5)  # when 8 MiB were in use first, 4 of the 8 free ones were in the largest hole
+        # When 8 MiB were in use first, 8 of 16 reserved ones were free, and 4 of these in the largest hole.
+        self.assertEqual((row["peak_free_bytes"], row["peak_fragmentation"]), (8 * MIB, 0.5))
         columns = ("begin_micros", "allocations", "frees", "refused", "live", "peak_bytes", "end_bytes", "reserved_bytes", "free_bytes", "largest_free_bytes", "fragmentation")
         self.assertEqual([[row[key] for key in columns] for row in report["over_time"]["rows"]], [
             [0, 2, 0, 0, 2, 8 * MIB, 8 * MIB, 16 * MIB, 8 * MIB, 4 * MIB, 0.5],
@@ -217,7 +218,7 @@ class Views(CommandTest):
             [20, 1, 0, 0, 2, 8 * MIB, 8 * MIB, 20 * MIB, 12 * MIB, 8 * MIB, 0.333333],
             [30, 0, 2, 0, 0, 8 * MIB, 0, 12 * MIB, 12 * MIB, 12 * MIB, 0]])
         text = self.passes("report", self.trace, "--view", "allocators", "--width", "80")
-        for part in ("frag. at peak", "50.0%", "33.3%", "Over time", "reserved"):
+        for part in ("free at peak", "frag.", "50.0%", "33.3%", "Over time", "reserved"):
             self.assertIn(part, text)
         self.fails(2, "report", self.trace, "--view", "allocators", "--name-scope", "", says="--name-scope does nothing in the allocators view")
 
