@@ -164,8 +164,7 @@ static void say_never_fits(const hr__judgement *j, hr_verdict *verdict)
 		ADVISE(verdict, "Ask for a smaller alignment. ");
 		return;
 	}
-	SAY(verdict, "The request alone is %s above what there may ever be, %s", size_text(verdict->bytes).text,
-	    size_text(j->allocator->limit).text);
+	SAY(verdict, "The request alone is %s above the limit of %s", size_text(verdict->bytes).text, size_text(j->allocator->limit).text);
 	if (verdict->tier == HR_TIER_DEVICE) SAY(verdict, " (%s)", hr__device_limit_setting(j->allocator->device));
 	else SAY(verdict, verdict->tier == HR_TIER_ALLOCATOR ? " (options.limit_bytes)" : ", which is all the device has");
 	advise_limit(j, verdict);
