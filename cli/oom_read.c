@@ -352,6 +352,8 @@ static void take_verdict(struct reader *reader, const json_t *value)
 	verdict->pages = number_in(reader, value, "pages");
 	text_in(reader, value, "text", verdict->text, sizeof verdict->text);
 	text_in(reader, value, "advice", verdict->advice, sizeof verdict->advice);
+	if (json_object_get(value, "step_peak_bytes")) /* older files have none */
+		verdict->step_peak_bytes = number_in(reader, value, "step_peak_bytes");
 }
 
 /* Stands for one that was set in the program that wrote the report. */

@@ -116,6 +116,9 @@ typedef struct hr_verdict {
 	uint64_t pages;
 	char text[200];   /* a sentence for people */
 	char advice[300]; /* what to do; names only settings that exist and are off. "" when nothing helps but freeing */
+	uint64_t step_peak_bytes; /* most bytes that a step of the allocator needed at once, tensors on the host included (hr_step_begin). A step counts
+	                           * once it has ended, if no request was refused in it. Before the first one: of the device's other allocators,
+	                           * closed ones too. 0 = not known */
 } hr_verdict;
 
 /* Judges a request without making it: the same verdict that a report on it would have. */

@@ -308,7 +308,8 @@ REPORT_UNUSED static sample *report_of_training(void)
 		                            .kind = HR_FITS_AFTER_STITCH,
 		                            .tier = HR_TIER_ALLOCATOR,
 		                            .bytes = pages * MIB(2),
-		                            .pages = pages };
+		                            .pages = pages,
+		                            .step_peak_bytes = MIB(15000) };
 	snprintf(report->verdict.text, sizeof report->verdict.text,
 	         "It would fit if %llu free pages were mapped side by side: %llu MiB are free, but not in one piece.",
 	         (unsigned long long)pages, (unsigned long long)report->stats.bytes_free >> 20);
@@ -357,7 +358,7 @@ REPORT_UNUSED static sample *report_of_everything(void)
 		sizeof(hr_oom_options), true, 65536, 0.123456789, HR_LOG_REAL_ADDRESS, sample_callback, NULL, true
 	};
 	report->verdict.kind = HR_NEVER_FITS, report->verdict.tier = HR_TIER_PHYSICAL;
-	report->verdict.bytes = report->verdict.pages = UINT64_MAX;
+	report->verdict.bytes = report->verdict.pages = report->verdict.step_peak_bytes = UINT64_MAX;
 	memset(report->verdict.text, 't', sizeof report->verdict.text - 1);
 	memset(report->verdict.advice, 'A', sizeof report->verdict.advice - 1);
 	report->stats.fragmentation = 0.987654;

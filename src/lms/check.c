@@ -91,17 +91,19 @@ static bool is_pinning(hr__lms *lms)
 /* All of them are claimed. */
 static int check_claimed(hr__lms *lms)
 {
-	uint64_t home = 0, pinned = 0;
+	uint64_t home = 0, out = 0, pinned = 0;
 	for (uint32_t i = 0; i < lms->member_count; i++) {
 		const hr__tensor *tensor = lms->members[i];
 		uint64_t word = hr__load_relaxed(&tensor->word);
 		int broken = check_tensor(tensor);
 		if (broken) return broken;
+		if (claimed_from(word) == HR__OUT) out += tensor->device_bytes;
 		if (claimed_from(word) != HR__HOME) continue;
 		home += tensor->device_bytes;
 		if (word & HR__WORD_PINS) pinned += tensor->device_bytes;
 	}
 	if ((int64_t)home != hr__load_acquire(&lms->resident)) return 5;
+	if (lms->enabled && (int64_t)(home + out) != hr__load_acquire(&lms->live)) return 5;
 	if ((int64_t)pinned == hr__lms_pinned(lms)) return 0;
 	if (is_pinning(lms)) return HR__NOT_QUIET;
 	return (int64_t)pinned == hr__lms_pinned(lms) ? 0 : 5;

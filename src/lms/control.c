@@ -563,12 +563,14 @@ static hr_status step(hr_allocator handle, bool begins)
 	if (inside) {
 		tell_step(lms, (uint64_t)number, false);
 		write_csv(lms, number);
+		hr__step_peak_end(lms);
 		hr__learned_step(lms, false);
 	}
 	if (!begins) return HR_OK;
 	hr__lms_count(&lms->stats.num_steps, 1);
 	tell_step(lms, (uint64_t)number + 1, true);
 	hr__learned_step(lms, true);
+	hr__step_peak_begin(lms);
 	if (lms->policy.step) lms->policy.step(lms->policy_user, (uint64_t)number + 1);
 	return HR_OK;
 }

@@ -11,6 +11,7 @@
  *     learned.c   the policy that learns: what a step does is recorded (learned.h; record.c, link.c)
  *     steps.c     what the last step did, and the plan for this one (plan.h; force.c)
  *     follow.c    the plan as the step goes: who leaves, who is asked back, where to
+ *     step_peak.c how many bytes a step needs at once
  *     host.c      where the contents are meanwhile (host.h)
  *     control.c   switches, options, statistics
  *
@@ -181,6 +182,12 @@ typedef struct hr__stall {
 	hr_stream stream;
 } hr__stall;
 
+/* What there was when a step began (step_peak.c). */
+typedef struct hr__step_start {
+	hr__level level;
+	int64_t resident, out, evictions;
+} hr__step_start;
+
 #define HR__VICTIMS_MAX 1024u
 
 struct hr__lms {
@@ -205,6 +212,8 @@ struct hr__lms {
 	hr__atomic_u64 limit;    /* of bytes of tensors on the device; UINT64_MAX = none */
 	hr__atomic_u64 clock;    /* pin calls so far */
 	hr__atomic_i64 resident; /* bytes of tensors on the device, and of those that are getting memory there */
+	hr__atomic_i64 live;     /* while enabled: bytes of tensors that have memory, or have left it for the host, */
+	hr__atomic_i64 peak_live; /* and the most since the step began */
 	hr__atomic_u64 changes;  /* times that room may have come: those who wait for some look at it */
 	hr__atomic_u32 movers;   /* threads that have tensors for themselves now, which nobody else can move or use */
 	hr__atomic_u32 turn;     /* 1 = a thread that waits for room has it: see pin.c */
@@ -220,6 +229,7 @@ struct hr__lms {
 	uint32_t stall_first, stall_count;
 	uint64_t csv_offset;
 	bool in_step;
+	hr__step_start step_start;
 	struct hr__lms *next; /* of all contexts; under the lock of the list */
 
 	hr__lock scratch_lock; /* verify: of the host's scratch memory */
@@ -382,6 +392,11 @@ hr_status hr__defragment(hr__lms *lms, const hr__pressure *pressure);
  * look for one. Moves nothing. */
 uint64_t hr__defragment_bytes(hr__lms *lms, const hr__pressure *pressure);
 void hr__defragment_anew(void); /* the calling thread begins with another request */
+
+/* ---- how much memory a step needs (step_peak.c). Without locks. ---- */
+
+void hr__step_peak_begin(hr__lms *lms);
+void hr__step_peak_end(hr__lms *lms);
 
 /* ---- the learned policy (learned.c, steps.c, follow.c). Does nothing where lms->learned is NULL. ---- */
 

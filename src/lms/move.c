@@ -224,6 +224,14 @@ static void count_out(hr__lms *lms, int64_t bytes)
 	hr__lms_max(&lms->stats.peak_bytes_out, now);
 }
 
+/* Where tensors never leave, the allocator's own peak is enough. */
+static void count_live(hr__lms *lms, int64_t bytes)
+{
+	if (!lms->enabled) return;
+	int64_t now = hr__fetch_add_relaxed(&lms->live, bytes) + bytes;
+	if (now > hr__load_relaxed(&lms->peak_live)) hr__lms_max(&lms->peak_live, now);
+}
+
 /* Streams that may be working on its memory, and up to when; [next], where it is known, is made to wait for a copy to the host first. */
 static hr_status last_users(hr__tensor *tensor, hr_stream next, uint64_t *streams, uint64_t *epoch)
 {
@@ -354,7 +362,7 @@ static hr_status load(hr__tensor *tensor, uint64_t *epoch)
 hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents, bool idle)
 {
 	hr__lms *lms = tensor->lms;
-	bool was_out = tensor->copy.bytes != 0, copies = was_out && contents;
+	bool was_out = tensor->copy.bytes != 0, copies = was_out && contents, is_new = !tensor->counted;
 	uint64_t epoch = 0;
 	hr_status status = take_memory(tensor, copies ? lms->in : stream, idle);
 	if (status) return status;
@@ -386,6 +394,7 @@ hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents, bool 
 		hr__lock_release(&lms->lock);
 	}
 	int64_t bytes = (int64_t)tensor->device_bytes;
+	if (is_new) count_live(lms, bytes);
 	if (was_out) {
 		count_out(lms, -bytes);
 		hr__lms_count(&lms->stats.num_restores, 1);
@@ -449,6 +458,7 @@ hr_status hr__move_away(hr__tensor *tensor)
 		drop_copy(tensor);
 		hr__lock_release(&lms->lock);
 	}
+	if (tensor->counted) count_live(lms, -(int64_t)tensor->device_bytes);
 	tensor->address = 0;
 	return status;
 }

@@ -182,9 +182,7 @@ static void end_step(hr__lms *lms)
 static void begin_step(hr__lms *lms)
 {
 	hr__learned *learned = lms->learned;
-	hr_stats stats;
-	hr_stats_init(&stats);
-	hr_allocator_get_stats(lms->handle, &stats);
+	int64_t in_use = hr__stats_level(lms->allocator).in_use;
 	hr__lock_take(&lms->lock);
 	uint64_t mapping = hr__blocks_map_ns(lms->allocator), spent = mapping - learned->mapping;
 	learned->mapping = mapping;
@@ -200,7 +198,7 @@ static void begin_step(hr__lms *lms)
 		learned->wants_plan = false;
 	}
 	hr__lock_release(&lms->lock);
-	if (plans) make_plan_noted(lms, stats.bytes_in_use);
+	if (plans) make_plan_noted(lms, in_use);
 
 	hr__lock_take(&lms->lock);
 	if (plans) learned->planning = false;
@@ -255,7 +253,13 @@ void hr__steps_watch(hr__lms *lms, const hr_pin *pins, size_t count)
 	bool begins = learned->repeats && hr__repeats_note(learned->repeats, look, (uint64_t)there), ends = begins && learned->watching;
 	learned->watching |= begins;
 	hr__lock_release(&lms->lock);
-	if (ends) end_step(lms);
-	if (begins) begin_step(lms);
-	if (begins) hr__lms_count(&lms->stats.num_repeats, 1);
+	if (ends) {
+		hr__step_peak_end(lms);
+		end_step(lms);
+	}
+	if (begins) {
+		begin_step(lms);
+		hr__step_peak_begin(lms);
+		hr__lms_count(&lms->stats.num_repeats, 1);
+	}
 }

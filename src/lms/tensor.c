@@ -27,7 +27,7 @@
  *   2  HOME, MOVING and LEAVING have memory, NEW and OUT have none
  *   3  OUT has a copy on the host; NEW has none
  *   4  a tensor is in the list of its context exactly while it is not NOWHERE, and one at home is among the first resident_count
- *   5  bytes of tensors at home, pinned and inactive ones are what the context's counters say
+ *   5  bytes of tensors at home, of pinned and inactive ones, and of all that are at home or out are what the context's counters say
  *   6  addressed implies pinned, and at home
  *   7  one that owns pages has them at the address that it had first, and one whose address holds without them never leaves
  *   8  astray implies that it has memory and the host has a copy, and that it is not addressed

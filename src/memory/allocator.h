@@ -209,6 +209,7 @@ typedef struct hr__usage {
 	hr__atomic_i64 peak, peak_active, peak_error; /* while shared; else what closed allocators left */
 	hr__atomic_i64 reserved, peak_reserved;
 	hr_stats closed;             /* counts of closed allocators since the last reset; guarded by the registry's lock */
+	hr__atomic_i64 step_peak;    /* the highest of its allocators', closed ones too */
 } hr__usage;
 
 struct hr__allocator {
@@ -259,6 +260,7 @@ struct hr__allocator {
 	hr__atomic_u64 map_ns;    /* time that mapping and unmapping pages took, by the device's clock, */
 	hr__atomic_u64 map_pages; /* and pages that were mapped */
 	hr__atomic_i64 away; /* tensors whose block was given back, to be taken again */
+	hr__atomic_i64 step_peak; /* most bytes that a step needed at once (hr__step_peak_note); 0 = not known */
 	hr__atomic_i64 spans, span_bytes; /* blocks in no region (span.c) that have memory, and how much; changed under the lock of shard 0 */
 	/* what caches of threads that ended had counted; written under caches_lock */
 	hr__atomic_i64 past_allocs, past_frees, past_requested, past_largest, past_total;
@@ -396,6 +398,14 @@ void hr__usage_leave(hr__allocator *allocator); /* its counts stay with the devi
 void hr__usages_reset(void);
 /* The context of its tensors is about to close; what that counted stays with the allocator. Without locks. */
 void hr__stats_keep_tensors(hr__allocator *allocator, const hr__upper *upper);
+/* What is in use now and was at most, as in hr_stats, and requests refused since the allocator was made. Cheaper than all statistics. Without
+ * locks, or under those of a rank below HR__RANK_CACHES. */
+typedef struct hr__level {
+	int64_t in_use, peak, refused;
+} hr__level;
+hr__level hr__stats_level(hr__allocator *allocator);
+/* A step that had all it asked for needed [bytes] at once. The highest is kept for the verdict on a later request. Without locks. */
+void hr__step_peak_note(hr__allocator *allocator, int64_t bytes);
 /* Memory from the device goes through two hands: it is claimed, which fails when that would pass the limit, and once the device has
  * given it, it is held. What the device refused is given up again; giving back what is held ends the claim too. */
 bool hr__claim(hr__allocator *allocator, uint64_t bytes);

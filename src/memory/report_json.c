@@ -175,6 +175,7 @@ static void write_verdict(hr__json *json, const hr_verdict *verdict)
 	field_number(json, "pages", verdict->pages);
 	field_text(json, "text", verdict->text, sizeof verdict->text);
 	field_text(json, "advice", verdict->advice, sizeof verdict->advice);
+	field_number(json, "step_peak_bytes", verdict->step_peak_bytes);
 	hr__json_end_object(json);
 }
 

@@ -255,6 +255,22 @@ hr_status hr_allocator_get_stats(hr_allocator handle, hr_stats *stats)
 	return deliver(&result, stats);
 }
 
+hr__level hr__stats_level(hr__allocator *allocator)
+{
+	hr__level level = { 0 };
+	hr__lock_take(&allocator->caches_lock);
+	in_use_and_peak(allocator, &level.in_use, &level.peak);
+	HR__EACH_SHARD(allocator, shard) level.refused += hr__load_relaxed(&shard->stats.failed);
+	hr__lock_release(&allocator->caches_lock);
+	return level;
+}
+
+void hr__step_peak_note(hr__allocator *allocator, int64_t bytes)
+{
+	hr__max(&allocator->step_peak, bytes);
+	hr__max(&allocator->usage->step_peak, bytes);
+}
+
 /* ---- a device ---- */
 
 /* Adds what was counted since the last reset: no state, and no peaks. */

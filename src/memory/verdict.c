@@ -61,6 +61,9 @@
  * limits that leaves least, in the trimmed state. HR_NEVER_FITS: the outermost of those that forbid it. An allocator whose limit is all
  * that its device may have has no limit of its own, and a device that may have the whole card has none either. Otherwise nothing is full.
  *
+ * STEPS. step_peak_bytes is the most that a step of the allocator needed at once (src/lms/step_peak.c); where the allocator has had no whole step,
+ * the most that one of any allocator of the device did. Advice on limits goes by it where it is more than the request lacks.
+ *
  * Walks that find the chains changed between two holds see each byte once, in one of its states. */
 #include "base/checked.h"
 #include "base/status.h"
@@ -268,6 +271,13 @@ bool hr__verdict_ask_custom(hr__allocator *allocator, hr_custom_stats *custom)
 	return allocator->custom.table.get_stats(allocator->custom_state, custom) == HR_OK;
 }
 
+static void recall_steps(hr__judgement *j, hr_verdict *verdict)
+{
+	int64_t own = hr__load_relaxed(&j->allocator->step_peak);
+	j->step_elsewhere = !own;
+	verdict->step_peak_bytes = (uint64_t)(own ? own : hr__load_relaxed(&j->allocator->usage->step_peak));
+}
+
 void hr__verdict_make(hr__walk *walk, const hr_request *request, const hr_custom_stats *custom, hr_verdict *verdict)
 {
 	hr__allocator *allocator = walk->allocator;
@@ -292,6 +302,7 @@ void hr__verdict_make(hr__walk *walk, const hr_request *request, const hr_custom
 		judge_custom(&j, verdict);
 		break;
 	}
+	recall_steps(&j, verdict);
 	hr__verdict_say(&j, verdict);
 }
 

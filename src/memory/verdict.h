@@ -49,6 +49,7 @@ typedef struct hr__judgement {
 	hr__moving moving;  /* and whether it is on */
 	const hr_custom_stats *custom; /* what an allocator that is the user's says of itself; NULL = nothing */
 	uint64_t custom_left;          /* by its own limit; UINT64_MAX = it told of none */
+	bool step_elsewhere;           /* the verdict's step_peak_bytes is of another allocator of the device */
 } hr__judgement;
 
 /* ---- what is found out (verdict_survey.c) ---- */

@@ -54,27 +54,54 @@ static void say_tier(const hr__judgement *j, hr_verdict *verdict)
 	}
 }
 
-/* By how much a limit would have to be raised so that memory grows by the request in one piece; only where what is behind it has that
- * much. */
-static void advise_limit(const hr__judgement *j, hr_verdict *verdict)
+/* Bytes that the allocator would hold beyond those that it has, with the memory for the step that needed most; 0 where that is known of none. */
+static uint64_t growth_for_steps(const hr__judgement *j, const hr_verdict *verdict)
+{
+	uint64_t limit = j->allocator->limit, held = limit > j->room.allocator ? limit - j->room.allocator : 0, peak;
+	if (!hr__align_up(verdict->step_peak_bytes, j->unit, &peak)) return 0;
+	return peak > held ? peak - held : 0;
+}
+
+/* Ends a sentence on a limit. [lacking]: by how much it would be raised for the request alone; [for_steps]: it is raised by more than that. */
+static void advise_amount(const hr__judgement *j, hr_verdict *verdict, uint64_t lacking, bool for_steps)
+{
+	const char *whose = j->step_elsewhere ? "a step of another allocator" : "an earlier step";
+	words peak = size_text(verdict->step_peak_bytes);
+	if (for_steps) ADVISE(verdict, " (for this request alone by %s): %s needed %s at its peak. ", size_text(lacking).text, whose, peak.text);
+	else if (growth_for_steps(j, verdict) > j->need) ADVISE(verdict, ", for this request alone: %s needed %s at its peak. ", whose, peak.text);
+	else ADVISE(verdict, ", for this request alone: later ones may need more. ");
+}
+
+/* Advises to raise the limit that is in the way so that the allocator can take [more] bytes in one piece; false where that is no limit's
+ * matter, or what is behind the limit has less than that. */
+static bool advise_growth(const hr__judgement *j, hr_verdict *verdict, uint64_t more)
 {
 	const hr__allocator *allocator = j->allocator;
+	const hr__device *device = allocator->device;
 	uint64_t raised, behind = j->room.device < j->room.card ? j->room.device : j->room.card;
-	uint64_t more = j->need > j->room.allocator ? j->need - j->room.allocator : 0;
-	if (hr__has_own_limit(allocator) && more && j->need <= behind) {
-		if (!hr__align_up(allocator->limit + more, j->unit, &raised) || raised > hr__device_reservable(allocator->device)) return;
-		ADVISE(verdict, "Raise options.limit_bytes by %s, to %llu, for this request alone: later ones may need more. ",
-		       size_text(raised - allocator->limit).text, (unsigned long long)raised);
-	} else if (hr__is_part(allocator) && j->need > j->room.device && j->need <= j->room.card) {
-		const hr__device *device = allocator->device;
-		bool capped = hr__device_limit(device) < hr__device_uncapped(device);
-		ADVISE(verdict, hr__device_pinned_for(device) ? "Raise the host_limit of %s by %s"
-		                : capped                       ? "Raise HEADROOM_LIMIT, the limit of %s, by %s"
-		                                               : "Raise the memory_limit that hr_set_logical_devices gave %s by %s",
-		       hr__device_name(device), size_text(j->need - j->room.device).text);
-		ADVISE(verdict, "%s, for this request alone: later ones may need more. ",
-		       hr__has_own_limit(allocator) && more ? ", and options.limit_bytes" : "");
+	bool own = hr__has_own_limit(allocator) && more > j->room.allocator, for_steps = more > j->need;
+	if (own && more <= behind) {
+		if (!hr__align_up(allocator->limit + (more - j->room.allocator), j->unit, &raised) || raised > hr__device_reservable(device)) return false;
+		ADVISE(verdict, "Raise options.limit_bytes by %s, to %llu", size_text(raised - allocator->limit).text, (unsigned long long)raised);
+		advise_amount(j, verdict, j->need > j->room.allocator ? j->need - j->room.allocator : 0, for_steps);
+		return true;
 	}
+	if (!hr__is_part(allocator) || more <= j->room.device || more > j->room.card) return false;
+	bool capped = hr__device_limit(device) < hr__device_uncapped(device);
+	ADVISE(verdict, hr__device_pinned_for(device) ? "Raise the host_limit of %s by %s"
+	                : capped                       ? "Raise HEADROOM_LIMIT, the limit of %s, by %s"
+	                                               : "Raise the memory_limit that hr_set_logical_devices gave %s by %s",
+	       hr__device_name(device), size_text(more - j->room.device).text);
+	if (own) ADVISE(verdict, ", and options.limit_bytes");
+	advise_amount(j, verdict, j->need > j->room.device ? j->need - j->room.device : 0, for_steps);
+	return true;
+}
+
+/* By how much a limit would have to be raised: for a step that is known to need more than the request, or else for the request. */
+static void advise_limit(const hr__judgement *j, hr_verdict *verdict)
+{
+	uint64_t more = growth_for_steps(j, verdict);
+	if (more <= j->need || !advise_growth(j, verdict, more)) advise_growth(j, verdict, j->need);
 }
 
 static void advise_freeing(const hr__judgement *j, hr_verdict *verdict)

@@ -50,6 +50,10 @@ class Good(CommandTest):
         self.assertNotIn("allocation_log_allocations_only", older)
         self.assertIs(self.json("oom", CORPUS / "unknown_members")["allocator"]["oom"]["allocation_log_allocations_only"], False)
 
+    def test_an_older_report_knows_no_step(self):
+        self.assertNotIn("step_peak_bytes", json.loads((CORPUS / "unknown_members").read_text())["verdict"])
+        self.assertEqual(self.json("oom", CORPUS / "unknown_members")["verdict"]["step_peak_bytes"], 0)
+
     def test_the_largest_numbers_are_drawn(self):
         text = self.passes("oom", CORPUS / "edges")
         self.assertIn("8.0 EiB", text)
