@@ -230,16 +230,6 @@ static void print_section(const char *report, const char *title)
 	}
 }
 
-/* The report is about one request; the training before shows what all of them need. */
-static void print_missing(const struct demo *demo)
-{
-	char text[128], missing[16];
-	uint64_t peak = (uint64_t)demo->whole.peak, limit = demo->less.limit;
-	snprintf(text, sizeof text, "The whole training needs more: its peak was %s above this limit.",
-	         hr__format_size(peak > limit ? peak - limit : 0, missing, sizeof missing));
-	print_text(text, INDENT);
-}
-
 /* The report on the request that failed: all of it in two files, what matters most on the screen. */
 static hr_status show_report(const struct demo *demo)
 {
@@ -254,7 +244,6 @@ static hr_status show_report(const struct demo *demo)
 	hr__export_file_write(file, text, strlen(text));
 	print_joined(text, "Out of memory:");
 	print_joined(text, "What to do:");
-	print_missing(demo);
 	print_section(text, "Held by tag\n");
 	return hr__export_file_close(file, HR_OK);
 }
