@@ -402,8 +402,10 @@ static void print_curve(const hr__plan_report *report)
 			continue;
 		}
 		double times = slowdown_of(report, forecast);
-		printf(" %10s %10s %10.2f %10.2f %8.3f ", size_text(forecast->bytes_out, out), size_text(forecast->bytes_in, in),
-		       (double)forecast->step_ns / 1e6, (double)(report->facts.plain_ns + forecast->bound_ns) / 1e6, times);
+		printf(" %10s %10s %10.2f %10.2f", size_text(forecast->bytes_out, out), size_text(forecast->bytes_in, in),
+		       (double)forecast->step_ns / 1e6, (double)(report->facts.plain_ns + forecast->bound_ns) / 1e6);
+		if (report->facts.plain_ns) printf(" %8.3f ", times);
+		else printf(" %8s ", "-");
 		fputs(hr__style(stdout, HR__STYLE_IN_USE), stdout);
 		for (int cells = (int)(times / most * bar + 0.5); cells > 0; cells--) fputs(cell, stdout);
 		printf("%s\n", hr__style(stdout, HR__STYLE_PLAIN));

@@ -327,6 +327,12 @@ class Figures(PlanTest):
         result = self.fails(1, "plan", self.file("t.csv", training()), "--limit", "100MiB", "--host-limit", "16MiB")
         self.assertIn("host", result.stdout)
 
+    def test_ops_without_a_time_have_no_slowdown(self):
+        lines = self.passes("plan", self.file("untimed.csv", training(ns=0))).splitlines()
+        begin = next(i for i, line in enumerate(lines) if line.endswith("slowdown")) + 1
+        rows = [line.split() for line in lines[begin:begin + 6]]
+        self.assertEqual([row[-1] for row in rows], ["-"] * len(rows), rows)
+
     def test_without_a_limit_there_is_a_curve(self):
         trace = self.file("t.csv", training())
         text = self.passes("plan", trace)
