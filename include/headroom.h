@@ -191,7 +191,8 @@ typedef struct hr_device_info {
 	uint32_t logical_count;  /* how many logical devices that physical device has */
 	uint64_t total_bytes;    /* memory of the physical device */
 	uint64_t free_bytes;     /* memory of the physical device that nobody holds, other processes included */
-	uint64_t limit_bytes;    /* the most this logical device may take: its memory_limit, or all there is; at most HEADROOM_LIMIT */
+	uint64_t limit_bytes;    /* the most this logical device may take: its memory_limit, or all there is; at most HEADROOM_LIMIT.
+	                          * As it was set: bytes_limit of hr_stats has it in whole pages */
 	uint64_t page_bytes;     /* unit of mapping; 0 where the device has no pages */
 	uint64_t reserved_bytes; /* taken from the physical device by this logical one */
 	uint64_t other_bytes;    /* memory of the physical device that is taken, but not by Headroom: other processes, and what CUDA

@@ -153,6 +153,9 @@ typedef struct hr_pin {
  * with them; copies to the host that are still being made count where they are pinned for writing. Work under pins that others still hold is
  * not waited for.
  *
+ * A pin puts no order between the work of two streams on one tensor: when one of them writes it, the program orders them with
+ * hr_stream_wait_stream, whether the tensor has left meanwhile or not.
+ *
  * HR_OUT_OF_MEMORY     no room, although everything inactive was moved out. The message names the op (hr_op_set), its tensors with their
  *                      sizes, and the least limit that would do; or the tier of the host that is full and its setting
  * HR_INVALID_ARGUMENT  HR_READ of a tensor that was never written; tensors of several allocators
@@ -218,7 +221,7 @@ HR_API hr_status hr_tensor_evict(hr_tensor tensor);
 HR_API hr_status hr_tensor_prefetch(hr_tensor tensor);
 
 /* Sends everything inactive to the host now; with a tag, only what carries it (HR_NAME_NONE = everything). *bytes (may be NULL) gets the
- * device memory that was freed. The first error; what could leave has left. */
+ * device memory that was freed. The first error; what could leave has left. HR_NOT_READY: no tensor was created on the allocator. */
 HR_API hr_status hr_lms_reclaim_inactive(hr_allocator allocator, hr_name tag, uint64_t *bytes);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
