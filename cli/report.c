@@ -177,7 +177,8 @@ static int write_profile(const hr__arguments *arguments, const hr__profile *prof
 {
 	const char *path = arguments->values[OUT], *trace = arguments->operands[0], *order = arguments->values[ORDER_BY];
 	hr__export_file *file;
-	if (order && !hr__profile_has_column(profile, order)) return hr__complain("report: --order-by: no table of this view has a column %s", order);
+	if (order && !hr__profile_has_column(profile, order))
+		return hr__complain("report: --order-by %s: the %s view has no such column; others, such as --view op, may have it", order, r->options.view);
 	if (!all_have_effect(arguments, profile, r)) return HR__EXIT_BAD;
 	if (!path) {
 		hr__profile_write(profile, trace, hr__profile_to_file, stdout);
