@@ -27,7 +27,7 @@
  *     hr_step_end(allocator);
  *
  * A tensor is a handle. Pinning makes it ACTIVE and RESIDENT: it is in device memory until it is unpinned. Taking its address fixes it in
- * place until then. An unpinned tensor is INACTIVE: it stays where it is until somebody needs the room, and may then be moved to the
+ * place until then. An unpinned tensor is INACTIVE: it stays where it is until its memory is needed, and may then be moved to the
  * host. Pin what an op uses, and the op's outputs, in one call: all of them or none, so that two threads cannot hold half of what each
  * needs.
  *
@@ -182,7 +182,7 @@ typedef enum hr_tensor_state {
 	HR_TENSOR_NEW = 1,   /* no contents yet, no memory */
 	HR_TENSOR_ACTIVE,    /* resident and pinned */
 	HR_TENSOR_INACTIVE,  /* resident, unpinned; the host has no good copy */
-	HR_TENSOR_SYNCED,    /* resident, unpinned; the host has a good copy, so it can leave for nothing */
+	HR_TENSOR_SYNCED,    /* resident, unpinned; the host has a good copy, so it is evicted without a copy */
 	HR_TENSOR_LEAVING,   /* on its way to the host */
 	HR_TENSOR_OUT,       /* on the host */
 	HR_TENSOR_RETURNING  /* on its way back */
@@ -238,7 +238,7 @@ typedef struct hr_lms_candidate {
 	size_t struct_size;
 	hr_tensor tensor;
 	uint64_t bytes;
-	bool clean;           /* leaves for nothing */
+	bool clean;           /* is evicted without a copy */
 	int32_t priority;
 	uint64_t last_use;    /* number of the pin call that used it last; calls are counted from 1 */
 	uint64_t now;         /* number of the last pin call */

@@ -123,8 +123,8 @@ static const struct sample samples[] = {
 	SOURCE(random_uniform, RANDOM_UNIFORM),
 	BINARY(add, ADD),
 	BINARY(sub, SUB),
-	{ "assign_add", HR__OP_ASSIGN_ADD, .memory = "the variable's, or as `add` while somebody has its contents" },
-	{ "assign_sub", HR__OP_ASSIGN_SUB, .memory = "the variable's, or as `sub` while somebody has its contents" },
+	{ "assign_add", HR__OP_ASSIGN_ADD, .memory = "the variable's, or as `add` while a kept value has its contents" },
+	{ "assign_sub", HR__OP_ASSIGN_SUB, .memory = "the variable's, or as `sub` while a kept value has its contents" },
 	BINARY(mul, MUL),
 	BINARY(div, DIV),
 	BINARY(maximum, MAXIMUM),
@@ -177,7 +177,7 @@ static void print_memory(FILE *to, const struct sample *sample)
 	switch (op->memory) {
 	case HR__ALLOCATES: fputs("its own", to); return;
 	case HR__ALIASES: fputs("shared with its input", to); return;
-	case HR__UPDATES: fputs("that of the variables; for contents that somebody has, its own", to); return;
+	case HR__UPDATES: fputs("that of the variables; for contents that a kept value has, its own", to); return;
 	case HR__FORWARDS: break;
 	}
 	for (int i = 0; i < HR__OP_INPUTS; i++) {
