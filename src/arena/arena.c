@@ -1,20 +1,22 @@
-/* arena.c - the index of free chunks, and the operations that keep it true.
+/* arena.c - the index of free chunks, and the operations that maintain it.
  *
- * A region is a chain of chunks by address (prev, next) that covers it without a gap. It starts with an edge, an empty chunk that is
- * never anything else, and ends with record 0, which is nothing; so every chunk has a neighbour on both sides to look at:
+ * A region is a chain of chunks in address order (prev, next) that covers the region without a gap. The chain starts with an edge:
+ * an empty chunk that stays at the start for the life of the region. The chain ends with record 0, which stands for "no chunk". So
+ * every chunk has a readable neighbour on both sides:
  *
  *     edge | in use | free        | in use | cached | hole (no memory)          | 0
  *
- * Free chunks are in the index. A bin holds a narrow range of sizes; bins are found through a bitmap of two levels. Inside a bin,
- * chunks of different sizes form a trie on the bits of the size below those that choose the bin, most significant first; every node
- * is itself a chunk, so a chunk's children share its bits above, and its own size may be anything with that prefix:
+ * Free chunks are in the index. A bin holds a narrow range of sizes; bins are found through a two-level bitmap. Inside a bin,
+ * chunks of different sizes form a trie on the bits of the size below those that select the bin, most significant first. Every node
+ * is itself a chunk: the children of a chunk share its bits above their level, and a node's own size can be any size with its
+ * prefix:
  *
  *     bin 37:     [size 5, oldest] - younger - younger        a ring (link = younger, older) of equal sizes,
  *                    /        \                               whose oldest member is the trie's node
  *               bit = 0      bit = 1
  *
- * Why not a balanced tree over all sizes: its log2(n) dependent loads with a misprediction each cost 20 ns at 500 free chunks, the
- * whole budget. Why not plain lists per bin: freeing every other block of one size would make each step linear.
+ * Why not a balanced tree over all sizes: its log2(n) dependent loads, each with a misprediction, cost 20 ns at 500 free chunks,
+ * the whole budget. Why not a plain list per bin: after every other block of one size was freed, each operation would be linear.
  *
  * Invariants, by the number that hr__arena_check returns:
  *   1  chunks of a region follow each other without gap or overlap, and prev and next agree
@@ -42,7 +44,7 @@ static inline unsigned bin_of(uint64_t units)
 	return 16 + (top - 4) * 16 + (unsigned)((units >> (top - 4)) & 15);
 }
 
-/* The bits of [units] that the trie of its bin decides on, at the top of the word. */
+/* The bits of [units] that the trie of its bin branches on, shifted to the top of the word. */
 static inline uint64_t trie_key(uint64_t units)
 {
 	if (units < 32) return 0;
@@ -66,7 +68,7 @@ static inline void unmark_bin(hr__arena *arena, unsigned bin)
 	if (!word) arena->summary &= ~(UINT64_C(1) << (bin / 64));
 }
 
-/* The first bin from [bin] on that is not empty; HR__ARENA_BINS when there is none. */
+/* The first non-empty bin at or above [bin]; HR__ARENA_BINS when there is none. */
 static inline unsigned next_bin(const hr__arena *arena, unsigned bin)
 {
 	unsigned w = bin / 64;
@@ -82,18 +84,18 @@ static inline unsigned next_bin(const hr__arena *arena, unsigned bin)
 
 /* ---- the index: insert, remove, find ---- */
 
-/* Adds [id] behind the youngest member of the ring that [oldest] leads. */
+/* Appends [id] after the youngest member of the ring whose oldest member is [oldest]. */
 static inline void ring_append(hr__chunk *chunks, hr__chunk_id oldest, hr__chunk_id id)
 {
 	hr__chunk_id youngest = chunks[oldest].older;
 	chunks[id].link = oldest;
 	chunks[id].older = youngest;
-	chunks[id].parent = id; /* marks a member that has no place in the trie */
+	chunks[id].parent = id; /* marks a ring member that is not a node of the trie */
 	chunks[youngest].link = id;
 	chunks[oldest].older = id;
 }
 
-/* Whether a free chunk lies before the hole at the end of its region, and there is no tail yet. */
+/* Whether a free chunk lies directly before the hole at the end of its region while the arena has no tail. */
 static inline bool can_grow(const hr__arena *arena, const hr__chunk *chunk)
 {
 	const hr__chunk *next = &arena->table->chunks[chunk->next];
@@ -140,7 +142,7 @@ static inline void index_insert(hr__arena *arena, hr__chunk_id id)
 	}
 }
 
-/* Puts [heir] (0 = nothing) in the place that [id] has in its bin's trie. */
+/* Puts [heir] (0 = nothing) in the place of [id] in the trie of its bin. */
 static inline void replace_in_parent(hr__arena *arena, hr__chunk_id id, hr__chunk_id heir)
 {
 	hr__chunk *chunks = arena->table->chunks;
@@ -174,7 +176,7 @@ static inline void index_remove(hr__arena *arena, hr__chunk_id id)
 		return;
 	}
 	hr__chunk_id younger = chunk->link;
-	if (younger != id) { /* others of the same size: the trie keeps its form */
+	if (younger != id) { /* other chunks of the same size: the shape of the trie does not change */
 		hr__chunk_id older = chunk->older;
 		chunks[older].link = younger;
 		chunks[younger].older = older;
@@ -183,7 +185,7 @@ static inline void index_remove(hr__arena *arena, hr__chunk_id id)
 		replace_in_parent(arena, id, younger);
 		return;
 	}
-	/* Alone. Any leaf below may take its place: all of them share the bits above it. */
+	/* The only chunk of its size. Any leaf below it may replace it, because all of them share the bits above it. */
 	hr__chunk_id leaf = chunk->child[1] ? chunk->child[1] : chunk->child[0];
 	if (!leaf) {
 		replace_in_parent(arena, id, 0);
@@ -197,7 +199,8 @@ static inline void index_remove(hr__arena *arena, hr__chunk_id id)
 	replace_in_parent(arena, id, leaf);
 }
 
-/* Gives the free chunk [id] another size. Mostly it is the only one in its bin and stays there: then nothing else changes. */
+/* Changes the size of the free chunk [id]. In the common case the chunk is alone in its bin, and the new size belongs to the same
+ * bin: then only the size changes. */
 static inline void index_resize(hr__arena *arena, hr__chunk_id id, uint64_t size)
 {
 	hr__chunk *chunks = arena->table->chunks, *chunk = &chunks[id];
@@ -225,14 +228,14 @@ static inline void index_resize(hr__arena *arena, hr__chunk_id id, uint64_t size
 	index_insert(arena, id);
 }
 
-/* Puts a free chunk where it belongs now that something else lies behind it: it became the tail, or is it no longer. */
+/* Reinserts a free chunk whose next neighbour changed: it may have become the tail, or stopped being the tail. */
 static void index_again(hr__arena *arena, hr__chunk_id id)
 {
 	index_remove(arena, id);
 	index_insert(arena, id);
 }
 
-/* The smallest in the trie below [at]: the leftmost path holds it, though not always at its end. */
+/* The smallest chunk in the trie below [at]. It is on the leftmost path, though not always at the end of that path. */
 static inline hr__chunk_id smallest_below(const hr__chunk *chunks, hr__chunk_id at)
 {
 	hr__chunk_id best = at;
@@ -241,8 +244,8 @@ static inline hr__chunk_id smallest_below(const hr__chunk *chunks, hr__chunk_id 
 	return best;
 }
 
-/* The smallest of at least [size] bytes in the trie at [at]; 0 when all are smaller. Follows the bits of [size]; the last subtree to
- * the right of that path holds the next larger sizes, in case the path itself has none. */
+/* The smallest chunk of at least [size] bytes in the trie at [at]; 0 when all are smaller. Follows the bits of [size]. If no chunk
+ * on that path is large enough, the last subtree to the right of the path holds the next larger sizes. */
 static inline hr__chunk_id smallest_at_least(const hr__chunk *chunks, hr__chunk_id at, uint64_t size, uint64_t key)
 {
 	hr__chunk_id best = 0, right = 0;
@@ -265,7 +268,7 @@ static inline hr__chunk_id smallest_at_least(const hr__chunk *chunks, hr__chunk_
 	return best;
 }
 
-/* The best chunk in the bins; 0 when there is none. */
+/* The smallest chunk of at least [size] bytes in the bins; 0 when there is none. */
 static inline hr__chunk_id best_in_bins(const hr__arena *arena, uint64_t size)
 {
 	const hr__chunk *chunks = arena->table->chunks;
@@ -291,8 +294,8 @@ static inline hr__chunk_id index_find(const hr__arena *arena, uint64_t size)
 
 /* ---- chains ---- */
 
-/* Cuts the first [size] bytes off [id] into a record of their own, which comes back: same state, streams and region, in no index. The
- * address of [id] moves, its size does not: that is for the caller, who knows what index it is in. */
+/* Splits the first [size] bytes of [id] off into a new record and returns it: same state, streams and region, in no index. The
+ * address of [id] moves up. Its size does not change: the caller sets it, because only the caller knows which index [id] is in. */
 static inline hr__chunk_id cut_front(hr__arena *arena, hr__chunk_id id, uint64_t size)
 {
 	hr__chunk_id front = hr__chunk_new(arena->table);
@@ -313,26 +316,26 @@ static inline hr__chunk_id cut_front(hr__arena *arena, hr__chunk_id id, uint64_t
 	return front;
 }
 
-/* The record [id] is about to go; its bytes are [heir]'s. */
+/* Called before the record [id] is dropped. [heir] is the chunk that takes over its bytes. */
 static __attribute__((noinline, cold)) void move_cursors(hr__arena *arena, hr__chunk_id id, hr__chunk_id heir)
 {
 	for (int i = 0; i < 2; i++)
 		if (arena->cursor[i] == id) arena->cursor[i] = heir;
 }
 
-/* Takes [id] out of its chain; its bytes go to a neighbour, whose size the caller sets. */
+/* Removes [id] from its chain. Its bytes go to the neighbour [into], whose size the caller sets. */
 static inline void chain_remove(hr__arena *arena, hr__chunk_id id, hr__chunk *into)
 {
 	hr__chunk *chunks = arena->table->chunks, *chunk = &chunks[id];
 	chunks[chunk->prev].next = chunk->next;
-	chunks[chunk->next].prev = chunk->prev; /* record 0 may be written: nobody reads it */
+	chunks[chunk->next].prev = chunk->prev; /* may write record 0, whose links are never read */
 	into->streams |= chunk->streams;
 	if (chunk->epoch > into->epoch) into->epoch = chunk->epoch;
 	if (HR_UNLIKELY(arena->cursors)) move_cursors(arena, id, (hr__chunk_id)(into - chunks));
 	hr__chunk_drop(arena->table, id);
 }
 
-/* Record 0 has state 0, so it is never what anybody asks for. */
+/* Record 0 has state 0, so it never matches a state that callers test for. */
 static inline bool is_state(const hr__arena *arena, hr__chunk_id id, enum hr__chunk_state state)
 {
 	return hr__chunk_state_of(&arena->table->chunks[id]) == state;
@@ -397,8 +400,8 @@ void hr__arena_remove_region(hr__arena *arena, hr__chunk_id edge)
 	hr__chunk_drop(arena->table, edge);
 }
 
-/* Puts [id], which is in no index, into the index of free chunks, merged with free neighbours. A neighbour keeps its record, and so
- * most often its place in the index. */
+/* Inserts [id], which is in no index, into the index of free chunks and merges it with free neighbours. The merged chunk keeps a
+ * neighbour's record, and so in most cases the neighbour's place in the index. */
 static inline hr__chunk_id join_free(hr__arena *arena, hr__chunk_id id)
 {
 	hr__chunk *chunks = arena->table->chunks, *chunk = &chunks[id];
@@ -436,12 +439,12 @@ hr__chunk_id hr__arena_map(hr__arena *arena, hr__chunk_id hole, uint64_t address
 		hr__chunk_id left = chunk->prev;
 		hole_insert(arena, cut_front(arena, hole, before));
 		chunk->size -= before;
-		if (left == arena->tail) index_again(arena, left); /* the hole behind it ends before its region does */
+		if (left == arena->tail) index_again(arena, left); /* the hole after it no longer reaches the end of the region */
 	}
 	if (size == chunk->size) {
 		hole_remove(arena, hole);
 		hr__chunk_id id = join_free(arena, hole);
-		if (id == arena->tail) index_again(arena, id); /* it reaches the end of its region: no tail any more */
+		if (id == arena->tail) index_again(arena, id); /* it reaches the end of the region, so it is no longer the tail */
 		return id;
 	}
 	hr__chunk_id id = cut_front(arena, hole, size);
@@ -484,7 +487,7 @@ hr__chunk_id hr__arena_unmap(hr__arena *arena, hr__chunk_id id, uint64_t address
 	return id;
 }
 
-/* Bytes to skip at the start of a chunk to reach a multiple of [alignment]; UINT64_MAX when [size] does not fit behind that. */
+/* Bytes to skip at the start of a chunk to reach a multiple of [alignment]; UINT64_MAX when [size] bytes do not fit after that. */
 static inline uint64_t padding_for(const hr__chunk *chunk, uint64_t size, uint64_t alignment)
 {
 	uint64_t aligned;
@@ -493,8 +496,8 @@ static inline uint64_t padding_for(const hr__chunk *chunk, uint64_t size, uint64
 	return padding <= chunk->size && size <= chunk->size - padding ? padding : UINT64_MAX;
 }
 
-/* A place for an alignment above the granularity. First the best fit, if it happens to be aligned; then the best fit with room for
- * any padding; then, so that no place is missed, every free chunk that is large enough. */
+/* Finds a chunk for an alignment above the granularity. First tries the best fit, in case it is aligned; then the best fit with
+ * room for any padding; then every free chunk that is large enough, so that no place is missed. */
 static hr__chunk_id find_aligned(const hr__arena *arena, uint64_t size, uint64_t alignment)
 {
 	const hr__chunk *chunks = arena->table->chunks;
@@ -511,7 +514,8 @@ static hr__chunk_id find_aligned(const hr__arena *arena, uint64_t size, uint64_t
 	return best;
 }
 
-/* Bytes to leave free in front of a block of [size], so that most whole pages stay free in the chunk. Not so in one that can grow. */
+/* Bytes to leave free before a block of [size] bytes, so that the most whole pages stay free in the chunk. 0 for a chunk that can
+ * grow. */
 static __attribute__((noinline)) uint64_t padding_for_pages(const hr__arena *arena, const hr__chunk *chunk, uint64_t size)
 {
 	uint64_t begin = hr__chunk_address(chunk), end = hr__chunk_end(chunk), page = arena->page;
@@ -587,7 +591,7 @@ void hr__arena_exchange(hr__arena *arena, hr__chunk_id left, hr__chunk_id right)
 	hr__store_relaxed(&second->address, address);
 	hr__store_relaxed(&first->address, address + second->size);
 	chunks[before].next = right;
-	chunks[behind].prev = left; /* record 0 may be written: nobody reads it */
+	chunks[behind].prev = left; /* may write record 0, whose links are never read */
 	second->prev = before;
 	second->next = left;
 	first->prev = right;
@@ -600,8 +604,8 @@ hr__chunk_id hr__arena_give(hr__arena *arena, hr__chunk_id id)
 	return join_free(arena, id);
 }
 
-/* Reads what a lock guards without holding it, on purpose: every number read is checked before it is followed, and the path is
- * bounded, so a torn read costs a wrong answer that the caller throws away. */
+/* Reads lock-guarded fields without the lock, on purpose. Every number is checked before it is followed and the path is bounded, so
+ * a torn read yields only a wrong answer, which the caller discards. */
 __attribute__((no_sanitize("thread"))) uint64_t hr__arena_largest(const hr__arena *arena)
 {
 	const hr__chunk_table *table = arena->table;
@@ -622,7 +626,7 @@ __attribute__((no_sanitize("thread"))) uint64_t hr__arena_largest(const hr__aren
 
 /* ---- walking ---- */
 
-/* The node of the trie whose ring [id] is in. */
+/* The trie node of the ring that [id] is in. */
 static hr__chunk_id ring_leader(const hr__chunk *chunks, hr__chunk_id id)
 {
 	while (chunks[id].parent == id) id = chunks[id].link;
@@ -640,11 +644,11 @@ hr__chunk_id hr__arena_first_free(const hr__arena *arena, uint64_t size)
 	return first_from(arena, bin_of(size >> arena->shift));
 }
 
-/* The one behind [after] in the trie of its bin, rings included; 0 behind the last. */
+/* The chunk after [after] in the trie of its bin, rings included; 0 after the last. */
 static hr__chunk_id next_in_bin(const hr__chunk *chunks, hr__chunk_id after)
 {
 	hr__chunk_id younger = chunks[after].link;
-	if (chunks[younger].parent == younger) return younger; /* the ring goes on */
+	if (chunks[younger].parent == younger) return younger; /* the next member of the ring */
 	hr__chunk_id node = ring_leader(chunks, after);
 	for (int side = 0; side < 2; side++)
 		if (chunks[node].child[side]) return chunks[node].child[side];
@@ -656,7 +660,7 @@ static hr__chunk_id next_in_bin(const hr__chunk *chunks, hr__chunk_id after)
 hr__chunk_id hr__arena_next_free(const hr__arena *arena, hr__chunk_id after)
 {
 	const hr__chunk *chunks = arena->table->chunks;
-	if (after == arena->tail) return 0; /* always the last */
+	if (after == arena->tail) return 0; /* the tail is always last */
 	hr__chunk_id next = next_in_bin(chunks, after);
 	return next ? next : first_from(arena, bin_of(units_of(arena, &chunks[after])) + 1);
 }
@@ -690,7 +694,7 @@ static int check_chain(const hr__arena *arena, hr__chunk_id first, struct totals
 	return 0;
 }
 
-/* One ring; returns the number of its members through [count]. */
+/* Checks one ring and adds the number of its members to *count. */
 static int check_ring(const hr__arena *arena, hr__chunk_id leader, uint32_t *count)
 {
 	const hr__chunk *chunks = arena->table->chunks;

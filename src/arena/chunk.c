@@ -3,7 +3,7 @@
 #include "base/status.h"
 #include "os/os.h"
 
-/* Committing costs a system call. An eighth more than there are, and at least a host page, keeps that rare and wastes little. */
+/* Committing is a system call. Growing by an eighth, at least by one host page, keeps it rare and wastes little. */
 static uint32_t records_to_commit(const hr__chunk_table *table)
 {
 	uint32_t per_page = (uint32_t)(hr__os_page_size() / sizeof(hr__chunk)), more = table->committed / 8;

@@ -1,14 +1,14 @@
-/* chunk.h - the chunk record: one line of 64 bytes for every chunk of memory, in use or not.
+/* chunk.h - the chunk record: 64 bytes, one cache line, for every chunk of memory, in use or not.
  *
- * It is the meeting place of four things that would otherwise each look up the same address: the arena (extent, neighbours, place in
- * the free index), the ledger (who holds it: four ids), stream safety (who used it, until when) and the thread caches (a link).
- * What only a free chunk needs shares its bytes with what only a chunk in use needs.
+ * The record serves four modules that would otherwise each look up the same address: the arena (extent, neighbours, place in the
+ * free index), the ledger (what the block is for: four ids), stream safety (streams that used the chunk, and the epoch) and the
+ * thread caches (a link). Fields that only a free chunk needs share their bytes with fields that only a chunk in use needs.
  *
  *      0        8        16                 24        32     36     40            56     60       62      63     64
- *      | address | size   | requested/epoch | streams  | prev | next | who / tree  | link | region | state | dtype |
+ *      | address | size   | requested/epoch | streams  | prev | next | ledger/tree | link | region | state | dtype |
  *
- * Records are numbered from 1; 0 is "none". They live in one reserved range that is committed as it fills, so a record never moves
- * and a thread may follow a number without a lock. Records that are not in use form a list through [link]. */
+ * Records are numbered from 1; 0 means "none". They are in one reserved range that is committed as it fills, so a record never
+ * moves and a thread can follow a number without a lock. Unused records form a list through [link]. */
 #ifndef HR_ARENA_CHUNK_H
 #define HR_ARENA_CHUNK_H
 
@@ -19,33 +19,33 @@
 typedef uint32_t hr__chunk_id;
 
 enum hr__chunk_state {
-	HR__CHUNK_UNUSED = 0, /* the record is in the list of spare ones */
+	HR__CHUNK_UNUSED = 0, /* the record is in the list of spare records */
 	HR__CHUNK_FREE = HR_CHUNK_FREE,
 	HR__CHUNK_IN_USE = HR_CHUNK_IN_USE,
-	HR__CHUNK_CACHED = HR_CHUNK_CACHED,   /* freed, but kept by a thread cache */
+	HR__CHUNK_CACHED = HR_CHUNK_CACHED,   /* freed, but held by a thread cache */
 	HR__CHUNK_HOLE = HR_CHUNK_UNMAPPED,   /* addresses without memory */
-	HR__CHUNK_EDGE                        /* where a region starts: empty */
+	HR__CHUNK_EDGE                        /* start of a region; empty */
 };
 
-/* Bit of [region]: the region is the one that thread caches are filled from. */
+/* Bit of [region]: thread caches are filled from this region. */
 #define HR__REGION_SMALL 0x8000u
 #define HR__REGION_INDEX 0x7fffu
-/* In no region: a block of whole pages at an address of its own (memory/span.c). */
+/* Not in a region: a block of whole pages at an address range of its own (memory/span.c). */
 #define HR__REGION_NONE 0x7fffu
 
 typedef struct hr__chunk {
-	hr__atomic_u64 address; /* atomic: hr_free compares it before it holds the lock */
+	hr__atomic_u64 address; /* atomic: hr_free compares it before it acquires the lock */
 	uint64_t size;          /* bytes, a multiple of the granularity */
 	union {
-		uint64_t requested; /* in use: what was asked for */
-		uint64_t epoch;     /* free, cached: the device's epoch at the (latest) free */
+		uint64_t requested; /* in use: bytes requested */
+		uint64_t epoch;     /* free, cached: the device's epoch at the latest free */
 	};
-	uint64_t streams;        /* streams that used it and may still do */
+	uint64_t streams;        /* streams that used the chunk and may still be using it */
 	union {
 		struct {
 			hr__chunk_id prev, next;
 		}; /* neighbours by address in the same region; 0 beyond its end */
-		uint32_t *pages; /* a block in no region, of a direct allocator or a span: its pages */
+		uint32_t *pages; /* a block outside all regions (direct allocator or span): its pages */
 	};
 	union {
 		struct {
@@ -54,11 +54,11 @@ typedef struct hr__chunk {
 		}; /* in use: the ledger */
 		struct {
 			hr__chunk_id child[2], parent, older;
-		}; /* free: place in the index; a hole uses child as a doubly linked list */
+		}; /* free: place in the index; a hole uses child as the links of a doubly linked list */
 	};
 	union {
-		hr__chunk_id link; /* free: younger of the same size; cached: next in the cache; unused: next spare record */
-		uint32_t owner;    /* in use: what the layer above calls the tensor whose block it is; 0 = nobody's */
+		hr__chunk_id link; /* free: next younger of the same size; cached: next in the cache; unused: next spare record */
+		uint32_t owner;    /* in use: the layer above's number of the tensor that owns the block; 0 = none */
 	};
 	uint16_t region;
 	hr__atomic_u8 state; /* enum hr__chunk_state; atomic for the same reason as address */
@@ -67,11 +67,11 @@ typedef struct hr__chunk {
 
 _Static_assert(sizeof(hr__chunk) == 64, "a chunk record is one cache line");
 
-/* The records of one allocator. Guarded by the allocator's lock, except reading a record by its number. */
+/* The records of one allocator. Guarded by the allocator's lock, except for reading a record by its number. */
 typedef struct hr__chunk_table {
 	hr__chunk *chunks;     /* immutable; chunks[0] is never used */
-	uint32_t committed;    /* records that have memory behind them */
-	uint32_t touched;      /* records that were ever used: numbers below it are valid */
+	uint32_t committed;    /* records that are backed by memory */
+	uint32_t touched;      /* records ever used; numbers below it are valid */
 	hr__chunk_id spare;    /* first of the list of unused records */
 	uint32_t spare_count;
 } hr__chunk_table;
@@ -81,7 +81,7 @@ typedef struct hr__chunk_table {
 hr_status hr__chunk_table_init(hr__chunk_table *table);
 void hr__chunk_table_destroy(hr__chunk_table *table);
 
-/* Makes sure that the next [count] hr__chunk_new calls succeed. HR_NO_HOST_MEMORY. */
+/* Ensures that the next [count] calls of hr__chunk_new succeed. HR_NO_HOST_MEMORY or HR_TOO_MANY on failure. */
 hr_status hr__chunk_table_ensure_slow(hr__chunk_table *table, uint32_t count);
 static inline bool hr__chunk_table_has(const hr__chunk_table *table, uint32_t count)
 {
@@ -98,7 +98,7 @@ static inline hr__chunk *hr__chunk_at(const hr__chunk_table *table, hr__chunk_id
 	return &table->chunks[id];
 }
 
-/* A record, ensured before. All fields but state are garbage. */
+/* Returns a record that was ensured before. All fields but state are undefined. */
 static inline hr__chunk_id hr__chunk_new(hr__chunk_table *table)
 {
 	hr__chunk_id id = table->spare;
