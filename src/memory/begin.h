@@ -1,17 +1,17 @@
-/* begin.h - the library begins and ends to be used: the moments that an unmodified program is watched from.
+/* begin.h - hooks at the start and the end of the library's use, through which an unmodified program is profiled.
  *
- * These three are defined by the layer `profile`, which is above this one. It cannot register itself as other layers do: a program that
- * never calls it, which is the program meant here, would not even have it linked from a static library. So it is named here, and nothing
- * else of it is. */
+ * The layer `profile`, which is above this one, defines these three functions. It cannot register itself as other layers do: an
+ * unmodified program never calls it, so a static library would not even link it. Referring to these functions by name forces the
+ * link. Nothing else of `profile` is named in this layer. */
 #ifndef HR_MEMORY_BEGIN_H
 #define HR_MEMORY_BEGIN_H
 
 #include "headroom.h"
 
-/* An allocator is about to be made. No lock is held. Costs one load after the first time. */
+/* Before an allocator is created. Without locks. Costs one load after the first call. */
 void hr__profile_begin(void);
 
-/* hr_shutdown, before recordings are closed and allocators go. */
+/* From hr_shutdown, before recordings and allocators are closed. */
 hr_status hr__profile_end(void);
 
 /* In the child after fork. */
