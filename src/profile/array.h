@@ -1,6 +1,7 @@
-/* array.h - an array that grows in place: address space for the most it can get is reserved at first, and memory is put behind it as it fills.
+/* array.h - an array that grows in place. Address space for the maximum size is reserved up front; memory is committed as the array
+ * fills.
  *
- * Nothing is copied when it grows and no memory is held twice, which matters for arrays of hundreds of megabytes. */
+ * Growing copies nothing and never holds memory twice, which matters for arrays of hundreds of megabytes. */
 #ifndef HR_PROFILE_ARRAY_H
 #define HR_PROFILE_ARRAY_H
 
@@ -22,7 +23,7 @@ typedef struct hr__array {
 #define HR__ARRAY_FIRST ((size_t)64 << 10)
 #define HR__ARRAY_STEP ((size_t)16 << 20)
 
-/* For at most [most] items. HR_NO_HOST_MEMORY. */
+/* Reserves address space for [most] items. HR_NO_HOST_MEMORY. */
 static inline hr_status hr__array_init(hr__array *array, size_t item_bytes, uint64_t most)
 {
 	uint64_t bytes;
@@ -49,8 +50,8 @@ static inline hr_status hr__array_grow(hr__array *array)
 	return HR_OK;
 }
 
-/* One more, zeroed. NULL when *status became HR_NO_HOST_MEMORY or HR_TOO_MANY; also when it was not HR_OK before, so that calls can follow each
- * other. */
+/* Appends a zeroed item. Returns NULL when *status became HR_NO_HOST_MEMORY or HR_TOO_MANY, and when *status was not HR_OK on
+ * entry, so that calls can be chained. */
 static inline void *hr__array_push(hr__array *array, hr_status *status)
 {
 	size_t end = (array->count + 1) * array->item_bytes;

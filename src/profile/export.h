@@ -1,13 +1,13 @@
-/* export.h - a capture written in the formats of other tools.
+/* export.h - writes a capture in the formats of other tools.
  *
  *     xplane       a log directory for TensorBoard and XProf: LOGDIR/plugins/profile/RUN/HOST.xplane.pb
  *     chrome       Chrome's trace JSON, for Perfetto: counters of memory in use, slices of ops and steps
  *     memory_viz   a memory snapshot as JSON, for PyTorch's viewer
- *     rmm          the log of RMM's logging adaptor, for its replay and ours
+ *     rmm          the log of RMM's logging adaptor, for RMM's replay and `headroom replay`
  *     pprof        a profile.proto, for pprof: bytes at the peak and at the end by scope, op and tag
  *
- * A file appears under its name when it is whole, in the place of one that had the name before; a failing export leaves what was there. Names with
- * bytes that are no UTF-8 are exported with U+FFFD in their place. */
+ * A file appears under its name only when it is complete, and replaces an older file atomically; a failed export leaves the older
+ * file. Bytes of names that are not UTF-8 are exported as U+FFFD. */
 #ifndef HR_PROFILE_EXPORT_H
 #define HR_PROFILE_EXPORT_H
 
@@ -28,13 +28,14 @@ enum hr__export_format {
 };
 
 const char *hr__export_name(enum hr__export_format format);        /* "chrome" */
-const char *hr__export_description(enum hr__export_format format); /* one line, for a list of them */
+const char *hr__export_description(enum hr__export_format format); /* one line, for a list of formats */
 
-/* The format of that name. HR_INVALID_ARGUMENT: the message lists those there are. */
+/* The format with that name. HR_INVALID_ARGUMENT: the message lists the valid names. */
 hr_status hr__export_find(const char *name, enum hr__export_format *out);
 
-/* Writes it to [path]: a file, or a pipe or device that is there. For XPLANE [path] is the log directory, which is made when it is not there.
- * HR_IO when that cannot be written or the disk is full, HR_TOO_MANY for an XPlane beyond the 2 GiB of a protobuf, HR_NO_HOST_MEMORY. */
+/* Writes the capture to [path]: a file, a character device or a descriptor of this process (export_file.h). For XPLANE [path] is
+ * the log directory, which is created if it does not exist. HR_IO when [path] cannot be written or the disk is full, HR_TOO_MANY
+ * for an XPlane beyond protobuf's limit of 2 GiB, HR_NO_HOST_MEMORY. */
 hr_status hr__export_write(const hr__capture *capture, enum hr__export_format format, const char *path);
 
 #endif

@@ -1,8 +1,10 @@
-/* finder.h - from a hash to the index of an item in an array: open addressing, at most three quarters full, with removal that leaves no marks.
+/* finder.h - maps a hash to the index of an item in an array: open addressing, at most three quarters full, removal without
+ * tombstones.
  *
- *     slots   | index + 1, hash | 0 | index + 1, hash | ...        an item lies at its hash's place or behind it, with no hole between
+ *     slots   | index + 1, hash | 0 | index + 1, hash | ...   an item is in its hash's slot or after it; no empty slot between
  *
- * The caller compares items; the finder compares hashes. Hashes are salted (hr__finder_hash), so that a file cannot be made to collide. */
+ * The caller compares items; the finder compares hashes. Hashes are salted (hr__finder_hash), so that a crafted file cannot force
+ * collisions. */
 #ifndef HR_PROFILE_FINDER_H
 #define HR_PROFILE_FINDER_H
 
@@ -16,10 +18,10 @@ typedef struct hr__finder_slot {
 	uint32_t hash;
 } hr__finder_slot;
 
-/* Starts as zeros, with a salt. */
+/* Initially all zeros except the salt. */
 typedef struct hr__slots {
 	hr__finder_slot *slots;
-	uint32_t mask, count; /* slots less 1; items */
+	uint32_t mask, count; /* number of slots - 1; number of items */
 	uint64_t salt;
 } hr__slots;
 
@@ -32,15 +34,15 @@ static inline uint32_t hr__finder_hash(const hr__slots *slots, uint64_t a, uint6
 	return (uint32_t)(h >> 32);
 }
 
-/* Room for one more. HR_NO_HOST_MEMORY. */
+/* Makes room for one more item. HR_NO_HOST_MEMORY. */
 hr_status hr__slots_reserve(hr__slots *slots);
-/* Adds an item that is not there; room was made. */
+/* Adds an item that is not in the table. hr__slots_reserve must have been called. */
 void hr__slots_add(hr__slots *slots, uint32_t hash, uint32_t item);
-/* Takes out the item of slot [at]. */
+/* Removes the item in slot [at]. */
 void hr__slots_remove(hr__slots *slots, uint32_t at);
 void hr__slots_free(hr__slots *slots);
 
-/* Looks for an item:
+/* Iterates over the items with a given hash:
  *
  *     for (uint32_t at = hr__slots_first(slots, hash); hr__slots_holds(slots, hash, &at); at++)
  *         if (is_it(slots->slots[at].item - 1)) ... */

@@ -1,8 +1,9 @@
-/* holes.h - what allocators had reserved and free while a trace goes by, and the largest hole: fragmentation at any moment.
+/* holes.h - reserved bytes, free bytes and the largest hole of each allocator while a trace is replayed: fragmentation at any
+ * moment.
  *
- * Free is what is mapped and not allocated: 1 - largest / free is the fragmentation, as in hr_stats. A trace does not say what caches hold back, so that
- * counts as free here. Pieces of memory whose addresses follow each other are one. Allocators whose memory is not told of, such as direct ones, have
- * none reserved. */
+ * Free memory is mapped and not allocated; fragmentation is 1 - largest / free, as in hr_stats. A trace does not record what thread
+ * caches hold, so cached memory counts as free here. Ranges with adjacent addresses count as one. Allocators that record no
+ * regions, such as direct ones, have nothing reserved. */
 #ifndef HR_PROFILE_HOLES_H
 #define HR_PROFILE_HOLES_H
 
@@ -12,19 +13,21 @@ typedef struct hr__holes hr__holes;
 
 typedef struct hr__holes_state {
 	uint64_t reserved_bytes, free_bytes, largest_free_bytes;
-	uint64_t peak_reserved_bytes; /* the most since hr__holes_mark, or since the beginning */
+	uint64_t peak_reserved_bytes; /* peak since hr__holes_mark, or since the beginning */
 } hr__holes_state;
 
-/* Of all allocators, before the first change. Memory in proportion to the addresses that occur. HR_NO_HOST_MEMORY. */
+/* The state of all allocators before the first change. Uses memory proportional to the number of addresses in the trace.
+ * HR_NO_HOST_MEMORY. */
 hr_status hr__holes_make(const hr__capture *capture, hr__holes **out);
-void hr__holes_free(hr__holes *holes); /* NULL is fine */
+void hr__holes_free(hr__holes *holes); /* NULL is allowed */
 
-/* Moves on to [time_ns]: memory is mapped and unmapped, allocations are for hr__holes_change. Time does not go back. */
+/* Advances to [time_ns]: applies maps and unmaps, but not allocations (hr__holes_change). Time must not decrease. */
 void hr__holes_until(hr__holes *holes, uint64_t time_ns);
-/* The next change of the capture, with all that was mapped and unmapped up to its time. Takes time in proportion to the logarithm of the addresses. */
+/* Applies the capture's next change, and all maps and unmaps up to its time. Takes time proportional to the logarithm of the number
+ * of addresses. */
 void hr__holes_change(hr__holes *holes);
 
-/* What is reserved now is the most from here on. */
+/* Restarts the peak of reserved bytes from the current value. */
 void hr__holes_mark(hr__holes *holes);
 
 hr__holes_state hr__holes_of(const hr__holes *holes, uint32_t allocator);

@@ -1,27 +1,27 @@
-/* nodes.h - allocations, ops and uses of a selection, grouped by op or by name scope. Node 0 is all of it; in the tree of scopes every other node
- * hangs below its parent, which comes before it. */
+/* nodes.h - allocations, ops and uses of a selection, grouped by op or by name scope. Node 0 is the total. In the tree of scopes
+ * every other node has a parent, which precedes it. */
 #ifndef HR_PROFILE_NODES_H
 #define HR_PROFILE_NODES_H
 
 #include "profile/view.h"
 
-#define HR__NODE_DEPTH_MAX 32 /* deeper scopes count for the one at this depth */
+#define HR__NODE_DEPTH_MAX 32 /* deeper scopes are counted at this depth */
 
 typedef struct hr__node_sums {
-	uint64_t bytes, allocations;         /* allocated in the selection's time */
-	uint64_t residual_bytes;             /* of these, what was left at its end */
-	uint64_t at_peak_bytes;              /* live at the device's peak in that time */
-	uint64_t end_bytes;                  /* there at its end */
-	uint64_t occurrence, ns, device_ns;  /* runs of ops, how long they took, how long their kernels took */
-	uint64_t input_bytes, output_bytes;  /* that ops read and wrote */
+	uint64_t bytes, allocations;         /* allocated during the selection */
+	uint64_t residual_bytes;             /* part of bytes that was live at its end */
+	uint64_t at_peak_bytes;              /* live at the device's peak during the selection */
+	uint64_t end_bytes;                  /* live at its end */
+	uint64_t occurrence, ns, device_ns;  /* number of op runs, their time, their kernels' time */
+	uint64_t input_bytes, output_bytes;  /* read and written by ops */
 } hr__node_sums;
 
 typedef struct hr__node {
 	uint64_t path; /* hr__path_cell */
 	uint32_t parent, depth;
-	hr__node_sums self, total; /* total: with those below */
-	uint64_t live, self_live;  /* while going through the changes */
-	uint64_t peak_bytes;       /* the most that it had, with those below, at any moment */
+	hr__node_sums self, total; /* total: including descendants */
+	uint64_t live, self_live;  /* scratch for replaying changes */
+	uint64_t peak_bytes;       /* peak, including descendants */
 } hr__node;
 
 typedef struct hr__nodes {

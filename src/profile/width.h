@@ -1,14 +1,15 @@
-/* width.h - how many columns of a terminal characters take: 2 for wide and fullwidth ones of East Asia and emoji, 0 for those that go on top of the one
- * before, 1 for any other. */
+/* width.h - terminal columns of a character: 2 for wide and fullwidth East Asian characters and emoji, 0 for combining characters,
+ * 1 for all others. */
 #ifndef HR_PROFILE_WIDTH_H
 #define HR_PROFILE_WIDTH_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of the character at [text], whose bytes are *bytes, at least 1. [text] does not end there; what is not UTF-8 takes a column for each byte. */
+/* Width of the character at [text], which is not empty; *bytes receives its length. A byte that is not valid UTF-8 is one
+ * column. */
 uint32_t hr__width_of_character(const char *text, size_t *bytes);
-/* Of all of it. */
+/* Width of the whole string. */
 uint32_t hr__width_of(const char *text);
 
 #endif
