@@ -1,9 +1,8 @@
-/* bfloat16.h - bfloat16 is the upper half of a float32: the same sign and exponents, 8 bits of precision instead of 24. It is a dtype
- * to keep values in; nothing is computed with it.
+/* bfloat16.h - bfloat16 is the upper half of a float32: the same sign and exponent, 8 bits of precision instead of 24. It is a
+ * storage dtype; nothing is computed in it.
  *
- * To bfloat16 everything is rounded once, to the nearest, ties to even. Rounding to float32 first and then again would be wrong where
- * the first lands on a tie: 1 + 2^-8 + 2^-40 would become 1, though it lies above the middle. What is no number stays so, and is
- * quiet. */
+ * Conversions to bfloat16 round once, to nearest, ties to even. Rounding to float32 first would be wrong if the first rounding
+ * gives a tie: 1 + 2^-8 + 2^-40 would become 1, although it is above the midpoint. NaN stays NaN and becomes quiet. */
 #ifndef HR_RUNTIME_BFLOAT16_H
 #define HR_RUNTIME_BFLOAT16_H
 
@@ -21,8 +20,8 @@ static inline float hr__bfloat16_to_f32(hr__bfloat16 x)
 	return out;
 }
 
-/* A carry runs on into the exponent, at the end of which is infinity. With what is no number it would run over that, or, where the bits
- * that say so are cut off, make it infinity. */
+/* A carry propagates into the exponent, up to infinity. NaN is handled separately: a carry could overflow it, and truncation could
+ * remove its mantissa bits and make it infinity. */
 static inline hr__bfloat16 hr__bfloat16_of_f32(float x)
 {
 	uint32_t bits;
@@ -31,8 +30,8 @@ static inline hr__bfloat16 hr__bfloat16_of_f32(float x)
 	return (hr__bfloat16)(x != x ? quiet : rounded);
 }
 
-/* By way of float32, cut off instead of rounded, and with the last bit set if anything was lost: that is on the same side of every tie as
- * the whole number, as float32 has more than two bits more. */
+/* Converts to float32 by truncation and sets the last bit if anything was lost (round to odd). The result is on the same side of
+ * every tie as [x], because float32 has at least two more bits than bfloat16. */
 static inline hr__bfloat16 hr__bfloat16_of_f64(double x)
 {
 	float near = (float)x;
@@ -44,7 +43,8 @@ static inline hr__bfloat16 hr__bfloat16_of_f64(double x)
 	return hr__bfloat16_of_f32(near);
 }
 
-/* A double holds all but the largest. Of those the last 12 bits, far below any tie, count as one. */
+/* Up to 2^53 the conversion to double is exact. Beyond, the last 12 bits are far below any tie, so only whether they are zero
+ * matters. */
 static inline hr__bfloat16 hr__bfloat16_of_i64(int64_t x)
 {
 	const int64_t whole = INT64_C(1) << 53, last = 0xFFF;

@@ -98,7 +98,7 @@ void hr__buffer_release(hr__buffer *buffer)
 	}
 	hr__lock_release(&hr__runtime_lock);
 	if (!last) return;
-	/* Both are safe while the stream still works on it. */
+	/* Both are safe while queued work still uses the memory. */
 	if (buffer->tensor.id) hr_tensor_destroy(buffer->tensor);
 	else hr_free(session->allocator, buffer->block, session->stream);
 	hr__os()->free(buffer, sizeof *buffer);

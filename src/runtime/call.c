@@ -1,4 +1,4 @@
-/* call.c - the way into the runtime for all op calls: what is wrong with them, and whether they run or become nodes. */
+/* call.c - entry point of all op calls: checks the call, then runs the op or adds a node. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ hr_status hr__name_op(hr_status status, const char *op, hr_name scope)
 	const char *text = hr_name_text(scope), *message = hr_last_message();
 	int length = snprintf(name, sizeof name, "op \"%.60s\"", op);
 	if (*text) snprintf(place, sizeof place, " in scope \"%.200s\"", text);
-	/* Tensors that find no room say themselves for which op; the scope, which they do not know, goes into their sentence. */
+	/* The out-of-memory messages of tensors already name the op but not the scope: insert it. */
 	if (strncmp(message, name, (size_t)length) == 0) return hr__fail(status, "%s%s%s", name, place, message + length);
 	return hr__fail_in(status, "%s%s", name, place);
 }
@@ -23,7 +23,8 @@ static void use_up_all(const hr_value *inputs, uint32_t count)
 		if (inputs[i].id) hr__value_use_up(inputs[i]);
 }
 
-/* All inputs there, and all in the same place. [*held] of them have a reference of the caller's. */
+/* Checks that all inputs exist and belong to the same graph or session. The first *held of them have a reference that the caller
+ * releases. */
 static hr_status look_up(const hr_value *inputs, uint32_t count, const hr__graph *graph, const hr__session *session, hr__value *values, uint32_t *held)
 {
 	for (uint32_t i = 0; i < count; i++) {
@@ -39,7 +40,7 @@ static hr_status look_up(const hr_value *inputs, uint32_t count, const hr__graph
 	return HR_OK;
 }
 
-/* References to the buffer of input [i] that this call knows of: the value's, and its own. */
+/* References to the buffer of input [i] that this call accounts for: one per input that uses the buffer, and the value's. */
 static int64_t known_refs(const hr__value *values, uint32_t count, uint32_t i)
 {
 	int64_t refs = 1;
@@ -79,7 +80,7 @@ static hr_status run(hr__session *session, enum hr__op_kind kind, const hr__attr
 	return status;
 }
 
-/* What becomes the contents of a variable has its type: adding to it must not broadcast it. */
+/* The new contents of a variable must have its type: an addition must not broadcast it. */
 static hr_status check_written(const hr__type *variable, const hr__type *out)
 {
 	char is[HR__DIMS_TEXT], becomes[HR__DIMS_TEXT];
@@ -88,7 +89,7 @@ static hr_status check_written(const hr__type *variable, const hr__type *out)
 	                hr__dims_text(&variable->dims, is, sizeof is), hr_dtype_text(out->dtype), hr__dims_text(&out->dims, becomes, sizeof becomes));
 }
 
-/* Types of all inputs, those of variables first. */
+/* Types of all inputs, variables first. */
 static hr_status find_types(const hr__attrs *attrs, const hr__value *values, uint32_t count, const hr__graph *graph, const hr__session *session,
                             hr__type *out)
 {
@@ -104,8 +105,9 @@ static hr_status find_types(const hr__attrs *attrs, const hr__value *values, uin
 	return HR_OK;
 }
 
-/* What an eager read gives is the same to a tape, however often it is read. Unless another thread has updated the variable since: then it gets a
- * number of its own. Contents that somebody has are not updated in place, so in the same buffer they are the same. */
+/* Gives the result of an eager read the serial of the variable's contents, so that a tape sees repeated reads as the same value. If
+ * another thread has updated the variable since the read, the buffers differ and the result gets a serial of its own. Comparing
+ * buffers is enough: contents with other references are never updated in place. */
 static void number_contents(hr__session *session, const hr__attrs *attrs, hr_value out)
 {
 	hr__value value;
@@ -157,7 +159,7 @@ void hr__call(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, con
 	bool all = true;
 	for (uint32_t i = 0; i < hr__ops[kind].out_count; i++) outs[i] = HR_NO_VALUE;
 	for (uint32_t i = 0; i < count; i++) all &= inputs[i].id != 0;
-	if (all) { /* else the message of what went wrong before stays */
+	if (all) { /* otherwise the message of the earlier failure stays */
 		hr_status status = call(kind, inputs, count, attrs, outs);
 		if (status) {
 			for (uint32_t i = 0; i < hr__ops[kind].out_count; i++) outs[i] = HR_NO_VALUE;

@@ -1,9 +1,9 @@
-/* execute.c - an op runs: memory for its outputs, pins, and a call on the session's stream.
+/* execute.c - running an op: memory for its outputs, pins, and a host call queued on the session's stream.
  *
- * The host goes on as soon as the call is queued. What the op works on is pinned until then, and what is queued keeps memory from being given
- * to others before the stream is done with it (hr_unpin_all, hr_free).
+ * hr__execute returns as soon as the call is queued. Buffers are pinned until then. After that, stream order (hr_unpin_all,
+ * hr_free) keeps their memory from being reused before the stream is done with it.
  *
- * While a trace is recorded, the host waits for each op, so that its event carries the time that it took. */
+ * While a trace is recorded, the host waits for each op, so that the op's event contains its duration. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,29 +19,29 @@
 
 #define SLOTS (HR__OP_INPUTS + HR__OP_OUTPUTS + 1)
 
-/* What waits in the stream. */
+/* An op queued in the stream. */
 struct job {
 	hr__work work;
 	hr__attrs attrs;
 	void (*run)(hr__work *work);
-	bool updates;         /* contents of variables, which are its first inputs */
+	bool updates;         /* the first inputs are contents of variables, which it updates */
 	hr__session *session;
 	hr_name op, scope;
-	hr_op_metadata *note; /* NULL = nobody asks */
+	hr_op_metadata *note; /* NULL = not requested */
 	uint64_t begin_ns;
-	uint64_t *took_ns;    /* NULL = nobody asks */
-	uint64_t bytes;       /* of this block, with the data of a constant behind it */
+	uint64_t *took_ns;    /* NULL = not requested */
+	uint64_t bytes;       /* size of this block, including the data of a constant behind the struct */
 };
 
-/* What an op has its memory in. */
+/* The memory of an op. */
 struct memory {
 	const hr__slot *ins;
 	hr__slot *outs;
 	uint32_t in_count, out_count;
 	hr__buffer *scratch;
-	hr__buffer *fresh[HR__OP_OUTPUTS + 1]; /* those of outs and scratch that were allocated for this op */
+	hr__buffer *fresh[HR__OP_OUTPUTS + 1]; /* outputs and scratch that were allocated for this op */
 	uint32_t fresh_count;
-	bool recorded; /* in a trace */
+	bool recorded; /* a trace is being recorded */
 };
 
 /* "an index is out of range: 7 is not from 0 to 4; shapes [5,4] and [6]" */
@@ -76,14 +76,14 @@ static bool has_failed(const hr__session *session)
 	return failed;
 }
 
-/* What went wrong is not told yet, so the program goes on as if nothing had: its variables stay as they are. */
+/* Used instead of the kernel while the session has an unreported error: variables keep their contents. */
 static void leave_alone(const hr__work *work)
 {
 	for (uint32_t i = 0; i < work->out_count; i++)
 		if (work->out[i] != work->in[i]) memcpy(work->out[i], work->in[i], hr__type_bytes(&work->out_types[i]));
 }
 
-/* On a thread of the device. */
+/* Runs on a thread of the device. */
 static void run_job(void *argument)
 {
 	struct job *job = argument;
@@ -108,7 +108,7 @@ static bool can_take(const hr__slot *in, uint64_t bytes)
 	return in->may_take && in->buffer && !in->offset && in->buffer->bytes == bytes && hr__buffer_refs(in->buffer) == in->refs;
 }
 
-/* The input whose memory an output takes; -1 = none. */
+/* The input whose memory the output reuses; -1 = none. */
 static int find_memory(const hr__op *op, const struct memory *memory, uint32_t out)
 {
 	uint64_t bytes = hr__type_bytes(&memory->outs[out].type);
@@ -126,7 +126,7 @@ static void release_outs(const struct memory *memory)
 	}
 }
 
-/* Of output [i]: new contents of a variable, where that is what the op makes. */
+/* Role of output [i]: that of the variable whose contents it becomes, or the task's. */
 static hr__role role_of(const hr__task *task, uint32_t i)
 {
 	hr__variable variable;
@@ -180,7 +180,7 @@ static void add_pin(struct pins *pins, const hr__buffer *buffer, hr_access acces
 	if (!buffer || !buffer->tensor.id) return;
 	for (size_t i = 0; i < pins->count; i++) {
 		if (pins->list[i].tensor.id != buffer->tensor.id) continue;
-		if (access != HR_READ) pins->list[i].access = HR_WRITE; /* it is read, and written to */
+		if (access != HR_READ) pins->list[i].access = HR_WRITE; /* read and written */
 		return;
 	}
 	pins->list[pins->count++] = (hr_pin){ buffer->tensor, access };
@@ -188,7 +188,7 @@ static void add_pin(struct pins *pins, const hr__buffer *buffer, hr_access acces
 
 /* ---- events ---- */
 
-/* An op that works on part of a buffer uses the block that this is in. */
+/* Reports the whole block, also if the op uses only part of the buffer. */
 static void tell_use(const hr__task *task, const hr__buffer *buffer, hr__event_kind kind)
 {
 	void *at;
@@ -236,7 +236,7 @@ static struct job *new_job(const hr__task *task, uint64_t data)
 
 static hr_status fill_in(hr__work *work, const struct memory *memory)
 {
-	static _Alignas(64) char nothing[64]; /* where tensors of no elements are: kernels add 0 to the address, which C leaves undefined for NULL */
+	static _Alignas(64) char nothing[64]; /* address of empty tensors: kernels add 0 to it, undefined for NULL in C */
 	hr_status status = HR_OK;
 	void *at;
 	work->in_count = memory->in_count;
@@ -254,7 +254,7 @@ static hr_status fill_in(hr__work *work, const struct memory *memory)
 	return status ? status : hr__buffer_address(memory->scratch, 0, &work->scratch);
 }
 
-/* In the unit of bytes_in_use: the bytes that the block occupies, rounding included. */
+/* Bytes that the block occupies, rounding included: the unit of bytes_in_use. */
 static uint64_t occupied_bytes(const hr__buffer *buffer)
 {
 	hr_status status;
@@ -263,7 +263,7 @@ static uint64_t occupied_bytes(const hr__buffer *buffer)
 	return allocator && !hr__buffer_address(buffer, 0, &at) ? hr__block_bytes(allocator, (uintptr_t)at, NULL) : 0;
 }
 
-/* With everything pinned. */
+/* Call with everything pinned. */
 static void note_memory(const hr__task *task, const struct memory *memory)
 {
 	hr_stats stats;
@@ -273,7 +273,7 @@ static void note_memory(const hr__task *task, const struct memory *memory)
 	if (!hr_allocator_get_stats(task->session->allocator, &stats)) task->note->peak_bytes = (uint64_t)stats.bytes_in_use;
 }
 
-/* With everything pinned. *queued: the job is the stream's. */
+/* Call with everything pinned. *queued: the stream owns the job. */
 static hr_status queue_job(const hr__task *task, const struct memory *memory, struct job *job, bool *queued)
 {
 	const hr__session *session = task->session;
@@ -318,7 +318,7 @@ static hr_status queue(const hr__task *task, const struct memory *memory)
 	return status;
 }
 
-/* A slice whose elements lie side by side. */
+/* A slice whose elements are contiguous. */
 static bool is_view(const hr__task *task, const hr__slot *ins, uint64_t *offset)
 {
 	if (task->kind != HR__OP_SLICE) return false;
@@ -364,7 +364,7 @@ static void release_contents(hr__content *contents, uint32_t count)
 	for (uint32_t i = 0; i < count; i++) hr__buffer_release(contents[i].buffer);
 }
 
-/* Contents that are read, changed, and written: in place, where nobody else has them. */
+/* Reads, changes and replaces contents of variables; in place if they have no other references. */
 static hr_status update(const hr__task *task, uint32_t count, const hr__slot *ins, uint32_t in_count, hr__slot *outs)
 {
 	hr__content contents[HR__OP_OUTPUTS];
@@ -377,7 +377,7 @@ static hr_status update(const hr__task *task, uint32_t count, const hr__slot *in
 		if (!status) status = hr__variable_read(task->session, variable.id, &contents[i]);
 		if (status) break;
 		got++;
-		all[i] = (hr__slot){ variable.type, contents[i].buffer, 0, true, 2 }; /* the session's reference, and ours */
+		all[i] = (hr__slot){ variable.type, contents[i].buffer, 0, true, 2 }; /* the session's reference and this one */
 	}
 	for (uint32_t i = 0; i < in_count; i++) all[count + i] = ins[i];
 	hr__task updating = *task;
@@ -388,7 +388,7 @@ static hr_status update(const hr__task *task, uint32_t count, const hr__slot *in
 	return status;
 }
 
-/* What is only part of a buffer is copied, so that the variable does not hold the rest. */
+/* A value that is only part of its buffer is copied, so that the variable does not keep the whole buffer alive. */
 static hr_status assign(const hr__task *task, const hr__slot *in, hr__slot *out)
 {
 	bool whole = !in->buffer || (!in->offset && in->buffer->bytes == hr__type_bytes(&in->type));

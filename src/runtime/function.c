@@ -1,11 +1,11 @@
-/* function.c - steps that are written like any other code, and run as graphs.
+/* function.c - functions: bodies written as ordinary op calls that run as graphs.
  *
- * A body is called once for each signature, the dtypes and shapes of its inputs, while a graph is entered; later calls run that graph. Variables
- * that it makes are the session's, so a signature is good for one session.
+ * The body is called once for each signature (dtypes and shapes of its inputs) while a graph is entered; later calls run that
+ * graph. Variables created by the body belong to the session, so a signature is valid for one session.
  *
- * Threads take turns at a function: in its turn a thread looks for a graph, or calls the body. Graphs run outside of it, side by side. A thread
- * that would wait for itself is refused: the turn is its own, or that of a thread that waits, maybe by way of others, for a turn of this one. Only
- * who begins to wait can close such a circle, so that is when to look. */
+ * A function has one owner thread at a time. The owner looks up a graph or calls the body; graphs run afterwards, in parallel. A
+ * thread that would deadlock is refused: it is the owner already, or the owner waits, directly or through others, for a function
+ * that this thread owns. Only a thread that starts to wait can close such a cycle, so the check is made there. */
 #include "base/atomic.h"
 #include "base/status.h"
 #include "os/os.h"
@@ -14,8 +14,8 @@
 #define VALUES_MAX 16u
 
 struct built {
-	uint64_t session; /* 0: nothing */
-	uint64_t used;    /* when: the greatest is the latest */
+	uint64_t session; /* 0: unused */
+	uint64_t used;    /* time of last use, in ticks of the function's clock */
 	size_t in_count, out_count;
 	hr__type types[VALUES_MAX];
 	hr_value places[VALUES_MAX], outs[VALUES_MAX];
@@ -27,18 +27,18 @@ struct function {
 	char name[64];
 	hr_function_body body;
 	void *context;
-	uint32_t calls;             /* that are going on; guarded by hr__runtime_lock, like the next */
-	const struct caller *owner; /* the thread whose turn it is; NULL = nobody's */
-	uint64_t clock;             /* the owner's, like the next; while there is none, whoever has the lock may change it */
+	uint32_t calls;             /* in progress; guarded by hr__runtime_lock */
+	const struct caller *owner; /* NULL = none; guarded by hr__runtime_lock */
+	uint64_t clock;             /* accessed by the owner, like built; without an owner, under the lock */
 	struct built built[HR__SIGNATURES_MAX];
 };
 
-/* A thread, as others see it. */
+/* A thread's state that other threads read. */
 static _Thread_local struct caller {
 	const struct function *waits_for; /* NULL = none; guarded by hr__runtime_lock */
 } me;
 
-static struct function *functions[HR__FUNCTIONS_MAX]; /* guarded by hr__runtime_lock, like the next */
+static struct function *functions[HR__FUNCTIONS_MAX]; /* guarded by hr__runtime_lock, like last_id */
 static uint64_t last_id;
 static hr__atomic_u32 eagerly_;
 
@@ -88,7 +88,7 @@ static void free_function(struct function *function)
 	hr__os()->free(function, sizeof *function);
 }
 
-/* With the lock. */
+/* Call with the lock. */
 static struct function **find(hr_function handle)
 {
 	for (uint32_t i = 0; i < HR__FUNCTIONS_MAX && handle.id; i++)
@@ -114,12 +114,12 @@ hr_status hr_function_destroy(hr_function handle)
 	return HR_OK;
 }
 
-/* ---- turns ---- */
+/* ---- ownership ---- */
 
-/* The function, which stays until the call ends. */
+/* Finds the function. It cannot be destroyed until end_call. */
 static hr_status begin_call(hr_function handle, struct function **out)
 {
-	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork; call hr_shutdown() first"); /* its threads may never give a turn back */
+	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork; call hr_shutdown() first"); /* the owner may be gone */
 	hr__lock_take(&hr__runtime_lock);
 	struct function **place = find(handle);
 	if (place) *out = *place;
@@ -135,7 +135,7 @@ static void end_call(struct function *function)
 	hr__lock_release(&hr__runtime_lock);
 }
 
-/* With the lock. */
+/* Whether this thread owns the function, or its owner waits for this thread. Call with the lock. */
 static bool waits_for_me(const struct function *function)
 {
 	const struct caller *owner = function->owner;
@@ -143,7 +143,7 @@ static bool waits_for_me(const struct function *function)
 	return owner != NULL;
 }
 
-/* With the lock. Whether that is settled: it is this thread's turn, or never will be. */
+/* Call with the lock. True: this thread is the owner now, or waiting would deadlock (*status). */
 static bool try_turn(struct function *function, hr_status *status)
 {
 	*status = waits_for_me(function) ? HR_IN_USE : HR_OK;
@@ -153,7 +153,7 @@ static bool try_turn(struct function *function, hr_status *status)
 	return settled;
 }
 
-/* There is something to wait for only while a body is called; so no monitor, which could not be destroyed in the child of a fork. */
+/* Waits only while another thread calls the body. Polls, because a monitor could not be destroyed in the child of a fork. */
 static hr_status take_turn(struct function *function)
 {
 	hr_status status;
@@ -174,9 +174,9 @@ static void leave_turn(struct function *function)
 	hr__lock_release(&hr__runtime_lock);
 }
 
-/* ---- forgetting ---- */
+/* ---- dropping graphs ---- */
 
-/* With the lock, while it is nobody's turn: what was built for the session, out of the function. Returns how many. */
+/* Removes the graphs traced for [session]. Call with the lock, while the function has no owner. Returns their number. */
 static uint32_t take_out(struct function *function, uint64_t session, hr_graph *out)
 {
 	uint32_t count = 0;
@@ -188,8 +188,8 @@ static uint32_t take_out(struct function *function, uint64_t session, hr_graph *
 	return count;
 }
 
-/* Without a turn: the body that has it may be what closes the session. What such a function has stays until its place is needed; the number of a
- * session is never given again. */
+/* Does not take ownership, because the owner's body may be closing the session. Graphs of an owned function stay until their slot
+ * is reused; they are never used, because session ids are not reused. */
 void hr__functions_forget(const hr__session *session)
 {
 	for (uint32_t i = 0; i < HR__FUNCTIONS_MAX; i++) {
@@ -209,9 +209,9 @@ void hr__functions_free(void)
 	}
 }
 
-/* ---- building ---- */
+/* ---- tracing ---- */
 
-/* In its turn. */
+/* Call as the owner. */
 static hr_status call_body(const struct function *function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
 {
 	hr_status status = hr_name_scope_push(function->name);
@@ -227,7 +227,7 @@ static hr_status call_body(const struct function *function, const hr_value *ins,
 	return status ? hr__fail_in(status, "function \"%s\"", function->name) : HR_OK;
 }
 
-/* In the graph that is entered. */
+/* Call with the graph entered. */
 static hr_status build_inside(const struct function *function, struct built *built)
 {
 	for (size_t i = 0; i < built->in_count; i++) {
@@ -260,7 +260,7 @@ static bool is_for(const struct built *built, const hr__session *session, const 
 	return same;
 }
 
-/* The graph for such inputs: one that is there, or a new one in the place of what was used longest ago. */
+/* The graph for this signature: an existing one, or a new one in the slot that was used longest ago. */
 static hr_status find_built(struct function *function, const hr__session *session, const hr__value *ins, size_t in_count, size_t out_count,
                             struct built **out)
 {
@@ -281,11 +281,11 @@ static hr_status find_built(struct function *function, const hr__session *sessio
 	return build(function, session, oldest);
 }
 
-/* ---- calling ---- */
+/* ---- calls ---- */
 
-/* What to run when the turn is over: another thread may put something else in the place of what was built. */
+/* Copied from struct built, which another thread may replace once this thread is no longer the owner. */
 struct job {
-	hr__graph *graph; /* its run has begun */
+	hr__graph *graph; /* after hr__graph_begin_run */
 	hr_feed feeds[VALUES_MAX];
 	hr_value fetches[VALUES_MAX];
 };
@@ -304,13 +304,13 @@ static hr_status prepare(struct function *function, const hr__session *session, 
 	return hr__graph_begin_run(NULL, built->graph, &job->graph);
 }
 
-/* What the caller of a function gives. */
+/* Arguments of hr_function_call_with_options. */
 struct arguments {
 	const hr_value *ins;
 	size_t in_count;
 	hr_value *outs;
 	size_t out_count;
-	const hr_run_options *options; /* NULL = none, like the next */
+	const hr_run_options *options; /* NULL = none, like metadata */
 	hr_run_metadata *metadata;
 };
 
@@ -325,8 +325,8 @@ static hr_status run_built(struct function *function, hr__session *session, cons
 	return hr__graph_run(session, job.graph, job.feeds, with->in_count, job.fetches, with->out_count, with->outs, with->options, with->metadata);
 }
 
-/* Makes sure that each output is a loose value of its own: one that somebody keeps, such as an input, and one that is there twice, are
- * handed out as another value for the same contents. */
+/* Makes each output a temporary value of its own. A kept value, such as an input, and a value that is returned twice are replaced
+ * by aliases. */
 static hr_status own_outs(hr_value *outs, size_t count)
 {
 	hr_status status = HR_OK;
@@ -351,7 +351,7 @@ static hr_status call_body_in_turn(struct function *function, const hr_value *in
 	return status;
 }
 
-/* Op by op. Inputs can be used more than once, as in a graph. */
+/* Runs the body eagerly. Inputs are kept during the call, so that they can be used more than once, as in a graph. */
 static hr_status run_body(struct function *function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
 {
 	for (size_t i = 0; i < in_count; i++) hr_keep(ins[i]);
@@ -366,7 +366,7 @@ static hr_status run_body(struct function *function, const hr_value *ins, size_t
 	return status;
 }
 
-/* run_body, with options and metadata as of a run. */
+/* run_body with the options and metadata of a run. */
 static hr_status watch_body(struct function *function, hr__session *session, const struct arguments *with)
 {
 	uint64_t begin_ns;
@@ -382,7 +382,8 @@ static hr_status watch_body(struct function *function, hr__session *session, con
 	return status;
 }
 
-/* In a graph, or in another function, it becomes part of that. A tape needs to see the ops. */
+/* Inside a graph or another function, the body's ops become part of that graph. With a tape the body runs eagerly, because the tape
+ * must record its ops. */
 static hr_status call(struct function *function, const struct arguments *with)
 {
 	if (hr__graph_current()) {

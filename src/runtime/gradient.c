@@ -1,43 +1,43 @@
-/* gradient.c - gradients, by going through op calls backwards.
+/* gradient.c - gradients, by traversing op calls backwards.
  *
- * Results have numbers, so that calls can be followed whether they are nodes of a graph or were taken down by a tape while they ran. A tape
- * keeps those values that gradients will look at (grad_in_mask, grad_out_mask of a row), and no others.
+ * Results are identified by numbers, so nodes of a graph and calls recorded by a tape are handled alike. A tape keeps only the
+ * values that gradients read (grad_in_mask and grad_out_mask of a row).
  *
- *   1. forwards: which results depend on [by]? Only for those are gradients wanted
- *   2. backwards: each call whose output has a gradient is asked for those of its inputs, which are added up by result. What a call's outputs
- *      had is released then, and what the tape kept for it: nothing before it needs either
+ *   1. forward: find the results that depend on [by]. Gradients are computed only for those
+ *   2. backward: for each call whose output has a gradient, compute the gradients of its inputs and add them up per result. Then
+ *      release the gradients of its outputs and the values that the tape kept for it: no earlier call needs them
  *
- * A block of a checkpoint is computed again when its last call is reached: its calls are made once more, from what went into the block, and
- * gradients look at those results (struct known: again).
+ * A checkpoint block is recomputed when its last call is reached: its calls are repeated from the inputs of the block, and
+ * gradients read the recomputed results (struct known: again).
  *
- * Gradients of bfloat16 values are float32 all the way (hr__gradient_dtype), and become bfloat16 when they are handed out.
+ * Gradients of bfloat16 values are computed in float32 (hr__gradient_dtype) and converted to bfloat16 when they are returned.
  *
- * All of it is done by op calls, so it runs, or becomes nodes, like everything else. */
+ * Everything is done by op calls, so it runs at once or becomes nodes, like any other op. */
 #include <string.h>
 
 #include "base/status.h"
 #include "os/os.h"
 #include "runtime/tape.h"
 
-/* ---- numbers of results, and what is known of each ---- */
+/* ---- state of each result, by number ---- */
 
 struct known {
-	uint64_t number; /* 0 = nobody */
+	uint64_t number; /* 0 = free slot */
 	bool depends;    /* on one of [by] */
-	bool asked;      /* it is one of them */
+	bool asked;      /* it is one of [by] */
 	hr_value gradient; /* kept */
-	/* While a block is computed again: */
-	uint32_t looked_at; /* by a gradient of this block */
-	uint32_t uses;     /* within it that are left */
-	hr_value again;    /* kept */
+	/* While a checkpoint block is recomputed: */
+	uint32_t looked_at; /* the last block in which a gradient reads it */
+	uint32_t uses;     /* remaining uses in the block */
+	hr_value again;    /* the recomputed value; kept */
 };
 
 struct search {
 	hr__graph *graph; /* NULL: the tape */
-	uint32_t count;   /* of calls */
+	uint32_t count;   /* number of calls */
 	struct known *known;
 	uint32_t slots;   /* a power of two */
-	uint32_t block;   /* that was computed again last */
+	uint32_t block;   /* the block that was recomputed last */
 };
 
 static struct known *known_of(const struct search *search, uint64_t number)
@@ -71,24 +71,24 @@ static void find_dependents(const struct search *search)
 	}
 }
 
-/* ---- backwards ---- */
+/* ---- backward ---- */
 
 static hr_status add_gradient(const struct search *search, uint64_t number, hr_value gradient)
 {
 	struct known *known = known_of(search, number);
 	hr_value before = known->gradient;
 	if (!gradient.id) return hr_last_status();
-	known->gradient = hr_keep(before.id ? hr_add(hr__value_loosen(before), gradient) : gradient); /* in the memory of one of them */
+	known->gradient = hr_keep(before.id ? hr_add(hr__value_loosen(before), gradient) : gradient); /* in their memory */
 	return known->gradient.id ? HR_OK : hr_last_status();
 }
 
-/* What came out of a call of the graph. */
+/* The value of a result of the graph. */
 static hr_value result_in(hr__graph *graph, uint64_t number)
 {
 	return hr__graph_value(graph, (uint32_t)(number / HR__OP_OUTPUTS) - 1, (uint32_t)(number % HR__OP_OUTPUTS));
 }
 
-/* An input of a call: as it was computed again, if it was; else as the tape or graph has it. */
+/* An input of a call: the recomputed value if there is one, else the value of the tape or graph. */
 static hr_value input_of(const struct search *search, const hr__step *step, uint32_t i)
 {
 	hr_value again = step->block ? known_of(search, step->ins[i])->again : HR_NO_VALUE;
@@ -96,7 +96,7 @@ static hr_value input_of(const struct search *search, const hr__step *step, uint
 	return search->graph ? result_in(search->graph, step->ins[i]) : step->in_values[i];
 }
 
-/* The values that a node's gradient looks at. */
+/* The values that the gradient of a call reads. */
 static void get_values(const struct search *search, const hr__step *step, hr__backward *backward)
 {
 	const hr__op *op = &hr__ops[step->kind];
@@ -109,15 +109,16 @@ static void get_values(const struct search *search, const hr__step *step, hr__ba
 	}
 }
 
-/* ---- computing again ---- */
+/* ---- recomputation ---- */
 
-/* Is the call of the block, and one that can be made again? What reads variables is not: the tape and the graph have that as it was. */
+/* Whether the call belongs to the block and can be repeated. Reads of variables are not repeated: the tape or graph has their
+ * results. */
 static bool in_block(const hr__step *step, uint32_t of)
 {
 	return step->block == of && !hr__variables_of(&step->attrs);
 }
 
-/* Which results gradients look at, and which ones those need. Returns the first call. */
+/* Finds the results that gradients read, and the results needed to compute those. Returns the first call of the block. */
 static uint32_t survey_block(const struct search *search, uint32_t last, uint32_t of)
 {
 	uint32_t first = last;
@@ -161,7 +162,7 @@ static hr_status call_again(const struct search *search, const hr__step *step)
 	}
 	if (!needed) return HR_OK;
 	for (uint32_t i = 0; i < step->in_count; i++) ins[i] = input_of(search, step, i);
-	if (step->out_values[0].id) outs[0] = hr__value_alias(step->out_values[0]); /* a constant: the tape has it */
+	if (step->out_values[0].id) outs[0] = hr__value_alias(step->out_values[0]); /* a constant, kept by the tape */
 	else hr__call(step->kind, ins, step->in_count, &step->attrs, outs);
 	if (!outs[0].id) return hr_last_status();
 	for (uint32_t i = 0; i < op->out_count; i++) {
@@ -177,11 +178,11 @@ static hr_status call_again(const struct search *search, const hr__step *step)
 	return HR_OK;
 }
 
-/* The block whose last call is number [last]. */
+/* Recomputes the block whose last call is [last]. */
 static hr_status compute_again(struct search *search, uint32_t last, uint32_t of)
 {
 	hr_status status = HR_OK;
-	uint32_t first = survey_block(search, last, of), outer = hr__block_set(0); /* these are kept */
+	uint32_t first = survey_block(search, last, of), outer = hr__block_set(0); /* recomputed calls are in no block */
 	hr__role role = hr__role_set(HR__ACTIVATIONS);
 	search->block = of;
 	for (uint32_t n = first; n <= last && !status; n++) {
@@ -244,7 +245,7 @@ static hr_status go_back(struct search *search)
 	return status;
 }
 
-/* ---- the call ---- */
+/* ---- public calls ---- */
 
 static hr_status check(hr_value of, const hr_value *by, size_t count, struct search *search, uint64_t *numbers)
 {
@@ -279,7 +280,7 @@ static hr_value full_like(hr_value of, hr_dtype dtype, double number)
 	return hr_full(dtype, value.type.dims.d, value.type.dims.rank, number);
 }
 
-/* What is handed out has the type of [by]. */
+/* A gradient has the type of [by]. */
 static hr_value hand_out(hr_value by, hr_value gradient)
 {
 	hr_dtype dtype = hr_value_dtype(by);
@@ -308,7 +309,7 @@ static hr_status find_gradients(struct search *search, hr_value of, const hr_val
 	return status;
 }
 
-/* At the most. */
+/* Upper bound of the number of results. */
 static uint64_t count_results(const struct search *search)
 {
 	uint64_t count = 1;
@@ -320,7 +321,7 @@ static uint64_t count_results(const struct search *search)
 	return count;
 }
 
-/* Does not use up [of]. */
+/* Does not consume [of]. */
 static hr_status gradients(hr_value of, const hr_value *by, size_t count, hr_value *out)
 {
 	void *block = NULL;
@@ -360,7 +361,7 @@ hr_status hr_gradients(hr_value of, const hr_value *by, size_t count, hr_value *
 	return status;
 }
 
-/* Does not use up [of]. */
+/* Does not consume [of]. */
 static hr_status variable_gradients(hr_value of, const hr_variable *by, size_t count, hr_value *out)
 {
 	void *list;
@@ -371,7 +372,7 @@ static hr_status variable_gradients(hr_value of, const hr_variable *by, size_t c
 	hr_value *values = list;
 	hr__graph *graph = hr__graph_current();
 	for (size_t i = 0; i < count && !status; i++) {
-		hr_value read = graph ? hr__graph_reads(graph, by[i].id, true) : HR_NO_VALUE; /* what was computed with, whatever was assigned since */
+		hr_value read = graph ? hr__graph_reads(graph, by[i].id, true) : HR_NO_VALUE; /* the value that was used, before any assignment */
 		values[i] = hr_keep(read.id ? read : hr_read(by[i]));
 		if (!values[i].id) status = hr_last_status();
 	}

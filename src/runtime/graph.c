@@ -1,5 +1,4 @@
-/* graph.c - op calls that become nodes. Those are in the order in which they were made, so inputs come before those who use them, and there can
- * be no cycle. */
+/* graph.c - building graphs. Nodes are in creation order, so inputs precede their users and cycles are impossible. */
 #include <string.h>
 
 #include "base/status.h"
@@ -10,17 +9,17 @@
 #define GRAPHS_MAX 256u
 #define SLOTS (GRAPHS_MAX + HR__FUNCTIONS_MAX * HR__SIGNATURES_MAX)
 
-/* Those of programs first, then those of functions: neither take room from the others. The slot is in the id. Guarded by hr__runtime_lock, like the
- * next. */
+/* Graphs of programs, then graphs of functions, so that neither can exhaust the slots of the other. A graph's id contains its slot.
+ * Guarded by hr__runtime_lock, like last_id. */
 static hr__graph *graphs[SLOTS];
 static uint64_t last_id;
 
 static _Thread_local struct {
-	uint64_t ids[DEPTH]; /* of graphs that hr_shutdown may have ended meanwhile, in another thread */
+	uint64_t ids[DEPTH]; /* another thread may have ended these graphs with hr_shutdown */
 	uint32_t count;
 } entered;
 
-/* What a thread is in when its graph has ended: nothing can be added to it. */
+/* Current graph of a thread whose graph was ended by hr_shutdown. Accepts no nodes. */
 static hr__graph ended = { .id = UINT64_MAX };
 
 /* ---- graphs ---- */
@@ -30,7 +29,7 @@ hr_status hr_graph_create(hr_graph *out)
 	return hr__graph_create(NULL, out);
 }
 
-/* With the lock. false: there is no room from [slot] to [end]. */
+/* Call with the lock. False: no free slot in [slot, end). */
 static bool enlist(hr__graph *graph, uint32_t slot, uint32_t end)
 {
 	while (slot < end && graphs[slot]) slot++;
@@ -61,14 +60,14 @@ hr_status hr__graph_create(const hr__session *session, hr_graph *out)
 	return HR_OK;
 }
 
-/* With the lock, like the next. */
+/* Call with the lock. */
 static hr__graph *find(hr_graph handle)
 {
 	hr__graph *graph = graphs[handle.id % SLOTS];
 	return graph && graph->id == handle.id ? graph : NULL;
 }
 
-/* One that may be gone: it is not looked into. */
+/* Searches by pointer without dereferencing [known], which may be freed. Call with the lock. */
 static hr__graph *find_known(const hr__graph *known)
 {
 	for (uint32_t i = 0; i < SLOTS; i++)
@@ -140,7 +139,7 @@ void hr__graph_end_run(hr__graph *graph)
 	if (last) free_graph(graph);
 }
 
-/* With the lock: nobody finds it any more. */
+/* Makes the graph's handle invalid. Call with the lock. */
 static void unlist(const hr__graph *graph)
 {
 	graphs[graph->id % SLOTS] = NULL;
@@ -218,13 +217,13 @@ static bool own_data(struct node *node)
 	return true;
 }
 
-/* Numbers of results: the node's, with room for its outputs; 0 is none. */
+/* Number of an output in the graph; never 0, which means none. */
 static uint64_t number_of(uint32_t node, uint32_t output)
 {
 	return (uint64_t)(node + 1) * HR__OP_OUTPUTS + output;
 }
 
-/* Room for what is known of the node's variables. */
+/* Makes room in graph->touches for the node's variables. */
 static bool grow_touches(hr__graph *graph, const hr__attrs *attrs)
 {
 	uint32_t most = 0;
@@ -244,7 +243,7 @@ static bool grow_touches(hr__graph *graph, const hr__attrs *attrs)
 	return true;
 }
 
-/* The node that was just added reads or writes its variables. */
+/* Records the reads and writes of the node that was just added. */
 static void note_touches(hr__graph *graph, const struct node *node)
 {
 	if (node->kind == HR__OP_INITIALIZE) graph->initialized = graph->count;
@@ -320,7 +319,7 @@ hr_value hr__graph_reads(hr__graph *graph, uint64_t variable, bool any)
 	return any || is_now ? hr__graph_value(graph, touch->read - 1, 0) : HR_NO_VALUE;
 }
 
-/* ---- many things to be done ---- */
+/* ---- groups ---- */
 
 static hr_value group_outside(const hr_value *values, size_t count)
 {
@@ -332,7 +331,7 @@ static hr_value group_outside(const hr_value *values, size_t count)
 	return all ? HR_DONE : HR_NO_VALUE;
 }
 
-/* A tree: a node takes a few inputs only. */
+/* Builds a tree, because a node has at most HR__OP_INPUTS inputs. */
 static hr_value group_inside(const hr_value *values, size_t count, double total)
 {
 	hr_value heads[HR__OP_INPUTS];

@@ -1,4 +1,4 @@
-/* graph.h - what graph.c builds, run.c runs, and functions have. */
+/* graph.h - graphs, shared by graph.c (building), run.c (running) and function.c. */
 #ifndef HR_RUNTIME_GRAPH_H
 #define HR_RUNTIME_GRAPH_H
 
@@ -16,33 +16,34 @@ struct node {
 	hr__type types[HR__OP_OUTPUTS];
 	hr_name scope;
 	hr__role role;
-	uint32_t block; /* of a checkpoint; 0 = none */
-	uint64_t data;  /* bytes of attrs.data, which is the graph's */
-	hr_value first; /* the handle of output 0 that its call returned */
+	uint32_t block; /* checkpoint block; 0 = none */
+	uint64_t data;  /* size of attrs.data, which the graph owns */
+	hr_value first; /* handle of output 0 as returned by the op call */
 };
 
-/* The last nodes that read and wrote a variable: their numbers, and 1; 0 = none. */
+/* The last nodes that read and wrote a variable: node number + 1; 0 = none. */
 struct touch {
 	uint32_t read, written;
 };
 
 struct hr__graph {
 	uint64_t id;
-	uint64_t session; /* that its variables belong to; 0 = they are its own */
+	uint64_t session; /* owner of the variables; 0 = the graph */
 	struct node *nodes;
 	uint32_t count, capacity;
-	struct touch *touches; /* by number of the variable */
+	struct touch *touches; /* indexed by variable number */
 	uint32_t touch_count;
-	uint32_t initialized;  /* number of the last node that initialises variables, and 1; 0 = none */
-	uint32_t builders, runs; /* threads that are in it, and that run it; guarded by hr__runtime_lock, like the next */
-	bool dropped;            /* its last run frees it */
+	uint32_t initialized;  /* number + 1 of the last node that initializes variables; 0 = none */
+	uint32_t builders, runs; /* threads that have entered or are running the graph; guarded by hr__runtime_lock */
+	bool dropped;            /* freed at the end of its last run; guarded by hr__runtime_lock */
 };
 
-/* By pointer or by handle. It stays until the run ends, and nobody builds it; a thread that is in it and runs it cannot do both at a time.
- * HR_CLOSED: there is no such graph. HR_IN_USE: another thread is in it. */
+/* Starts a run of a graph, given by pointer or by handle. Until hr__graph_end_run the graph is not freed and no thread can enter
+ * it. The thread that is building a graph may run it. HR_CLOSED: no such graph. HR_IN_USE: another thread is building it. */
 hr_status hr__graph_begin_run(const hr__graph *known, hr_graph handle, hr__graph **out);
 void hr__graph_end_run(hr__graph *graph);
-/* hr_graph_destroy, but of a graph that runs: that is gone for whoever looks for it, and freed at the end of its last run. */
+/* hr_graph_destroy for a graph that may be running: its handle becomes invalid at once, and the memory is freed at the end of its
+ * last run. */
 void hr__graph_drop(hr_graph handle);
 
 #endif

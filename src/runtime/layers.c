@@ -1,4 +1,4 @@
-/* layers.c - layers: ops with variables of their own. Each has a variable scope of its name. */
+/* layers.c - layers: ops with variables. Each layer has a variable scope of its name. */
 #include <math.h>
 
 #include "base/status.h"
@@ -6,7 +6,7 @@
 
 static hr_value activate(hr_value x, hr_activation activation)
 {
-	if (!x.id) return x; /* the message that is there stays */
+	if (!x.id) return x; /* keep the earlier message */
 	switch (activation) {
 	case HR_RELU: return hr_relu(x);
 	case HR_GELU: return hr_gelu(x);
@@ -18,18 +18,18 @@ static hr_value activate(hr_value x, hr_activation activation)
 	return HR_NO_VALUE;
 }
 
-/* In the layer's scope. */
+/* Call in the layer's scope. */
 static hr_value parameter(const char *name, const hr__type *like, const int64_t *dims, int rank, hr_initializer initializer)
 {
 	return hr_read(hr_get_variable(name, like->dtype, dims, rank, initializer));
 }
 
-/* Enters the layer's scope; [type] gets that of its input. Nothing is entered when it fails, and the input is used up. */
+/* Enters the layer's scope; *type gets the type of the input. On failure the scope is not entered and the input is consumed. */
 static bool enter(const char *name, const char *layer, hr_value x, int least_rank, int most_rank, hr__type *type)
 {
 	hr__value value;
 	char shape[HR__DIMS_TEXT];
-	bool is_there = x.id != 0; /* else the message that is there stays */
+	bool is_there = x.id != 0; /* otherwise keep the earlier message */
 	hr_status status = is_there ? hr__value_get(x, &value) : HR_INVALID_ARGUMENT;
 	if (!status && (value.type.dims.rank < least_rank || value.type.dims.rank > most_rank))
 		status = hr__fail(HR_INVALID_ARGUMENT, "layer \"%.100s\" (%s): its input is %s, and needs %d to %d dimensions", name ? name : "", layer,
@@ -46,7 +46,7 @@ static hr_value leave(hr_value y)
 	return y;
 }
 
-/* Of a matrix. */
+/* [x] is a matrix. */
 static hr_value dense(hr_value x, const hr__type *type, int64_t in, int64_t units, hr_activation activation, uint64_t seed)
 {
 	hr_value w = parameter("w", type, HR_DIMS(in, units), HR_NORMAL(1 / sqrt((double)(in ? in : 1)), seed));
@@ -127,7 +127,7 @@ hr_value hr_attention(const char *name, hr_value x, int64_t heads, bool causal, 
 		hr__value_use_up(x);
 		return leave(HR_NO_VALUE);
 	}
-	hr_value kept = hr__value_alias(x); /* it is used three times, and used up if it is loose */
+	hr_value kept = hr__value_alias(x); /* used three times; [x] may be temporary */
 	hr_value y = attend(hr_keep(kept), &type.dims, heads, causal, seed);
 	hr_release(kept);
 	hr__value_use_up(x);

@@ -1,11 +1,11 @@
-/* op.h - what there is to know of an op: one row of a table for each.
+/* op.h - the op table: one row per op.
  *
- *     infer      the types of its outputs, from those of its inputs; HR_INVALID_ARGUMENT with a message that names both shapes
- *     run        computes, on a thread of the device, in stream order. Memory is contiguous, and does not move meanwhile
- *     gradient   calls ops that give the gradients of its inputs; NULL = it has none
- *     memory     what its output does to memory
+ *     infer      output types from input types; HR_INVALID_ARGUMENT with a message that names both shapes
+ *     run        the kernel; runs on a thread of the device, in stream order. Its memory is contiguous and does not move meanwhile
+ *     gradient   calls ops that compute the gradients of the inputs; NULL = no gradient
+ *     memory     how the outputs get their memory
  *
- * Rows are in ops.c, in the order of HR__OP_TABLE; what a row names is in the file of its group. */
+ * The rows are in ops.c, in the order of HR__OP_TABLE. The functions of a row are in the file of its group. */
 #ifndef HR_RUNTIME_OP_H
 #define HR_RUNTIME_OP_H
 
@@ -15,7 +15,7 @@
 #define HR__OP_INPUTS 8
 #define HR__OP_OUTPUTS 3
 
-/* enum, name, group */
+/* enum, name */
 #define HR__OP_TABLE(X)                  \
 	X(PLACEHOLDER, "placeholder")        \
 	X(READ, "read")                      \
@@ -87,58 +87,59 @@ enum hr__op_kind {
 	HR__OP_COUNT
 };
 
-/* What an op is told besides its inputs; each uses what it needs. */
+/* Parameters of an op besides its inputs. Each op uses some of the fields. */
 typedef struct hr__attrs {
 	hr_dtype dtype;
-	hr__dims dims;       /* a shape that was asked for */
+	hr__dims dims;       /* a requested shape */
 	int axis;
 	int order[HR_SHAPE_MAX_RANK];
 	bool keep, transpose_a, transpose_b;
 	int64_t begin, count;
-	int64_t size, stride, padding; /* of windows */
+	int64_t size, stride, padding; /* of a convolution or pooling window */
 	double a, b, c, d;
 	uint64_t seed;
-	const void *data;    /* of a constant: read while the call lasts, or owned by the graph */
-	/* Ops on variables: contents of variables[i] are input i, before those that are given, and output i becomes them. 0 = none. */
+	const void *data;    /* contents of a constant: valid during the call, or owned by the graph */
+	/* Ops on variables: the contents of variables[i] are input i, before the given inputs; output i replaces them. 0 = none. */
 	uint64_t variables[HR__OP_OUTPUTS];
-	hr_name name;        /* of a placeholder; HR_NAME_NONE = it has none */
-	uint64_t graph;      /* of the variables that are initialised; 0 = the session's */
+	hr_name name;        /* of a placeholder; HR_NAME_NONE = unnamed */
+	uint64_t graph;      /* whose variables are initialized; 0 = the session's */
 } hr__attrs;
 
-/* Threads that help an op: hr__team_run calls [part] for each of [parts] numbers, some of them at the same time; returns when all are done.
- * Which part does what does not depend on how many threads there are. */
+/* Worker threads for kernels. hr__team_run calls [part] for each number below [parts], several at the same time, and returns when
+ * all are done. How work is divided into parts does not depend on the number of threads. */
 typedef struct hr__team hr__team;
 void hr__team_run(hr__team *team, uint32_t parts, void (*part)(void *context, uint32_t number), void *context);
 
-/* What a run gets. */
+/* Arguments of a kernel. */
 typedef struct hr__work {
 	const hr__attrs *attrs;
 	uint32_t in_count, out_count;
 	hr__type in_types[HR__OP_INPUTS], out_types[HR__OP_OUTPUTS];
 	const void *in[HR__OP_INPUTS];
-	void *out[HR__OP_OUTPUTS]; /* one of them may be an input's memory where the row says so */
-	void *scratch;             /* of as many bytes as the row's scratch said; NULL = none */
+	void *out[HR__OP_OUTPUTS]; /* may be the memory of an input, if the row allows it */
+	void *scratch;             /* of the size that the row's scratch function returned; NULL = none */
 	hr__team *team;
-	/* What goes wrong while it runs: set to a sentence, static text. The op's output means nothing then, but is the same each time. */
+	/* Set to a static string if the kernel finds an error. The output is then meaningless but deterministic. */
 	const char *error;
-	int64_t wrong, choices; /* of an index that is out of range: what it is, and how many there are to choose from */
+	int64_t wrong, choices; /* for an index out of range: the index, and the number of valid ones */
 } hr__work;
 
 enum hr__op_memory {
-	HR__ALLOCATES = 1, /* its output has memory of its own */
-	HR__FORWARDS,      /* it takes the memory of an input that nobody else can see, if it has as many bytes; else it allocates */
-	HR__ALIASES,       /* it shares the memory of its first input */
-	HR__UPDATES        /* output i takes the memory of input i, a variable's, unless somebody else still has that; else it allocates */
+	HR__ALLOCATES = 1, /* each output gets its own memory */
+	HR__FORWARDS,      /* takes the memory of an input of the same size that has no other user; otherwise allocates */
+	HR__ALIASES,       /* shares the memory of the first input */
+	HR__UPDATES        /* output i takes the memory of variable i, input i, unless it has other references; otherwise allocates */
 };
 
-/* For gradients: values of the op that is gone through backwards, and where those of its inputs go (loose; left alone = zero). */
+/* Arguments of a gradient function: the values of the op, and where to store the gradients of its inputs. Those are temporary; one
+ * that is not set is zero. */
 typedef struct hr__backward {
 	const hr__attrs *attrs;
 	uint32_t in_count, out_count;
 	const hr__type *in_types, *out_types;
-	hr_value in[HR__OP_INPUTS];       /* kept; HR_NO_VALUE where the row's mask does not ask for it */
-	hr_value out[HR__OP_OUTPUTS];     /* the same */
-	hr_value grad_out[HR__OP_OUTPUTS]; /* kept; HR_NO_VALUE = nothing depends on it */
+	hr_value in[HR__OP_INPUTS];       /* kept; HR_NO_VALUE if not in the row's mask */
+	hr_value out[HR__OP_OUTPUTS];     /* kept; HR_NO_VALUE if not in the row's mask */
+	hr_value grad_out[HR__OP_OUTPUTS]; /* kept; HR_NO_VALUE = the result does not depend on it */
 	bool wanted[HR__OP_INPUTS];
 	hr_value grad_in[HR__OP_INPUTS];
 } hr__backward;
@@ -147,19 +148,19 @@ typedef struct hr__op {
 	const char *name;
 	uint8_t in_min, in_max, out_count;
 	enum hr__op_memory memory;
-	uint8_t forwards;  /* mask of inputs whose memory the first output may take */
+	uint8_t forwards;  /* mask of inputs whose memory the first output may reuse */
 	hr_status (*infer)(const hr__type *in, uint32_t count, const hr__attrs *attrs, hr__type *out);
 	void (*run)(hr__work *work);
 	uint64_t (*scratch)(const hr__type *in, const hr__type *out, const hr__attrs *attrs); /* bytes; NULL = none */
 	hr_status (*gradient)(hr__backward *backward);
-	uint8_t grad_in_mask, grad_out_mask; /* inputs and outputs whose contents the gradient looks at */
-	bool order_only;   /* its inputs must be done, and it needs nothing of their contents */
+	uint8_t grad_in_mask, grad_out_mask; /* masks of inputs and outputs whose contents the gradient reads */
+	bool order_only;   /* waits for its inputs but does not read their contents */
 } hr__op;
 
 extern const hr__op hr__ops[HR__OP_COUNT];
 
-/* The way into the runtime for all op calls: runs it, or adds a node. Loose inputs are used up. [outs] gets all outputs, loose, or none:
- * HR_NO_VALUE when something went wrong. */
+/* Entry point of all op calls: runs the op, or adds a node to the current graph. Consumes temporary inputs. [outs] gets all outputs
+ * as temporary values; on failure all are HR_NO_VALUE. */
 void hr__call(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, const hr__attrs *attrs, hr_value *outs);
 /* The same for ops with one output. */
 hr_value hr__call_one(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, const hr__attrs *attrs);

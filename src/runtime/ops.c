@@ -1,14 +1,14 @@
-/* ops.c - the table of ops: see op.h. Its order is that of the enum, so that a row is found by it. */
+/* ops.c - the table of ops (see op.h), indexed by enum hr__op_kind. */
 #include "runtime/ops.h"
 
-/* Inputs or outputs by number, as masks. */
+/* Masks of inputs or outputs. */
 #define FIRST 1u
 #define SECOND 2u
 #define THIRD 4u
 #define BOTH (FIRST | SECOND)
 
-/* Fields in the order of hr__op: inputs (least, most), memory, inputs it may be, infer, run, scratch, gradient and what that looks
- * at. */
+/* Fields in the order of hr__op: inputs (min, max), memory, forwarding mask, infer, run, scratch, gradient, and the masks of what
+ * it reads. */
 #define OP(...) OP_WITH(1, __VA_ARGS__)
 #define OP_WITH(outputs, kind, text, least, most, memory_of, takes, infer_of, run_of, scratch_of, gradient_of, looks_in, \
                 looks_out)                                                                                               \
@@ -34,9 +34,9 @@
 #define MOVES(kind, name, most) OP(kind, #name, 1, most, HR__ALLOCATES, 0, name, hr__run_##name, NULL, hr__gradient_##name, 0, 0)
 #define REDUCES(kind, name, of, looks_in, looks_out) \
 	OP(kind, #name, 1, 1, HR__ALLOCATES, 0, of, hr__run_##name, hr__scratch_reduce_sum, hr__gradient_##name, looks_in, looks_out)
-/* The same as outside of variables, but for what is checked, and with a name that messages can tell. */
+/* The ops on variables: kernels of the plain ops, with their own checks and names. */
 #define ONTO_VARIABLE(kind, name) OP(kind, "assign_" #name, 2, 2, HR__FORWARDS, BOTH, assign_onto, hr__run_##name, NULL, NULL, 0, 0)
-/* All inputs but the last are updated; or but the last two, the last being the number of the step. */
+/* Updates all inputs but the last; Adam all but the last two, of which the last is the step number. */
 #define UPDATES(kind, name, inputs, outputs) \
 	OP_WITH(outputs, kind, #name, inputs, inputs, HR__UPDATES, 0, name, hr__run_##name, NULL, NULL, 0, 0)
 

@@ -1,15 +1,15 @@
-/* ops.h - what the files of ops share: the functions that rows of the table name, and pieces of kernels, checks, gradients.
+/* ops.h - shared by the op files: the functions that the table's rows name, and helpers for kernels, checks and gradients.
  *
- * KERNELS split their work into parts that depend on shapes alone, never on the number of threads, and each output element is
- * computed by one part in one order: so the same inputs give the same bits, whoever helps. Memory of an output may be that of an
- * input where the row forwards it; such a kernel reads an element before it writes the one in its place, and not again
- * afterwards. */
+ * KERNELS divide their work into parts by shape alone, never by the number of threads, and each output element is computed by one
+ * part in one order. So the same inputs give the same bits with any number of threads. The memory of an output may be that of an
+ * input if the row allows forwarding; such a kernel reads an element before it writes the element in its place, and does not read
+ * it again. */
 #ifndef HR_RUNTIME_OPS_H
 #define HR_RUNTIME_OPS_H
 
 #include "runtime/op.h"
 
-/* ---- what rows name ---- */
+/* ---- functions of the rows ---- */
 
 #define HR__INFER(name) hr_status hr__infer_##name(const hr__type *in, uint32_t count, const hr__attrs *attrs, hr__type *out)
 #define HR__RUN(name) void hr__run_##name(hr__work *work)
@@ -19,8 +19,8 @@
 /* variable.c */
 HR__INFER(read);
 HR__INFER(assign);
-HR__INFER(assign_onto); /* numbers, broadcast to the variable's shape */
-HR__INFER(done); /* how many things were done: a scalar, int32 */
+HR__INFER(assign_onto); /* the value is broadcast to the variable's shape */
+HR__INFER(done); /* the number of actions done: a scalar, int32 */
 
 /* ops_source.c */
 HR__INFER(constant);
@@ -34,7 +34,7 @@ HR__RUN(random_uniform);
 
 /* ops_binary.c */
 HR__INFER(binary);       /* numbers of one dtype, broadcast */
-HR__INFER(binary_float); /* floats of one dtype and one shape: what the gradient ops of a function take */
+HR__INFER(binary_float); /* floats of one dtype and one shape: inputs of the gradient ops of unary functions */
 HR__RUN(add);
 HR__RUN(sub);
 HR__RUN(mul);
@@ -182,75 +182,75 @@ HR__RUN(adam);
 
 /* ---- kernels ---- */
 
-/* Says that iterations of the loop do not depend on each other. An output that is exactly an input's memory is no obstacle then:
- * without this, loops check for overlaps and fall back to one element at a time just there. */
+/* Asserts that loop iterations are independent, also if an output has the memory of an input. Without it, compiled loops check for
+ * overlap and process one element at a time in just that case. */
 #if defined(__clang__)
-/* It warns of loops that it leaves as they are, such as those that call libm. */
+/* clang warns about loops that it does not vectorize, such as those that call libm. */
 #pragma clang diagnostic ignored "-Wpass-failed"
 #define HR__INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define HR__INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-/* Calls [range] for pieces of 0 ... count - 1, some at the same time. Pieces begin at multiples of [grain], which should be some
- * ten microseconds of work. */
+/* Calls [range] for pieces of 0 ... count - 1, several at the same time. Pieces begin at multiples of [grain], which should be
+ * about ten microseconds of work. */
 typedef void (*hr__range)(void *context, int64_t begin, int64_t end);
 void hr__each_range(hr__work *work, int64_t count, int64_t grain, hr__range range, void *context);
 #define HR__GRAIN 16384 /* for a few operations on each element */
-/* As many of [wide] elements each as make a piece of [grain]; at least 1. */
+/* The number of items of [wide] elements that make up a grain; at least 1. */
 int64_t hr__grain_of(int64_t grain, int64_t wide);
 
-/* Sets the error of a run from any thread; all that is wrong in one run is wrong in the same way. */
+/* Sets the error of a run, from any thread. All errors of one run must have the same text. */
 void hr__run_error(hr__work *work, const char *text);
-/* The same for an index that is not from 0 to choices - 1. */
+/* The same for an index outside 0 ... choices - 1. */
 void hr__range_error(hr__work *work, const char *text, int64_t index, int64_t choices);
 
-/* The way through an output, element by element in order, and through one or two inputs that are broadcast to it. Dimensions that
- * lie behind each other in memory are one; a step of 0 repeats. */
+/* Iteration over the elements of an output in order, and over one or two inputs that are broadcast to it. Dimensions that are
+ * contiguous in memory are merged; a step of 0 repeats an element. */
 typedef struct hr__walk {
 	int rank; /* at least 1 */
 	int64_t d[HR_SHAPE_MAX_RANK], a[HR_SHAPE_MAX_RANK], b[HR_SHAPE_MAX_RANK];
 } hr__walk;
 
 void hr__walk_make(const hr__dims *out, const hr__dims *a, const hr__dims *b, hr__walk *walk);
-/* Calls [row] for pieces of the last dimension, in order, from element [begin] to [end] of the output: their place in the output
- * and in both inputs. Steps within a row are those of the walk's last dimension. */
+/* Calls [row] for pieces of the last dimension, in order, from element [begin] to [end] of the output, with their offsets in the
+ * output and in both inputs. Steps within a row are those of the walk's last dimension. */
 typedef void (*hr__walk_row)(void *context, int64_t out, int64_t a, int64_t b, int64_t count);
 void hr__walk_range(const hr__walk *walk, int64_t begin, int64_t end, hr__walk_row row, void *context);
 
 /* ---- checks ---- */
 
 hr_status hr__need_float(const hr__type *type);
-hr_status hr__need_rows(const hr__type *type); /* floats, in at least one dimension */
+hr_status hr__need_rows(const hr__type *type); /* floats with at least one dimension */
 hr_status hr__need_number(const hr__type *type);
 hr_status hr__need_index(const hr__type *type);
-hr_status hr__need_any(hr_dtype dtype); /* one of those that values can be kept in: numbers, bool and bfloat16 */
+hr_status hr__need_any(hr_dtype dtype); /* any dtype of a value: numbers, bool and bfloat16 */
 hr_status hr__need_same_dtype(const hr__type *a, const hr__type *b);
 hr_status hr__need_same_dims(const hr__type *a, const hr__type *b);
-/* Two shapes that do not fit: says in which dimension. */
+/* The error for two shapes that do not broadcast; names the dimension. */
 hr_status hr__misfit(const hr__dims *a, const hr__dims *b);
-/* [axis] of [rank] dimensions, those below 0 counted from the end; -1 when there is no such. */
+/* Resolves [axis], negative from the end; -1 if out of range. */
 int hr__axis(int axis, int rank);
 hr_status hr__need_axis(int axis, const hr__dims *dims, int *out);
-/* What stands before, at and behind [axis]. */
+/* Products of the dimensions before and behind [axis]. */
 void hr__around(const hr__dims *dims, int axis, int64_t *before, int64_t *behind);
 
-/* An op call that is wrong before any type is known: uses up [inputs] and sets the message, unless one of them is no value, whose
- * message stands already. Returns no value. */
+/* Refuses an op call before its types are known: consumes [inputs] and sets the message. If an input is HR_NO_VALUE, the earlier
+ * message stays. Returns HR_NO_VALUE. */
 hr_value hr__op_refuse(const hr_value *inputs, uint32_t count, const char *name, const char *format, ...)
         __attribute__((format(printf, 4, 5), cold));
-/* The same, with the message that is there behind [name]. */
+/* The same, but prefixes the current message with [name]. */
 hr_value hr__op_refuse_in(const hr_value *inputs, uint32_t count, const char *name);
 
 /* ---- gradients ---- */
 
-/* Hands over the gradient of input [i]. No value is an error: gives back what was handed over before, and returns the status of the
- * call that failed. */
+/* Sets the gradient of input [i]. HR_NO_VALUE is an error: releases the gradients set before, and returns the status of the failed
+ * call. */
 hr_status hr__give(hr__backward *backward, uint32_t i, hr_value value);
-/* Whether input [i] has a gradient that somebody wants. */
+/* Whether the gradient of input [i] is needed and exists. */
 bool hr__wanted(const hr__backward *backward, uint32_t i);
-/* [value], which is of type [of], as a loose value with its shape reduced to [to] where it was broadcast. Uses up a loose value;
- * shares the memory of a kept one when there is nothing to reduce. */
+/* Reduces [value], of shape [of], to shape [to] by summing over the dimensions that were broadcast. Returns a temporary value.
+ * Consumes a temporary [value]; shares the memory of a kept one if there is nothing to reduce. */
 hr_value hr__sum_to(hr_value value, const hr__dims *of, const hr__dims *to);
 hr_value hr__reshape_to(hr_value value, const hr__dims *dims);
 hr_value hr__broadcast_value(hr_value value, const hr__dims *dims);

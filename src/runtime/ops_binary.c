@@ -1,7 +1,7 @@
-/* ops_binary.c - elementwise ops of two inputs, which are broadcast, and the gradient ops of functions of one.
+/* ops_binary.c - elementwise ops of two inputs with broadcasting, and gradient ops of unary functions.
  *
- * A loop is compiled for each op, dtype and way in which a row of the output meets its inputs: both go on, or one of them repeats a
- * single element. Everything else about broadcasting is in the walk. */
+ * A loop is compiled for each op, each dtype, and each combination of row steps: both inputs advance, or one of them repeats a
+ * single element. All other broadcasting is done by the walk. */
 #include <math.h>
 
 #include "base/assert.h"
@@ -33,7 +33,7 @@ HR__INFER(binary_float)
 
 /* ---- loops ---- */
 
-/* [a_step] and [b_step] are 0 or 1. False: an integer was divided by zero. */
+/* [a_step] and [b_step] are 0 or 1. False: integer division by zero. */
 typedef bool (*binary_loop)(const void *a, const void *b, void *out, int64_t count, int64_t a_step, int64_t b_step);
 
 #define LOOP(name, type, expression)                                                                              \
@@ -65,7 +65,7 @@ typedef bool (*binary_loop)(const void *a, const void *b, void *out, int64_t cou
 		return true;                                                                                              \
 	}
 
-/* Integers wrap around: that is defined for unsigned ones only. */
+/* Integers wrap around, computed as unsigned, for which that is defined. */
 #define LOOPS(name, floats, integers)             \
 	LOOP(name##_f32, float, floats)               \
 	LOOP(name##_f64, double, floats)              \
@@ -81,7 +81,7 @@ typedef bool (*binary_loop)(const void *a, const void *b, void *out, int64_t cou
 LOOPS(add, a + b, ADD)
 LOOPS(sub, a - b, SUB)
 LOOPS(mul, a *b, MUL)
-LOOPS(maximum, a > b || a != a ? a : b, MAX) /* no number wins */
+LOOPS(maximum, a > b || a != a ? a : b, MAX) /* NaN in [a] wins */
 LOOP(div_f32, float, a / b)
 LOOP(div_f64, double, a / b)
 
@@ -98,7 +98,7 @@ LOOP(div_f64, double, a / b)
 		return true;                                                                                              \
 	}
 
-/* The least integer divided by -1 wraps around, instead of ending the process. */
+/* The smallest integer divided by -1 wraps around instead of trapping. */
 DIVISION(div_i32, int32_t, uint32_t)
 DIVISION(div_i64, int64_t, uint64_t)
 DIVISION(div_u8, uint8_t, uint32_t)
@@ -116,7 +116,7 @@ LOOP(gelu_grad_f64, double, b *(0.5 * (1 + erf(a * HALF_ROOT)) + a * DENSITY * e
 
 static bool gelu_grad_f32(const void *a, const void *b, void *out, int64_t count, int64_t a_step, int64_t b_step)
 {
-	HR_ASSERT(a_step == 1 && b_step == 1); /* both have one shape */
+	HR_ASSERT(a_step == 1 && b_step == 1); /* the inputs have the same shape */
 	(void)a_step, (void)b_step;
 	hr__gelu_grad_f32(a, b, out, count);
 	return true;
@@ -143,7 +143,7 @@ struct binary {
 	hr__work *work;
 	hr__walk walk;
 	binary_loop loop;
-	int64_t size; /* of an element */
+	int64_t size; /* bytes of an element */
 };
 
 static void binary_row(void *context, int64_t out, int64_t a, int64_t b, int64_t count)
@@ -200,7 +200,7 @@ static const hr__dims *dims_of(const hr__backward *backward, uint32_t i)
 	return &backward->in_types[i].dims;
 }
 
-/* Gives [value], which has the output's shape, to input [i], summed over what it was broadcast along. */
+/* Gives [value], of the output's shape, to input [i], summed over the broadcast dimensions. */
 static hr_status give_summed(hr__backward *backward, uint32_t i, hr_value value)
 {
 	return hr__give(backward, i, hr__sum_to(value, &backward->out_types[0].dims, dims_of(backward, i)));
@@ -220,7 +220,7 @@ HR__GRADIENT(sub)
 	hr_status status = HR_OK;
 	if (hr__wanted(backward, 0)) status = give_summed(backward, 0, backward->grad_out[0]);
 	if (status != HR_OK || !hr__wanted(backward, 1)) return status;
-	/* Summed first: there is less to negate, and no copy of the whole. */
+	/* Sum first: fewer elements to negate, and no copy of the whole gradient. */
 	return hr__give(backward, 1, hr_neg(hr__sum_to(backward->grad_out[0], &backward->out_types[0].dims, dims_of(backward, 1))));
 }
 
@@ -242,15 +242,15 @@ HR__GRADIENT(div)
 	return give_summed(backward, 1, hr_neg(hr_div(hr_mul(grad, backward->out[0]), b)));
 }
 
-/* The part of the gradient that goes to the second input: where it is larger. relu_grad asks whether its first
- * input is above zero. */
+/* The gradient of the second input: nonzero where that input is larger. relu_grad passes its second input on where its first is
+ * above zero. */
 static hr_value where_second_wins(hr__backward *backward)
 {
 	hr_value inputs[2] = { hr_sub(backward->in[1], backward->in[0]), backward->grad_out[0] };
 	return hr__call_one(HR__OP_RELU_GRAD, inputs, 2, &(hr__attrs){ 0 });
 }
 
-/* Where both are equal, all of it goes to the first. */
+/* If both are equal, the gradient goes to the first. */
 HR__GRADIENT(maximum)
 {
 	hr_status status = HR_OK;
@@ -259,7 +259,7 @@ HR__GRADIENT(maximum)
 	return give_summed(backward, 0, hr_sub(backward->grad_out[0], where_second_wins(backward)));
 }
 
-/* ---- calls ---- */
+/* ---- public calls ---- */
 
 #define CALL(name, kind)                                                             \
 	hr_value name(hr_value a, hr_value b)                                            \

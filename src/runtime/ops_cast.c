@@ -1,5 +1,5 @@
-/* ops_cast.c - the same elements in another dtype. What lies outside of an integer's range becomes the nearest one inside, and what
- * is no number 0; between integers, the low bits are taken, as in C. Everything but 0 is true. */
+/* ops_cast.c - conversion to another dtype. Floats outside an integer's range are clamped, NaN becomes 0. Between integers the low
+ * bits are kept, as in C. Everything but 0 converts to true. */
 #include "runtime/bfloat16.h"
 #include "runtime/ops.h"
 
@@ -13,7 +13,7 @@ HR__INFER(cast)
 	return status;
 }
 
-/* Conversions of a float that does not fit are undefined in C. 2^63 itself is the first that does not. */
+/* Converting a float that does not fit is undefined in C. [beyond] is the first value that does not fit. */
 #define CLAMP(name, type, least, most, beyond)  \
 	static inline type name(double x)           \
 	{                                           \

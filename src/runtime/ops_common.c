@@ -1,4 +1,4 @@
-/* ops_common.c - see ops.h: ranges and walks of kernels, checks of types, pieces of gradients. */
+/* ops_common.c - see ops.h: ranges and walks of kernels, checks of types, helpers for gradients. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -50,13 +50,13 @@ void hr__range_error(hr__work *work, const char *text, int64_t index, int64_t ch
 {
 	const char *none = NULL;
 	if (!__atomic_compare_exchange_n(&work->error, &none, text, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return;
-	work->wrong = index; /* the first one to come tells */
+	work->wrong = index; /* of the first error only */
 	work->choices = choices;
 }
 
 /* ---- walks ---- */
 
-/* Steps of an input that is broadcast to [out]: 0 where it repeats. */
+/* Steps of an input that is broadcast to [out]: 0 where an element repeats. */
 static void steps_of(const hr__dims *out, const hr__dims *in, int64_t *steps)
 {
 	int64_t step = 1;
@@ -140,7 +140,7 @@ static hr_status wrong_dtype(hr_dtype dtype, const char *these)
 	return hr__fail(HR_INVALID_ARGUMENT, "dtype is %s; it takes %s", hr_dtype_text(dtype), these);
 }
 
-/* The same of ops that compute: what is kept in bfloat16 is one cast away from what they take. */
+/* The same for ops that compute; mentions the cast that bfloat16 needs. */
 static hr_status not_computed_with(hr_dtype dtype, const char *these)
 {
 	if (dtype != HR_DTYPE_BFLOAT16) return wrong_dtype(dtype, these);
@@ -227,7 +227,7 @@ void hr__around(const hr__dims *dims, int axis, int64_t *before, int64_t *behind
 	for (int i = axis + 1; i < dims->rank; i++) *behind *= dims->d[i];
 }
 
-/* ---- op calls that are refused ---- */
+/* ---- refused op calls ---- */
 
 static bool all_are_values(const hr_value *inputs, uint32_t count)
 {
@@ -237,7 +237,7 @@ static bool all_are_values(const hr_value *inputs, uint32_t count)
 	return true;
 }
 
-/* As any op does: what is loose is gone, what is kept stays. */
+/* Consumes temporary inputs, as every op call does. */
 static void use_up(const hr_value *inputs, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++) hr__value_use_up(inputs[i]);

@@ -1,4 +1,4 @@
-/* ops_index.c - rows by number. An index that is out of range is an error of the run: nothing is read there, and zeros stand for it. */
+/* ops_index.c - rows by index. An index out of range is an error of the run: nothing is read, and the result has zeros. */
 #include <string.h>
 
 #include "base/status.h"
@@ -13,7 +13,7 @@ static int64_t index_at(const hr__work *work, uint32_t input, int64_t i)
 	return work->in_types[input].dtype == HR_DTYPE_INT32 ? ((const int32_t *)indices)[i] : ((const int64_t *)indices)[i];
 }
 
-/* Elements of a row: all that is behind the first dimension. */
+/* Elements of a row: the product of all dimensions but the first. */
 static int64_t row_elements(const hr__dims *table)
 {
 	int64_t before, behind;
@@ -23,7 +23,7 @@ static int64_t row_elements(const hr__dims *table)
 
 /* ---- gather ---- */
 
-/* The shape of rows of [table], one for each of [indices]. */
+/* The shape of the rows of [table] selected by [indices]. */
 static hr_status gathered_dims(const hr__dims *table, const hr__dims *indices, hr__dims *out)
 {
 	char left[HR__DIMS_TEXT], right[HR__DIMS_TEXT];
@@ -86,7 +86,7 @@ hr_value hr_gather(hr_value table, hr_value indices)
 
 /* ---- scatter ---- */
 
-/* Inputs: rows, and where each is added to zeros of shape attrs.dims. */
+/* Adds the rows of the first input to zeros of shape attrs.dims, at the indices of the second. */
 HR__INFER(scatter_rows)
 {
 	(void)count;
@@ -106,7 +106,7 @@ HR__INFER(scatter_rows)
 		for (int64_t c = 0; c < end - begin; c++) to[c] += from[c];      \
 	} while (0)
 
-/* Columns [begin] to [end] of all rows, in the order of the indices: rows that meet are added up in that order, whoever does it. */
+/* Columns [begin] to [end] of all rows, in index order, so that the order of additions does not depend on the threads. */
 static void scatter_range(void *context, int64_t begin, int64_t end)
 {
 	hr__work *work = context;

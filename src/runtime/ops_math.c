@@ -1,11 +1,10 @@
 /* ops_math.c - see ops_math.h.
  *
- * Each function is reduced to a short range and approximated there by a polynomial, whose coefficients make the largest error, by
- * the weight that it has in the result, as small as it can be (Remez's exchange, worked out in double). Wherever two formulas
- * meet, both are computed and one is taken.
+ * Each function is reduced to a short range and approximated there by a polynomial. The coefficients minimize the largest error,
+ * weighted by its effect on the result (Remez exchange, computed in double). Where two formulas meet, both are computed and one is
+ * selected.
  *
- * Comparisons are written so that NaN takes the way on which it stays one. Nothing converts a float to an integer: that is
- * undefined for those that do not fit. */
+ * Comparisons are written so that NaN stays NaN. No float is converted to an integer, which is undefined if it does not fit. */
 #include "runtime/ops_math.h"
 
 #include <string.h>
@@ -34,9 +33,9 @@ INLINE float power_of_two(uint32_t n)
 	return from_bits((n + 127) << 23);
 }
 
-/* exp(x) = 2^n exp(r), |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to a whole number, which is then in the low bits. ln 2 is taken off in two
- * pieces, the first of which has so few bits that n times it is exact. 2^n is multiplied in two steps, since it may be beyond what a float
- * holds while the result is not: an infinity or a denormal. */
+/* exp(x) = 2^n exp(r), |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to an integer in the low bits. ln 2 is subtracted in two parts;
+ * the first has so few bits that its product with n is exact. 2^n is applied in two factors, because it may be out of range for a
+ * float although the result, an infinity or a denormal, is not. */
 INLINE float exp_of(float x)
 {
 	const float whole = 0x1.8p23f;
@@ -54,7 +53,7 @@ INLINE float exp_of(float x)
 	return p * power_of_two((uint32_t)half) * power_of_two((uint32_t)(power - half));
 }
 
-/* Near 0 by powers, to keep its relative error small; otherwise 1 - 2 / (exp(2x) + 1), which is 1 from about 9 on. */
+/* A polynomial near 0, to keep the relative error small; otherwise 1 - 2 / (exp(2x) + 1), which is 1 from about 9 on. */
 INLINE float tanh_of(float x)
 {
 	float size = __builtin_fabsf(x), square = x * x;
@@ -68,7 +67,7 @@ INLINE float tanh_of(float x)
 	return __builtin_copysignf(size < 0.625f ? near : far, x);
 }
 
-/* Up to 1 by powers; from there 1 - exp(-q(x)), q near the logarithm of 1 / (1 - erf(x)). From 4 on it is 1. */
+/* A polynomial below 1; above, 1 - exp(-q(x)), where q approximates -log(1 - erf(x)). 1 from 4 on. */
 INLINE float erf_of(float x)
 {
 	float size = __builtin_fabsf(x), square = x * x;
@@ -102,7 +101,7 @@ INLINE float gelu_slope(float x)
 
 /* ---- loops ---- */
 
-/* Compiled for each instruction set that pays, and chosen when it runs. */
+/* Compiled for AVX2 as well, and selected at run time. */
 #if defined(__x86_64__)
 #define WIDER(name, parameters, arguments, expression)                                       \
 	__attribute__((target("avx2,fma"))) static void name##_wide parameters                   \

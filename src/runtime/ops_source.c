@@ -1,7 +1,7 @@
-/* ops_source.c - ops that make something of nothing.
+/* ops_source.c - ops without inputs.
  *
- * Random numbers are Philox 4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3): the seed is the key, and the
- * number of a block of elements the counter, so that each element is a function of seed and place alone. */
+ * Random numbers are Philox 4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3). The seed is the key and the
+ * number of a block of elements is the counter, so each element is a function of seed and position alone. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -38,7 +38,7 @@ HR__RUN(constant)
 
 /* ---- full ---- */
 
-/* Whether whole numbers from [from] up to but not including [to] are all of [dtype]; any, when it is no integer. */
+/* Whether all integers in [from, to) fit in [dtype]. True for other dtypes. */
 static bool holds(hr_dtype dtype, double from, double to)
 {
 	switch (dtype) {
@@ -54,7 +54,7 @@ HR__INFER(full)
 	(void)in, (void)count;
 	hr_status status = asked_for(attrs, out);
 	if (status != HR_OK) return status;
-	/* Above 2^53 the next whole number is farther than 1, and adding that would change nothing. */
+	/* Above 2^53 adding 1 to a double has no effect. */
 	double whole = trunc(attrs->a), next = whole + (fabs(whole) < 0x1p53);
 	if (!holds(attrs->dtype, whole, next) || (attrs->dtype == HR_DTYPE_INT64 && whole >= 0x1p63)) {
 		return hr__fail(HR_INVALID_ARGUMENT, "%g is no %s", attrs->a, hr_dtype_text(attrs->dtype));
@@ -90,7 +90,7 @@ HR__RUN(full)
 
 /* ---- Philox ---- */
 
-/* Normal and uniform numbers of one seed have nothing to do with each other. */
+/* Makes normal and uniform numbers of one seed independent. */
 enum stream { NORMAL = 1, UNIFORM = 2 };
 
 static void philox(uint64_t seed, uint64_t block, enum stream stream, uint32_t out[4])
@@ -109,7 +109,7 @@ static void philox(uint64_t seed, uint64_t block, enum stream stream, uint32_t o
 	memcpy(out, c, sizeof c);
 }
 
-/* A block is 4 elements for which 32 bits are enough, or 2 that take 64. */
+/* A block is 4 elements of 32 random bits, or 2 of 64. */
 static void philox_wide(uint64_t seed, uint64_t block, enum stream stream, uint64_t out[2])
 {
 	uint32_t words[4];
@@ -122,7 +122,7 @@ static void philox_wide(uint64_t seed, uint64_t block, enum stream stream, uint6
 
 #define TWO_PI 6.28318530717958647693
 
-/* Box-Muller. Half a step is added, so that the logarithm is never asked for that of 0. */
+/* Box-Muller. Half a step is added so that the argument of the logarithm is never 0. */
 static void normal_pair_f32(uint32_t x, uint32_t y, float out[2])
 {
 	float radius = sqrtf(-2 * logf((float)x * 0x1p-32f + 0x1p-33f)), angle = (float)y * (float)(TWO_PI * 0x1p-32);
@@ -194,7 +194,7 @@ HR__INFER(random_uniform)
 	return HR_OK;
 }
 
-/* [bits] / 2^64 of the way. Rounding may lead to the end, which does not belong to it. */
+/* The number at [bits] / 2^64 of the range. Rounding may give the upper end, which is excluded. */
 static double between(const hr__attrs *attrs, uint64_t bits)
 {
 	double unit = (double)(bits >> 11) * 0x1p-53, x = attrs->a * (1 - unit) + attrs->b * unit;
@@ -212,7 +212,7 @@ static float between_f32(const hr__attrs *attrs, uint64_t bits)
 static int64_t integer_between(const hr__attrs *attrs, uint64_t bits)
 {
 	double from = ceil(attrs->a), to = ceil(attrs->b);
-	/* Up to 2^64, which is one too many for the type: subtracted as doubles it could not be converted. */
+	/* Up to 2^64, which does not fit in uint64_t. */
 	unsigned __int128 count = (unsigned __int128)((__int128)to - (__int128)from);
 	return (int64_t)((__int128)from + (__int128)((count * bits) >> 64));
 }
@@ -244,7 +244,7 @@ HR__RUN(random_uniform)
 	hr__each_range(work, hr__dims_count(&work->out_types[0].dims), HR__GRAIN / 8, uniform_range, work);
 }
 
-/* ---- calls ---- */
+/* ---- public calls ---- */
 
 static hr_value call(enum hr__op_kind kind, const int64_t *dims, int rank, hr__attrs *attrs)
 {

@@ -1,4 +1,4 @@
-/* ops_unary.c - elementwise ops of one input. All of them work in place. */
+/* ops_unary.c - elementwise ops of one input. All work in place. */
 #include <math.h>
 
 #include "base/status.h"
@@ -47,7 +47,7 @@ LOOP(log_f64, double, log(x))
 LOOP(sqrt_f32, float, sqrtf(x))
 LOOP(sqrt_f64, double, sqrt(x))
 LOOP(tanh_f64, double, tanh(x))
-LOOP(relu_f32, float, x < 0 ? 0 : x) /* what is no number stays so */
+LOOP(relu_f32, float, x < 0 ? 0 : x) /* NaN stays NaN */
 LOOP(relu_f64, double, x < 0 ? 0 : x)
 #define HALF_ROOT 0.70710678118654752440
 LOOP(gelu_f64, double, 0.5 * x * (1 + erf(x * HALF_ROOT)))
@@ -114,7 +114,7 @@ HR__RUN(neg)
 RUN_FLOATS(sqrt, HR__GRAIN)
 RUN_FLOATS(relu, HR__GRAIN)
 RUN_FLOATS(scale, HR__GRAIN)
-/* These take a nanosecond or more for each; libm, in float64, some of them. */
+/* At least a nanosecond per element; in float64 some call libm. */
 RUN_FLOATS(exp, HR__GRAIN / 4)
 RUN_FLOATS(log, HR__GRAIN / 4)
 RUN_FLOATS(tanh, HR__GRAIN / 4)
@@ -137,7 +137,7 @@ HR__GRADIENT(log)
 	return hr__wanted(backward, 0) ? hr__give(backward, 0, hr_div(backward->grad_out[0], backward->in[0])) : HR_OK;
 }
 
-/* 1 / (2 y) */
+/* dy/dx = 1 / (2 y) */
 HR__GRADIENT(sqrt)
 {
 	if (!hr__wanted(backward, 0)) return HR_OK;
@@ -170,7 +170,7 @@ HR__GRADIENT(gelu)
 	return give_by(backward, HR__OP_GELU_GRAD, backward->in[0]);
 }
 
-/* ---- calls ---- */
+/* ---- public calls ---- */
 
 #define CALL(name, kind)                                     \
 	hr_value name(hr_value x)                                \

@@ -1,8 +1,8 @@
-/* ops_update.c - steps of optimizers: what a variable, and what is remembered for it, becomes by its gradient.
+/* ops_update.c - optimizer steps: the new contents of a variable and its optimizer state, from its gradient.
  *
- * Output i may be the memory of input i. Each element is read before the one in its place is written. Factors that are the same for
- * all elements are worked out in double. Adam's terms are put together in the order in which PyTorch does it, so that rounding is the
- * same where the compiler leaves products and sums apart. */
+ * Output i may be the memory of input i. Each element is read before the element in its place is written. Factors common to all
+ * elements are computed in double. Adam's terms are combined in PyTorch's order, so that rounding is the same unless the compiler
+ * fuses products and sums. */
 #include <math.h>
 
 #include "base/status.h"
@@ -10,7 +10,7 @@
 
 /* ---- types ---- */
 
-/* The first [count] inputs are the variable, what is remembered and the gradient; outputs are all of them but the last. */
+/* The first [count] inputs are the variable, its state and the gradient. The outputs are all of them but the gradient. */
 static hr_status infer_update(const hr__type *in, uint32_t count, hr__type *out)
 {
 	hr_status status = hr__need_float(&in[0]);
@@ -49,7 +49,7 @@ HR__INFER(adam)
 
 struct update {
 	hr__work *work;
-	double rate, by_square; /* Adam: the rate without the first moment's bias; what the second's root is divided by */
+	double rate, by_square; /* Adam: the learning rate and the divisor of the second moment's root, both with bias correction */
 };
 
 #define IN(type, i) ((const type *)update->work->in[i])
@@ -124,7 +124,7 @@ HR__RUN(momentum)
 	run_momentum(&(struct update){ .work = work });
 }
 
-/* Both moments begin at 0, and are too near to it by these factors. */
+/* Both moments start at 0; the factors correct the bias. */
 HR__RUN(adam)
 {
 	const hr__attrs *attrs = work->attrs;

@@ -1,5 +1,5 @@
-/* optimizer.c - updates of variables by gradients. What an optimizer remembers is in variables too, so it is counted, leaves the device and ends
- * with the session like any other. */
+/* optimizer.c - updates of variables by gradients. The state of an optimizer is in variables too, so it is counted, evicted and
+ * freed with the session like any other. */
 #include <stdio.h>
 
 #include "base/status.h"
@@ -24,7 +24,7 @@ static enum hr__op_kind op_of(const hr_optimizer *optimizer)
 	return kinds[optimizer->kind];
 }
 
-/* "<variable>/<optimizer>/<what>", of the variable's type. */
+/* The state variable "<variable>/<optimizer>/<what>", of the variable's type. 0 on failure. */
 static uint64_t memory_of(const hr_optimizer *optimizer, const hr__variable *variable, const char *what)
 {
 	char name[640];
@@ -34,7 +34,7 @@ static uint64_t memory_of(const hr_optimizer *optimizer, const hr__variable *var
 	return 0;
 }
 
-/* The variables of an update: the one that is updated, and what the optimizer remembers for it. False: one could not be had. */
+/* The variables of an update: the updated one and its optimizer state. False: one is missing and could not be created. */
 static bool find_variables(const hr_optimizer *optimizer, uint64_t updated, uint64_t *out)
 {
 	hr__variable variable;
@@ -47,7 +47,7 @@ static bool find_variables(const hr_optimizer *optimizer, uint64_t updated, uint
 	return out[2] != 0;
 }
 
-/* Uses up the gradient, also where it fails. */
+/* Consumes the gradient, also on failure. */
 static hr_value apply(const hr_optimizer *optimizer, hr_variable handle, hr_value gradient, hr_value steps)
 {
 	hr_value ins[] = { gradient, steps };
@@ -58,7 +58,7 @@ static hr_value apply(const hr_optimizer *optimizer, hr_variable handle, hr_valu
 	return HR_NO_VALUE;
 }
 
-/* Counts one more step. */
+/* Increments the step counter; returns a value that depends on the increment. */
 static hr_value count_step(const hr_optimizer *optimizer)
 {
 	char name[256];
@@ -82,7 +82,7 @@ static hr_status check(const hr_optimizer *optimizer, const hr_variable *variabl
 	return HR_OK;
 }
 
-/* ---- what is known before anything is updated ---- */
+/* ---- checks before anything is updated ---- */
 
 static hr_status check_variable(hr_variable handle, const hr__graph *graph, hr__session *session, hr__variable *out)
 {
@@ -95,13 +95,13 @@ static hr_status check_variable(hr_variable handle, const hr__graph *graph, hr__
 	return status;
 }
 
-/* What the op of the update says to the types. */
+/* The type check of the update op. */
 static hr_status check_types(enum hr__op_kind kind, const hr__type *variable, const hr__type *gradient)
 {
 	const hr__op *op = &hr__ops[kind];
 	hr__type ins[HR__OP_INPUTS], outs[HR__OP_OUTPUTS];
 	uint32_t count = 0;
-	while (count < op->out_count) ins[count++] = *variable; /* what is remembered has its type */
+	while (count < op->out_count) ins[count++] = *variable; /* the state has the variable's type */
 	ins[count++] = *gradient;
 	if (kind == HR__OP_ADAM) ins[count++] = (hr__type){ .dtype = HR_DTYPE_INT64 };
 	return op->infer(ins, count, &(hr__attrs){ .a = 0 }, outs);
@@ -127,21 +127,21 @@ static hr_status check_updates(const hr_optimizer *optimizer, const hr_variable 
 	hr_status status = graph || session ? HR_OK : hr_last_status();
 	for (size_t i = 0; i < count && !status; i++) {
 		hr__variable variable;
-		if (!gradients[i].id) return HR_INVALID_ARGUMENT; /* whoever could not compute it has said why */
+		if (!gradients[i].id) return HR_INVALID_ARGUMENT; /* the call that failed to compute it has set the message */
 		status = check_variable(variables[i], graph, session, &variable);
 		if (!status) status = check_gradient(optimizer, &variable, gradients, i);
 	}
 	return status ? hr__name_op(status, hr__ops[op_of(optimizer)].name, hr_name_scope_current()) : HR_OK;
 }
 
-/* ---- the calls ---- */
+/* ---- public calls ---- */
 
-/* Uses up the gradients. */
+/* Consumes the gradients. */
 static bool update_all(const hr_optimizer *optimizer, const hr_variable *variables, const hr_value *gradients, size_t count, hr_value *applied)
 {
 	hr_value steps = HR_NO_VALUE;
 	bool all = true;
-	/* What is remembered is made before the step is counted: a step that fails for lack of memory can be done again. */
+	/* Create the state before counting the step, so that a step that fails for lack of memory can be repeated. */
 	for (size_t i = 0; i < count && all; i++) all = find_variables(optimizer, variables[i].id, (uint64_t[HR__OP_OUTPUTS]){ 0 });
 	if (optimizer->kind == HR_ADAM && all) steps = hr_keep(count_step(optimizer));
 	all = all && (optimizer->kind != HR_ADAM || steps.id);
@@ -191,6 +191,6 @@ static hr_value minimize(const hr_optimizer *optimizer, hr_value loss, const hr_
 hr_value hr_minimize(const hr_optimizer *optimizer, hr_value loss, const hr_variable *variables, size_t count)
 {
 	hr_value done = minimize(optimizer, loss, variables, count);
-	hr__value_use_up(loss); /* where it did not come to gradients */
+	hr__value_use_up(loss); /* if it failed before hr_variable_gradients consumed it */
 	return done;
 }

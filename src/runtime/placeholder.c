@@ -1,4 +1,4 @@
-/* placeholder.c - values that a run is given: placeholders, by handle or by name, and feeds from memory of the host. */
+/* placeholder.c - inputs of a run: placeholders, by handle or by name, and feeds from host memory. */
 #include <stdio.h>
 
 #include "base/status.h"
@@ -23,7 +23,7 @@ hr_value hr_placeholder(hr_dtype dtype, const int64_t *dims, int rank)
 	return add(NULL, dtype, dims, rank, HR_NAME_NONE);
 }
 
-/* The node of that name; NULL = none. */
+/* The placeholder of that name; NULL = none. */
 static const struct node *find(const hr__graph *graph, hr_name name)
 {
 	for (uint32_t i = 0; i < graph->count; i++)
@@ -43,7 +43,7 @@ hr_value hr_named_placeholder(const char *name, hr_dtype dtype, const int64_t *d
 	return add(hr_name_text(full), dtype, dims, rank, full);
 }
 
-/* "there is no placeholder "y"; those with names are "x", "tower/x"", as many as there is room for. */
+/* "there is no placeholder "y"; those with names are "x", "tower/x"", truncated to the buffer. */
 static hr_status not_there(const hr__graph *graph, const char *name)
 {
 	char names[400];
@@ -63,7 +63,7 @@ hr_status hr_graph_find_placeholder(hr_graph handle, const char *name, hr_value 
 {
 	hr__graph *graph;
 	if (!name || !*name || !out) return hr__fail(HR_INVALID_ARGUMENT, "hr_graph_find_placeholder: a name and a place for the handle are needed");
-	hr_status status = hr__graph_begin_run(NULL, handle, &graph); /* nobody adds nodes meanwhile */
+	hr_status status = hr__graph_begin_run(NULL, handle, &graph); /* no thread can add nodes meanwhile */
 	if (status) return status;
 	hr_name full = hr_name_intern(name);
 	const struct node *node = full == HR_NAME_OTHER ? NULL : find(graph, full);
@@ -73,7 +73,7 @@ hr_status hr_graph_find_placeholder(hr_graph handle, const char *name, hr_value 
 	return status;
 }
 
-/* ---- from memory of the host ---- */
+/* ---- feeds from host memory ---- */
 
 static hr_status check_array(const hr__value *place, const void *data, size_t bytes)
 {
@@ -86,7 +86,7 @@ static hr_status check_array(const hr__value *place, const void *data, size_t by
 	return data || !bytes ? HR_OK : hr__fail(HR_INVALID_ARGUMENT, "data is NULL");
 }
 
-/* A constant, whatever graph or session the thread is in. */
+/* Makes a constant in [session], regardless of the thread's current graph and session. */
 static hr_value value_of(hr__session *session, const hr__type *type, const void *data)
 {
 	hr__attrs attrs = { .dtype = type->dtype, .dims = type->dims, .data = data };

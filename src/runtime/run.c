@@ -1,5 +1,5 @@
-/* run.c - running a graph. A run marks what its fetches need, counts uses, and executes in the order of the nodes; with an input's last use its
- * memory is free, or the output's (execute.c). */
+/* run.c - running a graph. A run marks the nodes that its fetches need, counts uses of each result, and executes nodes in order. At
+ * the last use of a result its memory is freed or reused by the output (execute.c). */
 #include "base/status.h"
 #include "base/text.h"
 #include "lms/lms.h"
@@ -7,23 +7,23 @@
 #include "runtime/graph.h"
 
 struct result {
-	hr__buffer *buffer; /* with a reference, as long as uses are left */
+	hr__buffer *buffer; /* holds a reference while uses remain */
 	uint64_t offset;
-	uint32_t uses; /* that are left */
+	uint32_t uses; /* remaining uses */
 };
 
 struct run {
 	hr__session *session;
 	hr__graph *graph;
-	bool *needed;            /* by node */
-	struct result (*results)[HR__OP_OUTPUTS]; /* by node */
-	hr__slot *fed;           /* by node; its buffer with a reference until the node runs; type.dtype is none where nothing was fed */
-	hr_run_metadata *metadata; /* NULL = nobody asks */
+	bool *needed;            /* indexed by node */
+	struct result (*results)[HR__OP_OUTPUTS]; /* indexed by node */
+	hr__slot *fed;           /* indexed by node; holds a reference until the node runs. type.dtype is none if not fed */
+	hr_run_metadata *metadata; /* NULL = not requested */
 	bool traced;
 	uint64_t begin_ns;
 };
 
-/* ---- before ---- */
+/* ---- preparation ---- */
 
 /* "feed 0, for placeholder "tower/x"", or "feed 0, for the placeholder in scope "tower"" */
 static hr_status wrong_feed(const struct run *run, const hr__value *place, size_t number)
@@ -60,7 +60,7 @@ static hr_status take_feed(struct run *run, const hr_feed *feed, size_t number)
 	return status;
 }
 
-/* What the fetches need, and how often it is used. */
+/* Marks the nodes that the fetches need, and counts the uses of their results. */
 static hr_status mark(struct run *run, const hr_value *fetches, size_t count, bool effects)
 {
 	for (size_t i = 0; i < count; i++) {
@@ -84,7 +84,7 @@ static hr_status mark(struct run *run, const hr_value *fetches, size_t count, bo
 
 /* ---- nodes ---- */
 
-/* One use less; with the last, the reference goes. */
+/* Counts one use; the last one releases the reference. */
 static void use(struct result *result)
 {
 	if (--result->uses) return;
@@ -101,11 +101,11 @@ static hr_status give_feed(struct run *run, uint32_t n, hr__slot *out)
 		return hr__fail(HR_INVALID_ARGUMENT, "the placeholder%s%.200s%s of %s %s is needed, but not fed", *name ? " \"" : "", name, *name ? "\"" : "",
 		                hr_dtype_text(node->types[0].dtype), hr__dims_text(&node->types[0].dims, shape, sizeof shape));
 	*out = run->fed[n];
-	run->fed[n].buffer = NULL; /* the result's now */
+	run->fed[n].buffer = NULL; /* the reference moves to the result */
 	return HR_OK;
 }
 
-/* The next of the run's notes; NULL = nobody asks. */
+/* The next entry of the run's metadata; NULL = not requested. */
 static hr_op_metadata *next_note(const struct run *run, const struct node *node)
 {
 	if (!run->traced || node->kind == HR__OP_PLACEHOLDER) return NULL;
@@ -147,7 +147,7 @@ static hr_status run_node(struct run *run, uint32_t n)
 	return status ? hr__name_op(status, op->name, node->scope) : HR_OK;
 }
 
-/* ---- after ---- */
+/* ---- results ---- */
 
 static hr_status hand_out(struct run *run, const hr_value *fetches, size_t count, hr_value *outs)
 {
@@ -174,7 +174,8 @@ static hr_status run_all(struct run *run, const hr_feed *feeds, size_t feed_coun
 	hr_status status = HR_OK;
 	for (size_t i = 0; i < feed_count && !status; i++) status = take_feed(run, &feeds[i], i);
 	if (!status) status = mark(run, fetches, fetch_count, effects);
-	/* What is loose is the run's alone from here on, so that its memory is free, or an op's, at its last use. */
+	/* Temporary feeds are consumed here, so that the run has their only reference and their memory is freed or reused at the last
+	 * use. */
 	for (size_t i = 0; i < feed_count; i++) hr__value_use_up(feeds[i].value);
 	for (uint32_t n = 0; n < run->graph->count && !status; n++)
 		if (run->needed[n]) status = run_node(run, n);
@@ -202,9 +203,9 @@ static hr_status run_graph(struct run *run, const hr_feed *feeds, size_t feed_co
 	return status;
 }
 
-/* ---- the calls ---- */
+/* ---- public calls ---- */
 
-/* A step, unless the program is in one that it marked itself. */
+/* Begins a step, unless the program has already begun one. */
 static bool begin_step(const hr__session *session)
 {
 	return session->has_tensors && !hr__lms_in_step(session->allocator) && hr_step_begin(session->allocator) == HR_OK;
@@ -225,7 +226,7 @@ static hr_status run_with(struct run *run, const hr_feed *feeds, size_t feed_cou
 	return status;
 }
 
-/* With a run that has begun; ends it. */
+/* Runs a graph after hr__graph_begin_run, and ends the run. */
 static hr_status run_begun(hr__session *session, hr__graph *graph, const hr_feed *feeds, size_t feed_count, const hr_value *fetches,
                            size_t fetch_count, hr_value *outs, bool effects, const hr_run_options *options, hr_run_metadata *metadata)
 {

@@ -1,4 +1,4 @@
-/* run_options.c - options of a run and what is told of it: times, allocations, and the log when memory runs out. */
+/* run_options.c - options and metadata of a run: times, allocations, and the allocation log when memory runs out. */
 #include <string.h>
 
 #include "base/status.h"
@@ -28,7 +28,7 @@ void hr_run_metadata_free(hr_run_metadata *metadata)
 	hr_run_metadata_init(metadata);
 }
 
-/* Room for a note on each op, before anything runs. */
+/* Allocates the entries for all ops before anything runs. */
 static hr_status prepare_metadata(uint32_t ops, hr_run_metadata *metadata)
 {
 	void *block;
@@ -48,18 +48,19 @@ static void finish_metadata(uint64_t begin_ns, hr_run_metadata *metadata)
 		if (metadata->ops[i].peak_bytes > metadata->peak_bytes) metadata->peak_bytes = metadata->ops[i].peak_bytes;
 }
 
-/* ---- the log of an allocator, while runs want it ---- */
+/* ---- allocation log of an allocator during runs ---- */
 
-/* The first run that wants it switches it on, those that come meanwhile use it as it is, and the last one puts back what was there. By slot of
- * the allocator. */
+/* The first run that requests the log enables it, concurrent runs share its settings, and the last one restores the previous
+ * settings. Indexed by the allocator's slot. */
 static struct logged {
-	uint64_t allocator; /* whose it is: with another id, one that is gone. Guarded by hr__runtime_lock, like the next */
-	bool switching;     /* a thread has it: nobody else looks at the rest, or at the allocator's switches */
+	uint64_t allocator; /* another id: the record of a closed allocator. Guarded by hr__runtime_lock, like switching */
+	bool switching;     /* a thread is changing the settings; other threads do not access the rest of the record */
 	uint32_t runs;
 	hr_oom_options before;
 } logged[HR__ALLOCATORS_MAX];
 
-/* The runtime's lock cannot be held while an allocator is called, so one thread at a time has the record. */
+/* Makes the calling thread the only user of the record. A flag, because the runtime's lock cannot be held while an allocator is
+ * called. */
 static struct logged *take_log_switch(hr_allocator allocator)
 {
 	struct logged *log = &logged[allocator.id % HR__ALLOCATORS_MAX];
@@ -85,13 +86,13 @@ static void leave_log_switch(struct logged *log)
 static hr_status begin_log(hr_allocator allocator, const hr_run_options *options)
 {
 	hr_oom_options wanted = { .struct_size = sizeof wanted };
-	hr_status status = hr_allocator_get_oom_options(allocator, &wanted); /* in a forked child there is none, and nobody to wait for */
+	hr_status status = hr_allocator_get_oom_options(allocator, &wanted); /* fails in a forked child, where waiting would not end */
 	if (status) return status;
 	wanted.report_allocations_on_oom = true;
 	wanted.allocation_log_buffer_size = options->allocation_log_buffer_size;
 	wanted.allocation_log_sampling_rate = options->allocation_log_sampling_rate;
 	wanted.allocation_log_allocations_only = options->allocation_log_allocations_only;
-	status = hr__oom_options_check(&wanted); /* also where another run's are in force */
+	status = hr__oom_options_check(&wanted); /* also if another run's settings stay in effect */
 	if (status) return status;
 	struct logged *log = take_log_switch(allocator);
 	log->before.struct_size = sizeof log->before;
@@ -109,7 +110,7 @@ static void end_log(hr_allocator allocator)
 	leave_log_switch(log);
 }
 
-/* The log of the report on what failed just now. */
+/* Copies the log of the last out-of-memory report. */
 static void take_log(hr_run_metadata *metadata)
 {
 	hr_oom_report report;
@@ -121,7 +122,7 @@ static void take_log(hr_run_metadata *metadata)
 	metadata->allocation_log = text;
 }
 
-/* ---- around a run ---- */
+/* ---- begin and end of a run ---- */
 
 hr_status hr__run_check(const char *call, const hr_run_options *options, const hr_run_metadata *metadata)
 {

@@ -1,4 +1,4 @@
-/* session.c - where ops run. */
+/* session.c - sessions. */
 #include <stdio.h>
 #include <string.h>
 
@@ -10,10 +10,10 @@
 
 #define DEPTH 4u
 
-static hr__session *sessions[HR__SESSIONS_MAX]; /* guarded by hr__runtime_lock, like the next two */
+static hr__session *sessions[HR__SESSIONS_MAX]; /* guarded by hr__runtime_lock, like the three below */
 static uint64_t last_id;
-static hr__session *unasked; /* the one that was made because nobody opened any */
-static hr__session *lost;    /* closed, but not freed: a list */
+static hr__session *unasked; /* the default session, opened by the first op call outside any session */
+static hr__session *lost;    /* list of sessions that were closed but could not be freed */
 
 static _Thread_local struct {
 	uint64_t ids[DEPTH];
@@ -62,7 +62,7 @@ static hr_status choose_allocator(hr__session *session, const hr_session_options
 	session->allocator = options->allocator;
 	if (!session->allocator.id) status = hr_allocator_default(info.name, &session->allocator);
 	if (status) return status;
-	/* Tensors where the allocator has them: those can leave the device. */
+	/* Use tensors if the allocator supports them: they can be evicted. */
 	hr_tensor_options shape;
 	hr_tensor probe;
 	hr_tensor_options_init(&shape);
@@ -73,7 +73,7 @@ static hr_status choose_allocator(hr__session *session, const hr_session_options
 	return status == HR_UNSUPPORTED ? HR_OK : status;
 }
 
-/* Streams order work with memory on one device only. */
+/* Stream order protects memory on the stream's own device only. */
 static hr_status check_allocator(const hr__session *session)
 {
 	hr_status status = HR_OK;
@@ -83,7 +83,7 @@ static hr_status check_allocator(const hr__session *session)
 	                hr__device_name(allocator->device));
 }
 
-/* In the child of a fork nobody has it. */
+/* After fork: no thread of the child holds the lock. */
 static void free_lock(void)
 {
 	hr__lock_init(&hr__runtime_lock, HR__RANK_RUNTIME);
@@ -93,7 +93,7 @@ static hr_status watch_forks(void)
 {
 	static hr__atomic_u8 watching;
 	if (hr__load_acquire(&watching)) return HR_OK;
-	int error = hr__os_at_fork(free_lock); /* twice does no harm */
+	int error = hr__os_at_fork(free_lock); /* registering twice is harmless */
 	if (error) return hr__os_fail(error, "cannot register what to do after fork");
 	hr__store_release(&watching, 1);
 	return HR_OK;
@@ -110,7 +110,7 @@ hr_status hr__runtime_begin(void)
 
 static hr_status set_up(hr__session *session, const hr_session_options *options)
 {
-	/* Where a CUDA device is required the first device is that one: the host does not stand in either. */
+	/* If a CUDA device is required, the first device is a CUDA device, and the host is no substitute. */
 	bool named = options->device || hr__cuda_is_required();
 	hr_status status = named ? hr_device_find(options->device, &session->handle) : hr_device_at(0, &session->handle);
 	if (status) return status;
@@ -118,12 +118,12 @@ static hr_status set_up(hr__session *session, const hr_session_options *options)
 	if (!session->device) return status;
 	status = choose_allocator(session, options);
 	if (!status) status = check_allocator(session);
-	if (!status) status = hr__stage_open(session); /* after the device's own, so that recordings have that one first */
+	if (!status) status = hr__stage_open(session); /* after the device's allocator, which comes first in recordings */
 	if (!status) status = hr__runtime_begin();
 	if (status) return status;
 	int error = hr__os()->monitor_create(&session->turn);
 	if (error) return hr__os_fail(error, "cannot make a session");
-	/* A device without streams does everything at once; where all are taken, sessions share the default one. */
+	/* A device without streams runs everything synchronously. If no stream is left, sessions share the default one. */
 	status = hr_stream_create(session->handle, &session->stream);
 	session->own_stream = status == HR_OK;
 	if (status == HR_UNSUPPORTED || status == HR_TOO_MANY) session->stream = HR_STREAM_DEFAULT;
@@ -132,7 +132,7 @@ static hr_status set_up(hr__session *session, const hr_session_options *options)
 	return HR_OK;
 }
 
-/* Jobs that wait in its stream may yet look at the session: where the device, being broken, cannot wait for them, it stays. */
+/* Queued jobs access the session. If the device is broken and cannot be synchronized, the session is not freed. */
 static void free_session(hr__session *session)
 {
 	hr_status status = session->own_stream ? hr_stream_destroy(session->handle, session->stream) : HR_OK;
@@ -194,7 +194,7 @@ hr_status hr__session_wait(hr__session *session)
 	return hr__name_op(HR_INVALID_ARGUMENT, hr_name_text(op), scope);
 }
 
-/* [leaks], where it is not NULL, gets the values that are left. */
+/* Adds the remaining values to [leaks], unless it is NULL. */
 static hr_status close_session(hr__session *session, hr__leaks *leaks)
 {
 	hr_name op;
@@ -263,7 +263,7 @@ hr__session *hr__session_current(void)
 	if (!unasked) unasked = mine;
 	session = unasked;
 	hr__lock_release(&hr__runtime_lock);
-	if (session != mine) hr_session_close(opened); /* another thread was faster */
+	if (session != mine) hr_session_close(opened); /* another thread opened one first */
 	return session;
 }
 
@@ -274,7 +274,7 @@ hr_status hr_session_synchronize(hr_session handle)
 	return session ? hr__session_wait(session) : status;
 }
 
-/* Another try. False: some are still there. */
+/* Retries. False: some could not be freed. */
 static bool free_lost(void)
 {
 	hr__lock_take(&hr__runtime_lock);
@@ -289,7 +289,7 @@ static bool free_lost(void)
 	return !lost;
 }
 
-/* What the parent shares is its own: after fork, memory of the process is all there is to forget. */
+/* forgets: in the child of a fork. Device memory and threads belong to the parent; only host memory is freed. */
 static void end_runtime(bool forgets, hr__leaks *leaks)
 {
 	if (hr__tape_is_there()) hr_tape_end();

@@ -1,28 +1,29 @@
-/* stage.c - ops on devices whose memory the host cannot reach: a card's.
+/* stage.c - ops on devices whose memory the host cannot access, such as GPUs.
  *
- * Ops are computed by the host. There, an op is three things in the order of the stream: copies of its inputs to pinned memory, the op on those
- * copies, copies of its outputs to the device. Nobody waits for them; the pinned memory goes back in stream order too, so that the next op
- * of the stream has it at once. Scratch memory is the device's too, though nobody touches it there: an op takes the same on every device.
+ * Ops are computed by the host. On such a device an op is three operations in stream order: copies of its inputs to pinned memory,
+ * the op on the copies, and copies of its outputs to the device. The host does not wait for them. The pinned memory is freed in
+ * stream order too, so the next op of the stream can use it at once. Scratch memory is allocated on the device as well, although it
+ * is not accessed there, so that an op allocates the same on every device.
  *
  *     device    in 1   in 2   out            (out may be in 1)
  *                 |      |      ^
- *     pinned    in 1   in 2   out   scratch  (an output never is an input here)
+ *     pinned    in 1   in 2   out   scratch  (an output is never an input here)
  *
- * So what an input held is there until the op has succeeded: when an output cannot be copied, those before it that took an input's memory get
- * back what they had, and no variable is left with one half of an update. */
+ * The contents of the inputs are therefore preserved until the op has succeeded. If an output cannot be copied, earlier outputs
+ * that took the memory of an input are restored from the input's copy, so no variable is left partly updated. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/status.h"
 #include "runtime/engine.h"
 
-#define ALIGNMENT 256u /* as kernels have it of buffers */
+#define ALIGNMENT 256u /* kernels require this alignment of buffers */
 
-/* All sessions of a device share an allocator: each takes pinned memory in large pieces, and more sessions do not need more of them. */
+/* One allocator for all sessions of a device: each allocator takes pinned memory in large pieces, which sessions can share. */
 static struct {
 	hr_allocator allocator;
 	uint32_t sessions;
-} shared[HR__MAX_DEVICES]; /* guarded by the lock */
+} shared[HR__MAX_DEVICES]; /* guarded by hr__runtime_lock */
 
 static hr_status make_allocator(const hr__session *session, hr_allocator *out)
 {
@@ -38,11 +39,11 @@ static hr_status make_allocator(const hr__session *session, hr_allocator *out)
 	snprintf(name, sizeof name, "%.21s ops", hr__device_name(session->device));
 	options.name = name;
 	options.thread_cache = false;
-	options.oom.report_allocations_on_oom = false; /* the op tells of it */
+	options.oom.report_allocations_on_oom = false; /* the op reports it */
 	return hr_allocator_create(hr__device_handle(pinned), &options, out);
 }
 
-/* One more session has what is there; false: nothing is. */
+/* Uses the device's existing allocator; false: there is none. */
 static bool share(hr__session *session)
 {
 	uint32_t i = hr__device_index(session->device);
@@ -68,7 +69,7 @@ hr_status hr__stage_open(hr__session *session)
 	if (mine) shared[i].allocator = made;
 	session->staging = shared[i].allocator;
 	hr__lock_release(&hr__runtime_lock);
-	if (!mine) hr_allocator_close_all(made); /* another thread was faster */
+	if (!mine) hr_allocator_close_all(made); /* another thread created one first */
 	return HR_OK;
 }
 
@@ -152,12 +153,12 @@ hr_status hr__stage_in(const hr__session *session, hr__work *work, uint64_t scra
 	return status;
 }
 
-/* Output [i] has the memory of an input. */
+/* Restores output [i], if it has the memory of an input. */
 static void put_back(const hr__session *session, const hr__stage *stage, uint32_t i)
 {
 	for (uint32_t k = 0; k < stage->in_count; k++) {
 		if (stage->ins[k].there != stage->outs[i].there || !stage->ins[k].bytes) continue;
-		copy(session, &stage->ins[k], true); /* a device that refuses this too is lost */
+		copy(session, &stage->ins[k], true); /* if this copy fails too, the device is lost */
 		return;
 	}
 }

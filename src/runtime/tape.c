@@ -1,5 +1,5 @@
-/* tape.c - op calls that are taken down while they run, for gradients. A tape keeps those values that gradients will look at (grad_in_mask,
- * grad_out_mask of a row), and no others; of a block of a checkpoint only what went into it. */
+/* tape.c - recording op calls for gradients. A tape keeps only the values that gradients read (grad_in_mask and grad_out_mask of
+ * the op's row). Of a checkpoint block it keeps only the inputs. */
 #include <string.h>
 
 #include "base/atomic.h"
@@ -8,7 +8,7 @@
 #include "runtime/tape.h"
 
 static _Thread_local struct hr__op_tape *tape;
-static _Thread_local uint32_t block_now; /* of a checkpoint; 0 = none */
+static _Thread_local uint32_t block_now; /* current checkpoint block; 0 = none */
 static _Thread_local hr__role role_now;
 static hr__atomic_u32 last_block;
 
@@ -112,7 +112,7 @@ static bool grow(void)
 	return true;
 }
 
-/* Made by a call of the block that is being taken down? */
+/* Whether [number] is an output of a call in the current checkpoint block. */
 static bool is_from_block(uint64_t number)
 {
 	for (uint32_t n = tape->count; n-- > 0 && tape->steps[n].block == block_now;)
@@ -138,7 +138,7 @@ void hr__tape_note(enum hr__op_kind kind, const hr__attrs *attrs, const hr_value
 	hr__step *step = &tape->steps[tape->count];
 	*step = (hr__step){ .kind = kind, .in_count = in_count, .block = block_now, .scope = hr_name_scope_current() };
 	if (attrs) step->attrs = *attrs;
-	step->attrs.data = NULL; /* the caller's */
+	step->attrs.data = NULL; /* owned by the caller */
 	for (uint32_t i = 0; i < in_count; i++) {
 		step->ins[i] = hr__value_serial(ins[i]);
 		step->in_types[i] = in_types[i];
@@ -149,7 +149,7 @@ void hr__tape_note(enum hr__op_kind kind, const hr__attrs *attrs, const hr_value
 	for (uint32_t i = 0; i < op->out_count; i++) {
 		step->outs[i] = hr__value_serial(outs[i]);
 		step->out_types[i] = out_types[i];
-		bool keeps = block_now ? kind == HR__OP_CONSTANT : op->grad_out_mask >> i & 1; /* a constant cannot be computed again: its data are gone */
+		bool keeps = block_now ? kind == HR__OP_CONSTANT : op->grad_out_mask >> i & 1; /* a constant's data are gone */
 		if (!keeps) continue;
 		step->out_values[i] = hr_keep(hr__value_alias(outs[i]));
 		tape->broken |= !step->out_values[i].id;

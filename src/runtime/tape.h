@@ -1,4 +1,4 @@
-/* tape.h - what tape.c takes down and gradient.c goes back over. */
+/* tape.h - the tape: recorded by tape.c, differentiated by gradient.c. */
 #ifndef HR_RUNTIME_TAPE_H
 #define HR_RUNTIME_TAPE_H
 
@@ -7,18 +7,18 @@
 struct hr__op_tape {
 	hr__step *steps;
 	uint32_t count, capacity;
-	bool on;     /* calls are taken down */
-	bool broken; /* there was no host memory for one */
-	bool served; /* gone back over */
+	bool on;     /* recording */
+	bool broken; /* a call could not be recorded: no host memory */
+	bool served; /* hr_gradients has used it */
 };
 
-/* The calling thread's; NULL = none. */
+/* The calling thread's tape; NULL = none. */
 struct hr__op_tape *hr__tape_current(void);
-/* Releases what is kept for it. */
+/* Releases the values that the step keeps. */
 void hr__step_release(hr__step *step);
-/* Makes [block] the one that calls are in. Returns the one before. */
+/* Sets the thread's checkpoint block. Returns the previous one. */
 uint32_t hr__block_set(uint32_t block);
-/* The same for what calls are for. */
+/* Sets the thread's role. Returns the previous one. */
 hr__role hr__role_set(hr__role role);
 
 #endif

@@ -1,7 +1,8 @@
-/* team.c - threads that help ops.
+/* team.c - worker threads for kernels.
  *
- * One team for the process, as many threads as processors less the one that asks, started when first needed. It does one job at a time: who
- * finds it busy does all parts by itself. Parts are handed out by a counter; what a part does never depends on who does it. */
+ * One team per process, started on first use, with one thread less than processors because the calling thread works too. It runs
+ * one job at a time: a caller that finds it busy runs all parts itself. Parts are assigned by a counter. What a part computes does
+ * not depend on the thread that runs it. */
 #include "base/checked.h"
 #include "base/settings.h"
 #include "os/os.h"
@@ -22,18 +23,18 @@ struct hr__team {
 	hr__monitor *monitor;
 	hr__thread *helpers[HELPERS_MAX];
 	uint32_t helper_count;
-	/* Inside the monitor. */
+	/* Guarded by the monitor. */
 	bool ends;
-	uint64_t job; /* number of the one that is there; 0 = none yet */
-	uint32_t inside; /* helpers that have not left it */
-	struct task task; /* of the job; its part is NULL when all of it is handed out */
+	uint64_t job; /* number of the current job; 0 = none yet */
+	uint32_t inside; /* helpers working on it */
+	struct task task; /* of the job; part is NULL when all parts are assigned */
 	hr__atomic_u8 busy;
-	hr__atomic_u32 next; /* part to hand out */
+	hr__atomic_u32 next; /* next part to assign */
 };
 
 static hr__team team;
-static bool started; /* guarded by hr__runtime_lock; so is who starts it */
-static hr__atomic_u8 there; /* and can be used */
+static bool started; /* guarded by hr__runtime_lock: one thread starts the team */
+static hr__atomic_u8 there; /* the team can be used */
 
 static void do_parts(hr__team *of, struct task task)
 {
@@ -57,7 +58,7 @@ static void help(void *argument)
 		}
 		seen = of->job;
 		struct task task = of->task;
-		if (!task.part) continue; /* it was done before this one came */
+		if (!task.part) continue; /* finished before this thread woke up */
 		of->inside++;
 		os->monitor_leave(of->monitor);
 		do_parts(of, task);
@@ -85,13 +86,12 @@ void hr__team_run(hr__team *of, uint32_t parts, void (*part)(void *context, uint
 	os->monitor_leave(of->monitor);
 	do_parts(of, task);
 	os->monitor_enter(of->monitor);
-	of->task.part = NULL; /* who comes now has nothing to do */
+	of->task.part = NULL; /* nothing left for helpers that wake up late */
 	while (of->inside) os->monitor_wait(of->monitor, UINT64_MAX);
 	os->monitor_leave(of->monitor);
 	hr__store_release(&of->busy, 0);
 }
 
-/* HEADROOM_THREADS, or as many as there are processors. */
 uint32_t hr__threads_wanted(void)
 {
 	hr__last before = hr__last_get();
@@ -118,7 +118,7 @@ hr__team *hr__team_get(void)
 		while (team.helper_count < wanted && !hr__os()->thread_start(help, &team, "hr-op", &team.helpers[team.helper_count])) team.helper_count++;
 		hr__store_release(&there, 1);
 	}
-	return hr__load_acquire(&there) ? &team : NULL; /* NULL too while another thread starts it */
+	return hr__load_acquire(&there) ? &team : NULL; /* also NULL while another thread starts it */
 }
 
 void hr__team_end(bool forgets)

@@ -1,9 +1,9 @@
-/* transfer.c - contents of values go to the host, and to other sessions. */
+/* transfer.c - copying contents of values to the host and to other sessions. */
 #include "base/status.h"
 #include "base/text.h"
 #include "runtime/engine.h"
 
-/* Pins a buffer for work on the session's stream, and says where it is. A block is where it always is. */
+/* Pins a buffer for work on the session's stream, and returns its address. Blocks are not pinned. */
 static hr_status hold(const hr__buffer *buffer, hr_access access, uint64_t offset, void **out)
 {
 	hr_pin pin = { buffer->tensor, access };
@@ -14,7 +14,7 @@ static hr_status hold(const hr__buffer *buffer, hr_access access, uint64_t offse
 	return status;
 }
 
-/* [stream] is the last one that works on it. */
+/* [stream] is the last stream that uses the buffer. */
 static hr_status let_go(const hr__buffer *buffer, hr_access access, hr_stream stream)
 {
 	hr_pin pin = { buffer->tensor, access };
@@ -39,7 +39,7 @@ static hr_status fetch(const hr__value *value, void *to, size_t bytes)
 	if (status) return status;
 	status = hr_copy(session->handle, to, from, bytes, HR_COPY_TO_HOST, session->stream);
 	hr_status left = let_go(value->buffer, HR_READ, session->stream);
-	if (!status && left) hr_stream_synchronize(session->handle, session->stream); /* nobody writes to the caller's memory afterwards */
+	if (!status && left) hr_stream_synchronize(session->handle, session->stream); /* the copy must not outlast the call */
 	return status ? status : left;
 }
 
@@ -59,12 +59,12 @@ hr_status hr_fetch(hr_value handle, void *to, size_t bytes)
 
 /* ---- to another session ---- */
 
-/* Between two devices. Both have done all that they were given when it returns. */
+/* Between two devices. Synchronizes both streams. */
 static hr_status copy_across(const hr__session *here, const void *from, const hr__session *there, void *to, uint64_t bytes)
 {
 	void *block = NULL;
 	hr_status status = HR_OK;
-	if (here->staging.id) { /* what the host cannot reach, the other device cannot either */
+	if (here->staging.id) { /* memory that the host cannot access, the other device cannot access either */
 		status = hr__stage_take(here, bytes, &block);
 		if (!status) status = hr_copy(here->handle, block, from, bytes, HR_COPY_TO_HOST, here->stream);
 	}
@@ -75,7 +75,8 @@ static hr_status copy_across(const hr__session *here, const void *from, const hr
 	return status ? status : done;
 }
 
-/* On the stream of [there], which waits for that of [here]; what comes next on that one may be in the same memory, so it waits in turn. */
+/* Copies on the stream of [there], which waits for that of [here]. Afterwards the stream of [here] waits for the copy, because its
+ * next op may write to the same memory. */
 static hr_status copy_beside(const hr__session *here, const void *from, const hr__session *there, void *to, uint64_t bytes)
 {
 	hr_status status = hr_stream_wait_stream(there->handle, there->stream, here->stream);
@@ -119,13 +120,14 @@ hr_value hr_copy_to_session(hr_value handle, hr_session session)
 	hr_status status;
 	hr__value value;
 	hr_value copy = HR_NO_VALUE;
-	if (!handle.id) return HR_NO_VALUE; /* the message that is there stays */
+	if (!handle.id) return HR_NO_VALUE; /* keep the earlier message */
 	hr__session *to = hr__session_of(session, &status);
 	if (to) status = hr__value_hold(handle, &value);
 	bool held = !status;
 	if (!status && value.graph) status = hr__fail(HR_INVALID_ARGUMENT, "hr_copy_to_session: the value is a place in a graph; it has no contents");
 	if (!status) copy = copy_to(&value, to);
-	/* A gradient goes back through it as it is: to the same session, or those that take it there say that it is of another. */
+	/* The gradient is passed back unchanged. It works for a copy within one session; with another session, the ops that use the
+	 * gradient fail because it belongs to another session. */
 	if (copy.id && hr__tape_is_on()) hr__tape_note(HR__OP_COPY, &(hr__attrs){ 0 }, &handle, &value.type, 1, &copy, &value.type);
 	if (held) hr__buffer_release(value.buffer);
 	hr__value_use_up(handle);

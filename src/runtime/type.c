@@ -8,10 +8,10 @@
 #include "base/checked.h"
 #include "base/status.h"
 
-/* So that bytes of any dtype, and sums of a few such, fit in 64 bits. */
+/* So that sizes in bytes of any dtype, and sums of a few, fit in 64 bits. */
 #define MOST_ELEMENTS (INT64_C(1) << 60)
 
-/* Zeros do not hide what is next to them: [0,2^62] is as much of a mistake as [2^62]. */
+/* Whether the product fits. Ignores zeros: [0,2^62] is as much a mistake as [2^62]. */
 static bool counts_up(const int64_t *dims, int rank)
 {
 	uint64_t count = 1;
@@ -44,7 +44,7 @@ hr_status hr__dims_make(const int64_t *dims, int rank, hr__dims *out)
 int64_t hr__dims_count(const hr__dims *dims)
 {
 	int64_t count = 1;
-	/* Zeros first: what is beside one may not multiply up to anything that fits. */
+	/* Zeros first: the product of the other dimensions may overflow. */
 	for (int i = 0; i < dims->rank; i++) {
 		if (dims->d[i] == 0) return 0;
 	}
@@ -57,7 +57,7 @@ bool hr__dims_equal(const hr__dims *a, const hr__dims *b)
 	return a->rank == b->rank && (a->rank == 0 || memcmp(a->d, b->d, (size_t)a->rank * sizeof a->d[0]) == 0);
 }
 
-/* Dimension [i] of the shape that [dims] has when it is filled up with ones on the left to [rank] dimensions. */
+/* Dimension [i] of the shape, padded with ones on the left to [rank] dimensions. */
 static int64_t aligned(const hr__dims *dims, int rank, int i)
 {
 	int own = i - (rank - dims->rank);

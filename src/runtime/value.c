@@ -1,7 +1,7 @@
 /* value.c - handles of values.
  *
- * Records are in blocks that never move, with a list of those that are free. A handle is the record's number and its generation, which grows
- * each time the record is given up, so that a handle that was used up is known as such. */
+ * Records are in blocks that never move, with a free list. A handle is a record's number and its generation. The generation is
+ * incremented when the record is freed, so a stale handle is detected. */
 #include "base/status.h"
 #include "os/os.h"
 #include "runtime/engine.h"
@@ -13,19 +13,19 @@
 
 static struct {
 	hr__value *blocks[BLOCKS_MAX];
-	uint32_t *free_list; /* numbers */
+	uint32_t *free_list; /* record numbers */
 	uint32_t count, free_count;
-	uint32_t generation; /* that new records begin with: above all that were, also before the library was shut down */
+	uint32_t generation; /* of new records: above all generations used before, also before a shutdown */
 } table; /* guarded by hr__runtime_lock */
 
-static uint64_t last_serial; /* guarded by it too */
+static uint64_t last_serial; /* guarded by hr__runtime_lock */
 
 static hr__value *at(uint32_t number)
 {
 	return &table.blocks[number / BLOCK][number % BLOCK];
 }
 
-/* The record of a handle; NULL = none. With the lock. */
+/* The record of a handle; NULL = none. Call with the lock. */
 static hr__value *find(hr_value handle)
 {
 	uint32_t number = (uint32_t)handle.id - 1;
@@ -36,7 +36,7 @@ static hr__value *find(hr_value handle)
 
 static hr_status is_gone(hr_value handle)
 {
-	if (!handle.id && hr_last_status()) return hr_last_status(); /* whoever returned no value has said why */
+	if (!handle.id && hr_last_status()) return hr_last_status(); /* the call that returned HR_NO_VALUE has set the message */
 	if (handle.id == HR_DONE.id) return hr__fail(HR_INVALID_ARGUMENT, "HR_DONE has no contents; hr_read gives those of a variable");
 	return hr__fail(HR_CLOSED, "a value was given that is used up or released; keep it (hr_keep) to use it more than once");
 }
@@ -60,7 +60,7 @@ hr_status hr__value_hold(hr_value handle, hr__value *out)
 	return value ? HR_OK : is_gone(handle);
 }
 
-/* Makes room for BLOCK more. Without the lock, because it gets memory; another thread may do the same at the same time. */
+/* Adds BLOCK records. Called without the lock, because it allocates; another thread may grow the table at the same time. */
 static bool grow(void)
 {
 	void *block = NULL, *list = NULL;
@@ -118,7 +118,7 @@ hr_value hr__value_new(const hr__value *wanted)
 	return handle;
 }
 
-/* With the lock. Returns the buffer, whose reference is the caller's now. */
+/* Frees a record. Returns its buffer, whose reference passes to the caller. Call with the lock. */
 static hr__buffer *give_up(hr__value *value, uint32_t number)
 {
 	hr__buffer *buffer = value->buffer;
@@ -246,7 +246,7 @@ hr_value hr__value_alias(hr_value handle)
 	return hr__value_new(&value);
 }
 
-/* ---- asking ---- */
+/* ---- properties ---- */
 
 int hr_value_rank(hr_value handle)
 {

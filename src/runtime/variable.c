@@ -1,8 +1,8 @@
-/* variable.c - variables: names under scopes, and contents that stay in a session.
+/* variable.c - variables: names in scopes, and contents in sessions.
  *
- * A variable is a name, a type and an initializer; it belongs to a graph or to a session. Its contents are in the container of a session: a buffer
- * with a reference, found by the variable's number. Reading gives out further references; an update is done in place when the session's is
- * the only one (execute.c), so who still has the contents keeps them as they were. */
+ * A variable is a name, a type and an initializer; it belongs to a graph or to a session. Its contents belong to a session: a
+ * buffer with a reference, indexed by the variable's number. A read adds a reference. An update is done in place if the session has
+ * the only reference (execute.c), so a value that was read before keeps the old contents. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,8 +20,8 @@
 
 static struct {
 	hr__variable *blocks[BLOCKS_MAX];
-	uint32_t count;      /* room */
-	uint64_t generation; /* of the last one */
+	uint32_t count;      /* capacity */
+	uint64_t generation; /* of the last variable made */
 } table; /* guarded by hr__runtime_lock */
 
 static _Thread_local struct {
@@ -35,7 +35,7 @@ static hr__variable *at(uint32_t number)
 	return &table.blocks[number / BLOCK][number % BLOCK];
 }
 
-/* With the lock. */
+/* Call with the lock. */
 static hr__variable *find(uint64_t id)
 {
 	uint32_t number = (uint32_t)id;
@@ -53,7 +53,8 @@ hr_status hr__variable_get(uint64_t id, hr__variable *out)
 
 /* ---- scopes ---- */
 
-/* Names are what variables are known by. In a full table all new ones are the same number, and the variables would be one. */
+/* Variables are identified by interned names. If the table of names is full, all new names get the same number, and different
+ * variables would become one. */
 static hr_status intern(const char *path, hr_name *out)
 {
 	*out = hr_name_intern(path);
@@ -61,7 +62,6 @@ static hr_status intern(const char *path, hr_name *out)
 	return hr__fail(HR_TOO_MANY, "the table of names is full, and \"%.200s\" is not in it", path);
 }
 
-/* "around/name" */
 hr_status hr__name_join(hr_name around, const char *name, const char *what, hr_name *out)
 {
 	char path[PATH_MAX_BYTES];
@@ -126,7 +126,7 @@ hr_status hr__variable_prepare(hr__session *session, uint64_t id)
 	return HR_OK;
 }
 
-/* With the lock. */
+/* Call with the lock. */
 static hr__content *content_of(hr__session *session, uint64_t id)
 {
 	return (uint32_t)id < session->content_count ? &session->contents[(uint32_t)id] : NULL;
@@ -172,7 +172,7 @@ static bool has_contents(hr__session *session, uint64_t id)
 	return there;
 }
 
-/* ---- initialising ---- */
+/* ---- initialization ---- */
 
 static hr_status run(hr__session *session, enum hr__op_kind kind, const hr__attrs *attrs, const hr__variable *variable, hr__slot *in, hr__slot *out)
 {
@@ -180,7 +180,7 @@ static hr_status run(hr__session *session, enum hr__op_kind kind, const hr__attr
 	return hr__execute_plain(&task, in, in != NULL, out);
 }
 
-/* The op that makes what it begins with. */
+/* The op that computes the initial contents. */
 static enum hr__op_kind op_of(const hr__variable *variable, hr__attrs *attrs)
 {
 	static const enum hr__op_kind kinds[] = { [HR_INIT_FULL] = HR__OP_FULL, [HR_INIT_NORMAL] = HR__OP_RANDOM_NORMAL,
@@ -191,7 +191,7 @@ static enum hr__op_kind op_of(const hr__variable *variable, hr__attrs *attrs)
 	return kinds[how->kind];
 }
 
-/* What is initialised is no call of the op, whose kernel relies on what is checked there. */
+/* Initialization does not go through an op call, so the checks of the op call, which the kernel relies on, are done here. */
 static hr_status check_initializer(const hr__variable *variable)
 {
 	hr__attrs attrs;
@@ -243,9 +243,9 @@ hr_status hr__variables_initialize(hr__session *session, uint64_t graph, uint32_
 	return status;
 }
 
-/* ---- making them ---- */
+/* ---- creation ---- */
 
-/* Makes room for BLOCK more. Without the lock; another thread may do the same at the same time. */
+/* Adds BLOCK records. Called without the lock; another thread may grow the table at the same time. */
 static hr_status grow(void)
 {
 	void *block;
@@ -263,8 +263,8 @@ static hr_status grow(void)
 	return hr__fail(HR_TOO_MANY, "there is no room for more than %u variables", BLOCK * BLOCKS_MAX);
 }
 
-/* The one of that name and place, in *found. Else puts [wanted] into the table, with an id; false = there is no room. All with one hold of the
- * lock, so that two threads never make the same one. */
+/* Finds the variable of the same name and owner and copies it to *found. If there is none and [may_add], adds [wanted] and sets its
+ * id. False: the table is full. One critical section, so two threads cannot create the same variable. */
 static bool find_or_add(hr__variable *wanted, bool may_add, hr__variable *found)
 {
 	hr__variable *empty = NULL;
@@ -291,7 +291,7 @@ static void forget(uint64_t id)
 	hr__lock_release(&hr__runtime_lock);
 }
 
-/* May the one that is there be used for the one that is wanted? */
+/* Whether [there] may be used as [wanted]. */
 static hr_status reuse(const hr__variable *there, const hr__variable *wanted, hr_reuse how)
 {
 	char want[HR__DIMS_TEXT], got[HR__DIMS_TEXT];
@@ -326,7 +326,7 @@ static hr_status find_or_make(hr__variable *wanted, hr_reuse how, hr__session *s
 	return status;
 }
 
-/* In turn with ops on variables of the session: who finds one finds its contents too. */
+/* Serialized with ops on the session's variables, so that a variable that is found has its contents. */
 static hr_status get(hr__variable *wanted, hr_reuse how, hr__session *session)
 {
 	if (session) hr__os()->monitor_enter(session->turn);
@@ -335,7 +335,7 @@ static hr_status get(hr__variable *wanted, hr_reuse how, hr__session *session)
 	return status;
 }
 
-/* Sets whose it is. */
+/* Sets the owner. */
 static hr_status place(hr__variable *variable, hr__session **session)
 {
 	const hr__graph *graph = hr__graph_current();
@@ -375,7 +375,7 @@ hr_variable hr__variable_hidden(const char *name, const hr__type *type)
 	return (hr_variable){ status ? 0 : variable.id };
 }
 
-/* With the lock. The buffer's reference is the caller's. */
+/* Call with the lock. The buffer's reference passes to the caller. */
 static hr__buffer *take_content(hr__session *session, uint32_t number)
 {
 	if (!session || number >= session->content_count) return NULL;
@@ -384,7 +384,7 @@ static hr__buffer *take_content(hr__session *session, uint32_t number)
 	return buffer;
 }
 
-/* Contents that sessions have for a variable of a graph. */
+/* Drops the contents that all sessions have for a variable of a graph. */
 static void drop_contents(uint32_t number, uint64_t id)
 {
 	for (uint32_t slot = 0; slot < HR__SESSIONS_MAX; slot++) {
@@ -425,7 +425,7 @@ void hr__variables_free(void)
 	scopes.count = 0;
 }
 
-/* ---- ops on them ---- */
+/* ---- ops on variables ---- */
 
 uint32_t hr__variables_of(const hr__attrs *attrs)
 {
@@ -447,7 +447,7 @@ HR__INFER(read)
 	return HR_OK;
 }
 
-/* Which of all variables it is that does not fit. */
+/* Adds the variable's name to the message. */
 static hr_status name_variable(hr_status status, const hr__attrs *attrs)
 {
 	hr__variable variable;
@@ -467,7 +467,7 @@ HR__INFER(assign)
 HR__INFER(assign_onto)
 {
 	hr_status status = hr__infer_binary(in, count, attrs, out);
-	if (!status) status = hr__need_same_dims(&in[0], &out[0]); /* it is not broadcast itself */
+	if (!status) status = hr__need_same_dims(&in[0], &out[0]); /* the variable is not broadcast */
 	return name_variable(status, attrs);
 }
 
@@ -492,7 +492,7 @@ hr_status hr__variable_check(const hr__variable *variable, const hr__graph *grap
 
 hr_value hr_read(hr_variable variable)
 {
-	if (!variable.id) return HR_NO_VALUE; /* whoever could not get it has said why */
+	if (!variable.id) return HR_NO_VALUE; /* the call that failed to get the variable has set the message */
 	hr__graph *graph = hr__graph_current();
 	hr_value known = graph ? hr__graph_reads(graph, variable.id, false) : HR_NO_VALUE;
 	hr__attrs attrs = { .variables = { variable.id } };
@@ -528,7 +528,7 @@ hr_value hr_global_variables_initializer(void)
 	return hr__call_one(HR__OP_INITIALIZE, NULL, 0, &(hr__attrs){ .graph = graph ? hr__graph_owner(graph) : 0 });
 }
 
-/* ---- asking ---- */
+/* ---- properties ---- */
 
 const char *hr_variable_name(hr_variable handle)
 {
@@ -541,7 +541,7 @@ size_t hr_trainable_variables(hr_variable *out, size_t capacity)
 	hr__session *session;
 	hr__variable here = { .id = 0 };
 	size_t count = 0;
-	uint64_t before = 0, next; /* ids in the order in which they were made */
+	uint64_t before = 0, next; /* ids ascend in creation order */
 	if (place(&here, &session)) return 0;
 	do {
 		next = UINT64_MAX;
