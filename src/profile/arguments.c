@@ -1,4 +1,4 @@
-/* arguments.c - "--profile_options=profile_steps=1,10,100" among the arguments of a program. */
+/* arguments.c - parses "--profile_options=profile_steps=1,10,100" in the arguments of a program. */
 #include <string.h>
 
 #include "base/status.h"
@@ -11,7 +11,7 @@
 
 /* ---- settings ---- */
 
-/* A number at [*at], which is moved past it. False when there is none, or it is 0 or above 2^63. */
+/* Reads a number at [*at] and advances past it. False if there is no number, or it is 0 or above 2^63. */
 static bool read_number(const char **at, uint64_t *out)
 {
 	uint64_t value = 0;
@@ -100,7 +100,8 @@ static hr_status read_settings(const char *text, hr_profiler_options *options)
 
 /* ---- arguments ---- */
 
-/* The settings in argv[at], or behind it; NULL when it is another argument. *taken says how many arguments that is. */
+/* The settings in argv[at] or in the argument after it; NULL if argv[at] is another argument. *taken is the number of arguments
+ * used. */
 static const char *settings_at(char **argv, int argc, int at, int *taken)
 {
 	const size_t length = sizeof ARGUMENT - 1;
@@ -113,7 +114,7 @@ static const char *settings_at(char **argv, int argc, int at, int *taken)
 	return argv[at + 1];
 }
 
-/* Reads them all first, so that an error leaves the arguments as they were. */
+/* Parses everything before any argument is removed, so that an error leaves the arguments unchanged. */
 static hr_status read_all(int argc, char **argv, hr_profiler_options *options)
 {
 	int taken = 1;

@@ -1,16 +1,19 @@
-/* capture.c - reads a trace into memory. See capture.h for what it promises about the result.
+/* capture.c - reads a trace into memory. capture.h states the invariants of the result.
  *
- * Events come in order of time, from a reader that is safe on any bytes, but nothing says that they go together: a full disk loses some, and a file
- * may come from anybody. So each is looked at for sense, and what has none is skipped and counted:
+ * Events come in order of time, from a reader that is safe on any bytes, but they may be inconsistent: a full disk loses events,
+ * and the file may come from an untrusted source. So each event is checked, and inconsistent ones are skipped and counted:
  *
- *     ALLOC at an address that is in use     the block that was there ends: its FREE was lost
- *     FREE, READ, WRITE of no block          skipped
- *     the same while the recorder writes     no sense is asked of it: threads use blocks that it has not come to yet, and blocks that are allocated meanwhile
- *     what is allocated already              are told of twice. The recorder ends this part with a mark; without one, those were skipped after all
- *     OP_END                                 ends the innermost op of that name on its thread, and those inside of it; otherwise skipped
- *     STEP inside a step                     takes part in it, or ends it (capture.h); the STEP_ENDs of who was in it are then taken without a word
+ *     ALLOC at an address that is in use     the block at that address ends: its FREE was lost
+ *     FREE, READ, WRITE of an unknown block  skipped
+ *     the same before the recorder's mark    not counted: threads use existing blocks that the recorder has not listed yet, and a
+ *                                            block allocated meanwhile is reported twice. The mark ends the list of existing
+ *                                            blocks. In a file without a mark these events are counted as skipped after all
+ *     OP_END                                 ends the innermost op of that name on its thread, and the ops inside it; without such
+ *                                            an op, skipped
+ *     STEP inside a step                     joins the step or ends it (capture.h); the outstanding STEP_ENDs of an ended step are
+ *                                            consumed without being counted
  *
- * One number is trusted: how many events there are. The reader has seen each of them, so address space for as many can be reserved. */
+ * One number is trusted: the number of events. The reader has counted them, so address space for that many can be reserved. */
 #include "profile/capture.h"
 
 #include <string.h>
@@ -26,18 +29,17 @@
 
 #define TIME_MOST (UINT64_MAX / 2)
 #define BYTES_MOST (UINT64_MAX / 2)
-#define OP_DEPTH_MOST 64       /* ops inside each other that are looked through for the one that ends */
-#define PROGRESS_EVENTS 65536u /* between two calls */
-#define OPENING_PART 0.4       /* of the time that reading a trace takes */
+#define OP_DEPTH_MOST 64       /* nested ops that are searched for the op that ends */
+#define PROGRESS_EVENTS 65536u /* between two progress calls */
+#define OPENING_PART 0.4       /* fraction of the time of reading a trace that opening takes */
 
 enum { SITES, ALLOCATIONS, CHANGES, OPS, USES, STEPS, MOVES, REFUSALS, REGIONS, ALLOCATORS, DEVICES, BIRTHS, PAUSES, ARRAYS };
 
 typedef struct holder {
-	hr__capture capture; /* first: what the caller has */
+	hr__capture capture; /* first, because the caller's pointer is a pointer to this */
 	hr__array arrays[ARRAYS];
 } holder;
 
-/* While reading. */
 #define STEP_TAGS 16
 
 typedef struct reading {
@@ -46,40 +48,40 @@ typedef struct reading {
 	hr__array *arrays;
 	hr__trace_reader *reader;
 	hr__slots live;       /* allocations by allocator and address */
-	hr__slots site_slots; /* sites by all they have */
+	hr__slots site_slots; /* sites by all their fields */
 	hr__slots allocator_slots, device_slots;
-	hr__array parents;    /* of each op: the one that it runs inside of, + 1 */
-	uint32_t *tops;       /* of each thread: its innermost op, + 1 */
+	hr__array parents;    /* of each op: index of the enclosing op + 1 */
+	uint32_t *tops;       /* of each thread: index of the innermost op + 1 */
 	size_t threads;
 	hr__region_list regions;
 	hr__lives lives;
-	hr_name plan_mark;    /* the text of marks that are pauses */
+	hr_name plan_mark;    /* the tag of marks that are pauses */
 	uint64_t *in_use;     /* of each allocator */
 	uint64_t *device_use; /* of each device */
-	uint64_t allocated, moved, worked; /* sums over all time, which must not overflow */
-	uint32_t step;        /* that is open; HR__NONE */
-	hr_name step_tags[STEP_TAGS]; /* who takes part in it; the rest, if there are more, is not known */
-	uint32_t step_tag_count;      /* 0: not told, as in older recordings */
-	uint64_t step_inside; /* STEPs of the open one that have no STEP_END yet */
-	uint64_t step_owed;   /* STEP_ENDs to come of steps that another STEP ended */
-	uint32_t last_allocator_id, last_allocator; /* most events are of the same one */
+	uint64_t allocated, moved, worked; /* totals over the whole trace, which must not overflow */
+	uint32_t step;        /* the open step; HR__NONE */
+	hr_name step_tags[STEP_TAGS]; /* tags of its members; members beyond these are unknown */
+	uint32_t step_tag_count;      /* 0: unknown, as in older recordings */
+	uint64_t step_inside; /* STEPs of the open step without a STEP_END yet */
+	uint64_t step_owed;   /* outstanding STEP_ENDs of steps that another STEP ended */
+	uint32_t last_allocator_id, last_allocator; /* cache of the last lookup: most events have the same allocator */
 	uint32_t last_site;
-	bool begun;           /* the mark that ends what was there already was seen */
-	uint64_t early;       /* events skipped before it */
+	bool begun;           /* the mark that ends the list of existing blocks was seen */
+	uint64_t early;       /* events skipped before the mark */
 	uint32_t early_allocations;
-	uint8_t *heard;       /* of each thread: what it wrote already */
+	uint8_t *heard;       /* of each thread: kinds of events seen so far */
 } reading;
 
 enum { HEARD = 1, HEARD_OP = 2 };
 
-/* [from_before]: it may be the end of what began before the recording. */
+/* [from_before]: the event may end something that began before the recording. */
 static void skip(reading *r, bool from_before)
 {
 	if (!r->begun) r->early++;
 	else if (!from_before) r->capture->skipped++;
 }
 
-/* The mark is made when the plan is. */
+/* A plan's mark is written when the plan is ready; its bytes are the duration. */
 static hr_status take_pause(reading *r, const hr__event *e)
 {
 	hr_status status = HR_OK;
@@ -131,7 +133,7 @@ static hr_status add_allocator(reading *r, uint32_t id, const char *name, const 
 	return HR_OK;
 }
 
-/* The device with a number of the file; the last entry when it does not define it. */
+/* Index of the device with that id in the file; the "(unknown)" entry if the file does not define it. */
 static uint32_t find_device(const reading *r, uint32_t id)
 {
 	const hr__slots *slots = &r->device_slots;
@@ -144,7 +146,7 @@ static uint32_t find_device(const reading *r, uint32_t id)
 	return (uint32_t)summary->device_count;
 }
 
-/* Those of the file, and one of each for what it does not define; dropped again when nothing is. */
+/* Adds the file's devices and allocators, and one "(unknown)" entry of each, which is dropped at the end if unused. */
 static hr_status add_definitions(reading *r)
 {
 	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
@@ -156,7 +158,7 @@ static hr_status add_definitions(reading *r)
 		const hr__trace_allocator *a = &summary->allocators[i];
 		status = add_allocator(r, a->id, a->name, a->kind, find_device(r, a->device), a->limit_bytes);
 	}
-	/* Its number is not looked for, so it may be that of another. */
+	/* The entry is never looked up by its id, so a real allocator may have the same id. */
 	if (!status) status = add_allocator(r, HR__NONE, "(unknown)", "", (uint32_t)summary->device_count, 0);
 	return status;
 }
@@ -269,7 +271,7 @@ static hr_status end_allocation(reading *r, uint32_t slot, uint64_t now)
 	return HR_OK;
 }
 
-/* What is in use has grown: it may be the most there was. */
+/* Called when bytes in use have grown. */
 static void note_peaks(reading *r, uint32_t allocator, uint64_t now)
 {
 	hr__capture_allocator *a = (hr__capture_allocator *)(void *)r->arrays[ALLOCATORS].base + allocator;
@@ -308,7 +310,7 @@ static hr_status begin_allocation(reading *r, const hr__event *e, uint32_t site)
 	return HR_OK;
 }
 
-/* The recorder and the thread that allocates both tell of a block that comes while the recording begins. */
+/* A block that is allocated while the recording begins is reported by both the recorder and the allocating thread. */
 static bool is_told_again(const reading *r, uint32_t index, uint32_t site, const hr__event *e)
 {
 	const hr__allocation *allocation = allocation_at(r, index);
@@ -340,7 +342,7 @@ static hr_status take_free(reading *r, const hr__event *e)
 {
 	uint32_t slot;
 	if (find_live(r, find_allocator(r, e->allocator), e->address, &slot)) return end_allocation(r, slot, e->time_ns);
-	skip(r, !(r->heard[e->thread] & HEARD)); /* the thread was freeing when the recording began */
+	skip(r, !(r->heard[e->thread] & HEARD)); /* true if the thread was inside this free when the recording began */
 	return HR_OK;
 }
 
@@ -368,7 +370,7 @@ static hr_status take_op_begin(reading *r, const hr__event *e)
 	return HR_OK;
 }
 
-/* The innermost op of that name on the thread, + 1; 0: there is none, or it is too far out. */
+/* Index + 1 of the innermost op of that name on the thread; 0: none within OP_DEPTH_MOST. */
 static uint32_t find_op(const reading *r, uint32_t thread, hr_name name)
 {
 	uint32_t at = r->tops[thread];
@@ -466,15 +468,16 @@ static void take_step_end(reading *r, const hr__event *e)
 	else if (--r->step_inside == 0) end_step(r, e->time_ns);
 }
 
-/* ---- lives of tensors ---- */
+/* ---- identity of tensors ---- */
 
-/* Where a tensor's contents are while it is out. One whose address stays may have no other place than that. */
+/* Where the contents of an evicted tensor are. For a tensor with a stable address this may be that address alone. */
 static uint64_t place_of(const hr__event *e)
 {
 	return e->address2 ? e->address2 : e->address;
 }
 
-/* A copy is made of a tensor that is there. One that leaves without a copy has left already, and its copy is that of an earlier time. */
+/* Records the copy of a resident tensor. An eviction without a copy is recorded after the memory was freed; its host copy was
+ * recorded earlier. */
 static hr_status leave(reading *r, const hr__event *e)
 {
 	uint32_t slot, allocator = find_allocator(r, e->allocator);
@@ -489,9 +492,9 @@ static hr_status come_back(reading *r, const hr__event *e)
 	return hr__lives_return(&r->lives, allocator, place_of(e), r->live.slots[slot].item - 1);
 }
 
-#define FREES_BACK 64 /* changes between the free of a block that was moved and the record of the move, at most */
+#define FREES_BACK 64 /* maximum number of changes between the free of a moved block and the record of the move */
 
-/* The allocation that was at [address] before a move, which may have been freed just now. HR__NONE: not known. */
+/* The allocation that was at [address] before a move; it may have been freed already. HR__NONE: unknown. */
 static uint32_t moved_from(const reading *r, uint32_t allocator, uint64_t address)
 {
 	uint32_t slot;
@@ -609,7 +612,8 @@ static hr_status read_events(reading *r, hr__capture_progress progress, void *co
 
 /* ---- memory ---- */
 
-/* Bounds that follow from the number of events: each gives at most one of everything, two changes, or a region and what is left of two others. */
+/* Bounds that follow from the number of events: an event adds at most one item to each array, except two changes, or one region
+ * plus the remainders of two others. */
 static hr_status make_arrays(reading *r)
 {
 	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
@@ -664,7 +668,7 @@ static hr_status make_rest(reading *r)
 	r->live.salt = r->site_slots.salt = r->allocator_slots.salt = r->device_slots.salt = hr__ticks() ^ (uintptr_t)r->holder;
 	if (!status) status = hr__lives_init(&r->lives, &r->arrays[BIRTHS], summary->events, r->live.salt);
 	r->plan_mark = hr_name_intern(HR__MARK_PLAN);
-	if (r->plan_mark == HR_NAME_OTHER) r->plan_mark = HR_NAME_NONE; /* names are used up */
+	if (r->plan_mark == HR_NAME_OTHER) r->plan_mark = HR_NAME_NONE; /* the name table is full */
 	r->step = HR__NONE;
 	r->last_site = HR__NONE;
 	return status;
@@ -688,7 +692,7 @@ static void free_rest(reading *r)
 
 /* ---- the result ---- */
 
-/* The entries for what the file does not define are last; without a use they go. */
+/* The "(unknown)" entries are the last ones; unused, they are dropped. */
 static bool is_unknown_used(const reading *r)
 {
 	const hr__array *sites = &r->arrays[SITES], *regions = &r->arrays[REGIONS];
@@ -708,7 +712,7 @@ static bool has_other_name(const hr__site *site)
 	return site->op == HR_NAME_OTHER || site->scope == HR_NAME_OTHER || site->tag == HR_NAME_OTHER;
 }
 
-/* Nearly always there is none, and few sites tell so for many allocations. */
+/* There are few sites, so they are checked first: nearly always none has such a name, and the loop over allocations is skipped. */
 static uint64_t count_other_names(const hr__capture *c)
 {
 	uint64_t count = 0;
@@ -738,7 +742,7 @@ static void finish(reading *r)
 	c->start_wall_ns = summary->start_wall_ns;
 	c->lost = summary->lost;
 	c->limited = summary->limited;
-	c->skipped += r->early; /* 0 where the recorder said when it had written what there was */
+	c->skipped += r->early; /* 0 if the recorder's mark was seen */
 	c->complete = summary->complete;
 #define GIVE(number, items, counter)                     \
 	c->items = (void *)r->arrays[number].base;           \
@@ -760,7 +764,7 @@ static void finish(reading *r)
 	c->other_names = count_other_names(c);
 }
 
-/* Takes the reader over. */
+/* Owns [reader] from here on. */
 static hr_status make_capture(hr__trace_reader *reader, hr__capture_progress progress, void *context, hr__capture **out)
 {
 	reading r = { .reader = reader, .last_allocator_id = HR__NONE };
@@ -810,7 +814,7 @@ void hr__capture_close(hr__capture *capture)
 	hr__os()->free(held, sizeof *held);
 }
 
-/* ---- looking ---- */
+/* ---- queries ---- */
 
 uint64_t hr__capture_limit(const hr__capture *capture, uint32_t device, uint64_t time_ns)
 {
@@ -823,7 +827,7 @@ uint64_t hr__capture_limit(const hr__capture *capture, uint32_t device, uint64_t
 	return sum && (!own || sum < own) ? sum : own;
 }
 
-/* A bit for each allocation. */
+/* [live] has one bit per allocation. */
 static void note_change(const hr__change *change, uint64_t *live)
 {
 	uint32_t allocation = change->allocation;

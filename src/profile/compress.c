@@ -1,4 +1,4 @@
-/* compress.c - see compress.h. Only the streaming calls of zstd, which have not changed since its version 1.4 (2019). */
+/* compress.c - see compress.h. Uses only zstd's streaming calls, which have been stable since zstd 1.4 (2019). */
 #include "profile/compress.h"
 
 #include <stdio.h>
@@ -9,15 +9,15 @@
 #include "os/library.h"
 #include "os/os.h"
 
-#define PIECE ((size_t)1 << 17) /* what zstd itself recommends: one of its blocks */
+#define PIECE ((size_t)1 << 17) /* recommended by zstd: one of its blocks */
 #define LEVEL 3
-/* What a packed file of some size may become, and what it may become in any case. The parts of blocks that a recording does not use are zeros, which
- * pack to nothing, so a file may grow much. Its records may not: an event takes 4 bytes packed, and 1/4 where clocks hardly differ. Without these limits,
- * 54 KB became 64 million events, which take gigabytes. */
+/* Limits on unpacked data: a factor of the packed size, and an amount that is always allowed. Unused parts of a recording's blocks
+ * are zeros, which pack to almost nothing, so a file may grow a lot. Its records may not: an event takes 4 bytes packed, or 1/4
+ * byte where timestamps hardly differ. Without these limits, 54 KB became 64 million events, which take gigabytes. */
 #define GROWTH_MAX 256u
 #define GROWTH_FREE ((uint64_t)1 << 28)
 #define RECORDS_FREE ((uint64_t)1 << 24)
-#define EVENTS_MAX 16u /* for each byte */
+#define EVENTS_MAX 16u /* per packed byte */
 #define EVENTS_FREE ((uint64_t)1 << 18)
 
 /* ---- the library ---- */
@@ -35,8 +35,8 @@ typedef struct buffer_out {
 enum { CONTINUE = 0, END = 2 };      /* ZSTD_EndDirective */
 enum { LEVEL_PARAMETER = 100, CHECKSUM_PARAMETER = 201, WINDOW_PARAMETER = 100 }; /* ZSTD_cParameter, ZSTD_dParameter */
 
-/* zstd keeps so much of what it unpacked, 2 to the power of. Of small files it is what every level but the highest ones needs, of large ones what the
- * command line tool accepts. */
+/* Logarithm of the history window that zstd may allocate for unpacking. The minimum, for small files, is enough for all but zstd's
+ * highest levels; the maximum, for large files, is what the command line tool accepts. */
 #define WINDOW_LOG_LEAST 23
 #define WINDOW_LOG_MOST 27
 
@@ -53,9 +53,9 @@ static struct zstd {
 	const char *(*error_name)(size_t result);
 } zstd;
 
-static hr__atomic_u32 loaded; /* 1: zstd is filled in; written once, with values that are the same for whoever writes them */
+static hr__atomic_u32 loaded; /* 1: zstd is filled in. Threads that load it concurrently write the same values */
 
-/* Data and function pointers are the same thing to the loader, but not to C. */
+/* Copies a data pointer into a function pointer, which C does not allow by assignment. */
 static bool find(hr__library *library, const char *name, void *function)
 {
 	void *symbol = hr__library_symbol(library, name);
@@ -87,18 +87,18 @@ hr_status hr__pack_available(void)
 
 /* ---- files ---- */
 
-/* From one file to another, a piece at a time. */
+/* Copies from one file to another, a piece at a time. */
 typedef struct flow {
 	int from, to;
-	uint64_t read_at, written, size, limit; /* limit: of bytes written */
+	uint64_t read_at, written, size, limit; /* limit: maximum of written */
 	buffer_in in;
 	buffer_out out;
-	bool ended; /* nothing more is to be read */
+	bool ended; /* end of input */
 	const char *from_path, *to_path;
 	char *pieces;
 } flow;
 
-/* To the new file [to], which is open at [to_fd] and stays the caller's. */
+/* [to] is the name of the new file open as [to_fd], which the caller still owns. */
 static hr_status open_flow(flow *f, const char *from, const char *to, int to_fd)
 {
 	uint64_t size;
@@ -169,11 +169,11 @@ static int window_log(uint64_t size)
 	return log;
 }
 
-/* Frames may follow each other, as when files are joined. [left] is 0 at the end of each. */
+/* A file may hold several frames, for example after files were concatenated. [left] is 0 at the end of each frame. */
 static hr_status unpack_all(flow *f, void *unpacker)
 {
 	size_t left = 0;
-	bool full = false; /* there may be more to come out of what went in */
+	bool full = false; /* the output buffer is full: zstd may hold more output */
 	zstd.set_unpacker(unpacker, WINDOW_PARAMETER, window_log(f->size));
 	for (;;) {
 		hr_status status = read_piece(f);
@@ -230,7 +230,7 @@ hr_status hr__pack(const char *path)
 	return status;
 }
 
-/* *size gets the bytes that are in the new file, also of a packed one that ends in the middle; *packed, those of the old one. */
+/* *size receives the size of the new file, also when the packed file is incomplete; *packed, the size of the packed file. */
 static hr_status unpack_to(const char *from, const char *to, int to_fd, uint64_t *size, uint64_t *packed)
 {
 	flow f;
@@ -281,7 +281,7 @@ static bool new_name(char *out, size_t capacity)
 	return used > 0 && (size_t)used < capacity;
 }
 
-/* A new file without a name. [path] gets the one that it had, for messages. */
+/* Creates a file and unlinks it. [path] receives its former name, for messages. */
 static hr_status create_nameless(char *path, size_t capacity, int *out)
 {
 	hr_status status = new_name(path, capacity) ? create(path, out) : hr__fail(HR_IO, "TMPDIR is too long");
@@ -292,7 +292,7 @@ static hr_status create_nameless(char *path, size_t capacity, int *out)
 	return hr__os_fail(error, "cannot remove %.300s", path);
 }
 
-/* Memory follows events and records: so these may not be out of proportion to the file. */
+/* Memory use depends on events and records, so their number must be proportional to the file. */
 static hr_status check_growth(const hr__trace_reader *reader, uint64_t packed)
 {
 	const hr__trace_summary *summary = hr__trace_reader_summary(reader);
@@ -302,7 +302,7 @@ static hr_status check_growth(const hr__trace_reader *reader, uint64_t packed)
 	                (unsigned long long)packed, (unsigned long long)summary->events, (unsigned long long)summary->record_bytes);
 }
 
-/* Takes [fd] over. */
+/* Owns [fd] from here on. */
 static hr_status open_unpacked(int fd, uint64_t size, uint64_t packed, hr__trace_reader **out)
 {
 	hr__trace_reader *reader;

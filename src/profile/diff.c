@@ -1,7 +1,7 @@
-/* diff.c - what changed from one recording to another, or from one step to another: sums, and what ops and scopes had at the peak.
+/* diff.c - the differences between two recordings, or between two steps: sums, and the bytes of ops and scopes at the peak.
  *
- * Both sides' names are interned in this process, so equal names have equal numbers. The changes of all rows, hidden ones included, add up to the
- * change of the peak. Text shows only what differs; JSON has it all. */
+ * The names of both sides are interned in this process, so equal names have equal numbers. The changes of all rows, including
+ * hidden ones, add up to the change of the peak. Text shows only differences; JSON has all rows. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,14 +19,14 @@ typedef struct side {
 	uint32_t step;
 	uint32_t *op_devices;
 	hr__selection selection;
-	bool is_there; /* the device is */
+	bool is_there; /* the capture has the device */
 } side;
 
 /* ---- sums ---- */
 
-enum { M_WHAT, M_CHANGE, M_A, M_B, M_COLUMNS }; /* where there is little room, the change is what is seen */
+enum { M_WHAT, M_CHANGE, M_A, M_B, M_COLUMNS }; /* the change comes first, because a narrow terminal cuts later columns */
 
-/* Bytes, times and counts are in tables of their own, since a column holds one kind. */
+/* Bytes, times and counts are in separate tables, because a column holds one kind. */
 static const hr__column byte_columns[] = {
 	[M_WHAT] = { "what", "", HR__CELL_LABEL, 0 },
 	[M_A] = { "a", "A", HR__CELL_BYTES, 0 },
@@ -84,7 +84,8 @@ static void fill_group(uint64_t *row, int which, const hr__node_sums *sums)
 	row[which == A ? D_NS_A : D_NS_B] += sums->ns;
 }
 
-/* The name whose path a node has. A scope that has something of its own is a name, even if its node was made on the way to a longer one. */
+/* The name that a node stands for. The path of a node that was created as the parent of a longer scope may itself be an interned
+ * name. */
 static hr_name name_of(uint64_t path, size_t names)
 {
 	hr_name name = (hr_name)path;
@@ -99,7 +100,7 @@ static bool is_empty(const hr__node_sums *sums)
 	return !sums->at_peak_bytes && !sums->bytes && !sums->ns;
 }
 
-/* What each name has on both sides, in a row of its own. */
+/* Fills one row per name with the values of both sides. */
 static hr_status collect_groups(const side *sides, hr__node_kind kind, uint64_t *rows, size_t names)
 {
 	for (int which = A; which < SIDES; which++) {
@@ -130,7 +131,7 @@ static bool any_changes(const uint64_t *rows, size_t names, int column)
 	return false;
 }
 
-/* Where nothing differs at the peak, what was there is not what is looked for: the largest change of another kind comes first. */
+/* If nothing differs at the peak, sorts by another kind of change, and text leaves out the columns of bytes at the peak. */
 static void look_beyond_peak(hr__table *table, const uint64_t *rows, size_t names, bool ordered)
 {
 	if (any_changes(rows, names, D_CHANGE)) return;
@@ -202,7 +203,7 @@ static hr_status fill_report(hr__report_view *report, const side *sides, uint64_
 	if (status) return status;
 	for (int i = 0; i < 5; i++) tables[i]->changes_only = report->format == HR_PROFILE_TEXT;
 	for (int i = 0; i < 3; i++) {
-		tables[i]->filter = NULL; /* few rows, all of which are wanted */
+		tables[i]->filter = NULL; /* few rows, all of them shown */
 		tables[i]->most = UINT32_MAX;
 	}
 	add_sum(tables[0], "peak", a.peak, b.peak, &status);
@@ -246,10 +247,10 @@ typedef struct output {
 	hr_profile_format format;
 	hr__json json;
 	hr__text_out text;
-	/* All are made before the first is written. */
+	/* All reports are made before the first is written. */
 	hr__report_view *reports[DEVICES_MAX];
-	const char *names[DEVICES_MAX]; /* of their devices */
-	uint64_t same_peaks[DEVICES_MAX]; /* HR__NEVER: they differ */
+	const char *names[DEVICES_MAX]; /* of the reports' devices */
+	uint64_t same_peaks[DEVICES_MAX]; /* the peak of both sides; HR__NEVER: the peaks differ */
 	uint32_t devices;
 	uint64_t other_names; /* of both sides */
 } output;
@@ -262,7 +263,7 @@ static void write_json(hr__json *json, const char *device, const hr__report_view
 	hr__json_end_object(json);
 }
 
-/* Also where all that differs is in rows that a filter hides. */
+/* True also if all differing rows are hidden by a filter. */
 static bool table_differs(const hr__table *table)
 {
 	return table->offered > table->same_rows;
@@ -275,7 +276,7 @@ static bool report_differs(const hr__report_view *report)
 	return false;
 }
 
-/* The peak is what a comparison is about, so it is said also where it is the same. */
+/* States the peak also when it did not change, because the peak is the main result of a comparison. */
 static void write_same(hr__text_out *out, bool differs, uint64_t same_peak)
 {
 	char text[80], peak[16];
@@ -320,7 +321,7 @@ static hr_status diff_device(output *o, side *sides, const char *device)
 	return status;
 }
 
-/* Devices of A, then those that only B has. */
+/* The devices of A, then those that only B has. */
 static hr_status diff_devices(output *o, side *sides)
 {
 	hr_status status = HR_OK;
@@ -372,7 +373,7 @@ hr_status hr__profile_diff(const hr__capture *a, const hr__capture *b, const hr_
 	hr_status status = hr__profile_options_read(options, &read);
 	if (!status) status = hr__profile_step(a, step_a, &sides[A].step);
 	if (!status) status = hr__profile_step(b, step_b, &sides[B].step);
-	/* Of several with that number, the last one of B: one trace can be compared with itself. */
+	/* If several steps of B have that number, the last one is used, so that a trace can be compared with itself. */
 	for (uint32_t next = sides[B].step; !status && (next = hr__profile_next_step(b, next)) != HR__NONE;) sides[B].step = next;
 	if (!status) status = hr__profile_check_scope(a, b, read.name_scope);
 	if (!status) status = hr__filter_make(&filter, &read);

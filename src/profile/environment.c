@@ -1,16 +1,17 @@
-/* environment.c - an unmodified program that is watched because its environment says so.
+/* environment.c - records and publishes an unmodified program, controlled by environment variables.
  *
- *     HEADROOM_TRACE=FILE          record to FILE; "%p" in it is the number of the process, "%n" the first number from 1 for which there is no such
- *                                  file, "%%" a percent sign. Without %n, a file that is there is not written over: another name is taken, FILE-2
- *     HEADROOM_TRACE_STEPS=LIST    only these steps, "1,10,100-103", each in a file of its own, FILE-stepN
- *     HEADROOM_TRACE_COMPRESS=1    pack what is finished with zstd
+ *     HEADROOM_TRACE=FILE          record to FILE. In FILE, "%p" is the process id, "%n" the first number from 1 for which no such
+ *                                  file exists, "%%" a percent sign. An existing file is not overwritten: without %n, another name
+ *                                  is used, FILE-2
+ *     HEADROOM_TRACE_STEPS=LIST    record only these steps, "1,10,100-103", each to its own file, FILE-stepN
+ *     HEADROOM_TRACE_COMPRESS=1    pack finished files with zstd
  *     HEADROOM_TRACE_MAX_BYTES=SIZE  end each file at that size, such as 512MiB
- *     HEADROOM_TENSORBOARD=DIR     write what is finished for TensorBoard too, into the log directory DIR
- *     HEADROOM_TOP=1               show statistics to `headroom top`
+ *     HEADROOM_TENSORBOARD=DIR     also export finished files for TensorBoard, into the log directory DIR
+ *     HEADROOM_TOP=1               publish statistics for `headroom top`
  *
- * All begins when the program makes its first allocator, and ends with hr_shutdown or the process. A recording ends earlier when the program starts
- * one of its own: there is one at a time, and the program is not to notice. What does not work is said once, on the
- * standard error, since no call of the program could tell it; the program goes on. */
+ * Recording and publishing begin when the program creates its first allocator, and end with hr_shutdown or the process. There is
+ * one recording at a time, so a recording also ends when the program starts its own; the program does not notice. Errors are
+ * printed once to standard error, because no call of the program could return them; the program continues. */
 #include <stdio.h>
 #include <string.h>
 
@@ -30,8 +31,10 @@
 #define PATH_BYTES 4096
 
 enum { UNREAD, READING, READ };
-static hr__atomic_u32 state;     /* one of the enum: whether the environment was read since the process began or hr_shutdown */
-static hr__atomic_u32 recorded;  /* 1: HEADROOM_TRACE was followed; once in a process, or hr_shutdown in a loop would leave a file each time */
+static hr__atomic_u32 state;     /* one of the enum: whether the environment was read since the process started or since
+                                  * hr_shutdown */
+static hr__atomic_u32 recorded;  /* 1: HEADROOM_TRACE was used. Only once per process; otherwise a loop of hr_shutdown would create
+                                  * a file each time */
 static hr__atomic_u32 exit_hook; /* 1: at_exit is registered */
 
 static void say(const char *variable, const char *what, const char *more)
@@ -44,7 +47,7 @@ static void say(const char *variable, const char *what, const char *more)
 	hr__os()->stderr_write(line, length);
 }
 
-/* The call of the program that began it succeeds, and leaves its thread the message [before]. */
+/* Reports a failure to standard error. The program's call succeeds, and its thread keeps the last message [before]. */
 static void complain(const char *variable, const hr__last *before)
 {
 	say(variable, hr_last_message(), "; the program goes on");
@@ -64,7 +67,7 @@ void hr__environment_ended(hr_status status, const char *missed, bool gives_way)
 	if (gives_way) say("HEADROOM_TRACE", "the recording ends here, since the program starts one of its own", "");
 }
 
-/* A status only for a recording that the program began itself. */
+/* Returns a failure only of a recording that the program started itself. */
 static hr_status end_all(void)
 {
 	hr_status status = hr__profiler_end();
@@ -131,7 +134,7 @@ void hr__profile_forget(void)
 {
 	hr__profiler_forget();
 	hr__publish_forget();
-	/* The environment is not followed again: what it names is the parent's. */
+	/* The environment is not read again: the files that it names belong to the parent. */
 	hr__store_relaxed(&state, READ);
 }
 

@@ -1,4 +1,4 @@
-/* export.c - the list of formats; what each looks like is in the file of its name. */
+/* export.c - the list of formats. Each format is implemented in the file of its name. */
 #include "profile/export.h"
 
 #include <string.h>

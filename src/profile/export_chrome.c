@@ -1,10 +1,10 @@
 /* export_chrome.c - Chrome's trace JSON ("Trace Event Format"), which Perfetto opens.
  *
- *     process 1 "program"   a thread of slices for steps, one for each thread of the program with its ops, one of marks for what moved or was
- *                           refused
- *     process 2, 3...       one for each device, with counters: bytes in use by each of its allocators, and by all where there are several
+ *     process 1 "program"   one thread of slices for steps, one with the ops of each thread of the program, and one with instant
+ *                           events for moves and refusals
+ *     process 2, 3...       one per device, with counters: bytes in use of each allocator, and their sum if there are several
  *
- * Times are in microseconds with three decimals, so that they are exact. */
+ * Times are in microseconds with three decimals, which is exact. */
 #include <stdio.h>
 
 #include "base/json.h"
@@ -12,13 +12,13 @@
 #include "profile/export_formats.h"
 
 enum { PROGRAM = 1, FIRST_DEVICE = 2 };            /* processes */
-enum { STEPS = 1, EVENTS = 2, FIRST_THREAD = 10 }; /* threads of the first */
+enum { STEPS = 1, EVENTS = 2, FIRST_THREAD = 10 }; /* threads of process 1 */
 
 /* ---- parts of an event ---- */
 
 static void put_us(hr__json *json, const char *key, uint64_t ns)
 {
-	/* Exact for the 104 days that a reader's double can tell nanoseconds apart. */
+	/* Exact up to 104 days; beyond that a double cannot represent single nanoseconds. */
 	hr__json_field_double(json, key, (double)(ns / 1000) + (double)(ns % 1000) / 1000, 3);
 }
 
@@ -74,7 +74,7 @@ static void put_names(hr__json *json, const hr__capture *capture, const hr__expo
 	}
 }
 
-/* ---- slices and marks ---- */
+/* ---- slices and instant events ---- */
 
 static void put_slice_times(hr__json *json, const hr__capture *capture, uint64_t begin_ns, uint64_t end_ns)
 {
@@ -136,7 +136,7 @@ static void put_counter(hr__json *json, const char *name, uint32_t device, uint6
 	end_args(json);
 }
 
-/* What an event is made of. */
+/* Lookup tables for writing events. */
 struct tables {
 	hr__export_threads threads;
 	hr__export_sums sums;

@@ -56,7 +56,7 @@ const char *hr__export_clean(const char *text, char *out, size_t capacity)
 	return out;
 }
 
-#define COMPARE_MAX 1000 /* allocators that are compared with each other; files may define any number */
+#define COMPARE_MAX 1000 /* number of allocators that are compared with each other; a file may define any number */
 
 static void make_label(const hr__capture *capture, uint32_t index, char out[HR__EXPORT_LABEL_BYTES])
 {

@@ -10,13 +10,13 @@
 #include "base/status.h"
 #include "os/os.h"
 
-#define TRIES 100 /* names of parts that another process left behind */
+#define TRIES 100 /* part file names to try, in case another process left some behind */
 
 struct hr__export_file {
-	size_t bytes; /* of this block, with the two paths behind it */
+	size_t bytes; /* of this block, including the two paths after it */
 	int fd;
 	bool is_sink;
-	int error; /* the first */
+	int error; /* the first error */
 	uint64_t offset;
 	size_t used;
 	char *path, *part;
@@ -130,7 +130,7 @@ hr_status hr__export_make_folder(const char *path)
 		if (path[i] != '/' && path[i] != 0) continue;
 		part[i] = 0;
 		error = hr__os()->folder_create(part);
-		/* Where others may not write, what is there already need not be made. */
+		/* A parent directory may exist in a place where this process cannot create it. */
 		if ((error == EACCES || error == EROFS || error == EPERM) && path[i] != 0) {
 			denied = error;
 			error = EEXIST;
@@ -138,6 +138,6 @@ hr_status hr__export_make_folder(const char *path)
 		part[i] = path[i];
 	}
 	hr__os()->free(block, length + 1);
-	if (error == ENOENT && denied) error = denied; /* it was not there, and could not be made */
+	if (error == ENOENT && denied) error = denied; /* the parent was missing and could not be created */
 	return error && error != EEXIST ? hr__os_fail(error, "the directory %s cannot be made", path) : HR_OK;
 }

@@ -39,7 +39,7 @@ const char *hr__export_op_name(hr_name scope, hr_name op, char out[HR__EXPORT_NA
 #define HR__EXPORT_TYPE_BYTES 256
 const char *hr__export_type(const hr__site *site, char out[HR__EXPORT_TYPE_BYTES]);
 
-/* Text for a move on a timeline, such as "leaves the device". */
+/* Text for a move on a timeline, such as "to host". */
 const char *hr__export_move_text(hr__move_kind kind);
 
 /* Copies the text with U+FFFD in place of bytes that are not UTF-8, because protobuf readers reject such bytes. The result is cut

@@ -1,16 +1,16 @@
-/* export_memory_viz.c - a memory snapshot of PyTorch's kind as JSON. Its viewer, pytorch.org/memory_viz, takes JSON as well as a pickle.
+/* export_memory_viz.c - a PyTorch memory snapshot as JSON. PyTorch's viewer, pytorch.org/memory_viz, reads JSON as well as pickles.
  *
- *     segments        what each allocator held of the device at the end, cut into blocks. Regions side by side become one segment; a block that
- *                     lies in no region, such as one straight from the device, is a segment of its own
- *     device_traces   for each device, in order of time: alloc, free_requested and free_completed, segment_map, segment_unmap, oom; at the end
- *                     snapshot
+ *     segments        what each allocator had mapped at the end, cut into blocks. Adjacent regions become one segment; a block
+ *                     outside any region, such as one of a direct allocator, is its own segment
+ *     device_traces   for each device, in order of time: alloc, free_requested and free_completed, segment_map, segment_unmap, oom;
+ *                     at the end snapshot
  *
- * The viewer goes back from the segments through the trace, and every block must lie in a segment at each moment. Since blocks go across regions that
- * lie side by side, regions are mapped and unmapped as PyTorch's expandable segments are: pieces of the same segment.
+ * The viewer replays the trace backwards from the segments, and every block must be in a segment at each moment. Blocks can span
+ * adjacent regions, so regions are mapped and unmapped like PyTorch's expandable segments: as pieces of one segment.
  *
- * The viewer shows a stack for each allocation: here it is one frame, with the op as its function and the scope as its file. Sizes are those
- * occupied, so that the viewer's peak is ours. Tags are categories, which give the colours; where there are any, one must be "unknown", or the
- * viewer fails. */
+ * The viewer shows a stack for each allocation: one frame, with the op as its function and the scope as its file. Sizes are
+ * occupied bytes, so that the viewer's peak is Headroom's peak. Tags become categories, which determine the colours; if there are
+ * any categories, one must be "unknown", or the viewer fails. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,20 +20,20 @@
 #include "profile/export_file.h"
 #include "profile/export_formats.h"
 
-/* A moment at which a region begins or ends. */
+/* The begin or end of a region. */
 struct moment {
 	uint64_t time_ns;
 	uint32_t region;
 	bool ends;
 };
 
-/* A region or an allocation that is there at the end. */
+/* A region or an allocation that is live at the end. */
 struct placed {
 	uint64_t address;
 	uint32_t index, allocator;
 };
 
-/* What happened at a time. */
+/* The kinds of entries. */
 enum kind { CHANGE, MOMENT, REFUSAL, KINDS };
 
 struct entry {
@@ -44,15 +44,15 @@ struct entry {
 struct exporter {
 	const hr__capture *capture;
 	hr__json json;
-	struct moment *moments; /* in order of time; one block holds this and the next four */
+	struct moment *moments; /* in order of time; one memory block holds this array and the next four */
 	struct placed *regions; /* by allocator and address */
-	struct placed *live;    /* allocations, likewise */
-	struct placed *active;  /* regions that are there while a device's trace is written, likewise */
-	uint8_t *is_lone;       /* for each allocation: it lies in no region */
+	struct placed *live;    /* allocations, in the same order */
+	struct placed *active;  /* regions that are mapped while a device's trace is written, in the same order */
+	uint8_t *is_lone;       /* by allocation: it is outside any region */
 	size_t moment_count, block_bytes;
 	uint32_t region_count, live_count, active_count;
 	struct entry *entries; /* by device, then in order of time */
-	size_t *first;         /* of a device: where its entries begin; those of the next one are their end */
+	size_t *first;         /* by device: index of its first entry; the next element is the end */
 	size_t entry_bytes, first_bytes;
 	bool has_tags;
 };
@@ -62,7 +62,7 @@ static uint32_t device_of(const hr__capture *capture, uint32_t allocator)
 	return capture->allocators[allocator].device;
 }
 
-/* ---- regions that are there ---- */
+/* ---- mapped regions ---- */
 
 static int by_place(const void *left, const void *right)
 {
@@ -72,7 +72,7 @@ static int by_place(const void *left, const void *right)
 	return a->index < b->index ? -1 : a->index > b->index;
 }
 
-/* The first that does not come before [key]. */
+/* Index of the first active region that is not before [key]. */
 static uint32_t place_of(const struct exporter *e, const struct placed *key)
 {
 	uint32_t low = 0, high = e->active_count;
@@ -179,7 +179,7 @@ static void put_refusal(struct exporter *e, const hr__refusal *refusal, uint32_t
 	end_entry(e, site);
 }
 
-/* All that happened on a device, in order. */
+/* Writes everything that happened on a device, in order. */
 static void put_trace(struct exporter *e, uint32_t device)
 {
 	const hr__capture *c = e->capture;
@@ -203,7 +203,7 @@ static void put_trace(struct exporter *e, uint32_t device)
 
 /* ---- segments ---- */
 
-/* A segment while its blocks are looked for. */
+/* The range of a segment. */
 struct segment {
 	uint64_t address, bytes;
 	uint32_t allocator;
@@ -249,7 +249,7 @@ static void end_segment(struct exporter *e)
 	hr__json_end_object(&e->json);
 }
 
-/* Those of the live allocations from [from] on that lie in the segment, one behind the other; returns the index behind the last. */
+/* Finds the live allocations from [from] on that are in the segment and do not overlap; returns the index after the last. */
 static uint32_t blocks_in(const struct exporter *e, const struct segment *segment, uint32_t from, uint64_t *in_use, uint64_t *asked)
 {
 	uint64_t end = segment->address;
@@ -280,7 +280,7 @@ static void put_segment(struct exporter *e, const struct segment *segment, uint3
 	end_segment(e);
 }
 
-/* A block that is in no region that is known. */
+/* Writes a block that is in no known region as its own segment. */
 static void put_lone_block(struct exporter *e, uint32_t index)
 {
 	const hr__allocation *a = &e->capture->allocations[e->live[index].index];
@@ -288,7 +288,7 @@ static void put_lone_block(struct exporter *e, uint32_t index)
 	put_segment(e, &segment, index, index + 1, a->bytes, a->bytes - a->slack);
 }
 
-/* Regions of one allocator that lie side by side, from [from] on; returns the index behind the last. */
+/* Joins adjacent regions of one allocator, from [from] on; returns the index after the last. */
 static uint32_t join_regions(const struct exporter *e, uint32_t from, struct segment *out)
 {
 	const hr__region_run *first = &e->capture->regions[e->regions[from].index];
@@ -301,7 +301,7 @@ static uint32_t join_regions(const struct exporter *e, uint32_t from, struct seg
 	return from;
 }
 
-/* Whether a live allocation comes before the segment, by allocator and address. */
+/* Whether a live allocation precedes the segment in order of allocator and address. */
 static bool is_before(const struct exporter *e, uint32_t index, const struct segment *segment)
 {
 	const struct placed *block = &e->live[index];
@@ -329,7 +329,7 @@ static int by_time(const void *left, const void *right)
 {
 	const struct moment *a = left, *b = right;
 	if (a->time_ns != b->time_ns) return a->time_ns < b->time_ns ? -1 : 1;
-	if (a->region != b->region) return a->region < b->region ? -1 : 1; /* what is left of one has a later index */
+	if (a->region != b->region) return a->region < b->region ? -1 : 1; /* remainders of a region have a later index */
 	return a->ends - b->ends;
 }
 
@@ -363,7 +363,7 @@ static uint32_t count_live(const hr__capture *c)
 	return count;
 }
 
-/* Three lists in order of time become one. False at the end; otherwise the next of them, and its device. */
+/* Merges the three lists in order of time. Gives the next entry and its device; false at the end. */
 static bool merge(const struct exporter *e, uint32_t next[KINDS], struct entry *out, uint32_t *device)
 {
 	const hr__capture *c = e->capture;
@@ -379,7 +379,7 @@ static bool merge(const struct exporter *e, uint32_t next[KINDS], struct entry *
 	return true;
 }
 
-/* Sorts what happened by device: counts first, then puts each where its device has come to. */
+/* A counting sort by device: the first pass counts entries per device, the second places them. */
 static hr_status take_entries(struct exporter *e)
 {
 	hr_status status = HR_OK;
@@ -415,7 +415,7 @@ static hr_status prepare(struct exporter *e)
 	return take_entries(e);
 }
 
-/* ---- the whole ---- */
+/* ---- the snapshot ---- */
 
 static hr_status put_all(struct exporter *e, hr__export_file *file)
 {

@@ -1,9 +1,9 @@
-/* export_pprof.c - a profile for pprof: how many bytes each op had in use at the peak and at the end, and allocated in all.
+/* export_pprof.c - a profile for pprof: the bytes of each op at the peak, at the end, and allocated in total.
  *
- * A sample is a site. Its stack is the name scope, with the op as the innermost frame and the device as the outermost: `pprof -top` gives ops,
- * `-tree` and the flame graph give scopes. Tag, shape, dtype and allocator are labels (`-tagfocus`, `-tags`). The peak is each device's own.
- * Fields of the profile are written one after the other, names last: by then all that occur have a number. Compressed as gzip where zlib is there;
- * pprof reads both. */
+ * A sample is a site. Its stack is the name scope, with the op as the innermost frame and the device as the outermost: `pprof -top`
+ * lists ops, `-tree` and the flame graph show scopes. Tag, shape, dtype and allocator are labels (`-tagfocus`, `-tags`). The peak
+ * is each device's own. The profile's fields are written in sequence, the string table last, when all strings have a number. The
+ * file is compressed with gzip if zlib is available; pprof reads both forms. */
 #include <string.h>
 #ifdef HR_HAVE_ZLIB
 #include <zlib.h>
@@ -16,7 +16,7 @@
 #include "profile/export_strings.h"
 #include "profile/protobuf.h"
 
-/* Numbers of fields, as in pprof's profile.proto. Names are numbers of texts in the table of strings. */
+/* Field numbers of pprof's profile.proto. Names are indices into the string table. */
 enum { PROFILE_SAMPLE_TYPE = 1, PROFILE_SAMPLE, PROFILE_LOCATION = 4, PROFILE_FUNCTION, PROFILE_STRING, PROFILE_TIME_NANOS = 9, PROFILE_DURATION_NANOS, PROFILE_DEFAULT_TYPE = 14 };
 enum { TYPE_NAME = 1, TYPE_UNIT };
 enum { SAMPLE_LOCATION = 1, SAMPLE_VALUE, SAMPLE_LABEL };
@@ -25,9 +25,9 @@ enum { LOCATION_ID = 1, LOCATION_LINE = 4 };
 enum { LINE_FUNCTION = 1 };
 enum { FUNCTION_ID = 1, FUNCTION_NAME, FUNCTION_SYSTEM_NAME };
 
-#define FRAMES_MAX 1026 /* parts of a scope's name, with the device and the op */
+#define FRAMES_MAX 1026 /* parts of a scope's name, plus the device and the op */
 
-/* The first is what pprof shows unless told otherwise. */
+/* pprof shows the first value by default. */
 #define VALUE_TABLE(X)                         \
 	X(PEAK_SPACE, "peak_space", "bytes")       \
 	X(PEAK_OBJECTS, "peak_objects", "count")   \
@@ -118,7 +118,7 @@ static void count_all(struct exporter *e)
 
 static voidpf zlib_alloc(voidpf context, uInt items, uInt bytes)
 {
-	/* Sizes are not given back with the block, so it is kept before it. */
+	/* zlib's free callback is not given the size, so the size is stored before the block. */
 	void *block;
 	size_t wanted = (size_t)items * bytes + 16;
 	(void)context;
@@ -137,7 +137,7 @@ static void zlib_free(voidpf context, voidpf address)
 static void begin_bytes(struct exporter *e)
 {
 	e->packer = (z_stream){ .zalloc = zlib_alloc, .zfree = zlib_free };
-	/* 16 more than the window: with the header of gzip. */
+	/* MAX_WBITS + 16 selects the gzip header. */
 	if (deflateInit2(&e->packer, Z_DEFAULT_COMPRESSION, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY) != Z_OK)
 		e->status = hr__fail(HR_NO_HOST_MEMORY, "no memory for zlib");
 }
@@ -185,7 +185,7 @@ static void end_bytes(struct exporter *e)
 
 #endif
 
-/* A field of the profile: what is in e->message, which is empty afterwards. */
+/* Writes e->message as a field of the profile, and clears it. */
 static void put_message(struct exporter *e, unsigned field)
 {
 	uint8_t header[HR__PROTOBUF_HEADER_BYTES];
@@ -201,7 +201,7 @@ static uint64_t frame_id(struct exporter *e, const char *text)
 	return 1 + (uint64_t)number_of(e, &e->frames, text);
 }
 
-/* Into e->stack, the innermost first: "op; scope's parts; device". Returns how many. */
+/* Fills e->stack, innermost frame first: "op; parts of the scope; device". Returns the number of frames. */
 static size_t make_stack(struct exporter *e, const hr__site *site)
 {
 	char part[HR__EXPORT_NAME_BYTES];
@@ -250,7 +250,7 @@ static void put_sample(struct exporter *e, uint32_t index)
 	put_message(e, PROFILE_SAMPLE);
 }
 
-/* ---- the whole ---- */
+/* ---- the profile ---- */
 
 static void put_types(struct exporter *e)
 {
@@ -261,7 +261,7 @@ static void put_types(struct exporter *e)
 	}
 }
 
-/* A function and a location for each frame. */
+/* Writes a function and a location for each frame. */
 static void put_frame(struct exporter *e, uint32_t index)
 {
 	uint64_t id = 1 + (uint64_t)index, name = string_id(e, e->frames.texts[index]);
@@ -285,7 +285,7 @@ static void put_string(struct exporter *e, const char *text)
 
 static void put_profile(struct exporter *e)
 {
-	string_id(e, ""); /* is number 0 */
+	string_id(e, ""); /* the string table must begin with "" */
 	put_types(e);
 	for (uint32_t i = 0; i < e->capture->site_count && !e->status; i++)
 		if (e->sites[i].values[ALLOC_OBJECTS]) put_sample(e, i);

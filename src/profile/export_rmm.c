@@ -2,9 +2,10 @@
  *
  *     1,00:00:00.150211,allocate,0x7f1a40000000,1048576,0x0
  *
- * Sizes are what the program asked for. Times count from the beginning of the recording, so that they do not go back at midnight. They are times of
- * day all the same, which readers, ours too, take up to 24 hours: a longer recording begins again at 00:00:00. A log has one space of addresses, and
- * blocks of two devices may have the same: the second device's get 1 in their top byte, the third's 2. */
+ * Sizes are requested bytes. Times count from the beginning of the recording, so that they do not wrap at midnight. They are still
+ * times of day, and readers (including Headroom's) accept at most 24 hours: a longer recording wraps to 00:00:00. A log has a
+ * single address space, but blocks of two devices may have equal addresses. So the top byte of addresses is 1 for the second
+ * device, 2 for the third, and so on. */
 #include <stdio.h>
 
 #include "profile/export_file.h"
@@ -27,7 +28,7 @@ static bool put_change(hr__export_file *file, const hr__capture *capture, const 
 	const hr__allocation *allocation = &capture->allocations[change->allocation];
 	uint64_t asked = allocation->bytes - allocation->slack;
 	uint64_t address = allocation->address ^ (uint64_t)hr__allocation_device(capture, change->allocation) << DEVICE_SHIFT;
-	if (allocation->bytes == 0) return true; /* nothing that a log could tell */
+	if (allocation->bytes == 0) return true; /* a log cannot express it */
 	return put(file, hr__export_change_ns(capture, change), change->frees ? "free" : "allocate", address,
 	           asked ? asked : allocation->bytes, capture->sites[allocation->site].stream);
 }

@@ -6,7 +6,7 @@
 #include "base/assert.h"
 #include "os/os.h"
 
-#define FIRST_CAPACITY 256u /* a power of two; slots are twice as many */
+#define FIRST_CAPACITY 256u /* a power of two; there are twice as many slots */
 
 static uint64_t hash(const char *text)
 {
@@ -15,7 +15,7 @@ static uint64_t hash(const char *text)
 	return value ^ value >> 32;
 }
 
-/* Where the text is, or would be. */
+/* The slot that holds the text or is free for it. */
 static uint32_t *slot_of(const hr__export_strings *strings, const char *text)
 {
 	uint32_t mask = strings->slot_count - 1;

@@ -1,28 +1,31 @@
-/* export_xplane.c - a log directory for TensorBoard and XProf: LOGDIR/plugins/profile/RUN/HOST.xplane.pb, where RUN is when the recording began, to the nanosecond.
+/* export_xplane.c - a log directory for TensorBoard and XProf: LOGDIR/plugins/profile/RUN/HOST.xplane.pb, where RUN is the time
+ * when the recording began, to the nanosecond.
  *
- * A space of one plane, "/host:CPU", the one in which the Memory Profile looks. Its lines are:
+ * The file is an XSpace with one plane, "/host:CPU", which the Memory Profile reads. Its lines are:
  *
- *     memory               MemoryAllocation and MemoryDeallocation, as TensorFlow's allocators emit them: what is in use after each, and of what
+ *     memory               MemoryAllocation and MemoryDeallocation, as TensorFlow's allocators emit them: bytes in use after each
+ *                          event, and what was allocated
  *     steps                a slice for each step
- *     moves and refusals   marks
- *     thread N             a slice for each op. Its name is "scope/op:Type", from which the op statistics are made; what is shown is "scope/op"
+ *     moves and refusals   instant events
+ *     thread N             a slice for each op, named "scope/op:Type", which op statistics parse; the display name is "scope/op"
  *
- * What XProf makes of it and what follows for the writer:
+ * How XProf interprets the file, and what that means here:
  *
- *     - Times of memory events count from the beginning of their line, so all lines begin at 0, which is the beginning of the recording.
- *     - Events with an op ("tf_op") count as runs of it in the op statistics, allocations too. Those take an event's first stat of a name, and the
- *       Memory Profile its last; so an allocation's first tf_op is empty.
- *     - Numbers are read as int64, texts as references and fragmentation as a double; another type reads as 0.
- *     - An event with a group and a step name is a step; it counts when an op has the same group. Numbers of steps may repeat in a recording, so the
- *       group is the step's place, from 1.
- *     - The table of what was alive at the peak knows the events of the peak's group alone. All memory events get the same group, behind those of the
- *       steps, or weights that were allocated in an earlier step would have no names. A last group below 1 is taken for steps that are cut off.
- *     - The memory that is shown first is the first by name, so names are numbered: devices before the host's memory, the largest first.
- *     - What is shown as capacity is what is in use and available at the peak.
- *     - Bytes of "bytes_reserved" would be added to those in use, so it is left out.
+ *     - Times of memory events are relative to the beginning of their line, so all lines begin at 0, the start of the recording.
+ *     - Events with an op ("tf_op") count as runs of the op in the op statistics, even allocations. The op statistics use an
+ *       event's first stat of a name, the Memory Profile its last; so an allocation's first tf_op is empty.
+ *     - Numbers are read as int64, texts as references and fragmentation as a double; a stat of another type reads as 0.
+ *     - An event with a group and a step name is a step; it counts if an op has the same group. Step numbers may repeat in a
+ *       recording, so the group is the step's position, from 1.
+ *     - The table of what was live at the peak contains only events of the peak's group. All memory events have the same group,
+ *       after those of the steps; otherwise weights allocated in an earlier step would have no names. A last group below 1
+ *       would mark the steps as truncated.
+ *     - The memory that sorts first by name is shown first, so names are numbered: devices before host memory, the largest first.
+ *     - The capacity shown is the sum of bytes in use and bytes available at the peak.
+ *     - "bytes_reserved" would be added to the bytes in use, so it is left out.
  *
- * All of it is made twice, once to know the lengths that come before the parts and once to be written. So it takes no memory but for names, however long
- * the recording is. */
+ * Everything is generated twice: first to compute the lengths that precede each part, then to write. So only names take memory,
+ * regardless of the length of the recording. */
 #define _GNU_SOURCE /* qsort_r */
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,9 +42,9 @@
 #include "profile/protobuf.h"
 
 #define PLANE_NAME "/host:CPU"
-#define PROTOBUF_MAX INT32_MAX /* bytes that readers take */
+#define PROTOBUF_MAX INT32_MAX /* maximum size that readers accept */
 
-/* Numbers of fields, as in XProf's XSpace. */
+/* Field numbers of XProf's XSpace. */
 enum { SPACE_PLANES = 1 };
 enum { PLANE_ID = 1, PLANE_FIELD_NAME, PLANE_LINES, PLANE_EVENT_METADATA, PLANE_STAT_METADATA };
 enum { ENTRY_KEY = 1, ENTRY_VALUE };
@@ -71,11 +74,11 @@ enum { STAT_METADATA_ID = 1, STAT_DOUBLE, STAT_INT64 = 4, STAT_TEXT, STAT_REFERE
 	X(OP, "op")
 
 enum stat {
-	NO_STAT, /* ids are not 0 */
+	NO_STAT, /* ids begin at 1 */
 #define STAT_ENUM(id, name) id,
 	STAT_TABLE(STAT_ENUM)
 #undef STAT_ENUM
-	FIRST_TEXT /* ids from here on are of texts that stats refer to */
+	FIRST_TEXT /* ids from here on are texts that stats refer to */
 };
 
 static const char *const stat_names[] = {
@@ -84,13 +87,13 @@ static const char *const stat_names[] = {
 #undef STAT_NAME
 };
 
-enum { ALLOCATION = 1, DEALLOCATION, FIRST_EVENT }; /* ids of events; from FIRST_EVENT on, in turn, of ops and of others */
+enum { ALLOCATION = 1, DEALLOCATION, FIRST_EVENT }; /* event ids; from FIRST_EVENT on, op events and other events alternate */
 enum kind { OP_EVENT, OTHER_EVENT, KINDS };
 enum { MEMORY_LINE = 1, STEP_LINE, MARK_LINE, FIRST_THREAD_LINE };
 
-/* Where bytes go: to a file, or nowhere while they are only counted. */
+/* Destination of bytes: a file, or only a count. */
 struct sink {
-	hr__export_file *file; /* NULL: nowhere */
+	hr__export_file *file; /* NULL: only count */
 	uint64_t bytes;
 };
 
@@ -100,27 +103,27 @@ struct line {
 	void (*add_events)(struct exporter *e, const struct line *line, struct sink *sink);
 	char name[32];
 	int64_t id;
-	uint32_t thread; /* of ops */
+	uint32_t thread; /* for lines of ops */
 	uint64_t bytes;
 };
 
-/* Of a site; ids of texts, 0 for none. */
+/* Text ids of a site; 0: none. */
 struct site_texts {
 	uint64_t op, tag, shape;
 };
 
 struct exporter {
 	const hr__capture *capture;
-	hr__export_strings texts;        /* that stats refer to */
-	hr__export_strings names[KINDS]; /* of events, as they are shown */
+	hr__export_strings texts;        /* texts that stats refer to */
+	hr__export_strings names[KINDS]; /* display names of events */
 	hr__export_threads threads;
 	struct site_texts *sites;
-	uint64_t *allocators; /* what they are called: numbers of texts */
-	uint32_t *by_thread;  /* ops: those of the first thread, of the second... */
-	uint32_t *first_of;   /* where those of a thread begin */
+	uint64_t *allocators; /* text ids of their names */
+	uint32_t *by_thread;  /* op indices, grouped by thread */
+	uint32_t *first_of;   /* index of each thread's first op in by_thread */
 	struct line *lines;
 	uint32_t line_count, line_capacity;
-	hr__protobuf event, part; /* what is being made, and a part of it */
+	hr__protobuf event, part; /* the event being built, and a part of it */
 	hr_status status;         /* the first failure */
 };
 
@@ -211,7 +214,7 @@ static uint64_t text_id(struct exporter *e, const char *text)
 	return text[0] ? (uint64_t)FIRST_TEXT + number_of(e, &e->texts, text) : 0;
 }
 
-/* The id of events that are shown as [text]. */
+/* The id of events with the display name [text]. */
 static int64_t shown_as(struct exporter *e, enum kind kind, const char *text)
 {
 	return FIRST_EVENT + (int64_t)number_of(e, &e->names[kind], text) * KINDS + kind;
@@ -219,7 +222,7 @@ static int64_t shown_as(struct exporter *e, enum kind kind, const char *text)
 
 /* ---- names ---- */
 
-/* Devices come before the host's memory, and what tensors leave for last. */
+/* Sort rank: devices, then CPU memory, then the host memory that tensors are evicted to. */
 static int rank_of(const hr__capture *c, uint32_t allocator)
 {
 	static const char host[] = " host memory";
@@ -239,7 +242,7 @@ static int compare_allocators(const void *a, const void *b, void *context)
 	return x < y ? -1 : x > y;
 }
 
-/* "1. all", "2. limited": the order by name is the one in which they are shown. One alone has no number. */
+/* Names allocators "1. all", "2. limited", so that sorting by name gives the intended order. A single allocator gets no number. */
 static void name_allocators(struct exporter *e, const hr__export_labels *labels)
 {
 	const hr__capture *c = e->capture;
@@ -265,7 +268,7 @@ static void take_texts(struct exporter *e)
 		hr__site site = c->sites[i];
 		e->sites[i].op = text_id(e, hr__export_op_name(site.scope, site.op, text));
 		e->sites[i].tag = text_id(e, hr_name_text(site.tag));
-		site.dtype = HR_DTYPE_NONE; /* it has a stat of its own */
+		site.dtype = HR_DTYPE_NONE; /* has its own stat */
 		e->sites[i].shape = text_id(e, hr__export_type(&site, text));
 	}
 	hr__export_labels labels = { 0 };
@@ -274,9 +277,9 @@ static void take_texts(struct exporter *e)
 	hr__export_labels_free(&labels);
 }
 
-/* ---- steps, marks, ops ---- */
+/* ---- steps, instant events, ops ---- */
 
-/* Of a step; those of memory events come behind. */
+/* The group of a step. Memory events use the group after the last step's. */
 static uint64_t group_of(uint32_t step)
 {
 	return (uint64_t)step + 1;
@@ -352,7 +355,7 @@ static int64_t tensorflow_type(hr_dtype dtype)
 	return 0;
 }
 
-/* What is allocated. Not for frees, which XProf finds the allocation of by its address. */
+/* Adds what was allocated. Not used for frees, for which XProf finds the allocation by its address. */
 static void describe(struct exporter *e, uint32_t site)
 {
 	const struct site_texts *texts = &e->sites[site];
@@ -366,13 +369,13 @@ static void describe(struct exporter *e, uint32_t site)
 	if (dtype != HR_DTYPE_NONE) event_number(e, DATA_TYPE, (uint64_t)tensorflow_type(dtype));
 }
 
-/* As changes go by. */
+/* State while replaying changes. */
 struct levels {
 	hr__export_sums sums, peaks;
 	hr__holes *holes;
 };
 
-/* What an allocator may still take: up to its own limit, and up to the device's with all others there. 0: nothing, or not known. */
+/* Bytes that an allocator can still allocate, limited by its own limit and by what its device has left. 0: none, or unknown. */
 static uint64_t available(const hr__capture *c, const struct levels *levels, uint32_t allocator)
 {
 	const hr__capture_allocator *own = &c->allocators[allocator];
@@ -436,7 +439,7 @@ static void put_line(struct exporter *e, const struct line *line, struct sink *s
 	line->add_events(e, line, sink);
 }
 
-/* Counts its bytes. The names of its events are known afterwards. */
+/* Adds a line and counts its bytes. This also registers the names of its events. */
 static void add_line(struct exporter *e, int64_t id, const char *name, void (*add_events)(struct exporter *, const struct line *, struct sink *),
                      uint32_t thread)
 {
@@ -482,7 +485,7 @@ static bool is_name_character(char c)
 	return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-/* "a/b c" becomes "a/b_c:B_c": the form by which XProf tells ops from other events. [out] has twice the bytes, and 4. */
+/* Converts "a/b c" to "a/b_c:B_c", the form by which XProf recognizes ops. [out] has room for twice the length plus 4 bytes. */
 static void op_name(const char *shown, char *out)
 {
 	const char *last = strrchr(shown, '/');
@@ -497,7 +500,7 @@ static void op_name(const char *shown, char *out)
 	*to = 0;
 }
 
-/* An entry of one of the plane's maps from ids to names. [shown] may be NULL. */
+/* Writes an entry of one of the plane's maps from ids to names. [shown] may be NULL. */
 static void put_name(struct exporter *e, struct sink *sink, unsigned map, int64_t id, const char *name, const char *shown)
 {
 	e->part.used = e->event.used = 0;
@@ -533,7 +536,7 @@ static void put_plane(struct exporter *e, struct sink *sink)
 	for (uint32_t i = 0; i < e->line_count && !e->status; i++) {
 		put_header(sink, PLANE_LINES, e->lines[i].bytes);
 		if (sink->file) put_line(e, &e->lines[i], sink);
-		else sink->bytes += e->lines[i].bytes; /* counted already */
+		else sink->bytes += e->lines[i].bytes; /* counted by add_line */
 	}
 	put_names(e, sink);
 }
@@ -553,9 +556,9 @@ static void put_space(struct exporter *e, hr__export_file *file)
 	(void)begin;
 }
 
-/* ---- the folder ---- */
+/* ---- the directory ---- */
 
-/* The name of this machine, as far as it can be part of a file's. */
+/* The name of this machine, with characters replaced that are unsafe in a file name. */
 static void host_name(char *out, size_t capacity)
 {
 	int fd;
@@ -572,14 +575,15 @@ static void host_name(char *out, size_t capacity)
 	if (length == 0 || out[0] == '.') snprintf(out, capacity, "localhost");
 }
 
-/* Makes the directories. *out is the file's path, which the caller gives back with its size. */
+/* Creates the directories. *out is the path of the file; the caller frees its *out_bytes bytes. */
 static hr_status make_path(const hr__capture *capture, const char *logdir, const char *session, char **out, size_t *out_bytes)
 {
 	void *block;
 	char host[64], when[32] = "run", run[48];
 	struct tm parts;
 	time_t seconds = (time_t)(capture->start_wall_ns / 1000000000u);
-	/* To the nanosecond: several recordings may begin in one second, and each has its session. Exported again, one takes its own place. */
+	/* To the nanosecond, because several recordings may begin in the same second and each needs its own session. Exporting a
+	 * recording again replaces its session. */
 	if (localtime_r(&seconds, &parts)) strftime(when, sizeof when, "%Y_%m_%d_%H_%M_%S", &parts);
 	snprintf(run, sizeof run, "%s.%09u", when, (unsigned)(capture->start_wall_ns % 1000000000u));
 	if (!session) session = run;
@@ -596,7 +600,7 @@ static hr_status make_path(const hr__capture *capture, const char *logdir, const
 	return status;
 }
 
-/* ---- the whole ---- */
+/* ---- the file ---- */
 
 static void release(struct exporter *e)
 {

@@ -42,7 +42,8 @@ void hr__slots_add(hr__slots *slots, uint32_t hash, uint32_t item)
 	slots->count++;
 }
 
-/* Those behind the hole whose place is at it or before it move into it, one after the other, so that the way to each has no hole. */
+/* Closes the hole: items after it whose own slot is at the hole or before it are moved into it, one after the other, so that no
+ * search meets an empty slot before its item. */
 void hr__slots_remove(hr__slots *slots, uint32_t at)
 {
 	uint32_t mask = slots->mask, hole = at;

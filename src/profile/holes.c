@@ -1,14 +1,15 @@
 /* holes.c - see holes.h.
  *
- * All addresses at which something begins or ends are known from the start. Between two of them everything is in the same state, so an allocator's memory
- * is a row of intervals, and a tree over them has for each part: the least number of reasons why an interval is not free, the bytes with that number,
- * and their longest run, also at both edges. A reason is an allocation, or that there is no memory. What has no reason is free:
+ * All addresses at which something begins or ends are known up front. Between two of them the state is uniform, so an allocator's
+ * memory is a row of intervals. A segment tree over the intervals stores for each node the minimum number of reasons why an
+ * interval is not free, the bytes with that number, and the longest run of such bytes, also at both edges. A reason is an
+ * allocation, or the lack of mapped memory. An interval without a reason is free:
  *
  *     interval     |  unmapped  |  mapped  | allocated |  mapped  |
  *     reasons            1           0           1           0
  *
- * Mapping takes a reason away and unmapping adds one, for all intervals between two addresses at once; the number that a node adds for all below it is
- * kept in the node. In files that make no sense allocations may overlap: they are then two reasons. */
+ * Mapping subtracts a reason and unmapping adds one, for all intervals between two addresses at once; a node stores the number that
+ * it adds for its whole subtree. In inconsistent files allocations may overlap, and then count as two reasons. */
 #include "profile/holes.h"
 
 #include <stdlib.h>
@@ -18,16 +19,16 @@
 #include "profile/view.h"
 
 typedef struct node {
-	uint32_t least; /* reasons, with those added here */
-	uint32_t added; /* to all below */
-	uint64_t bytes; /* with the least reasons */
-	uint64_t longest, first, last; /* run of such bytes: anywhere, from the left edge, to the right edge */
+	uint32_t least; /* minimum of reasons, including added */
+	uint32_t added; /* reasons added to the whole subtree */
+	uint64_t bytes; /* with the minimum of reasons */
+	uint64_t longest, first, last; /* longest run of such bytes: anywhere, from the left edge, to the right edge */
 } node;
 
 typedef struct address_row {
-	uint64_t *edges; /* addresses in order; one less than this is the number of intervals */
+	uint64_t *edges; /* sorted addresses; there is one interval less */
 	uint32_t edge_count;
-	node *nodes;     /* 0 covers all; its left half is right behind it, and its right half behind that one's nodes */
+	node *nodes;     /* node 0 is the root; the left child follows its parent, the right child follows the left subtree */
 	uint64_t reserved, peak_reserved;
 } address_row;
 
@@ -43,9 +44,9 @@ struct hr__holes {
 	uint64_t *edges; /* of all rows */
 	node *nodes;
 	size_t edge_count, node_count;
-	mapping *mappings; /* in order of time */
-	uint32_t mapping_count, mapping; /* the next */
-	uint32_t change;                 /* the next */
+	mapping *mappings; /* maps and unmaps in order of time */
+	uint32_t mapping_count, mapping; /* mapping: the next one */
+	uint32_t change;                 /* the next one */
 };
 
 /* ---- the tree ---- */
@@ -71,7 +72,7 @@ static void combine(const address_row *row, uint32_t at, uint32_t low, uint32_t 
 	if (left.last + right.first > n->longest) n->longest = left.last + right.first;
 }
 
-/* Nothing is mapped: one reason everywhere. */
+/* Initially nothing is mapped: one reason everywhere. */
 static void build(address_row *row, uint32_t at, uint32_t low, uint32_t high)
 {
 	uint64_t bytes = row->edges[high] - row->edges[low];
@@ -107,7 +108,7 @@ static uint32_t edge_at(const address_row *row, uint64_t address)
 	return low;
 }
 
-/* Wraps: UINT32_MAX takes one away. */
+/* [reasons] wraps around: UINT32_MAX subtracts one. */
 static void add_reasons(address_row *row, uint64_t address, uint64_t bytes, uint32_t reasons)
 {
 	if (!row->nodes || !bytes) return;
@@ -117,13 +118,13 @@ static void add_reasons(address_row *row, uint64_t address, uint64_t bytes, uint
 
 /* ---- addresses ---- */
 
-/* Blocks that reach over the end of addresses are in no memory. */
+/* False for ranges that wrap around the end of the address space. */
 static bool is_range(uint64_t address, uint64_t bytes)
 {
 	return bytes && address + bytes > address;
 }
 
-/* Only what lies in memory that is told of matters; allocators without any have no row. */
+/* Allocations count only for allocators that have regions; other allocators have an empty row. */
 static void count_edges(const hr__capture *c, uint32_t *counts)
 {
 	for (uint32_t i = 0; i < c->region_count; i++) counts[c->regions[i].allocator] += 2;
@@ -198,7 +199,7 @@ static hr_status make_trees(hr__holes *h)
 
 /* ---- time ---- */
 
-/* Where memory is given back and taken at the same time, giving back comes first. */
+/* Unmaps come before maps of the same time. */
 static int compare_mappings(const void *a, const void *b)
 {
 	const mapping *x = a, *y = b;
@@ -260,7 +261,7 @@ hr__holes_state hr__holes_of(const hr__holes *h, uint32_t allocator)
 	return state;
 }
 
-/* ---- making ---- */
+/* ---- construction ---- */
 
 hr_status hr__holes_make(const hr__capture *capture, hr__holes **out)
 {

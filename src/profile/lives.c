@@ -4,7 +4,7 @@
 typedef struct place {
 	uint64_t address;
 	uint32_t allocator;
-	uint32_t birth; /* of the tensor that was copied there last */
+	uint32_t birth; /* of the tensor last copied to this place */
 } place;
 
 hr_status hr__lives_init(hr__lives *lives, hr__array *births, uint64_t most, uint64_t salt)
@@ -24,7 +24,7 @@ static uint32_t birth_of(const hr__lives *lives, uint32_t allocation)
 	return allocation < lives->births->count ? ((const uint32_t *)(const void *)lives->births->base)[allocation] : allocation;
 }
 
-/* Allocations have no entry before the first that needs one: most recordings have none. */
+/* Entries are created only up to the last allocation that needs one; most recordings need none. */
 static hr_status set_birth(hr__lives *lives, uint32_t allocation, uint32_t birth)
 {
 	hr_status status = HR_OK;

@@ -9,7 +9,7 @@
 typedef struct maker {
 	const hr__selection *selection;
 	hr__nodes *nodes;
-	uint32_t *of_name; /* node + 1 of each name */
+	uint32_t *of_name; /* by name: node + 1 */
 	hr__slots slots;   /* nodes by their path */
 } maker;
 
@@ -43,7 +43,7 @@ static uint32_t hash_text(const hr__slots *slots, const char *text, size_t lengt
 	return hr__finder_hash(slots, a, b);
 }
 
-/* The node of the first [length] bytes of a scope's name, below [parent]. */
+/* Finds or adds the node for the first [length] bytes of a scope's name, below [parent]. */
 static hr_status find_child(maker *m, hr_name name, size_t length, uint32_t parent, uint32_t *out)
 {
 	const char *text = hr_name_text(name);
@@ -60,7 +60,7 @@ static hr_status find_child(maker *m, hr_name name, size_t length, uint32_t pare
 	return status;
 }
 
-/* "model/layer_1/dense" becomes model, model/layer_1 and model/layer_1/dense. */
+/* "model/layer_1/dense" gives nodes for model, model/layer_1 and model/layer_1/dense. */
 static hr_status node_of_scope(maker *m, hr_name name, uint32_t *out)
 {
 	const char *text = hr_name_text(name), *end = text;
@@ -74,7 +74,7 @@ static hr_status node_of_scope(maker *m, hr_name name, uint32_t *out)
 	return status;
 }
 
-/* The node that things of a name belong to. Op names are not paths: their nodes hang below the first. */
+/* Finds or adds the node of a name. Op names are not paths: their nodes are children of node 0. */
 static hr_status node_of(maker *m, hr__node_kind kind, hr_name name, uint32_t *out)
 {
 	hr_status status = HR_OK;
@@ -195,7 +195,7 @@ static void add_sums(hr__node_sums *to, const hr__node_sums *from)
 	to->output_bytes = add_capped(to->output_bytes, from->output_bytes);
 }
 
-/* Children come after their parents. */
+/* Children come after their parents, so the loop runs backwards. */
 static void add_up(hr__nodes *nodes)
 {
 	for (uint32_t i = nodes->count; i-- > 0;) {

@@ -1,17 +1,18 @@
-/* profiler.c - recordings in a log directory: names for their files, chosen steps, packing, and what TensorBoard reads.
+/* profiler.c - recordings in a log directory: file names, chosen steps, packing, and export for TensorBoard.
  *
- * One recording at a time: the program's own (hr_trace_start), the profiler's, or the environment's, which is the profiler's as far as this file is
- * concerned. Each is ended by what belongs to its beginning, or by hr_shutdown, and by nothing else. The program knows nothing of the environment's,
- * so none of its calls may fail because of that one: it ends, in an orderly way, when the program starts another.
+ * There is one recording at a time: the program's own (hr_trace_start), the profiler's, or the environment's, which this file
+ * treats as a profiler recording. A recording is ended only by the stop call that matches its start, or by hr_shutdown. The program
+ * does not know of the environment's recording, so none of its calls may fail because of it: when the program starts another
+ * recording, the environment's recording is finished first.
  *
- * The profiler makes one file or several. Without chosen steps there is one, from start to stop. With them there is one for each run of
- * chosen steps that follow each other, begun and ended by the hook that lms calls:
+ * The profiler writes one or more files. Without chosen steps there is one file, from start to stop. With chosen steps there is one
+ * file for each run of consecutive chosen steps, begun and ended by the hook that lms calls:
  *
  *     step     9     10    11    12            steps = 10, 11
  *     file           [ step10.hrt ]
  *
- * Steps of several allocators may overlap: a file ends when no chosen step is open. A thread that marks a step therefore waits for the file
- * to be made or cut. What goes wrong there is kept and told by hr_profiler_stop: nobody else asks. */
+ * Steps of several allocators may overlap: a file ends when no chosen step is open. A thread that marks a step waits while the file
+ * is created or finished. Failures in the hook are kept and returned by hr_profiler_stop, because no other call can return them. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -31,26 +32,26 @@
 #include "trace/trace.h"
 
 #define PATH_BYTES 4096
-#define ENDS_BYTES 128 /* what may come behind the stem of a file's name */
-#define MISSED_BYTES (HR_PROFILER_STEPS_MAX * (2 * 20 + 2)) /* entries with two numbers of up to 20 digits */
-#define NAMES_TRIED 10000 /* for a file that is not there yet */
+#define ENDS_BYTES 128 /* room for what follows the stem of a file name */
+#define MISSED_BYTES (HR_PROFILER_STEPS_MAX * (2 * 20 + 2)) /* each entry has up to two numbers of up to 20 digits */
+#define NAMES_TRIED 10000 /* names tried for a new file */
 
 static struct {
-	hr__lock lock; /* guards the rest; held while a file is made or finished, so that steps of two threads do not make two */
+	hr__lock lock; /* guards the rest. Held while a file is created or finished, so that two threads do not create two files */
 	bool started;
-	bool by_environment; /* what was started is the environment's */
-	bool recording;      /* a file of ours is open */
-	uint32_t open_steps; /* allocators in a chosen step that began since the start */
-	bool in_step[HR__ALLOCATORS_MAX]; /* which those are, by their slot */
+	bool by_environment; /* the running recording is the environment's */
+	bool recording;      /* a file of the profiler is open */
+	uint32_t open_steps; /* number of allocators in a chosen step that began after the start */
+	bool in_step[HR__ALLOCATORS_MAX]; /* by allocator slot: it is one of open_steps */
 	hr_profiler_options options;
-	bool occurred[HR_PROFILER_STEPS_MAX]; /* a step of this entry of options.steps began */
-	uint64_t last_step;                   /* the highest number of a step that began; 0: none */
-	char missed[MISSED_BYTES];            /* of the recording that ended last: entries that did not occur, "100,200-300" */
-	char stem[PATH_BYTES]; /* of file names, with the directory */
+	bool occurred[HR_PROFILER_STEPS_MAX]; /* by entry of options.steps: one of its steps began */
+	uint64_t last_step;                   /* the highest step number that began; 0: none */
+	char missed[MISSED_BYTES];            /* of the last recording that ended: entries that did not occur, "100,200-300" */
+	char stem[PATH_BYTES]; /* start of file names, including the directory */
 	char extension[32];
-	char path[PATH_BYTES]; /* of the newest file */
-	char tensorboard[PATH_BYTES]; /* the log directory for TensorBoard; "": none is wanted */
-	hr_status failed;      /* the first thing that went wrong in a step */
+	char path[PATH_BYTES]; /* the newest file */
+	char tensorboard[PATH_BYTES]; /* the log directory for TensorBoard; "": none */
+	hr_status failed;      /* the first failure in a step */
 	char message[512];
 } profiler = { .lock = HR__LOCK_INIT(HR__RANK_PROFILER) };
 
@@ -136,14 +137,14 @@ hr_status hr__trace_start_new(const char *stem, const char *end, uint64_t max_by
 		if (used < 0 || (size_t)used >= capacity) break;
 		if (is_taken(path)) continue;
 		hr_status status = hr__recording_start(path, max_bytes);
-		if (status != HR_IO || !exists(path)) return status; /* another process was faster: try the next name */
+		if (status != HR_IO || !exists(path)) return status; /* another process may have created it first */
 	}
 	return hr__fail(HR_IO, "no name for a new file is left like %.300s%s", stem, end);
 }
 
 /* ---- patterns of file names ---- */
 
-/* *numbered says whether "%n", which becomes [number], occurs. */
+/* *numbered: whether "%n", which is replaced by [number], occurs. */
 static hr_status expand(const char *pattern, unsigned number, char *out, size_t capacity, bool *numbered)
 {
 	size_t used = 0;
@@ -172,7 +173,7 @@ hr_status hr__profiler_file_name(const char *pattern, char *out, size_t capacity
 	return expand(pattern, 1, out, capacity, &numbered);
 }
 
-/* Takes the extension off profiler.stem, if it has a short one. */
+/* Moves the extension from profiler.stem to profiler.extension, if it is short enough. */
 static void split_stem(void)
 {
 	char *name = strrchr(profiler.stem, '/'), *dot;
@@ -184,7 +185,8 @@ static void split_stem(void)
 	*dot = 0;
 }
 
-/* Whether a recording with the stem [context] may have left [name]: STEM.hrt, STEM-step3.hrt, STEM-step3-2.hrt, packed or not. */
+/* Whether [name] may be a file of a recording with the stem [context]: STEM.hrt, STEM-step3.hrt, STEM-step3-2.hrt, or
+ * these packed. */
 static bool has_stem(void *context, const char *name)
 {
 	const char *stem = context;
@@ -240,7 +242,7 @@ static hr_status pack_file(void)
 	return status;
 }
 
-/* The session has the name of the file, which no other recording has. */
+/* The session is named after the file, whose name is unique. */
 static hr_status export_file(void)
 {
 	char session[PATH_BYTES];
@@ -256,7 +258,7 @@ static hr_status export_file(void)
 	return status;
 }
 
-/* What is wrong first is kept, and the rest is done all the same. */
+/* Returns the first failure; later stages run regardless. */
 static hr_status end_file(void)
 {
 	char message[512] = "";
@@ -281,13 +283,13 @@ static void keep_failure(hr_status status)
 
 static void step_begins(bool *in_step, uint64_t number)
 {
-	profiler.open_steps += !*in_step; /* an allocator that was closed in a step leaves its slot like this */
+	profiler.open_steps += !*in_step; /* already set if the slot's previous allocator was closed in a step */
 	*in_step = true;
 	if (!profiler.recording) keep_failure(begin_file(number));
 }
 
-/* A step that began before the profiler did ends without having been counted: others may be open. The recording goes on into the next step
- * when that is chosen too. */
+/* A step that began before the profiler started was not counted, so its end is ignored. The file continues into the next step if
+ * that step is chosen too. */
 static void step_ends(bool *in_step, uint64_t number)
 {
 	if (!*in_step) return;
@@ -296,7 +298,7 @@ static void step_ends(bool *in_step, uint64_t number)
 	if (profiler.recording && !profiler.open_steps && !is_chosen(&profiler.options, number + 1)) keep_failure(end_file());
 }
 
-/* Whether chosen or not. */
+/* Called for every step, chosen or not. */
 static void note_step(uint64_t number)
 {
 	if (number > profiler.last_step) profiler.last_step = number;
@@ -304,7 +306,7 @@ static void note_step(uint64_t number)
 		if (is_within(&profiler.options.steps[i], number)) profiler.occurred[i] = true;
 }
 
-/* Makes the list of what did not occur. HR_NOT_READY when nothing did. */
+/* Lists the entries that did not occur in profiler.missed. HR_NOT_READY if none occurred. */
 static hr_status list_missed(void)
 {
 	size_t used = 0;
@@ -335,7 +337,7 @@ static void watch_step(uint64_t allocator, uint64_t number, bool begins)
 
 /* ---- start and stop ---- */
 
-/* With the lock held. What went wrong in a step counts for more than what goes wrong now: it came first. */
+/* Requires the lock. A failure in a step takes precedence over a failure here, because it came first. */
 static hr_status stop(void)
 {
 	hr__store_release(&hr__step_watcher, NULL);
@@ -346,7 +348,7 @@ static hr_status stop(void)
 	return hr__fail(profiler.failed, "%s", profiler.message);
 }
 
-/* With the lock held. */
+/* Requires the lock. */
 static void end_environments(bool gives_way)
 {
 	char missed[512] = "";
@@ -356,7 +358,7 @@ static void end_environments(bool gives_way)
 	hr__environment_ended(status, missed, gives_way);
 }
 
-/* With the lock held, before a recording begins. HR_IN_USE: the profiler runs, and not for the environment. */
+/* Requires the lock. Called before a recording begins. HR_IN_USE: the profiler is running for the program. */
 static hr_status make_way(void)
 {
 	if (profiler.started && profiler.by_environment) end_environments(true);
@@ -364,11 +366,11 @@ static hr_status make_way(void)
 	return HR_OK;
 }
 
-/* Where the files go. */
+/* Destination of files: exactly one of logdir and pattern is set. */
 struct destination {
-	const char *logdir;      /* into this directory, or NULL: */
-	const char *pattern;     /* they are called as this says */
-	const char *tensorboard; /* log directory for TensorBoard; NULL: none is wanted */
+	const char *logdir;      /* directory */
+	const char *pattern;     /* file name pattern */
+	const char *tensorboard; /* log directory for TensorBoard; NULL: none */
 };
 
 static hr_status make_directory(const char *path)
@@ -377,7 +379,7 @@ static hr_status make_directory(const char *path)
 	return error ? hr__os_fail(error, "cannot make the log directory %.300s", path) : HR_OK;
 }
 
-/* With the lock held. */
+/* Requires the lock. */
 static hr_status start(const struct destination *to, const hr_profiler_options *options)
 {
 	hr_status status = options->compress ? hr__pack_available() : HR_OK;

@@ -1,7 +1,7 @@
 /* publish.c - see publish.h.
  *
- * A thread, and not the allocator on its way: so the hot path has nothing to ask, and a program that allocates nothing for a while is still
- * seen. A look at the statistics takes no lock that an allocation from a cache takes. */
+ * A separate thread publishes, instead of the allocation path, so that the hot path has no extra check and a program that does not
+ * allocate for a while is still visible. Reading the statistics takes no lock that a thread cache allocation takes. */
 #include "profile/publish.h"
 
 #include <stdio.h>
@@ -19,22 +19,23 @@
 _Static_assert(sizeof(hr__segment) < 8192, "two pages are mapped");
 #define MAPPED 8192u
 
-/* Written by start, stop and forget; the flag, inside the monitor. */
+/* Written by start, stop and forget; stopping is guarded by the monitor. */
 static hr__segment *segment; /* NULL: not running */
 static hr__monitor *monitor;
 static hr__thread *thread;
 static bool stopping;
 static char path[512];
 
-/* What the next look shows, from the last one on; the thread's own. A look waits for locks, and a reader that finds the segment half written waits
- * for it only so long: so it is put together here, and the segment is half written for as long as a copy takes. */
+/* The next contents of the segment, used only by the thread. Reading statistics may wait for locks, and a reader waits only a
+ * limited time for a segment that is being written. So the contents are assembled here, and the segment is inconsistent only during
+ * a copy. */
 static hr__segment_device seen[HR__SEGMENT_DEVICES];
 
-/* ---- a look ---- */
+/* ---- publishing ---- */
 
 static void fill_device(hr__segment_device *out, const hr_device_info *info, const hr_stats *stats, uint64_t sample)
 {
-	/* Devices keep their places for as long as the process has them; one that appears begins with no past. */
+	/* A device keeps its position as long as the process has it. A new device begins without samples. */
 	if (strncmp(out->name, info->name, sizeof out->name) != 0) {
 		*out = (hr__segment_device){ 0 };
 		snprintf(out->name, sizeof out->name, "%s", info->name);
@@ -95,7 +96,7 @@ static void run(void *unused)
 	hr__os()->monitor_leave(monitor);
 }
 
-/* ---- coming and going ---- */
+/* ---- start and stop ---- */
 
 static hr_status make_path(void)
 {
@@ -107,7 +108,7 @@ static hr_status make_path(void)
 static int map_file(void **out)
 {
 	int fd;
-	/* A file with this process's number is what another one left that had it before. */
+	/* An existing file with this process id was left by an earlier process with the same id. */
 	int error = hr__os()->file_create(path, &fd);
 	if (error && !hr__os()->file_remove(path)) error = hr__os()->file_create(path, &fd);
 	if (error) return error;
@@ -173,7 +174,7 @@ void hr__publish_stop(void)
 
 void hr__publish_forget(void)
 {
-	/* Unmapped, not removed. The monitor and the thread's record are lost: what they held is as the parent left it. */
+	/* The file is unmapped but not removed. The monitor and the thread's record are leaked: their state is the parent's. */
 	if (segment) hr__os()->file_unmap(segment, MAPPED);
 	segment = NULL;
 	monitor = NULL;

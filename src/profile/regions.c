@@ -23,7 +23,7 @@ static hr__region_run *run_at(const hr__region_list *list, uint32_t place)
 	return (hr__region_run *)(void *)list->runs->base + list->live[place];
 }
 
-/* The first place whose region ends behind [address] of [allocator], or is of a later one. */
+/* The first place whose region ends after [address] of [allocator], or belongs to a later allocator. */
 static uint32_t find_place(const hr__region_list *list, uint32_t allocator, uint64_t address)
 {
 	uint32_t low = 0, high = list->count;
@@ -56,7 +56,7 @@ static void leave(hr__region_list *list, uint32_t place)
 	memmove(list->live + place, list->live + place + 1, (list->count - place) * sizeof *list->live);
 }
 
-/* A range of at least a byte that does not reach over the end of addresses. */
+/* Whether the range has at least one byte and does not wrap around the end of the address space. */
 static bool is_range(uint64_t address, uint64_t bytes)
 {
 	return bytes && address + (bytes - 1) >= address && bytes <= UINT64_MAX / 2;
@@ -67,7 +67,7 @@ static bool overlaps(const hr__region_run *run, uint32_t allocator, uint64_t add
 	return run->allocator == allocator && run->address <= address + (bytes - 1) && address <= run->address + (run->bytes - 1);
 }
 
-/* Ends the region at [place] and lets what lies outside of the range begin anew. *next is the place behind that. */
+/* Ends the region at [place] and begins new regions for the parts outside of the range. *next is the place after those parts. */
 static hr_status cut(hr__region_list *list, uint32_t place, uint64_t address, uint64_t end, uint64_t now, uint32_t *next)
 {
 	hr__region_run old = *run_at(list, place);
@@ -76,7 +76,7 @@ static hr_status cut(hr__region_list *list, uint32_t place, uint64_t address, ui
 	run_at(list, place)->end_ns = now;
 	leave(list, place);
 	if (old.address < address) status = enter(list, place++, (hr__region_run){ now, HR__NEVER, old.address, address - old.address, old.allocator });
-	/* One that is cut in two where there is no room for both loses its end. */
+	/* If a region is cut in two and only one part fits into the list, the second part is dropped. */
 	if (!status && old_end > end && list->count < HR__REGION_LIVE_MOST)
 		status = enter(list, place++, (hr__region_run){ now, HR__NEVER, end + 1, old_end - end, old.allocator });
 	*next = place;
