@@ -1,7 +1,7 @@
-/* alloc.c - hr_alloc and hr_free: the path that almost every call takes, and nothing else.
+/* alloc.c - the fast path of hr_alloc and hr_free, which almost every call takes.
  *
- *   small (64 KiB and less)   the thread's cache: no lock, no shared line written
- *   large                     the lock of the thread's shard, the arena, the lookup
+ *   small (64 KiB and less)   the thread's cache: no lock, no shared cache line is written
+ *   large                     the lock of a shard, the arena, the lookup
  *   anything unusual          bfc.c, direct.c: first call of a thread, empty bin, growth, pressure, errors */
 #include "memory/allocator.h"
 
@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "trace/trace.h"
 
-/* The calling thread's cache of the allocator; NULL on first use, after close, after fork and for what is no handle. */
+/* The calling thread's cache of the allocator; NULL on first use, after close, after fork and for an invalid handle. */
 static inline hr__cache *cache_of(const hr__thread_state *self, hr_allocator handle)
 {
 	if (HR_UNLIKELY(!self)) return NULL;
@@ -17,27 +17,27 @@ static inline hr__cache *cache_of(const hr__thread_state *self, hr_allocator han
 	return HR_LIKELY(cache && hr__load_relaxed(&cache->id) == handle.id) ? cache : NULL;
 }
 
-/* Streams that used a chunk before and that the new one may have to wait for. */
+/* Streams that used a chunk before, which the new user's stream may have to wait for, and the epoch of that use. */
 struct pending {
 	uint64_t streams, epoch;
 };
 
-/* The epoch is read only when it is needed: both at once would be one wide load from two fresh stores, which waits for them. */
+/* The epoch is read only when needed: the compiler would merge both reads into one wide load, which stalls on two recent stores. */
 static inline void note_pending(struct pending *pending, const hr__chunk *chunk, hr_stream stream)
 {
 	pending->streams = chunk->streams & ~hr__stream_bit(stream);
 	if (HR_UNLIKELY(pending->streams)) pending->epoch = chunk->epoch;
 }
 
-/* False when nothing has to be waited for; also where the host gets what only idle streams used, without a further look. */
+/* False when there is nothing to wait for. That includes a block for the host whose streams are all known to be idle. */
 static inline bool is_pending(const struct pending *pending, const hr__cache *cache, hr_stream stream)
 {
 	if (HR_LIKELY(!pending->streams)) return false;
 	return stream != HR_STREAM_HOST || pending->streams & hr__load_relaxed(&cache->streams->used);
 }
 
-/* Takes a kept chunk of [units] for a request. The cache is then in its busy section, which hand_out ends. NULL, outside of that section, when
- * there is no such chunk (then *none is set), or the thread has reached its level. */
+/* Takes a kept chunk of [units] for a request. On success the cache is in its busy section, which hand_out ends. NULL, outside the
+ * busy section, when the cache is stopped, has no such chunk (sets *none), or its meter is at its level. */
 __attribute__((always_inline)) static inline hr__chunk *take(hr__cache *cache, const hr_request *request, uint64_t units,
                                                              struct pending *pending, bool *none)
 {
@@ -67,7 +67,7 @@ __attribute__((always_inline)) static inline hr__chunk *take(hr__cache *cache, c
 	return chunk;
 }
 
-/* Every other way to get memory. */
+/* All slower ways to allocate. */
 static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void **out) __attribute__((noinline));
 static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void **out)
 {
@@ -88,8 +88,8 @@ static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void
 	return HR_OK;
 }
 
-/* Makes the stream of a request wait for those that used its block before. Should the device refuse, the block goes back, and the
- * request counts as refused: [source] says what it was counted as. */
+/* Makes the stream of a request wait for the streams that used its block before. If the device refuses, the block is freed and the
+ * request counts as refused: [source] is what it had been counted under. */
 static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *request, void *address, const struct pending *pending,
                        enum hr__source source) __attribute__((noinline));
 static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *request, void *address, const struct pending *pending,
@@ -102,7 +102,7 @@ static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *req
 	hr__owner_add(&shard->stats.waits, waits);
 	hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, (uintptr_t)address);
 	int64_t size = (int64_t)hr__chunk_at(&shard->table, id)->size;
-	if (status) hr__chunk_at(&shard->table, id)->streams |= pending->streams; /* they are not done with it */
+	if (status) hr__chunk_at(&shard->table, id)->streams |= pending->streams; /* they may still use it */
 	hr__lock_release(&shard->lock);
 	if (!status) return HR_OK;
 	hr_free((hr_allocator){ cache->allocator->id }, address, request->stream);
@@ -115,8 +115,8 @@ static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *req
 	return status;
 }
 
-/* Does what is rarely to be done about a chunk that was taken, and hands it out: logs it, counts it in scopes, records it, orders streams,
- * lowers a level that others want. */
+/* Completes the rare part of handing out a chunk: logs it, counts it in scopes, records it, orders streams, lowers a level that is
+ * [wanted]. */
 static __attribute__((noinline)) hr_status hand_out_noticed(hr__cache *cache, const hr_request *request, const hr__chunk *chunk, void **out,
                                                             uint64_t streams, uint64_t epoch)
 {
@@ -135,7 +135,8 @@ static __attribute__((noinline)) hr_status hand_out_noticed(hr__cache *cache, co
 	return HR_OK;
 }
 
-/* Hands out a chunk that was taken. All that is rare is in another function, which is called last: so hr_alloc saves few registers. */
+/* Hands out a chunk that take() returned. The rare work is a tail call to another function, so that hr_alloc saves few
+ * registers. */
 __attribute__((always_inline)) static inline hr_status hand_out(hr__cache *cache, const hr_request *request, const hr__chunk *chunk, void **out,
                                                                 const struct pending *pending)
 {
@@ -149,7 +150,7 @@ __attribute__((always_inline)) static inline hr_status hand_out(hr__cache *cache
 	return HR_OK;
 }
 
-/* From the cache of a thread that has reached its level. */
+/* Allocates from the cache of a thread whose meter may be at its level. */
 static __attribute__((noinline)) hr_status alloc_higher(hr_allocator handle, hr__cache *cache, const hr_request *request, void **out)
 {
 	uint64_t units = (request->bytes + cache->round) >> cache->shift;
@@ -161,7 +162,7 @@ static __attribute__((noinline)) hr_status alloc_higher(hr_allocator handle, hr_
 	return chunk ? hand_out(cache, request, chunk, out, &pending) : alloc_slow(handle, request, out);
 }
 
-/* Takes from the free chunks of a pool of [shard], whose lock is held. */
+/* Allocates from the free chunks of a pool of [shard], whose lock is held; releases the lock. */
 __attribute__((always_inline)) static inline hr_status alloc_from(hr_allocator handle, hr__cache *cache, hr__shard *shard, hr__pool *pool,
                                                                   const hr_request *request, void **out)
 {
@@ -207,7 +208,7 @@ static __attribute__((noinline)) hr_status alloc_large(hr_allocator handle, hr__
 	return alloc_from(handle, cache, shard, &shard->large, request, out);
 }
 
-/* A request that is good, and whose alignment is no more than what every block has. */
+/* For a valid request whose alignment does not exceed the granularity. */
 __attribute__((always_inline)) static inline hr_status alloc_good(hr__cache *cache, hr_allocator handle, const hr_request *request, void **out)
 {
 	if (request->bytes - 1 >= HR__SMALL_MAX) {
@@ -228,15 +229,15 @@ static __attribute__((noinline)) hr_status alloc_checked(hr__cache *cache, hr_al
 	return good ? alloc_good(cache, handle, request, out) : alloc_slow(handle, request, out);
 }
 
-/* A request that says all it has to say, of a thread that has a cache. */
+/* For a request whose op and scope are final, and a thread that has a cache. */
 __attribute__((always_inline)) static inline hr_status alloc_complete(hr__cache *cache, hr_allocator handle, const hr_request *request, void **out)
 {
-	/* Only the plain request, on the default stream or for the host, is known to be good without a look. */
+	/* Only a plain request, on the default stream or for the host, is known to be valid without hr__request_check. */
 	uint64_t unusual = (request->struct_size ^ sizeof *request) | request->alignment | (request->stream & ~HR_STREAM_HOST);
 	return HR_LIKELY(out && !unusual) ? alloc_good(cache, handle, request, out) : alloc_checked(cache, handle, request, out);
 }
 
-/* A request that does not say its op or its scope is the thread's current one's. */
+/* A request without an op or a scope inherits the thread's current one. */
 static __attribute__((noinline)) hr_status alloc_in_context(hr__cache *cache, hr_allocator handle, const hr_request *request, void **out)
 {
 	hr_request complete = *request;
@@ -290,7 +291,7 @@ static hr_status free_slow(hr_allocator handle, uint64_t address, hr_stream stre
 	return hr__direct_free(allocator, cache, address, stream);
 }
 
-/* Gives a block of the shard that the thread uses for large blocks back to its arena. */
+/* Returns a block to the arena of the shard that the thread uses for large blocks. */
 static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr__cache *cache, uint64_t address, hr_stream stream)
 {
 	uint32_t where = 0;
@@ -298,7 +299,7 @@ static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr
 	hr__shard *shard = hr__large_enter(cache);
 	hr__chunk_id id = hr__lookup_find_at(&shard->lookup, shard->table.chunks, address, &where);
 	hr__chunk *chunk = &shard->table.chunks[id];
-	if (HR_UNLIKELY(hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE)) { /* record 0 is in no state */
+	if (HR_UNLIKELY(hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE)) { /* record 0 is in no state, so this covers a failed lookup */
 		hr__lock_release(&shard->lock);
 		return free_slow(handle, address, stream);
 	}
@@ -316,8 +317,8 @@ static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr
 	return HR_OK;
 }
 
-/* Frees what is not of the thread's own shard. A small block may be freed by its own thread at the same time, without the lock; a block of the
- * large pool may not. */
+/* Frees a block that is not in the thread's own shard. A small block may be freed concurrently by the owner of a cache, without the
+ * lock; a block of the large pool is only ever freed under the lock. */
 static __attribute__((noinline)) hr_status free_elsewhere(hr_allocator handle, hr__cache *cache, uint64_t address, hr_stream stream)
 {
 	const hr__shard *large = cache->large;
@@ -325,7 +326,7 @@ static __attribute__((noinline)) hr_status free_elsewhere(hr_allocator handle, h
 	return is_large ? free_to_arena(handle, cache, address, stream) : free_slow(handle, address, stream);
 }
 
-/* What rarely follows a free: the cache holds too much, or others want its level lowered. */
+/* Rare work after a free: the cache keeps too much, or its level is [wanted]. */
 static __attribute__((noinline)) hr_status after_free(hr__cache *cache)
 {
 	if (hr__load_relaxed(&cache->kept) > cache->capacity) hr__cache_overflow(cache);
@@ -333,7 +334,7 @@ static __attribute__((noinline)) hr_status after_free(hr__cache *cache)
 	return HR_OK;
 }
 
-/* Keeps a block that was freed, and is in state HR__CHUNK_CACHED, in the cache; ends the busy section. */
+/* Keeps a freed block, in state HR__CHUNK_CACHED, in the cache; ends the busy section. */
 __attribute__((always_inline)) static inline hr_status keep(hr__cache *cache, hr__chunk *chunk, hr__chunk_id id, hr_stream stream)
 {
 	int64_t size = (int64_t)chunk->size;
@@ -352,7 +353,7 @@ __attribute__((always_inline)) static inline hr_status keep(hr__cache *cache, hr
 	return HR_OK;
 }
 
-/* The same where the block is to be logged, counted in scopes or recorded first. */
+/* The same for a block that is first logged, counted in scopes or recorded. */
 static __attribute__((noinline)) hr_status keep_noticed(hr__cache *cache, hr__chunk *chunk, hr__chunk_id id, hr_stream stream)
 {
 	hr__observe(cache->allocator, cache, -(int64_t)chunk->size);
@@ -361,7 +362,7 @@ static __attribute__((noinline)) hr_status keep_noticed(hr__cache *cache, hr__ch
 	return keep(cache, chunk, id, stream);
 }
 
-/* Frees a block of a bfc allocator; the device has the stream. */
+/* Frees a block of a bfc allocator, on a stream that the device has. */
 __attribute__((always_inline)) static inline hr_status free_good(hr_allocator handle, hr__cache *cache, uint64_t address, hr_stream stream)
 {
 	if (HR_UNLIKELY(!hr__shard_has(cache->shard, address))) return free_elsewhere(handle, cache, address, stream);
@@ -370,18 +371,19 @@ __attribute__((always_inline)) static inline hr_status free_good(hr_allocator ha
 	hr__chunk_id id = hr__lookup_find(cache->lookup, cache->chunks, address);
 	hr__chunk *chunk = &cache->chunks[id];
 	if (HR_UNLIKELY(!id || chunk->size > HR__SMALL_MAX || !cache->capacity)) {
-		/* Only a block that no cache keeps can be freed under the lock without a thought for threads that free it at the same time. */
+		/* Blocks of this size are in no cache, so they are freed only under the lock and free_to_arena needs no
+		 * compare-and-swap. */
 		bool large = id && chunk->size > HR__SMALL_MAX;
 		hr__cache_leave(cache);
 		return large ? free_to_arena(handle, cache, address, stream) : free_slow(handle, address, stream);
 	}
-	/* Of two threads that free the same block at once, one must lose. */
+	/* If two threads free the same block at once, the compare-and-swap makes one of them fail. */
 	uint8_t expected = HR__CHUNK_IN_USE;
 	if (HR_UNLIKELY(!hr__cas_acquire(&chunk->state, &expected, HR__CHUNK_CACHED))) {
 		hr__cache_leave(cache);
 		return free_slow(handle, address, stream);
 	}
-	if (HR_UNLIKELY(hr__chunk_address(chunk) != address)) { /* it was the loser, and the record is another block's by now */
+	if (HR_UNLIKELY(hr__chunk_address(chunk) != address)) { /* another thread freed it first; the record is another block's now */
 		hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
 		hr__cache_leave(cache);
 		return free_slow(handle, address, stream);

@@ -1,14 +1,14 @@
-/* bfc.c - the arena-backed allocator: what hr_alloc and hr_free do when the straight path in alloc.c does not serve.
+/* bfc.c - the arena-backed allocator: hr_alloc and hr_free when the fast path in alloc.c does not apply.
  *
- * Attempts for a request, in order; each allocation is counted under the one that met it:
+ * Attempts for a request, in order; each allocation is counted under the attempt that met it:
  *
  *   free chunk   in the pool of its size, in the thread's shard
- *   grow         map more pages (or add a region, where the device has no pages)
- *                then a free chunk of the other pool, or of another shard: better than failing, and no reason to throw caches away
- *   trim         empty the caches, give free pages of the small pool and of the device's other allocators back, try again
- *   stitch       take free pages from where they are and map them side by side
- *   reclaim      tensors that nobody is using move to the host (src/lms): one, several, all; then whatever of the above works;
- *                and where that is allowed, others move on the device */
+ *   grow         map more pages (or add a region, where the device has no pages);
+ *                then a free chunk of the other pool or of another shard, which is better than failing or emptying caches
+ *   trim         empty the caches, release free pages of the small pool and of the device's other allocators, try again
+ *   stitch       unmap free pages and map them side by side
+ *   reclaim      evict unpinned tensors to the host (src/lms): one, several, all; then retry the attempts above;
+ *                where allowed, also move tensors on the device */
 #include <stdio.h>
 
 #include "memory/allocator.h"
@@ -18,24 +18,24 @@
 #include "base/text.h"
 #include "trace/trace.h"
 
-/* Most records that one attempt needs: two splits for mapping, two for taking, and a region. */
+/* Most records that one attempt needs: two splits to map, two to take, and a region. */
 #define RECORDS_PER_ATTEMPT 8u
 
-/* A bin is refilled with at most this many bytes, and this many chunks. */
+/* Limits on the refill of a bin, in bytes and in chunks. */
 #define REFILL_BYTES 8192u
 #define REFILL_CHUNKS 8u
 
 struct attempt {
-	hr__shard *shard;     /* whose lock is held, and where [id] was found */
-	bool small;           /* which pool it should come from */
-	bool quiet;           /* in no count of requests */
+	hr__shard *shard;     /* its lock is held; [id] was found in it */
+	bool small;           /* preferred pool */
+	bool quiet;           /* not counted as a request */
 	bool idle;            /* for a tensor that is not pinned */
 	uint64_t size, alignment;
-	hr__chunk_id id;      /* what was found, */
-	uint64_t address;     /* and where */
+	hr__chunk_id id;      /* the chunk that was found; 0 = none */
+	uint64_t address;     /* its address */
 	enum hr__source source;
-	hr_status error;      /* the first failure that is not just a lack of room */
-	char message[400];    /* its message */
+	hr_status error;      /* first failure other than a lack of room */
+	char message[400];    /* message of [error] */
 };
 
 static hr__pool *pool_for(hr__shard *shard, bool small)
@@ -43,7 +43,7 @@ static hr__pool *pool_for(hr__shard *shard, bool small)
 	return small ? &shard->small : &shard->large;
 }
 
-/* Remembers a failure that should be reported if nothing else helps. */
+/* Keeps the first failure, which is reported if no attempt succeeds. */
 static void remember(struct attempt *attempt, hr_status status)
 {
 	if (status == HR_OK || status == HR_OUT_OF_MEMORY || attempt->error) return;
@@ -51,7 +51,7 @@ static void remember(struct attempt *attempt, hr_status status)
 	snprintf(attempt->message, sizeof attempt->message, "%s", hr_last_message());
 }
 
-/* ---- one attempt each, with the lock of attempt->shard held ---- */
+/* ---- single attempts, with the lock of attempt->shard held ---- */
 
 static bool take(struct attempt *attempt, bool small, enum hr__source source)
 {
@@ -64,7 +64,7 @@ static bool take(struct attempt *attempt, bool small, enum hr__source source)
 	return attempt->id != 0;
 }
 
-/* The same from an arena that will not be grown for it, so a tail counts as what it is. */
+/* The same without growing the arena: the tail counts with its present size. */
 static bool take_as_is(struct attempt *attempt, bool small, enum hr__source source)
 {
 	hr__arena *arena = &pool_for(attempt->shard, small)->arena;
@@ -82,13 +82,13 @@ static bool grow_and_take(struct attempt *attempt, enum hr__source source)
 	if (!status) status = hr__pool_grow(attempt->shard, pool, attempt->size, attempt->alignment);
 	remember(attempt, status);
 	if (!status && take(attempt, attempt->small, source)) return true;
-	/* The arena may have passed over a free chunk because the tail would have been better. It cannot grow: take that one. */
+	/* The arena may have passed over a free chunk in favour of the tail. The tail cannot grow, so that chunk is used. */
 	return take_as_is(attempt, attempt->small, source == HR__SOURCE_TRIM ? source : HR__SOURCE_FREE_CHUNK);
 }
 
-/* ---- other shards. One lock at a time: the lock of [home] is released meanwhile, and held again afterwards. ---- */
+/* ---- other shards. One lock at a time: the lock of [home] is released meanwhile and acquired again at the end. ---- */
 
-/* A free chunk of another shard; attempt->shard is that shard then, and its lock is held instead. */
+/* Takes a free chunk of another shard. On success attempt->shard is that shard, and its lock is held instead. */
 static bool take_elsewhere(struct attempt *attempt, hr__shard *home, enum hr__source source)
 {
 	if (hr__load_relaxed(&home->allocator->open_shards) == 1) return false;
@@ -118,7 +118,7 @@ void hr__bfc_trim_others(hr__allocator *allocator)
 		hr__allocators_visit(allocator->device, release_of_others, allocator);
 }
 
-/* Under pressure: everything that can be given up without moving anything. */
+/* Under pressure: releases everything that can be released without moving data. */
 static void make_room(const struct attempt *attempt)
 {
 	hr__shard *home = attempt->shard;
@@ -128,8 +128,8 @@ static void make_room(const struct attempt *attempt)
 	HR__EACH_SHARD(allocator, shard)
 	{
 		hr__lock_take(&shard->lock);
-		hr_status status = HR_OK; /* what cannot be released cannot help; the request goes on without it */
-		/* Regions are dear on some devices: they are not thrown away for a request that fails all the same. */
+		hr_status status = HR_OK; /* ignored: memory that cannot be released cannot help the request */
+		/* Releasing a region is expensive on some devices, so it is not done for a request that would fail anyway. */
 		bool helps = allocator->page || hr__shard_can_regrow(shard, attempt->size, attempt->alignment);
 		if (helps) hr__pool_release_free(shard, &shard->small, &status);
 		if (helps && !allocator->page) hr__pool_release_free(shard, &shard->large, &status);
@@ -140,7 +140,7 @@ static void make_room(const struct attempt *attempt)
 	hr__owner_add(&home->stats.trims, 1);
 }
 
-/* Whole free pages of all shards but [home]. */
+/* Number of whole free pages in all shards but [home]. */
 static uint64_t count_elsewhere(hr__shard *home)
 {
 	uint64_t total = 0;
@@ -173,13 +173,13 @@ static uint64_t release_elsewhere(hr__shard *home, uint64_t most, hr_status *sta
 	return total;
 }
 
-/* Takes free pages from where they are and maps them side by side. Nothing is touched unless there are enough of them. */
+/* Unmaps free pages and maps them side by side. Changes nothing unless there are enough pages. */
 static hr_status stitch(struct attempt *attempt, uint64_t *bytes)
 {
 	hr__shard *shard = attempt->shard;
 	hr__pool *pool = pool_for(shard, attempt->small), *other = pool_for(shard, !attempt->small);
 	hr__stitch plan;
-	uint64_t moved = 0, away = count_elsewhere(shard); /* first: the lock is released meanwhile */
+	uint64_t moved = 0, away = count_elsewhere(shard); /* first: it releases the lock meanwhile */
 	hr_status status = hr__pool_plan(shard, pool, attempt->size, attempt->alignment, away + hr__pool_count_free(shard, other), &plan);
 	if (status) return status;
 
@@ -196,7 +196,7 @@ static hr_status stitch(struct attempt *attempt, uint64_t *bytes)
 	return HR_OK;
 }
 
-/* What was asked for lies on the pages, and begins where they do or soon after. */
+/* Records a stitch. The requested block begins at the first of the stitched pages or soon after, so its address stands for them. */
 static void tell_stitch(const struct attempt *attempt, uint64_t bytes)
 {
 	if (!hr__trace_is_on()) return;
@@ -220,7 +220,8 @@ static void stitch_and_take(struct attempt *attempt, enum hr__source source)
 	tell_stitch(attempt, bytes);
 }
 
-/* With the lock of attempt->shard held, before and after, though it may be another shard then; finds attempt->id or not. */
+/* Makes all attempts except reclaim, and sets attempt->id on success. The lock of attempt->shard is held before and after, but
+ * attempt->shard may change. */
 static void try_everything(struct attempt *attempt)
 {
 	hr__shard *home = attempt->shard;
@@ -238,7 +239,7 @@ static void try_everything(struct attempt *attempt)
 	stitch_and_take(attempt, HR__SOURCE_STITCH);
 }
 
-/* After tensors have left: the same without giving anything up that was given up already. */
+/* The attempts after tensors were evicted, without trimming again. */
 static void try_again(struct attempt *attempt, enum hr__source source)
 {
 	hr__shard *home = attempt->shard;
@@ -249,7 +250,8 @@ static void try_again(struct attempt *attempt, enum hr__source source)
 	stitch_and_take(attempt, source);
 }
 
-/* Lets tensors make room, as often as that makes a difference. With the lock of attempt->shard held before and after. */
+/* Evicts tensors and retries until the request is met or no tensor is left. With the lock of attempt->shard held before and
+ * after. */
 static void reclaim(struct attempt *attempt, hr_stream stream)
 {
 	hr__allocator *allocator = attempt->shard->allocator;
@@ -266,23 +268,23 @@ static void reclaim(struct attempt *attempt, hr_stream stream)
 		}
 		hr__lock_take(&attempt->shard->lock);
 		if (status) {
-			/* What was to leave may have left for another thread's request since the last try, with room to spare; and what has left may
-			 * have to be given back before it is of use. */
+			/* Round 0: since the last attempt another thread's request may have evicted the tensors and left free memory. Later
+			 * rounds: freed memory may have to be released before the request can use it. */
 			if (status == HR_NOT_READY && pressure.round == 0) try_again(attempt, HR__SOURCE_FREE_CHUNK);
 			else if (pressure.round > 0) try_everything(attempt);
 			if (attempt->id && pressure.round > 0) attempt->source = last;
 			return;
 		}
 		try_again(attempt, last = source);
-		if (attempt->id) attempt->source = last; /* whichever way it was found */
+		if (attempt->id) attempt->source = last; /* whichever attempt found it */
 	}
 }
 
-/* What an allocator that has no room looks like. */
+/* State of an allocator that has no room for a request. */
 struct shortage {
-	uint64_t in_use, reserved, free, blocks, largest; /* bytes, except blocks: how many are free */
-	uint64_t more;                                     /* bytes that the limits would let the device give, */
-	bool by_limit;                                     /* and that is what the allocator's own limit leaves */
+	uint64_t in_use, reserved, free, blocks, largest; /* bytes, except [blocks]: the number of free chunks */
+	uint64_t more;                                     /* bytes that the device may still provide within the limits */
+	bool by_limit;                                     /* [more] is bounded by the allocator's own limit */
 };
 
 static struct shortage find_shortage(hr__allocator *allocator)
@@ -309,7 +311,7 @@ static struct shortage find_shortage(hr__allocator *allocator)
 	return found;
 }
 
-/* The same for pinned host memory, which users know as a tier with a setting of its own, not as an allocator. */
+/* The refusal of pinned host memory. To users that is the host pool, with a setting of its own, not an allocator. */
 static hr_status host_pool_full(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
 {
 	const char *owner = hr__device_pinned_for(allocator->device);
@@ -320,7 +322,7 @@ static hr_status host_pool_full(hr__allocator *allocator, const struct attempt *
 	}
 	struct shortage found = find_shortage(allocator);
 	hr__sizes size = HR__SIZES(request->bytes, found.in_use, allocator->limit, found.free, found.largest);
-	/* Within the limit, so it was the host that refused: the last message says why. */
+	/* The request is within the limit, so the host refused: the last message says why. */
 	if (attempt->size + attempt->alignment <= found.more)
 		return hr__fail_in(HR_OUT_OF_MEMORY, "the host pool of %s cannot grow: %s asked for, %s of its limit of %s in use", owner, size.text[0],
 		                   size.text[1], size.text[2]);
@@ -355,9 +357,9 @@ static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *a
 	return hr__bfc_no_room(allocator, attempt->size, request);
 }
 
-/* ---- handing out ---- */
+/* ---- allocating ---- */
 
-/* Takes a few more of the same size for the cache, as long as they are there for nothing. Returns a list. With the lock held. */
+/* Takes a few more chunks of the same size for the cache, from free chunks only. Returns a list. With the lock held. */
 static hr__chunk_id take_more(struct attempt *attempt, hr__cache *cache)
 {
 	hr__shard *shard = attempt->shard;
@@ -377,7 +379,8 @@ static hr__chunk_id take_more(struct attempt *attempt, hr__cache *cache)
 	return list;
 }
 
-/* Counts the allocation and writes its record; returns streams that the chunk has to wait for, and their epoch. With the lock. */
+/* Counts the allocation and fills in its record. Returns the streams that must be waited for, and their epoch. With the lock
+ * held. */
 static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_request *request, uint64_t *epoch)
 {
 	hr__shard *shard = attempt->shard;
@@ -402,7 +405,7 @@ static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_req
 	return pending;
 }
 
-/* Undoes hand_out: the device could not be told to wait. */
+/* Undoes hand_out after the device refused to order the streams. */
 static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t streams, uint64_t epoch)
 {
 	hr__shard *shard = attempt->shard;
@@ -426,9 +429,8 @@ static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t stream
 	if (idle) hr__meters_idle(shard->allocator, -idle);
 }
 
-/* The chunk that a cache keeps for this size although alloc.c could not simply use it: the thread has reached its level, or came here for
- * another reason.
- * The lock of its shard is held when it succeeds. */
+/* Takes a chunk of this size from the cache where alloc.c did not: the thread's meter is at its level, or the request was unusual.
+ * On success the lock of the cache's shard is held. */
 static bool take_kept(struct attempt *attempt, hr__cache *cache)
 {
 	if (!cache->capacity || !hr__cache_enter(cache)) return false;
@@ -441,7 +443,7 @@ static bool take_kept(struct attempt *attempt, hr__cache *cache)
 	}
 	hr__cache_leave(cache);
 	if (!id) return false;
-	/* It is in the lookup as a cached chunk; hand_out adds it again as one in use. */
+	/* The lookup has the address as a cached chunk; hand_out inserts it again as a chunk in use. */
 	attempt->shard = cache->shard;
 	hr__lock_take(&attempt->shard->lock);
 	hr__lookup_remove(&attempt->shard->lookup, hr__chunk_address(&cache->chunks[id]), id);
@@ -452,7 +454,7 @@ static bool take_kept(struct attempt *attempt, hr__cache *cache)
 	return true;
 }
 
-/* Makes the stream wait for those that used the chunk before. */
+/* Makes the stream wait for the streams that used the chunk before. */
 static hr_status wait_for_streams(struct attempt *attempt, hr__cache *cache, hr_stream stream, uint64_t pending, uint64_t epoch)
 {
 	int64_t waits = 0;
@@ -539,7 +541,7 @@ hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_
 	return HR_OK;
 }
 
-/* ---- taking back ---- */
+/* ---- freeing ---- */
 
 void hr__give_back(hr__shard *shard, hr__chunk_id id)
 {
@@ -554,12 +556,12 @@ static hr_status not_allocated(const hr__allocator *allocator, uint64_t address,
 	                known ? "it was freed already" : "it was freed already, or came from elsewhere");
 }
 
-/* Streams that may be working on a block, and up to when. */
+/* Streams that may still use a block, and the epoch of their last use. */
 struct users {
 	uint64_t streams, epoch;
 };
 
-/* [users] NULL: the stream that allocated it, those that were recorded, and [stream]; at this moment. */
+/* [users] NULL: the block was used until now by the stream that allocated it, by recorded streams and by [stream]. */
 static hr_status give(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream, const struct users *users, bool quiet)
 {
 	hr__shard *shard = NULL;
@@ -571,7 +573,7 @@ static hr_status give(hr__allocator *allocator, hr__cache *cache, uint64_t addre
 	hr__lock_take(&shard->lock);
 	hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, address);
 	hr__chunk *chunk = &shard->table.chunks[id];
-	/* The owner of a cache may be freeing the same block at this moment: one of the two must lose. */
+	/* The owner of a cache may be freeing the same block concurrently: the compare-and-swap makes one of the two fail. */
 	uint8_t expected = HR__CHUNK_IN_USE;
 	if (!id || !hr__cas_acquire(&chunk->state, &expected, HR__CHUNK_CACHED)) {
 		hr__lock_release(&shard->lock);
@@ -618,9 +620,9 @@ hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released)
 	return status;
 }
 
-/* ---- the beginning ---- */
+/* ---- opening ---- */
 
-/* Maps all of the limit at once: a 64th of it for small blocks, the rest in one piece. */
+/* Maps the whole limit at once: a 64th of it for small blocks, the rest as one range. */
 static hr_status map_all(hr__shard *shard)
 {
 	hr__allocator *allocator = shard->allocator;
@@ -638,7 +640,7 @@ static hr_status map_all(hr__shard *shard)
 
 hr_status hr__bfc_open(hr__allocator *allocator)
 {
-	/* Memory that is all mapped at once is in one piece, and so is what it serves. */
+	/* Memory that is mapped all at once is one range, which is not divided into shards. */
 	if (!allocator->allow_growth || !allocator->page) allocator->shard_max = 1;
 	hr_status status = hr__shard_open(&allocator->shards[0]);
 	if (!status && !allocator->allow_growth) status = map_all(&allocator->shards[0]);

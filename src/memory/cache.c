@@ -1,37 +1,38 @@
 /* cache.c - thread caches: small freed blocks that stay with the thread that freed them.
  *
- * The owner of a cache pops and pushes without a lock. What makes that safe against a thread that wants to empty the cache is a
- * Dekker handshake with unequal sides (os.h):
+ * The owner of a cache pops and pushes without a lock. An asymmetric Dekker handshake (os.h) protects the cache from a thread that
+ * must empty it:
  *
- *     owner:    busy = 1; light barrier; stop? then leave, take the locked path     ...work...     busy = 0 (release)
+ *     owner:    busy = 1; light barrier; stop? then leave, use the locked path      ...work...     busy = 0 (release)
  *     other:    stop = 1; heavy barrier; wait until busy == 0 (acquire)             ...work...     stop = 0 (release)
  *
- * One of the two sees the other. The owner pays two plain stores and a load; the other pays a system call, which is fine because it is
- * about to map memory or fail. The owner never waits for a stopped cache: it uses the shard's lock meanwhile. Nobody takes a
- * shard's lock inside the busy section, so waiting for busy while holding one is safe too (hr__caches_quiesce).
+ * At least one side sees the other's flag. The owner pays two plain stores and a load. The other thread pays a system call, which
+ * is acceptable because it is about to map memory or fail. The owner never waits for a stopped cache: it uses the shard's lock
+ * meanwhile. No thread acquires a shard's lock inside the busy section, so a thread may wait for [busy] while it holds one
+ * (hr__caches_quiesce).
  *
- * A cache keeps chunks of its thread's own shard alone. A block of another shard goes straight back to its arena.
+ * A cache keeps only chunks of its thread's own shard. A block of another shard is returned to its arena at once.
  *
- * A kept chunk is in state HR__CHUNK_CACHED and in the lookup, so that a second free of its address is recognised. */
+ * A kept chunk is in state HR__CHUNK_CACHED and stays in the lookup, so that a second free of its address is recognised. */
 #include "memory/allocator.h"
 
 #include "base/status.h"
 #include "trace/trace.h"
 
 #define LINE 128u /* processors fetch cache lines in pairs */
-#define THIN_LEAST 128u    /* chunks: with fewer, what does not depend on their number costs more than their records */
-#define THINNED_MAX 24u    /* doublings of the pause between thinnings, */
-#define THIN_PAUSE_PART 16 /* which begins with this part of an allocation for each chunk given up */
+#define THIN_LEAST 128u    /* chunks; with fewer, the fixed costs of a cache exceed those of the records */
+#define THINNED_MAX 24u    /* limit on the doublings of the pause between thinnings */
+#define THIN_PAUSE_PART 16 /* the first pause is one allocation per this many chunks given up */
 
-#define CONTENTION_GAP 2048u /* versions of a lock, which are two for each time it is taken */
-#define CONTENTION_MOST 4u   /* waits for the lock of shard 0 after which a thread takes large blocks from its own shard */
-#define IDLE_PAUSES 128u     /* of the processor, about 4 us: a shard that was not used for so long is idle */
+#define CONTENTION_GAP 2048u /* versions of a lock; each acquisition adds two */
+#define CONTENTION_MOST 4u   /* waits for the lock of shard 0 after which a thread uses its own shard for large blocks */
+#define IDLE_PAUSES 128u     /* of the processor, about 4 us: a shard not used for this long is idle */
 
 _Thread_local hr__thread_state *hr__thread_self __attribute__((tls_model("initial-exec")));
 
-/* ---- giving back ---- */
+/* ---- returning chunks to the arena ---- */
 
-/* Gives a list of chunks that the cache kept back to their arenas. */
+/* Returns a list of chunks that the cache kept to the arena. */
 static void give_list(hr__cache *cache, hr__chunk_id list)
 {
 	hr__shard *shard = cache->shard;
@@ -42,7 +43,8 @@ static void give_list(hr__cache *cache, hr__chunk_id list)
 		hr__chunk_id id = list;
 		list = hr__chunk_at(&shard->table, id)->link;
 		hr__give_back(shard, id);
-		/* This takes tens of microseconds, and others wait for an answer meanwhile. It is the owner's to give. */
+		/* Returning a long list takes tens of microseconds, and another thread may be waiting for this meter's level to be lowered.
+		 * Only the owner may lower it. */
 		if (HR_UNLIKELY(hr__load_relaxed(&cache->meter.wanted) && cache->thread == hr__thread_self))
 			hr__meter_sink(cache->allocator, &cache->meter);
 	}
@@ -50,7 +52,7 @@ static void give_list(hr__cache *cache, hr__chunk_id list)
 	hr__lock_release(&shard->lock);
 }
 
-/* Takes every chunk of bin [bin] out and puts it before [list]. In the busy section, or with the cache stopped. */
+/* Removes every chunk of bin [bin] and prepends it to [list]. In the busy section, or with the cache stopped. */
 static hr__chunk_id unload_bin(hr__cache *cache, uint32_t bin, hr__chunk_id list)
 {
 	hr__chunk_id id = cache->bins[bin];
@@ -105,7 +107,7 @@ void hr__cache_keep(hr__cache *cache, hr__chunk_id list)
 
 /* ---- thinning ---- */
 
-/* Chunks in the bins. In the busy section. */
+/* Number of chunks in the bins. In the busy section. */
 static uint32_t count_kept(const hr__cache *cache)
 {
 	uint32_t count = 0;
@@ -114,10 +116,10 @@ static uint32_t count_kept(const hr__cache *cache)
 	return count;
 }
 
-/* A kept chunk needs a record and a place in the lookup like a live one. So before there are more of those, a cache whose chunks are an
- * eighth of all gives them up, and many records with them, since most merge with neighbours. Then not again for a while, which is twice
- * as long each time: a program that lives on many kept chunks and few live ones shall have its records rather than lose its cache
- * again and again. */
+/* A kept chunk needs a record and a place in the lookup, like a chunk in use. So before these tables grow, a cache that holds more
+ * than an eighth of all chunks gives its chunks up. That frees many records, since most of the chunks merge with neighbours. The
+ * pause until the next thinning doubles each time: a program that needs many kept chunks and few in use gets more records instead
+ * of losing its cache again and again. */
 void hr__cache_thin(hr__cache *cache, uint32_t records)
 {
 	hr__shard *shard = cache->shard;
@@ -138,7 +140,7 @@ void hr__cache_thin(hr__cache *cache, uint32_t records)
 	give_list(cache, list);
 }
 
-/* ---- coming and going ---- */
+/* ---- joining and leaving ---- */
 
 void hr__shards_lock(hr__allocator *allocator)
 {
@@ -150,10 +152,10 @@ void hr__shards_unlock(hr__allocator *allocator)
 	HR__EACH_SHARD(allocator, shard) hr__lock_release(&shard->lock);
 }
 
-/* Enters a cache in the allocator's list. With caches_lock held. */
+/* Adds a cache to the allocator's list. With caches_lock held. */
 static void join(hr__allocator *allocator, hr__cache *cache)
 {
-	hr__shards_lock(allocator); /* whoever accounts for itself alone has finished */
+	hr__shards_lock(allocator); /* waits for operations that account as the only thread */
 	hr__lock_take(allocator->meter_lock);
 	uint32_t count = hr__load_relaxed(&allocator->cache_count) + 1;
 	hr__cache *alone = count == 2 ? allocator->caches : NULL;
@@ -164,7 +166,7 @@ static void join(hr__allocator *allocator, hr__cache *cache)
 	hr__meters_join(allocator, cache);
 	if (count > 1) {
 		hr__meters_evaluate(allocator);
-		if (alone) /* what the other one had at most; looked at now, when it can no longer pass its level unnoticed */
+		if (alone) /* the highest [used] of the first cache, read now that it cannot pass its level unnoticed */
 			hr__max(&allocator->peak, hr__meters_of_others(NULL, allocator) + hr__load_relaxed(&alone->high));
 		hr__max(&allocator->peak_error, (int64_t)(count + hr__load_relaxed(&allocator->open_shards)) * HR__SLACK);
 	}
@@ -174,12 +176,12 @@ static void join(hr__allocator *allocator, hr__cache *cache)
 	hr__store_relaxed(&cache->watch, cache->thread->scope_depth != 0);
 }
 
-/* Takes a cache, empty and stopped, out of the list, and keeps what it counted. With caches_lock held. */
+/* Removes a cache, empty and stopped, from the list, and keeps its counts. With caches_lock held. */
 static void leave(hr__allocator *allocator, hr__cache *cache)
 {
 	hr__log_leave(allocator, cache);
 	hr__shards_lock(allocator);
-	hr__account(cache->shard, cache, 0); /* the peak that [high] tells of, if it was alone */
+	hr__account(cache->shard, cache, 0); /* includes [high] in the peak, if this was the only cache */
 	hr__lock_take(allocator->meter_lock);
 	hr__meter *heir = &cache->shard->meter;
 	int64_t level = hr__load_relaxed(&cache->meter.level) + hr__load_relaxed(&heir->level);
@@ -191,7 +193,7 @@ static void leave(hr__allocator *allocator, hr__cache *cache)
 	while (*at != cache) at = &(*at)->next;
 	*at = cache->next;
 	hr__store_relaxed(&allocator->cache_count, hr__load_relaxed(&allocator->cache_count) - 1);
-	if (hr__load_relaxed(&allocator->cache_count) == 1) /* alone from here on: what it had before is in the peak */
+	if (hr__load_relaxed(&allocator->cache_count) == 1) /* the last cache: its earlier highs are included in the peak */
 		hr__store_relaxed(&allocator->caches->high, hr__load_relaxed(&allocator->caches->meter.used));
 	hr__meters_leave(allocator, cache);
 	cache->shard->threads--;
@@ -228,7 +230,7 @@ void hr__caches_start(hr__allocator *allocator)
 void hr__caches_quiesce(hr__allocator *allocator)
 {
 	hr__heavy_barrier();
-	hr__lock_take(allocator->meter_lock); /* the list stands still; nobody in a busy section waits for this lock */
+	hr__lock_take(allocator->meter_lock); /* keeps the list unchanged; no thread waits for this lock inside a busy section */
 	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) hr__cache_wait_idle(cache);
 	hr__lock_release(allocator->meter_lock);
 }
@@ -250,7 +252,7 @@ void hr__caches_empty(hr__allocator *allocator)
 
 /* ---- large blocks ---- */
 
-/* Whether another thread is using the shard at this moment: its lock is held, or its version changes. Without locks. */
+/* Whether another thread is using the shard: its lock is held, or the lock's version changes within IDLE_PAUSES. Without locks. */
 static bool is_busy(hr__shard *shard)
 {
 	uint64_t version = hr__lock_read_begin(&shard->lock);
@@ -258,7 +260,8 @@ static bool is_busy(hr__shard *shard)
 	return !hr__lock_read_ok(&shard->lock, version);
 }
 
-/* The version of a lock counts how often it was taken. One wait is forgotten for each CONTENTION_GAP, so that only frequent ones add up. */
+/* The version of a lock counts its acquisitions. One wait is forgotten per CONTENTION_GAP versions, so only frequent waits add
+ * up. */
 hr__shard *hr__large_contend(hr__cache *cache)
 {
 	hr__shard *shard = cache->large;
@@ -278,7 +281,7 @@ static void cache_free(hr__cache *cache)
 	hr__os()->free(cache->block, cache->bytes);
 }
 
-/* A cache whose allocator is gone stays with its thread, unusable, until the thread ends or makes another in its place. */
+/* A cache whose allocator was closed stays with its thread, unusable, until the thread ends or creates another in its slot. */
 static bool is_orphan(const hr__cache *cache)
 {
 	return hr__load_acquire(&cache->id) == 0;
@@ -306,14 +309,14 @@ static void unlink_cache(hr__cache *cache)
 	hr__caches_start(allocator);
 }
 
-/* Set when the thread's state went because the thread ends. It gets no other: what a destructor of another module allocates or frees after
- * that needs no cache, and in the last round of destructors nothing would free one. */
+/* Set when the thread's state was freed because the thread is ending. The state is not created again: what destructors of other
+ * modules allocate or free later needs no cache, and nothing would free a cache created in the last round of destructors. */
 static _Thread_local bool is_over;
 
 static void drop_state(void *value)
 {
 	hr__thread_state *thread = value;
-	hr__registry_enter(); /* somebody may be closing an allocator: he is done with its caches, or has not begun */
+	hr__registry_enter(); /* a concurrent close of an allocator has detached all its caches, or none */
 	for (uint32_t slot = 0; slot < HR__ALLOCATORS_MAX; slot++) {
 		hr__cache *cache = thread->caches[slot];
 		if (!cache) continue;
@@ -351,7 +354,7 @@ hr__thread_state *hr__thread_get(void)
 	if (hr__thread_self) return hr__thread_self;
 	if (is_over) return NULL;
 	int error = hr__os_at_thread_exit(thread_ends);
-	if ((error && error != 17 /* EEXIST: registered already */) || hr__os()->alloc(sizeof(hr__thread_state), &block)) return NULL;
+	if ((error && error != 17 /* EEXIST: already registered */) || hr__os()->alloc(sizeof(hr__thread_state), &block)) return NULL;
 	if (hr__os_at_thread_exit_set(block)) {
 		hr__os()->free(block, sizeof(hr__thread_state));
 		return NULL;
@@ -359,7 +362,7 @@ hr__thread_state *hr__thread_get(void)
 	return hr__thread_self = block;
 }
 
-/* The shard with the fewest threads; one that is not open yet, if all others have some. With caches_lock held. */
+/* The shard with the fewest threads; a shard that is not open yet if all open ones have threads. With caches_lock held. */
 static hr__shard *choose_shard(hr__allocator *allocator)
 {
 	hr__shard *best = &allocator->shards[0];

@@ -1,54 +1,59 @@
-/* meter.c - peaks of bytes in use and of active bytes, without adding up at every block.
+/* meter.c - peaks of bytes in use and of active bytes, without computing a sum for every block.
  *
- * Bytes in use are the sum of all meters: one for each thread's cache, one for each shard. Active bytes are that sum less the inactive
- * bytes: resident tensors that are not pinned. Each has a peak in every allocator, and one on the device, over all its allocators.
+ * Bytes in use are the sum of all meters: one for each thread cache, one for each shard. Active bytes are that sum less the
+ * inactive bytes: resident tensors that are not pinned. Each quantity has a peak in every allocator, and one on the device, over
+ * all its allocators.
  *
- * One thread, one allocator on the device, no tensors: the allocator is not metered. The cache remembers its highest [used], and each
- * operation under the lock adds that to what the shard has. The peak is exact, and the device's peak is the allocator's.
+ * One thread, one allocator on the device, no tensors: the allocator is not metered. The cache keeps its highest [used], and each
+ * operation under the lock adds that to the shard's [used]. The peak is exact, and the device's peak is the allocator's.
  *
- * Otherwise the allocator is metered: every meter has a level, which [used] passes only after asking here. Asking never lets a sum of levels
- * pass a peak without raising the peak:
+ * Otherwise the allocator is metered: every meter has a level. [used] exceeds the level only after hr__meter_raise has raised it,
+ * which never lets a sum of levels exceed a peak without raising the peak:
  *
  *     in use (allocator)  <=  levels             <=  peak           several threads use the allocator
  *     active (allocator)  <=  levels - inactive  <=  peak_active    it has tensors
  *     in use (device)     <=  sum of levels      <=  peak           several allocators
  *     active (device)     <=  sum of granted     <=  peak_active    several allocators, one of them with tensors
  *
- * Asking raises a level to what is needed, and by some of what is free below the peaks, which costs nothing. A program that repeats itself
- * soon stops asking, and then no cache line is written that other threads read.
+ * A level is raised to what is needed, plus part of the room below the peaks, which costs nothing. A program that repeats its steps
+ * soon needs no more raises, and then writes no cache line that other threads read.
  *
- * Where a sum has no room below its peak, its levels are made tight. If that is not enough, the sum of the tight levels is the new peak. With
- * one thread tight means equal to [used], so the peak is a value that was reached: it is exact. With several threads tight means within
- * HR__SLACK of [used], because lowering the level of another thread takes 15 us (see below); the peak is at most HR__SLACK too high for each
- * meter.
+ * Where a sum has no room below its peak, its levels are made tight. If that is not enough, the sum of the tight levels is the new
+ * peak. With one thread, tight means equal to [used], so the peak is a value that was reached: it is exact. With several threads,
+ * tight means within HR__SLACK of [used], because lowering the level of another thread takes 15 us (see below); the peak is then at
+ * most HR__SLACK too high for each meter.
  *
- * Pins are counted without a lock, so active bytes have one more stage: levels - inactive of an allocator stays below [granted], and the
- * sum of what is granted below the peak of the device. A pin takes from [idle], then compares; a thread that changes levels or [granted] does so
- * under the lock, then compares (grant). Both have a full barrier in between, so one of the two sees the other.
+ * Pins are counted without a lock, so active bytes have one more stage: levels - inactive of an allocator stays at or below
+ * [granted], and the sum of [granted] at or below the peak of the device. A pin subtracts from [idle], then compares. A thread that
+ * changes levels or [granted] does so under the lock, then compares (grant). Both have a full barrier in between, so at least one
+ * of the two sees the other's change.
  *
- * Two threads whose highs do not coincide must do that at every climb, because each finds the other's level where its last high left it.
- * Lowering the level of another thread is expensive: the thread has to be interrupted, which takes 15 us with the lock held. So the thread
- * is asked first: its meter is marked as [wanted], and the thread lowers the level itself with its next block, which needs no barrier and
- * takes less than 1 us (hr__meter_sink). It keeps half of what the level is above [used], or less if more is missing: a thread that gives
- * up everything has to ask for more at its next block. A block that is accounted for under the shard's lock answers for both meters of
- * the thread, and so does a thread that waits for an answer itself. Only a thread that does not answer soon, because it does something
- * else, is interrupted; its level is tight then, so it is not asked again.
+ * Two threads whose highs do not coincide need tight levels at every climb, because each finds the other's level where its last
+ * high left it. Lowering the level of another thread is expensive: the thread must be interrupted, which takes 15 us with the lock
+ * held. So its meter is first marked as [wanted], and the owner lowers the level itself at its next block, which needs no barrier
+ * and takes less than 1 us (hr__meter_sink). The owner keeps half of the distance between level and [used], or less if more is
+ * missing: with nothing kept it would have to raise the level at its next block. A block that is accounted for under the shard's
+ * lock serves the marks on both meters of the thread, and so does a thread that itself waits for others to lower their levels. A
+ * thread is interrupted only if it does not react soon, because it is doing something else; its level is then tight, so it is not
+ * marked again.
  *
- * When little is free below the peak, meters that are far below their levels are marked too, and give back some of it before it is
- * needed. A meter that merely goes up and down a little is left alone until it has to be asked: it would only ask for more at once.
+ * When little room is left below the peak, meters that are far below their levels are marked too, and return part of the distance
+ * before it is needed. A meter that only fluctuates a little is left alone until its room is needed: it would raise its level again
+ * at once.
  *
- * Lowering a level while its thread runs: a thread that accounts for a block may have seen the old level. After a heavy barrier a thread
- * that begins sees the new one. The owner of a cache that began before is waited for; then its [used] is read again, and a level that it
- * passed is raised. A thread that accounts under a shard's lock cannot be waited for, since it may be waiting for meter_lock; it compares with
- * the level once more afterwards, and at least one of the two sees what the other did. */
+ * Lowering a level while its thread runs: a thread that is accounting for a block may have seen the old level. After a heavy
+ * barrier, a thread that begins to account sees the new level. The owner of a cache that began before the barrier is waited for;
+ * then its [used] is read again, and a level that it passed is raised. A thread that accounts under a shard's lock cannot be waited
+ * for, since it may be waiting for meter_lock; it compares with the level once more afterwards, and at least one of the two sees
+ * the other's change. */
 #include "memory/allocator.h"
 
-#define PARTS 8       /* of the peak: a meter whose level is more than one part above [used] is far below it */
-#define LITTLE 64     /* parts of the peak: when less than one of them is free, such meters give some back */
+#define PARTS 8       /* a meter is far below its level when the level is more than peak / PARTS above [used] */
+#define LITTLE 64     /* such meters are marked when the room is less than peak / LITTLE */
 #define SPINS 32u     /* pauses of the processor: about 1 us */
-#define PATIENCE 128u /* pauses of the processor: about 4 us, which are a few hundred operations of another thread */
+#define PATIENCE 128u /* pauses of the processor: about 4 us, a few hundred operations of another thread */
 
-/* The lock is held for about 50 ns, except around heavy barriers. hr__lock_take pauses for 2 us before it looks again. */
+/* The lock is held for about 50 ns, except around heavy barriers; hr__lock_take would pause for 2 us before it retries. */
 static void lock_meters(hr__allocator *allocator)
 {
 	for (unsigned i = 0; i < SPINS; i++) {
@@ -61,7 +66,7 @@ static void lock_meters(hr__allocator *allocator)
 /* Values of hr__meter.wanted: which levels are to be lowered. */
 enum { NONE = 0, FAR_ABOVE, ANY };
 
-/* Which meters a sum is over. */
+/* The meters that a sum covers. */
 enum scope { NOWHERE, ALLOCATOR, DEVICE };
 
 #define EACH_ALLOCATOR(usage, each) for (hr__allocator *each = (usage)->first; each; each = each->next_on_device)
@@ -84,7 +89,8 @@ bool hr__is_metered(const hr__allocator *allocator)
 	return hr__load_relaxed(&allocator->cache_count) > 1 || hr__load_relaxed(&allocator->metered);
 }
 
-/* A meter of an allocator that is no longer metered may still have a level. With meter_lock held. */
+/* Removes the level that a meter may still have after its allocator ceased to be metered. False if the allocator is metered. With
+ * meter_lock held. */
 static bool is_free(const hr__allocator *allocator, hr__meter *meter)
 {
 	if (hr__is_metered(allocator)) return false;
@@ -104,13 +110,13 @@ static bool device_tracks_active(const hr__usage *usage)
 
 /* ---- sums ---- */
 
-/* An upper bound of the active bytes of an allocator. */
+/* An upper bound on the active bytes of an allocator. */
 static int64_t active_bound(const hr__allocator *allocator)
 {
 	return hr__load_relaxed(&allocator->levels) - hr__load_relaxed(&allocator->idle);
 }
 
-/* Sets [granted] to [least], or to what is needed where that is more. With meter_lock held; pins go on meanwhile. */
+/* Sets [granted] to [least], or to active_bound if that is higher. With meter_lock held; pins continue meanwhile. */
 static void grant(hr__allocator *allocator, int64_t least)
 {
 	int64_t before = hr__load_relaxed(&allocator->granted), now;
@@ -124,7 +130,8 @@ static void grant(hr__allocator *allocator, int64_t least)
 	hr__owner_add(&allocator->usage->granted, now - before);
 }
 
-/* Lowers [granted] to what is needed. It never rises here: a pin that needs more has to ask. With meter_lock held. */
+/* Lowers [granted] to active_bound. Never raises it: that is left to a pin that needs more (raise_granted). With meter_lock
+ * held. */
 static void lower_granted(hr__allocator *allocator)
 {
 	int64_t before = hr__load_relaxed(&allocator->granted), now;
@@ -143,7 +150,7 @@ static void add_levels(hr__allocator *allocator, int64_t bytes)
 	hr__owner_add(&allocator->usage->levels, bytes);
 }
 
-/* Adds up the levels of an allocator. With meter_lock held. */
+/* Recomputes the sum of the levels of an allocator. With meter_lock held. */
 static void sum_levels(hr__allocator *allocator)
 {
 	int64_t levels = 0;
@@ -153,13 +160,13 @@ static void sum_levels(hr__allocator *allocator)
 
 /* ---- making levels tight ---- */
 
-/* How far the level is above [used]. */
+/* Distance from [used] up to the level. */
 static int64_t above_used(const hr__meter *meter)
 {
 	return hr__load_relaxed(&meter->level) - hr__load_relaxed(&meter->used);
 }
 
-/* Lowers a level that is more than [most] above [used] so that it is [keep] above it. */
+/* If the level is more than [most] above [used], lowers it to [keep] above [used]. */
 static bool lower(hr__meter *meter, int64_t most, int64_t keep)
 {
 	if (above_used(meter) <= most) return false;
@@ -186,14 +193,14 @@ static void wait_for_caches(const hr__allocator *allocator)
 		if (cache->thread != hr__thread_self) hr__cache_wait_idle(cache);
 }
 
-/* How far above [used] the levels of one sum may be: with one thread not at all. */
+/* How far above [used] a tight level of the sum may be: 0 with one thread. */
 static int64_t slack_of(const hr__allocator *allocator, enum scope scope)
 {
 	const hr__atomic_u32 *threads = scope == DEVICE ? &allocator->usage->threads : &allocator->cache_count;
 	return hr__load_relaxed(threads) > 1 ? HR__SLACK : 0;
 }
 
-/* Calls [each] for the allocators of a scope; whether any of them said true. */
+/* Calls [each] for the allocators of a scope. Returns whether any call returned true. */
 static bool any_of(hr__allocator *allocator, enum scope scope, bool (*each)(hr__allocator *, int64_t), int64_t argument)
 {
 	bool any = false;
@@ -202,7 +209,7 @@ static bool any_of(hr__allocator *allocator, enum scope scope, bool (*each)(hr__
 	return any;
 }
 
-/* Whether other threads must be interrupted for it. */
+/* Returns whether other threads must be interrupted, because a level was lowered. */
 static bool lower_all(hr__allocator *allocator, int64_t slack)
 {
 	bool lowered = false;
@@ -225,7 +232,7 @@ static bool settle_all(hr__allocator *allocator, int64_t slack)
 	return true;
 }
 
-/* With meter_lock held. Nobody in a busy section waits for that lock. */
+/* With meter_lock held. No thread waits for that lock inside a busy section. */
 static void tighten_scope(hr__allocator *allocator, enum scope scope)
 {
 	int64_t slack = slack_of(allocator, scope);
@@ -239,13 +246,13 @@ static void tighten_scope(hr__allocator *allocator, enum scope scope)
 static void tighten(hr__allocator *allocator, enum scope scope)
 {
 	tighten_scope(allocator, scope);
-	/* The allocator's own sum is exact as long as one thread uses it, however many use the device. */
+	/* The allocator's own sum is exact while one thread uses the allocator, however many threads use the device. */
 	if (scope == DEVICE && slack_of(allocator, ALLOCATOR) < slack_of(allocator, DEVICE)) tighten_scope(allocator, ALLOCATOR);
 }
 
 /* ---- room below the peaks ---- */
 
-/* A sum of levels that a peak bounds. */
+/* A sum of levels that a peak bounds, and the room below the peak. */
 struct bound {
 	enum scope scope;
 	int64_t room, peak;
@@ -278,7 +285,8 @@ static uint32_t bounds_of(const hr__allocator *allocator, struct bound bounds[BO
 	return count;
 }
 
-/* Which levels must be made tight before one of the allocator is raised by [bytes]; *missing gets how much there is no room for. */
+/* Which levels must be made tight before a level of the allocator is raised by [bytes]. *missing gets the bytes for which there is
+ * no room. */
 static enum scope lacking(const hr__allocator *allocator, int64_t bytes, int64_t *missing)
 {
 	struct bound bounds[BOUNDS_MAX];
@@ -299,7 +307,8 @@ static int64_t part_of(int64_t peak)
 	return part > HR__SLACK ? part : HR__SLACK;
 }
 
-/* What a level gets of the [room] besides what it needs: half of it stays for the others, but not in many small steps. */
+/* The share of [room] that a level gets beyond its need: half, to leave room for other meters, but not so little that many small
+ * raises follow. */
 static int64_t share_of(int64_t room, int64_t part)
 {
 	int64_t share = (room < part ? room : part) / 2, least = part / 8;
@@ -307,7 +316,7 @@ static int64_t share_of(int64_t room, int64_t part)
 	return share;
 }
 
-/* ---- asking others ---- */
+/* ---- asking other threads to lower their levels ---- */
 
 static bool want(hr__meter *meter, uint32_t which, int64_t most)
 {
@@ -317,12 +326,12 @@ static bool want(hr__meter *meter, uint32_t which, int64_t most)
 }
 
 struct wanting {
-	const hr__meter *self; /* which is not asked */
+	const hr__meter *self; /* not marked */
 	uint32_t which;
 	int64_t most;
 };
 
-/* Marks the meters of a scope whose level is more than [most] above [used]. Whether there are any. With meter_lock held. */
+/* Marks the meters of a scope whose level is more than [most] above [used]. Returns whether there are any. With meter_lock held. */
 static bool want_back(hr__allocator *allocator, enum scope scope, const struct wanting *wanting)
 {
 	bool any = false;
@@ -337,8 +346,9 @@ static void answer(hr__allocator *allocator, hr__meter *meter)
 	if (HR_UNLIKELY(hr__load_relaxed(&meter->wanted))) hr__meter_sink(allocator, meter);
 }
 
-/* Waits a little for others to lower their levels, if [bytes] have no room and they can. Meanwhile this thread does the same for its own
- * meters: the others may be waiting for it. With meter_lock held, which is released meanwhile. */
+/* Waits briefly for other threads to lower their levels, if [bytes] have no room and their levels can be lowered. Meanwhile this
+ * thread serves the marks on its own second meter, since the others may be waiting for it. With meter_lock held, which is released
+ * during the wait. */
 static void ask_others(hr__allocator *allocator, const hr__meter *meter, hr__meter *other, int64_t bytes)
 {
 	int64_t missing;
@@ -356,7 +366,7 @@ static void ask_others(hr__allocator *allocator, const hr__meter *meter, hr__met
 
 /* ---- raising ---- */
 
-/* What a level that rises by [bytes] may get besides. */
+/* How much a level that rises by [bytes] may rise beyond that. */
 static int64_t extra_of(hr__allocator *allocator, const hr__meter *meter, int64_t bytes)
 {
 	struct bound bounds[BOUNDS_MAX];
@@ -371,7 +381,7 @@ static int64_t extra_of(hr__allocator *allocator, const hr__meter *meter, int64_
 	return count ? extra : 0;
 }
 
-/* Lets pins use half of what is left below the peaks. */
+/* Grants pins the room below the allocator's peak, but at most half of the room below the device's. */
 static void grant_share(hr__allocator *allocator)
 {
 	const hr__usage *usage = allocator->usage;
@@ -383,7 +393,7 @@ static void grant_share(hr__allocator *allocator)
 	if (left > 0) grant(allocator, granted + left);
 }
 
-/* Which peak of active bytes is below what is granted. */
+/* The scope whose peak of active bytes is below [granted]. */
 static enum scope active_above(const hr__allocator *allocator)
 {
 	const hr__usage *usage = allocator->usage;
@@ -392,7 +402,7 @@ static enum scope active_above(const hr__allocator *allocator)
 	return hr__load_relaxed(&allocator->granted) > hr__load_relaxed(&allocator->peak_active) ? ALLOCATOR : NOWHERE;
 }
 
-/* Makes the peaks at least what the levels may come to; levels of scope [tight] are tight. With meter_lock held. */
+/* Raises the peaks to at least the sums of levels; levels of scope [tight] are tight already. With meter_lock held. */
 static void commit(hr__allocator *allocator, enum scope tight)
 {
 	hr__usage *usage = allocator->usage;
@@ -400,7 +410,7 @@ static void commit(hr__allocator *allocator, enum scope tight)
 	if (hr__load_relaxed(&allocator->cache_count) > 1) hr__max(&allocator->peak, hr__load_relaxed(&allocator->levels));
 	if (device_is_metered(usage)) hr__max(&usage->peak, hr__load_relaxed(&usage->levels));
 	grant(allocator, INT64_MIN);
-	for (enum scope above; (above = active_above(allocator)) > tight; tight = above) { /* pins that came meanwhile */
+	for (enum scope above; (above = active_above(allocator)) > tight; tight = above) { /* concurrent pins */
 		tighten(allocator, above);
 		grant(allocator, INT64_MIN);
 	}
@@ -412,14 +422,14 @@ static void commit(hr__allocator *allocator, enum scope tight)
 	if (device) hr__max(&usage->peak_active, hr__load_relaxed(&usage->granted));
 }
 
-/* Raises a level to [needed] at least. With meter_lock held. */
+/* Raises a level to at least [needed]. With meter_lock held. */
 static void raise_level(hr__allocator *allocator, hr__meter *meter, int64_t needed)
 {
 	if (needed <= hr__load_relaxed(&meter->level)) return;
 	int64_t missing;
 	enum scope scope = lacking(allocator, needed - hr__load_relaxed(&meter->level), &missing);
 	if (scope != NOWHERE) tighten(allocator, scope);
-	int64_t bytes = needed - hr__load_relaxed(&meter->level); /* 0 when it is in use already: then its level was settled */
+	int64_t bytes = needed - hr__load_relaxed(&meter->level); /* not above 0 if [used] had passed the level: settle raised it */
 	if (bytes > 0) {
 		bytes += extra_of(allocator, meter, bytes);
 		hr__store_relaxed(&meter->level, hr__load_relaxed(&meter->level) + bytes);
@@ -433,11 +443,11 @@ void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, hr__meter *othe
 	lock_meters(allocator);
 	int64_t needed = hr__load_relaxed(&meter->used) + size;
 	if (!is_free(allocator, meter)) ask_others(allocator, meter, other, needed - hr__load_relaxed(&meter->level));
-	if (!is_free(allocator, meter)) raise_level(allocator, meter, needed); /* the others may have gone meanwhile */
+	if (!is_free(allocator, meter)) raise_level(allocator, meter, needed); /* threads may have ended meanwhile */
 	hr__lock_release(allocator->meter_lock);
 }
 
-/* What a meter keeps above [used] when another one has no room: half, unless more than that is missing. */
+/* How much a meter keeps above [used] when another meter has no room: half, or less if more is missing. */
 static int64_t to_keep(const hr__allocator *allocator, const hr__meter *meter)
 {
 	int64_t above = above_used(meter), left = above - hr__load_relaxed(&allocator->usage->missing);
@@ -445,13 +455,14 @@ static int64_t to_keep(const hr__allocator *allocator, const hr__meter *meter)
 	return keep > HR__SLACK / 2 ? keep : HR__SLACK / 2;
 }
 
-/* The caller is the one that writes [used], or that writer waits for the caller: nobody can be about to pass the level that is lowered here. */
+/* Called by the thread that writes [used], or while that thread waits for the caller: so no thread can be about to pass the lowered
+ * level. */
 void hr__meter_sink(hr__allocator *allocator, hr__meter *meter)
 {
 	lock_meters(allocator);
 	int64_t before = hr__load_relaxed(&meter->level);
 	int64_t part = part_of(hr__load_relaxed(device_is_metered(allocator->usage) ? &allocator->usage->peak : &allocator->peak));
-	uint32_t which = hr__load_relaxed(&meter->wanted); /* NONE: see should_sink */
+	uint32_t which = hr__load_relaxed(&meter->wanted); /* may be NONE: see should_sink */
 	int64_t keep = which == FAR_ABOVE ? part / 2 : which == ANY ? to_keep(allocator, meter) : HR__SLACK / 2;
 	hr__store_relaxed(&meter->wanted, NONE);
 	if (!is_free(allocator, meter) && lower(meter, which == FAR_ABOVE ? part : HR__SLACK, keep)) {
@@ -495,7 +506,8 @@ int64_t hr__meters_sum(const hr__allocator *allocator)
 int64_t hr__meters_of_others(const hr__shard *shard, const hr__allocator *allocator)
 {
 	int64_t sum = 0;
-	/* Shards are opened in order. One thread that is alone again comes here with every block: it looks at no more lines than it must. */
+	/* Shards are opened in order. A thread that is the only one again gets here at every block, so it reads no more cache lines
+	 * than needed. */
 	const hr__shard *end = allocator->shards + hr__load_relaxed(&allocator->open_shards);
 	for (const hr__shard *other = allocator->shards; other < end; other++)
 		if (other != shard) sum += hr__load_relaxed(&other->meter.used);
@@ -504,7 +516,7 @@ int64_t hr__meters_of_others(const hr__shard *shard, const hr__allocator *alloca
 
 /* ---- accounting ---- */
 
-/* With one thread: what it had at most since the last look counts, and what it has now. */
+/* With one thread: raises the peak to the highest value since the last update, and to the present one. */
 static void account_alone(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t now)
 {
 	hr__allocator *allocator = shard->allocator;
@@ -516,7 +528,7 @@ static void account_alone(hr__shard *shard, hr__cache *cache, hr__meter *meter, 
 	hr__max(&allocator->peak, rest + (high > both ? high : both));
 }
 
-/* Levels that active bytes are computed from are kept tight where it is costly to make them so. */
+/* With tensors and several threads, levels bound active bytes and are expensive to tighten, so a free lowers its meter's level. */
 static bool should_sink(const hr__allocator *allocator, const hr__meter *meter, int64_t bytes)
 {
 	if (hr__load_relaxed(&meter->wanted)) return true;
@@ -533,7 +545,7 @@ void hr__account_any(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64
 	if (bytes > 0 && HR_UNLIKELY(!hr__meter_allows(meter, bytes))) hr__meter_raise(allocator, meter, other, bytes);
 	if (cache && hr__load_relaxed(&allocator->cache_count) == 1) account_alone(shard, cache, meter, now);
 	else hr__store_relaxed(&meter->used, now);
-	hr__light_barrier(); /* the level may have been lowered since: see above */
+	hr__light_barrier(); /* the level may have been lowered meanwhile: see the top of the file */
 	if (HR_UNLIKELY(now > hr__load_relaxed(&meter->level))) hr__meter_raise(allocator, meter, other, 0);
 	if (HR_UNLIKELY(should_sink(allocator, meter, bytes))) hr__meter_sink(allocator, meter);
 	if (other) answer(allocator, other);
@@ -563,10 +575,10 @@ void hr__meters_begin_active(hr__allocator *allocator)
 	hr__caches_start(allocator);
 }
 
-/* There may be more active bytes than were granted. */
+/* For a pin whose active bytes may exceed [granted]. */
 static __attribute__((noinline)) void raise_granted(hr__allocator *allocator)
 {
-	hr__cache_get(allocator); /* a thread that pins is one of those that use the allocator */
+	hr__cache_get(allocator); /* counts a thread that pins as a user of the allocator */
 	lock_meters(allocator);
 	int64_t missing;
 	ask_others(allocator, NULL, NULL, 0);
@@ -584,7 +596,7 @@ void hr__meters_idle(hr__allocator *allocator, int64_t bytes)
 
 /* ---- threads and allocators ---- */
 
-/* Whether a thread has a cache on the device. */
+/* Whether a thread has a cache on the device other than [but]. */
 static bool uses_device(const hr__usage *usage, const hr__thread_state *thread, const hr__cache *but)
 {
 	EACH_ALLOCATOR(usage, allocator)

@@ -1,8 +1,9 @@
 /* stats.c - reading the statistics.
  *
- * Counters are written under a shard's lock, or by the one thread that owns a cache. A snapshot reads those of a shard between two looks
- * at the lock's version (lock.h); after 64 unlucky attempts it takes the lock. What a cache adds is read without its owner noticing:
- * its few numbers can be a moment apart, so the fields that must add up are derived from each other, not read apart:
+ * Counters are written under a shard's lock, or by the thread that owns a cache. A snapshot reads a shard's counters
+ * optimistically, between two reads of the lock's version (lock.h), and acquires the lock after 64 failed attempts. A cache is read
+ * without synchronising with its owner, so its counters may be slightly inconsistent. Fields that must add up are therefore derived
+ * from each other, not read separately:
  *
  *     in use   = sum of all meters                         cached = kept by all caches
  *     free     = reserved - in use - cached                live   = allocs - failed - frees */
@@ -55,7 +56,7 @@ void hr__unhold(hr__allocator *allocator, uint64_t bytes)
 	hr__unclaim(allocator, bytes);
 }
 
-/* What an allocator has in use and had at most, exact while one thread uses it. */
+/* Bytes in use of an allocator, and their peak; exact while one thread uses the allocator. */
 static void in_use_and_peak(const hr__allocator *allocator, int64_t *in_use, int64_t *peak)
 {
 	const hr__cache *only = hr__load_relaxed(&allocator->cache_count) == 1 ? allocator->caches : NULL;
@@ -77,8 +78,8 @@ void hr_stats_init(hr_stats *stats)
 	stats->struct_size = sizeof *stats;
 }
 
-/* Fields that are sums of what several threads write can be a moment apart: a block that went from one to the other while they were
- * read may be missing, or be there twice. What cannot be is not told. */
+/* Sums over counters of several threads may be inconsistent: a block that moved between two counters during the read may be missing
+ * or counted twice. Impossible values are clamped. */
 static void derive(hr_stats *stats)
 {
 	if (stats->bytes_in_use > stats->bytes_reserved) stats->bytes_in_use = stats->bytes_reserved;
@@ -90,7 +91,7 @@ static void derive(hr_stats *stats)
 	if (stats->bytes_requested < 0) stats->bytes_requested = 0;
 	if (stats->peak_bytes_reserved < stats->bytes_reserved) stats->peak_bytes_reserved = stats->bytes_reserved;
 	if (stats->peak_bytes_in_use < stats->bytes_in_use) stats->peak_bytes_in_use = stats->bytes_in_use;
-	/* With several threads it is an upper bound; more than was ever reserved was never in use. */
+	/* With several threads the peak is an upper bound, but never more than the peak of reserved bytes. */
 	if (stats->peak_bytes_in_use > stats->peak_bytes_reserved) stats->peak_bytes_in_use = stats->peak_bytes_reserved;
 	stats->num_live = stats->num_live_at_reset + stats->num_allocs - stats->num_failed_allocs - stats->num_frees;
 	if (stats->bytes_inactive > stats->bytes_in_use) stats->bytes_inactive = stats->bytes_in_use;
@@ -101,7 +102,7 @@ static void derive(hr_stats *stats)
 	stats->fragmentation = stats->bytes_free > 0 ? 1.0 - (double)stats->largest_free_block / (double)stats->bytes_free : 0.0;
 }
 
-/* What one shard counted. */
+/* Adds the counters of one shard. */
 static void add_shard(const hr__shard *shard, hr_stats *stats)
 {
 	stats->num_allocs += hr__load_relaxed(&shard->stats.allocs);
@@ -133,7 +134,8 @@ static void add_cache(const hr__cache *cache, hr_stats *stats)
 _Static_assert(offsetof(hr_stats, source_device) - offsetof(hr_stats, source_cache) == HR__SOURCE_DEVICE * sizeof(int64_t),
                "the source_* statistics are in the order of enum hr__source");
 
-/* What only the arenas know. Reads what the lock guards; the version tells whether it made sense. */
+/* Adds the figures that only the arenas have. Reads fields that the lock guards without holding it; the caller checks the version
+ * afterwards. */
 __attribute__((no_sanitize("thread"))) static void add_arenas(const hr__shard *shard, hr_stats *stats)
 {
 	uint64_t small = hr__arena_largest(&shard->small.arena), large = hr__arena_largest(&shard->large.arena);
@@ -143,7 +145,7 @@ __attribute__((no_sanitize("thread"))) static void add_arenas(const hr__shard *s
 	stats->metadata_bytes += (int64_t)(shard->table.committed * sizeof(hr__chunk) + hr__lookup_bytes(&shard->lookup));
 }
 
-/* One shard, between two looks at its lock. */
+/* Adds one shard, read between two reads of its lock's version. */
 static void read_shard(hr__shard *shard, hr_stats *stats)
 {
 	for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
@@ -165,7 +167,7 @@ static void read_shard(hr__shard *shard, hr_stats *stats)
 	hr__lock_release(&shard->lock);
 }
 
-/* What a user's function says, cut so that the sum over all allocators is still a number. */
+/* A figure from a user's function, clamped so that the sum over all allocators cannot overflow. */
 static int64_t believable(uint64_t bytes)
 {
 	const uint64_t most = INT64_MAX / HR__ALLOCATORS_MAX;
@@ -183,7 +185,7 @@ static void read_custom(hr__allocator *allocator, hr_stats *stats)
 	stats->largest_free_block = believable(custom.largest_free);
 }
 
-/* Since the beginning. With caches_lock held. */
+/* Frees since the allocator was created. With caches_lock held. */
 static int64_t count_frees(const hr__allocator *allocator)
 {
 	int64_t count = hr__load_acquire(&allocator->past_frees);
@@ -192,13 +194,13 @@ static int64_t count_frees(const hr__allocator *allocator)
 	return count;
 }
 
-/* What was counted since the last reset, all shards and caches together, and what is in use. */
+/* Counts since the last reset over all shards and caches, and bytes in use. */
 static void count(hr__allocator *allocator, hr_stats *stats)
 {
-	hr__lock_take(&allocator->caches_lock); /* the lists of caches and shards stand still */
+	hr__lock_take(&allocator->caches_lock); /* keeps the lists of caches and shards unchanged */
 	*stats = allocator->closed;
 	stats->struct_size = sizeof *stats;
-	/* Frees first, so that whatever was freed is counted as allocated too. */
+	/* Frees are read first, so that every counted free has its allocation counted too. */
 	stats->num_frees = count_frees(allocator) - hr__load_relaxed(&allocator->base_frees);
 	HR__EACH_SHARD(allocator, shard) read_shard(shard, stats);
 	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) add_cache(cache, stats);
@@ -232,7 +234,7 @@ static void snapshot(hr__allocator *allocator, hr_stats *stats)
 	derive(stats);
 }
 
-/* Copies what fits of a result into a struct that the caller may have compiled against another version. */
+/* Copies a result into a struct that the caller may have compiled against another version, as far as it fits. */
 static hr_status deliver(const hr_stats *from, hr_stats *to)
 {
 	size_t size = to->struct_size;
@@ -273,7 +275,7 @@ void hr__step_peak_note(hr__allocator *allocator, int64_t bytes)
 
 /* ---- a device ---- */
 
-/* Adds what was counted since the last reset: no state, and no peaks. */
+/* Adds the counts since the last reset: no current values, no peaks. */
 static void add_counts(hr_stats *sum, const hr_stats *one)
 {
 	if (one->largest_alloc_size > sum->largest_alloc_size) sum->largest_alloc_size = one->largest_alloc_size;
@@ -303,7 +305,7 @@ static void add_up(hr__allocator *allocator, void *context)
 	sum->largest_free_block = largest_free > one.largest_free_block ? largest_free : one.largest_free_block;
 }
 
-/* Those of allocators that were never at their peaks together do not add up. */
+/* Peaks of the device. They are not the sums of its allocators' peaks, which were reached at different times. */
 static void read_peaks(const hr__usage *usage, hr_stats *stats)
 {
 	int64_t peak = hr__load_relaxed(&usage->peak), active = hr__load_relaxed(&usage->peak_active);
@@ -425,14 +427,14 @@ hr_status hr_reset_memory_stats(const char *device_name)
 	return HR_OK;
 }
 
-/* ---- allocators come and go ---- */
+/* ---- opening and closing allocators ---- */
 
 void hr__usage_prepare(hr__usage *usage)
 {
 	if (!usage->lock.rank) hr__lock_init(&usage->lock, HR__RANK_METER);
 }
 
-/* A second allocator on the device: from now on the sums over both are kept. With the registry's lock held. */
+/* Starts the sums over all allocators when the device gets its second one. With the registry's lock held. */
 static void start_sharing(hr__allocator *first)
 {
 	hr__usage *usage = first->usage;
@@ -457,7 +459,7 @@ void hr__usage_join(hr__allocator *allocator)
 	hr__usage *usage = allocator->usage;
 	uint32_t count = hr__load_relaxed(&usage->allocators);
 	if (count == 1 && !hr__load_relaxed(&usage->shared)) start_sharing(usage->first);
-	hr__shards_lock(allocator); /* though nobody knows it yet: the ranks of locks */
+	hr__shards_lock(allocator); /* hr__meters_exact expects the locks, though no other thread uses the allocator yet */
 	hr__lock_take(&usage->lock);
 	allocator->next_on_device = usage->first;
 	usage->first = allocator;
@@ -478,7 +480,7 @@ void hr__stats_keep_tensors(hr__allocator *allocator, const hr__upper *upper)
 	hr__lock_release(&allocator->caches_lock);
 }
 
-/* What the allocator has counted; blocks that are left count as freed with it. */
+/* Adds the allocator's counts to those of the device. Its remaining blocks count as freed. */
 static void keep_counts(hr__allocator *allocator)
 {
 	hr_stats last;
@@ -574,7 +576,7 @@ static void put(struct text *text, const char *format, ...)
 	if (text->capacity) text->out[text->length < text->capacity ? text->length : text->capacity - 1] = 0;
 }
 
-/* The fields that count bytes are those whose name says so. */
+/* Fields in bytes are recognised by their names. */
 static bool is_bytes(const char *name)
 {
 	return strstr(name, "bytes") || strstr(name, "_size") || !strcmp(name, "largest_free_block");
