@@ -1,4 +1,4 @@
-/* blocks.c - the allocator as Large Model Support sees it. */
+/* blocks.c - the allocator's interface for Large Model Support. */
 #include "memory/blocks.h"
 
 #include "base/checked.h"
@@ -8,7 +8,7 @@
 static uint64_t occupied(const hr__allocator *allocator, const hr_request *request)
 {
 	uint64_t bytes = 0;
-	if (!hr__align_up(request->bytes, allocator->granularity, &bytes)) HR_ASSERT(false); /* it was allocated */
+	if (!hr__align_up(request->bytes, allocator->granularity, &bytes)) HR_ASSERT(false); /* the request was met */
 	return bytes;
 }
 
@@ -47,7 +47,7 @@ hr_status hr__blocks_gather(hr__allocator *allocator, uint64_t *address, uint64_
 	if (status) return status;
 	uint64_t room = allocator->limit - (uint64_t)hr__load_relaxed(&allocator->reserved), device = hr__pool_available(allocator->device);
 	if (room > device) room = device;
-	room -= room / 256; /* for small blocks */
+	room -= room / 256; /* left for small blocks */
 	room = hr__align_down(room, allocator->page);
 	if (!room) return HR_OK;
 	hr__lock_take(&shard->lock);
@@ -85,7 +85,7 @@ static uint64_t free_bytes_of(const hr__shard *shard, hr__chunk_id id)
 	return hr__chunk_state_of(chunk) == HR__CHUNK_FREE ? chunk->size : 0;
 }
 
-/* A block, and the free stretch that there would be without it. */
+/* A block, and the extent that would be free without it. */
 struct stretch {
 	uint64_t bytes, begin, end;
 };
@@ -95,7 +95,7 @@ static struct stretch find_stretch(hr__allocator *allocator, uint64_t address)
 	struct stretch found = { 0 };
 	HR__EACH_SHARD(allocator, shard)
 	{
-		bool span = shard->index == 0 && hr__load_relaxed(&allocator->spans) > 0; /* these are anywhere */
+		bool span = shard->index == 0 && hr__load_relaxed(&allocator->spans) > 0; /* spans are outside the shards' ranges */
 		if (!span && !hr__shard_has(shard, address)) continue;
 		hr__lock_take(&shard->lock);
 		hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, address);
@@ -135,7 +135,7 @@ uint64_t hr__block_pages(hr__allocator *allocator, uint64_t address, bool gain)
 	return all - whole_between(allocator, found.begin, address) - whole_between(allocator, address + found.bytes, found.end);
 }
 
-/* The shard in which [address] is, with its lock held; NULL = none. */
+/* The shard that contains [address], with its lock acquired; NULL = none. */
 static hr__shard *hold_shard_of(hr__allocator *allocator, uint64_t address)
 {
 	HR__EACH_SHARD(allocator, shard)
@@ -156,7 +156,7 @@ void hr__block_own(hr__allocator *allocator, uint64_t address, uint32_t owner)
 	hr__lock_release(&shard->lock);
 }
 
-/* What the device may still give. */
+/* Bytes that the device may still provide. */
 static uint64_t room_of(const hr__allocator *allocator)
 {
 	uint64_t room = allocator->limit - (uint64_t)hr__load_relaxed(&allocator->claimed), other = hr__pool_available(allocator->device);
@@ -165,13 +165,13 @@ static uint64_t room_of(const hr__allocator *allocator)
 	return hr__align_down(other < room ? other : room, allocator->page);
 }
 
-/* Whole pages that are free, in bytes. With the shard's lock held. */
+/* Bytes of whole free pages. With the shard's lock held. */
 static uint64_t free_pages_of(const hr__shard *shard)
 {
 	return (hr__pool_count_free(shard, &shard->large) + hr__pool_count_free(shard, &shard->small)) * shard->allocator->page;
 }
 
-/* Whether a page is put elsewhere in less time than it would take to the host, at the speed of PCIe 5.0. */
+/* Whether remapping a page takes no longer than copying it to the host at the speed of PCIe 5.0. */
 #define BYTES_PER_NS 50u
 static bool stitches_fast(const hr__allocator *allocator)
 {
@@ -212,12 +212,12 @@ uint64_t hr__blocks_scattered(hr__allocator *allocator)
 /* ---- windows ---- */
 
 struct search {
-	uint64_t size, slack; /* of the request; lost to alignment at the most */
+	uint64_t size, slack; /* size of the request; most bytes lost to alignment */
 	const hr__movable *items;
 	size_t item_count;
 	bool found;
-	uint64_t cost; /* of the best so far, */
-	size_t first, count; /* and its items */
+	uint64_t cost; /* of the best window so far */
+	size_t first, count; /* items of that window */
 };
 
 /* The first item at or above [address]. */
@@ -232,7 +232,7 @@ static size_t item_from(const struct search *search, uint64_t address)
 	return low;
 }
 
-/* A chunk of the run that ends at the right edge of the window. */
+/* The first chunk of the window. */
 struct edge {
 	hr__chunk_id id;
 	size_t item; /* index of the first item at or after it */
@@ -243,7 +243,7 @@ static bool is_item(const struct search *search, size_t index, uint64_t address)
 	return index < search->item_count && search->items[index].address == address;
 }
 
-/* Slides a window over one region: the right edge takes in one chunk after the other, the left one lets go of what is not needed. */
+/* Slides a window over one region: the right edge advances chunk by chunk, and the left edge drops chunks that are not needed. */
 static void search_region(struct search *search, const hr__shard *shard, hr__chunk_id edge)
 {
 	const hr__chunk_table *table = &shard->table;
@@ -264,7 +264,7 @@ static void search_region(struct search *search, const hr__shard *shard, hr__chu
 		bytes += chunk->size;
 		if (movable) cost += search->items[item].cost;
 		size_t end = item + movable;
-		for (;;) { /* as long as what is left of it is enough */
+		for (;;) { /* while the rest of the window is enough */
 			const hr__chunk *first = hr__chunk_at(table, left.id);
 			if (bytes - first->size < search->size + search->slack) break;
 			bytes -= first->size;
@@ -315,7 +315,7 @@ struct look {
 	size_t count, capacity;
 };
 
-/* [grows]: bytes that may be mapped behind a stretch. */
+/* [grows]: bytes that may be mapped after a stretch. */
 static void look_along(struct look *look, const hr__shard *shard, hr__chunk_id edge, uint64_t grows)
 {
 	const hr__chunk_table *table = &shard->table;
@@ -371,7 +371,7 @@ size_t hr__blocks_count(hr__allocator *allocator, size_t item_count)
 		count += shard->small.arena.free_count + shard->large.arena.free_count + 8;
 		hr__lock_release(&shard->lock);
 	}
-	return count + item_count / 8 + HR__REGIONS_MAX; /* others go on meanwhile */
+	return count + item_count / 8 + HR__REGIONS_MAX; /* allowance for concurrent changes */
 }
 
 uint64_t hr__block_before(hr__allocator *allocator, uint64_t address)
@@ -403,7 +403,7 @@ uint64_t hr__blocks_exchange(hr__allocator *allocator, uint64_t left, uint64_t r
 	uint64_t moved = hr__chunk_address(chunk);
 	hr__lookup_insert(lookup, left, second);
 	hr__lookup_insert(lookup, moved, first);
-	if (hr__trace_is_on()) { /* for those who read nothing but blocks that come and go */
+	if (hr__trace_is_on()) { /* for readers that know only allocations and frees */
 		hr__trace_free((uint32_t)allocator->id, left, HR_STREAM_DEFAULT);
 		hr__trace_free((uint32_t)allocator->id, right, HR_STREAM_DEFAULT);
 		note_placed(allocator, other);

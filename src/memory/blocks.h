@@ -1,99 +1,103 @@
-/* blocks.h - what Large Model Support asks of an allocator: memory for tensors that return, and where moving some out would make room. */
+/* blocks.h - the allocator's interface for Large Model Support: memory for restored tensors, and which evictions would make
+ * room. */
 #ifndef HR_MEMORY_BLOCKS_H
 #define HR_MEMORY_BLOCKS_H
 
 #include "memory/allocator.h"
 
-/* A block for a tensor that returns, or moves: counted as bytes in use, not as a request. [idle]: and as inactive bytes, because the tensor is
- * not pinned; the caller ends that when it gives the block back. *bytes gets what it occupies. */
+/* Allocates a block for a tensor that is restored or moved: counted in bytes in use, not as a request. [idle]: the tensor is not
+ * pinned, so the bytes are also counted as inactive, until the caller ends that when it frees the block. *bytes gets the size of
+ * the block. */
 hr_status hr__block_take(hr__allocator *allocator, const hr_request *request, bool idle, uint64_t *address, uint64_t *bytes);
 
-/* The same for exactly [address]; counted as a request unless [quietly]. HR_NOT_READY when that memory is not free. */
+/* Allocates at exactly [address]; counted as a request unless [quietly]. HR_NOT_READY when that memory is not free. */
 hr_status hr__block_take_at(hr__allocator *allocator, const hr_request *request, bool quietly, bool idle, uint64_t address,
                             uint64_t *bytes);
 
-/* Time that mapping and unmapping pages took so far, by the device's clock: nothing on the simulated device. */
+/* Total time spent mapping and unmapping pages, by the device's clock: 0 on the simulated device. */
 uint64_t hr__blocks_map_ns(const hr__allocator *allocator);
 
-/* Puts all memory that is free into one piece, as far as pages go, and says where that is. Waits for streams that may still use it. */
+/* Gathers all free memory into one contiguous range, as far as whole pages allow, and returns the range. Waits for streams that may
+ * still use it. */
 hr_status hr__blocks_gather(hr__allocator *allocator, uint64_t *address, uint64_t *bytes);
 
-/* Gives a block back. [streams] used it last, at [epoch]. [quietly]: the tensor lives on elsewhere, so it is not counted as a free. */
+/* Frees a block that [streams] used last, at [epoch]. [quietly]: the tensor continues to exist elsewhere, so this is not counted as
+ * a free. */
 hr_status hr__block_give(hr__allocator *allocator, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly);
 
-/* A tensor whose memory was given back quietly is freed now. */
+/* Counts the free of a tensor whose block was freed quietly before. */
 void hr__block_forget(hr__allocator *allocator);
 
-/* Bytes that a block occupies; 0 when there is none at [address]. With the free chunks beside it, in *room (may be NULL). */
+/* Size of the block at [address]; 0 if there is none. *room (may be NULL) gets the size including the free chunks beside it. */
 uint64_t hr__block_bytes(hr__allocator *allocator, uint64_t address, uint64_t *room);
 
-/* Tells whose a block is: hr__upper.may_leave is asked about [owner], which is not 0. */
+/* Sets the owner of a block: [owner], not 0, is the argument of hr__upper.may_leave. */
 void hr__block_own(hr__allocator *allocator, uint64_t address, uint32_t owner);
 
-/* Bytes of whole pages that would be free without the block at [address], with the free chunks beside it. Where there are pages. [gain]:
- * without those that are free already. */
+/* Bytes of whole pages that would be free without the block at [address], counting the free chunks beside it. Only on devices with
+ * pages. [gain]: without those that are already free. */
 uint64_t hr__block_pages(hr__allocator *allocator, uint64_t address, bool gain);
 
-/* Bytes of whole pages that are missing, at least one page, for [size] bytes to be put together from free pages wherever they are;
- * UINT64_MAX where pages cannot be put side by side, or that takes longer than moving as many bytes to the host. */
+/* Bytes of whole pages, at least one page, that are missing to stitch [size] bytes from free pages. UINT64_MAX if pages cannot be
+ * stitched, or if that takes longer than copying as many bytes to the host. */
 uint64_t hr__blocks_missing(hr__allocator *allocator, uint64_t size);
 
-/* Free bytes that are of no use to a request for more than a page: those in no whole page or, where pages cannot be put side by side, those
- * outside of the largest free chunk. */
+/* Free bytes that cannot serve a request for more than a page: those in no whole page or, where pages cannot be stitched, those
+ * outside the largest free chunk. */
 uint64_t hr__blocks_scattered(hr__allocator *allocator);
 
-/* A block that may be moved out. */
+/* A block that may be evicted. */
 typedef struct hr__movable {
 	uint64_t address;
-	uint64_t cost; /* of moving it out: the sum over a window is made as small as possible */
+	uint64_t cost; /* of evicting it; the search minimises the sum over a window */
 } hr__movable;
 
-/* Finds neighbouring chunks, each free or one of [items] (sorted by address), that together have room for the request, with the least
- * cost; *first and *count get which items are among them. False when there are none. */
+/* Finds a run of adjacent chunks, each free or one of [items] (sorted by address), that has room for the request at the lowest
+ * total cost. *first and *count get the items in the run. False if there is none. */
 bool hr__blocks_window(hr__allocator *allocator, uint64_t size, uint64_t alignment, const hr__movable *items, size_t item_count,
                        size_t *first, size_t *count);
 
 /* ---- moving blocks on the device ---- */
 
 #define HR__STRETCH_FREE UINT32_MAX
-#define HR__STRETCH_GROWS (UINT32_MAX - 1) /* no memory is there, but so much could be had for the request, at the end of a window */
+#define HR__STRETCH_GROWS (UINT32_MAX - 1) /* at the end of a window: [bytes] are unmapped but could be mapped */
 
-/* What lies between blocks that cannot be moved. */
+/* A chunk between blocks that cannot be moved. */
 typedef struct hr__stretch {
 	uint64_t address, bytes;
-	uint32_t item; /* number of the block that may be moved, or one of the above */
-	bool joined;   /* it begins where the one before it ends, in the same region */
+	uint32_t item; /* index of the block that may be moved, or one of the above */
+	bool joined;   /* it begins where the previous one ends, in the same region */
 } hr__stretch;
 
-/* Writes up to [capacity] of all stretches of the allocator, those of a region by address, and returns how many. Items are sorted by
- * address. [size] and [alignment] are those of the request that has no room: they say where memory would grow for it. Things may change
- * as soon as they were seen. */
+/* Writes up to [capacity] stretches of the allocator, those of each region by address, and returns their number. [items] are sorted
+ * by address. [size] and [alignment] describe the request that has no room: they determine which pool would grow for it. The result
+ * may be out of date on return. */
 size_t hr__blocks_look(hr__allocator *allocator, uint64_t size, uint64_t alignment, const hr__movable *items, size_t item_count,
                        hr__stretch *out, size_t capacity);
-/* About as many as there are, with so many items. */
+/* An estimate of the number of stretches, given the number of items. */
 size_t hr__blocks_count(hr__allocator *allocator, size_t item_count);
 
-/* Bytes of the free chunk before a block; 0 when there is none. */
+/* Bytes of the free chunk before a block; 0 if there is none. */
 uint64_t hr__block_before(hr__allocator *allocator, uint64_t address);
-/* Two blocks side by side change places: the one at [right] is at [left] then, and the other one at the address that comes back. */
+/* Exchanges two adjacent blocks: the one at [right] moves to [left]. Returns the new address of the other. */
 uint64_t hr__blocks_exchange(hr__allocator *allocator, uint64_t left, uint64_t right);
 
-/* ---- spans: blocks of whole pages at an address that holds, whether they have memory or not (span.c). Without locks; what happens to one
- * span is one thread's business at a time. ---- */
+/* ---- spans: blocks of whole pages at a stable address, with or without memory (span.c). Without locks; only one thread at a time
+ * may use a given span. ---- */
 
 typedef struct hr__span hr__span;
 
-/* Addresses and memory for a request, which is counted, met or refused, like any other. */
+/* Allocates addresses and memory for a request, which is counted and refused like any other. */
 hr_status hr__span_take(hr__allocator *allocator, const hr_request *request, hr__span **out);
-/* Takes the memory out from under the addresses; not counted as a free. It must be idle, but for streams that hr_record_stream named, which
- * are waited for. When it fails nothing has changed. */
+/* Unmaps and releases the memory, keeps the addresses; not counted as a free. The memory must be idle, except for streams named by
+ * hr_record_stream, which are waited for. On failure nothing has changed. */
 hr_status hr__span_vacate(hr__span *span);
-/* The reverse, at the same address; not counted as a request. [clear] (may be NULL) is called when the pages are there and about to be
- * mapped; when that fails, so does this. */
+/* Maps memory at the same addresses again; not counted as a request. [clear] (may be NULL) is called once the pages are available,
+ * just before they are mapped; if it fails, so does this call. */
 hr_status hr__span_occupy(hr__span *span, const hr_request *request, bool idle, hr_status (*clear)(void *context), void *context);
-/* Gives memory and addresses back, as a free; idle as above. When it fails nothing has changed. */
+/* Releases memory and addresses; counted as a free. Idle as above. On failure nothing has changed. */
 hr_status hr__span_give(hr__span *span);
-/* Gives up a span whose memory the device will not give back: that stays with the allocator until it is closed. */
+/* Abandons a span whose memory the device refused to release. The memory stays with the allocator until that is closed. */
 void hr__span_abandon(hr__span *span);
 
 bool hr__span_has_memory(const hr__span *span);

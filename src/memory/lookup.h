@@ -1,36 +1,37 @@
-/* lookup.h - from an address to its chunk, without a lock.
+/* lookup.h - maps an address to its chunk, without a lock.
  *
- * A hash table of 4-byte slots, at most half full: 8 bits of the address's hash and the number of the chunk record, which has the
- * address itself. An address whose home slot is h is in the first that was free of
+ * A hash table of 4-byte slots, at most half full. A slot holds 8 bits of the address's hash and the number of the chunk record,
+ * which has the address itself. An address with home slot h is in the first slot that was free, when it was inserted, of
  *
- *     h, h ^ 1, h ^ 2, h ^ 3, ...      all slots in the end; the first 16 are neighbours
+ *     h, h ^ 1, h ^ 2, h ^ 3, ...      eventually all slots; the first 16 are neighbours
  *
- * and stays there. So removing it empties one slot and moves nothing, and an empty slot says nothing about those behind it: a search goes
- * on to [reach], the farthest that any entry had to go. The first two places are looked at together, without a branch: which of the two
- * it is cannot be predicted, and is the case nine times out of ten (together 4 ns of 35 in the gpt2var trace, against linear probing
- * that closes gaps. Four places at once cost more than they save; so does a line compared at once, since a block that is freed soon after
- * it was allocated then waits for the store of its own slot.) Only a thread that holds the allocator's lock writes.
+ * and stays there. So a removal empties one slot and moves nothing, and an empty slot does not end a search: a search continues to
+ * [reach], the largest distance of any entry. The first two slots are compared together, without a branch: which of the two it is
+ * cannot be predicted, and it is one of them nine times out of ten. Both choices together save 4 ns of 35 in the gpt2var trace,
+ * compared with linear probing that closes gaps. Comparing four slots at once costs more than it saves; so does comparing a cache
+ * line at once, since a block that is freed soon after its allocation then waits for the store to its own slot. Only a thread that
+ * holds the shard's lock writes.
  *
- * Any thread may read at any time; an address whose block its caller owns is always found, and what is found is checked against the
- * record. A table that grew is replaced; the old one is freed when no reader can be in it (see hr__lookup_grow). */
+ * Any thread may read at any time. An address whose block the caller owns is always found, and a match is verified against the
+ * record. A table that is too small is replaced; the old one is freed when no reader can be using it (see hr__lookup_grow). */
 #ifndef HR_MEMORY_LOOKUP_H
 #define HR_MEMORY_LOOKUP_H
 
 #include "arena/chunk.h"
 
 typedef struct hr__lookup_table {
-	uint32_t shift; /* 32 - log2(slots): the home of an address is its hash shifted by this */
+	uint32_t shift; /* 32 - log2(slots): the home slot is the hash shifted right by this */
 	uint32_t mask;  /* slots - 1 */
-	size_t bytes;   /* of this block, for freeing it */
-	hr__atomic_u32 reach;   /* no entry is farther than this from its home */
+	size_t bytes;   /* size of this allocation */
+	hr__atomic_u32 reach;   /* no entry is farther than this from its home slot */
 	hr__atomic_u32 slots[]; /* the hash's low 8 bits << 24 | chunk number; 0 = empty */
 } hr__lookup_table;
 
 typedef struct hr__lookup {
-	_Atomic(hr__lookup_table *) table; /* written under the allocator's lock */
+	_Atomic(hr__lookup_table *) table; /* written under the shard's lock */
 	const hr__chunk *chunks;           /* immutable */
-	uint32_t count;                    /* under the lock */
-	hr__atomic_u64 bytes;              /* of the table: for those who may not look into it */
+	uint32_t count;                    /* guarded by the shard's lock */
+	hr__atomic_u64 bytes;              /* of the table, readable without a lock */
 } hr__lookup;
 
 _Static_assert(HR__CHUNKS_MAX <= 1u << 24, "a chunk number and 8 bits fit in a slot");
@@ -38,12 +39,12 @@ _Static_assert(HR__CHUNKS_MAX <= 1u << 24, "a chunk number and 8 bits fit in a s
 hr_status hr__lookup_init(hr__lookup *lookup, const hr__chunk *chunks);
 void hr__lookup_destroy(hr__lookup *lookup);
 
-/* Makes room for more. *retired gets the table that was in use: free it with hr__lookup_free once no reader can be in it.
+/* Replaces the table by a larger one. *retired gets the old table: free it with hr__lookup_free once no reader can be using it.
  * HR_NO_HOST_MEMORY. */
 hr_status hr__lookup_grow(hr__lookup *lookup, hr__lookup_table **retired);
 void hr__lookup_free(hr__lookup_table *table);
 
-/* Bytes of host memory behind the table. Needs no lock. */
+/* Bytes of host memory of the table. Needs no lock. */
 uint64_t hr__lookup_bytes(const hr__lookup *lookup);
 
 static inline bool hr__lookup_has_room(const hr__lookup *lookup)
@@ -51,7 +52,7 @@ static inline bool hr__lookup_has_room(const hr__lookup *lookup)
 	return lookup->count <= hr__load_relaxed(&lookup->table)->mask / 2;
 }
 
-/* The upper half of a multiplicative hash: its top bits are the home slot, its low ones are kept in the slot. */
+/* The upper half of a multiplicative hash: its top bits select the home slot, its low bits are stored in the slot. */
 static inline uint32_t hr__lookup_hash(uint64_t address)
 {
 	return (uint32_t)((address >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 32);
@@ -107,7 +108,7 @@ static inline hr__chunk_id hr__lookup_find(const hr__lookup *lookup, const hr__c
 	return hr__lookup_find_at(lookup, chunks, address, &where);
 }
 
-/* Puts a slot in its place, without counting it. */
+/* Stores a slot in the first free place, without counting it. */
 static inline void hr__lookup_place(hr__lookup_table *table, uint32_t home, uint32_t slot)
 {
 	uint32_t i = hr__load_relaxed(&table->slots[home]) != 0;
@@ -116,7 +117,7 @@ static inline void hr__lookup_place(hr__lookup_table *table, uint32_t home, uint
 	hr__store_release(&table->slots[home ^ i], slot);
 }
 
-/* Adds a chunk; there must be room. */
+/* Adds a chunk; there must be room (hr__lookup_has_room). */
 static inline void hr__lookup_insert(hr__lookup *lookup, uint64_t address, hr__chunk_id id)
 {
 	hr__lookup_table *table = hr__load_relaxed(&lookup->table);
@@ -125,7 +126,7 @@ static inline void hr__lookup_insert(hr__lookup *lookup, uint64_t address, hr__c
 	lookup->count++;
 }
 
-/* Removes what is in slot [where], where the caller found it under the same lock. */
+/* Removes the entry in slot [where], which the caller found under the same lock. */
 static inline void hr__lookup_remove_at(hr__lookup *lookup, uint32_t where)
 {
 	hr__lookup_table *table = hr__load_relaxed(&lookup->table);
@@ -134,7 +135,7 @@ static inline void hr__lookup_remove_at(hr__lookup *lookup, uint32_t where)
 	lookup->count--;
 }
 
-/* Removes a chunk that is there. */
+/* Removes a chunk that is in the table. */
 static inline void hr__lookup_remove(hr__lookup *lookup, uint64_t address, hr__chunk_id id)
 {
 	const hr__lookup_table *table = hr__load_relaxed(&lookup->table);

@@ -1,20 +1,22 @@
-/* pages.c - where a pool's memory comes from and goes to: growing, giving back, stitching.
+/* pages.c - the memory of a pool: growing, releasing, planning a stitch.
  *
- * On a device with pages a shard reserves one wide range of addresses, a quarter of it for the region of small blocks, the rest for the
- * region of large ones; a chunk of state HOLE is where nothing is mapped:
+ * On a device with pages, a shard reserves one wide address range: a quarter of it for the region of small blocks, the rest for the
+ * region of large ones. A chunk in state HOLE has no memory mapped:
  *
- *     grow       | in use | free | hole ..........      the free chunk before a hole is extended by just as many pages as are missing
- *     release    | in use | free | hole | free |        whole pages inside free chunks go back to the device's pool
- *     stitch     both, by bfc.c: free pages from several places are mapped side by side in a hole. No byte moves; the price is a map
- *                and an unmap per page, so it comes last, takes only what is missing, and takes it from the smallest free chunks
- *                first, which are worth least.
+ *     grow       | in use | free | hole ..........      the free chunk before a hole is extended by exactly the missing pages
+ *     release    | in use | free | hole | free |        whole pages inside free chunks return to the device's page pool
+ *     stitch     both, driven by bfc.c: free pages from several places are mapped side by side in a hole. No data moves. The cost
+ *                is a map and an unmap per page, so stitching comes last, takes only the missing pages, and takes them from the
+ *                smallest free chunks first, which are the least useful.
  *
- * On a device without pages there is one shard, and a region is one plain allocation, all of it mapped; regions double in size, and a
- * region that is free from end to end can be given back. Where memory is expensive to get (pinned host memory) regions have a least
- * size, a slab; they double up to 1 GiB only, because what is pinned is lost to the host and somebody waits while it is, or to so much
- * that there are never too many of them. What the limit leaves is taken to the last byte there, not by the request.
+ * On a device without pages there is one shard, and a region is one plain allocation, all of it mapped. Regions double in size, and
+ * an entirely free region can be released. Where allocation is expensive (pinned host memory), regions have a minimum size, the
+ * slab. They double up to 1 GiB only, because pinned memory is lost to the host and pinning it delays the request; or up to a
+ * SLAB_SHARE of the limit if that is more, so that the number of regions stays bounded. There a remainder of the limit that is
+ * smaller than a slab is added to the last region.
  *
- * Before pages are unmapped, the streams that used them are waited for: unmapping does not wait for the device. */
+ * Before pages are unmapped, the host waits for the streams that used them, because unmapping is not ordered with the device's
+ * work. */
 #include <errno.h>
 
 #include "memory/allocator.h"
@@ -27,9 +29,9 @@
 
 #define FIRST_PLAIN_REGION (UINT64_C(2) << 20)
 #define FIRST_PLAIN_SMALL_REGION (UINT64_C(256) << 10)
-#define SLAB_MOST (UINT64_C(1) << 30) /* or a SLAB_SHARE of the limit, if that is more */
+#define SLAB_MOST (UINT64_C(1) << 30) /* or a SLAB_SHARE (1/128) of the limit, if that is more */
 #define SLAB_SHARE (HR__REGIONS_MAX / 2)
-#define BATCH 64u /* pages handled at a time, so that no memory is needed */
+#define BATCH 64u /* pages per call, held on the stack so that no allocation is needed */
 
 /* ---- regions ---- */
 
@@ -43,13 +45,13 @@ static hr_status over_limit(const hr__allocator *allocator)
 	return hr__fail(HR_OUT_OF_MEMORY, "%s has reached its limit of %llu bytes", allocator->name, (unsigned long long)allocator->limit);
 }
 
-/* What the arenas must know about growing. */
+/* Updates how far the arenas may grow. */
 static void tell_arenas(hr__shard *shard)
 {
 	shard->large.arena.tail_growth = shard->small.arena.tail_growth = allowance(shard->allocator);
 }
 
-/* Enters a region in the table; all of it is a hole. Two records. */
+/* Adds a region to the table, as one hole. Needs two records. */
 static hr__region *region_enter(hr__shard *shard, hr__pool *pool, uint32_t slot, uint64_t address, uint64_t size)
 {
 	hr__region *region = &shard->allocator->regions[slot];
@@ -64,8 +66,8 @@ static hr__region *region_of(hr__shard *shard, const hr__chunk *chunk)
 	return &shard->allocator->regions[chunk->region & HR__REGION_INDEX];
 }
 
-/* Reserves the shard's addresses: several times what may ever be mapped, so that holes do not use them up, or less when the system
- * will not give that much. */
+/* Reserves the shard's addresses: several times the limit, so that holes do not exhaust them, or less if the system refuses that
+ * much. */
 static hr_status reserve_addresses(hr__allocator *allocator, uint64_t *address, uint64_t *size)
 {
 	hr_status status = HR_OUT_OF_MEMORY;
@@ -76,7 +78,7 @@ static hr_status reserve_addresses(hr__allocator *allocator, uint64_t *address, 
 	return status;
 }
 
-/* Gives the shard its addresses and its two regions, at first use. */
+/* Reserves the shard's addresses and adds its two regions, at first use. */
 static hr_status open_addresses(hr__shard *shard)
 {
 	hr__allocator *allocator = shard->allocator;
@@ -86,7 +88,8 @@ static hr_status open_addresses(hr__shard *shard)
 	status = reserve_addresses(allocator, &address, &size);
 	if (status) return status;
 
-	/* Reserved and committed at once, but host memory is used only for the part that is touched: the pages that were ever mapped. */
+	/* Reserved and committed at once; host memory is used only for the entries that are touched: those of pages that were ever
+	 * mapped. */
 	void *pages = NULL;
 	int error = ENOMEM;
 	if (hr__align_up(size / allocator->page * sizeof(hr__page_id), hr__os_page_size(), &bytes))
@@ -119,7 +122,7 @@ static hr_status plain_slot(hr__allocator *allocator, uint32_t *out)
 	return hr__fail(HR_TOO_MANY, "%s has %u regions already, which is the most there can be", allocator->name, HR__REGIONS_MAX);
 }
 
-/* How much to ask for where regions have a least size. [need] <= [most], what the limit leaves. */
+/* Region size to request where regions have a minimum size. [need] <= [most], the remainder of the limit. */
 static uint64_t slab_size(const hr__allocator *allocator, hr__pool *pool, uint64_t need, uint64_t most)
 {
 	uint64_t slab = hr__device_region_min(allocator->device), largest = hr__align_down(allocator->limit / SLAB_SHARE, slab), ask;
@@ -128,7 +131,7 @@ static uint64_t slab_size(const hr__allocator *allocator, hr__pool *pool, uint64
 	if (pool->next_region > largest) pool->next_region = largest;
 	if (!hr__align_up(need, slab, &ask)) return need;
 	if (ask < pool->next_region) ask = pool->next_region;
-	/* Less than a slab is not left over: nobody could use it well. */
+	/* A remainder of less than a slab would be of little use, so the request includes it. */
 	return ask > most || most - ask < slab ? most : ask;
 }
 
@@ -136,7 +139,7 @@ static uint64_t region_size(const hr__allocator *allocator, hr__pool *pool, uint
 {
 	if (!allocator->allow_growth) return need;
 	if (hr__device_region_min(allocator->device)) {
-		/* Another allocator may have some of it. */
+		/* Other allocators may hold part of it. */
 		uint64_t available = hr__align_down(hr__pool_available(allocator->device), allocator->granularity);
 		if (available < most) most = available > need ? available : need;
 		return slab_size(allocator, pool, need, most);
@@ -147,7 +150,7 @@ static uint64_t region_size(const hr__allocator *allocator, hr__pool *pool, uint
 	return ask < need || ask > most ? need : ask;
 }
 
-/* What to try when the device would not give [ask]: slabs in halves, all else at once what is needed. */
+/* The next size to try after the device refused [ask]: half of it, in whole slabs, where there are slabs; otherwise [need]. */
 static uint64_t smaller_size(const hr__allocator *allocator, uint64_t ask, uint64_t need)
 {
 	uint64_t slab = hr__device_region_min(allocator->device), half = slab ? hr__align_down(ask / 2, slab) : 0;
@@ -161,7 +164,7 @@ static hr_status add_plain_region(hr__shard *shard, hr__pool *pool, uint64_t siz
 	uint64_t address, most = allowance(allocator), need = size;
 	hr_status status = plain_slot(allocator, &slot);
 	if (status) return status;
-	/* The device promises no alignment. */
+	/* The device guarantees no alignment. */
 	if (alignment > allocator->granularity && !hr__add(size, alignment, &need)) return over_limit(allocator);
 	if (need > most) return over_limit(allocator);
 
@@ -195,7 +198,7 @@ static hr_status add_plain_region(hr__shard *shard, hr__pool *pool, uint64_t siz
 
 /* ---- mapping pages ---- */
 
-/* Takes mapped pages away from a region and gives them back. The range is idle, and free or about to go. */
+/* Unmaps pages of a region and returns them to the page pool. The range is idle, and free or about to be closed. */
 static hr_status unmap_pages(hr__shard *shard, hr__region *region, uint64_t address, uint32_t count)
 {
 	hr__allocator *allocator = shard->allocator;
@@ -220,8 +223,8 @@ static hr_status unmap_pages(hr__shard *shard, hr__region *region, uint64_t addr
 	return HR_OK;
 }
 
-/* Maps [count] pages at [address]: all of them or none, except that a device which fails and then will not unmap either leaves some.
- * *mapped says how many there are from [address] on. */
+/* Maps [count] pages at [address]: all or none, unless the device fails and then also fails to unmap. *mapped gets the number of
+ * pages mapped from [address] on. */
 static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t address, uint32_t count, uint32_t *mapped)
 {
 	hr__allocator *allocator = shard->allocator;
@@ -229,7 +232,7 @@ static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t addres
 	hr__page_id *pages = region->pages + (address - region->address) / allocator->page;
 	uint32_t done = *mapped = 0;
 	if (!hr__claim(allocator, count * allocator->page)) {
-		tell_arenas(shard); /* another shard may have used the room up */
+		tell_arenas(shard); /* another shard may have used up the allowance */
 		return over_limit(allocator);
 	}
 	while (done < count) {
@@ -253,7 +256,7 @@ static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t addres
 	hr__unclaim(allocator, (count - done) * allocator->page);
 	tell_arenas(shard);
 	if (done) hr__note_reserved(allocator, address, (int64_t)(done * allocator->page));
-	/* What was mapped was never used, so it is idle. */
+	/* The pages were never used, so they are idle. */
 	if (status && done && unmap_pages(shard, region, address, done) == HR_OK) done = 0;
 	*mapped = done;
 	return status;
@@ -263,12 +266,13 @@ static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t addres
 
 struct place {
 	hr__chunk_id hole;
-	hr__chunk_id left, right; /* free chunks beside the hole that it builds on; 0 = none */
+	hr__chunk_id left, right; /* free chunks beside the hole that the block extends into; 0 = none */
 	uint64_t address;         /* of the first page to map */
 	uint32_t pages;
 };
 
-/* How many pages it takes to have [size] bytes at [alignment] in [hole], and around it unless [alone]; false when it cannot be. */
+/* Finds the pages to map for [size] bytes at [alignment] in [hole], extending into the free chunks beside it unless [alone]. False
+ * if the block does not fit. */
 static bool consider(const hr__allocator *allocator, const hr__chunk *chunks, hr__chunk_id hole, uint64_t size, uint64_t alignment,
                      bool alone, struct place *out)
 {
@@ -291,7 +295,7 @@ static bool better(const struct place *place, const struct place *than)
 	return place->pages < than->pages || (place->pages == than->pages && place->address < than->address);
 }
 
-/* The hole where the fewest pages are missing, the lowest among equals. */
+/* The hole that needs the fewest pages; the lowest address among equals. */
 static bool best_place(const hr__shard *shard, const hr__pool *pool, uint64_t size, uint64_t alignment, struct place *best)
 {
 	const hr__chunk *chunks = shard->table.chunks;
@@ -306,7 +310,7 @@ static bool best_place(const hr__shard *shard, const hr__pool *pool, uint64_t si
 	return found;
 }
 
-/* The best place; the shard gets its addresses when it has none yet. */
+/* The best place. Reserves the shard's addresses if it has none yet. */
 static hr_status find_place(hr__shard *shard, const hr__pool *pool, uint64_t size, uint64_t alignment, struct place *place)
 {
 	if (!hr__load_relaxed(&shard->span)) {
@@ -333,9 +337,9 @@ hr_status hr__pool_grow(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_
 	return status;
 }
 
-/* ---- giving back ---- */
+/* ---- releasing ---- */
 
-/* The whole pages inside a free chunk; false when there are none. */
+/* The whole pages inside a free chunk; false if there are none. */
 static bool whole_pages(const hr__allocator *allocator, const hr__chunk *chunk, uint64_t *begin, uint32_t *count)
 {
 	uint64_t end = hr__align_down(hr__chunk_end(chunk), allocator->page);
@@ -352,7 +356,7 @@ static uint64_t count_whole_pages(const hr__shard *shard, hr__chunk_id id)
 	return id && whole_pages(shard->allocator, &shard->table.chunks[id], &begin, &count) ? count : 0;
 }
 
-/* A free chunk with a whole page in it that the plan does not build on: the smallest, or nearly. */
+/* A free chunk that contains a whole page and is not part of the plan: the smallest, or nearly. */
 static hr__chunk_id find_donor(const hr__shard *shard, const hr__pool *pool, const hr__stitch *plan)
 {
 	hr__chunk_id id = hr__arena_first_free(&pool->arena, shard->allocator->page);
@@ -371,7 +375,7 @@ uint64_t hr__pool_count_free(const hr__shard *shard, const hr__pool *pool)
 	return total;
 }
 
-/* Gives up to [most] whole pages of the free chunk [id] back, those at its end first: what is left stays together. */
+/* Releases up to [most] whole pages of the free chunk [id], from its end, so that the rest stays contiguous. */
 static hr_status release_from(hr__shard *shard, hr__pool *pool, hr__chunk_id id, uint64_t most, uint32_t *released)
 {
 	hr__allocator *allocator = shard->allocator;
@@ -407,7 +411,7 @@ uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most,
 	return total;
 }
 
-/* Gives back a region that is one free chunk, [id]. */
+/* Releases a region that consists of one free chunk, [id]. */
 static hr_status release_plain_region(hr__shard *shard, hr__pool *pool, hr__region *region, hr__chunk_id id)
 {
 	hr__allocator *allocator = shard->allocator;
@@ -424,7 +428,7 @@ static hr_status release_plain_region(hr__shard *shard, hr__pool *pool, hr__regi
 	return HR_OK;
 }
 
-/* The one chunk of a region that is free from end to end; 0 = it is not. */
+/* The only chunk of an entirely free region; 0 if the region is not entirely free. */
 static hr__chunk_id only_chunk(hr__shard *shard, const hr__region *region)
 {
 	if (!region->size) return 0;
@@ -468,17 +472,17 @@ uint64_t hr__pool_release_free(hr__shard *shard, hr__pool *pool, hr_status *stat
 
 /* ---- stitching ---- */
 
-/* What the best place needs may be more than there is, because the free chunks beside it are part of it and cannot give their pages:
- * then another place, where they can, may do. In a hole alone every free page of the pool counts, so that nothing is refused for which
- * there are pages enough. */
+/* The best place extends into the free chunks beside it, whose pages then cannot be moved, so it may need more pages than there
+ * are. Another place, which leaves those chunks free to give their pages, may still fit. In a hole alone every free page of the
+ * pool is available, so no request is refused for which there are enough pages. */
 hr_status hr__pool_plan(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere, hr__stitch *plan)
 {
 	const hr__chunk *chunks = shard->table.chunks;
 	struct place best = { 0 }, place;
-	hr_status status = find_place(shard, pool, size, alignment, &best); /* only to see that there are addresses */
+	hr_status status = find_place(shard, pool, size, alignment, &best); /* only to check that there are addresses */
 	if (status) return status;
 	uint64_t have = allowance(shard->allocator), available = hr__pool_available(shard->allocator->device);
-	uint64_t obtainable = hr__device_obtainable(shard->allocator->device); /* less than the limits say when others hold the rest */
+	uint64_t obtainable = hr__device_obtainable(shard->allocator->device); /* below the limits when others hold memory */
 	if (available > obtainable) available = obtainable;
 	have = (have < available ? have : available) / shard->allocator->page;
 	uint64_t donors = hr__pool_count_free(shard, pool) + elsewhere;
@@ -495,7 +499,7 @@ hr_status hr__pool_plan(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_
 	return HR_OK;
 }
 
-/* ---- the end ---- */
+/* ---- closing ---- */
 
 static void close_paged_region(hr__shard *shard, hr__region *region)
 {
@@ -508,7 +512,7 @@ static void close_paged_region(hr__shard *shard, hr__region *region)
 	}
 }
 
-/* Gives everything back, whatever state the chunks are in. The arenas are useless afterwards. */
+/* Releases everything, whatever state the chunks are in. The arenas are unusable afterwards. */
 void hr__shard_close_regions(hr__shard *shard)
 {
 	hr__allocator *allocator = shard->allocator;

@@ -1,9 +1,11 @@
-/* place.h - how many pages it takes to have a block in a hole: the one rule for growing (pages.c) and for foretelling it (verdict_survey.c).
+/* place.h - the number of pages needed to place a block in a hole. Growing (pages.c) and predicting growth (verdict_survey.c) share
+ * this rule.
  *
  *     | in use | free     | hole ..................... | free    | in use |
  *              left       begin                        end       right
  *
- * A block may begin in the free memory before the hole and end in the free memory behind it. It begins as far to the left as it can. */
+ * A block may begin in the free memory before the hole and end in the free memory after it. It begins as far to the left as
+ * possible. */
 #ifndef HR_MEMORY_PLACE_H
 #define HR_MEMORY_PLACE_H
 
@@ -11,7 +13,7 @@
 
 typedef struct hr__gap {
 	uint64_t begin, end;  /* of the hole: multiples of the page size */
-	uint64_t left, right; /* where free memory before it begins, and behind it ends; begin and end where there is none */
+	uint64_t left, right; /* begin of the free memory before it, end of that after it; equal to begin and end where there is none */
 } hr__gap;
 
 typedef struct hr__gap_fit {
@@ -20,7 +22,7 @@ typedef struct hr__gap_fit {
 	bool uses_left, uses_right;
 } hr__gap_fit;
 
-/* False when the block cannot be there however many pages are mapped, or needs none. [alignment] 0 or any power of two. */
+/* False if the block does not fit however many pages are mapped, or needs none. [alignment]: 0 or any power of two. */
 static inline bool hr__gap_fits(const hr__gap *gap, uint64_t page, uint64_t granularity, uint64_t size, uint64_t alignment,
                                 hr__gap_fit *out)
 {

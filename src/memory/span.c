@@ -1,19 +1,19 @@
-/* span.c - blocks of whole pages beside the arenas of a bfc allocator, at addresses that hold.
+/* span.c - blocks of whole pages outside the arenas of a bfc allocator, at a stable address.
  *
- *     take      reserves addresses, takes pages from the device's pool and maps them there
- *     vacate    unmaps the pages and gives them back; the addresses stay
- *     occupy    takes pages, others, and maps them at the same addresses
- *     give      gives everything back
+ *     take      reserves addresses, takes pages from the device's page pool and maps them there
+ *     vacate    unmaps the pages and returns them to the pool; the addresses stay reserved
+ *     occupy    takes new pages and maps them at the same addresses
+ *     give      releases pages and addresses
  *
- * A span has a chunk record in shard 0 for its life. While it has memory the record is in use, in the lookup and in no region: so ledger,
- * statistics, holders and checks count it like any block, and hr_free does not know it, because its address is in no shard's range.
- * Otherwise the record is in no state, and nobody sees it.
+ * A span has a chunk record in shard 0 for its whole life. While the span has memory, the record is in use, in the lookup and in no
+ * region. So the ledger, statistics, holders and checks count it like any block. hr_free does not find it, because its address is
+ * in no shard's range. While the span has no memory, the record is in state UNUSED, and nothing finds it.
  *
- * Pages are taken and mapped all at once, so a span has all its memory or none. They are claimed before they are asked for, and held as
- * long as they are mapped (stats.c): the allocator's limit, and the pool's, hold at every moment.
+ * Pages are taken and mapped all at once, so a span has all its memory or none. They are claimed before they are requested, and
+ * held while they are mapped (stats.c), so the limits of the allocator and of the page pool hold at every moment.
  *
- * When there are no pages, in this order: whole free pages of the arenas are given back, as many as are missing; caches are emptied, and
- * the device's other allocators trimmed; tensors leave (src/lms), after which the first is done again. */
+ * When there are not enough pages: first the missing number of whole free pages is released from the arenas; then caches are
+ * emptied and the device's other allocators trimmed; then tensors are evicted (src/lms), and free pages released again. */
 #include <stddef.h>
 #include <stdio.h>
 
@@ -25,10 +25,10 @@
 struct hr__span {
 	hr__allocator *allocator;
 	uint64_t address, bytes; /* of its memory */
-	uint64_t base, reserved; /* of its addresses: more than that where an alignment asks for it */
+	uint64_t base, reserved; /* of its reserved addresses: more than [bytes] where the alignment requires it */
 	hr__chunk_id id;         /* of its record in shard 0 */
 	bool has_memory;
-	hr__page_id pages[]; /* while it has */
+	hr__page_id pages[]; /* valid while it has memory */
 };
 
 static hr__shard *shard_of(const hr__span *span)
@@ -78,7 +78,7 @@ static void drop_record(const hr__span *span)
 
 static void close_span(hr__span *span)
 {
-	hr__device_release(span->allocator->device, span->base, span->reserved); /* addresses that it keeps cost nothing */
+	hr__device_release(span->allocator->device, span->base, span->reserved); /* on failure only addresses are lost */
 	hr__os()->free(span, struct_bytes(span->allocator, span->bytes));
 }
 
@@ -86,13 +86,13 @@ static hr_status reserve(hr__span *span, uint64_t alignment)
 {
 	hr__device *device = span->allocator->device;
 	uint64_t slack = alignment > hr__device_map_alignment(device) ? alignment : 0;
-	if (!hr__add(span->bytes, slack, &span->reserved)) HR_ASSERT(false); /* hr__request_check */
+	if (!hr__add(span->bytes, slack, &span->reserved)) HR_ASSERT(false); /* hr__request_check excludes an overflow */
 	hr_status status = hr__device_reserve(device, span->reserved, &span->base);
 	if (!status && !hr__align_up(span->base, slack ? slack : 1, &span->address)) HR_ASSERT(false);
 	return status;
 }
 
-/* Addresses and a record, without memory. */
+/* Creates a span with addresses and a record, without memory. */
 static hr_status open_span(hr__allocator *allocator, const hr_request *request, hr__span **out)
 {
 	void *block;
@@ -143,14 +143,14 @@ static hr_status map_pages(hr__span *span, const struct clearing *clearing)
 	if (status) {
 		hr__pool_give(allocator->device, span->pages, count_of(span));
 		hr__unclaim(allocator, span->bytes);
-		/* It is not pages that are missing, and nobody should leave for it. */
+		/* This is not a lack of pages, so no tensor may be evicted for it. */
 		return status == HR_OUT_OF_MEMORY ? hr__fail_in(HR_DEVICE_ERROR, "%s cannot map pages", allocator->name) : status;
 	}
 	span->has_memory = true;
 	return HR_OK;
 }
 
-/* Bytes of pages that are missing, at least one. */
+/* Bytes of missing pages; at least one page. */
 static uint64_t missing(const hr__span *span)
 {
 	const hr__allocator *allocator = span->allocator;
@@ -163,7 +163,7 @@ static uint64_t missing(const hr__span *span)
 	return have < span->bytes ? span->bytes - have : allocator->page;
 }
 
-/* Gives whole free pages of the arenas back, until nothing is missing. True when that helped. */
+/* Releases whole free pages of the arenas, as many as are missing. Returns whether any were released. */
 static bool release_pages(const hr__span *span, hr_status *error)
 {
 	uint64_t page = span->allocator->page, most = missing(span) / page, total = 0;
@@ -180,7 +180,7 @@ static bool release_pages(const hr__span *span, hr_status *error)
 	return total > 0;
 }
 
-/* Everything that can be given up without moving anything. */
+/* Releases everything that can be released without moving data, and maps. */
 static hr_status trim_and_map(hr__span *span, const struct clearing *clearing, hr_status *error)
 {
 	hr_status status = HR_OUT_OF_MEMORY;
@@ -196,7 +196,7 @@ static hr_status trim_and_map(hr__span *span, const struct clearing *clearing, h
 	return map_pages(span, clearing);
 }
 
-/* Lets tensors make room, as often as that makes a difference. HR_NOT_READY: there is nobody left to move. */
+/* Evicts tensors and retries until the span has memory or no tensor is left (HR_NOT_READY). */
 static hr_status reclaim_and_map(hr__span *span, hr_stream stream, const struct clearing *clearing, enum hr__source *source,
                                  hr_status *error)
 {
@@ -207,7 +207,8 @@ static hr_status reclaim_and_map(hr__span *span, hr_stream stream, const struct 
 		pressure.size = missing(span);
 		hr_status found = upper->reclaim(&pressure, source);
 		if (found && found != HR_NOT_READY) return found;
-		/* Also when there was nobody: what was to leave may have left for another thread's request since the last try, with room to spare. */
+		/* Also when there was nothing to evict: another thread's request may have evicted tensors since the last attempt and left
+		 * free pages. */
 		if (found) *source = HR__SOURCE_GROW;
 		release_pages(span, error);
 		hr_status status = map_pages(span, clearing);
@@ -234,7 +235,7 @@ static hr_status get_memory(hr__span *span, const hr_request *request, const str
 
 /* ---- the ledger ---- */
 
-/* Room in the lookup, for an address. */
+/* Ensures room in the lookup for one address. */
 static hr_status prepare(const hr__span *span)
 {
 	hr__shard *shard = shard_of(span);
@@ -251,15 +252,15 @@ static void enter(hr__span *span, const hr_request *request, bool idle, const en
 	hr__cache *cache = hr__cache_get(allocator);
 	hr__note_reserved(allocator, span->address, (int64_t)span->bytes);
 	hr__lock_take(&shard->lock);
-	hr__hold(allocator, span->bytes); /* what is reserved and what the books know of change together (check.c) */
-	hr__records_ensure(shard, 0); /* should others have used the room up meanwhile, the lookup is filled a little beyond half */
+	hr__hold(allocator, span->bytes); /* reserved bytes and accounted blocks change together (check.c) */
+	hr__records_ensure(shard, 0); /* on failure (others used the room) the lookup gets slightly over half full */
 	hr__chunk *chunk = chunk_of(span);
 	hr__store_relaxed(&chunk->address, span->address);
 	chunk->size = span->bytes;
 	chunk->region = HR__REGION_NONE;
 	chunk->pages = span->pages;
 	hr__chunk_describe(chunk, request);
-	chunk->streams = 0; /* who gives a span back knows who used it; here are those that hr_record_stream adds */
+	chunk->streams = 0; /* callers know which streams used a span; this set holds those of hr_record_stream */
 	hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
 	hr__lookup_insert(&shard->lookup, span->address, span->id);
 	hr__log_alloc(cache, request, span->address);
@@ -280,7 +281,7 @@ static void enter(hr__span *span, const hr_request *request, bool idle, const en
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, span->address, span->bytes);
 }
 
-/* With the lock held. */
+/* Removes the block from the ledger and the statistics. With the lock held. */
 static void strike_out(hr__span *span, hr__cache *cache, bool quietly)
 {
 	hr__allocator *allocator = span->allocator;
@@ -297,7 +298,7 @@ static void strike_out(hr__span *span, hr__cache *cache, bool quietly)
 	else hr__owner_add(&shard->stats.frees, 1);
 }
 
-/* ---- taking and giving ---- */
+/* ---- operations ---- */
 
 hr_status hr__span_take(hr__allocator *allocator, const hr_request *request, hr__span **out)
 {
@@ -313,13 +314,13 @@ hr_status hr__span_take(hr__allocator *allocator, const hr_request *request, hr_
 		return HR_OK;
 	}
 	if (span) {
-		char why[512]; /* undoing may fail too, and must not replace the reason */
+		char why[512]; /* undoing may fail too, and must not replace the message */
 		snprintf(why, sizeof why, "%s", hr_last_message());
 		drop_record(span);
 		close_span(span);
 		hr__fail(status, "%s", why);
 	}
-	hr_request whole = *request; /* as it would be had in an arena: only then the verdict is about pages */
+	hr_request whole = *request; /* as a request to an arena would have to be, so that the verdict is about whole pages */
 	if (hr__align_up(request->bytes, allocator->page, &whole.bytes) && whole.alignment < allocator->page) whole.alignment = allocator->page;
 	hr__refuse_request(allocator, request, &whole, status);
 	return status;
@@ -359,10 +360,11 @@ static hr_status give_memory(hr__span *span, bool quietly)
 	hr__cache *cache = hr__cache_get(allocator);
 	hr__lock_take(&shard->lock);
 	strike_out(span, cache, quietly);
-	/* After that, so that a recording which begins now has no block that is never freed; and before the memory can go to another request. */
+	/* After strike_out, so that a recording that starts now contains no block that is never freed. Before the memory can serve
+	 * another request. */
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, span->address, HR_STREAM_DEFAULT);
 	hr__note_reserved(allocator, span->address, -(int64_t)span->bytes);
-	/* Pages are the pool's before the room is free, so that no request finds room and no pages. */
+	/* Pages return to the pool before the claim ends, so that no request gets past the limit and then finds no pages. */
 	hr__pool_give(allocator->device, span->pages, count_of(span));
 	hr__unhold(allocator, span->bytes);
 	hr__lock_release(&shard->lock);
@@ -390,11 +392,11 @@ hr_status hr__span_give(hr__span *span)
 	return HR_OK;
 }
 
-/* ---- the end ---- */
+/* ---- closing ---- */
 
 void hr__span_abandon(hr__span *span)
 {
-	if (span->has_memory) return; /* its record leads to it */
+	if (span->has_memory) return; /* hr__spans_close finds it through its record */
 	hr__block_forget(span->allocator);
 	drop_record(span);
 	close_span(span);
