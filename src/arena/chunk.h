@@ -67,7 +67,7 @@ typedef struct hr__chunk {
 
 _Static_assert(sizeof(hr__chunk) == 64, "a chunk record is one cache line");
 
-/* The records of one allocator. Guarded by the allocator's lock, except for reading a record by its number. */
+/* The records of one shard. Guarded by the shard's lock, except for reading a record by its number. */
 typedef struct hr__chunk_table {
 	hr__chunk *chunks;     /* immutable; chunks[0] is never used */
 	uint32_t committed;    /* records that are backed by memory */

@@ -1,4 +1,4 @@
-/* assert.c - the end of a debug build that caught itself breaking a promise. Release builds contain no call of this. */
+/* assert.c - ends a debug build whose assertion failed. Release builds contain no call of this. */
 #include "base/assert.h"
 
 #include <stdio.h>

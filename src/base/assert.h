@@ -1,8 +1,8 @@
-/* assert.h - assertions: documentation that runs.
+/* assert.h - assertions.
  *
- * HR_ASSERT is on in debug and sanitizer builds (HR_DEBUG) and costs nothing in release builds. It is for what the code itself
- * guarantees, never for what a caller, a file or a device may do: those get a status. The expression must have no side effect.
- * HR_ASSERT_SLOW walks whole structures and is on only with HR_DEBUG_SLOW. */
+ * HR_ASSERT is on in debug and sanitizer builds (HR_DEBUG) and costs nothing in release builds. It checks what the code itself
+ * guarantees, never the input from a caller, a file or a device: bad input gets a status. The expression must have no side effect.
+ * HR_ASSERT_SLOW traverses whole structures and is on only with HR_DEBUG_SLOW. */
 #ifndef HR_BASE_ASSERT_H
 #define HR_BASE_ASSERT_H
 

@@ -31,11 +31,12 @@ typedef _Atomic(int64_t) hr__atomic_i64;
 #define hr__cas_acq_rel(p, expected, v) \
 	atomic_compare_exchange_strong_explicit((p), (expected), (v), memory_order_acq_rel, memory_order_acquire)
 
-/* For a counter that one thread writes and any thread reads: a plain addition, made of a relaxed load and a relaxed store. */
+/* For a counter that one thread writes and any thread reads: an addition made of a relaxed load and a relaxed store. */
 #define hr__owner_add(p, v) hr__store_relaxed((p), hr__load_relaxed(p) + (v))
 
-/* Fences, for what an order on one variable cannot say (lock.h reads optimistically, os.h has a Dekker handshake). gcc warns about
- * fences under ThreadSanitizer because it does not model them; both uses only ever guard atomics, which it never reports. */
+/* Fences, for orders that an order on one variable cannot express (the optimistic reads of lock.h, the Dekker handshake of os.h).
+ * gcc warns about fences under ThreadSanitizer because ThreadSanitizer does not model them. Both uses guard only atomics, which
+ * ThreadSanitizer never reports. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__SANITIZE_THREAD__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wtsan"
@@ -60,7 +61,7 @@ static inline void hr__fence_seq_cst(void)
 #undef HR__FENCES_POP
 #endif
 
-/* Stops the compiler, not the processor, from moving memory accesses across it. */
+/* Keeps the compiler, not the processor, from moving memory accesses across it. */
 #define hr__compiler_barrier() atomic_signal_fence(memory_order_seq_cst)
 
 static inline void hr__cpu_pause(void)
@@ -68,7 +69,7 @@ static inline void hr__cpu_pause(void)
 #if defined(__x86_64__)
 	__builtin_ia32_pause();
 #elif defined(__aarch64__)
-	/* Not yield, which most cores ignore: a wait made of it would be over in nanoseconds. */
+	/* Not yield, which most cores ignore: a wait made of yields would end within nanoseconds. */
 	__asm__ volatile("isb" ::: "memory");
 #endif
 }

@@ -1,7 +1,7 @@
-/* checked.h - arithmetic on sizes that cannot wrap around unnoticed.
+/* checked.h - arithmetic on sizes with overflow checks.
  *
- * Everything that adds, multiplies or rounds a size which came from a caller, a file or a device uses these. Each returns false and
- * leaves *out alone when the result does not fit; nothing else in the project rounds. */
+ * All code that adds, multiplies or rounds a size from a caller, a file or a device uses these. Each function returns false and
+ * leaves *out unchanged when the result does not fit. Nothing else in the project rounds sizes. */
 #ifndef HR_BASE_CHECKED_H
 #define HR_BASE_CHECKED_H
 
@@ -44,7 +44,7 @@ static inline bool hr__align_up(uint64_t x, uint64_t unit, uint64_t *out)
 	return true;
 }
 
-/* Position of the highest bit that is set; [x] must not be 0. */
+/* Position of the highest set bit; [x] must not be 0. */
 static inline unsigned hr__log2(uint64_t x)
 {
 	return 63u - (unsigned)__builtin_clzll(x);

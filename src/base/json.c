@@ -1,7 +1,8 @@
-/* json.c - the JSON writer: values call put(), put() fills the caller's memory or the small buffer, the buffer goes to the sink.
+/* json.c - the JSON writer. All values go through put(), which fills the caller's memory, or the small buffer that is flushed to
+ * the sink.
  *
- * Nesting is one counter and one flag per level (whether a comma is due). Levels beyond the limit are counted so that their ends
- * match, but from the first of them on nothing is written. */
+ * Nesting is one counter, and one flag per level: whether a comma is due. Levels beyond the limit are counted so that their ends
+ * match, but nothing is written from the first of them on. */
 #include "base/json.h"
 
 #include <math.h>
@@ -68,7 +69,7 @@ static void new_line(hr__json *json)
 	for (unsigned i = 0; i < json->depth; i++) put(json, "  ", 2);
 }
 
-/* What comes before a key, or before a value that has none. */
+/* Writes the separator before a key, or before a value without a key. */
 static void begin_element(hr__json *json)
 {
 	if (json->depth == 0 || json->depth > HR__JSON_DEPTH) return;
@@ -134,8 +135,8 @@ static void put_escape(hr__json *json, unsigned c)
 	put_text(json, text);
 }
 
-/* The number of the character of [bytes] bytes at [text] when a terminal could obey it rather than show it: C1 controls, and those that change the
- * direction of writing. 0 for all others. They are escaped, so that a name in the output cannot make it look like something else. */
+/* The code point of the character of [bytes] bytes at [text] if a terminal might interpret it instead of displaying it: C1 controls
+ * and direction marks. 0 for all others. These characters are escaped, so that a name cannot disguise the output. */
 static unsigned unsafe_character(const char *text, size_t bytes)
 {
 	const unsigned char *at = (const unsigned char *)text;
@@ -219,7 +220,7 @@ void hr__json_uint(hr__json *json, uint64_t value)
 	put_value(json, text);
 }
 
-/* printf writes the locale's decimal point, which may be a comma or several bytes; JSON has only the full stop. */
+/* printf writes the locale's decimal point, which may be a comma or several bytes; JSON allows only ".". */
 static void make_point_plain(char *number)
 {
 	char *to = number;

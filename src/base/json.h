@@ -1,9 +1,9 @@
 /* json.h - a JSON writer that never allocates.
  *
- * It writes through a small buffer that the caller owns into a sink function, or into a caller's memory. Commas and nesting are its
- * business (depth at most 32), so output is always well-formed when every begin has its end. Text is escaped, also C1 controls and marks of direction; bytes that are not
- * UTF-8 come out as U+FFFD. Numbers that JSON cannot hold (NaN, infinities) come out as null. After the first failing sink call it
- * goes on silently and hr__json_finish reports the failure: callers check once. */
+ * Writes through a small buffer, owned by the caller, into a sink function, or into the caller's memory. The writer handles commas
+ * and nesting (depth at most 32), so the output is well-formed when every begin has its end. Text is escaped, including C1 controls
+ * and direction marks; bytes that are not UTF-8 become U+FFFD. NaN and infinities become null. After a sink call fails, further
+ * output is discarded and hr__json_finish reports the failure, so callers check once. */
 #ifndef HR_BASE_JSON_H
 #define HR_BASE_JSON_H
 
@@ -15,29 +15,29 @@
 
 #define HR__JSON_DEPTH 32
 
-/* Takes [length] bytes; returns false when it could not. */
+/* Consumes [length] bytes; returns false on failure. */
 typedef bool (*hr__json_sink)(void *context, const char *bytes, size_t length);
 
 typedef struct hr__json {
 	hr__json_sink sink;
 	void *context;
-	size_t used;  /* bytes in buffer */
-	size_t total; /* bytes written in all, also those that did not fit */
-	char *memory; /* when writing to memory: where, and how much fits with the final 0 */
+	size_t used;  /* bytes in buffer or memory */
+	size_t total; /* bytes written, including those that did not fit */
+	char *memory; /* destination when writing to memory; [capacity] bytes, including the final 0 */
 	size_t capacity;
 	unsigned depth;
-	bool failed;   /* the sink refused bytes */
+	bool failed;   /* a call of the sink failed */
 	bool too_deep; /* more than HR__JSON_DEPTH levels were begun */
 	bool pretty;   /* newline and two spaces per level */
 	bool after_key;
-	bool any[HR__JSON_DEPTH]; /* whether this level has an element already */
+	bool any[HR__JSON_DEPTH]; /* whether the level has an element already */
 	char buffer[512];
 } hr__json;
 
 void hr__json_init(hr__json *json, hr__json_sink sink, void *context);
 
-/* Writes to [memory], always ending in 0 when capacity is not 0; hr__json_finish then fails with HR_TOO_SMALL if it did not all
- * fit, and json->total says how much is needed without the 0. [memory] may be NULL with capacity 0 to measure. */
+/* Writes to [memory], which ends in 0 whenever capacity is not 0. If the text did not fit, hr__json_finish fails with HR_TOO_SMALL
+ * and json->total is the length needed, without the 0. To measure, pass NULL with capacity 0. */
 void hr__json_init_memory(hr__json *json, char *memory, size_t capacity);
 
 void hr__json_object(hr__json *json);     /* { */
@@ -53,15 +53,15 @@ void hr__json_double(hr__json *json, double value, int decimals);
 void hr__json_bool(hr__json *json, bool value);
 void hr__json_null(hr__json *json);
 
-/* Shorthand for a key with its value. */
+/* Shorthand for a key and its value. */
 void hr__json_field_int(hr__json *json, const char *key, int64_t value);
 void hr__json_field_uint(hr__json *json, const char *key, uint64_t value);
 void hr__json_field_double(hr__json *json, const char *key, double value, int decimals);
 void hr__json_field_string(hr__json *json, const char *key, const char *value);
 void hr__json_field_bool(hr__json *json, const char *key, bool value);
 
-/* Flushes. HR_OK, HR_IO (the sink failed), HR_TOO_SMALL (memory too small) or HR_TOO_MANY (nested too deep). Every begun object and
- * array must be ended. */
+/* Flushes. Returns HR_OK, HR_IO (the sink failed), HR_TOO_SMALL (memory too small) or HR_TOO_MANY (nested too deep). Every object
+ * and array that was begun must have been ended. */
 hr_status hr__json_finish(hr__json *json);
 
 #endif

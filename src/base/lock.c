@@ -1,16 +1,16 @@
-/* lock.c - waiting for a lock, and the debug check of ranks.
+/* lock.c - waiting for a lock, and the rank check of debug builds.
  *
- * A waiter looks at the word rarely. Every look makes the holder fetch the cache line again (about 100 ns between cores), and every
- * handover moves all the lines that the lock guards; a waiter that came back at once would pay both for each critical section of
- * 15 ns. So it waits first and looks afterwards, and after each look that finds the lock held it waits twice as long.
+ * A waiter polls rarely. Every poll makes the holder fetch the cache line again (about 100 ns between cores), and every handover
+ * moves all cache lines that the lock guards. A waiter that polled continuously would pay both for each critical section of 15 ns.
+ * So a waiter pauses before it polls, and pauses twice as long after each poll that finds the lock held.
  *
- * The ranks held by a thread are a stack. Locks need not be released in the order they were taken, so a release removes its entry
- * from wherever it is. */
+ * The locks that a thread holds form a stack. Locks need not be released in reverse order, so a release removes its entry from any
+ * position. */
 #include "base/lock.h"
 
 #include "base/assert.h"
 
-#define FIRST_PAUSES 64u /* about 2 microseconds; longer by far than a critical section, so that a look rarely comes in vain */
+#define FIRST_PAUSES 64u /* about 2 microseconds, much longer than a critical section, so that a poll rarely fails */
 #define MAX_DOUBLINGS 3u
 
 void (*hr__lock_wait)(unsigned attempt) = hr__lock_pause;
@@ -37,7 +37,7 @@ void hr__lock_slow(hr__lock *lock)
 
 #ifdef HR_DEBUG
 
-#define HELD_MAX 24u /* at most one lock of each rank, and a few that were tried */
+#define HELD_MAX 24u /* at most one lock of each rank, and a few acquired by hr__lock_try */
 
 static _Thread_local struct {
 	const hr__lock *locks[HELD_MAX];

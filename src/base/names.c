@@ -1,18 +1,20 @@
 /* names.c - interned names and shapes, and the table of dtypes.
  *
- * Names and shapes are both byte strings here (a shape is the bytes of its dimensions), kept in one kind of table:
+ * Names and shapes are both byte strings here (a shape is the bytes of its dimensions), stored in the same kind of table:
  *
- *   slots    a hash table with linear probing, never more than half full; a slot is 0 (empty) or hash << 16 | number
- *   entries  number -> where its bytes are in the pool, and how many
+ *   slots    a hash table with linear probing, at most half full; a slot is 0 (empty) or hash << 16 | number
+ *   entries  number -> offset and length of its bytes in the pool
  *   pool     the bytes, each string followed by a 0
  *
- * All of it lies in zero-initialised static storage, so what is never touched costs no memory, and interning cannot fail.
+ * The tables are zero-initialised static storage, so untouched parts cost no memory, and interning cannot fail.
  *
- * A known string is found without a lock: a number is put in its slot (release) after its entry and bytes are complete, entries
- * never change or move, and nothing is removed. Insertion takes the lock and looks again. The order of insertion (bytes, entry,
- * count, slot) also makes it safe to abandon halfway, which is what a fork in another thread does to the child's copy.
+ * A known string is found without a lock: its number is stored in a slot (release) after its entry and bytes are complete, entries
+ * never change or move, and nothing is removed. Insertion acquires the lock and searches again. The order of insertion (bytes,
+ * entry, count, slot) also makes an insertion safe to abandon halfway: a fork during an insertion by another thread leaves the
+ * child such a copy.
  *
- * The hash starts from the table's address, which the system randomises: a hostile trace file cannot prepare names that collide. */
+ * The hash is seeded with the table's address, which the system randomises, so a hostile trace file cannot contain prepared
+ * collisions. */
 #include "base/names.h"
 
 #include <stdio.h>
@@ -24,7 +26,7 @@
 #include "base/text.h"
 
 #define FIRST_NUMBER 2u  /* 0 and 1 are NONE and OTHER in both tables */
-#define SLOTS (1u << 17) /* a power of two, twice the most entries */
+#define SLOTS (1u << 17) /* a power of two, twice the maximum number of entries */
 #define NUMBER_MASK 0xFFFFu
 #define SHAPE_BYTES_MAX (HR_SHAPE_MAX_RANK * sizeof(int64_t))
 #define OTHER_TEXT "(other)"
@@ -43,8 +45,8 @@ struct table {
 	char *pool;
 	uint32_t entries_max;
 	uint32_t pool_max;
-	hr__atomic_u32 pool_used; /* written under insertion */
-	hr__atomic_u32 count;     /* numbers below it are valid; written under insertion */
+	hr__atomic_u32 pool_used; /* written under the lock */
+	hr__atomic_u32 count;     /* numbers below it are valid; written under the lock */
 };
 
 static hr__atomic_u32 name_slots[SLOTS], shape_slots[SLOTS];
@@ -78,7 +80,7 @@ static uint64_t hash_bytes(const struct table *table, const char *bytes, size_t 
 	return mix(hash ^ word, 0xD6E8FEB86659FD93u) ^ hash;
 }
 
-/* The number of the string, or 0. *out_slot is where it is, or where it would go. */
+/* The number of the string, or 0. *out_slot is its slot, or the slot to insert it in. */
 static uint32_t find(const struct table *table, uint64_t hash, const char *bytes, size_t length, uint32_t *out_slot)
 {
 	uint32_t tag = (uint32_t)(hash >> 32) & ~NUMBER_MASK;
@@ -92,13 +94,13 @@ static uint32_t find(const struct table *table, uint64_t hash, const char *bytes
 	}
 }
 
-/* Once there is no room for a string there never will be, so this needs no lock. */
+/* Needs no lock: a string that does not fit now never will, because nothing is removed. */
 static bool has_room(const struct table *table, size_t length)
 {
 	return hr__load_acquire(&table->count) < table->entries_max && length < table->pool_max - hr__load_relaxed(&table->pool_used);
 }
 
-/* Under the lock, and with room. */
+/* The caller holds the lock and has checked has_room. */
 static uint32_t insert(struct table *table, uint64_t hash, uint32_t slot, const char *bytes, size_t length)
 {
 	uint32_t number = hr__load_relaxed(&table->count);
@@ -112,7 +114,7 @@ static uint32_t insert(struct table *table, uint64_t hash, uint32_t slot, const 
 	return number;
 }
 
-/* The number of the string, found or made; 0 when it is new and the table is full. */
+/* Returns the number of the string and inserts it if it is new; 0 when it is new and the table is full. */
 static uint32_t intern(struct table *table, const char *bytes, size_t length)
 {
 	uint64_t hash = hash_bytes(table, bytes, length);
@@ -120,7 +122,8 @@ static uint32_t intern(struct table *table, const char *bytes, size_t length)
 	uint32_t number = find(table, hash, bytes, length, &slot);
 	if (HR_LIKELY(number != 0)) return number;
 
-	/* Asked before the lock, or every thread would queue for it at each name that a full table does not know. */
+	/* Checked before acquiring the lock; otherwise all threads would queue for it at every name that a full table does not
+	 * contain. */
 	if (!has_room(table, length)) return 0;
 
 	hr__lock_take(&insertion);
@@ -159,7 +162,7 @@ hr_name hr__name_of_bytes(const char *text, size_t length)
 {
 	if (text == NULL || length == 0) return HR_NAME_NONE;
 	if (length > HR__NAME_LENGTH_MAX) length = hr__utf8_trim(text, HR__NAME_LENGTH_MAX);
-	/* So that names read back from a trace mean what they meant there. */
+	/* So that "(other)" read from a trace file means the same here. */
 	if (HR_UNLIKELY(text[0] == '(') && length == strlen(OTHER_TEXT) && memcmp(text, OTHER_TEXT, length) == 0) return HR_NAME_OTHER;
 	uint32_t number = intern(&names, text, length);
 	return number != 0 ? number : HR_NAME_OTHER;
@@ -206,7 +209,7 @@ int hr_shape_dims(hr_shape shape, int64_t dims[HR_SHAPE_MAX_RANK])
 size_t hr_shape_format(hr_shape shape, char *out, size_t capacity)
 {
 	int64_t dims[HR_SHAPE_MAX_RANK];
-	char text[2 + HR_SHAPE_MAX_RANK * 20 + 1]; /* brackets; 19 digits and a comma each; 0 */
+	char text[2 + HR_SHAPE_MAX_RANK * 20 + 1]; /* brackets; 19 digits and a comma for each dimension; 0 */
 	int rank = hr_shape_dims(shape, dims);
 	size_t length = 0;
 	if (rank < 0) {

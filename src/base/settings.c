@@ -1,4 +1,4 @@
-/* settings.c - settings in the environment that could not be followed. */
+/* settings.c - environment settings that were ignored. */
 #include "base/settings.h"
 
 #include <stdio.h>
@@ -13,10 +13,10 @@ static hr__lock lock = HR__LOCK_INIT(HR__RANK_SETTINGS);
 static struct {
 	const char *variable;
 	char why[400];
-} ignored[VARIABLES_MAX]; /* guarded by the lock, like the next */
+} ignored[VARIABLES_MAX]; /* guarded by the lock, as is count */
 static uint32_t count;
 
-/* [message] without "in the environment variable HEADROOM_X: " or "HEADROOM_X: " before it: the name is said once. */
+/* [message] without a leading "in the environment variable HEADROOM_X: " or "HEADROOM_X: ", because the caller prints the name. */
 static const char *reason(const char *message, const char *variable)
 {
 	static const char place[] = "in the environment variable ";
@@ -53,6 +53,6 @@ bool hr__settings_ignored(char *out, size_t capacity)
 
 void hr__settings_forget(void)
 {
-	hr__lock_init(&lock, HR__RANK_SETTINGS); /* in the child of a fork a thread of the parent may have held it */
+	hr__lock_init(&lock, HR__RANK_SETTINGS); /* in the child of a fork: a thread of the parent may have held it */
 	count = 0;
 }

@@ -1,6 +1,6 @@
-/* settings.h - settings in the environment that could not be followed.
+/* settings.h - environment settings that were ignored.
  *
- * No call fails because of a setting in the environment: the setting is ignored, and the reason is kept here for hr_environment_check. */
+ * No call fails because of an environment setting: the setting is ignored, and the reason is kept here for hr_environment_check. */
 #ifndef HR_BASE_SETTINGS_H
 #define HR_BASE_SETTINGS_H
 
@@ -9,14 +9,15 @@
 
 #include "base/status.h"
 
-/* [variable] (static text) was not followed, or not in all: the thread's last message says why. Keeps the first reason for each variable, and gives
- * the thread the message [before] back. */
+/* Records that [variable] (static text) was ignored, fully or in part; the reason is the thread's last message. Keeps the first
+ * reason for each variable. Then restores the thread's last message from [before]. */
 void hr__setting_ignored(const char *variable, const hr__last *before);
 
-/* "HEADROOM_LMS is ignored: ... . HEADROOM_THREADS is ignored: ...", cut to [capacity]. false: all were followed. */
+/* "HEADROOM_LMS is ignored: ... . HEADROOM_THREADS is ignored: ...", cut to [capacity]. Returns false when no setting was
+ * ignored. */
 bool hr__settings_ignored(char *out, size_t capacity);
 
-/* The environment is read anew from here on. */
+/* Forgets all reasons, because the environment is read again. */
 void hr__settings_forget(void);
 
 #endif

@@ -1,8 +1,8 @@
 /* status.c - statuses, their names, and each thread's last message.
  *
- * The message lives in thread-local storage of the initial-exec kind: it is there from the thread's first instruction, so setting
- * it needs no memory and cannot fail, even when the failure to be told is that memory ran out. A message is built aside and then
- * copied, so it may quote the one before it. */
+ * The message is in thread-local storage of the initial-exec model, which exists from the start of the thread. So setting it needs
+ * no memory and cannot fail, even when the error is that memory ran out. A message is built in a local buffer and then copied, so
+ * it may quote the previous message. */
 #include "base/status.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #define MESSAGE_BYTES 512
 
 static _Thread_local char message[MESSAGE_BYTES] __attribute__((tls_model("initial-exec")));
-static _Thread_local hr_status last; /* that the message goes with */
+static _Thread_local hr_status last; /* the status that belongs to the message */
 
 #define TEXT_OF(x) #x
 #define VERSION_TEXT(major, minor, patch) TEXT_OF(major) "." TEXT_OF(minor) "." TEXT_OF(patch)
@@ -76,8 +76,8 @@ void hr__last_set(const hr__last *to)
 	memcpy(message, to->message, sizeof message);
 }
 
-/* Copies a text to [out] (MESSAGE_BYTES long) and returns the length. Messages carry names of the program and of files, and are printed: what
- * a terminal would obey, and what is not UTF-8, becomes \xNN. */
+/* Copies a text to [out] (MESSAGE_BYTES long) and returns the length. Messages contain names of the program and of files, and are
+ * printed: characters that a terminal might interpret, and bytes that are not UTF-8, become \xNN. */
 static size_t make_printable(const char *text, size_t length, char *out)
 {
 	size_t used = 0;
@@ -93,20 +93,20 @@ static size_t make_printable(const char *text, size_t length, char *out)
 	return used;
 }
 
-/* Formats into [out] (MESSAGE_BYTES long) and returns the length; what does not fit is cut between characters. */
+/* Formats into [out] (MESSAGE_BYTES long) and returns the length; a long text is cut at a character boundary. */
 static size_t format_message(char *out, const char *format, va_list arguments)
 {
 	char text[MESSAGE_BYTES];
 	int wanted = vsnprintf(text, sizeof text, format, arguments);
 	if (wanted < 0) {
-		/* Only an encoding error of a wide string gets here; the format itself is still worth reading. */
+		/* vsnprintf fails only on an encoding error of a wide string; the format itself is still informative. */
 		wanted = snprintf(text, sizeof text, "%s", format);
 	}
 	size_t length = wanted < 0 ? 0 : (size_t)wanted;
 	return make_printable(text, length < sizeof text ? length : hr__utf8_trim(text, sizeof text - 1), out);
 }
 
-/* Adds [text] to the [length] bytes in [out] as far as it fits; returns the new length. */
+/* Appends as much of [text] as fits to the [length] bytes in [out]; returns the new length. */
 static size_t append(char *out, size_t length, const char *text)
 {
 	size_t room = MESSAGE_BYTES - 1 - length;

@@ -1,7 +1,7 @@
-/* status.h - how a function of Headroom says that it failed.
+/* status.h - how functions report errors.
  *
- * Functions return hr_status (the table is in headroom.h). The detail, a sentence that names the thing and the remedy, is the
- * thread's last message. hr__fail() is the only way to set it, so that no error leaves without one. */
+ * Functions return hr_status (the table is in headroom.h). The details, a sentence that names the object and the remedy, are the
+ * thread's last message. hr__fail() and hr__fail_in() set both, so every error has a message. */
 #ifndef HR_BASE_STATUS_H
 #define HR_BASE_STATUS_H
 
@@ -9,17 +9,17 @@
 
 #include "headroom.h"
 
-/* Sets the calling thread's last message (truncated at 511 bytes, never allocates) and returns [status], which must not be
+/* Sets the calling thread's last message (truncated to 511 bytes, never allocates) and returns [status], which must not be
  * HR_OK. */
 hr_status hr__fail(hr_status status, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
 
-/* As hr__fail, but puts the new text in front of the message that is there: "text: old message". */
+/* As hr__fail, but puts the new text before the existing message: "text: old message". */
 hr_status hr__fail_in(hr_status status, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
 
-/* Makes the last message of the calling thread empty. */
+/* Clears the calling thread's last message and status. */
 void hr__clear_message(void);
 
-/* The calling thread's last status and message, for a call that fails on the way and succeeds. */
+/* The calling thread's last status and message, to save and restore around an internal failure in a call that succeeds. */
 typedef struct hr__last {
 	hr_status status;
 	char message[512];

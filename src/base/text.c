@@ -1,4 +1,4 @@
-/* text.c - parsing and printing sizes with whole-number arithmetic, so that no size is ever off by a rounding, and UTF-8. */
+/* text.c - parsing and formatting sizes in integer arithmetic, without rounding errors, and UTF-8. */
 #include "base/text.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 /* ---- parsing ---- */
 
-#define QUOTED_MAX 60 /* bytes of a bad text that its message shows */
+#define QUOTED_MAX 60 /* bytes of an invalid text that the error message quotes */
 
 static bool is_digit(char c)
 {
@@ -31,7 +31,7 @@ static hr_status bad_size(const char *text, const char *why)
 	                whole ? "" : "...", why);
 }
 
-/* Reads a unit at [text] and moves past it; 0 when there is none of that name. Nothing at all is the unit 1. */
+/* Parses a unit at *text and advances past it; 0 when it is unknown. An empty text is the unit 1. */
 static uint64_t parse_unit(const char **text)
 {
 	static const char letters[] = "kmgtp";
@@ -58,8 +58,8 @@ static uint64_t parse_unit(const char **text)
 	return unit;
 }
 
-/* The whole bytes in the decimal fraction [digits] of [unit]. Exact for any number of digits: going from the last to the first,
- * dividing by ten and rounding down at each step gives the same as rounding down once at the end. */
+/* The whole bytes in the decimal fraction [digits] of [unit]. Exact for any number of digits: dividing by ten and rounding down at
+ * each step, from the last digit to the first, equals rounding down once at the end. */
 static uint64_t fraction_bytes(const char *digits, size_t count, uint64_t unit)
 {
 	uint64_t bytes = 0;
@@ -114,7 +114,7 @@ char *hr__format_size(uint64_t bytes, char *out, size_t capacity)
 		return out;
 	}
 	unsigned power = hr__log2(bytes) / 10;
-	/* Tenths of the unit, rounded to nearest: the bits below the unit are fewer than 61, so ten times them fit. */
+	/* Tenths of the unit, rounded to nearest. The bits below the unit are fewer than 61, so ten times their value fits. */
 	uint64_t unit = 1ull << (10 * power);
 	uint64_t tenths = (bytes >> (10 * power)) * 10 + ((bytes & (unit - 1)) * 10 + unit / 2) / unit;
 	if (tenths >= 10240) {
@@ -163,12 +163,12 @@ static bool is_continuation(char c)
 	return ((unsigned char)c & 0xC0) == 0x80;
 }
 
-/* Bytes that a character with this first byte has; 0 for a byte that begins none. */
+/* Length of a character that starts with this byte; 0 for a byte that cannot start one. */
 static size_t announced_length(char first)
 {
 	unsigned char c = (unsigned char)first;
 	if (c < 0x80) return 1;
-	if (c < 0xC2) return 0; /* a continuation, or an overlong form of an ASCII character */
+	if (c < 0xC2) return 0; /* a continuation byte, or an overlong form of an ASCII character */
 	if (c < 0xE0) return 2;
 	if (c < 0xF0) return 3;
 	return c < 0xF5 ? 4 : 0;
@@ -196,13 +196,13 @@ size_t hr__utf8_printable(const char *text, size_t length)
 	const unsigned char *at = (const unsigned char *)text;
 	size_t bytes = hr__utf8_character(text, length);
 	if (bytes == 1) return at[0] >= 0x20 && at[0] != 0x7F;
-	if (bytes == 2 && at[0] == 0xC2 && at[1] < 0xA0) return 0;  /* U+0080 to U+009F move the cursor too */
+	if (bytes == 2 && at[0] == 0xC2 && at[1] < 0xA0) return 0;  /* U+0080 to U+009F: control characters */
 	if (bytes == 2 && at[0] == 0xD8 && at[1] == 0x9C) return 0; /* U+061C */
 	if (bytes == 3 && at[0] == 0xE2 && at[1] == 0x80) {
-		/* U+200B to U+200F hide or turn, U+2028 to U+202E end lines or turn */
+		/* U+200B to U+200F are invisible or change direction; U+2028 to U+202E end lines or change direction */
 		if ((at[2] >= 0x8B && at[2] <= 0x8F) || (at[2] >= 0xA8 && at[2] <= 0xAE)) return 0;
 	}
-	if (bytes == 3 && at[0] == 0xE2 && at[1] == 0x81 && at[2] >= 0xA0 && at[2] <= 0xAF) return 0; /* U+2060 to U+206F: the same */
+	if (bytes == 3 && at[0] == 0xE2 && at[1] == 0x81 && at[2] >= 0xA0 && at[2] <= 0xAF) return 0; /* U+2060 to U+206F: likewise */
 	if (bytes == 3 && at[0] == 0xEF && at[1] == 0xBB && at[2] == 0xBF) return 0;                  /* U+FEFF */
 	return bytes;
 }

@@ -1,4 +1,4 @@
-/* text.h - sizes as people write and read them, and what must be known of UTF-8 to cut and check text. */
+/* text.h - parsing and formatting sizes, and the UTF-8 functions needed to cut and check text. */
 #ifndef HR_BASE_TEXT_H
 #define HR_BASE_TEXT_H
 
@@ -8,18 +8,18 @@
 
 #include "headroom.h"
 
-/* "1073741824", "1GiB", "1.5G", "512MB", "64 KiB", "2T": a number, optional decimals, an optional unit. B; K, M, G, T, P with "iB"
- * or alone mean powers of 1024; kB, KB, MB, GB, TB, PB mean powers of 1000. Upper and lower case are the same except that "b" alone
- * also means bytes. Fails with HR_INVALID_ARGUMENT and a message that quotes the text: empty, negative, no number, unknown unit,
- * trailing characters, does not fit in 64 bits. A fraction of a byte is rounded down. */
+/* Parses "1073741824", "1GiB", "1.5G", "512MB", "64 KiB", "2T": a number, optional decimals, an optional unit. K, M, G, T and P,
+ * alone or with "iB", are powers of 1024; kB, KB, MB, GB, TB and PB are powers of 1000; B is bytes. Case does not matter. A
+ * fraction of a byte is rounded down. Fails with HR_INVALID_ARGUMENT and a message that quotes the text: empty, negative, no
+ * number, unknown unit, trailing characters, does not fit in 64 bits. */
 hr_status hr__parse_size(const char *text, uint64_t *out);
 
 /* "0 B", "512 B", "1.0 KiB", "26.2 GiB": powers of 1024, one decimal from 1 KiB on, rounded to nearest. Writes at most [capacity]
- * bytes, returns [out]. 16 bytes are always enough. */
+ * bytes, of which 16 are always enough. Returns [out]. */
 char *hr__format_size(uint64_t bytes, char *out, size_t capacity);
 
-/* Sizes that one message compares, as hr__format_size writes them. Different sizes that would read the same are written in exact bytes
- * instead: "2,097,153 B", "2,097,152 B". At most HR__SIZES_MAX.
+/* Formats the sizes that one message compares, as hr__format_size does. Different sizes that would look equal are written in exact
+ * bytes instead: "2,097,153 B", "2,097,152 B". At most HR__SIZES_MAX.
  *
  *     hr__sizes size = HR__SIZES(asked, limit);
  *     hr__fail(HR_BAD_LIMIT, "%s is above the limit of %s", size.text[0], size.text[1]); */
@@ -31,7 +31,7 @@ typedef struct hr__sizes {
 hr__sizes hr__sizes_text(const uint64_t *bytes, size_t count);
 #define HR__SIZES(...) hr__sizes_text((const uint64_t[]){ __VA_ARGS__ }, sizeof((const uint64_t[]){ __VA_ARGS__ }) / sizeof(uint64_t))
 
-/* The end of a noun that is counted: "" for one, "s" otherwise. */
+/* Plural ending of a counted noun: "" for one, "s" otherwise. */
 static inline const char *hr__plural(uint64_t count)
 {
 	return count == 1 ? "" : "s";
@@ -40,16 +40,17 @@ static inline const char *hr__plural(uint64_t count)
 /* "1,234,567". 32 bytes are always enough. */
 char *hr__format_count(uint64_t value, char *out, size_t capacity);
 
-/* Bytes (1 to 4) of the UTF-8 character that [text] begins with; 0 when it begins with none: overlong forms, surrogates and
- * characters that [length] cuts off are none. */
+/* Length (1 to 4 bytes) of the UTF-8 character that [text] begins with. 0 when it begins with none: overlong forms, surrogates and
+ * characters cut off by [length] do not count. */
 size_t hr__utf8_character(const char *text, size_t length);
 
-/* The same for a character that can be shown as it is; 0 as well for control characters, and for those that are invisible, end a line or change
- * the direction of writing: a terminal would obey them, or show something else than there is. */
+/* The same, but also 0 for characters that cannot be displayed as they are: control characters, and characters that are invisible,
+ * end a line or change the writing direction. A terminal would interpret these, or display something else. */
 size_t hr__utf8_printable(const char *text, size_t length);
 
-/* A name of an op, a scope or a file in at most [bytes] bytes, HR__BRIEF_MAX at the most. A longer one loses its middle, because names are told
- * apart by their ends: "decoder/.../kernel". It is cut at slashes where there are any, and never inside a character. */
+/* Shortens the name of an op, a scope or a file to at most [bytes] bytes, HR__BRIEF_MAX at most. A longer name loses its middle,
+ * because names differ at their ends: "decoder/.../kernel". The cuts are at slashes where there are any, and never inside a
+ * character. */
 #define HR__BRIEF_MAX 120
 typedef struct hr__brief_text {
 	char text[HR__BRIEF_MAX + 1];
@@ -57,11 +58,11 @@ typedef struct hr__brief_text {
 
 hr__brief_text hr__brief(const char *text, size_t bytes);
 
-/* Where to cut a name of [length] bytes that may keep its first *head bytes and what begins at *tail: moves both to slashes, or to the edges
- * of characters; neither part gets longer. */
+/* Adjusts the cuts of a name of [length] bytes that may keep its first *head bytes and the bytes from *tail on: moves both to
+ * slashes, or to character boundaries. Neither part gets longer. */
 void hr__cut(const char *text, size_t length, size_t *head, size_t *tail);
 
-/* [length] without a character that it cuts off in the middle. Bytes that are not UTF-8 are left alone. */
+/* [length] without an incomplete character at the end. Bytes that are not UTF-8 are kept. */
 size_t hr__utf8_trim(const char *text, size_t length);
 
 #endif

@@ -1,8 +1,9 @@
 /* guard.c - see guard.h.
  *
- * The handler may be installed at several levels. A program that installs its own handler over ours at level 0 has ours as its previous one, and
- * may call it for faults that it does not know. So when our handler is put in front of the program's, it is another function, level 1: that passes
- * on to the program's, which passes on to level 0, which passes on to what was there first. With one function for all levels this would be a loop. */
+ * The handler can be installed at several levels. A program that installs its own handler over ours at level 0 has ours as its
+ * previous handler, and may call it for faults that it does not handle. So when our handler is installed again over the program's,
+ * it is a different function, level 1: it passes signals on to the program's handler, which passes them on to level 0, which passes
+ * them on to the original handler. With one function for all levels this would be a loop. */
 #define _GNU_SOURCE
 #include "os/guard.h"
 
@@ -16,7 +17,7 @@
 #include "base/lock.h"
 #include "os/os.h"
 
-#define MAPPINGS_MAX 16640u /* more than a recording can have (trace/blockfile.h); one that finds no place here is not guarded */
+#define MAPPINGS_MAX 16640u /* more than a recording can have (trace/blockfile.h); a mapping beyond that is not guarded */
 #define LEVELS 4
 
 /* Written under lock; read by the handler. */
@@ -25,12 +26,12 @@ static struct mapping {
 	hr__atomic_u64 bytes;
 	hr__atomic_u32 broken;
 } mappings[MAPPINGS_MAX];
-static hr__atomic_u32 mappings_end; /* free from here on */
-static hr__atomic_u32 any_broken;   /* 1: a page was lost since the process began */
+static hr__atomic_u32 mappings_end; /* entries from this index on are free */
+static hr__atomic_u32 any_broken;   /* 1: some page was lost since the process began */
 
 static hr__lock lock = HR__LOCK_INIT(HR__RANK_GUARD);
-static uint32_t live;                   /* mappings; guarded by lock, as is what follows */
-static struct sigaction before[LEVELS]; /* what each level passes on to; constant while that level may be called */
+static uint32_t live;                   /* mappings in use; guarded by lock, as are before and levels_used */
+static struct sigaction before[LEVELS]; /* the action that each level passes signals on to; constant while the level is installed */
 static int levels_used;
 
 /* ---- the handler ---- */
@@ -45,7 +46,7 @@ static struct mapping *find(uint64_t address)
 	return NULL;
 }
 
-/* True when the instruction may be tried again. */
+/* Replaces the lost page. Returns true when the instruction can be retried. */
 static bool mend(const siginfo_t *info)
 {
 	if (info->si_code != BUS_ADRERR) return false;
@@ -61,7 +62,8 @@ static bool mend(const siginfo_t *info)
 	return true;
 }
 
-/* What the system does on SIG_DFL. A fault happens again when the handler returns; a signal that was sent must be sent again. */
+/* The action of SIG_DFL. A fault is raised again when the handler returns; a signal that was sent must be raised again
+ * explicitly. */
 static void die(const siginfo_t *info)
 {
 	struct sigaction action = { .sa_handler = SIG_DFL };
@@ -71,7 +73,7 @@ static void die(const siginfo_t *info)
 
 static void pass_on(const struct sigaction *to, int number, siginfo_t *info, void *context)
 {
-	bool sent = info->si_code <= 0; /* by a process, and not by an instruction */
+	bool sent = info->si_code <= 0; /* by a process, not caused by an instruction */
 	bool is_function = (to->sa_flags & SA_SIGINFO) || (to->sa_handler != SIG_DFL && to->sa_handler != SIG_IGN);
 	if (is_function && (to->sa_flags & SA_RESETHAND)) {
 		struct sigaction action = { .sa_handler = SIG_DFL };
@@ -79,7 +81,7 @@ static void pass_on(const struct sigaction *to, int number, siginfo_t *info, voi
 	}
 	if (to->sa_flags & SA_SIGINFO) to->sa_sigaction(number, info, context);
 	else if (is_function) to->sa_handler(number);
-	else if (to->sa_handler == SIG_DFL || !sent) die(info); /* the system kills too when a fault is ignored */
+	else if (to->sa_handler == SIG_DFL || !sent) die(info); /* the system also kills the process when a fault is ignored */
 }
 
 static void handle(int level, int number, siginfo_t *info, void *context)
@@ -98,9 +100,9 @@ HANDLER(2)
 HANDLER(3)
 static void (*const handlers[LEVELS])(int, siginfo_t *, void *) = { handle_0, handle_1, handle_2, handle_3 };
 
-/* ---- installing it; with the lock held ---- */
+/* ---- installing the handler; called with the lock held ---- */
 
-/* The level that [action] is, or -1. */
+/* The level whose handler is [action], or -1. */
 static int level_of(const struct sigaction *action)
 {
 	for (int i = 0; i < LEVELS; i++)
@@ -118,7 +120,8 @@ static void install(void)
 	before[levels_used] = now;
 	ours = now;
 	ours.sa_sigaction = handlers[levels_used];
-	/* On the alternate stack, if the thread has one: the fault may be on a small stack, and without one the flag means nothing. */
+	/* Use the alternate stack if the thread has one, because the fault may be on a small stack; without an alternate stack the flag
+	 * has no effect. */
 	ours.sa_flags = SA_SIGINFO | SA_ONSTACK | (now.sa_flags & (SA_NODEFER | SA_RESTART));
 	if (sigaction(SIGBUS, &ours, NULL) == 0) levels_used++;
 }

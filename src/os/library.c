@@ -1,4 +1,4 @@
-/* library.c - shared libraries, as Linux loads them. */
+/* library.c - shared libraries on Linux. */
 #include "os/library.h"
 
 #include <dlfcn.h>
@@ -6,7 +6,7 @@
 
 hr__library *hr__library_open(const char *name, char *why, size_t capacity)
 {
-	/* All symbols now: a library that lacks something fails here, with words, and not later, with an end of the process. */
+	/* Resolve all symbols now: a library that lacks one fails here with a message instead of ending the process later. */
 	void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
 	if (library) return library;
 	const char *error = dlerror();

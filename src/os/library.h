@@ -1,7 +1,6 @@
-/* library.h - shared libraries that are found while the program runs.
+/* library.h - shared libraries loaded at run time.
  *
- * Not in the table of os.h: which file a name means is the loader's business, and a test that wants another one says so in
- * LD_LIBRARY_PATH. */
+ * Not part of the table in os.h: the loader resolves names to files, and a test selects another file by LD_LIBRARY_PATH. */
 #ifndef HR_OS_LIBRARY_H
 #define HR_OS_LIBRARY_H
 
@@ -9,11 +8,11 @@
 
 typedef struct hr__library hr__library;
 
-/* Loads the library called [name], for the rest of the process: there is no closing it. NULL when it cannot be loaded; then [why] has
- * the loader's words, cut to [capacity]. */
+/* Loads the library [name] for the rest of the process; it cannot be closed. NULL when it cannot be loaded; then [why] holds the
+ * loader's message, cut to [capacity]. */
 hr__library *hr__library_open(const char *name, char *why, size_t capacity);
 
-/* The address of what the library calls [name]; NULL when it has no such thing. */
+/* The address of the symbol [name]; NULL when the library has none. */
 void *hr__library_symbol(hr__library *library, const char *name);
 
 #endif

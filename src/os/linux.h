@@ -1,5 +1,4 @@
-/* linux.h - the Linux table and the functions that fill it, by the file they are in. For src/os alone; the contracts are in
- * os.h. */
+/* linux.h - the Linux table and the functions in it, grouped by file. Only for src/os; the contracts are in os.h. */
 #ifndef HR_OS_LINUX_H
 #define HR_OS_LINUX_H
 

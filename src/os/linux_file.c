@@ -1,8 +1,8 @@
-/* linux_file.c - files: created safely, read and written whole, extended with disk space behind every byte.
+/* linux_file.c - files: created safely, read and written completely, extended with allocated disk space.
  *
  * Growing a file beyond the process's limit (ulimit -f) raises SIGXFSZ, which kills by default. A memory profiler must not kill the
- * program it watches, so that signal is held back around every call that can grow a file, and taken away if the call raised it; the
- * caller gets EFBIG. The same goes for SIGPIPE (EPIPE) where the standard error is written to. */
+ * program that it profiles. So SIGXFSZ is blocked around every call that can grow a file and discarded if the call raised it; the
+ * caller gets EFBIG. SIGPIPE (EPIPE) is handled the same way in writes to the standard error and to sinks. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -21,14 +21,14 @@
 #include "os/guard.h"
 #include "os/linux.h"
 
-#define IO_MAX ((size_t)1 << 30) /* one call of the system takes at most 2 GiB less a page */
+#define IO_MAX ((size_t)1 << 30) /* one system call transfers at most 2 GiB less a page */
 
 /* ---- signals that a call may raise ---- */
 
 struct held_back {
-	int signal_number, error; /* what the call raises, and what it returns then */
+	int signal_number, error; /* the signal that the call can raise, and the error that the call then returns */
 	sigset_t mask_before;
-	bool pending_before; /* one that the program itself holds back must stay */
+	bool pending_before; /* a signal that the program itself had blocked and pending must stay pending */
 };
 
 static bool is_pending(int signal_number)
@@ -88,7 +88,7 @@ int hr__linux_file_open(const char *path, int *out_fd, uint64_t *out_size)
 {
 	int fd = -1;
 	struct stat facts;
-	/* Without O_NONBLOCK, opening a pipe would wait for its other end. */
+	/* Without O_NONBLOCK, opening a FIFO would wait for its other end. */
 	int error = open_file(path, O_RDONLY | O_NONBLOCK, &fd);
 	if (error != 0) return error;
 	error = fstat(fd, &facts) != 0 ? errno : kind_error(facts.st_mode);
@@ -103,7 +103,7 @@ int hr__linux_file_open(const char *path, int *out_fd, uint64_t *out_size)
 
 void hr__linux_file_close(int fd)
 {
-	/* Linux closes the file even when it says EINTR; trying again could close somebody else's. */
+	/* Linux closes the file even if close returns EINTR; a retry could close a file that another thread has opened. */
 	close(fd);
 }
 
@@ -122,8 +122,8 @@ int hr__linux_folder_create(const char *path)
 	return mkdir(path, 0777) == 0 ? 0 : errno;
 }
 
-/* The descriptor that a path such as /dev/stdout or /dev/fd/3 names, or -1. These paths are links, but they lead to what this process has
- * open already: nobody else can make them lead anywhere else. */
+/* The descriptor that a path such as /dev/stdout or /dev/fd/3 names, or -1. These paths are symbolic links, but to files that this
+ * process has open, and no other process can redirect them. */
 static int descriptor_of(const char *path)
 {
 	static const char *const folders[] = { "/dev/fd/", "/proc/self/fd/" };
@@ -146,8 +146,8 @@ static int sink_error(mode_t mode)
 	return S_ISREG(mode) ? EEXIST : EINVAL;
 }
 
-/* Opens the character device [path]. What has that name may have changed since it was looked at: so no link is followed, nothing is
- * truncated, a pipe is not waited for, and what was opened is looked at again. */
+/* Opens the character device [path]. The path may have changed since lstat, so this follows no link, truncates nothing, does not
+ * wait for a FIFO, and checks the type of what it opened. */
 static int open_device(const char *path, int *out_fd)
 {
 	int fd = -1;
@@ -295,7 +295,7 @@ static int write_zeros(int fd, uint64_t from, uint64_t to)
 	return error;
 }
 
-/* Disk space for the file's bytes up to [bytes]; some file systems (FAT, older NFS) can only be made to find it by writing. */
+/* Allocates disk space for the file up to [bytes]. Some file systems (FAT, older NFS) allocate only when data is written. */
 static int find_space(int fd, uint64_t size, uint64_t bytes)
 {
 	int result;
@@ -318,7 +318,7 @@ int hr__linux_file_extend(int fd, uint64_t bytes)
 	struct held_back growth;
 	hold_back(&growth, SIGXFSZ, EFBIG);
 	int error = find_space(fd, size, bytes);
-	/* A disk that fills up halfway leaves the file longer than it was. */
+	/* A disk that fills up halfway leaves the file longer than before. */
 	if (error != 0) set_size(fd, size);
 	let_go(&growth, error);
 	return error;
@@ -343,7 +343,7 @@ int hr__linux_file_unmap(void *base, size_t bytes)
 }
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* Linux 5.14; C libraries learnt the name later */
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14; older C library headers lack the name */
 #endif
 
 void hr__linux_file_touch(void *base, size_t bytes)

@@ -1,7 +1,7 @@
-/* linux_memory.c - address space, memory behind it, and anonymous files, by mmap and its relatives.
+/* linux_memory.c - address space, memory and anonymous files, by mmap and related calls.
  *
- * A reserved range is always mapped (PROT_NONE where it has no memory), never a hole: a hole could be taken by any other mmap of
- * the process. So giving memory up replaces or protects a mapping and never unmaps it; only release does. */
+ * A reserved range is always mapped, with PROT_NONE where it has no memory. An unmapped gap could be taken by any other mmap of the
+ * process. So freeing memory replaces or protects a mapping and never unmaps it; only release unmaps. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -43,13 +43,13 @@ void hr__linux_free(void *block, size_t bytes)
 
 /* ---- address space ---- */
 
-/* Cuts [bytes] at an aligned address out of a larger mapping and unmaps what is left over on both sides. */
+/* Cuts [bytes] at an aligned address out of a larger mapping and unmaps the rest on both sides. */
 static void *trim_to_alignment(char *mapping, size_t mapped, size_t bytes, size_t alignment)
 {
 	size_t before = (size_t)(-(uintptr_t)mapping & (alignment - 1));
 	size_t after = mapped - before - bytes;
-	/* Unmapping an end of a mapping splits nothing, so it needs no memory and cannot fail; if it did, address space would stay
-	 * reserved to no purpose, and nothing else. */
+	/* Unmapping an end of a mapping splits nothing, so it needs no memory and cannot fail. If it did fail, the only effect would be
+	 * wasted address space. */
 	if (before > 0) munmap(mapping, before);
 	if (after > 0) munmap(mapping + before + bytes, after);
 	return mapping + before;
@@ -82,7 +82,7 @@ int hr__linux_commit(void *base, size_t bytes)
 int hr__linux_decommit(void *base, size_t bytes)
 {
 	if (!is_whole_pages(base, bytes)) return EINVAL;
-	/* Protecting first, because that is the part that can fail (it may split a mapping) while everything is still there. */
+	/* Protect first: mprotect can fail (it may split a mapping), and at this point nothing is lost yet. */
 	if (mprotect(base, bytes, PROT_NONE) != 0) return errno;
 	if (madvise(base, bytes, MADV_DONTNEED) == 0) return 0;
 	int error = errno;
@@ -141,7 +141,7 @@ int hr__linux_unlock_memory(void *base, size_t bytes)
 	return munlock(base, bytes) == 0 ? 0 : errno;
 }
 
-/* The number after "[key]" in the text of /proc/meminfo, in bytes; false when it is not there. */
+/* The number after [key] in the text of /proc/meminfo, in bytes; false when it is missing. */
 static bool meminfo_field(const char *text, const char *key, uint64_t *out)
 {
 	const char *at = strstr(text, key);
@@ -161,7 +161,7 @@ int hr__linux_host_memory(uint64_t *out_total, uint64_t *out_available)
 	}
 	text[length] = 0;
 	if (!meminfo_field(text, "MemTotal:", &total) || !meminfo_field(text, "MemAvailable:", &available)) {
-		/* Without /proc, as in some sandboxes. Free memory is less than what is available: caches could go too. */
+		/* No /proc, as in some sandboxes. Free memory is less than available memory, because caches could be dropped too. */
 		struct sysinfo info;
 		if (sysinfo(&info) != 0) return errno;
 		total = (uint64_t)info.totalram * info.mem_unit;

@@ -1,4 +1,4 @@
-/* linux_thread.c - threads, monitors, clocks, and the barrier on all threads of the process. */
+/* linux_thread.c - threads, monitors, clocks, and the process-wide barrier. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/membarrier.h>
@@ -35,7 +35,7 @@ uint64_t hr__linux_wall_clock_ns(void)
 	return read_clock(CLOCK_REALTIME);
 }
 
-/* The moment [ns] from now on the monotonic clock; centuries away when the sum does not fit. */
+/* The time [ns] from now on the monotonic clock; capped at UINT64_MAX ns when the sum overflows. */
 static struct timespec deadline_after(uint64_t ns)
 {
 	uint64_t deadline;
@@ -55,7 +55,7 @@ struct hr__thread {
 	pthread_t id;
 	void (*run)(void *);
 	void *argument;
-	char name[16]; /* the most the system takes, 0 included */
+	char name[16]; /* the system's limit, including the 0 */
 };
 
 static void *thread_main(void *argument)
@@ -74,8 +74,9 @@ int hr__linux_thread_start(void (*run)(void *), void *argument, const char *name
 	thread->argument = argument;
 	snprintf(thread->name, sizeof thread->name, "%s", name != NULL ? name : "headroom");
 
-	/* The new thread inherits the mask. A program's signal handlers must not run on threads it does not know of. Signals that an
-	 * instruction of the thread itself causes stay open: blocked, they would kill without a handler seeing them. */
+	/* The new thread inherits the signal mask. The program's signal handlers must not run on threads that the program does not know
+	 * of. Signals caused by an instruction of the thread itself stay unblocked: if blocked, they would kill without a handler being
+	 * called. */
 	sigset_t blocked, before;
 	sigfillset(&blocked);
 	sigdelset(&blocked, SIGSEGV);
@@ -111,7 +112,7 @@ struct hr__monitor {
 	pthread_cond_t condition;
 };
 
-/* The monotonic clock, so that setting the time of day neither cuts a wait short nor draws it out. */
+/* Uses the monotonic clock, so that setting the time of day does not shorten or lengthen a wait. */
 static int make_condition(pthread_cond_t *condition)
 {
 	pthread_condattr_t attributes;
@@ -188,7 +189,7 @@ int hr__linux_heavy_barrier(void)
 {
 	int error = membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 	if (error != EPERM) return error;
-	/* The process has not registered yet. Registering twice does no harm. */
+	/* The process has not registered yet. Registering twice is harmless. */
 	error = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
 	return error != 0 ? error : membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 }

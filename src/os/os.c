@@ -1,7 +1,7 @@
-/* os.c - what surrounds the table: which one is in force, errors, barriers, ticks, and the hooks for fork and the end of threads.
+/* os.c - the current table, errors, barriers, ticks, and the hooks for fork and thread exit.
  *
- * Process-wide things (the fork handler, the thread key, membarrier's registration, how locks wait) are set up once by start(),
- * which runs before main. Until then, and wherever membarrier is missing, hr__light_is_full is true: the safe side. */
+ * start() sets up process-wide state once (the fork handler, the thread key, the registration of membarrier, how locks wait). It
+ * runs before main. Until then, and where membarrier is missing, hr__light_is_full is true, which is always correct. */
 #define _GNU_SOURCE
 #include "os/guard.h"
 #include "os/linux.h"
@@ -32,7 +32,7 @@
 
 _Atomic(bool) hr__light_is_full = true;
 
-/* ---- the table in force ---- */
+/* ---- the current table ---- */
 
 static _Atomic(const hr__os_table *) in_force = &hr__linux_table;
 
@@ -150,9 +150,9 @@ hr_status hr__os_fail(int error, const char *what, ...)
 #define FIRST_SLEEP_NS 2000u
 #define SLEEP_DOUBLINGS 5u
 
-/* Pauses first, for locks held for nanoseconds; then lets others run, in case the holder is waiting for a processor; then sleeps,
- * for locks held over a call of the system. Against a thread that does nothing but take the lock again and again, a look after a
- * pause finds it free one time in four, so one waiter in ten comes to sleeping. */
+/* First pauses, for locks held for nanoseconds; then yields, in case the holder is waiting for a processor; then sleeps, for locks
+ * held during a system call. Against a thread that reacquires the lock continuously, one poll in four after a pause finds it free,
+ * so one waiter in ten gets as far as sleeping. */
 static void wait_for_lock(unsigned attempt)
 {
 	if (attempt < PAUSED_ATTEMPTS) {
@@ -179,8 +179,9 @@ void hr__heavy_barrier(void)
 	hr__fence_seq_cst();
 	if (hr__load_relaxed(&hr__light_is_full)) return;
 	if (hr__os()->heavy_barrier() == 0) return;
-	/* It worked when the process began, so somebody has forbidden it since (a sandbox). From now on the light side has a full
-	 * fence; a thread that passed the old one has its stores out of the processor long before this sleep ends. */
+	/* The barrier worked when the process began, so it was forbidden since (by a sandbox). From now on the light side has a full
+	 * fence. For a thread that passed the light barrier before that, the sleep is long enough for its stores to leave the
+	 * processor. */
 	hr__store_seq_cst(&hr__light_is_full, true);
 	hr__linux_sleep_ns(1000000);
 	hr__fence_seq_cst();
@@ -188,7 +189,7 @@ void hr__heavy_barrier(void)
 
 /* ---- ticks ---- */
 
-#define RATE_NS 5000000u /* how long the rate is measured; a reading is off by some 20 ns, so the rate by a few millionths */
+#define RATE_NS 5000000u /* duration of the measurement; a reading is off by some 20 ns, so the rate by a few millionths */
 #define RATE_READINGS 8u
 
 struct reading {
@@ -196,7 +197,7 @@ struct reading {
 	uint64_t ticks;
 };
 
-/* Both clocks at one moment: the closest of a few pairs, because any of them may be torn apart by an interrupt. */
+/* Reads both clocks at one moment: the closest of a few pairs, because an interrupt can separate the two readings of a pair. */
 static struct reading read_both(void)
 {
 	struct reading best = { 0 };
@@ -231,7 +232,7 @@ static double measure_rate(void)
 
 double hr__ticks_rate(void)
 {
-	static _Atomic(double) known; /* the first thread to store it wins, so that all agree */
+	static _Atomic(double) known; /* the first thread's value is kept, so that all threads agree */
 	double rate = hr__load_acquire(&known);
 	if (rate == 0) {
 		double measured = measure_rate();
@@ -245,8 +246,8 @@ double hr__ticks_rate(void)
 #define FORK_HOOKS 4u
 
 static pthread_once_t started = PTHREAD_ONCE_INIT;
-static int fork_error;       /* why fork hooks cannot run; 0 = they can; written by start */
-static int thread_key_error; /* likewise */
+static int fork_error;       /* why fork hooks cannot run; 0 = they can; written by start_once */
+static int thread_key_error; /* the same for thread exit hooks */
 static pthread_key_t thread_key;
 static _Atomic(void (*)(void)) fork_hooks[FORK_HOOKS];
 static _Atomic(void (*)(void *)) thread_exit_hook;
@@ -275,19 +276,19 @@ static void start_once(void)
 	if (!UNDER_TSAN && hr__linux_heavy_barrier() == 0) hr__store_seq_cst(&hr__light_is_full, false);
 }
 
-/* Also called by what needs it, in case a constructor of the program comes before this one. */
+/* Also called by functions that depend on it, in case a constructor of the program runs before this one. */
 static __attribute__((constructor)) void start(void)
 {
 	pthread_once(&started, start_once);
 }
 
-/* The process ends, or a module that contains the library is unloaded (the shared library itself never is: it is linked with nodelete).
- * A thread that ends later must not call what is not there any more; what it has of the library is lost then. */
+/* Runs when the process ends or a module that contains the library is unloaded (the shared library itself never is: it is linked
+ * with nodelete). A thread that ends later must not call unloaded code; its per-thread state is leaked. */
 static __attribute__((destructor)) void stop(void)
 {
 	start();
 	if (thread_key_error == 0) pthread_key_delete(thread_key);
-	thread_key_error = ECANCELED; /* the key may be another module's by now */
+	thread_key_error = ECANCELED; /* another module may own the key by now */
 }
 
 int hr__os_at_fork(void (*child)(void))

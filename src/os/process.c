@@ -17,7 +17,7 @@ static int make_one(const char *path)
 	struct stat facts;
 	if (mkdir(path, 0700) == 0) return 0;
 	int error = errno;
-	/* There already; or the system will not say so, as where a disk is mounted to be read only. */
+	/* It exists already, or mkdir gives another error first, as on a read-only file system. */
 	if (stat(path, &facts) != 0) return error;
 	return S_ISDIR(facts.st_mode) ? 0 : ENOTDIR;
 }
@@ -53,7 +53,8 @@ int hr__os_at_exit(void (*run)(void))
 	return atexit(run) == 0 ? 0 : ENOMEM;
 }
 
-/* The 22nd field of /proc/self/stat. The second, the name of the program, may have anything in it, but ends at the last ')'. */
+/* The 22nd field of /proc/self/stat. The second field, the name of the program, can contain any character, but ends at the last
+ * ')'. */
 uint64_t hr__os_process_birth(void)
 {
 	char text[1024];
