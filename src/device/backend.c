@@ -1,4 +1,4 @@
-/* backend.c - whether a backend's table has what it must have. */
+/* backend.c - checks that a backend's table is complete. */
 #include <stddef.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ typedef struct entry {
 	}
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* The first entry that is missing; NULL when all are there. */
+/* The first missing entry; NULL when all are present. */
 static const char *first_missing(const entry *entries, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
@@ -25,7 +25,7 @@ static const char *first_missing(const entry *entries, size_t count)
 	return NULL;
 }
 
-/* The first entry that is missing while others of the group are there; NULL when it is all or none. */
+/* The first missing entry of a group of which others are present; NULL when all or none are present. */
 static const char *first_gap(const entry *entries, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {

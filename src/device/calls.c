@@ -1,17 +1,17 @@
-/* calls.c - every call into a backend: counted, made to fail when a test asks for it, and with a substitute where the entry is
- * missing.
+/* calls.c - all calls into backends. Each call is counted, can be made to fail by a test, and has a substitute where the entry is
+ * optional.
  *
- * The counter is one for the process, so a test that fails call 1, 2, 3... until nothing fails any more has been through every
- * place where a device can refuse. Only calls that exist in the backend's table are counted: a substitute cannot fail for the
- * device. close is not counted, because it returns nothing. */
+ * There is one counter for the process, so a test that makes call 1, 2, 3... fail, until no call fails any more, covers every place
+ * where a device can fail. Only calls of entries that exist in the backend's table are counted, because a substitute cannot fail on
+ * behalf of the device. close is not counted, because it returns nothing. */
 #include "base/checked.h"
 #include "base/status.h"
 #include "device/internal.h"
 
-/* What fails. Set all together by hr_backend_fail_nth; a call that runs at the same time may see the old or the new setting. */
+/* Which calls fail. Set together by hr_backend_fail_nth; a concurrent call may see the old or the new setting. */
 static struct {
 	hr__atomic_u64 calls;
-	hr__atomic_u64 nth; /* 0 = nothing fails */
+	hr__atomic_u64 nth; /* 0 = no call fails */
 	hr__atomic_u32 forever;
 	hr__atomic_u32 status;
 } faults;
@@ -36,7 +36,7 @@ HR_API hr_status hr_backend_error(hr_status status, const char *message)
 	return hr__fail(status, "%s", message ? message : "the device gave no reason");
 }
 
-/* Counts a call of [entry]; not HR_OK when it is to fail. */
+/* Counts a call of [entry]; returns an error when the call must fail. */
 static hr_status enter(const char *entry)
 {
 	uint64_t call = hr__fetch_add_relaxed(&faults.calls, 1) + 1;
@@ -74,7 +74,7 @@ hr_status hr__call_memory_info(hr__physical *device, uint64_t *free_bytes, uint6
 	CALL(device, memory_info, free_bytes, total_bytes);
 }
 
-/* ---- memory. Callers ask for pages only where caps.page_bytes is not 0. ---- */
+/* ---- memory. Callers use pages only where caps.page_bytes is not 0. ---- */
 
 hr_status hr__call_reserve(hr__physical *device, uint64_t bytes, uint64_t *address)
 {
@@ -130,7 +130,8 @@ hr_status hr__call_plain_free(hr__physical *device, uint64_t address, uint64_t b
 	CALL(device, plain_free, address, bytes);
 }
 
-/* ---- streams and events. Callers ask only where hr__has_streams; without streams all work is done when a call returns. ---- */
+/* ---- streams and events. Callers use them only where hr__has_streams is true; without streams all work is done when a call
+ * returns. ---- */
 
 hr_status hr__call_stream_create(hr__physical *device, hr_native_stream *stream)
 {

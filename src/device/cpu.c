@@ -8,7 +8,7 @@
 #include "device/device.h"
 #include "os/os.h"
 
-/* The device has no state of its own; this is only something to point to. */
+/* The device has no state; this gives it a non-NULL handle. */
 static char the_host;
 
 static hr_status cpu_count(void *config, uint32_t *out)

@@ -1,42 +1,44 @@
-/* cuda.c - NVIDIA cards, through the CUDA driver that the machine has.
+/* cuda.c - NVIDIA GPUs, through the installed CUDA driver.
  *
- * The driver is a library that is looked for at run time. Where there is none, or it does not work, there are no devices of this
- * kind, which is no error: emulated ones stand in. Why there are none is kept for those who ask (hr_cuda_check).
+ * The driver library is loaded at run time. If it is missing or does not work, there are no CUDA devices. That is not an error:
+ * emulated devices are used instead. The reason is kept for hr_cuda_check.
  *
- * Whose context
+ * Context
  *
- * A card's primary context is retained, never made and never reset: it is the one that CUDA's runtime, PyTorch and the rest of the
- * program use, so their kernels see our memory. What was current when a call came in is current when it returns: where it is not our
- * context, ours is pushed and popped again. In a program whose threads have it current anyway that costs one look (a few ns).
+ * A card's primary context is retained, never created and never reset. CUDA's runtime, PyTorch and the rest of the program use the
+ * same context, so their kernels can access our memory. The context that was current on entry to a call is current again on return:
+ * if it is not ours, ours is pushed and popped. In a program whose threads have ours current anyway, that costs one check (a few
+ * ns).
  *
  * Memory
  *
- * A page is a physical handle (cuMemCreate) and is mapped whole. Mapping a run makes one mapping per page and gives access to all of
- * them in one call. Unmapping takes a whole run out in one call: CUDA cannot unmap a part of a mapping, but one call may cover many
- * mappings, made by whichever calls. None of the three waits for work on the device; see device.h for who does.
+ * A page is a physical handle (cuMemCreate) and is mapped whole. Mapping a run of pages creates one mapping per page and sets
+ * access for all of them in one call. Unmapping removes a whole run in one call: CUDA cannot unmap part of a mapping, but one call
+ * can cover many mappings, no matter which calls created them. None of these calls waits for work on the device; device.h says
+ * where the waiting happens.
  *
- * Pages of the host's memory (HOST_NUMA, on the node next to the card) are handles too, mapped and unmapped by the same calls. A copy
- * between them and the card's runs at the speed of the link.
+ * Host memory pages (HOST_NUMA, on the node next to the card) are handles too, mapped and unmapped by the same calls. A copy
+ * between them and device pages runs at the speed of the link.
  *
  * Streams
  *
- * 0 is the legacy default stream, which is what cudaStream_t 0 means in programs compiled as nvcc does it by default. Streams made
- * here do not wait for it, nor it for them: order between streams is made by events only. The default stream of a thread (2) is
- * another one in each thread and therefore refused.
+ * 0 is the legacy default stream, which is what cudaStream_t 0 means in programs compiled with nvcc's defaults. Streams created
+ * here do not synchronise with it: only events order streams. The per-thread default stream (2) is a different stream in each
+ * thread and is therefore refused.
  *
- * Copies go through the call for their direction, so that both copy engines of a card run at once.
+ * Copies use the call for their direction, so that both copy engines of a card run at once.
  *
  * Time
  *
- * CUDA tells the time between two events, in milliseconds as a float: exact to 0.25 us over 4 s, to 0.25 ms over an hour. So times are
- * counted from a base, an event on a stream that has nothing else to do, and when the base is REBASE_MS old another one is recorded
- * and counted from as soon as it has happened. Who asks at least every few seconds gets times as fine as CUDA has them (0.5 us); the
- * first answer after a long silence may be as coarse as the silence was long. Between bases no more than one rounding is added.
+ * CUDA reports the time between two events, in milliseconds as a float: exact to 0.25 us over 4 s, to 0.25 ms over an hour. So
+ * times are measured from a base, an event on a stream that has no other work. When the base is older than REBASE_MS, a new base
+ * event is recorded; it is used once it has happened. Callers that query at least every few seconds get CUDA's full resolution (0.5
+ * us); the first answer after a long pause has the resolution of that pause. Each change of base adds at most one rounding error.
  *
- * Events that keep the time cost five times as much to record as those that do not (1.24 us and 0.23 us on an H200), and 3 us to ask.
+ * Timed events cost five times as much to record as untimed ones (1.24 us and 0.23 us on an H200), and 3 us to query.
  *
- * There are no locks here but that of the clock: the driver has its own. What is static is written under the registry's lock (count)
- * and only read after that. */
+ * The only lock here is that of the clock: the driver has its own locks. Static data is written under the registry's lock (count)
+ * and only read afterwards. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -50,21 +52,21 @@
 #include "os/os.h"
 
 #define LIBRARY "libcuda.so.1"
-#define OLDEST "11.0" /* the first CUDA whose driver has all of HR__CUDA_CALLS */
+#define OLDEST "11.0" /* the first CUDA version whose driver has all of HR__CUDA_CALLS */
 #define CONTROL_DEVICE "/dev/nvidiactl"
 #define PER_THREAD_STREAM 2u
 #define HUGE_PAGE (UINT64_C(2) << 20)
 #define REBASE_MS 2000.0f
-#define FIRST_BASE_NS UINT64_C(1000000000) /* so that rounding never leads below zero */
+#define FIRST_BASE_NS UINT64_C(1000000000) /* so that rounding never yields a negative time */
 
 static struct {
 	hr__library *library;
-	int process; /* that called cuInit; a fork of it cannot use CUDA */
-	bool broken; /* the last count found a driver, but no device */
+	int process; /* the process that called cuInit; a fork of it cannot use CUDA */
+	bool broken; /* the last count found a driver but no device */
 	char why[320];
 } driver;
 
-/* The driver's calls, by their own names. */
+/* The driver's functions, under their own names. */
 static struct {
 #define MEMBER(name, parameters) CUresult(*name) parameters;
 	HR__CUDA_CALLS(MEMBER)
@@ -75,13 +77,13 @@ typedef struct card {
 	CUdevice device;
 	CUcontext context;
 	uint64_t page_bytes, total_bytes;
-	CUmemAllocationProp memory; /* what a page is made of */
+	CUmemAllocationProp memory; /* properties of a page */
 	CUmemAccessDesc access;
 	char name[64];
-	CUstream clock;      /* where bases are recorded */
-	hr__lock clock_lock; /* HR__RANK_DEVICE; guards the rest */
-	CUevent base, next;  /* next: the base to be, once it has happened */
-	uint64_t base_ns;    /* when base was, on our clock */
+	CUstream clock;      /* the stream on which bases are recorded */
+	hr__lock clock_lock; /* HR__RANK_DEVICE; guards the fields below */
+	CUevent base, next;  /* next: becomes the base once it has happened */
+	uint64_t base_ns;    /* time of base on our clock */
 	bool next_is_recorded;
 } card;
 
@@ -113,18 +115,19 @@ static const char *describe(CUresult result, char *out, size_t capacity)
 	return out;
 }
 
-/* Bytes of a symbol's name without its version: people know cuMemAlloc. */
+/* Length of a symbol's name without its version suffix, as users know it (cuMemAlloc). */
 static int plain_length(const char *symbol)
 {
 	const char *version = strstr(symbol, "_v2");
 	return (int)(version ? (size_t)(version - symbol) : strlen(symbol));
 }
 
-/* [of] is what the call was about, such as " of 2.0 MiB". */
+/* [of] is the object of the call, such as " of 2.0 MiB". */
 static hr_status failed_of(const card *on, CUresult result, const char *symbol, const char *of)
 {
 	char text[160];
-	if (result == HR__CUDA_ERROR_NOT_READY) return HR_NOT_READY; /* an answer, not an error: no time for a message */
+	if (result == HR__CUDA_ERROR_NOT_READY) return HR_NOT_READY; /* an expected result, not an error: do not spend time on a
+	                                                              * message */
 	return hr__fail(status_of(result), "%.*s%s on %s: %s", plain_length(symbol), symbol, of, on->name,
 	                describe(result, text, sizeof text));
 }
@@ -136,7 +139,7 @@ static hr_status failed(const card *on, CUresult result, const char *symbol)
 
 /* ---- the context ---- */
 
-/* Makes the card's context current; *pushed says whether leave has to take it off again. */
+/* Makes the card's context current; *pushed is whether leave must pop it. */
 static CUresult enter(const card *on, bool *pushed)
 {
 	CUcontext current = NULL;
@@ -154,7 +157,7 @@ static void leave(bool pushed)
 	if (pushed) cu.cuCtxPopCurrent_v2(&ours);
 }
 
-/* Makes one call in the card's context; the value is its CUresult. */
+/* Makes one call in the card's context; evaluates to its CUresult. */
 #define IN_CONTEXT(on, name, ...)                     \
 	({                                                \
 		bool pushed_;                                 \
@@ -166,7 +169,7 @@ static void leave(bool pushed)
 		result_;                                      \
 	})
 
-/* The whole of an entry that is one call. */
+/* The body of an entry that is a single call. */
 #define CALL(on, name, ...)                                                                 \
 	do {                                                                                    \
 		CUresult called_ = IN_CONTEXT(on, name, __VA_ARGS__);                               \
@@ -185,7 +188,7 @@ bool hr__cuda_is_broken(void)
 	return driver.broken;
 }
 
-/* False, so that callers can return it. */
+/* Returns false, so that callers can return its result. */
 __attribute__((format(printf, 1, 2))) static bool explain(const char *format, ...)
 {
 	va_list arguments;
@@ -216,8 +219,8 @@ static bool load(void)
 	return true;
 }
 
-/* The error of opening the driver's device file, where that is what keeps us out; 0. A device is no regular file, so the call never
- * succeeds, but what is forbidden shows first. */
+/* The error of opening the driver's device file if access is denied; otherwise 0. The device is not a regular file, so the open
+ * never succeeds, but missing permission is reported first. */
 static int forbidden(void)
 {
 	int file;
@@ -288,10 +291,10 @@ static CUresult attribute(const card *of, int which)
 	return cu.cuDeviceGetAttribute(&value, which, of->device) == HR__CUDA_SUCCESS ? value : 0;
 }
 
-/* What the card is, without a context. */
+/* Properties of the card that need no context. */
 static hr_status identify(card *opened, uint32_t index)
 {
-	snprintf(opened->name, sizeof opened->name, "CUDA device %u", index); /* until it is known */
+	snprintf(opened->name, sizeof opened->name, "CUDA device %u", index); /* until the name is known */
 	CUresult result = cu.cuDeviceGet(&opened->device, (int)index);
 	if (result != HR__CUDA_SUCCESS) return failed(opened, result, "cuDeviceGet");
 	char name[sizeof opened->name] = "";
@@ -312,7 +315,7 @@ static hr_status identify(card *opened, uint32_t index)
 	return HR_OK;
 }
 
-/* How much memory there is, and in which pages; with a context. */
+/* Memory size and page size; needs a context. */
 static hr_status measure(card *opened, uint64_t wanted_page)
 {
 	size_t free_bytes = 0, total = 0, granularity = 0;
@@ -337,7 +340,7 @@ static void stop_clock(const card *closed)
 	if (closed->clock) IN_CONTEXT(closed, cuStreamDestroy_v2, closed->clock);
 }
 
-/* In the context. *symbol gets the call that failed. */
+/* Called in the context. *symbol is set to the call that failed. */
 static CUresult set_clock(card *opened, const char **symbol)
 {
 	*symbol = "cuStreamCreate";
@@ -350,7 +353,7 @@ static CUresult set_clock(card *opened, const char **symbol)
 	*symbol = "cuEventRecord";
 	result = cu.cuEventRecord(opened->base, opened->clock);
 	if (result != HR__CUDA_SUCCESS) return result;
-	*symbol = "cuEventSynchronize"; /* now, so that no later event waits for the base to be told its time */
+	*symbol = "cuEventSynchronize"; /* wait now, so that later events never find the base unfinished */
 	return cu.cuEventSynchronize(opened->base);
 }
 
@@ -375,7 +378,7 @@ static int64_t ns_of(float ms)
 	return (int64_t)((double)ms * 1e6);
 }
 
-/* Whether there is a new base. In the context and under the clock's lock, like the next. */
+/* Tries to move to a new base and returns whether it did. In the context and under the clock's lock, as is tell_time. */
 static bool move_base(card *on)
 {
 	float step = 0;
@@ -391,9 +394,9 @@ static bool move_base(card *on)
 
 static CUresult tell_time(card *on, CUevent event, uint64_t *ns)
 {
-	float since = 0; /* less than 0 for events from before the base */
+	float since = 0; /* negative for events before the base */
 	CUresult result = cu.cuEventElapsedTime(&since, on->base, event);
-	while (result == HR__CUDA_SUCCESS && since > REBASE_MS && move_base(on)) { /* twice where the next base is old too */
+	while (result == HR__CUDA_SUCCESS && since > REBASE_MS && move_base(on)) { /* repeats when the next base is old too */
 		result = cu.cuEventElapsedTime(&since, on->base, event);
 	}
 	if (result == HR__CUDA_SUCCESS) *ns = on->base_ns + (uint64_t)ns_of(since);
@@ -446,7 +449,7 @@ static hr_status cuda_memory_info(void *device, uint64_t *free_bytes, uint64_t *
 	CUresult result = IN_CONTEXT(on, cuMemGetInfo_v2, &free_now, &total);
 	if (result != HR__CUDA_SUCCESS) return failed(on, result, "cuMemGetInfo");
 	*free_bytes = free_now < on->total_bytes ? free_now : on->total_bytes;
-	*total_bytes = on->total_bytes; /* as when it was opened: limits were set by it */
+	*total_bytes = on->total_bytes; /* the value at opening, because limits were derived from it */
 	return HR_OK;
 }
 
@@ -475,7 +478,7 @@ static hr_status cuda_release(void *device, uint64_t address, uint64_t bytes)
 	CALL((card *)device, cuMemAddressFree, address, bytes);
 }
 
-/* A card that is full is usually full of somebody else's memory; say how full. */
+/* A full card is often full because of other processes, so the message gives its free memory. */
 static hr_status no_memory(const card *on, CUresult result, const char *symbol, uint64_t bytes)
 {
 	size_t free_bytes = 0, total = 0;
@@ -504,7 +507,7 @@ static hr_status cuda_page_destroy(void *device, hr_page page)
 	CALL((card *)device, cuMemRelease, page);
 }
 
-/* Drivers before CUDA 12.2 know nothing of it: they have no such attribute. */
+/* Drivers before CUDA 12.2 lack the attribute. */
 static hr_status cuda_host_page_create(void *device, hr_page *page)
 {
 	card *on = device;
@@ -526,7 +529,7 @@ static hr_status cuda_host_page_create(void *device, hr_page *page)
 	return HR_OK;
 }
 
-/* In the context. *symbol gets the call that failed. */
+/* Called in the context. *symbol is set to the call that failed. */
 static CUresult map_run(const card *on, uint64_t address, const hr_page *pages, uint32_t count, const char **symbol)
 {
 	CUresult result = HR__CUDA_SUCCESS;
@@ -540,7 +543,7 @@ static CUresult map_run(const card *on, uint64_t address, const hr_page *pages, 
 		result = cu.cuMemSetAccess(address, count * on->page_bytes, &on->access, 1);
 		*symbol = "cuMemSetAccess";
 	}
-	/* Should this fail too, nothing can be done: the pages stay where they are, and CUDA will refuse to map others there. */
+	/* If this fails too, nothing can be done: the pages stay mapped, and CUDA will refuse to map others there. */
 	if (result != HR__CUDA_SUCCESS && mapped > 0) cu.cuMemUnmap(address, mapped * on->page_bytes);
 	return result;
 }
@@ -571,7 +574,7 @@ static hr_status cuda_unmap(void *device, uint64_t address, uint32_t count)
 	return failed_of(on, result, "cuMemUnmap", of);
 }
 
-/* ---- plain memory, and pinned memory of the host ---- */
+/* ---- plain memory, and pinned host memory ---- */
 
 static hr_status check_size(uint64_t bytes)
 {
@@ -601,7 +604,7 @@ static uint64_t whole_pages(uint64_t bytes)
 {
 	uint64_t rounded = 0;
 	bool fits = hr__align_up(bytes, hr__os_page_size(), &rounded);
-	HR_ASSERT(fits); /* check_size */
+	HR_ASSERT(fits); /* by check_size */
 	(void)fits;
 	return rounded;
 }
@@ -609,7 +612,7 @@ static uint64_t whole_pages(uint64_t bytes)
 static hr_status pin(const card *on, void *block, uint64_t bytes)
 {
 	char size[24], text[160];
-	/* Touched first: registering pages that are there is several times faster than letting the driver bring each one in. */
+	/* Touch the pages first: registering present pages is several times faster than having the driver fault in each one. */
 	for (uint64_t at = 0; at < bytes; at += hr__os_page_size()) ((volatile char *)block)[at] = 0;
 	CUresult result = IN_CONTEXT(on, cuMemHostRegister_v2, block, bytes, HR__CU_MEMHOSTREGISTER_PORTABLE);
 	if (result == HR__CUDA_SUCCESS) return HR_OK;
@@ -621,7 +624,7 @@ static hr_status pin(const card *on, void *block, uint64_t bytes)
 		hr__format_size(bytes, size, sizeof size), on->name, describe(result, text, sizeof text));
 }
 
-/* Memory of our own that is then registered: on the machine it was measured on, nine times faster than the driver's own. */
+/* Allocates our own memory and registers it: measured nine times faster than the driver's allocation. */
 static hr_status cuda_host_alloc(void *device, uint64_t bytes, void **out)
 {
 	void *block;
@@ -646,7 +649,7 @@ static hr_status cuda_host_free(void *device, void *block, uint64_t bytes)
 	hr_status status = check_size(bytes);
 	if (status != HR_OK) return status;
 	CUresult result = IN_CONTEXT(on, cuMemHostUnregister, block);
-	/* Not registered: by an earlier attempt that got no further. */
+	/* Not registered: an earlier attempt unregistered the memory but failed to release it. */
 	if (result != HR__CUDA_SUCCESS && result != HR__CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) {
 		return failed(on, result, "cuMemHostUnregister");
 	}
@@ -724,7 +727,7 @@ static hr_status cuda_event_destroy(void *device, hr_native_event event)
 	CALL((card *)device, cuEventDestroy_v2, native_event(event));
 }
 
-/* Every stream that is imported has an event recorded on it first, so this is where an impossible one is refused. */
+/* Importing a stream starts by recording an event on it, so an invalid stream is refused here. */
 static hr_status cuda_event_record(void *device, hr_native_event event, hr_native_stream stream)
 {
 	if (HR_UNLIKELY(stream == PER_THREAD_STREAM)) {

@@ -1,9 +1,9 @@
-/* cuda_driver.h - the part of the CUDA driver's interface that Headroom uses, in our own words.
+/* cuda_driver.h - the part of the CUDA driver's interface that Headroom uses, in its own declarations.
  *
- * Nothing of CUDA is needed to build Headroom. The calls are found at run time by the names below, which are those of the driver's
- * symbols: where an interface was changed once, with its "_v2" (but cuEventElapsedTime, whose first form says when an event has not
- * happened, and is in all drivers). They are the forms in which stream 0 is the legacy default stream.
- * Types carry CUDA's names, so that one table serves here, in the stand-in driver of the tests (tests/fake_cuda), and in
+ * Building Headroom needs no CUDA files. The functions are looked up at run time by the names below, which are the driver's symbol
+ * names, with "_v2" where an interface changed. The exception is cuEventElapsedTime, whose first version reports when an event has
+ * not happened yet and is in all drivers. All are the versions in which stream 0 is the legacy default stream. Types have CUDA's
+ * names, so that the same table serves this backend, the fake driver of the tests (tests/fake_cuda) and
  * tools/check-cuda-declarations.sh, which compares all of this with a real cuda.h where there is one. */
 #ifndef HR_DEVICE_CUDA_DRIVER_H
 #define HR_DEVICE_CUDA_DRIVER_H
@@ -31,7 +31,7 @@ typedef struct CUmemLocation {
 
 typedef struct CUmemAllocationProp {
 	int type;
-	int requestedHandleTypes; /* how other processes may get it; 0 = not at all */
+	int requestedHandleTypes; /* how other processes may import it; 0 = not at all */
 	CUmemLocation location;
 	void *win32HandleMetaData;
 	struct {

@@ -1,25 +1,27 @@
-/* emulated.c - a whole accelerator in host memory, honest enough to find real bugs.
+/* emulated.c - an accelerator emulated in host memory, strict enough to expose real bugs.
  *
- * Memory is an anonymous file; a page is an offset in it. Mapping a page maps that part of the file, so that moving a page keeps
- * its bytes, and touching what is not mapped faults, as on a GPU. The file is made by the first page: a device that nobody uses
- * costs a few kilobytes.
+ * Memory is an anonymous file; a page is an offset in it. Mapping a page maps that part of the file, so a page keeps its contents
+ * when it is mapped elsewhere, and an access to unmapped memory faults, as on a GPU. The file is created with the first page: an
+ * unused device costs a few kilobytes.
  *
- * Streams are worker threads (queue.h), the default one too. A copy that would touch unmapped memory does not take the process
- * down: it is left out, and the next hr_stream_synchronize of that stream says so, as CUDA reports errors of work that was
- * asynchronous.
+ * Streams are worker threads (queue.h), including the default stream. A copy that would touch unmapped memory does not crash the
+ * process: it is skipped, and the next hr_stream_synchronize of that stream returns the error, as CUDA reports errors of
+ * asynchronous work.
  *
- * Pages of the host's memory are in a file of their own; copies from and to them go over the link like any other.
+ * Pages of host memory are in a file of their own; copies from and to them use the link like all others.
  *
- * The link is emulated by time: a copy holds its direction's engine for bytes / link, and its stream for the latency on top; the
- * worker copies, then waits until that time is over.
+ * The link is emulated by time: a copy occupies the engine of its direction for bytes / link, and its stream for the latency in
+ * addition. The worker copies and then waits until that time is over.
  *
- * When an event happened. An event is a ticket of its stream's queue. Those whose ticket has not been reached are in the stream's list,
- * in order; the worker that has run a command writes the time into all that were waiting for it, before the command counts as done.
- * An event whose ticket was reached before it was recorded happens when it is recorded. Reached is what the stream's list says, not
- * the queue, so that each event is given its time once, and along a stream in order: the clock is read under the lock.
+ * Event times. An event is a ticket of its stream's queue. Events whose ticket has not been reached are in the stream's list, in
+ * order. A worker that has run a command sets the time of all events that were waiting for it, before the command counts as
+ * completed. An event whose ticket was reached before it was recorded happens when it is recorded. The stream's list, not the
+ * queue, decides whether a ticket was reached, so each event gets its time exactly once, and times increase along a stream: the
+ * clock is read under the lock.
  *
- * Locks: lock (HR__RANK_DEVICE) guards the fields below it and is not held while calling a queue, copying or mapping. It is held
- * while a range is given back to the system: otherwise somebody could be given the same addresses while they are in the books. */
+ * Locks: lock (HR__RANK_DEVICE) guards the fields below it. It is not held while calling a queue, copying or mapping. It is held
+ * while a range is released to the system: otherwise another thread could be given the same addresses while they are still recorded
+ * here. */
 #include <stdio.h>
 #include <string.h>
 
@@ -34,22 +36,22 @@
 #define MAX_STREAMS 128u
 #define EVENTS_AT_FIRST 64u
 #define NO_FILE (-1)
-#define HOST_SPAN (UINT64_C(1) << 40) /* of the file behind pages of the host; it takes memory only where it is written */
-#define SLEEP_SLACK_NS 80000u         /* a sleep may end this much late; what is left after it is waited out awake */
+#define HOST_SPAN (UINT64_C(1) << 40) /* size of the file for pages of host memory; it uses memory only where it is written */
+#define SLEEP_SLACK_NS 80000u         /* a sleep can end this much late; the remaining time is spent spinning */
 
 typedef struct emu_event {
-	hr__queue *queue; /* where it was recorded; NULL = not yet, or on a stream without work: done */
+	hr__queue *queue; /* the queue of the stream it was recorded on; NULL = not recorded, or the stream had no work: done */
 	uint64_t ticket;
-	uint64_t time;           /* when it happened, once it is recorded and in no list */
-	uint32_t next, previous; /* in a stream's list, or free ones (next alone): numbers, 0 = none */
-	uint32_t list;           /* 1 + the stream in whose list it is; 0 = in none */
+	uint64_t time;           /* when it happened; valid once it is recorded and in no list */
+	uint32_t next, previous; /* in a stream's list, or in the free list (next only): event numbers, 0 = none */
+	uint32_t list;           /* 1 + the stream whose list it is in; 0 = none */
 	bool live, recorded;
 } emu_event;
 
-/* Events of a stream that have not happened, by ticket. */
+/* The events of a stream that have not happened, ordered by ticket. */
 typedef struct emu_list {
 	uint32_t first, last; /* numbers of events */
-	uint64_t reached;     /* ticket up to which events were given their time */
+	uint64_t reached;     /* tickets up to this one were reached */
 } emu_list;
 
 typedef struct emulated {
@@ -58,8 +60,8 @@ typedef struct emulated {
 	hr__mappings books;
 	int file, host_file;
 	uint64_t plain_bytes;
-	uint64_t to_device_free, to_host_free; /* when each direction of the link is free again; host's clock */
-	hr__queue *queues[MAX_STREAMS];        /* made when first needed, kept until close: events and waits refer to them */
+	uint64_t to_device_free, to_host_free; /* when each direction of the link becomes free; host clock */
+	hr__queue *queues[MAX_STREAMS];        /* created when first needed, kept until close because events and waits refer to them */
 	bool stream_live[MAX_STREAMS];
 	emu_list lists[MAX_STREAMS];
 	emu_event *events; /* event number e is events[e - 1] */
@@ -109,7 +111,7 @@ static void emu_close(void *device)
 	for (uint32_t i = 0; i < MAX_STREAMS; i++) {
 		if (emu->queues[i]) hr__queue_stop(emu->queues[i]);
 	}
-	/* Only when none runs any more: they refer to each other. */
+	/* Close queues only after all have stopped, because they refer to each other. */
 	for (uint32_t i = 0; i < MAX_STREAMS; i++) {
 		if (emu->queues[i]) hr__queue_close(emu->queues[i]);
 	}
@@ -146,9 +148,9 @@ static hr_status need_room(const emulated *emu, uint64_t bytes)
 	                hr__format_size(emu->options.memory_bytes, total, sizeof total));
 }
 
-/* ---- ranges of addresses ---- */
+/* ---- address ranges ---- */
 
-/* Enters [block] in the books, or gives it back to the system. */
+/* Records [block], or releases it to the system on failure. */
 static hr_status enter_range(emulated *emu, void *block, uint64_t bytes, hr__range_kind kind, hr__range **out)
 {
 	hr__lock_take(&emu->lock);
@@ -158,7 +160,7 @@ static hr_status enter_range(emulated *emu, void *block, uint64_t bytes, hr__ran
 	return status;
 }
 
-/* Takes a whole range out of the books and gives its addresses back. Under the lock. */
+/* Removes the record of a whole range and releases its addresses. Under the lock. */
 static hr_status give_range(emulated *emu, uint64_t address, uint64_t bytes, hr__range_kind kind)
 {
 	hr__range *range = NULL;
@@ -195,7 +197,7 @@ static hr_status emu_release(void *device, uint64_t address, uint64_t bytes)
 
 /* ---- pages ---- */
 
-/* The whole memory in one file; it takes host memory only where it is written. Under the lock. */
+/* One file for all of the device's memory; it uses host memory only where it is written. Under the lock. */
 static hr_status need_file(emulated *emu)
 {
 	if (emu->file != NO_FILE) return HR_OK;
@@ -257,7 +259,7 @@ static hr_status emu_host_page_destroy(void *device, hr_page page)
 	return status;
 }
 
-/* Number of pages from [pages] on, at most [count], that lie side by side in one file: one system call maps them. */
+/* Number of pages from [pages] on, at most [count], that are contiguous in one file: one system call maps them. */
 static uint32_t run_length(emulated *emu, const hr_page *pages, uint32_t count, int *file)
 {
 	uint32_t length = 1;
@@ -271,7 +273,7 @@ static uint32_t run_length(emulated *emu, const hr_page *pages, uint32_t count, 
 	return length;
 }
 
-/* *mapped gets the number of pages that were mapped, also when it fails. */
+/* *mapped is the number of pages mapped, also on failure. */
 static int map_runs(emulated *emu, uint64_t address, const hr_page *pages, uint32_t count, uint32_t *mapped)
 {
 	int error = 0, file;
@@ -294,7 +296,7 @@ static hr_status emu_map(void *device, uint64_t address, const hr_page *pages, u
 	if (status != HR_OK) return status;
 	int error = map_runs(emu, address, pages, count, &mapped);
 	if (!error) return HR_OK;
-	/* Should this fail too, the pages are visible where the books say nothing is: the next mapping there replaces them. */
+	/* If this fails too, the pages stay mapped although they are recorded as unmapped; the next mapping there replaces them. */
 	if (mapped > 0) hr__os()->unmap_fd(pointer(address), mapped * emu->options.page_bytes);
 	hr__lock_take(&emu->lock);
 	hr__mappings_unmap(&emu->books, address, count);
@@ -317,7 +319,7 @@ static hr_status emu_unmap(void *device, uint64_t address, uint32_t count)
 	return HR_OK;
 }
 
-/* ---- plain memory, and pinned memory of the host ---- */
+/* ---- plain memory, and pinned host memory ---- */
 
 static hr_status whole_pages(uint64_t bytes, uint64_t *out)
 {
@@ -325,7 +327,7 @@ static hr_status whole_pages(uint64_t bytes, uint64_t *out)
 	return hr__fail(HR_INVALID_ARGUMENT, "%llu bytes cannot be allocated", (unsigned long long)bytes);
 }
 
-/* [bytes] of host memory, whole pages, as a range of [kind]. */
+/* Allocates [bytes] of host memory, in whole pages, as a range of [kind]. */
 static hr_status make_block(emulated *emu, uint64_t bytes, hr__range_kind kind, hr__range **out)
 {
 	void *block;
@@ -355,7 +357,8 @@ static hr_status emu_plain_alloc(void *device, uint64_t bytes, uint64_t *address
 	if (status != HR_OK) return status;
 	hr__lock_take(&emu->lock);
 	status = need_room(emu, bytes);
-	if (status == HR_OK) emu->plain_bytes += bytes; /* before it is there: two threads must not both get the last byte */
+	if (status == HR_OK) emu->plain_bytes += bytes; /* counted before allocating, so that two threads cannot both get the last
+	                                                 * byte */
 	hr__lock_release(&emu->lock);
 	if (status != HR_OK) return status;
 	status = make_block(emu, rounded, HR__RANGE_PLAIN, &range);
@@ -385,7 +388,7 @@ static hr_status emu_host_alloc(void *device, uint64_t bytes, void **out)
 	hr_status status = whole_pages(bytes, &rounded);
 	if (status == HR_OK) status = make_block(emu, rounded, HR__RANGE_HOST, &range);
 	if (status != HR_OK) return status;
-	/* Memory that may not be pinned serves as well: here it is a matter of speed only. */
+	/* If the memory cannot be locked, use it anyway: locking affects only speed here. */
 	range->locked = hr__os()->lock_memory(pointer(range->base), rounded) == 0;
 	*out = pointer(range->base);
 	return HR_OK;
@@ -403,7 +406,7 @@ static hr_status emu_host_free(void *device, void *block, uint64_t bytes)
 	return status;
 }
 
-/* ---- what workers do ---- */
+/* ---- commands run by workers ---- */
 
 static void wait_until(uint64_t deadline)
 {
@@ -413,7 +416,7 @@ static void wait_until(uint64_t deadline)
 	}
 }
 
-/* When a transfer that begins now will be over. Work that stays on the device has no engine. */
+/* The end time of a transfer that begins now. [engine] is NULL for work that stays on the device. */
 static uint64_t transfer_end(emulated *emu, uint64_t bytes, uint64_t *engine)
 {
 	uint64_t start = hr__os()->clock_ns(), link = emu->options.link_bytes_per_s;
@@ -426,7 +429,7 @@ static uint64_t transfer_end(emulated *emu, uint64_t bytes, uint64_t *engine)
 	return end + emu->options.kernel_latency_ns;
 }
 
-/* *way is the way that the bytes really go: addresses of the device may have memory of the host behind them. */
+/* *way is set to the direction in which the bytes really move: device addresses can be backed by host pages. */
 static hr_status check_copy(emulated *emu, const hr__command *command, hr_copy_kind *way)
 {
 	hr_status status = HR_OK;
@@ -474,13 +477,13 @@ static hr_status run_command(void *device, const hr__command *command)
 	case HR__COMMAND_FILL: return run_fill(device, command);
 	case HR__COMMAND_CALL: command->as.call.run(command->as.call.argument); return HR_OK;
 	case HR__COMMAND_COMPUTE: wait_until(hr__os()->clock_ns() + command->as.compute.ns); return HR_OK;
-	case HR__COMMAND_WAIT: break; /* the queue's own business */
+	case HR__COMMAND_WAIT: break; /* handled by the queue */
 	}
 	HR_ASSERT(false);
 	return HR_OK;
 }
 
-/* ---- when events happened. All under the lock. ---- */
+/* ---- event times; all under the lock ---- */
 
 static emu_event *event_at(const emulated *emu, uint32_t number)
 {
@@ -496,7 +499,7 @@ static void unlink_event(emulated *emu, emu_event *event)
 	event->next = event->previous = event->list = 0;
 }
 
-/* Two threads may have read their tickets in one order and come here in the other. */
+/* Inserts by ticket: two threads may have read their tickets in one order and arrive here in the other. */
 static void link_event(emulated *emu, uint32_t number, uint32_t stream)
 {
 	emu_list *list = &emu->lists[stream];
@@ -510,7 +513,7 @@ static void link_event(emulated *emu, uint32_t number, uint32_t stream)
 	*(event->next ? &event_at(emu, event->next)->previous : &list->last) = number;
 }
 
-/* The worker has run a command. */
+/* Called by the worker after it has run a command. */
 static void note_ran(void *device, uint32_t stream, uint64_t ticket)
 {
 	emulated *emu = device;
@@ -527,7 +530,7 @@ static void note_ran(void *device, uint32_t stream, uint64_t ticket)
 
 /* ---- streams ---- */
 
-/* The queue of a stream; NULL for one that was never given work, unless [needed]. */
+/* The queue of a stream; NULL for a stream that was never given work, unless [needed]. */
 static hr_status find_queue(emulated *emu, hr_native_stream stream, bool needed, hr__queue **out)
 {
 	hr_status status = HR_OK;
@@ -602,7 +605,7 @@ static hr_status find_event(const emulated *emu, hr_native_event event, emu_even
 	return HR_OK;
 }
 
-/* A copy of the event as it is now. */
+/* Copies the current state of the event. */
 static hr_status read_event(emulated *emu, hr_native_event event, emu_event *out)
 {
 	emu_event *found = NULL;

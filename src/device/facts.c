@@ -1,4 +1,4 @@
-/* facts.c - what a device is, for programs (hr_device_get_info) and for the layers above. */
+/* facts.c - properties of a device, for programs (hr_device_get_info) and for the layers above. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 #define PLACE "/job:localhost/replica:0/task:0"
 
-/* What Headroom has of a physical device: pages that nobody uses at present too. */
+/* Bytes of a physical device that Headroom holds, including idle pages. */
 static uint64_t held_bytes(const hr__physical *physical)
 {
 	uint64_t held = 0;

@@ -1,19 +1,18 @@
-/* mappings.c - books of pages, ranges and mappings.
+/* mappings.c - bookkeeping of pages, ranges and mappings.
  *
- * Ranges are an array of pointers by address: found by halving, entered by moving the pointers behind. What is mapped in a range is
- * a table of two levels, leaves made when a page is first mapped there, because allocators reserve far more addresses than they
- * map.
+ * Ranges are an array of pointers in address order, searched by bisection. The pages mapped in a range are a two-level table. Its
+ * leaves are allocated when a page is first mapped there, because allocators reserve far more addresses than they map.
  *
  * The state of a page is one word:    LIVE                  exists, mapped nowhere
  *                                     LIVE | MAPPED         exists, mapped in one place
- *                                     ... | OF_HOST         is of the host's memory
- *                                     next                  exists no more; index + 1 of the next such page
+ *                                     ... | OF_HOST         is host memory
+ *                                     next                  destroyed; index + 1 of the next destroyed page
  *
  * Invariants:
- *   1  ranges do not overlap and are in the order of their addresses
+ *   1  ranges do not overlap and are in address order
  *   2  a page is MAPPED exactly when one slot of one range has its index
  *   3  a range's mapped is the number of its slots that are not 0
- *   4  page_live + page_host = pages with LIVE; the others below page_made are in the chain page_free */
+ *   4  page_live + page_host = pages with LIVE; the others below page_made are in the list page_free */
 #include "device/mappings.h"
 
 #include <string.h>
@@ -75,7 +74,7 @@ static uint32_t rank_of(const hr__mappings *books, uint64_t address)
 	return low;
 }
 
-/* The range that [address] is in; NULL. */
+/* The range that contains [address], or NULL. */
 static hr__range *range_at(const hr__mappings *books, uint64_t address)
 {
 	uint32_t rank = rank_of(books, address);
@@ -84,7 +83,7 @@ static hr__range *range_at(const hr__mappings *books, uint64_t address)
 	return address - range->base < range->bytes ? range : NULL;
 }
 
-/* True when all of [address], [bytes] is in [range], in which [address] is. */
+/* Whether [bytes] from [address] on are inside [range]; [address] is. */
 static bool fits(const hr__range *range, uint64_t address, uint64_t bytes)
 {
 	return bytes <= range->bytes - (address - range->base);
@@ -233,7 +232,7 @@ bool hr__mappings_is_host_page(const hr__mappings *books, hr_page page)
 
 /* ---- mappings ---- */
 
-/* The leaf that has the slot of page number [at] of the range. */
+/* The leaf with the slot of page number [at] of the range. */
 static inline uint32_t **leaf_of(const hr__range *range, uint64_t at)
 {
 	return &range->leaves[at / range->leaf_entries];
@@ -245,7 +244,7 @@ static inline uint32_t slot_value(const hr__range *range, uint64_t at)
 	return leaf ? leaf[at % range->leaf_entries] : 0;
 }
 
-/* Finds the slots for [count] pages from [address] on: their range and the number of the first. */
+/* Finds the slots for [count] pages from [address] on: sets their range and the number of the first. */
 static hr_status find_slots(const hr__mappings *books, uint64_t address, uint32_t count, hr__range **out, uint64_t *first)
 {
 	hr__range *range = range_at(books, address);

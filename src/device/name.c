@@ -1,4 +1,4 @@
-/* name.c - reading device names. The grammar is in name.h. */
+/* name.c - parses device names. The grammar is in name.h. */
 #include "device/name.h"
 
 #include <string.h>
@@ -54,7 +54,7 @@ static hr_status bad_name(const char *text, const char *why)
 	                hr__device_quote(text, quoted), why);
 }
 
-/* Moves *at past [prefix] if it stands there, in any case. */
+/* Advances *at past [prefix] if it is there, ignoring case. */
 static bool skip(const char **at, const char *prefix)
 {
 	const char *p = *at;
@@ -74,7 +74,7 @@ static size_t word_length(const char *at)
 	return length;
 }
 
-/* Reads a number or "*" and moves *at past it. Returns what is wrong, or NULL. */
+/* Parses a number or "*" and advances *at past it. Returns an error text, or NULL. */
 static const char *read_number(const char **at, uint32_t *number, bool *any)
 {
 	*number = 0;
@@ -89,7 +89,7 @@ static const char *read_number(const char **at, uint32_t *number, bool *any)
 	return NULL;
 }
 
-/* The parts before the device: [ "/job:" job ] [ "/replica:" number ] [ "/task:" number ]. */
+/* Parses the parts before the device: [ "/job:" job ] [ "/replica:" number ] [ "/task:" number ]. */
 static const char *read_place(const char **at, bool *elsewhere)
 {
 	*elsewhere = false;

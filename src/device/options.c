@@ -1,4 +1,4 @@
-/* options.c - settings of the devices: defaults, the environment's text, and what is possible. */
+/* options.c - settings of the devices: defaults, parsing of the environment, and validation. */
 #include <string.h>
 
 #include "base/checked.h"
@@ -15,8 +15,8 @@
 #define REQUIRE_VARIABLE "HEADROOM_REQUIRE_CUDA"
 #define LIMIT_VARIABLE "HEADROOM_LIMIT"
 
-/* Bytes of a page on a CUDA card unless somebody says otherwise. Mapping costs per page, whatever its size; memory moves between
- * allocators, and is stitched, in whole pages. */
+/* Default page size on a CUDA card. The cost of mapping is per page, whatever its size; memory moves between allocators, and is
+ * stitched, in whole pages. */
 #define CUDA_PAGE_BYTES (UINT64_C(2) << 20)
 #define CUDA_MAX_PAGE_BYTES (UINT64_C(1) << 36)
 
@@ -30,9 +30,9 @@ void hr__emulated_defaults(hr_emulated_options *options)
 	};
 }
 
-/* ---- the environment's text: key=value, key=value... ---- */
+/* ---- text of the environment: key=value, key=value... ---- */
 
-/* The message is one of our own: the environment may hold control characters. */
+/* Uses its own message instead of that of hr__parse_size, because the environment may contain control characters. */
 static hr_status read_size(const char *text, uint64_t *out)
 {
 	char quoted[HR__QUOTE_CAPACITY];
@@ -41,7 +41,7 @@ static hr_status read_size(const char *text, uint64_t *out)
 	                hr__device_quote(text, quoted));
 }
 
-/* "2GB/s", "2G": a size, with "/s" after it or not. */
+/* "2GB/s", "2G": a size with an optional "/s". */
 static hr_status read_rate(char *text, uint64_t *out)
 {
 	size_t length = strlen(text);
@@ -49,7 +49,7 @@ static hr_status read_rate(char *text, uint64_t *out)
 	return read_size(text, out);
 }
 
-/* Reads decimal digits; returns what follows them, or NULL when there are none or they do not fit. */
+/* Parses decimal digits; returns the text after them, or NULL when there are none or they do not fit. */
 static const char *read_digits(const char *text, uint64_t *out)
 {
 	uint64_t value = 0;
@@ -125,7 +125,7 @@ hr_status hr__parse_emulated(const char *text, hr_emulated_options *options)
 	return status;
 }
 
-/* ---- what is possible ---- */
+/* ---- validation ---- */
 
 static hr_status bad_option(const char *device, const char *option, uint64_t value, const char *why)
 {
@@ -165,7 +165,7 @@ hr_status hr__check_cuda(const hr_cuda_options *options)
 	return HR_OK;
 }
 
-/* ---- the public calls ---- */
+/* ---- public functions ---- */
 
 static hr_status read_switch(const char *text, bool *out)
 {

@@ -1,18 +1,18 @@
-/* pinned.c - host memory that copies run at full speed with, as a device.
+/* pinned.c - pinned host memory, with which copies run at full speed, as a device.
  *
- * What moves to the host and back needs blocks there that are recycled in stream order: a block that a copy to the device still reads
- * must not be overwritten by a later copy from it. Allocators do that for the memory of a device, so host memory is given to them as one:
+ * Eviction needs host blocks that are reused in stream order: a block that a copy to the device still reads must not be overwritten
+ * by a later copy from the device. Allocators already do this for device memory, so host memory is presented to them as a device:
  *
  *     physical device     its streams, events, epoch
  *       GPU:0, GPU:1      logical devices: pages of the card
  *       GPU:0 host memory the same streams and epoch; no pages; plain memory is the backend's host_alloc and host_free
  *
- * There is one for each physical device, made when somebody first asks for it. No list shows it and no name finds it, so what it holds
- * is in no statistics but its own. Its record is the physical device's own in the registry's array: making it cannot fail for want of
- * one, and takes none from the devices of programs.
+ * There is one for each physical device, created on first use. It is in no list and no name finds it, so its memory is only in its
+ * own statistics. Its record in the registry's array is reserved for its physical device: creating it cannot fail for lack of a
+ * record, and it takes none from the devices of programs.
  *
- * Pinning is expensive: 65 ms per GiB where touched memory is registered, 600 ms where the driver allocates it. So allocators take it
- * in regions of HR__PINNED_SLAB and more (hr__device_region_min), and keep them. */
+ * Pinning is expensive: 65 ms per GiB where touched memory is registered, 600 ms where the driver allocates it. So allocators take
+ * it in regions of HR__PINNED_SLAB and more (hr__device_region_min), and keep them. */
 #include <stdio.h>
 #include <string.h>
 
@@ -21,7 +21,7 @@
 #include "base/text.h"
 #include "device/internal.h"
 
-/* The simulated device has no memory behind it, on the host neither: there the host's own is no bound. */
+/* The simulated device has no memory on the host either, so the host's memory does not bound its limit. */
 bool hr__pinned_is_real(const hr__physical *physical)
 {
 	return physical->table->host_alloc != hr__backend_simulated.host_alloc;
@@ -42,7 +42,7 @@ static hr_status bad_limit(const hr__device *pinned, uint64_t limit, const char 
 	                size.text[0], why, size.text[1]);
 }
 
-/* Puts what 0 means in its place, and sees that the limit is possible. */
+/* Replaces 0 by the default and checks that the limit is possible. */
 static hr_status resolve_limit(const hr__device *pinned, uint64_t *limit)
 {
 	uint64_t free_bytes, total;
@@ -56,7 +56,7 @@ static hr_status resolve_limit(const hr__device *pinned, uint64_t *limit)
 	return HR_OK;
 }
 
-/* Whole pages: host memory comes in them, so a part of one would pass the limit. */
+/* Rounds down to whole pages: host memory is allocated in pages, so part of a page would exceed the limit. */
 static uint64_t reservable_of(uint64_t limit)
 {
 	return hr__align_down(limit, hr__os_page_size());
@@ -102,7 +102,7 @@ hr_status hr__pinned_alloc(hr__device *pinned, uint64_t bytes, uint64_t *address
 	void *block;
 	hr_status status = hr__call_host_alloc(pinned->physical, bytes, &block);
 	if (status == HR_OK) *address = (uint64_t)(uintptr_t)block;
-	/* Elsewhere the host is where the library keeps its records; here it is what was asked for. */
+	/* HR_NO_HOST_MEMORY means that the library's own records found no memory; here host memory is what was requested. */
 	return status == HR_NO_HOST_MEMORY ? HR_OUT_OF_MEMORY : status;
 }
 

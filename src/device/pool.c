@@ -1,21 +1,21 @@
 /* pool.c - the page pool: the pages of a logical device, and the only place where its limit is enforced.
  *
- * A page has an id, an index into the pool's table. An id is in one of four states:
+ * A page has an id, an index into the pool's table. An id is in one of three states:
  *
  *     dead --(take: creates)--> taken --(give)--> idle --(shrink: destroys)--> dead
  *                                 ^-----(take)------'
  *
- * Ids are made in order, used again first. The table grows by blocks that never move, so that who has a page reads its entry
- * without a lock. Memory that is not in pages (plain) counts against the same limit.
+ * Ids are issued in order; dead ids are reused first. The table grows by blocks that never move, so that the user of a page reads
+ * its entry without a lock. Memory that is not in pages (plain) counts against the same limit.
  *
- * The device is called outside the lock: take first claims the bytes under the lock, then creates pages, and takes the claim back
- * when that fails; so a slow device holds nobody up, and two threads can never both fit into the last page.
+ * The device is called outside the lock: take first claims the bytes under the lock, then creates pages, and undoes the claim when
+ * that fails. So a slow device blocks no other thread, and two threads can never both get the last page.
  *
  * Invariants, under the lock:
- *   1  reserved = bytes of taken pages + bytes of plain allocations, those being made included
+ *   1  reserved = bytes of taken pages + bytes of plain allocations, including those in progress
  *   2  held = reserved + page_bytes * (idle_count + destroying)
  *   3  held <= reservable: what exists on the device is within the limit too, so logical devices cannot crowd each other out
- *   4  every id below made is taken, or in the idle chain, or in the dead chain, or being created or destroyed by one thread */
+ *   4  every id below made is taken, or in the idle list, or in the dead list, or being created or destroyed by one thread */
 #include <stdio.h>
 #include <string.h>
 
@@ -63,7 +63,7 @@ hr_page hr__pool_page(const hr__pool *pool, hr__page_id id)
 	return *entry_of(pool, id);
 }
 
-/* Makes sure that ids up to made + [fresh] have entries. */
+/* Ensures that the table has entries for [fresh] ids from made on. */
 static hr_status grow_table(hr__pool *pool, uint32_t fresh)
 {
 	while ((uint64_t)pool->made + fresh > first_id_of(pool->block_count)) {
@@ -99,7 +99,7 @@ bool hr__pool_set_reservable(hr__pool *pool, uint64_t bytes)
 	return free;
 }
 
-/* ---- chains of ids ---- */
+/* ---- lists of ids ---- */
 
 static inline hr__page_id pop(hr__pool *pool, uint32_t *head)
 {
@@ -114,7 +114,7 @@ static inline void push(hr__pool *pool, uint32_t *head, hr__page_id id)
 	*head = id;
 }
 
-/* Last one first, so that take hands a run of neighbours out again in the order in which it came back. */
+/* Pushes the last page first, so that take returns a run of contiguous pages in the order in which it was given back. */
 static void push_idle(hr__pool *pool, const hr__page_id *pages, uint32_t count)
 {
 	while (count-- > 0) {
@@ -131,13 +131,13 @@ static inline void set_reserved(hr__pool *pool, uint64_t bytes)
 }
 
 typedef enum room {
-	ROOM,         /* there is */
-	NO_ROOM,      /* the limit forbids it */
-	SHRINK_FIRST, /* idle pages are in the way of plain memory */
-	WAIT          /* pages that are being destroyed are in the way */
+	ROOM,         /* enough room */
+	NO_ROOM,      /* exceeds the limit */
+	SHRINK_FIRST, /* idle pages must be destroyed first to make room for plain memory */
+	WAIT          /* wait for pages that are being destroyed */
 } room;
 
-/* Whether [bytes] more may be handed out, of which [fresh] do not exist yet. */
+/* Whether [bytes] more can be handed out, of which [fresh] do not exist yet. */
 static room room_for(const hr__pool *pool, uint64_t bytes, uint64_t fresh)
 {
 	uint64_t reservable = hr__load_relaxed(&pool->reservable);
@@ -166,8 +166,8 @@ static hr_status device_full(const hr__device *device, uint64_t bytes)
 
 /* ---- destroying idle pages ---- */
 
-/* Destroys up to [most] idle pages, one at a time so that take always finds the others; adds them to *destroyed. A page that the
- * device refuses to destroy goes back to the idle ones, and ends it. */
+/* Destroys up to [most] idle pages, one at a time so that take can use the others; adds their number to *destroyed. A page that the
+ * device fails to destroy becomes idle again, and ends the loop. */
 static hr_status destroy_idle(hr__device *device, uint32_t most, uint32_t *destroyed)
 {
 	hr__pool *pool = &device->pool;
@@ -204,11 +204,11 @@ static hr_status destroy_idle(hr__device *device, uint32_t most, uint32_t *destr
 uint64_t hr__pool_shrink(hr__device *device)
 {
 	uint32_t destroyed = 0;
-	destroy_idle(device, UINT32_MAX, &destroyed); /* what the device refuses to destroy stays idle */
+	destroy_idle(device, UINT32_MAX, &destroyed); /* a page that the device fails to destroy stays idle */
 	return (uint64_t)destroyed * device->pool.page_bytes;
 }
 
-/* What is idle on any logical device of the same card, when the card itself is full. */
+/* Destroys the idle pages of all logical devices of the card, for use when the card itself is full. */
 static uint64_t shrink_all_parts(hr__device *device)
 {
 	uint64_t bytes = 0;
@@ -223,7 +223,8 @@ void hr__pool_destroy(hr__device *device)
 {
 	hr__pool *pool = &device->pool;
 	uint32_t destroyed = 0;
-	while (destroy_idle(device, UINT32_MAX, &destroyed) != HR_OK) { /* one that the device refuses is left to it; it is the first now */
+	while (destroy_idle(device, UINT32_MAX, &destroyed) != HR_OK) { /* a page that the device fails to destroy is leaked; it is the
+	                                                                 * first of the list now */
 		pop(pool, &pool->idle_head);
 		pool->idle_count--;
 		pool->held -= pool->page_bytes;
@@ -234,14 +235,14 @@ void hr__pool_destroy(hr__device *device)
 
 /* ---- pages ---- */
 
-/* Claims [count] ids under the lock: idle ones in front, *idle of them, then ids that need a page created. */
+/* Claims [count] ids under the lock: first *idle idle ones, then ids that need a page created. */
 static room claim_pages(hr__pool *pool, uint32_t count, hr__page_id *pages, uint32_t *idle, hr_status *status)
 {
 	uint32_t recycled = count < pool->idle_count ? count : pool->idle_count, fresh = count - recycled;
 	uint64_t bytes = pool->page_bytes * (uint64_t)count, fresh_bytes = pool->page_bytes * (uint64_t)fresh;
 	room answer = room_for(pool, bytes, fresh_bytes);
 	*status = HR_OK;
-	if (answer == SHRINK_FIRST) answer = WAIT; /* idle pages will be used: those that are being destroyed are in the way */
+	if (answer == SHRINK_FIRST) answer = WAIT; /* the claim will use the idle pages, so what blocks it are pages being destroyed */
 	HR_ASSERT(answer != WAIT || pool->destroying > 0);
 	if (answer != ROOM) return answer;
 	*status = grow_table(pool, fresh);
@@ -279,8 +280,8 @@ static hr_status create_page(hr__device *device, hr__page_id id)
 	return status;
 }
 
-/* Undoes a claim: pages before [idle] were idle, those from there to [made] were just created, the rest have no page. What cannot
- * be destroyed becomes idle. */
+/* Undoes a claim: pages before [idle] were idle, those from there to [made] were just created, the rest have no page. A page that
+ * cannot be destroyed becomes idle. */
 static void unclaim_pages(hr__device *device, const hr__page_id *pages, uint32_t count, uint32_t idle, uint32_t made)
 {
 	hr__pool *pool = &device->pool;
@@ -308,7 +309,7 @@ hr_status hr__pool_take(hr__device *device, uint32_t count, hr__page_id *pages)
 	}
 	if (status == HR_OK) return HR_OK;
 
-	char why[512]; /* undoing may fail too, and must not replace the reason */
+	char why[512]; /* undoing may fail too, and must not replace this message */
 	snprintf(why, sizeof why, "%s", hr_last_message());
 	unclaim_pages(device, pages, count, idle, made);
 	hr__fail(status, "%s", why);
@@ -373,7 +374,7 @@ static hr_status claim_plain_waiting(hr__device *device, uint64_t bytes)
 
 static hr_status get_plain(hr__device *device, uint64_t bytes, uint64_t *address)
 {
-	if (device->pinned_for) return hr__pinned_alloc(device, bytes, address); /* no page of the card is in its way */
+	if (device->pinned_for) return hr__pinned_alloc(device, bytes, address); /* destroying pages of the card would not help */
 	hr_status status = hr__call_plain_alloc(device->physical, bytes, address);
 	if (status == HR_OUT_OF_MEMORY && shrink_all_parts(device) > 0) status = hr__call_plain_alloc(device->physical, bytes, address);
 	return status;
@@ -399,7 +400,7 @@ hr_status hr__pool_plain_free(hr__device *device, uint64_t address, uint64_t byt
 	return status;
 }
 
-/* ---- pages of the host's memory ---- */
+/* ---- pages of host memory ---- */
 
 hr_status hr__host_pages_check(hr__device *device)
 {
@@ -429,7 +430,7 @@ hr_status hr__host_pages_take(hr__device *device, uint32_t count, hr_page *pages
 		while (made-- > 0) hr__call_host_page_destroy(device->physical, pages[made]);
 		unclaim_plain(&pinned->pool, bytes);
 		hr__fail(status, "%s", why);
-		/* Elsewhere the host is where the library keeps its records; here it is what was asked for. */
+		/* HR_NO_HOST_MEMORY means that the library's own records found no memory; here host memory is what was requested. */
 		return status == HR_OUT_OF_MEMORY || status == HR_NO_HOST_MEMORY ? device_full(pinned, bytes) : status;
 	}
 	return HR_OK;
@@ -449,7 +450,7 @@ uint64_t hr__pool_reserved(const hr__device *device)
 
 uint64_t hr__pool_available(const hr__device *device)
 {
-	/* Two looks: what was reserved at the first may be gone, and the limit lower, at the second. */
+	/* Two separate loads: reserved can have dropped, and the limit been lowered, between them. */
 	uint64_t reserved = hr__load_relaxed(&device->pool.reserved), reservable = hr__load_relaxed(&device->pool.reservable);
 	return reserved < reservable ? reservable - reserved : 0;
 }
@@ -489,7 +490,7 @@ hr_status hr__device_map(hr__device *device, uint64_t address, const hr__page_id
 	size_t bytes = sizeof(hr_page) * (size_t)count;
 	if (count == 0) return HR_OK;
 	HR_ASSERT(whole_pages(device, address, device->pool.page_bytes));
-	if (count > MAP_BATCH) { /* one call for all of them, so that it is all or none */
+	if (count > MAP_BATCH) { /* one call for all pages, so that it is all or none */
 		int error = hr__os()->alloc(bytes, &many);
 		if (error) return hr__os_fail(error, "mapping %u page%s", count, hr__plural(count));
 		native = many;

@@ -4,8 +4,8 @@
  *
  * Invariants, inside the monitor:
  *   1  completed <= submitted <= completed + CAPACITY
- *   2  slots of commands completed + 1 to submitted hold them; only pushing writes them
- *   3  both counters only grow, also over a stop, so tickets stay valid for the life of the queue */
+ *   2  the slots of commands completed + 1 to submitted hold these commands; only push writes slots
+ *   3  both counters only grow, even across a stop, so tickets stay valid for the life of the queue */
 #include "device/queue.h"
 
 #include <stdio.h>
@@ -18,15 +18,15 @@
 #define FOREVER UINT64_MAX
 
 struct hr__queue {
-	hr__command_runner run; /* immutable, like the next four */
+	hr__command_runner run; /* immutable, as are ran, device, stream and monitor */
 	hr__command_listener ran;
 	void *device;
 	uint32_t stream;
-	hr__monitor *monitor; /* guards all below */
-	hr__thread *thread;   /* NULL before the first command, and after a stop */
+	hr__monitor *monitor; /* guards all fields below */
+	hr__thread *thread;   /* NULL before the first command and after a stop */
 	uint64_t submitted, completed;
 	bool stopping;
-	hr_status error; /* of the first command that failed since somebody asked */
+	hr_status error; /* of the first command that failed since the last hr__queue_error */
 	char message[400];
 	hr__command ring[CAPACITY];
 };
@@ -81,7 +81,7 @@ static hr_status execute(const hr__queue *queue, const hr__command *command)
 	return HR_OK;
 }
 
-/* Outside the monitor, which is entered again before it returns. */
+/* Runs the command outside the monitor and enters the monitor again before it returns. */
 static void run_next(hr__queue *queue)
 {
 	hr__command command = queue->ring[queue->completed % CAPACITY];
@@ -110,7 +110,7 @@ static void work(void *argument)
 	hr__os()->monitor_leave(queue->monitor);
 }
 
-/* ---- giving commands and waiting for them ---- */
+/* ---- submitting commands and waiting for them ---- */
 
 hr_status hr__queue_push(hr__queue *queue, const hr__command *command)
 {

@@ -1,20 +1,21 @@
-/* registry.c - which devices there are.
+/* registry.c - the devices that exist.
  *
  *   sources    backends with their config: cuda, emulated, cpu, simulated, then those that the program registers. The emulated
- *              devices stand in: they are GPUs only when no other source has one. Where CUDA has, they are of the type "EMU"; where
- *              only a backend of the program has, they are not there
+ *              devices are a substitute: they are of type "GPU" only when no other source has a GPU. If CUDA has one, their type is
+ *              "EMU"; if only a backend of the program has one, there are none
  *   types      "GPU", "CPU", "SIM", then "EMU" and those that only registered backends have; devices are listed type by type
- *   physical   counted when anybody first asks for one of the type: who wants no GPU does not wake a driver; opened when first used
- *   logical    made, all of a type at once, when the first handle to one of them is given out: from then on the type is in use, and
+ *   physical   counted when a device of the type is first looked up, so a program that uses no GPU does not start a driver; opened
+ *              when first used
+ *   logical    created, all of a type at once, when the first handle to one of them is returned: from then on the type is in use, and
  *              settings that would change its devices are refused
- *   pinned     host memory for the copies of a physical device, when somebody asks for it; in no type and no list (pinned.c)
+ *   pinned     host memory for the copies of a physical device, created on request; in no type and no list (pinned.c)
  *
- * A handle is (generation << 8 | record + 1). hr__devices_shutdown goes on to the next generation, so old handles fit no record any
- * more, and are recognised until 2^24 shutdowns later.
+ * A handle is (generation << 8 | record + 1). hr__devices_shutdown starts the next generation, so old handles match no record and
+ * are recognised as stale until the generation wraps after 2^24 shutdowns.
  *
  * One lock guards everything, except what handles lead to: a logical device's handle is stored with release when its record is
- * complete, and its ready flag when it can be used, so that hr__device_of takes no lock once the device is open. After a fork the
- * lock may be held by a thread that the child does not have, so hr__forked is looked at before the lock is taken. */
+ * complete, and its ready flag when the device can be used, so that hr__device_of acquires no lock once the device is open. After a
+ * fork the lock may be held by a thread that does not exist in the child, so hr__forked is checked before the lock is acquired. */
 #include <stdio.h>
 #include <string.h>
 
@@ -23,15 +24,15 @@
 #include "base/text.h"
 #include "device/internal.h"
 
-#define MAX_TYPES (HR__MAX_SOURCES + 1u) /* the emulated source has two */
-#define GPU_TYPE 0u                      /* its index in types */
+#define MAX_TYPES (HR__MAX_SOURCES + 1u) /* the emulated source has two types */
+#define GPU_TYPE 0u                      /* index of "GPU" in types */
 #define EMULATED_TYPE "EMU"
 
 typedef struct source {
 	hr_backend table;
 	void *config;
 	uint32_t type;  /* index into types */
-	bool stands_in; /* only where no other source has devices of the type */
+	bool stands_in; /* a substitute: used only where no other source has devices of the type */
 	bool counted;
 	uint32_t count; /* physical devices */
 	hr__physical *devices[HR__MAX_LISTED];
@@ -39,16 +40,16 @@ typedef struct source {
 
 typedef struct device_type {
 	char text[16];
-	hr__atomic_u8 in_use; /* its logical devices are made; stored with release */
+	hr__atomic_u8 in_use; /* its logical devices exist; stored with release */
 	uint32_t count;       /* logical devices */
 	hr__device *devices[HR__MAX_LISTED];
 } device_type;
 
 static struct {
-	bool started; /* the sources that are always there are there */
-	bool cuda_is_required; /* emulated devices do not stand in for GPUs */
+	bool started; /* the built-in sources were added */
+	bool cuda_is_required; /* emulated devices are no substitute for GPUs */
 	uint32_t source_count, type_count, logical_count;
-	uint32_t own_sources; /* of source_count, those that are always there */
+	uint32_t own_sources; /* number of built-in sources */
 	source sources[HR__MAX_SOURCES];
 	device_type types[MAX_TYPES];
 	hr_cuda_options cuda;
@@ -56,11 +57,11 @@ static struct {
 	hr_simulated_options simulated;
 } registry;
 
-static hr__physical physicals[HR__MAX_LISTED]; /* a record with no table is free */
-static hr__device logicals[HR__MAX_DEVICES];   /* the second half: the pinned memory of each of physicals */
+static hr__physical physicals[HR__MAX_LISTED]; /* a record without a table is free */
+static hr__device logicals[HR__MAX_DEVICES];   /* the second half: the pinned memory of each entry of physicals */
 static hr__lock lock = HR__LOCK_INIT(HR__RANK_REGISTRY);
 static uint32_t generation = 1;
-static hr__atomic_u8 anything; /* the child of a fork has something to forget */
+static hr__atomic_u8 anything; /* there is state that the child of a fork must discard */
 bool hr__forked;
 
 /* ---- starting ---- */
@@ -70,7 +71,7 @@ static void after_fork(void)
 	if (hr__load_relaxed(&anything)) hr__forked = true;
 }
 
-/* Once in the life of the process: what was registered stays. */
+/* Once per process: a registered fork handler stays. */
 static hr_status watch_forks(void)
 {
 	static bool watching;
@@ -81,7 +82,7 @@ static hr_status watch_forks(void)
 	return HR_OK;
 }
 
-/* The index of a type, which is added when it is new. */
+/* The index of a type; adds the type when it is new. */
 static uint32_t type_named(const char *text)
 {
 	char upper[sizeof registry.types->text] = "";
@@ -115,7 +116,7 @@ static hr_status start(void)
 	hr__devices_from_environment(&registry.cuda, &registry.emulated);
 	registry.cuda_is_required = hr__cuda_is_required();
 	hr_simulated_options_init(&registry.simulated);
-	add_source(&hr__backend_cuda, &registry.cuda, false); /* first, like the emulated one: their type is GPU_TYPE */
+	add_source(&hr__backend_cuda, &registry.cuda, false); /* cuda and emulated first: their type must be GPU_TYPE */
 	add_source(&hr__backend_emulated, &registry.emulated, true);
 	add_source(&hr__backend_cpu, NULL, false);
 	add_source(&hr__backend_simulated, &registry.simulated, false);
@@ -179,7 +180,7 @@ static source *source_named(const char *name)
 	return NULL;
 }
 
-/* Counts the sources of a type and numbers their devices; those that stand in come last, if at all. */
+/* Counts the devices of a type's sources and numbers them; the substitute source comes last, if it is used at all. */
 static hr_status count_type_alone(uint32_t type)
 {
 	uint32_t number = 0;
@@ -194,13 +195,14 @@ static hr_status count_type_alone(uint32_t type)
 			hr_status status = count_source(from);
 			if (status != HR_OK) return status;
 			for (uint32_t d = 0; d < from->count; d++, number++)
-				if (from->devices[d]->number != number) from->devices[d]->number = number; /* no write where others read */
+				if (from->devices[d]->number != number) from->devices[d]->number = number; /* skip needless writes, because other
+				                                                                            * threads read it */
 		}
 	}
 	return HR_OK;
 }
 
-/* As above; but where emulated devices belong is known only when those of CUDA are counted. */
+/* Counts a type. The type of emulated devices depends on whether CUDA has any, so these are counted first. */
 static hr_status count_type(uint32_t type)
 {
 	source *cuda = source_named("cuda"), *emulated = source_named("emulated");
@@ -212,7 +214,7 @@ static hr_status count_type(uint32_t type)
 	return count_type_alone(type);
 }
 
-/* A type that is added on the way is counted too. */
+/* Includes types that are added by the counting itself. */
 static hr_status count_all(void)
 {
 	hr_status status = HR_OK;
@@ -220,7 +222,7 @@ static hr_status count_all(void)
 	return status;
 }
 
-/* The physical device of a type with that number; NULL. */
+/* The physical device of a type with that number, or NULL. */
 static hr__physical *physical_number(uint32_t type, uint32_t number)
 {
 	for (uint32_t i = 0; i < registry.source_count; i++) {
@@ -232,7 +234,7 @@ static hr__physical *physical_number(uint32_t type, uint32_t number)
 	return NULL;
 }
 
-/* Logical devices that a type has, or will have when it is first used. */
+/* Logical devices that a type has, or will have once it is in use. */
 static uint32_t logical_count(uint32_t type)
 {
 	uint32_t count = 0;
@@ -243,7 +245,7 @@ static uint32_t logical_count(uint32_t type)
 	return count;
 }
 
-/* Begins a call that needs the lists: takes the lock, which leave() releases; when this fails, it is released already. */
+/* Begins a call that needs the lists: acquires the lock, which leave() releases. On failure the lock is not held. */
 static hr_status enter(void)
 {
 	if (hr__forked)
@@ -259,7 +261,7 @@ static void leave(void)
 	hr__lock_release(&lock);
 }
 
-/* ---- making logical devices ---- */
+/* ---- creating logical devices ---- */
 
 static void make_logical(device_type *type, hr__physical *physical, uint64_t limit)
 {
@@ -277,7 +279,7 @@ static void make_logical(device_type *type, hr__physical *physical, uint64_t lim
 	hr__store_release(&device->handle, generation << 8 | (record + 1));
 }
 
-/* Makes all the logical devices of a type: from here on it is in use. */
+/* Creates all logical devices of a type, which is in use from then on. */
 static hr_status use_type(uint32_t at)
 {
 	device_type *type = &registry.types[at];
@@ -333,7 +335,7 @@ hr_status hr__physical_open(hr__physical *physical)
 
 void hr__physical_close(hr__physical *physical)
 {
-	hr__streams_close(physical); /* waits for what still uses the pages */
+	hr__streams_close(physical); /* waits for work that still uses the pages */
 	for (uint32_t i = 0; i < physical->part_count; i++) {
 		if (hr__load_relaxed(&physical->parts[i]->ready)) hr__pool_destroy(physical->parts[i]);
 	}
@@ -342,13 +344,13 @@ void hr__physical_close(hr__physical *physical)
 	hr__store_release(&physical->open, 0);
 }
 
-/* A GPU, real or emulated: what HEADROOM_LIMIT is for. */
+/* Whether the device is a GPU, real or emulated; HEADROOM_LIMIT applies only to these. */
 static bool is_accelerator(const hr__device *device)
 {
 	return strncmp(device->name, "GPU:", 4) == 0 || strncmp(device->name, EMULATED_TYPE ":", 4) == 0;
 }
 
-/* Opens what is under a logical device and sets up its pool. Under the lock. */
+/* Opens the physical device of a logical device and sets up its pool. Under the lock. */
 static hr_status make_ready(hr__device *device)
 {
 	if (hr__load_relaxed(&device->ready)) return HR_OK;
@@ -384,7 +386,7 @@ hr__device *hr__device_of(hr_device handle, hr_status *why)
 	return *why == HR_OK ? device : NULL;
 }
 
-/* The first time: a record of its own, which nobody knows before it is complete. */
+/* Fills in the record of the pinned memory of [physical] and publishes it when it is complete. */
 static hr_status make_pinned(hr__physical *physical, uint64_t limit)
 {
 	uint32_t record = HR__MAX_LISTED + (uint32_t)(physical - physicals);
@@ -410,9 +412,9 @@ hr_status hr__device_pinned(hr__device *of, uint64_t limit, hr__device **out)
 	return status;
 }
 
-/* ---- the end ---- */
+/* ---- shutdown ---- */
 
-/* Makes the registry as it was before first use. Handles given out so far belong to a past generation from here on. */
+/* Resets the registry to its state before first use. All existing handles become stale. */
 static void reset(void)
 {
 	for (uint32_t i = 0; i < HR__MAX_DEVICES; i++) {
@@ -435,7 +437,7 @@ void hr__devices_shutdown(void)
 
 void hr__devices_forget(void)
 {
-	/* What is forgotten stays reachable from here, so that a leak checker in the child does not take it for lost. */
+	/* Keep the discarded state reachable, so that a leak checker in the child does not report it. */
 	static hr__physical parents_physicals[HR__MAX_LISTED];
 	static hr__device parents_logicals[HR__MAX_DEVICES];
 	memcpy(parents_physicals, physicals, sizeof physicals);
@@ -447,7 +449,7 @@ void hr__devices_forget(void)
 
 /* ---- finding ---- */
 
-/* Writes the names of all the devices there are, cut with "..." when they are many. */
+/* Writes the names of all devices; a long list ends with "...". */
 static const char *list_devices(char *out, size_t capacity)
 {
 	size_t used = 0;
@@ -470,7 +472,7 @@ static bool has_cuda(void)
 	return source_named("cuda")->count > 0;
 }
 
-/* [gpu]: what is wrong with CUDA may be what the caller wants to know. */
+/* For a GPU the message includes what is wrong with CUDA. */
 static hr_status no_such_device(const char *name, bool gpu)
 {
 	char quoted[HR__QUOTE_CAPACITY], list[200];
@@ -483,8 +485,8 @@ static hr_status no_such_device(const char *name, bool gpu)
 	                tell ? hr__cuda_why() : "");
 }
 
-/* The type called [text], its devices counted; registry.type_count when there is none. Emulated devices go by their own name also
- * where they stand in for GPUs. */
+/* The type named [text], with its devices counted; registry.type_count when there is none. "EMU" finds emulated devices even while
+ * they substitute for GPUs. */
 static hr_status find_type(const char *text, uint32_t *out)
 {
 	bool emulated = strcmp(text, EMULATED_TYPE) == 0;
@@ -499,7 +501,7 @@ static hr_status find_type(const char *text, uint32_t *out)
 	return status;
 }
 
-/* Finds the type and number that [name] means, of [count_of](type) devices of each type. */
+/* Finds the type and number that [name] refers to; [count_of](type) is the number of devices of a type. */
 static hr_status resolve(const char *name, uint32_t (*count_of)(uint32_t type), uint32_t *type, uint32_t *number)
 {
 	hr__device_spec spec;
@@ -673,7 +675,7 @@ HR_API hr_status hr_set_logical_devices(const char *physical, const uint64_t *me
 	return status;
 }
 
-/* Whether the devices of a type, or of one source of it, can still be changed. */
+/* Whether the devices of a type can still be changed. */
 static hr_status check_unused(uint32_t type)
 {
 	hr__physical *physical;
@@ -690,14 +692,14 @@ static hr_status check_unused(uint32_t type)
 	return HR_OK;
 }
 
-/* Puts *[from] in *[to], where the config of [backend] is, and lets its devices be counted and opened anew. */
+/* Copies *[from] to *[to], the config of [backend], and drops its devices so that they are counted and opened again. */
 static hr_status configure(const char *backend, void *to, const void *from, size_t bytes)
 {
 	hr_status status = enter();
 	if (status != HR_OK) return status;
 	source *configured = source_named(backend);
 	status = check_unused(configured->type);
-	/* With other cards, emulated devices may go by another type. */
+	/* With other cards, the type of the emulated devices may change. */
 	if (status == HR_OK && to == &registry.cuda) status = check_unused(source_named("emulated")->type);
 	if (status == HR_OK) {
 		drop_physical(configured);

@@ -1,25 +1,25 @@
-/* simulated.c - a device with no memory behind it and a clock of its own.
+/* simulated.c - a device without memory, with virtual time.
  *
- * The allocators and Large Model Support run on it as they are, at any size, deterministically: that is what `replay` and `plan`
- * are. It does all of a device's bookkeeping and none of its work, so it is also the strictest device there is (mappings.h).
+ * The allocators and Large Model Support run on it unmodified, at any size, deterministically: `replay` and `plan` are based on it.
+ * It does all of a device's bookkeeping and none of its work, so it is also the strictest device (mappings.h).
  *
- * Addresses are numbers from FIRST_ADDRESS up, where no program has memory of its own, so that a mistaken access faults. A range
- * that is given back is handed out again for a request of the same kind and size, the last one first; addresses are never split or
- * joined. Host memory of this device is just as imaginary.
+ * Addresses are numbers from FIRST_ADDRESS up, where no program has memory, so that a mistaken access faults. A range that was
+ * released is reused for a request of the same kind and size, most recent first; ranges are never split or merged. Host memory of
+ * this device is not backed by memory either.
  *
- * Time. Every stream has a time: the moment when what it was given so far will be done. The host has one too: the latest moment
- * that it has seen, by waiting for a stream or an event. That is the device's clock.
+ * Time. Every stream has a time: when the work given to it so far will be done. The host has a time too: the latest time that it
+ * has observed by waiting for a stream or an event. The host's time is the device's clock.
  *
- *     work on a stream    begins at the stream's time, or at the host's if that is later (nothing starts before it was asked for)
+ *     work on a stream    begins at the stream's time, or at the host's if that is later (no work starts before it was submitted)
  *     a copy              also waits for its copy engine, one for each direction, and takes COPY_LATENCY_NS + bytes / link
  *     on the device       copies and fills take KERNEL_LATENCY_NS + bytes / DEVICE_BYTES_PER_S
- *     compute             takes what it is told
- *     an event            is the stream's time when it was recorded, and can be asked for at once; waiting for it moves the waiting
- *                         stream's time up to it
- *     asking for an event takes the host QUERY_NS, so that a loop that asks until it is done ends
+ *     compute             takes the given time
+ *     an event            is the stream's time when it was recorded, and its time can be read at once; waiting for it advances the
+ *                         waiting stream's time to it
+ *     querying an event   takes QUERY_NS of host time, so that a polling loop ends
  *
- * The figures are of an H200 (55.5 GB/s at 16 MiB and more, 36 GB/s at 2 MiB: 20 us for a copy; 4.3 TB/s counting reads and
- * writes). */
+ * The figures are those of an H200: 55.5 GB/s at 16 MiB and more, 36 GB/s at 2 MiB, hence 20 us per copy; 4.3 TB/s counting reads
+ * and writes. */
 #include <stdio.h>
 #include <string.h>
 
@@ -43,7 +43,7 @@
 
 typedef struct sim_event {
 	uint64_t time;
-	uint32_t next; /* free ones: index + 1 of the next, 0 = none */
+	uint32_t next; /* in the free list: index + 1 of the next, 0 = none */
 	bool live, recorded;
 } sim_event;
 
@@ -53,9 +53,9 @@ typedef struct simulated {
 	hr__mappings books;
 	uint64_t plain_bytes;
 	uint64_t next_address;
-	hr__range *released[SIZE_BUCKETS]; /* ranges to hand out again, by a hash of their size */
+	hr__range *released[SIZE_BUCKETS]; /* ranges to reuse, by a hash of their size */
 	uint64_t host_time;
-	uint64_t to_device_free, to_host_free; /* when each copy engine is free again */
+	uint64_t to_device_free, to_host_free; /* when each copy engine becomes free */
 	uint64_t stream_time[MAX_STREAMS];
 	bool stream_live[MAX_STREAMS];
 	sim_event *events; /* event number e is events[e - 1] */
@@ -141,7 +141,7 @@ static uint32_t bucket_of(uint64_t bytes, hr__range_kind kind)
 	return (uint32_t)(((bytes + kind) * UINT64_C(0x9E3779B97F4A7C15)) >> 56) % SIZE_BUCKETS;
 }
 
-/* A range of the same kind and size that was given back, or new addresses. */
+/* A released range of the same kind and size, or new addresses. */
 static hr_status find_addresses(simulated *sim, uint64_t bytes, uint64_t alignment, hr__range_kind kind, uint64_t *base,
                                 hr__range **again)
 {
@@ -262,7 +262,7 @@ static hr_status sim_unmap(void *device, uint64_t address, uint32_t count)
 	return status;
 }
 
-/* Sizes in the books are whole units, so that a block given back serves all sizes that round to the same. */
+/* Sizes are recorded in whole units, so that a released block can be reused for all sizes that round to the same. */
 static hr_status plain_units(uint64_t bytes, uint64_t *out)
 {
 	if (bytes > 0 && hr__align_up(bytes, PLAIN_UNIT, out)) return HR_OK;
@@ -467,7 +467,7 @@ static hr_status sim_stream_wait_event(void *device, hr_native_stream stream, hr
 	return status;
 }
 
-/* Of an event that is still to come too: how long work takes is known when it is given. */
+/* Also works for an event in the future: the duration of work is known when it is submitted. */
 static hr_status sim_event_time(void *device, hr_native_event event, uint64_t *ns)
 {
 	simulated *sim = device;
@@ -489,7 +489,7 @@ static uint64_t duration(uint64_t bytes, uint64_t bytes_per_s)
 	return (uint64_t)((unsigned __int128)bytes * 1000000000u / bytes_per_s);
 }
 
-/* Gives the stream [ns] of work, beginning no earlier than *engine (may be NULL), which is busy meanwhile. */
+/* Gives the stream [ns] of work that starts no earlier than *engine (may be NULL) and occupies the engine until it ends. */
 static void spend(simulated *sim, hr_native_stream stream, uint64_t *engine, uint64_t ns)
 {
 	uint64_t start = later(sim->stream_time[stream], sim->host_time);
@@ -535,7 +535,7 @@ static hr_status sim_fill(void *device, uint64_t address, uint8_t value, uint64_
 	return status;
 }
 
-/* Everything given to a stream before has happened already, as far as it can on this device; so the function runs now. */
+/* All work given to a stream has happened already, as far as it can on this device, so the function runs immediately. */
 static hr_status sim_host_call(void *device, void (*run)(void *), void *argument, hr_native_stream stream)
 {
 	simulated *sim = device;

@@ -1,64 +1,65 @@
-/* stream.c - streams of a physical device, who has waited for whom, and work given to a stream.
+/* stream.c - streams of a physical device, the waits between them, and work given to a stream.
  *
- * A stream is a slot, 0 to 63; bit s of stream_mask says that slot s is taken, and reading it is all that a check costs. Slot 0 is
- * the default stream. A device without streams has slot 0 alone, and all work on it is done when a call returns.
+ * A stream is a slot, 0 to 63. Bit s of stream_mask is set when slot s is taken, so checking a stream is one load. Slot 0 is the
+ * default stream. A device without streams has only slot 0, and all work on it is done when a call returns.
  *
  * Why the epoch is raised BEFORE the event is recorded
  *
- * Somebody frees a block: work on stream S was submitted, then the epoch was read as e. Somebody else makes T wait for S: raises
- * the epoch to n, then records an event on S. The claim is that e < n means that the event covers the work. Suppose it does not:
- * the record came before the work was submitted. Submitting to a stream and recording on it exclude each other (a backend takes a
- * lock for that), so raising (before the record) happens before submitting, which is before reading the epoch; so the reader must
- * see n or more, and e < n is false. The other way round, recorded first and raised afterwards, it breaks: record; another thread
- * submits and reads the old e; raise. That free notes e < n, and the event knows nothing of its work. Neither access needs more
- * than relaxed order: the argument uses only the order of one variable and what the backend's lock orders.
+ * A free: work was submitted on stream S, then the epoch was read as e. A wait, in another thread: to make T wait for S, raise the
+ * epoch to n, then record an event on S. Claim: if e < n, the event covers the work. Suppose it does not: the event was recorded
+ * before the work was submitted. A backend's lock serialises submitting to a stream and recording on it, so raising (before
+ * recording) happens before submitting, which happens before reading the epoch. So the reader sees n or more, and e < n is false.
+ * The opposite order, recording before raising, is wrong: record; another thread submits and reads the old e; raise. That free has
+ * e < n, but the event does not cover its work. Relaxed order suffices for both accesses: the argument uses only the modification
+ * order of one variable and the order of the backend's lock.
  *
- * Slots are used again
+ * Reuse of slots
  *
- * Destroying S raises the epoch to n, waits for S, and sets done[S] = n: every free noted before is covered. A block freed later
- * that still has bit S from before is either met by no stream (nothing to wait for) or by a newer one in the slot (waiting for it
- * is more than needed, and harmless). What the old stream of a slot had waited for was over when it was destroyed, so a new one
- * could even inherit it; row T of synced is cleared all the same, so that the table says only what is true. Column T may stay: what
- * others waited for carries epochs no larger than the present one, and the new T's frees note no smaller.
+ * Destroying S raises the epoch to n, waits for S, and sets done[S] = n: every earlier free is covered. A block freed later may
+ * still have bit S from before. Then either the slot is empty (nothing to wait for) or it holds a newer stream (waiting for it is
+ * unnecessary but harmless). Everything that the old stream of a slot had waited for was complete when the stream was destroyed, so
+ * a new stream could even inherit row T of synced; the row is cleared anyway, so that the table states only what is true. Column T
+ * may stay: waits of other streams have epochs no larger than the current one, and frees of the new T have no smaller ones.
  *
  * Marks
  *
- * A mark is such an event, recorded ahead of need and kept with its number: the epoch is raised to n, then the event is recorded, so
- * by the claim above it covers every free that noted e < n. Any mark of S with a number above e will do in place of a new event; the
- * oldest of them has the least other work before it. Marks of a stream are made under the lock, so the order of their numbers is the
- * order in which S comes to them: the ring is sorted, the oldest above e is found by halving, and it is also the first to be done.
- * What was waited for is the mark's number and no more: synced[T][S] becomes n, not the epoch of today.
+ * A mark is an event of this kind that is recorded in advance and kept with its number: the epoch is raised to n, then the event is
+ * recorded, so by the claim above it covers every free with e < n. Any mark of S with a number above e can replace a new event; the
+ * oldest of them has the least other work before it. Marks of a stream are made under the lock, so the order of their numbers is
+ * the order in which S reaches them. The ring is therefore sorted: the oldest mark above e is found by bisection, and it is also
+ * the first to complete. A wait for a mark covers only the mark's number: synced[T][S] becomes n, not the current epoch.
  *
- *   epochs on S    3       7           12       19          a free noted 8: who wants its block waits for 12, though 19 and
- *                --M-------M-----free--M--------M--copy-->  the copy behind it are queued already; a free noted 19: a new event
+ *   epochs on S    3       7           12       19          a free at epoch 8: its next user waits for 12, although 19 and the
+ *                --M-------M-----free--M--------M--copy-->  copy after it are already queued; a free at 19: a new event
  *
- * A ring that is full forgets its oldest mark. A free that it was the answer to is then answered by the next one: later than needed,
- * never too early. A forgotten mark's event may be recorded again, because nobody can still mean the mark by it:
- *   - waits that were queued on the device are for the event as it was when they were queued, which the backend promises;
- *   - a thread that waits for it outside the lock has it in `waited`, and the last such thread gives the event up;
- *   - mark_time looks at events under the lock, by the number of a mark that is in the ring.
- * A stream's ring goes with it: done[S] is above all of its numbers by then.
+ * A full ring drops its oldest mark. A free that this mark would have served is then served by the next mark: later than necessary,
+ * never too early. The event of a dropped mark can be recorded again, because nothing refers to the mark any more:
+ *   - waits queued on the device are for the event as it was when they were queued, which the backend guarantees;
+ *   - an event that a thread waits for outside the lock is in `waited`, and the last such thread releases the event;
+ *   - mark_time reads events under the lock, by the number of a mark that is in the ring.
+ * A stream's ring is destroyed with the stream: done[S] is above all of its numbers by then.
  *
  * Idle streams
  *
- * given[S] is the epoch as read after S was last given work, or told to wait. done[S] = n says that the host has seen all work done
- * that was submitted before the epoch was raised to n. By the claim above, work whose reading is below n is covered: so S is idle
- * when given[S] < done[S]. A wait counts as work, because a block that passes from R to S without being used there has only the bit of
- * S. Where programs have other ways to give work to a stream (caps.closed_streams is false), no stream is known to be idle. Bit S of
- * `used` is set with the first work of S and never cleared, so that a look at one word is enough as long as there was none.
+ * given[S] is the epoch as read after S was last given work or made to wait. done[S] = n means that the host has seen all work
+ * complete that was submitted before the epoch was raised to n. By the claim above, work whose epoch reading is below n is covered,
+ * so S is idle when given[S] < done[S]. A wait counts as work, because a block that passes from R to S without being used there has
+ * only the bit of S. Where programs have other ways to give work to a stream (caps.closed_streams is false), no stream is known to
+ * be idle. Bit S of `used` is set with the first work of S and never cleared, so that reading one word is enough as long as there
+ * was no work.
  *
  * Invariants, under the lock:
- *   1  synced[T][S], done[S] <= epoch, and they only grow while T lives
+ *   1  synced[T][S], done[S] <= epoch, and they only grow while T exists
  *   2  bit s of stream_mask is set exactly when native[s] is a stream of the device; bit 0 is always set
- *   3  imported is part of stream_mask
- *   4  events in spare are nobody's: recorded or not, nothing will ask for them again
+ *   3  imported is a subset of stream_mask
+ *   4  events in spare are unused: recorded or not, nothing refers to them
  *   5  a slot has a ring only while it is taken; its numbers grow, and the newest is <= epoch
- *   6  an event is in one place: in spare, in one ring, or with one thread that is using it; one in waited is in a ring too, unless it
- *      is marked as forgotten
+ *   6  an event is in one place: in spare, in one ring, or with one thread that is using it; one in waited is in a ring too, unless
+ *      its forgotten flag is set
  *   7  an event in a ring, or in waited, is not recorded again
  *
- * synced and done are atomics so that the usual answer, "covered already", is found without the lock. They are stored with release
- * after the device was told to wait: who sees the value may give T work that relies on it. */
+ * synced and done are atomics so that the common case, already covered, needs no lock. They are stored with release after the
+ * device was made to wait: a thread that sees the value may give T work that relies on it. */
 #include <string.h>
 
 #include "base/checked.h"
@@ -68,11 +69,11 @@
 #define SPARE_EVENTS HR_STREAM_MAX /* of each kind */
 #define WAITED_EVENTS HR_STREAM_MAX
 
-/* Marks have events that keep the time, which cost more to record on some devices; all others have plain ones. */
+/* Marks use timed events, which cost more to record on some devices; all others use plain ones. */
 typedef enum event_kind { PLAIN, TIMED, EVENT_KINDS } event_kind;
 
 typedef struct mark {
-	uint64_t epoch; /* its number */
+	uint64_t epoch; /* number of the mark */
 	hr_native_event event;
 } mark;
 
@@ -82,24 +83,24 @@ typedef struct ring {
 	mark marks[HR__MARKS];
 } ring;
 
-/* The event of a mark that threads are waiting for outside the lock. */
+/* The event of a mark for which threads are waiting outside the lock. */
 typedef struct waited_event {
 	hr_native_event event;
 	uint32_t threads;
-	bool forgotten; /* by its ring: the last thread puts the event away */
+	bool forgotten; /* the ring dropped its mark: the last thread puts the event into spare */
 } waited_event;
 
 struct hr__streams {
-	hr__atomic_u64 native[HR_STREAM_MAX]; /* what the device calls the stream */
+	hr__atomic_u64 native[HR_STREAM_MAX]; /* the backend's stream */
 	hr__atomic_u64 done[HR_STREAM_MAX];
-	hr__atomic_u64 given[HR_STREAM_MAX];                 /* grows only */
-	hr__atomic_u64 synced[HR_STREAM_MAX][HR_STREAM_MAX]; /* [who waited][for whom] */
-	uint64_t imported;                                   /* streams that the program made itself: never destroyed here */
+	hr__atomic_u64 given[HR_STREAM_MAX];                 /* only grows */
+	hr__atomic_u64 synced[HR_STREAM_MAX][HR_STREAM_MAX]; /* [waiting stream][stream waited for] */
+	uint64_t imported;                                   /* streams created by the program itself: never destroyed here */
 	uint32_t spare_count[EVENT_KINDS];
 	uint32_t waited_count;
 	hr_native_event spare[EVENT_KINDS][SPARE_EVENTS];
 	waited_event waited[WAITED_EVENTS];
-	ring *rings[HR_STREAM_MAX]; /* NULL = nobody has marked the stream */
+	ring *rings[HR_STREAM_MAX]; /* NULL = the stream has no marks */
 };
 
 static inline uint64_t bit(hr_stream stream)
@@ -128,7 +129,7 @@ static inline uint64_t raise_epoch(hr__physical *physical)
 	return hr__fetch_add_relaxed(&physical->view.epoch, 1) + 1;
 }
 
-/* Under the lock, like all writing. */
+/* Under the lock, as all writes are. */
 static inline void raise_to(hr__atomic_u64 *known, uint64_t epoch)
 {
 	if (hr__load_relaxed(known) < epoch) hr__store_release(known, epoch);
@@ -165,7 +166,7 @@ static mark *oldest_above(ring *of, uint64_t epoch)
 	return low < of->made ? mark_at(of, low) : NULL;
 }
 
-/* When nobody uses the device any more. */
+/* Called when the device is no longer in use. */
 static void destroy_ring(hr__physical *physical, ring *gone)
 {
 	if (!gone) return;
@@ -193,7 +194,7 @@ void hr__streams_close(hr__physical *physical)
 {
 	hr__streams *streams = physical->streams;
 	if (hr__has_streams(physical)) {
-		/* Errors of the last work have nobody left to go to. */
+		/* Errors of the last work are dropped: there is no caller left to return them to. */
 		for (uint64_t mask = hr__load_relaxed(&physical->stream_mask); mask; mask &= mask - 1) {
 			hr_stream stream = lowest(mask);
 			hr__call_stream_synchronize(physical, native_of(physical, stream));
@@ -212,7 +213,7 @@ void hr__streams_close(hr__physical *physical)
 	physical->streams = NULL;
 }
 
-/* ---- events that are used again ---- */
+/* ---- reuse of events ---- */
 
 static hr_status take_event(hr__physical *physical, event_kind kind, hr_native_event *out)
 {
@@ -233,18 +234,18 @@ static void put_event(hr__physical *physical, event_kind kind, hr_native_event e
 	else hr__call_event_destroy(physical, event);
 }
 
-/* Takes an event and records it on [stream]; *epoch gets the number that every free it covers is below. Under the lock. */
+/* Takes an event and records it on [stream]; the event covers every free with an epoch below *epoch. Under the lock. */
 static hr_status record(hr__physical *physical, hr_stream stream, event_kind kind, hr_native_event *event, uint64_t *epoch)
 {
 	hr_status status = take_event(physical, kind, event);
 	if (status != HR_OK) return status;
-	*epoch = raise_epoch(physical); /* before recording: see the top */
+	*epoch = raise_epoch(physical); /* before recording: see the top of the file */
 	status = hr__call_event_record(physical, *event, native_of(physical, stream));
 	if (status != HR_OK) put_event(physical, kind, *event);
 	return status;
 }
 
-/* ---- events of marks, which are not used again while somebody may mean the mark. All under the lock. ---- */
+/* ---- events of marks, which are not reused while anything refers to the mark. All under the lock. ---- */
 
 static waited_event *find_waited(hr__streams *streams, hr_native_event event)
 {
@@ -254,7 +255,7 @@ static waited_event *find_waited(hr__streams *streams, hr_native_event event)
 	return NULL;
 }
 
-/* Keeps the event of a mark as it is, until let_go. False when too many are kept already. */
+/* Prevents reuse of the event of a mark until let_go. False when too many events are held already. */
 static bool hold(hr__streams *streams, hr_native_event event)
 {
 	waited_event *found = find_waited(streams, event);
@@ -277,7 +278,7 @@ static void let_go(hr__physical *physical, hr_native_event event)
 	*found = streams->waited[--streams->waited_count];
 }
 
-/* The event of a mark that leaves its ring. */
+/* Called for the event of a mark that leaves its ring. */
 static void forget(hr__physical *physical, hr_native_event event)
 {
 	waited_event *found = find_waited(physical->streams, event);
@@ -304,7 +305,7 @@ static hr_status need_ring(hr__streams *streams, hr_stream stream)
 	return HR_OK;
 }
 
-/* Another event than that of the oldest mark, so that a call that fails costs no mark. */
+/* Uses an event other than that of the oldest mark, so that a failure loses no mark. */
 static hr_status add_mark(hr__physical *physical, hr_stream stream, uint64_t *epoch)
 {
 	mark made;
@@ -326,7 +327,7 @@ static inline bool covered(const hr__streams *streams, hr_stream who, hr_stream 
 	return hr__load_acquire(&streams->done[whom]) > epoch || hr__load_acquire(&streams->synced[who][whom]) > epoch;
 }
 
-/* The streams of [mask] that [who] still has to wait for. */
+/* The streams of [mask] that [who] must still wait for. */
 static uint64_t uncovered(const hr__streams *streams, hr_stream who, uint64_t mask, uint64_t epoch)
 {
 	uint64_t left = 0;
@@ -337,7 +338,7 @@ static uint64_t uncovered(const hr__streams *streams, hr_stream who, uint64_t ma
 	return left;
 }
 
-/* After [stream] was given work, or told to wait; before the call that did so returns. */
+/* Called after [stream] was given work or made to wait, before that call returns. */
 static void note_given(hr__physical *physical, hr_stream stream)
 {
 	hr__atomic_u64 *given = &physical->streams->given[stream];
@@ -346,7 +347,7 @@ static void note_given(hr__physical *physical, hr_stream stream)
 	if (!(hr__load_relaxed(&physical->view.used) & bit(stream))) hr__fetch_or_acq_rel(&physical->view.used, bit(stream));
 }
 
-/* The streams of [mask] that the host still has to wait for. */
+/* The streams of [mask] that the host must still wait for. */
 static uint64_t not_done(const hr__physical *physical, uint64_t mask, uint64_t epoch)
 {
 	const hr__streams *streams = physical->streams;
@@ -360,7 +361,7 @@ static uint64_t not_done(const hr__physical *physical, uint64_t mask, uint64_t e
 	return left;
 }
 
-/* Makes [who] wait for all that [whom] was given. Under the lock. */
+/* Makes [who] wait for all work that [whom] was given. Under the lock. */
 static hr_status wait_for_all(hr__physical *physical, hr_stream who, hr_stream whom)
 {
 	hr_native_event event;
@@ -370,12 +371,13 @@ static hr_status wait_for_all(hr__physical *physical, hr_stream who, hr_stream w
 	status = hr__call_stream_wait_event(physical, native_of(physical, who), event);
 	note_given(physical, who);
 	if (status == HR_OK) raise_to(&physical->streams->synced[who][whom], epoch);
-	/* The wait is for the event as it was recorded now; recording it again does not change that. */
+	/* The wait is for the event as recorded now; recording it again does not change the wait. */
 	put_event(physical, PLAIN, event);
 	return status;
 }
 
-/* Makes [who] wait for what [whom] was given up to [epoch], and for no more than the marks allow. Under the lock. */
+/* Makes [who] wait for the work that [whom] was given up to [epoch], and for as little later work as the marks allow. Under the
+ * lock. */
 static hr_status wait_for(hr__physical *physical, hr_stream who, hr_stream whom, uint64_t epoch)
 {
 	const mark *found = oldest_above(physical->streams->rings[whom], epoch);
@@ -420,7 +422,7 @@ hr_status hr__device_order(hr__device *device, hr_stream stream, uint64_t mask, 
 
 	hr_status status = HR_OK;
 	hr__lock_take(&physical->stream_lock);
-	mask &= hr__load_relaxed(&physical->stream_mask); /* a stream that is gone was waited for when it went */
+	mask &= hr__load_relaxed(&physical->stream_mask); /* a destroyed stream was waited for when it was destroyed */
 	for (mask = uncovered(physical->streams, stream, mask, epoch); mask && status == HR_OK; mask &= mask - 1) {
 		status = wait_for(physical, stream, lowest(mask), epoch);
 		if (status == HR_OK) ++*waits;
@@ -429,7 +431,7 @@ hr_status hr__device_order(hr__device *device, hr_stream stream, uint64_t mask, 
 	return status;
 }
 
-/* The event to wait for: that of a mark (and *held is set), or a new one. Under the lock. */
+/* The event to wait for: that of a mark (then *held is set), or a new one. Under the lock. */
 static hr_status event_above(hr__physical *physical, hr_stream stream, uint64_t epoch, hr_native_event *event, uint64_t *covers,
                              bool *held)
 {
@@ -441,9 +443,9 @@ static hr_status event_above(hr__physical *physical, hr_stream stream, uint64_t 
 	return HR_OK;
 }
 
-/* Events on all of them first, then the waiting: otherwise each wait would let the next stream's queue grow. A stream for which there
- * is no event is waited for as a whole. Every stream is waited for, whatever happens to the others: who asks is about to take memory
- * away. The first error is returned. */
+/* Records events on all streams before waiting: otherwise, during each wait, the queue of the next stream would grow. A stream
+ * without an event is synchronised as a whole. All streams are waited for even if some fail, because the caller is about to unmap
+ * memory. Returns the first error. */
 hr_status hr__device_wait_idle(hr__device *device, uint64_t mask, uint64_t epoch)
 {
 	hr__physical *physical = device->physical;
@@ -489,11 +491,11 @@ hr_status hr__device_mark(hr__device *device, hr_stream stream, uint64_t *epoch)
 	if (!is_live(physical, stream)) return no_such_stream(device, stream);
 	if (hr__has_streams(physical)) {
 		hr__lock_take(&physical->stream_lock);
-		if (!is_live(physical, stream)) status = no_such_stream(device, stream); /* destroyed since */
+		if (!is_live(physical, stream)) status = no_such_stream(device, stream); /* destroyed meanwhile */
 		else status = add_mark(physical, stream, &number);
 		hr__lock_release(&physical->stream_lock);
 	} else {
-		number = raise_epoch(physical); /* what it stands for is done */
+		number = raise_epoch(physical); /* all earlier work is done already */
 	}
 	if (status == HR_OK && epoch) *epoch = number;
 	return status;
@@ -531,9 +533,9 @@ hr_status hr__stream_native(const hr__device *device, hr_stream stream, hr_nativ
 	return HR_OK;
 }
 
-/* ---- the public calls ---- */
+/* ---- public functions ---- */
 
-/* The lowest slot that is free gets [native]. Under the lock; there must be one. */
+/* Assigns [native] to the lowest free slot. Under the lock; a slot must be free. */
 static hr_stream settle(hr__physical *physical, hr_native_stream native)
 {
 	hr__streams *streams = physical->streams;
@@ -576,7 +578,7 @@ HR_API hr_status hr_stream_create(hr_device handle, hr_stream *out)
 	return status;
 }
 
-/* A device has no call to ask whether it knows a stream; recording an event on it does. Under the lock. */
+/* Backends have no call to check that a stream exists; recording an event on it does. Under the lock. */
 static hr_status import_new(hr__device *device, hr_native_stream native, hr_stream *out)
 {
 	hr__physical *physical = device->physical;
@@ -615,11 +617,11 @@ HR_API hr_status hr_stream_import(hr_device handle, uint64_t native, hr_stream *
 	return status;
 }
 
-/* Waits for all work on [stream], outside the lock, and notes that it is done. */
+/* Waits for all work on [stream], outside the lock, and records that it is done. */
 static hr_status synchronize(hr__device *device, hr_stream stream)
 {
 	hr__physical *physical = device->physical;
-	uint64_t epoch = raise_epoch(physical); /* before waiting, for the reason at the top */
+	uint64_t epoch = raise_epoch(physical); /* before waiting, for the reason at the top of the file */
 	hr_status status = hr__call_stream_synchronize(physical, native_of(physical, stream));
 	if (status != HR_OK) return status;
 	hr__lock_take(&physical->stream_lock);
@@ -704,13 +706,13 @@ static hr_status check_copy(const void *to, const void *from, size_t bytes, hr_c
 	return HR_OK;
 }
 
-/* The stream that work for [stream] is given to: the host's goes to the default stream, and is waited for. */
+/* The stream that work for [stream] is given to: the host's work goes to the default stream and is waited for. */
 static hr_stream carrier_of(hr_stream stream)
 {
 	return stream == HR_STREAM_HOST ? HR_STREAM_DEFAULT : stream;
 }
 
-/* After work was given to carrier_of([stream]), whether that failed or not: a part of it may be queued. */
+/* Called after work was given to carrier_of([stream]), even if that failed: part of the work may be queued. */
 static hr_status after_work(hr__device *device, hr_stream stream, hr_status status)
 {
 	note_given(device->physical, carrier_of(stream));
