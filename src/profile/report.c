@@ -1,4 +1,4 @@
-/* report.c - reports of a capture: options are checked, then all tables are made, and only then is anything written. */
+/* report.c - reports of a capture. Options are checked first, then all tables are made; only then is anything written. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 #define WIDTH_USUAL 100u
 #define DEPTH_USUAL 10000u
 #define REPORTS_MAX 4096u
-#define DEVICES_MAX 64u /* each takes time in proportion to the trace, and so does each step */
+#define DEVICES_MAX 64u /* each device and each step takes time proportional to the trace */
 #define STEPS_MAX 64u
 
 /* ---- options ---- */
@@ -109,7 +109,7 @@ uint32_t hr__profile_next_step(const hr__capture *capture, uint32_t step)
 	return HR__NONE;
 }
 
-/* A number at *text, which moves on behind it. */
+/* Parses a number at *text and advances past it. */
 static bool parse_number(const char **text, int64_t *out)
 {
 	const char *at = *text;
@@ -148,7 +148,7 @@ hr_status hr__profile_parse_steps(const char *text, int64_t *out, size_t capacit
 	}
 }
 
-/* "GPU:0" names one; "GPU" all of that kind. Longer names end in the short one: "/device:GPU:0". */
+/* "GPU:0" selects one device, "GPU" all devices of that kind. Long names that end in the short name match too: "/device:GPU:0". */
 bool hr__profile_takes_device(const hr__capture *capture, uint32_t device, const char *wanted)
 {
 	const char *name = capture->devices[device].name;
@@ -194,7 +194,7 @@ void hr__report_free(hr__report_view *report)
 typedef struct made {
 	hr__report_view view;
 	uint32_t device, step; /* indices */
-	uint32_t which, of;    /* of several steps with the same number, from 1 */
+	uint32_t which, of;    /* position among the steps with the same number, from 1 */
 } made;
 
 struct hr__profile {
@@ -221,12 +221,12 @@ static hr_status make_report(hr__profile *p, uint32_t device, uint32_t step, uin
 	m->view.filter = &p->filter;
 	m->view.format = p->format;
 	status = view->make(&m->view);
-	m->view.selection = NULL; /* it lives no longer than this */
+	m->view.selection = NULL; /* the selection is local to this function */
 	hr__selection_free(&selection);
 	return status;
 }
 
-/* Which devices have anything to show; those without are left out unless they are asked for. */
+/* Devices that have something to show. Others are left out unless the options name them. */
 static bool *find_used(const hr__capture *capture, hr_status *status)
 {
 	bool *used = hr__view_alloc(capture->device_count, sizeof *used, status);
@@ -234,7 +234,7 @@ static bool *find_used(const hr__capture *capture, hr_status *status)
 	return used;
 }
 
-/* Of all steps with that number: a program may count from 1 more than once. */
+/* Reports all steps with that number, because a program may restart its numbering. */
 static hr_status make_step_reports(hr__profile *p, uint32_t device, int64_t number, const uint32_t *op_devices)
 {
 	uint32_t step, of = 1;
@@ -271,7 +271,7 @@ static hr_status make_reports(hr__profile *p, const int64_t *steps, size_t step_
 	if (!status) status = make_device_reports(p, steps, step_count, op_devices, used, &taken);
 	hr__view_free(used, p->capture->device_count, sizeof *used);
 	if (!status && !taken && p->options.device) return no_device(p->capture, p->options.device);
-	/* Also where there is nothing to look at, what is wrong with the question is said. */
+	/* If no device was reported, the steps have not been checked yet. */
 	for (size_t i = 0; i < step_count && !taken && !status; i++) {
 		uint32_t step;
 		status = hr__profile_step(p->capture, steps[i], &step);
@@ -279,7 +279,7 @@ static hr_status make_reports(hr__profile *p, const int64_t *steps, size_t step_
 	return status;
 }
 
-/* All of the steps with the numbers that are asked for. */
+/* The number of steps with the requested numbers. */
 static uint64_t count_steps(const hr__capture *capture, const int64_t *steps, size_t step_count)
 {
 	uint64_t count = 0;
@@ -364,7 +364,7 @@ bool hr__profile_has_column(const hr__profile *p, const char *key)
 	return false;
 }
 
-/* All reports of a profile have the same tables, so the first tells. */
+/* All reports of a profile have the same tables, so checking the first is enough. */
 bool hr__profile_has_flag(const hr__profile *p, unsigned flag)
 {
 	for (uint32_t t = 0; p->count && t < p->reports[0].view.table_count; t++) {
@@ -453,7 +453,7 @@ void hr__profile_warn_of_names(uint64_t other_names, hr__text_out *out)
 	hr__text_paragraph(out, line);
 }
 
-/* A trace that is not whole says so first. */
+/* Warnings about an incomplete trace come first. */
 static void write_warnings(const hr__profile *p, hr__text_out *out)
 {
 	const hr__capture *c = p->capture;
@@ -506,7 +506,7 @@ hr_status hr_profile_report(const char *path, const hr_profile_options *options,
 	hr_status status = hr__profile_options_read(options, &read);
 	if (!status) status = hr__capture_open(path, read.progress, read.progress_context, &capture);
 	if (status) return status;
-	read.progress = NULL; /* what follows is quick */
+	read.progress = NULL; /* the rest is quick */
 	status = hr__profile_make(capture, &read, NULL, 0, format, &profile);
 	if (!status) status = hr__profile_write(profile, path, write, context);
 	hr__profile_free(profile);

@@ -1,4 +1,4 @@
-/* selection.c - which part of a capture a view looks at, and what was in use there. */
+/* selection.c - selects the part of a capture that a view covers, and computes its bytes in use. */
 #include <string.h>
 
 #include "base/names.h"
@@ -34,7 +34,7 @@ hr_status hr__op_devices_make(const hr__capture *capture, uint32_t **out)
 			const hr__use *use = &capture->uses[i];
 			if (use->op != HR__NONE && devices[use->op] == UNKNOWN) devices[use->op] = hr__allocation_device(capture, use->allocation);
 		}
-		/* Threads take turns rarely: the op before is as a rule of the same one. */
+		/* Assumes that the preceding op ran on the same thread: ops of different threads rarely alternate. */
 		uint32_t before = 0;
 		for (uint32_t i = 0; i < capture->op_count; i++) {
 			if (devices[i] == UNKNOWN) devices[i] = before;
@@ -79,7 +79,7 @@ typedef struct running {
 	uint64_t selected, device; /* bytes in use of the selected sites, and of the whole device */
 } running;
 
-/* Before the first change of the selected time. */
+/* The state before the first change of the selected time. */
 static void begin_time(hr__selection *s, const running *now)
 {
 	s->begin_bytes = s->peak_bytes = s->at_peak_bytes = now->selected;
@@ -101,7 +101,7 @@ static void take_peaks(hr__selection *s, const running *now, uint32_t change, ui
 	}
 }
 
-/* What was in use: before the first change, at most, and after the last. */
+/* Computes bytes in use before the first change, at the peak, and after the last change. */
 static void add_up(hr__selection *s)
 {
 	const hr__capture *c = s->capture;

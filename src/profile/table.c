@@ -19,14 +19,14 @@
 
 /* ---- filters ---- */
 
-/* A pattern must match all of a name, as tfprof's did. */
+/* A pattern must match a whole name, as in tfprof. */
 static hr_status compile(regex_t *out, const char *pattern, const char *option)
 {
 	char whole[REGEX_BYTES_MAX + 8], why[128];
 	if (strlen(pattern) > REGEX_BYTES_MAX)
 		return hr__fail(HR_INVALID_ARGUMENT, "%s: a regular expression has at most %u bytes", option, REGEX_BYTES_MAX);
 	snprintf(whole, sizeof whole, "^(%s)$", pattern);
-	/* Alone first: "a)(b" is none, but would be one inside of parentheses. */
+	/* The pattern is compiled alone first: "a)(b" is invalid, but would be valid inside parentheses. */
 	int error = regcomp(out, pattern, REG_EXTENDED | REG_NOSUB);
 	if (!error) {
 		regfree(out);
@@ -122,7 +122,7 @@ static void format_change(hr__cell_kind kind, int64_t change, char *out)
 	snprintf(out, 48, "%s%s", change < 0 ? "-" : change > 0 ? "+" : "", number);
 }
 
-/* Characters that turn the direction of writing: U+061C, U+200E and F, U+202A to E, U+2066 to 9. */
+/* Characters that change the writing direction: U+061C, U+200E and F, U+202A to E, U+2066 to 9. */
 static bool is_bidi(const unsigned char *c, size_t bytes)
 {
 	if (bytes == 2) return c[0] == 0xD8 && c[1] == 0x9C;
@@ -130,7 +130,7 @@ static bool is_bidi(const unsigned char *c, size_t bytes)
 	return c[1] == 0x80 ? c[2] == 0x8E || c[2] == 0x8F || (c[2] >= 0xAA && c[2] <= 0xAE) : c[1] == 0x81 && c[2] >= 0xA6 && c[2] <= 0xA9;
 }
 
-/* What a terminal would obey, and what is not UTF-8, becomes \xNN, byte for byte. */
+/* Control characters and bytes that are not UTF-8 become \xNN, byte by byte. */
 static void format_text(const char *text, size_t length, char out[HR__CELL_BYTES_MAX])
 {
 	size_t used = 0;
@@ -216,14 +216,14 @@ static uint64_t magnitude(uint64_t change)
 	return (int64_t)change < 0 ? 0 - change : change;
 }
 
-/* As they are written, with [8,4] before [16,4]. */
+/* Compares shapes as text, but with numbers by value: [8,4] before [16,4]. */
 static int compare_shapes(const hr__column *column, uint64_t a, uint64_t b)
 {
 	char x[HR__CELL_BYTES_MAX], y[HR__CELL_BYTES_MAX];
 	return a == b ? 0 : strverscmp(hr__cell_format(column, a, x), hr__cell_format(column, b, y));
 }
 
-/* Texts from A to Z, numbers from the largest, changes by their size. */
+/* Text ascending, numbers descending, changes by descending magnitude. */
 static int compare_cells(const hr__column *column, uint64_t a, uint64_t b)
 {
 	if (is_text(column->kind)) return compare_texts(column, a, b);
@@ -235,7 +235,8 @@ static int compare_cells(const hr__column *column, uint64_t a, uint64_t b)
 	return a > b ? -1 : a < b;
 }
 
-/* By the column of the order, then by the bytes that matter most, then by all others, so that the same trace always gives the same table. */
+/* Compares by the sort column, then by the columns that min_bytes applies to, then by all others, so that the same trace always
+ * gives the same table. */
 static int compare_rows(const void *a, const void *b, void *context)
 {
 	const hr__table *table = context;
@@ -318,7 +319,7 @@ static bool has_change(const hr__table *table, const uint64_t *row)
 	return false;
 }
 
-/* The last row is filled: it counts, and stays if it may. */
+/* Counts the last row, now that it is filled in, and keeps it unless it is hidden. */
 static void take_last(hr__table *table)
 {
 	if (!table->open) return;
@@ -333,7 +334,7 @@ static void take_last(hr__table *table)
 	table->count--;
 }
 
-/* Keeps the first [most] rows in the table's order. */
+/* Keeps the first [most] rows in sort order and moves the rest into `hidden`. */
 static void let_go(hr__table *table, size_t most)
 {
 	if (table->order >= 0 && table->form == HR__TABLE_LIST && table->count > 1)

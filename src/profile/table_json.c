@@ -1,4 +1,5 @@
-/* table_json.c - a table as a member of a JSON object. Times are in microseconds, with three decimals: no nanosecond is lost. */
+/* table_json.c - a table as a member of a JSON object. Times are in microseconds with three decimals, which is exact to the
+ * nanosecond. */
 #include "profile/capture.h"
 #include "profile/table_write.h"
 

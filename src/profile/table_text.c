@@ -1,4 +1,5 @@
-/* table_text.c - a table as text. Where there is not room for all, names are cut first; then columns of text go, from the right, and numbers last. */
+/* table_text.c - a table as text. If the table is too wide, names are cut first; then text columns are dropped, from the right, and
+ * number columns last. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,9 +8,9 @@
 #include "profile/table_write.h"
 #include "profile/width.h"
 
-#define NAME_LEAST 14u  /* columns for the first column, even if others must go */
-#define TEXT_LEAST 10u  /* columns for any other text; with less it says nothing */
-#define OTHER_MOST 28u  /* columns for any but the first */
+#define NAME_LEAST 14u  /* minimum width of the first column, even if others must be dropped */
+#define TEXT_LEAST 10u  /* minimum width of other text columns; less is not readable */
+#define OTHER_MOST 28u  /* maximum width of all columns but the first */
 #define GAP 2u
 #define CHART_LINES 10u
 #define CHART_LABEL 11u
@@ -62,7 +63,6 @@ void hr__text_heading(hr__text_out *out, const char *format, ...)
 	va_end(list);
 }
 
-/* Words that end before the right edge. */
 void hr__text_paragraph(hr__text_out *out, const char *text)
 {
 	uint32_t column = 0;
@@ -82,7 +82,7 @@ void hr__text_paragraph(hr__text_out *out, const char *text)
 
 /* ---- cells ---- */
 
-/* Drops characters until it fits in [room] columns. Of a path the end says most, of anything else the beginning. */
+/* Cuts the text to [room] columns. A path keeps its end, other text its beginning. */
 static const char *shorten(const hr__text_out *out, char *text, uint32_t room, char result[HR__CELL_BYTES_MAX])
 {
 	const char *mark = out->utf8 ? "\u2026" : "..";
@@ -91,7 +91,7 @@ static const char *shorten(const hr__text_out *out, char *text, uint32_t room, c
 	if (columns <= room) return text;
 	if (strchr(text, '/')) {
 		const char *from = text;
-		/* What goes on top of a character goes with it. */
+		/* Combining characters are removed together with their base character. */
 		for (uint32_t width; *from && ((width = hr__width_of_character(from, &bytes)) == 0 || columns > keep); from += bytes) columns -= width;
 		snprintf(result, HR__CELL_BYTES_MAX, "%s%s", mark, from);
 		return result;
@@ -110,7 +110,7 @@ static bool is_left(const hr__column *column)
 
 #define INDENT_MOST 60u
 
-/* In a tree, the last part of a path, further to the right the deeper it is, up to [indent_most]. */
+/* In a tree, the first column shows the last part of a path, indented by its depth, up to [indent_most]. */
 static void format_cell(const hr__table *table, uint32_t column, const uint64_t *row, uint32_t indent_most, char text[HR__CELL_BYTES_MAX])
 {
 	hr__table_cell_format(table, column, row[column], text);
@@ -127,7 +127,7 @@ static void format_cell(const hr__table *table, uint32_t column, const uint64_t 
 
 typedef struct layout {
 	uint32_t widths[HR__COLUMNS_MAX]; /* 0: not shown */
-	uint32_t indent; /* of a tree, at the most */
+	uint32_t indent; /* maximum indentation of a tree */
 } layout;
 
 static void widen(layout *l, uint32_t column, const char *text)
@@ -136,7 +136,7 @@ static void widen(layout *l, uint32_t column, const char *text)
 	if (columns > l->widths[column]) l->widths[column] = columns;
 }
 
-/* A column in which nothing is said: no ops were recorded, nothing has a tag. */
+/* A column without any values, for example because no ops were recorded or nothing has a tag. */
 static bool is_empty(const hr__table *table, uint32_t column)
 {
 	hr__cell_kind kind = table->columns[column].kind;
@@ -168,14 +168,14 @@ static void measure(const hr__table *table, layout *l)
 	if (l->widths[0] < NAME_LEAST) l->widths[0] = NAME_LEAST;
 }
 
-/* What a column needs at the least: names may be cut, numbers may not. */
+/* Minimum width of a column: names may be cut, numbers may not. */
 static uint32_t least_width(const hr__table *table, const layout *l, uint32_t column)
 {
 	uint32_t least = column == 0 ? NAME_LEAST : TEXT_LEAST;
 	return is_left(&table->columns[column]) && l->widths[column] > least ? least : l->widths[column];
 }
 
-/* Of the whole table: as it is, or with its names cut. */
+/* Width of the whole table, optionally with its names cut. */
 static uint32_t sum_of_widths(const hr__table *table, const layout *l, bool cut)
 {
 	uint32_t width = 0;
@@ -199,12 +199,12 @@ static void fit(const hr__table *table, const hr__text_out *out, layout *l)
 			if (is_left(&table->columns[i]) == text) l->widths[i] = 0;
 	uint32_t wanted = l->widths[0];
 	for (uint32_t *widest; sum_of_widths(table, l, false) > out->width && (widest = widest_to_cut(table, l));) --*widest;
-	l->indent = l->widths[0] < wanted ? l->widths[0] / 2 : INDENT_MOST; /* so that something is left for the name */
+	l->indent = l->widths[0] < wanted ? l->widths[0] / 2 : INDENT_MOST; /* leaves room for the name */
 }
 
 /* ---- lists and trees ---- */
 
-/* *owed are blanks in front of it that were held back, so that no line ends in any. */
+/* *owed is the number of pending spaces before the cell. Spaces are held back so that no line ends in spaces. */
 static void put_cell(hr__text_out *out, bool left, char *text, uint32_t width, uint32_t *owed)
 {
 	char room[HR__CELL_BYTES_MAX];
@@ -319,7 +319,7 @@ static uint32_t find_column(const hr__table *table, const char *key)
 	return 0;
 }
 
-/* One character: how much of the line that holds bytes from [low] to [high] is filled. */
+/* Draws one character: how much of the line that represents [low] to [high] bytes is filled. */
 static void put_block(hr__text_out *out, uint64_t bytes, double low, double high)
 {
 	static const char *const blocks[] = { " ", "\u2581", "\u2582", "\u2583", "\u2584", "\u2585", "\u2586", "\u2587", "\u2588" };
@@ -329,7 +329,7 @@ static void put_block(hr__text_out *out, uint64_t bytes, double low, double high
 	put(out, block, strlen(block));
 }
 
-/* All of a column in the stretches of time that character [cell] of [cells] stands for. */
+/* The sum of a column over the time intervals that character [cell] of [cells] represents. */
 static uint64_t sum_of_cell(const hr__table *table, uint32_t column, uint32_t cell, uint32_t cells)
 {
 	uint64_t sum = 0;
@@ -337,7 +337,7 @@ static uint64_t sum_of_cell(const hr__table *table, uint32_t column, uint32_t ce
 	return sum;
 }
 
-/* When something moved or was refused: the more the higher. However little it is, it is seen. */
+/* Draws when something moved or was refused, scaled by the amount. Any nonzero amount is visible. */
 static void put_traffic(const hr__table *table, const char *key, uint32_t cells, hr__text_out *out)
 {
 	uint32_t column = find_column(table, key);

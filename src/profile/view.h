@@ -29,7 +29,7 @@ typedef struct hr__selection {
 
 	uint64_t begin_bytes, end_bytes; /* in use before and after the selection */
 	uint64_t peak_bytes, peak_ns;    /* peak, and the first time it was reached */
-	uint32_t peak_change;            /* the change that reached it; HR__NONE: the peak is the state before the first change */
+	uint32_t peak_change;            /* the last change up to the peak; HR__NONE: the peak precedes all changes */
 
 	/* The device's peak over the same time, of all scopes. Without a name scope it equals the peak above. */
 	uint64_t device_peak_bytes, device_peak_ns;

@@ -1,5 +1,5 @@
-/* view_allocators.c - the allocators of a device: what was asked of them, what they had reserved and how fragmented their free memory was; in all, and
- * over equal stretches of time. */
+/* view_allocators.c - the allocators of a device: their requests, reserved bytes and fragmentation; in total, and over equal
+ * intervals of time. */
 #include "profile/holes.h"
 #include "profile/view.h"
 
@@ -17,7 +17,7 @@ static const hr__column total_columns[A_COLUMNS] = {
 	[A_PEAK] = { "peak_bytes", "peak", HR__CELL_BYTES, HR__MIN_BYTES },
 	[A_PEAK_RESERVED] = { "peak_reserved_bytes", "reserved", HR__CELL_BYTES, 0 },
 	[A_PEAK_FREE] = { "peak_free_bytes", "free at peak", HR__CELL_BYTES, 0 },
-	[A_PEAK_FRAGMENTATION] = { "peak_fragmentation", "frag.", HR__CELL_PART, 0 }, /* of that */
+	[A_PEAK_FRAGMENTATION] = { "peak_fragmentation", "frag.", HR__CELL_PART, 0 }, /* of the free bytes at the peak */
 	[A_LIMIT] = { "limit_bytes", "limit", HR__CELL_BYTES, 0 },
 	[A_ALLOCATIONS] = { "allocations", "allocs", HR__CELL_COUNT, HR__SUMS },
 	[A_FREES] = { "frees", "frees", HR__CELL_COUNT, HR__SUMS },
@@ -34,7 +34,7 @@ enum {
 	T_NAME, T_BEGIN, T_PEAK, T_END, T_RESERVED, T_FREE, T_LARGEST, T_FRAGMENTATION, T_LIVE, T_ALLOCATIONS, T_FREES, T_REFUSED, T_END_NS, T_NUMBER, T_COLUMNS
 };
 
-/* What has no "most" in front of it is at the end of the stretch. */
+/* Levels other than the peak are those at the end of the interval. */
 static const hr__column time_columns[T_COLUMNS] = {
 	[T_NAME] = { "name", "allocator", HR__CELL_LABEL, 0 },
 	[T_BEGIN] = { "begin_micros", "start", HR__CELL_NS, HR__ALWAYS },
@@ -52,7 +52,7 @@ static const hr__column time_columns[T_COLUMNS] = {
 	[T_NUMBER] = { "number", "number", HR__CELL_COUNT, HR__NOT_IN_TEXT },
 };
 
-/* Of an allocator, in all of the time or in a stretch. */
+/* Of one allocator, over the whole selected time or one interval. */
 typedef struct level {
 	uint64_t allocations, frees, refused, live, bytes, in_use, peak, free_at_peak, fragmentation_at_peak;
 	hr__holes_state holes; /* at the end */
@@ -62,12 +62,12 @@ typedef struct surveyor {
 	const hr__selection *selection;
 	hr__holes *holes;
 	hr__stretches stretches;
-	uint32_t *places;     /* of each allocator of the capture, among those of the device; HR__NONE: another device's */
-	uint32_t *allocators; /* of the device */
-	uint32_t count;       /* of them */
-	level *totals;        /* of each of them */
-	level *levels;        /* stretch by stretch, all of them in each */
-	uint32_t stretch;     /* that is being filled */
+	uint32_t *places;     /* by allocator of the capture: its position in allocators; HR__NONE: on another device */
+	uint32_t *allocators; /* the device's allocators */
+	uint32_t count;       /* number of allocators */
+	level *totals;        /* one per allocator */
+	level *levels;        /* by interval, then by allocator */
+	uint32_t stretch;     /* the interval being filled */
 } surveyor;
 
 static uint64_t fragmentation(const hr__holes_state *state)
@@ -81,9 +81,9 @@ static level *level_at(const surveyor *s, uint32_t stretch, uint32_t place)
 	return &s->levels[(size_t)stretch * s->count + place];
 }
 
-/* ---- going through time ---- */
+/* ---- replay ---- */
 
-/* The stretch ends: what holds at its end is kept, and is where the next begins. */
+/* Ends the interval: stores its final state, which is the initial state of the next interval. */
 static void end_stretch(surveyor *s)
 {
 	hr__holes_until(s->holes, hr__stretch_begin(&s->stretches, s->stretch + 1));
@@ -127,7 +127,7 @@ static void take_change(surveyor *s, uint32_t index)
 	total->fragmentation_at_peak = fragmentation(&holes);
 }
 
-/* What was there when the selected time began. */
+/* Computes the state at the beginning of the selected time. */
 static void begin_time(surveyor *s)
 {
 	const hr__capture *c = s->selection->capture;
@@ -250,7 +250,7 @@ static void find_allocators(surveyor *s)
 	}
 }
 
-/* As many as are asked for, as far as there is room for those of all allocators. */
+/* The requested number of intervals, limited so that all allocators together fit into ROWS_MOST. */
 static uint32_t choose_stretches(const hr__report_view *report, uint32_t allocators)
 {
 	uint32_t wanted = report->options->max_rows;

@@ -1,23 +1,24 @@
-/* view_leaks.c - what steps leave behind.
+/* view_leaks.c - memory that steps leave behind.
  *
- * Memory that is alive at the end of a step is no leak by itself: variables, and what the next step frees, are too. What gives a leak away is that the
- * same place in the program has more of it alive at the end of each step than at the end of the one before. A place is all sites of an op, a scope, a
- * tag and a shape: a leak may use another stream each time. For each place, what is alive at the ends of steps is compared:
+ * Memory that is live at the end of a step is not necessarily a leak: it may be a variable, or freed by the next step. The sign of
+ * a leak is that the same place in the program has more live bytes at the end of each step than at the end of the step before. A
+ * place is all sites with the same op, scope, tag and shape; the stream is ignored, because a leak may use another one each time.
+ * For each place, the live bytes at the ends of steps are compared:
  *
  *     end of step    1      2      3      4
  *     variables    400    400    400    400     stays
- *     last output    8      8      8      8     stays: each step frees that of the one before
+ *     last output    8      8      8      8     stays: each step frees that of the step before
  *     history       10     20     30     40     grows
  *
- * A place grows when it rose at two step ends at least, at more than half of all, and fell at fewer than it rose; the first step, which warms up, is
- * what the others are compared with. */
+ * A place grows if it rose at two or more step ends, at more than half of all step ends, and fell at fewer than it rose. The first
+ * step is a warm-up and serves as the baseline. */
 #include "os/os.h"
 #include "profile/finder.h"
 #include "profile/view.h"
 
 enum { L_OP, L_GROWTH, L_BYTES, L_GROWS, L_ROSE, L_ALLOCATIONS, L_SCOPE, L_SHAPE, L_TAG, L_DTYPE, L_PER_STEP, L_COLUMNS };
 
-/* In the order in which they are shown. */
+/* In display order. */
 static const hr__column leak_columns[] = {
 	[L_OP] = { "op", "op", HR__CELL_NAME, 0 },
 	[L_GROWTH] = { "growth_bytes", "grown", HR__CELL_BYTES, HR__SUMS },
@@ -52,13 +53,13 @@ static const hr__column fact_columns[] = {
 };
 
 typedef struct place {
-	uint32_t site;               /* its first */
-	hr_dtype dtype;              /* of all its sites; HR_DTYPE_NONE when they differ */
-	uint64_t live, allocations;  /* now */
-	uint64_t first, last;        /* bytes at the end of the first step, and of the last one so far */
+	uint32_t site;               /* its first site */
+	hr_dtype dtype;              /* common to all its sites; HR_DTYPE_NONE if they differ */
+	uint64_t live, allocations;  /* current */
+	uint64_t first, last;        /* bytes at the end of the first step, and of the latest step */
 	uint64_t last_allocations;
-	uint32_t rose, fell;         /* at how many ends of steps after the first */
-	bool touched;                /* since the last end of a step */
+	uint32_t rose, fell;         /* number of step ends after the first */
+	bool touched;                /* changed since the last step end */
 } place;
 
 typedef struct watcher {
@@ -66,13 +67,13 @@ typedef struct watcher {
 	const hr__selection *selection;
 	place *places;
 	uint32_t place_count;
-	uint32_t *place_of;          /* by site */
-	uint32_t *touched;           /* places */
+	uint32_t *place_of;          /* by site: index of its place */
+	uint32_t *touched;           /* indices of touched places */
 	uint32_t touched_count;
-	uint32_t ended;              /* steps */
+	uint32_t ended;              /* number of ended steps */
 	uint64_t in_use;
-	uint32_t allocation;         /* the next one that will be made */
-	uint32_t step_allocation;    /* the first one of the step */
+	uint32_t allocation;         /* index of the next allocation */
+	uint32_t step_allocation;    /* index of the step's first allocation */
 	uint64_t left, left_allocations;
 	hr__table *steps;
 	hr_status status;
@@ -102,7 +103,7 @@ static uint32_t find_place(watcher *w, hr__slots *slots, uint32_t index)
 	return w->place_count++;
 }
 
-/* Only selected sites have one, so places are of one device. */
+/* Only selected sites have a place, so all places are on one device. */
 static void find_places(watcher *w)
 {
 	hr__slots slots = { .salt = hr__ticks() ^ (uintptr_t)w };
@@ -111,9 +112,9 @@ static void find_places(watcher *w)
 	hr__slots_free(&slots);
 }
 
-/* ---- watching ---- */
+/* ---- replay ---- */
 
-/* A tensor that only came back in this step is of an earlier one. */
+/* False for a tensor that was created in an earlier step and only restored in this one. */
 static bool is_of_step(const watcher *w, uint32_t allocation)
 {
 	return hr__allocation_birth(w->selection->capture, allocation) >= w->step_allocation;
@@ -143,7 +144,7 @@ static void take_change(watcher *w, uint32_t index)
 	w->left_allocations += change->frees ? UINT64_MAX : 1;
 }
 
-/* Only those that changed in the step can have risen or fallen. */
+/* Only places that changed in the step can have risen or fallen. */
 static void compare_places(watcher *w)
 {
 	bool is_first = w->ended++ == 0;
@@ -159,7 +160,7 @@ static void compare_places(watcher *w)
 	w->touched_count = 0;
 }
 
-/* Of what the step left, that which is still there at the end of the trace. */
+/* Bytes that the step left behind and that are still live at the end of the trace. */
 static uint64_t kept_bytes(const watcher *w)
 {
 	uint64_t bytes = 0;
@@ -187,7 +188,7 @@ static void begin_step(watcher *w)
 	w->step_allocation = w->allocation;
 }
 
-/* Only steps that ended count; without any, the end of the trace is taken for the end of one. */
+/* Only steps that ended count. Without any, the end of the trace counts as a step end. */
 static void watch(watcher *w)
 {
 	const hr__selection *s = w->selection;

@@ -1,4 +1,5 @@
-/* view_nodes.c - the views of ops, a list, and of name scopes, a tree with what each scope did itself and with those inside of it. */
+/* view_nodes.c - the view of ops, a list, and the view of name scopes, a tree with the sums of each scope alone and including the
+ * scopes inside it. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +8,8 @@
 
 /* ---- ops ---- */
 
-/* What is read and written is shown only to who asks for it, so it is not among the last, which a narrow terminal has no room for. */
+/* The columns of bytes read and written are shown only on request, so they are not among the last columns, which a narrow terminal
+ * drops. */
 enum { OP_NAME, OP_RUNS, OP_NS, OP_DEVICE_NS, OP_AT_PEAK, OP_INPUT, OP_OUTPUT, OP_BYTES, OP_ALLOCATIONS, OP_PEAK, OP_RESIDUAL, OP_COLUMNS };
 
 static const hr__column op_columns[OP_COLUMNS] = {
@@ -39,7 +41,7 @@ static void fill_op(uint64_t *row, const hr__node *node)
 	row[OP_OUTPUT] = node->self.output_bytes;
 }
 
-/* An op of a selected site may have done nothing in the selected time. */
+/* True for an op that was inactive during the selected time. */
 static bool is_idle(const hr__node *node)
 {
 	return !node->self.occurrence && !node->self.allocations && !node->self.at_peak_bytes && !node->self.end_bytes;
@@ -111,9 +113,9 @@ typedef struct tree {
 	hr__report_view *report;
 	const hr__nodes *nodes;
 	hr__table *table;
-	uint32_t *order; /* nodes: children of the same parent together, in order */
-	uint32_t *first; /* of each node: where its children begin in order */
-	uint32_t *count; /* how many */
+	uint32_t *order; /* nodes, sorted by parent, then by the sort column */
+	uint32_t *first; /* by node: index of its first child in order */
+	uint32_t *count; /* by node: number of children */
 	uint32_t max_depth;
 } tree;
 
@@ -140,7 +142,7 @@ static int compare_nodes(const void *a, const void *b, void *context)
 static void sort_children(tree *t)
 {
 	for (uint32_t i = 0; i < t->nodes->count; i++) t->order[i] = i;
-	/* Node 0 is its own parent; it stays in front, and is left out. */
+	/* Node 0 is its own parent, so it is kept in front and left out of the sort. */
 	qsort_r(t->order + 1, t->nodes->count - 1, sizeof *t->order, compare_nodes, t);
 	for (uint32_t i = 1; i < t->nodes->count; i++) {
 		uint32_t parent = t->nodes->nodes[t->order[i]].parent;
@@ -160,15 +162,15 @@ static bool is_empty(const hr__node *node)
 	return !sums->occurrence && !sums->allocations && !sums->at_peak_bytes && !sums->end_bytes;
 }
 
-/* A scope is not shown, and none of those inside of it. */
+/* Hides a scope and all scopes inside it. */
 static void hide(tree *t, uint32_t node)
 {
-	if (is_empty(&t->nodes->nodes[node])) return; /* and so are they */
+	if (is_empty(&t->nodes->nodes[node])) return; /* then all scopes inside it are empty too */
 	t->table->hidden_rows++;
 	for (uint32_t i = 0; i < t->count[node]; i++) hide(t, t->order[t->first[node] + i]);
 }
 
-/* A scope whose name is hidden lets those inside of it be seen; one that is too small does not, since they are smaller. */
+/* If a scope is hidden by name, the scopes inside it are still shown. If a scope is too small, so are the scopes inside it. */
 static hr_status show(tree *t, uint32_t node, uint32_t depth)
 {
 	hr_status status = HR_OK;

@@ -1,5 +1,5 @@
-/* view_peak.c - what was live at the device's peak, by op, by scope, by tag and tensor by tensor. Each table adds up to the peak, to the byte; with a
- * name scope, to what of the peak belongs to that scope. */
+/* view_peak.c - what was live at the device's peak: by op, by scope, by tag and by tensor. Each table adds up exactly to the peak;
+ * with a name scope, to that scope's part of the peak. */
 #include "base/names.h"
 #include "profile/view.h"
 
@@ -67,8 +67,8 @@ typedef struct group {
 
 typedef struct collector {
 	hr__report_view *report;
-	hr__table *tensors; /* NULL: not wanted */
-	group *groups[GROUPINGS]; /* by name; NULL: not wanted */
+	hr__table *tensors; /* NULL: not collected */
+	group *groups[GROUPINGS]; /* by name; NULL: not collected */
 	uint64_t allocations, slack;
 	hr_status status;
 } collector;
@@ -109,7 +109,7 @@ static void collect(void *context, uint32_t index)
 static void visit_peak(collector *c)
 {
 	const hr__selection *s = c->report->selection;
-	if (c->status || s->device_peak_change == HR__NONE) return; /* before the first change nothing is alive */
+	if (c->status || s->device_peak_change == HR__NONE) return; /* nothing is live before the first change */
 	hr_status status = hr__capture_live(s->capture, s->device_peak_change, s->device, collect, c);
 	if (status) c->status = status;
 }
@@ -169,7 +169,8 @@ hr_status hr__view_peak(hr__report_view *report)
 	return c.status;
 }
 
-/* Whether tags tell the device's memory apart. The page asks the same, so that both begin with the same groups. */
+/* Whether the device's memory has at least two tags. The HTML page uses the same rule, so that both start with the same
+ * grouping. */
 static bool has_tags(const hr__capture *c, uint32_t device)
 {
 	hr_name first = HR_NAME_NONE;

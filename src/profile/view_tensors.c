@@ -1,4 +1,4 @@
-/* view_tensors.c - tensors one by one: how large, how long they lived, how often they were used, and how long they lay idle at a stretch. */
+/* view_tensors.c - a list of tensors: size, lifetime, number of uses, and longest idle time. */
 #include "profile/view.h"
 
 enum { T_OP, T_BYTES, T_NS, T_IDLE, T_USES, T_SHAPE, T_DTYPE, T_SCOPE, T_TAG, T_BEGIN, T_ALIVE, T_SLACK, T_COLUMNS };
@@ -18,7 +18,7 @@ static const hr__column columns[T_COLUMNS] = {
 	[T_SLACK] = { "slack_bytes", "slack", HR__CELL_BYTES, HR__SUMS | HR__MEMORY | HR__NOT_IN_TEXT },
 };
 
-/* Of each allocation that an op used. */
+/* The uses of one allocation by ops. */
 typedef struct usage {
 	uint64_t last_ns, idle_ns;
 	uint32_t uses;
@@ -27,12 +27,12 @@ typedef struct usage {
 typedef struct lister {
 	const hr__selection *selection;
 	hr__table *table;
-	const usage *usages; /* NULL: there are no uses in the trace, and nothing is known */
+	const usage *usages; /* NULL: the trace has no uses, so idle times are unknown */
 	hr_status status;
 } lister;
 
-/* An allocation is idle from its begin to its first use, between uses, and from the last to its end. A use is when its op begins; the op that makes it
- * begins before it. */
+/* An allocation is idle from its begin to its first use, between uses, and from its last use to its end. The time of a use is the
+ * begin of its op; the op that creates an allocation begins before it. */
 static void note_use(usage *u, const hr__allocation *allocation, uint64_t now)
 {
 	if (now < allocation->begin_ns) now = allocation->begin_ns;
@@ -78,7 +78,7 @@ static void list(void *context, uint32_t index)
 	row[T_IDLE] = u->idle_ns > last ? u->idle_ns : last;
 }
 
-/* Those that were alive when the selected time began, and those that began in it. */
+/* Lists the allocations that were live when the selected time began, and those that began in it. */
 static void list_all(lister *l)
 {
 	const hr__selection *s = l->selection;

@@ -1,4 +1,4 @@
-/* view_time.c - the views along time: the steps one by one, memory over equal stretches of time, and the summary that begins with it. */
+/* view_time.c - the views over time: steps, memory over equal intervals, and the summary that includes the latter. */
 #include "profile/view.h"
 
 /* ---- steps ---- */
@@ -26,11 +26,11 @@ static const hr__column step_columns[S_COLUMNS] = {
 
 typedef struct walker {
 	const hr__selection *selection;
-	uint32_t change, allocation, op, move, refusal; /* the next of each */
+	uint32_t change, allocation, op, move, refusal; /* index of the next of each */
 	uint64_t in_use;
 } walker;
 
-/* In use after change number [index]. */
+/* Applies change number [index]. */
 static void take_change(walker *w, uint32_t index)
 {
 	const hr__capture *c = w->selection->capture;
@@ -60,7 +60,7 @@ static void walk_changes(walker *w, const hr__step_run *step, uint64_t *row)
 	row[S_END_BYTES] = w->in_use;
 }
 
-/* What has a time and no step of its own. A step that has not ended goes on to the end. */
+/* Counts moves and refusals, which are assigned to steps by time. A step without an end lasts until the end of the trace. */
 static void walk_rest(walker *w, const hr__step_run *step, uint64_t *row)
 {
 	const hr__selection *s = w->selection;

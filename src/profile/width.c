@@ -1,4 +1,5 @@
-/* width.c - see width.h. The tables leave out scripts whose marks are rare in names: a column too many does no harm, one too few breaks a table. */
+/* width.c - see width.h. The tables omit scripts whose combining marks are rare in names: one column too many is harmless, one too
+ * few breaks a table. */
 #include "profile/width.h"
 
 #include <stdbool.h>
