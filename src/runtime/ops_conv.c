@@ -1,19 +1,19 @@
-/* ops_conv.c - convolutions of images, and their gradients, as matrix products (ops_tile.h).
+/* ops_conv.c - convolutions of images and their gradients, as matrix products (ops_tile.h).
  *
- * The right matrix of each is one that is never there as a whole: a row for each tap (channel, row and column in the window), a column
- * for each place where the window stands (image, row, column). Panels of it are made from the image just before they are multiplied,
- * on the stack.
+ * The right matrix of each product is never stored as a whole: it has a row for each tap (channel, row and column in the window)
+ * and a column for each place of the window (image, row, column). Panels of it are built on the stack from the image just before
+ * they are multiplied.
  *
  *     conv2d              output [o, places]     = filter [o, taps] by x [taps, places]
- *     conv2d_grad_input   gradient [c, places]   = filter, turned round, [c, taps] by the output's gradient [taps, places]
- *     conv2d_grad_filter  gradient [o, taps]     = the output's gradient [o, places] by x [places, taps]
+ *     conv2d_grad_input   gradient [c, places]   = filter, rotated by 180 degrees, [c, taps] by the output gradient [taps, places]
+ *     conv2d_grad_filter  gradient [o, taps]     = the output gradient [o, places] by x [places, taps]
  *
- * The first two pack HR__TILE_DEEP columns of the filter at a time, for all threads, and spread panels of places over them. In the
- * third there are few panels and a long way through the places: it is cut into segments, whose sums meet in scratch memory, in
- * order. Both follow from shapes alone, and scratch does not grow with the batch.
+ * The first two pack HR__TILE_DEEP columns of the filter at a time, shared by all threads, and divide the panels of places among
+ * the threads. The third has few panels and many places: the places are divided into segments whose sums are added in scratch
+ * memory, in order. The division depends on shapes alone, and scratch does not grow with the batch.
  *
- * With a stride, a pixel is under some taps only, the same ones for every stride-th pixel: so the gradient of images is as many
- * products as there are kinds of pixels that have any, each of those places and those taps (struct kind). */
+ * With a stride, a pixel is covered by some taps only, and every stride-th pixel by the same ones. The gradient of the images is
+ * therefore one product for each kind of pixel that has taps, over those places and those taps (struct kind). */
 #include <inttypes.h>
 #include <string.h>
 
@@ -27,10 +27,10 @@
 #define PANEL_BYTES (DEEP * HR__TILE_WIDEST)
 #define TILE_BYTES (HIGH * HR__TILE_WIDEST)
 #define PARTS 16                    /* of a filter's gradient */
-#define BESIDE 4                    /* taps that are put beside each other at a time; divides the columns of every panel */
-#define STRIPS 16                   /* that a part has packed at a time */
-#define SUMS_BYTES (2 << 20)        /* of scratch for the sums of segments, at most */
-#define LARGEST INT64_C(0x7fffffff) /* stride and padding: so that no sum with a dimension overflows */
+#define BESIDE 4                    /* taps interleaved at a time; divides the columns of every panel */
+#define STRIPS 16                   /* packed by a part at a time */
+#define SUMS_BYTES (2 << 20)        /* maximum scratch for the sums of segments */
+#define LARGEST INT64_C(0x7fffffff) /* limit of stride and padding, so that sums with a dimension do not overflow */
 
 /* ---- types ---- */
 
@@ -75,7 +75,7 @@ HR__INFER(conv2d)
 	return status;
 }
 
-/* Inputs: the gradient of the output, and the other one of image and filter. */
+/* Inputs: the gradient of the output, and the image or the filter, whichever the gradient is not of. */
 static hr_status infer_gradient(const hr__type *in, const hr__attrs *attrs, const hr__dims *x, const hr__dims *filter,
                                 hr__type *out)
 {
@@ -101,22 +101,22 @@ HR__INFER(conv2d_grad_filter)
 
 /* ---- taps and places ---- */
 
-/* Images as a matrix of taps by places. The tap (c, i, j) of the place (n, y, x) is the pixel (y * step + i - above, x * step + j - left) of
- * channel c of image n. */
+/* Images as a matrix of taps by places. Tap (c, i, j) of place (n, y, x) is the pixel (y * step + i - above, x * step + j - left)
+ * of channel c of image n. */
 struct taps {
 	const void *data;
 	int64_t channels, height, width; /* of an image */
-	int64_t rows, columns;           /* of places in it */
+	int64_t rows, columns;           /* of places in an image */
 	int64_t high, wide;              /* of the window */
 	int64_t step, above, left;
 };
 
-/* Places beside each other, in one row of one image. */
+/* Consecutive places in one row of one image. */
 struct run {
 	int64_t n, y, x;   /* the first place */
-	int64_t image;     /* where image n begins, in elements */
-	int64_t top, left; /* pixel of the first place's first tap */
-	int64_t at, count; /* among the places that were asked for */
+	int64_t image;     /* offset of image n, in elements */
+	int64_t top, left; /* pixel of the first tap of the first place */
+	int64_t at, count; /* range within the requested places */
 };
 
 struct tap {
@@ -137,7 +137,7 @@ static void next_tap(const struct taps *taps, struct tap *tap)
 	tap->channel++;
 }
 
-/* Cuts [count] places, at most DEEP, into runs. Returns how many. */
+/* Divides [count] places, at most DEEP, into runs. Returns their number. */
 static int find_runs(const struct taps *taps, int64_t first, int64_t count, struct run *runs)
 {
 	int found = 0;
@@ -171,8 +171,8 @@ static int64_t up(int64_t x, int64_t unit)
 
 /* ---- problems ---- */
 
-/* Pixels of an image that have the same taps: every stride-th from [row] and [column] on, and of the filter, turned round, every stride-th
- * tap from [tap_row] and [tap_column] on. */
+/* Pixels that are covered by the same taps: every stride-th pixel from [row] and [column], with every stride-th tap of the rotated
+ * filter from [tap_row] and [tap_column]. */
 struct kind {
 	int64_t stride, row, column, tap_row, tap_column;
 	int64_t high, wide; /* of the whole window */
@@ -182,12 +182,12 @@ struct conv {
 	hr__work *work;
 	hr__tile_kernel kernel;
 	bool is_f32;
-	bool of_input;    /* the gradient of the images: */
-	struct kind kind; /* these pixels of them */
+	bool of_input;    /* computes the gradient of the images */
+	struct kind kind; /* of the pixels, if of_input */
 	int64_t size, panel;
 	struct taps taps;
 	int64_t out_channels, tap_count, images;
-	int64_t deep_from, deep;  /* what is packed of the taps */
+	int64_t deep_from, deep;  /* the packed range of taps */
 	int64_t segments, groups; /* of a filter's gradient */
 };
 
@@ -225,7 +225,7 @@ static struct conv conv_of(hr__work *work, struct taps taps, const void *images,
 	return conv;
 }
 
-/* Where a tap of the filter turned round lies in it: [o, c, i, j], of which the tap's channel is o. */
+/* Offset of a tap of the rotated filter in the filter [o, c, i, j]; the tap's channel is o. */
 static inline int64_t turned(const struct conv *conv, int64_t channel, struct tap tap)
 {
 	const struct kind *kind = &conv->kind;
@@ -234,7 +234,7 @@ static inline int64_t turned(const struct conv *conv, int64_t channel, struct ta
 	return ((tap.channel * conv->out_channels + channel) * kind->high + row) * kind->wide + column;
 }
 
-/* The pixel of a run's first place, in the gradient of the images. */
+/* Offset of the run's first place in the gradient of the images. */
 static int64_t pixel(const struct conv *conv, const struct run *run, int64_t channel)
 {
 	const struct kind *kind = &conv->kind;
@@ -280,7 +280,7 @@ FILL(double, f64)
 		}                                                                                                                          \
 	}                                                                                                                              \
                                                                                                                                    \
-	/* A panel of places by taps: some taps at a time are taken from the image, and then put beside each other. */                 \
+	/* A panel of places by taps: BESIDE taps at a time are read from the image and then interleaved. */                           \
 	static void pack_taps_##name(const struct conv *conv, int64_t first, int64_t count, int64_t first_tap, type *to)               \
 	{                                                                                                                              \
 		struct run runs[DEEP];                                                                                                     \
@@ -332,7 +332,7 @@ FILL(double, f64)
 		}                                                                                                                          \
 	}                                                                                                                              \
                                                                                                                                    \
-	/* Adds [rows] of a tile to a matrix whose rows are [apart]. */                                                                \
+	/* Adds [rows] of a tile to a matrix with row distance [apart]. */                                                             \
 	static void add_##name(bool is_first, int64_t rows, int64_t columns, int64_t panel, int64_t apart, const type *tile, type *to) \
 	{                                                                                                                              \
 		for (int64_t i = 0; i < rows; i++, tile += panel, to += apart) {                                                           \
@@ -342,7 +342,7 @@ FILL(double, f64)
 		}                                                                                                                          \
 	}                                                                                                                              \
                                                                                                                                    \
-	/* To [n, o, places], where an image ends within the panel too. */                                                             \
+	/* Adds a tile to [n, o, places]. A panel may cover the end of an image. */                                                    \
 	static void add_places_##name(const struct conv *conv, int64_t strip, int64_t first, int64_t count, const type *tile)          \
 	{                                                                                                                              \
 		int64_t each = conv->taps.rows * conv->taps.columns, rows = least(HIGH, conv->out_channels - strip * HIGH);                \
@@ -354,7 +354,7 @@ FILL(double, f64)
 		}                                                                                                                          \
 	}                                                                                                                              \
                                                                                                                                    \
-	/* To every stride-th pixel. */                                                                                                \
+	/* Adds a tile to every stride-th pixel. */                                                                                    \
 	static void add_apart_##name(const struct conv *conv, int64_t strip, int64_t first, int64_t count, const type *tile)           \
 	{                                                                                                                              \
 		struct run runs[HR__TILE_WIDEST / sizeof(type)];                                                                           \
@@ -382,7 +382,7 @@ FILL(double, f64)
 		}                                                                                                                          \
 	}                                                                                                                              \
                                                                                                                                    \
-	/* Places [first ...], at most DEEP, of all strips and panels of a group, to the sums of a segment. */                         \
+	/* Adds places [first ...], at most DEEP, of all strips and panels of a group to the sums of a segment. */                     \
 	static void multiply_taps_##name(const struct conv *conv, int64_t group, int64_t first, int64_t count, bool is_first,          \
 	                                 type *strips, type *sums)                                                                     \
 	{                                                                                                                              \
@@ -414,7 +414,7 @@ FILL(double, f64)
 FOR_TYPE(float, f32)
 FOR_TYPE(double, f64)
 
-/* ---- the output, and the gradient of the images ---- */
+/* ---- the output and the gradient of the images ---- */
 
 static void pack_range(void *context, int64_t begin, int64_t end)
 {
@@ -466,7 +466,7 @@ HR__SCRATCH(conv2d_grad_input)
 	return filter_bytes(filter->d[1], filter->d[0] * filter->d[2] * filter->d[3], in[1].dtype);
 }
 
-/* Zeros, where nothing is added up. */
+/* Zeros the output, for cases without products. */
 static void clear(hr__work *work)
 {
 	uint64_t bytes = hr__type_bytes(&work->out_types[0]);
@@ -481,8 +481,8 @@ HR__RUN(conv2d)
 	run_places(&conv);
 }
 
-/* Of pixels in [size], and of taps in [window], those that belong to the tap [first]; false when there are no such pixels. [*before] is how far
- * the window of the first pixel reaches out, in the output's gradient. */
+/* The pixels in [size] and taps in [window] that belong to tap [first]; false if there are no such pixels. *before is how far the
+ * window of the first pixel extends before the output's gradient. */
 static bool find_kind(int64_t first, int64_t size, int64_t window, const hr__attrs *attrs, int64_t *from, int64_t *places,
                       int64_t *taps, int64_t *before)
 {
@@ -495,7 +495,7 @@ static bool find_kind(int64_t first, int64_t size, int64_t window, const hr__att
 	return true;
 }
 
-/* The windows that a pixel is in begin up to a window's size before it: from the last tap to the first, which is the filter turned round. */
+/* The windows that cover a pixel begin up to a window's size before it, from the last tap to the first: the filter is rotated. */
 HR__RUN(conv2d_grad_input)
 {
 	const hr__dims *grad = &work->in_types[0].dims, *filter = &work->in_types[1].dims, *x = &work->out_types[0].dims;
@@ -538,7 +538,7 @@ HR__SCRATCH(conv2d_grad_filter)
 	return (uint64_t)((segments - 1) * out_channels * taps * size + PARTS * strips_bytes(out_channels, places, size));
 }
 
-/* Sums of the first segment are made in the output, those of others behind the strips that parts pack. */
+/* The sums of the first segment are in the output, those of the others in scratch behind the packed strips. */
 static char *sums_of(const struct conv *conv, int64_t segment)
 {
 	char *behind = (char *)conv->work->scratch + PARTS * strips_bytes(conv->out_channels, places_of(conv), conv->size);
@@ -577,7 +577,7 @@ HR__RUN(conv2d_grad_filter)
 	if (places_of(&conv) == 0 || hr__type_bytes(&work->out_types[0]) == 0) return;
 	conv.segments = segments_of(conv.out_channels, conv.tap_count, places_of(&conv), conv.size);
 	conv.segments = up(places_of(&conv),
-	                   up(up(places_of(&conv), conv.segments), DEEP) * DEEP); /* without those that whole panels leave empty */
+	                   up(up(places_of(&conv), conv.segments), DEEP) * DEEP); /* drop segments that rounding to DEEP leaves empty */
 	conv.groups = least(PARTS / conv.segments, up(conv.tap_count, conv.panel));
 	hr__team_run(work->team, (uint32_t)(conv.segments * conv.groups), run_part, &conv);
 	if (conv.segments > 1) hr__each_range(work, conv.out_channels * conv.tap_count, HR__GRAIN / PARTS, join_range, &conv);
@@ -601,7 +601,7 @@ HR__GRADIENT(conv2d)
 	return hr__give(backward, 1, gradient_by(backward, HR__OP_CONV2D_GRAD_FILTER, 1, 0));
 }
 
-/* ---- calls ---- */
+/* ---- public calls ---- */
 
 hr_value hr_conv2d(hr_value x, hr_value filter, int64_t stride, int64_t padding)
 {

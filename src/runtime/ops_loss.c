@@ -1,7 +1,7 @@
-/* ops_loss.c - softmax and cross entropy, by rows of the last dimension. The largest element is taken off before anything is raised
- * to a power, so that nothing overflows; sums are made in double.
+/* ops_loss.c - softmax and cross entropy, by rows of the last dimension. The row's maximum is subtracted before exp, so that
+ * nothing overflows; sums are computed in double.
  *
- * What runs along a row is done in LANES at a time, which compilers turn into vectors: the order of a sum is that of its lanes. */
+ * Row loops process LANES elements at a time, which compilers vectorize. The order of additions is that of the lanes. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -10,13 +10,13 @@
 #include "runtime/ops.h"
 #include "runtime/ops_math.h"
 
-#define ROWS_GRAIN (HR__GRAIN / 4) /* elements; each takes a nanosecond or more */
+#define ROWS_GRAIN (HR__GRAIN / 4) /* elements; at least a nanosecond each */
 #define LANES 16
-#define CHUNK 256 /* powers that are not kept are made in chunks of so many, on the stack */
+#define CHUNK 256 /* exponentials that are not stored are computed on the stack, in chunks of this many */
 
 /* ---- types ---- */
 
-/* Causal (attrs.keep): the last row sees all columns, each row before it one less. */
+/* Causal (attrs.keep): the last row uses all columns, each row before it one less. */
 HR__INFER(softmax)
 {
 	(void)count;
@@ -80,8 +80,8 @@ static void exp_f64(const double *x, double less, double *out, int64_t count)
 	for (int64_t i = 0; i < count; i++) out[i] = exp(x[i] - less);
 }
 
-/* What is no number loses here, so that processors have an instruction for it. It is in the sum of powers then, and so in every element
- * of the row. */
+/* Ignores NaN, so that it compiles to one instruction. A NaN still reaches the sum of exponentials, and so every element of the
+ * row. */
 #define LARGER(a, b) ((b) > (a) ? (b) : (a))
 
 #define FOR_TYPE(type, name, exponentials)                                                            \
@@ -134,7 +134,7 @@ static void exp_f64(const double *x, double less, double *out, int64_t count)
 		return sum;                                                                                   \
 	}                                                                                                 \
                                                                                                       \
-	/* The row is [count] long, of which [seen] count. */                                             \
+	/* The row has [count] elements, of which the first [seen] are used. */                           \
 	static void softmax_##name(const type *x, type *out, int64_t count, int64_t seen)                 \
 	{                                                                                                 \
 		exponentials(x, largest_##name(x, seen), out, seen);                                          \
@@ -143,7 +143,7 @@ static void exp_f64(const double *x, double less, double *out, int64_t count)
 		for (int64_t i = seen; i < count; i++) out[i] = 0;                                            \
 	}                                                                                                 \
                                                                                                       \
-	/* dx = y (dy - sum of y dy): 0 where y is, which is what a causal softmax needs of it. */        \
+	/* dx = y (dy - sum of y dy). 0 where y is 0, as causal softmax needs. */                         \
 	static void softmax_grad_##name(const type *y, const type *grad, type *out, int64_t count)        \
 	{                                                                                                 \
 		type taken = (type)sum_of_products_##name(y, grad, count);                                    \
@@ -156,7 +156,7 @@ static void exp_f64(const double *x, double less, double *out, int64_t count)
 		return (type)(log(sum_of_powers_##name(x, count, most)) + ((double)most - (double)x[label])); \
 	}                                                                                                 \
                                                                                                       \
-	/* The share of each class, less 1 for the label's, by the gradient of the loss. */               \
+	/* The softmax, minus 1 at the label, times the gradient of the loss. */                          \
 	static void loss_grad_##name(const type *x, type *out, int64_t count, int64_t label, type grad)   \
 	{                                                                                                 \
 		softmax_##name(x, out, count, count);                                                         \
@@ -181,7 +181,7 @@ static void run_rows(hr__work *work, hr__range range)
 	hr__each_range(work, before, hr__grain_of(ROWS_GRAIN, length), range, work);
 }
 
-/* How many columns a row has to do with. */
+/* Number of columns that a row uses. */
 static int64_t seen_by(const hr__work *work, int64_t row)
 {
 	const hr__dims *dims = &work->in_types[0].dims;
@@ -224,7 +224,7 @@ HR__RUN(softmax_grad)
 	run_rows(work, softmax_grad_range);
 }
 
-/* The label of a row; -1, and an error of the run, when there is no such class. */
+/* The label of a row; -1 and an error of the run if there is no such class. */
 static int64_t label_of(hr__work *work, int64_t row)
 {
 	const void *labels = work->in[1];
@@ -285,7 +285,7 @@ HR__GRADIENT(cross_entropy)
 	                               : HR_OK;
 }
 
-/* ---- calls ---- */
+/* ---- public calls ---- */
 
 hr_value hr_softmax(hr_value x)
 {

@@ -1,17 +1,17 @@
 /* ops_matrix.c - matrix products.
  *
- * The usual way (Goto and van de Geijn, Anatomy of high-performance matrix multiplication), with as little memory as it takes:
+ * The algorithm of Goto and van de Geijn (Anatomy of high-performance matrix multiplication), with little memory:
  *
- *     for each block of B, DEEP rows by WIDE columns, small enough for a second-level cache:
- *         pack it: columns in panels of as many as two vectors hold, so that the innermost loop reads it straight through
+ *     for each block of B, DEEP rows by WIDE columns, small enough for the L2 cache:
+ *         pack it in panels of as many columns as two vectors hold, so that the innermost loop reads it sequentially
  *         for each strip of HIGH rows of A: pack it too, on the stack, and multiply it by every panel
  *
- * The innermost loop holds HIGH by two vectors of sums in registers. It is compiled for each instruction set that pays, and chosen
- * when it runs; widths of panels follow from it. Sums of DEEP products are added to the output block by block, in order: no thread
- * ever adds to what another one is adding to.
+ * The innermost loop keeps HIGH by two vectors of sums in registers. It is compiled for several instruction sets and selected at
+ * run time; the panel width depends on it. Sums of DEEP products are added to the output block by block, in order. No two threads
+ * add to the same element.
  *
- * One product is spread over strips, all threads sharing the packed block. Of a batch of products, each goes to one part, with a
- * block of its own; there are at most SLOTS parts, so that this does not take more memory for larger batches. */
+ * A single product is divided by strips; all threads share the packed block. In a batch of products, each product is computed by
+ * one part, with a packed block of its own. There are at most SLOTS parts, so the memory does not grow with the batch. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,13 +23,13 @@
 
 #define HIGH HR__TILE_HIGH
 #define DEEP HR__TILE_DEEP
-#define WIDE 512 /* columns of a block; a multiple of every panel's */
+#define WIDE 512 /* columns of a block; a multiple of every panel width */
 #define SLOTS 16
 #define WIDEST HR__TILE_WIDEST
 
 /* ---- types ---- */
 
-/* Rows and columns of an input as the product sees them. */
+/* Rows and columns of an input after the requested transposition. */
 static void sides(const hr__type *type, bool transposed, int64_t *rows, int64_t *columns)
 {
 	int rank = type->dims.rank;
@@ -77,21 +77,21 @@ HR__INFER(matmul)
 
 /* ---- the problem ---- */
 
-/* Element (i, k) of A lies at a + i * a_row + k * a_column, and so on. */
+/* Element (i, k) of A is at a + i * a_row + k * a_column; the same for B. */
 struct product {
 	int64_t rows, depth, columns;
 	int64_t a_row, a_column, b_row, b_column;
-	int64_t batch; /* how many products */
-	hr__walk walk; /* where they lie: the output's batches in order, steps in matrices */
+	int64_t batch; /* number of products */
+	hr__walk walk; /* over the output's batch dimensions; steps count matrices */
 	int64_t panel; /* columns of a panel */
 };
 
-/* Many rows of A by one B are one product, if A's rows lie behind each other. */
+/* A batch of matrices A with one B is a single product if the rows of all A are contiguous. */
 static void merge_batch(struct product *product, const hr__type *b, bool transpose_a)
 {
 	hr__dims batch = batch_dims(b);
 	if (transpose_a || hr__dims_count(&batch) != 1) return;
-	/* A B without batches leaves all of the output's to A. */
+	/* B has no batch dimensions, so those of the output are A's. */
 	product->rows *= product->batch;
 	product->batch = 1;
 }
@@ -120,7 +120,7 @@ static int64_t up_to(int64_t x, int64_t unit)
 	return (x + unit - 1) / unit * unit;
 }
 
-/* Elements of a packed block. For the widest panel: which one it will be depends on the processor. */
+/* Elements of a packed block, for the widest panel: the actual width depends on the processor. */
 static uint64_t block_elements(const struct product *product, int64_t size)
 {
 	return (uint64_t)(least(product->depth, DEEP) * up_to(least(product->columns, WIDE), WIDEST / size));
@@ -177,7 +177,7 @@ TILE_KERNEL(tile_f64_64, double, 64, __attribute__((target("avx512f"))))
 
 struct kernel {
 	hr__tile_kernel f32, f64;
-	int64_t bytes; /* of a panel's row */
+	int64_t bytes; /* of a row of a panel */
 };
 
 static struct kernel best_kernel(void)
@@ -198,7 +198,7 @@ hr__tile_kernel hr__tile_kernel_for(hr_dtype dtype, int64_t *panel)
 
 /* ---- packing and blocks ---- */
 
-/* A block of one product: rows [deep_from ...] of B, columns [wide_from ...]. */
+/* A block of B in one product: [deep] rows from deep_from, [wide] columns from wide_from. */
 struct block {
 	const struct product *product;
 	hr__tile_kernel kernel;
@@ -207,7 +207,7 @@ struct block {
 	int64_t deep_from, deep, wide_from, wide;
 };
 
-/* What is left of a panel, or of a strip, beside the matrix is zeros: it is multiplied, and then not taken. */
+/* Panels and strips are padded with zeros beyond the matrix; those products are computed and discarded. */
 #define FOR_TYPE(type, name)                                                                                            \
 	static void pack_panel_##name(const struct block *block, int64_t number)                                            \
 	{                                                                                                                   \
@@ -271,7 +271,7 @@ struct matmul {
 	struct product product;
 	hr__tile_kernel kernel;
 	bool is_f32;
-	struct block block; /* the one that all parts are at, when there is one product */
+	struct block block; /* the current block of all parts, if there is one product */
 };
 
 static void pack_panel(const struct matmul *matmul, const struct block *block, int64_t number)
@@ -296,8 +296,8 @@ static int64_t strips_of(const struct product *product)
 	return (product->rows + HIGH - 1) / HIGH;
 }
 
-/* Goes on to the next block; false when that was the last. Down first, so that columns of the output are finished while they are
- * near. */
+/* Advances to the next block; false after the last. Goes down first, so that columns of the output are finished while they are
+ * cached. */
 static bool next_block(struct block *block)
 {
 	const struct product *product = block->product;
@@ -311,7 +311,7 @@ static bool next_block(struct block *block)
 	return block->wide > 0;
 }
 
-/* The first block of product [number], to be packed at slot [slot]. */
+/* The first block of product [number], to be packed in slot [slot]. */
 static void first_block(const struct matmul *matmul, int64_t number, int64_t slot, struct block *block)
 {
 	const hr__work *work = matmul->work;
@@ -384,7 +384,7 @@ HR__RUN(matmul)
 
 /* ---- gradients ---- */
 
-/* All rows of [value] as one matrix. */
+/* Reshapes [value] to a matrix of all its rows. */
 static hr_value as_matrix(hr_value value, const hr__dims *dims)
 {
 	int64_t columns = dims->d[dims->rank - 1], rows = 1;
@@ -392,7 +392,7 @@ static hr_value as_matrix(hr_value value, const hr__dims *dims)
 	return hr_reshape(value, HR_DIMS(rows, columns));
 }
 
-/* y = a b: da = dy b^T. Of a^T: b dy^T. */
+/* y = a b: da = dy b^T. For a^T: b dy^T. */
 static hr_value gradient_of_a(const hr__backward *backward)
 {
 	const hr__attrs *attrs = backward->attrs;
@@ -401,7 +401,7 @@ static hr_value gradient_of_a(const hr__backward *backward)
 	return hr_matmul_transposed(grad, false, b, !attrs->transpose_b);
 }
 
-/* db = a^T dy. Of b^T: dy^T a. */
+/* db = a^T dy. For b^T: dy^T a. */
 static hr_value gradient_of_b(const hr__backward *backward, hr_value grad, hr_value a)
 {
 	const hr__attrs *attrs = backward->attrs;
@@ -409,7 +409,7 @@ static hr_value gradient_of_b(const hr__backward *backward, hr_value grad, hr_va
 	return hr_matmul_transposed(a, !attrs->transpose_a, grad, false);
 }
 
-/* One b for a whole batch, as in a layer: its gradient is one product too, instead of a batch of them that is summed up. */
+/* One b for a whole batch, as in a layer: its gradient is one product instead of a batch of products that are summed. */
 static bool shares_b(const hr__backward *backward)
 {
 	return !backward->attrs->transpose_a && backward->in_types[1].dims.rank == 2 && backward->in_types[0].dims.rank > 2;
@@ -432,7 +432,7 @@ HR__GRADIENT(matmul)
 	return hr__give(backward, 1, hr__sum_to(gradient_of_b(backward, backward->grad_out[0], backward->in[0]), &full, b));
 }
 
-/* ---- calls ---- */
+/* ---- public calls ---- */
 
 hr_value hr_matmul_transposed(hr_value a, bool transpose_a, hr_value b, bool transpose_b)
 {

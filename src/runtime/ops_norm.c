@@ -1,9 +1,11 @@
-/* ops_norm.c - layer norm: rows of the last dimension with mean 0 and deviation 1, then a gain and a bias for each column.
+/* ops_norm.c - layer norm: rows of the last dimension are normalized to mean 0 and deviation 1, then scaled and shifted by a gain
+ * and a bias per column.
  *
- * Means are taken in double, the mean first and then the squares of what is left, so that rows far from 0 lose nothing. Mean and
- * 1 / deviation of each row are outputs too: the gradient looks at them, instead of at the output.
+ * Means are computed in double, the mean first and then the squares of the differences, so that rows far from 0 lose no precision.
+ * Mean and 1 / deviation of each row are outputs too: the gradient reads them instead of the output.
  *
- * The gradient of gain and bias are sums over rows. They are cut into BLOCKS at most, whose sums meet in scratch memory, in order. */
+ * The gradients of gain and bias are sums over rows. The rows are divided into at most BLOCKS blocks, whose sums are added in
+ * scratch memory, in order. */
 #include <math.h>
 
 #include "base/status.h"
@@ -11,7 +13,7 @@
 
 #define LANES 8
 #define BLOCKS 16
-#define BLOCK_ELEMENTS 16384 /* at least */
+#define BLOCK_ELEMENTS 16384 /* minimum per block */
 
 /* ---- types ---- */
 
@@ -99,8 +101,8 @@ HR__INFER(layer_norm_grad)
 		HR__INDEPENDENT for (int64_t i = 0; i < count; i++) out[i] = (type)(((double)x[i] - mean) * scale) * gain[i] + bias[i]; \
 	}                                                                                                                           \
                                                                                                                                 \
-	/* With h = (x - mean) / deviation and g = dy gain: dx = (g - mean of g - h (mean of g h)) / deviation. Adds dy h and dy \
-	 * to the sums of each column; then dy may be written over. */  \
+	/* With h = (x - mean) / deviation and g = dy gain: dx = (g - mean(g) - h mean(g h)) / deviation. Adds dy h and dy to       \
+	 * the column sums first, because dx may overwrite dy. */                                                                   \
 	static void go_back_##name(const hr__work *work, int64_t row, int64_t count, double *of_gain, double *of_bias)              \
 	{                                                                                                                           \
 		const type *grad = (const type *)work->in[0] + row * count, *x = (const type *)work->in[1] + row * count;               \
@@ -166,7 +168,7 @@ HR__RUN(layer_norm)
 	hr__each_range(work, rows_of(x), hr__grain_of(HR__GRAIN / 4, columns_of(x)), norm_range, work);
 }
 
-/* Into how many blocks rows are cut. */
+/* Number of blocks that the rows are divided into. */
 static int64_t blocks_of(const hr__type *x)
 {
 	int64_t rows = rows_of(x), columns = columns_of(x), blocks = columns == 0 ? 1 : rows / hr__grain_of(BLOCK_ELEMENTS, columns);
@@ -232,7 +234,7 @@ HR__GRADIENT(layer_norm)
 	return status;
 }
 
-/* ---- calls ---- */
+/* ---- public calls ---- */
 
 hr_value hr_layer_norm(hr_value x, hr_value gain, hr_value bias, double epsilon)
 {

@@ -1,7 +1,7 @@
-/* ops_pool.c - the largest, or the mean, of windows of images [n, channels, height, width], and the gradients of both.
+/* ops_pool.c - max and average pooling of images [n, channels, height, width], and their gradients.
  *
- * Windows that do not fit in whole are left out. A task is a plane, one channel of one image: windows may overlap, so that gradients of
- * a pixel come from several of them, in the order of the windows. */
+ * Windows that do not fit completely are omitted. A task is a plane: one channel of one image. Windows may overlap, so a pixel may
+ * receive gradients from several; they are added in window order. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -53,7 +53,7 @@ HR__INFER(max_pool_grad)
 	return status;
 }
 
-/* Input: the gradient of the output. The shape of x is asked for. */
+/* Input: the gradient of the output. attrs.dims is the shape of x. */
 HR__INFER(avg_pool_grad)
 {
 	(void)count;
@@ -70,11 +70,11 @@ struct pool {
 	int64_t size, stride;
 };
 
-/* Windows of 2 by 2 beside each other are so common that loops are compiled for them: compilers make vectors of those. No number wins. */
+/* NaN wins. Loops for stride 2, and for windows of 2 by 2, are compiled separately, because compilers vectorize them. */
 #define LARGER(a, b) ((b) > (a) || (b) != (b) ? (b) : (a))
 
 #define FOR_TYPE(type, name)                                                                                                    \
-	/* One row of windows; by rows of pixels, which vectors can take. */                                                        \
+	/* One row of windows, computed by rows of pixels so that it vectorizes. */                                                 \
 	static inline                                                                                                               \
 		__attribute__((always_inline)) void max_row_##name(const struct pool *pool, const type *x, type *y, int64_t stride)     \
 	{                                                                                                                           \
@@ -122,7 +122,7 @@ struct pool {
 		}                                                                                                                       \
 	}                                                                                                                           \
                                                                                                                                 \
-	/* The pixel of a window that is its largest: the first of several; the last of those that are no number. */                \
+	/* The pixel of the window's maximum: the first if several are equal, the last NaN if the maximum is NaN. */                \
 	static int64_t place_##name(const struct pool *pool, const type *x, type largest)                                           \
 	{                                                                                                                           \
 		int64_t last = 0;                                                                                                       \
@@ -250,7 +250,7 @@ HR__GRADIENT(avg_pool)
 	                               : HR_OK;
 }
 
-/* ---- calls ---- */
+/* ---- public calls ---- */
 
 hr_value hr_max_pool(hr_value x, int64_t size, int64_t stride)
 {

@@ -1,13 +1,13 @@
 /* ops_reduce.c - sums, means and maxima along dimensions.
  *
- * What is reduced lies between what is kept before and behind it: outer x many x inner elements, of which outer x inner are left. A
- * task reduces up to COLUMNS neighbours of those; where there would be few tasks, [many] is cut into blocks, whose results meet in
- * scratch memory. All of this follows from the shape, so the order of additions does too.
+ * The reduced dimensions are between the kept ones: outer x many x inner elements are reduced to outer x inner. A task reduces up
+ * to COLUMNS neighboring output elements. If that gives few tasks, [many] is divided into blocks whose results are combined in
+ * scratch memory. All of this depends on the shape alone, and so does the order of additions.
  *
- * Sums are blocked: 64 additions in the dtype's own precision at most, the results of which are added in double. The error of a sum
- * of a billion float32 is that of a few dozen.
+ * Sums are blocked: at most 64 additions in the dtype's own precision, whose results are added in double. The error of a sum of a
+ * billion float32 is that of a few dozen.
  *
- * sum_to may have more than one stretch of dimensions to reduce; then each output element is summed up on its own. */
+ * sum_to may reduce several separate groups of dimensions; then each output element is summed individually. */
 #include <float.h>
 #include <math.h>
 
@@ -17,7 +17,7 @@
 
 #define COLUMNS 64
 #define LANES 16
-#define ROUND 64 /* additions of one lane before they are taken over */
+#define ROUND 64 /* additions in a lane before it is added to the total */
 #define CHUNK (LANES * ROUND)
 #define FEW_TASKS 16
 #define MOST_BLOCKS 64
@@ -25,7 +25,7 @@
 
 /* ---- types ---- */
 
-/* The shape that is left. */
+/* The shape of the result. */
 static hr_status reduced_dims(const hr__dims *in, const hr__attrs *attrs, hr__dims *out)
 {
 	int axis = 0;
@@ -73,18 +73,18 @@ HR__INFER(sum_to)
 
 /* ---- loops ---- */
 
-/* What a sum or a maximum is while it is not finished. */
+/* An intermediate sum or maximum. */
 typedef union total {
-	double real;     /* of floats */
+	double real;     /* floats */
 	uint64_t whole;  /* sums of integers, modulo 2^64 */
 	int64_t largest; /* maxima of integers */
 } total;
 
-/* Reduces [many] rows, which are [step] elements apart, of [columns] neighbours each; step 1 goes with one column. */
+/* Reduces [many] rows of [columns] neighbors each, [step] elements apart. Step 1 implies one column. */
 typedef void (*partial)(const void *from, int64_t many, int64_t step, int64_t columns, total *totals);
 
 #define SUM(a, b) ((a) + (b))
-#define MAX(a, b) ((b) > (a) || (b) != (b) ? (b) : (a)) /* no number wins */
+#define MAX(a, b) ((b) > (a) || (b) != (b) ? (b) : (a)) /* NaN wins */
 
 #define PARTIAL(name, type, field, first, JOIN)                                                      \
 	static void name##_along(const type *x, int64_t many, total *totals)                             \
@@ -121,20 +121,20 @@ typedef void (*partial)(const void *from, int64_t many, int64_t step, int64_t co
 		}                                                                                            \
 	}
 
-/* Sums of integers wrap around, which is defined for unsigned ones. */
+/* Sums of integers wrap around, computed as unsigned, for which that is defined. */
 PARTIAL(sum_f32, float, real, 0, SUM)
 PARTIAL(sum_f64, double, real, 0, SUM)
 PARTIAL(sum_u32, uint32_t, whole, 0, SUM)
 PARTIAL(sum_u64, uint64_t, whole, 0, SUM)
 PARTIAL(sum_u8, uint8_t, whole, 0, SUM)
-/* The maximum of nothing is the least there is. */
+/* The maximum of nothing is the smallest value of the dtype. */
 PARTIAL(max_f32, float, real, -INFINITY, MAX)
 PARTIAL(max_f64, double, real, -INFINITY, MAX)
 PARTIAL(max_i32, int32_t, largest, INT32_MIN, MAX)
 PARTIAL(max_i64, int64_t, largest, INT64_MIN, MAX)
 PARTIAL(max_u8, uint8_t, largest, 0, MAX)
 
-/* ---- a reduction ---- */
+/* ---- reductions ---- */
 
 struct reduction {
 	hr__work *work;
@@ -142,9 +142,9 @@ struct reduction {
 	bool is_max, is_mean;
 	partial loop;
 	int64_t size, outer, many, inner;
-	int64_t chunks;  /* of COLUMNS, in [inner] */
-	int64_t blocks;  /* of [many] */
-	total *partials; /* outer x blocks x inner, where there is more than one block */
+	int64_t chunks;  /* number of chunks of COLUMNS in [inner] */
+	int64_t blocks;  /* number of blocks of [many] */
+	total *partials; /* outer x blocks x inner, if there are several blocks */
 };
 
 static partial loop_for(hr_dtype dtype, bool is_max)
@@ -168,7 +168,7 @@ static int64_t up(int64_t x, int64_t unit)
 	return (x + unit - 1) / unit;
 }
 
-/* Whether [many] is cut, and into how many. */
+/* Chooses the number of blocks. */
 static void cut(struct reduction *reduction)
 {
 	int64_t wide = least(reduction->inner, COLUMNS);
@@ -199,7 +199,7 @@ static void finish(const struct reduction *reduction, int64_t at, const total *o
 {
 	void *out = reduction->work->out[0];
 	double real = reduction->is_mean ? of->real / (double)reduction->many : of->real;
-	/* Either member of the union has the bits that are asked for. */
+	/* Integer sums and maxima are read through the same member: the low bits are the same. */
 	switch (reduction->dtype) {
 	case HR_DTYPE_FLOAT32: ((float *)out)[at] = (float)real; break;
 	case HR_DTYPE_FLOAT64: ((double *)out)[at] = real; break;
@@ -209,7 +209,7 @@ static void finish(const struct reduction *reduction, int64_t at, const total *o
 	}
 }
 
-/* A task: one block of one chunk of columns. */
+/* Reduces one block of one chunk of columns. */
 static void task(const struct reduction *reduction, int64_t number)
 {
 	int64_t chunk = number % reduction->chunks, block = number / reduction->chunks % reduction->blocks;
@@ -310,7 +310,7 @@ HR__RUN(reduce_max)
 
 /* ---- to a shape ---- */
 
-/* Dimensions of the input, neighbours that go or stay together as one. */
+/* Dimensions of the input; adjacent ones that are all reduced or all kept are merged. */
 struct groups {
 	int count;
 	int64_t d[HR_SHAPE_MAX_RANK], step[HR_SHAPE_MAX_RANK];
@@ -335,7 +335,7 @@ static void group(const hr__dims *in, const hr__dims *to, struct groups *groups)
 	for (int i = groups->count; i-- > 0; step *= groups->d[i]) groups->step[i] = step;
 }
 
-/* One stretch that goes, or none: false when there are more. */
+/* Handles at most one reduced group; false if there are more. */
 static bool set_groups(struct reduction *reduction, const struct groups *groups)
 {
 	int stretch = -1;
@@ -365,11 +365,11 @@ HR__SCRATCH(sum_to)
 struct scattered {
 	struct reduction reduction;
 	struct groups groups;
-	int last;      /* the last group that goes: the one that a loop sums up */
-	int64_t times; /* how often it does for each output element */
+	int last;      /* the last reduced group, which the loop sums */
+	int64_t times; /* calls of the loop per output element */
 };
 
-/* Where repetition [number] of output element [at] begins. */
+/* Offset of call [number] for output element [at]. */
 static int64_t offset_of(const struct scattered *scattered, int64_t at, int64_t number)
 {
 	const struct groups *groups = &scattered->groups;
@@ -421,7 +421,7 @@ HR__RUN(sum_to)
 
 /* ---- the gradient of a maximum ---- */
 
-/* Inputs: what was reduced, its maxima, their gradients. */
+/* Inputs: the reduced value, its maxima, their gradients. */
 HR__INFER(max_grad)
 {
 	(void)count;
@@ -436,8 +436,7 @@ HR__INFER(max_grad)
 	return status;
 }
 
-/* Elements that are equal to the maximum share its gradient. Works in place: an element is read for the last time when it is
- * written. */
+/* Elements equal to the maximum share its gradient equally. Works in place: no element is read after it is written. */
 #define SHARE(name, type)                                                                                              \
 	static void name(const struct reduction *reduction, int64_t outer, int64_t column, int64_t columns)                \
 	{                                                                                                                  \
@@ -481,7 +480,7 @@ HR__RUN(max_grad)
 
 /* ---- gradients ---- */
 
-/* The gradient of the output, each element as often as it was summed up from. */
+/* Broadcasts the gradient of the output to the shape of the input. */
 static hr_value spread_out(const hr__backward *backward, hr_value grad)
 {
 	const hr__dims *dims = &backward->in_types[0].dims;
@@ -503,7 +502,7 @@ HR__GRADIENT(reduce_mean)
 	if (!hr__wanted(backward, 0)) return HR_OK;
 	set_axis(&reduction, &backward->in_types[0].dims, backward->attrs);
 	double share = reduction.many > 0 ? 1 / (double)reduction.many : 0;
-	/* Scaled before it is spread: there is less of it. */
+	/* Scale before broadcasting: fewer elements. */
 	return hr__give(backward, 0, spread_out(backward, hr_scale(backward->grad_out[0], share, 0)));
 }
 
@@ -519,7 +518,7 @@ HR__GRADIENT(sum_to)
 	return hr__give(backward, 0, hr__broadcast_value(backward->grad_out[0], &backward->in_types[0].dims));
 }
 
-/* ---- calls ---- */
+/* ---- public calls ---- */
 
 #define CALL(name, kind)                                                              \
 	hr_value name(hr_value x, int axis, bool keep)                                    \

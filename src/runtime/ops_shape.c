@@ -1,4 +1,4 @@
-/* ops_shape.c - ops that move elements and compute nothing: for all dtypes that ops know, by their size. */
+/* ops_shape.c - ops that move elements without computing. They support every dtype and depend only on its size. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ HR__GRADIENT(reshape)
 
 hr_value hr_reshape(hr_value x, const int64_t *dims, int rank)
 {
-	if (!x.id) return x; /* the message that is there stays */
+	if (!x.id) return x; /* keep the earlier message */
 	hr__attrs attrs = { 0 };
 	int64_t closed[HR_SHAPE_MAX_RANK] = { 0 };
 	int open = -1;
@@ -60,7 +60,7 @@ hr_value hr_reshape(hr_value x, const int64_t *dims, int rank)
 
 /* ---- transpose ---- */
 
-/* That an order names each dimension once. */
+/* Whether an order names each dimension once. */
 static bool is_order(const int *order, int rank)
 {
 	unsigned seen = 0;
@@ -77,7 +77,7 @@ HR__INFER(transpose)
 	char text[HR__DIMS_TEXT];
 	hr_status status = hr__need_any(in[0].dtype);
 	if (status != HR_OK) return status;
-	/* The rank of the order comes with dims. */
+	/* The rank of the order is in dims. */
 	if (attrs->dims.rank != in[0].dims.rank) {
 		return hr__fail(HR_INVALID_ARGUMENT, "shape %s has %d dimensions, the order %d",
 		                hr__dims_text(&in[0].dims, text, sizeof text), in[0].dims.rank, attrs->dims.rank);
@@ -87,12 +87,11 @@ HR__INFER(transpose)
 	return HR_OK;
 }
 
-/* The output, dimension by dimension, with the steps that its elements are apart in the input and in itself. Dimensions that stay
- * neighbours are one. */
+/* The dimensions of the output, with their steps in the input and in the output. Dimensions that stay adjacent are merged. */
 struct turn {
 	int rank;
 	int64_t d[HR_SHAPE_MAX_RANK], from[HR_SHAPE_MAX_RANK], to[HR_SHAPE_MAX_RANK];
-	int fast; /* the dimension that is the input's last; none is the output's last as well unless it is this one */
+	int fast; /* the input's last dimension; if it is not the output's last too, tiles are transposed */
 	int64_t size;
 	const char *in;
 	char *out;
@@ -129,7 +128,7 @@ static void turn_make(const hr__work *work, struct turn *turn)
 
 #define TILE 32
 
-/* Rows of the input become columns of the output: [wide] elements along the output's last dimension, [high] along the input's. */
+/* Transposes a tile: [wide] elements along the output's last dimension, [high] along the input's. */
 #define TURN_TILE(type)                                                                \
 	do {                                                                               \
 		const type *in = (const type *)turn->in + from;                                \
@@ -150,7 +149,7 @@ static void turn_tile(const struct turn *turn, int64_t from, int64_t to, int64_t
 	}
 }
 
-/* One strip of the plane that the input's and the output's last dimension span; where they are the same, a row. */
+/* A strip of the plane spanned by the last dimensions of input and output; if they are the same, a row. */
 static void turn_strip(const struct turn *turn, int64_t from, int64_t to, int64_t first)
 {
 	int last = turn->rank - 1;
@@ -172,7 +171,7 @@ static int64_t strips_of(const struct turn *turn)
 	return turn->fast == turn->rank - 1 ? 1 : (turn->d[turn->fast] + TILE - 1) / TILE;
 }
 
-/* Strips are numbered plane by plane, planes by all dimensions that do not lie in them. */
+/* Strips are numbered plane by plane; planes by all other dimensions. */
 static void turn_range(void *context, int64_t begin, int64_t end)
 {
 	const struct turn *turn = context;
@@ -220,9 +219,9 @@ hr_value hr_transpose(hr_value x, const int *order, int rank)
 	return hr__call_one(HR__OP_TRANSPOSE, &x, 1, &attrs);
 }
 
-/* ---- blocks: what concat, slice and pad copy ---- */
+/* ---- blocks, copied by concat, slice and pad ---- */
 
-/* [rows] pieces of [bytes], each [from_step] behind the one before in the input and [to_step] in the output. */
+/* Pieces of [bytes], [from_step] apart in the input and [to_step] apart in the output. */
 struct blocks {
 	const char *from;
 	char *to;
@@ -252,7 +251,7 @@ static void copy_blocks(hr__work *work, struct blocks *blocks, int64_t rows)
 
 /* ---- concat ---- */
 
-/* That [other] is as [first] is, but for [axis]. */
+/* Checks that [other] has the type of [first], except along [axis]. */
 static hr_status need_beside(const hr__type *first, const hr__type *other, int axis)
 {
 	char left[HR__DIMS_TEXT], right[HR__DIMS_TEXT];
@@ -283,7 +282,7 @@ HR__INFER(concat)
 		status = need_beside(&in[0], &in[i], axis);
 		if (status == HR_OK) dims.d[axis] += in[i].dims.d[axis];
 	}
-	/* Once more through the limits: each fits, all together may not. */
+	/* Check the limits again: the concatenation may exceed them. */
 	out->dtype = in[0].dtype;
 	return status == HR_OK ? hr__dims_make(dims.d, dims.rank, &out->dims) : status;
 }
@@ -371,7 +370,7 @@ hr_value hr_slice(hr_value x, int axis, int64_t begin, int64_t count)
 	return hr__call_one(HR__OP_SLICE, &x, 1, &(hr__attrs){ .axis = axis, .begin = begin, .count = count });
 }
 
-/* Zeros of shape attrs.dims, with the input from attrs.begin on along attrs.axis. */
+/* Zeros of shape attrs.dims with the input at attrs.begin along attrs.axis. */
 HR__INFER(pad)
 {
 	(void)count;
@@ -484,7 +483,7 @@ HR__GRADIENT(broadcast_to)
 
 hr_value hr_broadcast_to(hr_value x, const int64_t *dims, int rank)
 {
-	if (!x.id) return x; /* the message that is there stays */
+	if (!x.id) return x; /* keep the earlier message */
 	hr__attrs attrs = { 0 };
 	if (hr__dims_make(dims, rank, &attrs.dims) != HR_OK) return hr__op_refuse_in(&x, 1, "broadcast_to");
 	return hr__call_one(HR__OP_BROADCAST_TO, &x, 1, &attrs);
