@@ -1,4 +1,4 @@
-/* allocate.c - the shortest useful program: ask the default device for memory, describe what it is for, look at the statistics.
+/* allocate.c - the shortest useful program: allocate memory on the default device, describe what it is for, read the statistics.
  *
  *     cc allocate.c $(pkg-config --cflags --libs headroom) && ./a.out */
 #include <headroom.h>
@@ -15,11 +15,11 @@ int main(void)
 	hr_allocator allocator;
 	if (hr_allocator_default("GPU:0", &allocator) != HR_OK) return fail("GPU:0");
 
-	/* A block of a size, and nothing said about it. */
+	/* A block without a description. */
 	void *plain;
 	if (hr_alloc_bytes(allocator, 1 << 20, &plain) != HR_OK) return fail("1 MiB");
 
-	/* A block for a tensor: who asks for it and what will live there show up in reports when memory runs out. */
+	/* A block for a tensor. Its op, scope, tag and shape appear in reports when memory runs out. */
 	const int64_t dims[] = { 64, 1024 };
 	hr_request request = HR_REQUEST(64 * 1024 * sizeof(float));
 	request.op = hr_name_intern("MatMul");
@@ -41,7 +41,7 @@ int main(void)
 	hr_free(allocator, tensor, HR_STREAM_DEFAULT);
 	hr_free(allocator, plain, HR_STREAM_DEFAULT);
 
-	/* Mistakes are errors, never crashes. */
+	/* Misuse is an error, never a crash. */
 	if (hr_free(allocator, plain, HR_STREAM_DEFAULT) == HR_NOT_ALLOCATED) printf("freed twice: %s\n", hr_last_message());
 	printf("in use: %lld bytes, at most %lld\n", (long long)hr_get_bytes_in_use(0), (long long)hr_get_peak_bytes_in_use(0));
 	return hr_shutdown() == HR_OK ? 0 : fail("the end");

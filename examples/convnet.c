@@ -1,6 +1,7 @@
-/* convnet.c - a small convolutional network, trained with Adam at full memory, and again with 60% of it: the losses are the same.
+/* convnet.c - a small convolutional network, trained with Adam with all its memory, and again with 60% of it: the losses are the
+ * same.
  *
- *     convnet steps=20 image=32 percent=50   anything that is not said has its default */
+ *     convnet steps=20 image=32 percent=50   settings that are not given have their default */
 #include "train_twice.h"
 
 int main(int argc, char **argv)

@@ -1,7 +1,7 @@
-/* custom_allocator.c - an allocator of one's own, plugged in by name, and a session that computes in its memory.
+/* custom_allocator.c - a custom allocator, registered by name, and a session that computes in its memory.
  *
- * It only has to find memory, here with aligned_alloc on the host. Statistics, the ledger of who holds what and traces are kept
- * around it by Headroom; what it counts itself it can print, or report through get_stats. */
+ * The allocator only has to provide memory, here with aligned_alloc on the host. Headroom keeps the statistics, the ledger and
+ * traces. The allocator can report its own counts through get_stats. */
 #include <headroom.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static hr_status counting_open(void *user, hr_device device, uint64_t limit_byte
 	return HR_OK;
 }
 
-/* Called from any thread, several at a time: hence the atomics. */
+/* Called from any thread, concurrently: hence the atomics. */
 static hr_status counting_alloc(void *state, size_t bytes, size_t alignment, hr_stream stream, void **out)
 {
 	counting_allocator *self = state;
@@ -76,7 +76,7 @@ static int print_stats(const counting_allocator *self, hr_allocator allocator)
 	return 0;
 }
 
-/* c = a + b in a graph. The sum gets the memory of one of them, because nobody needs that any more. */
+/* c = a + b in a graph. The sum takes the memory of one of them, because it is their last use. */
 static int add(hr_session session, const counting_allocator *counting, hr_allocator allocator)
 {
 	hr_graph graph;

@@ -1,4 +1,4 @@
-/* eager.c - ops that run when they are called: each constant and each result has memory at once, and gives it back when nobody needs it. */
+/* eager.c - ops that run when they are called: each constant and each result is allocated at once, and freed after its last use. */
 #include <headroom.h>
 #include <stdio.h>
 
@@ -33,7 +33,7 @@ int main(void)
 	hr_release(b);
 	print_memory("when the constants are released:");
 
-	/* c is kept, so its negative needs memory; what is loose after that passes its own on. */
+	/* c is kept, so its negative needs memory. The values after it are temporary and pass their memory on. */
 	hr_value d = hr_neg(hr_mul(hr_neg(c), hr_full(HR_DTYPE_INT64, HR_SCALAR, 10)));
 	if (hr_fetch(d, sum, sizeof sum) != HR_OK) return fail();
 	printf("ten times the sum: %lld %lld %lld\n", (long long)sum[0], (long long)sum[1], (long long)sum[2]);
@@ -41,6 +41,6 @@ int main(void)
 	print_memory("at the end:");
 
 	hr_session_leave();
-	if (hr_session_close(session) != HR_OK) return fail(); /* it would name what was left */
+	if (hr_session_close(session) != HR_OK) return fail(); /* would report values that were not released */
 	return hr_shutdown() == HR_OK ? 0 : fail();
 }

@@ -1,6 +1,6 @@
-/* gpt.c - a small GPT, trained with Adam at full memory, and again with 60% of it: the losses are the same.
+/* gpt.c - a small GPT, trained with Adam with all its memory, and again with 60% of it: the losses are the same.
  *
- *     gpt steps=20 blocks=8 percent=50      anything that is not said has its default */
+ *     gpt steps=20 blocks=8 percent=50      settings that are not given have their default */
 #include "train_twice.h"
 
 int main(int argc, char **argv)

@@ -1,4 +1,5 @@
-/* graph.c - the same ops in a graph: nothing has memory until it runs, and then only what is fetched, as long as it is needed. */
+/* graph.c - the same ops in a graph: nothing is allocated until it runs, and then only what the fetches need, for as long as they
+ * need it. */
 #include <headroom.h>
 #include <stdio.h>
 

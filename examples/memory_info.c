@@ -1,4 +1,4 @@
-/* memory_info.c - what a program holds on a device now, and held at most: two random matrices, and their product. */
+/* memory_info.c - current and peak memory of a program on a device: two random matrices and their product. */
 #include <headroom.h>
 #include <stdio.h>
 
@@ -21,13 +21,13 @@ int main(void)
 	const uint64_t limit = (uint64_t)1024 << 20;
 	if (hr_set_logical_devices("GPU:0", &limit, 1) != HR_OK) return fail("limiting GPU:0");
 
-	/* Without a session of one's own, ops go to one on the first device. */
+	/* Without a session, ops run in a default session on the first device. */
 	hr_value a = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(1024, 1024), 1));
 	hr_value b = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(1024, 1024), 2));
 	if (print_memory("a and b:")) return 1;
 	hr_value c = hr_keep(hr_matmul(a, b));
 	if (!c.id) return fail("c");
-	if (print_memory("a, b and c = matmul(a, b):")) return 1; /* the peak has the scratch memory of the product, too */
+	if (print_memory("a, b and c = matmul(a, b):")) return 1; /* the peak includes the scratch memory of the product */
 
 	hr_release(a);
 	hr_release(b);

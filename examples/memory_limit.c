@@ -1,7 +1,7 @@
 /* memory_limit.c - one GPU as two logical devices, the first with 1024 MiB.
  *
- * Limits are set before a device is first used. Here the GPU is an emulated one, so that the program runs anywhere; with a real one
- * leave hr_configure_emulated out. */
+ * Limits must be set before the device is first used. The GPU is emulated here, so that the program runs anywhere; for a real one,
+ * omit hr_configure_emulated. */
 #include <headroom.h>
 #include <stdio.h>
 
@@ -44,7 +44,7 @@ int main(void)
 	if (hr_alloc_bytes(allocator, 600 * MIB, &block) != HR_OK) return fail("600 MiB");
 	if (print_memory("GPU:0")) return 1;
 
-	/* The limit holds, although the GPU has room. */
+	/* The limit is enforced, although the GPU has room. */
 	if (hr_alloc_bytes(allocator, 600 * MIB, &more) != HR_OUT_OF_MEMORY) return fail("the limit was not enforced");
 	printf("600 MiB more: %s\n", hr_last_message());
 

@@ -1,8 +1,8 @@
-/* models.h - three models: a dense network, a convolutional one, a small GPT; and an emulated GPU to train them on. Used by examples, tests and benchmarks
- * alike.
+/* models.h - three models: a dense network, a convolutional one and a small GPT; and an emulated GPU to train them on. Shared by
+ * examples, tests and benchmarks.
  *
- * Each makes its variables when it is first called, in the variable scope that it is called in; so call it in one that reuses or makes
- * (HR_REUSE_OR_MAKE). With [checkpointed], what is inside its blocks is not kept for gradients, but computed again. */
+ * Each model creates its variables on the first call, in the current variable scope; call it in a scope with HR_REUSE_OR_MAKE. With
+ * [checkpointed], values inside its blocks are not kept for gradients but recomputed. */
 #ifndef HEADROOM_EXAMPLES_MODELS_H
 #define HEADROOM_EXAMPLES_MODELS_H
 
@@ -11,14 +11,14 @@
 
 struct model {
 	const char *name;
-	/* One batch: made anew for each step, the same for the same step. */
+	/* One batch. The same step gives the same batch. */
 	hr_value (*inputs)(const struct model *model, uint64_t step);
 	hr_value (*labels)(const struct model *model, uint64_t step);
-	/* The logits: [rows, classes]. Uses up [x], if loose. */
+	/* The logits: [rows, classes]. Consumes [x], if temporary. */
 	hr_value (*logits)(const struct model *model, hr_value x, bool checkpointed);
 	int64_t batch, width, classes;
 	int64_t time, heads, blocks; /* of a GPT */
-	int64_t image;               /* of a convolutional network: so many pixels wide and high, three channels */
+	int64_t image;               /* of a convolutional network: width and height in pixels; three channels */
 };
 
 /* ---- a dense network ---- */
@@ -49,7 +49,7 @@ static inline hr_value model_conv_inputs(const struct model *model, uint64_t ste
 	return hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(model->batch, 3, model->image, model->image), 3000 + step);
 }
 
-/* Two convolutions of 3 by 3, then a half of the size. */
+/* Two convolutions of 3 by 3, then pooling to half the size. */
 static inline hr_value model_conv_block(const char *name, hr_value x, int64_t channels, bool checkpointed, uint64_t seed)
 {
 	hr_variable_scope_push(name, HR_REUSE_AS_AROUND);
@@ -114,11 +114,12 @@ static inline hr_value model_gpt_logits(const struct model *model, hr_value toke
 	return hr_dense("out", x, model->classes, HR_LINEAR, 92);
 }
 
-/* ---- a GPU for them ---- */
+/* ---- an emulated GPU ---- */
 
 #define EMULATED_PAGE_BYTES 65536 /* small pages suit small models */
 
-/* GPU:0 is emulated from here on, also where there is a card: the host computes, and small pages suit small models. Call it before a device is first used. */
+/* Makes GPU:0 an emulated device, even if there is a real one: the host computes, and small pages suit small models. Call it before
+ * a device is first used. */
 static inline hr_status emulate_gpu(void)
 {
 	hr_cuda_options cuda;
@@ -132,14 +133,15 @@ static inline hr_status emulate_gpu(void)
 	return status ? status : hr_configure_emulated(&emulated);
 }
 
-/* ---- all of them ---- */
+/* ---- defaults and training ---- */
 
 #define MODEL_MLP { "mlp", model_mlp_inputs, model_row_labels, model_mlp_logits, .batch = 128, .width = 1024, .classes = 10 }
 #define MODEL_CONV { "conv", model_conv_inputs, model_row_labels, model_conv_logits, .batch = 32, .width = 32, .classes = 10, .image = 32 }
 #define MODEL_GPT \
 	{ "gpt", model_gpt_inputs, model_gpt_labels, model_gpt_logits, .batch = 4, .width = 256, .classes = 1024, .time = 128, .heads = 8, .blocks = 4 }
 
-/* One step of training: the loss before it, loose. HR_NO_VALUE: something went wrong, and hr_last_message tells what. Uses up what is loose. */
+/* One training step. Returns the loss before the step, as a temporary value. HR_NO_VALUE on failure, with the reason in
+ * hr_last_message. Consumes temporary inputs. */
 static inline hr_value model_train(const struct model *model, hr_value x, hr_value labels, const hr_optimizer *optimizer, bool checkpointed)
 {
 	hr_variable variables[256];

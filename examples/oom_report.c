@@ -1,10 +1,10 @@
-/* oom_report.c - a training step that does not fit, and what Headroom says about it.
+/* oom_report.c - a training step that does not fit, and the report on it.
  *
- *     oom_report            the report, for people
- *     oom_report --log      the log of recent allocations alone, as a JSON array; read it as in examples/read_log.py
+ *     oom_report            the report, as text
+ *     oom_report --log      only the allocation log, as a JSON array; read it as in examples/read_log.py
  *     oom_report --json     the whole report as JSON; `headroom oom FILE` draws it
  *
- * The same without a line of code: HEADROOM_OOM_REPORT=stderr in the environment of any program that uses Headroom. */
+ * Any program that uses Headroom prints the same report with HEADROOM_OOM_REPORT=stderr in its environment. */
 #include <headroom.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static int fail(const char *what)
 	return 1;
 }
 
-/* A tensor of float32; who asks for it is the thread's scope and the given op. */
+/* A float32 tensor, attributed to the thread's scope and the given op. */
 static hr_status tensor(hr_allocator allocator, const char *op, const char *tag, int64_t rows, int64_t columns, void **out)
 {
 	const int64_t dims[] = { rows, columns };
@@ -28,7 +28,7 @@ static hr_status tensor(hr_allocator allocator, const char *op, const char *tag,
 	return hr_alloc(allocator, &request, out);
 }
 
-/* Weights, and one activation for each layer, until memory runs out. */
+/* Allocates weights and an activation for each layer until memory runs out. */
 static hr_status train(hr_allocator allocator)
 {
 	for (int layer = 0; layer < 1000; layer++) {
@@ -58,7 +58,7 @@ int main(int argc, char **argv)
 	options.oom.report_allocations_on_oom = true;
 	options.oom.allocation_log_buffer_size = 100;
 	options.oom.allocation_log_sampling_rate = 1.0;      /* 0.1 logs a tenth of all operations, chosen at random */
-	options.oom.allocation_log_allocations_only = true; /* so that a loop over the log prints allocations, and nothing else */
+	options.oom.allocation_log_allocations_only = true; /* so that every entry of the log is an allocation */
 	hr_allocator allocator;
 	if (hr_allocator_create(device, &options, &allocator) != HR_OK) return fail("an allocator");
 
@@ -75,6 +75,6 @@ int main(int argc, char **argv)
 	format(report, text, length + 1);
 	puts(text);
 	free(text);
-	if (hr_allocator_close_all(allocator) != HR_OK) return fail("closing"); /* with the blocks that it ran out of memory with */
+	if (hr_allocator_close_all(allocator) != HR_OK) return fail("closing"); /* frees the remaining blocks too */
 	return hr_shutdown() == HR_OK ? 0 : fail("the end");
 }

@@ -1,10 +1,10 @@
-/* oom_run.c - a run that needs more memory than there is, and the log of allocations that it leaves in its metadata.
+/* oom_run.c - a run that needs more memory than there is, and the allocation log in its metadata.
  *
- *     oom_run               the error and the log; then once more with a tenth of all operations logged, so that the log reaches further back
- *     oom_run --log         the log of the first run alone, a JSON array: `oom_run --log | python3 examples/read_log.py`
+ *     oom_run               the error and the log; then again with a tenth of the operations logged, so the log reaches further back
+ *     oom_run --log         only the log of the first run, a JSON array: `oom_run --log | python3 examples/read_log.py`
  *
- * Options of a run hold for that run, whatever the allocator's own are. The whole report, with who holds what and a verdict, is there as well:
- * examples/oom_report.c. */
+ * The options of a run apply to that run, whatever the allocator's options are. The whole report, with holders and a verdict, is
+ * available as well: see examples/oom_report.c. */
 #include <headroom.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static hr_value build(void)
 	return hr_gradients(h, weights, 1, &gradient) == HR_OK ? gradient : HR_NO_VALUE;
 }
 
-/* A session whose memory ends at 16 MiB. */
+/* A session with a memory limit of 16 MiB. */
 static hr_status open_session(hr_session *out)
 {
 	hr_device device;
@@ -49,7 +49,7 @@ static hr_status open_session(hr_session *out)
 	return status ? status : hr_session_open(&options, out);
 }
 
-/* Runs it with a log of at most 100 operations; the log is in [metadata] then. */
+/* Runs the graph with a log of at most 100 operations, which is then in [metadata]. */
 static int run_out(hr_session session, hr_value fetch, double sampling_rate, hr_run_metadata *metadata)
 {
 	hr_value out;
@@ -64,7 +64,7 @@ static int run_out(hr_session session, hr_value fetch, double sampling_rate, hr_
 	return metadata->allocation_log ? 0 : fail("there is no log");
 }
 
-/* ---- reading the log, without a JSON library: entries are flat, and only shapes have brackets ---- */
+/* ---- parsing the log without a JSON library: entries are flat, and only shapes have brackets ---- */
 
 static void field(const char *entry, const char *name, char *out, size_t capacity)
 {

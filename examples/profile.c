@@ -1,8 +1,8 @@
-/* profile.c - records chosen steps of a training loop.
+/* profile.c - records selected steps of a training loop.
  *
  *     profile LOGDIR [STEPS] [--profile_options=profile_steps=1,10,100]
  *
- * The files it leaves in LOGDIR are for `headroom report`. Without LOGDIR it trains and records nothing. */
+ * It writes files to LOGDIR for `headroom report`. Without LOGDIR it trains and records nothing. */
 #include <headroom.h>
 #include <headroom_lms.h>
 #include <headroom_oom.h>
@@ -19,7 +19,7 @@ static void check(hr_status status)
 	exit(1);
 }
 
-/* Forward makes activations, backward uses them up: what a framework's allocator sees of a step. */
+/* Forward allocates activations, backward frees them: a training step as a framework's allocator sees it. */
 static void train_step(hr_allocator allocator)
 {
 	void *activations[LAYERS], *gradient;
@@ -53,7 +53,7 @@ int main(int argc, char **argv)
 	const char *logdir = argc > 1 && argv[1][0] ? argv[1] : NULL;
 	long steps = argc > 2 ? strtol(argv[2], NULL, 10) : 10;
 
-	/* A profiler that cannot start is no reason not to train. */
+	/* Train even if the profiler cannot start. */
 	bool profiled = logdir && hr_profiler_start(logdir, &options) == HR_OK;
 	if (logdir && !profiled) fprintf(stderr, "not recorded: %s\n", hr_last_message());
 

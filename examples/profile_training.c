@@ -1,9 +1,10 @@
-/* profile_training.c - trains a small network, and looks at three of its steps while it goes on: where time and memory went, and whether memory grows.
+/* profile_training.c - trains a small network and reports on three of its steps during the training: where time and memory went,
+ * and whether memory grows.
  *
  *     profile_training [LOGDIR] [--profile_options=profile_steps=10,100,1000]
  *
- * Each chosen step is recorded in a file of its own in LOGDIR; without LOGDIR in a folder that is removed at the end. The files are for
- * `headroom report`, too, which shows more of them, draws them, and writes them for TensorBoard. */
+ * Each selected step is recorded in its own file in LOGDIR, or, without LOGDIR, in a folder that is removed at the end. `headroom
+ * report` reads the files too: it shows more, draws them, and exports them for TensorBoard. */
 #include "models.h"
 #include <headroom_profile.h>
 #include <stdlib.h>
@@ -23,13 +24,13 @@ static bool print(void *file, const char *bytes, size_t length)
 	return fwrite(bytes, 1, length, file) == length;
 }
 
-/* The newest file, and whether it is to be removed when there is another. */
+/* The newest file, and whether to remove it when there is a newer one. */
 struct files {
 	char last[4096];
 	bool temporary;
 };
 
-/* A step that was chosen has left a new file: what did that step do? */
+/* Reports on the step, if it was selected and so left a new file. */
 static hr_status look_at_step(struct files *files, int step)
 {
 	hr_profile_options options;
@@ -74,7 +75,7 @@ static hr_status open_session(hr_allocator *allocator, hr_session *session)
 	return status ? status : hr_session_enter(*session);
 }
 
-/* The last one once more, saved for another program, and then how to go on. */
+/* Saves the last recording as JSON and prints how to continue. */
 static int save(const struct files *files)
 {
 	char saved[4200];
@@ -108,7 +109,7 @@ int main(int argc, char **argv)
 	if (open_session(&allocator, &session) != HR_OK) return fail("GPU:0");
 	if (hr_profiler_start(logdir, &options) != HR_OK) return fail("the profiler");
 	if (train(allocator, &files, &loss) != HR_OK) return fail("training");
-	if (hr_profiler_stop() != HR_OK) fprintf(stderr, "the recording: %s\n", hr_last_message()); /* that is no reason to fail */
+	if (hr_profiler_stop() != HR_OK) fprintf(stderr, "the recording: %s\n", hr_last_message()); /* not a reason to fail */
 	printf("%d steps, loss %.4f\n", STEPS, (double)loss);
 	if (files.last[0] && save(&files)) return 1;
 	if (files.temporary) rmdir(folder);

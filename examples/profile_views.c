@@ -1,5 +1,5 @@
-/* profile_views.c - where did the memory go? Records a few steps of training, then looks at the recording in three ways: the tree of name scopes with time
- * and memory, what one scope allocated, and the peak, saved as JSON for another program. */
+/* profile_views.c - where did the memory go? Records a few training steps, then shows the recording in three views: the tree of
+ * name scopes with time and memory, the allocations of one scope, and the peak, saved as JSON for another program. */
 #include <headroom.h>
 #include <headroom_profile.h>
 #include <headroom_runtime.h>
@@ -13,7 +13,7 @@ static int fail(const char *what)
 	return 1;
 }
 
-/* Two layers and their gradients. A name scope says who allocates. */
+/* Two layers and their gradients. Allocations are attributed to the name scope. */
 static hr_status train_step(hr_value x, hr_value one, hr_value two)
 {
 	hr_value by[] = { one, two }, gradients[2];
@@ -29,7 +29,7 @@ static hr_status train_step(hr_value x, hr_value one, hr_value two)
 	hr_name_scope_pop();
 	hr_tape_end();
 	hr_release(loss);
-	for (int i = 0; i < 2 && status == HR_OK; i++) hr_release(gradients[i]); /* a real step would take them off the weights */
+	for (int i = 0; i < 2 && status == HR_OK; i++) hr_release(gradients[i]); /* a real step would subtract them from the weights */
 	return status;
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads the log of allocations that an out-of-memory report carries:  oom_run --log | read_log.py (or oom_report --log)"""
+"""Prints the allocation log of an out-of-memory report:  oom_run --log | read_log.py (or oom_report --log)"""
 import json
 import sys
 

@@ -1,4 +1,4 @@
-/* scopes.c - how much memory did this part of the program need? Scopes nest, and belong to the thread that begins them. */
+/* scopes.c - how much memory does a part of the program need? Scopes nest, and belong to the thread that begins them. */
 #include <headroom.h>
 #include <stdio.h>
 
@@ -10,7 +10,7 @@ static int fail(const char *what)
 	return 1;
 }
 
-/* A layer: 8 MiB of working memory, freed before it returns, and 2 MiB of results that stay. */
+/* A layer: 8 MiB of working memory, freed before it returns, and a result of 2 MiB that stays. */
 static hr_status run_layer(hr_allocator allocator, void **result)
 {
 	void *work;

@@ -1,7 +1,7 @@
-/* tensorboard.c - a training loop that leaves its profile for TensorBoard.
+/* tensorboard.c - a training loop that records a profile for TensorBoard.
  *
  *     tensorboard LOGDIR
- *     tensorboard --logdir LOGDIR      (the other program of that name: pip install tensorboard xprof)
+ *     tensorboard --logdir LOGDIR      (TensorBoard itself: pip install tensorboard xprof)
  *
  * Without LOGDIR it trains and records nothing. */
 #include <headroom.h>
@@ -17,7 +17,7 @@ static void check(hr_status status)
 	exit(1);
 }
 
-/* One step of a layer; a run of a session or a pair of hr_step_begin and hr_step_end is a step for the profiler. */
+/* One training step of a layer. A step for the profiler is a run of a session, or what is between hr_step_begin and hr_step_end. */
 static float train_step(hr_allocator allocator, hr_value x, hr_value *weights)
 {
 	float loss;

@@ -1,7 +1,7 @@
-/* train.c - ten steps of training on a GPU with a memory limit of 1024 MiB: three dense layers, Adam, and the step as a function.
+/* train.c - ten training steps on a GPU with a memory limit of 1024 MiB: three dense layers, Adam, and the step as a function.
  *
- * train_step is called once, and builds a graph; from then on that graph runs. It makes the variables, and knows when each value in between is
- * used last. The GPU is an emulated one, so the program runs anywhere. */
+ * The body train_step is called once and builds a graph; later calls run that graph. The body creates the variables. The graph
+ * knows the last use of each intermediate value. The GPU is emulated, so the program runs anywhere. */
 #include <headroom.h>
 #include <stdio.h>
 
@@ -14,7 +14,7 @@ static int fail(const char *what)
 	return 1;
 }
 
-/* From a batch and its labels to the loss. The softmax of the last layer is in the cross entropy. */
+/* From a batch and its labels to the loss. The cross entropy includes the softmax of the last layer. */
 static hr_status train_step(void *context, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
 {
 	const hr_optimizer *adam = context;
@@ -24,13 +24,13 @@ static hr_status train_step(void *context, const hr_value *ins, size_t in_count,
 	hidden = hr_dense("dense_2", hidden, 1024, HR_RELU, 2);
 	hr_value logits = hr_dense("dense_3", hidden, 10, HR_LINEAR, 3);
 	hr_value loss = hr_reduce_mean(hr_cross_entropy(logits, ins[1]), HR_ALL_AXES, false);
-	size_t count = hr_trainable_variables(variables, 6); /* a weight and a bias of each layer */
+	size_t count = hr_trainable_variables(variables, 6); /* a weight and a bias per layer */
 	hr_value updated = hr_minimize(adam, loss, variables, count);
 	outs[0] = loss;
 	return updated.id ? HR_OK : hr_last_status();
 }
 
-/* Emulated, although there may be a card: the host computes, and reaches its memory without copies. */
+/* Emulated even if there is a real GPU: the host computes, and can access the memory without copies. */
 static hr_status limit_gpu(uint64_t bytes)
 {
 	hr_cuda_options cuda;

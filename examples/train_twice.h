@@ -1,7 +1,7 @@
-/* train_twice.h - trains a model with all the memory that it wants, and then with less, where Large Model Support keeps on the host what no op
- * is using. Used by gpt.c and convnet.c.
+/* train_twice.h - trains a model with all the memory that it needs, and then with less; Large Model Support then evicts tensors
+ * that no op is using to the host. Used by gpt.c and convnet.c.
  *
- * Both trainings begin with the same weights and see the same batches, so every loss must be the same, to the bit. */
+ * Both trainings start with the same weights and see the same batches, so all losses must be equal, to the bit. */
 #ifndef HEADROOM_EXAMPLES_TRAIN_TWICE_H
 #define HEADROOM_EXAMPLES_TRAIN_TWICE_H
 
@@ -13,7 +13,7 @@
 #define MIB (1024.0 * 1024.0)
 #define STEPS_MAX 1000
 
-/* What can be said on the command line, as name=value, with its default. */
+/* A setting that can be given on the command line as name=value. */
 struct setting {
 	const char *name;
 	int64_t *value;
@@ -21,7 +21,7 @@ struct setting {
 
 struct training {
 	float losses[STEPS_MAX];
-	int64_t peak;       /* bytes on the device, at most */
+	int64_t peak;       /* peak bytes on the device */
 	hr_lms_stats moved; /* between device and host */
 };
 
@@ -49,7 +49,7 @@ static int read_settings(int argc, char **argv, const struct setting *settings, 
 
 /* ---- training once ---- */
 
-/* A session with an allocator of its own. A limit of 0: all of the device, and nothing leaves it. */
+/* A session with its own allocator. A limit of 0 means the whole device, without eviction. */
 static hr_status open_session(uint64_t limit, hr_allocator *allocator, hr_session *session)
 {
 	hr_device device;
@@ -78,10 +78,10 @@ static hr_status train_steps(const struct model *model, int64_t steps, hr_alloca
 	hr_optimizer_init(&adam, HR_ADAM);
 	for (int64_t i = 0; i < steps && !status; i++) {
 		if (watched) fprintf(stderr, "\rstep %lld of %lld ", (long long)i + 1, (long long)steps);
-		/* Steps that are marked are learned from. */
+		/* The learned policy needs marked steps. */
 		status = hr_step_begin(allocator);
 		if (status) break;
-		uint64_t batch = (uint64_t)i % 2; /* two of them in turn, so that there is something to learn */
+		uint64_t batch = (uint64_t)i % 2; /* two alternating batches, so that there is something to learn */
 		hr_value x = model->inputs(model, batch), labels = model->labels(model, batch);
 		status = hr_fetch(model_train(model, x, labels, &adam, false), &losses[i], sizeof losses[i]);
 		hr_step_end(allocator);
@@ -107,7 +107,7 @@ static int train_once(const struct model *model, int64_t steps, uint64_t limit, 
 	return 0;
 }
 
-/* ---- twice ---- */
+/* ---- training twice ---- */
 
 static void print_training(const char *name, const struct training *training)
 {
@@ -115,7 +115,7 @@ static void print_training(const char *name, const struct training *training)
 	       (double)training->moved.bytes_copied_out / MIB, (double)training->moved.bytes_copied_in / MIB);
 }
 
-/* The second time with [percent] of what the first took. */
+/* Trains with all memory, then with [percent] of the first training's peak. */
 static int train_twice(const struct model *model, int64_t steps, int64_t percent)
 {
 	static struct training whole, less;

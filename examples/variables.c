@@ -1,6 +1,7 @@
 /* variables.c - variables of a graph, their scopes, and when they have memory.
  *
- * Declaring one allocates nothing: contents belong to a session, begin with the run of the initializer, and end when the session is closed. */
+ * Declaring a variable allocates nothing. Its contents belong to a session: they are allocated when the initializer runs and freed
+ * when the session is closed. */
 #include <headroom.h>
 #include <stdio.h>
 
@@ -41,7 +42,7 @@ int main(void)
 	if (!var1.id || !var2.id) return fail("variables");
 	printf("declared \"%s\" and \"%s\"\n", hr_variable_name(var1), hr_variable_name(var2));
 
-	/* The same name again is a mistake, unless it is meant. */
+	/* The same name again is an error, unless the scope allows reuse. */
 	if (get_var1("scope1", HR_REUSE_AS_AROUND).id || hr_last_status() != HR_ALREADY_EXISTS)
 		return fail("a collision was not found");
 	printf("a collision: %s\n", hr_last_message());
@@ -62,7 +63,7 @@ int main(void)
 	if (hr_fetch(out, &sum, sizeof sum) != HR_OK) return fail("the sum");
 	printf("sum of both: %.4f\n", (double)sum);
 
-	/* Closing frees the variables. It frees what was kept and never released, too, but calls that a leak. */
+	/* Closing frees the variables. Values that were kept and not released are freed too, but reported as a leak. */
 	if (hr_session_run(session, NULL, 0, &total, 1, &out, NULL, NULL) != HR_OK) return fail("the sum");
 	hr_keep(out);
 	if (hr_session_close(session) != HR_IN_USE) return fail("a leak was not found");

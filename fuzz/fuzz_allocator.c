@@ -1,12 +1,13 @@
-/* fuzz_allocator.c - lists of calls of the public API on simulated devices, against a list of the blocks that must be allocated.
+/* fuzz_allocator.c - sequences of public API calls on simulated devices, checked against a list of the blocks that must be
+ * allocated.
  *
- * An input is two bytes that choose device and allocator, then four bytes for each call:
+ * An input is two bytes that choose device and allocator, then four bytes per call:
  *
- *     operation | size class and fine size | alignment and stream | which block
+ *     operation | size class and fine size | alignment and stream | block index
  *
- * Indices are taken modulo what is there. After every call bytes in use, peak and counts are exact and the identities hold; a
- * request is refused only when no free chunk and no free pages could have met it; at the end nothing is left of what the system
- * gave. */
+ * Indices are taken modulo the number of objects. After every call bytes in use, peak and counts are exact and the identities hold.
+ * A request is refused only if no free chunk and no free pages could have met it. At the end all memory from the system has been
+ * returned. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,7 +93,7 @@ static void look(const state *s, hr_stats *stats)
 	MUST(stats->bytes_reservable_limit == (int64_t)s->limit);
 }
 
-/* A request was refused: nothing could have met it. */
+/* After a refusal: checks that nothing could have met the request. */
 static void check_refusal(const state *s, uint64_t size, uint64_t alignment)
 {
 	hr_stats stats;
@@ -105,7 +106,7 @@ static void check_refusal(const state *s, uint64_t size, uint64_t alignment)
 	}
 	census_take(s->allocator, &stats, &census);
 	MUST(!census.fits);
-	/* Where addresses are few there may be no multiple of a large alignment among them. */
+	/* A small address range may contain no multiple of a large alignment. */
 	if (s->page && alignment <= s->page)
 		MUST(allowance / s->page + (s->stitch ? census.whole_free_pages : 0) < (size + s->page - 1) / s->page);
 	if (!s->page) MUST(allowance < size + (alignment > s->granularity ? alignment : 0));
@@ -113,7 +114,7 @@ static void check_refusal(const state *s, uint64_t size, uint64_t alignment)
 
 static void allocate(state *s, const uint8_t *op)
 {
-	uint64_t base = UINT64_C(1) << (op[1] >> 5) * 3; /* up to 2 MiB, and both sides of every power */
+	uint64_t base = UINT64_C(1) << (op[1] >> 5) * 3; /* up to 2 MiB, on both sides of every power of two */
 	hr_request request = HR_REQUEST(base + base * (op[1] & 31) / 16 - (op[1] & 1));
 	void *out = NULL;
 	if (s->count == BLOCKS) return;
@@ -182,7 +183,7 @@ static void other(state *s, const uint8_t *op)
 		MUST(hr_allocation_get_info(s->allocator, (void *)(uintptr_t)s->blocks[op[3] % s->count].address, &info) == HR_OK);
 		MUST(info.requested == s->blocks[op[3] % s->count].requested && info.bytes == s->blocks[op[3] % s->count].size);
 		break;
-	case 6: /* inside a block, or nowhere */
+	case 6: /* an address inside a block, or in none */
 		MUST(hr_free(s->allocator, (void *)(uintptr_t)(s->count ? s->blocks[op[3] % s->count].address + 8 : 8), 0) ==
 		     HR_NOT_ALLOCATED);
 		break;

@@ -1,10 +1,10 @@
-/* fuzz_arena.c - lists of operations on an arena, each compared with the naive model of tests/support_arena.h.
+/* fuzz_arena.c - sequences of operations on an arena, each compared with the naive model of tests/support_arena.h.
  *
- * An input is a byte that chooses a kind of arena, then four bytes for each operation:
+ * An input is a byte that chooses the kind of arena, then four bytes per operation:
  *
- *     operation | size class and fine size | alignment, or part of a range | which of those there are
+ *     operation | size class and fine size | alignment, or part of a range | index
  *
- * Indices are taken modulo what is there, so that every input means something. */
+ * Indices are taken modulo the number of objects, so that every input is valid. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +34,7 @@ typedef struct ranges {
 	uint64_t skip, count;
 } ranges;
 
-/* A part of [pages] pages: where it starts and how long it is, from one byte. */
+/* A part of [pages] pages, start and length encoded in one byte. */
 static ranges part_of(uint64_t pages, uint8_t code)
 {
 	ranges part = { (code & 3) == 0 ? 0 : pages * (code & 3) / 4, 1 };
@@ -64,7 +64,7 @@ static void unmap(arena_pair *pair, uint64_t page, uint8_t part, uint8_t which)
 static void region(arena_pair *pair, uint64_t size, uint8_t which)
 {
 	uint32_t number = which % 3;
-	if (!pair->regions[number].size) pair_add_region(pair, number, (number + 1) * size, size); /* side by side */
+	if (!pair->regions[number].size) pair_add_region(pair, number, (number + 1) * size, size); /* adjacent */
 	else if (pair_is_empty(pair, number)) pair_remove_region(pair, number);
 }
 
@@ -73,7 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size < 1) return 0;
 	uint64_t granularity = kinds[data[0] % 4].granularity, page = kinds[data[0] % 4].page * granularity;
 	uint64_t length = (kinds[data[0] % 4].region * granularity + page - 1) / page * page;
-	/* A region must begin at a multiple of the page, wherever the ones before it end. */
+	/* [length] is rounded up, because a region must begin at a multiple of the page size. */
 	arena_pair *pair = pair_new(granularity);
 	pair_add_region(pair, 0, length, length);
 	size_t operations = (size - 1) / 4;

@@ -1,9 +1,9 @@
-/* fuzz_capture.c - a whole trace in memory, the views of it and its page, from any bytes: what capture.h promises holds, each can be written, or the file
- * is refused with a message.
+/* fuzz_capture.c - captures, views and HTML pages from arbitrary bytes: either the file is refused with a message, or what
+ * capture.h promises holds and everything can be written.
  *
- * The first byte of an input chooses how the rest is taken: even as it is, odd as a file that is first made to look like a trace (repair_trace.h). The
- * second one chooses the view and its options. The seeds are those of fuzz_trace_reader, and what tests/profile/test_capture.c writes
- * (HR_CAPTURE_SEEDS=fuzz/corpus/capture). */
+ * The first byte of an input selects how the rest is used: even as it is, odd as a file that is first made to look like a trace
+ * (repair_trace.h). The second byte selects the view and its options. The seeds are those of fuzz_trace_reader, and those written
+ * by tests/profile/test_capture.c (HR_CAPTURE_SEEDS=fuzz/corpus/capture). */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (size < 2) return 0;
 	/* The names of all inputs together would fill the table, and then every name would be "(other)". */
 	if (++runs % 1024 == 0) hr__names_reset_for_test();
-	/* Exactly as long as the file, so that a sanitizer sees reads past its end. */
+	/* Exactly the file's size, so that a sanitizer detects reads past its end. */
 	uint8_t *file = malloc(size > 2 ? size - 2 : 1);
 	must(file != NULL);
 	memcpy(file, data + 2, size - 2);

@@ -1,7 +1,7 @@
-/* fuzz_device_name.c - texts that people write about devices: names, sizes, the settings of emulated devices.
+/* fuzz_device_name.c - device texts from users: names, sizes, settings of emulated devices.
  *
- * The first byte of an input chooses what the rest is read as. Whatever it is, reading ends with a result that makes sense, or with
- * an error that says something; and an error leaves the result alone. */
+ * The first byte of an input selects the parser for the rest. Parsing gives a consistent result, or an error with a message; an
+ * error leaves the result unchanged. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ static void read_name(const char *text)
 		check_message();
 		return;
 	}
-	/* What was read, written the long way, reads the same. */
+	/* The result, written in its long form, parses to the same. */
 	char name[128], number[16] = "*";
 	if (!spec.any_number) snprintf(number, sizeof number, "%u", spec.number);
 	MUST(spec.type[0] && memchr(spec.type, 0, sizeof spec.type) && spec.number <= INT32_MAX && !(spec.any_number && spec.number));
@@ -85,7 +85,7 @@ static void read_settings(const char *text)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	if (size == 0) return 0;
-	char *text = malloc(size); /* as long as it is, so that reading past it shows */
+	char *text = malloc(size); /* exact size, so that a sanitizer detects reads past the end */
 	if (!text) return 0;
 	memcpy(text, data + 1, size - 1);
 	text[size - 1] = 0;

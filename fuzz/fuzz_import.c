@@ -1,7 +1,7 @@
-/* fuzz_import.c - recorded traces of every kind, as bytes from anywhere: CSV, RMM logs, PyTorch snapshots, Headroom traces, gzip.
+/* fuzz_import.c - recorded traces from arbitrary bytes: CSV, RMM logs, PyTorch snapshots, Headroom traces, gzip.
  *
- * What kind an input is, the importer finds out by itself. Reading ends with a tape that adds up and can be made into a program, or
- * with a message that says something and can be printed on a terminal. */
+ * The importer detects the format. Reading gives a consistent tape that can be made into a program, or a message that can be
+ * printed on a terminal. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@ static void check_message(void)
 	for (; *message; message++) MUST((unsigned char)*message >= 0x20 && *message != 0x7F);
 }
 
-/* Goes through the tape as a program would and comes to the same sums. */
+/* Replays the tape and compares the sums. */
 static void check_tape(const hr__tape *tape)
 {
 	uint64_t *sizes = calloc(tape->allocs, sizeof *sizes), live = 0, blocks = 0, peak = 0, allocs = 0;

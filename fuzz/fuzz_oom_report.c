@@ -1,7 +1,7 @@
-/* fuzz_oom_report.c - saved out-of-memory reports, as bytes from anywhere.
+/* fuzz_oom_report.c - saved out-of-memory reports from arbitrary bytes.
  *
- * Reading ends with a message that says something and can be printed on a terminal, or with a report that can be drawn at any width,
- * whose text is harmless, and which saved and read once more is the same. */
+ * Reading gives a message that can be printed on a terminal, or a report that can be drawn at any width, whose text is safe to
+ * print, and that is unchanged when saved and read again. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,7 +77,7 @@ static void check_again(const hr__report *report)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	hr__oom_saved *saved;
-	/* Names are never forgotten: when the table is full they become "(other)", and nothing is the same again. */
+	/* Names are never removed. When the table is full they become "(other)", and reports no longer compare equal. */
 	if (hr__names_count() > HR__NAMES_MAX / 8 || hr__shapes_count() > HR__SHAPES_MAX / 8) hr__names_reset_for_test();
 	if (hr__oom_read_memory(data, size, &saved) != HR_OK) {
 		check_message();

@@ -1,7 +1,7 @@
-/* fuzz_trace_reader.c - the trace reader on any bytes: it answers or says where the file is wrong, and the events it gives are in
+/* fuzz_trace_reader.c - the trace reader on arbitrary bytes: it reads the file or reports where it is invalid, and events are in
  * order.
  *
- * The first byte of an input chooses how the rest is taken:
+ * The first byte of an input selects how the rest is used:
  *
  *   even  as it is
  *   odd   as a file whose header and block headers are first made valid (repair_trace.h)
@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		read_all(data + 1, size - 1);
 		return 0;
 	}
-	/* Exactly as long as the file, so that a sanitizer sees reads past its end. */
+	/* Exactly the file's size, so that a sanitizer detects reads past its end. */
 	uint8_t *file = malloc(size > 1 ? size - 1 : 1);
 	must(file != NULL);
 	memcpy(file, data + 1, size - 1);

@@ -1,6 +1,6 @@
-/* repair_trace.h - makes any bytes look like a trace file, so that mutations reach the records: the header and the block headers become valid, magic numbers,
- * versions and sizes are set, lanes and sequences numbered, times put in order. A real damaged file would be refused at its first wrong number, and the
- * rest never be looked at. */
+/* repair_trace.h - makes arbitrary bytes look like a trace file, so that mutations reach the records: header and block headers
+ * become valid, magic numbers, versions and sizes are set, lanes and sequences numbered, times put in order. Without it, a mutated
+ * file would be refused at its first invalid number, and the rest would not be read. */
 #ifndef HR_FUZZ_REPAIR_TRACE_H
 #define HR_FUZZ_REPAIR_TRACE_H
 
@@ -28,7 +28,7 @@ static void store64(uint8_t *at, uint64_t value)
 	memcpy(at, &value, sizeof(value));
 }
 
-/* Returns the size of a block. */
+/* Returns the block size. */
 static uint32_t repair_header(uint8_t *file, size_t size)
 {
 	uint32_t block_size = load32(file + 32);
@@ -57,7 +57,7 @@ static void repair_blocks(uint8_t *file, size_t size, uint32_t block_size)
 		store32(block + 8, lane);
 		store32(block + 12, load32(block + 12) % HR__TRACE_THREADS_MAX);
 		store64(block + 16, sequences[lane]++);
-		store64(block + 24, number << 44); /* later than what the block before can get to with small differences */
+		store64(block + 24, number << 44); /* later than the previous block can reach with small differences */
 		store32(block + 32, load32(block + 32) % (uint32_t)(available - 64 + 1));
 	}
 }

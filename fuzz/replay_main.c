@@ -1,6 +1,6 @@
 /* replay_main.c - runs a fuzz target over files and folders of inputs, for builds without libFuzzer.
  *
- * So that every input that once mattered is a regression test under any compiler, and a crash can be looked at in a debugger:
+ * This makes every corpus input a regression test under any compiler, and lets a crash be debugged:
  *
  *     build/fuzz/fuzz_arena fuzz/corpus/arena crash-1234 */
 #include <dirent.h>
@@ -18,7 +18,7 @@ static unsigned long inputs;
 static int replay_file(const char *path, size_t size)
 {
 	FILE *file = fopen(path, "rb");
-	/* Exactly as long as the input, so that a sanitizer sees reads past its end. */
+	/* Exactly the input's size, so that a sanitizer detects reads past its end. */
 	uint8_t *data = malloc(size > 0 ? size : 1);
 	int failed = file == NULL || data == NULL || fread(data, 1, size, file) != size;
 	if (failed) perror(path);
