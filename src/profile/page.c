@@ -1,7 +1,7 @@
 /* page.c - writes the page: the template, and the capture as one stream of varints that page_data.js reads in the same order.
  *
- *     header       version, end of the trace, wall clock of its begin in ms, lost, skipped, other_names, complete; how many allocations, ops, frees,
- *                  uses, steps, moves, refusals, regions and pauses the trace has, whatever of them follows
+ *     header       version, end of the trace, wall clock of its begin in ms, lost, skipped, other_names, complete, limited; how many allocations, ops,
+ *                  frees, uses, steps, moves, refusals, regions and pauses the trace has, whatever of them follows
  *     strings      names and shapes that occur, once each, as bytes; everything below refers to them by number
  *     devices, allocators, sites
  *     changes      code and time since the one before. Code 0: the next allocation, with its bytes, slack, site and the way from the address before.
@@ -25,7 +25,7 @@
 #include "os/os.h"
 #include "profile/page_stream.h"
 
-#define VERSION 4
+#define VERSION 5
 #define SLICES 8192u
 #define CELLS_MAX (UINT32_C(1) << 21) /* slices or steps, times devices: a file may claim 65,536 devices */
 #define REFUSALS_MAX 10000u
@@ -720,6 +720,7 @@ static void write_header(struct page *page)
 	number(page, capture->skipped);
 	number(page, capture->other_names);
 	number(page, capture->complete);
+	number(page, capture->limited);
 	number(page, capture->allocation_count);
 	number(page, capture->op_count);
 	number(page, capture->change_count - capture->allocation_count);

@@ -74,13 +74,14 @@ class Column {
 function readCapture(bytes) {
 	const from = new Reader(bytes), capture = {};
 	const version = from.number();
-	if (version !== 4) throw new Error('data of version ' + version);
+	if (version !== 5) throw new Error('data of version ' + version);
 	capture.end = from.number();
 	capture.wallMs = from.number();
 	capture.lost = from.number();
 	capture.skipped = from.number();
 	capture.otherNames = from.number();
 	capture.complete = from.number() === 1;
+	capture.limited = from.number() === 1;
 	capture.allocationCount = from.number();
 	capture.opCount = from.number();
 	capture.freeCount = from.number();

@@ -85,12 +85,12 @@ class Trace:
         self.time = time
         self.records += struct.pack("<H", tag_bits) + body
 
-    def bytes(self, major=1):
+    def bytes(self, major=1, limited=False, lost=0):
         block_size = max(256, 64 + len(self.records))
         assert block_size <= 16 << 20
         block = struct.pack("<IB3xIIQQII24x", 0x4B425248, 1, 0, 0, 0, 0, len(self.records), 0) + self.records
         block += b"\0" * (block_size - len(block))
-        header = b"\x89HRT\r\n\x1a\n" + struct.pack("<HHIQQIIQQQIIQQII32s", major, 0, 128, 0, 0, block_size, 0x01020304, 0, 0, 10**9, 0, 1, 0,
+        header = b"\x89HRT\r\n\x1a\n" + struct.pack("<HHIQQIIQQQIIQQII32s", major, 0, 128, 0, int(limited), block_size, 0x01020304, 0, 0, 10**9, 0, 1, lost,
                                                      128 + block_size, 1, 0, b"test")
         assert len(header) == 128
         return header + block

@@ -458,10 +458,10 @@ def set_width(page, width, height=1000, scale=1):
     page.settle()
 
 
-def page_of(name, trace):
+def page_of(name, trace, **header):
     """The page of a trace that is written here."""
     file, path = folder / f"{name}.hrt", folder / f"{name}.html"
-    file.write_bytes(trace.bytes())
+    file.write_bytes(trace.bytes(**header))
     run([command, "report", file, "--html", path], check=True)
     return path
 
@@ -518,6 +518,19 @@ def check_what_numbers_are_of(page):
     check("a pause has a label", page.eval("document.getElementById('tip').textContent"), "Pause: Large Model Support makes a planlength20.00 \u00b5sfrom70.00 \u00b5s")
     check_quiet(page, path, "numbers")
     print("ok - limits, fragmentation and pauses say what they are of")
+
+
+def check_notes(page):
+    """What is not in a recording is said at the top: it ended at its limit of size, or events were lost."""
+    trace = trace_file.Trace()
+    trace.event(trace_file.ALLOC, 0, address=1 << 30, bytes=4 << 20, op="a")
+    limit = "The recording ended when its file had reached the limit of its size: what came later is not here."
+    for name, header, notes in (("whole", {}, []), ("limited", {"limited": True}, [limit]), ("lost", {"lost": 1}, ["1 event could not be written while recording."])):
+        path = page_of(name, trace, **header)
+        page.open(path)
+        check(f"{name}: notes", page.eval("[...document.querySelectorAll('#notes p')].map(note => note.textContent)"), notes)
+        check_quiet(page, path, name)
+    print("ok - the page says what is not in the recording")
 
 
 def check_nameless(page):
@@ -587,6 +600,7 @@ def main():
         check_crowded(page)
         check_tip_follows_keys(page)
         check_what_numbers_are_of(page)
+        check_notes(page)
         check_nameless(page)
         check_widths(page)
     finally:
