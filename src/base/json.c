@@ -135,15 +135,12 @@ static void put_escape(hr__json *json, unsigned c)
 	put_text(json, text);
 }
 
-/* The code point of the character of [bytes] bytes at [text] if a terminal might interpret it instead of displaying it: C1 controls
- * and direction marks. 0 for all others. These characters are escaped, so that a name cannot disguise the output. */
-static unsigned unsafe_character(const char *text, size_t bytes)
+/* The code point of the character of 2 or 3 bytes at [text]. Characters of 4 bytes are never escaped. */
+static unsigned code_of(const char *text, size_t bytes)
 {
 	const unsigned char *at = (const unsigned char *)text;
-	unsigned code = bytes == 2 ? (at[0] & 0x1Fu) << 6 | (at[1] & 0x3Fu) : bytes == 3 ? (at[0] & 0xFu) << 12 | (at[1] & 0x3Fu) << 6 | (at[2] & 0x3Fu) : 0;
-	bool is_unsafe = (code >= 0x80 && code < 0xA0) || code == 0x061C || code == 0x200E || code == 0x200F || (code >= 0x2028 && code <= 0x202E) ||
-	                 (code >= 0x2066 && code <= 0x2069);
-	return is_unsafe ? code : 0;
+	HR_ASSERT(bytes == 2 || bytes == 3);
+	return bytes == 2 ? (at[0] & 0x1Fu) << 6 | (at[1] & 0x3Fu) : (at[0] & 0xFu) << 12 | (at[1] & 0x3Fu) << 6 | (at[2] & 0x3Fu);
 }
 
 static bool is_plain(char c)
@@ -164,11 +161,11 @@ static void put_string(hr__json *json, const char *text, size_t length)
 			put_escape(json, (unsigned char)text[0]);
 			taken = 1;
 		} else {
+			/* Characters that a terminal would obey or hide are escaped, so that a name cannot make the output look like something else. */
 			taken = hr__utf8_character(text, length);
-			unsigned code = unsafe_character(text, taken);
-			if (code > 0) put_escape(json, code);
-			else if (taken > 0) put(json, text, taken);
-			else put_text(json, REPLACEMENT);
+			if (taken == 0) put_text(json, REPLACEMENT);
+			else if (hr__utf8_printable(text, length) == 0) put_escape(json, code_of(text, taken));
+			else put(json, text, taken);
 			if (taken == 0) taken = 1;
 		}
 		text += taken;

@@ -122,25 +122,14 @@ static void format_change(hr__cell_kind kind, int64_t change, char *out)
 	snprintf(out, 48, "%s%s", change < 0 ? "-" : change > 0 ? "+" : "", number);
 }
 
-/* Characters that change the writing direction: U+061C, U+200E and F, U+202A to E, U+2066 to 9. */
-static bool is_bidi(const unsigned char *c, size_t bytes)
-{
-	if (bytes == 2) return c[0] == 0xD8 && c[1] == 0x9C;
-	if (bytes != 3 || c[0] != 0xE2) return false;
-	return c[1] == 0x80 ? c[2] == 0x8E || c[2] == 0x8F || (c[2] >= 0xAA && c[2] <= 0xAE) : c[1] == 0x81 && c[2] >= 0xA6 && c[2] <= 0xA9;
-}
-
-/* Control characters and bytes that are not UTF-8 become \xNN, byte by byte. */
+/* Characters that are not printable, and bytes that are not UTF-8, become \xNN, byte by byte. */
 static void format_text(const char *text, size_t length, char out[HR__CELL_BYTES_MAX])
 {
 	size_t used = 0;
 	for (size_t i = 0; i < length && used + 5 < HR__CELL_BYTES_MAX;) {
-		size_t bytes = hr__utf8_character(text + i, length - i);
-		unsigned char c = (unsigned char)text[i];
-		bool is_control = c < 0x20 || c == 0x7F || (c == 0xC2 && bytes == 2 && (unsigned char)text[i + 1] < 0xA0) ||
-		                  is_bidi((const unsigned char *)text + i, bytes);
-		if (bytes == 0 || is_control) {
-			used += (size_t)snprintf(out + used, 5, "\\x%02X", c);
+		size_t bytes = hr__utf8_printable(text + i, length - i);
+		if (bytes == 0) {
+			used += (size_t)snprintf(out + used, 5, "\\x%02X", (unsigned char)text[i]);
 			i++;
 			continue;
 		}

@@ -484,9 +484,10 @@ static void test_json_escapes_text(void)
 	/* What a terminal obeys: C1 controls, marks and overrides of direction, separators of lines. Neighbours stay as they are. */
 	CHECK_STR(json_of_bytes("\xC2\x80\xC2\x9B\xC2\x9F\xC2\xA0", 8), "\"\\u0080\\u009b\\u009f\xC2\xA0\"");
 	CHECK_STR(json_of_bytes("\xE2\x80\xAE\xE2\x80\xAA\xE2\x80\xAF", 9), "\"\\u202e\\u202a\xE2\x80\xAF\"");
-	CHECK_STR(json_of_bytes("\xE2\x81\xA6\xE2\x81\xA9\xE2\x81\xA5", 9), "\"\\u2066\\u2069\xE2\x81\xA5\"");
-	CHECK_STR(json_of_bytes("\xE2\x80\x8E\xE2\x80\x8F\xE2\x80\x8D\xD8\x9C", 11), "\"\\u200e\\u200f\xE2\x80\x8D\\u061c\"");
+	CHECK_STR(json_of_bytes("\xE2\x81\xA6\xE2\x81\xA9\xE2\x81\xA5", 9), "\"\\u2066\\u2069\\u2065\"");
+	CHECK_STR(json_of_bytes("\xE2\x80\x8E\xE2\x80\x8F\xE2\x80\x8D\xD8\x9C", 11), "\"\\u200e\\u200f\\u200d\\u061c\"");
 	CHECK_STR(json_of_bytes("\xE2\x80\xA8\xE2\x80\xA9\xE2\x80\xA7", 9), "\"\\u2028\\u2029\xE2\x80\xA7\"");
+	CHECK_STR(json_of_bytes("\xE2\x80\x8B\xEF\xBB\xBF\xEF\xBB\xBE", 9), "\"\\u200b\\ufeff\xEF\xBB\xBE\"");
 	CHECK_STR(json_of_bytes("\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80", 11), "\"\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80\"");
 }
 
