@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "headroom_oom.h"
 
 /* A tensor of the tape as it is now. */
@@ -217,7 +218,8 @@ hr_status hr__drive(const hr__uses *uses, const hr__drive_options *options, hr__
 			return hr__fail(HR_INVALID_ARGUMENT, "there is no step %u to play; the trace has 1 to %u", options->plays[i],
 			                uses->part_count - 1);
 	hr_status status = get_room(&drive) ? play_all(&drive)
-	                                    : hr__fail(HR_NO_HOST_MEMORY, "no memory for playing %u tensors", uses->tensor_count);
+	                                    : hr__fail(HR_NO_HOST_MEMORY, "no memory for playing %u tensor%s", uses->tensor_count,
+	                                               hr__plural(uses->tensor_count));
 	for (uint32_t i = 0; drive.lives && i < uses->tensor_count; i++) {
 		if (!drive.lives[i].handle.id) continue;
 		hr_status end = destroy(&drive, i);

@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "device/device.h"
 #include "step_view.h"
 #include "tape.h"
@@ -236,7 +237,7 @@ static hr_status collect_advice(struct run *run)
 	for (uint32_t i = 0; i < run->setup->uses->tensor_count; i++) count += advise(run, i, &each);
 	if (!count) return HR_OK;
 	forecast->advice = malloc(count * sizeof *forecast->advice);
-	if (!forecast->advice) return hr__fail(HR_NO_HOST_MEMORY, "no memory for looking at %u tensors", count);
+	if (!forecast->advice) return hr__fail(HR_NO_HOST_MEMORY, "no memory for looking at %u tensor%s", count, hr__plural(count));
 	count = 0;
 	for (uint32_t i = 0; i < run->setup->uses->tensor_count; i++)
 		if (advise(run, i, &each)) forecast->advice[count++] = each;

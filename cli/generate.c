@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
+#include "base/text.h"
 #include "command.h"
 #include "profile/export_file.h"
 #include "quote.h"
@@ -160,7 +161,7 @@ static int run(const hr__arguments *arguments)
 		                    "'headroom replay -'",
 		                    (unsigned long long)plan.events);
 	hr__actor *actors = make_actors(&plan);
-	if (!actors) return hr__complain("no memory for %llu events", (unsigned long long)plan.events);
+	if (!actors) return hr__complain("no memory for %llu event%s", (unsigned long long)plan.events, hr__plural(plan.events));
 	int exit_status = HR__EXIT_DONE;
 	if (hr__arguments_has(arguments, OUT)) exit_status = write_file(arguments->values[OUT], &plan, actors);
 	else write_events(stdout, &plan, actors);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "base/status.h"
+#include "base/text.h"
 #include "import.h"
 #include "lives.h"
 #include "profile/compress.h"
@@ -138,7 +139,8 @@ static hr_status survey_file(hr__source *source, struct survey *out)
 	out->moved = calloc(out->device_count + 1, sizeof *out->moved);
 	if (out->allocations && out->moved) return read_events(source, &reading, survey_event, out);
 	close_reading(&reading);
-	return hr__source_fail(source, hr__fail(HR_NO_HOST_MEMORY, "no memory for a list of %zu devices", out->device_count));
+	return hr__source_fail(source, hr__fail(HR_NO_HOST_MEMORY, "no memory for a list of %zu device%s", out->device_count,
+	                                        hr__plural(out->device_count)));
 }
 
 /* The device with most allocations, unless one is asked for. */

@@ -16,6 +16,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "headroom_profile.h"
 #include "histogram.h"
 #include "os/os.h"
@@ -148,7 +149,9 @@ static hr_status crew_open(struct crew *crew, const hr__setup *setup)
 		crew->copies[i].slots = calloc(crew->program->slots + 1, sizeof(void *));
 		enough = crew->copies[i].slots != NULL;
 	}
-	hr_status status = enough ? hr__shut_down() : hr__fail(HR_NO_HOST_MEMORY, "no memory for %u copies of the program", crew->count);
+	hr_status status = enough ? hr__shut_down()
+	                          : hr__fail(HR_NO_HOST_MEMORY, "no memory for %u cop%s of the program", crew->count,
+	                                     crew->count == 1 ? "y" : "ies");
 	if (!status) status = stage_open(crew);
 	if (status) {
 		crew_free(crew);
@@ -446,7 +449,7 @@ static hr_status measure_calls(const hr__setup *setup, hr__speed *out)
 		/* Written to before it counts, so that no page of it is touched for the first time between two readings of the timer. */
 		crew.copies[i].samples = malloc(samples * sizeof(uint32_t));
 		if (crew.copies[i].samples) memset(crew.copies[i].samples, 0xFF, samples * sizeof(uint32_t));
-		else status = hr__fail(HR_NO_HOST_MEMORY, "no memory for timing %zu calls", samples);
+		else status = hr__fail(HR_NO_HOST_MEMORY, "no memory for timing %zu call%s", samples, hr__plural(samples));
 	}
 	if (!status) status = crew_run(&crew, calls_job);
 	if (!status) sum_up_calls(&crew, out);

@@ -32,7 +32,7 @@ static void heading(const char *text, const char *rest)
 static hr_status live_over_time(const hr__program *program, uint64_t *most, size_t columns)
 {
 	uint64_t *sizes = calloc(program->slots, sizeof *sizes), live = 0;
-	if (!sizes) return hr__fail(HR_NO_HOST_MEMORY, "no memory for drawing %u blocks", program->slots);
+	if (!sizes) return hr__fail(HR_NO_HOST_MEMORY, "no memory for drawing %u block%s", program->slots, hr__plural(program->slots));
 	memset(most, 0, columns * sizeof *most);
 	for (size_t i = 0; i < program->count; i++) {
 		const hr__step *step = &program->steps[i];

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/status.h"
+#include "base/text.h"
 
 #define OTHER_STREAMS (HR_STREAM_MAX - 1)
 
@@ -61,7 +62,7 @@ hr_status hr__program_make(const hr__tape *tape, hr__program *out)
 	free(scratch);
 	if (!enough) {
 		hr__program_free(&program);
-		return hr__fail(HR_NO_HOST_MEMORY, "no memory for a program of %zu steps", tape->count);
+		return hr__fail(HR_NO_HOST_MEMORY, "no memory for a program of %zu step%s", tape->count, hr__plural(tape->count));
 	}
 	*out = program;
 	return HR_OK;

@@ -6,6 +6,7 @@
 #include "base/assert.h"
 #include "base/checked.h"
 #include "base/status.h"
+#include "base/text.h"
 
 struct maker {
 	const hr__uses *uses;
@@ -99,7 +100,7 @@ hr_status hr__step_view_make(const hr__uses *uses, uint32_t part, uint64_t granu
 	free(maker.numbers);
 	if (!enough) {
 		hr__step_view_free(out);
-		return hr__fail(HR_NO_HOST_MEMORY, "no memory for looking at a step of %u ops", played->op_count);
+		return hr__fail(HR_NO_HOST_MEMORY, "no memory for looking at a step of %u op%s", played->op_count, hr__plural(played->op_count));
 	}
 	out->step.ops = out->ops;
 	out->step.uses = out->uses;
@@ -111,7 +112,8 @@ hr_status hr__step_view_relax(hr__step_view *view)
 {
 	hr__plan_step *step = &view->step;
 	uint32_t *last = malloc(((size_t)step->tensor_count + 1) * sizeof *last), kept = 0;
-	if (!last) return hr__fail(HR_NO_HOST_MEMORY, "no memory for looking at %u tensors", step->tensor_count);
+	if (!last)
+		return hr__fail(HR_NO_HOST_MEMORY, "no memory for looking at %u tensor%s", step->tensor_count, hr__plural(step->tensor_count));
 	for (uint32_t i = 0; i < step->tensor_count; i++) last[i] = HR__PLAN_NEVER;
 	for (uint32_t op = 0; op < step->op_count; op++) {
 		uint32_t end = op + 1 < step->op_count ? step->ops[op + 1].first_use : step->use_count;

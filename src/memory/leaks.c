@@ -92,7 +92,7 @@ static void say_count(char out[MESSAGE_BYTES], uint64_t count, const char *thing
 {
 	char size[16];
 	if (!count) return;
-	say(out, "%s%llu %s%s of %s", *out ? ", " : "", (unsigned long long)count, thing, hr__plural(count),
+	say(out, "%s%llu %s%s (%s)", *out ? ", " : "hr_shutdown freed ", (unsigned long long)count, thing, hr__plural(count),
 	    hr__format_size(bytes, size, sizeof size));
 }
 
@@ -118,7 +118,7 @@ hr_status hr__leaks_end(hr__leaks *leaks, hr_status status)
 		say_count(text, leaks->blocks, "block", leaks->block_bytes);
 		say_count(text, leaks->tensors, "tensor", leaks->tensor_bytes);
 		say_count(text, leaks->values, "value", leaks->value_bytes);
-		say(text, " had not been freed when hr_shutdown was called; gone now");
+		say(text, " that the program had not freed");
 		if (leaks->value_op) say(text, "; the largest value is of op %s", hr__brief(hr_name_text(leaks->value_op), 60).text);
 		say_holders(leaks, text);
 	}

@@ -354,8 +354,9 @@ static void write_tier(struct page *page)
 	}
 	if (report->verdict.kind == 0) return; /* nobody judged it */
 	/* A request above the limit fails when nothing is full at all. */
-	put_text(page, report->verdict.kind == HR_NEVER_FITS ? "The limit is: " : "What is full: ");
-	wrap(page, 14, 14, paragraph);
+	bool is_full = report->verdict.kind != HR_NEVER_FITS;
+	put_text(page, is_full ? "What is full: " : "Limited by: ");
+	wrap(page, is_full ? 14 : 12, is_full ? 14 : 12, paragraph);
 }
 
 static void write_when(struct page *page)

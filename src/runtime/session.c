@@ -207,8 +207,8 @@ static hr_status close_session(hr__session *session, hr__leaks *leaks)
 	if (left) {
 		char failed[HR__ERROR_TEXT + 200] = "";
 		if (status) snprintf(failed, sizeof failed, "%s; and ", hr_last_message());
-		status = hr__fail(HR_IN_USE, "%s%llu value%s of %llu bytes had not been released, the largest made by op \"%s\"; gone now", failed,
-		                  (unsigned long long)left, hr__plural(left), (unsigned long long)bytes, hr_name_text(op));
+		status = hr__fail(HR_IN_USE, "%sclosing freed %llu value%s (%llu bytes) that had not been released, the largest made by op \"%s\"",
+		                  failed, (unsigned long long)left, hr__plural(left), (unsigned long long)bytes, hr_name_text(op));
 	}
 	free_session(session);
 	return status;
