@@ -82,7 +82,7 @@ const hr__command hr__command_diff = {
 			 "The changes of all rows add up to the change of the peak. With the same trace twice and two steps, it compares these.",
 	.examples = "headroom diff before.hrt after.hrt\n"
 				"headroom diff train.hrt train.hrt --step-a 2 --step-b 90\n"
-				"headroom diff before.hrt after.hrt --json | jq '.reports[0].memory.rows[0].change'",
+				"headroom diff a.hrt b.hrt --json | jq '.reports[0].memory.rows[0].change'",
 	.least_operands = 2,
 	.most_operands = 2,
 	.options = options,

@@ -54,9 +54,14 @@ static int unknown_command(const char *name)
 	return HR__EXIT_BAD;
 }
 
+static bool asks_for_help(const char *text)
+{
+	return strcmp(text, "help") == 0 || strcmp(text, "--help") == 0 || strcmp(text, "-h") == 0;
+}
+
 static int help_about(int count, char **texts)
 {
-	if (count == 0) {
+	if (count == 0 || asks_for_help(texts[0])) {
 		print_help();
 		return HR__EXIT_DONE;
 	}
@@ -75,8 +80,8 @@ static int dispatch(int count, char **texts)
 		fprintf(stderr, "Try 'headroom --help'.\n");
 		return HR__EXIT_BAD;
 	}
-	if (strcmp(texts[0], "--help") == 0 || strcmp(texts[0], "-h") == 0) return help_about(0, NULL);
 	if (strcmp(texts[0], "help") == 0) return help_about(count - 1, texts + 1);
+	if (asks_for_help(texts[0])) return help_about(0, NULL);
 	if (strcmp(texts[0], "--version") == 0) {
 		printf("headroom %s\n", hr_version());
 		return HR__EXIT_DONE;

@@ -270,11 +270,12 @@ const hr__command hr__command_report = {
 	.examples = "headroom report train.hrt\n"
 				"headroom report train.hrt --view peak --step 10\n"
 				"headroom report train.hrt --preset time_and_memory --max-depth 3\n"
-				"headroom report train.hrt --view op --order-by micros --min-bytes 1MiB --show-name-regexes 'conv.*'\n"
+				"headroom report train.hrt --view op --order-by micros --min-bytes 1MiB\n"
+				"headroom report train.hrt --view op --show-name-regexes 'conv.*'\n"
 				"headroom report train.hrt --html train.html\n"
 				"headroom report train.hrt --view leaks && echo 'nothing grows'\n"
-				"headroom report train.hrt --export xplane --out logdir && xprof --logdir logdir\n"
-				"headroom report train.hrt --view tensors --order-by idle_micros --json | jq '.reports[0].tensors.rows[:3]'",
+				"headroom report train.hrt --export xplane --out logs && xprof --logdir logs\n"
+				"headroom report train.hrt --view tensors --json | jq '.reports[0].tensors'",
 	.least_operands = 1,
 	.most_operands = 1,
 	.options = options,

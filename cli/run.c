@@ -150,7 +150,7 @@ const hr__command hr__command_run = {
 	.examples = "headroom run --trace out.hrt -- ./train --batch 64\n"
 				"headroom run --trace out.hrt --steps 1,10,100 --compress -- ./train\n"
 				"headroom run --trace out.hrt --max-bytes 2GiB -- ./serve\n"
-				"headroom run --trace out.hrt --tensorboard logs -- ./train && tensorboard --logdir logs\n"
+				"headroom run --trace out.hrt --tensorboard logs -- ./train\n"
 				"headroom run -- ./train",
 	.exits = "that of the program; 126 or 127 when it cannot be started, 2 wrong usage",
 	.least_operands = 1,

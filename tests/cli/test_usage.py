@@ -12,7 +12,7 @@ TRACE = unpacked("resnet.csv")
 
 class Help(CommandTest):
     def test_help_lists_every_command(self):
-        for arguments in (["--help"], ["-h"], ["help"]):
+        for arguments in (["--help"], ["-h"], ["help"], ["help", "help"], ["help", "--help"]):
             text = self.passes(*arguments)
             for command in COMMANDS:
                 self.assertIn(command, text)
@@ -25,6 +25,11 @@ class Help(CommandTest):
             self.assertIn("Examples", text)
             self.assertIn(f"headroom {command} ", text)
             self.assertLess(max(map(len, text.splitlines())), 133)
+
+    def test_help_fits_80_columns(self):
+        for command in COMMANDS:
+            text = self.passes(command, "--help", env={"COLUMNS": "80"})
+            self.assertEqual([line for line in text.splitlines() if len(line) > 80], [])
 
     def test_version_is_that_of_the_header(self):
         numbers = [line.split()[2] for line in (ROOT / "include/headroom.h").read_text().splitlines() if line.startswith("#define HR_VERSION_")]
