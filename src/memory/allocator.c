@@ -1,7 +1,7 @@
-/* allocator.c - the registry of allocators: creating, finding, closing, and the end of everything.
+/* allocator.c - the registry of allocators: creating, finding and closing them, and hr_shutdown.
  *
- * A handle is a slot number (1 to 255) and a generation above it, so that a handle of a closed allocator is recognised for ever. The
- * slot's pointer is read without a lock; it is written with the registry's lock held. */
+ * A handle is a slot number (1 to 255) with a generation in the higher bits, so the handle of a closed allocator is never valid
+ * again. A slot's pointer is read without a lock and written with the registry's lock held. */
 #include "memory/allocator.h"
 #include "memory/oom.h"
 
@@ -26,9 +26,9 @@
 static struct {
 	hr__lock lock;
 	_Atomic(hr__allocator *) slots[HR__ALLOCATORS_MAX]; /* written under lock */
-	hr__atomic_u64 ids[HR__ALLOCATORS_MAX];              /* of the allocator in each slot, 0 = none; written under lock */
-	uint64_t generation;                                 /* under lock; never reset */
-	hr__custom customs[CUSTOM_MAX];                      /* under lock */
+	hr__atomic_u64 ids[HR__ALLOCATORS_MAX];              /* id of the allocator in each slot, 0 = none; written under lock */
+	uint64_t generation;                                 /* guarded by lock; never reset */
+	hr__custom customs[CUSTOM_MAX];                      /* guarded by lock */
 	uint32_t custom_count;
 	bool fork_hooked;
 } registry = { .lock = HR__LOCK_INIT(HR__RANK_REGISTRY) };
@@ -41,7 +41,8 @@ _Atomic(void (*)(bool forgets, hr__leaks *leaks)) hr__runtime_end;
 hr__allocator *hr__allocator_of(hr_allocator handle, hr_status *why)
 {
 	uint32_t slot = handle.id % HR__ALLOCATORS_MAX;
-	/* The id is compared before the pointer is followed: what a stale handle's slot points at now may be going away. */
+	/* The id is compared before the pointer is followed: the slot of a stale handle may point to an allocator that is being
+	 * closed. */
 	if (HR_LIKELY(handle.id && hr__load_acquire(&registry.ids[slot]) == handle.id)) return hr__load_relaxed(&registry.slots[slot]);
 	if (hr__forked) *why = hr__fail(HR_FORKED, "this process is a fork of the one that made the allocator; call hr_shutdown() first");
 	else if (!handle.id) *why = hr__fail(HR_CLOSED, "the allocator handle is zero: it was never set");
@@ -75,7 +76,7 @@ void hr__allocators_visit(hr__device *device, void (*visit)(hr__allocator *, voi
 	hr__lock_release(&registry.lock);
 }
 
-/* In the child after fork: nothing of the parent's may be touched, so nothing is given back. */
+/* In the child after fork: nothing of the parent's may be touched, so nothing is released. */
 static void forget_in_child(void)
 {
 	hr__threads_forget();
@@ -147,7 +148,7 @@ hr_status hr__records_ensure(hr__shard *shard, uint32_t records)
 	hr__lookup_table *retired = NULL;
 	status = hr__lookup_grow(&shard->lookup, &retired);
 	if (retired) {
-		hr__caches_quiesce(shard->allocator); /* nobody reads the old table any more */
+		hr__caches_quiesce(shard->allocator); /* no thread reads the old table after this */
 		hr__lookup_free(retired);
 	}
 	return status;
@@ -167,7 +168,7 @@ hr_status hr__shard_open(hr__shard *shard)
 	hr__arena_init(&shard->small.arena, &shard->table, allocator->granularity);
 	shard->small.small = true;
 	if (allocator->page && allocator->stitch) shard->large.arena.page = allocator->page;
-	if (!allocator->page || allocator->kind != HR__KIND_BFC) hr__store_relaxed(&shard->span, UINT64_MAX); /* any address */
+	if (!allocator->page || allocator->kind != HR__KIND_BFC) hr__store_relaxed(&shard->span, UINT64_MAX); /* accepts any address */
 	hr__store_relaxed(&shard->large_from, UINT64_MAX);
 	hr__store_relaxed(&shard->meter.level, hr__is_metered(allocator) ? 0 : HR__NO_LEVEL);
 	hr__store_relaxed(&allocator->open_shards, hr__load_relaxed(&allocator->open_shards) + 1);
@@ -194,7 +195,7 @@ void hr_allocator_options_init(hr_allocator_options *options)
 	hr_oom_options_init(&options->oom);
 }
 
-/* A user's kind of that name. */
+/* Finds the custom kind of that name. */
 static hr_status custom_of(hr__allocator *allocator, const char *name)
 {
 	char known[256];
@@ -223,7 +224,7 @@ static hr_status kind_of(hr__allocator *allocator, const char *name)
 static hr_status set_limit(hr__allocator *allocator, uint64_t asked)
 {
 	uint64_t most = hr__device_reservable(allocator->device), unit = allocator->page ? allocator->page : allocator->granularity;
-	uint64_t own = hr__align_down(hr__device_uncapped(allocator->device), unit); /* HEADROOM_LIMIT lowers a limit, and makes none impossible */
+	uint64_t own = hr__align_down(hr__device_uncapped(allocator->device), unit); /* HEADROOM_LIMIT lowers limits, refuses none */
 	hr__sizes size = HR__SIZES(asked, most);
 	char unit_text[16];
 	if (asked > own && asked > most)
@@ -280,7 +281,7 @@ static hr_status open_kind(hr__allocator *allocator)
 	return status ? hr__fail(status, "the custom allocator \"%s\" could not be opened", allocator->kind_name) : HR_OK;
 }
 
-/* The struct starts at a pair of cache lines of its block. */
+/* Frees [block], which contains the allocator, aligned to a pair of cache lines. */
 static void destroy(hr__allocator *allocator)
 {
 	HR__EACH_SHARD(allocator, shard) shard_close(shard);
@@ -315,7 +316,7 @@ static hr_status build(hr__device *device, const hr_allocator_options *options, 
 	return HR_OK;
 }
 
-/* Gives a finished allocator a slot and a handle. With the registry's lock held. */
+/* Gives a complete allocator a slot and a handle. With the registry's lock held. */
 static hr_status enlist(hr__allocator *allocator, hr_allocator *out)
 {
 	uint32_t slot = 1;
@@ -336,10 +337,10 @@ static hr_status enlist(hr__allocator *allocator, hr_allocator *out)
 	return HR_OK;
 }
 
-/* Undoes build and what followed. The user's functions may use other allocators, so no lock is held. */
+/* Undoes build. Without locks, because the user's functions may use other allocators. */
 static void tear_down(hr__allocator *allocator)
 {
-	/* Whatever streams still do with this memory must be done before it goes. An error here is the device's, and stays with it. */
+	/* Work queued on this memory must finish before the memory is released. An error is not returned: it stays with the device. */
 	hr__device_wait_idle(allocator->device, UINT64_MAX, hr__device_epoch(allocator->device));
 	if (allocator->kind != HR__KIND_BFC) hr__direct_close(allocator);
 	if (allocator->kind == HR__KIND_CUSTOM && allocator->custom.table.close) allocator->custom.table.close(allocator->custom_state);
@@ -368,7 +369,7 @@ hr_status hr_allocator_create(hr_device handle, const hr_allocator_options *opti
 	return status;
 }
 
-/* The default allocator of a device; NULL when it was not made yet. With the registry's lock held. */
+/* The default allocator of a device; NULL if it does not exist yet. With the registry's lock held. */
 static hr__allocator *default_of(const hr__device *device)
 {
 	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
@@ -387,7 +388,7 @@ hr_status hr_allocator_default(const char *device_name, hr_allocator *out)
 	if (status) return status;
 	hr__profile_begin();
 	hr_allocator_options_init(&defaults);
-	hr__lock_take(&registry.lock); /* held all the way, so that two threads do not make two of them */
+	hr__lock_take(&registry.lock); /* held throughout, so that two threads do not create two default allocators */
 	hr__usage_prepare(&hr__usages[hr__device_index(device)]);
 	hr__allocator *allocator = default_of(device);
 	if (allocator) {
@@ -429,7 +430,7 @@ hr_status hr_register_allocator(const char *name, const hr_custom_allocator *tab
 
 /* ---- closing ---- */
 
-/* Says which op holds the largest block that is still allocated. */
+/* HR_IN_USE with the op of the largest allocated block, or HR_OK if there are no blocks. */
 static hr_status still_in_use(hr__allocator *allocator)
 {
 	uint64_t count = 0, bytes = 0, largest = 0;
@@ -457,7 +458,7 @@ static hr_status still_in_use(hr__allocator *allocator)
 	                hr__brief(hr_name_text(op), 60).text);
 }
 
-/* Makes the handle dead and the threads' caches strangers to it. With the registry's lock held. */
+/* Invalidates the handle and detaches the thread caches. With the registry's lock held. */
 static void delist(hr__allocator *allocator)
 {
 	hr__store_release(&registry.ids[allocator->slot], 0);
@@ -474,7 +475,7 @@ static hr_status close_handle(hr_allocator handle, bool even_in_use)
 	if (!allocator) return status;
 	if (upper && hr__load_acquire(&allocator->lms) && !allocator->is_default) {
 		status = even_in_use ? HR_OK : upper->in_use(allocator);
-		if (!status && !even_in_use) { /* nothing may be lost of what is then refused */
+		if (!status && !even_in_use) { /* a refused close must leave the tensors' context intact */
 			hr__lock_take(&registry.lock);
 			status = still_in_use(allocator);
 			hr__lock_release(&registry.lock);
@@ -507,7 +508,7 @@ hr_status hr_allocator_close_all(hr_allocator handle)
 	return close_handle(handle, true);
 }
 
-/* With the registry's lock held; NULL when there is no allocator. */
+/* The newest allocator, or NULL. With the registry's lock held. */
 static hr__allocator *newest(void)
 {
 	hr__allocator *found = NULL;
@@ -536,7 +537,7 @@ hr_status hr_shutdown(void)
 	hr_status status = hr__profile_end();
 	if (hr__trace_is_open()) status = hr__trace_close();
 	hr__allocator *allocator;
-	do { /* newest first: a custom allocator may have been made on top of an older one, and closes after it has used it */
+	do { /* newest first: a custom allocator may be built on an older allocator and use it while closing */
 		hr__lock_take(&registry.lock);
 		allocator = newest();
 		hr__lock_release(&registry.lock);

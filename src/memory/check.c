@@ -1,15 +1,15 @@
-/* check.c - whether an allocator's books agree.
+/* check.c - consistency check of an allocator's records and counters.
  *
  * Beyond the arenas' own invariants (1 to 11 in arena.c), with every shard's lock and meter_lock held and the caches stopped:
  *   20  every chunk in use or cached is in the lookup under its address, and the lookup holds nothing else
- *   21  every chunk in state CACHED is in exactly one cache, in the bin of its size, or on its way there or back; kept is the sum of
+ *   21  every chunk in state CACHED is in exactly one cache, in the bin of its size, or in transit ([moving]); [kept] is the sum of
  *       the sizes of those in bins
- *   22  bytes in use are the sum over chunks in use, and requested bytes the sum of what they asked for
- *   23  memory behind the regions and of spans is what is counted as reserved, and mapped chunks cover exactly the mapped pages
- *   24  with several threads, several allocators on the device or tensors, no meter is above its level, the levels add up, and their sum is not
- *       above the peak that it bounds
- *   25  blocks allocated, and tensors whose block was given back for a while, are allocations met less frees
- *   26  a chunk in no region is a span in use: of shard 0, whole pages, as many and as large together as is counted */
+ *   22  bytes in use are the sum over chunks in use, and requested bytes the sum of their requests
+ *   23  the memory of regions and spans is what is counted as reserved, and mapped chunks cover exactly the mapped pages
+ *   24  with several threads, several allocators on the device or tensors: no meter is above its level, the levels add up, and
+ *       their sum is not above the peak that bounds it
+ *   25  allocated blocks plus blocks of evicted tensors ([away]) are allocations met less frees
+ *   26  a chunk in no region is a span in use: in shard 0, of whole pages; number and bytes of spans match the counters */
 #include "base/status.h"
 #include "memory/allocator.h"
 
@@ -61,7 +61,7 @@ static int check_cache(const hr__cache *cache, uint64_t limit, uint64_t *count)
 	return (int64_t)kept == hr__load_relaxed(&cache->kept) ? 0 : 21;
 }
 
-/* The chain of a region is sound, but does it cover all of it? */
+/* The chain of a region is valid; checks that it covers the whole region. */
 static int check_end(const hr__shard *shard, const hr__region *region)
 {
 	hr__chunk_id id = region->edge;
@@ -78,13 +78,13 @@ static int check_pages(const hr__shard *shard, const hr__region *region)
 		uint64_t first = (hr__chunk_address(chunk) - region->address) / page;
 		uint64_t last = (hr__chunk_end(chunk) - 1 - region->address) / page;
 		if (!hole) mapped += chunk->size;
-		/* Holes may be wide: their ends are enough, the sum shows the rest. */
+		/* A hole may be wide, so only its ends are checked; the sum of mapped bytes covers the rest. */
 		if ((region->pages[first] == 0) != hole || (region->pages[last] == 0) != hole) return 23;
 	}
 	return mapped == region->mapped ? 0 : 23;
 }
 
-/* Whether region [i] is one of the shard's. */
+/* Whether region [i] belongs to the shard. */
 static bool is_of(const hr__shard *shard, uint32_t i)
 {
 	return shard->allocator->regions[i].size && (!shard->allocator->page || i / 2 == shard->index);
@@ -179,7 +179,7 @@ hr_status hr_allocator_check(hr_allocator handle)
 	if (!allocator) return status;
 	hr__caches_stop(allocator);
 	hr__shards_lock(allocator);
-	hr__lock_take(allocator->meter_lock); /* a thread raises its level with no other lock */
+	hr__lock_take(allocator->meter_lock); /* a thread raises its level with no other lock held */
 	int broken = hr__allocator_check_locked(allocator);
 	hr__lock_release(allocator->meter_lock);
 	hr__shards_unlock(allocator);

@@ -1,4 +1,4 @@
-/* context.c - who is allocating: the calling thread's name scopes and current op. hr_alloc takes from here what a request does not say. */
+/* context.c - the calling thread's name scopes and current op. hr_alloc uses them for requests without an op or a scope. */
 #include <string.h>
 
 #include "base/names.h"
@@ -55,7 +55,7 @@ hr_name hr_name_scope_current(void)
 hr_name hr_op_set(hr_name op)
 {
 	hr__thread_state *thread = op ? hr__thread_get() : hr__thread_self;
-	if (!thread) return HR_NAME_NONE; /* nowhere to keep it: requests of this thread go without */
+	if (!thread) return HR_NAME_NONE; /* no thread state: requests of this thread have no op */
 	hr_name before = thread->op;
 	thread->op = op;
 	changed(thread);

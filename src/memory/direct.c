@@ -1,7 +1,8 @@
-/* direct.c - allocators that ask each time: "direct" asks the device, "custom" asks a user's functions.
+/* direct.c - allocators without an arena: "direct" passes every request to the device, "custom" to a user's functions.
  *
- * Each block has a chunk record that is in no arena: ledger, lookup and statistics are the same as everywhere. The device or the
- * user's functions are called without the lock; the bytes are counted as reserved before, so that the limit holds at every moment. */
+ * Each block has a chunk record that is in no arena, so ledger, lookup and statistics work as for other allocators. The device or
+ * the user's functions are called without the lock. The bytes are claimed before the call, so that the limit holds at every
+ * moment. */
 #include "memory/allocator.h"
 
 #include "base/checked.h"
@@ -13,14 +14,14 @@
 
 /* ---- the device ---- */
 
-/* Gives the first [mapped] pages of a block and its addresses back. What the device will not unmap stays as it is. */
+/* Releases the first [mapped] pages of a block and its addresses. If the device refuses to unmap, nothing changes. */
 static hr_status unmap_block(hr__allocator *allocator, uint64_t address, uint64_t bytes, const hr__page_id *pages, uint64_t mapped)
 {
 	hr_status status = mapped ? hr__device_unmap(allocator->device, address, (uint32_t)mapped) : HR_OK;
 	if (status) return status;
 	for (uint64_t i = 0; i < mapped; i += BATCH)
 		hr__pool_give(allocator->device, pages + i, mapped - i < BATCH ? (uint32_t)(mapped - i) : BATCH);
-	hr__device_release(allocator->device, address, bytes); /* addresses that it keeps cost nothing */
+	hr__device_release(allocator->device, address, bytes); /* on failure only addresses are lost */
 	return HR_OK;
 }
 
@@ -29,7 +30,7 @@ static void free_table(const hr__allocator *allocator, uint64_t bytes, hr__page_
 	if (pages) hr__os()->free(pages, bytes / allocator->page * sizeof *pages);
 }
 
-/* Reserves addresses for one block and maps pages of its own. */
+/* Reserves addresses for one block and maps its pages. */
 static hr_status map_block(hr__allocator *allocator, uint64_t bytes, uint64_t *out, hr__page_id **out_pages)
 {
 	uint64_t address, page = allocator->page, count = bytes / page, done = 0;
@@ -85,7 +86,7 @@ static hr_status obtain(hr__allocator *allocator, const hr_request *request, uin
 	return HR_OK;
 }
 
-/* Gives the memory of a block back to where it came from. Its table of pages stays. */
+/* Returns the memory of a block to the device or to the user's functions. Its page table is kept. */
 static hr_status give_up(hr__allocator *allocator, uint64_t address, uint64_t bytes, const hr__page_id *pages, hr_stream stream)
 {
 	if (pages) return unmap_block(allocator, address, bytes, pages, bytes / allocator->page);
@@ -96,7 +97,7 @@ static hr_status give_up(hr__allocator *allocator, uint64_t address, uint64_t by
 	              : HR_OK;
 }
 
-/* ---- the ledger around it ---- */
+/* ---- the ledger ---- */
 
 static hr_status over_limit(hr__allocator *allocator, const hr_request *request)
 {
@@ -105,7 +106,7 @@ static hr_status over_limit(hr__allocator *allocator, const hr_request *request)
 	                allocator->name, size.text[0], size.text[1], size.text[2]);
 }
 
-/* Enters the block in the ledger. */
+/* Adds the block to the ledger, the lookup and the statistics. */
 static hr_status enter(hr__allocator *allocator, hr__cache *cache, const hr_request *request, uint64_t address, uint64_t bytes,
                        hr__page_id *pages)
 {
@@ -137,7 +138,7 @@ static hr_status enter(hr__allocator *allocator, hr__cache *cache, const hr_requ
 	return status;
 }
 
-/* A device promises no alignment of plain memory, so what it gave is looked at. */
+/* A device guarantees no alignment of plain memory, so the address is checked. */
 static hr_status check_alignment(const hr__allocator *allocator, const hr_request *request, uint64_t address)
 {
 	uint64_t alignment = request->alignment ? request->alignment : allocator->granularity;
@@ -173,7 +174,8 @@ hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_
 	return HR_OK;
 }
 
-/* Takes a block out of the ledger, but keeps its record: the device may refuse to take it. With the lock held. */
+/* Removes a block from the ledger, but keeps its record, since the device may refuse to take the memory back. With the lock
+ * held. */
 static void strike_out(hr__shard *shard, hr__cache *cache, hr__chunk_id id)
 {
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
@@ -184,7 +186,8 @@ static void strike_out(hr__shard *shard, hr__cache *cache, hr__chunk_id id)
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 }
 
-/* The reverse. Should others have taken its place in the lookup meanwhile, that is made larger, or else filled a little beyond half. */
+/* Undoes strike_out. If other threads used up the room in the lookup meanwhile, the lookup grows or, failing that, gets slightly
+ * more than half full. With the lock held. */
 static void put_back(hr__shard *shard, hr__cache *cache, hr__chunk_id id)
 {
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
@@ -212,14 +215,14 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 	strike_out(shard, cache, id);
 	hr__lock_release(&shard->lock);
 
-	/* The device takes memory away at once, so what was given to the streams must be done first. */
+	/* The device releases memory at once, so queued work on it must finish first. */
 	hr_status status;
 	int64_t waits = 0;
 	if (allocator->kind == HR__KIND_DIRECT)
 		status = hr__device_wait_idle(allocator->device, streams, hr__device_epoch(allocator->device));
-	else /* a custom one is told of one stream only, so that one waits for the others that used the block */
+	else /* a custom free gets one stream, so that stream waits for the others that used the block */
 		status = hr__device_order(allocator->device, stream, streams, hr__device_epoch(allocator->device), &waits);
-	/* Before the memory can go to somebody else. */
+	/* Before the memory can serve another request. */
 	if (!status && hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, address, stream);
 	if (!status) status = give_up(allocator, address, bytes, pages, stream);
 

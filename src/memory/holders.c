@@ -1,8 +1,8 @@
-/* holders.c - who holds what: the ledger in the records of live blocks, added up by op, scope and tag.
+/* holders.c - holders: the ledger of allocated blocks, summed by op, scope and tag.
  *
- * There are at most 65,536 names, so a sum for each fits in a table; it is static, and memory that no name has touched costs nothing.
- * The entries that were touched form a list, so that making the table empty again takes no longer than filling it. A name that is none
- * counts as HR_NAME_OTHER, as it reads. */
+ * There are at most 65,536 names, so a table has a sum for each. The table is static, and entries that were never touched cost no
+ * memory. Touched entries form a list, so that clearing the table takes no longer than filling it. An invalid name counts as
+ * HR_NAME_OTHER, which is how it reads. */
 #include <string.h>
 
 #include "base/checked.h"
@@ -17,22 +17,22 @@
 typedef struct sum {
 	int64_t bytes;
 	uint32_t count; /* 0 = not in the list */
-	uint32_t next;  /* name; NO_NAME behind the last */
+	uint32_t next;  /* name; NO_NAME ends the list */
 } sum;
 
-/* All guarded by hr__report_lock. The tables are empty whenever it is free. */
+/* Guarded by hr__report_lock. The tables are empty whenever the lock is free. */
 static sum sums[KINDS][HR__NAMES_MAX];
 static uint32_t first[KINDS] = { NO_NAME, NO_NAME, NO_NAME };
 
 struct ledger {
-	unsigned from, to;           /* kinds that are added up: from <= kind < to */
-	uint32_t names;              /* names there are */
-	hr__report *report;          /* may be NULL; gets the sizes */
+	unsigned from, to;           /* kinds to sum: from <= kind < to */
+	uint32_t names;              /* number of names */
+	hr__report *report;          /* receives the sizes; may be NULL */
 	hr_allocation_info *largest; /* largest first; may be NULL */
 	size_t largest_count, largest_max;
 };
 
-/* ---- adding up ---- */
+/* ---- summing ---- */
 
 static void add(unsigned kind, hr_name name, uint64_t bytes)
 {
@@ -73,15 +73,15 @@ static void add_block(void *context, const hr__chunk *chunk)
 	if (ledger->report) add_size(ledger->report, chunk->size);
 }
 
-/* ---- the largest ---- */
+/* ---- selecting the largest ---- */
 
-/* Which of two comes first. Equal sums in the order of names, so that there is only one answer. */
+/* The order of holders: most bytes first, then by name, so that the order is unique. */
 static bool before(const hr_holder *a, const hr_holder *b)
 {
 	return a->bytes > b->bytes || (a->bytes == b->bytes && a->name < b->name);
 }
 
-/* Puts [holder] into the heap at [at] or below; the one that comes last is on top. */
+/* Places [holder] in the heap at [at] or below; the top of the heap is last in the order. */
 static void sift(hr_holder *heap, size_t count, size_t at, hr_holder holder)
 {
 	for (size_t child; (child = 2 * at + 1) < count; at = child) {
@@ -92,7 +92,7 @@ static void sift(hr_holder *heap, size_t count, size_t at, hr_holder holder)
 	heap[at] = holder;
 }
 
-/* The first [capacity] of a kind, in order; empties its table. */
+/* Writes the first [capacity] holders of a kind, in order; clears its table. */
 static size_t take_top(unsigned kind, hr_holder *out, size_t capacity, hr__report_holders *totals)
 {
 	size_t count = 0;
@@ -115,7 +115,7 @@ static size_t take_top(unsigned kind, hr_holder *out, size_t capacity, hr__repor
 	first[kind] = NO_NAME;
 	if (count < capacity)
 		for (size_t i = count / 2; i-- > 0;) sift(out, count, i, out[i]);
-	for (size_t left = count; left-- > 1;) { /* the last of those left goes to their end */
+	for (size_t left = count; left-- > 1;) { /* moves the last in the order to the end */
 		hr_holder last = out[0];
 		sift(out, left, 0, out[left]);
 		out[left] = last;
@@ -164,7 +164,7 @@ void hr__holders_forget(void)
 	}
 }
 
-/* ---- for programs ---- */
+/* ---- public functions ---- */
 
 hr_status hr_allocator_get_holders(hr_allocator handle, hr_holder_kind kind, hr_holder *out, size_t capacity, size_t *count)
 {

@@ -25,7 +25,7 @@ static void add_names(hr__leaks *leaks, hr_name op, hr_name scope, hr_name tag, 
 	hr_name names[KINDS] = { op, scope, tag };
 	void *block;
 	if (!leaks->names) {
-		leaks->names = hr__names_count(); /* no name is made while the library shuts down */
+		leaks->names = hr__names_count(); /* no name is interned while the library shuts down */
 		if (!hr__os()->alloc(sums_bytes(leaks), &block)) leaks->sums = memset(block, 0, sums_bytes(leaks));
 	}
 	for (unsigned kind = 0; leaks->sums && kind < KINDS; kind++)
@@ -57,16 +57,16 @@ static void add_block(void *context, const hr__chunk *chunk)
 void hr__leaks_add_blocks(hr__leaks *leaks, hr__allocator *allocator)
 {
 	hr__walk walk;
-	if (hr__device_pinned_for(allocator->device)) return; /* the library's own */
+	if (hr__device_pinned_for(allocator->device)) return; /* used by the library itself */
 	hr__lock_take(&hr__report_lock);
 	hr__walk_begin(&walk, allocator, false);
 	hr__walk_blocks(&walk, add_block, leaks);
 	hr__lock_release(&hr__report_lock);
 }
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
-/* The name that holds most bytes; HR_NAME_NONE when none has a name. */
+/* The name with the most bytes; HR_NAME_NONE if no leak has a name. */
 static hr_name largest(const hr__leaks *leaks, unsigned kind, uint64_t *bytes)
 {
 	hr_name best = HR_NAME_NONE;

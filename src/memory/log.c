@@ -1,11 +1,11 @@
 /* log.c - see log.h.
  *
- * An entry in a ring is eight words. The first is its number, 0 while it is being written:
+ * An entry in a ring is eight words. The first is its number, which is 0 while the entry is being written:
  *
  *     | number | ticks | bytes | address | op, scope | tag, shape | thread, dtype, action | - |
  *
- * Copies for reports are made into blocks that are there before anything fails. They grow with the largest log; a block that was
- * replaced is kept, because a report may still point into it, until hr_shutdown. */
+ * Copies for reports go to blocks that are allocated before any request fails. The blocks grow with the largest log. A replaced
+ * block is kept until hr_shutdown, because a report may still point to it. */
 #include "memory/log.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@
 #include "memory/oom.h"
 #include "os/os.h"
 
-#define RATE_LEAST 1e-12 /* less than this is nothing: one operation in a day */
+#define RATE_LEAST 1e-12 /* lower rates count as 0: one operation in a day */
 
 enum { NUMBER, TICKS, BYTES, ADDRESS, OP_SCOPE, TAG_SHAPE, REST, WORDS = 8 };
 
@@ -26,9 +26,9 @@ typedef struct raw_entry {
 } raw_entry;
 
 struct hr__log_ring {
-	hr__atomic_u64 written; /* entries ever; the newest has this number */
-	uint32_t at;            /* where the next one goes; owner only */
-	uint32_t size, thread;  /* immutable, like the next three */
+	hr__atomic_u64 written; /* entries ever written; the number of the newest */
+	uint32_t at;            /* index of the next entry; owner only */
+	uint32_t size, thread;  /* immutable, as are the next three */
 	bool samples;           /* the sampling rate is below 1 */
 	bool skips_frees;
 	double scale;           /* for drawing the distance to the next entry */
@@ -36,7 +36,7 @@ struct hr__log_ring {
 	raw_entry entries[] __attribute__((aligned(64)));
 };
 
-/* ---- chance ---- */
+/* ---- random sampling ---- */
 
 uint64_t hr__log_seed;
 
@@ -48,8 +48,8 @@ static uint64_t next_random(uint64_t *state)
 	return x ^ (x >> 31);
 }
 
-/* The natural logarithm of 0 < x <= 1, to about 1e-9: enough for chance, and no need of a library. Without branches: on random numbers half
- * of them would be mispredicted. */
+/* The natural logarithm of 0 < x <= 1, to about 1e-9, which is enough for sampling and avoids libm. Without branches, because half
+ * of them would be mispredicted on random numbers. */
 static double natural_log(double x)
 {
 	uint64_t bits;
@@ -65,25 +65,25 @@ static double natural_log(double x)
 	return 2 * s * sum + exponent * 0.69314718055994531;
 }
 
-/* ln(1 - x) for 0 < x < 1; near 0 the function above would lose all its digits. */
+/* ln(1 - x) for 0 < x < 1; near 0, natural_log(1 - x) would lose all its digits. */
 static double natural_log_of_rest(double x)
 {
 	return x < 0.01 ? -x * (1 + x * (1. / 2 + x * (1. / 3 + x * (1. / 4 + x / 5)))) : natural_log(1 - x);
 }
 
-/* Operations to skip before the next one that is logged: k with the probability rate * (1 - rate)^k. That is the distance between two
+/* Number of operations to skip before the next logged one: k with probability rate * (1 - rate)^k. That is the distance between two
  * successes of independent trials, so each operation is chosen independently of all others, without a draw for each. */
 static int64_t draw(hr__log_ring *ring)
 {
-	double chance = (double)((next_random(&ring->random) >> 11) + 1) * 0x1p-53; /* above 0, at most 1 */
+	double chance = (double)((next_random(&ring->random) >> 11) + 1) * 0x1p-53; /* in (0, 1] */
 	double skip = natural_log(chance) * ring->scale;
 	if (skip > 1e18) return HR__LOG_NEVER;
-	return skip > 0 ? (int64_t)skip : 0; /* the logarithm of 1 may come out above 0 by a rounding */
+	return skip > 0 ? (int64_t)skip : 0; /* rounding may make the logarithm of 1 positive */
 }
 
 /* ---- writing ---- */
 
-/* Part of both its callers: this is the path of every operation at a rate of 1. */
+/* Inlined into both callers: at a rate of 1 every operation takes this path. */
 __attribute__((always_inline)) static inline void put(hr__cache *cache, uint64_t bytes, uint64_t address, hr_name op, hr_name scope,
                                                       hr_name tag, hr_shape shape, unsigned dtype, enum hr__log_action action)
 {
@@ -127,7 +127,7 @@ static size_t ring_bytes(uint32_t size)
 	return sizeof(hr__log_ring) + size * sizeof(raw_entry) + 64;
 }
 
-/* Aligned to a line inside its block; where the block begins is in the word before. */
+/* The ring is aligned to a cache line inside its block. The word before the ring points to the block. */
 static hr__log_ring *ring_new(const hr_oom_options *options, uint32_t thread)
 {
 	void *block;
@@ -149,7 +149,7 @@ static void ring_free(hr__log_ring *ring)
 	if (ring) hr__os()->free(((void **)ring)[-1], ring_bytes(ring->size));
 }
 
-/* Gives the cache a ring, or none. The owner is not looking. */
+/* Sets the cache's ring (NULL = none). The owner must not be using the cache. */
 static void set_ring(hr__cache *cache, hr__log_ring *ring, double rate)
 {
 	cache->log = ring;
@@ -158,7 +158,7 @@ static void set_ring(hr__cache *cache, hr__log_ring *ring, double rate)
 	if (ring && ring->samples) cache->log_left = draw(ring);
 }
 
-/* The number of the cache's thread, given when it is first needed. With caches_lock held. */
+/* The number of the cache's thread, assigned at first use. With caches_lock held. */
 static uint32_t number_of(hr__allocator *allocator, hr__cache *cache)
 {
 	if (!hr__load_relaxed(&cache->log_thread)) hr__store_relaxed(&cache->log_thread, ++allocator->log_threads);
@@ -173,7 +173,7 @@ void hr__log_join(hr__allocator *allocator, hr__cache *cache)
 
 /* ---- reading ---- */
 
-/* Entry [number] of a ring; false when it has been overwritten, or is being. */
+/* Reads entry [number] of a ring; false if it was overwritten or is being overwritten. */
 static bool read_entry(const hr__log_ring *ring, uint64_t number, uint64_t words[WORDS])
 {
 	const raw_entry *entry = &ring->entries[(number - 1) % ring->size];
@@ -183,7 +183,7 @@ static bool read_entry(const hr__log_ring *ring, uint64_t number, uint64_t words
 	return hr__load_relaxed(&entry->words[NUMBER]) == number;
 }
 
-/* What turns ticks into a time of day, and addresses into what may be told. */
+/* Converts ticks to the time of day, and addresses as the option says. */
 struct reading {
 	uint64_t ticks, time_ns;
 	double ns_per_tick;
@@ -192,7 +192,7 @@ struct reading {
 
 static uint64_t told_address(const struct reading *reading, uint64_t address)
 {
-	static uint64_t salt; /* one report is made at a time; a race elsewhere would do no harm */
+	static uint64_t salt; /* one report is made at a time; a race would be harmless */
 	if (reading->address == HR_LOG_REAL_ADDRESS) return address;
 	if (reading->address == HR_LOG_NO_ADDRESS) return 0;
 	while (salt == 0) salt = hr__os()->wall_clock_ns() ^ (uintptr_t)&salt ^ hr__ticks() << 20;
@@ -215,7 +215,7 @@ static hr__log_entry decode(const struct reading *reading, const uint64_t words[
 		                    .action = (uint8_t)words[REST] };
 }
 
-/* The newest entries of one ring, at most [most], oldest first. */
+/* Reads the newest entries of one ring, at most [most], oldest first. */
 static uint32_t read_ring(const struct reading *reading, const hr__log_ring *ring, hr__log_entry *out, uint32_t most)
 {
 	uint64_t newest = hr__load_acquire(&ring->written), count = newest < ring->size ? newest : ring->size, words[WORDS];
@@ -226,16 +226,17 @@ static uint32_t read_ring(const struct reading *reading, const hr__log_ring *rin
 	return filled;
 }
 
-/* Merges [more], of [count], into [out], which holds [have] and keeps the newest [capacity]; both oldest first. */
+/* Merges [count] entries of [more] into [out], which holds [have], and keeps the newest [capacity]. Both are ordered oldest
+ * first. */
 static uint32_t merge(hr__log_entry *out, uint32_t have, uint32_t capacity, const hr__log_entry *more, uint32_t count)
 {
 	uint32_t mine = have, theirs = count, kept = 0;
-	while (kept < capacity && (mine || theirs)) { /* how many of each are among the newest */
+	while (kept < capacity && (mine || theirs)) { /* counts how many of each are among the newest */
 		if (!theirs || (mine && out[mine - 1].time_ns > more[theirs - 1].time_ns)) mine--;
 		else theirs--;
 		kept++;
 	}
-	memmove(out + kept - (have - mine), out + mine, (have - mine) * sizeof *out); /* to the end, so that merging never overtakes it */
+	memmove(out + kept - (have - mine), out + mine, (have - mine) * sizeof *out); /* to the end, out of the merge's way */
 	uint32_t at = 0, a = kept - (have - mine), b = theirs;
 	while (b < count) {
 		if (a < kept && out[a].time_ns <= more[b].time_ns) out[at++] = out[a++];
@@ -244,16 +245,16 @@ static uint32_t merge(hr__log_entry *out, uint32_t have, uint32_t capacity, cons
 	return kept;
 }
 
-/* ---- room for copies ---- */
+/* ---- memory for copies ---- */
 
 static struct {
-	hr__lock lock; /* guards growing */
+	hr__lock lock; /* guards growth */
 	uint32_t capacity;
-	hr__log_entry *blocks[HR__LOG_SLOTS + 1]; /* one for each report, and one to merge from */
-	void *old;                                /* blocks that were replaced: a list through their first words */
+	hr__log_entry *blocks[HR__LOG_SLOTS + 1]; /* one for each report, and one as the source of merges */
+	void *old;                                /* replaced blocks: a list through their first words */
 } copies = { .lock = HR__LOCK_INIT(HR__RANK_NAMES) };
 
-/* A block is one allocation: its link and size, then the entries. */
+/* A block is one allocation: link and size, then the entries. */
 struct block_head {
 	void *next;
 	size_t bytes;
@@ -354,7 +355,7 @@ uint32_t hr__log_collect(hr__allocator *allocator, hr__log_entry *out, uint32_t 
 
 /* ---- threads that end ---- */
 
-/* Puts the newest entries of two rings, to which nobody writes, into a third, oldest first. */
+/* Copies the newest entries of two rings, which no thread writes, to a third, oldest first. */
 static void join_rings(hr__log_ring *to, const hr__log_ring *a, const hr__log_ring *b)
 {
 	uint64_t at[2] = { hr__load_relaxed(&a->written), hr__load_relaxed(&b->written) }, words[2][WORDS];
@@ -374,7 +375,7 @@ static void join_rings(hr__log_ring *to, const hr__log_ring *a, const hr__log_ri
 	hr__store_release(&to->written, count);
 }
 
-/* What the thread logged joins what others left. Where there is no memory for that it is lost. */
+/* Merges the thread's entries into the log of ended threads. They are lost if there is no memory for that. */
 void hr__log_leave(hr__allocator *allocator, hr__cache *cache)
 {
 	hr__log_ring *ring = cache->log, *past = allocator->past_log;
@@ -413,7 +414,7 @@ hr_status hr__log_open(hr__allocator *allocator)
 	const hr_oom_options *options = &allocator->oom;
 	hr__store_relaxed(&allocator->reports, options->report_allocations_on_oom);
 	if (!options->report_allocations_on_oom) return HR_OK;
-	hr__ticks_rate(); /* takes a few ms the first time: not when memory has run out */
+	hr__ticks_rate(); /* takes a few ms the first time, which must not happen when memory has run out */
 	hr_status status = copies_ensure(options->allocation_log_buffer_size);
 	if (status) return status;
 	allocator->past_log = ring_new(options, 0);
@@ -428,7 +429,7 @@ void hr__log_close(hr__allocator *allocator)
 	allocator->past_log = NULL;
 }
 
-/* New rings for every thread, or none; all of them or nothing. With the caches stopped and every shard's lock held. */
+/* Replaces the rings of all threads, or of none. With the caches stopped and every shard's lock held. */
 static hr_status replace_rings(hr__allocator *allocator, const hr_oom_options *options)
 {
 	bool on = options->report_allocations_on_oom, made = true;
