@@ -1,15 +1,16 @@
-/* map.c - what lies where: each region as a row of runs, and its figures, from one walk.
+/* map.c - the memory map: each region as a sequence of runs, with its figures, from one walk.
  *
- * Neighbouring chunks of a kind are one run. There is room for HR__REPORT_RUNS of all regions together. When it is used up, the row
- * gets coarser: a run is joined to the one before it, as a mixed one, where both together are no longer than a threshold; where that
- * does not leave a quarter of the room free, the threshold doubles. So what is long keeps its exact extent, two neighbours are always longer than the
- * threshold together, and the threshold is never more than eight times what an even division would need. It stays as it is for the
- * regions that come after. The sums of bytes, of bytes in use and of chunks over the runs of a region never change by that.
+ * Adjacent chunks of one kind form a run. There is room for HR__REPORT_RUNS runs of all regions together. When it is used up, the
+ * map gets coarser: a run is joined to its predecessor, as a mixed run, if together they are not longer than a threshold. While
+ * that leaves less than a quarter of the room free, the threshold doubles. So long runs keep their exact extent, two adjacent runs
+ * together are always longer than the threshold, and the threshold is never more than eight times what an even division would need.
+ * The threshold stays in force for the regions that follow. Joining never changes the sums of bytes, bytes in use and chunks over
+ * the runs of a region.
  *
- * Addresses with nothing behind them at the end of a region are no run: there is no end to them.
+ * Unmapped addresses at the end of a region are not a run, because they are practically unlimited.
  *
- * Blocks of whole pages at addresses of their own (span.c) are told of together, as one region more: the last, of large blocks, all of it
- * in use. So the sums over all regions are those of the allocator. */
+ * Spans (blocks of whole pages at their own addresses, span.c) are reported together as one more region: the last, of large blocks,
+ * all of it in use. So the sums over all regions are those of the allocator. */
 #include "memory/oom.h"
 
 #define FIRST_THRESHOLD 512u
@@ -32,7 +33,7 @@ static void join(hr__run *into, const hr__run *run)
 	into->chunks += run->chunks;
 }
 
-/* Joins the short runs of one region, which move to [to]; returns how many are left. */
+/* Joins the short runs of one region and moves the result to [to]. Returns the number of runs left. */
 static uint32_t coarsen_region(hr__run *to, const hr__run *runs, uint32_t count, uint64_t threshold)
 {
 	uint32_t kept = 0;
@@ -44,7 +45,7 @@ static uint32_t coarsen_region(hr__run *to, const hr__run *runs, uint32_t count,
 	return kept;
 }
 
-/* Joins short runs by the threshold as it is; the number left. */
+/* Joins short runs by the current threshold. Returns the number left. */
 static uint32_t join_short(const struct map *map)
 {
 	hr__report *report = map->report;
@@ -64,7 +65,7 @@ static void make_space(struct map *map)
 	while (join_short(map) > HR__REPORT_RUNS / 4 * 3) map->threshold *= 2;
 }
 
-/* To the region that is being walked, the last one. */
+/* Adds a run to the region being walked, which is the last one. */
 static void add_run(struct map *map, hr__run run)
 {
 	hr__report *report = map->report;
@@ -97,7 +98,7 @@ static void walk_region(struct map *map, hr__line *line, bool addresses)
 	hr__report *report = map->report;
 	hr__report_region *region = &report->regions[report->region_count++];
 	hr__piece piece;
-	hr__run hole = { 0 }; /* not a run before something lies behind it */
+	hr__run hole = { 0 }; /* becomes a run only when a chunk follows */
 	*region = (hr__report_region){ .address = addresses ? line->region.address : 0,
 		                           .addresses = line->region.size,
 		                           .small_blocks = line->region.small,
@@ -107,7 +108,7 @@ static void walk_region(struct map *map, hr__line *line, bool addresses)
 		hr__run run = { .bytes = piece.bytes, .in_use = in_use ? piece.bytes : 0, .chunks = 1, .kind = (uint8_t)piece.state };
 		add_figures(region, &piece);
 		if (piece.state == HR__CHUNK_HOLE) {
-			if (hole.bytes) join(&hole, &run); /* two holds saw a part each */
+			if (hole.bytes) join(&hole, &run); /* two holds saw one part each */
 			else hole = run;
 			continue;
 		}

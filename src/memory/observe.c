@@ -1,4 +1,4 @@
-/* observe.c - looking at an allocator from outside: scopes, recordings, blocks, regions. */
+/* observe.c - observing an allocator: statistics scopes, recordings, blocks, regions. */
 #include <string.h>
 
 #include "base/status.h"
@@ -6,7 +6,7 @@
 #include "memory/allocator.h"
 #include "trace/trace.h"
 
-/* ---- peak inside a scope ---- */
+/* ---- statistics scopes ---- */
 
 void hr__watch(const hr__allocator *allocator, hr__thread_state *thread, int64_t bytes)
 {
@@ -21,7 +21,7 @@ void hr__watch(const hr__allocator *allocator, hr__thread_state *thread, int64_t
 	}
 }
 
-/* The scopes of a thread watch all its caches; those it makes later look for themselves. */
+/* Updates [watch] in the caches that the thread has; later caches set it when they join. */
 static void watch_changed(hr__thread_state *thread)
 {
 	for (uint32_t slot = 0; slot < HR__ALLOCATORS_MAX; slot++)
@@ -100,7 +100,7 @@ void hr__note_allocator(const hr__allocator *allocator)
 static void describe_block(const hr__allocator *allocator, const hr__chunk *chunk)
 {
 	hr_request request = HR_REQUEST(chunk->requested);
-	request.stream = chunk->streams ? (hr_stream)__builtin_ctzll(chunk->streams) : HR_STREAM_DEFAULT; /* a span has none of its own */
+	request.stream = chunk->streams ? (hr_stream)__builtin_ctzll(chunk->streams) : HR_STREAM_DEFAULT; /* a span may have none */
 	request.op = chunk->op;
 	request.scope = chunk->scope;
 	request.tag = chunk->tag;
@@ -109,7 +109,7 @@ static void describe_block(const hr__allocator *allocator, const hr__chunk *chun
 	hr__trace_alloc((uint32_t)allocator->id, &request, hr__chunk_address(chunk), chunk->size);
 }
 
-/* Writes what is allocated already: reserved memory first, then the blocks. */
+/* Records existing memory: reserved memory first, then the blocks. */
 static void describe_existing(hr__allocator *allocator, void *context)
 {
 	(void)context;
@@ -132,8 +132,8 @@ static void describe_existing(hr__allocator *allocator, void *context)
 	hr__caches_start(allocator);
 }
 
-/* Other threads go on meanwhile: their events of blocks that are not written yet, or are written twice, come before the mark without a text. It tells
- * readers that what was allocated when the recording began is complete. */
+/* Other threads continue meanwhile. Their events may concern blocks that are not written yet, or that are written twice, but such
+ * events come before the mark without a text. The mark tells readers that the blocks from before the recording are complete. */
 hr_status hr__recording_start(const char *path, uint64_t max_bytes)
 {
 	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork; call hr_shutdown() first");
@@ -161,12 +161,12 @@ hr_status hr_trace_mark(const char *text, uint64_t value)
 
 /* ---- blocks ---- */
 
-/* The chunk in use at [address], with the lock of its shard held; NULL when there is none, and then no lock is held. */
+/* The chunk in use at [address], with the lock of its shard held; NULL if there is none, with no lock held. */
 static hr__chunk *find_block(hr__allocator *allocator, const void *address, hr__shard **out)
 {
 	HR__EACH_SHARD(allocator, shard)
 	{
-		/* Spans are of shard 0, wherever they are. */
+		/* Spans belong to shard 0, whatever their address. */
 		bool span = shard->index == 0 && hr__load_relaxed(&allocator->spans) > 0;
 		if (!span && !hr__shard_has(shard, (uintptr_t)address)) continue;
 		hr__lock_take(&shard->lock);
@@ -227,7 +227,7 @@ hr_status hr_allocator_trim(hr_allocator handle, uint64_t *released)
 
 /* ---- regions ---- */
 
-/* The [index]th region that is in use; NULL (status set) past the last. With every shard's lock held. */
+/* The [index]th existing region; NULL (status set) after the last. With every shard's lock held. */
 static const hr__region *region_at(const hr__allocator *allocator, uint32_t index, hr_status *status, uint32_t *slot)
 {
 	uint32_t seen = 0;
@@ -252,7 +252,7 @@ static hr_chunk_view view_of(const hr__chunk *chunk)
 	return view;
 }
 
-/* Visits the chunks of a region with the caches stopped, so that states stand still. */
+/* Visits the chunks of a region. The caches are stopped, so that states do not change. */
 static hr_status visit(hr__allocator *allocator, uint32_t index, bool (*each)(void *, const hr_chunk_view *), void *context,
                        hr__region *copy)
 {

@@ -1,19 +1,19 @@
-/* report.c - reports on requests that failed: made, kept, read, written out.
+/* report.c - OOM reports: making, keeping, reading and writing them.
  *
- * A report is made in the thread whose request failed, with no lock held but those that report.c takes:
+ * A report is made in the thread whose request failed, with no locks held but those acquired here:
  *
- *     hr__report_lock      one report is made at a time (and one look at holders or a verdict)
- *     the slot's lock      the report does not change while it is written, read or rendered
+ *     hr__report_lock      one report is made at a time (or one walk for holders or a verdict)
+ *     the slot's lock      the report does not change while it is made, read or written
  *
- * Report number n is in slot n % 16, so it is overwritten by the 16th after it; its id is its number. Who reads one takes the slot's
- * lock and sees by the id whether it is still there. A thread that makes a report waits for one who is still reading the one from 16
- * reports ago, and for nobody else.
+ * Report number n is in slot n % 16, so the 16th report after it overwrites it. Its id is its number. A reader acquires the slot's
+ * lock and checks the id to see whether the report still exists. A thread that makes a report waits for a reader of the report 16
+ * numbers earlier, and for no other reader.
  *
- *     hr_alloc fails  ->  hr__report_make:  fill a slot  ->  HEADROOM_OOM_REPORT: write it out  ->  the callback
+ *     hr_alloc fails  ->  hr__report_make:  fill a slot  ->  HEADROOM_OOM_REPORT: write it  ->  the callback
  *
- * While it is written out only its slot is locked; the callback is called without a lock. Requests that fail inside the callback, or
- * inside what the making itself calls, make no report.
- * A report that cannot be written out changes nothing but the message of the error that it is about. */
+ * While a report is written, only its slot is locked. The callback is called without a lock. Requests that fail inside the
+ * callback, or inside functions called to make the report, make no report. A report that cannot be written affects only the message
+ * of the error that it is about. */
 #include "memory/report.h"
 
 #include <errno.h>
@@ -33,32 +33,32 @@
 #define FILES_MOST 9999u
 #define FILES_VARIABLE "HEADROOM_OOM_REPORT_FILES"
 
-/* Report i is guarded by lock i. An id of 0 = nothing is there. */
+/* Slot i is guarded by lock i. An id of 0 = empty. */
 static hr__report slots[SLOTS];
 static hr__lock slot_locks[SLOTS] = { [0 ... SLOTS - 1] = HR__LOCK_INIT(HR__RANK_REPORT_SLOT) };
 
-static hr__atomic_u64 sequence; /* reports made so far; written under hr__report_lock */
+static hr__atomic_u64 sequence; /* number of reports made; written under hr__report_lock */
 
-/* One report at a time is written out, so that lines on the standard error do not mix. Taken with the slot's lock held. */
+/* One report at a time is written, so that lines on the standard error do not mix. Acquired with the slot's lock held. */
 static hr__lock output_lock = HR__LOCK_INIT(HR__RANK_REPORT_OUTPUT);
 
-/* Files written for HEADROOM_OOM_REPORT. Under output_lock. */
+/* Files written for HEADROOM_OOM_REPORT. Guarded by output_lock. */
 static struct {
 	uint32_t written;
-	uint32_t suffix; /* to begin with: those below are taken, so that finding a name takes no longer with each file. 0 = none */
+	uint32_t suffix; /* first one to try: lower ones are taken, so the search does not get longer with each file; 0 = none */
 } files;
 
-/* HEADROOM_OOM_REPORT and HEADROOM_OOM_REPORT_FILES as they were on first use. */
+/* HEADROOM_OOM_REPORT and HEADROOM_OOM_REPORT_FILES at their first use. */
 static struct {
 	hr__lock lock;
-	hr__atomic_u8 read; /* 1 = the rest does not change any more */
+	hr__atomic_u8 read; /* 1 = the other fields no longer change */
 	uint32_t files_max;
-	char value[PATH_BYTES + 2]; /* one that is cut is too long for a path, and is told so */
+	char value[PATH_BYTES + 2]; /* a truncated value is still too long for a path, and is reported as such */
 } environment = { .lock = HR__LOCK_INIT(HR__RANK_NAMES) };
 
 static _Thread_local struct {
 	uint64_t last; /* id of the thread's latest report; 0 = none */
-	bool busy;     /* it is making one */
+	bool busy;     /* the thread is making a report */
 } self __attribute__((tls_model("initial-exec")));
 
 /* ---- slots ---- */
@@ -94,7 +94,7 @@ void hr__reports_drop(void)
 
 void hr__reports_forget(void)
 {
-	if (hr__lock_is_held(&hr__report_lock)) hr__holders_forget(); /* by a thread that the child does not have */
+	if (hr__lock_is_held(&hr__report_lock)) hr__holders_forget(); /* held by a thread that the child does not have */
 	hr__lock_init(&hr__report_lock, HR__RANK_REPORT);
 	hr__lock_init(&output_lock, HR__RANK_REPORT_OUTPUT);
 	hr__lock_init(&environment.lock, HR__RANK_NAMES);
@@ -102,12 +102,12 @@ void hr__reports_forget(void)
 		hr__lock_init(&slot_locks[i], HR__RANK_REPORT_SLOT);
 		slots[i].id = 0;
 	}
-	files.written = files.suffix = 0; /* of the parent: with %p, the child's have other names */
+	files.written = files.suffix = 0; /* those of the parent: with %p, the child's have other names */
 	self.last = 0;
 	self.busy = false;
 }
 
-/* ---- filling one ---- */
+/* ---- filling a slot ---- */
 
 static void fill_request(const hr__allocator *allocator, const hr_request *request, hr__report *report)
 {
@@ -135,7 +135,7 @@ static void fill_allocator(const hr__allocator *allocator, hr__report *report)
 	report->device_limit = hr__device_limit(allocator->device);
 	report->device_reserved = hr__pool_reserved(allocator->device);
 	report->page_bytes = allocator->page;
-	if (hr_device_get_info(hr__device_handle(allocator->device), &info) != HR_OK) return; /* the rest stays unknown: 0 */
+	if (hr_device_get_info(hr__device_handle(allocator->device), &info) != HR_OK) return; /* the other fields stay 0: unknown */
 	snprintf(report->backend, sizeof report->backend, "%s", info.backend);
 	snprintf(report->card, sizeof report->card, "%s", info.description);
 	report->total_bytes = info.total_bytes;
@@ -163,7 +163,7 @@ static void fill(hr__allocator *allocator, const hr_request *request, const hr_c
 	report->options = *options;
 	fill_request(allocator, request, report);
 	fill_allocator(allocator, report);
-	fill_log(allocator, (uint32_t)(report->sequence % SLOTS), report); /* first: it is what changes fastest */
+	fill_log(allocator, (uint32_t)(report->sequence % SLOTS), report); /* first: it changes fastest */
 	hr__walk_begin(&walk, allocator, false);
 	hr__verdict_make(&walk, request, custom, &report->verdict);
 	hr__holders_report(&walk, report);
@@ -221,11 +221,11 @@ size_t hr_oom_allocation_log(hr_oom_report report, char *out, size_t capacity)
 
 /* ---- to files ---- */
 
-/* Collects what comes in crumbs. */
+/* Buffers small writes. */
 struct stream {
 	int fd;          /* -1 = the standard error */
-	uint64_t offset; /* of what is written */
-	int error;       /* the first */
+	uint64_t offset; /* bytes written so far */
+	int error;       /* first error */
 	size_t used;
 	char buffer[4096];
 };
@@ -262,7 +262,7 @@ static int write_stream(const hr__report *report, writer write, int fd)
 	return stream.error;
 }
 
-/* A file that could not be finished does not stay. */
+/* Removes the file on failure. */
 static int write_file(const hr__report *report, const char *path, int fd)
 {
 	int error = write_stream(report, hr__report_json, fd);
@@ -319,7 +319,7 @@ bool hr__reports_wanted(void)
 	return wanted()[0] != 0;
 }
 
-/* "%p" becomes the number of the process, "%%" a percent sign. False when it gets too long. */
+/* Replaces "%p" by the process id and "%%" by a percent sign. False if the result is too long. */
 static bool expand(const char *pattern, char *out, size_t capacity)
 {
 	size_t used = 0;
@@ -336,7 +336,8 @@ static bool expand(const char *pattern, char *out, size_t capacity)
 	return true;
 }
 
-/* Creates the file, or the first of FILE.1, FILE.2, ... that is not there; [path] has room for that, and becomes its name. Under output_lock. */
+/* Creates the file, or the first of FILE.1, FILE.2, ... that does not exist. [path] has room for the suffix and gets the name.
+ * Under output_lock. */
 static int create_new(char *path, int *fd)
 {
 	size_t length = strlen(path);
@@ -350,7 +351,7 @@ static int create_new(char *path, int *fd)
 	return error;
 }
 
-/* 0 or an errno value; report->file becomes what it was written to. Under output_lock. */
+/* Returns 0 or an errno value; sets report->file to the destination. Under output_lock. */
 static int write_as_wanted(hr__report *report)
 {
 	int fd;
@@ -372,7 +373,7 @@ static int write_as_wanted(hr__report *report)
 	return error;
 }
 
-/* Why a report is in no file, in words; false when it is in one. */
+/* Writes the reason why a report is in no file; false if it is in one. */
 static bool say_file_error(const hr__report *report, char *note, size_t capacity)
 {
 	if (report->file_status == HR_IO)
@@ -383,7 +384,7 @@ static bool say_file_error(const hr__report *report, char *note, size_t capacity
 	return report->file_status == HR_IO || report->file_status == HR_TOO_MANY;
 }
 
-/* Adds to [message], of MESSAGE_BYTES, what went wrong. */
+/* Writes the report if HEADROOM_OOM_REPORT is set. Appends a failure to [message], of MESSAGE_BYTES. */
 static void write_out(hr__report *report, char *message)
 {
 	char why[MESSAGE_BYTES / 2], note[MESSAGE_BYTES / 2 + 4];
@@ -396,7 +397,7 @@ static void write_out(hr__report *report, char *message)
 	if (report->file_error) report->file_status = HR_IO;
 	if (!say_file_error(report, why, sizeof why)) return;
 	snprintf(note, sizeof note, " (%s)", why);
-	size_t used = strlen(message), most = MESSAGE_BYTES - 1 - strlen(note); /* a message that is too long makes room for it */
+	size_t used = strlen(message), most = MESSAGE_BYTES - 1 - strlen(note); /* a long message is cut to make room */
 	memcpy(message + (used < most ? used : hr__utf8_trim(message, most)), note, strlen(note) + 1);
 }
 
@@ -417,15 +418,15 @@ hr_status hr_oom_get_file(hr_oom_report handle, char *path, size_t capacity)
 	return status;
 }
 
-/* ---- from start to end ---- */
+/* ---- making a report ---- */
 
-/* Makes the report and returns its id. [message], of MESSAGE_BYTES, gets what went wrong with writing it out. */
+/* Makes the report and returns its id. Appends a failure to write it to [message], of MESSAGE_BYTES. */
 static uint64_t make(hr__allocator *allocator, const hr_request *request, const hr_oom_options *options, char *message)
 {
 	hr_custom_stats custom;
 	hr_stats stats;
 	hr_stats_init(&stats);
-	/* A custom allocator's functions are the user's: they are asked before any lock is taken. */
+	/* The functions of a custom allocator are the user's, so they are called before any lock is acquired. */
 	bool asked = hr__verdict_ask_custom(allocator, &custom);
 	hr_allocator_get_stats((hr_allocator){ allocator->id }, &stats);
 
@@ -440,7 +441,7 @@ static uint64_t make(hr__allocator *allocator, const hr_request *request, const 
 	report->id = id;
 	hr__store_release(&sequence, id);
 	hr__lock_release(&hr__report_lock);
-	write_out(report, message); /* before anybody can overwrite it */
+	write_out(report, message); /* before it can be overwritten */
 	hr__lock_release(&slot_locks[slot]);
 	return id;
 }

@@ -1,14 +1,14 @@
-/* walk.c - looking at every chunk of an allocator without keeping its threads waiting.
+/* walk.c - visiting every chunk of an allocator without making its threads wait for long.
  *
- * A hold stops the thread caches, so that states stand still, takes the lock of one shard, looks at no more than HR__VISIT_MAX chunks
- * and lets go: about 20 us.
+ * A hold stops the thread caches, so that states do not change, acquires the lock of one shard, visits at most HR__VISIT_MAX chunks
+ * and releases everything: about 20 us.
  *
- * Blocks are found by the numbers of their records: records never move, so there is nothing to remember but a number.
+ * Blocks are visited by the numbers of their records: records never move, so the only state between two holds is a number.
  *
- * Chunks in the order of their addresses are found along the chain of their region, which may change between two holds. What is
- * remembered is the address to go on from, and a cursor of the arena (arena.h): some chunk of the same chain. From that one the chunk
- * with the address is a few steps to the left or right; when it began earlier, only the part that was not seen yet is told of. So the
- * pieces of a region always follow each other without gap or overlap, and there is an end to every walk. */
+ * Chunks are visited in address order along the chain of their region, which may change between two holds. The state between two
+ * holds is the address to continue from, and a cursor of the arena (arena.h): some chunk of the same chain. The chunk with the
+ * address is a few steps to the left or right of the cursor. If that chunk began earlier, only the part not visited yet is
+ * returned. So the pieces of a region follow each other without gap or overlap, and every walk ends. */
 #include "memory/oom.h"
 
 hr__lock hr__report_lock = HR__LOCK_INIT(HR__RANK_REPORT);
@@ -21,7 +21,7 @@ void hr__walk_begin(hr__walk *walk, hr__allocator *allocator, bool foreign)
 	*walk = (hr__walk){ .allocator = allocator, .id = allocator->id, .foreign = foreign };
 }
 
-/* ---- holding ---- */
+/* ---- holds ---- */
 
 struct search {
 	const hr__walk *walk;
@@ -34,7 +34,7 @@ static void compare(hr__allocator *allocator, void *context)
 	if (allocator == search->walk->allocator && allocator->id == search->walk->id) search->found = true;
 }
 
-/* Keeps an allocator that is not the caller's from being closed; false when it was. */
+/* Keeps an allocator that is not the caller's from being closed; false if it was closed. */
 static bool pin(const hr__walk *walk)
 {
 	struct search search = { .walk = walk };
@@ -123,8 +123,8 @@ bool hr__line_open(hr__walk *walk, unsigned which, uint32_t slot, hr__line **out
 	return there;
 }
 
-/* From [id] to the chunk of the same chain that holds [address]; 0 when that is behind the last. Counts the steps in *looked_at, and
- * stops where they are used up: *there says whether it has arrived. */
+/* Walks from [id] to the chunk of the same chain that contains [address]; 0 if that is after the last chunk. Counts steps in
+ * *looked_at and stops when they are used up. *there says whether the chunk was reached. */
 static hr__chunk_id find(const hr__chunk *chunks, hr__chunk_id id, uint64_t address, uint32_t *looked_at, bool *there)
 {
 	for (*there = true; id; ++*looked_at) {
@@ -146,7 +146,7 @@ static bool leaves(const hr__line *line, const hr__chunk *chunk)
 	return upper && upper->may_leave(chunk->owner);
 }
 
-/* One hold. */
+/* One hold: reads up to HR__VISIT_MAX pieces. */
 static void fill(hr__line *line)
 {
 	hr__arena *arena = line->arena;
@@ -162,7 +162,7 @@ static void fill(hr__line *line)
 		id = chunk->next;
 	}
 	*cursor = id;
-	line->ended = !id; /* behind the last chunk, or the region is gone */
+	line->ended = !id; /* after the last chunk, or the region was released */
 	let_go(line->walk, line->shard, looked_at);
 }
 
