@@ -1,21 +1,24 @@
-/* page.c - writes the page: the template, and the capture as one stream of varints that page_data.js reads in the same order.
+/* page.c - writes the HTML page: the template, and the capture as one stream of varints that page_data.js reads in the same order.
  *
- *     header       version, end of the trace, wall clock of its begin in ms, lost, skipped, other_names, complete, limited; how many allocations, ops,
- *                  frees, uses, steps, moves, refusals, regions and pauses the trace has, whatever of them follows
+ *     header       version, end of the trace, wall clock time of its begin in ms, lost, skipped, other_names, complete, limited;
+ *                  the numbers of allocations, ops, frees, uses, steps, moves, refusals, regions and pauses in the trace, even if
+ *                  not all of them follow
  *     strings      names and shapes that occur, once each, as bytes; everything below refers to them by number
  *     devices, allocators, sites
- *     changes      code and time since the one before. Code 0: the next allocation, with its bytes, slack, site and the way from the address before.
- *                  Code k: the k-th last allocation is freed. Begin and end of an allocation are the times of its changes
- *     op totals, ops, steps with what each did to each device, moves, refusals, regions, pauses
+ *     changes      code and time since the previous change. Code 0: a new allocation, with its bytes, slack, site and the distance
+ *                  from the previous address. Code k: a free of the k-th last allocation. The begin and end of an allocation are
+ *                  the times of its changes
+ *     op totals, ops, steps with the sums of each device, moves, refusals, regions, pauses
  *
- * Level of detail. The page draws a million events in milliseconds, but a file of gigabytes is of no use. Of more allocations than the limit, those
- * with the largest area (bytes times lifetime) stay, and all that are live at the peak of their device. The rest is added up, in slices of time: a
- * slice is one allocation at a site of its own, as large as the rest was at the least in it. So what the page shows is never more than there was, and
- * at the peak it is exact. Sums in tables (per site, op and step) are made here, over everything.
+ * Level of detail. The page draws a million events in milliseconds, but a file of gigabytes is not usable. If there are more
+ * allocations than the limit, those with the largest area (bytes times lifetime) are kept, and all that are live at the peak of
+ * their device. The rest is added up in slices of time: a slice is one allocation with a site of its own, whose size is the minimum
+ * of the rest during the slice. So the page never shows more than was in use, and is exact at the peak. The sums in tables (per
+ * site, op and step) are computed here, over everything.
  *
- * Of everything else there is a most, too, and what goes is never what comes last: the longest ops stay, regions with the largest area and all that
- * were there at the peak of their device, steps and refusals from all over the time, with the steps of the peaks. Moves are added up, in slices of
- * time. The header has the true numbers, and the page says what is left out. */
+ * Everything else has a maximum too, and no list is simply cut at its end. Kept are the longest ops; the regions with the largest
+ * area and all that were mapped at the peak of their device; and steps and refusals sampled from the whole time, including the
+ * steps of the peaks. Moves are added up in slices of time. The header has the true numbers, and the page says what is left out. */
 #include "profile/page.h"
 
 #include <string.h>
@@ -27,15 +30,15 @@
 
 #define VERSION 5
 #define SLICES 8192u
-#define CELLS_MAX (UINT32_C(1) << 21) /* slices or steps, times devices: a file may claim 65,536 devices */
+#define CELLS_MAX (UINT32_C(1) << 21) /* slices or steps, times devices; a file may claim 65,536 devices */
 #define REFUSALS_MAX 10000u
 #define REGIONS_MAX 200000u
 #define PAUSES_MAX 10000u
 #define MOVES_MAX 400000u
 #define MOVE_KINDS 4u
 #define STEPS_MAX 50000u
-#define GRADES 512u                            /* of areas: four for each power of two */
-#define ADDRESS_MASK ((UINT64_C(1) << 53) - 1) /* what a number of JavaScript holds exactly; no system has addresses above */
+#define GRADES 512u                            /* of areas: four per power of two */
+#define ADDRESS_MASK ((UINT64_C(1) << 53) - 1) /* a JavaScript number is exact up to 53 bits; no system has addresses above */
 
 struct site_sum {
 	uint64_t count, bytes, lifetime_ns, largest, live_bytes;
@@ -49,11 +52,11 @@ struct page {
 	const hr__capture *capture;
 	hr__page_stream stream;
 	uint32_t most;
-	uint32_t *names, *shapes; /* number in the page of a name, of a shape; 0 = does not occur */
+	uint32_t *names, *shapes; /* number of a name or shape in the page; 0 = does not occur */
 	uint32_t name_count, shape_count, string_count;
-	uint8_t *kept;     /* of each allocation */
-	uint32_t *numbers; /* of each allocation that is kept: its number in the page */
-	uint64_t *rest;    /* [slice * devices + device]: the least of what is not kept */
+	uint8_t *kept;     /* by allocation */
+	uint32_t *numbers; /* by kept allocation: its number in the page */
+	uint64_t *rest;    /* [slice * devices + device]: minimum of the bytes that are not kept */
 	uint32_t slices;
 	bool all_kept;
 };
@@ -136,9 +139,9 @@ static void write_strings(struct page *page)
 	}
 }
 
-/* ---- what is kept ---- */
+/* ---- selection ---- */
 
-/* The grade of an area: its logarithm, roughly, from the exponent and the first bits of a double. */
+/* The grade of an area: approximately its logarithm, from the exponent and the first bits of a double. */
 static uint32_t grade_of(uint64_t bytes, uint64_t ns)
 {
 	double area = (double)bytes * (double)(ns + 1) + 1;
@@ -148,15 +151,15 @@ static uint32_t grade_of(uint64_t bytes, uint64_t ns)
 	return grade < GRADES * 2 ? grade / 2 : GRADES - 1;
 }
 
-/* Which of many stay: those of the highest grades, and of the grade that does not fit as a whole as many as fit, evenly from all over it. Each is
- * counted, then settle() is called, then each is asked for in the same order. */
+/* Selects which of many items are kept: those of the highest grades, and an even sample of the grade that fits only partly. First
+ * every item is counted, then settle() is called, then stays() is called for every item in the same order. */
 struct choice {
 	uint64_t counts[GRADES];
-	uint32_t grades;      /* from this one on all stay */
-	uint64_t room, asked; /* in the grade below: how many stay, and were asked for so far */
+	uint32_t grades;      /* this grade and all above are kept */
+	uint64_t room, asked; /* in the grade below: number of items to keep, and number of calls so far */
 };
 
-/* Returns how many stay: [most], or all. */
+/* Returns the number of items that are kept: [most], or all. */
 static uint64_t settle(struct choice *choice, uint64_t most)
 {
 	uint64_t sum = 0;
@@ -178,7 +181,7 @@ static uint32_t grade_of_allocation(const struct page *page, const hr__allocatio
 	return grade_of(allocation->bytes, end_of(page, allocation->end_ns) - allocation->begin_ns);
 }
 
-/* Marks those that are live at the peak of their device. */
+/* Marks allocations that are live at the peak of their device. */
 static void keep_peaks(struct page *page)
 {
 	const hr__capture *capture = page->capture;
@@ -217,7 +220,7 @@ static uint32_t slice_of(const struct page *page, uint64_t time_ns)
 	return part < page->slices ? (uint32_t)part : page->slices - 1;
 }
 
-/* The least sum of what is not kept, for each slice and device. */
+/* Computes the minimum of the bytes that are not kept, for each slice and device. */
 static void sum_rest(struct page *page, uint64_t *now)
 {
 	const hr__capture *capture = page->capture;
@@ -277,7 +280,7 @@ static void sum_sites(const struct page *page, struct site_sum *sums)
 	}
 }
 
-/* After the sites of the capture there is one for each device, for its rest. */
+/* In the page, the sites of the capture are followed by one site per device, for the rest. */
 static hr_status write_sites(struct page *page)
 {
 	const hr__capture *capture = page->capture;
@@ -311,8 +314,8 @@ static hr_status write_sites(struct page *page)
 struct change_writer {
 	struct page *page;
 	uint64_t time_ns, address;
-	uint32_t allocations;   /* written so far */
-	uint32_t *rest_numbers; /* of each device: its slice's allocation, plus one; 0 = none */
+	uint32_t allocations;   /* number written so far */
+	uint32_t *rest_numbers; /* by device: number of its slice's allocation + 1; 0 = none */
 	uint32_t slice;
 };
 
@@ -336,7 +339,7 @@ static uint32_t write_allocation(struct change_writer *writer, uint64_t time_ns,
 	return writer->allocations++;
 }
 
-/* The slice before ends and the next one begins, where what is not kept is another sum there. */
+/* Ends the previous slice's allocation and begins the next one, on each device where the rest differs. */
 static void turn_slice(struct change_writer *writer, uint32_t slice)
 {
 	struct page *page = writer->page;
@@ -369,7 +372,7 @@ static void write_kept_changes(struct change_writer *writer)
 		uint64_t time_ns = change_time(capture, change);
 		if (!page->kept[change->allocation]) continue;
 		advance_slices(writer, time_ns);
-		if (time_ns < writer->time_ns) time_ns = writer->time_ns; /* a slice's begin was rounded past it */
+		if (time_ns < writer->time_ns) time_ns = writer->time_ns; /* the begin of a slice was rounded past it */
 		if (change->frees) write_change(writer, writer->allocations - page->numbers[change->allocation], time_ns);
 		else
 			page->numbers[change->allocation] = write_allocation(writer, time_ns, allocation->bytes, allocation->slack,
@@ -378,7 +381,7 @@ static void write_kept_changes(struct change_writer *writer)
 	advance_slices(writer, capture->end_ns);
 }
 
-/* The codes end with one that nothing else can have: a free of one that is not there yet. */
+/* The list of changes ends with a code that no change can have: a free of an allocation that does not exist. */
 static hr_status write_changes(struct page *page)
 {
 	const hr__capture *capture = page->capture;
@@ -439,7 +442,7 @@ static hr_status write_op_totals(struct page *page)
 	return HR_OK;
 }
 
-/* The longest ones, where there are too many. */
+/* If there are too many ops, writes the longest. */
 static void write_ops(struct page *page)
 {
 	const hr__capture *capture = page->capture;
@@ -468,14 +471,14 @@ struct step_sum {
 
 struct step_walk {
 	struct page *page;
-	uint64_t *now;         /* in use on each device, after the changes up to [change] */
-	struct step_sum *sums; /* of each device, for one step */
-	uint32_t devices;      /* whose sums are written: all, unless there are absurdly many */
+	uint64_t *now;         /* bytes in use of each device, after the changes up to [change] */
+	struct step_sum *sums; /* by device, for one step */
+	uint32_t devices;      /* number of devices whose sums are written; fewer than all only if there are extremely many */
 	uint32_t change;
-	uint32_t allocations; /* made so far */
+	uint32_t allocations; /* number of allocations so far */
 };
 
-/* One change, outside of steps or in the one whose first allocation would be number [first]. */
+/* Applies one change. In a step, [first] is the index of the step's first allocation. */
 static void walk_change(struct step_walk *walk, uint32_t first, bool in_step)
 {
 	const hr__capture *capture = walk->page->capture;
@@ -508,7 +511,7 @@ static void write_step(struct step_walk *walk, const hr__step_run *step)
 	}
 }
 
-/* Marks the steps in which a device was at its peak. */
+/* Marks the steps in which a device reached its peak. */
 static void mark_peak_steps(const hr__capture *capture, uint8_t *marks)
 {
 	for (uint32_t i = 0; i < capture->device_count; i++) {
@@ -553,7 +556,7 @@ static hr_status write_steps(struct page *page)
 
 /* ---- moves, refusals, regions ---- */
 
-/* Moves of one kind on one device that are one in the page. */
+/* Moves of one kind on one device that are merged into one. */
 struct move_sum {
 	uint64_t time_ns, bytes, count;
 	uint32_t site;
@@ -585,7 +588,7 @@ static void write_each_move(struct page *page)
 	}
 }
 
-/* Those of one slice, which is over. */
+/* Writes the sums of a finished slice. */
 static void write_move_sums(struct page *page, struct move_sum *sums, size_t count, uint64_t *time_ns)
 {
 	for (size_t i = 0; i < count; i++) {
@@ -609,7 +612,7 @@ static void sum_moves(struct page *page, struct move_sum *sums, size_t count)
 	write_move_sums(page, sums, count, &time_ns);
 }
 
-/* Of too many, those of a kind on a device become one in each slice of time. */
+/* If there are too many moves, those of one kind on one device are merged within each slice of time. */
 static hr_status write_moves(struct page *page)
 {
 	hr_status status = HR_OK;
@@ -626,7 +629,8 @@ static hr_status write_moves(struct page *page)
 	return HR_OK;
 }
 
-/* The grade of refusal [i]: 1 for the first in a stretch of time or after one on another device, so that none of these goes for the many of a burst. */
+/* Grade of refusal [i]: 1 for the first in an interval of time and for the first after one on another device, so that bursts do not
+ * displace them. */
 static uint32_t grade_of_refusal(const hr__capture *capture, uint32_t i)
 {
 	const hr__refusal *now = &capture->refusals[i], *before = now - 1;
@@ -670,7 +674,7 @@ static void write_region(struct page *page, const hr__region_run *region)
 	number(page, region->allocator);
 }
 
-/* Those at a peak first. */
+/* Regions at a peak come first. */
 static void write_regions(struct page *page)
 {
 	const hr__capture *capture = page->capture;
@@ -694,7 +698,7 @@ static uint32_t grade_of_pause(const hr__pause *pause)
 	return grade_of(1, pause->end_ns - pause->begin_ns);
 }
 
-/* The longest. */
+/* If there are too many pauses, writes the longest. */
 static void write_pauses(struct page *page)
 {
 	const hr__capture *capture = page->capture;
@@ -758,7 +762,7 @@ static void write_part(struct page *page, hr__page_part part)
 	hr__page_text_out(&page->stream, text.text, text.length);
 }
 
-/* The template, with "@css@" and the like replaced by what they name. */
+/* Writes the template, with placeholders such as "@css@" replaced. */
 static hr_status write_page(struct page *page)
 {
 	hr__page_text html = hr__page_template(HR__PAGE_HTML);

@@ -1,22 +1,26 @@
-/* page.h - a capture as one HTML file that explains itself: memory over time, the peak, the map of regions, tables. It needs a browser and nothing
- * else: no network, no server, no other file.
+/* page.h - a capture as one self-contained HTML page: memory over time, the peak, the map of regions, tables. It needs only a
+ * browser: no network, no server, no other file.
  *
- * The page is a template (page.html, page.css, page_*.js), part of the library, with the capture's data in its middle as base64. */
+ * The page is a template (page.html, page.css, page_*.js), compiled into the library, with the capture's data embedded as
+ * base64. */
 #ifndef HR_PROFILE_PAGE_H
 #define HR_PROFILE_PAGE_H
 
 #include "profile/capture.h"
 
-/* Writes the page to [path]: a file that only its user can read and that appears whole, in the place of one that had the name; or a pipe or device
- * that is there. HR_INVALID_ARGUMENT for no path, HR_IO, HR_NO_HOST_MEMORY. A failure leaves what was there.
- * Up to HR__PAGE_ALLOCATIONS allocations are in it one by one, about 20 bytes each; of more, those that are brief and small are summed up. What else
- * there is too much of is chosen from all over the time, and the page says so; its totals are those of the whole capture. */
+/* Writes the page to [path], by the rules of export_file.h: a file with mode 0600 that appears complete and replaces an older one,
+ * a character device, or a descriptor of this process. HR_INVALID_ARGUMENT for a missing path, HR_IO, HR_NO_HOST_MEMORY. A failure
+ * leaves an older file unchanged.
+ *
+ * Up to HR__PAGE_ALLOCATIONS allocations are included individually, about 20 bytes each; if there are more, the short-lived and
+ * small ones are summed up. Other items beyond their limits are sampled from the whole time, and the page says so. Totals are those
+ * of the whole capture. */
 hr_status hr__page_write(const hr__capture *capture, const char *path);
 
 #define HR__PAGE_ALLOCATIONS 600000u
 #define HR__PAGE_OPS 600000u
 
-/* The same with another limit on allocations and ops. For tests. */
+/* hr__page_write with another limit on allocations and ops. For tests. */
 hr_status hr__page_write_most(const hr__capture *capture, const char *path, uint32_t most);
 
 /* The parts of the template; page_template.c. */

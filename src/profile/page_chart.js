@@ -1,4 +1,4 @@
-/* page_chart.js - numbers as people read them, colours, and everything that is drawn on a canvas. */
+/* page_chart.js - number formats, colours, and everything drawn on a canvas. */
 
 /* ---- numbers ---- */
 
@@ -32,7 +32,7 @@ function formatTime(ns) {
 
 function formatPart(part) { return digits(100 * part, part > 0 && part < 0.001 ? 2 : 1) + '%'; }
 
-/* Steps of 1, 2 or 5 times a power of ten, about [count] of them, in the unit that suits the step. */
+/* About [count] ticks in steps of 1, 2 or 5 times a power of ten, in a unit that suits the step. */
 function timeTicks(t0, t1, count) {
 	const rough = (t1 - t0) / count, power = 10 ** Math.floor(Math.log10(rough));
 	const step = power * ([1, 2, 5, 10].find(factor => factor * power >= rough) || 10);
@@ -43,7 +43,7 @@ function timeTicks(t0, t1, count) {
 	return ticks;
 }
 
-/* Steps of powers of two, so that ticks are round in KiB and MiB. */
+/* Ticks in steps of powers of two, which are round in KiB and MiB. */
 function byteTicks(most, count) {
 	const step = 2 ** Math.ceil(Math.log2(Math.max(1, most / count))), unit = byteUnit(Math.max(step, most / 8)), ticks = [];
 	const decimals = step < 1024 ** unit ? (step * 2 < 1024 ** unit ? 2 : 1) : 0;
@@ -67,10 +67,11 @@ function channels(hex) { return [1, 3, 5].map(at => parseInt(hex.slice(at, at + 
 
 function mix(a, b, part) { return a.map((value, i) => Math.round(value + (b[i] - value) * part)); }
 
-/* As a pixel of an ImageData on a little-endian machine. */
+/* The colour as a pixel of an ImageData on a little-endian machine. */
 function pixel(rgb) { return (255 << 24 | rgb[2] << 16 | rgb[1] << 8 | rgb[0]) >>> 0; }
 
-/* For each group: three shades, so that neighbours can be told apart, a border, and what is left of them while something else is searched for. */
+/* For each group: three shades, so that neighbours are distinguishable, a border colour, and faded versions for what a search does not
+ * match. */
 function shades(model) {
 	const card = channels(colours.card), text = channels(colours.text);
 	return model.groups.map((_, group) => {
@@ -85,7 +86,7 @@ function shades(model) {
 
 /* ---- canvases ---- */
 
-/* Gives a canvas as many pixels as it covers; returns its context, scaled to CSS pixels. */
+/* Sizes a canvas to the device pixels that it covers; returns its context, scaled to CSS pixels. */
 function prepare(canvas) {
 	const scale = Math.min(2, window.devicePixelRatio || 1), { width, height } = canvas.getBoundingClientRect();
 	const w = Math.max(1, Math.round(width * scale)), h = Math.max(1, Math.round(height * scale));
@@ -97,7 +98,7 @@ function prepare(canvas) {
 	return { context, width, height, scale, w, h };
 }
 
-/* Text cut to fit; drawn only where some of it can be read. */
+/* Draws text cut to fit, or nothing if too little of it would be readable. */
 function fitText(context, text, x, y, room) {
 	if (room < 14) return;
 	let shown = text;
@@ -109,8 +110,9 @@ function fitText(context, text, x, y, room) {
 	context.fillText(shown, x, y);
 }
 
-/* The chart. For each column of pixels the highest moment of its time is shown: allocations that are wide and high enough to be seen one upon the other,
- * by group and age, and on top of each group a paler band for all of it that is too small. Returns what hover needs. */
+/* Draws the chart. Each column of pixels shows the highest moment of its time interval. Allocations that are wide and high enough to
+ * be visible are stacked by group and age; a paler band on top of each group is the sum of its smaller allocations. Returns the data
+ * that hovering needs. */
 function drawChart(canvas, model, view) {
 	const { context, width, height, w, h } = prepare(canvas);
 	const { bytes, site, begin, finish } = model.capture, size = model.groups.length;
@@ -154,7 +156,7 @@ function drawChart(canvas, model, view) {
 				cursor[c] += bytes[id];
 			}
 		}
-		/* What is left of the group: too small to be seen one by one. */
+		/* The rest of the group: allocations too small to be drawn individually. */
 		const band = marked && !groupMatches(model, g, marked) ? palette[g].faded[1] : palette[g].band;
 		for (let c = 0; c < w; c++) {
 			if (ceiling[c] > cursor[c]) bar(c, cursor[c], ceiling[c], band, 0, -2 - g);
@@ -166,7 +168,7 @@ function drawChart(canvas, model, view) {
 	return { moments, owner, w, h, width, height, top, drawn: seen.length };
 }
 
-/* Lights up one allocation of the chart, over its whole life in view; NOTHING: none. */
+/* Highlights one allocation of the chart over its visible lifetime; NOTHING: none. */
 function drawGlow(canvas, model, chart, id) {
 	const { context, scale } = prepare(canvas);
 	if (id < 0) return;
@@ -175,7 +177,7 @@ function drawGlow(canvas, model, chart, id) {
 	context.globalAlpha = 0.45;
 	const c0 = lowerBound(chart.moments, model.first[id]), c1 = lowerBound(chart.moments, model.last[id], c0), { owner, w, h } = chart;
 	for (let c = c0, hint = 0; c < c1; c++) {
-		/* From column to column it moves little: look where it was first. */
+		/* Its position changes little between columns, so search from the previous one. */
 		let y = owner[hint * w + c] === id ? hint : 0;
 		if (y === hint) while (y > 0 && owner[(y - 1) * w + c] === id) y--;
 		while (y < h && owner[y * w + c] !== id) y++;
@@ -194,7 +196,7 @@ function groupMatches(model, group, marked) {
 	return false;
 }
 
-/* Dashed, where it holds. */
+/* Draws dashed lines for limits, over the times when they apply. */
 function drawLimits(context, limits, x, width, height, top) {
 	context.strokeStyle = context.fillStyle = colours.quiet;
 	context.setLineDash([5, 4]);
@@ -249,7 +251,7 @@ function drawAxes(canvasY, canvasX, view, chart) {
 	}
 }
 
-/* The whole trace, small, with the window marked. Its line is kept until the size, the device or the colours change. */
+/* Draws the whole trace in small, with the visible window marked. The computed columns are reused until the width or the device changes. */
 function drawOverview(canvas, model, view, kept) {
 	const { context, width, height } = prepare(canvas), end = Math.max(1, model.capture.end), columns = Math.max(1, Math.round(width));
 	if (kept.model !== model || kept.columns !== columns) Object.assign(kept, { model, columns, moments: model.columns(0, end + 1, columns) });
@@ -285,13 +287,13 @@ function drawSteps(canvas, model, view) {
 	if (!model.capture.ops.count) drawPauses(context, model, view, width, height);
 }
 
-/* Where the program waited for Large Model Support to make a plan: in the lane of ops, or where there are none in that of steps. */
+/* Draws where the program waited for Large Model Support to compute a plan: in the lane of ops or, without ops, in the lane of steps. */
 function drawPauses(context, model, view, width, height) {
 	const x = time => (time - view.t0) / (view.t1 - view.t0) * width;
 	for (const pause of model.capture.pauses) drawPause(context, x(pause.begin), x(pause.begin + pause.length), width, height);
 }
 
-/* Hatched, so that it does not look like an op. */
+/* Hatched, to differ from an op. */
 function drawPause(context, from, to, width, height) {
 	if (to < 0 || from > width) return;
 	const left = Math.max(0, from), right = Math.max(left + 1, Math.min(width, to));
@@ -317,8 +319,7 @@ function drawPause(context, from, to, width, height) {
 	context.restore();
 }
 
-/* A row for each of the first threads; an op inside another lies over it. Ops too short to be seen are a shade. */
-/* Grey where ops ran that are too short to be seen one by one, the darker the more of the time. */
+/* Draws ops that are too short to be visible in grey; the larger their share of the time, the darker. */
 function drawBusy(context, busy, view, unit, width, rows, tall) {
 	context.fillStyle = colours.others;
 	for (let row = 0; row < rows; row++) {
@@ -357,7 +358,7 @@ function drawOps(canvas, model, view, opSpans) {
 	drawPauses(context, model, view, width, height);
 }
 
-/* Out of the device above the middle, back in below it, as rates. */
+/* Draws the rates of eviction above the middle and of restores below it. */
 function drawTraffic(canvas, model, view) {
 	const { context, width, height } = prepare(canvas), moves = model.capture.moves[model.index], wide = 3, bars = Math.max(1, Math.floor(width / wide)), unit = (view.t1 - view.t0) / bars;
 	const outs = new Float64Array(bars), ins = new Float64Array(bars);
@@ -387,7 +388,7 @@ function drawTraffic(canvas, model, view) {
 	return { most, unit, bars };
 }
 
-/* The memory that is held, as rows of a page: blocks in the colours of their groups, holes plain. */
+/* Draws the mapped memory as rows, like lines of text: blocks in the colours of their groups, holes plain. */
 function drawMap(canvas, model, map, matches) {
 	const { context, width, height } = prepare(canvas), { site } = model.capture;
 	const rows = Math.max(1, Math.min(10, Math.ceil(map.heldBytes / 65536))), gap = 3, tall = (height - gap * (rows - 1)) / rows, each = map.heldBytes / rows || 1;
@@ -409,7 +410,7 @@ function drawMap(canvas, model, map, matches) {
 		}
 	}
 	context.globalAlpha = 1;
-	/* Where one region ends and another, elsewhere, begins. */
+	/* Mark the borders between regions that are not adjacent. */
 	context.fillStyle = colours.text;
 	let place = 0;
 	for (const region of map.held.slice(0, -1)) {

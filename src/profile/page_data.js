@@ -1,10 +1,10 @@
-/* page_data.js - the capture in the browser: reads what page.c wrote, and answers the questions of the chart, the map and the tables.
+/* page_data.js - the capture in the browser: decodes what page.c wrote, and answers the queries of the chart, the map and the tables.
  *
- * Two ideas make a million events quick:
- *   - changes of a device are an array with the total after each, and over it a pyramid of where it was highest; a column of the chart asks for the
- *     highest moment of its stretch of time and shows that one, so no peak is ever lost between two pixels
- *   - allocations are kept apart by how long they live, in classes of powers of two; to find those of a window, a class is searched only as far back
- *     as its members can reach, and classes shorter than a pixel are not searched at all */
+ * Two data structures make a million events fast:
+ *   - The changes of a device are an array with the total after each change, and a pyramid of maxima over it. A column of the chart
+ *     shows the highest moment of its time interval, so no peak is lost between two pixels.
+ *   - Allocations are grouped by lifetime, in classes of powers of two. To find those of a window, a class is searched only as far
+ *     back as its members can reach, and classes shorter than a pixel are skipped. */
 
 const NOTHING = -1, NO_STEP_SUMS = { peak: 0, allocations: 0, bytes: 0, left: 0 };
 
@@ -15,7 +15,8 @@ function decodeBase64(text) {
 	return bytes;
 }
 
-/* Names come from programs, and may hold anything. They are only ever set as text; what would be invisible or turn the line around is shown as a box. */
+/* Names come from programs and may contain anything. They are only ever set as text. Characters that are invisible or change the
+ * writing direction are replaced. */
 function cleanText(text) {
 	return text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, '\ufffd');
 }
@@ -54,7 +55,7 @@ class Reader {
 	}
 }
 
-/* An array of numbers that grows. */
+/* A growable array of numbers. */
 class Column {
 	constructor(type, capacity) {
 		this.items = new type(capacity || 1024);
@@ -128,8 +129,8 @@ function readCapture(bytes) {
 const hasName = site => Boolean(site.op || site.scope || site.tag);
 const sizeClass = bytes => bytes > 0 ? Math.floor(Math.log2(bytes)) : 0;
 
-/* Where nothing on a device has a name, sizes are all that tells allocations apart: each of its sites is split, by powers of two. What the page does not hold
- * one by one stays at the site itself, so sums are the same as before. */
+/* If nothing on a device has a name, allocations differ only in size, so each site is split by powers of two. Allocations that the page
+ * does not contain individually stay with the original site, so sums do not change. */
 function splitBySize(capture) {
 	const { sites, site, bytes, begin, finish, realSites } = capture, parts = new Map();
 	const named = new Set(sites.slice(0, realSites).filter(one => one.count && hasName(one)).map(one => one.device));
@@ -202,7 +203,7 @@ function readOps(from, capture) {
 	}
 }
 
-/* For each device and kind its moves, with sums from the first on. */
+/* Reads the moves of each device and kind, with prefix sums. */
 function readMoves(from, capture) {
 	const fresh = () => ({ times: new Column(Float64Array, 64), sums: new Column(Float64Array, 64), counts: new Column(Float64Array, 64), bytes: 0, count: 0 });
 	const devices = capture.devices.map(() => [fresh(), fresh(), fresh(), fresh()]);
@@ -224,7 +225,7 @@ function readMoves(from, capture) {
 	capture.moves = devices.map(kinds => ({ out: kinds[0], in: kinds[1], inside: kinds[2], stitch: kinds[3] }));
 }
 
-/* The first index of a sorted array whose value is not below [value]. */
+/* The first index of a sorted array whose value is at least [value]. */
 function lowerBound(array, value, from = 0, to = array.length) {
 	while (from < to) {
 		const middle = (from + to) >>> 1;
@@ -233,14 +234,14 @@ function lowerBound(array, value, from = 0, to = array.length) {
 	return from;
 }
 
-/* What happened in [t0, t1): { bytes, count }. */
+/* Sums of the moves in [t0, t1): { bytes, count }. */
 function movesBetween(kind, t0, t1) {
 	const i = lowerBound(kind.times, t0), j = lowerBound(kind.times, t1, i);
 	if (i === j) return { bytes: 0, count: 0 };
 	return { bytes: kind.sums[j - 1] - (i ? kind.sums[i - 1] : 0), count: kind.counts[j - 1] - (i ? kind.counts[i - 1] : 0) };
 }
 
-/* Things with a begin and an end, sorted by begin, to be found by time. */
+/* An index of intervals by time. [ids] are sorted by begin. */
 class Spans {
 	constructor(ids, begin, end) {
 		const classOf = id => { const length = end[id] - begin[id]; return length === Infinity ? 63 : length < 1 ? 0 : Math.min(62, Math.floor(Math.log2(length))); };
@@ -264,7 +265,7 @@ class Spans {
 		}
 		return from;
 	}
-	/* Those that touch [t0, t1] and last at least [least], class by class. */
+	/* Visits the intervals that overlap [t0, t1] and can last longer than [least], class by class. */
 	each(t0, t1, least, visit) {
 		for (const one of this.classes) {
 			if (one.reach <= least) continue;
@@ -274,7 +275,7 @@ class Spans {
 	}
 }
 
-/* For how long ops ran that began in a stretch of time, row by row. [order] is that of their begins. */
+/* Total run time of the ops that began in a time interval, per row. [order] lists ops by begin. */
 class Busy {
 	constructor(order, ops, rowOf, rows) {
 		const columns = Array.from({ length: rows }, () => ({ begins: new Column(Float64Array), sums: new Column(Float64Array), sum: 0 }));
@@ -294,7 +295,7 @@ class Busy {
 const PYRAMID = 32, CHECKPOINT = 512, COLOURS = 10;
 const TAG_COLOURS = { weights: 0, gradients: 1, activations: 2, optimizer: 4, scratch: 7 };
 
-/* One device: its changes, what was in use after each, and what was live when. */
+/* One device: its changes, the bytes in use after each change, and the live allocations at any time. */
 class DeviceModel {
 	constructor(capture, index) {
 		this.capture = capture;
@@ -308,8 +309,8 @@ class DeviceModel {
 		this.times = new Float64Array(count);
 		this.subjects = new Int32Array(count);
 		this.total = new Float64Array(count);
-		this.first = new Int32Array(capture.bytes.length).fill(NOTHING); /* the change that makes an allocation */
-		this.last = new Int32Array(capture.bytes.length).fill(count);    /* the one that frees it */
+		this.first = new Int32Array(capture.bytes.length).fill(NOTHING); /* by allocation: the change that allocates it */
+		this.last = new Int32Array(capture.bytes.length).fill(count);    /* the change that frees it */
 		const ids = new Column(Int32Array);
 		let total = 0, at = 0;
 		for (let i = 0; i < subjects.length; i++) {
@@ -331,7 +332,7 @@ class DeviceModel {
 		this.limits = this.findLimits();
 	}
 
-	/* What limited the device from when to when: all that the allocators which had anything may take, and at most what the device has. */
+	/* The device's limit over time: the sum of the limits of the allocators in use, or the device's own limit if that is lower. */
 	findLimits() {
 		const marks = [], end = this.capture.end, steps = [];
 		for (const { device, limit, begin, end } of this.capture.allocators)
@@ -378,7 +379,7 @@ class DeviceModel {
 		}
 	}
 
-	/* The first change in [from, to) after which the most was in use; NOTHING in an empty range. */
+	/* The first change in [from, to) with the most bytes in use after it; NOTHING for an empty range. */
 	highest(from, to, level = NOTHING) {
 		let best = NOTHING;
 		const values = level === NOTHING ? null : this.levels[level];
@@ -396,7 +397,7 @@ class DeviceModel {
 		return best;
 	}
 
-	/* The last change not after [time]; NOTHING before the first. */
+	/* The last change at or before [time]; NOTHING: none. */
 	changeAt(time) {
 		let from = 0, to = this.count;
 		while (from < to) {
@@ -417,7 +418,7 @@ class DeviceModel {
 		return found.sort((a, b) => a - b);
 	}
 
-	/* How many parts of a scope's name tell scopes apart without making more than [most]: "gpt/block0" rather than "gpt/block0/attention/q". */
+	/* How many parts of scope names to use so that there are at most [most] groups: "gpt/block0" instead of "gpt/block0/attention/q". */
 	scopeDepth(most) {
 		const names = new Set(this.capture.sites.filter(site => site.device === this.index && site.count).map(site => site.scope));
 		let depth = 1;
@@ -425,8 +426,8 @@ class DeviceModel {
 		return depth;
 	}
 
-	/* Sorts sites into groups by op, scope or tag: those that are large at the peak, and a last one for all others. What stays is first, and so at the
-	 * bottom of the chart, below what comes and goes. */
+	/* Groups sites by op, scope, tag or size: the largest groups at the peak, and a last group for all others. Long-lived groups come
+	 * first, at the bottom of the chart. */
 	group(by, most) {
 		const depth = by === 'scope' ? this.scopeDepth(most) : 0;
 		const keyOf = site => site.rest ? site.op : by === 'scope' ? site.scope.split('/', depth).join('/') || '(no scope)' : by === 'tag' ? site.tag || '(no tag)' : by === 'size' ? site.size || '(other sizes)' : site.op || '(no op)';
@@ -455,8 +456,8 @@ class DeviceModel {
 		this.buildCheckpoints();
 	}
 
-	/* Each group gets the number of a colour; NOTHING is grey. Tags that the runtime gives have theirs whatever else there is, so that weights look the
-	 * same on each device and in each page. */
+	/* Assigns a colour number to each group; NOTHING is grey. The runtime's own tags have fixed colours, so that weights look the same on
+	 * each device and in each page. */
 	giveColours(by, groups) {
 		const fixed = group => by === 'tag' && Object.hasOwn(TAG_COLOURS, group.name) ? TAG_COLOURS[group.name] : NOTHING;
 		const taken = new Set(groups.map(fixed)), others = Array.from({ length: COLOURS }, (_, i) => i).filter(i => !taken.has(i));
@@ -467,7 +468,7 @@ class DeviceModel {
 		}
 	}
 
-	/* Tags tell more than ops do, where a program gives them. Without any name there are sizes. */
+	/* The default grouping: by tag if there are several tags, because tags say more than ops; by size if nothing has a name. */
 	firstGrouping() {
 		if (this.capture.sites.some(site => site.device === this.index && site.count && site.size)) return 'size';
 		const tags = new Set();
@@ -475,7 +476,7 @@ class DeviceModel {
 		return tags.size > 1 ? 'tag' : 'op';
 	}
 
-	/* What each group had in use, after every 512th change. */
+	/* Stores the bytes in use of each group before every 512th change. */
 	buildCheckpoints() {
 		const size = this.groups.length, { bytes, site } = this.capture;
 		this.checkpoints = new Float64Array(size * (Math.floor(this.count / CHECKPOINT) + 1));
@@ -487,7 +488,7 @@ class DeviceModel {
 		}
 	}
 
-	/* What each group had in use after a change, into [out] at [place]. */
+	/* Writes the bytes in use of each group after a change to [out] at [place]. */
 	groupSums(change, out, place) {
 		const size = this.groups.length, { bytes, site } = this.capture;
 		out.fill(0, place, place + size);
@@ -500,7 +501,7 @@ class DeviceModel {
 		}
 	}
 
-	/* For each of [width] columns of [t0, t1): the change after which the most was in use there. */
+	/* For each of [width] columns of [t0, t1): the change with the most bytes in use after it. */
 	columns(t0, t1, width) {
 		const moments = new Int32Array(width), unit = (t1 - t0) / width;
 		let from = lowerBound(this.times, t0);
@@ -513,8 +514,8 @@ class DeviceModel {
 		return moments;
 	}
 
-	/* Memory that the device's allocators held at a moment, joined where it touches: [{ address, bytes }]. Where that is not known, what the blocks
-	 * span; where some regions are not in the page, no less than the blocks. */
+	/* The memory that the device's allocators had mapped at a moment, with adjacent pieces joined: [{ address, bytes }]. If that is
+	 * unknown, the ranges that the blocks span; if the page omits some regions, at least the blocks. */
 	held(time, live) {
 		const pieces = this.regions.filter(region => region.begin <= time && time < region.end && region.bytes > 0).map(({ address, bytes }) => ({ address, bytes }));
 		const guess = !pieces.length;
@@ -526,14 +527,14 @@ class DeviceModel {
 		const joined = [];
 		for (const piece of pieces) {
 			const last = joined[joined.length - 1];
-			/* Without regions, a hole of up to 64 MiB counts as one of the allocator's. */
+			/* Without regions, a gap of up to 64 MiB counts as free memory of the allocator. */
 			if (last && piece.address <= last.address + last.bytes + (piece.guess ? 67108864 : 0)) last.bytes = Math.max(last.bytes, piece.address + piece.bytes - last.address);
 			else joined.push({ ...piece });
 		}
 		return joined;
 	}
 
-	/* Blocks and holes at a moment: what the map draws. */
+	/* The blocks and holes that the map draws for a moment. */
 	map(change) {
 		const { address, bytes, site, sites } = this.capture;
 		const live = this.live(change).filter(id => !sites[site[id]].rest).sort((a, b) => address[a] - address[b]);

@@ -1,7 +1,7 @@
-/* page_stream.h - bytes on their way into a page: numbers of any size become varints, and all of it base64.
+/* page_stream.h - encodes the data of a page: numbers as varints, and everything as base64.
  *
- * A varint has 7 bits to the byte, lowest first; the high bit says that more follow. In base64 nothing can end the element that the data stands in,
- * whatever names the program gave to its ops. Failures are remembered by the file and told once, when it is
+ * A varint has 7 bits per byte, lowest first; the high bit says that more bytes follow. Base64 cannot end the HTML element that
+ * contains the data, whatever names the program gave to its ops. The file remembers write failures and reports them when it is
  * closed. */
 #ifndef HR_PROFILE_PAGE_STREAM_H
 #define HR_PROFILE_PAGE_STREAM_H
@@ -22,7 +22,7 @@ static inline void hr__page_text_out(hr__page_stream *stream, const char *text, 
 	hr__export_file_write(stream->file, text, length);
 }
 
-/* Writes what is gathered; at the end, also the last one or two bytes. */
+/* Writes the buffered bytes. At the end of the data, also encodes the last one or two bytes. */
 static inline void hr__page_flush(hr__page_stream *stream)
 {
 	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

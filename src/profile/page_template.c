@@ -1,6 +1,6 @@
-/* page_template.c - the files of the page's template, as they are in the source tree, put into the program by the assembler.
+/* page_template.c - embeds the files of the page's template into the program with the assembler's .incbin.
  *
- * HR__PAGE_DIR is their folder; the build defines it and rebuilds this file when one of them changes. */
+ * HR__PAGE_DIR is the directory of the files. The build defines it, and rebuilds this file when one of them changes. */
 #include "profile/page.h"
 
 #define PART(name, file)                                                       \
@@ -25,7 +25,7 @@ PART(view_js, "page_view.js")
 
 hr__page_text hr__page_template(hr__page_part part)
 {
-	/* Differences of addresses are taken as integers: to C these are different arrays. */
+	/* The addresses are subtracted as integers, because in C they belong to different arrays. */
 #define LENGTH(name) (size_t)((uintptr_t)hr__page_##name##_end - (uintptr_t)hr__page_##name)
 	switch (part) {
 	case HR__PAGE_HTML: return (hr__page_text){ hr__page_html, LENGTH(html) };

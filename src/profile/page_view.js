@@ -1,4 +1,4 @@
-/* page_view.js - the page itself: what is chosen, what the pointer and the keys do, the tables. */
+/* page_view.js - the user interface of the page: selection, pointer, keys, tables. */
 
 const byId = id => document.getElementById(id);
 const GROUPS = 11, ROWS = 100, DEVICES = 32;
@@ -8,15 +8,15 @@ byId('data').remove();
 const models = capture.devices.map(() => null);
 
 const state = {
-	device: 0, by: null, chosenBy: null, /* what the user chose to colour by */ t0: 0, t1: Math.max(1, capture.end), moment: NOTHING, follows: true, /* the moment is the peak */
+	device: 0, by: null, chosenBy: null, /* grouping chosen by the user */ t0: 0, t1: Math.max(1, capture.end), moment: NOTHING, follows: true, /* the selected moment is the peak */
 	search: '', matches: null, tab: 'alive', sorts: {}, rows: ROWS, drawMs: 0, draws: 0,
 };
 let model, chart, mapPlace, map, trafficPlace;
 const overview = {}, opSpans = {};
 
-/* ---- small things ---- */
+/* ---- helpers ---- */
 
-/* An element with properties and children; strings are always text, never markup. */
+/* Creates an element with properties and children; strings are always text, never markup. */
 function make(tag, properties = {}, ...children) {
 	const element = document.createElement(tag);
 	for (const [key, value] of Object.entries(properties)) {
@@ -65,7 +65,7 @@ function showTip(event, { title, rows }) {
 
 function hideTip() { byId('tip').hidden = true; glow(NOTHING); }
 
-/* What the pointer is over: a call that shows the tip for it. What is drawn under the pointer may change without a move of it, by keys for one. */
+/* Shows the tip for what is under the pointer. Kept because the drawing can change without a pointer move, for example by keys. */
 let hovered = null;
 
 function hover(show, event) {
@@ -143,7 +143,7 @@ function placeMarks() {
 	placeMark(byId('mark-moment'), state.follows || state.moment < 0 ? -1 : model.times[state.moment]);
 }
 
-/* The moment: what was live, by group, and where it lay. */
+/* Draws the selected moment: live bytes by group, and the map of addresses. */
 function drawMoment() {
 	const change = state.moment, sums = new Float64Array(model.groups.length), used = model.inUse(change), live = model.live(change);
 	model.groupSums(change, sums, 0);
@@ -187,7 +187,7 @@ function drawRegionMap(change, time) {
 		: missing && !state.follows ? 'Small and brief regions are left out of this page, so there may have been more.' : '';
 }
 
-/* ---- choosing ---- */
+/* ---- selection ---- */
 
 function setView(t0, t1) {
 	const end = Math.max(1, capture.end), span = Math.min(end, Math.max(20, t1 - t0));
@@ -209,7 +209,7 @@ function setMoment(change) {
 	draw('moment');
 }
 
-/* So that a time is in view, in the middle if it was not. */
+/* Brings a time into view, centred if it was not visible. */
 function reveal(time) {
 	const span = state.t1 - state.t0;
 	if (time < state.t0 || time > state.t1) setView(time - span / 2, time + span / 2);
@@ -246,7 +246,7 @@ function setDevice(index) {
 	state.device = index;
 	model = models[index] = models[index] || new DeviceModel(capture, index);
 	const first = model.firstGrouping();
-	setGroup(!state.chosenBy || (state.chosenBy === 'size' && first !== 'size') ? first : state.chosenBy); /* only devices without names have sizes */
+	setGroup(!state.chosenBy || (state.chosenBy === 'size' && first !== 'size') ? first : state.chosenBy); /* only devices without names can be grouped by size */
 	for (const button of byId('devices').children) {
 		const chosen = Number(button.dataset.device) === index;
 		button.setAttribute('aria-checked', chosen);
@@ -266,7 +266,7 @@ function nextDevice() {
 	if (all.length) setDevice(all[(all.indexOf(state.device) + 1) % all.length]);
 }
 
-/* The group of which an op in a scope allocates the most. */
+/* By op and scope: the group in which it allocates the most bytes. */
 function mostByOp() {
 	const sums = new Map(), most = new Map();
 	capture.sites.forEach((site, i) => {
@@ -299,7 +299,7 @@ function setGroup(by) {
 	draw('moment');
 }
 
-/* Words, all of which must occur, in any of op, scope, tag, shape and dtype. */
+/* A site matches if every word of [text] occurs in its op, scope, tag, shape or dtype. */
 function setSearch(text) {
 	state.search = text;
 	const words = text.toLowerCase().split(/\s+/).filter(Boolean);
@@ -322,7 +322,7 @@ function setSearch(text) {
 
 /* ---- summary ---- */
 
-/* Limits of allocators that did not hold at the peak: one tile for those with the same. */
+/* Tiles for allocator limits that did not apply at the peak, one tile per distinct limit. */
 function limitTiles(shown, tile) {
 	const names = new Map(), whole = capture.devices[state.device].limit || Infinity;
 	for (const { device, limit, name, begin, end } of capture.allocators) {
@@ -405,7 +405,7 @@ const TABLES = {
 
 const matchesId = id => !state.matches || state.matches[capture.site[id]] === 1;
 
-/* Sums of sites by a key, with what was live at the peak. */
+/* Sums of sites by a key, including bytes live at the peak. */
 function sumSites(keyOf) {
 	const rows = new Map();
 	const row = key => rows.get(key) || rows.set(key, { key, count: 0, bytes: 0, largest: 0, atPeak: 0, left: 0 }).get(key);
@@ -441,7 +441,7 @@ function stepRows() {
 	return capture.steps.map(step => ({ number: step.number, begin: step.begin, length: step.length, step, ...stepSums(step) }));
 }
 
-/* Of a million tensors only those that the sort puts first are made into rows. */
+/* There may be a million tensors, so only the first ones in sort order become rows. */
 function tensorRows(key, direction) {
 	const value = { bytes: id => capture.bytes[id], slack: id => capture.slack[id], begin: id => capture.begin[id], lifetime: id => (isFinite(capture.finish[id]) ? capture.finish[id] : capture.end) - capture.begin[id] }[key];
 	let ids = model.ids;
@@ -455,7 +455,7 @@ function tensorRows(key, direction) {
 			ids = ids.filter((_, i) => keys[i] <= bound).slice(0, 50000);
 		}
 	} else {
-		/* By text: the order of sites, then the first tensors in it. */
+		/* Text columns: sort the sites, then take the first tensors in that order. */
 		const rank = new Map();
 		capture.sites.map((site, i) => [i, String({ op: titleOf(site), tensor: site.dtype + ' ' + site.shape }[key] || site[key] || '')])
 			.sort((a, b) => direction * a[1].localeCompare(b[1])).forEach(([i], place) => rank.set(i, place));
@@ -500,7 +500,7 @@ function drawTable() {
 	byId('table-count').textContent = formatCount(count) + (count === 1 ? ' row' : ' rows');
 }
 
-/* A row leads to the thing itself: a tensor's life, a step, an op wherever it is. */
+/* Shows the item of a row: the lifetime of a tensor, a step, or a search for an op or scope. */
 function goRow(row) {
 	if (row.id !== undefined) {
 		const margin = Math.max(20, row.lifetime * 0.15);
@@ -527,7 +527,7 @@ function setTab(name) {
 	drawTable();
 }
 
-/* ---- the pointer ---- */
+/* ---- pointer ---- */
 
 function partOf(event, element) {
 	const box = element.getBoundingClientRect();
@@ -574,7 +574,7 @@ function hoverOps(event) {
 	showTip(event, { title: strings[ops.name[best]] || '(no op)', rows: list });
 }
 
-/* Whether there is a pause; its tip is then shown. */
+/* Shows the tip of a pause at [time]; returns whether there is one. */
 function hoverPause(event, time, canvas) {
 	const reach = (state.t1 - state.t0) / canvas.clientWidth, pause = capture.pauses.find(one => one.begin - reach <= time && time < one.begin + one.length + reach);
 	if (pause) showTip(event, { title: 'Pause: Large Model Support makes a plan', rows: [['length', formatTime(pause.length)], ['from', formatTime(pause.begin)]] });
@@ -669,7 +669,8 @@ const KEYS = [
 	[['Escape'], 'Esc', 'end the search', () => { byId('search').value = ''; setSearch(''); }],
 ];
 
-/* Keys of the chart work wherever nothing else wants them; arrows and Enter only on the chart, so that the page scrolls and buttons can be pressed. */
+/* Keys of the chart work wherever nothing else handles them. Arrows, Home and Enter work only on the chart, so that scrolling and buttons
+ * keep working. */
 function onKey(event) {
 	if (event.ctrlKey || event.metaKey || event.altKey || byId('help').open) return;
 	const target = event.target, typing = target.tagName === 'INPUT' || target.tagName === 'SELECT';
@@ -682,7 +683,7 @@ function onKey(event) {
 	entry[3]();
 }
 
-/* Arrow keys in a row of buttons of which one is chosen. */
+/* Arrow keys in a row of buttons, one of which is selected. */
 function roving(parent, choose) {
 	parent.addEventListener('keydown', event => {
 		const all = [...parent.children], at = all.indexOf(document.activeElement);
@@ -757,6 +758,6 @@ function start() {
 
 start();
 
-/* For tests and the curious: what the page holds, and how long it took to draw. */
+/* For tests and debugging: the contents of the page and its drawing times. */
 window.headroom = { state, capture, setView, setMoment, busy: () => wanted.chart || wanted.moment, model: () => model, chart: () => chart,
 	busyOps: (t0, t1) => opSpans.busy.rows.reduce((sum, _, row) => sum + opSpans.busy.between(row, t0, t1), 0), groupOfOp: i => opSpans.groupOf(capture.ops.name[i], capture.ops.scope[i]) };
