@@ -1,4 +1,4 @@
-/* blockfile.c - see blockfile.h for the picture. */
+/* blockfile.c - see blockfile.h for the layout. */
 #include "trace/blockfile.h"
 
 #include "base/assert.h"
@@ -6,7 +6,7 @@
 #include "os/guard.h"
 #include "os/os.h"
 
-/* The smallest chunk: whole blocks and whole pages, so that the next chunk can be mapped behind it. */
+/* The smallest chunk size: whole blocks and whole pages, so that the next chunk can be mapped after it. */
 static size_t unit_of(const hr__blockfile *file)
 {
 	size_t page = hr__os_page_size();
@@ -22,7 +22,8 @@ static uint32_t free_entry(hr__blockfile *file)
 	return file->entries++;
 }
 
-/* Extends the file by a chunk of file->step bytes of blocks, or as much as the disk has. Returns the bytes, or 0. */
+/* Extends the file by a chunk with file->step bytes of blocks, or fewer if the disk has less space. Returns the bytes added, or
+ * 0. */
 static size_t extend(hr__blockfile *file, size_t front)
 {
 	size_t unit = unit_of(file);
@@ -78,7 +79,7 @@ hr_status hr__blockfile_create(hr__blockfile *file, const char *path, size_t fro
 	return HR_OK;
 }
 
-/* The block at [offset], which is in the newest chunk. */
+/* The block at [offset], which must be in the newest chunk. */
 static hr__blockfile_block block_at(const hr__blockfile *file, uint64_t offset)
 {
 	const hr__chunk *chunk = &file->chunks[file->newest];
@@ -86,7 +87,7 @@ static hr__blockfile_block block_at(const hr__blockfile *file, uint64_t offset)
 	return (hr__blockfile_block){ (char *)chunk->base + (offset - (file->end - chunk->bytes)), file->newest, offset };
 }
 
-/* The size alone does not tell: a file that was cut may have grown again since, by add_chunk. */
+/* Checking the size is not enough: add_chunk may have extended a truncated file again. */
 bool hr__blockfile_is_cut(hr__blockfile *file)
 {
 	uint64_t size;

@@ -4,10 +4,10 @@
 #include "base/names.h"
 #include "base/status.h"
 
-/* What a number of a name or shape stands for. */
+/* Meaning of a number of a name or shape. */
 typedef struct meaning {
-	uint32_t id;        /* of this process, plus 1; 0: not defined */
-	uint64_t first_use; /* where in the file an event first named it; 0: nowhere */
+	uint32_t id;        /* id in this process, plus 1; 0: not defined */
+	uint64_t first_use; /* offset in the file of the first event that uses it; 0: unused */
 } meaning;
 
 /* ---- names and shapes ---- */
@@ -49,7 +49,7 @@ static uint32_t translate(const hr__list *table, uint32_t number)
 	return m == NULL || m->id == 0 ? HR_NAME_OTHER : m->id - 1;
 }
 
-/* In a complete file every number that is used is defined. */
+/* In a complete file every number that is used must be defined. */
 static hr_status check_defined(const hr__list *table, const char *what)
 {
 	for (size_t i = 0; i < table->count; i++) {
@@ -101,7 +101,7 @@ static hr_status grow_finder(hr__finder *f, const hr__list *items)
 	return HR_OK;
 }
 
-/* Adds [item], or puts it in the place of the one with the same number. */
+/* Adds [item], or replaces the item with the same number. */
 static hr_status put_item(hr__finder *f, hr__list *items, uint32_t number, const void *item)
 {
 	hr_status status = HR_OK;
@@ -112,7 +112,7 @@ static hr_status put_item(hr__finder *f, hr__list *items, uint32_t number, const
 		memcpy(hr__list_at(items, *slot - 1), item, items->item_bytes);
 		return HR_OK;
 	}
-	/* The limit also bounds the time that numbers chosen to collide can take. */
+	/* The limit also bounds the time that deliberately colliding numbers can cost. */
 	if (items->count >= HR__TRACE_IDS_MAX) {
 		return hr__fail(HR_BAD_FORMAT, "not a valid trace: it defines more than 65536 devices or allocators");
 	}
@@ -143,7 +143,7 @@ hr_status hr__catalog_define(hr__catalog *catalog, const hr__definition *d)
 	}
 }
 
-/* ---- the whole ---- */
+/* ---- the catalog ---- */
 
 hr_status hr__catalog_note(hr__catalog *catalog, const hr__event *event, uint64_t offset)
 {

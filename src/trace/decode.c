@@ -1,17 +1,17 @@
-/* decode.c - see decode.h, and docs/trace-format.md for what the bytes mean.
+/* decode.c - see decode.h, and docs/trace-format.md for the meaning of the bytes.
  *
- * A cursor reads fields and remembers the first thing that went wrong; reading goes on with zeros then, and the record is judged
- * once, at its end. So no field's reader needs to be checked by its caller, and none can be forgotten. */
+ * A cursor reads fields and records the first error. After an error it returns zeros, and the record is judged once, at its end. So
+ * callers need not check each field, and no check can be forgotten. */
 #include "trace/decode.h"
 
 #include <string.h>
 
 typedef struct cursor {
 	const uint8_t *at, *end;
-	uint64_t beyond; /* bytes after the end, which can be skipped */
-	uint64_t skip;   /* of those */
-	bool cut;        /* something did not end before the end */
-	const char *why; /* the first impossible value; NULL: none */
+	uint64_t beyond; /* bytes after end, which can only be skipped */
+	uint64_t skip;   /* bytes of beyond that this record skips */
+	bool cut;        /* a field did not end before end */
+	const char *why; /* the first invalid value; NULL: none */
 } cursor;
 
 static void complain(cursor *c, const char *why)
@@ -56,7 +56,7 @@ static uint64_t get_scaled(cursor *c, uint64_t unit, const char *why)
 	return value * unit;
 }
 
-/* A varint length and then that many bytes, which are left to read in *part as far as they are here. */
+/* Reads a varint length and skips that many bytes; *part is set to those of them that are in memory. */
 static void get_part(cursor *c, cursor *part)
 {
 	uint64_t length = get_varint(c), here = (uint64_t)(c->end - c->at);
@@ -79,7 +79,7 @@ static const char *take_rest(cursor *c, size_t *length)
 
 /* ---- events ---- */
 
-/* The tag bits that a kind with these fields may have. */
+/* The tag bits allowed for a kind with these fields. */
 static uint32_t allowed_bits(uint32_t fields)
 {
 	uint32_t bits = HR__TAG_KIND | HR__TAG_LATE | HR__TAG_EXTENSION;
@@ -197,10 +197,10 @@ static void get_allocator(cursor *part, hr__definition *out)
 	out->text2 = take_rest(part, &out->text2_length);
 }
 
-/* The payload of a record that is not an event. True when it is a definition. */
+/* Reads the payload of a record that is not an event. Returns whether it is a definition. */
 static bool get_definition(hr__decoder *d, cursor *part, unsigned kind, hr__definition *out)
 {
-	if (kind < HR__RECORD_NAME || kind > HR__RECORD_LIMIT) return false; /* of a later version: skipped */
+	if (kind < HR__RECORD_NAME || kind > HR__RECORD_LIMIT) return false; /* a kind of a later version: skipped */
 	if (d->events_only && kind != HR__RECORD_THREAD) return false;
 	memset(out, 0, sizeof(*out));
 	out->kind = kind;
@@ -225,7 +225,7 @@ static bool get_definition(hr__decoder *d, cursor *part, unsigned kind, hr__defi
 void hr__decoder_go_on(hr__decoder *decoder, const void *piece, size_t length, uint64_t beyond)
 {
 	decoder->at = piece;
-	decoder->end = length > 0 ? decoder->at + length : decoder->at; /* an empty one may be NULL */
+	decoder->end = length > 0 ? decoder->at + length : decoder->at; /* an empty piece may be NULL */
 	decoder->beyond = beyond;
 	decoder->skip = 0;
 }

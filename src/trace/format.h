@@ -1,7 +1,8 @@
-/* format.h - the trace file in C: docs/trace-format.md as constants, two structs and two functions. Shared by writer and reader.
+/* format.h - the trace file format in C: docs/trace-format.md as constants, two structs and two functions. Shared by writer and
+ * reader.
  *
- * The writer fills the structs in place, in the mapped file. The reader never does: it copies bytes out by offset, because a file
- * from elsewhere may be unaligned, short or change while it is read. */
+ * The writer fills the structs in place, in the mapped file. The reader copies bytes out by offset instead, because a foreign file
+ * can be unaligned, short or change while it is read. */
 #ifndef HR_TRACE_FORMAT_H
 #define HR_TRACE_FORMAT_H
 
@@ -15,17 +16,17 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the writer stores numbers as they are in memory");
 
-#define HR__TRACE_MAGIC "\x89HRT\r\n\x1a\n" /* 8 bytes without the final 0 */
+#define HR__TRACE_MAGIC "\x89HRT\r\n\x1a\n" /* 8 bytes, without the final 0 */
 #define HR__TRACE_MAJOR 1
 #define HR__TRACE_MINOR 0
 #define HR__TRACE_BYTE_ORDER 0x01020304u
-#define HR__TRACE_REQUIRED_KNOWN 0ull /* bit 0, compressed blocks, is reserved and not yet understood */
+#define HR__TRACE_REQUIRED_KNOWN 0ull /* bit 0, compressed blocks, is reserved and not supported yet */
 #define HR__TRACE_HEADER_MAX (16u << 20)
 #define HR__TRACE_BLOCK_MIN 256u
 #define HR__TRACE_BLOCK_MAX (16u << 20)
 #define HR__TRACE_BLOCK_MAGIC 0x4B425248u
 #define HR__TRACE_THREADS_MAX (1u << 20)
-#define HR__TRACE_IDS_MAX 65536u /* of names, of shapes, of devices and of allocators */
+#define HR__TRACE_IDS_MAX 65536u /* limit for names, shapes, devices and allocators each */
 
 typedef struct hr__trace_header {
 	char magic[8];
@@ -49,7 +50,7 @@ typedef struct hr__trace_header {
 _Static_assert(sizeof(hr__trace_header) == 128 && offsetof(hr__trace_header, lost) == 72, "as in docs/trace-format.md");
 
 /* Bits of optional. */
-#define HR__OPTIONAL_LIMITED 1u /* the recording ended before its program did, because the file had reached its limit of size */
+#define HR__OPTIONAL_LIMITED 1u /* the recording ended before its program, because the file reached its size limit */
 
 enum { HR__BLOCK_RECORDS = 1, HR__BLOCK_COMPRESSED = 2, HR__BLOCK_SKIPPABLE = 128 };
 
@@ -144,18 +145,18 @@ enum {
 #define HR__FIELDS_ENUM(name, fields) HR__FIELDS_##name = (fields),
 	HR__EVENT_FIELDS_TABLE(HR__FIELDS_ENUM)
 #undef HR__FIELDS_ENUM
-	HR__EVENT_KINDS = 18, /* kinds 1 to this are the events of the tables above; they carry no length */
+	HR__EVENT_KINDS = 18, /* kinds 1 to this are the events of the table above; their records have no length field */
 };
 
-/* The fields of each kind; 0 for a number that is no event of this version. */
+/* The fields of each kind; 0 for a number that is not an event of this version. */
 static const uint16_t hr__event_fields[HR__EVENT_KINDS + 1] = {
 #define HR__FIELDS_ENTRY(name, fields) [HR__EVENT_##name] = (fields),
 	HR__EVENT_FIELDS_TABLE(HR__FIELDS_ENTRY)
 #undef HR__FIELDS_ENTRY
 };
 
-/* The longest event: tag, context (allocator, stream, tag, dtype), 2 addresses, bytes and requested, 3 ids, time. And what a varint
- * writer may scribble past its end. */
+/* The longest event: tag, context (allocator, stream, tag, dtype), 2 addresses, bytes and requested, 3 ids, time.
+ * HR__VARINT_SCRIBBLE is the number of bytes that the varint writer may overwrite after its end. */
 #define HR__EVENT_RECORD_MAX (2 + 1 + 5 + 5 + 2 + 1 + 2 * 9 + 2 * 9 + 3 * 2 + 9)
 #define HR__VARINT_SCRIBBLE 8
 
@@ -174,11 +175,11 @@ static inline uint64_t hr__unzigzag(uint64_t coded)
 static inline unsigned hr__varint_length(uint64_t value)
 {
 	unsigned top = 63u - (unsigned)__builtin_clzll(value | 1);
-	return (top * 9 + 73) / 64; /* 1 + top / 7 without the division; exact up to 63 */
+	return (top * 9 + 73) / 64; /* 1 + top / 7 without a division; exact up to 63 */
 }
 
-/* Writes a varint and returns its end. May scribble on the HR__VARINT_SCRIBBLE bytes after it: one store of 8 bytes takes the place
- * of a loop whose length no branch predictor could guess. */
+/* Writes a varint and returns its end. May overwrite the HR__VARINT_SCRIBBLE bytes after it: one store of 8 bytes replaces a loop
+ * whose length no branch predictor could predict. */
 static inline uint8_t *hr__varint_put(uint8_t *to, uint64_t value)
 {
 	unsigned length = hr__varint_length(value);
@@ -192,7 +193,7 @@ static inline uint8_t *hr__varint_put(uint8_t *to, uint64_t value)
 	return to + length;
 }
 
-/* Reads a varint from [*at], which is moved past it. False when it does not end before [end]. */
+/* Reads a varint at *at and advances *at past it. False when it does not end before [end]. */
 static inline bool hr__varint_get(const uint8_t **at, const uint8_t *end, uint64_t *out)
 {
 	size_t left = (size_t)(end - *at);

@@ -1,4 +1,4 @@
-/* list.h - a list that grows: what the reader keeps of a file whose size it cannot trust. Memory comes from os.h. */
+/* list.h - a growing list, for what the reader keeps of a file whose size it cannot trust. Memory comes from os.h. */
 #ifndef HR_TRACE_LIST_H
 #define HR_TRACE_LIST_H
 
@@ -8,14 +8,14 @@
 #include "base/assert.h"
 #include "os/os.h"
 
-/* Empty when all is zero but item_bytes. */
+/* Empty when all fields but item_bytes are zero. */
 typedef struct hr__list {
 	void *items;
 	size_t count, capacity;
 	size_t item_bytes;
 } hr__list;
 
-/* Makes room for [count] items; new ones are zero. The capacity at least doubles, so adding one at a time takes linear time. */
+/* Makes room for [count] items; new items are zero. The capacity at least doubles, so that adding items one at a time is linear. */
 static inline hr_status hr__list_reserve(hr__list *list, size_t count)
 {
 	void *items;

@@ -1,20 +1,20 @@
-/* reader.c - opens a trace, checks all of it, and gives its events back in order of time.
+/* reader.c - opens a trace file, checks all of it, and returns its events in order of time.
  *
- * Opening walks the file once, block by block. It checks every record, counts events, interns names and shapes, and builds two
- * lists: the blocks, and the lanes they belong to.
+ * Opening reads the file once, block by block. It checks every record, counts events, interns names and shapes, and builds two
+ * lists: the blocks, and the lanes that they belong to.
  *
  *   lanes    [0] -> block 0 -> block 2 -> block 5        each lane is in order of time
  *            [1] -> block 1 -> block 4
  *   heap     the lanes by the time of their next event, earliest first
  *
- * hr__trace_reader_next takes the earliest event and lets its lane move on. A lane gets memory for a block, or for a piece of a larger one,
- * when its turn comes and gives it back when it is through, so memory follows the threads that lived at the same time, and neither the size of
- * blocks nor what lengths of records claim.
+ * hr__trace_reader_next returns the earliest event and advances its lane. A lane allocates memory for a block, or for a piece of a
+ * larger one, when its turn comes, and frees it at its end. So memory is proportional to the threads that ran at the same time, not
+ * to the size of blocks or to the lengths that records claim.
  *
- * The file may come from anybody, and may still be written. Nothing is trusted twice: what opening found (where blocks are and how
- * far they are filled) is what next uses, and next checks the records again. A file is read, never mapped, because a file that
- * somebody cuts while it is mapped is a SIGBUS. One that becomes shorter while it is opened ends where it ends then; later, what opening has
- * seen must be there. */
+ * The file can come from an untrusted source and can still be growing. Nothing is trusted twice: next uses the positions and fill
+ * levels of blocks that opening found, and checks the records again. The file is read, never mapped, because truncating a mapped
+ * file raises SIGBUS. If the file is truncated while it is opened, the trace ends there; later, everything that opening has seen
+ * must still be there. */
 #include <string.h>
 
 #include "base/assert.h"
@@ -26,12 +26,12 @@
 
 #define NONE UINT32_MAX
 #define BLOCK_HEADER sizeof(hr__trace_block)
-#define PIECE_BYTES HR__TRACE_BLOCK_BYTES /* of a block that a lane has in memory: all of one that Headroom wrote */
+#define PIECE_BYTES HR__TRACE_BLOCK_BYTES /* part of a block that a lane holds in memory: all of a block that Headroom wrote */
 
 typedef struct block {
 	uint64_t offset; /* of the block in the file */
 	uint64_t first_time;
-	uint32_t used; /* bytes of records, as opening found them */
+	uint32_t used; /* bytes of records, as found when opening */
 	uint32_t thread;
 	uint32_t next; /* in the lane; NONE: last */
 	bool cut;      /* the file ends before the block's committed length */
@@ -40,16 +40,16 @@ typedef struct block {
 typedef struct lane {
 	uint32_t first, last; /* blocks */
 	uint32_t count;
-	uint64_t end_time; /* of its last event */
+	uint64_t end_time; /* time of its last event */
 
-	/* While it is being read. */
-	uint32_t current; /* block; NONE: not begun */
+	/* Used while the lane is read. */
+	uint32_t current; /* block; NONE: not started */
 	uint8_t *buffer;  /* for a piece of the block's records when they come from a file */
 	size_t buffer_bytes;
-	const uint8_t *records; /* the piece */
-	uint32_t records_at;    /* where it begins within the block's records */
+	const uint8_t *records; /* the current piece */
+	uint32_t records_at;    /* offset of the piece within the block's records */
 	hr__decoder decoder;
-	hr__event event; /* the next one */
+	hr__event event; /* the next event */
 } lane;
 
 typedef struct heap_entry {
@@ -60,11 +60,11 @@ typedef struct heap_entry {
 struct hr__trace_reader {
 	const uint8_t *bytes; /* NULL: the file at fd */
 	int fd;
-	uint64_t size; /* of the file, less what follows the end of a complete one */
+	uint64_t size; /* of the file, without bytes after the end of a complete one */
 	uint64_t header_size, block_size;
 	uint64_t units_per_second;
 	bool cut;         /* part of the last block is missing */
-	hr_status failed; /* what next ran into; it stays */
+	hr_status failed; /* the error that next returned; permanent */
 
 	hr__list blocks, lanes, heap;
 	hr__catalog catalog;
@@ -80,7 +80,7 @@ static hr_status bad(uint64_t offset, const char *why)
 	return hr__fail(HR_BAD_FORMAT, "not a valid trace: byte %llu: %s", (unsigned long long)offset, why);
 }
 
-/* [length] bytes at [offset], which are within the file as it was when opened: either where they are, or copied to [room]. */
+/* Returns [length] bytes at [offset], which are within the file as it was when opened: in place, or copied to [room]. */
 static hr_status get_bytes(const hr__trace_reader *r, uint64_t offset, size_t length, void *room, const uint8_t **out)
 {
 	size_t done = 0;
@@ -99,8 +99,8 @@ static hr_status get_bytes(const hr__trace_reader *r, uint64_t offset, size_t le
 	return HR_OK;
 }
 
-/* The same while opening, at most: where the file has become shorter, *length becomes what there is of it, and the file ends there. A writer that
- * stops cuts off the blocks that it never used, after it was seen that they are there. */
+/* The same while opening. If the file was truncated, *length becomes the number of bytes left, and the trace ends there. A writer
+ * that stops truncates the blocks that it never used, possibly after the reader has seen that they exist. */
 static hr_status get_bytes_left(hr__trace_reader *r, uint64_t offset, size_t *length, void *room, const uint8_t **out)
 {
 	if (r->bytes != NULL) return get_bytes(r, offset, *length, room, out);
@@ -167,7 +167,7 @@ static hr_status read_header(hr__trace_reader *r)
 
 /* ---- opening: the blocks ---- */
 
-/* Takes the block into its lane. */
+/* Appends the block to its lane. */
 static hr_status add_block(hr__trace_reader *r, const hr__trace_block *h, const block *b)
 {
 	uint32_t index = (uint32_t)r->blocks.count;
@@ -195,13 +195,13 @@ static void note_thread(hr__trace_reader *r, uint32_t thread)
 	if (thread >= r->summary.threads) r->summary.threads = (uint64_t)thread + 1;
 }
 
-/* Where the decoder stands in the file. */
+/* The decoder's position in the file. */
 static uint64_t place_of(const block *b, const hr__decoder *decoder, const uint8_t *records)
 {
 	return b->offset + BLOCK_HEADER + (uint64_t)(decoder->at - records);
 }
 
-/* What it means that a block's records end with [decoded]. */
+/* The status of a block whose records end with [decoded]. */
 static hr_status judge_end(const block *b, hr__decoded decoded, uint64_t place, const char *why)
 {
 	if (decoded == HR__DECODED_BAD) return bad(place, why);
@@ -209,7 +209,7 @@ static hr_status judge_end(const block *b, hr__decoded decoded, uint64_t place, 
 	return HR_OK;
 }
 
-/* Checks every record of a block, counts the events and takes the definitions. */
+/* Checks every record of a block, counts the events and adds the definitions. */
 static hr_status check_records(hr__trace_reader *r, const block *b, const uint8_t *records, uint64_t *end_time)
 {
 	hr__decoder decoder;
@@ -235,7 +235,8 @@ static hr_status check_records(hr__trace_reader *r, const block *b, const uint8_
 	return status;
 }
 
-/* The block's header says that it is one of records that this program can read. *is_used is false for one that is to be skipped. */
+/* Checks that the block's header is that of a block of records that this program can read. *is_used is false for a block to be
+ * skipped. */
 static hr_status check_block(const hr__trace_reader *r, const hr__trace_block *h, uint64_t offset, bool *is_used)
 {
 	uint32_t magic = hr__load_relaxed(&h->magic);
@@ -251,8 +252,8 @@ static hr_status check_block(const hr__trace_reader *r, const hr__trace_block *h
 	return HR_OK;
 }
 
-/* Checks the block at [offset], of which [available] bytes are there, and takes it into the index. The header is read before the
- * records, and in one go: in a file that is being written, what lies below a committed length is there once the length is. */
+/* Checks the block at [offset], of which [available] bytes exist, and adds it to the index. The header is read in one call before
+ * the records: in a file that is being written, everything below a committed length exists once the length does. */
 static hr_status take_block(hr__trace_reader *r, uint64_t offset, size_t available)
 {
 	hr__trace_block h;
@@ -283,7 +284,7 @@ static hr_status take_block(hr__trace_reader *r, uint64_t offset, size_t availab
 	return check_records(r, &b, bytes, &l->end_time);
 }
 
-/* Blocks with records from [offset] up to [end], as the file is now. */
+/* Number of blocks with records from [offset] to [end], as the file is now. */
 static uint64_t count_used(const hr__trace_reader *r, uint64_t offset, uint64_t end)
 {
 	uint64_t used = 0;
@@ -298,12 +299,12 @@ static uint64_t count_used(const hr__trace_reader *r, uint64_t offset, uint64_t 
 	return used;
 }
 
-/* In a file that is being written, a block that was not in use when it was passed may be by the time that the next one is read, which then
- * does not fit what is known. So where a block is refused, those that were passed are looked at once more: if there are more now, what was
- * taken so far is how far the file can be told. */
+/* In a file that is being written, a block that was unused when it was passed may be in use when the next one is read, which then
+ * does not match the blocks known so far. So when a block is rejected, the blocks that were passed are checked again: if more of
+ * them are used now, the trace ends with the blocks taken so far. */
 static hr_status take_blocks(hr__trace_reader *r)
 {
-	uint64_t offset = r->header_size, passed = 0, before = 0; /* the first that was not in use, and blocks taken until then */
+	uint64_t offset = r->header_size, passed = 0, before = 0; /* the first unused block, and the number of blocks taken before it */
 	hr_status status = HR_OK;
 	while (status == HR_OK && r->size >= offset + BLOCK_HEADER) {
 		uint64_t left = r->size - offset, taken = r->blocks.count;
@@ -417,7 +418,7 @@ static hr_status index_file(hr__trace_reader *r)
 	return status == HR_OK ? make_heap(r) : status;
 }
 
-/* Takes over [fd], also when it fails. */
+/* Takes ownership of [fd], even on failure. */
 static hr_status open_reader(const void *bytes, int fd, uint64_t size, hr__trace_reader **out)
 {
 	void *memory;
@@ -485,7 +486,7 @@ static hr_status make_buffer(const hr__trace_reader *r, lane *l, size_t bytes)
 	return HR_OK;
 }
 
-/* Lets the decoder go on with the piece of the current block that begins at [at] within its records. */
+/* Continues decoding with the piece of the current block that begins at [at] within its records. */
 static hr_status take_piece(const hr__trace_reader *r, lane *l, uint32_t at)
 {
 	const block *b = hr__list_at(&r->blocks, l->current);
@@ -507,13 +508,13 @@ static hr_status begin_block(const hr__trace_reader *r, lane *l, uint32_t index)
 	return take_piece(r, l, 0);
 }
 
-/* Where the decoder stands within the block's records. */
+/* The decoder's position within the block's records. */
 static uint32_t position_of(const lane *l)
 {
 	return l->records_at + (uint32_t)(l->decoder.at - l->records) + (uint32_t)l->decoder.skip;
 }
 
-/* Makes l->event the lane's next one. HR_NOT_READY when there is none. */
+/* Sets l->event to the lane's next event. HR_NOT_READY when there is none. */
 static hr_status advance(const hr__trace_reader *r, lane *l)
 {
 	hr__definition definition;
@@ -528,7 +529,7 @@ static hr_status advance(const hr__trace_reader *r, lane *l)
 			status = take_piece(r, l, position_of(l));
 			continue;
 		}
-		/* Opening found nothing wrong here: the file has changed since. */
+		/* Opening found no error here, so an error means that the file has changed since. */
 		status = judge_end(b, decoded, b->offset + BLOCK_HEADER + position_of(l), why);
 		if (status == HR_OK) status = b->next == NONE ? HR_NOT_READY : begin_block(r, l, b->next);
 	}
@@ -560,7 +561,7 @@ static void give_event(const hr__trace_reader *r, const hr__event *found, hr__ev
 	out->dtype = known_dtype((uint32_t)found->dtype);
 }
 
-/* Moves the top lane on, and to its new place in the heap. */
+/* Advances the top lane and moves it to its new place in the heap. */
 static hr_status advance_top(hr__trace_reader *r)
 {
 	heap_entry *top = r->heap.items;

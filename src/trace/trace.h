@@ -1,9 +1,10 @@
-/* trace.h - the write side of observation: what happened, as events in a file that survives the process.
+/* trace.h - writing and reading trace files: events in a file that survives the process.
  *
  * The format is docs/trace-format.md; read that first. Each thread appends to a block of its own in a shared mapping of the file,
- * so writing an event takes no lock and no system call, and what is written is in the file even after kill -9.
+ * so writing an event needs no lock and no system call, and events that were written are in the file even after kill -9.
  *
- * Events are emitted by `memory` and `lms`, and op, use and step events by a runtime or a plug-in; each thing once. */
+ * Allocation and tensor events are emitted by `memory` and `lms`; op, use and step events by a runtime or a plug-in. Each event is
+ * emitted once. */
 #ifndef HR_TRACE_TRACE_H
 #define HR_TRACE_TRACE_H
 
@@ -13,7 +14,7 @@
 #include "base/atomic.h"
 #include "headroom.h"
 
-/* What an event is. Numbers are part of the file format. */
+/* Kinds of events. The numbers are part of the file format. */
 #define HR__EVENT_TABLE(X)                                                          \
 	X(ALLOC, 1, "a block was allocated")                                            \
 	X(FREE, 2, "a block was freed")                                                 \
@@ -40,10 +41,11 @@ typedef enum hr__event_kind {
 #undef HR__EVENT_ENUM
 } hr__event_kind;
 
-/* The text of a MARK that the library makes: the program waited until now for a plan of Large Model Support, for as many ns as its value says. */
+/* The text of a MARK that the library emits when the program has waited for a plan of Large Model Support; its value is the wait in
+ * ns. */
 #define HR__MARK_PLAN "headroom.lms.plan"
 
-/* One event, with every field that any kind has; docs/trace-format.md says which kind has which. Unused ones are 0. */
+/* An event, with the fields of all kinds; docs/trace-format.md lists the fields of each kind. Unused fields are 0. */
 typedef struct hr__event {
 	hr__event_kind kind;
 	uint32_t thread;     /* number of the writing thread within the file; set by the writer */
@@ -51,9 +53,9 @@ typedef struct hr__event {
 	uint32_t allocator;  /* number of an allocator definition */
 	hr_stream stream;
 	uint64_t address;
-	uint64_t address2;   /* MOVE: where to */
-	uint64_t bytes;      /* occupied; OP_END: device time in ns; STEP: number of the step */
-	uint64_t requested;  /* asked for */
+	uint64_t address2;   /* MOVE: the destination */
+	uint64_t bytes;      /* size of the block; OP_END: device time in ns; STEP: number of the step */
+	uint64_t requested;  /* bytes requested */
 	hr_name op, scope, tag;
 	hr_shape shape;
 	hr_dtype dtype;
@@ -61,50 +63,51 @@ typedef struct hr__event {
 
 /* ---- writing ---- */
 
-/* 0 while nothing is recorded; the hot path's only question. */
+/* 0 while nothing is recorded; all that the hot path checks. */
 extern hr__atomic_u32 hr__trace_on;
 static inline bool hr__trace_is_on(void)
 {
 	return HR_UNLIKELY(hr__load_relaxed(&hr__trace_on) != 0);
 }
 
-/* Creates the file and starts. HR_IN_USE, HR_IO, HR_NO_HOST_MEMORY, HR_INVALID_ARGUMENT for no path. */
+/* Creates the file and starts recording. HR_IN_USE, HR_IO, HR_NO_HOST_MEMORY, HR_INVALID_ARGUMENT if there is no path. */
 hr_status hr__trace_open(const char *path);
-/* The same with blocks of another size than HR__TRACE_BLOCK_BYTES: a power of two from 4 KiB to 1 MiB. For tests. */
+/* As hr__trace_open, with another block size than HR__TRACE_BLOCK_BYTES: a power of two from 4 KiB to 1 MiB. For tests. */
 #define HR__TRACE_BLOCK_BYTES 65536u
 hr_status hr__trace_open_blocks(const char *path, uint32_t block_bytes);
-/* The same with a limit on the size of the file; 0: none, otherwise at least HR__TRACE_LIMIT_MIN. At the limit, hr__trace_is_on becomes false, and the
- * file stays open. */
+/* As hr__trace_open, with a limit on the size of the file: 0 = none, otherwise at least HR__TRACE_LIMIT_MIN. At the limit,
+ * hr__trace_is_on becomes false, and the file stays open. */
 #define HR__TRACE_LIMIT_MIN (1u << 20)
 hr_status hr__trace_open_limited(const char *path, uint64_t max_bytes);
-/* Whether there is something to close. */
+/* Whether a file is open and must be closed. */
 bool hr__trace_is_open(void);
-/* Ends: flushes, cuts the file to what was written. HR_IO when events were lost since the disk was full.
- * HR_TRUNCATED when the file reached its limit. HR_INVALID_ARGUMENT when
- * nothing is recorded. No other thread may be writing events that matter; ones that do race are dropped whole. */
+/* Ends the recording: flushes, and truncates the file to the bytes written. HR_IO when events were lost, for example because the
+ * disk was full, or another process truncated the file. HR_TRUNCATED when the file reached its limit. HR_INVALID_ARGUMENT when
+ * nothing is recorded. An event that another thread writes at the same time is either complete or dropped. */
 hr_status hr__trace_close(void);
-/* After fork, in the child: stop writing, leave the parent's file alone. Runs by itself once a trace was opened. */
+/* In the child after a fork: stops writing and leaves the parent's file unchanged. Called automatically once a trace was opened. */
 void hr__trace_forget(void);
-/* The calling thread ends: another one may go on in its block. To be called by whoever learns of the end of threads; without it
- * each thread that ever wrote an event costs a block of the file, and after 16,384 of them events of new threads are lost. The
- * thread may still write events afterwards. */
+/* Called when the calling thread ends, so that another thread can continue in its block. Without this call each thread that ever
+ * wrote an event costs a block of the file, and after 16,384 threads the events of new threads are lost. The thread may still write
+ * events afterwards. */
 void hr__trace_thread_exit(void);
-/* Events that could not be written since hr__trace_open. */
+/* Events lost since hr__trace_open. */
 uint64_t hr__trace_lost(void);
 
-/* Defines a device and an allocator, before events name them. [id]s are the caller's. */
+/* Define a device and an allocator, before events refer to them. The caller chooses the [id]s. */
 void hr__trace_define_device(uint32_t id, const char *name, uint64_t limit_bytes, uint64_t page_bytes);
 void hr__trace_define_allocator(uint32_t id, const char *name, const char *kind, uint32_t device);
-void hr__trace_define_limit(uint32_t allocator, uint64_t bytes); /* by the thread that defined it, afterwards */
+void hr__trace_define_limit(uint32_t allocator, uint64_t bytes); /* by the thread that defined the allocator, after that */
 
-/* Appends an event, with thread and time filled in. Names and shapes that it uses are defined in the file when they first occur. */
+/* Appends an event and fills in thread and time. Names and shapes are defined in the file when they first occur. */
 void hr__trace_event(const hr__event *event);
 
-/* The two frequent ones, without building a struct. About 11 ns, of which the clock takes 9.7, and 2 ns for the pages of the file. */
+/* The two most frequent events, without building a struct. About 11 ns, of which the clock takes 9.7; another 2 ns for the pages of
+ * the file. */
 void hr__trace_alloc(uint32_t allocator, const hr_request *request, uint64_t address, uint64_t bytes);
 void hr__trace_free(uint32_t allocator, uint64_t address, hr_stream stream);
 
-/* ---- reading: safe on any bytes ---- */
+/* ---- reading: safe on any input ---- */
 
 typedef struct hr__trace_reader hr__trace_reader;
 
@@ -117,34 +120,34 @@ typedef struct hr__trace_device {
 typedef struct hr__trace_allocator {
 	uint32_t id, device;
 	const char *name, *kind;
-	uint64_t limit_bytes; /* 0 = not told */
+	uint64_t limit_bytes; /* 0 = unknown */
 } hr__trace_allocator;
 
 typedef struct hr__trace_summary {
 	uint64_t start_wall_ns;
 	uint64_t events, threads, blocks; /* thread numbers are below threads */
-	uint64_t record_bytes;            /* that blocks hold, without what is not used of them */
-	bool complete;           /* false: the writer was killed; everything before that is here */
-	uint64_t lost;           /* events the writer could not write */
-	bool limited;            /* the recording ended when the file had reached its limit of size */
+	uint64_t record_bytes;            /* bytes of records in all blocks, without unused space */
+	bool complete;           /* false: the writer was killed or is still writing; everything up to that point can be read */
+	uint64_t lost;           /* events that the writer lost */
+	bool limited;            /* the recording ended because the file reached its size limit */
 	const hr__trace_device *devices;
 	size_t device_count;
 	const hr__trace_allocator *allocators;
 	size_t allocator_count;
 } hr__trace_summary;
 
-/* Opens a trace; reads and checks all of it once. HR_IO, HR_BAD_FORMAT (the message says at which byte), HR_TRUNCATED (it ends
- * inside its header; a file that ends later is read as far as it goes, with complete = false), HR_TOO_NEW, HR_NO_HOST_MEMORY.
- * One that becomes shorter meanwhile, as when its writer stops, ends where it ends then. Memory used is in proportion to names, threads
- * and blocks, never to what a length field claims: one block while it is opened, then at most 64 KiB for each lane that is being read. */
+/* Opens a trace file; reads and checks all of it once. HR_IO, HR_BAD_FORMAT (the message gives the byte), HR_TRUNCATED (the file
+ * ends inside its header; a file that ends later is read up to its end, with complete = false), HR_TOO_NEW, HR_NO_HOST_MEMORY. If
+ * the file is truncated meanwhile, as when its writer stops, the trace ends there. Memory use is proportional to names, threads and
+ * blocks, never to the value of a length field: one block while opening, then at most 64 KiB for each lane that is being read. */
 hr_status hr__trace_reader_open(const char *path, hr__trace_reader **out);
-/* The same of a file of [size] bytes that is open already; takes [fd] over, also when it fails. */
+/* The same for an open file of [size] bytes; takes ownership of [fd], even on failure. */
 hr_status hr__trace_reader_open_fd(int fd, uint64_t size, hr__trace_reader **out);
-/* The same over bytes in memory, which must outlive the reader. */
+/* The same for bytes in memory, which must outlive the reader. */
 hr_status hr__trace_reader_open_memory(const void *bytes, size_t size, hr__trace_reader **out);
 const hr__trace_summary *hr__trace_reader_summary(const hr__trace_reader *reader);
-/* The next event of all threads in order of time. HR_NOT_READY at the end. Names and shapes are this process's. HR_IO,
- * HR_BAD_FORMAT (somebody changed the file since it was opened) and HR_NO_HOST_MEMORY end the reading too. */
+/* Returns the next event of all threads in order of time. HR_NOT_READY at the end. Names and shapes are ids of this process. HR_IO,
+ * HR_BAD_FORMAT (the file was changed since it was opened) and HR_NO_HOST_MEMORY end the reading too. */
 hr_status hr__trace_reader_next(hr__trace_reader *reader, hr__event *out);
 void hr__trace_reader_close(hr__trace_reader *reader);
 

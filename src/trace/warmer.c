@@ -6,7 +6,8 @@
 
 #include "os/os.h"
 
-/* Written by start and stop, which exclude each other and every wake (nobody writes to a trace then); the flags, inside the monitor. */
+/* start and stop write these; they exclude each other and every wake, because no thread writes to a trace at that time. The flags
+ * are accessed inside the monitor. */
 static hr__monitor *monitor;
 static hr__thread *thread;
 static bool (*do_step)(void);

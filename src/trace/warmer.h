@@ -1,23 +1,23 @@
-/* warmer.h - a thread that gets memory ready before it is needed.
+/* warmer.h - a thread that prefaults memory before it is needed.
  *
- * The first touch of each page of a file mapping costs about a microsecond in the kernel, and clears the processor's caches of what
- * the program had there: 3 to 7 ns for each event of a trace. So while a recording lasts, a thread touches blocks ahead of those
- * who write. It is a help and no more: where it cannot be started, or is late, memory comes at first touch as it always does. */
+ * The first touch of each page of a file mapping costs about a microsecond in the kernel and evicts the program's data from the
+ * processor's caches: 3 to 7 ns for each event of a trace. So during a recording, a thread touches blocks ahead of the writers.
+ * This is only an optimisation: if the thread cannot be started, or is late, pages are faulted in at first touch as usual. */
 #ifndef HR_TRACE_WARMER_H
 #define HR_TRACE_WARMER_H
 
 #include <stdbool.h>
 
-/* Starts the thread. Whenever woken, and once at the start, it calls [step] until that returns false. */
+/* Starts the thread. At the start and after every wake it calls [step] until [step] returns false. */
 void hr__warmer_start(bool (*step)(void));
 
-/* There may be something to do. Needs no lock. */
+/* Signals that there may be work. Needs no lock. */
 void hr__warmer_wake(void);
 
-/* Returns when the thread has ended; with no lock held that [step] takes. */
+/* Ends the thread and waits for it. The caller must not hold a lock that [step] acquires. */
 void hr__warmer_stop(void);
 
-/* In the child of a fork, which has no such thread. */
+/* In the child of a fork, in which the thread does not exist. */
 void hr__warmer_forget(void);
 
 #endif

@@ -1,27 +1,27 @@
-/* writer.c - appends events to the file that is being recorded.
+/* writer.c - appends events to the trace file that is being recorded.
  *
- * Each thread has a writer: a record of static storage that holds the block it appends to and what the next record is a difference
- * to. An event is made of plain stores into the block and one release store of the block's committed length; no lock, no system
- * call. About once per 64 KiB a thread takes the next block under the trace lock.
+ * Each thread has a writer: a record in static storage with the block that the thread appends to and the values that the next
+ * record is encoded relative to. An event is plain stores into the block and one release store of the block's committed length; no
+ * lock, no system call. About once per 64 KiB a thread takes the next block under the trace lock.
  *
  * INVARIANTS
  *
  *  1. Only its owner touches a writer, except for `busy`. Ownership passes through the free list, under the trace lock.
  *  2. A writer's block may be touched only while its owner is inside an event (busy = 1) and, after setting busy, has seen
  *     hr__trace_on equal to the writer's generation.
- *  3. What lies below a block's committed length never changes and is whole records.
- *  4. numbers[id] != 0 only when the definition of that number is committed. So no committed event names an undefined number.
+ *  3. The bytes below a block's committed length never change and are whole records.
+ *  4. numbers[id] != 0 only when the definition of that number is committed. So no committed event uses an undefined number.
  *  5. Within a lane, time never goes back.
  *
- * CLOSING WHILE OTHERS WRITE
+ * CLOSING WHILE OTHER THREADS WRITE
  *
  * hr__trace_close sets hr__trace_on to 0, passes hr__heavy_barrier and waits until no writer is busy. A thread that set busy before
- * is waited for: its event is whole and in the file. One that sets it later sees hr__trace_on = 0 (that is what the pair of
- * barriers guarantees) and touches nothing. Then nobody can be inside the mapping and it goes away. The price on the hot path is
- * two stores to a line that the thread has anyway. Leaving the mapping in place until the next recording would save them, but a
- * thread that was preempted for long enough would still write into memory that is someone else's by then.
+ * that is waited for: its event is complete and in the file. A thread that sets busy later sees hr__trace_on = 0, which the pair of
+ * barriers guarantees, and touches nothing. Then no thread can be accessing the mapping, and it is unmapped. The cost on the hot
+ * path is two stores to a cache line that the thread owns anyway. Keeping the mapping until the next recording would save them, but
+ * a thread that was preempted for long enough would then write into memory that is in use for something else.
  *
- * A thread that last wrote to an earlier recording notices by the generation number, which is what hr__trace_on holds. */
+ * A thread that last wrote to an earlier recording detects this by the generation number, which is the value of hr__trace_on. */
 #include <stdio.h>
 #include <string.h>
 
@@ -36,34 +36,35 @@
 #include "trace/format.h"
 #include "trace/warmer.h"
 
-#define BLOCK_BYTES_MIN 4096u /* room for the longest definition with much to spare */
+#define BLOCK_BYTES_MIN 4096u /* ample room for the longest definition */
 #define BLOCK_BYTES_MAX (1u << 20)
 #define TEXT_MAX 255u /* bytes of the names of devices, allocators and kinds; longer ones are cut */
 #define PAYLOAD_MAX (9u * 3 + HR__NAME_LENGTH_MAX)
-#define UNITS_PER_SECOND_MIN 125e6 /* a unit of the file's clock is the most ticks that are at most 8 ns: bytes saved, order kept */
+#define UNITS_PER_SECOND_MIN 125e6 /* the unit of the file's clock is the largest number of ticks (a power of two) of at most 8 ns:
+                                    * saves bytes, keeps the order */
 
-/* A generation that no recording has. Not 0, which is what hr__trace_on holds when nothing is recorded. */
+/* A generation that no recording has. Not 0, which is the value of hr__trace_on while nothing is recorded. */
 #define UNATTACHED UINT32_MAX
 
 _Static_assert(PAYLOAD_MAX >= 9 * 3 + 2 * TEXT_MAX && BLOCK_BYTES_MIN > 2 * PAYLOAD_MAX, "definitions fit");
 
 typedef struct writer {
-	/* Read and written by every event. */
+	/* Accessed by every event. */
 	hr__atomic_u32 busy;    /* 1 while the owner is inside an event; see above */
-	uint32_t generation;    /* the recording that it writes to; an old one or UNATTACHED: attach first */
-	uint8_t *at;            /* where the next record begins */
+	uint32_t generation;    /* the recording that it writes to; if it is an old one or UNATTACHED, the writer must attach first */
+	uint8_t *at;            /* position of the next record */
 	uint8_t *limit;         /* an event fits when at <= limit */
 	hr__trace_block *block; /* NULL: none */
 	uint64_t start_ticks;   /* of the recording */
 	uint64_t time;          /* of the last event, in units since the start */
-	uint64_t address;       /* this and those below: what the next record's fields are compared with */
+	uint64_t address;       /* address to dtype: values that the next record is encoded relative to */
 	uint32_t allocator, stream;
 	uint32_t op, scope, tag, shape; /* numbers of the file */
 	hr_dtype dtype;
 	uint32_t shift; /* ticks to units */
 
 	/* Used when a block is taken. */
-	uint32_t chunk; /* of the block; for hr__blockfile_give */
+	uint32_t chunk; /* the chunk of the block, for hr__blockfile_give */
 	uint32_t lane, thread;
 	uint32_t block_generation; /* the recording that block, lane and sequence belong to */
 	uint64_t sequence;         /* of the next block */
@@ -74,38 +75,38 @@ enum { IDLE, OPENING, OPEN, CLOSING };
 
 hr__atomic_u32 hr__trace_on; /* the generation of the recording; 0: none */
 
-static hr__atomic_u32 state;      /* one of the enum; makes open and close exclude each other */
-static uint32_t last_generation;  /* guarded by state being OPENING */
-static uint64_t units_per_second; /* those that follow up to lock: written while OPENING, then constant */
+static hr__atomic_u32 state;      /* one of the enum; makes open and close mutually exclusive */
+static uint32_t last_generation;  /* accessed only while state is OPENING */
+static uint64_t units_per_second; /* this and the variables below up to lock: written while OPENING, then constant, unless atomic */
 static uint64_t start_ticks;
 static uint32_t ticks_shift;
 static hr__trace_header *header;
 static hr__atomic_u64 lost;
-static hr__atomic_u32 reached_limit; /* 1: the file may not grow, and nothing is recorded any more; written under lock */
-static char recorded_path[256]; /* for messages; cut if need be */
+static hr__atomic_u32 reached_limit; /* 1: the file reached its limit and recording has stopped; written under lock */
+static char recorded_path[256]; /* for messages; truncated if necessary */
 
 static hr__lock lock = HR__LOCK_INIT(HR__RANK_TRACE);
-static hr__blockfile file; /* from here to the writers: guarded by lock */
+static hr__blockfile file; /* from here to free_writers: guarded by lock */
 static uint64_t last_block_offset;
 static hr__trace_block *last_block; /* NULL when no longer mapped */
 static uint32_t lane_count, thread_count;
-static uint32_t name_count, shape_count;     /* numbers given out in this file */
-static uint32_t name_ids_end, shape_ids_end; /* name_numbers and shape_numbers are 0 from here on */
+static uint32_t name_count, shape_count;     /* numbers assigned in this file */
+static uint32_t name_ids_end, shape_ids_end; /* name_numbers and shape_numbers are 0 from this index on */
 static writer *free_writers;
 
 /* Number in the file, plus 1, of each name and shape of the process; 0 when not defined there yet. Written under lock. */
 static hr__atomic_u32 name_numbers[HR__NAMES_MAX], shape_numbers[HR__SHAPES_MAX];
 
-static writer writers[HR__BLOCKFILE_HOLDERS]; /* only what is used is ever touched */
+static writer writers[HR__BLOCKFILE_HOLDERS]; /* untouched entries use no memory */
 static hr__atomic_u32 writer_count;           /* written under lock */
 static __thread writer *mine __attribute__((tls_model("initial-exec")));
 
 /* ---- blocks ---- */
 
-/* Something could not be written. [w] is NULL or busy, so that the header is there. */
+/* Counts a lost event. [w] is NULL or busy; a busy writer ensures that the header is mapped. */
 static __attribute__((cold)) void lose(const writer *w)
 {
-	if (hr__load_relaxed(&reached_limit)) return; /* the recording has ended: it misses nothing that it was to have */
+	if (hr__load_relaxed(&reached_limit)) return; /* the recording has ended, so the event is not missing from it */
 	hr__fetch_add_relaxed(&lost, 1);
 	if (w != NULL) hr__fetch_add_relaxed(&header->lost, 1);
 }
@@ -119,7 +120,7 @@ static void begin_block(writer *w, const hr__blockfile_block *taken)
 	block->thread = w->thread;
 	block->sequence = w->sequence++;
 	block->first_time = w->time;
-	/* Last: a kill before this leaves a block that reads as unused. */
+	/* Last: if the process is killed before this, the block reads as unused. */
 	hr__store_release(&block->magic, HR__TRACE_BLOCK_MAGIC);
 	w->block = block;
 	w->chunk = taken->chunk;
@@ -133,8 +134,8 @@ static void begin_block(writer *w, const hr__blockfile_block *taken)
 	last_block_offset = taken->offset;
 }
 
-/* Gives a block of [chunk] back, under lock. Whether the last block is cut at close is decided by last_block, so it must not point
- * into memory that goes away. */
+/* Gives back a block of [chunk], under lock. hr__trace_close finds the end of the file by last_block, so last_block must not point
+ * into memory that is about to be unmapped. */
 static void give_block(uint32_t chunk, hr__chunk *idle)
 {
 	hr__blockfile_give(&file, chunk, idle);
@@ -149,15 +150,16 @@ static void end_block(writer *w, hr__chunk *idle)
 	w->block = NULL;
 }
 
-/* Makes the next event ask for a block. */
+/* Makes the next event request a block. */
 static void has_no_room(writer *w)
 {
 	w->limit = NULL;
 	w->at = (uint8_t *)1;
 }
 
-/* The file has reached its limit: nothing more is recorded, by any thread, and events cost what they cost without a recording. The file stays open until
- * hr__trace_close. The note is in the header from now on, since the process may be killed. Under lock, by a busy writer: the header is there. */
+/* Called when the file has reached its limit: all threads stop recording, and events cost no more than without a recording. The
+ * file stays open until hr__trace_close. The flag is stored in the header now, because the process may be killed. Called under lock
+ * by a busy writer, so the header is mapped. */
 static void stop_at_limit(void)
 {
 	header->optional |= HR__OPTIONAL_LIMITED;
@@ -165,7 +167,7 @@ static void stop_at_limit(void)
 	hr__store_relaxed(&hr__trace_on, 0);
 }
 
-/* Goes on in a new block. False when the file cannot grow; the writer then has no block and asks again at its next event, which
+/* Continues in a new block. False when the file cannot grow; the writer then has no block and retries at its next event, which
  * costs a lock but no system call. */
 static __attribute__((cold, noinline)) bool next_block(writer *w)
 {
@@ -185,7 +187,7 @@ static __attribute__((cold, noinline)) bool next_block(writer *w)
 	return true;
 }
 
-/* What the warmer does: gets the next block ready that nobody has taken yet. False when enough are. */
+/* One step of the warmer: prefaults the next block that no thread has taken yet. False when enough are prefaulted. */
 static bool warm_block(void)
 {
 	hr__blockfile_block cold;
@@ -209,14 +211,14 @@ static inline void commit(writer *w, uint8_t *end)
 	hr__store_release(&w->block->committed, (uint32_t)(end - (uint8_t *)(w->block + 1)));
 }
 
-/* ---- coming and going ---- */
+/* ---- attaching threads ---- */
 
 static inline void leave(writer *w)
 {
 	hr__store_release(&w->busy, 0);
 }
 
-/* A writer for a thread that has none: one that an ended thread left, or a new one. NULL when all are taken. */
+/* Returns a writer for a thread that has none: that of an ended thread, or a new one. NULL when all are in use. */
 static __attribute__((cold, noinline)) writer *own_writer(void)
 {
 	hr__lock_take(&lock);
@@ -236,14 +238,15 @@ static __attribute__((cold, noinline)) writer *own_writer(void)
 
 static bool put_record(writer *w, unsigned kind, const uint8_t *payload, size_t length);
 
-/* Units of the file's clock since the start; negative when this processor's counter is a little behind the one that started. */
+/* Units of the file's clock since the start; negative when this processor's counter is slightly behind that of the processor that
+ * started the recording. */
 static inline int64_t units_of(const writer *w, uint64_t ticks)
 {
 	return (int64_t)(ticks - w->start_ticks) >> w->shift;
 }
 
-/* Makes a busy writer belong to recording [generation]. A writer whose former owner ended in this very recording goes on in the
- * same block under a new thread number; otherwise the first event, which happened at [ticks], takes a block. */
+/* Attaches a busy writer to recording [generation]. If the previous owner of the writer ended during the same recording, the writer
+ * continues in the same block under a new thread number; otherwise the first event, which happened at [ticks], takes a block. */
 static void attach(writer *w, uint32_t generation, uint64_t ticks)
 {
 	uint8_t payload[9 + HR__VARINT_SCRIBBLE];
@@ -266,7 +269,7 @@ static void attach(writer *w, uint32_t generation, uint64_t ticks)
 	w->time = units_of(w, ticks) > 0 ? (uint64_t)units_of(w, ticks) : 0;
 }
 
-/* Makes the writer busy. True when it may touch its block. */
+/* Makes the writer busy. Returns true when the writer may touch its block. */
 static inline bool is_attached(writer *w)
 {
 	hr__store_relaxed(&w->busy, 1);
@@ -274,7 +277,7 @@ static inline bool is_attached(writer *w)
 	return HR_LIKELY(hr__load_acquire(&hr__trace_on) == w->generation);
 }
 
-/* The calling thread's writer, busy and attached, for something that happened at [ticks]; NULL when nothing is recorded. */
+/* The calling thread's writer, busy and attached, for an event that happened at [ticks]; NULL when nothing is recorded. */
 static writer *enter(uint64_t ticks)
 {
 	writer *w = mine != NULL ? mine : own_writer();
@@ -305,14 +308,14 @@ void hr__trace_thread_exit(void)
 
 /* ---- definitions ---- */
 
-/* Makes sure that [bytes] fit into the writer's block. */
+/* Ensures that [bytes] fit into the writer's block. */
 static bool room(writer *w, size_t bytes)
 {
 	size_t left = w->block == NULL ? 0 : (size_t)(w->limit + HR__EVENT_RECORD_MAX - w->at);
 	return bytes <= left || next_block(w);
 }
 
-/* What put_record needs for a payload of [length] bytes. */
+/* Bytes that put_record needs for a payload of [length] bytes. */
 static size_t record_bytes(size_t length)
 {
 	return 2 + 9 + length;
@@ -353,7 +356,7 @@ static size_t shape_payload(uint8_t *payload, uint32_t number, hr_shape shape)
 	return (size_t)(at - payload);
 }
 
-/* Names and shapes become numbers of the file in the same way. */
+/* Names and shapes are numbered in the file in the same way. */
 typedef struct number_table {
 	hr__atomic_u32 *numbers;
 	uint32_t ids_max;
@@ -371,7 +374,7 @@ static const number_table shapes = {
 };
 
 /* Gives [id] a number in the file. The lock is held from choosing the number to publishing it, so that numbers are dense and
- * defined before they are used. Room is made before, since taking a block takes the lock. */
+ * defined before they are used. Room is made first, because taking a block acquires the lock. */
 static bool define(writer *w, const number_table *table, uint32_t id)
 {
 	uint8_t payload[PAYLOAD_MAX + HR__VARINT_SCRIBBLE];
@@ -431,12 +434,12 @@ void hr__trace_define_limit(uint32_t allocator, uint64_t bytes)
 
 /* ---- events ----
  *
- * Reading the processor's counter takes 25 cycles, more than all the rest. It begins first, and nothing but the last two bytes of
- * the record depends on it, so that the rest is done meanwhile. That is why the time is the last field, and why it, the address and
- * the ids have fixed sizes in the common case: a length that is not known holds up everything after it. Whether a field is there is
- * added to the position rather than branched on, because whether an op or a shape changes is anybody's guess. */
+ * Reading the processor's counter takes 25 cycles, more than everything else. It is started first, and only the last two bytes of
+ * the record depend on it, so that the rest is done in the meantime. That is why the time is the last field, and why the time, the
+ * address and the ids have fixed sizes in the common case: an unknown length delays everything after it. Whether a field is present
+ * is added to the position instead of branched on, because changes of op and shape are unpredictable. */
 
-/* The numbers of the event's names and shape in the file. An id that is out of range counts as the one that means "other". */
+/* The numbers in the file of the event's names and shape. An id that is out of range counts as "other". */
 typedef struct numbers {
 	uint32_t op, scope, tag, shape;
 } numbers;
@@ -546,7 +549,7 @@ static inline uint8_t *put_size(uint8_t *at, const hr__event *event, uint32_t fi
 	return at;
 }
 
-/* One of op, scope and shape, if it is not what it was. */
+/* Writes op, scope or shape if it has changed. */
 static inline uint8_t *put_number(uint8_t *at, uint32_t number, uint32_t *before, uint32_t flag, uint32_t *head)
 {
 	uint16_t low = (uint16_t)number;
@@ -557,7 +560,7 @@ static inline uint8_t *put_number(uint8_t *at, uint32_t number, uint32_t *before
 	return at + 2 * changed;
 }
 
-/* A counter that differs between processors must not make time go back. */
+/* Differences between the counters of processors must not make time go back. */
 static inline uint8_t *put_time(writer *w, uint8_t *at, uint64_t ticks, uint32_t *head)
 {
 	int64_t now = units_of(w, ticks);
@@ -571,9 +574,9 @@ static inline uint8_t *put_time(writer *w, uint8_t *at, uint64_t ticks, uint32_t
 	return hr__varint_put(at, difference);
 }
 
-/* Appends an event of the fields that [fields] names, when nothing stands in its way: the thread is attached to the recording,
- * names and shape are defined, the block has room. False otherwise: nothing is written, and append_slowly must follow, since the
- * writer may be left busy. Inlined with constant kind and fields for the frequent ones. Calls nothing, so that all of it stays in
+/* Appends an event with the fields in [fields], if it can do so at once: the thread is attached to the recording, names and shape
+ * are defined, the block has room. Otherwise writes nothing and returns false; append_slowly must follow, because the writer may be
+ * left busy. Inlined with constant kind and fields for the frequent events. Calls nothing, so that everything stays in
  * registers. */
 __attribute__((always_inline)) static inline bool append(const hr__event *event, uint32_t kind, uint32_t fields, uint64_t ticks)
 {
@@ -598,7 +601,7 @@ __attribute__((always_inline)) static inline bool append(const hr__event *event,
 	return true;
 }
 
-/* Makes what the event needs: definitions, and a block with room for it. */
+/* Provides what the event needs: definitions, and a block with room for it. */
 static bool prepare(writer *w, const hr__event *event, uint32_t fields)
 {
 	numbers number;
@@ -612,8 +615,8 @@ static bool prepare(writer *w, const hr__event *event, uint32_t fields)
 	return ok && (w->at <= w->limit || next_block(w));
 }
 
-/* Gets everything out of append's way and tries again. It then fails only when the recording has been ended meanwhile, and an event
- * that races with that is dropped. */
+/* Prepares everything that append needs and tries again. append then fails only if the recording was closed meanwhile; such an
+ * event is dropped. */
 static __attribute__((cold, noinline)) void append_slowly(const hr__event *event, uint64_t ticks)
 {
 	uint32_t fields = hr__event_fields[event->kind];
@@ -631,8 +634,8 @@ void hr__trace_event(const hr__event *event)
 	if (!append(event, event->kind, hr__event_fields[event->kind], ticks)) append_slowly(event, ticks);
 }
 
-/* The host is recorded as the default stream: tools that read a trace know streams of the device alone, and a program that allocates for
- * the host and frees on the default stream would change the stream with every event. */
+/* The host is recorded as the default stream: tools that read a trace know only the device's streams, and a program that allocates
+ * for the host and frees on the default stream would change the stream with every event. */
 static inline hr_stream recorded(hr_stream stream)
 {
 	return stream == HR_STREAM_HOST ? HR_STREAM_DEFAULT : stream;
@@ -655,8 +658,8 @@ static inline hr__event event_of(uint32_t allocator, const hr_request *request, 
 	};
 }
 
-/* An event whose address is taken has to be in memory, and putting it there costs as much as all the rest: so the struct that
- * append_slowly needs is made here, out of the way of the fast one, which the compiler takes apart. */
+/* An event whose address is taken must be in memory, and storing it there costs as much as everything else. So the struct for
+ * append_slowly is built here; in the fast path the compiler keeps the event in registers. */
 static __attribute__((cold, noinline)) void alloc_slowly(uint32_t allocator, const hr_request *request, uint64_t address,
                                                          uint64_t bytes, uint64_t ticks)
 {
@@ -698,7 +701,7 @@ static void start_clock(void)
 	start_ticks = hr__ticks();
 }
 
-/* No number is defined in a new file, except that 0 and 1 are what they are everywhere. */
+/* Clears all numbers for a new file; 0 and 1 have a fixed meaning in every file. */
 static void forget_numbers(void)
 {
 	memset(name_numbers, 0, name_ids_end * sizeof(name_numbers[0]));
@@ -744,12 +747,12 @@ static int watch_forks(void)
 
 static hr_status start(const char *path, uint32_t block_bytes, uint64_t limit)
 {
-	/* So that blocks begin at multiples of their size, and of a page, which the warmer needs. */
+	/* The header size makes blocks begin at multiples of their size and of a page; the warmer needs the latter. */
 	size_t header_size = block_bytes > hr__os_page_size() ? block_bytes : hr__os_page_size();
 	void *front;
 	int error = watch_forks();
 	if (error != 0) return hr__os_fail(error, "cannot watch for forks while recording");
-	start_clock(); /* before there is a file: measuring the clock takes milliseconds, in which nobody could read it */
+	start_clock(); /* before the file exists: measuring the clock takes milliseconds, during which the file would not be readable */
 	hr_status status = hr__blockfile_create(&file, path, header_size, block_bytes, limit, &front);
 	if (status != HR_OK) return status;
 	header = front;
@@ -803,7 +806,7 @@ bool hr__trace_is_open(void)
 	return hr__load_acquire(&state) == OPEN;
 }
 
-/* Returns when no thread is inside an event, and none can get inside. */
+/* Returns when no thread is inside an event and none can enter one. */
 static void wait_for_writers(void)
 {
 	hr__store_relaxed(&hr__trace_on, 0);
@@ -814,7 +817,7 @@ static void wait_for_writers(void)
 	}
 }
 
-/* Where the file ends: after the last record of the last block. */
+/* The end of the file: after the last record of the last block. */
 static uint64_t used_bytes(void)
 {
 	if (lane_count == 0) return header->header_size;
@@ -858,7 +861,7 @@ hr_status hr__trace_close(void)
 
 void hr__trace_forget(void)
 {
-	/* Other threads of the parent do not exist here; what they held is as they left it, in the middle of anything. */
+	/* Other threads of the parent do not exist here; their state can be that of the middle of any operation. */
 	uint32_t count = hr__load_relaxed(&writer_count);
 	hr__store_relaxed(&hr__trace_on, 0);
 	hr__lock_init(&lock, HR__RANK_TRACE);
