@@ -126,8 +126,7 @@ static int plain_length(const char *symbol)
 static hr_status failed_of(const card *on, CUresult result, const char *symbol, const char *of)
 {
 	char text[160];
-	if (result == HR__CUDA_ERROR_NOT_READY) return HR_NOT_READY; /* an expected result, not an error: do not spend time on a
-	                                                              * message */
+	if (result == HR__CUDA_ERROR_NOT_READY) return HR_NOT_READY; /* expected, not an error: skip the message */
 	return hr__fail(status_of(result), "%.*s%s on %s: %s", plain_length(symbol), symbol, of, on->name,
 	                describe(result, text, sizeof text));
 }

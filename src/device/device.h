@@ -77,15 +77,12 @@ const char *hr__device_name(const hr__device *device);         /* "GPU:0" */
 uint64_t hr__device_page_bytes(const hr__device *device);      /* 0 = no pages */
 uint64_t hr__device_map_alignment(const hr__device *device);
 uint64_t hr__device_limit(const hr__device *device);           /* in bytes: the configured limit, at most HEADROOM_LIMIT */
-const char *hr__device_limit_setting(const hr__device *device); /* the name of the setting that determines the limit, for
-                                                                 * messages */
+const char *hr__device_limit_setting(const hr__device *device); /* the setting that determines the limit, for messages */
 uint64_t hr__device_uncapped(const hr__device *device);        /* the limit without HEADROOM_LIMIT */
 /* The settings of the environment, or the defaults where they are invalid: base/settings.h keeps the reason. */
 void hr__devices_from_environment(hr_cuda_options *cuda, hr_emulated_options *emulated);
-uint64_t hr__limit_from_environment(uint64_t page);            /* HEADROOM_LIMIT, in whole pages if [page] is not 0; UINT64_MAX =
-                                                                * none */
-bool hr__cuda_is_required(void);                               /* HEADROOM_REQUIRE_CUDA is set: no emulated GPU is used as a
-                                                                * substitute */
+uint64_t hr__limit_from_environment(uint64_t page);            /* HEADROOM_LIMIT, whole pages if [page] != 0; UINT64_MAX = none */
+bool hr__cuda_is_required(void);                               /* HEADROOM_REQUIRE_CUDA is set: do not substitute emulated GPUs */
 uint64_t hr__device_reservable(const hr__device *device);      /* limit rounded down to whole pages */
 bool hr__device_has_plain(const hr__device *device);
 bool hr__device_host_accessible(const hr__device *device);
@@ -163,8 +160,7 @@ bool hr__device_has_stream(const hr__device *device, hr_stream stream);
 /* The stream state that allocations and frees read, valid while the device is open. */
 typedef struct hr__stream_view {
 	hr__atomic_u64 epoch; /* to store with a free; starts at 1, so that synced = 0 covers nothing */
-	hr__atomic_u64 used;  /* bit s: stream s may have been given work since the device was opened; streams without the bit are
-	                       * idle */
+	hr__atomic_u64 used;  /* bit s: stream s may have been given work since the device was opened; otherwise it is idle */
 } hr__stream_view;
 const hr__stream_view *hr__device_stream_view(const hr__device *device);
 uint64_t hr__device_epoch(const hr__device *device); /* hr__device_stream_view(device)->epoch */

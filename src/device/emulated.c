@@ -357,8 +357,7 @@ static hr_status emu_plain_alloc(void *device, uint64_t bytes, uint64_t *address
 	if (status != HR_OK) return status;
 	hr__lock_take(&emu->lock);
 	status = need_room(emu, bytes);
-	if (status == HR_OK) emu->plain_bytes += bytes; /* counted before allocating, so that two threads cannot both get the last
-	                                                 * byte */
+	if (status == HR_OK) emu->plain_bytes += bytes; /* counted first: two threads must not both get the last byte */
 	hr__lock_release(&emu->lock);
 	if (status != HR_OK) return status;
 	status = make_block(emu, rounded, HR__RANGE_PLAIN, &range);

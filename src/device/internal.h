@@ -22,8 +22,7 @@
 #define HR__MAX_PARTS 16u                    /* logical devices of one physical device */
 #define HR__MAX_USER_BACKENDS 8u             /* accepted by hr_register_backend */
 #define HR__MAX_SOURCES (HR__MAX_USER_BACKENDS + 4u)
-#define HR__POOL_BLOCKS 22u /* blocks of a page table: 1,024 ids in the first, twice as many in each further one; fewer than 2^32 in
-                             * total */
+#define HR__POOL_BLOCKS 22u /* blocks of a page table: 1,024 ids in the first, doubling from block to block; below 2^32 in total */
 #define HR__NO_PAGE UINT32_MAX /* ends a list of page ids */
 
 /* ---- the page pool (pool.c) ---- */

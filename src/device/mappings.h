@@ -24,8 +24,7 @@ typedef struct hr__range {
 	uint32_t leaf_entries; /* slots per leaf: a power of two */
 	uint32_t leaf_count;
 	uint32_t *
-		*leaves; /* for each page of the range: 1 + index of the page mapped there, 0 = none; a leaf is allocated when first
-		          * needed */
+		*leaves; /* for each page of the range: 1 + index of the page mapped there, 0 = none; a leaf is allocated on first use */
 	struct hr__range *next; /* for use by the owner after the range was removed */
 } hr__range;
 

@@ -223,8 +223,7 @@ void hr__pool_destroy(hr__device *device)
 {
 	hr__pool *pool = &device->pool;
 	uint32_t destroyed = 0;
-	while (destroy_idle(device, UINT32_MAX, &destroyed) != HR_OK) { /* a page that the device fails to destroy is leaked; it is the
-	                                                                 * first of the list now */
+	while (destroy_idle(device, UINT32_MAX, &destroyed) != HR_OK) { /* leak the page that failed; it is the first of the list */
 		pop(pool, &pool->idle_head);
 		pool->idle_count--;
 		pool->held -= pool->page_bytes;

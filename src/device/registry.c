@@ -195,8 +195,7 @@ static hr_status count_type_alone(uint32_t type)
 			hr_status status = count_source(from);
 			if (status != HR_OK) return status;
 			for (uint32_t d = 0; d < from->count; d++, number++)
-				if (from->devices[d]->number != number) from->devices[d]->number = number; /* skip needless writes, because other
-				                                                                            * threads read it */
+				if (from->devices[d]->number != number) from->devices[d]->number = number; /* no needless write to shared data */
 		}
 	}
 	return HR_OK;

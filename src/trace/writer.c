@@ -40,8 +40,7 @@
 #define BLOCK_BYTES_MAX (1u << 20)
 #define TEXT_MAX 255u /* bytes of the names of devices, allocators and kinds; longer ones are cut */
 #define PAYLOAD_MAX (9u * 3 + HR__NAME_LENGTH_MAX)
-#define UNITS_PER_SECOND_MIN 125e6 /* the unit of the file's clock is the largest number of ticks (a power of two) of at most 8 ns:
-                                    * saves bytes, keeps the order */
+#define UNITS_PER_SECOND_MIN 125e6 /* a unit of the file's clock is the most ticks within 8 ns: saves bytes, keeps the order */
 
 /* A generation that no recording has. Not 0, which is the value of hr__trace_on while nothing is recorded. */
 #define UNATTACHED UINT32_MAX
