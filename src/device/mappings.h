@@ -34,7 +34,7 @@ typedef struct hr__mappings {
 	uint32_t range_count, range_capacity;
 	uint32_t *pages; /* state of each page: see mappings.c */
 	uint32_t page_capacity;
-	uint32_t page_made; /* pages ever created, excluding reuse of numbers */
+	uint32_t page_made; /* page numbers ever used */
 	uint32_t page_free; /* list of destroyed pages; index + 1, 0 = none */
 	uint32_t page_live; /* existing pages, without host pages */
 	uint32_t page_host; /* existing host pages */

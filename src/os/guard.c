@@ -31,7 +31,7 @@ static hr__atomic_u32 any_broken;   /* 1: some page was lost since the process b
 
 static hr__lock lock = HR__LOCK_INIT(HR__RANK_GUARD);
 static uint32_t live;                   /* mappings in use; guarded by lock, as are before and levels_used */
-static struct sigaction before[LEVELS]; /* the action that each level passes signals on to; constant while the level is installed */
+static struct sigaction before[LEVELS]; /* what each level passes signals on to; constant while the level can be called */
 static int levels_used;
 
 /* ---- the handler ---- */

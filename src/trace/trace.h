@@ -53,7 +53,7 @@ typedef struct hr__event {
 	uint32_t allocator;  /* number of an allocator definition */
 	hr_stream stream;
 	uint64_t address;
-	uint64_t address2;   /* MOVE: the destination */
+	uint64_t address2;   /* MOVE: the destination; EVICT, RESTORE: place of the host copy */
 	uint64_t bytes;      /* size of the block; OP_END: device time in ns; STEP: number of the step */
 	uint64_t requested;  /* bytes requested */
 	hr_name op, scope, tag;
