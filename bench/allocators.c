@@ -1,11 +1,12 @@
-/* allocators.c - what several allocators on one device cost: the same work with allocators on one device and apart, in one run.
+/* allocators.c - the cost of several allocators on one device: the same work with allocators on one device and on separate devices,
+ * in one run.
  *
- *   idle         one thread; another allocator on the device, which has one block and is not used
- *   in turns     one thread that uses two allocators by turns: on one device, over two devices
- *   per thread   two threads with an allocator each: on one device, over two devices
+ *   idle         one thread; a second allocator on the device has one block and is not used
+ *   in turns     one thread that alternates between two allocators: on one device, on two devices
+ *   per thread   two threads with an allocator each: on one device, on two devices
  *
- * Rounds are short and alternate between the two sides; each side's figure is its least processor time, of the slower thread where there are
- * two. A ratio above 1 means that one device is slower. */
+ * Rounds are short and alternate between the two sides. The figure of each side is its least processor time, of the slower thread
+ * if there are two. A ratio above 1 means that sharing a device is slower. */
 #include <string.h>
 
 #include "bench.h"
@@ -14,7 +15,7 @@
 
 #define ROUNDS 60
 
-static hr_allocator alone, shared[2], apart[2]; /* the first has SIM:0 for itself, the next two share SIM:1, the last have SIM:2 and SIM:3 */
+static hr_allocator alone, shared[2], apart[2]; /* on SIM:0; on SIM:1; on SIM:2 and SIM:3 */
 
 static hr_allocator open_on(const char *name)
 {
@@ -37,11 +38,11 @@ static void open_all(void)
 /* ---- work ---- */
 
 struct work {
-	size_t bytes;               /* pairs of this size; 0 = blocks up to 64 KiB, 64 of them live */
-	const hr__program *program; /* or this */
+	size_t bytes;               /* size of pairs; 0 = blocks up to 64 KiB, 64 of them live */
+	const hr__program *program; /* if not NULL, a trace instead */
 	int operations;
-	hr_allocator allocators[2]; /* by turns, if there are two */
-	double ns;                  /* that it took */
+	hr_allocator allocators[2]; /* used alternately, if there are two */
+	double ns;                  /* result */
 };
 
 static void pairs(const struct work *work)

@@ -1,7 +1,7 @@
-/* bench.h - what the benchmarks share: a clock, threads, and the least of many rounds.
+/* bench.h - shared by the benchmarks: a clock, threads, and the best of several rounds.
  *
- * A figure is the best of several rounds that alternate between the things compared, so that what disturbs the machine disturbs both.
- * No benchmark asserts anything about time. */
+ * A figure is the best of several rounds that alternate between the things compared, so that disturbances affect both. No benchmark
+ * asserts anything about time. */
 #ifndef HR_BENCH_H
 #define HR_BENCH_H
 
@@ -20,7 +20,7 @@ static inline double bench_now_ns(void)
 	return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
-/* Ends the program with the library's own words when a call fails. */
+/* Exits with the library's message if a call failed. */
 static inline void bench_must(hr_status status)
 {
 	if (status == HR_OK) return;
@@ -28,7 +28,7 @@ static inline void bench_must(hr_status status)
 	exit(1);
 }
 
-/* Leaves what the benchmark allocated to hr_shutdown. */
+/* hr_shutdown frees what the benchmark left allocated. */
 static inline hr_status bench_shutdown(void)
 {
 	hr_status status = hr_shutdown();
@@ -53,7 +53,7 @@ static inline double bench_least(double a, double b)
 	return a < b ? a : b;
 }
 
-/* A fresh simulated device with an allocator of default options but for [stitch]. */
+/* A new simulated device, and an allocator on it with default options except [limit] and [stitch]. */
 static inline hr_allocator bench_allocator(uint64_t page, uint64_t limit, bool stitch)
 {
 	hr_simulated_options simulated;

@@ -1,12 +1,12 @@
-/* count_malloc.c - counts the memory that a program has, from inside of it: LD_PRELOAD=libcount_malloc.so.
+/* count_malloc.c - counts the memory of a program from inside: LD_PRELOAD=libcount_malloc.so.
  *
  * bench/torch_models.py builds it and calls the functions at the end through ctypes.
  *
- * Blocks of malloc and its kin: what is live, and the peak of that. A block's size is what malloc_usable_size says, so nothing needs to be
- * remembered of it: what is added at malloc is taken away at free. Blocks below LEAST bytes are Python's own, and left alone.
+ * For blocks from malloc and related functions it counts live bytes and their peak. The size of a block is its malloc_usable_size,
+ * so no record per block is needed: what malloc adds, free subtracts. Blocks below LEAST bytes are Python's own and are ignored.
  *
- * Anonymous mappings that others than malloc make (malloc's own do not come through here): their pages that have been touched, at the time
- * of the call. Libraries reserve more than they use; what they never touch is no memory. */
+ * For anonymous mappings not made by malloc (malloc's own do not pass through here) it counts the pages touched, at the time of the
+ * call. Libraries reserve more than they use, and untouched pages take no memory. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -43,7 +43,7 @@ static void given(void *block)
 	if (bytes >= LEAST) change(-(int64_t)bytes);
 }
 
-/* glibc's own, under the names that it keeps for this. */
+/* glibc's functions, under the names it exports for interposers. */
 extern void *__libc_malloc(size_t bytes);
 extern void *__libc_calloc(size_t count, size_t bytes);
 extern void *__libc_realloc(void *block, size_t bytes);
@@ -83,11 +83,11 @@ void *realloc(void *block, size_t bytes)
 
 static struct {
 	char *at;
-	size_t bytes; /* 0: the row is free */
+	size_t bytes; /* 0: unused row */
 } mappings[MAPPINGS];
 static atomic_flag lock = ATOMIC_FLAG_INIT;
 
-/* Puts [bytes] in the place of what is noted at [at]; 0 takes it away. They are unmapped whole by those who matter here. */
+/* Sets the size of the mapping at [at]; 0 removes it. The libraries measured here only unmap whole mappings. */
 static void note(char *at, size_t bytes)
 {
 	int row = -1;
@@ -130,7 +130,7 @@ int64_t count_malloc_peak(void)
 	return atomic_load(&peak);
 }
 
-/* The peak is what is live now. */
+/* Resets the peak to the live bytes. */
 void count_malloc_reset(void)
 {
 	atomic_store(&peak, atomic_load(&live));

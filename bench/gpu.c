@@ -1,10 +1,10 @@
-/* gpu.c - the library on a GPU, beside what the CUDA driver does when asked directly, in one run.
+/* gpu.c - the library on a GPU, compared with direct calls of the CUDA driver, in one run.
  *
  *     gpu [--traces FOLDER] [--figures FILE]
  *
- * Where there is no card the device is the emulated one, sizes are smaller and the driver's columns are dashes: that shows that the
- * program works, and no more. FOLDER holds the traces unpacked, for builds without zlib. FILE gets every figure as "name value", which
- * bench/gpu_torch.py compares PyTorch's allocator with. */
+ * Without a GPU the device is the emulated one, sizes are smaller and the driver's columns are dashes: that only shows that the
+ * program works. FOLDER contains the uncompressed traces, for builds without zlib. FILE gets every figure as "name value";
+ * bench/gpu_torch.py compares PyTorch's allocator with them. */
 #include "gpu_device.h"
 #include "gpu_driver.h"
 #include "gpu_traces.h"
@@ -14,13 +14,13 @@
 static const uint64_t pair_sizes[] = { 512, MIB, 64 * MIB };
 #define PAIR_SIZES (sizeof pair_sizes / sizeof *pair_sizes)
 
-/* For the short table at the end. */
+/* For the summary at the end. */
 static struct {
 	double ours[PAIR_SIZES], pool[PAIR_SIZES], plain[PAIR_SIZES];
 	double threads8[2];
-	double link_ours[3], link_driver[3]; /* to host, to device, both; of the largest blocks */
+	double link_ours[3], link_driver[3]; /* to host, to device, both; for the largest blocks */
 	bool joined, refused;
-	hr_device_info info; /* of the device as it comes */
+	hr_device_info info; /* of the device with its default settings */
 } summary;
 
 /* ---- pairs ---- */
@@ -60,7 +60,7 @@ static double plain_pairs(uint64_t bytes, int count)
 	return (bench_now_ns() - start) / count;
 }
 
-/* The pool keeps what it has: otherwise it gives memory back at every synchronisation, and a pair is a cuMemAlloc. */
+/* The pool keeps its memory: otherwise it releases memory at every synchronization, and a pair costs a cuMemAlloc. */
 static cu_pool driver_pool(void)
 {
 	cu_pool pool;
@@ -122,7 +122,7 @@ static void print_threads(void)
 	for (size_t i = 0; i < 4; i++) printf("  %10u thread%s", counts[i], counts[i] > 1 ? "s" : " ");
 	printf("\n");
 	for (size_t size = 0; size < 2; size++) {
-		struct thread_job job = { pair_sizes[size], size ? 1000000 : 2000000 }; /* tens of ms: starting threads must not show */
+		struct thread_job job = { pair_sizes[size], size ? 1000000 : 2000000 }; /* tens of ms: thread start is negligible */
 		double one = 0;
 		printf("%-10s", size_text(job.bytes));
 		for (size_t i = 0; i < 4; i++) {
@@ -139,7 +139,7 @@ static void print_threads(void)
 
 /* ---- the link ---- */
 
-/* One side: blocks on the device and on the host, two of each, so that both directions can be under way at once. */
+/* One side: two blocks each on the device and on the host, so that both directions can run at the same time. */
 struct link_ends {
 	bool ours;
 	void *device[2], *host[2];
@@ -200,7 +200,7 @@ static void link_wait(const struct link_ends *ends)
 
 enum { TO_HOST, TO_DEVICE, BOTH };
 
-/* GB/s in all. */
+/* GB/s in total. */
 static double link_speed(const struct link_ends *ends, int ways, uint64_t bytes, int count)
 {
 	link_wait(ends);
@@ -222,7 +222,7 @@ static void print_link_of(uint64_t bytes)
 	int count = bytes < amount / 4 ? (int)(amount / bytes) : 4;
 	link_open(&ours, true, bytes);
 	if (driver.here) link_open(&theirs, false, bytes);
-	for (int round = 0; round < 4; round++) /* the first is to warm up */
+	for (int round = 0; round < 4; round++) /* the first warms up */
 		for (int ways = TO_HOST; ways <= BOTH; ways++) {
 			double one = link_speed(&ours, ways, bytes, count), other = driver.here ? link_speed(&theirs, ways, bytes, count) : 0;
 			if (round && one > rates[0][ways]) rates[0][ways] = one;
@@ -264,7 +264,7 @@ struct fragments {
 	void *blocks[PIECES];
 };
 
-/* Fills [limit] with blocks and frees every second of them. */
+/* Fills [limit] with blocks and frees every second one. */
 static void fragment(struct fragments *fragments, uint64_t limit, bool stitch)
 {
 	fragments->allocator = gpu_allocator(limit, stitch);
@@ -280,7 +280,7 @@ static void fragment(struct fragments *fragments, uint64_t limit, bool stitch)
 	}
 }
 
-/* How many of the blocks that were left alone hold what they held. */
+/* The number of remaining blocks whose contents are unchanged. */
 static int intact(const struct fragments *fragments, unsigned char *host)
 {
 	int good = 0;
@@ -329,7 +329,7 @@ static void print_fragmentation(void)
 	bench_must(hr_allocator_close_all(fragments.allocator));
 }
 
-/* ---- what mapping costs ---- */
+/* ---- cost of mapping ---- */
 
 #define MAP_ROUNDS 5
 
@@ -360,7 +360,7 @@ static void map_costs_of_backend(uint64_t page, double *map, double *unmap, doub
 	free(pages);
 }
 
-/* By the driver: map, set access and unmap, microseconds per handle. */
+/* With the driver: map, set access and unmap, microseconds per handle. */
 static void map_costs_of_driver(uint64_t page, double us[3])
 {
 	uint32_t count = (uint32_t)(GIB / page);
@@ -410,7 +410,7 @@ static void print_map_costs(void)
 	}
 }
 
-/* ---- all of it ---- */
+/* ---- main ---- */
 
 static void print_summary(void)
 {
@@ -431,7 +431,7 @@ static void print_summary(void)
 	       summary.joined ? "meets it, live blocks intact" : "FAILED");
 }
 
-/* Whether GPU:0 is a card, found out in another process: this one must fork before it uses one. */
+/* Whether GPU:0 is a real GPU. Checked in a child process, because this process must fork before it uses a GPU. */
 static bool probe(void)
 {
 	fflush(stdout);
@@ -462,7 +462,7 @@ int main(int argc, char **argv)
 
 	gpu_open(0);
 	summary.info = gpu.info;
-	if (gpu.card) driver_open(); /* beside the emulated device its figures would only confuse */
+	if (gpu.card) driver_open(); /* a comparison with the emulated device would be meaningless */
 	printf("device: %s, %s, %s, %s free\n", gpu.info.name, gpu.info.backend, gpu.info.description, size_text(gpu.info.free_bytes));
 	if (driver.here)
 		printf("driver: %s, CUDA %d.%d\n", driver.name, driver.version_number / 1000, driver.version_number % 1000 / 10);

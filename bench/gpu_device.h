@@ -1,7 +1,7 @@
-/* gpu_device.h - the device that the benchmarks of bench/gpu.c run on: GPU:0, of whatever kind, with pages of any size.
+/* gpu_device.h - the device of bench/gpu.c: GPU:0, real or emulated, with pages of any size.
  *
- * Mapping is timed where it happens: the device's table is replaced by a copy whose map, unmap and page_create read a clock around the
- * real ones. One thread at a time may do so. */
+ * Mapping is timed in the backend: the device's table is replaced by a copy whose map, unmap and page_create measure the time of
+ * the original functions. Not thread-safe. */
 #ifndef HR_BENCH_GPU_DEVICE_H
 #define HR_BENCH_GPU_DEVICE_H
 
@@ -18,10 +18,10 @@
 #define MIB (KIB * KIB)
 #define GIB (KIB * MIB)
 
-#define EMULATED_MEMORY (40 * GIB) /* of addresses: pages that nobody writes to take no memory */
+#define EMULATED_MEMORY (40 * GIB) /* address space: untouched pages take no memory */
 
 static struct {
-	bool card; /* the backend is a real one */
+	bool card; /* a real GPU, not emulated */
 	hr_device_info info;
 	hr_device handle;
 	hr__device *device;
@@ -29,7 +29,7 @@ static struct {
 
 /* ---- opening ---- */
 
-/* Opens GPU:0 afresh, with pages of [page] bytes where that can be chosen (0 = as it is); false when it cannot. */
+/* Opens GPU:0 with pages of [page] bytes (0 = default). False: the device has another page size. */
 static bool gpu_open(uint64_t page)
 {
 	hr_emulated_options emulated;
@@ -73,10 +73,10 @@ static hr_stats gpu_stats(hr_allocator allocator)
 	return stats;
 }
 
-/* ---- what mapping costs ---- */
+/* ---- cost of mapping ---- */
 
 typedef struct map_cost {
-	double map_ns, unmap_ns, create_ns; /* map: set access included */
+	double map_ns, unmap_ns, create_ns; /* map includes set access */
 	uint64_t mapped, unmapped, created; /* pages */
 } map_cost;
 
@@ -111,7 +111,7 @@ static hr_status timed_create(void *device, hr_page *page)
 	return status;
 }
 
-/* From now on, until the device is closed. */
+/* Starts timing, until the device is closed. */
 static void gpu_time_mapping(void)
 {
 	real_table = gpu.device->physical->table;
@@ -123,7 +123,7 @@ static void gpu_time_mapping(void)
 	mapping = (map_cost){ 0 };
 }
 
-/* What was spent since the last call. */
+/* The cost since the last call. */
 static map_cost gpu_mapping(void)
 {
 	map_cost spent = mapping;
@@ -145,7 +145,7 @@ static inline double median(double *values, size_t count)
 	return values[count / 2];
 }
 
-/* Every figure is also written to a file, one "name value" a line, for what else runs on the same machine to compare itself with. */
+/* Every figure is also written to a file, one "name value" per line, for comparison with other programs on the same machine. */
 static FILE *figures;
 
 static inline double figure(double value, const char *name, ...) __attribute__((format(printf, 2, 3)));
@@ -171,7 +171,7 @@ static inline const char *size_text(uint64_t bytes)
 	return text;
 }
 
-/* A figure of the driver's, or a dash where there is no driver. */
+/* A figure of the driver, or a dash without a driver. */
 static inline const char *driver_text(bool here, double value, const char *format)
 {
 	static char texts[8][24];

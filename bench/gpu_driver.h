@@ -1,7 +1,7 @@
-/* gpu_driver.h - the CUDA driver, asked directly: the yardstick that the library's own calls are measured against.
+/* gpu_driver.h - direct calls of the CUDA driver, the reference for the library's own calls.
  *
- * Loaded by name at run time, so that the benchmark compiles anywhere; where there is no driver or no card, driver.here stays false.
- * The library's backend has its own table (src/device): a yardstick that shared code with what it measures would hide its cost. */
+ * Loaded at run time, so that the benchmark compiles anywhere; without a driver or GPU, driver.here is false. It does not use the
+ * table of the library's backend (src/device): a reference that shared code with what it measures would hide its cost. */
 #ifndef HR_BENCH_GPU_DRIVER_H
 #define HR_BENCH_GPU_DRIVER_H
 
@@ -85,7 +85,7 @@ static void driver_must(int result, const char *what)
 }
 #define DRIVER(call) driver_must(driver.call, #call)
 
-/* Makes the driver usable from the calling thread, on the first card. Afterwards driver.here says whether there is one. */
+/* Makes the driver usable from the calling thread, on the first GPU. Sets driver.here. */
 static void driver_open(void)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);

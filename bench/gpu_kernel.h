@@ -1,8 +1,9 @@
-/* gpu_kernel.h - a kernel that behaves like an op: it looks at the tensors it reads, changes those it writes, and takes as long as told.
+/* gpu_kernel.h - a kernel that behaves like an op: it checks the tensors it reads, changes those it writes, and takes a given time.
  *
- * Each tensor carries SAMPLES stamps, 8 bytes each, spread over all of it. The kernel compares them with what they should be, counts what
- * differs, and writes new ones; then it waits until its time is over. So the contents of every tensor that moves are checked at every use,
- * by the device, inside the time of the op. The kernel is text that the driver compiles: nothing of CUDA is needed to build this. */
+ * Each tensor has SAMPLES stamps of 8 bytes, spread over the whole tensor. The kernel compares them with the expected values,
+ * counts differences, and writes new stamps; then it waits until its time is over. So the contents of every tensor that moves are
+ * checked at every use, by the device, within the op's duration. The kernel is PTX text that the driver compiles, so building this
+ * does not need CUDA. */
 #ifndef HR_BENCH_GPU_KERNEL_H
 #define HR_BENCH_GPU_KERNEL_H
 
@@ -11,11 +12,11 @@
 #include "gpu_driver.h"
 
 #define SAMPLES 64u
-#define KERNEL_TENSORS 96u /* of one launch: what fits in its parameters */
+#define KERNEL_TENSORS 96u /* per launch; limited by the size of the kernel's parameters */
 
 typedef struct kernel_tensor {
 	uint64_t address, stride; /* stamp i is at address + i * stride */
-	uint64_t expect, next;    /* stamp i is this + i; 0 = do not look, do not write */
+	uint64_t expect, next;    /* stamp i is this + i; 0 = do not check, do not write */
 } kernel_tensor;
 
 typedef struct kernel_arguments {
@@ -83,7 +84,7 @@ static struct {
 	void *module, *function;
 } kernel;
 
-/* After driver_open, with its context current. */
+/* Call after driver_open, with its context current. */
 static void kernel_open(void)
 {
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);

@@ -1,12 +1,13 @@
-/* gpu_lms.c - Large Model Support on a real card: a recorded training step replayed with less memory than it needs.
+/* gpu_lms.c - Large Model Support on a real GPU: a recorded training step replayed with less memory than it needs.
  *
  *     gpu_lms [--trace FILE] [--limits GB,GB...] [--policies P,P...] [--steps N] [--page MiB] [--rounds [LARGE,SMALL]]
  *
- * Tensors have the sizes of the recording, kernels its durations, and every use of a tensor checks and changes its contents on the device
- * (gpu_kernel.h). For each limit: what a step takes, beside the bound and beside what `headroom plan` says without a card.
+ * Tensors have the recorded sizes, kernels the recorded durations, and every use of a tensor checks and changes its contents on the
+ * device (gpu_kernel.h). For each limit it prints the duration of a step, the bound, and the prediction of `headroom plan`, which
+ * needs no GPU.
  *
- * --rounds: 8 GiB in eight tensors leave and return LARGE times (100) under verify, then one of 64 MiB SMALL times (10,000); see gpu_rounds.h.
- * Without a card it does so on the emulated device, in a small way. */
+ * --rounds: 8 GiB in eight tensors are evicted and restored LARGE times (100) with verify, then one tensor of 64 MiB SMALL times
+ * (10,000); see gpu_rounds.h. Without a GPU it uses the emulated device and small sizes. */
 #include "device/internal.h"
 #include "drive.h"
 #include "forecast.h"
@@ -21,7 +22,7 @@ static struct {
 	hr_stream stream;
 	cu_stream native;
 	hr_allocator allocator;
-	uint64_t *versions; /* stamp of each tensor by its birth; grows */
+	uint64_t *versions; /* stamp of each tensor, indexed by its birth; grows */
 	size_t version_capacity;
 	kernel_arguments arguments;
 	cu_address errors;
@@ -89,7 +90,7 @@ static uint32_t read_errors(void)
 
 struct outcome {
 	bool fits;
-	double step_ms; /* in the middle of the last steps */
+	double step_ms; /* median of the last three steps */
 	double out_gb, in_gb;
 	uint32_t errors;
 	hr_stats stats;
@@ -97,7 +98,8 @@ struct outcome {
 	int64_t stitches;
 };
 
-/* Plays the steps of the trace in order and then [part] again and again; the figures are of the last [count]. */
+/* Replays the steps of the trace in order up to [part], then [part] repeatedly. The times are of the last three steps, the bytes of
+ * the last one. */
 static struct outcome play(const hr__uses *uses, uint32_t part, uint64_t limit, const char *policy, uint64_t page, uint32_t repeats)
 {
 	struct outcome outcome = { 0 };
@@ -158,7 +160,7 @@ static struct outcome play(const hr__uses *uses, uint32_t part, uint64_t limit, 
 	return outcome;
 }
 
-/* What no way of moving tensors could avoid, and what the simulated device says. */
+/* The bound, and the prediction of the simulated device. */
 static void predict(const hr__uses *uses, uint32_t part, uint64_t limit, const char *policy, uint64_t page, double *bound_ms, double *predicted_ms)
 {
 	hr__forecast_setup setup = { .uses = uses, .part = part, .repeats = 6, .limit = limit, .link = UINT64_C(55000000000), .page = page,

@@ -1,20 +1,20 @@
-/* gpu_rounds.h - tensors that leave and return again and again: contents stay right, and nothing grows.
+/* gpu_rounds.h - tensors that are evicted and restored many times: contents stay correct, and nothing grows.
  *
- * Tensors hold a pattern that differs everywhere. In each round all of them are evicted, brought back and looked at in part by the host;
- * every second round a part of each is filled anew, so that its copy has to be made again. After the last round every byte is compared with
- * what it should be. This shares nothing with verify, which looks at every byte of every round with sums of its own. */
+ * Tensors hold a pattern that differs everywhere. In each round all of them are evicted and restored, and the host checks a part of
+ * each. In every second round a part of each is overwritten, so that it must be copied again. After the last round every byte is
+ * compared with its expected value. This is independent of verify, which checks every byte in every round with checksums. */
 #ifndef HR_BENCH_GPU_ROUNDS_H
 #define HR_BENCH_GPU_ROUNDS_H
 
 #include "gpu_device.h"
 #include "headroom_lms.h"
 
-#define WINDOWS 64u      /* of a tensor: each holds its part of a pattern, or was filled with one byte since */
-#define PROBE (64 * KIB) /* of a tensor in each round, looked at by the host itself */
+#define WINDOWS 64u      /* per tensor: each window holds its part of the pattern, or was filled with one byte */
+#define PROBE (64 * KIB) /* bytes of a tensor that the host checks in each round */
 #define METADATA_SLACK (64 * KIB)
-#define DRIVER_SLACK (64 * MIB) /* on the card, and of the process: what a driver may take as it pleases */
+#define DRIVER_SLACK (64 * MIB) /* on the GPU and in the process: memory that the driver may allocate at will */
 
-/* What must be as large after the last round as it was when all was warm. */
+/* Values that must be the same after the last round as after the warm-up. */
 struct level {
 	uint64_t device_free, reserved, pinned, resident, metadata;
 };
@@ -25,7 +25,7 @@ static struct {
 	hr_allocator allocator;
 	hr_tensor tensors[8];
 	unsigned char filled[8][WINDOWS]; /* 0 = the pattern */
-	unsigned char *pattern, *staging; /* host memory that copies run at full speed with */
+	unsigned char *pattern, *staging; /* pinned host memory, for full copy speed */
 } series;
 
 static struct {
@@ -71,7 +71,8 @@ static const unsigned char *pattern_of(uint32_t tensor, uint32_t window)
 	return series.pattern + (tensor * WINDOWS + window) * 8;
 }
 
-/* Bytes of [count] at [at], in host memory, that are not what window [window] of a tensor should hold from [offset] on. */
+/* The number of bytes of [count] at [at], in host memory, that differ from the expected contents of window [window] from [offset]
+ * on. */
 static uint64_t wrong_in(uint32_t tensor, uint32_t window, uint64_t offset, const unsigned char *at, uint64_t count)
 {
 	unsigned char filled = series.filled[tensor][window];
@@ -82,7 +83,7 @@ static uint64_t wrong_in(uint32_t tensor, uint32_t window, uint64_t offset, cons
 	return wrong;
 }
 
-/* Looks at a part of a pinned tensor. */
+/* Checks a part of a pinned tensor. Returns the number of wrong bytes. */
 static uint64_t probe(uint32_t tensor, char *at, uint32_t window, uint64_t offset, uint64_t count)
 {
 	bench_must(
@@ -151,7 +152,7 @@ static void close_series(void)
 	gpu_close();
 }
 
-/* What verify finds is an error that is counted; anything else ends the program. */
+/* HR_CORRUPT, reported by verify, is counted; any other error ends the program. */
 static bool is_corrupt(hr_status status)
 {
 	if (status != HR_CORRUPT) bench_must(status);
@@ -159,7 +160,7 @@ static bool is_corrupt(hr_status status)
 	return status == HR_CORRUPT;
 }
 
-/* Brings a tensor back and looks at a part of it; every second round changes another. */
+/* Restores a tensor and checks a part of it; in every second round overwrites another part. */
 static uint64_t use(uint32_t tensor, uint32_t round)
 {
 	void *at;
@@ -177,7 +178,7 @@ static uint64_t use(uint32_t tensor, uint32_t round)
 	return wrong + is_corrupt(hr_tensor_unpin(series.tensors[tensor], HR_STREAM_DEFAULT));
 }
 
-/* Every byte, after the last round. */
+/* Checks every byte, after the last round. */
 static uint64_t look_at_all(void)
 {
 	uint64_t wrong = 0;
@@ -206,7 +207,7 @@ static void rounds(uint32_t count, size_t bytes, uint32_t times, bool verify)
 	start = warm_start = bench_now_ns();
 	bench_must(hr_lms_get_stats(series.allocator, &before));
 	for (; done < times && !wrong; done++) {
-		if (done == warm) { /* slabs are pinned, pages are there */
+		if (done == warm) { /* warm: slabs are pinned and pages exist */
 			bench_must(hr_lms_get_stats(series.allocator, &before));
 			first = level_now();
 			warm_start = bench_now_ns();

@@ -1,4 +1,4 @@
-/* gpu_torch.cpp - PyTorch's caching allocator without Python in the way: what bench/gpu_torch.py builds on the spot and calls. */
+/* gpu_torch.cpp - PyTorch's caching allocator called without Python. bench/gpu_torch.py compiles and calls it. */
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <chrono>
@@ -19,7 +19,7 @@ static void pairs(size_t bytes, long count)
 	for (long i = 0; i < count; i++) allocator::raw_delete(allocator::raw_alloc(bytes));
 }
 
-/* Wall time, in ns, in which each of [threads] allocates and frees [count] times; -1 when memory runs out. */
+/* Wall time, in ns, of [threads] threads that each allocate and free [count] times; -1 if memory runs out. */
 extern "C" double gpu_torch_pairs(size_t bytes, long count, int threads)
 {
 	try {
@@ -35,8 +35,8 @@ extern "C" double gpu_torch_pairs(size_t bytes, long count, int threads)
 	}
 }
 
-/* Wall time, in ns, of [count] steps: bytes[i] != 0 allocates into slot slots[i], 0 frees it. What is left over is freed afterwards,
- * not timed. -1 when memory runs out. */
+/* Wall time, in ns, of [count] steps: bytes[i] != 0 allocates into slot slots[i], 0 frees it. Leftover blocks are freed
+ * afterwards, not timed. -1 if memory runs out. */
 extern "C" double gpu_torch_replay(const uint64_t *bytes, const uint32_t *slots, size_t count, void **blocks, size_t slot_count)
 {
 	double ns = -1;

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""PyTorch's own allocator on the card that bench/gpu ran on: pairs, threads, and the four traces.
+"""PyTorch's allocator on the GPU that bench/gpu ran on: pairs, threads, and the four traces.
 
     bench/gpu_torch.py [--traces FOLDER] [--figures FILE] [--build FOLDER]
 
-Its C++ functions are called from a small library (gpu_torch.cpp) that is compiled here with g++ against PyTorch's own headers, so that
-Python's cost is not counted. Where that cannot be compiled, the calls go through Python, one thread only, and what an empty call of the
-same kind costs is printed beside. FOLDER of --traces holds the traces unpacked; FILE is what `gpu --figures` wrote: this then also
-prints PyTorch's figures over Headroom's. Without PyTorch or without a card it says so and does nothing.
+The C++ functions are called from a small library (gpu_torch.cpp) that is compiled here with g++ against PyTorch's headers, so that
+the cost of Python is not counted. If it cannot be compiled, the calls go through Python, on one thread only, and the cost of an empty
+call of the same kind is printed too. FOLDER of --traces contains the uncompressed traces. FILE is the output of `gpu --figures`; with it
+PyTorch's figures are also printed relative to Headroom's. Without PyTorch or without a GPU it prints a message and does nothing.
 """
 import argparse
 import array
@@ -43,7 +43,7 @@ if not torch.cuda.is_available():
 
 
 def include_folders():
-    """PyTorch's headers, and those of CUDA's runtime, which they include."""
+    """Include folders of PyTorch, and of the CUDA runtime, which PyTorch's headers include."""
     root = Path(torch.__file__).parent / "include"
     folders = [root, root / "torch" / "csrc" / "api" / "include"]
     packages = Path(torch.__file__).parent.parent / "nvidia"
@@ -53,7 +53,7 @@ def include_folders():
 
 
 def compile_library(folder):
-    """The library, loaded; None, with a reason printed, when it cannot be had."""
+    """Builds and loads the library. Prints the reason and returns None on failure."""
     out = Path(folder) / "libgpu_torch.so"
     lib = Path(torch.__file__).parent / "lib"
     abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
@@ -61,7 +61,7 @@ def compile_library(folder):
                str(HERE / "gpu_torch.cpp"), *[f"-I{f}" for f in include_folders()], f"-L{lib}", f"-Wl,-rpath,{lib}", "-lc10_cuda", "-lc10"]
     try:
         if not out.exists() or out.stat().st_mtime < (HERE / "gpu_torch.cpp").stat().st_mtime:
-            for standard in ("-std=c++20", "-std=c++17"):  # newer headers need the one, older ones may not bear it
+            for standard in ("-std=c++20", "-std=c++17"):  # newer headers need C++20, older ones may not compile with it
                 done = subprocess.run([*command, standard], capture_output=True, text=True, timeout=120)
                 if done.returncode == 0:
                     break
@@ -90,7 +90,7 @@ def python_pairs(bytes_, count):
 
 
 def empty_pairs(count):
-    """What calling two Python functions like those costs by itself."""
+    """The cost of calling two empty Python functions with the same parameters."""
     def alloc(size, device=None, stream=None):
         return size
 
@@ -133,7 +133,7 @@ def measure_pairs(library, bytes_):
 
 
 def measure_threads(library, bytes_, threads):
-    """Throughput of so many threads over that of one."""
+    """Throughput of [threads] threads relative to one."""
     count = 20000
     one = min(library.gpu_torch_pairs(bytes_, count, 1) for _ in range(3))
     many = min(library.gpu_torch_pairs(bytes_, count, threads) for _ in range(3))
@@ -141,7 +141,7 @@ def measure_threads(library, bytes_, threads):
 
 
 def read_trace(folder, name):
-    """Sizes (0 = free), slots, how many slots, and the most bytes live."""
+    """Sizes (0 = free), slots, the number of slots, and the peak of live bytes."""
     sizes, slots, places, spare = array.array("Q"), array.array("I"), {}, []
     live = peak = used = 0
     with open(f"{folder}/{name}.csv") as file:
@@ -167,7 +167,7 @@ def read_trace(folder, name):
 
 
 def replay(library, trace):
-    """ns per operation of the best warm pass, and reserved over peak after the first."""
+    """ns per operation of the best warm pass, and reserved bytes relative to the peak after the first."""
     sizes, slots, slot_count, peak = trace
     blocks = (ctypes.c_void_p * slot_count)()
 
@@ -234,7 +234,7 @@ def print_traces(library, folder, ours, setting):
 
 
 def run_expandable():
-    """The traces once more in a process of its own: the setting is read once."""
+    """Repeats the traces with expandable segments in a new process, because PyTorch reads the setting only once."""
     environment = dict(os.environ, **{SETTING: "expandable"})
     version = tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in torch.__version__.split(".")[:2])
     environment["PYTORCH_ALLOC_CONF" if version >= (2, 9) else "PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"

@@ -1,8 +1,8 @@
-/* gpu_traces.h - the recorded traces on the device itself, with pages really mapped.
+/* gpu_traces.h - the recorded traces on the device, with real mapping of pages.
  *
- * The least limit of a trace depends on the size of pages and on nothing else of the device, so it is looked for on the simulated one,
- * in processes of their own (a process that has used a card cannot fork another that does), and then tried on the device: it must run
- * there without a refusal, and shows what stitching costs. */
+ * The least limit of a trace depends on the page size and on no other property of the device. So it is searched on the simulated
+ * device, in child processes (a process that has used a GPU cannot fork another that does), and then tried on the device: it must
+ * run there without a refusal, and shows the cost of stitching. */
 #ifndef HR_BENCH_GPU_TRACES_H
 #define HR_BENCH_GPU_TRACES_H
 
@@ -20,7 +20,7 @@ static const uint64_t trace_pages[PAGE_SIZES] = { 2 * MIB, 4 * MIB, 8 * MIB, 16 
 
 static hr__program programs[TRACES];
 
-/* [folder] holds unpacked traces; NULL: those of the repository, for which the command must have zlib. */
+/* [folder] contains uncompressed traces; NULL: the repository's, which need zlib. */
 static void traces_read(const char *folder)
 {
 	for (int i = 0; i < TRACES; i++) {
@@ -36,7 +36,7 @@ static void traces_read(const char *folder)
 
 /* ---- least limits ---- */
 
-/* Shared with the processes that look for them: least_limits[trace][page size], 0 = not found. */
+/* Shared with the child processes: least_limits[trace][page size], 0 = not found. */
 static uint64_t (*least_limits)[PAGE_SIZES];
 
 static void find_one(int trace, int size)
@@ -44,14 +44,14 @@ static void find_one(int trace, int size)
 	hr__setup setup = { .program = &programs[trace], .allocator = "bfc", .threads = 1, .stitch = true, .page = trace_pages[size] };
 	hr__trial trial;
 	hr__limit_answer answer;
-	/* A card is of no use here, and asking for it takes time. */
+	/* The GPU is not needed here, and initializing it takes time. */
 	setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
 	bench_must(hr__measure_trial(&setup, true, &trial));
 	bench_must(hr__find_limit(&setup, (uint64_t)trial.stats.peak_bytes_reserved, &answer));
 	least_limits[trace][size] = answer.limit;
 }
 
-/* All of them, as many at a time as there are processors. Before the device is opened. */
+/* Finds all of them, as many at a time as there are processors. Call before the device is opened. */
 static void limits_find(int sizes)
 {
 	int running = 0, at_once = (int)sysconf(_SC_NPROCESSORS_ONLN);
@@ -80,7 +80,7 @@ typedef struct pass_result {
 	uint64_t refused;
 } pass_result;
 
-/* One pass over a trace, what is left over freed afterwards and not timed. */
+/* One pass over a trace. Leftover blocks are freed afterwards, not timed. */
 static pass_result trace_pass(const hr__program *program, hr_allocator allocator, void **slots)
 {
 	pass_result result = { 0 };
@@ -147,7 +147,7 @@ static void traces_speed(void)
 
 /* ---- at the least limit ---- */
 
-/* What one pass at the limit did. */
+/* Result of one pass at the limit. */
 typedef struct limit_pass {
 	uint64_t refused, stitches, pages;
 	double map_ms, ms;

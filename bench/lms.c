@@ -1,18 +1,18 @@
-/* lms.c - what Large Model Support costs: the curve of step time over memory, and a pin.
+/* lms.c - the cost of Large Model Support: step time as a function of memory, and the time of a pin.
  *
  *     lms [--svg FILE]
  *
- * The curve is in virtual time: a recorded training step played through the library on the simulated device, as `headroom plan` does it
- * (cli/forecast.h), so it is the same on every machine. For each limit, in percent of the step's peak
+ * The curve is in virtual time: a recorded training step is replayed on the simulated device, as `headroom plan` does
+ * (cli/forecast.h), so it is the same on every machine. For each limit, in percent of the step's peak:
  *
- *   lru, learned   the step with that policy, over the step without a limit
- *   bound          what no way of moving tensors can beat (docs/lms.md)
- *   moved, fewest  bytes over the link in a step, both ways, beside the least that any plan moves (lms_fewest.h)
+ *   lru, learned   the step with that policy, relative to the step without a limit
+ *   bound          lower bound for any way of moving tensors (docs/lms.md)
+ *   moved, fewest  bytes over the link in a step, both ways, and the least that any plan moves (lms_fewest.h)
  *
- * and once more with a link that is so fast that moving the fewest bytes takes two thirds of the time of the ops: there is time enough to
- * hide it, and a policy that waits for every copy shows.
+ * The same is repeated with a link so fast that moving the fewest bytes takes two thirds of the time of the ops. There is then
+ * enough time to hide the copies, and a policy that waits for every copy is slower.
  *
- * Pins are in real time, on this machine, beside an allocation and its free. */
+ * Pins are measured in real time, on this machine, and compared with an allocation and its free. */
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -40,10 +40,10 @@ struct point {
 	double step_ms, bound_ms, moved_gb;
 };
 
-/* Shared with the processes that fill it in. */
+/* Shared with the child processes that fill it in. */
 struct curve {
 	uint64_t step;
-	double plain_ms, peak_gb, fewest_gb[LIMITS], fast_gb[LIMITS]; /* fast_gb: of that link, per second */
+	double plain_ms, peak_gb, fewest_gb[LIMITS], fast_gb[LIMITS]; /* fast_gb: speed of the fast link, GB/s */
 	struct point at[POLICIES][LIMITS], fast[POLICIES][LIMITS];
 };
 
@@ -76,7 +76,7 @@ static struct point forecast(const hr__uses *uses, uint32_t part, const char *po
 	return point;
 }
 
-/* All limits of one trace and policy. What does not depend on the policy is found, and written, by each: it is the same. */
+/* All limits of one trace and policy. Values that do not depend on the policy are the same in every process. */
 static void fill(struct curve *curve, const char *name, uint32_t policy)
 {
 	hr__uses uses;
@@ -107,7 +107,7 @@ static void fill(struct curve *curve, const char *name, uint32_t policy)
 	hr__uses_free(&uses);
 }
 
-/* A process for each trace and policy, since there is one library in a process. */
+/* One process per trace and policy, because the library's state is per process. */
 static struct curve *fill_all(void)
 {
 	struct curve *curves = mmap(NULL, TRACES * sizeof *curves, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -165,7 +165,7 @@ static void print_curve(const struct curve *curve, const char *name)
 #define LEFT 54.0
 #define TOP 74.0
 #define BETWEEN 56.0
-#define FROM 100.0 /* percent, on the left */
+#define FROM 100.0 /* percent, at the left edge */
 #define TO 28.0
 
 static double x_of(size_t panel, double percent)
@@ -222,7 +222,7 @@ static void draw_line(FILE *to, const struct curve *curve, size_t panel, int lin
 	}
 }
 
-/* Colours follow what the reader's system says: light, or dark. */
+/* Colors follow the system's light or dark mode. */
 static const char style[] = "<style>\n"
 							"svg { --ground: #ffffff; --ink: #1f2328; --soft: #59636e; --grid: #d8dee4; --lru: #bc4c00; --learned: "
 							"#0969da; --bound: #59636e; }\n"
@@ -283,7 +283,7 @@ static void draw(const struct curve *curves, const char *path)
 #define TENSORS 8
 #define TENSOR_BYTES (1u << 20)
 #define ROUNDS 15
-#define STEP_PINS 2000 /* in a step: what a step pins is recorded until it ends */
+#define STEP_PINS 2000 /* per step: pins are recorded until the step ends */
 #define STEPS 25
 
 static hr_allocator allocator;
@@ -309,7 +309,7 @@ static void open_tensors(const char *policy)
 	for (uint32_t i = 0; i < TENSORS; i++) pins[i].access = HR_READ;
 }
 
-/* ns for each tensor, pinned and unpinned, [count] in a call. */
+/* ns per tensor for a pin and unpin of [count] tensors in a call. */
 static double pin(size_t count)
 {
 	double start = bench_now_ns();

@@ -1,9 +1,9 @@
 /* lms_fewest.h - a lower bound of the bytes that any plan of Large Model Support moves in a step, out and in together.
  *
- * It is the optimum of the linear program in which tensors may leave in parts. At each op, what is away is at least what is too much. A
- * tensor that leaves pays its bytes for the way back; of its gaps between two writes, which one copy out may serve, one pays for that too.
- * A gap around the end of the step counts as two that share the price. The rows are intervals, so it is a flow of least cost along the
- * ops. */
+ * It is the optimum of the linear program in which tensors may be evicted in parts. At each op, the evicted bytes are at least the
+ * excess over the limit. An eviction costs the tensor's bytes for the restore. Of the gaps between two writes, which can share one
+ * copy out, one gap also pays for that copy. A gap around the end of the step counts as two gaps that share the price. The rows are
+ * intervals, so the program is a minimum-cost flow along the ops. */
 #ifndef HR_BENCH_LMS_FEWEST_H
 #define HR_BENCH_LMS_FEWEST_H
 
@@ -14,7 +14,7 @@
 #include "lms/plan.h"
 #include "lms_trace.h"
 
-/* ---- a flow of least cost: shortest paths with potentials ---- */
+/* ---- minimum-cost flow: shortest paths with potentials ---- */
 
 typedef struct arc {
 	uint32_t to, next;
@@ -23,7 +23,7 @@ typedef struct arc {
 } arc;
 
 typedef struct network {
-	arc *arcs; /* 2k and 2k + 1 are the two directions of one */
+	arc *arcs; /* 2k and 2k + 1 are the two directions of one arc */
 	uint32_t *first, *via, *heap, *place;
 	double *potential, *distance;
 	int64_t *excess;
@@ -109,7 +109,7 @@ static void reach(network *w, uint32_t node, double distance, uint32_t via)
 	heap_up(w, node);
 }
 
-/* From nodes with too much to the nearest with too little; NONE when there is none left. Potentials are kept up. */
+/* Finds the nearest node with negative excess from those with positive excess; NONE if there is none. Updates the potentials. */
 static uint32_t nearest_lack(network *w)
 {
 	uint32_t found = NONE;
@@ -162,7 +162,7 @@ typedef struct uses_of {
 	uint32_t count;
 } uses_of;
 
-/* Uses by tensor. */
+/* The uses of each tensor. */
 static uses_of *sort_uses(const hr__plan_step *step)
 {
 	uses_of *of = lms_must(calloc(step->tensor_count + 1, sizeof *of));
@@ -201,12 +201,12 @@ static bool is_cyclic(const hr__plan_tensor *tensor)
 typedef struct program {
 	const hr__plan_step *step;
 	const uses_of *of;
-	double *before; /* by op: what is too much at the ops before it, added up */
+	double *before; /* indexed by op: sum of the excess at earlier ops */
 	int64_t *excess;
 	network network;
 } program;
 
-/* How much of what is too much lies in the gap after use [k]: at the ops up to the end of the step, and in the next step. */
+/* The excess in the gap after use [k]: at ops up to the end of the step, and in the next step. */
 static void weigh_gap(const program *p, const uses_of *x, uint32_t k, double *now, double *next)
 {
 	uint32_t from = x->at[k] + 1, to = k + 1 < x->count ? x->at[k + 1] : x->at[0], n = p->step->op_count;
@@ -214,14 +214,14 @@ static void weigh_gap(const program *p, const uses_of *x, uint32_t k, double *no
 	*next = k + 1 < x->count ? 0 : p->before[to];
 }
 
-/* Of the gaps between two writes, one has to pay for the copy out: any choice gives a lower bound. This one takes the gap that spans most
- * of what is too much. Returns whether it is the one after use [k]. */
+/* Of the gaps between two writes, one pays for the copy out; any choice gives a lower bound. This takes the gap with the most
+ * excess. Returns whether that is the gap after use [k]. */
 static bool pays_for_copy(const program *p, const uses_of *x, uint32_t k, bool cyclic)
 {
 	uint32_t all = x->count, begin = k, best = NONE;
 	double most = -1;
 	for (uint32_t steps = 0; !x->wrote[begin] && !(begin == 0 && !cyclic); steps++) {
-		if (steps == all) return false; /* never written: the copy was made long ago */
+		if (steps == all) return false; /* never written: the host copy stays valid */
 		begin = (begin + all - 1) % all;
 	}
 	for (uint32_t j = begin;;) {
@@ -249,7 +249,7 @@ static void add_gap(program *p, uint32_t t, uint32_t k, bool cyclic)
 		if (from < x->at[k + 1]) add_arc(&p->network, from, x->at[k + 1], bytes, price);
 		return;
 	}
-	/* Two parts, which share the price: all for one where the other is of no use. */
+	/* Two parts share the price; if one part has no excess, the other bears all of it. */
 	double share = next == 0 ? 1 : now == 0 ? 0 : 0.5;
 	if (from < n) add_arc(&p->network, from, n, bytes, price * share);
 	if (x->at[0] > 0) add_arc(&p->network, 0, x->at[0], bytes, price * (1 - share));

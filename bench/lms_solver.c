@@ -1,14 +1,14 @@
-/* lms_solver.c - what plans of Large Model Support are worth: beside the time that none can beat, the bytes that none can save, and demand
+/* lms_solver.c - quality of Large Model Support plans, compared with the bound on time, the lower bound on bytes, and demand
  * paging.
  *
  *     zcat traces/gpt2b16-use.csv.gz | build/bench/lms_solver 2 75 50 50@150
  *
- * Reads a use trace (traces/README.md), takes one of its steps and plans it at limits in percent of its peak; @ = GB/s of the link each way,
- * 55 unless told. Copies take 20 us on top.
+ * Reads a use trace (traces/README.md), takes one of its steps and plans it at limits in percent of its peak. @ is the speed of the
+ * link in GB/s each way, 55 by default. Each copy takes an additional 20 us.
  *
  *   bound    hr__plan_bound
  *   fewest   a lower bound of the bytes that any plan moves, out and in together (lms_fewest.h)
- *   lru      demand paging: an op waits for what it uses and was not there; what was used longest ago makes room, copied if it is dirty */
+ *   lru      demand paging: an op waits for tensors that are not resident; LRU eviction, with a copy if dirty */
 #include <inttypes.h>
 #include <time.h>
 
@@ -28,7 +28,7 @@ typedef struct paging {
 	const hr__plan_step *step;
 	const hr__plan_machine *machine;
 	bool *here, *dirty, *locked, *exists;
-	uint64_t *used; /* when last */
+	uint64_t *used; /* time of the last use */
 	uint64_t in_use, out, in, moved;
 } paging;
 
@@ -37,7 +37,7 @@ static uint64_t copy_ns(const paging *p, uint64_t bytes, uint64_t rate)
 	return (uint64_t)((double)bytes * 1e9 / (double)rate) + p->machine->copy_ns;
 }
 
-/* Room for [bytes], at the earliest at [when]: the op that waits is at a standstill, so what leaves is copied from then on. */
+/* Evicts until [bytes] fit; returns when. The waiting op is stalled, so copies out start at [when] at the earliest. */
 static uint64_t make_room(paging *p, uint64_t bytes, uint64_t when)
 {
 	while (p->in_use + bytes > p->machine->memory) {
@@ -58,7 +58,7 @@ static uint64_t make_room(paging *p, uint64_t bytes, uint64_t when)
 	return when;
 }
 
-/* Time of the fourth step, and the bytes it moved. */
+/* Duration of the fourth step, and the bytes it moved. */
 static uint64_t demand_paging(const hr__plan_step *step, const hr__plan_machine *machine, uint64_t *moved)
 {
 	paging p = { .step = step, .machine = machine, .in_use = step->other_bytes };
@@ -68,7 +68,7 @@ static uint64_t demand_paging(const hr__plan_step *step, const hr__plan_machine 
 	p.locked = lms_must(calloc(step->tensor_count + 1, 1));
 	p.exists = lms_must(calloc(step->tensor_count + 1, 1));
 	p.used = lms_must(calloc(step->tensor_count + 1, sizeof *p.used));
-	/* What nobody uses lies there all the time. */
+	/* Tensors without uses are always resident. */
 	for (uint32_t u = 0; u < step->use_count; u++) p.locked[step->uses[u].tensor] = true;
 	for (uint32_t t = 0; t < step->tensor_count; t++) {
 		if (!p.locked[t] && is_cyclic(&step->tensors[t])) p.in_use += step->tensors[t].bytes;
@@ -110,7 +110,7 @@ static uint64_t demand_paging(const hr__plan_step *step, const hr__plan_machine 
 				p.in_use -= step->tensors[t].bytes;
 			}
 		}
-		/* What lives on without having lived before is gone with the step. */
+		/* Tensors that outlive the step but did not exist before it are dropped at its end. */
 		for (uint32_t t = 0; t < step->tensor_count; t++) {
 			p.exists[t] = false;
 			if (is_cyclic(&step->tensors[t]) || !p.here[t]) continue;

@@ -1,6 +1,6 @@
-/* lms_trace.h - steps of a use trace (traces/README.md) as the planner reads them.
+/* lms_trace.h - steps of a use trace (traces/README.md) in the planner's format.
  *
- * What an op uses is what it reads, writes or allocates; a block that is freed inside an op, or between it and the next, dies with it. */
+ * An op uses what it reads, writes or allocates. A block that is freed during an op, or before the next one, dies with that op. */
 #ifndef HR_BENCH_LMS_TRACE_H
 #define HR_BENCH_LMS_TRACE_H
 
@@ -18,7 +18,7 @@ typedef struct lms_event {
 typedef struct lms_trace {
 	lms_event *events;
 	size_t count;
-	uint64_t blocks; /* ids are below this */
+	uint64_t blocks; /* upper bound of the ids */
 } lms_trace;
 
 static inline void *lms_must(void *memory)
@@ -27,7 +27,7 @@ static inline void *lms_must(void *memory)
 	return memory;
 }
 
-/* CSV, unpacked. */
+/* Reads uncompressed CSV. */
 static inline lms_trace lms_trace_read(FILE *from)
 {
 	lms_trace trace = { 0 };
@@ -51,15 +51,15 @@ typedef struct lms_step {
 	hr__plan_op *ops;
 	hr__plan_use *uses;
 	hr__plan_tensor *tensors;
-	uint64_t *ids; /* by tensor */
+	uint64_t *ids; /* indexed by tensor */
 	hr__plan_step step;
 } lms_step;
 
 typedef struct lms_building {
 	lms_step *out;
-	uint32_t *tensor_of; /* by block, + 1 */
-	uint32_t *used_at;   /* by tensor: its use in the running op, + 1 */
-	uint64_t *sizes;     /* by block; 0 = not live */
+	uint32_t *tensor_of; /* indexed by block; tensor + 1 */
+	uint32_t *used_at;   /* indexed by tensor: its use in the current op, + 1 */
+	uint64_t *sizes;     /* indexed by block; 0 = not live */
 	bool running;
 } lms_building;
 
@@ -107,7 +107,7 @@ static inline void lms_event_in_step(lms_building *b, const lms_event *event)
 	case 'f':
 		if (b->tensor_of[event->id] > 0 && step->op_count > 0)
 			b->out->tensors[lms_tensor(b, event->id, false)].died = step->op_count - 1;
-		/* Before the first op, it is as if it had never been there. */
+		/* Freed before the first op: as if it had not existed. */
 		else if (b->tensor_of[event->id] > 0) b->out->tensors[lms_tensor(b, event->id, false)].bytes = 0;
 		b->sizes[event->id] = 0;
 		break;
@@ -119,7 +119,7 @@ static inline void lms_event_in_step(lms_building *b, const lms_event *event)
 	}
 }
 
-/* Step number [number]. Ends the program if there is none. */
+/* Extracts step [number]. Exits if there is none. */
 static inline lms_step lms_step_make(const lms_trace *trace, uint64_t number)
 {
 	lms_step out = { 0 };

@@ -1,7 +1,7 @@
-/* matmul.c - products of matrices by the runtime's own kernel, beside OpenBLAS where the machine has it: is a library needed?
+/* matmul.c - matrix products by the runtime's own kernel, compared with OpenBLAS if it is installed: is a library needed?
  *
- * Rounds alternate, and the best of each is taken. The runtime's figure is that of a whole op call: memory for the output and for scratch
- * included. Both use as many threads as there are processors. */
+ * Rounds alternate, and the best of each is taken. The runtime's figure is that of a whole op call, including memory for the output
+ * and for scratch. Both use as many threads as there are processors. */
 #include <dlfcn.h>
 
 #include "bench.h"
@@ -82,7 +82,7 @@ int main(void)
 	hr_session session;
 	sgemm_function sgemm = find_openblas();
 	hr_session_options_init(&options);
-	options.device = "CPU:0"; /* where a call returns when its kernel is done */
+	options.device = "CPU:0"; /* calls are synchronous there */
 	bench_must(hr_session_open(&options, &session));
 	bench_must(hr_session_enter(session));
 	printf("float32, GFLOP/s, all processors%s\n", sgemm ? "" : "; OpenBLAS was not found (Debian: libopenblas0)");

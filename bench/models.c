@@ -1,9 +1,9 @@
-/* models.c - steps of training the three models of examples/models.h: their time, and the peak of memory.
+/* models.c - training steps of the three models of examples/models.h: time and peak memory.
  *
  *     models [--model NAME] [--steps N] [--eager] [--checkpointed]
  *
- * One line of JSON for each model, for bench/models.py, which puts PyTorch's figures beside it. Every step does the same as there: forward,
- * backward, Adam; data are made once, before. The peak counts everything: variables, gradients, what the optimizer remembers, scratch. */
+ * Prints one line of JSON per model for bench/models.py, which compares it with PyTorch. Every step does the same in both: forward,
+ * backward, Adam; the data are made once, before. The peak includes everything: variables, gradients, optimizer state, scratch. */
 #include <string.h>
 
 #include "../examples/models.h"
@@ -49,7 +49,7 @@ static void measure(const struct model *model, int steps, bool eager, bool check
 	hr_run_functions_eagerly(eager);
 	bench_must(hr_function_create("step", step, &training, &function));
 	hr_value data[] = { hr_keep(model->inputs(model, 0)), hr_keep(model->labels(model, 0)) };
-	for (int i = -2; i < steps; i++) { /* two to get warm */
+	for (int i = -2; i < steps; i++) { /* two warm-up steps */
 		hr_value out;
 		if (i == 0) bench_must(hr_reset_memory_stats("CPU:0"));
 		double begin = bench_now_ns();

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Training steps of three models, by Headroom's runtime and by PyTorch on the same processors, side by side.
+"""Compares training steps of three models in Headroom's runtime and in PyTorch on the same processors.
 
     bench/models.py BUILD_FOLDER [--rounds N] [--steps N]
 
-Rounds alternate between the two, so that what disturbs the machine disturbs both; each figure is the least of the rounds' medians. Speed is
-PyTorch's time by Headroom's: above 1, Headroom is faster. Memory is the peak of a step, with everything: weights, gradients, the optimizer's state,
-activations, scratch; PyTorch's is given for tensors alone and for all memory that the process asked for. How it is counted: bench/torch_models.py.
+Rounds alternate between the two, so that disturbances affect both; each figure is the least of the rounds' medians. Speed is PyTorch's time divided
+by Headroom's: above 1, Headroom is faster. Memory is the peak of a step, including weights, gradients, optimizer state, activations and scratch;
+PyTorch's is given for tensors alone and for all memory that the process allocated. bench/torch_models.py explains how it is counted.
 """
 import argparse
 import json

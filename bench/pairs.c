@@ -1,6 +1,6 @@
-/* pairs.c - an allocation and its free, again and again, beside mimalloc's malloc and free of the same sizes in the same run.
+/* pairs.c - allocation and free in a loop, compared with mimalloc's malloc and free of the same sizes in the same run.
  *
- * mimalloc is a yardstick, not a rival: it keeps its headers in the memory it hands out, and no statistics or ledger. */
+ * mimalloc is a reference, not a competitor: it keeps its headers in the memory it returns, and has no statistics or ledger. */
 #include "bench.h"
 
 #ifdef HR_HAVE_MIMALLOC
@@ -36,7 +36,7 @@ static double theirs(size_t bytes)
 }
 #endif
 
-/* Blocks of 256 B to 64 KiB, 64 of them live at a time, in an order that repeats every 4,096 steps. */
+/* Blocks of 256 B to 64 KiB, 64 of them live, in an order that repeats every 4,096 steps. */
 #define MIXED_STEPS 4096
 static uint32_t mixed_sizes[MIXED_STEPS];
 

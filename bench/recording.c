@@ -1,8 +1,8 @@
-/* recording.c - what watching a program costs: 10 million events recorded, their size on the disk, packed and not; a step of training; being
- * shown to `headroom top`.
+/* recording.c - the cost of recording: 10 million events, their size on disk, packed and unpacked; a training step; publishing
+ * statistics to `headroom top`.
  *
- * The loop is a training step as an allocator sees it: blocks of many sizes with ops, scopes and shapes, freed in another order. The file goes
- * to $TMPDIR or /tmp. */
+ * The loop is a training step as an allocator sees it: blocks of many sizes with ops, scopes and shapes, freed in another order.
+ * The file is in $TMPDIR or /tmp. */
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 #include "profile/publish.h"
 
 #define EVENTS 10000000u
-#define PIECES 100u /* the fastest of them tells what an event costs when nothing else disturbs it */
+#define PIECES 100u /* the fastest piece gives the undisturbed cost of an event */
 #define LIVE 64u
 #define ROUNDS 5
 #define STEPS 30
@@ -35,7 +35,7 @@ static void make_names(void)
 	}
 }
 
-/* [events] / 2 allocations and as many frees. */
+/* [events] / 2 allocations and as many frees. Returns ns. */
 static double run(hr_allocator allocator, uint32_t events)
 {
 	void *blocks[LIVE] = { NULL };
@@ -57,7 +57,7 @@ static double run(hr_allocator allocator, uint32_t events)
 	return took;
 }
 
-/* All the events; *least gets the fastest piece's time per event, if that is less. Returns the time of all. */
+/* Runs all events and returns their time. Lowers *least to the time per event of the fastest piece. */
 static double run_all(hr_allocator allocator, double *least)
 {
 	double sum = 0;
@@ -103,7 +103,7 @@ static void recorded(hr_allocator allocator, const char *path)
 	unlink(packed);
 }
 
-/* What the thread does at each look: the statistics of every device. */
+/* What the publishing thread does periodically: reads the statistics of every device. Returns ns. */
 static double look(void)
 {
 	double start = bench_now_ns();
@@ -117,7 +117,8 @@ static double look(void)
 	return bench_now_ns() - start;
 }
 
-/* The loop with and without the thread that shows statistics, alternating; its look at them; and what it costs a program that ends at once. */
+/* The loop with and without the publishing thread, alternating; the cost of reading the statistics; and the cost for a program that
+ * ends at once. */
 static void shown(hr_allocator allocator)
 {
 	double times[2] = { 1e18, 1e18 }, once = 1e18, both = 1e18;
@@ -138,7 +139,7 @@ static void shown(hr_allocator allocator)
 	       times[0], times[1] - times[0], once / 1e3, both / 1e3);
 }
 
-/* ---- a step of training ---- */
+/* ---- a training step ---- */
 
 static const struct model gpt = MODEL_GPT;
 static hr_optimizer optimizer;

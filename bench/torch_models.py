@@ -1,30 +1,30 @@
 #!/usr/bin/env python3
-"""PyTorch's half of a comparison on the CPU: three models that train, what a step takes, and what memory it needs at most.
+"""The PyTorch side of a comparison on the CPU: training steps of three models, their time and peak memory.
 
     bench/torch_models.py [--model mlp|conv|gpt] [--threads N] [--steps N] [--warmup N]
 
 Prints a line of JSON for each model:
 
-    torch, blas, threads       versions; which library multiplies matrices
-    step_seconds, step_seconds_min   median and least of the steps after the warm-up, without anything being counted
+    torch, blas, threads       version; the library that multiplies matrices; number of threads
+    step_seconds, step_seconds_min   median and minimum of the steps after the warm-up, without counting memory
     parameter_bytes
-    peak_tensor_bytes          at most in tensors at one time during a step
-    peak_all_bytes             the same, with all that is not a tensor: scratch memory of oneDNN and BLAS, rounding, objects
-    mapped_bytes               the part of that which is mapped rather than asked of malloc, and touched: OpenBLAS packs matrices there
+    peak_tensor_bytes          peak of bytes in tensors during a step
+    peak_all_bytes             the same including other memory: scratch of oneDNN and BLAS, rounding, objects
+    mapped_bytes               the part of that in touched mappings instead of malloc blocks: OpenBLAS packs matrices there
 
-Both peaks include parameters, gradients, the optimizer's state, the input of the step, and whatever is live at the worst moment. Gradients
-are freed before each step (zero_grad(set_to_none=True)), so they are live only from backward to the end of the step. The step that is looked at
-comes after the warm-up: all state is there.
+Both peaks include parameters, gradients, optimizer state, the input of the step, and everything else that is live at the peak. Gradients
+are freed before each step (zero_grad(set_to_none=True)), so they are live only from backward to the end of the step. The measured step comes
+after the warm-up, when all state exists.
 
-How memory is counted. Tensors: torch.profiler tells each allocation and free of PyTorch's CPU allocator; their running sum, on top of the
-tensors that are there when the step begins, has the peak. All: count_malloc.c, compiled here and loaded into a second process before anything else,
-counts the blocks that come from malloc and its kin, whoever asks. What was live before the model was made (Python and its modules) is taken from the
-peak within the step, and pages of mappings that were touched since are added. The two are measured in steps of their own, because
-the profiler itself needs memory, and neither in a step whose time is taken. They should differ by scratch memory and rounding alone; if there
-were less in all than in tensors, something would be counted wrong, and this says so and fails.
+How memory is counted. Tensors: torch.profiler reports each allocation and free of PyTorch's CPU allocator; the peak is the maximum of their running sum,
+starting from the tensors that exist when the step begins. All: count_malloc.c, compiled here and preloaded into a second process, counts all blocks from
+malloc and related functions. What was live before the model was created (Python and its modules) is subtracted from the peak within the step, and
+pages of mappings that were touched since are added. The two are measured in separate steps, because the profiler itself needs memory, and
+neither in a timed step. They should differ only by scratch memory and rounding; if all memory is less than tensors, something is counted
+wrong, and the program reports it and fails.
 
-Threads are those of OpenMP, with which PyTorch and the openmp flavour of OpenBLAS compute. Debian's PyTorch calls whatever libblas.so.3 is: the
-reference one (netlib) takes many times as long for a product of matrices, so this refuses it. Install libopenblas0-openmp, or point
+Threads are those of OpenMP, which PyTorch and the OpenMP variant of OpenBLAS use. Debian's PyTorch calls whatever libblas.so.3 is. The
+reference implementation (netlib) takes many times as long for a matrix product, so it is refused. Install libopenblas0-openmp, or point
 LD_LIBRARY_PATH at the folder of its libblas.so.3.
 """
 import argparse
@@ -40,7 +40,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-COUNTER = "HEADROOM_COUNT_MALLOC"  # set to the library's path in the process that counts
+COUNTER = "HEADROOM_COUNT_MALLOC"  # set to the library's path in the counting process
 
 try:
     import torch
@@ -68,7 +68,7 @@ def conv():
 
 
 class Attention(nn.Module):
-    """Not fused: scores, mask, softmax and product are ops of their own."""
+    """Not fused: scores, mask, softmax and product are separate ops."""
 
     def __init__(self, width, heads, time_):
         super().__init__()
@@ -107,7 +107,7 @@ class Gpt(nn.Module):
 
 
 def gpt():
-    """Each position is to tell the token behind it: 129 tokens are 128 inputs and 128 labels."""
+    """Each position predicts the next token: 129 tokens are 128 inputs and 128 labels."""
     model = Gpt()
     tokens = torch.randint(1024, (4, 129))
     x, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].reshape(-1)
@@ -133,7 +133,7 @@ class Training:
             self.step()
 
     def bytes_between_steps(self):
-        """Of all tensors that are there when a step begins, once zero_grad has freed the gradients."""
+        """Bytes of all tensors that exist when a step begins, after zero_grad has freed the gradients."""
         self.optimizer.zero_grad(set_to_none=True)
         state = [t for of in self.optimizer.state.values() for t in of.values() if torch.is_tensor(t)]
         return sum(t.numel() * t.element_size() for t in [*self.model.parameters(), *state, *self.data])
@@ -143,12 +143,12 @@ class Training:
 
 
 def start_of(event):
-    """When it happened, to sort by. Debian's PyTorch 1.13 has start_us alone, 2.11 start_ns alone."""
+    """Time of the event, as a sort key. Debian's PyTorch 1.13 has only start_us, 2.11 only start_ns."""
     return event.start_ns() if hasattr(event, "start_ns") else event.start_us()
 
 
 def peak_of(before, events):
-    """The greatest running sum. sorted keeps the order of events of the same time."""
+    """Maximum of the running sum. sorted is stable for events of the same time."""
     now = peak = before
     for event in sorted(events, key=start_of):
         now += event.nbytes()
@@ -177,7 +177,7 @@ def counter():
 
 
 def count_all(name, threads, warmup):
-    """In the process that has the counter: prints what a step adds to what was there before the model."""
+    """In the counting process: prints the peak of a step above what was live before the model was created."""
     torch.set_num_threads(threads)
     count = counter()
     torch.randn(64).sum()
@@ -207,14 +207,14 @@ def build_counter(folder):
 
 
 def blas_among(files):
-    """Of the files that are loaded, those that multiply matrices for PyTorch on the CPU: not NumPy's own, and not a GPU's."""
+    """The BLAS libraries among the loaded files that PyTorch uses on the CPU: not NumPy's own, and not a GPU's."""
     found = sorted(f for f in files if any(part in os.path.basename(f) for part in ("blas", "mkl_core"))
                    and "cublas" not in os.path.basename(f) and Path(f).parent.name != "numpy.libs")
     return ", ".join(str(Path(f).parent.name + "/" + Path(f).name) for f in found) or "PyTorch's own"
 
 
 def blas():
-    """The file that libblas.so.3 is; what PyTorch has inside of itself is not seen."""
+    """The BLAS libraries loaded into this process; one linked into PyTorch itself is not seen."""
     with open("/proc/self/maps") as maps:
         return blas_among({line.split()[-1] for line in maps if "/" in line})
 

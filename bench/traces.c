@@ -1,9 +1,9 @@
-/* traces.c - the recorded traces through the public API, as shipped: statistics, ledger and checks on.
+/* traces.c - the recorded traces through the public API, as shipped: with statistics, ledger and checks.
  *
- * For each trace, in one run: time per operation; the same with a recording going on, and with the log for out-of-memory reports; two threads, each with its own copy, on one
- * allocator; the same with only the blocks of 64 KiB and less; the least limit beside that of exact best fit (the smallest free range
- * that fits, the lowest address among equals, sizes rounded to 256 bytes), computed here; what is reserved without a limit, by one thread
- * and by two that take turns; and host memory per live chunk. */
+ * For each trace, in one run: time per operation; the same with a recording, and with the allocation log; two threads, each with
+ * its own copy, on one allocator; the same with only the blocks of 64 KiB and less; the least limit, compared with that of exact
+ * best fit (the smallest free range that fits, the lowest address among equals, sizes rounded to 256 bytes), computed here; bytes
+ * reserved without a limit, by one thread and by two that alternate; and host memory per live chunk. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ struct run {
 	int passes;
 };
 
-/* One pass over the program; [slots] holds the addresses. Returns ns. What is left over is freed afterwards, not timed. */
+/* One pass over the program; [slots] holds the addresses. Returns ns. Leftover blocks are freed afterwards, not timed. */
 static double pass(const struct run *run, void **slots)
 {
 	const hr__program *program = run->program;
@@ -58,7 +58,7 @@ static void *passes(void *argument)
 	return NULL;
 }
 
-/* Throughput of two threads over that of one. */
+/* Throughput of two threads relative to one. */
 static double two_threads(const hr__program *program)
 {
 	struct run run = { program, bench_allocator(2 << 20, 0, true), (int)(6000000 / program->count) + 1 };
@@ -104,7 +104,7 @@ static void set_logging(hr_allocator allocator, bool on, double rate)
 	bench_must(hr_allocator_set_oom_options(allocator, &options));
 }
 
-/* What the log of recent allocations adds to an operation at a sampling rate; on and off alternate. */
+/* What the allocation log adds to an operation at a sampling rate; on and off alternate. */
 static double logging(const hr__program *program, double rate)
 {
 	struct run run = { program, bench_allocator(2 << 20, 0, true), 0 };
@@ -122,7 +122,7 @@ static double logging(const hr__program *program, double rate)
 	return times[1] - times[0];
 }
 
-/* The steps of a program with blocks of 64 KiB and less only. */
+/* The steps of a program for blocks of 64 KiB and less. */
 static hr__program small_blocks(const hr__program *program)
 {
 	hr__program small = *program;
@@ -149,7 +149,7 @@ typedef struct range {
 	bool used;
 } range;
 
-/* Whether exact best fit runs the program in [limit] bytes. */
+/* Whether the program fits in [limit] bytes with exact best fit. */
 static bool best_fit_runs(const hr__program *program, uint64_t limit, range *ranges, uint64_t *slots)
 {
 	size_t count = 1;
@@ -191,7 +191,7 @@ static bool best_fit_runs(const hr__program *program, uint64_t limit, range *ran
 	return true;
 }
 
-/* Least limit over peak, to 0.02%, by bisection. */
+/* Least limit relative to the peak, to 0.02%, by bisection. */
 static double best_fit_ratio(const hr__program *program)
 {
 	range *ranges = calloc(2 * (size_t)program->slots + 4, sizeof *ranges);
@@ -217,7 +217,7 @@ static double our_ratio(const hr__program *program, bool stitch)
 	return (double)answer.limit / (double)program->peak_bytes;
 }
 
-/* Most bytes reserved without a limit, over the peak; by one thread, or by two that take turns. */
+/* Peak of reserved bytes without a limit, relative to the peak; by one thread, or by two that alternate. */
 static double reserved_ratio(const hr__program *program, bool takes_turns)
 {
 	hr_allocator allocator = bench_allocator(2 << 20, 0, true);

@@ -1,5 +1,5 @@
-/* turns.h - replays one copy of a program on two threads that take turns, as a training program does whose forward pass runs on one
- * thread and whose backward pass on another while the first waits. Never are two threads inside the allocator at the same time. */
+/* turns.h - replays one copy of a program on two threads that alternate, like a training program whose forward pass runs on one
+ * thread and whose backward pass runs on another while the first waits. The threads are never in the allocator at the same time. */
 #ifndef HR_BENCH_TURNS_H
 #define HR_BENCH_TURNS_H
 
@@ -9,21 +9,22 @@
 #include "headroom.h"
 #include "program.h"
 
-#define TURN_PART 8 /* live bytes fall, or rise, by this part of the peak where a turn ends */
+#define TURN_PART 8 /* a turn ends where live bytes have fallen, or risen, by this part of the peak */
 
 struct turns {
 	const hr__program *program;
 	hr_allocator allocator;
-	size_t *ends; /* the step behind the last of each turn; even turns are the calling thread's */
+	size_t *ends; /* end of each turn, as a step index; even turns are run by the calling thread */
 	size_t count;
 	void **slots;
 	pthread_mutex_t mutex;
 	pthread_cond_t changed;
-	size_t turn;      /* that runs now */
-	hr_status status; /* of the first call that failed */
+	size_t turn;      /* the current one */
+	hr_status status; /* of the first failed call */
 };
 
-/* Finds the turns: bytes rise in a forward pass, from a low to the next high, and fall in a backward pass. */
+/* Divides the program into turns: live bytes rise in a forward pass, from a minimum to the next maximum, and fall in a backward
+ * pass. */
 static inline void turns_find(struct turns *turns)
 {
 	const hr__program *program = turns->program;
@@ -81,7 +82,7 @@ static inline void *turns_second(void *argument)
 	return NULL;
 }
 
-/* Replays the program once; what it leaves over stays allocated. */
+/* Replays the program once; its leftover blocks stay allocated. */
 static inline hr_status turns_replay(const hr__program *program, hr_allocator allocator)
 {
 	struct turns turns = { .program = program, .allocator = allocator, .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
