@@ -1,8 +1,8 @@
-/* report_json.c - a report as JSON: docs/oom-report.schema.json says what is in it, docs/oom-report.md what it means.
+/* report_json.c - writes a report as JSON. docs/oom-report.schema.json defines the fields, docs/oom-report.md explains them.
  *
- * Every field of hr__report is there, so that a saved report can be read back and drawn (cli/oom_read.c). What JSON readers disagree
- * about is avoided: numbers stay below 2^63, addresses are texts, text is UTF-8. Amounts that are sums over a ledger that changes
- * meanwhile are never told as negative. */
+ * Every field of hr__report is written, so that a saved report can be read back and drawn (cli/oom_read.c). Constructs that JSON
+ * readers treat differently are avoided: numbers stay below 2^63, addresses are strings, text is UTF-8. Sums over a ledger that
+ * changes meanwhile are never written as negative. */
 #include <stdio.h>
 #include <string.h>
 
@@ -30,7 +30,7 @@ _Static_assert(sizeof hr__report_addresses / sizeof *hr__report_addresses == HR_
 
 /* ---- values ---- */
 
-/* Days since 1970 as a date: years are counted from March, so that the day that leap years add is the last one. */
+/* Converts days since 1970 to a date. Years are counted from March, so that the leap day is the last day of a year. */
 static void date_of(uint64_t days, unsigned *year, unsigned *month, unsigned *day)
 {
 	uint64_t since = days + 719468; /* 0000-03-01 */
@@ -85,13 +85,13 @@ static void field_amount(hr__json *json, const char *key, int64_t value)
 	hr__json_field_int(json, key, value > 0 ? value : 0);
 }
 
-/* A fraction from 0 to 1, whatever became of it. */
+/* Clamps a fraction to 0 to 1. */
 static void field_fraction(hr__json *json, const char *key, double value, int decimals)
 {
 	hr__json_field_double(json, key, value > 0 ? (value < 1 ? value : 1) : 0, decimals);
 }
 
-/* [size] bytes of [text] are its array, which may have been cut anywhere and come back into an array of that size. */
+/* [size] is the size of the array [text], which may have been cut anywhere and is read back into an array of that size. */
 static void field_text(hr__json *json, const char *key, const char *text, size_t size)
 {
 	char clean[HR__NAME_LENGTH_MAX + 1];
@@ -105,7 +105,7 @@ static void field_name(hr__json *json, const char *key, hr_name name)
 	field_text(json, key, hr_name_text(name), HR__NAME_LENGTH_MAX + 1);
 }
 
-/* A number that is no choice is a mistake in the program; whoever reads the report still gets the rest of it. */
+/* A value out of range is a bug in the program, but the rest of the report must still be readable. */
 static void field_choice(hr__json *json, const char *key, const char *const *names, unsigned value)
 {
 	unsigned i = 0;
@@ -121,7 +121,7 @@ static void field_address(hr__json *json, uint64_t address)
 	hr__json_field_string(json, "address", text);
 }
 
-/* Who and what: the same keys wherever a tensor is told of. */
+/* Op, scope, tag, shape and dtype: the same keys for every tensor or block. */
 static void fields_tensor(hr__json *json, hr_name op, hr_name scope, hr_name tag, hr_shape shape, hr_dtype dtype)
 {
 	int64_t dims[HR_SHAPE_MAX_RANK];
@@ -268,7 +268,7 @@ static void write_largest(hr__json *json, const hr__report *report)
 	hr__json_end_array(json);
 }
 
-/* Only classes that hold something. */
+/* Writes only classes that are not empty. */
 static void write_sizes(hr__json *json, const hr__report *report)
 {
 	hr__json_key(json, "sizes");
@@ -385,7 +385,7 @@ struct target {
 	bool failed;
 };
 
-/* The failure is kept here, not told to the writer, which would put it in place of the thread's message: the one about the request. */
+/* Keeps a failure here and hides it from the JSON writer, which would replace the thread's message about the request. */
 static bool pass_on(void *context, const char *bytes, size_t length)
 {
 	struct target *target = context;

@@ -1,11 +1,11 @@
-/* report_text.c - a report as text, for a log file or a terminal of 100 columns.
+/* report_text.c - writes a report as text, for a log file or a terminal of 100 columns.
  *
- * In the order in which somebody asks: what happened and what to do; what is full; the numbers; who holds memory; what it looks like;
- * what happened just before. A part that would say nothing is left out.
+ * The order is that of a reader's questions: what happened and what to do; what is full; the numbers; the holders; the memory map;
+ * the last operations. Empty parts are left out.
  *
- * Nothing is allocated: lines are put together in buffers on the stack and go to the sink through a small one. Names are the
- * program's: every byte that is no printable character comes out as \xNN, and so does what hides or turns text around, so that a name
- * can neither move the cursor nor pretend to be another line. */
+ * Nothing is allocated: lines are formatted in buffers on the stack and written to the sink through a small buffer. Names come from
+ * the program: every byte that is not part of a printable character is shown as \xNN, and so are characters that hide or reorder
+ * text. So a name can neither move the cursor nor imitate another line. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -22,11 +22,11 @@
 #define BAR_MOST 40u
 #define TENSOR_COLUMNS 24u
 #define TENSOR_BYTES 256u
-#define NAME_COLUMNS 120u                       /* the most that is ever shown of one name */
-#define SAFE_BYTES(columns) (4 * (columns) + 4) /* a column takes at most 4 bytes; three dots, a 0 */
+#define NAME_COLUMNS 120u                       /* limit on the columns of one name */
+#define SAFE_BYTES(columns) (4 * (columns) + 4) /* a column takes at most 4 bytes; plus three dots and a 0 */
 #define PARAGRAPH_BYTES 2048u
 #define NOT_SAID "(not said)"
-#define WIDE_COLUMNS 100u /* below, the operations before the failure have no shapes */
+#define WIDE_COLUMNS 100u /* below this width, the last operations are shown without shapes */
 
 struct page {
 	const hr__report *report;
@@ -84,7 +84,7 @@ static void style(struct page *page, hr__report_style wanted)
 	if (page->styles) put_text(page, page->styles[wanted]);
 }
 
-/* ---- text that is safe to show ---- */
+/* ---- sanitized text ---- */
 
 static unsigned columns_of(const char *text, size_t length)
 {
@@ -97,7 +97,7 @@ static unsigned columns_of(const char *text, size_t length)
 	return columns;
 }
 
-/* Adds [length] bytes of [text] to [out]; the new end. */
+/* Appends [length] bytes of [text] to [out]; returns the new end. */
 static size_t add_safe(const char *text, size_t length, char *out, size_t used)
 {
 	for (size_t at = 0; at < length;) {
@@ -110,7 +110,7 @@ static size_t add_safe(const char *text, size_t length, char *out, size_t used)
 	return used;
 }
 
-/* Bytes of the longest beginning of [text] that takes at most [columns]. */
+/* Bytes of the longest prefix of [text] that takes at most [columns]. */
 static size_t fitting(const char *text, size_t length, unsigned columns)
 {
 	size_t at = 0;
@@ -123,8 +123,8 @@ static size_t fitting(const char *text, size_t length, unsigned columns)
 	return at;
 }
 
-/* Writes [text], up to a 0 in its [length] bytes, in at most [columns] columns: when it has more, dots stand for the middle, because
- * names of ops and scopes are told apart by their ends. [out] has SAFE_BYTES(columns). Done again, it changes nothing. */
+/* Writes [text], up to a 0 in its [length] bytes, in at most [columns] columns. Longer text has dots in the middle, because names
+ * of ops and scopes differ in their ends. [out] has SAFE_BYTES(columns). Idempotent. */
 static const char *safe(const char *text, size_t length, unsigned columns, char *out)
 {
 	length = strnlen(text, length);
@@ -149,14 +149,14 @@ static const char *safe(const char *text, size_t length, unsigned columns, char 
 	return out;
 }
 
-/* At most NAME_COLUMNS columns. */
+/* The same with at most NAME_COLUMNS columns. */
 static const char *safe_name(hr_name name, unsigned columns, char *out)
 {
 	const char *text = hr_name_text(name);
 	return safe(text, strlen(text), columns < NAME_COLUMNS ? columns : NAME_COLUMNS, out);
 }
 
-/* Bytes up to a space at which a line may end: not the one between a number and its unit. */
+/* Bytes up to a space at which a line may end: not the space between a number and its unit. */
 static size_t word_length(const char *text)
 {
 	static const char *const units[] = { " B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB" };
@@ -169,11 +169,11 @@ static size_t word_length(const char *text)
 	return length;
 }
 
-/* Puts [text], which is safe, in lines that end before the page does; those after the first are indented. */
+/* Wraps [text], which is sanitized, to the page width; lines after the first are indented. */
 static void wrap(struct page *page, unsigned first, unsigned indent, const char *text)
 {
 	unsigned column = first;
-	bool fresh = true; /* nothing stands in this line yet */
+	bool fresh = true; /* the line is still empty */
 	while (*text) {
 		size_t length = word_length(text);
 		unsigned word = columns_of(text, length);
@@ -203,7 +203,7 @@ static void heading(struct page *page, const char *title, const char *rest)
 	wrap(page, (unsigned)strlen(title), INDENT, rest);
 }
 
-/* ---- numbers as people read them ---- */
+/* ---- numbers ---- */
 
 #define SIZE_BYTES 16
 #define COUNT_BYTES 32
@@ -214,7 +214,7 @@ static uint64_t amount(int64_t value)
 	return value > 0 ? (uint64_t)value : 0;
 }
 
-/* Sums of numbers that a file may have made up. */
+/* Saturating sum, since the numbers may come from a forged file. */
 static uint64_t sum(uint64_t a, uint64_t b)
 {
 	uint64_t result;
@@ -231,7 +231,7 @@ static const char *count_text(uint64_t value, char out[COUNT_BYTES])
 	return hr__format_count(value, out, COUNT_BYTES);
 }
 
-/* "29.3%"; "-" of nothing. */
+/* "29.3%"; "-" if the whole is 0. */
 static const char *share_text(uint64_t part, uint64_t whole, char out[SHARE_BYTES])
 {
 	unsigned __int128 tenths = whole ? ((unsigned __int128)part * 1000 + whole / 2) / whole : 0;
@@ -262,7 +262,7 @@ static const char *time_text(uint64_t ns, char out[SHARE_BYTES])
 
 /* ---- what happened ---- */
 
-/* Appends to a paragraph; what does not fit is left out. */
+/* Appends to a paragraph. Text that does not fit is left out. */
 __attribute__((format(printf, 2, 3))) static void append(char paragraph[PARAGRAPH_BYTES], const char *format, ...)
 {
 	size_t used = strlen(paragraph);
@@ -272,7 +272,7 @@ __attribute__((format(printf, 2, 3))) static void append(char paragraph[PARAGRAP
 	va_end(arguments);
 }
 
-/* "float32 [64,1024]"; "" when neither is known. */
+/* "float32 [64,1024]"; "" if neither is known. */
 static const char *tensor_text(hr_dtype dtype, hr_shape shape, char out[TENSOR_BYTES])
 {
 	char dims[200];
@@ -299,7 +299,7 @@ static void write_headline(struct page *page)
 {
 	const hr__report *report = page->report;
 	char paragraph[PARAGRAPH_BYTES] = "", text[SAFE_BYTES(200u)], size[SIZE_BYTES], tensor[TENSOR_BYTES];
-	unsigned columns = page->width - 10; /* a name is one word, with quotes and a comma: it is not wrapped */
+	unsigned columns = page->width - 10; /* a name is one word, with quotes and a comma, and is not wrapped */
 	style(page, HR__REPORT_ERROR);
 	put_text(page, "Out of memory:");
 	style(page, HR__REPORT_STRONG);
@@ -352,8 +352,8 @@ static void write_tier(struct page *page)
 		break;
 	case HR_TIER_NONE: append(paragraph, "nothing: memory is there, but not in one piece."); break;
 	}
-	if (report->verdict.kind == 0) return; /* nobody judged it */
-	/* A request above the limit fails when nothing is full at all. */
+	if (report->verdict.kind == 0) return; /* there is no verdict */
+	/* A request above the limit fails even when nothing is full. */
 	bool is_full = report->verdict.kind != HR_NEVER_FITS;
 	put_text(page, is_full ? "What is full: " : "Limited by: ");
 	wrap(page, is_full ? 14 : 12, is_full ? 14 : 12, paragraph);
@@ -373,7 +373,7 @@ static void write_when(struct page *page)
 
 /* ---- the numbers ---- */
 
-/* What a row leaves to its remark. */
+/* Columns that a row leaves for its remark. */
 static unsigned remark_columns(const struct page *page)
 {
 	return page->width > INDENT + 33 + 20 ? page->width - INDENT - 33 : 20;
@@ -391,7 +391,7 @@ static bool words_fit(const char *text, unsigned columns)
 	return true;
 }
 
-/* A remark that is too long goes on in the next line; one with a word that is too long is cut. */
+/* Continues a long remark on the next line; cuts it if a word is too long for a line. */
 static void row(struct page *page, const char *label, const char *value, const char *remark)
 {
 	char shown[SAFE_BYTES(NAME_COLUMNS)];
@@ -436,14 +436,14 @@ static void write_device_numbers(struct page *page)
 	safe(report->card, sizeof report->card, 96, card);
 	size_text(report->free_bytes, more);
 	snprintf(remark, sizeof remark, "%s%s%s, of which %s are free", name, *card ? ", " : "", card, more);
-	bool apart = columns_of(remark, strlen(remark)) > remark_columns(page); /* then the description has a row for itself */
+	bool apart = columns_of(remark, strlen(remark)) > remark_columns(page); /* then the description gets its own row */
 	if (apart) snprintf(remark, sizeof remark, "%s, of which %s are free", name, more);
 	row(page, "device", size_text(report->total_bytes, size), remark);
 	if (apart) row(page, "", "", card);
 	row(page, "other use", size_text(report->other_bytes, size), "taken on the device by other processes, or by its driver");
 }
 
-/* ---- who holds it ---- */
+/* ---- holders ---- */
 
 static bool says_something(const hr__report_holders *holders)
 {
@@ -500,8 +500,8 @@ static unsigned name_columns(hr_name name, unsigned around)
 	return name ? (columns < NAME_COLUMNS ? columns : NAME_COLUMNS) + around : 0;
 }
 
-/* Ends a line that has come to [column] with "MatMul in encoder/layer_3 [activations]". Where there is no room for all of it, the tag is left out
- * and the scope is cut; the op is cut when it takes more than half of the room. */
+/* Ends a line at [column] with "MatMul in encoder/layer_3 [activations]". If there is not enough room, the tag is left out and the
+ * scope is cut; the op is cut if it takes more than half of the room. */
 static void end_with_names(struct page *page, unsigned column, hr_name op, hr_name scope, hr_name tag)
 {
 	char name[SAFE_BYTES(NAME_COLUMNS)];
@@ -539,7 +539,7 @@ static void write_largest(struct page *page)
 	}
 }
 
-/* ---- what it looks like ---- */
+/* ---- memory map ---- */
 
 static void write_sizes(struct page *page)
 {
@@ -564,20 +564,20 @@ static void write_sizes(struct page *page)
 	}
 }
 
-/* By hr__run_kind; 0 is nothing at all. */
+/* By hr__run_kind; 0 = none. */
 static const char map_cells[] = { ' ', '.', '#', 'c', ' ', '+' };
 static const hr__report_style map_styles[] = { HR__REPORT_PLAIN,  HR__REPORT_FREE,  HR__REPORT_IN_USE,
 	                                           HR__REPORT_CACHED, HR__REPORT_PLAIN, HR__REPORT_MIXED };
 
 #define KINDS (HR__RUN_MIXED + 1)
 
-/* Where in the runs of a region the map has come to. */
+/* Position of the map in the runs of a region. */
 struct walk {
 	const hr__run *run, *end;
-	uint64_t into; /* bytes of *run that are behind */
+	uint64_t into; /* bytes of *run before the position */
 };
 
-/* What most of the next [bytes] is; mixed when nothing is at least half of it. */
+/* The kind that most of the next [bytes] have; mixed if no kind has at least half. */
 static unsigned next_cell(struct walk *walk, uint64_t bytes)
 {
 	uint64_t of_kind[KINDS] = { 0 }, total = bytes;
@@ -609,7 +609,7 @@ static void draw_map(struct page *page, const hr__report_region *region)
 	say(page, "%*s|", INDENT - 1, "");
 	for (unsigned i = 0; i < cells; i++) {
 		uint64_t until = (uint64_t)((unsigned __int128)total * (i + 1) / cells);
-		/* A region of fewer bytes than cells: some stand for less than a byte, and show the one that they are in. */
+		/* A region with fewer bytes than cells: a cell may stand for less than a byte, and shows the byte that contains it. */
 		unsigned kind = until > done ? next_cell(&walk, until - done)
 		                             : next_cell(&(struct walk){ walk.run, walk.end, walk.into }, 1);
 		done = until;
@@ -642,7 +642,7 @@ static void write_region(struct page *page, uint32_t index)
 	draw_map(page, region);
 }
 
-/* The region with most memory behind it that comes after [before], largest first; the count when there is none. */
+/* The region with the next most reserved memory after [before]; the region count if there is none. */
 static uint32_t next_largest(const hr__report *report, uint32_t count, uint32_t before)
 {
 	uint32_t best = count;
@@ -675,7 +675,7 @@ static void write_regions(struct page *page)
 	if (left) say(page, "%*sand %s smaller or later one%s\n", INDENT, "", count_text(left, digits), hr__plural(left));
 }
 
-/* ---- what happened just before ---- */
+/* ---- last operations ---- */
 
 static void log_row(struct page *page, const char *when, const char *action, const hr__log_entry *entry)
 {
@@ -685,7 +685,7 @@ static void log_row(struct page *page, const char *when, const char *action, con
 	if (wide) put_tensor(page, (hr_dtype)entry->dtype, entry->shape);
 	int used = snprintf(thread, sizeof thread, "t%-2u ", entry->thread);
 	put_text(page, thread);
-	/* Tags, and on a narrow page shapes, are in the JSON: there is no room for them here. */
+	/* Tags, and on a narrow page shapes, appear only in the JSON: there is no room for them here. */
 	end_with_names(page, INDENT + 36 + (wide ? TENSOR_COLUMNS + 2 : 0) + (unsigned)used, entry->op, entry->scope, HR_NAME_NONE);
 }
 
@@ -732,7 +732,7 @@ static void write_log(struct page *page)
 	style(page, HR__REPORT_PLAIN);
 }
 
-/* ---- all of it ---- */
+/* ---- the whole report ---- */
 
 bool hr__report_draw(const hr__report *report, const hr__report_look *look, hr__report_sink sink, void *context)
 {

@@ -1,75 +1,78 @@
-/* verdict.c - what would make a request fit: computed from what is there, by reading alone.
+/* verdict.c - what would make a request fit, computed from the present state without changing it.
  *
- * WORDS. For an allocator of kind "bfc":
+ * DEFINITIONS. For an allocator of kind "bfc":
  *
- *   size        the request's bytes, rounded up to the granularity; alignment counts where it is above the granularity
- *   home        the shard of the calling thread, or the one that it would get, and in it the pool that the request belongs to: the small
- *               one with thread_cache, for 64 KiB and less without an alignment, else the large one. Only there does memory grow
+ *   size        the request's bytes, rounded up to the granularity; alignment counts only above the granularity
+ *   home        in the shard of the calling thread, or the one that it would get, the pool that the request belongs to: with
+ *               thread_cache the small pool for 64 KiB and less without an alignment, else the large one. Memory grows only there
  *   room        bytes that the allocator may still take from the device, in whole pages: the least of what its limit, the logical
- *               device's limit and the card leave. Pages that the card keeps for later are not taken
- *   holds       a free stretch of addresses holds the request when there is a multiple of alignment in it with size bytes behind it
+ *               device's limit and the card leave. Pages that the card keeps for later count as not taken
+ *   holds       a free range holds the request if it contains a multiple of alignment followed by size bytes
  *   whole page  a page of addresses all of which are free
- *   leaver      the block of a tensor that is on the device, not pinned, and not to stay there (never_evict), whether tensors may leave
- *               now or not
+ *   leaver      the block of a tensor that is resident, not pinned and not never_evict, whether eviction is on or off
  *
- * KINDS. The first that is true. hr_alloc tries the first four itself, in the same order, and they are true exactly when it would
- * succeed that way: the rules are the engine's own.
+ * KINDS. The verdict is the first that is true. hr_alloc itself makes the first four attempts, in this order, and each kind is true
+ * exactly when that attempt would succeed: the rules are those of the allocator.
  *
- *   HR_FITS               a chunk of exactly that size is in the calling thread's cache (small ones), or
+ *   HR_FITS               a chunk of exactly that size is in the calling thread's cache (small requests), or
  *                         a free chunk of any pool of any shard holds it, or
- *                         in some hole of home it can be had by mapping pages (place.h) no more than room
- *   HR_FITS_AFTER_TRIM    the same in the TRIMMED STATE, which is what make_room of bfc.c leaves:
- *                           - cached chunks of this allocator are free, and joined with free neighbours;
- *                           - whole pages of its small pools are given back: holes, and room is larger by them;
- *                           - if its limit then leaves any room: whole pages of all pools of the device's other bfc allocators, their
- *                             cached chunks free and joined too, are given back: what the device and the card leave is larger by them
- *   HR_FITS_AFTER_STITCH  in the trimmed state, whether options.stitch allows it or not: in some hole of home, alone or with the free
- *                         chunks beside it, there is a place of P pages, P <= room + whole pages of all pools of this allocator but
- *                         those in the free chunks that the place builds on. [pages] = the least such P, less room
- *   HR_FITS_WITH_LMS      a. in the trimmed state, a row of neighbouring chunks, each free or a leaver, holds it: [bytes] = those of the
- *                         leavers in the row that has the fewest. reclaim.c looks for such a row; it may prefer another, whose tensors are
- *                         not used for longer. Or else
- *                         b. in the trimmed state as it is when all leavers are free, and pages of those that are in no region (fixed
- *                         tensors) are room: as HR_FITS, or as HR_FITS_AFTER_STITCH if options.stitch is on. Tensors leave one by one for
- *                         that: [bytes] = size - free bytes of all pools - room, as they are with the leavers there, in whole pages
- *                         (units of the granularity where there are none), one at the least, and never more than all leavers have
- *   HR_FITS_AFTER_DEFRAG  a. by moving tensors on the device, whether options.defrag of LMS allows it or not: [bytes] = what src/lms/defrag.c
- *                         would move, by its own plan. Or else
- *                         b. in the trimmed state, by sliding live blocks together. A stretch is a row of neighbouring chunks of a region
- *                         without a hole between them; in home's pool, the hole behind it counts as a free chunk of as many bytes as it
- *                         has, room at the most. A window is a row of neighbouring chunks of one stretch whose free chunks have size +
- *                         (alignment - granularity) bytes together: blocks slid to its lower end leave the request a place.
+ *                         some hole of home has a place for it (place.h) that needs no more pages than room
+ *   HR_FITS_AFTER_TRIM    the same in the TRIMMED STATE, which is the state after make_room of bfc.c:
+ *                           - cached chunks of this allocator are free, and merged with free neighbours;
+ *                           - whole pages of its small pools are released: they are holes, and room is larger by them;
+ *                           - if its limit then leaves any room: whole pages of all pools of the device's other bfc allocators,
+ *                             their cached chunks free and merged too, are released: what the device and the card leave is larger
+ *                             by them
+ *   HR_FITS_AFTER_STITCH  in the trimmed state, whether options.stitch is on or off: some hole of home, alone or with the free
+ *                         chunks beside it, has a place of P pages, P <= room + whole pages of all pools of this allocator except
+ *                         those in the free chunks that the place extends into. [pages] = the least such P, less room
+ *   HR_FITS_WITH_LMS      a. in the trimmed state, a run of adjacent chunks, each free or a leaver, holds it: [bytes] = the bytes
+ *                         of leavers in the run that has the fewest. reclaim.c looks for such a run; it may prefer another, whose
+ *                         tensors are not used for longer. Or else
+ *                         b. in the trimmed state computed with all leavers free, and with the pages of leavers in no region
+ *                         (fixed tensors) counted as room: as HR_FITS, or as HR_FITS_AFTER_STITCH if options.stitch is on. Tensors
+ *                         are then evicted one by one: [bytes] = size - free bytes of all pools - room, both with the leavers in
+ *                         place, in whole pages (units of the granularity where there are no pages), at least one, and never more
+ *                         than the bytes of all leavers
+ *   HR_FITS_AFTER_DEFRAG  a. by moving tensors on the device, whether options.defrag of LMS is on or off: [bytes] = what
+ *                         src/lms/defrag.c would move, by its own plan. Or else
+ *                         b. in the trimmed state, by sliding live blocks together. A stretch is a run of adjacent chunks of a
+ *                         region without a hole between them; in home's pool, the hole after it counts as a free chunk of its
+ *                         size, but at most room. A window is a run of adjacent chunks of one stretch whose free chunks together
+ *                         have size + (alignment - granularity) bytes: blocks slid to its lower end leave a place for the request.
  *                         [bytes] = the live bytes in the window that has the fewest.
- *                         Where no stretch has a window, but free bytes of all pools + room >= size: all pools would have to be packed
- *                         anew, and [bytes] = all live bytes of the allocator
- *   HR_NEEDS_MORE         [bytes] = size - free bytes of all pools - room. So as soon as that much is freed, wherever, the verdict is
- *                         another one, and not before
- *   HR_NEVER_FITS         size alone, in whole pages, is above the limit, by [bytes]; or no address of home is a multiple of alignment
- *                         with size bytes behind it: [bytes] = 0
+ *                         Where no stretch has a window, but free bytes of all pools + room >= size: all pools would have to be
+ *                         repacked, and [bytes] = all live bytes of the allocator
+ *   HR_NEEDS_MORE         [bytes] = size - free bytes of all pools - room. So the verdict changes as soon as that much is freed,
+ *                         anywhere, and not before
+ *   HR_NEVER_FITS         size alone, in whole pages, is above the limit, by [bytes]; or no address of home is a multiple of
+ *                         alignment followed by size bytes: [bytes] = 0
  *
- * On a device without pages: what is given back at a time is a region that is free from end to end, of either pool; memory grows by a
- * region of size + alignment bytes (size without an alignment), which is also what HR_NEVER_FITS goes by; room is in units of the
+ * On a device without pages: memory is released by whole regions that are entirely free, of either pool; memory grows by a region
+ * of size + alignment bytes (size without an alignment), which HR_NEVER_FITS compares with the limit; room is in units of the
  * granularity; nothing is stitched, and nothing grows at the end of a stretch.
  *
- * "direct": size is in whole pages, or units of the granularity where the device has plain memory. HR_FITS: size <= room.
- * HR_FITS_AFTER_TRIM: size <= room when the device's bfc allocators are trimmed, which hr_alloc does not do here. Then HR_NEEDS_MORE or
- * HR_NEVER_FITS. Custom: the same by its own limit in Headroom, for the bytes as they were asked for, and by what its get_stats says
- * when it has one: HR_FITS when its largest_free, or its bytes_limit less bytes_reserved, is enough; HR_FITS_AFTER_DEFRAG with all live
- * bytes when only its bytes_limit less bytes in use is. It has the last word.
+ * "direct": size is in whole pages, or in units of the granularity where the device has plain memory. HR_FITS: size <= room.
+ * HR_FITS_AFTER_TRIM: size <= room when the device's bfc allocators are trimmed, which hr_alloc does not do here. Otherwise
+ * HR_NEEDS_MORE or HR_NEVER_FITS. Custom: the same by its limit in Headroom, for the bytes as requested, and by its get_stats if it
+ * has that: HR_FITS when its largest_free, or its bytes_limit less bytes_reserved, is enough; HR_FITS_AFTER_DEFRAG with all live
+ * bytes when only its bytes_limit less bytes in use is enough. The custom allocator itself decides in the end.
  *
- * WHAT IS FULL (tier). HR_NEEDS_MORE, and HR_FITS_WITH_LMS where size is more than free bytes of all pools + room: the one of the three
- * limits that leaves least, in the trimmed state. HR_NEVER_FITS: the outermost of those that forbid it. An allocator whose limit is all
- * that its device may have has no limit of its own, and a device that may have the whole card has none either. Otherwise nothing is full.
+ * WHAT IS FULL (tier). For HR_NEEDS_MORE, and for HR_FITS_WITH_LMS where size is more than free bytes of all pools + room: the one
+ * of the three limits that leaves least, in the trimmed state. For HR_NEVER_FITS: the first of allocator, device and card that has a
+ * limit of its own. An allocator whose limit equals its device's has no limit of its own, and a device that may use the whole card
+ * has none either. Otherwise nothing is full.
  *
- * STEPS. step_peak_bytes is the most that a step of the allocator needed at once (src/lms/step_peak.c); where the allocator has had no whole step,
- * the most that one of any allocator of the device did. Advice on limits goes by it where it is more than the request lacks.
+ * STEPS. step_peak_bytes is the most that a step of the allocator needed at once (src/lms/step_peak.c); where the allocator has had
+ * no complete step, the most that a step of any allocator of the device needed. Advice on limits uses it where it is more than the
+ * request lacks.
  *
- * Walks that find the chains changed between two holds see each byte once, in one of its states. */
+ * If chains change between two holds of a walk, each byte is still seen once, in one of its states. */
 #include "base/checked.h"
 #include "base/status.h"
 #include "memory/verdict.h"
 
-/* ---- the calling thread's part ---- */
+/* ---- home ---- */
 
 static hr__cache *own_cache(const hr__allocator *allocator)
 {
@@ -77,7 +80,7 @@ static hr__cache *own_cache(const hr__allocator *allocator)
 	return cache && hr__load_relaxed(&cache->id) == allocator->id ? cache : NULL;
 }
 
-/* As choose_shard of cache.c would, for a thread that has none yet. */
+/* For a thread without a cache: the shard that choose_shard of cache.c would give it. */
 static uint32_t home_shard(hr__allocator *allocator, bool small)
 {
 	hr__cache *cache = own_cache(allocator);
@@ -118,7 +121,7 @@ bool hr__has_own_limit(const hr__allocator *allocator)
 bool hr__is_part(const hr__allocator *allocator)
 {
 	hr_device_info info = { .struct_size = sizeof info };
-	if (hr__device_pinned_for(allocator->device)) return true; /* a part of the host */
+	if (hr__device_pinned_for(allocator->device)) return true; /* it is a part of the host's memory */
 	return hr_device_get_info(hr__device_handle(allocator->device), &info) == HR_OK && info.limit_bytes < info.total_bytes;
 }
 
@@ -135,7 +138,7 @@ static hr_tier outermost(const hr__allocator *allocator)
 	return hr__is_part(allocator) ? HR_TIER_DEVICE : HR_TIER_PHYSICAL;
 }
 
-/* ---- which kind ---- */
+/* ---- the kind ---- */
 
 static void needs_more(const hr__judgement *j, uint64_t bytes, hr_verdict *verdict)
 {
@@ -157,7 +160,7 @@ static void fits_after_defrag(uint64_t bytes, hr_verdict *verdict)
 	verdict->bytes = bytes;
 }
 
-/* The kinds that hr_alloc tries by itself; false when it is none of them. */
+/* The kinds that hr_alloc attempts without LMS; false if it is none of them. */
 static bool judge_own_ways(hr__judgement *j, hr_verdict *verdict)
 {
 	j->kept = is_kept(j);
@@ -228,7 +231,7 @@ static void judge_custom(hr__judgement *j, hr_verdict *verdict)
 	const hr_custom_stats *custom = j->custom;
 	uint64_t in_use = (uint64_t)hr__load_relaxed(&j->allocator->reserved), grow = UINT64_MAX, piece = 0;
 	hr__survey_room(j);
-	j->room.device = j->room.card = UINT64_MAX; /* where it gets its memory from is its own business */
+	j->room.device = j->room.card = UINT64_MAX; /* the source of its memory is not known */
 	j->custom_left = UINT64_MAX;
 	if (custom) piece = custom->largest_free;
 	if (custom && custom->bytes_limit) {
@@ -249,7 +252,7 @@ static void judge_custom(hr__judgement *j, hr_verdict *verdict)
 	}
 }
 
-/* ---- the way in ---- */
+/* ---- entry points ---- */
 
 static bool takes_pages(const hr__allocator *allocator)
 {

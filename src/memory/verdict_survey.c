@@ -1,8 +1,8 @@
-/* verdict_survey.c - how much is free and where, and what would have to leave or move so that a request fits: the numbers of a verdict. The top
- * of verdict.c defines them.
+/* verdict_survey.c - the numbers of a verdict: how much is free and where, and what would have to be evicted or moved so that a
+ * request fits. The top of verdict.c defines them.
  *
- * All are found by walking along regions (verdict_view.h). A hole is looked at with its two neighbours; for rows of chunks there are two walks,
- * one behind the other, and a window between them. */
+ * All numbers come from walks along regions (verdict_view.h). A hole is examined with its two neighbours. Runs of chunks need two
+ * walks, one behind the other, with a window between them. */
 #include "base/checked.h"
 #include "memory/place.h"
 #include "memory/verdict.h"
@@ -39,7 +39,8 @@ static bool holds(const hr__judgement *j, uint64_t address, uint64_t bytes)
 	return start <= end && j->size <= end - start;
 }
 
-/* What becomes of a hole of home: [found] is told of each way to have the request there, with the whole pages that it builds on. */
+/* Called for each way to place the request in a hole of home, with the number of pages to map and of whole pages in the free chunks
+ * that the place extends into. */
 typedef void (*gap_found)(hr__judgement *j, uint32_t pages, uint64_t whole_beside);
 
 static void look_at_gap(hr__judgement *j, const hr__segment *left, const hr__segment *hole, const hr__segment *right, bool alone,
@@ -56,7 +57,7 @@ static void look_at_gap(hr__judgement *j, const hr__segment *left, const hr__seg
 	found(j, fit.pages, beside);
 }
 
-/* Looks at all of a region: adds it to [survey] (may be NULL) and tells [found] (may be NULL) of its holes. */
+/* Walks a region: adds it to [survey] (may be NULL) and calls [found] (may be NULL) for its holes. */
 static void look_at_region(hr__judgement *j, hr__view *view, hr__survey *survey, gap_found found, bool alone_too)
 {
 	hr__segment three[3], *left = NULL, *hole = NULL, *next;
@@ -71,7 +72,7 @@ static void look_at_region(hr__judgement *j, hr__view *view, hr__survey *survey,
 		}
 		if (hole && found) look_at_gap(j, left, hole, next, false, found);
 		if (hole && found && alone_too) look_at_gap(j, left, hole, next, true, found);
-		if (next->kind == HR__SEEN_HOLE) { /* its left neighbour was the one before */
+		if (next->kind == HR__SEEN_HOLE) { /* [left] is the segment before it */
 			hole = next;
 		} else {
 			left = next;
@@ -109,7 +110,7 @@ static void fewest_stitched(hr__judgement *j, uint32_t pages, uint64_t beside)
 	if (missing < j->stitched) j->stitched = missing;
 }
 
-/* The region that home would get: one hole, at an address that nobody knows yet, but a multiple of the page size. */
+/* The region that home would get: one hole, at an unknown address that is a multiple of the page size. */
 static void look_at_fresh(hr__judgement *j, gap_found found)
 {
 	const hr__allocator *allocator = j->allocator;
@@ -136,7 +137,7 @@ static void survey_all(hr__judgement *j, hr__survey *survey, enum hr__stage stag
 	if (paged && j->fresh) look_at_fresh(j, found);
 }
 
-/* Whether memory grows by what is missing. */
+/* Whether memory can grow by what is missing. */
 static bool grows(const hr__judgement *j, const hr__survey *survey)
 {
 	uint64_t room = hr__judgement_room(j);
@@ -183,7 +184,7 @@ static void note_other(hr__allocator *allocator, void *context)
 	others->list[others->count++].id = allocator->id;
 }
 
-/* What trimming the device's other allocators would give back. */
+/* Bytes that trimming the device's other allocators would release. */
 static uint64_t given_back_by_others(hr__judgement *j)
 {
 	static struct others others; /* guarded by hr__report_lock */
@@ -207,14 +208,14 @@ static uint64_t given_back_by_others(hr__judgement *j)
 	return bytes;
 }
 
-/* Room in the trimmed state. [given_back] is what the allocator itself gives back. */
+/* Room in the trimmed state. [given_back] is what the allocator itself releases. */
 static void make_room(hr__judgement *j, uint64_t given_back)
 {
 	hr__survey_room(j);
 	j->room.allocator = hr__sum_of(j->room.allocator, given_back);
 	j->room.device = hr__sum_of(j->room.device, given_back);
 	j->room.card = hr__sum_of(j->room.card, given_back);
-	if (!j->room.allocator) return; /* the limit leaves nothing that others could help with */
+	if (!j->room.allocator) return; /* the limit leaves no room for memory of other allocators */
 	uint64_t others = given_back_by_others(j);
 	j->room.device = hr__sum_of(j->room.device, others);
 	j->room.card = hr__sum_of(j->room.card, others);
@@ -237,7 +238,7 @@ void hr__survey_room_of_others(hr__judgement *j)
 	make_room(j, 0);
 }
 
-/* ---- stitching, and sliding ---- */
+/* ---- stitching and sliding ---- */
 
 static void try_stitching(hr__judgement *j, enum hr__stage stage, uint64_t donors)
 {
@@ -257,13 +258,13 @@ void hr__survey_stitching(hr__judgement *j)
 	try_stitching(j, HR__STAGE_TRIMMED, j->trimmed.whole);
 }
 
-/* As many free bytes as hold the request wherever they begin. */
+/* Free bytes that hold the request wherever they begin. */
 static uint64_t with_slack(const hr__judgement *j)
 {
 	return hr__sum_of(j->size, j->alignment ? j->alignment - j->allocator->granularity : 0);
 }
 
-/* The window that is being slid along a region: what is in it between [tail], which follows, and the one that leads. */
+/* A window that slides along a region: its contents lie between [tail], the view that follows, and the view that leads. */
 struct window {
 	hr__view tail;
 	hr__segment front; /* first segment of the window */
@@ -278,7 +279,8 @@ static void drop_front(struct window *window)
 	window->has_front = hr__view_next(&window->tail, &window->front);
 }
 
-/* Makes the window as short as it can be with [more] free bytes behind its end; HR__NOT_FOUND when it is too short, else its live bytes. */
+/* Shrinks the window as far as possible, given [more] free bytes after its end. Returns its live bytes; HR__NOT_FOUND if it has too
+ * few free bytes. */
 static uint64_t cost_of(struct window *window, uint64_t end, uint64_t more)
 {
 	if (hr__sum_of(window->free, more) < window->wanted) return HR__NOT_FOUND;
@@ -292,7 +294,7 @@ static uint64_t cost_of(struct window *window, uint64_t end, uint64_t more)
 static void slide_along(hr__judgement *j, uint32_t slot)
 {
 	hr__view lead;
-	static struct window window; /* guarded by hr__report_lock; what it has of a view is small, but the stack is the caller's */
+	static struct window window; /* guarded by hr__report_lock; static to spare the caller's stack */
 	hr__segment next;
 	window = (struct window){ .wanted = with_slack(j) };
 	if (!hr__view_open(&lead, j->allocator, j->walk, 0, slot, HR__STAGE_TRIMMED)) return;
@@ -333,9 +335,9 @@ void hr__survey_mending(hr__judgement *j)
 	j->mended = upper && hr__load_acquire(&j->allocator->lms) ? upper->moves(&pressure, &j->moving) : HR__NOT_FOUND;
 }
 
-/* ---- tensors that leave ---- */
+/* ---- eviction ---- */
 
-/* Rows of free chunks and leavers along a region: the window is as short as can be for each that it ends with. */
+/* Finds runs of free chunks and leavers along a region: for each end, the shortest window that holds the request. */
 static void leave_along(hr__judgement *j, uint32_t slot)
 {
 	hr__view lead;

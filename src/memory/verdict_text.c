@@ -1,4 +1,4 @@
-/* verdict_text.c - a verdict in words, and what to do about it: the facts that decided it, and the settings that would change them. Nothing is
+/* verdict_text.c - the text and advice of a verdict: the facts that decided it, and the settings that would change them. Nothing is
  * decided here. */
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "memory/verdict.h"
 
-/* Adds to a text; what does not fit is left out, character by character. */
+/* Appends to a text. Characters that do not fit are left out. */
 static void say(char *out, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static void say(char *out, size_t capacity, const char *format, ...)
 {
@@ -35,9 +35,9 @@ static words size_text(uint64_t bytes)
 	return out;
 }
 
-/* ---- limits, and who holds what ---- */
+/* ---- limits and holders ---- */
 
-/* Names what is full, and the setting that would change it. */
+/* Names the limit that is reached, and its setting. */
 static void say_tier(const hr__judgement *j, hr_verdict *verdict)
 {
 	const hr__device *device = j->allocator->device;
@@ -54,7 +54,7 @@ static void say_tier(const hr__judgement *j, hr_verdict *verdict)
 	}
 }
 
-/* Bytes that the allocator would hold beyond those that it has, with the memory for the step that needed most; 0 where that is known of none. */
+/* Bytes by which the allocator's memory would have to grow for the step that needed most; 0 if no step is known. */
 static uint64_t growth_for_steps(const hr__judgement *j, const hr_verdict *verdict)
 {
 	uint64_t limit = j->allocator->limit, held = limit > j->room.allocator ? limit - j->room.allocator : 0, peak;
@@ -62,7 +62,8 @@ static uint64_t growth_for_steps(const hr__judgement *j, const hr_verdict *verdi
 	return peak > held ? peak - held : 0;
 }
 
-/* Ends a sentence on a limit. [lacking]: by how much it would be raised for the request alone; [for_steps]: it is raised by more than that. */
+/* Ends a sentence about a limit. [lacking]: the increase for the request alone. [for_steps]: the advised increase is for a step,
+ * which needs more. */
 static void advise_amount(const hr__judgement *j, hr_verdict *verdict, uint64_t lacking, bool for_steps)
 {
 	const char *whose = j->step_elsewhere ? "a step of another allocator" : "an earlier step";
@@ -72,8 +73,8 @@ static void advise_amount(const hr__judgement *j, hr_verdict *verdict, uint64_t 
 	else ADVISE(verdict, ", for this request alone: later ones may need more. ");
 }
 
-/* Advises to raise the limit that is in the way so that the allocator can take [more] bytes in one piece; false where that is no limit's
- * matter, or what is behind the limit has less than that. */
+/* Advises to raise the limit that prevents the allocator from taking [more] bytes in one piece. False if no limit prevents it, or
+ * if what lies behind the limit has less than that. */
 static bool advise_growth(const hr__judgement *j, hr_verdict *verdict, uint64_t more)
 {
 	const hr__allocator *allocator = j->allocator;
@@ -97,7 +98,7 @@ static bool advise_growth(const hr__judgement *j, hr_verdict *verdict, uint64_t 
 	return true;
 }
 
-/* By how much a limit would have to be raised: for a step that is known to need more than the request, or else for the request. */
+/* Advises on a limit: for a step that is known to need more than the request, or else for the request. */
 static void advise_limit(const hr__judgement *j, hr_verdict *verdict)
 {
 	uint64_t more = growth_for_steps(j, verdict);
@@ -152,7 +153,7 @@ static void say_with_lms(const hr__judgement *j, hr_verdict *verdict)
 	advise_others(j, verdict);
 }
 
-/* Defragmentation can do it. */
+/* For the case that defragmentation makes it fit. */
 static void say_mended(const hr__judgement *j, hr_verdict *verdict)
 {
 	SAY(verdict, "Enough is free, but in pieces: tensors of %s have to move on the device", size_text(verdict->bytes).text);

@@ -1,5 +1,5 @@
-/* verdict_view.c - see verdict_view.h. Chunks come one by one (walk.c). Neighbours that are free are joined first, then divided into what is
- * given back, which is a hole then, and what stays; holes are joined last. */
+/* verdict_view.c - see verdict_view.h. Chunks come one by one (walk.c). Adjacent free chunks are merged first, then divided into
+ * the part that is released, which becomes a hole, and the part that stays; holes are merged last. */
 #include "base/checked.h"
 #include "memory/verdict_view.h"
 
@@ -15,7 +15,7 @@ bool hr__view_open(hr__view *view, const hr__allocator *self, hr__walk *walk, un
 	*view = (hr__view){ .stage = stage };
 	if (!hr__line_open(walk, which, slot, &view->line)) return false;
 	view->line->tensors = stage >= HR__STAGE_APART;
-	view->page = self->page; /* the device's, so the same for all */
+	view->page = self->page; /* the page size is the device's, so it is the same for both allocators */
 	view->releases = stage != HR__STAGE_NOW && (!view->page || view->line->region.small || allocator != self);
 	return true;
 }
@@ -44,7 +44,7 @@ static void enqueue(hr__view *view, uint64_t from, uint64_t to, enum hr__seen ki
 	if (from < to && kind == HR__SEEN_HOLE) view->given_back += to - from;
 }
 
-/* A free stretch, in the parts that giving back leaves. */
+/* Divides a free range into the parts that a release leaves. */
 static void divide(hr__view *view, const hr__segment *run)
 {
 	uint64_t from = run->address, to = from + run->bytes, begin;
@@ -61,7 +61,7 @@ static void divide(hr__view *view, const hr__segment *run)
 	}
 }
 
-/* Neighbours that are free are one. */
+/* The next segment, with adjacent free chunks merged. */
 static bool next_part(hr__view *view, hr__segment *out)
 {
 	hr__piece piece, other;
