@@ -78,6 +78,7 @@ uint64_t hr__device_page_bytes(const hr__device *device);      /* 0 = no pages *
 uint64_t hr__device_map_alignment(const hr__device *device);
 uint64_t hr__device_limit(const hr__device *device);           /* in bytes: the configured limit, at most HEADROOM_LIMIT */
 const char *hr__device_limit_setting(const hr__device *device); /* the setting that determines the limit, for messages */
+bool hr__device_is_limited(const hr__device *device);          /* the limit is below the memory of the physical device */
 uint64_t hr__device_uncapped(const hr__device *device);        /* the limit without HEADROOM_LIMIT */
 /* The settings of the environment, or the defaults where they are invalid: base/settings.h keeps the reason. */
 void hr__devices_from_environment(hr_cuda_options *cuda, hr_emulated_options *emulated);

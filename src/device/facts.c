@@ -113,6 +113,11 @@ uint64_t hr__device_uncapped(const hr__device *device)
 	return device->pinned_for ? hr__device_limit(device) : device->uncapped;
 }
 
+bool hr__device_is_limited(const hr__device *device)
+{
+	return device->pinned_for || hr__device_limit(device) < device->physical->caps.total_bytes;
+}
+
 const char *hr__device_limit_setting(const hr__device *device)
 {
 	if (device->pinned_for) return "host_limit";

@@ -333,21 +333,37 @@ static hr_status host_pool_full(hr__allocator *allocator, const struct attempt *
 	                size.text[3], size.text[4]);
 }
 
+/* The request cannot fit, whatever is freed. */
+static hr_status above_limit(const hr__allocator *allocator, const hr_request *request)
+{
+	const hr__device *device = allocator->device;
+	hr__sizes both = HR__SIZES(request->bytes, allocator->limit);
+	char setting[64] = "";
+	if (allocator->limit >= hr__device_reservable(device)) {
+		if (!hr__device_is_limited(device))
+			return hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: that alone is more than the %s that %s has; ask for less", allocator->name,
+			                both.text[0], both.text[1], hr__device_name(device));
+		snprintf(setting, sizeof setting, " (%s)", hr__device_limit_setting(device));
+	}
+	return hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: that alone is above its limit of %s%s; raise the limit or ask for less",
+	                allocator->name, both.text[0], both.text[1], setting);
+}
+
 hr_status hr__bfc_no_room(hr__allocator *allocator, uint64_t size, const hr_request *request)
 {
-	if (size > allocator->limit) {
-		hr__sizes both = HR__SIZES(request->bytes, allocator->limit);
-		return hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: that alone is above its limit of %s; raise the limit or ask for less",
-		                allocator->name, both.text[0], both.text[1]);
-	}
+	const hr__device *device = allocator->device;
+	if (size > allocator->limit) return above_limit(allocator, request);
 	struct shortage found = find_shortage(allocator);
+	char whose[100] = "the device can give";
+	bool by_device = !found.by_limit && hr__device_is_limited(device);
+	if (found.by_limit) snprintf(whose, sizeof whose, "its limit allows");
+	if (by_device) snprintf(whose, sizeof whose, "the limit of %s (%s) allows", hr__device_name(device), hr__device_limit_setting(device));
 	hr__sizes all = HR__SIZES(request->bytes, found.in_use, allocator->limit, found.free, found.largest, found.more);
 	return hr__fail(HR_OUT_OF_MEMORY,
 	                "%s cannot give %s: %s of %s are in use; %s are free in %llu block%s, the largest %s, and %s %s more; "
 	                "free something%s or ask for less",
 	                allocator->name, all.text[0], all.text[1], all.text[2], all.text[3], (unsigned long long)found.blocks,
-	                hr__plural(found.blocks), all.text[4], found.by_limit ? "its limit allows" : "the device can give", all.text[5],
-	                found.by_limit ? ", raise the limit" : "");
+	                hr__plural(found.blocks), all.text[4], whose, all.text[5], found.by_limit || by_device ? ", raise the limit" : "");
 }
 
 static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)

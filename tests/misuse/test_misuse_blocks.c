@@ -190,7 +190,7 @@ static void test_alloc_of_a_byte_too_many(void)
 	EXPECT(HR_INVALID_ARGUMENT, hr_alloc_bytes(a, (UINT64_C(1) << 48) + 1, &out),
 	       "SIM:0_bfc: 281474976710657 bytes were asked for, above the most that any request may be, 2^48");
 	EXPECT(HR_OUT_OF_MEMORY, hr_alloc_bytes(a, UINT64_C(1) << 48, &out),
-	       "SIM:0_bfc cannot give 256.0 TiB: that alone is above its limit of 1.0 GiB; raise the limit or ask for less");
+	       "SIM:0_bfc cannot give 256.0 TiB: that alone is more than the 1.0 GiB that SIM:0 has; ask for less");
 	still_works(a, 0);
 }
 

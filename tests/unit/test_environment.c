@@ -162,6 +162,9 @@ static void test_a_limit_for_the_whole_process(void)
 	CHECK_EQ(stats.bytes_limit, 10 * MIB);
 	void *more;
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(own, 1, &more)); /* the whole device's share is taken */
+	CHECK_CONTAINS(hr_last_message(), "the limit of GPU:0 (HEADROOM_LIMIT in the environment) allows 0 B more; free something, raise the limit");
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(own, 11 * MIB, &more));
+	CHECK_CONTAINS(hr_last_message(), "that alone is above its limit of 10.0 MiB (HEADROOM_LIMIT in the environment); raise the limit");
 	hr_oom_report report;
 	static char text[65536];
 	CHECK_STATUS(HR_OK, hr_oom_last(&report));
@@ -176,11 +179,17 @@ static void test_a_limit_for_the_whole_process(void)
 	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", (const uint64_t[]){ 4 * MIB, 64 * MIB }, 2));
 	CHECK_EQ(info_of("GPU:0").limit_bytes, 4 * MIB);
 	CHECK_EQ(info_of("GPU:1").limit_bytes, 10 * MIB);
+	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 5 * MIB, &more));
+	CHECK_CONTAINS(hr_last_message(), "that alone is above its limit of 4.0 MiB (memory_limit of hr_set_logical_devices); raise the limit");
 	clear();
 	/* More than there is changes nothing. */
 	setenv("HEADROOM_LIMIT", "1TiB", 1);
 	CHECK_EQ(info_of("GPU:0").limit_bytes, 1024 * MIB);
 	CHECK_STATUS(HR_OK, hr_environment_check());
+	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 2048 * MIB, &more));
+	CHECK_CONTAINS(hr_last_message(), "that alone is more than the 1.0 GiB that GPU:0 has; ask for less"); /* there is no limit to raise */
 	clear();
 }
 
