@@ -102,7 +102,7 @@ static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *req
 	hr__owner_add(&shard->stats.waits, waits);
 	hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, (uintptr_t)address);
 	int64_t size = (int64_t)hr__chunk_at(&shard->table, id)->size;
-	if (status) hr__chunk_at(&shard->table, id)->streams |= pending->streams; /* they may still use it */
+	if (status) hr__chunk_at(&shard->table, id)->streams |= pending->streams; /* these streams may still use the block */
 	hr__lock_release(&shard->lock);
 	if (!status) return HR_OK;
 	hr_free((hr_allocator){ cache->allocator->id }, address, request->stream);
@@ -353,7 +353,7 @@ __attribute__((always_inline)) static inline hr_status keep(hr__cache *cache, hr
 	return HR_OK;
 }
 
-/* The same for a block that is first logged, counted in scopes or recorded. */
+/* keep() for a block that is first logged, counted in scopes or recorded. */
 static __attribute__((noinline)) hr_status keep_noticed(hr__cache *cache, hr__chunk *chunk, hr__chunk_id id, hr_stream stream)
 {
 	hr__observe(cache->allocator, cache, -(int64_t)chunk->size);

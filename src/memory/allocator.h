@@ -114,7 +114,7 @@ typedef struct hr__cache {
 	uint32_t thinned;         /* how often the cache was thinned (hr__cache_thin) */
 	int64_t thin_from;        /* value of [allocs] from which on it may be thinned again */
 	uint32_t contended;       /* recent waits for the lock of [large] (hr__large_contend) */
-	uint64_t contended_at;    /* version of that lock at the last wait */
+	uint64_t contended_at;    /* version of the lock of [large] at the last wait */
 
 	hr__atomic_u32 pinning;   /* not 0: the owner is in a call that counts pins (src/lms/check.c) */
 	hr__log_ring *next_log;   /* used while rings are being replaced */
@@ -204,8 +204,8 @@ typedef struct hr__custom {
 typedef struct hr__usage {
 	hr__lock lock;               /* guards every level on the device; innermost of the allocators' locks */
 	hr__allocator *first;        /* list of the device's allocators (next_on_device); changed with lock held */
-	hr__atomic_u32 allocators;   /* length of that list */
-	hr__atomic_u32 threads;      /* threads with a cache of one of these allocators; changed with lock held */
+	hr__atomic_u32 allocators;   /* number of allocators in the list */
+	hr__atomic_u32 threads;      /* threads that have a cache of an allocator of the device; changed with lock held */
 	hr__atomic_u32 shared;       /* 1 from the second allocator on, until the device has none */
 	hr__atomic_u32 active;       /* 1 = one of the allocators tracks active bytes; until the device has none */
 	hr__atomic_i64 levels, granted; /* sums over the allocators, while shared; written with lock held */
@@ -287,7 +287,7 @@ extern hr__usage hr__usages[HR__MAX_DEVICES];
 hr__allocator *hr__allocator_of(hr_allocator handle, hr_status *why);
 /* Calls [visit] for every allocator of [device] (NULL = all) with the registry's lock held. */
 void hr__allocators_visit(hr__device *device, void (*visit)(hr__allocator *, void *), void *context);
-/* The same for a caller that holds the registry's lock. */
+/* hr__allocators_visit for a caller that holds the registry's lock. */
 void hr__allocators_visit_locked(hr__device *device, void (*visit)(hr__allocator *, void *), void *context);
 /* Acquire and release the registry's lock: no allocator is created or closed while it is held. */
 void hr__registry_enter(void);
@@ -361,7 +361,8 @@ hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_req
 hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream);
 /* For requests that the library itself makes: not counted as requests. [idle]: for a tensor that is not pinned. */
 hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool idle, void **out);
-/* Allocates at exactly [address]; [quietly] and [idle] as above. HR_NOT_READY (without a message) when the range is not free. */
+/* Allocates at exactly [address]. [quietly]: not counted as a request. [idle]: for a tensor that is not pinned. HR_NOT_READY (without
+ * a message) when the range is not free. */
 hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, bool idle, uint64_t address);
 /* Frees a block whose last use is known: by [streams], up to [epoch]. [quietly]: not counted as a free. */
 hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly);

@@ -32,7 +32,7 @@ struct attempt {
 	bool idle;            /* for a tensor that is not pinned */
 	uint64_t size, alignment;
 	hr__chunk_id id;      /* the chunk that was found; 0 = none */
-	uint64_t address;     /* its address */
+	uint64_t address;     /* address of [id] */
 	enum hr__source source;
 	hr_status error;      /* first failure other than a lack of room */
 	char message[400];    /* message of [error] */
@@ -64,7 +64,7 @@ static bool take(struct attempt *attempt, bool small, enum hr__source source)
 	return attempt->id != 0;
 }
 
-/* The same without growing the arena: the tail counts with its present size. */
+/* take() without growing the arena: the tail counts with its present size. */
 static bool take_as_is(struct attempt *attempt, bool small, enum hr__source source)
 {
 	hr__arena *arena = &pool_for(attempt->shard, small)->arena;

@@ -217,7 +217,7 @@ struct search {
 	size_t item_count;
 	bool found;
 	uint64_t cost; /* of the best window so far */
-	size_t first, count; /* items of that window */
+	size_t first, count; /* items of the best window */
 };
 
 /* The first item at or above [address]. */

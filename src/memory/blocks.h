@@ -65,8 +65,8 @@ bool hr__blocks_window(hr__allocator *allocator, uint64_t size, uint64_t alignme
 /* A chunk between blocks that cannot be moved. */
 typedef struct hr__stretch {
 	uint64_t address, bytes;
-	uint32_t item; /* index of the block that may be moved, or one of the above */
-	bool joined;   /* it begins where the previous one ends, in the same region */
+	uint32_t item; /* index of the block that may be moved, or HR__STRETCH_* */
+	bool joined;   /* begins where the previous stretch ends, in the same region */
 } hr__stretch;
 
 /* Writes up to [capacity] stretches of the allocator, those of each region by address, and returns their number. [items] are sorted
@@ -95,7 +95,7 @@ hr_status hr__span_vacate(hr__span *span);
 /* Maps memory at the same addresses again; not counted as a request. [clear] (may be NULL) is called once the pages are available,
  * just before they are mapped; if it fails, so does this call. */
 hr_status hr__span_occupy(hr__span *span, const hr_request *request, bool idle, hr_status (*clear)(void *context), void *context);
-/* Releases memory and addresses; counted as a free. Idle as above. On failure nothing has changed. */
+/* Releases memory and addresses; counted as a free. Idle as for hr__span_vacate. On failure nothing has changed. */
 hr_status hr__span_give(hr__span *span);
 /* Abandons a span whose memory the device refused to release. The memory stays with the allocator until that is closed. */
 void hr__span_abandon(hr__span *span);

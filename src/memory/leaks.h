@@ -12,7 +12,7 @@ typedef struct hr__leaks {
 	uint64_t blocks, block_bytes;   /* from hr_alloc; rounding included, as in the next line */
 	uint64_t tensors, tensor_bytes; /* from hr_tensor_create, evicted ones included */
 	uint64_t values, value_bytes;   /* of the runtime, in open sessions */
-	hr_name value_op;               /* op that made the largest of them */
+	hr_name value_op;               /* op of the largest value */
 	uint64_t *sums;                 /* bytes by name, for each hr_holder_kind; NULL = not allocated */
 	uint32_t names;                 /* number of names of each kind */
 } hr__leaks;

@@ -113,7 +113,7 @@ static inline void hr__lookup_place(hr__lookup_table *table, uint32_t home, uint
 {
 	uint32_t i = hr__load_relaxed(&table->slots[home]) != 0;
 	while (HR_UNLIKELY(hr__load_relaxed(&table->slots[home ^ i]))) i++;
-	if (HR_UNLIKELY(i > hr__load_relaxed(&table->reach))) hr__store_relaxed(&table->reach, i); /* before the slot: see find */
+	if (HR_UNLIKELY(i > hr__load_relaxed(&table->reach))) hr__store_relaxed(&table->reach, i); /* must precede the slot */
 	hr__store_release(&table->slots[home ^ i], slot);
 }
 

@@ -91,6 +91,6 @@ void hr__report_close(const hr__report *report);
 bool hr__reports_wanted(void); /* HEADROOM_OOM_REPORT is set */
 uint32_t hr__report_files_wanted(void); /* HEADROOM_OOM_REPORT_FILES, or the default if that is unset or invalid */
 void hr__reports_drop(void);   /* drops all reports, before the memory of their logs is freed */
-void hr__reports_forget(void); /* the same in the child after fork */
+void hr__reports_forget(void); /* hr__reports_drop in the child after fork */
 
 #endif

@@ -276,7 +276,7 @@ struct place {
 static bool consider(const hr__allocator *allocator, const hr__chunk *chunks, hr__chunk_id hole, uint64_t size, uint64_t alignment,
                      bool alone, struct place *out)
 {
-	const hr__chunk *at = &chunks[hole], *left = &chunks[at->prev], *right = &chunks[at->next]; /* record 0 is in no state */
+	const hr__chunk *at = &chunks[hole], *left = &chunks[at->prev], *right = &chunks[at->next]; /* record 0 is never FREE */
 	hr__gap gap = { .begin = hr__chunk_address(at), .end = hr__chunk_end(at) };
 	hr__gap_fit fit;
 	gap.left = !alone && hr__chunk_state_of(left) == HR__CHUNK_FREE ? hr__chunk_address(left) : gap.begin;

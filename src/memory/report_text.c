@@ -149,7 +149,7 @@ static const char *safe(const char *text, size_t length, unsigned columns, char 
 	return out;
 }
 
-/* The same with at most NAME_COLUMNS columns. */
+/* safe() for a name, in at most NAME_COLUMNS columns. */
 static const char *safe_name(hr_name name, unsigned columns, char *out)
 {
 	const char *text = hr_name_text(name);

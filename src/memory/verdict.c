@@ -59,9 +59,9 @@
  * bytes when only its bytes_limit less bytes in use is enough. The custom allocator itself decides in the end.
  *
  * WHAT IS FULL (tier). For HR_NEEDS_MORE, and for HR_FITS_WITH_LMS where size is more than free bytes of all pools + room: the one
- * of the three limits that leaves least, in the trimmed state. For HR_NEVER_FITS: the first of allocator, device and card that has a
- * limit of its own. An allocator whose limit equals its device's has no limit of its own, and a device that may use the whole card
- * has none either. Otherwise nothing is full.
+ * of the three limits that leaves least, in the trimmed state. For HR_NEVER_FITS: the first of allocator, device and card that has
+ * a limit of its own. An allocator whose limit equals its device's has no limit of its own, and a device that may use the whole
+ * card has none either. Otherwise nothing is full.
  *
  * STEPS. step_peak_bytes is the most that a step of the allocator needed at once (src/lms/step_peak.c); where the allocator has had
  * no complete step, the most that a step of any allocator of the device needed. Advice on limits uses it where it is more than the

@@ -34,7 +34,7 @@ typedef struct hr__judgement {
 	uint64_t unit;            /* a page, or the granularity */
 	bool small;               /* it belongs to a small pool */
 	uint32_t home;            /* region that grows for it */
-	bool fresh;               /* that region does not exist yet: it would be one hole */
+	bool fresh;               /* region [home] does not exist yet: it would be one hole */
 	hr__room room;            /* now, or in the trimmed state */
 	bool kept;                /* the calling thread's cache has a chunk for it */
 	hr__survey now, trimmed, gone;
