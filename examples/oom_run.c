@@ -1,6 +1,6 @@
 /* oom_run.c - a run that needs more memory than there is, and the allocation log in its metadata.
  *
- *     oom_run               the error and the log; then again with a tenth of the operations logged, so the log reaches further back
+ *     oom_run               the error and the log; then again with a tenth of the operations logged: the log reaches further back
  *     oom_run --log         only the log of the first run, a JSON array: `oom_run --log | python3 examples/read_log.py`
  *
  * The options of a run apply to that run, whatever the allocator's options are. The whole report, with holders and a verdict, is

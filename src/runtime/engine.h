@@ -64,7 +64,7 @@ struct hr__session {
 	hr__device *device;
 	hr_allocator allocator;
 	hr_stream stream;
-	hr_allocator staging;     /* pinned memory, shared by all sessions of the device; id 0: the host can access the device's memory */
+	hr_allocator staging;     /* pinned memory, shared by all sessions of the device; id 0: the host can access the device */
 	bool has_tensors;         /* the allocator supports tensors */
 	bool own_stream;
 	hr__team *team;
@@ -79,7 +79,7 @@ struct hr__session {
 	hr_name error_op, error_scope;
 };
 
-/* Called before the first session, graph or function is created. Registers the runtime's cleanup with hr_shutdown. */
+/* Call before creating a session, graph, function or tape. From then on hr_shutdown ends the runtime. */
 hr_status hr__runtime_begin(void);
 /* The session that the calling thread's op calls run in. NULL, with a message, if there is none. */
 hr__session *hr__session_current(void);
@@ -210,7 +210,7 @@ typedef struct hr__content {
 	uint64_t serial;
 } hr__content;
 
-/* Number of variables that an op call is on. */
+/* Number of variables that an op call uses. */
 uint32_t hr__variables_of(const hr__attrs *attrs);
 /* The op assigns to variables. False for ops that only read one. */
 bool hr__writes_variables(enum hr__op_kind kind, const hr__attrs *attrs);

@@ -372,7 +372,7 @@ static hr_status variable_gradients(hr_value of, const hr_variable *by, size_t c
 	hr_value *values = list;
 	hr__graph *graph = hr__graph_current();
 	for (size_t i = 0; i < count && !status; i++) {
-		hr_value read = graph ? hr__graph_reads(graph, by[i].id, true) : HR_NO_VALUE; /* the value that was used, before any assignment */
+		hr_value read = graph ? hr__graph_reads(graph, by[i].id, true) : HR_NO_VALUE; /* as it was before later assignments */
 		values[i] = hr_keep(read.id ? read : hr_read(by[i]));
 		if (!values[i].id) status = hr_last_status();
 	}

@@ -128,7 +128,7 @@ enum hr__op_memory {
 	HR__ALLOCATES = 1, /* each output gets its own memory */
 	HR__FORWARDS,      /* takes the memory of an input of the same size that has no other user; otherwise allocates */
 	HR__ALIASES,       /* shares the memory of the first input */
-	HR__UPDATES        /* output i takes the memory of variable i, input i, unless it has other references; otherwise allocates */
+	HR__UPDATES        /* output i takes the memory of input i, a variable's contents; allocates if they have other references */
 };
 
 /* Arguments of a gradient function: the values of the op, and where to store the gradients of its inputs. Those are temporary; one

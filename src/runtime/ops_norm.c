@@ -4,8 +4,9 @@
  * Means are computed in double, the mean first and then the squares of the differences, so that rows far from 0 lose no precision.
  * Mean and 1 / deviation of each row are outputs too: the gradient reads them instead of the output.
  *
- * The gradients of gain and bias are sums over rows. The rows are divided into at most BLOCKS blocks, whose sums are added in
- * scratch memory, in order. */
+ * The gradients of gain and bias are sums of dy h and dy over rows, where h is the normalized x. A row is added to them before its dx
+ * is written, which may overwrite dy. The rows are divided into at most BLOCKS blocks, whose sums are added in scratch memory, in
+ * order. */
 #include <math.h>
 
 #include "base/status.h"
@@ -101,8 +102,7 @@ HR__INFER(layer_norm_grad)
 		HR__INDEPENDENT for (int64_t i = 0; i < count; i++) out[i] = (type)(((double)x[i] - mean) * scale) * gain[i] + bias[i]; \
 	}                                                                                                                           \
                                                                                                                                 \
-	/* With h = (x - mean) / deviation and g = dy gain: dx = (g - mean(g) - h mean(g h)) / deviation. Adds dy h and dy to       \
-	 * the column sums first, because dx may overwrite dy. */                                                                   \
+	/* With h = (x - mean) / deviation and g = dy gain: dx = (g - mean(g) - h mean(g h)) / deviation. */                        \
 	static void go_back_##name(const hr__work *work, int64_t row, int64_t count, double *of_gain, double *of_bias)              \
 	{                                                                                                                           \
 		const type *grad = (const type *)work->in[0] + row * count, *x = (const type *)work->in[1] + row * count;               \

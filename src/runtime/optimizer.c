@@ -58,7 +58,7 @@ static hr_value apply(const hr_optimizer *optimizer, hr_variable handle, hr_valu
 	return HR_NO_VALUE;
 }
 
-/* Increments the step counter; returns a value that depends on the increment. */
+/* Increments the step counter and returns its new value. */
 static hr_value count_step(const hr_optimizer *optimizer)
 {
 	char name[256];
