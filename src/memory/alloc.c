@@ -299,7 +299,7 @@ static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr
 	hr__shard *shard = hr__large_enter(cache);
 	hr__chunk_id id = hr__lookup_find_at(&shard->lookup, shard->table.chunks, address, &where);
 	hr__chunk *chunk = &shard->table.chunks[id];
-	if (HR_UNLIKELY(hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE)) { /* record 0 is in no state, so this covers a failed lookup */
+	if (HR_UNLIKELY(hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE)) { /* covers a failed lookup: record 0 is never in use */
 		hr__lock_release(&shard->lock);
 		return free_slow(handle, address, stream);
 	}

@@ -361,8 +361,8 @@ hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_req
 hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream);
 /* For requests that the library itself makes: not counted as requests. [idle]: for a tensor that is not pinned. */
 hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool idle, void **out);
-/* Allocates at exactly [address]. [quietly]: not counted as a request. [idle]: for a tensor that is not pinned. HR_NOT_READY (without
- * a message) when the range is not free. */
+/* Allocates at exactly [address]. [quietly]: not counted as a request. [idle]: for a tensor that is not pinned. HR_NOT_READY
+ * (without a message) when the range is not free. */
 hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, bool idle, uint64_t address);
 /* Frees a block whose last use is known: by [streams], up to [epoch]. [quietly]: not counted as a free. */
 hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly);
@@ -399,7 +399,7 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 void hr__direct_close(hr__allocator *allocator);
 
 /* statistics (stats.c) */
-/* These four with the registry's lock held. */
+/* With the registry's lock held, except hr__usages_reset, which hr_shutdown calls when no allocator is left. */
 void hr__usage_prepare(hr__usage *usage); /* before the first allocator of the device is created */
 void hr__usage_join(hr__allocator *allocator);
 void hr__usage_leave(hr__allocator *allocator); /* its counts are kept for the device; the caches are detached */
