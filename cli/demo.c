@@ -385,7 +385,7 @@ const hr__command hr__command_demo = {
 	.summary = "the whole story in a minute: train, run out of memory, read why, train anyway, look at the pictures",
 	.about =
 		"Trains a small GPT three times on an emulated GPU: with all the memory that it asks for; with half of that, which is too little, so that "
-		"there is a report on who holds what and what would help; and with half of it and Large Model Support, which gives the same losses to the "
+		"there is a report on what holds memory and what would help; and with half of it and Large Model Support, which gives the same losses to the "
 		"bit. Everything is recorded. The recording becomes a page for the browser and a log directory for TensorBoard.\n\n"
 		"Nothing is needed: no GPU, no network, no other file. The exit status is 1 when a loss differs.",
 	.examples = "headroom demo\n"

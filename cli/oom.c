@@ -57,12 +57,12 @@ static int run(const hr__arguments *arguments)
 const hr__command hr__command_oom = {
 	.name = "oom",
 	.operands = "REPORT",
-	.summary = "a saved report on memory that ran out: who holds it, what it looks like, what would help",
+	.summary = "a saved report on memory that ran out: what holds it, what it looks like, what would help",
 	.about =
 		"Draws an out-of-memory report that was saved as JSON; \"-\" is standard input. A program that uses Headroom saves one "
 		"for each request that fails when HEADROOM_OOM_REPORT=/tmp/oom-%p.json is in its environment, or when it calls "
 		"hr_oom_save.\n\n"
-		"First comes what was asked for and what would make it fit, then what is full, the numbers, who holds memory by op, "
+		"First comes what was asked for and what would make it fit, then what is full, the numbers, what holds memory by op, "
 		"scope and tag, the largest blocks, the sizes of all blocks, a map of each region, and the last operations before the "
 		"failure. In a map each character stands for the same number of bytes and shows what most of them are: # in use, c "
 		"cached, . free, + where nothing is half of them, a space where no memory is mapped. Names are those that the program "

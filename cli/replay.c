@@ -23,7 +23,7 @@
 enum { LIMIT, FIND_LIMIT, NO_STITCH, ALLOCATOR, THREADS, REPEAT, PAGE, DEVICE_INDEX, RECORD, NO_TIMING, PICTURE, JSON };
 
 static const hr__option options[] = {
-	[LIMIT] = { "--limit", "SIZE", "the most memory the allocator may take; without it, as much as it wants" },
+	[LIMIT] = { "--limit", "SIZE", "the most memory the allocator may take; without it, as much as it needs" },
 	[FIND_LIMIT] = { "--find-limit", NULL,
 	                 "find the least limit at which no allocation fails, to 0.1% of the peak. Limits above it are tried too: "
 	                 "more memory does not always help. The answer lies above every failure that was seen" },

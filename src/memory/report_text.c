@@ -323,7 +323,7 @@ static void write_advice(struct page *page)
 	char text[SAFE_BYTES(300u)];
 	put_text(page, "What to do: ");
 	if (verdict->advice[0]) wrap(page, 12, 12, safe(verdict->advice, sizeof verdict->advice, 300, text));
-	else wrap(page, 12, 12, "nothing helps but asking for less, or freeing; who holds what is told below.");
+	else wrap(page, 12, 12, "nothing helps but asking for less, or freeing; what holds memory is listed below.");
 }
 
 static void write_tier(struct page *page)
