@@ -298,9 +298,9 @@ hr_status hr__graph_run(hr__session *session, hr__graph *graph, const hr_feed *f
 /* ---- functions (function.c) ---- */
 
 #define HR__FUNCTIONS_MAX 64u
-#define HR__SIGNATURES_MAX 8u /* traced graphs kept for each function */
+#define HR__SIGNATURES_MAX 8u /* graphs kept for each function, one per signature */
 
-/* Frees the graphs that were traced for a session that is being closed. */
+/* Frees the graphs that functions built for a session that is being closed. */
 void hr__functions_forget(const hr__session *session);
 void hr__functions_free(void);
 

@@ -176,7 +176,7 @@ static void leave_turn(struct function *function)
 
 /* ---- dropping graphs ---- */
 
-/* Removes the graphs traced for [session]. Call with the lock, while the function has no owner. Returns their number. */
+/* Removes the graphs built for [session]. Call with the lock, while the function has no owner. Returns their number. */
 static uint32_t take_out(struct function *function, uint64_t session, hr_graph *out)
 {
 	uint32_t count = 0;
@@ -209,7 +209,7 @@ void hr__functions_free(void)
 	}
 }
 
-/* ---- tracing ---- */
+/* ---- building ---- */
 
 /* Call as the owner. */
 static hr_status call_body(const struct function *function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)

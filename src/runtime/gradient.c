@@ -78,7 +78,7 @@ static hr_status add_gradient(const struct search *search, uint64_t number, hr_v
 	struct known *known = known_of(search, number);
 	hr_value before = known->gradient;
 	if (!gradient.id) return hr_last_status();
-	known->gradient = hr_keep(before.id ? hr_add(hr__value_loosen(before), gradient) : gradient); /* in their memory */
+	known->gradient = hr_keep(before.id ? hr_add(hr__value_loosen(before), gradient) : gradient); /* in the memory of one */
 	return known->gradient.id ? HR_OK : hr_last_status();
 }
 

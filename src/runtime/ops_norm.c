@@ -4,9 +4,9 @@
  * Means are computed in double, the mean first and then the squares of the differences, so that rows far from 0 lose no precision.
  * Mean and 1 / deviation of each row are outputs too: the gradient reads them instead of the output.
  *
- * The gradients of gain and bias are sums of dy h and dy over rows, where h is the normalized x. A row is added to them before its dx
- * is written, which may overwrite dy. The rows are divided into at most BLOCKS blocks, whose sums are added in scratch memory, in
- * order. */
+ * The gradients of gain and bias are sums of dy h and dy over rows, where h is the normalized x. A row is added to them before its
+ * dx is written, which may overwrite dy. The rows are divided into at most BLOCKS blocks, whose sums are added in scratch memory,
+ * in order. */
 #include <math.h>
 
 #include "base/status.h"

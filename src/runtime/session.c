@@ -1,4 +1,4 @@
-/* session.c - sessions. */
+/* session.c - sessions: opening, closing, entering, and reporting errors of ops. */
 #include <stdio.h>
 #include <string.h>
 
