@@ -264,8 +264,8 @@ bool hr__arguments_decimal(const hr__arguments *arguments, int option, const cha
 		*out = value;
 		return true;
 	}
-	snprintf(problem, sizeof problem, "%s takes a number of %s from %g to %g, not %s", arguments->command->options[option].name,
-	         unit, least_value, most, hr__quote(text, strlen(text), quoted));
+	snprintf(problem, sizeof problem, "%s takes a number from %g to %g %s, not %s", arguments->command->options[option].name,
+	         least_value, most, unit, hr__quote(text, strlen(text), quoted));
 	wrong_use(arguments->command, problem);
 	return false;
 }

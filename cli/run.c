@@ -73,6 +73,7 @@ static bool check_place(const char *pattern)
 	strcpy(name, "."); /* ends in ENOTDIR where the rest is no directory */
 	if (access(path, W_OK | X_OK) == 0) return true;
 	int error = errno;
+	if (slash > path) *slash = 0;
 	hr__complain("run: --trace: cannot make a file in %s: %s", hr__quote(path, strlen(path), quoted), hr__os_error(error));
 	return false;
 }

@@ -52,6 +52,10 @@ class WrongUse(CommandTest):
         self.fails(2, "devices", "--jsno", says="--json?")
         self.fails(2, "--verison", says='unknown option "--verison"')
 
+    def test_messages_name_the_directory_and_the_unit(self):
+        self.fails(2, "run", "--trace", "/nonexistent/x.hrt", "--", "true", says='cannot make a file in "/nonexistent": ENOENT')
+        self.fails(2, "top", "--interval", "0", says='--interval takes a number from 0.1 to 60 s, not "0"')
+
     def test_control_characters_do_not_reach_the_terminal(self):
         result = self.fails(2, "re\033[31mplay", says="\\x1B[31m")
         self.assertNotIn("\033", result.stderr)
