@@ -1,4 +1,4 @@
-/* arguments.c - reads the arguments of a command by its table, prints its help, and finds what a misspelt word was meant to be. */
+/* arguments.c - parses the arguments of a command by its table, prints its help, and finds suggestions for misspelt words. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "quote.h"
 #include "term.h"
 
-#define WORD_MAX 32 /* longer words are near to nothing */
+#define WORD_MAX 32 /* longer words get no suggestion */
 
 /* ---- messages ---- */
 
@@ -22,7 +22,7 @@ int hr__complain(const char *format, ...)
 	vsnprintf(text, sizeof text, format, arguments);
 	va_end(arguments);
 	fprintf(stderr, "%sheadroom:%s ", hr__style(stderr, HR__STYLE_ERROR), hr__style(stderr, HR__STYLE_PLAIN));
-	hr__print_quoted(stderr, text); /* there may be names from a file in it */
+	hr__print_quoted(stderr, text); /* the message may contain names from a file */
 	fputc('\n', stderr);
 	return HR__EXIT_BAD;
 }
@@ -32,7 +32,7 @@ int hr__complain_last(void)
 	return hr__complain("%s", hr_last_message());
 }
 
-/* Wrong use of [command]: says so, and where help is. */
+/* Reports wrong usage of [command] and points to its help. */
 static int wrong_use(const hr__command *command, const char *problem)
 {
 	hr__complain("%s: %s", command->name, problem);
@@ -40,14 +40,14 @@ static int wrong_use(const hr__command *command, const char *problem)
 	return HR__EXIT_BAD;
 }
 
-/* ---- what was it meant to be ---- */
+/* ---- suggestions ---- */
 
 static size_t least(size_t a, size_t b)
 {
 	return a < b ? a : b;
 }
 
-/* Letters to add, drop, change or swap with their neighbour to get from [a] to [b]. */
+/* Edit distance: letters to insert, delete, replace or swap with their neighbour to get from [a] to [b]. */
 static size_t distance(const char *a, const char *b)
 {
 	size_t rows[3][WORD_MAX + 1], a_length = strlen(a), b_length = strlen(b);
@@ -70,7 +70,7 @@ const char *hr__nearest(const char *text, const char *const *names)
 	size_t best_distance = 0;
 	for (; *names; names++) {
 		size_t length = strlen(*names), here = distance(text, *names);
-		/* A word that was begun right is near, however long the rest. */
+		/* A prefix of two letters or more counts as close, however long the rest of the name is. */
 		if (strlen(text) >= 2 && strncmp(text, *names, strlen(text)) == 0 && text[strspn(text, "-")]) here = 1;
 		if (here > length / 3 + 1 || here >= length - strspn(*names, "-")) continue;
 		if (best && here >= best_distance) continue;
@@ -89,7 +89,7 @@ static int option_count(const hr__command *command)
 	return count;
 }
 
-/* The number of the option that is the first [length] bytes of [text]; -1 when there is none. */
+/* The number of the option whose name is the first [length] bytes of [text]; -1 when there is none. */
 static int find_option(const hr__command *command, const char *text, size_t length)
 {
 	for (int i = 0; command->options[i].name; i++)
@@ -112,7 +112,7 @@ static int unknown_option(const hr__command *command, const char *text)
 	return wrong_use(command, problem);
 }
 
-/* Takes texts[*at], an option, and perhaps its value behind it. */
+/* Parses the option texts[*at], and the next text if it is the option's value. */
 static bool read_option(const hr__command *command, int count, char **texts, int *at, hr__arguments *out, int *exit_status)
 {
 	const char *text = texts[*at];
@@ -146,7 +146,7 @@ static bool check_operands(const hr__command *command, int operands, const char 
 		snprintf(problem, sizeof problem, "what is %s for? It takes %s", hr__quote(extra, strlen(extra), quoted),
 		         command->most_operands == 0 ? "options only" : command->operands);
 	} else if (operands < command->least_operands) {
-		const char *missing = command->operands; /* without those that are there */
+		const char *missing = command->operands; /* without the operands that were given */
 		for (int i = 0; i < operands && strchr(missing, ' '); i++) missing = strchr(missing, ' ') + 1;
 		snprintf(problem, sizeof problem, "%s is missing", missing);
 	} else {
@@ -232,8 +232,8 @@ bool hr__arguments_size(const hr__arguments *arguments, int option, uint64_t *ou
 	return false;
 }
 
-/* Reads digits with perhaps a point among them; returns the end, NULL when there is no digit. By hand, since strtod takes "inf", "0x1p3"
- * and the locale's comma. */
+/* Parses digits with an optional decimal point. Returns the end, or NULL when there is no digit. strtod is not used because it
+ * accepts "inf", "0x1p3" and the locale's comma. */
 static const char *read_decimal(const char *text, double *out)
 {
 	double value = 0, unit = 1;

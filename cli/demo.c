@@ -1,5 +1,5 @@
-/* demo.c - `headroom demo`: the whole story in a minute. A model is trained with all the memory that it asks for; with half of that, where it runs out;
- * and with half of it and Large Model Support, where every loss is the same. All of it is recorded, and drawn. */
+/* demo.c - `headroom demo`: trains a model three times: with unlimited memory; with half of the first peak, which ends in an OOM
+ * report; and with half of it and Large Model Support, which gives the same losses. All three are recorded, and charts are made. */
 #define _GNU_SOURCE /* program_invocation_name */
 #include <ctype.h>
 #include <dirent.h>
@@ -24,9 +24,9 @@
 
 #define STEPS 20
 #define STEPS_MAX 1000
-#define PERCENT 50 /* of the first training's peak is what the others get */
+#define PERCENT 50 /* limit of the second and third training, in percent of the first one's peak */
 #define INDENT 3
-#define SESSION "headroom_demo" /* in TensorBoard: one, however often the demo runs */
+#define SESSION "headroom_demo" /* name of the session in TensorBoard; the same for every run of the demo */
 #define SESSION_FOLDER "tensorboard/plugins/profile/" SESSION
 
 enum { OUT, STEP_COUNT };
@@ -38,13 +38,13 @@ static const hr__option options[] = {
 };
 
 struct training {
-	const char *name; /* of its allocator */
+	const char *name; /* of the allocator */
 	uint64_t limit;   /* bytes; 0: all of the device */
 	bool lms;
 	hr_status status; /* of the last step */
-	hr_oom_report report; /* on the first request that failed */
-	uint64_t steps;   /* that were done */
-	uint64_t ns;      /* they took */
+	hr_oom_report report; /* on the first refused request */
+	uint64_t steps;   /* completed */
+	uint64_t ns;      /* time of all steps */
 	int64_t peak;
 	hr_lms_stats moved;
 	float losses[STEPS_MAX];
@@ -60,14 +60,14 @@ struct demo {
 
 /* ---- files ---- */
 
-/* "DIR/NAME". */
 static const char *path_of(const struct demo *demo, const char *name, char out[PATH_MAX])
 {
 	snprintf(out, PATH_MAX, "%s/%s", demo->folder, name);
 	return out;
 }
 
-/* An earlier session makes room, with what TensorBoard has computed from it and would show again. Only files in the demo's own session are removed. */
+/* Removes the files of an earlier session, including those that TensorBoard computed from it and would show again. Only files in
+ * the demo's own session are removed. */
 static int clear_session(const struct demo *demo)
 {
 	char path[PATH_MAX];
@@ -82,7 +82,7 @@ static int clear_session(const struct demo *demo)
 	return failed ? hr__complain("demo: cannot replace what is in %s: %s", path, hr__os_error(failed)) : HR__EXIT_DONE;
 }
 
-/* Those of an earlier demo make room. */
+/* Removes the files of an earlier demo. */
 static int prepare_folder(const struct demo *demo)
 {
 	static const char *const names[] = { "training.hrt", "oom.json", "oom.txt", "report.html" };
@@ -96,7 +96,8 @@ static int prepare_folder(const struct demo *demo)
 
 /* ---- training ---- */
 
-/* Ops that need nothing of the one that failed are tried all the same; it is the first that tells why. */
+/* Keeps the first report only: ops that do not depend on the failed one still run and may fail too, but the first failure is the
+ * cause. */
 static void keep_first(void *training, hr_oom_report report)
 {
 	hr_oom_report *first = &((struct training *)training)->report;
@@ -134,8 +135,8 @@ static hr_status open_session(hr_allocator allocator, hr_session *out)
 
 static hr_status train_step(const struct model *model, hr_allocator allocator, const hr_optimizer *optimizer, uint64_t step, float *loss)
 {
-	uint64_t batch = step % 2; /* two of them in turn, so that there is something to learn */
-	hr_status status = hr_step_begin(allocator); /* steps that are marked are learned from */
+	uint64_t batch = step % 2; /* two batches in turn, so that the loss decreases */
+	hr_status status = hr_step_begin(allocator); /* the learned policy needs step boundaries */
 	if (status) return status;
 	hr_value x = model->inputs(model, batch), labels = model->labels(model, batch);
 	status = hr_fetch(model_train(model, x, labels, optimizer, false), loss, sizeof *loss);
@@ -143,7 +144,7 @@ static hr_status train_step(const struct model *model, hr_allocator allocator, c
 	return status;
 }
 
-/* As many steps as there is memory for; [part] of the bar is full at the end. */
+/* Trains until all steps are done or memory runs out. The phase ends at [part] of the progress bar. */
 static hr_status train(struct demo *demo, struct training *training, double part)
 {
 	hr_allocator allocator;
@@ -174,7 +175,7 @@ static hr_status train(struct demo *demo, struct training *training, double part
 	return status ? status : hr_allocator_close(allocator);
 }
 
-/* ---- what is said about it ---- */
+/* ---- output ---- */
 
 static void print_heading(const char *format, ...) __attribute__((format(printf, 1, 2)));
 static void print_heading(const char *format, ...)
@@ -206,7 +207,8 @@ static void print_training(const struct training *training)
 	print_text(text, INDENT);
 }
 
-/* A paragraph of a report that begins with [title], in lines for this terminal: those after the first are indented there. */
+/* Prints the paragraph of a report that begins with [title], rewrapped for this terminal. Its continuation lines are indented in
+ * the report. */
 static void print_joined(const char *report, const char *title)
 {
 	char text[2048];
@@ -220,7 +222,7 @@ static void print_joined(const char *report, const char *title)
 	print_text(text, INDENT);
 }
 
-/* The part of a report that begins with the line [title]. */
+/* Prints the section of a report that begins with the line [title]. */
 static void print_section(const char *report, const char *title)
 {
 	const char *at = strstr(report, title);
@@ -230,7 +232,7 @@ static void print_section(const char *report, const char *title)
 	}
 }
 
-/* The report on the request that failed: all of it in two files, what matters most on the screen. */
+/* Writes the OOM report to two files and prints its most important parts. */
 static hr_status show_report(const struct demo *demo)
 {
 	static char text[1 << 16];
@@ -254,7 +256,7 @@ static bool same_losses(const struct demo *demo)
 	       memcmp(demo->whole.losses, demo->with_lms.losses, demo->whole.steps * sizeof demo->whole.losses[0]) == 0;
 }
 
-/* ---- the story ---- */
+/* ---- the demo ---- */
 
 static hr_status train_three_times(struct demo *demo)
 {
@@ -314,7 +316,7 @@ static hr_status draw(struct demo *demo)
 	return status;
 }
 
-/* A line to type, and what it shows. */
+/* Prints a command line and what it shows. */
 static void print_hint(const char *what, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void print_hint(const char *what, const char *format, ...)
 {
@@ -370,7 +372,7 @@ static int run(const hr__arguments *arguments)
 	if (!demo.folder[0]) return hr__complain("demo: --out needs the name of a directory");
 	if (hr__cuda_is_required()) return hr__complain("demo: it trains on an emulated GPU:0, which HEADROOM_REQUIRE_CUDA=1 refuses; unset it");
 	if (!hr__arguments_count(arguments, STEP_COUNT, 1, STEPS_MAX, &demo.steps) || prepare_folder(&demo)) return HR__EXIT_BAD;
-	setvbuf(stdout, NULL, _IOLBF, 0); /* it takes a while: each line appears when it is there, in a pipe too */
+	setvbuf(stdout, NULL, _IOLBF, 0); /* line-buffered, so that progress is visible in a pipe too */
 	hr__note_emulated();
 	hr__progress_begin(&demo.progress);
 	hr_status status = tell(&demo);

@@ -1,4 +1,4 @@
-/* devices.c - `headroom devices`: the logical devices of this machine, their memory and limits; and why there is no CUDA device. */
+/* devices.c - `headroom devices`: the logical devices of this machine, their memory and limits, and why there is no CUDA device. */
 #include <stdio.h>
 #include <string.h>
 
@@ -44,7 +44,7 @@ static void write_device(hr__json *json, const hr_device_info *info)
 	hr__json_end_object(json);
 }
 
-/* "cuda": null where there is a CUDA device, else why there is none. */
+/* "cuda": null if there is a CUDA device, else the reason why there is none. */
 static void write_cuda(hr__json *json)
 {
 	hr__json_key(json, "cuda");
@@ -78,7 +78,7 @@ static hr_status print_json(uint32_t count)
 #define TABLE_COLUMNS 80 /* without the description */
 #define ROW "%-6s%s %-9s %10s %10s %10s %10s %10s %8s"
 
-/* Beside the row where there is room for all of it, else below. */
+/* Prints the description beside the row if it fits, else below. */
 static void print_description(const char *text)
 {
 	if (hr__term_table_width() >= TABLE_COLUMNS + 2 + (int)strlen(text)) {
@@ -128,7 +128,7 @@ static hr_status print_table(uint32_t count)
 void hr__note_emulated(void)
 {
 	hr_cuda_options cuda;
-	if (hr_cuda_options_init(&cuda) == HR_OK && !cuda.enabled) return; /* as was asked for */
+	if (hr_cuda_options_init(&cuda) == HR_OK && !cuda.enabled) return; /* disabled on purpose */
 	if (hr__cuda_is_required() || hr_cuda_check() == HR_OK) return;
 	hr__complain("GPU:0 is an emulated device, in host memory. CUDA: %s. HEADROOM_REQUIRE_CUDA=1 refuses to go on without a card", hr_last_message());
 }
@@ -138,7 +138,8 @@ static int run(const hr__arguments *arguments)
 	hr_device device;
 	hr__note_emulated();
 	uint32_t count = hr_device_count();
-	/* There is always a CPU and a simulated device; none at all means that they could not be opened, and asking says why. */
+	/* A CPU and a simulated device always exist. A count of 0 means that they could not be opened, and hr_device_find returns the
+	 * reason. */
 	if (count == 0 && hr_device_find("CPU:0", &device) != HR_OK) return hr__complain_last();
 	hr_status status = hr__arguments_has(arguments, JSON) ? print_json(count) : print_table(count);
 	int exit_status = status ? hr__complain_last() : HR__EXIT_DONE;

@@ -56,7 +56,7 @@ static int diff(const hr__arguments *arguments, const hr_profile_options *o, int
 	bool opened = hr__profile_open(arguments->operands[0], &progress, 0.5, &a) && hr__profile_open(arguments->operands[1], &progress, 1, &b);
 	hr__progress_end(&progress);
 	hr_status status = opened ? hr__profile_diff(a, b, o, step_a, step_b, format, hr__profile_to_file, stdout) : HR_OK;
-	if (status && status != HR_IO) hr__complain_last(); /* main says what could not be written */
+	if (status && status != HR_IO) hr__complain_last(); /* main reports failed writes */
 	hr__capture_close(a);
 	hr__capture_close(b);
 	return opened && (!status || status == HR_IO) ? HR__EXIT_DONE : HR__EXIT_BAD;

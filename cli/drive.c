@@ -8,9 +8,9 @@
 #include "base/text.h"
 #include "headroom_oom.h"
 
-/* A tensor of the tape as it is now. */
+/* Current state of a tensor of the tape. */
 struct life {
-	hr_tensor handle; /* id 0: it does not live */
+	hr_tensor handle; /* id 0: not live */
 	uint64_t birth;
 };
 
@@ -23,10 +23,10 @@ struct drive {
 	const hr__uses *uses;
 	const hr__drive_options *options;
 	hr__drive_result *result;
-	struct life *lives; /* of each tensor of the tape */
-	hr_pin *pins;       /* room for those of one op */
+	struct life *lives; /* one for each tensor of the tape */
+	hr_pin *pins;       /* room for the pins of one op */
 	uint64_t births;
-	struct sized *missing, *surplus; /* room for tensors that should live and do not, and the other way round */
+	struct sized *missing, *surplus; /* scratch: tensors that should be live and are not; tensors that are live and should not be */
 };
 
 /* ---- tensors ---- */
@@ -54,7 +54,7 @@ static hr_status touch(struct drive *drive, uint32_t index, hr_access access)
 	return options->touch(options->context, &touched);
 }
 
-/* What comes from outside of the ops gets its contents. */
+/* Writes the first contents of a tensor that no op makes. */
 static hr_status fill(struct drive *drive, uint32_t index)
 {
 	hr_pin pin = { drive->lives[index].handle, HR_OVERWRITE };
@@ -144,8 +144,8 @@ static int by_size(const void *a, const void *b)
 	return first->index < second->index ? -1 : first->index > second->index;
 }
 
-/* Lets [missing] take over what is in [surplus] and as large, and destroys the rest of that. Both are sorted. Returns how many of
- * [missing] are left, which are moved to its front. */
+/* Lets each tensor of [missing] take over one of [surplus] with the same size, and destroys the rest of [surplus]. Both are sorted.
+ * Tensors of [missing] that found none are moved to its front; *missing_count is set to their number. */
 static hr_status hand_over(struct drive *drive, uint32_t *missing_count, uint32_t surplus_count)
 {
 	struct sized *missing = drive->missing, *surplus = drive->surplus, *end = surplus + surplus_count;
@@ -166,7 +166,7 @@ static hr_status hand_over(struct drive *drive, uint32_t *missing_count, uint32_
 	return status;
 }
 
-/* Makes what lives what lived in the recording when [part] began: the rule of drive.h. */
+/* Makes the set of live tensors equal to the recording's at the beginning of [part] (drive.h). */
 static hr_status set_the_stage(struct drive *drive, uint32_t part)
 {
 	const hr__uses *uses = drive->uses;

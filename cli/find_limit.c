@@ -1,12 +1,12 @@
-/* find_limit.c - bisects for the least limit, then looks around it, since more memory does not always help: best fit may place one
- * block otherwise, and a later one then finds no room.
+/* find_limit.c - bisects for the lowest limit, then tries limits around it. More memory does not always help: best fit may place
+ * one block elsewhere, and a later block then does not fit.
  *
  *     peak                          answer
  *      |  bisect ....... F F F S S F | S S S S S S S . S . S . S . S
  *                        ^^^^^^^^^^^   ^^^^^^^^^^^   ^^^^^^^^^^^^^^^
  *                        down 3%       up 3% by 0.1% up 25% by 0.5%
  *
- * The answer lies above every failure that was seen. Limits are whole pages; one step is 0.1% of the peak, or a page. */
+ * The answer is above every failure seen. Limits are whole pages; one step is 0.1% of the peak, but at least a page. */
 #include "find_limit.h"
 
 #include "base/checked.h"
@@ -14,7 +14,7 @@
 
 #define FINE_STEPS 30u   /* of 0.1% each, up and down */
 #define COARSE_STEPS 44u /* of 0.5% each, from 3% to 25% up */
-#define BISECT_RUNS 12u  /* about; for the progress bar */
+#define BISECT_RUNS 12u  /* estimate, for the progress bar */
 
 struct search {
 	hr__setup setup;
@@ -24,7 +24,7 @@ struct search {
 	hr_status status;
 };
 
-/* Whether the program runs with [limit]. After an error nothing runs any more. */
+/* Whether the program runs with [limit]. Always false after an error. */
 static bool runs_with(struct search *search, uint64_t limit)
 {
 	hr__trial trial;
@@ -40,7 +40,7 @@ static bool runs_with(struct search *search, uint64_t limit)
 	return success;
 }
 
-/* [bad] fails and [good] succeeds: the least limit found between them that succeeds, with a failing one less than a step below. */
+/* [bad] fails and [good] succeeds. Returns the lowest success found between them, which is at most one step above a failure. */
 static uint64_t bisect(struct search *search, uint64_t bad, uint64_t good)
 {
 	while (!search->status && good - bad > search->step) {
@@ -52,7 +52,7 @@ static uint64_t bisect(struct search *search, uint64_t bad, uint64_t good)
 	return good;
 }
 
-/* The first limit from [start] up, in steps of 5%, that succeeds; *bad is the last that did not. 0 when none does. */
+/* The first limit from [start] up, in steps of 5%, that succeeds; 0 when none does. *bad is set to the last failure. */
 static uint64_t climb(struct search *search, uint64_t start, uint64_t *bad)
 {
 	uint64_t most = HR__TAPE_LIVE_MAX / search->setup.threads;
@@ -64,7 +64,7 @@ static uint64_t climb(struct search *search, uint64_t start, uint64_t *bad)
 	return 0;
 }
 
-/* Tries limits above [from]; returns the first one above the highest failure, or [from] when none fails. */
+/* Tries limits above [from]. Returns the first one above the highest failure, or [from] when none fails. */
 static uint64_t look_above(struct search *search, uint64_t from)
 {
 	uint64_t beyond = from;
@@ -75,7 +75,7 @@ static uint64_t look_above(struct search *search, uint64_t from)
 		if (success && failed) beyond = limit;
 		failed = !success;
 	}
-	/* The highest of all failed: look on from there. */
+	/* The highest limit tried failed: continue upwards. */
 	if (failed && !search->status) {
 		uint64_t bad = search->answer.highest_failure;
 		beyond = climb(search, hr__align_down(bad + bad / 20, search->setup.page) + search->setup.page, &bad);
@@ -99,7 +99,7 @@ hr_status hr__find_limit(const hr__setup *setup, uint64_t reserved, hr__limit_an
 	if (!hr__align_up(reserved / setup->threads, setup->page, &start))
 		return hr__fail(HR_BAD_LIMIT, "the program needs too much memory");
 
-	/* Less than what is live at the peak can never do. */
+	/* The limit cannot be below the live bytes at the peak. */
 	uint64_t bad = hr__align_down(peak - 1, setup->page);
 	uint64_t good = climb(&search, start > bad ? start : bad + setup->page, &bad);
 	if (good) good = bisect(&search, bad, good);

@@ -63,9 +63,9 @@ struct run {
 	uint32_t *plays;
 	size_t play_count, play; /* play: the one that runs */
 	uint64_t begin_ns;       /* when the last play began */
-	hr_lms_stats before;     /* what the statistics were then */
-	struct moved *moved;     /* in the last play, of each tensor */
-	uint64_t ops, all_ops;   /* given to the device, and in all */
+	hr_lms_stats before;     /* statistics at begin_ns */
+	struct moved *moved;     /* for each tensor, in the last play */
+	uint64_t ops, all_ops;   /* queued so far; in total */
 };
 
 static hr_status busy(void *context, hr_stream stream, uint64_t ns)
@@ -134,7 +134,7 @@ static hr_status open_allocator(struct run *run)
 	hr_allocator_options_init(&options);
 	options.limit_bytes = setup->limit;
 	options.oom.report_allocations_on_oom = false;
-	/* The environment is for programs that run, not for one that is being thought about. */
+	/* A forecast does not depend on HEADROOM_LMS in the environment, which is for programs that run. */
 	(void)hr_lms_options_init(&lms);
 	lms.enabled = true;
 	lms.defrag = lms.verify = false;
@@ -152,7 +152,7 @@ static hr_status open_allocator(struct run *run)
 	return status;
 }
 
-/* The steps before the one that is asked about, and then that one. */
+/* Lists the steps before the requested one, then the requested one [repeats] times. */
 static bool list_plays(struct run *run)
 {
 	const hr__forecast_setup *setup = run->setup;
@@ -189,7 +189,7 @@ static hr_status drive(struct run *run)
 
 /* ---- advice ---- */
 
-/* Bytes that an op makes and does not only work in. */
+/* Bytes that an op makes, without workspace. */
 static uint64_t made_bytes(const hr__uses *uses, const hr__use_op *op)
 {
 	uint64_t bytes = 0;
@@ -200,7 +200,7 @@ static uint64_t made_bytes(const hr__uses *uses, const hr__use_op *op)
 	return bytes;
 }
 
-/* False when moving it is not dearer. */
+/* False when recomputing is not cheaper than moving. */
 static bool advise(const struct run *run, uint32_t index, hr__advice *out)
 {
 	const hr__uses *uses = run->setup->uses;
@@ -259,7 +259,7 @@ static hr_status collect_advice(struct run *run)
 	return HR_OK;
 }
 
-/* ---- all of it ---- */
+/* ---- forecast ---- */
 
 static hr_status find_bound(const hr__forecast_setup *setup, uint64_t *bound_ns)
 {
@@ -287,7 +287,7 @@ hr_status hr__forecast_make(const hr__forecast_setup *setup, hr__forecast *out)
 	if (!status && out->fits) status = find_bound(setup, &out->bound_ns);
 	free(run.plays);
 	free(run.moved);
-	hr_status end = hr__shut_down(); /* when something went wrong before, its message stays */
+	hr_status end = hr__shut_down(); /* keeps the message of an earlier failure */
 	return status ? status : end;
 }
 
@@ -298,7 +298,7 @@ static hr_status runs_at(const hr__forecast_setup *setup, uint64_t limit, bool *
 	hr__forecast forecast;
 	hr__forecast_setup at = *setup;
 	at.limit = limit;
-	at.progress = NULL; /* nobody knows how many of these there will be */
+	at.progress = NULL; /* the number of runs is not known */
 	hr_status status = hr__forecast_make(&at, &forecast);
 	*runs = !status && forecast.fits;
 	hr__forecast_free(&forecast);

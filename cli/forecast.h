@@ -1,11 +1,11 @@
-/* forecast.h - what a step of a recorded program would take with less memory: the real engine, on the simulated device.
+/* forecast.h - predicts the time of a recorded step with less memory, by running Large Model Support on the simulated device.
  *
- * Two parts. FACTS are of the recording alone: peak, least limit. A FORECAST is of one limit: the tape is driven through Large Model
- * Support, the steps before the one that is asked about first (the last HR__FORECAST_BEFORE of them) and then that one again and again; its
- * last time is what is told, because a step is planned from how the one before went. Each step ends with the host waiting for it, as a loop
- * does that reads its loss.
+ * FACTS depend on the recording alone: peak, largest working set. A FORECAST is for one limit. The tape is replayed through Large
+ * Model Support: first up to HR__FORECAST_BEFORE steps before the requested one, then the requested one repeatedly. The time of the
+ * last repetition is reported, because a step is planned from how the one before it went. After each step the host waits for the
+ * device, as in a training loop that reads its loss.
  *
- * Every forecast begins with a fresh library, device and allocator, and leaves the library shut down. */
+ * Every forecast starts with a fresh library, device and allocator, and shuts the library down at the end. */
 #ifndef HR_CLI_FORECAST_H
 #define HR_CLI_FORECAST_H
 
@@ -13,13 +13,13 @@
 #include "term.h"
 
 #define HR__FORECAST_BEFORE 16u
-#define HR__FORECAST_GRANULARITY 256u /* what the allocator rounds tensors to */
-#define HR__FORECAST_COPY_NS 20000u   /* what a copy takes on top of its bytes on the simulated device */
+#define HR__FORECAST_GRANULARITY 256u /* to which the allocator rounds tensors */
+#define HR__FORECAST_COPY_NS 20000u   /* overhead of each copy on the simulated device */
 
 typedef struct hr__forecast_facts {
-	uint64_t peak_bytes;  /* most bytes of tensors at once in the step, with nothing moved */
-	uint64_t plain_ns;    /* the ops of the step */
-	uint64_t working_set_bytes; /* the largest of an op, in the step and in what is played before it: no limit below will do */
+	uint64_t peak_bytes;  /* maximum bytes of tensors at a time in the step, with no evictions */
+	uint64_t plain_ns;    /* time of the step's ops */
+	uint64_t working_set_bytes; /* the largest of an op, in the step and in what is played before it: a lower bound of the limit */
 	uint32_t working_set_op;    /* that op; HR__USES_NONE = a tensor that is filled */
 	uint32_t working_set_part;
 } hr__forecast_facts;
@@ -32,44 +32,44 @@ hr_status hr__forecast_facts_find(const hr__uses *uses, uint32_t part, hr__forec
 
 typedef struct hr__forecast_setup {
 	const hr__uses *uses;
-	uint32_t part;       /* the step that is asked about */
+	uint32_t part;       /* the requested step */
 	uint32_t repeats;    /* how often it is played */
 	uint64_t limit;      /* bytes */
 	uint64_t link;       /* bytes per second, each way */
 	uint64_t page;       /* bytes */
-	uint64_t host_limit; /* bytes; 0 = as many as it takes */
+	uint64_t host_limit; /* bytes; 0 = unlimited */
 	const char *policy;
 	hr__progress *progress; /* may be NULL */
 } hr__forecast_setup;
 
-/* What could be computed again when it is needed, by the op that made it, instead of being moved. */
+/* Tensors of one op that could be recomputed when needed instead of being moved. */
 typedef struct hr__advice {
 	hr_name op;
 	uint32_t tensors;
 	uint64_t bytes;
-	uint64_t move_ns;    /* of the link, out and back */
-	uint64_t compute_ns; /* of the op; several tensors that it makes share its time by their bytes */
+	uint64_t move_ns;    /* time on the link, both ways */
+	uint64_t compute_ns; /* time of the op, divided among the tensors that it makes in proportion to their bytes */
 } hr__advice;
 
 typedef struct hr__forecast {
 	bool fits;
 	hr__drive_result stop;                   /* where it did not fit */
-	char message[512];                       /* what the engine said then */
-	uint64_t step_ns;                        /* what the step takes */
-	uint64_t bound_ns;                       /* on top of its ops, whatever is moved */
+	char message[512];                       /* the engine's message in that case */
+	uint64_t step_ns;                        /* time of the step */
+	uint64_t bound_ns;                       /* lower bound of the time added to that of the ops */
 	uint64_t bytes_out, bytes_in, evictions; /* in the step */
-	hr_lms_stats stats; /* at its end, or when it did not fit; num_steps 0 and so on where there were no tensors yet */
-	hr__advice *advice; /* what saves most first */
+	hr_lms_stats stats; /* at the end of the step, or when it did not fit; num_steps 0 and so on if there were no tensors yet */
+	hr__advice *advice; /* largest saving first */
 	uint32_t advice_count;
 } hr__forecast;
 
-/* The least limit in whole pages that runs, found by playing: the largest working set alone does not count whole pages, which small and
- * large blocks have of their own, nor what lies in the way. [setup]->limit is not looked at. *limit is 0 when none does up to [most]. Fails as
+/* Finds the lowest limit in whole pages that runs, by replaying. The largest working set alone is too low: small and large blocks
+ * have separate pages, and memory is fragmented. [setup]->limit is ignored. *limit is 0 when no limit up to [most] runs. Fails like
  * hr__forecast_make. */
 hr_status hr__forecast_least(const hr__forecast_setup *setup, const hr__forecast_facts *facts, uint64_t most, uint64_t *limit);
 
-/* Lack of room is no error: HR_OK and fits = false. HR_BAD_LIMIT, HR_INVALID_ARGUMENT (policy), HR_NO_HOST_MEMORY. To be freed, with or
- * without success. */
+/* If the step does not fit, returns HR_OK and fits = false. HR_BAD_LIMIT, HR_INVALID_ARGUMENT (policy), HR_NO_HOST_MEMORY. [out]
+ * must be freed also after a failure. */
 hr_status hr__forecast_make(const hr__forecast_setup *setup, hr__forecast *out);
 void hr__forecast_free(hr__forecast *forecast);
 

@@ -1,7 +1,7 @@
-/* generate.c - `headroom generate`: writes a made-up trace, for trying what the recorded ones do not have.
+/* generate.c - `headroom generate`: writes a synthetic trace, for cases that the recorded traces do not cover.
  *
- * One thread gives the CSV of traces/; several give an RMM log, which has a column for the thread: each thread runs a program of
- * its own, and one free in twenty is made by another thread than the one that allocated. */
+ * One thread gives a CSV as in traces/. Several give an RMM log, which has a column for the thread: each thread runs a program of
+ * its own, and one free in twenty is made by a random thread. */
 #define _GNU_SOURCE
 #include "generate.h"
 
@@ -20,7 +20,7 @@
 #define THREADS_MOST 256
 #define STREAMS_MOST 256
 #define EVENTS_DEFAULT 100000
-#define FIRST_ADDRESS UINT64_C(0x7f0000000000) /* made-up addresses of RMM logs; each is used once */
+#define FIRST_ADDRESS UINT64_C(0x7f0000000000) /* of RMM logs; each address is used once */
 #define BLOCK_SPACING 256u
 
 enum { SEED, KIND, EVENTS, STREAMS, THREADS, OUT };
@@ -80,7 +80,7 @@ static void write_csv_event(FILE *file, const hr__made_event *event)
 	        (unsigned long long)event->bytes, event->stream);
 }
 
-/* [actor] made the event; its blocks are told from those of others by their address. */
+/* Writes an event of [actor]; addresses of different actors are disjoint. */
 static void write_rmm_event(FILE *file, const struct plan *plan, hr__actor *actor, uint64_t number, const hr__made_event *event)
 {
 	uint64_t us = event->time_us, thread = number;
@@ -92,7 +92,7 @@ static void write_rmm_event(FILE *file, const struct plan *plan, hr__actor *acto
 	        (unsigned long long)address, (unsigned long long)event->bytes, event->stream);
 }
 
-/* All events in order of time, those of one thread in their own order. */
+/* Writes all events in order of time, those of one thread in their own order. */
 static void write_events(FILE *file, const struct plan *plan, hr__actor *actors)
 {
 	size_t next[THREADS_MOST] = { 0 };
@@ -123,7 +123,7 @@ static int write_file(const char *path, const struct plan *plan, hr__actor *acto
 	FILE *file = fopencookie(out, "w", (cookie_io_functions_t){ .write = write_cookie });
 	if (file) {
 		write_events(file, plan, actors);
-		fclose(file); /* an error of writing is kept in [out] */
+		fclose(file); /* write errors are kept in [out] */
 	} else {
 		status = hr__fail(HR_NO_HOST_MEMORY, "no memory to write %s", path);
 	}

@@ -1,13 +1,13 @@
-/* generate_kinds.c - three kinds of programs that ask for memory as real ones do.
+/* generate_kinds.c - three kinds of programs that request memory as real ones do.
  *
- *     train    a transformer trained with sequences of changing length: weights that stay, activations that pile up going forward
- *              and are freed in reverse going back, gradients, optimizer state from the first step on
- *     serve    a language model answering requests: key and value caches that grow by being copied to larger blocks, batches of
- *              changing size, requests that come and go
- *     random   sizes over five orders of magnitude, most lives short and some long
+ *     train    a transformer trained with sequences of varying length: permanent weights, activations that accumulate in the
+ *              forward pass and are freed in reverse in the backward pass, gradients, optimizer state from the first step on
+ *     serve    a language model that answers requests: key and value caches that grow by being copied to larger blocks, batches of
+ *              varying size, requests that arrive and end
+ *     random   sizes over five orders of magnitude, mostly short lifetimes, some long
  *
- * With several streams, blocks cross over: inputs are prefetched on one and freed on another, gradients are reduced and freed on a
- * communication stream, answers are freed where they are read. */
+ * With several streams, blocks are allocated on one stream and freed on another: inputs are prefetched, gradients are reduced and
+ * freed on a communication stream, answers are freed on the stream that reads them. */
 #include "generate.h"
 
 #include <string.h>
@@ -56,7 +56,7 @@ void hr__actor_free(hr__actor *actor, uint32_t block, uint32_t stream)
 	};
 }
 
-/* One of the streams other than 0, or 0 when there is no other. */
+/* A random stream other than 0; 0 when there is no other. */
 static uint32_t side_stream(hr__actor *actor)
 {
 	return actor->streams > 1 ? 1 + (uint32_t)hr__actor_random(actor, actor->streams - 1) : 0;
@@ -65,13 +65,13 @@ static uint32_t side_stream(hr__actor *actor)
 /* ---- train ---- */
 
 #define LAYERS_MOST 48u
-#define PARTS 6u /* weights, and activations, of a layer */
+#define PARTS 6u /* per layer, of weights and of activations */
 
 struct model {
 	uint64_t layers, hidden, vocabulary, batch, longest, heads;
 	bool flash;              /* attention without a matrix of scores */
 	uint64_t weights[PARTS]; /* bytes of each part of a layer */
-	bool stepped;            /* the optimizer has its state */
+	bool stepped;            /* the optimizer state is allocated */
 };
 
 static struct model choose_model(hr__actor *actor)
@@ -99,7 +99,7 @@ static void activation_sizes(const struct model *model, uint64_t tokens, uint64_
 	memcpy(out, sizes, sizeof sizes);
 }
 
-/* A block that is needed for a moment. */
+/* Allocates a block and frees it at once. */
 static void touch(hr__actor *actor, uint64_t bytes, uint32_t stream)
 {
 	hr__actor_free(actor, hr__actor_alloc(actor, bytes, stream), stream);
@@ -118,7 +118,8 @@ static void forward(hr__actor *actor, const struct model *model, uint64_t length
 	}
 }
 
-/* Frees a layer's activations and makes its gradients; those that were reduced elsewhere are freed there. */
+/* Frees a layer's activations and makes its gradients. With several streams, large gradients are freed on another stream, which
+ * allocates the reduced ones. */
 static void backward_layer(hr__actor *actor, const struct model *model, uint64_t tokens, const uint32_t kept[PARTS],
                            uint32_t grads[PARTS])
 {
@@ -141,7 +142,7 @@ static void optimize(hr__actor *actor, struct model *model, uint32_t grads[LAYER
 {
 	for (uint64_t layer = 0; layer < model->layers && !actor->full; layer++) {
 		for (uint32_t part = 0; part < PARTS; part++) {
-			/* Two moments, which stay. */
+			/* Two moments, never freed. */
 			for (int moment = 0; moment < 2 && !model->stepped; moment++) hr__actor_alloc(actor, 2 * model->weights[part], 0);
 			touch(actor, 2 * model->weights[part], 0);
 			hr__actor_free(actor, grads[layer][part], 0);
@@ -153,7 +154,7 @@ static void optimize(hr__actor *actor, struct model *model, uint32_t grads[LAYER
 static void train_step(hr__actor *actor, struct model *model)
 {
 	uint32_t kept[LAYERS_MOST][PARTS], grads[LAYERS_MOST][PARTS], from = side_stream(actor);
-	/* A third of the batches are as long as they may be, the others end anywhere. */
+	/* A third of the batches have the maximum length, the others a random one. */
 	uint64_t length = hr__actor_chance(actor, 3) ? model->longest : 8 + hr__actor_random(actor, model->longest - 8);
 	uint64_t tokens = model->batch * length;
 	uint32_t inputs = hr__actor_alloc(actor, tokens * 8, from), targets = hr__actor_alloc(actor, tokens * 8, from);
@@ -186,22 +187,22 @@ static void train(hr__actor *actor)
 #define KV_LAYERS_MOST 32u
 
 struct request {
-	uint64_t tokens, capacity, last; /* so far; that its caches have room for; when it ends */
+	uint64_t tokens, capacity, last; /* generated so far; room in its caches; length at which it ends */
 	uint32_t caches[KV_LAYERS_MOST];
 	uint32_t stream;
 	bool live;
 };
 
 struct server {
-	uint64_t layers, hidden, kv_bytes; /* of a token in one layer */
-	uint64_t vocabulary, step;         /* tokens by which caches grow */
+	uint64_t layers, hidden, kv_bytes; /* kv_bytes: of a token in one layer */
+	uint64_t vocabulary, step;         /* step: tokens by which caches grow */
 	struct request requests[REQUESTS_MOST];
 	uint32_t live, most;
 };
 
 static void begin_request(hr__actor *actor, struct server *server, struct request *request)
 {
-	/* Most prompts are short, a few very long. */
+	/* Most prompts are short, some very long. */
 	uint64_t prompt = 16 + hr__actor_random(actor, 400) + (hr__actor_chance(actor, 8) ? hr__actor_random(actor, 6000) : 0);
 	*request = (struct request){ .tokens = prompt, .capacity = prompt, .live = true };
 	request->last = prompt + 8 + hr__actor_random(actor, 300) + (hr__actor_chance(actor, 6) ? hr__actor_random(actor, 1500) : 0);
@@ -228,7 +229,7 @@ static void grow_request(hr__actor *actor, const struct server *server, struct r
 
 static void end_request(hr__actor *actor, struct server *server, struct request *request)
 {
-	/* Whoever reads the answer frees it, wherever that is. */
+	/* One answer in four is freed on a random stream: the one that reads it. */
 	uint32_t stream = hr__actor_chance(actor, 4) ? (uint32_t)hr__actor_random(actor, actor->streams) : request->stream;
 	for (uint64_t layer = 0; layer < server->layers; layer++) hr__actor_free(actor, request->caches[layer], stream);
 	request->live = false;
@@ -276,7 +277,7 @@ static void serve(hr__actor *actor)
 #define LIVE_MOST 4096u
 #define LIVE_BYTES_MOST (UINT64_C(16) << 30)
 
-/* From a few bytes to 512 MiB; each doubling as likely as the next up to 1 MiB, then ever less. */
+/* 64 bytes to 512 MiB; doublings are equally likely up to 1 MiB, above that each is half as likely as the one before. */
 static uint64_t random_size(hr__actor *actor)
 {
 	uint64_t log = 6 + hr__actor_random(actor, 15);
@@ -290,7 +291,7 @@ static void random_kind(hr__actor *actor)
 	uint32_t blocks[LIVE_MOST], streams[LIVE_MOST], live = 0;
 	uint64_t live_bytes = 0;
 	while (!actor->full) {
-		/* The number of live blocks swings slowly between few and many. */
+		/* The target number of live blocks rises and falls slowly. */
 		uint64_t phase = (actor->count / 1024) % 8, target = LIVE_MOST * (phase < 4 ? phase + 1 : 8 - phase) / 5;
 		bool room = live < LIVE_MOST && live_bytes < LIVE_BYTES_MOST;
 		if (live == 0 || (room && hr__actor_random(actor, 100) < (live < target ? 60u : 45u))) {
@@ -301,7 +302,7 @@ static void random_kind(hr__actor *actor)
 			live += blocks[live] != HR__NO_BLOCK;
 			continue;
 		}
-		/* Most that are freed are young. */
+		/* Most freed blocks are young. */
 		uint32_t young = live < 32 ? live : 32;
 		uint32_t at = hr__actor_chance(actor, 4) ? (uint32_t)hr__actor_random(actor, live)
 		                                         : live - 1 - (uint32_t)hr__actor_random(actor, young);

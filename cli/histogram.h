@@ -30,9 +30,9 @@ static inline double hr__histogram_value(uint32_t bin)
 	return (double)((uint64_t)(64 + above % 64) << (above / 64 + 6));
 }
 
-/* The value that the share [quantile] of all are at or below, each value taken to stand for all those within [width] / 2 of it; 0
- * when there are none. Counters advance in leaps on some machines (26 ticks at once); spread over a leap, a quantile is told finer
- * than that. */
+/* The value at or below which the share [quantile] of all values lies; 0 when there are none. Each value counts as spread evenly
+ * over an interval of length [width] around it. Clock counters of some machines advance in increments (26 ticks); with [width] set
+ * to the increment, the quantile is finer than that. */
 static inline double hr__histogram_quantile(const hr__histogram *histogram, double quantile, double width)
 {
 	double low = -width, high = 4294967296.0 + width, wanted = quantile * (double)histogram->total;

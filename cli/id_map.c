@@ -1,4 +1,4 @@
-/* id_map.c - see id_map.h. Open addressing with linear probing; a removal moves the entries that it stood in the way of. */
+/* id_map.c - see id_map.h. Open addressing with linear probing; a removal shifts the following entries back. */
 #include "id_map.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* id_map.h - a hash table from what names a block, stream or thread in a file to a small number. */
+/* id_map.h - a hash table from a file's id of a block, stream or thread to a small number. */
 #ifndef HR_CLI_ID_MAP_H
 #define HR_CLI_ID_MAP_H
 
@@ -7,7 +7,7 @@
 
 #include "headroom.h"
 
-/* What names a block in the file. [space] keeps ids of several allocators apart. */
+/* Id of a block in the file. [space] separates the ids of several allocators. */
 typedef struct hr__tape_id {
 	uint64_t id;
 	uint32_t space;
@@ -16,7 +16,7 @@ typedef struct hr__tape_id {
 typedef struct hr__id_entry {
 	uint64_t id;
 	uint32_t space;
-	uint32_t value; /* number + 1; 0: no entry here */
+	uint32_t value; /* number + 1; 0: the entry is empty */
 } hr__id_entry;
 
 typedef struct hr__id_map {
@@ -25,22 +25,23 @@ typedef struct hr__id_map {
 	uint64_t seed;
 } hr__id_map;
 
-/* Takes no memory. The seed differs from map to map, so that no file can have ids that all collide. */
+/* Allocates no memory. The seed differs between maps, so that no file can contain ids that are known to collide. */
 void hr__id_map_init(hr__id_map *map);
 void hr__id_map_free(hr__id_map *map);
 
-/* Makes room for one more entry, at most half full. HR_NO_HOST_MEMORY. */
+/* Makes room for one more entry, keeping the table at most half full. HR_NO_HOST_MEMORY. */
 hr_status hr__id_map_ensure(hr__id_map *map);
-/* The entry of [id], or the empty one where it belongs: the caller fills it in and counts it in map->count. Needs room for one more. */
+/* The entry of [id], or the empty entry where it belongs; the caller then fills it in and increments map->count. Needs room for one
+ * more entry. */
 hr__id_entry *hr__id_map_find(const hr__id_map *map, hr__tape_id id);
-/* Pointers to other entries are invalid afterwards. */
+/* Invalidates pointers to other entries. */
 void hr__id_map_remove(hr__id_map *map, hr__id_entry *entry);
 
 /* The number of [id]; UINT32_MAX when there is none. Needs no room. */
 uint32_t hr__id_map_get(const hr__id_map *map, hr__tape_id id);
-/* Sets or replaces it; [value] is below UINT32_MAX. HR_NO_HOST_MEMORY. */
+/* Sets or replaces the number of [id]; [value] must be below UINT32_MAX. HR_NO_HOST_MEMORY. */
 hr_status hr__id_map_put(hr__id_map *map, hr__tape_id id, uint32_t value);
-/* Removes it and returns its number; UINT32_MAX when there is none. */
+/* Removes [id] and returns its number; UINT32_MAX when there is none. */
 uint32_t hr__id_map_take(hr__id_map *map, hr__tape_id id);
 
 #endif

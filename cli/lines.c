@@ -11,7 +11,7 @@
 #define LABEL_WIDTH 14
 #define LINE_BYTES 8192u
 
-static char line[LINE_BYTES]; /* what was added since it began */
+static char line[LINE_BYTES]; /* text added since hr__line_begin */
 static size_t length;
 
 void hr__line_begin(const char *label)

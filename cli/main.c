@@ -1,4 +1,4 @@
-/* main.c - the `headroom` command: finds the subcommand, runs it, and sees to it that what it printed really arrived. */
+/* main.c - the `headroom` command: finds and runs the subcommand, then checks that its output was written. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -96,7 +96,7 @@ static int dispatch(int count, char **texts)
 int main(int argc, char **argv)
 {
 	int exit_status = dispatch(argc - 1, argv + 1);
-	/* A full disk shows only when the last bytes go out. */
+	/* A full disk may be reported only by the last write. */
 	errno = 0;
 	bool written = fflush(stdout) == 0 && !ferror(stdout);
 	if (!written) return hr__complain("cannot write to standard output: %s", errno ? hr__os_error(errno) : "an earlier write failed");

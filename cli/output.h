@@ -5,7 +5,7 @@
 #include "base/json.h"
 
 void hr__output_json_begin(hr__json *json);
-/* Ends the text with a newline. A failing write is found by main, when it looks whether everything arrived. */
+/* Ends the text with a newline. main reports failed writes when the command ends. */
 void hr__output_json_end(hr__json *json);
 
 #endif

@@ -8,7 +8,7 @@ bool hr__patterns_split(const char *argument, hr__patterns *out)
 {
 	size_t count = 0;
 	int depth = 0;
-	const char *set = NULL; /* the [ of one that has not ended */
+	const char *set = NULL; /* the [ of a bracket expression that has not ended */
 	*out = (hr__patterns){ 0 };
 	if (!argument) return true;
 	out->text = strdup(argument);
@@ -20,7 +20,7 @@ bool hr__patterns_split(const char *argument, hr__patterns *out)
 	for (char *at = out->text;; at++) {
 		bool ends = *at == 0 || (*at == ',' && depth == 0 && !set);
 		if (set) {
-			/* In a set all are letters but the ], and that one too where it is the first. */
+			/* In a bracket expression only ] is special, and not if it comes first. */
 			if (*at == ']' && at > set + 1 + (set[1] == '^')) set = NULL;
 		} else if (*at == '\\' && at[1]) {
 			at++;

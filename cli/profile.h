@@ -1,4 +1,4 @@
-/* profile.h - what `headroom report` and `headroom diff` share: opening a trace with a bar on the terminal, options of views, where the result goes. */
+/* profile.h - shared by `headroom report` and `headroom diff`: opening a trace with a progress bar, options of views, output. */
 #ifndef HR_CLI_PROFILE_H
 #define HR_CLI_PROFILE_H
 
@@ -11,23 +11,23 @@
 
 #define HR__PROFILE_PATTERNS_MAX 64
 
-/* Regular expressions from one argument, separated by commas that are not inside of (), [] or {}. */
+/* Regular expressions from one argument, separated by commas outside of (), [] and {}. */
 typedef struct hr__patterns {
-	char *text; /* a copy, cut up */
+	char *text; /* a copy of the argument, with commas replaced by 0 */
 	const char *list[HR__PROFILE_PATTERNS_MAX + 1];
 } hr__patterns;
 
-/* False when there are too many, or no memory, which was said. */
+/* False: too many expressions or no memory; a message was printed. */
 bool hr__patterns_split(const char *argument, hr__patterns *out);
 void hr__patterns_free(hr__patterns *patterns);
 
-/* Opens [path]; the bar fills up to [to]. False when it cannot, which was said. */
+/* Opens [path] and fills the progress bar up to [to]. False: it failed, and a message was printed. */
 bool hr__profile_open(const char *path, hr__progress *progress, double to, hr__capture **out);
 
-/* Columns and colours of the terminal, or none of them where [file] is not standard output. */
+/* Sets width and character set from the terminal, and colours if [file] is a terminal that supports them. */
 void hr__profile_look(hr_profile_options *options, FILE *file);
 
-/* A writer (hr_profile_writer) to a FILE. */
+/* An hr_profile_writer that writes to a FILE. */
 bool hr__profile_to_file(void *file, const char *bytes, size_t length);
 
 #endif

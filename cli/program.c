@@ -8,7 +8,7 @@
 
 #define OTHER_STREAMS (HR_STREAM_MAX - 1)
 
-/* The stream of the device for number [stream] of the trace. The one that the trace calls 0, or else its first, is the default. */
+/* The device's stream for number [stream] of the trace. The default stream is the one that the trace calls 0, or else its first. */
 static uint32_t stream_of(const hr__tape *tape, uint32_t stream)
 {
 	uint32_t plain = tape->stream_zero == UINT32_MAX ? 0 : tape->stream_zero;
@@ -17,8 +17,8 @@ static uint32_t stream_of(const hr__tape *tape, uint32_t stream)
 	return 1 + other % OTHER_STREAMS;
 }
 
-/* Gives every block a slot; the one that was freed last first, as it is still in the processor's cache. [slot_of] has room for each
- * block, [unused] for each slot. */
+/* Assigns a slot to every block. The slot freed last is reused first, because it is still in the processor's cache. [slot_of] has
+ * room for every block, [unused] for every slot. */
 static void assign_slots(const hr__tape *tape, hr__program *program, uint32_t *slot_of, uint32_t *unused)
 {
 	uint32_t unused_count = 0;
@@ -30,7 +30,7 @@ static void assign_slots(const hr__tape *tape, hr__program *program, uint32_t *s
 	}
 }
 
-/* [freed] is zeroed and has room for each block. */
+/* [freed] must be zeroed, with room for every block. */
 static void collect_leftovers(const hr__tape *tape, hr__program *program, uint32_t *freed)
 {
 	for (size_t i = 0; i < tape->count; i++)

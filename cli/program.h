@@ -1,7 +1,7 @@
-/* program.h - a tape made ready to run: an array of steps that a loop can go through with nothing to look up or decide.
+/* program.h - a tape in a form that is cheap to replay: an array of steps, with nothing to look up or decide in the replay loop.
  *
- * Blocks become slots: places for an address, used again once the block is freed, so that the loop touches as little memory as it
- * can and what is measured is the allocator. */
+ * Blocks are replaced by slots that hold an address. A slot is reused once its block is freed, so the loop touches little memory
+ * and measures the allocator. */
 #ifndef HR_CLI_PROGRAM_H
 #define HR_CLI_PROGRAM_H
 
@@ -9,19 +9,19 @@
 #include "tape.h"
 
 typedef struct hr__step {
-	uint64_t bytes;  /* to allocate; 0: free */
-	uint32_t slot;   /* where the address is kept */
-	uint32_t stream; /* 0 = the default stream, else the 1st to 63rd other one */
+	uint64_t bytes;  /* bytes to allocate; 0: free */
+	uint32_t slot;   /* index of the slot that holds the address */
+	uint32_t stream; /* 0: the default stream; 1 to 63: another one */
 } hr__step;
 
 typedef struct hr__program {
 	hr__step *steps;
 	size_t count;
-	uint32_t slots;      /* how many */
-	uint32_t *leftovers; /* slots whose blocks the program never frees */
+	uint32_t slots;      /* number of slots */
+	uint32_t *leftovers; /* slots of blocks that the program never frees */
 	uint32_t leftover_count;
-	uint32_t streams;       /* of the device, the default one not counted */
-	uint32_t trace_streams; /* of the trace; more than 64 share the device's */
+	uint32_t streams;       /* streams of the device, without the default one */
+	uint32_t trace_streams; /* streams of the trace; if more than 64, several map to one of the device */
 	uint64_t allocs, frees;
 	uint64_t peak_bytes;
 	size_t peak_step;

@@ -6,14 +6,15 @@
 
 #include "base/text.h"
 
-#define ROOM (HR__QUOTE_BYTES - 6) /* without the dots, the closing quote and the final 0 */
+#define ROOM (HR__QUOTE_BYTES - 6) /* space for text, without the dots, the closing quote and the final 0 */
 
-/* Writes what the character at [text] looks like to [out], which has room for 5, with a final 0; returns the bytes of it that were taken. */
+/* Writes the printable form of the character at [text] to [out], which has room for 5 bytes, with a final 0. Returns the bytes of
+ * [text] consumed. */
 static size_t quote_character(const char *text, size_t length, char *out)
 {
 	unsigned char first = (unsigned char)text[0];
 	size_t bytes = hr__utf8_character(text, length);
-	/* U+0080 to U+009F move a terminal's cursor as well as the ASCII ones do. */
+	/* U+0080 to U+009F are control characters of terminals, as the ASCII ones are. */
 	bool plain = bytes > 0 && first >= 0x20 && first != 0x7F && !(first == 0xC2 && (unsigned char)text[1] < 0xA0);
 	if (plain) memcpy(out, text, bytes);
 	else snprintf(out, 5, "\\x%02X", first);

@@ -1,4 +1,4 @@
-/* quote.h - text from outside (a file, an argument) made fit for a message: short, printable, in quotes. */
+/* quote.h - untrusted text (from a file or an argument) made safe for messages: short, printable, in quotes. */
 #ifndef HR_CLI_QUOTE_H
 #define HR_CLI_QUOTE_H
 
@@ -7,14 +7,14 @@
 
 #define HR__QUOTE_BYTES 96
 
-/* Writes [length] bytes of [text] in double quotes; what is neither printable ASCII nor UTF-8 as \xNN, a long text cut with "...".
- * Returns [out]. */
+/* Writes [length] bytes of [text] in double quotes. Control characters and invalid UTF-8 are written as \xNN; long text is cut and
+ * ends in "...". Returns [out]. */
 const char *hr__quote(const char *text, size_t length, char out[HR__QUOTE_BYTES]);
 
-/* Prints a whole text in the same way, without the quotes: a message of the library that may have names from a file in it. */
+/* Prints all of [text] in the same way, without quotes: for messages that may contain names from a file. */
 void hr__print_quoted(FILE *file, const char *text);
 
-/* The same to [out], with a final 0; cut where it is full. */
+/* The same to [out], with a final 0; truncated to [capacity]. */
 void hr__quote_text(const char *text, char *out, size_t capacity);
 
 #endif

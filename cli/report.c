@@ -1,4 +1,4 @@
-/* report.c - `headroom report`: where memory and time went, from a trace: tables for the terminal, or JSON. */
+/* report.c - `headroom report`: memory and time of a trace, as tables or JSON, as an HTML page, or exported for other tools. */
 #include <string.h>
 #include <sys/stat.h>
 
@@ -111,7 +111,7 @@ static bool read_request(const hr__arguments *arguments, request *r)
 		return false;
 	o->show_name_regexes = r->show.list;
 	o->hide_name_regexes = r->hide.list;
-	/* What is wrong with them is said before a long file is read. */
+	/* Report wrong options before a long file is read. */
 	hr_profile_options checked;
 	hr__filter filter;
 	if (hr__profile_options_read(o, &checked) || hr__filter_make(&filter, &checked)) {
@@ -122,7 +122,7 @@ static bool read_request(const hr__arguments *arguments, request *r)
 	return true;
 }
 
-/* The trace is not written over. False when it would be, which was said. */
+/* False: [option] names the trace itself, which must not be overwritten; a message was printed. */
 static bool leaves_trace(const hr__arguments *arguments, int option)
 {
 	const char *path = arguments->values[option];
@@ -132,7 +132,7 @@ static bool leaves_trace(const hr__arguments *arguments, int option)
 	return false;
 }
 
-/* What is written as a whole takes no options of views. False when there are some, which was said. */
+/* False: an option of views was combined with [option], which writes the whole trace; a message was printed. */
 static bool is_alone(const hr__arguments *arguments, int option, int with)
 {
 	for (int i = 0; options[i].name; i++) {
@@ -143,7 +143,7 @@ static bool is_alone(const hr__arguments *arguments, int option, int with)
 	return true;
 }
 
-/* Whether an option that chooses rows or columns finds any in this view. */
+/* Whether an option that selects rows or columns can change anything in this view. */
 static bool has_effect(int option, const hr__profile *profile, const request *r)
 {
 	bool has_rows = hr__profile_has_form(profile, HR__TABLE_LIST) || hr__profile_has_form(profile, HR__TABLE_TREE);
@@ -154,7 +154,7 @@ static bool has_effect(int option, const hr__profile *profile, const request *r)
 	case TIME: return hr__profile_has_flag(profile, HR__TIME);
 	case INPUT_OUTPUT: return hr__profile_has_flag(profile, HR__IO);
 	case MAX_DEPTH: return hr__profile_has_form(profile, HR__TABLE_TREE);
-	case SCOPE: return strcmp(r->options.view, "allocators") != 0; /* regions belong to no scope */
+	case SCOPE: return strcmp(r->options.view, "allocators") != 0; /* regions have no scope */
 	case MAX_ROWS: return has_rows || r->format == HR_PROFILE_JSON; /* a chart is as wide as the terminal */
 	case SHOW:
 	case HIDE: return has_rows;
@@ -162,7 +162,7 @@ static bool has_effect(int option, const hr__profile *profile, const request *r)
 	}
 }
 
-/* False when an option would do nothing, which was said: it was meant for another view. */
+/* False: an option has no effect in this view; a message was printed. */
 static bool all_have_effect(const hr__arguments *arguments, const hr__profile *profile, const request *r)
 {
 	for (int i = 0; options[i].name; i++) {
@@ -182,7 +182,7 @@ static int write_profile(const hr__arguments *arguments, const hr__profile *prof
 	if (!all_have_effect(arguments, profile, r)) return HR__EXIT_BAD;
 	if (!path) {
 		hr__profile_write(profile, trace, hr__profile_to_file, stdout);
-		return HR__EXIT_DONE; /* main sees whether it arrived */
+		return HR__EXIT_DONE; /* main checks whether the output was written */
 	}
 	if (hr__export_file_open(path, &file)) return hr__complain_last();
 	return hr__export_file_close(file, hr__profile_write(profile, trace, hr__export_file_write, file)) ? hr__complain_last() : HR__EXIT_DONE;

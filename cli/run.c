@@ -1,6 +1,7 @@
-/* run.c - `headroom run`: starts a program with an environment that makes Headroom in it record, and show itself to `headroom top`.
+/* run.c - `headroom run`: executes a program with environment variables that make Headroom in it record and be visible to `headroom
+ * top`.
  *
- * The program takes this process's place, so that signals, the terminal and the exit status are between it and who started it. */
+ * The program replaces this process (exec), so signals, the terminal and the exit status need no forwarding. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -14,7 +15,7 @@
 #include "profile/profiler.h"
 #include "quote.h"
 
-#define EXIT_NOT_RUN 126 /* as shells have it: found, but cannot be run */
+#define EXIT_NOT_RUN 126 /* as in shells: found, but cannot be executed */
 #define EXIT_NOT_FOUND 127
 
 enum { TRACE, STEPS, COMPRESS, MAX_BYTES, TENSORBOARD };
@@ -37,8 +38,8 @@ static bool set(const char *name, const char *value)
 	return false;
 }
 
-/* The program may go to another directory before it begins. In a pattern, a percent sign means something where it was typed, and nothing in the name of
- * the current directory. */
+/* Makes [path] absolute, because the program may change its directory before it starts recording. In a pattern, percent signs of
+ * the current directory's name are doubled; those of [path] keep their meaning. */
 static bool make_absolute(const char *path, bool is_pattern, char out[PATH_MAX])
 {
 	char here[PATH_MAX] = "";
@@ -57,7 +58,8 @@ static bool make_absolute(const char *path, bool is_pattern, char out[PATH_MAX])
 	return false;
 }
 
-/* The program would only say on its standard error that it is not recorded, when it may have hours before it. */
+/* Checks that the trace file can be created. Without this check, the only sign of a wrong path is a message on the program's
+ * standard error, perhaps hours before the program ends. */
 static bool check_place(const char *pattern)
 {
 	char path[PATH_MAX + 2], quoted[HR__QUOTE_BYTES];
@@ -70,7 +72,7 @@ static bool check_place(const char *pattern)
 		hr__complain("run: --trace needs the name of a file; %s is that of a directory", hr__quote(path, strlen(path), quoted));
 		return false;
 	}
-	strcpy(name, "."); /* ends in ENOTDIR where the rest is no directory */
+	strcpy(name, "."); /* fails with ENOTDIR if the rest is not a directory */
 	if (access(path, W_OK | X_OK) == 0) return true;
 	int error = errno;
 	if (slash > path) *slash = 0;

@@ -2,7 +2,8 @@
  *
  *     file or memory --> raw (only for gzip: packed bytes) --> text: [ read | at ... end | room ]
  *
- * The window is twice the longest line, so that a line that fits is always whole in it after one move to the front. */
+ * The window (text) is twice as large as the longest line. So any allowed line fits into it after moving the unread bytes to the
+ * front once. */
 #include "source.h"
 
 #include <errno.h>
@@ -20,7 +21,7 @@
 
 #define WINDOW_BYTES (2 * HR__SOURCE_LINE_MAX)
 #define RAW_BYTES 65536u
-/* What a packed file may give: traces are 3 to 6 times as long as their gzip, a file made to fill memory 1,000 times. */
+/* Limits on unpacked bytes: traces expand 3 to 6 times, gzip files made to exhaust memory 1,000 times. */
 #define UNPACKED_TIMES 32u
 #define UNPACKED_ALWAYS (UINT64_C(16) << 20)
 
@@ -31,16 +32,16 @@ struct hr__source {
 	size_t memory_size, memory_at;
 
 	bool gzip;
-	bool ended;             /* nothing more will come into the window */
+	bool ended;             /* no more bytes will be added to the window */
 	uint64_t line;          /* lines read */
-	uint64_t window_offset; /* of text[0] */
+	uint64_t window_offset; /* offset of text[0] */
 	size_t at, end;
-	char *text; /* WINDOW_BYTES and one for a 0 */
+	char *text; /* WINDOW_BYTES, and one for a final 0 */
 
 	unsigned char *raw;
 	size_t raw_at, raw_end;
 	uint64_t raw_offset; /* packed bytes read */
-	uint64_t unpacked;   /* bytes they gave */
+	uint64_t unpacked;   /* bytes unpacked from them */
 	bool raw_ended;
 #ifdef HR_HAVE_ZLIB
 	z_stream zip;
@@ -54,7 +55,7 @@ static const char *name_of(const hr__source *source, char quoted[HR__QUOTE_BYTES
 {
 	if (!source->path) return "the trace";
 	if (strcmp(source->path, "-") == 0) return "standard input";
-	/* Quotes only where they are needed to read it. */
+	/* Quote the path only if it is ambiguous otherwise. */
 	size_t length = strlen(source->path);
 	hr__quote(source->path, length, quoted);
 	return length + 2 == strlen(quoted) && !strpbrk(source->path, " :\"'") ? source->path : quoted;
@@ -80,7 +81,7 @@ hr_status hr__source_fail_byte(const hr__source *source, hr_status status, uint6
 
 /* ---- raw bytes ---- */
 
-/* Reads up to [capacity] bytes as they are in the file; *got is 0 at its end. */
+/* Reads up to [capacity] bytes as they are in the file; *got is 0 at the end. */
 static hr_status read_raw(hr__source *source, void *to, size_t capacity, size_t *got)
 {
 	if (!source->file) {
@@ -114,7 +115,7 @@ static hr_status refill_raw(hr__source *source)
 	return status;
 }
 
-/* Unpacks some bytes to [to]; *got is 0 at the end. A file may be several gzip members in a row. */
+/* Unpacks some bytes to [to]; *got is 0 at the end. A file may consist of several gzip members. */
 static hr_status read_gzip(hr__source *source, void *to, size_t capacity, size_t *got)
 {
 	*got = 0;
@@ -153,7 +154,7 @@ static hr_status open_gzip(hr__source *source)
 	if (!source->raw || inflateInit2(&source->zip, 15 + 16) != Z_OK)
 		return hr__fail(HR_NO_HOST_MEMORY, "no memory for unpacking gzip");
 	source->zip_open = source->in_member = true;
-	/* What the window holds was read as plain bytes in order to find out. */
+	/* The bytes in the window were read as plain text to detect gzip. */
 	memcpy(source->raw, source->text, source->end);
 	source->raw_end = source->end;
 	source->raw_offset = source->end;
@@ -181,7 +182,7 @@ static hr_status open_gzip(hr__source *source)
 
 /* ---- the window ---- */
 
-/* Moves what is left to the front and reads on, at most [most] bytes. */
+/* Moves the unread bytes to the front and reads at most [most] more. */
 static hr_status fill(hr__source *source, size_t most)
 {
 	size_t left = source->end - source->at, got = 0;
@@ -202,7 +203,7 @@ static hr_status fill(hr__source *source, size_t most)
 
 static hr_status look_at_first_bytes(hr__source *source)
 {
-	/* Pipes give what they have: ask until there are two bytes. */
+	/* A pipe may return one byte at a time: read until there are two. */
 	while (source->end < 2 && !source->ended) {
 		hr_status status = fill(source, RAW_BYTES - source->end);
 		if (status) return status;
@@ -311,7 +312,7 @@ uint64_t hr__source_offset(const hr__source *source)
 	return source->window_offset + source->at;
 }
 
-/* Length of the line at hand with its end; 0 at the end of the file. */
+/* Length of the next line with its terminator; 0 at the end of the file. */
 static hr_status measure_line(hr__source *source, size_t *length)
 {
 	size_t searched = 0;

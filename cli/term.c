@@ -50,7 +50,7 @@ static int clamp_width(long columns)
 	return columns < WIDTH_LEAST ? WIDTH_LEAST : columns > WIDTH_MOST ? WIDTH_MOST : (int)columns;
 }
 
-/* 0 when nothing says. */
+/* 0 when the width is not known. */
 static int known_width(void)
 {
 	const char *columns = getenv("COLUMNS");
@@ -88,14 +88,15 @@ bool hr__term_utf8(void)
 	for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
 		const char *value = getenv(variables[i]);
 		if (!value || !*value) continue;
-		/* Only a locale that says otherwise counts: in containers it is often left unset, "C" or "POSIX" on terminals that can. */
+		/* Only a locale with another charset disables UTF-8: containers often have none, "C" or "POSIX" on terminals that support
+		 * UTF-8. */
 		const char *charset = strchr(value, '.');
 		return !charset || strncasecmp(charset + 1, "utf", 3) == 0;
 	}
 	return true;
 }
 
-/* Prints what a line of a list begins with, spaces and a word with those behind it; returns its length. 0: it is no such line. */
+/* Prints the beginning of a list item: leading spaces, a word and the spaces after it. Returns its length; 0: not a list item. */
 static size_t print_item(const char *line)
 {
 	size_t length = strspn(line, " ");
@@ -106,7 +107,7 @@ static size_t print_item(const char *line)
 	return length;
 }
 
-/* Columns of the first [length] bytes of [text]; styles take none. */
+/* Columns of the first [length] bytes of [text]; escape sequences of styles count as none. */
 static int columns_of(const char *text, size_t length)
 {
 	int columns = 0;
@@ -122,7 +123,7 @@ static int columns_of(const char *text, size_t length)
 
 void hr__term_wrap(const char *text, int indent, int column, int width)
 {
-	int left = indent; /* where lines begin: in an item of a list, behind its name */
+	int left = indent; /* indentation of further lines; in a list item, the column after its name */
 	bool begins = true;
 	while (*text) {
 		size_t item = begins ? print_item(text) : 0, word = strcspn(text += item, " \n");

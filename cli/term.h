@@ -1,4 +1,4 @@
-/* term.h - the terminal: colours where they are wanted, its width, a progress bar. */
+/* term.h - the terminal: colours, width, wrapped text, a progress bar. */
 #ifndef HR_CLI_TERM_H
 #define HR_CLI_TERM_H
 
@@ -28,44 +28,44 @@ typedef enum hr__style_name {
 /* The escape sequence of a style; "" unless [file] is standard output or error on a terminal and NO_COLOR is not set. */
 const char *hr__style(FILE *file, hr__style_name style);
 
-/* Columns of the terminal of standard output: what COLUMNS or the terminal says, from 40 to 200; 100 when neither does. */
+/* Columns of standard output's terminal, from 40 to 200: COLUMNS if set, else the terminal's width, else 100. */
 int hr__term_width(void);
 
-/* The same for tables and lines with a label; 80 when neither does. */
+/* The same for tables and labelled lines, but 80 when unknown. */
 int hr__term_table_width(void);
 
-/* Columns for running text: those of the terminal, at most 100, since longer lines are hard to read. */
+/* Columns for prose: those of the terminal, at most 100, because longer lines are hard to read. */
 int hr__term_text_width(void);
 
-/* Whether the locale can show block characters; without it pictures are drawn in ASCII. */
+/* Whether block characters can be printed; otherwise charts are drawn in ASCII. */
 bool hr__term_utf8(void);
 
-/* Whether [file] is a terminal that obeys escape sequences. */
+/* Whether [file] is a terminal that supports escape sequences. */
 bool hr__term_can(FILE *file);
 
-/* Prints [text] to standard output in lines of at most [width] columns, those after the first indented; the first begins at column [column]. A line that
- * begins with two spaces is an item of a list: a word, and what is said of it in a column of its own. */
+/* Prints [text] to standard output in lines of at most [width] columns. The first line begins at column [column], the others are
+ * indented by [indent]. A line that begins with two spaces is a list item: a word, then its description in a column of its own. */
 void hr__term_wrap(const char *text, int indent, int column, int width);
 
 /* ---- progress ---- */
 
-/* A bar on standard error. It appears only on a terminal, and only when the work has taken more than half a second. Work has
- * phases, each with a share of the bar. */
+/* A progress bar on standard error. It appears only on a terminal, and only after half a second of work. Work has phases, each with
+ * a share of the bar. */
 typedef struct hr__progress {
-	const char *label; /* of the phase */
-	double from, to;   /* the phase's part of the bar */
+	const char *label; /* of the current phase */
+	double from, to;   /* share of the bar of the current phase */
 	uint64_t started_ns, drawn_ns;
 	bool enabled, visible;
 } hr__progress;
 
 void hr__progress_begin(hr__progress *progress);
-/* What follows fills the bar from where the phase before ended up to [to], 0 to 1. */
+/* Begins a phase, whose share of the bar ends at [to], 0 to 1. */
 void hr__progress_phase(hr__progress *progress, const char *label, double to);
-/* [done] is the share of the phase that is done, 0 to 1. Cheap to call often; NULL is allowed. */
+/* [done] is the finished share of the phase, 0 to 1. Cheap to call often; NULL is allowed. */
 void hr__progress_show(hr__progress *progress, double done);
-/* Wipes the bar, so that something can be printed; it comes back. */
+/* Erases the bar before other output; the next hr__progress_show draws it again. */
 void hr__progress_hide(hr__progress *progress);
-/* Wipes it for good. */
+/* Erases the bar permanently. */
 void hr__progress_end(hr__progress *progress);
 
 #endif
