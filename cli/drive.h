@@ -57,8 +57,8 @@ typedef struct hr__drive_options {
 typedef struct hr__drive_result {
 	uint64_t ops;    /* completed */
 	uint32_t part;   /* played or prepared last */
-	uint32_t op;     /* the op that could not be pinned, */
-	uint32_t tensor; /* or the tensor that could not be filled; HR__USES_NONE = neither */
+	uint32_t op;     /* the op that could not be pinned; HR__USES_NONE = none */
+	uint32_t tensor; /* the tensor that could not be filled; HR__USES_NONE = none */
 } hr__drive_result;
 
 /* Replays the tape, and destroys every tensor at the end, also on failure. HR_OUT_OF_MEMORY as from hr_pin_all, with its message;

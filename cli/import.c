@@ -1,4 +1,4 @@
-/* import.c - finds out what kind of trace a file is. See import.h. */
+/* import.c - recognises the format of a trace. See import.h. */
 #include "import.h"
 
 #include <string.h>
@@ -56,7 +56,7 @@ hr_status hr__field_number(const hr__field *field, const char *name, int base, u
 	return hr__fail(HR_BAD_FORMAT, "%s is %s; expected a %snumber", name, quoted, base == 16 ? "hexadecimal " : "whole ");
 }
 
-/* ---- kinds ---- */
+/* ---- formats ---- */
 
 static bool begins_with(const char *bytes, size_t count, const char *prefix)
 {
@@ -90,7 +90,7 @@ static hr_status begin_uses(const hr__import_options *options, hr__tape *tape)
 	return options->uses ? hr__uses_init(options->uses, !tape->partial) : HR_OK;
 }
 
-/* Reads a source of any kind. [tape] is initialised in any case. */
+/* Reads a source of any format. [tape] is always initialised, also on failure. */
 static hr_status import(hr__source *source, const hr__import_options *options, hr__tape *tape)
 {
 	static const hr__import_options defaults = { .device_index = -1 };
@@ -142,7 +142,7 @@ static hr_status import_and_close(hr__source *source, const hr__import_options *
 	return status;
 }
 
-/* There is nothing to free when it cannot even be opened. */
+/* Leaves nothing to free if the file cannot be opened. */
 static void clear_uses(const hr__import_options *options)
 {
 	if (options && options->uses) *options->uses = (hr__uses){ 0 };

@@ -1,9 +1,9 @@
 /* import_csv.c - the CSV of traces/README.md: time_us,action,id,bytes,stream and, in use traces, name.
  *
  *     a f          allocate, free
- *     s b r w e    step, op begin, read, write, op end: for the use tape, where one is wanted
+ *     s b r w e    step, op begin, read, write, op end: for the use tape, if there is one
  *
- * The format is Headroom's own and begins with the program, so what does not add up is an error. */
+ * The format is Headroom's own and a trace starts with the program, so inconsistencies are errors. */
 #include <string.h>
 
 #include "base/checked.h"
@@ -11,14 +11,14 @@
 #include "import.h"
 #include "quote.h"
 
-#define COLUMNS 5 /* and perhaps a name, in which commas may be */
+#define COLUMNS 5 /* without the optional name, which may contain commas */
 
 enum { TIME, ACTION, ID, BYTES, STREAM, NAME };
 
 struct event {
 	char action;
 	uint64_t id, bytes, stream;
-	const char *name; /* "" where there is none; valid as long as the line */
+	const char *name; /* "" if there is none; valid as long as the line */
 };
 
 static hr_status read_action(const hr__field *field, char *out)
@@ -32,7 +32,7 @@ static hr_status read_action(const hr__field *field, char *out)
 	                hr__quote(field->text, field->length, quoted));
 }
 
-/* A field that may be left empty, as bytes in a free. */
+/* A field that may be empty, such as bytes of a free. */
 static hr_status read_optional(const hr__field *field, const char *name, uint64_t *out)
 {
 	*out = 0;
@@ -71,7 +71,7 @@ static hr_status add_event(hr__tape *tape, const struct event *event)
 	}
 }
 
-/* How many columns the header announces; 0 when it is another one. */
+/* Number of columns according to the header; 0 when the header is unknown. */
 static size_t columns_of(const hr__source_line *header)
 {
 	if (strcmp(header->text, "time_us,action,id,bytes,stream") == 0) return COLUMNS;

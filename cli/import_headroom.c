@@ -1,10 +1,11 @@
 /* import_headroom.c - Headroom's own traces (docs/trace-format.md), through the library's reader, packed with zstd or not.
  *
- * The events of all threads, and of all allocators of one device, become one sequence, in order of time. Other devices are left out: their memory is not
- * that of the first, above all the host memory that Large Model Support moves tensors to. A trace holds what was allocated when the recording began, but a
- * full disk can have lost events, so odd ones are skipped and counted.
+ * The events of all threads and of all allocators of one device become one sequence, ordered by time. Other devices are left out,
+ * because they have separate memory (for example, the host memory that Large Model Support moves tensors to). A trace includes the
+ * blocks that were live when the recording began. A full disk can have lost events, so inconsistent ones are skipped and counted.
  *
- * A use tape is of the program, not of what the memory manager did for it: there, the pieces of a tensor's life on the device are joined (lives.h). */
+ * A use tape describes the program, not the memory manager: in it, the pieces of a tensor's life on the device are joined
+ * (lives.h). */
 #include <stdlib.h>
 
 #include "base/status.h"
@@ -14,19 +15,19 @@
 #include "profile/compress.h"
 #include "trace/trace.h"
 
-/* One device of the file while it is read. */
+/* State of one pass over the file. */
 struct reading {
 	hr__trace_reader *reader;
 	const hr__trace_summary *summary;
-	hr__id_map devices; /* by allocator: number in the file's list */
-	hr__lives *lives;   /* NULL: blocks are called by their addresses */
+	hr__id_map devices; /* allocator -> index in the file's list of devices */
+	hr__lives *lives;   /* NULL: blocks are identified by address */
 };
 
-/* What the first pass over the file finds. */
+/* Result of the first pass. */
 struct survey {
 	size_t device_count;
-	uint64_t *allocations; /* of each device; the last is of none that is defined */
-	bool *moved;           /* of each device: tensors left it, or were moved on it */
+	uint64_t *allocations; /* by device; the last entry counts allocators without a defined device */
+	bool *moved;           /* by device: tensors were evicted or moved */
 };
 
 /* ---- devices ---- */
@@ -37,7 +38,7 @@ static size_t device_of(const struct reading *reading, uint32_t allocator)
 	return device == UINT32_MAX ? reading->summary->device_count : device;
 }
 
-/* The last definition counts where a number is defined twice. */
+/* If a number is defined twice, the last definition counts. */
 static hr_status map_devices(struct reading *reading)
 {
 	const hr__trace_summary *summary = reading->summary;
@@ -86,7 +87,7 @@ static hr_status open_trace(hr__source *source, hr__trace_reader **reader)
 		return hr__source_fail(source, HR_UNSUPPORTED);
 	}
 	hr_status status = memory ? hr__trace_reader_open_memory(memory, size, reader) : hr__trace_reader_open_any(path, reader);
-	/* The reader's messages about a file name it already. */
+	/* The reader's messages about a file already name it. */
 	return status && memory ? hr__source_fail(source, status) : status;
 }
 
@@ -109,7 +110,7 @@ static hr_status open_reading(hr__source *source, struct reading *reading)
 
 typedef hr_status event_taker(struct reading *reading, void *context, const hr__event *event);
 
-/* Gives every event to [take], and closes. */
+/* Passes every event to [take], then closes the reading. */
 static hr_status read_events(hr__source *source, struct reading *reading, event_taker *take, void *context)
 {
 	hr__event event;
@@ -119,7 +120,7 @@ static hr_status read_events(hr__source *source, struct reading *reading, event_
 	return status == HR_NOT_READY ? HR_OK : hr__source_fail(source, status);
 }
 
-/* ---- the first pass: what there is ---- */
+/* ---- first pass: survey ---- */
 
 static hr_status survey_event(struct reading *reading, void *context, const hr__event *event)
 {
@@ -143,7 +144,7 @@ static hr_status survey_file(hr__source *source, struct survey *out)
 	                                        hr__plural(out->device_count)));
 }
 
-/* The device with most allocations, unless one is asked for. */
+/* Selects the device with most allocations, unless [wanted] names one. */
 static hr_status choose_device(hr__source *source, int64_t wanted, const struct survey *survey, hr__tape *tape)
 {
 	size_t chosen = 0;
@@ -159,7 +160,7 @@ static hr_status choose_device(hr__source *source, int64_t wanted, const struct 
 	return HR_OK;
 }
 
-/* ---- where tensors moved: whose lives those are ---- */
+/* ---- second pass, if tensors moved: join their lives ---- */
 
 static hr_status read_life(struct reading *reading, void *context, const hr__event *event)
 {
@@ -168,7 +169,7 @@ static hr_status read_life(struct reading *reading, void *context, const hr__eve
 	return hr__lives_read(reading->lives, event, device_of(reading, event->allocator) == (size_t)tape->device_index);
 }
 
-/* The program had these before the recording began. */
+/* Adds the tensors that were evicted when the recording began. */
 static hr_status add_early_lives(hr__lives *lives, hr__tape *tape)
 {
 	uint32_t life;
@@ -195,9 +196,9 @@ static hr_status join_lives(hr__source *source, struct reading *reading, hr__tap
 	return status ? hr__source_fail(source, status) : HR_OK;
 }
 
-/* ---- the last pass ---- */
+/* ---- last pass: fill the tape ---- */
 
-/* An event of another device, or one without a device. */
+/* Adds an event that belongs to no device. */
 static hr_status add_other(hr__tape *tape, const hr__event *event)
 {
 	switch (event->kind) {

@@ -2,8 +2,8 @@
  *
  *     140202,10:57:36.150211,allocate,0x7f1a40000000,1048576,0x2
  *
- * Time is the time of day with a fraction of a second; pointers and streams are hexadecimal, or "(nil)". A log may begin in the
- * middle of a run, and several resources may write to it, so odd frees are skipped and counted. */
+ * Time is the time of day with a fraction of a second; pointers and streams are hexadecimal, or "(nil)". A log may start in the
+ * middle of a run, and several memory resources may write to it, so frees of unknown blocks are skipped and counted. */
 #include <string.h>
 
 #include "base/checked.h"
@@ -15,7 +15,7 @@
 
 enum { THREAD, TIME, ACTION, POINTER, SIZE, STREAM };
 
-/* Reads "HH:MM:SS" and a fraction after a point, comma or colon; in ns since midnight. */
+/* Parses "HH:MM:SS" with an optional fraction after a point or colon, to ns since midnight. */
 static hr_status read_time(const hr__field *field, uint64_t *out)
 {
 	uint64_t parts[3] = { 0 }, fraction = 0, unit = 1000000000;
@@ -63,7 +63,7 @@ static hr_status add_line(hr__source_line *line, hr__tape *tape)
 	hr__tape_id id = { pointer, 0 };
 	const hr__field *action = &fields[ACTION];
 	if (strcmp(action->text, "allocate") == 0) return hr__tape_alloc(tape, id, size, stream, thread);
-	/* Freeing nothing is allowed, and says nothing. */
+	/* Frees of NULL or of 0 bytes are allowed and ignored. */
 	if (strcmp(action->text, "free") == 0) return pointer && size ? hr__tape_release(tape, id, size, stream, thread) : HR_OK;
 	if (strcmp(action->text, "allocate failure") == 0) {
 		tape->failed_allocs++;

@@ -1,14 +1,14 @@
 /* import_torch.c - memory snapshots of PyTorch as JSON: what torch.cuda.memory._snapshot() returns, or the pickle of _dump_snapshot
- * written out again with json.dump.
+ * converted with json.dump.
  *
  *     {"segments": [...], "device_traces": [[{"action": "alloc", "addr": 140, "size": 512, "stream": 0, "time_us": 1, "frames":
  *      [...]}, ...], ...one list for each device], "allocator_settings": {...}}
  *
- * Snapshots with stacks reach gigabytes, so the file is never held as a whole: it is read once, everything outside "device_traces"
- * is skipped over, and each entry is cut out and given to jansson by itself.
+ * Snapshots with stacks can have gigabytes, so the file is never held in memory as a whole. It is read once; everything outside
+ * "device_traces" is skipped, and each entry is parsed by jansson separately.
  *
- *     alloc, free_completed         taken; free_requested instead, when the device has no free_completed at all
- *     segment_*, snapshot, others   skipped: they are PyTorch's allocator at work, not the program
+ *     alloc, free_completed         used; free_requested instead, if the device has no free_completed at all
+ *     segment_*, snapshot, others   skipped: actions of PyTorch's allocator, not of the program
  *     oom                           counted */
 #include "base/status.h"
 #include "import.h"
@@ -44,28 +44,28 @@ struct entry {
 };
 
 struct device {
-	uint64_t entries; /* kept */
+	uint64_t entries; /* used */
 	uint64_t ooms;
 };
 
 struct reader {
 	hr__source *source;
-	const char *at, *end; /* bytes at hand; those before [at] are not skipped in the source yet */
+	const char *at, *end; /* buffered bytes; those before [at] are not skipped in the source yet */
 	const char *begin;
 	hr_status status;
 
-	char *text; /* of the entry being cut out */
+	char *text; /* text of the current entry */
 	size_t text_length, text_capacity;
 	struct entry *entries;
 	size_t count, capacity;
-	struct device *per_device; /* DEVICES_MAX */
+	struct device *per_device; /* DEVICES_MAX entries */
 	uint32_t devices;
 	bool has_traces;
 };
 
 /* ---- bytes ---- */
 
-/* Lets the source go on; false at its end, or when it failed. */
+/* Gets the next bytes of the source; false at its end, or when it failed. */
 static bool refill(struct reader *reader)
 {
 	size_t count = 0;
@@ -78,7 +78,7 @@ static bool refill(struct reader *reader)
 	return count > 0;
 }
 
-/* The next byte, which stays; END at the end. */
+/* The next byte, without consuming it; END at the end. */
 static inline int look(struct reader *reader)
 {
 	if (reader->at == reader->end && !refill(reader)) return END;
@@ -97,7 +97,7 @@ static uint64_t offset_of(const struct reader *reader)
 	return hr__source_offset(reader->source) + (uint64_t)(reader->at - reader->begin);
 }
 
-/* Fails at the byte that comes next, unless reading failed already. Always false. */
+/* Fails at the next byte, unless reading failed already. Always returns false. */
 static bool expected(struct reader *reader, const char *what)
 {
 	char found[HR__QUOTE_BYTES] = "the end of the file";
@@ -124,7 +124,7 @@ static bool take_this(struct reader *reader, char wanted, const char *what)
 	return true;
 }
 
-/* ---- skipping and cutting out ---- */
+/* ---- skipping and copying values ---- */
 
 static bool keep(struct reader *reader, int byte)
 {
@@ -143,8 +143,8 @@ static bool keep(struct reader *reader, int byte)
 	return true;
 }
 
-/* Goes over one value of any kind, keeping its text when [cut]. Brackets are counted, not matched by kind: what is kept is checked
- * by jansson, and what is not kept does not matter. */
+/* Consumes one value of any type, and copies its text if [cut]. Brackets are counted without checking their type: jansson checks
+ * copied text, and skipped text does not matter. */
 static bool pass_value(struct reader *reader, bool cut)
 {
 	uint64_t depth = 0;
@@ -172,7 +172,7 @@ static bool pass_value(struct reader *reader, bool cut)
 	}
 }
 
-/* Reads a key; one that is longer than any that matters is cut. */
+/* Reads a key; keys longer than any known one are truncated. */
 static bool take_key(struct reader *reader, char key[KEY_BYTES_MAX])
 {
 	size_t length = 0;
@@ -198,7 +198,7 @@ static bool bad_entry(struct reader *reader, uint64_t offset, const char *why, c
 	return false;
 }
 
-/* A whole number that is not negative; 0 when it is missing and may be. */
+/* A non-negative integer; 0 if it is missing and not [needed]. */
 static bool number_in(struct reader *reader, const json_t *object, const char *key, bool needed, uint64_t offset, uint64_t *out)
 {
 	const json_t *value = json_object_get(object, key);
@@ -211,7 +211,7 @@ static bool number_in(struct reader *reader, const json_t *object, const char *k
 	return true;
 }
 
-/* True when the entry is one to keep. */
+/* True if the entry is used. */
 static bool action_of(struct reader *reader, const json_t *object, uint32_t device, uint64_t offset, enum action *out)
 {
 	const char *text = json_string_value(json_object_get(object, "action"));
@@ -276,7 +276,7 @@ static bool take_entry(struct reader *reader, uint32_t device)
 	return reader->status == HR_OK;
 }
 
-/* Goes through "[ x, y, ... ]", calling [take_one] at each element. */
+/* Parses "[ x, y, ... ]", calling [take_one] for each element. */
 static bool take_list(struct reader *reader, bool (*take_one)(struct reader *, uint32_t), uint32_t argument, bool numbered)
 {
 	if (!take_this(reader, '[', "a list: '['")) return false;
@@ -320,7 +320,7 @@ static bool take_snapshot(struct reader *reader)
 	return look_past_space(reader) == END ? reader->status == HR_OK : expected(reader, "the end of the file");
 }
 
-/* ---- from entries to a tape ---- */
+/* ---- filling the tape ---- */
 
 static hr_status choose_device(const struct reader *reader, int64_t wanted, uint32_t *out)
 {

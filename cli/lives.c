@@ -1,9 +1,9 @@
 /* lives.c - see lives.h.
  *
  * Invariants:
- *   1  live has the pieces that are on the device now, by allocator and address
- *   2  copies has a life by the address of its copy, exactly where the life's copy is not 0
- *   3  lives are numbered by their first pieces: piece p is the first of a life when pieces[p].life == p */
+ *   1  live maps allocator and address to the pieces that are on the device now
+ *   2  copies maps the address of a host copy to its life, exactly for lives whose copy is not 0
+ *   3  lives are numbered by their first pieces: piece p is the first of a life if pieces[p].life == p */
 #include "lives.h"
 
 #include <stdlib.h>
@@ -15,24 +15,24 @@
 
 struct piece {
 	uint32_t life;
-	bool goes_on; /* its FREE is not the end of the life */
-	bool ignored; /* scratch room of defragmentation: not a tensor */
-	bool early;   /* of a life: it began before the recording */
+	bool goes_on; /* its FREE does not end the life */
+	bool ignored; /* scratch memory of defragmentation: not a tensor */
+	bool early;   /* of a life: began before the recording */
 	bool away;    /* of a life: not on the device now */
-	uint64_t copy; /* of a life: where its copy is on the host; 0: there is none */
+	uint64_t copy; /* of a life: address of the host copy; 0: none */
 	uint64_t bytes;
 };
 
-/* What a thread did last, on the device. */
+/* The last events of a thread on the device. */
 struct past {
-	uint32_t allocs[2]; /* pieces, the last one first */
+	uint32_t allocs[2]; /* pieces, latest first */
 	uint32_t frees[2];
 	uint64_t freed_at[2]; /* their addresses */
 };
 
-/* A tensor that was destroyed while it was away. */
+/* A tensor that was destroyed while it was evicted. */
 struct end {
-	uint64_t event; /* number of the event that shows it */
+	uint64_t event; /* number of the event that implies the destruction */
 	uint32_t life;
 };
 
@@ -41,8 +41,8 @@ struct hr__lives {
 	size_t count, capacity;
 	struct end *ends;
 	size_t end_count, end_capacity;
-	uint64_t event;                    /* number of the event at hand */
-	size_t next, next_early, next_end; /* second pass: of the pieces, twice, and of the ends */
+	uint64_t event;                    /* number of the current event */
+	size_t next, next_early, next_end; /* second pass: the next piece, the next piece to check for early lives, the next end */
 	hr__id_map live, copies;
 	struct past *pasts; /* by thread */
 	uint64_t joined;
@@ -114,7 +114,7 @@ static hr_status append_piece(hr__lives *lives, const hr__event *event)
 	return HR_OK;
 }
 
-/* The copy of a life is gone, and with it the life if it was all that was left. */
+/* The host copy of [life] is gone. If the tensor is evicted, the life ends. */
 static hr_status lose_copy(hr__lives *lives, uint32_t life)
 {
 	lives->pieces[life].copy = 0;
@@ -137,7 +137,7 @@ static hr_status read_alloc(hr__lives *lives, const hr__event *event)
 	return status;
 }
 
-/* The tensor whose memory was given up still exists. */
+/* Marks the tensor of a freed piece as evicted. */
 static void go_away(hr__lives *lives, uint32_t piece)
 {
 	lives->pieces[piece].goes_on = true;
@@ -160,7 +160,7 @@ static hr_status set_copy(hr__lives *lives, uint32_t piece, uint64_t host)
 	struct piece *life = life_of(lives, piece);
 	hr__tape_id id = { host, 0 };
 	uint32_t other = hr__id_map_get(&lives->copies, id);
-	/* Where another was, whose end the file does not have. */
+	/* The address belonged to another copy, whose FREE is not in the file. */
 	hr_status status = other != NONE && other != lives->pieces[piece].life ? lose_copy(lives, other) : HR_OK;
 	if (status) return status;
 	if (life->copy && life->copy != host) hr__id_map_take(&lives->copies, (hr__tape_id){ life->copy, 0 });
@@ -173,9 +173,9 @@ static hr_status read_evict(hr__lives *lives, const hr__event *event)
 	const struct past *past = &lives->pasts[event->thread];
 	uint32_t piece = hr__id_map_get(&lives->live, id_of(event, event->address));
 	if (!event->address2) return HR_OK;
-	/* One that has a copy already is copied by defragmentation only, which does not keep that. */
+	/* A second copy is a temporary one made by defragmentation, and is ignored. */
 	if (event->bytes) return piece == NONE || life_of(lives, piece)->copy ? HR_OK : set_copy(lives, piece, event->address2);
-	/* It left without a copy, and was freed right before. The copy may be from before the recording. */
+	/* Evicted without a copy: the FREE came just before. The host copy may be older than the recording. */
 	piece = past->freed_at[0] == event->address ? past->frees[0] : NONE;
 	if (piece == NONE || lives->pieces[piece].goes_on) return HR_OK;
 	go_away(lives, piece);
@@ -191,7 +191,7 @@ static hr_status drop_copy(hr__lives *lives, uint64_t host)
 static hr_status read_restore(hr__lives *lives, const hr__event *event)
 {
 	uint32_t piece = hr__id_map_get(&lives->live, id_of(event, event->address));
-	/* Else it was copied where it is, by defragmentation. */
+	/* Otherwise defragmentation copied the tensor back to the same address. */
 	if (piece == NONE || piece != lives->pasts[event->thread].allocs[0]) return HR_OK;
 	if (!event->address2)
 		return hr__fail(HR_UNSUPPORTED, "a tensor came back from the host, and the trace does not say which: it was recorded by an older "
@@ -204,12 +204,12 @@ static hr_status read_restore(hr__lives *lives, const hr__event *event)
 	} else if (life == NONE) {
 		lives->pieces[piece].early = true;
 	}
-	/* What is overwritten as a whole has no copy any more. */
+	/* A restore of 0 bytes precedes an overwrite, which makes the host copy invalid. */
 	return event->bytes ? set_copy(lives, piece, event->address2) : drop_copy(lives, event->address2);
 }
 
-/* Defragmentation takes the new place, moves, and gives up the old one; or, where they overlap, takes the gap below, gives up both and
- * takes both again in the other order. */
+/* Defragmentation allocates the new place, moves the tensor, and frees the old place. If the two overlap, it allocates the gap
+ * below, frees both, and allocates both again in the other order. */
 static void read_move(hr__lives *lives, const hr__event *event)
 {
 	const struct past *past = &lives->pasts[event->thread];

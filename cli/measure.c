@@ -1,10 +1,10 @@
 /* measure.c - see measure.h.
  *
- *     stage    the library, freshly started: simulated device, streams, one allocator
- *     crew     the threads of a run; each has a copy of the program's slots. The calling thread is the first of them
+ *     stage    the freshly started library: simulated device, streams, one allocator
+ *     crew     the threads of a run; each has its own slots for the program's blocks. The calling thread is the first of them
  *
- * The copies meet at a spinning barrier before and after each timed pass. The loop that is timed is run_steps: nothing but hr_alloc
- * and hr_free over the prepared steps. */
+ * The copies synchronize at a spinning barrier before and after each timed pass. The timed loop is run_steps: only hr_alloc and
+ * hr_free over the prepared steps. */
 #include "measure.h"
 
 #include <pthread.h>
@@ -24,15 +24,15 @@
 #define PAGE_LEAST (UINT64_C(4) << 10)
 #define PAGE_MOST (UINT64_C(2) << 20)
 #define RECORDED_PAGE_MOST (UINT64_C(1) << 30)
-#define RECORDED_PAGES_MOST (UINT64_C(1) << 22) /* at the peak; a trace cannot make the replay take memory without bound */
+#define RECORDED_PAGES_MOST (UINT64_C(1) << 22) /* at the peak; bounds the memory that a trace can make the replay use */
 #define MEMORY_LEAST (UINT64_C(1) << 30)
 #define MEMORY_MOST HR__TAPE_LIVE_MAX
-#define UNLIMITED_TIMES 16 /* no allocator worth replaying needs more times the peak than this */
+#define UNLIMITED_TIMES 16 /* no allocator worth replaying needs more than this many times the peak */
 
-#define AUTO_NS 500000000u /* what the timed passes take together when nobody says how many */
+#define AUTO_NS 500000000u /* target time of all timed passes together, if their number is not given */
 #define AUTO_LEAST 3u
 #define AUTO_MOST 2000u
-#define SAMPLES_MOST 16000000u /* calls of a copy that are timed singly; the rest run untimed */
+#define SAMPLES_MOST 16000000u /* calls of a copy that are timed separately; the rest run untimed */
 
 struct crew;
 
@@ -42,8 +42,8 @@ struct copy {
 	void **slots;
 	uint64_t failed;
 	size_t first_failed;
-	hr_status error;   /* what is not a lack of memory */
-	char message[512]; /* of the error, or else of the first refused allocation */
+	hr_status error;   /* a failure other than lack of memory */
+	char message[512]; /* of the error, or else of the first refusal */
 	uint64_t begin_ns, end_ns;
 	uint32_t *samples; /* ticks of each call */
 	pthread_t thread;
@@ -61,7 +61,7 @@ struct crew {
 	bool stop_at_failure;
 	hr__atomic_u32 gate, arrived, generation;
 
-	/* what copy 0 decides and finds out, between barriers */
+	/* written by copy 0, between barriers */
 	uint64_t passes_wanted, passes;
 	uint64_t spent_ns, best_ns;
 	bool done;
@@ -82,7 +82,7 @@ uint64_t hr__setup_page(const hr__program *program, uint64_t recorded, bool stit
 
 /* ---- stage ---- */
 
-/* Memory of the device, and the allocator's limit, for all copies together. */
+/* Memory of the device and limit of the allocator, for all copies together. */
 static hr_status memory_for(const hr__setup *setup, uint64_t *memory, uint64_t *limit)
 {
 	uint64_t each = setup->limit;
@@ -92,12 +92,12 @@ static hr_status memory_for(const hr__setup *setup, uint64_t *memory, uint64_t *
 			return hr__fail(HR_BAD_LIMIT,
 			                "a limit of %llu bytes for each of %u threads is more than the 64 TiB of the simulated device",
 			                (unsigned long long)each, setup->threads);
-		/* A page more than the limit, so that it is the limit that refuses, and the message says so. */
+		/* A page more than the limit, so that the limit causes the refusal and is named in the message. */
 		if (!hr__align_up(*limit + setup->page, setup->page, memory)) return hr__fail(HR_BAD_LIMIT, "the limit is too large");
 		if (*memory > MEMORY_MOST) *memory = MEMORY_MOST;
 		return HR_OK;
 	}
-	/* "direct" takes whole pages for the smallest block, so it gets all there can be. */
+	/* "direct" uses a whole page for the smallest block, so it gets the maximum. */
 	*memory = MEMORY_MOST;
 	if (strcmp(setup->allocator, "bfc") != 0) return HR_OK;
 	if (!hr__multiply(setup->program->peak_bytes, UNLIMITED_TIMES * (uint64_t)setup->threads, memory) || *memory > MEMORY_MOST)
@@ -155,7 +155,7 @@ static hr_status crew_open(struct crew *crew, const hr__setup *setup)
 	if (!status) status = stage_open(crew);
 	if (status) {
 		crew_free(crew);
-		(void)hr__shut_down(); /* the message of what went wrong stays */
+		(void)hr__shut_down(); /* keeps the message of the failure */
 	}
 	return status;
 }
@@ -171,7 +171,7 @@ static hr_status crew_close(struct crew *crew, hr_status status)
 
 enum { GATE_CLOSED, GATE_OPEN, GATE_ABANDONED };
 
-/* Waits until every copy is here. */
+/* Barrier: waits until every copy has arrived. */
 static void meet(struct crew *crew)
 {
 	uint32_t generation = hr__load_acquire(&crew->generation);
@@ -195,8 +195,7 @@ static void *copy_main(void *argument)
 	return NULL;
 }
 
-/* Runs [job] in every copy. One that did not start would leave the others waiting for ever, so none works before all have
- * started. */
+/* Runs [job] in every copy. No copy starts before all threads exist, because the others would wait for a missing one forever. */
 static hr_status crew_run(struct crew *crew, void (*job)(struct copy *))
 {
 	hr_status status = HR_OK;
@@ -218,7 +217,7 @@ static hr_status crew_run(struct crew *crew, void (*job)(struct copy *))
 
 /* ---- running ---- */
 
-/* Counts a refused allocation; true when the run goes on. */
+/* Counts a refusal; true if the run continues. */
 static bool note_refused(struct copy *self, size_t step, hr_status status) __attribute__((noinline, cold));
 static bool note_refused(struct copy *self, size_t step, hr_status status)
 {
@@ -249,7 +248,7 @@ static inline bool run_step(struct copy *self, const hr__step *step, hr_allocato
 		*slot = NULL;
 		return note_refused(self, (size_t)(step - self->crew->program->steps), status);
 	}
-	/* What was refused has nothing to free. */
+	/* The allocation was refused. */
 	if (HR_UNLIKELY(!*slot)) return true;
 	hr_status status = hr_free(allocator, *slot, streams[step->stream]);
 	if (HR_LIKELY(!status)) return true;
@@ -257,7 +256,7 @@ static inline bool run_step(struct copy *self, const hr__step *step, hr_allocato
 	return false;
 }
 
-/* Runs the steps from [begin] to [end]; false when it stopped before. */
+/* Runs the steps from [begin] to [end]; false if it stopped early. */
 static bool run_steps(struct copy *self, const hr__step *begin, const hr__step *end)
 {
 	hr_allocator allocator = self->crew->allocator;
@@ -285,7 +284,7 @@ static void free_leftovers(struct copy *self)
 	}
 }
 
-/* ---- does it run ---- */
+/* ---- trial ---- */
 
 static void trial_job(struct copy *self)
 {
@@ -315,7 +314,7 @@ hr_status hr__measure_trial(const hr__setup *setup, bool stop, hr__trial *out)
 	return crew_close(&crew, status);
 }
 
-/* ---- how fast: whole passes ---- */
+/* ---- speed: whole passes ---- */
 
 static void sum_up_pass(struct crew *crew)
 {
@@ -366,10 +365,10 @@ static hr_status measure_passes(const hr__setup *setup, uint64_t passes, hr__spe
 	return crew_close(&crew, status);
 }
 
-/* ---- how fast: single calls ---- */
+/* ---- speed: single calls ---- */
 
-/* The counter, read when everything before is done and before anything after begins; else the processor overlaps what is timed with
- * the reading, and half the calls seem to take no time. */
+/* Reads the counter after everything before has completed and before anything after starts. Otherwise the processor overlaps the
+ * timed call with the reading, and half of the calls seem to take no time. */
 static inline uint64_t ticks_in_order(void)
 {
 #if defined(__x86_64__)
@@ -403,7 +402,7 @@ static void calls_job(struct copy *self)
 	run_steps(self, step, end);
 }
 
-/* Ticks that reading the timer takes, as the mean of many times two in a row; those that an interrupt fell into are left out. */
+/* Ticks that reading the timer takes: the mean over many pairs of readings, without those interrupted. */
 static double timer_ticks(void)
 {
 	uint64_t sum = 0, count = 0, most = UINT64_MAX;
@@ -417,7 +416,8 @@ static double timer_ticks(void)
 	return (double)sum / (double)count;
 }
 
-/* The counter may advance in leaps, which are about as long as reading it takes on the machines where they matter. */
+/* The counter may advance in increments larger than 1. On machines where that matters, an increment is about as long as a
+ * reading. */
 static double quantile_ns(const hr__histogram *histogram, double quantile, double timer)
 {
 	double ticks = hr__histogram_quantile(histogram, quantile, timer) - timer;
@@ -446,7 +446,7 @@ static hr_status measure_calls(const hr__setup *setup, hr__speed *out)
 	if (status) return status;
 	size_t samples = setup->program->count < SAMPLES_MOST ? setup->program->count : SAMPLES_MOST;
 	for (uint32_t i = 0; !status && i < crew.count; i++) {
-		/* Written to before it counts, so that no page of it is touched for the first time between two readings of the timer. */
+		/* Write to the array first, so that no page fault happens in a timed call. */
 		crew.copies[i].samples = malloc(samples * sizeof(uint32_t));
 		if (crew.copies[i].samples) memset(crew.copies[i].samples, 0xFF, samples * sizeof(uint32_t));
 		else status = hr__fail(HR_NO_HOST_MEMORY, "no memory for timing %zu call%s", samples, hr__plural(samples));
@@ -463,7 +463,7 @@ hr_status hr__measure_speed(const hr__setup *setup, uint64_t passes, hr__speed *
 	return status ? status : measure_calls(setup, out);
 }
 
-/* ---- what it looks like ---- */
+/* ---- peak ---- */
 
 hr_status hr__measure_peak(const hr__setup *setup, void (*look)(hr_allocator allocator, void *context), void *context)
 {

@@ -1,7 +1,7 @@
-/* measure.h - runs a program through the public API on the simulated device, and measures.
+/* measure.h - runs a program through the public API on the simulated device and measures it.
  *
- * Every function here begins with a fresh library, device and allocator, and leaves the library shut down, so that no measurement
- * depends on the one before it. */
+ * Every function starts with a fresh library, device and allocator, and shuts the library down at the end, so that measurements are
+ * independent of each other. */
 #ifndef HR_CLI_MEASURE_H
 #define HR_CLI_MEASURE_H
 
@@ -12,52 +12,52 @@
 typedef struct hr__setup {
 	const hr__program *program;
 	const char *allocator; /* kind */
-	uint64_t limit;        /* bytes for each copy of the program; 0: as much as it wants */
+	uint64_t limit;        /* bytes for each copy of the program; 0: unlimited */
 	uint64_t page;
-	uint32_t threads; /* each runs its own copy, on one allocator with [threads] times the limit */
+	uint32_t threads; /* each runs a copy of the program, on one allocator with [threads] times the limit */
 	bool stitch;
-	const char *record;     /* file to record a trial in; NULL: none */
+	const char *record;     /* file to record a trial to; NULL: none */
 	hr__progress *progress; /* shown while speed is measured; may be NULL */
 } hr__setup;
 
-/* The page size for a program. Where pages may be remapped: [recorded], that of the device in the trace (0: not known), or 2 MiB, as on a
- * GPU; a recorded one that no device has, or that makes more than 2^22 pages of the peak, is not taken. Else small enough that limits can
- * be told apart to 0.1%: at most 1/16384 of the peak, from 4 KiB to 2 MiB. */
+/* The page size for a program. With stitching: [recorded], the page size of the device in the trace, or 2 MiB as on a GPU if it is
+ * 0 (unknown) or not usable (hr__setup_can_have_page). Without: small enough to resolve limits to 0.1%, that is at most 1/16384 of
+ * the peak, from 4 KiB to 2 MiB. */
 uint64_t hr__setup_page(const hr__program *program, uint64_t recorded, bool stitch);
-/* Whether a page size that a trace claims is taken, for a peak of [peak] bytes. */
+/* Whether a page size found in a trace is usable: one that a device can have, and at most 2^22 pages for [peak] bytes. */
 bool hr__setup_can_have_page(uint64_t page, uint64_t peak);
 
-/* ---- does it run ---- */
+/* ---- trial: does it run ---- */
 
 typedef struct hr__trial {
-	uint64_t failed;     /* allocations that were refused, of all copies */
-	size_t first_failed; /* step of the first of them */
-	char message[512];   /* what the allocator said then */
-	hr_stats stats;      /* of the allocator, when all copies have run to the end and nothing left over was freed yet */
+	uint64_t failed;     /* refused allocations of all copies */
+	size_t first_failed; /* step of the first refusal */
+	char message[512];   /* the allocator's message in that case */
+	hr_stats stats;      /* of the allocator, after all copies have run and before leftover blocks are freed */
 } hr__trial;
 
-/* One pass. [stop] ends it at the first refused allocation. Refused ones are no error; HR_BAD_LIMIT, HR_UNKNOWN_ALLOCATOR and what
- * else keeps it from running are. */
+/* One pass. [stop] ends it at the first refusal. Refusals are not an error; HR_BAD_LIMIT, HR_UNKNOWN_ALLOCATOR and other failures
+ * to run are. */
 hr_status hr__measure_trial(const hr__setup *setup, bool stop, hr__trial *out);
 
-/* ---- how fast ---- */
+/* ---- speed ---- */
 
 typedef struct hr__speed {
-	double ns_per_op; /* wall time of the fastest pass over the steps of all copies */
+	double ns_per_op; /* wall time of the fastest pass, divided by the steps of all copies */
 	uint64_t passes;  /* timed ones */
-	uint64_t failed;  /* allocations that were refused in them */
+	uint64_t failed;  /* refused allocations in timed passes */
 	double alloc_p50_ns, alloc_p99_ns, free_p50_ns, free_p99_ns;
-	double timer_ns; /* what reading the timer takes, which was taken off */
+	double timer_ns; /* time to read the timer; already subtracted */
 } hr__speed;
 
-/* One pass to warm up, then [passes] timed as a whole (0: as many as take about half a second, at least 3); what a pass leaves over
- * is freed in between, not timed. Then, on another fresh allocator, the same with each call timed by itself, for the
+/* One pass to warm up, then [passes] timed as a whole (0: enough for about half a second, at least 3). Blocks left over by a pass
+ * are freed between passes, untimed. Then, on another fresh allocator, one pass with each call timed separately, for the
  * percentiles. */
 hr_status hr__measure_speed(const hr__setup *setup, uint64_t passes, hr__speed *out);
 
-/* ---- what it looks like ---- */
+/* ---- peak ---- */
 
-/* Runs up to the step at which most bytes are live and calls [look] with the allocator. */
+/* Runs up to the step with most live bytes and calls [look] with the allocator. */
 hr_status hr__measure_peak(const hr__setup *setup, void (*look)(hr_allocator allocator, void *context), void *context);
 
 #endif

@@ -1,4 +1,4 @@
-/* oom.c - `headroom oom`: a saved out-of-memory report, drawn for the terminal at hand. */
+/* oom.c - `headroom oom`: prints a saved out-of-memory report, formatted for this terminal. */
 #include <stdio.h>
 
 #include "command.h"
@@ -14,7 +14,7 @@ static const hr__option options[] = {
 	{ NULL, NULL, NULL },
 };
 
-/* A failing write is found by main, when it looks whether everything arrived; going on lets it find out why. */
+/* Ignores failed writes: main reports them, with the reason, when the command ends. */
 static bool to_stdout(void *context, const char *bytes, size_t length)
 {
 	(void)context;

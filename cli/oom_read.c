@@ -1,9 +1,9 @@
 /* oom_read.c - see oom.h.
  *
- * The text is held as a whole, but never as a tree: its members are cut out and given to jansson one by one, and those of the log
- * entry by entry, each with a bound on its size. It is gone through twice: first only for "format" and "version", wherever they stand,
- * so that a file of another kind, or a newer one, is called that and not a report with mistakes. Members that are not known are
- * skipped. */
+ * The text is held in memory as a whole, but never parsed into one tree: jansson parses its members one by one, and those of the
+ * log entry by entry, each with a limit on its size. There are two passes. The first reads only "format" and "version", wherever
+ * they are, so that a file of another kind or of a newer version is reported as such and not as a malformed report. Unknown members
+ * are skipped. */
 #include "oom.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@ static hr_status fail_in_file(const char *path, hr_status status)
 	char quoted[HR__QUOTE_BYTES];
 	size_t length = strlen(path);
 	if (strcmp(path, "-") == 0) return hr__fail_in(status, "standard input");
-	/* Quotes only where they are needed to read it. */
+	/* Quote the path only if it is ambiguous otherwise. */
 	hr__quote(path, length, quoted);
 	bool plain = length + 2 == strlen(quoted) && !strpbrk(path, " :\"'");
 	return hr__fail_in(status, "%s", plain ? path : quoted);
@@ -97,18 +97,18 @@ hr_status hr__oom_read_memory(const void *bytes, size_t size, hr__oom_saved **ou
 #include "base/text.h"
 #include "memory/report_write.h"
 
-/* Both several times what can be written: names are at most 1,024 bytes, six times that when escaped. */
+/* Both are several times the largest that Headroom writes: names have at most 1,024 bytes, six times that when escaped. */
 #define MEMBER_BYTES_MAX (4u << 20)
 #define ENTRY_BYTES_MAX (256u << 10)
 
 struct reader {
 	const char *text;
 	size_t size, at;
-	hr_status status; /* the first failure; what comes after it does nothing */
+	hr_status status; /* the first failure; all functions do nothing after it */
 
 	hr__oom_saved *saved;
 	size_t log_capacity;
-	bool failed_seen; /* the failing request, which ends the log */
+	bool failed_seen; /* the failing request, which is the last log entry, was seen */
 	uint32_t members; /* bit i: member i of the table was seen */
 	bool is_report, looking;
 	uint64_t version;
@@ -144,7 +144,7 @@ __attribute__((format(printf, 2, 3))) static void enter(struct reader *reader, c
 	va_end(arguments);
 }
 
-/* ---- values of an object; 0, false and "" when they are wrong ---- */
+/* ---- values of an object; 0, false and "" if they are wrong ---- */
 
 static const json_t *value_in(struct reader *reader, const json_t *object, const char *key)
 {
@@ -222,7 +222,7 @@ static unsigned choice_in(struct reader *reader, const json_t *object, const cha
 	return 0;
 }
 
-/* "0x7f12"; 0 where it is not told. */
+/* "0x7f12"; 0 if there is none. */
 static uint64_t address_in(struct reader *reader, const json_t *object)
 {
 	const json_t *value = json_object_get(object, "address");
@@ -250,7 +250,7 @@ static hr_shape shape_in(struct reader *reader, const json_t *object)
 	return hr_shape_intern(dims, (int)rank);
 }
 
-/* One that a later version added is none here: worth less than the rest of the report. */
+/* A dtype added by a later version is read as HR_DTYPE_NONE, so that the rest of the report stays readable. */
 static hr_dtype dtype_in(struct reader *reader, const json_t *object)
 {
 	const json_t *value = string_in(reader, object, "dtype");
@@ -269,7 +269,7 @@ static const json_t *object_in(struct reader *reader, const json_t *object, cons
 	return NULL;
 }
 
-/* A list of at most [most] objects, and how many they are. */
+/* A list of at most [most] objects, and their number. */
 static const json_t *list_of(struct reader *reader, const json_t *value, const char *key, size_t most, uint32_t *count)
 {
 	char what[64];
@@ -312,7 +312,7 @@ static void take_sequence(struct reader *reader, const json_t *value)
 	reader->saved->report.sequence = number_of(reader, value, "sequence", INT64_MAX);
 }
 
-/* What "time" says for people. */
+/* "time" is the same as text and is not read. */
 static void take_time_ns(struct reader *reader, const json_t *value)
 {
 	reader->saved->report.time_ns = number_of(reader, value, "time_ns", INT64_MAX);
@@ -352,11 +352,11 @@ static void take_verdict(struct reader *reader, const json_t *value)
 	verdict->pages = number_in(reader, value, "pages");
 	text_in(reader, value, "text", verdict->text, sizeof verdict->text);
 	text_in(reader, value, "advice", verdict->advice, sizeof verdict->advice);
-	if (json_object_get(value, "step_peak_bytes")) /* older files have none */
+	if (json_object_get(value, "step_peak_bytes")) /* not in older files */
 		verdict->step_peak_bytes = number_in(reader, value, "step_peak_bytes");
 }
 
-/* Stands for one that was set in the program that wrote the report. */
+/* Stands for the callback that was set in the program that wrote the report. */
 static void some_callback(void *user, hr_oom_report report)
 {
 	(void)user, (void)report;
@@ -371,7 +371,7 @@ static void take_options(struct reader *reader, const json_t *value)
 	options->allocation_log_buffer_size = small_in(reader, value, "allocation_log_buffer_size");
 	options->allocation_log_sampling_rate = fraction_in(reader, value, "allocation_log_sampling_rate");
 	options->allocation_log_address = (hr_log_address)choice_in(reader, value, "allocation_log_address", hr__report_addresses);
-	options->allocation_log_allocations_only = json_object_get(value, "allocation_log_allocations_only") && /* older files have none */
+	options->allocation_log_allocations_only = json_object_get(value, "allocation_log_allocations_only") && /* not in older files */
 	                                           bool_in(reader, value, "allocation_log_allocations_only");
 	options->callback = bool_in(reader, value, "callback") ? some_callback : NULL;
 }
@@ -403,7 +403,7 @@ static void take_device(struct reader *reader, const json_t *value)
 	report->page_bytes = number_in(reader, value, "page_bytes");
 }
 
-/* Statistics are added from time to time: those that an older report does not have are 0. */
+/* Statistics missing in an older report are 0. */
 static void take_stats(struct reader *reader, const json_t *value)
 {
 	hr_stats *stats = &reader->saved->report.stats;
@@ -534,7 +534,7 @@ static void take_log_total(struct reader *reader, const json_t *value)
 	reader->saved->report.log_total = number_of(reader, value, "log_total", INT64_MAX);
 }
 
-/* key, whether it is an object, what takes it; "log" is taken entry by entry. */
+/* key, whether the value is an object, function that reads it; "log" is read entry by entry. */
 static const struct member {
 	const char *key;
 	bool is_object;
@@ -581,7 +581,7 @@ static bool take_this(struct reader *reader, char wanted, const char *what)
 	return !reader->status;
 }
 
-/* The value that comes next, of at most [most] bytes; NULL when there is none. */
+/* Parses the next value, which must have at most [most] bytes; NULL on failure. */
 static json_t *take_value(struct reader *reader, size_t most)
 {
 	json_error_t error = { 0 };
@@ -596,7 +596,7 @@ static json_t *take_value(struct reader *reader, size_t most)
 		reader->at += into < length ? into : length;
 		return value;
 	}
-	/* A number or a character that was cut is called wrong by jansson, but what is wrong is the end. */
+	/* jansson reports a truncated number or character as invalid, but the error is the end of the file. */
 	bool cut = into >= length || hr__utf8_trim(reader->text + reader->at, length) < length;
 	if (cut || json_error_code(&error) == json_error_premature_end_of_input) {
 		size_t begin = reader->at;
@@ -629,7 +629,7 @@ static bool make_room(struct reader *reader)
 	return true;
 }
 
-/* The failing request, which stands at the end, is told by the report itself. */
+/* Skips the failing request at the end of the log: it is a part of the report itself. */
 static void take_entry(struct reader *reader, const json_t *object, uint32_t index)
 {
 	hr__report *report = &reader->saved->report;
@@ -668,7 +668,7 @@ static void take_log(struct reader *reader)
 	}
 }
 
-/* ---- all of it ---- */
+/* ---- the report ---- */
 
 static void take_member(struct reader *reader)
 {
@@ -709,7 +709,7 @@ static void take_members(struct reader *reader)
 	if (!reader->status && look(reader) != -1) wrong_here(reader, "the end of the file");
 }
 
-/* Whether it is a report at all, and one that this version knows. */
+/* Checks that the text is a report, of a supported version. */
 static void look_at_kind(struct reader *reader)
 {
 	if (reader->size >= 2 && memcmp(reader->text, "\x1F\x8B", 2) == 0) {

@@ -1,7 +1,7 @@
-/* picture.c - memory drawn in characters: how much was live over time, and what lay where in the regions at the peak.
+/* picture.c - charts made of characters: live bytes over time, and the contents of the regions at the peak.
  *
- * A cell of a region stands for the same number of mapped bytes everywhere in it; addresses without memory are left out. How full a
- * cell is shows in its shade, what is in it in its colour. */
+ * All cells of a region stand for the same number of mapped bytes; unmapped addresses are left out. The shade of a cell shows how
+ * full it is, its colour what it contains. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #define CHART_ROWS 6
 #define CHART_LABEL 10 /* columns left of the chart */
 #define REGIONS_SHOWN 6u
-#define REGION_LINES 10u /* at most, for a region; small ones take fewer */
+#define REGION_LINES 10u /* maximum for a region; small ones have fewer */
 #define BYTES_PER_LINE_LEAST (UINT64_C(4) << 20)
 
 static const char *const chart_blocks[] = { " ", "\u2581", "\u2582", "\u2583", "\u2584", "\u2585", "\u2586", "\u2587", "\u2588" };
@@ -28,7 +28,7 @@ static void heading(const char *text, const char *rest)
 
 /* ---- live bytes over time ---- */
 
-/* The most bytes live during each of [columns] equal parts of the program. */
+/* Maximum of live bytes in each of [columns] equal parts of the program. */
 static hr_status live_over_time(const hr__program *program, uint64_t *most, size_t columns)
 {
 	uint64_t *sizes = calloc(program->slots, sizeof *sizes), live = 0;
@@ -143,7 +143,7 @@ struct cell {
 	uint64_t in_use, cached, free;
 };
 
-/* The next [bytes] of a region, from where *chunk and *into say. */
+/* The next [bytes] of a region, starting [*into] bytes into chunk [*chunk]; both are advanced. */
 static struct cell next_cell(const struct region *region, size_t *chunk, uint64_t *into, uint64_t bytes)
 {
 	struct cell cell = { 0 };
@@ -171,7 +171,7 @@ static const char *shade_of(double share, bool utf8)
 	return utf8 ? "\u2591" : "-";
 }
 
-/* Prints a cell; colours change only where the style does. */
+/* Prints a cell; escape sequences are printed only when the style changes. */
 static void draw_cell(const struct cell *cell, bool small, bool utf8, hr__style_name *style)
 {
 	uint64_t total = cell->in_use + cell->cached + cell->free;

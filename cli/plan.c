@@ -1,8 +1,8 @@
-/* plan.c - `headroom plan`: before you run, does it fit, what would Large Model Support move, and what would that cost.
+/* plan.c - `headroom plan`: predicts whether a program fits, what Large Model Support would move, and the cost.
  *
- *     no use events    the peak against the limit, and why there is no more to say
+ *     no use events    compares the peak with the limit, and prints why more is not known
  *     --limit          one forecast (forecast.h)
- *     no limit         a forecast for each of several, as a curve */
+ *     no limit         forecasts for several limits, as a curve */
 #include "plan.h"
 
 #include <stdio.h>
@@ -60,7 +60,7 @@ static bool read_policy(const hr__arguments *arguments, const char **out)
 	return false;
 }
 
-/* Whether everything that was asked for makes sense; says what does not. */
+/* Parses and checks the arguments. False: something is wrong, and a message was printed. */
 static bool read_arguments(const hr__arguments *arguments, hr__forecast_setup *setup, uint64_t *step)
 {
 	uint64_t repeats = REPEATS;
@@ -90,7 +90,7 @@ static bool read_arguments(const hr__arguments *arguments, hr__forecast_setup *s
 	return true;
 }
 
-/* Finds the step that is asked about; says why there is none. */
+/* Selects the step to plan. False: there is none, and a message was printed. */
 static bool choose_step(hr__plan_report *report, const hr__arguments *arguments, uint64_t number)
 {
 	const hr__uses *uses = &report->uses;
@@ -110,7 +110,7 @@ static bool choose_step(hr__plan_report *report, const hr__arguments *arguments,
 	return true;
 }
 
-/* ---- working ---- */
+/* ---- forecasting ---- */
 
 static hr_status forecast_curve(hr__plan_report *report, hr__progress *progress)
 {
@@ -126,7 +126,8 @@ static hr_status forecast_curve(hr__plan_report *report, hr__progress *progress)
 	return status;
 }
 
-/* With so much it runs without moving anything, if the host has room for what moves at all. */
+/* Upper end of the search for the least limit: with this much, the program runs without evictions, or fails for lack of host
+ * memory. */
 static uint64_t most_limit(const hr__plan_report *report)
 {
 	uint64_t peak = report->tape.peak_bytes, most;
@@ -161,7 +162,8 @@ bool hr__plan_report_fits(const hr__plan_report *report)
 	return report->setup.part ? report->forecast.fits : report->tape.peak_bytes <= report->setup.limit;
 }
 
-/* The page size is that of the recorded device, where the trace has it and no other is asked for. */
+/* Uses the page size of the recorded device, if the trace has it and no other is given. False: the limit is below one page, and a
+ * message was printed. */
 static bool settle_page(hr__plan_report *report, const hr__arguments *arguments)
 {
 	hr__forecast_setup *setup = &report->setup;

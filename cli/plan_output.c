@@ -1,4 +1,4 @@
-/* plan_output.c - what `headroom plan` prints: text for people, or one JSON object. */
+/* plan_output.c - output of `headroom plan`: text, or one JSON object. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -55,7 +55,7 @@ static void write_stats(hr__json *json, const hr_lms_stats *stats)
 	hr__json_end_object(json);
 }
 
-/* What is known of one limit. [forecast] NULL: nothing. */
+/* The fields of one limit; all null when [forecast] is NULL. */
 static void write_forecast(hr__json *json, const hr__plan_report *report, const hr__forecast *forecast)
 {
 	bool known = forecast && forecast->fits, has_time = known && report->facts.plain_ns > 0;
@@ -131,14 +131,14 @@ static const char *count_text(uint64_t count, char out[32])
 	return hr__format_count(count, out, 32);
 }
 
-/* A name of the trace, fit to be printed. */
+/* A name from the trace, made safe to print. */
 static const char *name_text(hr_name name, char out[HR__QUOTE_BYTES])
 {
 	const char *text = hr_name_text(name);
 	size_t length = strlen(text);
 	if (!length) return "(no name)";
 	hr__quote(text, length, out);
-	/* Without the quotes. */
+	/* Strip the quotes. */
 	size_t quoted = strlen(out);
 	memmove(out, out + 1, quoted - 2);
 	out[quoted - 2] = 0;
@@ -170,7 +170,7 @@ static void print_notes(const hr__plan_report *report)
 	hr__line_add("no steps are marked: what comes from the first op on is taken for one step\n");
 }
 
-/* Which step this is about, and why. */
+/* The planned step, and why it was chosen. */
 static void print_step(const hr__plan_report *report)
 {
 	const hr__uses *uses = &report->uses;
@@ -225,7 +225,7 @@ static void print_memory(const hr__plan_report *report)
 	else hr__line_add("none was found: the host has no room for what would have to move\n");
 }
 
-/* ---- does it fit ---- */
+/* ---- verdict ---- */
 
 static void print_verdict(const hr__plan_report *report, bool fits, const char *how)
 {
@@ -243,21 +243,21 @@ static const char *verdict_detail(const hr__plan_report *report)
 	return report->facts.working_set_bytes > hr__align_down(report->setup.limit, report->setup.page) ? ", whatever is moved" : "";
 }
 
-/* What it takes on the device. What a tape takes, at most 2^48 bytes, can be rounded. */
+/* Size on the device. Cannot overflow: a tape has no tensor above 2^48 bytes. */
 static uint64_t rounded(uint64_t bytes)
 {
 	(void)hr__align_up(bytes, HR__FORECAST_GRANULARITY, &bytes);
 	return bytes;
 }
 
-/* Columns for the name of an op beside [used] others. */
+/* Columns for the name of an op, with [used] columns taken by the rest of the line. */
 static int name_columns(int used)
 {
 	int left = hr__term_table_width() - used;
 	return left < NAME_COLUMNS_LEAST ? NAME_COLUMNS_LEAST : left < NAME_COLUMNS ? left : NAME_COLUMNS;
 }
 
-/* How much of a name is printed in so many columns: all of it where no terminal would break the line. */
+/* Maximum length of a name printed in [columns]. Names are not truncated if the output is not a terminal. */
 static int name_cut(int columns)
 {
 	return isatty(STDOUT_FILENO) ? columns : HR__QUOTE_BYTES;
@@ -276,7 +276,7 @@ static void print_tensor(const hr__plan_report *report, const hr__use *use)
 	else printf("  filled %s\n", tensor->born ? "in a step, outside of ops" : "before the first step");
 }
 
-/* The largest tensors of an op, in order of size. */
+/* Prints the largest tensors of an op, largest first. */
 static void print_working_set(const hr__plan_report *report, uint32_t index)
 {
 	const hr__use_op *op = &report->uses.ops[index];
@@ -288,7 +288,7 @@ static void print_working_set(const hr__plan_report *report, uint32_t index)
 		uint64_t bytes = report->uses.tensors[uses[i].tensor].bytes;
 		uint32_t at = listed < LISTED_TENSORS ? listed++ : LISTED_TENSORS;
 		all += rounded(bytes);
-		/* Insertion: what is pushed out at the end is not shown. */
+		/* Insertion sort that keeps the LISTED_TENSORS largest. */
 		while (at > 0 && report->uses.tensors[uses[order[at - 1]].tensor].bytes < bytes) {
 			if (at < LISTED_TENSORS) order[at] = order[at - 1];
 			at--;
@@ -320,7 +320,7 @@ static void print_failure(const hr__plan_report *report)
 	hr__line_add("\n");
 }
 
-/* ---- what it costs ---- */
+/* ---- cost ---- */
 
 static void print_cost(const hr__plan_report *report)
 {
@@ -412,7 +412,7 @@ static void print_curve(const hr__plan_report *report)
 	}
 }
 
-/* ---- all of it ---- */
+/* ---- the report ---- */
 
 static void print_peak_only(const hr__plan_report *report)
 {

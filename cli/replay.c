@@ -1,11 +1,11 @@
-/* replay.c - `headroom replay`: runs a recorded trace again, through the public API on the simulated device.
+/* replay.c - `headroom replay`: runs a recorded trace through the public API on the simulated device.
  *
- *     trial      one pass with the limit asked for, or none: does it fit, what does the allocator look like afterwards
+ *     trial      one pass with the given limit, or none: whether it fits, statistics afterwards
  *     limit      --find-limit: many passes with other limits
  *     speed      passes timed as a whole, then a pass with every call timed
- *     picture    --picture: once more up to the peak, and a look at the regions there
+ *     picture    --picture: another run up to the peak, and a chart of the regions there
  *
- * Each part begins with a fresh allocator (measure.h). */
+ * Each part starts with a fresh allocator (measure.h). */
 #include <stdio.h>
 #include <string.h>
 
@@ -43,7 +43,7 @@ static const hr__option options[] = {
 	{ NULL, NULL, NULL },
 };
 
-/* Whether everything that was asked for makes sense; says what does not. */
+/* Parses and checks the arguments. False: something is wrong, and a message was printed. */
 static bool read_arguments(const hr__arguments *arguments, hr__replay *replay, uint64_t *page, uint64_t *repeat, int64_t *device)
 {
 	uint64_t threads = 1;
@@ -82,7 +82,7 @@ static hr_status find_limit(hr__replay *replay)
 	return status;
 }
 
-/* Fills in all that was asked for. */
+/* Runs everything that was requested. */
 static hr_status measure(hr__replay *replay, const hr__arguments *arguments, uint64_t repeat)
 {
 	hr__progress progress;
@@ -93,7 +93,7 @@ static hr_status measure(hr__replay *replay, const hr__arguments *arguments, uin
 	replay->setup.record = arguments->values[RECORD];
 	hr_status status = hr__measure_trial(&replay->setup, false, &replay->trial);
 	replay->setup.record = NULL;
-	/* The speed of a program that does not run says nothing. */
+	/* The speed of a program that does not fit is meaningless. */
 	if (replay->trial.failed) replay->timed = false;
 	hr__progress_phase(&progress, "finding the limit", !finds_limit ? 0 : replay->timed ? 0.6 : 1);
 	if (!status && finds_limit) status = find_limit(replay);
@@ -107,7 +107,7 @@ static hr_status measure(hr__replay *replay, const hr__arguments *arguments, uin
 static int replay_tape(hr__replay *replay, const hr__arguments *arguments, uint64_t page, uint64_t repeat)
 {
 	hr_status status = hr__program_make(&replay->tape, &replay->program);
-	hr__tape_free(&replay->tape); /* its figures stay; the program has the events now */
+	hr__tape_free(&replay->tape); /* its counters stay valid; the events are now in the program */
 	if (status) return hr__complain_last();
 	replay->setup.program = &replay->program;
 	replay->setup.page = page ? page : hr__setup_page(&replay->program, replay->tape.page_bytes, replay->setup.stitch);

@@ -1,4 +1,4 @@
-/* replay.h - what a replay found out, between the parts of `headroom replay`. */
+/* replay.h - the results of `headroom replay`, shared by the parts of the command. */
 #ifndef HR_CLI_REPLAY_H
 #define HR_CLI_REPLAY_H
 
@@ -11,16 +11,16 @@ typedef struct hr__replay {
 	hr__program program;
 	hr__setup setup;
 	hr__trial trial;
-	hr__limit_answer least; /* limit 0: not asked for */
-	uint64_t least_remapped; /* pages that were mapped side by side to run at it */
+	hr__limit_answer least; /* limit 0: not requested */
+	uint64_t least_remapped; /* pages stitched in a run at that limit */
 	hr__speed speed;
 	bool timed; /* speed is filled in */
 } hr__replay;
 
-/* Print it to standard output. */
+/* Print the results to standard output. */
 void hr__replay_json(const hr__replay *replay);
 hr_status hr__replay_text(const hr__replay *replay, bool picture);
-/* Memory over time, and the regions at the peak. */
+/* Prints charts of memory over time and of the regions at the peak. */
 hr_status hr__replay_picture(const hr__replay *replay);
 
 #endif

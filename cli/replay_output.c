@@ -1,4 +1,4 @@
-/* replay_output.c - what `headroom replay` prints: a summary for people, or one JSON object. */
+/* replay_output.c - output of `headroom replay`: a text summary, or one JSON object. */
 #include <stdio.h>
 #include <string.h>
 
@@ -200,7 +200,7 @@ struct source {
 	int64_t count;
 };
 
-/* Where allocations came from, in the order in which the allocator tries. */
+/* Sources of allocations, in the order in which the allocator tries them. */
 static void print_sources(const hr__replay *replay)
 {
 	const hr_stats *stats = &replay->trial.stats;
@@ -223,7 +223,7 @@ static void print_sources(const hr__replay *replay)
 	       (unsigned long long)pages_remapped(replay), hr__plural(pages_remapped(replay)));
 }
 
-/* The statistics as the library formats them, without the lines that say 0. */
+/* The statistics as formatted by the library, without lines that are 0. */
 static void print_statistics(const hr__replay *replay)
 {
 	char text[STATS_TEXT_BYTES];

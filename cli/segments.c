@@ -1,8 +1,8 @@
 /* segments.c - see segments.h.
  *
- * The folders are open to everybody, so a file may be anything: a link, a pipe, short, long, full of lies, changing. It is opened without following
- * links or waiting, read and never mapped, and every number is checked before it is used. Nobody can speak for the process of another: a file counts
- * only if it belongs to the user of the process. */
+ * All users can write to /dev/shm, so a file may be anything: a link, a pipe, too short, too long, forged, changing. Files are
+ * opened without following links or blocking, read and never mapped, and every number is checked before use. To prevent forged
+ * statistics of another user's process, a file counts only if it is owned by the user of the process. */
 #define _GNU_SOURCE
 #include "segments.h"
 
@@ -18,9 +18,10 @@
 #include <unistd.h>
 
 #define ATTEMPTS 20
-#define PAUSE_NS 500000 /* between two of them; a program writes for less than a microsecond */
-#define PAUSES_MAX 400  /* for all files together: 0.2 s, however many there are that never come to rest */
-#define QUIET_NS 2000000000ull /* what is not of this system's processes may be of a container's: it counts as dead when nothing writes to it */
+#define PAUSE_NS 500000 /* between attempts; a program writes for less than a microsecond */
+#define PAUSES_MAX 400  /* for all files together: 0.2 s, however many files never stop changing */
+/* A process that is not visible here may run in a container: it counts as dead if its file was not written for this long. */
+#define QUIET_NS 2000000000ull
 
 static uint64_t wall_ns(void)
 {
@@ -42,7 +43,7 @@ static bool read_sequence(int fd, uint64_t *out)
 	return pread(fd, out, sizeof *out, offsetof(hr__segment, sequence)) == (ssize_t)sizeof *out;
 }
 
-/* The same even number before and after: nobody wrote meanwhile. */
+/* Reads a consistent copy: the sequence number is even and the same before and after. */
 static bool read_quiet(int fd, hr__segment *out, uint32_t *pauses)
 {
 	for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
@@ -105,9 +106,9 @@ bool hr__segment_read(int folder, const char *name, uint32_t process, hr__segmen
 	return read_file(folder, name, process, out, &owner, &pauses);
 }
 
-/* ---- is it alive? ---- */
+/* ---- liveness ---- */
 
-/* When [process] began; 0 when there is none. */
+/* Start time of [process]; 0 if it does not exist. */
 static uint64_t birth_of(uint32_t process)
 {
 	char path[64], text[1024];
@@ -118,12 +119,13 @@ static uint64_t birth_of(uint32_t process)
 	close(fd);
 	text[length > 0 ? length : 0] = 0;
 	const char *at = strrchr(text, ')');
-	if (at && at[1] && (at[2] == 'Z' || at[2] == 'X')) return 0; /* dead, and nobody has asked for its exit status yet */
+	if (at && at[1] && (at[2] == 'Z' || at[2] == 'X')) return 0; /* a zombie, or dead */
 	for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
 	return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
-/* The user as which [process] makes files. /proc/PID itself would do, but belongs to root where a process may not be looked into. */
+/* Whether [process] creates files as [user]. The owner of /proc/PID is not used, because it is root for processes that may not be
+ * inspected. */
 static bool is_owner(uint32_t process, uid_t user)
 {
 	char path[64], line[256];
@@ -137,7 +139,7 @@ static bool is_owner(uint32_t process, uid_t user)
 	return id == user;
 }
 
-/* Removes a file of ours that no process writes to any more. */
+/* Removes a file of this user whose process is dead. */
 static bool remove_dead(int folder, const char *name, const hr__segment *s)
 {
 	struct stat facts;
@@ -147,9 +149,9 @@ static bool remove_dead(int folder, const char *name, const hr__segment *s)
 	return unlinkat(folder, name, 0) == 0;
 }
 
-/* ---- all of them ---- */
+/* ---- all files ---- */
 
-/* The process that a file is named after; 0 when it is another file. */
+/* The process id in a file's name; 0 if it is another kind of file. */
 static uint32_t process_of(const char *name)
 {
 	const size_t length = sizeof HR__SEGMENT_PREFIX - 1;
@@ -165,7 +167,7 @@ static void add_file(int folder, const char *name, hr__segments *out)
 	struct stat facts;
 	if (!process || out->count == HR__SEGMENTS_MAX || fstatat(folder, name, &facts, AT_SYMLINK_NOFOLLOW)) return;
 	uint64_t birth = birth_of(process);
-	/* Whose it is comes first: what counts for nothing is not read, and there may be many of them. */
+	/* Check the owner before reading: files of other users are ignored, and there may be many. */
 	if (birth ? !is_owner(process, facts.st_uid) : facts.st_uid != geteuid()) {
 		out->odd += birth != 0;
 		return;

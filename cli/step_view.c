@@ -12,13 +12,13 @@ struct maker {
 	const hr__uses *uses;
 	uint64_t granularity;
 	hr__step_view *view;
-	uint32_t *numbers; /* of each tensor of the tape: its number in the view, if it has one */
+	uint32_t *numbers; /* for each tensor of the tape, its index in the view, if it has one */
 };
 
 static void add_tensor(struct maker *maker, uint32_t index, bool lived_before)
 {
 	hr__plan_step *step = &maker->view->step;
-	/* What a tape takes, at most 2^48 bytes, can be rounded. */
+	/* Cannot overflow: a tape has no tensor above 2^48 bytes. */
 	uint64_t bytes = maker->uses->tensors[index].bytes;
 	bool fits = hr__align_up(bytes, maker->granularity, &bytes);
 	HR_ASSERT(fits);
@@ -64,7 +64,7 @@ static void add_act(struct maker *maker, const hr__act *act)
 	}
 }
 
-/* Room for the most that [part] can have. */
+/* Allocates arrays for the maximum that [part] can need. */
 static bool get_room(struct maker *maker, uint32_t part)
 {
 	const hr__uses *uses = maker->uses;
@@ -119,7 +119,7 @@ hr_status hr__step_view_relax(hr__step_view *view)
 		uint32_t end = op + 1 < step->op_count ? step->ops[op + 1].first_use : step->use_count;
 		for (uint32_t i = step->ops[op].first_use; i < end; i++) last[step->uses[i].tensor] = op;
 	}
-	/* last[] of a tensor that is dealt with becomes its new number. */
+	/* For each tensor processed, last[] is replaced by its new index. */
 	for (uint32_t i = 0; i < step->tensor_count; i++) {
 		hr__plan_tensor tensor = view->tensors[i];
 		if (last[i] == HR__PLAN_NEVER) continue;

@@ -1,27 +1,27 @@
-/* step_view.h - a step of a use tape as the planner of Large Model Support sees it (lms/plan.h). */
+/* step_view.h - a step of a use tape in the form that the planner of Large Model Support takes (lms/plan.h). */
 #ifndef HR_CLI_STEP_VIEW_H
 #define HR_CLI_STEP_VIEW_H
 
 #include "lms/plan.h"
 #include "uses.h"
 
-/* Where a driver fills a tensor, the view has an op that takes no time and writes it. */
+/* A tensor that is filled by the driver is written by an extra op that takes no time. */
 typedef struct hr__step_view {
-	hr__plan_step step; /* its arrays are those below */
+	hr__plan_step step; /* points to the arrays below */
 	hr__plan_op *ops;
 	hr__plan_use *uses;
 	hr__plan_tensor *tensors;
-	uint32_t *op_of;     /* op of the tape that each op is; HR__USES_NONE = a tensor is filled */
-	uint32_t *tensor_of; /* tensor of the tape that each tensor is */
+	uint32_t *op_of;     /* for each op, its index in the tape; HR__USES_NONE = fills a tensor */
+	uint32_t *tensor_of; /* for each tensor, its index in the tape */
 } hr__step_view;
 
-/* Of part [part], with the sizes of tensors rounded up to [granularity], a power of two. HR_NO_HOST_MEMORY. */
+/* Makes the view of part [part], with sizes of tensors rounded up to [granularity], a power of two. HR_NO_HOST_MEMORY. */
 hr_status hr__step_view_make(const hr__uses *uses, uint32_t part, uint64_t granularity, hr__step_view *out);
 
-/* Leaves of the view what must be on the device at some moment, whatever an engine does: tensors without a use are dropped, because they
- * can leave once and for all; one that lived before and dies, or is made and lives on, is there from its first use to its last. What the
- * planner says of that is true of every engine: the least memory is the largest working set, and the bound holds for those that move what
- * no plan would. */
+/* Reduces the view to what must be on the device at some time under any policy. Tensors without a use are dropped, because they can
+ * be evicted for the whole step. A tensor that existed before the step and is destroyed in it, or is made in it and outlives it, is
+ * only there from its first use to its last. Results of the planner for the reduced view hold for every policy: the least memory is
+ * the largest working set, and the bound holds even for moves that no plan contains. */
 hr_status hr__step_view_relax(hr__step_view *view);
 void hr__step_view_free(hr__step_view *view);
 

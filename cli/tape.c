@@ -1,7 +1,7 @@
 /* tape.c - see tape.h.
  *
  * Invariants while reading:
- *   1  blocks_by_id has the live blocks and no others; live_blocks of them, with live_bytes in all
+ *   1  blocks_by_id has exactly the live blocks: live_blocks of them, with live_bytes in total
  *   2  sizes[b] is the size of block b, for b < allocs
  *   3  allocs + frees = count */
 #include "tape.h"
@@ -16,11 +16,11 @@
 #include "base/status.h"
 #include "base/text.h"
 
-#define BLOCK_BYTES_MAX (UINT64_C(1) << 48) /* what hr_alloc takes */
+#define BLOCK_BYTES_MAX (UINT64_C(1) << 48) /* the maximum that hr_alloc accepts */
 
 /* ---- streams and threads ---- */
 
-/* The number of a stream or thread, which is new when it was not seen before. */
+/* The number of a stream or thread; a new one if it was not seen before. */
 static hr_status number_of(hr__id_map *map, uint64_t name, const char *what, uint16_t *out)
 {
 	hr_status status = hr__id_map_ensure(map);
@@ -35,7 +35,7 @@ static hr_status number_of(hr__id_map *map, uint64_t name, const char *what, uin
 	return HR_OK;
 }
 
-/* ---- life ---- */
+/* ---- init and free ---- */
 
 void hr__tape_init(hr__tape *tape, hr__tape_format format)
 {
@@ -89,7 +89,7 @@ static hr_status append(hr__tape *tape, uint64_t bytes, uint32_t block, uint64_t
 	if (status) return status;
 	if (tape->count >= HR__TAPE_EVENTS_MAX)
 		return hr__fail(HR_TOO_MANY, "more than %u events; cut the trace into parts", HR__TAPE_EVENTS_MAX);
-	/* What has a use tape is not replayed. */
+	/* A tape with a use tape is not replayed. */
 	if (!tape->use_tape) {
 		if (tape->count == tape->capacity && !grow((void **)&tape->events, &tape->capacity, sizeof *tape->events))
 			return hr__fail(HR_NO_HOST_MEMORY, "no memory for more than %zu events", tape->count);
@@ -127,7 +127,7 @@ static hr_status release_entry(hr__tape *tape, hr__id_entry *entry, uint64_t str
 	return HR_OK;
 }
 
-/* The entry where a new block of that name goes. One that is live already is an error, or freed first. */
+/* The entry for a new block with that id. If the id is live already, that is an error, or the old block is freed first. */
 static hr_status claim(hr__tape *tape, hr__tape_id id, uint64_t stream, uint64_t thread,
                        hr__id_entry **out)
 {
@@ -240,7 +240,7 @@ void hr__tape_hindered(hr__tape *tape)
 	if (tape->use_tape) hr__uses_hindered(tape->use_tape);
 }
 
-/* ---- words ---- */
+/* ---- text ---- */
 
 const char *hr__tape_format_name(hr__tape_format format)
 {

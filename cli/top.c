@@ -1,4 +1,4 @@
-/* top.c - `headroom top`: a live table of the programs that use Headroom now. */
+/* top.c - `headroom top`: a live table of the programs that use Headroom. */
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -16,8 +16,8 @@
 #include "term.h"
 
 #define ROWS_UNKNOWN 24
-#define SPARK_LEAST 9  /* columns: less says nothing, and its heading has to fit */
-#define LINES_AROUND 4 /* of a terminal: the title, an empty line, how many more there are, and the cursor's */
+#define SPARK_LEAST 9  /* columns: fewer show nothing useful, and the heading has to fit */
+#define LINES_AROUND 4 /* lines besides the table: title, empty line, "... and N more", the cursor's line */
 
 enum { ONCE, JSON, INTERVAL };
 
@@ -28,10 +28,10 @@ static const hr__option options[] = {
 	{ NULL, NULL, NULL },
 };
 
-/* Two looks: rates are differences between them. */
+/* Two samples: rates are differences between them. */
 typedef struct view {
 	hr__segments looks[2];
-	int now; /* which of them is the newest */
+	int now; /* index of the latest */
 	bool has_before;
 } view;
 
@@ -52,7 +52,7 @@ static const hr__segment_device *device_before(const view *v, const hr__segment 
 	return NULL;
 }
 
-/* Allocations per second since the look before; negative when not known. */
+/* Allocations per second since the previous sample; negative if unknown. */
 static double rate_of(const view *v, const hr__segment *s, const hr__segment_device *device)
 {
 	uint64_t then;
@@ -63,7 +63,7 @@ static double rate_of(const view *v, const hr__segment *s, const hr__segment_dev
 
 /* ---- sparklines ---- */
 
-/* The newest [most] samples, oldest first; returns how many there are. */
+/* The latest [most] samples, oldest first; returns their number. */
 static size_t samples_of(const hr__segment *s, const hr__segment_device *device, int64_t *out, size_t most)
 {
 	size_t count = s->samples < HR__SEGMENT_SAMPLES ? (size_t)s->samples : HR__SEGMENT_SAMPLES;
@@ -91,7 +91,7 @@ static void print_sparkline(const hr__segment *s, const hr__segment_device *devi
 
 /* ---- the table ---- */
 
-/* name: heading, width, text to the left?, what is dropped first where the terminal is narrow: the highest. 0 = never. */
+/* name: heading, width, left-aligned?, order of removal on narrow terminals: highest first; 0 = never removed. */
 #define COLUMNS_TABLE(X)               \
 	X(PROCESS, "process", 7, false, 0) \
 	X(PROGRAM, "program", 15, true, 1) \
@@ -121,7 +121,7 @@ static const struct {
 #undef COLUMN
 };
 
-/* What fits into a line. */
+/* The columns that fit into a line. */
 typedef struct layout {
 	bool shows[COLUMN_COUNT];
 	int width; /* of a line */
@@ -142,7 +142,8 @@ static layout fit_columns(int width)
 	return fit;
 }
 
-/* On a terminal that is written over, each line wipes what was behind it. A line that reached the last column would lose its end by that. */
+/* On a live screen each line also erases the rest of the terminal's line. A line of full width would lose its last character, so
+ * line_width leaves one column free. */
 static const char *end_of_line(bool live)
 {
 	return live ? "\033[K\n" : "\n";
@@ -152,12 +153,12 @@ static int line_width(bool live)
 {
 	struct winsize size;
 	int width = hr__term_width();
-	/* Where lines are counted, the terminal knows best. */
+	/* Use the terminal's own width if it is smaller than COLUMNS, because lines must not wrap on a live screen. */
 	if (live && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 && size.ws_col < width) width = size.ws_col;
 	return width - live;
 }
 
-/* A line of text, cut to the width. */
+/* Prints a line of text, truncated to the width. */
 static void print_line(const char *text, bool live)
 {
 	printf("%.*s%s", line_width(live), text, end_of_line(live));
@@ -180,7 +181,7 @@ static void print_heading(const layout *fit, bool live)
 	fputs(end_of_line(live), stdout);
 }
 
-/* A count as it fits into [width]: rounded where it has too many digits. */
+/* Formats a count for [width] columns, in exponential notation if it has too many digits. */
 static const char *short_count(uint64_t value, char *out, size_t capacity, int width)
 {
 	hr__format_count(value, out, capacity);
@@ -211,7 +212,7 @@ static void print_device(const view *v, const hr__segment *s, const hr__segment_
 	fputs(end_of_line(live), stdout);
 }
 
-/* At most [rows] lines. */
+/* Prints at most [rows] lines. */
 static void print_table(const view *v, bool live, int rows)
 {
 	const hr__segments *look = &v->looks[v->now];
@@ -293,7 +294,7 @@ static int terminal_rows(void)
 	return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > LINES_AROUND ? size.ws_row : ROWS_UNKNOWN;
 }
 
-/* Waits for the next look. True when the user has seen enough. */
+/* Waits until the next refresh. True if the user quits. */
 static bool wait_for_key(bool has_keys, double seconds)
 {
 	struct pollfd keys = { .fd = has_keys ? STDIN_FILENO : -1, .events = POLLIN };
@@ -332,7 +333,7 @@ static int run_live(view *v, double seconds)
 		raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
 		tcsetattr(STDIN_FILENO, TCSANOW, &raw);
 	}
-	fputs("\033[?1049h\033[?25l", stdout); /* a screen of its own, without a cursor */
+	fputs("\033[?1049h\033[?25l", stdout); /* alternate screen, hidden cursor */
 	do {
 		v->now = !v->now;
 		hr__segments_read(&v->looks[v->now]);
@@ -348,7 +349,7 @@ static int run_live(view *v, double seconds)
 
 static int run(const hr__arguments *arguments)
 {
-	static view v; /* too large for a stack */
+	static view v; /* too large for the stack */
 	double seconds = 1;
 	if (!hr__arguments_decimal(arguments, INTERVAL, "s", 0.1, 60, &seconds)) return HR__EXIT_BAD;
 	bool json = hr__arguments_has(arguments, JSON);

@@ -1,9 +1,9 @@
 /* uses.c - see uses.h.
  *
  * Invariants while reading:
- *   1  uses of finished ops lie in front, in the order of ops; behind them those of the running op, from first_use_of_running on
- *   2  tensor->last_use_end is at most the end of all uses; above the running op's first use exactly when that op uses it
- *   3  the last part is the open one: its acts go on to the end of all acts */
+ *   1  uses of finished ops come first, in the order of ops; those of the running op follow, from first_use_of_running on
+ *   2  tensor->last_use_end is at most use_count; it is above the running op's first use exactly if that op uses the tensor
+ *   3  the last part is open: its acts extend to the end of all acts */
 #include "uses.h"
 
 #include <stdlib.h>
@@ -66,7 +66,7 @@ static hr_status append_use(hr__uses *uses, hr__use use)
 	return HR_OK;
 }
 
-/* ---- life ---- */
+/* ---- init and free ---- */
 
 hr_status hr__uses_init(hr__uses *uses, bool strict)
 {
@@ -133,7 +133,7 @@ hr_status hr__uses_step(hr__uses *uses, uint64_t number)
 		                (unsigned long long)number, (unsigned long long)uses->running_id, hr__quote(name, strlen(name), quoted));
 	}
 	if (uses->part_count > 1 && number <= last->number) {
-		/* A program that counts the steps of each epoch from 0. */
+		/* The program counts the steps of each epoch from 0. */
 		if (uses->strict || last->number == UINT64_MAX)
 			return hr__fail(HR_BAD_FORMAT, "step %llu begins after step %llu; expected a larger number", (unsigned long long)number,
 			                (unsigned long long)last->number);
@@ -194,7 +194,7 @@ hr_status hr__uses_access(hr__uses *uses, uint32_t tensor, uint64_t block, bool 
 	return append_use(uses, (hr__use){ .tensor = tensor, .reads = !write, .writes = write });
 }
 
-/* Finds out what the op that ends made. */
+/* Determines what the op that ends has made. */
 static void settle_uses(hr__uses *uses, const hr__use_op *op)
 {
 	for (uint32_t i = op->first_use; i < op->first_use + op->use_count; i++) {
@@ -206,7 +206,7 @@ static void settle_uses(hr__uses *uses, const hr__use_op *op)
 	}
 }
 
-/* An end that is none of the running op's. */
+/* Handles an end that does not match the running op. */
 static hr_status wrong_end(hr__uses *uses, uint64_t id)
 {
 	if (!uses->strict) {
@@ -219,7 +219,7 @@ static hr_status wrong_end(hr__uses *uses, uint64_t id)
 	                (unsigned long long)uses->running_id);
 }
 
-/* What was freed while the op that ended last ran. */
+/* Destroys the tensors that were freed while the last op ran. */
 static hr_status destroy_pending(hr__uses *uses)
 {
 	uint32_t op = uses->op_count - 1;
@@ -263,7 +263,7 @@ hr_status hr__uses_op_end(hr__uses *uses, uint64_t id, uint64_t ns, uint64_t thr
 
 /* ---- the end ---- */
 
-/* Makes what comes from the first op on a step. */
+/* Makes everything from the first op on one step. */
 static hr_status mark_one_step(hr__uses *uses)
 {
 	hr__use_part *before = &uses->parts[0];
@@ -285,7 +285,7 @@ static hr_status mark_one_step(hr__uses *uses)
 	return HR_OK;
 }
 
-/* What hr__uses_is_candidate looks at. */
+/* Prepares hr__uses_is_candidate. */
 static void look_at_steps(hr__uses *uses)
 {
 	uses->first_step = HR__USES_NONE;
@@ -309,7 +309,7 @@ hr_status hr__uses_finish(hr__uses *uses)
 		return hr__fail(HR_TRUNCATED, "the trace ends inside op %llu (%s); expected e (the op ends)",
 		                (unsigned long long)uses->running_id, hr__quote(name, strlen(name), quoted));
 	}
-	/* The recording broke off in the middle of an op: what it freed is freed, and the rest of it is left out. */
+	/* The recording ends inside an op: its frees count, the rest of it is left out. */
 	uses->running = false;
 	uses->use_count = first_use_of_running(uses);
 	for (uint32_t i = 0; !status && i < uses->pending_count; i++) status = destroy(uses, uses->pending[i]);
@@ -319,7 +319,7 @@ hr_status hr__uses_finish(hr__uses *uses)
 	return status;
 }
 
-/* ---- looking ---- */
+/* ---- queries ---- */
 
 uint32_t hr__uses_find_step(const hr__uses *uses, uint64_t number)
 {
@@ -335,7 +335,7 @@ bool hr__uses_is_candidate(const hr__uses *uses, uint32_t part)
 	return part != uses->first_step && !(uses->has_unhindered && uses->parts[part].hindered);
 }
 
-/* How many candidates take up to [ns]. */
+/* Number of candidates that take at most [ns]. */
 static uint32_t count_up_to(const hr__uses *uses, uint64_t ns)
 {
 	uint32_t count = 0;
@@ -346,7 +346,7 @@ static uint32_t count_up_to(const hr__uses *uses, uint64_t ns)
 uint32_t hr__uses_typical_step(const hr__uses *uses)
 {
 	if (uses->first_step == HR__USES_NONE) return HR__USES_NONE;
-	/* The least time that half of them do not exceed, by bisection: a trace may have any number of steps. */
+	/* Find the median by bisection over the time, because a trace may have any number of steps. */
 	uint32_t half = (count_up_to(uses, UINT64_MAX) + 1) / 2;
 	uint64_t low = 0, high = HR__USES_NS_MAX;
 	while (low < high) {
