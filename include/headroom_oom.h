@@ -86,7 +86,7 @@ HR_API hr_status hr_allocator_get_oom_options(hr_allocator allocator, hr_oom_opt
 /* ---- the verdict ---- */
 
 /* What would make a request fit; the first that holds, in the order in which hr_alloc tries them: as it is, trimmed, stitched, with LMS,
- * defragmented; then what is missing. The numbers are not in that order: what came later has a greater one. */
+ * defragmented; then what is missing. Defragmentation that is on comes before stitching and LMS that are off. The numbers are not in that order: what came later has a greater one. */
 typedef enum hr_verdict_kind {
 	HR_FITS = 1,            /* as things are: a free block, or room to grow */
 	HR_FITS_AFTER_TRIM,     /* when caches are emptied and free memory of this device's allocators is given back */

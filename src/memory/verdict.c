@@ -12,7 +12,9 @@
  *   leaver      the block of a tensor that is resident, not pinned and not never_evict, whether eviction is on or off
  *
  * KINDS. The verdict is the first that is true. hr_alloc itself makes the first four attempts, in this order, and each kind is true
- * exactly when that attempt would succeed: the rules are those of the allocator.
+ * exactly when that attempt would succeed: the rules are those of the allocator. One exception: a kind that is switched off
+ * (options.stitch, LMS) comes after HR_FITS_AFTER_DEFRAG a. when that is on and within its budget, because hr_alloc gets the memory
+ * that way.
  *
  *   HR_FITS               a chunk of exactly that size is in the calling thread's cache (small requests), or
  *                         a free chunk of any pool of any shard holds it, or
@@ -186,18 +188,31 @@ static bool judge_own_ways(hr__judgement *j, hr_verdict *verdict)
 	return true;
 }
 
+/* Whether hr_alloc gets it by moving tensors on the device, if no earlier attempt succeeds. */
+static bool mends(const hr__judgement *j)
+{
+	return j->mended != HR__NOT_FOUND && j->moving.on && (!j->moving.budget || j->mended <= j->moving.budget);
+}
+
 static void judge_bfc(hr__judgement *j, hr_verdict *verdict)
 {
-	if (judge_own_ways(j, verdict)) return;
+	bool stitches = judge_own_ways(j, verdict);
+	if (stitches && (verdict->kind != HR_FITS_AFTER_STITCH || j->allocator->stitch)) return;
 	uint64_t leaving = hr__survey_leaving(j), total = hr__sum_of(j->trimmed.free, hr__judgement_room(j));
+	bool evicts = j->lms && leaving != HR__NOT_FOUND;
+	if (j->size <= total && !evicts) hr__survey_mending(j);
+	if (mends(j)) {
+		verdict->pages = 0;
+		fits_after_defrag(j->mended, verdict);
+		return;
+	}
+	if (stitches) return;
 	if (leaving != HR__NOT_FOUND) {
 		verdict->kind = HR_FITS_WITH_LMS;
 		verdict->bytes = leaving;
 		if (j->size > total) verdict->tier = fullest(j);
 		return;
 	}
-	j->mended = HR__NOT_FOUND;
-	if (j->size <= total) hr__survey_mending(j);
 	if (j->mended != HR__NOT_FOUND) {
 		fits_after_defrag(j->mended, verdict);
 		return;
@@ -284,7 +299,8 @@ static void recall_steps(hr__judgement *j, hr_verdict *verdict)
 void hr__verdict_make(hr__walk *walk, const hr_request *request, const hr_custom_stats *custom, hr_verdict *verdict)
 {
 	hr__allocator *allocator = walk->allocator;
-	hr__judgement j = { .walk = walk, .allocator = allocator, .size = hr__verdict_size(allocator, request), .custom = custom };
+	hr__judgement j = { .walk = walk, .allocator = allocator, .size = hr__verdict_size(allocator, request), .custom = custom,
+		                .mended = HR__NOT_FOUND };
 	*verdict = (hr_verdict){ .struct_size = sizeof *verdict };
 	if (request->alignment > allocator->granularity) j.alignment = request->alignment;
 	j.small = allocator->thread_cache && j.size <= HR__SMALL_MAX && !j.alignment;

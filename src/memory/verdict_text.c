@@ -143,6 +143,12 @@ static void say_with_lms(const hr__judgement *j, hr_verdict *verdict)
 	SAY(verdict, "It fits with LMS, if %s of idle tensors move to the host", size.text[0]);
 	if (!j->lms) {
 		ADVISE(verdict, "Large Model Support is off: hr_set_lms_enabled(true) before the first tensor, or HEADROOM_LMS=1 in the environment. ");
+		if (j->mended != HR__NOT_FOUND) { /* enough is free, so no limit is in the way */
+			ADVISE(verdict, j->moving.on ? "Or raise hr_lms_options.defrag_budget to %llu. "
+			                             : "Or set hr_lms_options.defrag: %llu bytes have to move on the device. ",
+			       (unsigned long long)j->mended);
+			return;
+		}
 	} else if (j->host_room < verdict->bytes) {
 		ADVISE(verdict, "Raise host_limit: the host has room for %s. ", size.text[1]);
 	} else {

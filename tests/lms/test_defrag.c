@@ -304,6 +304,7 @@ static void test_fragmented_memory_fits_with_defragmentation_and_not_without(voi
 	if (states < 10) states = 10;
 	for (uint64_t state = 0; state < states; state++) {
 		uint64_t request = 0, most = (8 + (state % 5) * 40) * KIB, promised = 0;
+		bool was_judged = false;
 		void *block;
 		for (int defrag = 0; defrag < 2; defrag++) {
 			hr_lms_options options = lms_options(defrag);
@@ -320,10 +321,12 @@ static void test_fragmented_memory_fits_with_defragmentation_and_not_without(voi
 			int64_t served = stats.source_defragment;
 			hr_verdict verdict = { .struct_size = sizeof verdict };
 			CHECK_STATUS(HR_OK, hr_allocator_would_fit(allocator, &HR_REQUEST(request), &verdict));
-			/* Where pieces are whole pages it names another way, which is off here. */
+			/* Where pieces are whole pages and nothing is on, it names stitching. */
 			bool is_judged = verdict.kind == HR_FITS_AFTER_DEFRAG;
-			CHECK(is_judged || verdict.kind == HR_FITS_AFTER_STITCH);
-			if (defrag && is_judged) CHECK_EQ(verdict.bytes, promised); /* whether it is on or not */
+			CHECK(is_judged || (!defrag && verdict.kind == HR_FITS_AFTER_STITCH));
+			if (defrag) CHECK_STR(verdict.advice, "");
+			if (defrag && was_judged) CHECK_EQ(verdict.bytes, promised); /* whether it is on or not */
+			was_judged = is_judged;
 			promised = verdict.bytes;
 			hr_status status = ask(request, 0, &block);
 			CHECK_STATUS(defrag ? HR_OK : HR_OUT_OF_MEMORY, status);
@@ -506,6 +509,31 @@ static void test_the_verdict_names_what_is_moved_and_advises_defragmentation(voi
 	CHECK_EQ(verdict.bytes, 384 * KIB); /* three blocks between four free pieces */
 	CHECK_CONTAINS(verdict.advice, "Raise options.limit_bytes by 1.0 MiB"); /* a page */
 	tear_down();
+}
+
+/* 8 tensors of 128 KiB in a page of 1 MiB, every other one destroyed, the others idle and eviction off. 512 KiB are free: two tensors go to the
+ * free pieces behind, 256 KiB, and no limit is in the way. */
+static void test_the_verdict_prefers_defragmentation_that_is_on_to_eviction_that_is_off(void)
+{
+	for (int defrag = 0; defrag < 2; defrag++) {
+		hr_lms_options options = lms_options(defrag);
+		void *block;
+		options.enabled = false;
+		here.random = 1;
+		comb_of_pages(&options, MIB);
+		for (uint32_t i = 0; i < here.count; i++) CHECK_STATUS(HR_OK, hr_tensor_unpin(here.tensors[i].handle, HR_STREAM_DEFAULT));
+		hr_verdict verdict = verdict_on(512 * KIB);
+		CHECK_EQ((int)verdict.kind, (int)(defrag ? HR_FITS_AFTER_DEFRAG : HR_FITS_WITH_LMS));
+		CHECK_EQ(verdict.bytes, 256 * KIB); /* two tensors leave, or move */
+		if (defrag) CHECK_STR(verdict.advice, "");
+		else CHECK_CONTAINS(verdict.advice, "Or set hr_lms_options.defrag: 262144 bytes have to move on the device.");
+		CHECK(!strstr(verdict.advice, "limit_bytes"));
+		CHECK_STATUS(defrag ? HR_OK : HR_OUT_OF_MEMORY, ask(512 * KIB, 0, &block));
+		CHECK_EQ(lms_stats_of().bytes_defragged, (int64_t)(defrag ? 256 * KIB : 0));
+		for (uint32_t i = 0; i < here.count; i++) CHECK_STATUS(HR_OK, hr_tensor_pin(here.tensors[i].handle, HR_READ, HR_STREAM_DEFAULT));
+		check_contents();
+		tear_down();
+	}
 }
 
 static void test_a_budget_spreads_the_work_over_attempts(void)
@@ -910,7 +938,8 @@ static void test_threads_pin_while_tensors_move(void)
 
 TEST_MAIN(T(test_it_is_off_by_default), T(test_what_may_not_leave_may_move), T(test_it_works_where_nothing_may_leave),
           T(test_what_can_leave_leaves_first), T(test_a_pin_makes_pinned_tensors_move), T(test_a_good_copy_on_the_host_stays_good),
-          T(test_the_verdict_names_what_is_moved_and_advises_defragmentation), T(test_a_budget_spreads_the_work_over_attempts),
+          T(test_the_verdict_names_what_is_moved_and_advises_defragmentation),
+          T(test_the_verdict_prefers_defragmentation_that_is_on_to_eviction_that_is_off), T(test_a_budget_spreads_the_work_over_attempts),
           T_WITHIN(test_fragmented_memory_fits_with_defragmentation_and_not_without, 120),
           T_WITHIN(test_the_fewest_bytes_are_moved_and_no_address_that_is_held, 120),
           T_WITHIN(test_pages_are_emptied_where_they_can_be_put_side_by_side, 120),
