@@ -18,27 +18,27 @@
  *         return hr_shutdown() == HR_OK ? 0 : 1;
  *     }
  *
- * Where no GPU is found, GPU:0 is an emulated one: a whole accelerator in host memory, with pages, streams and a link of its own.
- * hr_cuda_check() says why none was found, and HEADROOM_REQUIRE_CUDA=1 in the environment refuses to go on without one.
+ * Where no GPU is found, GPU:0 is an emulated device: pages, streams and a link in host memory. hr_cuda_check() reports why no GPU
+ * was found. HEADROOM_REQUIRE_CUDA=1 in the environment disables the fallback (hr_device_is_emulated).
  *
  * RULES THAT HOLD EVERYWHERE
  *
- * Errors     Functions return hr_status; HR_OK is 0. Results go through out-parameters, which are left alone on failure. A function
- *            that fails leaves everything as it was. hr_last_message() has the detail: what, and what to do about it. The library
- *            never aborts, exits or prints.
- * Handles    hr_device and hr_allocator are small values, copied freely. A handle that was closed is recognised for ever: using it
- *            returns HR_CLOSED. The zero value of a handle is never valid.
- * Threads    Every function may be called from any thread at any time, with one exception: closing an allocator, or shutting
- *            down, while another thread is inside a call on the same object is a mistake of the program.
- * Structs    Structs that a caller fills start with struct_size and have an _init function that sets it and all the defaults.
- *            Structs that the library fills start with struct_size too: set it to the size you were compiled with.
- * fork       A forked child must not touch what its parent made: every call returns HR_FORKED until hr_shutdown() is called in the
- *            child, which forgets all of it; then it can start anew.
- * Signals    A signal handler may call hr_version, hr_status_name, hr_status_text, hr_dtype_text and hr_dtype_size, and nothing else: a
- *            call that interrupts another one of the same thread waits for ever for a lock that only that one can release, or finds
- *            what it was changing. Handlers may interrupt any call, and must return to it (no siglongjmp). To act on a signal, set a
- *            flag or write to a pipe, and call the library from a thread that waits for that (sigwait, signalfd).
- * Units      Sizes are bytes. Times are nanoseconds. */
+ * Errors     Functions return hr_status; HR_OK is 0. Results are written through out-parameters, which a failed call leaves
+ *            unchanged. A failed call has no effect, except where its description says otherwise. hr_last_message() has the details
+ *            and the remedy. The library never aborts, exits or prints.
+ * Handles    hr_device and hr_allocator are small values that can be copied freely. A closed handle stays invalid for ever: using
+ *            it returns HR_CLOSED. The zero value of a handle is never valid.
+ * Threads    Every function may be called from any thread at any time, with one exception: a program must not close an allocator,
+ *            or shut down, while another thread is inside a call on the same object.
+ * Structs    Structs that the caller fills start with struct_size and have an _init function, which sets struct_size and all
+ *            defaults. Structs that the library fills also start with struct_size: set it to the size of the struct as compiled.
+ * fork       A forked child must not use objects of its parent: every call returns HR_FORKED until the child calls hr_shutdown(),
+ *            which discards them. Then the library can be used again.
+ * Signals    A signal handler may call only hr_version, hr_status_name, hr_status_text, hr_dtype_text and hr_dtype_size. Any other
+ *            call could wait for ever for a lock that the interrupted call holds, or find data that the interrupted call was
+ *            changing. Handlers may interrupt any call and must return to it (no siglongjmp). To act on a signal, set a flag or
+ *            write to a pipe, and call the library from a thread that waits for the signal (sigwait, signalfd).
+ * Units      Sizes are in bytes, times in nanoseconds. */
 #ifndef HEADROOM_H
 #define HEADROOM_H
 
@@ -67,7 +67,7 @@ HR_API const char *hr_version(void);
  * Statuses
  * ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* name, number, what it means. Numbers never change; new ones are added at the end. */
+/* name, number, meaning. Numbers never change; new statuses are added at the end. */
 #define HR_STATUS_TABLE(X)                                                                        \
 	X(OK, 0, "success")                                                                           \
 	X(INVALID_ARGUMENT, 1, "an argument is outside what the function takes")                      \
@@ -101,52 +101,53 @@ typedef enum hr_status {
 #undef HR_STATUS_ENUM
 } hr_status;
 
-/* "HR_OUT_OF_MEMORY"; "HR_?" for a number that is none. Static text. */
+/* "HR_OUT_OF_MEMORY"; "HR_?" for an unknown number. Static text. */
 HR_API const char *hr_status_name(hr_status status);
 
-/* The sentence in the table above. Static text. */
+/* The meaning in the table above. Static text. */
 HR_API const char *hr_status_text(hr_status status);
 
-/* What went wrong in the calling thread's last failing call: a sentence that names the thing and the remedy. Safe to print: control characters
- * in the names of a program are written as \xNN. Valid until the thread's
- * next failing call; never NULL, empty when nothing has failed yet. */
+/* The message of the calling thread's last failing call: what failed and what to do about it. Safe to print: control characters
+ * in names that the program supplied are written as \xNN. Valid until the thread's next failing call. Never NULL; empty if no
+ * call has failed yet. */
 HR_API const char *hr_last_message(void);
 
-/* The status that goes with it; HR_OK when nothing has failed yet. */
+/* The status of the calling thread's last failing call; HR_OK if no call has failed yet. */
 HR_API hr_status hr_last_status(void);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
- * Names, shapes, dtypes: who is allocating, and what
+ * Names, shapes, dtypes: what a request is for
  * ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* A name (of an op, a scope, a tag) as a number: interned once, so that requests carry no strings. */
+/* An interned name of an op, a scope or a tag: a number, so that requests carry no strings. */
 typedef uint32_t hr_name;
 
-#define HR_NAME_NONE 0u  /* no name; reads "" */
-#define HR_NAME_OTHER 1u /* what any name becomes when 65,534 different ones are interned already; reads "(other)" */
+#define HR_NAME_NONE 0u  /* no name; its text is "" */
+#define HR_NAME_OTHER 1u /* stands for all new names once 65,534 names are interned; its text is "(other)" */
 
-/* The number of [text]: the same for the same text, for the life of the process. NULL and "" give HR_NAME_NONE. Names longer than
- * 1,024 bytes are cut. Never fails; takes about 20 ns for a known name. */
+/* The number of [text]. Equal texts have equal numbers for the life of the process. HR_NAME_NONE for NULL and "". Names longer
+ * than 1,024 bytes are truncated. Never fails; takes about 20 ns for a known name. */
 HR_API hr_name hr_name_intern(const char *text);
 
-/* The text of a name; "(other)" for a number that is no name. Static text. */
+/* The text of a name; "(other)" for an invalid number. Static text. */
 HR_API const char *hr_name_text(hr_name name);
 
-/* A tensor shape as a number, interned like a name. */
+/* A tensor shape, interned like a name. */
 typedef uint32_t hr_shape;
 
-#define HR_SHAPE_NONE 0u  /* no shape known */
-#define HR_SHAPE_OTHER 1u /* what any shape becomes when the table is full */
+#define HR_SHAPE_NONE 0u  /* shape not known */
+#define HR_SHAPE_OTHER 1u /* stands for all new shapes once the table is full */
 #define HR_SHAPE_MAX_RANK 8
 
-/* The number of the shape with [rank] dimensions. HR_SHAPE_NONE when rank is above HR_SHAPE_MAX_RANK, a dimension is negative, or
- * [dims] is NULL with rank > 0. Rank 0 is a scalar, which is a shape of its own. */
+/* The number of the shape with [rank] dimensions. Rank 0 is a scalar, which has a number of its own. HR_SHAPE_NONE when rank is
+ * above HR_SHAPE_MAX_RANK, a dimension is negative, or [dims] is NULL with rank > 0. */
 HR_API hr_shape hr_shape_intern(const int64_t *dims, int rank);
 
-/* Copies the dimensions of [shape] to [dims] and returns the rank; -1 for HR_SHAPE_NONE, HR_SHAPE_OTHER and what is no shape. */
+/* Copies the dimensions of [shape] to [dims] and returns the rank; -1 for HR_SHAPE_NONE, HR_SHAPE_OTHER and invalid numbers. */
 HR_API int hr_shape_dims(hr_shape shape, int64_t dims[HR_SHAPE_MAX_RANK]);
 
-/* Writes "[64,1024]" (scalar "[]", unknown "?") with a final 0, cut to [capacity]; returns the length of the whole text. */
+/* Writes "[64,1024]" (scalar: "[]", unknown: "?"), truncated to [capacity] bytes with the terminating 0. Returns the length of
+ * the whole text. */
 HR_API size_t hr_shape_format(hr_shape shape, char *out, size_t capacity);
 
 /* name, number, bytes per element (0 = none), text */
@@ -176,9 +177,9 @@ HR_API size_t hr_dtype_size(hr_dtype dtype);       /* bytes per element; 0 for n
  * Devices
  * ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* A logical device: a physical one, or a part of one with a memory limit of its own. */
+/* A logical device: a physical device, or a part of one with its own memory limit. */
 typedef struct hr_device {
-	uint32_t id; /* 0 is no device */
+	uint32_t id; /* 0 = no device */
 } hr_device;
 
 typedef struct hr_device_info {
@@ -186,96 +187,101 @@ typedef struct hr_device_info {
 	char name[32];           /* "GPU:0" */
 	char full_name[64];      /* "/job:localhost/replica:0/task:0/device:GPU:0" */
 	char backend[16];        /* "emulated", "cpu", "cuda", "simulated" */
-	char description[96];    /* for people: "emulated accelerator, 1.0 GiB, 2.0 MiB pages" */
-	uint32_t physical_index; /* which physical device of its kind this is (a part of) */
-	uint32_t logical_count;  /* how many logical devices that physical device has */
+	char description[96];    /* human-readable: "emulated accelerator, 1.0 GiB, 2.0 MiB pages" */
+	uint32_t physical_index; /* index of the physical device among those of its kind */
+	uint32_t logical_count;  /* number of logical devices on that physical device */
 	uint64_t total_bytes;    /* memory of the physical device */
-	uint64_t free_bytes;     /* memory of the physical device that nobody holds, other processes included */
-	uint64_t limit_bytes;    /* the most this logical device may take: its memory_limit, or all there is; at most HEADROOM_LIMIT.
-	                          * As it was set: bytes_limit of hr_stats has it in whole pages */
-	uint64_t page_bytes;     /* unit of mapping; 0 where the device has no pages */
-	uint64_t reserved_bytes; /* taken from the physical device by this logical one */
-	uint64_t other_bytes;    /* memory of the physical device that is taken, but not by Headroom: other processes, and what CUDA
-	                          * keeps for itself in this one */
+	uint64_t free_bytes;     /* memory of the physical device that no process holds */
+	uint64_t limit_bytes;    /* most bytes that this logical device may reserve: its memory_limit, or all memory of the device;
+	                          * at most HEADROOM_LIMIT. Not rounded; bytes_limit of hr_stats is the same limit in whole pages */
+	uint64_t page_bytes;     /* unit of mapping; 0 = the device has no pages */
+	uint64_t reserved_bytes; /* bytes that this logical device has reserved from the physical one */
+	uint64_t other_bytes;    /* memory of the physical device that is used outside of Headroom: by other processes, and by CUDA
+	                          * itself in this one */
 } hr_device_info;
 
-/* Finds a device by name. Names are read as TensorFlow reads them: "GPU:0", "gpu:0", "/device:GPU:0", "/GPU:0",
- * "/job:localhost/replica:0/task:0/device:GPU:0"; any part before the device part may be left out. "GPU:*" or "GPU" fits every GPU.
- * NULL means the default device: GPU:0.
+/* Finds a device by name. The syntax is TensorFlow's: "GPU:0", "gpu:0", "/device:GPU:0", "/GPU:0",
+ * "/job:localhost/replica:0/task:0/device:GPU:0". Any part before the device part may be omitted. "GPU:*" and "GPU" match every
+ * GPU. NULL is the default device, GPU:0.
  *
- * GPU:n counts logical GPUs: CUDA devices where there are any, else emulated ones. EMU:n is an emulated one in either case.
+ * GPU:n counts logical GPUs: CUDA devices if there are any, otherwise emulated devices. EMU:n is an emulated device in either case.
  * CPU:0 is the host. SIM:0 is the simulated device, which has no memory behind it.
  *
- * HR_BAD_DEVICE_NAME   cannot be parsed
- * HR_NO_SUCH_DEVICE    can be parsed, but is not here; the message lists what is, and says what is wrong with CUDA, if anything
- * HR_AMBIGUOUS_DEVICE  fits more than one; the message names two */
+ * HR_BAD_DEVICE_NAME   the name cannot be parsed
+ * HR_NO_SUCH_DEVICE    the device does not exist; the message lists the devices that do, and what is wrong with CUDA, if anything
+ * HR_AMBIGUOUS_DEVICE  more than one device matches; the message names two */
 HR_API hr_status hr_device_find(const char *name, hr_device *out);
 
-/* Number of logical devices, and the [index]th of them: GPUs first, then CPU:0, then SIM:0, then what else there is:
- * emulated devices where there is a CUDA device (EMU:0), and other types of registered backends. 0 when there is an error. */
+/* The number of logical devices (0 on error), and the device at [index]. The order is: GPUs, CPU:0, SIM:0, then all others:
+ * emulated devices where there is a CUDA device (EMU:0), and devices of other types from registered backends. */
 HR_API uint32_t hr_device_count(void);
 HR_API hr_status hr_device_at(uint32_t index, hr_device *out);
 
-/* Whether it is an emulated device: GPU:0 is one where there is no CUDA device, and hr_cuda_check() says why. HEADROOM_REQUIRE_CUDA=1 in the
- * environment refuses that: there is no GPU:0 then (HR_NO_SUCH_DEVICE), and emulated devices are EMU:0 and on. false for what is no device. */
+/* Whether [device] is emulated; false for an invalid handle. GPU:0 is emulated where there is no CUDA device; hr_cuda_check()
+ * reports why. With HEADROOM_REQUIRE_CUDA=1 in the environment, GPU:0 does not exist then (HR_NO_SUCH_DEVICE), and emulated
+ * devices are EMU:0 and up. */
 HR_API bool hr_device_is_emulated(hr_device device);
 
-/* What a device is and how much memory it has now. Set info->struct_size first. */
+/* Describes a device and its memory as it is now. Set info->struct_size first. */
 HR_API hr_status hr_device_get_info(hr_device device, hr_device_info *info);
 
-/* Splits a physical device into [count] logical ones, each with a memory limit in bytes. [physical] is "GPU:n", n counting physical
- * GPUs, or "SIM:0". The logical GPUs of all physical ones are numbered on: with two parts of the first GPU, the second GPU is GPU:2.
- * Must come before the device is first used.
+/* Splits a physical device into [count] logical devices, each with a memory limit in bytes. [physical] is "GPU:n", where n counts
+ * physical GPUs, or "SIM:0". Logical GPUs are numbered across all physical GPUs: if the first GPU has two parts, the second GPU is
+ * GPU:2. Must be called before the device is first used.
  *
- * A limit of 0, one below one page, one above the device's memory, or limits that together exceed it: HR_BAD_LIMIT. After first use:
- * HR_IN_USE. [count] 0 or above 16: HR_INVALID_ARGUMENT. Names fail as in hr_device_find. */
+ * HR_BAD_LIMIT         a limit is 0, below one page or above the device's memory, or the limits together exceed that memory
+ * HR_IN_USE            the device has been used
+ * HR_INVALID_ARGUMENT  [count] is 0 or above 16
+ * Errors in [physical] are those of hr_device_find. */
 HR_API hr_status hr_set_logical_devices(const char *physical, const uint64_t *memory_limits, size_t count);
 
-/* HR_OK when there is a CUDA device. Otherwise HR_NO_SUCH_DEVICE, and the message says why: no driver, one that is too old or does
- * not work, no permission, no card, switched off. That is no error for programs: GPU:0 is an emulated device then. */
+/* HR_OK when there is a CUDA device. Otherwise HR_NO_SUCH_DEVICE, and the message says why: no driver, a driver that is too old
+ * or does not work, no permission, no card, or CUDA switched off. Programs can run without CUDA: GPU:0 is then an emulated
+ * device. */
 HR_API hr_status hr_cuda_check(void);
 
-/* Settings in the environment never stop a program: one that cannot be read, or is impossible, is ignored, and this says so. HR_OK: all are
- * in force. HR_INVALID_ARGUMENT: the message names each that is ignored, and why: those that cannot be read, and those that were tried since the
- * process began, or hr_shutdown, and did not work. The `headroom` command prints that message. Variables and their meanings: docs/environment.md.
+/* Checks the environment variables that Headroom reads (docs/environment.md). A variable that cannot be parsed or applied never
+ * stops a program: it is ignored and reported here. HR_OK: all variables are in effect. HR_INVALID_ARGUMENT: the message names each
+ * ignored variable and the reason. It covers variables that cannot be parsed, and variables that failed to apply since the process
+ * started or since hr_shutdown. The `headroom` command prints that message.
  *
- * HEADROOM_LIMIT=SIZE is the most that Headroom takes from each logical GPU (GPU:n and EMU:n), rounded down to whole pages; limits above it, of
- * logical devices and of allocators, are lowered to it. */
+ * HEADROOM_LIMIT=SIZE is the most bytes that Headroom reserves from each logical GPU (GPU:n and EMU:n), rounded down to whole
+ * pages. Higher limits of logical devices and allocators are lowered to it. */
 HR_API hr_status hr_environment_check(void);
 
-/* ---- settings of devices. They must be made before first use (HR_IN_USE afterwards). ---- */
+/* ---- device options: set them before first use (HR_IN_USE afterwards) ---- */
 
 typedef struct hr_cuda_options {
 	size_t struct_size;
-	bool enabled;        /* false = as if there were no CUDA device, so that GPU:0 is an emulated one; default true */
-	uint64_t page_bytes; /* unit of physical memory, a power of two up to 64 GiB; default 2 MiB. A card that has only larger units
-	                      * takes its smallest (2 MiB). Mapping costs about 50 us per page, whatever its size */
+	bool enabled;        /* false = ignore CUDA devices, so that GPU:0 is emulated; default true */
+	uint64_t page_bytes; /* unit of physical memory, a power of two up to 64 GiB; default 2 MiB. A smaller value is raised to the
+	                      * card's smallest unit (2 MiB). Mapping costs about 50 us per page, whatever its size */
 } hr_cuda_options;
 
-/* Defaults, then what the environment says: HEADROOM_CUDA=0 (or 1) is enabled, HEADROOM_CUDA_PAGE=16MiB is page_bytes. A text that
- * cannot be parsed is HR_INVALID_ARGUMENT, and [options] holds the plain defaults. A program that sets no options uses those, and goes on
- * (hr_environment_check). */
+/* Sets the defaults, then applies the environment: HEADROOM_CUDA=0 or 1 sets enabled, HEADROOM_CUDA_PAGE=16MiB sets page_bytes.
+ * HR_INVALID_ARGUMENT if a variable cannot be parsed; [options] then holds the defaults alone. A program that sets no options
+ * runs with those defaults in that case (hr_environment_check). */
 HR_API hr_status hr_cuda_options_init(hr_cuda_options *options);
 HR_API hr_status hr_configure_cuda(const hr_cuda_options *options);
 
 typedef struct hr_emulated_options {
 	size_t struct_size;
-	uint32_t devices;          /* how many emulated GPUs; default 1, at most 8; 0 = none */
-	uint64_t memory_bytes;     /* of each; default 1 GiB, at least one page */
-	uint64_t page_bytes;       /* a power of two, at least 64 KiB and the host's page; default 2 MiB */
-	uint64_t link_bytes_per_s; /* each way between host and device; 0 = as fast as memory goes (default) */
-	uint64_t kernel_latency_ns; /* fixed time a copy or fill takes on top; default 0 */
+	uint32_t devices;          /* number of emulated GPUs; default 1, at most 8; 0 = none */
+	uint64_t memory_bytes;     /* memory of each; default 1 GiB, at least one page */
+	uint64_t page_bytes;       /* a power of two, at least 64 KiB and the host's page size; default 2 MiB */
+	uint64_t link_bytes_per_s; /* in each direction between host and device; 0 (default) = memory speed */
+	uint64_t kernel_latency_ns; /* fixed time added to each copy or fill; default 0 */
 } hr_emulated_options;
 
-/* Defaults, then what the environment says: HEADROOM_EMULATED="memory=1GiB,page=2MiB,link=2GB/s,latency=5us,devices=2", any subset.
- * A text that cannot be parsed is HR_INVALID_ARGUMENT, and [options] holds the plain defaults; as above. */
+/* Sets the defaults, then applies the environment: HEADROOM_EMULATED="memory=1GiB,page=2MiB,link=2GB/s,latency=5us,devices=2",
+ * or any subset. Fails as hr_cuda_options_init. */
 HR_API hr_status hr_emulated_options_init(hr_emulated_options *options);
 HR_API hr_status hr_configure_emulated(const hr_emulated_options *options);
 
 typedef struct hr_simulated_options {
 	size_t struct_size;
 	uint64_t memory_bytes;     /* default 1 TiB */
-	uint64_t page_bytes;       /* a power of two, at least 256; default 2 MiB; 0 = the device has no pages, only plain allocation */
+	uint64_t page_bytes;       /* a power of two, at least 256; default 2 MiB; 0 = no pages, plain allocation only */
 	uint64_t link_bytes_per_s; /* default 55 GB/s */
 } hr_simulated_options;
 
@@ -285,43 +291,44 @@ HR_API hr_status hr_configure_simulated(const hr_simulated_options *options);
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Streams, events, copies
  *
- * Work on a device is asynchronous and ordered within a stream. A stream belongs to one physical device and is a small number, so
- * that a set of streams is a word of 64 bits.
+ * Work on a device is asynchronous and ordered within a stream. A stream belongs to one physical device. Streams are small numbers,
+ * so that a set of streams fits in 64 bits.
  * ---------------------------------------------------------------------------------------------------------------------------- */
 
 typedef uint32_t hr_stream;
 
-#define HR_STREAM_DEFAULT 0u /* exists on every device, never destroyed */
-#define HR_STREAM_MAX 64u    /* streams of one physical device alive at once, the default one included */
+#define HR_STREAM_DEFAULT 0u /* exists on every device; cannot be destroyed */
+#define HR_STREAM_MAX 64u    /* most streams of one physical device, the default stream included */
 
-/* Host code that reads and writes device memory itself, without a stream. Pass it wherever a stream is asked for:
+/* Host code that accesses device memory directly, without a stream. May be passed wherever a stream is expected:
  *
- *     hr_alloc, pins             the call returns when the device has finished with the memory, so the host may touch it at once
- *     hr_free, unpins            the host was the last user: no stream has to wait for it
- *     hr_copy, hr_fill           the work is done when the call returns; it goes through the default stream
- *     hr_stream_wait_stream      the host waits for the other stream; a stream that should wait for the host returns at once
+ *     hr_alloc, pins             the call returns when the device has finished with the memory; the host may access it at once
+ *     hr_free, unpins            the host was the last user; no stream has to wait for it
+ *     hr_copy, hr_fill           the work is done when the call returns; it runs on the default stream
+ *     hr_stream_wait_stream      as [stream]: the host waits for [other]; as [other]: returns at once
  *     hr_stream_synchronize      returns at once
- *     hr_record_stream           changes nothing
+ *     hr_record_stream           has no effect
  *
- * Such a call may wait as long as the device takes for work it was given earlier. It costs nothing on streams without such work. The
- * host can access the memory of emulated devices and of CPU:0, and not that of a GPU; waiting works on all of them. Host code that
- * is given memory for another stream must wait for that stream (hr_stream_synchronize) before it touches the memory. */
+ * Such a call may block until the device finishes work that was queued earlier. It costs nothing on streams without such work.
+ * The host can access the memory of emulated devices and of CPU:0, but not that of a GPU; waiting works on all devices. Host
+ * code that receives memory allocated for another stream must wait for that stream (hr_stream_synchronize) before it accesses
+ * the memory. */
 #define HR_STREAM_HOST 0x80000000u
 
-/* HR_TOO_MANY when 63 exist already. */
+/* Creates a stream. HR_TOO_MANY when 63 streams besides the default stream exist. */
 HR_API hr_status hr_stream_create(hr_device device, hr_stream *out);
 
-/* Makes a stream of the device's own library known (a cudaStream_t as an integer). The same one gives the same number. It stays its
- * owner's: hr_stream_destroy makes Headroom forget it, and must come before the owner destroys it. */
+/* Registers a stream of the device's own library (a cudaStream_t as an integer). Importing it again returns the same number. The
+ * caller keeps ownership: hr_stream_destroy only unregisters the stream, and must be called before the owner destroys it. */
 HR_API hr_status hr_stream_import(hr_device device, uint64_t native, hr_stream *out);
 
-/* Waits for the stream's work, then forgets it. Memory freed on it stays safe to reuse. */
+/* Waits for the work on [stream], then destroys the stream. Memory freed on a destroyed stream stays safe to reuse. */
 HR_API hr_status hr_stream_destroy(hr_device device, hr_stream stream);
 
-/* Waits until all work on [stream] is done. Reports an error of the device that happened meanwhile. */
+/* Waits until all work on [stream] is done. Returns an error that the device reported meanwhile. */
 HR_API hr_status hr_stream_synchronize(hr_device device, hr_stream stream);
 
-/* Lets work given to [stream] from now on wait for what [other] was given so far. Does not block the caller. */
+/* Makes work queued to [stream] from now on wait for the work queued to [other] so far. Does not block the caller. */
 HR_API hr_status hr_stream_wait_stream(hr_device device, hr_stream stream, hr_stream other);
 
 typedef enum hr_copy_kind {
@@ -330,10 +337,11 @@ typedef enum hr_copy_kind {
 	HR_COPY_ON_DEVICE = 3    /* within the device; the ranges must not overlap */
 } hr_copy_kind;
 
-/* Copies [bytes] in stream order. Returns before it is done; both ranges must stay valid until then. 0 bytes is HR_OK. */
+/* Copies [bytes] bytes in stream order. Returns before the copy is done; both ranges must stay valid until then. 0 bytes is
+ * HR_OK. */
 HR_API hr_status hr_copy(hr_device device, void *to, const void *from, size_t bytes, hr_copy_kind kind, hr_stream stream);
 
-/* Sets [bytes] of device memory to [value], in stream order. */
+/* Sets [bytes] bytes of device memory to [value], in stream order. */
 HR_API hr_status hr_fill(hr_device device, void *at, unsigned char value, size_t bytes, hr_stream stream);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
@@ -341,39 +349,40 @@ HR_API hr_status hr_fill(hr_device device, void *at, unsigned char value, size_t
  * ---------------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct hr_allocator {
-	uint64_t id; /* 0 is no allocator */
+	uint64_t id; /* 0 = no allocator */
 } hr_allocator;
 
-/* ---- what happens when memory runs out: see headroom_oom.h ---- */
+/* ---- out of memory: see headroom_oom.h ---- */
 
-/* A report on a request that failed. */
+/* A report on a request that failed for lack of memory. */
 typedef struct hr_oom_report {
-	uint64_t id; /* 0 is no report */
+	uint64_t id; /* 0 = no report */
 } hr_oom_report;
 
-/* Called in the thread that ran out, after the report is made and before hr_alloc returns HR_OUT_OF_MEMORY. It may use Headroom;
- * requests that fail inside it make no report. */
+/* Called in the thread whose request failed, after the report is made and before hr_alloc returns HR_OUT_OF_MEMORY. May call
+ * Headroom; requests that fail inside the callback make no report. */
 typedef void (*hr_oom_callback)(void *user, hr_oom_report report);
 
-/* What the log of recent allocations tells of addresses. */
+/* How the allocation log shows addresses. */
 typedef enum hr_log_address {
 	HR_LOG_NO_ADDRESS = 0,
-	HR_LOG_HASHED_ADDRESS = 1, /* other numbers, equal for equal addresses: for reports that are passed on. No secret is kept by it */
+	HR_LOG_HASHED_ADDRESS = 1, /* as other numbers, equal for equal addresses: for reports that are passed on. Does not protect
+	                            * secrets */
 	HR_LOG_REAL_ADDRESS = 2
 } hr_log_address;
 
 typedef struct hr_oom_options {
 	size_t struct_size;
-	bool report_allocations_on_oom;        /* make a report when a request fails for lack of memory, and keep a log for it; default
-	                                        * false, unless HEADROOM_OOM_REPORT is in the environment */
-	uint32_t allocation_log_buffer_size;   /* entries of the log, for each thread: 1 to 65,536; default 100 */
-	double allocation_log_sampling_rate;   /* the fraction of all operations that is logged, 0 to 1; default 1. Each operation is
+	bool report_allocations_on_oom;        /* make a report when a request fails for lack of memory, and keep an allocation log
+	                                        * for it; default false, unless HEADROOM_OOM_REPORT is in the environment */
+	uint32_t allocation_log_buffer_size;   /* entries of the log per thread, 1 to 65,536; default 100 */
+	double allocation_log_sampling_rate;   /* fraction of all operations that is logged, 0 to 1; default 1. Each operation is
 	                                        * chosen at random with this probability, independently of its size, its thread and
-	                                        * the operations around it. The failing request is always in */
-	hr_log_address allocation_log_address; /* default: none */
-	hr_oom_callback callback;              /* NULL (default): none */
-	void *user;                            /* for the callback */
-	bool allocation_log_allocations_only;  /* frees are not logged, so that the log reaches further back; default false */
+	                                        * other operations. The failing request is always logged */
+	hr_log_address allocation_log_address; /* default HR_LOG_NO_ADDRESS */
+	hr_oom_callback callback;              /* NULL (default) = none */
+	void *user;                            /* passed to the callback */
+	bool allocation_log_allocations_only;  /* do not log frees, so that the log reaches further back; default false */
 } hr_oom_options;
 
 HR_API void hr_oom_options_init(hr_oom_options *options);
@@ -381,165 +390,175 @@ HR_API void hr_oom_options_init(hr_oom_options *options);
 typedef struct hr_allocator_options {
 	size_t struct_size;
 
-	/* "bfc" (default, NULL too): best fit with coalescing over pages that are mapped as it grows; hot path of tens of nanoseconds.
-	 * "direct": asks the device each time.
-	 * Any name given to hr_register_allocator: a custom one. */
+	/* "bfc" (default, also for NULL): best fit with coalescing over pages that are mapped as it grows; the hot path takes tens of
+	 * nanoseconds.
+	 * "direct": one allocation on the device for each request.
+	 * Any name registered with hr_register_allocator: a custom allocator. */
 	const char *kind;
 
-	/* How reports call it; NULL = "<device>_<kind>", such as "GPU:0_bfc". Cut at 31 bytes. */
+	/* Name in reports; NULL = "<device>_<kind>", such as "GPU:0_bfc". Truncated to 31 bytes. */
 	const char *name;
 
-	/* The most bytes it may take from the device; rounded down to whole pages. 0 = the device's limit (default). HR_GIB(3), not 3 << 30, which
-	 * is an int and overflows. */
+	/* Most bytes to reserve from the device, rounded down to whole pages; 0 (default) = the device's limit. Write HR_GIB(3), not
+	 * 3 << 30, which overflows int. */
 	uint64_t limit_bytes;
 
 	/* bfc: unit of every size and address, a power of two from 16 to 64 KiB; default 256. */
 	uint32_t granularity;
 
-	/* bfc: true (default) maps pages as they are needed; false maps the whole limit at creation. */
+	/* bfc: true (default) maps pages when they are needed; false maps the whole limit at creation. */
 	bool allow_growth;
 
-	/* bfc: true (default) keeps small freed blocks (64 KiB and less) with the thread that freed them, so that threads stay out of
-	 * each other's way. At most 16 MiB per thread, and 1/256 of the limit; given up before a request fails. */
+	/* bfc: true (default) keeps freed blocks of 64 KiB and less in a cache of the thread that freed them, so that threads do not
+	 * contend. A cache holds at most 16 MiB and at most 1/256 of the limit. Caches are emptied before a request fails. */
 	bool thread_cache;
 
-	/* bfc, on devices with pages: true (default) lets free pages that are apart be mapped side by side when nothing else fits. */
+	/* bfc, on devices with pages: true (default) allows separate free pages to be mapped side by side when nothing else fits. */
 	bool stitch;
 
-	/* What is kept and told when memory runs out; hr_allocator_options_init sets its defaults too. */
+	/* Reports and the allocation log; hr_allocator_options_init sets their defaults too. */
 	hr_oom_options oom;
 } hr_allocator_options;
 
 HR_API void hr_allocator_options_init(hr_allocator_options *options);
 
-/* Makes an allocator on [device]; a NULL [options] means the defaults. Up to 255 exist at once (HR_TOO_MANY).
- * HR_UNKNOWN_ALLOCATOR (the message lists the kinds there are), HR_BAD_LIMIT (above the device, below one page),
- * HR_INVALID_ARGUMENT (granularity), HR_OUT_OF_MEMORY (allow_growth false and no room). */
+/* Creates an allocator on [device]; [options] NULL = the defaults.
+ *
+ * HR_UNKNOWN_ALLOCATOR  no such kind; the message lists the kinds
+ * HR_BAD_LIMIT          the limit is above the device's, or below one page
+ * HR_INVALID_ARGUMENT   bad granularity
+ * HR_OUT_OF_MEMORY      allow_growth is false and there is no memory for the limit
+ * HR_TOO_MANY           255 allocators exist */
 HR_API hr_status hr_allocator_create(hr_device device, const hr_allocator_options *options, hr_allocator *out);
 
-/* The default allocator of the named device (NULL = default device), made on first use with default options. Lives until
- * hr_shutdown; hr_allocator_close on it returns HR_IN_USE. */
+/* The default allocator of the named device (NULL = default device), created on first use with default options. Valid until
+ * hr_shutdown; hr_allocator_close returns HR_IN_USE for it. */
 HR_API hr_status hr_allocator_default(const char *device_name, hr_allocator *out);
 
-/* Waits for the streams that used its memory, gives everything back and makes the handle dead. Blocks that are still allocated make
- * it fail with HR_IN_USE: the message says how many and how many bytes, and names the largest holder. */
+/* Waits for the streams that used the allocator's memory, returns all of the memory and invalidates the handle. HR_IN_USE when
+ * blocks are still allocated: the message gives their number, their bytes and the largest holder. */
 HR_API hr_status hr_allocator_close(hr_allocator allocator);
 
-/* As hr_allocator_close, but blocks that are still allocated go with it. */
+/* Like hr_allocator_close, but also frees the blocks that are still allocated. */
 HR_API hr_status hr_allocator_close_all(hr_allocator allocator);
 
-/* Sizes, in 64 bits whatever the type of [n]. */
+/* Sizes in 64 bits, whatever the type of [n]. */
 #define HR_KIB(n) ((uint64_t)(n) << 10)
 #define HR_MIB(n) ((uint64_t)(n) << 20)
 #define HR_GIB(n) ((uint64_t)(n) << 30)
 
-/* A request for memory. Only [bytes] is needed; zero means "not said" everywhere else. */
+/* A request for memory. Only struct_size and [bytes] are required; 0 in any other field means unspecified. */
 typedef struct hr_request {
 	size_t struct_size;
 	size_t bytes;     /* > 0 */
-	size_t alignment; /* of the address: 0 = the allocator's granularity, else a power of two */
-	hr_stream stream; /* the stream that will use the block first; HR_STREAM_DEFAULT = 0; HR_STREAM_HOST */
-	hr_name op;       /* who asks */
-	hr_name scope;    /* on whose behalf: a name scope such as "encoder/layer_3" */
-	hr_name tag;      /* what for: "weights", "kv_cache" */
-	hr_shape shape;   /* of the tensor that will live there */
+	size_t alignment; /* of the address: 0 = the allocator's granularity, otherwise a power of two */
+	hr_stream stream; /* the first stream that will use the block, or HR_STREAM_HOST; 0 is HR_STREAM_DEFAULT */
+	hr_name op;       /* op that makes the request */
+	hr_name scope;    /* name scope of the op, such as "encoder/layer_3" */
+	hr_name tag;      /* purpose: "weights", "kv_cache" */
+	hr_shape shape;   /* of the tensor that the block will hold */
 	hr_dtype dtype;
 } hr_request;
 
-/* HR_REQUEST(bytes) is a request for that many bytes and nothing said about them. */
+/* A request for [request_bytes] bytes with nothing else specified. */
 #define HR_REQUEST(request_bytes) ((hr_request){ .struct_size = sizeof(hr_request), .bytes = (request_bytes) })
 
-/* Allocates. The block is usable at once on request->stream: work given to that stream waits, on the device, for the streams that used
- * the memory before. With HR_STREAM_HOST the call itself waits for them, without holding a lock.
- * Costs tens of nanoseconds in "bfc" when nothing has to be mapped or waited for.
+/* Allocates a block. The block is usable at once on request->stream: work queued to that stream waits, on the device, for the
+ * streams that used the memory before. With HR_STREAM_HOST the call itself waits for them, without holding a lock. Takes tens of
+ * nanoseconds in "bfc" when nothing has to be mapped or waited for.
  *
- * HR_INVALID_ARGUMENT  bytes 0 or above 2^48, alignment not a power of two or above 2^40, struct_size or stream unknown
- * HR_OUT_OF_MEMORY     no room within the limit; the message says what was asked, what is free and the largest free block
- * HR_UNSUPPORTED       "direct": the device does not align as asked
- * HR_TOO_MANY          2^24 blocks in one part of the allocator, or 256 regions of a device without pages
- * HR_CORRUPT           a custom allocator gave an address that is in use, or not aligned
- * HR_CLOSED, HR_FORKED, HR_DEVICE_ERROR, HR_NO_HOST_MEMORY, HR_IO (the system refused something) */
+ * HR_INVALID_ARGUMENT  [bytes] is 0 or above 2^48, [alignment] is not a power of two or is above 2^40, or struct_size or stream is
+ *                      unknown
+ * HR_OUT_OF_MEMORY     no memory within the limit; the message gives the requested bytes, the free bytes and the largest free block
+ * HR_UNSUPPORTED       "direct": the device cannot provide the alignment
+ * HR_TOO_MANY          one shard of the allocator has 2^24 chunks, or the allocator has 256 regions on a device without pages
+ * HR_CORRUPT           a custom allocator returned an address that is in use or not aligned
+ * HR_CLOSED, HR_FORKED, HR_DEVICE_ERROR, HR_NO_HOST_MEMORY, HR_IO (a system call failed) */
 HR_API hr_status hr_alloc(hr_allocator allocator, const hr_request *request, void **out);
 
-/* hr_alloc with nothing but a size, for whatever the program does next: on HR_STREAM_HOST where the host can access the device's memory,
- * so it may wait as described there, and on the default stream otherwise. */
+/* hr_alloc with a size alone. The stream is HR_STREAM_HOST where the host can access the device's memory, so the call may wait
+ * as described there; otherwise it is the default stream. */
 HR_API hr_status hr_alloc_bytes(hr_allocator allocator, size_t bytes, void **out);
 
-/* Frees the block at [address]. [stream] is the last stream that was given work on it. Reuse on that stream is immediate; another
- * stream that gets the memory first waits, on the device, for what this stream has been given so far. With HR_STREAM_HOST the memory
- * is free for every stream at once, except that the stream of its request and those of hr_record_stream are still waited for. Any
- * thread may free.
+/* Frees the block at [address]; any thread may do so. [stream] is the last stream that was given work on the block. Reuse on that
+ * stream is immediate; another stream that gets the memory first waits, on the device, for the work queued to [stream] so far. With
+ * HR_STREAM_HOST every stream may reuse the memory at once, except that the stream of the request and those of hr_record_stream are
+ * still waited for.
  *
- * NULL is HR_OK. An address that is not allocated now, whether freed already, inside a block or never seen, is HR_NOT_ALLOCATED;
- * nothing changes. */
+ * NULL is HR_OK. HR_NOT_ALLOCATED, without any effect, when no allocated block starts at [address]: it was freed already, lies
+ * inside a block or is unknown. */
 HR_API hr_status hr_free(hr_allocator allocator, void *address, hr_stream stream);
 
-/* Says that [stream] too was given work on the block, so that after its free other streams wait for it as well. */
+/* Records that [stream] was also given work on the block. After the block is freed, other streams wait for [stream] too. */
 HR_API hr_status hr_record_stream(hr_allocator allocator, void *address, hr_stream stream);
 
-/* What an allocated block is. */
+/* An allocated block. */
 typedef struct hr_allocation_info {
 	size_t struct_size;
 	void *address;
-	size_t bytes;     /* of the chunk: what it occupies */
-	size_t requested; /* what was asked for */
+	size_t bytes;     /* of the chunk: the bytes that the block occupies */
+	size_t requested; /* bytes of the request */
 	hr_name op, scope, tag;
 	hr_shape shape;
 	hr_dtype dtype;
-	uint64_t streams; /* bit s is set when stream s used it; the host has no bit */
+	uint64_t streams; /* bit s is set if stream s used the block; the host has no bit */
 } hr_allocation_info;
 
 /* HR_NOT_ALLOCATED as in hr_free. Set info->struct_size first. */
 HR_API hr_status hr_allocation_get_info(hr_allocator allocator, const void *address, hr_allocation_info *info);
 
-/* Empties the caches and gives memory that is free back to the device: whole free pages, or whole free regions where there are no
- * pages. *released (may be NULL) gets the bytes given back. Waits for streams that may still use that memory. An error is the device's or the
- * system's; what could be given back is given back. */
+/* Empties the thread caches and returns free memory to the device: whole free pages, or whole free regions where there are no
+ * pages. Waits for streams that may still use that memory. *released receives the bytes that were returned; [released] may be
+ * NULL. If the device or the system reports an error, everything that could be returned has been returned. */
 HR_API hr_status hr_allocator_trim(hr_allocator allocator, uint64_t *released);
 
-/* Verifies every structure of the allocator. HR_OK, or HR_CORRUPT with the number of the first violated invariant in the message. Right at
- * any moment, whatever other threads do: they wait meanwhile. Takes time in proportion to the number of chunks and holds the allocator's lock. */
+/* Verifies every data structure of the allocator. HR_OK, or HR_CORRUPT with the number of the first violated invariant in the
+ * message. Correct at any moment: other threads wait meanwhile. Takes time proportional to the number of chunks, with the
+ * allocator's lock held. */
 HR_API hr_status hr_allocator_check(hr_allocator allocator);
 
 /* ---- custom allocators ---- */
 
 typedef struct hr_custom_stats {
 	size_t struct_size;
-	uint64_t bytes_reserved; /* bytes it holds from wherever it gets them */
-	uint64_t bytes_limit;    /* 0 = it has none */
-	uint64_t largest_free;   /* 0 = it does not know */
+	uint64_t bytes_reserved; /* bytes that it holds from its own source */
+	uint64_t bytes_limit;    /* 0 = no limit */
+	uint64_t largest_free;   /* 0 = not known */
 } hr_custom_stats;
 
-/* A user's allocator. Statistics, the ledger and traces are kept by Headroom around it: it only has to find memory. Its functions may
- * use other allocators of Headroom. */
+/* An allocator that the program supplies. It only has to find memory: Headroom keeps its statistics, ledger and traces. Its
+ * functions may use other allocators of Headroom. */
 typedef struct hr_custom_allocator {
 	size_t struct_size;
 
-	/* Called once for each hr_allocator_create with this kind; *state is passed to the others. NULL: state is [user]. */
+	/* Called once for each hr_allocator_create with this kind. *state is passed to the other functions. NULL: [user] is passed
+	 * instead. */
 	hr_status (*open)(void *user, hr_device device, uint64_t limit_bytes, void **state);
 	void (*close)(void *state);
 
-	/* Must be there. The address must be aligned as asked and must not be in use. A failure is passed on to the caller of hr_alloc:
-	 * HR_OUT_OF_MEMORY when there is no room. [stream] may be HR_STREAM_HOST: then the memory must be idle when the call returns.
-	 * Called from any thread, several at a time. */
+	/* Required. The address must be aligned as requested and must not be in use. An error is returned to the caller of hr_alloc;
+	 * it is HR_OUT_OF_MEMORY when there is no memory. [stream] may be HR_STREAM_HOST: then the memory must be idle when the
+	 * function returns. Called from any thread, several at a time. */
 	hr_status (*alloc)(void *state, size_t bytes, size_t alignment, hr_stream stream, void **out);
 
-	/* Must be there. */
+	/* Required. */
 	hr_status (*free)(void *state, void *address, size_t bytes, hr_stream stream);
 
-	/* Its own statistics; NULL: Headroom reports what was handed out. */
+	/* The allocator's own statistics. NULL: Headroom reports the bytes that are allocated. */
 	hr_status (*get_stats)(void *state, hr_custom_stats *stats);
 } hr_custom_allocator;
 
-/* Makes [table] available as options.kind = [name], on every device. The table is copied. HR_ALREADY_EXISTS for a name that is taken
- * ("bfc" and "direct" are), HR_TOO_MANY after 32, HR_INVALID_ARGUMENT for a name that is empty or above 31 bytes, or when alloc or
- * free is missing. */
+/* Makes [table] available as options.kind = [name], on every device. The table is copied.
+ *
+ * HR_ALREADY_EXISTS    the name is taken, as "bfc" and "direct" are
+ * HR_TOO_MANY          32 custom allocators are registered
+ * HR_INVALID_ARGUMENT  the name is empty or longer than 31 bytes, or alloc or free is NULL */
 HR_API hr_status hr_register_allocator(const char *name, const hr_custom_allocator *table, void *user);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Statistics
  *
- * Always on, exact, read without stopping other threads. In every snapshot
+ * Always on, exact, and read without stopping other threads. In every snapshot
  *
  *     bytes_active + bytes_inactive                    = bytes_in_use
  *     bytes_in_use + bytes_cached + bytes_free         = bytes_reserved
@@ -549,15 +568,16 @@ HR_API hr_status hr_register_allocator(const char *name, const hr_custom_allocat
  *     sum of the source_* fields                       = num_allocs - num_failed_allocs
  *     peak_bytes_active <= peak_bytes_in_use <= peak_bytes_reserved
  *
- * Plain blocks are active as long as they are allocated; a tensor is active while it is pinned, and inactive while it is resident and not
- * pinned. Memory that a tensor is moved to on the device is active until the tensor has moved.
+ * A plain block is active while it is allocated. A tensor is active while it is pinned, and inactive while it is resident and not
+ * pinned. When a tensor is moved within the device, its new memory is active until the move is done.
  *
- * Peaks are those of one moment. They are exact while one thread uses an allocator, and those of a device while one thread uses all of its
- * allocators. With more threads peak_bytes_in_use and peak_bytes_active are upper bounds: at most 64 KiB for each thread and allocator that it
- * uses above the true ones; peak_error_bytes says how much. peak_bytes_reserved is always exact.
+ * A peak is the value at one moment. An allocator's peaks are exact while one thread uses the allocator, a device's while one
+ * thread uses all of its allocators. With more threads peak_bytes_in_use and peak_bytes_active are upper bounds: they exceed the
+ * true peaks by at most 64 KiB for each thread and allocator that it uses, in total at most peak_error_bytes. peak_bytes_reserved
+ * is always exact.
  * ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* name, what it means. All are int64_t; the order never changes, new ones are added at the end. */
+/* name, meaning. All are int64_t; the order never changes, new fields are added at the end. */
 #define HR_STATS_TABLE(X)                                                                                                           \
 	X(num_allocs, "allocation requests made, met or refused, since start or reset")                                                 \
 	X(bytes_in_use, "bytes of chunks handed out, rounding included")                                                                \
@@ -605,7 +625,7 @@ HR_API hr_status hr_register_allocator(const char *name, const hr_custom_allocat
 	X(num_multi_reclaims, "times moving several adjacent tensors out was enough")                                                   \
 	X(total_bytes_allocated, "bytes of all chunks handed out since start or reset, rounding included")
 
-/* fragmentation is apart because it is a fraction: 1 - largest_free_block / bytes_free, 0 when nothing is free. */
+/* fragmentation is not in the table because it is a fraction: 1 - largest_free_block / bytes_free; 0 when nothing is free. */
 typedef struct hr_stats {
 	size_t struct_size;
 	double fragmentation;
@@ -614,41 +634,41 @@ typedef struct hr_stats {
 #undef HR_STATS_FIELD
 } hr_stats;
 
-/* A snapshot. Set stats->struct_size first (hr_stats_init does). Takes no lock that an allocation waits for, except when 64 attempts
- * at a quiet moment fail; then it holds it for about 100 ns. */
+/* Takes a snapshot. Set stats->struct_size first (hr_stats_init does). Allocations do not wait for it, unless the statistics
+ * change during 64 attempts to read them; then it holds the lock for about 100 ns. */
 HR_API void hr_stats_init(hr_stats *stats);
 HR_API hr_status hr_allocator_get_stats(hr_allocator allocator, hr_stats *stats);
 
-/* All allocators of a device together: sums, but for the largest of largest_alloc_size and largest_free_block, the limits of the device, and its
- * peaks, which are tracked as one number: allocators that reached their peaks at different times do not add up. What a closed allocator has
- * counted, and its share of the peaks, stays with the device until the next reset; blocks that hr_allocator_close_all took with it count as
- * freed. */
+/* The statistics of all allocators of a device together. Fields are sums, except: largest_alloc_size and largest_free_block are
+ * maxima; limits are those of the device; peaks are those of the device as a whole, so peaks that its allocators reached at
+ * different times do not add up. The counts of a closed allocator, and its share of the peaks, stay with the device until the
+ * next reset. Blocks that hr_allocator_close_all freed count as freed. */
 HR_API hr_status hr_device_get_stats(hr_device device, hr_stats *stats);
 
-/* Counting begins anew for the device (NULL = default device) and every allocator on it:
+/* Resets the statistics of the device (NULL = default device) and of every allocator on it:
  *
  *     set to 0         num_allocs, num_failed_allocs, num_frees, total_bytes_allocated, largest_alloc_size, all source_* fields,
  *                      num_stream_waits, num_trims, num_stitches, bytes_stitched, bytes_reclaimed, num_single_reclaims,
  *                      num_multi_reclaims, num_full_reclaims, num_defragmentations, bytes_defragged
  *     set to now       peak_bytes_in_use to bytes_in_use, peak_bytes_active to bytes_active, peak_bytes_reserved to bytes_reserved,
- *                      num_live_at_reset to num_live, peak_error_bytes to what the threads that use the allocator now make it
- *     not changed      everything else: it says what is now
+ *                      num_live_at_reset to num_live, peak_error_bytes to the bound for the threads that use the allocator now
+ *     not changed      all other fields, which describe the current state
  *
- * hr_lms_get_stats is reset with it (headroom_lms.h says how); scopes (hr_stats_scope_begin) are not. Stops each allocator's threads for a
- * moment, one allocator after the other. HR_NO_SUCH_DEVICE. */
+ * Also resets the statistics of hr_lms_get_stats (headroom_lms.h), but not scopes (hr_stats_scope_begin). Stops the threads of
+ * each allocator briefly, one allocator after the other. HR_NO_SUCH_DEVICE. */
 HR_API hr_status hr_reset_memory_stats(const char *device_name);
 
 typedef struct hr_memory_info {
 	size_t struct_size;
-	int64_t current; /* bytes in use on the device, all its allocators together */
-	int64_t peak;    /* the most there were since start or reset */
+	int64_t current; /* bytes in use on the device, by all its allocators */
+	int64_t peak;    /* most bytes in use since start or reset */
 } hr_memory_info;
 
-/* What the whole device holds now and held at most. NULL means the default device. */
+/* Bytes in use on the whole device, now and at the peak. NULL = default device. Set info->struct_size first. */
 HR_API hr_status hr_get_memory_info(const char *device_name, hr_memory_info *info);
 
-/* One number of the logical GPU [gpu_id] (0 = GPU:0), all its allocators together. Negative values are errors: -status, for instance
- * -HR_NO_SUCH_DEVICE when there is no such GPU. */
+/* One statistic of the logical GPU [gpu_id] (0 = GPU:0), all its allocators together. A negative value is an error, -status: for
+ * instance -HR_NO_SUCH_DEVICE when there is no such GPU. */
 HR_API int64_t hr_get_num_allocs(int gpu_id);
 HR_API int64_t hr_get_bytes_in_use(int gpu_id);
 HR_API int64_t hr_get_peak_bytes_in_use(int gpu_id);
@@ -668,8 +688,9 @@ HR_API int64_t hr_get_bytes_defragged(int gpu_id);
 HR_API int64_t hr_get_num_multi_reclaims(int gpu_id);
 HR_API int64_t hr_get_total_bytes_allocated(int gpu_id);
 
-/* Statistics as a table for people, or as one JSON object (keys as in HR_STATS_TABLE, and fragmentation). Writes at most [capacity]
- * bytes with a final 0 and returns the length of the whole text; a result >= capacity means it was cut. */
+/* Writes statistics as a human-readable table, or as one JSON object (keys as in HR_STATS_TABLE, and fragmentation). Writes at
+ * most [capacity] bytes with the terminating 0 and returns the length of the whole text; a result >= capacity means that the
+ * text was truncated. */
 HR_API size_t hr_stats_format(const hr_stats *stats, char *out, size_t capacity);
 HR_API size_t hr_stats_json(const hr_stats *stats, char *out, size_t capacity);
 
@@ -679,7 +700,7 @@ typedef struct hr_region_info {
 	size_t struct_size;
 	void *base;
 	uint64_t reserved_addresses; /* bytes of address space */
-	int64_t bytes_reserved;      /* of those, with memory behind them */
+	int64_t bytes_reserved;      /* bytes of them with memory behind them */
 	int64_t bytes_in_use;
 	int64_t bytes_cached;
 	int64_t bytes_free;
@@ -690,61 +711,63 @@ typedef struct hr_region_info {
 	bool small_blocks;           /* the region that thread caches are filled from */
 } hr_region_info;
 
-/* The [index]th region; HR_INVALID_ARGUMENT past the last (stats.num_regions says how many). Walks the region's chunks. */
+/* The region at [index]; HR_INVALID_ARGUMENT past the last one (stats.num_regions is their number). Walks the region's chunks. */
 HR_API hr_status hr_allocator_get_region(hr_allocator allocator, uint32_t index, hr_region_info *info);
 
-/* What lies where in a region, lowest address first. Chunks of kind HR_CHUNK_UNMAPPED have no memory behind them. */
+/* The kinds of chunks in a region. HR_CHUNK_UNMAPPED: addresses without memory behind them. */
 typedef enum hr_chunk_kind { HR_CHUNK_FREE = 1, HR_CHUNK_IN_USE = 2, HR_CHUNK_CACHED = 3, HR_CHUNK_UNMAPPED = 4 } hr_chunk_kind;
 
 typedef struct hr_chunk_view {
 	void *address;
 	uint64_t bytes;
-	uint64_t requested; /* in use only */
+	uint64_t requested; /* in use only: bytes of the request */
 	hr_chunk_kind kind;
 	hr_name op, scope, tag;
 	hr_shape shape;
 	hr_dtype dtype;
 } hr_chunk_view;
 
-/* Calls [visit] for each chunk of region [index] until it returns false. The allocator's lock is held meanwhile: [visit] must not
- * call Headroom. */
+/* Calls [visit] for each chunk of region [index], lowest address first, until [visit] returns false. [visit] must not call
+ * Headroom: the allocator's lock is held meanwhile. */
 HR_API hr_status hr_allocator_visit(hr_allocator allocator, uint32_t index, bool (*visit)(void *context, const hr_chunk_view *chunk),
                                     void *context);
 
 /* ---- peak inside a scope ---- */
 
-/* Begins a scope of the calling thread: from here on, the most bytes that the thread's own allocations add on [device] is recorded.
- * Scopes nest, up to 32 deep, and are independent of hr_reset_memory_stats. HR_TOO_MANY beyond that. */
+/* Begins a statistics scope of the calling thread: the most bytes that the thread's own allocations add on [device] is recorded.
+ * Scopes nest, up to 32 deep (HR_TOO_MANY beyond that), and are independent of hr_reset_memory_stats. */
 HR_API hr_status hr_stats_scope_begin(hr_device device);
 
 typedef struct hr_stats_scope {
 	size_t struct_size;
-	int64_t peak_bytes;  /* the most bytes in use that this thread's allocations and frees inside the scope came to, above the start */
-	int64_t net_bytes;   /* what is left at the end: positive = the scope allocated more than it freed */
+	int64_t peak_bytes;  /* most bytes in use, above those at the start, from this thread's allocations and frees inside the
+	                      * scope */
+	int64_t net_bytes;   /* the same at the end of the scope; positive = the thread allocated more than it freed */
 	int64_t num_allocs;
 	int64_t num_frees;
 } hr_stats_scope;
 
-/* Ends the innermost scope of the calling thread, which must be on [device]; [scope] may be NULL. HR_INVALID_ARGUMENT when there is
- * none, or the innermost is on another device. */
+/* Ends the innermost scope of the calling thread, which must be on [device]. [scope] may be NULL. HR_INVALID_ARGUMENT when the
+ * thread has no scope, or its innermost scope is on another device. */
 HR_API hr_status hr_stats_scope_end(hr_device device, hr_stats_scope *scope);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
- * The end
+ * Shutdown
  * ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* Closes every session, every allocator (blocks that are still allocated go with them), every stream and every device, ends a recording,
- * and forgets all settings. Afterwards the library can be used anew. In a forked child it forgets what the parent made, and reports nothing
- * of it.
+/* Closes every session, allocator, stream and device, frees the blocks that are still allocated, ends a recording, and discards all
+ * settings. Afterwards the library can be used again. In a forked child hr_shutdown discards what the parent created, without
+ * reporting leaks of it.
  *
- * The shared library stays in memory after dlclose, with what it holds; call this first. A module that contains the static library may be
- * unloaded after it, while threads that used it still run: these must not call it again, and what it keeps for each of them is lost.
+ * The shared library stays loaded after dlclose, with the memory that it holds; call hr_shutdown first. A module that contains the
+ * static library may be unloaded after hr_shutdown while threads that used it still run: those threads must not call it again, and
+ * the memory that the library keeps for each of them is lost.
  *
- * HR_LEAKED  all of that is done, but the program had not freed everything: blocks of hr_alloc, tensors of hr_tensor_create, or values of
- *            sessions that were still open. The message says how many of each and how many bytes, and which op, scope and tag hold most.
- *            A session or an allocator that is still open, or a variable, is no leak: it is closed. Nor is what hr_allocator_close_all closed
- *            before. Adding it up takes time in proportion to the blocks that are left
- * HR_IO, ... the recording could not be ended; leaks are in the same message */
+ * HR_LEAKED  everything was closed, but the program had not freed all blocks of hr_alloc, tensors of hr_tensor_create, or values of
+ *            sessions that were still open. The message gives the number and the bytes of each, and the op, scope and tag that hold
+ *            most. Sessions and allocators that are still open, variables, and what hr_allocator_close_all closed before are not
+ *            leaks. Summing up the leaks takes time proportional to the number of blocks that are left
+ * HR_IO, ... the recording could not be ended; leaks are reported in the same message */
 HR_API hr_status hr_shutdown(void);
 
 #ifdef __cplusplus
