@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs every benchmark of a build, one after another, under a heading that says on what machine: figures without it mean nothing.
-# That of models has PyTorch beside it where python3 has that (Debian: python3-torch, with libopenblas0-openmp).
-# Those of GPUs are not among them (`make gpu-bench` runs them), nor the solver, which wants a trace. The curve of Large Model Support is
-# drawn to <build folder>/lms-curve.svg; docs/lms-curve.svg is a copy of one run.
+# Runs the benchmarks of a build, one after another, under a heading that describes the machine, because figures depend on it.
+# The benchmark of models is compared with PyTorch if python3 has it (Debian: python3-torch, with libopenblas0-openmp).
+# Not run: the GPU benchmarks (see `make gpu-bench`), and the solver, which needs a trace. The curve of Large Model Support is
+# written to <build folder>/lms-curve.svg; docs/lms-curve.svg is a copy of one run.
 #   tools/bench.sh <build folder>
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,7 +17,7 @@ for program in "${programs[@]}"; do
 	arguments=()
 	case ${program##*/} in
 	gpu | gpu_lms | lms_solver) continue ;;
-	models) # beside PyTorch, where there is one
+	models) # compared with PyTorch, if it is installed
 		for python in python3 /usr/bin/python3; do
 			"$python" -c 'import torch' 2>/dev/null || continue
 			echo

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Compares src/device/cuda_driver.h with a real cuda.h, where one is found: sizes, offsets, numbers and the type of every call.
+# Compares src/device/cuda_driver.h with a real cuda.h, if one is found: sizes, offsets, numbers and the type of every call.
 #   tools/check-cuda-declarations.sh [folder with cuda.h]
 #
-# Looks in the folder named, $CUDA_HOME/include, /usr/local/cuda*/include, /usr/include, and what pip installs (nvidia/cu13,
-# nvidia/cuda_runtime). `pip install --target X nvidia-cuda-runtime` is enough to have one.
+# Looks in the given folder, $CUDA_HOME/include, /usr/local/cuda*/include, /usr/include, and pip's packages (nvidia/cu13,
+# nvidia/cuda_runtime). `pip install --target X nvidia-cuda-runtime` installs a cuda.h.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,7 +12,7 @@ while read -r site; do
 	candidates+=("$site"/nvidia/cu*/include "$site"/nvidia/cuda_runtime/include)
 done < <(python3 -c 'import site, sys; print("\n".join(dict.fromkeys(site.getsitepackages() + [site.getusersitepackages()] + sys.path)))' 2>/dev/null)
 
-# Folders that a pattern names and that are the same only once; the header must be CUDA's, not the kernel's.
+# Keeps each distinct cuda.h once. It must define CUDA_VERSION: Linux has another header of that name.
 found=() seen=
 for folder in "${candidates[@]}"; do
 	[ -n "$folder" ] && grep -qs '^#define CUDA_VERSION' "$folder/cuda.h" || continue
@@ -26,7 +26,7 @@ if [ ${#found[@]} -eq 0 ]; then
 	exit 0
 fi
 
-# Our types go by other names while our header is read, so that both can be there; the tables name CUDA's own when they are used.
+# Our types are renamed while our header is included, so that both sets can coexist. The tables are expanded later, with CUDA's types.
 types="CUresult CUdevice CUdeviceptr CUmemGenericAllocationHandle CUcontext CUstream CUevent CUhostFn CUdevice_attribute
 	CUmemAllocationGranularity_flags CUmemLocation CUmemAllocationProp CUmemAccessDesc CUctx_st CUstream_st CUevent_st"
 program=$(mktemp --suffix=.c)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lists the C files that clang-format would change; with --fix, changes them. Files may be named; otherwise all.
-# Not part of `make test`: tables and drawings set by hand may stand where they read better.
+# Lists the C files that clang-format would change; with --fix, changes them. Without file arguments, all files.
+# Not part of `make test`: tables and drawings may be formatted by hand where that is easier to read.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v clang-format >/dev/null || { echo "format: clang-format is not here; on Debian: apt-get install clang-format" >&2; exit 1; }

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Compiles every example in the public headers' comments, and in README.md and docs/, and runs the ones that are whole programs.
+"""Compiles every example in the public headers' comments, README.md and docs/, and runs those that are whole programs.
 
     tools/check-header-examples.py <build folder>
 
-In a header, an example is a run of comment lines indented by four spaces or more past the text (" *     "), of which one at least ends
-in ';' or '{'. In Markdown it is a block fenced as ```c. With a main() it is a program: it must compile without a warning, run and
-return 0. Without, it is compiled as the body of a function, in headers only: Markdown may show fragments.
+In a header, an example is a run of comment lines indented by four spaces or more past the text (" *     "), at least one of which ends
+in ';' or '{'. In Markdown it is a block fenced as ```c. An example with a main() is a program: it must compile without a warning, run and
+return 0. In headers, others are compiled as the body of a function; in Markdown they may be fragments and are ignored.
 
-A program of README.md must print something. The text that it must print is the block fenced as ```text behind it, or in `backquotes` in the
-sentence behind it that says "it prints". Numbers with a decimal point may be off by 5% or 0.02: processors round sums in other orders.
-Programs run on the emulated device, whatever the machine has.
+The output of a program in README.md must be documented: in the block fenced as ```text that follows it, or in `backquotes` after the words
+"it prints". Numbers with a decimal point may differ by 5% or 0.02, because processors sum in different orders. Programs run on the emulated
+device even if there is a GPU.
 """
 import os
 import re
@@ -40,12 +40,12 @@ def header_examples(path):
 
 
 def is_prose(block):
-    # A continuation line of an indented list also starts with spaces; code has brackets or an assignment.
+    # A continuation line of an indented list also starts with spaces, but only code has brackets or an assignment.
     return not any(re.search(r"[(){}=#]", line) for line in block)
 
 
 def printed_by(after):
-    """What the text behind a program says that it prints; None when it does not say."""
+    """The documented output of a program, from the text after it; None if there is none."""
     upto = after.split("\n```c\n")[0].split("\n## ")[0]
     block = re.search(r"^```text\n(.*?)^```", upto, re.S | re.M)
     inline = re.search(r"it prints `([^`]*)`", upto)
@@ -79,7 +79,7 @@ def run(command, **kwargs):
 
 
 def try_example(code, folder, told, must_print):
-    """None, or what went wrong."""
+    """Returns None, or a description of the failure."""
     source = folder / "example.c"
     if not re.search(r"\bmain\s*\(", code):
         names = sorted(p.name for p in (root / "include").glob("*.h"))

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks the architecture: who may include whom, who may talk to the operating system, and that each header stands alone.
+"""Checks the architecture: which layer includes which, which calls the operating system, and that each header compiles alone.
 
     tools/check-layers.py
 
-A layer of src/ includes only layers listed before it here; public headers may be included by all. Only src/os includes the system's
-headers for memory, threads and files, or calls malloc and its kin.
+A layer of src/ includes only itself, the layers listed before it in LAYERS, and public headers. Only src/os includes the system's headers
+for memory, threads and files, or calls malloc and similar functions.
 """
 import os
 import re
@@ -15,7 +15,7 @@ from pathlib import Path
 
 LAYERS = ["base", "os", "trace", "device", "arena", "memory", "lms", "runtime", "profile"]
 OS_HEADERS = {"sys/mman.h", "pthread.h", "threads.h", "unistd.h", "fcntl.h", "malloc.h", "sched.h", "sys/stat.h", "sys/syscall.h", "dlfcn.h"}
-# A call by that name which is not a member of a table (os->free), a declaration of one, or part of a longer name.
+# A call of that name, but not of a member of a table (os->free), a member's declaration, or a longer name.
 OS_CALL = re.compile(r"(?<![\w.>])(malloc|calloc|realloc|reallocarray|aligned_alloc|posix_memalign|strdup|strndup|free|mmap|munmap|getenv)\s*\(")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 
@@ -28,7 +28,7 @@ def blank(match):
 
 
 def without_comments(text):
-    """The text with comments and the insides of literals blanked, lines kept."""
+    """The text with comments and literals replaced by spaces, except in includes; line breaks are kept."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'",
                   lambda m: m.group(0) if is_include(text, m) else blank(m), text, flags=re.S)
     return text
@@ -72,7 +72,7 @@ def compiles_alone(job):
     path, language = job
     compiler, flags = ("cc", ["-std=gnu11", "-Wstrict-prototypes"]) if language == "c" else (CXX, ["-std=c++17"])
     include = ["-I", "include"] + ([] if path.is_relative_to(root / "include") else ["-I", "src"])
-    source = f'#include "{path}"\n#include "{path}"\n'  # twice: the guard works
+    source = f'#include "{path}"\n#include "{path}"\n'  # twice, to check the include guard
     done = subprocess.run([compiler, *flags, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", *include, "-x", language, "-"],
                           input=source, text=True, capture_output=True, cwd=root)
     return None if done.returncode == 0 else f"{path.relative_to(root)} does not compile alone as {language}:\n{done.stderr}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs every libFuzzer program of a build for a while, several at a time, from the committed corpus.
+# Runs every libFuzzer program of a build for some seconds, several at a time, starting from the committed corpus.
 #   tools/fuzz.sh <build folder> <seconds each>
-# New inputs are kept in <build folder>/corpus/<name>; to commit them, make the corpus small again first:
+# New inputs are kept in <build folder>/corpus/<name>. Minimize the corpus before committing them:
 #   build-fuzz/fuzz/fuzz_<name> -merge=1 fuzz/corpus/<name> build-fuzz/corpus/<name>
 set -uo pipefail
 cd "$(dirname "$0")/.."

@@ -1,29 +1,28 @@
 #!/usr/bin/env python3
-"""Writes tests/runtime/golden/: what PyTorch says ops, their gradients and optimizers give, for tests/runtime/test_golden.c, and what a model
-loses in 100 steps, for test_training_golden.c.
+"""Writes tests/runtime/golden/: PyTorch's results of ops, their gradients and optimizers, for tests/runtime/test_golden.c, and a model's
+losses in 100 steps, for test_training_golden.c.
 
     tools/golden.py [--out FOLDER] [--only FILE]
 
-Inputs are float32. Expectations are computed in float64 from the same inputs, so they are what an exact op would give, and what the test
-measures is the error of the runtime alone. The same is computed in float32 too: if PyTorch itself were further off than the test allows,
-this would stop.
+Inputs are float32. Expected results are computed in float64 from the same inputs, so the test measures the error of the runtime alone.
+They are also computed in float32: if PyTorch's own error is larger than the test allows, this script fails.
 
-A file is words with white space between them; the test reads them one by one:
+A file is a sequence of words separated by white space:
 
-    # ... to the end of the line
+    # ...                            a comment, to the end of the line
     case OP PARAMETER...
     in DTYPE [DIMS] NUMBER...        an input; exact
-    weights [DIMS] NUMBER...         the output is multiplied by these and summed up: that is what gradients are of; exact
+    weights [DIMS] NUMBER...         gradients are those of the sum of the output multiplied by these; exact
     out [DIMS] NUMBER...             the output
-    grad INPUT [DIMS] NUMBER...      the gradient by that input
+    grad INPUT [DIMS] NUMBER...      the gradient with respect to that input
     end CASES                        the last line
 
-Expected numbers are written as NUMBER~SCALE, or NUMBER alone where the scale is about the number itself. The test allows an error of so
-many parts of the scale: what the number changes by when all elements of an input change by their own sizes, each in the worst direction
-(the sum of |element * derivative by it|, of the input where that is the most). Of sums, also those of products, that is the sum of the magnitudes:
-so what cancels does not make the test ask for more than float32 has. Where the scale is 0 nothing but that number will do.
+Expected numbers are written as NUMBER~SCALE, or NUMBER alone if the scale is about the number itself. The error that the test allows is
+relative to the scale: the change of the number when all elements of an input change by their own magnitudes, each in the worst direction (the
+sum of |element * derivative by it|, for the input with the largest sum). For sums, also of products, that is the sum of the magnitudes, so
+cancellation does not make the test require more precision than float32 has. If the scale is 0 the result must be exact.
 
-The files are the same, to the byte, each time they are written with the same versions, which their first lines name.
+The files are reproducible to the byte with the same versions of PyTorch and NumPy, which their second lines name.
 """
 import argparse
 import math
@@ -36,12 +35,12 @@ import torch
 import torch.nn.functional as F
 
 ALLOWED = 1e-5  # as in test_golden.c
-# PyTorch 2.11 computes these in float32 less precisely than that: 1.2e-5 was seen. What is written comes from float64 all the same.
+# Allowed errors of ops that PyTorch 2.11 computes less precisely in float32: 1.2e-5 was seen. The numbers written are float64's.
 ROUGH = {"gelu": 1e-4}
 ALL = -100      # HR_ALL_AXES
 
 
-# ---- the ops, by PyTorch ----
+# ---- ops in PyTorch ----
 
 
 def reduced(of, of_all):
@@ -107,7 +106,7 @@ OPS = {
     "conv2d": lambda x, filter, stride, padding: F.conv2d(x, filter, stride=stride, padding=padding),
     "max_pool": lambda x, size, stride: F.max_pool2d(x, size, stride),
     "avg_pool": lambda x, size, stride: F.avg_pool2d(x, size, stride),
-    # layers: what they take, then their variables in the order in which they are made, then the call's numbers without the seed
+    # layers: inputs, then variables in order of creation, then the call's parameters without the seed
     "dense": lambda x, w, b, units, activation: ACTIVATIONS[activation](x @ w + b),
     "conv_layer": lambda x, w, b, channels, size, stride, padding, activation: ACTIVATIONS[activation](F.conv2d(x, w, None, stride, padding) + b),
     "embedding": lambda indices, w, count, width: w[indices.long()],
@@ -126,7 +125,7 @@ OPTIMIZERS = {
 
 
 def short(number):
-    """As few digits as give the same number again."""
+    """The shortest text that reads as the same number."""
     number = float(number)
     return str(int(number)) if number == int(number) else repr(number)
 
@@ -137,7 +136,7 @@ def expected(number, scale):
 
 
 class File:
-    """One file of cases."""
+    """A file of cases."""
 
     def __init__(self, path, about):
         self.path = path
@@ -173,23 +172,23 @@ class File:
 
 
 class Random:
-    """Numbers that depend on the case alone, so that a new case leaves the others as they are. They are exact in float32, and short."""
+    """Numbers that depend on the case alone, so that a new case does not change the others. They are exact in float32, and short."""
 
     def __init__(self, title):
         self.source = numpy.random.Generator(numpy.random.PCG64(zlib.crc32(title.encode())))
 
     def numbers(self, shape, low=-2, high=2):
-        """Multiples of 1/64, half a step aside: never 0, nor at a kink."""
+        """Multiples of 1/64, plus half a step: never 0 or at a kink of a function."""
         steps = self.source.integers(low * 64, high * 64, size=shape)
         return ((steps + 0.5) / 64).astype(numpy.float32)
 
     def bits(self, shape):
-        """All bits at random, as long as the number is no larger than the largest bfloat16."""
+        """Random bits; NaN and numbers above the largest bfloat16 are replaced."""
         numbers = self.source.integers(0, 1 << 32, size=shape, dtype=numpy.uint32).view(numpy.float32)
         return numpy.where(numpy.abs(numbers) < 3.38e38, numbers, numpy.float32(1 / 3))
 
     def distinct(self, shape):
-        """No two are the same: of equal ones it is a matter of taste which is the largest."""
+        """Distinct numbers, because the gradient of a maximum among equal ones is ambiguous."""
         count = math.prod(shape)
         return ((self.source.permutation(count) - count / 2 + 0.25) / 32).reshape(shape).astype(numpy.float32)
 
@@ -197,16 +196,16 @@ class Random:
         return self.source.integers(0, below, size=shape).astype(dtype)
 
 
-# ---- expectations ----
+# ---- expected results ----
 
 
 def tensors(arrays, dtype):
-    """As leaves that gradients can be had of."""
+    """The arrays as tensors; floats are leaves with gradients."""
     return [torch.tensor(a, dtype=dtype, requires_grad=True) if a.dtype == numpy.float32 else torch.tensor(a) for a in arrays]
 
 
 def results(op, arrays, weights, parameters, dtype):
-    """The output, its gradients by the float inputs, and all that they depend on."""
+    """The output and its gradients with respect to the float inputs; and all leaves that they depend on."""
     x = tensors(arrays, dtype)
     leaves = [t for t in x if t.requires_grad]
     y = OPS[op](*x, *parameters)
@@ -218,7 +217,7 @@ def results(op, arrays, weights, parameters, dtype):
 
 
 def scales_of(result, leaves):
-    """For each element of the result, see the top."""
+    """The scale of each element of the result, defined at the top."""
     scales = []
     for element in result.reshape(-1):
         by = torch.autograd.grad(element, leaves, retain_graph=True, allow_unused=True) if element.requires_grad else []
@@ -228,8 +227,8 @@ def scales_of(result, leaves):
 
 
 def add_case(file, op, arrays, *parameters, composed=False):
-    """[arrays] makes the inputs of a Random. What is [composed] of several ops has gradients that are 0 because larger ones cancel, whatever
-    the inputs: that by the bias of an attention's keys. So none of the scales is less than the largest gradient there is."""
+    """[arrays] makes the inputs from a Random. In a layer [composed] of several ops, a gradient can be 0 for all inputs because larger terms
+    cancel, such as that of the bias of an attention's keys. So the scales are then at least the largest gradient."""
     file.begin(op, parameters)
     random = Random(f"{file.title} {file.cases}")
     arrays = [numpy.asarray(a) for a in arrays(random)]
@@ -257,7 +256,7 @@ def add_case(file, op, arrays, *parameters, composed=False):
 
 
 def add_optimizer(file, kind, shape, *parameters):
-    """Inputs: what the variable begins with, and a gradient for each step. Outputs: the variable after each."""
+    """Inputs: initial value of the variable, and a gradient for each step. Outputs: the variable after each step."""
     steps = 6
     file.begin(kind, parameters)
     random = Random(f"{file.title} {file.cases}")
@@ -266,7 +265,7 @@ def add_optimizer(file, kind, shape, *parameters):
     optimizer = OPTIMIZERS[kind]([variable], *parameters)
     for a in arrays:
         file.exact(["in", a.dtype.name], a)
-    way = variable.detach().abs().clone()  # as long as all that was added up on it
+    way = variable.detach().abs().clone()  # scale: the sum of the magnitudes of all changes
     for gradient in arrays[1:]:
         before = variable.detach().clone()
         variable.grad = torch.tensor(gradient, dtype=torch.float64)
@@ -275,7 +274,7 @@ def add_optimizer(file, kind, shape, *parameters):
         file.expect(["out"], variable, way.reshape(-1).tolist())
 
 
-# ---- the files ----
+# ---- files ----
 
 SHAPES = [(), (1,), (7,), (2, 3), (0,), (2, 0, 3)]
 PAIRS = [((), ()), ((2, 3), (2, 3)), ((2, 3), (3,)), ((3,), (2, 3)), ((2, 1), (1, 3)), ((), (2, 3)), ((2, 3), ()), ((4, 1, 3), (2, 1)),
@@ -298,12 +297,12 @@ def elementwise(file):
 
 
 def bfloat16(file):
-    """PyTorch rounds what is float64 to float32 first, and gradients to bfloat16 on the way back: inputs that are float32, and weights of 8 bits,
-    make neither a difference."""
+    """PyTorch rounds float64 to float32 first, and gradients to bfloat16 in the backward pass. Neither changes the results here, because inputs
+    are float32 and weights have 8 bits."""
     for of in SHAPES:
         add_case(file, "cast_bfloat16", lambda r: [r.source.standard_normal(of).astype(numpy.float32)])
     add_case(file, "cast_bfloat16", lambda r: [r.bits((400,))])
-    # Ties, and what is just beside them: 1 + n / 256 is half way where n is odd. The same among the smallest numbers.
+    # Ties and their neighbours: 1 + n / 256 is a tie if n is odd. Then the same among denormal numbers.
     ties = numpy.concatenate([1 + numpy.arange(32) / 256 + aside for aside in (-2.0**-23, 0, 2.0**-23)]).astype(numpy.float32)
     add_case(file, "cast_bfloat16", lambda r: [numpy.concatenate([ties, -ties])])
     add_case(file, "cast_bfloat16", lambda r: [(numpy.arange(96) * 2.0**-135).astype(numpy.float32)])
@@ -338,7 +337,7 @@ def reduce(file):
         for keep in (0, 1):
             for op in ("reduce_sum", "reduce_mean", "reduce_max"):
                 add_case(file, op, lambda r: [r.distinct(of)], axis, keep)
-    # Of nothing: the sum is 0. A mean or a maximum has nothing that PyTorch would call right.
+    # Empty sums are 0. An empty mean or maximum has no result in PyTorch to compare with.
     for of, axis in [((0, 3), 0), ((0,), ALL), ((2, 0), 1)]:
         for keep in (0, 1):
             add_case(file, "reduce_sum", lambda r: [r.distinct(of)], axis, keep)
@@ -358,7 +357,7 @@ def matrix(file):
 def loss(file):
     for of in [(3, 4), (5,), (1,), (2, 2, 3), (0, 4), (2, 0), (3, 1), (2, 21)]:
         add_case(file, "softmax", lambda r: [r.numbers(of)])
-    add_case(file, "softmax", lambda r: [r.numbers((2, 4)) + 96])  # too large for exp
+    add_case(file, "softmax", lambda r: [r.numbers((2, 4)) + 96])  # overflows exp
     for rows, classes, dtype in [(3, 4, "int32"), (3, 4, "int64"), (1, 1, "int32"), (0, 4, "int32"), (5, 19, "int64")]:
         add_case(file, "cross_entropy", lambda r: [r.numbers((rows, classes)), r.indices((rows,), classes, dtype)])
     add_case(file, "cross_entropy", lambda r: [r.numbers((3, 4)) + 96, r.indices((3,), 4, "int32")])
@@ -371,7 +370,7 @@ def norm(file):
     for of in [(3, 8), (5,), (2, 2, 6), (0, 4), (3, 33)]:
         for epsilon in (1e-5, 0.125):
             add_case(file, "layer_norm", lambda r: [r.numbers(of), r.numbers(of[-1:]), r.numbers(of[-1:])], epsilon)
-    # A mean far from 0: sums of squares lose the variance here.
+    # A mean far from 0: computing the variance from sums of squares is imprecise here.
     add_case(file, "layer_norm", lambda r: [r.numbers((3, 8)) + 1000, r.numbers((8,)), r.numbers((8,))], 1e-5)
 
 
@@ -381,7 +380,7 @@ def window(file):
                     ((1, 2, 7, 7), (2, 2, 3, 3), 3, 0), ((0, 2, 4, 4), (3, 2, 3, 3), 1, 1), ((1, 3, 9, 9), (4, 3, 3, 3), 1, 1)]
     for x, filter, stride, padding in convolutions:
         add_case(file, "conv2d", lambda r: [r.numbers(x), r.numbers(filter)], stride, padding)
-    # Windows that overlap, that leave rows out, and that leave gaps.
+    # Windows that overlap, that do not cover the last rows, and with gaps between them.
     for of, size, stride in [((1, 1, 4, 4), 2, 2), ((2, 3, 5, 5), 2, 2), ((1, 2, 5, 6), 3, 1), ((1, 2, 7, 7), 3, 2), ((1, 1, 7, 7), 2, 3),
                              ((1, 1, 3, 3), 3, 3), ((2, 2, 3, 3), 1, 1), ((0, 2, 4, 4), 2, 2)]:
         for op in ("max_pool", "avg_pool"):
@@ -416,7 +415,7 @@ def layers(file):
 
 
 def hashed(tensor, count, bound):
-    """Numbers in -bound ... bound that C computes to the bit; see test_training_golden.c. [bound] is a power of two."""
+    """Numbers in -bound ... bound that C computes identically (test_training_golden.c). [bound] is a power of two."""
     h = (numpy.arange(count, dtype=numpy.uint64) * 0x9E3779B1 + tensor * 0x85EBCA6B) & 0xFFFFFFFF
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
         h = ((h ^ (h >> numpy.uint64(shift))) * factor) & 0xFFFFFFFF
@@ -424,10 +423,10 @@ def hashed(tensor, count, bound):
 
 
 def mlp_losses(dtype, steps=100, batches=4, batch=128):
-    """Three layers on four batches in turn. The label of a row is which of its first ten numbers is the largest.
+    """Three layers on four batches in turn. The label of a row is the index of the largest of its first ten numbers.
 
-    The data's numbers are small because Adam's steps are not: with numbers up to 1 the model knows the batches by heart after ten steps, by leaps in
-    which float32's errors grow a hundredfold.
+    The data are small relative to Adam's steps: with numbers up to 1 the model overfits the batches within ten steps, in jumps in which float32's
+    errors grow a hundredfold.
     """
     sizes = [1024, 1024, 1024, 10]
     layers = []
@@ -480,7 +479,7 @@ def main():
     parser.add_argument("--out", type=Path, default=here / "tests" / "runtime" / "golden", help="the folder to write to")
     parser.add_argument("--only", choices=FILES, help="write this file alone")
     options = parser.parse_args()
-    torch.set_num_threads(1)  # sums in one order
+    torch.set_num_threads(1)  # fixed order of summation
     for name, (fill, about) in FILES.items():
         if options.only in (None, name):
             file = File(options.out / f"{name}.txt", about)

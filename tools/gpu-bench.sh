@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What the library does on the GPU of this machine, beside the CUDA driver and PyTorch's allocator, in one run. Where there is no GPU the
-# same runs on the emulated device, to show that it works; what needs a card says so. Needs gcc and CMake; installs nothing.
+# Measures the library on this machine's GPU, compared with the CUDA driver and PyTorch's allocator, in one run. Without a GPU it runs
+# on the emulated device, to show that it works, and reports what needs a card. Needs gcc and CMake; installs nothing.
 #   tools/gpu-bench.sh [library] [steps] [pytorch] [rounds]
 #
-# LMS_ROUNDS   rounds of evicting and restoring: of 8 GiB under verify, and of 64 MiB (default 100,10000)
+# LMS_ROUNDS   rounds of evicting and restoring: of 8 GiB with verify, and of 64 MiB (default 100,10000)
 # LMS_LIMITS   limits of the training step, in GB (default 40,26)
 #
-# Ends with the short tables again, and a line for each part. What a part printed is in build-gpu/gpu-bench-<part>.log.
+# Repeats the short tables at the end, with a line for each part. The output of a part is in build-gpu/gpu-bench-<part>.log.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tools/lib.sh
@@ -25,7 +25,7 @@ echo "machine: ${model:-$(uname -m)}, $(nproc) processors, Linux $(uname -r); $(
 if command -v nvidia-smi >/dev/null; then nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true; fi
 echo "built in $((SECONDS - start)) s"
 
-# Each part has a time after which it is cut off, about twice what it takes on an H200.
+# Each part has a timeout, about twice its time on an H200.
 part_library() {
 	timeout 100 $build/bench/gpu --traces $build/traces --figures $build/gpu-figures
 }
@@ -44,7 +44,7 @@ part_pytorch() {
 		--build $build || echo "PyTorch: gave up ($?)"
 }
 
-# Tensors that leave and return again and again.
+# Tensors that are evicted and restored repeatedly.
 part_rounds() {
 	timeout 260 $build/bench/gpu_lms --rounds "${LMS_ROUNDS:-100,10000}"
 }

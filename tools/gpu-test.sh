@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# The conformance suite on the GPU of this machine, and the same under compute-sanitizer where that is found. Where there is no GPU the
-# suite runs on the other devices, the emulated one among them, and says so. Needs gcc and CMake; installs nothing.
+# Runs the conformance suite on this machine's GPU, and again under compute-sanitizer if that is installed. Without a GPU the suite runs
+# on the other devices, including the emulated one, and reports that. Needs gcc and CMake; installs nothing.
 #   tools/gpu-test.sh [build] [devices] [conformance] [memcheck] [beside] [oom]
 #
 # HEADROOM_REQUIRE_GPU=1  no GPU is a failure
 # HR_TEST_SCALE           multiplies the counts of the tests (default 1)
 # HR_TEST_ROUNDS          rounds of allocating, copying and comparing on the GPU (default 10000)
-# MEMCHECK_SECONDS        for each program under compute-sanitizer (default 75); one that is cut off has found no error until then
+# MEMCHECK_SECONDS        timeout of each program under compute-sanitizer (default 75); a timeout without an error is not a failure
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tools/lib.sh
 
 build=build-gpu
 export HR_TEST_SCALE=${HR_TEST_SCALE:-1} HR_TEST_ROUNDS=${HR_TEST_ROUNDS:-10000}
-export HR_TEST_TIMEOUT=${HR_TEST_TIMEOUT:-2} # a GPU takes a part of a second to open, and some tests open it again and again
+export HR_TEST_TIMEOUT=${HR_TEST_TIMEOUT:-2} # opening a GPU takes a part of a second, and some tests open it repeatedly
 required=${HEADROOM_REQUIRE_GPU:-0}
 memcheck_seconds=${MEMCHECK_SECONDS:-75}
-note= # what a stage wants said in the summary
+note= # a stage's remark in the summary
 
 stage_build() {
 	configure_gpu && build $build conformance_tests
@@ -35,7 +35,7 @@ stage_conformance() {
 	local rc=0 on
 	ctest --test-dir $build -j "$JOBS" -L conformance -V --no-tests=error >$build/conformance.log 2>&1 || rc=1
 	grep -E '^ *[0-9]+/[0-9]+ Test|tests passed|tests failed' $build/conformance.log
-	# A line of the log is "<test number>: <what the program printed>".
+	# A line of the log is "<test number>: <output of the program>".
 	[ $rc = 0 ] || grep -E '^[0-9]+: (not ok|# FAILED|# to reproduce|#   (left|right|expected|got|last message))' $build/conformance.log
 	on=$(sed -n 's/^[0-9]*: # on //p' $build/conformance.log | sort -u | paste -sd ';' | sed 's/;/; /g')
 	echo "on: $on"
@@ -50,13 +50,13 @@ stage_conformance() {
 	return $rc
 }
 
-# One program, all its tests in one process: the sanitizer does not follow into those that a test forks. Its log stays in the build folder.
+# Runs all tests of a program in one process, because the sanitizer does not follow forks. The log stays in the build folder.
 memcheck_one() {
 	local name=$1 rc=0 log=$build/memcheck-$1.log begin=$SECONDS
 	HR_TEST_SUBJECT=cuda HR_TEST_SCALE=0.1 HR_TEST_ROUNDS=200 HR_TEST_CONTENTS_ONLY=1 timeout -k 5 "$memcheck_seconds" \
 		compute-sanitizer --tool memcheck --error-exitcode 99 --report-api-errors no --require-cuda-init no \
 		"$build/tests/conformance/$name" --no-fork >"$log" 2>&1 || rc=$?
-	# 124: it ended when asked to. 137: it had to be killed, or was by somebody else, which the time tells.
+	# 124: ended by timeout's SIGTERM. 137: killed, by timeout's SIGKILL if the time is over.
 	if { [ $rc = 124 ] || { [ $rc = 137 ] && [ $((SECONDS - begin)) -ge "$memcheck_seconds" ]; }; } &&
 		! grep -qE '^========= (Invalid|Misaligned|Program hit)|^not ok|^# FAILED' "$log"; then
 		echo "$name: cut off after $memcheck_seconds s, no error until then"
@@ -68,7 +68,7 @@ memcheck_one() {
 			grep -E '^=========|^# (FAILED|to repro)|^not ok' "$log" | head -n 30
 			echo "the last lines of $log:"
 			tail -n 40 "$log" | sed 's/^/    /'
-		} >"$log.why" # in one piece: several programs run at a time
+		} >"$log.why" # printed at once, because several programs run at a time
 		cat "$log.why"
 		return 1
 	fi
@@ -87,7 +87,7 @@ stage_memcheck() {
 	return $rc
 }
 
-# In the process, and the CUDA context, of another library.
+# Runs Headroom in the process and the CUDA context of another library.
 stage_beside() {
 	local rc=0
 	if [ "$(gpu_backend $build)" != cuda ]; then note="skipped: no GPU"; return 0; fi
@@ -96,7 +96,7 @@ stage_beside() {
 	return $rc
 }
 
-# What is said when the memory of a card runs out.
+# Prints the OOM report of a card.
 stage_oom() {
 	build $build headroom_cli example_oom_report example_oom_run || return 1
 	HEADROOM_COMMAND=$PWD/$build/headroom tests/oom/test_example.sh || return 1
@@ -112,7 +112,7 @@ for stage in "${stages[@]}"; do
 	begin=$SECONDS note=
 	if "stage_$stage"; then result=ok; else result=FAILED failed=1; fi
 	summary+=("$(printf '%-12s %-6s %4d s   %s' "$stage" "$result" $((SECONDS - begin)) "$note")")
-	# Without these the others have nothing to run, or nothing to run on.
+	# The other stages depend on these.
 	case $stage in build | devices) [ $result = ok ] || break ;; esac
 done
 echo

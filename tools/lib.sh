@@ -1,11 +1,11 @@
 # Shared by the scripts here; sourced from the root of the repository.
 
 JOBS=${JOBS:-$(nproc)}
-# A make above us would share its job slots with the one below, if only it knew about it.
+# The jobserver of a make that runs this script is not available to a make started here.
 unset MAKEFLAGS MFLAGS MAKELEVEL
 
-# configure <folder> <compiler or ""> [cmake argument]...: quick when it was done before with the same arguments, or is asked for with
-# none, and tools/setup.sh has not run since. CMake itself notices new and changed files when building.
+# configure <folder> <compiler or ""> [cmake argument]...: does nothing if the folder was configured with the same arguments, or with
+# any if none are given, and tools/setup.sh has not run since. CMake itself detects new and changed files when building.
 configure() {
 	local folder=$1 compiler=$2 generator=() stamp=$1/.configured arguments
 	shift 2
@@ -22,7 +22,7 @@ configure() {
 	printf '%s' "$arguments" >"$stamp"
 }
 
-# build <folder> [target...]: prints only what is worth reading.
+# build <folder> [target...]: prints only warnings and errors.
 build() {
 	local folder=$1 quiet=--quiet
 	shift
@@ -31,19 +31,19 @@ build() {
 	return "${PIPESTATUS[0]}"
 }
 
-# run_ctest <build folder> <argument>...: a line for each test as it ends, in a pipe too. The array wrapper, if it is set, comes before ctest.
+# run_ctest <build folder> <argument>...: prints a line for each test as it ends, also in a pipe. The array wrapper is prefixed to ctest.
 run_ctest() {
 	local folder=$1
 	shift
 	"${wrapper[@]}" ctest --test-dir "$folder" -j "$JOBS" --output-on-failure --no-tests=error "$@" | grep --line-buffered -v '^ *Start '
 }
 
-# configure_gpu: the folder build-gpu, for machines on which nothing can be installed: gcc and CMake are enough.
+# configure_gpu: configures build-gpu for machines on which nothing can be installed; needs gcc and CMake only.
 configure_gpu() {
 	configure build-gpu "$(command -v gcc || true)" -DHEADROOM_ZLIB=OFF -DHEADROOM_JANSSON=OFF -DHEADROOM_WERROR=OFF -DHEADROOM_TEST_GPU=ON
 }
 
-# gpu_backend <build folder>: what GPU:0 is, "cuda" or "emulated".
+# gpu_backend <build folder>: the backend of GPU:0, "cuda" or "emulated".
 gpu_backend() {
 	"$1/headroom" devices | awk '$1 == "GPU:0" { print $2 }'
 }

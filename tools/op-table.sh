@@ -1,5 +1,5 @@
 #!/bin/bash
-# op-table.sh <build folder> - writes the table of ops in docs/runtime.md anew, from the rows that the library has.
+# op-table.sh <build folder> - regenerates the table of ops in docs/runtime.md from the library's op table.
 set -euo pipefail
 
 manual=docs/runtime.md

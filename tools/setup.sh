@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what is missing, and asks for nothing when nothing is.
-#   tools/setup.sh build   to compile: cmake, a C compiler; zlib and jansson if they can be had
-#   tools/setup.sh test    to run `make test`: all of that, clang with its sanitizers, python3, pkg-config, libzstd; XProf and Chromium if they can be had
-#   tools/setup.sh bench   for `make bench`: the yardsticks, mimalloc and PyTorch, if they can be had
-# Needs apt-get (Debian, Ubuntu), as root or through sudo. Without it, or without a network, what is only wished for is left out and
-# what is needed is named.
+# Installs missing packages. Needs no rights if nothing is missing.
+#   tools/setup.sh build   to compile: cmake, a C compiler; zlib and jansson if available
+#   tools/setup.sh test    to run `make test`: the same, clang with its sanitizers, python3, pkg-config, libzstd; XProf and Chromium if available
+#   tools/setup.sh bench   for `make bench`: mimalloc and PyTorch, for comparison, if available
+# Needs apt-get (Debian, Ubuntu), as root or through sudo. Without it, or without a network, optional packages are left out and
+# required ones are listed.
 set -euo pipefail
 level=${1:?usage: tools/setup.sh build|test|bench}
 
@@ -28,7 +28,7 @@ has_library() {
 wish_header() { has_header "$1" || wished+=("$2"); }
 need_header() { has_header "$1" || needed+=("$2"); }
 
-# Links what `make test` links; a clang without its runtime libraries (a package of their own) fails here.
+# Links like `make test`. Fails if clang's runtime libraries, a separate package, are missing.
 clang_sanitizes() {
 	local dir rc=0
 	dir=$(mktemp -d)
@@ -63,13 +63,13 @@ missing() {
 		need python3 python3
 		python3 -c 'import ensurepip, venv' 2>/dev/null || wished+=(python3-venv) # for XProf
 		need pkg-config pkg-config
-		has_library libzstd.so.1 || needed+=(libzstd1) # packed traces; looked for at run time, so no header
+		has_library libzstd.so.1 || needed+=(libzstd1) # packed traces; loaded at run time, so no header is needed
 		if ! have clang || ! clang_sanitizes; then
 			have clang || needed+=(clang)
-			needed+=(libclang-rt-dev) # made a name that exists in packages()
+			needed+=(libclang-rt-dev) # packages() replaces it by an existing name
 		fi
-		have llvm-symbolizer || wished+=(llvm) # names instead of addresses in a sanitizer's report
-		have chromium || have chromium-browser || have google-chrome || wished+=(chromium) ;; # opens the page of a profile; its test is skipped without
+		have llvm-symbolizer || wished+=(llvm) # names instead of addresses in sanitizer reports
+		have chromium || have chromium-browser || have google-chrome || wished+=(chromium) ;; # opens the HTML page of a profile; without it that test is skipped
 	bench)
 		wish_header mimalloc.h libmimalloc-dev
 		python3 -c 'import torch' 2>/dev/null || wished+=(python3-torch libopenblas0-openmp) ;;
@@ -77,7 +77,7 @@ missing() {
 	esac
 }
 
-# The package names, once apt knows them. Until clang 14 the runtimes were part of clang's own dependencies, under another name.
+# The names of packages in apt. Until clang 14 the runtime libraries were in another package, on which clang depended.
 packages() {
 	local name major
 	for name in "$@"; do
@@ -92,7 +92,7 @@ packages() {
 	done
 }
 
-# What tests want beyond packages.
+# Test dependencies that are not packages.
 extras() { [ "$level" != test ] || "$(dirname "$0")/xprof.sh"; }
 
 missing
@@ -102,7 +102,7 @@ as_root=()
 can_install=yes
 if ! have apt-get; then can_install=
 elif [ "$(id -u)" != 0 ]; then
-	# sudo may ask for a password: only for what is needed, and only where somebody can answer.
+	# sudo may ask for a password: use it only for required packages, and only on a terminal.
 	if ! have sudo; then can_install=
 	elif sudo -n true 2>/dev/null; then as_root=(sudo -n)
 	elif [ -t 0 ] && [ ${#needed[@]} -gt 0 ]; then as_root=(sudo)
@@ -121,7 +121,7 @@ if [ -n "$can_install" ]; then
 		mapfile -t names < <(packages "$@")
 		"${apt[@]}" install -y --no-install-recommends "${names[@]}" >"$log" 2>&1
 	}
-	# A machine without network is found out here: killing an update is harmless, killing an install is not.
+	# Detects a missing network: killing an update is harmless, killing an install is not.
 	if timeout --foreground 300 "${apt[@]}" update >"$log" 2>&1; then
 		install "${all[@]}" || { [ ${#needed[@]} -gt 0 ] && { install "${needed[@]}" || cat "$log" >&2; }; } || true
 	fi

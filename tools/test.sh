@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs the stages of `make test`, or those named, and ends with one line for each.
+# Runs the stages of `make test`, or the given ones, and prints a summary with one line for each.
 #   tools/test.sh [release] [asan] [tsan] [fuzz] [checks] [install]
 #
-# HR_TEST_SCALE    multiplies the counts of the tests (default 1; sanitizer builds take SANITIZER_SCALE of it, default 0.1)
+# HR_TEST_SCALE    multiplies the counts of the tests (default 1); sanitizer builds multiply it by SANITIZER_SCALE (default 0.1)
 # FUZZ_SECONDS     for each fuzz target (default 15)
 # TEST_TIMEOUT     seconds after which a test program counts as hung (default 600); HR_TEST_TIMEOUT multiplies the limits of single tests
-# JOBS             at a time (default: the number of processors)
+# JOBS             number of parallel jobs (default: the number of processors)
 #
-# A failing stage does not keep the others from running.
+# The other stages run even if one fails.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . tools/lib.sh
@@ -17,9 +17,9 @@ sanitizer_scale=$(awk -v scale="$HR_TEST_SCALE" -v part="${SANITIZER_SCALE:-0.1}
 fuzz_seconds=${FUZZ_SECONDS:-15}
 timeout=${TEST_TIMEOUT:-600}
 
-wrapper=() # in front of ctest
+wrapper=() # prefix of the ctest command
 
-# say <text>: what the stage does now. Compiling takes minutes and prints nothing.
+# say <text>: prints what the stage does, because compiling takes minutes and prints nothing.
 say() { echo "-- $stage: $*"; }
 
 stage_release() {
@@ -34,7 +34,7 @@ stage_asan() {
 	run_ctest build-asan
 }
 
-# ThreadSanitizer of older compilers cannot place its shadow where the kernel randomises addresses widely; without that it can.
+# ThreadSanitizer of older compilers cannot place its shadow memory if the kernel randomises many address bits; setarch -R disables that.
 tsan_wrapper() {
 	local probe=build-tsan/probe
 	echo 'int main(void) { return 0; }' | clang -fsanitize=thread -xc - -o $probe || return 1
@@ -50,7 +50,7 @@ stage_tsan() {
 	configure build-tsan clang -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG="-O1 -g" -DHEADROOM_SANITIZE=thread -DHEADROOM_DEBUG=ON \
 		-DHEADROOM_WERROR=ON -DHEADROOM_TEST_TIMEOUT="$timeout" && say building && build build-tsan threads_tests && tsan_wrapper && say testing || return 1
 	local -x HR_TEST_SCALE=$sanitizer_scale
-	# die_after_fork: tests of what a forked child may do start threads in it.
+	# die_after_fork=0: some tests start threads in a forked child.
 	local -x TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:die_after_fork=0
 	run_ctest build-tsan -L threads
 }

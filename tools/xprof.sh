@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts XProf, which tests let read our exports, into a virtual environment: build/xprof, or the folder given. About 35 MB to fetch, 130 MB on disk.
-# Says so and ends well when that cannot be done, as without a network; the tests that need it are skipped then.
+# Installs XProf, which tests use to read our exports, into a virtual environment: build/xprof, or the given folder. Downloads about 35 MB,
+# uses 130 MB of disk. If that fails, for example without a network, prints the reason and exits with 0; tests that need XProf are skipped.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-build/xprof}
