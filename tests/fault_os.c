@@ -1,8 +1,8 @@
 /* fault_os.c - see fault_os.h.
  *
- * Every call takes one mutex for its bookkeeping, never around the call of Linux itself, so a thread that waits inside a monitor or
- * sleeps keeps nobody out. Address ranges are kept as lists of intervals: reserved ones as they were reserved; committed, mapped
- * and locked ones cut and joined as the program goes, so that releasing a range forgets whatever was inside. */
+ * Every call locks one mutex for its bookkeeping, but never during the call to Linux itself, so that a thread that waits inside a
+ * monitor or sleeps blocks no other thread. Address ranges are kept as lists of intervals: reserved ones as they were reserved;
+ * committed, mapped and locked ones are split and joined, so that releasing a range removes whatever was inside. */
 #define _GNU_SOURCE
 #include "fault_os.h"
 
@@ -105,7 +105,7 @@ static void interval_add(struct interval **list, uintptr_t start, uintptr_t end)
 	*list = added;
 }
 
-/* Removes [start, end) from the list, cutting what overlaps it; returns the bytes removed. */
+/* Removes [start, end) from the list and splits intervals that overlap it; returns the bytes removed. */
 static uint64_t interval_remove(struct interval **list, uintptr_t start, uintptr_t end)
 {
 	uint64_t removed = 0;
@@ -130,7 +130,7 @@ static uint64_t interval_remove(struct interval **list, uintptr_t start, uintptr
 	return removed;
 }
 
-/* Adds [start, end), parts of which may be there; returns the bytes that are new. */
+/* Adds [start, end), parts of which may be in the list; returns the bytes that are new. */
 static uint64_t interval_put(struct interval **list, uintptr_t start, uintptr_t end)
 {
 	uint64_t there = interval_remove(list, start, end);
@@ -209,7 +209,7 @@ static int fault_release(void *base, size_t bytes)
 {
 	uintptr_t start = (uintptr_t)base, end = start + bytes;
 	FAIL_GIVING_BACK_IF_TOLD();
-	/* Forgotten before it is unmapped: afterwards another thread may be given the same addresses. */
+	/* The record is removed before unmapping: afterwards another thread may get the same addresses. */
 	pthread_mutex_lock(&mutex);
 	if (!interval_is_exactly(reserved, start, end)) misuse("release of %p, %zu bytes, which is not a reserved range", base, bytes);
 	interval_remove(&reserved, start, end);
@@ -494,7 +494,7 @@ static hr__os_table fault_table;
 
 static void fill_table(void)
 {
-	fault_table = *linux_os(); /* what cannot fail and holds nothing stays Linux's */
+	fault_table = *linux_os(); /* calls that cannot fail and hold nothing stay those of Linux */
 	fault_table.alloc = fault_alloc;
 	fault_table.free = fault_free;
 	fault_table.reserve = fault_reserve;

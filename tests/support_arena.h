@@ -1,19 +1,19 @@
 /* support_arena.h - an arena and a naive model of it, side by side.
  *
- * The model keeps free ranges and holes in plain arrays and looks at all of them for everything, so it is easy to believe. It does
- * not only say whether an answer is possible: it says which one it must be. Every operation below is done on both and compared.
+ * The model keeps free ranges and holes in plain arrays and searches all of them for every operation, so that its correctness is
+ * obvious. It predicts the exact result, not just a set of valid ones. Every operation below is done on both and compared.
  *
- * What the model knows, from arena.h:
+ * Rules of the model, from arena.h:
  *
  *     best fit     the smallest free range that holds the request; among equals the one that has had its extent longest
  *     alignment    the best fit if the request fits there aligned; else the best fit for the request with room for any padding;
- *                  else the smallest free range of all where it happens to fit, the oldest among equals
+ *                  else the smallest free range in which it happens to fit, the oldest among equals
  *     the tail     a free range before the hole that ends its region becomes the tail if there is none at that moment. It counts as
- *                  large as it can become; a range among the others wins against a tail that can become just as large. No tail is a
+ *                  large as it can become; another range wins against a tail that can become just as large. No tail counts as a
  *                  tail of no bytes.
  *     merging      at once, only inside a region; streams are joined and the later epoch stays
  *
- * Whoever includes this may define SUPPORT_EQ(a, b), which compares two numbers and does not return when they differ. */
+ * A file that includes this header may define SUPPORT_EQ(a, b), which compares two numbers and does not return if they differ. */
 #ifndef HR_TESTS_SUPPORT_ARENA_H
 #define HR_TESTS_SUPPORT_ARENA_H
 
@@ -36,7 +36,7 @@
 
 typedef struct extent {
 	uint64_t address, size;
-	uint64_t stamp; /* free: when it got this extent */
+	uint64_t stamp; /* free: time at which it got this extent */
 	uint64_t streams, epoch;
 	hr__chunk_id id; /* live: its record */
 	uint32_t region;
@@ -54,7 +54,7 @@ typedef struct arena_pair {
 	uint64_t unit; /* granularity */
 	extents free, holes, live;
 	bool has_tail;
-	uint64_t tail; /* its address; an address may be in one free range only */
+	uint64_t tail; /* address of the tail; no two free ranges begin at the same address */
 	uint64_t clock;
 	struct {
 		uint64_t address, size; /* size 0 = none */
@@ -77,7 +77,7 @@ static extent extents_remove(extents *list, uint32_t index)
 	return removed;
 }
 
-/* The one of [region] that begins at [address], or ends there; NOWHERE. */
+/* Index of the range of [region] that begins at [address]; NOWHERE if there is none. ends_at: the one that ends there. */
 static uint32_t begins_at(const extents *list, uint32_t region, uint64_t address)
 {
 	for (uint32_t i = 0; i < list->count; i++)
@@ -97,7 +97,7 @@ static bool model_is_tail(const arena_pair *pair, const extent *range)
 	return pair->has_tail && pair->tail == range->address;
 }
 
-/* Whether behind [range] there is nothing but a hole up to the end of its region. */
+/* Whether [range] is followed only by a hole up to the end of its region. */
 static bool model_can_grow(const arena_pair *pair, const extent *range)
 {
 	uint32_t hole = begins_at(&pair->holes, range->region, range->address + range->size);
@@ -122,7 +122,7 @@ static extent model_remove(arena_pair *pair, uint32_t index)
 	return extents_remove(&pair->free, index);
 }
 
-/* The free range that begins at [address] has other neighbours now: it may have become the tail, or cannot be it any more. */
+/* Called after the neighbours of a free range changed: it may have become the tail, or may not be the tail any more. */
 static void model_settle(arena_pair *pair, uint32_t index)
 {
 	const extent *range = &pair->free.at[index];
@@ -137,7 +137,7 @@ static void model_join(extent *into, const extent *from)
 	into->size += from->size;
 }
 
-/* Makes [range] free, together with its neighbours. */
+/* Makes [range] free and merges it with its free neighbours. */
 static void model_free(arena_pair *pair, extent range)
 {
 	uint32_t before = ends_at(&pair->free, range.region, range.address);
@@ -185,7 +185,7 @@ static uint32_t model_best(const arena_pair *pair, uint64_t size)
 	return tail_size >= size ? tail : NOWHERE;
 }
 
-/* Bytes before the first multiple of [alignment] in [range]; UINT64_MAX when [size] does not fit behind them. */
+/* Bytes before the first multiple of [alignment] in [range]; UINT64_MAX if [size] does not fit after them. */
 static uint64_t model_padding(const extent *range, uint64_t size, uint64_t alignment)
 {
 	uint64_t padding = (0 - range->address) & (alignment - 1);
@@ -209,7 +209,7 @@ static uint32_t model_best_aligned(const arena_pair *pair, uint64_t size, uint64
 	return best;
 }
 
-/* Takes from the model; false when there is no place. */
+/* Takes a range from the model; false if nothing fits. */
 static bool model_take(arena_pair *pair, uint64_t size, uint64_t alignment, extent *out)
 {
 	bool plain = alignment <= pair->unit;
@@ -248,7 +248,7 @@ static void pair_check_extent(const arena_pair *pair, hr__chunk_id id, const ext
 	SUPPORT_EQ(chunk->epoch, expected->epoch);
 }
 
-/* What can be compared at little cost. */
+/* Compares what is cheap to compare. */
 static void pair_compare(const arena_pair *pair)
 {
 	SUPPORT_EQ(pair->arena.free_count, pair->free.count);
@@ -256,7 +256,7 @@ static void pair_compare(const arena_pair *pair)
 	if (pair->has_tail) SUPPORT_EQ(hr__chunk_address(hr__chunk_at(&pair->table, pair->arena.tail)), pair->tail);
 }
 
-/* The arena's own invariants. */
+/* Checks the arena's own invariants. */
 SUPPORT_UNUSED static void pair_check(const arena_pair *pair)
 {
 	hr__chunk_id edges[MODEL_REGIONS];
@@ -266,7 +266,7 @@ SUPPORT_UNUSED static void pair_check(const arena_pair *pair)
 	SUPPORT_EQ(hr__arena_check(&pair->arena, edges, count), 0);
 }
 
-/* Every chunk of every region against the model, and the walk over free chunks. */
+/* Compares every chunk of every region with the model, and checks the walk over free chunks. */
 SUPPORT_UNUSED static void pair_compare_all(const arena_pair *pair)
 {
 	uint64_t seen = 0, free_bytes = 0, largest = 0;
@@ -307,7 +307,7 @@ SUPPORT_UNUSED static void pair_compare_all(const arena_pair *pair)
 	if (pair->has_tail) SUPPORT_EQ(last, pair->arena.tail);
 }
 
-/* A walk that starts at [size] sees everything that is large enough. */
+/* A walk that starts at [size] visits every free chunk that is large enough. */
 SUPPORT_UNUSED static void pair_check_walk_from(const arena_pair *pair, uint64_t size)
 {
 	uint32_t expected = 0, seen = 0;
@@ -348,7 +348,7 @@ SUPPORT_UNUSED static void pair_add_region(arena_pair *pair, uint32_t region, ui
 	pair_compare(pair);
 }
 
-/* Whether a region is one hole, so that it can be removed. */
+/* Whether a region is a single hole, so that it can be removed. */
 SUPPORT_UNUSED static bool pair_is_empty(const arena_pair *pair, uint32_t region)
 {
 	uint32_t hole = begins_at(&pair->holes, region, pair->regions[region].address);
@@ -387,7 +387,7 @@ SUPPORT_UNUSED static void pair_map(arena_pair *pair, uint32_t hole, uint64_t sk
 	pair_compare(pair);
 }
 
-/* Makes [size] bytes, [skip] bytes into the free range, a hole. */
+/* Turns [size] bytes, [skip] bytes into the free range, into a hole. */
 SUPPORT_UNUSED static void pair_unmap(arena_pair *pair, uint32_t index, uint64_t skip, uint64_t size)
 {
 	extent whole = pair->free.at[index], part = whole;
@@ -414,7 +414,7 @@ SUPPORT_UNUSED static void pair_unmap(arena_pair *pair, uint32_t index, uint64_t
 	pair_compare(pair);
 }
 
-/* Returns whether a place was found: the one that the model says, or none. */
+/* Whether a range was found. It must be the one that the model predicts, or none. */
 SUPPORT_UNUSED static bool pair_take(arena_pair *pair, uint64_t size, uint64_t alignment)
 {
 	extent expected;
@@ -431,7 +431,7 @@ SUPPORT_UNUSED static bool pair_take(arena_pair *pair, uint64_t size, uint64_t a
 	return true;
 }
 
-/* Gives a live range back, used by [streams] until [epoch]. */
+/* Frees a live range that [streams] used until [epoch]. */
 SUPPORT_UNUSED static void pair_give(arena_pair *pair, uint32_t index, uint64_t streams, uint64_t epoch)
 {
 	extent range = extents_remove(&pair->live, index);

@@ -1,4 +1,4 @@
-/* support_capture.h - what capture.h promises about any capture, whatever file it came from, as a function that looks whether it holds. */
+/* support_capture.h - checks the guarantees that capture.h gives for every capture, whatever file it came from. */
 #ifndef HR_TESTS_SUPPORT_CAPTURE_H
 #define HR_TESTS_SUPPORT_CAPTURE_H
 
@@ -53,7 +53,7 @@ static inline const char *capture_indices_wrong(const hr__capture *c)
 	return NULL;
 }
 
-/* Goes through the changes with sums of its own. [state] has a byte for each allocation, [sums] a number for each device. */
+/* Replays the changes and keeps sums of its own. [state] has a byte for each allocation, [sums] a number for each device. */
 static inline const char *capture_changes_wrong(const hr__capture *c, unsigned char *state, uint64_t *sums, uint64_t *peaks)
 {
 	uint64_t time = 0;
@@ -82,7 +82,7 @@ static inline const char *capture_changes_wrong(const hr__capture *c, unsigned c
 	return NULL;
 }
 
-/* NULL, or what does not hold. */
+/* NULL, or a text that names the violated guarantee. */
 static inline const char *capture_wrong(const hr__capture *c)
 {
 	const char *wrong = capture_indices_wrong(c);
@@ -108,7 +108,7 @@ static inline bool swallow_text(void *bytes, const char *text, size_t length)
 static const char *const view_names[] = { "summary", "timeline", "op", "scope", "peak", "leaks", "tensors", "steps", "allocators" };
 #define VIEW_NAMES (sizeof view_names / sizeof *view_names)
 
-/* Makes and writes a view; true when something came out. A capture with too many devices is refused. */
+/* Creates and writes a view; true if something was written. A capture with too many devices is refused. */
 static inline bool writes_view(const hr__capture *c, uint32_t which, hr_profile_format format)
 {
 	hr_profile_options options;

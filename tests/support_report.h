@@ -1,9 +1,9 @@
-/* support_report.h - reports to write out and read back, filled by hand: they need no allocator.
+/* support_report.h - reports filled by hand, to be written and read back; they need no allocator.
  *
- *     report_of_training     what a training run of a GPT-2 would leave, with numbers that add up; the example of docs/oom-report.md
+ *     report_of_training     the report of a GPT-2 training run, with numbers that add up; the example of docs/oom-report.md
  *     report_of_nothing      all zeros
  *     report_of_everything   every array full, every number large, every choice not the first
- *     report_of_names        names that quote, control, are not UTF-8, are as long as can be */
+ *     report_of_names        names with quotes and control characters, invalid UTF-8, names of the greatest length */
 #ifndef HR_TESTS_SUPPORT_REPORT_H
 #define HR_TESTS_SUPPORT_REPORT_H
 
@@ -21,11 +21,11 @@
 typedef struct sample {
 	hr__report report;
 	hr__log_entry log[REPORT_LOG_MOST];
-	hr_holder holders[3][REPORT_NAMES_MOST]; /* all of them, before the largest are taken */
+	hr_holder holders[3][REPORT_NAMES_MOST]; /* all holders, before the largest are chosen */
 	uint32_t names[3];
 } sample;
 
-/* Zeros, on the heap: it is large. */
+/* All zeros; on the heap because of its size. */
 REPORT_UNUSED static sample *sample_new(void)
 {
 	sample *made = calloc(1, sizeof *made);
@@ -40,9 +40,9 @@ REPORT_UNUSED static sample *sample_new(void)
 /* ---- a text in memory, as a sink ---- */
 
 typedef struct sample_text {
-	char *bytes; /* ends in 0; to be freed */
+	char *bytes; /* ends in 0; the caller frees it */
 	size_t length, capacity;
-	size_t refuse_after; /* 0 = takes everything */
+	size_t refuse_after; /* 0 = accepts everything */
 } sample_text;
 
 REPORT_UNUSED static bool sample_sink(void *context, const char *bytes, size_t length)
@@ -81,7 +81,7 @@ static void sample_largest(hr__report *report, const hr__report_block *block)
 	report->largest[at] = *block;
 }
 
-/* Goes on in the region that was begun last. */
+/* Continues the region that was begun last. */
 static void sample_run(hr__report *report, hr__run_kind kind, uint64_t bytes)
 {
 	hr__report_region *region = &report->regions[report->region_count - 1];
@@ -459,7 +459,7 @@ REPORT_UNUSED static sample *report_of_names(void)
 			                                              .thread = 1,
 			                                              .action = HR__LOG_ALLOC,
 			                                              .scope = hr_name_intern(sample_names[SAMPLE_NAMES - 1 - i]) };
-	/* Fixed texts are cut anywhere, in the middle of a character too. */
+	/* Texts of fixed size may be cut anywhere, also inside a character. */
 	memcpy(report->allocator, "0123456789012345678901234567\xE2\x82", 31);
 	memcpy(report->device, "GPU\033:0\n", 8);
 	memset(report->card, 0xFF, sizeof report->card - 1);
@@ -468,7 +468,7 @@ REPORT_UNUSED static sample *report_of_names(void)
 	return made;
 }
 
-/* Counts and places that no array has. */
+/* Sets counts and indices that are out of range for every array. */
 static inline void sample_break_counts(hr__report *report)
 {
 	report->largest_count = report->region_count = report->run_count = UINT32_MAX;

@@ -1,7 +1,8 @@
-/* support_stats.h - what headroom.h promises of every snapshot, and what a walk over all chunks says about it.
+/* support_stats.h - checks the guarantees that headroom.h gives for every snapshot, and compares a snapshot with a walk over all
+ * chunks.
  *
- * Whoever includes this may define SUPPORT_EQ(a, b) and SUPPORT_LE(a, b), which compare numbers and do not return when they do not
- * hold. */
+ * A file that includes this header may define SUPPORT_EQ(a, b) and SUPPORT_LE(a, b), which compare numbers and do not return if the
+ * comparison fails. */
 #ifndef HR_TESTS_SUPPORT_STATS_H
 #define HR_TESTS_SUPPORT_STATS_H
 
@@ -17,7 +18,7 @@
 
 #define SUPPORT_STATS_UNUSED __attribute__((unused))
 
-/* The identities at the top of the statistics in headroom.h, and that nothing is negative. */
+/* Checks the identities at the top of the statistics in headroom.h, and that no field is negative. */
 SUPPORT_STATS_UNUSED static void check_identities(const hr_stats *stats)
 {
 #define NOT_NEGATIVE(name, text) SUPPORT_LE(0, stats->name);
@@ -40,7 +41,7 @@ SUPPORT_STATS_UNUSED static void check_identities(const hr_stats *stats)
 	if (stats->bytes_free == 0) SUPPORT_EQ(stats->fragmentation == 0, true);
 }
 
-/* What is found by walking over every chunk of every region of an allocator. */
+/* Result of a walk over every chunk of every region of an allocator. */
 typedef struct chunk_census {
 	int64_t in_use, requested, cached, free, unmapped; /* bytes */
 	int64_t live, free_blocks, largest_free;
@@ -48,9 +49,9 @@ typedef struct chunk_census {
 	uint32_t regions;
 
 	uint64_t page;            /* 0 = do not count pages */
-	uint64_t size, alignment; /* what might fit: asked */
-	bool fits;                /* a free chunk has room for that */
-	uint64_t next;            /* where the next chunk must begin */
+	uint64_t size, alignment; /* a request */
+	bool fits;                /* a free chunk has room for the request */
+	uint64_t next;            /* address at which the next chunk must begin */
 	hr_chunk_kind before;
 	void (*each)(void *context, const hr_chunk_view *chunk); /* called for each chunk in use; may be NULL */
 	void *context;
@@ -63,7 +64,7 @@ SUPPORT_STATS_UNUSED static bool census_chunk(void *context, const hr_chunk_view
 	if (census->next) SUPPORT_EQ(address, census->next);
 	SUPPORT_EQ(chunk->bytes > 0, true);
 	census->next = end;
-	/* Free chunks, and unmapped ones, are always merged. */
+	/* Adjacent free chunks are always merged, and so are unmapped ones. */
 	if (chunk->kind == HR_CHUNK_FREE || chunk->kind == HR_CHUNK_UNMAPPED) SUPPORT_EQ(chunk->kind != census->before, true);
 	census->before = chunk->kind;
 	switch (chunk->kind) {
@@ -90,7 +91,7 @@ SUPPORT_STATS_UNUSED static bool census_chunk(void *context, const hr_chunk_view
 	return true;
 }
 
-/* Walks over everything and compares it with the statistics, which must not change meanwhile. */
+/* Walks over all chunks and compares the result with the statistics, which must not change meanwhile. */
 SUPPORT_STATS_UNUSED static void census_take(hr_allocator allocator, const hr_stats *stats, chunk_census *census)
 {
 	hr_region_info sum = { 0 };

@@ -9,20 +9,20 @@
  *
  *     TEST_MAIN(T(test_sum_is_exact))
  *
- * Tests are named after the promise they check. Each runs in a process of its own with a time limit, so a crash, a hang or a leaked
- * setting stays its own. Output is TAP. The first failing check prints both operands and the line that reproduces it, and ends the
- * test. A test in which no check ran fails.
+ * Tests are named after the promise they check. Each test runs in a process of its own with a time limit, so that a crash, a hang
+ * or a leaked setting does not affect other tests. Output is TAP. The first failing check prints both operands and the command line
+ * that reproduces it, and ends the test. A test in which no check ran fails.
  *
  * Options      --list           print the names
- *              --only NAME      run that test alone
- *              --seed N         what hr_test_seed() returns; default 1
+ *              --only NAME      run only that test
+ *              --seed N         the value of hr_test_seed(); default 1
  *              --no-fork        run in this process, without time limits, for debuggers
- * Environment  HR_TEST_SCALE    how much longer than usual to test (hr_test_scale()); default 1
- *              HR_TEST_SEED     the seed, where --seed is not given
- *              HR_TEST_TIMEOUT  multiplies every time limit; default 1, and 4 more under a sanitizer
+ * Environment  HR_TEST_SCALE    multiplies the length of tests (hr_test_scale()); default 1
+ *              HR_TEST_SEED     the seed, if --seed is not given
+ *              HR_TEST_TIMEOUT  multiplies every time limit; default 1, times 4 under a sanitizer
  *
- * Checks may be made on any thread of the test's process. In processes that a test forks itself, a failing check ends that process
- * with status 1; the test must look at it. */
+ * Checks may be made on any thread of the test's process. In a process that a test forks itself, a failing check ends that process
+ * with status 1; the test must check that status. */
 #ifndef HR_TESTS_TEST_H
 #define HR_TESTS_TEST_H
 
@@ -55,8 +55,8 @@
 #define HR_TEST_SANITIZED 0
 #endif
 
-/* Most tests leave what they allocated to hr_shutdown, which is HR_LEAKED then: for them that is as good as HR_OK. A test of leaks calls
- * (hr_shutdown)(). */
+/* Most tests leave it to hr_shutdown to free their allocations, which then returns HR_LEAKED: for them HR_LEAKED counts as HR_OK. A
+ * test of leaks calls (hr_shutdown)(). */
 static inline hr_status hr_test_shutdown(void)
 {
 	hr_status status = hr_shutdown();
@@ -74,7 +74,7 @@ typedef struct hr_test {
 	double seconds;
 } hr_test;
 
-/* T(name) has the usual time limit; T_WITHIN(name, seconds) one of its own. */
+/* T(name) has the default time limit; T_WITHIN(name, seconds) sets its own. */
 #define T(function) { #function, function, HR_TEST_SECONDS }
 #define T_WITHIN(function, limit_seconds) { #function, function, limit_seconds }
 
@@ -130,11 +130,11 @@ __attribute__((noreturn)) static void hr_test_fail(const char *file, int line, c
 	printf("# FAILED %s:%d: %s\n", file, line, text);
 	if (hr_test_state.no_fork) hr_test_print_reproduction(hr_test_state.name);
 	fflush(stdout);
-	/* Without the atexit handlers of the program under test: it may be in any state now, and other threads are running. */
+	/* _exit skips the atexit handlers of the program under test: its state is unknown, and other threads are running. */
 	_exit(1);
 }
 
-/* Ends the test: what it needs is not there. Say what. */
+/* Ends the test because something that it needs is missing; [why] says what. */
 __attribute__((noreturn)) HR_TEST_UNUSED static void hr_test_skip(const char *why)
 {
 	printf("# skipped: %s\n", why);
@@ -142,7 +142,7 @@ __attribute__((noreturn)) HR_TEST_UNUSED static void hr_test_skip(const char *wh
 	_exit(HR_TEST_EXIT_SKIPPED);
 }
 
-/* ---- values of any type, to compare and to print ---- */
+/* ---- values of any type, compared and printed ---- */
 
 typedef struct hr_test_value {
 	enum { HR_TEST_INT, HR_TEST_UINT, HR_TEST_DOUBLE, HR_TEST_POINTER } kind;
@@ -174,7 +174,7 @@ HR_TEST_UNUSED static hr_test_value hr_test_of_pointer(const volatile void *p)
 	return (hr_test_value){ HR_TEST_POINTER, { .p = (const void *)p } };
 }
 
-/* Bit fields need a cast: their types are odd. */
+/* Bit fields need a cast: _Generic has no case for their types. */
 #define HR_TEST_VALUE(x)                           \
 	_Generic((x),                                  \
 	         bool: hr_test_of_uint,                \
@@ -203,7 +203,7 @@ static double hr_test_as_double(hr_test_value v)
 	}
 }
 
-/* -1, 0, 1 by value, whatever the types are: -1 is less than 1u. NaN is 2: neither less, equal nor greater. */
+/* Returns -1, 0 or 1 by value, independent of the types: -1 is less than 1u. Returns 2 if an operand is NaN. */
 HR_TEST_UNUSED static int hr_test_compare(hr_test_value a, hr_test_value b)
 {
 	if (a.kind == HR_TEST_DOUBLE || b.kind == HR_TEST_DOUBLE) {
@@ -289,7 +289,7 @@ HR_TEST_UNUSED static void hr_test_check_status(const char *file, int line, cons
 		hr_test_check_order(__FILE__, __LINE__, text, hr_left_, hr_right_, condition);         \
 	} while (0)
 
-/* Numbers of any types, compared by value, or pointers. */
+/* Compares numbers of any types by value, or pointers. */
 #define CHECK_EQ(a, b) HR_TEST_ORDER(a, b, #a " == " #b, hr_order_ == 0)
 #define CHECK_NE(a, b) HR_TEST_ORDER(a, b, #a " != " #b, hr_order_ != 0)
 #define CHECK_LT(a, b) HR_TEST_ORDER(a, b, #a " < " #b, hr_order_ == -1)
@@ -300,10 +300,10 @@ HR_TEST_UNUSED static void hr_test_check_status(const char *file, int line, cons
 #define CHECK_STR(a, b) hr_test_check_string(__FILE__, __LINE__, #a " == " #b, (a), (b))
 #define CHECK_BYTES(a, b, count) hr_test_check_bytes(__FILE__, __LINE__, #a " == " #b, (a), (b), (count))
 
-/* The call is made once; on failure the last message is printed too. */
+/* Evaluates the call once; on failure also prints the last message. */
 #define CHECK_STATUS(expected, call) hr_test_check_status(__FILE__, __LINE__, #call, (expected), (call))
 
-/* That a text contains another. */
+/* Checks that a text contains another. */
 #define CHECK_CONTAINS(text, part)                                                                                       \
 	do {                                                                                                                 \
 		const char *hr_text_ = (text), *hr_part_ = (part);                                                               \
@@ -311,7 +311,7 @@ HR_TEST_UNUSED static void hr_test_check_status(const char *file, int line, cons
 		else hr_test_check_string(__FILE__, __LINE__, #text " contains " #part, hr_text_ != NULL ? hr_text_ : "(NULL)", hr_part_); \
 	} while (0)
 
-/* ---- random numbers: splitmix64, any state is a good one ---- */
+/* ---- random numbers: splitmix64; any state is valid ---- */
 
 HR_TEST_UNUSED static uint64_t hr_rand(uint64_t *state)
 {
@@ -345,7 +345,7 @@ static void *hr_test_thread_main(void *argument)
 	return NULL;
 }
 
-/* Calls run(argument, 0 ... count - 1) on as many threads, which start together; returns when all are done. */
+/* Calls run(argument, 0 ... count - 1) on [count] threads, which start together; returns when all are done. */
 HR_TEST_UNUSED static void hr_test_threads(unsigned count, void (*run)(void *argument, unsigned index), void *argument)
 {
 	hr_test_thread threads[64];
@@ -364,12 +364,12 @@ HR_TEST_UNUSED static void hr_test_threads(unsigned count, void (*run)(void *arg
 
 /* ---- processes ---- */
 
-/* Runs run(argument) in a child and returns its wait status. The child's exit status is 0 when run returns. */
+/* Runs run(argument) in a child process and returns its wait status. The child's exit status is 0 if run returns. */
 HR_TEST_UNUSED static int hr_test_in_child(void (*run)(void *), void *argument)
 {
 	fflush(stdout);
 	fflush(stderr);
-	/* A sanitizer's allocator does not know fork: what another thread has locked at that moment stays locked in the child. */
+	/* A sanitizer's allocator does not handle fork: a lock held by another thread at that moment stays locked in the child. */
 	if (HR_TEST_SANITIZED) nanosleep(&(struct timespec){ .tv_nsec = 30000000 }, NULL);
 	pid_t child = fork();
 	if (child < 0) hr_test_fail(__FILE__, __LINE__, "fork failed");
@@ -400,7 +400,7 @@ static void hr_test_crash_quietly(void *argument)
 	crash->run(crash->argument);
 }
 
-/* Whether run(argument) crashes: an assertion, a fault. In a child, with what it says on stderr thrown away. */
+/* Whether run(argument) crashes (an assertion, a fault). Runs it in a child process and discards its stderr. */
 HR_TEST_UNUSED static bool hr_test_crashes(void (*run)(void *), void *argument)
 {
 	hr_test_crash crash = { run, argument };
@@ -418,7 +418,7 @@ static double hr_test_now(void)
 	return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* In the test's own process. */
+/* Runs a test in this process. */
 static void hr_test_run_here(const hr_test *test)
 {
 	hr_test_state.name = test->name;
@@ -428,8 +428,8 @@ static void hr_test_run_here(const hr_test *test)
 	fflush(stdout);
 }
 
-/* Waits for the child, at most [seconds]. False when time ran out. Either way it is dead afterwards, and what it started too: that
- * is killed while the dead child still holds the number of its group, so it can be nobody else's. */
+/* Waits for the child, at most [seconds]; false if time ran out. In both cases the child and every process that it started are dead
+ * afterwards: the group is killed while the dead child still reserves its number, so the number cannot belong to another group. */
 static bool hr_test_wait(pid_t child, double seconds, int *out_status)
 {
 	double deadline = hr_test_now() + seconds;
@@ -446,7 +446,7 @@ static bool hr_test_wait(pid_t child, double seconds, int *out_status)
 	return ended;
 }
 
-/* Runs a test in a process of its own and says how it ended: 0 passed, HR_TEST_EXIT_SKIPPED, or 1. */
+/* Runs a test in a process of its own. Returns 0 if it passed, HR_TEST_EXIT_SKIPPED, or 1. */
 static int hr_test_run_apart(const hr_test *test)
 {
 	double seconds = test->seconds * hr_test_environment("HR_TEST_TIMEOUT", 1) * (HR_TEST_SANITIZED ? 4 : 1);
@@ -459,7 +459,7 @@ static int hr_test_run_apart(const hr_test *test)
 	}
 	if (child == 0) {
 		setpgid(0, 0);
-		prctl(PR_SET_PDEATHSIG, SIGKILL); /* a group of its own does not hear Ctrl-C */
+		prctl(PR_SET_PDEATHSIG, SIGKILL); /* a process in its own group gets no Ctrl-C */
 		hr_test_run_here(test);
 		exit(0);
 	}
