@@ -1,5 +1,4 @@
-/* test_allocator_check.c - the checker is checked: break one thing at a time, and see the number of the invariant that was
- * broken. */
+/* test_allocator_check.c - tests the checker: each case breaks one thing and expects the number of the violated invariant. */
 #include "memory/allocator.h"
 #include "test.h"
 
@@ -20,8 +19,8 @@ typedef struct subject {
 	hr__shard *shard;        /* the only one */
 	hr__chunk *chunks;
 	hr__cache *cache;        /* of the main thread */
-	hr__chunk_id live, kept; /* a large block in use, a small one in the cache */
-	hr__region *region;      /* the one that [live] is in */
+	hr__chunk_id live, kept; /* a large block in use; a small one in the cache */
+	hr__region *region;      /* the region of [live] */
 } subject;
 
 static hr_device simulated(uint64_t memory, uint64_t page)
@@ -63,7 +62,7 @@ static void open_subject(subject *s)
 	CHECK_STATUS(HR_OK, hr_allocator_check(s->handle));
 }
 
-/* ---- what can be broken in it ---- */
+/* ---- ways to break it ---- */
 
 static void lookup_lost_one(subject *s)
 {
@@ -161,7 +160,7 @@ static const struct {
 };
 #define ALLOCATOR_CASES (sizeof allocator_cases / sizeof *allocator_cases)
 
-/* In a child: a broken allocator is nothing to go on with. */
+/* Runs in a child process, because a broken allocator cannot be used any further. */
 static void break_one(void *argument)
 {
 	size_t i = (size_t)(uintptr_t)argument;
@@ -186,7 +185,7 @@ static void test_allocator_check_names_the_broken_invariant(void)
 		seen[allocator_cases[i].number] = true;
 	}
 	CHECK_EQ(wrong, 0);
-	for (int number = 20; number <= 25; number++) CHECK(seen[number] || number == 24); /* 24 is below */
+	for (int number = 20; number <= 25; number++) CHECK(seen[number] || number == 24); /* 24 is tested below */
 }
 
 /* ---- levels, which matter only when there are several threads ---- */
@@ -203,7 +202,7 @@ static void *use_and_stay(void *argument)
 	return NULL;
 }
 
-/* With [what] set to [value] invariant 24 does not hold; as it was, everything does. */
+/* Setting [what] to [value] violates invariant 24; restoring it makes all invariants hold again. */
 static void broken_24(const subject *s, hr__atomic_i64 *what, int64_t value)
 {
 	int64_t before = hr__load_relaxed(what);

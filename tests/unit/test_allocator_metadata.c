@@ -1,9 +1,8 @@
 /* test_allocator_metadata.c - host memory per live chunk: at most 128 bytes from a thousand chunks on, whatever the size of the
  * region.
  *
- * Blocks that were freed have records too while they are free or cached, so after a time of allocating and freeing there are more
- * records than live chunks. Then 128 bytes for each chunk of any kind is the promise, and what that makes for a live one is
- * printed. */
+ * Free and cached blocks have records too, so that after a while of allocating and freeing there are more records than live chunks.
+ * The promise is then 128 bytes for each chunk of any kind; the resulting number of bytes for each live chunk is printed. */
 #include <stdlib.h>
 
 #include "test.h"
@@ -18,7 +17,7 @@ typedef struct crowd {
 	uint64_t seed;
 } crowd;
 
-/* Small ones and large ones, every order of magnitude as likely as the others. */
+/* Allocates a block of random size; every order of magnitude is equally likely. */
 static void *allocate(crowd *c)
 {
 	uint64_t bits = 63 - (uint64_t)__builtin_clzll(c->largest);

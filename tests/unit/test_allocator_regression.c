@@ -1,4 +1,4 @@
-/* test_allocator_regression.c - bugs that were, each as the promise that it broke. */
+/* test_allocator_regression.c - fixed bugs, each as the promise that it broke. */
 #include <string.h>
 
 #include "headroom_backend.h"
@@ -32,7 +32,7 @@ static void simulate(uint64_t pages)
 	CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
 }
 
-/* A large free chunk was passed over, because the arena believed that its tail could still grow: another allocator had the room. */
+/* A large free chunk was not used, because the arena assumed that its tail could still grow; another allocator had the memory. */
 static void test_free_memory_is_used_when_the_tail_cannot_grow(void)
 {
 	simulate(1000);
@@ -47,7 +47,7 @@ static void test_free_memory_is_used_when_the_tail_cannot_grow(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* What was asked for and refused was counted as the most that was ever reserved. */
+/* Bytes of a refused request were counted in the peak of reserved bytes. */
 static void test_refused_memory_is_not_in_the_peak(void)
 {
 	simulate(10);
@@ -124,7 +124,7 @@ static void test_a_custom_allocator_may_use_another(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* hr_record_stream meant nothing to a custom allocator, which hears of one stream only: that one must wait for the others. */
+/* hr_record_stream had no effect on a custom allocator, which is passed only one stream: that stream must wait for the others. */
 static void test_streams_recorded_on_a_custom_block_are_waited_for(void)
 {
 	simulate(1000);
@@ -144,7 +144,7 @@ static void test_streams_recorded_on_a_custom_block_are_waited_for(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* Closing an allocator took memory from under a stream's work when an event could not be had. */
+/* Closing an allocator released memory that a stream still used, if no event could be created. */
 static void test_closing_waits_for_streams_without_events(void)
 {
 	hr_allocator allocator = allocator_on("GPU:0", 0, true);

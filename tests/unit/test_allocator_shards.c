@@ -1,5 +1,5 @@
-/* test_allocator_shards.c - where large blocks come from: the shard of all threads, until a thread waits for its lock too often; and how the
- * meters of threads share what is free below the peak. */
+/* test_allocator_shards.c - the shard of large blocks: shard 0, until a thread waits too often for its lock. And how the meters of
+ * threads share the bytes that are free below the peak. */
 #include <sched.h>
 
 #include "memory/allocator.h"
@@ -54,7 +54,7 @@ static hr__cache *own_cache(hr_allocator handle)
 	return hr__cache_get(allocator);
 }
 
-/* As if the lock were held by another thread [times]. */
+/* As if another thread held the lock [times] times. */
 static void contend(hr__cache *cache, unsigned times)
 {
 	for (unsigned i = 0; i < times; i++) hr__lock_release(&hr__large_contend(cache)->lock);
@@ -104,7 +104,7 @@ static void *waits_seldom(void *argument)
 	hr__cache *cache = own_cache(allocator);
 	for (unsigned round = 0; round < 64; round++) {
 		contend(cache, 1);
-		for (unsigned i = 0; i < 1024; i++) { /* the lock is taken once by each call */
+		for (unsigned i = 0; i < 1024; i++) { /* each call acquires the lock once */
 			void *block;
 			CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, PAGE, &block));
 			CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
@@ -138,9 +138,9 @@ static void test_a_thread_that_starts_beside_a_busy_one_has_large_blocks_of_its_
 	void *block;
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, PAGE, &block));
 	hr__shard *shard = own_cache(allocator)->shard;
-	hr__lock_take(&shard->lock); /* a thread in a long call */
+	hr__lock_take(&shard->lock); /* stands for another thread in a long call */
 	CHECK_EQ(pthread_create(&thread, NULL, comes_when_busy, &allocator), 0);
-	while (!hr__lock_is_held(&shard->allocator->caches_lock)) sched_yield(); /* it has looked at shard 0, and waits for its lock */
+	while (!hr__lock_is_held(&shard->allocator->caches_lock)) sched_yield(); /* it has tried shard 0 and waits for its lock */
 	hr__lock_release(&shard->lock);
 	pthread_join(thread, NULL);
 	CHECK_STATUS(HR_OK, hr_shutdown());
@@ -164,7 +164,7 @@ static void *is_asked(void *argument)
 	return NULL;
 }
 
-/* A thread that uses large blocks only was interrupted by others that could do with what its meter of small ones had to spare. */
+/* A thread that uses only large blocks was interrupted by others that needed the slack of its meter of small blocks. */
 static void test_a_large_block_answers_for_both_meters_of_a_thread(void)
 {
 	hr_allocator allocator = allocator_of(4096);
@@ -172,7 +172,7 @@ static void test_a_large_block_answers_for_both_meters_of_a_thread(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* What the level of a meter is above [used] after it was asked for [missing] bytes and had [slack] of them. */
+/* Slack that a meter keeps if it has [slack] bytes and another meter needs [missing] bytes. */
 static int64_t kept_of(hr__cache *cache, int64_t slack, int64_t missing)
 {
 	hr__allocator *allocator = cache->allocator;
@@ -193,9 +193,9 @@ static void *gives(void *argument)
 {
 	hr__cache *cache = own_cache(*(hr_allocator *)argument);
 	int64_t mib = 1024 * (int64_t)KIB;
-	CHECK_EQ(kept_of(cache, 8 * mib, mib), 4 * mib);               /* half is more than what is missing */
+	CHECK_EQ(kept_of(cache, 8 * mib, mib), 4 * mib);               /* it keeps half, because the other half is more than 1 MiB */
 	CHECK_EQ(kept_of(cache, 8 * mib, 6 * mib), 2 * mib);           /* 8 - 6 */
-	CHECK_EQ(kept_of(cache, 8 * mib, 100 * mib), 16 * (int64_t)KIB); /* all but half of the slack that is never given up */
+	CHECK_EQ(kept_of(cache, 8 * mib, 100 * mib), 16 * (int64_t)KIB); /* half of the slack that a meter never gives up */
 	CHECK_EQ(kept_of(cache, 32 * (int64_t)KIB, mib), 32 * (int64_t)KIB);
 	return NULL;
 }

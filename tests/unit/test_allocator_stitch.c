@@ -1,4 +1,4 @@
-/* test_allocator_stitch.c - a request for which there are pages enough is met, wherever they lie and whatever its alignment. */
+/* test_allocator_stitch.c - a request succeeds if enough pages are free, wherever they are and whatever its alignment. */
 #include "test.h"
 
 #define PAGE UINT64_C(65536)
@@ -38,7 +38,8 @@ static void find_device(void)
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
 }
 
-/* Some pages in use, the rest free behind them and nothing left of the limit: any of the rest must do, at any alignment. */
+/* Some pages are in use, the rest after them is free, and the limit is reached: any request for the rest succeeds, at any
+ * alignment. */
 static void test_free_pages_at_the_end_meet_any_request_that_they_could(void)
 {
 	find_device();
@@ -54,7 +55,8 @@ static void test_free_pages_at_the_end_meet_any_request_that_they_could(void)
 			}
 }
 
-/* Eight blocks of a page, any set of which is freed: as many pages in one piece as are free, however they lie apart. */
+/* Eight blocks of a page, any subset of which is freed: all free pages can be allocated as one block, however they are scattered.
+ * */
 static void test_free_pages_that_are_apart_meet_any_request_that_they_could(void)
 {
 	find_device();
@@ -70,14 +72,14 @@ static void test_free_pages_that_are_apart_meet_any_request_that_they_could(void
 			take(allocator, count * PAGE - 256, alignment);
 			hr_stats_init(&stats);
 			CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
-			CHECK_EQ(stats.bytes_reserved, PAGES * PAGE); /* no page more than before */
+			CHECK_EQ(stats.bytes_reserved, PAGES * PAGE); /* no additional page */
 			CHECK_LE(stats.bytes_stitched, count * PAGE);
 			CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
 			CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
 		}
 }
 
-/* Where it is switched off, such a request is refused, and nothing has moved. */
+/* Without stitching such a request is refused, and no page was moved. */
 static void test_without_stitching_pages_stay_where_they_are(void)
 {
 	void *blocks[PAGES], *out;

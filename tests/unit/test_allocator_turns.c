@@ -45,7 +45,7 @@ static void *backward(void *unused)
 	return NULL;
 }
 
-/* Four blocks of one page each become free and are one block of four pages, on whichever thread: four pages are reserved, no more. */
+/* Four freed blocks of one page each are reused as one block of four pages, on whichever thread: only four pages are reserved. */
 static void test_what_one_thread_frees_is_the_next_ones_before_anything_grows(void)
 {
 	training.allocator = allocator_of(4096);
@@ -63,7 +63,7 @@ static void test_what_one_thread_frees_is_the_next_ones_before_anything_grows(vo
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* Most bytes reserved by a program on one thread, or on two that take turns. */
+/* Peak of reserved bytes of a program on one thread, or on two threads that take turns. */
 static double reserved_by(const hr__program *program, bool takes_turns)
 {
 	hr_allocator allocator = allocator_of(program->peak_bytes / PAGE * 4);

@@ -1,14 +1,14 @@
-/* test_arena_check.c - the checker is checked: break one thing at a time, and see the number of the invariant that was broken.
+/* test_arena_check.c - tests the checker: each case breaks one thing and expects the number of the violated invariant.
  *
- * Each case makes a sound arena, sees that it is one, breaks it and asks again. A checker that says nothing here would also say
- * nothing in every other test. */
+ * Each case builds a valid arena, checks it, breaks it and checks it again. A checker that misses an error here would also miss it
+ * in every other test. */
 #include "support_arena.h"
 
 /* ---- an arena with one of everything ---- */
 
 #define UNIT UINT64_C(256)
 
-/* Free sizes: three equal ones (a ring), a trie of six in one bin, and small ones in bins of their own. */
+/* Free sizes: three equal ones (a ring), six in one bin (a trie), and small ones in bins of their own. */
 static const uint64_t free_sizes[] = { 7, 7, 7, 1024, 1025, 1029, 1056, 1064, 1087, 2, 31 };
 #define FREES (sizeof free_sizes / sizeof *free_sizes)
 
@@ -17,10 +17,10 @@ typedef struct fixture {
 	hr__arena *arena;
 	hr__chunk *chunks;
 	hr__chunk_id edge, second_edge;
-	hr__chunk_id free[FREES]; /* of the sizes above */
+	hr__chunk_id free[FREES]; /* one for each size above */
 	hr__chunk_id live;        /* a chunk in use between two free ones */
 	hr__chunk_id hole;        /* a hole in the middle */
-	hr__chunk_id last_hole;   /* the one that ends the region */
+	hr__chunk_id last_hole;   /* the hole that ends the region */
 } fixture;
 
 static void build(fixture *f)
@@ -32,7 +32,7 @@ static void build(fixture *f)
 	pair_add_region(f->pair, 0, base, 20000 * UNIT);
 	pair_map(f->pair, 0, 0, 12000 * UNIT);
 	pair_add_region(f->pair, 1, UINT64_C(1) << 40, 64 * UNIT);
-	/* All of the free sizes with two units in use between them; then give the former back. */
+	/* Allocates all of the free sizes with two units between them that stay in use; then frees the former. */
 	for (size_t i = 0; i < FREES; i++) {
 		CHECK(pair_take(f->pair, free_sizes[i] * UNIT, 0));
 		f->free[i] = f->pair->live.at[f->pair->live.count - 1].id;
@@ -45,7 +45,7 @@ static void build(fixture *f)
 		pair_give(f->pair, index, 1, 1);
 	}
 	f->live = f->chunks[f->free[1]].prev;
-	/* Map a little beyond the tail, so that there is a hole in the middle, and a second tail-like chunk that is not one. */
+	/* Maps a range beyond the tail: this makes a hole in the middle, and a second free chunk before a hole that is not the tail. */
 	uint32_t hole = begins_at(&f->pair->holes, 0, base + 12000 * UNIT);
 	pair_map(f->pair, hole, 4000 * UNIT, 1000 * UNIT);
 	f->edge = f->pair->regions[0].edge;
@@ -77,7 +77,7 @@ static void set_state(hr__chunk *chunk, unsigned state)
 	hr__store_relaxed(&chunk->state, (uint8_t)state);
 }
 
-/* The chunk of the trie that has no children. */
+/* A chunk of the trie without children. */
 static hr__chunk_id leaf_of(const fixture *f)
 {
 	for (size_t i = 3; i < 9; i++) {
@@ -102,7 +102,7 @@ static unsigned bin_with(const fixture *f, hr__chunk_id root)
 	return bin;
 }
 
-/* Takes a unit from the chunk behind [id] and gives it to [id], so that the chain stays sound. */
+/* Takes a unit from the chunk after [id] and adds it to [id], so that the chain of chunks stays valid. */
 static void widen(fixture *f, hr__chunk_id id)
 {
 	f->chunks[id].size += UNIT;
@@ -110,7 +110,7 @@ static void widen(fixture *f, hr__chunk_id id)
 	f->chunks[f->chunks[id].next].size -= UNIT;
 }
 
-/* ---- what can be broken in an arena ---- */
+/* ---- ways to break an arena ---- */
 
 static void prev_is_wrong(fixture *f) { f->chunks[f->live].prev = f->free[4]; }
 static void next_skips_one(fixture *f) { f->chunks[f->live].next = f->chunks[f->chunks[f->live].next].next; }
@@ -171,7 +171,7 @@ static void root_is_in_larger_bin(fixture *f)
 }
 static void child_is_of_another_bin(fixture *f)
 {
-	/* Twice as large and a bit: the same bits below, another bin. */
+	/* A little more than twice as large: the same low bits, another bin. */
 	hr__chunk_id leaf = leaf_of(f);
 	uint64_t more = f->chunks[leaf].size;
 	f->chunks[leaf].size += more;
@@ -213,7 +213,7 @@ static void ring_has_wrong_older(fixture *f) { f->chunks[f->free[1]].older = f->
 static void ring_member_has_parent(fixture *f) { f->chunks[f->free[1]].parent = 0; }
 static void ring_leader_has_no_place(fixture *f)
 {
-	/* It looks like any other member, so the trie leads to something that is not in it. */
+	/* The chunk looks like a member of the trie, so the trie leads to a chunk that is not in it. */
 	f->chunks[f->free[0]].parent = f->free[0];
 }
 static void bit_is_missing(fixture *f) { f->arena->words[0] &= ~(UINT64_C(1) << 2); }
@@ -240,7 +240,7 @@ static void hole_list_is_a_circle(fixture *f)
 static void hole_has_wrong_before(fixture *f) { f->chunks[f->chunks[f->arena->holes].child[1]].child[0] = f->live; }
 static void used_became_hole(fixture *f)
 {
-	/* Not beside another hole. */
+	/* Not adjacent to another hole. */
 	set_state(&f->chunks[f->live], HR__CHUNK_HOLE);
 }
 static void state_is_unused(fixture *f) { set_state(&f->chunks[f->live], HR__CHUNK_UNUSED); }

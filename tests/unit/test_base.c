@@ -54,14 +54,15 @@ static void test_message_is_printable_whatever_it_quotes(void)
 {
 	hr__fail(HR_IO, "op \"%s\" failed", "a\x1b[2Jb\n\x7f");
 	CHECK_STR(hr_last_message(), "op \"a\\x1B[2Jb\\x0A\\x7F\" failed");
-	hr__fail_in(HR_IO, "%s", "\xc2\x9b" "5m \xe2\x80\xae \xff\xc3\xa9 \xe4\xb8\xad"); /* U+009B, U+202E, no UTF-8, and two letters */
+	hr__fail_in(HR_IO, "%s", "\xc2\x9b" "5m \xe2\x80\xae \xff\xc3\xa9 \xe4\xb8\xad"); /* U+009B, U+202E, invalid UTF-8, and two
+	                                                                                   * letters */
 	CHECK_STR(hr_last_message(), "\\xC2\\x9B5m \\xE2\\x80\\xAE \\xFF\xc3\xa9 \xe4\xb8\xad: op \"a\\x1B[2Jb\\x0A\\x7F\" failed");
-	/* Longer than a message by being escaped: cut between escapes. */
+	/* Longer than a message because of the escapes: cut between escapes. */
 	char controls[201];
 	memset(controls, 7, 200);
 	controls[200] = 0;
 	hr__fail(HR_IO, "%s", controls);
-	CHECK_EQ(strlen(hr_last_message()), 508); /* 127 of them; the message has 511 bytes at the most */
+	CHECK_EQ(strlen(hr_last_message()), 508); /* 127 escapes; a message has at most 511 bytes */
 	hr__fail(HR_IO, "%s", hr_last_message());
 	CHECK_EQ(strlen(hr_last_message()), 508);
 }
@@ -69,17 +70,17 @@ static void test_message_is_printable_whatever_it_quotes(void)
 static void test_message_is_cut_between_characters(void)
 {
 	char text[700];
-	/* 511 bytes are kept; an e with acute accent begins at byte 510 and would be cut. */
+	/* 511 bytes are kept. The e with acute accent begins at byte 510 and would be cut, so it is left out. */
 	memset(text, 'x', sizeof text);
 	memcpy(text + 510, "\xC3\xA9", 2);
 	text[sizeof text - 1] = 0;
 	hr__fail(HR_IO, "%s", text);
 	CHECK_EQ(strlen(hr_last_message()), 510);
-	/* One that ends at byte 511 stays. */
+	/* A character that ends at byte 511 is kept. */
 	memcpy(text + 509, "\xC3\xA9y", 3);
 	hr__fail(HR_IO, "%s", text);
 	CHECK_EQ(strlen(hr_last_message()), 511);
-	/* The same where an old message is appended. */
+	/* The same if the previous message is appended. */
 	hr__fail(HR_IO, "\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC");
 	text[500] = 0;
 	hr__fail_in(HR_IO, "%s", text);
@@ -89,7 +90,7 @@ static void test_message_is_cut_between_characters(void)
 	hr__fail(HR_IO, "\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC");
 	hr__fail_in(HR_IO, "%s", text);
 	CHECK_EQ(strlen(hr_last_message()), 501 + 2 + 6);
-	/* Full already: nothing fits, not even the colon. */
+	/* The message is full: not even the colon fits. */
 	memset(text, 'x', sizeof text - 1);
 	hr__fail_in(HR_IO, "%s", text);
 	CHECK_EQ(strlen(hr_last_message()), 511);
@@ -223,7 +224,7 @@ static void test_size_is_parsed_exactly(void)
 		{ "1.9999K", 2047 },
 		{ "0.001KB", 1 },
 		{ "0.0009KB", 0 },
-		/* 2^-50 has fifty decimals; one byte of a PiB comes out only if none is dropped. */
+		/* 2^-50 has fifty decimals; the last byte of a PiB is correct only if no decimal is dropped. */
 		{ "0.00000000000000088817841970012523233890533447265625P", 1 },
 		{ "0.00000000000000088817841970012523233890533447265624P", 0 },
 		{ "16383.99999999999999911182158029987476766109466552734375P", UINT64_MAX },
@@ -292,7 +293,7 @@ static void test_long_bad_size_is_cut_in_its_message(void)
 	char text[1000];
 	uint64_t bytes;
 	memset(text, 'z', sizeof text);
-	memcpy(text + 59, "\xC3\xA9", 2); /* the cut at 60 falls into this character */
+	memcpy(text + 59, "\xC3\xA9", 2); /* the cut at byte 60 would split this character */
 	text[sizeof text - 1] = 0;
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__parse_size(text, &bytes));
 	CHECK_LT(strlen(hr_last_message()), 200);
@@ -481,7 +482,8 @@ static void test_json_escapes_text(void)
 	CHECK_STR(json_of_bytes("\"\\/", 3), "\"\\\"\\\\/\"");
 	CHECK_STR(json_of_bytes("\b\f\n\r\t", 5), "\"\\b\\f\\n\\r\\t\"");
 	CHECK_STR(json_of_bytes("\0\x01\x1F\x7F", 4), "\"\\u0000\\u0001\\u001f\\u007f\"");
-	/* What a terminal obeys: C1 controls, marks and overrides of direction, separators of lines. Neighbours stay as they are. */
+	/* Characters that affect a terminal: C1 controls, direction marks and overrides, line separators. Their neighbours are
+	 * unchanged. */
 	CHECK_STR(json_of_bytes("\xC2\x80\xC2\x9B\xC2\x9F\xC2\xA0", 8), "\"\\u0080\\u009b\\u009f\xC2\xA0\"");
 	CHECK_STR(json_of_bytes("\xE2\x80\xAE\xE2\x80\xAA\xE2\x80\xAF", 9), "\"\\u202e\\u202a\xE2\x80\xAF\"");
 	CHECK_STR(json_of_bytes("\xE2\x81\xA6\xE2\x81\xA9\xE2\x81\xA5", 9), "\"\\u2066\\u2069\\u2065\"");
@@ -601,7 +603,7 @@ static void test_json_memory_is_cut_between_characters(void)
 struct sink {
 	char text[20000];
 	size_t length;
-	size_t accepts; /* bytes until it fails */
+	size_t accepts; /* bytes until the sink fails */
 	unsigned calls_after_failure;
 	bool failed;
 };
@@ -777,10 +779,10 @@ static void test_names_text_is_capped_to_other(void)
 	CHECK_EQ(hr__name_of_bytes(text + 50, left - 61), long_ones + 2);
 	text[0] = 'y';
 	CHECK_EQ(hr__name_of_bytes(text, HR__NAME_LENGTH_MAX), HR_NAME_OTHER);
-	/* A shorter one still fits; the one that did not fit stays what it is. */
+	/* A shorter name still fits; a name that did not fit before still does not. */
 	CHECK_EQ(hr_name_intern("short"), long_ones + 3);
 	CHECK_EQ(hr__name_of_bytes(text, HR__NAME_LENGTH_MAX), HR_NAME_OTHER);
-	/* Down to the last byte. */
+	/* The last byte can be used. */
 	CHECK_EQ(hr__name_of_bytes(text, 54), HR_NAME_OTHER);
 	CHECK_EQ(hr__name_of_bytes(text, 53), long_ones + 4);
 	CHECK_EQ(hr_name_intern("q"), HR_NAME_OTHER);
@@ -799,7 +801,7 @@ static void intern_shared(void *argument, unsigned index)
 	struct interned *interned = argument;
 	uint64_t random = hr_test_seed() + index;
 	for (unsigned round = 0; round < 3 * SHARED_NAMES; round++) {
-		/* Every thread goes through all of them, in an order of its own. */
+		/* Every thread uses all of the names, each in a different order. */
 		unsigned i = round < SHARED_NAMES ? (round * 7 + index * 251) % SHARED_NAMES
 		                                  : (unsigned)hr_rand_below(&random, SHARED_NAMES);
 		char text[32];
@@ -974,7 +976,7 @@ static void test_lock_excludes(void)
 
 static void test_lock_excludes_without_an_operating_system(void)
 {
-	/* How a lock waits until the os layer has installed its own way. */
+	/* The default way to wait, before the os layer installs its own. */
 	hr__lock_wait = hr__lock_pause;
 	count_with_threads(2);
 }
@@ -986,7 +988,7 @@ static void write_pairs(struct shared *shared)
 		hr__store_relaxed(&shared->a, i);
 		hr__store_relaxed(&shared->b, i);
 		hr__lock_release(&shared->lock);
-		/* Room for readers: a writer that never pauses leaves them no quiet moment. */
+		/* Lets readers finish: with a writer that never pauses, readers never get a consistent snapshot. */
 		if (i % 16 == 0) hr__lock_pause(0);
 	}
 	hr__store_release(&shared->done, 1);
@@ -1042,10 +1044,10 @@ static void take_in_order(void *argument)
 	(void)argument;
 	hr__lock_take(&outer);
 	hr__lock_take(&inner);
-	hr__lock_release(&outer); /* in the order of taking, not of a stack */
+	hr__lock_release(&outer); /* in the order of acquisition, not in reverse */
 	hr__lock_release(&inner);
 	hr__lock_take(&inner);
-	if (!hr__lock_try(&outer)) abort(); /* trying never waits, so it may break the order */
+	if (!hr__lock_try(&outer)) abort(); /* hr__lock_try never waits, so it may break the order */
 	hr__lock_release(&outer);
 	hr__lock_release(&inner);
 }
@@ -1097,7 +1099,7 @@ static hr__atomic_u32 waits_seen;
 
 static void note_attempt(unsigned attempt)
 {
-	/* Attempts come as 0, 1, 2...; the fifth wait lets the lock go. */
+	/* Attempts are numbered 0, 1, 2...; the fifth wait releases the lock. */
 	CHECK_EQ(attempt, hr__load_relaxed(&waits_seen));
 	hr__store_relaxed(&waits_seen, attempt + 1);
 	if (attempt == 4) hr__store_release(&inner.word, 2);
@@ -1106,20 +1108,20 @@ static void note_attempt(unsigned attempt)
 static void test_waiter_counts_its_attempts(void)
 {
 	hr__lock_wait = note_attempt;
-	hr__store_relaxed(&inner.word, 1); /* held by nobody in particular */
+	hr__store_relaxed(&inner.word, 1); /* held by no thread */
 	hr__lock_take(&inner);
 	CHECK_EQ(hr__load_relaxed(&waits_seen), 5);
 	CHECK_EQ(hr__load_relaxed(&inner.word), 3);
 	hr__lock_release(&inner);
 }
 
-/* 2 MiB and one byte more both round to 2.0 MiB. */
+/* 2 MiB and 2 MiB plus one byte both round to 2.0 MiB. */
 static void test_sizes_that_read_the_same_are_exact(void)
 {
 	hr__sizes size = HR__SIZES(2097153, 2097152);
 	CHECK_STR(size.text[0], "2,097,153 B");
 	CHECK_STR(size.text[1], "2,097,152 B");
-	size = HR__SIZES(2097152, 2097152); /* equal: nothing to tell apart */
+	size = HR__SIZES(2097152, 2097152); /* equal: no difference to show */
 	CHECK_STR(size.text[0], "2.0 MiB");
 	CHECK_STR(size.text[1], "2.0 MiB");
 	size = HR__SIZES(2097153, 4194304, 2097152, 512, 2097152, 512);
@@ -1137,7 +1139,7 @@ static void test_a_long_name_is_cut_between_its_parts(void)
 	/* 40 bytes: 12 of the head, 25 of the tail */
 	CHECK_STR(hr__brief("model/decoder/layer_11/attention/query/kernel/momentum", 40).text, "model/.../query/kernel/momentum");
 	CHECK_STR(hr__brief("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaazzzz", 20).text, "aaaaa...aaaaaaaazzzz");
-	/* Never inside a character: of two bytes each */
+	/* Never cut inside a character; these have two bytes each. */
 	CHECK_STR(hr__brief("\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4\u00e4", 14).text,
 	          "\u00e4...\u00e4\u00e4\u00e4\u00e4");
 	char huge[1025];

@@ -1,4 +1,4 @@
-/* test_device.c - which devices there are: names, settings, logical devices, handles, fork. */
+/* test_device.c - the list of devices: names, settings, logical devices, handles, fork. */
 #include "device/internal.h"
 #include "fault_os.h"
 #include "test.h"
@@ -140,7 +140,7 @@ static void test_message_quotes_a_name_safely(void)
 	CHECK(strchr(hr_last_message(), '\a') == NULL);
 	memset(long_name, '0', 10000);
 	memcpy(long_name, "GPU:", 4);
-	CHECK_STATUS(HR_OK, hr_device_find(long_name, &device)); /* zeros in front */
+	CHECK_STATUS(HR_OK, hr_device_find(long_name, &device)); /* leading zeros */
 	free(long_name);
 	CHECK_STR(hr__device_quote("a\"b\\c\x01", quoted), "\"a\\x22b\\x5cc\\x01\"");
 	CHECK_STR(hr__device_quote("", quoted), "\"\"");
@@ -319,7 +319,7 @@ static void test_a_bad_environment_says_so_and_leaves_the_defaults(void)
 		CHECK_EQ(options.memory_bytes, UINT64_C(1) << 30);
 		CHECK_EQ(options.page_bytes, 2 * MIB);
 		CHECK_EQ(options.devices, 1);
-		/* First use takes the defaults; the reason is kept. */
+		/* The first use falls back to the defaults; the reason is kept. */
 		CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
 		CHECK_EQ(info_of(device).total_bytes, UINT64_C(1) << 30);
 		CHECK_STATUS(HR_INVALID_ARGUMENT, hr_environment_check());
@@ -366,14 +366,14 @@ static void test_settings_after_first_use_are_refused(void)
 	uint64_t limit = 10 * MIB;
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
 	hr_simulated_options_init(&sim);
-	CHECK_EQ(hr_device_count(), 3); /* asking how many there are uses none */
+	CHECK_EQ(hr_device_count(), 3); /* hr_device_count uses no device */
 	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
 	find("GPU:0");
 	CHECK_STATUS(HR_IN_USE, hr_configure_emulated(&options));
 	CHECK_STATUS(HR_IN_USE, hr_set_logical_devices("GPU:0", &limit, 1));
 	CHECK_STATUS(HR_OK, hr_configure_simulated(&sim)); /* another device */
 	CHECK_STATUS(HR_OK, hr_set_logical_devices("SIM:0", &limit, 1));
-	CHECK_STATUS(HR_IN_USE, hr_configure_simulated(&sim)); /* it would make the limits meaningless */
+	CHECK_STATUS(HR_IN_USE, hr_configure_simulated(&sim)); /* it would invalidate the limits */
 	find("SIM:0");
 	CHECK_STATUS(HR_IN_USE, hr_set_logical_devices("SIM:0", &limit, 1));
 }
@@ -419,7 +419,7 @@ static void test_each_logical_device_has_a_limit_of_its_own(void)
 	CHECK_EQ(info_of(find("GPU:1")).free_bytes, 34 * MIB);
 	hr__pool_give(first, pages, 5);
 	hr__pool_give(second, pages + 5, 10);
-	/* Streams are of the physical device: both see the same. */
+	/* Streams belong to the physical device: both logical devices have the same. */
 	hr_stream stream;
 	CHECK_STATUS(HR_OK, hr_stream_create(find("GPU:0"), &stream));
 	CHECK(hr__device_has_stream(second, stream));
@@ -445,7 +445,7 @@ static void test_impossible_limits_are_refused(void)
 	CHECK_STATUS(HR_BAD_DEVICE_NAME, hr_set_logical_devices("GPU:", many, 1));
 	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_set_logical_devices("GPU:1", many, 1));
 	CHECK_STATUS(HR_UNSUPPORTED, hr_set_logical_devices("CPU:0", many, 1));
-	CHECK_EQ(hr_device_count(), 3); /* nothing of it stuck */
+	CHECK_EQ(hr_device_count(), 3); /* the refused call changed nothing */
 	configure_emulated(1, 64 * MIB, 2 * MIB);
 	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", many, 3)); /* a later split replaces an earlier one */
 	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", many, 16));
@@ -515,19 +515,19 @@ static void test_shutdown_forgets_settings_and_gives_all_back(void)
 		CHECK_STATUS(HR_OK, hr__device_reserve(device, MIB, &address));
 		CHECK_STATUS(HR_OK, hr__device_map(device, address, pages, 3));
 		CHECK_STATUS(HR_OK, hr_fill(find("GPU:0"), (void *)(uintptr_t)address, 1, 1000, stream));
-		hr__devices_shutdown(); /* also of what was not given back */
+		hr__devices_shutdown(); /* also frees what was not released */
 		CHECK(hr_fault_os_is_clean());
 		CHECK_EQ(info_of(find("GPU:0")).total_bytes, UINT64_C(1) << 30);
 		hr__devices_shutdown();
 		CHECK(hr_fault_os_is_clean());
 	}
-	hr__devices_shutdown(); /* twice does no harm */
+	hr__devices_shutdown(); /* a second call is harmless */
 	hr_fault_os_uninstall();
 }
 
 /* ---- fork ---- */
 
-/* ThreadSanitizer cannot follow a child of several threads that starts threads itself. */
+/* ThreadSanitizer does not support a forked child of a program with threads that starts threads itself. */
 #if defined(__SANITIZE_THREAD__)
 #define CHILD_MAY_HAVE_THREADS 0
 #elif defined(__has_feature)
@@ -594,10 +594,10 @@ static void test_a_forked_child_must_start_anew(void)
 	hr__device *internal;
 	CHECK_STATUS(HR_OK, hr_stream_create(device, &stream));
 	CHECK_STATUS(HR_OK, hr__device_named("GPU:0", &internal));
-	CHECK_STATUS(HR_OK, hr__call_compute(internal->physical, 20000000, 0)); /* a worker is busy while we fork */
+	CHECK_STATUS(HR_OK, hr__call_compute(internal->physical, 20000000, 0)); /* a worker is busy during the fork */
 	CHECK_EQ(hr_test_in_child(in_the_child, &device), 0);
 	CHECK(!hr__forked);
-	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, stream)); /* the parent's goes on */
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, stream)); /* the parent's worker continues */
 }
 
 static void in_a_clean_child(void *argument)

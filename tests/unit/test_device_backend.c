@@ -1,4 +1,4 @@
-/* test_device_backend.c - devices that a program brings along: hr_register_backend. */
+/* test_device_backend.c - devices that a program registers: hr_register_backend. */
 #include "device/internal.h"
 #include "test.h"
 
@@ -30,7 +30,7 @@ static void test_a_registered_backend_brings_devices(void)
 	CHECK_STATUS(HR_OK, hr_register_backend(&npu, NULL));
 	CHECK_EQ(hr_device_count(), 4);
 	CHECK_STATUS(HR_OK, hr_register_backend(&card, NULL));
-	CHECK_EQ(hr_device_count(), 4); /* emulated GPUs only stand in */
+	CHECK_EQ(hr_device_count(), 4); /* emulated GPUs are only used if there are no others */
 	CHECK_STATUS(HR_OK, hr_register_backend(&second, NULL));
 	CHECK_EQ(hr_device_count(), 5);
 	CHECK_STR(info_of(find("GPU:0")).backend, "card");

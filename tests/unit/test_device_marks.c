@@ -1,4 +1,4 @@
-/* test_device_marks.c - marks of streams: who waits for which one, when it was, and what becomes of the events. */
+/* test_device_marks.c - marks of streams: which mark a stream waits for, the time of a mark, and the lifetime of its event. */
 #include "device/internal.h"
 #include "fault_os.h"
 #include "test.h"
@@ -76,7 +76,7 @@ static void test_order_waits_for_the_mark_and_not_for_what_follows(void)
 	CHECK_EQ(waits_for(two, BIT(one), freed), 1);
 	CHECK_EQ(waits_for(two, BIT(one), freed), 0);
 	CHECK_EQ(time_of(two, mark(two)), 3 * MS);
-	/* Freed when the mark was there already: it does not cover that, and nothing but the end of the queue does. */
+	/* Freed after the mark was made: the mark does not cover it, only the end of the queue does. */
 	CHECK_EQ(waits_for(two, BIT(one), marked), 1);
 	CHECK_EQ(time_of(two, mark(two)), 13 * MS);
 	CHECK_EQ(hr__device_clock_ns(device), 0); /* the host has waited for nothing */
@@ -98,7 +98,7 @@ static void test_the_oldest_mark_that_covers_is_waited_for(void)
 		two = new_stream();
 		CHECK_EQ(waits_for(two, BIT(one), freed[i]), 1);
 		CHECK_EQ(time_of(two, mark(two)), (i + 1) * MS);
-		/* What was waited for is that mark, and no more. */
+		/* The stream has waited for that mark only, not for later ones. */
 		for (uint64_t j = 0; j <= i; j++) CHECK_EQ(waits_for(two, BIT(one), freed[j]), 0);
 		if (i + 1 < COUNT) {
 			CHECK_EQ(waits_for(two, BIT(one), marks[i]), 1);
@@ -123,9 +123,9 @@ static void test_every_stream_has_its_own_marks(void)
 	CHECK_EQ(time_of(three, mark(three)), 2 * MS);
 	CHECK_EQ(waits_for(three, BIT(one) | BIT(two) | BIT(three), freed), 1);
 	CHECK_EQ(time_of(three, mark(three)), 5 * MS);
-	CHECK_EQ(waits_for(three, BIT(HR_STREAM_DEFAULT), freed), 1); /* no marks there */
+	CHECK_EQ(waits_for(three, BIT(HR_STREAM_DEFAULT), freed), 1); /* no marks on that stream */
 	CHECK_EQ(time_of(three, mark(three)), 5 * MS);
-	/* Whoever asks for the whole stream gets the whole stream. */
+	/* A wait for the whole stream is not shortened to a mark. */
 	CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, three, one));
 	CHECK_EQ(time_of(three, mark(three)), 102 * MS);
 }
@@ -144,7 +144,7 @@ static void test_a_full_ring_forgets_its_oldest_marks(void)
 	for (uint64_t i = 0; i < MORE; i++) CHECK_STATUS(HR_CLOSED, time_status(one, marks[i]));
 	CHECK_CONTAINS(hr_last_message(), "is not remembered; the last 4096 of a stream are");
 	for (uint64_t i = MORE; i < ALL; i++) CHECK_EQ(time_of(one, marks[i]), (i + 1) * 1000);
-	/* The next one that is left stands in for those. */
+	/* The next remaining mark stands in for forgotten ones. */
 	static const uint64_t asked[] = { 0, MORE - 1, MORE, MORE + 1, ALL / 2, ALL - 1 };
 	for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
 		hr_stream two = new_stream();
@@ -170,11 +170,11 @@ static void test_waiting_on_the_host_is_for_the_mark_too(void)
 	compute(two, 4 * MS);
 	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, BIT(one), freed));
 	CHECK_EQ(hr__device_clock_ns(device), 3 * MS);
-	CHECK_EQ(waits_for(two, BIT(one), freed), 0); /* seen done */
+	CHECK_EQ(waits_for(two, BIT(one), freed), 0); /* known to be done */
 	uint64_t calls = hr_backend_calls();
 	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, BIT(one), freed));
 	CHECK_EQ(hr_backend_calls(), calls);
-	CHECK_EQ(time_of(one, marked), 3 * MS); /* still there */
+	CHECK_EQ(time_of(one, marked), 3 * MS); /* the mark is still there */
 	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, BIT(one) | BIT(two), freed));
 	CHECK_EQ(hr__device_clock_ns(device), 4 * MS);
 	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, BIT(one), marked));
@@ -209,12 +209,12 @@ static void test_a_mark_uses_an_event_that_was_forgotten(void)
 	mark(one); /* one more event, and the first becomes spare */
 	hr_backend_fail_nth(0, false, HR_OK);
 	for (uint64_t i = 0; i < 3 * HR__MARKS; i++) mark(one);
-	CHECK_EQ(hr_backend_calls(), 3 * HR__MARKS); /* record, and nothing else */
+	CHECK_EQ(hr_backend_calls(), 3 * HR__MARKS); /* only records */
 }
 
-/* ---- a device that watches what is done with events ---- */
+/* ---- a device that checks the use of events ---- */
 
-/* Fails the test when an event is recorded or destroyed while somebody waits for it. Waiting lasts as long as the test wants. */
+/* Fails the test if an event is recorded or destroyed while a thread waits for it. The test decides how long a wait lasts. */
 static struct {
 	pthread_mutex_t mutex;
 	pthread_cond_t changed;
@@ -222,7 +222,7 @@ static struct {
 	uint32_t waiting_count;
 	int64_t events;
 	uint64_t epoch; /* of the device, at the last record */
-	bool closed;    /* nobody's waiting ends */
+	bool closed;    /* no wait ends */
 } watch = { .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
 static void check_unwatched(hr_native_event event)
@@ -303,7 +303,7 @@ static void use_watched(void)
 	use("WATCHED:0");
 }
 
-/* Otherwise work that is given, and freed, between the two would count as covered. */
+/* Otherwise memory that is used and freed between the two would count as covered by the event. */
 static void test_the_epoch_is_raised_before_the_event_is_recorded(void)
 {
 	use_watched();
@@ -347,7 +347,7 @@ static void test_an_event_is_not_used_again_while_a_thread_waits_for_it(void)
 	watch_set_closed(true);
 	CHECK_EQ(pthread_create(&threads, NULL, start_waiting, (void *)4), 0);
 	watch_until_waiting(4);
-	/* All of these take new events or forgotten ones, never those two. */
+	/* All of these use new or forgotten events, never the two that are waited for. */
 	for (uint64_t i = 0; i < HR__MARKS + 200; i++) mark(one);
 	for (int i = 0; i < 200; i++) CHECK_EQ(waits_for(two, BIT(one), hr__device_epoch(device)), 1);
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, one));
@@ -378,7 +378,7 @@ static void test_too_many_waits_for_marks_take_events_of_their_own(void)
 	watch_set_closed(true);
 	CHECK_EQ(pthread_create(&threads, NULL, start_waiting, (void *)3), 0);
 	watch_until_waiting(3);
-	for (uint64_t i = 0; i < HR__MARKS; i++) mark(streams[1]); /* the first that they wait for */
+	for (uint64_t i = 0; i < HR__MARKS; i++) mark(streams[1]); /* the first mark that the threads wait for */
 	watch_set_closed(false);
 	CHECK_EQ(pthread_join(threads, NULL), 0);
 	for (uint32_t i = 1; i < HR_STREAM_MAX; i++) CHECK_EQ(waits_for(0, BIT(streams[i]), idle.epochs[2]), 0);
@@ -395,7 +395,7 @@ static void test_shutdown_destroys_every_event(void)
 	CHECK_EQ(watch.events, HR__MARKS + 1 + 100 - 1);
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, two));
 	CHECK_GE(watch.events, HR__MARKS);
-	CHECK_LE(watch.events, HR__MARKS + HR_STREAM_MAX); /* some are kept for later */
+	CHECK_LE(watch.events, HR__MARKS + HR_STREAM_MAX); /* some are kept for reuse */
 	hr__devices_shutdown();
 	CHECK_EQ(watch.events, 0);
 }
@@ -417,7 +417,7 @@ static void wait_at_gate(void *open)
 	while (!atomic_load((_Atomic(bool) *)open)) nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
 }
 
-/* Anything here that waited for the gate would hang. */
+/* If any call here waited for the gate, the test would hang. */
 static void test_later_work_delays_nobody(void)
 {
 	use_emulated();
@@ -444,7 +444,7 @@ static void test_later_work_delays_nobody(void)
 	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, BIT(one), first));
 	CHECK_GE(time_of(one, second), before);
 	CHECK_EQ(time_of(one, first), at);
-	/* A mark of what is done already is of now. */
+	/* A mark on an idle stream has the current time. */
 	before = hr__os()->clock_ns();
 	uint64_t third = mark(one);
 	CHECK_GE(time_of(one, third), before);
@@ -474,7 +474,7 @@ static void test_times_grow_along_a_stream(void)
 	CHECK_LE(last, hr__os()->clock_ns());
 }
 
-/* An event that goes, or is recorded elsewhere, while it is to be told when it happens. */
+/* An event is destroyed, or recorded on another stream, while a request for its time is pending. */
 static void test_an_event_waiting_for_its_time_may_change_its_mind(void)
 {
 	use_emulated();
@@ -488,16 +488,16 @@ static void test_an_event_waiting_for_its_time_may_change_its_mind(void)
 	CHECK_STATUS(HR_OK, hr__call_host_call(physical, wait_at_gate, &open, native_of(one)));
 	for (int i = 0; i < 5; i++) CHECK_STATUS(HR_OK, hr__call_event_record(physical, events[i], native_of(one)));
 	for (int i = 0; i < 5; i++) CHECK_STATUS(HR_NOT_READY, hr__call_event_time(physical, events[i], &ns));
-	CHECK_STATUS(HR_OK, hr__call_event_destroy(physical, events[2]));                   /* from the middle */
-	CHECK_STATUS(HR_OK, hr__call_event_record(physical, events[0], native_of(two)));    /* the first */
-	CHECK_STATUS(HR_OK, hr__call_event_record(physical, events[4], HR_STREAM_DEFAULT)); /* the last */
-	CHECK_STATUS(HR_OK, hr__call_event_record(physical, events[1], native_of(one)));    /* to the end */
+	CHECK_STATUS(HR_OK, hr__call_event_destroy(physical, events[2]));                   /* in the middle of the list */
+	CHECK_STATUS(HR_OK, hr__call_event_record(physical, events[0], native_of(two)));    /* the first in the list */
+	CHECK_STATUS(HR_OK, hr__call_event_record(physical, events[4], HR_STREAM_DEFAULT)); /* the last in the list */
+	CHECK_STATUS(HR_OK, hr__call_event_record(physical, events[1], native_of(one)));    /* moves to the end */
 	CHECK_STATUS(HR_OK, hr__call_event_time(physical, events[0], &ns));
 	CHECK_STATUS(HR_OK, hr__call_event_time(physical, events[4], &ns));
 	CHECK_STATUS(HR_NOT_READY, hr__call_event_time(physical, events[1], &ns));
 	CHECK_STATUS(HR_NOT_READY, hr__call_event_time(physical, events[3], &ns));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__call_event_time(physical, events[2], &ns));
-	CHECK_STATUS(HR_OK, hr__call_event_create(physical, &events[2])); /* in the same place */
+	CHECK_STATUS(HR_OK, hr__call_event_create(physical, &events[2])); /* reuses the same slot */
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__call_event_time(physical, events[2], &ns));
 	atomic_store(&open, true);
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, one));
@@ -519,7 +519,7 @@ static void mark_and_order(void *argument, unsigned index)
 		CHECK_STATUS(HR_OK, hr__device_order(device, other, BIT(mine), freed, &waits));
 		CHECK_LE(waits, 1);
 		if (hr_rand_below(&seed, 8) == 0) {
-			CHECK_STATUS(HR_OK, hr__device_wait_idle(device, BIT(mine) | BIT(other), marked - 1)); /* which only the mark covers */
+			CHECK_STATUS(HR_OK, hr__device_wait_idle(device, BIT(mine) | BIT(other), marked - 1)); /* covered by the mark only */
 			CHECK_STATUS(HR_OK, hr__device_mark_time(device, mine, marked, &ns));
 		}
 		hr_status status = hr__device_mark_time(device, mine, marked, &ns);
@@ -553,7 +553,7 @@ static void test_a_forked_child_starts_without_marks(void)
 	time_of(one, marked);
 }
 
-/* ---- devices without ---- */
+/* ---- devices without marks ---- */
 
 static void test_a_device_without_streams_marks_what_is_done(void)
 {
@@ -606,10 +606,10 @@ static void test_a_mark_that_failed_changes_nothing(void)
 		compute(one, MS);
 		mark(one);
 	}
-	hr_backend_fail_nth(1, true, HR_DEVICE_ERROR); /* no event to be had */
+	hr_backend_fail_nth(1, true, HR_DEVICE_ERROR); /* no event can be created */
 	CHECK_STATUS(HR_DEVICE_ERROR, hr__device_mark(device, one, &number));
 	hr_backend_fail_nth(0, false, HR_OK);
-	hr_backend_fail_nth(2, false, HR_DEVICE_ERROR); /* not recorded */
+	hr_backend_fail_nth(2, false, HR_DEVICE_ERROR); /* recording fails */
 	CHECK_STATUS(HR_DEVICE_ERROR, hr__device_mark(device, one, &number));
 	hr_backend_fail_nth(0, false, HR_OK);
 	CHECK_EQ(number, 4711);
@@ -621,9 +621,9 @@ static void test_a_mark_that_failed_changes_nothing(void)
 	hr_backend_fail_nth(1, false, HR_DEVICE_ERROR);
 	CHECK_STATUS(HR_DEVICE_ERROR, hr__device_order(device, two, BIT(one), freed, &waits));
 	hr_backend_fail_nth(0, false, HR_OK);
-	CHECK_EQ(waits_for(two, BIT(one), freed), 1); /* not remembered as done */
+	CHECK_EQ(waits_for(two, BIT(one), freed), 1); /* it is not remembered as done */
 	CHECK_EQ(time_of(two, mark(two)), 2 * MS);
-	/* The host falls back to the whole stream, and still gets there. */
+	/* The host falls back to waiting for the whole stream. */
 	hr_backend_fail_nth(1, false, HR_DEVICE_ERROR);
 	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, BIT(one), freed));
 	hr_backend_fail_nth(0, false, HR_OK);

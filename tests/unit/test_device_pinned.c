@@ -1,8 +1,9 @@
-/* test_device_pinned.c - pinned host memory as a device: recycled in stream order, taken in slabs, within its limit, and in nobody's way.
+/* test_device_pinned.c - pinned host memory as a device: reused in stream order, allocated in slabs, within its limit, and
+ * independent of other devices.
  *
- * On the emulated and the simulated device, the host itself (no streams, no host_alloc), and the CUDA backend on the stand-in driver of
- * tests/fake_cuda ($HEADROOM_FAKE_CUDA). How much is pinned and how often is counted on a device of the test's own: a simulated one
- * whose host_alloc and host_free count. */
+ * Runs on the emulated and the simulated device, on the host itself (no streams, no host_alloc), and on the CUDA backend with the
+ * stand-in driver of tests/fake_cuda ($HEADROOM_FAKE_CUDA). The number and the size of pinned ranges are counted on a device of the
+ * test's own: a simulated one whose host_alloc and host_free count. */
 #include <dlfcn.h>
 
 #include "device/internal.h"
@@ -24,7 +25,7 @@ typedef struct subject {
 	const char *name;   /* of the device */
 	const char *pinned; /* of its host memory */
 	void (*set_up)(void);
-	bool real; /* there is memory behind it */
+	bool real; /* backed by memory */
 	bool streams;
 } subject;
 
@@ -126,7 +127,7 @@ static hr_device_info info_of(const hr__device *of)
 	return info;
 }
 
-/* Everything agrees. */
+/* Checks that statistics, chunks and the checker agree. */
 static void look(hr_allocator allocator)
 {
 	chunk_census census = { 0 };
@@ -144,7 +145,7 @@ static bool all_bytes_are(const unsigned char *block, uint64_t bytes, unsigned c
 	return i == bytes;
 }
 
-/* The stand-in driver, and what the backend has of the host, are as they were. */
+/* The stand-in driver and the backend's host memory are in their initial state. */
 static void check_end(void)
 {
 	CHECK_EQ(hr__pool_reserved(pinned), 0);
@@ -199,7 +200,7 @@ static void set_up_counting(void)
 
 static const subject counting = { "CNT:0", "CNT:0 host memory", set_up_counting, false, true };
 
-/* ---- what it is ---- */
+/* ---- properties of the device ---- */
 
 static void check_facts(const subject *on)
 {
@@ -271,7 +272,7 @@ static void test_no_list_shows_it_and_no_name_finds_it(void)
 	for (size_t i = 0; i < 3; i++) CHECK_STATUS(HR_BAD_DEVICE_NAME, hr_device_find(names[i], &found));
 	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_device_find("GPU:1", &found));
 	CHECK_CONTAINS(hr_last_message(), "there is GPU:0, CPU:0, SIM:0");
-	CHECK_STATUS(HR_OK, hr_device_find("GPU:*", &found)); /* one fits, not two */
+	CHECK_STATUS(HR_OK, hr_device_find("GPU:*", &found)); /* one fits, two do not */
 	CHECK_EQ(info_of(device).logical_count, 1);
 	hr_allocator none;
 	CHECK_STATUS(HR_BAD_DEVICE_NAME, hr_allocator_default("GPU:0 host memory", &none));
@@ -303,7 +304,7 @@ static void test_figures_of_the_device_are_its_own(void)
 	hr_memory_info memory = { .struct_size = sizeof memory };
 	CHECK_STATUS(HR_OK, hr_get_memory_info("GPU:0", &memory));
 	CHECK_EQ(memory.current, MIB);
-	/* And the other way round. */
+	/* And vice versa. */
 	CHECK_STATUS(HR_OK, hr_reset_memory_stats("GPU:0"));
 	hr_stats host = stats_of(on_host);
 	CHECK_EQ(host.num_allocs, 3);
@@ -412,7 +413,7 @@ static void hold(hr_stream stream, _Atomic(bool) *gate)
 	CHECK_STATUS(HR_OK, hr__call_host_call(device->physical, wait_at_gate, gate, native));
 }
 
-/* By then, whatever does not wait for the gate is done. */
+/* By then, everything that does not wait for the gate is done. */
 static void *open_later(void *gate)
 {
 	nanosleep(&(struct timespec){ .tv_nsec = 30 * MS }, NULL);
@@ -420,7 +421,8 @@ static void *open_later(void *gate)
 	return NULL;
 }
 
-/* For another stream, which has to wait for those that had the block before; once is enough. */
+/* Allocates for another stream than the last one. The stream has to wait for those that used the block before; one wait is enough.
+ * */
 static void *take_in_order(hr_allocator allocator, uint64_t bytes, hr_stream stream)
 {
 	int64_t waits = stats_of(allocator).num_stream_waits;
@@ -429,8 +431,8 @@ static void *take_in_order(hr_allocator allocator, uint64_t bytes, hr_stream str
 	return block;
 }
 
-/* Stream A is held up before it has copied the block. Another stream overwrites it: the allocator's block, or, [unsafe], without asking
- * the allocator, to see that the test would see it. Returns whether A still found what it was to copy. */
+/* Stream A is blocked before it has copied the block. Another stream overwrites it: with the allocator's block, or with [unsafe]
+ * without asking the allocator, to prove that the test detects the error. Returns whether A copied the original contents. */
 static bool reuse_while_read(hr_allocator on_host, unsigned char *first, unsigned char *second, hr_stream a, hr_stream b,
                              uint64_t bytes, bool unsafe)
 {
@@ -444,7 +446,7 @@ static bool reuse_while_read(hr_allocator on_host, unsigned char *first, unsigne
 	again = unsafe ? block : take_in_order(on_host, bytes, b);
 	CHECK_EQ(again, block);
 	CHECK_STATUS(HR_OK, hr_copy(handle, again, second, bytes, HR_COPY_TO_HOST, b));
-	if (unsafe) CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, b)); /* nothing keeps it */
+	if (unsafe) CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, b)); /* nothing blocks it */
 	open_later(&gate);
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, b));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, a));
@@ -459,7 +461,7 @@ static bool reuse_while_read(hr_allocator on_host, unsigned char *first, unsigne
 	return intact;
 }
 
-/* Both write to it: what the later owner wrote must be what stays. */
+/* Both streams write to the block: the contents written by the later owner must remain. */
 static void check_reuse_while_written(hr_allocator on_host, unsigned char *first, unsigned char *second, hr_stream a, hr_stream b)
 {
 	static _Atomic(bool) gate;
@@ -479,7 +481,7 @@ static void check_reuse_while_written(hr_allocator on_host, unsigned char *first
 	CHECK_STATUS(HR_OK, hr_free(on_host, block, b));
 }
 
-/* Memory goes back to the host only when the copies from it are done. */
+/* Memory is released to the host only when the copies from it are done. */
 static void check_trim_waits(hr_allocator on_host, unsigned char *there, hr_stream a)
 {
 	static _Atomic(bool) gate;
@@ -516,11 +518,11 @@ static void check_order(const subject *on)
 	check_trim_waits(on_host, first, a);
 	look(on_host);
 	CHECK_STATUS(HR_OK, hr_allocator_close(on_host));
-	/* On one stream there is nothing to wait for. */
+	/* Reuse on the same stream needs no wait. */
 	on_host = open_on(pinned, true);
 	for (int i = 0; i < 10; i++) CHECK_STATUS(HR_OK, hr_free(on_host, take(on_host, i & 1 ? BLOCK : 4 * KIB, b), b));
 	CHECK_EQ(stats_of(on_host).num_stream_waits, 0);
-	/* Blocks that a thread's cache keeps are as safe as others. */
+	/* Blocks in a thread cache are protected in the same way. */
 	CHECK(!reuse_while_read(on_host, first, second, a, b, 4 * KIB, true));
 	CHECK(reuse_while_read(on_host, first, second, a, b, 4 * KIB, false));
 	CHECK_GT(stats_of(on_host).source_cache, 0);
@@ -555,7 +557,7 @@ static void test_reuse_waits_in_virtual_time(void)
 	CHECK_EQ(stats_of(on_host).num_stream_waits, 1);
 }
 
-/* Each thread has a stream and keeps sending blocks of its own out and back; blocks change hands all the time. */
+/* Each thread has a stream and copies blocks of its own out and back; blocks pass from thread to thread all the time. */
 #define THREADS 3
 #define THREAD_BLOCK (24 * KIB)
 
@@ -618,7 +620,7 @@ static void test_slabs_are_large_and_double_up_to_the_limit(void)
 {
 	use(&counting, GIB);
 	hr_allocator allocator = open_on(pinned, false);
-	const uint64_t expected[] = { 64, 128, 256, 512, 64 }; /* the last is what the limit leaves */
+	const uint64_t expected[] = { 64, 128, 256, 512, 64 }; /* the last slab is what the limit leaves */
 	void *block = NULL;
 	uint64_t taken = 0;
 	for (int i = 0; i < 5; i++) {
@@ -639,7 +641,7 @@ static void test_slabs_are_large_and_double_up_to_the_limit(void)
 	check_end();
 }
 
-/* limit, first request, and the slab that it makes */
+/* limit, first request, and the resulting slab */
 static void test_a_slab_is_as_large_as_limit_and_request_say(void)
 {
 	static const struct {
@@ -648,10 +650,10 @@ static void test_a_slab_is_as_large_as_limit_and_request_say(void)
 		{ GIB, 256, SLAB },
 		{ GIB, SLAB, SLAB },
 		{ GIB, SLAB + 256, 2 * SLAB },
-		{ GIB, 5 * SLAB - 256, 5 * SLAB }, /* not doubled: somebody waits while it is pinned */
+		{ GIB, 5 * SLAB - 256, 5 * SLAB }, /* not doubled: the caller waits while it is pinned */
 		{ GIB, GIB, GIB },
-		{ 20 * MIB, 256, 20 * MIB },   /* the limit is below a slab */
-		{ 100 * MIB, 256, 100 * MIB }, /* and here it would leave less than one */
+		{ 20 * MIB, 256, 20 * MIB },   /* the limit is smaller than a slab */
+		{ 100 * MIB, 256, 100 * MIB }, /* a slab would leave less than another one */
 		{ 2 * SLAB, 256, SLAB },
 		{ 5 * MIB + 5000, 256, 5 * MIB + 4096 }, /* whole pages of the host */
 		{ 4096, 1, 4096 },
@@ -669,7 +671,7 @@ static void test_a_slab_is_as_large_as_limit_and_request_say(void)
 	}
 }
 
-/* Half a tebibyte, as much as a large host has: slabs grow with the limit, so that the table of regions is enough. */
+/* Half a tebibyte, the memory of a large host: slabs grow with the limit, so that the table of regions suffices. */
 static void test_a_large_limit_has_slabs_enough(void)
 {
 	use(&simulated, 512 * GIB);
@@ -700,12 +702,12 @@ static void test_slabs_are_kept_until_a_trim(void)
 		CHECK_EQ(count.allocs, 3); /* 64, 128, 256 */
 		CHECK_EQ(count.frees, 0);
 	}
-	/* Nor are they thrown away for a request that fails all the same. */
+	/* Slabs are not released for a request that fails anyway. */
 	blocks[0] = take(allocator, 40 * MIB, HR_STREAM_DEFAULT);
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, GIB - 40 * MIB, &blocks[1]));
 	CHECK_EQ(count.frees, 0);
 	CHECK_EQ(count.allocs, 3);
-	/* But for one that they are in the way of. */
+	/* Slabs are released for a request that needs their share of the limit. */
 	blocks[1] = take(allocator, 800 * MIB, HR_STREAM_DEFAULT);
 	CHECK_GT(count.frees, 0);
 	CHECK_LE(count.held, GIB);
@@ -719,7 +721,7 @@ static void test_slabs_are_kept_until_a_trim(void)
 	CHECK_EQ(count.held, 0);
 	CHECK_EQ(count.allocs, count.frees);
 	CHECK_EQ(hr__pool_reserved(pinned), 0);
-	take(allocator, 1, HR_STREAM_DEFAULT); /* and begins with a small one again */
+	take(allocator, 1, HR_STREAM_DEFAULT); /* starts with a small slab again */
 	CHECK_EQ(count.last, SLAB);
 	look(allocator);
 }
@@ -730,7 +732,7 @@ static void test_small_blocks_and_several_allocators_share_the_limit(void)
 	hr_allocator first = open_on(pinned, true), second = open_on(pinned, false);
 	take(first, 100, HR_STREAM_DEFAULT);
 	take(first, MIB, HR_STREAM_DEFAULT);
-	CHECK_EQ(count.allocs, 2); /* one for each size of blocks */
+	CHECK_EQ(count.allocs, 2); /* one for each of the two pools */
 	CHECK_EQ(count.smallest, SLAB);
 	take(second, MIB, HR_STREAM_DEFAULT);
 	CHECK_EQ(count.allocs, 3);
@@ -781,7 +783,7 @@ static void test_the_limit_can_be_changed_while_nothing_is_reserved(void)
 	CHECK(pin(SLAB + 1) == pinned);
 	CHECK_EQ(hr__device_limit(pinned), SLAB + 1);
 	CHECK_EQ(hr__device_reservable(pinned), SLAB);
-	CHECK(pin(0) == pinned); /* 0 leaves it as it is */
+	CHECK(pin(0) == pinned); /* 0 keeps the limit */
 	CHECK_EQ(hr__device_limit(pinned), SLAB + 1);
 	hr_allocator allocator = open_on(pinned, false);
 	void *block = take(allocator, MIB, HR_STREAM_DEFAULT);
@@ -793,7 +795,7 @@ static void test_the_limit_can_be_changed_while_nothing_is_reserved(void)
 	          "the host pool of GPU:0 has a host_limit of 67,108,865 B and 67,108,864 B of it in use, so it cannot be made "
 	          "128.0 MiB; close what uses it first");
 	CHECK_EQ(hr__device_limit(pinned), SLAB + 1);
-	/* An allocator that is open keeps its limit, and the device the new one. */
+	/* An open allocator keeps its limit; the device has the new one. */
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_allocator_trim(allocator, NULL));
 	CHECK(pin(MIB) == pinned);
@@ -825,7 +827,7 @@ static void test_impossible_limits_are_refused(void)
 	CHECK_STATUS(HR_BAD_LIMIT, hr__device_pinned(device, 1, &none));
 	CHECK_STATUS(HR_BAD_LIMIT, hr__device_pinned(device, UINT64_MAX, &none));
 	CHECK_EQ(hr__device_limit(pinned), SLAB);
-	use(&simulated, UINT64_C(1) << 45); /* where no memory is behind it, none is missing */
+	use(&simulated, UINT64_C(1) << 45); /* without backing memory the host's memory does not matter */
 	CHECK_EQ(hr__device_limit(pinned), UINT64_C(1) << 45);
 }
 
@@ -877,7 +879,7 @@ static void test_a_host_that_refuses_is_full_too(void)
 	CHECK_CONTAINS(hr_last_message(), "but the host itself is full: host_alloc was made to fail");
 	hr_backend_fail_nth(0, false, HR_OK);
 	look(allocator);
-	/* As large a slab as it will give, or just what is needed. */
+	/* Allocates the largest slab that the host grants, at least what the request needs. */
 	hr_backend_fail_nth(1, false, HR_NO_HOST_MEMORY);
 	take(allocator, MIB, HR_STREAM_DEFAULT);
 	CHECK_EQ(count.last, MIB);
@@ -885,9 +887,9 @@ static void test_a_host_that_refuses_is_full_too(void)
 	CHECK_EQ(count.last, SLAB);
 	hr_backend_fail_nth(1, false, HR_OUT_OF_MEMORY);
 	take(allocator, MIB, HR_STREAM_DEFAULT);
-	CHECK_EQ(count.last, SLAB); /* half of what comes next */
+	CHECK_EQ(count.last, SLAB); /* half of the next slab */
 	look(allocator);
-	/* Any other error is told as it is, when nothing helps. */
+	/* Any other error is returned as it is, if retrying does not help. */
 	hr_backend_fail_nth(1, false, HR_DEVICE_ERROR);
 	int before = count.allocs;
 	take(allocator, 2 * SLAB, HR_STREAM_DEFAULT); /* at the second attempt */
@@ -921,7 +923,7 @@ static void disarm(void)
 	arm(0);
 }
 
-/* A block of either size for [stream]; NULL when it was refused. */
+/* A block of either size for [stream]; NULL if it was refused. */
 static void *try_to_take(hr_allocator allocator, bool small, hr_stream stream)
 {
 	void *block = NULL;
@@ -930,13 +932,13 @@ static void *try_to_take(hr_allocator allocator, bool small, hr_stream stream)
 	return hr_alloc(allocator, &request, &block) == HR_OK ? block : NULL;
 }
 
-/* All that is done with it, some of it refused. */
+/* Uses every call; some of them are refused. */
 static void use_it(hr_allocator allocator, hr_stream stream, void **left)
 {
 	void *blocks[4], *again[4];
 	for (int i = 0; i < 4; i++) blocks[i] = try_to_take(allocator, i & 1, stream);
 	for (int i = 0; i < 4; i++) CHECK_STATUS(HR_OK, hr_free(allocator, blocks[i], stream));
-	for (int i = 0; i < 4; i++) again[i] = try_to_take(allocator, i & 1, HR_STREAM_DEFAULT); /* which has to wait */
+	for (int i = 0; i < 4; i++) again[i] = try_to_take(allocator, i & 1, HR_STREAM_DEFAULT); /* this stream has to wait */
 	for (int i = 0; i < 4; i++) CHECK_STATUS(HR_OK, hr_free(allocator, again[i], stream));
 	hr_allocator_trim(allocator, NULL);
 	if (hr_alloc_bytes(allocator, fault.unit + MIB, left) != HR_OK) *left = NULL;
@@ -950,10 +952,10 @@ static void check_what_is_left(hr_allocator allocator, const void *left)
 	CHECK_EQ(stats_of(allocator).num_live, left != NULL);
 	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
 	CHECK_EQ(hr__pool_reserved(pinned), 0);
-	CHECK(pin(SLAB) == pinned); /* it is not in use */
+	CHECK(pin(SLAB) == pinned); /* the pinned device is not in use */
 }
 
-/* Call [fault.nth] fails. */
+/* Runs all of it with call [fault.nth] failing. */
 static void scenario(void)
 {
 	hr_allocator allocator;
@@ -965,7 +967,7 @@ static void scenario(void)
 	if (status == HR_OK) use_it(allocator, stream, &left);
 	disarm();
 	if (status == HR_OK) check_what_is_left(allocator, left);
-	pinned = pin(SLAB); /* whatever was refused */
+	pinned = pin(SLAB); /* works whatever was refused */
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
@@ -976,7 +978,7 @@ static void fail_every_call(const subject *on, bool backend, bool forever, hr_st
 	fault.forever = forever;
 	fault.status = status;
 	fault.unit = on == &simulated ? SLAB
-	                              : 2 * MIB; /* where memory is real, all that is pinned is touched, hundreds of times here */
+	                              : 2 * MIB; /* real memory is smaller, because all of it is written, hundreds of times */
 	fault.nth = 0;
 	do {
 		fault.nth++;
@@ -987,7 +989,7 @@ static void fail_every_call(const subject *on, bool backend, bool forever, hr_st
 		scenario();
 		CHECK(hr_fault_os_is_clean());
 		hr_fault_os_uninstall();
-	} while (fault.calls >= fault.nth); /* it was met */
+	} while (fault.calls >= fault.nth); /* the fault occurred */
 	CHECK_GT(fault.nth, 5);
 	if (on != &cuda) return;
 	fake_cuda_live live;
@@ -999,7 +1001,7 @@ static void fail_on(const subject *on)
 {
 	for (int forever = 0; forever < 2; forever++) {
 		fail_every_call(on, false, forever, HR_OK);
-		if (on == &cpu) continue; /* it has no calls for this */
+		if (on == &cpu) continue; /* this device makes no such calls */
 		fail_every_call(on, true, forever, HR_DEVICE_ERROR);
 		fail_every_call(on, true, forever, HR_OUT_OF_MEMORY);
 		fail_every_call(on, true, forever, HR_NO_HOST_MEMORY);
@@ -1018,7 +1020,7 @@ static void test_nothing_is_lost_when_any_call_fails_on_the_stand_in_driver(void
 	fail_on(&cuda);
 }
 
-/* ---- any order ---- */
+/* ---- random order ---- */
 
 #define LIVE 64
 
@@ -1047,7 +1049,7 @@ static void check_random(const subject *on, uint64_t limit, bool thread_cache)
 			hr_verdict verdict = { .struct_size = sizeof verdict };
 			CHECK_STATUS(HR_OK, hr_allocator_would_fit(allocator, &request, &verdict));
 			hr_status status = hr_alloc(allocator, &request, &blocks[at].address);
-			CHECK_EQ(verdict.kind <= HR_FITS_AFTER_TRIM, status == HR_OK); /* the trim is made then */
+			CHECK_EQ(verdict.kind <= HR_FITS_AFTER_TRIM, status == HR_OK); /* the trim is done then */
 			if (status != HR_OK) CHECK_STATUS(HR_OUT_OF_MEMORY, status);
 			if (status != HR_OK) CHECK_CONTAINS(hr_last_message(), "raise host_limit");
 		}
@@ -1077,14 +1079,14 @@ static void test_it_ends_with_its_device(void)
 	now = &emulated;
 	for (int round = 0; round < 3; round++) {
 		hr_fault_os_install();
-		use(&emulated, (uint64_t)(1 + round) * MIB); /* no limit is remembered */
+		use(&emulated, (uint64_t)(1 + round) * MIB); /* no limit is kept from the round before */
 		CHECK_EQ(hr__device_limit(pinned), (uint64_t)(1 + round) * MIB);
 		hr_device own = hr__device_handle(pinned);
 		hr_device_info info = { .struct_size = sizeof info };
 		CHECK_NE(own.id, past);
 		hr_status why = HR_OK;
 		if (past) CHECK(hr__device_of((hr_device){ past }, &why) == NULL && why == HR_CLOSED);
-		take(open_on(pinned, true), MIB, HR_STREAM_DEFAULT); /* left to shutdown, allocator and all */
+		take(open_on(pinned, true), MIB, HR_STREAM_DEFAULT); /* left to hr_shutdown, including the allocator */
 		CHECK_STATUS(HR_OK, hr_shutdown());
 		CHECK(hr_fault_os_is_clean());
 		CHECK_STATUS(HR_CLOSED, hr_device_get_info(own, &info));

@@ -56,7 +56,7 @@ static void take_some(hr__device *device, model *m, uint64_t *seed)
 	bool fits = count * hr__device_page_bytes(device) <= hr__pool_available(device);
 	CHECK_STATUS(fits ? HR_OK : HR_OUT_OF_MEMORY, hr__pool_take(device, count, pages));
 	for (uint32_t i = 0; fits && i < count; i++) {
-		CHECK_LT(pages[i], PAGES); /* ids are used again, so there are never more than pages */
+		CHECK_LT(pages[i], PAGES); /* ids are reused, so there are never more than pages */
 		CHECK(!m->is_taken[pages[i]]);
 		m->is_taken[pages[i]] = true;
 		m->taken[m->taken_count++] = pages[i];
@@ -137,7 +137,7 @@ static void test_take_fails_whole_at_every_call(void)
 	hr_backend_fail_nth(17, false, HR_DEVICE_ERROR);
 	CHECK_STATUS(HR_OK, hr__pool_take(device, 20, pages));
 	hr__pool_give(device, pages, 20);
-	/* When undoing fails too, the pages stay, idle, and the reason is still the first one. */
+	/* If undoing fails too, the pages stay in the pool, idle, and the first error is returned. */
 	hr_backend_fail_nth(0, false, HR_OK);
 	hr__pool_shrink(device);
 	hr_backend_fail_nth(5, true, HR_OUT_OF_MEMORY);
@@ -176,7 +176,7 @@ static void test_a_run_given_back_is_handed_out_in_its_order(void)
 	CHECK_STATUS(HR_OK, hr__pool_take(device, 8, pages));
 	hr__pool_give(device, pages, 8);
 	CHECK_STATUS(HR_OK, hr__pool_take(device, 8, again));
-	CHECK_BYTES(pages, again, sizeof pages); /* so that pages side by side stay so */
+	CHECK_BYTES(pages, again, sizeof pages); /* adjacent pages stay adjacent */
 	hr__pool_give(device, again, 8);
 	CHECK_STATUS(HR_OK, hr__pool_take(device, 0, again));
 }
@@ -196,10 +196,10 @@ static void test_a_full_card_makes_its_other_parts_give_idle_pages_up(void)
 	CHECK_STATUS(HR_OK, hr__device_named("SIM:1", &second));
 	CHECK_STATUS(HR_OK, hr__pool_take(first, 16, pages));
 	CHECK_STATUS(HR_OK, hr__pool_take(second, 14, pages + 16));
-	for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr__call_page_create(first->physical, &others)); /* as another process would */
+	for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr__call_page_create(first->physical, &others)); /* simulates another process */
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_take(second, 1, &one));
 	CHECK_CONTAINS(hr_last_message(), "the device itself is full");
-	hr__pool_give(first, pages, 2); /* idle on the first, in the way of the second */
+	hr__pool_give(first, pages, 2); /* idle on the first device, but unavailable to the second */
 	CHECK_STATUS(HR_OK, hr__pool_take(second, 1, &one));
 	CHECK_EQ(hr__pool_reserved(first), 14 * 256);
 	CHECK_EQ(hr__pool_reserved(second), 15 * 256);
@@ -258,7 +258,7 @@ static void take_or_shrink(void *argument, unsigned index)
 			hr__pool_shrink(device);
 			continue;
 		}
-		/* There is always room for it: pages that are being destroyed must not make it fail. */
+		/* 16 pages are always available: pages that are being destroyed must not make this fail. */
 		CHECK_STATUS(HR_OK, hr__pool_take(device, 16, pages));
 		hr__pool_give(device, pages, 16);
 	}
@@ -269,7 +269,7 @@ static void test_destroying_idle_pages_never_makes_a_request_fail(void)
 	hr_test_threads(2, take_or_shrink, simulated(16 * 256, 256));
 }
 
-/* ---- the books of devices that are software ---- */
+/* ---- accounts of software devices ---- */
 
 static void test_mapping_page_by_page_is_fast(void)
 {
@@ -298,7 +298,7 @@ static void test_simulated_addresses_are_used_again_exactly(void)
 	CHECK(a != b && b != c && a != c);
 	CHECK_STATUS(HR_OK, hr__device_release(device, b, 5 * page));
 	CHECK_STATUS(HR_OK, hr__pool_plain_alloc(device, 5 * page, &plain));
-	CHECK_NE(plain, b); /* another kind */
+	CHECK_NE(plain, b); /* another kind of page */
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, 5 * page, &again));
 	CHECK_EQ(again, b);
 	CHECK_STATUS(HR_OK, hr__device_release(device, a, 3 * page));

@@ -1,4 +1,4 @@
-/* test_device_stream.c - who waits for whom and how often, virtual time, and the emulated device's workers. */
+/* test_device_stream.c - which stream waits for which and how often, virtual time, and the emulated device's workers. */
 #include "device/internal.h"
 #include "fault_os.h"
 #include "test.h"
@@ -44,7 +44,7 @@ static void test_a_wait_is_made_once_for_all_that_was_freed_before(void)
 	use("SIM:0");
 	hr_stream one = new_stream(), two = new_stream(), three = new_stream();
 	uint64_t first = hr__device_epoch(device);
-	CHECK_EQ(waits_for(two, BIT(two), first), 0); /* its own frees need none */
+	CHECK_EQ(waits_for(two, BIT(two), first), 0); /* its own frees need no wait */
 	CHECK_EQ(waits_for(two, 0, first), 0);
 	CHECK_EQ(waits_for(two, BIT(one) | BIT(two), first), 1);
 	CHECK_EQ(waits_for(two, BIT(one) | BIT(two), first), 0);
@@ -52,9 +52,9 @@ static void test_a_wait_is_made_once_for_all_that_was_freed_before(void)
 	CHECK_GT(second, first);
 	CHECK_EQ(waits_for(two, BIT(one), second), 1); /* freed later */
 	CHECK_EQ(waits_for(two, BIT(one), first), 0);
-	CHECK_EQ(waits_for(three, BIT(one), first), 1); /* another stream waits for itself */
+	CHECK_EQ(waits_for(three, BIT(one), first), 1); /* another stream needs its own wait */
 	CHECK_EQ(waits_for(three, BIT(one) | BIT(two) | BIT(three) | BIT(HR_STREAM_DEFAULT), hr__device_epoch(device)), 3);
-	/* The public call counts for it too. */
+	/* hr_stream_wait_stream counts as such a wait too. */
 	uint64_t third = hr__device_epoch(device);
 	CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, one, two));
 	CHECK_EQ(waits_for(one, BIT(two), third), 0);
@@ -87,8 +87,8 @@ static void test_a_stream_in_a_used_slot_starts_from_nothing(void)
 	CHECK_EQ(waits_for(two, BIT(one), epoch), 1);
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, two));
 	CHECK_EQ(new_stream(), two);
-	CHECK_EQ(waits_for(two, BIT(one), epoch), 1); /* the new one has waited for nobody */
-	/* A block freed on a stream that is gone is safe for everybody. */
+	CHECK_EQ(waits_for(two, BIT(one), epoch), 1); /* the new stream has waited for no other */
+	/* A block freed on a destroyed stream is safe on every stream. */
 	epoch = hr__device_epoch(device);
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, one));
 	CHECK_EQ(waits_for(two, BIT(one), epoch), 0);
@@ -130,7 +130,7 @@ static void test_a_wait_that_failed_is_not_remembered(void)
 	CHECK_EQ(waits_for(one, 1, hr__device_epoch(device) - 1), 1);
 }
 
-/* Who waits is about to take memory away: an event that cannot be had must not let a stream run on. */
+/* The caller is about to unmap memory: if no event can be created, it must wait for the whole stream. */
 static void test_waiting_falls_back_to_the_whole_stream(void)
 {
 	use("GPU:0");
@@ -182,14 +182,14 @@ static void test_virtual_time_is_what_the_work_takes(void)
 	hr_stream one = new_stream(), two = new_stream(), three = new_stream();
 	CHECK_EQ(hr__device_clock_ns(device), 0);
 	compute(one, 5 * MS);
-	CHECK_EQ(hr__device_clock_ns(device), 0); /* nobody has waited for it */
+	CHECK_EQ(hr__device_clock_ns(device), 0); /* nothing has waited for it */
 	copy(HR_COPY_TO_DEVICE, a, bytes, two);
-	copy(HR_COPY_TO_HOST, b, bytes, three); /* the other engine: at the same time */
+	copy(HR_COPY_TO_HOST, b, bytes, three); /* the other engine: concurrently */
 	CHECK_EQ(time_after(two), copy_ns);
 	CHECK_EQ(time_after(three), copy_ns);
 	CHECK_EQ(time_after(one), 5 * MS);
 	copy(HR_COPY_TO_DEVICE, a, bytes, two);   /* starts no earlier than now */
-	copy(HR_COPY_TO_DEVICE, b, bytes, three); /* the same engine: one after the other */
+	copy(HR_COPY_TO_DEVICE, b, bytes, three); /* the same engine: sequentially */
 	CHECK_EQ(time_after(two), 5 * MS + copy_ns);
 	CHECK_EQ(time_after(three), 5 * MS + 2 * copy_ns);
 	CHECK_EQ(time_after(one), 5 * MS + 2 * copy_ns); /* time does not go back */
@@ -271,7 +271,7 @@ static void test_work_is_asynchronous(void)
 	_Atomic(bool) open = false;
 	CHECK_STATUS(HR_OK, hr__stream_native(device, one, &native));
 	CHECK_STATUS(HR_OK, hr__call_host_call(device->physical, wait_at_gate, &open, native));
-	/* None of these waits for the gate, or the test would hang. */
+	/* If one of these waited for the gate, the test would hang. */
 	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)block, 7, 100, one));
 	epoch = hr__device_epoch(device);
 	CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, two, one));
@@ -303,7 +303,7 @@ static void test_a_full_queue_blocks_and_loses_nothing(void)
 static void test_the_link_takes_its_time_each_way(void)
 {
 	use_emulated(10000000, 1000000);
-	const uint64_t bytes = 1000000, each = 100 * MS + MS; /* slow, so that a busy machine's own time for the bytes is nothing beside it */
+	const uint64_t bytes = 1000000, each = 100 * MS + MS; /* slow, so that the host's own time for the bytes is negligible */
 	hr_stream one = new_stream(), two = new_stream();
 	uint64_t a = plain(bytes), b = plain(bytes), start;
 	char *host = malloc(2 * bytes);
@@ -329,7 +329,7 @@ static void test_the_link_takes_its_time_each_way(void)
 	CHECK_STATUS(HR_OK, hr_copy(handle, (void *)(uintptr_t)b, host, bytes, HR_COPY_TO_DEVICE, two));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, one));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
-	CHECK_GE(hr__os()->clock_ns() - start, 200 * MS); /* one direction in turn */
+	CHECK_GE(hr__os()->clock_ns() - start, 200 * MS); /* copies in one direction are sequential */
 	free(host);
 }
 
@@ -341,16 +341,16 @@ static void test_an_error_is_reported_once_by_its_own_stream(void)
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, hr__device_page_bytes(device), &range));
 	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)range, 1, 100, one));
 	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)(range + 50), 1, 100, one));
-	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)block, 1, 100, one)); /* the stream goes on */
+	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)block, 1, 100, one)); /* the stream continues */
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_DEVICE_ERROR, hr_stream_synchronize(handle, one));
 	char place[40];
 	snprintf(place, sizeof place, "[0x%llx, 0x%llx)", (unsigned long long)range, (unsigned long long)range + 100);
-	CHECK_CONTAINS(hr_last_message(), place); /* the first of them */
+	CHECK_CONTAINS(hr_last_message(), place); /* the first error */
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, one));
 	CHECK_EQ(*(unsigned char *)(uintptr_t)block, 1);
 	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)range, 1, 100, one));
-	CHECK_STATUS(HR_DEVICE_ERROR, hr_stream_destroy(handle, one)); /* not lost; the stream is still there */
+	CHECK_STATUS(HR_DEVICE_ERROR, hr_stream_destroy(handle, one)); /* the error is not lost; the stream still exists */
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, one));
 }
 
@@ -382,7 +382,7 @@ static void test_pages_side_by_side_are_mapped_by_one_system_call(void)
 	uint64_t range, page = hr__device_page_bytes(device);
 	CHECK_STATUS(HR_OK, hr__pool_take(device, 8, pages));
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, 8 * page, &range));
-	CHECK_STATUS(HR_OK, hr__device_map(device, range, pages, 1)); /* makes the books of the range */
+	CHECK_STATUS(HR_OK, hr__device_map(device, range, pages, 1)); /* allocates the records of the range */
 	CHECK_STATUS(HR_OK, hr__device_unmap(device, range, 1));
 	hr_fault_os_fail_nth(0, false, 0);
 	CHECK_STATUS(HR_OK, hr__device_map(device, range, pages, 8));
@@ -414,7 +414,7 @@ static void test_host_memory_that_may_not_be_pinned_serves_as_well(void)
 	hr_fault_os_install();
 	use_emulated(0, 0);
 	int served = 0;
-	plain(1); /* the books have room now, so that every round makes the same calls */
+	plain(1); /* the records are allocated now, so that every round makes the same calls */
 	for (uint64_t nth = 1;; nth++) {
 		hr_fault_os_fail_nth(nth, false, EPERM);
 		hr_status status = hr__call_host_alloc(device->physical, 10000, &block);
@@ -427,7 +427,7 @@ static void test_host_memory_that_may_not_be_pinned_serves_as_well(void)
 		}
 		if (!reached) break;
 	}
-	CHECK_EQ(served, 1); /* pinning is the one call that may fail */
+	CHECK_EQ(served, 1); /* only pinning may fail */
 	hr_fault_os_live(&live);
 	CHECK_EQ(live.locked_bytes, 0);
 	CHECK_EQ(live.reserved_ranges, 1);

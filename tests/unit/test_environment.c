@@ -1,4 +1,5 @@
-/* test_environment.c - settings in the environment never stop a program: what cannot be followed is ignored, and hr_environment_check says so. */
+/* test_environment.c - settings in the environment never stop a program: invalid ones are ignored, and hr_environment_check reports
+ * them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,7 +77,7 @@ static void test_nothing_in_the_environment_stops_a_program(void)
 		setenv(bad[i].variable, bad[i].value, 1);
 		printf("# %s=%s\n", bad[i].variable, bad[i].value);
 		use_everything();
-		CHECK_STATUS(HR_OK, hr_last_status()); /* what went wrong inside is not told as if a call had failed */
+		CHECK_STATUS(HR_OK, hr_last_status()); /* an internal error is not reported as the failure of a call */
 		CHECK_STATUS(HR_INVALID_ARGUMENT, hr_environment_check());
 		CHECK_CONTAINS(hr_last_message(), bad[i].variable);
 		CHECK_CONTAINS(hr_last_message(), bad[i].says);
@@ -89,7 +90,7 @@ static void test_nothing_in_the_environment_stops_a_program(void)
 	clear();
 }
 
-/* A variable is set for a whole process and all its runs: each allocator, and each run, gets a file of its own. */
+/* A variable applies to a whole process and all its runs: each allocator, and each run, gets a file of its own. */
 static void test_step_csv_of_the_environment_is_for_many_allocators(void)
 {
 	char folder[] = "/tmp/hr-environment-XXXXXX", setting[128], path[128];
@@ -103,14 +104,15 @@ static void test_step_csv_of_the_environment_is_for_many_allocators(void)
 		use_everything();
 		info_of("GPU:0");
 		CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &second));
-		/* By options of its own, which begin with the environment's. */
+		/* Options of the program start from the environment's. */
 		hr_lms_options options;
 		CHECK_STATUS(HR_OK, hr_lms_options_init(&options));
 		CHECK_STATUS(HR_OK, hr_lms_configure(second, &options));
 		CHECK_STATUS(HR_OK, hr_environment_check());
 		CHECK_STATUS(HR_OK, hr_shutdown());
 	}
-	/* steps.csv and -2 of the first run, -3 and -4 of the second; of the allocator whose step was marked in each run, a line besides the header. */
+	/* steps.csv and -2 are of the first run, -3 and -4 of the second. In each run one allocator's step was marked: its file has a
+	 * line besides the header. */
 	static const char *const names[] = { "steps.csv", "steps.csv-2", "steps.csv-3", "steps.csv-4" };
 	for (int i = 0; i < 4; i++) {
 		snprintf(path, sizeof path, "%s/%s", folder, names[i]);
@@ -119,7 +121,7 @@ static void test_step_csv_of_the_environment_is_for_many_allocators(void)
 		CHECK_EQ(unlink(path), 0);
 	}
 	CHECK_EQ(rmdir(folder), 0);
-	/* A file that a program names itself is a mistake of the program if it is there. */
+	/* If a program itself names a file that exists, that is an error. */
 	clear();
 	FILE *file = fopen("/tmp/hr-environment-taken.csv", "w");
 	CHECK(file && !fclose(file));
@@ -133,7 +135,7 @@ static void test_step_csv_of_the_environment_is_for_many_allocators(void)
 	clear();
 }
 
-/* 10 MiB and a bit are 5 pages of 2 MiB. An allocator with a larger limit gets that much, and nothing above it can be taken. */
+/* 10 MiB and a bit are 5 pages of 2 MiB. An allocator with a larger limit gets that much, and nothing above it can be allocated. */
 static void test_a_limit_for_the_whole_process(void)
 {
 	hr_allocator allocator, own;
@@ -153,7 +155,7 @@ static void test_a_limit_for_the_whole_process(void)
 	CHECK_EQ(hr_get_bytes_reserved(0), 10 * MIB);
 	hr_allocator_options_init(&options);
 	options.oom.report_allocations_on_oom = true;
-	options.limit_bytes = HR_MIB(512); /* what the program asks for is possible without the variable, so it is with it */
+	options.limit_bytes = HR_MIB(512); /* options that are valid without the variable are valid with it */
 	info_of("GPU:0");
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &own));
 	hr_stats stats;
@@ -161,7 +163,7 @@ static void test_a_limit_for_the_whole_process(void)
 	CHECK_STATUS(HR_OK, hr_allocator_get_stats(own, &stats));
 	CHECK_EQ(stats.bytes_limit, 10 * MIB);
 	void *more;
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(own, 1, &more)); /* the whole device's share is taken */
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(own, 1, &more)); /* the whole limit of the device is in use */
 	CHECK_CONTAINS(hr_last_message(), "the limit of GPU:0 (HEADROOM_LIMIT in the environment) allows 0 B more; free something, raise the limit");
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(own, 11 * MIB, &more));
 	CHECK_CONTAINS(hr_last_message(), "that alone is above its limit of 10.0 MiB (HEADROOM_LIMIT in the environment); raise the limit");
@@ -171,9 +173,9 @@ static void test_a_limit_for_the_whole_process(void)
 	CHECK(hr_oom_text(report, text, sizeof text) > 0);
 	CHECK_CONTAINS(text, "HEADROOM_LIMIT");
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
-	options.limit_bytes = HR_GIB(3); /* more than there is is a mistake still */
+	options.limit_bytes = HR_GIB(3); /* more than the device has is still an error */
 	CHECK_STATUS(HR_BAD_LIMIT, hr_allocator_create(device, &options, &own));
-	/* It is for each logical device. */
+	/* The limit applies to each logical device. */
 	clear();
 	setenv("HEADROOM_LIMIT", "10MiB", 1);
 	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", (const uint64_t[]){ 4 * MIB, 64 * MIB }, 2));
@@ -183,13 +185,14 @@ static void test_a_limit_for_the_whole_process(void)
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 5 * MIB, &more));
 	CHECK_CONTAINS(hr_last_message(), "that alone is above its limit of 4.0 MiB (memory_limit of hr_set_logical_devices); raise the limit");
 	clear();
-	/* More than there is changes nothing. */
+	/* A limit above the device's memory changes nothing. */
 	setenv("HEADROOM_LIMIT", "1TiB", 1);
 	CHECK_EQ(info_of("GPU:0").limit_bytes, 1024 * MIB);
 	CHECK_STATUS(HR_OK, hr_environment_check());
 	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 2048 * MIB, &more));
-	CHECK_CONTAINS(hr_last_message(), "that alone is more than the 1.0 GiB that GPU:0 has; ask for less"); /* there is no limit to raise */
+	CHECK_CONTAINS(hr_last_message(), "that alone is more than the 1.0 GiB that GPU:0 has; ask for less"); /* no advice to raise
+	                                                                                                        * a limit */
 	clear();
 }
 
@@ -213,9 +216,9 @@ static void test_cuda_can_be_required(void)
 	hr_session_options options;
 	hr_session_options_init(&options);
 	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_session_open(&options, &session));
-	CHECK(!hr_full(HR_DTYPE_FLOAT32, HR_SCALAR, 1).id); /* the session that is made by itself */
+	CHECK(!hr_full(HR_DTYPE_FLOAT32, HR_SCALAR, 1).id); /* the default session */
 	CHECK_EQ(hr_last_status(), HR_NO_SUCH_DEVICE);
-	CHECK_STR(info_of("EMU:0").backend, "emulated"); /* by its own name it can be had */
+	CHECK_STR(info_of("EMU:0").backend, "emulated"); /* available under its own name */
 	CHECK(hr_device_is_emulated(device));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	setenv("HEADROOM_REQUIRE_CUDA", "0", 1);

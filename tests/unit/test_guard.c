@@ -1,4 +1,5 @@
-/* test_guard.c - a recorded program survives that its trace file, or the file for `headroom top`, is truncated; its own SIGBUS is its own. */
+/* test_guard.c - a recorded program survives truncation of its trace file, or of the file for `headroom top`; SIGBUS of other
+ * causes reaches the program's own handler. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -38,7 +39,7 @@ static void remove_all(const char *path)
 
 /* ---- a fault of the program's own ---- */
 
-static char *own_page; /* mapped, with nothing behind it */
+static char *own_page; /* mapped, but beyond the end of its file */
 static sigjmp_buf back;
 static volatile sig_atomic_t caught;
 static void *volatile caught_address;
@@ -68,7 +69,7 @@ static void jump_back(int number, siginfo_t *info, void *context)
 	siglongjmp(back, 1);
 }
 
-/* Passes on to what was there before, as programs do for faults that they do not know; not more than ten times. */
+/* Calls the previous handler, as programs do for faults that they do not know; at most ten times. */
 static void pass_down(int number, siginfo_t *info, void *context)
 {
 	if (++caught > 10) _exit(99);
@@ -90,7 +91,8 @@ static bool is_default(void)
 
 /* ---- recordings ---- */
 
-/* ThreadSanitizer holds a lock of its own around an atomic store. A store that faults leaves it held, and the handler waits for it for ever. */
+/* ThreadSanitizer holds an internal lock during an atomic store. A store that faults leaves the lock held, and the handler
+ * deadlocks. */
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define UNDER_TSAN 1
@@ -154,7 +156,7 @@ static void test_a_trace_that_is_truncated_does_not_kill(void)
 			CHECK_CONTAINS(hr_last_message(), "cut.hrt was shortened by another program");
 			CHECK(is_default() == was_default);
 			hr__store_relaxed(&written, 0);
-			/* The next recording has nothing of it. */
+			/* The next recording is not affected. */
 			CHECK_EQ(unlink(path), 0);
 			CHECK_STATUS(HR_OK, hr__trace_open(path));
 			write_events(1000);
@@ -164,7 +166,7 @@ static void test_a_trace_that_is_truncated_does_not_kill(void)
 	}
 }
 
-/* What is left of the file can be read like one whose program was killed. */
+/* The rest of the file can be read like that of a killed program. */
 static void test_the_rest_of_a_truncated_trace_can_be_read(void)
 {
 	need_faults();
@@ -232,10 +234,10 @@ static void test_the_programs_handler_gets_its_own_faults(void)
 	CHECK(caught_address == own_page + 7);
 	CHECK_EQ(truncate(path, 0), 0);
 	write_events(100000);
-	CHECK_EQ(caught, 1); /* the recorder's are the recorder's */
+	CHECK_EQ(caught, 1); /* the recorder's faults do not reach it */
 	CHECK_STATUS(HR_IO, hr__trace_close());
 	CHECK_EQ(sigaction(SIGBUS, &before, &after), 0);
-	CHECK(after.sa_sigaction == jump_back); /* it is in its place again */
+	CHECK(after.sa_sigaction == jump_back); /* the program's handler is restored */
 	drop_own_page();
 	remove_all(path);
 }
@@ -248,8 +250,8 @@ static void test_a_handler_that_is_installed_while_recording(void)
 	caught = 0;
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
 	write_events(10);
-	handle_with(jump_back, &before); /* it does not know ours, and does not call it */
-	write_events(100000);            /* takes new blocks */
+	handle_with(jump_back, &before); /* replaces our handler and does not call it */
+	write_events(100000);            /* uses new blocks */
 	CHECK_EQ(truncate(path, 0), 0);
 	write_events(100000);
 	CHECK_EQ(caught, 0);
@@ -260,7 +262,7 @@ static void test_a_handler_that_is_installed_while_recording(void)
 	if (sigsetjmp(back, 1) == 0) own_page[0] = 1;
 	CHECK_EQ(caught, 2); /* and after the recording */
 	CHECK_EQ(sigaction(SIGBUS, &before, NULL), 0);
-	/* The level that the program's handler covered is still ours to pass on; another recording finds it. */
+	/* The handler that was below the program's is still passed on to; another recording finds it. */
 	CHECK_EQ(unlink(path), 0);
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
 	write_events(10);
@@ -272,11 +274,12 @@ static void test_a_handler_that_is_installed_while_recording(void)
 	remove_all(path);
 }
 
-/* ---- how a program dies ---- */
+/* ---- how a program ends ---- */
 
 enum { FAULT, SENT };
 
-/* The status of a child that records, with [action] for SIGBUS, and gets one. [later]: a handler that passes on to ours is installed over it. */
+/* Wait status of a child that records, sets [action] for SIGBUS, and gets one. [later]: installs a handler over ours that passes on
+ * to it. */
 static int status_of(void (*action)(int), bool later, int what)
 {
 	int status;

@@ -1,4 +1,5 @@
-/* test_leaks.c - hr_shutdown says what a program had not freed, closes it all the same, and says nothing else. */
+/* test_leaks.c - hr_shutdown reports the blocks, tensors and values that a program did not free, closes them, and reports nothing
+ * else. */
 #include <sys/wait.h>
 
 #include "fault_os.h"
@@ -6,7 +7,7 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-/* The library's own, not the one of test.h that takes leaks for success. */
+/* The library's own function; the macro of test.h treats leaks as success. */
 static hr_status shut_down(void)
 {
 	return (hr_shutdown)();
@@ -35,14 +36,16 @@ static void test_nothing_left_is_ok(void)
 	hr_allocator allocator = default_allocator(), other;
 	hr_device device;
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
-	CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &other)); /* open, and empty */
+	CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &other)); /* open, but empty */
 	CHECK_STATUS(HR_OK, hr_free(allocator, take(allocator, 5 * MIB, "a", "b", "c"), HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_free(allocator, take(allocator, 100, "a", "b", "c"), HR_STREAM_DEFAULT)); /* it is in a cache now */
+	CHECK_STATUS(HR_OK, hr_free(allocator, take(allocator, 100, "a", "b", "c"), HR_STREAM_DEFAULT)); /* the block is in a cache
+	                                                                                                  * now */
 	CHECK_STATUS(HR_OK, shut_down());
 	CHECK_STATUS(HR_OK, shut_down());
 }
 
-/* 1 + 2 + 4 MiB, and 1,000 bytes that take 1,024: 7 * 1,048,576 + 1,024 = 7,341,056. Op matmul has 1 + 4, scope encoder 2 + 4. */
+/* 1 + 2 + 4 MiB, and 1,000 bytes that take 1,024: 7 * 1,048,576 + 1,024 = 7,341,056. Op matmul holds 1 + 4 MiB, scope encoder 2 +
+ * 4. */
 static void test_blocks_are_counted_with_their_largest_holders(void)
 {
 	hr_allocator first = default_allocator(), second;
@@ -57,7 +60,7 @@ static void test_blocks_are_counted_with_their_largest_holders(void)
 	CHECK_STR(hr_last_message(), "hr_shutdown freed 4 blocks (7.0 MiB) that the program had not freed; the largest holders are "
 	                             "op matmul (5.0 MiB), scope encoder (6.0 MiB), tag weights (1.0 MiB)");
 	CHECK_STR(hr_status_name(hr_last_status()), "HR_LEAKED");
-	/* Everything is closed, and can begin again. */
+	/* Everything is closed, and the library can be used again. */
 	CHECK_STATUS(HR_CLOSED, hr_allocator_check(first));
 	CHECK_STATUS(HR_OK, hr_free(default_allocator(), take(default_allocator(), MIB, "a", "", ""), HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, shut_down());
@@ -71,7 +74,7 @@ static void test_one_block_without_a_name(void)
 	CHECK_STR(hr_last_message(), "hr_shutdown freed 1 block (1.0 MiB) that the program had not freed");
 }
 
-/* What was closed with its blocks, on purpose, is no leak. */
+/* Closing an allocator explicitly together with its blocks is no leak. */
 static void test_a_closed_allocator_leaks_nothing(void)
 {
 	hr_allocator allocator;
@@ -84,7 +87,7 @@ static void test_a_closed_allocator_leaks_nothing(void)
 	CHECK_STATUS(HR_OK, shut_down());
 }
 
-/* Two tensors of 3 MiB, of which one is on the host, and one that never had memory; and a block. */
+/* Two tensors of 3 MiB, one of them evicted; one that never had memory; and a block. */
 static void test_tensors_are_counted_wherever_they_are(void)
 {
 	hr_allocator allocator = default_allocator();
@@ -139,7 +142,7 @@ static void test_a_forked_child_does_not_report_its_parents_blocks(void)
 	if (child == 0) {
 		if (shut_down() != HR_OK) _exit(1);
 		if (hr_alloc_bytes(default_allocator(), 2 * MIB, &block)) _exit(2);
-		if (shut_down() != HR_LEAKED) _exit(3); /* its own */
+		if (shut_down() != HR_LEAKED) _exit(3); /* the child's own leak */
 		_exit(strncmp(hr_last_message(), "hr_shutdown freed 1 block (2.0 MiB) ", 36) ? 4 : 0);
 	}
 	int status;
@@ -177,7 +180,7 @@ static hr_status custom_free(void *state, void *address, size_t bytes, hr_stream
 	return HR_OK;
 }
 
-/* A custom allocator gives its memory back when it is closed: only the block that it handed out is left. */
+/* A custom allocator frees its memory when it is closed: only the block that it returned to the program remains. */
 static void test_what_a_custom_allocator_frees_when_it_is_closed_is_no_leak(void)
 {
 	hr_custom_allocator table = { .struct_size = sizeof table, .open = custom_open, .close = custom_close, .alloc = custom_alloc, .free = custom_free };
@@ -200,7 +203,7 @@ static void test_what_a_custom_allocator_frees_when_it_is_closed_is_no_leak(void
 
 /* ---- errors ---- */
 
-/* With no memory to add up names, leaks are counted all the same; nothing of the library's own is left. */
+/* If there is no memory to add up names, leaks are counted anyway; the library leaks nothing itself. */
 static void test_counting_survives_any_call_that_fails(void)
 {
 	hr_fault_os_install();

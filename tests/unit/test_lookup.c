@@ -1,4 +1,4 @@
-/* test_lookup.c - from an address to its chunk: nothing is lost, whatever comes and goes; readers without a lock see no wrong
+/* test_lookup.c - from an address to its chunk: no entry is lost under any sequence of changes; readers without a lock see no wrong
  * chunk. */
 #include "memory/lookup.h"
 #include "os/os.h"
@@ -44,7 +44,7 @@ static hr__chunk_id find(const table *t, uint64_t address)
 	return hr__lookup_find(&t->lookup, t->chunks, address);
 }
 
-/* Addresses as allocators make them: a few strides, so that many fall together. */
+/* Addresses like those of allocators: a few strides, so that many collide. */
 static uint64_t address_of(hr__chunk_id id, uint64_t stride)
 {
 	return UINT64_C(0x100000000000) + id * stride;
@@ -61,7 +61,7 @@ static void test_lookup_finds_what_was_inserted_and_nothing_else(void)
 		open_table(&t);
 		CHECK_EQ(find(&t, address_of(1, strides[s])), 0);
 		for (uint64_t i = 0; i < hr_test_scaled(200000); i++) {
-			/* Swings between almost empty and full, so that tables are crowded too. */
+			/* Alternates between almost empty and full, so that full tables are tested too. */
 			uint64_t most = (i / 20000) % 2 ? RECORDS - 1 : 200;
 			hr__chunk_id id = (hr__chunk_id)hr_rand_below(&seed, most) + 1;
 			if (in[id]) hr__lookup_remove(&t.lookup, address_of(id, strides[s]), id);
@@ -103,7 +103,7 @@ typedef struct race {
 	_Atomic(uint64_t) found;
 } race;
 
-/* Addresses that all want the last few places of the table, and so are far from them. */
+/* Addresses that all hash to the last few slots of the table, and so are stored far from them. */
 static void crowd(race *r)
 {
 	uint64_t address = UINT64_C(0x100000000000);
@@ -120,7 +120,7 @@ static void read_or_write(void *argument, unsigned index)
 {
 	race *r = argument;
 	uint64_t seed = hr_test_seed() * 10 + index;
-	if (index == 0) { /* others come and go around the steady ones, which stay where they are */
+	if (index == 0) { /* adds and removes others around the constant entries, which must stay where they are */
 		for (uint64_t i = 0; i < hr_test_scaled(400000); i++) {
 			hr__chunk_id id = (hr__chunk_id)(STEADY + 1 + hr_rand_below(&seed, 20));
 			bool there = find(&r->table, r->addresses[id]) != 0;
@@ -130,7 +130,7 @@ static void read_or_write(void *argument, unsigned index)
 		atomic_store(&r->over, true);
 		return;
 	}
-	do { /* once at least: on one processor it may all be over before a reader has its turn */
+	do { /* at least once: on one processor the writer may finish before a reader runs */
 		hr__chunk_id id = (hr__chunk_id)hr_rand_below(&seed, STEADY) + 1;
 		CHECK_EQ(find(&r->table, r->addresses[id]), id);
 		atomic_fetch_add(&r->found, 1);

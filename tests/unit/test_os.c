@@ -1,4 +1,4 @@
-/* test_os.c - the promises of src/os: each function of the Linux table, what surrounds it, and the faulty system of the tests. */
+/* test_os.c - the promises of src/os: each function of the Linux table, the code around it, and the faulty system of the tests. */
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -68,7 +68,7 @@ static uint64_t size_of(int fd)
 	return (uint64_t)facts.st_size;
 }
 
-/* ---- limits and prohibitions, for the rest of the test ---- */
+/* ---- limits and forbidden calls, for the rest of the test ---- */
 
 static void limit_files(rlim_t bytes)
 {
@@ -78,7 +78,7 @@ static void limit_files(rlim_t bytes)
 	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
-/* Makes a call of the system fail with [error]; false where the system has no seccomp. */
+/* Makes a system call fail with [error]; false if the system has no seccomp. */
 static bool forbid(long call, int error)
 {
 	struct sock_filter filter[] = {
@@ -91,7 +91,7 @@ static bool forbid(long call, int error)
 	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
-/* ---- touching memory that may not be there ---- */
+/* ---- access to memory that may be unmapped ---- */
 
 static void touch(void *address)
 {
@@ -147,7 +147,7 @@ static void test_reserve_is_aligned_and_untouchable(void)
 
 static void test_reserve_takes_only_what_was_asked(void)
 {
-	/* What is cut off for the alignment must be given back: a thousand times 1 GiB too much would show. */
+	/* The excess cut off for the alignment must be released: leaking 1 GiB a thousand times would be noticed. */
 	size_t page = hr__os_page_size();
 	void *bases[64];
 	struct rlimit limit = { 0 };
@@ -167,7 +167,7 @@ static void test_reserve_takes_only_what_was_asked(void)
 static void test_reserve_of_a_terabyte_costs_nothing(void)
 {
 	char *base;
-	size_t bytes = (size_t)1 << (HR_TEST_SANITIZED ? 34 : 40); /* sanitizers leave less */
+	size_t bytes = (size_t)1 << (HR_TEST_SANITIZED ? 34 : 40); /* sanitizers leave less address space */
 	CHECK_EQ(os()->reserve(bytes, 2 * MIB, (void **)&base), 0);
 	CHECK_EQ(os()->commit(base + bytes - 2 * MIB, 2 * MIB), 0);
 	base[bytes - 1] = 7;
@@ -212,7 +212,7 @@ static void test_commit_and_decommit(void)
 		if (base[i] != 0) CHECK_EQ(base[i], 0);
 		base[i] = 1;
 	}
-	CHECK_EQ(os()->commit(base, 4 * page), 0); /* over what is there already: it stays */
+	CHECK_EQ(os()->commit(base, 4 * page), 0); /* already committed pages keep their contents */
 	CHECK_EQ(base[page], 1);
 	CHECK_EQ(base[3 * page], 0);
 	CHECK_EQ(os()->decommit(base + page, page), 0);
@@ -281,7 +281,7 @@ static void test_memfd_pages_can_be_seen_twice(void)
 	CHECK(!is_accessible(base + page));
 	CHECK_EQ(base[4 * page], 42);
 	CHECK_EQ(os()->map_fd(base + 7 * page, page, fd, 2 * page), 0);
-	CHECK_EQ(base[7 * page], 42); /* the file keeps what no address shows */
+	CHECK_EQ(base[7 * page], 42); /* the file keeps contents that are not mapped */
 	CHECK_EQ(os()->release(base, 8 * page), 0);
 	os()->file_close(fd);
 }
@@ -342,7 +342,7 @@ static void test_locking_memory(void)
 		CHECK_EQ(os()->unlock_memory(base, 4 * page), 0);
 	}
 	CHECK_EQ(os()->release(base, 4 * page), 0);
-	CHECK_EQ(os()->lock_memory(base, 4 * page), ENOMEM); /* nothing is there */
+	CHECK_EQ(os()->lock_memory(base, 4 * page), ENOMEM); /* nothing is mapped */
 }
 
 static void test_host_memory_is_plausible(void)
@@ -372,7 +372,7 @@ static void hide_proc(void *argument)
 
 static void test_host_memory_is_known_without_proc(void)
 {
-	CHECK_EQ(hr_test_in_child(hide_proc, NULL), 0); /* apart, because sanitizers want to open files at the end */
+	CHECK_EQ(hr_test_in_child(hide_proc, NULL), 0); /* in a child, because sanitizers open files at exit */
 }
 
 /* ---- threads and monitors ---- */
@@ -412,7 +412,7 @@ static void test_threads_meet_in_a_monitor(void)
 	for (int i = 0; i < 4; i++) os()->thread_join(threads[i]);
 	CHECK_EQ(worker.finished, 4);
 	CHECK_STR(worker.name, "a name longer t");
-	/* The program's signals stay away from threads it does not know; its mask is what it was. */
+	/* The program's signals are blocked on the library's threads; the program's own mask is unchanged. */
 	CHECK_EQ(sigismember(&worker.mask, SIGINT), 1);
 	CHECK_EQ(sigismember(&worker.mask, SIGPROF), 1);
 	CHECK_EQ(sigismember(&worker.mask, SIGSEGV), 0);
@@ -427,7 +427,7 @@ static void test_monitor_wait_ends_in_time(void)
 	CHECK_EQ(os()->monitor_create(&monitor), 0);
 	os()->monitor_enter(monitor);
 	uint64_t start = os()->clock_ns();
-	/* It may wake early for no reason, but not every time. */
+	/* A wait may end early without a reason, but not every time. */
 	for (int i = 0; i < 100 && os()->clock_ns() - start < 20000000; i++) os()->monitor_wait(monitor, 20000000);
 	CHECK_GE(os()->clock_ns() - start, 20000000);
 	os()->monitor_wait(monitor, 0);
@@ -443,7 +443,7 @@ static void work_nothing(void *argument)
 static void test_thread_that_cannot_start_is_an_error(void)
 {
 	if (geteuid() == 0) {
-		/* Limits on processes do not bind root; one on addresses does. */
+		/* Limits on processes do not apply to root; a limit on addresses does. */
 		if (HR_TEST_SANITIZED) hr_test_skip("sanitizers take terabytes of addresses");
 		struct rlimit limit = { 1, 1 };
 		CHECK_EQ(setrlimit(RLIMIT_AS, &limit), 0);
@@ -570,7 +570,7 @@ static void test_a_sink_is_no_file(void)
 	CHECK_EQ(symlink("/dev/null", in_folder("link")), 0);
 	CHECK_EQ(os()->sink_open(in_folder("link"), &fd), ELOOP);
 	CHECK_EQ(mkfifo(in_folder("pipe"), 0600), 0);
-	CHECK_EQ(os()->sink_open(in_folder("pipe"), &fd), EINVAL); /* and does not wait for a reader */
+	CHECK_EQ(os()->sink_open(in_folder("pipe"), &fd), EINVAL); /* does not wait for a reader */
 	CHECK_EQ(os()->sink_open("/dev/fd/123456789", &fd), ENOENT);
 	CHECK_EQ(os()->sink_open("/dev/fd/99999", &fd), EBADF);
 	CHECK_EQ(fd, -7);
@@ -582,9 +582,9 @@ static void test_a_sink_is_no_file(void)
 	int ends[2];
 	CHECK_EQ(pipe(ends), 0);
 	close(ends[0]);
-	CHECK_EQ(os()->sink_write(ends[1], "x", 1), EPIPE); /* and no signal */
+	CHECK_EQ(os()->sink_write(ends[1], "x", 1), EPIPE); /* and raises no signal */
 	close(ends[1]);
-	/* A descriptor of this process, by name: the same open file, behind what was written to it. */
+	/* A descriptor of this process, by name: the same open file, after what was written to it. */
 	char name[32], text[4] = "";
 	fd = create("redirected");
 	CHECK_EQ(write(fd, "1", 1), 1);
@@ -615,7 +615,7 @@ static void test_only_regular_files_are_opened(void)
 	fd = -7;
 	size = 77;
 	CHECK_EQ(mkfifo(in_folder("pipe"), 0600), 0);
-	CHECK_EQ(os()->file_open(in_folder("pipe"), &fd, &size), EINVAL); /* and does not hang */
+	CHECK_EQ(os()->file_open(in_folder("pipe"), &fd, &size), EINVAL); /* does not hang */
 	CHECK_EQ(os()->file_open(folder, &fd, &size), EISDIR);
 	CHECK_EQ(os()->file_open("/dev/null", &fd, &size), EINVAL);
 	CHECK_EQ(os()->file_open(in_folder("missing"), &fd, &size), ENOENT);
@@ -690,7 +690,7 @@ static void extend_in(int fd)
 	CHECK_EQ(os()->file_write(fd, "kept", 4, 0), 0);
 	CHECK_EQ(os()->file_extend(fd, MIB), ENOSPC);
 	CHECK_EQ(size_of(fd), 8192);
-	CHECK_EQ(os()->file_extend(fd, 16384), 0); /* what was tried in vain is free again */
+	CHECK_EQ(os()->file_extend(fd, 16384), 0); /* space of the failed attempt is free again */
 	char back[4];
 	size_t count;
 	CHECK_EQ(os()->file_read(fd, back, 4, 0, &count), 0);
@@ -704,7 +704,8 @@ static bool say(const char *path, const char *format, unsigned id)
 	return file && fclose(file) == 0 && good;
 }
 
-/* Mounts of the test's own. Who is not root is nobody in a namespace of users until it is told who that is, and nobody makes no files. */
+/* Private mounts for this test. Without root they need a user namespace, which cannot create files until its uid and gid maps are
+ * set. */
 static bool unshare_mounts(void)
 {
 	unsigned user = geteuid(), group = getegid();
@@ -723,7 +724,7 @@ static void test_full_disk_is_enospc_and_leaves_the_file(void)
 	}
 	int fd = create("disk/file");
 	extend_in(fd);
-	/* The same where space can only be found by writing. */
+	/* The same if space can only be allocated by writing. */
 	CHECK_EQ(os()->file_truncate(fd, 0), 0);
 	if (forbid(SYS_fallocate, EOPNOTSUPP)) extend_in(fd);
 	os()->file_close(fd);
@@ -889,7 +890,7 @@ struct dekker {
 	uint64_t saw_heavy, saw_light;
 	hr__atomic_u32 turn[2];
 	uint64_t rounds;
-	double end; /* by when the rounds are enough: on one processor that others use too, each takes as long as many turns */
+	double end; /* time limit of all rounds: on one processor shared with other processes, a round takes many time slices */
 };
 
 /* Both threads begin each round together; at least one of them must see the other's flag. */
@@ -1015,7 +1016,7 @@ static void test_fork_hooks_run_in_the_child_alone(void)
 {
 	unsigned expected = 11;
 	CHECK_EQ(hr__os_at_fork(count_hook), 0);
-	CHECK_EQ(hr__os_at_fork(count_hook), 0); /* once is enough */
+	CHECK_EQ(hr__os_at_fork(count_hook), 0); /* a hook runs once, even if registered twice */
 	CHECK_EQ(hr__os_at_fork(count_ten), 0);
 	CHECK_EQ(hr_test_in_child(expect_hooks, &expected), 0);
 	CHECK_EQ(hooks_ran, 0);
@@ -1034,7 +1035,7 @@ static void intern_in_child(void *argument)
 		hr_name name = hr_name_intern(text);
 		if (name <= HR_NAME_OTHER || strcmp(hr_name_text(name), text) != 0) _exit(3);
 	}
-	/* Not through ThreadSanitizer's own end, which takes the parent's thread for one that nobody joined. */
+	/* Bypasses ThreadSanitizer's exit code, which reports the parent's thread as not joined. */
 	syscall(SYS_exit_group, 0);
 }
 
@@ -1211,7 +1212,7 @@ static void test_faulty_system_fails_when_told(void)
 	hr_fault_os_fail_nth(0, false, 0);
 	CHECK_EQ(call_three_times(), 0);
 
-	/* Giving back is not failable, unless told so. */
+	/* Releasing is not failable by default. */
 	size_t page = hr__os_page_size();
 	void *range;
 	CHECK_EQ(os()->reserve(page, page, &range), 0);

@@ -1,4 +1,4 @@
-/* test_signals.c - signal handlers interrupt calls of the library, and make those that the header allows. */
+/* test_signals.c - signal handlers interrupt calls of the library, and call the functions that the header allows. */
 #include <sys/time.h>
 
 #include "test.h"
@@ -23,7 +23,7 @@ static void test_a_handler_may_interrupt_any_call(void)
 	uint64_t seed = hr_test_seed();
 	setenv("HEADROOM_CUDA", "0", 1);
 	CHECK_EQ(sigaction(SIGPROF, &action, NULL), 0);
-	CHECK_EQ(setitimer(ITIMER_PROF, &often, NULL), 0); /* by processor time: however busy the machine is, calls are interrupted */
+	CHECK_EQ(setitimer(ITIMER_PROF, &often, NULL), 0); /* by processor time: calls are interrupted however busy the machine is */
 	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
 	for (uint64_t i = 0; i < 20000 || atomic_load(&handled) < 20; i++) {
 		void **block = &blocks[hr_rand_below(&seed, 64)];

@@ -1,4 +1,4 @@
-/* test_stats_custom.c - whatever a custom allocator says about itself, a snapshot adds up. */
+/* test_stats_custom.c - a snapshot adds up, whatever statistics a custom allocator returns. */
 #include "support_stats.h"
 #include "test.h"
 
@@ -64,14 +64,14 @@ static void test_what_a_custom_allocator_says_never_contradicts_the_rest(void)
 		}
 		CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 3000, &block));
 	}
-	/* Believed where it can be true. */
+	/* Plausible values are used. */
 	says = (hr_custom_stats){ 0, 20000, 500000, 8000 };
 	hr_stats_init(&stats);
 	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
 	CHECK_EQ(stats.bytes_reserved, 20000);
 	CHECK_EQ(stats.bytes_free, 20000 - 9000);
 	CHECK_EQ(stats.largest_free_block, 8000);
-	/* One that cannot say is asked no further. */
+	/* If the function fails, its values are not used. */
 	says_status = HR_DEVICE_ERROR;
 	hr_stats_init(&stats);
 	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));

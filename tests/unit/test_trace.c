@@ -1,4 +1,5 @@
-/* test_trace.c - the promises of src/trace: what is written can be read, whatever happens to the writer, the disk or the file. */
+/* test_trace.c - the promises of src/trace: events that were written can be read, whatever happens to the writer, the disk or the
+ * file. */
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -84,8 +85,8 @@ static void expect_end(hr__trace_reader *reader)
 	hr__trace_reader_close(reader);
 }
 
-/* Reads bytes to the end. The answer is a status; it must be one that a reader may give, and an error must say where. *events gets
- * how many there were. */
+/* Reads bytes to the end. The returned status must be one that a reader may return, and an error must name a position. *events gets
+ * the number of events. */
 static hr_status read_all(const uint8_t *data, size_t size, uint64_t *events, bool *complete)
 {
 	hr__trace_reader *reader = NULL;
@@ -125,7 +126,7 @@ static bool has(hr__event_kind kind, char field)
 	return strchr(fields_of[kind], field) != NULL;
 }
 
-/* The event with what its kind does not have set to 0. */
+/* The event with all fields that its kind does not have set to 0. */
 static hr__event as_written(const hr__event *event)
 {
 	hr__event_kind kind = event->kind;
@@ -175,7 +176,7 @@ static hr_shape shape_number(unsigned i)
 	return hr_shape_intern(dims, 2);
 }
 
-/* Level 0: everything 0. 1: everything 1. 2: the largest values there are. */
+/* Level 0: all fields 0. Level 1: all fields 1. Level 2: the largest values. */
 static hr__event event_at_level(hr__event_kind kind, int level)
 {
 	hr__event event = { .kind = kind };
@@ -217,7 +218,7 @@ static hr__event random_event(uint64_t *seed)
 	};
 }
 
-/* What a training loop does: a few layers, forward and backward, each with a handful of blocks that live for a while. */
+/* Writes the events of a training loop: a few layers, forward and backward, each with a handful of blocks that live for a while. */
 static uint64_t write_training(unsigned steps)
 {
 	enum { LAYERS = 12, OPS = 8 };
@@ -245,7 +246,7 @@ static uint64_t write_training(unsigned steps)
 	return events;
 }
 
-/* A small file with a bit of everything; returns its bytes. */
+/* Writes a small file with events and definitions of many kinds; returns its bytes. */
 static bytes small_file(const char *name, uint64_t *events)
 {
 	const char *path = path_of(name);
@@ -275,7 +276,7 @@ static void test_trace_brings_back_every_kind_with_every_field(void)
 	const char *path = path_of("kinds");
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
 	CHECK(hr__trace_is_on());
-	/* Each level after each other one, so that fields change and stay. */
+	/* Every ordered pair of levels, so that fields change and stay. */
 	for (int kind = 1; kind <= 18; kind++) {
 		for (int level = 0; level < 9; level++) {
 			hr__event event = event_at_level((hr__event_kind)kind, level < 3 ? level : (level * 2) % 3);
@@ -610,7 +611,7 @@ static void test_trace_closes_under_writing_threads(void)
 	pthread_join(thread, NULL);
 }
 
-/* In bursts, so that the reader can keep up. */
+/* Pauses between bursts, so that the reader can keep up. */
 static void write_in_bursts(void *argument, unsigned index)
 {
 	(void)argument;
@@ -782,7 +783,7 @@ static void test_trace_of_the_parent_is_left_alone_by_a_fork(void)
 	uint64_t rounds = hr_test_scaled(20), mine = 0;
 	snprintf(own_path, sizeof own_path, "%s", child_path);
 	CHECK_STATUS(HR_OK, hr__trace_open_blocks(path, SMALL_BLOCK));
-	/* ThreadSanitizer does not follow a fork of a program with threads. */
+	/* ThreadSanitizer does not support fork in a program with threads. */
 	if (!HR_TEST_SANITIZED) CHECK_EQ(pthread_create(&thread, NULL, write_beside_forks, NULL), 0);
 	for (uint64_t i = 0; i < rounds; i++) {
 		hr__trace_free(7, i, 0);
@@ -803,7 +804,7 @@ static void test_trace_of_the_parent_is_left_alone_by_a_fork(void)
 	hr__trace_reader_close(reader);
 }
 
-/* ---- things that go wrong ---- */
+/* ---- errors ---- */
 
 static void test_trace_says_why_it_cannot_start_or_stop(void)
 {
@@ -847,7 +848,7 @@ static void test_trace_reader_says_why_it_cannot_open(void)
 	CHECK(reader == NULL);
 }
 
-/* Writes [count] events, of which the disk takes some. What it took can be read, and nothing else happens to the program. */
+/* Writes [count] events, of which the disk has room for some. Those can be read, and the program is not affected otherwise. */
 static void write_to_full_disk(const char *path, uint64_t count, hr__event_kind kind)
 {
 	for (uint64_t i = 0; i < count; i++) {
@@ -892,7 +893,7 @@ static void test_trace_outlives_a_disk_that_fills_up(void)
 	for (uint64_t i = 0; i < 1000000; i++) hr__trace_event(&(hr__event){ .kind = HR__EVENT_MARK, .bytes = i + 1 });
 	uint64_t lost = hr__trace_lost();
 	CHECK_GT(lost, 0);
-	/* Cutting the file fails too: its tail is empty blocks. */
+	/* Truncating the file fails too: it ends with empty blocks. */
 	CHECK_STATUS(HR_IO, hr__trace_close());
 	CHECK_CONTAINS(hr_last_message(), "ENOSPC");
 	hr_fault_os_fail_nth(0, false, 0);
@@ -905,7 +906,7 @@ static void test_trace_outlives_a_disk_that_fills_up(void)
 	hr_fault_os_uninstall();
 }
 
-/* Records and reads with the [n]th call of the operating system failing. Whatever the outcome, nothing is left behind. */
+/* Records and reads with the [n]th call of the operating system failing. Whatever the outcome, nothing leaks. */
 static void record_and_read(const char *path, unsigned events)
 {
 	hr__trace_reader *reader = NULL;
@@ -971,7 +972,7 @@ static void test_trace_cut_anywhere_is_read_or_refused(void)
 	CHECK_EQ(events, total);
 	CHECK(complete);
 	for (size_t size = 0; size < file.size; size++) {
-		/* A copy of its own, so that a sanitizer sees one byte too far. */
+		/* An exact copy, so that a sanitizer detects an access one byte past the end. */
 		uint8_t *part = malloc(size + 1);
 		memcpy(part, file.data, size);
 		hr_status status = read_all(part, size, &events, &complete);
@@ -999,7 +1000,7 @@ static void test_trace_with_any_bytes_changed_is_read_or_refused(void)
 		memcpy(copy, file.data, file.size);
 		uint64_t changes = 1 + hr_rand_below(&seed, 3);
 		for (uint64_t k = 0; k < changes; k++) {
-			/* The header's filling is 4,000 bytes that mean nothing. */
+			/* The header's padding is 4,000 bytes without meaning. */
 			uint64_t at = hr_rand_below(&seed, 128 + file.size - 4096);
 			copy[at < 128 ? at : at - 128 + 4096] ^= (uint8_t)(1u << hr_rand_below(&seed, 8));
 		}
@@ -1043,7 +1044,7 @@ static void make(const uint8_t *records, size_t length)
 	made_size = 192 + length;
 }
 
-/* Opens what was made, and checks what the message says when it must not open. */
+/* Opens the made file; if it must not open, checks the message. */
 static hr_status open_made(hr__trace_reader **reader, const char *message)
 {
 	*reader = NULL;
@@ -1084,8 +1085,8 @@ static void test_trace_reader_skips_what_a_later_version_may_add(void)
 		0x0D, 0x80, 0x01, 0x00, 0x07, 0xAA, 0xBB, 0xCC,             /* SCOPE_PUSH with an extension of 3 bytes */
 		0x13, 0x12, 0x05, 0x01, 0x02,                               /* kind 19, 2 bytes */
 		0x3F, 0x00, 0x01,                                           /* kind 63, nothing */
-		0x24, 0x00, 0x05, 0x07, 0xEE,                               /* THREAD 3 and a byte more */
-		0x0E, 0x40, 0x02, 0x00, 0x00, 0x00,                         /* not this: cut below */
+		0x24, 0x00, 0x05, 0x07, 0xEE,                               /* THREAD 3 with an extra byte */
+		0x0E, 0x40, 0x02, 0x00, 0x00, 0x00,                         /* cut off below */
 	};
 	hr__trace_reader *reader;
 	hr__event event;
@@ -1203,7 +1204,7 @@ static void test_trace_reader_refuses_impossible_blocks_and_headers(void)
 		put_le(cases[i].at, cases[i].value, cases[i].bytes);
 		CHECK_STATUS(cases[i].status, open_made(&reader, cases[i].message));
 	}
-	/* A second block of the lane: before the first in time, or with a wrong number. */
+	/* A second block of the lane: earlier than the first, or with a wrong number. */
 	for (int i = 0; i < 3; i++) {
 		make(record, sizeof record);
 		memcpy(made + 128 + 512, made + 128, 68);
@@ -1218,7 +1219,7 @@ static void test_trace_reader_refuses_impossible_blocks_and_headers(void)
 	}
 }
 
-/* A trace of one block with the definitions of [count] devices, numbered in a way that collides in simple hash tables. */
+/* A trace of one block with the definitions of [count] devices, whose numbers collide in simple hash tables. */
 static hr_status open_devices(unsigned count, hr__trace_reader **reader)
 {
 	enum { EACH = 2 + 1 + 9 + 2 };
@@ -1277,7 +1278,7 @@ static void test_trace_reader_notices_that_the_file_changes(void)
 
 /* ---- large blocks, which are read in pieces ---- */
 
-/* What precedes a block of records in a file of blocks of [block_size] bytes. */
+/* Writes the header of a block of records. */
 static void put_block_header(uint8_t *to, uint32_t lane, uint32_t committed)
 {
 	memset(to, 0, 64);
@@ -1352,8 +1353,8 @@ static uint32_t fill_block(uint8_t *block, size_t size, uint64_t *seed)
 	while (end - at > 200100) {
 		uint64_t length = lengths[hr_rand_below(seed, hr_rand_below(seed, 20) ? 4 : 8)];
 		switch (hr_rand_below(seed, 12)) {
-		case 0: /* of a later version */
-		case 1: /* a name: what is left of the payload is its text */
+		case 0: /* a record of a later version */
+		case 1: /* a name: the rest of the payload is its text */
 			*at++ = hr_rand_below(seed, 2) ? 40 : 32;
 			*at++ = 0;
 			at = put_long(at, length + 1);
@@ -1361,7 +1362,7 @@ static uint32_t fill_block(uint8_t *block, size_t size, uint64_t *seed)
 			memset(at, 'x', length);
 			at += length;
 			break;
-		case 2: /* a thread, and what a later version adds to it */
+		case 2: /* a thread, with bytes that a later version adds */
 			*at++ = 36;
 			*at++ = 0;
 			at = put_long(at, length + 9);
@@ -1412,7 +1413,7 @@ static void test_trace_of_large_blocks_reads_from_a_file_as_from_memory(void)
 	free(all);
 }
 
-/* A file without its header cannot be read, so nothing that takes time may come between making one and the header. */
+/* A file without its header cannot be read, so nothing slow may happen between the creation of the file and its header. */
 static hr__os_table creating_os;
 static uint64_t created_ticks;
 
@@ -1438,7 +1439,7 @@ static void test_trace_has_measured_the_clock_before_there_is_a_file(void)
 	free(file.data);
 }
 
-/* Linux, but the recording is closed, and so the file cut to its size, right before a read of it. */
+/* Linux, but the recording is closed, and so the file truncated to its size, right before a read of it. */
 static hr__os_table closing_os;
 static uint64_t reads_until_close;
 
@@ -1489,8 +1490,8 @@ static void test_trace_undefined_names_in_a_cut_file_read_as_other(void)
 
 /* ---- seeds for fuzz/fuzz_trace_reader.c ---- */
 
-/* Writes the file at [path], of small blocks, as a seed: a byte that chooses how the fuzzer takes it, then the file with its header
- * cut to what means something. Goes to the directory $HR_TRACE_SEEDS when that is set. */
+/* Writes the file at [path], which has small blocks, as a seed: a byte that selects the fuzzer's mode, then the file with its
+ * header cut to the meaningful part. Seeds are written to the directory $HR_TRACE_SEEDS if that is set. */
 static void save_seed(const char *path, const char *name, uint8_t mode, size_t cut)
 {
 	const char *seeds = getenv("HR_TRACE_SEEDS");
