@@ -39,9 +39,12 @@ void hr__leaks_add_tensor(hr__leaks *leaks, hr_name op, hr_name scope, hr_name t
 	add_names(leaks, op, scope, tag, bytes);
 }
 
-void hr__leaks_add_values(hr__leaks *leaks, uint64_t count, uint64_t bytes, hr_name op)
+void hr__leaks_add_values(hr__leaks *leaks, uint64_t count, uint64_t bytes, uint64_t largest, hr_name op)
 {
-	if (count && bytes >= leaks->value_bytes) leaks->value_op = op;
+	if (count && largest >= leaks->largest_value) {
+		leaks->largest_value = largest;
+		leaks->value_op = op;
+	}
 	leaks->values += count;
 	leaks->value_bytes += bytes;
 }

@@ -12,13 +12,14 @@ typedef struct hr__leaks {
 	uint64_t blocks, block_bytes;   /* from hr_alloc; rounding included, as in the next line */
 	uint64_t tensors, tensor_bytes; /* from hr_tensor_create, evicted ones included */
 	uint64_t values, value_bytes;   /* of the runtime, in open sessions */
-	hr_name value_op;               /* op of the largest value */
+	uint64_t largest_value;         /* bytes of the largest value */
+	hr_name value_op;               /* op that made it */
 	uint64_t *sums;                 /* bytes by name, for each hr_holder_kind; NULL = not allocated */
 	uint32_t names;                 /* number of names of each kind */
 } hr__leaks;
 
 void hr__leaks_add_tensor(hr__leaks *leaks, hr_name op, hr_name scope, hr_name tag, uint64_t bytes);
-void hr__leaks_add_values(hr__leaks *leaks, uint64_t count, uint64_t bytes, hr_name op);
+void hr__leaks_add_values(hr__leaks *leaks, uint64_t count, uint64_t bytes, uint64_t largest, hr_name op);
 
 struct hr__allocator;
 /* Adds the blocks that are still allocated. Without locks. */

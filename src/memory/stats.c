@@ -267,10 +267,17 @@ hr__level hr__stats_level(hr__allocator *allocator)
 	return level;
 }
 
+/* hr__max is for values with one writer at a time. */
+static void max_of_threads(hr__atomic_i64 *to, int64_t value)
+{
+	int64_t seen = hr__load_relaxed(to);
+	while (seen < value && !hr__cas_acq_rel(to, &seen, value)) {}
+}
+
 void hr__step_peak_note(hr__allocator *allocator, int64_t bytes)
 {
-	hr__max(&allocator->step_peak, bytes);
-	hr__max(&allocator->usage->step_peak, bytes);
+	max_of_threads(&allocator->step_peak, bytes);
+	max_of_threads(&allocator->usage->step_peak, bytes);
 }
 
 /* ---- a device ---- */

@@ -116,7 +116,7 @@ hr_value hr__value_new(const hr__value *value);
 /* Ends a temporary value. Does nothing to a kept one. */
 void hr__value_use_up(hr_value handle);
 /* Ends all values of a session or graph. Returns their number; *bytes gets their total size, *op the op of the largest. */
-uint64_t hr__values_drop(const hr__session *session, const hr__graph *graph, uint64_t *bytes, hr_name *op);
+uint64_t hr__values_drop(const hr__session *session, const hr__graph *graph, uint64_t *bytes, uint64_t *largest, hr_name *op);
 void hr__values_free(void);
 /* The serial of a value, assigned on first use. */
 uint64_t hr__value_serial(hr_value handle);

@@ -86,9 +86,9 @@ hr__graph *hr__graph_current(void)
 
 static void free_graph(hr__graph *graph)
 {
-	uint64_t bytes;
+	uint64_t bytes, largest;
 	hr_name op;
-	hr__values_drop(NULL, graph, &bytes, &op);
+	hr__values_drop(NULL, graph, &bytes, &largest, &op);
 	hr__variables_drop(NULL, graph->id);
 	for (uint32_t i = 0; i < graph->count; i++)
 		if (graph->nodes[i].data) hr__os()->free((void *)(uintptr_t)graph->nodes[i].attrs.data, graph->nodes[i].data);

@@ -198,12 +198,12 @@ hr_status hr__session_wait(hr__session *session)
 static hr_status close_session(hr__session *session, hr__leaks *leaks)
 {
 	hr_name op;
-	uint64_t bytes, left;
+	uint64_t bytes, largest, left;
 	hr_status status = hr__session_wait(session);
 	hr__functions_forget(session);
 	hr__variables_drop(session, 0);
-	left = hr__values_drop(session, NULL, &bytes, &op);
-	if (leaks) hr__leaks_add_values(leaks, left, bytes, op);
+	left = hr__values_drop(session, NULL, &bytes, &largest, &op);
+	if (leaks) hr__leaks_add_values(leaks, left, bytes, largest, op);
 	if (left) {
 		char failed[HR__ERROR_TEXT + 200] = "";
 		if (status) snprintf(failed, sizeof failed, "%s; and ", hr_last_message());

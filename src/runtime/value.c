@@ -177,10 +177,10 @@ void hr_release(hr_value handle)
 	hr__buffer_release(buffer);
 }
 
-uint64_t hr__values_drop(const hr__session *session, const hr__graph *graph, uint64_t *bytes, hr_name *op)
+uint64_t hr__values_drop(const hr__session *session, const hr__graph *graph, uint64_t *bytes, uint64_t *largest, hr_name *op)
 {
-	uint64_t dropped = 0, most = 0;
-	*bytes = 0;
+	uint64_t dropped = 0;
+	*bytes = *largest = 0;
 	*op = HR_NAME_NONE;
 	for (uint32_t number = 0;; number++) {
 		hr__buffer *buffer = NULL;
@@ -191,8 +191,8 @@ uint64_t hr__values_drop(const hr__session *session, const hr__graph *graph, uin
 			uint64_t size = hr__type_bytes(&value->type);
 			dropped++;
 			*bytes += size;
-			if (size >= most) {
-				most = size;
+			if (size >= *largest) {
+				*largest = size;
 				*op = value->op;
 			}
 			buffer = give_up(value, number);

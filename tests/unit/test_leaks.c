@@ -134,6 +134,23 @@ static void test_values_of_open_sessions_are_counted(void)
 	}
 }
 
+/* The sessions hold 4 KiB, 3 x 2 KiB and 1 x 5 KiB: the largest value is in neither the first session nor the one that holds most. */
+static void test_the_largest_value_of_all_sessions_is_named(void)
+{
+	hr_session session;
+	for (int i = 0; i < 3; i++) {
+		hr_session_options options;
+		hr_session_options_init(&options);
+		CHECK_STATUS(HR_OK, hr_session_open(&options, &session));
+		CHECK_STATUS(HR_OK, hr_session_enter(session));
+		if (i == 0) hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(1024), 1));
+		for (int j = 0; i == 1 && j < 3; j++) hr_keep(hr_random_uniform(HR_DTYPE_FLOAT32, HR_DIMS(512), 0, 1, 1));
+		if (i == 2) hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1280), 1));
+	}
+	CHECK_STATUS(HR_LEAKED, shut_down());
+	CHECK_STR(hr_last_message(), "hr_shutdown freed 5 values (15.0 KiB) that the program had not freed; the largest value is of op full");
+}
+
 static void test_a_forked_child_does_not_report_its_parents_blocks(void)
 {
 	hr_allocator allocator = default_allocator();
@@ -219,7 +236,7 @@ static void test_counting_survives_any_call_that_fails(void)
 	hr_fault_os_uninstall();
 }
 
-TEST_MAIN(T(test_nothing_left_is_ok), T(test_blocks_are_counted_with_their_largest_holders), T(test_one_block_without_a_name),
+TEST_MAIN(T(test_nothing_left_is_ok), T(test_the_largest_value_of_all_sessions_is_named), T(test_blocks_are_counted_with_their_largest_holders), T(test_one_block_without_a_name),
           T(test_a_closed_allocator_leaks_nothing), T(test_tensors_are_counted_wherever_they_are), T(test_values_of_open_sessions_are_counted),
           T(test_a_forked_child_does_not_report_its_parents_blocks), T(test_what_a_custom_allocator_frees_when_it_is_closed_is_no_leak),
           T(test_counting_survives_any_call_that_fails))
