@@ -14,7 +14,8 @@
  *
  * Another program that truncates a trace file causes lost events, not a crash: during a recording, a handler for SIGBUS is
  * installed that handles only faults in the trace file. All other faults are passed to the previous handler, or to one that the
- * program installs later. SIGBUS is unblocked in threads that record.
+ * program installs later. SIGBUS is unblocked in threads that record. A handler that the program installs during a recording also
+ * gets the faults in the trace file, until a thread begins its next block: install it before the recording starts.
  *
  * A recording is stopped by the call of the same name, or by hr_shutdown. No call here stops the recording of HEADROOM_TRACE.
  * When a call starts a recording, the recording of HEADROOM_TRACE ends first, with a line on the standard error; its trace file
