@@ -83,6 +83,40 @@ static hr_status index_uses(const hr__record *record, hr__force *force)
 	return HR_OK;
 }
 
+/* Returns by the call before which they are asked for, among those by the call that needs them, among those as the plan has them. [tensor] is
+ * the number of the move until they are sorted. */
+static bool is_asked_before(const hr__force *force, const hr__comeback *a, const hr__comeback *b)
+{
+	uint32_t n = force->op_count;
+	uint32_t a_distance = (force->plan.moves[a->tensor].needed_by + n - a->before) % n;
+	uint32_t b_distance = (force->plan.moves[b->tensor].needed_by + n - b->before) % n;
+	if (a->before != b->before) return a->before < b->before;
+	return a_distance != b_distance ? a_distance < b_distance : a->tensor < b->tensor;
+}
+
+static void sift_return(hr__force *force, uint32_t at, uint32_t count)
+{
+	hr__comeback *heap = force->returns, item = heap[at];
+	for (uint32_t child; (child = 2 * at + 1) < count; at = child) {
+		if (child + 1 < count && is_asked_before(force, &heap[child], &heap[child + 1])) child++;
+		if (!is_asked_before(force, &item, &heap[child])) break;
+		heap[at] = heap[child];
+	}
+	heap[at] = item;
+}
+
+/* With a heap. An insertion sort would need the square of their number: a step that goes forward and back asks for them in reverse order. */
+static void sort_returns(hr__force *force, uint32_t count)
+{
+	for (uint32_t i = count / 2; i-- > 0;) sift_return(force, i, count);
+	for (uint32_t i = count; i-- > 1;) {
+		hr__comeback last = force->returns[i];
+		force->returns[i] = force->returns[0];
+		force->returns[0] = last;
+		sift_return(force, 0, i);
+	}
+}
+
 /* What is done at which use, and returns in order. */
 static void arrange(hr__force *force)
 {
@@ -93,23 +127,9 @@ static void arrange(hr__force *force)
 			if (force->uses[k].op == move->copy_after && !move->clean) force->uses[k].copied = true;
 		}
 	}
-	/* Returns by the call before which they are asked for, and among those by the call that needs them: an insertion sort by buckets
-	 * would do, but moves are few. */
 	uint32_t count = 0;
 	for (uint32_t i = 0; i < force->plan.move_count; i++) force->returns[count++] = (hr__comeback){ force->plan.moves[i].in_before, i, 0 };
-	for (uint32_t i = 1; i < count; i++) {
-		hr__comeback item = force->returns[i];
-		const hr__plan_move *move = &force->plan.moves[item.tensor];
-		uint32_t distance = (move->needed_by + force->op_count - item.before) % force->op_count, k = i;
-		for (; k > 0; k--) {
-			const hr__comeback *other = &force->returns[k - 1];
-			const hr__plan_move *other_move = &force->plan.moves[other->tensor];
-			uint32_t other_distance = (other_move->needed_by + force->op_count - other->before) % force->op_count;
-			if (other->before < item.before || (other->before == item.before && other_distance <= distance)) break;
-			force->returns[k] = *other;
-		}
-		force->returns[k] = item;
-	}
+	sort_returns(force, count);
 	for (uint32_t i = 0; i < count; i++) {
 		hr__comeback *item = &force->returns[i];
 		const hr__plan_move *move = &force->plan.moves[item->tensor];

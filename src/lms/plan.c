@@ -226,33 +226,42 @@ static uint64_t peak_of(hr__drafting *drafting, const hr__draft *draft)
 	return hr__levels_highest(&drafting->levels, 0, ring->n - 1);
 }
 
+/* The first op of [from, to) whose time, with [later], is at least [since]; [to] when there is none. Times of a step only grow, and a plan has
+ * as many moves as there are ops: a look at each op for each move would take time that grows with the square of their number. */
+static uint32_t first_since(const uint64_t *times, uint32_t from, uint32_t to, uint64_t later, uint64_t since)
+{
+	while (from < to) {
+		uint32_t middle = from + (to - from) / 2;
+		if (times[middle] + later >= since) to = middle;
+		else from = middle + 1;
+	}
+	return to;
+}
+
+/* The same from [from] round the ring to [to]. Ops of the next step are a step later. */
+static uint32_t first_round(const hr__drafting *drafting, const hr__draft *draft, const uint64_t *times, uint32_t from, uint32_t to, uint64_t since)
+{
+	if (from <= to) return first_since(times, from, to, 0, since);
+	uint32_t n = drafting->ring->n, op = first_since(times, from, n, 0, since);
+	return op < n ? op : first_since(times, 0, to, draft->step_ns, since);
+}
+
 /* The op that runs when a return begins: from the one before which it is asked for on, the first that is not done by then. */
 static uint32_t start_of(const hr__drafting *drafting, const hr__draft *draft, uint32_t g)
 {
-	uint32_t n = drafting->ring->n, op = draft->in_before[g];
-	uint64_t later = 0; /* ops of the next step are a step later */
-	while (op != drafting->ring->gaps[g].to && drafting->ended[op] + later <= drafting->returned[g]) {
-		if (++op < n) continue;
-		op = 0;
-		later = draft->step_ns;
-	}
-	return op;
+	uint64_t begins = drafting->returned[g], since = begins < UINT64_MAX ? begins + 1 : begins;
+	return first_round(drafting, draft, drafting->ended, draft->in_before[g], drafting->ring->gaps[g].to, since);
 }
 
 /* The last op, from the one after which it leaves on, that began before the copy was done. */
 static uint32_t gone_of(const hr__drafting *drafting, const hr__draft *draft, uint32_t g)
 {
 	const hr__gap *gap = &drafting->ring->gaps[g];
-	uint32_t n = drafting->ring->n, op = gap->from;
-	uint64_t later = 0, done = drafting->out_done[g];
-	if (draft->clean[g]) return op;
+	uint64_t done = drafting->out_done[g];
+	if (draft->clean[g]) return gap->from;
 	if (draft->copied_after[g] > gap->from) done = done > draft->step_ns ? done - draft->step_ns : 0; /* it was the last step's */
-	for (;;) {
-		uint32_t next = op + 1 < n ? op + 1 : 0;
-		if (next == 0) later = draft->step_ns;
-		if (next == gap->to || drafting->started[next] + later >= done) return op;
-		op = next;
-	}
+	uint32_t next = first_round(drafting, draft, drafting->started, gap->from + 1, gap->to, done);
+	return next > 0 ? next - 1 : drafting->ring->n - 1;
 }
 
 static hr_status write_plan(hr__drafting *drafting, const hr__draft *draft, hr__plan *out)
