@@ -76,6 +76,23 @@ static int check_tensor(const hr__tensor *tensor)
 	return (place == HR__OUT && !tensor->copy.bytes) || (place == HR__NEW && tensor->copy.bytes) ? 3 : 0;
 }
 
+/* 9, or 0. All of them are claimed. */
+static int check_queues(const hr__lms *lms)
+{
+	for (int id = 0; id < HR__EVICT_QUEUES; id++)
+		if (!hr__evict_queue_is_sound(lms, (enum hr__evict_queue_id)id)) return 9;
+	for (uint32_t i = 0; i < lms->member_count; i++) {
+		const hr__tensor *tensor = lms->members[i];
+		enum hr__place place = claimed_from(hr__load_relaxed(&tensor->word));
+		bool by_use = tensor->queued[HR__EVICT_BY_USE] != HR__UNQUEUED, leaving = tensor->queued[HR__EVICT_LEAVING] != HR__UNQUEUED;
+		bool departed = tensor->queued[HR__EVICT_DEPARTED] != HR__UNQUEUED;
+		if (by_use != (lms->enabled && place == HR__HOME) || (leaving && !by_use) || (departed && place != HR__OUT)) return 9;
+		if (hr__load_relaxed(&tensor->leaves) && !leaving) return 9;
+		if (place == HR__OUT && departed != (i < lms->resident_count)) return 9;
+	}
+	return lms->mistakes ? 9 : 0;
+}
+
 /* Whether a thread is in a call that counts pins. What it did before it was seen to be in none is visible. */
 static bool is_pinning(hr__lms *lms)
 {
@@ -95,13 +112,15 @@ static int check_claimed(hr__lms *lms)
 	for (uint32_t i = 0; i < lms->member_count; i++) {
 		const hr__tensor *tensor = lms->members[i];
 		uint64_t word = hr__load_relaxed(&tensor->word);
-		int broken = check_tensor(tensor);
-		if (broken) return broken;
+		int wrong = check_tensor(tensor);
+		if (wrong) return wrong;
 		if (claimed_from(word) == HR__OUT) out += tensor->device_bytes;
 		if (claimed_from(word) != HR__HOME) continue;
 		home += tensor->device_bytes;
 		if (word & HR__WORD_PINS) pinned += tensor->device_bytes;
 	}
+	int broken = check_queues(lms);
+	if (broken) return broken;
 	if ((int64_t)home != hr__load_acquire(&lms->resident)) return 5;
 	if (lms->enabled && (int64_t)(home + out) != hr__load_acquire(&lms->live)) return 5;
 	if ((int64_t)pinned == hr__lms_pinned(lms)) return 0;

@@ -271,11 +271,7 @@ static void tear_down(hr__lms *lms)
 	if (lms->csv >= 0) hr__os()->file_close(lms->csv);
 	if (lms->out != HR_STREAM_DEFAULT) hr_stream_destroy(lms->device_handle, lms->out);
 	if (lms->in != HR_STREAM_DEFAULT) hr_stream_destroy(lms->device_handle, lms->in);
-	if (lms->member_capacity) {
-		hr__os()->free(lms->members, lms->member_capacity * sizeof *lms->members);
-		hr__os()->free(lms->movable, lms->member_capacity * sizeof *lms->movable);
-		hr__os()->free(lms->order, lms->member_capacity * sizeof *lms->order);
-	}
+	hr__lms_free_members(lms);
 	hr__os()->free(lms->block, CONTEXT_BYTES);
 }
 

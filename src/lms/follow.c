@@ -148,7 +148,10 @@ static void send(hr__tensor *tensor, uint64_t word, bool leaves)
 	if (hr__load_relaxed(&tensor->never_evict) || !hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) return;
 	hr__lms_enter(lms);
 	if (!hr__move_sync(tensor) && leaves) {
+		hr__lock_take(&lms->lock);
 		hr__store_relaxed(&tensor->leaves, 1);
+		hr__evict_queue_put(lms, HR__EVICT_LEAVING, tensor);
+		hr__lock_release(&lms->lock);
 		hr__lms_count(&lms->stats.num_planned_evictions, 1);
 	}
 	hr__tensor_settle(tensor, HR__HOME, 0);
@@ -222,6 +225,11 @@ double hr__learned_worth(hr__lms *lms, const hr__tensor *tensor, bool alone)
 	if (!alone || !force->is_set || distance == UINT64_MAX || is_lost(lms->learned)) return (double)distance;
 	uint64_t far_off = force->op_count / FAR_OFF + 1;
 	return (double)(distance < far_off ? distance : far_off) / (double)hr__tensor_device_bytes(tensor);
+}
+
+bool hr__learned_goes_by_use(const hr__lms *lms)
+{
+	return !lms->learned->force.is_set || is_lost(lms->learned);
 }
 
 void hr__learned_pressed(hr__lms *lms)

@@ -7,6 +7,7 @@
  *     stall.c     how long streams wait for returns
  *     fixed.c     the same under an address that holds
  *     reclaim.c   a request has no room: who should leave for it
+ *     evict_queue.c  tensors in the order in which they are evicted (evict_queue.h)
  *     defrag.c    nobody is left to leave: who should move on the device, so that what is free is in one piece (and defrag_pages.c)
  *     learned.c   the policy that learns: what a step does is recorded (learned.h; record.c, link.c)
  *     steps.c     what the last step did, and the plan for this one (plan.h; force.c)
@@ -24,6 +25,7 @@
 #include "base/lock.h"
 #include "device/device.h"
 #include "lms/host.h"
+#include "lms/evict_queue.h"
 #include "memory/allocator.h"
 #include "memory/blocks.h"
 
@@ -81,7 +83,7 @@ struct hr__tensor {
 	hr__atomic_u8 synced;    /* there is a copy; for those who do not hold the lock */
 	hr__atomic_u8 sum_known;
 	hr__atomic_u8 written;   /* verify: a write pin was taken since */
-	hr__atomic_u8 leaves;    /* the policy wants it out: it goes first. A hint, set and cleared without the lock */
+	hr__atomic_u8 leaves;    /* the policy wants it out: it goes first. A hint, set under the lock and cleared without */
 	hr__atomic_u8 fresh;     /* it returned, and was not pinned since */
 	hr__atomic_u8 prefetched; /* it returned ahead of a pin that has not come yet */
 	hr__atomic_u8 unfollowed; /* the in stream may be at its memory, and those who have it pinned were not made to wait for that */
@@ -97,6 +99,7 @@ struct hr__tensor {
 	hr__atomic_u32 evictions, restores;
 	uint32_t index;          /* of this record; immutable */
 	uint32_t member;         /* where it is in the context's list, or the next spare record. Under lock */
+	uint32_t queued[HR__EVICT_QUEUES]; /* where it is in each queue, or HR__UNQUEUED. Under lock */
 	struct {                 /* learned.h; under lock */
 		uint32_t slot;       /* among the tensors of the step; UINT32_MAX = none yet */
 		uint32_t step;       /* low bits of the number of the step in which slot was given */
@@ -219,12 +222,15 @@ struct hr__lms {
 	hr__atomic_u32 turn;     /* 1 = a thread that waits for room has it: see pin.c */
 
 	hr__lock lock __attribute__((aligned(64)));
-	/* Members from resident_count on are out; those before it need not be resident. Reclaiming looks at these alone: with little memory most
-	 * tensors are out, and a look at all of them for each eviction takes time that grows with their square. */
+	/* Members from resident_count on are out; those before it need not be resident. Where the queues do not help, reclaiming looks at these
+	 * alone: with little memory most tensors are out, and a look at all of them for each eviction takes time that grows with their square. */
 	hr__tensor **members;
 	uint32_t member_count, member_capacity, resident_count;
 	struct hr__movable *movable; /* room for as many: scratch of reclaim.c */
 	hr__tensor **order;
+	hr__evict_queue queues[HR__EVICT_QUEUES]; /* while enabled: room for as many in each */
+	uint64_t looks;    /* at tensors, to find out which are to leave; for tests */
+	uint64_t mistakes; /* choices by the queues that a look at all tensors did not make (hr__reclaim_compares) */
 	hr__stall stalls[HR__STALLS]; /* that are not looked at yet: a ring */
 	uint32_t stall_first, stall_count;
 	uint64_t csv_offset;
@@ -297,6 +303,7 @@ int hr__lms_check(hr__lms *lms);
 /* List of members (tensor.c). */
 hr_status hr__lms_add(hr__lms *lms, hr__tensor *tensor);
 void hr__lms_remove(hr__lms *lms, hr__tensor *tensor);
+void hr__lms_free_members(hr__lms *lms); /* frees the arrays when no member is left */
 /* With the lock held: a member that is out goes behind the resident ones; one that returns goes before those that are out. */
 void hr__lms_set_out(hr__lms *lms, hr__tensor *tensor);
 void hr__lms_set_resident(hr__lms *lms, hr__tensor *tensor);
@@ -370,6 +377,8 @@ bool hr__shadows_shrink(hr__lms *lms, const hr__tensor *except, uint64_t bytes);
 /* ---- making room (reclaim.c) ---- */
 
 hr_status hr__reclaim(const hr__pressure *pressure, enum hr__source *source);
+/* Tests of one thread set it: what the queues say is compared with a look at all tensors, and differences are counted. */
+extern bool hr__reclaim_compares;
 /* Whether the calling thread's last request failed because tensors that should have made room could not leave. */
 bool hr__reclaim_was_blocked(void);
 /* What reclaiming may do for the calling thread's requests: anything, drop what the policy wants out, nothing. */
@@ -411,6 +420,8 @@ void hr__learned_destroyed(hr__lms *lms, hr__tensor *tensor);
 /* How good it is if this tensor leaves though the plan would have it stay, more than 0: the later it is used again the better. [alone]: and
  * the fewer its bytes are. Under lms->lock. */
 double hr__learned_worth(hr__lms *lms, const hr__tensor *tensor, bool alone);
+/* Whether that grows with the time since its last use, for all tensors: there is no plan, or the step is another one. Under lms->lock. */
+bool hr__learned_goes_by_use(const hr__lms *lms);
 /* Somebody is about to leave whom the plan would have stay. Under lms->lock. */
 void hr__learned_pressed(hr__lms *lms);
 /* Where its memory should lie, by the plan; 0 = anywhere. */

@@ -274,7 +274,12 @@ hr_status hr__move_drop(hr__tensor *tensor, hr_stream stream)
 	hr__lms_count(&lms->stats.num_evictions, 1);
 	count_out(lms, bytes);
 	hr__fetch_add_relaxed(&tensor->evictions, 1);
+	hr__lock_take(&lms->lock);
 	hr__store_relaxed(&tensor->leaves, 0);
+	hr__evict_queue_take(lms, HR__EVICT_BY_USE, tensor);
+	hr__evict_queue_take(lms, HR__EVICT_LEAVING, tensor);
+	hr__evict_queue_put(lms, HR__EVICT_DEPARTED, tensor);
+	hr__lock_release(&lms->lock);
 	hr__store_relaxed(&tensor->prefetched, 0);
 	tensor->address = 0;
 	return HR_OK;
@@ -387,9 +392,11 @@ hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents, bool 
 	hr__store_relaxed(&tensor->streams, bit(copies ? lms->in : stream));
 	hr__store_relaxed(&tensor->epoch, copies ? epoch : hr__device_epoch(lms->device));
 	if (was_out) note(tensor, HR__EVENT_RESTORE, copies ? tensor->bytes : 0); /* while it is known where the copy was */
-	if (was_out) {
+	if (lms->enabled) {
 		hr__lock_take(&lms->lock);
 		hr__lms_set_resident(lms, tensor);
+		hr__evict_queue_take(lms, HR__EVICT_DEPARTED, tensor);
+		hr__evict_queue_put(lms, HR__EVICT_BY_USE, tensor);
 		if (!contents) drop_copy(tensor);
 		hr__lock_release(&lms->lock);
 	}
@@ -473,6 +480,9 @@ hr_status hr__move_undo(hr__tensor *tensor)
 	hr_status status = hr__move_away(tensor);
 	bool gone = !tensor->address;
 	if (gone) {
+		hr__lock_take(&lms->lock);
+		hr__evict_queue_take_all(lms, tensor);
+		hr__lock_release(&lms->lock);
 		tensor->counted = false; /* that was a free, and its next memory is a request */
 		hr__store_relaxed(&tensor->blank, 0);
 	}
@@ -516,6 +526,10 @@ static void follow_copy(hr__tensor *tensor, uint64_t epoch)
 	hr__store_relaxed(&tensor->epoch, epoch);
 	hr__store_relaxed(&tensor->took_on, 0);
 	hr__store_relaxed(&tensor->unfollowed, 0);
+	if (!hr__load_relaxed(&tensor->leaves)) return;
+	hr__lock_take(&tensor->lms->lock);
+	if (tensor->queued[HR__EVICT_LEAVING] != HR__UNQUEUED) hr__evict_queue_put(tensor->lms, HR__EVICT_LEAVING, tensor); /* with the new out_epoch */
+	hr__lock_release(&tensor->lms->lock);
 }
 
 static void arrive(hr__tensor *tensor, uint64_t to, uint64_t epoch)

@@ -22,6 +22,10 @@
  *             the fewer bytes it has, since the plan did not count on moving them
  *   a user's  the one with the highest score
  *
+ * The first in that order is found with the queues (evict_queue.h). A look at all tensors for each eviction would take time that grows with the
+ * square of their number; it remains for what has no queue, or when the first tensors of the queue make no room: the order of a user's
+ * policy, and of the learned policy under a plan when a tensor must leave against it.
+ *
  * Tensors are chosen under the context's lock, and claimed; then the lock is let go, and they are moved. Nobody else can take them
  * meanwhile, and requests of other threads choose among the rest. */
 #include <math.h>
@@ -33,6 +37,9 @@
 #include "memory/blocks.h"
 
 #define ROUNDS_MAX 256u /* of a request that others are always faster than */
+#define MISSES_MAX 64u  /* tensors of a queue that are of no use, before all are looked at */
+
+bool hr__reclaim_compares;
 
 static _Thread_local enum hr__reclaim_mode allowed;
 static _Thread_local bool blocked;
@@ -67,13 +74,14 @@ struct rank {
 	bool stays;       /* the policy does not want it out */
 	int64_t priority;
 	double score;
+	uint32_t member;
 };
 
 static bool before(const struct rank *a, const struct rank *b)
 {
 	if (a->stays != b->stays) return b->stays;
 	if (a->stays && a->priority != b->priority) return a->priority < b->priority;
-	return a->score < b->score;
+	return a->score != b->score ? a->score < b->score : a->member < b->member;
 }
 
 static double ask_user(const hr__lms *lms, const hr__tensor *tensor, uint64_t word)
@@ -96,7 +104,7 @@ static double ask_user(const hr__lms *lms, const hr__tensor *tensor, uint64_t wo
 static struct rank rank_of(hr__lms *lms, const hr__tensor *tensor, uint64_t word, bool alone)
 {
 	bool leaves = hr__load_relaxed(&tensor->leaves);
-	struct rank rank = { .stays = !leaves, .priority = hr__load_relaxed(&tensor->priority) };
+	struct rank rank = { .stays = !leaves, .priority = hr__load_relaxed(&tensor->priority), .member = tensor->member };
 	if (leaves) {
 		rank.score = (double)hr__load_relaxed(&tensor->out_epoch);
 	} else if (lms->policy.score) {
@@ -116,21 +124,110 @@ static bool may_leave(const hr__tensor *tensor, uint64_t word)
 
 /* ---- choosing, with the lock held ---- */
 
-/* Puts the members that are out behind the resident ones, so that no later look meets them. One that is returning stays where it is: the
- * thread that has it puts it where it belongs, under the lock. Whether there is one that is to leave anyway. */
-static bool sort_out(hr__lms *lms)
+/* Sorts tensors by address, or by their place in the list: a heap, since there is nothing to allocate here. */
+static bool is_below(const hr__tensor *a, const hr__tensor *b, bool by_address)
 {
-	bool any = false;
-	for (uint32_t i = 0; i < lms->resident_count;) {
-		hr__tensor *tensor = lms->members[i];
-		if (hr__place_of(hr__load_acquire(&tensor->word)) == HR__OUT) {
-			hr__lms_set_out(lms, tensor);
-			continue;
-		}
-		any = any || hr__load_relaxed(&tensor->leaves);
-		i++;
+	return by_address ? a->address < b->address : a->member < b->member;
+}
+
+static void sift(hr__tensor **heap, size_t from, size_t count, bool by_address)
+{
+	for (size_t at = from, child; (child = 2 * at + 1) < count; at = child) {
+		if (child + 1 < count && is_below(heap[child], heap[child + 1], by_address)) child++;
+		if (!is_below(heap[at], heap[child], by_address)) return;
+		hr__tensor *swap = heap[at];
+		heap[at] = heap[child];
+		heap[child] = swap;
 	}
-	return any;
+}
+
+static void sort(hr__tensor **heap, size_t count, bool by_address)
+{
+	for (size_t i = count / 2; i-- > 0;) sift(heap, i, count, by_address);
+	for (size_t i = count; i-- > 1;) {
+		hr__tensor *swap = heap[0];
+		heap[0] = heap[i];
+		heap[i] = swap;
+		sift(heap, 0, i, by_address);
+	}
+}
+
+void hr__sort_by_address(hr__tensor **heap, size_t count)
+{
+	sort(heap, count, true);
+}
+
+/* Puts the members that are out behind the resident ones, so that no later look meets them. One that is returning stays where it is: the
+ * thread that has it puts it where it belongs, under the lock. */
+static void sort_out(hr__lms *lms)
+{
+	const hr__evict_queue *departed = &lms->queues[HR__EVICT_DEPARTED];
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < departed->count; i++) {
+		hr__tensor *tensor = departed->items[i].tensor;
+		if (hr__place_of(hr__load_acquire(&tensor->word)) == HR__OUT) lms->order[count++] = tensor;
+	}
+	for (uint32_t i = 0; i < count; i++) hr__evict_queue_take(lms, HR__EVICT_DEPARTED, lms->order[i]);
+	sort(lms->order, count, false);
+	/* The last resident one takes the place of each; where that is out itself, the next. */
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t at = lms->order[i]->member;
+		hr__lms_set_out(lms, lms->order[i]);
+		while (count > i + 1 && lms->order[count - 1]->member == at) hr__lms_set_out(lms, lms->order[--count]);
+	}
+}
+
+/* Those among which all are that may leave. */
+static uint32_t candidate_count(const hr__lms *lms)
+{
+	return allowed == HR__RECLAIM_ANY ? lms->resident_count : lms->queues[HR__EVICT_LEAVING].count;
+}
+
+static hr__tensor *candidate(hr__lms *lms, uint32_t i)
+{
+	lms->looks++;
+	return allowed == HR__RECLAIM_ANY ? lms->members[i] : lms->queues[HR__EVICT_LEAVING].items[i].tensor;
+}
+
+/* Those that may leave, in order of preference, as far as the queues have it. */
+struct preference {
+	hr__lms *lms;
+	hr__evict_walk walk;
+	bool gave_up; /* the rest is not known, but by a look at all */
+};
+
+static struct preference prefer(hr__lms *lms)
+{
+	return (struct preference){ .lms = lms, .walk = hr__evict_walk_begin(lms, HR__EVICT_LEAVING, MISSES_MAX) };
+}
+
+static bool goes_by_use(const hr__lms *lms)
+{
+	return !lms->policy.score && (!lms->learned || hr__learned_goes_by_use(lms));
+}
+
+/* NULL = there is none left, or [gave_up]. */
+static hr__tensor *next(struct preference *preference)
+{
+	hr__lms *lms = preference->lms;
+	hr__evict_walk *walk = &preference->walk;
+	while (!preference->gave_up) {
+		hr__tensor *tensor = hr__evict_walk_next(walk);
+		bool leaves = walk->id == HR__EVICT_LEAVING;
+		if (tensor && may_leave(tensor, hr__load_acquire(&tensor->word)) && hr__load_relaxed(&tensor->leaves) == leaves) return tensor;
+		if (tensor) continue;
+		if (!walk->gave_up && (!leaves || allowed != HR__RECLAIM_ANY)) return NULL;
+		preference->gave_up = walk->gave_up || !goes_by_use(lms);
+		if (preference->gave_up) continue;
+		hr__evict_walk_end(walk);
+		*walk = hr__evict_walk_begin(lms, HR__EVICT_BY_USE, walk->most);
+	}
+	return NULL;
+}
+
+static void end(struct preference *preference)
+{
+	hr__evict_walk_end(&preference->walk);
 }
 
 static bool claim(struct victims *victims, hr__tensor *tensor)
@@ -158,65 +255,65 @@ static uint64_t pages_without(hr__lms *lms, const hr__tensor *tensor, bool gain)
 	return hr__owns_pages(tensor) ? tensor->device_bytes : hr__block_pages(lms->allocator, tensor->address, gain);
 }
 
-/* The first in order of preference that makes room by itself: [missing] bytes of whole pages will do. */
-static bool choose_single(hr__lms *lms, const hr__pressure *pressure, uint64_t missing, struct victims *victims)
+/* Claims it if it makes room by itself: [missing] bytes of whole pages will do. */
+static bool claim_if_enough(hr__lms *lms, const hr__pressure *pressure, uint64_t missing, hr__tensor *tensor, uint64_t word)
+{
+	/* Claimed before its memory is looked at: then it stays where it is. */
+	if (!hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) return false;
+	if (room_without(lms, pressure, tensor) >= pressure->size + pressure->alignment) return true;
+	/* Beside free pages, which count twice here, a small one is tried before a large one. If it was not enough, others follow. */
+	if (missing != UINT64_MAX && pages_without(lms, tensor, false) >= missing) return true;
+	hr__tensor_settle(tensor, HR__HOME, 0);
+	return false;
+}
+
+/* The first in order of preference for which that is so; claimed. By a look at all. */
+static hr__tensor *find_single(hr__lms *lms, const hr__pressure *pressure, uint64_t missing)
 {
 	hr__tensor *best = NULL;
 	struct rank best_rank = { 0 };
-	for (uint32_t i = 0; i < lms->resident_count; i++) {
-		hr__tensor *tensor = lms->members[i];
+	for (uint32_t i = 0; i < candidate_count(lms); i++) {
+		hr__tensor *tensor = candidate(lms, i);
 		uint64_t word = hr__load_acquire(&tensor->word);
 		if (!may_leave(tensor, word)) continue;
 		struct rank rank = rank_of(lms, tensor, word, true);
-		if (best && !before(&rank, &best_rank)) continue;
-		/* Claimed before its memory is looked at: then it stays where it is. */
-		if (!hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) continue;
-		bool enough = room_without(lms, pressure, tensor) >= pressure->size + pressure->alignment;
-		/* Beside free pages, which count twice here, a small one is tried before a large one. If it was not enough, others follow. */
-		if (!enough && missing != UINT64_MAX) enough = pages_without(lms, tensor, false) >= missing;
-		if (!enough) {
-			hr__tensor_settle(tensor, HR__HOME, 0);
-			continue;
-		}
+		if ((best && !before(&rank, &best_rank)) || !claim_if_enough(lms, pressure, missing, tensor, word)) continue;
 		if (best) hr__tensor_settle(best, HR__HOME, 0);
 		best = tensor;
 		best_rank = rank;
 	}
+	return best;
+}
+
+static void compare_single(hr__lms *lms, const hr__pressure *pressure, uint64_t missing, hr__tensor *best)
+{
+	if (best) hr__tensor_settle(best, HR__HOME, 0);
+	hr__tensor *other = find_single(lms, pressure, missing);
+	if (other != best) lms->mistakes++;
+	if (other) hr__tensor_settle(other, HR__HOME, 0);
+	if (best) hr__tensor_claim(best, hr__load_relaxed(&best->word), HR__HOME, HR__LEAVING);
+}
+
+static bool choose_single(hr__lms *lms, const hr__pressure *pressure, uint64_t missing, struct victims *victims)
+{
+	struct preference preference = prefer(lms);
+	hr__tensor *best;
+	while ((best = next(&preference)) && !claim_if_enough(lms, pressure, missing, best, hr__load_acquire(&best->word))) {}
+	end(&preference);
+	if (preference.gave_up) best = find_single(lms, pressure, missing);
+	else if (hr__reclaim_compares) compare_single(lms, pressure, missing, best);
 	if (!best) return false;
 	victims->tensors[victims->count++] = best;
 	victims->bytes += best->device_bytes;
 	return true;
 }
 
-/* Sorts lms->order by address: a heap, since there is nothing to allocate here. */
-static void sift(hr__tensor **heap, size_t from, size_t count)
-{
-	for (size_t at = from, child; (child = 2 * at + 1) < count; at = child) {
-		if (child + 1 < count && heap[child]->address < heap[child + 1]->address) child++;
-		if (heap[at]->address >= heap[child]->address) return;
-		hr__tensor *swap = heap[at];
-		heap[at] = heap[child];
-		heap[child] = swap;
-	}
-}
-
-void hr__sort_by_address(hr__tensor **heap, size_t count)
-{
-	for (size_t i = count / 2; i-- > 0;) sift(heap, i, count);
-	for (size_t i = count; i-- > 1;) {
-		hr__tensor *swap = heap[0];
-		heap[0] = heap[i];
-		heap[i] = swap;
-		sift(heap, 0, i);
-	}
-}
-
 /* The cheapest row of neighbours. What must be copied costs its bytes; what need not, a little. */
 static bool choose_row(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
 {
 	size_t count = 0, first = 0, chosen = 0;
-	for (uint32_t i = 0; i < lms->resident_count; i++) {
-		hr__tensor *tensor = lms->members[i];
+	for (uint32_t i = 0; i < candidate_count(lms); i++) {
+		hr__tensor *tensor = candidate(lms, i);
 		uint64_t word = hr__load_acquire(&tensor->word);
 		if (may_leave(tensor, word) && !hr__owns_pages(tensor) && hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) lms->order[count++] = tensor;
 	}
@@ -240,13 +337,13 @@ static bool choose_row(hr__lms *lms, const hr__pressure *pressure, struct victim
 	return found;
 }
 
-/* The first in order of preference; NULL = there is none. [least] bytes are of use. */
+/* The first in order of preference, by a look at all; NULL = there is none. [least] bytes are of use. */
 static hr__tensor *first_to_go(hr__lms *lms, uint64_t least)
 {
 	hr__tensor *best = NULL;
 	struct rank best_rank = { 0 };
-	for (uint32_t i = 0; i < lms->resident_count; i++) {
-		hr__tensor *tensor = lms->members[i];
+	for (uint32_t i = 0; i < candidate_count(lms); i++) {
+		hr__tensor *tensor = candidate(lms, i);
 		uint64_t word = hr__load_acquire(&tensor->word);
 		if (!may_leave(tensor, word) || hr__tensor_device_bytes(tensor) < least) continue;
 		struct rank rank = rank_of(lms, tensor, word, false);
@@ -257,26 +354,42 @@ static hr__tensor *first_to_go(hr__lms *lms, uint64_t least)
 	return best;
 }
 
+/* The next in order of preference. */
+static hr__tensor *next_to_go(struct preference *preference, uint64_t least)
+{
+	hr__lms *lms = preference->lms;
+	hr__tensor *best;
+	while ((best = next(preference)) && hr__tensor_device_bytes(best) < least) {}
+	if (preference->gave_up) return first_to_go(lms, least);
+	if (hr__reclaim_compares && first_to_go(lms, least) != best) lms->mistakes++;
+	if (best) preference->walk.most++; /* it is of use */
+	return best;
+}
+
 /* As many as it takes for [bytes], in order of preference. */
 static bool choose_some(hr__lms *lms, uint64_t bytes, struct victims *victims)
 {
+	struct preference preference = prefer(lms);
 	while (victims->bytes < bytes && victims->count < HR__VICTIMS_MAX) {
-		hr__tensor *best = first_to_go(lms, 0);
+		hr__tensor *best = next_to_go(&preference, 0);
 		if (!best) break;
 		claim(victims, best); /* somebody may have been faster; then it is looked for again */
 	}
+	end(&preference);
 	return victims->count > 0;
 }
 
 /* As many as it takes for [missing] bytes of whole pages. False, and none, when they have not so many. */
 static bool choose_pages(hr__lms *lms, uint64_t missing, struct victims *victims)
 {
+	struct preference preference = prefer(lms);
 	uint64_t found = 0;
 	while (found < missing && victims->count < HR__VICTIMS_MAX) {
-		hr__tensor *best = first_to_go(lms, lms->allocator->page);
+		hr__tensor *best = next_to_go(&preference, lms->allocator->page);
 		if (!best) break;
 		if (claim(victims, best)) found += pages_without(lms, best, true);
 	}
+	end(&preference);
 	if (found >= missing) return true;
 	for (uint32_t i = 0; i < victims->count; i++) hr__tensor_settle(victims->tensors[i], HR__HOME, 0);
 	*victims = (struct victims){ .count = 0 };
@@ -285,8 +398,10 @@ static bool choose_pages(hr__lms *lms, uint64_t missing, struct victims *victims
 
 static bool any_left(hr__lms *lms)
 {
-	for (uint32_t i = 0; i < lms->resident_count; i++)
-		if (may_leave(lms->members[i], hr__load_acquire(&lms->members[i]->word))) return true;
+	for (uint32_t i = 0; i < candidate_count(lms); i++) {
+		const hr__tensor *tensor = candidate(lms, i);
+		if (may_leave(tensor, hr__load_acquire(&tensor->word))) return true;
+	}
 	return false;
 }
 
@@ -384,24 +499,25 @@ hr_status hr__reclaim(const hr__pressure *pressure, enum hr__source *source)
 	hr__lock_take(&lms->lock);
 	/* What is to leave anyway comes first, however many it takes. */
 	allowed = HR__RECLAIM_LEAVING;
-	if (sort_out(lms)) *source = choose(lms, pressure, &victims);
+	sort_out(lms);
+	if (hr__evict_queue_any_leaving(lms)) *source = choose(lms, pressure, &victims);
 	allowed = mode;
 	if (!victims.count && mode == HR__RECLAIM_ANY) {
 		if (lms->learned) hr__learned_pressed(lms);
 		*source = choose(lms, pressure, &victims);
 	}
-	bool all = !any_left(lms);
+	bool all = victims.count && *source == HR__SOURCE_MULTI_RECLAIM && !any_left(lms);
 	/* Somebody else is moving what is left, for another request: when that is done there may be room for both. */
 	uint64_t seen = hr__load_acquire(&lms->changes);
-	bool leaving = !victims.count && any_leaving(lms);
+	bool leaving = !victims.count && mode == HR__RECLAIM_ANY && any_leaving(lms);
 	hr__lock_release(&lms->lock);
-	if (!victims.count && mode == HR__RECLAIM_ANY && leaving && pressure->round < ROUNDS_MAX) {
+	if (leaving && pressure->round < ROUNDS_MAX) {
 		wait_for_change(lms, seen);
 		return HR_OK;
 	}
 	if (!victims.count) return join_free(lms, pressure, HR_NOT_READY, source);
 
-	if (*source == HR__SOURCE_MULTI_RECLAIM && all) *source = HR__SOURCE_FULL_RECLAIM;
+	if (all) *source = HR__SOURCE_FULL_RECLAIM;
 	uint64_t freed = 0;
 	allowed = HR__RECLAIM_NOTHING; /* nothing in here may ask for room again */
 	hr_status status = move_all(&victims, pressure->stream, &freed);

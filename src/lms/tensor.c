@@ -31,6 +31,9 @@
  *   6  addressed implies pinned, and at home
  *   7  one that owns pages has them at the address that it had first, and one whose address holds without them never leaves
  *   8  astray implies that it has memory and the host has a copy, and that it is not addressed
+ *   9  the queues (evict_queue.h) are in order, and have what they should: all that are at home by use, all that the policy wants out among
+ *      those that leave, and all that are out and among the first resident_count with the departed. None is in a queue without memory
+ *      but with the departed. Tests of one thread: choices by the queues were those of a look at all
  *
  * A move that would overwrite what it reads goes over the host. When the device fails at that, and again at putting the tensor back, its
  * memory is not good any more: it is astray. Nobody knows its address then, so nobody can tell, and whoever asks for that or pins it brings
@@ -158,27 +161,56 @@ static void *grown(const void *old, size_t used, size_t to)
 	return block;
 }
 
-/* With the lock held. The three arrays grow together, so that reclaiming never needs memory. */
+/* The arrays that have room for all members, and the size of an item of each. */
+struct arrays {
+	void *of[3 + HR__EVICT_QUEUES];
+};
+
+static size_t item_of(unsigned array)
+{
+	const hr__lms *lms = NULL;
+	const size_t items[] = { sizeof *lms->members, sizeof *lms->movable, sizeof *lms->order };
+	return array < 3 ? items[array] : sizeof(hr__evict_item);
+}
+
+static struct arrays arrays_of(const hr__lms *lms)
+{
+	struct arrays arrays = { { lms->members, lms->movable, lms->order } };
+	for (unsigned i = 0; i < HR__EVICT_QUEUES; i++) arrays.of[3 + i] = lms->queues[i].items;
+	return arrays;
+}
+
+static void free_arrays(const struct arrays *arrays, size_t capacity)
+{
+	for (unsigned i = 0; i < 3 + HR__EVICT_QUEUES; i++)
+		if (arrays->of[i]) hr__os()->free(arrays->of[i], capacity * item_of(i));
+}
+
+void hr__lms_free_members(hr__lms *lms)
+{
+	struct arrays arrays = arrays_of(lms);
+	free_arrays(&arrays, lms->member_capacity);
+}
+
+/* With the lock held. The arrays grow together, so that reclaiming never needs memory. Where tensors do not leave there are no queues. */
 static hr_status ensure_member(hr__lms *lms)
 {
 	if (lms->member_count < lms->member_capacity) return HR_OK;
-	size_t capacity = lms->member_capacity ? lms->member_capacity * 2u : 64u, used = lms->member_count, old = lms->member_capacity;
-	void *members = grown(lms->members, used * sizeof *lms->members, capacity * sizeof *lms->members);
-	void *movable = members ? grown(NULL, 0, capacity * sizeof *lms->movable) : NULL;
-	void *order = movable ? grown(NULL, 0, capacity * sizeof *lms->order) : NULL;
-	if (!order) {
-		if (members) hr__os()->free(members, capacity * sizeof *lms->members);
-		if (movable) hr__os()->free(movable, capacity * sizeof *lms->movable);
+	size_t capacity = lms->member_capacity ? lms->member_capacity * 2u : 64u;
+	unsigned count = lms->enabled ? 3 + HR__EVICT_QUEUES : 3;
+	struct arrays old = arrays_of(lms), arrays = { { NULL } };
+	for (unsigned i = 0; i < count; i++) {
+		size_t used = i == 0 ? lms->member_count : i < 3 ? 0 : lms->queues[i - 3].count;
+		arrays.of[i] = grown(old.of[i], used * item_of(i), capacity * item_of(i));
+		if (arrays.of[i]) continue;
+		free_arrays(&arrays, capacity);
 		return hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for the list of %s's tensors", lms->allocator->name);
 	}
-	if (old) {
-		hr__os()->free(lms->members, old * sizeof *lms->members);
-		hr__os()->free(lms->movable, old * sizeof *lms->movable);
-		hr__os()->free(lms->order, old * sizeof *lms->order);
-	}
-	lms->members = members;
-	lms->movable = movable;
-	lms->order = order;
+	free_arrays(&old, lms->member_capacity);
+	lms->members = arrays.of[0];
+	lms->movable = arrays.of[1];
+	lms->order = arrays.of[2];
+	for (unsigned i = 0; i < HR__EVICT_QUEUES; i++) lms->queues[i].items = arrays.of[3 + i];
 	lms->member_capacity = (uint32_t)capacity;
 	return HR_OK;
 }
@@ -221,6 +253,7 @@ hr_status hr__lms_add(hr__lms *lms, hr__tensor *tensor)
 void hr__lms_remove(hr__lms *lms, hr__tensor *tensor)
 {
 	hr__lock_take(&lms->lock);
+	hr__evict_queue_take_all(lms, tensor);
 	hr__lms_set_out(lms, tensor); /* so that the last one, which takes its place, is where it belongs */
 	put_member(lms, tensor->member, lms->members[--lms->member_count]);
 	hr__lock_release(&lms->lock);
@@ -315,6 +348,7 @@ static void describe(hr__tensor *tensor, hr__lms *lms, const hr_tensor_options *
 	if (hr__thread_self && !tensor->scope) tensor->scope = hr__thread_self->scope;
 	tensor->tag = options->tag;
 	tensor->shape = options->shape;
+	for (unsigned i = 0; i < HR__EVICT_QUEUES; i++) tensor->queued[i] = HR__UNQUEUED;
 	memset(&tensor->learned, 0, sizeof tensor->learned);
 	tensor->learned.slot = tensor->learned.planned = NONE;
 }
@@ -484,20 +518,41 @@ hr_status hr_tensor_get_info(hr_tensor handle, hr_tensor_info *info)
 	return HR_OK;
 }
 
-hr_status hr_tensor_set_never_evict(hr_tensor handle, bool never)
+/* Takes the lock of the context of a tensor that is there; else HR_CLOSED, and the lock is not taken. */
+static hr_status lock_tensor(hr_tensor handle, hr__tensor **out)
 {
 	hr_status status;
 	hr__tensor *tensor = hr__tensor_of(handle, &status);
 	if (!tensor) return status;
+	hr__lms *lms = tensor->lms;
+	hr__lock_take(&lms->lock);
+	uint64_t word = hr__load_acquire(&tensor->word);
+	if (word >> 32 != handle.id >> 32 || hr__place_of(word) == HR__NOWHERE) {
+		hr__lock_release(&lms->lock);
+		return hr__tensor_is_closed(handle);
+	}
+	*out = tensor;
+	return HR_OK;
+}
+
+hr_status hr_tensor_set_never_evict(hr_tensor handle, bool never)
+{
+	hr__tensor *tensor;
+	hr_status status = lock_tensor(handle, &tensor);
+	if (status) return status;
 	hr__store_relaxed(&tensor->never_evict, (hr__load_relaxed(&tensor->never_evict) & HR__STAYS_SMALL) | (never ? HR__STAYS_WANTED : 0));
+	hr__evict_queue_update(tensor->lms, tensor);
+	hr__lock_release(&tensor->lms->lock);
 	return HR_OK;
 }
 
 hr_status hr_tensor_set_priority(hr_tensor handle, int32_t priority)
 {
-	hr_status status;
-	hr__tensor *tensor = hr__tensor_of(handle, &status);
-	if (!tensor) return status;
+	hr__tensor *tensor;
+	hr_status status = lock_tensor(handle, &tensor);
+	if (status) return status;
 	hr__store_relaxed(&tensor->priority, priority);
+	hr__evict_queue_update(tensor->lms, tensor);
+	hr__lock_release(&tensor->lms->lock);
 	return HR_OK;
 }

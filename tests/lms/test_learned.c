@@ -149,6 +149,7 @@ static void run(const struct chain *chain, const char *policy, struct outcome *o
 	lms.policy = policy;
 	lms.host_limit = UINT64_C(64) << 30;
 	CHECK_STATUS(HR_OK, hr_lms_configure(here.allocator, &lms));
+	hr__reclaim_compares = true;
 	CHECK_STATUS(HR_OK, hr__lms_of(here.allocator, &here.lms));
 	for (uint32_t i = 0; i < chain->layers; i++) {
 		here.weights[i] = create(chain->weight);

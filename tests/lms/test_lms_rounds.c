@@ -56,6 +56,7 @@ static void set_up(bool sim, const char *policy)
 	lms.policy = policy;
 	lms.host_limit = 1024 * here.unit;
 	CHECK_STATUS(HR_OK, hr_lms_configure(here.allocator, &lms));
+	hr__reclaim_compares = true;
 	CHECK_STATUS(HR_OK, hr__lms_of(here.allocator, &here.lms));
 }
 

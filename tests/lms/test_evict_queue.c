@@ -1,0 +1,238 @@
+/* test_evict_queue.c - the queues of tensors (evict_queue.h): an eviction takes the tensor that a look at all of them would take, and looks at
+ * few. */
+#include "fault_os.h"
+#include "lms/learned.h"
+#include "test.h"
+
+#define KIB UINT64_C(1024)
+#define MIB (KIB * KIB)
+
+static struct {
+	hr_device device;
+	hr_allocator allocator;
+	hr__lms *lms;
+} here;
+
+static void set_up(const char *policy, uint64_t limit, uint64_t page, bool defrag)
+{
+	hr_simulated_options simulated;
+	hr_allocator_options options;
+	hr_lms_options lms;
+	setenv("HEADROOM_CUDA", "0", 1);
+	hr_fault_os_install();
+	hr_simulated_options_init(&simulated);
+	simulated.page_bytes = page;
+	CHECK_STATUS(HR_OK, hr_configure_simulated(&simulated));
+	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &here.device));
+	hr_allocator_options_init(&options);
+	options.limit_bytes = limit;
+	options.oom.report_allocations_on_oom = false;
+	CHECK_STATUS(HR_OK, hr_allocator_create(here.device, &options, &here.allocator));
+	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
+	lms.enabled = true;
+	lms.policy = policy;
+	lms.host_limit = 4096 * MIB;
+	lms.defrag = defrag;
+	CHECK_STATUS(HR_OK, hr_lms_configure(here.allocator, &lms));
+	CHECK_STATUS(HR_OK, hr__lms_of(here.allocator, &here.lms));
+}
+
+static void tear_down(void)
+{
+	CHECK_STATUS(HR_OK, hr_lms_check(here.allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_close_all(here.allocator));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+	CHECK(hr_fault_os_is_clean());
+	hr_fault_os_uninstall();
+}
+
+static hr_tensor create(uint64_t bytes)
+{
+	hr_tensor tensor;
+	hr_tensor_options options;
+	hr_tensor_options_init(&options);
+	options.bytes = bytes;
+	CHECK_STATUS(HR_OK, hr_tensor_create(here.allocator, &options, &tensor));
+	return tensor;
+}
+
+static void use(hr_tensor tensor, hr_access access)
+{
+	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, access, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr__device_compute(here.lms->device, HR_STREAM_DEFAULT, 10000));
+	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
+}
+
+static hr_lms_stats stats_of(void)
+{
+	hr_lms_stats stats = { .struct_size = sizeof stats };
+	CHECK_STATUS(HR_OK, hr_lms_get_stats(here.allocator, &stats));
+	return stats;
+}
+
+/* ---- how many are looked at ---- */
+
+#define CHAIN 1000u
+
+/* Forward, each tensor is made from the one before; backward, in reverse, they are used again and destroyed. */
+static void play_chain(void)
+{
+	hr_tensor chain[CHAIN];
+	CHECK_STATUS(HR_OK, hr_step_begin(here.allocator));
+	for (unsigned i = 0; i < CHAIN; i++) {
+		chain[i] = create(2 * MIB);
+		use(chain[i], HR_OVERWRITE);
+	}
+	for (unsigned i = CHAIN; i-- > 0;) {
+		use(chain[i], HR_READ);
+		CHECK_STATUS(HR_OK, hr_tensor_destroy(chain[i]));
+	}
+	CHECK_STATUS(HR_OK, hr_step_end(here.allocator));
+}
+
+/* With room for half of them, a look at all for each eviction was a look at 500. Here each tensor is met once as it leaves, and once or twice to
+ * learn that it was used since it came. */
+static void looks_at_few(const char *policy)
+{
+	set_up(policy, CHAIN * MIB, 2 * MIB, false);
+	for (unsigned step = 0; step < 5; step++) {
+		uint64_t looks = here.lms->looks;
+		int64_t evictions = stats_of().num_evictions;
+		play_chain();
+		CHECK_STATUS(HR_OK, hr_lms_check(here.allocator));
+		evictions = stats_of().num_evictions - evictions;
+		looks = here.lms->looks - looks;
+		CHECK(evictions >= CHAIN / 2 - 1);
+		CHECK(looks <= 8 * (uint64_t)evictions);
+	}
+	if (here.lms->learned) CHECK(stats_of().num_planned_evictions >= CHAIN);
+	tear_down();
+}
+
+static void test_evictions_of_a_chain_look_at_few_tensors(void)
+{
+	looks_at_few("lru");
+	looks_at_few("learned");
+}
+
+/* Those that may not leave are last, and are not met. */
+static void test_tensors_that_stay_are_not_looked_at(void)
+{
+	set_up("lru", CHAIN * MIB, 2 * MIB, false);
+	for (unsigned i = 0; i < CHAIN / 4; i++) {
+		hr_tensor tensor = create(2 * MIB);
+		use(tensor, HR_OVERWRITE);
+		CHECK_STATUS(HR_OK, hr_tensor_set_never_evict(tensor, true));
+	}
+	for (unsigned i = 0; i < CHAIN / 4; i++) use(create(2 * MIB), HR_OVERWRITE);
+	uint64_t looks = here.lms->looks;
+	for (unsigned i = 0; i < CHAIN / 4; i++) use(create(2 * MIB), HR_OVERWRITE);
+	CHECK_EQ(stats_of().num_evictions, CHAIN / 4);
+	CHECK(here.lms->looks - looks <= CHAIN);
+	tear_down();
+}
+
+/* ---- which one it is ---- */
+
+#define MOST 96u
+
+static struct {
+	hr_tensor tensors[MOST];
+	bool written[MOST];
+	unsigned count;
+	uint64_t refused;
+} live;
+
+static hr_tensor one_of(uint64_t *random)
+{
+	return live.tensors[hr_rand_below(random, live.count)];
+}
+
+static void destroy_at(unsigned at)
+{
+	CHECK_STATUS(HR_OK, hr_tensor_destroy(live.tensors[at]));
+	live.count--;
+	live.tensors[at] = live.tensors[live.count];
+	live.written[at] = live.written[live.count];
+}
+
+/* Several at once have the same last use. */
+static void use_some(uint64_t *random)
+{
+	hr_pin pins[6];
+	unsigned count = 1 + (unsigned)hr_rand_below(random, 6), at[6];
+	for (unsigned i = 0; i < count; i++) {
+		at[i] = (unsigned)hr_rand_below(random, live.count);
+		bool writes = !live.written[at[i]] || hr_rand_below(random, 4) == 0;
+		pins[i] = (hr_pin){ live.tensors[at[i]], writes ? HR_WRITE : HR_READ };
+	}
+	hr_status status = hr_pin_all(pins, count, HR_STREAM_DEFAULT);
+	if (status == HR_OUT_OF_MEMORY) live.refused++;
+	else CHECK_STATUS(HR_OK, status);
+	if (status) return;
+	for (unsigned i = 0; i < count; i++) live.written[at[i]] = true;
+	CHECK_STATUS(HR_OK, hr__device_compute(here.lms->device, HR_STREAM_DEFAULT, 50000));
+	CHECK_STATUS(HR_OK, hr_unpin_all(pins, count, HR_STREAM_DEFAULT));
+}
+
+/* What no plan knows of. */
+static void disturb(uint64_t *random)
+{
+	hr_status status = HR_OK;
+	switch (hr_rand_below(random, 6)) {
+	case 0: CHECK_STATUS(HR_OK, hr_tensor_set_priority(one_of(random), (int32_t)hr_rand_below(random, 3) - 1)); break;
+	case 1: CHECK_STATUS(HR_OK, hr_tensor_set_never_evict(one_of(random), hr_rand_below(random, 8) == 0)); break;
+	case 2: status = hr_tensor_evict(one_of(random)); break;
+	case 3: status = hr_tensor_prefetch(one_of(random)); break;
+	case 4: use_some(random); break;
+	default: status = hr_lms_set_limit(here.allocator, (6 + hr_rand_below(random, 4)) * MIB); break;
+	}
+	CHECK(status == HR_OK || status == HR_UNSUPPORTED || status == HR_OUT_OF_MEMORY);
+}
+
+/* A step is the same each time, but for what disturbs it. */
+static void play_random(uint64_t step, uint64_t *noise, unsigned quiet)
+{
+	CHECK_STATUS(HR_OK, hr_step_begin(here.allocator));
+	for (unsigned i = 0; i < 200; i++) {
+		if (live.count < MOST && (live.count < 8 || hr_rand_below(&step, 3) == 0)) {
+			live.written[live.count] = false;
+			live.tensors[live.count++] = create((1 + hr_rand_below(&step, 12)) * 128 * KIB);
+		}
+		use_some(&step);
+		if (live.count > 40 && hr_rand_below(&step, 3) == 0) destroy_at((unsigned)hr_rand_below(&step, live.count));
+		if (quiet && hr_rand_below(noise, quiet) == 0) disturb(noise);
+		if (i % 16 == 0) CHECK_STATUS(HR_OK, hr_lms_check(here.allocator));
+	}
+	while (live.count) destroy_at(live.count - 1);
+	CHECK_STATUS(HR_OK, hr_step_end(here.allocator));
+	CHECK_STATUS(HR_OK, hr_lms_check(here.allocator));
+}
+
+/* hr_lms_check says that every choice was that of a look at all. */
+static void compare(const char *policy, bool defrag, unsigned quiet)
+{
+	uint64_t noise = hr_test_seed();
+	memset(&live, 0, sizeof live);
+	set_up(policy, 10 * MIB, 256 * KIB, defrag);
+	hr__reclaim_compares = true;
+	for (uint64_t round = 0; round < hr_test_scaled(4); round++) {
+		uint64_t step = hr_rand(&noise);
+		for (unsigned i = 0; i < 6; i++) play_random(step, &noise, quiet);
+	}
+	hr__reclaim_compares = false;
+	CHECK(stats_of().num_evictions > 100);
+	tear_down();
+}
+
+static void test_the_queues_choose_as_a_look_at_all_does(void)
+{
+	for (unsigned defrag = 0; defrag < 2; defrag++) {
+		compare("lru", defrag, 3);
+		compare("learned", defrag, 0);
+		compare("learned", defrag, 20);
+	}
+}
+
+TEST_MAIN(T(test_evictions_of_a_chain_look_at_few_tensors), T(test_tensors_that_stay_are_not_looked_at),
+          T(test_the_queues_choose_as_a_look_at_all_does))
