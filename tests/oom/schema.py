@@ -3,8 +3,8 @@
     tests/oom/schema.py REPORT...         whole reports
     tests/oom/schema.py --log LOG...      logs alone
 
-It knows the keywords that the schema uses, and refuses a schema that uses others, so that nothing is checked by not being looked at. It
-needs no package, so that it never has a reason to be skipped; where the package jsonschema is there, it has to come to the same result.
+Supports the keywords that the schema uses, and refuses a schema with others, so that no rule is silently skipped. Needs no package,
+so that it always runs; if the package jsonschema is installed, its result must be the same.
 """
 import json
 import re
@@ -30,7 +30,7 @@ def is_type(value, name):
 
 
 def problems(value, schema, root, path=""):
-    """What is wrong with [value], one text for each."""
+    """Yields a text for each violation in [value]."""
     for word, rule in schema.items():
         found = []
         if word == "$ref":
@@ -71,7 +71,7 @@ def problems(value, schema, root, path=""):
 
 
 def validate(value, schema=SCHEMA):
-    """The list of what is wrong."""
+    """The list of violations."""
     found = list(problems(value, schema, schema))
     if jsonschema:
         theirs = list(jsonschema.Draft202012Validator(schema).iter_errors(value))
@@ -84,7 +84,7 @@ def no_constants(name):
 
 
 def load(text):
-    """Strictly: no NaN, no key twice."""
+    """Parses strictly: no NaN, no duplicate keys."""
 
     def unique(pairs):
         made = dict(pairs)

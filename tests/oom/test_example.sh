@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The examples run out of memory and tell everything in each of their ways; the plain loop over the log works on it as it is.
+# The examples run out of memory and report it in each of their ways; the plain loop over the log reads it unchanged.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 example=$(dirname "$HEADROOM_COMMAND")/examples/oom_report
@@ -17,14 +17,14 @@ lines=$("$example" --log | python3 examples/read_log.py)
 ! "$(dirname "$example")/oom_run" --log | grep -q '"action":"free"' || fail "frees are in the log of the run"
 [ "$(wc -l <<<"$lines")" -ge 20 ] || fail "only $(wc -l <<<"$lines") lines"
 
-# A run that fails leaves the same kind of log in its metadata.
+# A failed run leaves the same kind of log in its metadata.
 run=$(dirname "$example")/oom_run
 lines=$("$run" --log | python3 examples/read_log.py)
 [ "$(wc -l <<<"$lines")" -ge 20 ] && grep -q 'Dtype: float32, Operation: matmul' <<<"$lines" || fail "the run's log is: $lines"
 text=$("$run")
 [ "$(grep -c '^OOM Error: ' <<<"$text")" = 2 ] || fail "the run says: $text"
 
-# The same report through a file, and drawn by the command, where it can read JSON.
+# The same report through a file, drawn by the command if it can read JSON.
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 HEADROOM_OOM_REPORT="$folder/oom-%p.json" "$example" >/dev/null

@@ -1,4 +1,4 @@
-/* test_log.c - the log of recent allocations, and the thread's context that entries take their names from. */
+/* test_log.c - the log of recent allocations, and the thread's context from which its entries take their names. */
 #include <math.h>
 #include <sched.h>
 
@@ -56,7 +56,7 @@ static void check_order(uint32_t count)
 	for (uint32_t i = 1; i < count; i++) CHECK_LE(entries[i - 1].time_ns, entries[i].time_ns);
 }
 
-/* ---- what is in it ---- */
+/* ---- contents ---- */
 
 static void check_entries_of(const char *kind)
 {
@@ -70,7 +70,7 @@ static void check_entries_of(const char *kind)
 	request.tag = hr_name_intern("activations");
 	request.shape = hr_shape_intern(dims, 2);
 	request.dtype = HR_DTYPE_BFLOAT16;
-	for (int size = 0; size < 2; size++) { /* through the cache, and past it */
+	for (int size = 0; size < 2; size++) { /* through the cache, and without it */
 		void *block;
 		if (size) request.bytes = 3 << 20;
 		uint64_t before = hr__os()->wall_clock_ns();
@@ -138,7 +138,7 @@ static void test_addresses_are_told_as_asked(void)
 
 /* ---- sampling ---- */
 
-/* The fraction of operations that is logged is the rate, for small blocks and large ones alike. Bounds of 5 standard deviations. */
+/* The fraction of operations that is logged is the rate, for small and large blocks alike. Bounds of 5 standard deviations. */
 static void check_rate(double rate, uint32_t size)
 {
 	hr_oom_options options = logging(size, rate);
@@ -187,8 +187,8 @@ static void choose(void)
 	hr__log_seed = 0;
 }
 
-/* Two operations at any distance are both logged with the probability 0.1 * 0.1, however close they are. Of 200,000 pairs that is 2,000,
- * with a variance of n p^2 (1 - p^2) + 2 n p^3 (1 - p) = 1,980 + 360: 5 standard deviations are 242. Runs of 32 would give 19,400 at the
+/* Two operations at any distance are both logged with the probability 0.1 * 0.1. Of 200,000 pairs that is 2,000, with a variance of
+ * n p^2 (1 - p^2) + 2 n p^3 (1 - p) = 1,980 + 360: 5 standard deviations are 242. Sampling in runs of 32 would give 19,400 at the
  * distance 1. */
 static void test_sampled_operations_are_independent_of_those_around_them(void)
 {
@@ -205,8 +205,8 @@ static void test_sampled_operations_are_independent_of_those_around_them(void)
 	CHECK(abs((int)same_block - 1000) < 158); /* 5 sqrt(100,000 * 0.01 * 0.99) */
 }
 
-/* Between two logged operations k are left out with the probability 0.1 * 0.9^k: chi squared over k = 0 to 29, and more. It is 30 on average,
- * with a standard deviation of sqrt(2 * 30) = 7.7. */
+/* The number of operations between two logged ones is k with the probability 0.1 * 0.9^k: chi squared over k = 0 to 29, and 30 or
+ * more. Its mean is 30, its standard deviation sqrt(2 * 30) = 7.7. */
 static void test_distances_between_sampled_operations_are_geometric(void)
 {
 	uint32_t found[31] = { 0 }, gaps = 0;
@@ -235,13 +235,13 @@ static void test_a_log_of_allocations_only_has_no_frees(void)
 	options.allocation_log_allocations_only = true;
 	hr_allocator allocator = make("bfc", &options);
 	for (size_t i = 1; i <= 150; i++) hr_free(allocator, allocate(allocator, i, "op"), HR_STREAM_DEFAULT);
-	CHECK_EQ(collect(allocator), 100); /* with frees it would reach back to block 101 */
+	CHECK_EQ(collect(allocator), 100); /* with frees the first entry would be block 101 */
 	CHECK_EQ(total, 150);
 	for (uint32_t i = 0; i < 100; i++) {
 		CHECK_EQ(entries[i].action, HR__LOG_ALLOC);
 		CHECK_EQ(entries[i].bytes, 51 + i);
 	}
-	/* Sampled, half of the 10,000 allocations are in: 5 standard deviations are 5 sqrt(10,000 / 4) = 250. */
+	/* With sampling, half of the 10,000 allocations are logged: 5 standard deviations are 5 sqrt(10,000 / 4) = 250. */
 	options.allocation_log_sampling_rate = 0.5;
 	options.allocation_log_buffer_size = ENTRIES;
 	hr__log_seed = 20250130;
@@ -313,13 +313,13 @@ static void test_entries_of_all_threads_are_merged_by_time(void)
 	for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
 	atomic_store(&stop, true);
 	pthread_join(reader, NULL);
-	CHECK_EQ(collect(shared), 500); /* of threads that are gone */
+	CHECK_EQ(collect(shared), 500); /* of threads that have ended */
 	CHECK_EQ(total, 4 * 4000);
 	check_order(500);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* A thread that lived longer and logged earlier loses nothing to one that ended before it. */
+/* A thread that lives longer and logged earlier loses no entries to one that ended before it. */
 static atomic_int turn;
 
 static void wait_for_turn(int number)
@@ -386,7 +386,7 @@ static void test_settings_change_while_threads_allocate(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* ---- bad settings, and no memory ---- */
+/* ---- invalid settings, and no memory ---- */
 
 static void test_bad_settings_are_named_and_change_nothing(void)
 {
@@ -451,7 +451,7 @@ static void test_requests_inherit_op_and_scope_of_their_thread(void)
 	CHECK_STATUS(HR_OK, hr_name_scope_push("layer_3"));
 	CHECK_STR(hr_name_text(hr_name_scope_current()), "encoder/layer_3");
 	CHECK_EQ(hr_op_set(hr_name_intern("matmul")), HR_NAME_NONE);
-	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 512, &block)); /* the first of this thread here: the slow way */
+	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 512, &block)); /* the thread's first one: the slow path */
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 512, &block));
 	hr_request request = HR_REQUEST(512);
 	request.op = hr_name_intern("own");
@@ -492,7 +492,7 @@ static void test_scopes_must_balance(void)
 	CHECK_STATUS(HR_OK, hr_name_scope_push(huge));
 	CHECK_LE(strlen(hr_name_text(hr_name_scope_current())), 1024);
 	CHECK_STATUS(HR_OK, hr_shutdown());
-	CHECK_EQ(hr_name_scope_current(), HR_NAME_NONE); /* it ended with everything else */
+	CHECK_EQ(hr_name_scope_current(), HR_NAME_NONE); /* hr_shutdown ended the scope */
 }
 
 TEST_MAIN(T(test_entries_say_what_was_asked_and_by_whom), T(test_the_newest_entries_are_kept), T(test_addresses_are_told_as_asked),

@@ -1,4 +1,4 @@
-/* test_oom_environment.c - HEADROOM_OOM_REPORT: a program that nobody changed writes its reports, and never anything but them. */
+/* test_oom_environment.c - HEADROOM_OOM_REPORT: an unchanged program writes its reports, and never anything else. */
 #include <errno.h>
 #include <sys/stat.h>
 
@@ -29,7 +29,7 @@ static void set_variable(const char *format)
 	setenv("HEADROOM_OOM_REPORT", value, 1);
 }
 
-/* What an unchanged program does: default options. */
+/* An unchanged program: default options. */
 static void fail(unsigned times)
 {
 	hr_allocator allocator;
@@ -107,7 +107,7 @@ static void test_what_is_there_is_never_written_over(void)
 	FILE *file = fopen(path, "w");
 	fputs("mine", file);
 	fclose(file);
-	/* Nor through a link. */
+	/* A symbolic link is not followed either. */
 	snprintf(path, sizeof path, "%s/oom.json.1", folder);
 	snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", folder);
 	CHECK_EQ(symlink(elsewhere, path), 0);
@@ -127,7 +127,7 @@ static void test_what_cannot_be_written_is_told_with_the_error(void)
 	fail(2);
 	CHECK_CONTAINS(hr_last_message(), "(the report could not be written to /tmp/headroom-oom-");
 	CHECK_CONTAINS(hr_last_message(), "/no/such/folder/oom.json: ENOENT");
-	CHECK_STATUS(HR_OK, hr_oom_last(&report)); /* it is there all the same */
+	CHECK_STATUS(HR_OK, hr_oom_last(&report)); /* the report exists anyway */
 	CHECK_GT(hr_oom_text(report, NULL, 0), 0);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	remove_folder();
@@ -144,7 +144,7 @@ static void test_a_path_that_is_too_long_is_told_with_the_error(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* Every call of the system from some point on fails: the error that the program gets is the same, and no half file is left. */
+/* Every call of the system fails from some point on: the program gets the same error, and no incomplete file is left. */
 static void test_a_failing_disk_leaves_no_half_report(void)
 {
 	hr_allocator allocator;
@@ -169,7 +169,7 @@ static void test_a_failing_disk_leaves_no_half_report(void)
 	remove_folder();
 }
 
-/* ---- how many files ---- */
+/* ---- number of files ---- */
 
 static void test_a_process_writes_16_files_and_says_why_not_more(void)
 {
@@ -219,7 +219,7 @@ static void test_a_number_of_files_that_is_none_is_the_default(void)
 	remove_folder();
 }
 
-/* Counts attempts to create a file, by the system's calls: each report needs one, however many files there are. */
+/* Counts attempts to create a file by the calls of the system: each report needs one, however many files exist. */
 static void test_a_file_costs_no_more_for_those_that_are_there(void)
 {
 	make_folder();
@@ -233,7 +233,7 @@ static void test_a_file_costs_no_more_for_those_that_are_there(void)
 	fail(150);
 	before = hr_fault_os_calls();
 	fail(1);
-	CHECK_LE(hr_fault_os_calls() - before, second + 2); /* the log of the report is longer */
+	CHECK_LE(hr_fault_os_calls() - before, second + 2); /* the log in the report is longer */
 	CHECK_EQ(count_files(), 153);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	hr_fault_os_uninstall();
@@ -256,7 +256,7 @@ static void test_the_report_knows_why_it_is_in_no_file(void)
 	remove_folder();
 }
 
-/* ---- the standard error ---- */
+/* ---- standard error ---- */
 
 static int with_stderr_to(const char *path)
 {
@@ -283,7 +283,7 @@ static void test_reports_on_the_standard_error_are_whole(void)
 	int kept = with_stderr_to(path);
 	hr_test_threads(4, fail_on_its_thread, NULL);
 	dup2(kept, STDERR_FILENO);
-	/* Twelve of them, one behind the other: what one begins it ends before the next. */
+	/* Twelve reports, one after the other: each is complete before the next begins. */
 	char *text = read_file("stderr");
 	CHECK(text != NULL);
 	hr_oom_report report;
@@ -322,7 +322,7 @@ static void test_a_closed_standard_error_kills_nobody(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* ---- saving by hand ---- */
+/* ---- saving explicitly ---- */
 
 static void test_a_report_can_be_saved_to_a_new_file(void)
 {

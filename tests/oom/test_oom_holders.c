@@ -1,4 +1,4 @@
-/* test_oom_holders.c - who holds what, against a sum that is made block by block. */
+/* test_oom_holders.c - holders, compared with a sum over all blocks. */
 #include "test.h"
 
 #define KIB UINT64_C(1024)
@@ -11,7 +11,7 @@ static hr_name names[NAMES];
 static struct {
 	void *address;
 	hr_request request;
-	uint64_t bytes; /* that it occupies */
+	uint64_t bytes; /* including rounding */
 } blocks[BLOCKS];
 static uint32_t count;
 
@@ -25,7 +25,7 @@ static void open_device(void)
 	}
 }
 
-/* ---- a custom allocator: it counts up ---- */
+/* ---- a custom allocator that returns ascending addresses ---- */
 
 static hr_status custom_alloc(void *state, size_t bytes, size_t alignment, hr_stream stream, void **out)
 {
@@ -63,7 +63,7 @@ static void allocate(hr_allocator allocator, uint64_t *random)
 	hr_request request = HR_REQUEST(1 + hr_rand(random) % (hr_rand(random) % 8 ? 4 * KIB : 900 * KIB));
 	request.op = names[hr_rand(random) % NAMES];
 	request.scope = names[hr_rand(random) % 20];
-	request.tag = hr_rand(random) % 5 ? names[hr_rand(random) % 3] : UINT32_MAX - 7; /* which is no name */
+	request.tag = hr_rand(random) % 5 ? names[hr_rand(random) % 3] : UINT32_MAX - 7; /* not a valid name */
 	request.dtype = HR_DTYPE_FLOAT32;
 	CHECK_STATUS(HR_OK, hr_alloc(allocator, &request, &blocks[count].address));
 	CHECK_STATUS(HR_OK, hr_allocation_get_info(allocator, blocks[count].address, &info));
@@ -78,7 +78,7 @@ static hr_name name_of(uint32_t block, hr_holder_kind kind)
 	return name == UINT32_MAX - 7 ? HR_NAME_OTHER : name;
 }
 
-/* What a name holds, looking at every block. */
+/* What a name holds, from a scan of every block. */
 static hr_holder naive(hr_name name, hr_holder_kind kind)
 {
 	hr_holder sum = { .name = name };
@@ -106,7 +106,7 @@ static void check_holders(hr_allocator allocator)
 			blocks_seen += all[i].count;
 		}
 		CHECK_EQ(blocks_seen, count);
-		/* Fewer are the first of them. */
+		/* With less capacity, the first ones are returned. */
 		for (size_t capacity = 0; capacity <= found; capacity += 1 + capacity / 3) {
 			CHECK_STATUS(HR_OK, hr_allocator_get_holders(allocator, (hr_holder_kind)kind, some, capacity, &part));
 			CHECK_EQ(part, capacity);
@@ -123,7 +123,7 @@ static void check_largest(hr_allocator allocator)
 	CHECK_EQ(found, count < 64 ? count : 64);
 	uint32_t above = 0;
 	for (uint32_t i = 0; i < count && found; i++) above += blocks[i].bytes > largest[found - 1].bytes;
-	CHECK_LT(above, found + (found == 0)); /* nothing larger was left out */
+	CHECK_LT(above, found + (found == 0)); /* no larger one was left out */
 	for (size_t i = 0; i < found; i++) {
 		hr_allocation_info info = { .struct_size = sizeof info };
 		CHECK_EQ(largest[i].struct_size, sizeof info);
@@ -180,7 +180,7 @@ static void test_holders_of_a_custom_allocator_are_the_sum_over_blocks(void)
 	check_kind("counting");
 }
 
-/* Blocks that come and go meanwhile are seen or not; those that stay are. */
+/* Blocks that are allocated or freed meanwhile may be counted or not; all others are. */
 static hr_allocator shared;
 static _Atomic(bool) done;
 

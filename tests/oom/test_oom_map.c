@@ -1,4 +1,4 @@
-/* test_oom_map.c - the map of a report: it adds up, it is exact where there is room, and it can be drawn while everything changes. */
+/* test_oom_map.c - the map of a report: it adds up, it is exact if there is room, and it can be drawn while memory changes. */
 #include "memory/oom.h"
 #include "test.h"
 
@@ -35,7 +35,7 @@ static const hr__report *fail(hr_allocator allocator)
 	return report;
 }
 
-/* ---- against hr_allocator_visit ---- */
+/* ---- compared with hr_allocator_visit ---- */
 
 struct drawing {
 	hr__run runs[HR__REPORT_RUNS];
@@ -111,7 +111,7 @@ static void check_map(hr_allocator allocator, const hr__report *report, bool exa
 	if (!report->regions_left_out) CHECK_EQ(in_use, report->stats.bytes_in_use);
 }
 
-/* Fills and frees at random; [blocks] are left as they are at the end. */
+/* Allocates and frees at random; [blocks] are those left at the end. */
 static uint32_t fill(hr_allocator allocator, void **blocks, uint32_t most, uint64_t largest, uint64_t *random)
 {
 	uint32_t count = 0;
@@ -162,7 +162,7 @@ static void test_a_coarse_map_adds_up_to_the_regions_figures(void)
 	check_random(0, 20000, 20 * KIB, false);
 }
 
-/* Every other one of 80,000 equal blocks is free: 80,000 runs that all have to be joined, evenly. */
+/* Every other one of 80,000 equal blocks is free: 80,000 runs, all of which have to be merged, evenly. */
 static void test_a_coarse_map_is_even(void)
 {
 	hr_allocator allocator = open_allocator(2 * MIB, 64 * 1024 * MIB, false);

@@ -1,4 +1,5 @@
-/* test_oom_report.c - reports: complete, the thread's own, made without memory, readable while others are made, and gone when they are. */
+/* test_oom_report.c - reports: complete, per thread, made without allocating, readable while others are made, and invalid once
+ * overwritten. */
 #include <errno.h>
 
 #include "fault_os.h"
@@ -44,7 +45,7 @@ static hr_oom_report fail(hr_allocator allocator, uint64_t bytes)
 	return last();
 }
 
-/* All the bytes of a text, and no more, whatever the capacity. */
+/* Exactly the bytes of a text are written, whatever the capacity. */
 static void check_text(hr_oom_report report, size_t (*write)(hr_oom_report, char *, size_t))
 {
 	size_t length = write(report, NULL, 0);
@@ -149,7 +150,7 @@ static uint64_t held(void)
 	return live.alloc_bytes + live.reserved_bytes + live.committed_bytes + live.fds + live.mapped_bytes;
 }
 
-/* 100,000 blocks, and nothing that the system could give is given any more. */
+/* 100,000 blocks, and every call of the system fails. */
 static void test_a_report_needs_no_memory_and_no_long_hold(void)
 {
 	static void *blocks[200000];
@@ -158,7 +159,7 @@ static void test_a_report_needs_no_memory_and_no_long_hold(void)
 	hr_allocator allocator = open_allocator(4 * GIB, NULL);
 	for (int i = 0; i < 200000; i++) CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 4 * KIB + 4 * KIB * (i % 3), &blocks[i]));
 	for (int i = 0; i < 200000; i += 2) CHECK_STATUS(HR_OK, hr_free(allocator, blocks[i], HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 8 * GIB, &block)); /* the log's clock is measured once */
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 8 * GIB, &block)); /* the log's clock is calibrated once */
 	uint64_t before = held();
 	hr_fault_os_fail_nth(1, true, ENOMEM);
 	hr_oom_report handle = fail(allocator, 8 * GIB), other = fail(allocator, 3 * GIB + 900 * MIB);
@@ -182,7 +183,8 @@ static void test_a_report_needs_no_memory_and_no_long_hold(void)
 	CHECK(hr_fault_os_is_clean());
 }
 
-/* The same from the start: whatever fails, and however often, a report is made and the error stays the one that it is about. */
+/* The same from the start: whatever fails, and however often, a report is made, and the thread's error is still that of the
+ * request. */
 static void test_a_report_is_made_when_every_call_of_the_system_fails(void)
 {
 	hr_allocator allocator = open_allocator(64 * MIB, NULL);
@@ -222,7 +224,7 @@ static void fail_with_others(void *argument, unsigned index)
 		request.bytes = GIB + (round * 8 + index) * 256;
 		CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc(shared, &request, &block));
 		hr_oom_report handle = last();
-		pthread_barrier_wait(&round_ends); /* all eight are there, and still are */
+		pthread_barrier_wait(&round_ends); /* all eight exist, and still do */
 		const hr__report *report = hr__report_open(handle.id);
 		CHECK(report != NULL);
 		CHECK_EQ(report->id, handle.id);
@@ -253,7 +255,7 @@ static void test_eight_threads_that_fail_at_once_have_a_report_each(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* Threads read what others overwrite: a report is there as a whole, or not at all. */
+/* Threads read reports that others overwrite: a report is complete, or not available. */
 static _Atomic(uint64_t) newest;
 static _Atomic(bool) done;
 
@@ -263,7 +265,7 @@ static void read_or_fail(void *argument, unsigned index)
 	uint64_t random = index, whole = 0;
 	static char text[3][1 << 20];
 	if (index >= 3) {
-		while (!atomic_load(&done)) { /* sixteen others may have been quicker than a look at one's own */
+		while (!atomic_load(&done)) { /* sixteen newer reports may be made before a thread reads its own */
 			void *block;
 			hr_oom_report report;
 			CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(shared, GIB + 1 + hr_rand(&random) % GIB, &block));
@@ -312,12 +314,12 @@ static void test_the_last_sixteen_are_kept(void)
 	CHECK_STATUS(HR_CLOSED, hr_oom_get_verdict((hr_oom_report){ latest.id + 1 }, &verdict));
 	CHECK_STATUS(HR_OK, hr_oom_get_verdict(latest, &verdict));
 	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
-	CHECK_STATUS(HR_OK, hr_oom_get_verdict(latest, &verdict)); /* the allocator is gone; the report is a copy */
+	CHECK_STATUS(HR_OK, hr_oom_get_verdict(latest, &verdict)); /* the allocator is closed; the report is a copy */
 	check_text(latest, hr_oom_text);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK_STATUS(HR_CLOSED, hr_oom_get_verdict(latest, &verdict));
 	CHECK_STATUS(HR_NOT_READY, hr_oom_last(&latest));
-	/* And anew. */
+	/* The library can be used again. */
 	first = fail(open_allocator(64 * MIB, NULL), GIB);
 	CHECK_GT(first.id, latest.id);
 	CHECK_STATUS(HR_OK, hr_shutdown());
@@ -339,7 +341,7 @@ static void when_it_fails(void *user, hr_oom_report report)
 	called.report = report;
 	CHECK_EQ(last().id, report.id);
 	check_text(report, hr_oom_text);
-	/* It may use Headroom; what fails in here makes no report. */
+	/* The callback may use Headroom; a failure in it makes no report. */
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(called.allocator, 9 * GIB, &block));
 	CHECK_CONTAINS(hr_last_message(), "9.0 GiB");
 	CHECK_EQ(last().id, report.id);

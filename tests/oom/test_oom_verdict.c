@@ -1,13 +1,14 @@
-/* test_oom_verdict.c - a verdict is what a naive model of the device says, and what the engine then does.
+/* test_oom_verdict.c - a verdict agrees with a naive model of the device, and with what the engine then does.
  *
- * Situations are made at random: pages of several sizes or none, one to three shards, small pools and thread caches or not, limits of the
- * allocator, of the logical device and of the card, other allocators on the device, alignments, stitching on and off, tensors that could
- * leave, with Large Model Support on and off. Each request is
- * judged twice: by hr_allocator_would_fit, and by a model that was written from the words at the top of verdict.c alone. It copies what
- * hr_allocator_visit shows into an array with one letter for each unit of memory, and trims, repacks and compares in that array.
+ * Situations are random: pages of several sizes or none, one to three shards, small pools and thread caches or not, limits of the
+ * allocator, of the logical device and of the card, other allocators on the device, alignments, stitching on and off, tensors that
+ * can be evicted, with Large Model Support on and off. Each request is judged twice: by hr_allocator_would_fit, and by a model that
+ * was written only from the text at the top of verdict.c. The model copies what hr_allocator_visit shows into an array with one
+ * letter for each unit of memory, and trims, repacks and compares in that array.
  *
- * Then the request is made. What the verdict says hr_alloc does by itself it must do, and no more than that; with stitching off, the advice
- * is followed; a request that fails leaves the same verdict behind; and of what needs more, exactly that much is freed, and less.
+ * Then the request is made. hr_alloc must do exactly what the verdict says it does by itself; with stitching off, the advice is
+ * followed; a request that fails leaves the same verdict; and if more memory is needed, freeing exactly that much suffices and
+ * freeing less does not.
  *
  * SHOW=1 in the environment prints every verdict. */
 #include "device/device.h"
@@ -22,10 +23,10 @@
 #define REGIONS 256u
 #define OTHERS 2u
 
-/* ---- a card on which somebody else holds memory ---- */
+/* ---- a card on which another process holds memory ---- */
 
 static hr_simulated_options card_options;
-static uint64_t stolen; /* bytes that are not there for us */
+static uint64_t stolen; /* bytes held by other processes */
 
 static hr_status card_memory_info(void *device, uint64_t *free_bytes, uint64_t *total_bytes)
 {
@@ -64,21 +65,21 @@ static hr_status card_count(void *config, uint32_t *out)
 
 static struct {
 	uint64_t random;
-	uint64_t page, unit; /* of mapping, 0 = none; of sizes */
+	uint64_t page, unit; /* unit of mapping, 0 = none; unit of sizes */
 	hr_device device, parts[2];
 	uint32_t part_count;
 	hr_allocator mine, others[OTHERS];
 	uint32_t other_count;
-	uint64_t limit; /* of mine */
+	uint64_t limit; /* of [mine] */
 	bool thread_cache, stitch, allow_growth;
 	uint32_t home; /* shard of the main thread */
-	bool tensors, lms; /* there are tensors; they may leave */
-	hr_name leaver;    /* tag of those that could */
+	bool tensors, lms; /* there are tensors; they can be evicted */
+	hr_name leaver;    /* tag of evictable tensors */
 	struct {
 		void *address;
 		uint64_t bytes;
 		hr_allocator of;
-		hr_tensor tensor; /* instead of address */
+		hr_tensor tensor; /* used instead of address */
 		bool pinned;
 	} blocks[BLOCKS];
 	uint32_t count;
@@ -105,7 +106,7 @@ static bool take(hr_allocator allocator, uint64_t bytes, uint64_t alignment)
 	return true;
 }
 
-/* A tensor of mine: pinned, to stay, or one that could leave. */
+/* A tensor in [mine]: pinned, not evictable, or evictable. */
 static void add_tensor(uint64_t bytes)
 {
 	hr_tensor_options options;
@@ -142,7 +143,7 @@ static uint64_t give(uint32_t at)
 	return bytes;
 }
 
-/* ---- threads of their own shards, that live as long as the situation ---- */
+/* ---- threads with shards of their own, alive as long as the situation ---- */
 
 static struct {
 	pthread_t id[HELPERS];
@@ -150,7 +151,7 @@ static struct {
 	pthread_mutex_t mutex;
 	pthread_cond_t changed;
 	void (*job)(void);
-	uint32_t turn; /* whose it is; HELPERS = nobody's */
+	uint32_t turn; /* index of the running thread; HELPERS = none */
 	bool end;
 } helpers = { .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .turn = HELPERS };
 
@@ -201,7 +202,7 @@ static void end_helpers(void)
 typedef struct strip {
 	uint64_t address, units;
 	bool small;
-	char *cells; /* L live, F free, C cached, H no memory; a digit is a tensor that could leave, and another than that of the one beside it */
+	char *cells; /* L live, F free, C cached, H unmapped; a digit is an evictable tensor, and differs from that of its neighbour */
 	uint32_t painted;
 } strip;
 
@@ -274,7 +275,7 @@ static picture copy_of(const picture *seen)
 	return copy;
 }
 
-/* What is given back at a time: pages, or a whole region. */
+/* Units that are released together: a page, or a whole region. */
 static uint64_t part_of(const strip *at)
 {
 	return here.page ? here.page / here.unit : at->units;
@@ -287,7 +288,7 @@ static uint64_t whole_parts(const strip *at, uint64_t first, uint64_t end)
 	return count;
 }
 
-/* Gives whole parts back; bytes. */
+/* Releases whole free parts; returns their bytes. */
 static uint64_t release(strip *at)
 {
 	uint64_t part = part_of(at), bytes = 0;
@@ -307,7 +308,7 @@ static uint64_t count_of(const picture *seen, char letter)
 	return units * here.unit;
 }
 
-/* Where a row of [letter] that begins at [i] ends. */
+/* End of the run of [letter] that begins at [i]. */
 static uint64_t row_end(const strip *at, uint64_t i, char letter)
 {
 	while (i < at->units && at->cells[i] == letter) i++;
@@ -345,8 +346,8 @@ static bool holds(const picture *seen, const struct wish *wish)
 	return false;
 }
 
-/* Pages to map for the block that begins at the first aligned unit from [from] on, which must end by [end]; *first and *stop get its
- * extent. NONE when it cannot. */
+/* Pages to map for the block that begins at the first aligned unit from [from] on and must end by [end]; *first and *stop get its
+ * extent. NONE if it does not fit. */
 static uint64_t pages_at(const strip *at, const struct wish *wish, uint64_t from, uint64_t end, uint64_t *first, uint64_t *stop)
 {
 	uint64_t part = part_of(at), pages = 0;
@@ -357,8 +358,8 @@ static uint64_t pages_at(const strip *at, const struct wish *wish, uint64_t from
 	return pages ? pages : NONE;
 }
 
-/* Over all holes of the strip: the fewest pages with nothing given up, or, if [spare] is not NONE, with as many at hand as that less the
- * whole ones beside the hole that the block builds on. */
+/* The fewest pages to map, over all holes of the strip: with nothing released if [spare] is NONE; else from [spare] free pages,
+ * less the whole ones beside the hole that the block builds on. */
 static uint64_t fewest_pages(const strip *at, const struct wish *wish, uint64_t spare)
 {
 	uint64_t best = NONE;
@@ -381,13 +382,14 @@ static uint64_t fewest_pages(const strip *at, const struct wish *wish, uint64_t 
 	return best;
 }
 
-/* Every window of one stretch; the fewest live units in one with enough free. [grows] units count as free behind a stretch. */
+/* The fewest live units in a window of one mapped stretch that has enough free units. Up to [grows] units of a hole after the
+ * stretch count as free. */
 static uint64_t fewest_moved(const strip *at, uint64_t wanted, uint64_t grows)
 {
 	uint64_t best = NONE;
 	for (uint64_t i = 0; i < at->units; i++) {
 		uint64_t live = 0, free_units = 0, j = i;
-		/* A window begins where a free row does: any other is longer for nothing. */
+		/* A window begins at the begin of a free run; any other is longer without need. */
 		if (at->cells[i] != 'F' || (i > 0 && at->cells[i - 1] == 'F')) continue;
 		for (; j < at->units && at->cells[j] != 'H'; j++) {
 			live += at->cells[j] == 'L';
@@ -400,16 +402,16 @@ static uint64_t fewest_moved(const strip *at, uint64_t wanted, uint64_t grows)
 		}
 		if (free_units * here.unit >= wanted && live < best) best = live;
 	}
-	/* Or it begins with the last live chunks, of which none need move: then all it has is what grows. */
+	/* A window that begins after the last free run moves nothing and has only the units that grow. */
 	return best == NONE ? NONE : best * here.unit;
 }
 
-/* Rows of free units and whole tensors that hold the block: the fewest bytes of tensors in one. */
+/* The fewest bytes of tensors in a run of free units and whole tensors that holds the block. */
 static uint64_t fewest_leaving(const strip *at, const struct wish *wish)
 {
 	uint64_t best = NONE;
 	for (uint64_t i = 0; i < at->units; i++) {
-		if (i > 0 && at->cells[i] == at->cells[i - 1]) continue; /* where a chunk begins */
+		if (i > 0 && at->cells[i] == at->cells[i - 1]) continue; /* start of a chunk */
 		uint64_t tensors = 0;
 		for (uint64_t j = i, end; j < at->units && (at->cells[j] == 'F' || is_tensor(at->cells[j])); j = end) {
 			end = row_end(at, j, at->cells[j]);
@@ -444,7 +446,7 @@ static struct room room_now(uint64_t *total)
 		reserved += part.reserved_bytes;
 	}
 	*total = info.total_bytes;
-	/* What we hold without using it is the card's too. */
+	/* Memory that we hold without using it counts as free on the card. */
 	uint64_t idle = info.total_bytes - info.free_bytes - info.other_bytes - reserved;
 	return (struct room){ here.limit - (uint64_t)stats.bytes_reserved, limit - info.reserved_bytes, info.free_bytes + idle };
 }
@@ -463,15 +465,16 @@ static hr_tier outermost(uint64_t total)
 	return fullest(&(struct room){ 0, 0, NONE }, total);
 }
 
-/* The strip that grows for the main thread; NONE when its shard has no addresses yet. Large and small come in turn, shard by shard. */
+/* The strip that grows for the main thread; NONE if its shard has no addresses yet. Each shard has a strip for large blocks, then
+ * one for small ones. */
 static uint64_t home_of(const picture *seen, bool small)
 {
 	uint64_t at = 2 * here.home + small;
 	return here.page && at < seen->count ? at : NONE;
 }
 
-/* Whether the main thread's cache has a block of that size: what is cached in a shard is its thread's, and where there is only one
- * shard there is only one thread. */
+/* Whether the main thread's cache has a block of that size: cached blocks of a shard belong to its thread, and with a single shard
+ * there is a single thread. */
 static bool find_kept(void *context, const hr_chunk_view *chunk)
 {
 	uint64_t *size = context;
@@ -487,13 +490,13 @@ static bool is_kept(const picture *seen, uint64_t size)
 	return size == 0;
 }
 
-/* Whether the strip has such an address at all. */
+/* Whether the strip has addresses for the block at all. */
 static bool has_address(const strip *at, const struct wish *wish)
 {
 	return aligned(at, 0, wish->alignment) + wish->size / here.unit <= at->units;
 }
 
-/* HR_FITS_WITH_LMS of a trimmed state: bytes, or NONE. */
+/* HR_FITS_WITH_LMS in the trimmed state: bytes, or NONE. */
 static uint64_t model_of_leaving(const picture *trimmed, const struct wish *wish, uint64_t home, uint64_t whole, struct room left)
 {
 	uint64_t row = NONE, leavers = 0, unit = here.page ? here.page : here.unit, there = count_of(trimmed, 'F') + least(&left);
@@ -514,7 +517,7 @@ static uint64_t model_of_leaving(const picture *trimmed, const struct wish *wish
 	uint64_t room = least(&left), spare = room / unit;
 	for (uint32_t s = 0; s < gone.count && here.page; s++) spare += whole_parts(&gone.strips[s], 0, gone.strips[s].units);
 	bool fits = holds(&gone, wish);
-	if (fits) CHECK(!here.page); /* else there would have been a row */
+	if (fits) CHECK(!here.page); /* else a run would have been found */
 	else if (!here.page) fits = whole <= room;
 	else if (home == NONE) fits = whole <= room || (here.stitch && whole / here.page <= spare);
 	else
@@ -525,7 +528,7 @@ static uint64_t model_of_leaving(const picture *trimmed, const struct wish *wish
 	return !fits ? NONE : missing < leavers ? missing : leavers;
 }
 
-/* The whole of verdict.c's introduction, for "bfc". */
+/* Implements the whole introduction of verdict.c, for "bfc". */
 static hr_verdict model(const struct wish *wish)
 {
 	picture now, other;
@@ -537,7 +540,7 @@ static hr_verdict model(const struct wish *wish)
 	uint64_t home = home_of(&now, wish->small);
 
 	bool kept = wish->small && is_kept(&now, wish->size);
-	for (uint32_t s = 0; s < now.count; s++) replace(&now.strips[s], 'C', 'c'); /* neither free nor live yet */
+	for (uint32_t s = 0; s < now.count; s++) replace(&now.strips[s], 'C', 'c'); /* counts neither as free nor as live yet */
 	pages = home != NONE ? fewest_pages(&now.strips[home], wish, NONE) : whole / (part_bytes ? part_bytes : 1);
 	if (kept || holds(&now, wish) || (here.page ? pages <= least(&room) / here.page : whole <= least(&room))) {
 		verdict.kind = HR_FITS;
@@ -631,7 +634,7 @@ static hr_verdict judge(const struct wish *wish)
 		       (unsigned long long)wish->size, (unsigned long long)wish->alignment, (int)got.kind, (unsigned long long)got.bytes,
 		       (unsigned long long)got.pages, (int)got.tier, got.text, got.advice);
 	CHECK_EQ((int)got.kind, (int)expected.kind);
-	/* What defragmentation would move has an oracle in tests/lms/test_defrag.c, and is what it does. */
+	/* tests/lms/test_defrag.c has an oracle for the bytes that defragmentation moves, and checks that it moves them. */
 	if (got.kind == HR_FITS_AFTER_DEFRAG && strstr(got.text, "tensors of")) CHECK(here.tensors && got.bytes > 0);
 	else CHECK_EQ(got.bytes, expected.bytes);
 	CHECK_EQ(got.pages, expected.pages);
@@ -643,7 +646,7 @@ static hr_verdict judge(const struct wish *wish)
 	return got;
 }
 
-/* What the engine had to do for a request, in the words of a verdict. */
+/* The verdict that corresponds to what the engine did for a request. */
 static hr_verdict_kind done_between(const hr_stats *before, const hr_stats *after)
 {
 	if (after->bytes_reclaimed != before->bytes_reclaimed) return HR_FITS_WITH_LMS;
@@ -651,7 +654,7 @@ static hr_verdict_kind done_between(const hr_stats *before, const hr_stats *afte
 	return after->num_trims != before->num_trims ? HR_FITS_AFTER_TRIM : HR_FITS;
 }
 
-/* Frees blocks of mine until exactly [bytes] are free; what is too large for that is left. True when that came out. */
+/* Frees blocks of [mine] until exactly [bytes] are free, and skips larger ones. True if the sum is exact. */
 static bool free_exactly(const struct wish *wish, uint64_t bytes)
 {
 	for (uint32_t i = here.count; i-- > 0 && bytes;) {
@@ -664,7 +667,8 @@ static bool free_exactly(const struct wish *wish, uint64_t bytes)
 	return bytes == 0;
 }
 
-/* The report on a request that fails says the same; with HR_REPORTS_TO in the environment it is kept there, for test_situations.py. */
+/* The report of a failed request has the same verdict. With HR_REPORTS_TO in the environment it is saved there, for
+ * test_situations.py. */
 static void report(const struct wish *wish, const hr_verdict *expected)
 {
 	static unsigned written;
@@ -699,7 +703,7 @@ static void act(const struct wish *wish)
 	bool by_itself = verdict.kind <= HR_FITS_AFTER_TRIM || (verdict.kind == HR_FITS_AFTER_STITCH && here.stitch) ||
 	                 (verdict.kind == HR_FITS_WITH_LMS && here.lms);
 	bool taken = take(here.mine, wish->size, wish->alignment);
-	/* With stitching off, tensors may have made the room that pages would have been. */
+	/* With stitching off, evicted tensors may have made room instead of pages. */
 	if (taken && verdict.kind == HR_FITS_AFTER_STITCH && !here.stitch && here.lms) return;
 	CHECK_EQ(taken, by_itself);
 	CHECK_STATUS(HR_OK, hr_allocator_get_stats(here.mine, &after));
@@ -708,7 +712,7 @@ static void act(const struct wish *wish)
 		if (here.page && verdict.kind != HR_FITS_WITH_LMS) CHECK_EQ(after.bytes_stitched - before.bytes_stitched, verdict.pages * here.page);
 		return;
 	}
-	/* The engine has tried all that it may, and nothing is different, but that everything that could leave has left. */
+	/* The engine has tried everything, and the verdict is the same, except that all evictable tensors are evicted. */
 	hr_verdict later = judge(wish);
 	if (here.lms) {
 		CHECK(later.kind >= HR_FITS_AFTER_DEFRAG && later.kind != HR_FITS_WITH_LMS ? true
@@ -745,7 +749,7 @@ static uint64_t some_size(uint64_t most_units)
 	}
 }
 
-/* The calling thread fills and frees at random, in the allocator [of]. */
+/* The calling thread allocates and frees at random, in the allocator [job_of]. */
 static hr_allocator job_of;
 static void churn(void)
 {
@@ -757,7 +761,7 @@ static void churn(void)
 			else take(job_of, some_size(most), 0);
 		} else {
 			uint32_t at = (uint32_t)below(here.count);
-			/* Small blocks of another shard would go to nobody's cache, which is as good. */
+			/* A small block of another shard would not enter a cache, which is also fine. */
 			give(at);
 		}
 	}
@@ -767,7 +771,7 @@ static void open_device(uint64_t pages)
 {
 	uint64_t limits[2];
 	hr_backend table = hr__backend_simulated;
-	static hr_backend kept; /* what is registered is copied, names are not */
+	static hr_backend kept; /* the registered table is copied, names are not */
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	stolen = 0;
 	hr_simulated_options_init(&card_options);
@@ -837,13 +841,13 @@ static struct wish some_wish(void)
 	struct wish wish = { .size = some_size(here.limit / here.unit) };
 	if (below(4) == 0) wish.size = (1 + below(here.limit / here.unit * 5 / 4)) * here.unit;
 	if (below(3) == 0) wish.alignment = here.unit << (1 + below(here.page ? 8 : 4));
-	/* What addresses a shard will get is not known before. */
+	/* The addresses of a shard are not known before it has them. */
 	if (here.home && wish.alignment > here.page) wish.alignment = here.page;
 	wish.small = here.thread_cache && wish.size <= 64 * KIB && !wish.alignment;
 	return wish;
 }
 
-/* Others take some of what is free, or give it back. */
+/* Other processes allocate some of the free memory, or free it. */
 static void steal(void)
 {
 	hr_device_info info = { .struct_size = sizeof info };
@@ -863,7 +867,7 @@ static void one_situation(uint64_t page, uint64_t pages)
 	if (!several_shards) threads = 0;
 	start_helpers(threads);
 	job_of = here.mine;
-	/* Shards are given out in the order of first use. Now and then this thread has none before it is asked about. */
+	/* Shards are assigned in the order of first use. Sometimes this thread has none at the time of the query. */
 	here.home = below(4) ? 0 : threads;
 	if (here.home == 0) churn();
 	for (uint32_t i = 0; i < threads; i++) let_help(i, churn);
@@ -871,7 +875,7 @@ static void one_situation(uint64_t page, uint64_t pages)
 		job_of = here.others[i];
 		churn();
 	}
-	/* Memory that others have and do not use. */
+	/* Free memory held by other allocators. */
 	if (below(2))
 		for (uint32_t i = here.count; i-- > 0;)
 			if (here.blocks[i].of.id != here.mine.id && below(8)) give(i);
@@ -959,7 +963,7 @@ static void test_a_direct_allocator_is_judged_by_what_the_device_has(void)
 	CHECK_EQ((int)verdict.tier, (int)HR_TIER_ALLOCATOR);
 	CHECK_EQ(verdict.bytes, 256);
 	CHECK_CONTAINS(verdict.text, "options.limit_bytes");
-	/* Ten of sixteen pages are the other's, and free. */
+	/* The other allocator holds ten of sixteen pages, all free. */
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(other, 10 * here.page, &other_block));
 	CHECK_STATUS(HR_OK, hr_free(other, other_block, HR_STREAM_DEFAULT));
 	verdict = ask_for(direct, 6 * here.page);
@@ -970,7 +974,7 @@ static void test_a_direct_allocator_is_judged_by_what_the_device_has(void)
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(direct, 7 * here.page, &block));
 	CHECK_STATUS(HR_OK, hr_allocator_trim(other, NULL));
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(direct, 7 * here.page, &block));
-	/* Three pages are left of its limit, nine of the card; the other takes seven. */
+	/* Its limit leaves three pages, the card nine; the other allocator uses seven. */
 	verdict = ask_for(direct, 5 * here.page);
 	CHECK_EQ((int)verdict.kind, (int)HR_NEEDS_MORE);
 	CHECK_EQ((int)verdict.tier, (int)HR_TIER_ALLOCATOR);
@@ -1043,7 +1047,7 @@ static void test_a_custom_allocator_is_judged_by_what_it_says(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* A limit that is raised as the advice says leaves room for the request in one piece, and one that is a page lower does not. */
+/* Raising the limit by the advised amount makes room for the request in one piece; raising it by a page less does not. */
 static void test_raising_the_limit_as_advised_is_just_enough(void)
 {
 	uint32_t raised = 0;
@@ -1081,7 +1085,7 @@ static void test_raising_the_limit_as_advised_is_just_enough(void)
 
 /* ---- Large Model Support ---- */
 
-/* An allocator of 16 pages, full of 32 tensors of half a page that nobody is using. */
+/* An allocator of 16 pages, full of 32 tensors of half a page. Every eighth tensor is pinned. */
 static void open_tensors(bool enabled, uint64_t host_limit)
 {
 	hr_lms_options lms;
@@ -1105,7 +1109,6 @@ static void open_tensors(bool enabled, uint64_t host_limit)
 		options.alignment = here.page / 2; /* not in the small pool */
 		CHECK_STATUS(HR_OK, hr_tensor_create(here.mine, &options, &tensor));
 		CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
-		/* Every eighth stays where it is. */
 		if (i % 8 != 7) CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
 	}
 }
@@ -1133,7 +1136,7 @@ static void test_what_fits_with_lms_fits_by_moving_as_much_as_was_said(void)
 		CHECK_EQ((uint64_t)stats_of_mine().bytes_reclaimed, verdict.bytes);
 		CHECK_STATUS(HR_OK, hr_shutdown());
 	}
-	/* Eight have no row, but their pages can be put side by side; that many leave, and not all. */
+	/* Eight halves have no run that is free of pinned tensors, but their pages can be stitched; not all tensors are evicted. */
 	void *block;
 	open_tensors(true, 64 * KIB * KIB);
 	hr_verdict verdict = ask_for(here.mine, 4 * here.page);
@@ -1152,7 +1155,7 @@ static void test_pages_of_fixed_tensors_count_when_they_could_leave(void)
 		hr_tensor fixed;
 		void *block;
 		open_tensors(true, 64 * KIB * KIB);
-		/* All of the others stay: what was inactive is out, and plain blocks are in its place. */
+		/* None of the others can be evicted: inactive tensors are evicted already, and plain blocks take their place. */
 		CHECK_STATUS(HR_OK, hr_lms_reclaim_inactive(here.mine, HR_NAME_NONE, NULL));
 		hr_tensor_options_init(&options);
 		options.bytes = 3 * here.page;

@@ -1,6 +1,6 @@
-/* test_report_json.c - the JSON of a report: it is what the schema says, and a report that was saved and read back is the same.
+/* test_report_json.c - the JSON of a report: it matches the schema, and a report that is saved and read back is unchanged.
  *
- * The reports in fuzz/corpus/oom_report are written by this program when HR_WRITE_REPORTS is in its environment. */
+ * This program writes the reports in fuzz/corpus/oom_report if HR_WRITE_REPORTS is in its environment. */
 #include "base/names.h"
 #include "base/status.h"
 #include "base/text.h"
@@ -75,7 +75,7 @@ static void test_the_log_alone_is_that_of_the_report(void)
 		sample *made = samples[i].make();
 		sample_text whole = json_of(&made->report), log = log_of(&made->report);
 		CHECK_GT(whole.length, log.length + 1);
-		/* It is the last member. */
+		/* The log is the last member. */
 		CHECK_BYTES(whole.bytes + whole.length - 1 - log.length, log.bytes, log.length);
 		free(whole.bytes);
 		free(log.bytes);
@@ -99,7 +99,7 @@ static void test_times_are_dates(void)
 		CHECK_STR(hr__report_time(cases[i].seconds * 1000000000, text), cases[i].says);
 	CHECK_STR(hr__report_time(1234567, text), "1970-01-01T00:00:00.001234Z");
 	CHECK_STR(hr__report_time(UINT64_MAX, text), "2554-07-21T23:34:33.709551Z");
-	/* Every day for 500 years, as the C library counts them. */
+	/* Every day for 500 years, compared with the C library. */
 	for (uint64_t day = 0; day < 182621; day += 1) {
 		time_t seconds = (time_t)(day * 86400 + 3661);
 		struct tm expected;
@@ -232,7 +232,7 @@ static void test_what_comes_back_is_drawn_the_same(void)
 	free(made);
 }
 
-/* Reads [bytes], which is no report, and checks why. */
+/* Reads [bytes], which are not a valid report, and checks the error. */
 static void check_refused(hr_status expected, const char *bytes, size_t length, const char *says)
 {
 	hr__oom_saved *untouched = (hr__oom_saved *)&untouched, *saved = untouched;
@@ -251,7 +251,7 @@ static void test_a_report_that_was_cut_is_refused_wherever(void)
 		sample_text whole = json_of(&made->report);
 		for (size_t length = 1; length < whole.length;
 		     length += 1 + (size_t)((double)hr_rand_below(&state, 60) / hr_test_scale())) {
-			char *cut = malloc(length); /* as long as it is, so that reading past it shows */
+			char *cut = malloc(length); /* exact size, so that a sanitizer detects reads past the end */
 			memcpy(cut, whole.bytes, length);
 			check_refused(HR_TRUNCATED, cut, length, "ends in the middle");
 			free(cut);
@@ -261,7 +261,7 @@ static void test_a_report_that_was_cut_is_refused_wherever(void)
 	}
 }
 
-/* The training report with the first [from] replaced by [to]. */
+/* The training report with the first occurrence of [from] replaced by [to]. */
 static void check_change(hr_status expected, const char *from, const char *to, const char *says)
 {
 	sample *made = report_of_training();
@@ -345,7 +345,7 @@ static void test_what_may_change_does_not_matter(void)
 	check_change(HR_OK, "\"num_allocs\":", "\"num_something_else\":1,\"num_allocs_once\":", "Out of memory");
 	check_change(HR_OK, "\"dtype\":\"float32\"", "\"dtype\":\"float4\"", "([8,1024,50257])");
 	check_change(HR_OK, "\"process\":4711", "\"process\":5000000000", "process 4294967295");
-	/* Its mistakes are not looked at when it is newer. */
+	/* A newer version is refused as such, before its errors are found. */
 	check_change(HR_TOO_NEW, "\"format\":\"headroom-oom-report\",\"version\":1,\"id\":1",
 	             "\"id\":{},\"version\":3,\"format\":\"headroom-oom-report\"", "version 3");
 }

@@ -1,4 +1,4 @@
-/* test_report_text.c - the text of a report: what is in it and in which order, and that no report makes it anything but text. */
+/* test_report_text.c - the text of a report: contents and order, and that no report can produce control characters. */
 #include "base/text.h"
 #include "support_report.h"
 #include "test.h"
@@ -10,7 +10,7 @@ static sample_text text_of(const hr__report *report, uint32_t width)
 	return text;
 }
 
-/* Calls [check] with each line, its end cut off. */
+/* Calls [check] with each line, without its newline. */
 static void each_line(char *text, void (*check)(char *line, void *context), void *context)
 {
 	for (char *next; *text; text = next) {
@@ -34,7 +34,7 @@ static void check_width(char *line, void *context)
 	CHECK_LE(columns(line), *(size_t *)context);
 }
 
-/* The line that begins at or after [from] and holds [part], copied. */
+/* A copy of the first line at or after [from] that contains [part]. */
 static char *line_with(const char *from, const char *part)
 {
 	const char *found = strstr(from, part);
@@ -44,7 +44,7 @@ static char *line_with(const char *from, const char *part)
 	return strndup(begin, end ? (size_t)(end - begin) : strlen(begin));
 }
 
-/* ---- what is told ---- */
+/* ---- contents ---- */
 
 static void test_text_answers_in_the_order_of_the_questions(void)
 {
@@ -118,7 +118,7 @@ static void test_lines_fit_the_width(void)
 	}
 }
 
-/* On a terminal of 80 columns ops are shown whole, and remarks go on in the next line. */
+/* On a terminal of 80 columns ops are not shortened, and remarks continue on the next line. */
 static void test_narrow_pages_cut_no_op_and_no_remark(void)
 {
 	sample *made = report_of_training();
@@ -256,10 +256,10 @@ static void test_a_cell_shows_what_dominates_it(void)
 {
 	const hr__run kinds[] = { RUN(IN_USE, 900), RUN(FREE, 900), RUN(CACHED, 900), RUN(UNMAPPED, 500), RUN(MIXED, 400) };
 	check_map(kinds, 5, " |#########.........ccccccccc     ++++|");
-	/* A hole that is less than half of its cell does not show, half of one does. */
+	/* A hole smaller than half of its cell is not shown; one of half a cell is. */
 	const hr__run holes[] = { RUN(IN_USE, 1010), RUN(FREE, 49), RUN(IN_USE, 1051), RUN(FREE, 80), RUN(IN_USE, 1410) };
 	check_map(holes, 5, " |#####################.##############|");
-	/* A third of each: nothing dominates. */
+	/* A third of each kind: none dominates. */
 	const hr__run thirds[] = { RUN(IN_USE, 1800), RUN(IN_USE, 33), RUN(FREE, 33), RUN(CACHED, 34), RUN(IN_USE, 1700) };
 	check_map(thirds, 5, " |##################+#################|");
 }

@@ -1,4 +1,5 @@
-"""docs/oom-report.schema.json: it pins everything, and agrees with the tables of the header. The reports are those of the fuzz corpus."""
+"""docs/oom-report.schema.json: it constrains everything, and agrees with the tables of the header. The reports are those of the
+fuzz corpus."""
 import copy
 import json
 import re
@@ -21,7 +22,7 @@ def report(name):
 
 
 def objects(value, path=()):
-    """Every object in [value], with the way to it."""
+    """Yields the path to every object in [value]."""
     if isinstance(value, dict):
         yield path
         for key, each in value.items():
@@ -98,7 +99,7 @@ class Schema(unittest.TestCase):
 
 class Log(unittest.TestCase):
     def test_the_loop_of_the_document_works(self):
-        """The one that was asked for: json.loads, then these keys of each entry."""
+        """The required use: json.loads, then these keys of each entry."""
         allocation_log = json.dumps(report("training")["log"])
         lines = []
         for allocation in json.loads(allocation_log):

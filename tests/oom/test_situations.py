@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The report on each of the generated situations of test_oom_verdict.c fits the schema, and so does its log."""
+"""The report on each generated situation of test_oom_verdict.c matches the schema, and so does its log."""
 import json
 import os
 import subprocess
