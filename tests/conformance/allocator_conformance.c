@@ -1,13 +1,13 @@
-/* allocator_conformance.c - what allocators must do on every device: one suite, run on each of them. Faults and threads are in
+/* allocator_conformance.c - requirements on allocators on every device: one suite, run on each device. Faults and threads are in
  * allocator_fault_conformance.c. */
 #include "conformance/allocator_subjects.h"
 
-/* ---- steps at random ---- */
+/* ---- random steps ---- */
 
 #define STEPS 150u
 #define LIVE 24u
 
-/* Allocations and frees on every stream, a trim now and then; the books are looked at after each, contents when a block goes. */
+/* Allocates and frees on every stream and trims sometimes. Statistics are checked after each step, contents before each free. */
 static void steps_with(const hr_allocator_options *options)
 {
 	uint64_t seed = hr_test_seed();
@@ -98,7 +98,7 @@ static void limit_is_met(const char *kind)
 	hr_allocator_options options = options_of(kind);
 	uint64_t piece = options.limit_bytes / 16, taken = 0, unit = page() && !hr__device_has_plain(device) ? page() : 256;
 	open_with(&options);
-	/* Refused at once, and nothing is asked of the device for it. */
+	/* Refused at once, without a call to the device. */
 	CHECK_STATUS(HR_OUT_OF_MEMORY, take(here.limit + 1, HR_STREAM_DEFAULT));
 	CHECK_CONTAINS(hr_last_message(), "subject");
 	CHECK_EQ(look().bytes_reserved, 0);
@@ -109,7 +109,7 @@ static void limit_is_met(const char *kind)
 	CHECK_GE(taken, strcmp(kind, "direct") == 0 ? here.limit / ((piece + unit - 1) / unit * unit) : 15);
 	CHECK_LE((uint64_t)stats.bytes_in_use, here.limit);
 	verify_all();
-	/* What one gives up, another gets, on whatever stream; still no more than that. */
+	/* A freed block can be allocated again, on any stream; no more than that can be allocated. */
 	for (int round = 0; round < 3; round++) {
 		hr_stream stream = here.streams[here.stream_count - 1];
 		CHECK_STATUS(HR_OK, drop(3, here.blocks[3].stream));
@@ -159,12 +159,12 @@ static void small_blocks_twice(bool cache)
 		look();
 	}
 	hr_stats stats = stats_now();
-	/* A cache has a right to 1/256 of the limit. */
+	/* Caches may hold 1/256 of the limit. */
 	if (!cache) CHECK_EQ(stats.source_cache, 0);
 	if (!cache) CHECK_EQ(stats.bytes_cached, 0);
 	if (cache && here.limit / 256 >= 8 * KIB) CHECK_GT(stats.source_cache, 0);
 	CHECK_LE((uint64_t)stats.bytes_cached, here.limit / 256);
-	/* What is cached is given up before a request fails: even one for all there is. */
+	/* Caches are emptied before a request fails, even before one for the whole limit. */
 	CHECK_STATUS(HR_OK, take(here.limit, HR_STREAM_DEFAULT));
 	CHECK_EQ(look().bytes_cached, 0);
 	CHECK_EQ(stats_now().bytes_in_use, here.limit);
@@ -183,7 +183,7 @@ static void test_caches_serve_small_blocks_and_give_way(void)
 	on_each_device(caches_serve_and_give_way);
 }
 
-/* ---- giving back ---- */
+/* ---- releasing ---- */
 
 static void trim_gives_back(void)
 {
@@ -201,7 +201,7 @@ static void trim_gives_back(void)
 		CHECK_EQ((uint64_t)(before.bytes_reserved - after.bytes_reserved), released);
 		CHECK_EQ(after.bytes_cached, 0);
 		CHECK_EQ(after.num_trims, before.num_trims + 1);
-		/* Where there are pages, no whole one of them stays. */
+		/* If the device has pages, no whole free page remains. */
 		chunk_census census = { .page = page() };
 		census_take(here.allocator, &after, &census);
 		CHECK_EQ(census.whole_free_pages, 0);
@@ -229,7 +229,7 @@ static void closing_takes_everything(void)
 		CHECK_STATUS(HR_IN_USE, hr_allocator_close(here.allocator));
 		CHECK_CONTAINS(hr_last_message(), "6 blocks");
 		look();
-		/* With work on the blocks still going on. */
+		/* Work on the blocks is still queued. */
 		for (uint32_t n = 0; n < 6; n++) CHECK_STATUS(HR_OK, paint_block(&here.blocks[n]));
 		CHECK_STATUS(HR_OK, hr_allocator_close_all(here.allocator));
 		CHECK_STATUS(HR_CLOSED, hr_allocator_close(here.allocator));
@@ -254,8 +254,9 @@ static bool all_bytes_are(const unsigned char *bytes, uint64_t count, unsigned c
 	return bytes[0] == value && memcmp(bytes, bytes + 1, count - 1) == 0;
 }
 
-/* Stream A fills a block, copies it out and gives it up, all without waiting; B gets memory, fills it with something else, copies it
- * out. Without an order between the two, what A copies out is what B wrote. With [also], a third stream reads the block last. */
+/* Stream A fills a block, copies it to the host and frees it, all without waiting. B allocates, fills the block with another value
+ * and copies it to the host. Without an order between the two, A's copy has the bytes of B. With [also], a third stream reads the
+ * block last. */
 static void reuse_across(const char *kind, bool also)
 {
 	hr_allocator_options options = options_of(kind);
@@ -330,7 +331,7 @@ static void frees_on_other_streams(void)
 		}
 		if (!here.count) continue;
 		uint32_t index = (uint32_t)hr_rand_below(&seed, here.count);
-		/* The stream that frees it is one that was given work on it, after what its own stream did. */
+		/* The stream that frees the block has work on it, queued after the work of the block's own stream. */
 		block *b = &here.blocks[index];
 		CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, stream, b->stream));
 		b->stream = stream;
@@ -351,8 +352,8 @@ static void test_blocks_may_be_freed_on_another_stream(void)
 
 #define PIECE 2u /* pages in each block of the fragmented state */
 
-/* Fills the limit with blocks of PIECE pages and frees every second: half of the memory is free, and no two free pieces touch.
- * Returns how many bytes are free. */
+/* Fills the limit with blocks of PIECE pages and frees every second: half of the memory is free, and no two free pieces are
+ * adjacent. Returns the free bytes. */
 static uint64_t fragment(bool stitch)
 {
 	hr_allocator_options options = options_of("bfc");
@@ -364,7 +365,7 @@ static uint64_t fragment(bool stitch)
 	open_with(&options);
 	for (uint64_t i = 0; i < pages / PIECE; i++) CHECK_STATUS(HR_OK, take(piece, here.streams[i % here.stream_count]));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, take(1, HR_STREAM_DEFAULT));
-	/* drop() puts the last block in the place of the one that goes, so go by address. */
+	/* drop() moves the last block to the index of the dropped one, so blocks are chosen by address. */
 	uint64_t freed = 0;
 	for (uint32_t i = 0; i < here.count;) {
 		uint64_t number = (uint64_t)(uintptr_t)here.blocks[i].address / piece;
@@ -385,14 +386,14 @@ static uint64_t fragment(bool stitch)
 static void stitching_joins(void)
 {
 	if (!page()) return;
-	/* Switched off, the request is refused and nothing moves. */
+	/* Without stitching the request is refused and no page is moved. */
 	uint64_t freed = fragment(false);
 	CHECK_STATUS(HR_OUT_OF_MEMORY, take(freed, HR_STREAM_DEFAULT));
 	CHECK_EQ(look().num_stitches, 0);
 	drop_all();
 	close_all();
 
-	/* From one byte more than any hole to everything there is. */
+	/* From one byte more than any hole to all free memory. */
 	for (uint64_t asked = PIECE * page() + 1; asked; asked = asked < freed ? (2 * asked < freed ? 2 * asked : freed) : 0) {
 		CHECK_EQ(fragment(true), freed);
 		hr_stats before = stats_now();
@@ -401,7 +402,7 @@ static void stitching_joins(void)
 		CHECK_EQ(after.source_stitch, before.source_stitch + 1);
 		CHECK_EQ(after.num_stitches, before.num_stitches + 1);
 		CHECK_EQ((uint64_t)after.bytes_stitched % page(), 0);
-		/* Whole pages, no more than the request takes; those that it builds on may stay. */
+		/* Whole pages, no more than the request needs; the pages that it builds on may stay. */
 		CHECK_GE((uint64_t)after.bytes_stitched + PIECE * page(), asked);
 		CHECK_LT((uint64_t)after.bytes_stitched, asked + page());
 		CHECK_EQ(after.bytes_reserved, before.bytes_reserved);
@@ -416,7 +417,7 @@ static void test_stitching_joins_free_pages_and_leaves_live_blocks_alone(void)
 	on_each_device(stitching_joins);
 }
 
-/* The pages that are free were used by work that is not done: it must be, before they are mapped elsewhere. */
+/* Queued work uses the free pages: it must be done before they are mapped elsewhere. */
 static void stitching_waits(void)
 {
 	if (!page() || !has_streams()) return;

@@ -1,5 +1,5 @@
-/* allocator_fault_conformance.c - what allocators must do on every device when several threads use them, and when its calls fail. One
- * suite, run on each of them; one thread on a device that works is in allocator_conformance.c. */
+/* allocator_fault_conformance.c - requirements on allocators on every device when several threads use them, and when its calls
+ * fail. One suite, run on each device; tests with one thread and without faults are in allocator_conformance.c. */
 #include "conformance/allocator_subjects.h"
 #include "headroom_backend.h"
 
@@ -8,7 +8,7 @@
 #define THREADS 4u
 #define THREAD_STEPS 150u
 #define THREAD_LIVE 8u
-#define EXCHANGE 4u /* places where threads leave blocks for each other */
+#define EXCHANGE 4u /* slots through which threads exchange blocks */
 
 static struct {
 	pthread_mutex_t mutex;
@@ -17,8 +17,8 @@ static struct {
 	uint64_t refused;
 } shared = { .mutex = PTHREAD_MUTEX_INITIALIZER };
 
-/* Leaves [mine], which may be none, at a place and takes away what was there. Work on a block is done before it changes hands: that
- * stream order holds across threads is for the stream tests. */
+/* Stores [mine], which may be none, in a slot and returns what was there. Work on a block is done before the exchange: the stream
+ * tests cover stream order across threads. */
 static block exchange(uint64_t place, block mine)
 {
 	pthread_mutex_lock(&shared.mutex);
@@ -79,7 +79,8 @@ static void threads_with(const char *kind, bool cache)
 	hr_stats stats = look();
 	CHECK_EQ(stats.num_allocs, THREADS * hr_test_scaled(THREAD_STEPS));
 	CHECK_EQ((uint64_t)stats.num_failed_allocs, shared.refused);
-	/* They have at most half of the limit at a time, in blocks that a page may be taken up for where a direct one asks for pages. */
+	/* The threads use at most half of the limit at a time. A direct allocator may use a whole page for each block and so be
+	 * refused. */
 	if (here.bfc) CHECK_EQ(shared.refused, 0);
 	close_all();
 	CHECK_STATUS(HR_OK, hr__call_host_free(device->physical, staging, THREADS * STAGING));
@@ -99,7 +100,7 @@ static void test_threads_find_in_their_blocks_what_they_put_there(void)
 
 /* ---- faults ---- */
 
-/* Looking makes calls too. They are neither counted nor made to fail: the faults are suspended meanwhile. */
+/* Checks make calls too. Those are neither counted nor made to fail: faults are suspended meanwhile. */
 static struct {
 	uint64_t nth, before; /* which call of the run fails; how many there were before the last suspension */
 	bool forever, met;
@@ -120,8 +121,8 @@ static void resume(void)
 	else hr_backend_fail_nth(0, false, HR_OK);
 }
 
-/* Anything but a complaint about the caller may be answered to a call that met the fault, and nothing but HR_OK to one that did not.
- * Either way the books are in order; after the fault, live blocks hold what they held. */
+/* A call that hit the fault may return any status except those that blame the caller; one that did not must return HR_OK. In both
+ * cases the allocator is consistent, and after the fault live blocks have their contents. */
 static void answered(hr_status status)
 {
 	bool met_before = fault.met;
@@ -155,7 +156,7 @@ static void try_drop(uint32_t index, hr_stream stream)
 	if (index < here.count) answered(drop(index, stream));
 }
 
-/* What makes every kind of call: growing, a cache, another stream's memory, giving back, stitching. */
+/* Makes every kind of call: growth, a cache, reuse across streams, releasing, stitching. */
 static void scenario(void)
 {
 	uint64_t piece = here.limit / 8;
@@ -175,7 +176,7 @@ static void scenario(void)
 	for (uint32_t i = here.count; i-- > 0;) try_drop(i, here.blocks[i].stream);
 }
 
-/* The scenario with call [nth] failing. False when it was over before. The device works again when all is given back. */
+/* Runs the scenario with call [nth] failing; false if it made fewer calls. The device works again when everything is released. */
 static bool run_failing(const hr_allocator_options *options, uint64_t nth, bool forever)
 {
 	uint64_t free_before;
@@ -203,7 +204,7 @@ static bool run_failing(const hr_allocator_options *options, uint64_t nth, bool 
 static void faults_with(const char *kind, bool growth, bool forever)
 {
 	hr_allocator_options options = options_of(kind);
-	/* Every call; where tests are kept short, every third, beginning with another one for each seed. */
+	/* Fails every call; in short test runs every third, starting with another one for each seed. */
 	uint64_t stride = hr_test_scale() < 1 ? 3 : 1, nth = 1 + hr_test_seed() % stride, most = page() ? 32 * page() : MIB;
 	if (options.limit_bytes > most) options.limit_bytes = most;
 	options.allow_growth = growth;

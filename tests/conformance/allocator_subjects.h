@@ -1,12 +1,12 @@
-/* allocator_subjects.h - an allocator on the device that is being tested, and blocks whose contents are known.
+/* allocator_subjects.h - an allocator on the device that is being tested, and blocks with known contents.
  *
- * Works on any device: what a block holds is written and read by the device alone (fills and copies through its streams), never by
- * host code. Every size follows from the device: what it has, and how large its pages are.
+ * Works on any device: contents of blocks are written and read by the device alone (fills and copies through its streams), never by
+ * host code. Every size is derived from the device's memory and page size.
  *
  *     subject (device_subjects.h)  ->  open_with(options)  ->  take, verify, drop  ->  look  ->  close
  *
- * Marks: the first half of a block is filled with one byte, the second with another; the pair tells 62,500 blocks apart, so bytes that
- * belong to a neighbour, or to whoever had the memory before, do not pass for its own. */
+ * Marks: the first half of a block is filled with one byte, the second with another. The pair distinguishes 62,500 blocks, so that
+ * bytes of a neighbour, or of the previous user of the memory, are not mistaken for its own. */
 #ifndef HR_TESTS_ALLOCATOR_SUBJECTS_H
 #define HR_TESTS_ALLOCATOR_SUBJECTS_H
 
@@ -16,36 +16,36 @@
 #define KIB UINT64_C(1024)
 #define MIB (KIB * KIB)
 
-#define BLOCKS 256u         /* most that a test has at a time */
+#define BLOCKS 256u         /* most blocks of a test at a time */
 #define STREAMS 4u          /* the default one included */
-#define STAGING (256 * KIB) /* host memory to look at contents with */
-#define EDGE (4 * KIB)      /* of larger blocks, as much at both ends and on both sides of the middle is looked at */
+#define STAGING (256 * KIB) /* host memory for checking contents */
+#define EDGE (4 * KIB)      /* larger blocks are checked on this many bytes at both ends and on both sides of the middle */
 
 typedef struct block {
 	unsigned char *address; /* NULL: none */
 	uint64_t bytes;
 	hr_stream stream;
 	unsigned char first, second; /* marks of its halves */
-	bool marked;                 /* false: what it holds is not known, because a fill was refused */
+	bool marked;                 /* false: contents are unknown, because a fill was refused */
 } block;
 
-/* What the test has open. Threads of a test have blocks and host memory of their own, and share the allocator. */
+/* What the test has open. Threads of a test have their own blocks and host memory, and share the allocator. */
 static struct {
 	hr_allocator allocator;
 	bool open, bfc;
 	uint64_t limit;
 	hr_stream streams[STREAMS];
 	uint32_t stream_count;
-	unsigned char *staging; /* STAGING bytes that copies run at full speed with */
+	unsigned char *staging; /* STAGING bytes of pinned memory */
 	block blocks[BLOCKS];
 	uint32_t count;
 	uint64_t serial; /* of the next block */
-	bool sparse;     /* of a large block, only what is looked at is painted: for tests that paint a great many */
+	bool sparse;     /* large blocks are filled only where they are checked, for tests that fill very many */
 } here;
 
 /* ---- opening and closing ---- */
 
-/* The most that a test takes of a device. A share of a large one; all of a small one, in whole pages. */
+/* Bytes that a test may use: a share of a large device; all of a small one, in whole pages. */
 static uint64_t budget(void)
 {
 	uint64_t most = hr__device_reservable(device);
@@ -79,7 +79,7 @@ HR_TEST_UNUSED static hr_allocator_options options_of(const char *kind)
 	return options;
 }
 
-/* With [options], streams and host memory for looking. */
+/* Opens an allocator with [options], streams, and host memory for checks. */
 HR_TEST_UNUSED static void open_with(const hr_allocator_options *options)
 {
 	void *staging;
@@ -93,7 +93,7 @@ HR_TEST_UNUSED static void open_with(const hr_allocator_options *options)
 	here.limit = options->limit_bytes;
 }
 
-/* The allocator is closed with nothing left in it; the device has everything back. */
+/* Closes the allocator, which must be empty; the device has all its memory back. */
 HR_TEST_UNUSED static void close_all(void)
 {
 	CHECK_EQ(here.count, 0);
@@ -112,7 +112,7 @@ HR_TEST_UNUSED static void mark_as(block *b, uint64_t serial)
 	b->second = (unsigned char)(1 + serial / 250 % 250);
 }
 
-/* The parts of a block that are looked at: all of it, or of a large one both ends and the middle. */
+/* The parts of a block that are checked: all of it, or both ends and the middle of a large one. */
 static unsigned parts_of(const block *b, uint64_t offsets[3], uint64_t sizes[3])
 {
 	offsets[0] = 0;
@@ -125,7 +125,7 @@ static unsigned parts_of(const block *b, uint64_t offsets[3], uint64_t sizes[3])
 	return 3;
 }
 
-/* Fills what lies between the offsets [from] and [to]. */
+/* Fills the bytes between the offsets [from] and [to]. */
 static hr_status paint_part(const block *b, uint64_t from, uint64_t to)
 {
 	uint64_t half = b->bytes / 2, middle = from > half ? from : to < half ? to : half;
@@ -144,7 +144,7 @@ HR_TEST_UNUSED static hr_status paint_block(block *b)
 	return status;
 }
 
-/* Host memory of a device that only simulates it has no bytes either. */
+/* Host memory of a simulated device has no bytes either. */
 static void wipe(void *host, uint64_t bytes)
 {
 	if (now->real) memset(host, 0, bytes);
@@ -161,7 +161,7 @@ static void verify_range(const block *b, uint64_t offset, uint64_t bytes, unsign
 	CHECK_EQ(wrong, 0);
 }
 
-/* What a block holds is what was put there. */
+/* Checks that a block has its contents. */
 HR_TEST_UNUSED static void verify_with(const block *b, unsigned char *staging)
 {
 	uint64_t offsets[3], sizes[3];
@@ -180,7 +180,7 @@ HR_TEST_UNUSED static void verify_all(void)
 	for (uint32_t i = 0; i < here.count; i++) verify(&here.blocks[i]);
 }
 
-/* Allocates on [stream]; the block is not painted. */
+/* Allocates on [stream]; the block is not filled. */
 HR_TEST_UNUSED static hr_status take_bare(uint64_t bytes, hr_stream stream, block *out)
 {
 	hr_request request = HR_REQUEST(bytes);
@@ -192,7 +192,7 @@ HR_TEST_UNUSED static hr_status take_bare(uint64_t bytes, hr_stream stream, bloc
 	return status;
 }
 
-/* Allocates and paints; the block is the last of here.blocks then. */
+/* Allocates and fills a block, which becomes the last of here.blocks. */
 HR_TEST_UNUSED static hr_status take(uint64_t bytes, hr_stream stream)
 {
 	block b;
@@ -205,7 +205,7 @@ HR_TEST_UNUSED static hr_status take(uint64_t bytes, hr_stream stream)
 	return HR_OK;
 }
 
-/* Frees block [index] on [stream]; the last one takes its place. */
+/* Frees block [index] on [stream]; the last block moves to its index. */
 HR_TEST_UNUSED static hr_status drop(uint32_t index, hr_stream stream)
 {
 	hr_status status = hr_free(here.allocator, here.blocks[index].address, stream);
@@ -213,14 +213,14 @@ HR_TEST_UNUSED static hr_status drop(uint32_t index, hr_stream stream)
 	return status;
 }
 
-/* Each holds what it should to the end. */
+/* Checks the contents of all blocks and frees them. */
 HR_TEST_UNUSED static void drop_all(void)
 {
 	verify_all();
 	while (here.count) CHECK_STATUS(HR_OK, drop(here.count - 1, here.blocks[here.count - 1].stream));
 }
 
-/* ---- books ---- */
+/* ---- statistics ---- */
 
 HR_TEST_UNUSED static hr_stats stats_now(void)
 {
@@ -230,7 +230,7 @@ HR_TEST_UNUSED static hr_stats stats_now(void)
 	return stats;
 }
 
-/* After every step: every structure is whole, and the statistics are those of the blocks that the test has. */
+/* Called after every step: checks all structures, and that the statistics match the blocks of the test. */
 HR_TEST_UNUSED static hr_stats look(void)
 {
 	hr_stats all, stats = stats_now();
@@ -261,7 +261,7 @@ HR_TEST_UNUSED static hr_stats look(void)
 	return stats;
 }
 
-/* A size from 1 byte to [most], small ones as likely as large ones. */
+/* A size from 1 byte to [most], with small sizes as likely as large ones. */
 HR_TEST_UNUSED static uint64_t any_size(uint64_t *seed, uint64_t most)
 {
 	uint64_t bound = 1;

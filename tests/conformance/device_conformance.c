@@ -1,4 +1,4 @@
-/* device_conformance.c - what every device must do with memory, whatever it is made of: one suite, run on each of them. Streams,
+/* device_conformance.c - requirements on the memory of every device, of whatever kind: one suite, run on each device. Streams,
  * threads and faults are in device_stream_conformance.c. */
 #include "conformance/device_subjects.h"
 
@@ -99,7 +99,7 @@ static void plain_is_counted(void)
 	}
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_plain_alloc(device, available + 1, &address));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_plain_alloc(device, UINT64_MAX, &address));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__call_plain_alloc(device->physical, UINT64_MAX, &address)); /* below the pool too */
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__call_plain_alloc(device->physical, UINT64_MAX, &address)); /* also below the pool */
 	if (now->strict) CHECK_STATUS(HR_OUT_OF_MEMORY, hr__call_plain_alloc(device->physical, hr__device_limit(device) + 1, &address));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__pool_plain_alloc(device, 0, &address));
 	CHECK_EQ(hr__pool_available(device), available);
@@ -130,7 +130,7 @@ static void pages_make_way(void)
 	CHECK(pages != NULL);
 	CHECK_STATUS(HR_OK, hr__pool_take(device, count, pages));
 	hr__pool_give(device, pages, count);
-	/* Everything is idle pages now; plain memory needs their place, but not more of it than that. */
+	/* All pages are idle now; plain memory needs their space, but no more than that. */
 	CHECK_STATUS(HR_OK, hr__pool_plain_alloc(device, page() + 1, &address));
 	CHECK_EQ(device->pool.idle_count, count - 2);
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_take(device, count - 1, pages));
@@ -203,7 +203,7 @@ static void remapping_keeps_bytes(void)
 		mixed[i] = pages[order[i]];
 	}
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, 0));
-	/* Out in two runs, and in again elsewhere, in another order, also in two. */
+	/* Unmaps in two runs and maps elsewhere, in another order, also in two runs. */
 	CHECK_STATUS(HR_OK, hr__device_unmap(device, here, 2));
 	CHECK_STATUS(HR_OK, hr__device_unmap(device, here + 2 * page(), COUNT - 2));
 	CHECK_STATUS(HR_OK, hr__device_map(device, there + page(), mixed, 4));
@@ -228,7 +228,7 @@ static void test_remapping_keeps_bytes(void)
 
 static void many_pages_in_one_call(void)
 {
-	/* More than the pool translates on its stack. */
+	/* More pages than the pool translates on its stack. */
 	if (!page() || (hr__device_reservable(device) / page() < 256 && strcmp(now->backend, "simulated") != 0)) return;
 	uint32_t count = page() == 256 ? 256 : 600;
 	if (hr__device_reservable(device) / page() < count) return;
@@ -309,7 +309,7 @@ static void misuse_is_caught(void)
 	CHECK_STATUS(HR_DEVICE_ERROR, hr__call_release(physical, range, 3 * page()));
 	hr_page twice[2] = { pages[2], pages[2] };
 	CHECK_STATUS(HR_DEVICE_ERROR, hr__call_map(physical, range + 2 * page(), twice, 2));
-	CHECK_STATUS(HR_OK, hr__call_map(physical, range + 3 * page(), &pages[2], 1)); /* nothing of the failed one stayed */
+	CHECK_STATUS(HR_OK, hr__call_map(physical, range + 3 * page(), &pages[2], 1)); /* the failed call mapped nothing */
 	CHECK_STATUS(HR_OK, hr__call_unmap(physical, range + page(), 3));
 	CHECK_STATUS(HR_OK, hr__call_release(physical, range, 4 * page()));
 	CHECK_STATUS(HR_DEVICE_ERROR, hr__call_release(physical, range, 4 * page()));
@@ -323,7 +323,7 @@ static void test_misuse_of_pages_is_caught(void)
 	on_each_device(misuse_is_caught);
 }
 
-/* The error of a copy may come at once or when the stream is waited for; once it was reported, the device goes on. */
+/* The error of a copy may be returned by the call or by the next wait for the stream; after that, the device works again. */
 static hr_status copy_and_wait(uint64_t to, const void *from, size_t bytes)
 {
 	hr_status status = hr_copy(handle, (void *)(uintptr_t)to, from, bytes, HR_COPY_TO_DEVICE, 0);
@@ -380,9 +380,9 @@ static void test_host_memory_for_copies(void)
 	on_each_device(host_memory_works);
 }
 
-/* ---- pages of the host's memory ---- */
+/* ---- pages of host memory ---- */
 
-/* Bytes of the device and of the host change places under one address, and both stay what they are. */
+/* Device pages and host pages are mapped in turn at one address; both keep their contents. */
 static void host_pages_take_turns_at_an_address(void)
 {
 	enum { COUNT = 3 };
@@ -392,7 +392,7 @@ static void host_pages_take_turns_at_an_address(void)
 	uint64_t aside, bytes = COUNT * page();
 	if (!page() || !device->physical->table->host_page_create) return;
 	hr_status status = hr__host_pages_check(device);
-	if (status == HR_UNSUPPORTED) return; /* an old driver, or card */
+	if (status == HR_UNSUPPORTED) return; /* an old driver or card */
 	CHECK_STATUS(HR_OK, status);
 	CHECK_STATUS(HR_OK, hr__device_pinned(device, 0, &pinned));
 	unsigned char *first = malloc(bytes), *second = malloc(bytes), *seen = malloc(bytes);
@@ -401,7 +401,7 @@ static void host_pages_take_turns_at_an_address(void)
 	uint64_t held = hr__pool_reserved(pinned), left = free_bytes();
 	CHECK_STATUS(HR_OK, hr__host_pages_take(device, COUNT, pages));
 	CHECK_EQ(hr__pool_reserved(pinned), held + bytes);
-	/* None of the device's. A card has other users, who may take some just now. */
+	/* No device memory is used. On a card, other processes may allocate meanwhile. */
 	if (now->small) CHECK_GE(free_bytes() + page(), left);
 	CHECK_STATUS(HR_OK, get(bytes, &block));
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, bytes, &aside));

@@ -1,5 +1,5 @@
-/* device_stream_conformance.c - what every device must do with streams, with several threads, and when calls fail: one suite, run
- * on each of them. Memory is in device_conformance.c. */
+/* device_stream_conformance.c - requirements on every device for streams, several threads, and failing calls: one suite, run on
+ * each device. Memory is in device_conformance.c. */
 #include "conformance/device_subjects.h"
 #include "fault_os.h"
 
@@ -53,7 +53,7 @@ static void imports_are_known(void)
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, a));
 	CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, a, c));
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, a));
-	CHECK_STATUS(HR_OK, hr_stream_import(handle, native, &b)); /* forgotten, not destroyed */
+	CHECK_STATUS(HR_OK, hr_stream_import(handle, native, &b)); /* the first import was forgotten, its stream not destroyed */
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, b));
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, c));
 	CHECK_STATUS(HR_OK, hr__call_stream_destroy(device->physical, native));
@@ -101,7 +101,7 @@ static void streams_wait(void)
 		CHECK_STATUS(HR_OK, hr_fill(handle, at(&a, 0), round, 200, one));
 		CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, two, one));
 		CHECK_STATUS(HR_OK, hr_copy(handle, &seen, at(&a, 5), 1, HR_COPY_TO_HOST, two));
-		/* Work given to the first one later is not waited for. */
+		/* The wait does not cover work queued on the first stream later. */
 		CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, one, two));
 		CHECK_STATUS(HR_OK, hr_fill(handle, at(&a, 0), 0, 200, one));
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
@@ -152,7 +152,7 @@ static void order_covers_frees(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__device_order(device, 60, 1, 1, &waits));
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, one));
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, two));
-	/* What was freed on a stream that is gone needs no wait. */
+	/* Memory freed on a destroyed stream needs no wait. */
 	waits = 0;
 	CHECK_STATUS(HR_OK, hr__device_order(device, 0, UINT64_C(1) << one, hr__device_epoch(device), &waits));
 	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, UINT64_C(1) << one, hr__device_epoch(device)));
@@ -184,7 +184,7 @@ static void events_mark_moments(void)
 	CHECK_STATUS(HR_OK, hr__call_event_query(physical, event)); /* work after it */
 	CHECK_STATUS(HR_OK, hr__call_event_record(physical, event, stream));
 	CHECK_STATUS(HR_NOT_READY, hr__call_event_query(physical, event));
-	/* A wait is for the event as it is now: recording it again elsewhere does not shorten it. */
+	/* A wait is for the event as it was recorded then: recording it again on another stream does not shorten the wait. */
 	CHECK_STATUS(HR_OK, hr__call_stream_wait_event(physical, 0, event));
 	CHECK_STATUS(HR_OK, hr__call_event_record(physical, other, 0));
 	CHECK_STATUS(HR_NOT_READY, hr__call_event_query(physical, now->real ? other : event));
@@ -193,7 +193,7 @@ static void events_mark_moments(void)
 	CHECK_STATUS(HR_OK, hr__call_event_query(physical, event));
 	CHECK_STATUS(HR_OK, hr__call_event_synchronize(physical, other));
 	CHECK_STATUS(HR_OK, hr__call_stream_destroy(physical, stream));
-	CHECK_STATUS(HR_OK, hr__call_event_query(physical, event)); /* outlives its stream */
+	CHECK_STATUS(HR_OK, hr__call_event_query(physical, event)); /* the event outlives its stream */
 	CHECK_STATUS(HR_OK, hr__call_event_destroy(physical, event));
 	CHECK_STATUS(HR_OK, hr__call_event_destroy(physical, other));
 	if (now->strict) CHECK_STATUS(HR_INVALID_ARGUMENT, hr__call_event_query(physical, event));
@@ -253,7 +253,7 @@ static void marks_are_waited_for(void)
 		CHECK_GT(first, freed);
 		hold(native_one);
 		CHECK_STATUS(HR_OK, hr__device_mark(device, one, &second));
-		/* Neither of these waits for what is held. */
+		/* Neither call waits for the blocked work. */
 		waits = 0;
 		CHECK_STATUS(HR_OK, hr__device_order(device, two, UINT64_C(1) << one, freed, &waits));
 		CHECK_EQ(waits, 1);
@@ -302,7 +302,7 @@ static void marks_are_many(void)
 		CHECK_STATUS(HR_OK, hr__device_mark(device, one, &marks[i]));
 	}
 	int64_t waits = 0;
-	CHECK_STATUS(HR_OK, hr__device_order(device, 0, UINT64_C(1) << one, marks[0] - 1, &waits)); /* forgotten: a later one */
+	CHECK_STATUS(HR_OK, hr__device_order(device, 0, UINT64_C(1) << one, marks[0] - 1, &waits)); /* forgotten: a later mark */
 	CHECK_EQ(waits, 1);
 	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, UINT64_C(1) << one, marks[ALL - 1] - 1));
 	for (int i = 0; i < ALL; i++) {
@@ -382,14 +382,13 @@ static void test_threads_with_streams_do_not_mix(void)
 	on_each_device(threads_do_not_mix);
 }
 
-/* ---- reuse of memory between streams, as an allocator does it ---- */
+/* ---- reuse of memory across streams, as in an allocator ---- */
 
 #define SHARED_BLOCKS 4
 #define REUSE_ROUNDS 60
 
-/* Blocks that threads take from each other. Nobody waits for the device: only the order between streams keeps their work apart.
- * Under ThreadSanitizer, which watches the emulated device's workers, an order that is missing shows even when the bytes come out
- * right. */
+/* Threads reuse each other's blocks. The host never waits for the device: only the order of streams keeps the work apart. Under
+ * ThreadSanitizer, which sees the emulated device's workers, a missing order is reported even if the bytes are correct. */
 static struct {
 	pthread_mutex_t mutex;
 	memory memory;
@@ -445,7 +444,7 @@ static void reuse_blocks(void *argument, unsigned index)
 		CHECK_STATUS(HR_OK, hr_copy(handle, &seen[round], at(&reuse.memory, offset + round % 60), 1, HR_COPY_TO_HOST, stream));
 		give_shared(block, UINT64_C(1) << stream);
 		if (hr_rand_below(&seed, 2)) CHECK_STATUS(HR_OK, hr__device_mark(device, stream, NULL)); /* half of them have one */
-		if (stream && hr_rand_below(&seed, 16) == 0) { /* the slot goes to somebody else while blocks still carry its number */
+		if (stream && hr_rand_below(&seed, 16) == 0) { /* another stream gets the slot while blocks still have its number */
 			CHECK_STATUS(HR_OK, hr_stream_destroy(handle, stream));
 			CHECK_STATUS(HR_OK, hr_stream_create(handle, &stream));
 		}
@@ -473,7 +472,7 @@ static void test_memory_reused_across_streams_is_never_touched_by_two(void)
 
 /* ---- faults ---- */
 
-/* A bit of everything. Returns the first failure; whatever happens, nothing is left. Giving back is tried twice. */
+/* Makes every kind of call. Returns the first failure; in any case nothing leaks. Releasing is tried twice. */
 static hr_status everything(void)
 {
 	static unsigned char host[256];
@@ -518,7 +517,7 @@ static hr_status everything(void)
 	return status;
 }
 
-/* From nothing to nothing: settings, first use, everything, the end. Failing to set up is a result like any other. */
+/* From setup to shutdown: settings, first use, all calls, the end. A failure during setup is a valid result. */
 static hr_status whole_life(void)
 {
 	hr_status status = hr_device_find(now->name, &handle);
@@ -558,7 +557,7 @@ static void test_every_backend_call_may_fail_and_nothing_leaks(void)
 
 static void test_a_device_that_fails_for_good_leaks_nothing(void)
 {
-	unsetenv("FAKE_CUDA_CHECK"); /* of ours, that is: pages that the driver refuses to take back stay in it */
+	unsetenv("FAKE_CUDA_CHECK"); /* only our own leaks: pages that the driver refuses to release remain in it */
 	for (size_t i = 0; i < SUBJECTS; i++) {
 		now = &subjects[i];
 		if (!is_here(now)) continue;

@@ -1,11 +1,11 @@
-/* device_subjects.h - the devices that the conformance suite runs on, and memory of theirs to test with.
+/* device_subjects.h - the devices that the conformance suite runs on, and memory on them for tests.
  *
- * A subject is a device with its settings. Tests go through the public API and device.h; what depends on the kind of device asks
- * the device (has it pages, streams) or the subject (is there memory behind its addresses, does it catch misuse). Host code never
- * touches memory of a device: on a card it cannot.
+ * A subject is a device with its settings. Tests use the public API and device.h; tests that depend on the kind of device query the
+ * device (pages, streams) or the subject (is there memory behind its addresses, does it detect misuse). Host code never accesses
+ * device memory: on a card it cannot.
  *
- * HR_TEST_SUBJECT=cuda in the environment runs the suite on subjects of that backend alone. A CUDA card is a subject where the
- * driver shows one, be it a real one or the stand-in of tests/fake_cuda (LD_LIBRARY_PATH), unless HEADROOM_CUDA=0. */
+ * HR_TEST_SUBJECT=cuda in the environment runs the suite only on subjects of that backend. A CUDA card is a subject if the driver
+ * reports one, a real one or the stand-in of tests/fake_cuda (LD_LIBRARY_PATH), unless HEADROOM_CUDA=0. */
 #ifndef HR_TESTS_DEVICE_SUBJECTS_H
 #define HR_TESTS_DEVICE_SUBJECTS_H
 
@@ -24,10 +24,10 @@ typedef struct subject {
 	void (*set_up)(void); /* settings, before first use */
 	bool real;            /* bytes written can be read back */
 	bool strict;          /* misuse of addresses and pages is an error, not undefined */
-	bool small;           /* all of its memory can be taken in a test */
+	bool small;           /* a test may allocate all of its memory */
 } subject;
 
-/* So that GPU:0 is an emulated device whatever the machine has. */
+/* Makes GPU:0 an emulated device, whatever the machine has. */
 static void set_up_no_card(void)
 {
 	hr_cuda_options options;
@@ -36,8 +36,8 @@ static void set_up_no_card(void)
 	CHECK_STATUS(HR_OK, hr_configure_cuda(&options));
 }
 
-/* The process keeps the card's context to itself too, as any program with CUDA does. Otherwise each test that opens the device again
- * and again would make a new one each time, which takes a fifth of a second. */
+/* Retains the card's context in this process, like any program that uses CUDA. Otherwise each test that reopens the device would
+ * create a new context each time, which takes a fifth of a second. */
 static void keep_context(void)
 {
 	static CUcontext kept;
@@ -121,7 +121,7 @@ static const subject *now;
 static hr_device handle;
 static hr__device *device;
 
-/* Whether a subject is there, and wanted. Before faults are injected. */
+/* Whether a subject exists and is selected. Called before faults are injected. */
 HR_TEST_UNUSED static bool is_here(const subject *asked)
 {
 	const char *wanted = getenv("HR_TEST_SUBJECT");
@@ -168,7 +168,7 @@ HR_TEST_UNUSED static uint64_t free_bytes(void)
 	return free_now;
 }
 
-/* ---- memory for a test: pages side by side, or a plain block ---- */
+/* ---- memory for a test: adjacent pages, or a plain block ---- */
 
 #define MAX_PAGES 256u
 
@@ -195,7 +195,7 @@ HR_TEST_UNUSED static hr_status get(uint64_t bytes, memory *out)
 	status = hr__device_reserve(device, rounded, &got.address);
 	if (status == HR_OK) {
 		status = hr__device_map(device, got.address, got.pages, got.count);
-		/* A second time, because the test may have made the first fail. */
+		/* A second time, because the injected fault may have made the first fail. */
 		if (status != HR_OK && hr__device_release(device, got.address, rounded) != HR_OK) {
 			CHECK_STATUS(HR_OK, hr__device_release(device, got.address, rounded));
 		}
@@ -228,7 +228,7 @@ HR_TEST_UNUSED static void paint(unsigned char *bytes, size_t count, uint64_t se
 	for (size_t i = 0; i < count; i++) bytes[i] = (unsigned char)(hr_rand(&seed) >> 24);
 }
 
-/* ---- a stream that is kept busy for as long as a test wants ---- */
+/* ---- a stream that is blocked for as long as the test needs ---- */
 
 static _Atomic(bool) gate_open;
 
@@ -238,7 +238,8 @@ static void wait_at_gate(void *argument)
 	while (!atomic_load(&gate_open)) nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
 }
 
-/* On the simulated device, whose host functions run at once, by time instead: there nothing is done before somebody waits for it. */
+/* The simulated device runs host functions at once, so it is blocked by virtual time instead: its work is done only when waited
+ * for. */
 HR_TEST_UNUSED static void hold(hr_native_stream stream)
 {
 	atomic_store(&gate_open, false);

@@ -1,29 +1,29 @@
-/* rounds_conformance.c - the same again and again, on every device that has bytes: contents stay right and nothing grows.
+/* rounds_conformance.c - many equal rounds, on every device that has memory: contents stay correct and no memory use grows.
  *
- * A round: allocate, put a pattern there, copy it out to host memory, wipe the block, copy it back, copy it out once more, compare,
- * free. Everything of a round is given to a stream at once; the comparison comes when the round's place is needed again, so that
- * several rounds are under way on each of four streams, and blocks of mixed sizes live side by side. Now and then an allocator, a
- * stream and host memory come and go besides.
+ * A round: allocate, write a pattern, copy it to host memory, wipe the block, copy it back, copy it to the host once more, compare,
+ * free. A round is queued on a stream at once; the comparison is done when the round's slot is needed again. So several rounds are
+ * under way on each of four streams, and blocks of mixed sizes are live at the same time. Sometimes an additional allocator, stream
+ * and host memory are created and closed.
  *
- * Between the first tenth of the rounds and the last, free memory of the device, resident memory of the process, and what of it is
- * locked or pinned must stay where they are.
+ * Between the first tenth of the rounds and the last, free memory of the device, resident memory of the process, and its locked or
+ * pinned memory must not change.
  *
- * HR_TEST_ROUNDS         how many rounds on a GPU; by default as everywhere (300 times HR_TEST_SCALE)
- * HR_TEST_CONTENTS_ONLY  set: what grows is not looked at, because others use the GPU meanwhile, or a tool watches the process */
+ * HR_TEST_ROUNDS         number of rounds on a GPU; by default as everywhere (300 times HR_TEST_SCALE)
+ * HR_TEST_CONTENTS_ONLY  set: growth is not checked, because others use the GPU meanwhile, or a tool instruments the process */
 #include "conformance/allocator_subjects.h"
 
 #define ROUNDS 300u
 #define PLACES 8u /* rounds under way */
 #define LARGEST (64 * MIB)
 #define SMALLEST 256u
-#define SHIFT 4096u /* patterns begin anywhere in this much of the source, so that no two rounds look alike */
+#define SHIFT 4096u /* patterns start anywhere in this many bytes of the source, so that no two rounds are equal */
 #define COME_AND_GO 64u
-#define HOST_SLACK (8 * MIB)    /* of the process: what its libraries may take as they please, */
-#define DRIVER_SLACK (64 * MIB) /* and a GPU's driver besides, in the process and on the card */
+#define HOST_SLACK (8 * MIB)    /* of the process: for its libraries, */
+#define DRIVER_SLACK (64 * MIB) /* and for the driver of a GPU, in the process and on the card */
 
 struct place {
 	block block;
-	uint64_t begin;            /* of its pattern in the source */
+	uint64_t begin;            /* offset of its pattern in the source */
 	unsigned char *out, *back; /* host memory */
 };
 
@@ -45,7 +45,7 @@ static uint64_t round_count(void)
 	return count ? count : hr_test_scaled(ROUNDS);
 }
 
-/* ---- what must not grow ---- */
+/* ---- memory that must not grow ---- */
 
 typedef struct usage {
 	uint64_t device_free, resident, locked;
@@ -108,7 +108,7 @@ static void end_round(struct place *place)
 	place->block.address = NULL;
 }
 
-/* What a leak would show in, if there were one: things that are made and closed. */
+/* Creates and closes objects, so that a leak in them would be detected. */
 static void come_and_go(uint64_t *seed)
 {
 	hr_allocator_options options = options_of(hr_rand_below(seed, 2) ? "bfc" : "direct");
@@ -132,7 +132,7 @@ static void come_and_go(uint64_t *seed)
 	host_memory_back(host, request.bytes);
 }
 
-/* The largest size that leaves room for all places, a copy of each besides, and what comes and goes. */
+/* The largest size that leaves room for all slots, a copy of each, and additional allocators. */
 static uint64_t largest_size(void)
 {
 	uint64_t most = hr__device_reservable(device) / (3 * PLACES), wanted = is_gpu() ? LARGEST : MIB;
@@ -153,7 +153,7 @@ static void open_rounds(void)
 		host_memory(rounds.largest, &rounds.places[i].out);
 		host_memory(rounds.largest, &rounds.places[i].back);
 	}
-	/* Everything at its largest once, so that what follows finds it there. */
+	/* Everything at its largest once, so that later rounds reuse that memory. */
 	for (unsigned i = 0; i < PLACES; i++) begin_round(&rounds.places[i], rounds.largest, here.streams[i % here.stream_count], i);
 	for (unsigned i = 0; i < PLACES; i++) end_round(&rounds.places[i]);
 }
@@ -200,7 +200,8 @@ static void rounds_are_flat(void)
 	usage after = usage_now();
 	uint64_t others = is_gpu() ? DRIVER_SLACK : 0;
 	if (getenv("HR_TEST_CONTENTS_ONLY")) return;
-	/* Best fit may need a block more some time; a leak would need one each time. Without pages, free memory is that of the machine. */
+	/* Best fit may need one more block at some time; a leak would need one each time. Without pages, free memory is that of the
+	 * machine. */
 	if (page()) check_flat(early.device_free, late.device_free, rounds.largest + 2 * page() + others, "free on the device");
 	if (page()) check_flat(free_before, after.device_free, others, "free on the device, before and after all");
 	/* A sanitizer keeps freed memory on purpose. */

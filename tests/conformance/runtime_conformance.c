@@ -1,8 +1,8 @@
-/* runtime_conformance.c - the runtime on every device that has memory, a card among them: the same numbers as on the host, to the bit, also when
- * the models do not fit.
+/* runtime_conformance.c - the runtime on every device that has memory, including cards: results equal those on the host, to the
+ * bit, also if the models do not fit.
  *
- * The host cannot reach the memory of a card: there each op works on copies, and tensors that leave the card for the host and
- * come back are the card's own. */
+ * The host cannot access the memory of a card: there each op works on copies, and the tensors that are evicted and restored are
+ * those of the card. */
 #include "conformance/device_subjects.h"
 #include "headroom.h"
 #include "runtime/support_training.h"
@@ -12,7 +12,7 @@
 #define MODELS 3
 #define PERCENT 75
 
-/* Where pages are large, models have to be, so that a part of what they take is several of them. */
+/* If pages are large, models must be large too, so that a fraction of their memory is several pages. */
 static const struct model small[MODELS] = {
 	{ "mlp", model_mlp_inputs, model_row_labels, model_mlp_logits, .batch = 256, .width = 128, .classes = 10 },
 	{ "conv", model_conv_inputs, model_row_labels, model_conv_logits, .batch = 4, .width = 8, .classes = 10, .image = 16 },
@@ -43,7 +43,7 @@ static hr_session open_on(const char *name, hr_allocator allocator)
 	return session;
 }
 
-/* [limit] 0: as much as the device has. */
+/* [limit] 0: all memory of the device. */
 static hr_allocator make_allocator(const char *name, uint64_t limit)
 {
 	hr_allocator_options options;
@@ -126,7 +126,7 @@ static void train_all(void)
 			train(&models[m], now->name, 0, (enum how)how, &here);
 			check_same();
 		}
-		if (!page()) continue; /* nothing can leave */
+		if (!page()) continue; /* nothing can be evicted */
 		uint64_t peak = here.peak;
 		train(&models[m], now->name, peak / 100 * PERCENT, BY_FUNCTION, &here);
 		check_same();
@@ -152,19 +152,19 @@ static void values_go_around(void)
 	for (int i = 0; i < 12; i++) numbers[i] = 100 + i;
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
 	hr_value all = hr_keep(hr_constant(HR_DTYPE_INT32, HR_DIMS(3, 4), numbers));
-	/* Part of a buffer, through another session of the device, the host, and back. */
+	/* Copies part of a buffer to another session of the device, to the host, and back. */
 	hr_value moved = hr_copy_to_session(hr_slice(all, 0, 2, 1), beside);
 	moved = hr_copy_to_session(moved, host);
 	moved = hr_copy_to_session(moved, session);
 	CHECK_STATUS(HR_OK, hr_fetch(moved, part, sizeof part));
 	CHECK_BYTES(part, numbers + 8, sizeof part);
-	/* Both inputs are the same; nothing has no bytes. */
+	/* Both inputs are the same value; and empty values. */
 	hr_value twice = hr_cast(hr_add(all, all), HR_DTYPE_FLOAT32);
 	CHECK_STATUS(HR_OK, hr_fetch(hr_reduce_sum(twice, HR_ALL_AXES, false), &sum, sizeof sum));
 	CHECK_EQ((int)sum, 2 * (12 * 100 + 66));
 	hr_value empty = hr_add(hr_constant(HR_DTYPE_INT32, HR_DIMS(0, 4), numbers), hr_constant(HR_DTYPE_INT32, HR_DIMS(1), numbers));
 	CHECK_STATUS(HR_OK, hr_fetch(empty, NULL, 0));
-	/* What goes wrong in a kernel is told. */
+	/* An error in a kernel is reported. */
 	hr_value gathered = hr_gather(all, hr_constant(HR_DTYPE_INT32, HR_DIMS(1), &bad));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(gathered, part, sizeof part));
 	CHECK_CONTAINS(hr_last_message(), "gather");
@@ -183,7 +183,7 @@ static void test_values_go_to_other_sessions_and_back(void)
 	on_each_session(values_go_around);
 }
 
-/* On one card, as on two. */
+/* Two logical devices of one card behave like two cards. */
 static void split(void)
 {
 	uint64_t limits[] = { 4 * page(), 4 * page() };

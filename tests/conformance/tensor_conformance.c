@@ -1,12 +1,12 @@
-/* tensor_conformance.c - tensors that leave a device and return: what every device must be able to do, a card among them.
+/* tensor_conformance.c - tensors that are evicted from a device and restored: requirements on every device, including cards.
  *
- * Contents are written and read by the device alone: by copies, and by a kernel where the device runs any. While a tensor is out, others
- * get its memory and write to it, so nothing that was merely left lying can pass for what was brought back. */
+ * Contents are written and read by the device alone: by copies, and by a kernel if the device runs any. While a tensor is evicted,
+ * other blocks use and overwrite its memory, so that stale bytes cannot be mistaken for restored ones. */
 #include "../../bench/gpu_kernel.h"
 #include "conformance/allocator_subjects.h"
 #include "headroom_lms.h"
 
-#define LARGE ((HR_TEST_SANITIZED ? 36 : 72) * MIB + 12345) /* where there is room: more than one reader looks at it under verify */
+#define LARGE ((HR_TEST_SANITIZED ? 36 : 72) * MIB + 12345) /* if it fits: several readers check it under verify */
 
 static void skip_here(const char *why)
 {
@@ -15,7 +15,7 @@ static void skip_here(const char *why)
 
 /* ---- tensors ---- */
 
-/* False: the device cannot do what is asked for; it is said why. */
+/* False, with the reason printed, if the device does not support it. */
 static bool open_tensors(uint64_t limit, hr_lms_safety safety, bool verify)
 {
 	hr_allocator_options options = options_of("bfc");
@@ -83,7 +83,7 @@ static unsigned char *contents_of(uint64_t bytes, uint64_t seed)
 	return contents;
 }
 
-/* Where it is. */
+/* Writes the contents; returns the tensor's address. */
 static char *write_to(hr_tensor tensor, uint64_t bytes, uint64_t seed, hr_stream stream)
 {
 	unsigned char *contents = contents_of(bytes, seed);
@@ -95,7 +95,7 @@ static char *write_to(hr_tensor tensor, uint64_t bytes, uint64_t seed, hr_stream
 	return to;
 }
 
-/* What device memory holds, pinned or not. */
+/* Checks device memory, pinned or not. */
 static void expect_there(const char *there, const unsigned char *expected, uint64_t bytes, hr_stream stream)
 {
 	unsigned char *seen = malloc(bytes);
@@ -115,7 +115,7 @@ static char *expect(hr_tensor tensor, uint64_t bytes, uint64_t seed, hr_stream s
 	return there;
 }
 
-/* Somebody else has [bytes] of the device for a while, and writes to all of them. */
+/* Another block uses [bytes] of the device for a while and overwrites all of them. */
 static void disturb(uint64_t bytes, unsigned char value)
 {
 	void *taken;
@@ -138,7 +138,7 @@ static uint64_t unit(void)
 	return page() ? page() : 64 * KIB;
 }
 
-/* LARGE, or a third of what the device has. */
+/* LARGE, or a third of the device's memory. */
 static uint64_t large_size(void)
 {
 	uint64_t third = hr__device_reservable(device) / 3;
@@ -155,7 +155,7 @@ static void leave_and_return(bool verify)
 		hr_tensor tensor = tensor_of(sizes[i], false);
 		for (uint64_t round = 0; round < (sizes[i] < MIB ? 3 : 1); round++) {
 			write_to(tensor, sizes[i], 10 * i + round, here.streams[round % here.stream_count]);
-			for (int again = 0; again < 2; again++) { /* the second time for nothing: the host's copy is good */
+			for (int again = 0; again < 2; again++) { /* the second time without a copy: the host copy is valid */
 				evict(tensor);
 				disturb(sizes[i], (unsigned char)round);
 				expect(tensor, sizes[i], 10 * i + round, here.streams[(round + 1) % here.stream_count]);
@@ -177,7 +177,7 @@ static void test_tensors_return_with_their_bits(void)
 	on_each_device(tensors_return_with_their_bits);
 }
 
-/* ---- fixed ones ---- */
+/* ---- fixed tensors ---- */
 
 static void hold_the_address(hr_lms_safety safety)
 {
@@ -197,11 +197,11 @@ static void hold_the_address(hr_lms_safety safety)
 			there = written;
 			CHECK_EQ((uintptr_t)there % page(), 0u);
 			evict(tensor);
-			CHECK_EQ(hr__pool_reserved(device), 0); /* its pages are the device's again */
+			CHECK_EQ(hr__pool_reserved(device), 0); /* its pages are returned to the device */
 			disturb(sizes[i], (unsigned char)round);
 			CHECK_EQ(expect(tensor, sizes[i], 10 * i + round, here.streams[(round + 1) % here.stream_count]), there);
 		}
-		evict(tensor); /* destroyed while it is out, or at home */
+		evict(tensor); /* destroyed while evicted, or while resident */
 		if (i % 2) expect(tensor, sizes[i], 10 * i + 3, HR_STREAM_DEFAULT);
 		CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
 		CHECK_EQ(hr__pool_reserved(device), 0);
@@ -229,7 +229,7 @@ static void test_fixed_tensors_with_shadows_keep_address_and_bits(void)
 	on_each_device(fixed_tensors_with_shadows_keep_address_and_bits);
 }
 
-/* Pages are unmapped outside the order of streams: what was queued before is done first. */
+/* Pages are unmapped outside the order of streams, so queued work is completed first. */
 static void eviction_waits_for_queued_work(void)
 {
 	if (!page() || !has_streams()) {
@@ -263,7 +263,7 @@ static void test_eviction_of_fixed_tensors_waits_for_queued_work(void)
 	on_each_device(eviction_waits_for_queued_work);
 }
 
-/* ---- read while they are out ---- */
+/* ---- reads while evicted ---- */
 
 static void out_can_be_read_by_copies(void)
 {
@@ -283,12 +283,12 @@ static void out_can_be_read_by_copies(void)
 		expect_there(there, expected, bytes, HR_STREAM_DEFAULT); /* to the host, */
 		CHECK_STATUS(HR_OK, hr_alloc_bytes(here.allocator, bytes, &other));
 		CHECK_STATUS(
-			HR_OK, hr_copy(handle, other, there, bytes, HR_COPY_ON_DEVICE, HR_STREAM_DEFAULT)); /* and to the device's own memory */
+			HR_OK, hr_copy(handle, other, there, bytes, HR_COPY_ON_DEVICE, HR_STREAM_DEFAULT)); /* and within the device */
 		expect_there(other, expected, bytes, HR_STREAM_DEFAULT);
 		CHECK_STATUS(HR_OK, hr_free(here.allocator, other, HR_STREAM_DEFAULT));
 		CHECK_STATUS(HR_OK, hr_allocator_trim(here.allocator, NULL));
 		CHECK_EQ(state_of(tensor), HR_TENSOR_OUT);
-		/* A write is a missed pin, and is kept. */
+		/* A write counts as a missed pin; its bytes are kept. */
 		CHECK_STATUS(HR_OK, hr_fill(handle, there + page(), 7, page(), HR_STREAM_DEFAULT));
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
 		memset(expected + page(), 7, page());
@@ -306,14 +306,14 @@ static void test_fixed_tensors_that_are_out_can_be_read_by_copies(void)
 	on_each_device(out_can_be_read_by_copies);
 }
 
-/* Has the kernel look for stamps of [expect], and leave those of [next]; how many it did not find. */
+/* Runs the kernel, which compares stamps with [expect] and writes those of [next]; returns the number of mismatches. */
 static uint32_t run_kernel(const char *there, uint64_t bytes, uint64_t expect_stamp, uint64_t next, void *counter)
 {
 	uint32_t count = 0;
 	kernel_arguments arguments = { .errors = (uintptr_t)counter, .count = 1 };
 	arguments.tensors[0] = (kernel_tensor){ (uintptr_t)there, (bytes - 8) / (SAMPLES - 1) & ~UINT64_C(7), expect_stamp, next };
 	CHECK_STATUS(HR_OK, hr_fill(handle, counter, 0, sizeof count, HR_STREAM_DEFAULT));
-	kernel_launch(&arguments, NULL); /* the default stream, as ours is */
+	kernel_launch(&arguments, NULL); /* the default stream, the one used here */
 	CHECK_STATUS(HR_OK, hr_copy(handle, &count, counter, sizeof count, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
 	return count;
@@ -343,8 +343,8 @@ static void out_can_be_read_by_a_kernel(void)
 	for (uint64_t stamp = 1000; stamp < 9000; stamp += 2000) {
 		evict(tensor);
 		CHECK_EQ(run_kernel(there, bytes, stamp, 0, counter), 0u);
-		CHECK_EQ(run_kernel(there, bytes, stamp + 500, 0, counter), SAMPLES); /* it would notice */
-		CHECK_EQ(run_kernel(there, bytes, stamp, stamp + 1000, counter), 0u); /* what it writes is kept */
+		CHECK_EQ(run_kernel(there, bytes, stamp + 500, 0, counter), SAMPLES); /* mismatches are detected */
+		CHECK_EQ(run_kernel(there, bytes, stamp, stamp + 1000, counter), 0u); /* its writes are kept */
 		CHECK_EQ(state_of(tensor), HR_TENSOR_OUT);
 		CHECK_EQ(pin(tensor, HR_WRITE, HR_STREAM_DEFAULT), there);
 		CHECK_EQ(run_kernel(there, bytes, stamp + 1000, stamp + 2000, counter), 0u);

@@ -1,8 +1,8 @@
-/* test_cuda.c - the CUDA backend on the stand-in driver of tests/fake_cuda: what it says when CUDA is not as it should be, that it
- * leaves nothing behind whichever call fails, and that it minds other people's contexts. That it does what every device does is in
- * tests/conformance.
+/* test_cuda.c - the CUDA backend on the stand-in driver of tests/fake_cuda: its messages when CUDA does not work, no leaks
+ * whichever call fails, and no effect on the contexts of other libraries. tests/conformance tests what is common to all devices.
  *
- * The stand-in is loaded by its path ($HEADROOM_FAKE_CUDA) before Headroom asks for libcuda.so.1: the loader then takes it for that. */
+ * The stand-in is loaded by its path ($HEADROOM_FAKE_CUDA) before Headroom loads libcuda.so.1: the loader then uses it for that
+ * name. */
 #include <dlfcn.h>
 
 #include "device/internal.h"
@@ -87,9 +87,9 @@ static hr__device *opened(const char *name)
 	return device;
 }
 
-/* ---- no CUDA, and why ---- */
+/* ---- reasons for having no CUDA ---- */
 
-/* There is none, for that reason, and everything works on emulated devices. */
+/* No CUDA device exists, for the reason [why], and everything works on emulated devices. */
 static void check_none(const char *why)
 {
 	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_cuda_check());
@@ -129,7 +129,7 @@ static void test_driver_that_does_not_start(void)
 	setenv("FAKE_CUDA_INIT", "12345", 1);
 	check_none("cuInit: CUDA error 12345");
 	hr__devices_shutdown();
-	unsetenv("FAKE_CUDA_INIT"); /* and once it does, it is used */
+	unsetenv("FAKE_CUDA_INIT"); /* once it succeeds, it is used */
 	CHECK_STATUS(HR_OK, hr_cuda_check());
 	CHECK_STR(info_of("GPU:0").backend, "cuda");
 }
@@ -184,7 +184,7 @@ static void test_switched_off(void)
 	CHECK_STR(info_of("GPU:0").backend, "cuda");
 	hr__devices_shutdown();
 	setenv("HEADROOM_CUDA", "no", 1);
-	CHECK_STATUS(HR_OK, hr_cuda_check()); /* as if it were not set */
+	CHECK_STATUS(HR_OK, hr_cuda_check()); /* same as unset */
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_environment_check());
 	CHECK_STR(hr_last_message(), "HEADROOM_CUDA is ignored: \"no\" is neither 0 nor 1");
 	hr_cuda_options options;
@@ -218,14 +218,14 @@ static void test_programs_that_want_no_gpu_do_not_wake_the_driver(void)
 	CHECK_GT(fake.calls(), 0);
 }
 
-/* ---- which devices there are ---- */
+/* ---- the list of devices ---- */
 
 static void test_emulated_devices_keep_a_name(void)
 {
 	load_driver("whole");
 	setenv("FAKE_CUDA_DEVICES", "2", 1);
 	static const char *const names[] = { "GPU:0", "GPU:1", "CPU:0", "SIM:0", "EMU:0" };
-	CHECK_STR(info_of("EMU:0").backend, "emulated"); /* also when it is asked for first */
+	CHECK_STR(info_of("EMU:0").backend, "emulated"); /* also if it is requested first */
 	CHECK_STR(info_of("EMU:0").name, "EMU:0");
 	CHECK_EQ(hr_device_count(), 5);
 	for (uint32_t i = 0; i < 5; i++) {
@@ -244,7 +244,7 @@ static void test_emulated_devices_keep_a_name(void)
 	CHECK_STATUS(HR_IN_USE, hr_configure_cuda(&options));
 	hr__devices_shutdown();
 
-	/* Where it stands in, its name is GPU:0, and EMU:0 means the same. */
+	/* If emulated devices replace cards, the first is named GPU:0, and EMU:0 means the same device. */
 	CHECK_STATUS(HR_OK, hr_cuda_options_init(&options));
 	CHECK_EQ(hr_device_count(), 5);
 	options.enabled = false;
@@ -275,7 +275,7 @@ static void test_card_is_described(void)
 	CHECK_STR(info.description, "NVIDIA Fake, compute capability 9.0");
 	CHECK_EQ(info.total_bytes, 256 * MIB);
 	CHECK_EQ(info.free_bytes, 251 * MIB);
-	CHECK_EQ(info.other_bytes, 5 * MIB); /* that of another process, and the context */
+	CHECK_EQ(info.other_bytes, 5 * MIB); /* of another process, and the context */
 	CHECK_EQ(info.page_bytes, 2 * MIB);
 	hr__device *device = opened("GPU:0");
 	hr__page_id pages[3];
@@ -283,7 +283,7 @@ static void test_card_is_described(void)
 	CHECK_EQ(info_of("GPU:0").other_bytes, 5 * MIB);
 	CHECK_EQ(info_of("GPU:0").reserved_bytes, 6 * MIB);
 	hr__pool_give(device, pages, 3);
-	CHECK_EQ(info_of("GPU:0").other_bytes, 5 * MIB); /* pages that are kept are ours */
+	CHECK_EQ(info_of("GPU:0").other_bytes, 5 * MIB); /* pages kept in the pool are our own */
 	CHECK_EQ(info_of("GPU:0").free_bytes, 245 * MIB);
 }
 
@@ -293,7 +293,7 @@ static void test_page_size_is_a_setting(void)
 	setenv("HEADROOM_CUDA_PAGE", "16MiB", 1);
 	CHECK_EQ(info_of("GPU:0").page_bytes, 16 * MIB);
 	hr__devices_shutdown();
-	setenv("HEADROOM_CUDA_PAGE", "64K", 1); /* below what the card can do */
+	setenv("HEADROOM_CUDA_PAGE", "64K", 1); /* below the card's granularity */
 	CHECK_EQ(info_of("GPU:0").page_bytes, 2 * MIB);
 	hr__devices_shutdown();
 	hr_cuda_options read;
@@ -301,11 +301,11 @@ static void test_page_size_is_a_setting(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_cuda_options_init(&read));
 	CHECK_STR(hr_last_message(),
 	          "in the environment variable HEADROOM_CUDA_PAGE: CUDA device: page_bytes = 3145728: it must be a power of two");
-	CHECK_EQ(info_of("GPU:0").page_bytes, 2 * MIB); /* first use takes the default */
+	CHECK_EQ(info_of("GPU:0").page_bytes, 2 * MIB); /* the first use falls back to the default */
 	hr__devices_shutdown();
 	setenv("HEADROOM_CUDA_PAGE", "big", 1);
 	setenv("HEADROOM_CUDA", "0", 1);
-	CHECK_STR(info_of("GPU:0").backend, "emulated"); /* the other variable is followed all the same */
+	CHECK_STR(info_of("GPU:0").backend, "emulated"); /* the other variable still applies */
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_cuda_options_init(&read));
 	CHECK_CONTAINS(hr_last_message(), "in the environment variable HEADROOM_CUDA_PAGE: \"big\" is no size");
 	hr__devices_shutdown();
@@ -325,7 +325,7 @@ static void test_page_size_is_a_setting(void)
 	CHECK_STATUS(HR_IN_USE, hr_configure_cuda(&options));
 }
 
-/* ---- a card that refuses ---- */
+/* ---- a card that refuses calls ---- */
 
 static void test_card_without_virtual_memory(void)
 {
@@ -347,7 +347,7 @@ static void test_limit_above_what_is_free(void)
 	setenv("FAKE_CUDA_USED", "209715200", 1);
 	CHECK_STATUS(HR_BAD_LIMIT, hr_set_logical_devices("GPU:0", (uint64_t[]){ 257 * MIB }, 1));
 	CHECK_STR(hr_last_message(), "GPU:0: memory limit 0 is 257.0 MiB, above its 256.0 MiB");
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", (uint64_t[]){ 100 * MIB }, 1)); /* others may give memory back */
+	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", (uint64_t[]){ 100 * MIB }, 1)); /* other processes may free memory */
 	hr__device *device = opened("GPU:0");
 	hr__page_id pages[40];
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_take(device, 40, pages));
@@ -403,7 +403,7 @@ static void test_errors_carry_cudas_names(void)
 	hr_native_stream stream;
 	hr_native_event event;
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-		fake.fail_nth(3, cases[i].result); /* after a look at the current context, and a push */
+		fake.fail_nth(3, cases[i].result); /* after reading the current context and a push */
 		CHECK_STATUS(cases[i].status, hr__call_stream_create(physical, &stream));
 		CHECK_STR(hr_last_message(), cases[i].message);
 	}
@@ -411,7 +411,7 @@ static void test_errors_carry_cudas_names(void)
 	CHECK_STATUS(HR_OK, hr__call_event_create(physical, &event));
 	fake.fail_nth(3, HR__CUDA_ERROR_NOT_READY);
 	CHECK_STATUS(HR_NOT_READY, hr__call_event_query(physical, event));
-	CHECK_STR(hr_last_message(), cases[4].message); /* as it was: a question that is asked often must be cheap */
+	CHECK_STR(hr_last_message(), cases[4].message); /* unchanged: a frequent query must be cheap */
 	fake.fail_nth(0, 0);
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__call_event_record(physical, event, 2)); /* CU_STREAM_PER_THREAD */
 	CHECK_CONTAINS(hr_last_message(), "another one in each thread");
@@ -433,15 +433,15 @@ static void test_unmapping_takes_whole_mappings_of_several_calls(void)
 	for (int i = 0; i < 6; i++) CHECK_STATUS(HR_OK, hr__call_page_create(physical, &pages[i]));
 	CHECK_STATUS(HR_OK, hr__call_reserve(physical, 8 * 2 * MIB, &base));
 	CHECK_STATUS(HR_OK, hr__call_map(physical, base, pages, 2));
-	CHECK_STATUS(HR_OK, hr__call_map(physical, base + 4 * MIB, pages + 2, 3)); /* stitched to the first */
+	CHECK_STATUS(HR_OK, hr__call_map(physical, base + 4 * MIB, pages + 2, 3)); /* adjacent to the first */
 	CHECK_STATUS(HR_OK, hr__call_map(physical, base + 10 * MIB, pages + 5, 1));
-	CHECK_STATUS(HR_OK, hr__call_unmap(physical, base + 2 * MIB, 4)); /* parts of two calls */
+	CHECK_STATUS(HR_OK, hr__call_unmap(physical, base + 2 * MIB, 4)); /* parts of two map calls */
 	fake.get_live(&live);
 	CHECK_EQ(live.mappings, 2);
 	CHECK_STATUS(HR_OK, hr__call_map(physical, base + 2 * MIB, pages + 1, 4));
 	CHECK_STATUS(HR_OK, hr__call_unmap(physical, base, 6));
 
-	/* What is not so is CUDA's error, and changes nothing. */
+	/* An invalid range is an error of CUDA and changes nothing. */
 	CHECK_STATUS(HR_DEVICE_ERROR, hr__call_unmap(physical, base, 1));
 	CHECK_STR(hr_last_message(), "cuMemUnmap of 1 page on NVIDIA Fake: CUDA_ERROR_INVALID_VALUE (invalid argument)");
 	CHECK_STATUS(HR_OK, hr__call_map(physical, base, pages, 2));
@@ -478,8 +478,8 @@ static void test_device_memory_cannot_be_touched_by_the_host(void)
 	CHECK_EQ(live_objects(), 0);
 }
 
-/* An allocator under pressure, with work always queued: it grows, trims and stitches, and the stand-in ends the process when anything
- * is unmapped under work that uses it. */
+/* An allocator under pressure, with work always queued: it grows, trims and stitches, and the stand-in ends the process if it
+ * unmaps memory that queued work uses. */
 static void test_allocator_never_unmaps_what_is_in_use(void)
 {
 	enum { BLOCKS = 24, STREAMS = 3 };
@@ -491,7 +491,7 @@ static void test_allocator_never_unmaps_what_is_in_use(void)
 	hr_allocator allocator;
 	hr_stream streams[STREAMS] = { HR_STREAM_DEFAULT };
 	uint64_t seed = hr_test_seed(), failures = 0, rounds = 2000 + hr_test_scaled(2000);
-	unsigned char *seen = calloc(rounds, 1), *wanted = calloc(rounds, 1); /* by round: copies of several may be on their way */
+	unsigned char *seen = calloc(rounds, 1), *wanted = calloc(rounds, 1); /* by round: copies of several rounds may be pending */
 	CHECK(seen != NULL && wanted != NULL);
 	struct {
 		void *at;
@@ -550,7 +550,7 @@ static uint64_t mark_time(hr__device *device, uint64_t mark)
 	return ns;
 }
 
-/* CUDA tells the time between events as a float, which tells hours and microseconds, but not both at once. */
+/* CUDA returns the time between events as a float, which cannot represent hours with microsecond resolution. */
 static void test_time_stays_fine_over_hours(void)
 {
 	enum { COUNT = 20 };
@@ -567,19 +567,19 @@ static void test_time_stays_fine_over_hours(void)
 			CHECK_STATUS(HR_OK, hr__device_mark(device, HR_STREAM_DEFAULT, &marks[i]));
 			fake.advance_clock(apart);
 		}
-		uint64_t busy = hr__os()->clock_ns() - began; /* the driver's clock went on meanwhile */
-		fake.advance_clock(5 * apart); /* and asked a little later */
+		uint64_t busy = hr__os()->clock_ns() - began; /* time of the driver's clock meanwhile */
+		fake.advance_clock(5 * apart); /* queried a little later */
 		for (int i = 0; i < COUNT; i++) at[i] = mark_time(device, marks[i]);
 		for (int i = 1; i < COUNT; i++) {
 			CHECK_GE(at[i] + 1000, at[i - 1] + apart);
-			/* What a float over an hour gets wrong is 250 us, each time. */
+			/* The error of a float over an hour is 250 us, each time. */
 			if (i == COUNT - 1) CHECK_LE(at[i] - at[0], COUNT * apart + busy + 2000000);
 		}
 	}
 	uint64_t all = mark_time(device, marks[COUNT - 1]) - start;
 	CHECK_GE(all, 3 * hour);
 	CHECK_LE(all, 3 * hour + 60 * UINT64_C(1000000000));
-	uint64_t again = mark_time(device, first); /* of long ago, as coarse as it is far: 1 ms over three hours */
+	uint64_t again = mark_time(device, first); /* long ago, and so coarse: 1 ms over three hours */
 	CHECK_LE(again > start ? again - start : start - again, 2000000);
 }
 
@@ -607,7 +607,7 @@ static void test_only_events_of_marks_keep_the_time(void)
 
 /* ---- contexts ---- */
 
-/* One of each kind of call. */
+/* Makes one call of each kind. */
 static void use_everything(void)
 {
 	hr_device device = find("GPU:0");
@@ -647,25 +647,25 @@ static void test_what_is_current_stays_current(void)
 	check_current(NULL, 0);
 	CHECK_EQ(live_objects(), 0);
 
-	/* Another library has retained the primary context, and works in one of its own. */
+	/* Another library has retained the primary context, and uses a context of its own. */
 	CUcontext primary;
 	CHECK_EQ(fake.retain(&primary, 0), HR__CUDA_SUCCESS);
 	CHECK_EQ(fake.push(fake.foreign_context()), HR__CUDA_SUCCESS);
 	use_everything();
 	check_current(fake.foreign_context(), 1);
 
-	/* Another works in the primary one. */
+	/* Another library uses the primary context. */
 	CHECK_EQ(fake.push(primary), HR__CUDA_SUCCESS);
 	use_everything();
 	check_current(primary, 2);
 	fake_cuda_live live;
 	fake.get_live(&live);
-	CHECK_EQ(live.retained, 1); /* still theirs, and no longer ours */
+	CHECK_EQ(live.retained, 1); /* still retained by the library, and no longer by us */
 }
 
 /* ---- faults ---- */
 
-/* The calls that give something back, and those before each of them. */
+/* The calls that release something, and those made before each of them. */
 static bool gives_back(const char *call)
 {
 	static const char *const calls[] = {
@@ -750,7 +750,7 @@ static hr_status whole_life(void)
 	return status;
 }
 
-/* What the driver refuses to take back, at the very end when nobody asks again, stays: that, and nothing else. */
+/* What the driver refuses to release at the very end, when there is no retry, remains, and nothing else. */
 static void test_every_driver_call_may_fail_and_nothing_leaks(void)
 {
 	static const CUresult results[] = { HR__CUDA_ERROR_OUT_OF_MEMORY, HR__CUDA_ERROR_UNKNOWN };
@@ -774,7 +774,8 @@ static void test_every_driver_call_may_fail_and_nothing_leaks(void)
 	}
 	printf("# %llu calls, %llu lives that ended early, %u objects refused at the end\n", nth, failures, refused);
 	CHECK_GT(failures, 20);
-	/* Two spare events, two of marks, and the clock's stream and two events, with two calls before each that may fail; the context. */
+	/* Two spare events, two of marks, the clock's stream and two events, each with two calls before it that may fail; and the
+	 * context. */
 	CHECK_LE(refused, 7 * 3 + 1);
 }
 

@@ -1,11 +1,11 @@
 /* test_arena_exhaustive.c - every sequence of up to six operations on a tiny arena, each step compared with the model of
  * support_arena.h and checked.
  *
- * The tree of sequences is walked depth first: before each operation the whole state is saved, afterwards put back. An operation
- * that is refused changes nothing (an eighth of them are looked at closely), so what follows it is not walked again. */
+ * The tree of sequences is walked depth first: the whole state is saved before each operation and restored after it. A refused
+ * operation changes nothing (one in eight is checked closely), so the sequences after it are not walked again. */
 #include "test.h"
 
-/* Says where in the tree it is before a check fails. */
+/* Prints the path in the tree before a check fails. */
 static void print_path(void);
 #define SUPPORT_EQ(a, b)                                  \
 	do {                                                  \
@@ -59,10 +59,10 @@ static void restore(arena_pair *pair, const saved *from)
 /* ---- operations, by number ---- */
 
 static const uint64_t sizes[] = { 1, 2, 3, 5 }; /* units */
-#define TAKES 8u                                /* each size, plain and at a multiple of a page */
-#define OTHERS 5u                               /* mapping, unmapping, and whether the tail may grow */
+#define TAKES 8u                                /* each size, unaligned and aligned to a page */
+#define OTHERS 5u                               /* mapping, unmapping, and setting whether the tail may grow */
 
-/* The range with a whole page in it that has the lowest address, or the highest; NOWHERE. */
+/* The range that contains a whole page and has the lowest address, or the highest; NOWHERE if there is none. */
 static uint32_t with_page(const extents *list, bool highest)
 {
 	uint32_t best = NOWHERE;
@@ -88,7 +88,7 @@ static bool map_or_unmap(arena_pair *pair, unsigned which)
 	return true;
 }
 
-/* False when the operation cannot be done, or changes nothing. */
+/* False if the operation cannot be done, or changes nothing. */
 static bool operate(arena_pair *pair, unsigned operation)
 {
 	if (operation < TAKES) return pair_take(pair, sizes[operation / 2] * UNIT, operation % 2 ? PAGE : 0);

@@ -1,10 +1,10 @@
-/* fake_cuda.c - a stand-in for the CUDA driver; fake_cuda.h says what it is for.
+/* fake_cuda.c - a stand-in for the CUDA driver; fake_cuda.h states its purpose.
  *
- * Memory of a card is one anonymous file, mapped once as a whole where only this file knows. A physical handle is an extent of it. A
- * device address is an address of the process that nothing can touch; copies look up which extent lies there.
+ * Memory of a card is one anonymous file, mapped as a whole at an address that only this file knows. A physical handle is an extent
+ * of the file. A device address is an inaccessible address of the process; copies look up the extent that is mapped there.
  *
- * Streams are threads with a queue. One lock guards everything; work itself runs outside it. Records of what was destroyed stay, so
- * that using them again is recognised. */
+ * Streams are threads with a queue. One lock guards everything; work itself runs outside it. Records of destroyed objects are kept,
+ * so that later uses are detected. */
 #define _GNU_SOURCE
 #include "fake_cuda/fake_cuda.h"
 
@@ -21,11 +21,11 @@
 #define EXPORT __attribute__((visibility("default")))
 #define MAX_CARDS 8
 #define MAX_DEPTH 16
-#define SPAN (UINT64_C(1) << 33) /* of the file behind a card */
+#define SPAN (UINT64_C(1) << 33) /* size of a card's file */
 #define CONTEXT_BYTES (UINT64_C(4) << 20)
 #define PAGE 4096u
 #define END_STATUS 99
-#define EVENT_BUCKETS 1024 /* tests make thousands of events, and none is forgotten */
+#define EVENT_BUCKETS 1024 /* tests create thousands of events, whose records are all kept */
 
 /* Prototypes from the table, so that a definition that differs from it does not compile. */
 #define PROTOTYPE(name, parameters) EXPORT CUresult name parameters;
@@ -35,14 +35,14 @@ HR__CUDA_CALLS(PROTOTYPE)
 struct CUctx_st {
 	int card;
 	unsigned retained;
-	CUresult broken; /* an error of work, which every later call returns */
+	CUresult broken; /* error of queued work, which every later call returns */
 };
 
 typedef struct extent { /* a physical handle, or the memory of a plain allocation */
 	uint64_t offset, size;
 	unsigned references; /* the handle, and its mappings */
 	bool released, gone;
-	bool of_host; /* memory of the host: none of the card's */
+	bool of_host; /* host memory: uses none of the card's */
 	int card;
 	struct extent *next;
 } extent;
@@ -80,8 +80,8 @@ struct CUstream_st {
 	CUcontext context;
 	bool destroyed, ended;
 	uint64_t submitted, completed;
-	CUevent pending;       /* events that keep the time and are not told it yet */
-	command *first, *last; /* the one that is running is the first */
+	CUevent pending;       /* events with timing whose time is not set yet */
+	command *first, *last; /* the first is the running one */
 	struct CUstream_st *next;
 };
 
@@ -90,7 +90,7 @@ struct CUevent_st {
 	bool destroyed, timed, is_pending;
 	CUstream stream; /* NULL = never recorded */
 	uint64_t ticket;
-	uint64_t time; /* when it happened; ns */
+	uint64_t time; /* ns */
 	CUevent next_pending;
 	struct CUevent_st *next;
 };
@@ -151,9 +151,9 @@ __attribute__((noreturn)) static void die(const char *why, uint64_t address)
 	_exit(END_STATUS);
 }
 
-/* ---- how every call begins and ends ---- */
+/* ---- begin and end of every call ---- */
 
-/* Takes the lock; false when the call is to fail. */
+/* Acquires the lock; false if the call must fail. */
 static bool begin(const char *name, CUresult *result)
 {
 	pthread_mutex_lock(&lock);
@@ -339,7 +339,7 @@ CUresult cuCtxPushCurrent_v2(CUcontext context)
 	return end(result);
 }
 
-/* Not counted: nothing could be done about a context that cannot be taken off. */
+/* Not counted: a caller could not handle a context that cannot be popped. */
 CUresult cuCtxPopCurrent_v2(CUcontext *out)
 {
 	if (!depth) return HR__CUDA_ERROR_INVALID_CONTEXT;
@@ -372,7 +372,7 @@ CUresult cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp *o
 	return end(result);
 }
 
-/* An extent of the card's file: one that was given back if it has the size, else a new one. */
+/* An extent of the card's file: a released one of the same size if there is one, else a new one. */
 static extent *make_extent(int card, uint64_t size, bool of_host)
 {
 	extent *made = extents;
@@ -381,7 +381,7 @@ static extent *make_extent(int card, uint64_t size, bool of_host)
 	*fresh = (extent){ .size = size, .references = 1, .card = card, .of_host = of_host, .next = extents };
 	if (made) {
 		fresh->offset = made->offset;
-		made->size = 0; /* its record stays, so that its handle stays known as dead */
+		made->size = 0; /* the record stays, so that its handle is known to be invalid */
 	} else {
 		fresh->offset = cards[card].made;
 		cards[card].made += (size + PAGE - 1) / PAGE * PAGE;
@@ -501,7 +501,7 @@ static mapping *mapping_at(uint64_t address)
 	return at;
 }
 
-/* Whether [base, base + size) is made of whole mappings, all of it, and none of plain memory. */
+/* Whether [base, base + size) consists entirely of whole mappings, none of them plain memory. */
 static bool whole_mappings(uint64_t base, uint64_t size)
 {
 	uint64_t at = base;
@@ -513,7 +513,7 @@ static bool whole_mappings(uint64_t base, uint64_t size)
 	return size > 0;
 }
 
-/* Ends the process when work that is not done yet uses the range. */
+/* Ends the process if unfinished work uses the range. */
 static void need_idle(uint64_t base, uint64_t size)
 {
 	for (CUstream stream = streams; stream; stream = stream->next) {
@@ -619,7 +619,8 @@ CUresult cuMemHostUnregister(void *block)
 
 /* ---- work ---- */
 
-/* One side of a copy or fill: the memory at [address], and in *bytes how much of it lies side by side. NULL: nothing is there. */
+/* One side of a copy or fill: the memory at [address], and in *bytes the length of its contiguous part. NULL if nothing is mapped.
+ * */
 static unsigned char *look_up(uint64_t address, bool on_device, uint64_t *bytes)
 {
 	if (!on_device) return (unsigned char *)(uintptr_t)address;
@@ -630,7 +631,7 @@ static unsigned char *look_up(uint64_t address, bool on_device, uint64_t *bytes)
 	return cards[at->memory->card].memory + at->memory->offset + into;
 }
 
-/* Piece by piece, as mappings lie. */
+/* Moves bytes piece by piece, one mapping at a time. */
 static CUresult move(const command *work)
 {
 	for (uint64_t done = 0; done < work->bytes;) {
@@ -656,7 +657,7 @@ static uint64_t now(void)
 	return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec + clock_ahead;
 }
 
-/* Tells the time to those that have happened. */
+/* Sets the time of events that have happened. */
 static void tell_events(CUstream stream)
 {
 	uint64_t time = stream->pending ? now() : 0;
@@ -722,7 +723,7 @@ static CUstream start_stream(CUcontext context)
 	return made;
 }
 
-/* The stream that a handle means in the current context; NULL. */
+/* The stream of a handle in the current context; NULL if invalid. */
 static CUstream stream_of(CUcontext context, CUstream handle)
 {
 	if (!handle) {
@@ -974,7 +975,7 @@ __attribute__((destructor)) static void check_at_the_end(void)
 	fake_cuda_live live;
 	if (!getenv("FAKE_CUDA_CHECK")) return;
 	fake_cuda_get_live(&live);
-	live.retained = 0; /* a program may keep a primary context for itself */
+	live.retained = 0; /* a program may keep a primary context retained */
 	if (memcmp(&live, &(fake_cuda_live){ 0 }, sizeof live) == 0) return;
 	fprintf(
 		stderr,

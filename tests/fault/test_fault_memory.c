@@ -1,10 +1,10 @@
-/* test_fault_memory.c - every call of the operating system and of the device fails once, and from some call on for ever.
+/* test_fault_memory.c - every call of the operating system and of the device fails, once, and permanently from some call on.
  *
- * A scenario is a little program. It is run with the 1st call failing, the 2nd, the 3rd, until a run meets no failure any more. It
- * may not crash; whatever a call returns, the books are in order after it, bytes in use are those of the blocks that it knows it
- * has, and when all is over nothing is left of what the system gave.
+ * A scenario is a small program. It is run with the 1st call failing, the 2nd, the 3rd, until a run hits no failure. It must not
+ * crash; after each call, whatever it returns, the allocator is consistent and its bytes in use are those of the blocks that the
+ * scenario has; at the end nothing acquired from the system is left.
  *
- * Looking at the state makes calls too. They are neither counted nor made to fail: the faults are suspended meanwhile. */
+ * Checks make calls too. Those are neither counted nor made to fail: faults are suspended meanwhile. */
 #include <errno.h>
 
 #include "fault_os.h"
@@ -20,7 +20,7 @@
 /* ---- faults ---- */
 
 static struct {
-	bool backend; /* the device's calls, else the system's */
+	bool backend; /* calls of the device, else of the system */
 	bool forever;
 	hr_status status; /* of the device's */
 	uint64_t nth;     /* counted over the whole run; 0 = none */
@@ -52,7 +52,7 @@ static void resume(void)
 	else arm(fault.met ? 1 : fault.nth - fault.before);
 }
 
-/* ---- what the scenario has ---- */
+/* ---- state of the scenario ---- */
 
 static struct {
 	hr_device device;
@@ -62,7 +62,7 @@ static struct {
 	void *blocks[BLOCKS];
 	uint32_t count;
 	int64_t peak;    /* bytes in use since the last reset */
-	uint64_t ranges; /* of addresses that the system had given before the allocator came */
+	uint64_t ranges; /* address ranges held before the allocator was created */
 } here;
 
 static uint64_t ranges_held(void)
@@ -72,13 +72,14 @@ static uint64_t ranges_held(void)
 	return live.reserved_ranges;
 }
 
-/* The allocator is gone, or could not be made. What the system takes back at any time, it has back; a device may have refused. */
+/* Called when the allocator is closed or could not be created. All ranges are released; a device may have refused to release its
+ * own. */
 static void check_ranges(void)
 {
 	if (!fault.backend) CHECK_EQ(ranges_held(), here.ranges);
 }
 
-/* After every call: the books are in order. */
+/* Called after every call: the allocator is consistent. */
 static void look(void)
 {
 	suspend();
@@ -111,7 +112,7 @@ static void look(void)
 	resume();
 }
 
-/* Anything may be answered to a call that met a fault; without one only what the scenario expects. */
+/* A call that hit a fault may return any status; without a fault only the expected one. */
 static bool ok(hr_status status)
 {
 	if (status != HR_OK) {
@@ -152,7 +153,7 @@ static void allocate(uint64_t bytes, uint64_t alignment, hr_stream stream)
 	ok(status);
 }
 
-/* A block whose free fails is still there. */
+/* If a free fails, the block is still allocated. */
 static void release(uint32_t index, hr_stream stream)
 {
 	if (index >= here.count) return;
@@ -162,7 +163,7 @@ static void release(uint32_t index, hr_stream stream)
 	ok(status);
 }
 
-/* All of them, a second time if need be, as a program would. */
+/* Frees all blocks, and retries once, as a program would. */
 static void release_all(void)
 {
 	for (uint32_t i = here.count; i-- > 0;) release(i, HR_STREAM_DEFAULT);
@@ -177,7 +178,7 @@ static void close_allocator(void)
 	ok(status);
 }
 
-/* Sizes of every kind: kept by caches, of several pages, of more pages than are handled at a time. */
+/* Sizes of every kind: cached, of several pages, of more pages than one batch. */
 static void use(void)
 {
 	static const uint64_t sizes[] = { 1, 256, 1000, 65536, 65537, 200000, 5000, 300 };
@@ -187,7 +188,7 @@ static void use(void)
 	allocate(256, 0, HR_STREAM_DEFAULT);
 	allocate(100000, 0, HR_STREAM_DEFAULT);
 	ok(hr_allocator_trim(here.allocator, NULL));
-	for (uint32_t i = 0; i < 70; i++) allocate(256, 0, HR_STREAM_DEFAULT); /* more addresses than the first table has room for */
+	for (uint32_t i = 0; i < 70; i++) allocate(256, 0, HR_STREAM_DEFAULT); /* more addresses than the first table holds */
 	release(2, HR_STREAM_DEFAULT);
 	here.peak = 0;
 	ok(hr_reset_memory_stats("SIM:0"));
@@ -280,7 +281,7 @@ static void bfc_without_cache(void)
 	close_allocator();
 }
 
-/* Free pages, but nowhere in one piece: a request that needs them all. */
+/* Free pages that are not adjacent, and a request that needs all of them. */
 static void stitching(void)
 {
 	hr_allocator_options options = with("bfc");
@@ -295,7 +296,7 @@ static void stitching(void)
 	close_allocator();
 }
 
-/* Requests that cannot be met, on top of what fails. */
+/* Requests that cannot be met, in addition to faults. */
 static void under_pressure(void)
 {
 	hr_allocator_options options = with("bfc");
@@ -310,7 +311,7 @@ static void under_pressure(void)
 		look();
 		if (i % 3 == 2) release(0, HR_STREAM_DEFAULT);
 	}
-	close_allocator(); /* with what there is */
+	close_allocator(); /* with its blocks */
 }
 
 static void two_allocators(void)
@@ -321,10 +322,10 @@ static void two_allocators(void)
 	simulate(1 * MIB, 64 * KIB);
 	if (!open_allocator("SIM:0", &options)) return;
 	allocate(300000, 0, HR_STREAM_DEFAULT);
-	here.open = false; /* the device's statistics are of both now */
+	here.open = false; /* the device's statistics include both now */
 	if (ok(hr_allocator_create(here.device, &options, &other))) {
 		if (ok(hr_alloc_bytes(other, 600000, &block))) ok(hr_free(other, block, HR_STREAM_DEFAULT));
-		allocate(600000, 0, HR_STREAM_DEFAULT); /* the other's free pages are needed */
+		allocate(600000, 0, HR_STREAM_DEFAULT); /* needs the free pages of the other allocator */
 		ok(hr_allocator_close(other));
 	}
 	here.open = true;
@@ -356,7 +357,7 @@ static void direct_on_emulated(void)
 	close_allocator();
 }
 
-/* A backend that has pages and nothing else, so that direct allocators map pages of their own. */
+/* A backend that has only pages, so that direct allocators map pages of their own. */
 static const hr_backend *real;
 
 static hr_status pages_count(void *config, uint32_t *out)
@@ -368,7 +369,7 @@ static hr_status pages_count(void *config, uint32_t *out)
 
 static void direct_on_pages(void)
 {
-	/* The simulated device under another name, less its plain allocation. */
+	/* The simulated device under another name, without plain allocation. */
 	extern const hr_backend hr__backend_simulated;
 	static hr_backend pages;
 	static hr_simulated_options config;
@@ -385,14 +386,14 @@ static void direct_on_pages(void)
 	pages.plain_free = NULL;
 	if (!ok(hr_register_backend(&pages, &config)) || !open_allocator("PAGES:0", &options)) return;
 	allocate(1, 0, HR_STREAM_DEFAULT);
-	allocate(300000, 0, HR_STREAM_DEFAULT); /* more pages than are handled at a time */
+	allocate(300000, 0, HR_STREAM_DEFAULT); /* more pages than one batch */
 	allocate(5000, 4096, HR_STREAM_DEFAULT);
 	release(1, HR_STREAM_DEFAULT);
 	release(0, HR_STREAM_DEFAULT);
 	close_allocator();
 }
 
-/* ---- a custom allocator, which fails of its own accord every fifth time ---- */
+/* ---- a custom allocator that itself fails every fifth time ---- */
 
 static struct {
 	_Alignas(4096) unsigned char memory[64][4096];
@@ -457,7 +458,7 @@ static void custom_on_simulated(void)
 		else if (status != HR_OUT_OF_MEMORY) ok(status);
 		look();
 	}
-	for (uint32_t i = here.count; i-- > 0;) { /* a free that fails leaves the block where it was */
+	for (uint32_t i = here.count; i-- > 0;) { /* if a free fails, the block is still allocated */
 		if (hr_free(here.allocator, here.blocks[i], HR_STREAM_DEFAULT) == HR_OK) here.blocks[i] = here.blocks[--here.count];
 		look();
 	}
@@ -490,7 +491,7 @@ static void streams(void)
 		allocate(100000, 0, HR_STREAM_DEFAULT);
 		release(0, second);
 		release(0, second);
-		allocate(100000, 4096, first); /* aligned, so by another way */
+		allocate(100000, 4096, first); /* aligned, which uses another path */
 		ok(hr_allocator_trim(here.allocator, NULL));
 		release_all();
 	}
@@ -554,7 +555,7 @@ static const struct {
 };
 #define SCENARIOS (sizeof scenarios / sizeof *scenarios)
 
-/* One run; true when a call was made to fail. */
+/* Runs the scenario once; true if a call was made to fail. */
 static bool run_once(void (*run)(void), uint64_t nth)
 {
 	hr_fault_os_install();
@@ -568,7 +569,7 @@ static bool run_once(void (*run)(void), uint64_t nth)
 	hr_shutdown();
 	suspend();
 	unlink(recording);
-	/* The host's own memory has nobody behind it who could still take back what the device was made to refuse. */
+	/* After a refusal of the CPU device, nothing else releases the host's own memory. */
 	bool refused = fault.backend && run == default_on_cpu;
 	if (!refused && !hr_fault_os_is_clean()) hr_test_fail(__FILE__, __LINE__, "something is left after shutdown");
 	hr_fault_os_uninstall();
@@ -579,13 +580,13 @@ static uint64_t run_all(bool backend, bool forever, hr_status status)
 {
 	uint64_t total = 0;
 	snprintf(recording, sizeof recording, "/tmp/hr-fault-%d.hrt", (int)getpid());
-	unlink(recording); /* of a process that had this number and was killed */
+	unlink(recording); /* left by a killed process with the same id */
 	for (size_t i = 0; i < SCENARIOS; i++) {
 		fault.backend = backend;
 		fault.forever = forever;
 		fault.status = status;
 		uint64_t nth = 1;
-		/* Where it is, should it crash. */
+		/* Shows the position in case of a crash. */
 		while (fprintf(stderr, "\r%s, call %llu   ", scenarios[i].name, (unsigned long long)nth), run_once(scenarios[i].run, nth))
 			nth++;
 		printf("# %s: %llu points\n", scenarios[i].name, (unsigned long long)(nth - 1));

@@ -1,4 +1,4 @@
-/* support_misuse.h - one mistake of a program, and exactly what it is told about it. */
+/* support_misuse.h - one mistake of a program, and its exact error. */
 #ifndef HR_TESTS_SUPPORT_MISUSE_H
 #define HR_TESTS_SUPPORT_MISUSE_H
 
@@ -10,7 +10,7 @@
 #define KIB UINT64_C(1024)
 #define MIB (KIB * KIB)
 
-/* The status and the whole message. */
+/* Checks the status and the whole message. */
 #define EXPECT(status, call, ...)                   \
 	do {                                            \
 		char hr_expected_[512];                     \
@@ -45,7 +45,7 @@ MISUSE_UNUSED static void *block_of(hr_allocator from, size_t bytes)
 	return block;
 }
 
-/* After a mistake everything is as it was, and goes on working. */
+/* After a mistake the state is unchanged, and everything still works. */
 MISUSE_UNUSED static void still_works(hr_allocator a, int64_t live)
 {
 	hr_stats stats;

@@ -1,4 +1,4 @@
-/* test_misuse_blocks.c - mistakes with requests and blocks. Each test is a little program that makes one. */
+/* test_misuse_blocks.c - mistakes with requests and blocks. Each test is a small program that makes one. */
 #include "support_misuse.h"
 
 #define ADDRESS(block) ((unsigned long long)(uintptr_t)(block))
@@ -131,7 +131,7 @@ static void test_free_of_null_is_no_mistake(void)
 	still_works(a, 1);
 }
 
-/* ---- asking ---- */
+/* ---- requests ---- */
 
 static void test_alloc_after_close(void)
 {
@@ -164,7 +164,7 @@ static void test_alloc_of_zero_bytes(void)
 {
 	hr_allocator a = allocator();
 	void *out = &a;
-	for (int i = 0; i < 2; i++) { /* the first call of a thread takes another way */
+	for (int i = 0; i < 2; i++) { /* the first call of a thread uses another path */
 		EXPECT(HR_INVALID_ARGUMENT, hr_alloc_bytes(a, 0, &out), "SIM:0_bfc: zero bytes were asked for; ask for at least one");
 		CHECK_EQ(out, &a);
 		still_works(a, 0);
@@ -235,7 +235,7 @@ static void test_alignment_that_no_address_has(void)
 	hr_allocator a = allocator();
 	hr_request request = HR_REQUEST(100);
 	void *out;
-	request.alignment = (size_t)1 << 40; /* allowed, but the allocator has only so many addresses */
+	request.alignment = (size_t)1 << 40; /* allowed, but the allocator does not have that many addresses */
 	hr_status status = hr_alloc(a, &request, &out);
 	if (status == HR_OK) CHECK_EQ((uintptr_t)out % request.alignment, 0);
 	else CHECK_STATUS(HR_OUT_OF_MEMORY, status);
@@ -301,11 +301,11 @@ static void test_alloc_on_a_destroyed_stream(void)
 	EXPECT(HR_INVALID_ARGUMENT, hr_free(a, out, request.stream), "hr_free: SIM:0 has no stream 1");
 	EXPECT(HR_INVALID_ARGUMENT, hr_record_stream(a, out, request.stream), "hr_record_stream: SIM:0 has no stream 1");
 	EXPECT(HR_INVALID_ARGUMENT, hr_stream_destroy(sim, request.stream), "SIM:0 has no stream 1; hr_stream_create makes one");
-	CHECK_STATUS(HR_OK, hr_free(a, out, HR_STREAM_DEFAULT)); /* memory used on it can be freed all the same */
+	CHECK_STATUS(HR_OK, hr_free(a, out, HR_STREAM_DEFAULT)); /* memory that was used on it can still be freed */
 	still_works(a, 0);
 }
 
-/* ---- looking at blocks ---- */
+/* ---- queries of blocks ---- */
 
 static void test_info_about_what_is_no_block(void)
 {
@@ -344,7 +344,7 @@ static void test_record_stream_of_what_is_no_block(void)
 	still_works(a, 0);
 }
 
-/* ---- custom allocators that break their promise ---- */
+/* ---- custom allocators that break their contract ---- */
 
 static struct {
 	void *gives;
@@ -403,7 +403,7 @@ static void test_custom_allocator_that_gives_a_misaligned_address(void)
 	custom.gives = (void *)0x10010;
 	EXPECT(HR_CORRUPT, hr_alloc_bytes(a, 100, &out),
 	       "the custom allocator \"mine\" gave address 0x10010, which is not a multiple of 256");
-	CHECK_EQ(custom.freed, 1); /* it gets it back */
+	CHECK_EQ(custom.freed, 1); /* the block is returned to it */
 	nothing_is_allocated(a);
 }
 
@@ -426,7 +426,7 @@ static void test_custom_allocator_that_gives_an_address_twice(void)
 	EXPECT(HR_CORRUPT, hr_alloc_bytes(a, 100, &again),
 	       "the custom allocator \"mine\" gave address 0x10000, which is allocated already");
 	CHECK_EQ(again, &a);
-	CHECK_EQ(custom.freed, 0); /* the first one still has it */
+	CHECK_EQ(custom.freed, 0); /* the first block is still there */
 	CHECK_STATUS(HR_OK, hr_free(a, out, 0));
 	nothing_is_allocated(a);
 }
@@ -450,7 +450,7 @@ static void test_custom_allocator_that_cannot_free(void)
 	EXPECT(HR_DEVICE_ERROR, hr_free(a, out, 0), "SIM:0_mine: the custom allocator \"mine\" could not free the block at 0x10000");
 	CHECK_STATUS(HR_OK, hr_allocator_check(a));
 	custom.free_status = HR_OK;
-	CHECK_STATUS(HR_OK, hr_free(a, out, 0)); /* what failed left everything as it was */
+	CHECK_STATUS(HR_OK, hr_free(a, out, 0)); /* the failed call changed nothing */
 	nothing_is_allocated(a);
 }
 

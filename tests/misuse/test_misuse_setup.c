@@ -1,4 +1,4 @@
-/* test_misuse_setup.c - mistakes with devices, allocators, statistics and the life of the library. Each test makes one. */
+/* test_misuse_setup.c - mistakes with devices, allocators, statistics, initialization and shutdown. Each test makes one. */
 #include "headroom_profile.h"
 #include "support_misuse.h"
 
@@ -103,7 +103,7 @@ static void test_settings_after_first_use(void)
 	       "SIM:0 is in use; its settings must come before a SIM is first found or used");
 }
 
-/* ---- making allocators ---- */
+/* ---- creating allocators ---- */
 
 static void test_unknown_allocator_kind(void)
 {
@@ -180,7 +180,7 @@ static void test_no_room_for_an_allocator_that_does_not_grow(void)
 	CHECK_CONTAINS(hr_last_message(), "SIM:0");
 	hr_stats_init(&stats);
 	CHECK_STATUS(HR_OK, hr_device_get_stats(sim, &stats));
-	CHECK_EQ(stats.bytes_reserved, 800 * MIB); /* what the second had mapped is given back */
+	CHECK_EQ(stats.bytes_reserved, 800 * MIB); /* the second allocator's mapping was released */
 	still_works(first, 0);
 }
 
@@ -201,12 +201,12 @@ static void test_one_allocator_too_many(void)
 	CHECK_EQ(out.id, 77);
 	CHECK_STATUS(HR_OK, hr_allocator_close(all[100]));
 	CHECK_STATUS(HR_OK, hr_allocator_create(sim, &options, &out));
-	CHECK_NE(out.id, all[100].id); /* the old handle stays dead */
+	CHECK_NE(out.id, all[100].id); /* the old handle stays invalid */
 	CHECK_STATUS(HR_CLOSED, hr_allocator_check(all[100]));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* ---- what messages compare ---- */
+/* ---- numbers in messages ---- */
 
 static hr_allocator limited_to(uint64_t limit)
 {
@@ -220,7 +220,7 @@ static hr_allocator limited_to(uint64_t limit)
 	return made;
 }
 
-/* 2 MiB and a byte both read 2.0 MiB; 2 * 1,048,576 = 2,097,152. */
+/* 2 MiB and 2 MiB plus a byte both read 2.0 MiB; 2 * 1,048,576 = 2,097,152. */
 static void test_a_request_a_byte_above_the_limit(void)
 {
 	void *block;
@@ -492,7 +492,7 @@ static void test_scope_end_without_struct_size(void)
 	EXPECT(HR_INVALID_ARGUMENT, hr_stats_scope_end(sim, &scope),
 	       "hr_stats_scope_end: set scope.struct_size to sizeof(hr_stats_scope)");
 	scope.struct_size = sizeof scope;
-	CHECK_STATUS(HR_OK, hr_stats_scope_end(sim, &scope)); /* it was not ended by that */
+	CHECK_STATUS(HR_OK, hr_stats_scope_end(sim, &scope)); /* the failed call did not end it */
 }
 
 static void test_one_scope_too_many(void)
@@ -545,7 +545,7 @@ static void test_trace_that_cannot_be_made(void)
 	unlink(path);
 }
 
-/* ---- the end, and forks ---- */
+/* ---- shutdown and fork ---- */
 
 static void test_use_after_shutdown(void)
 {
@@ -555,7 +555,7 @@ static void test_use_after_shutdown(void)
 	EXPECT(HR_CLOSED, hr_free(a, block, 0), "the allocator handle %#llx was closed, or never was one", (unsigned long long)a.id);
 	EXPECT(HR_CLOSED, hr_alloc_bytes(a, 1000, &out), "the allocator handle %#llx was closed, or never was one",
 	       (unsigned long long)a.id);
-	CHECK_STATUS(HR_OK, hr_shutdown()); /* twice is no mistake */
+	CHECK_STATUS(HR_OK, hr_shutdown()); /* a second call is allowed */
 	still_works(allocator(), 0);
 }
 
@@ -566,7 +566,7 @@ static void *parents_block;
 #define FORKED_ALLOCATOR "this process is a fork of the one that made the allocator; call hr_shutdown() first"
 #define FORKED_DEVICE "this process is a fork, and devices are its parent's; call hr_shutdown to start anew"
 
-/* Every call that could touch what the parent made, or be lost with it. */
+/* Every call that could use an object of the parent, or whose effect would be lost. */
 static void use_after_fork(void *argument)
 {
 	hr_stats stats;
@@ -623,7 +623,7 @@ static void use_after_fork(void *argument)
 	EXPECT(HR_FORKED, hr_trace_stop(), "this process is a fork, and a recording is its parent's; call hr_shutdown() first");
 	CHECK(!visited);
 
-	/* Then it starts anew. */
+	/* After hr_shutdown the child starts from scratch. */
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	EXPECT(HR_CLOSED, hr_alloc_bytes(parents, 100, &out), "the allocator handle %#llx was closed, or never was one",
 	       (unsigned long long)parents.id);
@@ -643,7 +643,7 @@ static void test_use_after_fork(void)
 	int status = hr_test_in_child(use_after_fork, NULL);
 	CHECK(WIFEXITED(status));
 	CHECK_EQ(WEXITSTATUS(status), 0);
-	still_works(parents, 1); /* the parent noticed nothing */
+	still_works(parents, 1); /* the parent is not affected */
 	CHECK_STATUS(HR_OK, hr_free(parents, parents_block, 0));
 	CHECK_STATUS(HR_OK, hr_allocator_close(parents));
 }
@@ -674,7 +674,7 @@ static void test_use_after_the_second_fork(void)
 	still_works(parents, 0);
 }
 
-/* A recording goes on in the parent alone. */
+/* A recording continues in the parent only. */
 static void test_fork_while_recording(void)
 {
 	recording();

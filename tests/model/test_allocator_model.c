@@ -1,8 +1,8 @@
-/* test_allocator_model.c - random use of allocators through the public API, against a reference that knows what is allocated.
+/* test_allocator_model.c - random use of allocators through the public API, compared with a reference that knows every allocation.
  *
  * With one thread everything is exact: bytes in use, bytes requested, peaks, counts, scopes, and the peak of a device that two
- * allocators share. A request may be refused only when it could not have been met: after a refusal, a walk over all chunks shows
- * that no free one is large enough, and that whole free pages and what the limit leaves do not make it up either. */
+ * allocators share. A request may be refused only if it cannot be met: after a refusal, a walk over all chunks shows that no free
+ * chunk is large enough, and that whole free pages and the rest of the limit together are too small as well. */
 #include <stdlib.h>
 
 #include "fault_os.h"
@@ -16,7 +16,7 @@
 #define SCOPES 4u
 #define STREAMS 4u
 
-/* What a run is like. */
+/* Parameters of a run. */
 typedef struct setting {
 	const char *label;
 	uint64_t memory, page;
@@ -24,17 +24,17 @@ typedef struct setting {
 	uint32_t granularity;
 	bool growth, cache, stitch;
 	uint32_t allocators;
-	uint64_t largest;   /* request */
-	uint64_t alignment; /* largest asked for */
-	uint32_t live;      /* about how many blocks to keep */
-	bool direct;        /* asks the device each time */
+	uint64_t largest;   /* of a request */
+	uint64_t alignment; /* largest in a request */
+	uint32_t live;      /* number of blocks to keep, roughly */
+	bool direct;        /* allocates from the device each time */
 } setting;
 
 typedef struct block {
 	uint64_t address, requested, size, alignment;
 	uint64_t streams;
 	hr_name op;
-	uint64_t pattern; /* of its bytes, where there are any */
+	uint64_t pattern; /* of its contents, if the device has memory */
 } block;
 
 typedef struct book {
@@ -74,7 +74,7 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit)
 	return (bytes + unit - 1) & ~(unit - 1);
 }
 
-/* ---- what the reference knows ---- */
+/* ---- the reference ---- */
 
 static void account(model *m, book *b, int64_t bytes)
 {
@@ -125,7 +125,7 @@ typedef struct seen {
 	uint64_t found;
 } seen;
 
-/* A chunk in use is a block of the reference, with all that was said about it. */
+/* A chunk in use must be a block of the reference, with everything the request said about it. */
 static void match(void *context, const hr_chunk_view *chunk)
 {
 	seen *s = context;
@@ -172,7 +172,7 @@ static void compare_all(const model *m)
 
 /* ---- contents ---- */
 
-/* A word at every 64th byte and at the end: enough to see any two blocks that share memory. */
+/* Writes a word at every 64th byte and at the end: enough to detect any two blocks that share memory. */
 static void paint(const block *b)
 {
 	for (uint64_t at = 0; at < b->requested; at += 64) {
@@ -199,12 +199,12 @@ static uint64_t random_bytes(model *m)
 {
 	uint64_t bits = 64 - (uint64_t)__builtin_clzll(m->setting->largest);
 	uint64_t bytes = below(m, UINT64_C(1) << below(m, bits + 1)) + 1;
-	if (below(m, 6) == 0) bytes = (UINT64_C(1) << below(m, bits)) + below(m, 3) - 1; /* on both sides of every border */
+	if (below(m, 6) == 0) bytes = (UINT64_C(1) << below(m, bits)) + below(m, 3) - 1; /* on both sides of every power of two */
 	if (below(m, 12) == 0 && m->setting->page) bytes = m->setting->page * (below(m, 4) + 1) - below(m, 2);
 	return bytes < 1 ? 1 : bytes > m->setting->largest ? m->setting->largest : bytes;
 }
 
-/* A request was refused: it could not have been met. */
+/* Checks that a refused request could not have been met. */
 static void check_refusal(model *m, book *b, uint64_t size, uint64_t alignment)
 {
 	hr_stats stats;
@@ -221,12 +221,12 @@ static void check_refusal(model *m, book *b, uint64_t size, uint64_t alignment)
 	}
 	census_take(b->handle, &stats, &census);
 	CHECK(!census.fits);
-	CHECK_EQ(census.cached, 0); /* given up before a request fails */
+	CHECK_EQ(census.cached, 0); /* caches are emptied before a request fails */
 	if (page) {
 		uint64_t pages = allowance / page + (m->setting->stitch ? census.whole_free_pages : 0);
 		CHECK_LT(pages, (size + page - 1) / page);
 	} else {
-		CHECK_LT(allowance, size + (alignment > m->setting->granularity ? alignment : 0)); /* it promises no alignment */
+		CHECK_LT(allowance, size + (alignment > m->setting->granularity ? alignment : 0)); /* alignment is not guaranteed */
 	}
 }
 
@@ -387,7 +387,7 @@ static void open_book(model *m, book *b)
 	CHECK_EQ(stats.bytes_reserved, m->setting->growth || m->setting->direct ? 0 : stats.bytes_reservable_limit);
 }
 
-/* The second of two allocators is closed and another takes its place. What the device had at most stays. */
+/* Closes the second of two allocators and opens another in its place. The peak of the device is kept. */
 static void replace_second(model *m)
 {
 	book *b = &m->books[1];
@@ -447,7 +447,7 @@ static void run(const setting *s, const char *name, bool real, uint64_t steps, u
 	while (m.scope_count) CHECK_STATUS(HR_OK, (m.scope_count--, hr_stats_scope_end(m.device, NULL)));
 	for (uint32_t i = 0; i < s->allocators; i++) {
 		book *b = &m.books[i];
-		if (i == 1) break; /* the second goes with what it has */
+		if (i == 1) break; /* the second is closed with its blocks */
 		while (b->count) free_one(&m, b);
 		compare_all(&m);
 		CHECK_STATUS(HR_OK, hr_allocator_close(b->handle));

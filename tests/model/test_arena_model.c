@@ -1,17 +1,17 @@
-/* test_arena_model.c - random operations on an arena and on the naive model of support_arena.h, which says what each must do. */
+/* test_arena_model.c - random operations on an arena and on the naive model of support_arena.h, which predicts each result. */
 #include "support_arena.h"
 
-/* What a run is like. Sizes are in units of granularity. */
+/* Parameters of a run. Sizes are in units of granularity. */
 typedef struct shape {
 	uint64_t granularity;
-	uint64_t page;    /* units of a page: mapping and unmapping is in multiples of it */
+	uint64_t page;    /* units of a page: mapping and unmapping are in multiples of it */
 	uint64_t region;  /* units of a region */
 	uint32_t regions; /* at most */
 	uint64_t largest; /* largest request */
-	uint32_t live;    /* about how many live chunks to keep */
+	uint32_t live;    /* number of live chunks to keep, roughly */
 	uint32_t sizes;   /* 0 = any size; else sizes are drawn from this many, so that many are equal */
-	bool growth;      /* tail_growth is set to this and that */
-	bool abutting;    /* regions lie side by side, without a gap */
+	bool growth;      /* tail_growth changes at random */
+	bool abutting;    /* regions are adjacent */
 } shape;
 
 typedef struct walk {
@@ -27,7 +27,7 @@ static uint64_t below(walk *w, uint64_t bound)
 	return hr_rand_below(&w->seed, bound);
 }
 
-/* From 1 to [largest], every order of magnitude as likely as the others, and the edges of the bins more often. */
+/* A size from 1 to [largest]: every order of magnitude is equally likely, and the edges of bins are more likely. */
 static uint64_t random_units(walk *w, uint64_t largest)
 {
 	uint64_t bits = 64 - (uint64_t)__builtin_clzll(largest), units = below(w, UINT64_C(1) << below(w, bits + 1)) + 1;
@@ -49,7 +49,7 @@ static void random_region(walk *w)
 	else if (pair_is_empty(w->pair, region)) pair_remove_region(w->pair, region);
 }
 
-/* Mostly at the start of a hole, as growth is; sometimes in the middle, as for large alignments; sometimes all of it. */
+/* Mostly at the start of a hole, like growth; sometimes in the middle, like large alignments; sometimes the whole hole. */
 static void random_map(walk *w)
 {
 	if (!w->pair->holes.count) return;
@@ -102,7 +102,7 @@ static void random_give(walk *w)
 	pair_give(w->pair, index, UINT64_C(1) << below(w, 64), w->epoch += below(w, 2));
 }
 
-/* How many are live swings up and down, so that the arena is at times full and at times empty. */
+/* The number of live chunks rises and falls, so that the arena is sometimes full and sometimes empty. */
 static void step(walk *w, uint64_t number)
 {
 	uint64_t swing = (number / (w->shape->live * 8)) % 2 ? w->shape->live : w->shape->live / 4 + 1;
@@ -115,7 +115,7 @@ static void step(walk *w, uint64_t number)
 	else random_give(w);
 }
 
-/* [steps] operations in runs of [run] on a fresh arena each, with the arena's own check after every [every] of them. */
+/* Does [steps] operations in runs of [run], each on a new arena; calls the arena's own check after every [every] operations. */
 static void walk_kind(const shape *kind, uint64_t steps, uint64_t run, uint64_t every, uint64_t salt)
 {
 	walk w = { .shape = kind, .seed = hr_test_seed() * 1000 + salt };
@@ -136,7 +136,7 @@ static void walk_kind(const shape *kind, uint64_t steps, uint64_t run, uint64_t 
 	}
 	printf("# %llu taken, %llu refused, %llu maps, %llu unmaps\n", (unsigned long long)w.taken, (unsigned long long)w.refused,
 	       (unsigned long long)w.mapped, (unsigned long long)w.unmapped);
-	/* All the ways must have been gone, or the run says nothing. */
+	/* A run in which some operation never happened proves nothing. */
 	CHECK_GT(w.taken, steps / 100);
 	CHECK_GT(w.refused, 0);
 	CHECK_GT(w.mapped, steps / 1000);

@@ -1,8 +1,8 @@
-/* test_stats_model.c - every figure of allocators and of their device against a naive reference that adds up after each operation.
+/* test_stats_model.c - every statistic of allocators and their device, compared with a naive reference after each operation.
  *
- * Random operations on blocks and tensors of several allocators of all kinds on one logical device: allocators come and go, and statistics are
- * reset in between. With one thread every figure is exact. With several threads, which take turns under a lock so that the reference knows
- * the true peaks, peaks may be too high by peak_error_bytes, and nothing else may differ. */
+ * Random operations on blocks and tensors of several allocators of all kinds on one logical device; allocators are opened and
+ * closed, and statistics are reset in between. With one thread every number is exact. With several threads, which take turns under
+ * a lock so that the reference knows the true peaks, peaks may be too high by peak_error_bytes; all other numbers are exact. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 
 enum kind { BFC, TENSORS, DIRECT, CUSTOM, KINDS };
 
-/* What the reference knows of an allocator, and of the device. */
+/* What the reference knows about an allocator, or the device. */
 struct books {
 	int64_t in_use, idle, peak, peak_active;
 	int64_t allocs, frees, failed, live, live_at_reset, total, largest, reclaimed;
@@ -28,7 +28,7 @@ struct item {
 	int pins;
 	void *address;
 	hr_tensor tensor;
-	int64_t bytes; /* in use, while it has memory */
+	int64_t bytes; /* bytes in use, if it has memory */
 };
 
 struct slot {
@@ -66,7 +66,7 @@ static void see_peaks(struct books *books)
 	if (active > books->peak_active) books->peak_active = active;
 }
 
-/* Bytes in use and inactive bytes change at one moment. */
+/* Bytes in use and inactive bytes change together. */
 static void change(struct slot *slot, int64_t in_use, int64_t idle)
 {
 	slot->books.in_use += in_use;
@@ -170,7 +170,7 @@ static void open_slot(struct slot *slot)
 	options.limit_bytes = 64 * MIB;
 	options.thread_cache = draw(4) != 0;
 	CHECK_STATUS(HR_OK, hr_allocator_create(m.device, &options, &slot->handle));
-	if (slot->kind != TENSORS || draw(2)) return; /* else its first tensor begins it */
+	if (slot->kind != TENSORS || draw(2)) return; /* LMS then starts with the first tensor */
 	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
 	lms.enabled = true;
 	CHECK_STATUS(HR_OK, hr_lms_configure(slot->handle, &lms));
@@ -257,7 +257,7 @@ static void evict_or_return(struct slot *slot, struct item *item)
 {
 	if (item->has_memory) {
 		hr_status status = hr_tensor_evict(item->tensor);
-		if (status == HR_UNSUPPORTED) return; /* a small fixed one, or tensors do not leave this allocator */
+		if (status == HR_UNSUPPORTED) return; /* a small fixed tensor, or this allocator does not evict */
 		CHECK_STATUS(HR_OK, status);
 		item->has_memory = false;
 		slot->books.reclaimed += item->bytes;

@@ -1,7 +1,7 @@
-/* test_threads_model.c - several threads on one allocator: blocks change hands, threads end, and somebody always looks on.
+/* test_threads_model.c - several threads on one allocator: blocks pass between threads, threads end, and other threads observe.
  *
- * What is known of a block travels with it: its address, its size and what is in it. Nothing that a thread sees may contradict
- * that, every snapshot adds up, every check finds the books in order, and when all is over nothing is left. */
+ * Each block carries its expected address, size and contents. No thread may find a contradiction to that, every snapshot adds up,
+ * every check passes, and at the end nothing is left. */
 #include "fault_os.h"
 #include "support_stats.h"
 #include "test.h"
@@ -17,7 +17,7 @@ typedef struct parcel {
 	uint64_t bytes, pattern;
 } parcel;
 
-/* A bag that all threads put blocks in and take them out of. */
+/* A bag into which all threads put blocks and from which they take blocks. */
 typedef struct bag {
 	pthread_mutex_t mutex;
 	parcel blocks[QUEUE];
@@ -28,13 +28,13 @@ typedef struct crew {
 	hr_allocator allocators[2];
 	uint32_t allocator_count;
 	hr_device device;
-	bool real; /* blocks have bytes */
+	bool real; /* blocks have contents */
 	uint64_t largest;
 	uint64_t steps;
 	uint64_t round;
-	unsigned workers;             /* threads from this number on only look */
+	unsigned workers;             /* threads from this number on only observe */
 	bag bags[2];                  /* of each allocator */
-	_Atomic(int64_t) least, most; /* bytes in use: between these two, always */
+	_Atomic(int64_t) least, most; /* bytes in use are always between these two */
 	_Atomic(int64_t) least_peak, most_peak;
 	_Atomic(uint64_t) met, refused, handed, looked;
 	_Atomic(unsigned) working;
@@ -74,7 +74,7 @@ static bool put(bag *to, const parcel *b)
 	return room;
 }
 
-/* Any of them, so that blocks stay for a short while or a long one. */
+/* Takes a random block, so that blocks stay for a short or a long time. */
 static bool get(bag *from, uint64_t *seed, parcel *b)
 {
 	pthread_mutex_lock(&from->mutex);
@@ -236,7 +236,8 @@ static void run_crew(crew *c, unsigned workers, unsigned lookers, uint64_t round
 	CHECK_EQ(atomic_load(&c->least), 0);
 	CHECK_GT(c->met, 0);
 	CHECK_GT(c->handed, 0);
-	/* The peak is known: between what was certainly in use at once and what may have been, and the error told. */
+	/* The reported peak is between the bytes certainly in use at once and the bytes possibly in use at once plus the reported
+	 * error. */
 	if (c->allocator_count == 1) {
 		CHECK_LE(least, reported);
 		CHECK_LE(reported, most + error);
@@ -326,15 +327,15 @@ static void test_threads_never_share_a_byte(void)
 	}
 }
 
-/* ---- highs that do not fall together ---- */
+/* ---- peaks of threads at different times ---- */
 
 #define SEESAW_BLOCKS 1024u
 
-/* What all threads have at once is at most the budget: one climbs on what another has come down from. */
+/* All threads together use at most the budget: one thread allocates what another has freed. */
 typedef struct seesaw {
 	hr_allocator allocator;
 	uint64_t block, climbs, round;
-	_Atomic(int64_t) budget;            /* left of it */
+	_Atomic(int64_t) budget;            /* the rest of it */
 	_Atomic(int64_t) least, least_peak; /* certainly in use */
 } seesaw;
 
@@ -410,10 +411,10 @@ typedef struct contest {
 	void *blocks[CONTESTED];
 	_Atomic(uint32_t) ready[CONTESTED];
 	_Atomic(uint64_t) won, lost;
-	double end; /* of meeting: on one processor that others use too, each takes as long as many turns */
+	double end; /* time limit of the rounds: on one processor shared with other processes, each takes many time slices */
 } contest;
 
-/* The two meet at every block, so that they are at it in the same few nanoseconds. */
+/* Both threads synchronize before every block, so that they free it within a few nanoseconds. */
 static void free_all(void *argument, unsigned index)
 {
 	contest *c = argument;
@@ -466,8 +467,8 @@ static void contend(uint64_t limit, uint64_t rounds)
 
 static void test_of_two_threads_that_free_a_block_one_loses(void)
 {
-	contend(100 * 2 * MIB, hr_test_scaled(40)); /* so little that all threads share it: both free as if the block were their own */
-	contend(0, hr_test_scaled(10));             /* each has a part of its own: both free a stranger's */
+	contend(100 * 2 * MIB, hr_test_scaled(40)); /* so small that all threads share a shard: both free a block of their own */
+	contend(0, hr_test_scaled(10));             /* each thread has a shard of its own: both free another thread's block */
 }
 
 /* ---- the end of threads, allocators and everything ---- */
@@ -486,7 +487,7 @@ static void *use_and_end(void *argument)
 		CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 300, &block));
 		CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
 	}
-	atomic_fetch_add(&e->done, 1); /* the last call is over; the thread ends when it likes */
+	atomic_fetch_add(&e->done, 1); /* the last call has returned; the thread may end at any time */
 	return NULL;
 }
 
@@ -573,7 +574,7 @@ static void use_first(void *argument, unsigned index)
 	uint64_t seed = (hr_test_seed() * 1000 + s->round) * 4 + index;
 	void *own[OWN];
 	uint32_t owned = 0;
-	if (index == 0) { /* in the middle of it all another one comes: from then on the two are counted together */
+	if (index == 0) { /* another allocator is created meanwhile: from then on both are counted together */
 		for (uint64_t i = hr_rand_below(&seed, 20); i > 0; i--) sched_yield();
 		CHECK_STATUS(HR_OK, hr_allocator_create(s->device, NULL, &s->second));
 		atomic_store(&s->over, true);
@@ -601,7 +602,7 @@ static void test_a_second_allocator_may_come_while_the_first_is_used(void)
 		hr_stats_init(&stats);
 		CHECK_STATUS(HR_OK, hr_device_get_stats(s.device, &stats));
 		CHECK_EQ(stats.num_live, s.kept);
-		CHECK_EQ(stats.peak_bytes_in_use, stats.bytes_in_use); /* the number for both is the sum of the two */
+		CHECK_EQ(stats.peak_bytes_in_use, stats.bytes_in_use); /* the peak of both is the sum of the two */
 		int64_t before = stats.bytes_in_use;
 		CHECK_STATUS(HR_OK, hr_alloc_bytes(s.second, 4096, &block));
 		CHECK_STATUS(HR_OK, hr_free(s.second, block, HR_STREAM_DEFAULT));
@@ -617,8 +618,8 @@ static void test_a_second_allocator_may_come_while_the_first_is_used(void)
 
 #define RESULTS 24u
 
-/* A thread with a stream of its own. Nothing waits for its work: the memory is given back while the device still uses it, and
- * goes to whoever asks next, on whatever stream. That one must not see or spoil anything. */
+/* A thread with a stream of its own. The host does not wait for its work: memory is freed while the device still uses it, and is
+ * reused by the next request on any stream. That stream must neither see nor overwrite the old contents too early. */
 static void stream_work(void *argument, unsigned index)
 {
 	crew *c = argument;
@@ -634,7 +635,7 @@ static void stream_work(void *argument, unsigned index)
 			request.stream = stream;
 			values[i] = (unsigned char)hr_rand(&seed);
 			hr_status status = hr_alloc(c->allocators[0], &request, &block);
-			while (status == HR_OUT_OF_MEMORY) { /* the others have it for a moment */
+			while (status == HR_OUT_OF_MEMORY) { /* other threads hold it for a moment */
 				sched_yield();
 				status = hr_alloc(c->allocators[0], &request, &block);
 			}
@@ -643,7 +644,8 @@ static void stream_work(void *argument, unsigned index)
 			CHECK_STATUS(HR_OK, hr_copy(c->device, results + i * STREAM_BLOCK, block, STREAM_BLOCK, HR_COPY_TO_HOST, stream));
 			hr_stream last = stream;
 			if (hr_rand_below(&seed, 3) == 0) {
-				/* Another stream reads it too: only hr_record_stream knows of that, or hr_free if it is the last. */
+				/* Another stream reads the block too: only hr_record_stream announces that, or hr_free if that stream is the last.
+				 * */
 				CHECK_STATUS(HR_OK, hr_stream_wait_stream(c->device, HR_STREAM_DEFAULT, stream));
 				if (hr_rand_below(&seed, 2)) CHECK_STATUS(HR_OK, hr_record_stream(c->allocators[0], block, HR_STREAM_DEFAULT));
 				else last = HR_STREAM_DEFAULT;
@@ -672,7 +674,7 @@ static void test_memory_freed_on_one_stream_is_safe_on_another(void)
 	memset(&c, 0, sizeof c);
 	hr_fault_os_install();
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
-	options.memory_bytes = 1 * MIB; /* little, so that memory is always used again at once */
+	options.memory_bytes = 1 * MIB; /* small, so that memory is always reused at once */
 	options.page_bytes = 64 * KIB;
 	options.kernel_latency_ns = 20000;
 	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));

@@ -191,8 +191,7 @@ static void test_a_limit_for_the_whole_process(void)
 	CHECK_STATUS(HR_OK, hr_environment_check());
 	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 2048 * MIB, &more));
-	CHECK_CONTAINS(hr_last_message(), "that alone is more than the 1.0 GiB that GPU:0 has; ask for less"); /* no advice to raise
-	                                                                                                        * a limit */
+	CHECK_CONTAINS(hr_last_message(), "that alone is more than the 1.0 GiB that GPU:0 has; ask for less"); /* no limit to raise */
 	clear();
 }
 

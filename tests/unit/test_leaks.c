@@ -38,8 +38,7 @@ static void test_nothing_left_is_ok(void)
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &other)); /* open, but empty */
 	CHECK_STATUS(HR_OK, hr_free(allocator, take(allocator, 5 * MIB, "a", "b", "c"), HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_free(allocator, take(allocator, 100, "a", "b", "c"), HR_STREAM_DEFAULT)); /* the block is in a cache
-	                                                                                                  * now */
+	CHECK_STATUS(HR_OK, hr_free(allocator, take(allocator, 100, "a", "b", "c"), HR_STREAM_DEFAULT)); /* now in a cache */
 	CHECK_STATUS(HR_OK, shut_down());
 	CHECK_STATUS(HR_OK, shut_down());
 }
