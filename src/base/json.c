@@ -129,18 +129,23 @@ static void put_escape(hr__json *json, unsigned c)
 {
 	static const char specials[] = "\"\\\b\f\n\r\t", names[] = "\"\\bfnrt";
 	const char *special = c < 0x80 ? memchr(specials, (int)c, sizeof specials - 1) : NULL;
-	char text[8];
+	char text[16];
 	if (special != NULL) snprintf(text, sizeof text, "\\%c", names[special - specials]);
-	else snprintf(text, sizeof text, "\\u%04x", c);
+	else snprintf(text, sizeof text, "\\u%04x", c < 0x10000 ? c : 0xD800 + ((c - 0x10000) >> 10));
+	put_text(json, text);
+	if (c < 0x10000) return;
+	snprintf(text, sizeof text, "\\u%04x", 0xDC00 + (c & 0x3FF)); /* the second half of a surrogate pair */
 	put_text(json, text);
 }
 
-/* The code point of the character of 2 or 3 bytes at [text]. Characters of 4 bytes are never escaped. */
+/* The code point of the character of 2 to 4 bytes at [text]. */
 static unsigned code_of(const char *text, size_t bytes)
 {
 	const unsigned char *at = (const unsigned char *)text;
-	HR_ASSERT(bytes == 2 || bytes == 3);
-	return bytes == 2 ? (at[0] & 0x1Fu) << 6 | (at[1] & 0x3Fu) : (at[0] & 0xFu) << 12 | (at[1] & 0x3Fu) << 6 | (at[2] & 0x3Fu);
+	HR_ASSERT(bytes >= 2 && bytes <= 4);
+	unsigned code = at[0] & (0x7Fu >> bytes);
+	for (size_t i = 1; i < bytes; i++) code = code << 6 | (at[i] & 0x3Fu);
+	return code;
 }
 
 static bool is_plain(char c)

@@ -204,6 +204,7 @@ size_t hr__utf8_printable(const char *text, size_t length)
 	}
 	if (bytes == 3 && at[0] == 0xE2 && at[1] == 0x81 && at[2] >= 0xA0 && at[2] <= 0xAF) return 0; /* U+2060 to U+206F: likewise */
 	if (bytes == 3 && at[0] == 0xEF && at[1] == 0xBB && at[2] == 0xBF) return 0;                  /* U+FEFF */
+	if (bytes == 4 && at[0] == 0xF3 && at[1] == 0xA0 && at[2] < 0x82) return 0; /* U+E0000 to U+E007F: invisible tags */
 	return bytes;
 }
 

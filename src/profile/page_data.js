@@ -18,7 +18,7 @@ function decodeBase64(text) {
 /* Names come from programs and may contain anything. They are only ever set as text. Characters that are invisible or change the
  * writing direction are replaced. */
 function cleanText(text) {
-	return text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, '\ufffd');
+	return text.replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\u{e0000}-\u{e007f}]/gu, '\ufffd');
 }
 
 class Reader {

@@ -435,7 +435,7 @@ class Views(CommandTest):
             self.assertEqual(len({columns(line) for line in lines[at:at + 2]}), 1)
 
     def test_names_cannot_hide_characters_or_turn_the_direction_of_writing(self):
-        turns = "\u061c\u200b\u200e\u200f\u2028\u202a\u202e\u2060\u2066\u2069\ufeff"
+        turns = "\u061c\u200b\u200e\u200f\u2028\u202a\u202e\u2060\u2066\u2069\ufeff\U000e0001"
         trace = Trace()
         trace.event(ALLOC, 10, address=4096, bytes=512, op=f"a{turns}b", scope="x")
         text = self.passes("report", self.file("bidi.hrt", trace.bytes()), "--view", "op", "--width", 400)

@@ -490,6 +490,8 @@ static void test_json_escapes_text(void)
 	CHECK_STR(json_of_bytes("\xE2\x80\x8E\xE2\x80\x8F\xE2\x80\x8D\xD8\x9C", 11), "\"\\u200e\\u200f\\u200d\\u061c\"");
 	CHECK_STR(json_of_bytes("\xE2\x80\xA8\xE2\x80\xA9\xE2\x80\xA7", 9), "\"\\u2028\\u2029\xE2\x80\xA7\"");
 	CHECK_STR(json_of_bytes("\xE2\x80\x8B\xEF\xBB\xBF\xEF\xBB\xBE", 9), "\"\\u200b\\ufeff\xEF\xBB\xBE\"");
+	/* U+E0000 and U+E007F, tags, are invisible; U+E0080 is not one of them. */
+	CHECK_STR(json_of_bytes("\xF3\xA0\x80\x80\xF3\xA0\x81\xBF\xF3\xA0\x82\x80", 12), "\"\\udb40\\udc00\\udb40\\udc7f\xF3\xA0\x82\x80\"");
 	CHECK_STR(json_of_bytes("\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80", 11), "\"\xC3\xA9 \xE2\x82\xAC \xF0\x9F\x98\x80\"");
 }
 
