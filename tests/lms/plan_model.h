@@ -1,5 +1,6 @@
-/* plan_model.h - the planner's model once more, written from its description and without regard to speed: what is where at each op, whether
- * a plan keeps the rules, and how long a step takes with it. Also steps of chance. */
+/* plan_model.h - a second implementation of the planner's model, written from its description without regard to speed: which
+ * tensors are resident at each op, whether a plan follows the rules, and how long a step takes with it. Also generates random
+ * steps. */
 #ifndef HR_TESTS_LMS_PLAN_MODEL_H
 #define HR_TESTS_LMS_PLAN_MODEL_H
 
@@ -19,9 +20,9 @@ typedef struct model {
 	bool used[MODEL_OPS][MODEL_TENSORS], wrote[MODEL_OPS][MODEL_TENSORS];
 } model;
 
-/* ---- steps of chance ---- */
+/* ---- random steps ---- */
 
-/* Ops from first to last that use a tensor, each with a chance of one in [rarity]; at least [first]. */
+/* Makes ops from [first] to [last] use a tensor: always [first], each other one with probability 1 / [rarity]. */
 static void model_use_between(model *m, uint32_t t, uint32_t first, uint32_t last, uint64_t rarity, uint64_t *seed)
 {
 	for (uint32_t i = first; i <= last; i++) {
@@ -40,12 +41,12 @@ static void model_random_tensor(model *m, uint32_t t, uint64_t *seed)
 		                         .died = HR__PLAN_NEVER,
 		                         .stays = hr_rand_below(seed, 12) == 0 };
 	if (kind == 0) {
-		tensor->lived_before = true; /* nobody uses it */
+		tensor->lived_before = true; /* no op uses it */
 		if (hr_rand_below(seed, 2) == 0) tensor->died = last;
 		return;
 	}
 	tensor->lived_before = kind < 10;
-	/* Of its own life it uses some; a few die after their last use. */
+	/* Used by some of the ops in its lifetime; a few tensors are destroyed after their last use. */
 	model_use_between(m, t, first, last, 1 + hr_rand_below(seed, 6), seed);
 	if (kind >= 12 || kind < 2) tensor->died = last + (uint32_t)hr_rand_below(seed, n - last);
 }
@@ -78,7 +79,7 @@ HR_TEST_UNUSED static void model_random(model *m, uint32_t most_ops, uint32_t mo
 	m->machine.copy_ns = hr_rand_below(seed, 3) == 0 ? 0 : hr_rand_below(seed, 100);
 }
 
-/* ---- what is where ---- */
+/* ---- residency ---- */
 
 static bool model_is_cyclic(const model *m, uint32_t t)
 {
@@ -99,7 +100,7 @@ static bool model_lives_at(const model *m, uint32_t t, uint32_t op)
 	return made && (m->tensors[t].died == HR__PLAN_NEVER || op <= m->tensors[t].died);
 }
 
-/* Whether an op between two uses may do without it: it may leave after one and be back for the other. */
+/* Whether a tensor may be evicted during op [op]: the op is between two uses and does not use the tensor. */
 static bool model_may_be_away(const model *m, uint32_t t, uint32_t op)
 {
 	uint32_t n = m->step.op_count, first = HR__PLAN_NEVER, last = 0;
@@ -152,7 +153,7 @@ static uint64_t model_peak(const model *m, const hr__plan_move *moves, uint32_t 
 	return peak;
 }
 
-/* ---- whether copies are good ---- */
+/* ---- validity of host copies ---- */
 
 static const hr__plan_move *model_move_after(const hr__plan_move *moves, uint32_t count, uint32_t tensor, uint32_t op)
 {
@@ -161,8 +162,8 @@ static const hr__plan_move *model_move_after(const hr__plan_move *moves, uint32_
 	return NULL;
 }
 
-/* Goes back in time from a move to what happened last to its tensor. True when that was another copy; else *written gets the op that
- * wrote it, or from which on it has been as it is. */
+/* Goes back in time from a move to the tensor's last event. True if that was another copy; else *written gets the op that wrote the
+ * tensor, or since which it is unchanged. */
 static bool model_is_clean(const model *m, const hr__plan_move *moves, uint32_t count, const hr__plan_move *move, uint32_t *written)
 {
 	uint32_t t = move->tensor, n = m->step.op_count, i = move->out_after, first = model_first_use(m, t);
@@ -195,16 +196,16 @@ static void model_check_move(const model *m, const hr__plan *plan, const hr__pla
 		CHECK(!m->used[i][t]);
 	}
 	CHECK(back);
-	CHECK_NE(move->in_before, (move->out_after + 1) % n); /* it would not have been away */
+	CHECK_NE(move->in_before, (move->out_after + 1) % n); /* it would not have been evicted at all */
 	CHECK_EQ(move->clean, model_is_clean(m, plan->moves, plan->move_count, move, &written));
 	if (move->clean) return;
-	/* Copied when it had been written for the last time, and on the device from then until it leaves. */
+	/* It is copied after it was last written, or when it is evicted. */
 	CHECK_LT(move->copy_after, n);
 	CHECK(m->used[move->copy_after][t]);
 	CHECK(move->copy_after == written || move->copy_after == move->out_after);
 }
 
-/* Returns what the plan says about itself, worked out again. */
+/* Recomputes the numbers that the plan states and compares them. */
 static void model_check(const model *m, const hr__plan *plan)
 {
 	uint64_t out = 0, in = 0;
@@ -271,7 +272,7 @@ static uint64_t model_copy_ns(const model *m, uint64_t bytes, uint64_t rate)
 	return (bytes * 1000000000 + rate - 1) / rate + m->machine.copy_ns;
 }
 
-/* All returns that are asked for before op [i], in the order of need and of tensors. */
+/* All restores that are requested before op [i], ordered by need, then by tensor. */
 static void model_returns(model_time *s, uint32_t i)
 {
 	const model *m = s->m;
@@ -314,7 +315,7 @@ static void model_op(model_time *s, uint32_t i)
 	}
 }
 
-/* When each of [steps] steps ends, at most 64. */
+/* Sets the end times of [steps] steps, at most 64. */
 static void model_run(const model *m, const hr__plan_move *moves, uint32_t count, int steps, uint64_t *ends)
 {
 	static model_time s;
@@ -333,7 +334,7 @@ static void model_run(const model *m, const hr__plan_move *moves, uint32_t count
 		made += m->tensors[t].bytes;
 		if (model_first_use(m, t) == 0) start -= m->tensors[t].bytes;
 	}
-	/* What comes back right before the first op is still away when the step begins. */
+	/* Tensors restored right before the first op are still evicted when the step begins. */
 	for (uint32_t k = 0; k < count; k++)
 		if (moves[k].in_before == 0 && moves[k].out_after != n - 1) start -= m->tensors[moves[k].tensor].bytes;
 	model_give(&s, 0, m->machine.memory - start);

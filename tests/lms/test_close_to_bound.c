@@ -1,6 +1,6 @@
-/* test_close_to_bound.c - the recorded training steps of traces/ with less memory than they need, in virtual time, so that figures may be
- * asserted: how far a step is from the bound that no way of moving tensors can beat, how many bytes it moves, what is hidden behind
- * computing, and what a step that differs costs. `headroom plan` tells the same figures (cli/forecast.h); bench/lms prints them. */
+/* test_close_to_bound.c - the recorded training steps of traces/ with less memory than they need, in virtual time, so that times
+ * can be asserted: the distance of a step from the bound that no plan can beat, the bytes moved, the copies hidden behind compute,
+ * and the cost of a step that differs. `headroom plan` prints the same numbers (cli/forecast.h), and so does bench/lms. */
 #include "../../bench/lms_fewest.h"
 #include "base/checked.h"
 #include "device/device.h"
@@ -16,9 +16,9 @@
 
 static struct {
 	hr__uses uses;
-	uint32_t part; /* the step that is looked at */
+	uint32_t part; /* the step under test */
 	hr__forecast_facts facts;
-	hr__step_view view; /* of what any engine must have on the device */
+	hr__step_view view; /* bytes that any engine must have on the device */
 } trace;
 
 static void open_trace(const char *path)
@@ -58,8 +58,8 @@ static uint64_t limit_of(uint32_t percent)
 }
 
 struct outcome {
-	double extra_ms, bound_ms; /* over the ops */
-	double moved;              /* bytes, both ways */
+	double extra_ms, bound_ms; /* beyond the time of the ops */
+	double moved;              /* bytes, both directions */
 };
 
 static struct outcome play(const char *policy, uint32_t percent, uint64_t link)
@@ -87,7 +87,7 @@ static double fewest(uint32_t percent)
 	return lms_fewest_bytes(&trace.view.step, hr__align_down(limit_of(percent), PAGE));
 }
 
-/* A quarter above the bound, and 3% of the step for what no plan can know. */
+/* At most a quarter above the bound, plus 3% of the step for what no plan can know. */
 static void check_close(uint32_t percent)
 {
 	struct outcome learned = play("learned", percent, LINK);
@@ -113,8 +113,8 @@ static void test_resnet_is_close_to_the_bound(void)
 	close_trace();
 }
 
-/* A link that is so fast that moving takes two thirds of the time of the ops, [ways] 2: both ways together, or 1: each of them. There is time
- * to hide it; at most half of lru's extra time may be left. */
+/* The link is so fast that moving takes two thirds of the time of the ops: both directions together if [ways] is 2, each of them if
+ * it is 1. So copies can be hidden; at most half of the extra time of lru may remain. */
 static void check_hides(uint32_t percent, int ways)
 {
 	uint64_t link = (uint64_t)(fewest(percent) / 2 * ways * 1e9 / ((double)trace.facts.plain_ns * 2 / 3));
@@ -166,7 +166,7 @@ static hr_status on_step(void *context, size_t play_number)
 	return status;
 }
 
-/* Plays parts one after the other; [ms] gets what each took. */
+/* Plays parts in sequence; [ms] gets the time of each. */
 static void play_parts(const char *policy, uint32_t percent, const uint32_t *parts, double *ms)
 {
 	hr_simulated_options simulated;
@@ -200,8 +200,8 @@ static void play_parts(const char *policy, uint32_t percent, const uint32_t *par
 	}
 }
 
-/* Step 3 of the recording has a third of the batch, and ops that take longer for the new shapes. [times]: what the steps after it may take
- * over those before. */
+/* Step 3 of the recording has a third of the batch size, and ops that take longer for the new shapes. [times]: limit on the time of
+ * the steps after it, relative to those before. */
 static void check_differs(uint32_t percent, double times)
 {
 	uint32_t usual = trace.part, other = hr__uses_find_step(&trace.uses, 3);
@@ -215,7 +215,7 @@ static void check_differs(uint32_t percent, double times)
 	CHECK(learned[10] <= times * learned[7]);
 }
 
-/* At 75, 50 and 40% the other step fits as it is; only at 30% does it move anything. */
+/* At 75, 50 and 40% the different step fits without moves; only at 30% is anything moved. */
 static void test_a_step_that_differs_costs_no_more_than_under_lru(void)
 {
 	open_resnet();

@@ -1,5 +1,5 @@
-/* test_counts.c - statistics where features meet: blocks and tensors, several allocators on a device, resets, allocators that close. Every
- * expected figure is computed by hand. */
+/* test_counts.c - statistics of combined features: blocks and tensors, several allocators on a device, resets, closed allocators.
+ * Every expected number is computed by hand. */
 #include <pthread.h>
 
 #include "support_stats.h"
@@ -135,10 +135,10 @@ static void test_inactive_bytes_are_in_no_peak_of_active_ones(void)
 	CHECK_EQ(of_allocator(a).peak_bytes_active, 2 * MIB + KIB);
 	CHECK_EQ(of_allocator(a).peak_bytes_in_use, 18 * MIB + KIB);
 	CHECK_EQ(of_device().peak_bytes_active, 2 * MIB + KIB);
-	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor)); /* nothing becomes active */
+	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor)); /* no bytes become active */
 	CHECK_EQ(of_allocator(a).peak_bytes_active, 2 * MIB + KIB);
 	CHECK_EQ(of_allocator(a).bytes_in_use, 0);
-	CHECK_STATUS(HR_OK, hr_tensor_prefetch(tensor)); /* nor here: it is resident and not pinned */
+	CHECK_STATUS(HR_OK, hr_tensor_prefetch(tensor)); /* nor here: the tensor is resident and not pinned */
 	CHECK_EQ(of_allocator(a).bytes_inactive, 16 * MIB);
 	CHECK_EQ(of_allocator(a).peak_bytes_active, 2 * MIB + KIB);
 	pin(tensor);
@@ -189,7 +189,7 @@ static void test_a_fixed_tensor_is_active_while_it_is_pinned(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* Two allocators that are never active together: their peaks do not add up. */
+/* Two allocators that are never active at the same time: their peaks do not add up. */
 static void test_peaks_of_a_device_are_of_one_moment(void)
 {
 	set_up();
@@ -222,7 +222,7 @@ static void test_peaks_of_a_device_are_of_one_moment(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* Small blocks of two allocators by turns, from the thread's caches: 300 + 300 blocks would be the sum of the peaks. */
+/* Small blocks of two allocators in turn, from the thread's caches: the sum of the peaks would be 300 + 300 blocks. */
 static void test_one_thread_on_several_allocators_has_exact_peaks(void)
 {
 	set_up();
@@ -252,7 +252,7 @@ static void *use_and_keep(void *allocator)
 	return out;
 }
 
-/* An allocator that one thread uses has exact peaks also while another thread uses the device. */
+/* An allocator used by one thread has exact peaks even while another thread uses the device. */
 static void test_a_thread_with_an_allocator_of_its_own_has_exact_peaks(void)
 {
 	set_up();
@@ -279,7 +279,7 @@ static void test_a_thread_with_an_allocator_of_its_own_has_exact_peaks(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* ---- allocators that close ---- */
+/* ---- closed allocators ---- */
 
 static void test_counts_of_a_closed_allocator_stay_with_its_device(void)
 {
@@ -300,7 +300,7 @@ static void test_counts_of_a_closed_allocator_stay_with_its_device(void)
 		CHECK_EQ(stats.total_bytes_allocated, 3 * MIB + 256);
 		CHECK_EQ(stats.peak_bytes_in_use, 3 * MIB);
 		CHECK_EQ(stats.bytes_in_use, 0);
-		open_plain(); /* an allocator that was not used changes nothing */
+		open_plain(); /* an unused allocator changes nothing */
 	}
 	reset();
 	hr_stats stats = of_device();
@@ -353,7 +353,7 @@ static void test_a_reset_is_the_same_for_both_kinds_of_statistics(void)
 	unpin(x);
 	pin(y);
 	unpin(y);
-	pin(z); /* x leaves: a single reclaim */
+	pin(z); /* x is evicted: a single reclaim */
 	unpin(z);
 	CHECK_EQ(of_allocator(a).num_single_reclaims, 1);
 	CHECK_EQ(of_tensors(a).num_single_reclaims, 1);
@@ -368,7 +368,7 @@ static void test_a_reset_is_the_same_for_both_kinds_of_statistics(void)
 	CHECK_EQ(lms.num_evictions, 0);
 	CHECK_EQ(lms.bytes_copied_out, 0);
 	CHECK_EQ(lms.num_prefetch_misses, 0);
-	CHECK_EQ(lms.num_tensors, 3); /* what is now stays */
+	CHECK_EQ(lms.num_tensors, 3); /* current values are not reset */
 	CHECK_EQ(lms.bytes_out_now, 4 * MIB);
 	CHECK_EQ(lms.peak_bytes_out, 4 * MIB);
 	CHECK_EQ(lms.bytes_inactive, 8 * MIB);
@@ -383,7 +383,7 @@ static void test_a_reset_is_the_same_for_both_kinds_of_statistics(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* ---- what else is counted ---- */
+/* ---- other counters ---- */
 
 static void test_several_tensors_that_leave_together_are_a_multi_reclaim(void)
 {
@@ -421,7 +421,7 @@ static void test_total_bytes_are_those_of_every_chunk_handed_out(void)
 	pin(tensor);
 	unpin(tensor);
 	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
-	CHECK_STATUS(HR_OK, hr_tensor_prefetch(tensor)); /* a return is no request */
+	CHECK_STATUS(HR_OK, hr_tensor_prefetch(tensor)); /* a restore is no request */
 	int64_t total = 10 * 512 + 100 * KIB + MIB;
 	CHECK_EQ(of_allocator(a).total_bytes_allocated, total);
 	CHECK_EQ(hr_get_total_bytes_allocated(0), total);

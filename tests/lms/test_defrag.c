@@ -1,9 +1,9 @@
-/* test_defrag.c - tensors move on the device so that free memory is in one piece: with their bits, at the least cost, and never one whose
- * address somebody has.
+/* test_defrag.c - tensors are moved on the device to join free memory: with their contents, at the least cost, and never a tensor
+ * whose address was taken.
  *
- * States are made at random: a region is filled with tensors, and plain blocks among them, and every other one goes. Tensors stay pinned, so
- * that nobody can leave. What a request then costs is compared with an oracle that was written from the words at the top of defrag.c: it
- * tries every window of what hr_allocator_visit shows. */
+ * States are random: a region is filled with tensors and some plain blocks, and every other one is freed. Tensors stay pinned, so
+ * that none can be evicted. The cost of a request is then compared with an oracle that was written from the text at the top of
+ * defrag.c: it tries every window of what hr_allocator_visit shows. */
 #include "fault_os.h"
 #include "headroom_backend.h"
 #include "lms/lms.h"
@@ -17,14 +17,14 @@
 
 static hr_device device;
 static hr_allocator allocator;
-static uint64_t link_bytes_per_s; /* 0 = as fast as can be */
+static uint64_t link_bytes_per_s; /* 0 = unlimited */
 
 static struct {
 	uint64_t random;
 	struct {
 		hr_tensor handle;
-		uint64_t bytes, address; /* address: while it is held */
-		hr_name tag;             /* tells which block is its */
+		uint64_t bytes, address; /* address: if it is held */
+		hr_name tag;             /* identifies its block */
 		unsigned char value;
 		bool held; /* its address was taken */
 	} tensors[TENSORS];
@@ -93,7 +93,7 @@ static void tear_down(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* A tensor with contents, pinned, its address not taken. False when there is no room. */
+/* Adds a tensor with contents, pinned, its address not taken. False if there is no room. */
 static bool add_tensor_of(uint64_t bytes, uint64_t alignment)
 {
 	uint32_t i = here.count;
@@ -150,7 +150,7 @@ static void hold_address(uint32_t i)
 	here.tensors[i].held = true;
 }
 
-/* All contents are what they were, and nothing that somebody holds has moved. */
+/* Checks that all contents are unchanged, and that no tensor whose address is held has moved. */
 static void check_contents(void)
 {
 	static unsigned char copy[4 * MIB];
@@ -174,7 +174,7 @@ static void check_contents(void)
 
 struct piece {
 	uint64_t address, bytes;
-	char kind; /* F free, M may be moved, X may not, G may grow */
+	char kind; /* F free, M movable, X not movable, G can grow */
 };
 
 struct picture {
@@ -211,7 +211,7 @@ static uint64_t align_up(uint64_t value, uint64_t alignment)
 	return alignment ? (value + alignment - 1) / alignment * alignment : value;
 }
 
-/* Whether pieces [i, j] are a row. */
+/* Whether pieces [i, j] are contiguous and can be joined. */
 static bool is_row(const struct picture *seen, uint32_t i, uint32_t j)
 {
 	for (uint32_t k = i; k <= j; k++)
@@ -275,7 +275,7 @@ static uint64_t oracle(const struct picture *seen, uint64_t size, uint64_t align
 
 /* ---- states ---- */
 
-/* Fills all of the limit, and takes pieces out. */
+/* Fills the whole limit, then frees pieces. */
 static void fragment(uint64_t most, uint64_t plain_share, uint64_t held_share)
 {
 	for (int refused = 0; refused < 4 && here.count < TENSORS;) {
@@ -296,7 +296,7 @@ static hr_status ask(uint64_t bytes, uint64_t alignment, void **out)
 	return hr_alloc(allocator, &request, out);
 }
 
-/* ---- what is promised ---- */
+/* ---- promises ---- */
 
 static void test_fragmented_memory_fits_with_defragmentation_and_not_without(void)
 {
@@ -321,11 +321,11 @@ static void test_fragmented_memory_fits_with_defragmentation_and_not_without(voi
 			int64_t served = stats.source_defragment;
 			hr_verdict verdict = { .struct_size = sizeof verdict };
 			CHECK_STATUS(HR_OK, hr_allocator_would_fit(allocator, &HR_REQUEST(request), &verdict));
-			/* Where pieces are whole pages and nothing is on, it names stitching. */
+			/* If free pieces are whole pages and defragmentation is off, the verdict names stitching. */
 			bool is_judged = verdict.kind == HR_FITS_AFTER_DEFRAG;
 			CHECK(is_judged || (!defrag && verdict.kind == HR_FITS_AFTER_STITCH));
 			if (defrag) CHECK_STR(verdict.advice, "");
-			if (defrag && was_judged) CHECK_EQ(verdict.bytes, promised); /* whether it is on or not */
+			if (defrag && was_judged) CHECK_EQ(verdict.bytes, promised); /* the same whether it is on or off */
 			was_judged = is_judged;
 			promised = verdict.bytes;
 			hr_status status = ask(request, 0, &block);
@@ -357,7 +357,7 @@ static void test_the_fewest_bytes_are_moved_and_no_address_that_is_held(void)
 {
 	uint64_t seed = hr_test_seed(), states = hr_test_scaled(HR_TEST_SANITIZED ? 60 : 400), met = 0, refused = 0, over_host = 0;
 	static struct picture seen;
-	if (states < 60) states = 60; /* so that all of it occurs */
+	if (states < 60) states = 60; /* so that every case occurs */
 	for (uint64_t state = 0; state < states; state++) {
 		hr_lms_options options = lms_options(true);
 		void *block;
@@ -369,7 +369,7 @@ static void test_the_fewest_bytes_are_moved_and_no_address_that_is_held(void)
 		uint64_t alignment = below(3) ? 0 : UNIT << below(6);
 		look(&seen);
 		uint64_t cost = size ? oracle(&seen, size, alignment) : 0;
-		if (!cost) { /* it fits as it is */
+		if (!cost) { /* it fits without moves */
 			tear_down();
 			continue;
 		}
@@ -393,8 +393,8 @@ static void test_the_fewest_bytes_are_moved_and_no_address_that_is_held(void)
 	if (states >= 300) CHECK_GE(over_host, 1);
 }
 
-/* Where pages are put side by side, it is enough that some are whole: a quarter of all blocks stay where they are, and a window is
- * seldom long enough. */
+/* With stitching it is enough that some pages are empty: a quarter of all blocks cannot be moved, and a window is rarely long
+ * enough. */
 static void test_pages_are_emptied_where_they_can_be_put_side_by_side(void)
 {
 	uint64_t seed = hr_test_seed(), states = hr_test_scaled(HR_TEST_SANITIZED ? 10 : 40), tried = 0, met = 0;
@@ -409,7 +409,7 @@ static void test_pages_are_emptied_where_they_can_be_put_side_by_side(void)
 			uint64_t request = (uint64_t)stats_of().bytes_free / 2 / UNIT * UNIT;
 			hr_lms_stats before = lms_stats_of();
 			hr_status status = ask(request, 0, &block);
-			if (!defrag && !status) { /* enough pages are whole as it is */
+			if (!defrag && !status) { /* enough pages are empty without moves */
 				tear_down();
 				break;
 			}
@@ -442,7 +442,7 @@ static void test_it_is_off_by_default(void)
 	CHECK(!hr_get_lms_defrag_enabled());
 }
 
-/* Eight of 128 KiB in one MiB, every other one gone. */
+/* Eight tensors of 128 KiB in one MiB, every other one destroyed. */
 static void comb_of_pages(const hr_lms_options *options, uint64_t page)
 {
 	set_up(MIB, page, false, options);
@@ -469,8 +469,9 @@ static hr_verdict verdict_on(uint64_t bytes)
 	return verdict;
 }
 
-/* Of | free | T | free | T | free | T | free | T |, each 128 KiB, the first 512 KiB are cleared: two tensors go to the two free pieces behind,
- * 256 KiB. Sliding tensors together would move three, 384 KiB. All of it is one page, so that pages cannot be put side by side. */
+/* Of | free | T | free | T | free | T | free | T |, each 128 KiB, the first 512 KiB are cleared: two tensors move to the two free
+ * pieces after them, 256 KiB. Sliding tensors together would move three, 384 KiB. Everything is in one page, so that pages cannot
+ * be stitched. */
 static void test_the_verdict_names_what_is_moved_and_advises_defragmentation(void)
 {
 	for (int defrag = 0; defrag < 2; defrag++) {
@@ -486,7 +487,7 @@ static void test_the_verdict_names_what_is_moved_and_advises_defragmentation(voi
 		CHECK_EQ(strstr(verdict.text, "which hr_alloc does by itself") != NULL, defrag);
 		CHECK_STR(verdict.advice, defrag ? "" : "Defragmentation is off: set hr_lms_options.defrag, or call hr_set_lms_defrag_enabled(true) before "
 		                                        "the first tensor.");
-		CHECK_EQ(lms_stats_of().bytes_defragged, 0); /* it only looked */
+		CHECK_EQ(lms_stats_of().bytes_defragged, 0); /* the query moved nothing */
 		CHECK_STATUS(HR_OK, hr_lms_check(allocator));
 		CHECK_STATUS(defrag ? HR_OK : HR_OUT_OF_MEMORY, ask(512 * KIB, 0, &block));
 		CHECK_EQ((uint64_t)lms_stats_of().bytes_defragged, defrag ? verdict.bytes : 0);
@@ -498,7 +499,7 @@ static void test_the_verdict_names_what_is_moved_and_advises_defragmentation(voi
 	comb_of_pages(&options, MIB);
 	CHECK_STR(verdict_on(512 * KIB).advice, "Raise hr_lms_options.defrag_budget to 262144.");
 	tear_down();
-	/* 128 KiB of a plain block in the middle cannot be moved, and the limit is what is left to say. */
+	/* A plain block of 128 KiB in the middle cannot be moved; the only advice left is to raise the limit. */
 	options = lms_options(true);
 	set_up(MIB, MIB, false, &options);
 	void *plain[8];
@@ -511,8 +512,8 @@ static void test_the_verdict_names_what_is_moved_and_advises_defragmentation(voi
 	tear_down();
 }
 
-/* 8 tensors of 128 KiB in a page of 1 MiB, every other one destroyed, the others idle and eviction off. 512 KiB are free: two tensors go to the
- * free pieces behind, 256 KiB, and no limit is in the way. */
+/* 8 tensors of 128 KiB in a page of 1 MiB, every other one destroyed, the others inactive and eviction off. 512 KiB are free: two
+ * tensors move to the free pieces after them, 256 KiB, and no limit is reached. */
 static void test_the_verdict_prefers_defragmentation_that_is_on_to_eviction_that_is_off(void)
 {
 	for (int defrag = 0; defrag < 2; defrag++) {
@@ -524,7 +525,7 @@ static void test_the_verdict_prefers_defragmentation_that_is_on_to_eviction_that
 		for (uint32_t i = 0; i < here.count; i++) CHECK_STATUS(HR_OK, hr_tensor_unpin(here.tensors[i].handle, HR_STREAM_DEFAULT));
 		hr_verdict verdict = verdict_on(512 * KIB);
 		CHECK_EQ((int)verdict.kind, (int)(defrag ? HR_FITS_AFTER_DEFRAG : HR_FITS_WITH_LMS));
-		CHECK_EQ(verdict.bytes, 256 * KIB); /* two tensors leave, or move */
+		CHECK_EQ(verdict.bytes, 256 * KIB); /* two tensors are evicted, or moved */
 		if (defrag) CHECK_STR(verdict.advice, "");
 		else CHECK_CONTAINS(verdict.advice, "Or set hr_lms_options.defrag: 262144 bytes have to move on the device.");
 		CHECK(!strstr(verdict.advice, "limit_bytes"));
@@ -543,7 +544,7 @@ static void test_a_budget_spreads_the_work_over_attempts(void)
 	options.defrag_budget = 128 * KIB;
 	here.random = 1;
 	comb(&options);
-	/* 512 KiB have two tensors between them; each attempt moves one. */
+	/* Two tensors separate 512 KiB; each attempt moves one. */
 	CHECK_STATUS(HR_OUT_OF_MEMORY, ask(512 * KIB, 0, &block));
 	CHECK_EQ(lms_stats_of().bytes_defragged, (int64_t)(128 * KIB));
 	CHECK_STATUS(HR_OK, ask(512 * KIB, 0, &block));
@@ -551,7 +552,7 @@ static void test_a_budget_spreads_the_work_over_attempts(void)
 	CHECK_EQ(lms_stats_of().num_defragmentations, 2);
 	check_contents();
 	tear_down();
-	/* What alone is above the budget never moves. */
+	/* A tensor larger than the budget never moves. */
 	options.defrag_budget = 128 * KIB - 1;
 	comb(&options);
 	CHECK_STATUS(HR_OUT_OF_MEMORY, ask(256 * KIB, 0, &block));
@@ -605,7 +606,7 @@ static void test_what_can_leave_leaves_first(void)
 	tear_down();
 }
 
-/* A pin finds no room, and what its own thread has pinned before moves for it. */
+/* A pin finds no room, and tensors that its own thread has pinned move for it. */
 static void test_a_pin_makes_pinned_tensors_move(void)
 {
 	hr_lms_options options = lms_options(true);
@@ -617,7 +618,7 @@ static void test_a_pin_makes_pinned_tensors_move(void)
 	tear_down();
 }
 
-/* The host has a good copy of it before and after: it moves, and then leaves for nothing. */
+/* The host copy is valid before and after the move, so the tensor is then evicted without a copy. */
 static void test_a_good_copy_on_the_host_stays_good(void)
 {
 	hr_lms_options options = lms_options(true);
@@ -649,7 +650,7 @@ static void test_a_good_copy_on_the_host_stays_good(void)
 	tear_down();
 }
 
-/* Every call of the device fails in turn, once and for ever: the request fails or is met, and nothing is lost. */
+/* Every call of the device fails in turn, once and permanently: the request fails or succeeds, and nothing is lost. */
 enum way { CLEARS, PACKS, PAGES };
 
 static uint64_t fault_state(enum way way, const hr_lms_options *options)
@@ -659,7 +660,7 @@ static uint64_t fault_state(enum way way, const hr_lms_options *options)
 		comb(options);
 		return 512 * KIB;
 	}
-	if (way == PAGES) { /* a page with a little on it, and room for that on one that stays */
+	if (way == PAGES) { /* a page that holds little, and room for that in another page */
 		set_up(512 * KIB, 128 * KIB, true, options);
 		CHECK(add_plain(96 * KIB));
 		CHECK(add_plain(32 * KIB));
@@ -674,7 +675,7 @@ static uint64_t fault_state(enum way way, const hr_lms_options *options)
 		here.plain_count = 2;
 		return 256 * KIB;
 	}
-	/* One that cannot be elsewhere, and must go over the host. */
+	/* A tensor for which there is no other place: it must be moved through the host. */
 	set_up(512 * KIB, 64 * KIB, false, options);
 	CHECK(add_plain(64 * KIB));
 	CHECK(add_tensor(256 * KIB));
@@ -723,8 +724,8 @@ static void test_any_call_of_the_device_may_fail_for_ever(void)
 	for (enum way way = CLEARS; way <= PAGES; way++) fault_states(true, way);
 }
 
-/* The copy was given to the device when making others wait for it failed: the tensor is where it was, and so is its memory until that copy
- * has read it. */
+/* The copy was queued, but ordering other streams after it failed: the tensor stays where it was, and its memory stays allocated
+ * until the copy has read it. */
 static void test_memory_is_not_taken_from_under_a_move_that_failed(void)
 {
 	bool more = true;
@@ -747,20 +748,20 @@ static void test_memory_is_not_taken_from_under_a_move_that_failed(void)
 		more = hr_backend_calls() >= nth;
 		hr_backend_fail_nth(0, false, HR_OK);
 		CHECK(status == HR_OK || status == HR_DEVICE_ERROR);
-		drop_tensor(0); /* which was to be moved */
-		if (status) {   /* its new place is not given up with it, or the device would wait for both */
+		drop_tensor(0); /* the tensor that was to be moved */
+		if (status) {   /* its target is not freed together with it, or the device would wait for both */
 			hr_request request = HR_REQUEST(128 * KIB);
 			CHECK_STATUS(HR_OK, hr_stream_create(device, &request.stream));
 			for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_alloc(allocator, &request, &block));
 		}
 		CHECK_STATUS(HR_OK, hr_allocator_trim(allocator, NULL));
-		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->in)); /* says so when it found no memory there */
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->in)); /* reports an error if the memory was unmapped */
 		tear_down();
 	}
 }
 
-/* It was being moved over the host when the device failed, and could not be put back: as long as that lasts nobody is told where it is, and
- * then it has what it had, however it is asked for. */
+/* The device failed while the tensor was moved through the host, and the tensor could not be put back: until the device works again
+ * its address is refused, and after that it has its contents, whichever call is made first. */
 static void test_a_tensor_that_cannot_be_put_back_is_not_handed_out(void)
 {
 	enum { ASKED, PINNED, EVICTED, OVERWRITTEN, WAYS };
@@ -804,10 +805,10 @@ static void test_a_tensor_that_cannot_be_put_back_is_not_handed_out(void)
 				}
 				CHECK_STATUS(HR_OK, hr_lms_check(allocator));
 				check_contents();
-				if (way == OVERWRITTEN) { /* the copy that it came from is not taken for what is written now */
+				if (way == OVERWRITTEN) { /* the host copy it came from does not count as the new contents */
 					hr__lms *lms;
 					CHECK_STATUS(HR_OK, hr__lms_of(allocator, &lms));
-					/* A copy that came to nothing may still be reading what nobody wants; sanitizers would take it for a race. */
+					/* A failed copy may still be reading the old contents; sanitizers would report a race. */
 					CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out));
 					here.tensors[0].value ^= 0xFF;
 					CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
@@ -859,7 +860,7 @@ static struct {
 	atomic_ulong rounds;
 } run;
 
-/* Pins tensors of its own, mostly without a look at the address, and checks them when it has one. */
+/* Pins tensors of its own, mostly without taking the address, and checks them if it took it. */
 static void *work(void *argument)
 {
 	uint64_t random = 77 + (uintptr_t)argument, size[OWN];

@@ -1,5 +1,5 @@
-/* test_evict_queue.c - the queues of tensors (evict_queue.h): an eviction takes the tensor that a look at all of them would take, and looks at
- * few. */
+/* test_evict_queue.c - the queues of tensors (evict_queue.h): an eviction chooses the same tensor as a scan of all tensors, and
+ * looks at few. */
 #include "fault_os.h"
 #include "lms/learned.h"
 #include "test.h"
@@ -70,7 +70,7 @@ static hr_lms_stats stats_of(void)
 	return stats;
 }
 
-/* ---- how many are looked at ---- */
+/* ---- number of tensors looked at ---- */
 
 #define CHAIN 1000u
 
@@ -90,8 +90,8 @@ static void play_chain(void)
 	CHECK_STATUS(HR_OK, hr_step_end(here.allocator));
 }
 
-/* With room for half of them, a look at all for each eviction was a look at 500. Here each tensor is met once as it leaves, and once or twice to
- * learn that it was used since it came. */
+/* With room for half of the tensors, a scan for each eviction looked at 500. The queues look at each tensor once when it is
+ * evicted, and once or twice to find that it was used since it was queued. */
 static void looks_at_few(const char *policy)
 {
 	set_up(policy, CHAIN * MIB, 2 * MIB, false);
@@ -115,7 +115,7 @@ static void test_evictions_of_a_chain_look_at_few_tensors(void)
 	looks_at_few("learned");
 }
 
-/* Those that may not leave are last, and are not met. */
+/* Tensors that are never evicted are last in the queue, and are not looked at. */
 static void test_tensors_that_stay_are_not_looked_at(void)
 {
 	set_up("lru", CHAIN * MIB, 2 * MIB, false);
@@ -132,7 +132,7 @@ static void test_tensors_that_stay_are_not_looked_at(void)
 	tear_down();
 }
 
-/* ---- which one it is ---- */
+/* ---- the choice ---- */
 
 #define MOST 96u
 
@@ -156,7 +156,7 @@ static void destroy_at(unsigned at)
 	live.written[at] = live.written[live.count];
 }
 
-/* Several at once have the same last use. */
+/* Uses several tensors at once, so that they have the same last use. */
 static void use_some(uint64_t *random)
 {
 	hr_pin pins[6];
@@ -175,7 +175,7 @@ static void use_some(uint64_t *random)
 	CHECK_STATUS(HR_OK, hr_unpin_all(pins, count, HR_STREAM_DEFAULT));
 }
 
-/* What no plan knows of. */
+/* Changes that no plan knows of. */
 static void disturb(uint64_t *random)
 {
 	hr_status status = HR_OK;
@@ -190,7 +190,7 @@ static void disturb(uint64_t *random)
 	CHECK(status == HR_OK || status == HR_UNSUPPORTED || status == HR_OUT_OF_MEMORY);
 }
 
-/* A step is the same each time, but for what disturbs it. */
+/* A step is the same each time, except for disturbances. */
 static void play_random(uint64_t step, uint64_t *noise, unsigned quiet)
 {
 	CHECK_STATUS(HR_OK, hr_step_begin(here.allocator));
@@ -209,7 +209,7 @@ static void play_random(uint64_t step, uint64_t *noise, unsigned quiet)
 	CHECK_STATUS(HR_OK, hr_lms_check(here.allocator));
 }
 
-/* hr_lms_check says that every choice was that of a look at all. */
+/* hr_lms_check compares every choice with that of a scan. */
 static void compare(const char *policy, bool defrag, unsigned quiet)
 {
 	uint64_t noise = hr_test_seed();

@@ -1,4 +1,5 @@
-/* test_fixed.c - tensors whose address holds for life: their pages come and go under it, within every limit, and nothing else changes. */
+/* test_fixed.c - tensors with a stable address: their pages are mapped and unmapped there, within every limit, and nothing else
+ * changes. */
 #include <dlfcn.h>
 
 #include "fake_cuda/fake_cuda.h"
@@ -92,7 +93,7 @@ static hr_lms_stats lms_stats(void)
 	return stats;
 }
 
-/* With everything that must hold at any moment when nobody is inside a call. */
+/* Also checks everything that must hold whenever no thread is inside a call. */
 static hr_stats stats_of(void)
 {
 	hr_stats stats;
@@ -117,7 +118,7 @@ static void *address_of(hr_tensor tensor)
 	return at;
 }
 
-/* Writes contents that differ at every place; returns where it is. */
+/* Writes contents that differ at every byte; returns the address. */
 static void *fill_on(hr_tensor tensor, uint64_t seed, hr_stream stream)
 {
 	size_t bytes = info_of(tensor).bytes;
@@ -144,7 +145,7 @@ static bool holds(const unsigned char *contents, size_t bytes, uint64_t seed)
 	return true;
 }
 
-/* What device memory holds, pinned or not. */
+/* Checks device memory, pinned or not. */
 static void expect_at(const void *at, size_t bytes, uint64_t seed, hr_stream stream)
 {
 	unsigned char *contents = malloc(bytes);
@@ -298,7 +299,7 @@ static void test_one_that_is_smaller_than_a_page_stays(void)
 	CHECK_STATUS(HR_OK, hr_lms_reclaim_inactive(allocator, HR_NAME_NONE, NULL));
 	CHECK_NE(info_of(small).state, HR_TENSOR_OUT);
 	CHECK_EQ(expect(small, 5), at);
-	CHECK_STATUS(HR_BAD_LIMIT, hr_lms_set_limit(allocator, 1024)); /* it cannot leave */
+	CHECK_STATUS(HR_BAD_LIMIT, hr_lms_set_limit(allocator, 1024)); /* it cannot be evicted */
 	tear_down();
 }
 
@@ -332,12 +333,12 @@ static void test_statistics_and_holders_count_them(void)
 	CHECK_EQ(info[0].address, at);
 	CHECK_STATUS(HR_OK, hr_allocation_get_info(allocator, at, &one));
 	CHECK_EQ(one.bytes, 10 * PAGE);
-	CHECK_STATUS(HR_NOT_ALLOCATED, hr_free(allocator, at, HR_STREAM_DEFAULT)); /* it is a tensor's */
+	CHECK_STATUS(HR_NOT_ALLOCATED, hr_free(allocator, at, HR_STREAM_DEFAULT)); /* it belongs to a tensor */
 
 	CHECK_STATUS(HR_OK, hr_tensor_evict(a));
 	stats = stats_of();
 	CHECK_EQ(stats.bytes_in_use, 5 * PAGE);
-	CHECK_EQ(stats.bytes_reserved, 5 * PAGE); /* its pages are the device's again */
+	CHECK_EQ(stats.bytes_reserved, 5 * PAGE); /* its pages are returned to the device */
 	CHECK_EQ(stats.bytes_reclaimed, 10 * PAGE);
 	CHECK_EQ(stats.num_live, 2);
 	CHECK_EQ(stats.num_frees, 0);
@@ -373,7 +374,7 @@ static void test_a_clean_one_leaves_without_a_copy(void)
 		CHECK_EQ(lms_stats().bytes_copied_out, 4 * PAGE);
 		CHECK_EQ(lms_stats().host_bytes, 4 * PAGE);
 		int64_t copied_in = lms_stats().bytes_copied_in;
-		fill(tensor, 2); /* overwrites: nothing is brought back */
+		fill(tensor, 2); /* overwrites: nothing is restored */
 		CHECK_EQ(lms_stats().bytes_copied_in, copied_in);
 		CHECK_EQ(lms_stats().host_bytes, 0);
 		CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
@@ -435,7 +436,7 @@ static void test_they_make_room_for_each_other(void)
 	tear_down();
 }
 
-/* A movable one, or a plain block, grows by the pages that fixed ones gave up, and the other way round. */
+/* A movable tensor or a plain block gets the pages of evicted fixed tensors, and vice versa. */
 static void test_fixed_and_movable_make_room_for_each_other(void)
 {
 	set_up(8 * MIB, HR_SAFETY_NONE);
@@ -454,7 +455,7 @@ static void test_fixed_and_movable_make_room_for_each_other(void)
 			stats_of();
 		}
 	}
-	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 7 * MIB, &block)); /* all must go */
+	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 7 * MIB, &block)); /* all must be evicted */
 	stats_of();
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin(fixed[0], HR_READ, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_prefetch(fixed[0]));
@@ -467,7 +468,7 @@ static void test_fixed_and_movable_make_room_for_each_other(void)
 	tear_down();
 }
 
-/* Pages inside the arena that are free from end to end are pages for a fixed one. */
+/* Whole free pages inside the arena can be used by a fixed tensor. */
 static void test_free_pages_of_the_arena_are_used(void)
 {
 	set_up(8 * MIB, HR_SAFETY_NONE);
@@ -480,7 +481,7 @@ static void test_free_pages_of_the_arena_are_used(void)
 	fill(rest, 2);
 	CHECK_EQ(stats_of().bytes_free, 0);
 	CHECK_EQ(lms_stats().num_evictions, 0);
-	fill(more, 3); /* now one has to leave */
+	fill(more, 3); /* now one must be evicted */
 	CHECK_EQ(lms_stats().num_evictions, 1);
 	expect(tensor, 1);
 	for (int i = 1; i < 64; i += 2) CHECK_STATUS(HR_OK, hr_free(allocator, blocks[i], HR_STREAM_DEFAULT));
@@ -488,7 +489,7 @@ static void test_free_pages_of_the_arena_are_used(void)
 	tear_down();
 }
 
-/* The device is full, though the allocator's own limit leaves room. */
+/* The device is full, although the allocator's own limit is not reached. */
 static void test_the_limit_of_the_device_holds_too(void)
 {
 	hr_lms_options options = lms_options("lru");
@@ -500,10 +501,10 @@ static void test_the_limit_of_the_device_holds_too(void)
 	hr_tensor a = create(3 * MIB), b = create(3 * MIB), c = create(4 * MIB);
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(other, 3 * MIB, &block));
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(other, 2 * MIB, &cached));
-	CHECK_STATUS(HR_OK, hr_free(other, cached, HR_STREAM_DEFAULT)); /* free, but the other's */
+	CHECK_STATUS(HR_OK, hr_free(other, cached, HR_STREAM_DEFAULT)); /* free, but held by the other allocator */
 	fill(a, 1);
 	CHECK_EQ(stats_of().source_grow, 1);
-	fill(b, 2); /* the other gives up what it has, and then there is not enough: a leaves */
+	fill(b, 2); /* the other allocator releases its free memory, and that is not enough: a is evicted */
 	CHECK_EQ(info_of(a).state, HR_TENSOR_OUT);
 	hr_device_info info = { .struct_size = sizeof info };
 	CHECK_STATUS(HR_OK, hr_device_get_info(device, &info));
@@ -536,7 +537,7 @@ static void test_the_limit_for_tensors_counts_their_pages(void)
 	tear_down();
 }
 
-/* Work that is queued must be done before the pages go: slow streams find what does not wait. */
+/* Queued work must be done before the pages are unmapped: slow streams reveal a missing wait. */
 static void test_work_that_is_queued_is_waited_for(void)
 {
 	for (int safety = HR_SAFETY_NONE; safety <= HR_SAFETY_HOST_MAPPED; safety++) {
@@ -569,7 +570,7 @@ static void test_work_that_is_queued_is_waited_for(void)
 				gone = create(2 * PAGE);
 				continue;
 			}
-			if (round % 2) { /* a copy is there, and then it is read once more, before it leaves */
+			if (round % 2) { /* a host copy exists, and the tensor is read once more before it is evicted */
 				CHECK_STATUS(HR_OK, hr_tensor_evict(on));
 				CHECK_STATUS(HR_OK, hr_tensor_prefetch(on));
 				CHECK_STATUS(HR_OK, hr_tensor_pin(on, HR_READ, streams[2]));
@@ -625,14 +626,14 @@ static void test_one_that_is_out_can_be_read(void)
 	for (uint64_t round = 0; round < 5; round++) {
 		CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
 		CHECK_EQ(info_of(tensor).state, HR_TENSOR_OUT);
-		CHECK_EQ(stats_of().bytes_reserved, 0);                      /* nothing of the device's is there */
+		CHECK_EQ(stats_of().bytes_reserved, 0);                      /* no device memory is mapped */
 		CHECK(holds(at, 5 * PAGE - 17, 77 + round));                 /* by the host, */
 		expect_at(at, 5 * PAGE - 17, 77 + round, HR_STREAM_DEFAULT); /* and by the device */
 		CHECK_EQ(info_of(tensor).state, HR_TENSOR_OUT);
 		CHECK_EQ(expect(tensor, 77 + round), at);
 		fill(tensor, 78 + round);
 	}
-	/* A write is a missed pin, and is kept. */
+	/* A write counts as a missed pin; its bytes are kept. */
 	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
 	CHECK_EQ(at[100], byte_of(82, 100));
 	at[100] ^= 0xff;
@@ -657,12 +658,12 @@ static void test_verify_tells_of_a_write_while_out(void)
 	at[5] ^= 1;
 	CHECK_STATUS(HR_CORRUPT, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
 	CHECK_EQ(info_of(tensor).state, HR_TENSOR_OUT);
-	at[5] ^= 1; /* under it is what it was */
+	at[5] ^= 1; /* the contents underneath are unchanged */
 	expect(tensor, 1);
 	tear_down();
 }
 
-/* The host's pages count against host_limit; those that tensors at home keep are given up first. */
+/* The host's pages count against host_limit; shadows kept by resident tensors are released first. */
 static void test_shadows_are_within_the_limit_of_the_host(void)
 {
 	hr_lms_options options = lms_options("lru");
@@ -680,11 +681,11 @@ static void test_shadows_are_within_the_limit_of_the_host(void)
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_evict(c));
 	CHECK_CONTAINS(hr_last_message(), "host_limit");
 	CHECK_EQ(info_of(c).state, HR_TENSOR_INACTIVE);
-	expect(a, 1); /* its copy is still good, and can be made again */
+	expect(a, 1); /* its copy is still valid, and its shadow can be made again */
 	CHECK_STATUS(HR_OK, hr_tensor_evict(c));
 	CHECK_EQ(info_of(a).state, HR_TENSOR_INACTIVE);
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_evict(a));
-	fill(c, 4); /* what it keeps holds nothing */
+	fill(c, 4); /* the shadow it keeps has no contents */
 	CHECK_STATUS(HR_OK, hr_tensor_evict(a));
 	expect(a, 1);
 	expect(b, 2);
@@ -708,7 +709,7 @@ static void test_devices_without_it_say_so(void)
 	CHECK_CONTAINS(hr_last_message(), "HR_SAFETY_HOST_MAPPED");
 	options.safety = (hr_lms_safety)7;
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_lms_configure(allocator, &options));
-	CHECK_STATUS(HR_OK, hr_device_find("CPU:0", &device)); /* which has no pages either */
+	CHECK_STATUS(HR_OK, hr_device_find("CPU:0", &device)); /* this device has no pages either */
 	hr_allocator on_host;
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &plain, &on_host));
 	hr_tensor_options_init(&fixed);
@@ -773,16 +774,16 @@ static void test_a_fork_leaves_the_parent_alone(void)
 typedef struct known {
 	hr_tensor tensor;
 	void *at;      /* NULL = it never had memory */
-	uint64_t seed; /* of its contents; */
-	bool written;  /* if it has any that are known */
+	uint64_t seed; /* of its contents, */
+	bool written;  /* if they are known */
 	bool fixed;
 } known;
 
 #define KNOWN 5
 #define BUFFERS 64
-#define SMALL_HOST (2 * MIB) /* less to pin each time; all of it is the pool's, unless nobody uses that */
+#define SMALL_HOST (2 * MIB) /* less to pin each time; the pool uses all of it if it is used at all */
 
-/* A copy that could not be waited for may still be reading. */
+/* Buffers stay allocated, because a copy that could not be waited for may still be reading them. */
 static unsigned char *buffers[BUFFERS];
 static int buffer_count;
 
@@ -792,13 +793,13 @@ static unsigned char *new_buffer(size_t bytes)
 	return buffers[buffer_count++] = malloc(bytes);
 }
 
-/* Nobody uses them any more. */
+/* Called when no copy uses them any more. */
 static void free_buffers(void)
 {
 	while (buffer_count) free(buffers[--buffer_count]);
 }
 
-/* Steps that may all fail; what is known is noted. */
+/* Steps that may all fail; known contents are recorded. */
 static hr_status try_fill(known *of, uint64_t seed)
 {
 	size_t bytes = info_of(of->tensor).bytes;
@@ -846,7 +847,7 @@ static hr_status scenario(known *tensors)
 	hr_status destroyed = hr_tensor_destroy(tensors[2].tensor);
 	if (!destroyed) {
 		tensors[2] = (known){ .tensor = create(3 * PAGE), .fixed = true };
-	} else { /* it is still there */
+	} else { /* the tensor still exists */
 		CHECK_EQ(info_of(tensors[2].tensor).pins, 0u);
 	}
 	return first_of(status, destroyed);
@@ -860,7 +861,7 @@ static void make_known(known *tensors, bool all_fixed)
 	}
 }
 
-/* Nothing fails any more: all is as if nothing ever had. */
+/* After the faults: everything works as if nothing had failed. */
 static void check_after(known *tensors)
 {
 	stats_of();
@@ -879,7 +880,7 @@ static void check_after(known *tensors)
 	CHECK_EQ(lms_stats().host_bytes, 0);
 }
 
-/* All calls, or a fourth of them where each takes ten times as long; other seeds take others. */
+/* Every call, or one in four if each takes ten times as long; other seeds choose others. */
 static uint64_t every(void)
 {
 	return HR_TEST_SANITIZED && hr_test_scale() < 1 ? 4 : 1;
@@ -897,7 +898,7 @@ static void fail_every_call(hr_lms_safety safety, bool forever, hr_status with)
 		hr_backend_fail_nth(n, forever, with);
 		hr_status status = scenario(tensors);
 		bool reached = hr_backend_calls() >= n;
-		/* Closing while it still fails must not crash, nor lose what the system gave. */
+		/* Closing while calls still fail must not crash or leak. */
 		if (n % 3 == 0) {
 			CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
 			hr_backend_fail_nth(0, false, HR_OK);
@@ -1049,7 +1050,7 @@ static void test_threads_may_do_all_of_it_at_once(void)
 	share(HR_SAFETY_HOST_MAPPED);
 }
 
-/* ---- on the stand-in for CUDA, which ends the process when memory is unmapped under queued work ---- */
+/* ---- on the stand-in for CUDA, which ends the process if memory is unmapped under queued work ---- */
 
 static struct {
 	void (*fail_nth)(unsigned long long nth, CUresult result);
@@ -1118,7 +1119,7 @@ static void test_it_works_on_cuda(void)
 		tear_down();
 		expect_nothing_left();
 	}
-	/* A card, or a driver, without memory of the host at its addresses. */
+	/* A card or driver that cannot map host memory at its addresses. */
 	setenv("FAKE_CUDA_NO_HOST_NUMA", "1", 1);
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
 	hr_lms_options options = lms_options("lru");
@@ -1132,7 +1133,7 @@ static void test_it_works_on_cuda(void)
 static void test_any_call_to_cuda_may_fail(void)
 {
 	load_driver();
-	const uint64_t stride = HR_TEST_SANITIZED ? 7 : 3; /* there are a thousand of them; other seeds take others */
+	const uint64_t stride = HR_TEST_SANITIZED ? 7 : 3; /* there are a thousand calls; other seeds choose others */
 	host_limit = SMALL_HOST;
 	for (int safety = HR_SAFETY_NONE; safety <= HR_SAFETY_HOST_MAPPED; safety++) {
 		for (uint64_t n = 1 + hr_test_seed() % stride;; n += stride) {

@@ -1,8 +1,8 @@
-/* test_host.c - the host tier: contents survive in pinned memory and in the file, limits hold, nothing is left behind.
+/* test_host.c - the host tier: contents survive in pinned memory and in the file, limits hold, nothing leaks.
  *
- * On the emulated device, on the host itself (no streams), on the CUDA backend with the stand-in driver of tests/fake_cuda
- * ($HEADROOM_FAKE_CUDA), and on the simulated device, which has the pinned tier alone. The file is seen through a table of the test's
- * own, which lies over the system's: it knows how long the file is, and breaks the disk when told to. */
+ * Runs on the emulated device, on the host itself (no streams), on the CUDA backend with the stand-in driver of tests/fake_cuda
+ * ($HEADROOM_FAKE_CUDA), and on the simulated device, which has only the pinned tier. File calls go through a table of the test's
+ * own on top of the system's table: it tracks the length of the file, and injects disk errors. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <sys/stat.h>
@@ -24,7 +24,7 @@ typedef struct subject {
 	const char *name;
 	void (*set_up)(void);
 	bool streams;
-	bool real; /* there is memory behind it */
+	bool real; /* backed by memory */
 } subject;
 
 static void (*get_live)(fake_cuda_live *out);
@@ -74,9 +74,9 @@ static struct {
 	const hr__os_table *under;
 	_Atomic(uint64_t) length;                                         /* of the file */
 	_Atomic(int) create_error, extend_error, write_error, read_error; /* 0 = it works */
-	_Atomic(uint64_t) missing;                                        /* bytes that a read does not find */
-	_Atomic(uint64_t) writes, reads;                                  /* so many since they were set to 0 */
-	_Atomic(uint64_t) calls_before_write;                             /* of the device, when the first of them came */
+	_Atomic(uint64_t) missing;                                        /* bytes that a read is short by */
+	_Atomic(uint64_t) writes, reads;                                  /* since they were set to 0 */
+	_Atomic(uint64_t) calls_before_write;                             /* calls of the device before the first write */
 } disk;
 
 static int disk_create(const char *path, int *fd)
@@ -100,7 +100,7 @@ static _Atomic(bool) gate;
 static int disk_write(int fd, const void *from, size_t bytes, uint64_t offset)
 {
 	int error = atomic_load(&disk.write_error);
-	CHECK_LE(offset + bytes, atomic_load(&disk.length)); /* only where there is disk space already */
+	CHECK_LE(offset + bytes, atomic_load(&disk.length)); /* only within allocated disk space */
 	if (atomic_fetch_add(&disk.writes, 1) == 0) atomic_store(&disk.calls_before_write, hr_backend_calls());
 	return error ? error : disk.under->file_write(fd, from, bytes, offset);
 }
@@ -114,7 +114,7 @@ static int disk_read(int fd, void *to, size_t bytes, uint64_t offset, size_t *go
 	return error;
 }
 
-/* Over the table in force. */
+/* On top of the current table. */
 static void lay_disk_over(void)
 {
 	disk.under = hr__os();
@@ -135,7 +135,7 @@ static void make_directory(void)
 	CHECK(mkdtemp(directory) != NULL);
 }
 
-/* Entries of the directory; [remove] takes them away. */
+/* Counts entries of the directory; [remove] deletes them. */
 static int entries(bool remove)
 {
 	char path[600];
@@ -166,7 +166,7 @@ static void begin(const subject *on)
 	if (!directory[0]) make_directory();
 }
 
-/* Nothing is held by anybody, on the disk neither. */
+/* Nothing is held, on the disk neither. */
 static void end_round(void)
 {
 	CHECK_STATUS(HR_OK, hr_allocator_close(on_card));
@@ -243,7 +243,7 @@ static unsigned char *scratch(uint64_t bytes)
 	return memory;
 }
 
-/* Writes the pattern of [seed] to device memory; it is there when this returns. */
+/* Writes the pattern of [seed] to device memory and waits for it. */
 static void put(void *block, uint64_t bytes, uint64_t seed, hr_stream stream)
 {
 	unsigned char *pattern = scratch(bytes);
@@ -278,7 +278,7 @@ static hr_status store_block(hr__host *host, uint64_t address, uint64_t bytes, h
 	return hr__host_store(host, address, &request, copy);
 }
 
-/* Stores the pattern of [seed], and wipes the device memory behind it, in stream order. */
+/* Stores the pattern of [seed], then wipes the device memory, in stream order. */
 static hr_status store(hr__host *host, void *block, uint64_t bytes, uint64_t seed, hr_stream stream, hr__host_copy *copy)
 {
 	put(block, bytes, seed, stream);
@@ -334,10 +334,10 @@ static void check_tiers(const subject *on, uint64_t limit, bool spills)
 	CHECK_STATUS(HR_OK, hr__host_check(host));
 	for (int i = COPIES - 1; i >= 0; i--) check_load(host, &copies[i], block, (uint64_t)i, stream);
 	for (int i = 0; i < COPIES; i += 2) {
-		check_load(host, &copies[i], block, (uint64_t)i, stream); /* it stays good */
+		check_load(host, &copies[i], block, (uint64_t)i, stream); /* the copy stays valid */
 		hr__host_drop(host, &copies[i], stream);
 		CHECK(is_zero(&copies[i]));
-		hr__host_drop(host, &copies[i], stream); /* nothing happens */
+		hr__host_drop(host, &copies[i], stream); /* has no effect */
 	}
 	for (int i = 1; i < COPIES; i += 2) {
 		check_load(host, &copies[i], block, (uint64_t)i, stream);
@@ -355,8 +355,8 @@ static void check_tiers_on(const subject *on)
 {
 	check_tiers(on, 8 * MIB, false);
 	check_tiers(on, 8 * MIB, true);
-	check_tiers(on, 2 * MIB, true); /* some of each */
-	check_tiers(on, PAGE, true);    /* nothing but one buffer */
+	check_tiers(on, 2 * MIB, true); /* some in each tier */
+	check_tiers(on, PAGE, true);    /* only one buffer */
 }
 
 static void test_contents_survive_in_both_tiers(void)
@@ -370,7 +370,7 @@ static void test_contents_survive_on_the_stand_in_driver(void)
 	check_tiers_on(&cuda);
 }
 
-/* Pinned memory of any size: a ring of one to four buffers, of one or more pages. */
+/* Pinned memory of any size: a ring of one to four buffers, of one or more pages each. */
 static void test_the_ring_fits_into_any_pool(void)
 {
 	static const uint64_t pages[] = { 1, 2, 3, 4, 5, 7, 16, 63, 64, 65, 1000 };
@@ -453,7 +453,7 @@ static void test_a_full_file_says_so(void)
 {
 	hr__host_copy copies[4] = { { 0 } }, more = { 0 };
 	begin(&emulated);
-	hr__host *host = open_host(4 * PAGE, true, 4 * MIB + 100); /* the ring has all of the pool */
+	hr__host *host = open_host(4 * PAGE, true, 4 * MIB + 100); /* the ring uses the whole pool */
 	void *block = block_of(5 * MIB);
 	for (int i = 0; i < 4; i++) CHECK_STATUS(HR_OK, store(host, block, MIB - 1, (uint64_t)i, 0, &copies[i]));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, store(host, block, 1, 9, 0, &more));
@@ -464,7 +464,7 @@ static void test_a_full_file_says_so(void)
 	CHECK_CONTAINS(hr_last_message(), "5.0 MiB asked for");
 	CHECK_STATUS(HR_IN_USE, hr__host_close(host));
 	CHECK_CONTAINS(hr_last_message(), "4.0 MiB in the file");
-	/* What is given back serves again, and two neighbours as one. */
+	/* Freed space is reused, and two adjacent ranges as one. */
 	hr__host_drop(host, &copies[1], 0);
 	CHECK_STATUS(HR_OUT_OF_MEMORY, store(host, block, MIB + 1, 9, 0, &more));
 	hr__host_drop(host, &copies[2], 0);
@@ -482,7 +482,7 @@ static void test_a_full_file_says_so(void)
 	end();
 }
 
-/* Room in the middle was passed over for the end of the file, which then could not grow. */
+/* Free space in the middle was not used, in favour of the end of the file, which then could not grow. */
 static void test_a_disk_that_is_full_leaves_what_there_is(void)
 {
 	hr__host_copy copies[3] = { { 0 } }, more = { 0 };
@@ -505,7 +505,7 @@ static void test_a_disk_that_is_full_leaves_what_there_is(void)
 	CHECK_EQ(more.offset, 0);
 	check_load(host, &more, block, 9, 0);
 	hr__host_drop(host, &more, 0);
-	/* Space that was promised, but is not there when it is written to. */
+	/* Space that was allocated, but is missing when it is written. */
 	atomic_store(&disk.extend_error, 0);
 	atomic_store(&disk.write_error, ENOSPC);
 	CHECK_STATUS(HR_OUT_OF_MEMORY, store(host, block, MIB, 9, 0, &more));
@@ -516,7 +516,7 @@ static void test_a_disk_that_is_full_leaves_what_there_is(void)
 	check_load(host, &copies[2], block, 2, 0);
 	hr__host_drop(host, &copies[2], 0);
 	close_host(host);
-	/* Nothing was set, and nothing is said of it. */
+	/* Unset options are reported as such. */
 	host = open_host(4 * PAGE, true, 0);
 	atomic_store(&disk.extend_error, ENOSPC);
 	CHECK_STATUS(HR_OUT_OF_MEMORY, store(host, block, MIB, 9, 0, &more));
@@ -596,7 +596,7 @@ static void test_a_directory_that_cannot_be_written_is_refused(void)
 		refuse(directory, "EACCES");
 		CHECK_EQ(chmod(directory, 0700), 0);
 	}
-	/* A name that is taken is not an obstacle. */
+	/* A name that exists is skipped. */
 	atomic_store(&disk.create_error, EEXIST);
 	close_host(open_host(MIB, true, 0));
 	end();
@@ -615,7 +615,7 @@ static void test_impossible_limits_are_refused(void)
 	hr__host *first = open_host(MIB, true, 0);
 	CHECK_STATUS(HR_IN_USE, hr__host_open(device, &(hr__host_options){ .limit = 2 * MIB }, &none));
 	CHECK(none == NULL);
-	hr__host *second = open_host(MIB, false, 0); /* where there is room in that, there may be two */
+	hr__host *second = open_host(MIB, false, 0); /* two may share it if there is room */
 	CHECK_STATUS(HR_OK, hr__host_close(second));
 	close_host(first);
 	end();
@@ -628,7 +628,7 @@ static void wait_at_gate(void *open)
 	while (!atomic_load((_Atomic(bool) *)open)) nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
 }
 
-/* Work given to [stream] from now on waits for the gate. */
+/* Blocks [stream]: work queued from now on waits for the gate. */
 static void hold(hr_stream stream)
 {
 	hr_native_stream native;
@@ -637,7 +637,7 @@ static void hold(hr_stream stream)
 	CHECK_STATUS(HR_OK, hr__call_host_call(device->physical, wait_at_gate, &gate, native));
 }
 
-/* By then, whatever does not wait for the gate is done. */
+/* By then, everything that does not wait for the gate is done. */
 static void *open_later(void *unused)
 {
 	nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
@@ -652,7 +652,8 @@ static pthread_t open_on_a_thread(void)
 	return opener;
 }
 
-/* Blocks of one size in a pool that holds but one: the second copy gets the block of the first, which its stream has not finished with. */
+/* Blocks of one size in a pool that holds only one: the second copy gets the block of the first, which its stream is still using.
+ * */
 static void check_recycling(const subject *on)
 {
 	hr__host_copy first = { 0 }, second = { 0 };
@@ -665,7 +666,7 @@ static void check_recycling(const subject *on)
 	CHECK_STATUS(HR_OK, store(host, blocks[0], MIB, 1, a, &first));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, a));
 	hold(a);
-	CHECK_STATUS(HR_OK, hr__host_load(host, &first, address_of(blocks[2]), a)); /* neither waits */
+	CHECK_STATUS(HR_OK, hr__host_load(host, &first, address_of(blocks[2]), a)); /* neither call waits */
 	uint64_t where = first.address;
 	hr__host_drop(host, &first, a);
 	CHECK_STATUS(HR_OK, store_block(host, address_of(blocks[1]), MIB, b, &second));
@@ -687,7 +688,7 @@ static void check_recycling(const subject *on)
 	CHECK(holds(blocks[0], MIB, 4, b));
 	check_load(host, &second, blocks[0], 2, b);
 	hr__host_drop(host, &second, b);
-	/* Still being written, and dropped on another stream than the one that is late. */
+	/* Still being written, and dropped on another stream than the blocked one. */
 	put(blocks[0], MIB, 3, a);
 	hold(a);
 	CHECK_STATUS(HR_OK, store_block(host, address_of(blocks[0]), MIB, a, &first));
@@ -696,7 +697,7 @@ static void check_recycling(const subject *on)
 	open_later(NULL);
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, a));
 	check_load(host, &second, blocks[2], 2, b);
-	/* A stream that is gone. */
+	/* A destroyed stream. */
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, b));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__host_load(host, &second, address_of(blocks[2]), b));
 	hr__host_drop(host, &second, b);
@@ -717,7 +718,7 @@ static void test_blocks_are_recycled_in_stream_order_on_the_stand_in_driver(void
 	check_recycling(&cuda);
 }
 
-/* One buffer, which a stream that is held up has not read yet: nobody else may write to it. */
+/* One buffer, which a blocked stream has not read yet: no other copy may write to it. */
 static void check_ring_order(const subject *on)
 {
 	hr__host_copy first = { 0 }, second = { 0 }, third = { 0 };
@@ -741,12 +742,12 @@ static void check_ring_order(const subject *on)
 	hold(a);
 	CHECK_STATUS(HR_OK, hr__host_load(host, &first, address_of(blocks[2]), a));
 	opener = open_on_a_thread();
-	CHECK_STATUS(HR_OK, store_block(host, address_of(blocks[3]), PAGE, b, &third)); /* the device does */
+	CHECK_STATUS(HR_OK, store_block(host, address_of(blocks[3]), PAGE, b, &third)); /* the device overwrites it */
 	CHECK(atomic_load(&gate));
 	CHECK_EQ(pthread_join(opener, NULL), 0);
 	CHECK(holds(blocks[2], PAGE, 1, a));
 	check_load(host, &third, blocks[2], 3, b);
-	/* Closing waits for what is on its way. */
+	/* Closing waits for pending copies. */
 	CHECK_STATUS(HR_OK, hr_fill(handle, blocks[0], 0, PAGE, a));
 	hold(a);
 	CHECK_STATUS(HR_OK, hr__host_load(host, &first, address_of(blocks[0]), a));
@@ -789,7 +790,7 @@ static void test_the_next_buffer_is_filled_meanwhile(void)
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, stream));
 	hold(stream);
 	atomic_store(&disk.reads, 0);
-	CHECK_STATUS(HR_OK, hr__host_load(host, &copy, address_of(block), stream)); /* the second read lets the first copy through */
+	CHECK_STATUS(HR_OK, hr__host_load(host, &copy, address_of(block), stream)); /* the second read opens the gate */
 	CHECK_EQ(atomic_load(&disk.reads), 2);
 	CHECK(holds(block, 2 * PAGE, 1, stream));
 	hr__host_drop(host, &copy, stream);
@@ -798,7 +799,7 @@ static void test_the_next_buffer_is_filled_meanwhile(void)
 	end();
 }
 
-/* What the device could not copy does not pass for contents. */
+/* If the device could not copy, the result does not count as a copy. */
 static void test_a_copy_that_was_not_made_is_no_copy(void)
 {
 	hr__host_copy copy = { 0 };
@@ -811,7 +812,7 @@ static void test_a_copy_that_was_not_made_is_no_copy(void)
 	end();
 }
 
-/* ---- any order ---- */
+/* ---- random order ---- */
 
 #define LIVE 48
 
@@ -827,7 +828,7 @@ static uint64_t random_size(uint64_t *seed, uint64_t most)
 	return size < most ? size : most;
 }
 
-/* One random step on one of [count] entries; [block] is the caller's, of [most] bytes. */
+/* One random step on one of [count] entries; [block] belongs to the caller and has [most] bytes. */
 static void step(hr__host *host, entry *entries_of, uint64_t count, void *block, uint64_t most, hr_stream stream, uint64_t *seed)
 {
 	entry *one = &entries_of[hr_rand_below(seed, count)];
@@ -904,7 +905,7 @@ static struct {
 	_Atomic(int) left;
 } crowd;
 
-/* Watches the limits for as long as the others are at it. */
+/* Checks the limits until the other threads are done. */
 static void watch(void)
 {
 	hr__device *pinned;
@@ -964,7 +965,7 @@ static void test_threads_share_it_on_the_stand_in_driver(void)
 /* ---- faults ---- */
 
 #define FAULT_COPIES 6
-#define FAULT_LIMIT (8 * PAGE) /* four of them are the ring */
+#define FAULT_LIMIT (8 * PAGE) /* the ring uses four of them */
 #define FAULT_BLOCK (5 * PAGE / 2)
 
 static struct {
@@ -986,7 +987,7 @@ static void disarm(void)
 	arm(0);
 }
 
-/* What a call that failed may say. */
+/* Statuses that a failed call may return. */
 static bool is_sensible(hr_status status)
 {
 	if (!hr_last_message()[0]) return false;
@@ -995,12 +996,12 @@ static bool is_sensible(hr_status status)
 }
 
 typedef struct party {
-	void *block, *back; /* where it comes from, and where it goes: one for each stream */
+	void *block, *back; /* source and target: one for each stream */
 	hr_stream stream;
 	hr__host_copy copy;
 } party;
 
-/* All that is done with it, some of it refused. */
+/* Uses every call; some of them are refused. */
 static void use_it(hr__host *host, party *parties)
 {
 	for (int round = 0; round < 2; round++) {
@@ -1024,7 +1025,7 @@ static void check_what_is_left(hr__host *host, party *parties)
 	CHECK_STATUS(HR_OK, hr__host_check(host));
 	for (int i = 0; i < FAULT_COPIES; i++) {
 		party *one = &parties[i];
-		if (!one->copy.bytes) /* it works again */
+		if (!one->copy.bytes) /* the device works again */
 			CHECK_STATUS(HR_OK, store_block(host, address_of(one->block), FAULT_BLOCK, one->stream, &one->copy));
 		check_load(host, &one->copy, one->back, (uint64_t)i, one->stream);
 	}
@@ -1038,7 +1039,7 @@ static void drop_all(hr__host *host, party *parties)
 	CHECK_STATUS(HR_OK, hr__host_close(host));
 }
 
-/* Call [fault.nth] fails. */
+/* Runs all of it with call [fault.nth] failing. */
 static void scenario(void)
 {
 	party parties[FAULT_COPIES] = { { 0 } };
@@ -1073,7 +1074,7 @@ static void fail_every_call(const subject *on, bool forever, bool close_armed)
 		begin(on);
 		scenario();
 		end_round();
-	} while (fault.calls >= fault.nth); /* it was met */
+	} while (fault.calls >= fault.nth); /* the fault occurred */
 	CHECK_GT(fault.nth, 10);
 }
 
@@ -1085,7 +1086,7 @@ static void fail_on(const subject *on)
 		fail_every_call(on, forever, forever);
 		fault.error = ENOSPC;
 		fail_every_call(on, forever, false);
-		if (on == &cpu) continue; /* it has no calls for this */
+		if (on == &cpu) continue; /* this device makes no such calls */
 		fault.backend = true;
 		fault.status = HR_OUT_OF_MEMORY;
 		fail_every_call(on, forever, false);
@@ -1116,11 +1117,11 @@ static void in_the_child(void *parents)
 	hr__host_forget(NULL);
 	hr__host_forget(*(hr__host **)parents);
 	hr_fault_os_live(&after);
-	CHECK_EQ(after.fds, before.fds - 1); /* the disk can have its space back when the parent lets go */
+	CHECK_EQ(after.fds, before.fds - 1); /* the disk space can be freed when the parent closes the file */
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	hr_fault_os_uninstall();
 	begin(&emulated);
-	hr__host *host = open_host(MIB, true, 0); /* anew, in the same directory */
+	hr__host *host = open_host(MIB, true, 0); /* a new one, in the same directory */
 	void *block = block_of(2 * MIB);
 	CHECK_STATUS(HR_OK, store(host, block, 2 * MIB, 7, 0, &copy));
 	check_load(host, &copy, block, 7, 0);

@@ -1,7 +1,7 @@
-/* test_host_stream.c - HR_STREAM_HOST: host code that touches device memory itself never meets the device there.
+/* test_host_stream.c - HR_STREAM_HOST: host code that accesses device memory never conflicts with the device.
  *
- * The emulated device is made slow (a link of 40 MB/s, or 40 ms for each fill), so that without waiting the bytes would be wrong. What a
- * test checks are bytes, waits and calls of the device, never times. */
+ * The emulated device is slow (a link of 40 MB/s, or 40 ms for each fill), so that without waiting the bytes would be wrong. Tests
+ * check bytes, waits and calls of the device, never times. */
 #include "device/device.h"
 #include "headroom_backend.h"
 #include "lms/lms.h"
@@ -121,7 +121,7 @@ static void write_on_host(hr_tensor tensor, size_t bytes, unsigned char value, h
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_HOST));
 }
 
-/* As the device sees it. */
+/* Counts wrong bytes through a copy by the device. */
 static size_t wrong_on_device(hr_tensor tensor, size_t bytes, unsigned char value)
 {
 	unsigned char *seen = malloc(bytes);
@@ -199,7 +199,7 @@ static void test_a_default_stream_is_waited_for_like_any_other(void)
 	tear_down();
 }
 
-/* Stream two was given nothing but a wait; the fill is on stream one. */
+/* Stream two has no work, only a wait; the fill is on stream one. */
 static void test_a_block_that_passed_through_an_idle_stream_is_waited_for(void)
 {
 	set_up(32 * MIB, 0, SLOW_FILL);
@@ -222,7 +222,7 @@ static void test_without_work_on_the_device_nothing_is_recorded_or_waited_for(vo
 	set_up(32 * MIB, 0, 0);
 	hr_stream stream = new_stream();
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-		CHECK_STATUS(HR_OK, hr_free(allocator, alloc_on(stream, sizes[i]), stream)); /* what has to be mapped is */
+		CHECK_STATUS(HR_OK, hr_free(allocator, alloc_on(stream, sizes[i]), stream)); /* maps all memory that is needed */
 	uint64_t calls = hr_backend_calls();
 	for (unsigned round = 0; round < 1000; round++) {
 		size_t bytes = sizes[round % 3];
@@ -231,7 +231,7 @@ static void test_without_work_on_the_device_nothing_is_recorded_or_waited_for(vo
 	}
 	CHECK_EQ(hr_backend_calls(), calls);
 	CHECK_EQ(waits(), 0);
-	/* Nor after the host has seen the end of all work. */
+	/* Nor after the host has waited for all work. */
 	void *block = alloc_bytes(MIB);
 	CHECK_STATUS(HR_OK, hr_fill(device, block, 1, MIB, stream));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, stream));
@@ -276,7 +276,7 @@ static void test_a_recorded_stream_is_waited_for_after_the_host_freed(void)
 	tear_down();
 }
 
-/* The host asks for memory in one thread while another keeps the streams busy. */
+/* One thread allocates for the host while another keeps the streams busy. */
 static void *keep_busy(void *stop)
 {
 	hr_stream stream = new_stream();
@@ -359,7 +359,7 @@ static void test_the_host_device_takes_the_host_as_a_stream(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* Where the host cannot access the memory, hr_alloc_bytes is for the default stream, and does not wait. */
+/* If the host cannot access the memory, hr_alloc_bytes is for the default stream and does not wait. */
 static void test_hr_alloc_bytes_does_not_wait_where_the_host_has_no_access(void)
 {
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
@@ -419,7 +419,7 @@ static void test_a_new_tensor_of_the_host_gets_memory_that_is_idle(void)
 	tear_down();
 }
 
-/* A pin for a stream that never gave it work is what its memory waits for. */
+/* The memory of a tensor was used on another stream, and a pin for a stream without work must wait for that. */
 static void test_a_tensor_whose_memory_was_had_on_another_stream_is_waited_for(void)
 {
 	set_up(32 * MIB, 0, SLOW_FILL);
@@ -429,7 +429,7 @@ static void test_a_tensor_whose_memory_was_had_on_another_stream_is_waited_for(v
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, one));
 	hr_tensor tensor = create(4 * MIB);
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, two));
-	void *at = pin(tensor, HR_WRITE, HR_STREAM_HOST); /* while it is pinned */
+	void *at = pin(tensor, HR_WRITE, HR_STREAM_HOST); /* still pinned */
 	CHECK(at == block);
 	memset(at, 0x11, 4 * MIB);
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, one));
@@ -439,7 +439,7 @@ static void test_a_tensor_whose_memory_was_had_on_another_stream_is_waited_for(v
 	tear_down();
 }
 
-/* A tensor that no stream ever used is evicted, restored, moved to another user and destroyed. */
+/* A tensor that no stream ever used is evicted, restored, replaced and destroyed. */
 static void test_tensors_of_the_host_alone_come_and_go(void)
 {
 	set_up_lms(8 * MIB, false);
@@ -452,7 +452,7 @@ static void test_tensors_of_the_host_alone_come_and_go(void)
 	CHECK_STATUS(HR_OK, hr_tensor_evict(first));
 	CHECK_EQ(wrong_on_host(first, 6 * MIB, 0x33), 0);
 	CHECK_STATUS(HR_OK, hr_lms_check(allocator));
-	CHECK_STATUS(HR_OK, hr_tensor_destroy(first)); /* where a good copy and no stream is left */
+	CHECK_STATUS(HR_OK, hr_tensor_destroy(first)); /* with a valid host copy and no stream left */
 	write_on_host(second, 6 * MIB, 0x44, HR_OVERWRITE);
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(second));
 	void *block = alloc_bytes(6 * MIB);
@@ -461,7 +461,7 @@ static void test_tensors_of_the_host_alone_come_and_go(void)
 	tear_down();
 }
 
-/* The host writes while a copy that was made early is on its way: that copy must not see it, and is not good any more. */
+/* The host writes while an early copy is pending: that copy must not see the write, and is invalid afterwards. */
 static void test_a_host_write_waits_for_the_copy_that_reads_the_tensor(void)
 {
 	set_up_lms(16 * MIB, false);
@@ -479,7 +479,7 @@ static void test_a_host_write_waits_for_the_copy_that_reads_the_tensor(void)
 	int64_t made = 0;
 	uint64_t calls = hr_backend_calls();
 	CHECK_STATUS(HR_OK, hr__device_order(record->lms->device, HR_STREAM_HOST, hr__stream_bit(record->lms->out), copied, &made));
-	CHECK_EQ(made, 0); /* it was waited for already */
+	CHECK_EQ(made, 0); /* it was waited for before */
 	CHECK_EQ(hr_backend_calls(), calls);
 	memset(at, 0x66, 4 * MIB);
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_HOST));
@@ -488,7 +488,7 @@ static void test_a_host_write_waits_for_the_copy_that_reads_the_tensor(void)
 	tear_down();
 }
 
-/* Tensors that are moved to join free memory: one that the host has pinned stays, although its address was not asked for. */
+/* Defragmentation: a tensor that the host has pinned is not moved, although its address was not taken. */
 static void test_a_tensor_pinned_for_the_host_is_not_moved(void)
 {
 	enum { COUNT = 6 };

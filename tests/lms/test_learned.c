@@ -1,8 +1,8 @@
-/* test_learned.c - the learned policy on the simulated device, in virtual time: what it gains on steps that repeat, and that it loses
+/* test_learned.c - the learned policy on the simulated device, in virtual time: its gain on steps that repeat, and that it loses
  * nothing on those that do not.
  *
- * A step is a chain: forward, each layer makes an activation from a weight and the activation before; backward, in reverse, each
- * activation is used again and destroyed. The same program runs under lru, which moves tensors when there is need, and times are compared
+ * A step is a chain: forward, each layer makes an activation from a weight and the previous activation; backward, in reverse, each
+ * activation is used again and destroyed. The same program runs under lru, which moves tensors on demand, and times are compared
  * step by step. */
 #include "device/device.h"
 #include "fault_os.h"
@@ -13,7 +13,7 @@
 #define LAYERS_MAX 64u
 #define STEPS_MAX 96u
 
-/* What is different about a step. */
+/* How a step differs. */
 enum kind {
 	PLAIN,
 	LONGER,    /* an op in the middle that uses old activations again */
@@ -25,13 +25,13 @@ enum kind {
 struct chain {
 	uint32_t layers, steps;
 	uint64_t weight, act; /* bytes */
-	uint64_t forward_ns;  /* of a layer; twice that backward */
+	uint64_t forward_ns;  /* of a layer; backward takes twice that */
 	uint64_t limit;
 	bool unmarked;    /* no steps are marked */
-	bool twice;       /* ops name some of their tensors twice */
+	bool twice;       /* ops list some of their tensors twice */
 	bool overlapping; /* the first activation is destroyed in the next step, after its successor was made */
 	enum kind (*kind)(uint32_t step);
-	uint32_t *after; /* other ops come after the steps; gets the most strays that were known then */
+	uint32_t *after; /* runs other ops after the steps; gets the peak of strays.count */
 };
 
 struct outcome {
@@ -115,7 +115,7 @@ static uint64_t time_now(void)
 	return ns;
 }
 
-/* Ops on all weights in turn, which do not fit beside a tensor that is in use. */
+/* Runs ops on all weights in turn, which do not fit beside a pinned tensor. */
 static void run_loose_ops(const struct chain *chain)
 {
 	hr_tensor large = create(chain->limit - 4 * chain->weight);
@@ -206,7 +206,8 @@ static uint64_t extra(const struct outcome *out, const struct chain *chain, uint
 	return out->ns[step] > compute ? out->ns[step] - compute : 0;
 }
 
-/* From the second step on all pins find their tensors back, and what a step takes on top of computing is at most [part] of lru's. */
+/* From the second step on all pins find their tensors resident, and the time of a step beyond compute is at most [part] of that of
+ * lru. */
 static void check_gain(const struct chain *chain, double part)
 {
 	static struct outcome learned, lru;
@@ -228,7 +229,7 @@ static void test_tensors_are_back_from_the_second_step_on(void)
 	check_gain(&chain, 0.25);
 }
 
-/* The link is the bottleneck: it is busy all the time, and lru's steps wait for it more than twice as long. */
+/* The link is the bottleneck: it is always busy, and steps under lru wait for it more than twice as long. */
 static void test_a_step_that_the_link_bounds_gains_too(void)
 {
 	struct chain chain = usual_chain();
@@ -242,7 +243,7 @@ static void test_a_deep_chain_of_small_tensors_gains_too(void)
 	check_gain(&chain, 0.5);
 }
 
-/* The activation of the last step is destroyed when its successor has its place in the plan already. */
+/* The activation of the last step is destroyed when its successor already has its place in the plan. */
 static void test_a_tensor_that_outlives_its_step_is_asked_for(void)
 {
 	struct chain chain = usual_chain();
@@ -271,8 +272,8 @@ static enum kind alternating(uint32_t step)
 	return step % 2 ? other : PLAIN;
 }
 
-/* One step that is not as the others: it takes no more than [part] of what it takes under lru, and the one after the next is as fast as
- * those before; the next has what the odd one left behind to bring back. */
+/* One step differs: it takes at most [part] of its time under lru, and the second step after it is as fast as those before. The
+ * first one after it has to restore what the different step evicted. */
 static void check_odd_step(enum kind kind, double part)
 {
 	static struct outcome learned, lru;
@@ -302,13 +303,14 @@ static void test_a_step_with_fewer_layers_costs_no_more_than_lru(void)
 	check_odd_step(SHORTER, 1);
 }
 
-/* Tensors are told by when they were created, and these are all of one size: each is taken for another, until their uses show it. */
+/* Tensors are identified by their order of creation, and all of these have the same size: each is mistaken for another, until their
+ * uses differ. */
 static void test_tensors_made_in_another_order_cost_no_more_than_lru(void)
 {
 	check_odd_step(REORDERED, 1);
 }
 
-/* Steps of two kinds in turn: over all of them, no more than lru. */
+/* Steps of two kinds in turn: in total no slower than lru. */
 static void check_alternating(enum kind kind)
 {
 	static struct outcome learned, lru;
@@ -333,7 +335,7 @@ static void test_steps_of_alternating_shapes_cost_no_more_than_lru(void)
 	check_alternating(REORDERED);
 }
 
-/* What had to leave in a step that is not the plan's is on no list that grows. */
+/* Unplanned evictions in a step without a plan are not kept in a list that grows. */
 static void test_ops_outside_of_steps_leave_nothing_behind(void)
 {
 	struct chain chain = usual_chain();

@@ -1,4 +1,4 @@
-/* test_lms_check.c - hr_lms_check and hr_allocator_check are right at any moment, whatever other threads do. */
+/* test_lms_check.c - hr_lms_check and hr_allocator_check are correct at any moment, whatever other threads do. */
 #include <sched.h>
 
 #include "lms/lms.h"
@@ -54,7 +54,7 @@ static void tear_down(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* Another tensor of its own now and then, which is created, used and destroyed. */
+/* Creates, uses and destroys another tensor. */
 static void use_a_new_one(uint64_t *seed)
 {
 	hr_tensor tensor;
@@ -84,7 +84,7 @@ static void *pin_and_evict(void *argument)
 				CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_HOST));
 			break;
 		case 2: hr_tensor_prefetch(tensors[hr_rand_below(&seed, TENSORS)]); break;
-		default: hr_tensor_evict(tensors[hr_rand_below(&seed, TENSORS)]); /* HR_IN_USE when another thread has it pinned */
+		default: hr_tensor_evict(tensors[hr_rand_below(&seed, TENSORS)]); /* HR_IN_USE if another thread has it pinned */
 		}
 	}
 	return NULL;
@@ -119,7 +119,7 @@ static void test_checks_find_nothing_while_tensors_are_moved(void)
 	tear_down();
 }
 
-/* A check that finds nothing anywhere would pass the above. */
+/* A check that never finds anything would pass the tests above. */
 static void test_a_wrong_count_of_pins_is_found(void)
 {
 	hr_status status;
@@ -138,7 +138,7 @@ static void test_a_wrong_count_of_pins_is_found(void)
 	tear_down();
 }
 
-/* A thread stands still between counting a pin and making it: the count is off, and no mistake. */
+/* A thread is suspended between counting a pin and making it: the count is off, but that is no error. */
 static void test_a_moment_that_is_not_quiet_is_said_to_be_so(void)
 {
 	hr_status status;
@@ -150,7 +150,7 @@ static void test_a_moment_that_is_not_quiet_is_said_to_be_so(void)
 	CHECK_STATUS(HR_NOT_READY, hr_lms_check(allocator));
 	hr__fetch_add_relaxed(&lms->allocator->idle, 128);
 	hr__fetch_add_relaxed(&lms->pinning, -1);
-	/* And one that another thread has for itself. */
+	/* And a tensor that another thread has claimed. */
 	hr__tensor *tensor = hr__tensor_of(tensors[0], &status);
 	uint64_t word = hr__load_relaxed(&tensor->word);
 	CHECK(hr__tensor_claim_moving(tensor, word));

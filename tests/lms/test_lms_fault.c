@@ -1,12 +1,12 @@
-/* test_lms_fault.c - every call of the operating system and of the device fails once, and from some call on for ever, while tensors are
- * made, filled, sent out, brought back, learned about, spilled and verified.
+/* test_lms_fault.c - every call of the operating system and of the device fails, once, and permanently from some call on, while
+ * tensors are created, written, evicted, restored, learned, spilled and verified.
  *
- * As in test_fault_memory.c a scenario is run with the 1st call failing, the 2nd, the 3rd, until a run meets no failure any more. What a
- * call returns must make sense; after it the books are in order, and what a tensor holds is what was last written to it, unless it was
- * being overwritten. At the end, when nothing fails any more, every tensor is read back; and when all is over nothing is left of what the
- * system gave. Looking makes calls too; those are neither counted nor made to fail.
+ * As in test_fault_memory.c a scenario is run with the 1st call failing, the 2nd, the 3rd, until a run hits no failure. The status
+ * of each call must be plausible; after it the allocator is consistent, and a tensor has the contents last written to it, unless it
+ * was being overwritten. At the end, when no call fails any more, every tensor is read back; after that nothing acquired from the
+ * system is left. Checks make calls too; those are neither counted nor made to fail.
  *
- * At scale 1 all points of the system's calls, and those of the device's that fail once; a third of the others. All of all at scale 3 and
+ * At scale 1: all calls of the system, and all calls of the device that fail once; a third of the others. Everything at scale 3 and
  * above. */
 #include <dirent.h>
 #include <errno.h>
@@ -25,10 +25,10 @@
 /* ---- faults ---- */
 
 static struct {
-	bool backend; /* the device's calls, else the system's */
+	bool backend; /* calls of the device, else of the system */
 	bool forever;
-	hr_status status; /* of the device's */
-	int error;        /* of the system's */
+	hr_status status; /* returned by the device */
+	int error;        /* returned by the system */
 	uint64_t nth;     /* counted over the whole run; 0 = none */
 	uint64_t before;  /* calls before the last suspension */
 	bool met;         /* a call was made to fail */
@@ -58,7 +58,7 @@ static void resume(void)
 	else arm(fault.met ? 1 : fault.nth - fault.before);
 }
 
-/* ---- what the scenario has ---- */
+/* ---- state of the scenario ---- */
 
 enum contents { NONE, UNKNOWN, KNOWN };
 
@@ -78,7 +78,7 @@ static struct {
 	char folder[64];
 } here;
 
-/* After every call: the books are in order. */
+/* Called after every call: the allocator is consistent. */
 static void look(void)
 {
 	suspend();
@@ -111,7 +111,7 @@ static void look(void)
 	resume();
 }
 
-/* Anything may be answered to a call that met a fault; without one only what the scenario expects. */
+/* A call that hit a fault may return any status; without a fault only the expected one. */
 static bool ok(hr_status status)
 {
 	if (status != HR_OK) {
@@ -155,7 +155,7 @@ static void expect(uint32_t index)
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(here.tensors[index].handle, here.stream));
 }
 
-/* Pins them together; each is read, or gets new contents. */
+/* Pins the tensors together; each is read, or gets new contents. */
 static bool use(const uint32_t *indices, const hr_access *accesses, uint32_t count)
 {
 	hr_pin pins[8];
@@ -164,7 +164,7 @@ static bool use(const uint32_t *indices, const hr_access *accesses, uint32_t cou
 		if (!pins[i].tensor.id || (accesses[i] == HR_READ && here.tensors[indices[i]].contents == NONE)) return false;
 	}
 	hr_status status = hr_pin_all(pins, count, here.stream);
-	if (status != HR_OK) { /* what would have been overwritten may be lost; what was never written still is not */
+	if (status != HR_OK) { /* contents about to be overwritten may be lost; unwritten tensors stay unwritten */
 		for (uint32_t i = 0; i < count; i++)
 			if (accesses[i] == HR_OVERWRITE && here.tensors[indices[i]].contents == KNOWN)
 				here.tensors[indices[i]].contents = UNKNOWN;
@@ -189,7 +189,7 @@ static bool use(const uint32_t *indices, const hr_access *accesses, uint32_t cou
 		here.tensors[indices[i]].contents = KNOWN;
 	}
 	status = hr_unpin_all(pins, count, here.stream);
-	if (status != HR_OK) { /* verify could not look at it; it is unpinned all the same */
+	if (status != HR_OK) { /* verify could not read it; it is unpinned anyway */
 		suspend();
 		for (uint32_t i = 0; i < count; i++) CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_unpin(pins[i].tensor, here.stream));
 		resume();
@@ -216,7 +216,7 @@ static void destroy(uint32_t index)
 	here.tensors[index].handle.id = 0;
 	hr_status status = hr_tensor_destroy(tensor);
 	suspend();
-	CHECK_STATUS(HR_OK, status); /* nothing can keep it */
+	CHECK_STATUS(HR_OK, status); /* destroying cannot fail */
 	CHECK_STATUS(HR_CLOSED, hr_tensor_destroy(tensor));
 	resume();
 	look();
@@ -270,7 +270,7 @@ static void tear_down(void)
 	ok(status);
 }
 
-/* Nothing fails any more: everything that was written can be read. */
+/* After the faults: everything that was written can be read. */
 static void check_contents(void)
 {
 	suspend();
@@ -279,7 +279,7 @@ static void check_contents(void)
 	fault.nth = 0;
 	hr_lms_stats lms = { .struct_size = sizeof lms };
 	if (here.open && hr_lms_get_stats(here.allocator, &lms) == HR_OK) {
-		/* An asynchronous error may be waiting to be told. */
+		/* An asynchronous error may still be pending. */
 		hr_stream_synchronize(here.device, here.stream);
 		for (uint32_t i = 0; i < here.count; i++)
 			if (here.tensors[i].handle.id) expect(i);
@@ -290,7 +290,7 @@ static void check_contents(void)
 
 /* ---- scenarios ---- */
 
-/* By hand: out, back, asked for, overwritten, destroyed wherever it is. */
+/* Explicit calls: evict, restore, prefetch, overwrite, destroy in any state. */
 static void by_hand(const char *policy, bool verify, bool spill)
 {
 	if (!set_up(2 * MIB, policy, verify, spill, false)) return;
@@ -306,7 +306,7 @@ static void by_hand(const char *policy, bool verify, bool spill)
 	uint32_t both[] = { a, c, d };
 	hr_access how[] = { HR_READ, HR_WRITE, HR_OVERWRITE };
 	use(both, how, 3);
-	if (here.tensors[a].handle.id) ok(hr_tensor_evict(here.tensors[a].handle)); /* for nothing */
+	if (here.tensors[a].handle.id) ok(hr_tensor_evict(here.tensors[a].handle)); /* without a copy */
 	write_to(a);
 	ok(hr_lms_reclaim_inactive(here.allocator, HR_NAME_NONE, NULL));
 	ok(hr_lms_set_limit(here.allocator, 192 * KIB));
@@ -333,7 +333,7 @@ static void spilled_and_verified(void)
 	by_hand("learned", true, true);
 }
 
-/* One leaves for a request, a row of them, everything. */
+/* Evicts a single tensor for a request, several adjacent ones, all of them. */
 static void for_room(void)
 {
 	if (!set_up(MIB, "lru", false, false, false)) return;
@@ -356,7 +356,7 @@ static void for_room(void)
 	tear_down();
 }
 
-/* Steps: two to learn, and some that follow the plan; with tensors that live on and others that are made in each step. */
+/* Steps: two to learn, and some that follow the plan; with tensors that persist and others that are created in each step. */
 static void learning(bool sim, bool spill)
 {
 	enum { WEIGHTS = 4, ACTS = 4, STEPS = 4 };
@@ -402,7 +402,7 @@ static void learning_simulated(void)
 	learning(true, false);
 }
 
-/* Everything is still there when the process says that it is done. */
+/* Shuts down while everything is still open. */
 static void shut_down_in_the_middle(void)
 {
 	if (!set_up(MIB, "learned", false, false, false)) return;
@@ -430,7 +430,7 @@ static const struct {
 };
 #define SCENARIOS (sizeof scenarios / sizeof *scenarios)
 
-/* Nothing is in it, unless removing the file was what was made to fail. */
+/* The folder is empty, unless the call that removes the file was made to fail. */
 static void empty_folder(void)
 {
 	DIR *folder = opendir(here.folder);
@@ -445,7 +445,7 @@ static void empty_folder(void)
 	closedir(folder);
 }
 
-/* One run; true when a call was made to fail. */
+/* Runs the scenario once; true if a call was made to fail. */
 static bool run_once(void (*run)(void), uint64_t nth)
 {
 	hr_fault_os_install();
@@ -478,7 +478,7 @@ static uint64_t run_all(bool backend, bool forever, hr_status status, int error,
 		fault.forever = forever;
 		fault.status = status;
 		fault.error = error;
-		/* A tenth of the points at scale 0.1, others each time the seed changes. */
+		/* At scale 0.1 a tenth of the calls; each seed chooses others. */
 		double scale = hr_test_scale() * share;
 		uint64_t stride = scale < 1 ? (uint64_t)(1 / scale + 0.5) : 1, nth = 1 + (stride > 1 ? hr_test_seed() % stride : 0),
 				 points = 0;

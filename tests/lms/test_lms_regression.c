@@ -1,4 +1,4 @@
-/* test_lms_regression.c - mistakes that Large Model Support once made, each as a promise that it keeps now. */
+/* test_lms_regression.c - fixed bugs of Large Model Support, each as the promise that it broke. */
 #include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -84,7 +84,7 @@ static hr_lms_stats stats_of(void)
 	return stats;
 }
 
-/* As a plan would have it. */
+/* Makes an early copy, as a plan does. */
 static void copy_ahead(hr_tensor tensor)
 {
 	hr_status status;
@@ -96,7 +96,7 @@ static void copy_ahead(hr_tensor tensor)
 
 /* ---- verify ---- */
 
-/* The pin that would have overwritten it came to nothing: it has the memory and the wrong sum, and leaves without an unpin. */
+/* The overwriting pin failed: the tensor has memory with a wrong checksum, and is evicted without an unpin. */
 static void test_verify_believes_a_tensor_whose_overwriting_pin_failed(void)
 {
 	hr_lms_options options = lms_options("lru");
@@ -105,7 +105,7 @@ static void test_verify_believes_a_tensor_whose_overwriting_pin_failed(void)
 	hr_tensor a = create(MIB), large = create(5 * MIB);
 	fill(a, MIB, 1);
 	CHECK_STATUS(HR_OK, hr_tensor_evict(a));
-	hr_tensor other = create(3 * MIB); /* so that a's memory held something else meanwhile */
+	hr_tensor other = create(3 * MIB); /* overwrites a's former memory */
 	fill(other, 3 * MIB, 77);
 	hr_pin pins[] = { { a, HR_OVERWRITE }, { large, HR_OVERWRITE } };
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins, 2, HR_STREAM_DEFAULT));
@@ -124,7 +124,7 @@ static void test_verify_looks_at_every_tensor_of_an_unpin(void)
 	void *at;
 	fill(a, MIB, 1);
 	fill(b, MIB, 2);
-	/* a is written through a read pin, b as it should be. */
+	/* a is written through a read pin, b through a write pin. */
 	hr_pin pins[] = { { a, HR_READ }, { b, HR_WRITE } };
 	CHECK_STATUS(HR_OK, hr_pin_all(pins, 2, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_address(a, &at));
@@ -132,7 +132,7 @@ static void test_verify_looks_at_every_tensor_of_an_unpin(void)
 	CHECK_STATUS(HR_OK, hr_tensor_address(b, &at));
 	CHECK_STATUS(HR_OK, hr_fill(device, at, 3, MIB, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_CORRUPT, hr_unpin_all(pins, 2, HR_STREAM_DEFAULT));
-	/* Had it not been looked at, this would be taken for the write. */
+	/* If the failed call had not updated b's checksum, this write would be mistaken for the former one. */
 	CHECK_STATUS(HR_OK, hr_tensor_pin(b, HR_READ, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_address(b, &at));
 	CHECK_STATUS(HR_OK, hr_fill(device, at, 4, 1, HR_STREAM_DEFAULT));
@@ -140,7 +140,7 @@ static void test_verify_looks_at_every_tensor_of_an_unpin(void)
 	tear_down();
 }
 
-/* ---- pins that come to nothing ---- */
+/* ---- pins that fail ---- */
 
 static hr_tensor_state state_of(hr_tensor tensor)
 {
@@ -175,8 +175,8 @@ static hr_tensor create_fixed(size_t bytes)
 	return tensor;
 }
 
-/* Its memory was there when another tensor of the call found none. Had it counted as written, what happens to lie in that memory would be
- * copied out and taken for its contents. */
+/* The tensor got memory before another tensor of the call found none. If it counted as written, the undefined contents of that
+ * memory would be copied to the host as its own. */
 static void test_a_new_tensor_whose_pin_failed_is_still_new(void)
 {
 	for (int fixed = 0; fixed < 2; fixed++) {
@@ -204,7 +204,7 @@ static void test_a_new_tensor_whose_pin_failed_is_still_new(void)
 		CHECK_STATUS(HR_OK, hr_unpin_all(pins, 3, HR_STREAM_DEFAULT));
 		fill(a, MIB, 6);
 		CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins + 2, 2, HR_STREAM_DEFAULT));
-		CHECK_NE(state_of(a), HR_TENSOR_NEW); /* now it was written */
+		CHECK_NE(state_of(a), HR_TENSOR_NEW); /* now it is written */
 		CHECK_STATUS(HR_OK, hr_tensor_evict(a));
 		expect(a, MIB, 6);
 		expect(old, MIB, 5);
@@ -212,7 +212,7 @@ static void test_a_new_tensor_whose_pin_failed_is_still_new(void)
 	}
 }
 
-/* The device keeps its pages: it has memory then, and still nothing to read or to copy. */
+/* The device keeps its pages: the tensor has memory, but still nothing to read or to copy. */
 static void test_a_new_tensor_whose_pages_stay_has_no_contents(void)
 {
 	for (uint64_t nth = 1;; nth++) {
@@ -243,9 +243,9 @@ static void test_a_new_tensor_whose_pages_stay_has_no_contents(void)
 	}
 }
 
-/* ---- leaving ---- */
+/* ---- eviction ---- */
 
-/* Those that come first, more than are moved at a time, find no room on the host. */
+/* The first candidates, more than one batch, do not fit on the host. */
 static void test_what_can_leave_leaves_although_others_cannot(void)
 {
 	hr_lms_options options = lms_options("lru");
@@ -274,7 +274,7 @@ static void test_what_can_leave_leaves_although_others_cannot(void)
 	tear_down();
 }
 
-/* ---- below the limit for tensors ---- */
+/* ---- the limit for tensors ---- */
 
 static void *evict(void *tensor)
 {
@@ -288,7 +288,7 @@ static void *destroy(void *tensor)
 	return NULL;
 }
 
-/* A tensor whose pages are waited for, 200 ms, is on its way in another thread; its memory counts until it is gone. */
+/* Another thread evicts or destroys a tensor and waits 200 ms for its pages; its memory counts until then. */
 static pthread_t begin(void *(*way)(void *), hr_tensor *tensor)
 {
 	pthread_t thread;
@@ -296,7 +296,7 @@ static pthread_t begin(void *(*way)(void *), hr_tensor *tensor)
 	static unsigned char copy[4 * MIB];
 	*tensor = create_fixed(4 * MIB);
 	fill(*tensor, 4 * MIB, 1);
-	if (way == destroy) { /* of which the device still reads */
+	if (way == destroy) { /* the device is still reading it */
 		CHECK_STATUS(HR_OK, hr_tensor_pin(*tensor, HR_READ, HR_STREAM_DEFAULT));
 		CHECK_STATUS(HR_OK, hr_tensor_address(*tensor, &at));
 		CHECK_STATUS(HR_OK, hr_copy(device, copy, at, sizeof copy, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
@@ -308,7 +308,7 @@ static pthread_t begin(void *(*way)(void *), hr_tensor *tensor)
 		hr_status status = hr_tensor_get_info(*tensor, &info);
 		if (status == HR_CLOSED || info.state == HR_TENSOR_LEAVING) return thread;
 		CHECK_STATUS(HR_OK, status);
-		CHECK_NE(info.state, HR_TENSOR_OUT); /* that was too fast */
+		CHECK_NE(info.state, HR_TENSOR_OUT); /* the eviction was too fast */
 	}
 }
 
@@ -333,7 +333,7 @@ static void test_a_pin_below_the_limit_waits_for_what_is_leaving(void)
 	for (int way = 0; way < 2; way++) {
 		hr_lms_options options = lms_options("lru");
 		hr_tensor going;
-		options.wait_ns = 0; /* which is for pins of others */
+		options.wait_ns = 0; /* applies to pins of other threads only */
 		options.limit = 5 * MIB;
 		set_up_with(16 * MIB, &options, 20000000);
 		pthread_t thread = begin(way ? destroy : evict, &going);
@@ -345,7 +345,7 @@ static void test_a_pin_below_the_limit_waits_for_what_is_leaving(void)
 	}
 }
 
-/* Nobody is on the way: what is refused is so at once, and says why. */
+/* No eviction is pending: the refusal is immediate and gives the reason. */
 static void test_a_limit_below_what_stays_is_refused(void)
 {
 	hr_lms_options options = lms_options("lru");
@@ -353,7 +353,7 @@ static void test_a_limit_below_what_stays_is_refused(void)
 	set_up(16 * MIB, &options);
 	hr_tensor a = create(MIB), b = create(2 * MIB);
 	fill(a, MIB, 1);
-	fill(b, 2 * MIB, 2); /* the host has no room for it */
+	fill(b, 2 * MIB, 2); /* does not fit on the host */
 	CHECK_STATUS(HR_BAD_LIMIT, hr_lms_set_limit(allocator, MIB));
 	CHECK_CONTAINS(hr_last_message(), "the limit stays what it was");
 	CHECK_STATUS(HR_OK, hr_tensor_pin(b, HR_READ, HR_STREAM_DEFAULT));
@@ -375,7 +375,7 @@ static void shuffle(hr_pin *pins, size_t count, uint64_t *seed)
 	}
 }
 
-/* Each tensor once or twice, and then one once more than it is pinned: nothing is unpinned, however long the list is. */
+/* A list with each tensor once or twice, plus one more entry than pins: nothing is unpinned, however long the list is. */
 static void test_unpinning_more_often_than_pinned_is_refused_in_lists_of_any_length(void)
 {
 	enum { MOST = 3000 };
@@ -398,7 +398,7 @@ static void test_unpinning_more_often_than_pinned_is_refused_in_lists_of_any_len
 			CHECK_STATUS(HR_INVALID_ARGUMENT, hr_unpin_all(pins, count + 1, HR_STREAM_DEFAULT));
 			CHECK_CONTAINS(hr_last_message(), "is not pinned");
 			CHECK_EQ(stats_of().num_pins, (int64_t)count);
-			size_t at = 0; /* out with one of those again */
+			size_t at = 0; /* removes one of the entries again */
 			while (pins[at].tensor.id != tensors[extra].id) at++;
 			pins[at] = pins[count];
 		}
@@ -419,7 +419,7 @@ static void test_closing_that_is_refused_changes_nothing(void)
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, MIB, &block));
 	CHECK_STATUS(HR_IN_USE, hr_allocator_close(allocator));
-	CHECK_EQ(stats_of().num_tensors, 0); /* it is still set up */
+	CHECK_EQ(stats_of().num_tensors, 0); /* still configured */
 	tensor = create(6 * MIB);
 	hr_tensor other = create(6 * MIB);
 	fill(tensor, 6 * MIB, 1);
@@ -470,7 +470,7 @@ static void test_a_policy_hears_of_tensors_that_became_unused_alone(void)
 
 /* ---- destroying ---- */
 
-/* A device that fails cannot keep a tensor alive: it is gone, so the answer is that it is. */
+/* A failing device cannot keep a tensor alive: the tensor is destroyed, so the call returns HR_OK. */
 static void test_a_tensor_that_is_destroyed_says_so(void)
 {
 	hr_lms_options options = lms_options("lru");
@@ -494,7 +494,7 @@ static void test_a_tensor_that_is_destroyed_says_so(void)
 	tear_down();
 }
 
-/* A pin for writing ends the copy on the host, whose way there may not be over; that the pin fails afterwards must not make it forgotten. */
+/* A pin for writing invalidates the host copy, which may still be pending; a later failure of the pin must not hide that. */
 static void test_memory_is_not_taken_from_under_a_copy(void)
 {
 	hr_lms_options options = lms_options("lru");
@@ -504,18 +504,19 @@ static void test_memory_is_not_taken_from_under_a_copy(void)
 	fill(first, 3 * MIB, 1);
 	fill(tensor, 4 * MIB, 1);
 	CHECK_STATUS(HR_OK, hr__lms_of(allocator, &lms));
-	CHECK_STATUS(HR_OK, hr__device_mark(lms->device, HR_STREAM_DEFAULT, NULL)); /* who waits for the fill waits for this */
-	copy_ahead(first);                                                          /* it keeps the link busy */
+	CHECK_STATUS(HR_OK, hr__device_mark(lms->device, HR_STREAM_DEFAULT, NULL)); /* waits for the fill end here */
+	copy_ahead(first);                                                          /* keeps the link busy */
 	copy_ahead(tensor);
 	hr_pin pins[] = { { tensor, HR_WRITE }, { large, HR_WRITE } };
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins, 2, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
 	CHECK_STATUS(HR_OK, hr_allocator_trim(allocator, NULL));
-	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out)); /* says so when it found no memory there */
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out)); /* reports an error if the memory was unmapped */
 	tear_down();
 }
 
-/* The file takes no more while the next piece is on its way to the ring: the tensor stays, and may be destroyed before that is there. */
+/* The file is full while the next piece is being copied to the ring: the tensor stays resident, and may be destroyed before that
+ * copy ends. */
 static void test_memory_is_not_taken_from_under_a_copy_that_failed(void)
 {
 	char folder[] = "/tmp/hr-lms-regression-XXXXXX";
@@ -540,17 +541,17 @@ static void test_memory_is_not_taken_from_under_a_copy_that_failed(void)
 		failed += status == HR_OUT_OF_MEMORY;
 		CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
 		CHECK_STATUS(HR_OK, hr_allocator_trim(allocator, NULL));
-		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out)); /* says so when it found no memory there */
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out)); /* reports an error if the memory was unmapped */
 		tear_down();
 	}
 	CHECK_GT(failed, 2);
 	CHECK_EQ(rmdir(folder), 0);
 }
 
-/* ---- a tensor that is gone before the call that pinned it is over ---- */
+/* ---- a tensor that is destroyed before the call that pinned it returns ---- */
 
 static struct {
-	_Atomic uint64_t pinned; /* that the other thread takes over; 0 = none */
+	_Atomic uint64_t pinned; /* handed to the other thread; 0 = none */
 	_Atomic int ends;
 	uint64_t rounds;
 } handed;
@@ -558,10 +559,10 @@ static struct {
 static void hand_over(void *argument, unsigned index)
 {
 	(void)argument;
-	if (index) { /* unpins and destroys as soon as it can */
+	if (index) { /* unpins and destroys at once */
 		for (unsigned spins = 0; !handed.ends; spins++) {
 			hr_tensor tensor = { handed.pinned };
-			if (spins % 64 == 63) sched_yield(); /* on one processor nothing comes before the other has had its turn */
+			if (spins % 64 == 63) sched_yield(); /* lets the other thread run, on one processor */
 			if (!tensor.id) continue;
 			while (hr_tensor_unpin(tensor, HR_STREAM_DEFAULT))
 				if (++spins % 64 == 63) sched_yield();
@@ -570,7 +571,7 @@ static void hand_over(void *argument, unsigned index)
 		}
 		return;
 	}
-	/* A round takes as long as it takes until each thread has had its turn: on one processor that others use too, many milliseconds. */
+	/* A round lasts until each thread has run: on one processor shared with other processes, many milliseconds. */
 	double end = hr_test_now() + 10;
 	for (uint64_t i = 0; i < handed.rounds && hr_test_now() < end; i++) {
 		if (i % 100 == 0) CHECK_STATUS(HR_OK, hr_step_begin(allocator));
@@ -593,7 +594,7 @@ static void test_a_tensor_may_go_before_its_pin_call_is_over(void)
 	tear_down();
 }
 
-/* 256 tensors in memory for 8: looking at all of them for each eviction took time that grew with the square of their number. */
+/* 256 tensors in memory for 8: scanning all of them for each eviction took time quadratic in their number. */
 static void test_reclaiming_looks_at_what_may_be_resident(void)
 {
 	enum { COUNT = 256, RESIDENT = 8 };
@@ -608,8 +609,8 @@ static void test_reclaiming_looks_at_what_may_be_resident(void)
 	}
 	const hr__lms *lms = hr__tensor_of(tensors[0], &status)->lms;
 	CHECK_EQ(lms->member_count, COUNT);
-	CHECK(lms->resident_count <= RESIDENT + 1); /* and the one that left last */
-	/* What returns is looked at again, and what is destroyed leaves no hole. */
+	CHECK(lms->resident_count <= RESIDENT + 1); /* and the one evicted last */
+	/* Restored tensors are in the list again, and destroyed ones leave no gap. */
 	for (unsigned i = 0; i + 1 < COUNT; i += 5) {
 		hr_pin pin = { tensors[i], HR_READ };
 		CHECK_STATUS(HR_OK, hr_pin_all(&pin, 1, HR_STREAM_DEFAULT));

@@ -1,12 +1,12 @@
-/* test_lms_rounds.c - thousands of steps of a small training loop where not everything fits: nothing grows that should not.
+/* test_lms_rounds.c - thousands of steps of a small training loop in which not everything fits: no memory use grows.
  *
- * A step makes activations forward, uses them backward and destroys them; weights live on, and some plain memory comes and goes. Once the
- * step is learned it repeats: tensors sent out and brought back, bytes copied, virtual time are those of the steps before, and host memory,
- * descriptors and the allocator's own tables are what they were. Where in memory a tensor comes to lie may differ from one step to the next
- * and return after a few, so what is compared is a dozen steps with the dozen before; but each learned step takes the same time.
+ * A step makes activations forward, uses them backward and destroys them; weights persist, and some plain blocks are allocated and
+ * freed. Once learned, the step repeats: evictions, restores, bytes copied and virtual time equal those of the steps before, and
+ * host memory, descriptors and the allocator's own tables do not change. The addresses of tensors may differ from step to step and
+ * repeat after a few steps, so that twelve steps are compared with the twelve before; but each learned step takes the same time.
  *
- * 24,000 steps on the simulated device at scale 1 and above; about a hundred on the emulated one, whose times are never the same twice, so
- * that only what must return is compared there. */
+ * 24,000 steps on the simulated device at scale 1 and above; about a hundred on the emulated one, whose times always differ, so
+ * that only counts that must repeat are compared there. */
 #include "device/device.h"
 #include "fault_os.h"
 #include "lms/lms.h"
@@ -16,7 +16,7 @@
 #define KIB UINT64_C(1024)
 #define MIB (KIB * KIB)
 #define LAYERS 12u
-#define WARM 700u /* steps until no plan changes any more, and the last 4,096 marks of each stream are remembered */
+#define WARM 700u /* steps until plans are stable, and the last 4,096 marks of each stream are kept */
 #define DOZEN 12u /* a multiple of every short period */
 
 static struct {
@@ -24,7 +24,7 @@ static struct {
 	hr_allocator allocator;
 	hr_stream stream;
 	hr__lms *lms;
-	uint64_t unit; /* size of things */
+	uint64_t unit; /* unit of all sizes */
 	bool real;     /* memory can be filled */
 	hr_tensor weights[LAYERS], acts[LAYERS];
 } here;
@@ -130,7 +130,7 @@ static void step(uint64_t number)
 	CHECK_STATUS(HR_OK, hr_step_end(here.allocator));
 }
 
-/* What must be the same after every step. */
+/* Values that must be the same after every step. */
 struct level {
 	hr_lms_stats lms;
 	hr_stats stats;
@@ -172,7 +172,7 @@ static void check_returns(const struct level *now, const struct level *first)
 	CHECK_LE(now->lms.host_bytes, (int64_t)(4 * LAYERS * here.unit));
 }
 
-/* What is counted in each step. */
+/* Values that are counted per step. */
 #define COUNTED(X)                                                                                                          \
 	X(bytes_reclaimed)                                                                                                      \
 	X(bytes_copied_out)                                                                                                     \
@@ -180,7 +180,7 @@ static void check_returns(const struct level *now, const struct level *first)
 		X(num_full_reclaims) X(num_planned_evictions) X(num_prefetches) X(num_prefetch_hits) X(num_prefetch_misses)         \
 			X(num_mismatches) X(num_pin_waits)
 
-/* Of two times a dozen steps. */
+/* Compares twelve steps with the twelve before. */
 static void check_same(const struct level *now, const struct level *before, const struct level *first, const struct level *second)
 {
 #define SAME(name) CHECK_EQ(now->lms.name - before->lms.name, second->lms.name - first->lms.name);
@@ -239,7 +239,7 @@ static void run(uint64_t steps, const char *policy, bool sim)
 	hr_fault_os_uninstall();
 }
 
-/* Above scale 1 no more than at scale 1: these are the numbers that were promised. */
+/* At most [usual], also above scale 1: these are the promised numbers. */
 static uint64_t steps_for(uint64_t usual)
 {
 	uint64_t steps = hr_test_scaled(usual);

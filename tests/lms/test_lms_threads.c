@@ -1,13 +1,13 @@
-/* test_lms_threads.c - eight threads use, make, destroy, evict and ask for tensors where there is room for a third of them, and look at
+/* test_lms_threads.c - eight threads use, create, destroy, evict and prefetch tensors, with memory for a third of them, and check
  * every byte.
  *
- * What is in a tensor names the tensor and the version: written by hr_fill or hr_copy on the thread's own stream, read back by whoever
- * reads it next. A lock for each tensor, the test's own, keeps writers apart; evicting, asking for it back and looking at it need none,
- * and happen to tensors that are being destroyed at that moment. Somebody looks on all the time; between rounds everything is quiet, and
- * all books must be in order.
+ * Contents identify the tensor and its version: they are written by hr_fill or hr_copy on the thread's own stream and checked by
+ * the next reader. A lock for each tensor, in the test, keeps writers apart; eviction, prefetch and queries need none, and happen
+ * to tensors that are being destroyed at that moment. Another thread checks snapshots all the time; between rounds all threads are
+ * idle, and everything must be consistent.
  *
- * At scale 1 the tests do 100,000 operations in all; at scale 10 a million. HR_TEST_SCALE=100 makes it ten million, in about half an
- * hour. */
+ * At scale 1 the tests do 100,000 operations in all; at scale 10 a million. HR_TEST_SCALE=100 makes it ten million, in about half
+ * an hour. */
 #include "fault_os.h"
 #include "lms/lms.h"
 #include "support_stats.h"
@@ -21,12 +21,12 @@
 #define PINS 5u
 #define LARGEST (384 * KIB)
 
-/* ---- what is known of a tensor ---- */
+/* ---- expected state of a tensor ---- */
 
 enum contents { NONE, UNKNOWN, FILLED, COPIED };
 
 typedef struct slot {
-	pthread_rwlock_t lock; /* guards all but handle, which is written under it */
+	pthread_rwlock_t lock; /* guards all fields but handle, which is written while it is held */
 	_Atomic(uint64_t) handle;
 	size_t bytes;
 	enum contents contents;
@@ -43,9 +43,9 @@ static struct {
 	slot slots[SLOTS];
 	_Atomic(uint64_t) done, refused, reads, looks;
 	_Atomic(unsigned) working;
-	bool limits;       /* hr_lms_set_limit is called now and then */
+	bool limits;       /* hr_lms_set_limit is called sometimes */
 	bool defrag;       /* tensors are moved on the device */
-	int64_t lms_limit; /* that must hold, else 0 */
+	int64_t lms_limit; /* a limit that must hold, or 0 */
 } here;
 
 typedef struct worker {
@@ -123,7 +123,7 @@ static void write_new(worker *w, slot *s, void *at)
 	if (hr_rand_below(&w->seed, 2)) synchronize(w);
 }
 
-/* ---- what threads do ---- */
+/* ---- actions of threads ---- */
 
 static size_t some_bytes(uint64_t *seed)
 {
@@ -146,7 +146,7 @@ static void create(worker *w, slot *s)
 	atomic_store(&s->handle, tensor.id);
 }
 
-/* Others may be looking at it, or evicting it, at this moment. */
+/* Other threads may be reading or evicting it at this moment. */
 static void destroy(slot *s)
 {
 	hr_tensor tensor = { atomic_exchange(&s->handle, 0) };
@@ -164,7 +164,7 @@ static void make_or_end(worker *w)
 	pthread_rwlock_unlock(&s->lock);
 }
 
-/* Locks a few tensors, and chooses what to do with each. */
+/* Locks a few tensors and chooses an action for each. */
 static uint32_t choose(worker *w, slot **slots, hr_pin *pins, uint32_t most)
 {
 	uint32_t count = 0, wanted = 1 + (uint32_t)hr_rand_below(&w->seed, most);
@@ -194,7 +194,7 @@ static void work_on(worker *w, slot *s, const hr_pin *pin)
 	if (pin->access != HR_READ) write_new(w, s, at);
 }
 
-/* A thread that holds pins must not wait for others, and may be refused for lack of what it holds itself. */
+/* A thread that holds pins must not wait for others, and may be refused because of its own pins. */
 static bool pin(const worker *w, slot *const *slots, const hr_pin *pins, uint32_t count)
 {
 	hr_status status = hr_pin_all(pins, count, w->stream);
@@ -214,13 +214,13 @@ static void use(worker *w)
 	bool held = count && pin(w, slots, pins, count);
 	if (held) {
 		for (uint32_t i = 0; i < count; i++) work_on(w, slots[i], &pins[i]);
-		if (hr_rand_below(&w->seed, 8) == 0) { /* once more, the same */
+		if (hr_rand_below(&w->seed, 8) == 0) { /* the same again */
 			CHECK_STATUS(HR_OK, hr_tensor_pin(pins[0].tensor, HR_READ, w->stream));
 			CHECK_STATUS(HR_IN_USE, hr_tensor_evict(pins[0].tensor));
 			CHECK_STATUS(HR_OK, hr_tensor_unpin(pins[0].tensor, w->stream));
 		}
 		if (hr_rand_below(&w->seed, 8) == 0) more = choose(w, slots + count, pins + count, 2);
-		/* What the first half names is locked, so the second names others. */
+		/* The tensors of the first half are locked, so the second half has others. */
 		if (more && pin(w, slots + count, pins + count, more)) {
 			for (uint32_t i = 0; i < more; i++) work_on(w, slots[count + i], &pins[count + i]);
 			CHECK_STATUS(HR_OK, hr_unpin_all(pins + count, more, w->stream));
@@ -258,7 +258,7 @@ static void use_plain(worker *w)
 	}
 }
 
-/* Anything that needs no lock of the test: the tensor may be in use, or gone. */
+/* Actions that need no lock of the test: the tensor may be in use, or destroyed. */
 static void disturb(worker *w)
 {
 	hr_tensor tensor = { atomic_load(&here.slots[hr_rand_below(&w->seed, SLOTS)].handle) };
@@ -323,7 +323,7 @@ static void work(unsigned index)
 	free(w.buffer);
 }
 
-/* Every snapshot adds up, whatever is going on. */
+/* Every snapshot adds up, whatever other threads do. */
 static void look(void)
 {
 	hr_stats stats;
@@ -372,7 +372,7 @@ static void check_quiet(void)
 	hr_stats_init(&stats);
 	CHECK_STATUS(HR_OK, hr_allocator_get_stats(here.allocator, &stats));
 	check_identities(&stats);
-	CHECK_EQ(stats.bytes_inactive, stats.bytes_in_use); /* plain blocks were freed */
+	CHECK_EQ(stats.bytes_inactive, stats.bytes_in_use); /* plain blocks are freed */
 	int64_t out = 0, tensors = 0;
 	for (uint32_t i = 0; i < SLOTS; i++) {
 		hr_tensor tensor = { atomic_load(&here.slots[i].handle) };
@@ -393,7 +393,7 @@ static void check_contents(void)
 	worker w = { .buffer = malloc(LARGEST), .stream = HR_STREAM_DEFAULT };
 	for (uint32_t i = 0; i < SLOTS; i++) {
 		slot *s = &here.slots[i];
-		s->writer = HR_STREAM_DEFAULT; /* the streams are gone, their work done */
+		s->writer = HR_STREAM_DEFAULT; /* the streams are destroyed, their work is done */
 		hr_pin pin = { { atomic_load(&s->handle) }, HR_READ };
 		if (!pin.tensor.id || s->contents < FILLED) continue;
 		CHECK_STATUS(HR_OK, hr_pin_all(&pin, 1, w.stream));
@@ -443,7 +443,7 @@ static void set_up(uint64_t limit, const hr_lms_options *lms)
 	hr_allocator_options_init(&options);
 	options.limit_bytes = here.limit = limit;
 	options.oom.report_allocations_on_oom = false;
-	options.stitch = !lms->defrag; /* else nothing would ever have to be moved */
+	options.stitch = !lms->defrag; /* else nothing would have to be moved */
 	CHECK_STATUS(HR_OK, hr_allocator_create(here.device, &options, &here.allocator));
 	here.defrag = lms->defrag;
 	CHECK_STATUS(HR_OK, hr_lms_configure(here.allocator, lms));
@@ -475,7 +475,7 @@ static void run(uint64_t operations, unsigned rounds)
 		for (uint32_t i = 0; i < THREADS; i++) CHECK_STATUS(HR_OK, hr_stream_create(here.device, &here.streams[i]));
 		hr_test_threads(THREADS + 1, join_in, NULL);
 		check_quiet();
-		/* New ones in the next round: tensors remember streams that are no more. */
+		/* The next round has new streams: tensors have a record of destroyed ones. */
 		for (uint32_t i = 0; i < THREADS; i++) CHECK_STATUS(HR_OK, hr_stream_destroy(here.device, here.streams[i]));
 		check_contents();
 		check_quiet();
@@ -528,7 +528,7 @@ static void test_contents_hold_under_learned(void)
 	run(count_of(20000), 4);
 }
 
-/* ---- a policy that meddles ---- */
+/* ---- an adversarial policy ---- */
 
 static _Atomic(uint64_t) asked, told, begun;
 

@@ -1,5 +1,5 @@
-/* test_lms_waiting.c - threads whose ops each need most of the memory: they take turns, nobody waits for ever, and nobody is refused for
- * what another holds only for a while. */
+/* test_lms_waiting.c - threads whose ops each need most of the memory: they take turns, no thread waits forever, and none is
+ * refused because of memory that another holds only for a while. */
 #include "fault_os.h"
 #include "lms/lms.h"
 #include "test.h"
@@ -119,7 +119,7 @@ static void run_turns(unsigned threads, uint64_t limit, uint64_t lms_limit, cons
 	printf("# %u threads: %llu ops met, %lld waits, %lld evictions\n", threads, (unsigned long long)here.met,
 	       (long long)stats.num_pin_waits, (long long)stats.num_evictions);
 	CHECK_EQ(here.met, here.rounds * threads);
-	if (here.rounds > 100) CHECK_GT(stats.num_evictions, 0); /* they did take turns */
+	if (here.rounds > 100) CHECK_GT(stats.num_evictions, 0); /* they took turns */
 	tear_down();
 }
 
@@ -142,8 +142,8 @@ static void test_threads_take_turns_below_the_limit_for_tensors(void)
 
 /* ---- plain requests ---- */
 
-/* A tensor fills the memory; then two threads ask for a third of it each, at the same moment. The one that is a little later finds the
- * tensor on its way out for the other, and room for both when it is gone. */
+/* A tensor fills the memory; then two threads request a third of it each, at the same moment. The later one finds the tensor being
+ * evicted for the other, and room for both afterwards. */
 static void ask_together(void *unused, unsigned index)
 {
 	(void)unused;
@@ -178,7 +178,8 @@ static void test_plain_requests_wait_for_what_leaves_for_others(void)
 	tear_down();
 }
 
-/* The same for tensors, by pins that may not wait for others: at the allocator's limit or at that for tensors, of blocks or of pages. */
+/* The same for tensors, with pins that must not wait for others: at the allocator's limit or at that for tensors, with blocks or
+ * pages. */
 static void pin_together(void *argument, unsigned index)
 {
 	bool fixed = *(const bool *)argument;
@@ -222,9 +223,9 @@ static void test_pins_wait_for_what_leaves_for_others(void)
 	}
 }
 
-/* ---- who waits, and how long ---- */
+/* ---- waiting, and for how long ---- */
 
-/* Thread 0 holds its pins for a while; thread 1 wants its own meanwhile. */
+/* Thread 0 holds its pins for a while; thread 1 requests its own meanwhile. */
 static void hold_and_want(void *argument, unsigned index)
 {
 	uint64_t hold_ns = *(const uint64_t *)argument;
@@ -234,7 +235,7 @@ static void hold_and_want(void *argument, unsigned index)
 	pthread_barrier_wait(&here.barrier);
 	if (index == 0) {
 		if (!hold_ns) pthread_barrier_wait(&here.barrier);
-		/* Until the other one waits, however long that takes on a busy machine. */
+		/* Until the other thread waits, however long that takes on a busy machine. */
 		for (int i = 0; hold_ns && i < 1000 && !stats_of().num_pin_waits; i++) rest(hold_ns);
 		CHECK_STATUS(HR_OK, hr_unpin_all(pins, EACH, here.streams[0]));
 		return;
@@ -307,7 +308,7 @@ static void test_a_thread_that_holds_pins_fails_at_once(void)
 	tear_down();
 }
 
-/* ---- pins that nobody gives back ---- */
+/* ---- pins that are never released ---- */
 
 static void pin_and_forget(void *argument, unsigned index)
 {
@@ -325,7 +326,7 @@ static void pin_and_forget(void *argument, unsigned index)
 	CHECK_EQ(hr__pins_held(), 0);
 }
 
-/* The allocator went with all that was pinned on it. Had its thread still counted as one that holds pins, it would not be let wait. */
+/* The allocator was closed with all its pins. If its thread still counted as a holder of pins, it would not be allowed to wait. */
 static void test_pins_end_with_their_allocator(void)
 {
 	set_up(4 * MIB, 0, 20 * S, 2, "lru");
@@ -346,7 +347,7 @@ static void test_pins_end_with_their_allocator(void)
 	}
 }
 
-/* A thread whose pins ended with their allocator is let wait for others. */
+/* A thread whose pins ended with their allocator may wait for others. */
 static void lose_and_want(void *argument, unsigned index)
 {
 	hr_allocator lost = *(hr_allocator *)argument;
@@ -378,7 +379,7 @@ static void test_a_thread_that_lost_its_pins_waits_for_others(void)
 	tear_down();
 }
 
-/* More allocators than are told apart: as long as any pin is held it is known, and at the end none is. */
+/* More allocators than are counted separately: pins are known as long as any is held, and at the end there are none. */
 static void test_pins_on_many_allocators_are_counted(void)
 {
 	enum { MANY = 40 };
@@ -411,9 +412,9 @@ static void test_pins_on_many_allocators_are_counted(void)
 	tear_down();
 }
 
-/* ---- what cannot be ---- */
+/* ---- requests that can never succeed ---- */
 
-/* Nobody holds anything, so there is nobody to wait for. */
+/* No thread holds anything, so there is nothing to wait for. */
 static void test_an_op_that_never_fits_fails_at_once(void)
 {
 	set_up(MIB, 0, 100 * S, 2, "lru");
@@ -427,7 +428,7 @@ static void test_an_op_that_never_fits_fails_at_once(void)
 	tear_down();
 }
 
-/* Thread 0 has a tensor pinned as long as thread 1 asks for more than there is, whoever unpins. */
+/* Thread 0 has a tensor pinned while thread 1 requests more than fits even if all others unpin. */
 struct asked {
 	unsigned count;
 	const char *needs, *more, *least;
@@ -474,19 +475,19 @@ static void ask_too_much(uint64_t limit, uint64_t lms_limit, bool something_stay
 	tear_down();
 }
 
-/* Others hold something, but it would not be enough if they did not. */
+/* Other threads hold pins, but releasing them would not be enough. */
 static void test_an_op_that_never_fits_waits_for_nobody(void)
 {
 	struct asked own = { 3, "needs 768.0 KiB at once", "0 B more does not leave", "least limit that would do is 768.0 KiB" };
 	ask_too_much(512 * KIB, 0, false, &own);
 	ask_too_much(16 * MIB, 512 * KIB, false, &own);
-	/* What another has pinned is its own as well, and what stays is in its way. */
+	/* Tensors that another thread has pinned too count as its own, and a tensor that is never evicted reduces the room. */
 	struct asked all = { 4, "needs 1.0 MiB at once", "256.0 KiB more does not leave", "least limit that would do is 1.3 MiB" };
 	ask_too_much(MIB, 0, true, &all);
 	ask_too_much(16 * MIB, MIB, true, &all);
 }
 
-/* Where it is enough that others unpin, they are waited for, though something stays. */
+/* If it is enough that others unpin, the call waits for them, although a tensor is never evicted. */
 static void test_an_op_that_fits_beside_what_stays_waits(void)
 {
 	set_up(MIB, 0, 20 * S, 2, "lru");

@@ -1,9 +1,9 @@
-/* test_plan.c - the planner and the bound: against a model written apart from them (plan_model.h), against every plan there is where steps
- * are tiny, and with bad input and no memory. */
+/* test_plan.c - the planner and the bound: compared with an independent model (plan_model.h), with every possible plan of tiny
+ * steps, and with invalid input and no memory. */
 #include "fault_os.h"
 #include "plan_model.h"
 
-/* ---- plans keep the rules ---- */
+/* ---- plans follow the rules ---- */
 
 static void pick_memory(model *m, uint64_t *seed)
 {
@@ -12,7 +12,7 @@ static void pick_memory(model *m, uint64_t *seed)
 	if (hr_rand_below(seed, 4) == 0) m->machine.memory = least;
 }
 
-/* As the planner does: until a step takes as long as the one before, at most six. */
+/* Like the planner: until a step takes as long as the one before, at most six steps. */
 static uint64_t step_ns_of(const model *m, const hr__plan *plan)
 {
 	uint64_t ends[6], took = 0;
@@ -85,14 +85,14 @@ static void test_plan_is_the_same_every_time(void)
 	}
 }
 
-/* ---- the bound, and every plan there is ---- */
+/* ---- the bound, and every possible plan ---- */
 
 #define TINY_GAPS 8
 #define TINY_STEPS 12
 
 typedef struct search {
 	const model *m;
-	hr__plan_move gaps[TINY_GAPS], moves[TINY_GAPS]; /* gaps: out_after and needed_by alone */
+	hr__plan_move gaps[TINY_GAPS], moves[TINY_GAPS]; /* gaps: only out_after and needed_by */
 	uint32_t gap_count, move_count;
 	uint64_t bound; /* of a step */
 	uint64_t best_ns, best_bytes, plans;
@@ -114,7 +114,7 @@ static void find_gaps(search *s)
 	}
 }
 
-/* Every step takes as long as the bound says, on average. A plan that repeats does so exactly. */
+/* The average step takes at least the time of the bound. A plan that repeats does so exactly. */
 static void try_moves(search *s)
 {
 	const model *m = s->m;
@@ -221,13 +221,13 @@ static void test_bound_is_below_every_plan_made(void)
 		CHECK_STATUS(HR_OK, hr__plan_bound(&m.step, &m.machine, &extra));
 		if (hr__plan_peak(&m.step) <= m.machine.memory) CHECK_EQ(extra, 0);
 		model_run(&m, plan.moves, plan.move_count, 60, ends);
-		/* Twice as many steps take twice as long when it repeats, in whatever rhythm. */
+		/* If the steps repeat, with whatever period, twice as many take twice as long. */
 		if (ends[59] - ends[39] == ends[39] - ends[19]) CHECK_GE(ends[59] - ends[39], 20 * (hr__plan_compute_ns(&m.step) + extra));
 		hr__plan_free(&plan);
 	}
 }
 
-/* Two ops that use different tensors, memory for one of them: everything is moved all the time, and nothing helps. */
+/* Two ops that use different tensors, and memory for one: everything is moved all the time, and nothing can be hidden. */
 static void test_plan_that_moves_everything_takes_what_it_takes(void)
 {
 	hr__plan_use uses[2] = { { 0, true }, { 1, true } };
@@ -244,12 +244,13 @@ static void test_plan_that_moves_everything_takes_what_it_takes(void)
 	CHECK_EQ(plan.step_ns, 200 + 4000);
 	hr__plan_free(&plan);
 	CHECK_STATUS(HR_OK, hr__plan_bound(&step, &machine, &extra));
-	CHECK_EQ(extra, 2000); /* the bound does not know that one must leave before the other can come */
+	CHECK_EQ(extra, 2000); /* the bound ignores that one must be evicted before the other is restored */
 }
 
-/* ---- what plans should do ---- */
+/* ---- good plans ---- */
 
-/* A training step: each layer leaves something for the way back. Copies hide behind compute, so it costs no time. */
+/* A training step: each layer makes a tensor that is used on the way back. Copies are hidden behind compute, so they cost no time.
+ * */
 static void test_plan_hides_what_the_links_can_hide(void)
 {
 	enum { LAYERS = 20 };
@@ -274,8 +275,8 @@ static void test_plan_hides_what_the_links_can_hide(void)
 	hr__plan_free(&plan);
 }
 
-/* Weights that are read one after the other, with memory for half of them and a link that has just enough time: those that leave must be
- * spread over the step. */
+/* Weights are read in sequence, with memory for half of them and a link that is just fast enough: the evicted ones must be spread
+ * over the step. */
 static void test_plan_spreads_what_comes_back(void)
 {
 	enum { LAYERS = 64 };
@@ -295,12 +296,12 @@ static void test_plan_spreads_what_comes_back(void)
 		tensors[i] = (hr__plan_tensor){ .bytes = 1 << 20, .died = HR__PLAN_NEVER, .lived_before = true };
 	}
 	CHECK_STATUS(HR_OK, hr__plan_make(&step, &machine, &plan));
-	CHECK_LE(plan.step_ns, compute + compute / 20); /* with neighbours, half as long again */
+	CHECK_LE(plan.step_ns, compute + compute / 20); /* with adjacent ones, half as long again */
 	CHECK_LE(plan.bytes_in, 36 << 20);
 	hr__plan_free(&plan);
 }
 
-/* Weights that are only read leave for nothing. */
+/* Weights that are only read are evicted without a copy. */
 static void test_plan_leaves_clean_tensors_uncopied(void)
 {
 	enum { LAYERS = 8 };
@@ -324,7 +325,7 @@ static void test_plan_leaves_clean_tensors_uncopied(void)
 	hr__plan_free(&plan);
 }
 
-/* ---- bad input ---- */
+/* ---- invalid input ---- */
 
 typedef struct small_step {
 	hr__plan_op ops[3];
@@ -407,7 +408,7 @@ static void test_plan_takes_a_step_without_ops(void)
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__plan_make(&step, &machine, &plan));
 }
 
-/* Sizes and times at the edge of what fits: nothing wraps around (a sanitizer looks on), and the plan is one. */
+/* Sizes and times near the largest values: nothing wraps around (a sanitizer checks), and the plan is valid. */
 static void test_plan_survives_the_largest_numbers(void)
 {
 	hr__plan_use uses[2] = { { 0, true }, { 1, true } };

@@ -1,21 +1,21 @@
-/* test_repeats.c - sequences that repeat are found out, with the right period, and given up when they stop. */
+/* test_repeats.c - repeating sequences are detected, with the right period, and abandoned when they stop. */
 #include "fault_os.h"
 #include "lms/repeats.h"
 #include "test.h"
 
-/* How many items until the first beginning is found; and that from then on one comes every [period]. */
+/* Counts items until the first begin of a period is found; from then on one is found every [period] items. */
 static void expect_period(uint64_t before, uint64_t period, uint64_t rounds)
 {
 	hr__repeats *repeats;
 	uint64_t random = hr_test_seed(), begun = 0, last = 0;
 	CHECK_STATUS(HR_OK, hr__repeats_open(&repeats));
 	uint64_t *items = malloc(period * sizeof *items);
-	for (uint64_t i = 0; i < period; i++) items[i] = hr_rand_below(&random, 5); /* few different ones, so that parts look alike */
+	for (uint64_t i = 0; i < period; i++) items[i] = hr_rand_below(&random, 5); /* few different values, so that parts look alike */
 	for (uint64_t i = 0; i < before; i++) CHECK(!hr__repeats_note(repeats, 1000 + i, i));
 	for (uint64_t i = 0; i < period * rounds; i++) {
 		if (!hr__repeats_note(repeats, items[i % period], (i + period - 5) % period)) continue;
 		if (begun) CHECK_EQ((i - last) % period, 0u);
-		CHECK_EQ(i % period, 5u); /* where there is least */
+		CHECK_EQ(i % period, 5u); /* at the minimum */
 		last = i;
 		begun++;
 	}

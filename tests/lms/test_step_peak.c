@@ -1,5 +1,5 @@
-/* test_step_peak.c - the verdict on a request that fails names what an earlier step needed at its peak, and advises a limit with which it runs. Every figure
- * is computed by hand, in pages of 64 KiB. */
+/* test_step_peak.c - the verdict on a failed request names the peak of an earlier step, and advises a limit with which the step
+ * runs. Every number is computed by hand, in pages of 64 KiB. */
 #include "headroom_lms.h"
 #include "headroom_oom.h"
 #include "test.h"
@@ -20,7 +20,7 @@ static void open_device(uint64_t pages)
 	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
 }
 
-/* [policy]: of Large Model Support; NULL = it is off. */
+/* [policy]: of Large Model Support; NULL = off. */
 static hr_allocator open_allocator(uint64_t pages, const char *policy)
 {
 	hr_allocator allocator;
@@ -60,7 +60,7 @@ static hr_tensor create(hr_allocator allocator, uint64_t pages)
 	return tensor;
 }
 
-/* The verdict in the report on a request of that many pages, which fails. */
+/* The verdict in the report of a failed request of that many pages. */
 static hr_verdict refused(hr_allocator allocator, uint64_t pages)
 {
 	void *block;
@@ -89,8 +89,8 @@ static void close_allocator(hr_allocator allocator)
 	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
 }
 
-/* A step that has 13 pages at once, whatever the limit: a plain block of one page all the time; six tensors of two pages; then, when two of them are
- * gone, one of three pages. Three tensors of two pages are left. */
+/* A step that uses 13 pages at once, whatever the limit: a plain block of one page all the time; six tensors of two pages; then,
+ * after two of them are destroyed, one of three pages. Three tensors of two pages are left. */
 static void run_step(hr_allocator allocator, hr_tensor left[3])
 {
 	hr_tensor tensors[6];
@@ -122,13 +122,14 @@ static void test_advice_goes_by_what_a_step_needed_with_tensors_on_the_host(void
 		CHECK_CONTAINS(refused(allocator, 8).advice, "for this request alone: later ones may need more.");
 		run_step(allocator, tensors);
 		pin_all(tensors, 3);
-		/* 7 of 8 pages are in use: the block, and the tensors, which may not leave. So one page is left for the request's three. */
+		/* 7 of 8 pages are in use: the block, and the tensors, which cannot be evicted. So one page is left for a request of three.
+		 * */
 		hr_verdict verdict = refused(allocator, 3);
 		CHECK_EQ(reserved(allocator), 7 * PAGE);
 		CHECK_EQ((int)verdict.kind, (int)HR_NEEDS_MORE);
 		CHECK_EQ(verdict.bytes, 2 * PAGE);
 		CHECK_EQ(verdict.step_peak_bytes, 13 * PAGE);
-		/* 13 - 8 = 5 pages are 320 KiB, 13 pages 832 KiB or 851,968 B; the two pages that the request alone lacks are 128 KiB. */
+		/* 13 - 8 = 5 pages are 320 KiB, 13 pages 832 KiB or 851,968 B; the two pages that only this request lacks are 128 KiB. */
 		CHECK_CONTAINS(verdict.advice, "Raise options.limit_bytes by 320.0 KiB, to 851968 (for this request alone by 128.0 KiB): "
 		                               "an earlier step needed 832.0 KiB at its peak.");
 		close_allocator(allocator);
@@ -136,7 +137,7 @@ static void test_advice_goes_by_what_a_step_needed_with_tensors_on_the_host(void
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* One page less than what is advised is too little for the step, without Large Model Support; what is advised is enough. */
+/* Without Large Model Support, one page less than advised is too little for the step; the advised limit is enough. */
 static void test_the_step_runs_with_the_limit_that_is_advised(void)
 {
 	hr_tensor tensors[3];
@@ -160,7 +161,7 @@ static void test_the_step_runs_with_the_limit_that_is_advised(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* As in `headroom demo`: all the memory first, then less. */
+/* Like `headroom demo`: first all memory, then less. */
 static void test_an_allocator_without_a_step_is_advised_by_those_of_its_device(void)
 {
 	hr_tensor tensors[3];
@@ -176,11 +177,11 @@ static void test_an_allocator_without_a_step_is_advised_by_those_of_its_device(v
 	take(tight, 3);
 	hr_verdict verdict = refused(tight, 2);
 	CHECK_EQ(verdict.step_peak_bytes, 13 * PAGE);
-	/* 13 - 4 = 9 pages are 576 KiB. One of 4 pages is left for the request's two. */
+	/* 13 - 4 = 9 pages are 576 KiB. One of 4 pages is left for a request of two. */
 	CHECK_CONTAINS(verdict.advice, "Raise options.limit_bytes by 576.0 KiB, to 851968 (for this request alone by 64.0 KiB): "
 	                               "a step of another allocator needed 832.0 KiB at its peak.");
 	CHECK_STATUS(HR_OK, hr_step_end(tight));
-	CHECK_EQ(refused(tight, 2).step_peak_bytes, 13 * PAGE); /* its own step was refused something, so it does not count */
+	CHECK_EQ(refused(tight, 2).step_peak_bytes, 13 * PAGE); /* its own step had a refusal, so it does not count */
 	close_allocator(tight);
 
 	hr_allocator stepping = open_allocator(4, NULL);
@@ -188,7 +189,7 @@ static void test_an_allocator_without_a_step_is_advised_by_those_of_its_device(v
 	take(stepping, 3);
 	CHECK_STATUS(HR_OK, hr_step_end(stepping));
 	verdict = refused(stepping, 2);
-	CHECK_EQ(verdict.step_peak_bytes, 3 * PAGE); /* its own, and no more than the request needs */
+	CHECK_EQ(verdict.step_peak_bytes, 3 * PAGE); /* its own step, and no more than the request needs */
 	CHECK_CONTAINS(verdict.advice, "Raise options.limit_bytes by 64.0 KiB, to 327680, for this request alone: later ones may need more.");
 	close_allocator(stepping);
 	CHECK_STATUS(HR_OK, hr_shutdown());

@@ -1,4 +1,4 @@
-/* test_tensor.c - tensors: pins, states, leaving and returning with their bits, and what the manual says about mistakes. */
+/* test_tensor.c - tensors: pins, states, eviction and restoring with their contents, and the errors that the manual documents. */
 #include "fault_os.h"
 #include "headroom_backend.h"
 #include "test.h"
@@ -65,7 +65,7 @@ static hr_lms_stats stats_of(void)
 	return stats;
 }
 
-/* Emulated device memory can be touched by the host, when the stream is done. */
+/* The host can access emulated device memory when the stream is done. */
 static void fill(hr_tensor tensor, unsigned char value)
 {
 	void *at;
@@ -144,7 +144,7 @@ static void test_contents_survive_leaving_and_returning(void)
 		for (int i = 0; i < 12; i++) expect(tensors[i], (unsigned char)(i + 1));
 	hr_lms_stats stats = stats_of();
 	CHECK_GT(stats.num_evictions, 12);
-	CHECK_GT(stats.num_clean_evictions, 0); /* read only since they returned */
+	CHECK_GT(stats.num_clean_evictions, 0); /* only read since they were restored */
 	CHECK_GT(stats.bytes_copied_in, stats.bytes_copied_out);
 	for (int i = 0; i < 12; i++) CHECK_STATUS(HR_OK, hr_tensor_destroy(tensors[i]));
 	stats = stats_of();
@@ -204,7 +204,7 @@ static void test_statistics_add_up(void)
 	expect(a, 1);
 	hr_stats_init(&stats);
 	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
-	CHECK_EQ(stats.num_allocs, 2); /* a return is no request */
+	CHECK_EQ(stats.num_allocs, 2); /* a restore is no request */
 	CHECK_EQ(stats.num_live, 2);
 	CHECK_EQ(stats.bytes_reclaimed, 4 * MIB);
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(b, HR_STREAM_DEFAULT));
@@ -232,7 +232,7 @@ static void test_one_tensor_that_makes_room_is_enough(void)
 	fill(more, 99);
 	CHECK_EQ(stats_of().num_evictions, evicted + 1);
 	CHECK_EQ(stats_of().num_single_reclaims, evicted + 1);
-	CHECK_EQ(info_of(tensors[evicted]).state, HR_TENSOR_OUT); /* the one that was used longest ago */
+	CHECK_EQ(info_of(tensors[evicted]).state, HR_TENSOR_OUT); /* the least recently used one */
 	tear_down();
 }
 
@@ -308,14 +308,14 @@ static void test_an_op_that_cannot_fit_is_named_with_its_tensors(void)
 	tear_down();
 }
 
-/* It would fit, if what is free were in one piece: no limit is called the least that is no more than the one there is. */
+/* The request would fit if the free memory were contiguous: the message names no least limit that is not above the current one. */
 static void refuse_pieces(bool defrag)
 {
 	hr_lms_options options = lms_options("lru");
 	hr_tensor tensors[4];
 	void *at;
 	options.defrag = defrag;
-	options.wait_ns = 1000000; /* for somebody to unpin: nobody will */
+	options.wait_ns = 1000000; /* for an unpin, which never comes */
 	set_up_with(384 * KIB, &options);
 	for (int i = 0; i < 4; i++) {
 		tensors[i] = create(96 * KIB);
@@ -323,7 +323,7 @@ static void refuse_pieces(bool defrag)
 	}
 	hr_pin kept[] = { { tensors[1], HR_READ }, { tensors[3], HR_READ } };
 	CHECK_STATUS(HR_OK, hr_pin_all(kept, 2, HR_STREAM_DEFAULT));
-	for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_tensor_address(kept[i].tensor, &at)); /* until then they may be moved */
+	for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_tensor_address(kept[i].tensor, &at)); /* before this they may be moved */
 	hr_tensor large = create(192 * KIB);
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin(large, HR_OVERWRITE, HR_STREAM_DEFAULT));
 	CHECK_CONTAINS(hr_last_message(), "192.0 KiB more is in use; that is within the limit, but what is free lies in pieces");
@@ -332,7 +332,7 @@ static void refuse_pieces(bool defrag)
 	tear_down();
 }
 
-/* The limit would do, and the device has not got it. */
+/* The limit would suffice, but the device does not have that much. */
 static void test_an_op_that_others_leave_no_room_for_is_told_so(void)
 {
 	hr_lms_options options = lms_options("lru");
@@ -428,7 +428,7 @@ static void test_a_full_host_pool_is_named_and_nothing_is_lost(void)
 	hr_tensor a = create(3 * MIB), b = create(3 * MIB), c = create(3 * MIB), d = create(3 * MIB);
 	fill(a, 1);
 	fill(b, 2);
-	fill(c, 3); /* a leaves */
+	fill(c, 3); /* a is evicted */
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin(d, HR_WRITE, HR_STREAM_DEFAULT));
 	CHECK_CONTAINS(hr_last_message(), "host_limit");
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(c));
@@ -452,7 +452,7 @@ static void test_what_the_host_has_no_room_for_goes_to_a_file(void)
 	}
 	CHECK_GT(stats_of().spilled_bytes, 0);
 	for (int i = 0; i < 8; i++) expect(tensors[i], (unsigned char)(i + 1));
-	CHECK_EQ(rmdir(folder), 0); /* nothing is in it, even now */
+	CHECK_EQ(rmdir(folder), 0); /* still empty */
 	tear_down();
 }
 
@@ -482,7 +482,7 @@ static void test_mistakes_are_named(void)
 	CHECK_STATUS(HR_IN_USE, hr_lms_configure(allocator, &lms));
 	CHECK_STATUS(HR_IN_USE, hr_allocator_close(allocator));
 	CHECK_CONTAINS(hr_last_message(), "tensor");
-	/* Twice in one list needs two pins. */
+	/* Two entries in one list need two pins. */
 	fill(tensor, 1);
 	hr_pin pins[] = { { tensor, HR_READ }, { tensor, HR_READ } };
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));

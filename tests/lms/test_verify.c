@@ -1,4 +1,5 @@
-/* test_verify.c - verify: what returns is what left, byte for byte, however large and by however many readers; and what is not is told. */
+/* test_verify.c - verify: restored contents equal the evicted ones, byte for byte, for any size and number of readers; differences
+ * are reported. */
 #include "fault_os.h"
 #include "headroom_backend.h"
 #include "lms/lms.h"
@@ -7,7 +8,7 @@
 
 #define KIB UINT64_C(1024)
 #define MIB (KIB * KIB)
-#define LARGE (72 * MIB + 12345) /* four readers, and slots that are filled more than once */
+#define LARGE (72 * MIB + 12345) /* four readers, with slots that are filled more than once */
 
 static hr_device device;
 static hr_allocator allocator;
@@ -41,7 +42,7 @@ static void tear_down(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* A tensor that differs everywhere. */
+/* A tensor whose contents differ everywhere. */
 static hr_tensor make(uint64_t bytes)
 {
 	hr_tensor tensor;
@@ -66,7 +67,7 @@ static hr_tensor make(uint64_t bytes)
 	return tensor;
 }
 
-/* Sends it out; what the host has of it. */
+/* Evicts it; returns its host copy. */
 static unsigned char *evict(hr_tensor tensor)
 {
 	hr_status status;
@@ -93,7 +94,7 @@ static void expect_good(hr_tensor tensor)
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
 }
 
-/* ---- what is told ---- */
+/* ---- detection ---- */
 
 static void corrupt_one_bit(uint64_t bytes, uint64_t times)
 {
@@ -129,7 +130,7 @@ static void swap(unsigned char *a, unsigned char *b, uint64_t bytes)
 	free(kept);
 }
 
-/* Words, blocks of what is added at once, and whole slots of the readers. */
+/* Swaps words, blocks that are summed at once, and whole slots of the readers. */
 static void test_what_changed_places_is_told(void)
 {
 	static const uint64_t sizes[] = { 1, 8, 16, 64, 4096, MIB, 4 * MIB, 16 * MIB };
@@ -161,9 +162,9 @@ static void test_a_write_to_a_large_one_through_a_read_pin_is_told(void)
 	tear_down();
 }
 
-/* ---- what it takes ---- */
+/* ---- resources ---- */
 
-/* An eighth of it is what is read with. */
+/* An eighth of the host memory is used for reading. */
 static void test_it_works_with_little_host_memory(void)
 {
 	static const uint64_t limits[] = { 64 * KIB, 100 * KIB, 3 * MIB };
@@ -188,7 +189,7 @@ static void test_it_works_where_no_thread_can_be_had(void)
 {
 	set_up("GPU:0", 0);
 	hr_tensor tensor = make(LARGE);
-	evict(tensor); /* the device has its own threads after this, and the sum was made by several */
+	evict(tensor); /* several threads computed the checksum; after this the device has threads of its own */
 	expect_good(tensor);
 	hr__os_table table = *hr__os();
 	table.thread_start = no_thread;
@@ -202,7 +203,7 @@ static void test_it_works_where_no_thread_can_be_had(void)
 	tear_down();
 }
 
-/* Copies of the other readers may be under way then. */
+/* Copies of the other readers may be pending then. */
 static void test_a_large_one_survives_any_call_that_fails(void)
 {
 	set_up("GPU:0", 0);
@@ -225,7 +226,7 @@ static void test_a_large_one_survives_any_call_that_fails(void)
 	tear_down();
 }
 
-/* Where there is nothing behind the addresses there is nothing to compare, and nothing is touched. */
+/* A simulated device has no contents to compare, and none are accessed. */
 static void test_a_simulated_device_passes(void)
 {
 	hr_tensor tensor;

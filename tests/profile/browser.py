@@ -1,6 +1,7 @@
-"""A browser under remote control: Chromium, headless, over a pair of pipes. Nothing but Python's own library is needed.
+"""Remote control of a browser: Chromium, headless, over a pair of pipes. Needs only Python's own library.
 
-The protocol is Chromium's DevTools protocol: JSON messages that end in a zero byte, read by the browser from descriptor 3 and written to 4.
+The protocol is Chromium's DevTools protocol: JSON messages that end in a zero byte, read by the browser from descriptor 3 and
+written to 4.
 """
 import base64
 import json
@@ -19,7 +20,7 @@ def find():
 
 
 class Browser:
-    """One page of one browser. What the page prints, or fails at, is in [console]."""
+    """One page of one browser. [console] has its output and its errors."""
 
     def __init__(self, width=1440, height=1000, dark=False):
         self.profile = tempfile.mkdtemp(prefix="hr-browser-")
@@ -27,7 +28,7 @@ class Browser:
         self.frm, from_write = os.pipe()
 
         def arrange():
-            # The pipes may have got numbers 3 and 4 themselves.
+            # The pipes may have the numbers 3 and 4 themselves.
             a, b = os.dup(to_read), os.dup(from_write)
             while min(a, b) <= 4:
                 a, b = (os.dup(a) if a <= 4 else a), (os.dup(b) if b <= 4 else b)
@@ -110,7 +111,7 @@ class Browser:
         return result["result"].get("value")
 
     def settle(self):
-        """Until what was asked for is drawn."""
+        """Waits until pending changes are drawn."""
         self.eval("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 0))))")
 
     def mouse(self, kind, x, y, **more):
@@ -168,7 +169,7 @@ class Browser:
             self.process.wait()
         os.close(self.to)
         os.close(self.frm)
-        for _ in range(20):  # its helpers may still be writing there
+        for _ in range(20):  # helper processes may still be writing there
             shutil.rmtree(self.profile, ignore_errors=True)
             if not os.path.exists(self.profile):
                 break

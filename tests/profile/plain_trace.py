@@ -1,4 +1,5 @@
-"""Reads a trace as docs/trace-format.md describes it, and adds up what happened to memory: a second opinion for tests, slow and simple on purpose."""
+"""Reads a trace as docs/trace-format.md describes it, and sums up memory use: an independent reference for tests, slow and simple
+on purpose."""
 import heapq
 import struct
 
@@ -46,7 +47,7 @@ class Trace:
         self.events = list(heapq.merge(*lanes.values(), key=lambda event: event.time))
 
     def read_block(self, data, block, lanes):
-        """Definitions first, events in a second pass: a name may be defined after it is used."""
+        """Reads definitions first, events in a second pass: a name may be defined after it is used."""
         magic, kind, lane, thread, _, time, committed = struct.unpack_from("<IB3xIIQQI", data, block)
         if magic == 0 or kind >= 128:
             return
@@ -153,7 +154,7 @@ class Block:
 
 
 class Ledger:
-    """What was in use on each device, and when it was most."""
+    """Bytes in use on each device, and the time of the peak."""
 
     def __init__(self, trace):
         self.devices = {name: {"limit": limit, "now": 0, "peak": 0, "peak_time": 0, "peak_live": [], "blocks": [], "totals": [], "out": 0, "in": 0}
@@ -184,7 +185,7 @@ class Ledger:
                     copies[event.allocator, event.address2] = live[event.allocator, event.address].birth
             elif event.kind == RESTORE:
                 device["in"] += event.bytes
-                if (event.allocator, event.address) in live:  # it is the tensor that was copied there, or one from before the recording
+                if (event.allocator, event.address) in live:  # a tensor that was moved there, or a block from before the recording
                     live[event.allocator, event.address].birth = copies.get((event.allocator, event.address2))
             elif event.kind == STEP:
                 step = {"number": event.bytes, "begin": event.time, "end": None, "made": set(), "devices": {}}
@@ -223,7 +224,8 @@ class Ledger:
 
     @staticmethod
     def find_peak(device):
-        """Those that were live at the peak. Events may share a nanosecond; the sum says whether time alone tells them apart."""
+        """Finds the blocks live at the peak. Events may have the same nanosecond; the sum shows whether time alone distinguishes
+        them."""
         device["peak_live"] = [b for b in device["blocks"] if b.begin <= device["peak_time"] and (b.end is None or b.end > device["peak_time"])]
         device["peak_is_clear"] = sum(b.bytes for b in device["peak_live"]) == device["peak"]
 

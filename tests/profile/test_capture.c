@@ -1,4 +1,5 @@
-/* test_capture.c - a trace in memory: what goes together is put together, and any bytes give an answer or an error that says where. */
+/* test_capture.c - a trace in memory: related events are matched, and any bytes give a capture or an error that names the position.
+ * */
 #include "headroom_profile.h"
 #include "support_capture.h"
 #include "test.h"
@@ -12,7 +13,7 @@ static void make_path(void)
 	unlink(trace_path);
 }
 
-/* ---- a trace that has some of everything ---- */
+/* ---- a trace with events of every kind ---- */
 
 static void define(void)
 {
@@ -54,7 +55,7 @@ static void emit_program(void)
 	emit(HR__EVENT_UNMAP, 7, (1 << 20) + 65536, 65536, "");
 }
 
-/* The bytes of the trace that [program] makes; to be freed. */
+/* The bytes of the trace that [program] makes; the caller frees them. */
 static uint8_t *record(void (*program)(void), size_t *size)
 {
 	make_path();
@@ -85,7 +86,7 @@ static hr__capture *capture_of(void (*program)(void))
 	return capture;
 }
 
-/* ---- what goes together ---- */
+/* ---- matching ---- */
 
 static void test_events_become_allocations_ops_steps_and_moves(void)
 {
@@ -114,24 +115,24 @@ static void test_events_become_allocations_ops_steps_and_moves(void)
 	CHECK_EQ(c->steps[2].number, 3);
 	CHECK_EQ(c->steps[0].last_change - c->steps[0].first_change, 9);
 	CHECK_EQ(c->regions[0].end_ns == HR__NEVER, 0);
-	CHECK_EQ(c->region_count, 3); /* what was cut in two goes on as two */
+	CHECK_EQ(c->region_count, 3); /* a region that was split continues as two */
 	CHECK_EQ(c->regions[1].bytes + c->regions[2].bytes, (1 << 20) - 65536);
 	hr__capture_close(c);
 }
 
 static void emit_odd_ones(void)
 {
-	emit(HR__EVENT_FREE, 7, 0x1000, 0, "");             /* of nothing */
-	emit(HR__EVENT_READ, 7, 0x1000, 0, "");             /* of nothing */
-	emit(HR__EVENT_OP_END, 0, 0, 0, "never_began");     /* of nothing */
-	emit(HR__EVENT_STEP_END, 0, 0, 9, "");              /* of nothing */
-	emit(HR__EVENT_UNMAP, 7, 0x1000, 4096, "");         /* of nothing: stitching can make that happen */
+	emit(HR__EVENT_FREE, 7, 0x1000, 0, "");             /* without a match */
+	emit(HR__EVENT_READ, 7, 0x1000, 0, "");             /* without a match */
+	emit(HR__EVENT_OP_END, 0, 0, 0, "never_began");     /* without a match */
+	emit(HR__EVENT_STEP_END, 0, 0, 9, "");              /* without a match */
+	emit(HR__EVENT_UNMAP, 7, 0x1000, 4096, "");         /* without a match: stitching can cause that */
 	emit(HR__EVENT_ALLOC, 7, 0x2000, 100, "a");
-	emit(HR__EVENT_ALLOC, 7, 0x2000, 300, "b");         /* in its place */
+	emit(HR__EVENT_ALLOC, 7, 0x2000, 300, "b");         /* replaces the former block */
 	emit(HR__EVENT_ALLOC, 8, 0x2000, 50, "elsewhere");  /* the same address of another allocator is another block */
 	emit(HR__EVENT_ALLOC, 7, 0x3000, UINT64_MAX, "huge");
 	emit(HR__EVENT_STEP, 0, 0, 1, "");
-	emit(HR__EVENT_STEP, 0, 0, 2, "");                  /* ends the one before */
+	emit(HR__EVENT_STEP, 0, 0, 2, "");                  /* ends the previous one */
 	emit(HR__EVENT_OP_BEGIN, 0, 0, 0, "outer");
 	emit(HR__EVENT_OP_BEGIN, 0, 0, 0, "inner");         /* ends with the outer one */
 	emit(HR__EVENT_OP_END, 0, 0, 5, "outer");
@@ -157,7 +158,7 @@ static void test_events_that_make_no_sense_are_skipped_and_counted(void)
 	hr__capture_close(c);
 }
 
-/* ---- recordings of a running program ---- */
+/* ---- recordings started in a running program ---- */
 
 static void emit_begun_in_the_middle(void)
 {
@@ -176,7 +177,7 @@ static void emit_begun_in_the_middle(void)
 static void emit_begun_and_wrong(void)
 {
 	emit_begun_in_the_middle();
-	emit(HR__EVENT_FREE, 7, 0x1000, 0, "");               /* nobody was freeing it */
+	emit(HR__EVENT_FREE, 7, 0x1000, 0, "");               /* no such block */
 	emit(HR__EVENT_ALLOC, 7, 0x4000, 100, "in_its_place");
 	emit(HR__EVENT_ALLOC, 7, 0x4000, 100, "in_its_place"); /* the free was lost */
 }
@@ -220,7 +221,7 @@ static void churn_blocks(churn *self, uint64_t random)
 	}
 }
 
-/* One thread begins the recording and then stops the others, which allocate and free. */
+/* One thread starts the recording and then stops the others, which allocate and free. */
 static void churn_or_record(void *argument, unsigned index)
 {
 	churn *self = argument;
@@ -234,7 +235,7 @@ static void churn_or_record(void *argument, unsigned index)
 	hr__store_relaxed(&self->stop, 1);
 }
 
-/* What is live at the end is what the statistics say. */
+/* The bytes live at the end equal those of the statistics. */
 static void record_churn(hr_allocator allocator, hr_device device, uint64_t round)
 {
 	churn work = { .allocator = allocator, .seed = hr_test_seed() * 1000 + round * CHURNERS };
@@ -273,7 +274,7 @@ static void emit_step(hr__event_kind kind, uint64_t number, const char *whose)
 	hr__trace_event(&(hr__event){ .kind = kind, .bytes = number, .tag = hr_name_intern(whose) });
 }
 
-/* As a program does that tells each of two allocators of its steps. */
+/* Like a program that marks its steps on each of two allocators. */
 static void emit_nested_steps(const char *a, const char *b, uint64_t ahead)
 {
 	for (uint64_t step = 1; step <= 3; step++) {
@@ -318,7 +319,7 @@ static void test_steps_of_two_allocators_are_one(void)
 	}
 }
 
-/* Each begins its next one before the other has ended: the first one's begins are where steps change. */
+/* Each allocator begins its next step before the other has ended: steps change where the first allocator begins one. */
 static void emit_pipeline(void)
 {
 	emit_step(HR__EVENT_STEP, 1, "a");
@@ -329,7 +330,7 @@ static void emit_pipeline(void)
 		if (step < 3) emit_step(HR__EVENT_STEP, step + 1, "a");
 		emit_step(HR__EVENT_STEP_END, step, "b");
 	}
-	emit_step(HR__EVENT_STEP_END, 9, "a"); /* of nothing */
+	emit_step(HR__EVENT_STEP_END, 9, "a"); /* without a match */
 }
 
 static void test_overlapping_steps_follow_each_other(void)
@@ -345,7 +346,7 @@ static void test_overlapping_steps_follow_each_other(void)
 	hr__capture_close(c);
 }
 
-/* One allocator's last step is never ended; those of another, later, are steps all the same. */
+/* One allocator's last step is never ended; later steps of another allocator still count. */
 static void emit_stale_step(void)
 {
 	emit_step(HR__EVENT_STEP, 1, "a");
@@ -354,7 +355,7 @@ static void emit_stale_step(void)
 		emit(HR__EVENT_ALLOC, 7, step << 20, 100, "a");
 		emit_step(HR__EVENT_STEP_END, step, "b");
 	}
-	emit_step(HR__EVENT_STEP, 1, "a"); /* another one in the place of the first */
+	emit_step(HR__EVENT_STEP, 1, "a"); /* replaces the first */
 }
 
 static void test_a_step_that_is_never_ended_takes_no_others_in(void)
@@ -369,7 +370,7 @@ static void test_a_step_that_is_never_ended_takes_no_others_in(void)
 	hr__capture_close(c);
 }
 
-/* ---- what the file does not define ---- */
+/* ---- things that the file does not define ---- */
 
 static void emit_unknown_allocator(void)
 {
@@ -391,11 +392,11 @@ static void count_live(void *context, uint32_t allocation)
 	++*(uint32_t *)context;
 }
 
-/* Two allocators of a device, one after the other and both at once; a third has nothing. */
+/* Two allocators of a device, first in turn, then both at once; a third has nothing. */
 static void emit_limited(void)
 {
 	const struct timespec while_passes = { .tv_nsec = 2000 };
-	hr__trace_define_limit(99, 5); /* of nobody */
+	hr__trace_define_limit(99, 5); /* of no allocator */
 	hr__trace_define_allocator(9, "second", "bfc", 0);
 	hr__trace_define_allocator(10, "third", "bfc", 0);
 	hr__trace_define_limit(7, 1 << 20);
@@ -421,7 +422,7 @@ static void test_limits_are_those_of_who_has_something(void)
 	CHECK_EQ(hr__capture_limit(c, 0, a[0].end_ns + 1), 2 << 20);
 	CHECK_EQ(hr__capture_limit(c, 0, c->end_ns), 2 << 20);
 	CHECK_EQ(hr__capture_limit(c, 1, c->end_ns), 1 << 30);
-	c->allocators[2].limit_bytes = 0; /* as in a file that does not tell */
+	c->allocators[2].limit_bytes = 0; /* as in a file without limits */
 	CHECK_EQ(hr__capture_limit(c, 0, c->end_ns), 1 << 30);
 	c->allocators[2].limit_bytes = UINT64_MAX;
 	CHECK_EQ(hr__capture_limit(c, 0, a[1].begin_ns), 1 << 30);
@@ -467,9 +468,9 @@ static void test_seeds_for_the_fuzzer_are_good_traces(void)
 	free(bytes);
 }
 
-/* ---- any bytes ---- */
+/* ---- arbitrary bytes ---- */
 
-/* Opens the bytes; what comes out holds, or the message says where the file is wrong. */
+/* Opens the bytes; the capture is valid, or the message names the position of the error. */
 static void try_bytes(const uint8_t *bytes, size_t size, uint32_t which)
 {
 	hr__capture *capture = NULL;
@@ -489,7 +490,7 @@ static void test_a_trace_cut_at_any_byte_is_read_as_far_as_it_goes(void)
 	size_t size;
 	uint8_t *bytes = record(emit_program, &size);
 	for (size_t length = 0; length <= size; length++) {
-		/* Exactly as long as the file, so that a sanitizer sees reads past its end. */
+		/* Exactly as long as the file, so that a sanitizer detects reads past its end. */
 		uint8_t *cut = malloc(length ? length : 1);
 		memcpy(cut, bytes, length);
 		hr__capture *capture = NULL;
@@ -506,14 +507,14 @@ static void test_a_trace_cut_at_any_byte_is_read_as_far_as_it_goes(void)
 static void test_flipped_bytes_give_an_answer_or_an_error(void)
 {
 	uint64_t state = hr_test_seed(), rounds = hr_test_scaled(10000);
-	if (hr_test_scale() > 1) rounds = hr_test_scaled(rounds); /* a million in a soak */
+	if (hr_test_scale() > 1) rounds = hr_test_scaled(rounds); /* a million under `make soak` */
 	size_t size;
 	uint8_t *bytes = record(emit_program, &size), *changed = malloc(size);
 	for (uint64_t round = 0; round < rounds; round++) {
 		memcpy(changed, bytes, size);
 		uint64_t flips = 1 + hr_rand_below(&state, 4);
 		for (uint64_t i = 0; i < flips; i++) {
-			/* Half of them behind the header, most of which is nothing. */
+			/* Half of the changes are after the header, most of which is unused. */
 			size_t at = hr_rand_below(&state, 2) ? hr_rand_below(&state, 128) : 4096 + hr_rand_below(&state, size - 4096);
 			changed[at] = (uint8_t)hr_rand(&state);
 		}

@@ -1,9 +1,9 @@
-/* test_export.c - exports: they appear whole or not at all, whatever fails. What is in them is checked by test_export_readers.py with
- * readers of other people's, which uses this program:
+/* test_export.c - exports: they appear complete or not at all, whatever fails. Their contents are checked by test_export_readers.py
+ * with third-party readers; it uses this program:
  *
  *     test_export record KIND TRACE           records a trace: train, lms, refused, hostile, empty
  *     test_export write FORMAT TRACE PATH     exports one
- *     test_export facts TRACE                 what is in it, from the capture, as JSON */
+ *     test_export facts TRACE                 prints the capture's contents as JSON */
 #include <dirent.h>
 #include <pthread.h>
 #include <sys/stat.h>
@@ -61,7 +61,7 @@ static void train_step(hr_value x, hr_value *weights, hr_value labels)
 	hr_release(loss);
 }
 
-/* Three steps of a small network on an emulated device; with LMS when [limit] is not enough. Weights are still there at the end. */
+/* Three steps of a small network on an emulated device; with LMS if [limit] is not enough. Weights are still live at the end. */
 static void record_training(const char *path, uint64_t limit, bool lms_on)
 {
 	hr_emulated_options emulated;
@@ -104,7 +104,7 @@ static void record_training(const char *path, uint64_t limit, bool lms_on)
 	must(hr_shutdown());
 }
 
-/* Events that no allocator made, with names that nobody would choose. */
+/* Events that no allocator made, with unlikely names. */
 static void record_hostile(const char *path)
 {
 	static const char *const names[] = { "\"quoted\\\"",
@@ -128,7 +128,7 @@ static void record_hostile(const char *path)
 	for (uint32_t i = 0; i < 3 * count; i++) {
 		hr_name name = hr_name_intern(names[i % count]), scope = hr_name_intern(names[(i / 3) % count]),
 				tag = hr_name_intern(names[(i * 7) % count]);
-		uint32_t allocator = 1 + i % 4; /* the fourth is not defined */
+		uint32_t allocator = 1 + i % 4; /* the fourth is undefined */
 		hr__trace_event(&(hr__event){ .kind = HR__EVENT_OP_BEGIN, .op = name, .scope = scope });
 		hr__trace_event(&(hr__event){ .kind = HR__EVENT_ALLOC,
 		                              .allocator = allocator,
@@ -376,7 +376,7 @@ static void remove_folder(void)
 	CHECK_EQ(system(command), 0);
 }
 
-/* Files in the folder, in those below it too. */
+/* Counts the files in a folder and its subfolders. */
 static int count_files(const char *path)
 {
 	DIR *open = opendir(path);
@@ -411,7 +411,7 @@ static void test_an_export_appears_whole(void)
 	for (int kind = 0; kind < 3; kind++) {
 		hr__capture *capture = capture_of(kinds[kind]);
 		for (int format = 0; format < HR__EXPORT_FORMATS; format++) {
-			for (int times = 0; times < 2; times++) /* over what is there already, too */
+			for (int times = 0; times < 2; times++) /* also over an existing file */
 				CHECK_STATUS(HR_OK, hr__export_write(capture, (enum hr__export_format)format,
 				                                     in_folder(hr__export_name((enum hr__export_format)format))));
 		}
@@ -448,7 +448,7 @@ static void test_what_cannot_be_written_is_an_error_and_leaves_nothing(void)
 	}
 	struct stat facts;
 	CHECK_EQ(stat("/dev/full", &facts), 0);
-	CHECK(S_ISCHR(facts.st_mode)); /* nothing took its place */
+	CHECK(S_ISCHR(facts.st_mode)); /* it was not replaced */
 	CHECK_EQ(count_files(folder), 0);
 	hr__capture_close(capture);
 	remove_folder();
@@ -480,7 +480,7 @@ static void test_a_full_disk_leaves_what_was_there(void)
 			hr_fault_os_uninstall();
 			if (done) break;
 			failed += status != HR_OK;
-			if (status == HR_OK) continue; /* such as the name of the host, for which there is another */
+			if (status == HR_OK) continue; /* such as the host's name, which has a fallback */
 			CHECK(hr_last_message()[0] != 0);
 			struct stat facts;
 			if (fd >= 0) CHECK(stat(path, &facts) == 0 && facts.st_size == 3);
@@ -503,7 +503,8 @@ static size_t read_all(const char *path, unsigned char **out)
 	return (size_t)facts.st_size;
 }
 
-/* Another user of the directory: puts links to [victim] and to /dev/null, and a regular file, at the path of the output in turn. */
+/* Simulates another user of the directory: puts links to [victim] and to /dev/null, and a regular file, at the path of the output
+ * in turn. */
 static struct {
 	char victim[512], path[512], made[512];
 	hr__atomic_u32 done;
@@ -538,7 +539,7 @@ static void test_no_link_is_followed_at_any_moment(void)
 	CHECK_EQ(pthread_create(&thread, NULL, swap_links, NULL), 0);
 	for (uint64_t i = 0; i < hr_test_scaled(20000); i++) {
 		hr__export_file *file;
-		if (hr__export_file_open(swapper.path, &file)) continue; /* a link was there */
+		if (hr__export_file_open(swapper.path, &file)) continue; /* found a link */
 		hr__export_file_write(file, "ATTACKED", 8);
 		written += hr__export_file_close(file, HR_OK) == HR_OK;
 	}
@@ -551,7 +552,7 @@ static void test_no_link_is_followed_at_any_moment(void)
 	remove_folder();
 }
 
-/* Whatever a capture holds, its exports are made or refused. */
+/* Whatever a capture contains, its exports are written or refused. */
 static void test_damaged_traces_do_no_harm(void)
 {
 	static const char *const kinds[] = { "hostile", "lms" };
@@ -561,7 +562,7 @@ static void test_damaged_traces_do_no_harm(void)
 	for (int kind = 0; kind < 2; kind++) {
 		unsigned char *bytes;
 		CHECK_EQ(record(kinds[kind], in_folder(kinds[kind])), 0);
-		size_t size = read_all(in_folder(kinds[kind]), &bytes), first = 65536 + 64; /* records begin there */
+		size_t size = read_all(in_folder(kinds[kind]), &bytes), first = 65536 + 64; /* start of the records */
 		for (uint64_t round = 0; round < hr_test_scaled(200); round++) {
 			hr__capture *capture;
 			unsigned char old[4];
@@ -588,7 +589,7 @@ static void test_damaged_traces_do_no_harm(void)
 	remove_folder();
 }
 
-/* A capture of 60,000 allocations and frees by so many allocators, spread over so many devices. */
+/* A capture of 60,000 allocations and frees by [allocators] allocators on [devices] devices. */
 static hr__capture *capture_of_many(uint32_t allocators, uint32_t devices)
 {
 	hr__capture *capture;
@@ -614,7 +615,7 @@ static hr__capture *capture_of_many(uint32_t allocators, uint32_t devices)
 	return capture;
 }
 
-/* Of the processor, the least of three times: to be looked at. */
+/* Processor time, the least of three runs; printed, not checked. */
 static double seconds_of(const hr__capture *capture, enum hr__export_format format)
 {
 	double least = 1e9;
@@ -676,12 +677,12 @@ static void test_what_is_live_at_the_peak_of_each_device(void)
 	}
 	change(HR__EVENT_ALLOC, 1, 4096, 1000);
 	change(HR__EVENT_ALLOC, 2, 4096, 100);
-	change(HR__EVENT_ALLOC, 1, 8192, 500); /* the first device's peak: 1,500 in two */
+	change(HR__EVENT_ALLOC, 1, 8192, 500); /* peak of the first device: 1,500 in two blocks */
 	change(HR__EVENT_FREE, 1, 4096, 0);
 	change(HR__EVENT_ALLOC, 2, 8192, 300);
 	change(HR__EVENT_ALLOC, 1, 16384, 600);
 	change(HR__EVENT_FREE, 2, 4096, 0);
-	change(HR__EVENT_ALLOC, 2, 16384, 900); /* the second's: 300 and 900, in two. The third has nothing */
+	change(HR__EVENT_ALLOC, 2, 16384, 900); /* peak of the second device: 300 and 900. The third device has no allocations */
 	change(HR__EVENT_FREE, 2, 16384, 0);
 	must(hr__trace_close());
 	must(hr__capture_open(in_folder("trace"), NULL, NULL, &capture));
@@ -696,7 +697,7 @@ static void test_what_is_live_at_the_peak_of_each_device(void)
 	remove_folder();
 }
 
-/* A pass over the changes asks for a bit for each allocation. */
+/* Each pass over the changes allocates a bit for each allocation. */
 static size_t bits_wanted;
 static uint64_t passes;
 
@@ -740,7 +741,7 @@ static void test_recordings_of_one_second_have_a_session_each(void)
 	table.wall_clock_ns = tell_wall_clock;
 	for (int i = 0; i < 4; i++) {
 		hr__capture *capture;
-		static const uint64_t begins[] = { 500000001, 500000002, 7, 500000002 }; /* the last is one of them again */
+		static const uint64_t begins[] = { 500000001, 500000002, 7, 500000002 }; /* the last repeats an earlier one */
 		wall_ns = UINT64_C(1700000000) * 1000000000 + begins[i];
 		hr__os_replace(&table);
 		must(hr__trace_open(in_folder("trace")));

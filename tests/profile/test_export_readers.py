@@ -1,7 +1,7 @@
-"""What other tools make of our exports: XProf, pprof, `headroom replay`; and validators for Chrome's trace format and PyTorch's
+"""Reads our exports with other tools: XProf, pprof, `headroom replay`; and with validators for Chrome's trace format and PyTorch's
 snapshots, written from their documentation. Each number is compared with the capture's own.
 
-XProf is looked for in $HEADROOM_XPROF or build/xprof, where `tools/setup.sh test` puts it.
+XProf is searched in $HEADROOM_XPROF or build/xprof, where `tools/setup.sh test` installs it.
 """
 import gzip
 import json
@@ -34,7 +34,7 @@ def program(*arguments, check=True):
 
 
 class Exports:
-    """Every kind of trace in every format, made once."""
+    """Every kind of trace in every format, exported once."""
 
     def __init__(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -63,7 +63,7 @@ class Facts:
             op.setdefault("end_ns", max(self.end_ns, op["begin_ns"]))
 
     def timeline(self, allocator=None, device=None, key="bytes"):
-        """[time in ns, in use after the change, the allocation, whether it frees], for one allocator or device, or all."""
+        """[time in ns, bytes in use after the change, the allocation, whether it is a free], for one allocator or device, or all."""
         points, now = [], 0
         for index, frees in self.changes:
             a = self.allocations[index]
@@ -74,12 +74,12 @@ class Facts:
         return points
 
     def label(self, index):
-        """What exports call an allocator."""
+        """The name of an allocator in exports."""
         own = self.allocators[index]
         same = [a for i, a in enumerate(self.allocators) if i != index and a["name"] == own["name"]]
         if not same:
             return own["name"]
-        return own["name"] + " (" + self.devices[own["device"]]["name"]  # and a number, where that does not tell them apart
+        return own["name"] + " (" + self.devices[own["device"]]["name"]  # with a number if names are equal
 
 
 def full_name(x):
@@ -127,7 +127,7 @@ class Chrome(unittest.TestCase):
             else:
                 self.assertEqual(phase, "i")
                 self.assertIn(event["s"], ("g", "p", "t"))
-        for thread in slices.values():  # slices of a thread lie beside each other or one inside the other
+        for thread in slices.values():  # slices of a thread are disjoint or nested
             open_ends = []
             for begin, end in sorted(thread, key=lambda s: (s[0], -s[1])):
                 while open_ends and open_ends[-1] <= begin:
@@ -171,7 +171,7 @@ class Chrome(unittest.TestCase):
 
 
 class MemoryViz(unittest.TestCase):
-    """The schema that torch.cuda.memory._snapshot documents, and what the viewer does with it."""
+    """The schema that torch.cuda.memory._snapshot documents, and the viewer's use of it."""
     ACTIONS = {"alloc", "free_requested", "free_completed", "segment_map", "segment_unmap", "oom", "snapshot"}
 
     def check_frames(self, frames):
@@ -186,7 +186,7 @@ class MemoryViz(unittest.TestCase):
         self.assertIsInstance(segment["is_expandable"], bool)
         self.check_frames(segment["frames"])
         at = segment["address"]
-        for block in segment["blocks"]:  # without gaps, from the beginning to the end
+        for block in segment["blocks"]:  # without gaps, from begin to end
             self.assertEqual(block["address"], at)
             self.assertIn(block["state"], ("active_allocated", "active_pending_free", "inactive"))
             self.assertLessEqual(block["requested_size"], block["size"])
@@ -237,11 +237,11 @@ class MemoryViz(unittest.TestCase):
                 self.assertEqual(blocks, live)
 
     def test_going_back_every_block_lies_in_a_segment(self):
-        """As the viewer does to show a moment: from the segments at the end, undoing one entry after the other."""
+        """Like the viewer: starts with the segments at the end and undoes one entry after the other."""
         for kind in KINDS:
             snapshot = exports.json(kind, "memory_viz")
             for index, trace in enumerate(snapshot["device_traces"]):
-                mapped = Counter()  # where segments begin and end: +1 and -1
+                mapped = Counter()  # begins and ends of segments: +1 and -1
                 blocks = set()
                 for segment in (s for s in snapshot["segments"] if s["device"] == index):
                     mapped[segment["address"]] += 1
@@ -261,7 +261,7 @@ class MemoryViz(unittest.TestCase):
                         depth += change
                         self.assertIn(depth, (0, 1))
                         self.assertTrue(depth or not is_block)
-                self.assertFalse(blocks or any(mapped.values()))  # the beginning
+                self.assertFalse(blocks or any(mapped.values()))  # the start of the recording
 
     def test_categories_are_tags_and_one_is_unknown(self):
         for kind in KINDS:
@@ -330,7 +330,7 @@ def fields(data):
 
 
 def packed(values):
-    """Repeated numbers, which come one by one or packed."""
+    """Repeated numbers, single or packed."""
     numbers = []
     for value in values:
         numbers += [value] if isinstance(value, int) else fields_of_packed(value)
@@ -412,7 +412,7 @@ class Pprof(unittest.TestCase):
 
 
 def free_ports():
-    """Two, and not the same."""
+    """Two different free ports."""
     with socket.socket() as a, socket.socket() as b:
         a.bind(("127.0.0.1", 0))
         b.bind(("127.0.0.1", 0))
@@ -420,7 +420,7 @@ def free_ports():
 
 
 def joined(ranges):
-    """In order, with those that follow each other as one."""
+    """Sorted, with adjacent ranges joined."""
     result = []
     for begin, end in sorted(ranges):
         if result and result[-1][1] == begin:
@@ -431,7 +431,7 @@ def joined(ranges):
 
 
 def fragmentation(facts, allocator, points):
-    """The part of the free memory that is not in the largest hole, after the last point."""
+    """The fraction of the free memory that is not in the largest hole, after the last point."""
     now, live = points[-1][0], {}
     for _, _, a, frees in points:
         live.pop(a["address"], None)
@@ -440,7 +440,7 @@ def fragmentation(facts, allocator, points):
     held = joined((r["address"], r["address"] + r["bytes"]) for r in facts.regions
                   if r["allocator"] == allocator and r["begin_ns"] <= now < r.get("end_ns", now + 1))
     holes = []
-    for begin, stop in held:  # a block may lie in two regions that follow each other
+    for begin, stop in held:  # a block may span two adjacent regions
         at = begin
         for address in sorted(a for a in live if begin <= a < stop):
             if address > at:
@@ -454,7 +454,7 @@ def fragmentation(facts, allocator, points):
 
 @unittest.skipUnless((XPROF / "bin" / "python").exists(), f"XProf is not here ({XPROF}): tools/setup.sh test could not install it")
 class Xprof(unittest.TestCase):
-    """XProf's server, started on a log directory of ours."""
+    """XProf's server, started on a log directory of the test."""
 
     @classmethod
     def setUpClass(cls):
@@ -472,7 +472,7 @@ class Xprof(unittest.TestCase):
             cls.host = file.name[:-len(".xplane.pb")]
         cls.port, grpc_port = free_ports()
         start = "import sys; from xprof.server import main; sys.exit(main())"
-        # Without a sanitizer's settings, which are not for it.
+        # Without the settings of sanitizers, which do not apply to it.
         env = {k: v for k, v in os.environ.items() if not k.endswith("SAN_OPTIONS")}
         cls.log = open(exports.path / "xprof.log", "w+")
         command = [XPROF / "bin" / "python", "-c", start, "--logdir", cls.logdir, "--port", str(cls.port), "--grpc_port", str(grpc_port)]
@@ -511,13 +511,13 @@ class Xprof(unittest.TestCase):
             self.assertIn(tool, tools)
 
     def profile_of(self, kind, index):
-        """XProf's profile of one of our allocators; None when it has none."""
+        """XProf's profile of one of our allocators; None if there is none."""
         label = exports.facts[kind].label(index)
         answer = self.tool(kind, "memory_profile").get("memoryProfilePerAllocator", {})
         points = [(t, b) for t, b, _, _ in exports.facts[kind].timeline(allocator=index)]
         for name, profile in answer.items():
             got = [(int(s["timeOffsetPs"]) // 1000, int(s["aggregationStats"]["heapAllocatedBytes"])) for s in profile["sampledTimelineSnapshots"]]
-            if name.split(". ", 1)[-1].startswith(label) and got == points:  # names are numbered in the order in which they are shown
+            if name.split(". ", 1)[-1].startswith(label) and got == points:  # names are numbered in display order
                 return profile
         self.assertFalse(points, f"no profile of {label} with our timeline among {list(answer)}")
         return None
@@ -533,7 +533,7 @@ class Xprof(unittest.TestCase):
                 summary = profile["profileSummary"]
                 self.assertEqual(int(summary["peakBytesUsageLifetime"]), allocator["peak"])
                 self.assertEqual(int(summary["peakStats"]["heapAllocatedBytes"]), allocator["peak"])
-                # XProf takes the last moment of the highest use, and we the first.
+                # XProf reports the last moment of the peak, headroom the first.
                 last = max(i for i, p in enumerate(points) if p[1] == allocator["peak"])
                 self.assertEqual(int(summary["peakStatsTimePs"]), points[last][0] * 1000)
                 self.check_timeline(profile, points)
@@ -558,7 +558,7 @@ class Xprof(unittest.TestCase):
         self.assertTrue(answer["memoryIds"][0].startswith("1. GPU:0_bfc"), answer["memoryIds"])
         self.assertTrue(answer["memoryIds"][1].startswith("2. GPU:0 host pool"), answer["memoryIds"])
         for profile in answer["memoryProfilePerAllocator"].values():
-            # The page warns of steps that are cut off when this is below 1.
+            # The page warns of incomplete steps if this is below 1.
             self.assertGreaterEqual(int(profile["sampledTimelineSnapshots"][-1]["activityMetadata"]["stepId"]), 1)
 
     def test_the_capacity_is_the_limit_of_the_allocator(self):
@@ -583,7 +583,7 @@ class Xprof(unittest.TestCase):
         self.assertGreater(len(seen), 3, seen)
 
     def check_timeline(self, profile, points):
-        """Every point, with all that is said of it."""
+        """Checks every point with all its attributes."""
         for snapshot, (_, _, a, frees) in zip(profile["sampledTimelineSnapshots"], points):
             activity = snapshot["activityMetadata"]
             self.assertEqual(activity["memoryActivity"], "DEALLOCATION" if frees else "ALLOCATION")
@@ -594,7 +594,7 @@ class Xprof(unittest.TestCase):
             self.assertEqual(activity["dataType"], {"float32": "float", "float64": "double"}.get(a["dtype"], a["dtype"]))
 
     def check_table(self, profile, points, peak):
-        """What was alive at the peak, by op, adds up to it."""
+        """The ops live at the peak add up to it."""
         live = {}
         for _, _, a, frees in points:
             if frees:
@@ -604,7 +604,7 @@ class Xprof(unittest.TestCase):
         wanted = Counter((a["name"], a["bytes"], a["shape"], a["tag"]) for a in live.values())
         got = Counter()
         for row in profile["activeAllocations"]:
-            self.assertEqual(row["specialIndex"], "-1")  # that would be memory without a name
+            self.assertEqual(row["specialIndex"], "-1")  # other values mean memory without a name
             activity = profile["memoryProfileSnapshots"][int(row["snapshotIndex"])]["activityMetadata"]
             got[activity["tfOpName"], int(activity["allocationBytes"]), activity["tensorShape"], activity["regionType"]] += int(row["numOccurrences"])
         self.assertEqual(got, wanted)
@@ -619,7 +619,7 @@ class Xprof(unittest.TestCase):
                 if op["end_ns"] > op["begin_ns"]:
                     self.assertTrue(shown[op["name"], op["end_ns"] - op["begin_ns"]], op)
             for step in facts.steps:
-                self.assertTrue(shown[str(step["number"]), step["end_ns"] - step["begin_ns"]], step)  # in a row called steps
+                self.assertTrue(shown[str(step["number"]), step["end_ns"] - step["begin_ns"]], step)  # in a row named steps
 
     def test_op_statistics_are_ours(self):
         for kind in ("train", "lms"):
@@ -685,4 +685,4 @@ if __name__ == "__main__":
     if len(sys.argv) > 1 and os.access(sys.argv[1], os.X_OK) and os.path.isfile(sys.argv[1]):
         COMMAND = Path(sys.argv.pop(1)).resolve()
         PROGRAM = COMMAND.parent / "tests" / "profile" / "test_export"
-    unittest.main(verbosity=2)  # says what is skipped, and why
+    unittest.main(verbosity=2)  # prints what is skipped, and why

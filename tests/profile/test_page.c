@@ -1,8 +1,8 @@
-/* test_page.c - the page is written for any capture, and what a browser needs to know is in it.
+/* test_page.c - the HTML page is written for any capture, and contains what a browser needs.
  *
  *     test_page                       the tests that need no browser
  *     test_page --trace KIND FILE     records a trace for test_page_browser.py: train, hostile, million or crowded
- *     test_page --html TRACE FILE     makes a page of a trace; a third argument is the most allocations that are shown one by one */
+ *     test_page --html TRACE FILE     makes the HTML page; a third argument limits the allocations shown one by one */
 #include <sys/stat.h>
 
 #include "../examples/models.h"
@@ -72,7 +72,7 @@ static void train(uint64_t limit, int steps, bool lms_enabled)
 	CHECK_STATUS(HR_OK, hr_allocator_close(allocator));
 }
 
-/* A small GPT, two steps with memory enough, then with Large Model Support and less; and a little on the host. */
+/* A small GPT: two steps with enough memory, then with Large Model Support and less; and a little on the host. */
 static void record_train(void)
 {
 	hr_emulated_options emulated;
@@ -106,7 +106,7 @@ static void emit(hr__event_kind kind, uint32_t allocator, uint64_t address, uint
 	hr__trace_event(&event);
 }
 
-/* Names that would like to be markup, script, format or nothing at all; and sizes at the edge. */
+/* Names that look like markup, script or format strings, or are empty; and extreme sizes. */
 static void record_hostile(void)
 {
 	static const char *const names[] = { "</script><script>document.title='owned'</script>",
@@ -142,7 +142,7 @@ static void record_hostile(void)
 	emit(HR__EVENT_ALLOC, 2, UINT64_MAX - 4095, 4096, 0, 0);
 }
 
-/* A million events: 60 ops in blocks of their own, short and long lives. */
+/* A million events: 60 ops with blocks of their own, short and long lifetimes. */
 static void record_million(void)
 {
 	enum { SLOTS = 3000 };
@@ -157,7 +157,7 @@ static void record_million(void)
 	for (uint32_t i = 0; i < 1000000; i++) {
 		if (i % 10000 == 0) emit(HR__EVENT_STEP, 0, 0, i / 10000, 0, 0);
 		random = random * 1664525 + 1013904223;
-		/* Half of the slots turn over slowly, so that there are long lives too. */
+		/* Half of the slots are reused slowly, so that some lifetimes are long. */
 		uint32_t slot = (random >> 8) % ((random >> 4) % 16 ? 300 : SLOTS);
 		uint64_t address = (UINT64_C(1) << 32) + slot * MIB / 2 + slot / 97 * 16 * MIB;
 		if (live[slot]) emit(HR__EVENT_FREE, 1, address, 0, 0, 0);
@@ -168,7 +168,8 @@ static void record_million(void)
 	}
 }
 
-/* More of everything than a page takes, and what matters comes last: the peak in the memory of the 210,001st region, refusals after it. */
+/* More of everything than an HTML page holds, and the important parts are last: the peak is in the memory of the 210,001st region,
+ * and refusals follow it. */
 static void record_crowded(void)
 {
 	define_devices();
@@ -304,7 +305,7 @@ static void test_a_page_that_cannot_be_written_is_said(void)
 	CHECK_STATUS(HR_OK, hr__page_write(capture, place.page));
 	CHECK_STATUS(HR_OK, hr__page_write(capture, place.page)); /* again, over the first */
 	if (access("/dev/full", W_OK) == 0) {
-		/* As on a full disk. What is no file must survive that. */
+		/* Like a full disk. A path that is not a regular file must survive it. */
 		char link[128];
 		snprintf(link, sizeof link, "%s/full", place.dir);
 		CHECK_EQ(symlink("/dev/full", link), 0);
@@ -329,7 +330,7 @@ static void test_only_its_user_can_read_a_page(void)
 	close_place(&place);
 }
 
-/* SIGXFSZ has its default here, which is to kill. */
+/* SIGXFSZ has its default action here, which kills the process. */
 static void test_a_page_that_fails_leaves_what_was_there(void)
 {
 	struct place place;
@@ -348,7 +349,7 @@ static void test_a_page_that_fails_leaves_what_was_there(void)
 	CHECK(!strcmp(text, "the page before"));
 	free(text);
 	hr__capture_close(capture);
-	close_place(&place); /* no part of a page is left in it */
+	close_place(&place); /* no incomplete HTML page is left in it */
 }
 
 static void test_whatever_call_fails_a_page_is_whole_or_not_there(void)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The page in a real browser: Debian's Chromium opens it from the disk, a pointer zooms, hovers and sorts, and the numbers it shows are those that a
-reader of its own (plain_trace.py) finds in the trace. Nothing may appear on the console, and nothing may be asked for from elsewhere.
+"""The HTML page in a real browser: Debian's Chromium opens it from the disk, a pointer zooms, hovers and sorts, and the displayed
+numbers equal those that an independent reader (plain_trace.py) finds in the trace. The console must stay empty, and the page must
+load nothing else.
 
     test_page_browser.py --screenshot FILE PAGE     only draws the picture of the README: PAGE is report.html of `headroom demo`
 """
@@ -45,7 +46,7 @@ def make_page(kind, most=None):
 
 
 def report(trace, view):
-    """What `headroom report` says, by device."""
+    """Output of `headroom report`, by device."""
     done = run([command, "report", trace, "--view", view, "--json", "--max-rows", "100000"], check=True, capture_output=True)
     return {one["device"]: one for one in json.loads(done.stdout)["reports"]}
 
@@ -86,7 +87,7 @@ def choose_device(page, name):
     page.press(f"#devices button:nth-child({names.index(name) + 1})")
 
 
-# ---- what is checked ----
+# ---- checks ----
 
 def colour_by(page, by):
     page.eval(f"(s => {{ s.value = '{by}'; s.dispatchEvent(new Event('change')); }})(document.getElementById('group'))")
@@ -94,7 +95,7 @@ def colour_by(page, by):
 
 
 def check_colours(page, ledger):
-    """Where there are tags they give the colours at first, and sizes on another device without any name; until the user chooses."""
+    """Tags define the colours at first, if there are any; sizes do on a device without names; until the user chooses."""
     colours = "Object.fromEntries([...document.querySelectorAll('#legend li')].map(one => [one.innerText, getComputedStyle(one.querySelector('span')).backgroundColor]))"
     for name, device in ledger.devices.items():
         if not device["blocks"]:
@@ -118,7 +119,7 @@ def check_colours(page, ledger):
         if device["peak_is_clear"]:
             check(f"{name}: tags at the peak", parts, at_peak)
         if name.endswith("host memory"):
-            continue  # no op computes there
+            continue  # no op runs there
         check(f"{name}: most ops have a colour", page.eval("(o => { let n = 0; for (let i = 0; i < o.count; i++) n += headroom.groupOfOp(i) >= 0; return n > o.count / 2; })(headroom.capture.ops)"), True)
     check("both ways to begin were seen", {name for name, device in ledger.devices.items() if device["blocks"]} >= {"GPU:0", "CPU:0"}, True)
     choose_device(page, "GPU:0")
@@ -175,7 +176,7 @@ def check_limits(page, trace):
 
 
 def check_json(page, trace):
-    """The terminal's views and the page tell the same story."""
+    """The views of the terminal and the HTML page agree."""
     peaks, ops, steps = (report(trace, view) for view in ("peak", "op", "steps"))
     for name in peaks:
         choose_device(page, name)
@@ -221,7 +222,7 @@ def check_zoom(page, ledger, name):
 
 
 def check_hover(page, ledger, name):
-    """Some of the allocations that are drawn, wherever they are: the tip says what the trace says."""
+    """Hovers over some of the drawn allocations: the tooltip agrees with the trace."""
     blocks = {(block.begin, block.address): block for block in ledger.devices[name]["blocks"]}
     x, y, width, height = page.box("#chart")
     hovered = 0
@@ -247,7 +248,7 @@ def check_hover(page, ledger, name):
 
 
 def check_heights(page):
-    """What is drawn is as high as what it stands for, in every column: all of it, and some allocations in it."""
+    """The drawn height equals the bytes, in every column: the total, and some allocations."""
     wrong = page.eval("""(() => { const { owner, moments, w, h, top } = headroom.chart(), model = headroom.model(), { bytes } = headroom.capture, wrong = [];
         const pixels = document.getElementById('chart').getContext('2d').getImageData(0, 0, w, h).data;
         for (let c = 0; c < w; c++) {
@@ -427,7 +428,7 @@ def check_million(page):
 
 
 def check_crowded(page):
-    """More than a page takes: the numbers are those of the whole trace, what is left out is not what came last, and the page says so."""
+    """More than an HTML page holds: numbers are those of the whole trace, the latest parts are not left out, and the page says so."""
     trace, path = make_page("crowded")
     page.open(path)
     choose_device(page, "GPU:0")
@@ -459,7 +460,7 @@ def set_width(page, width, height=1000, scale=1):
 
 
 def page_of(name, trace, **header):
-    """The page of a trace that is written here."""
+    """The HTML page of a trace that is written here."""
     file, path = folder / f"{name}.hrt", folder / f"{name}.html"
     file.write_bytes(trace.bytes(**header))
     run([command, "report", file, "--html", path], check=True)
@@ -467,7 +468,7 @@ def page_of(name, trace, **header):
 
 
 def check_tip_follows_keys(page):
-    """Op a has memory in the first half of the time, op b in the second; keys move what is under the pointer, which stays."""
+    """Op a has memory in the first half of the time, op b in the second; keys move the chart under the pointer, which stays."""
     trace = trace_file.Trace()
     trace.event(trace_file.ALLOC, 0, address=1 << 30, bytes=4 << 20, op="a")
     trace.event(trace_file.FREE, 50000, address=1 << 30)
@@ -489,7 +490,8 @@ def check_tip_follows_keys(page):
 
 
 def check_what_numbers_are_of(page):
-    """Limits, fragmentation and pauses of a recording whose figures are known: 16 MiB are held, blocks lie at 0 and at 8 MiB, a second allocator has a limit."""
+    """Limits, fragmentation and pauses of a recording with known numbers: 16 MiB are held, blocks are at 0 and at 8 MiB, a second
+    allocator has a limit."""
     trace, base = trace_file.Trace(), 1 << 30
     name, kind = b"limited", b"bfc"
     trace.define(trace_file.ALLOCATOR, trace_file.varint(9) + trace_file.varint(0) + trace_file.varint(len(name)) + name + kind)
@@ -521,7 +523,7 @@ def check_what_numbers_are_of(page):
 
 
 def check_notes(page):
-    """What is not in a recording is said at the top: it ended at its limit of size, or events were lost."""
+    """Gaps of a recording are stated at the top: it ended at its size limit, or events were lost."""
     trace = trace_file.Trace()
     trace.event(trace_file.ALLOC, 0, address=1 << 30, bytes=4 << 20, op="a")
     limit = "The recording ended when its file had reached the limit of its size: what came later is not here."
@@ -534,7 +536,7 @@ def check_notes(page):
 
 
 def check_nameless(page):
-    """Where nothing has a name, sizes are told apart; sums are those of all."""
+    """Without names, blocks are grouped by size; the sums are those of all blocks."""
     trace, now = trace_file.Trace(), 0
     sizes = [1 << 20, 4 << 20, 4 << 20, 16 << 20]
     for i, size in enumerate(sizes):
@@ -565,14 +567,14 @@ def check_widths(page):
 
 
 def take_screenshot(page, path, html):
-    """The picture of docs/profile.md: sharper than a screen's pixels, with the tip of an allocation."""
+    """The picture of docs/profile.md: at a higher resolution than a screen, with the tooltip of an allocation."""
     set_width(page, 1200, 1226, 1.5)
     page.open(html)
     page.mouse("mouseMoved", 1, 1)
     page.eval("scrollTo(0, 0)")
     page.settle()
     x, y, width, height = page.eval("(b => [b.left, b.top, b.width, b.height])(document.getElementById('chart').getBoundingClientRect())")
-    # The activation that is largest to look at, in the part with Large Model Support.
+    # The activation with the largest area, in the part with Large Model Support.
     across, down = page.eval("""(() => { const { owner, w, h } = headroom.chart(), { capture } = headroom, spots = new Map();
         for (let y = 0; y < h; y++) for (let x = Math.floor(w * 0.6); x < w * 0.75; x++) {
             const id = owner[y * w + x];

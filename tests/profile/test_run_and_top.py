@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""headroom run and headroom top: programs that nobody changed are recorded and watched, and never fail because of it."""
+"""headroom run and headroom top: unchanged programs are recorded and observed, and never fail because of it."""
 import json
 import os
 import re
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
 from command import COMMAND, TRACES, run  # noqa: E402
 
 REPLAY = [COMMAND, "replay", str(TRACES / "resnet.csv.gz"), "--no-timing"]
-# A program with millions of events: a training loop, which is given no log directory and so does not record by itself.
+# A program with millions of events: a training loop, without a log directory, so that it does not record by itself.
 TRAIN = [str(Path(COMMAND).parent / "examples" / "profile")]
 
 
@@ -32,7 +32,7 @@ class Folder(unittest.TestCase):
         return sorted(p.name for p in self.folder.iterdir() if p.is_file())
 
     def start(self, *arguments, **extra):
-        """A program that goes on until it is ended."""
+        """A program that runs until it is killed."""
         program = subprocess.Popen([str(a) for a in arguments], env={**os.environ, **self.env, **extra}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(lambda: (program.kill(), program.wait()))
         return program
@@ -93,11 +93,11 @@ class Run(Folder):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         planes = sorted(str(p.relative_to(self.folder).parent) for p in self.folder.rglob("*.xplane.pb"))
         self.assertEqual(planes, ["log%dir/plugins/profile/t%-step2", "log%dir/plugins/profile/t%-step4"])
-        # It is what the export of the same file gives.
+        # It equals the export of the same file.
         run("report", self.folder / "t%-step2.hrt", "--export", "xplane", "--out", self.folder / "again")
         (again,) = (self.folder / "again").rglob("*.xplane.pb")
         self.assertEqual(next((self.folder / planes[0]).iterdir()).read_bytes(), again.read_bytes())
-        # A directory that cannot be made is told, and the program goes on.
+        # If the directory cannot be created, an error is printed and the program continues.
         result = self.run_recorded("--trace", self.folder / "u.hrt", "--tensorboard", "/proc/nothing", program=TRAIN + ["", "5"])
         self.assertEqual(result.returncode, 0)
         self.assertIn("/proc/nothing", result.stderr)
@@ -303,7 +303,7 @@ class Top(Folder):
             self.assertIn("... and 2 more" if rows == 5 else str(programs[1].pid), frames[-1])
 
     def watch(self, rows, columns, **extra):
-        """What `headroom top` writes to a terminal of that size, until q; 0 is a size that nobody knows."""
+        """Output of `headroom top` on a terminal of that size, until q; size 0 means unknown."""
         import fcntl
         import pty
         import struct

@@ -1,5 +1,5 @@
-/* test_segments.c - the promises of what a program shows to `headroom top`: it is true, it goes when the program goes, and a reader believes
- * nothing. */
+/* test_segments.c - the file that a program publishes for `headroom top`: it is correct, it is removed when the program ends, and a
+ * reader trusts nothing in it. */
 #include <sys/stat.h>
 
 #include "fault_os.h"
@@ -18,7 +18,7 @@ static void remove_folder(void)
 	if (system(command) != 0) puts("# the test's folder was not removed");
 }
 
-/* A folder of the test's own, where the library puts its file too. */
+/* A folder of the test's own, which the library uses for its file too. */
 static void use_folder(void)
 {
 	const char *temporary = getenv("TMPDIR");
@@ -122,7 +122,7 @@ static void test_without_the_variable_nothing_is_shown(void)
 	CHECK(access(own_path(), F_OK) != 0);
 }
 
-/* A system on which the publisher, in the middle of a look, sees what a reader would. */
+/* An operating system in which the publisher, in the middle of an update, reads the segment like a reader. */
 static hr__os_table reading_os;
 static pthread_t reading_not; /* the test's own thread */
 static _Atomic(int) looked, shown;
@@ -195,7 +195,7 @@ static void test_whatever_call_fails_nothing_is_left_behind(void)
 		hr_fault_os_fail_nth(0, false, 0);
 		hr__publish_stop();
 		CHECK(access(own_path(), F_OK) != 0);
-		CHECK_STATUS(HR_OK, hr_shutdown()); /* looking at devices opened them */
+		CHECK_STATUS(HR_OK, hr_shutdown()); /* reading the statistics opened the devices */
 		CHECK(hr_fault_os_is_clean());
 		if (!failed) {
 			CHECK_STATUS(HR_OK, status);
@@ -265,7 +265,7 @@ static void test_hostile_files_are_refused_or_made_harmless(void)
 	put(&s, sizeof s);
 	CHECK(!reads(&out));
 	s = good;
-	hr__store_relaxed(&s.sequence, 7); /* for ever in the middle of writing */
+	hr__store_relaxed(&s.sequence, 7); /* permanently in the middle of a write */
 	put(&s, sizeof s);
 	CHECK(!reads(&out));
 
@@ -294,7 +294,7 @@ static void test_hostile_files_are_refused_or_made_harmless(void)
 	CHECK(!reads(&out));
 }
 
-/* A number that no process has: that of a child which has ended and was waited for. */
+/* A process id that is not in use: that of a child that has ended and was waited for. */
 static pid_t dead_process(void)
 {
 	pid_t child = fork();
@@ -303,7 +303,7 @@ static pid_t dead_process(void)
 	return child;
 }
 
-/* Files that never come to rest, named after processes of which there are none or which are others'. */
+/* Files that are permanently being written, named after processes that do not exist or belong to other users. */
 static void put_odd_files(unsigned count, uid_t owner)
 {
 	hr__segment s = good_segment();
@@ -325,11 +325,11 @@ static void test_odd_files_are_not_waited_for(void)
 	hr__segments_read(&all);
 	CHECK_LE(all.pauses, 400);
 	CHECK_EQ(all.count, 0);
-	if (geteuid() != 0) return; /* files of others need root */
+	if (geteuid() != 0) return; /* files of other users need root */
 	put_odd_files(2000, 65534);
 	hr__segments_read(&all);
 	CHECK_EQ(all.pauses, 0); /* none of them was read */
-	CHECK_GE(all.odd, 1); /* the one that claims to show this process */
+	CHECK_GE(all.odd, 1); /* the one that claims to be of this process */
 }
 
 static void test_files_of_the_dead_are_removed_and_those_of_the_living_kept(void)
@@ -353,7 +353,7 @@ static void test_files_of_the_dead_are_removed_and_those_of_the_living_kept(void
 	for (size_t i = 0; i < all.count; i++) found = found || all.list[i].process == (uint32_t)getpid();
 	CHECK(found);
 
-	/* One whose number another process has by now, and one that is written to by who knows whom. */
+	/* A file whose process id is now another process's, and one written by an unknown process. */
 	s.birth++;
 	s.now_wall_ns = 1;
 	put(&s, sizeof s);
@@ -378,7 +378,7 @@ static bool is_shown(uint32_t process)
 	return false;
 }
 
-/* When process 1, which is root's, began. */
+/* Start time of process 1, which belongs to root. */
 static uint64_t birth_of_first(void)
 {
 	char text[1024] = "";
@@ -401,7 +401,7 @@ static void test_nobody_speaks_for_the_process_of_another(void)
 		CHECK_EQ(chown(own_path(), 65534, 65534), 0);
 		CHECK_EQ(chmod(own_path(), 0644), 0);
 		CHECK(!is_shown((uint32_t)getpid()));
-		CHECK(access(own_path(), F_OK) == 0); /* not ours to remove */
+		CHECK(access(own_path(), F_OK) == 0); /* belongs to another user */
 	} else {
 		char path[256];
 		s.process = 1;

@@ -1,5 +1,5 @@
-/* test_views.c - the sums agree: whatever a program does, every view of its trace adds up to what the allocators' statistics said at that moment, and the
- * views of the peak to the peak, to the byte. */
+/* test_views.c - the sums agree: whatever a program does, every view of its trace adds up to the allocators' statistics of that
+ * moment, and the views of the peak to the peak, to the byte. */
 #include "headroom_lms.h"
 #include "support_capture.h"
 #include "profile/holes.h"
@@ -23,7 +23,7 @@ typedef struct program {
 	} blocks[BLOCKS];
 	hr_tensor tensors[TENSORS];
 	hr_name ops[8], scopes[8], tags[3];
-	/* What the statistics said: at the end of each step, and at the end of the recording. */
+	/* Values of the statistics at the end of each step, and at the end of the recording. */
 	uint64_t step_bytes[STEPS][DEVICES], end_bytes[DEVICES], peak_bytes[DEVICES];
 	uint64_t steps;
 	char path[64];
@@ -52,7 +52,7 @@ static void make_names(program *p)
 	for (int i = 0; i < 3; i++) p->tags[i] = hr_name_intern(tags[i]);
 }
 
-/* Small enough that tensors have to leave. */
+/* Small enough that tensors must be evicted. */
 static void make_devices(program *p)
 {
 	hr_emulated_options emulated;
@@ -104,7 +104,7 @@ static void use_block(program *p)
 	}
 }
 
-/* As a runtime does: an op begins, uses tensors, ends. */
+/* Like a runtime: an op begins, uses tensors, ends. */
 static void use_tensor(program *p)
 {
 	hr_tensor tensor = p->tensors[hr_rand_below(&p->random, TENSORS)];
@@ -133,7 +133,7 @@ static void run_program(program *p, uint64_t seed)
 	unlink(p->path);
 	make_names(p);
 	make_devices(p);
-	for (uint64_t i = hr_rand_below(&p->random, 200); i > 0; i--) do_something(p); /* what is there when the recording begins */
+	for (uint64_t i = hr_rand_below(&p->random, 200); i > 0; i--) do_something(p); /* live when the recording begins */
 	CHECK_STATUS(HR_OK, hr_trace_start(p->path));
 	for (int i = 0; i < DEVICES; i++) CHECK_STATUS(HR_OK, hr_reset_memory_stats(device_names[i]));
 	p->steps = hr_rand_below(&p->random, STEPS + 1);
@@ -218,7 +218,7 @@ static uint64_t total(const hr__table *table, const char *key)
 	return table->total[column_of(table, key)];
 }
 
-/* What is shown and what is hidden make the total, in every column that is summed. */
+/* Shown and hidden rows add up to the total, in every summed column. */
 static void check_sums(const hr__table *table)
 {
 	if (table->form != HR__TABLE_LIST) return;
@@ -236,7 +236,7 @@ static void check_all_sums(const look *l)
 	for (uint32_t i = 0; i < l->report.table_count; i++) check_sums(&l->report.tables[i]);
 }
 
-/* Each scope is itself and those right below it. */
+/* Each scope is the sum of itself and the scopes directly below it. */
 static void check_tree(const hr__table *table, const char *all, const char *self)
 {
 	for (size_t i = 0; i < table->count; i++) {
@@ -247,7 +247,7 @@ static void check_tree(const hr__table *table, const char *all, const char *self
 	}
 }
 
-/* Of the selected sites, at the moment when the whole device was highest in the selected time; by going through all changes again. */
+/* Bytes of the selected sites at the peak of the whole device in the selected time, from a replay of all changes. */
 static uint64_t live_at_peak(const hr__selection *s)
 {
 	const hr__capture *c = s->capture;
@@ -279,7 +279,7 @@ static uint64_t residual_of(const hr__selection *s)
 	return bytes;
 }
 
-/* ---- holes, by sorting what is live ---- */
+/* ---- holes, by sorting live blocks ---- */
 
 typedef struct range {
 	uint64_t from, to;
@@ -348,7 +348,7 @@ static void check_holes(const hr__capture *c, uint64_t *random)
 	hr__holes_free(holes);
 }
 
-/* What allocators did adds up to what the other views say of the device. */
+/* The sums over allocators equal those of the other views of the device. */
 static void check_allocators(const hr__capture *c, uint32_t device, uint32_t step)
 {
 	look l;
@@ -374,7 +374,7 @@ static void check_allocators(const hr__capture *c, uint32_t device, uint32_t ste
 	look_away(&l);
 }
 
-/* All views of one device in one stretch of time, with any options. */
+/* Checks all views of one device in one time range, with any options. */
 static void check_views(const hr__capture *c, uint32_t device, uint32_t step, const hr_profile_options *options, bool filters)
 {
 	look l;
@@ -441,7 +441,7 @@ static void check_views(const hr__capture *c, uint32_t device, uint32_t step, co
 	look_away(&l);
 }
 
-/* Steps of the trace against what the statistics said at their ends. */
+/* Compares the steps of the trace with the statistics at their ends. */
 static void check_steps(const program *p, const hr__capture *c, uint32_t device, int number)
 {
 	look l;
@@ -548,7 +548,7 @@ static hr__capture *end_recording(void)
 	return capture;
 }
 
-/* The table of the file's head: variables stay, each step's output is freed by the next, and only history grows. */
+/* The table at the top of the view's source: variables persist, each step's output is freed by the next, and only history grows. */
 static void test_only_what_grows_from_step_to_step_is_a_leak(void)
 {
 	look l;
@@ -583,7 +583,8 @@ static void test_only_what_grows_from_step_to_step_is_a_leak(void)
 	unlink(path);
 }
 
-/* One block of a place for each stream in turn, and of two dtypes: no site of it is touched in more than a quarter of the steps. */
+/* One site allocates blocks on each stream in turn, and with two dtypes: no combination occurs in more than a quarter of the steps.
+ * */
 static void test_a_leak_over_several_streams_is_one_place(void)
 {
 	look l;
@@ -595,7 +596,7 @@ static void test_a_leak_over_several_streams_is_one_place(void)
 		                              .requested = 1 << 20, .op = hr_name_intern("history"), .dtype = step % 8 < 4 ? HR_DTYPE_FLOAT32 : HR_DTYPE_FLOAT16 });
 		emit(HR__EVENT_STEP_END, 0, step, "");
 	}
-	emit(HR__EVENT_FREE, 1 << 20, 0, ""); /* after the last step: no step sees it */
+	emit(HR__EVENT_FREE, 1 << 20, 0, ""); /* after the last step, so in no step */
 	hr__capture *c = end_recording();
 	CHECK_GE(c->site_count, 4);
 	hr_profile_options_init(&options);
@@ -605,7 +606,7 @@ static void test_a_leak_over_several_streams_is_one_place(void)
 	CHECK_EQ(cell(sites, 0, "growing"), 1);
 	CHECK_EQ(cell(sites, 0, "grew_steps"), 11);
 	CHECK_EQ(cell(sites, 0, "growth_bytes"), 11 << 20);
-	CHECK_EQ(cell(sites, 0, "dtype"), 0); /* there is no one answer */
+	CHECK_EQ(cell(sites, 0, "dtype"), 0); /* there is no single value */
 	CHECK_EQ(cell(facts, 0, "growing"), 1);
 	CHECK_EQ(cell(facts, 0, "after_last_step_bytes"), 12 << 20);
 	CHECK_EQ(l.selection.end_bytes, 11 << 20);
@@ -626,7 +627,7 @@ static void begin_real_recording(hr_allocator *allocators, int count)
 	for (int i = 0; i < count; i++) CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &allocators[i]));
 }
 
-/* The second allocator is a step ahead of the first: by their numbers alone, each of its steps would be the first one's next. */
+/* The second allocator is a step ahead of the first: by number alone, each of its steps would be the next step of the first. */
 static void test_a_program_that_tells_two_allocators_of_its_steps_has_each_once(void)
 {
 	look l;
@@ -687,18 +688,18 @@ static void test_tensors_know_how_long_they_lay_idle(void)
 	CHECK_EQ(cell(tensors, 0, "bytes"), 4096);
 	CHECK_EQ(cell(tensors, 0, "uses"), 3);
 	CHECK_EQ(cell(tensors, 0, "alive"), 0);
-	CHECK_GE(cell(tensors, 0, "idle_micros"), 20000000 * 0.999); /* the rate of the ticks is measured */
+	CHECK_GE(cell(tensors, 0, "idle_micros"), 20000000 * 0.999); /* the tick rate is measured */
 	CHECK_LE(cell(tensors, 0, "idle_micros"), cell(tensors, 0, "micros"));
 	for (size_t i = 0; i < tensors->count; i++) CHECK_LE(cell(tensors, i, "idle_micros"), cell(tensors, i, "micros"));
 	CHECK_EQ(cell(tensors, 1, "uses"), 0);
 	CHECK_EQ(cell(tensors, 1, "alive"), 1);
-	CHECK_EQ(cell(tensors, 1, "idle_micros"), cell(tensors, 1, "micros")); /* all its life */
+	CHECK_EQ(cell(tensors, 1, "idle_micros"), cell(tensors, 1, "micros")); /* its whole life */
 	look_away(&l);
 	hr__capture_close(c);
 	unlink(path);
 }
 
-/* ---- bad questions ---- */
+/* ---- invalid options ---- */
 
 static hr__capture *small_capture(void)
 {
@@ -794,10 +795,10 @@ static void test_reports_can_be_written_and_saved(void)
 	CHECK_STATUS(HR_OK, hr_profile_options_preset(&options, "time_and_memory"));
 	CHECK_STATUS(HR_OK, hr_profile_save(path, &options, HR_PROFILE_JSON, file));
 	CHECK_EQ(access(file, R_OK), 0);
-	CHECK_STATUS(HR_IO, hr_profile_save(path, &options, HR_PROFILE_JSON, file)); /* it is there already */
+	CHECK_STATUS(HR_IO, hr_profile_save(path, &options, HR_PROFILE_JSON, file)); /* the file exists */
 	unlink(file);
 	CHECK_STATUS(HR_IO, hr_profile_save("/nowhere/x.hrt", &options, HR_PROFILE_JSON, file));
-	CHECK_NE(access(file, R_OK), 0); /* nothing is left behind */
+	CHECK_NE(access(file, R_OK), 0); /* no file is left */
 	CHECK_STATUS(HR_IO, hr_profile_save(path, &options, HR_PROFILE_JSON, "/nowhere/at/all"));
 	unlink(path);
 }
