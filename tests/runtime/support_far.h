@@ -1,4 +1,4 @@
-/* support_far.h - an emulated device that says of itself what a card does: the host cannot reach its memory. "FAR:0". */
+/* support_far.h - an emulated device that, like a card, reports that the host cannot access its memory. "FAR:0". */
 #ifndef HR_TESTS_SUPPORT_FAR_H
 #define HR_TESTS_SUPPORT_FAR_H
 
@@ -13,7 +13,7 @@ static hr_status far_open(void *config, uint32_t index, void **out, hr_backend_c
 	return status;
 }
 
-/* With little pinned memory: 64 MiB, which it takes at a time otherwise, take time. */
+/* With little pinned memory: the default of 64 MiB at a time is slow to pin. */
 static void far_add(void)
 {
 	static hr_emulated_options config;

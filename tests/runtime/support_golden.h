@@ -1,6 +1,6 @@
-/* support_golden.h - reads the files of tests/runtime/golden/, which tools/golden.py writes; it tells their format.
+/* support_golden.h - reads the files of tests/runtime/golden/. tools/golden.py writes them and documents their format.
  *
- * Whatever is wrong with a file fails the test, with the file and the line. */
+ * Any error in a file fails the test, with the file and the line. */
 #ifndef HR_TESTS_RUNTIME_SUPPORT_GOLDEN_H
 #define HR_TESTS_RUNTIME_SUPPORT_GOLDEN_H
 
@@ -12,7 +12,7 @@
 #include "test.h"
 
 #define GOLDEN_PARAMETERS 8
-#define GOLDEN_TENSORS 12 /* inputs of a case; outputs and gradients of one */
+#define GOLDEN_TENSORS 12 /* inputs of a case; outputs and gradients of a case */
 #define GOLDEN_WORD 64
 
 struct golden_tensor {
@@ -20,8 +20,8 @@ struct golden_tensor {
 	int rank;
 	int64_t dims[HR_SHAPE_MAX_RANK], count;
 	double *values;
-	double *scales; /* of what is expected: an error is measured in parts of it */
-	int input;      /* of a gradient: by which */
+	double *scales; /* of the expected values: errors are measured relative to it */
+	int input;      /* of a gradient: the input it is with respect to */
 };
 
 struct golden_case {
@@ -36,7 +36,7 @@ struct golden_file {
 	char path[256];
 	FILE *stream;
 	int line, cases;
-	char word[GOLDEN_WORD]; /* the next one, not yet used; "" at the end of the file */
+	char word[GOLDEN_WORD]; /* the next word, not yet used; "" at the end of the file */
 };
 
 __attribute__((format(printf, 2, 3), noreturn)) static void golden_bad(const struct golden_file *file, const char *format, ...)
@@ -81,7 +81,7 @@ static bool golden_is(const struct golden_file *file, const char *word)
 	return strcmp(file->word, word) == 0;
 }
 
-/* A number at [at], and what comes behind it. */
+/* Parses a number at [at]; *behind gets its end. */
 static double golden_number(struct golden_file *file, const char *at, char **behind)
 {
 	double number = strtod(at, behind);
@@ -90,7 +90,7 @@ static double golden_number(struct golden_file *file, const char *at, char **beh
 	return number;
 }
 
-/* NUMBER or NUMBER~SCALE; else the scale is the number's own size. */
+/* NUMBER or NUMBER~SCALE; without SCALE, the scale is the number's magnitude. */
 static void golden_pair(struct golden_file *file, double *number, double *scale)
 {
 	char *behind;
@@ -186,7 +186,7 @@ static void golden_open(struct golden_file *file, const char *name)
 	golden_next(file);
 }
 
-/* The next case; false at the end, when all that should be there was there. */
+/* Reads the next case; false at the end, after checking that all cases were there. */
 static bool golden_read(struct golden_file *file, struct golden_case *out)
 {
 	double cases, scale;

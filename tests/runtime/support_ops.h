@@ -1,7 +1,7 @@
-/* support_ops.h - ops without the engine: types are inferred, memory comes from malloc, and the kernel is called.
+/* support_ops.h - runs ops without the engine: types are inferred, memory comes from malloc, and the kernel is called.
  *
- * Each run is made twice, on one thread and on four that take parts from the last to the first, and once more in the memory of each
- * input that the row forwards, or of those that it updates, in every combination: all must give the same bits. */
+ * Each op is run twice, on one thread and on four that process parts from the last to the first, and once more in the memory of
+ * each input that its row forwards, or of those that it updates, in every combination: all results must be bit-identical. */
 #ifndef HR_TESTS_SUPPORT_OPS_H
 #define HR_TESTS_SUPPORT_OPS_H
 
@@ -27,7 +27,7 @@ static void support_take(void *argument, unsigned index)
 	for (int64_t number; (number = atomic_fetch_sub(&parts->left, 1) - 1) >= 0;) parts->part(parts->context, (uint32_t)number);
 }
 
-/* The linker puts it in the place of the library's. */
+/* The linker substitutes it for the library's function. */
 void __wrap_hr__team_run(hr__team *team, uint32_t count, void (*part)(void *context, uint32_t number), void *context);
 void __wrap_hr__team_run(hr__team *team, uint32_t count, void (*part)(void *context, uint32_t number), void *context)
 {
@@ -48,13 +48,13 @@ typedef struct tensor {
 #define SHAPE(...) ((hr__dims){ (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), { __VA_ARGS__ } })
 #define SCALAR_SHAPE ((hr__dims){ 0 })
 
-/* Blocks that a test does not free are known to this list, so that nothing counts as leaked: each test is a process of its own. */
+/* Keeps blocks that a test does not free reachable, so that none counts as leaked: each test is a process of its own. */
 static struct support_block {
 	struct support_block *next;
 	void *data;
 } * support_blocks;
 
-/* Exactly as many bytes as it has, so that a sanitizer sees what is beside it. */
+/* Exactly as many bytes as it has, so that a sanitizer detects accesses beside it. */
 HR_TEST_UNUSED static tensor make(hr_dtype dtype, hr__dims dims)
 {
 	tensor made = { { dtype, dims }, NULL };
@@ -71,8 +71,8 @@ HR_TEST_UNUSED static int64_t count_of(const tensor *of)
 	return hr__dims_count(&of->type.dims);
 }
 
-/* What bits of a bfloat16 without the sign mean: 8 exponent bits, 7 of a fraction. 2^128 for those of infinity, which is where the next
- * one would be. */
+/* The value of a bfloat16 without its sign: 8 exponent bits, 7 fraction bits. The bits of infinity give 2^128, the value that would
+ * follow. */
 static double bfloat16_size(uint32_t bits)
 {
 	int exponent = (int)(bits >> 7);
@@ -86,8 +86,8 @@ HR_TEST_UNUSED static double bfloat16_value(uint16_t bits)
 	return bits & 0x8000 ? -size : size;
 }
 
-/* The slow way: finds the two that a number lies between, and takes the nearer one, or the even one. Exact for all dtypes, as a long double
- * holds an int64. */
+/* Slow reference: finds the two neighbours of a number and returns the nearer one, or the even one. Exact for all dtypes, because a
+ * long double holds an int64. */
 HR_TEST_UNUSED static uint16_t bfloat16_nearest(long double x)
 {
 	uint32_t sign = signbit(x) ? 0x8000 : 0, low = 0, high = 0x7F80;
@@ -129,7 +129,7 @@ HR_TEST_UNUSED static void set(tensor *of, int64_t i, double value)
 
 static uint64_t support_state = 7;
 
-/* low <= x < high; whole numbers in integers. */
+/* low <= x < high; integers for integer dtypes. */
 HR_TEST_UNUSED static tensor random_tensor(hr_dtype dtype, hr__dims dims, double low, double high)
 {
 	tensor made = make(dtype, dims);
@@ -152,7 +152,7 @@ HR_TEST_UNUSED static hr_status infer_all(enum hr__op_kind kind, const tensor *i
 	return hr__ops[kind].infer(types, count, attrs, outs);
 }
 
-/* The first output only. */
+/* Returns the type of the first output only. */
 HR_TEST_UNUSED static hr_status infer(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
                                       hr__type *out)
 {
@@ -162,7 +162,7 @@ HR_TEST_UNUSED static hr_status infer(enum hr__op_kind kind, const tensor *in, u
 	return status;
 }
 
-/* Runs once, with outputs at [outs]. Returns the error. */
+/* Runs the op once, with outputs at [outs]. Returns the error. */
 HR_TEST_UNUSED static const char *run_at(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
                                          tensor *outs)
 {
@@ -191,7 +191,7 @@ HR_TEST_UNUSED static void free_all(tensor *tensors, uint32_t count)
 	for (uint32_t i = 0; i < count; i++) free(tensors[i].data);
 }
 
-/* Output i in the memory of input taken[i]; below 0: in its own. */
+/* Output i is in the memory of input taken[i], or in its own if that is below 0. */
 HR_TEST_UNUSED static void check_in_place(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
                                           const int *taken, const tensor *expected)
 {
@@ -224,7 +224,7 @@ HR_TEST_UNUSED static void check_all_in_place(enum hr__op_kind kind, const tenso
 	}
 }
 
-/* Runs an op that is right. [outs] has room for HR__OP_OUTPUTS. */
+/* Runs a valid op. [outs] has room for HR__OP_OUTPUTS. */
 HR_TEST_UNUSED static void call_all(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs, tensor *outs)
 {
 	hr__type types[HR__OP_OUTPUTS];
@@ -245,7 +245,7 @@ HR_TEST_UNUSED static void call_all(enum hr__op_kind kind, const tensor *in, uin
 	check_all_in_place(kind, in, count, attrs, outs);
 }
 
-/* The first output only. */
+/* Returns the first output only. */
 HR_TEST_UNUSED static tensor call(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs)
 {
 	tensor outs[HR__OP_OUTPUTS];
@@ -254,7 +254,7 @@ HR_TEST_UNUSED static tensor call(enum hr__op_kind kind, const tensor *in, uint3
 	return outs[0];
 }
 
-/* That it is refused, with a message that says so. */
+/* Checks that the call is refused, with a message that contains [part]. */
 HR_TEST_UNUSED static void check_refused(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs,
                                          const char *part)
 {
@@ -263,7 +263,7 @@ HR_TEST_UNUSED static void check_refused(enum hr__op_kind kind, const tensor *in
 	CHECK_CONTAINS(hr_last_message(), part);
 }
 
-/* That element [i] is [want], as exactly as the dtype allows when numbers of the size [scale] were added up. */
+/* Checks that element [i] is [want], within the precision of the dtype for a sum of numbers of magnitude [scale]. */
 HR_TEST_UNUSED static void check_near(const tensor *of, int64_t i, double want, double scale)
 {
 	double got = get(of, i), exact = of->type.dtype == HR_DTYPE_FLOAT32 ? 1e-5 : of->type.dtype == HR_DTYPE_FLOAT64 ? 1e-12 : 0;
@@ -278,7 +278,7 @@ HR_TEST_UNUSED static void check_dims(const tensor *of, hr__dims dims)
 	CHECK_STR(hr__dims_text(&of->type.dims, left, sizeof left), hr__dims_text(&dims, right, sizeof right));
 }
 
-/* The place in [of] of what is at element [i] of shape [dims], to which it is broadcast. */
+/* Index in [of] of the element that is broadcast to element [i] of shape [dims]. */
 HR_TEST_UNUSED static int64_t broadcast_place(const hr__dims *of, const hr__dims *dims, int64_t i)
 {
 	int64_t place = 0, step = 1;

@@ -1,4 +1,4 @@
-/* support_session.h - a session on an emulated device, and what its allocator says. */
+/* support_session.h - a session on an emulated device, and the statistics of its allocator. */
 #ifndef HR_TESTS_SUPPORT_SESSION_H
 #define HR_TESTS_SUPPORT_SESSION_H
 
@@ -8,7 +8,7 @@
 static hr_session session;
 static hr_allocator allocator;
 
-/* With an allocator of its own, of [limit] bytes; 0 = the device's default one. */
+/* Opens it with an allocator of its own, of [limit] bytes; 0 = the device's default allocator. */
 HR_TEST_UNUSED static void open_session(uint64_t limit)
 {
 	hr_session_options options;
@@ -38,7 +38,7 @@ HR_TEST_UNUSED static hr_stats stats_of(void)
 	return stats;
 }
 
-/* Nothing is left in it. */
+/* Checks that nothing is left in it. */
 HR_TEST_UNUSED static void close_session(void)
 {
 	CHECK_STATUS(HR_OK, hr_session_leave());
@@ -47,7 +47,7 @@ HR_TEST_UNUSED static void close_session(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* A value of one element. */
+/* The number in a value of one element. */
 HR_TEST_UNUSED static float number_in(hr_value value)
 {
 	float number = -1;

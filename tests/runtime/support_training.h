@@ -1,4 +1,5 @@
-/* support_training.h - training of the models of examples/models.h: a step, op by op, in a function or in a graph, and all weights. */
+/* support_training.h - training of the models of examples/models.h: a step, op by op, in a function or in a graph, and all weights.
+ * */
 #ifndef HR_TESTS_SUPPORT_TRAINING_H
 #define HR_TESTS_SUPPORT_TRAINING_H
 
@@ -9,16 +10,16 @@
 enum how { BY_OP, BY_FUNCTION, BY_GRAPH, HOW_COUNT };
 static const char *const how_names[] = { "op by op", "in a function", "in a graph" };
 
-/* What is trained, in the session that the thread is in. */
+/* A training, in the thread's current session. */
 struct training {
 	const struct model *model;
 	enum how how;
 	bool checkpointed;
 	hr_optimizer optimizer;
-	hr_session session; /* by graph: that it is run in */
+	hr_session session; /* BY_GRAPH: the session that runs it */
 	hr_function function;
 	hr_graph graph;
-	hr_value x, labels, loss, done; /* of the graph; all variables of it have contents when started */
+	hr_value x, labels, loss, done; /* of the graph; [started]: all its variables have contents */
 	bool started;
 };
 
@@ -39,12 +40,12 @@ static hr_value training_place_like(hr_value value)
 	return hr_placeholder(hr_value_dtype(value), dims, hr_value_rank(value));
 }
 
-/* In the graph. */
+/* Called inside the graph. */
 static hr_status training_build_step(struct training *training)
 {
 	hr_variable variables[256];
 	const struct model *model = training->model;
-	training->x = training_place_like(model->inputs(model, 0)); /* these are nodes that nobody runs */
+	training->x = training_place_like(model->inputs(model, 0)); /* these nodes are never run */
 	training->labels = training->x.id ? training_place_like(model->labels(model, 0)) : HR_NO_VALUE;
 	if (!training->labels.id) return hr_last_status();
 	hr_status status = hr_variable_scope_push(model->name, HR_REUSE_OR_MAKE);
@@ -58,7 +59,7 @@ static hr_status training_build_step(struct training *training)
 	return status;
 }
 
-/* The graph of a step, all or none of it. */
+/* Builds the graph of a step, completely or not at all. */
 static hr_status training_build(struct training *training)
 {
 	hr_status status = hr_graph_create(&training->graph);
@@ -127,7 +128,7 @@ static hr_status training_run(struct training *training, hr_value x, hr_value la
 	return loss->id ? HR_OK : hr_last_status();
 }
 
-/* One step. What went wrong has a message. */
+/* Runs one step. An error has a message. */
 HR_TEST_UNUSED static hr_status training_step(struct training *training, uint64_t step, float *out)
 {
 	hr_value x = training->model->inputs(training->model, step), loss;
@@ -141,7 +142,7 @@ HR_TEST_UNUSED static hr_status training_step(struct training *training, uint64_
 	return status ? status : hr_fetch(loss, out, sizeof *out);
 }
 
-/* All weights, one after the other: how many numbers. In the session, for a function or op by op; in the graph, for a graph. */
+/* Copies all weights to [out]; returns how many numbers. BY_GRAPH they are the graph's variables, else those of the session. */
 HR_TEST_UNUSED static size_t training_weights(const struct training *training, float *out, size_t capacity)
 {
 	hr_variable variables[256];

@@ -1,5 +1,5 @@
-/* test_bad_input.c - what is wrong with a call is told: which op, in which scope, both shapes where there are two. Nothing else comes of it: what
- * was loose is used up, what was kept is still there, and the next call works. */
+/* test_bad_input.c - errors of calls are reported with the op, its scope, and both shapes if there are two. They have no other
+ * effect: temporary inputs are consumed, kept ones remain, and the next call works. */
 #include <math.h>
 #include <stdarg.h>
 
@@ -13,7 +13,7 @@ static hr_value ones(hr_dtype dtype, const int64_t *dims, int rank)
 	return hr_full(dtype, dims, rank, 1);
 }
 
-/* Opens a session and a scope, whose name messages have to tell. */
+/* Opens a session and a scope, whose name messages must contain. */
 static void begin(void)
 {
 	open_session(0);
@@ -26,7 +26,7 @@ static void end(void)
 	close_session();
 }
 
-/* That the call failed with a message that has all of the parts, up to a NULL, and left nothing. */
+/* Checks that the call failed with a message that contains all of the parts, up to a NULL, and left nothing. */
 static void check_refused(int line, hr_value out, hr_status status, ...)
 {
 	va_list parts;
@@ -44,7 +44,7 @@ static void check_refused(int line, hr_value out, hr_status status, ...)
 	CHECK_EQ(stats_of().bytes_in_use, 0);
 }
 
-/* An op call that is wrong. */
+/* An invalid op call. */
 #define REFUSED(call, op, ...) check_refused(__LINE__, (call), HR_INVALID_ARGUMENT, "op \"" op "\" in scope \"tower\"", __VA_ARGS__, (const char *)NULL)
 
 /* ---- shapes ---- */
@@ -115,7 +115,7 @@ static void test_dtypes_that_do_not_fit(void)
 	end();
 }
 
-/* ---- values of enums that there are not ---- */
+/* ---- invalid enum values ---- */
 
 static void test_unknown_values_of_enums(void)
 {
@@ -212,7 +212,7 @@ static void test_null(void)
 	end();
 }
 
-/* ---- what is kept stays, and messages too ---- */
+/* ---- kept values remain, and so do messages ---- */
 
 static void test_a_refused_call_leaves_what_was_kept(void)
 {
@@ -230,7 +230,7 @@ static void test_a_refused_call_leaves_what_was_kept(void)
 	CHECK(!hr_attention("two", x, 2, true, 1).id);
 	CHECK_STATUS(HR_OK, hr_fetch(x, numbers, sizeof numbers));
 	CHECK_EQ(numbers[5], 1.0f);
-	/* No value makes no message of its own. */
+	/* HR_NO_VALUE as an input makes no message of its own. */
 	CHECK(!hr_matmul(x, x).id);
 	hr_value none = hr_add(hr_relu(HR_NO_VALUE), x);
 	none = hr_broadcast_to(hr_reshape(none, HR_DIMS(-1, -1)), HR_DIMS(-5));
@@ -244,7 +244,7 @@ static void test_a_refused_call_leaves_what_was_kept(void)
 	end();
 }
 
-/* That the message begins so, and has the name of the op in it once. */
+/* Checks that the message begins with [beginning], and contains the name of the op once. */
 static void check_named_once(const char *beginning)
 {
 	const char *message = hr_last_message();
@@ -254,7 +254,7 @@ static void check_named_once(const char *beginning)
 	CHECK(!strstr(message + 1, "op \""));
 }
 
-/* It is tensors that find no room, and they say for which op; the runtime says so of anything that goes wrong. */
+/* Tensors find no memory and name the op; the runtime names the op of any error. */
 static void test_an_op_without_room_is_named_once(void)
 {
 	open_session(2 << 20);
@@ -295,7 +295,7 @@ static void test_an_index_out_of_range_is_found_when_it_is_fetched(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_synchronize(session));
 	CHECK_CONTAINS(hr_last_message(), "op \"gather\" in scope \"tower\"");
 	hr_release(bad);
-	CHECK_STATUS(HR_OK, hr_session_synchronize(session)); /* it is told once */
+	CHECK_STATUS(HR_OK, hr_session_synchronize(session)); /* reported once */
 	bad = hr_cross_entropy(table, hr_constant(HR_DTYPE_INT32, HR_DIMS(3), (int32_t[]){ 0, 1, 2 }));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(bad, rows, 12));
 	CHECK_CONTAINS(hr_last_message(), "op \"cross_entropy\" in scope \"tower\"");
@@ -324,7 +324,7 @@ static void test_gradients_that_there_are_not(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(whole, &x, 1, &first));
 	CHECK_CONTAINS(hr_last_message(), "int32");
 	CHECK_STATUS(HR_CLOSED, hr_gradients(x, &(hr_value){ 12345 }, 1, &first));
-	/* Nothing depends on what was cut off by integers: zeros. */
+	/* Integers cut off the dependency: the gradient is zero. */
 	hr_value y = hr_keep(hr_reduce_sum(hr_one_hot(hr_cast(x, HR_DTYPE_INT32), 3, F), HR_ALL_AXES, false));
 	CHECK_STATUS(HR_OK, hr_gradients(y, &x, 1, &first));
 	CHECK_STATUS(HR_OK, hr_fetch(first, numbers, sizeof numbers));
@@ -332,7 +332,7 @@ static void test_gradients_that_there_are_not(void)
 	CHECK_STATUS(HR_OK, hr_tape_end());
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tape_end());
 
-	/* Of gradients there are some; relu's has none. */
+	/* Some gradients have gradients; that of relu has none. */
 	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
 	hr_value place = hr_placeholder(F, HR_DIMS(2)), cube = hr_mul(hr_mul(place, place), hr_relu(place));
@@ -341,7 +341,7 @@ static void test_gradients_that_there_are_not(void)
 	CHECK_EQ(second.id, 0);
 	CHECK_CONTAINS(hr_last_message(), "op \"relu_grad\" in scope \"tower\"");
 	CHECK_CONTAINS(hr_last_message(), "no gradient");
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(first, &x, 1, &second)); /* outside of the graph */
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(first, &x, 1, &second)); /* x is outside of the graph */
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(first, &place, 1, &second));
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
@@ -379,7 +379,8 @@ static void test_wrong_feeds_and_fetches(void)
 	CHECK_CONTAINS(hr_last_message(), "int32");
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, (hr_feed[]){ { a, good }, { a, good } }, 2, &b, 1, &out, NULL, NULL));
 	CHECK_CONTAINS(hr_last_message(), "feed 1");
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ b, good }, 1, &b, 1, &out, NULL, NULL)); /* no placeholder */
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ b, good }, 1, &b, 1, &out, NULL, NULL)); /* no
+	                                                                                                                * placeholder */
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, b }, 1, &b, 1, &out, NULL, NULL));    /* no contents */
 	CHECK_STATUS(HR_CLOSED, hr_session_run(session, &(hr_feed){ a, { 12345 } }, 1, &b, 1, &out, NULL, NULL));
 	CHECK_STATUS(HR_CLOSED, hr_session_run(session, &(hr_feed){ a, HR_NO_VALUE }, 1, &b, 1, &out, NULL, NULL));
@@ -391,7 +392,7 @@ static void test_wrong_feeds_and_fetches(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, good }, 1, NULL, 0, &out, NULL, NULL));
 	CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ a, good }, 1, &b, 1, &out, NULL, NULL));
 	hr_release(out);
-	/* A value of a graph has no contents, and one with contents is no part of it. */
+	/* A value of a graph has no contents, and a value with contents is not part of a graph. */
 	CHECK(!hr_exp(b).id);
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(b, &(float){ 0 }, 4));
 	CHECK(!hr_placeholder(F, HR_DIMS(2)).id);
@@ -433,14 +434,14 @@ static void test_wrong_names_and_types(void)
 	for (int i = 0; i < 16; i++) CHECK_STATUS(HR_OK, hr_variable_scope_push("s", HR_REUSE_AS_AROUND));
 	CHECK_STATUS(HR_TOO_MANY, hr_variable_scope_push("s", HR_REUSE_AS_AROUND));
 	for (int i = 0; i < 16; i++) CHECK_STATUS(HR_OK, hr_variable_scope_pop());
-	/* Nothing is left of what failed. */
+	/* The failed calls left nothing. */
 	CHECK_EQ(hr_trainable_variables(NULL, 0), 0);
 	CHECK(!hr_read((hr_variable){ 12345 }).id);
 	CHECK_EQ((int)hr_last_status(), (int)HR_CLOSED);
 	close_session();
 }
 
-/* The same is wrong with an initializer as with the op that does its work. */
+/* Invalid arguments of an initializer are refused like those of the corresponding op. */
 static void test_wrong_initializers(void)
 {
 	static const struct {
@@ -492,7 +493,7 @@ static void test_wrong_assignments(void)
 	CHECK_CONTAINS(hr_last_message(), "[64,64]");
 	CHECK(!hr_assign(w, ones(HR_DTYPE_FLOAT64, HR_DIMS(64, 64))).id);
 	CHECK_CONTAINS(hr_last_message(), "float64");
-	CHECK(!hr_assign_add(w, ones(F, HR_DIMS(2, 64, 64))).id); /* it would be broadcast */
+	CHECK(!hr_assign_add(w, ones(F, HR_DIMS(2, 64, 64))).id); /* would need broadcasting */
 	CHECK_CONTAINS(hr_last_message(), "op \"assign_add\" in scope \"tower\": variable \"w\"");
 	CHECK_CONTAINS(hr_last_message(), "[64,64]");
 	CHECK_CONTAINS(hr_last_message(), "[2,64,64]");
@@ -515,7 +516,7 @@ static void test_wrong_assignments(void)
 	CHECK_STATUS(HR_OK, hr_session_enter(other));
 	CHECK(!hr_read(w).id);
 	CHECK_CONTAINS(hr_last_message(), "another session");
-	CHECK(make("w").id); /* names are the session's own */
+	CHECK(make("w").id); /* each session has its own names */
 	CHECK_STATUS(HR_OK, hr_session_leave());
 	CHECK_STATUS(HR_OK, hr_session_close(other));
 	CHECK_EQ(number_in(hr_slice(hr_reshape(hr_read(w), HR_DIMS(64 * 64)), 0, 0, 1)), 1.0f);
@@ -525,7 +526,7 @@ static void test_wrong_assignments(void)
 	end();
 }
 
-/* ---- what has ended ---- */
+/* ---- closed handles ---- */
 
 static void test_use_after_close(void)
 {
@@ -541,9 +542,9 @@ static void test_use_after_close(void)
 	CHECK_STATUS(HR_OK, hr_session_enter(other));
 	hr_variable w = make("w");
 	hr_value x = hr_keep(ones(F, HR_DIMS(1)));
-	CHECK_STATUS(HR_IN_USE, hr_session_close(other)); /* while it is entered, and x was not released */
+	CHECK_STATUS(HR_IN_USE, hr_session_close(other)); /* entered, and x is not released */
 	CHECK_STATUS(HR_CLOSED, hr_session_close(other));
-	CHECK(!ones(F, HR_DIMS(1)).id); /* the session that this thread is in is gone */
+	CHECK(!ones(F, HR_DIMS(1)).id); /* this thread's session is closed */
 	CHECK_EQ((int)hr_last_status(), (int)HR_CLOSED);
 	CHECK(!make("v").id);
 	CHECK_EQ((int)hr_last_status(), (int)HR_CLOSED);

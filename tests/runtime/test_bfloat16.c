@@ -1,5 +1,5 @@
-/* test_bfloat16.c - bfloat16 as a dtype to keep values in: its bits come back from wherever they were, ops that move elements do so, gradients
- * go through, and training that keeps its activations in it takes less memory, and the same bits with a limit as without. */
+/* test_bfloat16.c - bfloat16 as a storage dtype: bits are preserved everywhere, ops that move elements support it, gradients pass
+ * through, and training with activations in bfloat16 uses less memory, and gives the same bits with a limit as without. */
 #include <math.h>
 
 #include "support_session.h"
@@ -9,11 +9,11 @@
 #define MIB (UINT64_C(1) << 20)
 #define AS_FLOAT32(x) hr_cast(x, HR_DTYPE_FLOAT32)
 
-/* ---- bits stay as they are ---- */
+/* ---- bits are preserved ---- */
 
 static uint16_t patterns[PATTERNS], found[PATTERNS];
 
-/* Each bfloat16 there is, also what is no number and would be quiet after any operation. */
+/* Every bfloat16, including signalling NaNs, which any arithmetic would make quiet. */
 static hr_value all_of_them(void)
 {
 	for (uint32_t i = 0; i < PATTERNS; i++) patterns[i] = (uint16_t)i;
@@ -34,7 +34,7 @@ static void test_values_and_variables_keep_every_bit_at_half_the_bytes(void)
 	hr_value x = hr_keep(all_of_them());
 	CHECK_EQ(stats_of().bytes_in_use, PATTERNS * 2);
 	check_all(x);
-	hr_variable w = hr_get_variable("w", HR_DTYPE_BFLOAT16, HR_DIMS(PATTERNS), HR_FULL(1.005)); /* 1 and 1.0078125 are next to it */
+	hr_variable w = hr_get_variable("w", HR_DTYPE_BFLOAT16, HR_DIMS(PATTERNS), HR_FULL(1.005)); /* between 1 and 1.0078125 */
 	CHECK_STATUS(HR_OK, hr_fetch(hr_read(w), found, sizeof found));
 	CHECK_EQ(found[0], 0x3F81);
 	CHECK_EQ(found[PATTERNS - 1], 0x3F81);
@@ -90,7 +90,7 @@ static void test_another_session_gets_every_bit(void)
 	close_session();
 }
 
-/* ---- what is refused ---- */
+/* ---- refused calls ---- */
 
 static void check_refused(uint64_t id, const char *who)
 {
@@ -130,7 +130,7 @@ static void test_what_computes_is_refused_by_name(void)
 
 /* ---- ops that move, and gradients through them ---- */
 
-/* Every op that moves, some elements more than once; the value is used twice. [x] is [4, 3], and stays. */
+/* Every op that moves elements, some of them more than once; the value is used twice. [x] is [4, 3], and is kept. */
 static hr_value moved(hr_value x, hr_value rows)
 {
 	hr_value both[2] = { hr_transpose(hr_gather(x, rows), (const int[]){ 1, 0 }, 2), hr_broadcast_to(hr_slice(x, 0, 1, 1), HR_DIMS(3, 3)) };
@@ -138,7 +138,7 @@ static hr_value moved(hr_value x, hr_value rows)
 	return hr_reshape(hr_broadcast_to(part, HR_DIMS(2, 3, 6)), HR_DIMS(36));
 }
 
-/* The sum of all that was moved, each by its weight; [x] is float32. Both by [x] and by what it is kept as. */
+/* The weighted sum of all moved elements; [x] is float32. Gradients are taken with respect to [x] and to [kept]. */
 static hr_value weighed(hr_dtype kept_as, hr_value x, hr_value rows, hr_value *kept)
 {
 	*kept = hr_keep(hr_cast(x, kept_as));
@@ -161,7 +161,7 @@ static hr_value rows_of_x(void)
 	return hr_constant(HR_DTYPE_INT32, HR_DIMS(6), ((int32_t[]){ 3, 0, 3, 1, 3, 2 }));
 }
 
-/* Multiples of 1/8, which all dtypes hold. */
+/* Multiples of 1/8, which all dtypes represent exactly. */
 static hr_value small_x(void)
 {
 	float x[12];
@@ -208,7 +208,7 @@ static void by_graph(hr_dtype kept_as, struct gradients *out)
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
 }
 
-/* Gradients of float32 that are added up are not those of bfloat16 added up: so they show that nothing is rounded on the way. */
+/* Sums of float32 gradients differ from sums of bfloat16 gradients, so equality shows that no intermediate is rounded. */
 static void test_what_moves_in_bfloat16_has_the_gradients_of_float32(void)
 {
 	struct gradients f32, b16;
@@ -304,8 +304,8 @@ static hr_value as(hr_value x, hr_dtype dtype)
 	return hr_value_dtype(x) == dtype ? x : hr_cast(x, dtype);
 }
 
-/* What goes from layer to layer is [kept_as]. Each layer is a block of a checkpoint, so that this is all that is kept of it: it would keep what it
- * multiplies, which is float32, for gradients otherwise. */
+/* Values between layers are [kept_as]. Each layer is a checkpointed block, so that only these are kept: otherwise the layer would
+ * keep the float32 inputs of its products for gradients. */
 static hr_value logits_kept_as(hr_dtype kept_as, const struct model *model, hr_value x, bool checkpointed)
 {
 	char name[16];
@@ -338,7 +338,7 @@ struct outcome {
 	int64_t peak, evictions;
 };
 
-/* Without a limit, unless one is given. */
+/* Without a limit if [limit] is 0. */
 static void train(const struct model *model, enum how how, uint64_t limit, struct outcome *out)
 {
 	struct training training = { .model = model, .how = how, .checkpointed = true };
@@ -371,7 +371,7 @@ static void test_activations_in_bfloat16_take_less_memory_and_are_the_same_with_
 		train(&in_b16, (enum how)how, (uint64_t)whole.peak / 100 * 60, &less);
 		printf("# %s: peak %lld in float32, %lld in bfloat16; at 60%% of that %lld evictions\n", how_names[how], (long long)wide.peak,
 		       (long long)whole.peak, (long long)less.evictions);
-		/* What is kept between layers is most of it. */
+		/* Values kept between layers are most of the memory. */
 		CHECK_LT(whole.peak * 10, wide.peak * 8);
 		CHECK_GT(less.evictions, 0);
 		CHECK_GT(whole.weight_count, 1000);

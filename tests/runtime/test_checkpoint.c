@@ -1,11 +1,12 @@
-/* test_checkpoint.c - blocks that are computed again: the same gradients to the bit, with less memory, outside of graphs and in them. */
+/* test_checkpoint.c - checkpointed blocks, which are recomputed: bit-identical gradients with less memory, outside of graphs and in
+ * them. */
 #include "support_session.h"
 
 #define WIDTH 64
 #define ROWS 256
 #define BLOCKS 6
 
-/* Several layers in each block, so that what is between them need not be kept. */
+/* Several layers in each block, so that values between them need not be kept. */
 static hr_value network(hr_value x, bool checkpointed)
 {
 	for (int i = 0; i < BLOCKS; i++) {
@@ -41,7 +42,7 @@ static void run_eagerly(bool checkpointed, struct outcome *out)
 	hr_value gradients[BLOCKS * 4];
 	open_session(0);
 	CHECK_STATUS(HR_OK, hr_variable_scope_push("net", HR_REUSE_OR_MAKE));
-	hr_release(network(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(ROWS, WIDTH), 0.3), false)); /* makes the variables */
+	hr_release(network(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(ROWS, WIDTH), 0.3), false)); /* creates the variables */
 	size_t count = hr_trainable_variables(variables, BLOCKS * 4);
 	CHECK_EQ(count, BLOCKS * 4);
 	CHECK_STATUS(HR_OK, hr_reset_memory_stats("GPU:0"));
@@ -111,7 +112,7 @@ static void test_blocks_do_not_nest(void)
 	CHECK_STATUS(HR_OK, hr_checkpoint_end());
 }
 
-/* A tape serves once, and releases on the way back what it kept. */
+/* A tape is used once, and releases what it kept during the backward pass. */
 static void test_a_tape_serves_once(void)
 {
 	open_session(0);
@@ -128,7 +129,7 @@ static void test_a_tape_serves_once(void)
 	close_session();
 }
 
-/* A constant in a block: its data are the caller's, who may change them. */
+/* A constant in a block: its data belong to the caller, which may change them. */
 static void test_a_constant_in_a_block_is_kept(void)
 {
 	float data[4] = { 1, 2, 3, 4 }, found[4];
@@ -148,7 +149,7 @@ static void test_a_constant_in_a_block_is_kept(void)
 	close_session();
 }
 
-/* Shutting down ends a tape that was left on, and no handle from before stands for something new. */
+/* hr_shutdown ends an active tape, and no old handle refers to a new object. */
 static void test_nothing_comes_back_after_shutdown(void)
 {
 	float number;

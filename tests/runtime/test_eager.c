@@ -56,7 +56,7 @@ static void test_three_numbers_and_three_numbers(void)
 	}
 }
 
-/* Loose values are used up, kept ones stay. */
+/* Temporary values are consumed, kept ones remain. */
 static void test_what_is_loose_is_gone_after_one_use(void)
 {
 	float x[4];
@@ -75,7 +75,7 @@ static void test_what_is_loose_is_gone_after_one_use(void)
 	close_all();
 }
 
-/* A chain of elementwise ops on loose values has one buffer. */
+/* A chain of elementwise ops on temporary values uses one buffer. */
 static void test_a_chain_takes_its_input_s_memory(void)
 {
 	float first;
@@ -83,7 +83,7 @@ static void test_a_chain_takes_its_input_s_memory(void)
 	hr_value x = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024), 1));
 	int64_t before = requests(), bytes = in_use();
 	hr_value y = hr_keep(hr_tanh(hr_exp(hr_neg(hr_relu(x)))));
-	CHECK_EQ(requests(), before + 1); /* relu's, because x is kept */
+	CHECK_EQ(requests(), before + 1); /* for relu, because x is kept */
 	CHECK_EQ(in_use(), 2 * bytes);
 	CHECK_STATUS(HR_OK, hr_fetch(hr_slice(y, 0, 0, 1), &first, sizeof first));
 	CHECK(fabsf(first - tanhf(expf(-1))) < 1e-6f);

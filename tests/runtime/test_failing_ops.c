@@ -1,5 +1,5 @@
-/* test_failing_ops.c - what an op finds wrong while it runs is told at the next wait. Until then the program goes on: nothing of it reaches a
- * variable, and nothing that it leaves is looked at by others. */
+/* test_failing_ops.c - an error that an op detects while it runs is reported at the next wait. Until then the program continues:
+ * the error does not reach a variable, and no op reads the undefined output. */
 #include "headroom_backend.h"
 #include "support_far.h"
 #include "support_session.h"
@@ -13,11 +13,11 @@
 
 enum way { BY_OP, BY_FUNCTION, BY_GRAPH, WAYS };
 
-/* ---- a model that looks words up ---- */
+/* ---- a model with an embedding ---- */
 
 struct model {
 	enum way way;
-	bool kept; /* somebody has the contents of the variables, so they are not updated in place */
+	bool kept; /* the contents of the variables are kept too, so they are not updated in place */
 	hr_optimizer optimizer;
 	hr_session session;
 	hr_function function;
@@ -56,7 +56,7 @@ static hr_status body(void *context, const hr_value *ins, size_t in_count, hr_va
 	return HR_OK;
 }
 
-/* The variables are the session's for a function and op by op, and the graph's otherwise. */
+/* The variables are those of the graph for BY_GRAPH, else those of the session. */
 static void build(struct model *model)
 {
 	hr_variable variables[4];
@@ -115,7 +115,7 @@ static void read_weights(const struct model *model, float *out)
 	CHECK_EQ(used, NUMBERS + CLASSES);
 }
 
-/* ---- trained once with a step that goes wrong, once without ---- */
+/* ---- trained once with a failing step, once without ---- */
 
 static const int32_t good[ROWS] = { 0, 1, 2, 3, 4, 0 }, classes[ROWS] = { 0, 1, 2, 0, 1, 2 }, far_word[ROWS] = { 0, 1, 7, 3, 4, 0 },
 					 no_class[ROWS] = { 0, 1, 2, -1, 1, 2 };
@@ -165,7 +165,7 @@ static void train_twice(const char *device, enum way way, hr_optimizer_kind kind
 	float expected[NUMBERS + CLASSES], seen[NUMBERS + CLASSES];
 	train_with(device, way, kind, kept, false, expected);
 	train_with(device, way, kind, kept, true, seen);
-	if (kind != HR_ADAM) CHECK_BYTES(seen, expected, sizeof seen); /* that one counts the steps that it was asked for */
+	if (kind != HR_ADAM) CHECK_BYTES(seen, expected, sizeof seen); /* Adam counts the failed step too */
 }
 
 static void test_a_wrong_index_reaches_no_variable(void)
@@ -174,7 +174,7 @@ static void test_a_wrong_index_reaches_no_variable(void)
 	far_add();
 	for (int way = 0; way < WAYS; way++) {
 		for (int kept = 0; kept < 2; kept++) {
-			if (kept && way == BY_GRAPH) continue; /* a graph's contents are nobody else's */
+			if (kept && way == BY_GRAPH) continue; /* contents of a graph cannot be kept */
 			for (int device = 0; device < 2; device++) {
 				train_twice(device ? "FAR:0" : "GPU:0", (enum way)way, HR_SGD, kept);
 				train_twice(device ? "FAR:0" : "GPU:0", (enum way)way, HR_MOMENTUM, kept);
@@ -194,7 +194,7 @@ static void test_adding_to_a_variable_waits_until_the_error_is_told(void)
 	hr_value rows = hr_keep(hr_full(F, HR_DIMS(2, 1), 3));
 	hr_value wrong = hr_gather(rows, hr_constant(HR_DTYPE_INT32, HR_DIMS(), &bad));
 	CHECK(hr_assign_add(sum, wrong).id);
-	CHECK(hr_assign_add(sum, hr_full(F, HR_DIMS(1), 1)).id); /* it does not depend on what went wrong; nobody knows that */
+	CHECK(hr_assign_add(sum, hr_full(F, HR_DIMS(1), 1)).id); /* does not depend on the failed op, but that is not tracked */
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(hr_read(sum), &number, sizeof number));
 	CHECK_EQ((int)number_in(hr_read(sum)), 0);
 	CHECK(hr_assign_add(sum, hr_full(F, HR_DIMS(1), 1)).id);
@@ -223,7 +223,7 @@ static void test_closing_tells_of_an_error_and_of_what_was_left(void)
 	close_session();
 }
 
-/* Jobs that wait in its stream look at the session when they run, whatever the device says meanwhile. */
+/* Queued work reads the session when it runs, whatever errors the device returns meanwhile. */
 static void test_a_session_stays_while_its_work_cannot_be_waited_for(void)
 {
 	hr_session_options options;
@@ -244,13 +244,13 @@ static void test_a_session_stays_while_its_work_cannot_be_waited_for(void)
 	CHECK_STATUS(HR_DEVICE_ERROR, hr_session_close(broken));
 	hr_backend_fail_nth(0, false, HR_OK);
 	CHECK_STATUS(HR_CLOSED, hr_session_close(broken));
-	/* The device is well again, and others can work on it. */
+	/* The device works again, and other sessions can use it. */
 	CHECK_STATUS(HR_OK, hr_session_open(&options, &broken));
 	CHECK_STATUS(HR_OK, hr_session_enter(broken));
 	CHECK_STATUS(HR_OK, hr_fetch(hr_full(F, HR_DIMS(1), 5), &number, sizeof number));
 	CHECK_STATUS(HR_OK, hr_session_leave());
 	CHECK_STATUS(HR_OK, hr_session_close(broken));
-	hr_shutdown(); /* what could not be given back is still there, and said */
+	hr_shutdown(); /* what could not be released is still there, and is reported */
 }
 
 /* ---- values of two threads ---- */

@@ -43,11 +43,11 @@ static void test_arrays_are_fed_by_name(void)
 	CHECK_EQ(sum[0], 5);
 	CHECK_EQ(sum[1], 7);
 	CHECK_EQ(sum[2], 9);
-	CHECK_EQ(stats_of().bytes_in_use, 0); /* the run has used the feeds up */
+	CHECK_EQ(stats_of().bytes_in_use, 0); /* the run consumed the feeds */
 	end();
 }
 
-/* The value is the session's, whatever the thread is in, and the array is the caller's again at once. */
+/* The value belongs to the session, whatever the thread has entered, and the array may be reused at once. */
 static void test_an_array_is_copied_at_once_and_in_any_place(void)
 {
 	float numbers[] = { 1, 2 }, twice[2];
@@ -55,7 +55,7 @@ static void test_an_array_is_copied_at_once_and_in_any_place(void)
 	begin();
 	hr_value x = hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(2)), y = hr_scale(x, 2, 0);
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	hr_feed feed = hr_feed_array(session, x, numbers, sizeof numbers); /* in the graph, in no session */
+	hr_feed feed = hr_feed_array(session, x, numbers, sizeof numbers); /* inside the graph, in no session */
 	memset(numbers, 0, sizeof numbers);
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
 	CHECK_STATUS(HR_OK, hr_graph_leave());
@@ -112,7 +112,7 @@ static void test_messages_call_a_placeholder_by_its_name(void)
 	end();
 }
 
-/* A list that is longer than a message is cut, and says so. */
+/* A list longer than a message is cut, and says so. */
 static void test_many_names_are_cut(void)
 {
 	hr_value found;
@@ -128,7 +128,7 @@ static void test_many_names_are_cut(void)
 	end();
 }
 
-/* Whatever call to the system fails: no value, a message, and nothing that is left behind. */
+/* Whatever call to the system fails: no value, a message, and no leak. */
 static void test_feeding_without_memory(void)
 {
 	float numbers[] = { 1, 2, 3 };
@@ -136,7 +136,7 @@ static void test_feeding_without_memory(void)
 	begin();
 	hr_value x = hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(3));
 	CHECK_STATUS(HR_OK, hr_graph_leave());
-	hr_release(hr_feed_array(session, x, numbers, sizeof numbers).value); /* what is made once is there */
+	hr_release(hr_feed_array(session, x, numbers, sizeof numbers).value); /* creates what is made only once */
 	for (uint64_t n = 1;; n++) {
 		hr_fault_os_fail_nth(n, false, ENOMEM);
 		hr_feed feed = hr_feed_array(session, x, numbers, sizeof numbers);

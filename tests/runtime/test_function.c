@@ -1,4 +1,4 @@
-/* test_function.c - functions: built once for each signature, the same results as op by op, and no more memory. */
+/* test_function.c - functions: built once for each signature, with the same results as op by op, and no more memory. */
 #include <sched.h>
 
 #include "support_session.h"
@@ -8,7 +8,7 @@ struct body {
 	hr_optimizer optimizer;
 };
 
-/* One step of a small network; its loss. */
+/* One step of a small network; returns its loss. */
 static hr_status train(void *context, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
 {
 	struct body *body = context;
@@ -26,7 +26,7 @@ static hr_status train(void *context, const hr_value *ins, size_t in_count, hr_v
 	hr_value done = hr_minimize(&body->optimizer, loss, variables, count);
 	CHECK_STATUS(HR_OK, hr_tape_end());
 	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
-	outs[0] = hr_scale(loss, 1, 0); /* loose, so that it is handed out without a copy */
+	outs[0] = hr_scale(loss, 1, 0); /* temporary, so that it is returned without a copy */
 	hr_release(loss);
 	return done.id ? HR_OK : hr_last_status();
 }
@@ -43,7 +43,7 @@ static int64_t train_some(bool eagerly, int steps, float *losses, int *called)
 	hr_value labels = hr_keep(hr_random_uniform(HR_DTYPE_INT32, HR_DIMS(64), 0, 10, 2));
 	for (int i = 0; i < steps; i++) {
 		hr_value loss;
-		if (i == 1) CHECK_STATUS(HR_OK, hr_reset_memory_stats("GPU:0")); /* from here on nothing new is made */
+		if (i == 1) CHECK_STATUS(HR_OK, hr_reset_memory_stats("GPU:0")); /* from here on nothing new is created */
 		CHECK_STATUS(HR_OK, hr_function_call(function, (hr_value[]){ x, labels }, 2, &loss, 1));
 		losses[i] = number_in(loss);
 	}
@@ -101,7 +101,7 @@ static void test_another_signature_is_built_anew(void)
 		}
 	}
 	CHECK_EQ(squares, 4);
-	/* The ones that were used longest ago give way. */
+	/* The least recently used ones are replaced. */
 	for (int64_t n = 5; n <= 12; n++) {
 		hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(n), 1);
 		CHECK_STATUS(HR_OK, hr_function_call(function, &in, 1, &out, 1));
@@ -112,8 +112,8 @@ static void test_another_signature_is_built_anew(void)
 	CHECK_STATUS(HR_OK, hr_function_call(function, &in, 1, &out, 1));
 	CHECK_EQ(number_in(out), 9.0f);
 	CHECK_EQ(squares, 13);
-	CHECK_STATUS(HR_CLOSED, hr_fetch(in, numbers, 4)); /* it was loose, so it is used up */
-	/* In a graph, and in other functions, it is part of that. */
+	CHECK_STATUS(HR_CLOSED, hr_fetch(in, numbers, 4)); /* it was temporary, so it is consumed */
+	/* In a graph, or in another function, the call becomes part of it. */
 	hr_graph graph;
 	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
@@ -128,7 +128,7 @@ static void test_another_signature_is_built_anew(void)
 	close_session();
 }
 
-/* All that is promised at the same time: functions with all their signatures, and graphs besides. */
+/* The promised limits at the same time: functions with all their signatures, and graphs. */
 static void test_functions_and_graphs_up_to_their_limits(void)
 {
 	enum { FUNCTIONS = 64, SIGNATURES = 8, GRAPHS = 256 };
@@ -146,14 +146,14 @@ static void test_functions_and_graphs_up_to_their_limits(void)
 		CHECK_STATUS(HR_OK, hr_function_call(functions[call / SIGNATURES % FUNCTIONS], &in, 1, &out, 1));
 		hr_release(out);
 	}
-	CHECK_EQ(squares, FUNCTIONS * SIGNATURES); /* the second time all of them were there */
+	CHECK_EQ(squares, FUNCTIONS * SIGNATURES); /* the second time all of them existed */
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graphs[7]));
 	CHECK_STATUS(HR_OK, hr_graph_create(&one_more));
-	CHECK_STATUS(HR_CLOSED, hr_graph_destroy(graphs[7])); /* its place has another one now */
+	CHECK_STATUS(HR_CLOSED, hr_graph_destroy(graphs[7])); /* its slot has another graph now */
 	close_session();
 }
 
-/* A tape that is on sees the ops of a function; outputs are values of their own. */
+/* An active tape records the ops of a function; outputs are values of their own. */
 static hr_status twice(void *context, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
 {
 	(void)context;
@@ -184,7 +184,7 @@ static void test_a_function_under_a_tape(void)
 		CHECK_STATUS(HR_OK, hr_function_call(function, &x, 1, outs, 2));
 		CHECK_EQ(number_in(outs[0]), 9.0f);
 		CHECK_EQ(number_in(outs[1]), 9.0f);
-		/* What is wrong with a call uses up what is loose, and sets no outputs. */
+		/* An invalid call consumes temporary inputs, and sets no outputs. */
 		hr_value loose = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 3);
 		CHECK_STATUS(HR_CLOSED, hr_function_call((hr_function){ 999 }, &loose, 1, outs, 2));
 		CHECK_EQ(outs[0].id + outs[1].id, 0);
@@ -195,7 +195,7 @@ static void test_a_function_under_a_tape(void)
 	hr_run_functions_eagerly(false);
 }
 
-/* ---- what is wrong ---- */
+/* ---- errors ---- */
 
 static hr_value outside;
 static hr_function itself;
@@ -238,11 +238,12 @@ static void test_what_goes_wrong_in_a_function(void)
 	close_session();
 }
 
-/* ---- beside others ---- */
+/* ---- concurrency ---- */
 
 static _Atomic(bool) over;
 
-/* One thread calls a function, another one opens and closes sessions: that forgets what was built for those, and nothing else. */
+/* One thread calls a function, another opens and closes sessions: closing discards the graphs built for that session, and no
+ * others. */
 static void call_or_close(void *argument, unsigned index)
 {
 	hr_session_options options;
@@ -275,7 +276,7 @@ static void test_closing_a_session_does_not_disturb_the_functions_of_others(void
 	close_session();
 }
 
-/* Each thread in a session of its own, all with one function. [argument] is what each of them does there. */
+/* Each thread is in a session of its own, and all call one function. [argument] is the body of each thread. */
 static hr_function shared;
 
 static void in_own_session(void *argument, unsigned index)
@@ -300,7 +301,7 @@ static void call_shared(unsigned index)
 	}
 }
 
-/* Two sessions have their graphs for good; of twelve, which are more than a function keeps, some are replaced while they run. */
+/* Two sessions keep their graphs; with twelve, more than a function keeps, some are replaced while they run. */
 static void test_sessions_call_a_function_at_the_same_time(void)
 {
 	static const unsigned counts[] = { 2, 12, 2 };
@@ -319,7 +320,7 @@ static void test_sessions_call_a_function_at_the_same_time(void)
 	close_session();
 }
 
-/* Two functions that call each other, begun by a thread each: one of them would wait for ever. */
+/* Two functions that call each other, started by one thread each: without detection they would deadlock. */
 static hr_function crossed[2];
 static _Atomic(int) arrived, refused;
 static _Thread_local int depth;
@@ -389,7 +390,7 @@ static hr_status decay(void *context, const hr_value *ins, size_t in_count, hr_v
 	return outs[0].id ? HR_OK : hr_last_status();
 }
 
-/* 1000 floats are 4000 bytes, 4096 with rounding: the input is there, neg allocates, exp takes that over. */
+/* 1000 floats are 4000 bytes, 4096 with rounding: the input exists, neg allocates, exp reuses that. */
 static void test_metadata_of_a_call(void)
 {
 	hr_function function;
@@ -401,7 +402,7 @@ static void test_metadata_of_a_call(void)
 	hr_run_metadata_init(&metadata);
 	options.trace = HR_RUN_TRACE_OPS;
 	hr_value in = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1000), 0)), out;
-	for (int round = 0; round < 2; round++) { /* built, and then as it is */
+	for (int round = 0; round < 2; round++) { /* first it is built, then reused */
 		CHECK_STATUS(HR_OK, hr_function_call_with_options(function, &in, 1, &out, 1, &options, &metadata));
 		CHECK_EQ(metadata.op_count, 2);
 		CHECK_STR(hr_name_text(metadata.ops[0].op), "neg");
@@ -415,7 +416,7 @@ static void test_metadata_of_a_call(void)
 	}
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_function_call_with_options(function, &in, 1, &out, 1, &options, NULL));
 	CHECK_STR(hr_last_message(), "hr_function_call_with_options: a run that is traced needs metadata to put it in");
-	/* Op by op there is no run to trace; the rest of the metadata is there. */
+	/* Op by op there is no run to trace; the rest of the metadata is set. */
 	hr_run_functions_eagerly(true);
 	CHECK_STATUS(HR_UNSUPPORTED, hr_function_call_with_options(function, &in, 1, &out, 1, &options, &metadata));
 	CHECK_CONTAINS(hr_last_message(), "function \"decay\" runs op by op");
@@ -440,7 +441,7 @@ static void test_metadata_of_a_call(void)
 	close_session();
 }
 
-/* The log of a call that runs out of memory, built and op by op; the allocator's own options are as before. */
+/* The log of a call that runs out of memory, built and op by op; the allocator's own options are unchanged. */
 static void test_the_log_of_a_call_that_ran_out_of_memory(void)
 {
 	hr_function function;

@@ -1,9 +1,9 @@
-/* test_golden.c - ops, layers, their gradients and optimizers give what PyTorch gives: outside of graphs and in them.
+/* test_golden.c - ops, layers, their gradients and optimizers agree with PyTorch, outside of graphs and in them.
  *
- * Expectations are in golden/, written by tools/golden.py, which tells how they come about. Errors may be 1e-5 of the number that is expected;
- * where that number is a sum whose parts cancel, 1e-5 of the sum of their magnitudes. float32 has 6e-8, so this is room for some hundred
- * roundings, and for nothing else: a wrong sign, factor or index is off by parts of 1. What is expected to be 0 whatever the inputs are (what
- * relu cuts off, what a mask leaves out) must be 0. */
+ * Expected values are in golden/, written by tools/golden.py, which documents their origin. Errors may be 1e-5 of the expected
+ * number; if that number is a sum whose parts cancel, 1e-5 of the sum of their magnitudes. float32 has 6e-8, so this is room for
+ * some hundred roundings, and for nothing else: a wrong sign, factor or index causes an error in the order of 1. Numbers that are 0
+ * for any input (cut off by relu, masked) must be 0. */
 #include "runtime/op.h"
 #include "runtime/support_golden.h"
 
@@ -97,7 +97,7 @@ static hr_value call_matmul(const struct golden_case *of, const hr_value *in)
 	return a || b ? hr_matmul_transposed(in[0], a, in[1], b) : hr_matmul(in[0], in[1]);
 }
 
-/* The op that is meant, how many inputs and parameters it has; -1: any number. */
+/* Name of the op, its number of inputs and of parameters; -1: any number. */
 #define OPS(X)               \
 	X(add, 2, 0)             \
 	X(sub, 2, 0)             \
@@ -190,9 +190,9 @@ static hr_value value_of(const struct golden_tensor *tensor)
 	return value;
 }
 
-static double worst; /* the largest error so far, in parts of its scale */
+static double worst; /* the largest error so far, relative to its scale */
 
-/* Says which case it was. */
+/* Prints the case if the status is an error. */
 static void need(const struct golden_file *file, const struct golden_case *of, hr_status status, const char *where)
 {
 	if (status != HR_OK) printf("# %s:%d: %s, %s\n", file->path, of->line, of->op, where);
@@ -212,7 +212,7 @@ static void compare(const struct golden_file *file, const struct golden_case *of
 	for (int64_t i = 0; i < with->count; i++) {
 		double off = fabs((double)found[i] - with->values[i]);
 		if (off > worst * with->scales[i] && with->scales[i] > 0) worst = off / with->scales[i];
-		if (off <= ALLOWED * with->scales[i]) continue; /* what is no number is not */
+		if (off <= ALLOWED * with->scales[i]) continue; /* false for NaN */
 		printf("# %s:%d: %s, %s, %s: element %lld is %.9g, expected %.9g of a scale of %.2g\n", file->path, of->line, of->op, what, where,
 		       (long long)i, (double)found[i], with->values[i], with->scales[i]);
 		CHECK(false);
@@ -311,9 +311,9 @@ static void test_ops_are_those_of_pytorch_in_graphs(void)
 	each_case(check_graph);
 }
 
-/* ---- nothing is left out ---- */
+/* ---- coverage ---- */
 
-/* What only gradients and variables call; what calls them has cases. */
+/* Ops that only gradients and variables call; their callers have cases. */
 static bool is_inner(const char *name)
 {
 	static const char *const names[] = { "sum_to", "scatter_rows", "pad", "copy" };
@@ -322,7 +322,7 @@ static bool is_inner(const char *name)
 	return false;
 }
 
-/* Scalars, nothing at all, and gradients by every float. */
+/* Scalars, empty values, and gradients with respect to every float input. */
 static void look_at(const struct golden_file *file, const struct golden_case *of, bool *empty)
 {
 	int floats = 0;
@@ -361,7 +361,8 @@ static void test_every_op_with_a_gradient_has_cases(void)
 
 /* ---- layers ---- */
 
-/* All floats that a layer takes are variables here, its own and those it is given, so that gradients by all of them can be had at once. */
+/* All float inputs of a layer are variables here, its own and its arguments, so that gradients with respect to all of them are
+ * computed at once. */
 static hr_value layer_of(const struct golden_file *file, const struct golden_case *of, hr_value x)
 {
 	const double *p = of->parameters;
@@ -376,7 +377,7 @@ static hr_value layer_of(const struct golden_file *file, const struct golden_cas
 
 struct layer {
 	hr_variable x, variables[GOLDEN_TENSORS];
-	hr_value indices; /* where it takes no floats */
+	hr_value indices; /* if it takes no floats */
 	size_t count;
 };
 
@@ -385,7 +386,7 @@ static hr_value input_of(const struct layer *layer)
 	return layer->x.id ? hr_read(layer->x) : layer->indices;
 }
 
-/* Makes the variables: in the order of the case's gradients. */
+/* Creates the variables, in the order of the case's gradients. */
 static void make_layer(const struct golden_file *file, const struct golden_case *of, struct layer *layer)
 {
 	const struct golden_tensor *x = &of->in[0];
@@ -437,7 +438,7 @@ static void layer_graph(const struct golden_file *file, const struct golden_case
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
 }
 
-/* Each case in a session of its own, which is where variables are; what is there already is used. */
+/* Each case runs in a session of its own, because variables belong to sessions; existing variables are reused. */
 static void each_with_variables(const char *name, void (*check)(const struct golden_file *file, const struct golden_case *of))
 {
 	struct golden_file file;
@@ -468,7 +469,7 @@ static void test_layers_are_those_of_pytorch_in_graphs(void)
 
 /* ---- optimizers ---- */
 
-/* Inputs of a case: what the variable begins with, and the gradient of each step; outputs: the variable after each. */
+/* Inputs of a case: the variable's initial value, and the gradient of each step; outputs: the variable after each step. */
 static hr_optimizer optimizer_of(const struct golden_file *file, const struct golden_case *of)
 {
 	static const struct {
@@ -541,10 +542,10 @@ static void test_optimizers_are_those_of_pytorch_in_graphs(void)
 	each_with_variables("optimizers", optimize_graph);
 }
 
-/* ---- files that are not as they should be ---- */
+/* ---- invalid files ---- */
 
 struct damage {
-	const char *text; /* NULL: the file is not there */
+	const char *text; /* NULL: the file does not exist */
 	bool accepted;
 };
 
@@ -573,7 +574,7 @@ static void read_damaged(void *argument)
 	const struct damage *damage = argument;
 	struct golden_file file = { .path = "memory", .line = 1 };
 	struct golden_case of;
-	/* What it says is no failure of this test. */
+	/* Its output must not look like a failure of this test. */
 	if (!freopen("/dev/null", "w", stdout)) _exit(2);
 	if (damage->text == NULL) golden_open(&file, "there is none of this name");
 	file.stream = fmemopen((void *)(uintptr_t)damage->text, strlen(damage->text), "r");

@@ -1,8 +1,9 @@
-/* test_gradient.c - gradients through the engine, outside of graphs and in one, against finite differences in float64.
+/* test_gradient.c - gradients through the engine, outside of graphs and in one, compared with finite differences in float64.
  *
- * Every op's own gradient is in test_op_gradients.c. Here is one case for each way in which the engine has to do with them: which inputs
- * and outputs a tape keeps, results used more than once, shared memory, several inputs and outputs. A case is a function of up to three tensors. Its output is multiplied by fixed random numbers before it is summed up, so that every element
- * of the output counts differently; then each element of each input is changed a little, both ways. */
+ * test_op_gradients.c tests every op's own gradient. Here is one case for each aspect of the engine: which inputs and outputs a
+ * tape keeps, results used more than once, shared memory, several inputs and outputs. A case is a function of up to three tensors.
+ * Its output is multiplied by fixed random numbers before it is summed, so that every element of the output has a different weight;
+ * then each element of each input is changed a little in both directions. */
 #include <math.h>
 
 #include "headroom.h"
@@ -47,7 +48,7 @@ static hr_value f_max_pool(const hr_value *in) { return hr_max_pool(in[0], 2, 1)
 static hr_value f_avg_pool(const hr_value *in) { return hr_avg_pool(in[0], 2, 2); }
 static hr_value f_gather(const hr_value *in) { return hr_gather(in[0], hr_constant(HR_DTYPE_INT32, HR_DIMS(2, 2), (int32_t[]){ 3, 0, 3, 1 })); }
 static hr_value f_cross_entropy(const hr_value *in) { return hr_cross_entropy(in[0], hr_constant(HR_DTYPE_INT64, HR_DIMS(3), (int64_t[]){ 2, 0, 3 })); }
-/* One result that is used by several. */
+/* One result with several users. */
 static hr_value f_diamond(const hr_value *in)
 {
 	hr_value a = hr_keep(hr_exp(in[0]));
@@ -197,7 +198,7 @@ static void test_gradients_are_what_differences_say(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* Also where there was nothing else to end. */
+/* Also if nothing else is open. */
 static void test_a_tape_ends_with_shutdown(void)
 {
 	CHECK_STATUS(HR_OK, hr_tape_begin());

@@ -1,5 +1,5 @@
-/* test_graph.c - op calls that become nodes: nothing is allocated before a run, memory is freed at the last use, and results are those of
- * the same calls outside. */
+/* test_graph.c - op calls that become nodes: nothing is allocated before a run, memory is freed at the last use, and results equal
+ * those of the same calls outside of a graph. */
 #include <sched.h>
 
 #include "headroom.h"
@@ -54,7 +54,7 @@ static void test_feed_and_fetch(void)
 	tear_down();
 }
 
-/* A loose value is the run's: its memory is free, or an op's, at its last use, and not only when the run is over. */
+/* The run consumes a temporary value: its memory is freed or reused at its last use, not only at the end of the run. */
 static void test_memory_of_a_loose_feed_is_taken(void)
 {
 	float first;
@@ -69,11 +69,11 @@ static void test_memory_of_a_loose_feed_is_taken(void)
 	CHECK_EQ(first, 1.0f);
 	CHECK_EQ(stats_of().bytes_in_use, 4096);
 	CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ a, kept }, 1, &b, 1, &out, NULL, NULL));
-	CHECK_EQ(stats_of().num_allocs, 3); /* what is kept is not touched */
+	CHECK_EQ(stats_of().num_allocs, 3); /* a kept value is not overwritten */
 	hr_release(out);
 	CHECK_STATUS(HR_OK, hr_fetch(hr_slice(kept, 0, 0, 1), &first, sizeof first));
 	CHECK_EQ(first, 0.0f);
-	/* It is used up whatever becomes of the run. */
+	/* It is consumed whether the run succeeds or not. */
 	x = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024), 0);
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, x }, 1, &both, 1, &out, NULL, NULL));
 	CHECK_STATUS(HR_CLOSED, hr_fetch(x, &first, sizeof first));
@@ -82,7 +82,7 @@ static void test_memory_of_a_loose_feed_is_taken(void)
 	tear_down();
 }
 
-/* Of what is in the graph, only what the fetch needs runs; a chain has one buffer at a time, and takes it over. */
+/* Only nodes that the fetch needs run; a chain uses one buffer, in place. */
 static void test_what_nobody_fetches_does_not_run(void)
 {
 	set_up();
@@ -99,7 +99,7 @@ static void test_what_nobody_fetches_does_not_run(void)
 	tear_down();
 }
 
-/* A small network, with its gradients: in a graph as outside, to the bit, and with no more memory. */
+/* A small network with its gradients: in a graph as outside, to the bit, and with no more memory. */
 static hr_value loss_of(hr_value x, hr_value w1, hr_value w2, hr_value labels)
 {
 	return hr_reduce_mean(hr_cross_entropy(hr_matmul(hr_relu(hr_matmul(x, w1)), w2), labels), HR_ALL_AXES, false);
@@ -142,12 +142,12 @@ static void test_graph_and_eager_give_the_same_bits(void)
 	tear_down();
 }
 
-/* ---- beside others ---- */
+/* ---- concurrency ---- */
 
 static hr_value negated;
 static _Atomic(bool) built;
 
-/* One thread adds nodes, so that their memory moves again and again; another one tries to run the graph all the time. */
+/* One thread adds nodes, so that the node array is reallocated again and again; another tries to run the graph all the time. */
 static void build_or_run(void *argument, unsigned index)
 {
 	hr_value out;
@@ -184,7 +184,7 @@ static void test_a_graph_does_not_run_while_another_thread_builds_it(void)
 	negated = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(2), 1);
 	for (int i = 0; i < 50; i++) negated = hr_neg(negated);
 	hr_test_threads(1, run_refused, NULL);
-	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &negated, 1, &out, NULL, NULL)); /* who is in it may */
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &negated, 1, &out, NULL, NULL)); /* its own thread may */
 	hr_release(out);
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	hr_test_threads(2, build_or_run, NULL);
@@ -193,11 +193,11 @@ static void test_a_graph_does_not_run_while_another_thread_builds_it(void)
 	tear_down();
 }
 
-/* ---- the end ---- */
+/* ---- shutdown ---- */
 
 static pthread_barrier_t meeting;
 
-/* The second thread is in the graph while the first one shuts the library down. */
+/* The second thread is in the graph while the first shuts the library down. */
 static void be_in_it_or_shut_down(void *argument, unsigned index)
 {
 	(void)argument;

@@ -1,11 +1,13 @@
-/* test_lms_is_invisible.c - training with less memory than it needs gives the same losses and weights, to the bit, as with enough of it.
+/* test_lms_is_invisible.c - training with less memory than it needs gives the same losses and weights, to the bit, as with enough
+ * memory.
  *
- * Three models, at 75, 50, 33 and 25% of what they need; under both policies, with defragmentation and without, with every byte verified and with
- * none, with blocks that are computed again and without, op by op in steps that the program marks and in functions, which are steps by
- * themselves. What a combination needs is what the same training takes at most with no limit; where that is less than its largest op needs, the
- * op says so, and the combination does not count.
+ * Three models, at 75, 50, 33 and 25% of the memory that they need; under both policies, with and without defragmentation, with and
+ * without verification of every byte, with and without checkpointed blocks, op by op in steps that the program marks and in
+ * functions, which mark steps by themselves. The memory that a combination needs is the peak of the same training without a limit;
+ * if the given part of it is too small for the largest op, the op fails, and the combination does not count.
  *
- * A usual run takes 12 of the 384 combinations, such that each setting of one thing meets each setting of any other. From scale 10 on, all. */
+ * By default 12 of the 384 combinations are run, chosen so that each setting meets each setting of any other option. From scale 10
+ * on, all. */
 #include "support_training.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -32,7 +34,7 @@ struct outcome {
 	size_t weight_count;
 	uint64_t peak;
 	int64_t evictions;
-	uint32_t steps; /* that were done; fewer than asked for: there was no room for an op */
+	uint32_t steps; /* completed steps; fewer than requested if an op did not fit */
 };
 
 static hr_allocator make_allocator(const struct setting *setting, uint64_t limit)
@@ -121,8 +123,8 @@ static struct setting setting_of(uint32_t number)
 	return (struct setting){ &models[number % 3], percents[number / 3 % 4], bits & 1, bits & 2, bits & 4, bits & 8, bits & 16 };
 }
 
-/* The settings that have two values, of combination [row] of 12: the design of Plackett and Burman, in which any two of them have all four
- * pairs of values three times each. */
+/* The two-valued settings of combination [row] of 12: a Plackett-Burman design, in which any two settings have all four pairs of
+ * values three times each. */
 static uint32_t few(uint32_t row)
 {
 	static const uint8_t cycle[11] = { 1, 1, 0, 1, 1, 1, 0, 0, 0, 1, 0 };
@@ -131,7 +133,7 @@ static uint32_t few(uint32_t row)
 	return bits * 12 + row;
 }
 
-/* What each model does with no limit, op by op and in a function, with blocks computed again and without: all the same. */
+/* Results of each model without a limit, op by op and in a function, with and without checkpointed blocks: all equal. */
 static struct outcome whole[3], less;
 static uint64_t peaks[3][2][2];
 
@@ -154,7 +156,7 @@ static void train_with_enough(uint32_t steps)
 	}
 }
 
-/* False: there was no room for an op. */
+/* False if an op did not fit. */
 static bool train_with_less(const struct setting *setting, uint32_t steps)
 {
 	uint32_t m = (uint32_t)(setting->model - models);

@@ -1,7 +1,7 @@
-/* test_op_gradients.c - the gradient of each op against differences of its output, in float64.
+/* test_op_gradients.c - the gradient of each op, compared with differences of its output, in float64.
  *
- * A few lines stand in for the engine: values are numbers of tensors, loose ones are used up by the next op that takes them. So it
- * also shows that gradients use up and give back what they should. */
+ * A few lines replace the engine: values are indices of tensors, and temporary ones are consumed by the next op that takes them. So
+ * the tests also show that gradients consume and release values correctly. */
 #include "runtime/support_ops.h"
 
 #define VALUES 4096
@@ -84,7 +84,7 @@ hr_value __wrap_hr__call_one(enum hr__op_kind kind, const hr_value *inputs, uint
 
 /* ---- differences ---- */
 
-/* Runs it once, and does not look at what threads do. */
+/* Runs the op once, without the checks of threads. */
 static void run_once(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs, tensor *outs)
 {
 	hr__type types[HR__OP_OUTPUTS];
@@ -94,7 +94,7 @@ static void run_once(enum hr__op_kind kind, const tensor *in, uint32_t count, co
 	else memcpy(outs[0].data, in[0].data, hr__type_bytes(&types[0]));
 }
 
-/* The sum of all of the first output, each element by its weight. */
+/* The weighted sum of all elements of the first output. */
 static double weighed(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs, const tensor *weights)
 {
 	tensor outs[HR__OP_OUTPUTS];
@@ -150,7 +150,7 @@ static uint64_t live_values(void)
 	return live;
 }
 
-/* With call [n] and all behind it failing, for every n: an error comes out, and nothing stays. */
+/* With call [n] and all later ones failing, for every n: an error is returned, and nothing leaks. */
 static void check_failures(enum hr__op_kind kind, const tensor *in, uint32_t count, const hr__attrs *attrs, const tensor *outs,
                            const tensor *weights)
 {
@@ -190,7 +190,7 @@ static void check_gradient(enum hr__op_kind kind, tensor *in, uint32_t count, co
 		CHECK(values[backward.grad_in[i].id].live && values[backward.grad_in[i].id].keeps == 0);
 		check_differences(kind, in, count, attrs, i, &values[backward.grad_in[i].id].of, &weights);
 	}
-	CHECK_EQ(live_values(), live + given); /* nothing loose was left behind */
+	CHECK_EQ(live_values(), live + given); /* no temporary value is left */
 	check_failures(kind, in, count, attrs, outs, &weights);
 	free_all(outs, hr__ops[kind].out_count), free(weights.data);
 }

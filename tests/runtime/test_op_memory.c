@@ -1,15 +1,17 @@
-/* test_op_memory.c - each op does to memory what its row of the table of ops says: by counting allocations, with inputs that are loose and kept.
+/* test_op_memory.c - the memory use of each op matches its row in the table of ops: counts allocations, with temporary and kept
+ * inputs.
  *
- * With --table it prints docs/runtime.md's table, made of the same rows; a test compares the two. `make op-table` writes it anew. */
+ * With --table it prints docs/runtime.md's table, made from the same rows; a test compares the two. `make op-table` regenerates it.
+ * */
 #include "runtime/engine.h"
 #include "support_session.h"
 
-#define SIDE 8 /* of most inputs, which are [8,8] */
+#define SIDE 8 /* side of most inputs, which are [8,8] */
 #define BEGIN "<!-- ops: made by `make op-table` -->\n"
 #define END "<!-- end of ops -->\n"
 
 struct input {
-	hr_dtype dtype; /* none: there is no such input */
+	hr_dtype dtype; /* none: no such input */
 	int rank;
 	int64_t dims[4];
 };
@@ -21,9 +23,9 @@ struct input {
 struct sample {
 	const char *call; /* hr_<call> */
 	enum hr__op_kind kind;
-	hr_value (*run)(const hr_value *in); /* NULL: it is on variables, and has a test of its own */
+	hr_value (*run)(const hr_value *in); /* NULL: an op on variables, with a test of its own */
 	struct input in[3];
-	const char *memory; /* what the table says; NULL: what follows from the row */
+	const char *memory; /* text in the table; NULL: derived from the row */
 };
 
 /* ---- one call of each op ---- */
@@ -105,7 +107,7 @@ static hr_value run_conv2d(const hr_value *in)
 	return hr_conv2d(in[0], in[1], 1, 1);
 }
 
-/* In the order of the table of ops. Reductions are of so much that parts of it are summed up first. */
+/* In the order of the table of ops. Reductions are so large that they use partial sums. */
 #define BINARY(name, kind) { #name, HR__OP_##kind, run_##name, .in = { SQUARE, SQUARE } }
 #define UNARY(name, kind) { #name, HR__OP_##kind, run_##name, .in = { SQUARE } }
 #define SOURCE(name, kind) { #name, HR__OP_##kind, .run = run_##name }
@@ -195,7 +197,7 @@ static void print_table(FILE *to)
 		const hr__op *op = &hr__ops[samples[i].kind];
 		fprintf(to, "| `%s` | ", samples[i].call);
 		print_memory(to, &samples[i]);
-		/* Of what changes variables, and of reading them, gradients are asked by variable. */
+		/* Gradients of ops that change or read variables are with respect to the variable. */
 		bool differentiable = op->gradient && (samples[i].run || samples[i].kind == HR__OP_READ);
 		fprintf(to, " | %s | %s |\n", op->scratch ? "yes" : "", differentiable ? "yes" : "");
 	}
@@ -242,8 +244,8 @@ static uint64_t bytes_of(const struct input *input)
 	return bytes;
 }
 
-/* Input [loose] is loose, the others are kept; -1 = all kept. Returns how many allocations were made, and in *stayed how many of those are left
- * with the output. */
+/* Input [loose] is temporary, the others are kept; -1 = all kept. Returns the number of allocations, and in *stayed how many of
+ * those are left with the output. */
 static int64_t count(const struct sample *sample, int loose, int64_t *stayed)
 {
 	hr_value in[3] = { HR_NO_VALUE, HR_NO_VALUE, HR_NO_VALUE };
@@ -271,7 +273,7 @@ static void check_sample(const struct sample *sample)
 	int64_t made = count(sample, -1, &stayed);
 	if (made != own + scratch) printf("# %s\n", sample->call);
 	CHECK_EQ(made, own + scratch);
-	CHECK_EQ(stayed, own ? 1 : 0); /* scratch is gone, and what only gradients look at */
+	CHECK_EQ(stayed, own ? 1 : 0); /* scratch is freed, and so are outputs that only gradients read */
 	uint64_t bytes = bytes_of(&sample->in[0]);
 	for (int i = 0; i < 3 && sample->in[i].dtype; i++) {
 		bool takes = op->memory == HR__FORWARDS && op->forwards >> i & 1 && bytes_of(&sample->in[i]) == bytes;
@@ -294,7 +296,7 @@ static void test_ops_allocate_what_their_rows_say(void)
 	close_session();
 }
 
-/* ---- whose memory is not taken ---- */
+/* ---- memory that is not reused ---- */
 
 static int64_t requests(void)
 {
@@ -309,20 +311,21 @@ static void test_memory_that_is_not_taken(void)
 	CHECK_EQ(requests(), at + 2);
 	hr_release(hr_add(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1, 64), 1), hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 1), 1))); /* both are broadcast */
 	CHECK_EQ(requests(), at + 5);
-	hr_release(hr_add(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 1), hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1))); /* one is: that of the other */
+	hr_release(hr_add(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 1), hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1))); /* one is: reuses
+	                                                                                                          * the other's */
 	CHECK_EQ(requests(), at + 7);
 
-	/* Of a larger block, and of one that another value shares. */
+	/* Part of a larger block, and a block that another value shares. */
 	hr_release(hr_exp(hr_slice(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1), 0, 2, 3)));
 	CHECK_EQ(requests(), at + 9);
 	hr_value x = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1));
 	hr_release(hr_exp(hr_reshape(x, HR_DIMS(8, 8))));
 	CHECK_EQ(requests(), at + 11);
 	hr_release(x);
-	hr_release(hr_exp(hr_reshape(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1), HR_DIMS(8, 8)))); /* it is the only one here */
+	hr_release(hr_exp(hr_reshape(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1), HR_DIMS(8, 8)))); /* the only reference */
 	CHECK_EQ(requests(), at + 12);
 
-	/* A tape keeps log's input for its gradient, and exp's output. */
+	/* A tape keeps the input of log and the output of exp for their gradients. */
 	CHECK_STATUS(HR_OK, hr_tape_begin());
 	hr_release(hr_log(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1)));
 	CHECK_EQ(requests(), at + 14);
@@ -375,7 +378,7 @@ static void test_reading_and_assigning_allocates_nothing(void)
 	close_session();
 }
 
-/* An op that updates [count] variables, while [held] of them are held by somebody. */
+/* An op that updates [count] variables, while other references to the contents of [held] of them exist. */
 static int64_t count_update(enum hr__op_kind kind, int count, int held)
 {
 	static const char *const names[] = { "w", "m", "v" };
@@ -396,7 +399,7 @@ static int64_t count_update(enum hr__op_kind kind, int count, int held)
 	for (int i = 0; i < held; i++) {
 		float found[SIDE * SIDE];
 		CHECK_STATUS(HR_OK, hr_fetch(contents[i], found, sizeof found));
-		CHECK_EQ(found[SIDE], 1.0f); /* who has them keeps what was there */
+		CHECK_EQ(found[SIDE], 1.0f); /* other references keep the old contents */
 		hr_release(contents[i]);
 	}
 	hr_release(ins[0]);

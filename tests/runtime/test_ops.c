@@ -1,4 +1,4 @@
-/* test_ops.c - each op against a reference that is written the slow way, in double. */
+/* test_ops.c - each op, compared with a slow reference in double. */
 #include "runtime/support_ops.h"
 
 static const hr_dtype floats[] = { HR_DTYPE_FLOAT32, HR_DTYPE_FLOAT64 };
@@ -96,7 +96,7 @@ static void test_random_numbers_have_their_moments_and_depend_on_the_seed(void)
 		attrs.seed = 6;
 		tensor b = call(HR__OP_RANDOM_NORMAL, NULL, 0, &attrs);
 		CHECK(memcmp(a.data, b.data, 64) != 0);
-		/* A shorter one begins the same. */
+		/* A shorter one has the same prefix. */
 		attrs.dims = SHAPE(7);
 		tensor c = call(HR__OP_RANDOM_NORMAL, NULL, 0, &attrs);
 		CHECK_BYTES(b.data, c.data, hr__type_bytes(&c.type));
@@ -119,7 +119,7 @@ static void test_random_numbers_have_their_moments_and_depend_on_the_seed(void)
 	CHECK(negative > 400 && negative < 600);
 }
 
-/* Worked out by an implementation that gives the known answers of the paper's. */
+/* Computed with an implementation that reproduces the known answers of the paper. */
 static void test_a_seed_means_the_same_in_every_version(void)
 {
 	hr__attrs attrs = { .dtype = HR_DTYPE_INT64, .dims = SHAPE(4), .a = 0, .b = 1000000, .seed = 42 };
@@ -334,7 +334,7 @@ static void test_gradient_ops_of_functions_are_derivatives(void)
 	}
 }
 
-/* As C does, but for what C leaves open. */
+/* Like C, with defined results where C has none. */
 static double cast_reference(double x, hr_dtype from, hr_dtype to)
 {
 	if (to == HR_DTYPE_BOOL) return x != 0;
@@ -421,7 +421,7 @@ static void test_transpose_moves_every_element(void)
 	              "shape [2,3] has 2 dimensions, the order 3");
 }
 
-/* Element [i] of a shape, as its place before, at and behind an axis. */
+/* Splits element index [i] of a shape into the indices before, at and after an axis. */
 static void split(const hr__dims *dims, int axis, int64_t i, int64_t *before, int64_t *at, int64_t *behind, int64_t *wide)
 {
 	*wide = 1;
@@ -598,7 +598,7 @@ struct reference {
 	int64_t count;
 };
 
-/* Every element of [x], put where the output has it. [wide] is the output's shape with its ones. */
+/* Adds every element of [x] to its place in the output. [wide] is the output's shape with the reduced dimensions as 1. */
 static void reduce_reference(const tensor *x, const hr__dims *wide, struct reference *to)
 {
 	for (int64_t i = 0; i < hr__dims_count(wide); i++) to[i] = (struct reference){ .most = -INFINITY };

@@ -1,6 +1,6 @@
-/* test_ops_bfloat16.c - casts to and from bfloat16, bit by bit, and what the ops that compute say of it.
+/* test_ops_bfloat16.c - casts to and from bfloat16, bit by bit, and the errors of arithmetic ops.
  *
- * A usual run casts every 4093rd float32 and all next to a tie; from scale 10 on, all 2^32 of them. */
+ * By default every 4093rd float32 and all neighbours of ties are cast; from scale 10 on, all 2^32. */
 #include "runtime/support_ops.h"
 
 #define PATTERNS 65536
@@ -19,7 +19,7 @@ static bool is_nan(uint32_t bits)
 	return (bits & 0x7FFF) > 0x7F80;
 }
 
-/* Every bfloat16, by number. */
+/* Every bfloat16, in numerical order of its bits. */
 static tensor all_of_them(void)
 {
 	tensor x = make(HR_DTYPE_BFLOAT16, SHAPE(PATTERNS));
@@ -53,13 +53,13 @@ static void test_each_bfloat16_comes_back_as_it_was(void)
 		tensor there = call(HR__OP_CAST, &x, 1, CASTS_TO(by_way_of[way])), back = call(HR__OP_CAST, &there, 1, CASTS_TO(HR_DTYPE_BFLOAT16));
 		for (uint32_t i = 0; i < PATTERNS; i++) {
 			uint32_t got = ((uint16_t *)back.data)[i];
-			if (is_nan(i) && by_way_of[way] != HR_DTYPE_BFLOAT16) CHECK_EQ(got, i | 0x40); /* quiet */
+			if (is_nan(i) && by_way_of[way] != HR_DTYPE_BFLOAT16) CHECK_EQ(got, i | 0x40); /* quiet NaN */
 			else CHECK_EQ(got, i);
 		}
 	}
 }
 
-/* Toward 0, and to the nearest end where there is no such. */
+/* Rounds toward 0, and clamps to the range. */
 static double clamped(double x, double least, double most)
 {
 	return isnan(x) ? 0 : x < least ? least : x > most ? most : trunc(x);
@@ -80,7 +80,7 @@ static void test_each_bfloat16_becomes_an_integer_as_other_floats_do(void)
 
 /* ---- from float32 ---- */
 
-/* By the distances to the two that it lies between, which are known by their first halves. */
+/* Compares the distances to the two neighbours, which follow from the upper half of the bits. */
 static uint32_t nearest_by_halves(uint32_t bits, const double *sizes)
 {
 	uint32_t sign = bits >> 16 & 0x8000, rest = bits & 0x7FFFFFFF, low = rest >> 16;
@@ -91,7 +91,7 @@ static uint32_t nearest_by_halves(uint32_t bits, const double *sizes)
 	return sign | (below < above || (below == above && low % 2 == 0) ? low : low + 1);
 }
 
-/* [from] holds so many patterns of float32. */
+/* [from] has [count] patterns of float32. */
 static void check_chunk(const tensor *from, tensor *to, const double *sizes, int64_t count)
 {
 	tensor in = { { HR_DTYPE_FLOAT32, SHAPE(count) }, from->data }, out = { { HR_DTYPE_BFLOAT16, SHAPE(count) }, to->data };
@@ -105,7 +105,7 @@ static void check_chunk(const tensor *from, tensor *to, const double *sizes, int
 	}
 }
 
-/* Each [step]th pattern of a float32, from [first] on. */
+/* Checks each [step]th pattern of a float32, from [first] on. */
 static void check_patterns(uint64_t first, uint64_t step)
 {
 	tensor from = make(HR_DTYPE_FLOAT32, SHAPE(CHUNK)), to = make(HR_DTYPE_BFLOAT16, SHAPE(CHUNK));
@@ -126,7 +126,7 @@ static void test_float32_is_rounded_to_the_nearest(void)
 		return;
 	}
 	check_patterns(0, 4093);
-	/* Ties, what is next to them, and what is next to a bfloat16. */
+	/* Ties, their neighbours, and the neighbours of a bfloat16. */
 	static const uint64_t beside[] = { 0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF };
 	for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) check_patterns(beside[i], 1 << 16);
 }
@@ -156,7 +156,7 @@ static uint16_t of_i64(int64_t x)
 	return cast_one(HR_DTYPE_INT64, &x);
 }
 
-/* The largest finite one is 0x7F7F; from the middle between it and 2^128 on, it is infinity. */
+/* The largest finite value is 0x7F7F; from the middle between it and 2^128 on, the result is infinity. */
 static void test_the_ends_of_the_range(void)
 {
 	uint32_t signalling = 0x7F800001, negative = 0xFF80FFFF;
@@ -176,18 +176,18 @@ static void test_the_ends_of_the_range(void)
 	CHECK_EQ(of_f64(0x1p-134), 0);
 	CHECK_EQ(of_f64(0x1.0000000000001p-134), 1);
 	CHECK_EQ(of_f64(0x3p-134), 2);
-	/* With nothing but bits that are cut off: still no number. */
+	/* NaNs whose only fraction bits are cut off are still NaNs. */
 	CHECK_EQ(cast_one(HR_DTYPE_FLOAT32, &signalling), 0x7FC0);
 	CHECK_EQ(cast_one(HR_DTYPE_FLOAT32, &negative), 0xFFC0);
 	CHECK_EQ(of_f64((double)NAN) & 0x7FC0, 0x7FC0);
 }
 
-/* ---- from what has more bits than a float32 ---- */
+/* ---- from dtypes with more bits than float32 ---- */
 
 static void test_float64_is_rounded_once(void)
 {
 	CHECK_EQ(of_f64(1 + 0x1p-8), 0x3F80);
-	CHECK_EQ(of_f64(1 + 0x1p-8 + 0x1p-40), 0x3F81); /* to float32 it is a tie, and would become 1 */
+	CHECK_EQ(of_f64(1 + 0x1p-8 + 0x1p-40), 0x3F81); /* in float32 this is a tie, and would become 1 */
 	CHECK_EQ(of_f64(1 + 0x3p-8 - 0x1p-40), 0x3F81); /* and this 1 + 2^-6 */
 	uint64_t state = hr_test_seed(), twice_is_wrong = 0, count = hr_test_scaled(200000);
 	int64_t each = 9;
@@ -236,14 +236,14 @@ static void check_integers(hr_dtype dtype, const int64_t *numbers, int64_t count
 static void test_integers_are_rounded_once(void)
 {
 	CHECK_EQ(of_i64((INT64_C(1) << 62) + (INT64_C(1) << 54)), 0x5E80);
-	CHECK_EQ(of_i64((INT64_C(1) << 62) + (INT64_C(1) << 54) + 1), 0x5E81); /* to float64 it is a tie */
+	CHECK_EQ(of_i64((INT64_C(1) << 62) + (INT64_C(1) << 54) + 1), 0x5E81); /* in float64 this is a tie */
 	CHECK_EQ(of_i64(INT64_MAX), 0x5F00);
 	CHECK_EQ(of_i64(INT64_MIN), 0xDF00);
 	uint64_t state = hr_test_seed();
 	int64_t count = (int64_t)hr_test_scaled(200000), *numbers = malloc((size_t)count * sizeof *numbers);
 	CHECK(numbers != NULL);
 	for (int64_t i = 0; i < count; i++) {
-		/* So many bits, of which those behind the first nine are all 0 but a few at the end. */
+		/* A number of [bits] bits, of which those after the first nine are all 0 except a few at the end. */
 		int bits = (int)(9 + hr_rand(&state) % 54), low = (int)(hr_rand(&state) % 13);
 		uint64_t top = (256 | hr_rand(&state) % 256) << (bits - 9), end = hr_rand(&state) % 5;
 		int64_t number = (int64_t)(top + (end << (low % (bits - 8))));
@@ -254,7 +254,7 @@ static void test_integers_are_rounded_once(void)
 	free(numbers);
 }
 
-/* ---- ops that compute ---- */
+/* ---- arithmetic ops ---- */
 
 static bool takes_bfloat16(int kind)
 {

@@ -1,4 +1,4 @@
-/* test_ops_layers.c - ops that layers and optimizers are made of, against references that are written the slow way, in double. */
+/* test_ops_layers.c - ops used by layers and optimizers, compared with slow references in double. */
 #include "runtime/support_ops.h"
 
 static const hr_dtype floats[] = { HR_DTYPE_FLOAT32, HR_DTYPE_FLOAT64 };
@@ -137,7 +137,7 @@ struct convolution {
 	int64_t images, channels, height, width, out_channels, high, wide, stride, padding;
 };
 
-/* Calls [visit] for every product that there is: of which elements of image, filter and output. */
+/* Calls [visit] for every product, with its elements of image, filter and output. */
 static void each_product(const struct convolution *of, int64_t rows, int64_t columns,
                          void (*visit)(void *context, int64_t x, int64_t filter, int64_t y), void *context)
 {
@@ -219,15 +219,15 @@ static void test_convolutions_and_their_gradients_are_sums_of_products(void)
 		{ 1, 1, 1, 1, 1, 1, 1, 1, 0 },     { 2, 3, 8, 7, 4, 3, 3, 1, 1 },  { 2, 3, 8, 7, 4, 3, 3, 1, 0 },
 		{ 2, 3, 9, 10, 7, 3, 2, 2, 1 },    { 2, 3, 9, 10, 7, 2, 5, 3, 2 }, { 1, 2, 5, 5, 3, 1, 1, 2, 0 },
 		{ 1, 2, 4, 4, 3, 2, 2, 1, 3 },     /* more padding than window */
-		{ 1, 2, 4, 4, 3, 2, 2, 5, 3 },     /* a stride beyond the window */
+		{ 1, 2, 4, 4, 3, 2, 2, 5, 3 },     /* a stride larger than the window */
 		{ 3, 40, 6, 33, 13, 3, 3, 1, 1 },  /* more taps than are packed at a time; rows longer than a panel */
-		{ 70, 5, 4, 4, 6, 3, 3, 1, 1 },    /* many small images: a panel holds several */
+		{ 70, 5, 4, 4, 6, 3, 3, 1, 1 },    /* many small images: several in a panel */
 		{ 9, 4, 1, 1, 20, 1, 1, 1, 0 },    /* a matrix product */
-		{ 3, 2, 64, 65, 17, 3, 3, 1, 1 },  /* a filter's gradient in several segments */
+		{ 3, 2, 64, 65, 17, 3, 3, 1, 1 },  /* the gradient of a filter in several segments */
 		{ 2, 3, 20, 21, 110, 3, 3, 2, 1 }, /* more strips than are packed at a time */
 		{ 1, 2, 30, 31, 3, 30, 31, 1, 0 }, /* one window */
 		{ 0, 3, 8, 7, 4, 3, 3, 1, 1 },     { 2, 0, 8, 7, 4, 3, 3, 1, 1 },  { 2, 3, 8, 7, 0, 3, 3, 1, 1 },
-		{ 2, 3, 0, 7, 4, 1, 1, 1, 1 }, /* images of nothing, padded */
+		{ 2, 3, 0, 7, 4, 1, 1, 1, 1 }, /* empty images, padded */
 	};
 	EACH(dtype, floats) EACH(one, cases) check_conv(AT(dtype, floats), AT(one, cases));
 }
@@ -255,7 +255,7 @@ static void test_convolutions_refuse_what_does_not_fit(void)
 	check_refused(HR__OP_CONV2D_GRAD_FILTER, (tensor[]){ x, x }, 2, &of_f, "shapes [2,3,5,6] and [2,4,3,4] differ");
 }
 
-/* Scratch is compared with what others take: it must not grow with the batch. */
+/* Scratch is compared with the other memory of the op: it must not grow with the batch. */
 static void test_convolutions_take_little_scratch(void)
 {
 	EACH(dtype, floats)
@@ -314,9 +314,9 @@ static void test_pools_take_the_largest_and_the_mean_of_windows(void)
 	{
 		for (int ties = 0; ties < 2; ties++) {
 			check_pool(AT(dtype, floats), SHAPE(2, 3, 8, 8), 2, 2, ties);
-			check_pool(AT(dtype, floats), SHAPE(2, 3, 9, 7), 2, 2, ties); /* some are left out */
-			check_pool(AT(dtype, floats), SHAPE(2, 3, 9, 7), 3, 1, ties); /* they overlap */
-			check_pool(AT(dtype, floats), SHAPE(1, 2, 9, 7), 2, 3, ties); /* some are between */
+			check_pool(AT(dtype, floats), SHAPE(2, 3, 9, 7), 2, 2, ties); /* some elements are left out */
+			check_pool(AT(dtype, floats), SHAPE(2, 3, 9, 7), 3, 1, ties); /* windows overlap */
+			check_pool(AT(dtype, floats), SHAPE(1, 2, 9, 7), 2, 3, ties); /* gaps between windows */
 			check_pool(AT(dtype, floats), SHAPE(1, 1, 5, 5), 5, 1, ties);
 			check_pool(AT(dtype, floats), SHAPE(1, 1, 5, 5), 1, 1, ties);
 			check_pool(AT(dtype, floats), SHAPE(40, 16, 20, 41), 3, 2, ties);
@@ -396,7 +396,7 @@ static void test_updates_are_those_of_the_optimizers(void)
 	}
 }
 
-/* Whatever the gradient: epsilon stands beside a root without bias, which is the gradient's own size. */
+/* Independent of the gradient: epsilon is added to a bias-corrected root, which equals the gradient's magnitude. */
 static void test_adams_first_step_is_its_rate(void)
 {
 	EACH(dtype, floats)

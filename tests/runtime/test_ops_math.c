@@ -1,8 +1,8 @@
-/* test_ops_math.c - exp, tanh, erf and gelu of float32 against libm in double, over floats of every size. */
+/* test_ops_math.c - exp, tanh, erf and gelu of float32, compared with libm in double, over floats of every magnitude. */
 #include "runtime/ops_math.h"
 #include "runtime/support_ops.h"
 
-#define MANY 1021 /* so that there is a rest that no vector takes */
+#define MANY 1021 /* leaves a remainder after the vectors */
 
 typedef void (*many)(const float *x, float *out, int64_t count);
 
@@ -18,7 +18,7 @@ static float from_bits(uint32_t bits)
 	return x;
 }
 
-/* Within 4e-7 of [want], relative to it or to [scale]; where that is below the least normal float, within two units of the last place. */
+/* Within 4e-7 of [want], relative to it or to [scale]; below the least normal float, within two units in the last place. */
 static bool is_near(float got, double want, double scale)
 {
 	double allowed = 4e-7 * fmax(fabs(want), scale);
@@ -27,7 +27,7 @@ static bool is_near(float got, double want, double scale)
 	return fabs((double)got - want) <= fmax(allowed, 0x1p-148);
 }
 
-/* [apart] bits from one float to the next: all exponents, both signs, infinities and what is no number. */
+/* Floats whose bits are [apart] steps apart: all exponents, both signs, infinities and NaNs. */
 static void check_over_all(const char *name, many function, double (*reference)(double x), double (*scale)(double x))
 {
 	static float x[MANY], out[MANY];
@@ -50,7 +50,7 @@ static double gelu(double x)
 	return 0.5 * x * (1 + erf(x * sqrt(0.5)));
 }
 
-/* (1 + erf) / 2 is small for large negative x, and exact to what 1 is. */
+/* (1 + erf) / 2 is small for large negative x, with the absolute error of 1. */
 static double size(double x)
 {
 	return isinf(x) ? 0 : fabs(x);

@@ -1,4 +1,5 @@
-/* test_run.c - options and metadata of a run: what each op took, the log of a run that ran out of memory, and events in a trace. */
+/* test_run.c - options and metadata of a run: the memory of each op, the log of a run that ran out of memory, and events in a
+ * trace. */
 #include <unistd.h>
 
 #include "headroom_profile.h"
@@ -36,7 +37,7 @@ static void test_metadata_tells_of_each_op(void)
 	options.trace = HR_RUN_TRACE_OPS;
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ place, x }, 1, &y, 1, &result, &options, NULL));
 	CHECK_STATUS(HR_OK, hr_reset_memory_stats("GPU:0"));
-	for (int round = 0; round < 2; round++) { /* the second frees what the first filled in */
+	for (int round = 0; round < 2; round++) { /* the second run frees the first's metadata */
 		CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ place, x }, 1, &y, 1, &result, &options, &metadata));
 		hr_release(result);
 	}
@@ -52,10 +53,10 @@ static void test_metadata_tells_of_each_op(void)
 		sum += op->ns;
 	}
 	CHECK_LE(sum, metadata.ns);
-	CHECK_EQ(metadata.ops[2].allocations, 0); /* relu takes the product's memory */
+	CHECK_EQ(metadata.ops[2].allocations, 0); /* relu reuses the product's memory */
 	CHECK_EQ(metadata.ops[0].allocations, 1);
 	CHECK_EQ(metadata.ops[0].allocated_bytes, 256 * 256 * 4);
-	CHECK_GE(metadata.ops[1].allocated_bytes, 256 * 256 * 4); /* and scratch */
+	CHECK_GE(metadata.ops[1].allocated_bytes, 256 * 256 * 4); /* plus scratch */
 	CHECK_EQ((int64_t)metadata.peak_bytes, stats_of().peak_bytes_in_use);
 	hr_run_metadata_free(&metadata);
 	CHECK_EQ(metadata.op_count, 0);
@@ -64,11 +65,11 @@ static void test_metadata_tells_of_each_op(void)
 	close_session();
 }
 
-/* Both count what blocks occupy, which is what was asked for rounded up to the allocator's granularity: 256 bytes.
+/* Both count the bytes that blocks occupy, which are the requested bytes rounded up to the allocator's granularity of 256 bytes.
  *
- *     full [3] float32      12 bytes are asked for     256 occupied     256 in use
- *     full [100] float32   400                         512              768
- *     concat [103]         412                         512             1280 */
+ *     full [3] float32      12 bytes requested     256 occupied     256 in use
+ *     full [100] float32   400                     512              768
+ *     concat [103]         412                     512             1280 */
 static void test_allocated_and_peak_bytes_are_in_one_unit(void)
 {
 	static const uint64_t allocated[] = { 256, 512, 512 }, in_use[] = { 256, 768, 1280 };
@@ -141,7 +142,7 @@ static void test_the_log_of_a_run_that_ran_out_of_memory(void)
 	CHECK_EQ(after.allocation_log_buffer_size, before.allocation_log_buffer_size);
 	options.allocation_log_sampling_rate = 7;
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 0, both, 2, results, &options, &metadata));
-	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, both, 1, results, NULL, NULL)); /* what fits still runs */
+	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, both, 1, results, NULL, NULL)); /* requests that fit still succeed */
 	hr_release(results[0]);
 	hr_run_metadata_free(&metadata);
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
@@ -182,7 +183,8 @@ static void test_the_log_of_a_run_may_have_allocations_only(void)
 
 static hr_value fits, fails[2];
 
-/* One thread runs what fits, over and over; the other one runs out of memory, and finds in the log what its own run had before that. */
+/* One thread runs a graph that fits, over and over; the other runs out of memory, and its log has the allocations of its own run
+ * before that. */
 static void run_with_log(void *argument, unsigned index)
 {
 	hr_session mine;
@@ -257,7 +259,7 @@ static void count_events(const char *path, struct seen *seen)
 			break;
 		case HR__EVENT_OP_END:
 			CHECK(seen->in_op);
-			CHECK_GT(event.bytes, 0); /* its time */
+			CHECK_GT(event.bytes, 0); /* duration */
 			seen->in_op = false;
 			seen->ends++;
 			break;
@@ -276,7 +278,7 @@ static void test_a_trace_has_ops_uses_and_steps(void)
 	char path[] = "/tmp/hr_test_run_XXXXXX";
 	struct seen seen = { 0 };
 	hr_value place, result;
-	int file = mkstemp(path); /* a name that nobody else has */
+	int file = mkstemp(path); /* a unique name */
 	CHECK(file >= 0);
 	close(file);
 	unlink(path);
@@ -296,7 +298,7 @@ static void test_a_trace_has_ops_uses_and_steps(void)
 	CHECK_EQ(seen.begins, 4);
 	CHECK_EQ(seen.ends, 4);
 	CHECK_EQ(seen.reads, 2 + 1 + 2);
-	CHECK_GE(seen.writes, 4); /* and scratch */
+	CHECK_GE(seen.writes, 4); /* plus scratch */
 	CHECK_EQ(seen.steps, 1);
 	CHECK_EQ(seen.step_ends, 1);
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
@@ -323,7 +325,7 @@ static void test_contents_go_to_another_session(void)
 		CHECK_EQ(hr_value_count(empty), 0);
 		hr_release(empty);
 		hr_release(x);
-		CHECK(!hr_neg(hr_keep(there)).id); /* it is there, not here */
+		CHECK(!hr_neg(hr_keep(there)).id); /* the value is on the other device */
 		CHECK_STATUS(HR_OK, hr_session_enter(other));
 		CHECK_STATUS(HR_OK, hr_fetch(hr_neg(there), numbers, 750 * sizeof *numbers));
 		CHECK_EQ(numbers[749], -6.0f);
@@ -336,7 +338,7 @@ static void test_contents_go_to_another_session(void)
 	close_session();
 }
 
-/* A copy has what was there when it was called, whatever is written in its place afterwards. */
+/* A copy has the contents at the time of the call, whatever overwrites the source afterwards. */
 static void test_a_copy_is_of_what_was_there(void)
 {
 	hr_session other;
@@ -362,7 +364,7 @@ static void test_a_copy_is_of_what_was_there(void)
 	close_session();
 }
 
-/* The allocator of a session is on its device. */
+/* The allocator of a session must be on its device. */
 static void test_an_allocator_of_another_device(void)
 {
 	hr_session other;

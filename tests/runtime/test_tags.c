@@ -1,4 +1,4 @@
-/* test_tags.c - memory has a tag that tells what it is for: the same in every mode. */
+/* test_tags.c - memory has a tag that names its purpose: the same in every mode. */
 #include <unistd.h>
 
 #include "headroom_lms.h"
@@ -18,7 +18,7 @@ static int64_t held(const char *tag)
 	return bytes;
 }
 
-/* After a step there are weights and what the optimizer remembers: two numbers for each, and one count. */
+/* After a step there are weights and the optimizer's state: two numbers for each weight, and one counter. */
 static void check_after_a_step(enum how how)
 {
 	struct model model = MODEL_MLP;
@@ -45,12 +45,12 @@ static void test_training(void)
 	for (int how = 0; how < HOW_COUNT; how++) check_after_a_step((enum how)how);
 }
 
-/* [checkpointed]: what is computed again is no gradient. */
+/* [checkpointed]: recomputed values are not tagged as gradients. */
 static void check_gradients(bool checkpointed)
 {
 	hr_value gradient;
 	open_session(0);
-	hr_value x = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(64), 1)); /* 256 bytes, like all that follows */
+	hr_value x = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(64), 1)); /* 256 bytes, like all the following values */
 	CHECK_STATUS(HR_OK, hr_tape_begin());
 	if (checkpointed) CHECK_STATUS(HR_OK, hr_checkpoint_begin());
 	hr_value y = hr_keep(hr_tanh(hr_exp(x)));
@@ -77,7 +77,7 @@ static void test_gradients(void)
 	check_gradients(true);
 }
 
-/* New contents of a variable whose old ones somebody still has. */
+/* New contents of a variable whose old contents have another reference. */
 static void test_copy_on_write(void)
 {
 	open_session(0);
@@ -97,7 +97,7 @@ static bool append(void *text, const char *bytes, size_t length)
 	return true;
 }
 
-/* Data on the host is that of its owner, not of the op that made it leave. */
+/* Data on the host has the tag of its tensor, not that of the op that caused the eviction. */
 static void test_host_memory(void)
 {
 	static char text[1 << 16];

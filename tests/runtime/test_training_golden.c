@@ -1,17 +1,17 @@
-/* test_training_golden.c - a network of three layers loses in 100 steps what it loses in PyTorch, begun with the same weights and given the same
- * data: outside of graphs, and as a function.
+/* test_training_golden.c - the losses of a network of three layers over 100 steps agree with PyTorch, with the same initial weights
+ * and data: outside of graphs, and as a function.
  *
- * Expectations are in golden/training.txt, computed in float64 by tools/golden.py. Weights and data are hashes of their places, which Python
- * computes to the same bits; so nothing large needs to be stored.
+ * Expected values are in golden/training.txt, computed in float64 by tools/golden.py. Weights and data are hashes of their indices,
+ * which Python computes to the same bits; so nothing large needs to be stored.
  *
- * What may be off: sums of 1024 products have errors of some 1e-7 of their size, which each step takes over from the one before, and Adam divides
- * gradients by their own size, so that of one close to 0 not even the sign is certain. PyTorch's own losses in float32 are up to 2e-5 of
- * themselves off those in float64, here, where the loss falls by a factor of 3000. Five times that is allowed. */
+ * Tolerance: sums of 1024 products have relative errors of about 1e-7, which accumulate from step to step, and Adam divides
+ * gradients by their own magnitude, so that even the sign of one close to 0 is uncertain. PyTorch's own losses in float32 differ
+ * from those in float64 by up to 2e-5, relative, here, where the loss falls by a factor of 3000. Five times that is allowed. */
 #include "runtime/support_golden.h"
 
 #define ALLOWED 1e-4
 #define STEPS 100
-#define TESTED (HR_TEST_SANITIZED ? 10 : STEPS) /* the others are the same code again */
+#define TESTED (HR_TEST_SANITIZED ? 10 : STEPS) /* later steps run the same code again */
 #define BATCHES 4
 #define ROWS 128
 #define WIDTH 1024
@@ -21,7 +21,7 @@
 
 /* ---- numbers that both sides compute ---- */
 
-/* -bound ... bound, exact in float32 when that is a power of two. */
+/* -bound ... bound, exact in float32 if that is a power of two. */
 static float hashed(uint32_t tensor, uint32_t index, float bound)
 {
 	uint32_t h = index * 0x9E3779B1u + tensor * 0x85EBCA6Bu;
@@ -41,7 +41,7 @@ static hr_value hashed_value(uint32_t tensor, int64_t rows, int64_t columns, flo
 	return value;
 }
 
-/* The label of a row: which of its first numbers is the largest. */
+/* The label of a row: the index of the largest of its first numbers. */
 static hr_value labels_of(uint32_t tensor)
 {
 	int32_t labels[ROWS];
@@ -84,7 +84,7 @@ static hr_value loss_of(hr_value x, hr_value classes)
 	return hr_reduce_mean(hr_cross_entropy(x, classes), HR_ALL_AXES, false);
 }
 
-/* Written once, run both ways. */
+/* Written once, run in both ways. */
 static hr_status train(void *context, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
 {
 	hr_optimizer adam;

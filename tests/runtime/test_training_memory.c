@@ -1,8 +1,8 @@
-/* test_training_memory.c - what training does to memory: no more in a graph than op by op, nothing left when a session is closed, nothing lost when
- * memory cannot be had, and the same bits whoever trains beside it.
+/* test_training_memory.c - the memory of training: no more in a graph than op by op, nothing left when a session is closed, nothing
+ * lost if an allocation fails, and the same bits whatever is trained concurrently.
  *
- * Every call that a step of a tiny network makes fails once; a small transformer's too at scale 3 and above. Under sanitizers every fourth below
- * scale 1. */
+ * Every call that a step of a tiny network makes fails once; at scale 3 and above those of a small transformer too. Under
+ * sanitizers every fourth call below scale 1. */
 #include <errno.h>
 #include <math.h>
 
@@ -31,9 +31,9 @@ static void begin(struct training *training, const struct model *model, enum how
 	training_begin(training);
 }
 
-/* ---- how much ---- */
+/* ---- amount ---- */
 
-/* Of steps after the first, which makes variables. */
+/* Peak of the steps after the first, which creates variables. */
 static int64_t peak_of(const struct model *model, enum how how, bool checkpointed)
 {
 	float loss;
@@ -94,7 +94,7 @@ static void test_sessions_leave_nothing_behind(void)
 		train_once(i % 16 == 1 ? BY_OP : i % 16 == 2 ? BY_GRAPH : BY_FUNCTION);
 		CHECK_EQ(stats_of().bytes_in_use, in_use);
 		CHECK_EQ(stats_of().num_live, live);
-		if (i == 31) hr_fault_os_live(&start); /* tables have the size that they need */
+		if (i == 31) hr_fault_os_live(&start); /* tables have their final size */
 	}
 	hr_fault_os_live(&end);
 	if (sessions > 32) {
@@ -112,12 +112,13 @@ static void test_sessions_leave_nothing_behind(void)
 	hr_fault_os_uninstall();
 }
 
-/* ---- something fails ---- */
+/* ---- faults ---- */
 
 enum fails { SYSTEM_CALLS, DEVICE_CALLS, DEVICE_ALLOCATIONS, FAR_SYSTEM_CALLS, FAR_DEVICE_CALLS };
 static const char *const fails_names[] = { "the system", "the device", "an allocation", "the system, far from the device", "a device far from the host" };
 
-/* The emulated device under another name, whose allocations are counted: freeing is not, because what a device does not take back is lost. */
+/* The emulated device under another name, which counts allocations. Frees are not counted, because memory that a device does not
+ * release is lost. */
 static struct {
 	uint64_t calls, nth;
 } requests;
@@ -163,7 +164,7 @@ static uint64_t calls_made(enum fails fails)
 	return is_of_system(fails) ? hr_fault_os_calls() : is_of_device(fails) ? hr_backend_calls() : requests.calls;
 }
 
-/* Where each request is a call of the device, if those are to fail. */
+/* If calls of the device must fail, each request is a call of the device. */
 static void open_for(enum fails fails)
 {
 	hr_session_options options;
@@ -193,13 +194,13 @@ struct scenario {
 	const struct model *model;
 	enum how how;
 	bool checkpointed;
-	bool first; /* the step that makes variables and builds functions fails; else the one after it */
+	bool first; /* the failing step is the first, which creates variables and builds functions; else the second */
 	enum fails fails;
 };
 
 static float before[WEIGHTS_MAX], after[WEIGHTS_MAX], now[WEIGHTS_MAX];
 
-/* Weights before the step and after it, when nothing fails. */
+/* Weights before and after the step, without faults. */
 static void look_first(const struct scenario *scenario)
 {
 	float loss;
@@ -214,7 +215,7 @@ static void look_first(const struct scenario *scenario)
 	close_session();
 }
 
-/* What was not updated is as it was, and what was is as it is without faults. */
+/* A weight has its old value, or that of a step without faults. */
 static void check_weights(const struct training *training)
 {
 	size_t count = training_weights(training, now, WEIGHTS_MAX);
@@ -230,7 +231,7 @@ static void check_error(const struct scenario *scenario, hr_status status)
 	else CHECK_STATUS(HR_OUT_OF_MEMORY, status);
 }
 
-/* False: the step makes fewer than [nth] calls. */
+/* False if the step makes fewer than [nth] calls. */
 static bool fail_nth(const struct scenario *scenario, uint64_t nth)
 {
 	float loss = NAN;
@@ -248,7 +249,7 @@ static bool fail_nth(const struct scenario *scenario, uint64_t nth)
 	CHECK_STATUS(HR_OK, training_step(&training, 1, &loss));
 	CHECK(isfinite(loss));
 	training_end(&training);
-	close_session(); /* HR_OK: no value was left; and no byte */
+	close_session(); /* HR_OK: no value and no byte is left */
 	CHECK(hr_fault_os_is_clean());
 	return met;
 }
@@ -290,14 +291,14 @@ static void test_any_allocation_may_fail(void)
 	fail_everywhere(DEVICE_ALLOCATIONS);
 }
 
-/* Each op is copies and a call of the host there; an update that is half copied is undone. */
+/* Each op is copies and a host call there; a half-copied update is undone. */
 static void test_any_call_far_from_the_host_may_fail(void)
 {
 	fail_everywhere(FAR_SYSTEM_CALLS);
 	fail_everywhere(FAR_DEVICE_CALLS);
 }
 
-/* ---- two at once ---- */
+/* ---- concurrency ---- */
 
 struct party {
 	const char *device;
@@ -329,7 +330,7 @@ static void train_party(struct party *party)
 
 static struct party alone[3], together[2];
 
-/* Each goes through all models, in another order and another way. */
+/* Each thread trains all models, in a different order and mode. */
 static void train_all(void *argument, unsigned index)
 {
 	struct party *party = &together[index];

@@ -42,7 +42,7 @@ static void test_names_and_reuse(void)
 	CHECK(!hr_get_variable("var1", HR_DTYPE_FLOAT32, HR_DIMS(3, 5), HR_ZEROS).id);
 	CHECK_CONTAINS(hr_last_message(), "[64,64]");
 	CHECK_CONTAINS(hr_last_message(), "[3,5]");
-	/* Scopes within it reuse too. */
+	/* Inner scopes reuse too. */
 	CHECK_STATUS(HR_OK, hr_variable_scope_push("deep", HR_REUSE_AS_AROUND));
 	CHECK(!make("x", 1).id);
 	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
@@ -88,7 +88,7 @@ static void test_updates_are_in_place_unless_somebody_has_the_contents(void)
 	CHECK_EQ(stats_of().bytes_in_use, before.bytes_in_use);
 	CHECK_EQ(first_of(w), 3.0f);
 
-	/* A loose value's memory becomes the variable's; a kept one is shared until somebody writes. */
+	/* A temporary value's memory becomes the variable's; a kept one is shared until a write. */
 	int64_t count = stats_of().num_allocs;
 	CHECK_EQ(hr_assign(w, hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 7)).id, HR_DONE.id);
 	CHECK_EQ(stats_of().num_allocs, count + 1);
@@ -104,7 +104,7 @@ static void test_updates_are_in_place_unless_somebody_has_the_contents(void)
 	close_session();
 }
 
-/* A part of a larger buffer is copied, so that the rest can go. */
+/* Part of a larger buffer is copied, so that the rest can be freed. */
 static void test_a_view_is_copied_into_a_variable(void)
 {
 	open_session(0);
@@ -131,7 +131,7 @@ static void test_variables_of_a_graph(void)
 	CHECK(normal.id);
 	hr_value sum = hr_reduce_sum(hr_read(w), HR_ALL_AXES, false);
 	hr_value more = hr_assign_add(w, hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1));
-	hr_value after = hr_reduce_sum(hr_read(w), HR_ALL_AXES, false); /* as it is at this point: run together with it, after the assignment */
+	hr_value after = hr_reduce_sum(hr_read(w), HR_ALL_AXES, false); /* at this point: in one run, after the assignment */
 	hr_value group = hr_group((hr_value[]){ more, after }, 2);
 	hr_value start = hr_global_variables_initializer();
 	CHECK_EQ(hr_trainable_variables(NULL, 0), 2);
@@ -145,7 +145,7 @@ static void test_variables_of_a_graph(void)
 	CHECK_EQ(count, 2);
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &sum, 1, &result, NULL, NULL));
 	CHECK_EQ(number_in(result), 2.0f * 64 * 64);
-	/* An assignment that nobody fetches does not run. */
+	/* An assignment that is not fetched does not run. */
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &after, 1, &result, NULL, NULL));
 	CHECK_EQ(number_in(result), 2.0f * 64 * 64);
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, (hr_value[]){ sum, more, after }, 3, (hr_value[3]){ { 0 } }, NULL, NULL));
@@ -171,7 +171,7 @@ static void test_variables_of_a_graph(void)
 	CHECK_CONTAINS(hr_last_message(), "belongs to a graph");
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
 	CHECK_STR(hr_variable_name(w), "");
-	/* What was fetched together is still there: it is a leak, which closing names. */
+	/* The values that were fetched together are still there: a leak, which closing reports. */
 	CHECK_STATUS(HR_OK, hr_session_leave());
 	CHECK_STATUS(HR_IN_USE, hr_session_close(session));
 	CHECK_CONTAINS(hr_last_message(), "3 values");
@@ -179,7 +179,8 @@ static void test_variables_of_a_graph(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* Reading what is updated in the same run: each sees what was there at its point, and memory is copied only where both are needed. */
+/* Reads of a variable that is updated in the same run: each has the contents at its point, and memory is copied only if both are
+ * needed. */
 static void test_a_read_before_an_update_keeps_what_it_read(void)
 {
 	hr_graph graph;
@@ -201,7 +202,7 @@ static void test_a_read_before_an_update_keeps_what_it_read(void)
 	close_session();
 }
 
-/* An assignment in a graph to a variable whose session has ended must not hit another one that has its place. */
+/* An assignment in a graph to a variable of a closed session must not affect a new variable in the same slot. */
 static void test_an_assignment_to_what_is_gone(void)
 {
 	hr_session first;
@@ -227,7 +228,7 @@ static void test_an_assignment_to_what_is_gone(void)
 	close_session();
 }
 
-/* Contents of a graph's variables go with the graph. */
+/* Contents of a graph's variables are destroyed with the graph. */
 static void test_a_graph_takes_its_contents_with_it(void)
 {
 	hr_graph graph;
@@ -275,7 +276,7 @@ static hr_variable shared;
 static hr_session shared_session;
 static _Atomic(int) changed;
 
-/* Half of them add, half of them look twice at what they read. */
+/* Half of the threads add, half of them compare two reads of one value. */
 static void add_or_look(void *argument, unsigned index)
 {
 	(void)argument;
@@ -309,7 +310,7 @@ static void test_threads_that_share_a_variable(void)
 	CHECK_EQ(changed, 0);
 	CHECK_EQ(first_of(shared), 2.0f * (float)(int)hr_test_scaled(200)); /* no update is lost */
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_IN_USE, hr_session_close(session)); /* what was kept above */
+	CHECK_STATUS(HR_IN_USE, hr_session_close(session)); /* the values kept above */
 	CHECK_EQ(stats_of().bytes_in_use, 0);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
@@ -318,7 +319,7 @@ static hr__os_table meddling_os;
 static hr_variable meddled;
 static _Thread_local hr_value meddled_by; /* threads of the device leave monitors too */
 
-/* Whoever leaves a turn finds that another one had the next: the variable is updated at once. */
+/* Updates the variable as soon as a thread has left a monitor, as if another thread came next. */
 static void leave_and_update(hr__monitor *monitor)
 {
 	hr_value by = meddled_by;
@@ -327,7 +328,8 @@ static void leave_and_update(hr__monitor *monitor)
 	if (by.id) CHECK_EQ(hr_assign_add(meddled, by).id, HR_DONE.id);
 }
 
-/* What was read before an update and what is read after it are not the same to a tape, when the update comes as soon as it can. */
+/* For a tape, the contents before and after an update are different values, even if the update comes at the earliest possible
+ * moment. */
 static void test_an_update_behind_a_read_is_not_what_was_read(void)
 {
 	hr_value gradient;
@@ -345,7 +347,7 @@ static void test_an_update_behind_a_read_is_not_what_was_read(void)
 	CHECK_EQ(number_in(sum), 3.0f * 64 * 64);
 	CHECK_STATUS(HR_OK, hr_gradients(sum, &after, 1, &gradient));
 	CHECK_STATUS(HR_OK, hr_tape_end());
-	CHECK_EQ(number_in(hr_slice(hr_reshape(gradient, HR_DIMS(64 * 64)), 0, 0, 1)), 1.0f); /* of [again], and nothing of [before] */
+	CHECK_EQ(number_in(hr_slice(hr_reshape(gradient, HR_DIMS(64 * 64)), 0, 0, 1)), 1.0f); /* of [again], and none of [before] */
 	hr_release(before);
 	hr_release(after);
 	hr_release(again);
@@ -357,7 +359,7 @@ static void test_an_update_behind_a_read_is_not_what_was_read(void)
 
 /* ---- optimizers ---- */
 
-/* w approaches 3 by the gradient of (w - 3)^2; the same outside of graphs, in one, and in place. */
+/* w approaches 3 by the gradient of (w - 3)^2: the same outside of graphs, in a graph, and in place. */
 static hr_value distance(hr_variable w)
 {
 	hr_value d = hr_keep(hr_scale(hr_read(w), 1, -3));
@@ -416,7 +418,7 @@ static hr_value filled(hr_dtype dtype, int64_t rows, double value)
 	return hr_full(dtype, HR_DIMS(rows, 64), value);
 }
 
-/* The second of two gradients is wrong: [way] says how. */
+/* The second of two gradients is invalid in the way [way]. */
 static void refuse_update(const hr_optimizer *optimizer, hr_variable a, hr_variable b, int way)
 {
 	static const char *const parts[] = { "variable \"b\"", "[32,64]", "float64", "variable \"empty\" has no contents", "used up", "twice" };
@@ -433,7 +435,7 @@ static void refuse_update(const hr_optimizer *optimizer, hr_variable a, hr_varia
 	CHECK_EQ(first_of(b), 1.0f);
 }
 
-/* Also the number of the step: what follows is the first one. */
+/* Including the number of the step: the next step is the first. */
 static void test_an_update_that_is_refused_changes_nothing(void)
 {
 	for (int kind = HR_SGD; kind <= HR_ADAM; kind++) {
@@ -455,7 +457,7 @@ static void test_an_update_that_is_refused_changes_nothing(void)
 	}
 }
 
-/* ---- what is loose ---- */
+/* ---- temporary values ---- */
 
 static hr_value loose_loss(hr_variable w)
 {
@@ -481,10 +483,10 @@ static void test_what_gradients_are_of_is_used_up(void)
 		CHECK_STATUS(HR_OK, hr_tape_end());
 	}
 	hr_release(x);
-	close_session(); /* finds nothing left */
+	close_session(); /* checks that nothing is left */
 }
 
-/* As with all calls that fail. */
+/* Like all calls that fail. */
 static void test_what_gradients_are_of_is_used_up_when_there_are_none(void)
 {
 	hr_optimizer sgd, none = { 0 };
@@ -520,7 +522,7 @@ static void fill_table_of_names(void)
 	CHECK(false);
 }
 
-/* They have the same number then, and would be the same variable. */
+/* Names without a slot have the same number, and would be the same variable. */
 static void test_names_without_a_place_make_no_variables(void)
 {
 	hr_optimizer optimizer;
@@ -542,7 +544,7 @@ static void test_names_without_a_place_make_no_variables(void)
 	CHECK_EQ(first_of(known), 1.0f);
 	CHECK_EQ(hr_trainable_variables(NULL, 0), 1);
 	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
-	/* What reads like a name without a place has its own. */
+	/* A name whose text is that of the overflow name is a name of its own. */
 	hr_variable other = make("(other)", 3);
 	CHECK(other.id && other.id != known.id);
 	close_session();
