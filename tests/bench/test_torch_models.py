@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench/torch_models.py on the profilers of old and new versions of PyTorch, without PyTorch: what it calls is stood in for."""
+"""bench/torch_models.py with the profilers of old and new versions of PyTorch, without PyTorch: its calls are replaced."""
 import importlib.util
 import sys
 import types
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Anything(types.ModuleType):
-    """A module that has every name; each is a class, so that it can be inherited from."""
+    """A module that has every name; each is a class, so that it can be a base class."""
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -35,7 +35,7 @@ class Event:
 
 
 class PeakOfTensors(unittest.TestCase):
-    # 100 bytes are there before. By time: +50 = 150, +200 = 350, -50 = 300, +30 = 330; the peak is 350.
+    # 100 bytes exist before. By time: +50 = 150, +200 = 350, -50 = 300, +30 = 330; the peak is 350.
     CHANGES = ((1, 50), (4, 30), (2, 200), (3, -50))
 
     def test_clock_in_microseconds(self):

@@ -1,4 +1,4 @@
-"""What the tests of the command share: running it, and traces to give it.
+"""Shared code of the tests of the command: running it, and traces for it.
 
 The program under test is $HEADROOM_COMMAND, the first argument of a test that is run by hand, or build/headroom.
 """
@@ -47,7 +47,7 @@ atexit.register(_unpacked.cleanup)
 
 
 def unpacked(name):
-    """A trace of traces/ without gzip, so that tests of other things do not need zlib."""
+    """A trace of traces/ without gzip, so that tests of other features do not need zlib."""
     path = Path(_unpacked.name) / name
     if not path.exists():
         path.write_bytes(gzip.decompress((TRACES / (name + ".gz")).read_bytes()))
@@ -80,7 +80,7 @@ class CommandTest(unittest.TestCase):
         return json.loads(self.passes(*arguments, "--json", **options))
 
     def fails(self, status, *arguments, says=(), **options):
-        """The command ends with [status], and its message holds every text of [says]."""
+        """The command exits with [status], and its message contains every text of [says]."""
         result = run(*arguments, **options)
         self.assertEqual(result.returncode, status, f"{arguments}: {result.stdout}{result.stderr}")
         for text in [says] if isinstance(says, str) else says:
@@ -91,7 +91,7 @@ class CommandTest(unittest.TestCase):
         return result
 
     def on_terminal(self, *arguments, until=None, status=0, **env):
-        """What the command writes to a terminal; with [until], it is ended when it has written that. It ends with [status]."""
+        """Output of the command on a terminal. With [until], the command is ended when it has written that. It exits with [status]."""
         pid, fd = pty.fork()
         if pid == 0:
             os.environ.update({"TERM": "xterm", "COLUMNS": "80", "LC_ALL": "C.UTF-8"})

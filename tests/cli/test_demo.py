@@ -1,4 +1,4 @@
-"""`headroom demo`: three trainings, a report, pictures; and what it leaves can be looked at."""
+"""`headroom demo`: three trainings, a report, pictures; and its output files can be read."""
 import json
 import re
 import socket
@@ -22,11 +22,11 @@ class Demo(CommandTest):
                      "Memory in use", f"xdg-open {self.out}/report.html", f"tensorboard --logdir {self.out}/tensorboard"):
             self.assertIn(part, " ".join(text.split()))
 
-        # What it leaves is what it told of.
+        # The files agree with the printed text.
         reports = json.loads(self.passes("report", self.out / "training.hrt", "--device", "GPU:0", "--json"))["reports"]
         summary = reports[0]["summary"]
         self.assertAlmostEqual(summary["peak_bytes"] / 2**20, float(whole[2]), delta=0.051)
-        # What the advice on the limit goes by is what the first training needed, as its recording shows.
+        # The advice on the limit is based on the memory of the first training, as its recording shows.
         verdict = json.loads((self.out / "oom.json").read_text())["verdict"]
         self.assertEqual(verdict["step_peak_bytes"], summary["peak_bytes"])
         self.assertIn(f"a step of another allocator needed {whole[2]} MiB at its peak.", " ".join(text.split()))
@@ -36,7 +36,7 @@ class Demo(CommandTest):
         self.assertAlmostEqual(summary["out_bytes"] / 2**20, out, delta=0.051)
         self.assertAlmostEqual(summary["in_bytes"] / 2**20, back, delta=0.051)
         self.assertEqual(summary["refused"], 1)
-        self.assertGreater(summary["planning_micros"], 0)  # the third training stood still for that
+        self.assertGreater(summary["planning_micros"], 0)  # the third training waited for that
         self.assertEqual(json.loads((self.out / "oom.json").read_text())["format"], "headroom-oom-report")
         self.assertIn("Out of memory", (self.out / "oom.txt").read_text())
         if has("jansson"):
@@ -47,7 +47,7 @@ class Demo(CommandTest):
         self.check_again()
 
     def check_again(self):
-        """Over an earlier one, and on a narrow terminal."""
+        """Over an earlier run, and on a narrow terminal."""
         (self.out / "notes").write_text("mine")
         before = (self.out / "training.hrt").read_bytes()
         sessions = self.out / "tensorboard" / "plugins" / "profile"
@@ -59,14 +59,14 @@ class Demo(CommandTest):
         text = self.passes("demo", "--steps", 1, "--out", self.out, env={"COLUMNS": "60"})
         self.assertNotEqual((self.out / "training.hrt").read_bytes(), before)
         self.assertEqual((self.out / "notes").read_text(), "mine")
-        # One session for TensorBoard, and nothing that was computed from the earlier one; other sessions stay.
+        # One session for TensorBoard, and nothing that was computed from the earlier one; other sessions remain.
         self.assertEqual([str(f.relative_to(sessions)) for f in sorted(sessions.rglob("*")) if f.is_file()],
                          [f"headroom_demo/{plane.name}", "mine/host.xplane.pb"])
         self.assertNotEqual(plane.read_bytes(), earlier)
         self.assertLessEqual(max(map(len, text.split("Look closer")[0].splitlines()[1:])), 60)
 
     def test_lines_appear_one_by_one_in_a_pipe(self):
-        """On a socket of messages each write is one, so what is written together is seen without looking at the clock."""
+        """On a SOCK_SEQPACKET socket each write is one message, so that separate writes can be told apart without a clock."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         program = subprocess.Popen([COMMAND, "demo", "--steps", "1", "--out", self.out], stdout=theirs)
         theirs.close()

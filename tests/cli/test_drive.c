@@ -1,5 +1,5 @@
-/* test_drive.c - use tapes, and driving them through the tensor API: the tape is what the trace says; on the emulated device every op finds
- * the contents that were left for it, with half the memory, whatever steps are played in whatever order. */
+/* test_drive.c - use tapes, and driving them through the tensor API: the tape agrees with the trace; on the emulated device every
+ * op finds the contents written for it, with half the memory, whatever steps are played in whatever order. */
 #include "forecast.h"
 #include "import.h"
 #include "test.h"
@@ -134,14 +134,14 @@ static void test_the_tape_is_what_the_trace_says(void)
 	CHECK_EQ(uses.ops[1].use_count, 1);
 	CHECK_EQ(uses.parts[1].ns, 5);
 	CHECK_EQ(uses.parts[2].number, 11);
-	/* What the op made, and what something else must have filled. */
+	/* Tensors made by the op, and those that something else must have written. */
 	CHECK_EQ(uses.tensors[made].maker, 0);
 	CHECK_EQ(uses.tensors[scratch].maker, 0);
 	CHECK_EQ(uses.tensors[outside].maker, 0);
 	CHECK_EQ(uses.tensors[read_first].maker, HR__USES_NONE);
 	CHECK_EQ(uses.tensors[weight].maker, HR__USES_NONE);
 	CHECK(uses.tensors[scratch].workspace && !uses.tensors[made].workspace && !uses.tensors[weight].workspace);
-	/* What is freed while the op runs goes after it. */
+	/* A tensor freed during an op is destroyed after it. */
 	const hr__use_part *step = &uses.parts[1];
 	static const uint32_t kinds[] = { HR__ACT_CREATE, HR__ACT_CREATE,  HR__ACT_CREATE, HR__ACT_CREATE,
 		                              HR__ACT_OP,     HR__ACT_DESTROY, HR__ACT_DESTROY };
@@ -168,11 +168,11 @@ static struct {
 	hr_device device;
 	hr_allocator allocator;
 	unsigned char contents[BIRTHS]; /* of each tensor, by birth */
-	unsigned char *bytes;           /* room for the largest */
+	unsigned char *bytes;           /* buffer for the largest */
 	uint64_t touches, busy_ns;
 	size_t plays;
 	uint64_t persistent; /* birth of tensor 0, the first weight */
-	uint64_t alive;      /* tensors when the last play ended */
+	uint64_t alive;      /* tensors alive when the last play ended */
 } stage;
 
 static void set_stage_of_pages(const char *policy, uint64_t limit, uint64_t page)
@@ -220,7 +220,7 @@ static hr_status on_busy(void *context, hr_stream stream, uint64_t ns)
 	return HR_OK;
 }
 
-/* Finds what was left there, and leaves something else where it may. */
+/* Checks the current contents, and writes new ones if the access allows it. */
 static hr_status on_touch(void *context, const hr__drive_touch *touch)
 {
 	hr_tensor_info info = { .struct_size = sizeof info };
@@ -321,8 +321,8 @@ static void test_a_block_that_is_passed_on_changes_hands(void)
 	set_stage("lru", 8 * MIB);
 	hr__drive_options options = options_for(plays, 3);
 	CHECK_STATUS(HR_OK, hr__drive(&uses, &options, &result));
-	/* Created: 2 weights; before the first play the block that step 0 would have left; in each play 2 layers with scratch, and a block. None
-	 * but that one is made up between the plays. */
+	/* Created: 2 weights; before the first play the block that step 0 would have left; in each play 2 layers with scratch, and a
+	 * block. No other tensor is created between the plays. */
 	uint64_t births = 0;
 	for (uint64_t i = 1; i < BIRTHS; i++) births += stage.contents[i] != 0;
 	CHECK_EQ(births, 2 + 1 + 3 * (2 + 1));
@@ -350,7 +350,7 @@ static void test_what_does_not_fit_is_named_and_nothing_is_left(void)
 	hr__uses_free(&uses);
 }
 
-/* What is found by playing on the simulated device, for memory that is there. */
+/* The least limit found by playing on the simulated device holds on a device with real memory. */
 static void check_least_limit(const char *policy, uint64_t page)
 {
 	static const uint32_t plays[] = { 1, 2, 3, 3, 3 };

@@ -1,4 +1,5 @@
-"""Trace files of every kind, good and bad. A bad one ends with status 2 and a message that names the file, the place and what was expected."""
+"""Trace files of every kind, valid and invalid. An invalid one ends with status 2 and a message that names the file, the position
+and what was expected."""
 import gzip
 import json
 import os
@@ -63,17 +64,17 @@ class Files(CommandTest):
 @unittest.skipUnless(has("zlib"), "built without zlib")
 @unittest.skipIf(b"__asan_init" in Path(COMMAND).read_bytes(), "AddressSanitizer keeps what was freed")
 class Memory(CommandTest):
-    """Memory is in proportion to the file, whatever is in it."""
+    """Memory is proportional to the size of the file, whatever its contents."""
 
     def write(self, file, times):
-        """2,000 lines of 10 bytes so many times; piece by piece, since the memory of this process counts for those that it starts."""
+        """Writes 2,000 lines of 10 bytes [times] times; piece by piece, because the memory of this process counts for its children."""
         lines = "".join(f"1,a,{i % 10},9,0\n1,f,{i % 10},9,0\n" for i in range(1000)).encode()
         file.write(CSV_HEADER.encode())
         for _ in range(times):
             file.write(lines)
 
     def peak_of(self, *arguments):
-        """Bytes that the command took at most, and what it said."""
+        """Peak memory of the command in bytes, and its output."""
         with open(Path(self.folder.name) / "said", "wb+") as said:
             process = subprocess.Popen([COMMAND, *map(str, arguments)], stdout=said, stderr=said)
             _, status, usage = os.wait4(process.pid, 0)
@@ -82,7 +83,7 @@ class Memory(CommandTest):
             return usage.ru_maxrss * 1024, process.returncode, said.read().decode()
 
     def test_a_file_that_unpacks_to_very_much_is_refused(self):
-        """200 MB of text, 20 million events, in 0.8 MB: they used to take 0.9 GB of memory and more."""
+        """200 MB of text, 20 million events, in 0.8 MB: they used to need 0.9 GB of memory and more."""
         path = Path(self.folder.name) / "bomb.csv.gz"
         with gzip.open(path, "wb") as file:
             self.write(file, 10000)
@@ -93,7 +94,8 @@ class Memory(CommandTest):
             self.assertLess(memory, 400 << 20)
 
     def test_events_take_what_their_text_takes_a_few_times(self):
-        """40 MB of text in lines of 10 bytes: 4 million events of 16 bytes, twice; and no event at all for a plan, which has acts of 8 bytes."""
+        """40 MB of text in lines of 10 bytes: 4 million events of 16 bytes, twice; and no events for a plan, which has acts of 8
+        bytes."""
         path = Path(self.folder.name) / "t.csv"
         with open(path, "wb") as file:
             self.write(file, 2000)
@@ -302,7 +304,7 @@ class Headroom(CommandTest):
         self.fails(2, "replay", both, "--device-index", 2, says="no device 2: it has 2")
 
     def test_many_devices_take_time_in_proportion(self):
-        """Every event is of another allocator than the one before. Looking through all of them for each event would take 10^11 looks."""
+        """Every event is of another allocator than the one before. A linear search for each event would take 10^11 steps."""
         devices, pairs = 65000, 300000
         made = [Trace(devices=()) for i in range(devices)]
         for i, each in enumerate(made):

@@ -1,4 +1,5 @@
-"""headroom oom: saved reports, good and bad. A bad one ends with status 2 and a message that names the file and what is wrong with it."""
+"""headroom oom: saved reports, valid and invalid. An invalid one ends with status 2 and a message that names the file and the
+error."""
 import json
 import sys
 import unittest
@@ -15,7 +16,7 @@ TRAINING = CORPUS / "training"
 @unittest.skipUnless(has("jansson"), "built without jansson")
 class Good(CommandTest):
     def test_the_example_in_the_docs_is_what_is_drawn(self):
-        """To renew it: build/headroom oom fuzz/corpus/oom_report/training --width 100"""
+        """To regenerate: build/headroom oom fuzz/corpus/oom_report/training --width 100"""
         page = (ROOT / "docs/oom-report.md").read_text()
         example = page.split("```text\n", 1)[1].split("```", 1)[0]
         self.assertEqual(example, self.passes("oom", TRAINING, "--width", 100))

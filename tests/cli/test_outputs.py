@@ -1,4 +1,4 @@
-"""Files that the command writes: replaced as a whole, never through a link, never by waiting for a pipe."""
+"""Files that the command writes: replaced as a whole, never through a link, never blocked by a pipe."""
 import os
 import signal
 import subprocess
@@ -11,7 +11,7 @@ from test_report import training
 
 
 def outputs(trace):
-    """Every way to make the command write a file: arguments that the path is added to."""
+    """Every way to make the command write a file: arguments to which the path is appended."""
     return [["report", trace, "--out"], ["report", trace, "--json", "--out"], ["report", trace, "--html"], ["report", trace, "--export", "chrome", "--out"],
             ["generate", "--events", "100", "--out"]]
 
@@ -37,7 +37,7 @@ class Outputs(CommandTest):
             self.out.chmod(0o644)
             same = self.out.open()
             self.passes(*arguments, self.out)
-            self.assertEqual(same.read(), "old")  # another file took its name
+            self.assertEqual(same.read(), "old")  # a new file replaced it
             same.close()
             self.assertGreater(self.out.stat().st_size, 100)
             self.assertEqual(self.out.stat().st_mode & 0o7777, 0o600)
@@ -91,7 +91,7 @@ class Outputs(CommandTest):
     def test_a_full_disk_leaves_the_old_file(self):
         for arguments in self.each():
             self.out.write_text("old")
-            # A limit on the size of files stands in for the disk.
+            # A limit on the size of files simulates a full disk.
             result = subprocess.run(["sh", "-c", 'ulimit -f 1; exec "$@"', "sh", COMMAND, *map(str, arguments), str(self.out)], capture_output=True, timeout=300)
             self.assertEqual(result.returncode, 2, result)
             self.assertIn(b"EFBIG", result.stderr)

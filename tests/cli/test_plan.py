@@ -1,4 +1,4 @@
-"""`headroom plan`: use traces, good and bad; what it says of them and how the figures belong together."""
+"""`headroom plan`: use traces, valid and invalid; its output, and the relations between its numbers."""
 import json
 import struct
 import unittest
@@ -53,7 +53,8 @@ class Recorder:
 
 
 def training(layers=10, steps=3, weight=4 * MIB, activation=16 * MIB, ns=1000000, carried=False):
-    """A loop of steps, each forward and backward through [layers]. With [carried], each step leaves a block to the next, which frees it."""
+    """A loop of steps, each forward and backward through [layers]. With [carried], each step leaves a block to the next, which
+    frees it."""
     trace = Recorder()
     weights = [trace.alloc(weight) for _ in range(layers)]
     left = None
@@ -78,7 +79,7 @@ def training(layers=10, steps=3, weight=4 * MIB, activation=16 * MIB, ns=1000000
     return trace.text()
 
 
-# ---- a Headroom trace, as docs/trace-format.md has it ----
+# ---- a Headroom trace, from docs/trace-format.md ----
 
 KINDS = {"ALLOC": 1, "FREE": 2, "OP_BEGIN": 7, "OP_END": 8, "READ": 9, "WRITE": 10, "STEP": 11, "STEP_END": 12}
 
@@ -125,7 +126,7 @@ def headroom_trace(events):
 
 
 def as_headroom(text):
-    """The events of a use trace, as a Headroom trace has them."""
+    """The events of a use trace, in the form of a Headroom trace."""
     events, names = [], {}
     for line in text.splitlines()[1:]:
         _, action, number, size, _, name = line.split(",", 5)
@@ -233,7 +234,7 @@ class WithoutUses(CommandTest):
 
 class PlanTest(CommandTest):
     def check(self, plan):
-        """What must hold between the figures of a plan that fits."""
+        """Relations between the numbers of a plan that fits."""
         self.assertEqual(set(plan), FIELDS)
         self.assertTrue(plan["fits"])
         self.assertLessEqual(plan["least_limit_bytes"], plan["limit_bytes"])
@@ -260,7 +261,7 @@ class Figures(PlanTest):
             plan = self.plan(trace, "--limit", "1GiB", "--policy", policy)
             self.assertTrue(plan["fits_without_moving"])
             self.assertEqual((plan["slowdown"], plan["bound_ms"], plan["policy"]), (1, 0, policy))
-            # 10 weights; 11 activations, 2 gradients, no workspace in the backward pass, in which the peak is.
+            # 10 weights; 11 activations, 2 gradients, no workspace in the backward pass, which has the peak.
             self.assertEqual(plan["peak_bytes"], 10 * 4 * MIB + 13 * 16 * MIB)
             self.assertEqual(plan["working_set_bytes"], 3 * 16 * MIB + 4 * MIB)
             self.assertAlmostEqual(plan["step_ms_plain"], 22)
@@ -312,8 +313,8 @@ class Figures(PlanTest):
         self.fails(1, "plan", trace, "--limit", least - 2 * MIB)
 
     def test_the_least_limit_counts_whole_pages_of_each_pool(self):
-        """An op that reads 3 MiB, writes 3 MiB and has 1 KiB of workspace. Blocks of 64 KiB and less have pages of their own, so that 6 MiB and
-        1 KiB take four pages of 2 MiB, not the three and a bit that the bytes alone would."""
+        """An op that reads 3 MiB, writes 3 MiB and has 1 KiB of workspace. Blocks of 64 KiB and less have pages of their own, so
+        that 6 MiB and 1 KiB take four pages of 2 MiB, not just over three."""
         trace = Recorder()
         weight = trace.alloc(3 * MIB)
         for step in range(3):
@@ -352,7 +353,7 @@ class Figures(PlanTest):
                     self.assertFits(self.on_terminal(*command, COLUMNS=str(columns), NO_COLOR="1", HEADROOM_CUDA="0"), columns)
         for command in (["devices"], ["replay", trace, "--no-timing"]):
             self.assertFits(self.passes(*command, env={"HEADROOM_CUDA": "0"}), 80)
-        # Into a file nothing is cut, for the sake of those who search in it.
+        # Output to a file is not cut, so that it can be searched.
         self.assertIn("made by forward_" + "long" * 15, run("plan", trace.parent / "t.csv", "--limit", "36MiB", "--step", 1).stdout)
 
     def assertFits(self, text, columns):
@@ -392,7 +393,7 @@ class Steps(CommandTest):
         for limit in ("1GiB", "150MiB"):
             for repeats in (1, 2, 5):
                 plan = self.json("plan", trace, "--limit", limit, "--steps", repeats)
-                # Weights, and the block that was carried to the end of the step.
+                # The weights, and the block carried to the end of the step.
                 self.assertEqual(plan["stats"]["num_tensors"], 11)
                 self.assertEqual(plan["stats"]["num_steps"], 1 + repeats)
 
@@ -438,7 +439,7 @@ class Steps(CommandTest):
 
 
 class UnderLms(CommandTest):
-    """Recordings in which tensors left the device and came back: a plan is about the program, so their lives are whole again."""
+    """Recordings with evicted and restored tensors: a plan is about the program, so the parts of their lives are joined."""
 
     HOST = 1 << 40
 
@@ -457,7 +458,7 @@ class UnderLms(CommandTest):
         self.event(trace_file.FREE, address)
 
     def op(self, name, reads=(), makes=()):
-        """[makes]: pairs of address and size. Blocks that come back do so inside of ops."""
+        """[makes]: pairs of address and size. Blocks are restored inside of ops."""
         self.event(trace_file.OP_BEGIN, op=name)
         for back in reads:
             if isinstance(back, tuple):
@@ -492,10 +493,10 @@ class UnderLms(CommandTest):
         self.event(trace_file.STEP, size=number)
         self.op("load", makes=[(a, big)])
         self.op("f", reads=[a], makes=[(b, big)])
-        self.evict(a, big, host)  # what load made leaves
+        self.evict(a, big, host)  # the output of load is evicted
         self.op("g", reads=[b], makes=[(a, big)])
         self.free(b)
-        self.op("h", reads=[(b, big, host), a])  # and comes back, where f's output was
+        self.op("h", reads=[(b, big, host), a])  # and restored, at the address of f's output
         self.evict(b, big, host, clean=True)
         self.op("i", reads=[(c, big, host), a])
         self.free(a)
@@ -503,10 +504,10 @@ class UnderLms(CommandTest):
         self.drop(host)
         self.op("j", makes=[(c, big)])
         self.evict(c, big, host)
-        self.drop(host)  # destroyed while it was away
+        self.drop(host)  # destroyed while evicted
         self.op("k", makes=[(b, big)])
         self.evict(b, big, host)
-        self.restore(a, big, host, copied=False)  # overwritten as a whole
+        self.restore(a, big, host, copied=False)  # overwritten completely
         self.free(a)
         self.event(trace_file.STEP_END, size=number)
 
@@ -516,7 +517,8 @@ class UnderLms(CommandTest):
             self.step(number)
         path = self.file("t.hrt", self.trace.bytes())
         plan = self.json("plan", path, "--limit", "1GiB")
-        # The weights, what load and f made and g's output: nothing was freed before g. Two of the three at a time were on the device.
+        # The weights, the outputs of load, f and g: nothing was freed before g. Two of the three outputs were on the device at a
+        # time.
         self.assertEqual(plan["peak_bytes"], (4 + 8 + 8 + 8) * MIB)
         self.assertIn("9 returns of tensors from the host joined to their lives", " ".join(self.passes("plan", path, "--limit", "1GiB").split()))
         replay = self.json("replay", path, "--no-timing")
@@ -551,7 +553,7 @@ class UnderLms(CommandTest):
         self.assertEqual(self.json("plan", self.file("t.hrt", self.trace.bytes()), "--limit", "1GiB")["peak_bytes"], 16 * MIB)
 
     def test_steps_with_enough_memory_are_preferred(self):
-        """A step is asked about that was not hindered, though most were; the first one is left aside."""
+        """A step without evictions is chosen, although most have some; the first step is ignored."""
         self.alloc(1 << 35, 4 * MIB)
         for number, ns in ((1, 1), (2, 1)):
             self.event(trace_file.STEP, size=number)
@@ -563,7 +565,8 @@ class UnderLms(CommandTest):
         self.assertEqual(self.json("plan", path, "--limit", "1GiB")["step"], 2)
 
     def test_a_program_with_less_memory_is_the_same_program(self):
-        """The demo trains three times: with enough memory in steps 1 to 3, with half in step 4, which fails, and with LMS in steps 5 to 7."""
+        """The demo trains three times: with enough memory in steps 1 to 3, with half in step 4, which fails, and with LMS in steps
+        5 to 7."""
         folder = self.file("demo", "")
         folder.unlink()
         run("demo", "--out", folder, "--steps", 3)

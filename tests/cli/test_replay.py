@@ -1,4 +1,4 @@
-"""headroom replay: what it prints, and that what it says holds."""
+"""headroom replay: its output, and that its statements are true."""
 import json
 import random
 import unittest
@@ -110,7 +110,8 @@ class Replay(CommandTest):
         self.assertEqual(at_limit["pages_remapped"] * (2 << 20), at_limit["stats"]["bytes_stitched"])
 
     def test_what_the_allocator_fits_by_default_fits(self):
-        """64 MiB in eight blocks, every second one freed: 32 MiB are free in holes of 8 MiB, which only remapped pages make one block of."""
+        """64 MiB in eight blocks, every second one freed: 32 MiB are free in holes of 8 MiB, which only stitching can join to one
+        block."""
         block = 8 << 20
         lines = [f"{i},a,{i},{block},0\n" for i in range(8)] + [f"8,f,{i},{block},0\n" for i in range(0, 8, 2)] + [f"9,a,8,{4 * block},0\n"]
         trace = self.file("holes.csv", CSV_HEADER + "".join(lines))

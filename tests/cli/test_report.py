@@ -11,7 +11,7 @@ MIB = 1 << 20
 
 
 def training(leak=True, steps=5, activation=4 * MIB, op_time=50):
-    """Weights before the steps; in each, two layers make activations that are freed again, and history grows."""
+    """Weights before the steps; in each step, two layers make activations that are freed again, and history grows."""
     trace = Trace(devices=(("GPU:0", 1 << 30), ("CPU:0", 1 << 34)))
     now = 1000
     trace.event(ALLOC, now, address=1 << 30, bytes=8 * MIB, op="variable", scope="model/weights", tag="weights", shape=(1024, 2048))
@@ -38,7 +38,7 @@ def training(leak=True, steps=5, activation=4 * MIB, op_time=50):
 
 
 def with_names(op, scope, steps=4):
-    """A leak, with names as long as they are in real models; ops with time and uses."""
+    """A leak, with names as long as in real models; ops with durations and uses."""
     trace = Trace()
     for step in range(1, steps + 1):
         now = 1_000_000 * step
@@ -52,7 +52,7 @@ def with_names(op, scope, steps=4):
 
 
 def two_scopes(at_peak=4 * MIB):
-    """Scope a has 10 MiB at first, and [at_peak] when b's 30 MiB make the device's peak."""
+    """Scope a has 10 MiB at first, and [at_peak] at the peak of the device, which b's 30 MiB cause."""
     trace = Trace()
     trace.event(ALLOC, 1000, address=1 << 30, bytes=10 * MIB, op="load", scope="a/input")
     trace.event(FREE, 2000, address=1 << 30)
@@ -66,7 +66,8 @@ def two_scopes(at_peak=4 * MIB):
 
 
 def moving():
-    """8 MiB of weights are moved to the host and back in both steps; the first step makes 4 MiB of state, which leaves and comes back too, the second nothing."""
+    """8 MiB of weights are evicted and restored in both steps; the first step makes 4 MiB of state, which is evicted and restored
+    too, the second makes nothing."""
     trace = Trace()
     weights, state, host_weights, host_state = 1 << 30, 2 << 30, 1 << 40, 2 << 40
     now, where = 1000, weights
@@ -76,7 +77,7 @@ def moving():
         trace.event(STEP, now, bytes=step)
         if step == 1:
             trace.event(ALLOC, now + 1, address=state, bytes=4 * MIB, op="full", tag="optimizer")
-        # The first time a copy is made; the second time the host has one already, and the tensor has left when that is written down.
+        # The first time a copy is made; the second time the host copy is valid, and the event is recorded after the free.
         if step == 1:
             trace.event(EVICT, now + 10, address=where, address2=host_weights, bytes=8 * MIB, op="variable", tag="weights")
         trace.event(FREE, now + 11, address=where)
@@ -91,7 +92,7 @@ def moving():
             trace.event(ALLOC, now + 40, address=state + 64 * MIB, bytes=4 * MIB, op="full", tag="optimizer")
             trace.event(RESTORE, now + 41, address=state + 64 * MIB, address2=host_state, bytes=4 * MIB, op="full", tag="optimizer")
         trace.event(STEP_END, now + 500, bytes=step)
-    # Defragmentation moves a block: it is not a new one.
+    # Defragmentation moves a block: it does not count as a new one.
     trace.event(STEP, now + 600, bytes=3)
     trace.event(ALLOC, now + 601, address=where + 64 * MIB, bytes=8 * MIB, op="variable", tag="weights")
     trace.event(MOVE, now + 602, address=where, address2=where + 64 * MIB, bytes=8 * MIB)
@@ -101,7 +102,7 @@ def moving():
 
 
 def fragmented():
-    """An allocator with 16 MiB, then 20, then 12: two blocks with a hole between them, one over two regions that follow each other."""
+    """An allocator with 16 MiB, then 20, then 12: two blocks with a hole between them, one block across two adjacent regions."""
     trace, base = Trace(), 1 << 30
     trace.event(MAP, 0, address=base, bytes=16 * MIB)
     trace.event(ALLOC, 1000, address=base, bytes=4 * MIB, op="a")
@@ -200,7 +201,7 @@ class Views(CommandTest):
         for step, left in ((1, 4 * MIB), (2, 0), (3, 0)):
             table = self.table("op", None, "--step", step)
             self.assertEqual(table["total"]["residual_bytes"], left)
-        self.assertEqual(self.table("op")["total"]["residual_bytes"], 12 * MIB)  # of all of the recording
+        self.assertEqual(self.table("op")["total"]["residual_bytes"], 12 * MIB)  # of the whole recording
 
     def test_allocators_have_counts_reserved_memory_and_fragmentation(self):
         self.trace = self.file("fragmented.hrt", fragmented().bytes())
@@ -209,7 +210,7 @@ class Views(CommandTest):
         self.assertEqual([row[key] for key in ("name", "kind", "allocations", "frees", "refused", "live")], ["bfc", "bfc", 3, 3, 1, 0])
         self.assertEqual([row[key] for key in ("bytes", "peak_bytes", "end_bytes", "peak_reserved_bytes", "reserved_bytes")],
                          [12 * MIB, 8 * MIB, 0, 20 * MIB, 12 * MIB])
-        # When 8 MiB were in use first, 8 of 16 reserved ones were free, and 4 of these in the largest hole.
+        # When 8 MiB were first in use, 8 of 16 reserved MiB were free, 4 of them in the largest hole.
         self.assertEqual((row["peak_free_bytes"], row["peak_fragmentation"]), (8 * MIB, 0.5))
         columns = ("begin_micros", "allocations", "frees", "refused", "live", "peak_bytes", "end_bytes", "reserved_bytes", "free_bytes", "largest_free_bytes", "fragmentation")
         self.assertEqual([[row[key] for key in columns] for row in report["over_time"]["rows"]], [
@@ -313,7 +314,7 @@ class Views(CommandTest):
             if width == 80:
                 self.assertEqual((out.count("█"), back.count("█"), refused.count("█")), (5, 5, 1))
                 self.assertEqual(refused[-1], "█")
-        # Where nothing moves, nothing is said of it.
+        # If nothing moves, moves are not mentioned.
         text = self.passes("report", self.trace, "--view", "timeline", "--device", "CPU")
         self.assertFalse("moved" in text or "refused" in text)
 
@@ -333,7 +334,7 @@ class Views(CommandTest):
             self.assertEqual(table["total"]["at_peak_bytes"], self.peak)
         self.assertEqual([r["name"] for r in self.table("op", None, "--order-by", "name")["rows"]], ["append", "matmul", "variable"])
         self.assertEqual([r["name"] for r in self.table("op", None, "--min-micros", "1")["rows"]], [])
-        # A whole name must match.
+        # The whole name must match.
         self.assertEqual(self.table("op", None, "--show-name-regexes", "mat")["rows"], [])
 
     def test_what_has_no_name_is_called_none(self):
@@ -429,7 +430,7 @@ class Views(CommandTest):
                 for view in VIEWS:
                     text = run("report", path, "--view", view, "--width", width).stdout
                     self.assertLessEqual(max(map(columns, text.splitlines())), width, (op, view, width))
-            # Numbers are below their headings.
+            # Numbers are aligned with their headings.
             lines = self.passes("report", path, "--view", "peak", "--width", 80).splitlines()
             at = lines.index("By op") + 1
             self.assertEqual(len({columns(line) for line in lines[at:at + 2]}), 1)
@@ -557,7 +558,7 @@ class Diff(CommandTest):
 
 
 class Questions(CommandTest):
-    """What cannot be answered is said, and nothing is lost by asking."""
+    """Invalid requests are refused with a message, and nothing is lost."""
 
     def setUp(self):
         super().setUp()
@@ -612,7 +613,7 @@ class Questions(CommandTest):
                     else:
                         self.fails(2, *arguments, option, says=f"{option.split('=')[0]} does nothing in the {view} view")
         self.passes("report", self.trace, "--view", "timeline", "--max-rows", 10, "--json")
-        self.passes("report", self.trace, "--preset", "memory", "--view", "timeline")  # what a preset has is not asked for
+        self.passes("report", self.trace, "--preset", "memory", "--view", "timeline")  # options set by a preset are not checked
         self.passes("report", self.file("empty.hrt", Trace(devices=()).bytes()), "--show-memory", "no")
 
     def test_names_that_had_no_room(self):
@@ -673,7 +674,7 @@ class Questions(CommandTest):
         self.assertNotIn("\x1b", result.stderr)
 
     def test_many_devices(self):
-        """Those with nothing on them are left out."""
+        """Empty devices are left out."""
         trace = Trace(devices=[(f"GPU:{i}", 1 << 30) for i in range(4000)])
         for i in range(2000):
             trace.event(ALLOC, i, address=(i + 1) << 12, bytes=4096, op=f"op{i}")

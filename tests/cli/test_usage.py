@@ -1,4 +1,4 @@
-"""The command as such: help, versions, misspelt words, wrong values, output that cannot be written; devices; generate."""
+"""The command in general: help, versions, misspelt words, invalid values, output that cannot be written; devices; generate."""
 import os
 import subprocess
 
@@ -102,7 +102,7 @@ class Output(CommandTest):
         trace = os.path.join(self.folder.name, "made.csv")
         self.passes("generate", "--kind", "random", "--out", trace)
         pass_ns = 100000 * self.json("replay", trace, "--repeat", 2)["ns_per_op"]
-        # A busy machine may have measured far too slow, so this goes on until the bar is there, or for a minute.
+        # The measurement may be far too slow on a busy machine, so this runs until the bar is shown, or for a minute.
         self.assertIn("timing", self.on_terminal("replay", trace, "--repeat", int(60e9 / pass_ns) + 2, until="timing"))
         self.passes("replay", trace, "--repeat", int(1.5e9 / pass_ns) + 2)
 
@@ -151,7 +151,7 @@ class Devices(CommandTest):
         for command in (("devices",), ("demo", "--steps", "1", "--out", self.folder.name + "/demo")):
             result = run(*command, env={"HEADROOM_CUDA": "1"})
             self.assertRegex(result.stderr, r"^headroom: GPU:0 is an emulated device[^\n]*CUDA: no driver found[^\n]*HEADROOM_REQUIRE_CUDA=1[^\n]*\n$")
-        self.assertEqual(run("devices", env={"HEADROOM_CUDA": "0"}).stderr, "")  # as was asked for
+        self.assertEqual(run("devices", env={"HEADROOM_CUDA": "0"}).stderr, "")  # as requested
 
     def test_an_emulated_gpu_can_be_refused(self):
         devices = self.json("devices", env={"HEADROOM_REQUIRE_CUDA": "1", "HEADROOM_CUDA": "0"})["devices"]

@@ -1,4 +1,4 @@
-"""Writes trace files, by docs/trace-format.md alone: what the command says about them is checked against what was put in."""
+"""Writes trace files, from docs/trace-format.md alone: the command's output is compared with what was written."""
 import struct
 
 ALLOC, FREE, ALLOC_FAILED, MAP, UNMAP, STITCH, OP_BEGIN, OP_END, READ, WRITE, STEP, STEP_END = range(1, 13)
@@ -28,7 +28,7 @@ def zigzag(value):
 
 
 class Trace:
-    """Events with times in nanoseconds; names and shapes are defined when they first occur."""
+    """Events with times in nanoseconds; names and shapes are defined at their first occurrence."""
 
     def __init__(self, devices=(("GPU:0", 1 << 30),)):
         self.records = b""

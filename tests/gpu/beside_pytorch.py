@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Headroom in a process whose CUDA context PyTorch made, and that PyTorch goes on using when Headroom is gone.
+"""Headroom in a process whose CUDA context PyTorch created and still uses after Headroom is shut down.
 
     beside_pytorch.py <libheadroom.so>
 
-PyTorch trains a little, Headroom allocates, fills and copies on the same card and on one of PyTorch's streams, PyTorch reads what Headroom
-wrote and the other way round, Headroom shuts down, PyTorch trains on and gets the same numbers as without Headroom.
+PyTorch trains a little, Headroom allocates, fills and copies on the same card and on one of PyTorch's streams, each reads what the
+other wrote, Headroom shuts down, PyTorch continues training and gets the same numbers as without Headroom.
 """
 import ctypes
 import sys
@@ -82,10 +82,10 @@ def main():
     must(hr.hr_stream_destroy(device, stream))
     must(hr.hr_shutdown())
 
-    # The context is PyTorch's still, and its numbers are what they were.
+    # The context is still PyTorch's, and its numbers are unchanged.
     torch.cuda.synchronize()
     assert train(20)[1] == alone
-    # And once more from the start, now that the library was shut down.
+    # The library can be used again after shutdown.
     must(hr.hr_allocator_default(b"GPU:0", ctypes.byref(allocator)))
     must(hr.hr_alloc_bytes(allocator, ctypes.c_size_t(1 << 20), ctypes.byref(block)))
     must(hr.hr_free(allocator, block, ctypes.c_uint32(0)))

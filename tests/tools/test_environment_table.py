@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Every variable that the library and the command read is in the tables of docs/environment.md, and those have no others."""
+"""Every variable that the library and the command read is in the tables of docs/environment.md, and the tables have no others."""
 import re
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [path for folder in ("src", "cli") for path in sorted((ROOT / folder).rglob("*.[ch]"))]
-# A name in a call, or a string that is nothing but such a name: in a #define, or in an array that a loop goes through.
+# A name in a call, or a string that is only such a name: in a #define, or in an array for a loop.
 READ = re.compile(r'(?:\benvironment|\bgetenv)\(\s*"([A-Z_]+)"|"(HEADROOM_[A-Z_]+|LC_[A-Z]+|LANG)"')
 
 
@@ -30,7 +30,7 @@ def names_told():
 class Table(unittest.TestCase):
     def test_all_that_is_read_is_told(self):
         read = names_read()
-        self.assertIn("HEADROOM_TRACE", read)  # the pattern finds something
+        self.assertIn("HEADROOM_TRACE", read)  # the pattern matches something
         missing = {name: str(path) for name, path in read.items() if name not in names_told()}
         self.assertEqual(missing, {}, "not in a table of docs/environment.md")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A test that ends is told at once by `make test`, in a pipe too. ctest is stood in for by a script that tells of one test and then waits.
+# `make test` prints each test as soon as it ends, also into a pipe. A script that prints one test and then waits replaces ctest.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 folder=$(mktemp -d)
@@ -18,7 +18,7 @@ wrapper=()
 . tools/lib.sh
 PATH="$folder:$PATH"
 exec 3< <(run_ctest nowhere)
-# The limit is for a failing test alone; a passing one waits for nothing.
+# The limit only matters for a failing test; a passing one does not wait.
 read -r -t 20 line <&3 || { echo "FAILED: nothing was told while the second test ran"; echo >"$folder/go"; exit 1; }
 [[ $line == "1/2 Test #1: unit.first"* ]] || { echo "FAILED: told '$line'"; exit 1; }
 echo >"$folder/go"

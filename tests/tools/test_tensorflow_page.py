@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/coming-from-tensorflow.md: each name of Headroom that it gives is in the headers, and each call of TensorFlow's that programs use is there."""
+"""docs/coming-from-tensorflow.md: each Headroom name in it is in the headers, and each TensorFlow call that programs use is in it."""
 import re
 import unittest
 from pathlib import Path
@@ -23,7 +23,7 @@ class Page(unittest.TestCase):
         names = set(re.findall(r"\bhr_[a-z0-9_]+\b(?!\*)", PAGE)) | set(re.findall(r"\bHR_[A-Z0-9_]+\b", PAGE))
         self.assertGreater(len(names), 80)
         declared = set(re.findall(r"\b(?:hr|HR)_\w+", HEADERS))
-        # Statuses and dtypes come out of tables.
+        # Statuses and dtypes are declared by tables.
         declared |= {"HR_" + name for name in re.findall(r"X\((\w+), \d+", HEADERS)} | {"HR_DTYPE_" + name for name in re.findall(r"X\((\w+), \d+, \d+", HEADERS)}
         self.assertEqual({name for name in names if name not in declared and name != "hr_get_"}, set())
 
