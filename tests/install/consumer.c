@@ -1,4 +1,4 @@
-/* consumer.c - a program of somebody who has installed Headroom: public headers and the library, nothing else. Also valid C++. */
+/* consumer.c - a program that uses an installed Headroom: public headers and the library, nothing else. Also valid C++. */
 #include <headroom.h>
 #include <headroom_backend.h>
 #include <headroom_profile.h>

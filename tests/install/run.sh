@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs into an empty prefix and builds programs against it in every way that is promised: pkg-config and CMake, shared and static,
-# C and C++.
+# Installs into an empty prefix and builds programs against it in every supported way: pkg-config and CMake, shared and static, C
+# and C++.
 #   tests/install/run.sh <build folder>
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -9,11 +9,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 fail() { echo "install: $1" >&2; exit 1; }
-# quietly <command>...: its output only if it fails
+# quietly <command>...: prints its output only if it fails
 quietly() { "$@" >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "failed: $*"; }; }
 needs_library() { readelf -dW "$1" | grep -q 'NEEDED.*libheadroom\.so'; }
 
-# Moved after installing, since packages are built in one place and used in another.
+# Moved after installing, because packages are built in one place and used in another.
 quietly cmake --install "$build" --prefix "$work/first"
 mv "$work/first" "$work/prefix"
 prefix=$work/prefix

@@ -1,5 +1,5 @@
-/* test_profiler.c - the promises of recording: chosen steps, names that never collide, packed files, and a program that goes on whatever its profiler
- * runs into. */
+/* test_profiler.c - the promises of recording: chosen steps, unique file names, packed files, and a program that continues whatever
+ * error its profiler hits. */
 #include <dirent.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -49,7 +49,7 @@ static bool exists(const char *path)
 	return lstat(path, &facts) == 0;
 }
 
-/* Files in [path] whose names have [part] in them. */
+/* Counts the files in [path] whose names contain [part]. */
 static int count_files(const char *path, const char *part)
 {
 	int count = 0;
@@ -118,7 +118,7 @@ static void make_events(unsigned pairs)
 	for (unsigned i = 0; i < pairs; i++) give(take(4096));
 }
 
-/* How many events of each kind a file holds. */
+/* Number of events of each kind in a file. */
 typedef struct counts {
 	uint64_t of[32], lost;
 	uint64_t first_step, last_step;
@@ -309,7 +309,7 @@ static void test_each_recording_is_stopped_by_its_own_stop(void)
 	CHECK_STATUS(HR_OK, hr_profiler_stop());
 }
 
-/* No call of the program fails because its environment has it recorded. */
+/* No call of the program fails because the environment starts a recording. */
 static void test_the_environments_recording_gives_way_and_is_not_stopped(void)
 {
 	for (int profiler = 0; profiler < 2; profiler++) {
@@ -382,7 +382,7 @@ static void test_chosen_steps_are_recorded_and_no_others(void)
 	CHECK_STATUS(HR_OK, hr_profiler_start(logs, &options));
 	for (unsigned step = 1; step <= 9; step++) {
 		run_step(step);
-		make_events(1000); /* between steps, so outside of every file but the one that goes on from 5 to 7 */
+		make_events(1000); /* between steps, so outside of every file except the one from step 5 to 7 */
 	}
 	CHECK_STATUS(HR_OK, hr_profiler_stop());
 	give(held);
@@ -396,10 +396,11 @@ static void test_chosen_steps_are_recorded_and_no_others(void)
 	CHECK_EQ(c.first_step, 5);
 	CHECK_EQ(c.last_step, 7);
 	CHECK_EQ(c.of[HR__EVENT_FREE], 5 + 6 + 7 + 2000);
-	CHECK_EQ(c.of[HR__EVENT_ALLOC], 1 + 5 + 6 + 7 + 2000); /* and what was there already */
+	CHECK_EQ(c.of[HR__EVENT_ALLOC], 1 + 5 + 6 + 7 + 2000); /* and blocks that existed before */
 }
 
-/* Three allocators in step 1: the first began it before the profiler, and its end is not that of the others' file. */
+/* Three allocators in step 1: the first began the step before the profiler started, and its end does not end the file of the
+ * others. */
 static void test_a_step_that_began_before_does_not_end_the_file_of_others(void)
 {
 	hr_profiler_options options = fresh();
@@ -440,19 +441,19 @@ static void test_steps_that_never_come_are_told(void)
 	CHECK_EQ(hr_profiler_missed_steps(NULL, 0), 0);
 	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
 	for (int i = 0; i < 3; i++) run_step(2);
-	CHECK_STATUS(HR_OK, hr_profiler_stop()); /* some came */
+	CHECK_STATUS(HR_OK, hr_profiler_stop()); /* some were reached */
 	CHECK_EQ(hr_profiler_missed_steps(missed, sizeof missed), 9);
 	CHECK(!strcmp(missed, "100-103,7"));
 	CHECK_EQ(count_files(path_of("logs"), ".hrt"), 1);
 
-	options.steps[0] = (hr_profiler_steps){ 1, 1 }; /* is over */
+	options.steps[0] = (hr_profiler_steps){ 1, 1 }; /* has passed */
 	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("none"), &options));
 	run_step(2);
 	CHECK_STATUS(HR_NOT_READY, hr_profiler_stop());
 	CHECK(strstr(hr_last_message(), "1,100-103,7 did not occur; the program had 4") != NULL);
 	CHECK_EQ(count_files(path_of("none"), ".hrt"), 0);
 
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("none"), NULL)); /* chose none */
+	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("none"), NULL)); /* no steps were chosen */
 	CHECK_STATUS(HR_OK, hr_profiler_stop());
 	CHECK_EQ(hr_profiler_missed_steps(missed, sizeof missed), 0);
 
@@ -507,7 +508,7 @@ static void test_scopes_refusals_stitches_and_marks_are_recorded(void)
 	CHECK_EQ(c.of[HR__EVENT_SCOPE_POP], 2);
 	CHECK_EQ(c.of[HR__EVENT_ALLOC_FAILED], 1);
 	CHECK_EQ(c.of[HR__EVENT_STITCH], 1);
-	CHECK_EQ(c.of[HR__EVENT_MARK], 2); /* one is the recorder's */
+	CHECK_EQ(c.of[HR__EVENT_MARK], 2); /* one is made by the recorder */
 	CHECK_STATUS(HR_OK, hr__trace_reader_open(path_of("kinds.hrt"), &reader));
 	while (hr__trace_reader_next(reader, &event) == HR_OK) {
 		if (event.kind == HR__EVENT_STITCH) CHECK_EQ(event.address, (uintptr_t)block);
@@ -555,7 +556,7 @@ static void test_a_killed_program_leaves_all_that_it_had_recorded(void)
 	CHECK_LE(c.of[HR__EVENT_ALLOC] - c.of[HR__EVENT_FREE], 1);
 }
 
-/* A limit on the size of files stands in for a disk that fills up: the system refuses in the same way. */
+/* A limit on the size of files simulates a full disk: the system refuses in the same way. */
 static void test_a_full_disk_loses_events_counts_them_and_the_program_goes_on(void)
 {
 	struct rlimit limit = { .rlim_cur = 6 << 20, .rlim_max = RLIM_INFINITY };
@@ -570,7 +571,7 @@ static void test_a_full_disk_loses_events_counts_them_and_the_program_goes_on(vo
 	CHECK_GT(c.lost, 0);
 	CHECK_EQ(c.of[HR__EVENT_ALLOC] + c.of[HR__EVENT_FREE] + c.of[HR__EVENT_MAP] + c.lost, 1200000 + c.of[HR__EVENT_MAP]);
 
-	/* Packing on a full disk leaves the file as it was. */
+	/* Packing on a full disk leaves the file unchanged. */
 	limit.rlim_cur = RLIM_INFINITY;
 	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
 	options.compress = true;
@@ -594,7 +595,7 @@ static void test_whatever_call_fails_the_program_goes_on(void)
 	hr_fault_os_install();
 	open_allocator();
 	for (uint64_t n = 1; n < 1000; n++) {
-		char name[32]; /* a directory for each n: the search for a free name makes the more calls the more files there are of this second */
+		char name[32]; /* one directory for each n: the number of calls depends on the files of the same second */
 		snprintf(name, sizeof name, "fails-%llu", (unsigned long long)n);
 		const char *logdir = path_of(name);
 		hr_fault_os_fail_nth(n, false, ENOSPC);
@@ -616,7 +617,7 @@ static void test_whatever_call_fails_the_program_goes_on(void)
 	hr_fault_os_uninstall();
 }
 
-/* The XPlane of the session with that name, which must be its only file, as bytes that the caller frees. */
+/* The XPlane of the session [session], which must be its only file; the caller frees the bytes. */
 static char *plane_of(const char *logdir, const char *session, size_t *size)
 {
 	char at[512], file[1024] = "";
@@ -687,7 +688,7 @@ static void test_a_recording_is_left_for_tensorboard_when_asked(void)
 	CHECK(strstr(last_session(), "-step3") != NULL && has_text(bytes, size, "step 3"));
 	free(bytes);
 
-	/* What is in the way is told, and the recording is whole. */
+	/* An obstacle is reported, and the recording is complete. */
 	options = fresh();
 	options.tensorboard = true;
 	CHECK_EQ(mkdir(path_of("way"), 0700), 0);
@@ -757,16 +758,16 @@ static void test_packing_gives_back_every_byte(void)
 	CHECK(memcmp(before, after, size) == 0);
 	CHECK(!hr__is_packed(again) && !hr__is_packed(path_of("nothing")));
 	CHECK_EQ(counts_of(packed).of[HR__EVENT_FREE], 100000);
-	CHECK_STATUS(HR_IO, hr__pack(path));              /* is gone */
-	CHECK_STATUS(HR_IO, hr__unpack(packed, again));   /* is there */
+	CHECK_STATUS(HR_IO, hr__pack(path));              /* does not exist any more */
+	CHECK_STATUS(HR_IO, hr__unpack(packed, again));   /* exists */
 	CHECK_EQ(rename(again, path), 0);
-	CHECK_STATUS(HR_IO, hr__pack(path));              /* would write over */
+	CHECK_STATUS(HR_IO, hr__pack(path));              /* would overwrite */
 	CHECK(exists(path));
 	free(before);
 	free(after);
 }
 
-/* What writes to a file in the folder sees no name of it there: a signal at that moment would leave nothing behind. */
+/* While a file is written, the folder has no name for it: a signal at that moment would leave nothing behind. */
 static hr__os_table watching_os;
 static unsigned writes_seen;
 
@@ -792,7 +793,7 @@ static void test_what_is_unpacked_has_no_name_at_any_moment(void)
 	CHECK_EQ(count_files(folder, ""), 1);
 }
 
-/* Cut anywhere, a packed file is read as far as it goes, or refused. */
+/* Cut anywhere, a packed file is read up to there, or refused. */
 static void test_a_packed_file_that_is_cut_or_damaged_is_read_or_refused(void)
 {
 	size_t size;
@@ -821,10 +822,10 @@ static void test_a_packed_file_that_is_cut_or_damaged_is_read_or_refused(void)
 	free(bytes);
 }
 
-/* A frame that says it is one byte, 128 KiB times over: 4 bytes in the file for each. */
+/* A frame of blocks that repeat one byte 128 KiB times: 4 bytes in the file for each. */
 static void test_a_file_that_unpacks_to_far_too_much_is_refused(void)
 {
-	static const unsigned char head[] = { 0x28, 0xB5, 0x2F, 0xFD, 0x00, 0x58 }; /* no size told, window of 2 MiB */
+	static const unsigned char head[] = { 0x28, 0xB5, 0x2F, 0xFD, 0x00, 0x58 }; /* size not given, window of 2 MiB */
 	enum { BLOCKS = 20000 };
 	static unsigned char bomb[sizeof head + 4 * BLOCKS];
 	memcpy(bomb, head, sizeof head);
@@ -881,12 +882,12 @@ static void test_a_file_ends_at_its_limit(void)
 		make_events(400000);
 		CHECK(!hr__trace_is_on()); /* events cost nothing any more */
 		give(kept);
-		CHECK_STATUS(HR_IN_USE, hr_trace_start(path_of("another.hrt"))); /* it was not stopped yet */
+		CHECK_STATUS(HR_IN_USE, hr_trace_start(path_of("another.hrt"))); /* it is not stopped yet */
 		CHECK_STATUS(HR_TRUNCATED, hr_profiler_stop());
 		CHECK_CONTAINS(hr_last_message(), "reached its limit of");
 		check_limited(last_file(), (off_t)options.max_bytes);
 	}
-	/* The next one begins at nothing. */
+	/* The next recording starts from zero. */
 	options.max_bytes = 1 << 20;
 	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
 	make_events(100);
@@ -926,7 +927,7 @@ static void test_a_killed_program_leaves_the_note_of_its_limit(void)
 	int status;
 	CHECK_EQ(waitpid(child, &status, 0), child);
 	CHECK(WIFSIGNALED(status));
-	CHECK_LE(size_of(path), 1 << 20); /* not even what was made ready ahead exceeds it */
+	CHECK_LE(size_of(path), 1 << 20); /* not even blocks prepared in advance exceed it */
 	hr__trace_summary summary = summary_of(path);
 	CHECK(summary.limited && !summary.complete);
 	CHECK_GT(summary.events, 50000);
@@ -944,8 +945,8 @@ static void test_shutdown_closes_a_file_that_reached_its_limit(void)
 	CHECK(!hr__trace_is_open());
 }
 
-/* A trace of [blocks] blocks with [bytes] of records in each, all the same [record] of [length] bytes, packed. Every block is a lane of its own when
- * [lanes]. Returns the packed size. */
+/* A packed trace of [blocks] blocks with [bytes] of records in each, all the same [record] of [length] bytes. With [lanes], every
+ * block is a lane of its own. Returns the packed size. */
 static size_t pack_repeated(const char *path, unsigned blocks, const unsigned char *record, size_t length, size_t bytes, bool lanes)
 {
 	enum { BLOCK = 65536 };
@@ -958,7 +959,7 @@ static size_t pack_repeated(const char *path, unsigned blocks, const unsigned ch
 	CHECK_EQ(truncate(path, 2 * BLOCK), 0);
 	unsigned char *bytes_of_one = (unsigned char *)load(path, &size);
 	FILE *file = fopen(path, "wb");
-	((hr__trace_header *)bytes_of_one)->file_bytes = ((hr__trace_header *)bytes_of_one)->complete = 0; /* as of a program that was killed */
+	((hr__trace_header *)bytes_of_one)->file_bytes = ((hr__trace_header *)bytes_of_one)->complete = 0; /* as if killed */
 	CHECK_EQ(fwrite(bytes_of_one, 1, size, file), size);
 	for (unsigned i = 0; i < blocks; i++) {
 		hr__trace_block *head = (hr__trace_block *)block;
@@ -977,7 +978,7 @@ static size_t pack_repeated(const char *path, unsigned blocks, const unsigned ch
 	return size;
 }
 
-/* The most memory, in bytes, that a process has which opens the capture, and its status. */
+/* Peak memory in bytes of a process that opens the capture, and its exit status. */
 static uint64_t peak_of_opening(const char *path, int *status)
 {
 	struct rusage usage;
@@ -998,7 +999,7 @@ static void test_a_small_packed_file_takes_little_memory(void)
 {
 	static const unsigned char free_event[8] = { HR__EVENT_FREE }, push[4] = { HR__EVENT_SCOPE_PUSH };
 	static unsigned char thread[32] = { HR__RECORD_THREAD };
-	/* 256 bytes at the address behind the last one, and their free. */
+	/* 256 bytes at the address after the last one, and their free. */
 	static unsigned char alloc[32] = { HR__EVENT_ALLOC, HR__SIZE_256 << HR__TAG_SIZE_SHIFT >> 8, 1 };
 	CHECK_EQ(hr__varint_put(alloc + 6, 1) - alloc, 7);
 	memcpy(alloc + 9, free_event, 8);
@@ -1013,7 +1014,7 @@ static void test_a_small_packed_file_takes_little_memory(void)
 		{ "allocs.hrt", alloc, 17, 65000, false, HR_BAD_FORMAT },
 		{ "pushes.hrt", push, 4, 65000, false, HR_BAD_FORMAT },
 		{ "threads.hrt", thread, 4, 65000, true, HR_BAD_FORMAT },
-		{ "lanes.hrt", free_event, 8, 80, true, HR_OK }, /* 1,200 threads that did little: a recording may look like this */
+		{ "lanes.hrt", free_event, 8, 80, true, HR_OK }, /* 1,200 threads with few events: a real recording may look like this */
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		int status;

@@ -1,4 +1,4 @@
-/* plugin.c - a module that contains the static library: what a plugin of some program would be. */
+/* plugin.c - a module that contains the static library, like a plugin of another program. */
 #include "headroom.h"
 
 __attribute__((visibility("default"))) hr_status plugin_use(void);

@@ -1,4 +1,5 @@
-/* test_unload.c - a thread that used the library ends after the library was closed; and the last calls of a thread leave nothing behind. */
+/* test_unload.c - a thread that used the library ends after the library was unloaded; and the last calls of a thread leak nothing.
+ * */
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
@@ -14,7 +15,7 @@ static void *need(void *module, const char *name)
 	return found;
 }
 
-/* [relative] to the folder of this program. NULL = it was not built: sanitizers are not for modules. */
+/* [relative] to the folder of this program. NULL = not built: sanitizers do not support modules. */
 static void *load(const char *relative)
 {
 	char path[PATH_MAX];
@@ -62,7 +63,7 @@ static hr_status use_plugin(void *module)
 	return use();
 }
 
-/* The thread ends when the module is closed. */
+/* The thread ends after the module was unloaded. */
 static void unload_under_a_thread(const char *path, hr_status (*use)(void *), const char *end_name)
 {
 	for (int round = 0; round < 10; round++) {
@@ -102,7 +103,7 @@ static hr_allocator allocator;
 static pthread_key_t late;
 static int rounds;
 
-/* Runs in every round of destructors that there is, and allocates in each. */
+/* Runs in every round of destructors, and allocates in each. */
 static void use_it_late(void *value)
 {
 	void *block;
@@ -127,7 +128,7 @@ static void test_calls_in_the_last_destructors_of_a_thread_leave_nothing(void)
 	pthread_t thread;
 	hr_stats stats;
 	hr_fault_os_install();
-	CHECK_EQ(pthread_key_create(&late, use_it_late), 0); /* after the library's key, which a constructor makes */
+	CHECK_EQ(pthread_key_create(&late, use_it_late), 0); /* after the library's key, which a constructor creates */
 	CHECK_STATUS(HR_OK, hr_allocator_default("CPU:0", &allocator));
 	CHECK_EQ(pthread_create(&thread, NULL, end_late, NULL), 0);
 	CHECK_EQ(pthread_join(thread, NULL), 0);
@@ -135,7 +136,7 @@ static void test_calls_in_the_last_destructors_of_a_thread_leave_nothing(void)
 	hr_stats_init(&stats);
 	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
 	CHECK_EQ(stats.num_allocs, 1 + PTHREAD_DESTRUCTOR_ITERATIONS);
-	CHECK_EQ(stats.bytes_cached, 0); /* none of them had a cache at the end */
+	CHECK_EQ(stats.bytes_cached, 0); /* none of them left a cache */
 	CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(hr_fault_os_is_clean());
