@@ -443,7 +443,7 @@ static void reuse_blocks(void *argument, unsigned index)
 		CHECK_STATUS(HR_OK, hr_fill(handle, at(&reuse.memory, offset), wanted[round], 60, stream));
 		CHECK_STATUS(HR_OK, hr_copy(handle, &seen[round], at(&reuse.memory, offset + round % 60), 1, HR_COPY_TO_HOST, stream));
 		give_shared(block, UINT64_C(1) << stream);
-		if (hr_rand_below(&seed, 2)) CHECK_STATUS(HR_OK, hr__device_mark(device, stream, NULL)); /* half of them have one */
+		if (hr_rand_below(&seed, 2)) CHECK_STATUS(HR_OK, hr__device_mark(device, stream, NULL)); /* half of the frees have a mark */
 		if (stream && hr_rand_below(&seed, 16) == 0) { /* another stream gets the slot while blocks still have its number */
 			CHECK_STATUS(HR_OK, hr_stream_destroy(handle, stream));
 			CHECK_STATUS(HR_OK, hr_stream_create(handle, &stream));

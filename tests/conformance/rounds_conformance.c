@@ -18,8 +18,8 @@
 #define SMALLEST 256u
 #define SHIFT 4096u /* patterns start anywhere in this many bytes of the source, so that no two rounds are equal */
 #define COME_AND_GO 64u
-#define HOST_SLACK (8 * MIB)    /* of the process: for its libraries, */
-#define DRIVER_SLACK (64 * MIB) /* and for the driver of a GPU, in the process and on the card */
+#define HOST_SLACK (8 * MIB)    /* allowed growth of the process, for its libraries */
+#define DRIVER_SLACK (64 * MIB) /* additional growth for a GPU's driver, in the process and on the card */
 
 struct place {
 	block block;

@@ -280,10 +280,10 @@ static void out_can_be_read_by_copies(void)
 		void *other;
 		evict(tensor);
 		CHECK_EQ(hr__pool_reserved(device), 0);
-		expect_there(there, expected, bytes, HR_STREAM_DEFAULT); /* to the host, */
+		expect_there(there, expected, bytes, HR_STREAM_DEFAULT); /* a copy to the host */
 		CHECK_STATUS(HR_OK, hr_alloc_bytes(here.allocator, bytes, &other));
 		CHECK_STATUS(
-			HR_OK, hr_copy(handle, other, there, bytes, HR_COPY_ON_DEVICE, HR_STREAM_DEFAULT)); /* and within the device */
+			HR_OK, hr_copy(handle, other, there, bytes, HR_COPY_ON_DEVICE, HR_STREAM_DEFAULT)); /* a copy within the device */
 		expect_there(other, expected, bytes, HR_STREAM_DEFAULT);
 		CHECK_STATUS(HR_OK, hr_free(here.allocator, other, HR_STREAM_DEFAULT));
 		CHECK_STATUS(HR_OK, hr_allocator_trim(here.allocator, NULL));

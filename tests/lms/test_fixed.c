@@ -627,8 +627,8 @@ static void test_one_that_is_out_can_be_read(void)
 		CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
 		CHECK_EQ(info_of(tensor).state, HR_TENSOR_OUT);
 		CHECK_EQ(stats_of().bytes_reserved, 0);                      /* no device memory is mapped */
-		CHECK(holds(at, 5 * PAGE - 17, 77 + round));                 /* by the host, */
-		expect_at(at, 5 * PAGE - 17, 77 + round, HR_STREAM_DEFAULT); /* and by the device */
+		CHECK(holds(at, 5 * PAGE - 17, 77 + round));                 /* read by the host */
+		expect_at(at, 5 * PAGE - 17, 77 + round, HR_STREAM_DEFAULT); /* read by the device */
 		CHECK_EQ(info_of(tensor).state, HR_TENSOR_OUT);
 		CHECK_EQ(expect(tensor, 77 + round), at);
 		fill(tensor, 78 + round);
@@ -774,8 +774,8 @@ static void test_a_fork_leaves_the_parent_alone(void)
 typedef struct known {
 	hr_tensor tensor;
 	void *at;      /* NULL = it never had memory */
-	uint64_t seed; /* of its contents, */
-	bool written;  /* if they are known */
+	uint64_t seed; /* of its contents */
+	bool written;  /* its contents are known */
 	bool fixed;
 } known;
 

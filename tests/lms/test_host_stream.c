@@ -419,7 +419,7 @@ static void test_a_new_tensor_of_the_host_gets_memory_that_is_idle(void)
 	tear_down();
 }
 
-/* The memory of a tensor was used on another stream, and a pin for a stream without work must wait for that. */
+/* Stream two has only a pin, but the memory of the tensor has the fill of stream one: the host's pin waits for that. */
 static void test_a_tensor_whose_memory_was_had_on_another_stream_is_waited_for(void)
 {
 	set_up(32 * MIB, 0, SLOW_FILL);

@@ -529,7 +529,7 @@ static void test_memory_is_not_taken_from_under_a_copy_that_failed(void)
 		hr__lms *lms;
 		options.host_limit = 256 * KIB; /* pieces of 16 KiB */
 		options.spill_dir = folder;
-		set_up_with(8 * MIB, &options, 1000000); /* which take 16 ms */
+		set_up_with(8 * MIB, &options, 1000000); /* 16 ms for a piece */
 		hr_tensor tensor = create(256 * KIB);
 		fill(tensor, 256 * KIB, 1);
 		CHECK_STATUS(HR_OK, hr__lms_of(allocator, &lms));

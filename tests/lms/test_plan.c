@@ -114,7 +114,8 @@ static void find_gaps(search *s)
 	}
 }
 
-/* The average step takes at least the time of the bound. A plan that repeats does so exactly. */
+/* Checks the bound, which holds for the average step. Plans whose last steps differ in time are skipped; else the last is the
+ * average. */
 static void try_moves(search *s)
 {
 	const model *m = s->m;

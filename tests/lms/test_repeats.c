@@ -15,7 +15,7 @@ static void expect_period(uint64_t before, uint64_t period, uint64_t rounds)
 	for (uint64_t i = 0; i < period * rounds; i++) {
 		if (!hr__repeats_note(repeats, items[i % period], (i + period - 5) % period)) continue;
 		if (begun) CHECK_EQ((i - last) % period, 0u);
-		CHECK_EQ(i % period, 5u); /* at the minimum */
+		CHECK_EQ(i % period, 5u); /* periods begin at the least weight */
 		last = i;
 		begun++;
 	}

@@ -122,7 +122,7 @@ static void test_without_the_variable_nothing_is_shown(void)
 	CHECK(access(own_path(), F_OK) != 0);
 }
 
-/* An operating system in which the publisher, in the middle of an update, reads the segment like a reader. */
+/* An operating system whose clock reads the segment like a reader: the publisher calls it in the middle of an update. */
 static hr__os_table reading_os;
 static pthread_t reading_not; /* the test's own thread */
 static _Atomic(int) looked, shown;

@@ -255,7 +255,7 @@ static void test_convolutions_refuse_what_does_not_fit(void)
 	check_refused(HR__OP_CONV2D_GRAD_FILTER, (tensor[]){ x, x }, 2, &of_f, "shapes [2,3,5,6] and [2,4,3,4] differ");
 }
 
-/* Scratch is compared with the other memory of the op: it must not grow with the batch. */
+/* Scratch has a constant bound: it must not grow with the batch. */
 static void test_convolutions_take_little_scratch(void)
 {
 	EACH(dtype, floats)

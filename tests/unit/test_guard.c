@@ -262,7 +262,7 @@ static void test_a_handler_that_is_installed_while_recording(void)
 	if (sigsetjmp(back, 1) == 0) own_page[0] = 1;
 	CHECK_EQ(caught, 2); /* and after the recording */
 	CHECK_EQ(sigaction(SIGBUS, &before, NULL), 0);
-	/* The handler that was below the program's is still passed on to; another recording finds it. */
+	/* The program has restored the library's handler after the recording; the next recording recognizes it. */
 	CHECK_EQ(unlink(path), 0);
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
 	write_events(10);
