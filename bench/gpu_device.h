@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "bench.h"
-#include "device/internal.h"
+#include "core/device/internal.h"
 
 #define KIB UINT64_C(1024)
 #define MIB (KIB * KIB)

@@ -1,7 +1,7 @@
 /* gpu_driver.h - direct calls of the CUDA driver, the reference for the library's own calls.
  *
  * Loaded at run time, so that the benchmark compiles anywhere; without a driver or GPU, driver.here is false. It does not use the
- * table of the library's backend (src/device): a reference that shared code with what it measures would hide its cost. */
+ * table of the library's backend (src/core/device): a reference that shared code with what it measures would hide its cost. */
 #ifndef HR_BENCH_GPU_DRIVER_H
 #define HR_BENCH_GPU_DRIVER_H
 

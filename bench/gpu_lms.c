@@ -8,7 +8,7 @@
  *
  * --rounds: 8 GiB in eight tensors are evicted and restored LARGE times (100) with verify, then one tensor of 64 MiB SMALL times
  * (10,000); see gpu_rounds.h. Without a GPU it uses the emulated device and small sizes. */
-#include "device/internal.h"
+#include "core/device/internal.h"
 #include "drive.h"
 #include "forecast.h"
 #include "gpu_device.h"

@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/checked.h"
+#include "core/base/checked.h"
 #include "bench.h"
 #include "forecast.h"
 #include "import.h"

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "lms/plan.h"
+#include "core/lms/plan/plan.h"
 #include "lms_trace.h"
 
 /* ---- minimum-cost flow: shortest paths with potentials ---- */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lms/plan.h"
+#include "core/lms/plan/plan.h"
 
 typedef struct lms_event {
 	char action;

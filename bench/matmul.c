@@ -2,6 +2,7 @@
  *
  * Rounds alternate, and the best of each is taken. The runtime's figure is that of a whole op call, including memory for the output
  * and for scratch. Both use as many threads as there are processors. */
+#include "headroom_runtime.h"
 #include <dlfcn.h>
 
 #include "bench.h"

@@ -4,6 +4,7 @@
  *
  * Prints one line of JSON per model for bench/models.py, which compares it with PyTorch. Every step does the same in both: forward,
  * backward, Adam; the data are made once, before. The peak includes everything: variables, gradients, optimizer state, scratch. */
+#include "headroom_runtime.h"
 #include <string.h>
 
 #include "../examples/models.h"

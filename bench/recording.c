@@ -8,10 +8,11 @@
 
 #include "../examples/models.h"
 #include "bench.h"
+#include "headroom_runtime.h"
 #include "headroom_oom.h"
-#include "headroom_profile.h"
-#include "profile/compress.h"
-#include "profile/publish.h"
+#include "headroom_record.h"
+#include "core/record/compress.h"
+#include "core/record/publish.h"
 
 #define EVENTS 10000000u
 #define PIECES 100u /* the fastest piece gives the undisturbed cost of an event */

@@ -10,7 +10,7 @@
 
 #include "bench.h"
 #include "find_limit.h"
-#include "headroom_profile.h"
+#include "headroom_record.h"
 #include "import.h"
 #include "measure.h"
 #include "program.h"

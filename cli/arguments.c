@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/text.h"
+#include "core/base/text.h"
 #include "command.h"
 #include "quote.h"
 #include "term.h"

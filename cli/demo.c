@@ -11,16 +11,18 @@
 #include <unistd.h>
 
 #include "../examples/models.h"
-#include "base/text.h"
-#include "device/device.h"
+#include "headroom_record.h"
+#include "headroom_runtime.h"
+#include "core/base/text.h"
+#include "core/device/device.h"
 #include "headroom_lms.h"
 #include "headroom_oom.h"
-#include "os/os.h"
+#include "core/os/os.h"
 #include "profile.h"
-#include "profile/export_file.h"
-#include "profile/export_formats.h"
-#include "profile/page.h"
-#include "profile/view.h"
+#include "analysis/export/export_file.h"
+#include "analysis/export/export_formats.h"
+#include "analysis/page/page.h"
+#include "analysis/view/view.h"
 
 #define STEPS 20
 #define STEPS_MAX 1000

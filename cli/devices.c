@@ -2,10 +2,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json.h"
-#include "base/text.h"
+#include "core/base/json.h"
+#include "core/base/text.h"
 #include "command.h"
-#include "device/device.h"
+#include "core/device/device.h"
 #include "output.h"
 #include "term.h"
 

@@ -1,6 +1,6 @@
 /* diff.c - `headroom diff`: what changed between two traces, or between two steps. */
 #include "profile.h"
-#include "profile/view.h"
+#include "analysis/view/view.h"
 
 enum { STEP_A, STEP_B, DEVICE, SCOPE, ORDER_BY, MAX_ROWS, SHOW, HIDE, WIDTH, JSON };
 

@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 
-#include "base/assert.h"
-#include "base/status.h"
-#include "base/text.h"
+#include "core/base/assert.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
 #include "headroom_oom.h"
 
 /* Current state of a tensor of the tape. */

@@ -9,8 +9,8 @@
  * The answer is above every failure seen. Limits are whole pages; one step is 0.1% of the peak, but at least a page. */
 #include "find_limit.h"
 
-#include "base/checked.h"
-#include "base/status.h"
+#include "core/base/checked.h"
+#include "core/base/status.h"
 
 #define FINE_STEPS 30u   /* of 0.1% each, up and down */
 #define COARSE_STEPS 44u /* of 0.5% each, from 3% to 25% up */

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/checked.h"
-#include "base/status.h"
-#include "base/text.h"
-#include "device/device.h"
+#include "core/base/checked.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
+#include "core/device/device.h"
 #include "step_view.h"
 #include "tape.h"
 

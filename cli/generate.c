@@ -10,10 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/status.h"
-#include "base/text.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
 #include "command.h"
-#include "profile/export_file.h"
+#include "analysis/export/export_file.h"
 #include "quote.h"
 #include "tape.h"
 

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "base/status.h"
-#include "os/os.h"
+#include "core/base/status.h"
+#include "core/os/os.h"
 
 static size_t place_of(const hr__id_map *map, hr__tape_id id)
 {

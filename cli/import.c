@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-#include "base/status.h"
-#include "profile/compress.h"
+#include "core/base/status.h"
+#include "core/record/compress.h"
 #include "quote.h"
-#include "trace/format.h"
+#include "core/trace/format.h"
 
 #define CSV_HEADER "time_us,action,id,bytes,stream"
 #define RMM_HEADER "Thread,Time,Action,Pointer,Size,Stream"

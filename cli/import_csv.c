@@ -6,8 +6,8 @@
  * The format is Headroom's own and a trace starts with the program, so inconsistencies are errors. */
 #include <string.h>
 
-#include "base/checked.h"
-#include "base/status.h"
+#include "core/base/checked.h"
+#include "core/base/status.h"
 #include "import.h"
 #include "quote.h"
 

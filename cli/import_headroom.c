@@ -8,12 +8,12 @@
  * (lives.h). */
 #include <stdlib.h>
 
-#include "base/status.h"
-#include "base/text.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
 #include "import.h"
 #include "lives.h"
-#include "profile/compress.h"
-#include "trace/trace.h"
+#include "analysis/reader/reader.h"
+#include "core/trace/trace.h"
 
 /* State of one pass over the file. */
 struct reading {

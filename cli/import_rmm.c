@@ -6,8 +6,8 @@
  * middle of a run, and several memory resources may write to it, so frees of unknown blocks are skipped and counted. */
 #include <string.h>
 
-#include "base/checked.h"
-#include "base/status.h"
+#include "core/base/checked.h"
+#include "core/base/status.h"
 #include "import.h"
 #include "quote.h"
 

@@ -10,7 +10,7 @@
  *     alloc, free_completed         used; free_requested instead, if the device has no free_completed at all
  *     segment_*, snapshot, others   skipped: actions of PyTorch's allocator, not of the program
  *     oom                           counted */
-#include "base/status.h"
+#include "core/base/status.h"
 #include "import.h"
 
 #ifndef HR_HAVE_JANSSON

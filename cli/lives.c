@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-#include "base/status.h"
+#include "core/base/status.h"
 #include "tape.h"
 
 #define NONE UINT32_MAX

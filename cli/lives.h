@@ -25,7 +25,7 @@
 #include <stdbool.h>
 
 #include "id_map.h"
-#include "trace/trace.h"
+#include "core/trace/trace.h"
 
 typedef struct hr__lives hr__lives;
 

@@ -4,7 +4,8 @@
 #include <string.h>
 
 #include "command.h"
-#include "os/os.h"
+#include "core/os/os.h"
+#include "headroom_analysis.h"
 #include "quote.h"
 #include "term.h"
 
@@ -95,6 +96,7 @@ static int dispatch(int count, char **texts)
 
 int main(int argc, char **argv)
 {
+	hr_analysis_register();
 	int exit_status = dispatch(argc - 1, argv + 1);
 	/* A full disk may be reported only by the last write. */
 	errno = 0;

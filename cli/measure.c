@@ -13,13 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/assert.h"
-#include "base/checked.h"
-#include "base/status.h"
-#include "base/text.h"
-#include "headroom_profile.h"
+#include "core/base/assert.h"
+#include "core/base/checked.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
+#include "headroom_record.h"
 #include "histogram.h"
-#include "os/os.h"
+#include "core/os/os.h"
 
 #define PAGE_LEAST (UINT64_C(4) << 10)
 #define PAGE_MOST (UINT64_C(2) << 20)

@@ -2,7 +2,7 @@
 #include <stdio.h>
 
 #include "command.h"
-#include "memory/report_write.h"
+#include "core/memory/oom/report_write.h"
 #include "oom.h"
 #include "term.h"
 

@@ -6,7 +6,7 @@
 #ifndef HR_CLI_OOM_H
 #define HR_CLI_OOM_H
 
-#include "memory/report.h"
+#include "core/memory/oom/report.h"
 
 typedef struct hr__oom_saved {
 	hr__report report;

@@ -13,8 +13,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/status.h"
-#include "os/os.h"
+#include "core/base/status.h"
+#include "core/os/os.h"
 #include "quote.h"
 
 #define FILE_BYTES_MAX (UINT64_C(256) << 20)
@@ -93,9 +93,9 @@ hr_status hr__oom_read_memory(const void *bytes, size_t size, hr__oom_saved **ou
 
 #include <jansson.h>
 
-#include "base/names.h"
-#include "base/text.h"
-#include "memory/report_write.h"
+#include "core/base/names.h"
+#include "core/base/text.h"
+#include "core/memory/oom/report_write.h"
 
 /* Both are several times the largest that Headroom writes: names have at most 1,024 bytes, six times that when escaped. */
 #define MEMBER_BYTES_MAX (4u << 20)

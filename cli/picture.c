@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/status.h"
-#include "base/text.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
 #include "replay.h"
 #include "term.h"
 

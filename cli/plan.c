@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/checked.h"
-#include "base/status.h"
+#include "core/base/checked.h"
+#include "core/base/status.h"
 #include "command.h"
 #include "import.h"
 #include "measure.h"

@@ -3,9 +3,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/checked.h"
-#include "base/json.h"
-#include "base/text.h"
+#include "core/base/checked.h"
+#include "core/base/json.h"
+#include "core/base/text.h"
 #include "lines.h"
 #include "output.h"
 #include "plan.h"

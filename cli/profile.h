@@ -5,8 +5,8 @@
 #include <stdio.h>
 
 #include "command.h"
-#include "headroom_profile.h"
-#include "profile/capture.h"
+#include "headroom_analysis.h"
+#include "analysis/capture/capture.h"
 #include "term.h"
 
 #define HR__PROFILE_PATTERNS_MAX 64

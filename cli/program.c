@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "base/status.h"
-#include "base/text.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
 
 #define OTHER_STREAMS (HR_STREAM_MAX - 1)
 

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/checked.h"
-#include "base/status.h"
+#include "core/base/checked.h"
+#include "core/base/status.h"
 #include "command.h"
 #include "find_limit.h"
 #include "import.h"

@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/json.h"
-#include "base/text.h"
+#include "core/base/json.h"
+#include "core/base/text.h"
 #include "lines.h"
 #include "output.h"
 #include "replay.h"

@@ -3,10 +3,10 @@
 #include <sys/stat.h>
 
 #include "profile.h"
-#include "profile/export.h"
-#include "profile/export_file.h"
-#include "profile/page.h"
-#include "profile/view.h"
+#include "analysis/export/export.h"
+#include "analysis/export/export_file.h"
+#include "analysis/page/page.h"
+#include "analysis/view/view.h"
 #include "quote.h"
 
 #define STEPS_MAX 64

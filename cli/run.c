@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "command.h"
-#include "os/os.h"
-#include "profile/compress.h"
-#include "profile/profiler.h"
+#include "core/os/os.h"
+#include "core/record/compress.h"
+#include "core/record/profiler.h"
 #include "quote.h"
 
 #define EXIT_NOT_RUN 126 /* as in shells: found, but cannot be executed */

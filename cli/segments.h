@@ -1,11 +1,11 @@
-/* segments.h - finds and reads the files in which running programs publish statistics (profile/segment.h), and removes those of
+/* segments.h - finds and reads the files in which running programs publish statistics (core/record/segment.h), and removes those of
  * dead processes. */
 #ifndef HR_CLI_SEGMENTS_H
 #define HR_CLI_SEGMENTS_H
 
 #include <stddef.h>
 
-#include "profile/segment.h"
+#include "core/record/segment.h"
 
 #define HR__SEGMENTS_MAX 256
 

@@ -15,8 +15,8 @@
 #include <zlib.h>
 #endif
 
-#include "base/status.h"
-#include "os/os.h"
+#include "core/base/status.h"
+#include "core/os/os.h"
 #include "quote.h"
 
 #define WINDOW_BYTES (2 * HR__SOURCE_LINE_MAX)

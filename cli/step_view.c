@@ -3,10 +3,10 @@
 
 #include <stdlib.h>
 
-#include "base/assert.h"
-#include "base/checked.h"
-#include "base/status.h"
-#include "base/text.h"
+#include "core/base/assert.h"
+#include "core/base/checked.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
 
 struct maker {
 	const hr__uses *uses;

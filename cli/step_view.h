@@ -1,8 +1,8 @@
-/* step_view.h - a step of a use tape in the form that the planner of Large Model Support takes (lms/plan.h). */
+/* step_view.h - a step of a use tape in the form that the planner of Large Model Support takes (core/lms/plan/plan.h). */
 #ifndef HR_CLI_STEP_VIEW_H
 #define HR_CLI_STEP_VIEW_H
 
-#include "lms/plan.h"
+#include "core/lms/plan/plan.h"
 #include "uses.h"
 
 /* A tensor that is filled by the driver is written by an extra op that takes no time. */

@@ -11,10 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/assert.h"
-#include "base/checked.h"
-#include "base/status.h"
-#include "base/text.h"
+#include "core/base/assert.h"
+#include "core/base/checked.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
 
 #define BLOCK_BYTES_MAX (UINT64_C(1) << 48) /* the maximum that hr_alloc accepts */
 

@@ -7,8 +7,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "os/os.h"
-#include "profile/width.h"
+#include "core/os/os.h"
+#include "analysis/table/width.h"
 
 #define WIDTH_LEAST 40
 #define WIDTH_MOST 200

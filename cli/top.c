@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/text.h"
+#include "core/base/text.h"
 #include "command.h"
 #include "output.h"
 #include "segments.h"

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/assert.h"
-#include "base/checked.h"
-#include "base/status.h"
+#include "core/base/assert.h"
+#include "core/base/checked.h"
+#include "core/base/status.h"
 #include "quote.h"
 #include "tape.h"
 

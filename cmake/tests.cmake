@@ -12,7 +12,7 @@ function(add_program target folder source)
 	add_executable(${target} ${source})
 	set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${folder})
 	target_include_directories(${target} PRIVATE tests cli src)
-	target_link_libraries(${target} PRIVATE ${ARGN} ${command_library} headroom_static m)
+	target_link_libraries(${target} PRIVATE ${ARGN} ${command_library} headroom_analysis_static headroom_runtime_static headroom_static m)
 endfunction()
 
 set(HEADROOM_TEST_TIMEOUT 600 CACHE STRING "Seconds after which a test counts as hung")
@@ -47,6 +47,16 @@ if(TARGET headroom)
 	set_target_properties(unload_plugin PROPERTIES PREFIX "" OUTPUT_NAME plugin LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/unload)
 	target_link_libraries(unload_plugin PRIVATE headroom_static m)
 	target_link_options(unload_plugin PRIVATE ${no_lto})
+endif()
+
+# ---- tests/profile ----
+
+# The example as a dynamically linked program, which loads libheadroom_analysis.so when it is needed.
+if(TARGET headroom)
+	add_executable(profile_shared EXCLUDE_FROM_ALL examples/profile.c)
+	set_target_properties(profile_shared PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/profile)
+	target_link_libraries(profile_shared PRIVATE headroom::headroom)
+	add_dependencies(profile_shared headroom_analysis)
 endif()
 
 # ---- tests/ ----
@@ -113,6 +123,7 @@ target_link_options(runtime_op_gradients PRIVATE -Wl,--wrap=hr__call,--wrap=hr__
 list(APPEND test_targets fake_cuda_whole fake_cuda_old)
 if(TARGET headroom)
 	add_dependencies(unload_unload headroom unload_plugin)
+	list(APPEND test_targets profile_shared)
 endif()
 list(APPEND threads_targets fake_cuda_whole fake_cuda_old)
 # It watches the free memory of devices, which others must not take meanwhile.
@@ -142,7 +153,7 @@ foreach(source ${example_sources})
 	# Only what a user has: the public headers and the library.
 	add_executable(example_${name} ${source})
 	set_target_properties(example_${name} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/examples)
-	target_link_libraries(example_${name} PRIVATE headroom::headroom_static)
+	target_link_libraries(example_${name} PRIVATE headroom::headroom_analysis_static headroom::headroom_runtime_static headroom::headroom_static)
 	target_link_options(example_${name} PRIVATE ${no_lto})
 	add_headroom_test(example.${name} examples example_${name})
 	add_dependencies(examples example_${name})

@@ -3,6 +3,7 @@
  * The allocator only has to provide memory, here with aligned_alloc on the host. Headroom keeps the statistics, the ledger and
  * traces. The allocator can report its own counts through get_stats. */
 #include <headroom.h>
+#include <headroom_runtime.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>

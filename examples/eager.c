@@ -1,5 +1,6 @@
 /* eager.c - ops that run when they are called: each constant and each result is allocated at once, and freed after its last use. */
 #include <headroom.h>
+#include <headroom_runtime.h>
 #include <stdio.h>
 
 static int fail(void)

@@ -1,6 +1,7 @@
 /* graph.c - the same ops in a graph: nothing is allocated until it runs, and then only what the fetches need, for as long as they
  * need it. */
 #include <headroom.h>
+#include <headroom_runtime.h>
 #include <stdio.h>
 
 static int fail(void)

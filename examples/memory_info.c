@@ -1,5 +1,6 @@
 /* memory_info.c - current and peak memory of a program on a device: two random matrices and their product. */
 #include <headroom.h>
+#include <headroom_runtime.h>
 #include <stdio.h>
 
 static int fail(const char *what)

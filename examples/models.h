@@ -7,6 +7,7 @@
 #define HEADROOM_EXAMPLES_MODELS_H
 
 #include <headroom.h>
+#include <headroom_runtime.h>
 #include <stdio.h>
 
 struct model {

@@ -6,6 +6,7 @@
  * The options of a run apply to that run, whatever the allocator's options are. The whole report, with holders and a verdict, is
  * available as well: see examples/oom_report.c. */
 #include <headroom.h>
+#include <headroom_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

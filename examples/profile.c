@@ -6,7 +6,7 @@
 #include <headroom.h>
 #include <headroom_lms.h>
 #include <headroom_oom.h>
-#include <headroom_profile.h>
+#include <headroom_record.h>
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -6,7 +6,9 @@
  * Each selected step is recorded in its own file in LOGDIR, or, without LOGDIR, in a folder that is removed at the end. `headroom
  * report` reads the files too: it shows more, draws them, and exports them for TensorBoard. */
 #include "models.h"
-#include <headroom_profile.h>
+#include <headroom_runtime.h>
+#include <headroom_analysis.h>
+#include <headroom_record.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

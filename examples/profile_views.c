@@ -1,7 +1,8 @@
 /* profile_views.c - where did the memory go? Records a few training steps, then shows the recording in three views: the tree of
  * name scopes with time and memory, the allocations of one scope, and the peak, saved as JSON for another program. */
 #include <headroom.h>
-#include <headroom_profile.h>
+#include <headroom_analysis.h>
+#include <headroom_record.h>
 #include <headroom_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,8 @@
  *
  * Without LOGDIR it trains and records nothing. */
 #include <headroom.h>
-#include <headroom_profile.h>
+#include <headroom_analysis.h>
+#include <headroom_record.h>
 #include <headroom_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +43,7 @@ int main(int argc, char **argv)
 	hr_session_options on_gpu;
 	hr_session session;
 	float loss = 0;
+	check(hr_analysis_register()); /* it writes the log; only a statically linked program has to say so */
 	check(hr_profiler_options_init(&options));
 	options.tensorboard = true;
 	if (argc > 1) check(hr_profiler_start(argv[1], &options));

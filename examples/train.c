@@ -3,6 +3,7 @@
  * The body train_step is called once and builds a graph; later calls run that graph. The body creates the variables. The graph
  * knows the last use of each intermediate value. The GPU is emulated, so the program runs anywhere. */
 #include <headroom.h>
+#include <headroom_runtime.h>
 #include <stdio.h>
 
 #define MIB ((uint64_t)1 << 20)

@@ -5,6 +5,7 @@
 #ifndef HEADROOM_EXAMPLES_TRAIN_TWICE_H
 #define HEADROOM_EXAMPLES_TRAIN_TWICE_H
 
+#include <headroom_runtime.h>
 #include "models.h"
 #include <stdlib.h>
 #include <string.h>

@@ -3,6 +3,7 @@
  * Declaring a variable allocates nothing. Its contents belong to a session: they are allocated when the initializer runs and freed
  * when the session is closed. */
 #include <headroom.h>
+#include <headroom_runtime.h>
 #include <stdio.h>
 
 static int fail(const char *what)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "profile/page.h"
+#include "analysis/page/page.h"
 #include "repair_trace.h"
 #include "support_capture.h"
 

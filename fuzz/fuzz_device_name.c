@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/status.h"
-#include "base/text.h"
-#include "device/internal.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
+#include "core/device/internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

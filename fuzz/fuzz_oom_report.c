@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/names.h"
-#include "base/text.h"
-#include "memory/report_write.h"
+#include "core/base/names.h"
+#include "core/base/text.h"
+#include "core/memory/oom/report_write.h"
 #include "oom.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -11,9 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/names.h"
+#include "core/base/names.h"
 #include "repair_trace.h"
-#include "trace/trace.h"
+#include "analysis/reader/reader.h"
+#include "core/trace/trace.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

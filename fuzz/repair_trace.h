@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "trace/format.h"
+#include "core/trace/format.h"
 
 #define LANES 64u
 

@@ -776,6 +776,5 @@ HR_API hr_status hr_shutdown(void);
 
 #include "headroom_oom.h"
 #include "headroom_lms.h"
-#include "headroom_runtime.h"
 
 #endif

@@ -11,7 +11,7 @@
  *     hr_release(w);
  *
  * The runtime is small and exact, and uses the allocator, the ledger, OOM reports and Large Model Support like any other client.
- * The row of an op in the op table (src/runtime/ops.c) states how its outputs get their memory.
+ * The row of an op in the op table (src/runtime/ops/ops.c) states how its outputs get their memory.
  *
  * ONE SET OF CALLS. Outside of a graph an op call runs the op: its output has memory when the call returns, and contents when the
  * session's stream has executed the op (hr_fetch waits for that). Between hr_graph_enter and hr_graph_leave the same calls add

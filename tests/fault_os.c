@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "os/os.h"
+#include "core/os/os.h"
 
 #define BLOCK_MAGIC 0x4845414452303031u
 #define BLOCK_FREED 0xDEADDEADDEADDEADu

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "arena/arena.h"
+#include "core/arena/arena.h"
 
 #ifndef SUPPORT_EQ
 #include "test.h"

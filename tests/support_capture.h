@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/names.h"
-#include "profile/capture.h"
-#include "profile/view.h"
+#include "core/base/names.h"
+#include "analysis/capture/capture.h"
+#include "analysis/view/view.h"
 
 #define CAPTURE_LIMIT (UINT64_MAX / 2)
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory/report_write.h"
+#include "core/memory/oom/report_write.h"
 
 #define REPORT_UNUSED __attribute__((unused))
 #define REPORT_LOG_MOST 4096u

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Compares src/device/cuda_driver.h with a real cuda.h, if one is found: sizes, offsets, numbers and the type of every call.
+# Compares src/core/device/backends/cuda_driver.h with a real cuda.h, if one is found: sizes, offsets, numbers and the type of every call.
 #   tools/check-cuda-declarations.sh [folder with cuda.h]
 #
 # Looks in the given folder, $CUDA_HOME/include, /usr/local/cuda*/include, /usr/include, and pip's packages (nvidia/cu13,
@@ -33,7 +33,7 @@ program=$(mktemp --suffix=.c)
 trap 'rm -f "$program"' EXIT
 {
 	for type in $types; do echo "#define $type our_$type"; done
-	echo '#include "device/cuda_driver.h"'
+	echo '#include "core/device/backends/cuda_driver.h"'
 	for type in $types; do echo "#undef $type"; done
 	cat <<'END'
 #include <cuda.h>
@@ -84,7 +84,7 @@ for folder in "${found[@]}"; do
 	if "${CC:-cc}" -std=gnu11 -Wall -Wextra -Werror -fsyntax-only -Isrc -I"$folder" "$program"; then
 		echo "cuda declarations: agree with $folder/cuda.h (CUDA $((version / 1000)).$((version % 1000 / 10)))"
 	else
-		echo "check-cuda-declarations: src/device/cuda_driver.h differs from $folder/cuda.h" >&2
+		echo "check-cuda-declarations: src/core/device/backends/cuda_driver.h differs from $folder/cuda.h" >&2
 		rc=1
 	fi
 done

@@ -89,7 +89,7 @@ def try_example(code, folder, told, must_print):
         return None if done.returncode == 0 else done.stderr
     source.write_text(code)
     program = folder / "example"
-    done = run(["cc", *FLAGS, str(source), str(build / "libheadroom.a"), "-pthread", "-lm", "-fno-lto", "-o", str(program)])
+    done = run(["cc", *FLAGS, str(source), *(str(build / f"libheadroom{part}.a") for part in ("_analysis", "_runtime", "")), "-pthread", "-lm", "-fno-lto", "-o", str(program)])
     if done.returncode != 0:
         return done.stderr
     done = run([str(program)], cwd=folder, env={**os.environ, "HEADROOM_CUDA": "0"})

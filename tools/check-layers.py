@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks the architecture: which layer includes which, which calls the operating system, and that each header compiles alone.
+"""Checks the architecture: which layer may use which, that only one layer calls the operating system, and that each header stands alone.
 
-    tools/check-layers.py
+    tools/check-layers.py [BUILD_FOLDER]
 
-A layer of src/ includes only itself, the layers listed before it in LAYERS, and public headers. Only src/os includes the system's headers
-for memory, threads and files, or calls malloc and similar functions.
+A layer of src/ uses only layers listed before it here: in #include, and in the symbols of its object files where a build folder is given. Public
+headers may be included by all. Only src/core/os includes the system's headers for memory, threads and files, or calls malloc and its kin.
 """
 import os
 import re
@@ -13,7 +13,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-LAYERS = ["base", "os", "trace", "device", "arena", "memory", "lms", "runtime", "profile"]
+LAYERS = ["core/base", "core/os", "core/trace", "core/device", "core/arena", "core/memory", "core/lms", "core/record", "runtime", "analysis"]
+STRANGERS = {"runtime", "analysis"}  # libraries of their own, which do not know each other
+HOOKS = "hr__hooks_table"            # the one symbol that lower layers use from above (core/base/hooks.h)
+OS = "core/os"
 OS_HEADERS = {"sys/mman.h", "pthread.h", "threads.h", "unistd.h", "fcntl.h", "malloc.h", "sched.h", "sys/stat.h", "sys/syscall.h", "dlfcn.h"}
 # A call of that name, but not of a member of a table (os->free), a member's declaration, or a longer name.
 OS_CALL = re.compile(r"(?<![\w.>])(malloc|calloc|realloc|reallocarray|aligned_alloc|posix_memalign|strdup|strndup|free|mmap|munmap|getenv)\s*\(")
@@ -21,6 +24,42 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 
 root = Path(__file__).resolve().parent.parent
 problems = []
+
+
+def layer_of(path):
+    """The layer that a file of src/ belongs to: subfolders are part of their layer."""
+    inside = path.relative_to(root / "src").as_posix()
+    return next((layer for layer in LAYERS if inside.startswith(layer + "/")), None)
+
+
+def may_use(layer, other):
+    return LAYERS.index(other) <= LAYERS.index(layer) and not {layer, other} == STRANGERS
+
+
+def check_objects(build):
+    """The same by symbols: a declaration in the wrong place hides a call from the check of includes."""
+    objects = {}
+    for path in sorted((root / build).glob("CMakeFiles/headroom*_objects.dir/src/**/*.o")):
+        source = root / "src" / path.as_posix().split("_objects.dir/src/")[1].removesuffix(".o")
+        if source.is_file():  # it may have been moved since
+            objects[path] = layer_of(source)
+    if not objects:
+        problems.append(f"no object files in {build}; build it first")
+        return
+    defined, used = {}, []
+    listing = subprocess.run(["nm", "-A", "-g", "-P", *map(str, objects)], capture_output=True, text=True, check=True).stdout
+    for line in listing.splitlines():
+        path, name, kind = line.split()[:3]
+        path = Path(path.rstrip(":"))
+        if kind in "Uw":
+            used.append((path, name))
+        else:
+            defined[name] = objects[path]
+    for path, name in used:
+        layer, other = objects[path], defined.get(name)
+        if other and name != HOOKS and not may_use(layer, other):
+            problems.append(f"{path.name}: {layer} uses {name}, which {other} defines; let {other} register a hook instead (core/base/hooks.h)")
+    return len(defined)
 
 
 def blank(match):
@@ -44,15 +83,15 @@ def line_of(text, position):
 
 
 def check_file(path):
-    layer = path.relative_to(root / "src").parts[0]
+    layer = layer_of(path)
     where = path.relative_to(root)
     text = without_comments(path.read_text())
     for match in INCLUDE.finditer(text):
         quote, name = match.groups()
         at = f"{where}:{line_of(text, match.start())}"
         if quote == "<":
-            if layer != "os" and name in OS_HEADERS:
-                problems.append(f"{at}: <{name}> belongs in src/os only; call through hr__os()")
+            if layer != OS and name in OS_HEADERS:
+                problems.append(f"{at}: <{name}> belongs in src/{OS} only; call through hr__os()")
             continue
         if (root / "include" / name).is_file():
             continue
@@ -60,12 +99,12 @@ def check_file(path):
         if not target.is_file() or not target.is_relative_to(root / "src"):
             problems.append(f'{at}: "{name}" is neither a public header nor one of src/')
             continue
-        other = target.relative_to(root / "src").parts[0]
-        if LAYERS.index(other) > LAYERS.index(layer):
-            problems.append(f'{at}: {layer} includes "{name}", but {other} is a later layer; let {other} register a hook instead')
-    if layer != "os":
+        other = layer_of(target)
+        if not may_use(layer, other):
+            problems.append(f'{at}: {layer} includes "{name}", but may not use {other}; let {other} register a hook instead (core/base/hooks.h)')
+    if layer != OS:
         for match in OS_CALL.finditer(text):
-            problems.append(f"{where}:{line_of(text, match.start())}: {match.group(1)}() belongs in src/os only; call through hr__os()")
+            problems.append(f"{where}:{line_of(text, match.start())}: {match.group(1)}() belongs in src/{OS} only; call through hr__os()")
 
 
 def compiles_alone(job):
@@ -87,10 +126,12 @@ CXX = first_command("c++", "g++", "clang++")
 
 sources = sorted(p for p in (root / "src").rglob("*") if p.suffix in (".c", ".h"))
 for source in sources:
-    if source.relative_to(root / "src").parts[0] not in LAYERS:
+    if layer_of(source) is None:
         problems.append(f"{source.relative_to(root)}: no such layer; they are {', '.join(LAYERS)}")
     else:
         check_file(source)
+
+symbols = check_objects(sys.argv[1]) if len(sys.argv) > 1 else 0
 
 public = sorted((root / "include").glob("*.h"))
 jobs = [(p, "c") for p in public + [s for s in sources if s.suffix == ".h"]]
@@ -104,5 +145,5 @@ with ThreadPoolExecutor(os.cpu_count()) as pool:
 for problem in problems:
     print(f"check-layers: {problem}", file=sys.stderr)
 if not problems:
-    print(f"layers: {len(sources)} files in order; {len(jobs)} headers compile alone")
+    print(f"layers: {len(sources)} files{f' and {symbols} symbols' if symbols else ''} in order; {len(jobs)} headers compile alone")
 sys.exit(1 if problems else 0)

@@ -1,36 +1,53 @@
 #!/usr/bin/env bash
-# Checks what the shared library exports and what it imports.
+# What the shared libraries export, and what they need.
 #   tools/check-symbols.sh <build folder>
 set -uo pipefail
-library=${1:-build}/libheadroom.so
+build=${1:-build}
 rc=0
 complain() { echo "check-symbols: $1" >&2; rc=1; }
-[ -f "$library" ] || { complain "$library is not there"; exit 1; }
+names() { awk '{print $NF}' | sed 's/@.*//' | sort -u; }
 
-# Only public names are exported: hr_<object>_<verb>.
-exported=$(nm -D --defined-only "$library" | awk '{print $NF}' | sed 's/@.*//')
-[ -n "$exported" ] || complain "nothing is exported"
-bad=$(grep -vE '^hr_[a-z][a-z0-9_]*$' <<<"$exported")
-[ -z "$bad" ] || complain "exported, but not public:"$'\n'"$bad"
+# check <library> <headers...>: exports exactly what these headers declare with HR_API, and needs nothing but libc and libheadroom.
+check() {
+	local library=$build/$1.so; shift
+	[ -f "$library" ] || { complain "$library is not there"; return; }
+	local symbols exported declared bad tls
+	symbols=$(nm -D --defined-only "$library" | grep -v ' A ')
+	exported=$(grep -v '@HEADROOM_PRIVATE$' <<<"$symbols" | names)
+	declared=$(cat "$@" | tr '\n' ' ' | grep -oE 'HR_API [^;]*;' | grep -oE '\bhr_[a-z0-9_]+\(' | tr -d '(' | sort -u)
+	bad=$(comm -23 <(echo "$declared") <(echo "$exported"))
+	[ -z "$bad" ] || complain "$library: declared in a public header, but not exported:"$'\n'"$bad"
+	bad=$(comm -13 <(echo "$declared") <(echo "$exported"))
+	[ -z "$bad" ] || complain "$library: exported, but in none of its public headers:"$'\n'"$bad"
+	private=$(grep '@HEADROOM_PRIVATE$' <<<"$symbols" | names)
 
-# All public names are exported: everything that a header declares with HR_API.
-declared=$(cat include/*.h | tr '\n' ' ' | grep -oE 'HR_API [^;]*;' | grep -oE '\bhr_[a-z0-9_]+\(' | tr -d '(' | sort -u)
-missing=$(comm -23 <(echo "$declared") <(sort -u <<<"$exported"))
-[ -z "$missing" ] || complain "declared in a public header, but not exported:"$'\n'"$missing"
-extra=$(comm -13 <(echo "$declared") <(sort -u <<<"$exported"))
-[ -z "$extra" ] || complain "exported, but in no public header:"$'\n'"$extra"
+	# It stands on libc alone, of which libm is a part, and on libheadroom.
+	bad=$(readelf -dW "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc\.so|libm\.so|ld-linux)' | grep -v "^$needs")
+	[ -z "$bad" ] || complain "$library needs more than libc: $bad"
 
-# The library depends on libc alone, of which libm is a part.
-bad=$(readelf -dW "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc\.so|libm\.so|ld-linux)')
-[ -z "$bad" ] || complain "needs more than libc: $bad"
+	# Its thread-local memory is of the initial-exec kind. A program that loads the library late has about 1.6 KiB of that left for it.
+	tls=$(readelf -lW "$library" | awk '$1 == "TLS" { print $6 }')
+	total_tls=$((total_tls + ${tls:-0}))
 
-# Thread-local memory uses the initial-exec model. About 1.6 KiB of it is left for libraries loaded with dlopen.
-tls=$(readelf -lW "$library" | awk '$1 == "TLS" { print $6 }')
-[ $((${tls:-0})) -le 1024 ] || complain "$((tls)) bytes of thread-local memory; at most 1024, or dlopen may fail"
+	# It never prints and never ends the process.
+	bad=$(nm -D --undefined-only "$library" | names | grep -xE '_?exit|_Exit|quick_exit|printf|vprintf|puts|putchar|fprintf|vfprintf|fputs|perror|stdout|stderr|__printf_chk|__fprintf_chk')
+	[ -z "$bad" ] || complain "$library prints or exits: $bad"
+	summary+=("$(wc -l <<<"$exported") in $(basename "$library")")
+}
 
-# The library never prints and never exits.
-bad=$(nm -D --undefined-only "$library" | awk '{print $NF}' | sed 's/@.*//' | grep -xE '_?exit|_Exit|quick_exit|printf|vprintf|puts|putchar|fprintf|vfprintf|fputs|perror|stdout|stderr|__printf_chk|__fprintf_chk')
-[ -z "$bad" ] || complain "prints or exits: $bad"
+total_tls=0 summary=() needs='$'
+check libheadroom include/headroom.h include/headroom_{oom,lms,record,backend}.h
+shared=$private needs='libheadroom\.so'
+check libheadroom_runtime include/headroom_runtime.h
+[ -z "$private" ] || complain "libheadroom_runtime shares internals: $private"
+check libheadroom_analysis include/headroom_analysis.h
+[ -z "$private" ] || complain "libheadroom_analysis shares internals: $private"
+[ $total_tls -le 1024 ] || complain "$total_tls bytes of thread-local memory; at most 1024, or dlopen may fail"
 
-[ $rc -ne 0 ] || echo "symbols: $(wc -l <<<"$exported") exported, $((${tls:-0})) bytes of thread-local memory"
+# What libheadroom shares with the other two is used by one of them.
+used=$(nm --undefined-only "$build"/libheadroom_{runtime,analysis}.a | names)
+bad=$(comm -23 <(echo "$shared") <(echo "$used"))
+[ -z "$bad" ] || complain "marked HR__SHARED, but used by no other library:"$'\n'"$bad"
+
+[ $rc -ne 0 ] || { printf -v text '%s, ' "${summary[@]}"; echo "symbols: ${text%, }; $(wc -l <<<"$shared") shared internals; $total_tls bytes of thread-local memory"; }
 exit $rc

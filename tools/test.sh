@@ -62,10 +62,10 @@ stage_fuzz() {
 
 stage_checks() {
 	local rc=0
-	python3 tools/check-layers.py || rc=1
 	tools/check-options.sh || rc=1
 	tools/check-cuda-declarations.sh || rc=1
 	configure build "" && build build product || return 1
+	python3 tools/check-layers.py build || rc=1
 	tools/check-symbols.sh build || rc=1
 	python3 tools/check-header-examples.py build || rc=1
 	return $rc

@@ -9,10 +9,10 @@
 #ifndef HR_TESTS_DEVICE_SUBJECTS_H
 #define HR_TESTS_DEVICE_SUBJECTS_H
 
-#include "base/checked.h"
-#include "device/cuda_driver.h"
-#include "device/internal.h"
-#include "os/library.h"
+#include "core/base/checked.h"
+#include "core/device/backends/cuda_driver.h"
+#include "core/device/internal.h"
+#include "core/os/library.h"
 #include "test.h"
 
 /* ---- subjects ---- */

@@ -5,6 +5,7 @@
  * those of the card. */
 #include "conformance/device_subjects.h"
 #include "headroom.h"
+#include "headroom_runtime.h"
 #include "runtime/support_training.h"
 
 #define WEIGHTS_MAX 400000u

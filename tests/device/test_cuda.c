@@ -5,7 +5,7 @@
  * name. */
 #include <dlfcn.h>
 
-#include "device/internal.h"
+#include "core/device/internal.h"
 #include "fake_cuda/fake_cuda.h"
 #include "test.h"
 

@@ -18,7 +18,7 @@
 #ifndef HR_TESTS_FAKE_CUDA_H
 #define HR_TESTS_FAKE_CUDA_H
 
-#include "device/cuda_driver.h"
+#include "core/device/backends/cuda_driver.h"
 
 /* Objects that exist now. */
 typedef struct fake_cuda_live {

@@ -9,7 +9,7 @@
 
 #include "fault_os.h"
 #include "headroom_backend.h"
-#include "headroom_profile.h"
+#include "headroom_record.h"
 #include "support_stats.h"
 #include "test.h"
 

@@ -11,13 +11,12 @@ trap 'rm -rf "$work"' EXIT
 fail() { echo "install: $1" >&2; exit 1; }
 # quietly <command>...: prints its output only if it fails
 quietly() { "$@" >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "failed: $*"; }; }
-needs_library() { readelf -dW "$1" | grep -q 'NEEDED.*libheadroom\.so'; }
+needs_library() { readelf -dW "$1" | grep -q 'NEEDED.*libheadroom'; }
 
 # Moved after installing, because packages are built in one place and used in another.
 quietly cmake --install "$build" --prefix "$work/first"
 mv "$work/first" "$work/prefix"
 prefix=$work/prefix
-source=tests/install/consumer.c
 version=$(awk '/^#define HR_VERSION_(MAJOR|MINOR|PATCH) /{ v = v sep $3; sep = "." } END { print v }' include/headroom.h)
 
 for file in include/*.h; do
@@ -27,29 +26,52 @@ quietly "$prefix/bin/headroom" devices
 
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
 [ "$(pkg-config --modversion headroom)" = "$version" ] || fail "pkg-config says $(pkg-config --modversion headroom), the header $version"
-read -ra cflags < <(pkg-config --cflags headroom)
-read -ra libs < <(pkg-config --libs headroom)
-read -ra static_libs < <(pkg-config --libs --static headroom)
 strict=(-Wall -Wextra -Wpedantic -Werror)
+# flags <pkg-config arguments>...: sets $flags
+flags() { read -ra flags < <(pkg-config "$@"); }
+# static_flags <packages>...: the same with the archives of Headroom instead of its shared libraries
+static_flags() { read -ra flags < <(pkg-config --cflags --libs --static "$@" | sed -E 's/-l(headroom\w*)/-l:lib\1.a/g'); }
+# logs <program> [shared|static]: runs it, and looks for the TensorBoard log that it must have written
+logs() {
+	rm -rf "$work/logs"
+	quietly "$1" "$work/logs" ${2:+"$2"}
+	[ "${2:-}" = static ] || ls "$work"/logs/plugins/profile/*/*.xplane.pb >/dev/null || fail "$1 wrote no log for TensorBoard"
+}
+all=(headroom_runtime headroom_analysis)
 
 for compiler in gcc clang; do
 	command -v $compiler >/dev/null || continue
-	quietly $compiler -std=c11 "${strict[@]}" "${cflags[@]}" $source "${libs[@]}" -o "$work/shared"
+	flags --cflags --libs headroom
+	quietly $compiler -std=c11 "${strict[@]}" tests/install/consumer.c "${flags[@]}" -o "$work/shared"
 	needs_library "$work/shared" || fail "pkg-config --libs does not link the shared library"
-	quietly "$work/shared"
-	quietly $compiler -std=c11 "${strict[@]}" "${cflags[@]}" $source -Wl,-Bstatic "${static_libs[@]}" -Wl,-Bdynamic -o "$work/static"
+	logs "$work/shared" shared
+	flags --cflags --libs "${all[@]}"
+	quietly $compiler -std=c11 "${strict[@]}" tests/install/consumer_all.c "${flags[@]}" -o "$work/shared"
+	logs "$work/shared"
+	static_flags headroom
+	quietly $compiler -std=c11 "${strict[@]}" tests/install/consumer.c "${flags[@]}" -o "$work/static"
 	! needs_library "$work/static" || fail "the static link is not static"
-	quietly "$work/static"
+	logs "$work/static" static
+	static_flags "${all[@]}"
+	quietly $compiler -std=c11 "${strict[@]}" tests/install/consumer_all.c "${flags[@]}" -o "$work/static"
+	! needs_library "$work/static" || fail "the static link of all libraries is not static"
+	logs "$work/static"
 done
 
 cxx=$(command -v c++ || command -v g++ || command -v clang++) || fail "no C++ compiler"
-quietly "$cxx" -std=c++17 "${strict[@]}" -xc++ "${cflags[@]}" $source "${libs[@]}" -o "$work/cxx"
-quietly "$work/cxx"
+flags --cflags --libs "${all[@]}"
+for source in consumer consumer_all; do
+	quietly "$cxx" -std=c++17 "${strict[@]}" -xc++ tests/install/$source.c "${flags[@]}" -o "$work/$source"
+done
+logs "$work/consumer" shared
+logs "$work/consumer_all"
 
 quietly cmake -S tests/install -B "$work/cmake" -DCMAKE_PREFIX_PATH="$prefix" -DEXPECTED_VERSION="$version"
 quietly cmake --build "$work/cmake"
-quietly "$work/cmake/with_shared"
-quietly "$work/cmake/with_static"
+logs "$work/cmake/with_shared" shared
+logs "$work/cmake/with_static" static
+logs "$work/cmake/all_shared"
+logs "$work/cmake/all_static"
 needs_library "$work/cmake/with_shared" || fail "headroom::headroom is not the shared library"
 ! needs_library "$work/cmake/with_static" || fail "headroom::headroom_static is not static"
 

@@ -4,7 +4,7 @@
 #ifndef HR_TESTS_LMS_PLAN_MODEL_H
 #define HR_TESTS_LMS_PLAN_MODEL_H
 
-#include "lms/plan.h"
+#include "core/lms/plan/plan.h"
 #include "test.h"
 
 #define MODEL_OPS 48

@@ -2,8 +2,8 @@
  * can be asserted: the distance of a step from the bound that no plan can beat, the bytes moved, the copies hidden behind compute,
  * and the cost of a step that differs. `headroom plan` prints the same numbers (cli/forecast.h), and so does bench/lms. */
 #include "../../bench/lms_fewest.h"
-#include "base/checked.h"
-#include "device/device.h"
+#include "core/base/checked.h"
+#include "core/device/device.h"
 #include "drive.h"
 #include "forecast.h"
 #include "import.h"

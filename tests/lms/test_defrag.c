@@ -6,7 +6,7 @@
  * defrag.c: it tries every window of what hr_allocator_visit shows. */
 #include "fault_os.h"
 #include "headroom_backend.h"
-#include "lms/lms.h"
+#include "core/lms/lms.h"
 #include "test.h"
 
 #define KIB UINT64_C(1024)

@@ -1,7 +1,7 @@
 /* test_evict_queue.c - the queues of tensors (evict_queue.h): an eviction chooses the same tensor as a scan of all tensors, and
  * looks at few. */
 #include "fault_os.h"
-#include "lms/learned.h"
+#include "core/lms/policy/learned.h"
 #include "test.h"
 
 #define KIB UINT64_C(1024)

@@ -7,10 +7,10 @@
 #include <dlfcn.h>
 #include <sys/stat.h>
 
-#include "device/internal.h"
+#include "core/device/internal.h"
 #include "fake_cuda/fake_cuda.h"
 #include "fault_os.h"
-#include "lms/host.h"
+#include "core/lms/host/host.h"
 #include "test.h"
 
 #define KIB UINT64_C(1024)

@@ -2,9 +2,9 @@
  *
  * The emulated device is slow (a link of 40 MB/s, or 40 ms for each fill), so that without waiting the bytes would be wrong. Tests
  * check bytes, waits and calls of the device, never times. */
-#include "device/device.h"
+#include "core/device/device.h"
 #include "headroom_backend.h"
-#include "lms/lms.h"
+#include "core/lms/lms.h"
 #include "test.h"
 
 #define KIB UINT64_C(1024)

@@ -4,9 +4,9 @@
  * A step is a chain: forward, each layer makes an activation from a weight and the previous activation; backward, in reverse, each
  * activation is used again and destroyed. The same program runs under lru, which moves tensors on demand, and times are compared
  * step by step. */
-#include "device/device.h"
+#include "core/device/device.h"
 #include "fault_os.h"
-#include "lms/learned.h"
+#include "core/lms/policy/learned.h"
 #include "test.h"
 
 #define MIB (UINT64_C(1) << 20)

@@ -1,7 +1,7 @@
 /* test_lms_check.c - hr_lms_check and hr_allocator_check are correct at any moment, whatever other threads do. */
 #include <sched.h>
 
-#include "lms/lms.h"
+#include "core/lms/lms.h"
 #include "test.h"
 
 #define KIB UINT64_C(1024)

@@ -11,10 +11,10 @@
 #include <dirent.h>
 #include <errno.h>
 
-#include "device/device.h"
+#include "core/device/device.h"
 #include "fault_os.h"
 #include "headroom_backend.h"
-#include "lms/lms.h"
+#include "core/lms/lms.h"
 #include "support_stats.h"
 #include "test.h"
 

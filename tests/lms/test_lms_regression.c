@@ -5,7 +5,7 @@
 
 #include "fault_os.h"
 #include "headroom_backend.h"
-#include "lms/lms.h"
+#include "core/lms/lms.h"
 #include "test.h"
 
 #define KIB UINT64_C(1024)

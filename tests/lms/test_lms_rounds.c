@@ -7,9 +7,9 @@
  *
  * 24,000 steps on the simulated device at scale 1 and above; about a hundred on the emulated one, whose times always differ, so
  * that only counts that must repeat are compared there. */
-#include "device/device.h"
+#include "core/device/device.h"
 #include "fault_os.h"
-#include "lms/lms.h"
+#include "core/lms/lms.h"
 #include "support_stats.h"
 #include "test.h"
 

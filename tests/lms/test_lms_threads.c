@@ -8,7 +8,7 @@
  *
  * At scale 1 the tests do 100,000 operations in all, at scale 10 ten million (see count_of). */
 #include "fault_os.h"
-#include "lms/lms.h"
+#include "core/lms/lms.h"
 #include "support_stats.h"
 #include "test.h"
 

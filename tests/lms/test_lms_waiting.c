@@ -1,7 +1,7 @@
 /* test_lms_waiting.c - threads whose ops each need most of the memory: they take turns, no thread waits forever, and none is
  * refused because of memory that another holds only for a while. */
 #include "fault_os.h"
-#include "lms/lms.h"
+#include "core/lms/lms.h"
 #include "test.h"
 
 #define KIB UINT64_C(1024)

@@ -1,6 +1,6 @@
 /* test_repeats.c - repeating sequences are detected, with the right period, and abandoned when they stop. */
 #include "fault_os.h"
-#include "lms/repeats.h"
+#include "core/lms/policy/repeats.h"
 #include "test.h"
 
 /* Counts items until the first begin of a period is found; from then on one is found every [period] items. */

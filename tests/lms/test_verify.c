@@ -2,8 +2,8 @@
  * are reported. */
 #include "fault_os.h"
 #include "headroom_backend.h"
-#include "lms/lms.h"
-#include "os/os.h"
+#include "core/lms/lms.h"
+#include "core/os/os.h"
 #include "test.h"
 
 #define KIB UINT64_C(1024)

@@ -1,5 +1,5 @@
 /* test_misuse_setup.c - mistakes with devices, allocators, statistics, initialization and shutdown. Each test makes one. */
-#include "headroom_profile.h"
+#include "headroom_record.h"
 #include "support_misuse.h"
 
 static hr_allocator_options options_with(const char *kind)

@@ -3,7 +3,7 @@
 #include <sched.h>
 
 #include "fault_os.h"
-#include "memory/allocator.h"
+#include "core/memory/allocator.h"
 #include "test.h"
 
 #define ENTRIES 65536u

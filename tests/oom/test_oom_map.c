@@ -1,5 +1,5 @@
 /* test_oom_map.c - the map of a report: it adds up, it is exact if there is room, and it can be drawn while memory changes. */
-#include "memory/oom.h"
+#include "core/memory/oom/oom.h"
 #include "test.h"
 
 #define KIB UINT64_C(1024)

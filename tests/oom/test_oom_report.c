@@ -3,7 +3,7 @@
 #include <errno.h>
 
 #include "fault_os.h"
-#include "memory/oom.h"
+#include "core/memory/oom/oom.h"
 #include "test.h"
 
 #define KIB UINT64_C(1024)

@@ -11,7 +11,7 @@
  * freeing less does not.
  *
  * SHOW=1 in the environment prints every verdict. */
-#include "device/device.h"
+#include "core/device/device.h"
 #include "fault_os.h"
 #include "headroom_backend.h"
 #include "test.h"

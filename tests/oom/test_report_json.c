@@ -1,9 +1,9 @@
 /* test_report_json.c - the JSON of a report: it matches the schema, and a report that is saved and read back is unchanged.
  *
  * This program writes the reports in fuzz/corpus/oom_report if HR_WRITE_REPORTS is in its environment. */
-#include "base/names.h"
-#include "base/status.h"
-#include "base/text.h"
+#include "core/base/names.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
 #include "oom.h"
 #include "support_report.h"
 #include "test.h"

@@ -1,9 +1,10 @@
 /* test_capture.c - a trace in memory: related events are matched, and any bytes give a capture or an error that names the position.
  * */
-#include "headroom_profile.h"
+#include "headroom_analysis.h"
+#include "headroom_record.h"
 #include "support_capture.h"
 #include "test.h"
-#include "trace/format.h"
+#include "core/trace/format.h"
 
 static char trace_path[64];
 

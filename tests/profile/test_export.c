@@ -9,15 +9,16 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "base/json.h"
+#include "core/base/json.h"
 #include "fault_os.h"
 #include "headroom.h"
-#include "headroom_profile.h"
-#include "os/os.h"
-#include "profile/export.h"
-#include "profile/export_file.h"
+#include "headroom_runtime.h"
+#include "headroom_record.h"
+#include "core/os/os.h"
+#include "analysis/export/export.h"
+#include "analysis/export/export_file.h"
 #include "test.h"
-#include "trace/trace.h"
+#include "core/trace/trace.h"
 
 /* ---- traces ---- */
 

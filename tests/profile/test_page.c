@@ -7,10 +7,11 @@
 
 #include "../examples/models.h"
 #include "fault_os.h"
-#include "headroom_profile.h"
-#include "profile/page.h"
+#include "headroom_runtime.h"
+#include "headroom_record.h"
+#include "analysis/page/page.h"
 #include "test.h"
-#include "trace/trace.h"
+#include "core/trace/trace.h"
 
 #define MIB (UINT64_C(1) << 20)
 

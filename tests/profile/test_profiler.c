@@ -8,14 +8,17 @@
 #include "fault_os.h"
 #include "headroom_lms.h"
 #include "headroom_oom.h"
-#include "headroom_profile.h"
-#include "os/os.h"
-#include "profile/capture.h"
-#include "profile/compress.h"
-#include "profile/profiler.h"
+#include "headroom_analysis.h"
+#include "headroom_record.h"
+#include "core/base/hooks.h"
+#include "core/os/os.h"
+#include "analysis/capture/capture.h"
+#include "core/record/compress.h"
+#include "core/record/profiler.h"
 #include "test.h"
-#include "trace/format.h"
-#include "trace/trace.h"
+#include "core/trace/format.h"
+#include "analysis/reader/reader.h"
+#include "core/trace/trace.h"
 
 /* ---- files ---- */
 
@@ -591,6 +594,7 @@ static void test_whatever_call_fails_the_program_goes_on(void)
 	hr_profiler_options options = fresh();
 	options.compress = true;
 	options.tensorboard = true;
+	CHECK_STATUS(HR_OK, hr_analysis_register());
 	CHECK_STATUS(HR_OK, hr__pack_available());
 	hr_fault_os_install();
 	open_allocator();
@@ -661,7 +665,13 @@ static void test_a_recording_is_left_for_tensorboard_when_asked(void)
 	CHECK_STATUS(HR_OK, hr_profiler_stop());
 	CHECK_EQ(count_files(path_of("plain"), "plugins"), 0);
 
+	/* Without the library that writes it, it is refused at once. */
 	options.tensorboard = true;
+	hr__store_release(&hr__hooks_table.export_tensorboard, NULL);
+	CHECK_STATUS(HR_UNSUPPORTED, hr_profiler_start(path_of("board"), &options));
+	CHECK_CONTAINS(hr_last_message(), "hr_analysis_register");
+
+	CHECK_STATUS(HR_OK, hr_analysis_register());
 	options.compress = true; /* it is exported before it is packed */
 	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("board"), &options));
 	make_events(10);

@@ -17,6 +17,7 @@ from command import COMMAND, TRACES, run  # noqa: E402
 REPLAY = [COMMAND, "replay", str(TRACES / "resnet.csv.gz"), "--no-timing"]
 # A program with millions of events: a training loop, without a log directory, so that it does not record by itself.
 TRAIN = [str(Path(COMMAND).parent / "examples" / "profile")]
+TRAIN_SHARED = [str(Path(COMMAND).parent / "tests" / "profile" / "profile_shared")]
 
 
 class Folder(unittest.TestCase):
@@ -88,8 +89,16 @@ class Run(Folder):
         self.assertEqual(self.events(self.folder / "a.hrt"), self.events(self.folder / "b.hrt.zst"))
         self.assertLess((self.folder / "b.hrt.zst").stat().st_size, (self.folder / "a.hrt").stat().st_size)
 
+    def test_a_static_program_records_without_a_log_for_tensorboard(self):
+        result = self.run_recorded("--trace", self.folder / "t.hrt", "--tensorboard", self.folder / "logs", program=TRAIN + ["", "5"])
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual(len(result.stderr.splitlines()), 1)
+        self.assertIn("libheadroom_analysis", result.stderr)
+        self.assertEqual(self.files(), ["t.hrt"])
+
+    @unittest.skipUnless(Path(TRAIN_SHARED[0]).exists(), "sanitizer builds have no shared library")
     def test_a_recording_is_left_for_tensorboard_too(self):
-        result = self.run_recorded("--trace", self.folder / "t%%.hrt", "--steps", "2,4", "--tensorboard", self.folder / "log%dir", program=TRAIN + ["", "5"])
+        result = self.run_recorded("--trace", self.folder / "t%%.hrt", "--steps", "2,4", "--tensorboard", self.folder / "log%dir", program=TRAIN_SHARED + ["", "5"])
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         planes = sorted(str(p.relative_to(self.folder).parent) for p in self.folder.rglob("*.xplane.pb"))
         self.assertEqual(planes, ["log%dir/plugins/profile/t%-step2", "log%dir/plugins/profile/t%-step4"])
@@ -98,7 +107,7 @@ class Run(Folder):
         (again,) = (self.folder / "again").rglob("*.xplane.pb")
         self.assertEqual(next((self.folder / planes[0]).iterdir()).read_bytes(), again.read_bytes())
         # If the directory cannot be created, an error is printed and the program continues.
-        result = self.run_recorded("--trace", self.folder / "u.hrt", "--tensorboard", "/proc/nothing", program=TRAIN + ["", "5"])
+        result = self.run_recorded("--trace", self.folder / "u.hrt", "--tensorboard", "/proc/nothing", program=TRAIN_SHARED + ["", "5"])
         self.assertEqual(result.returncode, 0)
         self.assertIn("/proc/nothing", result.stderr)
         self.assertEqual(run("run", "--tensorboard", "logs", "--", "true").returncode, 2)

@@ -3,8 +3,8 @@
 #include <sys/stat.h>
 
 #include "fault_os.h"
-#include "os/os.h"
-#include "profile/publish.h"
+#include "core/os/os.h"
+#include "core/record/publish.h"
 #include "segments.h"
 #include "test.h"
 

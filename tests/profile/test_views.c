@@ -1,8 +1,9 @@
 /* test_views.c - the sums agree: whatever a program does, every view of its trace adds up to the allocators' statistics of that
  * moment, and the views of the peak to the peak, to the byte. */
+#include "headroom_record.h"
 #include "headroom_lms.h"
 #include "support_capture.h"
-#include "profile/holes.h"
+#include "analysis/capture/holes.h"
 #include "test.h"
 
 #define MIB (UINT64_C(1) << 20)

@@ -2,7 +2,7 @@
 #ifndef HR_TESTS_SUPPORT_FAR_H
 #define HR_TESTS_SUPPORT_FAR_H
 
-#include "device/device.h"
+#include "core/device/device.h"
 #include "headroom_backend.h"
 #include "test.h"
 

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "runtime/op.h"
+#include "runtime/engine/op.h"
 #include "test.h"
 
 /* ---- the team ---- */

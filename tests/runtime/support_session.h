@@ -3,6 +3,7 @@
 #define HR_TESTS_SUPPORT_SESSION_H
 
 #include "headroom.h"
+#include "headroom_runtime.h"
 #include "test.h"
 
 static hr_session session;

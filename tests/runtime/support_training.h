@@ -5,6 +5,7 @@
 
 #include "../../examples/models.h"
 #include "headroom.h"
+#include "headroom_runtime.h"
 #include "test.h"
 
 enum how { BY_OP, BY_FUNCTION, BY_GRAPH, HOW_COUNT };

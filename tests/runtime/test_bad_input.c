@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdarg.h>
 
+#include "headroom_runtime.h"
 #include "support_session.h"
 
 #define F HR_DTYPE_FLOAT32

@@ -2,6 +2,7 @@
  * through, and training with activations in bfloat16 uses less memory, and gives the same bits with a limit as without. */
 #include <math.h>
 
+#include "headroom_runtime.h"
 #include "support_session.h"
 #include "support_training.h"
 

@@ -1,5 +1,6 @@
 /* test_checkpoint.c - checkpointed blocks, which are recomputed: bit-identical gradients with less memory, outside of graphs and in
  * them. */
+#include "headroom_runtime.h"
 #include "support_session.h"
 
 #define WIDTH 64

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "headroom.h"
+#include "headroom_runtime.h"
 #include "test.h"
 
 static hr_session session;

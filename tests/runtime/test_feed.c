@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "fault_os.h"
+#include "headroom_runtime.h"
 #include "support_session.h"
 
 static hr_graph graph;

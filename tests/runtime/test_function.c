@@ -1,6 +1,7 @@
 /* test_function.c - functions: built once for each signature, with the same results as op by op, and no more memory. */
 #include <sched.h>
 
+#include "headroom_runtime.h"
 #include "support_session.h"
 
 struct body {

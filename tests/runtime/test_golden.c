@@ -4,7 +4,8 @@
  * number; if that number is a sum whose parts cancel, 1e-5 of the sum of their magnitudes. float32 has 6e-8, so this is room for
  * some hundred roundings, and for nothing else: a wrong sign, factor or index causes an error in the order of 1. Numbers that are 0
  * for any input (cut off by relu, masked) must be 0. */
-#include "runtime/op.h"
+#include "headroom_runtime.h"
+#include "runtime/engine/op.h"
 #include "runtime/support_golden.h"
 
 #define ALLOWED 1e-5

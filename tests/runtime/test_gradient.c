@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "headroom.h"
+#include "headroom_runtime.h"
 #include "test.h"
 
 #define INPUTS 3

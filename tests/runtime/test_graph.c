@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include "headroom.h"
+#include "headroom_runtime.h"
 #include "test.h"
 
 static hr_session session;

@@ -8,6 +8,7 @@
  *
  * By default 12 of the 384 combinations are run, chosen so that each setting meets each setting of any other option. From scale 10
  * on, all. */
+#include "headroom_runtime.h"
 #include "support_training.h"
 
 #define MIB (UINT64_C(1) << 20)

@@ -2,6 +2,7 @@
  *
  * A few lines replace the engine: values are indices of tensors, and temporary ones are consumed by the next op that takes them. So
  * the tests also show that gradients consume and release values correctly. */
+#include "headroom_runtime.h"
 #include "runtime/support_ops.h"
 
 #define VALUES 4096

@@ -3,7 +3,8 @@
  *
  * With --table it prints docs/runtime.md's table, made from the same rows; a test compares the two. `make op-table` regenerates it.
  * */
-#include "runtime/engine.h"
+#include "headroom_runtime.h"
+#include "runtime/engine/engine.h"
 #include "support_session.h"
 
 #define SIDE 8 /* side of most inputs, which are [8,8] */

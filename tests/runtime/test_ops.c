@@ -1,4 +1,5 @@
 /* test_ops.c - each op, compared with a slow reference in double. */
+#include "headroom_runtime.h"
 #include "runtime/support_ops.h"
 
 static const hr_dtype floats[] = { HR_DTYPE_FLOAT32, HR_DTYPE_FLOAT64 };

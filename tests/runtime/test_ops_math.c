@@ -1,5 +1,5 @@
 /* test_ops_math.c - exp, tanh, erf and gelu of float32, compared with libm in double, over floats of every magnitude. */
-#include "runtime/ops_math.h"
+#include "runtime/kernels/ops_math.h"
 #include "runtime/support_ops.h"
 
 #define MANY 1021 /* leaves a remainder after the vectors */

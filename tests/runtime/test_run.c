@@ -2,9 +2,11 @@
  * trace. */
 #include <unistd.h>
 
-#include "headroom_profile.h"
+#include "headroom_runtime.h"
+#include "headroom_record.h"
 #include "support_session.h"
-#include "trace/trace.h"
+#include "analysis/reader/reader.h"
+#include "core/trace/trace.h"
 
 #define KIB 1024
 

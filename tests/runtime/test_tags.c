@@ -1,9 +1,11 @@
 /* test_tags.c - memory has a tag that names its purpose: the same in every mode. */
 #include <unistd.h>
 
+#include "headroom_runtime.h"
 #include "headroom_lms.h"
 #include "headroom_oom.h"
-#include "headroom_profile.h"
+#include "headroom_analysis.h"
+#include "headroom_record.h"
 #include "support_session.h"
 #include "support_training.h"
 

@@ -7,6 +7,7 @@
  * Tolerance: sums of 1024 products have relative errors of about 1e-7, which accumulate from step to step, and Adam divides
  * gradients by their own magnitude, so that even the sign of one close to 0 is uncertain. PyTorch's own losses in float32 differ
  * from those in float64 by up to 2e-5, relative, here, where the loss falls by a factor of 3000. Five times that is allowed. */
+#include "headroom_runtime.h"
 #include "runtime/support_golden.h"
 
 #define ALLOWED 1e-4

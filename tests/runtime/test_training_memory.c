@@ -6,7 +6,8 @@
 #include <errno.h>
 #include <math.h>
 
-#include "device/device.h"
+#include "headroom_runtime.h"
+#include "core/device/device.h"
 #include "fault_os.h"
 #include "headroom_backend.h"
 #include "support_far.h"

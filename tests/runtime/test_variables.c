@@ -1,7 +1,8 @@
 /* test_variables.c - variables: names and scopes, contents in place and not, outside of graphs and in them. */
 #include <math.h>
 
-#include "os/os.h"
+#include "headroom_runtime.h"
+#include "core/os/os.h"
 #include "support_session.h"
 
 static hr_variable make(const char *name, double value)

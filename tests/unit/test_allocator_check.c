@@ -1,5 +1,5 @@
 /* test_allocator_check.c - tests the checker: each case breaks one thing and expects the number of the violated invariant. */
-#include "memory/allocator.h"
+#include "core/memory/allocator.h"
 #include "test.h"
 
 #define CASE(number, name) { number, #name, name }

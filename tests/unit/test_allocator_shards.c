@@ -2,7 +2,7 @@
  * threads share the bytes that are free below the peak. */
 #include <sched.h>
 
-#include "memory/allocator.h"
+#include "core/memory/allocator.h"
 #include "support_stats.h"
 #include "test.h"
 

@@ -1,17 +1,17 @@
-/* test_base.c - the promises of src/base. */
+/* test_base.c - the promises of src/core/base. */
 #include <float.h>
 #include <limits.h>
 #include <locale.h>
 #include <math.h>
 
-#include "base/assert.h"
-#include "base/checked.h"
-#include "base/json.h"
-#include "base/lock.h"
-#include "base/names.h"
-#include "base/status.h"
-#include "base/text.h"
-#include "os/os.h"
+#include "core/base/assert.h"
+#include "core/base/checked.h"
+#include "core/base/json.h"
+#include "core/base/lock.h"
+#include "core/base/names.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
+#include "core/os/os.h"
 #include "test.h"
 
 /* ---- statuses ---- */

@@ -1,5 +1,5 @@
 /* test_device.c - the list of devices: names, settings, logical devices, handles, fork. */
-#include "device/internal.h"
+#include "core/device/internal.h"
 #include "fault_os.h"
 #include "test.h"
 

@@ -1,5 +1,5 @@
 /* test_device_backend.c - devices that a program registers: hr_register_backend. */
-#include "device/internal.h"
+#include "core/device/internal.h"
 #include "test.h"
 
 static hr_device find(const char *name)

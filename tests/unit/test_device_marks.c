@@ -1,5 +1,5 @@
 /* test_device_marks.c - marks of streams: which mark a stream waits for, the time of a mark, and the lifetime of its event. */
-#include "device/internal.h"
+#include "core/device/internal.h"
 #include "fault_os.h"
 #include "test.h"
 

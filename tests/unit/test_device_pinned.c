@@ -6,7 +6,7 @@
  * test's own: a simulated one whose host_alloc and host_free count. */
 #include <dlfcn.h>
 
-#include "device/internal.h"
+#include "core/device/internal.h"
 #include "fake_cuda/fake_cuda.h"
 #include "fault_os.h"
 #include "headroom_oom.h"

@@ -1,5 +1,5 @@
 /* test_device_pool.c - the page pool: exact under any order of calls, any failure and any number of threads. */
-#include "device/internal.h"
+#include "core/device/internal.h"
 #include "test.h"
 
 #define KIB (UINT64_C(1) << 10)

@@ -1,5 +1,5 @@
 /* test_device_stream.c - which stream waits for which and how often, virtual time, and the emulated device's workers. */
-#include "device/internal.h"
+#include "core/device/internal.h"
 #include "fault_os.h"
 #include "test.h"
 

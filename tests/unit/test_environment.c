@@ -6,8 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/status.h"
+#include "core/base/status.h"
 #include "headroom.h"
+#include "headroom_runtime.h"
 #include "test.h"
 
 #define MIB (UINT64_C(1) << 20)

@@ -7,12 +7,13 @@
 #include <sys/wait.h>
 
 #include "headroom.h"
-#include "headroom_profile.h"
-#include "os/os.h"
-#include "profile/publish.h"
-#include "profile/segment.h"
+#include "headroom_record.h"
+#include "core/os/os.h"
+#include "core/record/publish.h"
+#include "core/record/segment.h"
 #include "test.h"
-#include "trace/trace.h"
+#include "analysis/reader/reader.h"
+#include "core/trace/trace.h"
 
 #define THREADS 4
 #define SMALL_BLOCK 4096u

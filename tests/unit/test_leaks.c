@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 
 #include "fault_os.h"
+#include "headroom_runtime.h"
 #include "test.h"
 
 #define MIB (UINT64_C(1) << 20)

@@ -1,7 +1,7 @@
 /* test_lookup.c - from an address to its chunk: no entry is lost under any sequence of changes; readers without a lock see no wrong
  * chunk. */
-#include "memory/lookup.h"
-#include "os/os.h"
+#include "core/memory/bfc/lookup.h"
+#include "core/os/os.h"
 #include "test.h"
 
 #define RECORDS 20000u

@@ -1,4 +1,4 @@
-/* test_os.c - the promises of src/os: each function of the Linux table, the code around it, and the faulty system of the tests. */
+/* test_os.c - the promises of src/core/os: each function of the Linux table, the code around it, and the faulty system of the tests. */
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -12,11 +12,11 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
-#include "base/lock.h"
-#include "base/names.h"
-#include "base/status.h"
+#include "core/base/lock.h"
+#include "core/base/names.h"
+#include "core/base/status.h"
 #include "fault_os.h"
-#include "os/os.h"
+#include "core/os/os.h"
 #include "test.h"
 
 #define MIB ((size_t)1 << 20)

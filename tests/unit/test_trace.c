@@ -1,14 +1,15 @@
-/* test_trace.c - the promises of src/trace: events that were written can be read, whatever happens to the writer, the disk or the
+/* test_trace.c - the promises of src/core/trace: events that were written can be read, whatever happens to the writer, the disk or the
  * file. */
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "base/names.h"
+#include "core/base/names.h"
 #include "fault_os.h"
-#include "os/os.h"
+#include "core/os/os.h"
 #include "test.h"
-#include "trace/format.h"
-#include "trace/trace.h"
+#include "core/trace/format.h"
+#include "analysis/reader/reader.h"
+#include "core/trace/trace.h"
 
 #define SMALL_BLOCK 4096u
 

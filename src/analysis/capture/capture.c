@@ -1,0 +1,876 @@
+/* capture.c - reads a trace into memory. capture.h states the invariants of the result.
+ *
+ * Events come in order of time, from a reader that is safe on any bytes, but they may be inconsistent: a full disk loses events,
+ * and the file may come from an untrusted source. So each event is checked, and inconsistent ones are skipped and counted:
+ *
+ *     ALLOC at an address that is in use     the block at that address ends: its FREE was lost
+ *     FREE, READ, WRITE of an unknown block  skipped
+ *     the same before the recorder's mark    not counted: threads use existing blocks that the recorder has not listed yet, and a
+ *                                            block allocated meanwhile is reported twice. The mark ends the list of existing
+ *                                            blocks. In a file without a mark these events are counted as skipped after all
+ *     OP_END                                 ends the innermost op of that name on its thread, and the ops inside it; without such
+ *                                            an op, skipped
+ *     STEP inside a step                     joins the step or ends it (capture.h); the outstanding STEP_ENDs of an ended step are
+ *                                            consumed without being counted
+ *
+ * One number is trusted: the number of events. The reader has counted them, so address space for that many can be reserved. */
+#include "analysis/reader/reader.h"
+#include "analysis/capture/capture.h"
+
+#include <string.h>
+
+#include "core/base/checked.h"
+#include "core/base/names.h"
+#include "core/base/text.h"
+#include "analysis/capture/array.h"
+#include "analysis/capture/finder.h"
+#include "analysis/capture/lives.h"
+#include "analysis/capture/regions.h"
+
+#define TIME_MOST (UINT64_MAX / 2)
+#define BYTES_MOST (UINT64_MAX / 2)
+#define OP_DEPTH_MOST 64       /* nested ops that are searched for the op that ends */
+#define PROGRESS_EVENTS 65536u /* between two progress calls */
+#define OPENING_PART 0.4       /* fraction of the time of reading a trace that opening takes */
+
+enum { SITES, ALLOCATIONS, CHANGES, OPS, USES, STEPS, MOVES, REFUSALS, REGIONS, ALLOCATORS, DEVICES, BIRTHS, PAUSES, ARRAYS };
+
+typedef struct holder {
+	hr__capture capture; /* first, because the caller's pointer is a pointer to this */
+	hr__array arrays[ARRAYS];
+} holder;
+
+#define STEP_TAGS 16
+
+typedef struct reading {
+	holder *holder;
+	hr__capture *capture;
+	hr__array *arrays;
+	hr__trace_reader *reader;
+	hr__slots live;       /* allocations by allocator and address */
+	hr__slots site_slots; /* sites by all their fields */
+	hr__slots allocator_slots, device_slots;
+	hr__array parents;    /* of each op: index of the enclosing op + 1 */
+	uint32_t *tops;       /* of each thread: index of the innermost op + 1 */
+	size_t threads;
+	hr__region_list regions;
+	hr__lives lives;
+	hr_name plan_mark;    /* the tag of marks that are pauses */
+	uint64_t *in_use;     /* of each allocator */
+	uint64_t *device_use; /* of each device */
+	uint64_t allocated, moved, worked; /* totals over the whole trace, which must not overflow */
+	uint32_t step;        /* the open step; HR__NONE */
+	hr_name step_tags[STEP_TAGS]; /* tags of its members; members beyond these are unknown */
+	uint32_t step_tag_count;      /* 0: unknown, as in older recordings */
+	uint64_t step_inside; /* STEPs of the open step without a STEP_END yet */
+	uint64_t step_owed;   /* outstanding STEP_ENDs of steps that another STEP ended */
+	uint32_t last_allocator_id, last_allocator; /* cache of the last lookup: most events have the same allocator */
+	uint32_t last_site;
+	bool begun;           /* the mark that ends the list of existing blocks was seen */
+	uint64_t early;       /* events skipped before the mark */
+	uint32_t early_allocations;
+	uint8_t *heard;       /* of each thread: kinds of events seen so far */
+} reading;
+
+enum { HEARD = 1, HEARD_OP = 2 };
+
+/* [from_before]: the event may end something that began before the recording. */
+static void skip(reading *r, bool from_before)
+{
+	if (!r->begun) r->early++;
+	else if (!from_before) r->capture->skipped++;
+}
+
+/* A plan's mark is written when the plan is ready; its bytes are the duration. */
+static hr_status take_pause(reading *r, const hr__event *e)
+{
+	hr_status status = HR_OK;
+	hr__pause *pause = hr__array_push(&r->arrays[PAUSES], &status);
+	if (!status) *pause = (hr__pause){ e->time_ns > e->bytes ? e->time_ns - e->bytes : 0, e->time_ns };
+	return status;
+}
+
+static void take_mark(reading *r, const hr__event *e)
+{
+	if (r->begun || e->tag || e->bytes) return;
+	r->begun = true;
+	r->early = 0;
+	r->early_allocations = (uint32_t)r->arrays[ALLOCATIONS].count;
+}
+
+/* ---- devices and allocators ---- */
+
+static void copy_name(char out[32], const char *name)
+{
+	size_t length = strlen(name);
+	if (length > 31) length = hr__utf8_trim(name, 31);
+	memcpy(out, name, length);
+	out[length] = 0;
+}
+
+static hr_status add_device(reading *r, uint32_t id, const char *name, uint64_t limit, uint64_t page)
+{
+	hr_status status = HR_OK;
+	hr__capture_device *device = hr__array_push(&r->arrays[DEVICES], &status);
+	if (!status) status = hr__slots_reserve(&r->device_slots);
+	if (status) return status;
+	*device = (hr__capture_device){ .limit_bytes = limit, .page_bytes = page, .peak_change = HR__NONE };
+	copy_name(device->name, name);
+	hr__slots_add(&r->device_slots, hr__finder_hash(&r->device_slots, id, 0), (uint32_t)r->arrays[DEVICES].count - 1);
+	return HR_OK;
+}
+
+static hr_status add_allocator(reading *r, uint32_t id, const char *name, const char *kind, uint32_t device, uint64_t limit)
+{
+	hr_status status = HR_OK;
+	hr__capture_allocator *allocator = hr__array_push(&r->arrays[ALLOCATORS], &status);
+	if (!status) status = hr__slots_reserve(&r->allocator_slots);
+	if (status) return status;
+	*allocator = (hr__capture_allocator){ .id = id, .device = device, .limit_bytes = limit, .first_ns = HR__NEVER, .peak_change = HR__NONE };
+	copy_name(allocator->name, name);
+	copy_name(allocator->kind, kind);
+	hr__slots_add(&r->allocator_slots, hr__finder_hash(&r->allocator_slots, id, 0), (uint32_t)r->arrays[ALLOCATORS].count - 1);
+	return HR_OK;
+}
+
+/* Index of the device with that id in the file; the "(unknown)" entry if the file does not define it. */
+static uint32_t find_device(const reading *r, uint32_t id)
+{
+	const hr__slots *slots = &r->device_slots;
+	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
+	uint32_t hash = hr__finder_hash(slots, id, 0);
+	for (uint32_t at = hr__slots_first(slots, hash); hr__slots_holds(slots, hash, &at); at++) {
+		uint32_t index = slots->slots[at].item - 1;
+		if (index < summary->device_count && summary->devices[index].id == id) return index;
+	}
+	return (uint32_t)summary->device_count;
+}
+
+/* Adds the file's devices and allocators, and one "(unknown)" entry of each, which is dropped at the end if unused. */
+static hr_status add_definitions(reading *r)
+{
+	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
+	hr_status status = HR_OK;
+	for (size_t i = 0; i < summary->device_count && !status; i++)
+		status = add_device(r, summary->devices[i].id, summary->devices[i].name, summary->devices[i].limit_bytes, summary->devices[i].page_bytes);
+	if (!status) status = add_device(r, HR__NONE, "(unknown)", 0, 0);
+	for (size_t i = 0; i < summary->allocator_count && !status; i++) {
+		const hr__trace_allocator *a = &summary->allocators[i];
+		status = add_allocator(r, a->id, a->name, a->kind, find_device(r, a->device), a->limit_bytes);
+	}
+	/* The entry is never looked up by its id, so a real allocator may have the same id. */
+	if (!status) status = add_allocator(r, HR__NONE, "(unknown)", "", (uint32_t)summary->device_count, 0);
+	return status;
+}
+
+static uint32_t find_allocator(reading *r, uint32_t id)
+{
+	if (id == r->last_allocator_id) return r->last_allocator;
+	const hr__slots *slots = &r->allocator_slots;
+	const hr__capture_allocator *allocators = (const void *)r->arrays[ALLOCATORS].base;
+	uint32_t hash = hr__finder_hash(slots, id, 0), found = (uint32_t)r->arrays[ALLOCATORS].count - 1;
+	for (uint32_t at = hr__slots_first(slots, hash); hr__slots_holds(slots, hash, &at); at++) {
+		if (allocators[slots->slots[at].item - 1].id != id) continue;
+		found = slots->slots[at].item - 1;
+		break;
+	}
+	r->last_allocator_id = id;
+	r->last_allocator = found;
+	return found;
+}
+
+/* ---- sites ---- */
+
+static bool same_site(const hr__site *a, const hr__site *b)
+{
+	return a->op == b->op && a->scope == b->scope && a->tag == b->tag && a->shape == b->shape && a->dtype == b->dtype && a->allocator == b->allocator &&
+	       a->stream == b->stream;
+}
+
+static uint32_t hash_site(const hr__slots *slots, const hr__site *s)
+{
+	uint32_t first = hr__finder_hash(slots, (uint64_t)s->op << 32 | s->scope, (uint64_t)s->tag << 32 | s->shape);
+	return hr__finder_hash(slots, (uint64_t)first << 32 | (uint32_t)s->dtype, (uint64_t)s->allocator << 32 | s->stream);
+}
+
+static hr_status find_site(reading *r, const hr__site *wanted, uint32_t *out)
+{
+	hr__array *sites = &r->arrays[SITES];
+	hr__site *all = (void *)sites->base;
+	if (r->last_site < sites->count && same_site(&all[r->last_site], wanted)) {
+		*out = r->last_site;
+		return HR_OK;
+	}
+	hr__slots *slots = &r->site_slots;
+	uint32_t hash = hash_site(slots, wanted);
+	for (uint32_t at = hr__slots_first(slots, hash); hr__slots_holds(slots, hash, &at); at++) {
+		if (!same_site(&all[slots->slots[at].item - 1], wanted)) continue;
+		*out = r->last_site = slots->slots[at].item - 1;
+		return HR_OK;
+	}
+	hr_status status = hr__slots_reserve(slots);
+	hr__site *fresh = hr__array_push(sites, &status);
+	if (status) return status;
+	*fresh = *wanted;
+	*out = r->last_site = (uint32_t)sites->count - 1;
+	hr__slots_add(slots, hash, *out);
+	return HR_OK;
+}
+
+static hr_status site_of(reading *r, const hr__event *e, uint32_t *out)
+{
+	hr__site site = { e->op, e->scope, e->tag, e->shape, e->dtype, find_allocator(r, e->allocator), e->stream };
+	return find_site(r, &site, out);
+}
+
+/* ---- what is live ---- */
+
+static const hr__allocation *allocation_at(const reading *r, uint32_t index)
+{
+	return (const hr__allocation *)(const void *)r->arrays[ALLOCATIONS].base + index;
+}
+
+static uint32_t allocator_of(const reading *r, uint32_t allocation)
+{
+	return ((const hr__site *)(const void *)r->arrays[SITES].base)[allocation_at(r, allocation)->site].allocator;
+}
+
+/* The slot of the live allocation at [address]; false when there is none. */
+static bool find_live(const reading *r, uint32_t allocator, uint64_t address, uint32_t *slot)
+{
+	const hr__slots *slots = &r->live;
+	uint32_t hash = hr__finder_hash(slots, address, allocator);
+	for (*slot = hr__slots_first(slots, hash); hr__slots_holds(slots, hash, slot); ++*slot) {
+		uint32_t index = slots->slots[*slot].item - 1;
+		if (allocation_at(r, index)->address == address && allocator_of(r, index) == allocator) return true;
+	}
+	return false;
+}
+
+static hr_status add_change(reading *r, uint32_t allocation, bool frees)
+{
+	hr_status status = HR_OK;
+	hr__change *change = hr__array_push(&r->arrays[CHANGES], &status);
+	if (!status) *change = (hr__change){ allocation, frees };
+	return status;
+}
+
+static hr_status end_allocation(reading *r, uint32_t slot, uint64_t now)
+{
+	uint32_t index = r->live.slots[slot].item - 1;
+	hr__allocation *allocation = (hr__allocation *)(void *)r->arrays[ALLOCATIONS].base + index;
+	hr__capture_allocator *allocators = (void *)r->arrays[ALLOCATORS].base;
+	uint32_t allocator = allocator_of(r, index);
+	hr_status status = add_change(r, index, true);
+	if (status) return status;
+	hr__slots_remove(&r->live, slot);
+	allocation->end_ns = now;
+	allocators[allocator].last_ns = now;
+	r->in_use[allocator] -= allocation->bytes;
+	r->device_use[allocators[allocator].device] -= allocation->bytes;
+	return HR_OK;
+}
+
+/* Called when bytes in use have grown. */
+static void note_peaks(reading *r, uint32_t allocator, uint64_t now)
+{
+	hr__capture_allocator *a = (hr__capture_allocator *)(void *)r->arrays[ALLOCATORS].base + allocator;
+	hr__capture_device *d = (hr__capture_device *)(void *)r->arrays[DEVICES].base + a->device;
+	uint32_t change = (uint32_t)r->arrays[CHANGES].count - 1;
+	if (a->first_ns == HR__NEVER) a->first_ns = now;
+	if (a->peak_change == HR__NONE || r->in_use[allocator] > a->peak_bytes) {
+		a->peak_bytes = r->in_use[allocator];
+		a->peak_ns = now;
+		a->peak_change = change;
+	}
+	if (d->peak_change == HR__NONE || r->device_use[a->device] > d->peak_bytes) {
+		d->peak_bytes = r->device_use[a->device];
+		d->peak_ns = now;
+		d->peak_change = change;
+	}
+}
+
+static hr_status begin_allocation(reading *r, const hr__event *e, uint32_t site)
+{
+	uint32_t allocator = ((hr__site *)(void *)r->arrays[SITES].base)[site].allocator;
+	uint64_t slack = e->requested <= e->bytes ? e->bytes - e->requested : 0;
+	hr_status status = hr__slots_reserve(&r->live);
+	hr__allocation *allocation = hr__array_push(&r->arrays[ALLOCATIONS], &status);
+	if (status) return status;
+	uint32_t index = (uint32_t)r->arrays[ALLOCATIONS].count - 1;
+	*allocation = (hr__allocation){ .begin_ns = e->time_ns, .end_ns = HR__NEVER, .address = e->address, .bytes = e->bytes,
+		                            .slack = slack < UINT32_MAX ? (uint32_t)slack : UINT32_MAX, .site = site };
+	hr__slots_add(&r->live, hr__finder_hash(&r->live, e->address, allocator), index);
+	status = add_change(r, index, false);
+	if (status) return status;
+	r->allocated += e->bytes;
+	r->in_use[allocator] += e->bytes;
+	r->device_use[((hr__capture_allocator *)(void *)r->arrays[ALLOCATORS].base)[allocator].device] += e->bytes;
+	note_peaks(r, allocator, e->time_ns);
+	return HR_OK;
+}
+
+/* A block that is allocated while the recording begins is reported by both the recorder and the allocating thread. */
+static bool is_told_again(const reading *r, uint32_t index, uint32_t site, const hr__event *e)
+{
+	const hr__allocation *allocation = allocation_at(r, index);
+	const hr__site *sites = (const void *)r->arrays[SITES].base, *a = &sites[allocation->site], *b = &sites[site];
+	if (r->begun && index >= r->early_allocations) return false;
+	return allocation->bytes == e->bytes && a->op == b->op && a->scope == b->scope && a->tag == b->tag && a->shape == b->shape && a->dtype == b->dtype;
+}
+
+static hr_status take_alloc(reading *r, const hr__event *e)
+{
+	uint32_t site, slot;
+	hr_status status;
+	if (e->bytes > BYTES_MOST - r->allocated) {
+		r->capture->skipped++;
+		return HR_OK;
+	}
+	status = site_of(r, e, &site);
+	if (status) return status;
+	if (HR_UNLIKELY(find_live(r, find_allocator(r, e->allocator), e->address, &slot))) {
+		bool again = is_told_again(r, r->live.slots[slot].item - 1, site, e);
+		skip(r, again);
+		if (again) return HR_OK;
+		status = end_allocation(r, slot, e->time_ns);
+	}
+	return status ? status : begin_allocation(r, e, site);
+}
+
+static hr_status take_free(reading *r, const hr__event *e)
+{
+	uint32_t slot;
+	if (find_live(r, find_allocator(r, e->allocator), e->address, &slot)) return end_allocation(r, slot, e->time_ns);
+	skip(r, !(r->heard[e->thread] & HEARD)); /* true if the thread was inside this free when the recording began */
+	return HR_OK;
+}
+
+/* ---- ops and uses ---- */
+
+static hr__op_run *op_at(const reading *r, uint32_t index)
+{
+	return (hr__op_run *)(void *)r->arrays[OPS].base + index;
+}
+
+static uint32_t parent_of(const reading *r, uint32_t op)
+{
+	return ((const uint32_t *)(const void *)r->parents.base)[op];
+}
+
+static hr_status take_op_begin(reading *r, const hr__event *e)
+{
+	hr_status status = HR_OK;
+	hr__op_run *op = hr__array_push(&r->arrays[OPS], &status);
+	uint32_t *parent = hr__array_push(&r->parents, &status);
+	if (status) return status;
+	*op = (hr__op_run){ .begin_ns = e->time_ns, .end_ns = HR__NEVER, .op = e->op, .scope = e->scope, .thread = e->thread, .step = r->step };
+	*parent = r->tops[e->thread];
+	r->tops[e->thread] = (uint32_t)r->arrays[OPS].count;
+	return HR_OK;
+}
+
+/* Index + 1 of the innermost op of that name on the thread; 0: none within OP_DEPTH_MOST. */
+static uint32_t find_op(const reading *r, uint32_t thread, hr_name name)
+{
+	uint32_t at = r->tops[thread];
+	for (int depth = 0; at && depth < OP_DEPTH_MOST; depth++, at = parent_of(r, at - 1))
+		if (op_at(r, at - 1)->op == name) return at;
+	return 0;
+}
+
+static void take_op_end(reading *r, const hr__event *e)
+{
+	uint32_t ended = find_op(r, e->thread, e->op);
+	if (!ended || e->bytes > TIME_MOST - r->worked) {
+		skip(r, !(r->heard[e->thread] & HEARD_OP));
+		return;
+	}
+	op_at(r, ended - 1)->device_ns = e->bytes;
+	r->worked += e->bytes;
+	uint32_t at;
+	do {
+		at = r->tops[e->thread];
+		op_at(r, at - 1)->end_ns = e->time_ns;
+		r->tops[e->thread] = parent_of(r, at - 1);
+	} while (at != ended);
+}
+
+static hr_status take_use(reading *r, const hr__event *e)
+{
+	uint32_t slot;
+	hr_status status = HR_OK;
+	if (!find_live(r, find_allocator(r, e->allocator), e->address, &slot)) {
+		skip(r, false);
+		return HR_OK;
+	}
+	hr__use *use = hr__array_push(&r->arrays[USES], &status);
+	if (status) return status;
+	*use = (hr__use){ .op = r->tops[e->thread] ? r->tops[e->thread] - 1 : HR__NONE, .allocation = r->live.slots[slot].item - 1,
+		              .writes = e->kind == HR__EVENT_WRITE };
+	return HR_OK;
+}
+
+/* ---- steps ---- */
+
+static void end_step(reading *r, uint64_t now)
+{
+	hr__step_run *step = (hr__step_run *)(void *)r->arrays[STEPS].base + r->step;
+	step->end_ns = now;
+	step->last_change = (uint32_t)r->arrays[CHANGES].count;
+	r->step = HR__NONE;
+}
+
+static uint64_t step_number(const reading *r)
+{
+	return ((const hr__step_run *)(const void *)r->arrays[STEPS].base)[r->step].number;
+}
+
+static bool joins_step(const reading *r, const hr__event *e)
+{
+	if (!e->tag || !r->step_tag_count) return e->bytes == step_number(r);
+	for (uint32_t i = 0; i < r->step_tag_count; i++)
+		if (r->step_tags[i] == e->tag) return false;
+	return true;
+}
+
+static void enter_step(reading *r, hr_name tag)
+{
+	r->step_inside++;
+	if (tag && r->step_tag_count < STEP_TAGS) r->step_tags[r->step_tag_count++] = tag;
+}
+
+static hr_status take_step(reading *r, const hr__event *e)
+{
+	hr_status status = HR_OK;
+	if (r->step != HR__NONE && joins_step(r, e)) {
+		enter_step(r, e->tag);
+		return HR_OK;
+	}
+	if (r->step != HR__NONE) {
+		r->step_owed += r->step_inside;
+		end_step(r, e->time_ns);
+	}
+	hr__step_run *step = hr__array_push(&r->arrays[STEPS], &status);
+	if (status) return status;
+	*step = (hr__step_run){ .number = e->bytes, .begin_ns = e->time_ns, .end_ns = HR__NEVER, .first_change = (uint32_t)r->arrays[CHANGES].count };
+	r->step = (uint32_t)r->arrays[STEPS].count - 1;
+	r->step_inside = r->step_tag_count = 0;
+	enter_step(r, e->tag);
+	return HR_OK;
+}
+
+static void take_step_end(reading *r, const hr__event *e)
+{
+	bool open = r->step != HR__NONE;
+	if (r->step_owed && (!open || e->bytes != step_number(r))) r->step_owed--;
+	else if (!open) skip(r, r->arrays[STEPS].count == 0);
+	else if (--r->step_inside == 0) end_step(r, e->time_ns);
+}
+
+/* ---- identity of tensors ---- */
+
+/* Where the contents of an evicted tensor are. For a tensor with a stable address this may be that address alone. */
+static uint64_t place_of(const hr__event *e)
+{
+	return e->address2 ? e->address2 : e->address;
+}
+
+/* Records the copy of a resident tensor. An eviction without a copy is recorded after the memory was freed; its host copy was
+ * recorded earlier. */
+static hr_status leave(reading *r, const hr__event *e)
+{
+	uint32_t slot, allocator = find_allocator(r, e->allocator);
+	if (!e->bytes || !find_live(r, allocator, e->address, &slot)) return HR_OK;
+	return hr__lives_leave(&r->lives, allocator, place_of(e), r->live.slots[slot].item - 1);
+}
+
+static hr_status come_back(reading *r, const hr__event *e)
+{
+	uint32_t slot, allocator = find_allocator(r, e->allocator);
+	if (!find_live(r, allocator, e->address, &slot)) return HR_OK;
+	return hr__lives_return(&r->lives, allocator, place_of(e), r->live.slots[slot].item - 1);
+}
+
+#define FREES_BACK 64 /* maximum number of changes between the free of a moved block and the record of the move */
+
+/* The allocation that was at [address] before a move; it may have been freed already. HR__NONE: unknown. */
+static uint32_t moved_from(const reading *r, uint32_t allocator, uint64_t address)
+{
+	uint32_t slot;
+	const hr__change *changes = (const void *)r->arrays[CHANGES].base;
+	size_t count = r->arrays[CHANGES].count;
+	for (size_t i = count; i > 0 && count - i < FREES_BACK; i--) {
+		uint32_t allocation = changes[i - 1].allocation;
+		if (changes[i - 1].frees && allocation_at(r, allocation)->address == address && allocator_of(r, allocation) == allocator) return allocation;
+	}
+	return find_live(r, allocator, address, &slot) ? r->live.slots[slot].item - 1 : HR__NONE;
+}
+
+static hr_status move_on_device(reading *r, const hr__event *e)
+{
+	uint32_t slot, allocator = find_allocator(r, e->allocator), from = moved_from(r, allocator, e->address);
+	if (from == HR__NONE || !find_live(r, allocator, e->address2, &slot)) return HR_OK;
+	return hr__lives_move(&r->lives, from, r->live.slots[slot].item - 1);
+}
+
+static hr_status follow_life(reading *r, const hr__event *e, hr__move_kind kind)
+{
+	switch (kind) {
+	case HR__MOVE_OUT: return leave(r, e);
+	case HR__MOVE_IN: return come_back(r, e);
+	case HR__MOVE_ON_DEVICE: return move_on_device(r, e);
+	case HR__MOVE_STITCH: break;
+	}
+	return HR_OK;
+}
+
+/* ---- moves, refusals, regions ---- */
+
+static hr_status take_move(reading *r, const hr__event *e, hr__move_kind kind)
+{
+	uint32_t site = 0, slot, allocator = find_allocator(r, e->allocator);
+	bool known = kind == HR__MOVE_ON_DEVICE &&
+	             (find_live(r, allocator, e->address2, &slot) || find_live(r, allocator, e->address, &slot));
+	if (e->bytes > BYTES_MOST - r->moved) {
+		r->capture->skipped++;
+		return HR_OK;
+	}
+	hr_status status = HR_OK;
+	if (known) site = allocation_at(r, r->live.slots[slot].item - 1)->site;
+	else status = site_of(r, e, &site);
+	if (!status) status = follow_life(r, e, kind);
+	hr__move *move = hr__array_push(&r->arrays[MOVES], &status);
+	if (status) return status;
+	*move = (hr__move){ e->time_ns, e->bytes, kind, site };
+	r->moved += e->bytes;
+	return HR_OK;
+}
+
+static hr_status take_refusal(reading *r, const hr__event *e)
+{
+	uint32_t site;
+	hr_status status = site_of(r, e, &site);
+	hr__refusal *refusal = hr__array_push(&r->arrays[REFUSALS], &status);
+	if (!status) *refusal = (hr__refusal){ e->time_ns, e->bytes ? e->bytes : e->requested, site };
+	return status;
+}
+
+static hr_status take_region(reading *r, const hr__event *e)
+{
+	bool taken = false;
+	uint32_t allocator = find_allocator(r, e->allocator);
+	hr_status status = e->kind == HR__EVENT_MAP ? hr__region_map(&r->regions, allocator, e->address, e->bytes, e->time_ns, &taken)
+	                                            : hr__region_unmap(&r->regions, allocator, e->address, e->bytes, e->time_ns, &taken);
+	if (!taken) r->capture->skipped++;
+	return status;
+}
+
+/* ---- reading ---- */
+
+static hr_status take_event(reading *r, const hr__event *e)
+{
+	switch (e->kind) {
+	case HR__EVENT_ALLOC: return take_alloc(r, e);
+	case HR__EVENT_FREE: return take_free(r, e);
+	case HR__EVENT_ALLOC_FAILED: return take_refusal(r, e);
+	case HR__EVENT_MAP:
+	case HR__EVENT_UNMAP: return take_region(r, e);
+	case HR__EVENT_STITCH: return take_move(r, e, HR__MOVE_STITCH);
+	case HR__EVENT_OP_BEGIN: return take_op_begin(r, e);
+	case HR__EVENT_OP_END: take_op_end(r, e); return HR_OK;
+	case HR__EVENT_READ:
+	case HR__EVENT_WRITE: return take_use(r, e);
+	case HR__EVENT_STEP: return take_step(r, e);
+	case HR__EVENT_STEP_END: take_step_end(r, e); return HR_OK;
+	case HR__EVENT_EVICT: return take_move(r, e, HR__MOVE_OUT);
+	case HR__EVENT_RESTORE: return take_move(r, e, HR__MOVE_IN);
+	case HR__EVENT_MOVE: return take_move(r, e, HR__MOVE_ON_DEVICE);
+	case HR__EVENT_MARK:
+		if (e->tag && e->tag == r->plan_mark) return take_pause(r, e);
+		take_mark(r, e);
+		return HR_OK;
+	default: return HR_OK;
+	}
+}
+
+static hr_status read_events(reading *r, hr__capture_progress progress, void *context)
+{
+	hr__event event;
+	hr_status status;
+	uint64_t done = 0, all = hr__trace_reader_summary(r->reader)->events;
+	while ((status = hr__trace_reader_next(r->reader, &event)) == HR_OK) {
+		if (event.time_ns > TIME_MOST) event.time_ns = TIME_MOST;
+		r->capture->end_ns = event.time_ns;
+		status = take_event(r, &event);
+		if (status) return status;
+		r->heard[event.thread] |= event.kind == HR__EVENT_OP_BEGIN ? HEARD | HEARD_OP : HEARD;
+		if (++done % PROGRESS_EVENTS == 0 && progress) progress(context, OPENING_PART + (1 - OPENING_PART) * ((double)done / (double)all));
+	}
+	return status == HR_NOT_READY ? HR_OK : status;
+}
+
+/* ---- memory ---- */
+
+/* Bounds that follow from the number of events: an event adds at most one item to each array, except two changes, or one region
+ * plus the remainders of two others. */
+static hr_status make_arrays(reading *r)
+{
+	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
+	const struct {
+		size_t item_bytes;
+		uint64_t most;
+	} plan[ARRAYS] = {
+		[SITES] = { sizeof(hr__site), summary->events },
+		[ALLOCATIONS] = { sizeof(hr__allocation), summary->events },
+		[CHANGES] = { sizeof(hr__change), summary->events * 2 },
+		[OPS] = { sizeof(hr__op_run), summary->events },
+		[USES] = { sizeof(hr__use), summary->events },
+		[STEPS] = { sizeof(hr__step_run), summary->events },
+		[MOVES] = { sizeof(hr__move), summary->events },
+		[REFUSALS] = { sizeof(hr__refusal), summary->events },
+		[REGIONS] = { sizeof(hr__region_run), summary->events * 4 },
+		[ALLOCATORS] = { sizeof(hr__capture_allocator), summary->allocator_count + 1 },
+		[DEVICES] = { sizeof(hr__capture_device), summary->device_count + 1 },
+		[BIRTHS] = { sizeof(uint32_t), summary->events },
+		[PAUSES] = { sizeof(hr__pause), summary->events },
+	};
+	if (summary->events > HR__NONE / 4) return hr__fail(HR_TOO_MANY, "the trace has %llu events; at most 2^30 can be looked at in one go",
+		                                                (unsigned long long)summary->events);
+	hr_status status = HR_OK;
+	for (int i = 0; i < ARRAYS && !status; i++) status = hr__array_init(&r->arrays[i], plan[i].item_bytes, plan[i].most);
+	return status ? status : hr__array_init(&r->parents, sizeof(uint32_t), summary->events);
+}
+
+static void *get_zeros(size_t count, size_t item_bytes, hr_status *status)
+{
+	void *memory = NULL;
+	int error = *status ? 0 : hr__os()->alloc((count ? count : 1) * item_bytes, &memory);
+	if (error) *status = hr__os_fail(error, "reading a trace");
+	return memory;
+}
+
+static void free_zeros(void *memory, size_t count, size_t item_bytes)
+{
+	if (memory) hr__os()->free(memory, (count ? count : 1) * item_bytes);
+}
+
+static hr_status make_rest(reading *r)
+{
+	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
+	r->threads = (size_t)summary->threads;
+	hr_status status = HR_OK;
+	r->tops = get_zeros(r->threads, sizeof *r->tops, &status);
+	r->heard = get_zeros(r->threads, sizeof *r->heard, &status);
+	r->in_use = get_zeros(summary->allocator_count + 1, sizeof *r->in_use, &status);
+	r->device_use = get_zeros(summary->device_count + 1, sizeof *r->device_use, &status);
+	if (!status) status = hr__region_list_init(&r->regions, &r->arrays[REGIONS]);
+	r->live.salt = r->site_slots.salt = r->allocator_slots.salt = r->device_slots.salt = hr__ticks() ^ (uintptr_t)r->holder;
+	if (!status) status = hr__lives_init(&r->lives, &r->arrays[BIRTHS], summary->events, r->live.salt);
+	r->plan_mark = hr_name_intern(HR__MARK_PLAN);
+	if (r->plan_mark == HR_NAME_OTHER) r->plan_mark = HR_NAME_NONE; /* the name table is full */
+	r->step = HR__NONE;
+	r->last_site = HR__NONE;
+	return status;
+}
+
+static void free_rest(reading *r)
+{
+	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
+	free_zeros(r->tops, r->threads, sizeof *r->tops);
+	free_zeros(r->heard, r->threads, sizeof *r->heard);
+	free_zeros(r->in_use, summary->allocator_count + 1, sizeof *r->in_use);
+	free_zeros(r->device_use, summary->device_count + 1, sizeof *r->device_use);
+	hr__array_free(&r->parents);
+	hr__slots_free(&r->live);
+	hr__lives_free(&r->lives);
+	hr__slots_free(&r->site_slots);
+	hr__slots_free(&r->allocator_slots);
+	hr__slots_free(&r->device_slots);
+	hr__region_list_free(&r->regions);
+}
+
+/* ---- the result ---- */
+
+/* The "(unknown)" entries are the last ones; unused, they are dropped. */
+static bool is_unknown_used(const reading *r)
+{
+	const hr__array *sites = &r->arrays[SITES], *regions = &r->arrays[REGIONS];
+	uint32_t last = (uint32_t)r->arrays[ALLOCATORS].count - 1, device = (uint32_t)r->arrays[DEVICES].count - 1;
+	const hr__capture_allocator *allocators = (const void *)r->arrays[ALLOCATORS].base;
+	for (size_t i = 0; i < last; i++)
+		if (allocators[i].device == device) return true;
+	for (size_t i = 0; i < sites->count; i++)
+		if (((const hr__site *)(const void *)sites->base)[i].allocator == last) return true;
+	for (size_t i = 0; i < regions->count; i++)
+		if (((const hr__region_run *)(const void *)regions->base)[i].allocator == last) return true;
+	return false;
+}
+
+static bool has_other_name(const hr__site *site)
+{
+	return site->op == HR_NAME_OTHER || site->scope == HR_NAME_OTHER || site->tag == HR_NAME_OTHER;
+}
+
+/* There are few sites, so they are checked first: nearly always none has such a name, and the loop over allocations is skipped. */
+static uint64_t count_other_names(const hr__capture *c)
+{
+	uint64_t count = 0;
+	bool any = false;
+	for (uint32_t i = 0; i < c->site_count; i++) any |= has_other_name(&c->sites[i]);
+	for (uint32_t i = 0; i < c->allocation_count && any; i++) count += has_other_name(&c->sites[c->allocations[i].site]);
+	for (uint32_t i = 0; i < c->op_count; i++) count += c->ops[i].op == HR_NAME_OTHER || c->ops[i].scope == HR_NAME_OTHER;
+	return count;
+}
+
+static void finish(reading *r)
+{
+	hr__capture *c = r->capture;
+	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
+	hr__capture_allocator *allocators = (void *)r->arrays[ALLOCATORS].base;
+	hr__capture_device *devices = (void *)r->arrays[DEVICES].base;
+	if (r->step != HR__NONE) ((hr__step_run *)(void *)r->arrays[STEPS].base)[r->step].last_change = (uint32_t)r->arrays[CHANGES].count;
+	for (size_t i = 0; i < r->arrays[ALLOCATORS].count; i++) {
+		allocators[i].end_bytes = r->in_use[i];
+		if (r->in_use[i]) allocators[i].last_ns = HR__NEVER;
+	}
+	for (size_t i = 0; i < r->arrays[DEVICES].count; i++) devices[i].end_bytes = r->device_use[i];
+	if (!is_unknown_used(r)) {
+		r->arrays[ALLOCATORS].count--;
+		r->arrays[DEVICES].count--;
+	}
+	c->start_wall_ns = summary->start_wall_ns;
+	c->lost = summary->lost;
+	c->limited = summary->limited;
+	c->skipped += r->early; /* 0 if the recorder's mark was seen */
+	c->complete = summary->complete;
+#define GIVE(number, items, counter)                     \
+	c->items = (void *)r->arrays[number].base;           \
+	c->counter = (uint32_t)r->arrays[number].count;
+	GIVE(SITES, sites, site_count)
+	GIVE(ALLOCATIONS, allocations, allocation_count)
+	GIVE(CHANGES, changes, change_count)
+	GIVE(OPS, ops, op_count)
+	GIVE(USES, uses, use_count)
+	GIVE(STEPS, steps, step_count)
+	GIVE(MOVES, moves, move_count)
+	GIVE(REFUSALS, refusals, refusal_count)
+	GIVE(REGIONS, regions, region_count)
+	GIVE(ALLOCATORS, allocators, allocator_count)
+	GIVE(DEVICES, devices, device_count)
+	GIVE(BIRTHS, births, birth_count)
+	GIVE(PAUSES, pauses, pause_count)
+#undef GIVE
+	c->other_names = count_other_names(c);
+}
+
+/* Owns [reader] from here on. */
+static hr_status make_capture(hr__trace_reader *reader, hr__capture_progress progress, void *context, hr__capture **out)
+{
+	reading r = { .reader = reader, .last_allocator_id = HR__NONE };
+	hr_status status = HR_OK;
+	r.holder = get_zeros(1, sizeof(holder), &status);
+	if (status) {
+		hr__trace_reader_close(reader);
+		return status;
+	}
+	r.capture = &r.holder->capture;
+	r.arrays = r.holder->arrays;
+	if (progress) progress(context, OPENING_PART);
+	status = make_arrays(&r);
+	if (!status) status = make_rest(&r);
+	if (!status) status = add_definitions(&r);
+	r.last_allocator = r.arrays[ALLOCATORS].count ? (uint32_t)r.arrays[ALLOCATORS].count - 1 : 0;
+	if (!status) status = read_events(&r, progress, context);
+	if (!status) finish(&r);
+	free_rest(&r);
+	hr__trace_reader_close(reader);
+	if (status) hr__capture_close(r.capture);
+	else *out = r.capture;
+	return status;
+}
+
+hr_status hr__capture_open(const char *path, hr__capture_progress progress, void *context, hr__capture **out)
+{
+	hr__trace_reader *reader;
+	hr_status status = hr__trace_reader_open_any(path, &reader);
+	if (status) return status;
+	status = make_capture(reader, progress, context, out);
+	return status ? hr__fail_in(status, "%s", path) : HR_OK;
+}
+
+hr_status hr__capture_open_memory(const void *bytes, size_t size, hr__capture **out)
+{
+	hr__trace_reader *reader;
+	hr_status status = hr__trace_reader_open_memory(bytes, size, &reader);
+	return status ? status : make_capture(reader, NULL, NULL, out);
+}
+
+void hr__capture_close(hr__capture *capture)
+{
+	holder *held = (holder *)capture;
+	if (!capture) return;
+	for (int i = 0; i < ARRAYS; i++) hr__array_free(&held->arrays[i]);
+	hr__os()->free(held, sizeof *held);
+}
+
+/* ---- queries ---- */
+
+uint64_t hr__capture_limit(const hr__capture *capture, uint32_t device, uint64_t time_ns)
+{
+	uint64_t own = capture->devices[device].limit_bytes, sum = 0;
+	for (uint32_t i = 0; i < capture->allocator_count; i++) {
+		const hr__capture_allocator *a = &capture->allocators[i];
+		if (a->device != device || a->first_ns == HR__NEVER || a->first_ns > time_ns || a->last_ns < time_ns) continue;
+		if (!a->limit_bytes || !hr__add(sum, a->limit_bytes, &sum)) return own;
+	}
+	return sum && (!own || sum < own) ? sum : own;
+}
+
+/* [live] has one bit per allocation. */
+static void note_change(const hr__change *change, uint64_t *live)
+{
+	uint32_t allocation = change->allocation;
+	if (change->frees) live[allocation / 64] &= ~(UINT64_C(1) << allocation % 64);
+	else live[allocation / 64] |= UINT64_C(1) << allocation % 64;
+}
+
+static void visit_noted(const hr__capture *capture, const uint64_t *live, size_t words, uint32_t device,
+                        void (*visit)(void *context, uint32_t allocation), void *context)
+{
+	for (size_t word = 0; word < words; word++) {
+		for (uint64_t bits = live[word]; bits; bits &= bits - 1) {
+			uint32_t allocation = (uint32_t)(word * 64 + (unsigned)__builtin_ctzll(bits));
+			if (device == HR__NONE || hr__allocation_device(capture, allocation) == device) visit(context, allocation);
+		}
+	}
+}
+
+hr_status hr__capture_live(const hr__capture *capture, uint32_t change, uint32_t device, void (*visit)(void *context, uint32_t allocation),
+                           void *context)
+{
+	size_t words = (size_t)capture->allocation_count / 64 + 1;
+	uint32_t last = change < capture->change_count ? change + 1 : capture->change_count;
+	hr_status status = HR_OK;
+	uint64_t *live = get_zeros(words, sizeof *live, &status);
+	if (status) return status;
+	for (uint32_t i = 0; i < last; i++) note_change(&capture->changes[i], live);
+	visit_noted(capture, live, words, device, visit, context);
+	free_zeros(live, words, sizeof *live);
+	return HR_OK;
+}
+
+hr_status hr__capture_live_at_peaks(const hr__capture *capture, void (*visit)(void *context, uint32_t allocation), void *context)
+{
+	size_t words = (size_t)capture->allocation_count / 64 + 1;
+	hr_status status = HR_OK;
+	uint64_t *live = get_zeros(words, sizeof *live, &status);
+	if (status) return status;
+	for (uint32_t i = 0; i < capture->change_count; i++) {
+		const hr__capture_device *device = &capture->devices[hr__allocation_device(capture, capture->changes[i].allocation)];
+		if (device->peak_bytes && i <= device->peak_change) note_change(&capture->changes[i], live);
+	}
+	visit_noted(capture, live, words, HR__NONE, visit, context);
+	free_zeros(live, words, sizeof *live);
+	return HR_OK;
+}

@@ -1,0 +1,145 @@
+/* check.c - whether the tensors of a context and its counters agree, at any moment.
+ *
+ * The check claims every tensor, as a move does, with the lock of the context held: then their fields stand still, and threads that would pin,
+ * unpin or move one wait. A tensor that another thread has claimed cannot be had, so all are let go and it is tried again.
+ *
+ * Counters of bytes change together with a claim, except those of pins: a pin is counted after the word of its tensor says so, and an unpin
+ * before. So a difference there is a mistake only if no thread is inside of hr_pin_all or hr_unpin_all. Each thread has a flag for that
+ * (hr__cache.pinning), which nobody looks at otherwise. */
+#include "core/lms/lms.h"
+#include "core/memory/bfc/blocks.h"
+
+#define ATTEMPTS 256u
+#define LONGEST 16u /* waits get longer up to this attempt */
+
+/* The places that stand for a claim of the check, and what was claimed. */
+static const struct {
+	enum hr__place from, to;
+} claims[] = { { HR__HOME, HR__MOVING }, { HR__OUT, HR__RETURNING }, { HR__NEW, HR__LEAVING } };
+
+#define CLAIMS (sizeof claims / sizeof *claims)
+
+static bool claim(hr__tensor *tensor)
+{
+	uint64_t word = hr__load_relaxed(&tensor->word);
+	for (size_t i = 0; i < CLAIMS;) {
+		if (hr__place_of(word) != claims[i].from) i++;
+		else if (hr__cas_acq_rel(&tensor->word, &word, hr__word_at(word, claims[i].to))) return true;
+		else i = 0; /* its word is another now */
+	}
+	return false;
+}
+
+/* Where it was when it was claimed. */
+static enum hr__place claimed_from(uint64_t word)
+{
+	size_t i = 0;
+	while (i + 1 < CLAIMS && claims[i].to != hr__place_of(word)) i++;
+	return claims[i].from;
+}
+
+static void let_go(hr__lms *lms, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++) {
+		uint64_t word = hr__load_relaxed(&lms->members[i]->word);
+		hr__store_release(&lms->members[i]->word, hr__word_at(word, claimed_from(word)));
+	}
+}
+
+/* Claims them all. A number of an invariant if one is in the list that should not be; HR__NOT_QUIET if one is in use. */
+static int claim_all(hr__lms *lms)
+{
+	for (uint32_t i = 0; i < lms->member_count; i++) {
+		hr__tensor *tensor = lms->members[i];
+		enum hr__place place = hr__place_of(hr__load_acquire(&tensor->word));
+		bool foreign = place == HR__NOWHERE || tensor->member != i || tensor->lms != lms || (place == HR__HOME && i >= lms->resident_count);
+		if (!foreign && claim(tensor)) continue;
+		let_go(lms, i);
+		return foreign ? 4 : HR__NOT_QUIET;
+	}
+	return 0;
+}
+
+/* 0, or the number of the violated invariant at the top of tensor.c. It is claimed. */
+static int check_tensor(const hr__tensor *tensor)
+{
+	uint64_t word = hr__load_relaxed(&tensor->word);
+	enum hr__place place = claimed_from(word);
+	bool home = place == HR__HOME;
+	if (word & HR__WORD_PINS && !home) return 1;
+	if (word & HR__WORD_ADDRESSED && (!home || !(word & HR__WORD_PINS))) return 6;
+	if (word & HR__WORD_ASTRAY && (!home || !tensor->copy.bytes || word & HR__WORD_ADDRESSED)) return 8;
+	if (home && (!tensor->address || hr__block_bytes(tensor->lms->allocator, tensor->address, NULL) != tensor->device_bytes)) return 2;
+	if (!home && tensor->address) return 2;
+	if (home && hr__owns_pages(tensor) && (!tensor->span || hr__span_address(tensor->span) != tensor->address)) return 7;
+	if (place == HR__OUT && tensor->fixed && !tensor->span) return 7;
+	return (place == HR__OUT && !tensor->copy.bytes) || (place == HR__NEW && tensor->copy.bytes) ? 3 : 0;
+}
+
+/* 9, or 0. All of them are claimed. */
+static int check_queues(const hr__lms *lms)
+{
+	for (int id = 0; id < HR__EVICT_QUEUES; id++)
+		if (!hr__evict_queue_is_sound(lms, (enum hr__evict_queue_id)id)) return 9;
+	for (uint32_t i = 0; i < lms->member_count; i++) {
+		const hr__tensor *tensor = lms->members[i];
+		enum hr__place place = claimed_from(hr__load_relaxed(&tensor->word));
+		bool by_use = tensor->queued[HR__EVICT_BY_USE] != HR__UNQUEUED, leaving = tensor->queued[HR__EVICT_LEAVING] != HR__UNQUEUED;
+		bool departed = tensor->queued[HR__EVICT_DEPARTED] != HR__UNQUEUED;
+		if (by_use != (lms->enabled && place == HR__HOME) || (leaving && !by_use) || (departed && place != HR__OUT)) return 9;
+		if (hr__load_relaxed(&tensor->leaves) && !leaving) return 9;
+		if (place == HR__OUT && departed != (i < lms->resident_count)) return 9;
+	}
+	return lms->mistakes ? 9 : 0;
+}
+
+/* Whether a thread is in a call that counts pins. What it did before it was seen to be in none is visible. */
+static bool is_pinning(hr__lms *lms)
+{
+	hr__allocator *allocator = lms->allocator;
+	bool found = false;
+	hr__heavy_barrier();
+	hr__lock_take(&allocator->caches_lock);
+	for (const hr__cache *cache = allocator->caches; cache && !found; cache = cache->next) found = hr__load_acquire(&cache->pinning) != 0;
+	hr__lock_release(&allocator->caches_lock);
+	return found || hr__load_acquire(&lms->pinning) != 0;
+}
+
+/* All of them are claimed. */
+static int check_claimed(hr__lms *lms)
+{
+	uint64_t home = 0, out = 0, pinned = 0;
+	for (uint32_t i = 0; i < lms->member_count; i++) {
+		const hr__tensor *tensor = lms->members[i];
+		uint64_t word = hr__load_relaxed(&tensor->word);
+		int wrong = check_tensor(tensor);
+		if (wrong) return wrong;
+		if (claimed_from(word) == HR__OUT) out += tensor->device_bytes;
+		if (claimed_from(word) != HR__HOME) continue;
+		home += tensor->device_bytes;
+		if (word & HR__WORD_PINS) pinned += tensor->device_bytes;
+	}
+	int broken = check_queues(lms);
+	if (broken) return broken;
+	if ((int64_t)home != hr__load_acquire(&lms->resident)) return 5;
+	if (lms->enabled && (int64_t)(home + out) != hr__load_acquire(&lms->live)) return 5;
+	if ((int64_t)pinned == hr__lms_pinned(lms)) return 0;
+	if (is_pinning(lms)) return HR__NOT_QUIET;
+	return (int64_t)pinned == hr__lms_pinned(lms) ? 0 : 5;
+}
+
+int hr__lms_check(hr__lms *lms)
+{
+	int broken = HR__NOT_QUIET;
+	for (unsigned attempt = 0; attempt < ATTEMPTS && broken == HR__NOT_QUIET; attempt++) {
+		if (attempt) hr__tensor_wait(attempt < LONGEST ? attempt : LONGEST); /* without the lock, which others may need to get on */
+		hr__lock_take(&lms->lock);
+		broken = claim_all(lms);
+		if (!broken) {
+			broken = check_claimed(lms);
+			let_go(lms, lms->member_count);
+		}
+		hr__lock_release(&lms->lock);
+	}
+	return broken;
+}

@@ -1,0 +1,400 @@
+/* defrag.c - enough is free for a request, but in pieces: tensors move on the device until it is in one.
+ *
+ * Whoever may not be evicted may still be moved, and so may what is pinned, as long as nobody has taken its address (tensor.c). Plain blocks,
+ * fixed tensors and addresses that somebody holds stay where they are.
+ *
+ * WAYS. A window is a row of neighbours, each of them free or a tensor that may be moved.
+ *
+ *   clear     the window, as short as can be, has room for the request when all tensors in it are elsewhere: in free chunks outside of
+ *             it, the largest first, each in the smallest that holds it and the lowest of those. It costs the bytes of those tensors
+ *
+ *                 | free | T1 | free | T2 | x |  ...  | x | free  |      x: cannot be moved
+ *                 |      request          | x |  ...  | x |T1|T2| |
+ *
+ *   pack      the free memory of the window alone is enough when its tensors lie side by side at its lower end. Each moves to where the
+ *             free memory before it begins; where that is less than the tensor, a copy on the device would overwrite what it is still to
+ *             read, so that one goes over the host and back. It costs the bytes of the tensors, twice those of the ones that go over the
+ *             host
+ *
+ *                 | free | T1 | free | T2 | free |
+ *                 | T1 | T2 |      request       |
+ *
+ * In either, memory that the request's pool could still get from the device counts as free where the row ends and nothing is mapped
+ * behind it.
+ *
+ *   pages     where free pages can be mapped side by side (stitching), whole ones need not be neighbours: tensors move off pages until
+ *             there are as many whole ones as the request takes (defrag_pages.c). Other threads wait for nothing, but stitching waits until
+ *             the device is done with the pages that it takes
+ *
+ * The cheapest way is gone; of those that cost the same, clearing comes before packing, and both before pages.
+ *
+ * Windows are planned on a picture of the allocator, with all tensors that may be moved claimed and the context's lock held. Then the
+ * lock is let go, those that stay are let go, and the others move. Other threads may have taken free memory meanwhile: then what was not
+ * moved yet stays where it is. Nothing waits for the device; an attempt moves no more than options.defrag_budget, and the next one goes on
+ * from there. */
+#include "core/base/checked.h"
+#include "core/base/status.h"
+#include "core/lms/defrag.h"
+
+#define NONE UINT64_MAX
+#define ROUNDS 8u                    /* for one request: others may be taking what was just joined */
+
+/* For the calling thread's request. */
+static _Thread_local struct {
+	uint32_t rounds;
+	uint64_t moved;
+} attempt;
+
+/* ---- sorting: nothing may be allocated behind our back ---- */
+
+static bool before(const entry *a, const entry *b)
+{
+	return a->key != b->key ? a->key < b->key : a->index < b->index;
+}
+
+static void sift(entry *heap, size_t from, size_t count)
+{
+	for (size_t at = from, child; (child = 2 * at + 1) < count; at = child) {
+		if (child + 1 < count && before(&heap[child], &heap[child + 1])) child++;
+		if (!before(&heap[at], &heap[child])) return;
+		entry swap = heap[at];
+		heap[at] = heap[child];
+		heap[child] = swap;
+	}
+}
+
+void hr__defrag_sort(entry *entries, size_t count)
+{
+	for (size_t i = count / 2; i-- > 0;) sift(entries, i, count);
+	for (size_t i = count; i-- > 1;) {
+		entry swap = entries[0];
+		entries[0] = entries[i];
+		entries[i] = swap;
+		sift(entries, 0, i);
+	}
+}
+
+/* ---- the picture ---- */
+
+static bool may_move(const hr__lms *lms, const hr__tensor *tensor)
+{
+	/* A blank one may be given back by the call that pins it, and has nothing that would have to move with it. */
+	if (tensor->fixed || hr__load_relaxed(&tensor->blank) || hr__load_relaxed(&tensor->word) & HR__WORD_ASTRAY) return false;
+	return !lms->defrag_budget || tensor->device_bytes <= lms->defrag_budget;
+}
+
+/* Claims all that may be moved, into lms->order, by address. */
+static size_t claim_all(hr__lms *lms)
+{
+	size_t count = 0;
+	for (uint32_t i = 0; i < lms->member_count; i++) {
+		hr__tensor *tensor = lms->members[i];
+		if (!hr__tensor_claim_moving(tensor, hr__load_relaxed(&tensor->word))) continue;
+		if (may_move(lms, tensor)) lms->order[count++] = tensor;
+		else hr__tensor_settle_moved(tensor);
+	}
+	hr__sort_by_address(lms->order, count);
+	for (size_t i = 0; i < count; i++) lms->movable[i] = (hr__movable){ lms->order[i]->address, lms->order[i]->device_bytes };
+	return count;
+}
+
+static void *part(desk *d, size_t *used, size_t count, size_t bytes)
+{
+	void *at = d->block ? (char *)d->block + *used : NULL;
+	*used += (count * bytes + 15) & ~(size_t)15;
+	return at;
+}
+
+static void lay_out(desk *d, size_t capacity, size_t *used)
+{
+	*used = 0;
+	d->stretches = part(d, used, capacity, sizeof *d->stretches);
+	d->windows = part(d, used, capacity + 1, sizeof *d->windows); /* one that ends with each stretch, and one to pack */
+	d->entries = part(d, used, capacity + 1, sizeof *d->entries);
+	d->spares = part(d, used, 2 * capacity, sizeof *d->spares); /* a free chunk has two ends */
+	d->by_size = part(d, used, d->item_count, sizeof *d->by_size);
+	d->movers = part(d, used, d->item_count, sizeof *d->movers);
+	d->trial = part(d, used, d->item_count, sizeof *d->trial);
+	d->sheets = part(d, used, d->sheet_capacity, sizeof *d->sheets);
+	d->sheet_order = part(d, used, d->sheet_capacity, sizeof *d->sheet_order);
+	d->rows = part(d, used, d->sheet_capacity ? capacity : 0, sizeof *d->rows);
+	d->row_of = part(d, used, d->sheet_capacity ? capacity : 0, sizeof *d->row_of);
+}
+
+static bool look(desk *d, const hr__pressure *pressure)
+{
+	hr__lms *lms = d->lms;
+	size_t capacity = hr__blocks_count(lms->allocator, d->item_count);
+	const hr__allocator *allocator = lms->allocator;
+	if (allocator->page && allocator->stitch && allocator->limit / allocator->page <= HR__DEFRAG_SHEETS_MAX)
+		d->sheet_capacity = allocator->limit / allocator->page;
+	lay_out(d, capacity, &d->block_bytes);
+	if (hr__os()->alloc(d->block_bytes, &d->block)) {
+		d->block = NULL;
+		return false;
+	}
+	lay_out(d, capacity, &d->block_bytes);
+	d->count = hr__blocks_look(lms->allocator, pressure->size, pressure->alignment, lms->movable, d->item_count, d->stretches,
+	                           capacity);
+	return true;
+}
+
+/* ---- windows ---- */
+
+static void add_window(desk *d, const window *w)
+{
+	d->entries[d->window_count] = (entry){ 2 * w->cost + w->packs, (uint32_t)d->window_count };
+	d->windows[d->window_count++] = *w;
+}
+
+static bool holds(const desk *d, uint64_t from, uint64_t to)
+{
+	if (d->alignment && !hr__align_up(from, d->alignment, &from)) return false;
+	return from <= to && d->size <= to - from;
+}
+
+/* The shortest that ends with each stretch. A longer one has more to move, and fewer places to move it to. */
+static void find_clearable(desk *d)
+{
+	uint64_t cost = 0;
+	for (size_t i = 0, left = 0; i < d->count; i++) {
+		const hr__stretch *last = &d->stretches[i];
+		uint64_t end = last->address + last->bytes;
+		if (!last->joined) {
+			left = i;
+			cost = 0;
+		}
+		if (hr__is_item(last)) cost += last->bytes;
+		for (; left < i && holds(d, d->stretches[left + 1].address, end); left++)
+			if (hr__is_item(&d->stretches[left])) cost -= d->stretches[left].bytes;
+		if (holds(d, d->stretches[left].address, end)) add_window(d, &(window){ (uint32_t)left, (uint32_t)i + 1, false, cost });
+	}
+}
+
+/* What it costs to pack it; NONE when it cannot be. */
+static uint64_t packing_cost(desk *d, size_t first, size_t end)
+{
+	const hr__lms *lms = d->lms;
+	uint64_t gap = 0, cost = 0;
+	d->work += end - first;
+	for (size_t i = first; i < end; i++) {
+		const hr__stretch *stretch = &d->stretches[i];
+		if (!hr__is_item(stretch)) {
+			gap += stretch->bytes;
+			continue;
+		}
+		const hr__tensor *tensor = lms->order[stretch->item];
+		bool over_host = gap < tensor->bytes;
+		if (tensor->alignment > lms->allocator->granularity || (over_host && !lms->host)) return NONE;
+		cost += over_host ? 2 * stretch->bytes : stretch->bytes;
+	}
+	return cost;
+}
+
+/* All that end with the stretch before [end] and begin at [first] or earlier, the longer ones as long as they may be cheaper: with more
+ * free memory before it, a tensor may do without the host. */
+static void try_packing(desk *d, size_t first, size_t end, uint64_t live, window *best)
+{
+	for (; live < best->cost && d->work < HR__DEFRAG_WORK_MAX; first--) {
+		uint64_t cost = hr__is_item(&d->stretches[first]) ? NONE : packing_cost(d, first, end);
+		if (cost < best->cost) *best = (window){ (uint32_t)first, (uint32_t)end, true, cost };
+		if (!d->stretches[first].joined) return;
+		if (hr__is_item(&d->stretches[first - 1])) live += d->stretches[first - 1].bytes;
+	}
+}
+
+static void find_packable(desk *d)
+{
+	uint64_t gaps = 0, live = 0, wanted = d->size;
+	window best = { .cost = NONE };
+	if (d->alignment) wanted += d->alignment - d->lms->allocator->granularity;
+	for (size_t i = 0, left = 0; i < d->count; i++) {
+		const hr__stretch *last = &d->stretches[i];
+		if (!last->joined) {
+			left = i;
+			gaps = live = 0;
+		}
+		*(hr__is_item(last) ? &live : &gaps) += last->bytes;
+		if (hr__is_item(last)) continue;
+		for (; left < i; left++) {
+			const hr__stretch *first = &d->stretches[left];
+			if (!hr__is_item(first) && gaps - first->bytes < wanted) break;
+			*(hr__is_item(first) ? &live : &gaps) -= first->bytes;
+		}
+		if (gaps >= wanted) try_packing(d, left, i + 1, live, &best);
+	}
+	if (best.cost != NONE) add_window(d, &best);
+}
+
+/* ---- places outside a window ---- */
+
+static spare *best_place(desk *d, size_t spare_count, const hr__tensor *tensor, uint64_t *at)
+{
+	spare *best = NULL;
+	d->work += spare_count;
+	for (size_t i = 0; i < spare_count; i++) {
+		spare *each = &d->spares[i];
+		uint64_t start = each->address;
+		if (each->bytes < tensor->device_bytes || (best && each->bytes >= best->bytes)) continue;
+		if (tensor->alignment && !hr__align_up(start, tensor->alignment, &start)) continue;
+		if (start - each->address > each->bytes - tensor->device_bytes) continue;
+		best = each;
+		*at = start;
+	}
+	return best;
+}
+
+static size_t list_spares(desk *d, const window *w)
+{
+	size_t count = 0;
+	for (uint32_t i = 0; i < d->count; i++) {
+		const hr__stretch *stretch = &d->stretches[i];
+		if (stretch->item == HR__STRETCH_FREE && (i < w->first || i >= w->end))
+			d->spares[count++] = (spare){ stretch->address, stretch->bytes, 0 };
+	}
+	return count;
+}
+
+/* Finds a place for every tensor of the window. */
+static bool clear(desk *d, const window *w)
+{
+	size_t spares = list_spares(d, w), items = 0;
+	for (size_t i = w->first; i < w->end; i++)
+		if (hr__is_item(&d->stretches[i])) d->by_size[items++] = (entry){ ~d->stretches[i].bytes, d->stretches[i].item };
+	hr__defrag_sort(d->by_size, items);
+	d->trial_count = 0;
+	for (size_t i = 0; i < items && d->work < HR__DEFRAG_WORK_MAX; i++) {
+		hr__tensor *tensor = d->lms->order[d->by_size[i].index];
+		uint64_t to;
+		spare *place = best_place(d, spares, tensor, &to);
+		if (!place) return false;
+		d->trial[d->trial_count++] = (mover){ tensor, to };
+		place->bytes -= to + tensor->device_bytes - place->address;
+		place->address = to + tensor->device_bytes;
+	}
+	return d->trial_count == items;
+}
+
+static bool pack(desk *d, const window *w)
+{
+	d->trial_count = 0;
+	for (size_t i = w->first; i < w->end; i++)
+		if (hr__is_item(&d->stretches[i])) d->trial[d->trial_count++] = (mover){ .tensor = d->lms->order[d->stretches[i].item] };
+	return true;
+}
+
+/* ---- the way that is gone ---- */
+
+void hr__defrag_choose(desk *d)
+{
+	mover *swap = d->movers;
+	d->movers = d->trial;
+	d->mover_count = d->trial_count;
+	d->trial = swap;
+}
+
+static bool plan(desk *d)
+{
+	find_clearable(d);
+	find_packable(d);
+	hr__defrag_sort(d->entries, d->window_count);
+	uint64_t pages = hr__defrag_pages(d);
+	for (size_t i = 0; i < d->window_count; i++) {
+		const window *w = &d->windows[d->entries[i].index];
+		if (w->cost > pages) break;
+		if (!(w->packs ? pack(d, w) : d->work < HR__DEFRAG_WORK_MAX && clear(d, w))) continue;
+		hr__defrag_choose(d);
+		return true;
+	}
+	return pages != NONE;
+}
+
+/* Lets go of those that stay. */
+static void release_others(desk *d)
+{
+	for (size_t i = 0; i < d->mover_count; i++) {
+		hr__tensor **at = d->lms->order;
+		size_t low = 0, high = d->item_count;
+		while (low < high) { /* the first that is not below it */
+			size_t middle = low + (high - low) / 2;
+			if (d->lms->movable[middle].address < d->movers[i].tensor->address) low = middle + 1;
+			else high = middle;
+		}
+		at[low] = NULL;
+	}
+	for (size_t i = 0; i < d->item_count; i++)
+		if (d->lms->order[i]) hr__tensor_settle_moved(d->lms->order[i]);
+}
+
+/* Moves as many as the budget allows; *moved gets their bytes. The first error. */
+static hr_status carry_out(desk *d, uint64_t *moved)
+{
+	hr_status first = HR_OK;
+	uint64_t budget = d->lms->defrag_budget ? d->lms->defrag_budget : UINT64_MAX;
+	for (size_t i = 0; i < d->mover_count; i++) {
+		const mover *each = &d->movers[i];
+		uint64_t bytes = each->tensor->device_bytes;
+		if (!first && bytes > budget - attempt.moved) first = HR_NOT_READY;
+		if (first) {
+			hr__tensor_settle_moved(each->tensor);
+			continue;
+		}
+		first = each->to ? hr__move_to(each->tensor, each->to) : hr__move_down(each->tensor);
+		if (first) continue;
+		*moved += bytes;
+		attempt.moved += bytes;
+	}
+	return first;
+}
+
+void hr__defragment_anew(void)
+{
+	attempt.rounds = 0;
+	attempt.moved = 0;
+}
+
+/* Claims tensors and finds out which have to move; false when there is no way. Under the context's lock. */
+static bool find_way(desk *d, hr__lms *lms, const hr__pressure *pressure)
+{
+	*d = (desk){ .lms = lms, .size = pressure->size };
+	if (pressure->alignment > lms->allocator->granularity) d->alignment = pressure->alignment;
+	d->item_count = claim_all(lms);
+	bool found = d->item_count && look(d, pressure) && plan(d);
+	if (!found) d->mover_count = 0;
+	return found;
+}
+
+uint64_t hr__defragment_bytes(hr__lms *lms, const hr__pressure *pressure)
+{
+	desk d;
+	uint64_t bytes = 0;
+	hr__lms_enter(lms);
+	hr__lock_take(&lms->lock);
+	bool found = find_way(&d, lms, pressure);
+	for (size_t i = 0; i < d.mover_count; i++) bytes += d.movers[i].tensor->device_bytes;
+	d.mover_count = 0; /* all of them stay */
+	release_others(&d);
+	hr__lock_release(&lms->lock);
+	hr__lms_leave(lms);
+	if (d.block) hr__os()->free(d.block, d.block_bytes);
+	return found ? bytes : NONE;
+}
+
+hr_status hr__defragment(hr__lms *lms, const hr__pressure *pressure)
+{
+	desk d;
+	uint64_t moved = 0;
+	if (attempt.rounds++ >= ROUNDS || (lms->defrag_budget && attempt.moved >= lms->defrag_budget)) return HR_NOT_READY;
+	hr__lms_enter(lms);
+	hr__lock_take(&lms->lock);
+	bool found = find_way(&d, lms, pressure);
+	release_others(&d);
+	hr__lock_release(&lms->lock);
+	hr_status status = found ? carry_out(&d, &moved) : HR_NOT_READY;
+	hr__lms_leave(lms);
+	if (d.block) hr__os()->free(d.block, d.block_bytes);
+	if (!moved) return status;
+	hr__lms_count(&lms->stats.num_defragmentations, 1);
+	hr__lms_count(&lms->stats.bytes_defragged, (int64_t)moved);
+	return HR_OK;
+}

@@ -1,0 +1,228 @@
+/* defrag_pages.c - tensors move off pages, so that whole pages are free: stitching (bfc.c) puts those side by side.
+ *
+ *     | x | free   | T1 | free |   T2   |free|   free   | x |         x: cannot be moved
+ *         p        p           p             p          p             p: pages
+ *
+ * A page can become whole when everything on it is free or may be moved. Taken are those with the fewest bytes of tensors on them first.
+ * Who lies on one moves to free memory that is part of no whole page: rather where no page can become whole, or else to a page that has
+ * more on it and comes later, which is then not taken any more. A tensor that lies on several pages moves once, and all of them have one
+ * less to wait for. A page whose tensors have no place is passed over.
+ *
+ * That need not be the fewest bytes of all ways to make pages: it takes one page after the other. */
+#include "core/base/checked.h"
+#include "core/lms/defrag.h"
+
+#define NONE UINT64_MAX
+#define NO_ROW UINT32_MAX
+
+static uint64_t page_of(const desk *d)
+{
+	return d->lms->allocator->page;
+}
+
+/* ---- the pages ---- */
+
+/* Sheets of a row that [address, end) lies on, in part at least: [*first, *last). */
+static void sheets_of(const desk *d, uint32_t row, uint64_t address, uint64_t end, uint32_t *first, uint32_t *last)
+{
+	*first = *last = 0;
+	if (row == NO_ROW || end <= d->rows[row].page) return;
+	const row_pages *at = &d->rows[row];
+	uint64_t from = address > at->page ? (address - at->page) / page_of(d) : 0, to = (end - 1 - at->page) / page_of(d) + 1;
+	if (from > at->count) from = at->count;
+	if (to > at->count) to = at->count;
+	*first = at->first + (uint32_t)from;
+	*last = at->first + (uint32_t)to;
+}
+
+static void enter_stretch(desk *d, uint32_t row, size_t i)
+{
+	const hr__stretch *stretch = &d->stretches[i];
+	uint32_t first, last;
+	d->row_of[i] = row;
+	sheets_of(d, row, stretch->address, stretch->address + stretch->bytes, &first, &last);
+	for (uint32_t s = first; s < last; s++) {
+		sheet *on = &d->sheets[s];
+		if (on->first == UINT32_MAX) on->first = (uint32_t)i;
+		on->end = (uint32_t)i + 1;
+		if (!hr__is_item(stretch)) continue;
+		on->left++;
+		on->cost += stretch->bytes;
+	}
+}
+
+/* A row of stretches [begin, end), and its pages. False when there are too many. */
+static bool enter_row(desk *d, uint32_t *rows, size_t begin, size_t end)
+{
+	uint64_t to = d->stretches[end - 1].address + d->stretches[end - 1].bytes, page;
+	if (!hr__align_up(d->stretches[begin].address, page_of(d), &page) || page + page_of(d) > to) return true;
+	uint64_t count = (to - page) / page_of(d);
+	if (count > d->sheet_capacity - d->sheet_count) return false;
+	d->rows[*rows] = (row_pages){ page, (uint32_t)d->sheet_count, (uint32_t)count };
+	for (uint64_t i = 0; i < count; i++) d->sheets[d->sheet_count++] = (sheet){ .first = UINT32_MAX };
+	for (size_t i = begin; i < end; i++) enter_stretch(d, *rows, i);
+	++*rows;
+	return true;
+}
+
+static bool list_sheets(desk *d)
+{
+	uint32_t rows = 0;
+	d->sheet_count = 0;
+	for (size_t i = 0, end; i < d->count; i = end) {
+		d->row_of[i] = NO_ROW;
+		for (end = i + 1; end < d->count && d->stretches[end].joined; end++) d->row_of[end] = NO_ROW;
+		size_t mapped = d->stretches[end - 1].item == HR__STRETCH_GROWS ? end - 1 : end;
+		if (mapped > i && !enter_row(d, &rows, i, mapped)) return false;
+	}
+	return true;
+}
+
+static uint64_t count_whole(desk *d)
+{
+	uint64_t count = 0;
+	d->work += d->sheet_count;
+	for (size_t i = 0; i < d->sheet_count; i++) count += !d->sheets[i].left && !d->sheets[i].used;
+	return count;
+}
+
+/* Pages that may be had from the device. */
+static uint64_t pages_to_get(const desk *d)
+{
+	for (size_t i = 0; i < d->count; i++)
+		if (d->stretches[i].item == HR__STRETCH_GROWS) return d->stretches[i].bytes / page_of(d);
+	return 0;
+}
+
+/* ---- places ---- */
+
+/* Free memory without its whole pages. Returns how many pieces there are. */
+static size_t list_spares(desk *d)
+{
+	size_t count = 0;
+	for (size_t i = 0; i < d->count; i++) {
+		const hr__stretch *stretch = &d->stretches[i];
+		uint64_t from = stretch->address, to = from + stretch->bytes, begin, end = hr__align_down(to, page_of(d));
+		if (stretch->item != HR__STRETCH_FREE) continue;
+		if (!hr__align_up(from, page_of(d), &begin) || begin >= end) begin = end = to;
+		if (from < begin) d->spares[count++] = (spare){ from, begin - from, d->row_of[i] };
+		if (end < to) d->spares[count++] = (spare){ end, to - end, d->row_of[i] };
+	}
+	return count;
+}
+
+/* What a block there would spoil: the cost of the cheapest page that it would lie on. NONE when none of them can become whole any more; 0 when
+ * one is whole, or about to be. */
+static uint64_t spoils(const desk *d, const spare *place, uint64_t bytes, uint32_t current)
+{
+	uint32_t first, last;
+	uint64_t cost = NONE;
+	sheets_of(d, place->row, place->address, place->address + bytes, &first, &last);
+	for (uint32_t s = first; s < last; s++) {
+		const sheet *on = &d->sheets[s];
+		if (s == current || (!on->left && !on->used)) return 0;
+		if (!on->used && on->cost < cost) cost = on->cost;
+	}
+	return cost;
+}
+
+/* Where the least is spoiled that comes after this page; the smallest among equals. */
+static spare *find_place(desk *d, size_t spare_count, const hr__tensor *tensor, uint32_t current)
+{
+	spare *best = NULL;
+	uint64_t best_cost = 0, bytes = tensor->device_bytes;
+	d->work += spare_count;
+	for (size_t i = 0; i < spare_count; i++) {
+		spare *each = &d->spares[i];
+		if (each->bytes < bytes || (tensor->alignment && each->address % tensor->alignment)) continue;
+		uint64_t cost = spoils(d, each, bytes, current);
+		if (!cost || cost < d->sheets[current].cost || cost < best_cost) continue;
+		if (best && cost == best_cost && each->bytes >= best->bytes) continue;
+		best = each;
+		best_cost = cost;
+	}
+	return best;
+}
+
+static void occupy(desk *d, const spare *place, uint64_t bytes, uint32_t change)
+{
+	uint32_t first, last;
+	sheets_of(d, place->row, place->address, place->address + bytes, &first, &last);
+	for (uint32_t s = first; s < last; s++) d->sheets[s].used += change;
+}
+
+/* ---- taking pages ---- */
+
+/* Forgets what was found for a page that cannot be emptied after all: [movers] were there before. */
+static void take_back(desk *d, size_t movers, size_t spare_count)
+{
+	while (d->trial_count > movers) {
+		const mover *last = &d->trial[--d->trial_count];
+		uint64_t bytes = last->tensor->device_bytes;
+		spare *place = d->spares;
+		while (place->address != last->to + bytes) place++;
+		HR_ASSERT(place < d->spares + spare_count);
+		place->address -= bytes;
+		place->bytes += bytes;
+		occupy(d, place, bytes, UINT32_MAX);
+	}
+}
+
+/* Whether a stretch is a tensor that has no new place yet. */
+static bool stays(const desk *d, size_t i)
+{
+	return hr__is_item(&d->stretches[i]) && !d->by_size[d->stretches[i].item].key;
+}
+
+/* Finds places for all that is still on a page. */
+static bool empty(desk *d, uint32_t which, size_t spare_count, uint64_t *cost)
+{
+	const sheet *page = &d->sheets[which];
+	size_t before = d->trial_count;
+	for (uint32_t i = page->first; i < page->end; i++) {
+		if (!stays(d, i)) continue;
+		hr__tensor *tensor = d->lms->order[d->stretches[i].item];
+		spare *place = find_place(d, spare_count, tensor, which);
+		if (!place) {
+			take_back(d, before, spare_count);
+			return false;
+		}
+		d->trial[d->trial_count++] = (mover){ tensor, place->address };
+		occupy(d, place, tensor->device_bytes, 1);
+		place->address += tensor->device_bytes;
+		place->bytes -= tensor->device_bytes;
+	}
+	for (uint32_t i = page->first; i < page->end; i++) {
+		const hr__stretch *stretch = &d->stretches[i];
+		uint32_t first, last;
+		if (!stays(d, i)) continue;
+		d->by_size[stretch->item].key = 1;
+		*cost += stretch->bytes;
+		sheets_of(d, d->row_of[i], stretch->address, stretch->address + stretch->bytes, &first, &last);
+		for (uint32_t s = first; s < last; s++) d->sheets[s].left--;
+	}
+	return true;
+}
+
+uint64_t hr__defrag_pages(desk *d)
+{
+	uint64_t needed, cost = 0, candidates = 0;
+	if (!d->sheet_capacity || !hr__align_up(d->size, page_of(d), &needed) || !list_sheets(d)) return NONE;
+	needed /= page_of(d);
+	uint64_t get = pages_to_get(d), have = get + count_whole(d);
+	for (uint32_t i = 0; i < d->sheet_count; i++)
+		if (d->sheets[i].left) d->sheet_order[candidates++] = (entry){ d->sheets[i].cost, i };
+	if (have >= needed || have + candidates < needed) return NONE;
+	hr__defrag_sort(d->sheet_order, candidates);
+	for (size_t i = 0; i < d->item_count; i++) d->by_size[i] = (entry){ 0, 0 };
+	size_t spares = list_spares(d);
+	d->trial_count = 0;
+	for (uint64_t i = 0; i < candidates && have < needed && d->work < HR__DEFRAG_WORK_MAX; i++) {
+		const sheet *page = &d->sheets[d->sheet_order[i].index];
+		if (page->used || !page->left || !empty(d, d->sheet_order[i].index, spares, &cost)) continue;
+		have = get + count_whole(d);
+	}
+	if (have < needed) return NONE;
+	hr__defrag_choose(d);
+	return cost;
+}

@@ -1,0 +1,747 @@
+/* pin.c - pins, unpins, addresses.
+ *
+ * A tensor at home is pinned by adding one to its word, and nothing else is written that other threads look at but the counters of bytes.
+ * Everything else - memory for a new tensor, the return of one that is out, the end of a host copy that a write makes stale - happens once
+ * for many pins.
+ *
+ * Pins of one call are all or none. A call that finds no room gives back what it pinned; if its thread holds no other pins, it waits for
+ * others to unpin and tries again, because nobody can be waiting for it. A thread that holds pins fails at once: two such threads could
+ * wait for each other for ever. So does a call that has no room even when all others have unpinned. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/checked.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
+#include "core/lms/lms.h"
+#include "core/memory/bfc/blocks.h"
+
+#define SHORT 64u /* calls that name no more tensors than this are checked pair by pair; longer ones with 8 KiB of stack */
+#define LONGEST 16u /* waits get longer up to this attempt: HR__LOCK_MAX_SLEEP_NS then */
+#define NOW_AND_THEN 64u
+#define POLITE_NS 2000000u /* that is how long a pin lets one go first that waits already; it may wait for something else */
+
+/* Pins that this thread took and did not give back, by context; what others give back for it counts against them. A context that closes
+ * takes its pins with it, so they are told apart: for 8 contexts at a time, because room for variables of a thread is scarce in a library that is
+ * loaded late. The last entry is for all that came when there were more, and they stay there until it is empty. */
+#define HELD 8u
+static _Thread_local struct held {
+	uint64_t context;
+	int64_t pins;
+} held[HELD + 1];
+
+static __attribute__((noinline)) struct held *find_held(uint64_t context)
+{
+	struct held *unused = NULL, *empty = NULL;
+	for (struct held *each = held; each < held + HELD; each++) {
+		if (each->context == context) return each;
+		if (!unused && !hr__lms_is_open(each->context)) unused = each;
+		if (!empty && !each->pins) empty = each;
+	}
+	struct held *spare = unused ? unused : empty;
+	if (!spare || held[HELD].pins) return &held[HELD];
+	*spare = (struct held){ context, 0 };
+	return spare;
+}
+
+static void count_held(const hr__lms *lms, int64_t pins)
+{
+	struct held *entry = HR_LIKELY(held->context == lms->handle.id) ? held : find_held(lms->handle.id);
+	entry->pins += pins;
+}
+
+int64_t hr__pins_held(void)
+{
+	int64_t pins = held[HELD].pins > 0 ? held[HELD].pins : 0;
+	for (uint32_t i = 0; i < HELD; i++)
+		if (held[i].pins > 0 && hr__lms_is_open(held[i].context)) pins += held[i].pins;
+	return pins;
+}
+
+/* Around what counts pins: who checks the counts must know that a thread is at it. That thread's own flag, where it has one, because a
+ * counter that all threads write would cost more than the pin. */
+static inline hr__cache *begin_counting(hr__lms *lms)
+{
+	hr__cache *cache = hr__thread_self ? hr__thread_self->caches[lms->allocator->slot] : NULL;
+	if (HR_UNLIKELY(!cache || hr__load_relaxed(&cache->id) != lms->handle.id)) {
+		hr__fetch_add_acq_rel(&lms->pinning, 1);
+		return NULL;
+	}
+	hr__owner_add(&cache->pinning, 1);
+	hr__light_barrier();
+	return cache;
+}
+
+static inline void end_counting(hr__lms *lms, hr__cache *cache)
+{
+	if (HR_LIKELY(cache != NULL)) hr__store_release(&cache->pinning, hr__load_relaxed(&cache->pinning) - 1);
+	else hr__fetch_sub_acq_rel(&lms->pinning, 1);
+}
+
+/* Before it is pinned for [stream]: whoever moves it then knows who has to wait. */
+static inline void note_stream(hr__tensor *tensor, hr_stream stream)
+{
+	uint64_t seen, bit = hr__stream_bit(stream);
+	if (HR_LIKELY(!tensor->lms->defrag)) return;
+	seen = hr__load_relaxed(&tensor->pinned_by);
+	while ((seen | bit) != seen && !hr__cas_acq_rel(&tensor->pinned_by, &seen, seen | bit)) {}
+}
+
+/* Brings a tensor that was claimed home, and pins it. A new one is blank until all of the call is met. */
+static hr_status bring_home(hr__tensor *tensor, enum hr__place from, hr_access access, hr_stream stream)
+{
+	hr__lms *lms = tensor->lms;
+	hr__lms_enter(lms);
+	hr_status status = hr__move_in(tensor, stream, from == HR__OUT && access != HR_OVERWRITE, false);
+	if (!status && from == HR__OUT) hr__lms_count(&lms->stats.num_prefetch_misses, 1);
+	if (!status) note_stream(tensor, stream);
+	if (!status && from == HR__NEW) hr__store_relaxed(&tensor->blank, 1);
+	hr__tensor_settle(tensor, status ? from : HR__HOME, !status);
+	hr__lms_leave(lms);
+	return status;
+}
+
+static hr_status nothing_to_read(const hr__tensor *tensor)
+{
+	char name[HR__TENSOR_NAME];
+	return hr__fail(HR_INVALID_ARGUMENT, "%s was never written, so there is nothing to read; pin it with HR_WRITE or HR_OVERWRITE first",
+	                hr__tensor_name(tensor, name, sizeof name));
+}
+
+/* Pins it where it is, or brings it there. */
+static hr_status hold(hr__tensor *tensor, hr_tensor handle, hr_access access, hr_stream stream)
+{
+	for (unsigned attempt = 0;; attempt++) {
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (HR_UNLIKELY(word >> 32 != handle.id >> 32)) return hr__tensor_is_closed(handle);
+		switch (hr__place_of(word)) {
+		case HR__HOME: {
+			if (HR_UNLIKELY((word & HR__WORD_PINS) == HR__WORD_PINS)) return hr__fail(HR_TOO_MANY, "a tensor is pinned 2^24 times");
+			if (HR_UNLIKELY(word & HR__WORD_ASTRAY)) {
+				hr_status status = hr__move_repair(tensor, word);
+				if (status) return status;
+				continue;
+			}
+			note_stream(tensor, stream);
+			if (!hr__cas_acq_rel(&tensor->word, &word, word + HR__WORD_PIN)) continue;
+			/* Counted afterwards, so that two threads never count one tensor twice: the peak of active bytes would remember it. */
+			if (!(word & HR__WORD_PINS)) hr__meters_idle(tensor->lms->allocator, -(int64_t)hr__tensor_device_bytes(tensor));
+			return HR_OK;
+		}
+		case HR__NEW:
+			if (access == HR_READ) return nothing_to_read(tensor);
+			if (hr__tensor_claim(tensor, word, HR__NEW, HR__RETURNING)) return bring_home(tensor, HR__NEW, access, stream);
+			break;
+		case HR__OUT:
+			if (hr__tensor_claim(tensor, word, HR__OUT, HR__RETURNING)) return bring_home(tensor, HR__OUT, access, stream);
+			break;
+		case HR__NOWHERE:
+		case HR__GOING: return hr__tensor_is_closed(handle);
+		default: hr__tensor_wait(attempt);
+		}
+	}
+}
+
+/* Lets go of one pin. The caller knows that it is pinned. True when that was the last: then the tensor is at [place], HOME, or LEAVING for
+ * the caller. */
+static bool let_go(hr__tensor *tensor, enum hr__place place)
+{
+	uint64_t word = hr__load_relaxed(&tensor->word);
+	for (unsigned attempt = 0;;) {
+		if (HR_UNLIKELY(hr__place_of(word) == HR__MOVING)) { /* by another thread */
+			hr__tensor_wait(attempt++);
+			word = hr__load_acquire(&tensor->word);
+			continue;
+		}
+		if (HR_UNLIKELY(!hr__pins_of(word))) return false; /* two threads unpinned the last one */
+		bool last = hr__pins_of(word) == 1;
+		uint64_t next = last ? hr__word_at((word - HR__WORD_PIN) & ~HR__WORD_ADDRESSED, place) : word - HR__WORD_PIN;
+		/* What is inactive is counted before others can see it so, and take it. */
+		if (last) hr__meters_idle(tensor->lms->allocator, (int64_t)tensor->device_bytes);
+		if (hr__cas_acq_rel(&tensor->word, &word, next)) return last;
+		if (last) hr__meters_idle(tensor->lms->allocator, -(int64_t)tensor->device_bytes);
+	}
+}
+
+/* Lets go of one pin of a call that came to nothing. A tensor that got its memory in such calls alone is as it was before. */
+static __attribute__((noinline)) void put_back(hr__tensor *tensor)
+{
+	hr__lms *lms = tensor->lms;
+	if (HR_LIKELY(!hr__load_relaxed(&tensor->blank))) { /* while it is pinned it does not become so */
+		if (let_go(tensor, HR__HOME)) hr__lms_changed(lms);
+		return;
+	}
+	hr__lms_enter(lms); /* before: who finds nobody moving, and nothing pinned, finds that memory free */
+	if (let_go(tensor, HR__LEAVING)) {
+		char why[512]; /* undoing may fail too, and must not replace the reason */
+		snprintf(why, sizeof why, "%s", hr_last_message());
+		/* Another thread may have pinned it meanwhile, and written to it. */
+		if (!hr__load_relaxed(&tensor->blank)) hr__tensor_settle(tensor, HR__HOME, 0);
+		else if (hr__move_undo(tensor)) hr__fail(HR_OUT_OF_MEMORY, "%s", why);
+	}
+	hr__lms_leave(lms);
+}
+
+/* Whether a call that reads a blank tensor writes to it as well. */
+static bool writes_before(const hr_pin *pins, size_t at)
+{
+	for (size_t i = 0; i < at; i++)
+		if (pins[i].tensor.id == pins[at].tensor.id && pins[i].access != HR_READ) return true;
+	return false;
+}
+
+/* Waits until nothing on the device works on a tensor that is pinned: those who unpinned it, its return, a copy to the host if it is going
+ * to be written, and whatever its memory was used for before. Its place is fixed first, because moving it would be work again. */
+static hr_status wait_on_host(hr__tensor *tensor, hr_tensor handle, hr_access access)
+{
+	hr__lms *lms = tensor->lms;
+	void *ignored;
+	int64_t waits = 0;
+	hr_status status = hr_tensor_address(handle, &ignored);
+	uint64_t came = hr__load_relaxed(&tensor->in_epoch), copied = access == HR_READ ? 0 : hr__load_relaxed(&tensor->out_epoch);
+	uint64_t begin = hr__load_relaxed(&tensor->fresh) && hr__exchange_acquire(&tensor->fresh, 0) ? hr__device_clock_ns(lms->device) : 0;
+	if (!status && came) status = hr__device_order(lms->device, HR_STREAM_HOST, hr__stream_bit(lms->in), came, &waits);
+	if (begin) hr__lms_count(&lms->stats.stall_ns, (int64_t)(hr__device_clock_ns(lms->device) - begin));
+	if (!status && copied) status = hr__device_order(lms->device, HR_STREAM_HOST, hr__stream_bit(lms->out), copied, &waits);
+	if (!status && !came)
+		status = hr__device_order(lms->device, HR_STREAM_HOST, hr__load_relaxed(&tensor->took_on), hr__load_relaxed(&tensor->took_epoch),
+		                          &waits);
+	if (!status)
+		status = hr__device_order(lms->device, HR_STREAM_HOST, hr__load_relaxed(&tensor->streams), hr__load_relaxed(&tensor->epoch), &waits);
+	return status;
+}
+
+/* Makes [stream] wait for the return of a tensor, or for what its memory was used for before. */
+static hr_status follow_return(hr__tensor *tensor, hr_stream stream)
+{
+	hr__lms *lms = tensor->lms;
+	int64_t waits = 0;
+	uint64_t came = hr__load_relaxed(&tensor->in_epoch);
+	if (!came) {
+		/* Another stream got its memory, and perhaps never used it: what that waits for, this one must wait for too. */
+		uint64_t took = hr__load_relaxed(&tensor->took_on) & ~hr__stream_bit(stream);
+		return took ? hr__device_order(lms->device, stream, took, hr__load_relaxed(&tensor->took_epoch), &waits) : HR_OK;
+	}
+	if (stream == lms->in) return HR_OK;
+	if (hr__load_relaxed(&tensor->fresh) && hr__exchange_acquire(&tensor->fresh, 0)) hr__stall_note(lms, stream, came + 1);
+	return hr__device_order(lms->device, stream, hr__stream_bit(lms->in), came, &waits);
+}
+
+/* Number [at] of a call. */
+static hr_status pin_one(hr__tensor *tensor, const hr_pin *pins, size_t at, hr_stream stream)
+{
+	hr_access access = pins[at].access;
+	hr_status status = hold(tensor, pins[at].tensor, access, stream);
+	if (status) return status;
+	hr__lms *lms = tensor->lms;
+	status = HR_UNLIKELY(stream == HR_STREAM_HOST) ? wait_on_host(tensor, pins[at].tensor, access) : follow_return(tensor, stream);
+	if (!status && access != HR_READ) {
+		if (HR_UNLIKELY(hr__load_relaxed(&tensor->synced))) status = hr__move_dirty(tensor, stream);
+		hr__store_relaxed(&tensor->written, 1);
+	} else if (!status && HR_UNLIKELY(hr__load_relaxed(&tensor->blank)) && !writes_before(pins, at)) {
+		status = nothing_to_read(tensor);
+	}
+	if (status) {
+		put_back(tensor);
+		return status;
+	}
+	if (HR_UNLIKELY(hr__load_relaxed(&tensor->leaves))) hr__store_relaxed(&tensor->leaves, 0);
+	if (HR_UNLIKELY(hr__load_relaxed(&tensor->prefetched)) && hr__exchange_acquire(&tensor->prefetched, 0))
+		hr__lms_count(&lms->stats.num_prefetch_hits, 1);
+	return HR_OK;
+}
+
+/* ---- calls ---- */
+
+/* Tensors of a call that were named so far, by numbers of records. It may take one for another: who has occurred is looked for. */
+#define NAMED_BITS 65536u
+struct named {
+	uint64_t bits[NAMED_BITS / 64];
+};
+
+/* Whether it may have been named before; it has then. */
+static bool name_again(struct named *named, hr_tensor tensor)
+{
+	uint32_t bit = (uint32_t)tensor.id % NAMED_BITS;
+	uint64_t *word = &named->bits[bit / 64], mask = UINT64_C(1) << bit % 64;
+	bool again = *word & mask;
+	*word |= mask;
+	return again;
+}
+
+static hr_status check_call(const hr_pin *pins, size_t count, hr_stream stream, bool pinning, hr__lms **lms)
+{
+	hr_status status = HR_OK;
+	if (!pins || !count) return hr__fail(HR_INVALID_ARGUMENT, "no tensors are named");
+	for (size_t i = 0; i < count; i++) {
+		const hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
+		if (!tensor) return status;
+		if (pinning && (pins[i].access < HR_READ || pins[i].access > HR_OVERWRITE))
+			return hr__fail(HR_INVALID_ARGUMENT, "access %d is none of HR_READ, HR_WRITE, HR_OVERWRITE", (int)pins[i].access);
+		if (i && tensor->lms != *lms) return hr__fail(HR_INVALID_ARGUMENT, "tensors of several allocators are named in one call");
+		*lms = tensor->lms;
+	}
+	if (!hr__stream_is_everywhere(stream) && !hr__device_has_stream((*lms)->device, stream))
+		return hr__fail(HR_INVALID_ARGUMENT, "%s has no stream %u", hr__device_name((*lms)->device), stream);
+	return HR_OK;
+}
+
+/* ---- refusing ---- */
+
+/* What a call needs at once, and what is in its way. */
+struct demand {
+	uint64_t own;    /* bytes of the tensors that it names */
+	uint64_t stays;  /* of others at home that do not leave, whoever unpins, */
+	uint64_t pinned; /* and of others that could if they were not pinned */
+};
+
+/* The tensor of an entry; NULL when one before it names the same. For all entries in order. */
+static const hr__tensor *named_first(struct named *named, const hr_pin *pins, size_t at)
+{
+	hr_status ignored;
+	if (name_again(named, pins[at].tensor))
+		for (size_t i = 0; i < at; i++)
+			if (pins[i].tensor.id == pins[at].tensor.id) return NULL;
+	return hr__tensor_of(pins[at].tensor, &ignored);
+}
+
+/* Where its bytes belong, with the context's lock held; NULL = nowhere: it is not at home, or leaves when there is need. */
+static uint64_t *bytes_in_the_way(const hr__tensor *tensor, struct demand *demand)
+{
+	uint64_t word = hr__load_acquire(&tensor->word);
+	if (hr__place_of(word) != HR__HOME && hr__place_of(word) != HR__MOVING) return NULL;
+	if (hr__load_relaxed(&tensor->never_evict)) return &demand->stays;
+	return word & HR__WORD_PINS ? &demand->pinned : NULL;
+}
+
+static struct demand measure(hr__lms *lms, const hr_pin *pins, size_t count)
+{
+	struct demand demand = { 0 };
+	struct named named = { { 0 } };
+	hr__lock_take(&lms->lock);
+	for (uint32_t i = 0; i < lms->member_count; i++) {
+		uint64_t *to = bytes_in_the_way(lms->members[i], &demand);
+		if (to) *to += hr__tensor_device_bytes(lms->members[i]);
+	}
+	for (size_t i = 0; i < count; i++) {
+		const hr__tensor *tensor = named_first(&named, pins, i);
+		if (!tensor) continue;
+		uint64_t bytes = hr__tensor_device_bytes(tensor), *in = bytes_in_the_way(tensor, &demand);
+		demand.own += bytes;
+		if (in) *in -= *in < bytes ? *in : bytes; /* it is not in its own way; others may have unpinned it since */
+	}
+	hr__lock_release(&lms->lock);
+	return demand;
+}
+
+static uint64_t limit_of(hr__lms *lms)
+{
+	uint64_t limit = hr__load_acquire(&lms->limit);
+	return limit < lms->allocator->limit ? limit : lms->allocator->limit;
+}
+
+/* Whether there is no room for it even when nobody else has anything pinned. Blocks that are no tensors may be freed. */
+static bool can_never_fit(hr__lms *lms, const hr_pin *pins, size_t count)
+{
+	uint64_t limit = limit_of(lms);
+	struct demand demand = measure(lms, pins, count);
+	return demand.own > limit || demand.stays > limit - demand.own;
+}
+
+/* "reads 4.0 MiB weights, writes 1.0 MiB": as many as there is room for. */
+static void list_tensors(const hr_pin *pins, size_t count, char *list, size_t capacity)
+{
+	size_t used = 0;
+	struct named named = { { 0 } };
+	list[0] = 0;
+	for (size_t i = 0; i < count; i++) {
+		char size[16];
+		const hr__tensor *tensor = named_first(&named, pins, i);
+		if (!tensor) continue;
+		if (used > capacity - 100) {
+			snprintf(list + used, capacity - used, ", ...");
+			return;
+		}
+		const char *name = hr_name_text(tensor->tag ? tensor->tag : tensor->op);
+		used += (size_t)snprintf(list + used, capacity - used, "%s%s %s%s%s", used ? ", " : "",
+		                         pins[i].access == HR_READ ? "reads" : "writes",
+		                         hr__format_size(hr__tensor_device_bytes(tensor), size, sizeof size), *name ? " " : "", hr__brief(name, 40).text);
+	}
+}
+
+/* What an op needs at once, for the message; [never]: whatever others unpin. */
+static hr_status no_room(hr__lms *lms, const hr_pin *pins, size_t count, bool never)
+{
+	hr_name op = hr__thread_self ? hr__thread_self->op : HR_NAME_NONE;
+	char who[HR__BRIEF_MAX + 16], list[512], more[16];
+	snprintf(who, sizeof who, "%s%s%s", op ? "op \"" : "an op", hr__brief(hr_name_text(op), 60).text, op ? "\"" : "");
+	if (!never && hr__reclaim_was_blocked())
+		return hr__fail_in(HR_OUT_OF_MEMORY, "%s cannot run, because no tensor can leave to make room for it", who);
+	struct demand demand = measure(lms, pins, count);
+	list_tensors(pins, count, list, sizeof list);
+	int64_t idle = hr__lms_inactive(lms);
+	if (!lms->enabled && !never && idle > 0)
+		return hr__fail_in(HR_OUT_OF_MEMORY,
+		                   "%s cannot run: it needs %s at once (%s), and %s of tensors that nothing is using may not leave; "
+		                   "hr_set_lms_enabled(true) or HEADROOM_LMS=1 lets them",
+		                   who, hr__sizes_text(&demand.own, 1).text[0], list, hr__format_size((uint64_t)idle, more, sizeof more));
+	hr_stats stats;
+	hr_stats_init(&stats);
+	hr_allocator_get_stats(lms->handle, &stats);
+	int64_t plain = stats.bytes_in_use - hr__load_relaxed(&lms->resident);
+	uint64_t unit = lms->allocator->page ? lms->allocator->page : lms->allocator->granularity, least;
+	uint64_t other = demand.stays + (never ? 0 : demand.pinned) + (uint64_t)(plain > 0 ? plain : 0);
+	if (!hr__align_up(demand.own + other, unit, &least)) least = UINT64_MAX;
+	uint64_t there = (uint64_t)stats.bytes_reserved + hr__pool_available(lms->allocator->device);
+	hr__sizes size = HR__SIZES(demand.own, other, least <= limit_of(lms) ? there : least);
+	if (least <= limit_of(lms) && least > there)
+		return hr__fail_in(HR_OUT_OF_MEMORY,
+		                   "%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but others have so much of %s that "
+		                   "it can have only %s",
+		                   who, size.text[0], list, size.text[1], hr__device_name(lms->allocator->device), size.text[2]);
+	if (least <= limit_of(lms))
+		return hr__fail_in(HR_OUT_OF_MEMORY,
+		                   "%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but what is free lies in "
+		                   "pieces: %sraise the limit",
+		                   who, size.text[0], list, size.text[1], lms->defrag || !lms->enabled ? "" : "switch hr_lms_options.defrag on, or ");
+	return hr__fail_in(HR_OUT_OF_MEMORY,
+	                   "%s cannot run: it needs %s at once (%s), and %s more %s; the least limit that would do is %s", who,
+	                   size.text[0], list, size.text[1], never ? "does not leave" : "is in use", size.text[2]);
+}
+
+/* All of them or none. */
+static hr_status try_all(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
+{
+	hr_status status = HR_OK;
+	size_t done = 0;
+	for (; done < count; done++) {
+		hr__tensor *tensor = hr__tensor_of(pins[done].tensor, &status);
+		if (!tensor) break;
+		status = pin_one(tensor, pins, done, stream);
+		if (status) break;
+	}
+	if (!status) return HR_OK;
+	bool changed = done > 0;
+	while (done--) {
+		hr_status ignored;
+		put_back(hr__tensor_of(pins[done].tensor, &ignored));
+	}
+	if (changed) hr__lms_changed(lms);
+	return status;
+}
+
+/* ---- waiting for room ---- */
+
+/* A pin is counted after it is made, so the tensors are looked at as well. */
+static bool nothing_is_pinned(hr__lms *lms)
+{
+	bool pinned = hr__lms_pinned(lms) != 0;
+	if (pinned) return false;
+	hr__lock_take(&lms->lock);
+	for (uint32_t i = 0; i < lms->member_count && !pinned; i++) pinned = hr__load_acquire(&lms->members[i]->word) & HR__WORD_PINS;
+	hr__lock_release(&lms->lock);
+	return !pinned;
+}
+
+static bool is_quiet(hr__lms *lms)
+{
+	return !hr__load_acquire(&lms->movers) && nothing_is_pinned(lms);
+}
+
+/* Tries again whenever there may be room, until there is, the time is up, or it is certain that nobody was in the way.
+ *
+ * Threads that try at the same time can each take what the other needs, and all fail, again and again. So one of those that wait has the
+ * turn and tries at every change; the others only now and then. Whoever comes new and is in its way fails too, and waits. */
+static hr_status wait_for_room(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
+{
+	hr_status status = HR_OUT_OF_MEMORY;
+	uint64_t until = hr__os()->clock_ns() + lms->wait_ns;
+	bool turn = false, late = false;
+	if (until < lms->wait_ns) until = UINT64_MAX; /* for ever */
+	hr__lms_count(&lms->stats.num_pin_waits, 1);
+	for (unsigned attempt = 1; !late; attempt++) {
+		uint32_t nobody = 0;
+		turn = turn || hr__cas_acquire(&lms->turn, &nobody, 1);
+		late = hr__os()->clock_ns() >= until;
+		if (!turn && !late && attempt % NOW_AND_THEN) {
+			hr__tensor_wait(LONGEST);
+			continue;
+		}
+		bool quiet = is_quiet(lms);
+		uint64_t seen = hr__load_acquire(&lms->changes) - hr__lms_changes_made();
+		hr__retry(true); /* the first try was reported */
+		status = try_all(lms, pins, count, stream);
+		hr__retry(false);
+		if (status != HR_OUT_OF_MEMORY) break;
+		seen += hr__lms_changes_made(); /* what it made itself is nothing new */
+		if (quiet && is_quiet(lms) && hr__load_acquire(&lms->changes) == seen) break;
+		for (unsigned i = 0; turn && !late && hr__load_acquire(&lms->changes) == seen && !is_quiet(lms); i++) {
+			hr__tensor_wait(i < LONGEST ? i : LONGEST);
+			late = hr__os()->clock_ns() >= until;
+		}
+	}
+	if (turn) hr__store_release(&lms->turn, 0);
+	return status;
+}
+
+/* A thread that pins again as soon as it has unpinned would always be faster than one that waits for it. */
+static void let_others_go_first(const hr__lms *lms)
+{
+	uint64_t until = hr__os()->clock_ns() + POLITE_NS;
+	for (unsigned i = 0; hr__load_acquire(&lms->turn) && hr__os()->clock_ns() < until; i++) hr__tensor_wait(i < LONGEST ? i : LONGEST);
+}
+
+static hr_status pin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
+{
+	uint64_t now = hr__fetch_add_relaxed(&lms->clock, 1) + 1;
+	if (lms->learned) hr__learned_before(lms, pins, count);
+	if (HR_UNLIKELY(hr__load_relaxed(&lms->turn)) && lms->wait_ns && !hr__pins_held()) let_others_go_first(lms);
+	hr_status status = try_all(lms, pins, count, stream);
+	if (HR_UNLIKELY(status == HR_OUT_OF_MEMORY)) {
+		bool alone = !hr__pins_held(), never = alone && can_never_fit(lms, pins, count);
+		if (alone && !never && lms->wait_ns) status = wait_for_room(lms, pins, count, stream);
+		if (status == HR_OUT_OF_MEMORY) return no_room(lms, pins, count, never);
+	}
+	if (status) return status;
+	count_held(lms, (int64_t)count);
+	for (size_t i = 0; i < count; i++) {
+		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
+		if (HR_UNLIKELY(!tensor)) continue; /* another thread has unpinned and destroyed it already */
+		hr__store_relaxed(&tensor->last_use, now);
+		if (HR_UNLIKELY(hr__load_relaxed(&tensor->blank))) hr__store_relaxed(&tensor->blank, 0);
+	}
+	if (lms->learned) hr__learned_pinned(lms, pins, count, stream);
+	return HR_OK;
+}
+
+hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
+{
+	hr__lms *lms = NULL;
+	hr_status status = check_call(pins, count, stream, true, &lms);
+	if (status) return status;
+	hr__cache *counting = begin_counting(lms);
+	status = pin_checked(lms, pins, count, stream);
+	end_counting(lms, counting);
+	return status;
+}
+
+hr_status hr_tensor_pin(hr_tensor tensor, hr_access access, hr_stream stream)
+{
+	hr_pin pin = { tensor, access };
+	return hr_pin_all(&pin, 1, stream);
+}
+
+static hr_status not_pinned(const hr__tensor *tensor)
+{
+	char name[HR__TENSOR_NAME];
+	return hr__fail(HR_INVALID_ARGUMENT, "%s is not pinned", hr__tensor_name(tensor, name, sizeof name));
+}
+
+/* As many pins as entries of the list name it, up to this one. [named] is NULL in a short list. */
+static inline hr_status check_entry(const hr_pin *pins, size_t count, size_t at, struct named *named)
+{
+	hr_status status = HR_OK;
+	const hr__tensor *tensor = hr__tensor_of(pins[at].tensor, &status);
+	if (!tensor) return status;
+	uint32_t needed = 1, there = hr__pins_of(hr__load_relaxed(&tensor->word));
+	if (there < count && (!named || name_again(named, pins[at].tensor)))
+		for (size_t i = 0; i < at; i++) needed += pins[i].tensor.id == pins[at].tensor.id;
+	return there < needed ? not_pinned(tensor) : HR_OK;
+}
+
+static __attribute__((noinline)) hr_status check_long(const hr_pin *pins, size_t count)
+{
+	struct named named = { { 0 } };
+	hr_status status = HR_OK;
+	for (size_t i = 0; i < count && !status; i++) status = check_entry(pins, count, i, &named);
+	return status;
+}
+
+/* Every tensor of the list has as many pins as it occurs there. */
+static hr_status check_pinned(const hr_pin *pins, size_t count)
+{
+	hr_status status = HR_OK;
+	if (count > SHORT) return check_long(pins, count);
+	for (size_t i = 0; i < count && !status; i++) status = check_entry(pins, count, i, NULL);
+	return status;
+}
+
+/* Looks at what nobody uses any more, before anybody else can. */
+static hr_status inspect(hr__tensor *tensor, hr_tensor handle, hr_stream stream)
+{
+	/* It is used again already, or is leaving: then it is looked at on the way. */
+	if (!hr__tensor_claim(tensor, handle.id, HR__HOME, HR__LEAVING)) return HR_OK;
+	hr__lms *lms = tensor->lms;
+	hr__lms_enter(lms);
+	hr_status status = HR_OK;
+	if (stream == HR_STREAM_HOST) { /* reading it takes a stream */
+		int64_t waits = 0;
+		stream = lms->out;
+		status = hr__device_order(lms->device, stream, hr__load_relaxed(&tensor->streams), hr__load_relaxed(&tensor->epoch), &waits);
+	}
+	if (!status) status = hr__move_inspect(tensor, stream);
+	hr__tensor_settle(tensor, HR__HOME, 0);
+	hr__lms_leave(lms);
+	return status;
+}
+
+/* Its users when [stream] is done with it. It waited for the return, so who waits for it waits for that too. */
+static uint64_t users_after(const hr__tensor *tensor, uint64_t streams, hr_stream stream)
+{
+	uint64_t came = UINT64_C(1) << tensor->lms->in;
+	if (stream != tensor->lms->in && HR_LIKELY(!hr__load_relaxed(&tensor->unfollowed))) streams &= ~came;
+	return streams | hr__stream_bit(stream);
+}
+
+static bool unpin_one(hr__tensor *tensor, hr_stream stream)
+{
+	hr__lms *lms = tensor->lms;
+	uint64_t streams = hr__load_acquire(&tensor->streams), next = users_after(tensor, streams, stream);
+	while (next != streams && !hr__cas_acq_rel(&tensor->streams, &streams, next)) next = users_after(tensor, streams, stream);
+	hr__lms_max_u64(&tensor->epoch, hr__device_epoch(lms->device));
+	return let_go(tensor, HR__HOME);
+}
+
+/* Of each tensor that nobody has pinned now, once. */
+static void tell_policy(hr__lms *lms, const hr_pin *pins, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		hr_status ignored;
+		const hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &ignored);
+		bool again = !tensor || hr__load_relaxed(&tensor->word) & HR__WORD_PINS;
+		for (size_t k = i + 1; k < count && !again; k++) again = pins[k].tensor.id == pins[i].tensor.id;
+		if (!again) lms->policy.unused(lms->policy_user, pins[i].tensor, hr__load_relaxed(&lms->clock));
+	}
+}
+
+static hr_status unpin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
+{
+	bool idle = false;
+	hr_status status, found = HR_OK;
+	for (size_t i = 0; i < count; i++) {
+		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
+		if (!tensor || !hr__pins_of(hr__load_relaxed(&tensor->word))) { /* another thread has unpinned it since it was looked at */
+			if (!found) found = tensor ? not_pinned(tensor) : status;
+			continue;
+		}
+		bool last = unpin_one(tensor, stream);
+		idle |= last;
+		if (!last || !lms->verify) continue;
+		status = inspect(tensor, pins[i].tensor, stream);
+		if (!found) found = status;
+	}
+	count_held(lms, -(int64_t)count);
+	if (idle) hr__lms_changed(lms);
+	if (lms->learned) hr__learned_unpinned(lms, pins, count, stream);
+	if (idle && lms->policy.unused) tell_policy(lms, pins, count);
+	return found;
+}
+
+hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream)
+{
+	hr__lms *lms = NULL;
+	hr_status status = check_call(pins, count, stream, false, &lms);
+	if (!status) status = check_pinned(pins, count);
+	if (status) return status;
+	hr__cache *counting = begin_counting(lms);
+	status = unpin_checked(lms, pins, count, stream);
+	end_counting(lms, counting);
+	return status;
+}
+
+hr_status hr_tensor_unpin(hr_tensor tensor, hr_stream stream)
+{
+	hr_pin pin = { tensor, HR_READ };
+	return hr_unpin_all(&pin, 1, stream);
+}
+
+hr_status hr_tensor_address(hr_tensor handle, void **out)
+{
+	hr_status status = HR_OK;
+	hr__tensor *tensor = hr__tensor_of(handle, &status);
+	if (!tensor) return status;
+	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_address: out is NULL");
+	for (unsigned attempt = 0; !status; attempt++) {
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (word >> 32 != handle.id >> 32) return hr__tensor_is_closed(handle);
+		if (!(word & HR__WORD_PINS)) return not_pinned(tensor);
+		if (hr__place_of(word) != HR__HOME) hr__tensor_wait(attempt); /* being moved on the device */
+		else if (HR_UNLIKELY(word & HR__WORD_ASTRAY)) status = hr__move_repair(tensor, word);
+		else if (word & HR__WORD_ADDRESSED || hr__cas_acquire(&tensor->word, &word, word | HR__WORD_ADDRESSED)) break;
+	}
+	if (!status) *out = (void *)(uintptr_t)tensor->address;
+	return status;
+}
+
+/* ---- by hand ---- */
+
+static hr_status stays(const hr__tensor *tensor)
+{
+	char name[HR__TENSOR_NAME];
+	return hr__fail(HR_UNSUPPORTED, "%s may not leave: %s", hr__tensor_name(tensor, name, sizeof name),
+	                tensor->lms->enabled ? "never_evict is set, or it is smaller than a page and fixed"
+	                                     : "Large Model Support is off; hr_set_lms_enabled(true) before the first tensor");
+}
+
+hr_status hr_tensor_evict(hr_tensor handle)
+{
+	hr_status status;
+	char name[HR__TENSOR_NAME];
+	hr__tensor *tensor = hr__tensor_of(handle, &status);
+	if (!tensor) return status;
+	if (!tensor->lms->enabled || hr__load_relaxed(&tensor->never_evict)) return stays(tensor);
+	for (unsigned attempt = 0;; attempt++) {
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (word >> 32 != handle.id >> 32) return hr__tensor_is_closed(handle);
+		switch (hr__place_of(word)) {
+		case HR__NEW:
+		case HR__OUT: return HR_OK;
+		case HR__NOWHERE:
+		case HR__GOING: return hr__tensor_is_closed(handle);
+		case HR__HOME:
+			if (word & HR__WORD_PINS)
+				return hr__fail(HR_IN_USE, "%s is pinned; unpin it first", hr__tensor_name(tensor, name, sizeof name));
+			if (!hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) break;
+			return hr__move_out(tensor, tensor->lms->out);
+		default: hr__tensor_wait(attempt);
+		}
+	}
+}
+
+hr_status hr__prefetch(hr__tensor *tensor, uint64_t word)
+{
+	hr__lms *lms = tensor->lms;
+	if (!hr__tensor_claim(tensor, word, HR__OUT, HR__RETURNING)) return HR_OK;
+	hr__lms_enter(lms);
+	enum hr__reclaim_mode before = hr__reclaim_allow(HR__RECLAIM_LEAVING);
+	hr_status status = hr__move_in(tensor, lms->in, true, true);
+	hr__reclaim_allow(before);
+	if (!status) {
+		hr__store_relaxed(&tensor->prefetched, 1);
+		hr__lms_count(&lms->stats.num_prefetches, 1);
+	} else if (status == HR_OUT_OF_MEMORY) {
+		hr__lms_count(&lms->stats.num_prefetches_refused, 1);
+	}
+	hr__tensor_settle(tensor, status ? HR__OUT : HR__HOME, 0);
+	hr__lms_leave(lms);
+	return status;
+}
+
+hr_status hr_tensor_prefetch(hr_tensor handle)
+{
+	hr_status status;
+	hr__tensor *tensor = hr__tensor_of(handle, &status);
+	if (!tensor) return status;
+	for (unsigned attempt = 0;; attempt++) {
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (word >> 32 != handle.id >> 32) return hr__tensor_is_closed(handle);
+		switch (hr__place_of(word)) {
+		case HR__NOWHERE:
+		case HR__GOING: return hr__tensor_is_closed(handle);
+		case HR__LEAVING:
+		case HR__RETURNING: hr__tensor_wait(attempt); break;
+		case HR__OUT: return hr__prefetch(tensor, word);
+		default: return HR_OK;
+		}
+	}
+}

@@ -1,0 +1,111 @@
+/* layout.c - see layout.h. Packing rectangles of which one side is fixed is hard in general; largest first at the lowest place is what
+ * offline packings of recorded traces were made with, and leaves nothing to speak of. */
+#include "core/lms/plan/layout.h"
+
+#include "core/base/assert.h"
+#include "core/os/os.h"
+
+static bool meet(const hr__stay *a, const hr__stay *b)
+{
+	bool a_wraps = a->to < a->from, b_wraps = b->to < b->from;
+	if (a_wraps && b_wraps) return true;
+	if (a_wraps) return b->to >= a->from || b->from <= a->to;
+	if (b_wraps) return a->to >= b->from || a->from <= b->to;
+	return a->from <= b->to && b->from <= a->to;
+}
+
+enum order { LARGEST, LAST_TO_GO, LONGEST, FIRST_TO_COME, ORDERS };
+
+struct packing {
+	hr__stay *stays;
+	uint32_t count, ops;
+	enum order order;
+	uint32_t *numbers, *placed;
+};
+
+static uint64_t weight(const struct packing *packing, const hr__stay *stay)
+{
+	switch (packing->order) {
+	case LARGEST: return stay->bytes;
+	case LAST_TO_GO: return stay->to;
+	case LONGEST: return stay->to >= stay->from ? stay->to - stay->from : packing->ops - stay->from + stay->to;
+	default: return packing->ops - stay->from;
+	}
+}
+
+static bool before(const struct packing *packing, uint32_t x, uint32_t y)
+{
+	const hr__stay *a = &packing->stays[x], *b = &packing->stays[y];
+	uint64_t of_a = weight(packing, a), of_b = weight(packing, b);
+	if (of_a != of_b) return of_a > of_b;
+	if (a->bytes != b->bytes) return a->bytes > b->bytes;
+	return x < y;
+}
+
+/* Heap sort. */
+static void sift(struct packing *packing, uint32_t from, uint32_t count)
+{
+	uint32_t *heap = packing->numbers;
+	for (uint32_t at = from, child; (child = 2 * at + 1) < count; at = child) {
+		if (child + 1 < count && before(packing, heap[child], heap[child + 1])) child++;
+		if (!before(packing, heap[at], heap[child])) return;
+		uint32_t swap = heap[at];
+		heap[at] = heap[child];
+		heap[child] = swap;
+	}
+}
+
+static void sort(struct packing *packing)
+{
+	uint32_t *heap = packing->numbers;
+	for (uint32_t i = 0; i < packing->count; i++) heap[i] = i;
+	for (uint32_t i = packing->count / 2; i-- > 0;) sift(packing, i, packing->count);
+	for (uint32_t i = packing->count; i-- > 1;) {
+		uint32_t swap = heap[0];
+		heap[0] = heap[i];
+		heap[i] = swap;
+		sift(packing, 0, i);
+	}
+}
+
+/* Puts [number] into the list of those that have a place, which is in order of offsets. */
+static void insert(struct packing *packing, uint32_t count, uint32_t number)
+{
+	uint32_t at = count, *placed = packing->placed;
+	for (; at > 0 && packing->stays[placed[at - 1]].offset > packing->stays[number].offset; at--) placed[at] = placed[at - 1];
+	placed[at] = number;
+}
+
+/* False as soon as something ends above [most]. */
+static bool pack(struct packing *packing, uint64_t most)
+{
+	sort(packing);
+	for (uint32_t i = 0; i < packing->count; i++) {
+		hr__stay *stay = &packing->stays[packing->numbers[i]];
+		uint64_t place = 0;
+		for (uint32_t k = 0; k < i; k++) {
+			const hr__stay *other = &packing->stays[packing->placed[k]];
+			if (other->offset >= place + stay->bytes) break; /* those behind it begin later still */
+			if (other->offset + other->bytes <= place || !meet(stay, other)) continue;
+			place = other->offset + other->bytes;
+		}
+		stay->offset = place;
+		if (place > most || stay->bytes > most - place) return false;
+		insert(packing, i, packing->numbers[i]);
+	}
+	return true;
+}
+
+hr_status hr__layout_make(hr__stay *stays, uint32_t count, uint32_t ops, uint64_t most, bool *fits)
+{
+	void *block;
+	*fits = count == 0;
+	if (!count) return HR_OK;
+	size_t bytes = 2 * (size_t)count * sizeof(uint32_t);
+	int error = hr__os()->alloc(bytes, &block);
+	if (error) return hr__os_fail(error, "cannot get host memory for the layout of a step");
+	struct packing packing = { .stays = stays, .count = count, .ops = ops, .numbers = block, .placed = (uint32_t *)block + count };
+	for (; packing.order < ORDERS && !*fits; packing.order++) *fits = pack(&packing, most);
+	hr__os()->free(block, bytes);
+	return HR_OK;
+}

@@ -1,0 +1,341 @@
+/* plan.c - which tensors should leave during a step, when, and when to ask for them back.
+ *
+ * THE MODEL
+ *
+ * The host issues everything in the order of ops and never waits. Memory is counted in that order, as in any allocator that follows the
+ * order of streams:
+ *
+ *   before op i   returns with in_before == i take memory; then the tensors that op i makes
+ *   op i          all it uses is on the device. Bytes in use now are at most machine->memory: the occupancy of position i
+ *   after op i    tensors with died == i give memory back; then those with out_after == i leave and give it back
+ *
+ * Time belongs to the device. It has three servers, each of which does what it is given in order: compute, the link out, the link in.
+ *
+ *   an op       starts when the one before it is done, when the returns of its tensors are done, and when there is room for what it makes
+ *   a copy out  starts when the op it is due after is done and the link is free: the one that wrote the tensor last (copy_after), though
+ *               the tensor may leave later
+ *   a return    starts when the link is free, when there is room, and when the tensor's copy out is done
+ *
+ * There is room when enough of the bytes that were given back before, in the order of issue, are really free: those of a tensor that dies
+ * when the op is done, those of one that leaves when the op and its copy are done. Bytes are counted, not blocks: pages can be stitched.
+ * Those that are free first are handed out first. A clean tensor is not copied.
+ *
+ * The step is a ring: a few steps are simulated, until one takes as long as the one before.
+ *
+ * THE FILES
+ *
+ *   plan_ring.c      what a step says: uses by tensor, gaps, how much is in use at each op
+ *   plan_draft.c     room for drafts
+ *   plan_choose.c    which gaps are used
+ *   plan_place.c     when tensors are asked back; which gaps are not needed; which copies are good
+ *   plan_simulate.c  how long a step takes with that
+ *   plan_levels.c    the tree that says how full each op is
+ *   plan.c           tries several ways to choose and to place, and improves the best */
+#include "core/lms/plan/plan.h"
+
+#include "core/base/assert.h"
+#include "core/base/checked.h"
+#include "core/base/status.h"
+#include "core/lms/plan/plan_draft.h"
+#include "core/os/os.h"
+
+/* ---- what a step needs ---- */
+
+static uint64_t highest(const uint64_t *values, uint32_t count, uint32_t *where)
+{
+	uint64_t most = 0;
+	*where = 0;
+	for (uint32_t i = 0; i < count; i++) {
+		if (values[i] > most) {
+			most = values[i];
+			*where = i;
+		}
+	}
+	return most;
+}
+
+/* A step without ops is only what lies there. */
+static uint64_t lying_there(const hr__plan_step *step)
+{
+	uint64_t bytes = step->other_bytes;
+	for (uint32_t t = 0; t < step->tensor_count; t++) bytes += step->tensors[t].bytes;
+	return bytes;
+}
+
+uint64_t hr__plan_least(const hr__plan_step *step, uint32_t *op)
+{
+	hr__ring ring;
+	uint32_t where = 0;
+	if (hr__ring_open(step, NULL, &ring) != HR_OK) return 0;
+	uint64_t least = ring.n > 0 ? highest(ring.least, ring.n, &where) : lying_there(step);
+	hr__ring_close(&ring);
+	if (op != NULL) *op = where;
+	return least;
+}
+
+uint64_t hr__plan_peak(const hr__plan_step *step)
+{
+	hr__ring ring;
+	uint32_t where;
+	if (hr__ring_open(step, NULL, &ring) != HR_OK) return 0;
+	uint64_t peak = ring.n > 0 ? highest(ring.occupied, ring.n, &where) : lying_there(step);
+	hr__ring_close(&ring);
+	return peak;
+}
+
+uint64_t hr__plan_compute_ns(const hr__plan_step *step)
+{
+	uint64_t ns = 0;
+	for (uint32_t i = 0; i < step->op_count; i++)
+		if (!hr__add(ns, step->ops[i].ns, &ns)) return UINT64_MAX;
+	return ns;
+}
+
+/* ---- making a plan ---- */
+
+#define TASTES 4            /* that are looked at closely */
+#define MOST_WORK 400000u   /* to do without gaps that cost time: about 30 ms */
+#define LINK_NS_OF_A_NS 256 /* so much less for the links is worth a step that takes a nanosecond more */
+
+/* Less time; where it is about the same, less for the links to do: fewer bytes, in fewer copies. */
+static uint64_t cost_of(const hr__draft *draft)
+{
+	uint64_t cost;
+	return hr__add(draft->step_ns, draft->link_ns / LINK_NS_OF_A_NS, &cost) ? cost : UINT64_MAX;
+}
+
+static void swap(hr__draft *a, hr__draft *b)
+{
+	hr__draft c = *a;
+	*a = *b;
+	*b = c;
+}
+
+static void draw(hr__drafting *drafting, hr__draft *draft, const hr__taste *taste)
+{
+	hr__draft_choose(drafting, draft, taste);
+	hr__draft_place(drafting, draft, taste);
+	hr__draft_simulate(drafting, draft);
+}
+
+/* Where the scan for full positions may begin. */
+static uint32_t emptiest(const hr__ring *ring)
+{
+	uint32_t where = 0;
+	for (uint32_t i = 1; i < ring->n; i++)
+		if (ring->occupied[i] < ring->occupied[where]) where = i;
+	return where;
+}
+
+/* The best tastes that were tried, best first. */
+struct tasted {
+	hr__taste taste;
+	uint64_t cost;
+};
+
+static void try_taste(hr__drafting *drafting, hr__draft *draft, hr__taste taste, struct tasted *best)
+{
+	draw(drafting, draft, &taste);
+	struct tasted tried = { taste, cost_of(draft) };
+	for (int i = 0; i < TASTES; i++) {
+		if (best[i].cost <= tried.cost) continue;
+		struct tasted worse = best[i];
+		best[i] = tried;
+		tried = worse;
+	}
+}
+
+static void find_tastes(hr__drafting *drafting, hr__draft *draft, struct tasted *best)
+{
+	static const uint32_t worths[] = { 0, 2, 8, 32 };
+	const hr__ring *ring = drafting->ring;
+	uint32_t starts[3] = { 0, emptiest(ring), 0 };
+	highest(ring->occupied, ring->n, &starts[2]);
+	for (int i = 0; i < TASTES; i++) best[i] = (struct tasted){ .cost = UINT64_MAX };
+	for (int i = 0; i < 24; i++) {
+		if (i % 3 > 0 && starts[i % 3] == starts[i % 3 - 1]) continue;
+		try_taste(drafting, draft,
+		          (hr__taste){ .start = starts[i % 3], .least_worth = worths[i / 3 % 4], .copy_early = i / 12 > 0 }, best);
+	}
+	hr__taste first = best[0].taste;
+	for (int i = 0; i < 3; i++) {
+		hr__taste taste = first;
+		if (i == 0) taste.return_late = true;
+		else taste.promise = i == 1 ? HR__PROMISE_MADE : HR__PROMISE_KEPT;
+		try_taste(drafting, draft, taste, best);
+	}
+}
+
+/* The chosen gap that was not tried yet and that ops waited for longest; among those nobody waited for, the largest. */
+static uint32_t most_to_blame(const hr__drafting *drafting, const hr__draft *draft, const bool *tried)
+{
+	uint32_t worst = HR__RING_NO_GAP;
+	uint64_t longest = 0, most = 0;
+	for (uint32_t g = 0; g < drafting->ring->gap_count; g++) {
+		uint64_t waited = draft->blame[g], bytes = drafting->ring->gaps[g].bytes;
+		if (!draft->chosen[g] || tried[g] || waited < longest || (waited == longest && bytes <= most)) continue;
+		longest = waited;
+		most = bytes;
+		worst = g;
+	}
+	return worst;
+}
+
+/* Does without one gap after the other, and leaves it at that where it helps; again, as long as that makes a difference. */
+static void improve(hr__drafting *drafting, hr__draft *best, hr__draft *draft, const hr__taste *taste, bool *tried, uint64_t most_work)
+{
+	uint32_t gaps = drafting->ring->gap_count;
+	bool helped = false;
+	for (uint32_t g = 0; g < gaps; g++) drafting->avoid[g] = tried[g] = false;
+	draw(drafting, best, taste);
+	while (drafting->work < most_work) {
+		uint32_t g = most_to_blame(drafting, best, tried);
+		if (g == HR__RING_NO_GAP && !helped) break;
+		if (g == HR__RING_NO_GAP) {
+			for (uint32_t i = 0; i < gaps; i++) tried[i] = false;
+			helped = false;
+			continue;
+		}
+		tried[g] = true;
+		if (drafting->avoid[g]) continue; /* it cannot be done without */
+		drafting->avoid[g] = true;
+		draw(drafting, draft, taste);
+		drafting->avoid[g] = false;
+		if (cost_of(draft) >= cost_of(best)) continue;
+		drafting->avoid[g] = helped = true;
+		swap(draft, best);
+	}
+}
+
+/* Most bytes in use with the draft. */
+static uint64_t peak_of(hr__drafting *drafting, const hr__draft *draft)
+{
+	const hr__ring *ring = drafting->ring;
+	hr__levels_set(&drafting->levels, ring->occupied);
+	for (uint32_t g = 0; g < ring->gap_count; g++) {
+		const hr__gap *gap = &ring->gaps[g];
+		if (!draft->chosen[g]) continue;
+		uint32_t first = gap->from + 1, end = draft->in_before[g];
+		if (first < end) {
+			hr__levels_add(&drafting->levels, first, end - 1, -gap->bytes);
+		} else {
+			hr__levels_add(&drafting->levels, first, ring->n - 1, -gap->bytes);
+			if (end > 0) hr__levels_add(&drafting->levels, 0, end - 1, -gap->bytes);
+		}
+	}
+	return hr__levels_highest(&drafting->levels, 0, ring->n - 1);
+}
+
+/* The first op of [from, to) whose time, with [later], is at least [since]; [to] when there is none. Times of a step only grow, and a plan has
+ * as many moves as there are ops: a look at each op for each move would take time that grows with the square of their number. */
+static uint32_t first_since(const uint64_t *times, uint32_t from, uint32_t to, uint64_t later, uint64_t since)
+{
+	while (from < to) {
+		uint32_t middle = from + (to - from) / 2;
+		if (times[middle] + later >= since) to = middle;
+		else from = middle + 1;
+	}
+	return to;
+}
+
+/* The same from [from] round the ring to [to]. Ops of the next step are a step later. */
+static uint32_t first_round(const hr__drafting *drafting, const hr__draft *draft, const uint64_t *times, uint32_t from, uint32_t to, uint64_t since)
+{
+	if (from <= to) return first_since(times, from, to, 0, since);
+	uint32_t n = drafting->ring->n, op = first_since(times, from, n, 0, since);
+	return op < n ? op : first_since(times, 0, to, draft->step_ns, since);
+}
+
+/* The op that runs when a return begins: from the one before which it is asked for on, the first that is not done by then. */
+static uint32_t start_of(const hr__drafting *drafting, const hr__draft *draft, uint32_t g)
+{
+	uint64_t begins = drafting->returned[g], since = begins < UINT64_MAX ? begins + 1 : begins;
+	return first_round(drafting, draft, drafting->ended, draft->in_before[g], drafting->ring->gaps[g].to, since);
+}
+
+/* The last op, from the one after which it leaves on, that began before the copy was done. */
+static uint32_t gone_of(const hr__drafting *drafting, const hr__draft *draft, uint32_t g)
+{
+	const hr__gap *gap = &drafting->ring->gaps[g];
+	uint64_t done = drafting->out_done[g];
+	if (draft->clean[g]) return gap->from;
+	if (draft->copied_after[g] > gap->from) done = done > draft->step_ns ? done - draft->step_ns : 0; /* it was the last step's */
+	uint32_t next = first_round(drafting, draft, drafting->started, gap->from + 1, gap->to, done);
+	return next > 0 ? next - 1 : drafting->ring->n - 1;
+}
+
+static hr_status write_plan(hr__drafting *drafting, const hr__draft *draft, hr__plan *out)
+{
+	const hr__ring *ring = drafting->ring;
+	void *moves = NULL;
+	if (draft->moves > 0 && hr__os()->alloc(draft->moves * sizeof(hr__plan_move), &moves) != 0)
+		return hr__fail(HR_NO_HOST_MEMORY, "no host memory for a plan of %u moves", draft->moves);
+	*out = (hr__plan){ .moves = moves, .move_count = draft->moves, .bytes_out = draft->bytes_out, .bytes_in = draft->bytes_in };
+	out->step_ns = draft->step_ns;
+	out->peak_bytes = peak_of(drafting, draft);
+	HR_ASSERT(out->peak_bytes <= ring->machine->memory);
+	for (uint32_t k = 0; k < draft->moves; k++) {
+		uint32_t g = drafting->outs[k];
+		const hr__gap *gap = &ring->gaps[g];
+		out->moves[k] = (hr__plan_move){ .tensor = gap->tensor,
+			                             .out_after = gap->from,
+			                             .gone_by = gone_of(drafting, draft, g),
+			                             .in_before = draft->in_before[g],
+			                             .starts_by = start_of(drafting, draft, g),
+			                             .needed_by = gap->to,
+			                             .copy_after = draft->clean[g] ? gap->from : draft->copied_after[g],
+			                             .clean = draft->clean[g] };
+	}
+	return HR_OK;
+}
+
+static hr_status plan_moves(const hr__ring *ring, hr__plan *out)
+{
+	hr__drafting drafting;
+	hr__draft best, current, draft;
+	bool *tried;
+	hr_status status;
+	if (!hr__drafting_open(&drafting, ring)) return hr__fail(HR_NO_HOST_MEMORY, "no host memory to plan a step of %u ops", ring->n);
+	if (hr__draft_open(&best, &drafting) && hr__draft_open(&current, &drafting) && hr__draft_open(&draft, &drafting) &&
+	    (tried = hr__scratch_take(&drafting.scratch, ring->gap_count, sizeof *tried)) != NULL) {
+		struct tasted tastes[TASTES];
+		find_tastes(&drafting, &draft, tastes);
+		drafting.work = 0;
+		for (uint32_t i = 0; i < TASTES && tastes[i].cost < UINT64_MAX; i++) {
+			improve(&drafting, &current, &draft, &tastes[i].taste, tried, MOST_WORK / TASTES * (i + 1));
+			if (i == 0 || cost_of(&current) < cost_of(&best)) swap(&best, &current);
+		}
+		hr__draft_simulate(&drafting, &best);
+		status = write_plan(&drafting, &best, out);
+	} else {
+		status = hr__fail(HR_NO_HOST_MEMORY, "no host memory to plan a step of %u ops", ring->n);
+	}
+	hr__drafting_close(&drafting);
+	return status;
+}
+
+hr_status hr__plan_make(const hr__plan_step *step, const hr__plan_machine *machine, hr__plan *out)
+{
+	hr__ring ring;
+	uint32_t where = 0, least_op = 0;
+	hr_status status = hr__ring_open(step, machine, &ring);
+	if (status != HR_OK) return status;
+	uint64_t peak = ring.n > 0 ? highest(ring.occupied, ring.n, &where) : lying_there(step);
+	uint64_t least = ring.n > 0 ? highest(ring.least, ring.n, &least_op) : peak;
+	if (least > machine->memory) {
+		status = hr__fail(HR_OUT_OF_MEMORY, "op %u of the step needs %llu bytes at once, and %llu may be used", least_op,
+		                  (unsigned long long)least, (unsigned long long)machine->memory);
+	} else if (peak <= machine->memory) {
+		*out = (hr__plan){ .step_ns = ring.n > 0 ? ring.time[ring.n] : 0, .peak_bytes = peak };
+	} else {
+		status = plan_moves(&ring, out);
+	}
+	hr__ring_close(&ring);
+	return status;
+}
+
+void hr__plan_free(hr__plan *plan)
+{
+	if (plan->moves != NULL) hr__os()->free(plan->moves, plan->move_count * sizeof *plan->moves);
+	*plan = (hr__plan){ 0 };
+}

@@ -1,0 +1,265 @@
+/* plan_choose.c - which tensors leave.
+ *
+ * The ops are scanned in order; where too much is in use, the gap with the farthest end among those that span the op is taken, until what
+ * is left fits.
+ *
+ * The end of a gap is its next use. Where returns come thick (weights that are read one after the other, none twice) that is not enough:
+ * farthest next uses are neighbours, so their tensors would come back all at once, with the link idle before. So there is a second way to
+ * count: a return is promised the link's time as late as it is still free before the next use, while ops compute; the gap ends where this
+ * begins; and among gaps that end at the same op the one that is needed first is taken. This spreads what leaves over the ops. A gap for
+ * which there is no such time left is of a worse rank, and ends with its next use. */
+#include "core/base/assert.h"
+#include "core/lms/plan/plan_draft.h"
+
+#define MOST_PROMISING 500000u /* work for promises: some 30 ms */
+
+/* ---- time of the link in ---- */
+
+static void open_slots(hr__drafting *drafting)
+{
+	const hr__ring *ring = drafting->ring;
+	for (uint32_t i = 0; i < ring->n; i++) {
+		drafting->slots[i] = ring->step->ops[i].ns;
+		drafting->open[i] = 0;
+	}
+	for (uint32_t g = 0; g < ring->gap_count; g++) drafting->early[g] = 0;
+}
+
+/* How many ops before [op] there is one during which the link has time, [op] itself being 0; more than n = there is none. Chains of busy
+ * ops are shortened on the way. */
+static uint32_t ops_to_open(hr__drafting *drafting, uint32_t op)
+{
+	uint32_t n = drafting->ring->n, at = op, back = 0;
+	for (uint32_t looks = 1; drafting->slots[at] == 0 && back <= n; looks++) {
+		if (looks % 8 == 0) drafting->work++;
+		uint32_t skip = drafting->open[at] > 0 ? drafting->open[at] : 1;
+		back += skip;
+		skip %= n;
+		at = at >= skip ? at - skip : at + n - skip;
+	}
+	if (back > 0 && back <= n) drafting->open[op] = back;
+	return back;
+}
+
+/* How many ops before the next use a return has to begin, with what is free of the link's time; 0 = it does not fit into the gap. Takes
+ * that time if [take]. */
+static uint32_t ops_early(hr__drafting *drafting, uint32_t g, bool take)
+{
+	const hr__ring *ring = drafting->ring;
+	const hr__gap *gap = &ring->gaps[g];
+	uint32_t most = hr__ring_distance(ring, gap->from, gap->to) - 1, early = 1, at = gap->to > 0 ? gap->to - 1 : ring->n - 1;
+	uint64_t left = gap->in_ns;
+	drafting->work++;
+	for (uint32_t looks = 1;; looks++) {
+		uint32_t back = ops_to_open(drafting, at);
+		early += back;
+		if (back > ring->n || early > most) return 0;
+		back %= ring->n;
+		at = at >= back ? at - back : at + ring->n - back;
+		uint64_t part = left < drafting->slots[at] ? left : drafting->slots[at];
+		left -= part;
+		if (take) drafting->slots[at] -= part;
+		if (left == 0) return early;
+		if (looks % 8 == 0) drafting->work++;
+		early++;
+		at = at > 0 ? at - 1 : ring->n - 1;
+	}
+}
+
+/* ---- candidates ---- */
+
+/* 0 is best. Worse are gaps of tensors so small that starting their copies counts. */
+static int rank_of(const hr__drafting *drafting, uint32_t g, const hr__taste *taste)
+{
+	const hr__gap *gap = &drafting->ring->gaps[g];
+	uint64_t latency = 2 * drafting->ring->machine->copy_ns, both = gap->out_ns + gap->in_ns;
+	if (drafting->avoid[g]) return HR__DRAFT_RANKS - 1;
+	return taste->least_worth > 0 && (both - latency) / taste->least_worth < latency ? 1 : 0;
+}
+
+/* Entries are where the gap ends and, below it, how late it is needed, counted from the end: of equals, the one that is needed first is on
+ * top. */
+static void heap_push(hr__drafting *drafting, int rank, uint32_t gap, uint32_t end)
+{
+	uint64_t *heap = drafting->heaps[rank], entry = (uint64_t)end << 32 | (drafting->ring->gap_count - 1 - drafting->need_of[gap]);
+	uint32_t at = drafting->heap_counts[rank]++;
+	while (at > 0 && heap[(at - 1) / 2] < entry) {
+		heap[at] = heap[(at - 1) / 2];
+		at = (at - 1) / 2;
+	}
+	heap[at] = entry;
+}
+
+static uint32_t heap_top(const hr__drafting *drafting, int rank, uint32_t *end)
+{
+	uint64_t entry = drafting->heaps[rank][0];
+	*end = (uint32_t)(entry >> 32);
+	return drafting->by_need[drafting->ring->gap_count - 1 - (uint32_t)entry];
+}
+
+static void heap_pop(hr__drafting *drafting, int rank)
+{
+	uint64_t *heap = drafting->heaps[rank];
+	uint32_t count = --drafting->heap_counts[rank], at = 0;
+	uint64_t last = heap[count];
+	for (;;) {
+		uint32_t child = 2 * at + 1;
+		if (child >= count) break;
+		if (child + 1 < count && heap[child + 1] > heap[child]) child++;
+		if (heap[child] <= last) break;
+		heap[at] = heap[child];
+		at = child;
+	}
+	heap[at] = last;
+}
+
+/* A gap, counted from where the scan began: away from begin to end - 1. One that wraps around the start is away from 0 to end - 1, and
+ * again from begin on. */
+typedef struct span {
+	uint32_t begin, end;
+	bool wraps;
+} span;
+
+static span span_of(const hr__ring *ring, const hr__gap *gap, uint32_t start)
+{
+	uint32_t from = gap->from >= start ? gap->from - start : gap->from + ring->n - start;
+	uint32_t to = gap->to >= start ? gap->to - start : gap->to + ring->n - start;
+	return (span){ from + 1, to, to <= from };
+}
+
+/* ---- the scan ---- */
+
+typedef struct scan {
+	hr__drafting *drafting;
+	hr__draft *draft;
+	const hr__taste *taste;
+	uint32_t at;        /* ops since its start */
+	uint64_t away;      /* bytes, here */
+	uint64_t most_work; /* promises are no longer made after this */
+} scan;
+
+/* Where the gap ends that spans the op, if it is away up to its next use. */
+static uint32_t full_end(const scan *scanning, uint32_t g)
+{
+	span s = span_of(scanning->drafting->ring, &scanning->drafting->ring->gaps[g], scanning->taste->start);
+	return s.wraps && scanning->at >= s.begin ? s.end + scanning->drafting->ring->n : s.end;
+}
+
+static void pick(scan *scanning, uint32_t g, uint32_t end)
+{
+	hr__drafting *drafting = scanning->drafting;
+	const hr__gap *gap = &drafting->ring->gaps[g];
+	span s = span_of(drafting->ring, gap, scanning->taste->start);
+	scanning->draft->chosen[g] = true;
+	scanning->away += gap->bytes;
+	if (end < drafting->ring->n) drafting->ends[end] += gap->bytes;
+	if (s.wraps && scanning->at < s.begin) drafting->starts[s.begin] += gap->bytes;
+}
+
+/* A gap of the best rank, [end] being where it ended when it was last looked at. True when it was picked; else it is where it belongs by
+ * now. */
+static bool pick_promised(scan *scanning, uint32_t g, uint32_t end)
+{
+	hr__drafting *drafting = scanning->drafting;
+	uint32_t full = full_end(scanning, g), early = 0;
+	if (full <= scanning->at) return false;
+	if (drafting->work < scanning->most_work) early = ops_early(drafting, g, false);
+	if (early == 0 || full <= scanning->at + early) {
+		heap_push(drafting, 1, g, full);
+		return false;
+	}
+	if (full - early < end) {
+		heap_push(drafting, 0, g, full - early);
+		return false;
+	}
+	ops_early(drafting, g, true);
+	if (scanning->taste->promise == HR__PROMISE_KEPT) drafting->early[g] = early;
+	pick(scanning, g, full - drafting->early[g]);
+	return true;
+}
+
+/* Picks the best gap that spans this op. False when there is none. */
+static bool pick_best(scan *scanning)
+{
+	hr__drafting *drafting = scanning->drafting;
+	for (int rank = 0; rank < HR__DRAFT_RANKS; rank++) {
+		bool promise = rank == 0 && scanning->taste->promise != HR__PROMISE_NONE;
+		while (drafting->heap_counts[rank] > 0) {
+			uint32_t end, g = heap_top(drafting, rank, &end);
+			if (end <= scanning->at && !promise) break;
+			heap_pop(drafting, rank);
+			if (scanning->draft->chosen[g]) continue;
+			if (promise && !pick_promised(scanning, g, end)) continue;
+			if (!promise) pick(scanning, g, end);
+			return true;
+		}
+	}
+	return false;
+}
+
+/* When nothing else spans this op: a tensor that was to be back before it stays away up to its next use after all. False when there is
+ * none. */
+static bool break_promise(scan *scanning)
+{
+	hr__drafting *drafting = scanning->drafting;
+	const hr__ring *ring = drafting->ring;
+	uint32_t farthest = 0, found = HR__RING_NO_GAP;
+	drafting->work += ring->gap_count / 8;
+	for (uint32_t g = 0; g < ring->gap_count; g++) {
+		if (!scanning->draft->chosen[g] || drafting->early[g] == 0) continue;
+		span s = span_of(ring, &ring->gaps[g], scanning->taste->start);
+		uint32_t end = full_end(scanning, g);
+		bool spans = scanning->at < end && (s.wraps || scanning->at >= s.begin), is_back = end <= scanning->at + drafting->early[g];
+		if (!spans || !is_back || end <= farthest) continue;
+		farthest = end;
+		found = g;
+	}
+	if (found == HR__RING_NO_GAP) return false;
+	drafting->early[found] = 0;
+	scanning->away += ring->gaps[found].bytes;
+	if (farthest < ring->n) drafting->ends[farthest] += ring->gaps[found].bytes;
+	return true;
+}
+
+static void begin_scan(scan *scanning)
+{
+	hr__drafting *drafting = scanning->drafting;
+	const hr__ring *ring = drafting->ring;
+	open_slots(drafting);
+	for (uint32_t i = 0; i <= ring->n; i++) drafting->starts[i] = drafting->ends[i] = 0;
+	for (int rank = 0; rank < HR__DRAFT_RANKS; rank++) drafting->heap_counts[rank] = 0;
+	for (uint32_t g = 0; g < ring->gap_count; g++) {
+		scanning->draft->chosen[g] = false;
+		span s = span_of(ring, &ring->gaps[g], scanning->taste->start);
+		if (s.wraps && s.end > 0) heap_push(drafting, rank_of(drafting, g, scanning->taste), g, s.end);
+	}
+}
+
+/* Gaps that begin after op [before] are candidates from here on. */
+static void add_candidates(scan *scanning, uint32_t before)
+{
+	hr__drafting *drafting = scanning->drafting;
+	for (uint32_t k = drafting->by_start_first[before]; k < drafting->by_start_first[before + 1]; k++) {
+		uint32_t g = drafting->by_start[k];
+		if (!scanning->draft->chosen[g]) heap_push(drafting, rank_of(drafting, g, scanning->taste), g, full_end(scanning, g));
+	}
+}
+
+void hr__draft_choose(hr__drafting *drafting, hr__draft *draft, const hr__taste *taste)
+{
+	const hr__ring *ring = drafting->ring;
+	drafting->work += ring->n + ring->gap_count;
+	scan scanning = { .drafting = drafting, .draft = draft, .taste = taste, .most_work = drafting->work + MOST_PROMISING };
+	begin_scan(&scanning);
+	for (; scanning.at < ring->n; scanning.at++) {
+		uint32_t op = scanning.at + taste->start < ring->n ? scanning.at + taste->start : scanning.at + taste->start - ring->n;
+		scanning.away += drafting->starts[scanning.at];
+		scanning.away -= drafting->ends[scanning.at];
+		if (scanning.at > 0) add_candidates(&scanning, op > 0 ? op - 1 : ring->n - 1);
+		while (ring->occupied[op] - scanning.away > ring->machine->memory) {
+			bool picked = pick_best(&scanning) || break_promise(&scanning);
+			HR_ASSERT(picked);
+			if (!picked) break;
+		}
+	}
+}

@@ -1,0 +1,131 @@
+/* record.c - see record.h. */
+#include <string.h>
+
+#include "core/lms/policy/record.h"
+
+/* ---- growing arrays ---- */
+
+bool hr__array_grow(hr__array *array, size_t item)
+{
+	uint32_t capacity = array->capacity ? array->capacity * 2 : 256;
+	void *items;
+	if (array->capacity > (1u << 28) || hr__os()->alloc(capacity * item, &items)) return false;
+	if (array->count) memcpy(items, array->items, array->count * item);
+	if (array->items) hr__os()->free(array->items, array->capacity * item);
+	array->items = items;
+	array->capacity = capacity;
+	return true;
+}
+
+bool hr__array_has_room(hr__array *array, size_t item)
+{
+	return array->count < array->capacity || hr__array_grow(array, item);
+}
+
+void hr__array_free(hr__array *array, size_t item)
+{
+	if (array->items) hr__os()->free(array->items, array->capacity * item);
+	*array = (hr__array){ 0 };
+}
+
+/* ---- what was seen of a step ---- */
+
+void hr__record_clear(hr__record *record)
+{
+	record->tensors.count = record->ops.count = record->uses.count = record->timed = 0;
+	record->measured = record->broken = false;
+	record->signature = UINT64_C(0xcbf29ce484222325);
+}
+
+void hr__record_free(hr__record *record)
+{
+	hr__array_free(&record->tensors, sizeof(hr__seen_tensor));
+	hr__array_free(&record->ops, sizeof(hr__seen_op));
+	hr__array_free(&record->uses, sizeof(hr__plan_use));
+}
+
+void hr__record_sign(hr__record *record, uint64_t value)
+{
+	record->signature = (record->signature ^ value) * UINT64_C(0x100000001b3);
+}
+
+uint32_t hr__record_tensor(hr__record *record, const hr__tensor *tensor, uint32_t created)
+{
+	if (record->broken) return HR__NONE;
+	if (!hr__array_has_room(&record->tensors, sizeof(hr__seen_tensor))) {
+		record->broken = true;
+		return HR__NONE;
+	}
+	HR__AT(hr__seen_tensor, record->tensors, record->tensors.count) = (hr__seen_tensor){
+		.handle = hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word)), .bytes = hr__tensor_device_bytes(tensor),
+		.died = HR__PLAN_NEVER, .created = created, .stays = hr__load_relaxed(&tensor->never_evict), .apart = hr__owns_pages(tensor)
+	};
+	return record->tensors.count++;
+}
+
+bool hr__record_op(hr__record *record, hr_stream stream)
+{
+	if (record->broken) return false;
+	if (!hr__array_has_room(&record->ops, sizeof(hr__seen_op))) {
+		record->broken = true;
+		return false;
+	}
+	HR__AT(hr__seen_op, record->ops, record->ops.count++) = (hr__seen_op){ .first_use = record->uses.count, .stream = stream };
+	return true;
+}
+
+bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool write)
+{
+	uint32_t first = HR__AT(hr__seen_op, record->ops, record->ops.count - 1).first_use;
+	if (slot == HR__NONE || record->broken) return false;
+	if (tensor->learned.uses && tensor->learned.use >= first && tensor->learned.use < record->uses.count &&
+	    HR__AT(hr__plan_use, record->uses, tensor->learned.use).tensor == slot) {
+		HR__AT(hr__plan_use, record->uses, tensor->learned.use).write |= write;
+		return false;
+	}
+	tensor->learned.uses++;
+	if (!hr__array_has_room(&record->uses, sizeof(hr__plan_use))) {
+		record->broken = true;
+		return false;
+	}
+	tensor->learned.use = record->uses.count;
+	HR__AT(hr__plan_use, record->uses, record->uses.count++) = (hr__plan_use){ slot, write };
+	return true;
+}
+
+/* ---- times ---- */
+
+void hr__record_time(hr__device *device, hr__record *record, uint32_t most)
+{
+	for (; record->timed < record->ops.count && most; record->timed++, most--) {
+		hr__seen_op *op = &HR__AT(hr__seen_op, record->ops, record->timed);
+		uint64_t begin = 0, end = 0;
+		if (!op->begin || !op->end) continue;
+		hr_status status = hr__device_mark_time(device, op->stream, op->begin, &begin);
+		if (!status) status = hr__device_mark_time(device, op->stream, op->end, &end);
+		if (status == HR_NOT_READY) return;
+		if (status) continue;
+		op->ns = end > begin ? end - begin : 0;
+		record->measured = true;
+	}
+}
+
+bool hr__record_is_timed(const hr__record *record)
+{
+	return record->measured && record->timed == record->ops.count;
+}
+
+void hr__record_keep_times(hr__record *record, const hr__record *before)
+{
+	if (!hr__record_is_timed(before) || before->ops.count != record->ops.count) return;
+	for (uint32_t i = 0; i < record->ops.count; i++) HR__AT(hr__seen_op, record->ops, i).ns = HR__AT(hr__seen_op, before->ops, i).ns;
+	record->measured = true;
+	record->timed = record->ops.count;
+}
+
+uint64_t hr__record_compute_ns(const hr__record *record)
+{
+	uint64_t sum = 0;
+	for (uint32_t i = 0; i < record->ops.count; i++) sum += HR__AT(hr__seen_op, record->ops, i).ns;
+	return sum;
+}

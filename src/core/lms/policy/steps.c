@@ -1,0 +1,265 @@
+/* steps.c - where steps begin and end, and what comes of them.
+ *
+ * When a step ends its record is JUDGED: should there be a plan of it? Yes where there is none yet, where the program has begun to do something
+ * else, and where ops take another time than they did. A step that went as planned, and in which somebody had to leave all the same, is
+ * CORRECTED: there was less room than there are bytes. The plan is made when the next step begins; free memory is put together then too,
+ * where that helps and takes little.
+ *
+ * Programs that mark no steps are watched until they repeat (repeats.h). */
+#include "core/base/checked.h"
+#include "core/lms/policy/learned.h"
+#include "core/memory/bfc/blocks.h"
+#include "core/os/os.h"
+#include "core/trace/trace.h"
+
+#define CORRECTIONS 8u
+#define SPARE_PAGES 24u /* are lost to blocks that end within a page, where memory is large enough for as many */
+#define GATHERED 4u
+#define MAPPING_SHARE 50u /* mapping may take this part of a step before memory is put together for a layout */
+#define MEASURED 3u /* steps that went as planned, in which ops are timed all the same */
+
+/* ---- a new plan ---- */
+
+/* Tensors of the last plan are strangers to the new one, but for those that it names. */
+static void assign(hr__lms *lms, hr__force *force)
+{
+	for (uint32_t i = 0; i < lms->member_count; i++) lms->members[i]->learned.planned = HR__NONE;
+	for (uint32_t i = 0; i < force->tensor_count; i++) {
+		hr_status ignored;
+		hr__tensor *tensor = force->present[i].id ? hr__tensor_of(force->present[i], &ignored) : NULL;
+		if (tensor) tensor->learned.planned = i;
+		else force->present[i].id = 0;
+	}
+}
+
+static uint64_t bytes_of_others(hr__lms *lms, int64_t in_use)
+{
+	int64_t other = in_use - hr__load_relaxed(&lms->resident);
+	return other > 0 ? (uint64_t)other : 0;
+}
+
+/* What the planner may count on. Under the lock. */
+static hr__plan_machine machine_of(hr__lms *lms, uint64_t other_bytes)
+{
+	hr__learned *learned = lms->learned;
+	uint64_t limit, memory = lms->allocator->limit;
+	if (hr__add(hr__load_relaxed(&lms->limit), other_bytes, &limit) && limit < memory) memory = limit;
+	learned->memory = memory;
+	uint64_t slack = SPARE_PAGES * lms->allocator->page;
+	if (slack > memory / 96) slack = memory / 96;
+	if (slack < memory / 256) slack = memory / 256;
+	if (slack < learned->slack) slack = learned->slack;
+	hr__link_time(&learned->link, lms);
+	return (hr__plan_machine){ .memory = slack < memory ? memory - slack : memory,
+		                       .out_bytes_per_s = hr__link_out(&learned->link),
+		                       .in_bytes_per_s = hr__link_in(&learned->link),
+		                       .copy_ns = HR__LINK_COPY_NS };
+}
+
+/* Makes a plan of the last record, and puts it in force. [in_use] of the allocator. Without the lock, which is let go for as long as it
+ * takes; learned->planning keeps others away from the record. */
+static void make_plan(hr__lms *lms, int64_t in_use)
+{
+	hr__learned *learned = lms->learned;
+	hr__force force;
+	uint64_t bound = 0, others = bytes_of_others(lms, in_use);
+	hr__lock_take(&lms->lock);
+	hr__plan_machine machine = machine_of(lms, others);
+	bool places = learned->costly;
+	hr__lock_release(&lms->lock);
+	/* Where it fails the step goes on as it is; the plan in force may still be right. */
+	if (hr__force_make(&learned->last, others, &machine, places, &force, &bound)) return;
+	hr__lock_take(&lms->lock);
+	if (learned->force.is_set && learned->force.signature == force.signature) force.matches = learned->force.matches;
+	hr__force_free(&learned->force);
+	learned->force = force;
+	learned->strays.count = 0; /* their needs were those of another plan */
+	assign(lms, &learned->force);
+	hr__lock_release(&lms->lock);
+	hr__store_relaxed(&lms->stats.plan_bound_ns, (int64_t)bound);
+	hr__store_relaxed(&lms->stats.plan_step_ns, (int64_t)force.plan.step_ns);
+	hr__store_relaxed(&lms->stats.plan_bytes_out, (int64_t)force.plan.bytes_out);
+	hr__store_relaxed(&lms->stats.plan_bytes_in, (int64_t)force.plan.bytes_in);
+}
+
+/* The program stands still meanwhile; a recording says why. */
+static void make_plan_noted(hr__lms *lms, int64_t in_use)
+{
+	uint64_t begin = hr__os()->clock_ns();
+	make_plan(lms, in_use);
+	if (hr__trace_is_on())
+		hr__trace_event(&(hr__event){ .kind = HR__EVENT_MARK, .tag = hr_name_intern(HR__MARK_PLAN), .bytes = hr__os()->clock_ns() - begin });
+}
+
+/* ---- judging ---- */
+
+/* It went as planned, and yet somebody had to go who should have stayed: there is less room than there are bytes. True when there should be
+ * another plan. */
+static bool correct(hr__learned *learned)
+{
+	if (learned->costly || learned->corrections >= CORRECTIONS) return false;
+	learned->corrections++;
+	if (!learned->tidies) {
+		learned->tidies = true;
+		return false;
+	}
+	uint64_t slack = learned->scattered < learned->memory / 16 ? learned->scattered : learned->memory / 16;
+	if (slack <= learned->slack) return false;
+	learned->slack = slack;
+	return true;
+}
+
+/* A step is over: is its record worth a plan? */
+static void judge(hr__learned *learned, bool pressed)
+{
+	hr__force *force = &learned->force;
+	hr__record *done = &learned->now;
+	if (!learned->recording || done->broken || !done->ops.count) return;
+	bool same = force->is_set && done->signature == force->signature && !learned->mismatches;
+	bool twice = learned->has_last && done->signature == learned->last.signature;
+	if (same) force->matches++;
+	if (twice && !hr__record_is_timed(done)) hr__record_keep_times(done, &learned->last);
+	/* Of two kinds in turn, the longer one has a plan. */
+	bool in_turn = learned->has_last && done->signature == learned->before_last && done->ops.count <= force->op_count;
+	bool better = !force->is_set || (!same && (twice || (!force->matches && !in_turn)));
+	/* Ops take another time than they did: the first steps of a program are not typical. */
+	uint64_t ns = hr__record_compute_ns(done);
+	bool timed = hr__record_is_timed(done);
+	if (same && timed && ns + ns / 20 < force->compute_ns) better = true;
+	if (same && timed && force->compute_ns + force->compute_ns / 20 < ns) better = true;
+	if (same && learned->unplanned && correct(learned)) better = true;
+	if (learned->has_last) learned->before_last = learned->last.signature;
+	hr__record swap = learned->last;
+	learned->last = learned->now;
+	learned->now = swap;
+	learned->has_last = true;
+	learned->wants_plan = pressed && better;
+}
+
+/* ---- putting memory together ---- */
+
+/* Pages were put side by side all through the last step, which takes the host's time and makes it wait. So everything goes out once, memory is
+ * put together, and from now on each tensor has its place in it. */
+static void gather_memory(hr__lms *lms)
+{
+	hr__learned *learned = lms->learned;
+	uint64_t bytes = 0, area = 0, area_bytes = 0;
+	if (hr__reclaim_all(lms, HR_NAME_NONE, &bytes) || hr__blocks_gather(lms->allocator, &area, &area_bytes)) return;
+	hr__lock_take(&lms->lock);
+	learned->area = area;
+	learned->area_bytes = area_bytes;
+	learned->gathered++;
+	learned->mapping = hr__blocks_map_ns(lms->allocator);
+	hr__lock_release(&lms->lock);
+}
+
+/* The same without sending anybody away: what is free in many places is free in one. */
+static void tidy(hr__lms *lms)
+{
+	hr__learned *learned = lms->learned;
+	uint64_t mapping = hr__blocks_map_ns(lms->allocator), begin = hr__device_clock_ns(lms->device), address, bytes;
+	if (hr__blocks_gather(lms->allocator, &address, &bytes)) return;
+	hr__lock_take(&lms->lock);
+	/* With the waiting for streams that still use what is free; as much as one nanosecond, so that it is known to have been done. */
+	learned->tidy_ns = hr__device_clock_ns(lms->device) - begin + 1;
+	learned->mapping += hr__blocks_map_ns(lms->allocator) - mapping; /* it is not the program's */
+	hr__lock_release(&lms->lock);
+}
+
+/* ---- steps ---- */
+
+static void end_step(hr__lms *lms)
+{
+	hr__learned *learned = lms->learned;
+	hr__lock_take(&lms->lock);
+	hr__record_time(lms->device, &learned->now, UINT32_MAX);
+	if (!learned->planning && learned->has_last) hr__record_time(lms->device, &learned->last, UINT32_MAX); /* the device may have been behind */
+	if (!learned->planning) judge(learned, hr__load_relaxed(&lms->stats.num_evictions) > 0);
+	learned->recording = false;
+	hr__lock_release(&lms->lock);
+}
+
+static void begin_step(hr__lms *lms)
+{
+	hr__learned *learned = lms->learned;
+	int64_t in_use = hr__stats_level(lms->allocator).in_use;
+	hr__lock_take(&lms->lock);
+	uint64_t mapping = hr__blocks_map_ns(lms->allocator), spent = mapping - learned->mapping;
+	learned->mapping = mapping;
+	const hr__force *force = &learned->force;
+	bool slow = force->matches > 0 && spent > force->plan.step_ns / MAPPING_SHARE;
+	learned->costly |= slow;
+	if (learned->costly && force->is_set && !force->placing && learned->has_last && learned->last.signature == force->signature)
+		learned->wants_plan = true;
+	bool plans = learned->wants_plan && !learned->planning;
+	if (plans) {
+		hr__record_time(lms->device, &learned->last, UINT32_MAX);
+		learned->planning = true;
+		learned->wants_plan = false;
+	}
+	hr__lock_release(&lms->lock);
+	if (plans) make_plan_noted(lms, in_use);
+
+	hr__lock_take(&lms->lock);
+	if (plans) learned->planning = false;
+	hr__store_relaxed(&learned->settled, force->matches >= MEASURED);
+	hr__record_clear(&learned->now);
+	learned->recording = true;
+	learned->step++;
+	learned->position = learned->created = learned->mismatches = learned->next_return = 0;
+	learned->on = learned->off = 0;
+	learned->unplanned = learned->scattered = 0;
+	for (uint32_t i = 0; i < learned->strays.count; i++) {
+		hr__stray *stray = &HR__AT(hr__stray, learned->strays, i);
+		stray->need -= stray->need < force->op_count ? stray->need : force->op_count;
+	}
+	if (learned->force.is_set) hr__lms_count(&lms->stats.num_steps_planned, 1);
+	bool gathers = slow && force->laid_out && force->matches >= MEASURED && learned->gathered < GATHERED;
+	/* As long as it was not done, mapping all memory once is what is known of how long it takes. */
+	uint64_t takes = learned->tidy_ns ? learned->tidy_ns : mapping;
+	bool tidies = learned->tidies && !learned->costly && force->is_set && takes <= force->plan.step_ns / MAPPING_SHARE;
+	hr__lock_release(&lms->lock);
+	if (gathers) gather_memory(lms);
+	else if (tidies) tidy(lms);
+}
+
+void hr__learned_step(hr__lms *lms, bool begins)
+{
+	if (lms->learned && begins) begin_step(lms);
+	else if (lms->learned) end_step(lms);
+}
+
+/* ---- steps that nobody marks ---- */
+
+/* What a pin call looks like from outside. */
+static uint64_t look_of(const hr_pin *pins, size_t count)
+{
+	uint64_t look = count;
+	for (size_t i = 0; i < count; i++) {
+		hr_status ignored;
+		const hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &ignored);
+		look = (look ^ (tensor ? tensor->bytes : 0) ^ (uint64_t)pins[i].access << 56) * UINT64_C(0x100000001b3);
+	}
+	return look;
+}
+
+void hr__steps_watch(hr__lms *lms, const hr_pin *pins, size_t count)
+{
+	hr__learned *learned = lms->learned;
+	uint64_t look = look_of(pins, count);
+	hr__lock_take(&lms->lock);
+	if (!learned->repeats && hr__repeats_open(&learned->repeats)) learned->repeats = NULL;
+	int64_t there = hr__load_relaxed(&lms->resident) + hr__load_relaxed(&lms->stats.bytes_out_now);
+	bool begins = learned->repeats && hr__repeats_note(learned->repeats, look, (uint64_t)there), ends = begins && learned->watching;
+	learned->watching |= begins;
+	hr__lock_release(&lms->lock);
+	if (ends) {
+		hr__step_peak_end(lms);
+		end_step(lms);
+	}
+	if (begins) {
+		begin_step(lms);
+		hr__step_peak_begin(lms);
+		hr__lms_count(&lms->stats.num_repeats, 1);
+	}
+}

@@ -1,0 +1,627 @@
+/* reclaim.c - a request has no room: which tensors leave for it.
+ *
+ * In this order, and counted by what was enough:
+ *
+ *   single    one tensor whose memory, with the free memory beside it, holds the request; or, where pages can be put side by side, gives
+ *             the pages that are missing
+ *   multi     several that lie side by side, with what is free between them: the cheapest such row. Where pages can be put side by side,
+ *             as many as give the pages that are missing, wherever they lie
+ *   full      everything inactive
+ *
+ * When that is not enough, or they cannot leave, tensors are moved on the device (defrag.c), where that is allowed.
+ *
+ * A request may want whole pages, wherever they are, for a tensor whose address holds (fixed.c). Such a tensor, when it leaves, gives up
+ * pages; another one gives up as many as are free then with what is free beside it. There are no rows: what is missing is made up of one,
+ * or of several in order of preference. The pages of those that own them serve other requests too: memory grows by them.
+ *
+ * WHO FIRST. What the policy wants out and has copied already, oldest copy first: that memory is free as soon as the copy is done, and
+ * the oldest is done first. Then tensors of low priority before those of high priority, and among equals
+ *
+ *   lru       the one that was used longest ago
+ *   learned   the one that is used last of all, as far as that is known; else as lru. One that makes room by itself is also the better
+ *             the fewer bytes it has, since the plan did not count on moving them
+ *   a user's  the one with the highest score
+ *
+ * The first in that order is found with the queues (evict_queue.h). A look at all tensors for each eviction would take time that grows with the
+ * square of their number; it remains for what has no queue, or when the first tensors of the queue make no room: the order of a user's
+ * policy, and of the learned policy under a plan when a tensor must leave against it.
+ *
+ * Tensors are chosen under the context's lock, and claimed; then the lock is let go, and they are moved. Nobody else can take them
+ * meanwhile, and requests of other threads choose among the rest. */
+#include <math.h>
+#include <stdio.h>
+
+#include "core/base/status.h"
+#include "core/base/text.h"
+#include "core/lms/lms.h"
+#include "core/memory/bfc/blocks.h"
+
+#define ROUNDS_MAX 256u /* of a request that others are always faster than */
+#define MISSES_MAX 64u  /* tensors of a queue that are of no use, before all are looked at */
+
+bool hr__reclaim_compares;
+
+static _Thread_local enum hr__reclaim_mode allowed;
+static _Thread_local bool blocked;
+
+bool hr__reclaim_was_blocked(void)
+{
+	return blocked;
+}
+
+enum hr__reclaim_mode hr__reclaim_mode(void)
+{
+	return allowed;
+}
+
+enum hr__reclaim_mode hr__reclaim_allow(enum hr__reclaim_mode mode)
+{
+	enum hr__reclaim_mode before = allowed;
+	allowed = mode;
+	return before;
+}
+
+struct victims {
+	hr__tensor *tensors[HR__VICTIMS_MAX];
+	uint32_t count;
+	uint64_t bytes;
+};
+
+/* ---- preference ---- */
+
+/* Smaller goes first. */
+struct rank {
+	bool stays;       /* the policy does not want it out */
+	int64_t priority;
+	double score;
+	uint32_t member;
+};
+
+static bool before(const struct rank *a, const struct rank *b)
+{
+	if (a->stays != b->stays) return b->stays;
+	if (a->stays && a->priority != b->priority) return a->priority < b->priority;
+	return a->score != b->score ? a->score < b->score : a->member < b->member;
+}
+
+static double ask_user(const hr__lms *lms, const hr__tensor *tensor, uint64_t word)
+{
+	hr_lms_candidate candidate = { .struct_size = sizeof candidate,
+		                           .tensor = hr__tensor_handle(tensor, word),
+		                           .bytes = tensor->bytes,
+		                           .clean = hr__load_relaxed(&tensor->synced),
+		                           .priority = (int32_t)hr__load_relaxed(&tensor->priority),
+		                           .last_use = hr__load_relaxed(&tensor->last_use),
+		                           .now = hr__load_relaxed(&lms->clock),
+		                           .op = tensor->op,
+		                           .scope = tensor->scope,
+		                           .tag = tensor->tag };
+	double score = lms->policy.score(lms->policy_user, &candidate);
+	return isnan(score) ? 0 : -score;
+}
+
+/* [alone]: no other one leaves with it. */
+static struct rank rank_of(hr__lms *lms, const hr__tensor *tensor, uint64_t word, bool alone)
+{
+	bool leaves = hr__load_relaxed(&tensor->leaves);
+	struct rank rank = { .stays = !leaves, .priority = hr__load_relaxed(&tensor->priority), .member = tensor->member };
+	if (leaves) {
+		rank.score = (double)hr__load_relaxed(&tensor->out_epoch);
+	} else if (lms->policy.score) {
+		rank.score = ask_user(lms, tensor, word);
+	} else {
+		double worth = lms->learned ? hr__learned_worth(lms, tensor, alone) : 0;
+		rank.score = worth > 0 ? -worth : (double)hr__load_relaxed(&tensor->last_use);
+	}
+	return rank;
+}
+
+static bool may_leave(const hr__tensor *tensor, uint64_t word)
+{
+	if (hr__place_of(word) != HR__HOME || word & HR__WORD_PINS || hr__load_relaxed(&tensor->never_evict)) return false;
+	return allowed == HR__RECLAIM_ANY || hr__load_relaxed(&tensor->leaves);
+}
+
+/* ---- choosing, with the lock held ---- */
+
+/* Sorts tensors by address, or by their place in the list: a heap, since there is nothing to allocate here. */
+static bool is_below(const hr__tensor *a, const hr__tensor *b, bool by_address)
+{
+	return by_address ? a->address < b->address : a->member < b->member;
+}
+
+static void sift(hr__tensor **heap, size_t from, size_t count, bool by_address)
+{
+	for (size_t at = from, child; (child = 2 * at + 1) < count; at = child) {
+		if (child + 1 < count && is_below(heap[child], heap[child + 1], by_address)) child++;
+		if (!is_below(heap[at], heap[child], by_address)) return;
+		hr__tensor *swap = heap[at];
+		heap[at] = heap[child];
+		heap[child] = swap;
+	}
+}
+
+static void sort(hr__tensor **heap, size_t count, bool by_address)
+{
+	for (size_t i = count / 2; i-- > 0;) sift(heap, i, count, by_address);
+	for (size_t i = count; i-- > 1;) {
+		hr__tensor *swap = heap[0];
+		heap[0] = heap[i];
+		heap[i] = swap;
+		sift(heap, 0, i, by_address);
+	}
+}
+
+void hr__sort_by_address(hr__tensor **heap, size_t count)
+{
+	sort(heap, count, true);
+}
+
+/* Puts the members that are out behind the resident ones, so that no later look meets them. One that is returning stays where it is: the
+ * thread that has it puts it where it belongs, under the lock. */
+static void sort_out(hr__lms *lms)
+{
+	const hr__evict_queue *departed = &lms->queues[HR__EVICT_DEPARTED];
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < departed->count; i++) {
+		hr__tensor *tensor = departed->items[i].tensor;
+		if (hr__place_of(hr__load_acquire(&tensor->word)) == HR__OUT) lms->order[count++] = tensor;
+	}
+	for (uint32_t i = 0; i < count; i++) hr__evict_queue_take(lms, HR__EVICT_DEPARTED, lms->order[i]);
+	sort(lms->order, count, false);
+	/* The last resident one takes the place of each; where that is out itself, the next. */
+	for (uint32_t i = 0; i < count; i++) {
+		uint32_t at = lms->order[i]->member;
+		hr__lms_set_out(lms, lms->order[i]);
+		while (count > i + 1 && lms->order[count - 1]->member == at) hr__lms_set_out(lms, lms->order[--count]);
+	}
+}
+
+/* Those among which all are that may leave. */
+static uint32_t candidate_count(const hr__lms *lms)
+{
+	return allowed == HR__RECLAIM_ANY ? lms->resident_count : lms->queues[HR__EVICT_LEAVING].count;
+}
+
+static hr__tensor *candidate(hr__lms *lms, uint32_t i)
+{
+	lms->looks++;
+	return allowed == HR__RECLAIM_ANY ? lms->members[i] : lms->queues[HR__EVICT_LEAVING].items[i].tensor;
+}
+
+/* Those that may leave, in order of preference, as far as the queues have it. */
+struct preference {
+	hr__lms *lms;
+	hr__evict_walk walk;
+	bool gave_up; /* the rest is not known, but by a look at all */
+};
+
+static struct preference prefer(hr__lms *lms)
+{
+	return (struct preference){ .lms = lms, .walk = hr__evict_walk_begin(lms, HR__EVICT_LEAVING, MISSES_MAX) };
+}
+
+static bool goes_by_use(const hr__lms *lms)
+{
+	return !lms->policy.score && (!lms->learned || hr__learned_goes_by_use(lms));
+}
+
+/* NULL = there is none left, or [gave_up]. */
+static hr__tensor *next(struct preference *preference)
+{
+	hr__lms *lms = preference->lms;
+	hr__evict_walk *walk = &preference->walk;
+	while (!preference->gave_up) {
+		hr__tensor *tensor = hr__evict_walk_next(walk);
+		bool leaves = walk->id == HR__EVICT_LEAVING;
+		if (tensor && may_leave(tensor, hr__load_acquire(&tensor->word)) && hr__load_relaxed(&tensor->leaves) == leaves) return tensor;
+		if (tensor) continue;
+		if (!walk->gave_up && (!leaves || allowed != HR__RECLAIM_ANY)) return NULL;
+		preference->gave_up = walk->gave_up || !goes_by_use(lms);
+		if (preference->gave_up) continue;
+		hr__evict_walk_end(walk);
+		*walk = hr__evict_walk_begin(lms, HR__EVICT_BY_USE, walk->most);
+	}
+	return NULL;
+}
+
+static void end(struct preference *preference)
+{
+	hr__evict_walk_end(&preference->walk);
+}
+
+static bool claim(struct victims *victims, hr__tensor *tensor)
+{
+	if (!hr__tensor_claim(tensor, hr__load_relaxed(&tensor->word), HR__HOME, HR__LEAVING)) return false;
+	victims->tensors[victims->count++] = tensor;
+	victims->bytes += tensor->device_bytes;
+	return true;
+}
+
+/* What a claimed tensor leaves to the request: bytes in one piece, or of whole pages. */
+static uint64_t room_without(hr__lms *lms, const hr__pressure *pressure, const hr__tensor *tensor)
+{
+	uint64_t room = tensor->device_bytes;
+	if (hr__owns_pages(tensor)) return room;
+	if (pressure->pages) return hr__block_pages(lms->allocator, tensor->address, false);
+	if (room < pressure->size || pressure->alignment) hr__block_bytes(lms->allocator, tensor->address, &room);
+	return room;
+}
+
+/* Bytes of whole pages that there are without a claimed tensor: with those of the free memory beside it or, [gain], only those that there are
+ * more. */
+static uint64_t pages_without(hr__lms *lms, const hr__tensor *tensor, bool gain)
+{
+	return hr__owns_pages(tensor) ? tensor->device_bytes : hr__block_pages(lms->allocator, tensor->address, gain);
+}
+
+/* Claims it if it makes room by itself: [missing] bytes of whole pages will do. */
+static bool claim_if_enough(hr__lms *lms, const hr__pressure *pressure, uint64_t missing, hr__tensor *tensor, uint64_t word)
+{
+	/* Claimed before its memory is looked at: then it stays where it is. */
+	if (!hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) return false;
+	if (room_without(lms, pressure, tensor) >= pressure->size + pressure->alignment) return true;
+	/* Beside free pages, which count twice here, a small one is tried before a large one. If it was not enough, others follow. */
+	if (missing != UINT64_MAX && pages_without(lms, tensor, false) >= missing) return true;
+	hr__tensor_settle(tensor, HR__HOME, 0);
+	return false;
+}
+
+/* The first in order of preference for which that is so; claimed. By a look at all. */
+static hr__tensor *find_single(hr__lms *lms, const hr__pressure *pressure, uint64_t missing)
+{
+	hr__tensor *best = NULL;
+	struct rank best_rank = { 0 };
+	for (uint32_t i = 0; i < candidate_count(lms); i++) {
+		hr__tensor *tensor = candidate(lms, i);
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (!may_leave(tensor, word)) continue;
+		struct rank rank = rank_of(lms, tensor, word, true);
+		if ((best && !before(&rank, &best_rank)) || !claim_if_enough(lms, pressure, missing, tensor, word)) continue;
+		if (best) hr__tensor_settle(best, HR__HOME, 0);
+		best = tensor;
+		best_rank = rank;
+	}
+	return best;
+}
+
+static void compare_single(hr__lms *lms, const hr__pressure *pressure, uint64_t missing, hr__tensor *best)
+{
+	if (best) hr__tensor_settle(best, HR__HOME, 0);
+	hr__tensor *other = find_single(lms, pressure, missing);
+	if (other != best) lms->mistakes++;
+	if (other) hr__tensor_settle(other, HR__HOME, 0);
+	if (best) hr__tensor_claim(best, hr__load_relaxed(&best->word), HR__HOME, HR__LEAVING);
+}
+
+static bool choose_single(hr__lms *lms, const hr__pressure *pressure, uint64_t missing, struct victims *victims)
+{
+	struct preference preference = prefer(lms);
+	hr__tensor *best;
+	while ((best = next(&preference)) && !claim_if_enough(lms, pressure, missing, best, hr__load_acquire(&best->word))) {}
+	end(&preference);
+	if (preference.gave_up) best = find_single(lms, pressure, missing);
+	else if (hr__reclaim_compares) compare_single(lms, pressure, missing, best);
+	if (!best) return false;
+	victims->tensors[victims->count++] = best;
+	victims->bytes += best->device_bytes;
+	return true;
+}
+
+/* The cheapest row of neighbours. What must be copied costs its bytes; what need not, a little. */
+static bool choose_row(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
+{
+	size_t count = 0, first = 0, chosen = 0;
+	for (uint32_t i = 0; i < candidate_count(lms); i++) {
+		hr__tensor *tensor = candidate(lms, i);
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (may_leave(tensor, word) && !hr__owns_pages(tensor) && hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) lms->order[count++] = tensor;
+	}
+	hr__sort_by_address(lms->order, count);
+	for (size_t i = 0; i < count; i++) {
+		const hr__tensor *tensor = lms->order[i];
+		uint64_t bytes = tensor->device_bytes;
+		uint64_t cost = hr__load_relaxed(&tensor->leaves) ? bytes / 16 : hr__load_relaxed(&tensor->synced) ? bytes : 2 * bytes;
+		lms->movable[i] = (hr__movable){ tensor->address, cost + 1 };
+	}
+	bool found = hr__blocks_window(lms->allocator, pressure->size, pressure->alignment, lms->movable, count, &first, &chosen) &&
+	             chosen > 0 && chosen <= HR__VICTIMS_MAX;
+	for (size_t i = 0; i < count; i++) {
+		if (found && i >= first && i < first + chosen) {
+			victims->tensors[victims->count++] = lms->order[i];
+			victims->bytes += lms->order[i]->device_bytes;
+		} else {
+			hr__tensor_settle(lms->order[i], HR__HOME, 0);
+		}
+	}
+	return found;
+}
+
+/* The first in order of preference, by a look at all; NULL = there is none. [least] bytes are of use. */
+static hr__tensor *first_to_go(hr__lms *lms, uint64_t least)
+{
+	hr__tensor *best = NULL;
+	struct rank best_rank = { 0 };
+	for (uint32_t i = 0; i < candidate_count(lms); i++) {
+		hr__tensor *tensor = candidate(lms, i);
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (!may_leave(tensor, word) || hr__tensor_device_bytes(tensor) < least) continue;
+		struct rank rank = rank_of(lms, tensor, word, false);
+		if (best && !before(&rank, &best_rank)) continue;
+		best = tensor;
+		best_rank = rank;
+	}
+	return best;
+}
+
+/* The next in order of preference. */
+static hr__tensor *next_to_go(struct preference *preference, uint64_t least)
+{
+	hr__lms *lms = preference->lms;
+	hr__tensor *best;
+	while ((best = next(preference)) && hr__tensor_device_bytes(best) < least) {}
+	if (preference->gave_up) return first_to_go(lms, least);
+	if (hr__reclaim_compares && first_to_go(lms, least) != best) lms->mistakes++;
+	if (best) preference->walk.most++; /* it is of use */
+	return best;
+}
+
+/* As many as it takes for [bytes], in order of preference. */
+static bool choose_some(hr__lms *lms, uint64_t bytes, struct victims *victims)
+{
+	struct preference preference = prefer(lms);
+	while (victims->bytes < bytes && victims->count < HR__VICTIMS_MAX) {
+		hr__tensor *best = next_to_go(&preference, 0);
+		if (!best) break;
+		claim(victims, best); /* somebody may have been faster; then it is looked for again */
+	}
+	end(&preference);
+	return victims->count > 0;
+}
+
+/* As many as it takes for [missing] bytes of whole pages. False, and none, when they have not so many. */
+static bool choose_pages(hr__lms *lms, uint64_t missing, struct victims *victims)
+{
+	struct preference preference = prefer(lms);
+	uint64_t found = 0;
+	while (found < missing && victims->count < HR__VICTIMS_MAX) {
+		hr__tensor *best = next_to_go(&preference, lms->allocator->page);
+		if (!best) break;
+		if (claim(victims, best)) found += pages_without(lms, best, true);
+	}
+	end(&preference);
+	if (found >= missing) return true;
+	for (uint32_t i = 0; i < victims->count; i++) hr__tensor_settle(victims->tensors[i], HR__HOME, 0);
+	*victims = (struct victims){ .count = 0 };
+	return false;
+}
+
+static bool any_left(hr__lms *lms)
+{
+	for (uint32_t i = 0; i < candidate_count(lms); i++) {
+		const hr__tensor *tensor = candidate(lms, i);
+		if (may_leave(tensor, hr__load_acquire(&tensor->word))) return true;
+	}
+	return false;
+}
+
+static bool any_at(const hr__lms *lms, enum hr__place where)
+{
+	for (uint32_t i = 0; i < lms->member_count; i++)
+		if (hr__place_of(hr__load_acquire(&lms->members[i]->word)) == where) return true;
+	return false;
+}
+
+/* Who has such a tensor waits for nobody, and says when it is done (hr__lms_changed), unless it was all under the lock. */
+static bool any_leaving(const hr__lms *lms)
+{
+	return any_at(lms, HR__LEAVING) || any_at(lms, HR__MOVING) || any_at(lms, HR__GOING);
+}
+
+/* Without the lock: until something is another than when [seen] was read. */
+static void wait_for_change(const hr__lms *lms, uint64_t seen)
+{
+	for (unsigned attempt = 0; hr__load_acquire(&lms->changes) == seen; attempt++) hr__tensor_wait(attempt < 16 ? attempt : 16);
+}
+
+/* ---- moving ---- */
+
+/* The copies of tensors that own pages are waited for (fixed.c), so all of them are begun before the first is. True for each that was. */
+static void begin_copies(struct victims *victims, bool *begun)
+{
+	begun[0] = false;
+	if (victims->count < 2) return;
+	hr__lms *lms = victims->tensors[0]->lms;
+	hr__lms_enter(lms);
+	for (uint32_t i = 0; i < victims->count; i++) {
+		hr__tensor *tensor = victims->tensors[i];
+		begun[i] = hr__owns_pages(tensor) && !tensor->copy.bytes && !hr__move_sync(tensor);
+	}
+	hr__lms_leave(lms);
+}
+
+/* The first error; whoever could leave has left. */
+static hr_status move_all(struct victims *victims, hr_stream stream, uint64_t *freed)
+{
+	hr_status first = HR_OK;
+	bool begun[HR__VICTIMS_MAX];
+	begin_copies(victims, begun);
+	for (uint32_t i = 0; i < victims->count; i++) {
+		hr__lms *lms = victims->tensors[i]->lms;
+		uint64_t bytes = victims->tensors[i]->device_bytes;
+		hr_status status = hr__move_out(victims->tensors[i], stream);
+		if (!status && begun[i]) hr__lms_count(&lms->stats.num_clean_evictions, -1); /* the copy was made just now */
+		if (!status) *freed += bytes;
+		else if (!first) first = status;
+	}
+	return first;
+}
+
+/* With the lock held. */
+static enum hr__source choose(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
+{
+	/* Pages that are put elsewhere must be idle, so that the host waits for their copies; memory that stays where it is makes streams
+	 * wait. What is leaving anyway is likely to be there in one piece. */
+	uint64_t missing = UINT64_MAX;
+	if (allowed == HR__RECLAIM_ANY && !pressure->pages && pressure->alignment <= lms->allocator->page)
+		missing = hr__blocks_missing(lms->allocator, pressure->size);
+	if (pressure->round == 0 && choose_single(lms, pressure, missing, victims)) return HR__SOURCE_SINGLE_RECLAIM;
+	if (missing != UINT64_MAX && choose_pages(lms, missing, victims)) return HR__SOURCE_MULTI_RECLAIM;
+	if (pressure->pages || pressure->round > 1 || !choose_row(lms, pressure, victims))
+		choose_some(lms, pressure->round ? pressure->size / 4 + 1 : pressure->size, victims);
+	return HR__SOURCE_MULTI_RECLAIM;
+}
+
+/* Nobody can leave, for [why]; then it is tried without. */
+static hr_status join_free(hr__lms *lms, const hr__pressure *pressure, hr_status why, enum hr__source *source)
+{
+	char message[400];
+	if (!lms->defrag || allowed != HR__RECLAIM_ANY) return why;
+	snprintf(message, sizeof message, "%s", hr_last_message());
+	allowed = HR__RECLAIM_NOTHING;
+	hr_status status = hr__defragment(lms, pressure);
+	allowed = HR__RECLAIM_ANY;
+	*source = HR__SOURCE_DEFRAGMENT;
+	if (!status) blocked = false;
+	if (status != HR_NOT_READY || why == HR_NOT_READY) return status;
+	return hr__fail(why, "%s", message);
+}
+
+hr_status hr__reclaim(const hr__pressure *pressure, enum hr__source *source)
+{
+	hr__lms *lms = hr__load_acquire(&pressure->allocator->lms);
+	struct victims victims = { .count = 0 };
+	enum hr__reclaim_mode mode = allowed;
+	blocked = false;
+	if (mode == HR__RECLAIM_NOTHING) return HR_NOT_READY;
+	if (pressure->round == 0) hr__defragment_anew();
+	if (!lms->enabled) return join_free(lms, pressure, HR_NOT_READY, source);
+	hr__lock_take(&lms->lock);
+	/* What is to leave anyway comes first, however many it takes. */
+	allowed = HR__RECLAIM_LEAVING;
+	sort_out(lms);
+	if (hr__evict_queue_any_leaving(lms)) *source = choose(lms, pressure, &victims);
+	allowed = mode;
+	if (!victims.count && mode == HR__RECLAIM_ANY) {
+		if (lms->learned) hr__learned_pressed(lms);
+		*source = choose(lms, pressure, &victims);
+	}
+	bool all = victims.count && *source == HR__SOURCE_MULTI_RECLAIM && !any_left(lms);
+	/* Somebody else is moving what is left, for another request: when that is done there may be room for both. */
+	uint64_t seen = hr__load_acquire(&lms->changes);
+	bool leaving = !victims.count && mode == HR__RECLAIM_ANY && any_leaving(lms);
+	hr__lock_release(&lms->lock);
+	if (leaving && pressure->round < ROUNDS_MAX) {
+		wait_for_change(lms, seen);
+		return HR_OK;
+	}
+	if (!victims.count) return join_free(lms, pressure, HR_NOT_READY, source);
+
+	if (all) *source = HR__SOURCE_FULL_RECLAIM;
+	uint64_t freed = 0;
+	allowed = HR__RECLAIM_NOTHING; /* nothing in here may ask for room again */
+	hr_status status = move_all(&victims, pressure->stream, &freed);
+	allowed = mode;
+	blocked = !freed;
+	if (!freed) return join_free(lms, pressure, status, source);
+	hr__atomic_i64 *counter = *source == HR__SOURCE_SINGLE_RECLAIM  ? &lms->stats.num_single_reclaims
+	                          : *source == HR__SOURCE_FULL_RECLAIM ? &lms->stats.num_full_reclaims
+	                                                               : &lms->stats.num_multi_reclaims;
+	if (pressure->round == 0 || *source == HR__SOURCE_FULL_RECLAIM) hr__lms_count(counter, 1);
+	return HR_OK;
+}
+
+bool hr__reclaim_at(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream)
+{
+	struct victims victims = { .count = 0 };
+	uint64_t freed = 0;
+	bool clear = true;
+	hr__lock_take(&lms->lock);
+	for (uint32_t i = 0; i < lms->member_count && clear; i++) {
+		hr__tensor *tensor = lms->members[i];
+		uint64_t word = hr__load_acquire(&tensor->word);
+		uint64_t at = hr__load_relaxed(&tensor->address); /* it may be going away now */
+		if (hr__place_of(word) != HR__HOME || at >= address + bytes || address >= at + hr__tensor_device_bytes(tensor)) continue;
+		clear = hr__load_relaxed(&tensor->leaves) && victims.count < HR__VICTIMS_MAX && claim(&victims, tensor);
+	}
+	for (uint32_t i = 0; i < victims.count && !clear; i++) hr__tensor_settle(victims.tensors[i], HR__HOME, 0);
+	hr__lock_release(&lms->lock);
+	return clear && victims.count && move_all(&victims, stream, &freed) == HR_OK;
+}
+
+/* Counts [bytes] more as resident if that is within the limit, which may be lowered at this moment. */
+static bool admit(hr__lms *lms, uint64_t bytes)
+{
+	int64_t resident = hr__load_relaxed(&lms->resident);
+	while (resident < 0 || (uint64_t)resident + bytes <= hr__load_acquire(&lms->limit)) {
+		if (!hr__cas_acq_rel(&lms->resident, &resident, resident + (int64_t)bytes)) continue;
+		hr__fence_seq_cst(); /* either this sees the new limit, or hr_lms_set_limit sees these bytes */
+		if ((uint64_t)resident + bytes <= hr__load_acquire(&lms->limit)) return true;
+		resident = hr__fetch_add_relaxed(&lms->resident, -(int64_t)bytes) - (int64_t)bytes;
+	}
+	return false;
+}
+
+static hr_status above_limit(uint64_t bytes, uint64_t limit)
+{
+	hr__sizes size = HR__SIZES(bytes, limit);
+	if (!bytes) return hr__fail(HR_OUT_OF_MEMORY, "more than %s of tensors are pinned, on their way, or may not leave", size.text[1]);
+	return hr__fail(HR_OUT_OF_MEMORY, "a tensor of %s %s the limit for tensors, %s; raise it with hr_lms_set_limit",
+	                size.text[0], bytes > limit ? "is above" : "has no room within", size.text[1]);
+}
+
+hr_status hr__reclaim_below(hr__lms *lms, uint64_t bytes, hr_stream stream)
+{
+	blocked = false;
+	for (unsigned round = 0;; round++) {
+		uint64_t limit = hr__load_acquire(&lms->limit);
+		if (bytes > limit) return above_limit(bytes, limit);
+		if (admit(lms, bytes)) return HR_OK;
+		struct victims victims = { .count = 0 };
+		uint64_t freed = 0;
+		hr__lock_take(&lms->lock);
+		uint64_t seen = hr__load_acquire(&lms->changes);
+		int64_t above = hr__load_relaxed(&lms->resident) + (int64_t)bytes - (int64_t)limit;
+		if (above > 0 && lms->enabled && allowed != HR__RECLAIM_NOTHING) choose_some(lms, (uint64_t)above, &victims);
+		/* As in hr__reclaim. What returns may be waiting itself, for what leaves: only who has no tensor, and needs no memory, may wait
+		 * for that too. */
+		bool moving = !victims.count && allowed == HR__RECLAIM_ANY && round < ROUNDS_MAX &&
+		              (any_leaving(lms) || (!bytes && any_at(lms, HR__RETURNING)));
+		/* Who has left since is counted no more. */
+		if (!victims.count && !moving) above = hr__load_relaxed(&lms->resident) + (int64_t)bytes - (int64_t)limit;
+		hr__lock_release(&lms->lock);
+		if (above <= 0) continue; /* there is room now */
+		if (moving) {
+			wait_for_change(lms, seen);
+			continue;
+		}
+		hr_status status = move_all(&victims, stream, &freed);
+		blocked = status && !freed;
+		if (blocked) return status;
+		if (!freed) return above_limit(bytes, limit);
+	}
+}
+
+/* The next tensors from *at downwards that may leave. With the lock held. */
+static void choose_next(hr__lms *lms, hr_name tag, uint32_t *at, struct victims *victims)
+{
+	if (*at > lms->member_count) *at = lms->member_count;
+	while (*at && victims->count < HR__VICTIMS_MAX) {
+		hr__tensor *tensor = lms->members[--*at];
+		if (may_leave(tensor, hr__load_acquire(&tensor->word)) && (!tag || tensor->tag == tag)) claim(victims, tensor);
+	}
+}
+
+hr_status hr__reclaim_all(hr__lms *lms, hr_name tag, uint64_t *bytes)
+{
+	hr_status first = HR_OK;
+	for (uint32_t at = UINT32_MAX; at;) {
+		struct victims victims = { .count = 0 };
+		hr__lock_take(&lms->lock);
+		choose_next(lms, tag, &at, &victims);
+		hr__lock_release(&lms->lock);
+		hr_status status = move_all(&victims, lms->out, bytes);
+		if (!first) first = status;
+	}
+	return first;
+}

@@ -1,0 +1,39 @@
+/* stall.c - how long streams wait for tensors to come back.
+ *
+ * Nothing waits on the host, so nobody sees a stall when it happens. But the device knows when its marks were reached (device.h): one that the
+ * stream of a pin gets before it is told to wait, and the one behind the copy that it waits for. If the copy's is later, the stream stood
+ * still in between. The two are looked at when they are done. */
+#include "core/lms/lms.h"
+
+/* Takes off the list what is known by now. With the lock held. */
+static void settle(hr__lms *lms)
+{
+	while (lms->stall_count) {
+		const hr__stall *stall = &lms->stalls[lms->stall_first % HR__STALLS];
+		uint64_t asked = 0, came = 0;
+		hr_status status = hr__device_mark_time(lms->device, stall->stream, stall->asked, &asked);
+		if (!status) status = hr__device_mark_time(lms->device, lms->in, stall->came, &came);
+		if (status == HR_NOT_READY) return;
+		if (!status && came > asked) hr__lms_count(&lms->stats.stall_ns, (int64_t)(came - asked));
+		lms->stall_first++;
+		lms->stall_count--;
+	}
+}
+
+void hr__stalls_settle(hr__lms *lms)
+{
+	hr__lock_take(&lms->lock);
+	settle(lms);
+	hr__lock_release(&lms->lock);
+}
+
+void hr__stall_note(hr__lms *lms, hr_stream stream, uint64_t came)
+{
+	uint64_t asked;
+	if (hr__device_mark(lms->device, stream, &asked) != HR_OK) return;
+	hr__lock_take(&lms->lock);
+	if (lms->stall_count == HR__STALLS) settle(lms);
+	if (lms->stall_count < HR__STALLS)
+		lms->stalls[(lms->stall_first + lms->stall_count++) % HR__STALLS] = (hr__stall){ asked, came, stream };
+	hr__lock_release(&lms->lock);
+}

@@ -1,0 +1,174 @@
+/* sum.c - sums of what device memory holds, for verify. The host may not read that memory itself, so it is copied to pinned memory and
+ * added up there.
+ *
+ *     device   | 0 | 1 | 2 | 3 | 4 | 5 | ...     chunks of a slot each
+ *                |   |   |   |
+ *     slots      0   1   2   3                   of the scratch memory (host.h)
+ *                '-- readers: reader r of n takes chunks r, r + n, r + 2n...
+ *
+ * A reader has two slots or more: while it adds one up, the next is on its way. The link brings 55 GB/s, and one processor adds up between
+ * 10 and 25 of what it has not in its caches, so large memory has several readers, each a thread that lives as long as the call. Where no
+ * thread can be had, the caller does the work of them all, one after another.
+ *
+ * The sum of a chunk has its number in it, and these are added: it makes no difference who comes first, but it does if two change places.
+ *
+ * A copy that failed half way may still be writing to the scratch memory. It is remembered like a freed block: by streams and epoch. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/status.h"
+#include "core/lms/lms.h"
+#include "core/os/os.h"
+
+#define READERS 4u
+#define SLOTS (2 * READERS)
+#define PER_READER (UINT64_C(16) << 20) /* starting a thread takes as long as copying 2 MiB */
+
+/* ---- of bytes on the host ---- */
+
+/* Sums, and sums of sums, of eight words side by side: both change when a byte does, or two change places. Two words are added at a time,
+ * by name, because compilers leave the loop over an array in memory, at a fifth of the speed. */
+typedef uint64_t words __attribute__((vector_size(16)));
+typedef uint64_t words_anywhere __attribute__((vector_size(16), aligned(1), may_alias));
+#define BLOCK (4 * sizeof(words))
+
+struct sums {
+	words a, b, c, d, of_a, of_b, of_c, of_d;
+};
+
+static struct sums add_blocks(struct sums sums, const uint8_t *bytes, uint64_t count)
+{
+	words a = sums.a, b = sums.b, c = sums.c, d = sums.d, of_a = sums.of_a, of_b = sums.of_b, of_c = sums.of_c, of_d = sums.of_d;
+	for (; count > 0; bytes += BLOCK, count--) {
+		const words_anywhere *next = (const words_anywhere *)bytes;
+		of_a += a += next[0];
+		of_b += b += next[1];
+		of_c += c += next[2];
+		of_d += d += next[3];
+	}
+	return (struct sums){ a, b, c, d, of_a, of_b, of_c, of_d };
+}
+
+static uint64_t sum_bytes(const uint8_t *bytes, uint64_t count, uint64_t number)
+{
+	uint8_t rest[BLOCK] = { 0 };
+	uint64_t folded[sizeof(struct sums) / 8], sum = number + 1;
+	struct sums sums = add_blocks((struct sums){ 0 }, bytes, count / BLOCK);
+	memcpy(rest, bytes + count / BLOCK * BLOCK, count % BLOCK);
+	sums = add_blocks(sums, rest, 1);
+	memcpy(folded, &sums, sizeof folded);
+	for (size_t i = 0; i < sizeof folded / sizeof *folded; i += 2) {
+		sum = (sum ^ folded[i]) * UINT64_C(0x9E3779B97F4A7C15);
+		sum = (sum ^ folded[i + 1] ^ sum >> 29) * UINT64_C(0xD6E8FEB86659FD93);
+	}
+	return sum ^ sum >> 32;
+}
+
+/* ---- readers ---- */
+
+typedef struct reader {
+	hr__lms *lms;
+	hr_stream stream;
+	uint64_t address, bytes; /* of all chunks */
+	uint64_t first, step;    /* of the chunks, its own */
+	const hr__host_scratch *scratch;
+	uint64_t slot;      /* bytes of one */
+	uint8_t *slots;     /* its own: */
+	uint32_t depth;     /* that many */
+	hr__thread *thread; /* NULL = the caller's */
+	uint64_t sum;
+	hr_status status;
+	char why[256]; /* messages belong to threads */
+} reader;
+
+static uint64_t length_of(const reader *of, uint64_t chunk)
+{
+	uint64_t left = of->bytes - chunk * of->slot;
+	return left < of->slot ? left : of->slot;
+}
+
+static uint8_t *slot_of(const reader *of, uint64_t chunk)
+{
+	return of->slots + chunk / of->step % of->depth * of->slot;
+}
+
+/* Sends for a chunk; it has come when the stream has done what it was given up to *epoch. */
+static hr_status send_for(const reader *by, uint64_t chunk, uint64_t *epoch)
+{
+	hr__lms *lms = by->lms;
+	uint64_t number;
+	hr_status status = hr_copy(lms->device_handle, slot_of(by, chunk), (void *)(uintptr_t)(by->address + chunk * by->slot),
+	                           length_of(by, chunk), HR_COPY_TO_HOST, by->stream);
+	/* Without a mark, waiting takes longer, and no more. */
+	*epoch = !status && hr__device_mark(lms->device, by->stream, &number) == HR_OK ? number - 1 : hr__device_epoch(lms->device);
+	return status;
+}
+
+static void read_all(void *argument)
+{
+	reader *by = argument;
+	uint64_t epochs[SLOTS], count = (by->bytes + by->slot - 1) / by->slot, ahead = by->first;
+	hr_status status = HR_OK;
+	for (uint64_t chunk = by->first; chunk < count && !status; chunk += by->step) {
+		for (; ahead < count && ahead < chunk + by->depth * by->step && !status; ahead += by->step)
+			status = send_for(by, ahead, &epochs[ahead / by->step % by->depth]);
+		if (!status)
+			status = hr__device_wait_idle(by->lms->device, UINT64_C(1) << by->stream, epochs[chunk / by->step % by->depth]);
+		if (!status && by->scratch->readable) by->sum += sum_bytes(slot_of(by, chunk), length_of(by, chunk), chunk);
+	}
+	by->status = status;
+	if (status) snprintf(by->why, sizeof by->why, "%s", hr_last_message());
+}
+
+static uint32_t readers_for(uint64_t bytes)
+{
+	uint64_t wanted = bytes / PER_READER;
+	return wanted < 1 ? 1 : wanted > READERS ? READERS : (uint32_t)wanted;
+}
+
+/* The first error of a reader; all of them have come to an end. */
+static hr_status read_by_many(const reader *like, uint64_t *sum)
+{
+	reader readers[READERS];
+	uint32_t count = readers_for(like->bytes);
+	hr_status status = HR_OK;
+	for (uint32_t i = 0; i < count; i++) {
+		readers[i] = *like;
+		readers[i].first = i;
+		readers[i].step = count;
+		readers[i].depth = SLOTS / count;
+		readers[i].slots = like->slots + i * readers[i].depth * like->slot;
+		if (i > 0 && hr__os()->thread_start(read_all, &readers[i], "headroom-verify", &readers[i].thread) != 0)
+			readers[i].thread = NULL;
+	}
+	for (uint32_t i = 0; i < count; i++)
+		if (!readers[i].thread) read_all(&readers[i]);
+	*sum = like->bytes;
+	for (uint32_t i = 0; i < count; i++) {
+		if (readers[i].thread) hr__os()->thread_join(readers[i].thread);
+		if (!status && readers[i].status) status = hr__fail(readers[i].status, "%s", readers[i].why);
+		*sum += readers[i].sum;
+	}
+	return status;
+}
+
+hr_status hr__sum(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream, uint64_t *out)
+{
+	const hr__host_scratch *scratch = hr__host_get_scratch(lms->host);
+	reader like = { .lms = lms, .stream = stream, .address = address, .bytes = bytes, .scratch = scratch };
+	uint64_t mask = UINT64_C(1) << stream, sum;
+	int64_t waits = 0;
+	like.slots = scratch->at;
+	like.slot = scratch->bytes / SLOTS & ~(uint64_t)(BLOCK - 1);
+	HR_ASSERT(like.slot > 0);
+	hr__lock_take(&lms->scratch_lock);
+	hr_status status = hr__device_order(lms->device, stream, lms->scratch_streams & ~mask, lms->scratch_epoch, &waits);
+	if (!status) {
+		status = read_by_many(&like, &sum);
+		lms->scratch_streams = status ? lms->scratch_streams | mask : 0;
+		lms->scratch_epoch = hr__device_epoch(lms->device);
+	}
+	hr__lock_release(&lms->scratch_lock);
+	if (!status) *out = sum;
+	return status;
+}

@@ -1,0 +1,558 @@
+/* tensor.c - tensors: handles, making and destroying, and where they can be.
+ *
+ *                 create
+ *                   |
+ *                   v        pin                     settled
+ *                  NEW ----------------> RETURNING ----------> HOME ---------------.
+ *                   ^                     |  ^   |              ^ |                |
+ *                   '----- no room -------'  |   |              | | evict, reclaim,|
+ *                                            |   |    not after | | copy ahead     |
+ *                               pin, prefetch|   |    all, or   | v                |
+ *                                            |   |    copied  LEAVING              |
+ *                                            |   |              |                  |
+ *                                            |   | no room      | memory given up  |
+ *                                            |   v              v                  |
+ *                                            '--- OUT <---------'                  |
+ *                                                  |                               |
+ *     NEW, HOME, OUT, unpinned --- destroy ---> GOING ---> NOWHERE                 |
+ *                                                                                  |
+ *     HOME, pinned or not, its address not taken --- defragment ---> MOVING ---> HOME
+ *
+ *     HOME, and the call that gave it memory came to nothing -----> LEAVING --> NEW
+ *
+ *     what users see:   HOME pinned = active      HOME unpinned = inactive, or synced where the host has a good copy
+ *
+ * INVARIANTS of a tensor, as hr_lms_check() checks them:
+ *   1  only HOME and MOVING have pins
+ *   2  HOME, MOVING and LEAVING have memory, NEW and OUT have none
+ *   3  OUT has a copy on the host; NEW has none
+ *   4  a tensor is in the list of its context exactly while it is not NOWHERE, and one at home is among the first resident_count
+ *   5  bytes of tensors at home, of pinned and inactive ones, and of all that are at home or out are what the context's counters say
+ *   6  addressed implies pinned, and at home
+ *   7  one that owns pages has them at the address that it had first, and one whose address holds without them never leaves
+ *   8  astray implies that it has memory and the host has a copy, and that it is not addressed
+ *   9  the queues (evict_queue.h) are in order, and have what they should: all that are at home by use, all that the policy wants out among
+ *      those that leave, and all that are out and among the first resident_count with the departed. None is in a queue without memory
+ *      but with the departed. Tests of one thread: choices by the queues were those of a look at all
+ *
+ * A move that would overwrite what it reads goes over the host. When the device fails at that, and again at putting the tensor back, its
+ * memory is not good any more: it is astray. Nobody knows its address then, so nobody can tell, and whoever asks for that or pins it brings
+ * the contents back first, or is told that they cannot be had now. When it leaves, it leaves for nothing.
+ *
+ * MOVING keeps its pins: whoever holds one holds the tensor, not an address, and nobody has asked for that since the last time it had no
+ * pins. So no work that was queued under these pins can have touched its memory, and all work that did is in [streams]. Pinning, unpinning
+ * and asking for the address wait for the end of it, which waits for nobody; so they find it at home, and pins neither come nor go meanwhile.
+ * The streams of those who hold pins are made to wait for the copy, on the device, before it ends.
+ *
+ * A handle is the number of a record and its generation. Records are in blocks that stay where they are until hr_shutdown, so a stale
+ * handle looks at a record that is there and whose generation is another. Generations go on after hr_shutdown. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/checked.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
+#include "core/lms/lms.h"
+#include "core/memory/bfc/blocks.h"
+
+#define BLOCK HR__TENSOR_BLOCK
+#define BLOCKS_MAX HR__TENSOR_BLOCKS_MAX
+#define NONE UINT32_MAX
+
+_Atomic(hr__tensor *) hr__tensor_blocks[BLOCKS_MAX]; /* written under the lock below */
+
+static struct {
+	hr__lock lock;
+	uint32_t made;       /* records */
+	uint32_t spare;      /* first spare record, through [member]; index + 1, 0 = none */
+	uint32_t generation; /* of the last tensor made */
+} table = { .lock = HR__LOCK_INIT(HR__RANK_LMS) };
+
+/* ---- handles ---- */
+
+hr_status hr__tensor_is_closed(hr_tensor handle)
+{
+	if (!handle.id) return hr__fail(HR_CLOSED, "the tensor handle is zero: it was never set");
+	return hr__fail(HR_CLOSED, "the tensor %#llx was destroyed, or never was one", (unsigned long long)handle.id);
+}
+
+hr_status hr__tensor_is_missing(hr_tensor handle)
+{
+	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork of the one that made the tensor; call hr_shutdown() first");
+	return hr__tensor_is_closed(handle);
+}
+
+hr_tensor hr__tensor_handle(const hr__tensor *tensor, uint64_t word)
+{
+	return (hr_tensor){ (word >> 32 << 32) | (tensor->index + 1) };
+}
+
+bool hr__tensor_could_leave(uint32_t owner)
+{
+	const hr__tensor *block = hr__load_acquire(&hr__tensor_blocks[(owner - 1) / BLOCK]);
+	if (!block) return false;
+	const hr__tensor *tensor = &block[(owner - 1) % BLOCK];
+	uint64_t word = hr__load_acquire(&tensor->word);
+	return hr__place_of(word) == HR__HOME && !(word & HR__WORD_PINS) && !hr__load_relaxed(&tensor->never_evict);
+}
+
+const char *hr__tensor_name(const hr__tensor *tensor, char *out, size_t capacity)
+{
+	char size[16];
+	snprintf(out, capacity, "tensor %u (%s%s%s%s%s)", tensor->index + 1, hr__format_size(tensor->bytes, size, sizeof size),
+	         tensor->op ? ", op " : "", hr__brief(hr_name_text(tensor->op), 40).text, tensor->tag ? ", tag " : "",
+	         hr__brief(hr_name_text(tensor->tag), 40).text);
+	return out;
+}
+
+uint64_t hr__tensor_device_bytes(const hr__tensor *tensor)
+{
+	const hr__allocator *allocator = tensor->lms->allocator;
+	uint64_t bytes = tensor->bytes, unit = hr__owns_pages(tensor) ? allocator->page : allocator->granularity;
+	if (!hr__align_up(tensor->bytes, unit, &bytes)) HR_ASSERT(false); /* checked when it was made */
+	return bytes;
+}
+
+/* ---- the word ---- */
+
+bool hr__tensor_claim(hr__tensor *tensor, uint64_t word, enum hr__place from, enum hr__place to)
+{
+	uint64_t now = hr__load_relaxed(&tensor->word);
+	while (now >> 32 == word >> 32 && hr__place_of(now) == from && !(now & HR__WORD_PINS))
+		if (hr__cas_acq_rel(&tensor->word, &now, hr__word_at(now, to))) return true;
+	return false;
+}
+
+bool hr__tensor_claim_moving(hr__tensor *tensor, uint64_t word)
+{
+	uint64_t now = hr__load_relaxed(&tensor->word);
+	while (now >> 32 == word >> 32 && hr__place_of(now) == HR__HOME && !(now & HR__WORD_ADDRESSED))
+		if (hr__cas_acq_rel(&tensor->word, &now, hr__word_at(now, HR__MOVING))) return true;
+	return false;
+}
+
+void hr__tensor_settle_moved(hr__tensor *tensor)
+{
+	uint64_t before = hr__fetch_sub_acq_rel(&tensor->word, HR__MOVING - HR__HOME);
+	HR_ASSERT(hr__place_of(before) == HR__MOVING);
+	(void)before;
+}
+
+void hr__tensor_settle(hr__tensor *tensor, enum hr__place place, uint32_t pins)
+{
+	uint64_t word = hr__load_relaxed(&tensor->word);
+	HR_ASSERT(!(word & HR__WORD_PINS));
+	if (place != HR__HOME) word &= ~HR__WORD_ASTRAY; /* it has no memory that could be bad */
+	hr__store_release(&tensor->word, hr__word_at(word, place) + pins * HR__WORD_PIN);
+}
+
+void hr__tensor_wait(unsigned attempt)
+{
+	hr__lock_wait(attempt);
+}
+
+/* ---- the list of a context ---- */
+
+static void *grown(const void *old, size_t used, size_t to)
+{
+	void *block;
+	if (hr__os()->alloc(to, &block)) return NULL;
+	if (used) memcpy(block, old, used);
+	return block;
+}
+
+/* The arrays that have room for all members, and the size of an item of each. */
+struct arrays {
+	void *of[3 + HR__EVICT_QUEUES];
+};
+
+static size_t item_of(unsigned array)
+{
+	const hr__lms *lms = NULL;
+	const size_t items[] = { sizeof *lms->members, sizeof *lms->movable, sizeof *lms->order };
+	return array < 3 ? items[array] : sizeof(hr__evict_item);
+}
+
+static struct arrays arrays_of(const hr__lms *lms)
+{
+	struct arrays arrays = { { lms->members, lms->movable, lms->order } };
+	for (unsigned i = 0; i < HR__EVICT_QUEUES; i++) arrays.of[3 + i] = lms->queues[i].items;
+	return arrays;
+}
+
+static void free_arrays(const struct arrays *arrays, size_t capacity)
+{
+	for (unsigned i = 0; i < 3 + HR__EVICT_QUEUES; i++)
+		if (arrays->of[i]) hr__os()->free(arrays->of[i], capacity * item_of(i));
+}
+
+void hr__lms_free_members(hr__lms *lms)
+{
+	struct arrays arrays = arrays_of(lms);
+	free_arrays(&arrays, lms->member_capacity);
+}
+
+/* With the lock held. The arrays grow together, so that reclaiming never needs memory. Where tensors do not leave there are no queues. */
+static hr_status ensure_member(hr__lms *lms)
+{
+	if (lms->member_count < lms->member_capacity) return HR_OK;
+	size_t capacity = lms->member_capacity ? lms->member_capacity * 2u : 64u;
+	unsigned count = lms->enabled ? 3 + HR__EVICT_QUEUES : 3;
+	struct arrays old = arrays_of(lms), arrays = { { NULL } };
+	for (unsigned i = 0; i < count; i++) {
+		size_t used = i == 0 ? lms->member_count : i < 3 ? 0 : lms->queues[i - 3].count;
+		arrays.of[i] = grown(old.of[i], used * item_of(i), capacity * item_of(i));
+		if (arrays.of[i]) continue;
+		free_arrays(&arrays, capacity);
+		return hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for the list of %s's tensors", lms->allocator->name);
+	}
+	free_arrays(&old, lms->member_capacity);
+	lms->members = arrays.of[0];
+	lms->movable = arrays.of[1];
+	lms->order = arrays.of[2];
+	for (unsigned i = 0; i < HR__EVICT_QUEUES; i++) lms->queues[i].items = arrays.of[3 + i];
+	lms->member_capacity = (uint32_t)capacity;
+	return HR_OK;
+}
+
+static void put_member(hr__lms *lms, uint32_t at, hr__tensor *tensor)
+{
+	lms->members[at] = tensor;
+	tensor->member = at;
+}
+
+static void swap_members(hr__lms *lms, uint32_t a, uint32_t b)
+{
+	hr__tensor *first = lms->members[a];
+	put_member(lms, a, lms->members[b]);
+	put_member(lms, b, first);
+}
+
+void hr__lms_set_out(hr__lms *lms, hr__tensor *tensor)
+{
+	if (tensor->member < lms->resident_count) swap_members(lms, tensor->member, --lms->resident_count);
+}
+
+void hr__lms_set_resident(hr__lms *lms, hr__tensor *tensor)
+{
+	if (tensor->member >= lms->resident_count) swap_members(lms, tensor->member, lms->resident_count++);
+}
+
+hr_status hr__lms_add(hr__lms *lms, hr__tensor *tensor)
+{
+	hr__lock_take(&lms->lock);
+	hr_status status = ensure_member(lms);
+	if (!status) {
+		put_member(lms, lms->member_count++, tensor);
+		hr__lms_set_resident(lms, tensor);
+	}
+	hr__lock_release(&lms->lock);
+	return status;
+}
+
+void hr__lms_remove(hr__lms *lms, hr__tensor *tensor)
+{
+	hr__lock_take(&lms->lock);
+	hr__evict_queue_take_all(lms, tensor);
+	hr__lms_set_out(lms, tensor); /* so that the last one, which takes its place, is where it belongs */
+	put_member(lms, tensor->member, lms->members[--lms->member_count]);
+	hr__lock_release(&lms->lock);
+}
+
+/* ---- making ---- */
+
+void hr_tensor_options_init(hr_tensor_options *options)
+{
+	if (options) *options = (hr_tensor_options){ .struct_size = sizeof *options };
+}
+
+/* A record that is nobody's. */
+static hr_status take_record(hr__tensor **out)
+{
+	hr_status status = HR_OK;
+	hr__lock_take(&table.lock);
+	if (table.spare) {
+		*out = &hr__load_relaxed(&hr__tensor_blocks[(table.spare - 1) / BLOCK])[(table.spare - 1) % BLOCK];
+		table.spare = (*out)->member;
+	} else if (table.made == BLOCK * BLOCKS_MAX) {
+		status = hr__fail(HR_TOO_MANY, "there are %u tensors already; destroy some first", table.made);
+	} else {
+		uint32_t block = table.made / BLOCK;
+		void *memory = hr__load_relaxed(&hr__tensor_blocks[block]);
+		int error = memory ? 0 : hr__os()->alloc(BLOCK * sizeof(hr__tensor), &memory);
+		if (error) {
+			status = hr__os_fail(error, "cannot get host memory for tensors");
+		} else {
+			hr__store_release(&hr__tensor_blocks[block], memory);
+			*out = (hr__tensor *)memory + table.made % BLOCK;
+			(*out)->index = table.made++;
+		}
+	}
+	if (!status && !++table.generation) table.generation = 1;
+	/* Still NOWHERE, so no handle finds it; with its generation already, for whoever makes it NEW. */
+	if (!status) hr__store_relaxed(&(*out)->word, (uint64_t)table.generation << 32);
+	hr__lock_release(&table.lock);
+	return status;
+}
+
+static void give_record(hr__tensor *tensor)
+{
+	hr__lock_take(&table.lock);
+	hr__store_release(&tensor->word, hr__load_relaxed(&tensor->word) >> 32 << 32);
+	tensor->member = table.spare;
+	table.spare = tensor->index + 1;
+	hr__lock_release(&table.lock);
+}
+
+static hr_status check_options(const hr__lms *lms, const hr_tensor_options *options)
+{
+	if (!options || options->struct_size != sizeof *options)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_create: start options with hr_tensor_options_init");
+	hr_request request = HR_REQUEST(options->bytes);
+	request.alignment = options->alignment;
+	hr_status status = hr__request_check(lms->allocator, &request);
+	if (!status && options->fixed && !lms->allocator->page)
+		status = hr__fail(HR_UNSUPPORTED, "%s has no pages, so it has no tensors with fixed addresses", hr__device_name(lms->device));
+	return status;
+}
+
+/* Field by field: whoever has a handle of the tensor that the record was before may look at its word, its context and its switches at any
+ * moment. */
+static void describe(hr__tensor *tensor, hr__lms *lms, const hr_tensor_options *options)
+{
+	if (tensor->lms != lms) tensor->lms = lms;
+	tensor->address = tensor->device_bytes = tensor->sum = 0;
+	tensor->copy = (hr__host_copy){ 0 };
+	tensor->bytes = options->bytes;
+	tensor->alignment = options->alignment;
+	hr__atomic_u64 *const times[] = { &tensor->streams, &tensor->epoch, &tensor->in_epoch, &tensor->out_epoch, &tensor->last_use,
+		                             &tensor->took_on, &tensor->took_epoch, &tensor->pinned_by };
+	for (size_t i = 0; i < sizeof times / sizeof *times; i++) hr__store_relaxed(times[i], 0);
+	hr__atomic_u8 *const flags[] = { &tensor->synced, &tensor->sum_known, &tensor->written, &tensor->leaves,
+		                             &tensor->prefetched, &tensor->fresh, &tensor->unfollowed, &tensor->blank };
+	for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) hr__store_relaxed(flags[i], 0);
+	tensor->span = NULL;
+	tensor->shadow = NULL;
+	hr__store_relaxed(&tensor->priority, options->priority);
+	hr__store_relaxed(&tensor->evictions, 0);
+	hr__store_relaxed(&tensor->restores, 0);
+	tensor->fixed = options->fixed;
+	uint8_t stays = options->never_evict ? HR__STAYS_WANTED : 0;
+	if (tensor->fixed && !hr__owns_pages(tensor)) stays |= HR__STAYS_SMALL;
+	hr__store_relaxed(&tensor->never_evict, stays);
+	tensor->counted = false;
+	tensor->dtype = (uint8_t)options->dtype;
+	tensor->op = options->op;
+	tensor->scope = options->scope;
+	if (hr__thread_self && !tensor->op) tensor->op = hr__thread_self->op;
+	if (hr__thread_self && !tensor->scope) tensor->scope = hr__thread_self->scope;
+	tensor->tag = options->tag;
+	tensor->shape = options->shape;
+	for (unsigned i = 0; i < HR__EVICT_QUEUES; i++) tensor->queued[i] = HR__UNQUEUED;
+	memset(&tensor->learned, 0, sizeof tensor->learned);
+	tensor->learned.slot = tensor->learned.planned = NONE;
+}
+
+hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *options, hr_tensor *out)
+{
+	hr__lms *lms;
+	hr__tensor *tensor = NULL;
+	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_create: out is NULL");
+	hr_status status = hr__lms_of(allocator, &lms);
+	if (!status) status = check_options(lms, options);
+	if (!status) status = take_record(&tensor);
+	if (status) return status;
+	describe(tensor, lms, options);
+	hr__tensor_settle(tensor, HR__NEW, 0); /* before it is in the list; its handle is nobody's yet */
+	status = hr__lms_add(lms, tensor);
+	if (status) {
+		give_record(tensor);
+		return status;
+	}
+	hr__learned_created(lms, tensor);
+	*out = hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word));
+	hr__lms_count(&lms->stats.num_tensors, 1);
+	return HR_OK;
+}
+
+/* ---- destroying ---- */
+
+/* Everything of a tensor that is GOING. [anyway]: whatever the device says. */
+static hr_status destroy(hr__tensor *tensor, bool anyway, bool *gone)
+{
+	hr__lms *lms = tensor->lms;
+	hr_status status = hr__move_away(tensor);
+	*gone = !tensor->span || anyway;
+	if (!*gone) return status;
+	if (tensor->span) {
+		hr__fixed_abandon(tensor);
+		hr__move_away(tensor); /* the rest */
+	}
+	hr__learned_destroyed(lms, tensor);
+	hr__lms_remove(lms, tensor);
+	give_record(tensor);
+	hr__lms_count(&lms->stats.num_tensors, -1);
+	return status;
+}
+
+hr_status hr_tensor_destroy(hr_tensor handle)
+{
+	hr_status status;
+	enum hr__place place;
+	bool gone;
+	hr__tensor *tensor = hr__tensor_of(handle, &status);
+	if (!tensor) return status;
+	for (unsigned attempt = 0;; attempt++) {
+		uint64_t word = hr__load_acquire(&tensor->word);
+		place = hr__place_of(word);
+		if (word >> 32 != handle.id >> 32 || place == HR__NOWHERE || place == HR__GOING) return hr__tensor_is_closed(handle);
+		if (word & HR__WORD_PINS) {
+			char name[HR__TENSOR_NAME];
+			return hr__fail(HR_IN_USE, "%s is pinned %u times; unpin it first", hr__tensor_name(tensor, name, sizeof name),
+			                hr__pins_of(word));
+		}
+		if ((place == HR__NEW || place == HR__HOME || place == HR__OUT) && hr__tensor_claim(tensor, word, place, HR__GOING)) break;
+		hr__tensor_wait(attempt);
+	}
+	hr__lms *lms = tensor->lms;
+	hr__lms_enter(lms); /* others may be waiting for its memory */
+	status = destroy(tensor, false, &gone);
+	if (!gone) hr__tensor_settle(tensor, place, 0);
+	hr__lms_leave(lms);
+	return status;
+}
+
+/* Nobody else uses the allocator any more. */
+void hr__lms_drop_tensors(hr__lms *lms)
+{
+	while (lms->member_count) {
+		bool gone;
+		hr__tensor *tensor = lms->members[lms->member_count - 1];
+		uint64_t word = hr__load_relaxed(&tensor->word);
+		if (word & HR__WORD_PINS) hr__meters_idle(lms->allocator, (int64_t)tensor->device_bytes); /* as it would be without them */
+		hr__store_relaxed(&tensor->word, hr__word_at(word & ~(HR__WORD_PINS | HR__WORD_ADDRESSED), HR__GOING));
+		destroy(tensor, true, &gone);
+	}
+	HR_ASSERT(!hr__load_relaxed(&lms->resident) && !hr__load_relaxed(&lms->stats.num_tensors));
+	HR_ASSERT(!hr__load_relaxed(&lms->allocator->idle) && !hr__load_relaxed(&lms->stats.bytes_out_now));
+}
+
+void hr__tensors_forget(void)
+{
+	hr__lock_init(&table.lock, HR__RANK_LMS);
+	for (uint32_t i = 0; i < BLOCKS_MAX; i++) hr__store_relaxed(&hr__tensor_blocks[i], NULL);
+	table.made = table.spare = 0;
+}
+
+void hr__tensors_shutdown(void)
+{
+	hr__lock_take(&table.lock);
+	for (uint32_t i = 0; i < BLOCKS_MAX; i++) {
+		hr__tensor *block = hr__load_relaxed(&hr__tensor_blocks[i]);
+		if (!block) break;
+		hr__store_release(&hr__tensor_blocks[i], NULL);
+		hr__os()->free(block, BLOCK * sizeof *block);
+	}
+	table.made = table.spare = 0;
+	hr__lock_release(&table.lock);
+}
+
+/* ---- looking at one ---- */
+
+const char *hr_tensor_state_text(hr_tensor_state state)
+{
+	static const char *const texts[] = { "?", "new", "active", "inactive", "synced", "leaving", "out", "returning" };
+	return (unsigned)state < sizeof texts / sizeof *texts ? texts[state] : texts[0];
+}
+
+static hr_tensor_state state_of(uint64_t word, bool clean)
+{
+	switch (hr__place_of(word)) {
+	case HR__NEW: return HR_TENSOR_NEW;
+	case HR__LEAVING: return HR_TENSOR_LEAVING;
+	case HR__OUT: return HR_TENSOR_OUT;
+	case HR__RETURNING: return HR_TENSOR_RETURNING;
+	default: return word & HR__WORD_PINS ? HR_TENSOR_ACTIVE : clean ? HR_TENSOR_SYNCED : HR_TENSOR_INACTIVE;
+	}
+}
+
+/* With the lock held. [word] may have changed since: what does not follow from it is what is known now. */
+static void describe_as(const hr__tensor *tensor, uint64_t word, hr_tensor_info *found)
+{
+	bool home = hr__place_of(word) == HR__HOME || hr__place_of(word) == HR__LEAVING || hr__place_of(word) == HR__MOVING;
+	found->state = state_of(word, tensor->copy.bytes != 0);
+	found->pins = hr__pins_of(word);
+	found->bytes = tensor->bytes;
+	found->device_bytes = home ? hr__tensor_device_bytes(tensor) : 0;
+	found->host_bytes = tensor->copy.bytes;
+	found->spilled = tensor->copy.bytes && !tensor->copy.address;
+	found->dirty = home && !tensor->copy.bytes;
+	found->fixed = tensor->fixed;
+	found->never_evict = hr__load_relaxed(&tensor->never_evict) & HR__STAYS_WANTED;
+	found->priority = (int32_t)hr__load_relaxed(&tensor->priority);
+	found->evictions = hr__load_relaxed(&tensor->evictions);
+	found->restores = hr__load_relaxed(&tensor->restores);
+	found->op = tensor->op;
+	found->scope = tensor->scope;
+	found->tag = tensor->tag;
+	found->shape = tensor->shape;
+	found->dtype = (hr_dtype)tensor->dtype;
+}
+
+hr_status hr_tensor_get_info(hr_tensor handle, hr_tensor_info *info)
+{
+	hr_status status;
+	hr__tensor *tensor = hr__tensor_of(handle, &status);
+	if (!tensor) return status;
+	if (!info || info->struct_size != sizeof *info)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_get_info: set info.struct_size to sizeof(hr_tensor_info)");
+	hr_tensor_info found = { .struct_size = sizeof found };
+	hr__lms *lms = tensor->lms;
+	hr__lock_take(&lms->lock); /* copies are made and dropped under it, and nothing is taken off the list */
+	uint64_t word = hr__load_acquire(&tensor->word);
+	bool gone = word >> 32 != handle.id >> 32 || hr__place_of(word) == HR__NOWHERE || hr__place_of(word) == HR__GOING;
+	if (!gone) describe_as(tensor, word, &found);
+	hr__lock_release(&lms->lock);
+	if (gone) return hr__tensor_is_closed(handle);
+	*info = found;
+	return HR_OK;
+}
+
+/* Takes the lock of the context of a tensor that is there; else HR_CLOSED, and the lock is not taken. */
+static hr_status lock_tensor(hr_tensor handle, hr__tensor **out)
+{
+	hr_status status;
+	hr__tensor *tensor = hr__tensor_of(handle, &status);
+	if (!tensor) return status;
+	hr__lms *lms = tensor->lms;
+	hr__lock_take(&lms->lock);
+	uint64_t word = hr__load_acquire(&tensor->word);
+	if (word >> 32 != handle.id >> 32 || hr__place_of(word) == HR__NOWHERE) {
+		hr__lock_release(&lms->lock);
+		return hr__tensor_is_closed(handle);
+	}
+	*out = tensor;
+	return HR_OK;
+}
+
+hr_status hr_tensor_set_never_evict(hr_tensor handle, bool never)
+{
+	hr__tensor *tensor;
+	hr_status status = lock_tensor(handle, &tensor);
+	if (status) return status;
+	hr__store_relaxed(&tensor->never_evict, (hr__load_relaxed(&tensor->never_evict) & HR__STAYS_SMALL) | (never ? HR__STAYS_WANTED : 0));
+	hr__evict_queue_update(tensor->lms, tensor);
+	hr__lock_release(&tensor->lms->lock);
+	return HR_OK;
+}
+
+hr_status hr_tensor_set_priority(hr_tensor handle, int32_t priority)
+{
+	hr__tensor *tensor;
+	hr_status status = lock_tensor(handle, &tensor);
+	if (status) return status;
+	hr__store_relaxed(&tensor->priority, priority);
+	hr__evict_queue_update(tensor->lms, tensor);
+	hr__lock_release(&tensor->lms->lock);
+	return HR_OK;
+}

@@ -1,0 +1,632 @@
+/* allocator.h - the data structures of an allocator. Private to src/core/memory.
+ *
+ *     hr_alloc / hr_free             alloc.c    the hot path
+ *        |      \
+ *        |       thread cache        cache.c    small freed blocks, kept by the thread; no lock
+ *        v      /
+ *     shard: a lock, and under it               small blocks: the thread's own shard; large blocks: see below
+ *        |-- chunk records, lookup              (core/arena/chunk.h, lookup.h); the records hold the ledger
+ *        |-- two pools, small and large         bfc.c: the attempts for a request; pages.c: growing, releasing, stitching
+ *        '-- counters                           meter.c, stats.c
+ *     spans                          span.c     blocks of whole pages outside the arenas, at a stable address
+ *     direct, custom                 direct.c   every call goes to the device, or to a user's functions
+ *
+ * There are two pools because long-lived small blocks would otherwise fragment large free ranges. With two pools the four recorded
+ * traces need no more memory than exact best fit over one pool, and a cache can keep small blocks without spoiling the fit of large
+ * requests.
+ *
+ * There are several shards because two threads that use one arena at the same time move its cache lines between their cores at
+ * every operation: whole traces then run at a third to three quarters of the speed of one thread. A shard is a complete small
+ * allocator with its own address range. A thread allocates small blocks from its own shard. All threads allocate large blocks from
+ * shard 0 as long as they take turns, as the forward and the backward pass of a training program do: memory freed by one thread
+ * serves another, and the fit is that of one thread. A thread that finds shard 0 busy when it starts, or often waits for its lock,
+ * allocates large blocks from its own shard from then on (hr__large_contend). Free memory in one shard is used by the others before
+ * a request fails. */
+#ifndef HR_MEMORY_ALLOCATOR_H
+#define HR_MEMORY_ALLOCATOR_H
+
+#include "core/arena/arena.h"
+#include "core/base/hooks.h"
+#include "core/base/lock.h"
+#include "core/base/shared.h"
+#include "core/device/device.h"
+#include "core/memory/leaks.h"
+#include "core/memory/log.h"
+#include "core/memory/bfc/lookup.h"
+#include "core/os/os.h"
+
+#define HR__SMALL_MAX 65536u           /* largest block that a cache keeps */
+#define HR__CACHE_BYTES_MAX (16 << 20) /* limit on the bytes that one cache keeps; HR__CACHE_SHARE is a second limit */
+#define HR__NAME_SCOPES_MAX 64u        /* limit on nested name scopes of a thread */
+#define HR__CACHE_SHARE 256u           /* a cache keeps at most this fraction (1/256) of the allocator's limit */
+#define HR__SLACK 32768                /* bytes by which a meter may overstate the peak; a thread has two meters at most */
+#define HR__NO_LEVEL (INT64_MAX / 64)  /* the level while one thread uses the allocator: no limit */
+#define HR__SHARDS_MAX 8u
+#define HR__PAGES_PER_SHARD 64u        /* one shard per this many pages of the limit, at most */
+#define HR__REGIONS_MAX 256u
+#define HR__ALLOCATORS_MAX 256u        /* slots; slot 0 is never used */
+#define HR__SCOPES_MAX 32u
+
+typedef struct hr__allocator hr__allocator;
+typedef struct hr__shard hr__shard;
+typedef struct hr__thread_state hr__thread_state;
+typedef struct hr__upper hr__upper;
+
+enum hr__kind { HR__KIND_BFC = 1, HR__KIND_DIRECT, HR__KIND_CUSTOM };
+
+/* How an allocation was met, in the order of the attempts. The names are those of the source_* statistics. */
+enum hr__source {
+	HR__SOURCE_CACHE,
+	HR__SOURCE_FREE_CHUNK,
+	HR__SOURCE_GROW,
+	HR__SOURCE_TRIM,
+	HR__SOURCE_STITCH,
+	HR__SOURCE_SINGLE_RECLAIM,
+	HR__SOURCE_MULTI_RECLAIM,
+	HR__SOURCE_FULL_RECLAIM,
+	HR__SOURCE_DEFRAGMENT,
+	HR__SOURCE_DEVICE,
+	HR__SOURCES
+};
+
+/* ---- meters ---- */
+
+/* Bytes allocated less bytes freed through one cache or one shard. Negative where blocks are freed through another meter than the
+ * one they were allocated through. The sum of an allocator's meters is its bytes in use. meter.c describes how the peak of that sum
+ * is tracked without computing the sum for every block. */
+typedef struct hr__meter {
+	hr__atomic_i64 used;   /* written by the cache's owner, or under the shard's lock */
+	hr__atomic_i64 level;  /* [used] exceeds it only after hr__meter_raise; written under meter_lock */
+	hr__atomic_u32 wanted; /* not 0: lower the level, another meter has no room (meter.c); written under meter_lock */
+} hr__meter;
+
+/* ---- thread caches ---- */
+
+/* One thread's cache in front of one allocator. The owner uses it without a lock, between hr__cache_enter and hr__cache_leave.
+ * Another thread that must empty the cache (trim, close) sets [stop], issues a heavy barrier and waits until [busy] is 0; see
+ * cache.c. */
+typedef struct hr__cache {
+	hr__atomic_u64 id;        /* handle of the allocator; 0 once the allocator is closed */
+	hr__shard *shard;         /* the thread's shard; the fields from here to bin_count are immutable */
+	hr__chunk *chunks;        /* of the shard */
+	hr__lookup *lookup;       /* of the shard */
+	hr__allocator *allocator;
+	const hr__stream_view *streams; /* of the device */
+	uint32_t round;           /* granularity - 1 */
+	uint32_t shift;           /* log2 of granularity */
+	int32_t capacity;         /* most bytes to keep; 0 = keep nothing */
+	uint32_t bin_count;       /* 0 = not a bfc allocator */
+
+	/* written by the owner, read by any thread, unless noted otherwise */
+	hr__shard *large;         /* shard of the thread's large blocks: shard 0, or its own; read by the owner only */
+	hr__atomic_u32 busy;
+	hr__atomic_u32 stop;      /* written by other threads */
+	hr__atomic_u32 watch;     /* not 0: hr__watch counts every block; the owner is inside a statistics scope */
+	hr_stream bytes_stream;   /* of hr_alloc_bytes; immutable */
+	hr__meter meter;
+	hr__atomic_i64 high;      /* highest [used] since the peak was last updated; meaningful while this is the only cache */
+	hr__atomic_i64 kept;      /* bytes in bins */
+	hr__atomic_i64 moving;    /* cached chunks in transit between the bins and an arena, in neither; any thread adds */
+	hr__atomic_i64 allocs, frees, requested, largest; /* of blocks that went through the cache; requested is a balance */
+	hr__atomic_i64 total;     /* bytes counted by [allocs] */
+	int64_t log_left;         /* operations to skip before the next logged one; below 0 = all are logged; HR__LOG_NEVER = none */
+	hr__atomic_u64 log_bytes; /* bytes of host memory of [log] */
+	hr__log_ring *log;        /* NULL = nothing is logged; changed with the caches stopped and every shard's lock held */
+	uint32_t cursor;          /* bin at which the next overflow starts to empty bins */
+	uint32_t thinned;         /* how often the cache was thinned (hr__cache_thin) */
+	int64_t thin_from;        /* value of [allocs] from which on it may be thinned again */
+	uint32_t contended;       /* recent waits for the lock of [large] (hr__large_contend) */
+	uint64_t contended_at;    /* version of the lock of [large] at the last wait */
+
+	hr__atomic_u32 pinning;   /* not 0: the owner is in a call that counts pins (src/core/lms/check.c) */
+	hr__log_ring *next_log;   /* used while rings are being replaced */
+	hr__atomic_u32 log_thread; /* the thread's number in the log; 0 = none yet */
+	hr__thread_state *thread; /* immutable */
+	struct hr__cache *next;   /* allocator's list; changed with caches_lock and meter_lock held */
+	void *block;              /* the allocation that contains this cache, and its size: two caches never share a cache line */
+	size_t bytes;
+	hr__chunk_id bins[];      /* first kept chunk of each size in units */
+} hr__cache;
+
+typedef struct hr__scope_frame {
+	uint32_t device; /* index */
+	hr_stats_scope totals;
+} hr__scope_frame;
+
+/* Per-thread state. Freed when the thread ends. */
+struct hr__thread_state {
+	uint32_t scope_depth; /* accessed by this thread only */
+	uint32_t context;     /* not 0: requests without an op or a scope inherit the current one */
+	hr_name op, scope;    /* current op and scope (context.c) */
+	uint32_t name_depth;
+	bool retries;         /* failures were reported already (hr__retry) */
+	hr_name names[HR__NAME_SCOPES_MAX]; /* the path outside each open name scope */
+	hr__cache *caches[HR__ALLOCATORS_MAX];
+	hr__scope_frame scopes[HR__SCOPES_MAX];
+};
+
+extern _Thread_local hr__thread_state *hr__thread_self __attribute__((tls_model("initial-exec")));
+
+/* ---- shards ---- */
+
+typedef struct hr__region {
+	uint64_t address, size; /* of the address space */
+	uint64_t mapped;        /* bytes backed by memory */
+	hr__chunk_id edge;      /* of the region's chain of chunks; the edge's next is the first chunk */
+	hr__page_id *pages;     /* id + 1 of the page at each page of addresses, 0 = none; NULL on devices without pages */
+	bool small;
+} hr__region;
+
+typedef struct hr__pool {
+	hr__arena arena;
+	uint64_t next_region; /* devices without pages: size of the next region to request */
+	bool small;
+} hr__pool;
+
+struct hr__shard {
+	/* immutable once the shard is open */
+	hr__allocator *allocator;
+	uint32_t index;
+	hr__atomic_u32 open;         /* 1 when all of the shard is initialised; set under the allocator's caches_lock */
+	hr__atomic_u64 base, span;   /* address range: a free finds its shard by it. Set once, under lock, before the first block */
+	hr__atomic_u64 large_from;   /* first address of the large pool; UINT64_MAX where an address does not identify the pool */
+	hr__page_id *pages;          /* page tables of its regions; NULL on devices without pages */
+	size_t pages_bytes;
+
+	uint32_t threads; /* number of threads that use the shard; guarded by caches_lock */
+
+	/* Guarded by lock. */
+	hr__lock lock __attribute__((aligned(128)));
+	hr__chunk_table table;
+	hr__lookup lookup;
+	hr__pool large, small;
+
+	/* Statistics: written under lock, read by any thread. */
+	hr__meter meter;
+	struct {
+		hr__atomic_i64 requested; /* balance over blocks that did not go through a cache */
+		hr__atomic_i64 largest;
+		hr__atomic_i64 allocs, failed, frees; /* of blocks that did not go through a cache */
+		hr__atomic_i64 total;                 /* bytes counted by [allocs] */
+		hr__atomic_i64 sources[HR__SOURCES];
+		hr__atomic_i64 stitches, stitched, waits, trims;
+	} stats;
+};
+
+/* ---- the allocator ---- */
+
+typedef struct hr__custom {
+	char name[32];
+	hr_custom_allocator table;
+	void *user;
+} hr__custom;
+
+/* Totals over all allocators of a device. As long as the device has had only one allocator, the figures of that allocator are the
+ * device's. From the second allocator on, [shared] is set and the sums below are maintained (meter.c). */
+typedef struct hr__usage {
+	hr__lock lock;               /* guards every level on the device; innermost of the allocators' locks */
+	hr__allocator *first;        /* list of the device's allocators (next_on_device); changed with lock held */
+	hr__atomic_u32 allocators;   /* number of allocators in the list */
+	hr__atomic_u32 threads;      /* threads that have a cache of an allocator of the device; changed with lock held */
+	hr__atomic_u32 shared;       /* 1 from the second allocator on, until the device has none */
+	hr__atomic_u32 active;       /* 1 = one of the allocators tracks active bytes; until the device has none */
+	hr__atomic_i64 levels, granted; /* sums over the allocators, while shared; written with lock held */
+	hr__atomic_i64 missing;      /* bytes that the last meter without room lacked below a peak; written with lock held */
+	hr__atomic_i64 peak, peak_active, peak_error; /* while shared; otherwise the values that closed allocators left */
+	hr__atomic_i64 reserved, peak_reserved;
+	hr_stats closed;             /* counts of closed allocators since the last reset; guarded by the registry's lock */
+	hr__atomic_i64 step_peak;    /* highest step_peak of its allocators, closed ones included */
+} hr__usage;
+
+struct hr__allocator {
+	/* immutable after creation */
+	uint64_t id;
+	uint32_t slot;
+	enum hr__kind kind;
+	hr__device *device;
+	hr__usage *usage;   /* of the device */
+	hr__lock *meter_lock; /* usage->lock */
+	uint64_t limit;     /* a multiple of the page size */
+	uint64_t page;      /* page size; 0 = the device has no pages */
+	uint32_t granularity, shift;
+	uint32_t shard_max; /* limit on the number of shards */
+	bool allow_growth, thread_cache, stitch, is_default;
+	hr_stream bytes_stream; /* of hr_alloc_bytes */
+	char name[32];
+	char kind_name[32];
+	hr__custom custom;
+	void *custom_state;
+	void *block; /* the allocation that contains this struct */
+	_Atomic(struct hr__lms *) lms; /* context of its tensors (src/core/lms); NULL = none; set once */
+
+	/* settings for out-of-memory handling: changed with the caches stopped and every shard's lock held */
+	hr_oom_options oom;
+	hr__atomic_u8 reports;  /* oom.report_allocations_on_oom, readable without a lock */
+	hr__log_ring *past_log; /* log of threads that ended; written under caches_lock, as are the next two */
+	uint64_t past_logged;
+	uint32_t log_threads;
+
+	hr__lock caches_lock __attribute__((aligned(64)));
+	hr__cache *caches; /* changed with caches_lock and meter_lock held, so holding either is enough to read the list */
+	hr__atomic_u32 cache_count; /* changed with caches_lock, every shard's lock and meter_lock held */
+	hr__atomic_u32 open_shards; /* changed under caches_lock */
+	hr__atomic_u32 metered; /* 1 = its meters have levels even with one thread (meter.c); changed as cache_count is, never reset */
+
+	/* written with meter_lock held (meter.c) */
+	hr__allocator *next_on_device;
+	hr__atomic_i64 levels;      /* sum of all levels; meaningless while the allocator is not metered */
+	hr__atomic_i64 granted;     /* bound on [levels] - [idle] up to which a pin needs no lock */
+	hr__atomic_i64 peak, peak_active, peak_error;
+	hr__atomic_u32 active;      /* 1 = active bytes are tracked: the allocator has or had tensors */
+	hr__atomic_i64 idle __attribute__((aligned(64))); /* bytes of inactive tensors; changed by any thread (hr__meters_idle) */
+
+	hr__atomic_i64 claimed __attribute__((aligned(128))); /* bytes held or being requested from the device; never above limit */
+	hr__atomic_i64 reserved; /* bytes held */
+	hr__atomic_i64 peak_reserved;
+	hr__atomic_u64 map_ns;    /* time spent mapping and unmapping pages, by the device's clock */
+	hr__atomic_u64 map_pages; /* number of pages mapped */
+	hr__atomic_i64 away; /* blocks freed quietly and not yet allocated again: evicted tensors */
+	hr__atomic_i64 step_peak; /* most bytes that a step needed at once (hr__step_peak_note); 0 = not known */
+	hr__atomic_i64 spans, span_bytes; /* number and bytes of spans (span.c) that have memory; changed under the lock of shard 0 */
+	/* counts of the caches of threads that ended; written under caches_lock */
+	hr__atomic_i64 past_allocs, past_frees, past_requested, past_largest, past_total;
+	/* values at the last reset, subtracted from the counts; written under caches_lock */
+	hr__atomic_i64 base_allocs, base_failed, base_frees, base_live, base_cached, base_total;
+	hr_stats closed; /* counts of its tensors, kept when their context closes; written under caches_lock */
+
+	/* A shard's regions are guarded by its lock. On devices with pages, shard s has regions 2s (large) and 2s+1 (small). On others,
+	 * all regions belong to shard 0; region_count is the number of slots ever used, and a free slot has size 0. */
+	hr__region regions[HR__REGIONS_MAX];
+	uint32_t region_count;
+	hr__atomic_u32 region_total; /* number of regions, readable without a lock */
+
+	hr__shard shards[HR__SHARDS_MAX];
+};
+
+extern hr__usage hr__usages[HR__MAX_DEVICES];
+
+/* registry (allocator.c) */
+HR__SHARED hr__allocator *hr__allocator_of(hr_allocator handle, hr_status *why);
+/* Calls [visit] for every allocator of [device] (NULL = all) with the registry's lock held. */
+void hr__allocators_visit(hr__device *device, void (*visit)(hr__allocator *, void *), void *context);
+/* hr__allocators_visit for a caller that holds the registry's lock. */
+void hr__allocators_visit_locked(hr__device *device, void (*visit)(hr__allocator *, void *), void *context);
+/* Acquire and release the registry's lock: no allocator is created or closed while it is held. */
+void hr__registry_enter(void);
+void hr__registry_leave(void);
+hr_status hr__request_check(const hr__allocator *allocator, const hr_request *request);
+hr_status hr__refuse(hr__allocator *allocator, hr_status status); /* counts a refused request; returns status */
+/* Handles a failed request: writes it to the recording, counts it and, if memory was lacking, reports it. The verdict is about
+ * [judged]. Does nothing while the thread retries a refused request (hr__retry). */
+void hr__refuse_request(hr__allocator *allocator, const hr_request *request, const hr_request *judged, hr_status status);
+/* hr__retry(true): the calling thread's requests retry a refused one until hr__retry(false). */
+void hr__retry(bool on);
+
+/* shards (allocator.c) */
+hr_status hr__shard_open(hr__shard *shard); /* with caches_lock held, or before the allocator is visible to other threads */
+hr_status hr__records_ensure(hr__shard *shard, uint32_t records); /* also ensures room for one more address; with the lock held */
+
+/* caches (cache.c) */
+hr__thread_state *hr__thread_get(void); /* of the calling thread, created if missing; NULL if that fails or the thread is ending */
+hr__cache *hr__cache_get(hr__allocator *allocator); /* of the calling thread, created if missing; NULL if it cannot be created */
+/* Returns about an eighth of what the cache keeps to the arenas. Without the lock, outside the busy section. */
+void hr__cache_overflow(hr__cache *cache);
+/* Empties a cache that keeps many chunks, if [records] more chunks or one more address would need more host memory. Without
+ * locks. */
+void hr__cache_thin(hr__cache *cache, uint32_t records);
+/* Keeps a list (through link) of chunks in state HR__CHUNK_CACHED, or returns them to the arena when the cache is stopped. Without
+ * the lock. */
+void hr__cache_keep(hr__cache *cache, hr__chunk_id list);
+/* Empties every cache of the allocator. Without locks. */
+void hr__caches_empty(hr__allocator *allocator);
+/* Empties every cache and detaches it from the allocator, which is about to close. Without locks. */
+void hr__caches_detach(hr__allocator *allocator);
+/* Acquires the lock of [large], which another thread holds, and returns that shard. After many waits the thread's next large block
+ * comes from its own shard. */
+hr__shard *hr__large_contend(hr__cache *cache);
+/* Waits until the owner has left the busy section that it is in now. To be called after a heavy barrier. */
+void hr__cache_wait_idle(const hr__cache *cache);
+/* Waits until every thread has left the busy section that it is in now. A shard's lock may be held, but not meter_lock. */
+void hr__caches_quiesce(hr__allocator *allocator);
+void hr__caches_stop(hr__allocator *allocator);  /* acquires caches_lock, stops every cache */
+void hr__caches_start(hr__allocator *allocator); /* restarts every cache, releases caches_lock */
+void hr__threads_forget(void); /* after fork, in the child */
+void hr__thread_drop(void);    /* frees the calling thread's state; every allocator is closed */
+
+/* meters (meter.c) */
+/* Raises the level of [meter] so that [size] more bytes may be used. [other] is the second meter whose [used] only the calling
+ * thread can write at this moment; NULL = none. */
+void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, hr__meter *other, int64_t size);
+void hr__meter_sink(hr__allocator *allocator, hr__meter *meter); /* lowers a [wanted] level; by a thread that may write [used] */
+void hr__meters_evaluate(hr__allocator *allocator); /* tightens the levels and updates the peak; with meter_lock held */
+void hr__meters_look(hr__allocator *allocator); /* raises the peak to the bytes in use; for a thread without a cache */
+int64_t hr__meters_sum(const hr__allocator *allocator); /* with caches_lock or meter_lock held */
+/* Sum of the meters of all shards but this one (NULL = of all shards). */
+int64_t hr__meters_of_others(const hr__shard *shard, const hr__allocator *allocator);
+bool hr__is_metered(const hr__allocator *allocator); /* whether its meters have levels */
+/* Sets every level to [used]. With the caches stopped and every shard's lock and meter_lock held. */
+void hr__meters_exact(hr__allocator *allocator);
+/* Starts tracking active bytes apart from bytes in use, before the allocator gets its first tensor. Without locks. */
+void hr__meters_begin_active(hr__allocator *allocator);
+/* Adds [bytes] of tensors to the inactive bytes; negative: they became active, or were freed. The call comes after a pin, before an
+ * unpin, after a free, and just before memory is allocated ahead of a pin (hr__block_take). With this order active bytes are never
+ * overcounted, which would raise the peak for good. Without meter_lock. */
+void hr__meters_idle(hr__allocator *allocator, int64_t bytes);
+void hr__meters_join(hr__allocator *allocator, hr__cache *cache);  /* after the cache entered the list; with meter_lock held */
+void hr__meters_leave(hr__allocator *allocator, hr__cache *cache); /* after the cache left the list; with meter_lock held */
+/* Resets the peaks of a shared device to the current values. With the registry's lock held, and no other. */
+void hr__usage_restart(hr__usage *usage);
+
+/* bfc (bfc.c). Without locks. */
+hr_status hr__bfc_open(hr__allocator *allocator);
+hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out);
+hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream);
+/* For requests that the library itself makes: not counted as requests. [idle]: for a tensor that is not pinned. */
+hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool idle, void **out);
+/* Allocates at exactly [address]. [quietly]: not counted as a request. [idle]: for a tensor that is not pinned. HR_NOT_READY
+ * (without a message) when the range is not free. */
+hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, bool idle, uint64_t address);
+/* Frees a block whose last use is known: by [streams], up to [epoch]. [quietly]: not counted as a free. */
+hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly);
+hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released); /* returns the first error; *released counts in spite of it */
+/* Trims the device's other allocators, if the limit of this one leaves room for what they release. */
+void hr__bfc_trim_others(hr__allocator *allocator);
+/* Sets the message that says why a request of [size] bytes, rounded up, was refused. Returns HR_OUT_OF_MEMORY. */
+hr_status hr__bfc_no_room(hr__allocator *allocator, uint64_t size, const hr_request *request);
+void hr__give_back(hr__shard *shard, hr__chunk_id id); /* returns a chunk to its arena; with the lock held */
+
+/* Memory for bfc.c (pages.c). With the shard's lock held. */
+hr_status hr__pool_grow(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment);
+/* Finds which pages must be released to meet a request by remapping pages. [elsewhere] is the number of whole free pages outside
+ * the pool. HR_OUT_OF_MEMORY when there are not enough for any place. */
+typedef struct hr__stitch {
+	hr__chunk_id left, right; /* free chunks that the stitched range extends: their pages must stay; 0 = none */
+	uint64_t missing;         /* pages to release, beyond those available from the device */
+} hr__stitch;
+hr_status hr__pool_plan(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere, hr__stitch *plan);
+/* Counts or releases whole free pages of a pool, except those of the chunks in [plan] (may be NULL). */
+uint64_t hr__pool_count_free(const hr__shard *shard, const hr__pool *pool);
+uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most, const hr__stitch *plan, hr_status *status);
+uint64_t hr__pool_release_free(hr__shard *shard, hr__pool *pool, hr_status *status); /* releases all it can; returns bytes */
+/* Devices without pages: whether a new region for the request fits once all entirely free regions are released. */
+bool hr__shard_can_regrow(hr__shard *shard, uint64_t size, uint64_t alignment);
+void hr__shard_close_regions(hr__shard *shard);
+
+/* Releases the memory of the spans that are left when the allocator closes (span.c). Under the lock of shard 0. */
+void hr__spans_close(hr__shard *shard);
+
+/* direct and custom (direct.c). Without locks. */
+hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out);
+hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream);
+void hr__direct_close(hr__allocator *allocator);
+
+/* statistics (stats.c) */
+/* With the registry's lock held, except hr__usages_reset, which hr_shutdown calls when no allocator is left. */
+void hr__usage_prepare(hr__usage *usage); /* before the first allocator of the device is created */
+void hr__usage_join(hr__allocator *allocator);
+void hr__usage_leave(hr__allocator *allocator); /* its counts are kept for the device; the caches are detached */
+void hr__usages_reset(void);
+/* Keeps the counts of the allocator's tensors, whose context is about to close. Without locks. */
+void hr__stats_keep_tensors(hr__allocator *allocator, const hr__upper *upper);
+/* Bytes in use and their peak, as in hr_stats, and requests refused since the allocator was created. Cheaper than the full
+ * statistics. Without locks, or under locks of a rank below HR__RANK_CACHES. */
+typedef struct hr__level {
+	int64_t in_use, peak, refused;
+} hr__level;
+hr__level hr__stats_level(hr__allocator *allocator);
+/* Notes that a step whose requests were all met needed [bytes] at once. The highest value is kept for the verdict on a later
+ * request. Without locks. */
+void hr__step_peak_note(hr__allocator *allocator, int64_t bytes);
+/* Memory from the device is accounted in two stages. hr__claim fails if it would pass the limit. hr__hold follows once the device
+ * has provided the memory; hr__unclaim, if the device refused. hr__unhold ends the claim too. */
+bool hr__claim(hr__allocator *allocator, uint64_t bytes);
+void hr__unclaim(hr__allocator *allocator, uint64_t bytes);
+void hr__hold(hr__allocator *allocator, uint64_t bytes);
+void hr__unhold(hr__allocator *allocator, uint64_t bytes);
+
+/* observers (observe.c): off the straight path of an allocation */
+/* Counts a block that [thread] (may be NULL) allocated, or freed (negative), in the thread's statistics scopes. */
+void hr__watch(const hr__allocator *allocator, hr__thread_state *thread, int64_t bytes);
+void hr__note_failed(const hr__allocator *allocator, const hr_request *request);
+void hr__note_reserved(const hr__allocator *allocator, uint64_t address, int64_t bytes);
+void hr__note_allocator(const hr__allocator *allocator);
+
+/* Start and end a recording of every allocator to a new file at [path], which begins with the blocks that are already allocated. As
+ * hr_trace_start and hr_trace_stop, for a caller that owns the recording (core/record/profiler.c). */
+hr_status hr__recording_start(const char *path, uint64_t max_bytes);
+hr_status hr__recording_stop(void);
+
+/* 0, or the number of a violated invariant (check.c). With every shard's lock and meter_lock held and the caches stopped. */
+int hr__allocator_check_locked(hr__allocator *allocator);
+void hr__shards_lock(hr__allocator *allocator); /* every open shard, in order */
+void hr__shards_unlock(hr__allocator *allocator);
+
+/* ---- hooks of the layer above; NULL until tensors are first used ---- */
+
+/* A request for which there is no room. */
+typedef struct hr__pressure {
+	hr__allocator *allocator;
+	uint64_t size, alignment; /* rounded up; alignment 0 = the granularity is enough */
+	hr_stream stream;         /* the stream that will use the block */
+	uint32_t round;           /* 0 = first call for this request */
+	bool pages;               /* the request needs [size] bytes of whole pages, at any addresses */
+} hr__pressure;
+
+/* Whether tensors may be moved on the device to make free memory contiguous. */
+typedef struct hr__moving {
+	bool on;
+	uint64_t budget; /* limit on bytes moved for one request; 0 = no limit */
+} hr__moving;
+
+struct hr__upper {
+	/* Makes room by evicting tensors. HR_OK: the request should be retried, and a success counts under *source. HR_NOT_READY: no
+	 * tensor is left to evict. Anything else: eviction failed, and the message says why. Without locks. */
+	hr_status (*reclaim)(const hr__pressure *pressure, enum hr__source *source);
+	/* Add the layer's counts to [stats]; reset them to zero. With caches_lock held. */
+	void (*stats)(hr__allocator *allocator, hr_stats *stats);
+	void (*reset)(hr__allocator *allocator);
+	/* HR_OK when no tensors are left; otherwise why the allocator cannot be closed. Without locks. */
+	hr_status (*in_use)(hr__allocator *allocator);
+	/* The allocator is about to be closed, with its remaining tensors. Without locks. */
+	void (*closing)(hr__allocator *allocator);
+	/* Whether the tensor [owner] (hr__block_own) could be evicted, supposing that eviction is on. With the lock of the shard that
+	 * holds its block, which keeps the tensor from being destroyed. */
+	bool (*may_leave)(uint32_t owner);
+	/* Whether tensors of the allocator are evicted automatically. *room gets the bytes that the host can take, *apart the bytes of
+	 * pages in no region whose tensors could be evicted. Of this layer's locks, only hr__report_lock may be held. */
+	bool (*leaves)(hr__allocator *allocator, uint64_t *room, uint64_t *apart);
+	/* Bytes of tensors that would have to move on the device to give the request contiguous free memory; UINT64_MAX when moving
+	 * does not help. Tensors are claimed meanwhile, but not moved. Of this layer's locks, only hr__report_lock may be held. */
+	uint64_t (*moves)(const hr__pressure *pressure, hr__moving *how);
+	void (*leaks)(hr__leaks *leaks); /* adds the existing tensors. Without locks */
+	void (*shutdown)(void); /* before everything is closed */
+	void (*forget)(void);   /* in the child after fork */
+};
+
+
+/* ---- inline functions that the hot path and the slow path share ---- */
+
+#define HR__EACH_SHARD(allocator, shard)                                                                   \
+	for (hr__shard *shard = (allocator)->shards; shard < (allocator)->shards + (allocator)->shard_max; shard++) \
+		if (hr__load_acquire(&shard->open))
+
+static inline bool hr__shard_has(const hr__shard *shard, uint64_t address)
+{
+	return address - hr__load_relaxed(&shard->base) < hr__load_relaxed(&shard->span);
+}
+
+/* Acquires the lock of the shard that the thread uses for large blocks, and returns the shard. */
+static inline hr__shard *hr__large_enter(hr__cache *cache)
+{
+	hr__shard *shard = cache->large;
+	return HR_LIKELY(hr__lock_try(&shard->lock)) ? shard : hr__large_contend(cache);
+}
+
+/* The shard that the thread of [cache] (may be NULL) uses for small or for large blocks. */
+static inline hr__shard *hr__shard_for(hr__allocator *allocator, hr__cache *cache, bool small)
+{
+	return !cache ? &allocator->shards[0] : small ? cache->shard : cache->large;
+}
+
+static inline bool hr__cache_enter(hr__cache *cache)
+{
+	hr__store_relaxed(&cache->busy, 1);
+	hr__light_barrier();
+	if (HR_LIKELY(!hr__load_acquire(&cache->stop))) return true;
+	hr__store_release(&cache->busy, 0);
+	return false;
+}
+
+static inline void hr__cache_leave(hr__cache *cache)
+{
+	hr__store_release(&cache->busy, 0);
+}
+
+/* Count an operation for the log. In the cache's busy section or under a shard's lock. */
+static inline void hr__log_alloc(hr__cache *cache, const hr_request *request, uint64_t address)
+{
+	if (HR_UNLIKELY(cache && --cache->log_left < 0)) hr__log_write_alloc(cache, request, address);
+}
+
+static inline void hr__log_free(hr__cache *cache, const hr__chunk *chunk)
+{
+	if (HR_UNLIKELY(cache && --cache->log_left < 0)) hr__log_write_free(cache, chunk);
+}
+
+static inline void hr__max(hr__atomic_i64 *to, int64_t value)
+{
+	if (value > hr__load_relaxed(to)) hr__store_relaxed(to, value);
+}
+
+static inline bool hr__meter_allows(const hr__meter *meter, int64_t bytes)
+{
+	return hr__load_relaxed(&meter->used) + bytes <= hr__load_relaxed(&meter->level);
+}
+
+/* Counts a block in the thread's statistics scopes, which are rarely open. A thread without a cache has no [watch] flag and always
+ * makes the call. Under the shard's lock or in the cache's busy section, so that watching cannot begin between a block and its
+ * accounting. */
+static inline void hr__observe(const hr__allocator *allocator, hr__cache *cache, int64_t bytes)
+{
+	if (HR_UNLIKELY(!cache || hr__load_relaxed(&cache->watch))) hr__watch(allocator, hr__thread_self, bytes);
+}
+
+/* hr__account for several threads or shards, for a thread without a cache, or when [watch] is set. */
+void hr__account_any(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t bytes);
+
+/* The usual case with several threads and no tensors: the meter stays at or below its level. Returns false without side effects in
+ * every other case. */
+static inline bool hr__account_below(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t bytes)
+{
+	const hr__allocator *allocator = shard->allocator;
+	int64_t now = hr__load_relaxed(&meter->used) + bytes;
+	if (hr__load_relaxed(&allocator->cache_count) == 1 || hr__load_relaxed(&allocator->active) || hr__load_relaxed(&cache->watch) ||
+	    now > hr__load_relaxed(&meter->level))
+		return false;
+	hr__store_relaxed(&meter->used, now);
+	hr__light_barrier(); /* the level may have been lowered meanwhile: see meter.c */
+	if (HR_UNLIKELY(now > hr__load_relaxed(&meter->level) || hr__load_relaxed(&shard->meter.wanted) || hr__load_relaxed(&cache->meter.wanted)))
+		hr__account_any(shard, cache, meter, 0);
+	return true;
+}
+
+/* Accounts for [bytes] allocated (freed: negative) under the shard's lock, and updates the peak. [cache] (may be NULL) is the
+ * calling thread's. A small block is counted in the thread's own meter, as it is when it comes from the cache. So the two meters do
+ * not drift apart and seldom reach their levels. */
+static inline void hr__account(hr__shard *shard, hr__cache *cache, int64_t bytes)
+{
+	hr__allocator *allocator = shard->allocator;
+	bool small = cache && bytes <= HR__SMALL_MAX && bytes >= -(int64_t)HR__SMALL_MAX;
+	hr__meter *meter = small ? &cache->meter : &shard->meter;
+	/* One thread, one shard, no scope: the allocator's peak is exact and updated here. Only a metered allocator has levels
+	 * (meter.c). */
+	if (HR_UNLIKELY(!cache || (hr__load_relaxed(&allocator->cache_count) ^ 1) | (hr__load_relaxed(&allocator->open_shards) ^ 1) |
+	                              hr__load_relaxed(&cache->watch))) {
+		if (!cache || !hr__account_below(shard, cache, meter, bytes)) hr__account_any(shard, cache, meter, bytes);
+		return;
+	}
+	int64_t high = hr__load_relaxed(&shard->meter.used) + hr__load_relaxed(&cache->high);
+	hr__owner_add(&meter->used, bytes);
+	int64_t used = hr__load_relaxed(&cache->meter.used), both = hr__load_relaxed(&shard->meter.used) + used;
+	hr__store_relaxed(&cache->high, used);
+	hr__max(&allocator->peak, high > both ? high : both);
+	if (HR_LIKELY(!hr__load_relaxed(&allocator->metered))) return;
+	hr__light_barrier();
+	if (HR_UNLIKELY(hr__load_relaxed(&meter->used) > hr__load_relaxed(&meter->level) || hr__load_relaxed(&meter->wanted)))
+		hr__account_any(shard, cache, meter, 0);
+}
+
+/* The ledger's description of a chunk in use; with the lock held. */
+static inline hr_allocation_info hr__chunk_info(const hr__chunk *chunk)
+{
+	return (hr_allocation_info){ .struct_size = sizeof(hr_allocation_info),
+		                         .address = (void *)(uintptr_t)hr__chunk_address(chunk),
+		                         .bytes = chunk->size,
+		                         .requested = chunk->requested,
+		                         .op = chunk->op,
+		                         .scope = chunk->scope,
+		                         .tag = chunk->tag,
+		                         .shape = chunk->shape,
+		                         .dtype = (hr_dtype)chunk->dtype,
+		                         .streams = chunk->streams };
+}
+
+/* Copies a request's description to the chunk that it got. */
+static inline void hr__chunk_describe(hr__chunk *chunk, const hr_request *request)
+{
+	chunk->requested = request->bytes;
+	chunk->owner = 0;
+	chunk->streams = hr__stream_bit(request->stream);
+	chunk->op = request->op;
+	chunk->scope = request->scope;
+	chunk->tag = request->tag;
+	chunk->shape = request->shape;
+	chunk->dtype = (uint8_t)request->dtype;
+}
+
+static inline hr__pool *hr__pool_of(hr__shard *shard, const hr__chunk *chunk)
+{
+	return chunk->region & HR__REGION_SMALL ? &shard->small : &shard->large;
+}
+
+#endif

@@ -1,0 +1,664 @@
+/* bfc.c - the arena-backed allocator: hr_alloc and hr_free when the fast path in alloc.c does not apply.
+ *
+ * Attempts for a request, in order; each allocation is counted under the attempt that met it:
+ *
+ *   free chunk   in the pool of its size, in the thread's shard
+ *   grow         map more pages (or add a region, where the device has no pages);
+ *                then a free chunk of the other pool or of another shard, which is better than failing or emptying caches
+ *   trim         empty the caches, release free pages of the small pool and of the device's other allocators, try again
+ *   stitch       unmap free pages and map them side by side
+ *   reclaim      evict unpinned tensors to the host (src/core/lms): one, several, all; then retry the attempts above;
+ *                where allowed, also move tensors on the device */
+#include <stdio.h>
+
+#include "core/memory/allocator.h"
+
+#include "core/base/checked.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
+#include "core/trace/trace.h"
+
+/* Most records that one attempt needs: two splits to map, two to take, and a region. */
+#define RECORDS_PER_ATTEMPT 8u
+
+/* Limits on the refill of a bin, in bytes and in chunks. */
+#define REFILL_BYTES 8192u
+#define REFILL_CHUNKS 8u
+
+struct attempt {
+	hr__shard *shard;     /* its lock is held; [id] was found in it */
+	bool small;           /* preferred pool */
+	bool quiet;           /* not counted as a request */
+	bool idle;            /* for a tensor that is not pinned */
+	uint64_t size, alignment;
+	hr__chunk_id id;      /* the chunk that was found; 0 = none */
+	uint64_t address;     /* address of [id] */
+	enum hr__source source;
+	hr_status error;      /* first failure other than a lack of room */
+	char message[400];    /* message of [error] */
+};
+
+static hr__pool *pool_for(hr__shard *shard, bool small)
+{
+	return small ? &shard->small : &shard->large;
+}
+
+/* Keeps the first failure, which is reported if no attempt succeeds. */
+static void remember(struct attempt *attempt, hr_status status)
+{
+	if (status == HR_OK || status == HR_OUT_OF_MEMORY || attempt->error) return;
+	attempt->error = status;
+	snprintf(attempt->message, sizeof attempt->message, "%s", hr_last_message());
+}
+
+/* ---- single attempts, with the lock of attempt->shard held ---- */
+
+static bool take(struct attempt *attempt, bool small, enum hr__source source)
+{
+	hr_status status = hr__records_ensure(attempt->shard, RECORDS_PER_ATTEMPT);
+	remember(attempt, status);
+	if (status) return false;
+	hr__arena *arena = &pool_for(attempt->shard, small)->arena;
+	attempt->id = hr__arena_take(arena, attempt->size, attempt->alignment);
+	attempt->source = source;
+	return attempt->id != 0;
+}
+
+/* take() without growing the arena: the tail counts with its present size. */
+static bool take_as_is(struct attempt *attempt, bool small, enum hr__source source)
+{
+	hr__arena *arena = &pool_for(attempt->shard, small)->arena;
+	uint64_t growth = arena->tail_growth;
+	arena->tail_growth = 0;
+	bool taken = take(attempt, small, source);
+	arena->tail_growth = growth;
+	return taken;
+}
+
+static bool grow_and_take(struct attempt *attempt, enum hr__source source)
+{
+	hr__pool *pool = pool_for(attempt->shard, attempt->small);
+	hr_status status = hr__records_ensure(attempt->shard, RECORDS_PER_ATTEMPT);
+	if (!status) status = hr__pool_grow(attempt->shard, pool, attempt->size, attempt->alignment);
+	remember(attempt, status);
+	if (!status && take(attempt, attempt->small, source)) return true;
+	/* The arena may have passed over a free chunk in favour of the tail. The tail cannot grow, so that chunk is used. */
+	return take_as_is(attempt, attempt->small, source == HR__SOURCE_TRIM ? source : HR__SOURCE_FREE_CHUNK);
+}
+
+/* ---- other shards. One lock at a time: the lock of [home] is released meanwhile and acquired again at the end. ---- */
+
+/* Takes a free chunk of another shard. On success attempt->shard is that shard, and its lock is held instead. */
+static bool take_elsewhere(struct attempt *attempt, hr__shard *home, enum hr__source source)
+{
+	if (hr__load_relaxed(&home->allocator->open_shards) == 1) return false;
+	hr__lock_release(&home->lock);
+	HR__EACH_SHARD(home->allocator, other)
+	{
+		if (other == home) continue;
+		attempt->shard = other;
+		hr__lock_take(&other->lock);
+		if (take_as_is(attempt, attempt->small, source) || take_as_is(attempt, !attempt->small, source)) return true;
+		hr__lock_release(&other->lock);
+	}
+	attempt->shard = home;
+	hr__lock_take(&home->lock);
+	return false;
+}
+
+static void release_of_others(hr__allocator *other, void *self)
+{
+	uint64_t released;
+	if (other != self && other->kind == HR__KIND_BFC) hr__bfc_trim(other, &released);
+}
+
+void hr__bfc_trim_others(hr__allocator *allocator)
+{
+	if ((uint64_t)hr__load_relaxed(&allocator->reserved) < allocator->limit)
+		hr__allocators_visit(allocator->device, release_of_others, allocator);
+}
+
+/* Under pressure: releases everything that can be released without moving data. */
+static void make_room(const struct attempt *attempt)
+{
+	hr__shard *home = attempt->shard;
+	hr__allocator *allocator = home->allocator;
+	hr__lock_release(&home->lock);
+	hr__caches_empty(allocator);
+	HR__EACH_SHARD(allocator, shard)
+	{
+		hr__lock_take(&shard->lock);
+		hr_status status = HR_OK; /* ignored: memory that cannot be released cannot help the request */
+		/* Releasing a region is expensive on some devices, so it is not done for a request that would fail anyway. */
+		bool helps = allocator->page || hr__shard_can_regrow(shard, attempt->size, attempt->alignment);
+		if (helps) hr__pool_release_free(shard, &shard->small, &status);
+		if (helps && !allocator->page) hr__pool_release_free(shard, &shard->large, &status);
+		hr__lock_release(&shard->lock);
+	}
+	hr__bfc_trim_others(allocator);
+	hr__lock_take(&home->lock);
+	hr__owner_add(&home->stats.trims, 1);
+}
+
+/* Number of whole free pages in all shards but [home]. */
+static uint64_t count_elsewhere(hr__shard *home)
+{
+	uint64_t total = 0;
+	if (hr__load_relaxed(&home->allocator->open_shards) == 1) return 0;
+	hr__lock_release(&home->lock);
+	HR__EACH_SHARD(home->allocator, other)
+	{
+		if (other == home) continue;
+		hr__lock_take(&other->lock);
+		total += hr__pool_count_free(other, &other->large) + hr__pool_count_free(other, &other->small);
+		hr__lock_release(&other->lock);
+	}
+	hr__lock_take(&home->lock);
+	return total;
+}
+
+static uint64_t release_elsewhere(hr__shard *home, uint64_t most, hr_status *status)
+{
+	uint64_t total = 0;
+	hr__lock_release(&home->lock);
+	HR__EACH_SHARD(home->allocator, other)
+	{
+		if (other == home || total >= most || *status) continue;
+		hr__lock_take(&other->lock);
+		total += hr__pool_release_pages(other, &other->large, most - total, NULL, status);
+		if (!*status) total += hr__pool_release_pages(other, &other->small, most - total, NULL, status);
+		hr__lock_release(&other->lock);
+	}
+	hr__lock_take(&home->lock);
+	return total;
+}
+
+/* Unmaps free pages and maps them side by side. Changes nothing unless there are enough pages. */
+static hr_status stitch(struct attempt *attempt, uint64_t *bytes)
+{
+	hr__shard *shard = attempt->shard;
+	hr__pool *pool = pool_for(shard, attempt->small), *other = pool_for(shard, !attempt->small);
+	hr__stitch plan;
+	uint64_t moved = 0, away = count_elsewhere(shard); /* first: it releases the lock meanwhile */
+	hr_status status = hr__pool_plan(shard, pool, attempt->size, attempt->alignment, away + hr__pool_count_free(shard, other), &plan);
+	if (status) return status;
+
+	moved += hr__pool_release_pages(shard, pool, plan.missing, &plan, &status);
+	if (!status && moved < plan.missing) moved += hr__pool_release_pages(shard, other, plan.missing - moved, NULL, &status);
+	if (!status && moved < plan.missing) moved += release_elsewhere(shard, plan.missing - moved, &status);
+	if (!status) status = hr__records_ensure(shard, RECORDS_PER_ATTEMPT);
+	if (!status) status = hr__pool_grow(shard, pool, attempt->size, attempt->alignment);
+	if (status) return status;
+	hr__allocator *allocator = shard->allocator;
+	hr__owner_add(&shard->stats.stitches, 1);
+	*bytes = moved * allocator->page;
+	hr__owner_add(&shard->stats.stitched, (int64_t)*bytes);
+	return HR_OK;
+}
+
+/* Records a stitch. The requested block begins at the first of the stitched pages or soon after, so its address stands for them. */
+static void tell_stitch(const struct attempt *attempt, uint64_t bytes)
+{
+	if (!hr__trace_is_on()) return;
+	const hr__shard *shard = attempt->shard;
+	hr__trace_event(&(hr__event){ .kind = HR__EVENT_STITCH,
+	                              .allocator = (uint32_t)shard->allocator->id,
+	                              .address = attempt->id ? hr__chunk_address(hr__chunk_at(&shard->table, attempt->id)) : 0,
+	                              .bytes = bytes });
+}
+
+static void stitch_and_take(struct attempt *attempt, enum hr__source source)
+{
+	uint64_t bytes = 0;
+	const hr__allocator *allocator = attempt->shard->allocator;
+	if (!allocator->page || !allocator->stitch) return;
+	hr_status status = hr__records_ensure(attempt->shard, RECORDS_PER_ATTEMPT);
+	if (!status) status = stitch(attempt, &bytes);
+	remember(attempt, status);
+	if (status) return;
+	take_as_is(attempt, attempt->small, source);
+	tell_stitch(attempt, bytes);
+}
+
+/* Makes all attempts except reclaim, and sets attempt->id on success. The lock of attempt->shard is held before and after, but
+ * attempt->shard may change. */
+static void try_everything(struct attempt *attempt)
+{
+	hr__shard *home = attempt->shard;
+	hr__allocator *allocator = home->allocator;
+	if (take(attempt, attempt->small, HR__SOURCE_FREE_CHUNK)) return;
+	if (grow_and_take(attempt, HR__SOURCE_GROW)) return;
+	if (take_as_is(attempt, !attempt->small, HR__SOURCE_FREE_CHUNK)) return;
+	if (take_elsewhere(attempt, home, HR__SOURCE_FREE_CHUNK)) return;
+	if (attempt->size > allocator->limit) return;
+	make_room(attempt);
+	if (take(attempt, attempt->small, HR__SOURCE_TRIM)) return;
+	if (grow_and_take(attempt, HR__SOURCE_TRIM)) return;
+	if (take_as_is(attempt, !attempt->small, HR__SOURCE_TRIM)) return;
+	if (take_elsewhere(attempt, home, HR__SOURCE_TRIM)) return;
+	stitch_and_take(attempt, HR__SOURCE_STITCH);
+}
+
+/* The attempts after tensors were evicted, without trimming again. */
+static void try_again(struct attempt *attempt, enum hr__source source)
+{
+	hr__shard *home = attempt->shard;
+	if (take_as_is(attempt, attempt->small, source)) return;
+	if (grow_and_take(attempt, source)) return;
+	if (take_as_is(attempt, !attempt->small, source)) return;
+	if (take_elsewhere(attempt, home, source)) return;
+	stitch_and_take(attempt, source);
+}
+
+/* Evicts tensors and retries until the request is met or no tensor is left. With the lock of attempt->shard held before and
+ * after. */
+static void reclaim(struct attempt *attempt, hr_stream stream)
+{
+	hr__allocator *allocator = attempt->shard->allocator;
+	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
+	if (!upper || !hr__load_acquire(&allocator->lms) || attempt->size > allocator->limit) return;
+	hr__pressure pressure = { allocator, attempt->size, attempt->alignment, stream, 0, false };
+	enum hr__source source, last = HR__SOURCE_FULL_RECLAIM;
+	for (; !attempt->id; pressure.round++) {
+		hr__lock_release(&attempt->shard->lock);
+		hr_status status = upper->reclaim(&pressure, &source);
+		if (status && status != HR_NOT_READY && !attempt->error) {
+			attempt->error = status;
+			snprintf(attempt->message, sizeof attempt->message, "%s", hr_last_message());
+		}
+		hr__lock_take(&attempt->shard->lock);
+		if (status) {
+			/* Round 0: since the last attempt another thread's request may have evicted the tensors and left free memory. Later
+			 * rounds: freed memory may have to be released before the request can use it. */
+			if (status == HR_NOT_READY && pressure.round == 0) try_again(attempt, HR__SOURCE_FREE_CHUNK);
+			else if (pressure.round > 0) try_everything(attempt);
+			if (attempt->id && pressure.round > 0) attempt->source = last;
+			return;
+		}
+		try_again(attempt, last = source);
+		if (attempt->id) attempt->source = last; /* whichever attempt found it */
+	}
+}
+
+/* State of an allocator that has no room for a request. */
+struct shortage {
+	uint64_t in_use, reserved, free, blocks, largest; /* bytes, except [blocks]: the number of free chunks */
+	uint64_t more;                                     /* bytes that the device may still provide within the limits */
+	bool by_limit;                                     /* [more] is bounded by the allocator's own limit */
+};
+
+static struct shortage find_shortage(hr__allocator *allocator)
+{
+	struct shortage found = { 0 };
+	HR__EACH_SHARD(allocator, shard)
+	{
+		hr__lock_take(&shard->lock);
+		found.free += shard->small.arena.free_bytes + shard->large.arena.free_bytes;
+		found.blocks += shard->small.arena.free_count + shard->large.arena.free_count;
+		uint64_t small = hr__arena_largest(&shard->small.arena), large = hr__arena_largest(&shard->large.arena);
+		if (small > found.largest) found.largest = small;
+		if (large > found.largest) found.largest = large;
+		hr__lock_release(&shard->lock);
+	}
+	hr__lock_take(&allocator->caches_lock);
+	int64_t in_use = hr__meters_sum(allocator);
+	hr__lock_release(&allocator->caches_lock);
+	if (in_use > 0) found.in_use = (uint64_t)in_use;
+	found.reserved = (uint64_t)hr__load_relaxed(&allocator->reserved);
+	found.more = hr__pool_available(allocator->device);
+	found.by_limit = allocator->limit < hr__device_reservable(allocator->device) && allocator->limit - found.reserved <= found.more;
+	if (found.more > allocator->limit - found.reserved) found.more = allocator->limit - found.reserved;
+	return found;
+}
+
+/* The refusal of pinned host memory. To users that is the host pool, with a setting of its own, not an allocator. */
+static hr_status host_pool_full(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
+{
+	const char *owner = hr__device_pinned_for(allocator->device);
+	if (attempt->size > allocator->limit) {
+		hr__sizes size = HR__SIZES(request->bytes, allocator->limit);
+		return hr__fail(HR_OUT_OF_MEMORY, "the host pool of %s is too small for %s: that alone is above its limit of %s; raise host_limit",
+		                owner, size.text[0], size.text[1]);
+	}
+	struct shortage found = find_shortage(allocator);
+	hr__sizes size = HR__SIZES(request->bytes, found.in_use, allocator->limit, found.free, found.largest);
+	/* The request is within the limit, so the host refused: the last message says why. */
+	if (attempt->size + attempt->alignment <= found.more)
+		return hr__fail_in(HR_OUT_OF_MEMORY, "the host pool of %s cannot grow: %s asked for, %s of its limit of %s in use", owner, size.text[0],
+		                   size.text[1], size.text[2]);
+	return hr__fail(HR_OUT_OF_MEMORY,
+	                "the host pool of %s is full: %s asked for, but %s of its limit of %s are in use, and the largest of %llu free block%s "
+	                "(%s) is %s; raise host_limit",
+	                owner, size.text[0], size.text[1], size.text[2], (unsigned long long)found.blocks, hr__plural(found.blocks),
+	                size.text[3], size.text[4]);
+}
+
+/* The request cannot fit, whatever is freed. */
+static hr_status above_limit(const hr__allocator *allocator, const hr_request *request)
+{
+	const hr__device *device = allocator->device;
+	hr__sizes both = HR__SIZES(request->bytes, allocator->limit);
+	char setting[64] = "";
+	if (allocator->limit >= hr__device_reservable(device)) {
+		if (!hr__device_is_limited(device))
+			return hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: that alone is more than the %s that %s has; ask for less", allocator->name,
+			                both.text[0], both.text[1], hr__device_name(device));
+		snprintf(setting, sizeof setting, " (%s)", hr__device_limit_setting(device));
+	}
+	return hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: that alone is above its limit of %s%s; raise the limit or ask for less",
+	                allocator->name, both.text[0], both.text[1], setting);
+}
+
+hr_status hr__bfc_no_room(hr__allocator *allocator, uint64_t size, const hr_request *request)
+{
+	const hr__device *device = allocator->device;
+	if (size > allocator->limit) return above_limit(allocator, request);
+	struct shortage found = find_shortage(allocator);
+	char whose[100] = "the device can give";
+	bool by_device = !found.by_limit && hr__device_is_limited(device);
+	if (found.by_limit) snprintf(whose, sizeof whose, "its limit allows");
+	if (by_device) snprintf(whose, sizeof whose, "the limit of %s (%s) allows", hr__device_name(device), hr__device_limit_setting(device));
+	hr__sizes all = HR__SIZES(request->bytes, found.in_use, allocator->limit, found.free, found.largest, found.more);
+	return hr__fail(HR_OUT_OF_MEMORY,
+	                "%s cannot give %s: %s of %s are in use; %s are free in %llu block%s, the largest %s, and %s %s more; "
+	                "free something%s or ask for less",
+	                allocator->name, all.text[0], all.text[1], all.text[2], all.text[3], (unsigned long long)found.blocks,
+	                hr__plural(found.blocks), all.text[4], whose, all.text[5], found.by_limit || by_device ? ", raise the limit" : "");
+}
+
+static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
+{
+	if (attempt->error) return hr__fail(attempt->error, "%s", attempt->message);
+	if (hr__device_pinned_for(allocator->device)) return host_pool_full(allocator, attempt, request);
+	return hr__bfc_no_room(allocator, attempt->size, request);
+}
+
+/* ---- allocating ---- */
+
+/* Takes a few more chunks of the same size for the cache, from free chunks only. Returns a list. With the lock held. */
+static hr__chunk_id take_more(struct attempt *attempt, hr__cache *cache)
+{
+	hr__shard *shard = attempt->shard;
+	hr__chunk_id list = 0;
+	uint64_t count = REFILL_BYTES / attempt->size;
+	if (count > REFILL_CHUNKS) count = REFILL_CHUNKS;
+	for (; count > 1 && !hr__records_ensure(shard, RECORDS_PER_ATTEMPT); count--) {
+		hr__chunk_id id = hr__arena_take(&shard->small.arena, attempt->size, 0);
+		if (!id) break;
+		hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+		hr__store_relaxed(&chunk->state, HR__CHUNK_CACHED);
+		hr__fetch_add_relaxed(&cache->moving, 1);
+		hr__lookup_insert(&shard->lookup, hr__chunk_address(chunk), id);
+		chunk->link = list;
+		list = id;
+	}
+	return list;
+}
+
+/* Counts the allocation and fills in its record. Returns the streams that must be waited for, and their epoch. With the lock
+ * held. */
+static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_request *request, uint64_t *epoch)
+{
+	hr__shard *shard = attempt->shard;
+	hr__chunk *chunk = hr__chunk_at(&shard->table, attempt->id);
+	uint64_t pending = chunk->streams & ~hr__stream_bit(request->stream);
+	*epoch = chunk->epoch;
+	attempt->address = hr__chunk_address(chunk);
+	hr__chunk_describe(chunk, request);
+	hr__lookup_insert(&shard->lookup, attempt->address, attempt->id);
+	hr__log_alloc(cache, request, attempt->address);
+	if (attempt->idle) hr__meters_idle(shard->allocator, (int64_t)attempt->size);
+	hr__account(shard, cache, (int64_t)attempt->size);
+	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
+	if (attempt->quiet) {
+		hr__fetch_add_relaxed(&shard->allocator->away, -1);
+		return pending;
+	}
+	hr__owner_add(&shard->stats.allocs, 1);
+	hr__owner_add(&shard->stats.sources[attempt->source], 1);
+	hr__owner_add(&shard->stats.total, (int64_t)attempt->size);
+	hr__max(&shard->stats.largest, (int64_t)attempt->size);
+	return pending;
+}
+
+/* Undoes hand_out after the device refused to order the streams. */
+static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t streams, uint64_t epoch)
+{
+	hr__shard *shard = attempt->shard;
+	hr__lock_take(&shard->lock);
+	hr__chunk *chunk = hr__chunk_at(&shard->table, attempt->id);
+	hr__log_free(cache, chunk);
+	if (attempt->quiet) {
+		hr__fetch_add_relaxed(&shard->allocator->away, 1);
+	} else {
+		hr__owner_add(&shard->stats.allocs, -1);
+		hr__owner_add(&shard->stats.sources[attempt->source], -1);
+		hr__owner_add(&shard->stats.total, -(int64_t)attempt->size);
+	}
+	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
+	hr__account(shard, cache, -(int64_t)chunk->size);
+	int64_t idle = attempt->idle ? (int64_t)chunk->size : 0;
+	chunk->streams |= streams;
+	chunk->epoch = epoch;
+	hr__give_back(shard, attempt->id);
+	hr__lock_release(&shard->lock);
+	if (idle) hr__meters_idle(shard->allocator, -idle);
+}
+
+/* Takes a chunk of this size from the cache where alloc.c did not: the thread's meter is at its level, or the request was unusual.
+ * On success the lock of the cache's shard is held. */
+static bool take_kept(struct attempt *attempt, hr__cache *cache)
+{
+	if (!cache->capacity || !hr__cache_enter(cache)) return false;
+	uint64_t bin = attempt->size >> cache->shift;
+	hr__chunk_id id = cache->bins[bin];
+	if (id) {
+		cache->bins[bin] = cache->chunks[id].link;
+		hr__owner_add(&cache->kept, -(int64_t)attempt->size);
+		hr__fetch_add_relaxed(&cache->moving, 1);
+	}
+	hr__cache_leave(cache);
+	if (!id) return false;
+	/* The lookup has the address as a cached chunk; hand_out inserts it again as a chunk in use. */
+	attempt->shard = cache->shard;
+	hr__lock_take(&attempt->shard->lock);
+	hr__lookup_remove(&attempt->shard->lookup, hr__chunk_address(&cache->chunks[id]), id);
+	hr__store_relaxed(&cache->chunks[id].state, HR__CHUNK_IN_USE);
+	hr__fetch_add_relaxed(&cache->moving, -1);
+	attempt->id = id;
+	attempt->source = HR__SOURCE_CACHE;
+	return true;
+}
+
+/* Makes the stream wait for the streams that used the chunk before. */
+static hr_status wait_for_streams(struct attempt *attempt, hr__cache *cache, hr_stream stream, uint64_t pending, uint64_t epoch)
+{
+	int64_t waits = 0;
+	hr_status status = hr__device_order(attempt->shard->allocator->device, stream, pending, epoch, &waits);
+	if (status) {
+		take_back(attempt, cache, pending, epoch);
+		return status;
+	}
+	if (waits) {
+		hr__lock_take(&attempt->shard->lock);
+		hr__owner_add(&attempt->shard->stats.waits, waits);
+		hr__lock_release(&attempt->shard->lock);
+	}
+	return HR_OK;
+}
+
+static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quiet, bool idle, void **out)
+{
+	struct attempt attempt = { .alignment = request->alignment, .quiet = quiet, .idle = idle };
+	if (!hr__align_up(request->bytes, allocator->granularity, &attempt.size))
+		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot give %zu bytes: too large to round up", allocator->name, request->bytes);
+	attempt.small = allocator->thread_cache && attempt.size <= HR__SMALL_MAX && attempt.alignment <= allocator->granularity;
+	attempt.shard = hr__shard_for(allocator, cache, attempt.small);
+
+	if (cache && cache->capacity) hr__cache_thin(cache, RECORDS_PER_ATTEMPT);
+	bool kept = attempt.small && cache && take_kept(&attempt, cache);
+	if (!kept) {
+		hr__lock_take(&attempt.shard->lock);
+		try_everything(&attempt);
+		if (!attempt.id) reclaim(&attempt, request->stream);
+	}
+	if (!attempt.id) {
+		hr__lock_release(&attempt.shard->lock);
+		return out_of_memory(allocator, &attempt, request);
+	}
+	hr__chunk_id more = 0;
+	uint64_t epoch, pending = hand_out(&attempt, cache, request, &epoch);
+	if (attempt.small && !kept && cache && cache->capacity && attempt.shard == cache->shard && attempt.source <= HR__SOURCE_GROW)
+		more = take_more(&attempt, cache);
+	hr__lock_release(&attempt.shard->lock);
+
+	if (more) hr__cache_keep(cache, more);
+	if (pending) {
+		hr_status status = wait_for_streams(&attempt, cache, request->stream, pending, epoch);
+		if (status) return status;
+	}
+	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, attempt.address, attempt.size);
+	*out = (void *)(uintptr_t)attempt.address;
+	return HR_OK;
+}
+
+hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out)
+{
+	return alloc(allocator, cache, request, false, false, out);
+}
+
+hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool idle, void **out)
+{
+	return alloc(allocator, cache, request, true, idle, out);
+}
+
+hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, bool idle, uint64_t address)
+{
+	struct attempt attempt = { .alignment = request->alignment, .quiet = quietly, .idle = idle, .source = HR__SOURCE_FREE_CHUNK };
+	uint64_t epoch = 0, pending = 0;
+	if (!hr__align_up(request->bytes, allocator->granularity, &attempt.size)) return HR_NOT_READY;
+	HR__EACH_SHARD(allocator, shard)
+	{
+		if (hr__shard_has(shard, address)) attempt.shard = shard;
+	}
+	if (!attempt.shard || (attempt.alignment && address % attempt.alignment)) return HR_NOT_READY;
+	hr__lock_take(&attempt.shard->lock);
+	if (!hr__records_ensure(attempt.shard, RECORDS_PER_ATTEMPT))
+		for (int small = 0; small < 2 && !attempt.id; small++)
+			attempt.id = hr__arena_take_at(&pool_for(attempt.shard, small)->arena, address, attempt.size);
+	if (attempt.id) pending = hand_out(&attempt, cache, request, &epoch);
+	hr__lock_release(&attempt.shard->lock);
+	if (!attempt.id) return HR_NOT_READY;
+	if (pending) {
+		hr_status status = wait_for_streams(&attempt, cache, request->stream, pending, epoch);
+		if (status) return status;
+	}
+	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, attempt.address, attempt.size);
+	return HR_OK;
+}
+
+/* ---- freeing ---- */
+
+void hr__give_back(hr__shard *shard, hr__chunk_id id)
+{
+	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+	hr__lookup_remove(&shard->lookup, hr__chunk_address(chunk), id);
+	hr__arena_give(&hr__pool_of(shard, chunk)->arena, id);
+}
+
+static hr_status not_allocated(const hr__allocator *allocator, uint64_t address, bool known)
+{
+	return hr__fail(HR_NOT_ALLOCATED, "%s has no block at %#llx: %s", allocator->name, (unsigned long long)address,
+	                known ? "it was freed already" : "it was freed already, or came from elsewhere");
+}
+
+/* Streams that may still use a block, and the epoch of their last use. */
+struct users {
+	uint64_t streams, epoch;
+};
+
+/* [users] NULL: the block was used until now by the stream that allocated it, by recorded streams and by [stream]. */
+static hr_status give(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream, const struct users *users, bool quiet)
+{
+	hr__shard *shard = NULL;
+	HR__EACH_SHARD(allocator, each)
+	{
+		if (hr__shard_has(each, address)) shard = each;
+	}
+	if (!shard) return not_allocated(allocator, address, false);
+	hr__lock_take(&shard->lock);
+	hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, address);
+	hr__chunk *chunk = &shard->table.chunks[id];
+	/* The owner of a cache may be freeing the same block concurrently: the compare-and-swap makes one of the two fail. */
+	uint8_t expected = HR__CHUNK_IN_USE;
+	if (!id || !hr__cas_acquire(&chunk->state, &expected, HR__CHUNK_CACHED)) {
+		hr__lock_release(&shard->lock);
+		return not_allocated(allocator, address, id != 0);
+	}
+	uint64_t size = chunk->size;
+	if (hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, address, stream);
+	hr__log_free(cache, chunk);
+	if (quiet) hr__fetch_add_relaxed(&allocator->away, 1);
+	else hr__owner_add(&shard->stats.frees, 1);
+	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
+	chunk->epoch = users ? users->epoch : hr__device_epoch(allocator->device);
+	chunk->streams = users ? users->streams : chunk->streams | hr__stream_bit(stream);
+	hr__account(shard, cache, -(int64_t)size);
+	hr__give_back(shard, id);
+	hr__lock_release(&shard->lock);
+	return HR_OK;
+}
+
+hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream)
+{
+	return give(allocator, cache, address, stream, NULL, false);
+}
+
+hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly)
+{
+	hr_stream stream = streams ? (hr_stream)__builtin_ctzll(streams) : HR_STREAM_HOST;
+	return give(allocator, cache, address, stream, &(struct users){ streams, epoch }, quietly);
+}
+
+hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released)
+{
+	hr_status status = HR_OK;
+	*released = 0;
+	hr__caches_empty(allocator);
+	HR__EACH_SHARD(allocator, shard)
+	{
+		hr__lock_take(&shard->lock);
+		*released += hr__pool_release_free(shard, &shard->small, &status);
+		*released += hr__pool_release_free(shard, &shard->large, &status);
+		if (shard->index == 0) hr__owner_add(&shard->stats.trims, 1);
+		hr__lock_release(&shard->lock);
+	}
+	return status;
+}
+
+/* ---- opening ---- */
+
+/* Maps the whole limit at once: a 64th of it for small blocks, the rest as one range. */
+static hr_status map_all(hr__shard *shard)
+{
+	hr__allocator *allocator = shard->allocator;
+	uint64_t unit = allocator->page ? allocator->page : allocator->granularity;
+	uint64_t small = allocator->thread_cache ? hr__align_down(allocator->limit / 64, unit) : 0;
+	hr_status status = HR_OK;
+	hr__lock_take(&shard->lock);
+	if (small) status = hr__records_ensure(shard, RECORDS_PER_ATTEMPT);
+	if (small && !status) status = hr__pool_grow(shard, &shard->small, small, 0);
+	if (!status) status = hr__records_ensure(shard, RECORDS_PER_ATTEMPT);
+	if (!status) status = hr__pool_grow(shard, &shard->large, allocator->limit - small, 0);
+	hr__lock_release(&shard->lock);
+	return status;
+}
+
+hr_status hr__bfc_open(hr__allocator *allocator)
+{
+	/* Memory that is mapped all at once is one range, which is not divided into shards. */
+	if (!allocator->allow_growth || !allocator->page) allocator->shard_max = 1;
+	hr_status status = hr__shard_open(&allocator->shards[0]);
+	if (!status && !allocator->allow_growth) status = map_all(&allocator->shards[0]);
+	return status;
+}

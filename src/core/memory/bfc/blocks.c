@@ -1,0 +1,414 @@
+/* blocks.c - the allocator's interface for Large Model Support. */
+#include "core/memory/bfc/blocks.h"
+
+#include "core/base/checked.h"
+#include "core/base/status.h"
+#include "core/trace/trace.h"
+
+static uint64_t occupied(const hr__allocator *allocator, const hr_request *request)
+{
+	uint64_t bytes = 0;
+	if (!hr__align_up(request->bytes, allocator->granularity, &bytes)) HR_ASSERT(false); /* the request was met */
+	return bytes;
+}
+
+hr_status hr__block_take(hr__allocator *allocator, const hr_request *request, bool idle, uint64_t *address, uint64_t *bytes)
+{
+	void *block;
+	hr_status status = hr__request_check(allocator, request);
+	if (!status) status = hr__bfc_alloc_quietly(allocator, hr__cache_get(allocator), request, idle, &block);
+	if (status) return status;
+	*address = (uintptr_t)block;
+	*bytes = occupied(allocator, request);
+	return HR_OK;
+}
+
+hr_status hr__block_take_at(hr__allocator *allocator, const hr_request *request, bool quietly, bool idle, uint64_t address, uint64_t *bytes)
+{
+	hr_status status = hr__request_check(allocator, request);
+	if (!status) status = hr__bfc_alloc_at(allocator, hr__cache_get(allocator), request, quietly, idle, address);
+	if (status) return status;
+	*bytes = occupied(allocator, request);
+	return HR_OK;
+}
+
+uint64_t hr__blocks_map_ns(const hr__allocator *allocator)
+{
+	return hr__load_relaxed(&allocator->map_ns);
+}
+
+hr_status hr__blocks_gather(hr__allocator *allocator, uint64_t *address, uint64_t *bytes)
+{
+	hr__shard *shard = hr__shard_for(allocator, hr__cache_get(allocator), false);
+	uint64_t released;
+	*address = *bytes = 0;
+	if (!allocator->page || !allocator->stitch) return HR_OK;
+	hr_status status = hr__bfc_trim(allocator, &released);
+	if (status) return status;
+	uint64_t room = allocator->limit - (uint64_t)hr__load_relaxed(&allocator->reserved), device = hr__pool_available(allocator->device);
+	if (room > device) room = device;
+	room -= room / 256; /* left for small blocks */
+	room = hr__align_down(room, allocator->page);
+	if (!room) return HR_OK;
+	hr__lock_take(&shard->lock);
+	status = hr__records_ensure(shard, 8);
+	if (!status) status = hr__pool_grow(shard, &shard->large, room, 0);
+	hr__chunk_id best = shard->large.arena.tail;
+	for (hr__chunk_id id = hr__arena_first_free(&shard->large.arena, 0); id; id = hr__arena_next_free(&shard->large.arena, id))
+		if (!best || hr__chunk_at(&shard->table, id)->size > hr__chunk_at(&shard->table, best)->size) best = id;
+	if (best) {
+		*address = hr__chunk_address(hr__chunk_at(&shard->table, best));
+		*bytes = hr__chunk_at(&shard->table, best)->size;
+	}
+	hr__lock_release(&shard->lock);
+	return status;
+}
+
+hr_status hr__block_give(hr__allocator *allocator, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly)
+{
+	return hr__bfc_give(allocator, hr__cache_get(allocator), address, streams, epoch, quietly);
+}
+
+void hr__block_forget(hr__allocator *allocator)
+{
+	hr__shard *shard = &allocator->shards[0];
+	hr__lock_take(&shard->lock);
+	hr__owner_add(&shard->stats.frees, 1);
+	hr__fetch_add_relaxed(&allocator->away, -1);
+	hr__lock_release(&shard->lock);
+}
+
+static uint64_t free_bytes_of(const hr__shard *shard, hr__chunk_id id)
+{
+	if (!id) return 0;
+	const hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+	return hr__chunk_state_of(chunk) == HR__CHUNK_FREE ? chunk->size : 0;
+}
+
+/* A block, and the extent that would be free without it. */
+struct stretch {
+	uint64_t bytes, begin, end;
+};
+
+static struct stretch find_stretch(hr__allocator *allocator, uint64_t address)
+{
+	struct stretch found = { 0 };
+	HR__EACH_SHARD(allocator, shard)
+	{
+		bool span = shard->index == 0 && hr__load_relaxed(&allocator->spans) > 0; /* spans are outside the shards' ranges */
+		if (!span && !hr__shard_has(shard, address)) continue;
+		hr__lock_take(&shard->lock);
+		hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, address);
+		if (id) {
+			const hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+			found = (struct stretch){ chunk->size, address, address + chunk->size };
+			if (chunk->region != HR__REGION_NONE) {
+				found.begin -= free_bytes_of(shard, chunk->prev);
+				found.end += free_bytes_of(shard, chunk->next);
+			}
+		}
+		hr__lock_release(&shard->lock);
+		if (found.bytes) break;
+	}
+	return found;
+}
+
+uint64_t hr__block_bytes(hr__allocator *allocator, uint64_t address, uint64_t *room)
+{
+	struct stretch found = find_stretch(allocator, address);
+	if (room && found.bytes) *room = found.end - found.begin;
+	return found.bytes;
+}
+
+/* Bytes of whole pages from [begin] to [end]. */
+static uint64_t whole_between(const hr__allocator *allocator, uint64_t begin, uint64_t end)
+{
+	end = hr__align_down(end, allocator->page);
+	return hr__align_up(begin, allocator->page, &begin) && begin < end ? end - begin : 0;
+}
+
+uint64_t hr__block_pages(hr__allocator *allocator, uint64_t address, bool gain)
+{
+	struct stretch found = find_stretch(allocator, address);
+	uint64_t all = whole_between(allocator, found.begin, found.end);
+	if (!gain || !all) return all;
+	return all - whole_between(allocator, found.begin, address) - whole_between(allocator, address + found.bytes, found.end);
+}
+
+/* The shard that contains [address], with its lock acquired; NULL = none. */
+static hr__shard *hold_shard_of(hr__allocator *allocator, uint64_t address)
+{
+	HR__EACH_SHARD(allocator, shard)
+	{
+		if (!hr__shard_has(shard, address)) continue;
+		hr__lock_take(&shard->lock);
+		return shard;
+	}
+	return NULL;
+}
+
+void hr__block_own(hr__allocator *allocator, uint64_t address, uint32_t owner)
+{
+	hr__shard *shard = hold_shard_of(allocator, address);
+	if (!shard) return;
+	hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, address);
+	if (id) hr__chunk_at(&shard->table, id)->owner = owner;
+	hr__lock_release(&shard->lock);
+}
+
+/* Bytes that the device may still provide. */
+static uint64_t room_of(const hr__allocator *allocator)
+{
+	uint64_t room = allocator->limit - (uint64_t)hr__load_relaxed(&allocator->claimed), other = hr__pool_available(allocator->device);
+	if (other < room) room = other;
+	other = hr__device_obtainable(allocator->device);
+	return hr__align_down(other < room ? other : room, allocator->page);
+}
+
+/* Bytes of whole free pages. With the shard's lock held. */
+static uint64_t free_pages_of(const hr__shard *shard)
+{
+	return (hr__pool_count_free(shard, &shard->large) + hr__pool_count_free(shard, &shard->small)) * shard->allocator->page;
+}
+
+/* Whether remapping a page takes no longer than copying it to the host at the speed of PCIe 5.0. */
+#define BYTES_PER_NS 50u
+static bool stitches_fast(const hr__allocator *allocator)
+{
+	return hr__load_relaxed(&allocator->map_ns) <= hr__load_relaxed(&allocator->map_pages) * (allocator->page / BYTES_PER_NS);
+}
+
+uint64_t hr__blocks_missing(hr__allocator *allocator, uint64_t size)
+{
+	uint64_t need;
+	if (!allocator->page || !allocator->stitch || !stitches_fast(allocator)) return UINT64_MAX;
+	if (!hr__align_up(size, allocator->page, &need)) return UINT64_MAX;
+	uint64_t have = room_of(allocator);
+	HR__EACH_SHARD(allocator, shard)
+	{
+		hr__lock_take(&shard->lock);
+		have += free_pages_of(shard);
+		hr__lock_release(&shard->lock);
+	}
+	return have < need ? need - have : allocator->page;
+}
+
+uint64_t hr__blocks_scattered(hr__allocator *allocator)
+{
+	uint64_t bytes = 0, of_use = 0;
+	bool stitches = allocator->page && allocator->stitch;
+	HR__EACH_SHARD(allocator, shard)
+	{
+		hr__lock_take(&shard->lock);
+		bytes += shard->large.arena.free_bytes + shard->small.arena.free_bytes;
+		uint64_t largest = hr__arena_largest(&shard->large.arena);
+		if (stitches) of_use += free_pages_of(shard);
+		else if (largest > of_use) of_use = largest;
+		hr__lock_release(&shard->lock);
+	}
+	return bytes - of_use;
+}
+
+/* ---- windows ---- */
+
+struct search {
+	uint64_t size, slack; /* size of the request; most bytes lost to alignment */
+	const hr__movable *items;
+	size_t item_count;
+	bool found;
+	uint64_t cost; /* of the best window so far */
+	size_t first, count; /* items of the best window */
+};
+
+/* The first item at or above [address]. */
+static size_t item_from(const struct search *search, uint64_t address)
+{
+	size_t low = 0, high = search->item_count;
+	while (low < high) {
+		size_t middle = low + (high - low) / 2;
+		if (search->items[middle].address < address) low = middle + 1;
+		else high = middle;
+	}
+	return low;
+}
+
+/* The first chunk of the window. */
+struct edge {
+	hr__chunk_id id;
+	size_t item; /* index of the first item at or after it */
+};
+
+static bool is_item(const struct search *search, size_t index, uint64_t address)
+{
+	return index < search->item_count && search->items[index].address == address;
+}
+
+/* Slides a window over one region: the right edge advances chunk by chunk, and the left edge drops chunks that are not needed. */
+static void search_region(struct search *search, const hr__shard *shard, hr__chunk_id edge)
+{
+	const hr__chunk_table *table = &shard->table;
+	struct edge left = { 0, 0 };
+	uint64_t bytes = 0, cost = 0;
+	size_t item = item_from(search, hr__chunk_address(hr__chunk_at(table, edge)));
+	for (hr__chunk_id id = hr__chunk_at(table, edge)->next; id; id = hr__chunk_at(table, id)->next) {
+		const hr__chunk *chunk = hr__chunk_at(table, id);
+		uint64_t address = hr__chunk_address(chunk);
+		while (item < search->item_count && search->items[item].address < address) item++;
+		bool movable = hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE && is_item(search, item, address);
+		if (!movable && hr__chunk_state_of(chunk) != HR__CHUNK_FREE) {
+			bytes = cost = 0;
+			left.id = 0;
+			continue;
+		}
+		if (!left.id) left = (struct edge){ id, item };
+		bytes += chunk->size;
+		if (movable) cost += search->items[item].cost;
+		size_t end = item + movable;
+		for (;;) { /* while the rest of the window is enough */
+			const hr__chunk *first = hr__chunk_at(table, left.id);
+			if (bytes - first->size < search->size + search->slack) break;
+			bytes -= first->size;
+			if (is_item(search, left.item, hr__chunk_address(first))) cost -= search->items[left.item++].cost;
+			left.id = first->next;
+		}
+		if (bytes < search->size + search->slack || (search->found && cost >= search->cost)) continue;
+		search->found = true;
+		search->cost = cost;
+		search->first = left.item;
+		search->count = end - left.item;
+	}
+}
+
+bool hr__blocks_window(hr__allocator *allocator, uint64_t size, uint64_t alignment, const hr__movable *items, size_t item_count,
+                       size_t *first, size_t *count)
+{
+	struct search search = { .size = size, .slack = alignment > allocator->granularity ? alignment - allocator->granularity : 0,
+		                     .items = items, .item_count = item_count };
+	HR__EACH_SHARD(allocator, shard)
+	{
+		hr__lock_take(&shard->lock);
+		for (uint32_t i = 0; i < HR__REGIONS_MAX; i++) {
+			if (allocator->page ? i / 2 != shard->index : i >= allocator->region_count) continue;
+			const hr__region *region = &allocator->regions[i];
+			if (region->size && region->edge) search_region(&search, shard, region->edge);
+		}
+		hr__lock_release(&shard->lock);
+	}
+	if (!search.found) return false;
+	*first = search.first;
+	*count = search.count;
+	return true;
+}
+
+/* ---- moving ---- */
+
+static bool is_region_of(const hr__shard *shard, uint32_t i)
+{
+	const hr__allocator *allocator = shard->allocator;
+	return allocator->page ? i / 2 == shard->index : i < allocator->region_count;
+}
+
+struct look {
+	const hr__movable *items;
+	size_t item_count;
+	hr__stretch *out;
+	size_t count, capacity;
+};
+
+/* [grows]: bytes that may be mapped after a stretch. */
+static void look_along(struct look *look, const hr__shard *shard, hr__chunk_id edge, uint64_t grows)
+{
+	const hr__chunk_table *table = &shard->table;
+	const struct search items = { .items = look->items, .item_count = look->item_count };
+	size_t item = item_from(&items, hr__chunk_address(hr__chunk_at(table, edge)));
+	bool joined = false;
+	for (hr__chunk_id id = hr__chunk_at(table, edge)->next; id && look->count < look->capacity; id = hr__chunk_at(table, id)->next) {
+		const hr__chunk *chunk = hr__chunk_at(table, id);
+		enum hr__chunk_state state = hr__chunk_state_of(chunk);
+		hr__stretch *next = &look->out[look->count];
+		*next = (hr__stretch){ hr__chunk_address(chunk), chunk->size, HR__STRETCH_FREE, joined };
+		while (item < look->item_count && look->items[item].address < next->address) item++;
+		if (state == HR__CHUNK_IN_USE && is_item(&items, item, next->address)) {
+			next->item = (uint32_t)item;
+		} else if (state == HR__CHUNK_HOLE && joined && grows) {
+			next->item = HR__STRETCH_GROWS;
+			if (next->bytes > grows) next->bytes = grows;
+		} else if (state != HR__CHUNK_FREE) {
+			joined = false;
+			continue;
+		}
+		joined = next->item != HR__STRETCH_GROWS;
+		look->count++;
+	}
+}
+
+size_t hr__blocks_look(hr__allocator *allocator, uint64_t size, uint64_t alignment, const hr__movable *items, size_t item_count,
+                       hr__stretch *out, size_t capacity)
+{
+	struct look look = { .items = items, .item_count = item_count, .out = out, .capacity = capacity };
+	bool small = allocator->thread_cache && size <= HR__SMALL_MAX && alignment <= allocator->granularity;
+	uint32_t home = hr__shard_for(allocator, hr__cache_get(allocator), small)->index;
+	uint64_t room = allocator->page ? room_of(allocator) : 0;
+	HR__EACH_SHARD(allocator, shard)
+	{
+		hr__lock_take(&shard->lock);
+		for (uint32_t i = 0; i < HR__REGIONS_MAX; i++) {
+			const hr__region *region = &allocator->regions[i];
+			if (!is_region_of(shard, i) || !region->size || !region->edge) continue;
+			look_along(&look, shard, region->edge, shard->index == home && region->small == small ? room : 0);
+		}
+		hr__lock_release(&shard->lock);
+	}
+	return look.count;
+}
+
+size_t hr__blocks_count(hr__allocator *allocator, size_t item_count)
+{
+	size_t count = item_count;
+	HR__EACH_SHARD(allocator, shard)
+	{
+		hr__lock_take(&shard->lock);
+		count += shard->small.arena.free_count + shard->large.arena.free_count + 8;
+		hr__lock_release(&shard->lock);
+	}
+	return count + item_count / 8 + HR__REGIONS_MAX; /* allowance for concurrent changes */
+}
+
+uint64_t hr__block_before(hr__allocator *allocator, uint64_t address)
+{
+	hr__shard *shard = hold_shard_of(allocator, address);
+	if (!shard) return 0;
+	hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, address);
+	uint64_t bytes = id ? free_bytes_of(shard, hr__chunk_at(&shard->table, id)->prev) : 0;
+	hr__lock_release(&shard->lock);
+	return bytes;
+}
+
+static void note_placed(const hr__allocator *allocator, const hr__chunk *chunk)
+{
+	hr_request request = { .struct_size = sizeof request, .bytes = chunk->requested, .op = chunk->op, .scope = chunk->scope,
+		                   .tag = chunk->tag, .shape = chunk->shape, .dtype = (hr_dtype)chunk->dtype };
+	hr__trace_alloc((uint32_t)allocator->id, &request, hr__chunk_address(chunk), chunk->size);
+}
+
+uint64_t hr__blocks_exchange(hr__allocator *allocator, uint64_t left, uint64_t right)
+{
+	hr__shard *shard = hold_shard_of(allocator, left);
+	hr__lookup *lookup = &shard->lookup;
+	hr__chunk_id first = hr__lookup_find(lookup, shard->table.chunks, left), second = hr__lookup_find(lookup, shard->table.chunks, right);
+	hr__chunk *chunk = hr__chunk_at(&shard->table, first), *other = hr__chunk_at(&shard->table, second);
+	hr__lookup_remove(lookup, left, first);
+	hr__lookup_remove(lookup, right, second);
+	hr__arena_exchange(&hr__pool_of(shard, chunk)->arena, first, second);
+	uint64_t moved = hr__chunk_address(chunk);
+	hr__lookup_insert(lookup, left, second);
+	hr__lookup_insert(lookup, moved, first);
+	if (hr__trace_is_on()) { /* for readers that know only allocations and frees */
+		hr__trace_free((uint32_t)allocator->id, left, HR_STREAM_DEFAULT);
+		hr__trace_free((uint32_t)allocator->id, right, HR_STREAM_DEFAULT);
+		note_placed(allocator, other);
+		note_placed(allocator, chunk);
+	}
+	hr__lock_release(&shard->lock);
+	return moved;
+}

@@ -1,0 +1,64 @@
+#include "core/memory/bfc/lookup.h"
+
+#include "core/base/status.h"
+#include "core/os/os.h"
+
+#define FIRST_SLOTS 64u
+
+static hr_status table_new(uint32_t slots, hr__lookup_table **out)
+{
+	void *block;
+	size_t bytes = sizeof(hr__lookup_table) + (size_t)slots * sizeof(hr__atomic_u32);
+	int error = hr__os()->alloc(bytes, &block);
+	if (error) return hr__os_fail(error, "cannot get %zu bytes of host memory for the table of addresses", bytes);
+	*out = block;
+	(*out)->shift = (uint32_t)__builtin_clz(slots) + 1;
+	(*out)->mask = slots - 1;
+	(*out)->bytes = bytes;
+	return HR_OK;
+}
+
+hr_status hr__lookup_init(hr__lookup *lookup, const hr__chunk *chunks)
+{
+	hr__lookup_table *table;
+	hr_status status = table_new(FIRST_SLOTS, &table);
+	if (status) return status;
+	lookup->chunks = chunks;
+	hr__store_relaxed(&lookup->table, table);
+	hr__store_relaxed(&lookup->bytes, table->bytes);
+	lookup->count = 0;
+	return HR_OK;
+}
+
+void hr__lookup_free(hr__lookup_table *table)
+{
+	if (table) hr__os()->free(table, table->bytes);
+}
+
+void hr__lookup_destroy(hr__lookup *lookup)
+{
+	hr__lookup_free(hr__load_relaxed(&lookup->table));
+	hr__store_relaxed(&lookup->table, NULL);
+}
+
+hr_status hr__lookup_grow(hr__lookup *lookup, hr__lookup_table **retired)
+{
+	hr__lookup_table *old = hr__load_relaxed(&lookup->table), *table;
+	hr_status status = table_new((old->mask + 1) * 2, &table);
+	if (status) return status;
+	for (uint32_t i = 0; i <= old->mask; i++) {
+		uint32_t slot = hr__load_relaxed(&old->slots[i]);
+		if (!slot) continue;
+		uint32_t hash = hr__lookup_hash(hr__chunk_address(&lookup->chunks[hr__lookup_id(slot)]));
+		hr__lookup_place(table, hash >> table->shift, slot);
+	}
+	hr__store_release(&lookup->table, table);
+	hr__store_relaxed(&lookup->bytes, table->bytes);
+	*retired = old;
+	return HR_OK;
+}
+
+uint64_t hr__lookup_bytes(const hr__lookup *lookup)
+{
+	return hr__load_relaxed(&lookup->bytes);
+}

@@ -1,0 +1,268 @@
+/* verdict_text.c - the text and advice of a verdict: the facts that decided it, and the settings that would change them. Nothing is
+ * decided here. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/checked.h"
+#include "core/base/text.h"
+#include "core/memory/oom/verdict.h"
+
+/* Appends to a text. Characters that do not fit are left out. */
+static void say(char *out, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void say(char *out, size_t capacity, const char *format, ...)
+{
+	size_t used = strnlen(out, capacity);
+	va_list arguments;
+	va_start(arguments, format);
+	if (used < capacity) vsnprintf(out + used, capacity - used, format, arguments);
+	va_end(arguments);
+	used = strnlen(out, capacity);
+	if (used == capacity - 1) out[hr__utf8_trim(out, used)] = 0;
+}
+
+#define SAY(verdict, ...) say((verdict)->text, sizeof(verdict)->text, __VA_ARGS__)
+#define ADVISE(verdict, ...) say((verdict)->advice, sizeof(verdict)->advice, __VA_ARGS__)
+
+typedef struct words {
+	char text[16];
+} words;
+
+static words size_text(uint64_t bytes)
+{
+	words out;
+	hr__format_size(bytes, out.text, sizeof out.text);
+	return out;
+}
+
+/* ---- limits and holders ---- */
+
+/* Names the limit that is reached, and its setting. */
+static void say_tier(const hr__judgement *j, hr_verdict *verdict)
+{
+	const hr__device *device = j->allocator->device;
+	switch (verdict->tier) {
+	case HR_TIER_ALLOCATOR:
+		SAY(verdict, "; the allocator's limit of %s is reached (options.limit_bytes)", size_text(j->allocator->limit).text);
+		break;
+	case HR_TIER_DEVICE:
+		SAY(verdict, "; the limit of %s, %s, is reached (%s)", hr__device_name(device), size_text(hr__device_limit(device)).text,
+		    hr__device_limit_setting(device));
+		break;
+	case HR_TIER_PHYSICAL: SAY(verdict, "; the device itself is full"); break;
+	case HR_TIER_NONE: break;
+	}
+}
+
+/* Bytes by which the allocator's memory would have to grow for the step that needed most; 0 if no step is known. */
+static uint64_t growth_for_steps(const hr__judgement *j, const hr_verdict *verdict)
+{
+	uint64_t limit = j->allocator->limit, held = limit > j->room.allocator ? limit - j->room.allocator : 0, peak;
+	if (!hr__align_up(verdict->step_peak_bytes, j->unit, &peak)) return 0;
+	return peak > held ? peak - held : 0;
+}
+
+/* Ends a sentence about a limit. [lacking]: the increase for the request alone. [for_steps]: the advised increase is for a step,
+ * which needs more. */
+static void advise_amount(const hr__judgement *j, hr_verdict *verdict, uint64_t lacking, bool for_steps)
+{
+	const char *whose = j->step_elsewhere ? "a step of another allocator" : "an earlier step";
+	words peak = size_text(verdict->step_peak_bytes);
+	if (for_steps) ADVISE(verdict, " (for this request alone by %s): %s needed %s at its peak. ", size_text(lacking).text, whose, peak.text);
+	else if (growth_for_steps(j, verdict) > j->need) ADVISE(verdict, ", for this request alone: %s needed %s at its peak. ", whose, peak.text);
+	else ADVISE(verdict, ", for this request alone: later ones may need more. ");
+}
+
+/* Advises to raise the limit that prevents the allocator from taking [more] bytes in one piece. False if no limit prevents it, or
+ * if what lies behind the limit has less than that. */
+static bool advise_growth(const hr__judgement *j, hr_verdict *verdict, uint64_t more)
+{
+	const hr__allocator *allocator = j->allocator;
+	const hr__device *device = allocator->device;
+	uint64_t raised, behind = j->room.device < j->room.card ? j->room.device : j->room.card;
+	bool own = hr__has_own_limit(allocator) && more > j->room.allocator, for_steps = more > j->need;
+	if (own && more <= behind) {
+		if (!hr__align_up(allocator->limit + (more - j->room.allocator), j->unit, &raised) || raised > hr__device_reservable(device)) return false;
+		ADVISE(verdict, "Raise options.limit_bytes by %s, to %llu", size_text(raised - allocator->limit).text, (unsigned long long)raised);
+		advise_amount(j, verdict, j->need > j->room.allocator ? j->need - j->room.allocator : 0, for_steps);
+		return true;
+	}
+	if (!hr__is_part(allocator) || more <= j->room.device || more > j->room.card) return false;
+	bool capped = hr__device_limit(device) < hr__device_uncapped(device);
+	ADVISE(verdict, hr__device_pinned_for(device) ? "Raise the host_limit of %s by %s"
+	                : capped                       ? "Raise HEADROOM_LIMIT, the limit of %s, by %s"
+	                                               : "Raise the memory_limit that hr_set_logical_devices gave %s by %s",
+	       hr__device_name(device), size_text(more - j->room.device).text);
+	if (own) ADVISE(verdict, ", and options.limit_bytes");
+	advise_amount(j, verdict, j->need > j->room.device ? j->need - j->room.device : 0, for_steps);
+	return true;
+}
+
+/* Advises on a limit: for a step that is known to need more than the request, or else for the request. */
+static void advise_limit(const hr__judgement *j, hr_verdict *verdict)
+{
+	uint64_t more = growth_for_steps(j, verdict);
+	if (more <= j->need || !advise_growth(j, verdict, more)) advise_growth(j, verdict, j->need);
+}
+
+static void advise_freeing(const hr__judgement *j, hr_verdict *verdict)
+{
+	hr_holder top;
+	if (!hr__holders_top(j->walk, HR_BY_OP, &top) || top.name == HR_NAME_NONE) return;
+	ADVISE(verdict, "Free something: op %s holds most, %s in %u block%s. ", hr__brief(hr_name_text(top.name), 60).text,
+	       size_text((uint64_t)top.bytes).text, top.count, hr__plural(top.count));
+}
+
+static void advise_others(const hr__judgement *j, hr_verdict *verdict)
+{
+	hr_device_info info = { .struct_size = sizeof info };
+	if (verdict->tier != HR_TIER_PHYSICAL || hr_device_get_info(hr__device_handle(j->allocator->device), &info) != HR_OK) return;
+	if (info.other_bytes) ADVISE(verdict, "Others hold %s of the card. ", size_text(info.other_bytes).text);
+}
+
+/* ---- by kind of verdict ---- */
+
+static void say_fits(const hr__judgement *j, hr_verdict *verdict)
+{
+	if (j->kept) SAY(verdict, "It fits: the thread's cache has a block of that size");
+	else if (j->now.holds) SAY(verdict, "It fits: a free block is large enough");
+	else SAY(verdict, "It fits: there is room to grow by %s", size_text(hr__judgement_room(j)).text);
+}
+
+static void say_after_stitch(const hr__judgement *j, hr_verdict *verdict)
+{
+	SAY(verdict, "Enough pages are free, but apart: it fits when %llu of them %s mapped side by side",
+	    (unsigned long long)verdict->pages, verdict->pages == 1 ? "is" : "are");
+	if (j->allocator->stitch) SAY(verdict, ", which hr_alloc does by itself");
+	else ADVISE(verdict, "options.stitch is off: make the allocator with it on, or call hr_allocator_trim and try again. ");
+}
+
+static void say_with_lms(const hr__judgement *j, hr_verdict *verdict)
+{
+	hr__sizes size = HR__SIZES(verdict->bytes, j->host_room);
+	SAY(verdict, "It fits with LMS, if %s of idle tensors move to the host", size.text[0]);
+	if (!j->lms) {
+		ADVISE(verdict, "Large Model Support is off: hr_set_lms_enabled(true) before the first tensor, or HEADROOM_LMS=1 in the environment. ");
+		if (j->mended != HR__NOT_FOUND) { /* enough is free, so no limit is in the way */
+			ADVISE(verdict, j->moving.on ? "Or raise hr_lms_options.defrag_budget to %llu. "
+			                             : "Or set hr_lms_options.defrag: %llu bytes have to move on the device. ",
+			       (unsigned long long)j->mended);
+			return;
+		}
+	} else if (j->host_room < verdict->bytes) {
+		ADVISE(verdict, "Raise host_limit: the host has room for %s. ", size.text[1]);
+	} else {
+		SAY(verdict, ", which hr_alloc does by itself");
+		return;
+	}
+	advise_limit(j, verdict);
+	advise_others(j, verdict);
+}
+
+/* For the case that defragmentation makes it fit. */
+static void say_mended(const hr__judgement *j, hr_verdict *verdict)
+{
+	SAY(verdict, "Enough is free, but in pieces: tensors of %s have to move on the device", size_text(verdict->bytes).text);
+	if (!j->moving.on)
+		ADVISE(verdict, "Defragmentation is off: set hr_lms_options.defrag, or call hr_set_lms_defrag_enabled(true) before the first tensor. ");
+	else if (j->moving.budget && j->moving.budget < verdict->bytes)
+		ADVISE(verdict, "Raise hr_lms_options.defrag_budget to %llu. ", (unsigned long long)verdict->bytes);
+	else SAY(verdict, ", which hr_alloc does by itself");
+}
+
+static void say_after_defrag(const hr__judgement *j, hr_verdict *verdict)
+{
+	if (j->mended != HR__NOT_FOUND) {
+		say_mended(j, verdict);
+		return;
+	}
+	SAY(verdict, "Enough is free, but in pieces: live blocks of %s would have to move, and only tensors can", size_text(verdict->bytes).text);
+	advise_limit(j, verdict);
+	advise_freeing(j, verdict);
+}
+
+static void say_needs_more(const hr__judgement *j, hr_verdict *verdict)
+{
+	SAY(verdict, "%s more must be free", size_text(verdict->bytes).text);
+	say_tier(j, verdict);
+	advise_limit(j, verdict);
+	advise_others(j, verdict);
+	advise_freeing(j, verdict);
+}
+
+static void say_never_fits(const hr__judgement *j, hr_verdict *verdict)
+{
+	if (!verdict->bytes) {
+		SAY(verdict, "No address of the allocator is a multiple of %llu with that much behind it",
+		    (unsigned long long)j->alignment);
+		ADVISE(verdict, "Ask for a smaller alignment. ");
+		return;
+	}
+	SAY(verdict, "The request alone is %s above the limit of %s", size_text(verdict->bytes).text, size_text(j->allocator->limit).text);
+	if (verdict->tier == HR_TIER_DEVICE) SAY(verdict, " (%s)", hr__device_limit_setting(j->allocator->device));
+	else SAY(verdict, verdict->tier == HR_TIER_ALLOCATOR ? " (options.limit_bytes)" : ", which is all the device has");
+	advise_limit(j, verdict);
+	ADVISE(verdict, "Ask for less. ");
+}
+
+/* ---- by kind of allocator ---- */
+
+static void say_bfc(const hr__judgement *j, hr_verdict *verdict)
+{
+	switch (verdict->kind) {
+	case HR_FITS: say_fits(j, verdict); break;
+	case HR_FITS_AFTER_TRIM:
+		SAY(verdict, "It fits when caches are emptied and free memory is given back, which hr_alloc does by itself");
+		break;
+	case HR_FITS_AFTER_STITCH: say_after_stitch(j, verdict); break;
+	case HR_FITS_WITH_LMS: say_with_lms(j, verdict); break;
+	case HR_FITS_AFTER_DEFRAG: say_after_defrag(j, verdict); break;
+	case HR_NEEDS_MORE: say_needs_more(j, verdict); break;
+	case HR_NEVER_FITS: say_never_fits(j, verdict); break;
+	}
+}
+
+static void say_direct(const hr__judgement *j, hr_verdict *verdict)
+{
+	if (verdict->kind == HR_FITS) {
+		SAY(verdict, "It fits: there is room for %s", size_text(hr__judgement_room(j)).text);
+	} else if (verdict->kind == HR_FITS_AFTER_TRIM) {
+		SAY(verdict, "It fits when free memory of the device's other allocators is given back");
+		ADVISE(verdict, "Call hr_allocator_trim on the other allocators of %s. ", hr__device_name(j->allocator->device));
+	} else if (verdict->kind == HR_NEVER_FITS) {
+		say_never_fits(j, verdict);
+	} else {
+		say_needs_more(j, verdict);
+	}
+}
+
+static void say_custom(const hr__judgement *j, hr_verdict *verdict)
+{
+	const char *name = j->allocator->kind_name;
+	if (verdict->kind == HR_NEVER_FITS) {
+		say_never_fits(j, verdict);
+	} else if (verdict->kind == HR_NEEDS_MORE) {
+		SAY(verdict, "%s more must be free", size_text(verdict->bytes).text);
+		if (j->custom_left < j->room.allocator)
+			SAY(verdict, "; the custom allocator \"%s\" is at its own limit of %s", name, size_text(j->custom->bytes_limit).text);
+		else say_tier(j, verdict);
+		advise_freeing(j, verdict);
+	} else if (verdict->kind == HR_FITS_AFTER_DEFRAG) {
+		SAY(verdict, "The custom allocator \"%s\" has enough, but not in one piece", name);
+		advise_freeing(j, verdict);
+	} else {
+		SAY(verdict, "It fits, by all that is known of the custom allocator \"%s\"", name);
+	}
+}
+
+void hr__verdict_say(const hr__judgement *j, hr_verdict *verdict)
+{
+	switch (j->allocator->kind) {
+	case HR__KIND_BFC: say_bfc(j, verdict); break;
+	case HR__KIND_DIRECT: say_direct(j, verdict); break;
+	case HR__KIND_CUSTOM: say_custom(j, verdict); break;
+	}
+	SAY(verdict, ".");
+	size_t end = strlen(verdict->advice);
+	if (end && verdict->advice[end - 1] == ' ') verdict->advice[end - 1] = 0;
+}

@@ -1,0 +1,621 @@
+/* stats.c - reading the statistics.
+ *
+ * Counters are written under a shard's lock, or by the thread that owns a cache. A snapshot reads a shard's counters
+ * optimistically, between two reads of the lock's version (lock.h), and acquires the lock after 64 failed attempts. A cache is read
+ * without synchronising with its owner, so its counters may be slightly inconsistent. Fields that must add up are therefore derived
+ * from each other, not read separately:
+ *
+ *     in use   = sum of all meters                         cached = kept by all caches
+ *     free     = reserved - in use - cached                live   = allocs - failed - frees */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/json.h"
+#include "core/base/status.h"
+#include "core/base/text.h"
+#include "core/memory/allocator.h"
+
+#define ATTEMPTS 64
+
+hr__usage hr__usages[HR__MAX_DEVICES];
+
+/* ---- memory from the device ---- */
+
+static void add_and_peak(hr__atomic_i64 *value, hr__atomic_i64 *peak, int64_t bytes)
+{
+	int64_t now = hr__fetch_add_relaxed(value, bytes) + bytes, seen = hr__load_relaxed(peak);
+	while (now > seen && !hr__cas_acq_rel(peak, &seen, now)) {
+	}
+}
+
+bool hr__claim(hr__allocator *allocator, uint64_t bytes)
+{
+	int64_t seen = hr__load_relaxed(&allocator->claimed);
+	do {
+		if (bytes > allocator->limit || (uint64_t)seen > allocator->limit - bytes) return false;
+	} while (!hr__cas_acq_rel(&allocator->claimed, &seen, seen + (int64_t)bytes));
+	return true;
+}
+
+void hr__unclaim(hr__allocator *allocator, uint64_t bytes)
+{
+	hr__fetch_add_relaxed(&allocator->claimed, -(int64_t)bytes);
+}
+
+void hr__hold(hr__allocator *allocator, uint64_t bytes)
+{
+	add_and_peak(&allocator->reserved, &allocator->peak_reserved, (int64_t)bytes);
+	add_and_peak(&allocator->usage->reserved, &allocator->usage->peak_reserved, (int64_t)bytes);
+}
+
+void hr__unhold(hr__allocator *allocator, uint64_t bytes)
+{
+	hr__fetch_add_relaxed(&allocator->reserved, -(int64_t)bytes);
+	hr__fetch_add_relaxed(&allocator->usage->reserved, -(int64_t)bytes);
+	hr__unclaim(allocator, bytes);
+}
+
+/* Bytes in use of an allocator, and their peak; exact while one thread uses the allocator. */
+static void in_use_and_peak(const hr__allocator *allocator, int64_t *in_use, int64_t *peak)
+{
+	const hr__cache *only = hr__load_relaxed(&allocator->cache_count) == 1 ? allocator->caches : NULL;
+	int64_t sum = hr__meters_of_others(NULL, allocator), used = 0, high = 0;
+	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) used += hr__load_relaxed(&cache->meter.used);
+	if (only) high = hr__load_relaxed(&only->high);
+	*in_use = sum + used > 0 ? sum + used : 0;
+	*peak = hr__load_relaxed(&allocator->peak);
+	if (only && sum + high > *peak) *peak = sum + high;
+	if (*in_use > *peak) *peak = *in_use;
+}
+
+/* ---- one allocator ---- */
+
+void hr_stats_init(hr_stats *stats)
+{
+	if (!stats) return;
+	memset(stats, 0, sizeof *stats);
+	stats->struct_size = sizeof *stats;
+}
+
+/* Sums over counters of several threads may be inconsistent: a block that moved between two counters during the read may be missing
+ * or counted twice. Impossible values are clamped. */
+static void derive(hr_stats *stats)
+{
+	if (stats->bytes_in_use > stats->bytes_reserved) stats->bytes_in_use = stats->bytes_reserved;
+	if (stats->bytes_in_use + stats->bytes_cached > stats->bytes_reserved)
+		stats->bytes_cached = stats->bytes_reserved > stats->bytes_in_use ? stats->bytes_reserved - stats->bytes_in_use : 0;
+	stats->bytes_free = stats->bytes_reserved - stats->bytes_in_use - stats->bytes_cached;
+	if (stats->largest_free_block > stats->bytes_free) stats->largest_free_block = stats->bytes_free;
+	if (stats->bytes_requested > stats->bytes_in_use) stats->bytes_requested = stats->bytes_in_use;
+	if (stats->bytes_requested < 0) stats->bytes_requested = 0;
+	if (stats->peak_bytes_reserved < stats->bytes_reserved) stats->peak_bytes_reserved = stats->bytes_reserved;
+	if (stats->peak_bytes_in_use < stats->bytes_in_use) stats->peak_bytes_in_use = stats->bytes_in_use;
+	/* With several threads the peak is an upper bound, but never more than the peak of reserved bytes. */
+	if (stats->peak_bytes_in_use > stats->peak_bytes_reserved) stats->peak_bytes_in_use = stats->peak_bytes_reserved;
+	stats->num_live = stats->num_live_at_reset + stats->num_allocs - stats->num_failed_allocs - stats->num_frees;
+	if (stats->bytes_inactive > stats->bytes_in_use) stats->bytes_inactive = stats->bytes_in_use;
+	stats->bytes_active = stats->bytes_in_use - stats->bytes_inactive;
+	if (stats->peak_bytes_active > stats->peak_bytes_in_use) stats->peak_bytes_active = stats->peak_bytes_in_use;
+	if (stats->peak_bytes_active < stats->bytes_active) stats->peak_bytes_active = stats->bytes_active;
+	if (stats->bytes_reservable_limit < stats->bytes_reserved) stats->bytes_reservable_limit = stats->bytes_reserved;
+	stats->fragmentation = stats->bytes_free > 0 ? 1.0 - (double)stats->largest_free_block / (double)stats->bytes_free : 0.0;
+}
+
+/* Adds the counters of one shard. */
+static void add_shard(const hr__shard *shard, hr_stats *stats)
+{
+	stats->num_allocs += hr__load_relaxed(&shard->stats.allocs);
+	stats->num_failed_allocs += hr__load_relaxed(&shard->stats.failed);
+	stats->bytes_requested += hr__load_relaxed(&shard->stats.requested);
+	if (hr__load_relaxed(&shard->stats.largest) > stats->largest_alloc_size)
+		stats->largest_alloc_size = hr__load_relaxed(&shard->stats.largest);
+	stats->num_stitches += hr__load_relaxed(&shard->stats.stitches);
+	stats->bytes_stitched += hr__load_relaxed(&shard->stats.stitched);
+	stats->num_stream_waits += hr__load_relaxed(&shard->stats.waits);
+	stats->num_trims += hr__load_relaxed(&shard->stats.trims);
+	stats->total_bytes_allocated += hr__load_relaxed(&shard->stats.total);
+	int64_t *sources = &stats->source_cache;
+	for (int i = 0; i < HR__SOURCES; i++) sources[i] += hr__load_relaxed(&shard->stats.sources[i]);
+}
+
+static void add_cache(const hr__cache *cache, hr_stats *stats)
+{
+	int64_t allocs = hr__load_relaxed(&cache->allocs), largest = hr__load_relaxed(&cache->largest);
+	stats->num_allocs += allocs;
+	stats->source_cache += allocs;
+	stats->bytes_requested += hr__load_relaxed(&cache->requested);
+	stats->total_bytes_allocated += hr__load_relaxed(&cache->total);
+	stats->bytes_cached += hr__load_relaxed(&cache->kept);
+	stats->metadata_bytes += (int64_t)(cache->bytes + hr__load_relaxed(&cache->log_bytes));
+	if (largest > stats->largest_alloc_size) stats->largest_alloc_size = largest;
+}
+
+_Static_assert(offsetof(hr_stats, source_device) - offsetof(hr_stats, source_cache) == HR__SOURCE_DEVICE * sizeof(int64_t),
+               "the source_* statistics are in the order of enum hr__source");
+
+/* Adds the figures that only the arenas have. Reads fields that the lock guards without holding it; the caller checks the version
+ * afterwards. */
+__attribute__((no_sanitize("thread"))) static void add_arenas(const hr__shard *shard, hr_stats *stats)
+{
+	uint64_t small = hr__arena_largest(&shard->small.arena), large = hr__arena_largest(&shard->large.arena);
+	uint64_t largest = small > large ? small : large;
+	if ((int64_t)largest > stats->largest_free_block) stats->largest_free_block = (int64_t)largest;
+	stats->num_free_blocks += shard->small.arena.free_count + shard->large.arena.free_count;
+	stats->metadata_bytes += (int64_t)(shard->table.committed * sizeof(hr__chunk) + hr__lookup_bytes(&shard->lookup));
+}
+
+/* Adds one shard, read between two reads of its lock's version. */
+static void read_shard(hr__shard *shard, hr_stats *stats)
+{
+	for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+		hr_stats copy = *stats;
+		uint64_t version = hr__lock_read_begin(&shard->lock);
+		if (version & 1) {
+			hr__cpu_pause();
+			continue;
+		}
+		add_shard(shard, &copy);
+		add_arenas(shard, &copy);
+		if (!hr__lock_read_ok(&shard->lock, version)) continue;
+		*stats = copy;
+		return;
+	}
+	hr__lock_take(&shard->lock);
+	add_shard(shard, stats);
+	add_arenas(shard, stats);
+	hr__lock_release(&shard->lock);
+}
+
+/* A figure from a user's function, clamped so that the sum over all allocators cannot overflow. */
+static int64_t believable(uint64_t bytes)
+{
+	const uint64_t most = INT64_MAX / HR__ALLOCATORS_MAX;
+	return (int64_t)(bytes < most ? bytes : most);
+}
+
+static void read_custom(hr__allocator *allocator, hr_stats *stats)
+{
+	hr_custom_stats custom = { .struct_size = sizeof custom };
+	if (allocator->kind != HR__KIND_CUSTOM || !allocator->custom.table.get_stats) return;
+	if (allocator->custom.table.get_stats(allocator->custom_state, &custom)) return;
+	if (believable(custom.bytes_reserved) >= stats->bytes_in_use) stats->bytes_reserved = believable(custom.bytes_reserved);
+	if (stats->bytes_reserved > stats->peak_bytes_reserved) stats->peak_bytes_reserved = stats->bytes_reserved;
+	if (custom.bytes_limit) stats->bytes_limit = believable(custom.bytes_limit);
+	stats->largest_free_block = believable(custom.largest_free);
+}
+
+/* Frees since the allocator was created. With caches_lock held. */
+static int64_t count_frees(const hr__allocator *allocator)
+{
+	int64_t count = hr__load_acquire(&allocator->past_frees);
+	for (uint32_t i = 0; i < allocator->shard_max; i++) count += hr__load_acquire(&allocator->shards[i].stats.frees);
+	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) count += hr__load_acquire(&cache->frees);
+	return count;
+}
+
+/* Counts since the last reset over all shards and caches, and bytes in use. */
+static void count(hr__allocator *allocator, hr_stats *stats)
+{
+	hr__lock_take(&allocator->caches_lock); /* keeps the lists of caches and shards unchanged */
+	*stats = allocator->closed;
+	stats->struct_size = sizeof *stats;
+	/* Frees are read first, so that every counted free has its allocation counted too. */
+	stats->num_frees = count_frees(allocator) - hr__load_relaxed(&allocator->base_frees);
+	HR__EACH_SHARD(allocator, shard) read_shard(shard, stats);
+	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) add_cache(cache, stats);
+	in_use_and_peak(allocator, &stats->bytes_in_use, &stats->peak_bytes_in_use);
+	bool active = hr__load_relaxed(&allocator->active);
+	stats->peak_bytes_active = active ? hr__load_relaxed(&allocator->peak_active) : stats->peak_bytes_in_use;
+	int64_t past = hr__load_relaxed(&allocator->past_allocs);
+	stats->num_allocs += past - hr__load_relaxed(&allocator->base_allocs);
+	stats->source_cache += past - hr__load_relaxed(&allocator->base_cached);
+	stats->num_failed_allocs -= hr__load_relaxed(&allocator->base_failed);
+	stats->bytes_requested += hr__load_relaxed(&allocator->past_requested);
+	stats->total_bytes_allocated += hr__load_relaxed(&allocator->past_total) - hr__load_relaxed(&allocator->base_total);
+	if (hr__load_relaxed(&allocator->past_largest) > stats->largest_alloc_size)
+		stats->largest_alloc_size = hr__load_relaxed(&allocator->past_largest);
+	stats->num_live_at_reset = hr__load_relaxed(&allocator->base_live);
+	stats->peak_error_bytes = hr__load_relaxed(&allocator->peak_error);
+	stats->num_regions = hr__load_relaxed(&allocator->region_total);
+	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
+	if (upper && hr__load_acquire(&allocator->lms)) upper->stats(allocator, stats);
+	hr__lock_release(&allocator->caches_lock);
+}
+
+static void snapshot(hr__allocator *allocator, hr_stats *stats)
+{
+	count(allocator, stats);
+	stats->bytes_limit = stats->bytes_reservable_limit = (int64_t)allocator->limit;
+	stats->bytes_reserved = hr__load_relaxed(&allocator->reserved);
+	stats->peak_bytes_reserved = hr__load_relaxed(&allocator->peak_reserved);
+	if (allocator->page) stats->page_table_bytes = stats->bytes_reserved / (int64_t)allocator->page * (int64_t)sizeof(hr__page_id);
+	read_custom(allocator, stats);
+	derive(stats);
+}
+
+/* Copies a result into a struct that the caller may have compiled against another version, as far as it fits. */
+static hr_status deliver(const hr_stats *from, hr_stats *to)
+{
+	size_t size = to->struct_size;
+	if (size < offsetof(hr_stats, bytes_in_use))
+		return hr__fail(HR_INVALID_ARGUMENT, "stats.struct_size is %zu; set it with hr_stats_init", size);
+	if (size > sizeof *from) memset((char *)to + sizeof *from, 0, size - sizeof *from);
+	memcpy(to, from, size < sizeof *from ? size : sizeof *from);
+	to->struct_size = size;
+	return HR_OK;
+}
+
+hr_status hr_allocator_get_stats(hr_allocator handle, hr_stats *stats)
+{
+	hr_status status;
+	hr_stats result;
+	if (!stats) return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_get_stats: stats is NULL");
+	hr__allocator *allocator = hr__allocator_of(handle, &status);
+	if (!allocator) return status;
+	snapshot(allocator, &result);
+	return deliver(&result, stats);
+}
+
+hr__level hr__stats_level(hr__allocator *allocator)
+{
+	hr__level level = { 0 };
+	hr__lock_take(&allocator->caches_lock);
+	in_use_and_peak(allocator, &level.in_use, &level.peak);
+	HR__EACH_SHARD(allocator, shard) level.refused += hr__load_relaxed(&shard->stats.failed);
+	hr__lock_release(&allocator->caches_lock);
+	return level;
+}
+
+/* hr__max is for values with one writer at a time. */
+static void max_of_threads(hr__atomic_i64 *to, int64_t value)
+{
+	int64_t seen = hr__load_relaxed(to);
+	while (seen < value && !hr__cas_acq_rel(to, &seen, value)) {}
+}
+
+void hr__step_peak_note(hr__allocator *allocator, int64_t bytes)
+{
+	max_of_threads(&allocator->step_peak, bytes);
+	max_of_threads(&allocator->usage->step_peak, bytes);
+}
+
+/* ---- a device ---- */
+
+/* Adds the counts since the last reset: no current values, no peaks. */
+static void add_counts(hr_stats *sum, const hr_stats *one)
+{
+	if (one->largest_alloc_size > sum->largest_alloc_size) sum->largest_alloc_size = one->largest_alloc_size;
+#define COUNTED(X)                                                                                                                       \
+	X(num_allocs) X(num_failed_allocs) X(num_frees) X(num_live_at_reset) X(total_bytes_allocated) X(bytes_reclaimed)                     \
+	X(num_single_reclaims) X(num_multi_reclaims) X(num_full_reclaims) X(num_defragmentations) X(bytes_defragged) X(num_stitches)         \
+	X(bytes_stitched) X(num_stream_waits) X(num_trims) X(source_cache) X(source_free_chunk) X(source_grow) X(source_trim)                \
+	X(source_stitch) X(source_single_reclaim) X(source_multi_reclaim) X(source_full_reclaim) X(source_defragment) X(source_device)
+#define ADD(name) sum->name += one->name;
+	COUNTED(ADD)
+#undef ADD
+#undef COUNTED
+}
+
+static void add_up(hr__allocator *allocator, void *context)
+{
+	hr_stats one, *sum = context;
+	snapshot(allocator, &one);
+	int64_t limit = sum->bytes_limit, reservable = sum->bytes_reservable_limit, largest = sum->largest_alloc_size;
+	int64_t largest_free = sum->largest_free_block;
+#define ADD(name, text) sum->name += one.name;
+	HR_STATS_TABLE(ADD)
+#undef ADD
+	sum->bytes_limit = limit;
+	sum->bytes_reservable_limit = reservable;
+	sum->largest_alloc_size = largest > one.largest_alloc_size ? largest : one.largest_alloc_size;
+	sum->largest_free_block = largest_free > one.largest_free_block ? largest_free : one.largest_free_block;
+}
+
+/* Peaks of the device. They are not the sums of its allocators' peaks, which were reached at different times. */
+static void read_peaks(const hr__usage *usage, hr_stats *stats)
+{
+	int64_t peak = hr__load_relaxed(&usage->peak), active = hr__load_relaxed(&usage->peak_active);
+	if (!hr__load_relaxed(&usage->active)) active = peak > active ? peak : active;
+	if (hr__load_relaxed(&usage->shared)) {
+		stats->peak_bytes_in_use = peak;
+		stats->peak_bytes_active = active;
+		stats->peak_error_bytes = hr__load_relaxed(&usage->peak_error);
+	} else {
+		if (peak > stats->peak_bytes_in_use) stats->peak_bytes_in_use = peak;
+		if (active > stats->peak_bytes_active) stats->peak_bytes_active = active;
+		if (hr__load_relaxed(&usage->peak_error) > stats->peak_error_bytes) stats->peak_error_bytes = hr__load_relaxed(&usage->peak_error);
+	}
+	stats->peak_bytes_reserved = hr__load_relaxed(&usage->peak_reserved);
+	if (stats->peak_bytes_reserved < stats->bytes_reserved) stats->peak_bytes_reserved = stats->bytes_reserved;
+}
+
+static void device_snapshot(hr__device *device, hr_stats *stats)
+{
+	const hr__usage *usage = &hr__usages[hr__device_index(device)];
+	hr_stats_init(stats);
+	stats->bytes_limit = stats->bytes_reservable_limit = (int64_t)hr__device_reservable(device);
+	hr__registry_enter();
+	hr__allocators_visit_locked(device, add_up, stats);
+	add_counts(stats, &usage->closed);
+	read_peaks(usage, stats);
+	hr__registry_leave();
+	derive(stats);
+}
+
+hr_status hr_device_get_stats(hr_device handle, hr_stats *stats)
+{
+	hr_status status;
+	hr_stats result;
+	if (!stats) return hr__fail(HR_INVALID_ARGUMENT, "hr_device_get_stats: stats is NULL");
+	hr__device *device = hr__device_of(handle, &status);
+	if (!device) return status;
+	device_snapshot(device, &result);
+	return deliver(&result, stats);
+}
+
+hr_status hr_get_memory_info(const char *device_name, hr_memory_info *info)
+{
+	hr__device *device;
+	hr_stats stats;
+	if (!info || info->struct_size != sizeof *info)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_get_memory_info: set info.struct_size to sizeof(hr_memory_info)");
+	hr_status status = hr__device_named(device_name, &device);
+	if (status) return status;
+	device_snapshot(device, &stats);
+	info->current = stats.bytes_in_use;
+	info->peak = stats.peak_bytes_in_use;
+	return HR_OK;
+}
+
+/* ---- resetting ---- */
+
+static void reset_one(hr__allocator *allocator, void *context)
+{
+	(void)context;
+	hr__caches_stop(allocator);
+	hr__shards_lock(allocator);
+	hr__lock_take(allocator->meter_lock);
+	hr_stats totals;
+	hr_stats_init(&totals);
+	HR__EACH_SHARD(allocator, shard)
+	{
+		add_shard(shard, &totals);
+		for (int i = 0; i < HR__SOURCES; i++) hr__store_relaxed(&shard->stats.sources[i], 0);
+		hr__store_relaxed(&shard->stats.stitches, 0);
+		hr__store_relaxed(&shard->stats.stitched, 0);
+		hr__store_relaxed(&shard->stats.waits, 0);
+		hr__store_relaxed(&shard->stats.trims, 0);
+		hr__store_relaxed(&shard->stats.largest, 0);
+	}
+	int64_t cached = hr__load_relaxed(&allocator->past_allocs), frees = count_frees(allocator);
+	int64_t total = totals.total_bytes_allocated + hr__load_relaxed(&allocator->past_total);
+	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) {
+		cached += hr__load_relaxed(&cache->allocs);
+		total += hr__load_relaxed(&cache->total);
+		hr__store_relaxed(&cache->largest, 0);
+		hr__store_relaxed(&cache->high, hr__load_relaxed(&cache->meter.used));
+	}
+	hr__store_relaxed(&allocator->past_largest, 0);
+	hr__store_relaxed(&allocator->base_allocs, totals.num_allocs + cached);
+	hr__store_relaxed(&allocator->base_cached, cached);
+	hr__store_relaxed(&allocator->base_total, total);
+	hr__store_relaxed(&allocator->base_frees, frees);
+	hr__store_relaxed(&allocator->base_failed, totals.num_failed_allocs);
+	hr__store_relaxed(&allocator->base_live, totals.num_allocs + cached - totals.num_failed_allocs - frees);
+	bool several = hr__load_relaxed(&allocator->cache_count) > 1;
+	uint32_t meters = hr__load_relaxed(&allocator->cache_count) + hr__load_relaxed(&allocator->open_shards);
+	hr__meters_exact(allocator);
+	hr__store_relaxed(&allocator->peak, hr__meters_sum(allocator));
+	hr__store_relaxed(&allocator->peak_active, hr__load_relaxed(&allocator->granted));
+	hr__store_relaxed(&allocator->peak_error, several ? (int64_t)meters * HR__SLACK : 0);
+	memset(&allocator->closed, 0, sizeof allocator->closed);
+	hr__store_relaxed(&allocator->peak_reserved, hr__load_relaxed(&allocator->reserved));
+	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
+	if (upper && hr__load_acquire(&allocator->lms)) upper->reset(allocator);
+	hr__lock_release(allocator->meter_lock);
+	hr__shards_unlock(allocator);
+	hr__caches_start(allocator);
+}
+
+hr_status hr_reset_memory_stats(const char *device_name)
+{
+	hr__device *device;
+	hr_status status = hr__device_named(device_name, &device);
+	if (status) return status;
+	hr__usage *usage = &hr__usages[hr__device_index(device)];
+	hr__registry_enter();
+	hr__usage_prepare(usage);
+	hr__allocators_visit_locked(device, reset_one, NULL);
+	hr__usage_restart(usage);
+	memset(&usage->closed, 0, sizeof usage->closed);
+	hr__store_relaxed(&usage->peak_reserved, hr__load_relaxed(&usage->reserved));
+	hr__registry_leave();
+	return HR_OK;
+}
+
+/* ---- opening and closing allocators ---- */
+
+void hr__usage_prepare(hr__usage *usage)
+{
+	if (!usage->lock.rank) hr__lock_init(&usage->lock, HR__RANK_METER);
+}
+
+/* Starts the sums over all allocators when the device gets its second one. With the registry's lock held. */
+static void start_sharing(hr__allocator *first)
+{
+	hr__usage *usage = first->usage;
+	int64_t in_use, peak;
+	hr__caches_stop(first);
+	hr__shards_lock(first);
+	hr__lock_take(first->meter_lock);
+	in_use_and_peak(first, &in_use, &peak);
+	hr__max(&usage->peak, peak);
+	hr__max(&usage->peak_active, hr__load_relaxed(&first->active) ? hr__load_relaxed(&first->peak_active) : peak);
+	hr__max(&usage->peak_error, hr__load_relaxed(&first->peak_error));
+	hr__store_relaxed(&usage->shared, 1);
+	hr__store_relaxed(&first->metered, 1);
+	hr__meters_exact(first);
+	hr__lock_release(first->meter_lock);
+	hr__shards_unlock(first);
+	hr__caches_start(first);
+}
+
+void hr__usage_join(hr__allocator *allocator)
+{
+	hr__usage *usage = allocator->usage;
+	uint32_t count = hr__load_relaxed(&usage->allocators);
+	if (count == 1 && !hr__load_relaxed(&usage->shared)) start_sharing(usage->first);
+	hr__shards_lock(allocator); /* hr__meters_exact expects the locks, though no other thread uses the allocator yet */
+	hr__lock_take(&usage->lock);
+	allocator->next_on_device = usage->first;
+	usage->first = allocator;
+	hr__store_relaxed(&usage->allocators, count + 1);
+	hr__store_relaxed(&allocator->metered, hr__load_relaxed(&usage->shared));
+	hr__meters_exact(allocator);
+	hr__lock_release(&usage->lock);
+	hr__shards_unlock(allocator);
+}
+
+void hr__stats_keep_tensors(hr__allocator *allocator, const hr__upper *upper)
+{
+	hr_stats counted;
+	hr_stats_init(&counted);
+	hr__lock_take(&allocator->caches_lock);
+	upper->stats(allocator, &counted);
+	add_counts(&allocator->closed, &counted);
+	hr__lock_release(&allocator->caches_lock);
+}
+
+/* Adds the allocator's counts to those of the device. Its remaining blocks count as freed. */
+static void keep_counts(hr__allocator *allocator)
+{
+	hr_stats last;
+	count(allocator, &last);
+	last.num_frees = last.num_live_at_reset + last.num_allocs - last.num_failed_allocs;
+	add_counts(&allocator->usage->closed, &last);
+}
+
+void hr__usage_leave(hr__allocator *allocator)
+{
+	hr__usage *usage = allocator->usage;
+	keep_counts(allocator);
+	hr__lock_take(&usage->lock);
+	hr__allocator **at = &usage->first;
+	while (*at != allocator) at = &(*at)->next_on_device;
+	*at = allocator->next_on_device;
+	hr__owner_add(&usage->levels, -hr__load_relaxed(&allocator->levels));
+	hr__owner_add(&usage->granted, -hr__load_relaxed(&allocator->granted));
+	if (!hr__load_relaxed(&usage->shared)) {
+		int64_t peak = hr__load_relaxed(&allocator->peak);
+		hr__max(&usage->peak, peak);
+		hr__max(&usage->peak_active, hr__load_relaxed(&allocator->active) ? hr__load_relaxed(&allocator->peak_active) : peak);
+		hr__max(&usage->peak_error, hr__load_relaxed(&allocator->peak_error));
+	} else if (!hr__load_relaxed(&usage->active)) {
+		hr__max(&usage->peak_active, hr__load_relaxed(&usage->peak));
+	}
+	hr__store_relaxed(&usage->allocators, hr__load_relaxed(&usage->allocators) - 1);
+	if (!usage->first) {
+		hr__store_relaxed(&usage->shared, 0);
+		hr__store_relaxed(&usage->active, 0);
+	}
+	hr__lock_release(&usage->lock);
+}
+
+void hr__usages_reset(void)
+{
+	for (uint32_t i = 0; i < HR__MAX_DEVICES; i++) memset(&hr__usages[i], 0, sizeof hr__usages[i]);
+}
+
+/* ---- the getters ---- */
+
+static hr_status gpu_snapshot(int gpu_id, hr_stats *stats)
+{
+	hr__device *device;
+	hr_status status = hr__device_gpu(gpu_id, &device);
+	if (!status) device_snapshot(device, stats);
+	return status;
+}
+
+#define GETTER(name)                                                              \
+	int64_t hr_get_##name(int gpu_id)                                             \
+	{                                                                             \
+		hr_stats stats;                                                           \
+		hr_status status = gpu_snapshot(gpu_id, &stats);                          \
+		return status ? -(int64_t)status : stats.name;                            \
+	}
+GETTER(num_allocs)
+GETTER(bytes_in_use)
+GETTER(peak_bytes_in_use)
+GETTER(largest_alloc_size)
+GETTER(bytes_limit)
+GETTER(bytes_reserved)
+GETTER(peak_bytes_reserved)
+GETTER(bytes_reservable_limit)
+GETTER(bytes_inactive)
+GETTER(bytes_active)
+GETTER(peak_bytes_active)
+GETTER(bytes_reclaimed)
+GETTER(num_single_reclaims)
+GETTER(num_full_reclaims)
+GETTER(num_defragmentations)
+GETTER(bytes_defragged)
+GETTER(num_multi_reclaims)
+GETTER(total_bytes_allocated)
+
+/* ---- text ---- */
+
+struct text {
+	char *out;
+	size_t capacity, length;
+};
+
+static void put(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void put(struct text *text, const char *format, ...)
+{
+	char line[160];
+	va_list arguments;
+	va_start(arguments, format);
+	int n = vsnprintf(line, sizeof line, format, arguments);
+	va_end(arguments);
+	for (int i = 0; i < n && i < (int)sizeof line - 1; i++, text->length++)
+		if (text->length + 1 < text->capacity) text->out[text->length] = line[i];
+	if (text->capacity) text->out[text->length < text->capacity ? text->length : text->capacity - 1] = 0;
+}
+
+/* Fields in bytes are recognised by their names. */
+static bool is_bytes(const char *name)
+{
+	return strstr(name, "bytes") || strstr(name, "_size") || !strcmp(name, "largest_free_block");
+}
+
+size_t hr_stats_format(const hr_stats *stats, char *out, size_t capacity)
+{
+	struct text text = { out, out ? capacity : 0, 0 };
+	char human[16], digits[32];
+	if (!stats) return 0;
+#define LINE(name, meaning)                                                                                                 \
+	if (is_bytes(#name))                                                                                                    \
+		put(&text, "%-24s %20s  %10s\n", #name, hr__format_count((uint64_t)stats->name, digits, sizeof digits),             \
+		    hr__format_size((uint64_t)stats->name, human, sizeof human));                                                   \
+	else put(&text, "%-24s %20s\n", #name, hr__format_count((uint64_t)stats->name, digits, sizeof digits));
+	HR_STATS_TABLE(LINE)
+#undef LINE
+	put(&text, "%-24s %19.1f%%\n", "fragmentation", stats->fragmentation * 100);
+	return text.length;
+}
+
+size_t hr_stats_json(const hr_stats *stats, char *out, size_t capacity)
+{
+	hr__json json;
+	if (!stats) return 0;
+	hr__json_init_memory(&json, out, out ? capacity : 0);
+	hr__json_object(&json);
+#define FIELD(name, meaning) hr__json_field_int(&json, #name, stats->name);
+	HR_STATS_TABLE(FIELD)
+#undef FIELD
+	hr__json_field_double(&json, "fragmentation", stats->fragmentation, 6);
+	hr__json_end_object(&json);
+	hr__json_finish(&json);
+	return json.total;
+}

@@ -1,0 +1,72 @@
+/* process.c - see process.h. */
+#include "core/os/process.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/os/os.h"
+
+#define PATH_BYTES 4096
+
+static int make_one(const char *path)
+{
+	struct stat facts;
+	if (mkdir(path, 0700) == 0) return 0;
+	int error = errno;
+	/* It exists already, or mkdir gives another error first, as on a read-only file system. */
+	if (stat(path, &facts) != 0) return error;
+	return S_ISDIR(facts.st_mode) ? 0 : ENOTDIR;
+}
+
+int hr__os_make_directories(const char *path)
+{
+	char part[PATH_BYTES];
+	size_t length = strlen(path);
+	if (length >= sizeof part) return ENAMETOOLONG;
+	memcpy(part, path, length + 1);
+	for (size_t i = 1; i < length; i++) {
+		if (part[i] != '/') continue;
+		part[i] = 0;
+		int error = make_one(part);
+		if (error) return error;
+		part[i] = '/';
+	}
+	return make_one(part);
+}
+
+bool hr__os_folder_any(const char *path, bool (*look)(void *context, const char *name), void *context)
+{
+	bool found = false;
+	DIR *folder = opendir(path);
+	if (!folder) return false;
+	for (struct dirent *entry = readdir(folder); entry && !found; entry = readdir(folder)) found = look(context, entry->d_name);
+	closedir(folder);
+	return found;
+}
+
+int hr__os_at_exit(void (*run)(void))
+{
+	return atexit(run) == 0 ? 0 : ENOMEM;
+}
+
+/* The 22nd field of /proc/self/stat. The second field, the name of the program, can contain any character, but ends at the last
+ * ')'. */
+uint64_t hr__os_process_birth(void)
+{
+	char text[1024];
+	int fd;
+	uint64_t size, birth = 0;
+	size_t length = 0;
+	if (hr__os()->file_open("/proc/self/stat", &fd, &size)) return 0;
+	int error = hr__os()->file_read(fd, text, sizeof text - 1, 0, &length);
+	hr__os()->file_close(fd);
+	text[error ? 0 : length] = 0;
+	const char *at = strrchr(text, ')');
+	for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+	if (at) birth = strtoull(at + 1, NULL, 10);
+	return birth;
+}

@@ -1,0 +1,182 @@
+/* publish.c - see publish.h.
+ *
+ * A separate thread publishes, instead of the allocation path, so that the hot path has no extra check and a program that does not
+ * allocate for a while is still visible. Reading the statistics takes no lock that a thread cache allocation takes. */
+#include "core/record/publish.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/assert.h"
+#include "core/base/status.h"
+#include "core/os/guard.h"
+#include "core/os/os.h"
+#include "core/os/process.h"
+#include "core/record/name.h"
+#include "core/record/segment.h"
+#include "core/trace/trace.h"
+
+_Static_assert(sizeof(hr__segment) < 8192, "two pages are mapped");
+#define MAPPED 8192u
+
+/* Written by start, stop and forget; stopping is guarded by the monitor. */
+static hr__segment *segment; /* NULL: not running */
+static hr__monitor *monitor;
+static hr__thread *thread;
+static bool stopping;
+static char path[512];
+
+/* The next contents of the segment, used only by the thread. Reading statistics may wait for locks, and a reader waits only a
+ * limited time for a segment that is being written. So the contents are assembled here, and the segment is inconsistent only during
+ * a copy. */
+static hr__segment_device seen[HR__SEGMENT_DEVICES];
+
+/* ---- publishing ---- */
+
+static void fill_device(hr__segment_device *out, const hr_device_info *info, const hr_stats *stats, uint64_t sample)
+{
+	/* A device keeps its position as long as the process has it. A new device begins without samples. */
+	if (strncmp(out->name, info->name, sizeof out->name) != 0) {
+		*out = (hr__segment_device){ 0 };
+		snprintf(out->name, sizeof out->name, "%s", info->name);
+	}
+#define COPY(name) out->name = stats->name;
+	HR__SEGMENT_STATS_TABLE(COPY)
+#undef COPY
+	out->samples[sample % HR__SEGMENT_SAMPLES] = stats->bytes_in_use;
+}
+
+static bool is_used(const hr_stats *stats)
+{
+	return stats->num_allocs || stats->bytes_reserved || stats->bytes_in_use;
+}
+
+static uint32_t see_devices(uint64_t sample)
+{
+	uint32_t used = 0, count = hr_device_count();
+	for (uint32_t i = 0; i < count && used < HR__SEGMENT_DEVICES; i++) {
+		hr_device device;
+		hr_stats stats;
+		hr_device_info info = { .struct_size = sizeof info };
+		hr_stats_init(&stats);
+		if (hr_device_at(i, &device) || hr_device_get_stats(device, &stats) || hr_device_get_info(device, &info)) continue;
+		if (is_used(&stats)) fill_device(&seen[used++], &info, &stats, sample);
+	}
+	return used;
+}
+
+static void look(void)
+{
+	hr__guard_refresh();
+	hr__segment *s = segment;
+	uint64_t sequence = hr__load_relaxed(&s->sequence);
+	HR_ASSERT((sequence & 1) == 0);
+	uint32_t count = see_devices(s->samples);
+	uint64_t now = hr__os()->wall_clock_ns();
+	hr__store_relaxed(&s->sequence, sequence + 1);
+	hr__fence_release();
+	memcpy(s->devices, seen, sizeof seen);
+	s->device_count = count;
+	s->recording = hr__trace_is_on();
+	s->now_wall_ns = now;
+	s->samples++;
+	hr__store_release(&s->sequence, sequence + 2);
+}
+
+static void run(void *unused)
+{
+	(void)unused;
+	hr__os()->monitor_enter(monitor);
+	while (!stopping) {
+		hr__os()->monitor_leave(monitor);
+		look();
+		hr__os()->monitor_enter(monitor);
+		if (!stopping) hr__os()->monitor_wait(monitor, HR__SEGMENT_PERIOD_NS);
+	}
+	hr__os()->monitor_leave(monitor);
+}
+
+/* ---- start and stop ---- */
+
+static hr_status make_path(void)
+{
+	const char *folder = hr__os()->environment("XDG_RUNTIME_DIR");
+	int used = snprintf(path, sizeof path, "%s/" HR__SEGMENT_PREFIX "%d", folder && folder[0] ? folder : "/dev/shm", hr__os()->process_id());
+	return used > 0 && (size_t)used < sizeof path ? HR_OK : hr__fail(HR_IO, "XDG_RUNTIME_DIR is too long");
+}
+
+static int map_file(void **out)
+{
+	int fd;
+	/* An existing file with this process id was left by an earlier process with the same id. */
+	int error = hr__os()->file_create(path, &fd);
+	if (error && !hr__os()->file_remove(path)) error = hr__os()->file_create(path, &fd);
+	if (error) return error;
+	error = hr__os()->file_extend(fd, MAPPED);
+	if (!error) error = hr__os()->file_map(fd, 0, MAPPED, out);
+	hr__os()->file_close(fd);
+	if (error) hr__os()->file_remove(path);
+	return error;
+}
+
+static void fill_header(hr__segment *s)
+{
+	s->version = HR__SEGMENT_VERSION;
+	s->bytes = sizeof *s;
+	s->process = (uint32_t)hr__os()->process_id();
+	s->birth = hr__os_process_birth();
+	s->begin_wall_ns = hr__os()->wall_clock_ns();
+	hr__program_name(s->program, sizeof s->program);
+	hr__fence_release();
+	s->magic = HR__SEGMENT_MAGIC;
+}
+
+static void give_up(void)
+{
+	if (monitor) hr__os()->monitor_destroy(monitor);
+	monitor = NULL;
+	thread = NULL;
+	hr__os()->file_remove(path);
+	hr__os()->file_unmap(segment, MAPPED);
+	segment = NULL;
+}
+
+hr_status hr__publish_start(void)
+{
+	void *base;
+	if (segment) return hr__fail(HR_IN_USE, "the statistics are shown already");
+	hr_status status = make_path();
+	if (status) return status;
+	int error = map_file(&base);
+	if (error) return hr__os_fail(error, "cannot make %.300s for headroom top", path);
+	segment = base;
+	memset(seen, 0, sizeof seen);
+	stopping = false;
+	fill_header(segment);
+	error = hr__os()->monitor_create(&monitor);
+	if (error) monitor = NULL;
+	else error = hr__os()->thread_start(run, NULL, "headroom top", &thread);
+	if (!error) return HR_OK;
+	give_up();
+	return hr__os_fail(error, "cannot start the thread for headroom top");
+}
+
+void hr__publish_stop(void)
+{
+	if (!segment) return;
+	hr__os()->monitor_enter(monitor);
+	stopping = true;
+	hr__os()->monitor_wake_all(monitor);
+	hr__os()->monitor_leave(monitor);
+	hr__os()->thread_join(thread);
+	give_up();
+}
+
+void hr__publish_forget(void)
+{
+	/* The file is unmapped but not removed. The monitor and the thread's record are leaked: their state is the parent's. */
+	if (segment) hr__os()->file_unmap(segment, MAPPED);
+	segment = NULL;
+	monitor = NULL;
+	thread = NULL;
+}

@@ -1,0 +1,105 @@
+/* buffer.c - memory for the contents of values. */
+#include "core/base/status.h"
+#include "core/os/os.h"
+#include "runtime/engine/engine.h"
+
+hr__lock hr__runtime_lock = HR__LOCK_INIT(HR__RANK_RUNTIME);
+
+static hr_name tag_of(hr__role role)
+{
+	static const char *const texts[] = {
+#define ROLE_TEXT(name, text) text,
+		HR__ROLE_TABLE(ROLE_TEXT)
+#undef ROLE_TEXT
+	};
+	return hr_name_intern(texts[role]);
+}
+
+static hr_status get_memory(hr__session *session, const hr__type *type, hr_name scope, hr__role role, hr__buffer *buffer)
+{
+	hr_shape shape = hr_shape_intern(type->dims.d, type->dims.rank);
+	if (session->has_tensors) {
+		hr_tensor_options options;
+		hr_tensor_options_init(&options);
+		options.bytes = buffer->bytes;
+		options.scope = scope;
+		options.tag = tag_of(role);
+		options.shape = shape;
+		options.dtype = type->dtype;
+		return hr_tensor_create(session->allocator, &options, &buffer->tensor);
+	}
+	hr_request request = HR_REQUEST(buffer->bytes);
+	request.stream = session->stream;
+	request.scope = scope;
+	request.tag = tag_of(role);
+	request.shape = shape;
+	request.dtype = type->dtype;
+	return hr_alloc(session->allocator, &request, &buffer->block);
+}
+
+hr_status hr__buffer_new(hr__session *session, const hr__type *type, uint64_t bytes, hr_name scope, hr__role role, hr__buffer **out)
+{
+	void *block;
+	*out = NULL;
+	if (!bytes) return HR_OK;
+	int error = hr__os()->alloc(sizeof(hr__buffer), &block);
+	if (error) return hr__os_fail(error, "cannot get host memory for a value");
+	hr__buffer *buffer = block;
+	*buffer = (hr__buffer){ .session = session, .bytes = bytes, .refs = 1 };
+	hr_status status = get_memory(session, type, scope, role, buffer);
+	if (status) {
+		hr__os()->free(buffer, sizeof *buffer);
+		return status;
+	}
+	hr__lock_take(&hr__runtime_lock);
+	session->buffers++;
+	session->bytes += bytes;
+	hr__lock_release(&hr__runtime_lock);
+	*out = buffer;
+	return HR_OK;
+}
+
+void hr__buffer_keep(hr__buffer *buffer)
+{
+	if (!buffer) return;
+	hr__lock_take(&hr__runtime_lock);
+	buffer->refs++;
+	hr__lock_release(&hr__runtime_lock);
+}
+
+int64_t hr__buffer_refs(const hr__buffer *buffer)
+{
+	hr__lock_take(&hr__runtime_lock);
+	int64_t refs = buffer->refs;
+	hr__lock_release(&hr__runtime_lock);
+	return refs;
+}
+
+hr_status hr__buffer_address(const hr__buffer *buffer, uint64_t offset, void **out)
+{
+	hr_status status = HR_OK;
+	*out = NULL;
+	if (!buffer) return HR_OK;
+	if (buffer->tensor.id) status = hr_tensor_address(buffer->tensor, out);
+	else *out = buffer->block;
+	if (!status) *out = (char *)*out + offset;
+	return status;
+}
+
+void hr__buffer_release(hr__buffer *buffer)
+{
+	if (!buffer) return;
+	hr__session *session = buffer->session;
+	hr__lock_take(&hr__runtime_lock);
+	bool last = --buffer->refs == 0;
+	if (last) {
+		session->buffers--;
+		session->bytes -= buffer->bytes;
+	}
+	hr__lock_release(&hr__runtime_lock);
+	if (!last) return;
+	/* Both are safe while queued work still uses the memory. */
+	if (buffer->tensor.id) hr_tensor_destroy(buffer->tensor);
+	else hr_free(session->allocator, buffer->block, session->stream);
+	hr__os()->free(buffer, sizeof *buffer);
+}

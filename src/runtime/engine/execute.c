@@ -1,0 +1,440 @@
+/* execute.c - running an op: memory for its outputs, pins, and a host call queued on the session's stream.
+ *
+ * hr__execute returns as soon as the call is queued. Buffers are pinned until then. After that, stream order (hr_unpin_all,
+ * hr_free) keeps their memory from being reused before the stream is done with it.
+ *
+ * While a trace is recorded, the host waits for each op, so that the op's event contains its duration. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/status.h"
+#include "core/device/device.h"
+#include "core/memory/allocator.h"
+#include "core/memory/bfc/blocks.h"
+#include "core/os/os.h"
+#include "runtime/engine/engine.h"
+#include "runtime/ops/ops.h"
+#include "core/trace/trace.h"
+
+#define SLOTS (HR__OP_INPUTS + HR__OP_OUTPUTS + 1)
+
+/* An op queued in the stream. */
+struct job {
+	hr__work work;
+	hr__attrs attrs;
+	void (*run)(hr__work *work);
+	bool updates;         /* the first inputs are contents of variables, which it updates */
+	hr__session *session;
+	hr_name op, scope;
+	hr_op_metadata *note; /* NULL = not requested */
+	uint64_t begin_ns;
+	uint64_t *took_ns;    /* NULL = not requested */
+	uint64_t bytes;       /* size of this block, including the data of a constant behind the struct */
+};
+
+/* The memory of an op. */
+struct memory {
+	const hr__slot *ins;
+	hr__slot *outs;
+	uint32_t in_count, out_count;
+	hr__buffer *scratch;
+	hr__buffer *fresh[HR__OP_OUTPUTS + 1]; /* outputs and scratch that were allocated for this op */
+	uint32_t fresh_count;
+	bool recorded; /* a trace is being recorded */
+};
+
+/* "an index is out of range: 7 is not from 0 to 4; shapes [5,4] and [6]" */
+static void describe_error(const hr__work *work, char *out, size_t capacity)
+{
+	char shapes[2][HR__DIMS_TEXT], number[96] = "";
+	for (int i = 0; i < 2; i++) hr__dims_text(&work->in_types[i].dims, shapes[i], sizeof shapes[i]);
+	if (work->choices > 0) snprintf(number, sizeof number, ": %" PRId64 " is not from 0 to %" PRId64, work->wrong, work->choices - 1);
+	if (work->in_count < 2) snprintf(out, capacity, "%s%s; shape %s", work->error, number, shapes[0]);
+	else snprintf(out, capacity, "%s%s; shapes %s and %s", work->error, number, shapes[0], shapes[1]);
+}
+
+static void note_error(const struct job *job)
+{
+	hr__session *session = job->session;
+	char text[HR__ERROR_TEXT];
+	describe_error(&job->work, text, sizeof text);
+	hr__lock_take(&hr__runtime_lock);
+	if (!session->error[0]) {
+		memcpy(session->error, text, sizeof text);
+		session->error_op = job->op;
+		session->error_scope = job->scope;
+	}
+	hr__lock_release(&hr__runtime_lock);
+}
+
+static bool has_failed(const hr__session *session)
+{
+	hr__lock_take(&hr__runtime_lock);
+	bool failed = session->error[0] != 0;
+	hr__lock_release(&hr__runtime_lock);
+	return failed;
+}
+
+/* Used instead of the kernel while the session has an unreported error: variables keep their contents. */
+static void leave_alone(const hr__work *work)
+{
+	for (uint32_t i = 0; i < work->out_count; i++)
+		if (work->out[i] != work->in[i]) memcpy(work->out[i], work->in[i], hr__type_bytes(&work->out_types[i]));
+}
+
+/* Runs on a thread of the device. */
+static void run_job(void *argument)
+{
+	struct job *job = argument;
+	bool timed = job->note || job->took_ns;
+	uint64_t begin = timed ? hr__os()->clock_ns() : 0;
+	if (job->updates && has_failed(job->session)) leave_alone(&job->work);
+	else job->run(&job->work);
+	uint64_t took = timed ? hr__os()->clock_ns() - begin : 0;
+	if (job->took_ns) *job->took_ns = took;
+	if (job->note) {
+		job->note->begin_ns = begin - job->begin_ns;
+		job->note->ns = took;
+	}
+	if (job->work.error) note_error(job);
+	hr__os()->free(job, job->bytes);
+}
+
+/* ---- memory ---- */
+
+static bool can_take(const hr__slot *in, uint64_t bytes)
+{
+	return in->may_take && in->buffer && !in->offset && in->buffer->bytes == bytes && hr__buffer_refs(in->buffer) == in->refs;
+}
+
+/* The input whose memory the output reuses; -1 = none. */
+static int find_memory(const hr__op *op, const struct memory *memory, uint32_t out)
+{
+	uint64_t bytes = hr__type_bytes(&memory->outs[out].type);
+	if (op->memory == HR__UPDATES) return out < memory->in_count && can_take(&memory->ins[out], bytes) ? (int)out : -1;
+	for (uint32_t i = 0; i < memory->in_count && op->memory == HR__FORWARDS && out == 0; i++)
+		if (op->forwards >> i & 1 && can_take(&memory->ins[i], bytes)) return (int)i;
+	return -1;
+}
+
+static void release_outs(const struct memory *memory)
+{
+	for (uint32_t i = 0; i < memory->out_count; i++) {
+		hr__buffer_release(memory->outs[i].buffer);
+		memory->outs[i].buffer = NULL;
+	}
+}
+
+/* Role of output [i]: that of the variable whose contents it becomes, or the task's. */
+static hr__role role_of(const hr__task *task, uint32_t i)
+{
+	hr__variable variable;
+	if (i >= hr__variables_of(task->attrs) || hr__variable_get(task->attrs->variables[i], &variable)) return task->role;
+	return hr__variable_role(&variable);
+}
+
+static hr_status get_buffer(const hr__task *task, struct memory *memory, const hr__type *type, hr__role role, hr__buffer **out)
+{
+	hr_status status = hr__buffer_new(task->session, type, hr__type_bytes(type), task->scope, role, out);
+	if (*out) memory->fresh[memory->fresh_count++] = *out;
+	return status;
+}
+
+static hr_status get_memory(const hr__task *task, struct memory *memory)
+{
+	const hr__op *op = &hr__ops[task->kind];
+	hr__type in_types[HR__OP_INPUTS], out_types[HR__OP_OUTPUTS];
+	int taken[HR__OP_OUTPUTS];
+	hr_status status = HR_OK;
+	for (uint32_t i = 0; i < memory->in_count; i++) in_types[i] = memory->ins[i].type;
+	for (uint32_t i = 0; i < memory->out_count; i++) {
+		out_types[i] = memory->outs[i].type;
+		memory->outs[i].buffer = NULL;
+		memory->outs[i].offset = 0;
+		taken[i] = find_memory(op, memory, i);
+	}
+	for (uint32_t i = 0; i < memory->out_count && !status; i++) {
+		if (taken[i] >= 0) {
+			memory->outs[i].buffer = memory->ins[taken[i]].buffer;
+			hr__buffer_keep(memory->outs[i].buffer);
+		} else {
+			status = get_buffer(task, memory, &out_types[i], role_of(task, i), &memory->outs[i].buffer);
+		}
+	}
+	uint64_t scratch = op->scratch && !status ? op->scratch(in_types, out_types, task->attrs) : 0;
+	if (scratch) status = get_buffer(task, memory, &(hr__type){ HR_DTYPE_UINT8, { 1, { (int64_t)scratch } } }, HR__SCRATCH, &memory->scratch);
+	if (status) release_outs(memory);
+	return status;
+}
+
+/* ---- pins ---- */
+
+struct pins {
+	hr_pin list[SLOTS];
+	size_t count;
+};
+
+static void add_pin(struct pins *pins, const hr__buffer *buffer, hr_access access)
+{
+	if (!buffer || !buffer->tensor.id) return;
+	for (size_t i = 0; i < pins->count; i++) {
+		if (pins->list[i].tensor.id != buffer->tensor.id) continue;
+		if (access != HR_READ) pins->list[i].access = HR_WRITE; /* read and written */
+		return;
+	}
+	pins->list[pins->count++] = (hr_pin){ buffer->tensor, access };
+}
+
+/* ---- events ---- */
+
+/* Reports the whole block, also if the op uses only part of the buffer. */
+static void tell_use(const hr__task *task, const hr__buffer *buffer, hr__event_kind kind)
+{
+	void *at;
+	hr_status status;
+	const hr__allocator *allocator = hr__allocator_of(task->session->allocator, &status);
+	if (!allocator || !buffer || hr__buffer_address(buffer, 0, &at)) return;
+	hr__trace_event(&(hr__event){ .kind = kind, .allocator = (uint32_t)allocator->id, .stream = task->session->stream, .address = (uintptr_t)at,
+	                              .bytes = buffer->bytes, .op = hr_name_intern(hr__ops[task->kind].name) });
+}
+
+static void tell_uses(const hr__task *task, const struct memory *memory)
+{
+	for (uint32_t i = 0; i < memory->in_count; i++) tell_use(task, memory->ins[i].buffer, HR__EVENT_READ);
+	for (uint32_t i = 0; i < memory->out_count; i++) tell_use(task, memory->outs[i].buffer, HR__EVENT_WRITE);
+	tell_use(task, memory->scratch, HR__EVENT_WRITE);
+}
+
+static void tell_op(const hr__task *task, hr__event_kind kind, uint64_t ns)
+{
+	hr__trace_event(&(hr__event){ .kind = kind, .stream = task->session->stream, .op = hr_name_intern(hr__ops[task->kind].name),
+	                              .scope = task->scope, .bytes = ns });
+}
+
+/* ---- the job ---- */
+
+static struct job *new_job(const hr__task *task, uint64_t data)
+{
+	void *block;
+	if (hr__os()->alloc(sizeof(struct job) + data, &block)) return NULL;
+	struct job *job = block;
+	job->bytes = sizeof(struct job) + data;
+	if (task->attrs) job->attrs = *task->attrs;
+	if (data) job->attrs.data = memcpy(job + 1, task->attrs->data, data);
+	job->run = hr__ops[task->kind].run;
+	job->updates = task->updates;
+	job->session = task->session;
+	job->op = hr_name_intern(hr__ops[task->kind].name);
+	job->scope = task->scope;
+	job->note = task->note;
+	job->begin_ns = task->begin_ns;
+	job->work.attrs = &job->attrs;
+	job->work.team = task->session->team;
+	return job;
+}
+
+static hr_status fill_in(hr__work *work, const struct memory *memory)
+{
+	static _Alignas(64) char nothing[64]; /* address of empty tensors: kernels add 0 to it, undefined for NULL in C */
+	hr_status status = HR_OK;
+	void *at;
+	work->in_count = memory->in_count;
+	work->out_count = memory->out_count;
+	for (uint32_t i = 0; i < memory->in_count && !status; i++) {
+		work->in_types[i] = memory->ins[i].type;
+		status = hr__buffer_address(memory->ins[i].buffer, memory->ins[i].offset, &at);
+		work->in[i] = at ? at : nothing;
+	}
+	for (uint32_t i = 0; i < memory->out_count && !status; i++) {
+		work->out_types[i] = memory->outs[i].type;
+		status = hr__buffer_address(memory->outs[i].buffer, memory->outs[i].offset, &work->out[i]);
+		if (!work->out[i]) work->out[i] = nothing;
+	}
+	return status ? status : hr__buffer_address(memory->scratch, 0, &work->scratch);
+}
+
+/* Bytes that the block occupies, rounding included: the unit of bytes_in_use. */
+static uint64_t occupied_bytes(const hr__buffer *buffer)
+{
+	hr_status status;
+	void *at;
+	hr__allocator *allocator = hr__allocator_of(buffer->session->allocator, &status);
+	return allocator && !hr__buffer_address(buffer, 0, &at) ? hr__block_bytes(allocator, (uintptr_t)at, NULL) : 0;
+}
+
+/* Call with everything pinned. */
+static void note_memory(const hr__task *task, const struct memory *memory)
+{
+	hr_stats stats;
+	hr_stats_init(&stats);
+	task->note->allocations = memory->fresh_count;
+	for (uint32_t i = 0; i < memory->fresh_count; i++) task->note->allocated_bytes += occupied_bytes(memory->fresh[i]);
+	if (!hr_allocator_get_stats(task->session->allocator, &stats)) task->note->peak_bytes = (uint64_t)stats.bytes_in_use;
+}
+
+/* Call with everything pinned. *queued: the stream owns the job. */
+static hr_status queue_job(const hr__task *task, const struct memory *memory, struct job *job, bool *queued)
+{
+	const hr__session *session = task->session;
+	hr__stage stage;
+	uint64_t took = 0;
+	hr_status status = fill_in(&job->work, memory);
+	if (!status) status = hr__stage_in(session, &job->work, memory->scratch ? memory->scratch->bytes : 0, &stage);
+	if (status) return status;
+	if (task->note) note_memory(task, memory);
+	if (memory->recorded) {
+		job->took_ns = &took;
+		tell_uses(task, memory);
+	}
+	status = hr__device_host_call(session->device, session->stream, run_job, job);
+	*queued = !status;
+	if (!status) status = hr__stage_out(session, &stage);
+	hr__stage_end(session, &stage);
+	if (*queued && status && memory->recorded) hr_stream_synchronize(session->handle, session->stream); /* the job writes to [took] */
+	if (status || !memory->recorded) return status;
+	status = hr_stream_synchronize(session->handle, session->stream);
+	if (!status) tell_op(task, HR__EVENT_OP_END, took);
+	return status;
+}
+
+static hr_status queue(const hr__task *task, const struct memory *memory)
+{
+	struct pins pins = { .count = 0 };
+	uint64_t data = task->kind == HR__OP_CONSTANT ? hr__type_bytes(&memory->outs[0].type) : 0;
+	for (uint32_t i = 0; i < memory->in_count; i++) add_pin(&pins, memory->ins[i].buffer, HR_READ);
+	for (uint32_t i = 0; i < memory->out_count; i++) add_pin(&pins, memory->outs[i].buffer, HR_OVERWRITE);
+	add_pin(&pins, memory->scratch, HR_OVERWRITE);
+	struct job *job = new_job(task, data);
+	if (!job) return hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for an op that waits in a stream");
+	hr_status status = pins.count ? hr_pin_all(pins.list, pins.count, task->session->stream) : HR_OK;
+	bool queued = false;
+	if (!status) {
+		status = queue_job(task, memory, job, &queued);
+		hr_status unpinned = pins.count ? hr_unpin_all(pins.list, pins.count, task->session->stream) : HR_OK;
+		if (!status) status = unpinned;
+	}
+	if (!queued) hr__os()->free(job, job->bytes);
+	return status;
+}
+
+/* A slice whose elements are contiguous. */
+static bool is_view(const hr__task *task, const hr__slot *ins, uint64_t *offset)
+{
+	if (task->kind != HR__OP_SLICE) return false;
+	const hr__dims *dims = &ins[0].type.dims;
+	int axis = hr__axis(task->attrs->axis, dims->rank);
+	uint64_t row = hr_dtype_size(ins[0].type.dtype);
+	for (int i = 0; i < axis; i++)
+		if (dims->d[i] != 1) return false;
+	for (int i = axis + 1; i < dims->rank; i++) row *= (uint64_t)dims->d[i];
+	*offset = row * (uint64_t)task->attrs->begin;
+	return true;
+}
+
+hr_status hr__execute_plain(const hr__task *task, const hr__slot *ins, uint32_t in_count, hr__slot *outs)
+{
+	const hr__op *op = &hr__ops[task->kind];
+	struct memory memory = { .ins = ins, .outs = outs, .in_count = op->order_only ? 0 : in_count, .out_count = op->out_count,
+		                     .recorded = hr__trace_is_on() };
+	uint64_t offset = 0;
+	if (op->memory == HR__ALIASES || is_view(task, ins, &offset)) {
+		outs[0].buffer = ins[0].buffer;
+		outs[0].offset = ins[0].offset + offset;
+		hr__buffer_keep(outs[0].buffer);
+		return HR_OK;
+	}
+	hr_name before = hr_op_set(hr_name_intern(op->name)); /* for the ledger, and for messages */
+	if (memory.recorded) tell_op(task, HR__EVENT_OP_BEGIN, 0);
+	hr_status status = get_memory(task, &memory);
+	if (!status) {
+		status = queue(task, &memory);
+		hr__buffer_release(memory.scratch);
+		if (status) release_outs(&memory);
+	}
+	if (status && memory.recorded) tell_op(task, HR__EVENT_OP_END, 0);
+	hr_op_set(before);
+	return status;
+}
+
+/* ---- on variables ---- */
+
+static void release_contents(hr__content *contents, uint32_t count)
+{
+	for (uint32_t i = 0; i < count; i++) hr__buffer_release(contents[i].buffer);
+}
+
+/* Reads, changes and replaces contents of variables; in place if they have no other references. */
+static hr_status update(const hr__task *task, uint32_t count, const hr__slot *ins, uint32_t in_count, hr__slot *outs)
+{
+	hr__content contents[HR__OP_OUTPUTS];
+	hr__slot all[HR__OP_INPUTS] = { 0 };
+	hr_status status = HR_OK;
+	uint32_t got = 0;
+	for (uint32_t i = 0; i < count && !status; i++) {
+		hr__variable variable;
+		status = hr__variable_get(task->attrs->variables[i], &variable);
+		if (!status) status = hr__variable_read(task->session, variable.id, &contents[i]);
+		if (status) break;
+		got++;
+		all[i] = (hr__slot){ variable.type, contents[i].buffer, 0, true, 2 }; /* the session's reference and this one */
+	}
+	for (uint32_t i = 0; i < in_count; i++) all[count + i] = ins[i];
+	hr__task updating = *task;
+	updating.updates = true;
+	if (!status) status = hr__execute_plain(&updating, all, count + in_count, outs);
+	for (uint32_t i = 0; i < count && !status; i++) status = hr__variable_write(task->session, task->attrs->variables[i], outs[i].buffer);
+	release_contents(contents, got);
+	return status;
+}
+
+/* A value that is only part of its buffer is copied, so that the variable does not keep the whole buffer alive. */
+static hr_status assign(const hr__task *task, const hr__slot *in, hr__slot *out)
+{
+	bool whole = !in->buffer || (!in->offset && in->buffer->bytes == hr__type_bytes(&in->type));
+	hr__task copy = *task;
+	copy.kind = HR__OP_COPY;
+	hr__variable variable;
+	hr_status status = hr__variable_get(task->attrs->variables[0], &variable);
+	if (!status) status = hr__variable_prepare(task->session, variable.id);
+	if (!status) status = hr__execute_plain(whole ? task : &copy, in, 1, out);
+	return status ? status : hr__variable_write(task->session, task->attrs->variables[0], out->buffer);
+}
+
+static hr_status read(const hr__task *task, hr__slot *out)
+{
+	hr__content content;
+	hr_status status = hr__variable_read(task->session, task->attrs->variables[0], &content);
+	if (!status) *out = (hr__slot){ .type = out->type, .buffer = content.buffer };
+	return status;
+}
+
+static hr_status initialize(const hr__task *task, hr__slot *out)
+{
+	uint32_t count;
+	hr_status status = hr__variables_initialize(task->session, task->attrs->graph, &count);
+	hr__attrs attrs = { .a = count };
+	hr__task told = *task;
+	told.attrs = &attrs;
+	return status ? status : hr__execute_plain(&told, NULL, 0, out);
+}
+
+static hr_status on_variables(const hr__task *task, const hr__slot *ins, uint32_t in_count, hr__slot *outs)
+{
+	switch (task->kind) {
+	case HR__OP_READ: return read(task, outs);
+	case HR__OP_ASSIGN: return assign(task, ins, outs);
+	case HR__OP_INITIALIZE: return initialize(task, outs);
+	default: return update(task, hr__variables_of(task->attrs), ins, in_count, outs);
+	}
+}
+
+hr_status hr__execute(const hr__task *task, const hr__slot *ins, uint32_t in_count, hr__slot *outs)
+{
+	if (!hr__variables_of(task->attrs) && task->kind != HR__OP_INITIALIZE) return hr__execute_plain(task, ins, in_count, outs);
+	hr__monitor *turn = task->session->turn;
+	hr__os()->monitor_enter(turn);
+	hr_status status = on_variables(task, ins, in_count, outs);
+	hr__os()->monitor_leave(turn);
+	return status;
+}

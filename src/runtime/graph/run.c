@@ -1,0 +1,271 @@
+/* run.c - running a graph. A run marks the nodes that its fetches need, counts uses of each result, and executes nodes in order. At
+ * the last use of a result its memory is freed or reused by the output (execute.c). */
+#include "core/base/status.h"
+#include "core/base/text.h"
+#include "core/lms/lms.h"
+#include "core/os/os.h"
+#include "runtime/graph/graph.h"
+
+struct result {
+	hr__buffer *buffer; /* holds a reference while uses remain */
+	uint64_t offset;
+	uint32_t uses; /* remaining uses */
+};
+
+struct run {
+	hr__session *session;
+	hr__graph *graph;
+	bool *needed;            /* indexed by node */
+	struct result (*results)[HR__OP_OUTPUTS]; /* indexed by node */
+	hr__slot *fed;           /* indexed by node; holds a reference until the node runs. type.dtype is none if not fed */
+	hr_run_metadata *metadata; /* NULL = not requested */
+	bool traced;
+	uint64_t begin_ns;
+};
+
+/* ---- preparation ---- */
+
+/* "feed 0, for placeholder "tower/x"", or "feed 0, for the placeholder in scope "tower"" */
+static hr_status wrong_feed(const struct run *run, const hr__value *place, size_t number)
+{
+	const struct node *node = &run->graph->nodes[place->node];
+	const char *text = hr_name_text(node->attrs.name ? node->attrs.name : node->scope);
+	const char *before = node->attrs.name ? ", for placeholder \"" : ", for the placeholder in scope \"";
+	return hr__fail_in(HR_INVALID_ARGUMENT, "feed %zu%s%.200s%s", number, *text ? before : "", text, *text ? "\"" : "");
+}
+
+static hr_status check_feed(const struct run *run, const hr__value *place, const hr__value *value, size_t number)
+{
+	char want[HR__DIMS_TEXT], got[HR__DIMS_TEXT];
+	if (place->graph != run->graph || run->graph->nodes[place->node].kind != HR__OP_PLACEHOLDER)
+		return hr__fail(HR_INVALID_ARGUMENT, "feed %zu is for no placeholder of the graph", number);
+	if (value->session != run->session) hr__fail(HR_INVALID_ARGUMENT, "the value belongs to no session, or to another one");
+	else if (run->fed[place->node].type.dtype) hr__fail(HR_INVALID_ARGUMENT, "its placeholder is fed already");
+	else if (value->type.dtype != place->type.dtype || !hr__dims_equal(&value->type.dims, &place->type.dims))
+		hr__fail(HR_INVALID_ARGUMENT, "the placeholder is %s %s, and the value %s %s", hr_dtype_text(place->type.dtype),
+		         hr__dims_text(&place->type.dims, want, sizeof want), hr_dtype_text(value->type.dtype), hr__dims_text(&value->type.dims, got, sizeof got));
+	else return HR_OK;
+	return wrong_feed(run, place, number);
+}
+
+static hr_status take_feed(struct run *run, const hr_feed *feed, size_t number)
+{
+	hr__value place, value;
+	hr_status status = hr__value_get(feed->placeholder, &place);
+	if (!status) status = hr__value_hold(feed->value, &value);
+	if (status) return hr__fail_in(status, "feed %zu", number);
+	status = check_feed(run, &place, &value, number);
+	if (status) hr__buffer_release(value.buffer);
+	else run->fed[place.node] = (hr__slot){ .type = value.type, .buffer = value.buffer, .offset = value.offset };
+	return status;
+}
+
+/* Marks the nodes that the fetches need, and counts the uses of their results. */
+static hr_status mark(struct run *run, const hr_value *fetches, size_t count, bool effects)
+{
+	for (size_t i = 0; i < count; i++) {
+		hr__value value;
+		hr_status status = hr__value_get(fetches[i], &value);
+		if (status) return hr__fail_in(status, "fetch %zu", i);
+		if (value.graph != run->graph) return hr__fail(HR_INVALID_ARGUMENT, "fetch %zu is of no graph, or of another one than the first", i);
+		run->needed[value.node] = true;
+		run->results[value.node][value.output].uses++;
+	}
+	for (uint32_t n = run->graph->count; n-- > 0;) {
+		const struct node *node = &run->graph->nodes[n];
+		run->needed[n] |= effects && hr__writes_variables(node->kind, &node->attrs);
+		for (uint32_t i = 0; i < node->in_count && run->needed[n]; i++) {
+			run->needed[node->ins[i].node] = true;
+			run->results[node->ins[i].node][node->ins[i].output].uses += !hr__ops[node->kind].order_only;
+		}
+	}
+	return HR_OK;
+}
+
+/* ---- nodes ---- */
+
+/* Counts one use; the last one releases the reference. */
+static void use(struct result *result)
+{
+	if (--result->uses) return;
+	hr__buffer_release(result->buffer);
+	result->buffer = NULL;
+}
+
+static hr_status give_feed(struct run *run, uint32_t n, hr__slot *out)
+{
+	const struct node *node = &run->graph->nodes[n];
+	char shape[HR__DIMS_TEXT];
+	const char *name = hr_name_text(node->attrs.name);
+	if (!run->fed[n].type.dtype)
+		return hr__fail(HR_INVALID_ARGUMENT, "the placeholder%s%.200s%s of %s %s is needed, but not fed", *name ? " \"" : "", name, *name ? "\"" : "",
+		                hr_dtype_text(node->types[0].dtype), hr__dims_text(&node->types[0].dims, shape, sizeof shape));
+	*out = run->fed[n];
+	run->fed[n].buffer = NULL; /* the reference moves to the result */
+	return HR_OK;
+}
+
+/* The next entry of the run's metadata; NULL = not requested. */
+static hr_op_metadata *next_note(const struct run *run, const struct node *node)
+{
+	if (!run->traced || node->kind == HR__OP_PLACEHOLDER) return NULL;
+	hr_op_metadata *note = &run->metadata->ops[run->metadata->op_count++];
+	*note = (hr_op_metadata){ .op = hr_name_intern(hr__ops[node->kind].name), .scope = node->scope };
+	return note;
+}
+
+static hr_status execute(struct run *run, const struct node *node, hr__slot *outs)
+{
+	const hr__op *op = &hr__ops[node->kind];
+	hr__slot ins[HR__OP_INPUTS];
+	hr__task task = { .session = run->session, .kind = node->kind, .attrs = &node->attrs, .scope = node->scope, .role = node->role,
+		              .note = next_note(run, node), .begin_ns = run->begin_ns };
+	for (uint32_t i = 0; i < node->in_count; i++) {
+		const struct result *in = &run->results[node->ins[i].node][node->ins[i].output];
+		ins[i] = (hr__slot){ run->graph->nodes[node->ins[i].node].types[node->ins[i].output], in->buffer, in->offset, in->uses == 1, 1 };
+	}
+	for (uint32_t i = 0; i < op->out_count; i++) outs[i] = (hr__slot){ .type = node->types[i] };
+	return hr__execute(&task, ins, node->in_count, outs);
+}
+
+static hr_status run_node(struct run *run, uint32_t n)
+{
+	const struct node *node = &run->graph->nodes[n];
+	const hr__op *op = &hr__ops[node->kind];
+	hr__slot outs[HR__OP_OUTPUTS];
+	hr_status status = node->kind == HR__OP_PLACEHOLDER ? give_feed(run, n, outs) : execute(run, node, outs);
+	for (uint32_t i = 0; i < node->in_count && !op->order_only; i++) use(&run->results[node->ins[i].node][node->ins[i].output]);
+	for (uint32_t i = 0; i < op->out_count && !status; i++) {
+		struct result *result = &run->results[n][i];
+		result->buffer = outs[i].buffer;
+		result->offset = outs[i].offset;
+		if (!result->uses) {
+			hr__buffer_release(result->buffer);
+			result->buffer = NULL;
+		}
+	}
+	return status ? hr__name_op(status, op->name, node->scope) : HR_OK;
+}
+
+/* ---- results ---- */
+
+static hr_status hand_out(struct run *run, const hr_value *fetches, size_t count, hr_value *outs)
+{
+	for (size_t i = 0; i < count; i++) {
+		hr__value value;
+		hr_status status = hr__value_get(fetches[i], &value);
+		struct result *result = status ? NULL : &run->results[value.node][value.output];
+		if (result) {
+			hr__buffer_keep(result->buffer);
+			outs[i] = hr__value_new(&(hr__value){ .type = value.type, .session = run->session, .buffer = result->buffer,
+			                                      .offset = result->offset, .op = value.op, .scope = value.scope });
+		}
+		if (!outs[i].id) {
+			while (i-- > 0) hr__value_use_up(outs[i]), outs[i] = HR_NO_VALUE;
+			return status ? status : HR_NO_HOST_MEMORY;
+		}
+	}
+	return HR_OK;
+}
+
+static hr_status run_all(struct run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, hr_value *outs,
+                         bool effects)
+{
+	hr_status status = HR_OK;
+	for (size_t i = 0; i < feed_count && !status; i++) status = take_feed(run, &feeds[i], i);
+	if (!status) status = mark(run, fetches, fetch_count, effects);
+	/* Temporary feeds are consumed here, so that the run has their only reference and their memory is freed or reused at the last
+	 * use. */
+	for (size_t i = 0; i < feed_count; i++) hr__value_use_up(feeds[i].value);
+	for (uint32_t n = 0; n < run->graph->count && !status; n++)
+		if (run->needed[n]) status = run_node(run, n);
+	if (!status) status = hand_out(run, fetches, fetch_count, outs);
+	for (uint32_t n = 0; n < run->graph->count; n++) {
+		hr__buffer_release(run->fed[n].buffer);
+		for (uint32_t i = 0; i < HR__OP_OUTPUTS; i++) hr__buffer_release(run->results[n][i].buffer);
+	}
+	return status;
+}
+
+static hr_status run_graph(struct run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, hr_value *outs,
+                           bool effects)
+{
+	void *block;
+	uint32_t count = run->graph->count;
+	uint64_t bytes = count * (sizeof *run->results + sizeof *run->fed + sizeof *run->needed) + 1;
+	int error = hr__os()->alloc(bytes, &block);
+	if (error) return hr__os_fail(error, "cannot get host memory to run a graph of %u node%s", count, hr__plural(count));
+	run->results = block;
+	run->fed = (hr__slot *)(run->results + count);
+	run->needed = (bool *)(run->fed + count);
+	hr_status status = run_all(run, feeds, feed_count, fetches, fetch_count, outs, effects);
+	hr__os()->free(block, bytes);
+	return status;
+}
+
+/* ---- public calls ---- */
+
+/* Begins a step, unless the program has already begun one. */
+static bool begin_step(const hr__session *session)
+{
+	return session->has_tensors && !hr__lms_in_step(session->allocator) && hr_step_begin(session->allocator) == HR_OK;
+}
+
+static hr_status run_with(struct run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, hr_value *outs,
+                          bool effects, const hr_run_options *options)
+{
+	hr_run_metadata *metadata = run->metadata;
+	hr_status status = hr__run_begin(run->session, options, metadata, run->traced ? run->graph->count : 0, &run->begin_ns);
+	if (status) return status;
+	bool step = options->is_step && begin_step(run->session);
+	status = run_graph(run, feeds, feed_count, fetches, fetch_count, outs, effects);
+	if (step) hr_step_end(run->session->allocator);
+	hr_status waited = run->traced ? hr_stream_synchronize(run->session->handle, run->session->stream) : HR_OK;
+	if (!status) status = waited;
+	hr__run_end(run->session, options, metadata, run->begin_ns, status);
+	return status;
+}
+
+/* Runs a graph after hr__graph_begin_run, and ends the run. */
+static hr_status run_begun(hr__session *session, hr__graph *graph, const hr_feed *feeds, size_t feed_count, const hr_value *fetches,
+                           size_t fetch_count, hr_value *outs, bool effects, const hr_run_options *options, hr_run_metadata *metadata)
+{
+	hr_run_options defaults;
+	hr_run_options_init(&defaults);
+	if (!options) options = &defaults;
+	struct run run = { .session = session, .graph = graph, .metadata = metadata, .traced = options->trace == HR_RUN_TRACE_OPS };
+	hr_status status = run_with(&run, feeds, feed_count, fetches, fetch_count, outs, effects, options);
+	hr__graph_end_run(graph);
+	return status;
+}
+
+hr_status hr__graph_run(hr__session *session, hr__graph *graph, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count,
+                        hr_value *outs, const hr_run_options *options, hr_run_metadata *metadata)
+{
+	return run_begun(session, graph, feeds, feed_count, fetches, fetch_count, outs, true, options, metadata);
+}
+
+static hr_status check_call(const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, const hr_value *outs)
+{
+	if (!fetch_count || !fetches || !outs || (feed_count && !feeds))
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_session_run: there is nothing to fetch, or a pointer is NULL");
+	return HR_OK;
+}
+
+hr_status hr_session_run(hr_session handle, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, hr_value *outs,
+                         const hr_run_options *options, hr_run_metadata *metadata)
+{
+	hr_status status;
+	hr__value first = { .used = false };
+	hr__graph *graph = NULL;
+	hr__session *session = hr__session_of(handle, &status);
+	for (size_t i = 0; i < fetch_count && outs; i++) outs[i] = HR_NO_VALUE;
+	if (!status) status = check_call(feeds, feed_count, fetches, fetch_count, outs);
+	if (!status) status = hr__run_check("hr_session_run", options, metadata);
+	if (!status) status = hr__value_get(fetches[0], &first);
+	if (!status && !first.graph) status = hr__fail(HR_INVALID_ARGUMENT, "fetch 0 is of no graph");
+	if (!status) status = hr__graph_begin_run(first.graph, (hr_graph){ 0 }, &graph);
+	if (!status) status = run_begun(session, graph, feeds, feed_count, fetches, fetch_count, outs, false, options, metadata);
+	for (size_t i = 0; i < feed_count && feeds; i++) hr__value_use_up(feeds[i].value);
+	return status;
+}

@@ -1,0 +1,135 @@
+/* layers.c - layers: ops with variables. Each layer has a variable scope of its name. */
+#include <math.h>
+
+#include "core/base/status.h"
+#include "runtime/engine/engine.h"
+
+static hr_value activate(hr_value x, hr_activation activation)
+{
+	if (!x.id) return x; /* keep the earlier message */
+	switch (activation) {
+	case HR_RELU: return hr_relu(x);
+	case HR_GELU: return hr_gelu(x);
+	case HR_TANH: return hr_tanh(x);
+	case HR_LINEAR: return x;
+	}
+	hr__fail(HR_INVALID_ARGUMENT, "layer \"%.200s\": %d is no activation (hr_activation)", hr_name_text(hr_name_scope_current()), (int)activation);
+	hr__value_use_up(x);
+	return HR_NO_VALUE;
+}
+
+/* Call in the layer's scope. */
+static hr_value parameter(const char *name, const hr__type *like, const int64_t *dims, int rank, hr_initializer initializer)
+{
+	return hr_read(hr_get_variable(name, like->dtype, dims, rank, initializer));
+}
+
+/* Enters the layer's scope; *type gets the type of the input. On failure the scope is not entered and the input is consumed. */
+static bool enter(const char *name, const char *layer, hr_value x, int least_rank, int most_rank, hr__type *type)
+{
+	hr__value value;
+	char shape[HR__DIMS_TEXT];
+	bool is_there = x.id != 0; /* otherwise keep the earlier message */
+	hr_status status = is_there ? hr__value_get(x, &value) : HR_INVALID_ARGUMENT;
+	if (!status && (value.type.dims.rank < least_rank || value.type.dims.rank > most_rank))
+		status = hr__fail(HR_INVALID_ARGUMENT, "layer \"%.100s\" (%s): its input is %s, and needs %d to %d dimensions", name ? name : "", layer,
+		                  hr__dims_text(&value.type.dims, shape, sizeof shape), least_rank, most_rank);
+	if (!status) status = hr_variable_scope_push(name, HR_REUSE_AS_AROUND);
+	if (!status) *type = value.type;
+	if (status && is_there) hr__value_use_up(x);
+	return !status;
+}
+
+static hr_value leave(hr_value y)
+{
+	hr_variable_scope_pop();
+	return y;
+}
+
+/* [x] is a matrix. */
+static hr_value dense(hr_value x, const hr__type *type, int64_t in, int64_t units, hr_activation activation, uint64_t seed)
+{
+	hr_value w = parameter("w", type, HR_DIMS(in, units), HR_NORMAL(1 / sqrt((double)(in ? in : 1)), seed));
+	hr_value b = w.id ? parameter("b", type, HR_DIMS(units), HR_ZEROS) : HR_NO_VALUE;
+	return activate(hr_add(hr_matmul(x, w), b), activation);
+}
+
+hr_value hr_dense(const char *name, hr_value x, int64_t units, hr_activation activation, uint64_t seed)
+{
+	hr__type type;
+	if (!enter(name, "dense", x, 1, HR_SHAPE_MAX_RANK, &type)) return HR_NO_VALUE;
+	int last = type.dims.rank - 1;
+	int64_t in = type.dims.d[last], rows = 1;
+	for (int i = 0; i < last; i++) rows *= type.dims.d[i];
+	hr_value y = dense(hr_reshape(x, HR_DIMS(rows, in)), &type, in, units, activation, seed);
+	type.dims.d[last] = units;
+	return leave(hr_reshape(y, type.dims.d, type.dims.rank));
+}
+
+hr_value hr_conv_layer(const char *name, hr_value x, int64_t channels, int64_t size, int64_t stride, int64_t padding, hr_activation activation,
+                       uint64_t seed)
+{
+	hr__type type;
+	if (!enter(name, "conv", x, 4, 4, &type)) return HR_NO_VALUE;
+	int64_t in = type.dims.d[1];
+	double wide = (double)in * (double)size * (double)size;
+	hr_value w = parameter("w", &type, HR_DIMS(channels, in, size, size), HR_NORMAL(1 / sqrt(wide > 0 ? wide : 1), seed));
+	hr_value b = w.id ? parameter("b", &type, HR_DIMS(channels, 1, 1), HR_ZEROS) : HR_NO_VALUE;
+	return leave(activate(hr_add(hr_conv2d(x, w, stride, padding), b), activation));
+}
+
+hr_value hr_embedding(const char *name, hr_value indices, int64_t count, int64_t width, hr_dtype dtype, uint64_t seed)
+{
+	hr__type type;
+	if (!enter(name, "embedding", indices, 0, HR_SHAPE_MAX_RANK - 1, &type)) return HR_NO_VALUE;
+	hr__type like = { .dtype = dtype };
+	return leave(hr_gather(parameter("w", &like, HR_DIMS(count, width), HR_NORMAL(0.02, seed)), indices));
+}
+
+hr_value hr_layer_norm_layer(const char *name, hr_value x)
+{
+	hr__type type;
+	if (!enter(name, "layer norm", x, 1, HR_SHAPE_MAX_RANK, &type)) return HR_NO_VALUE;
+	int64_t width = type.dims.d[type.dims.rank - 1];
+	hr_value gain = parameter("gain", &type, HR_DIMS(width), HR_FULL(1));
+	hr_value bias = gain.id ? parameter("bias", &type, HR_DIMS(width), HR_ZEROS) : HR_NO_VALUE;
+	return leave(hr_layer_norm(x, gain, bias, 1e-5));
+}
+
+/* [n, time, width] to [n, heads, time, width / heads]. */
+static hr_value split(hr_value x, const hr__dims *dims, int64_t heads)
+{
+	static const int order[] = { 0, 2, 1, 3 };
+	return hr_transpose(hr_reshape(x, HR_DIMS(dims->d[0], dims->d[1], heads, dims->d[2] / heads)), order, 4);
+}
+
+static hr_value attend(hr_value x, const hr__dims *dims, int64_t heads, bool causal, uint64_t seed)
+{
+	static const int order[] = { 0, 2, 1, 3 };
+	int64_t width = dims->d[2];
+	hr_value q = split(hr_dense("q", x, width, HR_LINEAR, seed), dims, heads);
+	hr_value k = split(hr_dense("k", x, width, HR_LINEAR, seed + 1), dims, heads);
+	q = hr_scale(q, 1 / sqrt((double)width / (double)heads), 0);
+	hr_value scores = hr_matmul_transposed(q, false, k, true);
+	hr_value seen = causal ? hr_causal_softmax(scores) : hr_softmax(scores);
+	hr_value v = split(hr_dense("v", x, width, HR_LINEAR, seed + 2), dims, heads);
+	hr_value mixed = hr_transpose(hr_matmul(seen, v), order, 4);
+	return hr_dense("out", hr_reshape(mixed, dims->d, 3), width, HR_LINEAR, seed + 3);
+}
+
+hr_value hr_attention(const char *name, hr_value x, int64_t heads, bool causal, uint64_t seed)
+{
+	hr__type type;
+	if (!enter(name, "attention", x, 3, 3, &type)) return HR_NO_VALUE;
+	if (heads < 1 || type.dims.d[2] % heads) {
+		hr__fail(HR_INVALID_ARGUMENT, "layer \"%.100s\" (attention): a width of %lld cannot be split into %lld heads", name, (long long)type.dims.d[2],
+		         (long long)heads);
+		hr__value_use_up(x);
+		return leave(HR_NO_VALUE);
+	}
+	hr_value kept = hr__value_alias(x); /* used three times; [x] may be temporary */
+	hr_value y = attend(hr_keep(kept), &type.dims, heads, causal, seed);
+	hr_release(kept);
+	hr__value_use_up(x);
+	return leave(y);
+}

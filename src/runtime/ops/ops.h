@@ -1,0 +1,259 @@
+/* ops.h - shared by the op files: the functions that the table's rows name, and helpers for kernels, checks and gradients.
+ *
+ * KERNELS divide their work into parts by shape alone, never by the number of threads, and each output element is computed by one
+ * part in one order. So the same inputs give the same bits with any number of threads. The memory of an output may be that of an
+ * input if the row allows forwarding; such a kernel reads an element before it writes the element in its place, and does not read
+ * it again. */
+#ifndef HR_RUNTIME_OPS_H
+#define HR_RUNTIME_OPS_H
+
+#include "headroom_runtime.h"
+#include "runtime/engine/op.h"
+
+/* ---- functions of the rows ---- */
+
+#define HR__INFER(name) hr_status hr__infer_##name(const hr__type *in, uint32_t count, const hr__attrs *attrs, hr__type *out)
+#define HR__RUN(name) void hr__run_##name(hr__work *work)
+#define HR__GRADIENT(name) hr_status hr__gradient_##name(hr__backward *backward)
+#define HR__SCRATCH(name) uint64_t hr__scratch_##name(const hr__type *in, const hr__type *out, const hr__attrs *attrs)
+
+/* variable.c */
+HR__INFER(read);
+HR__INFER(assign);
+HR__INFER(assign_onto); /* the value is broadcast to the variable's shape */
+HR__INFER(done); /* the number of actions done: a scalar, int32 */
+
+/* ops_source.c */
+HR__INFER(constant);
+HR__INFER(full);
+HR__INFER(random_normal);
+HR__INFER(random_uniform);
+HR__RUN(constant);
+HR__RUN(full);
+HR__RUN(random_normal);
+HR__RUN(random_uniform);
+
+/* ops_binary.c */
+HR__INFER(binary);       /* numbers of one dtype, broadcast */
+HR__INFER(binary_float); /* floats of one dtype and one shape: inputs of the gradient ops of unary functions */
+HR__RUN(add);
+HR__RUN(sub);
+HR__RUN(mul);
+HR__RUN(div);
+HR__RUN(maximum);
+HR__RUN(relu_grad);
+HR__RUN(tanh_grad);
+HR__RUN(gelu_grad);
+HR__GRADIENT(add);
+HR__GRADIENT(sub);
+HR__GRADIENT(mul);
+HR__GRADIENT(div);
+HR__GRADIENT(maximum);
+
+/* ops_unary.c */
+HR__INFER(unary_number);
+HR__INFER(unary_float);
+HR__RUN(neg);
+HR__RUN(exp);
+HR__RUN(log);
+HR__RUN(sqrt);
+HR__RUN(tanh);
+HR__RUN(relu);
+HR__RUN(gelu);
+HR__RUN(scale);
+HR__GRADIENT(neg);
+HR__GRADIENT(exp);
+HR__GRADIENT(log);
+HR__GRADIENT(sqrt);
+HR__GRADIENT(tanh);
+HR__GRADIENT(relu);
+HR__GRADIENT(gelu);
+HR__GRADIENT(scale);
+
+/* ops_cast.c */
+HR__INFER(cast);
+HR__RUN(cast);
+HR__GRADIENT(cast);
+
+/* ops_shape.c */
+HR__INFER(reshape);
+HR__INFER(transpose);
+HR__INFER(concat);
+HR__INFER(slice);
+HR__INFER(broadcast_to);
+HR__INFER(pad);
+HR__RUN(transpose);
+HR__RUN(concat);
+HR__RUN(slice);
+HR__RUN(broadcast_to);
+HR__RUN(pad);
+HR__GRADIENT(reshape);
+HR__GRADIENT(transpose);
+HR__GRADIENT(concat);
+HR__GRADIENT(slice);
+HR__GRADIENT(broadcast_to);
+HR__GRADIENT(pad);
+HR__INFER(copy);
+HR__RUN(copy);
+HR__GRADIENT(copy);
+
+/* ops_index.c */
+HR__INFER(gather);
+HR__INFER(one_hot);
+HR__INFER(scatter_rows);
+HR__RUN(gather);
+HR__RUN(one_hot);
+HR__RUN(scatter_rows);
+HR__GRADIENT(gather);
+HR__GRADIENT(scatter_rows);
+
+/* ops_reduce.c */
+HR__INFER(reduce_number);
+HR__INFER(reduce_float);
+HR__INFER(sum_to);
+HR__INFER(max_grad);
+HR__SCRATCH(reduce_sum);
+HR__SCRATCH(sum_to);
+HR__RUN(reduce_sum);
+HR__RUN(reduce_mean);
+HR__RUN(reduce_max);
+HR__RUN(sum_to);
+HR__RUN(max_grad);
+HR__GRADIENT(reduce_sum);
+HR__GRADIENT(reduce_mean);
+HR__GRADIENT(reduce_max);
+HR__GRADIENT(sum_to);
+
+/* ops_matrix.c */
+HR__INFER(matmul);
+HR__SCRATCH(matmul);
+HR__RUN(matmul);
+HR__GRADIENT(matmul);
+
+/* ops_loss.c */
+HR__INFER(softmax);
+HR__INFER(softmax_grad);
+HR__INFER(cross_entropy);
+HR__INFER(cross_entropy_grad);
+HR__RUN(softmax);
+HR__RUN(softmax_grad);
+HR__RUN(cross_entropy);
+HR__RUN(cross_entropy_grad);
+HR__GRADIENT(softmax);
+HR__GRADIENT(cross_entropy);
+
+/* ops_norm.c */
+HR__INFER(layer_norm);
+HR__INFER(layer_norm_grad);
+HR__SCRATCH(layer_norm_grad);
+HR__RUN(layer_norm);
+HR__RUN(layer_norm_grad);
+HR__GRADIENT(layer_norm);
+
+/* ops_conv.c */
+HR__INFER(conv2d);
+HR__INFER(conv2d_grad_input);
+HR__INFER(conv2d_grad_filter);
+HR__SCRATCH(conv2d);
+HR__SCRATCH(conv2d_grad_input);
+HR__SCRATCH(conv2d_grad_filter);
+HR__RUN(conv2d);
+HR__RUN(conv2d_grad_input);
+HR__RUN(conv2d_grad_filter);
+HR__GRADIENT(conv2d);
+
+/* ops_pool.c */
+HR__INFER(pool);
+HR__INFER(max_pool_grad);
+HR__INFER(avg_pool_grad);
+HR__RUN(max_pool);
+HR__RUN(avg_pool);
+HR__RUN(max_pool_grad);
+HR__RUN(avg_pool_grad);
+HR__GRADIENT(max_pool);
+HR__GRADIENT(avg_pool);
+
+/* ops_update.c */
+HR__INFER(sgd);
+HR__INFER(momentum);
+HR__INFER(adam);
+HR__RUN(sgd);
+HR__RUN(momentum);
+HR__RUN(adam);
+
+/* ---- kernels ---- */
+
+/* Asserts that loop iterations are independent, also if an output has the memory of an input. Without it, compiled loops check for
+ * overlap and process one element at a time in just that case. */
+#if defined(__clang__)
+/* clang warns about loops that it does not vectorize, such as those that call libm. */
+#pragma clang diagnostic ignored "-Wpass-failed"
+#define HR__INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define HR__INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+/* Calls [range] for pieces of 0 ... count - 1, several at the same time. Pieces begin at multiples of [grain], which should be
+ * about ten microseconds of work. */
+typedef void (*hr__range)(void *context, int64_t begin, int64_t end);
+void hr__each_range(hr__work *work, int64_t count, int64_t grain, hr__range range, void *context);
+#define HR__GRAIN 16384 /* for a few operations on each element */
+/* The number of items of [wide] elements that make up a grain; at least 1. */
+int64_t hr__grain_of(int64_t grain, int64_t wide);
+
+/* Sets the error of a run, from any thread. All errors of one run must have the same text. */
+void hr__run_error(hr__work *work, const char *text);
+/* The same for an index outside 0 ... choices - 1. */
+void hr__range_error(hr__work *work, const char *text, int64_t index, int64_t choices);
+
+/* Iteration over the elements of an output in order, and over one or two inputs that are broadcast to it. Dimensions that are
+ * contiguous in memory are merged; a step of 0 repeats an element. */
+typedef struct hr__walk {
+	int rank; /* at least 1 */
+	int64_t d[HR_SHAPE_MAX_RANK], a[HR_SHAPE_MAX_RANK], b[HR_SHAPE_MAX_RANK];
+} hr__walk;
+
+void hr__walk_make(const hr__dims *out, const hr__dims *a, const hr__dims *b, hr__walk *walk);
+/* Calls [row] for pieces of the last dimension, in order, from element [begin] to [end] of the output, with their offsets in the
+ * output and in both inputs. Steps within a row are those of the walk's last dimension. */
+typedef void (*hr__walk_row)(void *context, int64_t out, int64_t a, int64_t b, int64_t count);
+void hr__walk_range(const hr__walk *walk, int64_t begin, int64_t end, hr__walk_row row, void *context);
+
+/* ---- checks ---- */
+
+hr_status hr__need_float(const hr__type *type);
+hr_status hr__need_rows(const hr__type *type); /* floats with at least one dimension */
+hr_status hr__need_number(const hr__type *type);
+hr_status hr__need_index(const hr__type *type);
+hr_status hr__need_any(hr_dtype dtype); /* any dtype of a value: numbers, bool and bfloat16 */
+hr_status hr__need_same_dtype(const hr__type *a, const hr__type *b);
+hr_status hr__need_same_dims(const hr__type *a, const hr__type *b);
+/* The error for two shapes that do not broadcast; names the dimension. */
+hr_status hr__misfit(const hr__dims *a, const hr__dims *b);
+/* Resolves [axis], negative from the end; -1 if out of range. */
+int hr__axis(int axis, int rank);
+hr_status hr__need_axis(int axis, const hr__dims *dims, int *out);
+/* Products of the dimensions before and behind [axis]. */
+void hr__around(const hr__dims *dims, int axis, int64_t *before, int64_t *behind);
+
+/* Refuses an op call before its types are known: consumes [inputs] and sets the message. If an input is HR_NO_VALUE, the earlier
+ * message stays. Returns HR_NO_VALUE. */
+hr_value hr__op_refuse(const hr_value *inputs, uint32_t count, const char *name, const char *format, ...)
+        __attribute__((format(printf, 4, 5), cold));
+/* The same, but prefixes the current message with [name]. */
+hr_value hr__op_refuse_in(const hr_value *inputs, uint32_t count, const char *name);
+
+/* ---- gradients ---- */
+
+/* Sets the gradient of input [i]. HR_NO_VALUE is an error: releases the gradients set before, and returns the status of the failed
+ * call. */
+hr_status hr__give(hr__backward *backward, uint32_t i, hr_value value);
+/* Whether the gradient of input [i] is needed and exists. */
+bool hr__wanted(const hr__backward *backward, uint32_t i);
+/* Reduces [value], of shape [of], to shape [to] by summing over the dimensions that were broadcast. Returns a temporary value.
+ * Consumes a temporary [value]; shares the memory of a kept one if there is nothing to reduce. */
+hr_value hr__sum_to(hr_value value, const hr__dims *of, const hr__dims *to);
+hr_value hr__reshape_to(hr_value value, const hr__dims *dims);
+hr_value hr__broadcast_value(hr_value value, const hr__dims *dims);
+
+#endif
