@@ -238,8 +238,7 @@ static void wait_at_gate(void *argument)
 	while (!atomic_load(&gate_open)) nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
 }
 
-/* The simulated device runs host functions at once, so it is blocked by virtual time instead: its work is done only when waited
- * for. */
+/* The simulated device runs host functions at once, so virtual time blocks it instead: its work is done only when waited for. */
 HR_TEST_UNUSED static void hold(hr_native_stream stream)
 {
 	atomic_store(&gate_open, false);

@@ -200,7 +200,7 @@ static void rounds_are_flat(void)
 	usage after = usage_now();
 	uint64_t others = is_gpu() ? DRIVER_SLACK : 0;
 	if (getenv("HR_TEST_CONTENTS_ONLY")) return;
-	/* Best fit may need one more block at some time; a leak would need one each time. Without pages, free memory is that of the
+	/* Best fit may need one more block sometimes; a leak would need one each time. Without pages, free memory is that of the
 	 * machine. */
 	if (page()) check_flat(early.device_free, late.device_free, rounds.largest + 2 * page() + others, "free on the device");
 	if (page()) check_flat(free_before, after.device_free, others, "free on the device, before and after all");

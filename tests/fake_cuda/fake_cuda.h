@@ -39,8 +39,7 @@ const char *fake_cuda_failed(void);
 /* Advances the clock of event times by [ns]. */
 void fake_cuda_advance_clock(uint64_t ns);
 
-/* A context that is not the primary one of any card, as another library may create; and the depth of the calling thread's context
- * stack. */
+/* A context that is not the primary one of any card, as of another library; and the depth of the calling thread's context stack. */
 CUcontext fake_cuda_foreign_context(void);
 unsigned fake_cuda_depth(void);
 

@@ -72,8 +72,8 @@ static uint64_t ranges_held(void)
 	return live.reserved_ranges;
 }
 
-/* Called when the allocator is closed or could not be created. All ranges are released; a device may have refused to release its
- * own. */
+/* Called when the allocator is closed or could not be created: the system has all ranges back; a device may have refused its own.
+ * */
 static void check_ranges(void)
 {
 	if (!fault.backend) CHECK_EQ(ranges_held(), here.ranges);

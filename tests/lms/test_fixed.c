@@ -1,5 +1,4 @@
-/* test_fixed.c - tensors with a stable address: their pages are mapped and unmapped there, within every limit, and nothing else
- * changes. */
+/* test_fixed.c - tensors with a stable address: pages are mapped and unmapped there, within every limit, with no other effect. */
 #include <dlfcn.h>
 
 #include "fake_cuda/fake_cuda.h"

@@ -206,8 +206,7 @@ static uint64_t extra(const struct outcome *out, const struct chain *chain, uint
 	return out->ns[step] > compute ? out->ns[step] - compute : 0;
 }
 
-/* From the second step on all pins find their tensors resident, and the time of a step beyond compute is at most [part] of that of
- * lru. */
+/* From the second step on all pins find resident tensors, and a step takes at most [part] of lru's time beyond compute. */
 static void check_gain(const struct chain *chain, double part)
 {
 	static struct outcome learned, lru;

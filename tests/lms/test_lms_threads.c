@@ -459,8 +459,7 @@ static hr_lms_options lms_options(const char *policy)
 	return options;
 }
 
-/* Above scale 1 the count grows with the square of the scale: all tests together do 100,000 operations at scale 1, ten million at
- * 10. */
+/* Above scale 1 the count grows with the square of the scale: all tests together do 100,000 operations at 1, ten million at 10. */
 static uint64_t count_of(uint64_t usual)
 {
 	double scale = hr_test_scale();

@@ -178,8 +178,7 @@ static void test_plain_requests_wait_for_what_leaves_for_others(void)
 	tear_down();
 }
 
-/* The same for tensors, with pins that must not wait for others: at the allocator's limit or at that for tensors, with blocks or
- * pages. */
+/* The same for pins that must not wait for others: at the allocator's limit or at that for tensors, with blocks or pages. */
 static void pin_together(void *argument, unsigned index)
 {
 	bool fixed = *(const bool *)argument;

@@ -114,8 +114,7 @@ static void find_gaps(search *s)
 	}
 }
 
-/* Checks the bound, which holds for the average step. Plans whose last steps differ in time are skipped; else the last is the
- * average. */
+/* Checks the bound, which is for the average step. Plans whose last steps differ in time are skipped. */
 static void try_moves(search *s)
 {
 	const model *m = s->m;

@@ -183,8 +183,8 @@ static void test_a_report_needs_no_memory_and_no_long_hold(void)
 	CHECK(hr_fault_os_is_clean());
 }
 
-/* The same from the start: whatever fails, and however often, a report is made, and the thread's error is still that of the
- * request. */
+/* The same from the start: whatever fails, and however often, a report is made, and the thread's error stays that of the request.
+ * */
 static void test_a_report_is_made_when_every_call_of_the_system_fails(void)
 {
 	hr_allocator allocator = open_allocator(64 * MIB, NULL);

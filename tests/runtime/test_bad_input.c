@@ -380,8 +380,7 @@ static void test_wrong_feeds_and_fetches(void)
 	CHECK_CONTAINS(hr_last_message(), "int32");
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, (hr_feed[]){ { a, good }, { a, good } }, 2, &b, 1, &out, NULL, NULL));
 	CHECK_CONTAINS(hr_last_message(), "feed 1");
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ b, good }, 1, &b, 1, &out, NULL, NULL)); /* no
-	                                                                                                                * placeholder */
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ b, good }, 1, &b, 1, &out, NULL, NULL)); /* an op output */
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, b }, 1, &b, 1, &out, NULL, NULL));    /* no contents */
 	CHECK_STATUS(HR_CLOSED, hr_session_run(session, &(hr_feed){ a, { 12345 } }, 1, &b, 1, &out, NULL, NULL));
 	CHECK_STATUS(HR_CLOSED, hr_session_run(session, &(hr_feed){ a, HR_NO_VALUE }, 1, &b, 1, &out, NULL, NULL));

@@ -312,8 +312,8 @@ static void test_memory_that_is_not_taken(void)
 	CHECK_EQ(requests(), at + 2);
 	hr_release(hr_add(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1, 64), 1), hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 1), 1))); /* both are broadcast */
 	CHECK_EQ(requests(), at + 5);
-	hr_release(hr_add(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 1), hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1))); /* one is: reuses
-	                                                                                                          * the other's */
+	/* One is broadcast: the other's memory is reused. */
+	hr_release(hr_add(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 1), hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1)));
 	CHECK_EQ(requests(), at + 7);
 
 	/* Part of a larger block, and a block that another value shares. */

@@ -1,5 +1,4 @@
-/* test_run.c - options and metadata of a run: the memory of each op, the log of a run that ran out of memory, and events in a
- * trace. */
+/* test_run.c - options and metadata of a run: memory of each op, the log of a run that ran out of memory, and events in a trace. */
 #include <unistd.h>
 
 #include "headroom_runtime.h"

@@ -180,7 +180,7 @@ static void test_variables_of_a_graph(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* Reads of a variable that is updated in the same run: each has the contents at its point, and memory is copied only if both are
+/* Reads of a variable that is updated in the same run: each has the contents at its point; memory is copied only if both are
  * needed. */
 static void test_a_read_before_an_update_keeps_what_it_read(void)
 {
@@ -329,8 +329,7 @@ static void leave_and_update(hr__monitor *monitor)
 	if (by.id) CHECK_EQ(hr_assign_add(meddled, by).id, HR_DONE.id);
 }
 
-/* For a tape, the contents before and after an update are different values, even if the update comes at the earliest possible
- * moment. */
+/* For a tape, the contents before and after an update are different values, even if the update comes as early as possible. */
 static void test_an_update_behind_a_read_is_not_what_was_read(void)
 {
 	hr_value gradient;

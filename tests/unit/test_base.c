@@ -54,8 +54,7 @@ static void test_message_is_printable_whatever_it_quotes(void)
 {
 	hr__fail(HR_IO, "op \"%s\" failed", "a\x1b[2Jb\n\x7f");
 	CHECK_STR(hr_last_message(), "op \"a\\x1B[2Jb\\x0A\\x7F\" failed");
-	hr__fail_in(HR_IO, "%s", "\xc2\x9b" "5m \xe2\x80\xae \xff\xc3\xa9 \xe4\xb8\xad"); /* U+009B, U+202E, bad UTF-8, and two
-	                                                                                   * letters */
+	hr__fail_in(HR_IO, "%s", "\xc2\x9b" "5m \xe2\x80\xae \xff\xc3\xa9 \xe4\xb8\xad"); /* U+009B, U+202E, bad UTF-8, two letters */
 	CHECK_STR(hr_last_message(), "\\xC2\\x9B5m \\xE2\\x80\\xAE \\xFF\xc3\xa9 \xe4\xb8\xad: op \"a\\x1B[2Jb\\x0A\\x7F\" failed");
 	/* Longer than a message because of the escapes: cut between escapes. */
 	char controls[201];

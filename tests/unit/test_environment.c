@@ -1,4 +1,4 @@
-/* test_environment.c - settings in the environment never stop a program: invalid ones are ignored, and hr_environment_check reports
+/* test_environment.c - settings in the environment never stop a program: invalid ones are ignored; hr_environment_check reports
  * them. */
 #include <stdio.h>
 #include <stdlib.h>

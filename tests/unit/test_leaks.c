@@ -1,5 +1,5 @@
-/* test_leaks.c - hr_shutdown reports the blocks, tensors and values that a program did not free, closes them, and reports nothing
- * else. */
+/* test_leaks.c - hr_shutdown reports blocks, tensors and values that a program did not free, closes them, and reports nothing else.
+ * */
 #include <sys/wait.h>
 
 #include "fault_os.h"
@@ -44,8 +44,7 @@ static void test_nothing_left_is_ok(void)
 	CHECK_STATUS(HR_OK, shut_down());
 }
 
-/* 1 + 2 + 4 MiB, and 1,000 bytes that take 1,024: 7 * 1,048,576 + 1,024 = 7,341,056. Op matmul holds 1 + 4 MiB, scope encoder 2 +
- * 4. */
+/* 1 + 2 + 4 MiB, and 1,000 bytes that take 1,024: 7 * 1,048,576 + 1,024 = 7,341,056. Op matmul has 1 + 4, scope encoder 2 + 4. */
 static void test_blocks_are_counted_with_their_largest_holders(void)
 {
 	hr_allocator first = default_allocator(), second;

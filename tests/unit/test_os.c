@@ -704,8 +704,7 @@ static bool say(const char *path, const char *format, unsigned id)
 	return file && fclose(file) == 0 && good;
 }
 
-/* Private mounts for this test. Without root they need a user namespace, which cannot create files until its uid and gid maps are
- * set. */
+/* Private mounts for this test. Without root they need a user namespace, which cannot create files without uid and gid maps. */
 static bool unshare_mounts(void)
 {
 	unsigned user = geteuid(), group = getegid();

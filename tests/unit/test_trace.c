@@ -1,5 +1,4 @@
-/* test_trace.c - the promises of src/core/trace: events that were written can be read, whatever happens to the writer, the disk or the
- * file. */
+/* test_trace.c - the promises of src/core/trace: written events can be read, whatever happens to the writer, the disk or the file. */
 #include <sys/mman.h>
 #include <sys/stat.h>
 
