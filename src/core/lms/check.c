@@ -1,18 +1,19 @@
-/* check.c - whether the tensors of a context and its counters agree, at any moment.
+/* check.c - checks at any time that the tensors of a context and its counters agree.
  *
- * The check claims every tensor, as a move does, with the lock of the context held: then their fields stand still, and threads that would pin,
- * unpin or move one wait. A tensor that another thread has claimed cannot be had, so all are let go and it is tried again.
+ * The check claims every tensor, as a move does, with the context's lock held. Then their fields do not change, and threads that
+ * would pin, unpin or move one wait. A tensor claimed by another thread cannot be claimed, so all are released and the check starts
+ * again.
  *
- * Counters of bytes change together with a claim, except those of pins: a pin is counted after the word of its tensor says so, and an unpin
- * before. So a difference there is a mistake only if no thread is inside of hr_pin_all or hr_unpin_all. Each thread has a flag for that
- * (hr__cache.pinning), which nobody looks at otherwise. */
+ * Byte counters change together with a claim, except those of pins: a pin is counted after its tensor's word changes, and an unpin
+ * before. So a difference there is an error only if no thread is inside hr_pin_all or hr_unpin_all. Each thread has a flag for that
+ * (hr__cache.pinning), which nothing else reads. */
 #include "core/lms/lms.h"
 #include "core/memory/bfc/blocks.h"
 
 #define ATTEMPTS 256u
-#define LONGEST 16u /* waits get longer up to this attempt */
+#define LONGEST 16u /* waits grow up to this attempt */
 
-/* The places that stand for a claim of the check, and what was claimed. */
+/* The place that the check claims from, and the one that marks its claim. */
 static const struct {
 	enum hr__place from, to;
 } claims[] = { { HR__HOME, HR__MOVING }, { HR__OUT, HR__RETURNING }, { HR__NEW, HR__LEAVING } };
@@ -25,12 +26,12 @@ static bool claim(hr__tensor *tensor)
 	for (size_t i = 0; i < CLAIMS;) {
 		if (hr__place_of(word) != claims[i].from) i++;
 		else if (hr__cas_acq_rel(&tensor->word, &word, hr__word_at(word, claims[i].to))) return true;
-		else i = 0; /* its word is another now */
+		else i = 0; /* the word has changed */
 	}
 	return false;
 }
 
-/* Where it was when it was claimed. */
+/* The place that a tensor was claimed from. */
 static enum hr__place claimed_from(uint64_t word)
 {
 	size_t i = 0;
@@ -46,7 +47,8 @@ static void let_go(hr__lms *lms, uint32_t count)
 	}
 }
 
-/* Claims them all. A number of an invariant if one is in the list that should not be; HR__NOT_QUIET if one is in use. */
+/* Claims all tensors. Returns 0, the number of an invariant if one does not belong in the list, or HR__NOT_QUIET if one is claimed
+ * already. */
 static int claim_all(hr__lms *lms)
 {
 	for (uint32_t i = 0; i < lms->member_count; i++) {
@@ -60,7 +62,7 @@ static int claim_all(hr__lms *lms)
 	return 0;
 }
 
-/* 0, or the number of the violated invariant at the top of tensor.c. It is claimed. */
+/* 0, or the number of the violated invariant at the top of tensor.c. The tensor is claimed. */
 static int check_tensor(const hr__tensor *tensor)
 {
 	uint64_t word = hr__load_relaxed(&tensor->word);
@@ -76,7 +78,7 @@ static int check_tensor(const hr__tensor *tensor)
 	return (place == HR__OUT && !tensor->copy.bytes) || (place == HR__NEW && tensor->copy.bytes) ? 3 : 0;
 }
 
-/* 9, or 0. All of them are claimed. */
+/* 9, or 0. All tensors are claimed. */
 static int check_queues(const hr__lms *lms)
 {
 	for (int id = 0; id < HR__EVICT_QUEUES; id++)
@@ -93,7 +95,7 @@ static int check_queues(const hr__lms *lms)
 	return lms->mistakes ? 9 : 0;
 }
 
-/* Whether a thread is in a call that counts pins. What it did before it was seen to be in none is visible. */
+/* Whether a thread is inside a call that counts pins. If it is not, everything it did before is visible. */
 static bool is_pinning(hr__lms *lms)
 {
 	hr__allocator *allocator = lms->allocator;
@@ -105,7 +107,7 @@ static bool is_pinning(hr__lms *lms)
 	return found || hr__load_acquire(&lms->pinning) != 0;
 }
 
-/* All of them are claimed. */
+/* All tensors are claimed. */
 static int check_claimed(hr__lms *lms)
 {
 	uint64_t home = 0, out = 0, pinned = 0;
@@ -132,7 +134,8 @@ int hr__lms_check(hr__lms *lms)
 {
 	int broken = HR__NOT_QUIET;
 	for (unsigned attempt = 0; attempt < ATTEMPTS && broken == HR__NOT_QUIET; attempt++) {
-		if (attempt) hr__tensor_wait(attempt < LONGEST ? attempt : LONGEST); /* without the lock, which others may need to get on */
+		if (attempt) hr__tensor_wait(attempt < LONGEST ? attempt : LONGEST); /* without the lock, which other threads may need to
+		                                                                      * proceed */
 		hr__lock_take(&lms->lock);
 		broken = claim_all(lms);
 		if (!broken) {

@@ -1,4 +1,4 @@
-/* control.c - Large Model Support switched on and off, set up, counted and checked. */
+/* control.c - switches, options, statistics and checks of Large Model Support. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,21 +20,21 @@
 
 static struct {
 	hr__lock lock;
-	hr__lms *contexts; /* all of them */
+	hr__lms *contexts;
 	struct {
 		char name[32];
 		hr_lms_policy table;
 		void *user;
 	} policies[POLICIES_MAX];
 	uint32_t policy_count;
-	char source[ENVIRONMENT_MAX];      /* what it said when it was last read, */
-	char environment[ENVIRONMENT_MAX]; /* and the same, cut into pieces */
+	char source[ENVIRONMENT_MAX];      /* HEADROOM_LMS when it was last read */
+	char environment[ENVIRONMENT_MAX]; /* the same, split into keys and values */
 } all = { .lock = HR__LOCK_INIT(HR__RANK_LMS) };
 
-/* Handles of allocators that have a context, by their slots; written under the lock, read by anybody. */
+/* Handles of allocators that have a context, by slot; written under the lock, read without. */
 static hr__atomic_u64 open_contexts[HR__ALLOCATORS_MAX];
 
-/* What hr_set_lms_enabled said; -1 = nothing. */
+/* What hr_set_lms_enabled and hr_set_lms_defrag_enabled were given; -1 = not called. */
 static hr__atomic_i64 wanted = -1, wanted_defrag = -1;
 
 void hr__lms_max(hr__atomic_i64 *to, int64_t value)
@@ -74,11 +74,11 @@ void hr__lms_enter(hr__lms *lms)
 
 void hr__lms_leave(hr__lms *lms)
 {
-	hr__lms_changed(lms); /* first: who sees nobody moving sees what they changed */
+	hr__lms_changed(lms); /* first: a thread that sees no movers must see their changes */
 	hr__fetch_sub_acq_rel(&lms->movers, 1);
 }
 
-/* ---- what the environment says ---- */
+/* ---- environment ---- */
 
 static hr_status read_flag(const char *key, const char *text, bool *out)
 {
@@ -115,7 +115,7 @@ static hr_status read_setting(const char *key, const char *value, hr_lms_options
 	return HR_OK;
 }
 
-/* Cuts the text up where it is kept, so that options may point into it. Under the lock. */
+/* Splits the text in a static buffer, so that options can point into it. Under the lock. */
 static hr_status read_environment(hr_lms_options *options)
 {
 	const char *text = hr__os()->environment(VARIABLE);
@@ -123,7 +123,7 @@ static hr_status read_environment(hr_lms_options *options)
 	if (!text[1]) return read_flag("the value", text, &options->enabled);
 	if (strlen(text) >= sizeof all.environment) return hr__fail(HR_INVALID_ARGUMENT, "%s is longer than %u bytes", VARIABLE, ENVIRONMENT_MAX - 1);
 	options->enabled = true;
-	/* Options that were read before point into it: it is written only when the text is another one. */
+	/* Options read earlier point into the buffer, so it is written only if the text has changed. */
 	size_t length = strlen(text);
 	if (strcmp(all.source, text) != 0) {
 		memcpy(all.source, text, length + 1);
@@ -160,19 +160,20 @@ hr_status hr_lms_options_init(hr_lms_options *options)
 	hr_status status = read_environment(options);
 	hr__lock_release(&all.lock);
 	if (status) plain_defaults(options);
-	/* What the program said counts for more than what its environment says. */
+	/* The program's settings override the environment. */
 	if (hr__load_relaxed(&wanted) >= 0) options->enabled = hr__load_relaxed(&wanted) == 1;
 	if (hr__load_relaxed(&wanted_defrag) >= 0) options->defrag = hr__load_relaxed(&wanted_defrag) == 1;
 	return status;
 }
 
-/* The text of an option, which is part of what the environment says: options that hr_lms_options_init filled in keep it. */
+/* Whether the text of an option comes from the environment; options filled in by hr_lms_options_init point there. */
 static bool is_from_environment(const char *text)
 {
 	return text >= all.environment && text < all.environment + sizeof all.environment;
 }
 
-/* [status] of a setting with that text, unless it is the environment's: then the setting is ignored, and the program goes on without it. */
+/* The [status] of a setting with that text. A setting of the environment that fails is ignored, and the program continues without
+ * it. */
 static hr_status settle(hr_status status, const char *text, const hr__last *before)
 {
 	if (status == HR_OK || !is_from_environment(text)) return status;
@@ -180,7 +181,7 @@ static hr_status settle(hr_status status, const char *text, const hr__last *befo
 	return HR_OK;
 }
 
-/* From here on the layer below has somebody to tell and to ask. */
+/* Once registered, the memory layer calls these. */
 static const hr__upper hooks;
 
 hr_status hr_set_lms_enabled(bool enabled)
@@ -197,7 +198,7 @@ hr_status hr_set_lms_defrag_enabled(bool enabled)
 	return HR_OK;
 }
 
-/* The environment's, or plain defaults where that cannot be read. */
+/* Options from the environment, or plain defaults if it is invalid. */
 static void defaults_for_first_use(hr_lms_options *options)
 {
 	hr__last before = hr__last_get();
@@ -262,7 +263,7 @@ static hr_status set_policy(hr__lms *lms, const char *name)
 
 /* ---- contexts ---- */
 
-/* Everything but the tensors, which are gone. */
+/* Frees everything but the tensors, which are already destroyed. */
 static void tear_down(hr__lms *lms)
 {
 	hr__learned_close(lms);
@@ -288,7 +289,8 @@ static const char csv_header[] = "step,clock_ns"
 #undef COLUMN
 	"\n";
 
-/* A name of the environment's is for all allocators and all runs, and no file is written over: the next ones get FILE-2, FILE-3. */
+/* A file name in the environment is for all allocators and all runs, and no file is overwritten: further files are named FILE-2,
+ * FILE-3. */
 static int create_csv(const char *path, int *fd)
 {
 	char other[ENVIRONMENT_MAX + 16];
@@ -325,13 +327,13 @@ static hr_status open_host(hr__lms *lms, const hr_lms_options *options)
 	host.spill_dir = NULL;
 	hr__last why = hr__last_get();
 	status = hr__host_open(lms->device, &host, &lms->host);
-	if (status) return status; /* it was not for spill_dir */
+	if (status) return status; /* spill_dir was not the reason */
 	hr__last_set(&why);
 	hr__setting_ignored(VARIABLE, &before);
 	return HR_OK;
 }
 
-/* What the environment names and there is not, such as a policy that the program does not register, is ignored. */
+/* A policy in the environment that does not exist, because the program does not register it, is ignored. */
 static hr_status open_policy(hr__lms *lms, const char *name)
 {
 	hr__last before = hr__last_get();
@@ -387,7 +389,7 @@ static hr_status build(hr__allocator *allocator, const hr_lms_options *options, 
 	return status;
 }
 
-/* Makes the allocator's context, unless another thread was faster. */
+/* Makes [lms] the allocator's context, unless another thread was faster. */
 static hr_status publish(hr__allocator *allocator, hr__lms *lms, bool *published)
 {
 	hr__lms *none = NULL;
@@ -445,7 +447,7 @@ hr_status hr__lms_of(hr_allocator handle, hr__lms **out)
 	return status;
 }
 
-/* The context that is there already. */
+/* The existing context; HR_NOT_READY if there is none. */
 static hr_status existing(hr_allocator handle, hr__lms **out)
 {
 	hr_status status;
@@ -457,7 +459,7 @@ static hr_status existing(hr_allocator handle, hr__lms **out)
 
 /* ---- control ---- */
 
-/* Bytes at home that may not leave now. */
+/* Bytes of resident tensors that may not be evicted now. */
 static uint64_t staying(hr__lms *lms)
 {
 	uint64_t bytes = 0;
@@ -488,7 +490,7 @@ hr_status hr_lms_set_limit(hr_allocator handle, uint64_t bytes)
 	hr__fence_seq_cst();
 	status = bytes ? hr__reclaim_below(lms, 0, lms->out) : HR_OK;
 	if (status) hr__store_release(&lms->limit, before);
-	hr__lms_changed(lms); /* last: who found no room for it looks again */
+	hr__lms_changed(lms); /* last: a thread that found no room looks again */
 	if (!status) return HR_OK;
 	return status == HR_OUT_OF_MEMORY ? hr__fail_in(HR_BAD_LIMIT, "the limit stays what it was") : status;
 }
@@ -525,7 +527,8 @@ static void write_csv(hr__lms *lms, int64_t step)
 	hr__os()->file_write(lms->csv, line, used, offset); /* a full disk does not stop the program */
 }
 
-/* Whose step it is, since those of several allocators may overlap; names alone need not differ. */
+/* Names the allocator of a step, since steps of several allocators may overlap. Includes the slot, because names need not
+ * differ. */
 static hr_name owner_of_steps(const hr__lms *lms)
 {
 	char name[64];
@@ -599,7 +602,8 @@ static int64_t count_pins(hr__lms *lms)
 	return pins;
 }
 
-/* Fields that count from the first tensor or the last reset on. The others are what is now, peaks, or of the plan in force. */
+/* Fields that count from the first tensor or the last reset on. The others are current values, peaks, or properties of the active
+ * plan. */
 #define COUNTED(X)                                                                                                                          \
 	X(bytes_reclaimed) X(bytes_copied_out) X(bytes_copied_in) X(num_evictions) X(num_clean_evictions) X(num_restores) X(num_single_reclaims) \
 	X(num_multi_reclaims) X(num_full_reclaims) X(num_planned_evictions) X(num_prefetches) X(num_prefetch_hits) X(num_prefetch_misses)        \
@@ -673,7 +677,7 @@ hr_status hr_lms_check(hr_allocator handle)
 	return broken ? hr__fail(HR_CORRUPT, "invariant %d of tensors does not hold on %s; please report it", broken, lms->allocator->name) : HR_OK;
 }
 
-/* ---- what the layer below tells and asks ---- */
+/* ---- hooks for the memory layer ---- */
 
 static void close_context(hr__lms *lms)
 {
@@ -681,7 +685,7 @@ static void close_context(hr__lms *lms)
 	hr__lms **link = &all.contexts;
 	while (*link && *link != lms) link = &(*link)->next;
 	if (*link) *link = lms->next;
-	hr__store_release(&open_contexts[lms->allocator->slot], 0); /* who held pins in it holds them no more */
+	hr__store_release(&open_contexts[lms->allocator->slot], 0); /* threads that held pins in it no longer do */
 	hr__lock_release(&all.lock);
 	hr__lms_drop_tensors(lms);
 	hr__store_release(&lms->allocator->lms, NULL);

@@ -1,43 +1,44 @@
-/* defrag.c - enough is free for a request, but in pieces: tensors move on the device until it is in one.
+/* defrag.c - enough memory is free for a request, but in pieces: moves tensors on the device until it is in one piece.
  *
- * Whoever may not be evicted may still be moved, and so may what is pinned, as long as nobody has taken its address (tensor.c). Plain blocks,
- * fixed tensors and addresses that somebody holds stay where they are.
+ * A tensor that may not be evicted may still be moved, and so may a pinned one whose address is not taken (tensor.c). Plain blocks,
+ * fixed tensors and tensors whose address is taken stay where they are.
  *
- * WAYS. A window is a row of neighbours, each of them free or a tensor that may be moved.
+ * METHODS. A window is a row of neighbours, each of them free or a tensor that may be moved.
  *
- *   clear     the window, as short as can be, has room for the request when all tensors in it are elsewhere: in free chunks outside of
- *             it, the largest first, each in the smallest that holds it and the lowest of those. It costs the bytes of those tensors
+ *   clear     the window, as short as possible, holds the request when all its tensors are elsewhere: in free chunks outside of it,
+ *             largest tensor first, each in the smallest chunk that holds it, of equal ones in the lowest. The cost is the bytes of
+ *             those tensors
  *
  *                 | free | T1 | free | T2 | x |  ...  | x | free  |      x: cannot be moved
  *                 |      request          | x |  ...  | x |T1|T2| |
  *
- *   pack      the free memory of the window alone is enough when its tensors lie side by side at its lower end. Each moves to where the
- *             free memory before it begins; where that is less than the tensor, a copy on the device would overwrite what it is still to
- *             read, so that one goes over the host and back. It costs the bytes of the tensors, twice those of the ones that go over the
- *             host
+ *   pack      the free memory of the window is enough when its tensors lie side by side at its lower end. Each moves to the start
+ *             of the free memory before it. If that is smaller than the tensor, a copy on the device would overwrite its own
+ *             source, so that tensor goes through the host. The cost is the bytes of the tensors, twice for those that go through
+ *             the host
  *
  *                 | free | T1 | free | T2 | free |
  *                 | T1 | T2 |      request       |
  *
- * In either, memory that the request's pool could still get from the device counts as free where the row ends and nothing is mapped
+ * In both, memory that the request's pool could still get from the device counts as free where the row ends and nothing is mapped
  * behind it.
  *
- *   pages     where free pages can be mapped side by side (stitching), whole ones need not be neighbours: tensors move off pages until
- *             there are as many whole ones as the request takes (defrag_pages.c). Other threads wait for nothing, but stitching waits until
- *             the device is done with the pages that it takes
+ *   pages     if free pages can be mapped side by side (stitching), whole pages need not be neighbours: tensors move off pages
+ *             until there are as many whole ones as the request takes (defrag_pages.c). Other threads do not wait, but stitching
+ *             waits until the device is done with the pages that it takes
  *
- * The cheapest way is gone; of those that cost the same, clearing comes before packing, and both before pages.
+ * The cheapest method is used; at equal cost, clear before pack, and both before pages.
  *
- * Windows are planned on a picture of the allocator, with all tensors that may be moved claimed and the context's lock held. Then the
- * lock is let go, those that stay are let go, and the others move. Other threads may have taken free memory meanwhile: then what was not
- * moved yet stays where it is. Nothing waits for the device; an attempt moves no more than options.defrag_budget, and the next one goes on
- * from there. */
+ * Windows are planned on a map of the allocator, with all tensors that may be moved claimed and the context's lock held. Then the
+ * lock and the tensors that stay are released, and the others move. If other threads have taken the free memory meanwhile, the
+ * tensors not moved yet stay where they are. Nothing waits for the device. An attempt moves at most options.defrag_budget, and the
+ * next one continues from there. */
 #include "core/base/checked.h"
 #include "core/base/status.h"
 #include "core/lms/defrag.h"
 
 #define NONE UINT64_MAX
-#define ROUNDS 8u                    /* for one request: others may be taking what was just joined */
+#define ROUNDS 8u                    /* for one request: other threads may be taking what was just joined */
 
 /* For the calling thread's request. */
 static _Thread_local struct {
@@ -45,7 +46,7 @@ static _Thread_local struct {
 	uint64_t moved;
 } attempt;
 
-/* ---- sorting: nothing may be allocated behind our back ---- */
+/* ---- sorting: must not allocate ---- */
 
 static bool before(const entry *a, const entry *b)
 {
@@ -74,16 +75,16 @@ void hr__defrag_sort(entry *entries, size_t count)
 	}
 }
 
-/* ---- the picture ---- */
+/* ---- the map ---- */
 
 static bool may_move(const hr__lms *lms, const hr__tensor *tensor)
 {
-	/* A blank one may be given back by the call that pins it, and has nothing that would have to move with it. */
+	/* The call that pins a blank tensor may still free it, and it has no contents to move. */
 	if (tensor->fixed || hr__load_relaxed(&tensor->blank) || hr__load_relaxed(&tensor->word) & HR__WORD_ASTRAY) return false;
 	return !lms->defrag_budget || tensor->device_bytes <= lms->defrag_budget;
 }
 
-/* Claims all that may be moved, into lms->order, by address. */
+/* Claims all tensors that may be moved, into lms->order, by address. */
 static size_t claim_all(hr__lms *lms)
 {
 	size_t count = 0;
@@ -153,7 +154,7 @@ static bool holds(const desk *d, uint64_t from, uint64_t to)
 	return from <= to && d->size <= to - from;
 }
 
-/* The shortest that ends with each stretch. A longer one has more to move, and fewer places to move it to. */
+/* Adds the shortest window that ends with each stretch. A longer one has more to move, and fewer places to move it to. */
 static void find_clearable(desk *d)
 {
 	uint64_t cost = 0;
@@ -171,7 +172,7 @@ static void find_clearable(desk *d)
 	}
 }
 
-/* What it costs to pack it; NONE when it cannot be. */
+/* The cost of packing a window; NONE if it is impossible. */
 static uint64_t packing_cost(desk *d, size_t first, size_t end)
 {
 	const hr__lms *lms = d->lms;
@@ -191,8 +192,8 @@ static uint64_t packing_cost(desk *d, size_t first, size_t end)
 	return cost;
 }
 
-/* All that end with the stretch before [end] and begin at [first] or earlier, the longer ones as long as they may be cheaper: with more
- * free memory before it, a tensor may do without the host. */
+/* Tries all windows that end with the stretch before [end] and begin at [first] or earlier. Longer ones are tried while they may be
+ * cheaper: with more free memory before it, a tensor need not go through the host. */
 static void try_packing(desk *d, size_t first, size_t end, uint64_t live, window *best)
 {
 	for (; live < best->cost && d->work < HR__DEFRAG_WORK_MAX; first--) {
@@ -283,7 +284,7 @@ static bool pack(desk *d, const window *w)
 	return true;
 }
 
-/* ---- the way that is gone ---- */
+/* ---- planning and moving ---- */
 
 void hr__defrag_choose(desk *d)
 {
@@ -309,13 +310,13 @@ static bool plan(desk *d)
 	return pages != NONE;
 }
 
-/* Lets go of those that stay. */
+/* Releases the claims on tensors that stay. */
 static void release_others(desk *d)
 {
 	for (size_t i = 0; i < d->mover_count; i++) {
 		hr__tensor **at = d->lms->order;
 		size_t low = 0, high = d->item_count;
-		while (low < high) { /* the first that is not below it */
+		while (low < high) { /* the first whose address is not below */
 			size_t middle = low + (high - low) / 2;
 			if (d->lms->movable[middle].address < d->movers[i].tensor->address) low = middle + 1;
 			else high = middle;
@@ -326,7 +327,7 @@ static void release_others(desk *d)
 		if (d->lms->order[i]) hr__tensor_settle_moved(d->lms->order[i]);
 }
 
-/* Moves as many as the budget allows; *moved gets their bytes. The first error. */
+/* Moves as many tensors as the budget allows, and adds their bytes to *moved. Returns the first error. */
 static hr_status carry_out(desk *d, uint64_t *moved)
 {
 	hr_status first = HR_OK;
@@ -353,7 +354,7 @@ void hr__defragment_anew(void)
 	attempt.moved = 0;
 }
 
-/* Claims tensors and finds out which have to move; false when there is no way. Under the context's lock. */
+/* Claims tensors and plans which of them move; false if there is no solution. Under the context's lock. */
 static bool find_way(desk *d, hr__lms *lms, const hr__pressure *pressure)
 {
 	*d = (desk){ .lms = lms, .size = pressure->size };

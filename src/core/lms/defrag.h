@@ -1,10 +1,10 @@
-/* defrag.h - what the ways of defragmentation share: the picture that they are planned on. For defrag.c and defrag_pages.c alone. */
+/* defrag.h - shared by defrag.c and defrag_pages.c alone: the map of the allocator on which moves are planned. */
 #ifndef HR_LMS_DEFRAG_H
 #define HR_LMS_DEFRAG_H
 
 #include "core/lms/lms.h"
 
-#define HR__DEFRAG_WORK_MAX (UINT64_C(1) << 26) /* steps of looking for places; then what was found so far counts */
+#define HR__DEFRAG_WORK_MAX (UINT64_C(1) << 26) /* search steps; then the best solution so far counts */
 #define HR__DEFRAG_SHEETS_MAX (UINT64_C(1) << 20)
 
 typedef struct window {
@@ -13,13 +13,13 @@ typedef struct window {
 	uint64_t cost;
 } window;
 
-/* What is sorted: by key, then by index. */
+/* For sorting: by key, then by index. */
 typedef struct entry {
 	uint64_t key;
 	uint32_t index;
 } entry;
 
-/* A free place that tensors may move to. */
+/* A free range that tensors may move to. */
 typedef struct spare {
 	uint64_t address, bytes;
 	uint32_t row; /* defrag_pages.c */
@@ -27,20 +27,20 @@ typedef struct spare {
 
 typedef struct mover {
 	hr__tensor *tensor;
-	uint64_t to; /* 0 = down */
+	uint64_t to; /* 0 = to the start of the free memory before it */
 } mover;
 
-/* A page all of whose addresses are free, or tensors that may be moved. */
+/* A page on which everything is free, or a tensor that may be moved. */
 typedef struct sheet {
-	uint64_t cost;       /* bytes of all tensors that lie on it, in part at least */
-	uint32_t first, end; /* stretches that do */
-	uint32_t left;       /* how many of them are tensors that have no other place yet */
-	uint32_t used;       /* tensors that are to move there */
+	uint64_t cost;       /* bytes of all tensors that lie on it, at least in part */
+	uint32_t first, end; /* stretches that lie on it */
+	uint32_t left;       /* number of them that are tensors without a new place yet */
+	uint32_t used;       /* number of tensors that are to move to it */
 } sheet;
 
-/* The pages of a row of stretches. */
+/* The pages of a row of adjacent stretches. */
 typedef struct row_pages {
-	uint64_t page; /* address of the first; */
+	uint64_t page; /* address of the first */
 	uint32_t first, count; /* sheets */
 } row_pages;
 
@@ -54,12 +54,12 @@ typedef struct desk {
 	entry *entries; /* of windows */
 	size_t window_count;
 	spare *spares;
-	entry *by_size;        /* items of a window; by item, whether it has a place */
-	mover *movers, *trial; /* of the best way so far; of one that is being tried */
+	entry *by_size;        /* items of a window; in defrag_pages.c, by item, whether it has a place */
+	mover *movers, *trial; /* the best solution so far; the one being tried */
 	size_t mover_count, trial_count;
 	sheet *sheets;
 	entry *sheet_order;
-	size_t sheet_count, sheet_capacity; /* capacity 0: pages are not put side by side */
+	size_t sheet_count, sheet_capacity; /* capacity 0: pages are not stitched */
 	row_pages *rows;
 	uint32_t *row_of; /* by stretch */
 	void *block;
@@ -72,9 +72,9 @@ static inline bool hr__is_item(const hr__stretch *stretch)
 }
 
 void hr__defrag_sort(entry *entries, size_t count);
-/* What is being tried is the best way so far. */
+/* Makes the solution being tried the best so far. */
 void hr__defrag_choose(desk *d);
-/* Tries to make whole pages. What that costs, and d->movers is how; UINT64_MAX when it cannot be. */
+/* Plans to free whole pages. Returns the cost, with the moves in d->movers; UINT64_MAX if it is impossible. */
 uint64_t hr__defrag_pages(desk *d);
 
 #endif

@@ -1,14 +1,14 @@
-/* defrag_pages.c - tensors move off pages, so that whole pages are free: stitching (bfc.c) puts those side by side.
+/* defrag_pages.c - moves tensors off pages, so that whole pages are free for stitching (bfc.c).
  *
  *     | x | free   | T1 | free |   T2   |free|   free   | x |         x: cannot be moved
  *         p        p           p             p          p             p: pages
  *
- * A page can become whole when everything on it is free or may be moved. Taken are those with the fewest bytes of tensors on them first.
- * Who lies on one moves to free memory that is part of no whole page: rather where no page can become whole, or else to a page that has
- * more on it and comes later, which is then not taken any more. A tensor that lies on several pages moves once, and all of them have one
- * less to wait for. A page whose tensors have no place is passed over.
+ * A page can become whole if everything on it is free or may be moved. Pages with the fewest bytes of tensors are taken first.
+ * Their tensors move to free memory that is part of no whole page: preferably where no page can become whole, otherwise to a page
+ * with more bytes on it, which would come later and is then no longer taken. A tensor that lies on several pages moves once, and
+ * counts for all of them. A page whose tensors find no place is skipped.
  *
- * That need not be the fewest bytes of all ways to make pages: it takes one page after the other. */
+ * This is greedy, one page after the other, so it need not move the fewest bytes. */
 #include "core/base/checked.h"
 #include "core/lms/defrag.h"
 
@@ -22,7 +22,7 @@ static uint64_t page_of(const desk *d)
 
 /* ---- the pages ---- */
 
-/* Sheets of a row that [address, end) lies on, in part at least: [*first, *last). */
+/* Sheets of a row that [address, end) lies on, at least in part: [*first, *last). */
 static void sheets_of(const desk *d, uint32_t row, uint64_t address, uint64_t end, uint32_t *first, uint32_t *last)
 {
 	*first = *last = 0;
@@ -51,7 +51,7 @@ static void enter_stretch(desk *d, uint32_t row, size_t i)
 	}
 }
 
-/* A row of stretches [begin, end), and its pages. False when there are too many. */
+/* Adds a row of stretches [begin, end) and its pages. False if there are too many. */
 static bool enter_row(desk *d, uint32_t *rows, size_t begin, size_t end)
 {
 	uint64_t to = d->stretches[end - 1].address + d->stretches[end - 1].bytes, page;
@@ -86,7 +86,7 @@ static uint64_t count_whole(desk *d)
 	return count;
 }
 
-/* Pages that may be had from the device. */
+/* Pages that the allocator could still get from the device. */
 static uint64_t pages_to_get(const desk *d)
 {
 	for (size_t i = 0; i < d->count; i++)
@@ -96,7 +96,7 @@ static uint64_t pages_to_get(const desk *d)
 
 /* ---- places ---- */
 
-/* Free memory without its whole pages. Returns how many pieces there are. */
+/* Lists free memory except its whole pages. Returns the number of pieces. */
 static size_t list_spares(desk *d)
 {
 	size_t count = 0;
@@ -111,8 +111,8 @@ static size_t list_spares(desk *d)
 	return count;
 }
 
-/* What a block there would spoil: the cost of the cheapest page that it would lie on. NONE when none of them can become whole any more; 0 when
- * one is whole, or about to be. */
+/* What a block placed there would spoil: the cost of the cheapest page that it would lie on. NONE if none of these pages can become
+ * whole any more; 0 if one is whole or about to be. */
 static uint64_t spoils(const desk *d, const spare *place, uint64_t bytes, uint32_t current)
 {
 	uint32_t first, last;
@@ -126,7 +126,7 @@ static uint64_t spoils(const desk *d, const spare *place, uint64_t bytes, uint32
 	return cost;
 }
 
-/* Where the least is spoiled that comes after this page; the smallest among equals. */
+/* The place that spoils least, and only pages that come after this one; the smallest among equals. */
 static spare *find_place(desk *d, size_t spare_count, const hr__tensor *tensor, uint32_t current)
 {
 	spare *best = NULL;
@@ -153,7 +153,7 @@ static void occupy(desk *d, const spare *place, uint64_t bytes, uint32_t change)
 
 /* ---- taking pages ---- */
 
-/* Forgets what was found for a page that cannot be emptied after all: [movers] were there before. */
+/* Undoes the moves found for a page that cannot be emptied after all, down to [movers]. */
 static void take_back(desk *d, size_t movers, size_t spare_count)
 {
 	while (d->trial_count > movers) {
@@ -174,7 +174,7 @@ static bool stays(const desk *d, size_t i)
 	return hr__is_item(&d->stretches[i]) && !d->by_size[d->stretches[i].item].key;
 }
 
-/* Finds places for all that is still on a page. */
+/* Finds places for all tensors that are still on a page. */
 static bool empty(desk *d, uint32_t which, size_t spare_count, uint64_t *cost)
 {
 	const sheet *page = &d->sheets[which];

@@ -59,7 +59,7 @@ static void sift_down(hr__evict_queue *queue, enum hr__evict_queue_id id, uint32
 	set(queue, id, at, item);
 }
 
-/* Its key is another than before. */
+/* Restores the heap after the key of item [at] changed. */
 static void settle(hr__evict_queue *queue, enum hr__evict_queue_id id, uint32_t at)
 {
 	const hr__tensor *tensor = queue->items[at].tensor;
@@ -122,7 +122,7 @@ void hr__evict_walk_end(hr__evict_walk *walk)
 	walk->left = queue->count;
 }
 
-/* Gives the least item its real key. False when there is none to return. */
+/* Gives the least item its real key. False if no item can be returned. */
 static bool correct_least(hr__evict_walk *walk)
 {
 	hr__evict_queue *queue = &walk->lms->queues[walk->id];
@@ -137,14 +137,14 @@ static bool correct_least(hr__evict_walk *walk)
 	return false;
 }
 
-/* Sorts items [from, to), which are equal, by members: the first one last. */
+/* Sorts items [from, to), which have equal keys, by index in the list of members: the first one last. */
 static void sort_group(hr__evict_queue *queue, enum hr__evict_queue_id id, uint32_t from, uint32_t to)
 {
 	for (uint32_t i = from + 1; i < to; i++)
 		for (uint32_t k = i; k > from && queue->items[k - 1].tensor->member < queue->items[k].tensor->member; k--) exchange(queue, id, k - 1, k);
 }
 
-/* Takes all that equal the least item off the heap. */
+/* Removes all items equal to the least one from the heap. */
 static void meet_group(hr__evict_walk *walk)
 {
 	hr__evict_queue *queue = &walk->lms->queues[walk->id];
@@ -170,7 +170,7 @@ bool hr__evict_queue_any_leaving(hr__lms *lms)
 	hr__evict_queue *queue = &lms->queues[HR__EVICT_LEAVING];
 	hr__evict_walk walk = hr__evict_walk_begin(lms, HR__EVICT_LEAVING, 0);
 	if (correct_least(&walk)) return true;
-	/* All were pinned since, and whoever sends one again puts it here again. */
+	/* All were pinned since. A tensor that is planned for eviction again is put here again. */
 	while (queue->count) queue->items[--queue->count].tensor->queued[HR__EVICT_LEAVING] = HR__UNQUEUED;
 	return false;
 }

@@ -1,16 +1,17 @@
-/* evict_queue.h - tensors of a context in the order in which they are evicted, so that an eviction looks at few of them.
+/* evict_queue.h - tensors of a context in the order of eviction, so that an eviction examines few of them.
  *
- *     HR__EVICT_BY_USE    all that have memory: by priority, then by last use. Those that may not be evicted are last
- *     HR__EVICT_LEAVING   those that the plan evicts: by when their copy was made. Those that were pinned since are last
- *     HR__EVICT_DEPARTED  those that were evicted since the last request that found no room, in no order
+ *     HR__EVICT_BY_USE    all resident tensors: by priority, then by last use. Those that may not be evicted are last
+ *     HR__EVICT_LEAVING   tensors that the plan evicts: by when their copy was made. Those that were pinned since are last
+ *     HR__EVICT_DEPARTED  tensors evicted since the last request that did not fit, in no order
  *
- * Each is a binary heap. An item has the key that its tensor had when it was put there. Pins change the last use and clear [leaves] without
- * the lock, so the stored key may be out of date. It is never above the real one: these changes only raise it. A WALK looks at the least
- * item; if its real key is greater, the item is put back with that. So what a walk returns has the least key of all that are left. Whatever
- * lowers a key does so under the lock, and calls hr__evict_queue_put.
+ * Each queue is a binary heap. An item has the key that its tensor had when it was put there. Pins change the last use and clear
+ * [leaves] without the lock, so a stored key may be out of date. It is never greater than the real key, because these changes only
+ * raise a key. A WALK looks at the least item; if its real key is greater, the item is put back with that key. So the item that a
+ * walk returns has the least key of all that are left. Code that lowers a key does so under the lock, and calls
+ * hr__evict_queue_put.
  *
- * One thing lowers a key without the lock: a pin that waited for room has the number that it got before the wait, and stores that over the
- * later number of another thread. The tensor may then count as used at that later time, which it was.
+ * There is one exception: a pin that waited for memory stores the number that it got before the wait over the later number of
+ * another thread, without the lock. The tensor may then count as used at that later time, which it was.
  *
  * Everything here is under the context's lock. Nothing allocates: the arrays grow with the list of members (tensor.c). */
 #ifndef HR_LMS_EVICT_QUEUE_H
@@ -25,9 +26,9 @@ struct hr__tensor;
 enum hr__evict_queue_id { HR__EVICT_BY_USE, HR__EVICT_LEAVING, HR__EVICT_DEPARTED, HR__EVICT_QUEUES };
 
 #define HR__UNQUEUED UINT32_MAX
-#define HR__EVICT_LAST INT64_MAX /* priority of those that no walk returns */
+#define HR__EVICT_LAST INT64_MAX /* priority of tensors that no walk returns */
 
-/* Smaller goes first. */
+/* The smaller key is evicted first. */
 typedef struct hr__evict_key {
 	int64_t priority;
 	uint64_t number;
@@ -43,30 +44,31 @@ typedef struct hr__evict_queue {
 	uint32_t count;
 } hr__evict_queue;
 
-/* Puts a tensor into a queue, or where it belongs now if it is there. */
+/* Puts a tensor into a queue, or updates its position if it is there. */
 void hr__evict_queue_put(struct hr__lms *lms, enum hr__evict_queue_id id, struct hr__tensor *tensor);
-/* Takes it out of a queue. Does nothing if it is not there. */
+/* Removes a tensor from a queue. Does nothing if it is not there. */
 void hr__evict_queue_take(struct hr__lms *lms, enum hr__evict_queue_id id, struct hr__tensor *tensor);
-void hr__evict_queue_take_all(struct hr__lms *lms, struct hr__tensor *tensor); /* out of all of them */
-/* The tensor's priority changed, or whether it may leave. */
+void hr__evict_queue_take_all(struct hr__lms *lms, struct hr__tensor *tensor); /* from all queues */
+/* The tensor's priority changed, or whether it may be evicted. */
 void hr__evict_queue_update(struct hr__lms *lms, struct hr__tensor *tensor);
 /* Whether there is a tensor that the plan evicts; pinned or not. */
 bool hr__evict_queue_any_leaving(struct hr__lms *lms);
-/* Whether items are in order, and tensors know where they are. */
+/* Whether items are in order, and tensors have the right indices. */
 bool hr__evict_queue_is_sound(const struct hr__lms *lms, enum hr__evict_queue_id id);
 
-/* Tensors of a queue in order; equal ones in the order of the list of members. Nothing is put or taken between begin and end. */
+/* Tensors of a queue in order; equal ones in the order of the list of members. Nothing may be put or removed between begin and
+ * end. */
 typedef struct hr__evict_walk {
 	struct hr__lms *lms;
 	enum hr__evict_queue_id id;
-	uint32_t left;  /* items that are still a heap; those behind it were taken off */
+	uint32_t left;  /* items that are still a heap; those behind it were removed */
 	uint32_t group; /* items from [left] on that are not returned yet: equal ones, the next one last */
-	uint32_t most;  /* items that may still be taken off, each of which costs a logarithm of the count */
-	bool gave_up;   /* there were more */
+	uint32_t most;  /* items that may still be removed, each at the cost of a logarithm of the count */
+	bool gave_up;   /* [most] was reached before the end */
 } hr__evict_walk;
 
 hr__evict_walk hr__evict_walk_begin(struct hr__lms *lms, enum hr__evict_queue_id id, uint32_t most);
-/* NULL = there is none left, or [gave_up]. */
+/* NULL = none is left, or [gave_up]. */
 struct hr__tensor *hr__evict_walk_next(hr__evict_walk *walk);
 void hr__evict_walk_end(hr__evict_walk *walk);
 

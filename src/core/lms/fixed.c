@@ -1,29 +1,29 @@
-/* fixed.c - tensors whose address holds for life: pages are taken from under it, and put there again.
+/* fixed.c - tensors with a stable address: eviction unmaps their pages, a restore maps other pages at the same address.
  *
- *     at home     its pages are mapped at its address (core/memory/bfc/span.c)
- *     leaves      its contents are copied to the host, in stream order as any tensor's. Unmapping is not in the order of any stream, so
- *                 then the host waits, without a lock: for the copy, which waited for those who used the tensor before it, and for those
- *                 who used it since. The pages go back to the device's pool, the addresses stay
- *     returns     pages are taken, others, and mapped at the same address; the contents follow on the in stream
+ *     resident    its pages are mapped at its address (core/memory/bfc/span.c)
+ *     evict       its contents are copied to the host, in stream order like any tensor's. Unmapping is not ordered by streams, so
+ *                 then the host waits, without a lock: for the copy, which waited for all users of the tensor before it, and for
+ *                 later users. The pages return to the device's pool; the addresses stay reserved
+ *     restore     other pages are allocated and mapped at the same address; the contents follow on the in stream
  *
- * A tensor smaller than a page is none of this: it is a block like any other, and stays where it is (HR__STAYS_SMALL).
+ * A fixed tensor smaller than a page is not handled here: it is a block like any other, and is never evicted (HR__STAYS_SMALL).
  *
- * SHADOWS (HR_SAFETY_HOST_MAPPED). Pages of the host's memory take the place of the tensor's own while it is out, so that who touches it
- * without a pin reads what it holds, over the link. They belong to the tensor from the first time it leaves, have addresses of their own
- * beside it, and are in one of three places:
+ * SHADOWS (HR_SAFETY_HOST_MAPPED). While the tensor is evicted, host pages are mapped in place of its own, so that an access
+ * without a pin reads its contents over the link. They belong to the tensor from its first eviction on and have an address range of
+ * their own. They are in one of three places:
  *
- *     ASIDE    at their own addresses: the tensor is at home, or on its way. Copies from and to the host go here
- *     UNDER    at the tensor's address: it is out
- *     LOOSE    mapped nowhere: between the two, and after the device refused to map them. What they hold is still good
+ *     ASIDE    in their own address range: the tensor is resident or in transit. Copies from and to the host use this range
+ *     UNDER    at the tensor's address: it is evicted
+ *     LOOSE    not mapped: between the two, and after the device refused to map them. Their contents stay valid
  *
- *     leaves      copy to ASIDE, wait, LOOSE, unmap the tensor's pages, UNDER
- *     returns     have pages, ASIDE, map them, copy from ASIDE. Until the pages are there, the shadow is UNDER
+ *     evict       copy to ASIDE, wait, LOOSE, unmap the tensor's pages, UNDER
+ *     restore     allocate pages, ASIDE, map the pages, copy from ASIDE. Until the pages are allocated, the shadow is UNDER
  *
- * What is written through the address of a tensor that is out is kept, since this is where its contents are; it is a missed pin all the
- * same, and verify says so. A device that refuses to put the shadow UNDER costs the safety, not the contents.
+ * A write through the address of an evicted tensor is kept, since its contents are there. It is still a missing pin, and verify
+ * reports it. If the device refuses to map the shadow UNDER, the safety is lost, not the contents.
  *
- * While the tensor is at home the shadow is a copy like any other, good until the tensor is written to. Its pages stay then, because
- * making them is slow, but they are the first to go when the host is full. */
+ * While the tensor is resident, the shadow is a host copy like any other, valid until the tensor is written. Its pages are kept
+ * then, because allocating them is slow, but they are the first to be released when the host is full. */
 #include "core/base/checked.h"
 #include "core/base/status.h"
 #include "core/lms/lms.h"
@@ -34,8 +34,8 @@ typedef enum spot { LOOSE, ASIDE, UNDER } spot;
 struct hr__shadow {
 	spot spot;
 	uint32_t count;
-	uint64_t bytes; /* of all pages */
-	uint64_t aside; /* its own addresses */
+	uint64_t bytes;
+	uint64_t aside; /* its own address range */
 	hr_page pages[];
 };
 
@@ -44,7 +44,7 @@ static uint64_t bit(hr_stream stream)
 	return hr__stream_bit(stream);
 }
 
-/* Waits until nobody works on its memory. A copy to the host waited for all who used the tensor before it (move.c). */
+/* Waits until no stream uses its memory. A copy to the host has waited for all earlier users of the tensor (move.c). */
 static hr_status wait_idle(const hr__tensor *tensor)
 {
 	const hr__lms *lms = tensor->lms;
@@ -61,7 +61,7 @@ static uint64_t address_at(const hr__tensor *tensor, spot where)
 	return where == ASIDE ? tensor->shadow->aside : hr__span_address(tensor->span);
 }
 
-/* Moves the shadow to another place, where nothing is mapped. When it is not there afterwards, it is where it was, or LOOSE. */
+/* Moves the shadow to another place, where nothing is mapped. On failure it is where it was, or LOOSE. */
 static hr_status put(const hr__tensor *tensor, spot where)
 {
 	hr__device *device = tensor->lms->device;
@@ -101,13 +101,13 @@ static hr_status make_shadow(hr__tensor *tensor)
 	return status;
 }
 
-/* It is LOOSE and idle. */
+/* The shadow is LOOSE and idle. */
 static void free_shadow(hr__tensor *tensor)
 {
 	hr__device *device = tensor->lms->device;
 	struct hr__shadow *shadow = tensor->shadow;
 	hr__host_pages_give(device, shadow->pages, shadow->count);
-	hr__device_release(device, shadow->aside, shadow->bytes); /* addresses that it keeps cost nothing */
+	hr__device_release(device, shadow->aside, shadow->bytes); /* an address range that the device keeps costs nothing */
 	hr__os()->free(shadow, struct_bytes(shadow->count));
 	tensor->shadow = NULL;
 }
@@ -147,7 +147,7 @@ void hr__shadow_drop(hr__tensor *tensor)
 	tensor->copy = (hr__host_copy){ 0 };
 }
 
-/* A tensor at home, claimed, whose shadow can be done without: one that holds nothing first. NULL when there is none. */
+/* Claims a resident tensor whose shadow can be released: first one whose shadow is not valid. NULL if there is none. */
 static hr__tensor *claim_shadowed(hr__lms *lms, const hr__tensor *except)
 {
 	hr__tensor *found = NULL;
@@ -199,8 +199,8 @@ hr_status hr__fixed_take(hr__tensor *tensor, const hr_request *request, bool idl
 		if (!status) tensor->counted = true;
 	} else if (!hr__span_has_memory(tensor->span)) {
 		status = hr__span_occupy(tensor->span, request, idle, tensor->shadow ? step_aside : NULL, tensor);
-		if (status && tensor->shadow) put(tensor, UNDER); /* as it was */
-	} else if (idle) { /* pages that an earlier return has left there */
+		if (status && tensor->shadow) put(tensor, UNDER); /* back where it was */
+	} else if (idle) { /* pages left by a restore that failed */
 		hr__meters_idle(tensor->lms->allocator, (int64_t)hr__span_bytes(tensor->span));
 	}
 	if (status) return status;
@@ -209,7 +209,7 @@ hr_status hr__fixed_take(hr__tensor *tensor, const hr_request *request, bool idl
 	return HR_OK;
 }
 
-/* Its memory is idle. */
+/* Unmaps its memory, which is idle. */
 static hr_status vacate(const hr__tensor *tensor)
 {
 	hr_status status = tensor->shadow ? put(tensor, LOOSE) : HR_OK;
@@ -229,7 +229,7 @@ hr_status hr__fixed_leave(hr__tensor *tensor)
 void hr__fixed_undo(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
-	/* A part of the contents may be on its way already. */
+	/* Part of the contents may be under way already. */
 	if (!hr__device_wait_idle(lms->device, bit(lms->in), hr__device_epoch(lms->device))) vacate(tensor);
 	tensor->address = 0;
 }
@@ -240,7 +240,7 @@ hr_status hr__fixed_end(hr__tensor *tensor)
 	hr_status status = HR_OK;
 	if (!tensor->span) return HR_OK;
 	if (tensor->address) status = wait_idle(tensor);
-	else if (hr__span_has_memory(tensor->span)) /* left by a return that failed */
+	else if (hr__span_has_memory(tensor->span)) /* left by a restore that failed */
 		status = hr__device_wait_idle(lms->device, bit(lms->in) | bit(lms->out), hr__device_epoch(lms->device));
 	if (!status && tensor->shadow) status = put(tensor, LOOSE);
 	if (!status) status = hr__span_give(tensor->span);

@@ -1,24 +1,25 @@
-/* lms.h - what the files of Large Model Support share: the tensor record, and the context that an allocator's tensors have in common.
+/* lms.h - shared by the files of Large Model Support: the tensor record, and the context that all tensors of an allocator share.
  *
- *     pin.c       pins, unpins, addresses: the hot path, no lock when the tensor is at home
- *     tensor.c    handles, making and destroying, the state machine
- *     move.c      one tensor leaves, returns, is checked
- *     sum.c       sums of what device memory holds, for verify
- *     stall.c     how long streams wait for returns
- *     fixed.c     the same under an address that holds
- *     reclaim.c   a request has no room: who should leave for it
- *     evict_queue.c  tensors in the order in which they are evicted (evict_queue.h)
- *     defrag.c    nobody is left to leave: who should move on the device, so that what is free is in one piece (and defrag_pages.c)
- *     learned.c   the policy that learns: what a step does is recorded (learned.h; record.c, link.c)
- *     steps.c     what the last step did, and the plan for this one (plan.h; force.c)
- *     follow.c    the plan as the step goes: who leaves, who is asked back, where to
- *     step_peak.c how many bytes a step needs at once
- *     host.c      where the contents are meanwhile (host.h)
- *     control.c   switches, options, statistics
+ *     pin.c          pin, unpin, address: the hot path, without a lock if the tensor is resident
+ *     tensor.c       handles, creating and destroying, the state machine and its invariants
+ *     move.c         evicts, restores, moves and verifies one tensor
+ *     fixed.c        the same for tensors with a stable address
+ *     reclaim.c      chooses the tensors to evict for a request that does not fit
+ *     evict_queue.c  tensors in the order of eviction (evict_queue.h)
+ *     defrag.c       moves tensors on the device to join free memory, when nothing more can be evicted (and defrag_pages.c)
+ *     sum.c          checksums of device memory, for verify
+ *     stall.c        how long streams wait for restores
+ *     step_peak.c    how many bytes a step needs at once
+ *     check.c        checks the invariants
+ *     control.c      switches, options, statistics
+ *     policy/        the learned policy: learned.c records a step (record.c, link.c), steps.c makes a plan of it (force.c),
+ *                    follow.c follows the plan
+ *     plan/          the planner (plan.h)
+ *     host/          host copies (host.h)
  *
- * LOCKS. A tensor's word (tensor.c) says who may touch the rest of it: everybody reads while it is at home and pinned; the one thread that
- * made it LEAVING, RETURNING, MOVING or GOING has it for itself. [lock] of the context guards the list of tensors and what policies know; nothing
- * is copied while it is held, and requests that find room never take it. */
+ * LOCKS. A tensor's word (tensor.c) controls access to its other fields. While the tensor is resident and pinned, any thread may
+ * read them. The thread that set LEAVING, RETURNING, MOVING or GOING has exclusive access. [lock] of the context guards the list of
+ * tensors and the data of policies. Nothing is copied while it is held, and a request that finds free memory never acquires it. */
 #ifndef HR_LMS_LMS_H
 #define HR_LMS_LMS_H
 
@@ -35,23 +36,23 @@ typedef struct hr__tensor hr__tensor;
 
 /* ---- tensors ---- */
 
-/* Where a tensor is; see the drawing in tensor.c. */
+/* A tensor's place; see the drawing in tensor.c. */
 enum hr__place {
 	HR__NOWHERE = 0, /* the record is not in use */
 	HR__NEW,         /* no contents, no memory */
-	HR__HOME,        /* on the device; pinned or not */
-	HR__LEAVING,     /* somebody is sending it out, or making a copy of it */
-	HR__OUT,         /* on the host */
-	HR__RETURNING,   /* somebody is getting it memory, and its contents if it has any */
-	HR__GOING,       /* somebody is destroying it */
-	HR__MOVING       /* somebody is giving it another address on the device; pinned or not */
+	HR__HOME,        /* resident on the device; pinned or not */
+	HR__LEAVING,     /* a thread is evicting it or copying it to the host */
+	HR__OUT,         /* evicted: on the host only */
+	HR__RETURNING,   /* a thread is allocating its memory and restoring its contents, if any */
+	HR__GOING,       /* a thread is destroying it */
+	HR__MOVING       /* a thread is moving it to another address on the device; pinned or not */
 };
 
 /*      63        32 31      8  7  6     5         4      3    0
  *     | generation | pins    | 0  | astray | addressed | place |
  *
- * addressed: somebody who has it pinned knows where it is. astray: it could not be moved, nor put back. What it should hold is on the host,
- * and comes from there before anybody is told its address. */
+ * addressed: the address was taken under the current pins. astray (displaced): a move failed and could not be undone; the device
+ * memory is invalid and the contents are on the host. They are copied back before the address is returned. */
 #define HR__WORD_PLACE UINT64_C(0xf)
 #define HR__WORD_ADDRESSED UINT64_C(0x10)
 #define HR__WORD_ASTRAY UINT64_C(0x20)
@@ -60,61 +61,63 @@ enum hr__place {
 
 struct hr__tensor {
 	hr__atomic_u64 word;
-	/* Immutable as long as it lives, like bytes, alignment, who, fixed. Atomic, as bytes and who, because a handle may be looked at while another
-	 * thread ends the tensor and makes a new one in its record: what was read then is of no use, as the word tells. */
+	/* Immutable while the tensor exists, like bytes, alignment, names and fixed. lms, bytes and the names are atomic because a
+	 * thread with a stale handle may read them while another thread destroys the tensor and reuses its record. The word then shows
+	 * that the values are not valid. */
 	_Atomic(hr__lms *) lms;
-	hr__atomic_u64 address;  /* of its memory, while it has any: */
-	uint64_t device_bytes;   /* that much */
-	struct hr__span *span;   /* of one that owns pages: its addresses, from its first memory on (core/memory/bfc/blocks.h) */
-	struct hr__shadow *shadow; /* and the host's pages for them (fixed.c); NULL = it was never out, or nobody wants any */
-	hr__host_copy copy;      /* on the host, good as long as it is there: who writes to the tensor drops it. Changed under the context's
-	                          * lock, by whoever has the tensor for itself or a pin on it */
-	hr__atomic_u64 streams;  /* that may still be working on its memory, */
-	hr__atomic_u64 epoch;    /* and up to when */
-	hr__atomic_u64 in_epoch; /* the mark after this one covers its return; 0 = nothing to wait for */
-	hr__atomic_u64 out_epoch; /* the same of the copy to the host */
-	hr__atomic_u64 took_on, took_epoch; /* the stream that got its memory, as a mask, and when: it alone has waited for who had it before.
-	                                     * 0 = the in stream, which in_epoch covers */
+	hr__atomic_u64 address;  /* of its device memory; 0 = none */
+	uint64_t device_bytes;   /* size of that memory; kept while evicted */
+	struct hr__span *span;   /* if it owns pages: its address range, from its first memory on (core/memory/bfc/blocks.h) */
+	struct hr__shadow *shadow; /* and the host pages mapped there while it is evicted (fixed.c); NULL = none were made, or they were
+	                            * released */
+	hr__host_copy copy;      /* host copy, valid while it exists: a write pin drops it. Changed under the context's lock, by a
+	                          * thread with exclusive access or a pin */
+	hr__atomic_u64 streams;  /* that may still be using its memory */
+	hr__atomic_u64 epoch;    /* epoch of their last use */
+	hr__atomic_u64 in_epoch; /* epoch covered by the mark after its restore; 0 = nothing to wait for */
+	hr__atomic_u64 out_epoch; /* the same for its copy to the host */
+	hr__atomic_u64 took_on, took_epoch; /* the stream that allocated its memory, as a mask, and the epoch then: only that stream has
+	                                     * waited for the memory's previous users. 0 = the in stream, which in_epoch covers */
 	hr__atomic_u64 last_use; /* number of the last pin call */
-	hr__atomic_u64 pinned_by; /* where tensors may be moved: streams that it was ever pinned for. A bit is set before the pin */
+	hr__atomic_u64 pinned_by; /* if tensors may be moved: streams that it was ever pinned for. A bit is set before the pin */
 
 	hr__atomic_u64 bytes;
 	uint64_t alignment;
-	uint64_t sum;            /* verify: of its contents when it was last unpinned */
-	hr__atomic_u8 synced;    /* there is a copy; for those who do not hold the lock */
+	uint64_t sum;            /* verify: checksum of its contents at the last unpin */
+	hr__atomic_u8 synced;    /* it has a host copy; for readers without the lock */
 	hr__atomic_u8 sum_known;
-	hr__atomic_u8 written;   /* verify: a write pin was taken since */
-	hr__atomic_u8 leaves;    /* the policy wants it out: it goes first. A hint, set under the lock and cleared without */
-	hr__atomic_u8 fresh;     /* it returned, and was not pinned since */
-	hr__atomic_u8 prefetched; /* it returned ahead of a pin that has not come yet */
-	hr__atomic_u8 unfollowed; /* the in stream may be at its memory, and those who have it pinned were not made to wait for that */
-	hr__atomic_u8 blank;     /* it has memory, and no call that would write to it was met yet: there is nothing to read, or to copy */
-	hr__atomic_u8 never_evict; /* HR__STAYS_*; 0 = it may leave */
+	hr__atomic_u8 written;   /* verify: a write pin was taken since that checksum */
+	hr__atomic_u8 leaves;    /* the policy evicts it first. A hint: set under the lock, cleared without */
+	hr__atomic_u8 fresh;     /* restored, and not pinned since */
+	hr__atomic_u8 prefetched; /* prefetched for a pin that has not come yet */
+	hr__atomic_u8 unfollowed; /* the in stream may be using its memory, and the streams of current pins do not wait for that */
+	hr__atomic_u8 blank;     /* it has memory, but no call that would write to it has succeeded yet: nothing to read or copy */
+	hr__atomic_u8 never_evict; /* HR__STAYS_*; 0 = it may be evicted */
 	_Atomic(bool) fixed;
-	bool counted;            /* its first memory was counted as a request, so its end is a free */
-	bool told;               /* the recording has the copy that it leaves with */
+	bool counted;            /* its first memory was counted as a request, so its destruction is a free */
+	bool told;               /* the recording already has its eviction, written when the copy was made */
 	uint8_t dtype;
 	hr__atomic_i64 priority;
 	hr__atomic_u32 op, scope, tag; /* names */
 	hr_shape shape;
 	hr__atomic_u32 evictions, restores;
 	uint32_t index;          /* of this record; immutable */
-	uint32_t member;         /* where it is in the context's list, or the next spare record. Under lock */
-	uint32_t queued[HR__EVICT_QUEUES]; /* where it is in each queue, or HR__UNQUEUED. Under lock */
+	uint32_t member;         /* index in the context's list, under its lock; in a spare record the next spare one */
+	uint32_t queued[HR__EVICT_QUEUES]; /* index in each queue, or HR__UNQUEUED. Under lock */
 	struct {                 /* learned.h; under lock */
-		uint32_t slot;       /* among the tensors of the step; UINT32_MAX = none yet */
-		uint32_t step;       /* low bits of the number of the step in which slot was given */
-		uint32_t uses;       /* in that step, */
-		uint32_t use;        /* and the number of the last in the record */
-		uint32_t planned;    /* its number in the plan; UINT32_MAX = it has none */
+		uint32_t slot;       /* index in the step's record; UINT32_MAX = none yet */
+		uint32_t step;       /* low bits of the number of the step that slot belongs to */
+		uint32_t uses;       /* in that step */
+		uint32_t use;        /* index of the last of them in the record */
+		uint32_t planned;    /* index in the plan; UINT32_MAX = not planned */
 	} learned;
 };
 
-/* Why a tensor may not leave. */
-#define HR__STAYS_WANTED 1u /* somebody said so */
-#define HR__STAYS_SMALL 2u  /* its address holds, and it is smaller than a page: it is a block like others, and stays where it is */
+/* Why a tensor may not be evicted. */
+#define HR__STAYS_WANTED 1u /* set by the caller */
+#define HR__STAYS_SMALL 2u  /* fixed and smaller than a page: a block like any other */
 
-/* Whether its address holds and it has pages of its own, so that they can be taken from under it. */
+/* Whether it is fixed and has pages of its own, which eviction can unmap. */
 static inline bool hr__owns_pages(const hr__tensor *tensor);
 
 static inline enum hr__place hr__place_of(uint64_t word)
@@ -132,19 +135,19 @@ static inline uint64_t hr__word_at(uint64_t word, enum hr__place place)
 	return (word & ~HR__WORD_PLACE) | (uint64_t)place;
 }
 
-/* Where the records are: in blocks, which are made when they are needed. */
+/* Tensor records are allocated in blocks, on demand. */
 #define HR__TENSOR_BLOCK 1024u
 #define HR__TENSOR_BLOCKS_MAX ((1u << 24) / HR__TENSOR_BLOCK)
 extern _Atomic(hr__tensor *) hr__tensor_blocks[HR__TENSOR_BLOCKS_MAX];
 
-/* Says why a handle names no tensor: HR_CLOSED or HR_FORKED. */
+/* Sets the message for a handle that names no tensor. Returns HR_CLOSED or HR_FORKED. */
 hr_status hr__tensor_is_missing(hr_tensor handle);
 
-/* The record of a handle; NULL (message set, HR_CLOSED or HR_FORKED in *why) when it names none. The record stays readable whatever
- * happens to the tensor; its word tells. Inline, because every pin and unpin looks three times. */
+/* The record of a handle; NULL (message set, HR_CLOSED or HR_FORKED in *why) if the handle names no tensor. The record stays
+ * readable whatever happens to the tensor; check its word. Inline, because each pin and unpin calls it three times. */
 static inline hr__tensor *hr__tensor_of(hr_tensor handle, hr_status *why)
 {
-	uint32_t index = (uint32_t)handle.id - 1, block = index / HR__TENSOR_BLOCK; /* number 0 names none, and is beyond all blocks */
+	uint32_t index = (uint32_t)handle.id - 1, block = index / HR__TENSOR_BLOCK; /* id 0 gives an index beyond all blocks */
 	hr__tensor *tensor = HR_LIKELY(!hr__forked && block < HR__TENSOR_BLOCKS_MAX) ? hr__load_acquire(&hr__tensor_blocks[block]) : NULL;
 	if (HR_LIKELY(tensor != NULL)) {
 		tensor += index % HR__TENSOR_BLOCK;
@@ -155,38 +158,38 @@ static inline hr__tensor *hr__tensor_of(hr_tensor handle, hr_status *why)
 	return NULL;
 }
 hr_tensor hr__tensor_handle(const hr__tensor *tensor, uint64_t word);
-/* Of the tensor that its blocks call [owner], its number and 1: whether it could leave now. */
+/* Whether the tensor with index [owner] - 1 could be evicted now. Its blocks store [owner] (hr__block_own). */
 bool hr__tensor_could_leave(uint32_t owner);
 hr_status hr__tensor_is_closed(hr_tensor handle); /* sets the message; returns HR_CLOSED */
 /* "tensor 12 (512.0 MiB, op matmul)" */
 const char *hr__tensor_name(const hr__tensor *tensor, char *out, size_t capacity);
 #define HR__TENSOR_NAME 160u
 
-/* Bytes that it takes on the device, whenever it is there. */
+/* Bytes that it occupies on the device when resident. */
 uint64_t hr__tensor_device_bytes(const hr__tensor *tensor);
 
-/* Takes a tensor that is at [from], unpinned, for oneself: it is at [to] then, and nobody else touches it. False when it is not there, or
- * pinned, or its generation is not that of [word]. */
+/* Claims an unpinned tensor: changes its place from [from] to [to], which gives the caller exclusive access. False if the tensor is
+ * not at [from], is pinned, or has another generation than [word]. */
 bool hr__tensor_claim(hr__tensor *tensor, uint64_t word, enum hr__place from, enum hr__place to);
-/* The same for one at home, pinned or not, whose address nobody has taken: it is MOVING then, and keeps its pins. */
+/* Claims a resident tensor whose address is not taken: sets MOVING. It may be pinned, and keeps its pins. */
 bool hr__tensor_claim_moving(hr__tensor *tensor, uint64_t word);
-/* Ends that: it is at home. */
+/* Ends the claim of hr__tensor_claim_moving: sets HOME. */
 void hr__tensor_settle_moved(hr__tensor *tensor);
-/* Ends the other. [pins] is 0 or 1. */
+/* Ends the claim of hr__tensor_claim: sets [place]. [pins] is 0 or 1. */
 void hr__tensor_settle(hr__tensor *tensor, enum hr__place place, uint32_t pins);
-/* Waits a little for whoever has the tensor for itself. */
+/* Waits briefly for the thread that has claimed the tensor. */
 void hr__tensor_wait(unsigned attempt);
 
 /* ---- the context ---- */
 
 #define HR__STALLS 512u
-/* A stream was made to wait for the return of a tensor. */
+/* A stream was made to wait for the restore of a tensor. */
 typedef struct hr__stall {
-	uint64_t asked, came; /* numbers of marks: of the stream before it was told to wait, and behind the copy */
+	uint64_t asked, came; /* mark numbers: in the stream before the wait, in the in stream after the copy */
 	hr_stream stream;
 } hr__stall;
 
-/* What there was when a step began (step_peak.c). */
+/* State at the start of a step (step_peak.c). */
 typedef struct hr__step_start {
 	hr__level level;
 	int64_t resident, out, evictions;
@@ -195,58 +198,59 @@ typedef struct hr__step_start {
 #define HR__VICTIMS_MAX 1024u
 
 struct hr__lms {
-	/* immutable once it is made */
-	void *block; /* that it is in */
+	/* immutable after creation */
+	void *block; /* the allocation that contains this struct */
 	hr__allocator *allocator;
 	hr_allocator handle;
 	hr__device *device;
 	hr_device device_handle;
-	hr__atomic_u32 pinning; /* threads in a call that counts pins, of those that have no cache of the allocator (check.c) */
-	hr_stream out, in; /* streams of its own for copies; the default one where the device has no others */
+	hr__atomic_u32 pinning; /* threads inside a call that counts pins, if they have no cache of the allocator (check.c) */
+	hr_stream out, in; /* its streams for copies; the default stream if the device has no others */
 	bool enabled, defrag, verify, lru;
 	hr_lms_safety safety;
 	uint64_t wait_ns, defrag_budget;
-	hr__host *host; /* NULL while not enabled */
-	hr_lms_policy policy; /* a user's; score is NULL for ours */
+	hr__host *host; /* NULL if not enabled */
+	hr_lms_policy policy; /* a user's policy; score is NULL for the built-in ones */
 	void *policy_user;
 	char policy_name[32];
 	int csv; /* file of step statistics; -1 = none */
-	struct hr__learned *learned; /* NULL unless the policy is "learned" */
+	struct hr__learned *learned; /* NULL unless enabled with the policy "learned" */
 
-	hr__atomic_u64 limit;    /* of bytes of tensors on the device; UINT64_MAX = none */
-	hr__atomic_u64 clock;    /* pin calls so far */
-	hr__atomic_i64 resident; /* bytes of tensors on the device, and of those that are getting memory there */
-	hr__atomic_i64 live;     /* while enabled: bytes of tensors that have memory, or have left it for the host, */
-	hr__atomic_i64 peak_live; /* and the most since the step began */
-	hr__atomic_u64 changes;  /* times that room may have come: those who wait for some look at it */
-	hr__atomic_u32 movers;   /* threads that have tensors for themselves now, which nobody else can move or use */
-	hr__atomic_u32 turn;     /* 1 = a thread that waits for room has it: see pin.c */
+	hr__atomic_u64 limit;    /* of bytes of resident tensors; UINT64_MAX = none */
+	hr__atomic_u64 clock;    /* number of pin calls */
+	hr__atomic_i64 resident; /* bytes of resident tensors, and of those that are getting memory */
+	hr__atomic_i64 live;     /* if enabled: bytes of resident and evicted tensors */
+	hr__atomic_i64 peak_live; /* its peak since the step began */
+	hr__atomic_u64 changes;  /* incremented when memory may have become available; waiting threads watch it */
+	hr__atomic_u32 movers;   /* threads with claimed tensors, which no other thread can move or use */
+	hr__atomic_u32 turn;     /* 1 = held by a thread that waits for memory (pin.c) */
 
 	hr__lock lock __attribute__((aligned(64)));
-	/* Members from resident_count on are out; those before it need not be resident. Where the queues do not help, reclaiming looks at these
-	 * alone: with little memory most tensors are out, and a look at all of them for each eviction takes time that grows with their square. */
+	/* Members from resident_count on are evicted; those before it need not be resident. Where the queues do not help, reclaiming
+	 * scans only the latter: with little memory most tensors are evicted, and scanning all of them for each eviction would take
+	 * quadratic time. */
 	hr__tensor **members;
 	uint32_t member_count, member_capacity, resident_count;
-	struct hr__movable *movable; /* room for as many: scratch of reclaim.c */
+	struct hr__movable *movable; /* as long as [members], like order: scratch of reclaim.c and defrag.c */
 	hr__tensor **order;
-	hr__evict_queue queues[HR__EVICT_QUEUES]; /* while enabled: room for as many in each */
-	uint64_t looks;    /* at tensors, to find out which are to leave; for tests */
-	uint64_t mistakes; /* choices by the queues that a look at all tensors did not make (hr__reclaim_compares) */
-	hr__stall stalls[HR__STALLS]; /* that are not looked at yet: a ring */
+	hr__evict_queue queues[HR__EVICT_QUEUES]; /* if enabled: each as long as [members] */
+	uint64_t looks;    /* tensors examined to choose victims; for tests */
+	uint64_t mistakes; /* choices by the queues that differ from a scan of all tensors (hr__reclaim_compares) */
+	hr__stall stalls[HR__STALLS]; /* not evaluated yet: a ring */
 	uint32_t stall_first, stall_count;
 	uint64_t csv_offset;
 	bool in_step;
 	hr__step_start step_start;
-	struct hr__lms *next; /* of all contexts; under the lock of the list */
+	struct hr__lms *next; /* in the list of all contexts; under that list's lock */
 
-	hr__lock scratch_lock; /* verify: of the host's scratch memory */
-	uint64_t scratch_streams, scratch_epoch; /* that may still be copying to it; under its lock */
+	hr__lock scratch_lock; /* verify: guards the host's scratch memory */
+	uint64_t scratch_streams, scratch_epoch; /* that may still be copying to it; under scratch_lock */
 
-	struct { /* totals, and what is now; changed by anybody */
+	struct { /* totals and current values; written by all threads */
 #define HR__LMS_COUNTER(name, text) hr__atomic_i64 name;
 		HR_LMS_STATS_TABLE(HR__LMS_COUNTER)
 	} stats __attribute__((aligned(64)));
-	struct { /* what the totals were at hr_reset_memory_stats: counted from there on (control.c) */
+	struct { /* the totals at hr_reset_memory_stats; counting starts there (control.c) */
 		HR_LMS_STATS_TABLE(HR__LMS_COUNTER)
 	} base;
 #undef HR__LMS_COUNTER
@@ -257,27 +261,27 @@ static inline bool hr__owns_pages(const hr__tensor *tensor)
 	return tensor->fixed && tensor->bytes >= tensor->lms->allocator->page;
 }
 
-/* Whether the host's memory is mapped at its address while it is out. */
+/* Whether host pages are mapped at its address while it is evicted. */
 static inline bool hr__is_shadowed(const hr__tensor *tensor)
 {
 	return tensor->lms->safety == HR_SAFETY_HOST_MAPPED && hr__owns_pages(tensor);
 }
 
-/* The context of an allocator, made with the defaults when there is none. */
+/* The context of an allocator; created with the default options if there is none. */
 hr_status hr__lms_of(hr_allocator allocator, hr__lms **out);
-/* Bytes of resident tensors that nothing is using. While threads pin and move, some that a thread is about to unpin or give up count. */
+/* Bytes of resident tensors without pins. While threads pin and move, tensors about to be unpinned or evicted may be included. */
 static inline int64_t hr__lms_inactive(const hr__lms *lms)
 {
 	int64_t bytes = hr__load_relaxed(&lms->allocator->idle);
 	return bytes > 0 ? bytes : 0;
 }
-/* Bytes of pinned tensors, and of those that are getting memory. */
+/* Bytes of pinned tensors, and of tensors that are getting memory. */
 static inline int64_t hr__lms_pinned(const hr__lms *lms)
 {
 	int64_t idle = hr__load_acquire(&lms->allocator->idle), bytes = hr__load_acquire(&lms->resident) - idle;
 	return bytes > 0 ? bytes : 0;
 }
-/* The program has begun a step there and not ended it. */
+/* Whether the program has begun a step on this allocator and not ended it. */
 HR__SHARED bool hr__lms_in_step(hr_allocator allocator);
 static inline void hr__lms_count(hr__atomic_i64 *counter, int64_t n)
 {
@@ -286,154 +290,160 @@ static inline void hr__lms_count(hr__atomic_i64 *counter, int64_t n)
 void hr__lms_max(hr__atomic_i64 *to, int64_t value);
 void hr__lms_max_u64(hr__atomic_u64 *to, uint64_t value);
 
-/* Whether the context of an allocator with that handle is there: it goes before the allocator does. */
+/* Whether the allocator with that handle has an open context. A context closes before its allocator. */
 bool hr__lms_is_open(uint64_t allocator);
-/* Pins that the calling thread has taken and not given back, in contexts that are open (pin.c). */
+/* Pins that the calling thread holds in open contexts (pin.c). */
 int64_t hr__pins_held(void);
 
-/* Around everything that has tensors for itself for longer than a look; and that room may have come without it. */
+/* Enter and leave enclose work on claimed tensors that takes longer than a look. Changed says that memory may have become
+ * available; leave calls it too. */
 void hr__lms_enter(hr__lms *lms);
 void hr__lms_leave(hr__lms *lms);
 void hr__lms_changed(hr__lms *lms);
-uint64_t hr__lms_changes_made(void); /* by the calling thread, in any context */
+uint64_t hr__lms_changes_made(void); /* by the calling thread, in all contexts */
 
-/* 0, the number of a violated invariant (tensor.c), or HR__NOT_QUIET: tensors were in use all the time (check.c). */
+/* 0, the number of a violated invariant (tensor.c), or HR__NOT_QUIET: some tensor was in use at every attempt (check.c). */
 #define HR__NOT_QUIET (-1)
 int hr__lms_check(hr__lms *lms);
 
 /* List of members (tensor.c). */
 hr_status hr__lms_add(hr__lms *lms, hr__tensor *tensor);
 void hr__lms_remove(hr__lms *lms, hr__tensor *tensor);
-void hr__lms_free_members(hr__lms *lms); /* frees the arrays when no member is left */
-/* With the lock held: a member that is out goes behind the resident ones; one that returns goes before those that are out. */
+void hr__lms_free_members(hr__lms *lms); /* frees the arrays; no member may be left */
+/* With the lock held: moves an evicted member behind the resident ones, or a restored one before the evicted ones. */
 void hr__lms_set_out(hr__lms *lms, hr__tensor *tensor);
 void hr__lms_set_resident(hr__lms *lms, hr__tensor *tensor);
-/* Destroys every tensor, pinned or not: the allocator is going. */
+/* Destroys every tensor, pinned or not, because the allocator is closing. */
 void hr__lms_drop_tensors(hr__lms *lms);
 void hr__tensors_forget(void); /* after fork */
 void hr__tensors_shutdown(void);
 
-/* ---- moving (move.c). The caller has the tensor for itself. ---- */
+/* ---- moving (move.c); the caller has exclusive access to the tensor ---- */
 
-/* Makes sure the host has a good copy of a tensor that is at home (LEAVING). It stays at home. HR_NOT_READY: it is blank. */
+/* Makes sure that a resident tensor (LEAVING) has a host copy. The tensor stays resident. HR_NOT_READY: it is blank. */
 hr_status hr__move_sync(hr__tensor *tensor);
-/* Gives the memory of a tensor up that the host has a good copy of; [stream] will use it next (lms->in counts as not known; the host waits
- * when it gets the memory). */
+/* Frees the device memory of a tensor that has a host copy. [stream] uses the memory next; lms->in and lms->out mean that the
+ * stream is not known. For HR_STREAM_HOST the host waits when it gets the memory. */
 hr_status hr__move_drop(hr__tensor *tensor, hr_stream stream);
-/* Both, and settles it: OUT, or HOME again when it failed. One that is blank is NEW then, without a copy. */
+/* hr__move_sync and hr__move_drop; then settles the tensor: OUT, or HOME on failure. A blank tensor becomes NEW, without a copy. */
 hr_status hr__move_out(hr__tensor *tensor, hr_stream stream);
-/* Takes the memory from one that is blank (LEAVING), and settles it: NEW, or HOME when the device keeps its pages. */
+/* Frees the memory of a blank tensor (LEAVING) and settles it: NEW, or HOME if the device does not release its pages. */
 hr_status hr__move_undo(hr__tensor *tensor);
-/* Gets memory (RETURNING). [contents]: and what it held. [idle]: it is not about to be pinned. Fails with the tensor as it was; does not
- * settle. */
+/* Allocates memory (RETURNING). [contents]: and restores the contents. [idle]: no pin follows at once. On failure the tensor is
+ * unchanged. Does not settle. */
 hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents, bool idle);
-/* Gives up whatever memory and copy it has, wherever they are. When it fails and the tensor still has a span, nothing has changed. */
+/* Frees its memory and its host copy, if any. If it fails and the tensor still has a span, nothing has changed. */
 hr_status hr__move_away(hr__tensor *tensor);
-/* The contents are about to change: the host's copy is not good any more. [stream] waits for a copy that is being made. Pinned. */
+/* Drops the host copy of a pinned tensor that is about to be written. [stream] waits for a copy to the host that is under way. */
 hr_status hr__move_dirty(hr__tensor *tensor, hr_stream stream);
-/* Gives it another address on the device (MOVING), in stream order; it keeps its contents and whatever the host has of them. Settles it at
- * home, where it was when that failed. HR_NOT_READY when the memory at [to] is not free. */
+/* Moves a tensor (MOVING) to another address on the device, in stream order. Contents and host copy are kept. Settles it HOME, on
+ * failure at its old address. HR_NOT_READY: the memory at [to] is not free. */
 hr_status hr__move_to(hr__tensor *tensor, uint64_t to);
-/* The same to where the free memory before it begins. Over the host where that is less than the tensor: should the device fail then, and
- * again when it is put back, it is astray. */
+/* Moves it to the start of the free memory before it. If that is smaller than the tensor, the copy goes through the host. If the
+ * device fails then, and again when the tensor is put back, the tensor is astray. */
 hr_status hr__move_down(hr__tensor *tensor);
-/* Brings the contents of one that is astray back from the host. Anybody may call it: HR_OK when it is not, or no longer. */
+/* Copies the contents of an astray tensor back from the host. Any thread may call it. HR_OK if the tensor is not, or no longer,
+ * astray. */
 hr_status hr__move_repair(hr__tensor *tensor, uint64_t word);
-/* verify: looks at the contents after the last unpin. HR_CORRUPT when they changed although nobody had a write pin. LEAVING. */
+/* verify: checks the contents after the last unpin (LEAVING). HR_CORRUPT if they changed without a write pin. */
 hr_status hr__move_inspect(hr__tensor *tensor, hr_stream stream);
 
-/* ---- sums (sum.c) ---- */
+/* ---- checksums (sum.c) ---- */
 
-/* Of [bytes] at [address] on the device as they will be when [stream] has done what it was given; waits for it. Equal for equal bytes, in
- * one context. On a device without memory behind it, that of nothing. Only where verify is on. */
+/* Checksum of [bytes] at [address] on the device, as they are when [stream] has done what was queued; waits for it. Equal bytes
+ * have equal sums in one context. Contents do not count on a device without memory behind it. Only if verify is on. */
 hr_status hr__sum(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream, uint64_t *out);
 
 /* ---- waiting (stall.c) ---- */
 
-/* [stream] is about to be told to wait for the return that mark [came] of the in stream follows. */
+/* [stream] is about to wait for a restore, which mark [came] of the in stream follows. */
 void hr__stall_note(hr__lms *lms, hr_stream stream, uint64_t came);
-void hr__stalls_settle(hr__lms *lms); /* adds up what is known by now */
+void hr__stalls_settle(hr__lms *lms); /* adds up stalls whose marks were reached */
 
-/* ---- tensors that own pages (fixed.c). The caller has the tensor for itself. ---- */
+/* ---- tensors that own pages (fixed.c); the caller has exclusive access to the tensor ---- */
 
-/* Memory at its address, the first time at any. Its contents, if it has any, are still on the host. [idle]: it is not about to be pinned. */
+/* Maps memory at its address; the first call chooses the address. Contents, if any, stay on the host. [idle]: no pin follows at
+ * once. */
 hr_status hr__fixed_take(hr__tensor *tensor, const hr_request *request, bool idle);
-/* Waits until nobody works on its memory, and takes that away; the address stays. When it fails nothing has changed. */
+/* Waits until no stream uses its memory, then unmaps the pages and returns them; the address stays. On failure nothing has
+ * changed. */
 hr_status hr__fixed_leave(hr__tensor *tensor);
-/* Undoes hr__fixed_take after a return that failed half way. What the device will not take back stays for the next return. */
+/* Undoes hr__fixed_take after a restore that failed. Pages that the device does not release stay for the next restore. */
 void hr__fixed_undo(hr__tensor *tensor);
-/* Gives memory, addresses and the host's pages back. When it fails the tensor is as it was. */
+/* Releases its memory, address range and host pages. On failure the tensor is unchanged. */
 hr_status hr__fixed_end(hr__tensor *tensor);
-/* The same for one whose context is going: what the device will not give back stays with the allocator. */
+/* The same when the context closes: what the device does not release stays with the allocator. */
 void hr__fixed_abandon(hr__tensor *tensor);
 
-/* Contents of a tensor that is shadowed: to its pages on the host, and back. In the order of the out and in streams. */
+/* Copies the contents of a shadowed tensor to its host pages, and back, in the order of the out and in streams. */
 hr_status hr__shadow_store(hr__tensor *tensor, hr__host_copy *copy);
 hr_status hr__shadow_load(hr__tensor *tensor);
-/* What they hold is not good any more. They stay with the tensor, for the next time. */
+/* Invalidates the contents of the host pages. The pages stay with the tensor, for the next eviction. */
 void hr__shadow_drop(hr__tensor *tensor);
-/* Gives pages of the host back that tensors at home keep, but for [except]: about [bytes]. True when there were any. */
+/* Releases about [bytes] of host pages that resident tensors other than [except] keep. True if any were released. */
 bool hr__shadows_shrink(hr__lms *lms, const hr__tensor *except, uint64_t bytes);
 
-/* ---- making room (reclaim.c) ---- */
+/* ---- reclaiming memory (reclaim.c) ---- */
 
 hr_status hr__reclaim(const hr__pressure *pressure, enum hr__source *source);
-/* Tests of one thread set it: what the queues say is compared with a look at all tensors, and differences are counted. */
+/* Set by tests with one thread: choices by the queues are compared with a scan of all tensors, and differences are counted. */
 extern bool hr__reclaim_compares;
-/* Whether the calling thread's last request failed because tensors that should have made room could not leave. */
+/* Whether the calling thread's last request failed because tensors chosen for eviction could not be evicted. */
 bool hr__reclaim_was_blocked(void);
-/* What reclaiming may do for the calling thread's requests: anything, drop what the policy wants out, nothing. */
+/* What reclaiming may evict for the calling thread's requests: any tensor, only those that the policy evicts, none. */
 enum hr__reclaim_mode { HR__RECLAIM_ANY = 0, HR__RECLAIM_LEAVING, HR__RECLAIM_NOTHING };
 enum hr__reclaim_mode hr__reclaim_mode(void);
-enum hr__reclaim_mode hr__reclaim_allow(enum hr__reclaim_mode mode); /* returns the one before */
-/* Drops those that the policy wants out from [bytes] at [address]. False when that cannot make them free. */
+enum hr__reclaim_mode hr__reclaim_allow(enum hr__reclaim_mode mode); /* returns the previous mode */
+/* Evicts tensors from [bytes] at [address] if the policy evicts all of them. False if that does not free the range. */
 bool hr__reclaim_at(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream);
-/* Counts [bytes] as resident, and sends out what is above the limit for tensors with them. HR_OUT_OF_MEMORY, and nothing counted, when
- * that is not possible. */
+/* Counts [bytes] as resident, and evicts what then exceeds the limit for tensors. HR_OUT_OF_MEMORY, and nothing is counted, if that
+ * is not possible. */
 hr_status hr__reclaim_below(hr__lms *lms, uint64_t bytes, hr_stream stream);
-/* Everything inactive with that tag (HR_NAME_NONE: with any). */
+/* Evicts all inactive tensors with that tag (HR_NAME_NONE: with any). */
 hr_status hr__reclaim_all(hr__lms *lms, hr_name tag, uint64_t *bytes);
 
 void hr__sort_by_address(hr__tensor **tensors, size_t count);
-/* Joins free memory by moving tensors on the device (defrag.c). HR_NOT_READY: there is no way, or nothing of the budget is left. Anything
- * but HR_OK: nothing was moved. */
+/* Joins free memory by moving tensors on the device (defrag.c). HR_NOT_READY: impossible, or the budget is spent. On failure
+ * nothing was moved. */
 hr_status hr__defragment(hr__lms *lms, const hr__pressure *pressure);
-/* The bytes that it would move for such a request, whether options.defrag allows it or not; UINT64_MAX when there is no way, or no host memory to
- * look for one. Moves nothing. */
+/* Bytes that hr__defragment would move for the request, whether options.defrag allows it or not. UINT64_MAX: impossible, or no host
+ * memory to plan it. Moves nothing. */
 uint64_t hr__defragment_bytes(hr__lms *lms, const hr__pressure *pressure);
-void hr__defragment_anew(void); /* the calling thread begins with another request */
+void hr__defragment_anew(void); /* the calling thread starts another request */
 
-/* ---- how much memory a step needs (step_peak.c). Without locks. ---- */
+/* ---- how much memory a step needs (step_peak.c); called without locks ---- */
 
 void hr__step_peak_begin(hr__lms *lms);
 void hr__step_peak_end(hr__lms *lms);
 
-/* ---- the learned policy (learned.c, steps.c, follow.c). Does nothing where lms->learned is NULL. ---- */
+/* ---- the learned policy (policy/); does nothing if lms->learned is NULL ---- */
 
 hr_status hr__learned_open(hr__lms *lms);
 void hr__learned_close(hr__lms *lms);
 void hr__learned_step(hr__lms *lms, bool begins);
-void hr__learned_before(hr__lms *lms, const hr_pin *pins, size_t count); /* a pin call */
-void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream); /* it was met */
+void hr__learned_before(hr__lms *lms, const hr_pin *pins, size_t count); /* before a pin call */
+void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream); /* after it succeeded */
 void hr__learned_unpinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream);
 void hr__learned_created(hr__lms *lms, hr__tensor *tensor);
 void hr__learned_destroyed(hr__lms *lms, hr__tensor *tensor);
-/* How good it is if this tensor leaves though the plan would have it stay, more than 0: the later it is used again the better. [alone]: and
- * the fewer its bytes are. Under lms->lock. */
+/* Value of evicting a tensor that the plan keeps, more than 0: the later its next use, the higher. [alone]: and the fewer its
+ * bytes, the higher. Under lms->lock. */
 double hr__learned_worth(hr__lms *lms, const hr__tensor *tensor, bool alone);
-/* Whether that grows with the time since its last use, for all tensors: there is no plan, or the step is another one. Under lms->lock. */
+/* Whether that value grows with the time since the last use, for all tensors: there is no plan, or the step is not the plan's.
+ * Under lms->lock. */
 bool hr__learned_goes_by_use(const hr__lms *lms);
-/* Somebody is about to leave whom the plan would have stay. Under lms->lock. */
+/* An unplanned eviction is about to happen. Under lms->lock. */
 void hr__learned_pressed(hr__lms *lms);
-/* Where its memory should lie, by the plan; 0 = anywhere. */
+/* The address that the plan assigns to its memory; 0 = any. */
 uint64_t hr__learned_place(const hr__tensor *tensor);
-/* A tensor is leaving. */
+/* A tensor is being evicted. */
 void hr__learned_evicted(hr__lms *lms, const hr__tensor *tensor);
-/* Whether a copy should have a mark before it, to be timed; and that it was given to the out or in stream between two marks. */
+/* Whether a copy is timed, which takes a mark before it; and reports such a copy, queued on the out or in stream between two
+ * marks. */
 bool hr__learned_times_copy(const hr__lms *lms, uint64_t bytes);
 void hr__learned_copied(hr__lms *lms, bool out, uint64_t bytes, uint64_t before, uint64_t after);
 
-/* Brings a tensor back ahead of a pin. HR_OUT_OF_MEMORY when there is no room but by moving out what nobody wants out. */
+/* Restores a tensor before it is pinned. HR_OUT_OF_MEMORY if only an unplanned eviction could make room. */
 hr_status hr__prefetch(hr__tensor *tensor, uint64_t word);
 
 #endif

@@ -1,15 +1,17 @@
-/* move.c - one tensor leaves the device, returns, or goes for ever. Nothing here waits for the device, but verify, and what is done with
- * tensors whose address holds (fixed.c).
+/* move.c - evicts, restores, moves and frees one tensor. Nothing here waits for the device, except verify and tensors that own
+ * pages (fixed.c).
  *
- *   copy out   the out stream waits for the streams that used the tensor, copies, and is marked. The tensor stays where it is, synced
- *   drop       whoever gets the memory waits for that mark, on the device. So a copy that was made early costs its next user nothing
- *   return     memory is had on the in stream, which waits for whoever used that before; the copy follows, and a mark. A pin makes its
- *              stream wait for that mark, and for nothing that was queued behind it
- *   move       memory is had on the in stream, which waits for the streams that used the tensor, copies, and is marked: to whoever pins it
- *              next it looks like a return. Streams that it is pinned for already are made to wait at once
- *   repair     what a move over the host, and putting it back, have left astray (tensor.c) is copied from the host, on the in stream
+ *   copy out   the out stream waits for the streams that used the tensor, copies it, and is marked. The tensor stays resident,
+ *              synced
+ *   drop       the next user of the memory waits for that mark, on the device. So a copy that was made early costs that user
+ *              nothing
+ *   restore    memory is allocated on the in stream, which waits for the memory's previous users; the copy follows, and a mark. A
+ *              pin makes its stream wait for that mark, and for nothing that was queued after it
+ *   move       memory is allocated on the in stream, which waits for the streams that used the tensor, copies it, and is marked. To
+ *              the next pin it looks like a restore. Streams of current pins are made to wait at once
+ *   repair     the contents of an astray tensor (tensor.c) are copied back from the host, on the in stream
  *
- * What is waited for is one stream up to one mark (device.h): the number kept is the epoch that the mark covers. */
+ * Each wait is for one stream up to one mark (device.h); the number kept is the epoch that the mark covers. */
 #include <stdio.h>
 #include <string.h>
 
@@ -29,7 +31,7 @@ static bool is_astray(const hr__tensor *tensor)
 	return hr__load_relaxed(&tensor->word) & HR__WORD_ASTRAY;
 }
 
-/* A mark before a copy, when it is to be timed; 0 = none. */
+/* Records a mark before a copy that is timed; 0 = none. */
 static uint64_t mark_before(hr__lms *lms, hr_stream stream, uint64_t bytes)
 {
 	uint64_t number = 0;
@@ -37,8 +39,7 @@ static uint64_t mark_before(hr__lms *lms, hr_stream stream, uint64_t bytes)
 	return number;
 }
 
-/* Marks a stream after a copy; what it was given so far is covered by the epoch that is returned. Without a mark, waiting takes longer,
- * and no more. */
+/* Marks a stream after a copy. The epoch returned covers all that was queued so far. Without a mark, waiting only takes longer. */
 static uint64_t mark_after(hr__lms *lms, hr_stream stream, uint64_t bytes, uint64_t before)
 {
 	uint64_t number;
@@ -53,13 +54,13 @@ static hr_status order(hr__lms *lms, hr_stream stream, uint64_t streams, uint64_
 	return hr__device_order(lms->device, stream, streams, epoch, &waits);
 }
 
-/* Where a copy is on the host, for traces: its address, or with the highest bit set its offset in the file. */
+/* Where a host copy is, for traces: its address, or its offset in the file with the highest bit set. */
 static uint64_t place_of(const hr__host_copy *copy)
 {
 	return copy->address || !copy->bytes ? copy->address : copy->offset | UINT64_C(1) << 63;
 }
 
-/* [bytes] are those that a copy moves; 0: it leaves or returns without one. */
+/* [bytes] are those that a copy moves; 0 = evicted or restored without a copy. */
 static void note(const hr__tensor *tensor, hr__event_kind kind, uint64_t bytes)
 {
 	if (hr__trace_is_on())
@@ -77,10 +78,11 @@ static void note(const hr__tensor *tensor, hr__event_kind kind, uint64_t bytes)
 		                              .dtype = (hr_dtype)tensor->dtype });
 }
 
-/* What [stream] was given so far may be working on its memory, also when those who have it pinned did not wait for that. */
+/* Adds [stream] to the users of its memory: work queued there may be using it, even if the streams of current pins did not wait for
+ * that. */
 static void join_users(hr__tensor *tensor, hr_stream stream)
 {
-	if (stream == tensor->lms->in) hr__store_relaxed(&tensor->unfollowed, 1); /* first: see unpin_one */
+	if (stream == tensor->lms->in) hr__store_relaxed(&tensor->unfollowed, 1); /* before [streams], which unpin_one reads first */
 	uint64_t streams = hr__load_relaxed(&tensor->streams);
 	while (!hr__cas_acq_rel(&tensor->streams, &streams, streams | bit(stream))) {}
 	hr__lms_max_u64(&tensor->epoch, hr__device_epoch(tensor->lms->device));
@@ -93,7 +95,7 @@ hr_status hr__move_inspect(hr__tensor *tensor, hr_stream stream)
 	uint64_t sum;
 	char name[HR__TENSOR_NAME];
 	bool written = hr__load_relaxed(&tensor->written);
-	if (is_astray(tensor)) return HR_OK; /* nobody could change what it holds */
+	if (is_astray(tensor)) return HR_OK; /* no program could write to it */
 	hr_status status = hr__sum(tensor->lms, tensor->address, tensor->bytes, stream, &sum);
 	if (status) return status;
 	if (!written && hr__load_relaxed(&tensor->sum_known) && sum != tensor->sum)
@@ -105,7 +107,7 @@ hr_status hr__move_inspect(hr__tensor *tensor, hr_stream stream)
 	return HR_OK;
 }
 
-/* After a return. */
+/* After a restore: compares the contents with those at the last unpin. */
 static hr_status compare(hr__tensor *tensor, hr_stream stream)
 {
 	uint64_t sum;
@@ -116,7 +118,7 @@ static hr_status compare(hr__tensor *tensor, hr_stream stream)
 	return hr__fail(HR_CORRUPT, "%s came back with other contents than it left with", hr__tensor_name(tensor, name, sizeof name));
 }
 
-/* ---- copies on the host ---- */
+/* ---- host copies ---- */
 
 static void set_copy(hr__tensor *tensor, hr__host_copy copy)
 {
@@ -126,7 +128,7 @@ static void set_copy(hr__tensor *tensor, hr__host_copy copy)
 	hr__lock_release(&tensor->lms->lock);
 }
 
-/* With the lock held. The last that was done with the copy is its way back, or else its way out. */
+/* With the lock held. The last work queued on the copy is its restore, or else its store. */
 static void drop_copy(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
@@ -149,7 +151,7 @@ static hr_request request_of(const hr__tensor *tensor, hr_stream stream)
 		                 .dtype = (hr_dtype)tensor->dtype };
 }
 
-/* Of its data on the host, where it needs no alignment. */
+/* Copies the contents to the host, where they need no alignment. */
 static hr_status store_copy(const hr__tensor *tensor, hr__host_copy *copy)
 {
 	hr_request request = request_of(tensor, tensor->lms->out);
@@ -162,30 +164,30 @@ static hr_status store(hr__tensor *tensor)
 	hr__lms *lms = tensor->lms;
 	hr__host_copy copy = { 0 };
 	hr_status status = order(lms, lms->out, hr__load_relaxed(&tensor->streams) & ~bit(lms->out), hr__load_relaxed(&tensor->epoch));
-	/* It may be leaving before the unpin of its last writer could look at it, or after a pin that came to nothing. */
+	/* The unpin of its last writer may not have checked it yet, or a pin for writing failed. */
 	if (!status && lms->verify && hr__load_relaxed(&tensor->written)) status = hr__move_inspect(tensor, lms->out);
 	uint64_t before = status ? 0 : mark_before(lms, lms->out, tensor->bytes);
 	if (!status)
 		status = hr__is_shadowed(tensor) ? hr__shadow_store(tensor, &copy) : store_copy(tensor, &copy);
 	if (status) {
-		join_users(tensor, lms->out); /* a part of it may be on its way all the same */
+		join_users(tensor, lms->out); /* part of it may be under way all the same */
 		return status;
 	}
 	set_copy(tensor, copy);
 	hr__store_relaxed(&tensor->out_epoch, mark_after(lms, lms->out, tensor->bytes, before));
-	/* Who waits for the copy has waited for all of them. */
+	/* Waiting for the copy covers all of them. */
 	if (hr__owns_pages(tensor)) hr__store_relaxed(&tensor->streams, 0);
 	return HR_OK;
 }
 
-/* ---- out ---- */
+/* ---- evicting ---- */
 
-/* Gives up the host's copies of tensors that are at home: they can be made again. True when there was one. */
+/* Drops host copies of resident tensors, which can be made again. True if a retry makes sense. */
 static bool make_host_room(hr__lms *lms, const hr__tensor *except, uint64_t bytes)
 {
 	uint64_t freed = 0;
 	if (lms->safety == HR_SAFETY_HOST_MAPPED && hr__shadows_shrink(lms, except, bytes)) return true;
-	if (hr__is_shadowed(except)) { /* pages, which copies of others do not give */
+	if (hr__is_shadowed(except)) { /* it needs host pages, which dropping copies does not free */
 		hr__host_trim(lms->host);
 		return true;
 	}
@@ -224,7 +226,7 @@ static void count_out(hr__lms *lms, int64_t bytes)
 	hr__lms_max(&lms->stats.peak_bytes_out, now);
 }
 
-/* Where tensors never leave, the allocator's own peak is enough. */
+/* If tensors are never evicted, the allocator's own peak is enough. */
 static void count_live(hr__lms *lms, int64_t bytes)
 {
 	if (!lms->enabled) return;
@@ -232,7 +234,7 @@ static void count_live(hr__lms *lms, int64_t bytes)
 	if (now > hr__load_relaxed(&lms->peak_live)) hr__lms_max(&lms->peak_live, now);
 }
 
-/* Streams that may be working on its memory, and up to when; [next], where it is known, is made to wait for a copy to the host first. */
+/* Streams that may be using its memory, and their epoch. [next], if known, is first made to wait for a copy to the host. */
 static hr_status last_users(hr__tensor *tensor, hr_stream next, uint64_t *streams, uint64_t *epoch)
 {
 	hr__lms *lms = tensor->lms;
@@ -299,9 +301,9 @@ hr_status hr__move_out(hr__tensor *tensor, hr_stream stream)
 	return status;
 }
 
-/* ---- in ---- */
+/* ---- restoring ---- */
 
-/* The place that the plan has for it, if that is free or can be made so. */
+/* Allocates at the address that the plan assigns, if that is free or planned evictions can free it. */
 static hr_status take_place(hr__tensor *tensor, const hr_request *request, bool idle)
 {
 	hr__lms *lms = tensor->lms;
@@ -319,8 +321,8 @@ static hr_status take_place(hr__tensor *tensor, const hr_request *request, bool 
 	return HR_OK;
 }
 
-/* The first memory of a tensor is a request like any other; later it is the library's own business. It is counted as resident before, so
- * that threads together stay within the limit for tensors. */
+/* The first memory of a tensor is a request like any other; later ones are internal. The bytes are counted as resident first, so
+ * that all threads together stay within the limit for tensors. */
 static hr_status take_memory(hr__tensor *tensor, hr_stream stream, bool idle)
 {
 	hr__lms *lms = tensor->lms;
@@ -337,7 +339,7 @@ static hr_status take_memory(hr__tensor *tensor, hr_stream stream, bool idle)
 	if (!status) return HR_OK;
 	void *block = NULL;
 	uint64_t address = 0;
-	/* What comes back ahead of its use waits for its place; anything else takes whatever there is. */
+	/* A prefetch waits for its place; any other call accepts any address. */
 	if (status == HR_OUT_OF_MEMORY && hr__reclaim_mode() != HR__RECLAIM_ANY) {}
 	else if (tensor->counted) status = hr__block_take(lms->allocator, &request, idle, &address, &tensor->device_bytes);
 	else status = hr_alloc(lms->handle, &request, &block);
@@ -354,7 +356,7 @@ static hr_status take_memory(hr__tensor *tensor, hr_stream stream, bool idle)
 static hr_status load(hr__tensor *tensor, uint64_t *epoch)
 {
 	hr__lms *lms = tensor->lms;
-	/* The copy may still be under way to the host, on the other stream. */
+	/* The copy to the host may still be under way on the out stream. */
 	hr_status status = order(lms, lms->in, bit(lms->out), hr__load_relaxed(&tensor->out_epoch));
 	uint64_t before = status ? 0 : mark_before(lms, lms->in, tensor->bytes);
 	if (!status)
@@ -374,7 +376,7 @@ hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents, bool 
 	hr__block_own(lms->allocator, tensor->address, tensor->index + 1);
 	if (copies) status = load(tensor, &epoch);
 	if (status) {
-		char why[512]; /* undoing may fail too, and must not replace the reason */
+		char why[512]; /* undoing may fail too, and must not replace the message */
 		snprintf(why, sizeof why, "%s", hr_last_message());
 		if (hr__owns_pages(tensor)) hr__fixed_undo(tensor);
 		else hr__block_give(lms->allocator, tensor->address, bit(lms->in) | bit(lms->out), hr__device_epoch(lms->device), true);
@@ -391,7 +393,7 @@ hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents, bool 
 	hr__store_relaxed(&tensor->out_epoch, 0);
 	hr__store_relaxed(&tensor->streams, bit(copies ? lms->in : stream));
 	hr__store_relaxed(&tensor->epoch, copies ? epoch : hr__device_epoch(lms->device));
-	if (was_out) note(tensor, HR__EVENT_RESTORE, copies ? tensor->bytes : 0); /* while it is known where the copy was */
+	if (was_out) note(tensor, HR__EVENT_RESTORE, copies ? tensor->bytes : 0); /* while the copy's location is known */
 	if (lms->enabled) {
 		hr__lock_take(&lms->lock);
 		hr__lms_set_resident(lms, tensor);
@@ -411,18 +413,19 @@ hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents, bool 
 	return HR_OK;
 }
 
-/* ---- changes, and the end ---- */
+/* ---- writing and destroying ---- */
 
 hr_status hr__move_dirty(hr__tensor *tensor, hr_stream stream)
 {
 	hr__lms *lms = tensor->lms;
 	hr__lock_take(&lms->lock);
 	hr_status status = HR_OK;
-	if (tensor->copy.bytes && !is_astray(tensor)) { /* if it is, the copy goes when it was brought back */
-		/* Both copies read what is about to be overwritten: the one to the host, and, on the host, the one back. */
+	if (tensor->copy.bytes && !is_astray(tensor)) { /* the copy of an astray tensor is dropped after its repair */
+		/* The copy to the host reads memory that is about to be overwritten. The restore reads the host copy; drop_copy frees that
+		 * in stream order. */
 		uint64_t copied = hr__load_relaxed(&tensor->out_epoch);
 		if (copied) status = order(lms, stream, bit(lms->out), copied);
-		/* Who waits for the stream waits for that copy too, also when the pin comes to nothing. */
+		/* Waiting for [stream] then covers that copy, even if the pin fails. */
 		if (!status && copied) join_users(tensor, stream);
 		if (!status) drop_copy(tensor);
 		if (!status) hr__store_relaxed(&tensor->out_epoch, 0);
@@ -432,7 +435,7 @@ hr_status hr__move_dirty(hr__tensor *tensor, hr_stream stream)
 	return status;
 }
 
-/* The memory of a tensor that was not pinned is free. */
+/* The memory of an unpinned tensor was freed. */
 static void count_gone(const hr__tensor *tensor)
 {
 	hr__meters_idle(tensor->lms->allocator, -(int64_t)tensor->device_bytes);
@@ -450,7 +453,7 @@ hr_status hr__move_away(hr__tensor *tensor)
 	} else if (tensor->address) {
 		uint64_t streams, epoch, users = hr__load_relaxed(&tensor->streams);
 		hr_stream last = users ? (hr_stream)__builtin_ctzll(users) : HR_STREAM_HOST;
-		if (last_users(tensor, last, &streams, &epoch)) { /* then everybody waits for everything */
+		if (last_users(tensor, last, &streams, &epoch)) { /* then all later users wait for all of it */
 			streams = users | bit(lms->out);
 			epoch = hr__device_epoch(lms->device);
 		}
@@ -475,7 +478,7 @@ hr_status hr__move_undo(hr__tensor *tensor)
 	hr__lms *lms = tensor->lms;
 	HR_ASSERT(hr__load_relaxed(&tensor->blank) && !tensor->copy.bytes);
 	hr__lms_enter(lms);
-	/* Nobody was ever given its address, and its pages were idle when they came. */
+	/* Its address was never taken, and its pages were idle when they were mapped. */
 	if (hr__owns_pages(tensor)) hr__store_relaxed(&tensor->streams, 0);
 	hr_status status = hr__move_away(tensor);
 	bool gone = !tensor->address;
@@ -483,7 +486,7 @@ hr_status hr__move_undo(hr__tensor *tensor)
 		hr__lock_take(&lms->lock);
 		hr__evict_queue_take_all(lms, tensor);
 		hr__lock_release(&lms->lock);
-		tensor->counted = false; /* that was a free, and its next memory is a request */
+		tensor->counted = false; /* this was a free; its next memory is a request */
 		hr__store_relaxed(&tensor->blank, 0);
 	}
 	hr__tensor_settle(tensor, gone ? HR__NEW : HR__HOME, 0);
@@ -491,9 +494,9 @@ hr_status hr__move_undo(hr__tensor *tensor)
 	return status;
 }
 
-/* ---- to another address ---- */
+/* ---- moving on the device ---- */
 
-/* The in stream waits for whoever wrote to it or reads from it; what comes after it need wait for nobody else. */
+/* Makes the in stream wait for all users of the tensor; waiting for the in stream then covers them. */
 static hr_status follow_users(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
@@ -503,7 +506,8 @@ static hr_status follow_users(hr__tensor *tensor)
 	return status;
 }
 
-/* Those who hold pins may ask for the address as soon as it is at home, and queue work there. */
+/* A thread with a pin may take the address once the tensor is HOME, and queue work there. So the streams of current pins wait for
+ * [epoch]. */
 static hr_status delay_holders(hr__tensor *tensor, uint64_t epoch)
 {
 	hr__lms *lms = tensor->lms;
@@ -517,7 +521,7 @@ static hr_status delay_holders(hr__tensor *tensor, uint64_t epoch)
 	return status;
 }
 
-/* What was copied to it is covered by [epoch] of the in stream, which has waited for all who used it before. */
+/* [epoch] of the in stream covers the copy to its memory; the in stream has waited for all earlier users. */
 static void follow_copy(hr__tensor *tensor, uint64_t epoch)
 {
 	hr__store_relaxed(&tensor->in_epoch, epoch);
@@ -546,7 +550,7 @@ static void arrive(hr__tensor *tensor, uint64_t to, uint64_t epoch)
 	follow_copy(tensor, epoch);
 }
 
-/* Where there is memory for it. When it fails, it is where it was. */
+/* Copies it to memory allocated at [to]. On failure it stays where it was. */
 static hr_status copy_on_device(hr__tensor *tensor, uint64_t to, uint64_t *epoch)
 {
 	hr__lms *lms = tensor->lms;
@@ -556,11 +560,11 @@ static hr_status copy_on_device(hr__tensor *tensor, uint64_t to, uint64_t *epoch
 		                 HR_COPY_ON_DEVICE, lms->in);
 	*epoch = mark_after(lms, lms->in, tensor->bytes, 0);
 	if (!status) status = delay_holders(tensor, *epoch);
-	if (status) join_users(tensor, lms->in); /* which may be reading it already */
+	if (status) join_users(tensor, lms->in); /* the in stream may be reading it already */
 	return status;
 }
 
-/* From the host's copy to its memory, where it is; those who hold pins wait for that. */
+/* Copies [copy] to its memory, at its current address; the streams of current pins wait for that. */
 static hr_status fill_again(hr__tensor *tensor, const hr__host_copy *copy, uint64_t *epoch)
 {
 	hr__lms *lms = tensor->lms;
@@ -572,8 +576,8 @@ static hr_status fill_again(hr__tensor *tensor, const hr__host_copy *copy, uint6
 	return status;
 }
 
-/* Its memory is not good any more, and [copy] is all there is. Whoever is about to drop the host's copy, because of a pin for writing that
- * came before the move, must find it astray. */
+/* Its memory is invalid, and only [copy] has the contents. The lock is needed because a thread with an older write pin may be about
+ * to drop the host copy, and must find the tensor astray. */
 static void go_astray(hr__tensor *tensor, hr__host_copy copy)
 {
 	hr__lms *lms = tensor->lms;
@@ -591,12 +595,12 @@ hr_status hr__move_repair(hr__tensor *tensor, uint64_t word)
 	hr_status status = HR_OK;
 	uint64_t epoch;
 	char name[HR__TENSOR_NAME];
-	if (!hr__tensor_claim_moving(tensor, word)) return HR_OK; /* somebody else is at it */
+	if (!hr__tensor_claim_moving(tensor, word)) return HR_OK; /* another thread has claimed it */
 	hr__lms_enter(lms);
 	if (is_astray(tensor)) {
 		status = fill_again(tensor, &tensor->copy, &epoch);
 		if (!status && lms->verify && !hr__load_relaxed(&tensor->written)) status = compare(tensor, lms->in);
-		if (!status) { /* of those who hold pins, some may be about to write */
+		if (!status) { /* a thread with a pin may be about to write */
 			hr__lock_take(&lms->lock);
 			drop_copy(tensor);
 			hr__fetch_sub_acq_rel(&tensor->word, HR__WORD_ASTRAY);
@@ -611,7 +615,8 @@ hr_status hr__move_repair(hr__tensor *tensor, uint64_t word)
 	                   hr__tensor_name(tensor, name, sizeof name));
 }
 
-/* Where it would overwrite itself. The host's copy is the mover's own: that of the tensor belongs to those who hold pins as well. */
+/* For a move that would overwrite its source. The host copy is private to the move, because threads with pins may drop the tensor's
+ * own. */
 static hr_status copy_over_host(hr__tensor *tensor, uint64_t to, uint64_t *epoch)
 {
 	hr__lms *lms = tensor->lms;
@@ -624,7 +629,7 @@ static hr_status copy_over_host(hr__tensor *tensor, uint64_t to, uint64_t *epoch
 		join_users(tensor, lms->out);
 		return status;
 	}
-	/* All that can fail comes before the first byte is overwritten, as far as that is possible. */
+	/* As far as possible, everything that can fail comes before the first byte is overwritten. */
 	uint64_t stored = mark_after(lms, lms->out, tensor->bytes, 0);
 	status = order(lms, lms->in, bit(lms->out), stored);
 	if (!status) status = follow_users(tensor);
@@ -634,7 +639,7 @@ static hr_status copy_over_host(hr__tensor *tensor, uint64_t to, uint64_t *epoch
 		*epoch = mark_after(lms, lms->in, tensor->bytes, 0);
 		if (!status) status = delay_holders(tensor, *epoch);
 	}
-	/* The out stream may still be reading it; or else a part of it may be overwritten. */
+	/* Before [begun], the out stream may still be reading it; after that, part of it may be overwritten. */
 	if (status && !begun) join_users(tensor, lms->out);
 	if (status && begun) {
 		char why[512];

@@ -1,12 +1,12 @@
-/* pin.c - pins, unpins, addresses.
+/* pin.c - pin, unpin, addresses.
  *
- * A tensor at home is pinned by adding one to its word, and nothing else is written that other threads look at but the counters of bytes.
- * Everything else - memory for a new tensor, the return of one that is out, the end of a host copy that a write makes stale - happens once
- * for many pins.
+ * Pinning a resident tensor is one compare-and-swap on its state word; the only other shared writes are the byte counters. The slow
+ * cases are rare: allocating memory for a new tensor, restoring an evicted one, invalidating a host copy on write.
  *
- * Pins of one call are all or none. A call that finds no room gives back what it pinned; if its thread holds no other pins, it waits for
- * others to unpin and tries again, because nobody can be waiting for it. A thread that holds pins fails at once: two such threads could
- * wait for each other for ever. So does a call that has no room even when all others have unpinned. */
+ * hr_pin_all is atomic: it pins every tensor or none, and on failure releases what it pinned. A thread that holds no other pins
+ * then waits for unpins and retries; this cannot deadlock, because no thread can be waiting for it. A thread that already holds
+ * pins fails immediately, because two such threads could deadlock. A call that would not fit even if all other threads unpinned
+ * fails immediately, too. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,14 +16,15 @@
 #include "core/lms/lms.h"
 #include "core/memory/bfc/blocks.h"
 
-#define SHORT 64u /* calls that name no more tensors than this are checked pair by pair; longer ones with 8 KiB of stack */
-#define LONGEST 16u /* waits get longer up to this attempt: HR__LOCK_MAX_SLEEP_NS then */
+#define SHORT 64u /* calls with at most this many tensors are checked pairwise; longer ones use 8 KiB of stack */
+#define LONGEST 16u /* waits grow up to this attempt, to HR__LOCK_MAX_SLEEP_NS */
 #define NOW_AND_THEN 64u
-#define POLITE_NS 2000000u /* that is how long a pin lets one go first that waits already; it may wait for something else */
+#define POLITE_NS 2000000u /* how long a pin yields to a waiter, which may be waiting for something else */
 
-/* Pins that this thread took and did not give back, by context; what others give back for it counts against them. A context that closes
- * takes its pins with it, so they are told apart: for 8 contexts at a time, because room for variables of a thread is scarce in a library that is
- * loaded late. The last entry is for all that came when there were more, and they stay there until it is empty. */
+/* Pins that this thread took and did not release, per context. A pin that another thread releases counts against that thread.
+ * Closing a context ends its pins, so contexts are counted apart: 8 at a time, because thread-local storage is scarce in a library
+ * that is loaded late. The last entry counts all contexts that found no entry; until it is empty, new contexts are counted there
+ * too. */
 #define HELD 8u
 static _Thread_local struct held {
 	uint64_t context;
@@ -58,8 +59,8 @@ int64_t hr__pins_held(void)
 	return pins;
 }
 
-/* Around what counts pins: who checks the counts must know that a thread is at it. That thread's own flag, where it has one, because a
- * counter that all threads write would cost more than the pin. */
+/* Encloses code that counts pins, so that a check of the counters knows whether a thread is inside. It uses a flag of the thread's
+ * own cache if there is one, because a counter that all threads write would cost more than the pin. */
 static inline hr__cache *begin_counting(hr__lms *lms)
 {
 	hr__cache *cache = hr__thread_self ? hr__thread_self->caches[lms->allocator->slot] : NULL;
@@ -78,7 +79,7 @@ static inline void end_counting(hr__lms *lms, hr__cache *cache)
 	else hr__fetch_sub_acq_rel(&lms->pinning, 1);
 }
 
-/* Before it is pinned for [stream]: whoever moves it then knows who has to wait. */
+/* Called before the tensor is pinned for [stream]: a thread that then moves the tensor knows which streams have to wait. */
 static inline void note_stream(hr__tensor *tensor, hr_stream stream)
 {
 	uint64_t seen, bit = hr__stream_bit(stream);
@@ -87,7 +88,7 @@ static inline void note_stream(hr__tensor *tensor, hr_stream stream)
 	while ((seen | bit) != seen && !hr__cas_acq_rel(&tensor->pinned_by, &seen, seen | bit)) {}
 }
 
-/* Brings a tensor that was claimed home, and pins it. A new one is blank until all of the call is met. */
+/* Makes a claimed tensor resident and pins it. A new one is blank until the whole call has succeeded. */
 static hr_status bring_home(hr__tensor *tensor, enum hr__place from, hr_access access, hr_stream stream)
 {
 	hr__lms *lms = tensor->lms;
@@ -108,7 +109,7 @@ static hr_status nothing_to_read(const hr__tensor *tensor)
 	                hr__tensor_name(tensor, name, sizeof name));
 }
 
-/* Pins it where it is, or brings it there. */
+/* Pins a tensor, and makes it resident first if needed. */
 static hr_status hold(hr__tensor *tensor, hr_tensor handle, hr_access access, hr_stream stream)
 {
 	for (unsigned attempt = 0;; attempt++) {
@@ -124,7 +125,7 @@ static hr_status hold(hr__tensor *tensor, hr_tensor handle, hr_access access, hr
 			}
 			note_stream(tensor, stream);
 			if (!hr__cas_acq_rel(&tensor->word, &word, word + HR__WORD_PIN)) continue;
-			/* Counted afterwards, so that two threads never count one tensor twice: the peak of active bytes would remember it. */
+			/* Counted after the pin, so that two threads never count one tensor twice: the peak of active bytes would keep that. */
 			if (!(word & HR__WORD_PINS)) hr__meters_idle(tensor->lms->allocator, -(int64_t)hr__tensor_device_bytes(tensor));
 			return HR_OK;
 		}
@@ -142,8 +143,8 @@ static hr_status hold(hr__tensor *tensor, hr_tensor handle, hr_access access, hr
 	}
 }
 
-/* Lets go of one pin. The caller knows that it is pinned. True when that was the last: then the tensor is at [place], HOME, or LEAVING for
- * the caller. */
+/* Releases one pin of a tensor that the caller has found pinned. True if it was the last pin: the tensor is then at [place], HOME,
+ * or LEAVING for the caller. */
 static bool let_go(hr__tensor *tensor, enum hr__place place)
 {
 	uint64_t word = hr__load_relaxed(&tensor->word);
@@ -153,36 +154,36 @@ static bool let_go(hr__tensor *tensor, enum hr__place place)
 			word = hr__load_acquire(&tensor->word);
 			continue;
 		}
-		if (HR_UNLIKELY(!hr__pins_of(word))) return false; /* two threads unpinned the last one */
+		if (HR_UNLIKELY(!hr__pins_of(word))) return false; /* two threads released the last pin */
 		bool last = hr__pins_of(word) == 1;
 		uint64_t next = last ? hr__word_at((word - HR__WORD_PIN) & ~HR__WORD_ADDRESSED, place) : word - HR__WORD_PIN;
-		/* What is inactive is counted before others can see it so, and take it. */
+		/* Counted as inactive before other threads can see that and claim it. */
 		if (last) hr__meters_idle(tensor->lms->allocator, (int64_t)tensor->device_bytes);
 		if (hr__cas_acq_rel(&tensor->word, &word, next)) return last;
 		if (last) hr__meters_idle(tensor->lms->allocator, -(int64_t)tensor->device_bytes);
 	}
 }
 
-/* Lets go of one pin of a call that came to nothing. A tensor that got its memory in such calls alone is as it was before. */
+/* Releases one pin of a call that failed. A tensor that had memory only in such calls becomes NEW again. */
 static __attribute__((noinline)) void put_back(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
-	if (HR_LIKELY(!hr__load_relaxed(&tensor->blank))) { /* while it is pinned it does not become so */
+	if (HR_LIKELY(!hr__load_relaxed(&tensor->blank))) { /* a pinned tensor does not become blank */
 		if (let_go(tensor, HR__HOME)) hr__lms_changed(lms);
 		return;
 	}
-	hr__lms_enter(lms); /* before: who finds nobody moving, and nothing pinned, finds that memory free */
+	hr__lms_enter(lms); /* first: a thread that sees no movers and no pins must find this memory free */
 	if (let_go(tensor, HR__LEAVING)) {
-		char why[512]; /* undoing may fail too, and must not replace the reason */
+		char why[512]; /* undoing may fail too, and must not replace the message */
 		snprintf(why, sizeof why, "%s", hr_last_message());
-		/* Another thread may have pinned it meanwhile, and written to it. */
+		/* Another thread may have pinned and written it meanwhile. */
 		if (!hr__load_relaxed(&tensor->blank)) hr__tensor_settle(tensor, HR__HOME, 0);
 		else if (hr__move_undo(tensor)) hr__fail(HR_OUT_OF_MEMORY, "%s", why);
 	}
 	hr__lms_leave(lms);
 }
 
-/* Whether a call that reads a blank tensor writes to it as well. */
+/* Whether an entry of the call before [at] writes to the same tensor. */
 static bool writes_before(const hr_pin *pins, size_t at)
 {
 	for (size_t i = 0; i < at; i++)
@@ -190,8 +191,8 @@ static bool writes_before(const hr_pin *pins, size_t at)
 	return false;
 }
 
-/* Waits until nothing on the device works on a tensor that is pinned: those who unpinned it, its return, a copy to the host if it is going
- * to be written, and whatever its memory was used for before. Its place is fixed first, because moving it would be work again. */
+/* Waits until the device has finished all work on a pinned tensor: that of earlier pins, its restore, a copy to the host if it will
+ * be written, and earlier uses of its memory. Takes its address first, because moving it would queue new work. */
 static hr_status wait_on_host(hr__tensor *tensor, hr_tensor handle, hr_access access)
 {
 	hr__lms *lms = tensor->lms;
@@ -211,14 +212,14 @@ static hr_status wait_on_host(hr__tensor *tensor, hr_tensor handle, hr_access ac
 	return status;
 }
 
-/* Makes [stream] wait for the return of a tensor, or for what its memory was used for before. */
+/* Makes [stream] wait for the restore of a tensor, or for earlier uses of its memory. */
 static hr_status follow_return(hr__tensor *tensor, hr_stream stream)
 {
 	hr__lms *lms = tensor->lms;
 	int64_t waits = 0;
 	uint64_t came = hr__load_relaxed(&tensor->in_epoch);
 	if (!came) {
-		/* Another stream got its memory, and perhaps never used it: what that waits for, this one must wait for too. */
+		/* Another stream allocated its memory, and perhaps never used it: this stream must wait for what that stream waits for. */
 		uint64_t took = hr__load_relaxed(&tensor->took_on) & ~hr__stream_bit(stream);
 		return took ? hr__device_order(lms->device, stream, took, hr__load_relaxed(&tensor->took_epoch), &waits) : HR_OK;
 	}
@@ -227,7 +228,7 @@ static hr_status follow_return(hr__tensor *tensor, hr_stream stream)
 	return hr__device_order(lms->device, stream, hr__stream_bit(lms->in), came, &waits);
 }
 
-/* Number [at] of a call. */
+/* Pins entry [at] of a call. */
 static hr_status pin_one(hr__tensor *tensor, const hr_pin *pins, size_t at, hr_stream stream)
 {
 	hr_access access = pins[at].access;
@@ -253,13 +254,13 @@ static hr_status pin_one(hr__tensor *tensor, const hr_pin *pins, size_t at, hr_s
 
 /* ---- calls ---- */
 
-/* Tensors of a call that were named so far, by numbers of records. It may take one for another: who has occurred is looked for. */
+/* Tensors named so far in a call, by record number. May report one that was not named, so a hit is confirmed by a search. */
 #define NAMED_BITS 65536u
 struct named {
 	uint64_t bits[NAMED_BITS / 64];
 };
 
-/* Whether it may have been named before; it has then. */
+/* Adds a tensor. True if it may have been named before. */
 static bool name_again(struct named *named, hr_tensor tensor)
 {
 	uint32_t bit = (uint32_t)tensor.id % NAMED_BITS;
@@ -286,16 +287,16 @@ static hr_status check_call(const hr_pin *pins, size_t count, hr_stream stream, 
 	return HR_OK;
 }
 
-/* ---- refusing ---- */
+/* ---- refusals ---- */
 
-/* What a call needs at once, and what is in its way. */
+/* What a call needs at once, and what holds memory against it. */
 struct demand {
 	uint64_t own;    /* bytes of the tensors that it names */
-	uint64_t stays;  /* of others at home that do not leave, whoever unpins, */
-	uint64_t pinned; /* and of others that could if they were not pinned */
+	uint64_t stays;  /* of other resident tensors that may not be evicted, pinned or not */
+	uint64_t pinned; /* of other resident tensors that only their pins hold */
 };
 
-/* The tensor of an entry; NULL when one before it names the same. For all entries in order. */
+/* The tensor of an entry; NULL if an earlier entry names the same one. Call it for all entries in order. */
 static const hr__tensor *named_first(struct named *named, const hr_pin *pins, size_t at)
 {
 	hr_status ignored;
@@ -305,7 +306,7 @@ static const hr__tensor *named_first(struct named *named, const hr_pin *pins, si
 	return hr__tensor_of(pins[at].tensor, &ignored);
 }
 
-/* Where its bytes belong, with the context's lock held; NULL = nowhere: it is not at home, or leaves when there is need. */
+/* The field that its bytes count in; NULL if it is not resident or can be evicted. With the context's lock held. */
 static uint64_t *bytes_in_the_way(const hr__tensor *tensor, struct demand *demand)
 {
 	uint64_t word = hr__load_acquire(&tensor->word);
@@ -328,7 +329,7 @@ static struct demand measure(hr__lms *lms, const hr_pin *pins, size_t count)
 		if (!tensor) continue;
 		uint64_t bytes = hr__tensor_device_bytes(tensor), *in = bytes_in_the_way(tensor, &demand);
 		demand.own += bytes;
-		if (in) *in -= *in < bytes ? *in : bytes; /* it is not in its own way; others may have unpinned it since */
+		if (in) *in -= *in < bytes ? *in : bytes; /* its own bytes do not count; other threads may have unpinned it since */
 	}
 	hr__lock_release(&lms->lock);
 	return demand;
@@ -340,7 +341,7 @@ static uint64_t limit_of(hr__lms *lms)
 	return limit < lms->allocator->limit ? limit : lms->allocator->limit;
 }
 
-/* Whether there is no room for it even when nobody else has anything pinned. Blocks that are no tensors may be freed. */
+/* Whether the call would not fit even if no other tensor were pinned. Plain blocks do not count, because they may be freed. */
 static bool can_never_fit(hr__lms *lms, const hr_pin *pins, size_t count)
 {
 	uint64_t limit = limit_of(lms);
@@ -348,7 +349,7 @@ static bool can_never_fit(hr__lms *lms, const hr_pin *pins, size_t count)
 	return demand.own > limit || demand.stays > limit - demand.own;
 }
 
-/* "reads 4.0 MiB weights, writes 1.0 MiB": as many as there is room for. */
+/* "reads 4.0 MiB weights, writes 1.0 MiB": as many tensors as fit. */
 static void list_tensors(const hr_pin *pins, size_t count, char *list, size_t capacity)
 {
 	size_t used = 0;
@@ -369,7 +370,7 @@ static void list_tensors(const hr_pin *pins, size_t count, char *list, size_t ca
 	}
 }
 
-/* What an op needs at once, for the message; [never]: whatever others unpin. */
+/* Fails with a message that says what the op needs at once. [never]: it would not fit whatever other threads unpin. */
 static hr_status no_room(hr__lms *lms, const hr_pin *pins, size_t count, bool never)
 {
 	hr_name op = hr__thread_self ? hr__thread_self->op : HR_NAME_NONE;
@@ -409,7 +410,7 @@ static hr_status no_room(hr__lms *lms, const hr_pin *pins, size_t count, bool ne
 	                   size.text[0], list, size.text[1], never ? "does not leave" : "is in use", size.text[2]);
 }
 
-/* All of them or none. */
+/* Pins all tensors or none. */
 static hr_status try_all(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
 	hr_status status = HR_OK;
@@ -432,7 +433,7 @@ static hr_status try_all(hr__lms *lms, const hr_pin *pins, size_t count, hr_stre
 
 /* ---- waiting for room ---- */
 
-/* A pin is counted after it is made, so the tensors are looked at as well. */
+/* A pin is counted after it is made, so the tensors are checked as well. */
 static bool nothing_is_pinned(hr__lms *lms)
 {
 	bool pinned = hr__lms_pinned(lms) != 0;
@@ -448,16 +449,18 @@ static bool is_quiet(hr__lms *lms)
 	return !hr__load_acquire(&lms->movers) && nothing_is_pinned(lms);
 }
 
-/* Tries again whenever there may be room, until there is, the time is up, or it is certain that nobody was in the way.
+/* Retries whenever memory may have become available, until the call succeeds, the time is up, or no other thread can have been in
+ * the way.
  *
- * Threads that try at the same time can each take what the other needs, and all fail, again and again. So one of those that wait has the
- * turn and tries at every change; the others only now and then. Whoever comes new and is in its way fails too, and waits. */
+ * Threads that retry at the same time can each take what another needs, and all fail again and again. So one waiting thread holds
+ * the turn and retries at every change; the others retry only occasionally. A new call that competes with it fails too, and
+ * waits. */
 static hr_status wait_for_room(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
 	hr_status status = HR_OUT_OF_MEMORY;
 	uint64_t until = hr__os()->clock_ns() + lms->wait_ns;
 	bool turn = false, late = false;
-	if (until < lms->wait_ns) until = UINT64_MAX; /* for ever */
+	if (until < lms->wait_ns) until = UINT64_MAX; /* no timeout */
 	hr__lms_count(&lms->stats.num_pin_waits, 1);
 	for (unsigned attempt = 1; !late; attempt++) {
 		uint32_t nobody = 0;
@@ -469,11 +472,11 @@ static hr_status wait_for_room(hr__lms *lms, const hr_pin *pins, size_t count, h
 		}
 		bool quiet = is_quiet(lms);
 		uint64_t seen = hr__load_acquire(&lms->changes) - hr__lms_changes_made();
-		hr__retry(true); /* the first try was reported */
+		hr__retry(true); /* only the first attempt is reported */
 		status = try_all(lms, pins, count, stream);
 		hr__retry(false);
 		if (status != HR_OUT_OF_MEMORY) break;
-		seen += hr__lms_changes_made(); /* what it made itself is nothing new */
+		seen += hr__lms_changes_made(); /* its own changes are nothing new */
 		if (quiet && is_quiet(lms) && hr__load_acquire(&lms->changes) == seen) break;
 		for (unsigned i = 0; turn && !late && hr__load_acquire(&lms->changes) == seen && !is_quiet(lms); i++) {
 			hr__tensor_wait(i < LONGEST ? i : LONGEST);
@@ -484,7 +487,7 @@ static hr_status wait_for_room(hr__lms *lms, const hr_pin *pins, size_t count, h
 	return status;
 }
 
-/* A thread that pins again as soon as it has unpinned would always be faster than one that waits for it. */
+/* Without this, a thread that pins again right after its unpin would always be faster than a thread that waits for it. */
 static void let_others_go_first(const hr__lms *lms)
 {
 	uint64_t until = hr__os()->clock_ns() + POLITE_NS;
@@ -537,7 +540,7 @@ static hr_status not_pinned(const hr__tensor *tensor)
 	return hr__fail(HR_INVALID_ARGUMENT, "%s is not pinned", hr__tensor_name(tensor, name, sizeof name));
 }
 
-/* As many pins as entries of the list name it, up to this one. [named] is NULL in a short list. */
+/* Checks that the tensor has as many pins as entries up to [at] name it. [named] is NULL for a short list. */
 static inline hr_status check_entry(const hr_pin *pins, size_t count, size_t at, struct named *named)
 {
 	hr_status status = HR_OK;
@@ -557,7 +560,7 @@ static __attribute__((noinline)) hr_status check_long(const hr_pin *pins, size_t
 	return status;
 }
 
-/* Every tensor of the list has as many pins as it occurs there. */
+/* Checks that every tensor has as many pins as entries name it. */
 static hr_status check_pinned(const hr_pin *pins, size_t count)
 {
 	hr_status status = HR_OK;
@@ -566,15 +569,15 @@ static hr_status check_pinned(const hr_pin *pins, size_t count)
 	return status;
 }
 
-/* Looks at what nobody uses any more, before anybody else can. */
+/* verify: checks a tensor after its last unpin, before another thread can use it. */
 static hr_status inspect(hr__tensor *tensor, hr_tensor handle, hr_stream stream)
 {
-	/* It is used again already, or is leaving: then it is looked at on the way. */
+	/* If it is pinned again, it is checked at the next unpin; if it is being evicted, then. */
 	if (!hr__tensor_claim(tensor, handle.id, HR__HOME, HR__LEAVING)) return HR_OK;
 	hr__lms *lms = tensor->lms;
 	hr__lms_enter(lms);
 	hr_status status = HR_OK;
-	if (stream == HR_STREAM_HOST) { /* reading it takes a stream */
+	if (stream == HR_STREAM_HOST) { /* reading it needs a stream */
 		int64_t waits = 0;
 		stream = lms->out;
 		status = hr__device_order(lms->device, stream, hr__load_relaxed(&tensor->streams), hr__load_relaxed(&tensor->epoch), &waits);
@@ -585,7 +588,8 @@ static hr_status inspect(hr__tensor *tensor, hr_tensor handle, hr_stream stream)
 	return status;
 }
 
-/* Its users when [stream] is done with it. It waited for the return, so who waits for it waits for that too. */
+/* The streams that use it once [stream] is done. [stream] has waited for the restore, so waiting for [stream] covers the in
+ * stream. */
 static uint64_t users_after(const hr__tensor *tensor, uint64_t streams, hr_stream stream)
 {
 	uint64_t came = UINT64_C(1) << tensor->lms->in;
@@ -602,7 +606,7 @@ static bool unpin_one(hr__tensor *tensor, hr_stream stream)
 	return let_go(tensor, HR__HOME);
 }
 
-/* Of each tensor that nobody has pinned now, once. */
+/* Reports each tensor that has no pins left, once. */
 static void tell_policy(hr__lms *lms, const hr_pin *pins, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
@@ -620,7 +624,7 @@ static hr_status unpin_checked(hr__lms *lms, const hr_pin *pins, size_t count, h
 	hr_status status, found = HR_OK;
 	for (size_t i = 0; i < count; i++) {
 		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
-		if (!tensor || !hr__pins_of(hr__load_relaxed(&tensor->word))) { /* another thread has unpinned it since it was looked at */
+		if (!tensor || !hr__pins_of(hr__load_relaxed(&tensor->word))) { /* another thread has unpinned it since the check */
 			if (!found) found = tensor ? not_pinned(tensor) : status;
 			continue;
 		}
@@ -673,7 +677,7 @@ hr_status hr_tensor_address(hr_tensor handle, void **out)
 	return status;
 }
 
-/* ---- by hand ---- */
+/* ---- explicit eviction and prefetch ---- */
 
 static hr_status stays(const hr__tensor *tensor)
 {

@@ -1,33 +1,34 @@
-/* reclaim.c - a request has no room: which tensors leave for it.
+/* reclaim.c - chooses the tensors to evict for a request that does not fit.
  *
  * In this order, and counted by what was enough:
  *
- *   single    one tensor whose memory, with the free memory beside it, holds the request; or, where pages can be put side by side, gives
- *             the pages that are missing
- *   multi     several that lie side by side, with what is free between them: the cheapest such row. Where pages can be put side by side,
- *             as many as give the pages that are missing, wherever they lie
+ *   single    one tensor whose memory, with the free memory next to it, holds the request; or, if pages can be stitched, has the
+ *             pages that are missing
+ *   multi     several neighbours, with the free memory between them: the cheapest such row. If pages can be stitched, as many as
+ *             have the pages that are missing, wherever they are
  *   full      everything inactive
  *
- * When that is not enough, or they cannot leave, tensors are moved on the device (defrag.c), where that is allowed.
+ * If that is not enough, or eviction fails, tensors are moved on the device (defrag.c), if that is allowed.
  *
- * A request may want whole pages, wherever they are, for a tensor whose address holds (fixed.c). Such a tensor, when it leaves, gives up
- * pages; another one gives up as many as are free then with what is free beside it. There are no rows: what is missing is made up of one,
- * or of several in order of preference. The pages of those that own them serve other requests too: memory grows by them.
+ * A request may be for whole pages at any address, for a fixed tensor (fixed.c). Evicting a fixed tensor frees its pages; evicting
+ * another tensor frees the whole pages that it forms with the free memory next to it. Rows do not matter then: the missing pages
+ * come from one tensor, or from several in order of preference. Pages of fixed tensors serve other requests too, because the
+ * allocator can grow by them.
  *
- * WHO FIRST. What the policy wants out and has copied already, oldest copy first: that memory is free as soon as the copy is done, and
- * the oldest is done first. Then tensors of low priority before those of high priority, and among equals
+ * ORDER OF EVICTION. First the tensors that the policy evicts and has copied already, oldest copy first: their memory is free when
+ * the copy is done, and the oldest is done first. Then tensors of low priority before those of high priority, and among equals
  *
- *   lru       the one that was used longest ago
- *   learned   the one that is used last of all, as far as that is known; else as lru. One that makes room by itself is also the better
- *             the fewer bytes it has, since the plan did not count on moving them
+ *   lru       the least recently used
+ *   learned   the one with the latest next use, as far as that is known; else as lru. For a tensor that is evicted alone, fewer
+ *             bytes are also better, since the plan did not count on moving them
  *   a user's  the one with the highest score
  *
- * The first in that order is found with the queues (evict_queue.h). A look at all tensors for each eviction would take time that grows with the
- * square of their number; it remains for what has no queue, or when the first tensors of the queue make no room: the order of a user's
- * policy, and of the learned policy under a plan when a tensor must leave against it.
+ * The first in that order is found with the queues (evict_queue.h). Scanning all tensors for each eviction would take quadratic
+ * time. A scan is still needed if the first tensors of a queue make no room, and for orders without a queue: that of a user's
+ * policy, and that of the learned policy for unplanned evictions.
  *
- * Tensors are chosen under the context's lock, and claimed; then the lock is let go, and they are moved. Nobody else can take them
- * meanwhile, and requests of other threads choose among the rest. */
+ * Tensors are chosen and claimed under the context's lock. Then the lock is released, and they are evicted. No other thread can use
+ * them meanwhile; requests of other threads choose among the rest. */
 #include <math.h>
 #include <stdio.h>
 
@@ -36,8 +37,8 @@
 #include "core/lms/lms.h"
 #include "core/memory/bfc/blocks.h"
 
-#define ROUNDS_MAX 256u /* of a request that others are always faster than */
-#define MISSES_MAX 64u  /* tensors of a queue that are of no use, before all are looked at */
+#define ROUNDS_MAX 256u /* of a request that always loses to other threads */
+#define MISSES_MAX 64u  /* tensors of a queue that are of no use, before all are scanned */
 
 bool hr__reclaim_compares;
 
@@ -69,9 +70,9 @@ struct victims {
 
 /* ---- preference ---- */
 
-/* Smaller goes first. */
+/* The smaller rank is evicted first. */
 struct rank {
-	bool stays;       /* the policy does not want it out */
+	bool stays;       /* the policy does not evict it */
 	int64_t priority;
 	double score;
 	uint32_t member;
@@ -100,7 +101,7 @@ static double ask_user(const hr__lms *lms, const hr__tensor *tensor, uint64_t wo
 	return isnan(score) ? 0 : -score;
 }
 
-/* [alone]: no other one leaves with it. */
+/* [alone]: no other tensor is evicted with it. */
 static struct rank rank_of(hr__lms *lms, const hr__tensor *tensor, uint64_t word, bool alone)
 {
 	bool leaves = hr__load_relaxed(&tensor->leaves);
@@ -124,7 +125,7 @@ static bool may_leave(const hr__tensor *tensor, uint64_t word)
 
 /* ---- choosing, with the lock held ---- */
 
-/* Sorts tensors by address, or by their place in the list: a heap, since there is nothing to allocate here. */
+/* Heap sort by address or by index in the list; allocates nothing. */
 static bool is_below(const hr__tensor *a, const hr__tensor *b, bool by_address)
 {
 	return by_address ? a->address < b->address : a->member < b->member;
@@ -157,8 +158,8 @@ void hr__sort_by_address(hr__tensor **heap, size_t count)
 	sort(heap, count, true);
 }
 
-/* Puts the members that are out behind the resident ones, so that no later look meets them. One that is returning stays where it is: the
- * thread that has it puts it where it belongs, under the lock. */
+/* Moves evicted members behind the resident ones, so that later scans skip them. A RETURNING tensor stays where it is: the thread
+ * that claimed it puts it in its place, under the lock. */
 static void sort_out(hr__lms *lms)
 {
 	const hr__evict_queue *departed = &lms->queues[HR__EVICT_DEPARTED];
@@ -169,7 +170,7 @@ static void sort_out(hr__lms *lms)
 	}
 	for (uint32_t i = 0; i < count; i++) hr__evict_queue_take(lms, HR__EVICT_DEPARTED, lms->order[i]);
 	sort(lms->order, count, false);
-	/* The last resident one takes the place of each; where that is out itself, the next. */
+	/* The last of the resident members takes the index of each; if that one is evicted too, the one before it. */
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t at = lms->order[i]->member;
 		hr__lms_set_out(lms, lms->order[i]);
@@ -177,7 +178,7 @@ static void sort_out(hr__lms *lms)
 	}
 }
 
-/* Those among which all are that may leave. */
+/* Number of candidates. They include all tensors that may be evicted. */
 static uint32_t candidate_count(const hr__lms *lms)
 {
 	return allowed == HR__RECLAIM_ANY ? lms->resident_count : lms->queues[HR__EVICT_LEAVING].count;
@@ -189,11 +190,11 @@ static hr__tensor *candidate(hr__lms *lms, uint32_t i)
 	return allowed == HR__RECLAIM_ANY ? lms->members[i] : lms->queues[HR__EVICT_LEAVING].items[i].tensor;
 }
 
-/* Those that may leave, in order of preference, as far as the queues have it. */
+/* Tensors that may be evicted, in order of preference, as far as the queues have it. */
 struct preference {
 	hr__lms *lms;
 	hr__evict_walk walk;
-	bool gave_up; /* the rest is not known, but by a look at all */
+	bool gave_up; /* the rest is known only by a scan of all */
 };
 
 static struct preference prefer(hr__lms *lms)
@@ -206,7 +207,7 @@ static bool goes_by_use(const hr__lms *lms)
 	return !lms->policy.score && (!lms->learned || hr__learned_goes_by_use(lms));
 }
 
-/* NULL = there is none left, or [gave_up]. */
+/* NULL = none is left, or [gave_up]. */
 static hr__tensor *next(struct preference *preference)
 {
 	hr__lms *lms = preference->lms;
@@ -238,7 +239,7 @@ static bool claim(struct victims *victims, hr__tensor *tensor)
 	return true;
 }
 
-/* What a claimed tensor leaves to the request: bytes in one piece, or of whole pages. */
+/* What evicting a claimed tensor gives the request: bytes in one piece, or of whole pages. */
 static uint64_t room_without(hr__lms *lms, const hr__pressure *pressure, const hr__tensor *tensor)
 {
 	uint64_t room = tensor->device_bytes;
@@ -248,26 +249,27 @@ static uint64_t room_without(hr__lms *lms, const hr__pressure *pressure, const h
 	return room;
 }
 
-/* Bytes of whole pages that there are without a claimed tensor: with those of the free memory beside it or, [gain], only those that there are
- * more. */
+/* Bytes of whole pages that are free once a claimed tensor is evicted, including those in the free memory next to it. [gain]: only
+ * the additional ones. */
 static uint64_t pages_without(hr__lms *lms, const hr__tensor *tensor, bool gain)
 {
 	return hr__owns_pages(tensor) ? tensor->device_bytes : hr__block_pages(lms->allocator, tensor->address, gain);
 }
 
-/* Claims it if it makes room by itself: [missing] bytes of whole pages will do. */
+/* Claims it if evicting it alone is enough; [missing] bytes of whole pages are enough, too. */
 static bool claim_if_enough(hr__lms *lms, const hr__pressure *pressure, uint64_t missing, hr__tensor *tensor, uint64_t word)
 {
-	/* Claimed before its memory is looked at: then it stays where it is. */
+	/* Claimed before its memory is examined, so that it does not move. */
 	if (!hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) return false;
 	if (room_without(lms, pressure, tensor) >= pressure->size + pressure->alignment) return true;
-	/* Beside free pages, which count twice here, a small one is tried before a large one. If it was not enough, others follow. */
+	/* Free pages next to it count twice here, so a small tensor is tried before a large one. If it was not enough, others
+	 * follow. */
 	if (missing != UINT64_MAX && pages_without(lms, tensor, false) >= missing) return true;
 	hr__tensor_settle(tensor, HR__HOME, 0);
 	return false;
 }
 
-/* The first in order of preference for which that is so; claimed. By a look at all. */
+/* Claims the first in order of preference that is enough alone, by a scan of all. */
 static hr__tensor *find_single(hr__lms *lms, const hr__pressure *pressure, uint64_t missing)
 {
 	hr__tensor *best = NULL;
@@ -308,7 +310,8 @@ static bool choose_single(hr__lms *lms, const hr__pressure *pressure, uint64_t m
 	return true;
 }
 
-/* The cheapest row of neighbours. What must be copied costs its bytes; what need not, a little. */
+/* Claims the cheapest row of neighbours. A tensor costs twice its bytes, only its bytes if it has a host copy, and a sixteenth of
+ * them if the policy evicts it anyway. */
 static bool choose_row(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
 {
 	size_t count = 0, first = 0, chosen = 0;
@@ -337,7 +340,7 @@ static bool choose_row(hr__lms *lms, const hr__pressure *pressure, struct victim
 	return found;
 }
 
-/* The first in order of preference, by a look at all; NULL = there is none. [least] bytes are of use. */
+/* The first in order of preference that has [least] bytes or more, by a scan of all; NULL = none. */
 static hr__tensor *first_to_go(hr__lms *lms, uint64_t least)
 {
 	hr__tensor *best = NULL;
@@ -354,7 +357,7 @@ static hr__tensor *first_to_go(hr__lms *lms, uint64_t least)
 	return best;
 }
 
-/* The next in order of preference. */
+/* The next in order of preference that has [least] bytes or more. */
 static hr__tensor *next_to_go(struct preference *preference, uint64_t least)
 {
 	hr__lms *lms = preference->lms;
@@ -362,24 +365,24 @@ static hr__tensor *next_to_go(struct preference *preference, uint64_t least)
 	while ((best = next(preference)) && hr__tensor_device_bytes(best) < least) {}
 	if (preference->gave_up) return first_to_go(lms, least);
 	if (hr__reclaim_compares && first_to_go(lms, least) != best) lms->mistakes++;
-	if (best) preference->walk.most++; /* it is of use */
+	if (best) preference->walk.most++; /* a useful one is no miss */
 	return best;
 }
 
-/* As many as it takes for [bytes], in order of preference. */
+/* Claims tensors of [bytes] in total, in order of preference. */
 static bool choose_some(hr__lms *lms, uint64_t bytes, struct victims *victims)
 {
 	struct preference preference = prefer(lms);
 	while (victims->bytes < bytes && victims->count < HR__VICTIMS_MAX) {
 		hr__tensor *best = next_to_go(&preference, 0);
 		if (!best) break;
-		claim(victims, best); /* somebody may have been faster; then it is looked for again */
+		claim(victims, best); /* if another thread was faster, the loop looks again */
 	}
 	end(&preference);
 	return victims->count > 0;
 }
 
-/* As many as it takes for [missing] bytes of whole pages. False, and none, when they have not so many. */
+/* Claims tensors that have [missing] bytes of whole pages. False, and none is claimed, if there are not so many. */
 static bool choose_pages(hr__lms *lms, uint64_t missing, struct victims *victims)
 {
 	struct preference preference = prefer(lms);
@@ -412,13 +415,14 @@ static bool any_at(const hr__lms *lms, enum hr__place where)
 	return false;
 }
 
-/* Who has such a tensor waits for nobody, and says when it is done (hr__lms_changed), unless it was all under the lock. */
+/* The thread that has such a tensor waits for no other thread, and calls hr__lms_changed when it is done, unless all was done under
+ * the lock. */
 static bool any_leaving(const hr__lms *lms)
 {
 	return any_at(lms, HR__LEAVING) || any_at(lms, HR__MOVING) || any_at(lms, HR__GOING);
 }
 
-/* Without the lock: until something is another than when [seen] was read. */
+/* Without the lock: waits until lms->changes is no longer [seen]. */
 static void wait_for_change(const hr__lms *lms, uint64_t seen)
 {
 	for (unsigned attempt = 0; hr__load_acquire(&lms->changes) == seen; attempt++) hr__tensor_wait(attempt < 16 ? attempt : 16);
@@ -426,7 +430,8 @@ static void wait_for_change(const hr__lms *lms, uint64_t seen)
 
 /* ---- moving ---- */
 
-/* The copies of tensors that own pages are waited for (fixed.c), so all of them are begun before the first is. True for each that was. */
+/* Evicting a tensor that owns pages waits for its copy (fixed.c), so all such copies are started before the first wait. begun[i]:
+ * this was done. */
 static void begin_copies(struct victims *victims, bool *begun)
 {
 	begun[0] = false;
@@ -440,7 +445,7 @@ static void begin_copies(struct victims *victims, bool *begun)
 	hr__lms_leave(lms);
 }
 
-/* The first error; whoever could leave has left. */
+/* Evicts all that can be evicted. Returns the first error. */
 static hr_status move_all(struct victims *victims, hr_stream stream, uint64_t *freed)
 {
 	hr_status first = HR_OK;
@@ -457,11 +462,11 @@ static hr_status move_all(struct victims *victims, hr_stream stream, uint64_t *f
 	return first;
 }
 
-/* With the lock held. */
+/* Chooses and claims victims. With the lock held. */
 static enum hr__source choose(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
 {
-	/* Pages that are put elsewhere must be idle, so that the host waits for their copies; memory that stays where it is makes streams
-	 * wait. What is leaving anyway is likely to be there in one piece. */
+	/* Pages must be idle to be stitched, so the host waits for their copies; memory that stays mapped makes only streams wait. So
+	 * stitching is not considered for tensors that the policy evicts: their memory is likely to be in one piece. */
 	uint64_t missing = UINT64_MAX;
 	if (allowed == HR__RECLAIM_ANY && !pressure->pages && pressure->alignment <= lms->allocator->page)
 		missing = hr__blocks_missing(lms->allocator, pressure->size);
@@ -472,7 +477,7 @@ static enum hr__source choose(hr__lms *lms, const hr__pressure *pressure, struct
 	return HR__SOURCE_MULTI_RECLAIM;
 }
 
-/* Nobody can leave, for [why]; then it is tried without. */
+/* Nothing can be evicted, because of [why]: tries defragmentation. */
 static hr_status join_free(hr__lms *lms, const hr__pressure *pressure, hr_status why, enum hr__source *source)
 {
 	char message[400];
@@ -497,7 +502,7 @@ hr_status hr__reclaim(const hr__pressure *pressure, enum hr__source *source)
 	if (pressure->round == 0) hr__defragment_anew();
 	if (!lms->enabled) return join_free(lms, pressure, HR_NOT_READY, source);
 	hr__lock_take(&lms->lock);
-	/* What is to leave anyway comes first, however many it takes. */
+	/* Tensors that the policy evicts come first, however many it takes. */
 	allowed = HR__RECLAIM_LEAVING;
 	sort_out(lms);
 	if (hr__evict_queue_any_leaving(lms)) *source = choose(lms, pressure, &victims);
@@ -507,7 +512,7 @@ hr_status hr__reclaim(const hr__pressure *pressure, enum hr__source *source)
 		*source = choose(lms, pressure, &victims);
 	}
 	bool all = victims.count && *source == HR__SOURCE_MULTI_RECLAIM && !any_left(lms);
-	/* Somebody else is moving what is left, for another request: when that is done there may be room for both. */
+	/* Another thread is moving what is left, for another request. When that is done, there may be room for both. */
 	uint64_t seen = hr__load_acquire(&lms->changes);
 	bool leaving = !victims.count && mode == HR__RECLAIM_ANY && any_leaving(lms);
 	hr__lock_release(&lms->lock);
@@ -519,7 +524,7 @@ hr_status hr__reclaim(const hr__pressure *pressure, enum hr__source *source)
 
 	if (all) *source = HR__SOURCE_FULL_RECLAIM;
 	uint64_t freed = 0;
-	allowed = HR__RECLAIM_NOTHING; /* nothing in here may ask for room again */
+	allowed = HR__RECLAIM_NOTHING; /* no reclaiming within reclaiming */
 	hr_status status = move_all(&victims, pressure->stream, &freed);
 	allowed = mode;
 	blocked = !freed;
@@ -540,7 +545,7 @@ bool hr__reclaim_at(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream st
 	for (uint32_t i = 0; i < lms->member_count && clear; i++) {
 		hr__tensor *tensor = lms->members[i];
 		uint64_t word = hr__load_acquire(&tensor->word);
-		uint64_t at = hr__load_relaxed(&tensor->address); /* it may be going away now */
+		uint64_t at = hr__load_relaxed(&tensor->address); /* another thread may be freeing it */
 		if (hr__place_of(word) != HR__HOME || at >= address + bytes || address >= at + hr__tensor_device_bytes(tensor)) continue;
 		clear = hr__load_relaxed(&tensor->leaves) && victims.count < HR__VICTIMS_MAX && claim(&victims, tensor);
 	}
@@ -549,7 +554,7 @@ bool hr__reclaim_at(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream st
 	return clear && victims.count && move_all(&victims, stream, &freed) == HR_OK;
 }
 
-/* Counts [bytes] more as resident if that is within the limit, which may be lowered at this moment. */
+/* Counts [bytes] more as resident if that is within the limit, which another thread may be lowering. */
 static bool admit(hr__lms *lms, uint64_t bytes)
 {
 	int64_t resident = hr__load_relaxed(&lms->resident);
@@ -583,11 +588,11 @@ hr_status hr__reclaim_below(hr__lms *lms, uint64_t bytes, hr_stream stream)
 		uint64_t seen = hr__load_acquire(&lms->changes);
 		int64_t above = hr__load_relaxed(&lms->resident) + (int64_t)bytes - (int64_t)limit;
 		if (above > 0 && lms->enabled && allowed != HR__RECLAIM_NOTHING) choose_some(lms, (uint64_t)above, &victims);
-		/* As in hr__reclaim. What returns may be waiting itself, for what leaves: only who has no tensor, and needs no memory, may wait
-		 * for that too. */
+		/* As in hr__reclaim. A thread that restores a tensor may itself be waiting for evictions, so only a caller without a
+		 * claimed tensor, which needs no memory, may wait for restores too. */
 		bool moving = !victims.count && allowed == HR__RECLAIM_ANY && round < ROUNDS_MAX &&
 		              (any_leaving(lms) || (!bytes && any_at(lms, HR__RETURNING)));
-		/* Who has left since is counted no more. */
+		/* Tensors evicted since are no longer counted. */
 		if (!victims.count && !moving) above = hr__load_relaxed(&lms->resident) + (int64_t)bytes - (int64_t)limit;
 		hr__lock_release(&lms->lock);
 		if (above <= 0) continue; /* there is room now */
@@ -602,7 +607,7 @@ hr_status hr__reclaim_below(hr__lms *lms, uint64_t bytes, hr_stream stream)
 	}
 }
 
-/* The next tensors from *at downwards that may leave. With the lock held. */
+/* Claims the next tensors, from index *at downwards, that may be evicted. With the lock held. */
 static void choose_next(hr__lms *lms, hr_name tag, uint32_t *at, struct victims *victims)
 {
 	if (*at > lms->member_count) *at = lms->member_count;

@@ -1,11 +1,11 @@
-/* stall.c - how long streams wait for tensors to come back.
+/* stall.c - how long streams wait for restores.
  *
- * Nothing waits on the host, so nobody sees a stall when it happens. But the device knows when its marks were reached (device.h): one that the
- * stream of a pin gets before it is told to wait, and the one behind the copy that it waits for. If the copy's is later, the stream stood
- * still in between. The two are looked at when they are done. */
+ * The host does not wait, so it cannot see a stall when it happens. But the device knows when marks were reached (device.h): one
+ * that the pin's stream gets before its wait, and the one after the copy that it waits for. If the latter is later, the stream
+ * stalled in between. Both are evaluated once they were reached. */
 #include "core/lms/lms.h"
 
-/* Takes off the list what is known by now. With the lock held. */
+/* Evaluates and removes the stalls whose marks were reached. With the lock held. */
 static void settle(hr__lms *lms)
 {
 	while (lms->stall_count) {

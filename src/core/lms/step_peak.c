@@ -1,11 +1,11 @@
-/* step_peak.c - how many bytes a step needs at once if no tensor leaves: the limit with which it would run without Large Model Support. The verdict on
- * a request that fails names it (hr_verdict.step_peak_bytes).
+/* step_peak.c - how many bytes a step needs at once if no tensor is evicted: the limit with which it would run without Large Model
+ * Support. The verdict on a refused request names it (hr_verdict.step_peak_bytes).
  *
- *   Nothing was evicted    the allocator's peak, if it rose in the step: then it is the step's. If it did not rise, nothing new is known
- *   Tensors were evicted   the most bytes of tensors that there were at once, on the device and on the host, and the other blocks that were
- *                          allocated when the step began
+ *   nothing was evicted    the allocator's peak, if it rose in the step: then it is the step's. Otherwise nothing new is known
+ *   tensors were evicted   the peak of bytes of resident and evicted tensors together, plus the other blocks allocated when the
+ *                          step began
  *
- * A step in which a request was refused says nothing of what it would have needed. */
+ * A step with a refused request does not show what it would have needed. */
 #include "core/lms/lms.h"
 
 static hr__step_start look(hr__lms *lms)

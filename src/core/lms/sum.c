@@ -1,18 +1,20 @@
-/* sum.c - sums of what device memory holds, for verify. The host may not read that memory itself, so it is copied to pinned memory and
- * added up there.
+/* sum.c - checksums of device memory, for verify. The host may not be able to read that memory, so it is copied to pinned memory
+ * and summed there.
  *
- *     device   | 0 | 1 | 2 | 3 | 4 | 5 | ...     chunks of a slot each
+ *     device   | 0 | 1 | 2 | 3 | 4 | 5 | ...     chunks of one slot each
  *                |   |   |   |
  *     slots      0   1   2   3                   of the scratch memory (host.h)
  *                '-- readers: reader r of n takes chunks r, r + n, r + 2n...
  *
- * A reader has two slots or more: while it adds one up, the next is on its way. The link brings 55 GB/s, and one processor adds up between
- * 10 and 25 of what it has not in its caches, so large memory has several readers, each a thread that lives as long as the call. Where no
- * thread can be had, the caller does the work of them all, one after another.
+ * A reader has two slots or more: while it sums one, the next is being copied. The link brings 55 GB/s, and one processor sums 10
+ * to 25 GB/s of data that is not in its caches. So large memory has several readers, each a thread that exists for the duration of
+ * the call. If no thread can be started, the caller does the work of all readers, one after another.
  *
- * The sum of a chunk has its number in it, and these are added: it makes no difference who comes first, but it does if two change places.
+ * The sum of a chunk includes its number, and these sums are added: the order of readers does not matter, but exchanged chunks
+ * change the sum.
  *
- * A copy that failed half way may still be writing to the scratch memory. It is remembered like a freed block: by streams and epoch. */
+ * A copy that failed halfway may still be writing to the scratch memory. It is remembered by streams and epoch, like a freed
+ * block. */
 #include <stdio.h>
 #include <string.h>
 
@@ -24,10 +26,10 @@
 #define SLOTS (2 * READERS)
 #define PER_READER (UINT64_C(16) << 20) /* starting a thread takes as long as copying 2 MiB */
 
-/* ---- of bytes on the host ---- */
+/* ---- checksum of host memory ---- */
 
-/* Sums, and sums of sums, of eight words side by side: both change when a byte does, or two change places. Two words are added at a time,
- * by name, because compilers leave the loop over an array in memory, at a fifth of the speed. */
+/* Sums, and sums of sums, of eight words side by side: both change when a byte changes or two change places. Two words are added at
+ * a time, in named variables, because compilers keep an array in memory, at a fifth of the speed. */
 typedef uint64_t words __attribute__((vector_size(16)));
 typedef uint64_t words_anywhere __attribute__((vector_size(16), aligned(1), may_alias));
 #define BLOCK (4 * sizeof(words))
@@ -70,15 +72,15 @@ typedef struct reader {
 	hr__lms *lms;
 	hr_stream stream;
 	uint64_t address, bytes; /* of all chunks */
-	uint64_t first, step;    /* of the chunks, its own */
+	uint64_t first, step;    /* its own chunks */
 	const hr__host_scratch *scratch;
-	uint64_t slot;      /* bytes of one */
-	uint8_t *slots;     /* its own: */
-	uint32_t depth;     /* that many */
-	hr__thread *thread; /* NULL = the caller's */
+	uint64_t slot;      /* bytes of a slot */
+	uint8_t *slots;     /* its own slots */
+	uint32_t depth;     /* number of its slots */
+	hr__thread *thread; /* NULL = run by the caller */
 	uint64_t sum;
 	hr_status status;
-	char why[256]; /* messages belong to threads */
+	char why[256]; /* messages are per thread */
 } reader;
 
 static uint64_t length_of(const reader *of, uint64_t chunk)
@@ -92,14 +94,14 @@ static uint8_t *slot_of(const reader *of, uint64_t chunk)
 	return of->slots + chunk / of->step % of->depth * of->slot;
 }
 
-/* Sends for a chunk; it has come when the stream has done what it was given up to *epoch. */
+/* Starts copying a chunk. It is complete when the stream has done its work up to *epoch. */
 static hr_status send_for(const reader *by, uint64_t chunk, uint64_t *epoch)
 {
 	hr__lms *lms = by->lms;
 	uint64_t number;
 	hr_status status = hr_copy(lms->device_handle, slot_of(by, chunk), (void *)(uintptr_t)(by->address + chunk * by->slot),
 	                           length_of(by, chunk), HR_COPY_TO_HOST, by->stream);
-	/* Without a mark, waiting takes longer, and no more. */
+	/* Without a mark, waiting only takes longer. */
 	*epoch = !status && hr__device_mark(lms->device, by->stream, &number) == HR_OK ? number - 1 : hr__device_epoch(lms->device);
 	return status;
 }
@@ -126,7 +128,7 @@ static uint32_t readers_for(uint64_t bytes)
 	return wanted < 1 ? 1 : wanted > READERS ? READERS : (uint32_t)wanted;
 }
 
-/* The first error of a reader; all of them have come to an end. */
+/* Runs the readers to their end. Returns the first error. */
 static hr_status read_by_many(const reader *like, uint64_t *sum)
 {
 	reader readers[READERS];

@@ -1,16 +1,16 @@
-/* tensor.c - tensors: handles, making and destroying, and where they can be.
+/* tensor.c - tensors: handles, creating and destroying, and the state machine.
  *
  *                 create
  *                   |
  *                   v        pin                     settled
  *                  NEW ----------------> RETURNING ----------> HOME ---------------.
  *                   ^                     |  ^   |              ^ |                |
- *                   '----- no room -------'  |   |              | | evict, reclaim,|
- *                                            |   |    not after | | copy ahead     |
- *                               pin, prefetch|   |    all, or   | v                |
- *                                            |   |    copied  LEAVING              |
+ *                   '----- no memory -----'  |   |              | | evict, reclaim,|
+ *                                            |   |   kept, or   | | early copy     |
+ *                               pin, prefetch|   |   copied     | v                |
+ *                                            |   |   early    LEAVING              |
  *                                            |   |              |                  |
- *                                            |   | no room      | memory given up  |
+ *                                            |   | no memory    | memory freed     |
  *                                            |   v              v                  |
  *                                            '--- OUT <---------'                  |
  *                                                  |                               |
@@ -18,34 +18,34 @@
  *                                                                                  |
  *     HOME, pinned or not, its address not taken --- defragment ---> MOVING ---> HOME
  *
- *     HOME, and the call that gave it memory came to nothing -----> LEAVING --> NEW
+ *     HOME, and the call that allocated its memory failed ---------> LEAVING --> NEW
  *
- *     what users see:   HOME pinned = active      HOME unpinned = inactive, or synced where the host has a good copy
+ *     public states:   HOME pinned = active      HOME unpinned = inactive, or synced if it has a host copy
  *
  * INVARIANTS of a tensor, as hr_lms_check() checks them:
  *   1  only HOME and MOVING have pins
  *   2  HOME, MOVING and LEAVING have memory, NEW and OUT have none
- *   3  OUT has a copy on the host; NEW has none
- *   4  a tensor is in the list of its context exactly while it is not NOWHERE, and one at home is among the first resident_count
- *   5  bytes of tensors at home, of pinned and inactive ones, and of all that are at home or out are what the context's counters say
- *   6  addressed implies pinned, and at home
- *   7  one that owns pages has them at the address that it had first, and one whose address holds without them never leaves
- *   8  astray implies that it has memory and the host has a copy, and that it is not addressed
- *   9  the queues (evict_queue.h) are in order, and have what they should: all that are at home by use, all that the policy wants out among
- *      those that leave, and all that are out and among the first resident_count with the departed. None is in a queue without memory
- *      but with the departed. Tests of one thread: choices by the queues were those of a look at all
+ *   3  OUT has a host copy; NEW has none
+ *   4  a tensor is in the list of its context exactly while it is not NOWHERE, and a resident one is among the first resident_count
+ *   5  the context's counters agree with the bytes of resident, of pinned, of inactive, and of resident and evicted tensors
+ *   6  addressed implies pinned and HOME
+ *   7  a tensor that owns pages has them at its first address; a fixed tensor without pages of its own is never evicted
+ *   8  astray implies memory and a host copy, and not addressed
+ *   9  the queues (evict_queue.h) are in order and complete: BY_USE has all resident tensors, LEAVING all that the policy evicts,
+ *      DEPARTED all evicted ones among the first resident_count. A tensor without memory is in no queue but DEPARTED. In tests with
+ *      one thread: each choice by the queues was that of a scan of all tensors
  *
- * A move that would overwrite what it reads goes over the host. When the device fails at that, and again at putting the tensor back, its
- * memory is not good any more: it is astray. Nobody knows its address then, so nobody can tell, and whoever asks for that or pins it brings
- * the contents back first, or is told that they cannot be had now. When it leaves, it leaves for nothing.
+ * A move that would overwrite its own source goes through the host. If the device fails at that, and again when the tensor is put
+ * back, the device memory is invalid: the tensor is astray. Its address is not taken then, so no program can see that. The next pin
+ * or address call copies the contents back first, or fails. An astray tensor is evicted without a copy.
  *
- * MOVING keeps its pins: whoever holds one holds the tensor, not an address, and nobody has asked for that since the last time it had no
- * pins. So no work that was queued under these pins can have touched its memory, and all work that did is in [streams]. Pinning, unpinning
- * and asking for the address wait for the end of it, which waits for nobody; so they find it at home, and pins neither come nor go meanwhile.
- * The streams of those who hold pins are made to wait for the copy, on the device, before it ends.
+ * MOVING keeps its pins. A pin holds the tensor, not an address, and the address was not taken since the tensor last had no pins.
+ * So no work queued under these pins can have touched its memory, and all work that did is in [streams]. Pin, unpin and address
+ * calls wait until the move ends, and a move waits for no other thread; so the number of pins does not change during a move. Before
+ * the move ends, the streams of the pins are made to wait for the copy, on the device.
  *
- * A handle is the number of a record and its generation. Records are in blocks that stay where they are until hr_shutdown, so a stale
- * handle looks at a record that is there and whose generation is another. Generations go on after hr_shutdown. */
+ * A handle is the number of a record and its generation. Records are in blocks that stay allocated until hr_shutdown, so a stale
+ * handle reads a valid record with another generation. Generations continue after hr_shutdown. */
 #include <stdio.h>
 #include <string.h>
 
@@ -59,13 +59,13 @@
 #define BLOCKS_MAX HR__TENSOR_BLOCKS_MAX
 #define NONE UINT32_MAX
 
-_Atomic(hr__tensor *) hr__tensor_blocks[BLOCKS_MAX]; /* written under the lock below */
+_Atomic(hr__tensor *) hr__tensor_blocks[BLOCKS_MAX]; /* written under table.lock */
 
 static struct {
 	hr__lock lock;
-	uint32_t made;       /* records */
-	uint32_t spare;      /* first spare record, through [member]; index + 1, 0 = none */
-	uint32_t generation; /* of the last tensor made */
+	uint32_t made;       /* records allocated */
+	uint32_t spare;      /* first spare record, linked through [member]; index + 1, 0 = none */
+	uint32_t generation; /* of the last tensor created */
 } table = { .lock = HR__LOCK_INIT(HR__RANK_LMS) };
 
 /* ---- handles ---- */
@@ -109,7 +109,7 @@ uint64_t hr__tensor_device_bytes(const hr__tensor *tensor)
 {
 	const hr__allocator *allocator = tensor->lms->allocator;
 	uint64_t bytes = tensor->bytes, unit = hr__owns_pages(tensor) ? allocator->page : allocator->granularity;
-	if (!hr__align_up(tensor->bytes, unit, &bytes)) HR_ASSERT(false); /* checked when it was made */
+	if (!hr__align_up(tensor->bytes, unit, &bytes)) HR_ASSERT(false); /* checked at creation */
 	return bytes;
 }
 
@@ -142,7 +142,7 @@ void hr__tensor_settle(hr__tensor *tensor, enum hr__place place, uint32_t pins)
 {
 	uint64_t word = hr__load_relaxed(&tensor->word);
 	HR_ASSERT(!(word & HR__WORD_PINS));
-	if (place != HR__HOME) word &= ~HR__WORD_ASTRAY; /* it has no memory that could be bad */
+	if (place != HR__HOME) word &= ~HR__WORD_ASTRAY; /* without memory, nothing is displaced */
 	hr__store_release(&tensor->word, hr__word_at(word, place) + pins * HR__WORD_PIN);
 }
 
@@ -161,7 +161,7 @@ static void *grown(const void *old, size_t used, size_t to)
 	return block;
 }
 
-/* The arrays that have room for all members, and the size of an item of each. */
+/* The arrays that are as long as the list of members. item_of() has the size of their items. */
 struct arrays {
 	void *of[3 + HR__EVICT_QUEUES];
 };
@@ -192,7 +192,8 @@ void hr__lms_free_members(hr__lms *lms)
 	free_arrays(&arrays, lms->member_capacity);
 }
 
-/* With the lock held. The arrays grow together, so that reclaiming never needs memory. Where tensors do not leave there are no queues. */
+/* With the lock held. The arrays grow together, so that reclaiming never allocates. There are no queues if tensors are never
+ * evicted. */
 static hr_status ensure_member(hr__lms *lms)
 {
 	if (lms->member_count < lms->member_capacity) return HR_OK;
@@ -254,19 +255,19 @@ void hr__lms_remove(hr__lms *lms, hr__tensor *tensor)
 {
 	hr__lock_take(&lms->lock);
 	hr__evict_queue_take_all(lms, tensor);
-	hr__lms_set_out(lms, tensor); /* so that the last one, which takes its place, is where it belongs */
+	hr__lms_set_out(lms, tensor); /* so that the last member, which takes its index, is on the right side of resident_count */
 	put_member(lms, tensor->member, lms->members[--lms->member_count]);
 	hr__lock_release(&lms->lock);
 }
 
-/* ---- making ---- */
+/* ---- creating ---- */
 
 void hr_tensor_options_init(hr_tensor_options *options)
 {
 	if (options) *options = (hr_tensor_options){ .struct_size = sizeof *options };
 }
 
-/* A record that is nobody's. */
+/* Allocates a record, or reuses a spare one. */
 static hr_status take_record(hr__tensor **out)
 {
 	hr_status status = HR_OK;
@@ -289,7 +290,7 @@ static hr_status take_record(hr__tensor **out)
 		}
 	}
 	if (!status && !++table.generation) table.generation = 1;
-	/* Still NOWHERE, so no handle finds it; with its generation already, for whoever makes it NEW. */
+	/* Still NOWHERE, so no handle finds it. The generation is set already, for the change to NEW. */
 	if (!status) hr__store_relaxed(&(*out)->word, (uint64_t)table.generation << 32);
 	hr__lock_release(&table.lock);
 	return status;
@@ -316,8 +317,7 @@ static hr_status check_options(const hr__lms *lms, const hr_tensor_options *opti
 	return status;
 }
 
-/* Field by field: whoever has a handle of the tensor that the record was before may look at its word, its context and its switches at any
- * moment. */
+/* Writes field by field: a thread with a stale handle may read the word, context and flags of the record at any time. */
 static void describe(hr__tensor *tensor, hr__lms *lms, const hr_tensor_options *options)
 {
 	if (tensor->lms != lms) tensor->lms = lms;
@@ -363,7 +363,7 @@ hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *opti
 	if (!status) status = take_record(&tensor);
 	if (status) return status;
 	describe(tensor, lms, options);
-	hr__tensor_settle(tensor, HR__NEW, 0); /* before it is in the list; its handle is nobody's yet */
+	hr__tensor_settle(tensor, HR__NEW, 0); /* before it is in the list; no thread has its handle yet */
 	status = hr__lms_add(lms, tensor);
 	if (status) {
 		give_record(tensor);
@@ -377,7 +377,7 @@ hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *opti
 
 /* ---- destroying ---- */
 
-/* Everything of a tensor that is GOING. [anyway]: whatever the device says. */
+/* Destroys a tensor that is GOING. [anyway]: even if the device does not release its memory. */
 static hr_status destroy(hr__tensor *tensor, bool anyway, bool *gone)
 {
 	hr__lms *lms = tensor->lms;
@@ -386,7 +386,7 @@ static hr_status destroy(hr__tensor *tensor, bool anyway, bool *gone)
 	if (!*gone) return status;
 	if (tensor->span) {
 		hr__fixed_abandon(tensor);
-		hr__move_away(tensor); /* the rest */
+		hr__move_away(tensor); /* the host copy and the counters */
 	}
 	hr__learned_destroyed(lms, tensor);
 	hr__lms_remove(lms, tensor);
@@ -415,21 +415,21 @@ hr_status hr_tensor_destroy(hr_tensor handle)
 		hr__tensor_wait(attempt);
 	}
 	hr__lms *lms = tensor->lms;
-	hr__lms_enter(lms); /* others may be waiting for its memory */
+	hr__lms_enter(lms); /* other threads may be waiting for its memory */
 	status = destroy(tensor, false, &gone);
 	if (!gone) hr__tensor_settle(tensor, place, 0);
 	hr__lms_leave(lms);
 	return status;
 }
 
-/* Nobody else uses the allocator any more. */
+/* No other thread uses the allocator any more. */
 void hr__lms_drop_tensors(hr__lms *lms)
 {
 	while (lms->member_count) {
 		bool gone;
 		hr__tensor *tensor = lms->members[lms->member_count - 1];
 		uint64_t word = hr__load_relaxed(&tensor->word);
-		if (word & HR__WORD_PINS) hr__meters_idle(lms->allocator, (int64_t)tensor->device_bytes); /* as it would be without them */
+		if (word & HR__WORD_PINS) hr__meters_idle(lms->allocator, (int64_t)tensor->device_bytes); /* as if it were unpinned */
 		hr__store_relaxed(&tensor->word, hr__word_at(word & ~(HR__WORD_PINS | HR__WORD_ADDRESSED), HR__GOING));
 		destroy(tensor, true, &gone);
 	}
@@ -457,7 +457,7 @@ void hr__tensors_shutdown(void)
 	hr__lock_release(&table.lock);
 }
 
-/* ---- looking at one ---- */
+/* ---- reading and changing properties ---- */
 
 const char *hr_tensor_state_text(hr_tensor_state state)
 {
@@ -476,7 +476,7 @@ static hr_tensor_state state_of(uint64_t word, bool clean)
 	}
 }
 
-/* With the lock held. [word] may have changed since: what does not follow from it is what is known now. */
+/* With the lock held. [word] may be out of date; values that do not follow from it are current. */
 static void describe_as(const hr__tensor *tensor, uint64_t word, hr_tensor_info *found)
 {
 	bool home = hr__place_of(word) == HR__HOME || hr__place_of(word) == HR__LEAVING || hr__place_of(word) == HR__MOVING;
@@ -508,7 +508,7 @@ hr_status hr_tensor_get_info(hr_tensor handle, hr_tensor_info *info)
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_get_info: set info.struct_size to sizeof(hr_tensor_info)");
 	hr_tensor_info found = { .struct_size = sizeof found };
 	hr__lms *lms = tensor->lms;
-	hr__lock_take(&lms->lock); /* copies are made and dropped under it, and nothing is taken off the list */
+	hr__lock_take(&lms->lock); /* copies are set and dropped, and members removed, under it */
 	uint64_t word = hr__load_acquire(&tensor->word);
 	bool gone = word >> 32 != handle.id >> 32 || hr__place_of(word) == HR__NOWHERE || hr__place_of(word) == HR__GOING;
 	if (!gone) describe_as(tensor, word, &found);
@@ -518,7 +518,7 @@ hr_status hr_tensor_get_info(hr_tensor handle, hr_tensor_info *info)
 	return HR_OK;
 }
 
-/* Takes the lock of the context of a tensor that is there; else HR_CLOSED, and the lock is not taken. */
+/* Acquires the lock of the tensor's context; HR_CLOSED, without the lock, if there is no such tensor. */
 static hr_status lock_tensor(hr_tensor handle, hr__tensor **out)
 {
 	hr_status status;
