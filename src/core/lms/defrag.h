@@ -34,7 +34,7 @@ typedef struct mover {
 typedef struct sheet {
 	uint64_t cost;       /* bytes of all tensors that lie on it, at least in part */
 	uint32_t first, end; /* stretches that lie on it */
-	uint32_t left;       /* number of them that are tensors without a new place yet */
+	uint32_t left;       /* number of tensors on it without a new place yet */
 	uint32_t used;       /* number of tensors that are to move to it */
 } sheet;
 

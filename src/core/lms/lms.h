@@ -68,14 +68,14 @@ struct hr__tensor {
 	hr__atomic_u64 address;  /* of its device memory; 0 = none */
 	uint64_t device_bytes;   /* size of that memory; kept while evicted */
 	struct hr__span *span;   /* if it owns pages: its address range, from its first memory on (core/memory/bfc/blocks.h) */
-	struct hr__shadow *shadow; /* and the host pages mapped there while it is evicted (fixed.c); NULL = none were made, or they were
-	                            * released */
+	struct hr__shadow *shadow; /* if it owns pages: host pages mapped there while it is evicted (fixed.c); NULL = none were made, or
+	                            * they were released */
 	hr__host_copy copy;      /* host copy, valid while it exists: a write pin drops it. Changed under the context's lock, by a
 	                          * thread with exclusive access or a pin */
 	hr__atomic_u64 streams;  /* that may still be using its memory */
-	hr__atomic_u64 epoch;    /* epoch of their last use */
+	hr__atomic_u64 epoch;    /* epoch of the last of these uses */
 	hr__atomic_u64 in_epoch; /* epoch covered by the mark after its restore; 0 = nothing to wait for */
-	hr__atomic_u64 out_epoch; /* the same for its copy to the host */
+	hr__atomic_u64 out_epoch; /* epoch covered by the mark after its copy to the host; 0 = nothing to wait for */
 	hr__atomic_u64 took_on, took_epoch; /* the stream that allocated its memory, as a mask, and the epoch then: only that stream has
 	                                     * waited for the memory's previous users. 0 = the in stream, which in_epoch covers */
 	hr__atomic_u64 last_use; /* number of the last pin call */
@@ -107,8 +107,8 @@ struct hr__tensor {
 	struct {                 /* learned.h; under lock */
 		uint32_t slot;       /* index in the step's record; UINT32_MAX = none yet */
 		uint32_t step;       /* low bits of the number of the step that slot belongs to */
-		uint32_t uses;       /* in that step */
-		uint32_t use;        /* index of the last of them in the record */
+		uint32_t uses;       /* number of uses in that step */
+		uint32_t use;        /* index of its last use in the record */
 		uint32_t planned;    /* index in the plan; UINT32_MAX = not planned */
 	} learned;
 };
@@ -175,7 +175,7 @@ bool hr__tensor_claim(hr__tensor *tensor, uint64_t word, enum hr__place from, en
 bool hr__tensor_claim_moving(hr__tensor *tensor, uint64_t word);
 /* Ends the claim of hr__tensor_claim_moving: sets HOME. */
 void hr__tensor_settle_moved(hr__tensor *tensor);
-/* Ends the claim of hr__tensor_claim: sets [place]. [pins] is 0 or 1. */
+/* Ends the claim of hr__tensor_claim: sets [place], with [pins] 0 or 1. */
 void hr__tensor_settle(hr__tensor *tensor, enum hr__place place, uint32_t pins);
 /* Waits briefly for the thread that has claimed the tensor. */
 void hr__tensor_wait(unsigned attempt);
@@ -220,7 +220,7 @@ struct hr__lms {
 	hr__atomic_u64 clock;    /* number of pin calls */
 	hr__atomic_i64 resident; /* bytes of resident tensors, and of those that are getting memory */
 	hr__atomic_i64 live;     /* if enabled: bytes of resident and evicted tensors */
-	hr__atomic_i64 peak_live; /* its peak since the step began */
+	hr__atomic_i64 peak_live; /* peak of [live] since the step began */
 	hr__atomic_u64 changes;  /* incremented when memory may have become available; waiting threads watch it */
 	hr__atomic_u32 movers;   /* threads with claimed tensors, which no other thread can move or use */
 	hr__atomic_u32 turn;     /* 1 = held by a thread that waits for memory (pin.c) */
@@ -372,7 +372,7 @@ hr_status hr__fixed_leave(hr__tensor *tensor);
 void hr__fixed_undo(hr__tensor *tensor);
 /* Releases its memory, address range and host pages. On failure the tensor is unchanged. */
 hr_status hr__fixed_end(hr__tensor *tensor);
-/* The same when the context closes: what the device does not release stays with the allocator. */
+/* hr__fixed_end when the context closes: what the device does not release stays with the allocator. */
 void hr__fixed_abandon(hr__tensor *tensor);
 
 /* Copies the contents of a shadowed tensor to its host pages, and back, in the order of the out and in streams. */
@@ -422,15 +422,15 @@ hr_status hr__learned_open(hr__lms *lms);
 void hr__learned_close(hr__lms *lms);
 void hr__learned_step(hr__lms *lms, bool begins);
 void hr__learned_before(hr__lms *lms, const hr_pin *pins, size_t count); /* before a pin call */
-void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream); /* after it succeeded */
+void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream); /* after a pin call succeeded */
 void hr__learned_unpinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream);
 void hr__learned_created(hr__lms *lms, hr__tensor *tensor);
 void hr__learned_destroyed(hr__lms *lms, hr__tensor *tensor);
 /* Value of evicting a tensor that the plan keeps, more than 0: the later its next use, the higher. [alone]: and the fewer its
  * bytes, the higher. Under lms->lock. */
 double hr__learned_worth(hr__lms *lms, const hr__tensor *tensor, bool alone);
-/* Whether that value grows with the time since the last use, for all tensors: there is no plan, or the step is not the plan's.
- * Under lms->lock. */
+/* Whether hr__learned_worth grows with the time since the last use, for all tensors: there is no plan, or the step is not the
+ * plan's. Under lms->lock. */
 bool hr__learned_goes_by_use(const hr__lms *lms);
 /* An unplanned eviction is about to happen. Under lms->lock. */
 void hr__learned_pressed(hr__lms *lms);

@@ -382,7 +382,7 @@ static bool choose_some(hr__lms *lms, uint64_t bytes, struct victims *victims)
 	return victims->count > 0;
 }
 
-/* Claims tensors that have [missing] bytes of whole pages. False, and none is claimed, if there are not so many. */
+/* Claims tensors that have [missing] bytes of whole pages. False, and none is claimed, if there are not enough. */
 static bool choose_pages(hr__lms *lms, uint64_t missing, struct victims *victims)
 {
 	struct preference preference = prefer(lms);

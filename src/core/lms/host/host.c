@@ -1,10 +1,10 @@
-/* host.c - the two tiers of host.h as one: pinned memory as long as there is some, then the file.
+/* host.c - the two tiers of host.h as one: pinned memory while it lasts, then the file.
  *
- * The pinned tier is an allocator and nothing else: hr_alloc with the stream of the copy gives a block that the stream may write to, after
- * waiting on the device for those that had it before; hr_free notes who is still using it. So copies there and back are given to the
- * stream and not waited for.
+ * The pinned tier is just an allocator: hr_alloc with the stream of the copy returns a block that the stream may write to, after
+ * waiting on the device for its previous users; hr_free records which stream still uses it. So copies in both directions are queued
+ * and not waited for.
  *
- * Copies are counted when they are complete or on their way, never for an attempt that failed. */
+ * Copies are counted when they are complete or under way, never for a failed attempt. */
 #include "core/lms/host/host.h"
 
 #include <stdio.h>
@@ -15,8 +15,8 @@
 #include "core/os/os.h"
 
 #define SCRATCH (UINT64_C(32) << 20)
-#define SCRATCH_SHARE 8u             /* of the limit, at most; */
-#define SCRATCH_LEAST UINT64_C(4096) /* but that */
+#define SCRATCH_SHARE 8u             /* at most 1/8 of the limit */
+#define SCRATCH_LEAST UINT64_C(4096) /* lower bound */
 
 /* Bytes of copies in a tier. */
 typedef struct level {
@@ -27,10 +27,10 @@ struct hr__host {
 	hr__device *device;
 	hr_allocator pool;
 	hr__host_file *file;      /* NULL = none */
-	hr__host_scratch scratch; /* all of these are immutable */
+	hr__host_scratch scratch; /* all fields up to here are immutable */
 	uint64_t limit;           /* of pinned memory */
 	level pinned, spilled;
-	hr__atomic_i64 elsewhere; /* of what is pinned: not from the pool */
+	hr__atomic_i64 elsewhere; /* bytes in [pinned] that are not from the pool */
 	hr__host *forgotten;      /* see hr__host_forget */
 };
 
@@ -60,7 +60,7 @@ static hr_status open_pool(hr__host *host, const hr__device *pinned)
 	snprintf(name, sizeof name, "%.21s host pool", hr__device_name(host->device));
 	options.name = name;
 	options.thread_cache = false;                  /* small blocks would get slabs of their own */
-	options.oom.report_allocations_on_oom = false; /* a full pool is no event where there is a file, and else LMS tells of it */
+	options.oom.report_allocations_on_oom = false; /* a full pool is no event if there is a file; otherwise LMS reports it */
 	return hr_allocator_create(hr__device_handle(pinned), &options, &host->pool);
 }
 
@@ -84,7 +84,7 @@ static hr_status open_tiers(hr__host *host, const hr__device *pinned, const hr__
 	if (status == HR_OK && options->spill_dir)
 		status = hr__host_file_open(host->device, host->pool, host->limit, options->spill_dir, options->spill_limit, &host->file);
 	if (status == HR_OK) return HR_OK;
-	char why[512]; /* closing may fail at something too, and must not replace the reason */
+	char why[512]; /* closing may fail too, and must not replace the message */
 	snprintf(why, sizeof why, "%s", hr_last_message());
 	hr_allocator_close_all(host->pool);
 	return hr__fail(status, "%s", why);
@@ -120,7 +120,7 @@ hr_status hr__host_close(hr__host *host)
 		                hr__device_name(host->device), hr__format_size((uint64_t)usage.pinned_bytes, pinned, sizeof pinned),
 		                hr__format_size((uint64_t)usage.spilled_bytes, spilled, sizeof spilled));
 	}
-	hr_allocator_close_all(host->pool); /* with ring and scratch; it fails only where it is gone already, by hr_shutdown */
+	hr_allocator_close_all(host->pool); /* with ring and scratch; fails only if hr_shutdown has closed it already */
 	if (host->file) hr__host_file_close(host->file);
 	hr__os()->free(host, sizeof *host);
 	return HR_OK;
@@ -128,8 +128,8 @@ hr_status hr__host_close(hr__host *host)
 
 void hr__host_forget(hr__host *host)
 {
-	/* Threads of the parent may be inside its monitor. So it is neither used nor freed, and stays reachable, so that a leak checker in
-	 * the child does not take it for lost. */
+	/* A thread of the parent may be inside the monitor. So the host tier is neither used nor freed. It stays reachable, so that a
+	 * leak checker in the child does not report it. */
 	static hr__host *all;
 	if (!host) return;
 	host->forgotten = all;
@@ -176,7 +176,7 @@ hr_status hr__host_load(hr__host *host, const hr__host_copy *copy, uint64_t addr
 	               stream);
 }
 
-/* A stream that is gone was waited for when it went. */
+/* A destroyed stream was waited for when it was destroyed. */
 static void free_block(hr__host *host, uint64_t address, hr_stream stream)
 {
 	hr_status status = hr_free(host->pool, pointer(address),
@@ -211,7 +211,7 @@ void hr__host_trim(hr__host *host)
 	hr_allocator_trim(host->pool, NULL);
 }
 
-/* ---- looking ---- */
+/* ---- statistics and checks ---- */
 
 /* A copy that is being counted may be in [now] and not yet in the peak. */
 static void read_level(const level *of, int64_t *now, int64_t *peak)
@@ -245,7 +245,7 @@ void hr__host_reset_peaks(hr__host *host)
 	hr__store_relaxed(&host->spilled.peak, hr__load_relaxed(&host->spilled.now));
 }
 
-/* What the pool was asked for is the ring, the scratch memory and the copies. */
+/* The pool's requested bytes are those of the ring, the scratch memory and the copies. */
 static bool pool_agrees(const hr__host *host)
 {
 	hr_stats stats;

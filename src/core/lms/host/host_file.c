@@ -1,32 +1,33 @@
-/* host_file.c - the file tier: what pinned memory has no room for.
+/* host_file.c - the file tier: copies that do not fit into pinned memory.
  *
  *      device memory          ring of pinned buffers            file
  *      [  tensor  ]  --copy-->  [ piece ][     ][     ][     ]  --write-->  |....| room |......|
  *                    <--copy--                                  <--read---
  *
- * The file is removed as soon as it is made, so that its bytes go back to the disk with the last descriptor, however the process ends.
- * It grows when no free room is large enough, with disk space behind every byte, and keeps its length until it is closed: a disk that is
- * full is noticed before anything is copied, and steps that spill the same amount each time ask the file system for nothing.
+ * The file is unlinked as soon as it is created, so that the disk gets its bytes back with the last descriptor, however the process
+ * ends. It grows if no free room is large enough, with disk space allocated for every byte, and never shrinks. So a full disk is
+ * noticed before anything is copied, and steps that spill the same amount each time ask nothing of the file system.
  *
- * Room in the file is managed by an arena over offsets, in blocks of 4 KiB: what is mapped there is what the file is long.
+ * Room in the file is managed by an arena over offsets, in blocks of 4 KiB. The mapped part of the arena is the length of the file.
  *
- * A call takes two buffers of the ring where two are free, else one: it never waits for a second while it has a first, so calls cannot
- * wait for each other in a circle. With two, one is written or read while the other is on its way to or from the device:
+ * A call takes two buffers of the ring if two are free, else one. It never waits for a second while it has one, so calls cannot
+ * deadlock. With two, one is written or read while the other is copied to or from the device:
  *
  *      store   copy 0 | wait 0 | copy 1 starts, write 0 | wait 1 | copy 2 starts, write 1 | ...
  *      load    read 0 | copy 0 starts, read 1 | wait 0 | copy 1 starts, read 2 | wait 1 | ...
  *
- * At most one copy of a call is under way, so that waiting for it is waiting for no later one.
+ * At most one copy of a call is under way, so that waiting for it waits for no later one.
  *
- * A buffer may go back to the ring while a copy still uses it: after a load, and after a failure. It notes stream and epoch, as a freed
- * block does (device.h); who takes it next lets his stream wait for that, or waits himself if it is the host that writes to it.
+ * A buffer may return to the ring while a copy still uses it: after a load, and after a failure. It records stream and epoch, as a
+ * freed block does (device.h). The next call that takes it makes its stream wait for that, or waits itself if the host writes to
+ * the buffer.
  *
- * The monitor guards the room and the list of idle buffers; nothing is copied, read, written or extended inside it.
+ * The monitor guards the room and the list of idle buffers. Nothing is copied, read, written or extended inside it.
  *
- * Invariants, by the number that hr__host_file_check returns, when nobody is inside a call:
- *   1  the arena's own
+ * Invariants, by the number that hr__host_file_check returns, when no thread is inside a call:
+ *   1  those of the arena
  *   2  the arena has [end] bytes mapped, from 0 on, and end <= length of the file <= most
- *   3  what is in use there is what the copies need, at most one block each more than their bytes
+ *   3  room in use is what the copies need, each rounded up by less than a block
  *   4  every buffer is idle */
 #include "core/lms/host/host_file.h"
 
@@ -42,36 +43,36 @@
 
 #define RING 4u
 #define PIECE_MAX (UINT64_C(16) << 20)
-#define RING_SHARE 16u /* one buffer is at most this part of the pool, and the ring a quarter; but each has at least a page */
+#define RING_SHARE 16u /* a buffer is at most 1/16 of the pool, and the ring a quarter; but a buffer has at least a page */
 #define BLOCK UINT64_C(4096)
-#define FILE_MAX (UINT64_C(1) << 50) /* where no limit is set; the arena has bins for more */
+#define FILE_MAX (UINT64_C(1) << 50) /* if no limit is set; the arena has bins for more */
 #define PATH_BYTES 4096u
 #define NAME_ATTEMPTS 16u
-#define RECORDS 4u /* that one attempt at taking room needs: two for mapping, two for taking */
+#define RECORDS 4u /* needed by one attempt to take room: two for mapping, two for taking */
 
 typedef struct buffer {
 	void *at;
-	uint64_t streams, epoch; /* what may still be copying: see the top. 0 = nothing */
+	uint64_t streams, epoch; /* that may still be copying: see the top. 0 = none */
 } buffer;
 
 struct hr__host_file {
 	hr__device *device;
 	int descriptor;
-	char directory[201]; /* for messages; cut */
-	uint64_t limit;      /* as set, 0 = none */
-	uint64_t most;       /* the file may be this long */
+	char directory[201]; /* for messages; truncated */
+	uint64_t limit;      /* as configured, 0 = none */
+	uint64_t most;       /* maximum length of the file */
 	uint64_t piece;      /* bytes of a buffer */
-	uint32_t ring_count; /* 1 to RING; all of these are immutable */
+	uint32_t ring_count; /* 1 to RING; all fields up to here are immutable */
 
-	buffer ring[RING]; /* each is of whom has it */
+	buffer ring[RING]; /* each belongs to the call that took it */
 
 	hr__monitor *monitor; /* guards the rest */
-	uint32_t idle;        /* bit b = nobody has buffer b */
-	uint32_t next;        /* the ring goes on here, so that the buffer longest out of use is taken */
-	bool growing;         /* somebody is extending the file */
-	uint64_t end;         /* the arena has room up to here, */
-	uint64_t length;      /* and the file is this long: more only where there was no memory for a record of it */
-	uint64_t in_use;      /* bytes of room */
+	uint32_t idle;        /* bit b = buffer b is idle */
+	uint32_t next;        /* next buffer to take, so that the one idle longest is used */
+	bool growing;         /* a thread is extending the file */
+	uint64_t end;         /* the arena has room up to here */
+	uint64_t length;      /* length of the file: more than [end] only if there was no memory for its chunk record */
+	uint64_t in_use;      /* bytes of room in use */
 	hr__chunk_id edge;
 	hr__chunk_table table;
 	hr__arena arena;
@@ -110,7 +111,7 @@ static bool means_full(int error)
 	return error == ENOSPC || error == EDQUOT || error == EFBIG;
 }
 
-/* The file could not be extended, or room that was there for it could not be filled after all. */
+/* The file could not be extended, or allocated room could not be written after all. */
 static hr_status disk_refused(const hr__host_file *file, const char *what, uint64_t bytes, int error)
 {
 	hr__sizes size = HR__SIZES(bytes, file->limit);
@@ -136,8 +137,8 @@ static int extend(hr__host_file *file, uint64_t length)
 	return error;
 }
 
-/* Makes the file long enough for [size] more bytes at its end, free room there counted. Inside the monitor, which is left meanwhile,
- * so that others may take that room: who calls tries again. */
+/* Makes the file long enough for [size] more bytes at its end, counting free room there. Inside the monitor, which is left
+ * meanwhile, so other threads may take that room: the caller tries again. */
 static hr_status grow(hr__host_file *file, uint64_t size)
 {
 	hr__arena *arena = &file->arena;
@@ -153,7 +154,8 @@ static hr_status grow(hr__host_file *file, uint64_t size)
 	return HR_OK;
 }
 
-/* As it is now, or, [as_is] false, only where the end of the file would not be a better place once it is extended. */
+/* [as_is]: takes room in the file as it is. Otherwise only where the end of the file, once extended, would not be a better
+ * place. */
 static hr__chunk_id try_to_take(hr__host_file *file, uint64_t size, bool as_is)
 {
 	file->arena.tail_growth = as_is ? 0 : file->most - file->end;
@@ -173,7 +175,7 @@ static hr_status find_room(hr__host_file *file, uint64_t size, hr__chunk_id *out
 		if (file->growing) hr__os()->monitor_wait(file->monitor, UINT64_MAX);
 		else status = grow(file, size);
 	}
-	/* What was passed over for the end of the file is better than nothing. */
+	/* Room that was passed over for the end of the file is better than none. */
 	if (!id && hr__chunk_table_has(&file->table, RECORDS)) id = try_to_take(file, size, true);
 	if (!id) return status;
 	*out = id;
@@ -208,11 +210,11 @@ void hr__host_file_drop(hr__host_file *file, const hr__host_copy *copy)
 
 /* ---- the ring ---- */
 
-/* Buffers of one call: one or two, the one being used now and the other. */
+/* Buffers of one call, one or two: the one in use now and the other. */
 typedef struct lanes {
 	hr__host_file *file;
 	hr_stream stream;
-	buffer *now, *other; /* the same where there is but one */
+	buffer *now, *other; /* equal if there is only one */
 } lanes;
 
 static buffer *pop_idle(hr__host_file *file)
@@ -250,8 +252,8 @@ static void swap_lanes(lanes *of)
 	of->now = other;
 }
 
-/* Copies between a buffer and the device. Whether the device took the copy or not, the buffer counts as used by the stream: more careful
- * than needed, and only after an error. */
+/* Copies between a buffer and the device. The buffer counts as used by the stream even if the device refused the copy: that is
+ * stricter than needed, and only after an error. */
 static hr_status start_copy(const lanes *with, buffer *through, uint64_t address, uint64_t bytes, hr_copy_kind kind)
 {
 	hr__device *device = with->file->device;
@@ -259,11 +261,11 @@ static hr_status start_copy(const lanes *with, buffer *through, uint64_t address
 	const void *from = kind == HR_COPY_TO_HOST ? there : through->at;
 	hr_status status = hr_copy(hr__device_handle(device), to, from, bytes, kind, with->stream);
 	through->streams |= UINT64_C(1) << with->stream;
-	through->epoch = hr__device_epoch(device); /* after the copy was given: see device.h */
+	through->epoch = hr__device_epoch(device); /* after the copy was queued: see device.h */
 	return status;
 }
 
-/* Waits until nothing copies from or to the buffer. */
+/* Waits until no copy uses the buffer. */
 static hr_status wait_for(const hr__host_file *file, buffer *through)
 {
 	if (!through->streams) return HR_OK;
@@ -279,7 +281,7 @@ static uint64_t piece_at(const hr__host_file *file, uint64_t bytes, uint64_t at)
 
 /* ---- store ---- */
 
-/* Lets a piece come from the device once the stream has waited for those that used the buffer before. */
+/* Starts copying a piece from the device; the stream first waits for earlier users of the buffer. */
 static hr_status start_store(const lanes *with, buffer *through, uint64_t address, uint64_t bytes)
 {
 	int64_t waits = 0;
@@ -287,7 +289,8 @@ static hr_status start_store(const lanes *with, buffer *through, uint64_t addres
 	return status == HR_OK ? start_copy(with, through, address, bytes, HR_COPY_TO_HOST) : status;
 }
 
-/* The piece in the buffer is complete. Not hr__device_wait_idle: what the device could not do must not be taken for contents. */
+/* Waits until the piece in the buffer is complete. Not with hr__device_wait_idle, because the result of a failed copy must not be
+ * taken for contents. */
 static hr_status finish_store(const lanes *with, buffer *through)
 {
 	hr_status status = hr_stream_synchronize(hr__device_handle(with->file->device), with->stream);
@@ -354,7 +357,7 @@ hr_status hr__host_file_load(hr__host_file *file, const hr__host_copy *copy, uin
 		here = piece_at(file, copy->bytes, at);
 		status = wait_for(file, with.now);
 		if (status == HR_OK) status = read_piece(file, with.now, here, copy->offset + at);
-		if (status == HR_OK && with.other != with.now) status = wait_for(file, with.other); /* it is read to next */
+		if (status == HR_OK && with.other != with.now) status = wait_for(file, with.other); /* the next piece is read into it */
 		if (status == HR_OK) status = start_copy(&with, with.now, address + at, here, HR_COPY_TO_DEVICE);
 		swap_lanes(&with);
 	}
@@ -364,7 +367,7 @@ hr_status hr__host_file_load(hr__host_file *file, const hr__host_copy *copy, uin
 
 /* ---- opening ---- */
 
-/* A file of a name that nobody has. [path] is of PATH_BYTES. */
+/* Creates a file with an unused name. [path] has PATH_BYTES. */
 static int create_file(const char *directory, char *path, int *descriptor)
 {
 	static hr__atomic_u64 made;
@@ -385,7 +388,7 @@ static hr_status open_unlinked(hr__host_file *file, const char *directory)
 	int descriptor, error = create_file(directory, path, &descriptor);
 	if (error) return hr__fail(HR_IO, "no spill file can be made in spill_dir \"%s\": %s", file->directory, hr__os_error(error));
 	error = hr__os()->file_remove(path);
-	if (error) { /* it would stay when the process ends */
+	if (error) { /* it would remain after the process ends */
 		hr__os()->file_close(descriptor);
 		return hr__fail(HR_IO, "the spill file %.300s cannot be removed: %s", path, hr__os_error(error));
 	}
@@ -403,7 +406,7 @@ static hr_status open_room(hr__host_file *file)
 	return HR_OK;
 }
 
-/* Whole pages of the pool, so that the smallest pool there can be has one buffer. */
+/* Buffers are whole pages of the pool, so that the smallest possible pool has one buffer. */
 static hr_status open_ring(hr__host_file *file, hr_allocator pool, uint64_t pool_limit)
 {
 	uint64_t page = hr__os_page_size();
@@ -450,7 +453,7 @@ hr_status hr__host_file_open(hr__device *device, hr_allocator pool, uint64_t poo
 	if (status == HR_OK) status = open_room(file);
 	error = status == HR_OK ? hr__os()->monitor_create(&file->monitor) : 0;
 	if (error) status = hr__os_fail(error, "the monitor of the spill file");
-	if (status == HR_OK) status = open_ring(file, pool, pool_limit); /* last: what it takes is not given back here */
+	if (status == HR_OK) status = open_ring(file, pool, pool_limit); /* last: this function does not free the ring on failure */
 	if (status == HR_OK) *out = file;
 	else hr__host_file_close(file);
 	return status;
@@ -466,7 +469,7 @@ void hr__host_file_close(hr__host_file *file)
 
 void hr__host_file_forget(hr__host_file *file)
 {
-	/* Else the disk would not get its bytes back before the child ends too. */
+	/* Otherwise the disk would get its bytes back only when the child ends, too. */
 	hr__os()->file_close(file->descriptor);
 	file->descriptor = -1;
 }

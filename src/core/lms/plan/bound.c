@@ -2,22 +2,22 @@
  *
  * A window is the time from the end of op x to the start of a later op y. In it
  *
- *   compute      does the ops between x and y
- *   the link in  carries what they and y use of what was there at op x, less what was on the device when x ended. That was no more than
- *                memory, and all that x uses and all that stays was part of it:
- *                    in(x, y)  = | used after x up to y, and there at x; or used by x; or staying | + other - memory
+ *   compute      runs the ops between x and y
+ *   the link in  carries what they and y use of what existed at op x, less what was on the device when x ended. That was at most
+ *                memory, and included all that x uses and all that stays:
+ *                    in(x, y)  = | used after x up to y, and existing at x; or used by x; or staying | + other - memory
  *   the link out carries what x and the ops between wrote and y or later ops use, less what is on the device when y starts:
  *                    out(x, y) = | written from x to before y, and used from y on; or used by y; or staying | + other - memory
  *
- * so the window takes at least the longest of the three. Cut the ring at some ops: a step takes at least the sum of these ops and of the
- * windows between them. The best cuts are found by dynamic programming from one that is given; then from a cut of what that found, as
- * long as this helps. */
+ * So the window takes at least the longest of the three. Cut the ring at some ops: a step takes at least the sum of these ops and
+ * of the windows between them. The best cuts are found by dynamic programming, starting from a given cut; then from a cut of the
+ * solution, as long as this helps. */
 #include "core/base/assert.h"
 #include "core/base/status.h"
 #include "core/lms/plan/plan_ring.h"
 
-#define ROUNDS 4            /* cuts to begin with */
-#define MOST_WORK 60000000u /* uses looked at in a round: cuts are thinned out until that is enough */
+#define ROUNDS 4            /* first cuts that are tried */
+#define MOST_WORK 60000000u /* uses examined in a round: cuts are thinned out until that is enough */
 
 typedef struct bounding {
 	const hr__ring *ring;
@@ -26,8 +26,8 @@ typedef struct bounding {
 	uint64_t *staying;      /* by op: bytes that must stay, and other_bytes */
 	bool *movable;          /* by tensor */
 	bool *wrote;            /* by use of the step */
-	uint32_t *read_in;      /* by tensor: stamp of the window that has counted it, or not, on the way in */
-	uint32_t *owed_out;     /* by tensor: stamp of the window that has it as owed */
+	uint32_t *read_in;      /* by tensor: stamp of the window that has examined it on the way in */
+	uint32_t *owed_out;     /* by tensor: stamp of the window in which it is owed */
 	uint64_t *best;         /* by ops after the first cut: time up to there */
 	uint32_t *cut;          /* by ops after the first cut: the cut before */
 	uint32_t stride;        /* cuts are tried at every stride-th op */
@@ -47,7 +47,7 @@ static bool open_bounding(bounding *b, const hr__ring *ring)
 	       (b->cut = hr__scratch_take(scratch, (uint64_t)ring->n + 1, sizeof *b->cut)) != NULL;
 }
 
-/* ns of a byte times 2^32; rounded down, so that the bound stays one. */
+/* ns of a byte times 2^32; rounded down, so that the result stays a lower bound. */
 static uint64_t ns_of_byte(uint64_t bytes_per_s)
 {
 	unsigned __int128 ns = ((unsigned __int128)1000000000u << 32) / bytes_per_s;
@@ -77,7 +77,7 @@ static void prepare(bounding *b)
 		bool used = ring->first[t] < ring->first[t + 1];
 		b->movable[t] = used && !tensor->stays;
 		if (b->movable[t]) continue;
-		/* One without a use is nobody's to move. Without having lived before, nobody knows when it was made: it is left out. */
+		/* A tensor without a use cannot be moved. If it did not live before, its creation is not known: it is left out. */
 		if (!used && !tensor->lived_before) continue;
 		b->staying[tensor->lived_before ? 0 : ring->at[ring->first[t]]] += tensor->bytes;
 		if (tensor->died != HR__PLAN_NEVER) b->staying[tensor->died + 1] -= tensor->bytes;
@@ -94,14 +94,14 @@ static void prepare(bounding *b)
 	b->stride = (uint32_t)(work / MOST_WORK) + 1;
 }
 
-/* A window that begins with the end of op [from], while it is made longer op by op. */
+/* A window that begins with the end of op [from], while it is extended op by op. */
 typedef struct window {
 	uint32_t stamp, from;
-	bool crossed;     /* the step of [from] is over */
-	uint64_t compute; /* ns, of the ops between */
-	uint64_t in;      /* bytes: what was there at [from] and was used since, or by it, and what stayed then */
-	uint64_t owed;    /* bytes: what was written and is still to be used */
-	uint64_t out;     /* bytes: what was owed before the last op, what that uses, and what stays */
+	bool crossed;     /* the window reaches into the next step */
+	uint64_t compute; /* ns of the ops between */
+	uint64_t in;      /* bytes that existed at [from] and were used since or by it, and that stayed then */
+	uint64_t owed;    /* bytes written and still to be used */
+	uint64_t out;     /* bytes owed before the last op, used by it, and staying */
 } window;
 
 static bool is_used_after(const hr__ring *ring, uint32_t t, uint32_t op)
@@ -125,7 +125,7 @@ static window begin_window(bounding *b, uint32_t from, uint32_t stamp)
 	return w;
 }
 
-/* The window ends with the start of op [to]. */
+/* Ends the window with the start of op [to]. */
 static void end_window_at(bounding *b, window *w, uint32_t to)
 {
 	const hr__ring *ring = b->ring;
@@ -136,7 +136,7 @@ static void end_window_at(bounding *b, window *w, uint32_t to)
 		if (!b->movable[t]) continue;
 		const hr__plan_tensor *tensor = &step->tensors[t];
 		if (b->read_in[t] != w->stamp) {
-			/* Stamped either way: what was not there at [from] need not be asked again. */
+			/* Stamped either way: a tensor that did not exist at [from] is not examined again. */
 			bool was_there = hr__ring_is_cyclic(tensor) ||
 			                 (!w->crossed && (tensor->lived_before || ring->at[ring->first[t]] <= w->from));
 			b->read_in[t] = w->stamp;
@@ -154,7 +154,7 @@ static void end_window_at(bounding *b, window *w, uint32_t to)
 	}
 }
 
-/* Op [op], at which it ended, is between now. */
+/* Extends the window: op [op], at which it ended, is inside now. */
 static void go_on(const bounding *b, window *w, uint32_t op)
 {
 	w->compute += b->ring->step->ops[op].ns;
@@ -169,7 +169,7 @@ static uint64_t least_time(const bounding *b, const window *w)
 	return out > least ? out : least;
 }
 
-/* The longest time with a cut at op [start]: best[i] is the time from its start to that of the op i after it. */
+/* The longest time with a cut at op [start]: best[i] is the time from its start to that of the i-th op after it. */
 static uint64_t longest_from(bounding *b, uint32_t start, uint32_t *stamp)
 {
 	uint32_t n = b->ring->n;
@@ -194,8 +194,8 @@ static uint64_t longest_from(bounding *b, uint32_t start, uint32_t *stamp)
 	return b->best[n];
 }
 
-/* Tries cuts to begin with: where most is in use, which is where links stop and start; and then a cut of what was found, because without
- * the first it may be better still. */
+/* Tries first cuts: at the peak of bytes in use, where links stop and start; then at a cut of the solution, because without the
+ * first one it may be better still. */
 static uint64_t longest(bounding *b)
 {
 	const hr__ring *ring = b->ring;

@@ -1,5 +1,5 @@
-/* layout.c - see layout.h. Packing rectangles of which one side is fixed is hard in general; largest first at the lowest place is what
- * offline packings of recorded traces were made with, and leaves nothing to speak of. */
+/* layout.c - see layout.h. Packing rectangles with one fixed side is hard in general. Largest first at the lowest offset is how
+ * offline packings of recorded traces were made, and wastes almost nothing. */
 #include "core/lms/plan/layout.h"
 
 #include "core/base/assert.h"
@@ -68,7 +68,7 @@ static void sort(struct packing *packing)
 	}
 }
 
-/* Puts [number] into the list of those that have a place, which is in order of offsets. */
+/* Inserts [number] into the list of placed stays, which is sorted by offset. */
 static void insert(struct packing *packing, uint32_t count, uint32_t number)
 {
 	uint32_t at = count, *placed = packing->placed;
@@ -76,7 +76,7 @@ static void insert(struct packing *packing, uint32_t count, uint32_t number)
 	placed[at] = number;
 }
 
-/* False as soon as something ends above [most]. */
+/* False if a stay ends above [most]. */
 static bool pack(struct packing *packing, uint64_t most)
 {
 	sort(packing);
@@ -85,7 +85,7 @@ static bool pack(struct packing *packing, uint64_t most)
 		uint64_t place = 0;
 		for (uint32_t k = 0; k < i; k++) {
 			const hr__stay *other = &packing->stays[packing->placed[k]];
-			if (other->offset >= place + stay->bytes) break; /* those behind it begin later still */
+			if (other->offset >= place + stay->bytes) break; /* those after it begin later still */
 			if (other->offset + other->bytes <= place || !meet(stay, other)) continue;
 			place = other->offset + other->bytes;
 		}

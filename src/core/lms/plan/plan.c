@@ -1,36 +1,39 @@
-/* plan.c - which tensors should leave during a step, when, and when to ask for them back.
+/* plan.c - decides which tensors are evicted during a step, when, and when they are restored.
  *
  * THE MODEL
  *
- * The host issues everything in the order of ops and never waits. Memory is counted in that order, as in any allocator that follows the
- * order of streams:
+ * The host issues everything in the order of ops and never waits. Memory is counted in that order, as in any stream-ordered
+ * allocator:
  *
- *   before op i   returns with in_before == i take memory; then the tensors that op i makes
- *   op i          all it uses is on the device. Bytes in use now are at most machine->memory: the occupancy of position i
- *   after op i    tensors with died == i give memory back; then those with out_after == i leave and give it back
+ *   before op i   restores with in_before == i allocate memory; then the tensors that op i creates
+ *   op i          all tensors that it uses are on the device. Bytes in use now are at most machine->memory: the occupancy of
+ *                 position i
+ *   after op i    tensors with died == i free their memory; then those with out_after == i are evicted and free theirs
  *
- * Time belongs to the device. It has three servers, each of which does what it is given in order: compute, the link out, the link in.
+ * Time is that of the device. It has three servers, each of which works in order: compute, the link out, the link in.
  *
- *   an op       starts when the one before it is done, when the returns of its tensors are done, and when there is room for what it makes
- *   a copy out  starts when the op it is due after is done and the link is free: the one that wrote the tensor last (copy_after), though
- *               the tensor may leave later
- *   a return    starts when the link is free, when there is room, and when the tensor's copy out is done
+ *   an op       starts when the op before it is done, when the restores of its tensors are done, and when there is room for what it
+ *               creates
+ *   a copy out  starts when the link is free and the op that wrote the tensor last (copy_after) is done, though the tensor may be
+ *               evicted later
+ *   a restore   starts when the link is free, when there is room, and when the tensor's copy out is done
  *
- * There is room when enough of the bytes that were given back before, in the order of issue, are really free: those of a tensor that dies
- * when the op is done, those of one that leaves when the op and its copy are done. Bytes are counted, not blocks: pages can be stitched.
- * Those that are free first are handed out first. A clean tensor is not copied.
+ * There is room when enough of the bytes freed before, in the order of issue, are really free: those of a tensor that dies when the
+ * op is done, those of an evicted one when the op and its copy are done. Bytes are counted, not blocks, because pages can be
+ * stitched. Bytes that are free first are used first. A clean tensor is not copied.
  *
  * The step is a ring: a few steps are simulated, until one takes as long as the one before.
  *
  * THE FILES
  *
- *   plan_ring.c      what a step says: uses by tensor, gaps, how much is in use at each op
- *   plan_draft.c     room for drafts
+ *   plan_ring.c      reads a step: uses by tensor, gaps, occupancy of each op
+ *   plan_draft.c     memory for drafts
  *   plan_choose.c    which gaps are used
- *   plan_place.c     when tensors are asked back; which gaps are not needed; which copies are good
+ *   plan_place.c     when tensors are restored; which gaps are not needed; which copies are valid
  *   plan_simulate.c  how long a step takes with that
- *   plan_levels.c    the tree that says how full each op is
- *   plan.c           tries several ways to choose and to place, and improves the best */
+ *   plan_levels.c    the tree of occupancies
+ *   plan.c           tries several strategies to choose and place, and improves the best
+ *   bound.c          the time that no plan can beat */
 #include "core/lms/plan/plan.h"
 
 #include "core/base/assert.h"
@@ -54,7 +57,7 @@ static uint64_t highest(const uint64_t *values, uint32_t count, uint32_t *where)
 	return most;
 }
 
-/* A step without ops is only what lies there. */
+/* Bytes in use in a step without ops. */
 static uint64_t lying_there(const hr__plan_step *step)
 {
 	uint64_t bytes = step->other_bytes;
@@ -93,11 +96,11 @@ uint64_t hr__plan_compute_ns(const hr__plan_step *step)
 
 /* ---- making a plan ---- */
 
-#define TASTES 4            /* that are looked at closely */
-#define MOST_WORK 400000u   /* to do without gaps that cost time: about 30 ms */
-#define LINK_NS_OF_A_NS 256 /* so much less for the links is worth a step that takes a nanosecond more */
+#define TASTES 4            /* strategies that are improved */
+#define MOST_WORK 400000u   /* limit for avoiding gaps that cost time: about 30 ms */
+#define LINK_NS_OF_A_NS 256 /* saving this much time of the links is worth 1 ns more of the step */
 
-/* Less time; where it is about the same, less for the links to do: fewer bytes, in fewer copies. */
+/* Prefers less time and, at about equal time, less work for the links: fewer bytes, in fewer copies. */
 static uint64_t cost_of(const hr__draft *draft)
 {
 	uint64_t cost;
@@ -118,7 +121,7 @@ static void draw(hr__drafting *drafting, hr__draft *draft, const hr__taste *tast
 	hr__draft_simulate(drafting, draft);
 }
 
-/* Where the scan for full positions may begin. */
+/* A position at which the scan may begin. */
 static uint32_t emptiest(const hr__ring *ring)
 {
 	uint32_t where = 0;
@@ -127,7 +130,7 @@ static uint32_t emptiest(const hr__ring *ring)
 	return where;
 }
 
-/* The best tastes that were tried, best first. */
+/* The best strategies tried, best first. */
 struct tasted {
 	hr__taste taste;
 	uint64_t cost;
@@ -166,7 +169,7 @@ static void find_tastes(hr__drafting *drafting, hr__draft *draft, struct tasted 
 	}
 }
 
-/* The chosen gap that was not tried yet and that ops waited for longest; among those nobody waited for, the largest. */
+/* The chosen gap, not tried yet, that ops waited for longest; if none waited, the largest. */
 static uint32_t most_to_blame(const hr__drafting *drafting, const hr__draft *draft, const bool *tried)
 {
 	uint32_t worst = HR__RING_NO_GAP;
@@ -181,7 +184,7 @@ static uint32_t most_to_blame(const hr__drafting *drafting, const hr__draft *dra
 	return worst;
 }
 
-/* Does without one gap after the other, and leaves it at that where it helps; again, as long as that makes a difference. */
+/* Avoids one gap after the other, and keeps avoiding it if that helps; repeats this as long as it makes a difference. */
 static void improve(hr__drafting *drafting, hr__draft *best, hr__draft *draft, const hr__taste *taste, bool *tried, uint64_t most_work)
 {
 	uint32_t gaps = drafting->ring->gap_count;
@@ -197,7 +200,7 @@ static void improve(hr__drafting *drafting, hr__draft *best, hr__draft *draft, c
 			continue;
 		}
 		tried[g] = true;
-		if (drafting->avoid[g]) continue; /* it cannot be done without */
+		if (drafting->avoid[g]) continue; /* it is needed all the same */
 		drafting->avoid[g] = true;
 		draw(drafting, draft, taste);
 		drafting->avoid[g] = false;
@@ -207,7 +210,7 @@ static void improve(hr__drafting *drafting, hr__draft *best, hr__draft *draft, c
 	}
 }
 
-/* Most bytes in use with the draft. */
+/* Peak of bytes in use with the draft. */
 static uint64_t peak_of(hr__drafting *drafting, const hr__draft *draft)
 {
 	const hr__ring *ring = drafting->ring;
@@ -226,8 +229,8 @@ static uint64_t peak_of(hr__drafting *drafting, const hr__draft *draft)
 	return hr__levels_highest(&drafting->levels, 0, ring->n - 1);
 }
 
-/* The first op of [from, to) whose time, with [later], is at least [since]; [to] when there is none. Times of a step only grow, and a plan has
- * as many moves as there are ops: a look at each op for each move would take time that grows with the square of their number. */
+/* The first op of [from, to) whose time plus [later] is at least [since]; [to] if there is none. Times only grow within a step, so
+ * a binary search is possible. A plan has as many moves as ops, so a linear search for each move would take quadratic time. */
 static uint32_t first_since(const uint64_t *times, uint32_t from, uint32_t to, uint64_t later, uint64_t since)
 {
 	while (from < to) {
@@ -238,7 +241,7 @@ static uint32_t first_since(const uint64_t *times, uint32_t from, uint32_t to, u
 	return to;
 }
 
-/* The same from [from] round the ring to [to]. Ops of the next step are a step later. */
+/* The same from [from] round the ring to [to]. Ops of the next step are one step later. */
 static uint32_t first_round(const hr__drafting *drafting, const hr__draft *draft, const uint64_t *times, uint32_t from, uint32_t to, uint64_t since)
 {
 	if (from <= to) return first_since(times, from, to, 0, since);
@@ -246,20 +249,21 @@ static uint32_t first_round(const hr__drafting *drafting, const hr__draft *draft
 	return op < n ? op : first_since(times, 0, to, draft->step_ns, since);
 }
 
-/* The op that runs when a return begins: from the one before which it is asked for on, the first that is not done by then. */
+/* The op that runs when a restore begins: the first, from in_before on, that is not done by then. */
 static uint32_t start_of(const hr__drafting *drafting, const hr__draft *draft, uint32_t g)
 {
 	uint64_t begins = drafting->returned[g], since = begins < UINT64_MAX ? begins + 1 : begins;
 	return first_round(drafting, draft, drafting->ended, draft->in_before[g], drafting->ring->gaps[g].to, since);
 }
 
-/* The last op, from the one after which it leaves on, that began before the copy was done. */
+/* The last op, from the one after which it is evicted, that began before the copy was done. */
 static uint32_t gone_of(const hr__drafting *drafting, const hr__draft *draft, uint32_t g)
 {
 	const hr__gap *gap = &drafting->ring->gaps[g];
 	uint64_t done = drafting->out_done[g];
 	if (draft->clean[g]) return gap->from;
-	if (draft->copied_after[g] > gap->from) done = done > draft->step_ns ? done - draft->step_ns : 0; /* it was the last step's */
+	if (draft->copied_after[g] > gap->from) done = done > draft->step_ns ? done - draft->step_ns : 0; /* the copy was made in the
+	                                                                                                   * last step */
 	uint32_t next = first_round(drafting, draft, drafting->started, gap->from + 1, gap->to, done);
 	return next > 0 ? next - 1 : drafting->ring->n - 1;
 }

@@ -1,17 +1,17 @@
-/* plan_choose.c - which tensors leave.
+/* plan_choose.c - which tensors are evicted.
  *
- * The ops are scanned in order; where too much is in use, the gap with the farthest end among those that span the op is taken, until what
- * is left fits.
+ * The ops are scanned in order. Where more is in use than fits, the gap with the farthest end of those that span the op is taken,
+ * until the rest fits.
  *
- * The end of a gap is its next use. Where returns come thick (weights that are read one after the other, none twice) that is not enough:
- * farthest next uses are neighbours, so their tensors would come back all at once, with the link idle before. So there is a second way to
- * count: a return is promised the link's time as late as it is still free before the next use, while ops compute; the gap ends where this
- * begins; and among gaps that end at the same op the one that is needed first is taken. This spreads what leaves over the ops. A gap for
- * which there is no such time left is of a worse rank, and ends with its next use. */
+ * The end of a gap is its next use. If restores are dense (weights that are read one after the other, none twice), that is not
+ * enough: the farthest next uses are neighbours, so their tensors would be restored all at once, after the link was idle. So there
+ * is a second way: a restore gets a reservation of the link's time while ops compute, as late before the next use as it is free.
+ * The gap ends where the reservation begins. Among gaps that end at the same op, the one that is needed first is taken. This
+ * spreads the evictions over the ops. A gap for which no time is left has a worse rank, and ends at its next use. */
 #include "core/base/assert.h"
 #include "core/lms/plan/plan_draft.h"
 
-#define MOST_PROMISING 500000u /* work for promises: some 30 ms */
+#define MOST_PROMISING 500000u /* work for reservations: about 30 ms */
 
 /* ---- time of the link in ---- */
 
@@ -25,8 +25,7 @@ static void open_slots(hr__drafting *drafting)
 	for (uint32_t g = 0; g < ring->gap_count; g++) drafting->early[g] = 0;
 }
 
-/* How many ops before [op] there is one during which the link has time, [op] itself being 0; more than n = there is none. Chains of busy
- * ops are shortened on the way. */
+/* How many ops before [op] the link has time, [op] itself being 0; more than n = never. Shortens chains of busy ops on the way. */
 static uint32_t ops_to_open(hr__drafting *drafting, uint32_t op)
 {
 	uint32_t n = drafting->ring->n, at = op, back = 0;
@@ -41,8 +40,8 @@ static uint32_t ops_to_open(hr__drafting *drafting, uint32_t op)
 	return back;
 }
 
-/* How many ops before the next use a return has to begin, with what is free of the link's time; 0 = it does not fit into the gap. Takes
- * that time if [take]. */
+/* How many ops before the next use a restore has to begin, with the free time of the link; 0 = it does not fit into the gap.
+ * [take]: reserves that time. */
 static uint32_t ops_early(hr__drafting *drafting, uint32_t g, bool take)
 {
 	const hr__ring *ring = drafting->ring;
@@ -68,7 +67,7 @@ static uint32_t ops_early(hr__drafting *drafting, uint32_t g, bool take)
 
 /* ---- candidates ---- */
 
-/* 0 is best. Worse are gaps of tensors so small that starting their copies counts. */
+/* 0 is best. Gaps of tensors so small that the fixed cost of copies matters are worse. */
 static int rank_of(const hr__drafting *drafting, uint32_t g, const hr__taste *taste)
 {
 	const hr__gap *gap = &drafting->ring->gaps[g];
@@ -77,7 +76,7 @@ static int rank_of(const hr__drafting *drafting, uint32_t g, const hr__taste *ta
 	return taste->least_worth > 0 && (both - latency) / taste->least_worth < latency ? 1 : 0;
 }
 
-/* Entries are where the gap ends and, below it, how late it is needed, counted from the end: of equals, the one that is needed first is on
+/* An entry is the end of the gap and, below it, its index by need counted from the end: of equal ones, the one needed first is on
  * top. */
 static void heap_push(hr__drafting *drafting, int rank, uint32_t gap, uint32_t end)
 {
@@ -113,8 +112,8 @@ static void heap_pop(hr__drafting *drafting, int rank)
 	heap[at] = last;
 }
 
-/* A gap, counted from where the scan began: away from begin to end - 1. One that wraps around the start is away from 0 to end - 1, and
- * again from begin on. */
+/* A gap, relative to the start of the scan: evicted from begin to end - 1. One that wraps around the start is evicted from 0 to end
+ * - 1, and again from begin on. */
 typedef struct span {
 	uint32_t begin, end;
 	bool wraps;
@@ -133,12 +132,12 @@ typedef struct scan {
 	hr__drafting *drafting;
 	hr__draft *draft;
 	const hr__taste *taste;
-	uint32_t at;        /* ops since its start */
-	uint64_t away;      /* bytes, here */
-	uint64_t most_work; /* promises are no longer made after this */
+	uint32_t at;        /* ops since the start of the scan */
+	uint64_t away;      /* bytes evicted at this op */
+	uint64_t most_work; /* no reservations are made after this */
 } scan;
 
-/* Where the gap ends that spans the op, if it is away up to its next use. */
+/* The end of a gap that spans the op, if the tensor is evicted up to its next use. */
 static uint32_t full_end(const scan *scanning, uint32_t g)
 {
 	span s = span_of(scanning->drafting->ring, &scanning->drafting->ring->gaps[g], scanning->taste->start);
@@ -156,8 +155,8 @@ static void pick(scan *scanning, uint32_t g, uint32_t end)
 	if (s.wraps && scanning->at < s.begin) drafting->starts[s.begin] += gap->bytes;
 }
 
-/* A gap of the best rank, [end] being where it ended when it was last looked at. True when it was picked; else it is where it belongs by
- * now. */
+/* Tries a gap of the best rank; [end] is its end when it was last examined. True if it was picked; otherwise it is put where it
+ * belongs now. */
 static bool pick_promised(scan *scanning, uint32_t g, uint32_t end)
 {
 	hr__drafting *drafting = scanning->drafting;
@@ -178,7 +177,7 @@ static bool pick_promised(scan *scanning, uint32_t g, uint32_t end)
 	return true;
 }
 
-/* Picks the best gap that spans this op. False when there is none. */
+/* Picks the best gap that spans this op. False if there is none. */
 static bool pick_best(scan *scanning)
 {
 	hr__drafting *drafting = scanning->drafting;
@@ -197,8 +196,8 @@ static bool pick_best(scan *scanning)
 	return false;
 }
 
-/* When nothing else spans this op: a tensor that was to be back before it stays away up to its next use after all. False when there is
- * none. */
+/* If nothing else spans this op: a tensor that was to be restored before it stays evicted up to its next use after all. False if
+ * there is none. */
 static bool break_promise(scan *scanning)
 {
 	hr__drafting *drafting = scanning->drafting;
@@ -235,7 +234,7 @@ static void begin_scan(scan *scanning)
 	}
 }
 
-/* Gaps that begin after op [before] are candidates from here on. */
+/* Gaps that begin after op [before] become candidates. */
 static void add_candidates(scan *scanning, uint32_t before)
 {
 	hr__drafting *drafting = scanning->drafting;

@@ -1,7 +1,7 @@
-/* plan_draft.c - room for drafts, and the orders in which they look at gaps. */
+/* plan_draft.c - memory for drafts, and the orders in which they look at gaps. */
 #include "core/lms/plan/plan_draft.h"
 
-/* ---- sorting: the heap, because libc's qsort may ask for memory ---- */
+/* ---- heap sort, because libc's qsort may allocate ---- */
 
 static void sift_down(uint64_t *keys, uint32_t *values, uint32_t at, uint32_t count)
 {
@@ -35,7 +35,7 @@ static void sort(uint64_t *keys, uint32_t *values, uint32_t count)
 	}
 }
 
-/* ---- room for it ---- */
+/* ---- memory ---- */
 
 bool hr__draft_open(hr__draft *draft, hr__drafting *drafting)
 {
@@ -84,7 +84,7 @@ bool hr__drafting_open(hr__drafting *drafting, const hr__ring *ring)
 		hr__drafting_close(drafting);
 		return false;
 	}
-	uint64_t *keys = drafting->heaps[0]; /* free until something is chosen */
+	uint64_t *keys = drafting->heaps[0]; /* not used until gaps are chosen */
 	for (uint32_t g = 0; g < ring->gap_count; g++) {
 		const hr__gap *gap = &ring->gaps[g];
 		drafting->by_start_first[gap->from + 1]++;

@@ -1,10 +1,10 @@
-/* plan_draft.h - a plan in the making: which gaps are used, and when their tensors are asked back. Private to plan*.c. */
+/* plan_draft.h - a plan under construction: which gaps are used, and when their tensors are restored. Private to plan*.c. */
 #ifndef HR_LMS_PLAN_DRAFT_H
 #define HR_LMS_PLAN_DRAFT_H
 
 #include "core/lms/plan/plan_ring.h"
 
-/* ---- occupancy: add to ranges of positions, look for the highest ---- */
+/* ---- occupancy: adds to ranges of positions, finds the highest ---- */
 
 typedef struct hr__levels {
 	uint64_t *highest; /* of the node's positions, without what was added to nodes above */
@@ -12,18 +12,18 @@ typedef struct hr__levels {
 	uint32_t n, leaves;
 } hr__levels;
 
-/* Memory is taken from [scratch]; false when there is none. */
+/* Allocates from [scratch]; false if there is no memory. */
 bool hr__levels_open(hr__levels *levels, hr__scratch *scratch, uint32_t n);
 void hr__levels_set(hr__levels *levels, const uint64_t *values);
-/* Positions first to last, both included; [bytes] may be a negative number modulo 2^64, the result not. */
+/* Positions first to last, both included. [bytes] may be a negative number modulo 2^64; the result may not. */
 void hr__levels_add(hr__levels *levels, uint32_t first, uint32_t last, uint64_t bytes);
 uint64_t hr__levels_highest(const hr__levels *levels, uint32_t first, uint32_t last);
-/* The last position from first to last that is higher than [limit]; UINT32_MAX when there is none. */
+/* The last position from first to last that is higher than [limit]; UINT32_MAX if there is none. */
 uint32_t hr__levels_last_above(const hr__levels *levels, uint32_t first, uint32_t last, uint64_t limit);
 
 /* ---- the draft ---- */
 
-#define HR__DRAFT_STEPS 6 /* that are simulated at most */
+#define HR__DRAFT_STEPS 6 /* simulated at most */
 #define HR__DRAFT_RANKS 3 /* of gaps, best first */
 
 typedef struct hr__draft {
@@ -31,54 +31,55 @@ typedef struct hr__draft {
 	bool *clean;            /* by gap, where chosen */
 	uint32_t *in_before;    /* by gap, where chosen */
 	uint32_t *copied_after; /* by gap, where chosen and not clean */
-	uint64_t *blame;        /* by gap: how long ops waited for its copies in the last step that was simulated */
+	uint64_t *blame;        /* by gap: how long ops waited for its copies in the last simulated step */
 	uint64_t step_ns, bytes_out, bytes_in;
-	uint64_t link_ns; /* all copies of a step, one after the other */
+	uint64_t link_ns; /* sum over all copies of a step */
 	uint32_t moves;
 } hr__draft;
 
 typedef enum hr__promise {
-	HR__PROMISE_NONE, /* a gap ends with its next use */
-	HR__PROMISE_MADE, /* gaps are chosen by when the link has time to bring them back, and end with their next use */
-	HR__PROMISE_KEPT  /* and end with when that is */
+	HR__PROMISE_NONE, /* no reservations; a gap ends at its next use */
+	HR__PROMISE_MADE, /* gaps are chosen by when the link has time to restore them, and end at their next use */
+	HR__PROMISE_KEPT  /* as MADE, but gaps end when that restore begins */
 } hr__promise;
 
-/* How gaps are chosen and returns placed. Several are tried, the simulation says which is best. */
+/* How gaps are chosen and restores placed. Several strategies are tried; the simulation finds the best. */
 typedef struct hr__taste {
-	uint32_t start;       /* the scan for positions that are too full begins here */
-	uint32_t least_worth; /* gaps whose copies take less than this many times the latency are of a worse rank; 0 = none is */
-	hr__promise promise;  /* whether a return is promised time of the link */
-	bool copy_early;      /* a tensor is copied when it has been written, not when it leaves */
-	bool return_late;     /* a return is asked for by the op that needs it, not as early as there is room */
+	uint32_t start;       /* the scan for positions over the limit begins here */
+	uint32_t least_worth; /* gaps whose copies take less than this many times the latency have a worse rank; 0 = none has */
+	hr__promise promise;  /* whether time of the link is reserved for restores */
+	bool copy_early;      /* a tensor is copied after its last write, not at its eviction */
+	bool return_late;     /* a restore is requested by the op that needs it, not as early as it fits */
 } hr__taste;
 
 typedef struct hr__freed {
 	uint64_t when, bytes;
-	uint32_t gap; /* whose copy it was; HR__RING_NO_GAP = an op did it */
+	uint32_t gap; /* whose copy freed it; HR__RING_NO_GAP = an op freed it */
 } hr__freed;
 
 typedef struct hr__drafting {
 	const hr__ring *ring;
 	hr__scratch scratch;
 	hr__levels levels;
-	uint64_t work; /* done so far, in units of some 60 ns: what is looked at, not the clock, says when it is enough */
-	/* All gaps, in the order of: the op they follow, and at the same op the next use; the next use; their length. */
+	uint64_t work; /* work so far, in units of about 60 ns. A count, not the clock, limits the search, so that plans are
+	                * deterministic */
+	/* All gaps, sorted by the op that they follow, then by next use; by next use; by length. */
 	uint32_t *by_start, *by_start_first, *by_need, *by_length;
-	/* To choose: bytes that leave or come back at a position; candidates of a rank, farthest next use first. */
-	uint32_t *need_of; /* by gap: its place in by_need */
+	/* To choose: bytes evicted or restored at a position; candidates of each rank, farthest next use first. */
+	uint32_t *need_of; /* by gap: its index in by_need */
 	uint64_t *starts, *ends, *heaps[HR__DRAFT_RANKS];
 	uint32_t heap_counts[HR__DRAFT_RANKS];
-	uint64_t *slots; /* by op: time of the link in while it computes that is promised to nobody */
-	uint32_t *open;  /* by op: how many ops back there is such time, or a shorter way to it */
-	uint32_t *early; /* by gap: how many ops before its next use it is back because of that */
-	/* To simulate: chosen gaps by when they leave, by copied_after and by in_before, with where those of an op begin. */
+	uint64_t *slots; /* by op: time of the link in, while the op computes, that is not reserved */
+	uint32_t *open;  /* by op: how many ops back there is such time, or a shortcut towards it */
+	uint32_t *early; /* by gap: how many ops before its next use it is back because of a reservation */
+	/* To simulate: chosen gaps by eviction, by copied_after and by in_before, with the first index of each op. */
 	uint32_t *outs, *outs_first, *copies, *copies_first, *ins, *ins_first;
 	uint64_t *out_done; /* by gap */
-	uint64_t *returned; /* by gap: when its return began, in the last step that was simulated, */
-	uint64_t *started, *ended; /* and by op: when it began, and was done */
-	bool *avoid;        /* by gap: of the worst rank, to see if that helps */
-	uint64_t *ready;    /* by op: when the returns it needs are done */
-	uint32_t *last;     /* by op: the gap of the last of them */
+	uint64_t *returned; /* by gap: when its restore began in the last simulated step */
+	uint64_t *started, *ended; /* by op: when it began and ended in the last simulated step */
+	bool *avoid;        /* by gap: gets the worst rank, to see whether that helps */
+	uint64_t *ready;    /* by op: when the restores that it needs are done */
+	uint32_t *last;     /* by op: the gap of the last restore that it needs */
 	hr__freed *freed_by_ops, *freed_by_copies;
 } hr__drafting;
 
@@ -86,11 +87,11 @@ bool hr__drafting_open(hr__drafting *drafting, const hr__ring *ring);
 void hr__drafting_close(hr__drafting *drafting);
 bool hr__draft_open(hr__draft *draft, hr__drafting *drafting);
 
-/* Chooses gaps so that every position fits into the machine's memory, which the caller knows to be possible. */
+/* Chooses gaps so that every position fits into the machine's memory, which the caller has checked to be possible. */
 void hr__draft_choose(hr__drafting *drafting, hr__draft *draft, const hr__taste *taste);
-/* Says when each return is asked for, drops moves for which there is room after all, and finds out which are clean. */
+/* Sets when each restore is requested, drops moves that are not needed after all, and finds which are clean. */
 void hr__draft_place(hr__drafting *drafting, hr__draft *draft, const hr__taste *taste);
-/* Fills in step_ns, by the model. */
+/* Sets step_ns, by the model. */
 void hr__draft_simulate(hr__drafting *drafting, hr__draft *draft);
 
 #endif

@@ -1,6 +1,6 @@
-/* plan_levels.c - how full each position is, as a tree: adding to a range and asking for the highest take the logarithm of the positions.
+/* plan_levels.c - the occupancy of each position, as a tree: adding to a range and finding the highest take logarithmic time.
  *
- * What is added to a node counts for all below it and is never handed down, so a question only adds up on its way. */
+ * What is added to a node counts for all nodes below it and is never pushed down, so a query only adds on its way. */
 #include "core/lms/plan/plan_draft.h"
 
 bool hr__levels_open(hr__levels *levels, hr__scratch *scratch, uint32_t n)
@@ -26,7 +26,7 @@ void hr__levels_set(hr__levels *levels, const uint64_t *values)
 		levels->highest[i] = higher(levels->highest[2 * i], levels->highest[2 * i + 1]);
 }
 
-/* [highest] of a node includes what was added to itself. */
+/* [highest] of a node includes what was added to the node itself. */
 static void add(hr__levels *levels, uint32_t node, uint32_t begin, uint32_t end, uint32_t first, uint32_t last, uint64_t bytes)
 {
 	if (first <= begin && end - 1 <= last) {

@@ -1,4 +1,4 @@
-/* plan_place.c - when those that left are asked back, who need not have left, and which copies are good. */
+/* plan_place.c - when evicted tensors are restored, which evictions are not needed, and which host copies are valid. */
 #include "core/lms/plan/plan_draft.h"
 
 static void add_away(hr__drafting *drafting, uint32_t first, uint32_t end, uint64_t bytes)
@@ -13,14 +13,14 @@ static void add_away(hr__drafting *drafting, uint32_t first, uint32_t end, uint6
 	if (end > 0) hr__levels_add(&drafting->levels, 0, end - 1, bytes);
 }
 
-/* When it has to be back at the latest: when it is needed, or as much earlier as the link was promised to it. */
+/* When it has to be back at the latest: at its next use, or earlier by the time reserved for it on the link. */
 static uint32_t latest_end(const hr__drafting *drafting, uint32_t g)
 {
 	uint32_t to = drafting->ring->gaps[g].to, early = drafting->early[g];
 	return to >= early ? to - early : to + drafting->ring->n - early;
 }
 
-/* The last position before its latest end at which its bytes are too many; UINT32_MAX = there is none. */
+/* The last position before its latest end at which its bytes do not fit; UINT32_MAX = none. */
 static uint32_t last_full(hr__drafting *drafting, uint32_t g)
 {
 	const hr__gap *gap = &drafting->ring->gaps[g];
@@ -33,7 +33,7 @@ static uint32_t last_full(hr__drafting *drafting, uint32_t g)
 	return gap->from + 1 < n ? hr__levels_last_above(&drafting->levels, gap->from + 1, n - 1, limit) : UINT32_MAX;
 }
 
-/* Drops moves without which every position still fits: those with the shortest gaps first. */
+/* Drops moves without which every position still fits, those with the shortest gaps first. */
 static void drop_needless(hr__drafting *drafting, hr__draft *draft)
 {
 	const hr__ring *ring = drafting->ring;
@@ -49,8 +49,8 @@ static void drop_needless(hr__drafting *drafting, hr__draft *draft)
 	}
 }
 
-/* Walks the uses of a tensor around the ring: a copy is good from the first time it is made until the tensor is written. It can be made
- * as soon as the tensor has been written, while others still read it. */
+/* Walks the uses of a tensor around the ring: a host copy is valid from the time it is made until the tensor is written. It can be
+ * made after the last write, while ops still read the tensor. */
 static void find_clean(hr__drafting *drafting, hr__draft *draft, uint32_t tensor, bool copy_early)
 {
 	const hr__ring *ring = drafting->ring;
@@ -71,8 +71,8 @@ static void find_clean(hr__drafting *drafting, hr__draft *draft, uint32_t tensor
 	}
 }
 
-/* In the order of need, each as early as there is room from then on, unless late ones are wanted. What has room all the time need not
- * leave. */
+/* Places restores in the order of need, each as early as it fits from then on, unless return_late is set. A tensor that fits all
+ * the time is not evicted. */
 static void place_returns(hr__drafting *drafting, hr__draft *draft, const hr__taste *taste)
 {
 	const hr__ring *ring = drafting->ring;

@@ -1,4 +1,4 @@
-/* plan_ring.c - reads a step, refuses one that contradicts itself, and builds what planning asks of it. */
+/* plan_ring.c - reads a step, refuses an inconsistent one, and builds the form of plan_ring.h. */
 #include "core/lms/plan/plan_ring.h"
 
 #include "core/base/assert.h"
@@ -70,7 +70,7 @@ static uint32_t end_of_uses(const hr__plan_step *step, uint32_t op)
 	return op + 1 < step->op_count ? step->ops[op + 1].first_use : step->use_count;
 }
 
-/* Sorts the uses by tensor: they come in the order of ops, so counting is enough. [next] has room for each tensor. */
+/* Counting sort of the uses by tensor; ops stay in order. [next] has room for each tensor. */
 static hr_status sort_uses(hr__ring *ring, uint32_t *next)
 {
 	const hr__plan_step *step = ring->step;
@@ -126,7 +126,7 @@ static void read_tensor(hr__ring *ring, uint32_t t)
 {
 	const hr__plan_tensor *tensor = &ring->step->tensors[t];
 	uint32_t begin = ring->first[t], end = ring->first[t + 1];
-	/* Without a use nobody knows when it was made: it counts from the start. */
+	/* Without a use, its creation is not known: it counts from the start. */
 	uint32_t made = tensor->lived_before || begin == end ? 0 : ring->at[begin];
 	uint32_t last = tensor->died == HR__PLAN_NEVER ? ring->n - 1 : tensor->died;
 	add_range(ring->occupied, made, last, tensor->bytes);

@@ -1,7 +1,7 @@
-/* plan_ring.h - a step turned into what planning asks of it: uses by tensor, gaps, occupancy. Private to plan*.c and bound.c.
+/* plan_ring.h - a step in the form that the planner needs: uses by tensor, gaps, occupancy. Private to plan*.c and bound.c.
  *
- * Positions are ops. A gap is the time a tensor is idle between two uses that follow each other, which is when it may be away; that of
- * the last use and the first one of the next step wraps around. Gaps without a position between their two ops are left out. */
+ * Positions are ops. A gap is the time between two successive uses of a tensor, during which it may be evicted. The gap from the
+ * last use to the first one of the next step wraps around. Gaps without a position between their two ops are left out. */
 #ifndef HR_LMS_PLAN_RING_H
 #define HR_LMS_PLAN_RING_H
 
@@ -9,7 +9,7 @@
 
 #define HR__RING_NO_GAP UINT32_MAX
 
-/* Host memory that is given back in one go. All zero = none. */
+/* Host memory that is freed all at once. All zero = none. */
 #define HR__SCRATCH_BLOCKS 48
 
 typedef struct hr__scratch {
@@ -18,16 +18,16 @@ typedef struct hr__scratch {
 	uint32_t count;
 } hr__scratch;
 
-/* Zeroed; NULL when there is none. A [count] of 0 gets room for one. */
+/* Zeroed memory; NULL if there is none. A [count] of 0 gets room for one. */
 void *hr__scratch_take(hr__scratch *scratch, uint64_t count, size_t size);
 void hr__scratch_free(hr__scratch *scratch);
 
 typedef struct hr__gap {
 	uint64_t bytes;
-	uint64_t out_ns, in_ns; /* a copy each way */
-	uint64_t idle_ns;       /* compute between its two ops */
+	uint64_t out_ns, in_ns; /* time of a copy in each direction */
+	uint64_t idle_ns;       /* compute time between its two ops */
 	uint32_t tensor;
-	uint32_t from, to; /* uses: it may be away after [from] and before [to]; to <= from = in the next step */
+	uint32_t from, to; /* uses: it may be evicted after [from] and before [to]; to <= from = in the next step */
 } hr__gap;
 
 typedef struct hr__ring {
@@ -35,26 +35,26 @@ typedef struct hr__ring {
 	const hr__plan_machine *machine;
 	hr__scratch scratch;
 	uint32_t n;          /* ops */
-	uint64_t *occupied;  /* at each op, with nothing moved */
-	uint64_t *least;     /* at each op, with everything moved that may be */
-	uint64_t *time;      /* compute before each op; [n] = of all */
-	uint32_t *first;     /* by tensor: index of its first use in at, wrote and gap_after; [tensor_count] = where they end */
+	uint64_t *occupied;  /* at each op, if nothing is evicted */
+	uint64_t *least;     /* at each op, if everything is evicted that may be */
+	uint64_t *time;      /* compute time before each op; [n] = of all */
+	uint32_t *first;     /* by tensor: index of its first use in at, wrote and gap_after; [tensor_count] = the end */
 	uint32_t *at;        /* ops, by tensor, in order */
-	bool *wrote;         /* no copy from before is good after this use */
+	bool *wrote;         /* no older copy is valid after this use */
 	uint32_t *gap_after; /* index of the gap that follows the use, or HR__RING_NO_GAP */
 	hr__gap *gaps;
 	uint32_t gap_count;
-	uint64_t *born, *dead; /* at each op: bytes made by it, bytes that die with it */
+	uint64_t *born, *dead; /* at each op: bytes that it creates, bytes that die with it */
 } hr__ring;
 
-/* [machine] may be NULL: no gap has times then. HR_INVALID_ARGUMENT, HR_NO_HOST_MEMORY; either leaves nothing behind. */
+/* [machine] may be NULL: then gaps have no times. HR_INVALID_ARGUMENT, HR_NO_HOST_MEMORY; on failure there is nothing to close. */
 hr_status hr__ring_open(const hr__plan_step *step, const hr__plan_machine *machine, hr__ring *ring);
 void hr__ring_close(hr__ring *ring);
 
-/* Nanoseconds for [bytes] at [bytes_per_s], rounded up; UINT64_MAX when they are too many. */
+/* Nanoseconds to copy [bytes] at [bytes_per_s], rounded up, plus copy_ns; UINT64_MAX on overflow. */
 uint64_t hr__ring_copy_ns(uint64_t bytes, uint64_t bytes_per_s, uint64_t copy_ns);
 
-/* Positions from [from] to [to] in the direction of time; [to] == [from] is a whole turn. */
+/* Positions from [from] to [to], forward in time; [to] == [from] is a whole turn. */
 static inline uint32_t hr__ring_distance(const hr__ring *ring, uint32_t from, uint32_t to)
 {
 	return to > from ? to - from : to + ring->n - from;

@@ -10,7 +10,7 @@ typedef struct simulation {
 	hr__drafting *drafting;
 	hr__draft *draft;
 	queue by_ops, by_copies;
-	uint64_t op_done, out_free, in_free; /* when the three servers are done with what they have */
+	uint64_t op_done, out_free, in_free; /* when each of the three servers is free */
 } simulation;
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -18,7 +18,7 @@ static uint64_t later(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* Saturates: a step that takes for ever is no reason to wrap around. */
+/* Saturates instead of wrapping around, for steps of extreme length. */
 static uint64_t after(uint64_t when, uint64_t ns)
 {
 	uint64_t sum;
@@ -32,7 +32,7 @@ static void give(queue *to, uint64_t when, uint64_t bytes)
 	else to->entries[to->tail++] = (hr__freed){ when, bytes, HR__RING_NO_GAP };
 }
 
-/* The same where times may come out of order. */
+/* The same for times that may be out of order. */
 static void give_sorted(queue *to, uint64_t when, uint64_t bytes, uint32_t gap)
 {
 	uint32_t at = to->tail++;
@@ -40,7 +40,7 @@ static void give_sorted(queue *to, uint64_t when, uint64_t bytes, uint32_t gap)
 	to->entries[at] = (hr__freed){ when, bytes, gap };
 }
 
-/* When memory for [bytes] is there: the bytes that were free first are handed out first. *last gets the gap that was waited for. */
+/* When memory for [bytes] is free. Bytes that are free first are used first. *last gets the gap that was waited for. */
 static uint64_t take(simulation *sim, uint64_t bytes, uint32_t *last)
 {
 	uint64_t when = 0;
@@ -83,7 +83,7 @@ static void issue_copy(simulation *sim, uint32_t g)
 	sim->drafting->out_done[g] = sim->out_free;
 }
 
-/* What needs no copy, or has been copied by now, is free with the op. */
+/* Memory of a tensor that needs no copy, or is copied by now, is free when the op is done. */
 static void issue_leave(simulation *sim, uint32_t g)
 {
 	uint64_t copied = sim->draft->clean[g] ? 0 : sim->drafting->out_done[g], bytes = sim->drafting->ring->gaps[g].bytes;
@@ -113,7 +113,7 @@ static void run_step(simulation *sim)
 	}
 }
 
-/* ---- the order in which things are issued ---- */
+/* ---- the order of issue ---- */
 
 static void list_outs(hr__drafting *drafting, const hr__draft *draft)
 {
@@ -126,14 +126,15 @@ static void list_outs(hr__drafting *drafting, const hr__draft *draft)
 	drafting->outs_first[drafting->ring->n] = count;
 }
 
-/* Turns counts at [op + 2] into where the ops begin, at [op + 1]: as entries are put there, these move on to where they belong. */
+/* Turns counts at [op + 2] into first indices at [op + 1]. Adding entries then advances each to the start of the next op, where it
+ * belongs. */
 static void begin_list(uint32_t *first, uint32_t n)
 {
 	first[0] = first[1] = 0;
 	for (uint32_t i = 1; i < n; i++) first[i + 1] += first[i];
 }
 
-/* After the same op in the order of moves. */
+/* Copies after the same op in the order of moves. */
 static void list_copies(hr__drafting *drafting, const hr__draft *draft)
 {
 	uint32_t n = drafting->ring->n, *first = drafting->copies_first, count = drafting->outs_first[n];
@@ -147,7 +148,7 @@ static void list_copies(hr__drafting *drafting, const hr__draft *draft)
 	}
 }
 
-/* Before the same op in the order of need: those for this step, and then those for the next. */
+/* Restores before the same op in the order of need: those for this step, then those for the next. */
 static void list_ins(hr__drafting *drafting, const hr__draft *draft)
 {
 	const hr__ring *ring = drafting->ring;
@@ -167,7 +168,7 @@ static void list_ins(hr__drafting *drafting, const hr__draft *draft)
 
 /* ---- running ---- */
 
-/* Bytes in use when a step begins: what lived before, less what is away over the end of the step. */
+/* Bytes in use when a step begins: tensors that lived before, except those evicted across the end of the step. */
 static uint64_t in_use_at_start(const hr__ring *ring, const hr__draft *draft)
 {
 	uint64_t bytes = ring->occupied[0] - ring->born[0];
@@ -200,7 +201,8 @@ void hr__draft_simulate(hr__drafting *drafting, hr__draft *draft)
 	for (int step = 0; step < HR__DRAFT_STEPS; step++) {
 		for (uint32_t g = 0; g < ring->gap_count; g++) draft->blame[g] = 0;
 		run_step(&sim);
-		/* The ring closes: what a step leaves behind is gone when the next one begins, and what dies in it is there again. */
+		/* The ring closes: tensors created in a step that live on are gone when the next one begins, and those that die in it exist
+		 * again. */
 		if (born > dead) give(&sim.by_ops, sim.op_done, born - dead);
 		else drafting->ready[0] = later(drafting->ready[0], take(&sim, dead - born, &drafting->last[0]));
 		uint64_t took = sim.op_done - ended;

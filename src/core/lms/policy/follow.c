@@ -1,20 +1,20 @@
-/* follow.c - what the plan in force means for the step that runs.
+/* follow.c - applies the active plan to the current step.
  *
- * A tensor knows which one of the plan's it is (learned.planned) and how many uses it has had in the step: so what the plan says of a use is
- * looked up by numbers. Where too many uses come at another time than the plan's, the step is LOST: it is another one, and until it ends
- * tensors stay or leave as if there were no plan. */
+ * A tensor stores its number in the plan (learned.planned) and its number of uses in the step, so the plan for a use is looked up
+ * by number. If too many uses come at another time than in the plan, the step is LOST: it is not the plan's step, and until it ends
+ * tensors are evicted as if there were no plan. */
 #include <string.h>
 
 #include "core/lms/policy/learned.h"
 #include "core/memory/bfc/blocks.h"
 
 #define RETURNS_AT_ONCE 64u
-#define STRAY_LEAD 8u /* calls before it is needed, a stray is asked back at the latest */
-#define FAR_OFF 8u    /* this part of a step away, a next use is so late that it makes no difference how late it is */
-#define OFF_PART 16u  /* a use that comes this part of a step too early or too late is another one than the plan's */
-#define OFF_MIN 8u    /* so many of them, and a quarter of all: the step is another one */
+#define STRAY_LEAD 8u /* a stray is requested at the latest this many calls before it is needed */
+#define FAR_OFF 8u    /* next uses more than 1/8 of a step away count as equally far */
+#define OFF_PART 16u  /* a use that comes more than 1/16 of a step too early or too late is not the plan's */
+#define OFF_MIN 8u    /* with this many uses that are not the plan's, and a quarter of all, the step is lost */
 
-/* ---- who is who ---- */
+/* ---- mapping tensors to the plan ---- */
 
 void hr__follow_created(hr__lms *lms, hr__tensor *tensor, uint32_t number)
 {
@@ -33,7 +33,7 @@ void hr__follow_created(hr__lms *lms, hr__tensor *tensor, uint32_t number)
 
 void hr__follow_destroyed(hr__learned *learned, const hr__tensor *tensor)
 {
-	/* One of the next step may have taken its place already. */
+	/* A tensor of the next step may have its place already. */
 	hr_tensor *present = learned->force.is_set && tensor->learned.planned != HR__NONE ? &learned->force.present[tensor->learned.planned] : NULL;
 	if (present && present->id == hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word)).id) present->id = 0;
 }
@@ -51,17 +51,17 @@ void hr__follow_use(hr__learned *learned, const hr__tensor *tensor)
 	else learned->on++;
 }
 
-/* This is another step than the plan's, and what the plan says of tensors that it takes for its own is wrong. */
+/* The step is not the plan's, so what the plan says of its tensors is wrong. */
 static bool is_lost(const hr__learned *learned)
 {
 	return learned->off >= OFF_MIN && learned->off > learned->on / 3;
 }
 
-/* ---- returns ---- */
+/* ---- restores ---- */
 
 static void want_back(hr__learned *learned, hr_tensor handle)
 {
-	/* Without host memory its pin brings it back. */
+	/* Without host memory, the pin restores it. */
 	if (handle.id && hr__array_has_room(&learned->waiting, sizeof(hr_tensor)))
 		HR__AT(hr_tensor, learned->waiting, learned->waiting.count++) = handle;
 }
@@ -73,7 +73,7 @@ static bool is_out(hr_tensor handle)
 	return tensor && hr__place_of(hr__load_acquire(&tensor->word)) == HR__OUT;
 }
 
-/* Asks for the strays that are needed by [need] or before. A pin may have brought one back already. */
+/* Requests the strays that are needed by [need] or before. A pin may have restored one already. */
 static void want_strays_back(hr__learned *learned, uint32_t need)
 {
 	for (uint32_t i = 0; i < learned->strays.count;) {
@@ -103,7 +103,7 @@ void hr__follow_before(hr__lms *lms)
 		}
 		want_strays_back(learned, position + STRAY_LEAD);
 	}
-	/* Taken out of the list, so that no other thread asks for the same. */
+	/* Removed from the list, so that no other thread requests the same. */
 	for (; found < learned->waiting.count && found < RETURNS_AT_ONCE; found++) wanted[found] = HR__AT(hr_tensor, learned->waiting, found);
 	learned->waiting.count -= found;
 	if (found) memmove(learned->waiting.items, (hr_tensor *)learned->waiting.items + found, learned->waiting.count * sizeof(hr_tensor));
@@ -115,13 +115,13 @@ void hr__follow_before(hr__lms *lms)
 		hr__tensor *tensor = hr__tensor_of(wanted[i], &status);
 		if (!tensor) continue;
 		uint64_t word = hr__load_acquire(&tensor->word);
-		if (hr__place_of(word) != HR__OUT) hr__store_relaxed(&tensor->leaves, 0); /* it is wanted here again before it went */
+		if (hr__place_of(word) != HR__OUT) hr__store_relaxed(&tensor->leaves, 0); /* it is needed again before it was evicted */
 		else if (hr__prefetch(tensor, word) == HR_OUT_OF_MEMORY) wanted[left++] = wanted[i];
 	}
 	if (!left) return;
 	hr__lock_take(&lms->lock);
 	while (learned->waiting.capacity - learned->waiting.count < left && hr__array_grow(&learned->waiting, sizeof(hr_tensor))) {}
-	if (learned->waiting.capacity - learned->waiting.count >= left) { /* else their pins bring them back */
+	if (learned->waiting.capacity - learned->waiting.count >= left) { /* else their pins restore them */
 		memmove((hr_tensor *)learned->waiting.items + left, learned->waiting.items, learned->waiting.count * sizeof(hr_tensor));
 		memcpy(learned->waiting.items, wanted, left * sizeof(hr_tensor));
 		learned->waiting.count += left;
@@ -129,9 +129,9 @@ void hr__follow_before(hr__lms *lms)
 	hr__lock_release(&lms->lock);
 }
 
-/* ---- leaving ---- */
+/* ---- evictions ---- */
 
-/* What the plan does with it after the use that it has just had. NULL when there is no plan for it. */
+/* What the plan does after the tensor's latest use. NULL if the tensor has no plan. */
 static const hr__leave *planned_use(const hr__learned *learned, const hr__tensor *tensor)
 {
 	const hr__force *force = &learned->force;
@@ -141,7 +141,7 @@ static const hr__leave *planned_use(const hr__learned *learned, const hr__tensor
 	return use < force->first[planned + 1] ? &force->uses[use] : NULL;
 }
 
-/* Begins its copy to the host; the memory stays until somebody needs it. */
+/* Starts its copy to the host; the memory stays until another request needs it. */
 static void send(hr__tensor *tensor, uint64_t word, bool leaves)
 {
 	hr__lms *lms = tensor->lms;
@@ -186,7 +186,7 @@ uint64_t hr__learned_place(const hr__tensor *tensor)
 	uint32_t planned = tensor->learned.planned;
 	if (learned->area && force->laid_out && planned != HR__NONE) {
 		uint32_t uses = tensor->learned.step == learned->step ? tensor->learned.uses : 0, use = force->first[planned] + uses;
-		if (use >= force->first[planned + 1]) use = force->first[planned]; /* of the next step */
+		if (use >= force->first[planned + 1]) use = force->first[planned]; /* its first use in the next step */
 		for (uint32_t i = force->first_stay[planned]; use < force->first[planned + 1] && i < force->first_stay[planned + 1] && !place; i++) {
 			const hr__stay *stay = &force->stays[i];
 			uint32_t op = force->uses[use].op;
@@ -198,16 +198,17 @@ uint64_t hr__learned_place(const hr__tensor *tensor)
 	return place;
 }
 
-/* ---- who should leave though the plan would have it stay ---- */
+/* ---- unplanned evictions ---- */
 
-/* Calls until its next use, as far as is known; UINT64_MAX = it is not known to be used again. */
+/* Calls until its next use, as far as known; UINT64_MAX = not known to be used again. */
 static uint64_t distance_to(const hr__lms *lms, const hr__tensor *tensor)
 {
 	const hr__learned *learned = lms->learned;
 	const hr__force *force = &learned->force;
 	uint32_t planned = tensor->learned.planned;
 	uint64_t idle = hr__load_relaxed(&lms->clock) - hr__load_relaxed(&tensor->last_use);
-	if (!force->is_set || planned == HR__NONE || is_lost(learned)) return idle + 1; /* what was idle for long is likely to stay so */
+	if (!force->is_set || planned == HR__NONE || is_lost(learned)) return idle + 1; /* a tensor that was idle for long is likely to
+	                                                                                 * stay so */
 	uint32_t uses = tensor->learned.step == learned->step ? tensor->learned.uses : 0, next = force->first[planned] + uses;
 	if (next < force->first[planned + 1]) {
 		uint32_t op = force->uses[next].op;
@@ -239,7 +240,7 @@ void hr__learned_pressed(hr__lms *lms)
 	if (scattered > learned->scattered) learned->scattered = scattered;
 }
 
-/* A tensor is in the list once, and no more are than the plan has tensors. */
+/* Adds a tensor once; the list has at most as many as the plan has tensors. */
 static void add_stray(hr__learned *learned, const hr__tensor *tensor, uint32_t need)
 {
 	hr__stray stray = { hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word)), need };

@@ -1,11 +1,11 @@
-/* force.c - see force.h. A plan is drawn up in this order: the record in the planner's words, the plan, uses by tensor, places, and what is
- * done at which use. */
+/* force.c - see force.h. A plan is built in this order: the record in the planner's terms, the plan, uses by tensor, the layout,
+ * and what is done at each use. */
 #include <string.h>
 
 #include "core/lms/policy/force.h"
 
-#define UNTIMED_NS 1000u /* an op takes, as long as nothing is known */
-#define LATE 4u          /* copies, and then returns, are given less time in so many parts, until places are found */
+#define UNTIMED_NS 1000u /* of an op, if times are not known */
+#define LATE 4u          /* the time given to copies, and then to restores, is cut in this many parts until a layout fits */
 
 static void *zeroed(size_t count, size_t item)
 {
@@ -13,7 +13,7 @@ static void *zeroed(size_t count, size_t item)
 	return hr__os()->alloc((count + 1) * item, &block) ? NULL : block;
 }
 
-/* What a plan is made from: the record in the planner's words. The caller frees the two arrays. */
+/* The record in the planner's terms. The caller frees the two arrays. */
 static hr_status describe(const hr__record *record, hr__plan_step *step)
 {
 	hr__plan_op *ops = zeroed(record->ops.count, sizeof *ops);
@@ -38,7 +38,7 @@ static hr_status describe(const hr__record *record, hr__plan_step *step)
 	return HR_OK;
 }
 
-/* Which tensors the plan is about, and their uses. */
+/* The tensors of the plan, and their uses. */
 static hr_status index_uses(const hr__record *record, hr__force *force)
 {
 	uint32_t tensors = record->tensors.count;
@@ -83,8 +83,8 @@ static hr_status index_uses(const hr__record *record, hr__force *force)
 	return HR_OK;
 }
 
-/* Returns by the call before which they are asked for, among those by the call that needs them, among those as the plan has them. [tensor] is
- * the number of the move until they are sorted. */
+/* Order of restores: by the call before which they are requested, then by the call that needs them, then as in the plan. Until they
+ * are sorted, [tensor] is the number of the move. */
 static bool is_asked_before(const hr__force *force, const hr__comeback *a, const hr__comeback *b)
 {
 	uint32_t n = force->op_count;
@@ -105,7 +105,8 @@ static void sift_return(hr__force *force, uint32_t at, uint32_t count)
 	heap[at] = item;
 }
 
-/* With a heap. An insertion sort would need the square of their number: a step that goes forward and back asks for them in reverse order. */
+/* Heap sort. Insertion sort would take quadratic time, because a step that goes forward and back requests restores in reverse
+ * order. */
 static void sort_returns(hr__force *force, uint32_t count)
 {
 	for (uint32_t i = count / 2; i-- > 0;) sift_return(force, i, count);
@@ -117,7 +118,7 @@ static void sort_returns(hr__force *force, uint32_t count)
 	}
 }
 
-/* What is done at which use, and returns in order. */
+/* Sets what is done at each use, and sorts the restores. */
 static void arrange(hr__force *force)
 {
 	for (uint32_t i = 0; i < force->plan.move_count; i++) {
@@ -138,26 +139,26 @@ static void arrange(hr__force *force)
 	}
 }
 
-/* Moves from [from] towards [to], a part [late] of LATE of the way round the ring. */
+/* The op that is [late] / LATE of the way round the ring from [from] to [to]. */
 static uint32_t between(uint32_t from, uint32_t to, uint32_t n, uint32_t late)
 {
 	uint64_t way = (to + n - from) % n;
 	return (from + (uint32_t)(way * (late < LATE ? late : LATE) / LATE)) % n;
 }
 
-/* When memory is taken for a return: when its way back begins, or later. */
+/* The op at which memory is allocated for a restore: when its copy starts, or later. */
 static uint32_t return_op(const hr__plan_move *move, uint32_t n, uint32_t late)
 {
 	return late <= LATE ? move->starts_by : between(move->starts_by, move->needed_by, n, late - LATE);
 }
 
-/* Until when memory counts as taken: until the copy is done, or less. */
+/* The op until which memory counts as used: until the copy to the host is done, or earlier. */
 static uint32_t gone_op(const hr__plan_move *move, uint32_t n, uint32_t late)
 {
 	return between(move->out_after, move->gone_by, n, late < LATE ? LATE - late : 0);
 }
 
-/* When each tensor is on the device, and where it should lie then. */
+/* When each tensor is on the device, and its offset then. */
 static hr_status lay_out(const hr__record *record, hr__force *force, uint32_t late, uint64_t most, bool *fits)
 {
 	uint32_t n = force->op_count, count = 0;
@@ -169,7 +170,7 @@ static hr_status lay_out(const hr__record *record, hr__force *force, uint32_t la
 		if (next) hr__os()->free(next, (force->tensor_count + 1) * sizeof *next);
 		return HR_NO_HOST_MEMORY;
 	}
-	/* One stay, and one more for each move; cut by moves in order of their op. */
+	/* One stay per tensor, and one more for each move; moves cut it in the order of their ops. */
 	for (uint32_t i = 0; i < force->plan.move_count; i++) next[force->plan.moves[i].tensor]++;
 	for (uint32_t t = 0; t < force->tensor_count; t++) {
 		const hr__seen_tensor *seen = &HR__AT(hr__seen_tensor, record->tensors, t);
@@ -189,12 +190,12 @@ static hr_status lay_out(const hr__record *record, hr__force *force, uint32_t la
 		const hr__plan_move *move = &force->plan.moves[i];
 		uint32_t t = move->tensor, begin = force->first_stay[t], end = force->first_stay[t + 1], at = next[t];
 		if (begin == end) continue;
-		if (!force->lives_on[t]) { /* a piece ends here, and the rest begins where it returns */
+		if (!force->lives_on[t]) { /* one stay ends here, and the rest begins at the restore */
 			hr__stay rest = force->stays[at];
 			force->stays[at].to = gone_op(move, n, late);
 			rest.from = return_op(move, n, late);
 			force->stays[at + 1] = rest;
-		} else { /* pieces between moves, the last of which goes over the end of the step */
+		} else { /* stays between moves; the last one wraps around the end of the step */
 			uint32_t following = at + 1 < end ? at + 1 : begin;
 			force->stays[at].bytes = HR__AT(hr__seen_tensor, record->tensors, t).bytes;
 			force->stays[at].to = gone_op(move, n, late);
@@ -207,7 +208,7 @@ static hr_status lay_out(const hr__record *record, hr__force *force, uint32_t la
 	return hr__layout_make(force->stays, count, n, most, fits);
 }
 
-/* A plan; [places]: with places for everybody, if they can be found: the less time copies and returns are given, the better it packs. */
+/* Makes a plan; [places]: with a layout, if one is found. The less time copies and restores are given, the better it packs. */
 static hr_status draw_up(const hr__record *record, const hr__plan_step *step, const hr__plan_machine *machine, bool places,
                          hr__force *force)
 {
@@ -218,7 +219,7 @@ static hr_status draw_up(const hr__record *record, const hr__plan_step *step, co
 		if (!status && force->laid_out) break;
 	}
 	if (status) return status;
-	/* A return that is asked for before the link has time for it only holds memory. */
+	/* A restore requested before the link has time for it only occupies memory. */
 	for (uint32_t i = 0; i < force->plan.move_count; i++)
 		force->plan.moves[i].in_before = return_op(&force->plan.moves[i], step->op_count, force->laid_out ? force->late : 0);
 	arrange(force);
@@ -227,7 +228,7 @@ static hr_status draw_up(const hr__record *record, const hr__plan_step *step, co
 	return HR_OK;
 }
 
-/* A little less memory may pack much better. */
+/* Tries plans with slightly less memory too, which may pack much better. */
 static hr_status draw_best(const hr__record *record, const hr__plan_step *step, const hr__plan_machine *machine, bool places,
                            hr__force *best)
 {

@@ -1,26 +1,28 @@
-/* learned.c - the policy that learns from one step what the next will do; and in it, what a program does, which is recorded.
+/* learned.c - the policy that learns from one step what the next will do; this file records the step.
  *
- * A step is RECORDED (record.h) as pin calls: which tensors each names, and how long the device worked between it and its unpin (marks,
- * device.h). When it is over and tensors had to leave in it, a PLAN is made of the record (plan.h) and put in FORCE (force.h,
- * steps.c). In the next step (follow.c)
+ * A step is RECORDED (record.h) as pin calls: the tensors that each names, and how long the device worked between it and its unpin
+ * (marks, device.h). If tensors were evicted in it, a PLAN is made of the record at its end (plan.h), which becomes the active plan
+ * (force.h, steps.c). In the next step (follow.c)
  *
- *   a tensor is told by the number of tensors that were created in the step before it, if it has the size of the one in the record; one
- *   that was there before the step is itself. A use is told by how many uses of that tensor the step has had
+ *   a tensor created in the step is identified by the number of tensors created before it, if its size is that of the one in the
+ *   record; a tensor that existed before the step is itself. A use is identified by the number of uses of that tensor in the step
+ *   so far
  *
- *   after a use behind which the plan sends the tensor away, its copy to the host is begun, and it is free to be dropped: the next request
- *   that has no room takes the oldest such tensor (reclaim.c), by when its copy is likely to be done
+ *   after a use that the plan follows with an eviction, the tensor's copy to the host is started, and its memory may be dropped:
+ *   the next request that does not fit takes the oldest such tensor (reclaim.c), whose copy is likely to be done by then
  *
- *   returns are asked for when the call is reached that the plan says, in its order; one that finds no room waits for the next call
+ *   restores are requested at the call that the plan says, in its order; one that does not fit waits for the next call
  *
- *   a tensor that had to leave though it should have stayed, a STRAY, is asked back before all that are needed later
+ *   a tensor that was evicted unplanned, a STRAY, is requested back before all that are needed later
  *
- * Plans count bytes. Pages that are partly in use have bytes which no large tensor can have, so plans leave some alone; and where steps that
- * go as planned have strays, free memory is put together before each step if that costs little, and what was found scattered is left alone.
+ * Plans count bytes. Bytes of partly used pages cannot serve a large tensor, so plans leave some memory unused. If steps that
+ * follow the plan have strays, free memory is joined before each step, if that costs little, and as much as was found fragmented is
+ * left unused.
  *
- * Tensors that are used in another way than the record says have no plan: they stay, or leave, as lru would have it. The record of a step
- * that differs is not made a plan of, as long as the plan in force has proved right before; a second one like it is.
+ * Tensors that are used in another way than in the record have no plan: they are evicted or not as under lru. No plan is made of
+ * the record of a step that differs, if the active plan was right before; it is made of a second record like it.
  *
- * Everything here is under the context's lock, but for the moving itself and the making of a plan. */
+ * Everything here is under the context's lock, except moving tensors and making a plan. */
 #include "core/lms/policy/learned.h"
 
 #include "core/base/status.h"
@@ -90,7 +92,7 @@ void hr__learned_destroyed(hr__lms *lms, hr__tensor *tensor)
 
 /* ---- pins ---- */
 
-/* The stream whose marks time an op: when the host works, the default stream has nothing to do, and reaches them at once. */
+/* The stream whose marks time an op. While the host works, the default stream is idle and reaches its marks at once. */
 static hr_stream timed_on(hr_stream stream)
 {
 	return stream == HR_STREAM_HOST ? HR_STREAM_DEFAULT : stream;
@@ -127,7 +129,7 @@ void hr__learned_unpinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_str
 {
 	hr__learned *learned = lms->learned;
 	uint64_t mark = 0;
-	/* With a mark after each op, who waits for memory of one does not wait for the next. */
+	/* With a mark after each op, a stream that waits for memory of one op does not wait for the next. */
 	if (hr__load_relaxed(&lms->stats.num_evictions) > 0 && hr__device_mark(lms->device, timed_on(stream), &mark)) mark = 0;
 	hr__lock_take(&lms->lock);
 	if (learned->recording && learned->now.ops.count) HR__AT(hr__seen_op, learned->now.ops, learned->now.ops.count - 1).end = mark;

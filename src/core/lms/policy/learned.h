@@ -1,10 +1,10 @@
-/* learned.h - what the files of the learned policy share: all that it knows.
+/* learned.h - shared by the files of the learned policy: all its data.
  *
- *     learned.c   what a program does in a step: it is recorded (record.h), copies are timed (link.h)
- *     steps.c     steps begin and end: judging the record, correcting, a new plan in force (force.h)
- *     follow.c    what the plan in force means for the step that runs
+ *     learned.c   records what a program does in a step (record.h), times copies (link.h)
+ *     steps.c     where steps begin and end: judges the record, corrects, activates a new plan (force.h)
+ *     follow.c    applies the active plan to the current step
  *
- * The head of learned.c tells how they work together. lms.h has what others call. */
+ * The top of learned.c explains how they work together. lms.h has the functions that other files call. */
 #ifndef HR_LMS_LEARNED_H
 #define HR_LMS_LEARNED_H
 
@@ -16,7 +16,7 @@
 
 typedef struct hr__learned hr__learned;
 
-/* A tensor that had to leave though the plan would have it stay. */
+/* A tensor that was evicted unplanned. */
 typedef struct hr__stray {
 	hr_tensor handle;
 	uint32_t need; /* as in hr__comeback */
@@ -24,53 +24,53 @@ typedef struct hr__stray {
 
 /* Under the context's lock. */
 struct hr__learned {
-	hr__record now, last; /* of this step, and of the one before it */
+	hr__record now, last; /* of the current step and of the one before */
 	hr__force force;
 	bool recording, has_last;
 	uint64_t before_last; /* signature of the step before the last */
-	uint32_t step;       /* number, to tell whether a tensor's slot is of this step */
+	uint32_t step;       /* step number, to tell whether a tensor's slot is of this step */
 	uint32_t position;   /* pin calls in this step */
-	uint32_t created;    /* tensors created in it */
-	uint32_t mismatches; /* in it */
-	uint32_t on, off;    /* uses in it, as planned and not */
+	uint32_t created;    /* tensors created in this step */
+	uint32_t mismatches; /* in this step */
+	uint32_t on, off;    /* uses in this step, as planned and not */
 	uint32_t next_return;
-	hr__array waiting;   /* hr_tensor: returns that were asked for and are not done */
-	hr__array strays;    /* hr__stray: not asked back yet */
-	hr__link link;       /* how fast copies go */
-	uint64_t slack;      /* of memory that plans leave alone, because it was found scattered */
+	hr__array waiting;   /* hr_tensor: restores that are due and not done */
+	hr__array strays;    /* hr__stray: not due yet */
+	hr__link link;       /* speed of copies */
+	uint64_t slack;      /* memory that plans leave unused, because it was found fragmented */
 	uint64_t memory;     /* that the last plan was made for */
-	uint64_t unplanned;  /* bytes that had to leave in this step against the plan, */
-	uint64_t scattered;  /* and most bytes that were free then, but of no use */
+	uint64_t unplanned;  /* bytes of unplanned evictions in this step */
+	uint64_t scattered;  /* most bytes that were free at one of them, but of no use */
 	uint32_t corrections;
-	bool tidies;         /* free memory is put together before each step, */
-	uint64_t tidy_ns;    /* which took so long the last time; 0 = it was not done yet */
-	uint64_t area, area_bytes; /* where the plan's layout is; 0 = nowhere yet */
-	uint64_t mapping;    /* time that mapping pages took until this step */
-	bool costly;         /* it takes so much that places are worth finding */
-	bool planning;       /* somebody is making a plan of [last] */
-	uint32_t gathered;   /* times memory was put together for a layout */
-	hr__repeats *repeats; /* watched as long as nobody says when steps begin; NULL until there is need */
-	bool watching;       /* steps begin where a repeat does */
-	bool wants_plan;     /* the last record should become one, once its times are known */
-	hr__atomic_u8 settled; /* the plan in force has proved right often enough: nothing needs timing. For those without the lock */
+	bool tidies;         /* free memory is joined before each step */
+	uint64_t tidy_ns;    /* time that joining took last; 0 = not done yet */
+	uint64_t area, area_bytes; /* address range for the plan's layout; 0 = none yet */
+	uint64_t mapping;    /* total time of mapping pages, until this step */
+	bool costly;         /* mapping takes so long that a layout is worth finding */
+	bool planning;       /* a thread is making a plan of [last] */
+	uint32_t gathered;   /* times that memory was joined for a layout */
+	hr__repeats *repeats; /* used while the program marks no steps; NULL until needed */
+	bool watching;       /* steps begin where a repeat begins */
+	bool wants_plan;     /* a plan is to be made of the last record, once its times are known */
+	hr__atomic_u8 settled; /* the active plan was right often enough: nothing needs timing. For readers without the lock */
 };
 
 /* ---- steps (steps.c) ---- */
 
-/* Programs that mark no steps: one begins wherever their calls begin to repeat. Before a pin call, without the lock. */
+/* For programs that mark no steps: a step begins where their calls begin to repeat. Called before a pin call, without the lock. */
 void hr__steps_watch(hr__lms *lms, const hr_pin *pins, size_t count);
 
 /* ---- following the plan (follow.c) ---- */
 
-/* A tensor was created as [number] of the step: it may be one of the plan's. Under the lock. */
+/* A tensor was created as [number] of the step: it may be in the plan. Under the lock. */
 void hr__follow_created(hr__lms *lms, hr__tensor *tensor, uint32_t number);
-/* It is going, so the plan no longer knows who it is. Under the lock. */
+/* The tensor is being destroyed: removes it from the plan. Under the lock. */
 void hr__follow_destroyed(hr__learned *learned, const hr__tensor *tensor);
-/* Before a pin call, without the lock: asks for what the plan wants back before it, and for what found no room before. */
+/* Before a pin call, without the lock: prefetches what the plan restores before it, and what did not fit earlier. */
 void hr__follow_before(hr__lms *lms);
-/* Compares the use that was just recorded of a tensor with the plan's. Under the lock. */
+/* Compares the use that was just recorded with the plan's. Under the lock. */
 void hr__follow_use(hr__learned *learned, const hr__tensor *tensor);
-/* After an unpin, without the lock: sends those away that the plan sends after it. */
+/* After an unpin, without the lock: starts the evictions that the plan has after it. */
 void hr__follow_unpinned(hr__lms *lms, const hr_pin *pins, size_t count);
 
 #endif

@@ -1,7 +1,7 @@
 /* link.c - see link.h. */
 #include "core/lms/policy/link.h"
 
-#define GUESS UINT64_C(50000000000) /* bytes per second, until copies were timed */
+#define GUESS UINT64_C(50000000000) /* bytes per second, until a copy was timed */
 
 void hr__link_note(hr__link *link, hr__link_copy copy)
 {

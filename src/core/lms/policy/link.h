@@ -1,13 +1,13 @@
-/* link.h - how fast copies between the device and the host go: the fastest that was seen is what the link can do. Private to the learned
- * policy; under the context's lock. */
+/* link.h - speed of copies between device and host: the fastest copy seen is what the link can do. Private to the learned policy;
+ * under the context's lock. */
 #ifndef HR_LMS_LINK_H
 #define HR_LMS_LINK_H
 
 #include "core/lms/lms.h"
 
-#define HR__LINK_COPIES 64u                     /* that are remembered until they are timed */
-#define HR__LINK_TIMED_MIN (UINT64_C(4) << 20)  /* smaller copies tell little about the link */
-#define HR__LINK_COPY_NS 20000u                 /* a copy takes this long on top */
+#define HR__LINK_COPIES 64u                     /* remembered until they are timed */
+#define HR__LINK_TIMED_MIN (UINT64_C(4) << 20)  /* smaller copies say little about the link */
+#define HR__LINK_COPY_NS 20000u                 /* fixed cost of a copy */
 
 typedef struct hr__link_copy {
 	bool out;
@@ -21,11 +21,11 @@ typedef struct hr__link {
 	uint32_t copy_count;
 } hr__link;
 
-/* A copy was given to the out or in stream of the context. */
+/* Notes a copy that was queued on the out or in stream. */
 void hr__link_note(hr__link *link, hr__link_copy copy);
-/* Times those that were noted and are done, and forgets them all. */
+/* Times the noted copies that are done, and forgets all of them. */
 void hr__link_time(hr__link *link, const hr__lms *lms);
-/* Bytes per second each way; a guess as long as no copy was timed. */
+/* Bytes per second in each direction; a guess until a copy was timed. */
 uint64_t hr__link_out(const hr__link *link);
 uint64_t hr__link_in(const hr__link *link);
 

@@ -28,7 +28,7 @@ void hr__array_free(hr__array *array, size_t item)
 	*array = (hr__array){ 0 };
 }
 
-/* ---- what was seen of a step ---- */
+/* ---- the record ---- */
 
 void hr__record_clear(hr__record *record)
 {

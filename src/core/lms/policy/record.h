@@ -1,8 +1,8 @@
-/* record.h - what was seen of a step: its pin calls, which tensors each of them names, and how long the device worked on it. Private to the
+/* record.h - a record of a step: its pin calls, the tensors that each names, and how long the device worked on it. Private to the
  * learned policy (learned.h).
  *
- * An op is a pin call. Ops, tensors and uses are numbered as they come, and plans are about those numbers. A record that runs out of host
- * memory is BROKEN: it takes nothing more, and no plan is made of it. Under the context's lock. */
+ * An op is a pin call. Ops, tensors and uses are numbered in order, and plans refer to these numbers. A record that runs out of
+ * host memory is BROKEN: nothing more is added, and no plan is made of it. Under the context's lock. */
 #ifndef HR_LMS_RECORD_H
 #define HR_LMS_RECORD_H
 
@@ -13,7 +13,7 @@
 
 /* ---- growing arrays ---- */
 
-/* All zero = empty. The owner knows what is in it. */
+/* All zero = empty. The owner knows the type of its items. */
 typedef struct hr__array {
 	void *items;
 	uint32_t count, capacity;
@@ -21,20 +21,20 @@ typedef struct hr__array {
 
 #define HR__AT(type, array, index) (((type *)(array).items)[index])
 
-/* Makes it twice as large; [item] is the size of one. False, and nothing changed, when there is no host memory. */
+/* Doubles the capacity; [item] is the size of an item. False, and nothing changes, without host memory. */
 bool hr__array_grow(hr__array *array, size_t item);
-/* Makes sure that one more fits; false as above. */
+/* Makes sure that one more item fits; false as above. */
 bool hr__array_has_room(hr__array *array, size_t item);
 void hr__array_free(hr__array *array, size_t item);
 
-/* ---- what was seen of a step ---- */
+/* ---- the record ---- */
 
 typedef struct hr__seen_tensor {
-	hr_tensor handle; /* of one that lived before the step, or lives on */
+	hr_tensor handle; /* valid if it existed before the step, or lives on */
 	uint64_t bytes;
 	uint32_t died;    /* op, or HR__PLAN_NEVER */
-	uint32_t created; /* its number among those created in the step; HR__NONE = it lived before */
-	bool stays, apart; /* apart: it has pages of its own, which are in nobody's way */
+	uint32_t created; /* its number among those created in the step; HR__NONE = it existed before */
+	bool stays, apart; /* apart: it owns its pages, so it needs no place in a layout */
 } hr__seen_tensor;
 
 typedef struct hr__seen_op {
@@ -46,32 +46,33 @@ typedef struct hr__seen_op {
 
 typedef struct hr__record {
 	hr__array tensors, ops, uses; /* hr__seen_tensor, hr__seen_op, hr__plan_use */
-	uint32_t timed;               /* ops whose time is known, or will never be */
-	bool measured, broken;        /* ops have marks; memory for it ran out */
-	uint64_t signature;           /* of what happened, in order: steps that have the same are alike */
+	uint32_t timed;               /* ops whose time is known, or never will be */
+	bool measured, broken;        /* at least one op was timed; host memory ran out */
+	uint64_t signature;           /* hash of all events in order: equal for steps that are alike */
 } hr__record;
 
-/* Forgets what is in it, and keeps the memory. Before its first use too. */
+/* Empties a record, and keeps its memory. Also before its first use. */
 void hr__record_clear(hr__record *record);
 void hr__record_free(hr__record *record);
 /* Adds a value to the signature. */
 void hr__record_sign(hr__record *record, uint64_t value);
-/* Takes a tensor in; [created] as above. Its number in the record; HR__NONE when the record is broken. */
+/* Adds a tensor; [created] as above. Returns its number in the record; HR__NONE if the record is broken. */
 uint32_t hr__record_tensor(hr__record *record, const hr__tensor *tensor, uint32_t created);
-/* Begins the next op. False when the record is broken. */
+/* Begins the next op. False if the record is broken. */
 bool hr__record_op(hr__record *record, hr_stream stream);
-/* Tensor number [slot] is used by that op; HR__NONE is not recorded. Counts the tensor's uses: named twice in an op, it is used once. */
+/* Adds a use of tensor number [slot] by the current op; HR__NONE is ignored. Counts the tensor's uses: named twice in an op, it is
+ * used once. True if a use was added. */
 bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool write);
 
 /* ---- times ---- */
 
-/* Finds out how long ops took whose marks are done, [most] of them: a few at a time while a step runs. */
+/* Reads the times of up to [most] ops whose marks are done: a few at a time while a step runs. */
 void hr__record_time(hr__device *device, hr__record *record, uint32_t most);
-/* Whether the times of all ops are known, or will never be. */
+/* Whether the times of all ops are known, or never will be. */
 bool hr__record_is_timed(const hr__record *record);
-/* Ops are not timed in every step. What they took in another one like it is as good. */
+/* Copies the times of an equal step, because ops are not timed in every step. */
 void hr__record_keep_times(hr__record *record, const hr__record *before);
-/* All ops, one after the other. */
+/* Sum over all ops. */
 uint64_t hr__record_compute_ns(const hr__record *record);
 
 #endif

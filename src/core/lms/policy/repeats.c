@@ -1,8 +1,8 @@
 /* repeats.c - see repeats.h.
  *
- * A hash of the last HR__REPEATS_WINDOW items is looked up in a table of where it was last seen. The sequence may repeat with that distance;
- * when a whole period was like the one before, item after item, it does. From then on the only question is whether
- * each item is what it was one period ago. */
+ * A hash of the last HR__REPEATS_WINDOW items is looked up in a table that has the last position of each hash. The distance to that
+ * position is a candidate for the period. It is the period once a whole period was equal to the one before, item by item. From then
+ * on each item is only compared with the one a period ago. */
 #include "core/lms/policy/repeats.h"
 
 #include "core/base/assert.h"
@@ -15,9 +15,9 @@ struct hr__repeats {
 	uint64_t weights[HR__REPEATS_HISTORY];
 	uint64_t count;
 	uint64_t places[PLACES]; /* by hash of a window: number of the item that ended it last; 0 = none */
-	uint64_t candidate, run; /* a distance, and for how many items it has held */
-	uint64_t period;         /* found; 0 = not yet */
-	uint64_t at, misses;     /* items into the period, and of those not like the period before */
+	uint64_t candidate, run; /* a distance, and the number of items for which it has held */
+	uint64_t period;         /* 0 = not found yet */
+	uint64_t at, misses;     /* items into the period, and how many of them differ from the period before */
 };
 
 hr_status hr__repeats_open(hr__repeats **out)
@@ -47,7 +47,7 @@ static uint64_t hash_window(const hr__repeats *repeats)
 	return hash;
 }
 
-/* How many items after the last one the next period should begin: where there was least in the last one. */
+/* Number of items until the next period should begin: at the lowest weight of the last period. */
 static uint64_t until_lightest(const hr__repeats *repeats)
 {
 	uint64_t best = 0, first = repeats->count - repeats->period;
@@ -56,14 +56,13 @@ static uint64_t until_lightest(const hr__repeats *repeats)
 	return best + 1;
 }
 
-/* Looks for a period. */
 static void search(hr__repeats *repeats)
 {
 	uint64_t *place = &repeats->places[hash_window(repeats) % PLACES], before = *place;
 	*place = repeats->count;
 	uint64_t distance = before ? repeats->count - before : 0;
 	if (distance < HR__REPEATS_WINDOW || distance > HR__REPEATS_HISTORY / 2) distance = 0;
-	/* Two windows may share a place; the items themselves tell. */
+	/* Two windows may share a table entry, so the items themselves are compared. */
 	uint64_t candidate = repeats->candidate;
 	if (candidate && item_at(repeats, repeats->count - 1 - candidate) == item_at(repeats, repeats->count - 1)) {
 		repeats->run++;

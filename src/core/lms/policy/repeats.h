@@ -1,4 +1,4 @@
-/* repeats.h - finds out that a sequence repeats, and where: for programs that do not say when a step begins. Pure but for its memory. */
+/* repeats.h - detects that a sequence repeats, and where: for programs that mark no steps. Pure, apart from its memory. */
 #ifndef HR_LMS_REPEATS_H
 #define HR_LMS_REPEATS_H
 
@@ -7,16 +7,17 @@
 
 #include "headroom.h"
 
-#define HR__REPEATS_HISTORY 65536u /* what is remembered: no longer period is found */
-#define HR__REPEATS_WINDOW 16u     /* no shorter one is */
+#define HR__REPEATS_HISTORY 65536u /* items remembered; longer periods are not found */
+#define HR__REPEATS_WINDOW 16u     /* shorter periods are not found */
 
 typedef struct hr__repeats hr__repeats;
 
 hr_status hr__repeats_open(hr__repeats **out);
 void hr__repeats_close(hr__repeats *repeats);
 
-/* Notes the next item, and how much there was when it came. True when a period begins with it: a whole one was like the one before it from
- * end to end, and periods begin where there is least. A sequence that stops repeating for a quarter of a period is watched anew. */
+/* Adds the next item, with the bytes of tensors at that time as [weight]. True if a period begins with it: one whole period was
+ * equal to the one before, and periods begin at their lowest weight. If more than a quarter of a period's items differ, the search
+ * starts again. */
 bool hr__repeats_note(hr__repeats *repeats, uint64_t item, uint64_t weight);
 
 #endif

@@ -1,9 +1,9 @@
-/* steps.c - where steps begin and end, and what comes of them.
+/* steps.c - where steps begin and end, and what follows from them.
  *
- * When a step ends its record is JUDGED: should there be a plan of it? Yes where there is none yet, where the program has begun to do something
- * else, and where ops take another time than they did. A step that went as planned, and in which somebody had to leave all the same, is
- * CORRECTED: there was less room than there are bytes. The plan is made when the next step begins; free memory is put together then too,
- * where that helps and takes little.
+ * When a step ends, its record is JUDGED: should a plan be made of it? Yes if there is no plan yet, if the program now does
+ * something else, and if the times of ops have changed. A step that followed the plan and still had unplanned evictions is
+ * CORRECTED: less memory was usable than was free. The plan is made when the next step begins; free memory is joined then too, if
+ * that helps and takes little time.
  *
  * Programs that mark no steps are watched until they repeat (repeats.h). */
 #include "core/base/checked.h"
@@ -13,14 +13,14 @@
 #include "core/trace/trace.h"
 
 #define CORRECTIONS 8u
-#define SPARE_PAGES 24u /* are lost to blocks that end within a page, where memory is large enough for as many */
+#define SPARE_PAGES 24u /* assumed lost to blocks that end within a page, if memory is large enough */
 #define GATHERED 4u
-#define MAPPING_SHARE 50u /* mapping may take this part of a step before memory is put together for a layout */
-#define MEASURED 3u /* steps that went as planned, in which ops are timed all the same */
+#define MAPPING_SHARE 50u /* mapping may take 1/50 of a step before memory is joined for a layout */
+#define MEASURED 3u /* number of steps that follow the plan in which ops are still timed */
 
 /* ---- a new plan ---- */
 
-/* Tensors of the last plan are strangers to the new one, but for those that it names. */
+/* Maps tensors to the new plan. Tensors that it does not name have no plan. */
 static void assign(hr__lms *lms, hr__force *force)
 {
 	for (uint32_t i = 0; i < lms->member_count; i++) lms->members[i]->learned.planned = HR__NONE;
@@ -38,7 +38,7 @@ static uint64_t bytes_of_others(hr__lms *lms, int64_t in_use)
 	return other > 0 ? (uint64_t)other : 0;
 }
 
-/* What the planner may count on. Under the lock. */
+/* The memory and the link that the planner may use. Under the lock. */
 static hr__plan_machine machine_of(hr__lms *lms, uint64_t other_bytes)
 {
 	hr__learned *learned = lms->learned;
@@ -56,8 +56,8 @@ static hr__plan_machine machine_of(hr__lms *lms, uint64_t other_bytes)
 		                       .copy_ns = HR__LINK_COPY_NS };
 }
 
-/* Makes a plan of the last record, and puts it in force. [in_use] of the allocator. Without the lock, which is let go for as long as it
- * takes; learned->planning keeps others away from the record. */
+/* Makes a plan of the last record, and activates it. [in_use] is of the allocator. Called without the lock, which is not held while
+ * the plan is made; learned->planning keeps other threads from changing the record. */
 static void make_plan(hr__lms *lms, int64_t in_use)
 {
 	hr__learned *learned = lms->learned;
@@ -67,13 +67,13 @@ static void make_plan(hr__lms *lms, int64_t in_use)
 	hr__plan_machine machine = machine_of(lms, others);
 	bool places = learned->costly;
 	hr__lock_release(&lms->lock);
-	/* Where it fails the step goes on as it is; the plan in force may still be right. */
+	/* On failure the step continues as it is; the active plan may still be right. */
 	if (hr__force_make(&learned->last, others, &machine, places, &force, &bound)) return;
 	hr__lock_take(&lms->lock);
 	if (learned->force.is_set && learned->force.signature == force.signature) force.matches = learned->force.matches;
 	hr__force_free(&learned->force);
 	learned->force = force;
-	learned->strays.count = 0; /* their needs were those of another plan */
+	learned->strays.count = 0; /* their [need] is of another plan */
 	assign(lms, &learned->force);
 	hr__lock_release(&lms->lock);
 	hr__store_relaxed(&lms->stats.plan_bound_ns, (int64_t)bound);
@@ -82,7 +82,7 @@ static void make_plan(hr__lms *lms, int64_t in_use)
 	hr__store_relaxed(&lms->stats.plan_bytes_in, (int64_t)force.plan.bytes_in);
 }
 
-/* The program stands still meanwhile; a recording says why. */
+/* The program waits meanwhile, so the recording gets the time. */
 static void make_plan_noted(hr__lms *lms, int64_t in_use)
 {
 	uint64_t begin = hr__os()->clock_ns();
@@ -93,8 +93,8 @@ static void make_plan_noted(hr__lms *lms, int64_t in_use)
 
 /* ---- judging ---- */
 
-/* It went as planned, and yet somebody had to go who should have stayed: there is less room than there are bytes. True when there should be
- * another plan. */
+/* A step followed the plan and still had unplanned evictions: less memory is usable than is free. True if another plan should be
+ * made. */
 static bool correct(hr__learned *learned)
 {
 	if (learned->costly || learned->corrections >= CORRECTIONS) return false;
@@ -109,7 +109,7 @@ static bool correct(hr__learned *learned)
 	return true;
 }
 
-/* A step is over: is its record worth a plan? */
+/* Judges the record of the step that ended. [pressed]: tensors were evicted. */
 static void judge(hr__learned *learned, bool pressed)
 {
 	hr__force *force = &learned->force;
@@ -119,10 +119,10 @@ static void judge(hr__learned *learned, bool pressed)
 	bool twice = learned->has_last && done->signature == learned->last.signature;
 	if (same) force->matches++;
 	if (twice && !hr__record_is_timed(done)) hr__record_keep_times(done, &learned->last);
-	/* Of two kinds in turn, the longer one has a plan. */
+	/* If two kinds of steps alternate, the longer one has the plan. */
 	bool in_turn = learned->has_last && done->signature == learned->before_last && done->ops.count <= force->op_count;
 	bool better = !force->is_set || (!same && (twice || (!force->matches && !in_turn)));
-	/* Ops take another time than they did: the first steps of a program are not typical. */
+	/* The times of ops have changed: the first steps of a program are not typical. */
 	uint64_t ns = hr__record_compute_ns(done);
 	bool timed = hr__record_is_timed(done);
 	if (same && timed && ns + ns / 20 < force->compute_ns) better = true;
@@ -136,10 +136,10 @@ static void judge(hr__learned *learned, bool pressed)
 	learned->wants_plan = pressed && better;
 }
 
-/* ---- putting memory together ---- */
+/* ---- joining free memory ---- */
 
-/* Pages were put side by side all through the last step, which takes the host's time and makes it wait. So everything goes out once, memory is
- * put together, and from now on each tensor has its place in it. */
+/* Pages were stitched all through the last step, which takes time on the host and makes it wait. So everything is evicted once,
+ * free memory is joined, and from now on each tensor has its place in it. */
 static void gather_memory(hr__lms *lms)
 {
 	hr__learned *learned = lms->learned;
@@ -153,16 +153,16 @@ static void gather_memory(hr__lms *lms)
 	hr__lock_release(&lms->lock);
 }
 
-/* The same without sending anybody away: what is free in many places is free in one. */
+/* Joins free memory without evicting anything. */
 static void tidy(hr__lms *lms)
 {
 	hr__learned *learned = lms->learned;
 	uint64_t mapping = hr__blocks_map_ns(lms->allocator), begin = hr__device_clock_ns(lms->device), address, bytes;
 	if (hr__blocks_gather(lms->allocator, &address, &bytes)) return;
 	hr__lock_take(&lms->lock);
-	/* With the waiting for streams that still use what is free; as much as one nanosecond, so that it is known to have been done. */
+	/* Includes waiting for streams that still use free memory. At least 1 ns, because 0 means not done yet. */
 	learned->tidy_ns = hr__device_clock_ns(lms->device) - begin + 1;
-	learned->mapping += hr__blocks_map_ns(lms->allocator) - mapping; /* it is not the program's */
+	learned->mapping += hr__blocks_map_ns(lms->allocator) - mapping; /* this time is not the program's */
 	hr__lock_release(&lms->lock);
 }
 
@@ -173,7 +173,8 @@ static void end_step(hr__lms *lms)
 	hr__learned *learned = lms->learned;
 	hr__lock_take(&lms->lock);
 	hr__record_time(lms->device, &learned->now, UINT32_MAX);
-	if (!learned->planning && learned->has_last) hr__record_time(lms->device, &learned->last, UINT32_MAX); /* the device may have been behind */
+	if (!learned->planning && learned->has_last) hr__record_time(lms->device, &learned->last, UINT32_MAX); /* the device may have
+	                                                                                                        * been behind */
 	if (!learned->planning) judge(learned, hr__load_relaxed(&lms->stats.num_evictions) > 0);
 	learned->recording = false;
 	hr__lock_release(&lms->lock);
@@ -215,7 +216,7 @@ static void begin_step(hr__lms *lms)
 	}
 	if (learned->force.is_set) hr__lms_count(&lms->stats.num_steps_planned, 1);
 	bool gathers = slow && force->laid_out && force->matches >= MEASURED && learned->gathered < GATHERED;
-	/* As long as it was not done, mapping all memory once is what is known of how long it takes. */
+	/* Until it was done once, the time of mapping all memory is the estimate. */
 	uint64_t takes = learned->tidy_ns ? learned->tidy_ns : mapping;
 	bool tidies = learned->tidies && !learned->costly && force->is_set && takes <= force->plan.step_ns / MAPPING_SHARE;
 	hr__lock_release(&lms->lock);
@@ -229,9 +230,9 @@ void hr__learned_step(hr__lms *lms, bool begins)
 	else if (lms->learned) end_step(lms);
 }
 
-/* ---- steps that nobody marks ---- */
+/* ---- steps that are not marked ---- */
 
-/* What a pin call looks like from outside. */
+/* A hash of a pin call: sizes and access of its tensors. */
 static uint64_t look_of(const hr_pin *pins, size_t count)
 {
 	uint64_t look = count;
