@@ -28,7 +28,7 @@ static struct {
 	} policies[POLICIES_MAX];
 	uint32_t policy_count;
 	char source[ENVIRONMENT_MAX];      /* HEADROOM_LMS when it was last read */
-	char environment[ENVIRONMENT_MAX]; /* that text, split into keys and values */
+	char environment[ENVIRONMENT_MAX]; /* [source], split into keys and values */
 } all = { .lock = HR__LOCK_INIT(HR__RANK_LMS) };
 
 /* Handles of allocators that have a context, by slot; written under the lock, read without. */

@@ -295,8 +295,8 @@ bool hr__lms_is_open(uint64_t allocator);
 /* Pins that the calling thread holds in open contexts (pin.c). */
 int64_t hr__pins_held(void);
 
-/* Enter and leave enclose work on claimed tensors that takes longer than a look. Changed says that memory may have become
- * available; leave calls it too. */
+/* hr__lms_enter and hr__lms_leave enclose work on claimed tensors that takes longer than a look. hr__lms_changed says that memory
+ * may have become available; hr__lms_leave calls it. */
 void hr__lms_enter(hr__lms *lms);
 void hr__lms_leave(hr__lms *lms);
 void hr__lms_changed(hr__lms *lms);

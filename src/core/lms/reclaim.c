@@ -1,6 +1,6 @@
 /* reclaim.c - chooses the tensors to evict for a request that does not fit.
  *
- * In this order, and counted by what was enough:
+ * Methods are tried in this order, and the statistics count the one that was enough:
  *
  *   single    one tensor whose memory, with the free memory next to it, holds the request; or, if pages can be stitched, has the
  *             pages that are missing
@@ -37,7 +37,7 @@
 #include "core/lms/lms.h"
 #include "core/memory/bfc/blocks.h"
 
-#define ROUNDS_MAX 256u /* of a request that always loses to other threads */
+#define ROUNDS_MAX 256u /* rounds of a request that always loses to other threads */
 #define MISSES_MAX 64u  /* tensors of a queue that are of no use, before all are scanned */
 
 bool hr__reclaim_compares;

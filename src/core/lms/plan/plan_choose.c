@@ -112,8 +112,8 @@ static void heap_pop(hr__drafting *drafting, int rank)
 	heap[at] = last;
 }
 
-/* A gap, relative to the start of the scan: evicted from begin to end - 1. One that wraps around the start is evicted from 0 to end
- * - 1, and again from begin on. */
+/* A gap, relative to the start of the scan: evicted in [begin, end). One that wraps around the start is evicted in [0, end), and
+ * again from begin on. */
 typedef struct span {
 	uint32_t begin, end;
 	bool wraps;

@@ -40,7 +40,7 @@ typedef struct hr__draft {
 typedef enum hr__promise {
 	HR__PROMISE_NONE, /* no reservations; a gap ends at its next use */
 	HR__PROMISE_MADE, /* gaps are chosen by when the link has time to restore them, and end at their next use */
-	HR__PROMISE_KEPT  /* as MADE, but gaps end when that restore begins */
+	HR__PROMISE_KEPT  /* as MADE, but gaps end where the reserved time begins */
 } hr__promise;
 
 /* How gaps are chosen and restores placed. Several strategies are tried; the simulation finds the best. */
@@ -70,7 +70,7 @@ typedef struct hr__drafting {
 	uint64_t *starts, *ends, *heaps[HR__DRAFT_RANKS];
 	uint32_t heap_counts[HR__DRAFT_RANKS];
 	uint64_t *slots; /* by op: time of the link in, while the op computes, that is not reserved */
-	uint32_t *open;  /* by op: how many ops back there is such time, or a shortcut towards it */
+	uint32_t *open;  /* by op: how many ops back the link has unreserved time, or a shortcut towards it */
 	uint32_t *early; /* by gap: how many ops before its next use it is back because of a reservation */
 	/* To simulate: chosen gaps by eviction, by copied_after and by in_before, with the first index of each op. */
 	uint32_t *outs, *outs_first, *copies, *copies_first, *ins, *ins_first;

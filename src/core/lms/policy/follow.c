@@ -207,8 +207,7 @@ static uint64_t distance_to(const hr__lms *lms, const hr__tensor *tensor)
 	const hr__force *force = &learned->force;
 	uint32_t planned = tensor->learned.planned;
 	uint64_t idle = hr__load_relaxed(&lms->clock) - hr__load_relaxed(&tensor->last_use);
-	if (!force->is_set || planned == HR__NONE || is_lost(learned)) return idle + 1; /* a tensor that was idle for long is likely to
-	                                                                                 * stay so */
+	if (!force->is_set || planned == HR__NONE || is_lost(learned)) return idle + 1; /* long idle: likely to stay so */
 	uint32_t uses = tensor->learned.step == learned->step ? tensor->learned.uses : 0, next = force->first[planned] + uses;
 	if (next < force->first[planned + 1]) {
 		uint32_t op = force->uses[next].op;

@@ -34,7 +34,7 @@ typedef struct hr__force {
 	uint32_t use_count;
 	uint32_t *created;      /* tensor created as number i; HR__NONE = never used */
 	uint64_t *bytes;
-	bool *lives_on;         /* it also existed before the step: used again in the next one */
+	bool *lives_on;         /* it existed before the step and lives on: the next step uses it again */
 	hr_tensor *present;     /* the tensor in the current step; id 0 = not known yet */
 	hr__comeback *returns;  /* by before, then by need */
 	hr__stay *stays;        /* of all tensors on the device, with their offsets */

@@ -1,7 +1,7 @@
 /* learned.c - the policy that learns from one step what the next will do; this file records the step.
  *
  * A step is RECORDED (record.h) as pin calls: the tensors that each names, and how long the device worked between it and its unpin
- * (marks, device.h). If tensors were evicted in it, a PLAN is made of the record at its end (plan.h), which becomes the active plan
+ * (marks, device.h). Once tensors have been evicted, a PLAN is made of the record of a step (plan.h) and becomes the active plan
  * (force.h, steps.c). In the next step (follow.c)
  *
  *   a tensor created in the step is identified by the number of tensors created before it, if its size is that of the one in the

@@ -40,7 +40,7 @@ struct hr__learned {
 	uint64_t slack;      /* memory that plans leave unused, because it was found fragmented */
 	uint64_t memory;     /* that the last plan was made for */
 	uint64_t unplanned;  /* bytes of unplanned evictions in this step */
-	uint64_t scattered;  /* most bytes that were free at one of them, but of no use */
+	uint64_t scattered;  /* most bytes that were free at an unplanned eviction, but of no use */
 	uint32_t corrections;
 	bool tidies;         /* free memory is joined before each step */
 	uint64_t tidy_ns;    /* time that joining took last; 0 = not done yet */

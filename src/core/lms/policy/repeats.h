@@ -7,7 +7,7 @@
 
 #include "headroom.h"
 
-#define HR__REPEATS_HISTORY 65536u /* items remembered; longer periods are not found */
+#define HR__REPEATS_HISTORY 65536u /* items remembered; periods longer than half of it are not found */
 #define HR__REPEATS_WINDOW 16u     /* shorter periods are not found */
 
 typedef struct hr__repeats hr__repeats;
