@@ -76,10 +76,10 @@ static void trace(const struct work *work)
 	if (!slots) abort();
 	for (int left = work->operations; left > 0; left -= (int)program->count) {
 		for (size_t i = 0; i < program->count; i++) {
-			const hr__step *step = &program->steps[i];
-			hr_allocator allocator = work->allocators[work->allocators[1].id ? step->slot & 1 : 0];
-			if (!step->bytes) hr_free(allocator, slots[step->slot], HR_STREAM_DEFAULT);
-			else if (hr_alloc_bytes(allocator, step->bytes, &slots[step->slot])) abort();
+			const hr__program_event *event = &program->events[i];
+			hr_allocator allocator = work->allocators[work->allocators[1].id ? event->slot & 1 : 0];
+			if (!event->bytes) hr_free(allocator, slots[event->slot], HR_STREAM_DEFAULT);
+			else if (hr_alloc_bytes(allocator, event->bytes, &slots[event->slot])) abort();
 		}
 		for (uint32_t i = 0; i < program->leftover_count; i++) {
 			uint32_t slot = program->leftovers[i];

@@ -87,14 +87,14 @@ static pass_result trace_pass(const hr__program *program, hr_allocator allocator
 	hr_request request = HR_REQUEST(1);
 	double start = bench_now_ns();
 	for (size_t i = 0; i < program->count; i++) {
-		const hr__step *step = &program->steps[i];
-		if (step->bytes) {
-			request.bytes = step->bytes;
-			if (hr_alloc(allocator, &request, &slots[step->slot])) {
-				slots[step->slot] = NULL;
+		const hr__program_event *event = &program->events[i];
+		if (event->bytes) {
+			request.bytes = event->bytes;
+			if (hr_alloc(allocator, &request, &slots[event->slot])) {
+				slots[event->slot] = NULL;
 				result.refused++;
 			}
-		} else if (hr_free(allocator, slots[step->slot], HR_STREAM_DEFAULT)) {
+		} else if (hr_free(allocator, slots[event->slot], HR_STREAM_DEFAULT)) {
 			abort();
 		}
 	}

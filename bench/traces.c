@@ -34,13 +34,13 @@ static double pass(const struct run *run, void **slots)
 	const hr__program *program = run->program;
 	double start = bench_now_ns();
 	for (size_t i = 0; i < program->count; i++) {
-		const hr__step *step = &program->steps[i];
-		if (step->bytes) {
-			hr_request request = HR_REQUEST(step->bytes);
+		const hr__program_event *event = &program->events[i];
+		if (event->bytes) {
+			hr_request request = HR_REQUEST(event->bytes);
 			request.op = 7;
-			if (hr_alloc(run->allocator, &request, &slots[step->slot])) abort();
+			if (hr_alloc(run->allocator, &request, &slots[event->slot])) abort();
 		} else {
-			hr_free(run->allocator, slots[step->slot], HR_STREAM_DEFAULT);
+			hr_free(run->allocator, slots[event->slot], HR_STREAM_DEFAULT);
 		}
 	}
 	double ns = bench_now_ns() - start;
@@ -122,19 +122,19 @@ static double logging(const hr__program *program, double rate)
 	return times[1] - times[0];
 }
 
-/* The steps of a program for blocks of 64 KiB and less. */
+/* The events of a program for blocks of 64 KiB and less. */
 static hr__program small_blocks(const hr__program *program)
 {
 	hr__program small = *program;
 	char *is_small = calloc(program->slots, 1);
-	small.steps = calloc(program->count, sizeof *small.steps);
+	small.events = calloc(program->count, sizeof *small.events);
 	small.leftovers = calloc(program->leftover_count + 1, sizeof *small.leftovers);
-	if (!is_small || !small.steps || !small.leftovers) abort();
+	if (!is_small || !small.events || !small.leftovers) abort();
 	small.count = small.leftover_count = 0;
 	for (size_t i = 0; i < program->count; i++) {
-		const hr__step *step = &program->steps[i];
-		if (step->bytes) is_small[step->slot] = step->bytes <= 65536;
-		if (is_small[step->slot]) small.steps[small.count++] = *step;
+		const hr__program_event *event = &program->events[i];
+		if (event->bytes) is_small[event->slot] = event->bytes <= 65536;
+		if (is_small[event->slot]) small.events[small.count++] = *event;
 	}
 	for (uint32_t i = 0; i < program->leftover_count; i++)
 		if (is_small[program->leftovers[i]]) small.leftovers[small.leftover_count++] = program->leftovers[i];
@@ -155,15 +155,15 @@ static bool best_fit_runs(const hr__program *program, uint64_t limit, range *ran
 	size_t count = 1;
 	ranges[0] = (range){ 0, limit & ~UINT64_C(255), false };
 	for (size_t i = 0; i < program->count; i++) {
-		const hr__step *step = &program->steps[i];
+		const hr__program_event *event = &program->events[i];
 		size_t at = 0;
-		if (step->bytes) {
-			uint64_t size = (step->bytes + 255) & ~UINT64_C(255);
+		if (event->bytes) {
+			uint64_t size = (event->bytes + 255) & ~UINT64_C(255);
 			size_t best = count;
 			for (at = 0; at < count; at++)
 				if (!ranges[at].used && ranges[at].size >= size && (best == count || ranges[at].size < ranges[best].size)) best = at;
 			if (best == count) return false;
-			slots[step->slot] = ranges[best].address;
+			slots[event->slot] = ranges[best].address;
 			if (ranges[best].size > size) {
 				memmove(&ranges[best + 2], &ranges[best + 1], (count++ - best - 1) * sizeof *ranges);
 				ranges[best + 1] = (range){ ranges[best].address + size, ranges[best].size - size, false };
@@ -174,8 +174,8 @@ static bool best_fit_runs(const hr__program *program, uint64_t limit, range *ran
 		}
 		for (size_t low = 0, high = count; low < high;) {
 			at = (low + high) / 2;
-			if (ranges[at].address == slots[step->slot]) break;
-			if (ranges[at].address < slots[step->slot]) low = at + 1;
+			if (ranges[at].address == slots[event->slot]) break;
+			if (ranges[at].address < slots[event->slot]) low = at + 1;
 			else high = at;
 		}
 		ranges[at].used = false;
@@ -267,7 +267,7 @@ int main(void)
 		printf(" %9.4f %8.4f (%6.4f)   %.0f bytes of host memory per live chunk\n", our_ratio(&program, true), reserved_ratio(&program, false),
 		       reserved_ratio(&program, true), metadata);
 		fflush(stdout);
-		free(small.steps);
+		free(small.events);
 		free(small.leftovers);
 		hr__program_free(&program);
 		hr__tape_free(&tape);

@@ -14,7 +14,7 @@
 struct turns {
 	const hr__program *program;
 	hr_allocator allocator;
-	size_t *ends; /* end of each turn, as a step index; even turns are run by the calling thread */
+	size_t *ends; /* end of each turn, as an event index; even turns are run by the calling thread */
 	size_t count;
 	void **slots;
 	pthread_mutex_t mutex;
@@ -33,10 +33,10 @@ static inline void turns_find(struct turns *turns)
 	turns->ends = calloc(program->count + 1, sizeof *turns->ends);
 	if (!bytes || !turns->ends) abort();
 	for (size_t i = 0; i < program->count; i++) {
-		const hr__step *step = &program->steps[i];
+		const hr__program_event *event = &program->events[i];
 		bool rising = turns->count % 2 == 0;
-		live = step->bytes ? live + step->bytes : live - bytes[step->slot];
-		bytes[step->slot] = step->bytes;
+		live = event->bytes ? live + event->bytes : live - bytes[event->slot];
+		bytes[event->slot] = event->bytes;
 		if (rising ? live >= extreme : live <= extreme) {
 			extreme = live;
 			at = i + 1;
@@ -53,10 +53,11 @@ static inline void turns_find(struct turns *turns)
 static inline hr_status turns_run(struct turns *turns, size_t begin, size_t end)
 {
 	for (size_t i = begin; i < end; i++) {
-		const hr__step *step = &turns->program->steps[i];
-		void **slot = &turns->slots[step->slot];
-		hr_request request = HR_REQUEST(step->bytes);
-		hr_status status = step->bytes ? hr_alloc(turns->allocator, &request, slot) : hr_free(turns->allocator, *slot, HR_STREAM_DEFAULT);
+		const hr__program_event *event = &turns->program->events[i];
+		void **slot = &turns->slots[event->slot];
+		hr_request request = HR_REQUEST(event->bytes);
+		hr_status status = event->bytes ? hr_alloc(turns->allocator, &request, slot)
+		                                : hr_free(turns->allocator, *slot, HR_STREAM_DEFAULT);
 		if (status) return status;
 	}
 	return HR_OK;

@@ -90,7 +90,7 @@ static hr_status destroy(struct drive *drive, uint32_t index)
 static hr_status run_pinned(struct drive *drive, const hr__use_op *op)
 {
 	const hr__drive_options *options = drive->options;
-	const hr__use *uses = &drive->uses->uses[op->first_use];
+	const hr__tensor_use *uses = &drive->uses->uses[op->first_use];
 	hr_status status = HR_OK;
 	for (uint32_t i = 0; !status && i < op->use_count; i++) status = touch(drive, uses[i].tensor, drive->pins[i].access);
 	if (!status && options->busy) status = options->busy(options->context, options->stream, op->ns);
@@ -100,10 +100,10 @@ static hr_status run_pinned(struct drive *drive, const hr__use_op *op)
 static hr_status run_op(struct drive *drive, uint32_t index)
 {
 	const hr__use_op *op = &drive->uses->ops[index];
-	const hr__use *uses = &drive->uses->uses[op->first_use];
+	const hr__tensor_use *uses = &drive->uses->uses[op->first_use];
 	hr_stream stream = drive->options->stream;
 	for (uint32_t i = 0; i < op->use_count; i++)
-		drive->pins[i] = (hr_pin){ drive->lives[uses[i].tensor].handle, hr__use_access(&uses[i]) };
+		drive->pins[i] = (hr_pin){ drive->lives[uses[i].tensor].handle, hr__tensor_use_access(&uses[i]) };
 	hr_name before = hr_op_set(op->name);
 	hr_status status = op->use_count ? hr_pin_all(drive->pins, op->use_count, stream) : HR_OK;
 	if (status) {

@@ -3,8 +3,8 @@
  *     stage    the freshly started library: simulated device, streams, one allocator
  *     crew     the threads of a run; each has its own slots for the program's blocks. The calling thread is the first of them
  *
- * The copies synchronize at a spinning barrier before and after each timed pass. The timed loop is run_steps: only hr_alloc and
- * hr_free over the prepared steps. */
+ * The copies synchronize at a spinning barrier before and after each timed pass. The timed loop is run_events: only hr_alloc and
+ * hr_free over the prepared events. */
 #include "measure.h"
 
 #include <pthread.h>
@@ -218,12 +218,12 @@ static hr_status crew_run(struct crew *crew, void (*job)(struct copy *))
 /* ---- running ---- */
 
 /* Counts a refusal; true if the run continues. */
-static bool note_refused(struct copy *self, size_t step, hr_status status) __attribute__((noinline, cold));
-static bool note_refused(struct copy *self, size_t step, hr_status status)
+static bool note_refused(struct copy *self, size_t event, hr_status status) __attribute__((noinline, cold));
+static bool note_refused(struct copy *self, size_t event, hr_status status)
 {
 	if (status != HR_OUT_OF_MEMORY) self->error = status;
 	if (self->failed++ == 0 || self->error) {
-		self->first_failed = step;
+		self->first_failed = event;
 		snprintf(self->message, sizeof self->message, "%s", hr_last_message());
 	}
 	return !self->error && !self->crew->stop_at_failure;
@@ -236,41 +236,41 @@ static void note_bad_free(struct copy *self, hr_status status)
 	snprintf(self->message, sizeof self->message, "a free that must work did not: %s", hr_last_message());
 }
 
-static inline bool run_step(struct copy *self, const hr__step *step, hr_allocator allocator, const hr_stream *streams,
-                            hr_request *request)
+static inline bool run_event(struct copy *self, const hr__program_event *event, hr_allocator allocator, const hr_stream *streams,
+                             hr_request *request)
 {
-	void **slot = &self->slots[step->slot];
-	if (step->bytes) {
-		request->bytes = step->bytes;
-		request->stream = streams[step->stream];
+	void **slot = &self->slots[event->slot];
+	if (event->bytes) {
+		request->bytes = event->bytes;
+		request->stream = streams[event->stream];
 		hr_status status = hr_alloc(allocator, request, slot);
 		if (HR_LIKELY(!status)) return true;
 		*slot = NULL;
-		return note_refused(self, (size_t)(step - self->crew->program->steps), status);
+		return note_refused(self, (size_t)(event - self->crew->program->events), status);
 	}
 	/* The allocation was refused. */
 	if (HR_UNLIKELY(!*slot)) return true;
-	hr_status status = hr_free(allocator, *slot, streams[step->stream]);
+	hr_status status = hr_free(allocator, *slot, streams[event->stream]);
 	if (HR_LIKELY(!status)) return true;
 	note_bad_free(self, status);
 	return false;
 }
 
-/* Runs the steps from [begin] to [end]; false if it stopped early. */
-static bool run_steps(struct copy *self, const hr__step *begin, const hr__step *end)
+/* Runs the events from [begin] to [end]; false if it stopped early. */
+static bool run_events(struct copy *self, const hr__program_event *begin, const hr__program_event *end)
 {
 	hr_allocator allocator = self->crew->allocator;
 	const hr_stream *streams = self->crew->streams;
 	hr_request request = HR_REQUEST(1);
-	for (const hr__step *step = begin; step < end; step++)
-		if (HR_UNLIKELY(!run_step(self, step, allocator, streams, &request))) return false;
+	for (const hr__program_event *event = begin; event < end; event++)
+		if (HR_UNLIKELY(!run_event(self, event, allocator, streams, &request))) return false;
 	return true;
 }
 
 static bool run_all(struct copy *self)
 {
 	const hr__program *program = self->crew->program;
-	return run_steps(self, program->steps, program->steps + program->count);
+	return run_events(self, program->events, program->events + program->count);
 }
 
 static void free_leftovers(struct copy *self)
@@ -388,18 +388,18 @@ static inline uint64_t ticks_in_order(void)
 static void calls_job(struct copy *self)
 {
 	const hr__program *program = self->crew->program;
-	const hr__step *step = program->steps, *end = step + program->count;
+	const hr__program_event *event = program->events, *end = event + program->count;
 	hr_request request = HR_REQUEST(1);
 	run_all(self);
 	free_leftovers(self);
 	meet(self->crew);
-	for (size_t i = 0; step < end && i < SAMPLES_MOST; step++, i++) {
+	for (size_t i = 0; event < end && i < SAMPLES_MOST; event++, i++) {
 		uint64_t before = ticks_in_order();
-		if (!run_step(self, step, self->crew->allocator, self->crew->streams, &request)) return;
+		if (!run_event(self, event, self->crew->allocator, self->crew->streams, &request)) return;
 		uint64_t ticks = ticks_in_order() - before;
 		self->samples[i] = ticks < UINT32_MAX ? (uint32_t)ticks : UINT32_MAX;
 	}
-	run_steps(self, step, end);
+	run_events(self, event, end);
 }
 
 /* Ticks that reading the timer takes: the mean over many pairs of readings, without those interrupted. */
@@ -431,7 +431,7 @@ static void sum_up_calls(const struct crew *crew, hr__speed *out)
 	double timer = timer_ticks();
 	for (uint32_t c = 0; c < crew->count; c++)
 		for (size_t i = 0; i < program->count && i < SAMPLES_MOST; i++)
-			hr__histogram_add(program->steps[i].bytes ? &allocs : &frees, crew->copies[c].samples[i]);
+			hr__histogram_add(program->events[i].bytes ? &allocs : &frees, crew->copies[c].samples[i]);
 	out->timer_ns = timer * 1e9 / hr__ticks_rate();
 	out->alloc_p50_ns = quantile_ns(&allocs, 0.50, timer);
 	out->alloc_p99_ns = quantile_ns(&allocs, 0.99, timer);
@@ -473,7 +473,7 @@ hr_status hr__measure_peak(const hr__setup *setup, void (*look)(hr_allocator all
 	hr_status status = crew_open(&crew, &alone);
 	if (status) return status;
 	struct copy *self = &crew.copies[0];
-	run_steps(self, alone.program->steps, alone.program->steps + alone.program->peak_step + 1);
+	run_events(self, alone.program->events, alone.program->events + alone.program->peak_event + 1);
 	if (self->error) status = hr__fail(self->error, "%s", self->message);
 	else look(crew.allocator, context);
 	return crew_close(&crew, status);

@@ -31,7 +31,7 @@ bool hr__setup_can_have_page(uint64_t page, uint64_t peak);
 
 typedef struct hr__trial {
 	uint64_t failed;     /* refused allocations of all copies */
-	size_t first_failed; /* step of the first refusal */
+	size_t first_failed; /* event of the first refusal */
 	char message[512];   /* the allocator's message in that case */
 	hr_stats stats;      /* of the allocator, after all copies have run and before leftover blocks are freed */
 } hr__trial;
@@ -43,7 +43,7 @@ hr_status hr__measure_trial(const hr__setup *setup, bool stop, hr__trial *out);
 /* ---- speed ---- */
 
 typedef struct hr__speed {
-	double ns_per_op; /* wall time of the fastest pass, divided by the steps of all copies */
+	double ns_per_op; /* wall time of the fastest pass, divided by the events of all copies */
 	uint64_t passes;  /* timed ones */
 	uint64_t failed;  /* refused allocations in timed passes */
 	double alloc_p50_ns, alloc_p99_ns, free_p50_ns, free_p99_ns;
@@ -57,7 +57,7 @@ hr_status hr__measure_speed(const hr__setup *setup, uint64_t passes, hr__speed *
 
 /* ---- peak ---- */
 
-/* Runs up to the step with most live bytes and calls [look] with the allocator. */
+/* Runs up to the event with most live bytes and calls [look] with the allocator. */
 hr_status hr__measure_peak(const hr__setup *setup, void (*look)(hr_allocator allocator, void *context), void *context);
 
 #endif

@@ -35,12 +35,12 @@ static hr_status live_over_time(const hr__program *program, uint64_t *most, size
 	if (!sizes) return hr__fail(HR_NO_HOST_MEMORY, "no memory for drawing %u block%s", program->slots, hr__plural(program->slots));
 	memset(most, 0, columns * sizeof *most);
 	for (size_t i = 0; i < program->count; i++) {
-		const hr__step *step = &program->steps[i];
+		const hr__program_event *event = &program->events[i];
 		size_t column = (size_t)((double)i * (double)columns / (double)program->count);
 		uint64_t before = live;
-		live += step->bytes;
-		if (!step->bytes) live -= sizes[step->slot];
-		sizes[step->slot] = step->bytes;
+		live += event->bytes;
+		if (!event->bytes) live -= sizes[event->slot];
+		sizes[event->slot] = event->bytes;
 		uint64_t now = before > live ? before : live;
 		if (column < columns && now > most[column]) most[column] = now;
 	}
@@ -247,7 +247,7 @@ static void draw_regions(const hr__replay *replay, struct picture *picture)
 {
 	char digits[32], rest[64];
 	uint32_t shown = 0;
-	snprintf(rest, sizeof rest, " at the peak, event %s", hr__format_count(replay->program.peak_step, digits, sizeof digits));
+	snprintf(rest, sizeof rest, " at the peak, event %s", hr__format_count(replay->program.peak_event, digits, sizeof digits));
 	heading("Regions", rest);
 	if (picture->count == 0) {
 		printf("%*s%s has none: every block is an allocation of the device\n", INDENT, "", replay->setup.allocator);

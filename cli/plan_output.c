@@ -263,7 +263,7 @@ static int name_cut(int columns)
 	return isatty(STDOUT_FILENO) ? columns : HR__QUOTE_BYTES;
 }
 
-static void print_tensor(const hr__plan_report *report, const hr__use *use)
+static void print_tensor(const hr__plan_report *report, const hr__tensor_use *use)
 {
 	const hr__use_tensor *tensor = &report->uses.tensors[use->tensor];
 	char human[16], name[HR__QUOTE_BYTES];
@@ -280,7 +280,7 @@ static void print_tensor(const hr__plan_report *report, const hr__use *use)
 static void print_working_set(const hr__plan_report *report, uint32_t index)
 {
 	const hr__use_op *op = &report->uses.ops[index];
-	const hr__use *uses = &report->uses.uses[op->first_use];
+	const hr__tensor_use *uses = &report->uses.uses[op->first_use];
 	char human[16], count[32];
 	uint64_t all = 0, shown_bytes = 0;
 	uint32_t order[LISTED_TENSORS], listed = 0;

@@ -26,7 +26,7 @@ static void assign_slots(const hr__tape *tape, hr__program *program, uint32_t *s
 		const hr__tape_event *event = &tape->events[i];
 		if (event->bytes) slot_of[event->block] = unused_count ? unused[--unused_count] : program->slots++;
 		else unused[unused_count++] = slot_of[event->block];
-		program->steps[i] = (hr__step){ event->bytes, slot_of[event->block], stream_of(tape, event->stream) };
+		program->events[i] = (hr__program_event){ event->bytes, slot_of[event->block], stream_of(tape, event->stream) };
 	}
 }
 
@@ -37,7 +37,7 @@ static void collect_leftovers(const hr__tape *tape, hr__program *program, uint32
 		if (!tape->events[i].bytes) freed[tape->events[i].block] = 1;
 	for (size_t i = 0; i < tape->count; i++)
 		if (tape->events[i].bytes && !freed[tape->events[i].block])
-			program->leftovers[program->leftover_count++] = program->steps[i].slot;
+			program->leftovers[program->leftover_count++] = program->events[i].slot;
 }
 
 hr_status hr__program_make(const hr__tape *tape, hr__program *out)
@@ -48,11 +48,11 @@ hr_status hr__program_make(const hr__tape *tape, hr__program *out)
 		                    .allocs = tape->allocs,
 		                    .frees = tape->frees,
 		                    .peak_bytes = tape->peak_bytes,
-		                    .peak_step = tape->peak_event };
+		                    .peak_event = tape->peak_event };
 	uint32_t *slot_of = malloc(tape->allocs * sizeof *slot_of), *scratch = calloc(tape->allocs, sizeof *scratch);
-	program.steps = malloc(tape->count * sizeof *program.steps);
+	program.events = malloc(tape->count * sizeof *program.events);
 	program.leftovers = malloc((tape->live_blocks + 1) * sizeof *program.leftovers);
-	bool enough = slot_of && scratch && program.steps && program.leftovers;
+	bool enough = slot_of && scratch && program.events && program.leftovers;
 	if (enough) {
 		assign_slots(tape, &program, slot_of, scratch);
 		for (size_t i = 0; i < tape->allocs; i++) scratch[i] = 0;
@@ -70,7 +70,7 @@ hr_status hr__program_make(const hr__tape *tape, hr__program *out)
 
 void hr__program_free(hr__program *program)
 {
-	free(program->steps);
+	free(program->events);
 	free(program->leftovers);
 	*program = (hr__program){ 0 };
 }

@@ -1,4 +1,4 @@
-/* program.h - a tape in a form that is cheap to replay: an array of steps, with nothing to look up or decide in the replay loop.
+/* program.h - a tape in a form that is cheap to replay: an array of events, with nothing to look up or decide in the replay loop.
  *
  * Blocks are replaced by slots that hold an address. A slot is reused once its block is freed, so the loop touches little memory
  * and measures the allocator. */
@@ -8,14 +8,14 @@
 #include "headroom.h"
 #include "tape.h"
 
-typedef struct hr__step {
+typedef struct hr__program_event {
 	uint64_t bytes;  /* bytes to allocate; 0: free */
 	uint32_t slot;   /* index of the slot that holds the address */
 	uint32_t stream; /* 0: the default stream; 1 to 63: another one */
-} hr__step;
+} hr__program_event;
 
 typedef struct hr__program {
-	hr__step *steps;
+	hr__program_event *events;
 	size_t count;
 	uint32_t slots;      /* number of slots */
 	uint32_t *leftovers; /* slots of blocks that the program never frees */
@@ -24,7 +24,7 @@ typedef struct hr__program {
 	uint32_t trace_streams; /* streams of the trace; if more than 64, several map to one of the device */
 	uint64_t allocs, frees;
 	uint64_t peak_bytes;
-	size_t peak_step;
+	size_t peak_event;
 } hr__program;
 
 /* HR_NO_HOST_MEMORY. */

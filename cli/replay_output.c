@@ -128,7 +128,8 @@ static void print_memory(const hr__replay *replay)
 	uint64_t reserved = (uint64_t)stats->peak_bytes_reserved;
 	hr__line_begin("peak");
 	hr__line_add("%s live (%s bytes), at event %s\n", hr__format_size(program->peak_bytes, human, sizeof human),
-	       hr__format_count(program->peak_bytes, digits, sizeof digits), hr__format_count(program->peak_step, (char[32]){ 0 }, 32));
+	             hr__format_count(program->peak_bytes, digits, sizeof digits),
+	             hr__format_count(program->peak_event, (char[32]){ 0 }, 32));
 	hr__line_begin("reserved");
 	hr__line_add("%s at most, %.3f times the peak%s", hr__format_size(reserved, human, sizeof human),
 	       ratio_to_peak(replay, reserved) / replay->setup.threads, replay->setup.threads > 1 ? " of all copies" : "");
@@ -152,9 +153,8 @@ static void print_limit(const hr__replay *replay)
 	hr__line_add("%sit does not fit%s\n", hr__style(stdout, HR__STYLE_ERROR), hr__style(stdout, HR__STYLE_PLAIN));
 	hr__line_begin("failed");
 	hr__line_add("%s allocation%s; the first, at event %s, asked for %s\n", hr__format_count(trial->failed, digits, sizeof digits),
-	       hr__plural(trial->failed),
-	       hr__format_count(trial->first_failed, (char[32]){ 0 }, 32),
-	       hr__format_size(replay->program.steps[trial->first_failed].bytes, human, sizeof human));
+	             hr__plural(trial->failed), hr__format_count(trial->first_failed, (char[32]){ 0 }, 32),
+	             hr__format_size(replay->program.events[trial->first_failed].bytes, human, sizeof human));
 	hr__line_begin("");
 	hr__line_add_quoted(trial->message);
 	hr__line_add("\n");

@@ -57,7 +57,7 @@ static uint32_t first_use_of_running(const hr__uses *uses)
 	return last->first_use + last->use_count;
 }
 
-static hr_status append_use(hr__uses *uses, hr__use use)
+static hr_status append_use(hr__uses *uses, hr__tensor_use use)
 {
 	hr_status status = ENSURE(uses, uses, use);
 	if (status) return status;
@@ -97,7 +97,7 @@ hr_status hr__uses_alloc(hr__uses *uses, uint64_t bytes, uint64_t thread)
 		.bytes = bytes, .maker = HR__USES_NONE, .born = uses->part_count - 1, .died = HR__USES_NONE, .ops_before = uses->op_count
 	};
 	if (!uses->running || thread != uses->running_thread) return HR_OK;
-	return append_use(uses, (hr__use){ .tensor = tensor, .writes = true, .makes = true });
+	return append_use(uses, (hr__tensor_use){ .tensor = tensor, .writes = true, .makes = true });
 }
 
 static hr_status destroy(hr__uses *uses, uint32_t tensor)
@@ -185,20 +185,20 @@ hr_status hr__uses_access(hr__uses *uses, uint32_t tensor, uint64_t block, bool 
 	hr__use_tensor *found = &uses->tensors[tensor];
 	uses->accesses++;
 	if (found->last_use_end > first_use_of_running(uses)) {
-		hr__use *use = &uses->uses[found->last_use_end - 1];
+		hr__tensor_use *use = &uses->uses[found->last_use_end - 1];
 		HR_ASSERT(use->tensor == tensor);
 		use->reads |= !write;
 		use->writes |= write;
 		return HR_OK;
 	}
-	return append_use(uses, (hr__use){ .tensor = tensor, .reads = !write, .writes = write });
+	return append_use(uses, (hr__tensor_use){ .tensor = tensor, .reads = !write, .writes = write });
 }
 
 /* Determines what the op that ends has made. */
 static void settle_uses(hr__uses *uses, const hr__use_op *op)
 {
 	for (uint32_t i = op->first_use; i < op->first_use + op->use_count; i++) {
-		hr__use *use = &uses->uses[i];
+		hr__tensor_use *use = &uses->uses[i];
 		hr__use_tensor *tensor = &uses->tensors[use->tensor];
 		if (!use->makes)
 			use->makes = use->writes && !use->reads && tensor->ops_before == uses->op_count && tensor->born == uses->part_count - 1;
@@ -359,7 +359,7 @@ uint32_t hr__uses_typical_step(const hr__uses *uses)
 	return step;
 }
 
-hr_access hr__use_access(const hr__use *use)
+hr_access hr__tensor_use_access(const hr__tensor_use *use)
 {
 	return use->makes ? HR_OVERWRITE : use->writes ? HR_WRITE : HR_READ;
 }

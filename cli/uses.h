@@ -31,10 +31,10 @@
 #define HR__USES_NONE UINT32_MAX
 #define HR__USES_NS_MAX (UINT64_C(1) << 60) /* of all ops together: 36 years */
 
-typedef struct hr__use {
+typedef struct hr__tensor_use {
 	uint32_t tensor;
 	bool reads, writes, makes;
-} hr__use;
+} hr__tensor_use;
 
 typedef struct hr__use_op {
 	uint64_t ns;        /* time on the device */
@@ -72,7 +72,7 @@ typedef struct hr__use_part {
 
 typedef struct hr__uses {
 	hr__use_op *ops;
-	hr__use *uses;
+	hr__tensor_use *uses;
 	hr__use_tensor *tensors;
 	hr__act *acts;
 	hr__use_part *parts;
@@ -138,6 +138,6 @@ bool hr__uses_is_candidate(const hr__uses *uses, uint32_t part);
 uint32_t hr__uses_typical_step(const hr__uses *uses);
 
 /* The access of the pin for a use. */
-hr_access hr__use_access(const hr__use *use);
+hr_access hr__tensor_use_access(const hr__tensor_use *use);
 
 #endif

@@ -54,7 +54,7 @@ static void check_program(const hr__tape *tape)
 	MUST(hr__program_make(tape, &program) == HR_OK);
 	MUST(program.count == tape->count && program.leftover_count == tape->live_blocks && program.slots <= tape->allocs);
 	for (size_t i = 0; i < program.count; i++)
-		MUST(program.steps[i].slot < program.slots && program.steps[i].stream <= program.streams);
+		MUST(program.events[i].slot < program.slots && program.events[i].stream <= program.streams);
 	MUST(program.streams < HR_STREAM_MAX);
 	hr__program_free(&program);
 }

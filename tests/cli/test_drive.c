@@ -152,11 +152,11 @@ static void test_the_tape_is_what_the_trace_says(void)
 	CHECK(hr__uses_lives_at(&uses.tensors[made], 2) && !hr__uses_lives_at(&uses.tensors[made], 1));
 	CHECK(hr__uses_lives_at(&uses.tensors[weight], 1) && !hr__uses_lives_at(&uses.tensors[weight], 2));
 	for (uint32_t i = 0; i < 5; i++) {
-		const hr__use *each = &uses.uses[i];
+		const hr__tensor_use *each = &uses.uses[i];
 		hr_access expected = each->tensor == weight || each->tensor == read_first ? HR_READ : HR_OVERWRITE;
-		CHECK_EQ(hr__use_access(each), expected);
+		CHECK_EQ(hr__tensor_use_access(each), expected);
 	}
-	CHECK_EQ(hr__use_access(&uses.uses[5]), HR_WRITE);
+	CHECK_EQ(hr__tensor_use_access(&uses.uses[5]), HR_WRITE);
 	hr__uses_free(&uses);
 }
 

@@ -54,7 +54,7 @@ typedef struct reading {
 	uint32_t *tops;       /* of each thread: index of the innermost op + 1 */
 	size_t threads;
 	hr__region_list regions;
-	hr__lives lives;
+	hr__capture_lives lives;
 	hr_name plan_mark;    /* the tag of marks that are pauses */
 	uint64_t *in_use;     /* of each allocator */
 	uint64_t *device_use; /* of each device */
@@ -404,10 +404,11 @@ static hr_status take_use(reading *r, const hr__event *e)
 		skip(r, false);
 		return HR_OK;
 	}
-	hr__use *use = hr__array_push(&r->arrays[USES], &status);
+	hr__capture_use *use = hr__array_push(&r->arrays[USES], &status);
 	if (status) return status;
-	*use = (hr__use){ .op = r->tops[e->thread] ? r->tops[e->thread] - 1 : HR__NONE, .allocation = r->live.slots[slot].item - 1,
-		              .writes = e->kind == HR__EVENT_WRITE };
+	*use = (hr__capture_use){ .op = r->tops[e->thread] ? r->tops[e->thread] - 1 : HR__NONE,
+		                      .allocation = r->live.slots[slot].item - 1,
+		                      .writes = e->kind == HR__EVENT_WRITE };
 	return HR_OK;
 }
 
@@ -482,14 +483,14 @@ static hr_status leave(reading *r, const hr__event *e)
 {
 	uint32_t slot, allocator = find_allocator(r, e->allocator);
 	if (!e->bytes || !find_live(r, allocator, e->address, &slot)) return HR_OK;
-	return hr__lives_leave(&r->lives, allocator, place_of(e), r->live.slots[slot].item - 1);
+	return hr__capture_lives_leave(&r->lives, allocator, place_of(e), r->live.slots[slot].item - 1);
 }
 
 static hr_status come_back(reading *r, const hr__event *e)
 {
 	uint32_t slot, allocator = find_allocator(r, e->allocator);
 	if (!find_live(r, allocator, e->address, &slot)) return HR_OK;
-	return hr__lives_return(&r->lives, allocator, place_of(e), r->live.slots[slot].item - 1);
+	return hr__capture_lives_return(&r->lives, allocator, place_of(e), r->live.slots[slot].item - 1);
 }
 
 #define FREES_BACK 64 /* maximum number of changes between the free of a moved block and the record of the move */
@@ -511,7 +512,7 @@ static hr_status move_on_device(reading *r, const hr__event *e)
 {
 	uint32_t slot, allocator = find_allocator(r, e->allocator), from = moved_from(r, allocator, e->address);
 	if (from == HR__NONE || !find_live(r, allocator, e->address2, &slot)) return HR_OK;
-	return hr__lives_move(&r->lives, from, r->live.slots[slot].item - 1);
+	return hr__capture_lives_move(&r->lives, from, r->live.slots[slot].item - 1);
 }
 
 static hr_status follow_life(reading *r, const hr__event *e, hr__move_kind kind)
@@ -625,7 +626,7 @@ static hr_status make_arrays(reading *r)
 		[ALLOCATIONS] = { sizeof(hr__allocation), summary->events },
 		[CHANGES] = { sizeof(hr__change), summary->events * 2 },
 		[OPS] = { sizeof(hr__op_run), summary->events },
-		[USES] = { sizeof(hr__use), summary->events },
+		[USES] = { sizeof(hr__capture_use), summary->events },
 		[STEPS] = { sizeof(hr__step_run), summary->events },
 		[MOVES] = { sizeof(hr__move), summary->events },
 		[REFUSALS] = { sizeof(hr__refusal), summary->events },
@@ -666,7 +667,7 @@ static hr_status make_rest(reading *r)
 	r->device_use = get_zeros(summary->device_count + 1, sizeof *r->device_use, &status);
 	if (!status) status = hr__region_list_init(&r->regions, &r->arrays[REGIONS]);
 	r->live.salt = r->site_slots.salt = r->allocator_slots.salt = r->device_slots.salt = hr__ticks() ^ (uintptr_t)r->holder;
-	if (!status) status = hr__lives_init(&r->lives, &r->arrays[BIRTHS], summary->events, r->live.salt);
+	if (!status) status = hr__capture_lives_init(&r->lives, &r->arrays[BIRTHS], summary->events, r->live.salt);
 	r->plan_mark = hr_name_intern(HR__MARK_PLAN);
 	if (r->plan_mark == HR_NAME_OTHER) r->plan_mark = HR_NAME_NONE; /* the name table is full */
 	r->step = HR__NONE;
@@ -683,7 +684,7 @@ static void free_rest(reading *r)
 	free_zeros(r->device_use, summary->device_count + 1, sizeof *r->device_use);
 	hr__array_free(&r->parents);
 	hr__slots_free(&r->live);
-	hr__lives_free(&r->lives);
+	hr__capture_lives_free(&r->lives);
 	hr__slots_free(&r->site_slots);
 	hr__slots_free(&r->allocator_slots);
 	hr__slots_free(&r->device_slots);

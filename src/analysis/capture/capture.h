@@ -67,11 +67,11 @@ typedef struct hr__op_run {
 	uint32_t step;             /* index; HR__NONE: outside of any step */
 } hr__op_run;
 
-typedef struct hr__use {
+typedef struct hr__capture_use {
 	uint32_t op;         /* index of the op; HR__NONE: outside of any op */
 	uint32_t allocation;
 	bool writes;
-} hr__use;
+} hr__capture_use;
 
 typedef struct hr__step_run {
 	uint64_t number;
@@ -134,7 +134,7 @@ typedef struct hr__capture {
 	hr__allocation *allocations;
 	hr__change *changes;
 	hr__op_run *ops;
-	hr__use *uses;
+	hr__capture_use *uses;
 	hr__step_run *steps;
 	hr__move *moves;
 	hr__refusal *refusals;

@@ -7,25 +7,25 @@ typedef struct place {
 	uint32_t birth; /* of the tensor last copied to this place */
 } place;
 
-hr_status hr__lives_init(hr__lives *lives, hr__array *births, uint64_t most, uint64_t salt)
+hr_status hr__capture_lives_init(hr__capture_lives *lives, hr__array *births, uint64_t most, uint64_t salt)
 {
-	*lives = (hr__lives){ .births = births, .by_place = { .salt = salt } };
+	*lives = (hr__capture_lives){ .births = births, .by_place = { .salt = salt } };
 	return hr__array_init(&lives->places, sizeof(place), most);
 }
 
-void hr__lives_free(hr__lives *lives)
+void hr__capture_lives_free(hr__capture_lives *lives)
 {
 	hr__array_free(&lives->places);
 	hr__slots_free(&lives->by_place);
 }
 
-static uint32_t birth_of(const hr__lives *lives, uint32_t allocation)
+static uint32_t birth_of(const hr__capture_lives *lives, uint32_t allocation)
 {
 	return allocation < lives->births->count ? ((const uint32_t *)(const void *)lives->births->base)[allocation] : allocation;
 }
 
 /* Entries are created only up to the last allocation that needs one; most recordings need none. */
-static hr_status set_birth(hr__lives *lives, uint32_t allocation, uint32_t birth)
+static hr_status set_birth(hr__capture_lives *lives, uint32_t allocation, uint32_t birth)
 {
 	hr_status status = HR_OK;
 	while (lives->births->count <= allocation) {
@@ -37,7 +37,7 @@ static hr_status set_birth(hr__lives *lives, uint32_t allocation, uint32_t birth
 	return HR_OK;
 }
 
-static place *find_place(const hr__lives *lives, uint32_t allocator, uint64_t address)
+static place *find_place(const hr__capture_lives *lives, uint32_t allocator, uint64_t address)
 {
 	const hr__slots *slots = &lives->by_place;
 	uint32_t hash = hr__finder_hash(slots, address, allocator);
@@ -48,7 +48,7 @@ static place *find_place(const hr__lives *lives, uint32_t allocator, uint64_t ad
 	return NULL;
 }
 
-static hr_status add_place(hr__lives *lives, uint32_t allocator, uint64_t address, place **out)
+static hr_status add_place(hr__capture_lives *lives, uint32_t allocator, uint64_t address, place **out)
 {
 	hr_status status = hr__slots_reserve(&lives->by_place);
 	*out = hr__array_push(&lives->places, &status);
@@ -58,7 +58,7 @@ static hr_status add_place(hr__lives *lives, uint32_t allocator, uint64_t addres
 	return HR_OK;
 }
 
-hr_status hr__lives_leave(hr__lives *lives, uint32_t allocator, uint64_t address, uint32_t allocation)
+hr_status hr__capture_lives_leave(hr__capture_lives *lives, uint32_t allocator, uint64_t address, uint32_t allocation)
 {
 	hr_status status = HR_OK;
 	place *at = find_place(lives, allocator, address);
@@ -67,13 +67,13 @@ hr_status hr__lives_leave(hr__lives *lives, uint32_t allocator, uint64_t address
 	return status;
 }
 
-hr_status hr__lives_return(hr__lives *lives, uint32_t allocator, uint64_t address, uint32_t allocation)
+hr_status hr__capture_lives_return(hr__capture_lives *lives, uint32_t allocator, uint64_t address, uint32_t allocation)
 {
 	const place *at = find_place(lives, allocator, address);
 	return set_birth(lives, allocation, at ? at->birth : 0);
 }
 
-hr_status hr__lives_move(hr__lives *lives, uint32_t from, uint32_t to)
+hr_status hr__capture_lives_move(hr__capture_lives *lives, uint32_t from, uint32_t to)
 {
 	return set_birth(lives, to, birth_of(lives, from));
 }

@@ -11,22 +11,22 @@
 #include "analysis/capture/array.h"
 #include "analysis/capture/finder.h"
 
-typedef struct hr__lives {
+typedef struct hr__capture_lives {
 	hr__array *births;  /* uint32_t, by allocation; an allocation beyond its end is its own birth */
 	hr__array places;   /* host copies */
 	hr__slots by_place; /* index of places by allocator and address */
-} hr__lives;
+} hr__capture_lives;
 
 /* For at most [most] events. HR_NO_HOST_MEMORY, also from the calls below. */
-hr_status hr__lives_init(hr__lives *lives, hr__array *births, uint64_t most, uint64_t salt);
-void hr__lives_free(hr__lives *lives); /* does not free the births */
+hr_status hr__capture_lives_init(hr__capture_lives *lives, hr__array *births, uint64_t most, uint64_t salt);
+void hr__capture_lives_free(hr__capture_lives *lives); /* does not free the births */
 
 /* [allocation] is copied to the host address [place]. */
-hr_status hr__lives_leave(hr__lives *lives, uint32_t allocator, uint64_t place, uint32_t allocation);
+hr_status hr__capture_lives_leave(hr__capture_lives *lives, uint32_t allocator, uint64_t place, uint32_t allocation);
 /* [allocation] holds what was copied to [place]. A place that is unknown was written before the recording began; the birth is then
  * 0. */
-hr_status hr__lives_return(hr__lives *lives, uint32_t allocator, uint64_t place, uint32_t allocation);
+hr_status hr__capture_lives_return(hr__capture_lives *lives, uint32_t allocator, uint64_t place, uint32_t allocation);
 /* [to] holds the contents that [from] held. */
-hr_status hr__lives_move(hr__lives *lives, uint32_t from, uint32_t to);
+hr_status hr__capture_lives_move(hr__capture_lives *lives, uint32_t from, uint32_t to);
 
 #endif

@@ -170,7 +170,7 @@ static void count_ops(maker *m, hr__node_kind kind)
 		sums->device_ns += c->ops[i].device_ns;
 	}
 	for (uint32_t i = 0; i < c->use_count; i++) {
-		const hr__use *use = &c->uses[i];
+		const hr__capture_use *use = &c->uses[i];
 		if (use->op == HR__NONE || !hr__selects_op(s, use->op)) continue;
 		hr__node_sums *sums = &m->nodes->nodes[m->of_name[kind == HR__NODES_BY_OP ? c->ops[use->op].op : c->ops[use->op].scope] - 1].self;
 		uint64_t bytes = c->allocations[use->allocation].bytes;

@@ -31,7 +31,7 @@ hr_status hr__op_devices_make(const hr__capture *capture, uint32_t **out)
 	if (capture->device_count > 1) {
 		memset(devices, 0xFF, (size_t)capture->op_count * sizeof *devices);
 		for (uint32_t i = 0; i < capture->use_count; i++) {
-			const hr__use *use = &capture->uses[i];
+			const hr__capture_use *use = &capture->uses[i];
 			if (use->op != HR__NONE && devices[use->op] == UNKNOWN) devices[use->op] = hr__allocation_device(capture, use->allocation);
 		}
 		/* Assumes that the preceding op ran on the same thread: ops of different threads rarely alternate. */

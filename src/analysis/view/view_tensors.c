@@ -45,7 +45,7 @@ static void note_use(usage *u, const hr__allocation *allocation, uint64_t now)
 static void note_uses(const hr__capture *c, usage *usages)
 {
 	for (uint32_t i = 0; i < c->use_count; i++) {
-		const hr__use *use = &c->uses[i];
+		const hr__capture_use *use = &c->uses[i];
 		if (use->op != HR__NONE) note_use(&usages[use->allocation], &c->allocations[use->allocation], c->ops[use->op].begin_ns);
 	}
 }

@@ -34,7 +34,7 @@ typedef struct hr__pool_block {
 } hr__pool_block;
 
 /* Fields below the lock are guarded by it; atomics are written under it and can be read without it. */
-typedef struct hr__pool {
+typedef struct hr__page_pool {
 	uint64_t page_bytes;       /* 0 = no pages; immutable */
 	hr__atomic_u64 reservable; /* the limit, in whole pages if there are pages; changes only while nothing is held */
 	hr__lock lock;
@@ -49,12 +49,12 @@ typedef struct hr__pool {
 	hr__atomic_u64 metadata; /* bytes of the blocks */
 	/* A block is never moved or freed while the pool exists, so that the user of a page reads its entry without the lock. */
 	hr__pool_block blocks[HR__POOL_BLOCKS];
-} hr__pool;
+} hr__page_pool;
 
-void hr__pool_init(hr__pool *pool, uint64_t page_bytes, uint64_t limit);
+void hr__pool_init(hr__page_pool *pool, uint64_t page_bytes, uint64_t limit);
 void hr__pool_destroy(hr__device *device);                    /* destroys the idle pages and frees the tables */
-bool hr__pool_set_reservable(hr__pool *pool, uint64_t bytes); /* returns false and changes nothing while anything is held */
-hr_page hr__pool_page(const hr__pool *pool, hr__page_id id);
+bool hr__pool_set_reservable(hr__page_pool *pool, uint64_t bytes); /* returns false and changes nothing while anything is held */
+hr_page hr__pool_page(const hr__page_pool *pool, hr__page_id id);
 
 /* ---- devices ---- */
 
@@ -91,7 +91,7 @@ struct hr__device {
 	hr__physical *physical;
 	const hr__device *pinned_for; /* NULL = an ordinary device; otherwise this is pinned host memory, named after that device */
 	char name[32];
-	hr__pool pool;
+	hr__page_pool pool;
 };
 
 /* Opens a physical device; returns HR_OK at once when it is open. Under the registry's lock. */

@@ -44,27 +44,27 @@ static inline uint32_t block_of(hr__page_id id)
 	return (uint32_t)hr__log2((uint64_t)id / FIRST_BLOCK + 1);
 }
 
-static inline hr_page *entry_of(const hr__pool *pool, hr__page_id id)
+static inline hr_page *entry_of(const hr__page_pool *pool, hr__page_id id)
 {
 	uint32_t block = block_of(id);
 	HR_ASSERT(block < HR__POOL_BLOCKS && pool->blocks[block].pages);
 	return &pool->blocks[block].pages[id - first_id_of(block)];
 }
 
-static inline uint32_t *next_of(const hr__pool *pool, hr__page_id id)
+static inline uint32_t *next_of(const hr__page_pool *pool, hr__page_id id)
 {
 	uint32_t block = block_of(id);
 	HR_ASSERT(block < HR__POOL_BLOCKS && pool->blocks[block].next);
 	return &pool->blocks[block].next[id - first_id_of(block)];
 }
 
-hr_page hr__pool_page(const hr__pool *pool, hr__page_id id)
+hr_page hr__pool_page(const hr__page_pool *pool, hr__page_id id)
 {
 	return *entry_of(pool, id);
 }
 
 /* Ensures that the table has entries for [fresh] ids from made on. */
-static hr_status grow_table(hr__pool *pool, uint32_t fresh)
+static hr_status grow_table(hr__page_pool *pool, uint32_t fresh)
 {
 	while ((uint64_t)pool->made + fresh > first_id_of(pool->block_count)) {
 		if (pool->block_count == HR__POOL_BLOCKS) return hr__fail(HR_TOO_MANY, "a device has at most 4,294,966,272 pages");
@@ -80,7 +80,7 @@ static hr_status grow_table(hr__pool *pool, uint32_t fresh)
 	return HR_OK;
 }
 
-void hr__pool_init(hr__pool *pool, uint64_t page_bytes, uint64_t limit)
+void hr__pool_init(hr__page_pool *pool, uint64_t page_bytes, uint64_t limit)
 {
 	memset(pool, 0, sizeof *pool);
 	pool->page_bytes = page_bytes;
@@ -89,7 +89,7 @@ void hr__pool_init(hr__pool *pool, uint64_t page_bytes, uint64_t limit)
 	hr__lock_init(&pool->lock, HR__RANK_PAGE_POOL);
 }
 
-bool hr__pool_set_reservable(hr__pool *pool, uint64_t bytes)
+bool hr__pool_set_reservable(hr__page_pool *pool, uint64_t bytes)
 {
 	HR_ASSERT(pool->page_bytes == 0);
 	hr__lock_take(&pool->lock);
@@ -101,21 +101,21 @@ bool hr__pool_set_reservable(hr__pool *pool, uint64_t bytes)
 
 /* ---- lists of ids ---- */
 
-static inline hr__page_id pop(hr__pool *pool, uint32_t *head)
+static inline hr__page_id pop(hr__page_pool *pool, uint32_t *head)
 {
 	hr__page_id id = *head;
 	*head = *next_of(pool, id);
 	return id;
 }
 
-static inline void push(hr__pool *pool, uint32_t *head, hr__page_id id)
+static inline void push(hr__page_pool *pool, uint32_t *head, hr__page_id id)
 {
 	*next_of(pool, id) = *head;
 	*head = id;
 }
 
 /* Pushes the last page first, so that take returns a run of contiguous pages in the order in which it was given back. */
-static void push_idle(hr__pool *pool, const hr__page_id *pages, uint32_t count)
+static void push_idle(hr__page_pool *pool, const hr__page_id *pages, uint32_t count)
 {
 	while (count-- > 0) {
 		push(pool, &pool->idle_head, pages[count]);
@@ -125,7 +125,7 @@ static void push_idle(hr__pool *pool, const hr__page_id *pages, uint32_t count)
 
 /* ---- claiming room ---- */
 
-static inline void set_reserved(hr__pool *pool, uint64_t bytes)
+static inline void set_reserved(hr__page_pool *pool, uint64_t bytes)
 {
 	hr__store_relaxed(&pool->reserved, bytes);
 }
@@ -138,7 +138,7 @@ typedef enum room {
 } room;
 
 /* Whether [bytes] more can be handed out, of which [fresh] do not exist yet. */
-static room room_for(const hr__pool *pool, uint64_t bytes, uint64_t fresh)
+static room room_for(const hr__page_pool *pool, uint64_t bytes, uint64_t fresh)
 {
 	uint64_t reservable = hr__load_relaxed(&pool->reservable);
 	if (bytes > reservable - hr__load_relaxed(&pool->reserved)) return NO_ROOM;
@@ -170,7 +170,7 @@ static hr_status device_full(const hr__device *device, uint64_t bytes)
  * device fails to destroy becomes idle again, and ends the loop. */
 static hr_status destroy_idle(hr__device *device, uint32_t most, uint32_t *destroyed)
 {
-	hr__pool *pool = &device->pool;
+	hr__page_pool *pool = &device->pool;
 	for (uint32_t i = 0; i < most; i++) {
 		hr__lock_take(&pool->lock);
 		if (pool->idle_count == 0) {
@@ -221,7 +221,7 @@ static uint64_t shrink_all_parts(hr__device *device)
 
 void hr__pool_destroy(hr__device *device)
 {
-	hr__pool *pool = &device->pool;
+	hr__page_pool *pool = &device->pool;
 	uint32_t destroyed = 0;
 	while (destroy_idle(device, UINT32_MAX, &destroyed) != HR_OK) { /* leak the page that failed; it is the first of the list */
 		pop(pool, &pool->idle_head);
@@ -235,7 +235,7 @@ void hr__pool_destroy(hr__device *device)
 /* ---- pages ---- */
 
 /* Claims [count] ids under the lock: first *idle idle ones, then ids that need a page created. */
-static room claim_pages(hr__pool *pool, uint32_t count, hr__page_id *pages, uint32_t *idle, hr_status *status)
+static room claim_pages(hr__page_pool *pool, uint32_t count, hr__page_id *pages, uint32_t *idle, hr_status *status)
 {
 	uint32_t recycled = count < pool->idle_count ? count : pool->idle_count, fresh = count - recycled;
 	uint64_t bytes = pool->page_bytes * (uint64_t)count, fresh_bytes = pool->page_bytes * (uint64_t)fresh;
@@ -259,7 +259,7 @@ static room claim_pages(hr__pool *pool, uint32_t count, hr__page_id *pages, uint
 
 static hr_status claim_pages_waiting(hr__device *device, uint32_t count, hr__page_id *pages, uint32_t *idle)
 {
-	hr__pool *pool = &device->pool;
+	hr__page_pool *pool = &device->pool;
 	for (unsigned attempt = 0;; attempt++) {
 		hr_status status;
 		hr__lock_take(&pool->lock);
@@ -283,7 +283,7 @@ static hr_status create_page(hr__device *device, hr__page_id id)
  * cannot be destroyed becomes idle. */
 static void unclaim_pages(hr__device *device, const hr__page_id *pages, uint32_t count, uint32_t idle, uint32_t made)
 {
-	hr__pool *pool = &device->pool;
+	hr__page_pool *pool = &device->pool;
 	uint32_t kept = made;
 	while (kept > idle && hr__call_page_destroy(device->physical, hr__pool_page(pool, pages[kept - 1])) == HR_OK) kept--;
 	hr__lock_take(&pool->lock);
@@ -317,7 +317,7 @@ hr_status hr__pool_take(hr__device *device, uint32_t count, hr__page_id *pages)
 
 void hr__pool_give(hr__device *device, const hr__page_id *pages, uint32_t count)
 {
-	hr__pool *pool = &device->pool;
+	hr__page_pool *pool = &device->pool;
 	if (count == 0) return;
 	hr__lock_take(&pool->lock);
 	HR_ASSERT(hr__load_relaxed(&pool->reserved) >= pool->page_bytes * (uint64_t)count);
@@ -329,7 +329,7 @@ void hr__pool_give(hr__device *device, const hr__page_id *pages, uint32_t count)
 
 /* ---- plain memory ---- */
 
-static void unclaim_plain(hr__pool *pool, uint64_t bytes)
+static void unclaim_plain(hr__page_pool *pool, uint64_t bytes)
 {
 	hr__lock_take(&pool->lock);
 	HR_ASSERT(hr__load_relaxed(&pool->reserved) >= bytes);
@@ -339,7 +339,7 @@ static void unclaim_plain(hr__pool *pool, uint64_t bytes)
 	hr__lock_release(&pool->lock);
 }
 
-static room claim_plain(hr__pool *pool, uint64_t bytes, uint32_t *in_the_way)
+static room claim_plain(hr__page_pool *pool, uint64_t bytes, uint32_t *in_the_way)
 {
 	hr__lock_take(&pool->lock);
 	room answer = room_for(pool, bytes, bytes);

@@ -385,7 +385,7 @@ bool hr__shadows_shrink(hr__lms *lms, const hr__tensor *except, uint64_t bytes);
 
 /* ---- reclaiming memory (reclaim.c) ---- */
 
-hr_status hr__reclaim(const hr__pressure *pressure, enum hr__source *source);
+hr_status hr__reclaim(const hr__pressure *pressure, enum hr__alloc_source *source);
 /* Set by tests with one thread: choices by the queues are compared with a scan of all tensors, and differences are counted. */
 extern bool hr__reclaim_compares;
 /* Whether the calling thread's last request failed because tensors chosen for eviction could not be evicted. */

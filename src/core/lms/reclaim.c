@@ -463,7 +463,7 @@ static hr_status move_all(struct victims *victims, hr_stream stream, uint64_t *f
 }
 
 /* Chooses and claims victims. With the lock held. */
-static enum hr__source choose(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
+static enum hr__alloc_source choose(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
 {
 	/* Pages must be idle to be stitched, so the host waits for their copies; memory that stays mapped makes only streams wait. So
 	 * stitching is not considered for tensors that the policy evicts: their memory is likely to be in one piece. */
@@ -478,7 +478,7 @@ static enum hr__source choose(hr__lms *lms, const hr__pressure *pressure, struct
 }
 
 /* Nothing can be evicted, because of [why]: tries defragmentation. */
-static hr_status join_free(hr__lms *lms, const hr__pressure *pressure, hr_status why, enum hr__source *source)
+static hr_status join_free(hr__lms *lms, const hr__pressure *pressure, hr_status why, enum hr__alloc_source *source)
 {
 	char message[400];
 	if (!lms->defrag || allowed != HR__RECLAIM_ANY) return why;
@@ -492,7 +492,7 @@ static hr_status join_free(hr__lms *lms, const hr__pressure *pressure, hr_status
 	return hr__fail(why, "%s", message);
 }
 
-hr_status hr__reclaim(const hr__pressure *pressure, enum hr__source *source)
+hr_status hr__reclaim(const hr__pressure *pressure, enum hr__alloc_source *source)
 {
 	hr__lms *lms = hr__load_acquire(&pressure->allocator->lms);
 	struct victims victims = { .count = 0 };

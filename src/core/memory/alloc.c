@@ -91,9 +91,9 @@ static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void
 /* Makes the stream of a request wait for the streams that used its block before. If the device refuses, the block is freed and the
  * request counts as refused: [source] is what it had been counted under. */
 static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *request, void *address, const struct pending *pending,
-                       enum hr__source source) __attribute__((noinline));
+                       enum hr__alloc_source source) __attribute__((noinline));
 static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *request, void *address, const struct pending *pending,
-                       enum hr__source source)
+                       enum hr__alloc_source source)
 {
 	int64_t waits = 0;
 	hr_status status = hr__device_order(cache->allocator->device, request->stream, pending->streams, pending->epoch, &waits);
@@ -163,8 +163,8 @@ static __attribute__((noinline)) hr_status alloc_higher(hr_allocator handle, hr_
 }
 
 /* Allocates from the free chunks of a pool of [shard], whose lock is held; releases the lock. */
-__attribute__((always_inline)) static inline hr_status alloc_from(hr_allocator handle, hr__cache *cache, hr__shard *shard, hr__pool *pool,
-                                                                  const hr_request *request, void **out)
+__attribute__((always_inline)) static inline hr_status alloc_from(hr_allocator handle, hr__cache *cache, hr__shard *shard,
+                                                                  hr__shard_pool *pool, const hr_request *request, void **out)
 {
 	uint64_t size = (request->bytes + cache->round) & ~(uint64_t)cache->round;
 	struct pending pending;
@@ -312,7 +312,7 @@ static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr
 	chunk->streams |= hr__stream_bit(stream);
 	hr__lookup_remove_at(&shard->lookup, where);
 	hr__account(shard, cache, -(int64_t)size);
-	hr__arena_give(&hr__pool_of(shard, chunk)->arena, id);
+	hr__arena_give(&hr__shard_pool_of(shard, chunk)->arena, id);
 	hr__lock_release(&shard->lock);
 	return HR_OK;
 }

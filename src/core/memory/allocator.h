@@ -55,7 +55,7 @@ typedef struct hr__upper hr__upper;
 enum hr__kind { HR__KIND_BFC = 1, HR__KIND_DIRECT, HR__KIND_CUSTOM };
 
 /* How an allocation was met, in the order of the attempts. The names are those of the source_* statistics. */
-enum hr__source {
+enum hr__alloc_source {
 	HR__SOURCE_CACHE,
 	HR__SOURCE_FREE_CHUNK,
 	HR__SOURCE_GROW,
@@ -157,11 +157,11 @@ typedef struct hr__region {
 	bool small;
 } hr__region;
 
-typedef struct hr__pool {
+typedef struct hr__shard_pool {
 	hr__arena arena;
 	uint64_t next_region; /* devices without pages: size of the next region to request */
 	bool small;
-} hr__pool;
+} hr__shard_pool;
 
 struct hr__shard {
 	/* immutable once the shard is open */
@@ -179,7 +179,7 @@ struct hr__shard {
 	hr__lock lock __attribute__((aligned(128)));
 	hr__chunk_table table;
 	hr__lookup lookup;
-	hr__pool large, small;
+	hr__shard_pool large, small;
 
 	/* Statistics: written under lock, read by any thread. */
 	hr__meter meter;
@@ -376,18 +376,21 @@ hr_status hr__bfc_no_room(hr__allocator *allocator, uint64_t size, const hr_requ
 void hr__give_back(hr__shard *shard, hr__chunk_id id); /* returns a chunk to its arena; with the lock held */
 
 /* Memory for bfc.c (pages.c). With the shard's lock held. */
-hr_status hr__pool_grow(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment);
+hr_status hr__shard_pool_grow(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment);
 /* Finds which pages must be released to meet a request by remapping pages. [elsewhere] is the number of whole free pages outside
  * the pool. HR_OUT_OF_MEMORY when there are not enough for any place. */
 typedef struct hr__stitch {
 	hr__chunk_id left, right; /* free chunks that the stitched range extends: their pages must stay; 0 = none */
 	uint64_t missing;         /* pages to release, beyond those available from the device */
 } hr__stitch;
-hr_status hr__pool_plan(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere, hr__stitch *plan);
+hr_status hr__shard_pool_plan(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere,
+                              hr__stitch *plan);
 /* Counts or releases whole free pages of a pool, except those of the chunks in [plan] (may be NULL). */
-uint64_t hr__pool_count_free(const hr__shard *shard, const hr__pool *pool);
-uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most, const hr__stitch *plan, hr_status *status);
-uint64_t hr__pool_release_free(hr__shard *shard, hr__pool *pool, hr_status *status); /* releases all it can; returns bytes */
+uint64_t hr__shard_pool_count_free(const hr__shard *shard, const hr__shard_pool *pool);
+uint64_t hr__shard_pool_release_pages(hr__shard *shard, hr__shard_pool *pool, uint64_t most, const hr__stitch *plan,
+                                      hr_status *status);
+/* Releases all it can; returns bytes. */
+uint64_t hr__shard_pool_release_free(hr__shard *shard, hr__shard_pool *pool, hr_status *status);
 /* Devices without pages: whether a new region for the request fits once all entirely free regions are released. */
 bool hr__shard_can_regrow(hr__shard *shard, uint64_t size, uint64_t alignment);
 void hr__shard_close_regions(hr__shard *shard);
@@ -461,7 +464,7 @@ typedef struct hr__moving {
 struct hr__upper {
 	/* Makes room by evicting tensors. HR_OK: the request should be retried, and a success counts under *source. HR_NOT_READY: no
 	 * tensor is left to evict. Anything else: eviction failed, and the message says why. Without locks. */
-	hr_status (*reclaim)(const hr__pressure *pressure, enum hr__source *source);
+	hr_status (*reclaim)(const hr__pressure *pressure, enum hr__alloc_source *source);
 	/* Add the layer's counts to [stats]; reset them to zero. With caches_lock held. */
 	void (*stats)(hr__allocator *allocator, hr_stats *stats);
 	void (*reset)(hr__allocator *allocator);
@@ -624,7 +627,7 @@ static inline void hr__chunk_describe(hr__chunk *chunk, const hr_request *reques
 	chunk->dtype = (uint8_t)request->dtype;
 }
 
-static inline hr__pool *hr__pool_of(hr__shard *shard, const hr__chunk *chunk)
+static inline hr__shard_pool *hr__shard_pool_of(hr__shard *shard, const hr__chunk *chunk)
 {
 	return chunk->region & HR__REGION_SMALL ? &shard->small : &shard->large;
 }

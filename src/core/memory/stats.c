@@ -132,7 +132,7 @@ static void add_cache(const hr__cache *cache, hr_stats *stats)
 }
 
 _Static_assert(offsetof(hr_stats, source_device) - offsetof(hr_stats, source_cache) == HR__SOURCE_DEVICE * sizeof(int64_t),
-               "the source_* statistics are in the order of enum hr__source");
+               "the source_* statistics are in the order of enum hr__alloc_source");
 
 /* Adds the figures that only the arenas have. Reads fields that the lock guards without holding it; the caller checks the version
  * afterwards. */

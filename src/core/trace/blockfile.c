@@ -6,7 +6,7 @@
 #include "core/os/guard.h"
 #include "core/os/os.h"
 
-/* The smallest chunk size: whole blocks and whole pages, so that the next chunk can be mapped after it. */
+/* The smallest extent size: whole blocks and whole pages, so that the next extent can be mapped after it. */
 static size_t unit_of(const hr__blockfile *file)
 {
 	size_t page = hr__os_page_size();
@@ -16,13 +16,13 @@ static size_t unit_of(const hr__blockfile *file)
 static uint32_t free_entry(hr__blockfile *file)
 {
 	for (uint32_t i = 0; i < file->entries; i++) {
-		if (file->chunks[i].base == NULL) return i;
+		if (file->extents[i].base == NULL) return i;
 	}
 	HR_ASSERT(file->entries < HR__BLOCKFILE_HOLDERS + 3);
 	return file->entries++;
 }
 
-/* Extends the file by a chunk with file->step bytes of blocks, or fewer if the disk has less space. Returns the bytes added, or
+/* Extends the file by an extent with file->step bytes of blocks, or fewer if the disk has less space. Returns the bytes added, or
  * 0. */
 static size_t extend(hr__blockfile *file, size_t front)
 {
@@ -46,11 +46,11 @@ static bool add_chunk(hr__blockfile *file)
 	file->error = hr__os()->file_map(file->fd, file->end, bytes, &base);
 	if (file->error != 0) return false;
 	uint32_t index = free_entry(file);
-	file->chunks[index] = (hr__chunk){ base, bytes, (uint32_t)((bytes - front) / file->block_bytes) + (front != 0) };
+	file->extents[index] = (hr__blockfile_extent){ base, bytes, (uint32_t)((bytes - front) / file->block_bytes) + (front != 0) };
 	file->newest = index;
 	file->next = file->end + front;
 	file->end += bytes;
-	if (file->step < HR__CHUNK_LAST) file->step *= 2;
+	if (file->step < HR__EXTENT_LAST) file->step *= 2;
 	return true;
 }
 
@@ -66,7 +66,7 @@ hr_status hr__blockfile_create(hr__blockfile *file, const char *path, size_t fro
 	file->limit = limit;
 	file->block_bytes = block_bytes;
 	file->front_bytes = front_bytes;
-	file->step = HR__CHUNK_FIRST;
+	file->step = HR__EXTENT_FIRST;
 	file->end = file->next = file->warm = 0;
 	if (!add_chunk(file)) {
 		error = file->error;
@@ -75,16 +75,16 @@ hr_status hr__blockfile_create(hr__blockfile *file, const char *path, size_t fro
 		hr__os()->file_remove(path);
 		return hr__os_fail(error, "cannot make room for the trace file %s", path);
 	}
-	*front = file->chunks[file->newest].base;
+	*front = file->extents[file->newest].base;
 	return HR_OK;
 }
 
-/* The block at [offset], which must be in the newest chunk. */
+/* The block at [offset], which must be in the newest extent. */
 static hr__blockfile_block block_at(const hr__blockfile *file, uint64_t offset)
 {
-	const hr__chunk *chunk = &file->chunks[file->newest];
-	HR_ASSERT(offset + file->block_bytes <= file->end && file->end - offset <= chunk->bytes);
-	return (hr__blockfile_block){ (char *)chunk->base + (offset - (file->end - chunk->bytes)), file->newest, offset };
+	const hr__blockfile_extent *extent = &file->extents[file->newest];
+	HR_ASSERT(offset + file->block_bytes <= file->end && file->end - offset <= extent->bytes);
+	return (hr__blockfile_block){ (char *)extent->base + (offset - (file->end - extent->bytes)), file->newest, offset };
 }
 
 /* Checking the size is not enough: add_chunk may have extended a truncated file again. */
@@ -94,7 +94,7 @@ bool hr__blockfile_is_cut(hr__blockfile *file)
 	if (file->cut) return true;
 	if (hr__os()->file_size(file->fd, &size) == 0 && size < file->end) file->cut = true;
 	for (uint32_t i = 0; i < file->entries && !file->cut; i++)
-		file->cut = file->chunks[i].base != NULL && hr__guard_is_broken(file->chunks[i].base);
+		file->cut = file->extents[i].base != NULL && hr__guard_is_broken(file->extents[i].base);
 	return file->cut;
 }
 
@@ -113,13 +113,13 @@ bool hr__blockfile_next_cold(hr__blockfile *file, hr__blockfile_block *out)
 	if (!file->is_open || file->warm >= ahead || file->warm >= file->end) return false;
 	*out = block_at(file, file->warm);
 	file->warm += file->block_bytes;
-	file->chunks[out->chunk].unfinished++;
+	file->extents[out->extent].unfinished++;
 	return true;
 }
 
-void hr__blockfile_give(hr__blockfile *file, uint32_t chunk, hr__chunk *idle)
+void hr__blockfile_give(hr__blockfile *file, uint32_t extent, hr__blockfile_extent *idle)
 {
-	hr__chunk *entry = &file->chunks[chunk];
+	hr__blockfile_extent *entry = &file->extents[extent];
 	HR_ASSERT(entry->base != NULL && entry->unfinished > 0);
 	idle->base = NULL;
 	if (--entry->unfinished > 0) return;
@@ -128,7 +128,7 @@ void hr__blockfile_give(hr__blockfile *file, uint32_t chunk, hr__chunk *idle)
 	entry->base = NULL;
 }
 
-void hr__blockfile_unmap(const hr__chunk *idle)
+void hr__blockfile_unmap(const hr__blockfile_extent *idle)
 {
 	if (idle->base != NULL) hr__os()->file_unmap(idle->base, idle->bytes);
 }
@@ -136,9 +136,9 @@ void hr__blockfile_unmap(const hr__chunk *idle)
 static void unmap_all(hr__blockfile *file)
 {
 	for (uint32_t i = 0; i < file->entries; i++) {
-		hr__chunk idle = file->chunks[i];
+		hr__blockfile_extent idle = file->extents[i];
 		if (idle.base == NULL) continue;
-		file->chunks[i].base = NULL;
+		file->extents[i].base = NULL;
 		hr__blockfile_unmap(&idle);
 	}
 }

@@ -1,15 +1,15 @@
 /* blockfile.h - a new file that grows and is handed out in blocks of mapped memory.
  *
- *   file   | front | block | block | ... |     |     |        |
- *   chunks |<------- chunk 0 ----------->|<-- chunk 1 ... -->|      each extended with allocated disk space, then mapped
+ *   file    | front | block | block | ... |     |     |        |
+ *   extents |<------- extent 0 ---------->|<-- extent 1 ... -->|      each extended with allocated disk space, then mapped
  *
- * The file grows in chunks (parts of the file, unrelated to the arena's chunks): the first has HR__CHUNK_FIRST bytes, each further
- * one is twice as large, up to HR__CHUNK_LAST. Disk space is allocated before a chunk is mapped (os.h, file_extend), because a
- * write through a mapping on a full disk raises SIGBUS instead of returning an error. (A file that another process truncates raises
- * SIGBUS too: core/os/guard.h.) When the disk has no space for a whole chunk, smaller ones are tried, down to a single block.
+ * The file grows in extents: the first has HR__EXTENT_FIRST bytes, each further one is twice as large, up to HR__EXTENT_LAST. Disk
+ * space is allocated before an extent is mapped (os.h, file_extend), because a write through a mapping on a full disk raises SIGBUS
+ * instead of returning an error. (A file that another process truncates raises SIGBUS too: core/os/guard.h.) When the disk has no
+ * space for a whole extent, smaller ones are tried, down to a single block.
  *
- * A chunk is unmapped as soon as all of its blocks were handed out and given back, so that a recording of many gigabytes does not
- * stay in the process's address space. The front (the header of the file) stays mapped until the end, and so does chunk 0.
+ * An extent is unmapped as soon as all of its blocks were handed out and given back, so that a recording of many gigabytes does not
+ * stay in the process's address space. The front (the header of the file) stays mapped until the end, and so does extent 0.
  *
  * Not thread-safe: the trace lock guards all of it. Only the memory that hr__blockfile_give detaches is unmapped by the caller
  * after the lock is released. */
@@ -22,19 +22,19 @@
 
 #include "headroom.h"
 
-#define HR__CHUNK_FIRST (4u << 20)
-#define HR__CHUNK_LAST (64u << 20)
+#define HR__EXTENT_FIRST (4u << 20)
+#define HR__EXTENT_LAST (64u << 20)
 #define HR__BLOCKFILE_AHEAD 8u /* blocks prefaulted ahead of use */
 
-/* Maximum number of blocks handed out at a time. At most three more chunks than this are mapped: every chunk contains a block that
- * is handed out, except for the newest one, the first one (which has the front) and the one that is being prefaulted. */
+/* Maximum number of blocks handed out at a time. At most three more extents than this are mapped: every extent contains a block
+ * that is handed out, except for the newest one, the first one (which has the front) and the one that is being prefaulted. */
 #define HR__BLOCKFILE_HOLDERS 16384u
 
-typedef struct hr__chunk {
+typedef struct hr__blockfile_extent {
 	void *base; /* NULL: the entry is free */
 	size_t bytes;
-	uint32_t unfinished; /* blocks not given back yet, including those not handed out yet; chunk 0 counts one more, for the front */
-} hr__chunk;
+	uint32_t unfinished; /* blocks not given back yet, or not handed out yet; extent 0 counts one more, for the front */
+} hr__blockfile_extent;
 
 /* Must be zero-initialised. */
 typedef struct hr__blockfile {
@@ -46,18 +46,18 @@ typedef struct hr__blockfile {
 	uint32_t block_bytes;
 	uint64_t limit; /* maximum size of the file in bytes */
 	size_t front_bytes;
-	size_t step;      /* bytes of blocks in the next chunk */
-	uint64_t end;     /* bytes of all chunks so far; offset of the next chunk */
-	uint64_t next;    /* offset of the next block; == end when a new chunk is needed first */
+	size_t step;      /* bytes of blocks in the next extent */
+	uint64_t end;     /* bytes of all extents so far; offset of the next extent */
+	uint64_t next;    /* offset of the next block; == end when a new extent is needed first */
 	uint64_t warm;    /* blocks before this offset were chosen for prefaulting, or handed out without it */
-	uint32_t newest;  /* the chunk from which blocks are handed out */
-	uint32_t entries; /* entries of chunks[] from this index on were never used */
-	hr__chunk chunks[HR__BLOCKFILE_HOLDERS + 3];
+	uint32_t newest;  /* the extent from which blocks are handed out */
+	uint32_t entries; /* entries of extents[] from this index on were never used */
+	hr__blockfile_extent extents[HR__BLOCKFILE_HOLDERS + 3];
 } hr__blockfile;
 
 typedef struct hr__blockfile_block {
 	void *memory;
-	uint32_t chunk;  /* for hr__blockfile_give */
+	uint32_t extent; /* for hr__blockfile_give */
 	uint64_t offset; /* in the file */
 } hr__blockfile_block;
 
@@ -70,13 +70,13 @@ hr_status hr__blockfile_create(hr__blockfile *file, const char *path, size_t fro
  * is permanent. */
 bool hr__blockfile_take(hr__blockfile *file, hr__blockfile_block *out);
 
-/* Gives back a block of [chunk], which must not be touched again. *idle is set to memory that must be passed to hr__blockfile_unmap
- * after the lock is released; its base is NULL when there is none. */
-void hr__blockfile_give(hr__blockfile *file, uint32_t chunk, hr__chunk *idle);
-void hr__blockfile_unmap(const hr__chunk *idle);
+/* Gives back a block of [extent], which must not be touched again. *idle is set to memory that must be passed to
+ * hr__blockfile_unmap after the lock is released; its base is NULL when there is none. */
+void hr__blockfile_give(hr__blockfile *file, uint32_t extent, hr__blockfile_extent *idle);
+void hr__blockfile_unmap(const hr__blockfile_extent *idle);
 
 /* Chooses the next block to prefault (hr__os()->file_touch, with the lock released), unless enough are prefaulted. The block's
- * memory stays mapped until the chunk is passed to hr__blockfile_give. */
+ * memory stays mapped until the extent is passed to hr__blockfile_give. */
 bool hr__blockfile_next_cold(hr__blockfile *file, hr__blockfile_block *out);
 
 /* Whether another process has truncated the file; sets file->cut. The contents of the lost part are gone; writing to it is

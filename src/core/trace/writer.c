@@ -63,7 +63,7 @@ typedef struct writer {
 	uint32_t shift; /* ticks to units */
 
 	/* Used when a block is taken. */
-	uint32_t chunk; /* the chunk of the block, for hr__blockfile_give */
+	uint32_t extent; /* the extent of the block, for hr__blockfile_give */
 	uint32_t lane, thread;
 	uint32_t block_generation; /* the recording that block, lane and sequence belong to */
 	uint64_t sequence;         /* of the next block */
@@ -122,7 +122,7 @@ static void begin_block(writer *w, const hr__blockfile_block *taken)
 	/* Last: if the process is killed before this, the block reads as unused. */
 	hr__store_release(&block->magic, HR__TRACE_BLOCK_MAGIC);
 	w->block = block;
-	w->chunk = taken->chunk;
+	w->extent = taken->extent;
 	w->at = (uint8_t *)(block + 1);
 	w->limit = (uint8_t *)block + file.block_bytes - HR__EVENT_RECORD_MAX - HR__VARINT_SCRIBBLE;
 	w->address = 0;
@@ -133,19 +133,19 @@ static void begin_block(writer *w, const hr__blockfile_block *taken)
 	last_block_offset = taken->offset;
 }
 
-/* Gives back a block of [chunk], under lock. hr__trace_close finds the end of the file by last_block, so last_block must not point
+/* Gives back a block of [extent], under lock. hr__trace_close finds the end of the file by last_block, so last_block must not point
  * into memory that is about to be unmapped. */
-static void give_block(uint32_t chunk, hr__chunk *idle)
+static void give_block(uint32_t extent, hr__blockfile_extent *idle)
 {
-	hr__blockfile_give(&file, chunk, idle);
+	hr__blockfile_give(&file, extent, idle);
 	uint8_t *base = idle->base;
 	if (base != NULL && (uint8_t *)last_block >= base && (uint8_t *)last_block < base + idle->bytes) last_block = NULL;
 }
 
-static void end_block(writer *w, hr__chunk *idle)
+static void end_block(writer *w, hr__blockfile_extent *idle)
 {
 	idle->base = NULL;
-	if (w->block != NULL) give_block(w->chunk, idle);
+	if (w->block != NULL) give_block(w->extent, idle);
 	w->block = NULL;
 }
 
@@ -171,7 +171,7 @@ static void stop_at_limit(void)
 static __attribute__((cold, noinline)) bool next_block(writer *w)
 {
 	hr__blockfile_block taken;
-	hr__chunk idle;
+	hr__blockfile_extent idle;
 	hr__lock_take(&lock);
 	end_block(w, &idle);
 	bool ok = hr__blockfile_take(&file, &taken);
@@ -190,7 +190,7 @@ static __attribute__((cold, noinline)) bool next_block(writer *w)
 static bool warm_block(void)
 {
 	hr__blockfile_block cold;
-	hr__chunk idle;
+	hr__blockfile_extent idle;
 	hr__lock_take(&lock);
 	bool found = hr__blockfile_next_cold(&file, &cold);
 	uint32_t bytes = file.block_bytes;
@@ -198,7 +198,7 @@ static bool warm_block(void)
 	if (!found) return false;
 	hr__os()->file_touch(cold.memory, bytes);
 	hr__lock_take(&lock);
-	give_block(cold.chunk, &idle);
+	give_block(cold.extent, &idle);
 	hr__lock_release(&lock);
 	hr__blockfile_unmap(&idle);
 	return true;

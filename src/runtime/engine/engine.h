@@ -234,7 +234,7 @@ void hr__variables_drop(hr__session *session, uint64_t graph);
 void hr__variables_free(void);
 
 /* An op call as the gradient code sees it. Inputs and outputs are identified by numbers. */
-typedef struct hr__step {
+typedef struct hr__op_call {
 	enum hr__op_kind kind;
 	uint32_t in_count;
 	uint32_t block; /* checkpoint block that it is recomputed with; 0 = none */
@@ -243,7 +243,7 @@ typedef struct hr__step {
 	uint64_t ins[HR__OP_INPUTS], outs[HR__OP_OUTPUTS];
 	hr__type in_types[HR__OP_INPUTS], out_types[HR__OP_OUTPUTS];
 	hr_value in_values[HR__OP_INPUTS], out_values[HR__OP_OUTPUTS]; /* kept, if the gradient reads them */
-} hr__step;
+} hr__op_call;
 
 /* ---- graphs (graph.c) ---- */
 
@@ -263,7 +263,7 @@ void hr__graph_add(hr__graph *graph, enum hr__op_kind kind, const hr__attrs *att
 void hr__graphs_free(void);
 
 /* The op call that made node [n]. */
-void hr__graph_node(const hr__graph *graph, uint32_t n, hr__step *out);
+void hr__graph_node(const hr__graph *graph, uint32_t n, hr__op_call *out);
 uint32_t hr__graph_count(const hr__graph *graph);
 /* A value for an output of a node. */
 hr_value hr__graph_value(hr__graph *graph, uint32_t node, uint32_t output);

@@ -48,10 +48,10 @@ static struct known *known_of(const struct search *search, uint64_t number)
 	return &search->known[at];
 }
 
-static void get_step(const struct search *search, uint32_t n, hr__step *out)
+static void get_call(const struct search *search, uint32_t n, hr__op_call *out)
 {
 	if (search->graph) hr__graph_node(search->graph, n, out);
-	else *out = hr__tape_current()->steps[n];
+	else *out = hr__tape_current()->calls[n];
 }
 
 static bool has_gradient(hr_dtype dtype)
@@ -62,12 +62,12 @@ static bool has_gradient(hr_dtype dtype)
 static void find_dependents(const struct search *search)
 {
 	for (uint32_t n = 0; n < search->count; n++) {
-		hr__step step;
+		hr__op_call call;
 		bool depends = false;
-		get_step(search, n, &step);
-		for (uint32_t i = 0; i < step.in_count && !hr__variables_of(&step.attrs); i++)
-			depends |= has_gradient(step.in_types[i].dtype) && known_of(search, step.ins[i])->depends;
-		for (uint32_t i = 0; i < hr__ops[step.kind].out_count && depends; i++) known_of(search, step.outs[i])->depends = true;
+		get_call(search, n, &call);
+		for (uint32_t i = 0; i < call.in_count && !hr__variables_of(&call.attrs); i++)
+			depends |= has_gradient(call.in_types[i].dtype) && known_of(search, call.ins[i])->depends;
+		for (uint32_t i = 0; i < hr__ops[call.kind].out_count && depends; i++) known_of(search, call.outs[i])->depends = true;
 	}
 }
 
@@ -89,23 +89,23 @@ static hr_value result_in(hr__graph *graph, uint64_t number)
 }
 
 /* An input of a call: the recomputed value if there is one, else the value of the tape or graph. */
-static hr_value input_of(const struct search *search, const hr__step *step, uint32_t i)
+static hr_value input_of(const struct search *search, const hr__op_call *call, uint32_t i)
 {
-	hr_value again = step->block ? known_of(search, step->ins[i])->again : HR_NO_VALUE;
+	hr_value again = call->block ? known_of(search, call->ins[i])->again : HR_NO_VALUE;
 	if (again.id) return again;
-	return search->graph ? result_in(search->graph, step->ins[i]) : step->in_values[i];
+	return search->graph ? result_in(search->graph, call->ins[i]) : call->in_values[i];
 }
 
 /* The values that the gradient of a call reads. */
-static void get_values(const struct search *search, const hr__step *step, hr__backward *backward)
+static void get_values(const struct search *search, const hr__op_call *call, hr__backward *backward)
 {
-	const hr__op *op = &hr__ops[step->kind];
-	for (uint32_t i = 0; i < step->in_count; i++)
-		if (op->grad_in_mask >> i & 1) backward->in[i] = input_of(search, step, i);
+	const hr__op *op = &hr__ops[call->kind];
+	for (uint32_t i = 0; i < call->in_count; i++)
+		if (op->grad_in_mask >> i & 1) backward->in[i] = input_of(search, call, i);
 	for (uint32_t i = 0; i < op->out_count; i++) {
 		if (!(op->grad_out_mask >> i & 1)) continue;
-		if (step->block) backward->out[i] = known_of(search, step->outs[i])->again;
-		else backward->out[i] = search->graph ? result_in(search->graph, step->outs[i]) : step->out_values[i];
+		if (call->block) backward->out[i] = known_of(search, call->outs[i])->again;
+		else backward->out[i] = search->graph ? result_in(search->graph, call->outs[i]) : call->out_values[i];
 	}
 }
 
@@ -113,9 +113,9 @@ static void get_values(const struct search *search, const hr__step *step, hr__ba
 
 /* Whether the call belongs to the block and can be repeated. Reads of variables are not repeated: the tape or graph has their
  * results. */
-static bool in_block(const hr__step *step, uint32_t of)
+static bool in_block(const hr__op_call *call, uint32_t of)
 {
-	return step->block == of && !hr__variables_of(&step->attrs);
+	return call->block == of && !hr__variables_of(&call->attrs);
 }
 
 /* Finds the results that gradients read, and the results needed to compute those. Returns the first call of the block. */
@@ -123,20 +123,20 @@ static uint32_t survey_block(const struct search *search, uint32_t last, uint32_
 {
 	uint32_t first = last;
 	for (uint32_t n = last + 1; n-- > 0;) {
-		hr__step step;
-		get_step(search, n, &step);
-		const hr__op *op = &hr__ops[step.kind];
+		hr__op_call call;
+		get_call(search, n, &call);
+		const hr__op *op = &hr__ops[call.kind];
 		bool needed = false;
-		if (step.block != of) break;
+		if (call.block != of) break;
 		first = n;
-		if (!in_block(&step, of)) continue;
+		if (!in_block(&call, of)) continue;
 		for (uint32_t i = 0; i < op->out_count; i++) {
-			struct known *out = known_of(search, step.outs[i]);
+			struct known *out = known_of(search, call.outs[i]);
 			if (op->grad_out_mask >> i & 1) out->looked_at = of;
 			needed |= out->looked_at == of || out->uses;
 		}
-		for (uint32_t i = 0; i < step.in_count; i++) {
-			struct known *in = known_of(search, step.ins[i]);
+		for (uint32_t i = 0; i < call.in_count; i++) {
+			struct known *in = known_of(search, call.ins[i]);
 			if (op->grad_in_mask >> i & 1) in->looked_at = of;
 			in->uses += needed;
 		}
@@ -151,29 +151,29 @@ static void drop_unused(struct known *known, uint32_t of)
 	known->again = HR_NO_VALUE;
 }
 
-static hr_status call_again(const struct search *search, const hr__step *step)
+static hr_status call_again(const struct search *search, const hr__op_call *call)
 {
-	const hr__op *op = &hr__ops[step->kind];
+	const hr__op *op = &hr__ops[call->kind];
 	hr_value ins[HR__OP_INPUTS], outs[HR__OP_OUTPUTS];
 	bool needed = false;
 	for (uint32_t i = 0; i < op->out_count; i++) {
-		const struct known *out = known_of(search, step->outs[i]);
-		needed |= out->looked_at == step->block || out->uses;
+		const struct known *out = known_of(search, call->outs[i]);
+		needed |= out->looked_at == call->block || out->uses;
 	}
 	if (!needed) return HR_OK;
-	for (uint32_t i = 0; i < step->in_count; i++) ins[i] = input_of(search, step, i);
-	if (step->out_values[0].id) outs[0] = hr__value_alias(step->out_values[0]); /* a constant, kept by the tape */
-	else hr__call(step->kind, ins, step->in_count, &step->attrs, outs);
+	for (uint32_t i = 0; i < call->in_count; i++) ins[i] = input_of(search, call, i);
+	if (call->out_values[0].id) outs[0] = hr__value_alias(call->out_values[0]); /* a constant, kept by the tape */
+	else hr__call(call->kind, ins, call->in_count, &call->attrs, outs);
 	if (!outs[0].id) return hr_last_status();
 	for (uint32_t i = 0; i < op->out_count; i++) {
-		struct known *out = known_of(search, step->outs[i]);
+		struct known *out = known_of(search, call->outs[i]);
 		out->again = hr_keep(outs[i]);
-		drop_unused(out, step->block);
+		drop_unused(out, call->block);
 	}
-	for (uint32_t i = 0; i < step->in_count; i++) {
-		struct known *in = known_of(search, step->ins[i]);
+	for (uint32_t i = 0; i < call->in_count; i++) {
+		struct known *in = known_of(search, call->ins[i]);
 		in->uses--;
-		drop_unused(in, step->block);
+		drop_unused(in, call->block);
 	}
 	return HR_OK;
 }
@@ -186,9 +186,9 @@ static hr_status compute_again(struct search *search, uint32_t last, uint32_t of
 	hr__role role = hr__role_set(HR__ACTIVATIONS);
 	search->block = of;
 	for (uint32_t n = first; n <= last && !status; n++) {
-		hr__step step;
-		get_step(search, n, &step);
-		if (in_block(&step, of)) status = call_again(search, &step);
+		hr__op_call call;
+		get_call(search, n, &call);
+		if (in_block(&call, of)) status = call_again(search, &call);
 	}
 	hr__role_set(role);
 	hr__block_set(outer);
@@ -197,29 +197,33 @@ static hr_status compute_again(struct search *search, uint32_t last, uint32_t of
 
 static hr_status go_back_over(struct search *search, uint32_t n)
 {
-	hr__step step;
-	get_step(search, n, &step);
-	const hr__op *op = &hr__ops[step.kind];
-	hr__backward backward = { .attrs = &step.attrs, .in_count = step.in_count, .out_count = op->out_count, .in_types = step.in_types,
-		                      .out_types = step.out_types };
+	hr__op_call call;
+	get_call(search, n, &call);
+	const hr__op *op = &hr__ops[call.kind];
+	hr__backward backward = { .attrs = &call.attrs,
+		                      .in_count = call.in_count,
+		                      .out_count = op->out_count,
+		                      .in_types = call.in_types,
+		                      .out_types = call.out_types };
 	bool any = false, wanted = false;
 	for (uint32_t i = 0; i < op->out_count; i++) {
-		backward.grad_out[i] = known_of(search, step.outs[i])->gradient;
+		backward.grad_out[i] = known_of(search, call.outs[i])->gradient;
 		any |= backward.grad_out[i].id != 0;
 	}
-	for (uint32_t i = 0; i < step.in_count; i++) {
-		backward.wanted[i] = has_gradient(step.in_types[i].dtype) && known_of(search, step.ins[i])->depends;
+	for (uint32_t i = 0; i < call.in_count; i++) {
+		backward.wanted[i] = has_gradient(call.in_types[i].dtype) && known_of(search, call.ins[i])->depends;
 		wanted |= backward.wanted[i];
 	}
 	if (!any || !wanted) return HR_OK;
-	if (!op->gradient) return hr__name_op(hr__fail(HR_INVALID_ARGUMENT, "it has no gradient"), op->name, step.scope);
+	if (!op->gradient) return hr__name_op(hr__fail(HR_INVALID_ARGUMENT, "it has no gradient"), op->name, call.scope);
 	hr_status status = HR_OK;
-	if (step.block && step.block != search->block) status = compute_again(search, n, step.block);
+	if (call.block && call.block != search->block) status = compute_again(search, n, call.block);
 	if (status) return status;
-	get_values(search, &step, &backward);
+	get_values(search, &call, &backward);
 	status = op->gradient(&backward);
-	for (uint32_t i = 0; i < step.in_count; i++) {
-		if (!status && backward.wanted[i] && backward.grad_in[i].id) status = add_gradient(search, step.ins[i], backward.grad_in[i]);
+	for (uint32_t i = 0; i < call.in_count; i++) {
+		if (!status && backward.wanted[i] && backward.grad_in[i].id)
+			status = add_gradient(search, call.ins[i], backward.grad_in[i]);
 		else hr_release(backward.grad_in[i]);
 	}
 	return status;
@@ -229,12 +233,12 @@ static hr_status go_back(struct search *search)
 {
 	hr_status status = HR_OK;
 	for (uint32_t n = search->count; n-- > 0 && !status;) {
-		hr__step step;
+		hr__op_call call;
 		status = go_back_over(search, n);
-		get_step(search, n, &step);
-		if (!search->graph) hr__step_release(&hr__tape_current()->steps[n]);
-		for (uint32_t i = 0; i < hr__ops[step.kind].out_count; i++) {
-			struct known *known = known_of(search, step.outs[i]);
+		get_call(search, n, &call);
+		if (!search->graph) hr__op_call_release(&hr__tape_current()->calls[n]);
+		for (uint32_t i = 0; i < hr__ops[call.kind].out_count; i++) {
+			struct known *known = known_of(search, call.outs[i]);
 			hr_release(known->again);
 			known->again = HR_NO_VALUE;
 			if (known->asked) continue;
@@ -314,9 +318,9 @@ static uint64_t count_results(const struct search *search)
 {
 	uint64_t count = 1;
 	for (uint32_t n = 0; n < search->count; n++) {
-		hr__step step;
-		get_step(search, n, &step);
-		count += step.in_count + hr__ops[step.kind].out_count;
+		hr__op_call call;
+		get_call(search, n, &call);
+		count += call.in_count + hr__ops[call.kind].out_count;
 	}
 	return count;
 }

@@ -283,10 +283,12 @@ uint32_t hr__graph_count(const hr__graph *graph)
 	return graph->count;
 }
 
-void hr__graph_node(const hr__graph *graph, uint32_t n, hr__step *out)
+void hr__graph_node(const hr__graph *graph, uint32_t n, hr__op_call *out)
 {
 	const struct node *node = &graph->nodes[n];
-	*out = (hr__step){ .kind = node->kind, .in_count = node->in_count, .block = node->block, .scope = node->scope, .attrs = node->attrs };
+	*out = (hr__op_call){
+		.kind = node->kind, .in_count = node->in_count, .block = node->block, .scope = node->scope, .attrs = node->attrs
+	};
 	for (uint32_t i = 0; i < node->in_count; i++) {
 		out->ins[i] = number_of(node->ins[i].node, node->ins[i].output);
 		out->in_types[i] = graph->nodes[node->ins[i].node].types[node->ins[i].output];

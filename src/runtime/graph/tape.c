@@ -35,23 +35,23 @@ hr_status hr_tape_begin(void)
 	return HR_OK;
 }
 
-void hr__step_release(hr__step *step)
+void hr__op_call_release(hr__op_call *call)
 {
 	for (uint32_t i = 0; i < HR__OP_INPUTS; i++) {
-		hr_release(step->in_values[i]);
-		step->in_values[i] = HR_NO_VALUE;
+		hr_release(call->in_values[i]);
+		call->in_values[i] = HR_NO_VALUE;
 	}
 	for (uint32_t i = 0; i < HR__OP_OUTPUTS; i++) {
-		hr_release(step->out_values[i]);
-		step->out_values[i] = HR_NO_VALUE;
+		hr_release(call->out_values[i]);
+		call->out_values[i] = HR_NO_VALUE;
 	}
 }
 
 hr_status hr_tape_end(void)
 {
 	if (!tape) return hr__fail(HR_INVALID_ARGUMENT, "hr_tape_end without hr_tape_begin");
-	for (uint32_t i = 0; i < tape->count; i++) hr__step_release(&tape->steps[i]);
-	if (tape->steps) hr__os()->free(tape->steps, tape->capacity * sizeof *tape->steps);
+	for (uint32_t i = 0; i < tape->count; i++) hr__op_call_release(&tape->calls[i]);
+	if (tape->calls) hr__os()->free(tape->calls, tape->capacity * sizeof *tape->calls);
 	hr__os()->free(tape, sizeof *tape);
 	tape = NULL;
 	return HR_OK;
@@ -103,11 +103,11 @@ hr_status hr_checkpoint_end(void)
 static bool grow(void)
 {
 	uint32_t capacity = tape->capacity ? tape->capacity * 2 : 64;
-	void *steps;
-	if (tape->capacity > 1u << 22 || hr__os()->alloc(capacity * sizeof *tape->steps, &steps)) return false;
-	if (tape->count) memcpy(steps, tape->steps, tape->count * sizeof *tape->steps);
-	if (tape->steps) hr__os()->free(tape->steps, tape->capacity * sizeof *tape->steps);
-	tape->steps = steps;
+	void *calls;
+	if (tape->capacity > 1u << 22 || hr__os()->alloc(capacity * sizeof *tape->calls, &calls)) return false;
+	if (tape->count) memcpy(calls, tape->calls, tape->count * sizeof *tape->calls);
+	if (tape->calls) hr__os()->free(tape->calls, tape->capacity * sizeof *tape->calls);
+	tape->calls = calls;
 	tape->capacity = capacity;
 	return true;
 }
@@ -115,9 +115,9 @@ static bool grow(void)
 /* Whether [number] is an output of a call in the current checkpoint block. */
 static bool is_from_block(uint64_t number)
 {
-	for (uint32_t n = tape->count; n-- > 0 && tape->steps[n].block == block_now;)
-		for (uint32_t i = 0; i < hr__ops[tape->steps[n].kind].out_count; i++)
-			if (tape->steps[n].outs[i] == number) return true;
+	for (uint32_t n = tape->count; n-- > 0 && tape->calls[n].block == block_now;)
+		for (uint32_t i = 0; i < hr__ops[tape->calls[n].kind].out_count; i++)
+			if (tape->calls[n].outs[i] == number) return true;
 	return false;
 }
 
@@ -135,24 +135,24 @@ void hr__tape_note(enum hr__op_kind kind, const hr__attrs *attrs, const hr_value
 		tape->broken = true;
 		return;
 	}
-	hr__step *step = &tape->steps[tape->count];
-	*step = (hr__step){ .kind = kind, .in_count = in_count, .block = block_now, .scope = hr_name_scope_current() };
-	if (attrs) step->attrs = *attrs;
-	step->attrs.data = NULL; /* owned by the caller */
+	hr__op_call *call = &tape->calls[tape->count];
+	*call = (hr__op_call){ .kind = kind, .in_count = in_count, .block = block_now, .scope = hr_name_scope_current() };
+	if (attrs) call->attrs = *attrs;
+	call->attrs.data = NULL; /* owned by the caller */
 	for (uint32_t i = 0; i < in_count; i++) {
-		step->ins[i] = hr__value_serial(ins[i]);
-		step->in_types[i] = in_types[i];
-		if (!hr__tape_keeps(kind, i, step->ins[i])) continue;
-		step->in_values[i] = hr_keep(hr__value_alias(ins[i]));
-		tape->broken |= !step->in_values[i].id;
+		call->ins[i] = hr__value_serial(ins[i]);
+		call->in_types[i] = in_types[i];
+		if (!hr__tape_keeps(kind, i, call->ins[i])) continue;
+		call->in_values[i] = hr_keep(hr__value_alias(ins[i]));
+		tape->broken |= !call->in_values[i].id;
 	}
 	for (uint32_t i = 0; i < op->out_count; i++) {
-		step->outs[i] = hr__value_serial(outs[i]);
-		step->out_types[i] = out_types[i];
+		call->outs[i] = hr__value_serial(outs[i]);
+		call->out_types[i] = out_types[i];
 		bool keeps = block_now ? kind == HR__OP_CONSTANT : op->grad_out_mask >> i & 1; /* a constant's data are gone */
 		if (!keeps) continue;
-		step->out_values[i] = hr_keep(hr__value_alias(outs[i]));
-		tape->broken |= !step->out_values[i].id;
+		call->out_values[i] = hr_keep(hr__value_alias(outs[i]));
+		tape->broken |= !call->out_values[i].id;
 	}
 	tape->count++;
 }

@@ -5,7 +5,7 @@
 #include "runtime/engine/engine.h"
 
 struct hr__op_tape {
-	hr__step *steps;
+	hr__op_call *calls;
 	uint32_t count, capacity;
 	bool on;     /* recording */
 	bool broken; /* a call could not be recorded: no host memory */
@@ -14,8 +14,8 @@ struct hr__op_tape {
 
 /* The calling thread's tape; NULL = none. */
 struct hr__op_tape *hr__tape_current(void);
-/* Releases the values that the step keeps. */
-void hr__step_release(hr__step *step);
+/* Releases the values that the call keeps. */
+void hr__op_call_release(hr__op_call *call);
 /* Sets the thread's checkpoint block. Returns the previous one. */
 uint32_t hr__block_set(uint32_t block);
 /* Sets the thread's role. Returns the previous one. */

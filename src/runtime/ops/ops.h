@@ -195,8 +195,8 @@ HR__RUN(adam);
 
 /* Calls [range] for pieces of 0 ... count - 1, several at the same time. Pieces begin at multiples of [grain], which should be
  * about ten microseconds of work. */
-typedef void (*hr__range)(void *context, int64_t begin, int64_t end);
-void hr__each_range(hr__work *work, int64_t count, int64_t grain, hr__range range, void *context);
+typedef void (*hr__range_function)(void *context, int64_t begin, int64_t end);
+void hr__each_range(hr__work *work, int64_t count, int64_t grain, hr__range_function range, void *context);
 #define HR__GRAIN 16384 /* for a few operations on each element */
 /* The number of items of [wide] elements that make up a grain; at least 1. */
 int64_t hr__grain_of(int64_t grain, int64_t wide);
@@ -208,16 +208,16 @@ void hr__range_error(hr__work *work, const char *text, int64_t index, int64_t ch
 
 /* Iteration over the elements of an output in order, and over one or two inputs that are broadcast to it. Dimensions that are
  * contiguous in memory are merged; a step of 0 repeats an element. */
-typedef struct hr__walk {
+typedef struct hr__broadcast {
 	int rank; /* at least 1 */
 	int64_t d[HR_SHAPE_MAX_RANK], a[HR_SHAPE_MAX_RANK], b[HR_SHAPE_MAX_RANK];
-} hr__walk;
+} hr__broadcast;
 
-void hr__walk_make(const hr__dims *out, const hr__dims *a, const hr__dims *b, hr__walk *walk);
+void hr__broadcast_make(const hr__dims *out, const hr__dims *a, const hr__dims *b, hr__broadcast *walk);
 /* Calls [row] for pieces of the last dimension, in order, from element [begin] to [end] of the output, with their offsets in the
  * output and in both inputs. Steps within a row are those of the walk's last dimension. */
-typedef void (*hr__walk_row)(void *context, int64_t out, int64_t a, int64_t b, int64_t count);
-void hr__walk_range(const hr__walk *walk, int64_t begin, int64_t end, hr__walk_row row, void *context);
+typedef void (*hr__broadcast_row)(void *context, int64_t out, int64_t a, int64_t b, int64_t count);
+void hr__broadcast_range(const hr__broadcast *walk, int64_t begin, int64_t end, hr__broadcast_row row, void *context);
 
 /* ---- checks ---- */
 

@@ -141,7 +141,7 @@ static binary_loop loop_for(const binary_loops *loops, hr_dtype dtype)
 
 struct binary {
 	hr__work *work;
-	hr__walk walk;
+	hr__broadcast walk;
 	binary_loop loop;
 	int64_t size; /* bytes of an element */
 };
@@ -161,14 +161,14 @@ static void binary_row(void *context, int64_t out, int64_t a, int64_t b, int64_t
 static void binary_range(void *context, int64_t begin, int64_t end)
 {
 	struct binary *binary = context;
-	hr__walk_range(&binary->walk, begin, end, binary_row, binary);
+	hr__broadcast_range(&binary->walk, begin, end, binary_row, binary);
 }
 
 static void run_binary(hr__work *work, const binary_loops *loops, int64_t grain)
 {
 	hr_dtype dtype = work->out_types[0].dtype;
 	struct binary binary = { .work = work, .loop = loop_for(loops, dtype), .size = (int64_t)hr_dtype_size(dtype) };
-	hr__walk_make(&work->out_types[0].dims, &work->in_types[0].dims, &work->in_types[1].dims, &binary.walk);
+	hr__broadcast_make(&work->out_types[0].dims, &work->in_types[0].dims, &work->in_types[1].dims, &binary.walk);
 	hr__each_range(work, hr__dims_count(&work->out_types[0].dims), grain, binary_range, &binary);
 }
 

@@ -13,7 +13,7 @@
 #define MOST_PARTS 512
 
 struct ranges {
-	hr__range range;
+	hr__range_function range;
 	void *context;
 	int64_t count, each;
 };
@@ -25,7 +25,7 @@ static void run_part(void *context, uint32_t number)
 	ranges->range(ranges->context, begin, begin + (left < ranges->each ? left : ranges->each));
 }
 
-void hr__each_range(hr__work *work, int64_t count, int64_t grain, hr__range range, void *context)
+void hr__each_range(hr__work *work, int64_t count, int64_t grain, hr__range_function range, void *context)
 {
 	HR_ASSERT(count >= 0 && grain > 0);
 	if (count == 0) return;
@@ -68,7 +68,7 @@ static void steps_of(const hr__dims *out, const hr__dims *in, int64_t *steps)
 	}
 }
 
-void hr__walk_make(const hr__dims *out, const hr__dims *a, const hr__dims *b, hr__walk *walk)
+void hr__broadcast_make(const hr__dims *out, const hr__dims *a, const hr__dims *b, hr__broadcast *walk)
 {
 	int64_t of_a[HR_SHAPE_MAX_RANK], of_b[HR_SHAPE_MAX_RANK];
 	steps_of(out, a, of_a);
@@ -94,7 +94,7 @@ struct place {
 	int64_t index[HR_SHAPE_MAX_RANK], a, b;
 };
 
-static void seek(const hr__walk *walk, int64_t row, struct place *place)
+static void seek(const hr__broadcast *walk, int64_t row, struct place *place)
 {
 	place->a = place->b = 0;
 	for (int i = walk->rank - 1; i-- > 0;) {
@@ -105,7 +105,7 @@ static void seek(const hr__walk *walk, int64_t row, struct place *place)
 	}
 }
 
-static void next_row(const hr__walk *walk, struct place *place)
+static void next_row(const hr__broadcast *walk, struct place *place)
 {
 	for (int i = walk->rank - 1; i-- > 0;) {
 		place->a += walk->a[i];
@@ -117,7 +117,7 @@ static void next_row(const hr__walk *walk, struct place *place)
 	}
 }
 
-void hr__walk_range(const hr__walk *walk, int64_t begin, int64_t end, hr__walk_row row, void *context)
+void hr__broadcast_range(const hr__broadcast *walk, int64_t begin, int64_t end, hr__broadcast_row row, void *context)
 {
 	if (begin >= end) return;
 	int last = walk->rank - 1;

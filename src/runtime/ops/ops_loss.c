@@ -174,7 +174,7 @@ static bool is_f32(const hr__work *work)
 	return work->out_types[0].dtype == HR_DTYPE_FLOAT32;
 }
 
-static void run_rows(hr__work *work, hr__range range)
+static void run_rows(hr__work *work, hr__range_function range)
 {
 	int64_t length = row_length(work), before, behind;
 	hr__around(&work->in_types[0].dims, work->in_types[0].dims.rank - 1, &before, &behind);

@@ -81,9 +81,9 @@ HR__INFER(matmul)
 struct product {
 	int64_t rows, depth, columns;
 	int64_t a_row, a_column, b_row, b_column;
-	int64_t batch; /* number of products */
-	hr__walk walk; /* over the output's batch dimensions; steps count matrices */
-	int64_t panel; /* columns of a panel */
+	int64_t batch;      /* number of products */
+	hr__broadcast walk; /* over the output's batch dimensions; steps count matrices */
+	int64_t panel;      /* columns of a panel */
 };
 
 /* A batch of matrices A with one B is a single product if the rows of all A are contiguous. */
@@ -106,7 +106,7 @@ static void product_make(const hr__type *in, const hr__type *out, const hr__attr
 	product->a_column = attrs->transpose_a ? product->rows : 1;
 	product->b_row = attrs->transpose_b ? 1 : product->columns;
 	product->b_column = attrs->transpose_b ? product->depth : 1;
-	hr__walk_make(&of_out, &of_a, &of_b, &product->walk);
+	hr__broadcast_make(&of_out, &of_a, &of_b, &product->walk);
 	merge_batch(product, &in[1], attrs->transpose_a);
 }
 

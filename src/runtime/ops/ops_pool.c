@@ -195,7 +195,7 @@ RANGE(avg)
 RANGE(max_grad)
 RANGE(avg_grad)
 
-static void run_planes(hr__work *work, const hr__dims *x, const hr__dims *y, hr__range range)
+static void run_planes(hr__work *work, const hr__dims *x, const hr__dims *y, hr__range_function range)
 {
 	struct pool pool = { .work = work,
 		                 .planes = x->d[0] * x->d[1],

@@ -434,7 +434,7 @@ HR__INFER(broadcast_to)
 
 struct spread {
 	hr__work *work;
-	hr__walk walk;
+	hr__broadcast walk;
 	int64_t size;
 };
 
@@ -465,13 +465,13 @@ static void spread_row(void *context, int64_t out_at, int64_t in_at, int64_t unu
 static void spread_range(void *context, int64_t begin, int64_t end)
 {
 	struct spread *spread = context;
-	hr__walk_range(&spread->walk, begin, end, spread_row, spread);
+	hr__broadcast_range(&spread->walk, begin, end, spread_row, spread);
 }
 
 HR__RUN(broadcast_to)
 {
 	struct spread spread = { .work = work, .size = size_of(&work->out_types[0]) };
-	hr__walk_make(&work->out_types[0].dims, &work->in_types[0].dims, &work->in_types[0].dims, &spread.walk);
+	hr__broadcast_make(&work->out_types[0].dims, &work->in_types[0].dims, &work->in_types[0].dims, &spread.walk);
 	hr__each_range(work, hr__dims_count(&work->out_types[0].dims), HR__GRAIN, spread_range, &spread);
 }
 

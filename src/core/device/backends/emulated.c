@@ -429,7 +429,7 @@ static uint64_t transfer_end(emulated *emu, uint64_t bytes, uint64_t *engine)
 }
 
 /* *way is set to the direction in which the bytes really move: device addresses can be backed by host pages. */
-static hr_status check_copy(emulated *emu, const hr__command *command, hr_copy_kind *way)
+static hr_status check_copy(emulated *emu, const hr__queue_command *command, hr_copy_kind *way)
 {
 	hr_status status = HR_OK;
 	hr_copy_kind kind = command->as.copy.kind;
@@ -445,7 +445,7 @@ static hr_status check_copy(emulated *emu, const hr__command *command, hr_copy_k
 	return status;
 }
 
-static hr_status run_copy(emulated *emu, const hr__command *command)
+static hr_status run_copy(emulated *emu, const hr__queue_command *command)
 {
 	hr_copy_kind way = command->as.copy.kind;
 	hr_status status = check_copy(emu, command, &way);
@@ -457,7 +457,7 @@ static hr_status run_copy(emulated *emu, const hr__command *command)
 	return HR_OK;
 }
 
-static hr_status run_fill(emulated *emu, const hr__command *command)
+static hr_status run_fill(emulated *emu, const hr__queue_command *command)
 {
 	hr__lock_take(&emu->lock);
 	hr_status status = hr__mappings_access(&emu->books, command->as.fill.address, command->as.fill.bytes, "fill of");
@@ -469,14 +469,14 @@ static hr_status run_fill(emulated *emu, const hr__command *command)
 	return HR_OK;
 }
 
-static hr_status run_command(void *device, const hr__command *command)
+static hr_status run_command(void *device, const hr__queue_command *command)
 {
 	switch (command->kind) {
-	case HR__COMMAND_COPY: return run_copy(device, command);
-	case HR__COMMAND_FILL: return run_fill(device, command);
-	case HR__COMMAND_CALL: command->as.call.run(command->as.call.argument); return HR_OK;
-	case HR__COMMAND_COMPUTE: wait_until(hr__os()->clock_ns() + command->as.compute.ns); return HR_OK;
-	case HR__COMMAND_WAIT: break; /* handled by the queue */
+	case HR__QUEUE_COPY: return run_copy(device, command);
+	case HR__QUEUE_FILL: return run_fill(device, command);
+	case HR__QUEUE_CALL: command->as.call.run(command->as.call.argument); return HR_OK;
+	case HR__QUEUE_COMPUTE: wait_until(hr__os()->clock_ns() + command->as.compute.ns); return HR_OK;
+	case HR__QUEUE_WAIT: break; /* handled by the queue */
 	}
 	HR_ASSERT(false);
 	return HR_OK;
@@ -546,7 +546,7 @@ static hr_status find_queue(emulated *emu, hr_native_stream stream, bool needed,
 	return status;
 }
 
-static hr_status push(emulated *emu, hr_native_stream stream, const hr__command *command)
+static hr_status push(emulated *emu, hr_native_stream stream, const hr__queue_command *command)
 {
 	hr__queue *queue = NULL;
 	hr_status status = find_queue(emu, stream, true, &queue);
@@ -718,29 +718,29 @@ static hr_status emu_stream_wait_event(void *device, hr_native_stream stream, hr
 	emu_event now;
 	hr_status status = read_event(device, event, &now);
 	if (status != HR_OK || !now.queue || hr__queue_is_past(now.queue, now.ticket)) return status;
-	return push(device, stream, &(hr__command){ .kind = HR__COMMAND_WAIT, .as.wait = { now.queue, now.ticket } });
+	return push(device, stream, &(hr__queue_command){ .kind = HR__QUEUE_WAIT, .as.wait = { now.queue, now.ticket } });
 }
 
 /* ---- work ---- */
 
 static hr_status emu_copy(void *device, uint64_t to, uint64_t from, uint64_t bytes, hr_copy_kind kind, hr_native_stream stream)
 {
-	return push(device, stream, &(hr__command){ .kind = HR__COMMAND_COPY, .as.copy = { to, from, bytes, kind } });
+	return push(device, stream, &(hr__queue_command){ .kind = HR__QUEUE_COPY, .as.copy = { to, from, bytes, kind } });
 }
 
 static hr_status emu_fill(void *device, uint64_t address, uint8_t value, uint64_t bytes, hr_native_stream stream)
 {
-	return push(device, stream, &(hr__command){ .kind = HR__COMMAND_FILL, .as.fill = { address, bytes, value } });
+	return push(device, stream, &(hr__queue_command){ .kind = HR__QUEUE_FILL, .as.fill = { address, bytes, value } });
 }
 
 static hr_status emu_host_call(void *device, void (*run)(void *), void *argument, hr_native_stream stream)
 {
-	return push(device, stream, &(hr__command){ .kind = HR__COMMAND_CALL, .as.call = { run, argument } });
+	return push(device, stream, &(hr__queue_command){ .kind = HR__QUEUE_CALL, .as.call = { run, argument } });
 }
 
 static hr_status emu_compute(void *device, uint64_t ns, hr_native_stream stream)
 {
-	return push(device, stream, &(hr__command){ .kind = HR__COMMAND_COMPUTE, .as.compute = { ns } });
+	return push(device, stream, &(hr__queue_command){ .kind = HR__QUEUE_COMPUTE, .as.compute = { ns } });
 }
 
 const hr_backend hr__backend_emulated = {

@@ -18,8 +18,8 @@
 #define FOREVER UINT64_MAX
 
 struct hr__queue {
-	hr__command_runner run; /* immutable, as are ran, device, stream and monitor */
-	hr__command_listener ran;
+	hr__queue_runner run; /* immutable, as are ran, device, stream and monitor */
+	hr__queue_listener ran;
 	void *device;
 	uint32_t stream;
 	hr__monitor *monitor; /* guards all fields below */
@@ -28,10 +28,10 @@ struct hr__queue {
 	bool stopping;
 	hr_status error; /* of the first command that failed since the last hr__queue_error */
 	char message[400];
-	hr__command ring[CAPACITY];
+	hr__queue_command ring[CAPACITY];
 };
 
-hr_status hr__queue_open(hr__command_runner run, hr__command_listener ran, void *device, uint32_t stream, hr__queue **out)
+hr_status hr__queue_open(hr__queue_runner run, hr__queue_listener ran, void *device, uint32_t stream, hr__queue **out)
 {
 	void *memory;
 	int error = hr__os()->alloc(sizeof(hr__queue), &memory);
@@ -74,9 +74,9 @@ void hr__queue_close(hr__queue *queue)
 
 /* ---- the worker ---- */
 
-static hr_status execute(const hr__queue *queue, const hr__command *command)
+static hr_status execute(const hr__queue *queue, const hr__queue_command *command)
 {
-	if (command->kind != HR__COMMAND_WAIT) return queue->run(queue->device, command);
+	if (command->kind != HR__QUEUE_WAIT) return queue->run(queue->device, command);
 	hr__queue_wait(command->as.wait.queue, command->as.wait.ticket);
 	return HR_OK;
 }
@@ -84,7 +84,7 @@ static hr_status execute(const hr__queue *queue, const hr__command *command)
 /* Runs the command outside the monitor and enters the monitor again before it returns. */
 static void run_next(hr__queue *queue)
 {
-	hr__command command = queue->ring[queue->completed % CAPACITY];
+	hr__queue_command command = queue->ring[queue->completed % CAPACITY];
 	uint64_t ticket = queue->completed + 1;
 	hr__os()->monitor_leave(queue->monitor);
 	hr_status status = execute(queue, &command);
@@ -112,7 +112,7 @@ static void work(void *argument)
 
 /* ---- submitting commands and waiting for them ---- */
 
-hr_status hr__queue_push(hr__queue *queue, const hr__command *command)
+hr_status hr__queue_push(hr__queue *queue, const hr__queue_command *command)
 {
 	int error = 0;
 	hr__os()->monitor_enter(queue->monitor);

@@ -13,16 +13,16 @@
 
 typedef struct hr__queue hr__queue;
 
-typedef enum hr__command_kind {
-	HR__COMMAND_COPY = 1,
-	HR__COMMAND_FILL,
-	HR__COMMAND_CALL,
-	HR__COMMAND_COMPUTE,
-	HR__COMMAND_WAIT
-} hr__command_kind;
+typedef enum hr__queue_command_kind {
+	HR__QUEUE_COPY = 1,
+	HR__QUEUE_FILL,
+	HR__QUEUE_CALL,
+	HR__QUEUE_COMPUTE,
+	HR__QUEUE_WAIT
+} hr__queue_command_kind;
 
-typedef struct hr__command {
-	hr__command_kind kind;
+typedef struct hr__queue_command {
+	hr__queue_command_kind kind;
 	union {
 		struct {
 			uint64_t to, from, bytes;
@@ -44,16 +44,16 @@ typedef struct hr__command {
 			uint64_t ticket;
 		} wait;
 	} as;
-} hr__command;
+} hr__queue_command;
 
 /* Runs one command, on the worker. Sets the message on failure. Wait commands are not passed to it. */
-typedef hr_status (*hr__command_runner)(void *device, const hr__command *command);
+typedef hr_status (*hr__queue_runner)(void *device, const hr__queue_command *command);
 
 /* Called on the worker after command [ticket] of stream [stream] has run and before it counts as completed. */
-typedef void (*hr__command_listener)(void *device, uint32_t stream, uint64_t ticket);
+typedef void (*hr__queue_listener)(void *device, uint32_t stream, uint64_t ticket);
 
 /* The first command starts the thread. [stream] is only passed to the listener. HR_NO_HOST_MEMORY. */
-hr_status hr__queue_open(hr__command_runner run, hr__command_listener ran, void *device, uint32_t stream, hr__queue **out);
+hr_status hr__queue_open(hr__queue_runner run, hr__queue_listener ran, void *device, uint32_t stream, hr__queue **out);
 
 /* Ends the worker after all commands are completed. The queue stays valid: its tickets are past, and a new command starts a new
  * worker. */
@@ -61,7 +61,7 @@ void hr__queue_stop(hr__queue *queue);
 void hr__queue_close(hr__queue *queue); /* stops the queue first */
 
 /* Submits a command; blocks while the queue is full. Fails only when no thread can be started. */
-hr_status hr__queue_push(hr__queue *queue, const hr__command *command);
+hr_status hr__queue_push(hr__queue *queue, const hr__queue_command *command);
 
 uint64_t hr__queue_ticket(hr__queue *queue);
 bool hr__queue_is_past(hr__queue *queue, uint64_t ticket);

@@ -216,7 +216,7 @@ static uint64_t peak_of(hr__drafting *drafting, const hr__draft *draft)
 	const hr__ring *ring = drafting->ring;
 	hr__levels_set(&drafting->levels, ring->occupied);
 	for (uint32_t g = 0; g < ring->gap_count; g++) {
-		const hr__gap *gap = &ring->gaps[g];
+		const hr__plan_gap *gap = &ring->gaps[g];
 		if (!draft->chosen[g]) continue;
 		uint32_t first = gap->from + 1, end = draft->in_before[g];
 		if (first < end) {
@@ -259,7 +259,7 @@ static uint32_t start_of(const hr__drafting *drafting, const hr__draft *draft, u
 /* The last op, from the one after which it is evicted, that began before the copy was done. */
 static uint32_t gone_of(const hr__drafting *drafting, const hr__draft *draft, uint32_t g)
 {
-	const hr__gap *gap = &drafting->ring->gaps[g];
+	const hr__plan_gap *gap = &drafting->ring->gaps[g];
 	uint64_t done = drafting->out_done[g];
 	if (draft->clean[g]) return gap->from;
 	if (draft->copied_after[g] > gap->from) done = done > draft->step_ns ? done - draft->step_ns : 0; /* the copy was made in the
@@ -280,7 +280,7 @@ static hr_status write_plan(hr__drafting *drafting, const hr__draft *draft, hr__
 	HR_ASSERT(out->peak_bytes <= ring->machine->memory);
 	for (uint32_t k = 0; k < draft->moves; k++) {
 		uint32_t g = drafting->outs[k];
-		const hr__gap *gap = &ring->gaps[g];
+		const hr__plan_gap *gap = &ring->gaps[g];
 		out->moves[k] = (hr__plan_move){ .tensor = gap->tensor,
 			                             .out_after = gap->from,
 			                             .gone_by = gone_of(drafting, draft, g),

@@ -45,7 +45,7 @@ static uint32_t ops_to_open(hr__drafting *drafting, uint32_t op)
 static uint32_t ops_early(hr__drafting *drafting, uint32_t g, bool take)
 {
 	const hr__ring *ring = drafting->ring;
-	const hr__gap *gap = &ring->gaps[g];
+	const hr__plan_gap *gap = &ring->gaps[g];
 	uint32_t most = hr__ring_distance(ring, gap->from, gap->to) - 1, early = 1, at = gap->to > 0 ? gap->to - 1 : ring->n - 1;
 	uint64_t left = gap->in_ns;
 	drafting->work++;
@@ -70,7 +70,7 @@ static uint32_t ops_early(hr__drafting *drafting, uint32_t g, bool take)
 /* 0 is best. Gaps of tensors so small that the fixed cost of copies matters are worse. */
 static int rank_of(const hr__drafting *drafting, uint32_t g, const hr__taste *taste)
 {
-	const hr__gap *gap = &drafting->ring->gaps[g];
+	const hr__plan_gap *gap = &drafting->ring->gaps[g];
 	uint64_t latency = 2 * drafting->ring->machine->copy_ns, both = gap->out_ns + gap->in_ns;
 	if (drafting->avoid[g]) return HR__DRAFT_RANKS - 1;
 	return taste->least_worth > 0 && (both - latency) / taste->least_worth < latency ? 1 : 0;
@@ -119,7 +119,7 @@ typedef struct span {
 	bool wraps;
 } span;
 
-static span span_of(const hr__ring *ring, const hr__gap *gap, uint32_t start)
+static span span_of(const hr__ring *ring, const hr__plan_gap *gap, uint32_t start)
 {
 	uint32_t from = gap->from >= start ? gap->from - start : gap->from + ring->n - start;
 	uint32_t to = gap->to >= start ? gap->to - start : gap->to + ring->n - start;
@@ -147,7 +147,7 @@ static uint32_t full_end(const scan *scanning, uint32_t g)
 static void pick(scan *scanning, uint32_t g, uint32_t end)
 {
 	hr__drafting *drafting = scanning->drafting;
-	const hr__gap *gap = &drafting->ring->gaps[g];
+	const hr__plan_gap *gap = &drafting->ring->gaps[g];
 	span s = span_of(drafting->ring, gap, scanning->taste->start);
 	scanning->draft->chosen[g] = true;
 	scanning->away += gap->bytes;

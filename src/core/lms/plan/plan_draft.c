@@ -86,7 +86,7 @@ bool hr__drafting_open(hr__drafting *drafting, const hr__ring *ring)
 	}
 	uint64_t *keys = drafting->heaps[0]; /* not used until gaps are chosen */
 	for (uint32_t g = 0; g < ring->gap_count; g++) {
-		const hr__gap *gap = &ring->gaps[g];
+		const hr__plan_gap *gap = &ring->gaps[g];
 		drafting->by_start_first[gap->from + 1]++;
 		keys[g] = (uint64_t)gap->from << 32 | hr__ring_distance(ring, gap->from, gap->to);
 		drafting->by_start[g] = drafting->by_need[g] = drafting->by_length[g] = g;

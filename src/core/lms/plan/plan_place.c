@@ -23,7 +23,7 @@ static uint32_t latest_end(const hr__drafting *drafting, uint32_t g)
 /* The last position before its latest end at which its bytes do not fit; UINT32_MAX = none. */
 static uint32_t last_full(hr__drafting *drafting, uint32_t g)
 {
-	const hr__gap *gap = &drafting->ring->gaps[g];
+	const hr__plan_gap *gap = &drafting->ring->gaps[g];
 	uint64_t limit = drafting->ring->machine->memory;
 	uint32_t n = drafting->ring->n, end = latest_end(drafting, g), at;
 	if (gap->bytes > limit) return end > 0 ? end - 1 : n - 1;
@@ -42,7 +42,7 @@ static void drop_needless(hr__drafting *drafting, hr__draft *draft)
 		if (draft->chosen[g]) add_away(drafting, ring->gaps[g].from + 1, latest_end(drafting, g), -ring->gaps[g].bytes);
 	for (uint32_t k = 0; k < ring->gap_count; k++) {
 		uint32_t g = drafting->by_length[k];
-		const hr__gap *gap = &ring->gaps[g];
+		const hr__plan_gap *gap = &ring->gaps[g];
 		if (!draft->chosen[g] || last_full(drafting, g) != UINT32_MAX) continue;
 		draft->chosen[g] = false;
 		add_away(drafting, gap->from + 1, latest_end(drafting, g), gap->bytes);
@@ -81,7 +81,7 @@ static void place_returns(hr__drafting *drafting, hr__draft *draft, const hr__ta
 	for (uint32_t i = 0; i < ring->gap_count; i++, k++) {
 		if (k >= ring->gap_count) k = 0;
 		uint32_t g = drafting->by_need[k];
-		const hr__gap *gap = &ring->gaps[g];
+		const hr__plan_gap *gap = &ring->gaps[g];
 		if (!draft->chosen[g]) continue;
 		uint32_t full = last_full(drafting, g), end = latest_end(drafting, g);
 		if (full == UINT32_MAX) {

@@ -105,8 +105,8 @@ static void add_gap(hr__ring *ring, uint32_t tensor, uint32_t use, uint32_t next
 	uint32_t from = ring->at[use], to = ring->at[next_use];
 	uint64_t bytes = ring->step->tensors[tensor].bytes;
 	if (hr__ring_distance(ring, from, to) == 1 || bytes == 0) return;
-	hr__gap *gap = &ring->gaps[ring->gap_count];
-	*gap = (hr__gap){ .bytes = bytes, .tensor = tensor, .from = from, .to = to };
+	hr__plan_gap *gap = &ring->gaps[ring->gap_count];
+	*gap = (hr__plan_gap){ .bytes = bytes, .tensor = tensor, .from = from, .to = to };
 	if (ring->machine != NULL) {
 		gap->out_ns = hr__ring_copy_ns(bytes, ring->machine->out_bytes_per_s, ring->machine->copy_ns);
 		gap->in_ns = hr__ring_copy_ns(bytes, ring->machine->in_bytes_per_s, ring->machine->copy_ns);

@@ -22,13 +22,13 @@ typedef struct hr__scratch {
 void *hr__scratch_take(hr__scratch *scratch, uint64_t count, size_t size);
 void hr__scratch_free(hr__scratch *scratch);
 
-typedef struct hr__gap {
+typedef struct hr__plan_gap {
 	uint64_t bytes;
 	uint64_t out_ns, in_ns; /* time of a copy in each direction */
 	uint64_t idle_ns;       /* compute time between its two ops */
 	uint32_t tensor;
 	uint32_t from, to; /* uses: it may be evicted after [from] and before [to]; to <= from = in the next step */
-} hr__gap;
+} hr__plan_gap;
 
 typedef struct hr__ring {
 	const hr__plan_step *step;
@@ -42,7 +42,7 @@ typedef struct hr__ring {
 	uint32_t *at;        /* ops, by tensor, in order */
 	bool *wrote;         /* no older copy is valid after this use */
 	uint32_t *gap_after; /* index of the gap that follows the use, or HR__RING_NO_GAP */
-	hr__gap *gaps;
+	hr__plan_gap *gaps;
 	uint32_t gap_count;
 	uint64_t *born, *dead; /* at each op: bytes that it creates, bytes that die with it */
 } hr__ring;

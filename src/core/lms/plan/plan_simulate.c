@@ -66,7 +66,7 @@ static uint64_t take(simulation *sim, uint64_t bytes, uint32_t *last)
 static void issue_return(simulation *sim, uint32_t g)
 {
 	hr__drafting *drafting = sim->drafting;
-	const hr__gap *gap = &drafting->ring->gaps[g];
+	const hr__plan_gap *gap = &drafting->ring->gaps[g];
 	uint32_t waited_for;
 	uint64_t start = later(later(sim->in_free, take(sim, gap->bytes, &waited_for)),
 	                       sim->draft->clean[g] ? 0 : drafting->out_done[g]);
@@ -173,7 +173,7 @@ static uint64_t in_use_at_start(const hr__ring *ring, const hr__draft *draft)
 {
 	uint64_t bytes = ring->occupied[0] - ring->born[0];
 	for (uint32_t g = 0; g < ring->gap_count; g++) {
-		const hr__gap *gap = &ring->gaps[g];
+		const hr__plan_gap *gap = &ring->gaps[g];
 		bool over_the_end = draft->chosen[g] && gap->to <= gap->from && (draft->in_before[g] <= gap->to);
 		if (over_the_end) bytes -= gap->bytes;
 	}

@@ -62,7 +62,7 @@ static bool is_lost(const hr__learned *learned)
 static void want_back(hr__learned *learned, hr_tensor handle)
 {
 	/* Without host memory, the pin restores it. */
-	if (handle.id && hr__array_has_room(&learned->waiting, sizeof(hr_tensor)))
+	if (handle.id && hr__record_array_has_room(&learned->waiting, sizeof(hr_tensor)))
 		HR__AT(hr_tensor, learned->waiting, learned->waiting.count++) = handle;
 }
 
@@ -120,7 +120,8 @@ void hr__follow_before(hr__lms *lms)
 	}
 	if (!left) return;
 	hr__lock_take(&lms->lock);
-	while (learned->waiting.capacity - learned->waiting.count < left && hr__array_grow(&learned->waiting, sizeof(hr_tensor))) {}
+	while (learned->waiting.capacity - learned->waiting.count < left &&
+	       hr__record_array_grow(&learned->waiting, sizeof(hr_tensor))) {}
 	if (learned->waiting.capacity - learned->waiting.count >= left) { /* else their pins restore them */
 		memmove((hr_tensor *)learned->waiting.items + left, learned->waiting.items, learned->waiting.count * sizeof(hr_tensor));
 		memcpy(learned->waiting.items, wanted, left * sizeof(hr_tensor));
@@ -248,7 +249,7 @@ static void add_stray(hr__learned *learned, const hr__tensor *tensor, uint32_t n
 		HR__AT(hr__stray, learned->strays, i) = stray;
 		return;
 	}
-	if (learned->strays.count < learned->force.tensor_count && hr__array_has_room(&learned->strays, sizeof(hr__stray)))
+	if (learned->strays.count < learned->force.tensor_count && hr__record_array_has_room(&learned->strays, sizeof(hr__stray)))
 		HR__AT(hr__stray, learned->strays, learned->strays.count++) = stray;
 }
 

@@ -47,8 +47,8 @@ void hr__learned_close(hr__lms *lms)
 	hr__record_free(&learned->now);
 	hr__record_free(&learned->last);
 	hr__force_free(&learned->force);
-	hr__array_free(&learned->waiting, sizeof(hr_tensor));
-	hr__array_free(&learned->strays, sizeof(hr__stray));
+	hr__record_array_free(&learned->waiting, sizeof(hr_tensor));
+	hr__record_array_free(&learned->strays, sizeof(hr__stray));
 	hr__repeats_close(learned->repeats);
 	hr__os()->free(learned, sizeof *learned);
 	lms->learned = NULL;

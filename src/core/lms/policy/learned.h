@@ -34,13 +34,13 @@ struct hr__learned {
 	uint32_t mismatches; /* in this step */
 	uint32_t on, off;    /* uses in this step, as planned and not */
 	uint32_t next_return;
-	hr__array waiting;   /* hr_tensor: restores that are due and not done */
-	hr__array strays;    /* hr__stray: not due yet */
-	hr__link link;       /* speed of copies */
-	uint64_t slack;      /* memory that plans leave unused, because it was found fragmented */
-	uint64_t memory;     /* that the last plan was made for */
-	uint64_t unplanned;  /* bytes of unplanned evictions in this step */
-	uint64_t scattered;  /* most bytes that were free at an unplanned eviction, but of no use */
+	hr__record_array waiting; /* hr_tensor: restores that are due and not done */
+	hr__record_array strays;  /* hr__stray: not due yet */
+	hr__link link;            /* speed of copies */
+	uint64_t slack;           /* memory that plans leave unused, because it was found fragmented */
+	uint64_t memory;          /* that the last plan was made for */
+	uint64_t unplanned;       /* bytes of unplanned evictions in this step */
+	uint64_t scattered;       /* most bytes that were free at an unplanned eviction, but of no use */
 	uint32_t corrections;
 	bool tidies;         /* free memory is joined before each step */
 	uint64_t tidy_ns;    /* time that joining took last; 0 = not done yet */

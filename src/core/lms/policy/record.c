@@ -5,7 +5,7 @@
 
 /* ---- growing arrays ---- */
 
-bool hr__array_grow(hr__array *array, size_t item)
+bool hr__record_array_grow(hr__record_array *array, size_t item)
 {
 	uint32_t capacity = array->capacity ? array->capacity * 2 : 256;
 	void *items;
@@ -17,15 +17,15 @@ bool hr__array_grow(hr__array *array, size_t item)
 	return true;
 }
 
-bool hr__array_has_room(hr__array *array, size_t item)
+bool hr__record_array_has_room(hr__record_array *array, size_t item)
 {
-	return array->count < array->capacity || hr__array_grow(array, item);
+	return array->count < array->capacity || hr__record_array_grow(array, item);
 }
 
-void hr__array_free(hr__array *array, size_t item)
+void hr__record_array_free(hr__record_array *array, size_t item)
 {
 	if (array->items) hr__os()->free(array->items, array->capacity * item);
-	*array = (hr__array){ 0 };
+	*array = (hr__record_array){ 0 };
 }
 
 /* ---- the record ---- */
@@ -39,9 +39,9 @@ void hr__record_clear(hr__record *record)
 
 void hr__record_free(hr__record *record)
 {
-	hr__array_free(&record->tensors, sizeof(hr__seen_tensor));
-	hr__array_free(&record->ops, sizeof(hr__seen_op));
-	hr__array_free(&record->uses, sizeof(hr__plan_use));
+	hr__record_array_free(&record->tensors, sizeof(hr__seen_tensor));
+	hr__record_array_free(&record->ops, sizeof(hr__seen_op));
+	hr__record_array_free(&record->uses, sizeof(hr__plan_use));
 }
 
 void hr__record_sign(hr__record *record, uint64_t value)
@@ -52,7 +52,7 @@ void hr__record_sign(hr__record *record, uint64_t value)
 uint32_t hr__record_tensor(hr__record *record, const hr__tensor *tensor, uint32_t created)
 {
 	if (record->broken) return HR__NONE;
-	if (!hr__array_has_room(&record->tensors, sizeof(hr__seen_tensor))) {
+	if (!hr__record_array_has_room(&record->tensors, sizeof(hr__seen_tensor))) {
 		record->broken = true;
 		return HR__NONE;
 	}
@@ -66,7 +66,7 @@ uint32_t hr__record_tensor(hr__record *record, const hr__tensor *tensor, uint32_
 bool hr__record_op(hr__record *record, hr_stream stream)
 {
 	if (record->broken) return false;
-	if (!hr__array_has_room(&record->ops, sizeof(hr__seen_op))) {
+	if (!hr__record_array_has_room(&record->ops, sizeof(hr__seen_op))) {
 		record->broken = true;
 		return false;
 	}
@@ -84,7 +84,7 @@ bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool 
 		return false;
 	}
 	tensor->learned.uses++;
-	if (!hr__array_has_room(&record->uses, sizeof(hr__plan_use))) {
+	if (!hr__record_array_has_room(&record->uses, sizeof(hr__plan_use))) {
 		record->broken = true;
 		return false;
 	}

@@ -14,18 +14,18 @@
 /* ---- growing arrays ---- */
 
 /* All zero = empty. The owner knows the type of its items. */
-typedef struct hr__array {
+typedef struct hr__record_array {
 	void *items;
 	uint32_t count, capacity;
-} hr__array;
+} hr__record_array;
 
 #define HR__AT(type, array, index) (((type *)(array).items)[index])
 
 /* Doubles the capacity; [item] is the size of an item. False, and nothing changes, without host memory. */
-bool hr__array_grow(hr__array *array, size_t item);
+bool hr__record_array_grow(hr__record_array *array, size_t item);
 /* Makes sure that one more item fits; false as above. */
-bool hr__array_has_room(hr__array *array, size_t item);
-void hr__array_free(hr__array *array, size_t item);
+bool hr__record_array_has_room(hr__record_array *array, size_t item);
+void hr__record_array_free(hr__record_array *array, size_t item);
 
 /* ---- the record ---- */
 
@@ -45,10 +45,10 @@ typedef struct hr__seen_op {
 } hr__seen_op;
 
 typedef struct hr__record {
-	hr__array tensors, ops, uses; /* hr__seen_tensor, hr__seen_op, hr__plan_use */
-	uint32_t timed;               /* ops whose time is known, or never will be */
-	bool measured, broken;        /* at least one op was timed; host memory ran out */
-	uint64_t signature;           /* hash of all events in order: equal for steps that are alike */
+	hr__record_array tensors, ops, uses; /* hr__seen_tensor, hr__seen_op, hr__plan_use */
+	uint32_t timed;                      /* ops whose time is known, or never will be */
+	bool measured, broken;               /* at least one op was timed; host memory ran out */
+	uint64_t signature;                  /* hash of all events in order: equal for steps that are alike */
 } hr__record;
 
 /* Empties a record, and keeps its memory. Also before its first use. */

@@ -33,12 +33,12 @@ struct attempt {
 	uint64_t size, alignment;
 	hr__chunk_id id;      /* the chunk that was found; 0 = none */
 	uint64_t address;     /* address of [id] */
-	enum hr__source source;
+	enum hr__alloc_source source;
 	hr_status error;      /* first failure other than a lack of room */
 	char message[400];    /* message of [error] */
 };
 
-static hr__pool *pool_for(hr__shard *shard, bool small)
+static hr__shard_pool *pool_for(hr__shard *shard, bool small)
 {
 	return small ? &shard->small : &shard->large;
 }
@@ -53,7 +53,7 @@ static void remember(struct attempt *attempt, hr_status status)
 
 /* ---- single attempts, with the lock of attempt->shard held ---- */
 
-static bool take(struct attempt *attempt, bool small, enum hr__source source)
+static bool take(struct attempt *attempt, bool small, enum hr__alloc_source source)
 {
 	hr_status status = hr__records_ensure(attempt->shard, RECORDS_PER_ATTEMPT);
 	remember(attempt, status);
@@ -65,7 +65,7 @@ static bool take(struct attempt *attempt, bool small, enum hr__source source)
 }
 
 /* take() without growing the arena: the tail counts with its present size. */
-static bool take_as_is(struct attempt *attempt, bool small, enum hr__source source)
+static bool take_as_is(struct attempt *attempt, bool small, enum hr__alloc_source source)
 {
 	hr__arena *arena = &pool_for(attempt->shard, small)->arena;
 	uint64_t growth = arena->tail_growth;
@@ -75,11 +75,11 @@ static bool take_as_is(struct attempt *attempt, bool small, enum hr__source sour
 	return taken;
 }
 
-static bool grow_and_take(struct attempt *attempt, enum hr__source source)
+static bool grow_and_take(struct attempt *attempt, enum hr__alloc_source source)
 {
-	hr__pool *pool = pool_for(attempt->shard, attempt->small);
+	hr__shard_pool *pool = pool_for(attempt->shard, attempt->small);
 	hr_status status = hr__records_ensure(attempt->shard, RECORDS_PER_ATTEMPT);
-	if (!status) status = hr__pool_grow(attempt->shard, pool, attempt->size, attempt->alignment);
+	if (!status) status = hr__shard_pool_grow(attempt->shard, pool, attempt->size, attempt->alignment);
 	remember(attempt, status);
 	if (!status && take(attempt, attempt->small, source)) return true;
 	/* The arena may have passed over a free chunk in favour of the tail. The tail cannot grow, so that chunk is used. */
@@ -89,7 +89,7 @@ static bool grow_and_take(struct attempt *attempt, enum hr__source source)
 /* ---- other shards. One lock at a time: the lock of [home] is released meanwhile and acquired again at the end. ---- */
 
 /* Takes a free chunk of another shard. On success attempt->shard is that shard, and its lock is held instead. */
-static bool take_elsewhere(struct attempt *attempt, hr__shard *home, enum hr__source source)
+static bool take_elsewhere(struct attempt *attempt, hr__shard *home, enum hr__alloc_source source)
 {
 	if (hr__load_relaxed(&home->allocator->open_shards) == 1) return false;
 	hr__lock_release(&home->lock);
@@ -131,8 +131,8 @@ static void make_room(const struct attempt *attempt)
 		hr_status status = HR_OK; /* ignored: memory that cannot be released cannot help the request */
 		/* Releasing a region is expensive on some devices, so it is not done for a request that would fail anyway. */
 		bool helps = allocator->page || hr__shard_can_regrow(shard, attempt->size, attempt->alignment);
-		if (helps) hr__pool_release_free(shard, &shard->small, &status);
-		if (helps && !allocator->page) hr__pool_release_free(shard, &shard->large, &status);
+		if (helps) hr__shard_pool_release_free(shard, &shard->small, &status);
+		if (helps && !allocator->page) hr__shard_pool_release_free(shard, &shard->large, &status);
 		hr__lock_release(&shard->lock);
 	}
 	hr__bfc_trim_others(allocator);
@@ -150,7 +150,7 @@ static uint64_t count_elsewhere(hr__shard *home)
 	{
 		if (other == home) continue;
 		hr__lock_take(&other->lock);
-		total += hr__pool_count_free(other, &other->large) + hr__pool_count_free(other, &other->small);
+		total += hr__shard_pool_count_free(other, &other->large) + hr__shard_pool_count_free(other, &other->small);
 		hr__lock_release(&other->lock);
 	}
 	hr__lock_take(&home->lock);
@@ -165,8 +165,8 @@ static uint64_t release_elsewhere(hr__shard *home, uint64_t most, hr_status *sta
 	{
 		if (other == home || total >= most || *status) continue;
 		hr__lock_take(&other->lock);
-		total += hr__pool_release_pages(other, &other->large, most - total, NULL, status);
-		if (!*status) total += hr__pool_release_pages(other, &other->small, most - total, NULL, status);
+		total += hr__shard_pool_release_pages(other, &other->large, most - total, NULL, status);
+		if (!*status) total += hr__shard_pool_release_pages(other, &other->small, most - total, NULL, status);
 		hr__lock_release(&other->lock);
 	}
 	hr__lock_take(&home->lock);
@@ -177,17 +177,18 @@ static uint64_t release_elsewhere(hr__shard *home, uint64_t most, hr_status *sta
 static hr_status stitch(struct attempt *attempt, uint64_t *bytes)
 {
 	hr__shard *shard = attempt->shard;
-	hr__pool *pool = pool_for(shard, attempt->small), *other = pool_for(shard, !attempt->small);
+	hr__shard_pool *pool = pool_for(shard, attempt->small), *other = pool_for(shard, !attempt->small);
 	hr__stitch plan;
 	uint64_t moved = 0, away = count_elsewhere(shard); /* first: it releases the lock meanwhile */
-	hr_status status = hr__pool_plan(shard, pool, attempt->size, attempt->alignment, away + hr__pool_count_free(shard, other), &plan);
+	hr_status status = hr__shard_pool_plan(shard, pool, attempt->size, attempt->alignment,
+	                                       away + hr__shard_pool_count_free(shard, other), &plan);
 	if (status) return status;
 
-	moved += hr__pool_release_pages(shard, pool, plan.missing, &plan, &status);
-	if (!status && moved < plan.missing) moved += hr__pool_release_pages(shard, other, plan.missing - moved, NULL, &status);
+	moved += hr__shard_pool_release_pages(shard, pool, plan.missing, &plan, &status);
+	if (!status && moved < plan.missing) moved += hr__shard_pool_release_pages(shard, other, plan.missing - moved, NULL, &status);
 	if (!status && moved < plan.missing) moved += release_elsewhere(shard, plan.missing - moved, &status);
 	if (!status) status = hr__records_ensure(shard, RECORDS_PER_ATTEMPT);
-	if (!status) status = hr__pool_grow(shard, pool, attempt->size, attempt->alignment);
+	if (!status) status = hr__shard_pool_grow(shard, pool, attempt->size, attempt->alignment);
 	if (status) return status;
 	hr__allocator *allocator = shard->allocator;
 	hr__owner_add(&shard->stats.stitches, 1);
@@ -207,7 +208,7 @@ static void tell_stitch(const struct attempt *attempt, uint64_t bytes)
 	                              .bytes = bytes });
 }
 
-static void stitch_and_take(struct attempt *attempt, enum hr__source source)
+static void stitch_and_take(struct attempt *attempt, enum hr__alloc_source source)
 {
 	uint64_t bytes = 0;
 	const hr__allocator *allocator = attempt->shard->allocator;
@@ -240,7 +241,7 @@ static void try_everything(struct attempt *attempt)
 }
 
 /* The attempts after tensors were evicted, without trimming again. */
-static void try_again(struct attempt *attempt, enum hr__source source)
+static void try_again(struct attempt *attempt, enum hr__alloc_source source)
 {
 	hr__shard *home = attempt->shard;
 	if (take_as_is(attempt, attempt->small, source)) return;
@@ -258,7 +259,7 @@ static void reclaim(struct attempt *attempt, hr_stream stream)
 	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
 	if (!upper || !hr__load_acquire(&allocator->lms) || attempt->size > allocator->limit) return;
 	hr__pressure pressure = { allocator, attempt->size, attempt->alignment, stream, 0, false };
-	enum hr__source source, last = HR__SOURCE_FULL_RECLAIM;
+	enum hr__alloc_source source, last = HR__SOURCE_FULL_RECLAIM;
 	for (; !attempt->id; pressure.round++) {
 		hr__lock_release(&attempt->shard->lock);
 		hr_status status = upper->reclaim(&pressure, &source);
@@ -563,7 +564,7 @@ void hr__give_back(hr__shard *shard, hr__chunk_id id)
 {
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 	hr__lookup_remove(&shard->lookup, hr__chunk_address(chunk), id);
-	hr__arena_give(&hr__pool_of(shard, chunk)->arena, id);
+	hr__arena_give(&hr__shard_pool_of(shard, chunk)->arena, id);
 }
 
 static hr_status not_allocated(const hr__allocator *allocator, uint64_t address, bool known)
@@ -628,8 +629,8 @@ hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released)
 	HR__EACH_SHARD(allocator, shard)
 	{
 		hr__lock_take(&shard->lock);
-		*released += hr__pool_release_free(shard, &shard->small, &status);
-		*released += hr__pool_release_free(shard, &shard->large, &status);
+		*released += hr__shard_pool_release_free(shard, &shard->small, &status);
+		*released += hr__shard_pool_release_free(shard, &shard->large, &status);
 		if (shard->index == 0) hr__owner_add(&shard->stats.trims, 1);
 		hr__lock_release(&shard->lock);
 	}
@@ -647,9 +648,9 @@ static hr_status map_all(hr__shard *shard)
 	hr_status status = HR_OK;
 	hr__lock_take(&shard->lock);
 	if (small) status = hr__records_ensure(shard, RECORDS_PER_ATTEMPT);
-	if (small && !status) status = hr__pool_grow(shard, &shard->small, small, 0);
+	if (small && !status) status = hr__shard_pool_grow(shard, &shard->small, small, 0);
 	if (!status) status = hr__records_ensure(shard, RECORDS_PER_ATTEMPT);
-	if (!status) status = hr__pool_grow(shard, &shard->large, allocator->limit - small, 0);
+	if (!status) status = hr__shard_pool_grow(shard, &shard->large, allocator->limit - small, 0);
 	hr__lock_release(&shard->lock);
 	return status;
 }

@@ -52,7 +52,7 @@ hr_status hr__blocks_gather(hr__allocator *allocator, uint64_t *address, uint64_
 	if (!room) return HR_OK;
 	hr__lock_take(&shard->lock);
 	status = hr__records_ensure(shard, 8);
-	if (!status) status = hr__pool_grow(shard, &shard->large, room, 0);
+	if (!status) status = hr__shard_pool_grow(shard, &shard->large, room, 0);
 	hr__chunk_id best = shard->large.arena.tail;
 	for (hr__chunk_id id = hr__arena_first_free(&shard->large.arena, 0); id; id = hr__arena_next_free(&shard->large.arena, id))
 		if (!best || hr__chunk_at(&shard->table, id)->size > hr__chunk_at(&shard->table, best)->size) best = id;
@@ -168,7 +168,8 @@ static uint64_t room_of(const hr__allocator *allocator)
 /* Bytes of whole free pages. With the shard's lock held. */
 static uint64_t free_pages_of(const hr__shard *shard)
 {
-	return (hr__pool_count_free(shard, &shard->large) + hr__pool_count_free(shard, &shard->small)) * shard->allocator->page;
+	return (hr__shard_pool_count_free(shard, &shard->large) + hr__shard_pool_count_free(shard, &shard->small)) *
+	       shard->allocator->page;
 }
 
 /* Whether remapping a page takes no longer than copying it to the host at the speed of PCIe 5.0. */
@@ -399,7 +400,7 @@ uint64_t hr__blocks_exchange(hr__allocator *allocator, uint64_t left, uint64_t r
 	hr__chunk *chunk = hr__chunk_at(&shard->table, first), *other = hr__chunk_at(&shard->table, second);
 	hr__lookup_remove(lookup, left, first);
 	hr__lookup_remove(lookup, right, second);
-	hr__arena_exchange(&hr__pool_of(shard, chunk)->arena, first, second);
+	hr__arena_exchange(&hr__shard_pool_of(shard, chunk)->arena, first, second);
 	uint64_t moved = hr__chunk_address(chunk);
 	hr__lookup_insert(lookup, left, second);
 	hr__lookup_insert(lookup, moved, first);

@@ -52,7 +52,7 @@ static void tell_arenas(hr__shard *shard)
 }
 
 /* Adds a region to the table, as one hole. Needs two records. */
-static hr__region *region_enter(hr__shard *shard, hr__pool *pool, uint32_t slot, uint64_t address, uint64_t size)
+static hr__region *region_enter(hr__shard *shard, hr__shard_pool *pool, uint32_t slot, uint64_t address, uint64_t size)
 {
 	hr__region *region = &shard->allocator->regions[slot];
 	*region = (hr__region){ .address = address, .size = size, .small = pool->small };
@@ -123,7 +123,7 @@ static hr_status plain_slot(hr__allocator *allocator, uint32_t *out)
 }
 
 /* Region size to request where regions have a minimum size. [need] <= [most], the remainder of the limit. */
-static uint64_t slab_size(const hr__allocator *allocator, hr__pool *pool, uint64_t need, uint64_t most)
+static uint64_t slab_size(const hr__allocator *allocator, hr__shard_pool *pool, uint64_t need, uint64_t most)
 {
 	uint64_t slab = hr__device_region_min(allocator->device), largest = hr__align_down(allocator->limit / SLAB_SHARE, slab), ask;
 	if (largest < SLAB_MOST) largest = SLAB_MOST;
@@ -135,7 +135,7 @@ static uint64_t slab_size(const hr__allocator *allocator, hr__pool *pool, uint64
 	return ask > most || most - ask < slab ? most : ask;
 }
 
-static uint64_t region_size(const hr__allocator *allocator, hr__pool *pool, uint64_t need, uint64_t most)
+static uint64_t region_size(const hr__allocator *allocator, hr__shard_pool *pool, uint64_t need, uint64_t most)
 {
 	if (!allocator->allow_growth) return need;
 	if (hr__device_region_min(allocator->device)) {
@@ -157,7 +157,7 @@ static uint64_t smaller_size(const hr__allocator *allocator, uint64_t ask, uint6
 	return half > need ? half : need;
 }
 
-static hr_status add_plain_region(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment)
+static hr_status add_plain_region(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment)
 {
 	hr__allocator *allocator = shard->allocator;
 	uint32_t slot = 0;
@@ -277,11 +277,11 @@ static bool consider(const hr__allocator *allocator, const hr__chunk *chunks, hr
                      bool alone, struct place *out)
 {
 	const hr__chunk *at = &chunks[hole], *left = &chunks[at->prev], *right = &chunks[at->next]; /* record 0 is never FREE */
-	hr__gap gap = { .begin = hr__chunk_address(at), .end = hr__chunk_end(at) };
-	hr__gap_fit fit;
+	hr__page_hole gap = { .begin = hr__chunk_address(at), .end = hr__chunk_end(at) };
+	hr__page_hole_fit fit;
 	gap.left = !alone && hr__chunk_state_of(left) == HR__CHUNK_FREE ? hr__chunk_address(left) : gap.begin;
 	gap.right = !alone && hr__chunk_state_of(right) == HR__CHUNK_FREE ? hr__chunk_end(right) : gap.end;
-	if (!hr__gap_fits(&gap, allocator->page, allocator->granularity, size, alignment, &fit)) return false;
+	if (!hr__page_hole_fits(&gap, allocator->page, allocator->granularity, size, alignment, &fit)) return false;
 	*out = (struct place){ .hole = hole,
 		                   .left = fit.uses_left ? at->prev : 0,
 		                   .right = fit.uses_right ? at->next : 0,
@@ -296,7 +296,7 @@ static bool better(const struct place *place, const struct place *than)
 }
 
 /* The hole that needs the fewest pages; the lowest address among equals. */
-static bool best_place(const hr__shard *shard, const hr__pool *pool, uint64_t size, uint64_t alignment, struct place *best)
+static bool best_place(const hr__shard *shard, const hr__shard_pool *pool, uint64_t size, uint64_t alignment, struct place *best)
 {
 	const hr__chunk *chunks = shard->table.chunks;
 	struct place place;
@@ -311,7 +311,7 @@ static bool best_place(const hr__shard *shard, const hr__pool *pool, uint64_t si
 }
 
 /* The best place. Reserves the shard's addresses if it has none yet. */
-static hr_status find_place(hr__shard *shard, const hr__pool *pool, uint64_t size, uint64_t alignment, struct place *place)
+static hr_status find_place(hr__shard *shard, const hr__shard_pool *pool, uint64_t size, uint64_t alignment, struct place *place)
 {
 	if (!hr__load_relaxed(&shard->span)) {
 		hr_status status = open_addresses(shard);
@@ -322,7 +322,7 @@ static hr_status find_place(hr__shard *shard, const hr__pool *pool, uint64_t siz
 	                (unsigned long long)size);
 }
 
-hr_status hr__pool_grow(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment)
+hr_status hr__shard_pool_grow(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment)
 {
 	hr__allocator *allocator = shard->allocator;
 	struct place place;
@@ -357,7 +357,7 @@ static uint64_t count_whole_pages(const hr__shard *shard, hr__chunk_id id)
 }
 
 /* A free chunk that contains a whole page and is not part of the plan: the smallest, or nearly. */
-static hr__chunk_id find_donor(const hr__shard *shard, const hr__pool *pool, const hr__stitch *plan)
+static hr__chunk_id find_donor(const hr__shard *shard, const hr__shard_pool *pool, const hr__stitch *plan)
 {
 	hr__chunk_id id = hr__arena_first_free(&pool->arena, shard->allocator->page);
 	for (; id; id = hr__arena_next_free(&pool->arena, id)) {
@@ -367,7 +367,7 @@ static hr__chunk_id find_donor(const hr__shard *shard, const hr__pool *pool, con
 	return 0;
 }
 
-uint64_t hr__pool_count_free(const hr__shard *shard, const hr__pool *pool)
+uint64_t hr__shard_pool_count_free(const hr__shard *shard, const hr__shard_pool *pool)
 {
 	uint64_t total = 0;
 	hr__chunk_id id = hr__arena_first_free(&pool->arena, shard->allocator->page);
@@ -376,7 +376,7 @@ uint64_t hr__pool_count_free(const hr__shard *shard, const hr__pool *pool)
 }
 
 /* Releases up to [most] whole pages of the free chunk [id], from its end, so that the rest stays contiguous. */
-static hr_status release_from(hr__shard *shard, hr__pool *pool, hr__chunk_id id, uint64_t most, uint32_t *released)
+static hr_status release_from(hr__shard *shard, hr__shard_pool *pool, hr__chunk_id id, uint64_t most, uint32_t *released)
 {
 	hr__allocator *allocator = shard->allocator;
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
@@ -397,7 +397,8 @@ static hr_status release_from(hr__shard *shard, hr__pool *pool, hr__chunk_id id,
 	return HR_OK;
 }
 
-uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most, const hr__stitch *plan, hr_status *status)
+uint64_t hr__shard_pool_release_pages(hr__shard *shard, hr__shard_pool *pool, uint64_t most, const hr__stitch *plan,
+                                      hr_status *status)
 {
 	uint64_t total = 0;
 	while (total < most) {
@@ -412,7 +413,7 @@ uint64_t hr__pool_release_pages(hr__shard *shard, hr__pool *pool, uint64_t most,
 }
 
 /* Releases a region that consists of one free chunk, [id]. */
-static hr_status release_plain_region(hr__shard *shard, hr__pool *pool, hr__region *region, hr__chunk_id id)
+static hr_status release_plain_region(hr__shard *shard, hr__shard_pool *pool, hr__region *region, hr__chunk_id id)
 {
 	hr__allocator *allocator = shard->allocator;
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
@@ -448,7 +449,7 @@ bool hr__shard_can_regrow(hr__shard *shard, uint64_t size, uint64_t alignment)
 	return room >= need;
 }
 
-static uint64_t release_plain_regions(hr__shard *shard, hr__pool *pool, hr_status *status)
+static uint64_t release_plain_regions(hr__shard *shard, hr__shard_pool *pool, hr_status *status)
 {
 	uint64_t total = 0;
 	for (uint32_t i = 0; i < shard->allocator->region_count; i++) {
@@ -464,10 +465,10 @@ static uint64_t release_plain_regions(hr__shard *shard, hr__pool *pool, hr_statu
 	return total;
 }
 
-uint64_t hr__pool_release_free(hr__shard *shard, hr__pool *pool, hr_status *status)
+uint64_t hr__shard_pool_release_free(hr__shard *shard, hr__shard_pool *pool, hr_status *status)
 {
 	if (!shard->allocator->page) return release_plain_regions(shard, pool, status);
-	return hr__pool_release_pages(shard, pool, UINT64_MAX, NULL, status) * shard->allocator->page;
+	return hr__shard_pool_release_pages(shard, pool, UINT64_MAX, NULL, status) * shard->allocator->page;
 }
 
 /* ---- stitching ---- */
@@ -475,7 +476,8 @@ uint64_t hr__pool_release_free(hr__shard *shard, hr__pool *pool, hr_status *stat
 /* The best place extends into the free chunks beside it, whose pages then cannot be moved, so it may need more pages than there
  * are. Another place, which leaves those chunks free to give their pages, may still fit. In a hole alone every free page of the
  * pool is available, so no request is refused for which there are enough pages. */
-hr_status hr__pool_plan(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere, hr__stitch *plan)
+hr_status hr__shard_pool_plan(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere,
+                              hr__stitch *plan)
 {
 	const hr__chunk *chunks = shard->table.chunks;
 	struct place best = { 0 }, place;
@@ -485,7 +487,7 @@ hr_status hr__pool_plan(hr__shard *shard, hr__pool *pool, uint64_t size, uint64_
 	uint64_t obtainable = hr__device_obtainable(shard->allocator->device); /* below the limits when others hold memory */
 	if (available > obtainable) available = obtainable;
 	have = (have < available ? have : available) / shard->allocator->page;
-	uint64_t donors = hr__pool_count_free(shard, pool) + elsewhere;
+	uint64_t donors = hr__shard_pool_count_free(shard, pool) + elsewhere;
 	best.hole = 0;
 	for (hr__chunk_id hole = pool->arena.holes; hole; hole = chunks[hole].child[1]) {
 		for (int alone = 0; alone < 2; alone++) {

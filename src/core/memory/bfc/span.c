@@ -172,7 +172,7 @@ static bool release_pages(const hr__span *span, hr_status *error)
 		for (int small = 0; small < 2 && total < most; small++) {
 			hr_status status = HR_OK;
 			hr__lock_take(&shard->lock);
-			total += hr__pool_release_pages(shard, small ? &shard->small : &shard->large, most - total, NULL, &status);
+			total += hr__shard_pool_release_pages(shard, small ? &shard->small : &shard->large, most - total, NULL, &status);
 			hr__lock_release(&shard->lock);
 			if (status && !*error) *error = status;
 		}
@@ -197,7 +197,7 @@ static hr_status trim_and_map(hr__span *span, const struct clearing *clearing, h
 }
 
 /* Evicts tensors and retries until the span has memory or no tensor is left (HR_NOT_READY). */
-static hr_status reclaim_and_map(hr__span *span, hr_stream stream, const struct clearing *clearing, enum hr__source *source,
+static hr_status reclaim_and_map(hr__span *span, hr_stream stream, const struct clearing *clearing, enum hr__alloc_source *source,
                                  hr_status *error)
 {
 	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
@@ -217,7 +217,8 @@ static hr_status reclaim_and_map(hr__span *span, hr_stream stream, const struct 
 	}
 }
 
-static hr_status get_memory(hr__span *span, const hr_request *request, const struct clearing *clearing, enum hr__source *source)
+static hr_status get_memory(hr__span *span, const hr_request *request, const struct clearing *clearing,
+                            enum hr__alloc_source *source)
 {
 	hr_status error = HR_OK;
 	*source = HR__SOURCE_GROW;
@@ -245,7 +246,7 @@ static hr_status prepare(const hr__span *span)
 	return status;
 }
 
-static void enter(hr__span *span, const hr_request *request, bool idle, const enum hr__source *source)
+static void enter(hr__span *span, const hr_request *request, bool idle, const enum hr__alloc_source *source)
 {
 	hr__allocator *allocator = span->allocator;
 	hr__shard *shard = shard_of(span);
@@ -303,7 +304,7 @@ static void strike_out(hr__span *span, hr__cache *cache, bool quietly)
 hr_status hr__span_take(hr__allocator *allocator, const hr_request *request, hr__span **out)
 {
 	hr__span *span = NULL;
-	enum hr__source source;
+	enum hr__alloc_source source;
 	hr_status status = hr__request_check(allocator, request);
 	if (!status) status = open_span(allocator, request, &span);
 	if (!status) status = prepare(span);
@@ -328,7 +329,7 @@ hr_status hr__span_take(hr__allocator *allocator, const hr_request *request, hr_
 
 hr_status hr__span_occupy(hr__span *span, const hr_request *request, bool idle, hr_status (*clear)(void *context), void *context)
 {
-	enum hr__source source;
+	enum hr__alloc_source source;
 	HR_ASSERT(!span->has_memory);
 	hr_status status = hr__request_check(span->allocator, request);
 	if (!status) status = prepare(span);

@@ -43,15 +43,15 @@ static bool holds(const hr__judgement *j, uint64_t address, uint64_t bytes)
  * that the place extends into. */
 typedef void (*gap_found)(hr__judgement *j, uint32_t pages, uint64_t whole_beside);
 
-static void look_at_gap(hr__judgement *j, const hr__segment *left, const hr__segment *hole, const hr__segment *right, bool alone,
-                        gap_found found)
+static void look_at_gap(hr__judgement *j, const hr__region_segment *left, const hr__region_segment *hole,
+                        const hr__region_segment *right, bool alone, gap_found found)
 {
 	uint64_t page = j->allocator->page, begin = hole->address, end = begin + hole->bytes, first;
-	hr__gap gap = { .begin = begin, .end = end, .left = begin, .right = end };
-	hr__gap_fit fit;
+	hr__page_hole gap = { .begin = begin, .end = end, .left = begin, .right = end };
+	hr__page_hole_fit fit;
 	if (!alone && left && left->kind == HR__SEEN_FREE) gap.left = left->address;
 	if (!alone && right && right->kind == HR__SEEN_FREE) gap.right = right->address + right->bytes;
-	if (!hr__gap_fits(&gap, page, j->allocator->granularity, j->size, j->alignment, &fit)) return;
+	if (!hr__page_hole_fits(&gap, page, j->allocator->granularity, j->size, j->alignment, &fit)) return;
 	uint64_t beside = (fit.uses_left ? hr__whole_pages(gap.left, begin, page, &first) : 0) +
 	                  (fit.uses_right ? hr__whole_pages(end, gap.right, page, &first) : 0);
 	found(j, fit.pages, beside);
@@ -60,7 +60,7 @@ static void look_at_gap(hr__judgement *j, const hr__segment *left, const hr__seg
 /* Walks a region: adds it to [survey] (may be NULL) and calls [found] (may be NULL) for its holes. */
 static void look_at_region(hr__judgement *j, hr__view *view, hr__survey *survey, gap_found found, bool alone_too)
 {
-	hr__segment three[3], *left = NULL, *hole = NULL, *next;
+	hr__region_segment three[3], *left = NULL, *hole = NULL, *next;
 	unsigned at = 0;
 	while (hr__view_next(view, next = &three[at])) {
 		uint64_t first;
@@ -123,7 +123,7 @@ static void look_at_fresh(hr__judgement *j, gap_found found)
 	found(j, (uint32_t)(bytes / allocator->page), 0);
 }
 
-static void survey_all(hr__judgement *j, hr__survey *survey, enum hr__stage stage, gap_found found)
+static void survey_all(hr__judgement *j, hr__survey *survey, enum hr__verdict_stage stage, gap_found found)
 {
 	bool paged = j->allocator->page != 0;
 	*survey = (hr__survey){ .pages = HR__NOT_FOUND };
@@ -196,7 +196,7 @@ static uint64_t given_back_by_others(hr__judgement *j)
 		hr__walk walk = { .allocator = others.list[i].allocator, .id = others.list[i].id, .foreign = true };
 		for (uint32_t slot = 0; slot < HR__REGIONS_MAX; slot++) {
 			hr__view view;
-			hr__segment ignored;
+			hr__region_segment ignored;
 			if (!hr__view_open(&view, j->allocator, &walk, 0, slot, HR__STAGE_TRIMMED)) continue;
 			while (hr__view_next(&view, &ignored)) continue;
 			bytes += view.given_back;
@@ -240,7 +240,7 @@ void hr__survey_room_of_others(hr__judgement *j)
 
 /* ---- stitching and sliding ---- */
 
-static void try_stitching(hr__judgement *j, enum hr__stage stage, uint64_t donors)
+static void try_stitching(hr__judgement *j, enum hr__verdict_stage stage, uint64_t donors)
 {
 	hr__view view;
 	j->stitched = HR__NOT_FOUND;
@@ -267,7 +267,7 @@ static uint64_t with_slack(const hr__judgement *j)
 /* A window that slides along a region: its contents lie between [tail], the view that follows, and the view that leads. */
 struct window {
 	hr__view tail;
-	hr__segment front; /* first segment of the window */
+	hr__region_segment front; /* first segment of the window */
 	bool has_front;
 	uint64_t free, live, wanted;
 };
@@ -295,7 +295,7 @@ static void slide_along(hr__judgement *j, uint32_t slot)
 {
 	hr__view lead;
 	static struct window window; /* guarded by hr__report_lock; static to spare the caller's stack */
-	hr__segment next;
+	hr__region_segment next;
 	window = (struct window){ .wanted = with_slack(j) };
 	if (!hr__view_open(&lead, j->allocator, j->walk, 0, slot, HR__STAGE_TRIMMED)) return;
 	if (!hr__view_open(&window.tail, j->allocator, j->walk, 1, slot, HR__STAGE_TRIMMED)) {
@@ -342,7 +342,7 @@ static void leave_along(hr__judgement *j, uint32_t slot)
 {
 	hr__view lead;
 	static struct window window; /* guarded by hr__report_lock */
-	hr__segment next;
+	hr__region_segment next;
 	window = (struct window){ .wanted = j->size };
 	if (!hr__view_open(&lead, j->allocator, j->walk, 0, slot, HR__STAGE_APART)) return;
 	if (!hr__view_open(&window.tail, j->allocator, j->walk, 1, slot, HR__STAGE_APART)) {

@@ -9,7 +9,8 @@ uint64_t hr__whole_pages(uint64_t from, uint64_t to, uint64_t page, uint64_t *be
 	return hr__align_down(to, page) > *begin ? (hr__align_down(to, page) - *begin) / page : 0;
 }
 
-bool hr__view_open(hr__view *view, const hr__allocator *self, hr__walk *walk, unsigned which, uint32_t slot, enum hr__stage stage)
+bool hr__view_open(hr__view *view, const hr__allocator *self, hr__walk *walk, unsigned which, uint32_t slot,
+                   enum hr__verdict_stage stage)
 {
 	const hr__allocator *allocator = walk->allocator;
 	*view = (hr__view){ .stage = stage };
@@ -40,12 +41,12 @@ static bool next_piece(hr__view *view, hr__piece *piece)
 
 static void enqueue(hr__view *view, uint64_t from, uint64_t to, enum hr__seen kind)
 {
-	if (from < to) view->queue[view->queued++] = (hr__segment){ from, to - from, kind };
+	if (from < to) view->queue[view->queued++] = (hr__region_segment){ from, to - from, kind };
 	if (from < to && kind == HR__SEEN_HOLE) view->given_back += to - from;
 }
 
 /* Divides a free range into the parts that a release leaves. */
-static void divide(hr__view *view, const hr__segment *run)
+static void divide(hr__view *view, const hr__region_segment *run)
 {
 	uint64_t from = run->address, to = from + run->bytes, begin;
 	const hr__region *region = &view->line->region;
@@ -62,12 +63,12 @@ static void divide(hr__view *view, const hr__segment *run)
 }
 
 /* The next segment, with adjacent free chunks merged. */
-static bool next_part(hr__view *view, hr__segment *out)
+static bool next_part(hr__view *view, hr__region_segment *out)
 {
 	hr__piece piece, other;
 	if (view->taken == view->queued) {
 		if (!next_piece(view, &piece)) return false;
-		hr__segment run = { piece.address, piece.bytes, kind_of(view, &piece) };
+		hr__region_segment run = { piece.address, piece.bytes, kind_of(view, &piece) };
 		if (run.kind != HR__SEEN_FREE) {
 			*out = run;
 			return true;
@@ -86,7 +87,7 @@ static bool next_part(hr__view *view, hr__segment *out)
 	return true;
 }
 
-bool hr__view_next(hr__view *view, hr__segment *out)
+bool hr__view_next(hr__view *view, hr__region_segment *out)
 {
 	if (view->has_ahead) *out = view->ahead;
 	else if (!next_part(view, out)) return false;
