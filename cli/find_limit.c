@@ -16,7 +16,7 @@
 #define COARSE_STEPS 44u /* of 0.5% each, from 3% to 25% up */
 #define BISECT_RUNS 12u  /* estimate, for the progress bar */
 
-struct search {
+struct limit_search {
 	hr__setup setup;
 	hr__limit_answer answer;
 	uint64_t step;
@@ -25,7 +25,7 @@ struct search {
 };
 
 /* Whether the program runs with [limit]. Always false after an error. */
-static bool runs_with(struct search *search, uint64_t limit)
+static bool runs_with(struct limit_search *search, uint64_t limit)
 {
 	hr__trial trial;
 	if (search->status) return false;
@@ -41,7 +41,7 @@ static bool runs_with(struct search *search, uint64_t limit)
 }
 
 /* [bad] fails and [good] succeeds. Returns the lowest success found between them, which is at most one step above a failure. */
-static uint64_t bisect(struct search *search, uint64_t bad, uint64_t good)
+static uint64_t bisect(struct limit_search *search, uint64_t bad, uint64_t good)
 {
 	while (!search->status && good - bad > search->step) {
 		uint64_t middle = hr__align_down(bad + (good - bad) / 2, search->setup.page);
@@ -53,7 +53,7 @@ static uint64_t bisect(struct search *search, uint64_t bad, uint64_t good)
 }
 
 /* The first limit from [start] up, in steps of 5%, that succeeds; 0 when none does. *bad is set to the last failure. */
-static uint64_t climb(struct search *search, uint64_t start, uint64_t *bad)
+static uint64_t climb(struct limit_search *search, uint64_t start, uint64_t *bad)
 {
 	uint64_t most = HR__TAPE_LIVE_MAX / search->setup.threads;
 	for (uint64_t limit = start; !search->status && limit <= most; limit = hr__align_down(limit + limit / 20, search->setup.page)) {
@@ -65,7 +65,7 @@ static uint64_t climb(struct search *search, uint64_t start, uint64_t *bad)
 }
 
 /* Tries limits above [from]. Returns the first one above the highest failure, or [from] when none fails. */
-static uint64_t look_above(struct search *search, uint64_t from)
+static uint64_t look_above(struct limit_search *search, uint64_t from)
 {
 	uint64_t beyond = from;
 	bool failed = false;
@@ -83,7 +83,7 @@ static uint64_t look_above(struct search *search, uint64_t from)
 	return beyond;
 }
 
-static void look_below(struct search *search, uint64_t from)
+static void look_below(struct limit_search *search, uint64_t from)
 {
 	for (uint32_t i = 1; i <= FINE_STEPS && i * search->step < from && from - i * search->step >= search->setup.program->peak_bytes;
 	     i++)
@@ -92,7 +92,7 @@ static void look_below(struct search *search, uint64_t from)
 
 hr_status hr__find_limit(const hr__setup *setup, uint64_t reserved, hr__limit_answer *out)
 {
-	struct search search = { .setup = *setup, .expected = BISECT_RUNS + 2 * FINE_STEPS + COARSE_STEPS };
+	struct limit_search search = { .setup = *setup, .expected = BISECT_RUNS + 2 * FINE_STEPS + COARSE_STEPS };
 	uint64_t peak = setup->program->peak_bytes, start = 0;
 	search.step = hr__align_down(peak / 1000, setup->page);
 	if (search.step < setup->page) search.step = setup->page;

@@ -54,7 +54,7 @@ struct moved {
 	uint32_t evictions, restores;
 };
 
-struct run {
+struct forecast_run {
 	const hr__forecast_setup *setup;
 	hr__forecast *forecast;
 	hr_device handle;
@@ -70,20 +70,20 @@ struct run {
 
 static hr_status busy(void *context, hr_stream stream, uint64_t ns)
 {
-	struct run *run = context;
+	struct forecast_run *run = context;
 	run->ops++;
 	hr__progress_show(run->setup->progress, (double)run->ops / (double)run->all_ops);
 	return hr__device_compute(run->device, stream, ns);
 }
 
-static hr_status get_stats(struct run *run, hr_lms_stats *stats)
+static hr_status get_stats(struct forecast_run *run, hr_lms_stats *stats)
 {
 	*stats = (hr_lms_stats){ .struct_size = sizeof *stats };
 	hr_status status = hr_lms_get_stats(run->allocator, stats);
 	return status == HR_NOT_READY ? HR_OK : status;
 }
 
-static void sum_up_step(struct run *run, uint64_t now_ns)
+static void sum_up_step(struct forecast_run *run, uint64_t now_ns)
 {
 	hr__forecast *forecast = run->forecast;
 	const hr_lms_stats *before = &run->before, *after = &forecast->stats;
@@ -95,7 +95,7 @@ static void sum_up_step(struct run *run, uint64_t now_ns)
 
 static hr_status step(void *context, size_t play)
 {
-	struct run *run = context;
+	struct forecast_run *run = context;
 	run->play = play;
 	hr_status status = hr_stream_synchronize(run->handle, HR_STREAM_DEFAULT);
 	if (status) return status;
@@ -112,14 +112,14 @@ static hr_status step(void *context, size_t play)
 
 static void leave(void *context, uint32_t tensor, hr_tensor handle)
 {
-	struct run *run = context;
+	struct forecast_run *run = context;
 	hr_tensor_info info = { .struct_size = sizeof info };
 	if (run->play + 1 < run->play_count || run->setup->uses->tensors[tensor].born != run->setup->part) return;
 	if (hr_tensor_get_info(handle, &info) != HR_OK) return;
 	run->moved[tensor] = (struct moved){ (uint32_t)info.evictions, (uint32_t)info.restores };
 }
 
-static hr_status open_allocator(struct run *run)
+static hr_status open_allocator(struct forecast_run *run)
 {
 	const hr__forecast_setup *setup = run->setup;
 	hr_simulated_options simulated;
@@ -153,7 +153,7 @@ static hr_status open_allocator(struct run *run)
 }
 
 /* Lists the steps before the requested one, then the requested one [repeats] times. */
-static bool list_plays(struct run *run)
+static bool list_plays(struct forecast_run *run)
 {
 	const hr__forecast_setup *setup = run->setup;
 	uint32_t first = hr__forecast_first(setup->part);
@@ -170,7 +170,7 @@ static bool list_plays(struct run *run)
 	return true;
 }
 
-static hr_status drive(struct run *run)
+static hr_status drive(struct forecast_run *run)
 {
 	hr__forecast *forecast = run->forecast;
 	hr__drive_options options = { .allocator = run->allocator,
@@ -201,7 +201,7 @@ static uint64_t made_bytes(const hr__uses *uses, const hr__use_op *op)
 }
 
 /* False when recomputing is not cheaper than moving. */
-static bool advise(const struct run *run, uint32_t index, hr__advice *out)
+static bool advise(const struct forecast_run *run, uint32_t index, hr__advice *out)
 {
 	const hr__uses *uses = run->setup->uses;
 	const hr__use_tensor *tensor = &uses->tensors[index];
@@ -229,7 +229,7 @@ static int by_saving(const void *a, const void *b)
 	return by_name(a, b);
 }
 
-static hr_status collect_advice(struct run *run)
+static hr_status collect_advice(struct forecast_run *run)
 {
 	hr__forecast *forecast = run->forecast;
 	uint32_t count = 0, groups = 0;
@@ -278,7 +278,7 @@ static hr_status find_bound(const hr__forecast_setup *setup, uint64_t *bound_ns)
 
 hr_status hr__forecast_make(const hr__forecast_setup *setup, hr__forecast *out)
 {
-	struct run run = { .setup = setup, .forecast = out };
+	struct forecast_run run = { .setup = setup, .forecast = out };
 	*out = (hr__forecast){ 0 };
 	hr_status status = list_plays(&run) ? hr__shut_down() : hr__fail(HR_NO_HOST_MEMORY, "no memory for playing a trace");
 	if (!status) status = open_allocator(&run);

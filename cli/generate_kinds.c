@@ -186,7 +186,7 @@ static void train(hr__actor *actor)
 #define REQUESTS_MOST 64u
 #define KV_LAYERS_MOST 32u
 
-struct request {
+struct serve_request {
 	uint64_t tokens, capacity, last; /* generated so far; room in its caches; length at which it ends */
 	uint32_t caches[KV_LAYERS_MOST];
 	uint32_t stream;
@@ -196,15 +196,15 @@ struct request {
 struct server {
 	uint64_t layers, hidden, kv_bytes; /* kv_bytes: of a token in one layer */
 	uint64_t vocabulary, step;         /* step: tokens by which caches grow */
-	struct request requests[REQUESTS_MOST];
+	struct serve_request requests[REQUESTS_MOST];
 	uint32_t live, most;
 };
 
-static void begin_request(hr__actor *actor, struct server *server, struct request *request)
+static void begin_request(hr__actor *actor, struct server *server, struct serve_request *request)
 {
 	/* Most prompts are short, some very long. */
 	uint64_t prompt = 16 + hr__actor_random(actor, 400) + (hr__actor_chance(actor, 8) ? hr__actor_random(actor, 6000) : 0);
-	*request = (struct request){ .tokens = prompt, .capacity = prompt, .live = true };
+	*request = (struct serve_request){ .tokens = prompt, .capacity = prompt, .live = true };
 	request->last = prompt + 8 + hr__actor_random(actor, 300) + (hr__actor_chance(actor, 6) ? hr__actor_random(actor, 1500) : 0);
 	request->stream = (uint32_t)hr__actor_random(actor, actor->streams);
 	for (uint64_t layer = 0; layer < server->layers; layer++) {
@@ -217,7 +217,7 @@ static void begin_request(hr__actor *actor, struct server *server, struct reques
 }
 
 /* Copies the caches to larger blocks, layer by layer. */
-static void grow_request(hr__actor *actor, const struct server *server, struct request *request)
+static void grow_request(hr__actor *actor, const struct server *server, struct serve_request *request)
 {
 	request->capacity = request->tokens + server->step;
 	for (uint64_t layer = 0; layer < server->layers; layer++) {
@@ -227,7 +227,7 @@ static void grow_request(hr__actor *actor, const struct server *server, struct r
 	}
 }
 
-static void end_request(hr__actor *actor, struct server *server, struct request *request)
+static void end_request(hr__actor *actor, struct server *server, struct serve_request *request)
 {
 	/* One answer in four is freed on a random stream: the one that reads it. */
 	uint32_t stream = hr__actor_chance(actor, 4) ? (uint32_t)hr__actor_random(actor, actor->streams) : request->stream;
@@ -247,7 +247,7 @@ static void decode(hr__actor *actor, struct server *server)
 	}
 	touch(actor, batch * server->vocabulary * 4, stream);
 	for (uint32_t i = 0; i < REQUESTS_MOST && !actor->full; i++) {
-		struct request *request = &server->requests[i];
+		struct serve_request *request = &server->requests[i];
 		if (!request->live) continue;
 		if (++request->tokens > request->capacity) grow_request(actor, server, request);
 		if (request->tokens >= request->last) end_request(actor, server, request);

@@ -16,7 +16,7 @@
 #include "core/trace/trace.h"
 
 /* State of one pass over the file. */
-struct reading {
+struct import_pass {
 	hr__trace_reader *reader;
 	const hr__trace_summary *summary;
 	hr__id_map devices; /* allocator -> index in the file's list of devices */
@@ -32,14 +32,14 @@ struct survey {
 
 /* ---- devices ---- */
 
-static size_t device_of(const struct reading *reading, uint32_t allocator)
+static size_t device_of(const struct import_pass *reading, uint32_t allocator)
 {
 	uint32_t device = hr__id_map_get(&reading->devices, (hr__tape_id){ allocator, 0 });
 	return device == UINT32_MAX ? reading->summary->device_count : device;
 }
 
 /* If a number is defined twice, the last definition counts. */
-static hr_status map_devices(struct reading *reading)
+static hr_status map_devices(struct import_pass *reading)
 {
 	const hr__trace_summary *summary = reading->summary;
 	hr__id_map by_id;
@@ -91,13 +91,13 @@ static hr_status open_trace(hr__source *source, hr__trace_reader **reader)
 	return status && memory ? hr__source_fail(source, status) : status;
 }
 
-static void close_reading(struct reading *reading)
+static void close_reading(struct import_pass *reading)
 {
 	hr__trace_reader_close(reading->reader);
 	hr__id_map_free(&reading->devices);
 }
 
-static hr_status open_reading(hr__source *source, struct reading *reading)
+static hr_status open_reading(hr__source *source, struct import_pass *reading)
 {
 	hr_status status = open_trace(source, &reading->reader);
 	if (status) return status;
@@ -108,10 +108,10 @@ static hr_status open_reading(hr__source *source, struct reading *reading)
 	return status ? hr__source_fail(source, status) : HR_OK;
 }
 
-typedef hr_status event_taker(struct reading *reading, void *context, const hr__event *event);
+typedef hr_status event_taker(struct import_pass *reading, void *context, const hr__event *event);
 
 /* Passes every event to [take], then closes the reading. */
-static hr_status read_events(hr__source *source, struct reading *reading, event_taker *take, void *context)
+static hr_status read_events(hr__source *source, struct import_pass *reading, event_taker *take, void *context)
 {
 	hr__event event;
 	hr_status status = HR_OK;
@@ -122,7 +122,7 @@ static hr_status read_events(hr__source *source, struct reading *reading, event_
 
 /* ---- first pass: survey ---- */
 
-static hr_status survey_event(struct reading *reading, void *context, const hr__event *event)
+static hr_status survey_event(struct import_pass *reading, void *context, const hr__event *event)
 {
 	struct survey *survey = context;
 	if (event->kind == HR__EVENT_ALLOC) survey->allocations[device_of(reading, event->allocator)]++;
@@ -132,7 +132,7 @@ static hr_status survey_event(struct reading *reading, void *context, const hr__
 
 static hr_status survey_file(hr__source *source, struct survey *out)
 {
-	struct reading reading = { 0 };
+	struct import_pass reading = { 0 };
 	hr_status status = open_reading(source, &reading);
 	if (status) return status;
 	out->device_count = reading.summary->device_count;
@@ -162,7 +162,7 @@ static hr_status choose_device(hr__source *source, int64_t wanted, const struct 
 
 /* ---- second pass, if tensors moved: join their lives ---- */
 
-static hr_status read_life(struct reading *reading, void *context, const hr__event *event)
+static hr_status read_life(struct import_pass *reading, void *context, const hr__event *event)
 {
 	const hr__tape *tape = context;
 	if (!is_of_a_device(event)) return HR_OK;
@@ -179,7 +179,7 @@ static hr_status add_early_lives(hr__lives *lives, hr__tape *tape)
 	return status;
 }
 
-static hr_status join_lives(hr__source *source, struct reading *reading, hr__tape *tape)
+static hr_status join_lives(hr__source *source, struct import_pass *reading, hr__tape *tape)
 {
 	hr_status status = open_reading(source, reading);
 	if (status) return status;
@@ -224,7 +224,7 @@ static hr_status add_block(hr__tape *tape, hr__tape_id id, const hr__event *even
 	return HR_OK;
 }
 
-static hr_status add_event(struct reading *reading, void *context, const hr__event *event)
+static hr_status add_event(struct import_pass *reading, void *context, const hr__event *event)
 {
 	hr__tape *tape = context;
 	if (!is_of_a_device(event)) return add_other(tape, event);
@@ -241,7 +241,7 @@ static hr_status add_event(struct reading *reading, void *context, const hr__eve
 	return on_device && event->kind != HR__EVENT_ALLOC && event->kind != HR__EVENT_FREE ? add_block(tape, id, event) : HR_OK;
 }
 
-static hr_status fill_tape(hr__source *source, struct reading *reading, hr__tape *tape)
+static hr_status fill_tape(hr__source *source, struct import_pass *reading, hr__tape *tape)
 {
 	hr_status status = open_reading(source, reading);
 	if (status) return status;
@@ -255,7 +255,7 @@ static hr_status fill_tape(hr__source *source, struct reading *reading, hr__tape
 hr_status hr__import_headroom(hr__source *source, const hr__import_options *options, hr__tape *tape)
 {
 	struct survey survey = { 0 };
-	struct reading reading = { 0 };
+	struct import_pass reading = { 0 };
 	hr_status status = survey_file(source, &survey);
 	if (!status) status = choose_device(source, options->device_index, &survey, tape);
 	if (!status && tape->use_tape && survey.moved[tape->device_index]) status = join_lives(source, &reading, tape);

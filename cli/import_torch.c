@@ -37,7 +37,7 @@ hr_status hr__import_torch(hr__source *source, const hr__import_options *options
 
 enum action { ALLOC, FREE_REQUESTED, FREE_COMPLETED };
 
-struct entry {
+struct torch_entry {
 	uint64_t address, bytes, stream;
 	uint32_t device;
 	enum action action;
@@ -48,7 +48,7 @@ struct device {
 	uint64_t ooms;
 };
 
-struct reader {
+struct torch_reader {
 	hr__source *source;
 	const char *at, *end; /* buffered bytes; those before [at] are not skipped in the source yet */
 	const char *begin;
@@ -56,7 +56,7 @@ struct reader {
 
 	char *text; /* text of the current entry */
 	size_t text_length, text_capacity;
-	struct entry *entries;
+	struct torch_entry *entries;
 	size_t count, capacity;
 	struct device *per_device; /* DEVICES_MAX entries */
 	uint32_t devices;
@@ -66,7 +66,7 @@ struct reader {
 /* ---- bytes ---- */
 
 /* Gets the next bytes of the source; false at its end, or when it failed. */
-static bool refill(struct reader *reader)
+static bool refill(struct torch_reader *reader)
 {
 	size_t count = 0;
 	if (reader->status) return false;
@@ -79,26 +79,26 @@ static bool refill(struct reader *reader)
 }
 
 /* The next byte, without consuming it; END at the end. */
-static inline int look(struct reader *reader)
+static inline int look(struct torch_reader *reader)
 {
 	if (reader->at == reader->end && !refill(reader)) return END;
 	return (unsigned char)*reader->at;
 }
 
-static inline int take(struct reader *reader)
+static inline int take(struct torch_reader *reader)
 {
 	int byte = look(reader);
 	if (byte != END) reader->at++;
 	return byte;
 }
 
-static uint64_t offset_of(const struct reader *reader)
+static uint64_t offset_of(const struct torch_reader *reader)
 {
 	return hr__source_offset(reader->source) + (uint64_t)(reader->at - reader->begin);
 }
 
 /* Fails at the next byte, unless reading failed already. Always returns false. */
-static bool expected(struct reader *reader, const char *what)
+static bool expected(struct torch_reader *reader, const char *what)
 {
 	char found[HR__QUOTE_BYTES] = "the end of the file";
 	int byte = look(reader);
@@ -110,14 +110,14 @@ static bool expected(struct reader *reader, const char *what)
 	return false;
 }
 
-static int look_past_space(struct reader *reader)
+static int look_past_space(struct torch_reader *reader)
 {
 	int byte;
 	while ((byte = look(reader)) == ' ' || byte == '\n' || byte == '\t' || byte == '\r') reader->at++;
 	return byte;
 }
 
-static bool take_this(struct reader *reader, char wanted, const char *what)
+static bool take_this(struct torch_reader *reader, char wanted, const char *what)
 {
 	if (look_past_space(reader) != wanted) return expected(reader, what);
 	reader->at++;
@@ -126,7 +126,7 @@ static bool take_this(struct reader *reader, char wanted, const char *what)
 
 /* ---- skipping and copying values ---- */
 
-static bool keep(struct reader *reader, int byte)
+static bool keep(struct torch_reader *reader, int byte)
 {
 	if (reader->text_length == reader->text_capacity) {
 		size_t capacity = reader->text_capacity ? reader->text_capacity * 2 : 4096;
@@ -145,7 +145,7 @@ static bool keep(struct reader *reader, int byte)
 
 /* Consumes one value of any type, and copies its text if [cut]. Brackets are counted without checking their type: jansson checks
  * copied text, and skipped text does not matter. */
-static bool pass_value(struct reader *reader, bool cut)
+static bool pass_value(struct torch_reader *reader, bool cut)
 {
 	uint64_t depth = 0;
 	bool in_string = false, escaped = false;
@@ -173,7 +173,7 @@ static bool pass_value(struct reader *reader, bool cut)
 }
 
 /* Reads a key; keys longer than any known one are truncated. */
-static bool take_key(struct reader *reader, char key[KEY_BYTES_MAX])
+static bool take_key(struct torch_reader *reader, char key[KEY_BYTES_MAX])
 {
 	size_t length = 0;
 	bool escaped = false;
@@ -191,7 +191,7 @@ static bool take_key(struct reader *reader, char key[KEY_BYTES_MAX])
 
 /* ---- entries ---- */
 
-static bool bad_entry(struct reader *reader, uint64_t offset, const char *why, const char *detail)
+static bool bad_entry(struct torch_reader *reader, uint64_t offset, const char *why, const char *detail)
 {
 	hr__fail(HR_BAD_FORMAT, "in an entry of device_traces: %s%s", why, detail);
 	reader->status = hr__source_fail_byte(reader->source, HR_BAD_FORMAT, offset);
@@ -199,7 +199,8 @@ static bool bad_entry(struct reader *reader, uint64_t offset, const char *why, c
 }
 
 /* A non-negative integer; 0 if it is missing and not [needed]. */
-static bool number_in(struct reader *reader, const json_t *object, const char *key, bool needed, uint64_t offset, uint64_t *out)
+static bool number_in(struct torch_reader *reader, const json_t *object, const char *key, bool needed, uint64_t offset,
+                      uint64_t *out)
 {
 	const json_t *value = json_object_get(object, key);
 	*out = 0;
@@ -212,7 +213,7 @@ static bool number_in(struct reader *reader, const json_t *object, const char *k
 }
 
 /* True if the entry is used. */
-static bool action_of(struct reader *reader, const json_t *object, uint32_t device, uint64_t offset, enum action *out)
+static bool action_of(struct torch_reader *reader, const json_t *object, uint32_t device, uint64_t offset, enum action *out)
 {
 	const char *text = json_string_value(json_object_get(object, "action"));
 	if (!text) return bad_entry(reader, offset, "expected a text as ", "action");
@@ -224,7 +225,7 @@ static bool action_of(struct reader *reader, const json_t *object, uint32_t devi
 	return true;
 }
 
-static bool append(struct reader *reader, const struct entry *entry)
+static bool append(struct torch_reader *reader, const struct torch_entry *entry)
 {
 	if (reader->count == HR__TAPE_EVENTS_MAX) {
 		reader->status = hr__fail(HR_TOO_MANY, "more than %u events", HR__TAPE_EVENTS_MAX);
@@ -232,7 +233,7 @@ static bool append(struct reader *reader, const struct entry *entry)
 	}
 	if (reader->count == reader->capacity) {
 		size_t capacity = reader->capacity ? reader->capacity + reader->capacity / 2 : 1024;
-		struct entry *entries = realloc(reader->entries, capacity * sizeof *entries);
+		struct torch_entry *entries = realloc(reader->entries, capacity * sizeof *entries);
 		if (!entries) {
 			reader->status = hr__fail(HR_NO_HOST_MEMORY, "no memory for more than %zu events", reader->count);
 			return false;
@@ -245,9 +246,9 @@ static bool append(struct reader *reader, const struct entry *entry)
 	return true;
 }
 
-static void add_object(struct reader *reader, const json_t *object, uint32_t device, uint64_t offset)
+static void add_object(struct torch_reader *reader, const json_t *object, uint32_t device, uint64_t offset)
 {
-	struct entry entry = { .device = device };
+	struct torch_entry entry = { .device = device };
 	uint64_t time_us;
 	if (!action_of(reader, object, device, offset, &entry.action)) return;
 	if (!number_in(reader, object, "addr", true, offset, &entry.address)) return;
@@ -257,7 +258,7 @@ static void add_object(struct reader *reader, const json_t *object, uint32_t dev
 	append(reader, &entry);
 }
 
-static bool take_entry(struct reader *reader, uint32_t device)
+static bool take_entry(struct torch_reader *reader, uint32_t device)
 {
 	json_error_t error;
 	if (look_past_space(reader) != '{') return expected(reader, "an entry, { \"action\": ... }");
@@ -277,7 +278,8 @@ static bool take_entry(struct reader *reader, uint32_t device)
 }
 
 /* Parses "[ x, y, ... ]", calling [take_one] for each element. */
-static bool take_list(struct reader *reader, bool (*take_one)(struct reader *, uint32_t), uint32_t argument, bool numbered)
+static bool take_list(struct torch_reader *reader, bool (*take_one)(struct torch_reader *, uint32_t), uint32_t argument,
+                      bool numbered)
 {
 	if (!take_this(reader, '[', "a list: '['")) return false;
 	if (look_past_space(reader) == ']') return take(reader) != END;
@@ -290,14 +292,14 @@ static bool take_list(struct reader *reader, bool (*take_one)(struct reader *, u
 	}
 }
 
-static bool take_device(struct reader *reader, uint32_t device)
+static bool take_device(struct torch_reader *reader, uint32_t device)
 {
 	if (device >= DEVICES_MAX) return expected(reader, "at most 1024 devices");
 	reader->devices = device + 1;
 	return take_list(reader, take_entry, device, false);
 }
 
-static bool take_member(struct reader *reader)
+static bool take_member(struct torch_reader *reader)
 {
 	char key[KEY_BYTES_MAX];
 	if (!take_key(reader, key)) return false;
@@ -306,7 +308,7 @@ static bool take_member(struct reader *reader)
 	return take_list(reader, take_device, 0, true);
 }
 
-static bool take_snapshot(struct reader *reader)
+static bool take_snapshot(struct torch_reader *reader)
 {
 	if (!take_this(reader, '{', "'{'")) return false;
 	if (look_past_space(reader) == '}') return take(reader) != END;
@@ -322,7 +324,7 @@ static bool take_snapshot(struct reader *reader)
 
 /* ---- filling the tape ---- */
 
-static hr_status choose_device(const struct reader *reader, int64_t wanted, uint32_t *out)
+static hr_status choose_device(const struct torch_reader *reader, int64_t wanted, uint32_t *out)
 {
 	if (!reader->has_traces) return hr__fail(HR_BAD_FORMAT, "expected \"device_traces\" in a PyTorch snapshot; there is none");
 	if (wanted >= (int64_t)reader->devices)
@@ -336,13 +338,13 @@ static hr_status choose_device(const struct reader *reader, int64_t wanted, uint
 	                "no events of device %u; call torch.cuda.memory._record_memory_history() before what is to be recorded", *out);
 }
 
-static hr_status play(const struct reader *reader, uint32_t device, hr__tape *tape)
+static hr_status play(const struct torch_reader *reader, uint32_t device, hr__tape *tape)
 {
 	enum action ending = FREE_REQUESTED;
 	for (size_t i = 0; i < reader->count; i++)
 		if (reader->entries[i].device == device && reader->entries[i].action == FREE_COMPLETED) ending = FREE_COMPLETED;
 	for (size_t i = 0; i < reader->count; i++) {
-		const struct entry *entry = &reader->entries[i];
+		const struct torch_entry *entry = &reader->entries[i];
 		hr__tape_id id = { entry->address, 0 };
 		hr_status status = HR_OK;
 		if (entry->device != device) continue;
@@ -359,7 +361,7 @@ static hr_status play(const struct reader *reader, uint32_t device, hr__tape *ta
 hr_status hr__import_torch(hr__source *source, const hr__import_options *options, hr__tape *tape)
 {
 	uint32_t device = 0;
-	struct reader reader = { .source = source, .per_device = calloc(DEVICES_MAX, sizeof *reader.per_device) };
+	struct torch_reader reader = { .source = source, .per_device = calloc(DEVICES_MAX, sizeof *reader.per_device) };
 	if (!reader.per_device) return hr__fail(HR_NO_HOST_MEMORY, "no memory for reading a snapshot");
 	hr_status status = HR_OK;
 	if (!take_snapshot(&reader)) {

@@ -101,7 +101,7 @@ hr_status hr__oom_read_memory(const void *bytes, size_t size, hr__oom_saved **ou
 #define MEMBER_BYTES_MAX (4u << 20)
 #define ENTRY_BYTES_MAX (256u << 10)
 
-struct reader {
+struct oom_reader {
 	const char *text;
 	size_t size, at;
 	hr_status status; /* the first failure; all functions do nothing after it */
@@ -118,13 +118,13 @@ struct reader {
 
 /* ---- messages ---- */
 
-static void wrong(struct reader *reader, const char *key, const char *what)
+static void wrong(struct oom_reader *reader, const char *key, const char *what)
 {
 	if (reader->status) return;
 	reader->status = hr__fail(HR_BAD_FORMAT, "%s%s%s: %s", reader->where, *reader->where && *key ? "." : "", key, what);
 }
 
-static void wrong_here(struct reader *reader, const char *what)
+static void wrong_here(struct oom_reader *reader, const char *what)
 {
 	char found[HR__QUOTE_BYTES];
 	if (reader->status) return;
@@ -136,7 +136,7 @@ static void wrong_here(struct reader *reader, const char *what)
 	reader->status = hr__fail(HR_BAD_FORMAT, "byte %zu: expected %s, found %s", reader->at, what, found);
 }
 
-__attribute__((format(printf, 2, 3))) static void enter(struct reader *reader, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void enter(struct oom_reader *reader, const char *format, ...)
 {
 	va_list arguments;
 	va_start(arguments, format);
@@ -146,14 +146,14 @@ __attribute__((format(printf, 2, 3))) static void enter(struct reader *reader, c
 
 /* ---- values of an object; 0, false and "" if they are wrong ---- */
 
-static const json_t *value_in(struct reader *reader, const json_t *object, const char *key)
+static const json_t *value_in(struct oom_reader *reader, const json_t *object, const char *key)
 {
 	const json_t *value = json_object_get(object, key);
 	if (!value) wrong(reader, key, "is missing");
 	return value;
 }
 
-static uint64_t number_of(struct reader *reader, const json_t *value, const char *key, uint64_t most)
+static uint64_t number_of(struct oom_reader *reader, const json_t *value, const char *key, uint64_t most)
 {
 	if (!value) return 0;
 	if (!json_is_integer(value) || json_integer_value(value) < 0) {
@@ -164,17 +164,17 @@ static uint64_t number_of(struct reader *reader, const json_t *value, const char
 	return number < most ? number : most;
 }
 
-static uint64_t number_in(struct reader *reader, const json_t *object, const char *key)
+static uint64_t number_in(struct oom_reader *reader, const json_t *object, const char *key)
 {
 	return number_of(reader, value_in(reader, object, key), key, INT64_MAX);
 }
 
-static uint32_t small_in(struct reader *reader, const json_t *object, const char *key)
+static uint32_t small_in(struct oom_reader *reader, const json_t *object, const char *key)
 {
 	return (uint32_t)number_of(reader, value_in(reader, object, key), key, UINT32_MAX);
 }
 
-static double fraction_in(struct reader *reader, const json_t *object, const char *key)
+static double fraction_in(struct oom_reader *reader, const json_t *object, const char *key)
 {
 	const json_t *value = value_in(reader, object, key);
 	if (value && !json_is_number(value)) wrong(reader, key, "expected a number");
@@ -182,14 +182,14 @@ static double fraction_in(struct reader *reader, const json_t *object, const cha
 	return number > 0 ? (number < 1 ? number : 1) : 0;
 }
 
-static bool bool_in(struct reader *reader, const json_t *object, const char *key)
+static bool bool_in(struct oom_reader *reader, const json_t *object, const char *key)
 {
 	const json_t *value = value_in(reader, object, key);
 	if (value && !json_is_boolean(value)) wrong(reader, key, "expected true or false");
 	return json_is_true(value);
 }
 
-static const json_t *string_in(struct reader *reader, const json_t *object, const char *key)
+static const json_t *string_in(struct oom_reader *reader, const json_t *object, const char *key)
 {
 	const json_t *value = value_in(reader, object, key);
 	if (!value || json_is_string(value)) return value;
@@ -197,19 +197,19 @@ static const json_t *string_in(struct reader *reader, const json_t *object, cons
 	return NULL;
 }
 
-static void text_in(struct reader *reader, const json_t *object, const char *key, char *out, size_t capacity)
+static void text_in(struct oom_reader *reader, const json_t *object, const char *key, char *out, size_t capacity)
 {
 	const json_t *value = string_in(reader, object, key);
 	if (value) hr__report_clean(json_string_value(value), json_string_length(value), out, capacity);
 }
 
-static hr_name name_in(struct reader *reader, const json_t *object, const char *key)
+static hr_name name_in(struct oom_reader *reader, const json_t *object, const char *key)
 {
 	const json_t *value = string_in(reader, object, key);
 	return value ? hr__name_of_bytes(json_string_value(value), json_string_length(value)) : HR_NAME_NONE;
 }
 
-static unsigned choice_in(struct reader *reader, const json_t *object, const char *key, const char *const *names)
+static unsigned choice_in(struct oom_reader *reader, const json_t *object, const char *key, const char *const *names)
 {
 	const json_t *value = string_in(reader, object, key);
 	char quoted[HR__QUOTE_BYTES], what[HR__QUOTE_BYTES + 64];
@@ -223,7 +223,7 @@ static unsigned choice_in(struct reader *reader, const json_t *object, const cha
 }
 
 /* "0x7f12"; 0 if there is none. */
-static uint64_t address_in(struct reader *reader, const json_t *object)
+static uint64_t address_in(struct oom_reader *reader, const json_t *object)
 {
 	const json_t *value = json_object_get(object, "address");
 	const char *text = json_string_value(value);
@@ -236,7 +236,7 @@ static uint64_t address_in(struct reader *reader, const json_t *object)
 	return address;
 }
 
-static hr_shape shape_in(struct reader *reader, const json_t *object)
+static hr_shape shape_in(struct oom_reader *reader, const json_t *object)
 {
 	const json_t *value = value_in(reader, object, "shape");
 	int64_t dims[HR_SHAPE_MAX_RANK];
@@ -251,7 +251,7 @@ static hr_shape shape_in(struct reader *reader, const json_t *object)
 }
 
 /* A dtype added by a later version is read as HR_DTYPE_NONE, so that the rest of the report stays readable. */
-static hr_dtype dtype_in(struct reader *reader, const json_t *object)
+static hr_dtype dtype_in(struct oom_reader *reader, const json_t *object)
 {
 	const json_t *value = string_in(reader, object, "dtype");
 #define DTYPE_FIND(name, number, bytes, text) \
@@ -261,7 +261,7 @@ static hr_dtype dtype_in(struct reader *reader, const json_t *object)
 	return HR_DTYPE_NONE;
 }
 
-static const json_t *object_in(struct reader *reader, const json_t *object, const char *key)
+static const json_t *object_in(struct oom_reader *reader, const json_t *object, const char *key)
 {
 	const json_t *value = value_in(reader, object, key);
 	if (!value || json_is_object(value)) return value;
@@ -270,7 +270,7 @@ static const json_t *object_in(struct reader *reader, const json_t *object, cons
 }
 
 /* A list of at most [most] objects, and their number. */
-static const json_t *list_of(struct reader *reader, const json_t *value, const char *key, size_t most, uint32_t *count)
+static const json_t *list_of(struct oom_reader *reader, const json_t *value, const char *key, size_t most, uint32_t *count)
 {
 	char what[64];
 	*count = 0;
@@ -291,44 +291,44 @@ static const json_t *list_of(struct reader *reader, const json_t *value, const c
 
 /* ---- the members ---- */
 
-static void take_format(struct reader *reader, const json_t *value)
+static void take_format(struct oom_reader *reader, const json_t *value)
 {
 	const char *text = json_string_value(value);
 	reader->is_report = text && strcmp(text, HR__REPORT_FORMAT) == 0;
 }
 
-static void take_version(struct reader *reader, const json_t *value)
+static void take_version(struct oom_reader *reader, const json_t *value)
 {
 	reader->version = number_of(reader, value, "version", INT64_MAX);
 }
 
-static void take_id(struct reader *reader, const json_t *value)
+static void take_id(struct oom_reader *reader, const json_t *value)
 {
 	reader->saved->report.id = number_of(reader, value, "id", INT64_MAX);
 }
 
-static void take_sequence(struct reader *reader, const json_t *value)
+static void take_sequence(struct oom_reader *reader, const json_t *value)
 {
 	reader->saved->report.sequence = number_of(reader, value, "sequence", INT64_MAX);
 }
 
 /* "time" is the same as text and is not read. */
-static void take_time_ns(struct reader *reader, const json_t *value)
+static void take_time_ns(struct oom_reader *reader, const json_t *value)
 {
 	reader->saved->report.time_ns = number_of(reader, value, "time_ns", INT64_MAX);
 }
 
-static void take_process(struct reader *reader, const json_t *value)
+static void take_process(struct oom_reader *reader, const json_t *value)
 {
 	reader->saved->report.process = (uint32_t)number_of(reader, value, "process", UINT32_MAX);
 }
 
-static void take_thread(struct reader *reader, const json_t *value)
+static void take_thread(struct oom_reader *reader, const json_t *value)
 {
 	reader->saved->report.thread = (uint32_t)number_of(reader, value, "thread", UINT32_MAX);
 }
 
-static void take_request(struct reader *reader, const json_t *value)
+static void take_request(struct oom_reader *reader, const json_t *value)
 {
 	hr__report *report = &reader->saved->report;
 	report->bytes = number_in(reader, value, "bytes");
@@ -342,7 +342,7 @@ static void take_request(struct reader *reader, const json_t *value)
 	report->dtype = dtype_in(reader, value);
 }
 
-static void take_verdict(struct reader *reader, const json_t *value)
+static void take_verdict(struct oom_reader *reader, const json_t *value)
 {
 	hr_verdict *verdict = &reader->saved->report.verdict;
 	verdict->struct_size = sizeof *verdict;
@@ -362,7 +362,7 @@ static void some_callback(void *user, hr_oom_report report)
 	(void)user, (void)report;
 }
 
-static void take_options(struct reader *reader, const json_t *value)
+static void take_options(struct oom_reader *reader, const json_t *value)
 {
 	hr_oom_options *options = &reader->saved->report.options;
 	enter(reader, "allocator.oom");
@@ -376,7 +376,7 @@ static void take_options(struct reader *reader, const json_t *value)
 	options->callback = bool_in(reader, value, "callback") ? some_callback : NULL;
 }
 
-static void take_allocator(struct reader *reader, const json_t *value)
+static void take_allocator(struct oom_reader *reader, const json_t *value)
 {
 	hr__report *report = &reader->saved->report;
 	text_in(reader, value, "name", report->allocator, sizeof report->allocator);
@@ -389,7 +389,7 @@ static void take_allocator(struct reader *reader, const json_t *value)
 	if (options) take_options(reader, options);
 }
 
-static void take_device(struct reader *reader, const json_t *value)
+static void take_device(struct oom_reader *reader, const json_t *value)
 {
 	hr__report *report = &reader->saved->report;
 	text_in(reader, value, "name", report->device, sizeof report->device);
@@ -404,7 +404,7 @@ static void take_device(struct reader *reader, const json_t *value)
 }
 
 /* Statistics missing in an older report are 0. */
-static void take_stats(struct reader *reader, const json_t *value)
+static void take_stats(struct oom_reader *reader, const json_t *value)
 {
 	hr_stats *stats = &reader->saved->report.stats;
 	hr_stats_init(stats);
@@ -414,7 +414,7 @@ static void take_stats(struct reader *reader, const json_t *value)
 	stats->fragmentation = fraction_in(reader, value, "fragmentation");
 }
 
-static void take_holders_by(struct reader *reader, const json_t *value, hr__report_holders *holders, const char *by)
+static void take_holders_by(struct oom_reader *reader, const json_t *value, hr__report_holders *holders, const char *by)
 {
 	enter(reader, "holders.%s", by);
 	const json_t *top = list_of(reader, value_in(reader, value, "top"), "top", HR__REPORT_TOP, &holders->count);
@@ -430,7 +430,7 @@ static void take_holders_by(struct reader *reader, const json_t *value, hr__repo
 	}
 }
 
-static void take_holders(struct reader *reader, const json_t *value)
+static void take_holders(struct oom_reader *reader, const json_t *value)
 {
 	for (unsigned i = 0; hr__report_holders_by[i]; i++) {
 		enter(reader, "holders");
@@ -439,7 +439,7 @@ static void take_holders(struct reader *reader, const json_t *value)
 	}
 }
 
-static void take_largest(struct reader *reader, const json_t *value)
+static void take_largest(struct oom_reader *reader, const json_t *value)
 {
 	hr__report *report = &reader->saved->report;
 	const json_t *list = list_of(reader, value, "", HR__REPORT_TOP, &report->largest_count);
@@ -457,7 +457,7 @@ static void take_largest(struct reader *reader, const json_t *value)
 	}
 }
 
-static void take_sizes(struct reader *reader, const json_t *value)
+static void take_sizes(struct oom_reader *reader, const json_t *value)
 {
 	hr__report *report = &reader->saved->report;
 	uint32_t count;
@@ -476,7 +476,7 @@ static void take_sizes(struct reader *reader, const json_t *value)
 	}
 }
 
-static void take_runs(struct reader *reader, const json_t *region_object, hr__report_region *region)
+static void take_runs(struct oom_reader *reader, const json_t *region_object, hr__report_region *region)
 {
 	hr__report *report = &reader->saved->report;
 	uint32_t count;
@@ -494,7 +494,7 @@ static void take_runs(struct reader *reader, const json_t *region_object, hr__re
 	}
 }
 
-static void take_regions(struct reader *reader, const json_t *value)
+static void take_regions(struct oom_reader *reader, const json_t *value)
 {
 	hr__report *report = &reader->saved->report;
 	const json_t *list = list_of(reader, value, "", HR__REPORT_REGIONS, &report->region_count);
@@ -514,22 +514,22 @@ static void take_regions(struct reader *reader, const json_t *value)
 	}
 }
 
-static void take_regions_left_out(struct reader *reader, const json_t *value)
+static void take_regions_left_out(struct oom_reader *reader, const json_t *value)
 {
 	reader->saved->report.regions_left_out = (uint32_t)number_of(reader, value, "regions_left_out", UINT32_MAX);
 }
 
-static void take_longest_hold(struct reader *reader, const json_t *value)
+static void take_longest_hold(struct oom_reader *reader, const json_t *value)
 {
 	reader->saved->report.longest_hold = (uint32_t)number_of(reader, value, "longest_hold", UINT32_MAX);
 }
 
-static void take_chunks_visited(struct reader *reader, const json_t *value)
+static void take_chunks_visited(struct oom_reader *reader, const json_t *value)
 {
 	reader->saved->report.chunks_visited = number_of(reader, value, "chunks_visited", INT64_MAX);
 }
 
-static void take_log_total(struct reader *reader, const json_t *value)
+static void take_log_total(struct oom_reader *reader, const json_t *value)
 {
 	reader->saved->report.log_total = number_of(reader, value, "log_total", INT64_MAX);
 }
@@ -538,7 +538,7 @@ static void take_log_total(struct reader *reader, const json_t *value)
 static const struct member {
 	const char *key;
 	bool is_object;
-	void (*take)(struct reader *, const json_t *);
+	void (*take)(struct oom_reader *, const json_t *);
 } members[] = {
 	{ "format", false, take_format },
 	{ "version", false, take_version },
@@ -567,13 +567,13 @@ static const struct member {
 
 /* ---- the text ---- */
 
-static int look(struct reader *reader)
+static int look(struct oom_reader *reader)
 {
 	while (reader->at < reader->size && strchr(" \t\r\n", reader->text[reader->at]) && reader->text[reader->at]) reader->at++;
 	return reader->at < reader->size ? (unsigned char)reader->text[reader->at] : -1;
 }
 
-static bool take_this(struct reader *reader, char wanted, const char *what)
+static bool take_this(struct oom_reader *reader, char wanted, const char *what)
 {
 	if (reader->status) return false;
 	if (look(reader) != wanted) wrong_here(reader, what);
@@ -582,7 +582,7 @@ static bool take_this(struct reader *reader, char wanted, const char *what)
 }
 
 /* Parses the next value, which must have at most [most] bytes; NULL on failure. */
-static json_t *take_value(struct reader *reader, size_t most)
+static json_t *take_value(struct oom_reader *reader, size_t most)
 {
 	json_error_t error = { 0 };
 	char quoted[HR__QUOTE_BYTES];
@@ -614,7 +614,7 @@ static json_t *take_value(struct reader *reader, size_t most)
 
 /* ---- the log ---- */
 
-static bool make_room(struct reader *reader)
+static bool make_room(struct oom_reader *reader)
 {
 	hr__report *report = &reader->saved->report;
 	if (report->log_count < reader->log_capacity) return true;
@@ -630,7 +630,7 @@ static bool make_room(struct reader *reader)
 }
 
 /* Skips the failing request at the end of the log: it is a part of the report itself. */
-static void take_entry(struct reader *reader, const json_t *object, uint32_t index)
+static void take_entry(struct oom_reader *reader, const json_t *object, uint32_t index)
 {
 	hr__report *report = &reader->saved->report;
 	enter(reader, "log[%u]", index);
@@ -653,7 +653,7 @@ static void take_entry(struct reader *reader, const json_t *object, uint32_t ind
 	if (!reader->status && !reader->failed_seen && make_room(reader)) reader->saved->log[report->log_count++] = entry;
 }
 
-static void take_log(struct reader *reader)
+static void take_log(struct oom_reader *reader)
 {
 	if (!take_this(reader, '[', "a list: '['")) return;
 	int next = look(reader) == ']' ? ']' : ',';
@@ -670,7 +670,7 @@ static void take_log(struct reader *reader)
 
 /* ---- the report ---- */
 
-static void take_member(struct reader *reader)
+static void take_member(struct oom_reader *reader)
 {
 	size_t i = 0;
 	if (look(reader) != '"') {
@@ -695,7 +695,7 @@ static void take_member(struct reader *reader)
 	json_decref(value);
 }
 
-static void take_members(struct reader *reader)
+static void take_members(struct oom_reader *reader)
 {
 	if (!take_this(reader, '{', "'{'")) return;
 	int next = look(reader) == '}' ? '}' : ',';
@@ -710,7 +710,7 @@ static void take_members(struct reader *reader)
 }
 
 /* Checks that the text is a report, of a supported version. */
-static void look_at_kind(struct reader *reader)
+static void look_at_kind(struct oom_reader *reader)
 {
 	if (reader->size >= 2 && memcmp(reader->text, "\x1F\x8B", 2) == 0) {
 		reader->status = hr__fail(HR_BAD_FORMAT, "it is packed with gzip; run gunzip first");
@@ -739,7 +739,7 @@ static void look_at_kind(struct reader *reader)
 
 hr_status hr__oom_read_memory(const void *bytes, size_t size, hr__oom_saved **out)
 {
-	struct reader reader = { .text = bytes ? bytes : "", .size = size };
+	struct oom_reader reader = { .text = bytes ? bytes : "", .size = size };
 	if (size >= 3 && memcmp(bytes, "\xEF\xBB\xBF", 3) == 0) reader.at = 3;
 	size_t begin = reader.at;
 	reader.saved = calloc(1, sizeof *reader.saved);

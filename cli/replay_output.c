@@ -195,7 +195,7 @@ static void print_speed(const hr__replay *replay)
 	       speed->alloc_p99_ns, speed->free_p50_ns, speed->free_p99_ns);
 }
 
-struct source {
+struct counted_source {
 	const char *name;
 	int64_t count;
 };
@@ -204,9 +204,9 @@ struct source {
 static void print_sources(const hr__replay *replay)
 {
 	const hr_stats *stats = &replay->trial.stats;
-	const struct source sources[] = { { "thread cache", stats->source_cache }, { "free memory", stats->source_free_chunk },
-		                              { "growth", stats->source_grow },        { "trimming", stats->source_trim },
-		                              { "stitching", stats->source_stitch },   { "the device", stats->source_device } };
+	const struct counted_source sources[] = { { "thread cache", stats->source_cache }, { "free memory", stats->source_free_chunk },
+		                                      { "growth", stats->source_grow },        { "trimming", stats->source_trim },
+		                                      { "stitching", stats->source_stitch },   { "the device", stats->source_device } };
 	double total = (double)(stats->num_allocs - stats->num_failed_allocs);
 	const char *between = "";
 	hr__line_begin("came from");

@@ -42,13 +42,13 @@ static const hr__option options[] = {
 	{ NULL, NULL, NULL },
 };
 
-typedef struct request {
+typedef struct report_request {
 	hr_profile_options options;
 	hr_profile_format format;
 	hr__patterns show, hide;
 	int64_t steps[STEPS_MAX];
 	size_t step_count;
-} request;
+} report_request;
 
 static bool read_switch(const hr__arguments *arguments, int option, bool *out)
 {
@@ -70,7 +70,7 @@ static void read_text(const hr__arguments *arguments, int option, const char **o
 	if (arguments->values[option]) *out = arguments->values[option];
 }
 
-static bool read_steps(const hr__arguments *arguments, request *r)
+static bool read_steps(const hr__arguments *arguments, report_request *r)
 {
 	if (!hr__arguments_has(arguments, STEP)) return true;
 	if (!hr__profile_parse_steps(arguments->values[STEP], r->steps, STEPS_MAX, &r->step_count)) return true;
@@ -91,10 +91,10 @@ static bool read_numbers(const hr__arguments *arguments, hr_profile_options *o)
 	return true;
 }
 
-static bool read_request(const hr__arguments *arguments, request *r)
+static bool read_request(const hr__arguments *arguments, report_request *r)
 {
 	hr_profile_options *o = &r->options;
-	*r = (request){ .format = hr__arguments_has(arguments, JSON) ? HR_PROFILE_JSON : HR_PROFILE_TEXT };
+	*r = (report_request){ .format = hr__arguments_has(arguments, JSON) ? HR_PROFILE_JSON : HR_PROFILE_TEXT };
 	hr_profile_options_init(o);
 	if (hr__arguments_has(arguments, PRESET) && hr_profile_options_preset(o, arguments->values[PRESET])) {
 		hr__complain_last();
@@ -144,7 +144,7 @@ static bool is_alone(const hr__arguments *arguments, int option, int with)
 }
 
 /* Whether an option that selects rows or columns can change anything in this view. */
-static bool has_effect(int option, const hr__profile *profile, const request *r)
+static bool has_effect(int option, const hr__profile *profile, const report_request *r)
 {
 	bool has_rows = hr__profile_has_form(profile, HR__TABLE_LIST) || hr__profile_has_form(profile, HR__TABLE_TREE);
 	switch (option) {
@@ -163,7 +163,7 @@ static bool has_effect(int option, const hr__profile *profile, const request *r)
 }
 
 /* False: an option has no effect in this view; a message was printed. */
-static bool all_have_effect(const hr__arguments *arguments, const hr__profile *profile, const request *r)
+static bool all_have_effect(const hr__arguments *arguments, const hr__profile *profile, const report_request *r)
 {
 	for (int i = 0; options[i].name; i++) {
 		if (!hr__arguments_has(arguments, i) || has_effect(i, profile, r)) continue;
@@ -173,7 +173,7 @@ static bool all_have_effect(const hr__arguments *arguments, const hr__profile *p
 	return true;
 }
 
-static int write_profile(const hr__arguments *arguments, const hr__profile *profile, const request *r)
+static int write_profile(const hr__arguments *arguments, const hr__profile *profile, const report_request *r)
 {
 	const char *path = arguments->values[OUT], *trace = arguments->operands[0], *order = arguments->values[ORDER_BY];
 	hr__export_file *file;
@@ -196,7 +196,7 @@ static int write_page(const char *path, const hr__capture *capture, hr__progress
 	return status ? hr__complain_last() : HR__EXIT_DONE;
 }
 
-static int report(const hr__arguments *arguments, request *r)
+static int report(const hr__arguments *arguments, report_request *r)
 {
 	hr__progress progress;
 	hr__capture *capture = NULL;
@@ -241,7 +241,7 @@ static int export_trace(const hr__arguments *arguments)
 
 static int run(const hr__arguments *arguments)
 {
-	request r;
+	report_request r;
 	if (hr__arguments_has(arguments, EXPORT)) return export_trace(arguments);
 	if (hr__arguments_has(arguments, HTML) && !is_alone(arguments, HTML, HTML)) return HR__EXIT_BAD;
 	if (!leaves_trace(arguments, HTML) || !leaves_trace(arguments, OUT)) return HR__EXIT_BAD;

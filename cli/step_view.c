@@ -8,14 +8,14 @@
 #include "core/base/status.h"
 #include "core/base/text.h"
 
-struct maker {
+struct step_view_maker {
 	const hr__uses *uses;
 	uint64_t granularity;
 	hr__step_view *view;
 	uint32_t *numbers; /* for each tensor of the tape, its index in the view, if it has one */
 };
 
-static void add_tensor(struct maker *maker, uint32_t index, bool lived_before)
+static void add_tensor(struct step_view_maker *maker, uint32_t index, bool lived_before)
 {
 	hr__plan_step *step = &maker->view->step;
 	/* Cannot overflow: a tape has no tensor above 2^48 bytes. */
@@ -30,19 +30,19 @@ static void add_tensor(struct maker *maker, uint32_t index, bool lived_before)
 		                                                            .lived_before = lived_before };
 }
 
-static void add_op(struct maker *maker, uint32_t index, uint64_t ns)
+static void add_op(struct step_view_maker *maker, uint32_t index, uint64_t ns)
 {
 	hr__plan_step *step = &maker->view->step;
 	maker->view->op_of[step->op_count] = index;
 	maker->view->ops[step->op_count++] = (hr__plan_op){ .ns = ns, .first_use = step->use_count };
 }
 
-static void add_use(struct maker *maker, uint32_t tensor, bool write)
+static void add_use(struct step_view_maker *maker, uint32_t tensor, bool write)
 {
 	maker->view->uses[maker->view->step.use_count++] = (hr__plan_use){ .tensor = maker->numbers[tensor], .write = write };
 }
 
-static void add_act(struct maker *maker, const hr__act *act)
+static void add_act(struct step_view_maker *maker, const hr__act *act)
 {
 	const hr__uses *uses = maker->uses;
 	hr__plan_step *step = &maker->view->step;
@@ -65,7 +65,7 @@ static void add_act(struct maker *maker, const hr__act *act)
 }
 
 /* Allocates arrays for the maximum that [part] can need. */
-static bool get_room(struct maker *maker, uint32_t part)
+static bool get_room(struct step_view_maker *maker, uint32_t part)
 {
 	const hr__uses *uses = maker->uses;
 	const hr__use_part *played = &uses->parts[part];
@@ -89,7 +89,7 @@ static bool get_room(struct maker *maker, uint32_t part)
 hr_status hr__step_view_make(const hr__uses *uses, uint32_t part, uint64_t granularity, hr__step_view *out)
 {
 	const hr__use_part *played = &uses->parts[part];
-	struct maker maker = { uses, granularity, out, NULL };
+	struct step_view_maker maker = { uses, granularity, out, NULL };
 	*out = (hr__step_view){ 0 };
 	bool enough = get_room(&maker, part);
 	if (enough) {

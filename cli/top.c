@@ -122,15 +122,15 @@ static const struct {
 };
 
 /* The columns that fit into a line. */
-typedef struct layout {
+typedef struct top_layout {
 	bool shows[COLUMN_COUNT];
 	int width; /* of a line */
 	int spark; /* columns of the sparkline; 0 = none */
-} layout;
+} top_layout;
 
-static layout fit_columns(int width)
+static top_layout fit_columns(int width)
 {
-	layout fit = { .width = width };
+	top_layout fit = { .width = width };
 	int used = -1;
 	for (int i = 0; i < COLUMN_COUNT; i++) fit.shows[i] = true, used += columns[i].width + 1;
 	for (int drop = COLUMN_COUNT; drop > 0 && used > width; drop--)
@@ -164,7 +164,7 @@ static void print_line(const char *text, bool live)
 	printf("%.*s%s", line_width(live), text, end_of_line(live));
 }
 
-static void print_cell(const layout *fit, int column, const char *text, hr__style_name style)
+static void print_cell(const top_layout *fit, int column, const char *text, hr__style_name style)
 {
 	if (!fit->shows[column]) return;
 	int width = columns[column].width;
@@ -172,7 +172,7 @@ static void print_cell(const layout *fit, int column, const char *text, hr__styl
 	       hr__style(stdout, HR__STYLE_PLAIN));
 }
 
-static void print_heading(const layout *fit, bool live)
+static void print_heading(const top_layout *fit, bool live)
 {
 	char spark[32];
 	for (int i = 0; i < COLUMN_COUNT; i++) print_cell(fit, i, columns[i].heading, HR__STYLE_HEADING);
@@ -189,7 +189,7 @@ static const char *short_count(uint64_t value, char *out, size_t capacity, int w
 	return out;
 }
 
-static void print_device(const view *v, const hr__segment *s, const hr__segment_device *device, const layout *fit, bool live)
+static void print_device(const view *v, const hr__segment *s, const hr__segment_device *device, const top_layout *fit, bool live)
 {
 	char text[32];
 	double per_second = rate_of(v, s, device);
@@ -216,7 +216,7 @@ static void print_device(const view *v, const hr__segment *s, const hr__segment_
 static void print_table(const view *v, bool live, int rows)
 {
 	const hr__segments *look = &v->looks[v->now];
-	layout fit = fit_columns(line_width(live));
+	top_layout fit = fit_columns(line_width(live));
 	int printed = 1;
 	print_heading(&fit, live);
 	for (size_t i = 0; i < look->count; i++)

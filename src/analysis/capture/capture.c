@@ -42,7 +42,7 @@ typedef struct holder {
 
 #define STEP_TAGS 16
 
-typedef struct reading {
+typedef struct capture_reading {
 	holder *holder;
 	hr__capture *capture;
 	hr__array *arrays;
@@ -70,19 +70,19 @@ typedef struct reading {
 	uint64_t early;       /* events skipped before the mark */
 	uint32_t early_allocations;
 	uint8_t *heard;       /* of each thread: kinds of events seen so far */
-} reading;
+} capture_reading;
 
 enum { HEARD = 1, HEARD_OP = 2 };
 
 /* [from_before]: the event may end something that began before the recording. */
-static void skip(reading *r, bool from_before)
+static void skip(capture_reading *r, bool from_before)
 {
 	if (!r->begun) r->early++;
 	else if (!from_before) r->capture->skipped++;
 }
 
 /* A plan's mark is written when the plan is ready; its bytes are the duration. */
-static hr_status take_pause(reading *r, const hr__event *e)
+static hr_status take_pause(capture_reading *r, const hr__event *e)
 {
 	hr_status status = HR_OK;
 	hr__pause *pause = hr__array_push(&r->arrays[PAUSES], &status);
@@ -90,7 +90,7 @@ static hr_status take_pause(reading *r, const hr__event *e)
 	return status;
 }
 
-static void take_mark(reading *r, const hr__event *e)
+static void take_mark(capture_reading *r, const hr__event *e)
 {
 	if (r->begun || e->tag || e->bytes) return;
 	r->begun = true;
@@ -108,7 +108,7 @@ static void copy_name(char out[32], const char *name)
 	out[length] = 0;
 }
 
-static hr_status add_device(reading *r, uint32_t id, const char *name, uint64_t limit, uint64_t page)
+static hr_status add_device(capture_reading *r, uint32_t id, const char *name, uint64_t limit, uint64_t page)
 {
 	hr_status status = HR_OK;
 	hr__capture_device *device = hr__array_push(&r->arrays[DEVICES], &status);
@@ -120,7 +120,7 @@ static hr_status add_device(reading *r, uint32_t id, const char *name, uint64_t 
 	return HR_OK;
 }
 
-static hr_status add_allocator(reading *r, uint32_t id, const char *name, const char *kind, uint32_t device, uint64_t limit)
+static hr_status add_allocator(capture_reading *r, uint32_t id, const char *name, const char *kind, uint32_t device, uint64_t limit)
 {
 	hr_status status = HR_OK;
 	hr__capture_allocator *allocator = hr__array_push(&r->arrays[ALLOCATORS], &status);
@@ -134,7 +134,7 @@ static hr_status add_allocator(reading *r, uint32_t id, const char *name, const 
 }
 
 /* Index of the device with that id in the file; the "(unknown)" entry if the file does not define it. */
-static uint32_t find_device(const reading *r, uint32_t id)
+static uint32_t find_device(const capture_reading *r, uint32_t id)
 {
 	const hr__slots *slots = &r->device_slots;
 	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
@@ -147,7 +147,7 @@ static uint32_t find_device(const reading *r, uint32_t id)
 }
 
 /* Adds the file's devices and allocators, and one "(unknown)" entry of each, which is dropped at the end if unused. */
-static hr_status add_definitions(reading *r)
+static hr_status add_definitions(capture_reading *r)
 {
 	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
 	hr_status status = HR_OK;
@@ -163,7 +163,7 @@ static hr_status add_definitions(reading *r)
 	return status;
 }
 
-static uint32_t find_allocator(reading *r, uint32_t id)
+static uint32_t find_allocator(capture_reading *r, uint32_t id)
 {
 	if (id == r->last_allocator_id) return r->last_allocator;
 	const hr__slots *slots = &r->allocator_slots;
@@ -193,7 +193,7 @@ static uint32_t hash_site(const hr__slots *slots, const hr__site *s)
 	return hr__finder_hash(slots, (uint64_t)first << 32 | (uint32_t)s->dtype, (uint64_t)s->allocator << 32 | s->stream);
 }
 
-static hr_status find_site(reading *r, const hr__site *wanted, uint32_t *out)
+static hr_status find_site(capture_reading *r, const hr__site *wanted, uint32_t *out)
 {
 	hr__array *sites = &r->arrays[SITES];
 	hr__site *all = (void *)sites->base;
@@ -217,7 +217,7 @@ static hr_status find_site(reading *r, const hr__site *wanted, uint32_t *out)
 	return HR_OK;
 }
 
-static hr_status site_of(reading *r, const hr__event *e, uint32_t *out)
+static hr_status site_of(capture_reading *r, const hr__event *e, uint32_t *out)
 {
 	hr__site site = { e->op, e->scope, e->tag, e->shape, e->dtype, find_allocator(r, e->allocator), e->stream };
 	return find_site(r, &site, out);
@@ -225,18 +225,18 @@ static hr_status site_of(reading *r, const hr__event *e, uint32_t *out)
 
 /* ---- what is live ---- */
 
-static const hr__allocation *allocation_at(const reading *r, uint32_t index)
+static const hr__allocation *allocation_at(const capture_reading *r, uint32_t index)
 {
 	return (const hr__allocation *)(const void *)r->arrays[ALLOCATIONS].base + index;
 }
 
-static uint32_t allocator_of(const reading *r, uint32_t allocation)
+static uint32_t allocator_of(const capture_reading *r, uint32_t allocation)
 {
 	return ((const hr__site *)(const void *)r->arrays[SITES].base)[allocation_at(r, allocation)->site].allocator;
 }
 
 /* The slot of the live allocation at [address]; false when there is none. */
-static bool find_live(const reading *r, uint32_t allocator, uint64_t address, uint32_t *slot)
+static bool find_live(const capture_reading *r, uint32_t allocator, uint64_t address, uint32_t *slot)
 {
 	const hr__slots *slots = &r->live;
 	uint32_t hash = hr__finder_hash(slots, address, allocator);
@@ -247,7 +247,7 @@ static bool find_live(const reading *r, uint32_t allocator, uint64_t address, ui
 	return false;
 }
 
-static hr_status add_change(reading *r, uint32_t allocation, bool frees)
+static hr_status add_change(capture_reading *r, uint32_t allocation, bool frees)
 {
 	hr_status status = HR_OK;
 	hr__change *change = hr__array_push(&r->arrays[CHANGES], &status);
@@ -255,7 +255,7 @@ static hr_status add_change(reading *r, uint32_t allocation, bool frees)
 	return status;
 }
 
-static hr_status end_allocation(reading *r, uint32_t slot, uint64_t now)
+static hr_status end_allocation(capture_reading *r, uint32_t slot, uint64_t now)
 {
 	uint32_t index = r->live.slots[slot].item - 1;
 	hr__allocation *allocation = (hr__allocation *)(void *)r->arrays[ALLOCATIONS].base + index;
@@ -272,7 +272,7 @@ static hr_status end_allocation(reading *r, uint32_t slot, uint64_t now)
 }
 
 /* Called when bytes in use have grown. */
-static void note_peaks(reading *r, uint32_t allocator, uint64_t now)
+static void note_peaks(capture_reading *r, uint32_t allocator, uint64_t now)
 {
 	hr__capture_allocator *a = (hr__capture_allocator *)(void *)r->arrays[ALLOCATORS].base + allocator;
 	hr__capture_device *d = (hr__capture_device *)(void *)r->arrays[DEVICES].base + a->device;
@@ -290,7 +290,7 @@ static void note_peaks(reading *r, uint32_t allocator, uint64_t now)
 	}
 }
 
-static hr_status begin_allocation(reading *r, const hr__event *e, uint32_t site)
+static hr_status begin_allocation(capture_reading *r, const hr__event *e, uint32_t site)
 {
 	uint32_t allocator = ((hr__site *)(void *)r->arrays[SITES].base)[site].allocator;
 	uint64_t slack = e->requested <= e->bytes ? e->bytes - e->requested : 0;
@@ -311,7 +311,7 @@ static hr_status begin_allocation(reading *r, const hr__event *e, uint32_t site)
 }
 
 /* A block that is allocated while the recording begins is reported by both the recorder and the allocating thread. */
-static bool is_told_again(const reading *r, uint32_t index, uint32_t site, const hr__event *e)
+static bool is_told_again(const capture_reading *r, uint32_t index, uint32_t site, const hr__event *e)
 {
 	const hr__allocation *allocation = allocation_at(r, index);
 	const hr__site *sites = (const void *)r->arrays[SITES].base, *a = &sites[allocation->site], *b = &sites[site];
@@ -319,7 +319,7 @@ static bool is_told_again(const reading *r, uint32_t index, uint32_t site, const
 	return allocation->bytes == e->bytes && a->op == b->op && a->scope == b->scope && a->tag == b->tag && a->shape == b->shape && a->dtype == b->dtype;
 }
 
-static hr_status take_alloc(reading *r, const hr__event *e)
+static hr_status take_alloc(capture_reading *r, const hr__event *e)
 {
 	uint32_t site, slot;
 	hr_status status;
@@ -338,7 +338,7 @@ static hr_status take_alloc(reading *r, const hr__event *e)
 	return status ? status : begin_allocation(r, e, site);
 }
 
-static hr_status take_free(reading *r, const hr__event *e)
+static hr_status take_free(capture_reading *r, const hr__event *e)
 {
 	uint32_t slot;
 	if (find_live(r, find_allocator(r, e->allocator), e->address, &slot)) return end_allocation(r, slot, e->time_ns);
@@ -348,17 +348,17 @@ static hr_status take_free(reading *r, const hr__event *e)
 
 /* ---- ops and uses ---- */
 
-static hr__op_run *op_at(const reading *r, uint32_t index)
+static hr__op_run *op_at(const capture_reading *r, uint32_t index)
 {
 	return (hr__op_run *)(void *)r->arrays[OPS].base + index;
 }
 
-static uint32_t parent_of(const reading *r, uint32_t op)
+static uint32_t parent_of(const capture_reading *r, uint32_t op)
 {
 	return ((const uint32_t *)(const void *)r->parents.base)[op];
 }
 
-static hr_status take_op_begin(reading *r, const hr__event *e)
+static hr_status take_op_begin(capture_reading *r, const hr__event *e)
 {
 	hr_status status = HR_OK;
 	hr__op_run *op = hr__array_push(&r->arrays[OPS], &status);
@@ -371,7 +371,7 @@ static hr_status take_op_begin(reading *r, const hr__event *e)
 }
 
 /* Index + 1 of the innermost op of that name on the thread; 0: none within OP_DEPTH_MOST. */
-static uint32_t find_op(const reading *r, uint32_t thread, hr_name name)
+static uint32_t find_op(const capture_reading *r, uint32_t thread, hr_name name)
 {
 	uint32_t at = r->tops[thread];
 	for (int depth = 0; at && depth < OP_DEPTH_MOST; depth++, at = parent_of(r, at - 1))
@@ -379,7 +379,7 @@ static uint32_t find_op(const reading *r, uint32_t thread, hr_name name)
 	return 0;
 }
 
-static void take_op_end(reading *r, const hr__event *e)
+static void take_op_end(capture_reading *r, const hr__event *e)
 {
 	uint32_t ended = find_op(r, e->thread, e->op);
 	if (!ended || e->bytes > TIME_MOST - r->worked) {
@@ -396,7 +396,7 @@ static void take_op_end(reading *r, const hr__event *e)
 	} while (at != ended);
 }
 
-static hr_status take_use(reading *r, const hr__event *e)
+static hr_status take_use(capture_reading *r, const hr__event *e)
 {
 	uint32_t slot;
 	hr_status status = HR_OK;
@@ -414,7 +414,7 @@ static hr_status take_use(reading *r, const hr__event *e)
 
 /* ---- steps ---- */
 
-static void end_step(reading *r, uint64_t now)
+static void end_step(capture_reading *r, uint64_t now)
 {
 	hr__step_run *step = (hr__step_run *)(void *)r->arrays[STEPS].base + r->step;
 	step->end_ns = now;
@@ -422,12 +422,12 @@ static void end_step(reading *r, uint64_t now)
 	r->step = HR__NONE;
 }
 
-static uint64_t step_number(const reading *r)
+static uint64_t step_number(const capture_reading *r)
 {
 	return ((const hr__step_run *)(const void *)r->arrays[STEPS].base)[r->step].number;
 }
 
-static bool joins_step(const reading *r, const hr__event *e)
+static bool joins_step(const capture_reading *r, const hr__event *e)
 {
 	if (!e->tag || !r->step_tag_count) return e->bytes == step_number(r);
 	for (uint32_t i = 0; i < r->step_tag_count; i++)
@@ -435,13 +435,13 @@ static bool joins_step(const reading *r, const hr__event *e)
 	return true;
 }
 
-static void enter_step(reading *r, hr_name tag)
+static void enter_step(capture_reading *r, hr_name tag)
 {
 	r->step_inside++;
 	if (tag && r->step_tag_count < STEP_TAGS) r->step_tags[r->step_tag_count++] = tag;
 }
 
-static hr_status take_step(reading *r, const hr__event *e)
+static hr_status take_step(capture_reading *r, const hr__event *e)
 {
 	hr_status status = HR_OK;
 	if (r->step != HR__NONE && joins_step(r, e)) {
@@ -461,7 +461,7 @@ static hr_status take_step(reading *r, const hr__event *e)
 	return HR_OK;
 }
 
-static void take_step_end(reading *r, const hr__event *e)
+static void take_step_end(capture_reading *r, const hr__event *e)
 {
 	bool open = r->step != HR__NONE;
 	if (r->step_owed && (!open || e->bytes != step_number(r))) r->step_owed--;
@@ -479,14 +479,14 @@ static uint64_t place_of(const hr__event *e)
 
 /* Records the copy of a resident tensor. An eviction without a copy is recorded after the memory was freed; its host copy was
  * recorded earlier. */
-static hr_status leave(reading *r, const hr__event *e)
+static hr_status leave(capture_reading *r, const hr__event *e)
 {
 	uint32_t slot, allocator = find_allocator(r, e->allocator);
 	if (!e->bytes || !find_live(r, allocator, e->address, &slot)) return HR_OK;
 	return hr__capture_lives_leave(&r->lives, allocator, place_of(e), r->live.slots[slot].item - 1);
 }
 
-static hr_status come_back(reading *r, const hr__event *e)
+static hr_status come_back(capture_reading *r, const hr__event *e)
 {
 	uint32_t slot, allocator = find_allocator(r, e->allocator);
 	if (!find_live(r, allocator, e->address, &slot)) return HR_OK;
@@ -496,7 +496,7 @@ static hr_status come_back(reading *r, const hr__event *e)
 #define FREES_BACK 64 /* maximum number of changes between the free of a moved block and the record of the move */
 
 /* The allocation that was at [address] before a move; it may have been freed already. HR__NONE: unknown. */
-static uint32_t moved_from(const reading *r, uint32_t allocator, uint64_t address)
+static uint32_t moved_from(const capture_reading *r, uint32_t allocator, uint64_t address)
 {
 	uint32_t slot;
 	const hr__change *changes = (const void *)r->arrays[CHANGES].base;
@@ -508,14 +508,14 @@ static uint32_t moved_from(const reading *r, uint32_t allocator, uint64_t addres
 	return find_live(r, allocator, address, &slot) ? r->live.slots[slot].item - 1 : HR__NONE;
 }
 
-static hr_status move_on_device(reading *r, const hr__event *e)
+static hr_status move_on_device(capture_reading *r, const hr__event *e)
 {
 	uint32_t slot, allocator = find_allocator(r, e->allocator), from = moved_from(r, allocator, e->address);
 	if (from == HR__NONE || !find_live(r, allocator, e->address2, &slot)) return HR_OK;
 	return hr__capture_lives_move(&r->lives, from, r->live.slots[slot].item - 1);
 }
 
-static hr_status follow_life(reading *r, const hr__event *e, hr__move_kind kind)
+static hr_status follow_life(capture_reading *r, const hr__event *e, hr__move_kind kind)
 {
 	switch (kind) {
 	case HR__MOVE_OUT: return leave(r, e);
@@ -528,7 +528,7 @@ static hr_status follow_life(reading *r, const hr__event *e, hr__move_kind kind)
 
 /* ---- moves, refusals, regions ---- */
 
-static hr_status take_move(reading *r, const hr__event *e, hr__move_kind kind)
+static hr_status take_move(capture_reading *r, const hr__event *e, hr__move_kind kind)
 {
 	uint32_t site = 0, slot, allocator = find_allocator(r, e->allocator);
 	bool known = kind == HR__MOVE_ON_DEVICE &&
@@ -548,7 +548,7 @@ static hr_status take_move(reading *r, const hr__event *e, hr__move_kind kind)
 	return HR_OK;
 }
 
-static hr_status take_refusal(reading *r, const hr__event *e)
+static hr_status take_refusal(capture_reading *r, const hr__event *e)
 {
 	uint32_t site;
 	hr_status status = site_of(r, e, &site);
@@ -557,7 +557,7 @@ static hr_status take_refusal(reading *r, const hr__event *e)
 	return status;
 }
 
-static hr_status take_region(reading *r, const hr__event *e)
+static hr_status take_region(capture_reading *r, const hr__event *e)
 {
 	bool taken = false;
 	uint32_t allocator = find_allocator(r, e->allocator);
@@ -569,7 +569,7 @@ static hr_status take_region(reading *r, const hr__event *e)
 
 /* ---- reading ---- */
 
-static hr_status take_event(reading *r, const hr__event *e)
+static hr_status take_event(capture_reading *r, const hr__event *e)
 {
 	switch (e->kind) {
 	case HR__EVENT_ALLOC: return take_alloc(r, e);
@@ -595,7 +595,7 @@ static hr_status take_event(reading *r, const hr__event *e)
 	}
 }
 
-static hr_status read_events(reading *r, hr__capture_progress progress, void *context)
+static hr_status read_events(capture_reading *r, hr__capture_progress progress, void *context)
 {
 	hr__event event;
 	hr_status status;
@@ -615,7 +615,7 @@ static hr_status read_events(reading *r, hr__capture_progress progress, void *co
 
 /* Bounds that follow from the number of events: an event adds at most one item to each array, except two changes, or one region
  * plus the remainders of two others. */
-static hr_status make_arrays(reading *r)
+static hr_status make_arrays(capture_reading *r)
 {
 	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
 	const struct {
@@ -656,7 +656,7 @@ static void free_zeros(void *memory, size_t count, size_t item_bytes)
 	if (memory) hr__os()->free(memory, (count ? count : 1) * item_bytes);
 }
 
-static hr_status make_rest(reading *r)
+static hr_status make_rest(capture_reading *r)
 {
 	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
 	r->threads = (size_t)summary->threads;
@@ -675,7 +675,7 @@ static hr_status make_rest(reading *r)
 	return status;
 }
 
-static void free_rest(reading *r)
+static void free_rest(capture_reading *r)
 {
 	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
 	free_zeros(r->tops, r->threads, sizeof *r->tops);
@@ -694,7 +694,7 @@ static void free_rest(reading *r)
 /* ---- the result ---- */
 
 /* The "(unknown)" entries are the last ones; unused, they are dropped. */
-static bool is_unknown_used(const reading *r)
+static bool is_unknown_used(const capture_reading *r)
 {
 	const hr__array *sites = &r->arrays[SITES], *regions = &r->arrays[REGIONS];
 	uint32_t last = (uint32_t)r->arrays[ALLOCATORS].count - 1, device = (uint32_t)r->arrays[DEVICES].count - 1;
@@ -724,7 +724,7 @@ static uint64_t count_other_names(const hr__capture *c)
 	return count;
 }
 
-static void finish(reading *r)
+static void finish(capture_reading *r)
 {
 	hr__capture *c = r->capture;
 	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
@@ -768,7 +768,7 @@ static void finish(reading *r)
 /* Owns [reader] from here on. */
 static hr_status make_capture(hr__trace_reader *reader, hr__capture_progress progress, void *context, hr__capture **out)
 {
-	reading r = { .reader = reader, .last_allocator_id = HR__NONE };
+	capture_reading r = { .reader = reader, .last_allocator_id = HR__NONE };
 	hr_status status = HR_OK;
 	r.holder = get_zeros(1, sizeof(holder), &status);
 	if (status) {

@@ -18,33 +18,33 @@
 #include "core/os/os.h"
 #include "analysis/view/view.h"
 
-typedef struct node {
+typedef struct tree_node {
 	uint32_t least; /* minimum of reasons, including added */
 	uint32_t added; /* reasons added to the whole subtree */
 	uint64_t bytes; /* with the minimum of reasons */
 	uint64_t longest, first, last; /* longest run of such bytes: anywhere, from the left edge, to the right edge */
-} node;
+} tree_node;
 
 typedef struct address_row {
 	uint64_t *edges; /* sorted addresses; there is one interval less */
 	uint32_t edge_count;
-	node *nodes;     /* node 0 is the root; the left child follows its parent, the right child follows the left subtree */
+	tree_node *nodes; /* node 0 is the root; the left child follows its parent, the right child follows the left subtree */
 	uint64_t reserved, peak_reserved;
 } address_row;
 
-typedef struct mapping {
+typedef struct region_change {
 	uint64_t time_ns;
 	uint32_t region;
 	bool maps;
-} mapping;
+} region_change;
 
 struct hr__holes {
 	const hr__capture *capture;
 	address_row *rows;
 	uint64_t *edges; /* of all rows */
-	node *nodes;
+	tree_node *nodes;
 	size_t edge_count, node_count;
-	mapping *mappings; /* maps and unmaps in order of time */
+	region_change *mappings;         /* maps and unmaps in order of time */
 	uint32_t mapping_count, mapping; /* mapping: the next one */
 	uint32_t change;                 /* the next one */
 };
@@ -59,11 +59,11 @@ static uint32_t right_of(uint32_t at, uint32_t low, uint32_t middle)
 static void combine(const address_row *row, uint32_t at, uint32_t low, uint32_t high)
 {
 	uint32_t middle = low + (high - low) / 2;
-	node *n = &row->nodes[at];
-	const node *a = &row->nodes[at + 1], *b = &row->nodes[right_of(at, low, middle)];
+	tree_node *n = &row->nodes[at];
+	const tree_node *a = &row->nodes[at + 1], *b = &row->nodes[right_of(at, low, middle)];
 	uint64_t all_a = row->edges[middle] - row->edges[low], all_b = row->edges[high] - row->edges[middle];
 	uint32_t least = a->least < b->least ? a->least : b->least;
-	node left = a->least == least ? *a : (node){ 0 }, right = b->least == least ? *b : (node){ 0 };
+	tree_node left = a->least == least ? *a : (tree_node){ 0 }, right = b->least == least ? *b : (tree_node){ 0 };
 	n->least = least + n->added;
 	n->bytes = left.bytes + right.bytes;
 	n->first = left.first == all_a ? all_a + right.first : left.first;
@@ -81,7 +81,7 @@ static void build(address_row *row, uint32_t at, uint32_t low, uint32_t high)
 		build(row, at + 1, low, middle);
 		build(row, right_of(at, low, middle), middle, high);
 	}
-	row->nodes[at] = (node){ .least = 1, .bytes = bytes, .longest = bytes, .first = bytes, .last = bytes };
+	row->nodes[at] = (tree_node){ .least = 1, .bytes = bytes, .longest = bytes, .first = bytes, .last = bytes };
 }
 
 static void add(address_row *row, uint32_t at, uint32_t low, uint32_t high, uint32_t from, uint32_t to, uint32_t reasons)
@@ -202,7 +202,7 @@ static hr_status make_trees(hr__holes *h)
 /* Unmaps come before maps of the same time. */
 static int compare_mappings(const void *a, const void *b)
 {
-	const mapping *x = a, *y = b;
+	const region_change *x = a, *y = b;
 	if (x->time_ns != y->time_ns) return x->time_ns < y->time_ns ? -1 : 1;
 	if (x->maps != y->maps) return x->maps ? 1 : -1;
 	return x->region < y->region ? -1 : x->region > y->region;
@@ -217,8 +217,8 @@ static hr_status make_mappings(hr__holes *h)
 	for (uint32_t i = 0; i < c->region_count; i++) {
 		const hr__region_run *region = &c->regions[i];
 		if (!is_range(region->address, region->bytes) || region->begin_ns == region->end_ns) continue;
-		h->mappings[h->mapping_count++] = (mapping){ region->begin_ns, i, true };
-		if (region->end_ns != HR__NEVER) h->mappings[h->mapping_count++] = (mapping){ region->end_ns, i, false };
+		h->mappings[h->mapping_count++] = (region_change){ region->begin_ns, i, true };
+		if (region->end_ns != HR__NEVER) h->mappings[h->mapping_count++] = (region_change){ region->end_ns, i, false };
 	}
 	if (h->mapping_count) qsort(h->mappings, h->mapping_count, sizeof *h->mappings, compare_mappings);
 	return HR_OK;
@@ -227,7 +227,7 @@ static hr_status make_mappings(hr__holes *h)
 void hr__holes_until(hr__holes *h, uint64_t time_ns)
 {
 	for (; h->mapping < h->mapping_count && h->mappings[h->mapping].time_ns <= time_ns; h->mapping++) {
-		const mapping *m = &h->mappings[h->mapping];
+		const region_change *m = &h->mappings[h->mapping];
 		const hr__region_run *region = &h->capture->regions[m->region];
 		address_row *row = &h->rows[region->allocator];
 		row->reserved += m->maps ? region->bytes : 0 - region->bytes;

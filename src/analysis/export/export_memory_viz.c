@@ -34,14 +34,14 @@ struct placed {
 };
 
 /* The kinds of entries. */
-enum kind { CHANGE, MOMENT, REFUSAL, KINDS };
+enum viz_kind { CHANGE, MOMENT, REFUSAL, KINDS };
 
-struct entry {
+struct viz_entry {
 	uint32_t index;
-	enum kind kind;
+	enum viz_kind kind;
 };
 
-struct exporter {
+struct viz_exporter {
 	const hr__capture *capture;
 	hr__json json;
 	struct moment *moments; /* in order of time; one memory block holds this array and the next four */
@@ -51,8 +51,8 @@ struct exporter {
 	uint8_t *is_lone;       /* by allocation: it is outside any region */
 	size_t moment_count, block_bytes;
 	uint32_t region_count, live_count, active_count;
-	struct entry *entries; /* by device, then in order of time */
-	size_t *first;         /* by device: index of its first entry; the next element is the end */
+	struct viz_entry *entries; /* by device, then in order of time */
+	size_t *first;             /* by device: index of its first entry; the next element is the end */
 	size_t entry_bytes, first_bytes;
 	bool has_tags;
 };
@@ -73,7 +73,7 @@ static int by_place(const void *left, const void *right)
 }
 
 /* Index of the first active region that is not before [key]. */
-static uint32_t place_of(const struct exporter *e, const struct placed *key)
+static uint32_t place_of(const struct viz_exporter *e, const struct placed *key)
 {
 	uint32_t low = 0, high = e->active_count;
 	while (low < high) {
@@ -84,7 +84,7 @@ static uint32_t place_of(const struct exporter *e, const struct placed *key)
 	return low;
 }
 
-static bool is_in_region(const struct exporter *e, uint32_t allocator, uint64_t address)
+static bool is_in_region(const struct viz_exporter *e, uint32_t allocator, uint64_t address)
 {
 	struct placed key = { address, UINT32_MAX, allocator };
 	uint32_t at = place_of(e, &key);
@@ -109,7 +109,7 @@ static void put_frames(hr__json *json, const hr__site *site)
 	hr__json_end_array(json);
 }
 
-static void begin_entry(struct exporter *e, const char *action, const char *address_key, uint64_t address, uint64_t bytes,
+static void begin_entry(struct viz_exporter *e, const char *action, const char *address_key, uint64_t address, uint64_t bytes,
                         hr_stream stream, uint64_t time_ns)
 {
 	hr__json *json = &e->json;
@@ -121,7 +121,7 @@ static void begin_entry(struct exporter *e, const char *action, const char *addr
 	hr__json_field_uint(json, "time_us", (e->capture->start_wall_ns + time_ns) / 1000);
 }
 
-static void end_entry(struct exporter *e, const hr__site *site)
+static void end_entry(struct viz_exporter *e, const hr__site *site)
 {
 	char type[HR__EXPORT_TYPE_BYTES];
 	if (site) hr__json_field_string(&e->json, "user_metadata", hr__export_type(site, type));
@@ -130,13 +130,13 @@ static void end_entry(struct exporter *e, const hr__site *site)
 	hr__json_end_object(&e->json);
 }
 
-static void put_segment_entry(struct exporter *e, bool unmaps, uint64_t address, uint64_t bytes, uint64_t time_ns)
+static void put_segment_entry(struct viz_exporter *e, bool unmaps, uint64_t address, uint64_t bytes, uint64_t time_ns)
 {
 	begin_entry(e, unmaps ? "segment_unmap" : "segment_map", "addr", address, bytes, 0, time_ns);
 	end_entry(e, NULL);
 }
 
-static void put_change(struct exporter *e, const hr__change *change)
+static void put_change(struct viz_exporter *e, const hr__change *change)
 {
 	const hr__allocation *a = &e->capture->allocations[change->allocation];
 	const hr__site *site = &e->capture->sites[a->site];
@@ -154,7 +154,7 @@ static void put_change(struct exporter *e, const hr__change *change)
 	if (e->is_lone[change->allocation]) put_segment_entry(e, true, a->address, a->bytes, a->end_ns);
 }
 
-static void put_moment(struct exporter *e, const struct moment *moment)
+static void put_moment(struct viz_exporter *e, const struct moment *moment)
 {
 	const hr__region_run *region = &e->capture->regions[moment->region];
 	struct placed key = { region->address, moment->region, region->allocator };
@@ -171,7 +171,7 @@ static void put_moment(struct exporter *e, const struct moment *moment)
 	put_segment_entry(e, moment->ends, region->address, region->bytes, moment->time_ns);
 }
 
-static void put_refusal(struct exporter *e, const hr__refusal *refusal, uint32_t device, uint64_t in_use)
+static void put_refusal(struct viz_exporter *e, const hr__refusal *refusal, uint32_t device, uint64_t in_use)
 {
 	const hr__site *site = &e->capture->sites[refusal->site];
 	uint64_t limit = e->capture->devices[device].limit_bytes;
@@ -180,7 +180,7 @@ static void put_refusal(struct exporter *e, const hr__refusal *refusal, uint32_t
 }
 
 /* Writes everything that happened on a device, in order. */
-static void put_trace(struct exporter *e, uint32_t device)
+static void put_trace(struct viz_exporter *e, uint32_t device)
 {
 	const hr__capture *c = e->capture;
 	uint64_t in_use = 0;
@@ -220,7 +220,7 @@ static void put_block(hr__json *json, uint64_t address, uint64_t bytes, uint64_t
 	hr__json_end_object(json);
 }
 
-static void begin_segment(struct exporter *e, const struct segment *segment, uint64_t in_use, uint64_t asked)
+static void begin_segment(struct viz_exporter *e, const struct segment *segment, uint64_t in_use, uint64_t asked)
 {
 	hr__json *json = &e->json;
 	hr__json_object(json);
@@ -243,14 +243,15 @@ static void begin_segment(struct exporter *e, const struct segment *segment, uin
 	hr__json_array(json);
 }
 
-static void end_segment(struct exporter *e)
+static void end_segment(struct viz_exporter *e)
 {
 	hr__json_end_array(&e->json);
 	hr__json_end_object(&e->json);
 }
 
 /* Finds the live allocations from [from] on that are in the segment and do not overlap; returns the index after the last. */
-static uint32_t blocks_in(const struct exporter *e, const struct segment *segment, uint32_t from, uint64_t *in_use, uint64_t *asked)
+static uint32_t blocks_in(const struct viz_exporter *e, const struct segment *segment, uint32_t from, uint64_t *in_use,
+                          uint64_t *asked)
 {
 	uint64_t end = segment->address;
 	*in_use = *asked = 0;
@@ -265,7 +266,7 @@ static uint32_t blocks_in(const struct exporter *e, const struct segment *segmen
 	return from;
 }
 
-static void put_segment(struct exporter *e, const struct segment *segment, uint32_t from, uint32_t to, uint64_t in_use,
+static void put_segment(struct viz_exporter *e, const struct segment *segment, uint32_t from, uint32_t to, uint64_t in_use,
                         uint64_t asked)
 {
 	uint64_t at = segment->address, end = segment->address + segment->bytes;
@@ -281,7 +282,7 @@ static void put_segment(struct exporter *e, const struct segment *segment, uint3
 }
 
 /* Writes a block that is in no known region as its own segment. */
-static void put_lone_block(struct exporter *e, uint32_t index)
+static void put_lone_block(struct viz_exporter *e, uint32_t index)
 {
 	const hr__allocation *a = &e->capture->allocations[e->live[index].index];
 	struct segment segment = { a->address, a->bytes, e->live[index].allocator };
@@ -289,7 +290,7 @@ static void put_lone_block(struct exporter *e, uint32_t index)
 }
 
 /* Joins adjacent regions of one allocator, from [from] on; returns the index after the last. */
-static uint32_t join_regions(const struct exporter *e, uint32_t from, struct segment *out)
+static uint32_t join_regions(const struct viz_exporter *e, uint32_t from, struct segment *out)
 {
 	const hr__region_run *first = &e->capture->regions[e->regions[from].index];
 	*out = (struct segment){ first->address, first->bytes, first->allocator };
@@ -302,13 +303,13 @@ static uint32_t join_regions(const struct exporter *e, uint32_t from, struct seg
 }
 
 /* Whether a live allocation precedes the segment in order of allocator and address. */
-static bool is_before(const struct exporter *e, uint32_t index, const struct segment *segment)
+static bool is_before(const struct viz_exporter *e, uint32_t index, const struct segment *segment)
 {
 	const struct placed *block = &e->live[index];
 	return block->allocator != segment->allocator ? block->allocator < segment->allocator : block->address < segment->address;
 }
 
-static void put_segments(struct exporter *e)
+static void put_segments(struct viz_exporter *e)
 {
 	uint32_t next = 0;
 	for (uint32_t region = 0; region < e->region_count && !e->json.failed;) {
@@ -333,7 +334,7 @@ static int by_time(const void *left, const void *right)
 	return a->ends - b->ends;
 }
 
-static void take_regions(struct exporter *e)
+static void take_regions(struct viz_exporter *e)
 {
 	const hr__capture *c = e->capture;
 	for (uint32_t i = 0; i < c->region_count; i++) {
@@ -346,7 +347,7 @@ static void take_regions(struct exporter *e)
 	if (e->region_count) qsort(e->regions, e->region_count, sizeof *e->regions, by_place);
 }
 
-static void take_live(struct exporter *e)
+static void take_live(struct viz_exporter *e)
 {
 	const hr__capture *c = e->capture;
 	for (uint32_t i = 0; i < c->allocation_count; i++) {
@@ -364,7 +365,7 @@ static uint32_t count_live(const hr__capture *c)
 }
 
 /* Merges the three lists in order of time. Gives the next entry and its device; false at the end. */
-static bool merge(const struct exporter *e, uint32_t next[KINDS], struct entry *out, uint32_t *device)
+static bool merge(const struct viz_exporter *e, uint32_t next[KINDS], struct viz_entry *out, uint32_t *device)
 {
 	const hr__capture *c = e->capture;
 	uint64_t change = next[CHANGE] < c->change_count ? hr__export_change_ns(c, &c->changes[next[CHANGE]]) : HR__NEVER;
@@ -380,11 +381,11 @@ static bool merge(const struct exporter *e, uint32_t next[KINDS], struct entry *
 }
 
 /* A counting sort by device: the first pass counts entries per device, the second places them. */
-static hr_status take_entries(struct exporter *e)
+static hr_status take_entries(struct viz_exporter *e)
 {
 	hr_status status = HR_OK;
 	size_t devices = e->capture->device_count;
-	struct entry entry;
+	struct viz_entry entry;
 	uint32_t device, next[KINDS] = { 0 }, again[KINDS] = { 0 };
 	e->entry_bytes = ((size_t)e->capture->change_count + e->moment_count + e->capture->refusal_count + 1) * sizeof *e->entries;
 	e->first_bytes = (devices + 2) * sizeof *e->first;
@@ -397,7 +398,7 @@ static hr_status take_entries(struct exporter *e)
 	return HR_OK;
 }
 
-static hr_status prepare(struct exporter *e)
+static hr_status prepare(struct viz_exporter *e)
 {
 	void *block;
 	size_t regions = e->capture->region_count, live = count_live(e->capture);
@@ -417,7 +418,7 @@ static hr_status prepare(struct exporter *e)
 
 /* ---- the snapshot ---- */
 
-static hr_status put_all(struct exporter *e, hr__export_file *file)
+static hr_status put_all(struct viz_exporter *e, hr__export_file *file)
 {
 	hr__json *json = &e->json;
 	hr__json_init(json, hr__export_file_write, file);
@@ -446,7 +447,7 @@ static hr_status put_all(struct exporter *e, hr__export_file *file)
 
 hr_status hr__export_memory_viz(const hr__capture *capture, const char *path)
 {
-	struct exporter e = { .capture = capture };
+	struct viz_exporter e = { .capture = capture };
 	hr__export_file *file;
 	hr_status status = prepare(&e);
 	if (!status) status = hr__export_file_open(path, &file);

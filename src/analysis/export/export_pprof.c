@@ -45,23 +45,23 @@ static const char *const value_names[VALUES][2] = {
 #undef VALUE_NAME
 };
 
-struct sums {
+struct site_sums {
 	uint64_t values[VALUES];
 };
 
-struct exporter {
+struct pprof_exporter {
 	const hr__capture *capture;
 	hr__export_file *file;
 	hr__export_strings strings; /* the profile's table */
 	hr__export_strings frames;  /* names of functions; ids count from 1 */
-	struct sums *sites;
+	struct site_sums *sites;
 	hr__export_labels labels; /* of allocators */
 	hr__protobuf message, part, line;
 	uint64_t stack[FRAMES_MAX];
 	hr_status status;
 };
 
-static uint32_t number_of(struct exporter *e, hr__export_strings *strings, const char *text)
+static uint32_t number_of(struct pprof_exporter *e, hr__export_strings *strings, const char *text)
 {
 	char clean[HR__EXPORT_CLEAN_BYTES];
 	uint32_t number = 0;
@@ -69,7 +69,7 @@ static uint32_t number_of(struct exporter *e, hr__export_strings *strings, const
 	return number;
 }
 
-static uint64_t string_id(struct exporter *e, const char *text)
+static uint64_t string_id(struct pprof_exporter *e, const char *text)
 {
 	return number_of(e, &e->strings, text);
 }
@@ -77,11 +77,11 @@ static uint64_t string_id(struct exporter *e, const char *text)
 /* ---- values ---- */
 
 struct visit {
-	struct exporter *exporter;
+	struct pprof_exporter *exporter;
 	enum value space, objects;
 };
 
-static void count(struct exporter *e, uint32_t allocation, enum value space, enum value objects)
+static void count(struct pprof_exporter *e, uint32_t allocation, enum value space, enum value objects)
 {
 	const hr__allocation *a = &e->capture->allocations[allocation];
 	e->sites[a->site].values[space] += a->bytes;
@@ -94,7 +94,7 @@ static void visit_live(void *context, uint32_t allocation)
 	count(visit->exporter, allocation, visit->space, visit->objects);
 }
 
-static void count_all(struct exporter *e)
+static void count_all(struct pprof_exporter *e)
 {
 	const hr__capture *c = e->capture;
 	struct visit at_peak = { e, PEAK_SPACE, PEAK_OBJECTS };
@@ -107,13 +107,13 @@ static void count_all(struct exporter *e)
 
 /* ---- writing ---- */
 
-static void put_bytes(struct exporter *e, const void *bytes, size_t length)
+static void put_bytes(struct pprof_exporter *e, const void *bytes, size_t length)
 {
 	hr__export_file_write(e->file, bytes, length);
 }
 
 /* Writes e->message as a field of the profile, and clears it. */
-static void put_message(struct exporter *e, unsigned field)
+static void put_message(struct pprof_exporter *e, unsigned field)
 {
 	uint8_t header[HR__PROTOBUF_HEADER_BYTES];
 	put_bytes(e, header, hr__protobuf_header(field, e->message.used, header));
@@ -123,13 +123,13 @@ static void put_message(struct exporter *e, unsigned field)
 
 /* ---- samples ---- */
 
-static uint64_t frame_id(struct exporter *e, const char *text)
+static uint64_t frame_id(struct pprof_exporter *e, const char *text)
 {
 	return 1 + (uint64_t)number_of(e, &e->frames, text);
 }
 
 /* Fills e->stack, innermost frame first: "op; parts of the scope; device". Returns the number of frames. */
-static size_t make_stack(struct exporter *e, const hr__site *site)
+static size_t make_stack(struct pprof_exporter *e, const hr__site *site)
 {
 	char part[HR__EXPORT_NAME_BYTES];
 	const char *scope = hr_name_text(site->scope), *op = hr_name_text(site->op);
@@ -153,7 +153,7 @@ static size_t make_stack(struct exporter *e, const hr__site *site)
 	return count;
 }
 
-static void add_label(struct exporter *e, const char *key, const char *text)
+static void add_label(struct pprof_exporter *e, const char *key, const char *text)
 {
 	if (!text[0]) return;
 	e->part.used = 0;
@@ -162,7 +162,7 @@ static void add_label(struct exporter *e, const char *key, const char *text)
 	hr__protobuf_message(&e->message, SAMPLE_LABEL, &e->part);
 }
 
-static void put_sample(struct exporter *e, uint32_t index)
+static void put_sample(struct pprof_exporter *e, uint32_t index)
 {
 	char text[HR__EXPORT_TYPE_BYTES];
 	const hr__site *site = &e->capture->sites[index];
@@ -179,7 +179,7 @@ static void put_sample(struct exporter *e, uint32_t index)
 
 /* ---- the profile ---- */
 
-static void put_types(struct exporter *e)
+static void put_types(struct pprof_exporter *e)
 {
 	for (int i = 0; i < VALUES; i++) {
 		hr__protobuf_number(&e->message, TYPE_NAME, string_id(e, value_names[i][0]));
@@ -189,7 +189,7 @@ static void put_types(struct exporter *e)
 }
 
 /* Writes a function and a location for each frame. */
-static void put_frame(struct exporter *e, uint32_t index)
+static void put_frame(struct pprof_exporter *e, uint32_t index)
 {
 	uint64_t id = 1 + (uint64_t)index, name = string_id(e, e->frames.texts[index]);
 	e->line.used = 0;
@@ -203,14 +203,14 @@ static void put_frame(struct exporter *e, uint32_t index)
 	put_message(e, PROFILE_FUNCTION);
 }
 
-static void put_string(struct exporter *e, const char *text)
+static void put_string(struct pprof_exporter *e, const char *text)
 {
 	hr__protobuf_text(&e->message, PROFILE_STRING, text);
 	put_bytes(e, e->message.bytes, e->message.used);
 	e->message.used = 0;
 }
 
-static void put_profile(struct exporter *e)
+static void put_profile(struct pprof_exporter *e)
 {
 	string_id(e, ""); /* the string table must begin with "" */
 	put_types(e);
@@ -229,7 +229,7 @@ hr_status hr__export_pprof(const hr__capture *capture, const char *path)
 {
 	hr_status status = HR_OK;
 	size_t sites = capture->site_count + (size_t)1;
-	struct exporter *e = hr__export_take(&status, sizeof *e); /* too large for some stacks */
+	struct pprof_exporter *e = hr__export_take(&status, sizeof *e); /* too large for some stacks */
 	if (status) return status;
 	e->capture = capture;
 	status = hr__export_file_open(path, &e->file);

@@ -88,7 +88,7 @@ static const char *const stat_names[] = {
 };
 
 enum { ALLOCATION = 1, DEALLOCATION, FIRST_EVENT }; /* event ids; from FIRST_EVENT on, op events and other events alternate */
-enum kind { OP_EVENT, OTHER_EVENT, KINDS };
+enum xplane_event_kind { OP_EVENT, OTHER_EVENT, KINDS };
 enum { MEMORY_LINE = 1, STEP_LINE, MARK_LINE, FIRST_THREAD_LINE };
 
 /* Destination of bytes: a file, or only a count. */
@@ -97,10 +97,10 @@ struct sink {
 	uint64_t bytes;
 };
 
-struct exporter;
+struct xplane_exporter;
 
 struct line {
-	void (*add_events)(struct exporter *e, const struct line *line, struct sink *sink);
+	void (*add_events)(struct xplane_exporter *e, const struct line *line, struct sink *sink);
 	char name[32];
 	int64_t id;
 	uint32_t thread; /* for lines of ops */
@@ -112,7 +112,7 @@ struct site_texts {
 	uint64_t op, tag, shape;
 };
 
-struct exporter {
+struct xplane_exporter {
 	const hr__capture *capture;
 	hr__export_strings texts;        /* texts that stats refer to */
 	hr__export_strings names[KINDS]; /* display names of events */
@@ -154,7 +154,7 @@ static uint64_t picoseconds(uint64_t ns)
 	return ns < INT64_MAX / 1000 ? ns * 1000 : INT64_MAX;
 }
 
-static void event_begin(struct exporter *e, int64_t id, uint64_t begin_ns, uint64_t end_ns)
+static void event_begin(struct xplane_exporter *e, int64_t id, uint64_t begin_ns, uint64_t end_ns)
 {
 	e->event.used = 0;
 	hr__protobuf_number(&e->event, EVENT_METADATA_ID, (uint64_t)id);
@@ -162,32 +162,32 @@ static void event_begin(struct exporter *e, int64_t id, uint64_t begin_ns, uint6
 	hr__protobuf_number(&e->event, EVENT_DURATION_PS, picoseconds(end_ns) - picoseconds(begin_ns));
 }
 
-static void stat_begin(struct exporter *e, enum stat id)
+static void stat_begin(struct xplane_exporter *e, enum stat id)
 {
 	e->part.used = 0;
 	hr__protobuf_number(&e->part, STAT_METADATA_ID, id);
 }
 
-static void stat_end(struct exporter *e)
+static void stat_end(struct xplane_exporter *e)
 {
 	hr__protobuf_message(&e->event, EVENT_STATS, &e->part);
 }
 
-static void event_number(struct exporter *e, enum stat id, uint64_t value)
+static void event_number(struct xplane_exporter *e, enum stat id, uint64_t value)
 {
 	stat_begin(e, id);
 	hr__protobuf_number(&e->part, STAT_INT64, value);
 	stat_end(e);
 }
 
-static void event_part(struct exporter *e, enum stat id, double value)
+static void event_part(struct xplane_exporter *e, enum stat id, double value)
 {
 	stat_begin(e, id);
 	hr__protobuf_double(&e->part, STAT_DOUBLE, value);
 	stat_end(e);
 }
 
-static void event_text(struct exporter *e, enum stat id, uint64_t text)
+static void event_text(struct xplane_exporter *e, enum stat id, uint64_t text)
 {
 	if (!text) return;
 	stat_begin(e, id);
@@ -195,12 +195,12 @@ static void event_text(struct exporter *e, enum stat id, uint64_t text)
 	stat_end(e);
 }
 
-static void event_end(const struct exporter *e, struct sink *sink)
+static void event_end(const struct xplane_exporter *e, struct sink *sink)
 {
 	if (!e->status) put_message(sink, LINE_EVENTS, &e->event);
 }
 
-static uint32_t number_of(struct exporter *e, hr__export_strings *strings, const char *text)
+static uint32_t number_of(struct xplane_exporter *e, hr__export_strings *strings, const char *text)
 {
 	char clean[HR__EXPORT_CLEAN_BYTES];
 	uint32_t number = 0;
@@ -209,13 +209,13 @@ static uint32_t number_of(struct exporter *e, hr__export_strings *strings, const
 }
 
 /* The id of a text for stats to refer to; 0 for "". */
-static uint64_t text_id(struct exporter *e, const char *text)
+static uint64_t text_id(struct xplane_exporter *e, const char *text)
 {
 	return text[0] ? (uint64_t)FIRST_TEXT + number_of(e, &e->texts, text) : 0;
 }
 
 /* The id of events with the display name [text]. */
-static int64_t shown_as(struct exporter *e, enum kind kind, const char *text)
+static int64_t shown_as(struct xplane_exporter *e, enum xplane_event_kind kind, const char *text)
 {
 	return FIRST_EVENT + (int64_t)number_of(e, &e->names[kind], text) * KINDS + kind;
 }
@@ -243,7 +243,7 @@ static int compare_allocators(const void *a, const void *b, void *context)
 }
 
 /* Names allocators "1. all", "2. limited", so that sorting by name gives the intended order. A single allocator gets no number. */
-static void name_allocators(struct exporter *e, const hr__export_labels *labels)
+static void name_allocators(struct xplane_exporter *e, const hr__export_labels *labels)
 {
 	const hr__capture *c = e->capture;
 	char text[HR__EXPORT_LABEL_BYTES + 16];
@@ -260,7 +260,7 @@ static void name_allocators(struct exporter *e, const hr__export_labels *labels)
 	hr__export_give(order, bytes);
 }
 
-static void take_texts(struct exporter *e)
+static void take_texts(struct xplane_exporter *e)
 {
 	const hr__capture *c = e->capture;
 	char text[HR__EXPORT_NAME_BYTES];
@@ -285,7 +285,7 @@ static uint64_t group_of(uint32_t step)
 	return (uint64_t)step + 1;
 }
 
-static void add_steps(struct exporter *e, const struct line *line, struct sink *sink)
+static void add_steps(struct xplane_exporter *e, const struct line *line, struct sink *sink)
 {
 	const hr__capture *c = e->capture;
 	char name[48];
@@ -301,7 +301,8 @@ static void add_steps(struct exporter *e, const struct line *line, struct sink *
 	}
 }
 
-static void add_mark(struct exporter *e, struct sink *sink, const char *name, uint64_t time_ns, uint64_t bytes, uint32_t site_index)
+static void add_mark(struct xplane_exporter *e, struct sink *sink, const char *name, uint64_t time_ns, uint64_t bytes,
+                     uint32_t site_index)
 {
 	event_begin(e, shown_as(e, OTHER_EVENT, name), time_ns, time_ns);
 	event_number(e, BYTES, bytes);
@@ -309,7 +310,7 @@ static void add_mark(struct exporter *e, struct sink *sink, const char *name, ui
 	event_end(e, sink);
 }
 
-static void add_marks(struct exporter *e, const struct line *line, struct sink *sink)
+static void add_marks(struct xplane_exporter *e, const struct line *line, struct sink *sink)
 {
 	const hr__capture *c = e->capture;
 	(void)line;
@@ -319,7 +320,7 @@ static void add_marks(struct exporter *e, const struct line *line, struct sink *
 		add_mark(e, sink, "request refused", c->refusals[i].time_ns, c->refusals[i].bytes, c->refusals[i].site);
 }
 
-static void add_ops(struct exporter *e, const struct line *line, struct sink *sink)
+static void add_ops(struct xplane_exporter *e, const struct line *line, struct sink *sink)
 {
 	const hr__capture *c = e->capture;
 	char name[HR__EXPORT_NAME_BYTES];
@@ -356,7 +357,7 @@ static int64_t tensorflow_type(hr_dtype dtype)
 }
 
 /* Adds what was allocated. Not used for frees, for which XProf finds the allocation by its address. */
-static void describe(struct exporter *e, uint32_t site)
+static void describe(struct xplane_exporter *e, uint32_t site)
 {
 	const struct site_texts *texts = &e->sites[site];
 	hr_dtype dtype = e->capture->sites[site].dtype;
@@ -387,7 +388,7 @@ static uint64_t available(const hr__capture *c, const struct levels *levels, uin
 	return !device->limit_bytes || own_left < left ? own_left : left;
 }
 
-static void add_change(struct exporter *e, struct sink *sink, const hr__change *change, struct levels *levels)
+static void add_change(struct xplane_exporter *e, struct sink *sink, const hr__change *change, struct levels *levels)
 {
 	const hr__capture *c = e->capture;
 	const hr__allocation *a = &c->allocations[change->allocation];
@@ -410,7 +411,7 @@ static void add_change(struct exporter *e, struct sink *sink, const hr__change *
 	event_end(e, sink);
 }
 
-static void add_changes(struct exporter *e, const struct line *line, struct sink *sink)
+static void add_changes(struct xplane_exporter *e, const struct line *line, struct sink *sink)
 {
 	struct levels levels = { .holes = NULL };
 	(void)line;
@@ -429,7 +430,7 @@ static void add_changes(struct exporter *e, const struct line *line, struct sink
 
 /* ---- lines ---- */
 
-static void put_line(struct exporter *e, const struct line *line, struct sink *sink)
+static void put_line(struct xplane_exporter *e, const struct line *line, struct sink *sink)
 {
 	e->event.used = 0;
 	hr__protobuf_number(&e->event, LINE_ID, (uint64_t)line->id);
@@ -440,8 +441,8 @@ static void put_line(struct exporter *e, const struct line *line, struct sink *s
 }
 
 /* Adds a line and counts its bytes. This also registers the names of its events. */
-static void add_line(struct exporter *e, int64_t id, const char *name, void (*add_events)(struct exporter *, const struct line *, struct sink *),
-                     uint32_t thread)
+static void add_line(struct xplane_exporter *e, int64_t id, const char *name,
+                     void (*add_events)(struct xplane_exporter *, const struct line *, struct sink *), uint32_t thread)
 {
 	struct sink counter = { 0 };
 	HR_ASSERT(e->line_count < e->line_capacity);
@@ -453,7 +454,7 @@ static void add_line(struct exporter *e, int64_t id, const char *name, void (*ad
 	line->bytes = counter.bytes;
 }
 
-static void sort_ops(struct exporter *e)
+static void sort_ops(struct xplane_exporter *e)
 {
 	const hr__capture *c = e->capture;
 	e->by_thread = hr__export_take(&e->status, ((size_t)c->op_count + 1) * sizeof *e->by_thread);
@@ -465,7 +466,7 @@ static void sort_ops(struct exporter *e)
 	e->first_of[0] = 0;
 }
 
-static void add_lines(struct exporter *e)
+static void add_lines(struct xplane_exporter *e)
 {
 	const hr__capture *c = e->capture;
 	char name[32];
@@ -501,7 +502,7 @@ static void op_name(const char *shown, char *out)
 }
 
 /* Writes an entry of one of the plane's maps from ids to names. [shown] may be NULL. */
-static void put_name(struct exporter *e, struct sink *sink, unsigned map, int64_t id, const char *name, const char *shown)
+static void put_name(struct xplane_exporter *e, struct sink *sink, unsigned map, int64_t id, const char *name, const char *shown)
 {
 	e->part.used = e->event.used = 0;
 	hr__protobuf_number(&e->part, METADATA_ID, (uint64_t)id);
@@ -512,7 +513,7 @@ static void put_name(struct exporter *e, struct sink *sink, unsigned map, int64_
 	put_message(sink, map, &e->event);
 }
 
-static void put_names(struct exporter *e, struct sink *sink)
+static void put_names(struct xplane_exporter *e, struct sink *sink)
 {
 	char name[2 * HR__EXPORT_CLEAN_BYTES + 4];
 	put_name(e, sink, PLANE_EVENT_METADATA, ALLOCATION, "MemoryAllocation", NULL);
@@ -527,7 +528,7 @@ static void put_names(struct exporter *e, struct sink *sink)
 	for (uint32_t i = 0; i < e->texts.count; i++) put_name(e, sink, PLANE_STAT_METADATA, FIRST_TEXT + (int64_t)i, e->texts.texts[i], NULL);
 }
 
-static void put_plane(struct exporter *e, struct sink *sink)
+static void put_plane(struct xplane_exporter *e, struct sink *sink)
 {
 	e->event.used = 0;
 	hr__protobuf_number(&e->event, PLANE_ID, 1);
@@ -541,7 +542,7 @@ static void put_plane(struct exporter *e, struct sink *sink)
 	put_names(e, sink);
 }
 
-static void put_space(struct exporter *e, hr__export_file *file)
+static void put_space(struct xplane_exporter *e, hr__export_file *file)
 {
 	struct sink counter = { 0 }, sink = { .file = file };
 	put_plane(e, &counter);
@@ -602,7 +603,7 @@ static hr_status make_path(const hr__capture *capture, const char *logdir, const
 
 /* ---- the file ---- */
 
-static void release(struct exporter *e)
+static void release(struct xplane_exporter *e)
 {
 	const hr__capture *c = e->capture;
 	hr__export_give(e->lines, e->line_capacity * sizeof *e->lines);
@@ -615,7 +616,7 @@ static void release(struct exporter *e)
 	hr__export_threads_free(&e->threads);
 }
 
-static void collect(struct exporter *e)
+static void collect(struct xplane_exporter *e)
 {
 	const hr__capture *c = e->capture;
 	e->status = hr__export_threads_init(c, &e->threads);
@@ -632,7 +633,7 @@ static hr_status write_file(const hr__capture *capture, const char *path)
 {
 	hr_status status = HR_OK;
 	hr__export_file *file;
-	struct exporter *e = hr__export_take(&status, sizeof *e); /* too large for some stacks */
+	struct xplane_exporter *e = hr__export_take(&status, sizeof *e); /* too large for some stacks */
 	if (status) return status;
 	e->capture = capture;
 	status = hr__export_file_open(path, &file);

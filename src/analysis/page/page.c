@@ -48,7 +48,7 @@ struct op_sum {
 	uint64_t runs, ns, device_ns;
 };
 
-struct page {
+struct html_page {
 	const hr__capture *capture;
 	hr__page_stream stream;
 	uint32_t most;
@@ -74,34 +74,34 @@ static void give_back(void *block, size_t count, size_t bytes)
 	if (block) hr__os()->free(block, (count ? count : 1) * bytes);
 }
 
-static uint64_t end_of(const struct page *page, uint64_t end_ns)
+static uint64_t end_of(const struct html_page *page, uint64_t end_ns)
 {
 	return end_ns == HR__NEVER ? page->capture->end_ns : end_ns;
 }
 
-static void number(struct page *page, uint64_t value)
+static void number(struct html_page *page, uint64_t value)
 {
 	hr__page_number(&page->stream, value);
 }
 
 /* ---- strings ---- */
 
-static void mark_name(struct page *page, hr_name name)
+static void mark_name(struct html_page *page, hr_name name)
 {
 	if (name < page->name_count) page->names[name] = 1;
 }
 
-static uint32_t name_number(const struct page *page, hr_name name)
+static uint32_t name_number(const struct html_page *page, hr_name name)
 {
 	return name < page->name_count ? page->names[name] : 0;
 }
 
-static uint32_t shape_number(const struct page *page, hr_shape shape)
+static uint32_t shape_number(const struct html_page *page, hr_shape shape)
 {
 	return shape < page->shape_count ? page->shapes[shape] : 0;
 }
 
-static void mark_strings(struct page *page)
+static void mark_strings(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
 	for (uint32_t i = 0; i < capture->site_count; i++) {
@@ -118,7 +118,7 @@ static void mark_strings(struct page *page)
 }
 
 /* String 0 is empty: no name, no shape. */
-static void write_strings(struct page *page)
+static void write_strings(struct html_page *page)
 {
 	uint32_t count = 1;
 	if (page->name_count) page->names[0] = 0;
@@ -176,13 +176,13 @@ static bool stays(struct choice *choice, uint32_t grade)
 	return choice->asked * choice->room / choice->counts[grade] > before;
 }
 
-static uint32_t grade_of_allocation(const struct page *page, const hr__allocation *allocation)
+static uint32_t grade_of_allocation(const struct html_page *page, const hr__allocation *allocation)
 {
 	return grade_of(allocation->bytes, end_of(page, allocation->end_ns) - allocation->begin_ns);
 }
 
 /* Marks allocations that are live at the peak of their device. */
-static void keep_peaks(struct page *page)
+static void keep_peaks(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
 	for (uint32_t i = 0; i < capture->change_count; i++) {
@@ -192,7 +192,7 @@ static void keep_peaks(struct page *page)
 	}
 }
 
-static void choose_allocations(struct page *page)
+static void choose_allocations(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
 	struct choice choice = { 0 };
@@ -214,14 +214,14 @@ static uint64_t change_time(const hr__capture *capture, const hr__change *change
 	return change->frees ? allocation->end_ns : allocation->begin_ns;
 }
 
-static uint32_t slice_of(const struct page *page, uint64_t time_ns)
+static uint32_t slice_of(const struct html_page *page, uint64_t time_ns)
 {
 	double part = (double)time_ns / ((double)page->capture->end_ns + 1) * page->slices;
 	return part < page->slices ? (uint32_t)part : page->slices - 1;
 }
 
 /* Computes the minimum of the bytes that are not kept, for each slice and device. */
-static void sum_rest(struct page *page, uint64_t *now)
+static void sum_rest(struct html_page *page, uint64_t *now)
 {
 	const hr__capture *capture = page->capture;
 	size_t devices = capture->device_count;
@@ -241,7 +241,7 @@ static void sum_rest(struct page *page, uint64_t *now)
 
 /* ---- devices, allocators, sites ---- */
 
-static void write_devices(struct page *page)
+static void write_devices(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
 	number(page, capture->device_count);
@@ -266,7 +266,7 @@ static void write_devices(struct page *page)
 	}
 }
 
-static void sum_sites(const struct page *page, struct site_sum *sums)
+static void sum_sites(const struct html_page *page, struct site_sum *sums)
 {
 	const hr__capture *capture = page->capture;
 	for (uint32_t i = 0; i < capture->allocation_count; i++) {
@@ -281,7 +281,7 @@ static void sum_sites(const struct page *page, struct site_sum *sums)
 }
 
 /* In the page, the sites of the capture are followed by one site per device, for the rest. */
-static hr_status write_sites(struct page *page)
+static hr_status write_sites(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
 	hr_status status = HR_OK;
@@ -312,7 +312,7 @@ static hr_status write_sites(struct page *page)
 /* ---- changes ---- */
 
 struct change_writer {
-	struct page *page;
+	struct html_page *page;
 	uint64_t time_ns, address;
 	uint32_t allocations;   /* number written so far */
 	uint32_t *rest_numbers; /* by device: number of its slice's allocation + 1; 0 = none */
@@ -342,7 +342,7 @@ static uint32_t write_allocation(struct change_writer *writer, uint64_t time_ns,
 /* Ends the previous slice's allocation and begins the next one, on each device where the rest differs. */
 static void turn_slice(struct change_writer *writer, uint32_t slice)
 {
-	struct page *page = writer->page;
+	struct html_page *page = writer->page;
 	uint32_t devices = page->capture->device_count;
 	uint64_t time_ns = (uint64_t)((double)slice / page->slices * ((double)page->capture->end_ns + 1));
 	if (time_ns < writer->time_ns) time_ns = writer->time_ns;
@@ -364,7 +364,7 @@ static void advance_slices(struct change_writer *writer, uint64_t time_ns)
 
 static void write_kept_changes(struct change_writer *writer)
 {
-	struct page *page = writer->page;
+	struct html_page *page = writer->page;
 	const hr__capture *capture = page->capture;
 	for (uint32_t i = 0; i < capture->change_count; i++) {
 		const hr__change *change = &capture->changes[i];
@@ -382,7 +382,7 @@ static void write_kept_changes(struct change_writer *writer)
 }
 
 /* The list of changes ends with a code that no change can have: a free of an allocation that does not exist. */
-static hr_status write_changes(struct page *page)
+static hr_status write_changes(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
 	uint32_t devices = capture->device_count;
@@ -410,12 +410,12 @@ static hr_status write_changes(struct page *page)
 
 /* ---- ops ---- */
 
-static uint64_t op_ns(const struct page *page, const hr__op_run *op)
+static uint64_t op_ns(const struct html_page *page, const hr__op_run *op)
 {
 	return end_of(page, op->end_ns) - op->begin_ns;
 }
 
-static hr_status write_op_totals(struct page *page)
+static hr_status write_op_totals(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
 	hr_status status = HR_OK;
@@ -443,7 +443,7 @@ static hr_status write_op_totals(struct page *page)
 }
 
 /* If there are too many ops, writes the longest. */
-static void write_ops(struct page *page)
+static void write_ops(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
 	struct choice choice = { 0 };
@@ -470,7 +470,7 @@ struct step_sum {
 };
 
 struct step_walk {
-	struct page *page;
+	struct html_page *page;
 	uint64_t *now;         /* bytes in use of each device, after the changes up to [change] */
 	struct step_sum *sums; /* by device, for one step */
 	uint32_t devices;      /* number of devices whose sums are written; fewer than all only if there are extremely many */
@@ -496,7 +496,7 @@ static void walk_change(struct step_walk *walk, uint32_t first, bool in_step)
 
 static void write_step(struct step_walk *walk, const hr__step_run *step)
 {
-	struct page *page = walk->page;
+	struct html_page *page = walk->page;
 	while (walk->change < step->first_change) walk_change(walk, 0, false);
 	for (uint32_t i = 0; i < walk->devices; i++) walk->sums[i] = (struct step_sum){ .peak = walk->now[i] };
 	for (uint32_t first = walk->allocations; walk->change < step->last_change;) walk_change(walk, first, true);
@@ -539,7 +539,7 @@ static void write_chosen_steps(struct step_walk *walk, uint8_t *marks)
 		if (stays(&choice, marks[i])) write_step(walk, &capture->steps[i]);
 }
 
-static hr_status write_steps(struct page *page)
+static hr_status write_steps(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
 	hr_status status = HR_OK;
@@ -567,7 +567,7 @@ static uint32_t device_at(const hr__capture *capture, uint32_t site)
 	return site == HR__NONE ? 0 : capture->allocators[capture->sites[site].allocator].device;
 }
 
-static void write_move(struct page *page, const struct move_sum *sum, uint32_t kind, uint64_t *time_ns)
+static void write_move(struct html_page *page, const struct move_sum *sum, uint32_t kind, uint64_t *time_ns)
 {
 	number(page, sum->count);
 	number(page, kind);
@@ -577,7 +577,7 @@ static void write_move(struct page *page, const struct move_sum *sum, uint32_t k
 	*time_ns = sum->time_ns;
 }
 
-static void write_each_move(struct page *page)
+static void write_each_move(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
 	uint64_t time_ns = 0;
@@ -589,7 +589,7 @@ static void write_each_move(struct page *page)
 }
 
 /* Writes the sums of a finished slice. */
-static void write_move_sums(struct page *page, struct move_sum *sums, size_t count, uint64_t *time_ns)
+static void write_move_sums(struct html_page *page, struct move_sum *sums, size_t count, uint64_t *time_ns)
 {
 	for (size_t i = 0; i < count; i++) {
 		if (sums[i].count) write_move(page, &sums[i], (uint32_t)(i % MOVE_KINDS) + 1, time_ns);
@@ -597,7 +597,7 @@ static void write_move_sums(struct page *page, struct move_sum *sums, size_t cou
 	}
 }
 
-static void sum_moves(struct page *page, struct move_sum *sums, size_t count)
+static void sum_moves(struct html_page *page, struct move_sum *sums, size_t count)
 {
 	const hr__capture *capture = page->capture;
 	uint64_t slices = MOVES_MAX / count ? MOVES_MAX / count : 1, slice_ns = capture->end_ns / slices + 1, slice = 0, time_ns = 0;
@@ -613,7 +613,7 @@ static void sum_moves(struct page *page, struct move_sum *sums, size_t count)
 }
 
 /* If there are too many moves, those of one kind on one device are merged within each slice of time. */
-static hr_status write_moves(struct page *page)
+static hr_status write_moves(struct html_page *page)
 {
 	hr_status status = HR_OK;
 	size_t count = ((size_t)page->capture->device_count + !page->capture->device_count) * MOVE_KINDS;
@@ -639,7 +639,7 @@ static uint32_t grade_of_refusal(const hr__capture *capture, uint32_t i)
 	return device_at(capture, now->site) != device_at(capture, before->site);
 }
 
-static void write_refusals(struct page *page)
+static void write_refusals(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
 	struct choice choice = { 0 };
@@ -654,7 +654,7 @@ static void write_refusals(struct page *page)
 	}
 }
 
-static uint32_t grade_of_region(const struct page *page, const hr__region_run *region)
+static uint32_t grade_of_region(const struct html_page *page, const hr__region_run *region)
 {
 	return grade_of(region->bytes, end_of(page, region->end_ns) - region->begin_ns);
 }
@@ -665,7 +665,7 @@ static bool is_at_peak(const hr__capture *capture, const hr__region_run *region)
 	return device->peak_bytes && region->begin_ns <= device->peak_ns && device->peak_ns < region->end_ns;
 }
 
-static void write_region(struct page *page, const hr__region_run *region)
+static void write_region(struct html_page *page, const hr__region_run *region)
 {
 	number(page, region->begin_ns);
 	number(page, region->end_ns == HR__NEVER ? 0 : region->end_ns - region->begin_ns + 1);
@@ -675,7 +675,7 @@ static void write_region(struct page *page, const hr__region_run *region)
 }
 
 /* Regions at a peak come first. */
-static void write_regions(struct page *page)
+static void write_regions(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
 	struct choice choice = { 0 };
@@ -699,7 +699,7 @@ static uint32_t grade_of_pause(const hr__pause *pause)
 }
 
 /* If there are too many pauses, writes the longest. */
-static void write_pauses(struct page *page)
+static void write_pauses(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
 	struct choice choice = { 0 };
@@ -714,7 +714,7 @@ static void write_pauses(struct page *page)
 
 /* ---- the page ---- */
 
-static void write_header(struct page *page)
+static void write_header(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
 	number(page, VERSION);
@@ -736,7 +736,7 @@ static void write_header(struct page *page)
 	number(page, capture->pause_count);
 }
 
-static hr_status write_data(struct page *page)
+static hr_status write_data(struct html_page *page)
 {
 	hr_status status;
 	mark_strings(page);
@@ -756,14 +756,14 @@ static hr_status write_data(struct page *page)
 	return HR_OK;
 }
 
-static void write_part(struct page *page, hr__page_part part)
+static void write_part(struct html_page *page, hr__page_part part)
 {
 	hr__page_text text = hr__page_template(part);
 	hr__page_text_out(&page->stream, text.text, text.length);
 }
 
 /* Writes the template, with placeholders such as "@css@" replaced. */
-static hr_status write_page(struct page *page)
+static hr_status write_page(struct html_page *page)
 {
 	hr__page_text html = hr__page_template(HR__PAGE_HTML);
 	const char *at = html.text, *end = html.text + html.length;
@@ -785,9 +785,11 @@ hr_status hr__page_write_most(const hr__capture *capture, const char *path, uint
 {
 	hr_status status = HR_OK;
 	if (!path || !*path) return hr__fail(HR_INVALID_ARGUMENT, "a page needs a path to write to");
-	struct page *page = get(1, sizeof *page, &status);
+	struct html_page *page = get(1, sizeof *page, &status);
 	if (status) return status;
-	*page = (struct page){ .capture = capture, .most = most, .name_count = hr__names_count(), .shape_count = hr__shapes_count() };
+	*page = (struct html_page){
+		.capture = capture, .most = most, .name_count = hr__names_count(), .shape_count = hr__shapes_count()
+	};
 	page->names = get(page->name_count, sizeof *page->names, &status);
 	page->shapes = get(page->shape_count, sizeof *page->shapes, &status);
 	if (!status) status = hr__export_file_open(path, &page->stream.file);

@@ -29,14 +29,14 @@
 #define BLOCK_HEADER sizeof(hr__trace_block)
 #define PIECE_BYTES HR__TRACE_BLOCK_BYTES /* part of a block that a lane holds in memory: all of a block that Headroom wrote */
 
-typedef struct block {
+typedef struct file_block {
 	uint64_t offset; /* of the block in the file */
 	uint64_t first_time;
 	uint32_t used; /* bytes of records, as found when opening */
 	uint32_t thread;
 	uint32_t next; /* in the lane; NONE: last */
 	bool cut;      /* the file ends before the block's committed length */
-} block;
+} file_block;
 
 typedef struct lane {
 	uint32_t first, last; /* blocks */
@@ -169,7 +169,7 @@ static hr_status read_header(hr__trace_reader *r)
 /* ---- opening: the blocks ---- */
 
 /* Appends the block to its lane. */
-static hr_status add_block(hr__trace_reader *r, const hr__trace_block *h, const block *b)
+static hr_status add_block(hr__trace_reader *r, const hr__trace_block *h, const file_block *b)
 {
 	uint32_t index = (uint32_t)r->blocks.count;
 	hr_status status = HR_OK;
@@ -186,7 +186,7 @@ static hr_status add_block(hr__trace_reader *r, const hr__trace_block *h, const 
 	if (status == HR_OK) status = hr__list_add(&r->blocks, b);
 	if (status != HR_OK) return status;
 	lane *l = hr__list_at(&r->lanes, h->lane);
-	if (l->count++ > 0) ((block *)hr__list_at(&r->blocks, l->last))->next = index;
+	if (l->count++ > 0) ((file_block *)hr__list_at(&r->blocks, l->last))->next = index;
 	l->last = index;
 	return HR_OK;
 }
@@ -197,13 +197,13 @@ static void note_thread(hr__trace_reader *r, uint32_t thread)
 }
 
 /* The decoder's position in the file. */
-static uint64_t place_of(const block *b, const hr__decoder *decoder, const uint8_t *records)
+static uint64_t place_of(const file_block *b, const hr__decoder *decoder, const uint8_t *records)
 {
 	return b->offset + BLOCK_HEADER + (uint64_t)(decoder->at - records);
 }
 
 /* The status of a block whose records end with [decoded]. */
-static hr_status judge_end(const block *b, hr__decoded decoded, uint64_t place, const char *why)
+static hr_status judge_end(const file_block *b, hr__decoded decoded, uint64_t place, const char *why)
 {
 	if (decoded == HR__DECODED_BAD) return bad(place, why);
 	if (decoded == HR__DECODED_CUT && !b->cut) return bad(place, "a record reaches over the end of its block");
@@ -211,7 +211,7 @@ static hr_status judge_end(const block *b, hr__decoded decoded, uint64_t place, 
 }
 
 /* Checks every record of a block, counts the events and adds the definitions. */
-static hr_status check_records(hr__trace_reader *r, const block *b, const uint8_t *records, uint64_t *end_time)
+static hr_status check_records(hr__trace_reader *r, const file_block *b, const uint8_t *records, uint64_t *end_time)
 {
 	hr__decoder decoder;
 	hr__event event;
@@ -266,7 +266,7 @@ static hr_status take_block(hr__trace_reader *r, uint64_t offset, size_t availab
 	memmove(&h, bytes, sizeof(h));
 	status = check_block(r, &h, offset, &is_used);
 	if (status != HR_OK || !is_used) return status;
-	block b = { .offset = offset, .first_time = h.first_time, .thread = h.thread, .next = NONE };
+	file_block b = { .offset = offset, .first_time = h.first_time, .thread = h.thread, .next = NONE };
 	b.used = hr__load_relaxed(&h.committed);
 	if (b.used > available - BLOCK_HEADER) {
 		b.used = (uint32_t)(available - BLOCK_HEADER);
@@ -372,7 +372,7 @@ static hr_status make_heap(hr__trace_reader *r)
 	hr_status status = hr__list_reserve(&r->heap, r->lanes.count);
 	for (size_t i = 0; i < r->lanes.count && status == HR_OK; i++) {
 		const lane *l = hr__list_at(&r->lanes, i);
-		heap_entry entry = { ((block *)hr__list_at(&r->blocks, l->first))->first_time, (uint32_t)i };
+		heap_entry entry = { ((file_block *)hr__list_at(&r->blocks, l->first))->first_time, (uint32_t)i };
 		status = hr__list_add(&r->heap, &entry);
 	}
 	for (size_t i = r->heap.count / 2; i-- > 0;) sift_down(&r->heap, i);
@@ -390,7 +390,7 @@ static void drop_top(hr__list *heap)
 
 static void init_lists(hr__trace_reader *r)
 {
-	r->blocks.item_bytes = sizeof(block);
+	r->blocks.item_bytes = sizeof(file_block);
 	r->lanes.item_bytes = sizeof(lane);
 	r->heap.item_bytes = sizeof(heap_entry);
 	hr__catalog_init(&r->catalog);
@@ -490,7 +490,7 @@ static hr_status make_buffer(const hr__trace_reader *r, lane *l, size_t bytes)
 /* Continues decoding with the piece of the current block that begins at [at] within its records. */
 static hr_status take_piece(const hr__trace_reader *r, lane *l, uint32_t at)
 {
-	const block *b = hr__list_at(&r->blocks, l->current);
+	const file_block *b = hr__list_at(&r->blocks, l->current);
 	size_t left = b->used - at, length = r->bytes == NULL && left > PIECE_BYTES ? PIECE_BYTES : left;
 	hr_status status = make_buffer(r, l, length);
 	if (status == HR_OK) status = get_bytes(r, b->offset + BLOCK_HEADER + at, length, l->buffer, &l->records);
@@ -502,7 +502,7 @@ static hr_status take_piece(const hr__trace_reader *r, lane *l, uint32_t at)
 
 static hr_status begin_block(const hr__trace_reader *r, lane *l, uint32_t index)
 {
-	const block *b = hr__list_at(&r->blocks, index);
+	const file_block *b = hr__list_at(&r->blocks, index);
 	l->current = index;
 	hr__decoder_start(&l->decoder, NULL, 0, b->thread, b->first_time);
 	l->decoder.events_only = true;
@@ -523,7 +523,7 @@ static hr_status advance(const hr__trace_reader *r, lane *l)
 	hr_status status = HR_OK;
 	if (l->current == NONE) status = begin_block(r, l, l->first);
 	while (status == HR_OK) {
-		const block *b = hr__list_at(&r->blocks, l->current);
+		const file_block *b = hr__list_at(&r->blocks, l->current);
 		hr__decoded decoded = hr__decode(&l->decoder, &l->event, &definition, &why);
 		if (decoded == HR__DECODED_EVENT) return HR_OK;
 		if (decoded == HR__DECODED_END && l->decoder.beyond > l->decoder.skip) {

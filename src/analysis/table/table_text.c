@@ -125,12 +125,12 @@ static void format_cell(const hr__table *table, uint32_t column, const uint64_t 
 
 /* ---- widths ---- */
 
-typedef struct layout {
+typedef struct table_layout {
 	uint32_t widths[HR__COLUMNS_MAX]; /* 0: not shown */
 	uint32_t indent; /* maximum indentation of a tree */
-} layout;
+} table_layout;
 
-static void widen(layout *l, uint32_t column, const char *text)
+static void widen(table_layout *l, uint32_t column, const char *text)
 {
 	uint32_t columns = hr__width_of(text);
 	if (columns > l->widths[column]) l->widths[column] = columns;
@@ -148,7 +148,7 @@ static bool is_empty(const hr__table *table, uint32_t column)
 	return kind != HR__CELL_YES && table->count > 0;
 }
 
-static void measure(const hr__table *table, layout *l)
+static void measure(const hr__table *table, table_layout *l)
 {
 	char text[HR__CELL_BYTES_MAX];
 	for (uint32_t i = 0; i < table->column_count; i++) {
@@ -169,14 +169,14 @@ static void measure(const hr__table *table, layout *l)
 }
 
 /* Minimum width of a column: names may be cut, numbers may not. */
-static uint32_t least_width(const hr__table *table, const layout *l, uint32_t column)
+static uint32_t least_width(const hr__table *table, const table_layout *l, uint32_t column)
 {
 	uint32_t least = column == 0 ? NAME_LEAST : TEXT_LEAST;
 	return is_left(&table->columns[column]) && l->widths[column] > least ? least : l->widths[column];
 }
 
 /* Width of the whole table, optionally with its names cut. */
-static uint32_t sum_of_widths(const hr__table *table, const layout *l, bool cut)
+static uint32_t sum_of_widths(const hr__table *table, const table_layout *l, bool cut)
 {
 	uint32_t width = 0;
 	for (uint32_t i = 0; i < table->column_count; i++)
@@ -184,7 +184,7 @@ static uint32_t sum_of_widths(const hr__table *table, const layout *l, bool cut)
 	return width;
 }
 
-static uint32_t *widest_to_cut(const hr__table *table, layout *l)
+static uint32_t *widest_to_cut(const hr__table *table, table_layout *l)
 {
 	uint32_t *widest = NULL;
 	for (uint32_t i = 0; i < table->column_count; i++)
@@ -192,7 +192,7 @@ static uint32_t *widest_to_cut(const hr__table *table, layout *l)
 	return widest;
 }
 
-static void fit(const hr__table *table, const hr__text_out *out, layout *l)
+static void fit(const hr__table *table, const hr__text_out *out, table_layout *l)
 {
 	for (int text = 1; text >= 0; text--)
 		for (uint32_t i = table->column_count; i-- > 1 && sum_of_widths(table, l, true) > out->width;)
@@ -219,7 +219,7 @@ static void put_cell(hr__text_out *out, bool left, char *text, uint32_t width, u
 	*owed += GAP + (left ? pad : 0);
 }
 
-static void put_row(const hr__table *table, const layout *l, const uint64_t *row, hr__text_out *out)
+static void put_row(const hr__table *table, const table_layout *l, const uint64_t *row, hr__text_out *out)
 {
 	char text[HR__CELL_BYTES_MAX];
 	uint32_t owed = 0;
@@ -231,7 +231,7 @@ static void put_row(const hr__table *table, const layout *l, const uint64_t *row
 	put(out, "\n", 1);
 }
 
-static void put_headings(const hr__table *table, const layout *l, hr__text_out *out)
+static void put_headings(const hr__table *table, const table_layout *l, hr__text_out *out)
 {
 	char text[HR__CELL_BYTES_MAX];
 	uint32_t owed = 0;
@@ -245,7 +245,7 @@ static void put_headings(const hr__table *table, const layout *l, hr__text_out *
 	put(out, "\n", 1);
 }
 
-static void put_sums(const hr__table *table, const layout *l, const char *label, const uint64_t *sums, hr__text_out *out)
+static void put_sums(const hr__table *table, const table_layout *l, const char *label, const uint64_t *sums, hr__text_out *out)
 {
 	char text[HR__CELL_BYTES_MAX];
 	uint32_t owed = 0;
@@ -262,7 +262,7 @@ static void put_sums(const hr__table *table, const layout *l, const char *label,
 	put(out, "\n", 1);
 }
 
-static bool has_sums(const hr__table *table, const layout *l)
+static bool has_sums(const hr__table *table, const table_layout *l)
 {
 	for (uint32_t i = 1; i < table->column_count; i++)
 		if (l->widths[i] && table->columns[i].flags & HR__SUMS) return true;
@@ -272,7 +272,7 @@ static bool has_sums(const hr__table *table, const layout *l)
 static void put_list(const hr__table *table, hr__text_out *out)
 {
 	char label[64];
-	layout l = { .indent = 0 };
+	table_layout l = { .indent = 0 };
 	measure(table, &l);
 	fit(table, out, &l);
 	if (table->title) hr__text_heading(out, "%s", table->title);

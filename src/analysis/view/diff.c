@@ -159,13 +159,13 @@ static hr_status compare_groups(hr__table *table, const side *sides, hr__node_ki
 
 /* ---- one device ---- */
 
-typedef struct sums {
+typedef struct device_sums {
 	uint64_t peak, at_peak, end, bytes, allocations, ns, ops, device_ns;
-} sums;
+} device_sums;
 
-static sums add_up(const side *s)
+static device_sums add_up(const side *s)
 {
-	sums out = { 0 };
+	device_sums out = { 0 };
 	if (!s->is_there) return out;
 	const hr__capture *c = s->capture;
 	out.peak = s->selection.peak_bytes;
@@ -195,7 +195,7 @@ static hr_status fill_report(hr__report_view *report, const side *sides, uint64_
 		{ .key = "by_scope", .title = "Name scopes", .columns = scope_columns, .column_count = D_COLUMNS, .order = "at_peak_change" },
 	};
 	hr_status status = HR_OK;
-	sums a = add_up(&sides[A]), b = add_up(&sides[B]);
+	device_sums a = add_up(&sides[A]), b = add_up(&sides[B]);
 	bool ordered = report->options->order_by != NULL;
 	hr__table *tables[5];
 	*same_peak = a.peak == b.peak ? a.peak : HR__NEVER;

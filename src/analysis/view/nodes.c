@@ -6,16 +6,16 @@
 #include "core/os/os.h"
 #include "analysis/capture/finder.h"
 
-typedef struct maker {
+typedef struct node_maker {
 	const hr__selection *selection;
 	hr__nodes *nodes;
 	uint32_t *of_name; /* by name: node + 1 */
 	hr__slots slots;   /* nodes by their path */
-} maker;
+} node_maker;
 
 /* ---- nodes ---- */
 
-static hr_status add_node(maker *m, uint64_t path, uint32_t parent, uint32_t *out)
+static hr_status add_node(node_maker *m, uint64_t path, uint32_t parent, uint32_t *out)
 {
 	hr__nodes *nodes = m->nodes;
 	hr_status status = HR_OK;
@@ -44,7 +44,7 @@ static uint32_t hash_text(const hr__slots *slots, const char *text, size_t lengt
 }
 
 /* Finds or adds the node for the first [length] bytes of a scope's name, below [parent]. */
-static hr_status find_child(maker *m, hr_name name, size_t length, uint32_t parent, uint32_t *out)
+static hr_status find_child(node_maker *m, hr_name name, size_t length, uint32_t parent, uint32_t *out)
 {
 	const char *text = hr_name_text(name);
 	uint32_t hash = hash_text(&m->slots, text, length);
@@ -61,7 +61,7 @@ static hr_status find_child(maker *m, hr_name name, size_t length, uint32_t pare
 }
 
 /* "model/layer_1/dense" gives nodes for model, model/layer_1 and model/layer_1/dense. */
-static hr_status node_of_scope(maker *m, hr_name name, uint32_t *out)
+static hr_status node_of_scope(node_maker *m, hr_name name, uint32_t *out)
 {
 	const char *text = hr_name_text(name), *end = text;
 	hr_status status = HR_OK;
@@ -75,7 +75,7 @@ static hr_status node_of_scope(maker *m, hr_name name, uint32_t *out)
 }
 
 /* Finds or adds the node of a name. Op names are not paths: their nodes are children of node 0. */
-static hr_status node_of(maker *m, hr__node_kind kind, hr_name name, uint32_t *out)
+static hr_status node_of(node_maker *m, hr__node_kind kind, hr_name name, uint32_t *out)
 {
 	hr_status status = HR_OK;
 	if (m->of_name[name]) {
@@ -88,7 +88,7 @@ static hr_status node_of(maker *m, hr__node_kind kind, hr_name name, uint32_t *o
 	return status;
 }
 
-static hr_status make_nodes(maker *m, hr__node_kind kind)
+static hr_status make_nodes(node_maker *m, hr__node_kind kind)
 {
 	const hr__capture *c = m->selection->capture;
 	uint32_t node;
@@ -130,7 +130,7 @@ static void begin_window(hr__nodes *nodes)
 	}
 }
 
-static void count_memory(maker *m, hr__node_kind kind)
+static void count_memory(node_maker *m, hr__node_kind kind)
 {
 	const hr__selection *s = m->selection;
 	const hr__capture *c = s->capture;
@@ -158,7 +158,7 @@ static uint64_t add_capped(uint64_t a, uint64_t b)
 	return a > UINT64_MAX / 4 - (b < UINT64_MAX / 4 ? b : UINT64_MAX / 4) ? UINT64_MAX / 4 : a + b;
 }
 
-static void count_ops(maker *m, hr__node_kind kind)
+static void count_ops(node_maker *m, hr__node_kind kind)
 {
 	const hr__selection *s = m->selection;
 	const hr__capture *c = s->capture;
@@ -207,7 +207,7 @@ static void add_up(hr__nodes *nodes)
 
 hr_status hr__nodes_make(const hr__selection *selection, hr__node_kind kind, hr__nodes *out)
 {
-	maker m = { .selection = selection, .nodes = out };
+	node_maker m = { .selection = selection, .nodes = out };
 	hr_status status = HR_OK;
 	*out = (hr__nodes){ 0 };
 	m.slots.salt = hr__ticks();

@@ -53,21 +53,21 @@ static const hr__column time_columns[T_COLUMNS] = {
 };
 
 /* Of one allocator, over the whole selected time or one interval. */
-typedef struct level {
+typedef struct allocator_counts {
 	uint64_t allocations, frees, refused, live, bytes, in_use, peak, free_at_peak, fragmentation_at_peak;
 	hr__holes_state holes; /* at the end */
-} level;
+} allocator_counts;
 
 typedef struct surveyor {
 	const hr__selection *selection;
 	hr__holes *holes;
 	hr__stretches stretches;
-	uint32_t *places;     /* by allocator of the capture: its position in allocators; HR__NONE: on another device */
-	uint32_t *allocators; /* the device's allocators */
-	uint32_t count;       /* number of allocators */
-	level *totals;        /* one per allocator */
-	level *levels;        /* by interval, then by allocator */
-	uint32_t stretch;     /* the interval being filled */
+	uint32_t *places;            /* by allocator of the capture: its position in allocators; HR__NONE: on another device */
+	uint32_t *allocators;        /* the device's allocators */
+	uint32_t count;              /* number of allocators */
+	allocator_counts *totals;    /* one per allocator */
+	allocator_counts *intervals; /* by interval, then by allocator */
+	uint32_t stretch;            /* the interval being filled */
 } surveyor;
 
 static uint64_t fragmentation(const hr__holes_state *state)
@@ -76,9 +76,9 @@ static uint64_t fragmentation(const hr__holes_state *state)
 	return (uint64_t)(hr__holes_fragmentation(state) * 1e6 + 0.5);
 }
 
-static level *level_at(const surveyor *s, uint32_t stretch, uint32_t place)
+static allocator_counts *interval_at(const surveyor *s, uint32_t stretch, uint32_t place)
 {
-	return &s->levels[(size_t)stretch * s->count + place];
+	return &s->intervals[(size_t)stretch * s->count + place];
 }
 
 /* ---- replay ---- */
@@ -88,17 +88,17 @@ static void end_stretch(surveyor *s)
 {
 	hr__holes_until(s->holes, hr__stretch_begin(&s->stretches, s->stretch + 1));
 	for (uint32_t i = 0; i < s->count; i++) {
-		level *now = level_at(s, s->stretch, i);
+		allocator_counts *now = interval_at(s, s->stretch, i);
 		now->holes = hr__holes_of(s->holes, s->allocators[i]);
 		if (s->stretch + 1 == s->stretches.count) continue;
-		level *next = level_at(s, s->stretch + 1, i);
+		allocator_counts *next = interval_at(s, s->stretch + 1, i);
 		next->live = now->live;
 		next->in_use = next->peak = now->in_use;
 	}
 	s->stretch++;
 }
 
-static void count_change(level *to, const hr__change *change, uint64_t bytes)
+static void count_change(allocator_counts *to, const hr__change *change, uint64_t bytes)
 {
 	to->in_use += change->frees ? 0 - bytes : bytes;
 	to->live += change->frees ? UINT64_MAX : 1;
@@ -116,7 +116,7 @@ static void take_change(surveyor *s, uint32_t index)
 	while (s->stretch < stretch) end_stretch(s);
 	hr__holes_change(s->holes);
 	if (place == HR__NONE) return;
-	level *now = level_at(s, s->stretch, place), *total = &s->totals[place];
+	allocator_counts *now = interval_at(s, s->stretch, place), *total = &s->totals[place];
 	count_change(now, change, allocation->bytes);
 	count_change(total, change, allocation->bytes);
 	if (now->in_use > now->peak) now->peak = now->in_use;
@@ -142,7 +142,7 @@ static void begin_time(surveyor *s)
 	hr__holes_until(s->holes, s->selection->begin_ns);
 	hr__holes_mark(s->holes);
 	for (uint32_t i = 0; i < s->count; i++) {
-		level *total = &s->totals[i], *first = level_at(s, 0, i);
+		allocator_counts *total = &s->totals[i], *first = interval_at(s, 0, i);
 		hr__holes_state holes = hr__holes_of(s->holes, s->allocators[i]);
 		total->peak = total->in_use;
 		total->free_at_peak = holes.free_bytes;
@@ -160,7 +160,7 @@ static void take_refusals(surveyor *s)
 		uint32_t place = s->places[c->sites[c->refusals[i].site].allocator];
 		if (place == HR__NONE || now < s->selection->begin_ns || now > s->selection->end_ns) continue;
 		s->totals[place].refused++;
-		level_at(s, hr__stretch_at(&s->stretches, now), place)->refused++;
+		interval_at(s, hr__stretch_at(&s->stretches, now), place)->refused++;
 	}
 }
 
@@ -176,7 +176,7 @@ static void survey(surveyor *s)
 
 /* ---- tables ---- */
 
-static bool is_idle(const level *l)
+static bool is_idle(const allocator_counts *l)
 {
 	return !l->allocations && !l->frees && !l->refused && !l->in_use && !l->peak && !l->holes.reserved_bytes;
 }
@@ -184,7 +184,7 @@ static bool is_idle(const level *l)
 static void fill_total(const surveyor *s, uint32_t place, uint64_t *row)
 {
 	const hr__capture_allocator *allocator = &s->selection->capture->allocators[s->allocators[place]];
-	const level *l = &s->totals[place];
+	const allocator_counts *l = &s->totals[place];
 	row[A_NAME] = (uintptr_t)allocator->name;
 	row[A_KIND] = (uintptr_t)allocator->kind;
 	row[A_NUMBER] = allocator->id;
@@ -205,7 +205,7 @@ static void fill_total(const surveyor *s, uint32_t place, uint64_t *row)
 static void fill_stretch(const surveyor *s, uint32_t stretch, uint32_t place, uint64_t *row)
 {
 	const hr__capture_allocator *allocator = &s->selection->capture->allocators[s->allocators[place]];
-	const level *l = level_at(s, stretch, place);
+	const allocator_counts *l = interval_at(s, stretch, place);
 	row[T_NAME] = (uintptr_t)allocator->name;
 	row[T_NUMBER] = allocator->id;
 	row[T_BEGIN] = hr__stretch_begin(&s->stretches, stretch);
@@ -230,7 +230,7 @@ static hr_status fill_tables(const surveyor *s, hr__table *totals, hr__table *ti
 		uint64_t *row = hr__table_row(totals, &status);
 		if (row) fill_total(s, i, row);
 		for (uint32_t k = 0; k < s->stretches.count && !status; k++) {
-			if (is_idle(level_at(s, k, i))) continue;
+			if (is_idle(interval_at(s, k, i))) continue;
 			row = hr__table_row(times, &status);
 			if (row) fill_stretch(s, k, i, row);
 		}
@@ -273,14 +273,14 @@ hr_status hr__view_allocators(hr__report_view *report)
 	s.allocators = hr__view_alloc(c->allocator_count, sizeof *s.allocators, &status);
 	if (!status) find_allocators(&s);
 	s.stretches = hr__stretches_of(s.selection, choose_stretches(report, s.count));
-	size_t levels = (size_t)s.stretches.count * s.count;
+	size_t intervals = (size_t)s.stretches.count * s.count;
 	s.totals = hr__view_alloc(s.count, sizeof *s.totals, &status);
-	s.levels = hr__view_alloc(levels, sizeof *s.levels, &status);
+	s.intervals = hr__view_alloc(intervals, sizeof *s.intervals, &status);
 	if (!status) status = hr__holes_make(c, &s.holes);
 	if (!status) survey(&s);
 	if (!status) status = fill_tables(&s, totals, times);
 	hr__holes_free(s.holes);
-	hr__view_free(s.levels, levels, sizeof *s.levels);
+	hr__view_free(s.intervals, intervals, sizeof *s.intervals);
 	hr__view_free(s.totals, s.count, sizeof *s.totals);
 	hr__view_free(s.allocators, c->allocator_count, sizeof *s.allocators);
 	hr__view_free(s.places, c->allocator_count, sizeof *s.places);

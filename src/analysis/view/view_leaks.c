@@ -52,7 +52,7 @@ static const hr__column fact_columns[] = {
 	[F_ALIVE] = { "after_last_step_bytes", "alive after the last step", HR__CELL_BYTES, 0 },
 };
 
-typedef struct place {
+typedef struct leak_place {
 	uint32_t site;               /* its first site */
 	hr_dtype dtype;              /* common to all its sites; HR_DTYPE_NONE if they differ */
 	uint64_t live, allocations;  /* current */
@@ -60,12 +60,12 @@ typedef struct place {
 	uint64_t last_allocations;
 	uint32_t rose, fell;         /* number of step ends after the first */
 	bool touched;                /* changed since the last step end */
-} place;
+} leak_place;
 
 typedef struct watcher {
 	hr__report_view *report;
 	const hr__selection *selection;
-	place *places;
+	leak_place *places;
 	uint32_t place_count;
 	uint32_t *place_of;          /* by site: index of its place */
 	uint32_t *touched;           /* indices of touched places */
@@ -91,7 +91,7 @@ static uint32_t find_place(watcher *w, hr__slots *slots, uint32_t index)
 	const hr__site *sites = w->selection->capture->sites, *site = &sites[index];
 	uint32_t hash = hr__finder_hash(slots, (uint64_t)site->op << 32 | site->scope, (uint64_t)site->tag << 32 | site->shape);
 	for (uint32_t at = hr__slots_first(slots, hash); hr__slots_holds(slots, hash, &at); at++) {
-		place *found = &w->places[slots->slots[at].item - 1];
+		leak_place *found = &w->places[slots->slots[at].item - 1];
 		if (!same_place(&sites[found->site], site)) continue;
 		if (found->dtype != site->dtype) found->dtype = HR_DTYPE_NONE;
 		return slots->slots[at].item - 1;
@@ -99,7 +99,7 @@ static uint32_t find_place(watcher *w, hr__slots *slots, uint32_t index)
 	w->status = hr__slots_reserve(slots);
 	if (w->status) return 0;
 	hr__slots_add(slots, hash, w->place_count);
-	w->places[w->place_count] = (place){ .site = index, .dtype = site->dtype };
+	w->places[w->place_count] = (leak_place){ .site = index, .dtype = site->dtype };
 	return w->place_count++;
 }
 
@@ -127,7 +127,7 @@ static void take_change(watcher *w, uint32_t index)
 	const hr__allocation *allocation = &c->allocations[change->allocation];
 	if (!change->frees) w->allocation++;
 	if (!w->selection->takes_site[allocation->site]) return;
-	place *at = &w->places[w->place_of[allocation->site]];
+	leak_place *at = &w->places[w->place_of[allocation->site]];
 	if (!at->touched) w->touched[w->touched_count++] = w->place_of[allocation->site];
 	at->touched = true;
 	if (change->frees) {
@@ -149,7 +149,7 @@ static void compare_places(watcher *w)
 {
 	bool is_first = w->ended++ == 0;
 	for (uint32_t i = 0; i < w->touched_count; i++) {
-		place *at = &w->places[w->touched[i]];
+		leak_place *at = &w->places[w->touched[i]];
 		if (is_first) at->first = at->live;
 		else if (at->live > at->last) at->rose++;
 		else if (at->live < at->last) at->fell++;
@@ -208,13 +208,13 @@ static void watch(watcher *w)
 	w->ended = 0;
 }
 
-static bool is_growing(const watcher *w, const place *at)
+static bool is_growing(const watcher *w, const leak_place *at)
 {
 	uint32_t later = w->ended > 1 ? w->ended - 1 : 0;
 	return at->last > at->first && at->rose >= 2 && at->rose > later / 2 && at->fell < at->rose;
 }
 
-static void fill_place(const watcher *w, const place *at, uint64_t *row)
+static void fill_place(const watcher *w, const leak_place *at, uint64_t *row)
 {
 	const hr__site *site = &w->selection->capture->sites[at->site];
 	uint32_t later = w->ended > 1 ? w->ended - 1 : 1;

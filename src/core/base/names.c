@@ -34,14 +34,14 @@
 _Static_assert(HR__NAMES_MAX - 1 <= NUMBER_MASK && HR__SHAPES_MAX - 1 <= NUMBER_MASK, "a number must fit in its part of a slot");
 _Static_assert(SLOTS >= 2 * HR__NAMES_MAX && SLOTS >= 2 * HR__SHAPES_MAX, "probing is short and ends because slots stay empty");
 
-struct entry {
+struct name_entry {
 	uint32_t offset;
 	uint32_t length;
 };
 
 struct table {
 	hr__atomic_u32 *slots;
-	struct entry *entries;
+	struct name_entry *entries;
 	char *pool;
 	uint32_t entries_max;
 	uint32_t pool_max;
@@ -50,7 +50,7 @@ struct table {
 };
 
 static hr__atomic_u32 name_slots[SLOTS], shape_slots[SLOTS];
-static struct entry name_entries[HR__NAMES_MAX], shape_entries[HR__SHAPES_MAX];
+static struct name_entry name_entries[HR__NAMES_MAX], shape_entries[HR__SHAPES_MAX];
 static char name_pool[HR__NAMES_TEXT_MAX], shape_pool[HR__SHAPES_MAX * (SHAPE_BYTES_MAX + 1)];
 
 static struct table names = { name_slots, name_entries, name_pool, HR__NAMES_MAX, sizeof name_pool, 0, FIRST_NUMBER };
@@ -89,7 +89,7 @@ static uint32_t find(const struct table *table, uint64_t hash, const char *bytes
 		*out_slot = slot;
 		if (content == 0) return 0;
 		if ((content & ~NUMBER_MASK) != tag) continue;
-		const struct entry *entry = &table->entries[content & NUMBER_MASK];
+		const struct name_entry *entry = &table->entries[content & NUMBER_MASK];
 		if (entry->length == length && memcmp(table->pool + entry->offset, bytes, length) == 0) return content & NUMBER_MASK;
 	}
 }
@@ -107,7 +107,7 @@ static uint32_t insert(struct table *table, uint64_t hash, uint32_t slot, const 
 	uint32_t offset = hr__load_relaxed(&table->pool_used);
 	memcpy(table->pool + offset, bytes, length);
 	table->pool[offset + length] = 0;
-	table->entries[number] = (struct entry){ offset, (uint32_t)length };
+	table->entries[number] = (struct name_entry){ offset, (uint32_t)length };
 	hr__store_relaxed(&table->pool_used, offset + (uint32_t)length + 1);
 	hr__store_release(&table->count, number + 1);
 	hr__store_release(&table->slots[slot], ((uint32_t)(hash >> 32) & ~NUMBER_MASK) | number);
@@ -133,7 +133,7 @@ static uint32_t intern(struct table *table, const char *bytes, size_t length)
 	return number;
 }
 
-static const struct entry *entry_of(const struct table *table, uint32_t number)
+static const struct name_entry *entry_of(const struct table *table, uint32_t number)
 {
 	return number >= FIRST_NUMBER && number < hr__load_acquire(&table->count) ? &table->entries[number] : NULL;
 }
@@ -176,7 +176,7 @@ hr_name hr_name_intern(const char *text)
 const char *hr_name_text(hr_name name)
 {
 	if (name == HR_NAME_NONE) return "";
-	const struct entry *entry = entry_of(&names, name);
+	const struct name_entry *entry = entry_of(&names, name);
 	return entry != NULL ? names.pool + entry->offset : OTHER_TEXT;
 }
 
@@ -199,7 +199,7 @@ hr_shape hr_shape_intern(const int64_t *dims, int rank)
 
 int hr_shape_dims(hr_shape shape, int64_t dims[HR_SHAPE_MAX_RANK])
 {
-	const struct entry *entry = entry_of(&shapes, shape);
+	const struct name_entry *entry = entry_of(&shapes, shape);
 	if (entry == NULL) return -1;
 	HR_ASSERT(entry->length <= SHAPE_BYTES_MAX);
 	memcpy(dims, shapes.pool + entry->offset, entry->length);

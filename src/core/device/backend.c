@@ -5,10 +5,10 @@
 #include "core/base/status.h"
 #include "core/device/internal.h"
 
-typedef struct entry {
+typedef struct table_entry {
 	const char *name;
 	bool there;
-} entry;
+} table_entry;
 
 #define ENTRY(table, name)           \
 	{                                \
@@ -17,7 +17,7 @@ typedef struct entry {
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 /* The first missing entry; NULL when all are present. */
-static const char *first_missing(const entry *entries, size_t count)
+static const char *first_missing(const table_entry *entries, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
 		if (!entries[i].there) return entries[i].name;
@@ -26,7 +26,7 @@ static const char *first_missing(const entry *entries, size_t count)
 }
 
 /* The first missing entry of a group of which others are present; NULL when all or none are present. */
-static const char *first_gap(const entry *entries, size_t count)
+static const char *first_gap(const table_entry *entries, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
 		if (entries[i].there) return first_missing(entries, count);
@@ -36,17 +36,16 @@ static const char *first_gap(const entry *entries, size_t count)
 
 static const char *missing_entry(const hr_backend *t)
 {
-	const entry needed[] = {
-		ENTRY(t, count), ENTRY(t, open), ENTRY(t, close), ENTRY(t, memory_info), ENTRY(t, copy), ENTRY(t, fill)
-	};
-	const entry pages[] = { ENTRY(t, reserve),      ENTRY(t, release), ENTRY(t, page_create),
-		                    ENTRY(t, page_destroy), ENTRY(t, map),     ENTRY(t, unmap) };
-	const entry plain[] = { ENTRY(t, plain_alloc), ENTRY(t, plain_free) };
-	const entry streams[] = { ENTRY(t, stream_create), ENTRY(t, stream_destroy),    ENTRY(t, stream_synchronize),
-		                      ENTRY(t, event_create),  ENTRY(t, event_destroy),     ENTRY(t, event_record),
-		                      ENTRY(t, event_query),   ENTRY(t, event_synchronize), ENTRY(t, stream_wait_event) };
-	const entry host[] = { ENTRY(t, host_alloc), ENTRY(t, host_free) };
-	const entry host_pages[] = { ENTRY(t, host_page_create), ENTRY(t, host_page_destroy) };
+	const table_entry needed[] = { ENTRY(t, count),       ENTRY(t, open), ENTRY(t, close),
+		                           ENTRY(t, memory_info), ENTRY(t, copy), ENTRY(t, fill) };
+	const table_entry pages[] = { ENTRY(t, reserve),      ENTRY(t, release), ENTRY(t, page_create),
+		                          ENTRY(t, page_destroy), ENTRY(t, map),     ENTRY(t, unmap) };
+	const table_entry plain[] = { ENTRY(t, plain_alloc), ENTRY(t, plain_free) };
+	const table_entry streams[] = { ENTRY(t, stream_create), ENTRY(t, stream_destroy),    ENTRY(t, stream_synchronize),
+		                            ENTRY(t, event_create),  ENTRY(t, event_destroy),     ENTRY(t, event_record),
+		                            ENTRY(t, event_query),   ENTRY(t, event_synchronize), ENTRY(t, stream_wait_event) };
+	const table_entry host[] = { ENTRY(t, host_alloc), ENTRY(t, host_free) };
+	const table_entry host_pages[] = { ENTRY(t, host_page_create), ENTRY(t, host_page_destroy) };
 
 	const char *missing = first_missing(needed, COUNT(needed));
 	if (!missing) missing = first_gap(pages, COUNT(pages));

@@ -28,7 +28,7 @@
 #define GPU_TYPE 0u                      /* index of "GPU" in types */
 #define EMULATED_TYPE "EMU"
 
-typedef struct source {
+typedef struct device_source {
 	hr_backend table;
 	void *config;
 	uint32_t type;  /* index into types */
@@ -36,7 +36,7 @@ typedef struct source {
 	bool counted;
 	uint32_t count; /* physical devices */
 	hr__physical *devices[HR__MAX_LISTED];
-} source;
+} device_source;
 
 typedef struct device_type {
 	char text[16];
@@ -50,7 +50,7 @@ static struct {
 	bool cuda_is_required; /* emulated devices are no substitute for GPUs */
 	uint32_t source_count, type_count, logical_count;
 	uint32_t own_sources; /* number of built-in sources */
-	source sources[HR__MAX_SOURCES];
+	device_source sources[HR__MAX_SOURCES];
 	device_type types[MAX_TYPES];
 	hr_cuda_options cuda;
 	hr_emulated_options emulated;
@@ -100,7 +100,7 @@ static uint32_t type_named(const char *text)
 static void add_source(const hr_backend *table, void *config, bool stands_in)
 {
 	HR_ASSERT(registry.source_count < HR__MAX_SOURCES);
-	source *added = &registry.sources[registry.source_count++];
+	device_source *added = &registry.sources[registry.source_count++];
 	memset(added, 0, sizeof *added);
 	added->table = *table;
 	added->config = config;
@@ -128,7 +128,7 @@ static hr_status start(void)
 
 /* ---- counting physical devices ---- */
 
-static void drop_physical(source *from)
+static void drop_physical(device_source *from)
 {
 	for (uint32_t i = 0; i < from->count; i++) {
 		if (hr__load_relaxed(&from->devices[i]->open)) hr__physical_close(from->devices[i]);
@@ -138,7 +138,7 @@ static void drop_physical(source *from)
 	from->counted = false;
 }
 
-static hr_status add_physical(source *from)
+static hr_status add_physical(device_source *from)
 {
 	hr__physical *physical = physicals;
 	while (physical < physicals + HR__MAX_LISTED && physical->table) physical++;
@@ -151,7 +151,7 @@ static hr_status add_physical(source *from)
 	return HR_OK;
 }
 
-static hr_status count_source(source *from)
+static hr_status count_source(device_source *from)
 {
 	uint32_t count = 0;
 	if (from->counted) return HR_OK;
@@ -163,16 +163,16 @@ static hr_status count_source(source *from)
 	return status;
 }
 
-static bool others_have(const source *stand_in)
+static bool others_have(const device_source *stand_in)
 {
 	for (uint32_t i = 0; i < registry.source_count; i++) {
-		const source *other = &registry.sources[i];
+		const device_source *other = &registry.sources[i];
 		if (!other->stands_in && other->type == stand_in->type && other->count > 0) return true;
 	}
 	return false;
 }
 
-static source *source_named(const char *name)
+static device_source *source_named(const char *name)
 {
 	for (uint32_t i = 0; i < registry.source_count; i++) {
 		if (strcmp(registry.sources[i].table.name, name) == 0) return &registry.sources[i];
@@ -186,7 +186,7 @@ static hr_status count_type_alone(uint32_t type)
 	uint32_t number = 0;
 	for (int stands_in = 0; stands_in < 2; stands_in++) {
 		for (uint32_t i = 0; i < registry.source_count; i++) {
-			source *from = &registry.sources[i];
+			device_source *from = &registry.sources[i];
 			if (from->type != type || from->stands_in != (stands_in != 0)) continue;
 			if (stands_in && others_have(from)) {
 				drop_physical(from);
@@ -204,7 +204,7 @@ static hr_status count_type_alone(uint32_t type)
 /* Counts a type. The type of emulated devices depends on whether CUDA has any, so these are counted first. */
 static hr_status count_type(uint32_t type)
 {
-	source *cuda = source_named("cuda"), *emulated = source_named("emulated");
+	device_source *cuda = source_named("cuda"), *emulated = source_named("emulated");
 	if (type == cuda->type || type == emulated->type) {
 		hr_status status = count_source(cuda);
 		if (status != HR_OK) return status;
@@ -225,7 +225,7 @@ static hr_status count_all(void)
 static hr__physical *physical_number(uint32_t type, uint32_t number)
 {
 	for (uint32_t i = 0; i < registry.source_count; i++) {
-		source *from = &registry.sources[i];
+		device_source *from = &registry.sources[i];
 		for (uint32_t d = 0; from->type == type && d < from->count; d++) {
 			if (from->devices[d]->number == number) return from->devices[d];
 		}
@@ -493,7 +493,7 @@ static hr_status find_type(const char *text, uint32_t *out)
 	uint32_t at = 0;
 	while (at < registry.type_count && strcmp(registry.types[at].text, text) != 0) at++;
 	if (status == HR_OK && at < registry.type_count) status = count_type(at);
-	const source *stand_in = source_named("emulated");
+	const device_source *stand_in = source_named("emulated");
 	bool elsewhere = at < registry.type_count && logical_count(at) > 0;
 	if (emulated && !elsewhere && stand_in->type == GPU_TYPE && stand_in->count > 0) at = GPU_TYPE;
 	if (status == HR_OK) *out = at;
@@ -696,7 +696,7 @@ static hr_status configure(const char *backend, void *to, const void *from, size
 {
 	hr_status status = enter();
 	if (status != HR_OK) return status;
-	source *configured = source_named(backend);
+	device_source *configured = source_named(backend);
 	status = check_unused(configured->type);
 	/* With other cards, the type of the emulated devices may change. */
 	if (status == HR_OK && to == &registry.cuda) status = check_unused(source_named("emulated")->type);

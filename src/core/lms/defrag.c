@@ -48,27 +48,27 @@ static _Thread_local struct {
 
 /* ---- sorting: must not allocate ---- */
 
-static bool before(const entry *a, const entry *b)
+static bool before(const hr__defrag_entry *a, const hr__defrag_entry *b)
 {
 	return a->key != b->key ? a->key < b->key : a->index < b->index;
 }
 
-static void sift(entry *heap, size_t from, size_t count)
+static void sift(hr__defrag_entry *heap, size_t from, size_t count)
 {
 	for (size_t at = from, child; (child = 2 * at + 1) < count; at = child) {
 		if (child + 1 < count && before(&heap[child], &heap[child + 1])) child++;
 		if (!before(&heap[at], &heap[child])) return;
-		entry swap = heap[at];
+		hr__defrag_entry swap = heap[at];
 		heap[at] = heap[child];
 		heap[child] = swap;
 	}
 }
 
-void hr__defrag_sort(entry *entries, size_t count)
+void hr__defrag_sort(hr__defrag_entry *entries, size_t count)
 {
 	for (size_t i = count / 2; i-- > 0;) sift(entries, i, count);
 	for (size_t i = count; i-- > 1;) {
-		entry swap = entries[0];
+		hr__defrag_entry swap = entries[0];
 		entries[0] = entries[i];
 		entries[i] = swap;
 		sift(entries, 0, i);
@@ -142,9 +142,9 @@ static bool look(desk *d, const hr__pressure *pressure)
 
 /* ---- windows ---- */
 
-static void add_window(desk *d, const window *w)
+static void add_window(desk *d, const hr__defrag_window *w)
 {
-	d->entries[d->window_count] = (entry){ 2 * w->cost + w->packs, (uint32_t)d->window_count };
+	d->entries[d->window_count] = (hr__defrag_entry){ 2 * w->cost + w->packs, (uint32_t)d->window_count };
 	d->windows[d->window_count++] = *w;
 }
 
@@ -168,7 +168,8 @@ static void find_clearable(desk *d)
 		if (hr__is_item(last)) cost += last->bytes;
 		for (; left < i && holds(d, d->stretches[left + 1].address, end); left++)
 			if (hr__is_item(&d->stretches[left])) cost -= d->stretches[left].bytes;
-		if (holds(d, d->stretches[left].address, end)) add_window(d, &(window){ (uint32_t)left, (uint32_t)i + 1, false, cost });
+		if (holds(d, d->stretches[left].address, end))
+			add_window(d, &(hr__defrag_window){ (uint32_t)left, (uint32_t)i + 1, false, cost });
 	}
 }
 
@@ -194,11 +195,11 @@ static uint64_t packing_cost(desk *d, size_t first, size_t end)
 
 /* Tries all windows that end with the stretch before [end] and begin at [first] or earlier. Longer ones are tried while they may be
  * cheaper: with more free memory before it, a tensor need not go through the host. */
-static void try_packing(desk *d, size_t first, size_t end, uint64_t live, window *best)
+static void try_packing(desk *d, size_t first, size_t end, uint64_t live, hr__defrag_window *best)
 {
 	for (; live < best->cost && d->work < HR__DEFRAG_WORK_MAX; first--) {
 		uint64_t cost = hr__is_item(&d->stretches[first]) ? NONE : packing_cost(d, first, end);
-		if (cost < best->cost) *best = (window){ (uint32_t)first, (uint32_t)end, true, cost };
+		if (cost < best->cost) *best = (hr__defrag_window){ (uint32_t)first, (uint32_t)end, true, cost };
 		if (!d->stretches[first].joined) return;
 		if (hr__is_item(&d->stretches[first - 1])) live += d->stretches[first - 1].bytes;
 	}
@@ -207,7 +208,7 @@ static void try_packing(desk *d, size_t first, size_t end, uint64_t live, window
 static void find_packable(desk *d)
 {
 	uint64_t gaps = 0, live = 0, wanted = d->size;
-	window best = { .cost = NONE };
+	hr__defrag_window best = { .cost = NONE };
 	if (d->alignment) wanted += d->alignment - d->lms->allocator->granularity;
 	for (size_t i = 0, left = 0; i < d->count; i++) {
 		const hr__stretch *last = &d->stretches[i];
@@ -245,7 +246,7 @@ static spare *best_place(desk *d, size_t spare_count, const hr__tensor *tensor, 
 	return best;
 }
 
-static size_t list_spares(desk *d, const window *w)
+static size_t list_spares(desk *d, const hr__defrag_window *w)
 {
 	size_t count = 0;
 	for (uint32_t i = 0; i < d->count; i++) {
@@ -257,11 +258,11 @@ static size_t list_spares(desk *d, const window *w)
 }
 
 /* Finds a place for every tensor of the window. */
-static bool clear(desk *d, const window *w)
+static bool clear(desk *d, const hr__defrag_window *w)
 {
 	size_t spares = list_spares(d, w), items = 0;
 	for (size_t i = w->first; i < w->end; i++)
-		if (hr__is_item(&d->stretches[i])) d->by_size[items++] = (entry){ ~d->stretches[i].bytes, d->stretches[i].item };
+		if (hr__is_item(&d->stretches[i])) d->by_size[items++] = (hr__defrag_entry){ ~d->stretches[i].bytes, d->stretches[i].item };
 	hr__defrag_sort(d->by_size, items);
 	d->trial_count = 0;
 	for (size_t i = 0; i < items && d->work < HR__DEFRAG_WORK_MAX; i++) {
@@ -276,7 +277,7 @@ static bool clear(desk *d, const window *w)
 	return d->trial_count == items;
 }
 
-static bool pack(desk *d, const window *w)
+static bool pack(desk *d, const hr__defrag_window *w)
 {
 	d->trial_count = 0;
 	for (size_t i = w->first; i < w->end; i++)
@@ -301,7 +302,7 @@ static bool plan(desk *d)
 	hr__defrag_sort(d->entries, d->window_count);
 	uint64_t pages = hr__defrag_pages(d);
 	for (size_t i = 0; i < d->window_count; i++) {
-		const window *w = &d->windows[d->entries[i].index];
+		const hr__defrag_window *w = &d->windows[d->entries[i].index];
 		if (w->cost > pages) break;
 		if (!(w->packs ? pack(d, w) : d->work < HR__DEFRAG_WORK_MAX && clear(d, w))) continue;
 		hr__defrag_choose(d);

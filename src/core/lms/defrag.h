@@ -7,17 +7,17 @@
 #define HR__DEFRAG_WORK_MAX (UINT64_C(1) << 26) /* search steps; then the best solution so far counts */
 #define HR__DEFRAG_SHEETS_MAX (UINT64_C(1) << 20)
 
-typedef struct window {
+typedef struct hr__defrag_window {
 	uint32_t first, end; /* stretches */
 	bool packs;
 	uint64_t cost;
-} window;
+} hr__defrag_window;
 
 /* For sorting: by key, then by index. */
-typedef struct entry {
+typedef struct hr__defrag_entry {
 	uint64_t key;
 	uint32_t index;
-} entry;
+} hr__defrag_entry;
 
 /* A free range that tensors may move to. */
 typedef struct spare {
@@ -50,15 +50,15 @@ typedef struct desk {
 	uint64_t work;
 	hr__stretch *stretches;
 	size_t count, item_count;
-	window *windows;
-	entry *entries; /* of windows */
+	hr__defrag_window *windows;
+	hr__defrag_entry *entries; /* of windows */
 	size_t window_count;
 	spare *spares;
-	entry *by_size;        /* items of a window; in defrag_pages.c, by item, whether it has a place */
-	mover *movers, *trial; /* the best solution so far; the one being tried */
+	hr__defrag_entry *by_size; /* items of a window; in defrag_pages.c, by item, whether it has a place */
+	mover *movers, *trial;     /* the best solution so far; the one being tried */
 	size_t mover_count, trial_count;
 	sheet *sheets;
-	entry *sheet_order;
+	hr__defrag_entry *sheet_order;
 	size_t sheet_count, sheet_capacity; /* capacity 0: pages are not stitched */
 	row_pages *rows;
 	uint32_t *row_of; /* by stretch */
@@ -71,7 +71,7 @@ static inline bool hr__is_item(const hr__stretch *stretch)
 	return stretch->item < HR__STRETCH_GROWS;
 }
 
-void hr__defrag_sort(entry *entries, size_t count);
+void hr__defrag_sort(hr__defrag_entry *entries, size_t count);
 /* Makes the solution being tried the best so far. */
 void hr__defrag_choose(desk *d);
 /* Plans to free whole pages. Returns the cost, with the moves in d->movers; UINT64_MAX if it is impossible. */

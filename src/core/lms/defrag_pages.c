@@ -211,10 +211,10 @@ uint64_t hr__defrag_pages(desk *d)
 	needed /= page_of(d);
 	uint64_t get = pages_to_get(d), have = get + count_whole(d);
 	for (uint32_t i = 0; i < d->sheet_count; i++)
-		if (d->sheets[i].left) d->sheet_order[candidates++] = (entry){ d->sheets[i].cost, i };
+		if (d->sheets[i].left) d->sheet_order[candidates++] = (hr__defrag_entry){ d->sheets[i].cost, i };
 	if (have >= needed || have + candidates < needed) return NONE;
 	hr__defrag_sort(d->sheet_order, candidates);
-	for (size_t i = 0; i < d->item_count; i++) d->by_size[i] = (entry){ 0, 0 };
+	for (size_t i = 0; i < d->item_count; i++) d->by_size[i] = (hr__defrag_entry){ 0, 0 };
 	size_t spares = list_spares(d);
 	d->trial_count = 0;
 	for (uint64_t i = 0; i < candidates && have < needed && d->work < HR__DEFRAG_WORK_MAX; i++) {

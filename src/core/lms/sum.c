@@ -30,32 +30,33 @@
 
 /* Sums, and sums of sums, of eight words side by side: both change when a byte changes or two change places. Two words are added at
  * a time, in named variables, because compilers keep an array in memory, at a fifth of the speed. */
-typedef uint64_t words __attribute__((vector_size(16)));
-typedef uint64_t words_anywhere __attribute__((vector_size(16), aligned(1), may_alias));
-#define BLOCK (4 * sizeof(words))
+typedef uint64_t word_pair __attribute__((vector_size(16)));
+typedef uint64_t word_pair_anywhere __attribute__((vector_size(16), aligned(1), may_alias));
+#define BLOCK (4 * sizeof(word_pair))
 
-struct sums {
-	words a, b, c, d, of_a, of_b, of_c, of_d;
+struct lane_sums {
+	word_pair a, b, c, d, of_a, of_b, of_c, of_d;
 };
 
-static struct sums add_blocks(struct sums sums, const uint8_t *bytes, uint64_t count)
+static struct lane_sums add_blocks(struct lane_sums sums, const uint8_t *bytes, uint64_t count)
 {
-	words a = sums.a, b = sums.b, c = sums.c, d = sums.d, of_a = sums.of_a, of_b = sums.of_b, of_c = sums.of_c, of_d = sums.of_d;
+	word_pair a = sums.a, b = sums.b, c = sums.c, d = sums.d, of_a = sums.of_a, of_b = sums.of_b, of_c = sums.of_c,
+			  of_d = sums.of_d;
 	for (; count > 0; bytes += BLOCK, count--) {
-		const words_anywhere *next = (const words_anywhere *)bytes;
+		const word_pair_anywhere *next = (const word_pair_anywhere *)bytes;
 		of_a += a += next[0];
 		of_b += b += next[1];
 		of_c += c += next[2];
 		of_d += d += next[3];
 	}
-	return (struct sums){ a, b, c, d, of_a, of_b, of_c, of_d };
+	return (struct lane_sums){ a, b, c, d, of_a, of_b, of_c, of_d };
 }
 
 static uint64_t sum_bytes(const uint8_t *bytes, uint64_t count, uint64_t number)
 {
 	uint8_t rest[BLOCK] = { 0 };
-	uint64_t folded[sizeof(struct sums) / 8], sum = number + 1;
-	struct sums sums = add_blocks((struct sums){ 0 }, bytes, count / BLOCK);
+	uint64_t folded[sizeof(struct lane_sums) / 8], sum = number + 1;
+	struct lane_sums sums = add_blocks((struct lane_sums){ 0 }, bytes, count / BLOCK);
 	memcpy(rest, bytes + count / BLOCK * BLOCK, count % BLOCK);
 	sums = add_blocks(sums, rest, 1);
 	memcpy(folded, &sums, sizeof folded);
@@ -68,7 +69,7 @@ static uint64_t sum_bytes(const uint8_t *bytes, uint64_t count, uint64_t number)
 
 /* ---- readers ---- */
 
-typedef struct reader {
+typedef struct sum_reader {
 	hr__lms *lms;
 	hr_stream stream;
 	uint64_t address, bytes; /* of all chunks */
@@ -81,21 +82,21 @@ typedef struct reader {
 	uint64_t sum;
 	hr_status status;
 	char why[256]; /* messages are per thread */
-} reader;
+} sum_reader;
 
-static uint64_t length_of(const reader *of, uint64_t chunk)
+static uint64_t length_of(const sum_reader *of, uint64_t chunk)
 {
 	uint64_t left = of->bytes - chunk * of->slot;
 	return left < of->slot ? left : of->slot;
 }
 
-static uint8_t *slot_of(const reader *of, uint64_t chunk)
+static uint8_t *slot_of(const sum_reader *of, uint64_t chunk)
 {
 	return of->slots + chunk / of->step % of->depth * of->slot;
 }
 
 /* Starts copying a chunk. It is complete when the stream has done its work up to *epoch. */
-static hr_status send_for(const reader *by, uint64_t chunk, uint64_t *epoch)
+static hr_status send_for(const sum_reader *by, uint64_t chunk, uint64_t *epoch)
 {
 	hr__lms *lms = by->lms;
 	uint64_t number;
@@ -108,7 +109,7 @@ static hr_status send_for(const reader *by, uint64_t chunk, uint64_t *epoch)
 
 static void read_all(void *argument)
 {
-	reader *by = argument;
+	sum_reader *by = argument;
 	uint64_t epochs[SLOTS], count = (by->bytes + by->slot - 1) / by->slot, ahead = by->first;
 	hr_status status = HR_OK;
 	for (uint64_t chunk = by->first; chunk < count && !status; chunk += by->step) {
@@ -129,9 +130,9 @@ static uint32_t readers_for(uint64_t bytes)
 }
 
 /* Runs the readers to their end. Returns the first error. */
-static hr_status read_by_many(const reader *like, uint64_t *sum)
+static hr_status read_by_many(const sum_reader *like, uint64_t *sum)
 {
-	reader readers[READERS];
+	sum_reader readers[READERS];
 	uint32_t count = readers_for(like->bytes);
 	hr_status status = HR_OK;
 	for (uint32_t i = 0; i < count; i++) {
@@ -157,7 +158,7 @@ static hr_status read_by_many(const reader *like, uint64_t *sum)
 hr_status hr__sum(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream, uint64_t *out)
 {
 	const hr__host_scratch *scratch = hr__host_get_scratch(lms->host);
-	reader like = { .lms = lms, .stream = stream, .address = address, .bytes = bytes, .scratch = scratch };
+	sum_reader like = { .lms = lms, .stream = stream, .address = address, .bytes = bytes, .scratch = scratch };
 	uint64_t mask = UINT64_C(1) << stream, sum;
 	int64_t waits = 0;
 	like.slots = scratch->at;

@@ -184,13 +184,13 @@ static bool read_entry(const hr__log_ring *ring, uint64_t number, uint64_t words
 }
 
 /* Converts ticks to the time of day, and addresses as the option says. */
-struct reading {
+struct log_reading {
 	uint64_t ticks, time_ns;
 	double ns_per_tick;
 	hr_log_address address;
 };
 
-static uint64_t told_address(const struct reading *reading, uint64_t address)
+static uint64_t told_address(const struct log_reading *reading, uint64_t address)
 {
 	static uint64_t salt; /* one report is made at a time; a race would be harmless */
 	if (reading->address == HR_LOG_REAL_ADDRESS) return address;
@@ -200,7 +200,7 @@ static uint64_t told_address(const struct reading *reading, uint64_t address)
 	return next_random(&state);
 }
 
-static hr__log_entry decode(const struct reading *reading, const uint64_t words[WORDS])
+static hr__log_entry decode(const struct log_reading *reading, const uint64_t words[WORDS])
 {
 	int64_t ago = (int64_t)((double)(int64_t)(reading->ticks - words[TICKS]) * reading->ns_per_tick);
 	return (hr__log_entry){ .time_ns = reading->time_ns - (uint64_t)(ago > 0 ? ago : 0),
@@ -216,7 +216,7 @@ static hr__log_entry decode(const struct reading *reading, const uint64_t words[
 }
 
 /* Reads the newest entries of one ring, at most [most], oldest first. */
-static uint32_t read_ring(const struct reading *reading, const hr__log_ring *ring, hr__log_entry *out, uint32_t most)
+static uint32_t read_ring(const struct log_reading *reading, const hr__log_ring *ring, hr__log_entry *out, uint32_t most)
 {
 	uint64_t newest = hr__load_acquire(&ring->written), count = newest < ring->size ? newest : ring->size, words[WORDS];
 	uint32_t filled = 0;
@@ -331,7 +331,7 @@ void hr__log_slots_forget(void)
 
 uint32_t hr__log_collect(hr__allocator *allocator, hr__log_entry *out, uint32_t capacity, uint64_t *total)
 {
-	struct reading reading = { hr__ticks(), hr__os()->wall_clock_ns(), 1e9 / hr__ticks_rate(), HR_LOG_NO_ADDRESS };
+	struct log_reading reading = { hr__ticks(), hr__os()->wall_clock_ns(), 1e9 / hr__ticks_rate(), HR_LOG_NO_ADDRESS };
 	uint32_t have = 0, room;
 	hr__log_entry *aside = hr__log_slot(HR__LOG_SLOTS, &room);
 	*total = 0;

@@ -21,7 +21,7 @@
 #define LEVELS 4
 
 /* Written under lock; read by the handler. */
-static struct mapping {
+static struct guarded_mapping {
 	hr__atomic_u64 base; /* 0: free */
 	hr__atomic_u64 bytes;
 	hr__atomic_u32 broken;
@@ -36,7 +36,7 @@ static int levels_used;
 
 /* ---- the handler ---- */
 
-static struct mapping *find(uint64_t address)
+static struct guarded_mapping *find(uint64_t address)
 {
 	uint32_t end = hr__load_acquire(&mappings_end);
 	for (uint32_t i = 0; i < end; i++) {
@@ -51,7 +51,7 @@ static bool mend(const siginfo_t *info)
 {
 	if (info->si_code != BUS_ADRERR) return false;
 	uint64_t address = (uint64_t)(uintptr_t)info->si_addr, page = hr__os_page_size();
-	struct mapping *mapping = find(address);
+	struct guarded_mapping *mapping = find(address);
 	if (!mapping) return false;
 	int error = errno;
 	void *at = mmap((void *)(uintptr_t)(address & ~(page - 1)), page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -137,7 +137,7 @@ static void uninstall(void)
 
 /* ---- mappings ---- */
 
-static struct mapping *free_place(void)
+static struct guarded_mapping *free_place(void)
 {
 	uint32_t end = hr__load_relaxed(&mappings_end);
 	for (uint32_t i = 0; i < end; i++)
@@ -150,7 +150,7 @@ static struct mapping *free_place(void)
 void hr__guard_add(void *base, size_t bytes)
 {
 	hr__lock_take(&lock);
-	struct mapping *mapping = free_place();
+	struct guarded_mapping *mapping = free_place();
 	if (mapping) {
 		hr__store_relaxed(&mapping->broken, 0);
 		hr__store_relaxed(&mapping->bytes, bytes);
@@ -163,7 +163,7 @@ void hr__guard_add(void *base, size_t bytes)
 void hr__guard_remove(void *base)
 {
 	hr__lock_take(&lock);
-	struct mapping *mapping = find((uint64_t)(uintptr_t)base);
+	struct guarded_mapping *mapping = find((uint64_t)(uintptr_t)base);
 	if (mapping) {
 		hr__store_release(&mapping->base, 0);
 		if (--live == 0) uninstall();
@@ -173,7 +173,7 @@ void hr__guard_remove(void *base)
 
 bool hr__guard_is_broken(const void *base)
 {
-	struct mapping *mapping = hr__load_acquire(&any_broken) ? find((uint64_t)(uintptr_t)base) : NULL;
+	struct guarded_mapping *mapping = hr__load_acquire(&any_broken) ? find((uint64_t)(uintptr_t)base) : NULL;
 	return mapping && hr__load_acquire(&mapping->broken);
 }
 

@@ -192,15 +192,15 @@ void hr__heavy_barrier(void)
 #define RATE_NS 5000000u /* duration of the measurement; a reading is off by some 20 ns, so the rate by a few millionths */
 #define RATE_READINGS 8u
 
-struct reading {
+struct clock_reading {
 	uint64_t ns;
 	uint64_t ticks;
 };
 
 /* Reads both clocks at one moment: the closest of a few pairs, because an interrupt can separate the two readings of a pair. */
-static struct reading read_both(void)
+static struct clock_reading read_both(void)
 {
-	struct reading best = { 0 };
+	struct clock_reading best = { 0 };
 	uint64_t best_gap = UINT64_MAX;
 	for (unsigned i = 0; i < RATE_READINGS; i++) {
 		uint64_t before = hr__ticks();
@@ -208,7 +208,7 @@ static struct reading read_both(void)
 		uint64_t gap = hr__ticks() - before;
 		if (gap < best_gap) {
 			best_gap = gap;
-			best = (struct reading){ ns, before + gap / 2 };
+			best = (struct clock_reading){ ns, before + gap / 2 };
 		}
 	}
 	return best;
@@ -221,9 +221,9 @@ static double measure_rate(void)
 	__asm__("mrs %0, cntfrq_el0" : "=r"(per_second));
 	return (double)per_second;
 #elif defined(__x86_64__)
-	struct reading start = read_both();
+	struct clock_reading start = read_both();
 	hr__linux_sleep_ns(RATE_NS);
-	struct reading end = read_both();
+	struct clock_reading end = read_both();
 	return (double)(end.ticks - start.ticks) * 1e9 / (double)(end.ns - start.ns);
 #else
 	return 1e9;

@@ -5,9 +5,9 @@
 #include "core/base/hooks.h"
 #include "core/base/status.h"
 
-typedef hr_status (*exporter)(const char *path, const char *directory, const char *session);
+typedef hr_status (*export_function)(const char *path, const char *directory, const char *session);
 
-static exporter find_exporter(void)
+static export_function find_exporter(void)
 {
 	return hr__load_acquire(&hr__hooks_table.export_tensorboard);
 }

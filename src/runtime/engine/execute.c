@@ -20,7 +20,7 @@
 #define SLOTS (HR__OP_INPUTS + HR__OP_OUTPUTS + 1)
 
 /* An op queued in the stream. */
-struct job {
+struct op_job {
 	hr__work work;
 	hr__attrs attrs;
 	void (*run)(hr__work *work);
@@ -34,7 +34,7 @@ struct job {
 };
 
 /* The memory of an op. */
-struct memory {
+struct op_memory {
 	const hr__slot *ins;
 	hr__slot *outs;
 	uint32_t in_count, out_count;
@@ -54,7 +54,7 @@ static void describe_error(const hr__work *work, char *out, size_t capacity)
 	else snprintf(out, capacity, "%s%s; shapes %s and %s", work->error, number, shapes[0], shapes[1]);
 }
 
-static void note_error(const struct job *job)
+static void note_error(const struct op_job *job)
 {
 	hr__session *session = job->session;
 	char text[HR__ERROR_TEXT];
@@ -86,7 +86,7 @@ static void leave_alone(const hr__work *work)
 /* Runs on a thread of the device. */
 static void run_job(void *argument)
 {
-	struct job *job = argument;
+	struct op_job *job = argument;
 	bool timed = job->note || job->took_ns;
 	uint64_t begin = timed ? hr__os()->clock_ns() : 0;
 	if (job->updates && has_failed(job->session)) leave_alone(&job->work);
@@ -109,7 +109,7 @@ static bool can_take(const hr__slot *in, uint64_t bytes)
 }
 
 /* The input whose memory the output reuses; -1 = none. */
-static int find_memory(const hr__op *op, const struct memory *memory, uint32_t out)
+static int find_memory(const hr__op *op, const struct op_memory *memory, uint32_t out)
 {
 	uint64_t bytes = hr__type_bytes(&memory->outs[out].type);
 	if (op->memory == HR__UPDATES) return out < memory->in_count && can_take(&memory->ins[out], bytes) ? (int)out : -1;
@@ -118,7 +118,7 @@ static int find_memory(const hr__op *op, const struct memory *memory, uint32_t o
 	return -1;
 }
 
-static void release_outs(const struct memory *memory)
+static void release_outs(const struct op_memory *memory)
 {
 	for (uint32_t i = 0; i < memory->out_count; i++) {
 		hr__buffer_release(memory->outs[i].buffer);
@@ -134,14 +134,14 @@ static hr__role role_of(const hr__task *task, uint32_t i)
 	return hr__variable_role(&variable);
 }
 
-static hr_status get_buffer(const hr__task *task, struct memory *memory, const hr__type *type, hr__role role, hr__buffer **out)
+static hr_status get_buffer(const hr__task *task, struct op_memory *memory, const hr__type *type, hr__role role, hr__buffer **out)
 {
 	hr_status status = hr__buffer_new(task->session, type, hr__type_bytes(type), task->scope, role, out);
 	if (*out) memory->fresh[memory->fresh_count++] = *out;
 	return status;
 }
 
-static hr_status get_memory(const hr__task *task, struct memory *memory)
+static hr_status get_memory(const hr__task *task, struct op_memory *memory)
 {
 	const hr__op *op = &hr__ops[task->kind];
 	hr__type in_types[HR__OP_INPUTS], out_types[HR__OP_OUTPUTS];
@@ -199,7 +199,7 @@ static void tell_use(const hr__task *task, const hr__buffer *buffer, hr__event_k
 	                              .bytes = buffer->bytes, .op = hr_name_intern(hr__ops[task->kind].name) });
 }
 
-static void tell_uses(const hr__task *task, const struct memory *memory)
+static void tell_uses(const hr__task *task, const struct op_memory *memory)
 {
 	for (uint32_t i = 0; i < memory->in_count; i++) tell_use(task, memory->ins[i].buffer, HR__EVENT_READ);
 	for (uint32_t i = 0; i < memory->out_count; i++) tell_use(task, memory->outs[i].buffer, HR__EVENT_WRITE);
@@ -214,12 +214,12 @@ static void tell_op(const hr__task *task, hr__event_kind kind, uint64_t ns)
 
 /* ---- the job ---- */
 
-static struct job *new_job(const hr__task *task, uint64_t data)
+static struct op_job *new_job(const hr__task *task, uint64_t data)
 {
 	void *block;
-	if (hr__os()->alloc(sizeof(struct job) + data, &block)) return NULL;
-	struct job *job = block;
-	job->bytes = sizeof(struct job) + data;
+	if (hr__os()->alloc(sizeof(struct op_job) + data, &block)) return NULL;
+	struct op_job *job = block;
+	job->bytes = sizeof(struct op_job) + data;
 	if (task->attrs) job->attrs = *task->attrs;
 	if (data) job->attrs.data = memcpy(job + 1, task->attrs->data, data);
 	job->run = hr__ops[task->kind].run;
@@ -234,7 +234,7 @@ static struct job *new_job(const hr__task *task, uint64_t data)
 	return job;
 }
 
-static hr_status fill_in(hr__work *work, const struct memory *memory)
+static hr_status fill_in(hr__work *work, const struct op_memory *memory)
 {
 	static _Alignas(64) char nothing[64]; /* address of empty tensors: kernels add 0 to it, undefined for NULL in C */
 	hr_status status = HR_OK;
@@ -264,7 +264,7 @@ static uint64_t occupied_bytes(const hr__buffer *buffer)
 }
 
 /* Call with everything pinned. */
-static void note_memory(const hr__task *task, const struct memory *memory)
+static void note_memory(const hr__task *task, const struct op_memory *memory)
 {
 	hr_stats stats;
 	hr_stats_init(&stats);
@@ -274,7 +274,7 @@ static void note_memory(const hr__task *task, const struct memory *memory)
 }
 
 /* Call with everything pinned. *queued: the stream owns the job. */
-static hr_status queue_job(const hr__task *task, const struct memory *memory, struct job *job, bool *queued)
+static hr_status queue_job(const hr__task *task, const struct op_memory *memory, struct op_job *job, bool *queued)
 {
 	const hr__session *session = task->session;
 	hr__stage stage;
@@ -298,14 +298,14 @@ static hr_status queue_job(const hr__task *task, const struct memory *memory, st
 	return status;
 }
 
-static hr_status queue(const hr__task *task, const struct memory *memory)
+static hr_status queue(const hr__task *task, const struct op_memory *memory)
 {
 	struct pins pins = { .count = 0 };
 	uint64_t data = task->kind == HR__OP_CONSTANT ? hr__type_bytes(&memory->outs[0].type) : 0;
 	for (uint32_t i = 0; i < memory->in_count; i++) add_pin(&pins, memory->ins[i].buffer, HR_READ);
 	for (uint32_t i = 0; i < memory->out_count; i++) add_pin(&pins, memory->outs[i].buffer, HR_OVERWRITE);
 	add_pin(&pins, memory->scratch, HR_OVERWRITE);
-	struct job *job = new_job(task, data);
+	struct op_job *job = new_job(task, data);
 	if (!job) return hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for an op that waits in a stream");
 	hr_status status = pins.count ? hr_pin_all(pins.list, pins.count, task->session->stream) : HR_OK;
 	bool queued = false;
@@ -335,8 +335,11 @@ static bool is_view(const hr__task *task, const hr__slot *ins, uint64_t *offset)
 hr_status hr__execute_plain(const hr__task *task, const hr__slot *ins, uint32_t in_count, hr__slot *outs)
 {
 	const hr__op *op = &hr__ops[task->kind];
-	struct memory memory = { .ins = ins, .outs = outs, .in_count = op->order_only ? 0 : in_count, .out_count = op->out_count,
-		                     .recorded = hr__trace_is_on() };
+	struct op_memory memory = { .ins = ins,
+		                        .outs = outs,
+		                        .in_count = op->order_only ? 0 : in_count,
+		                        .out_count = op->out_count,
+		                        .recorded = hr__trace_is_on() };
 	uint64_t offset = 0;
 	if (op->memory == HR__ALIASES || is_view(task, ins, &offset)) {
 		outs[0].buffer = ins[0].buffer;

@@ -284,13 +284,14 @@ static hr_status find_built(struct function *function, const hr__session *sessio
 /* ---- calls ---- */
 
 /* Copied from struct built, which another thread may replace once this thread is no longer the owner. */
-struct job {
+struct function_job {
 	hr__graph *graph; /* after hr__graph_begin_run */
 	hr_feed feeds[VALUES_MAX];
 	hr_value fetches[VALUES_MAX];
 };
 
-static hr_status prepare(struct function *function, const hr__session *session, const hr_value *ins, size_t in_count, size_t out_count, struct job *job)
+static hr_status prepare(struct function *function, const hr__session *session, const hr_value *ins, size_t in_count,
+                         size_t out_count, struct function_job *job)
 {
 	hr__value values[VALUES_MAX];
 	struct built *built;
@@ -316,7 +317,7 @@ struct arguments {
 
 static hr_status run_built(struct function *function, hr__session *session, const struct arguments *with)
 {
-	struct job job;
+	struct function_job job;
 	hr_status status = take_turn(function);
 	if (status) return status;
 	status = prepare(function, session, with->ins, with->in_count, with->out_count, &job);

@@ -32,7 +32,7 @@ struct known {
 	hr_value again;    /* the recomputed value; kept */
 };
 
-struct search {
+struct gradient_search {
 	hr__graph *graph; /* NULL: the tape */
 	uint32_t count;   /* number of calls */
 	struct known *known;
@@ -40,7 +40,7 @@ struct search {
 	uint32_t block;   /* the block that was recomputed last */
 };
 
-static struct known *known_of(const struct search *search, uint64_t number)
+static struct known *known_of(const struct gradient_search *search, uint64_t number)
 {
 	uint32_t at = (uint32_t)((number * UINT64_C(0x9E3779B97F4A7C15)) >> 32) & (search->slots - 1);
 	while (search->known[at].number && search->known[at].number != number) at = (at + 1) & (search->slots - 1);
@@ -48,7 +48,7 @@ static struct known *known_of(const struct search *search, uint64_t number)
 	return &search->known[at];
 }
 
-static void get_call(const struct search *search, uint32_t n, hr__op_call *out)
+static void get_call(const struct gradient_search *search, uint32_t n, hr__op_call *out)
 {
 	if (search->graph) hr__graph_node(search->graph, n, out);
 	else *out = hr__tape_current()->calls[n];
@@ -59,7 +59,7 @@ static bool has_gradient(hr_dtype dtype)
 	return hr__dtype_is_float(hr__gradient_dtype(dtype));
 }
 
-static void find_dependents(const struct search *search)
+static void find_dependents(const struct gradient_search *search)
 {
 	for (uint32_t n = 0; n < search->count; n++) {
 		hr__op_call call;
@@ -73,7 +73,7 @@ static void find_dependents(const struct search *search)
 
 /* ---- backward ---- */
 
-static hr_status add_gradient(const struct search *search, uint64_t number, hr_value gradient)
+static hr_status add_gradient(const struct gradient_search *search, uint64_t number, hr_value gradient)
 {
 	struct known *known = known_of(search, number);
 	hr_value before = known->gradient;
@@ -89,7 +89,7 @@ static hr_value result_in(hr__graph *graph, uint64_t number)
 }
 
 /* An input of a call: the recomputed value if there is one, else the value of the tape or graph. */
-static hr_value input_of(const struct search *search, const hr__op_call *call, uint32_t i)
+static hr_value input_of(const struct gradient_search *search, const hr__op_call *call, uint32_t i)
 {
 	hr_value again = call->block ? known_of(search, call->ins[i])->again : HR_NO_VALUE;
 	if (again.id) return again;
@@ -97,7 +97,7 @@ static hr_value input_of(const struct search *search, const hr__op_call *call, u
 }
 
 /* The values that the gradient of a call reads. */
-static void get_values(const struct search *search, const hr__op_call *call, hr__backward *backward)
+static void get_values(const struct gradient_search *search, const hr__op_call *call, hr__backward *backward)
 {
 	const hr__op *op = &hr__ops[call->kind];
 	for (uint32_t i = 0; i < call->in_count; i++)
@@ -119,7 +119,7 @@ static bool in_block(const hr__op_call *call, uint32_t of)
 }
 
 /* Finds the results that gradients read, and the results needed to compute those. Returns the first call of the block. */
-static uint32_t survey_block(const struct search *search, uint32_t last, uint32_t of)
+static uint32_t survey_block(const struct gradient_search *search, uint32_t last, uint32_t of)
 {
 	uint32_t first = last;
 	for (uint32_t n = last + 1; n-- > 0;) {
@@ -151,7 +151,7 @@ static void drop_unused(struct known *known, uint32_t of)
 	known->again = HR_NO_VALUE;
 }
 
-static hr_status call_again(const struct search *search, const hr__op_call *call)
+static hr_status call_again(const struct gradient_search *search, const hr__op_call *call)
 {
 	const hr__op *op = &hr__ops[call->kind];
 	hr_value ins[HR__OP_INPUTS], outs[HR__OP_OUTPUTS];
@@ -179,7 +179,7 @@ static hr_status call_again(const struct search *search, const hr__op_call *call
 }
 
 /* Recomputes the block whose last call is [last]. */
-static hr_status compute_again(struct search *search, uint32_t last, uint32_t of)
+static hr_status compute_again(struct gradient_search *search, uint32_t last, uint32_t of)
 {
 	hr_status status = HR_OK;
 	uint32_t first = survey_block(search, last, of), outer = hr__block_set(0); /* recomputed calls are in no block */
@@ -195,7 +195,7 @@ static hr_status compute_again(struct search *search, uint32_t last, uint32_t of
 	return status;
 }
 
-static hr_status go_back_over(struct search *search, uint32_t n)
+static hr_status go_back_over(struct gradient_search *search, uint32_t n)
 {
 	hr__op_call call;
 	get_call(search, n, &call);
@@ -229,7 +229,7 @@ static hr_status go_back_over(struct search *search, uint32_t n)
 	return status;
 }
 
-static hr_status go_back(struct search *search)
+static hr_status go_back(struct gradient_search *search)
 {
 	hr_status status = HR_OK;
 	for (uint32_t n = search->count; n-- > 0 && !status;) {
@@ -251,7 +251,7 @@ static hr_status go_back(struct search *search)
 
 /* ---- public calls ---- */
 
-static hr_status check(hr_value of, const hr_value *by, size_t count, struct search *search, uint64_t *numbers)
+static hr_status check(hr_value of, const hr_value *by, size_t count, struct gradient_search *search, uint64_t *numbers)
 {
 	hr__value value;
 	const struct hr__op_tape *tape = hr__tape_current();
@@ -292,7 +292,8 @@ static hr_value hand_out(hr_value by, hr_value gradient)
 	return dtype == hr__gradient_dtype(dtype) ? hr__value_alias(gradient) : hr_cast(gradient, dtype);
 }
 
-static hr_status find_gradients(struct search *search, hr_value of, const hr_value *by, const uint64_t *numbers, size_t count, hr_value *out)
+static hr_status find_gradients(struct gradient_search *search, hr_value of, const hr_value *by, const uint64_t *numbers,
+                                size_t count, hr_value *out)
 {
 	for (size_t i = 0; i < count; i++) known_of(search, numbers[i])->depends = known_of(search, numbers[i])->asked = true;
 	find_dependents(search);
@@ -314,7 +315,7 @@ static hr_status find_gradients(struct search *search, hr_value of, const hr_val
 }
 
 /* Upper bound of the number of results. */
-static uint64_t count_results(const struct search *search)
+static uint64_t count_results(const struct gradient_search *search)
 {
 	uint64_t count = 1;
 	for (uint32_t n = 0; n < search->count; n++) {
@@ -329,7 +330,7 @@ static uint64_t count_results(const struct search *search)
 static hr_status gradients(hr_value of, const hr_value *by, size_t count, hr_value *out)
 {
 	void *block = NULL;
-	struct search search = { .slots = 64 };
+	struct gradient_search search = { .slots = 64 };
 	if (!by || !out || !count) return hr__fail(HR_INVALID_ARGUMENT, "hr_gradients: there is nothing to find gradients by, or out is NULL");
 	for (size_t i = 0; i < count; i++) out[i] = HR_NO_VALUE;
 	int error = hr__os()->alloc(count * sizeof(uint64_t), &block);

@@ -207,7 +207,7 @@ static bool grow(hr__graph *graph)
 	return true;
 }
 
-static bool own_data(struct node *node)
+static bool own_data(struct graph_node *node)
 {
 	void *copy;
 	node->data = node->kind == HR__OP_CONSTANT ? hr__type_bytes(&node->types[0]) : 0;
@@ -244,7 +244,7 @@ static bool grow_touches(hr__graph *graph, const hr__attrs *attrs)
 }
 
 /* Records the reads and writes of the node that was just added. */
-static void note_touches(hr__graph *graph, const struct node *node)
+static void note_touches(hr__graph *graph, const struct graph_node *node)
 {
 	if (node->kind == HR__OP_INITIALIZE) graph->initialized = graph->count;
 	for (uint32_t i = 0; i < hr__variables_of(&node->attrs); i++) {
@@ -261,7 +261,11 @@ void hr__graph_add(hr__graph *graph, enum hr__op_kind kind, const hr__attrs *att
 		hr__fail(HR_CLOSED, "the graph that this thread is in has ended with hr_shutdown; leave it (hr_graph_leave)");
 		return;
 	}
-	struct node node = { .kind = kind, .in_count = in_count, .scope = hr_name_scope_current(), .role = hr__role_current(), .block = hr__block_current() };
+	struct graph_node node = { .kind = kind,
+		                       .in_count = in_count,
+		                       .scope = hr_name_scope_current(),
+		                       .role = hr__role_current(),
+		                       .block = hr__block_current() };
 	if (attrs) node.attrs = *attrs;
 	for (uint32_t i = 0; i < in_count; i++) node.ins[i] = (struct input){ ins[i].node, ins[i].output };
 	for (uint32_t i = 0; i < count; i++) node.types[i] = types[i];
@@ -285,7 +289,7 @@ uint32_t hr__graph_count(const hr__graph *graph)
 
 void hr__graph_node(const hr__graph *graph, uint32_t n, hr__op_call *out)
 {
-	const struct node *node = &graph->nodes[n];
+	const struct graph_node *node = &graph->nodes[n];
 	*out = (hr__op_call){
 		.kind = node->kind, .in_count = node->in_count, .block = node->block, .scope = node->scope, .attrs = node->attrs
 	};

@@ -9,7 +9,7 @@ struct input {
 	uint32_t node, output;
 };
 
-struct node {
+struct graph_node {
 	enum hr__op_kind kind;
 	uint32_t in_count;
 	struct input ins[HR__OP_INPUTS];
@@ -30,7 +30,7 @@ struct touch {
 struct hr__graph {
 	uint64_t id;
 	uint64_t session; /* owner of the variables; 0 = the graph */
-	struct node *nodes;
+	struct graph_node *nodes;
 	uint32_t count, capacity;
 	struct touch *touches; /* indexed by variable number */
 	uint32_t touch_count;

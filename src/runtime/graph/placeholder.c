@@ -24,7 +24,7 @@ hr_value hr_placeholder(hr_dtype dtype, const int64_t *dims, int rank)
 }
 
 /* The placeholder of that name; NULL = none. */
-static const struct node *find(const hr__graph *graph, hr_name name)
+static const struct graph_node *find(const hr__graph *graph, hr_name name)
 {
 	for (uint32_t i = 0; i < graph->count; i++)
 		if (graph->nodes[i].kind == HR__OP_PLACEHOLDER && graph->nodes[i].attrs.name == name) return &graph->nodes[i];
@@ -50,7 +50,7 @@ static hr_status not_there(const hr__graph *graph, const char *name)
 	size_t used = 0;
 	names[0] = 0;
 	for (uint32_t i = 0; i < graph->count && used < sizeof names; i++) {
-		const struct node *node = &graph->nodes[i];
+		const struct graph_node *node = &graph->nodes[i];
 		if (node->kind != HR__OP_PLACEHOLDER || !node->attrs.name) continue;
 		used += (size_t)snprintf(names + used, sizeof names - used, "%s\"%.100s\"", used ? ", " : "", hr_name_text(node->attrs.name));
 	}
@@ -66,7 +66,7 @@ hr_status hr_graph_find_placeholder(hr_graph handle, const char *name, hr_value 
 	hr_status status = hr__graph_begin_run(NULL, handle, &graph); /* no thread can add nodes meanwhile */
 	if (status) return status;
 	hr_name full = hr_name_intern(name);
-	const struct node *node = full == HR_NAME_OTHER ? NULL : find(graph, full);
+	const struct graph_node *node = full == HR_NAME_OTHER ? NULL : find(graph, full);
 	if (node) *out = node->first;
 	else status = not_there(graph, name);
 	hr__graph_end_run(graph);

@@ -12,7 +12,7 @@ struct result {
 	uint32_t uses; /* remaining uses */
 };
 
-struct run {
+struct graph_run {
 	hr__session *session;
 	hr__graph *graph;
 	bool *needed;            /* indexed by node */
@@ -26,15 +26,15 @@ struct run {
 /* ---- preparation ---- */
 
 /* "feed 0, for placeholder "tower/x"", or "feed 0, for the placeholder in scope "tower"" */
-static hr_status wrong_feed(const struct run *run, const hr__value *place, size_t number)
+static hr_status wrong_feed(const struct graph_run *run, const hr__value *place, size_t number)
 {
-	const struct node *node = &run->graph->nodes[place->node];
+	const struct graph_node *node = &run->graph->nodes[place->node];
 	const char *text = hr_name_text(node->attrs.name ? node->attrs.name : node->scope);
 	const char *before = node->attrs.name ? ", for placeholder \"" : ", for the placeholder in scope \"";
 	return hr__fail_in(HR_INVALID_ARGUMENT, "feed %zu%s%.200s%s", number, *text ? before : "", text, *text ? "\"" : "");
 }
 
-static hr_status check_feed(const struct run *run, const hr__value *place, const hr__value *value, size_t number)
+static hr_status check_feed(const struct graph_run *run, const hr__value *place, const hr__value *value, size_t number)
 {
 	char want[HR__DIMS_TEXT], got[HR__DIMS_TEXT];
 	if (place->graph != run->graph || run->graph->nodes[place->node].kind != HR__OP_PLACEHOLDER)
@@ -48,7 +48,7 @@ static hr_status check_feed(const struct run *run, const hr__value *place, const
 	return wrong_feed(run, place, number);
 }
 
-static hr_status take_feed(struct run *run, const hr_feed *feed, size_t number)
+static hr_status take_feed(struct graph_run *run, const hr_feed *feed, size_t number)
 {
 	hr__value place, value;
 	hr_status status = hr__value_get(feed->placeholder, &place);
@@ -61,7 +61,7 @@ static hr_status take_feed(struct run *run, const hr_feed *feed, size_t number)
 }
 
 /* Marks the nodes that the fetches need, and counts the uses of their results. */
-static hr_status mark(struct run *run, const hr_value *fetches, size_t count, bool effects)
+static hr_status mark(struct graph_run *run, const hr_value *fetches, size_t count, bool effects)
 {
 	for (size_t i = 0; i < count; i++) {
 		hr__value value;
@@ -72,7 +72,7 @@ static hr_status mark(struct run *run, const hr_value *fetches, size_t count, bo
 		run->results[value.node][value.output].uses++;
 	}
 	for (uint32_t n = run->graph->count; n-- > 0;) {
-		const struct node *node = &run->graph->nodes[n];
+		const struct graph_node *node = &run->graph->nodes[n];
 		run->needed[n] |= effects && hr__writes_variables(node->kind, &node->attrs);
 		for (uint32_t i = 0; i < node->in_count && run->needed[n]; i++) {
 			run->needed[node->ins[i].node] = true;
@@ -92,9 +92,9 @@ static void use(struct result *result)
 	result->buffer = NULL;
 }
 
-static hr_status give_feed(struct run *run, uint32_t n, hr__slot *out)
+static hr_status give_feed(struct graph_run *run, uint32_t n, hr__slot *out)
 {
-	const struct node *node = &run->graph->nodes[n];
+	const struct graph_node *node = &run->graph->nodes[n];
 	char shape[HR__DIMS_TEXT];
 	const char *name = hr_name_text(node->attrs.name);
 	if (!run->fed[n].type.dtype)
@@ -106,7 +106,7 @@ static hr_status give_feed(struct run *run, uint32_t n, hr__slot *out)
 }
 
 /* The next entry of the run's metadata; NULL = not requested. */
-static hr_op_metadata *next_note(const struct run *run, const struct node *node)
+static hr_op_metadata *next_note(const struct graph_run *run, const struct graph_node *node)
 {
 	if (!run->traced || node->kind == HR__OP_PLACEHOLDER) return NULL;
 	hr_op_metadata *note = &run->metadata->ops[run->metadata->op_count++];
@@ -114,7 +114,7 @@ static hr_op_metadata *next_note(const struct run *run, const struct node *node)
 	return note;
 }
 
-static hr_status execute(struct run *run, const struct node *node, hr__slot *outs)
+static hr_status execute(struct graph_run *run, const struct graph_node *node, hr__slot *outs)
 {
 	const hr__op *op = &hr__ops[node->kind];
 	hr__slot ins[HR__OP_INPUTS];
@@ -128,9 +128,9 @@ static hr_status execute(struct run *run, const struct node *node, hr__slot *out
 	return hr__execute(&task, ins, node->in_count, outs);
 }
 
-static hr_status run_node(struct run *run, uint32_t n)
+static hr_status run_node(struct graph_run *run, uint32_t n)
 {
-	const struct node *node = &run->graph->nodes[n];
+	const struct graph_node *node = &run->graph->nodes[n];
 	const hr__op *op = &hr__ops[node->kind];
 	hr__slot outs[HR__OP_OUTPUTS];
 	hr_status status = node->kind == HR__OP_PLACEHOLDER ? give_feed(run, n, outs) : execute(run, node, outs);
@@ -149,7 +149,7 @@ static hr_status run_node(struct run *run, uint32_t n)
 
 /* ---- results ---- */
 
-static hr_status hand_out(struct run *run, const hr_value *fetches, size_t count, hr_value *outs)
+static hr_status hand_out(struct graph_run *run, const hr_value *fetches, size_t count, hr_value *outs)
 {
 	for (size_t i = 0; i < count; i++) {
 		hr__value value;
@@ -168,8 +168,8 @@ static hr_status hand_out(struct run *run, const hr_value *fetches, size_t count
 	return HR_OK;
 }
 
-static hr_status run_all(struct run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, hr_value *outs,
-                         bool effects)
+static hr_status run_all(struct graph_run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches,
+                         size_t fetch_count, hr_value *outs, bool effects)
 {
 	hr_status status = HR_OK;
 	for (size_t i = 0; i < feed_count && !status; i++) status = take_feed(run, &feeds[i], i);
@@ -187,8 +187,8 @@ static hr_status run_all(struct run *run, const hr_feed *feeds, size_t feed_coun
 	return status;
 }
 
-static hr_status run_graph(struct run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, hr_value *outs,
-                           bool effects)
+static hr_status run_graph(struct graph_run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches,
+                           size_t fetch_count, hr_value *outs, bool effects)
 {
 	void *block;
 	uint32_t count = run->graph->count;
@@ -211,8 +211,8 @@ static bool begin_step(const hr__session *session)
 	return session->has_tensors && !hr__lms_in_step(session->allocator) && hr_step_begin(session->allocator) == HR_OK;
 }
 
-static hr_status run_with(struct run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, hr_value *outs,
-                          bool effects, const hr_run_options *options)
+static hr_status run_with(struct graph_run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches,
+                          size_t fetch_count, hr_value *outs, bool effects, const hr_run_options *options)
 {
 	hr_run_metadata *metadata = run->metadata;
 	hr_status status = hr__run_begin(run->session, options, metadata, run->traced ? run->graph->count : 0, &run->begin_ns);
@@ -233,7 +233,9 @@ static hr_status run_begun(hr__session *session, hr__graph *graph, const hr_feed
 	hr_run_options defaults;
 	hr_run_options_init(&defaults);
 	if (!options) options = &defaults;
-	struct run run = { .session = session, .graph = graph, .metadata = metadata, .traced = options->trace == HR_RUN_TRACE_OPS };
+	struct graph_run run = {
+		.session = session, .graph = graph, .metadata = metadata, .traced = options->trace == HR_RUN_TRACE_OPS
+	};
 	hr_status status = run_with(&run, feeds, feed_count, fetches, fetch_count, outs, effects, options);
 	hr__graph_end_run(graph);
 	return status;

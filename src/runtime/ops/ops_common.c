@@ -90,11 +90,11 @@ void hr__broadcast_make(const hr__dims *out, const hr__dims *a, const hr__dims *
 	walk->rank = at + 1;
 }
 
-struct place {
+struct broadcast_position {
 	int64_t index[HR_SHAPE_MAX_RANK], a, b;
 };
 
-static void seek(const hr__broadcast *walk, int64_t row, struct place *place)
+static void seek(const hr__broadcast *walk, int64_t row, struct broadcast_position *place)
 {
 	place->a = place->b = 0;
 	for (int i = walk->rank - 1; i-- > 0;) {
@@ -105,7 +105,7 @@ static void seek(const hr__broadcast *walk, int64_t row, struct place *place)
 	}
 }
 
-static void next_row(const hr__broadcast *walk, struct place *place)
+static void next_row(const hr__broadcast *walk, struct broadcast_position *place)
 {
 	for (int i = walk->rank - 1; i-- > 0;) {
 		place->a += walk->a[i];
@@ -122,7 +122,7 @@ void hr__broadcast_range(const hr__broadcast *walk, int64_t begin, int64_t end, 
 	if (begin >= end) return;
 	int last = walk->rank - 1;
 	int64_t length = walk->d[last], within = begin % length;
-	struct place place;
+	struct broadcast_position place;
 	seek(walk, begin / length, &place);
 	while (begin < end) {
 		int64_t count = length - within < end - begin ? length - within : end - begin;

@@ -13,7 +13,7 @@
  * memory, in order. The division depends on shapes alone, and scratch does not grow with the batch.
  *
  * With a stride, a pixel is covered by some taps only, and every stride-th pixel by the same ones. The gradient of the images is
- * therefore one product for each kind of pixel that has taps, over those places and those taps (struct kind). */
+ * therefore one product for each kind of pixel that has taps, over those places and those taps (struct pixel_kind). */
 #include <inttypes.h>
 #include <string.h>
 
@@ -112,7 +112,7 @@ struct taps {
 };
 
 /* Consecutive places in one row of one image. */
-struct run {
+struct place_run {
 	int64_t n, y, x;   /* the first place */
 	int64_t image;     /* offset of image n, in elements */
 	int64_t top, left; /* pixel of the first tap of the first place */
@@ -138,14 +138,14 @@ static void next_tap(const struct taps *taps, struct tap *tap)
 }
 
 /* Divides [count] places, at most DEEP, into runs. Returns their number. */
-static int find_runs(const struct taps *taps, int64_t first, int64_t count, struct run *runs)
+static int find_runs(const struct taps *taps, int64_t first, int64_t count, struct place_run *runs)
 {
 	int found = 0;
 	for (int64_t at = 0; at < count; found++) {
 		int64_t place = first + at, x = place % taps->columns, y = place / taps->columns % taps->rows;
 		int64_t left = taps->columns - x < count - at ? taps->columns - x : count - at;
 		int64_t n = place / taps->columns / taps->rows;
-		runs[found] = (struct run){ .n = n, .y = y, .x = x, .at = at, .count = left };
+		runs[found] = (struct place_run){ .n = n, .y = y, .x = x, .at = at, .count = left };
 		runs[found].image = n * taps->channels * taps->height * taps->width;
 		runs[found].top = y * taps->step - taps->above;
 		runs[found].left = x * taps->step - taps->left;
@@ -173,7 +173,7 @@ static int64_t up(int64_t x, int64_t unit)
 
 /* Pixels that are covered by the same taps: every stride-th pixel from [row] and [column], with every stride-th tap of the rotated
  * filter from [tap_row] and [tap_column]. */
-struct kind {
+struct pixel_kind {
 	int64_t stride, row, column, tap_row, tap_column;
 	int64_t high, wide; /* of the whole window */
 };
@@ -182,8 +182,8 @@ struct conv {
 	hr__work *work;
 	hr__tile_kernel kernel;
 	bool is_f32;
-	bool of_input;    /* computes the gradient of the images */
-	struct kind kind; /* of the pixels, if of_input */
+	bool of_input;          /* computes the gradient of the images */
+	struct pixel_kind kind; /* of the pixels, if of_input */
 	int64_t size, panel;
 	struct taps taps;
 	int64_t out_channels, tap_count, images;
@@ -228,16 +228,16 @@ static struct conv conv_of(hr__work *work, struct taps taps, const void *images,
 /* Offset of a tap of the rotated filter in the filter [o, c, i, j]; the tap's channel is o. */
 static inline int64_t turned(const struct conv *conv, int64_t channel, struct tap tap)
 {
-	const struct kind *kind = &conv->kind;
+	const struct pixel_kind *kind = &conv->kind;
 	int64_t row = kind->high - 1 - kind->tap_row - tap.row * kind->stride,
 			column = kind->wide - 1 - kind->tap_column - tap.column * kind->stride;
 	return ((tap.channel * conv->out_channels + channel) * kind->high + row) * kind->wide + column;
 }
 
 /* Offset of the run's first place in the gradient of the images. */
-static int64_t pixel(const struct conv *conv, const struct run *run, int64_t channel)
+static int64_t pixel(const struct conv *conv, const struct place_run *run, int64_t channel)
 {
-	const struct kind *kind = &conv->kind;
+	const struct pixel_kind *kind = &conv->kind;
 	const hr__dims *out = &conv->work->out_types[0].dims;
 	int64_t y = kind->row + run->y * kind->stride, x = kind->column + run->x * kind->stride;
 	return ((run->n * conv->out_channels + channel) * out->d[2] + y) * out->d[3] + x;
@@ -247,7 +247,7 @@ static int64_t pixel(const struct conv *conv, const struct run *run, int64_t cha
 
 /* One tap of a run. */
 #define FILL(type, name)                                                                                              \
-	static inline void fill_##name(const struct taps *taps, const struct run *run, struct tap tap, type *to)          \
+	static inline void fill_##name(const struct taps *taps, const struct place_run *run, struct tap tap, type *to)    \
 	{                                                                                                                 \
 		int64_t y = run->top + tap.row, x = run->left + tap.column, count = run->count, i = 0;                        \
 		if (y >= 0 && y < taps->height) {                                                                             \
@@ -271,7 +271,7 @@ FILL(double, f64)
 	/* A panel of taps by places. */                                                                                               \
 	static void pack_places_##name(const struct conv *conv, int64_t first, int64_t count, type *to)                                \
 	{                                                                                                                              \
-		struct run runs[HR__TILE_WIDEST / sizeof(type)];                                                                           \
+		struct place_run runs[HR__TILE_WIDEST / sizeof(type)];                                                                     \
 		int found = find_runs(&conv->taps, first, count, runs);                                                                    \
 		struct tap tap = tap_at(&conv->taps, conv->deep_from);                                                                     \
 		for (int64_t k = 0; k < conv->deep; k++, to += conv->panel, next_tap(&conv->taps, &tap)) {                                 \
@@ -283,7 +283,7 @@ FILL(double, f64)
 	/* A panel of places by taps: BESIDE taps at a time are read from the image and then interleaved. */                           \
 	static void pack_taps_##name(const struct conv *conv, int64_t first, int64_t count, int64_t first_tap, type *to)               \
 	{                                                                                                                              \
-		struct run runs[DEEP];                                                                                                     \
+		struct place_run runs[DEEP];                                                                                               \
 		type side[BESIDE][DEEP];                                                                                                   \
 		int found = find_runs(&conv->taps, first, count, runs);                                                                    \
 		int64_t taps = least(conv->panel, conv->tap_count - first_tap);                                                            \
@@ -357,7 +357,7 @@ FILL(double, f64)
 	/* Adds a tile to every stride-th pixel. */                                                                                    \
 	static void add_apart_##name(const struct conv *conv, int64_t strip, int64_t first, int64_t count, const type *tile)           \
 	{                                                                                                                              \
-		struct run runs[HR__TILE_WIDEST / sizeof(type)];                                                                           \
+		struct place_run runs[HR__TILE_WIDEST / sizeof(type)];                                                                     \
 		int found = find_runs(&conv->taps, first, count, runs);                                                                    \
 		int64_t stride = conv->kind.stride, rows = least(HIGH, conv->out_channels - strip * HIGH);                                 \
 		for (int64_t i = 0; i < rows; i++) {                                                                                       \
@@ -501,7 +501,7 @@ HR__RUN(conv2d_grad_input)
 	const hr__dims *grad = &work->in_types[0].dims, *filter = &work->in_types[1].dims, *x = &work->out_types[0].dims;
 	int64_t stride = work->attrs->stride, high = filter->d[2], wide = filter->d[3];
 	struct taps taps = { .channels = grad->d[1], .height = grad->d[2], .width = grad->d[3], .step = 1 };
-	struct kind kind = { .stride = stride, .high = high, .wide = wide };
+	struct pixel_kind kind = { .stride = stride, .high = high, .wide = wide };
 	if (taps.channels == 0 || high < stride || wide < stride) clear(work); /* some pixels have no taps */
 	for (kind.tap_row = 0; kind.tap_row < least(high, stride); kind.tap_row++) {
 		if (!find_kind(kind.tap_row, x->d[2], high, work->attrs, &kind.row, &taps.rows, &taps.high, &taps.above)) continue;

@@ -199,7 +199,7 @@ hr__tile_kernel hr__tile_kernel_for(hr_dtype dtype, int64_t *panel)
 /* ---- packing and blocks ---- */
 
 /* A block of B in one product: [deep] rows from deep_from, [wide] columns from wide_from. */
-struct block {
+struct matrix_block {
 	const struct product *product;
 	hr__tile_kernel kernel;
 	const void *a, *b;
@@ -208,59 +208,59 @@ struct block {
 };
 
 /* Panels and strips are padded with zeros beyond the matrix; those products are computed and discarded. */
-#define FOR_TYPE(type, name)                                                                                            \
-	static void pack_panel_##name(const struct block *block, int64_t number)                                            \
-	{                                                                                                                   \
-		const struct product *product = block->product;                                                                 \
-		int64_t panel = product->panel, first = number * panel, count = least(panel, block->wide - first);              \
-		type *to = (type *)block->packed + first * block->deep;                                                         \
-		const type *from = (const type *)block->b + block->deep_from * product->b_row +                                 \
-		                   (block->wide_from + first) * product->b_column;                                              \
-		if (count < panel) memset(to, 0, (size_t)(block->deep * panel) * sizeof(type));                                 \
-		if (product->b_column == 1) {                                                                                   \
-			for (int64_t k = 0; k < block->deep; k++)                                                                   \
-				memcpy(to + k * panel, from + k * product->b_row, (size_t)count * sizeof(type));                        \
-			return;                                                                                                     \
-		}                                                                                                               \
-		for (int64_t j = 0; j < count; j++) {                                                                           \
-			const type *column = from + j * product->b_column;                                                          \
-			for (int64_t k = 0; k < block->deep; k++) to[k * panel + j] = column[k * product->b_row];                   \
-		}                                                                                                               \
-	}                                                                                                                   \
-                                                                                                                        \
-	static void pack_strip_##name(const struct block *block, int64_t row, int64_t count, type *to)                      \
-	{                                                                                                                   \
-		const struct product *product = block->product;                                                                 \
-		const type *from = (const type *)block->a + row * product->a_row + block->deep_from * product->a_column;        \
-		for (int64_t i = 0; i < HIGH; i++) {                                                                            \
-			const type *of_row = from + (i < count ? i : 0) * product->a_row;                                           \
-			for (int64_t k = 0; k < block->deep; k++) to[k * HIGH + i] = i < count ? of_row[k * product->a_column] : 0; \
-		}                                                                                                               \
-	}                                                                                                                   \
-                                                                                                                        \
-	static void add_tile_##name(const struct block *block, int64_t row, int64_t rows, int64_t column, int64_t columns,  \
-	                            const type *tile)                                                                       \
-	{                                                                                                                   \
-		const struct product *product = block->product;                                                                 \
-		for (int64_t i = 0; i < rows; i++) {                                                                            \
-			type *to = (type *)block->out + (row + i) * product->columns + column;                                      \
-			const type *of_row = tile + i * product->panel;                                                             \
-			if (block->deep_from == 0) memcpy(to, of_row, (size_t)columns * sizeof(type));                              \
-			else                                                                                                        \
-				for (int64_t j = 0; j < columns; j++) to[j] += of_row[j];                                               \
-		}                                                                                                               \
-	}                                                                                                                   \
-                                                                                                                        \
-	static void multiply_strip_##name(const struct block *block, int64_t row)                                           \
-	{                                                                                                                   \
-		const struct product *product = block->product;                                                                 \
-		int64_t panel = product->panel, rows = least(HIGH, product->rows - row);                                        \
-		type strip[HIGH * DEEP], tile[HIGH * WIDEST / sizeof(type)];                                                    \
-		pack_strip_##name(block, row, rows, strip);                                                                     \
-		for (int64_t j = 0; j < block->wide; j += panel) {                                                              \
-			block->kernel(block->deep, strip, (const type *)block->packed + j * block->deep, tile);                     \
-			add_tile_##name(block, row, rows, block->wide_from + j, least(panel, block->wide - j), tile);               \
-		}                                                                                                               \
+#define FOR_TYPE(type, name)                                                                                                  \
+	static void pack_panel_##name(const struct matrix_block *block, int64_t number)                                           \
+	{                                                                                                                         \
+		const struct product *product = block->product;                                                                       \
+		int64_t panel = product->panel, first = number * panel, count = least(panel, block->wide - first);                    \
+		type *to = (type *)block->packed + first * block->deep;                                                               \
+		const type *from = (const type *)block->b + block->deep_from * product->b_row +                                       \
+		                   (block->wide_from + first) * product->b_column;                                                    \
+		if (count < panel) memset(to, 0, (size_t)(block->deep * panel) * sizeof(type));                                       \
+		if (product->b_column == 1) {                                                                                         \
+			for (int64_t k = 0; k < block->deep; k++)                                                                         \
+				memcpy(to + k * panel, from + k * product->b_row, (size_t)count * sizeof(type));                              \
+			return;                                                                                                           \
+		}                                                                                                                     \
+		for (int64_t j = 0; j < count; j++) {                                                                                 \
+			const type *column = from + j * product->b_column;                                                                \
+			for (int64_t k = 0; k < block->deep; k++) to[k * panel + j] = column[k * product->b_row];                         \
+		}                                                                                                                     \
+	}                                                                                                                         \
+                                                                                                                              \
+	static void pack_strip_##name(const struct matrix_block *block, int64_t row, int64_t count, type *to)                     \
+	{                                                                                                                         \
+		const struct product *product = block->product;                                                                       \
+		const type *from = (const type *)block->a + row * product->a_row + block->deep_from * product->a_column;              \
+		for (int64_t i = 0; i < HIGH; i++) {                                                                                  \
+			const type *of_row = from + (i < count ? i : 0) * product->a_row;                                                 \
+			for (int64_t k = 0; k < block->deep; k++) to[k * HIGH + i] = i < count ? of_row[k * product->a_column] : 0;       \
+		}                                                                                                                     \
+	}                                                                                                                         \
+                                                                                                                              \
+	static void add_tile_##name(const struct matrix_block *block, int64_t row, int64_t rows, int64_t column, int64_t columns, \
+	                            const type *tile)                                                                             \
+	{                                                                                                                         \
+		const struct product *product = block->product;                                                                       \
+		for (int64_t i = 0; i < rows; i++) {                                                                                  \
+			type *to = (type *)block->out + (row + i) * product->columns + column;                                            \
+			const type *of_row = tile + i * product->panel;                                                                   \
+			if (block->deep_from == 0) memcpy(to, of_row, (size_t)columns * sizeof(type));                                    \
+			else                                                                                                              \
+				for (int64_t j = 0; j < columns; j++) to[j] += of_row[j];                                                     \
+		}                                                                                                                     \
+	}                                                                                                                         \
+                                                                                                                              \
+	static void multiply_strip_##name(const struct matrix_block *block, int64_t row)                                          \
+	{                                                                                                                         \
+		const struct product *product = block->product;                                                                       \
+		int64_t panel = product->panel, rows = least(HIGH, product->rows - row);                                              \
+		type strip[HIGH * DEEP], tile[HIGH * WIDEST / sizeof(type)];                                                          \
+		pack_strip_##name(block, row, rows, strip);                                                                           \
+		for (int64_t j = 0; j < block->wide; j += panel) {                                                                    \
+			block->kernel(block->deep, strip, (const type *)block->packed + j * block->deep, tile);                           \
+			add_tile_##name(block, row, rows, block->wide_from + j, least(panel, block->wide - j), tile);                     \
+		}                                                                                                                     \
 	}
 
 FOR_TYPE(float, f32)
@@ -271,22 +271,22 @@ struct matmul {
 	struct product product;
 	hr__tile_kernel kernel;
 	bool is_f32;
-	struct block block; /* the current block of all parts, if there is one product */
+	struct matrix_block block; /* the current block of all parts, if there is one product */
 };
 
-static void pack_panel(const struct matmul *matmul, const struct block *block, int64_t number)
+static void pack_panel(const struct matmul *matmul, const struct matrix_block *block, int64_t number)
 {
 	if (matmul->is_f32) pack_panel_f32(block, number);
 	else pack_panel_f64(block, number);
 }
 
-static void multiply_strip(const struct matmul *matmul, const struct block *block, int64_t strip)
+static void multiply_strip(const struct matmul *matmul, const struct matrix_block *block, int64_t strip)
 {
 	if (matmul->is_f32) multiply_strip_f32(block, strip * HIGH);
 	else multiply_strip_f64(block, strip * HIGH);
 }
 
-static int64_t panels_of(const struct block *block)
+static int64_t panels_of(const struct matrix_block *block)
 {
 	return (block->wide + block->product->panel - 1) / block->product->panel;
 }
@@ -298,7 +298,7 @@ static int64_t strips_of(const struct product *product)
 
 /* Advances to the next block; false after the last. Goes down first, so that columns of the output are finished while they are
  * cached. */
-static bool next_block(struct block *block)
+static bool next_block(struct matrix_block *block)
 {
 	const struct product *product = block->product;
 	block->deep_from += block->deep;
@@ -312,7 +312,7 @@ static bool next_block(struct block *block)
 }
 
 /* The first block of product [number], to be packed in slot [slot]. */
-static void first_block(const struct matmul *matmul, int64_t number, int64_t slot, struct block *block)
+static void first_block(const struct matmul *matmul, int64_t number, int64_t slot, struct matrix_block *block)
 {
 	const hr__work *work = matmul->work;
 	const struct product *product = &matmul->product;
@@ -322,7 +322,7 @@ static void first_block(const struct matmul *matmul, int64_t number, int64_t slo
 		b += rest % product->walk.d[i] * product->walk.b[i];
 		rest /= product->walk.d[i];
 	}
-	*block = (struct block){ .product = product, .kernel = matmul->kernel };
+	*block = (struct matrix_block){ .product = product, .kernel = matmul->kernel };
 	block->a = (const char *)work->in[0] + a * product->rows * product->depth * size;
 	block->b = (const char *)work->in[1] + b * product->depth * product->columns * size;
 	block->out = (char *)work->out[0] + number * product->rows * product->columns * size;
@@ -346,7 +346,7 @@ static void strip_range(void *context, int64_t begin, int64_t end)
 
 static void run_one(struct matmul *matmul)
 {
-	struct block *block = &matmul->block;
+	struct matrix_block *block = &matmul->block;
 	first_block(matmul, 0, 0, block);
 	do {
 		int64_t of_strip = HIGH * block->deep * block->wide / 16;
@@ -359,7 +359,7 @@ static void run_one(struct matmul *matmul)
 static void run_slot(void *context, uint32_t slot)
 {
 	struct matmul *matmul = context;
-	struct block block;
+	struct matrix_block block;
 	for (int64_t number = slot; number < matmul->product.batch; number += slots_of(&matmul->product)) {
 		first_block(matmul, number, slot, &block);
 		do {

@@ -91,9 +91,9 @@ HR__RUN(full)
 /* ---- Philox ---- */
 
 /* Makes normal and uniform numbers of one seed independent. */
-enum stream { NORMAL = 1, UNIFORM = 2 };
+enum random_stream { NORMAL = 1, UNIFORM = 2 };
 
-static void philox(uint64_t seed, uint64_t block, enum stream stream, uint32_t out[4])
+static void philox(uint64_t seed, uint64_t block, enum random_stream stream, uint32_t out[4])
 {
 	uint32_t c[4] = { (uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream, 0 };
 	uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
@@ -110,7 +110,7 @@ static void philox(uint64_t seed, uint64_t block, enum stream stream, uint32_t o
 }
 
 /* A block is 4 elements of 32 random bits, or 2 of 64. */
-static void philox_wide(uint64_t seed, uint64_t block, enum stream stream, uint64_t out[2])
+static void philox_wide(uint64_t seed, uint64_t block, enum random_stream stream, uint64_t out[2])
 {
 	uint32_t words[4];
 	philox(seed, block, stream, words);

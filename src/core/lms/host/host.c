@@ -19,9 +19,9 @@
 #define SCRATCH_LEAST UINT64_C(4096) /* lower bound */
 
 /* Bytes of copies in a tier. */
-typedef struct level {
+typedef struct tier_bytes {
 	hr__atomic_i64 now, peak;
-} level;
+} tier_bytes;
 
 struct hr__host {
 	hr__device *device;
@@ -29,18 +29,18 @@ struct hr__host {
 	hr__host_file *file;      /* NULL = none */
 	hr__host_scratch scratch; /* all fields up to here are immutable */
 	uint64_t limit;           /* of pinned memory */
-	level pinned, spilled;
+	tier_bytes pinned, spilled;
 	hr__atomic_i64 elsewhere; /* bytes in [pinned] that are not from the pool */
 	hr__host *forgotten;      /* see hr__host_forget */
 };
 
-static void raise_level(level *of, uint64_t bytes)
+static void raise_tier(tier_bytes *of, uint64_t bytes)
 {
 	int64_t now = hr__fetch_add_relaxed(&of->now, (int64_t)bytes) + (int64_t)bytes, peak = hr__load_relaxed(&of->peak);
 	while (now > peak && !hr__cas_acq_rel(&of->peak, &peak, now)) continue;
 }
 
-static void lower_level(level *of, uint64_t bytes)
+static void lower_tier(tier_bytes *of, uint64_t bytes)
 {
 	hr__fetch_add_relaxed(&of->now, -(int64_t)bytes);
 }
@@ -152,14 +152,14 @@ static hr_status store_pinned(hr__host *host, uint64_t address, const hr_request
 
 hr_status hr__host_store(hr__host *host, uint64_t address, const hr_request *request, hr__host_copy *copy)
 {
-	level *tier = &host->pinned;
+	tier_bytes *tier = &host->pinned;
 	HR_ASSERT(copy->bytes == 0);
 	hr_status status = store_pinned(host, address, request, copy);
 	if (status == HR_OUT_OF_MEMORY && host->file) {
 		tier = &host->spilled;
 		status = hr__host_file_store(host->file, address, request->bytes, request->stream, copy);
 	}
-	if (status == HR_OK) raise_level(tier, request->bytes);
+	if (status == HR_OK) raise_tier(tier, request->bytes);
 	return status;
 }
 
@@ -190,15 +190,15 @@ void hr__host_drop(hr__host *host, hr__host_copy *copy, hr_stream stream)
 	if (!copy->bytes) return;
 	if (copy->address) free_block(host, copy->address, stream);
 	else hr__host_file_drop(host->file, copy);
-	lower_level(copy->address ? &host->pinned : &host->spilled, copy->bytes);
+	lower_tier(copy->address ? &host->pinned : &host->spilled, copy->bytes);
 	*copy = (hr__host_copy){ 0 };
 }
 
 void hr__host_count(hr__host *host, int64_t bytes)
 {
 	hr__fetch_add_relaxed(&host->elsewhere, bytes);
-	if (bytes > 0) raise_level(&host->pinned, (uint64_t)bytes);
-	else lower_level(&host->pinned, (uint64_t)-bytes);
+	if (bytes > 0) raise_tier(&host->pinned, (uint64_t)bytes);
+	else lower_tier(&host->pinned, (uint64_t)-bytes);
 }
 
 const hr__host_scratch *hr__host_get_scratch(const hr__host *host)
@@ -214,7 +214,7 @@ void hr__host_trim(hr__host *host)
 /* ---- statistics and checks ---- */
 
 /* A copy that is being counted may be in [now] and not yet in the peak. */
-static void read_level(const level *of, int64_t *now, int64_t *peak)
+static void read_tier(const tier_bytes *of, int64_t *now, int64_t *peak)
 {
 	*now = hr__load_relaxed(&of->now);
 	*peak = hr__load_relaxed(&of->peak);
@@ -234,8 +234,8 @@ hr__host_usage hr__host_get_usage(const hr__host *host)
 	hr_stats stats;
 	hr_stats_init(&stats);
 	usage.reserved_bytes = hr_allocator_get_stats(host->pool, &stats) == HR_OK ? stats.bytes_reserved : 0;
-	read_level(&host->pinned, &usage.pinned_bytes, &usage.peak_pinned_bytes);
-	read_level(&host->spilled, &usage.spilled_bytes, &usage.peak_spilled_bytes);
+	read_tier(&host->pinned, &usage.pinned_bytes, &usage.peak_pinned_bytes);
+	read_tier(&host->spilled, &usage.spilled_bytes, &usage.peak_spilled_bytes);
 	return usage;
 }
 

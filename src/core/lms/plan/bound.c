@@ -95,24 +95,24 @@ static void prepare(bounding *b)
 }
 
 /* A window that begins with the end of op [from], while it is extended op by op. */
-typedef struct window {
+typedef struct bound_window {
 	uint32_t stamp, from;
 	bool crossed;     /* the window reaches into the next step */
 	uint64_t compute; /* ns of the ops between */
 	uint64_t in;      /* bytes that existed at [from] and were used since or by it, and that stayed then */
 	uint64_t owed;    /* bytes written and still to be used */
 	uint64_t out;     /* bytes owed before the last op, used by it, and staying */
-} window;
+} bound_window;
 
 static bool is_used_after(const hr__ring *ring, uint32_t t, uint32_t op)
 {
 	return hr__ring_is_cyclic(&ring->step->tensors[t]) || ring->at[ring->first[t + 1] - 1] > op;
 }
 
-static window begin_window(bounding *b, uint32_t from, uint32_t stamp)
+static bound_window begin_window(bounding *b, uint32_t from, uint32_t stamp)
 {
 	const hr__plan_step *step = b->ring->step;
-	window w = { .stamp = stamp, .from = from, .crossed = from + 1 == b->ring->n, .in = b->staying[from] };
+	bound_window w = { .stamp = stamp, .from = from, .crossed = from + 1 == b->ring->n, .in = b->staying[from] };
 	for (uint32_t u = first_use(step, from); u < first_use(step, from + 1); u++) {
 		uint32_t t = step->uses[u].tensor;
 		if (!b->movable[t]) continue;
@@ -126,7 +126,7 @@ static window begin_window(bounding *b, uint32_t from, uint32_t stamp)
 }
 
 /* Ends the window with the start of op [to]. */
-static void end_window_at(bounding *b, window *w, uint32_t to)
+static void end_window_at(bounding *b, bound_window *w, uint32_t to)
 {
 	const hr__ring *ring = b->ring;
 	const hr__plan_step *step = ring->step;
@@ -155,13 +155,13 @@ static void end_window_at(bounding *b, window *w, uint32_t to)
 }
 
 /* Extends the window: op [op], at which it ended, is inside now. */
-static void go_on(const bounding *b, window *w, uint32_t op)
+static void go_on(const bounding *b, bound_window *w, uint32_t op)
 {
 	w->compute += b->ring->step->ops[op].ns;
 	if (op + 1 == b->ring->n) w->crossed = true;
 }
 
-static uint64_t least_time(const bounding *b, const window *w)
+static uint64_t least_time(const bounding *b, const bound_window *w)
 {
 	uint64_t memory = b->ring->machine->memory, least = w->compute;
 	uint64_t in = copy_ns(w->in, memory, b->in_ns), out = copy_ns(w->out, memory, b->out_ns);
@@ -176,7 +176,7 @@ static uint64_t longest_from(bounding *b, uint32_t start, uint32_t *stamp)
 	for (uint32_t i = 0; i <= n; i++) b->best[i] = 0;
 	for (uint32_t i = 0; i < n; i += b->stride) {
 		uint32_t from = (start + i) % n;
-		window w = begin_window(b, from, ++*stamp);
+		bound_window w = begin_window(b, from, ++*stamp);
 		for (uint32_t j = i + 1; j <= n; j++) {
 			uint32_t to = start + j < n ? start + j : start + j - n;
 			end_window_at(b, &w, to);

@@ -212,7 +212,7 @@ uint64_t hr__blocks_scattered(hr__allocator *allocator)
 
 /* ---- windows ---- */
 
-struct search {
+struct window_search {
 	uint64_t size, slack; /* size of the request; most bytes lost to alignment */
 	const hr__movable *items;
 	size_t item_count;
@@ -222,7 +222,7 @@ struct search {
 };
 
 /* The first item at or above [address]. */
-static size_t item_from(const struct search *search, uint64_t address)
+static size_t item_from(const struct window_search *search, uint64_t address)
 {
 	size_t low = 0, high = search->item_count;
 	while (low < high) {
@@ -239,13 +239,13 @@ struct edge {
 	size_t item; /* index of the first item at or after it */
 };
 
-static bool is_item(const struct search *search, size_t index, uint64_t address)
+static bool is_item(const struct window_search *search, size_t index, uint64_t address)
 {
 	return index < search->item_count && search->items[index].address == address;
 }
 
 /* Slides a window over one region: the right edge advances chunk by chunk, and the left edge drops chunks that are not needed. */
-static void search_region(struct search *search, const hr__shard *shard, hr__chunk_id edge)
+static void search_region(struct window_search *search, const hr__shard *shard, hr__chunk_id edge)
 {
 	const hr__chunk_table *table = &shard->table;
 	struct edge left = { 0, 0 };
@@ -283,8 +283,10 @@ static void search_region(struct search *search, const hr__shard *shard, hr__chu
 bool hr__blocks_window(hr__allocator *allocator, uint64_t size, uint64_t alignment, const hr__movable *items, size_t item_count,
                        size_t *first, size_t *count)
 {
-	struct search search = { .size = size, .slack = alignment > allocator->granularity ? alignment - allocator->granularity : 0,
-		                     .items = items, .item_count = item_count };
+	struct window_search search = { .size = size,
+		                            .slack = alignment > allocator->granularity ? alignment - allocator->granularity : 0,
+		                            .items = items,
+		                            .item_count = item_count };
 	HR__EACH_SHARD(allocator, shard)
 	{
 		hr__lock_take(&shard->lock);
@@ -320,7 +322,7 @@ struct look {
 static void look_along(struct look *look, const hr__shard *shard, hr__chunk_id edge, uint64_t grows)
 {
 	const hr__chunk_table *table = &shard->table;
-	const struct search items = { .items = look->items, .item_count = look->item_count };
+	const struct window_search items = { .items = look->items, .item_count = look->item_count };
 	size_t item = item_from(&items, hr__chunk_address(hr__chunk_at(table, edge)));
 	bool joined = false;
 	for (hr__chunk_id id = hr__chunk_at(table, edge)->next; id && look->count < look->capacity; id = hr__chunk_at(table, id)->next) {

@@ -264,7 +264,7 @@ static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t addres
 
 /* ---- where to grow ---- */
 
-struct place {
+struct growth_place {
 	hr__chunk_id hole;
 	hr__chunk_id left, right; /* free chunks beside the hole that the block extends into; 0 = none */
 	uint64_t address;         /* of the first page to map */
@@ -274,7 +274,7 @@ struct place {
 /* Finds the pages to map for [size] bytes at [alignment] in [hole], extending into the free chunks beside it unless [alone]. False
  * if the block does not fit. */
 static bool consider(const hr__allocator *allocator, const hr__chunk *chunks, hr__chunk_id hole, uint64_t size, uint64_t alignment,
-                     bool alone, struct place *out)
+                     bool alone, struct growth_place *out)
 {
 	const hr__chunk *at = &chunks[hole], *left = &chunks[at->prev], *right = &chunks[at->next]; /* record 0 is never FREE */
 	hr__page_hole gap = { .begin = hr__chunk_address(at), .end = hr__chunk_end(at) };
@@ -282,24 +282,25 @@ static bool consider(const hr__allocator *allocator, const hr__chunk *chunks, hr
 	gap.left = !alone && hr__chunk_state_of(left) == HR__CHUNK_FREE ? hr__chunk_address(left) : gap.begin;
 	gap.right = !alone && hr__chunk_state_of(right) == HR__CHUNK_FREE ? hr__chunk_end(right) : gap.end;
 	if (!hr__page_hole_fits(&gap, allocator->page, allocator->granularity, size, alignment, &fit)) return false;
-	*out = (struct place){ .hole = hole,
-		                   .left = fit.uses_left ? at->prev : 0,
-		                   .right = fit.uses_right ? at->next : 0,
-		                   .address = fit.address,
-		                   .pages = fit.pages };
+	*out = (struct growth_place){ .hole = hole,
+		                          .left = fit.uses_left ? at->prev : 0,
+		                          .right = fit.uses_right ? at->next : 0,
+		                          .address = fit.address,
+		                          .pages = fit.pages };
 	return true;
 }
 
-static bool better(const struct place *place, const struct place *than)
+static bool better(const struct growth_place *place, const struct growth_place *than)
 {
 	return place->pages < than->pages || (place->pages == than->pages && place->address < than->address);
 }
 
 /* The hole that needs the fewest pages; the lowest address among equals. */
-static bool best_place(const hr__shard *shard, const hr__shard_pool *pool, uint64_t size, uint64_t alignment, struct place *best)
+static bool best_place(const hr__shard *shard, const hr__shard_pool *pool, uint64_t size, uint64_t alignment,
+                       struct growth_place *best)
 {
 	const hr__chunk *chunks = shard->table.chunks;
-	struct place place;
+	struct growth_place place;
 	bool found = false;
 	for (hr__chunk_id hole = pool->arena.holes; hole; hole = chunks[hole].child[1]) {
 		if (!consider(shard->allocator, chunks, hole, size, alignment, false, &place)) continue;
@@ -311,7 +312,8 @@ static bool best_place(const hr__shard *shard, const hr__shard_pool *pool, uint6
 }
 
 /* The best place. Reserves the shard's addresses if it has none yet. */
-static hr_status find_place(hr__shard *shard, const hr__shard_pool *pool, uint64_t size, uint64_t alignment, struct place *place)
+static hr_status find_place(hr__shard *shard, const hr__shard_pool *pool, uint64_t size, uint64_t alignment,
+                            struct growth_place *place)
 {
 	if (!hr__load_relaxed(&shard->span)) {
 		hr_status status = open_addresses(shard);
@@ -325,7 +327,7 @@ static hr_status find_place(hr__shard *shard, const hr__shard_pool *pool, uint64
 hr_status hr__shard_pool_grow(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment)
 {
 	hr__allocator *allocator = shard->allocator;
-	struct place place;
+	struct growth_place place;
 	if (size > allocator->limit) return over_limit(allocator);
 	if (!allocator->page) return add_plain_region(shard, pool, size, alignment);
 	hr_status status = find_place(shard, pool, size, alignment, &place);
@@ -480,7 +482,7 @@ hr_status hr__shard_pool_plan(hr__shard *shard, hr__shard_pool *pool, uint64_t s
                               hr__stitch *plan)
 {
 	const hr__chunk *chunks = shard->table.chunks;
-	struct place best = { 0 }, place;
+	struct growth_place best = { 0 }, place;
 	hr_status status = find_place(shard, pool, size, alignment, &best); /* only to check that there are addresses */
 	if (status) return status;
 	uint64_t have = allowance(shard->allocator), available = hr__pool_available(shard->allocator->device);

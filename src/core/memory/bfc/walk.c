@@ -23,21 +23,21 @@ void hr__walk_begin(hr__walk *walk, hr__allocator *allocator, bool foreign)
 
 /* ---- holds ---- */
 
-struct search {
+struct allocator_search {
 	const hr__walk *walk;
 	bool found;
 };
 
 static void compare(hr__allocator *allocator, void *context)
 {
-	struct search *search = context;
+	struct allocator_search *search = context;
 	if (allocator == search->walk->allocator && allocator->id == search->walk->id) search->found = true;
 }
 
 /* Keeps an allocator that is not the caller's from being closed; false if it was closed. */
 static bool pin(const hr__walk *walk)
 {
-	struct search search = { .walk = walk };
+	struct allocator_search search = { .walk = walk };
 	if (!walk->foreign) return true;
 	hr__registry_enter();
 	hr__allocators_visit_locked(NULL, compare, &search);

@@ -174,14 +174,14 @@ static void fill(hr__allocator *allocator, const hr_request *request, const hr_c
 
 /* ---- to memory ---- */
 
-struct memory {
+struct memory_sink {
 	char *out;
 	size_t capacity, length;
 };
 
 static bool to_memory(void *context, const char *bytes, size_t length)
 {
-	struct memory *memory = context;
+	struct memory_sink *memory = context;
 	if (memory->length + 1 < memory->capacity) {
 		size_t room = memory->capacity - 1 - memory->length;
 		memcpy(memory->out + memory->length, bytes, length < room ? length : room);
@@ -190,11 +190,11 @@ static bool to_memory(void *context, const char *bytes, size_t length)
 	return true;
 }
 
-typedef bool (*writer)(const hr__report *report, hr__report_sink sink, void *context);
+typedef bool (*report_writer)(const hr__report *report, hr__report_sink sink, void *context);
 
-static size_t write_to_memory(hr_oom_report handle, writer write, char *out, size_t capacity)
+static size_t write_to_memory(hr_oom_report handle, report_writer write, char *out, size_t capacity)
 {
-	struct memory memory = { out, out ? capacity : 0, 0 };
+	struct memory_sink memory = { out, out ? capacity : 0, 0 };
 	const hr__report *report = hr__report_open(handle.id);
 	if (report) {
 		write(report, to_memory, &memory);
@@ -222,7 +222,7 @@ size_t hr_oom_allocation_log(hr_oom_report report, char *out, size_t capacity)
 /* ---- to files ---- */
 
 /* Buffers small writes. */
-struct stream {
+struct file_sink {
 	int fd;          /* -1 = the standard error */
 	uint64_t offset; /* bytes written so far */
 	int error;       /* first error */
@@ -230,7 +230,7 @@ struct stream {
 	char buffer[4096];
 };
 
-static bool flush(struct stream *stream)
+static bool flush(struct file_sink *stream)
 {
 	if (stream->error || !stream->used) return !stream->error;
 	stream->error = stream->fd < 0 ? hr__os()->stderr_write(stream->buffer, stream->used)
@@ -242,7 +242,7 @@ static bool flush(struct stream *stream)
 
 static bool to_stream(void *context, const char *bytes, size_t length)
 {
-	struct stream *stream = context;
+	struct file_sink *stream = context;
 	while (length > 0) {
 		if (stream->used == sizeof stream->buffer && !flush(stream)) return false;
 		size_t room = sizeof stream->buffer - stream->used, now = length < room ? length : room;
@@ -255,9 +255,9 @@ static bool to_stream(void *context, const char *bytes, size_t length)
 }
 
 /* 0 or an errno value. */
-static int write_stream(const hr__report *report, writer write, int fd)
+static int write_stream(const hr__report *report, report_writer write, int fd)
 {
-	struct stream stream = { .fd = fd };
+	struct file_sink stream = { .fd = fd };
 	if (write(report, to_stream, &stream)) flush(&stream);
 	return stream.error;
 }

@@ -28,7 +28,7 @@
 #define NOT_SAID "(not said)"
 #define WIDE_COLUMNS 100u /* below this width, the last operations are shown without shapes */
 
-struct page {
+struct report_page {
 	const hr__report *report;
 	hr__report_sink sink;
 	void *context;
@@ -41,13 +41,13 @@ struct page {
 
 /* ---- output ---- */
 
-static void flush(struct page *page)
+static void flush(struct report_page *page)
 {
 	if (page->used > 0 && !page->failed) page->failed = !page->sink(page->context, page->buffer, page->used);
 	page->used = 0;
 }
 
-static void put(struct page *page, const char *bytes, size_t length)
+static void put(struct report_page *page, const char *bytes, size_t length)
 {
 	while (length > 0) {
 		if (page->used == sizeof page->buffer) flush(page);
@@ -59,17 +59,17 @@ static void put(struct page *page, const char *bytes, size_t length)
 	}
 }
 
-static void put_text(struct page *page, const char *text)
+static void put_text(struct report_page *page, const char *text)
 {
 	put(page, text, strlen(text));
 }
 
-static void put_times(struct page *page, char c, unsigned times)
+static void put_times(struct report_page *page, char c, unsigned times)
 {
 	for (unsigned i = 0; i < times; i++) put(page, &c, 1);
 }
 
-__attribute__((format(printf, 2, 3))) static void say(struct page *page, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void say(struct report_page *page, const char *format, ...)
 {
 	char text[PARAGRAPH_BYTES];
 	va_list arguments;
@@ -79,7 +79,7 @@ __attribute__((format(printf, 2, 3))) static void say(struct page *page, const c
 	put_text(page, text);
 }
 
-static void style(struct page *page, hr__report_style wanted)
+static void style(struct report_page *page, hr__report_style wanted)
 {
 	if (page->styles) put_text(page, page->styles[wanted]);
 }
@@ -170,7 +170,7 @@ static size_t word_length(const char *text)
 }
 
 /* Wraps [text], which is sanitized, to the page width; lines after the first are indented. */
-static void wrap(struct page *page, unsigned first, unsigned indent, const char *text)
+static void wrap(struct report_page *page, unsigned first, unsigned indent, const char *text)
 {
 	unsigned column = first;
 	bool fresh = true; /* the line is still empty */
@@ -194,7 +194,7 @@ static void wrap(struct page *page, unsigned first, unsigned indent, const char 
 	put_text(page, "\n");
 }
 
-static void heading(struct page *page, const char *title, const char *rest)
+static void heading(struct report_page *page, const char *title, const char *rest)
 {
 	put_text(page, "\n");
 	style(page, HR__REPORT_HEADING);
@@ -295,7 +295,7 @@ static const char *verdict_text(const hr_verdict *verdict)
 	return otherwise[(unsigned)verdict->kind < HR_VERDICT_KINDS ? verdict->kind : 0];
 }
 
-static void write_headline(struct page *page)
+static void write_headline(struct report_page *page)
 {
 	const hr__report *report = page->report;
 	char paragraph[PARAGRAPH_BYTES] = "", text[SAFE_BYTES(200u)], size[SIZE_BYTES], tensor[TENSOR_BYTES];
@@ -317,7 +317,7 @@ static void write_headline(struct page *page)
 	style(page, HR__REPORT_PLAIN);
 }
 
-static void write_advice(struct page *page)
+static void write_advice(struct report_page *page)
 {
 	const hr_verdict *verdict = &page->report->verdict;
 	char text[SAFE_BYTES(300u)];
@@ -326,7 +326,7 @@ static void write_advice(struct page *page)
 	else wrap(page, 12, 12, "nothing helps but asking for less, or freeing; what holds memory is listed below.");
 }
 
-static void write_tier(struct page *page)
+static void write_tier(struct report_page *page)
 {
 	const hr__report *report = page->report;
 	char paragraph[PARAGRAPH_BYTES] = "", text[SAFE_BYTES(96u)];
@@ -359,7 +359,7 @@ static void write_tier(struct page *page)
 	wrap(page, is_full ? 14 : 12, is_full ? 14 : 12, paragraph);
 }
 
-static void write_when(struct page *page)
+static void write_when(struct report_page *page)
 {
 	const hr__report *report = page->report;
 	char time[HR__REPORT_TIME_BYTES], count[COUNT_BYTES];
@@ -374,7 +374,7 @@ static void write_when(struct page *page)
 /* ---- the numbers ---- */
 
 /* Columns that a row leaves for its remark. */
-static unsigned remark_columns(const struct page *page)
+static unsigned remark_columns(const struct report_page *page)
 {
 	return page->width > INDENT + 33 + 20 ? page->width - INDENT - 33 : 20;
 }
@@ -392,7 +392,7 @@ static bool words_fit(const char *text, unsigned columns)
 }
 
 /* Continues a long remark on the next line; cuts it if a word is too long for a line. */
-static void row(struct page *page, const char *label, const char *value, const char *remark)
+static void row(struct report_page *page, const char *label, const char *value, const char *remark)
 {
 	char shown[SAFE_BYTES(NAME_COLUMNS)];
 	unsigned columns = remark_columns(page), indent = INDENT + 33;
@@ -403,7 +403,7 @@ static void row(struct page *page, const char *label, const char *value, const c
 	else say(page, "%s\n", shown);
 }
 
-static void write_allocator_numbers(struct page *page)
+static void write_allocator_numbers(struct report_page *page)
 {
 	const hr__report *report = page->report;
 	const hr_stats *stats = &report->stats;
@@ -425,7 +425,7 @@ static void write_allocator_numbers(struct page *page)
 	row(page, "fragmentation", share_text(outside, idle, share), "of what is free lies outside the largest free block");
 }
 
-static void write_device_numbers(struct page *page)
+static void write_device_numbers(struct report_page *page)
 {
 	const hr__report *report = page->report;
 	char size[SIZE_BYTES], more[SIZE_BYTES], remark[600], card[SAFE_BYTES(96u)], name[SAFE_BYTES(32u)];
@@ -457,7 +457,7 @@ static const char *remark_on_names(const hr__report_holders *holders, uint32_t c
 	return "";
 }
 
-static void holder_row(struct page *page, uint64_t bytes, uint64_t blocks, const char *name)
+static void holder_row(struct report_page *page, uint64_t bytes, uint64_t blocks, const char *name)
 {
 	char size[SIZE_BYTES], share[SHARE_BYTES], count[COUNT_BYTES];
 	say(page, "%*s%10s %6s %9s %-6s  %s\n", INDENT, "", size_text(bytes, size),
@@ -465,7 +465,7 @@ static void holder_row(struct page *page, uint64_t bytes, uint64_t blocks, const
 	    blocks == 1 ? "block" : "blocks", name);
 }
 
-static void write_holders(struct page *page, hr_holder_kind kind)
+static void write_holders(struct report_page *page, hr_holder_kind kind)
 {
 	static const char *const titles[] = { "Held by op", "Held by scope", "Held by tag" };
 	const hr__report_holders *holders = &page->report->holders[kind];
@@ -502,7 +502,7 @@ static unsigned name_columns(hr_name name, unsigned around)
 
 /* Ends a line at [column] with "MatMul in encoder/layer_3 [activations]". If there is not enough room, the tag is left out and the
  * scope is cut; the op is cut if it takes more than half of the room. */
-static void end_with_names(struct page *page, unsigned column, hr_name op, hr_name scope, hr_name tag)
+static void end_with_names(struct report_page *page, unsigned column, hr_name op, hr_name scope, hr_name tag)
 {
 	char name[SAFE_BYTES(NAME_COLUMNS)];
 	unsigned room = page->width > column + 20 ? page->width - column : 20;
@@ -516,14 +516,14 @@ static void end_with_names(struct page *page, unsigned column, hr_name op, hr_na
 }
 
 /* "float32 [64,1024]" in TENSOR_COLUMNS, and two spaces. */
-static void put_tensor(struct page *page, hr_dtype dtype, hr_shape shape)
+static void put_tensor(struct report_page *page, hr_dtype dtype, hr_shape shape)
 {
 	char tensor[TENSOR_BYTES], shown[SAFE_BYTES(TENSOR_COLUMNS)];
 	tensor_text(dtype, shape, tensor);
 	say(page, "%-*s  ", (int)TENSOR_COLUMNS, safe(tensor, sizeof tensor, TENSOR_COLUMNS, shown));
 }
 
-static void write_largest(struct page *page)
+static void write_largest(struct report_page *page)
 {
 	const hr__report *report = page->report;
 	uint32_t count = report->largest_count < LARGEST_SHOWN ? report->largest_count : LARGEST_SHOWN;
@@ -541,7 +541,7 @@ static void write_largest(struct page *page)
 
 /* ---- memory map ---- */
 
-static void write_sizes(struct page *page)
+static void write_sizes(struct report_page *page)
 {
 	const hr__report *report = page->report;
 	uint64_t most = 0;
@@ -595,7 +595,7 @@ static unsigned next_cell(struct walk *walk, uint64_t bytes)
 	return HR__RUN_MIXED;
 }
 
-static void draw_map(struct page *page, const hr__report_region *region)
+static void draw_map(struct report_page *page, const hr__report_region *region)
 {
 	const hr__report *report = page->report;
 	uint32_t first = region->first_run < HR__REPORT_RUNS ? region->first_run : HR__REPORT_RUNS;
@@ -624,7 +624,7 @@ static void draw_map(struct page *page, const hr__report_region *region)
 	put_text(page, "|\n");
 }
 
-static void write_region(struct page *page, uint32_t index)
+static void write_region(struct report_page *page, uint32_t index)
 {
 	const hr__report_region *region = &page->report->regions[index];
 	char paragraph[PARAGRAPH_BYTES] = "", size[SIZE_BYTES], share[SHARE_BYTES];
@@ -658,7 +658,7 @@ static uint32_t next_largest(const hr__report *report, uint32_t count, uint32_t 
 	return best;
 }
 
-static void write_regions(struct page *page)
+static void write_regions(struct report_page *page)
 {
 	const hr__report *report = page->report;
 	uint32_t count = report->region_count < HR__REPORT_REGIONS ? report->region_count : HR__REPORT_REGIONS, shown = 0;
@@ -677,7 +677,7 @@ static void write_regions(struct page *page)
 
 /* ---- last operations ---- */
 
-static void log_row(struct page *page, const char *when, const char *action, const hr__log_entry *entry)
+static void log_row(struct report_page *page, const char *when, const char *action, const hr__log_entry *entry)
 {
 	char size[SIZE_BYTES], thread[16];
 	bool wide = page->width >= WIDE_COLUMNS;
@@ -689,7 +689,7 @@ static void log_row(struct page *page, const char *when, const char *action, con
 	end_with_names(page, INDENT + 36 + (wide ? TENSOR_COLUMNS + 2 : 0) + (unsigned)used, entry->op, entry->scope, HR_NAME_NONE);
 }
 
-static void write_log_heading(struct page *page, uint32_t count, uint32_t shown)
+static void write_log_heading(struct report_page *page, uint32_t count, uint32_t shown)
 {
 	const hr__report *report = page->report;
 	double rate = report->options.allocation_log_sampling_rate;
@@ -707,7 +707,7 @@ static void write_log_heading(struct page *page, uint32_t count, uint32_t shown)
 	heading(page, "Operations before it", rest);
 }
 
-static void write_log(struct page *page)
+static void write_log(struct report_page *page)
 {
 	const hr__report *report = page->report;
 	uint32_t count = report->log ? report->log_count : 0, shown = count < LOG_SHOWN ? count : LOG_SHOWN;
@@ -736,7 +736,7 @@ static void write_log(struct page *page)
 
 bool hr__report_draw(const hr__report *report, const hr__report_look *look, hr__report_sink sink, void *context)
 {
-	struct page page = { .report = report, .sink = sink, .context = context, .width = HR__REPORT_WIDTH };
+	struct report_page page = { .report = report, .sink = sink, .context = context, .width = HR__REPORT_WIDTH };
 	if (look && look->width) page.width = look->width;
 	if (page.width < HR__REPORT_WIDTH_LEAST) page.width = HR__REPORT_WIDTH_LEAST;
 	if (page.width > HR__REPORT_WIDTH_MOST) page.width = HR__REPORT_WIDTH_MOST;

@@ -265,14 +265,14 @@ static uint64_t with_slack(const hr__judgement *j)
 }
 
 /* A window that slides along a region: its contents lie between [tail], the view that follows, and the view that leads. */
-struct window {
+struct survey_window {
 	hr__view tail;
 	hr__region_segment front; /* first segment of the window */
 	bool has_front;
 	uint64_t free, live, wanted;
 };
 
-static void drop_front(struct window *window)
+static void drop_front(struct survey_window *window)
 {
 	uint64_t *sum = window->front.kind == HR__SEEN_FREE ? &window->free : &window->live;
 	if (window->front.kind != HR__SEEN_HOLE) *sum -= *sum < window->front.bytes ? *sum : window->front.bytes;
@@ -281,7 +281,7 @@ static void drop_front(struct window *window)
 
 /* Shrinks the window as far as possible, given [more] free bytes after its end. Returns its live bytes; HR__NOT_FOUND if it has too
  * few free bytes. */
-static uint64_t cost_of(struct window *window, uint64_t end, uint64_t more)
+static uint64_t cost_of(struct survey_window *window, uint64_t end, uint64_t more)
 {
 	if (hr__sum_of(window->free, more) < window->wanted) return HR__NOT_FOUND;
 	while (window->has_front && window->front.address < end &&
@@ -294,9 +294,9 @@ static uint64_t cost_of(struct window *window, uint64_t end, uint64_t more)
 static void slide_along(hr__judgement *j, uint32_t slot)
 {
 	hr__view lead;
-	static struct window window; /* guarded by hr__report_lock; static to spare the caller's stack */
+	static struct survey_window window; /* guarded by hr__report_lock; static to spare the caller's stack */
 	hr__region_segment next;
-	window = (struct window){ .wanted = with_slack(j) };
+	window = (struct survey_window){ .wanted = with_slack(j) };
 	if (!hr__view_open(&lead, j->allocator, j->walk, 0, slot, HR__STAGE_TRIMMED)) return;
 	if (!hr__view_open(&window.tail, j->allocator, j->walk, 1, slot, HR__STAGE_TRIMMED)) {
 		hr__line_close(lead.line);
@@ -341,9 +341,9 @@ void hr__survey_mending(hr__judgement *j)
 static void leave_along(hr__judgement *j, uint32_t slot)
 {
 	hr__view lead;
-	static struct window window; /* guarded by hr__report_lock */
+	static struct survey_window window; /* guarded by hr__report_lock */
 	hr__region_segment next;
-	window = (struct window){ .wanted = j->size };
+	window = (struct survey_window){ .wanted = j->size };
 	if (!hr__view_open(&lead, j->allocator, j->walk, 0, slot, HR__STAGE_APART)) return;
 	if (!hr__view_open(&window.tail, j->allocator, j->walk, 1, slot, HR__STAGE_APART)) {
 		hr__line_close(lead.line);

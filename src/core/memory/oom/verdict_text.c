@@ -24,13 +24,13 @@ static void say(char *out, size_t capacity, const char *format, ...)
 #define SAY(verdict, ...) say((verdict)->text, sizeof(verdict)->text, __VA_ARGS__)
 #define ADVISE(verdict, ...) say((verdict)->advice, sizeof(verdict)->advice, __VA_ARGS__)
 
-typedef struct words {
+typedef struct size_string {
 	char text[16];
-} words;
+} size_string;
 
-static words size_text(uint64_t bytes)
+static size_string size_text(uint64_t bytes)
 {
-	words out;
+	size_string out;
 	hr__format_size(bytes, out.text, sizeof out.text);
 	return out;
 }
@@ -67,7 +67,7 @@ static uint64_t growth_for_steps(const hr__judgement *j, const hr_verdict *verdi
 static void advise_amount(const hr__judgement *j, hr_verdict *verdict, uint64_t lacking, bool for_steps)
 {
 	const char *whose = j->step_elsewhere ? "a step of another allocator" : "an earlier step";
-	words peak = size_text(verdict->step_peak_bytes);
+	size_string peak = size_text(verdict->step_peak_bytes);
 	if (for_steps) ADVISE(verdict, " (for this request alone by %s): %s needed %s at its peak. ", size_text(lacking).text, whose, peak.text);
 	else if (growth_for_steps(j, verdict) > j->need) ADVISE(verdict, ", for this request alone: %s needed %s at its peak. ", whose, peak.text);
 	else ADVISE(verdict, ", for this request alone: later ones may need more. ");
