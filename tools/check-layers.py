@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""Checks the architecture: which layer may use which, that only one layer calls the operating system, and that each header stands alone.
+"""Checks the architecture: which layer may use which, that only one layer calls the operating system, that each header stands alone, and that a
+type's name means one type.
 
     tools/check-layers.py [BUILD_FOLDER]
 
 A layer of src/ uses only layers listed before it here: in #include, and in the symbols of its object files where a build folder is given. Public
 headers may be included by all. Only src/core/os includes the system's headers for memory, threads and files, or calls malloc and its kin.
+
+No name of a struct, union, enum or typedef is defined in two files of include/, src/ and cli/, not even where each is local to its .c file: a
+debugger and a reader who searches for the name would find the wrong layout.
 """
 import os
 import re
@@ -21,6 +25,9 @@ OS_HEADERS = {"sys/mman.h", "pthread.h", "threads.h", "unistd.h", "fcntl.h", "ma
 # A call of that name, but not of a member of a table (os->free), a member's declaration, or a longer name.
 OS_CALL = re.compile(r"(?<![\w.>])(malloc|calloc|realloc|reallocarray|aligned_alloc|posix_memalign|strdup|strndup|free|mmap|munmap|getenv)\s*\(")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
+TAG = re.compile(r"\b(?:struct|union|enum)\s+(?:__attribute__\s*\(\(.*?\)\)\s*)?(\w+)\s*\{")
+TYPEDEF = re.compile(r"\btypedef\b")
+TOKEN = re.compile(r"\w+|[^\w\s]")
 
 root = Path(__file__).resolve().parent.parent
 problems = []
@@ -107,6 +114,48 @@ def check_file(path):
             problems.append(f"{where}:{line_of(text, match.start())}: {match.group(1)}() belongs in src/{OS} only; call through hr__os()")
 
 
+def typedef_names(text, position):
+    """The names that the typedef declares whose text begins at [position]; none for `typedef struct x x`, which defines nothing."""
+    before, flat, depth = ["", ""], [], 0  # flat: the tokens outside of brackets, and the name in (*name)
+    for token in (match.group(0) for match in TOKEN.finditer(text, position)):
+        if token == ";" and depth == 0:
+            break
+        if token in "([{":
+            depth += 1
+        elif token in ")]}":
+            depth -= 1
+        elif depth == 0 or depth == 1 and before == ["(", "*"]:
+            flat.append(token)
+        before = [before[1], token]
+    if "#" in flat or flat[0] in ("struct", "union", "enum") and flat[1:2] == flat[2:]:
+        return []  # the name is made by a macro; a tag's own name
+    declared = " ".join(token for token in flat if token != "__attribute__").split(",")
+    return [re.findall(r"\w+", each)[-1] for each in declared]
+
+
+def types_defined(text):
+    """The names of the types that a file defines, and where."""
+    for match in TAG.finditer(text):
+        yield match.group(1), match.start()
+    for match in TYPEDEF.finditer(text):
+        for name in typedef_names(text, match.end()):
+            yield name, match.start()
+
+
+def check_types(paths):
+    """Names each type that is defined in more than one file. Returns the number of types."""
+    defined = {}
+    for path in paths:
+        text = without_comments(path.read_text())
+        for name, position in types_defined(text):
+            defined.setdefault(name, {}).setdefault(path, line_of(text, position))
+    for name, places in sorted(defined.items()):
+        if len(places) > 1:
+            where = ", ".join(f"{path.relative_to(root)}:{line}" for path, line in places.items())
+            problems.append(f"type {name} is defined {len(places)} times: {where}; name each after what it is in its module")
+    return len(defined)
+
+
 def compiles_alone(job):
     path, language = job
     compiler, flags = ("cc", ["-std=gnu11", "-Wstrict-prototypes"]) if language == "c" else (CXX, ["-std=c++17"])
@@ -134,6 +183,7 @@ for source in sources:
 symbols = check_objects(sys.argv[1]) if len(sys.argv) > 1 else 0
 
 public = sorted((root / "include").glob("*.h"))
+types = check_types(public + sources + sorted((root / "cli").rglob("*.[ch]")))
 jobs = [(p, "c") for p in public + [s for s in sources if s.suffix == ".h"]]
 if CXX is None:
     problems.append("no C++ compiler to try the public headers with")
@@ -145,5 +195,5 @@ with ThreadPoolExecutor(os.cpu_count()) as pool:
 for problem in problems:
     print(f"check-layers: {problem}", file=sys.stderr)
 if not problems:
-    print(f"layers: {len(sources)} files{f' and {symbols} symbols' if symbols else ''} in order; {len(jobs)} headers compile alone")
+    print(f"layers: {len(sources)} files{f' and {symbols} symbols' if symbols else ''} in order; {len(jobs)} headers compile alone; {types} types have names of their own")
 sys.exit(1 if problems else 0)
