@@ -30,8 +30,17 @@
  *            it returns HR_CLOSED. The zero value of a handle is never valid.
  * Threads    Every function may be called from any thread at any time, with one exception: a program must not close an allocator,
  *            or shut down, while another thread is inside a call on the same object.
- * Structs    Structs that the caller fills start with struct_size and have an _init function, which sets struct_size and all
- *            defaults. Structs that the library fills also start with struct_size: set it to the size of the struct as compiled.
+ * Structs    Structs that may grow begin with struct_size, the size of the struct as the program was compiled. New fields are added at
+ *            the end, so programs and libraries of different versions work together. Options have an _init function, which sets
+ *            struct_size and all defaults; in other structs the program sets struct_size. What the program fills (options, requests,
+ *            tables of functions) may be smaller than the library's struct: the other fields have their defaults. It may be larger if
+ *            all fields that the library does not know are 0; otherwise the call returns HR_INVALID_ARGUMENT, and the remedy is a
+ *            newer library. In what the library fills (statistics, descriptions), it writes the fields that both know and leaves
+ *            struct_size and the others as they are. A struct_size that no version has, such as 0, is HR_INVALID_ARGUMENT. Callbacks
+ *            that the library gives a struct must not read fields beyond its struct_size. Structs without struct_size, and elements of
+ *            arrays, never change. hr_allocator_options has room in which hr_oom_options can grow.
+ *            An _init function is an inline function that calls its _init_sized function with the size as compiled; bindings of other
+ *            languages call the latter.
  * fork       A forked child must not use objects of its parent: every call returns HR_FORKED until the child calls hr_shutdown(),
  *            which discards them. Then the library can be used again.
  * Signals    A signal handler may call only hr_version, hr_status_name, hr_status_text, hr_dtype_text and hr_dtype_size. Any other
@@ -261,7 +270,11 @@ typedef struct hr_cuda_options {
 /* Sets the defaults, then applies the environment: HEADROOM_CUDA=0 or 1 sets enabled, HEADROOM_CUDA_PAGE=16MiB sets page_bytes.
  * HR_INVALID_ARGUMENT if a variable cannot be parsed; [options] then holds the defaults alone. A program that sets no options
  * runs with those defaults in that case (hr_environment_check). */
-HR_API hr_status hr_cuda_options_init(hr_cuda_options *options);
+HR_API hr_status hr_cuda_options_init_sized(hr_cuda_options *options, size_t struct_size);
+static inline hr_status hr_cuda_options_init(hr_cuda_options *options)
+{
+	return hr_cuda_options_init_sized(options, sizeof *options);
+}
 HR_API hr_status hr_configure_cuda(const hr_cuda_options *options);
 
 typedef struct hr_emulated_options {
@@ -275,7 +288,11 @@ typedef struct hr_emulated_options {
 
 /* Sets the defaults, then applies the environment: HEADROOM_EMULATED="memory=1GiB,page=2MiB,link=2GB/s,latency=5us,devices=2",
  * or any subset. Fails as hr_cuda_options_init. */
-HR_API hr_status hr_emulated_options_init(hr_emulated_options *options);
+HR_API hr_status hr_emulated_options_init_sized(hr_emulated_options *options, size_t struct_size);
+static inline hr_status hr_emulated_options_init(hr_emulated_options *options)
+{
+	return hr_emulated_options_init_sized(options, sizeof *options);
+}
 HR_API hr_status hr_configure_emulated(const hr_emulated_options *options);
 
 typedef struct hr_simulated_options {
@@ -285,7 +302,11 @@ typedef struct hr_simulated_options {
 	uint64_t link_bytes_per_s; /* default 55 GB/s */
 } hr_simulated_options;
 
-HR_API void hr_simulated_options_init(hr_simulated_options *options);
+HR_API void hr_simulated_options_init_sized(hr_simulated_options *options, size_t struct_size);
+static inline void hr_simulated_options_init(hr_simulated_options *options)
+{
+	hr_simulated_options_init_sized(options, sizeof *options);
+}
 HR_API hr_status hr_configure_simulated(const hr_simulated_options *options);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
@@ -385,7 +406,11 @@ typedef struct hr_oom_options {
 	bool allocation_log_allocations_only;  /* do not log frees, so that the log reaches further back; default false */
 } hr_oom_options;
 
-HR_API void hr_oom_options_init(hr_oom_options *options);
+HR_API void hr_oom_options_init_sized(hr_oom_options *options, size_t struct_size);
+static inline void hr_oom_options_init(hr_oom_options *options)
+{
+	hr_oom_options_init_sized(options, sizeof *options);
+}
 
 typedef struct hr_allocator_options {
 	size_t struct_size;
@@ -418,9 +443,14 @@ typedef struct hr_allocator_options {
 
 	/* Reports and the allocation log; hr_allocator_options_init sets their defaults too. */
 	hr_oom_options oom;
+	unsigned char oom_reserved[128 - sizeof(hr_oom_options)]; /* 0: room for fields that hr_oom_options may get */
 } hr_allocator_options;
 
-HR_API void hr_allocator_options_init(hr_allocator_options *options);
+HR_API void hr_allocator_options_init_sized(hr_allocator_options *options, size_t struct_size);
+static inline void hr_allocator_options_init(hr_allocator_options *options)
+{
+	hr_allocator_options_init_sized(options, sizeof *options);
+}
 
 /* Creates an allocator on [device]; [options] NULL = the defaults.
  *
@@ -467,8 +497,8 @@ typedef struct hr_request {
  * streams that used the memory before. With HR_STREAM_HOST the call itself waits for them, without holding a lock. Takes tens of
  * nanoseconds in "bfc" when nothing has to be mapped or waited for.
  *
- * HR_INVALID_ARGUMENT  [bytes] is 0 or above 2^48, [alignment] is not a power of two or is above 2^40, or struct_size or stream is
- *                      unknown
+ * HR_INVALID_ARGUMENT  [bytes] is 0 or above 2^48, [alignment] is not a power of two or is above 2^40, the stream is unknown, or
+ *                      struct_size was not set
  * HR_OUT_OF_MEMORY     no memory within the limit; the message gives the requested bytes, the free bytes and the largest free block
  * HR_UNSUPPORTED       "direct": the device cannot provide the alignment
  * HR_TOO_MANY          one shard of the allocator has 2^24 chunks, or the allocator has 256 regions on a device without pages
@@ -552,7 +582,7 @@ typedef struct hr_custom_allocator {
  *
  * HR_ALREADY_EXISTS    the name is taken, as "bfc" and "direct" are
  * HR_TOO_MANY          32 custom allocators are registered
- * HR_INVALID_ARGUMENT  the name is empty or longer than 31 bytes, or alloc or free is NULL */
+ * HR_INVALID_ARGUMENT  the name is empty or longer than 31 bytes, struct_size was not set, or alloc or free is NULL */
 HR_API hr_status hr_register_allocator(const char *name, const hr_custom_allocator *table, void *user);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
@@ -636,7 +666,11 @@ typedef struct hr_stats {
 
 /* Takes a snapshot. Set stats->struct_size first (hr_stats_init does). Allocations do not wait for it, unless the statistics
  * change during 64 attempts to read them; then it holds the lock for about 100 ns. */
-HR_API void hr_stats_init(hr_stats *stats);
+HR_API void hr_stats_init_sized(hr_stats *stats, size_t struct_size);
+static inline void hr_stats_init(hr_stats *stats)
+{
+	hr_stats_init_sized(stats, sizeof *stats);
+}
 HR_API hr_status hr_allocator_get_stats(hr_allocator allocator, hr_stats *stats);
 
 /* The statistics of all allocators of a device together. Fields are sums, except: largest_alloc_size and largest_free_block are
@@ -690,7 +724,7 @@ HR_API int64_t hr_get_total_bytes_allocated(int gpu_id);
 
 /* Writes statistics as a human-readable table, or as one JSON object (keys as in HR_STATS_TABLE, and fragmentation). Writes at
  * most [capacity] bytes with the terminating 0 and returns the length of the whole text; a result >= capacity means that the
- * text was truncated. */
+ * text was truncated. 0 when [stats] is NULL or its struct_size was not set (hr_last_message). */
 HR_API size_t hr_stats_format(const hr_stats *stats, char *out, size_t capacity);
 HR_API size_t hr_stats_json(const hr_stats *stats, char *out, size_t capacity);
 

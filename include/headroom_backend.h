@@ -43,7 +43,8 @@ typedef uint64_t hr_native_event;
 
 typedef struct hr_backend {
 	uint32_t version;     /* HR_BACKEND_VERSION */
-	uint32_t struct_size; /* sizeof(hr_backend) as compiled; entries beyond it are treated as NULL */
+	uint32_t struct_size; /* sizeof(hr_backend) as compiled; entries beyond it are treated as NULL. Entries that the library does
+	                       * not know must be NULL: HR_INVALID_ARGUMENT */
 	const char *name;     /* "cuda": static text, at most 15 bytes */
 	const char *type;     /* device type in names: "GPU", "CPU", "SIM"; static text */
 

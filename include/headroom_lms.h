@@ -99,7 +99,11 @@ typedef struct hr_lms_options {
  *
  * A program that sets no options also runs without a policy, spill_dir or step_csv of the environment that is not available
  * (hr_environment_check reports it). If the step_csv FILE of the environment exists, FILE-2, FILE-3, ... is used instead. */
-HR_API hr_status hr_lms_options_init(hr_lms_options *options);
+HR_API hr_status hr_lms_options_init_sized(hr_lms_options *options, size_t struct_size);
+static inline hr_status hr_lms_options_init(hr_lms_options *options)
+{
+	return hr_lms_options_init_sized(options, sizeof *options);
+}
 
 /* Sets up Large Model Support on an allocator of kind "bfc". Without this call, the first tensor, step or limit of the allocator
  * sets it up with the defaults.
@@ -135,7 +139,11 @@ typedef struct hr_tensor_options {
 	hr_dtype dtype;
 } hr_tensor_options;
 
-HR_API void hr_tensor_options_init(hr_tensor_options *options);
+HR_API void hr_tensor_options_init_sized(hr_tensor_options *options, size_t struct_size);
+static inline void hr_tensor_options_init(hr_tensor_options *options)
+{
+	hr_tensor_options_init_sized(options, sizeof *options);
+}
 
 /* Creates a tensor without contents and without memory; the first pin allocates its memory. HR_TOO_MANY at 2^24 tensors.
  * HR_UNSUPPORTED: the allocator is not of kind "bfc", or the tensor is fixed and the device has no pages. */

@@ -73,7 +73,11 @@ typedef struct hr_profiler_options {
 	uint64_t max_bytes;
 } hr_profiler_options;
 
-HR_API hr_status hr_profiler_options_init(hr_profiler_options *options);
+HR_API hr_status hr_profiler_options_init_sized(hr_profiler_options *options, size_t struct_size);
+static inline hr_status hr_profiler_options_init(hr_profiler_options *options)
+{
+	return hr_profiler_options_init_sized(options, sizeof *options);
+}
 
 /* Finds "--profile_options=profile_steps=1,10,100" (or with the value as the next argument) among a program's arguments, applies it
  * to [options], and removes it from [argv]: later arguments move up, and *argc becomes smaller. Without such an argument nothing

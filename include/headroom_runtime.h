@@ -1,6 +1,6 @@
 /* headroom_runtime.h - a tensor runtime: ops, graphs, sessions, variables, gradients.
  *
- * Included by headroom.h.
+ * The library is libheadroom_runtime. The rules of headroom.h apply.
  *
  *     hr_value x = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(128, 1024), 1));
  *     hr_value w = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(1024, 10), 2));
@@ -82,7 +82,11 @@ typedef struct hr_session_options {
 	hr_allocator allocator; /* the allocator that the session uses; id 0 (default) = the device's default allocator */
 } hr_session_options;
 
-HR_API void hr_session_options_init(hr_session_options *options);
+HR_API void hr_session_options_init_sized(hr_session_options *options, size_t struct_size);
+static inline void hr_session_options_init(hr_session_options *options)
+{
+	hr_session_options_init_sized(options, sizeof *options);
+}
 
 /* Opens a session: a stream of the device, and a container for variables. A thread uses a session by entering it.
  *
@@ -309,7 +313,11 @@ typedef struct hr_run_options {
 	bool allocation_log_allocations_only; /* applies like the three fields above trace */
 } hr_run_options;
 
-HR_API void hr_run_options_init(hr_run_options *options);
+HR_API void hr_run_options_init_sized(hr_run_options *options, size_t struct_size);
+static inline void hr_run_options_init(hr_run_options *options)
+{
+	hr_run_options_init_sized(options, sizeof *options);
+}
 
 typedef struct hr_op_metadata {
 	hr_name op, scope;
@@ -330,7 +338,11 @@ typedef struct hr_run_metadata {
 	char *allocation_log;  /* after HR_OUT_OF_MEMORY with report_allocations_on_oom: a JSON array, as from hr_oom_allocation_log */
 } hr_run_metadata;
 
-HR_API void hr_run_metadata_init(hr_run_metadata *metadata);
+HR_API void hr_run_metadata_init_sized(hr_run_metadata *metadata, size_t struct_size);
+static inline void hr_run_metadata_init(hr_run_metadata *metadata)
+{
+	hr_run_metadata_init_sized(metadata, sizeof *metadata);
+}
 HR_API void hr_run_metadata_free(hr_run_metadata *metadata);
 
 /* Runs the nodes that the fetched values need, inputs before the ops that use them. Memory is freed at its last use, or reused by
@@ -430,7 +442,11 @@ typedef struct hr_optimizer {
 	double beta1, beta2, epsilon; /* default 0.9, 0.999, 1e-8 */
 } hr_optimizer;
 
-HR_API void hr_optimizer_init(hr_optimizer *optimizer, hr_optimizer_kind kind);
+HR_API void hr_optimizer_init_sized(hr_optimizer *optimizer, size_t struct_size, hr_optimizer_kind kind);
+static inline void hr_optimizer_init(hr_optimizer *optimizer, hr_optimizer_kind kind)
+{
+	hr_optimizer_init_sized(optimizer, sizeof *optimizer, kind);
+}
 /* Updates each variable by its gradient, in the variable's own memory. Call it once in a step. Returns a value to fetch, like
  * hr_group. Consumes temporary gradients. Errors (dtype, shape, session, a variable without contents) are detected before the
  * first update: then nothing has changed, and no step was counted. */

@@ -403,7 +403,7 @@ static void test_bad_settings_are_named_and_change_nothing(void)
 	REFUSED(allocation_log_sampling_rate, 1.5, "allocation_log_sampling_rate is 1.5; it must be 0 to 1");
 	REFUSED(allocation_log_sampling_rate, (double)NAN, "allocation_log_sampling_rate is nan; it must be 0 to 1");
 	REFUSED(allocation_log_address, (hr_log_address)3, "allocation_log_address is 3; it must be one of hr_log_address");
-	REFUSED(struct_size, 1, "oom.struct_size is 1, not 56; start with hr_oom_options_init");
+	REFUSED(struct_size, 1, "hr_allocator_set_oom_options: hr_oom_options.struct_size is 1; call hr_oom_options_init first");
 	hr_oom_options now = { .struct_size = sizeof now };
 	CHECK_STATUS(HR_OK, hr_allocator_get_oom_options(allocator, &now));
 	CHECK_EQ(now.allocation_log_buffer_size, 10);

@@ -5,6 +5,7 @@
 #include "core/base/json.h"
 #include "core/base/names.h"
 #include "core/base/status.h"
+#include "core/base/struct.h"
 #include "core/base/text.h"
 #include "core/os/os.h"
 #include "analysis/table/table_write.h"
@@ -40,13 +41,16 @@ static hr_status find_view(const char *name, const view_kind **out)
 	return hr__fail(HR_INVALID_ARGUMENT, "there is no view \"%.100s\"; there are summary, timeline, op, scope, peak, leaks, tensors, steps and allocators", name);
 }
 
-void hr_profile_options_init(hr_profile_options *options)
+static HR__STRUCT_DEFINE(profile_options, 120, view, "call hr_profile_options_init first")
+
+void hr_profile_options_init_sized(hr_profile_options *options, size_t struct_size)
 {
 	if (!options) return;
-	*options = (hr_profile_options){ .struct_size = sizeof *options, .view = "summary", .step = -1, .show_memory = true, .show_time = true };
+	const hr_profile_options initial = { .struct_size = sizeof initial, .view = "summary", .step = -1, .show_memory = true, .show_time = true };
+	hr__struct_init(&hr__struct_profile_options, options, struct_size, &initial);
 }
 
-hr_status hr_profile_options_preset(hr_profile_options *options, const char *name)
+hr_status hr_profile_options_preset_sized(hr_profile_options *options, size_t struct_size, const char *name)
 {
 	hr_profile_options chosen;
 	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_profile_options_preset: options is NULL");
@@ -64,7 +68,7 @@ hr_status hr_profile_options_preset(hr_profile_options *options, const char *nam
 	} else {
 		return hr__fail(HR_INVALID_ARGUMENT, "there is no preset \"%.100s\"; there are time_and_memory, memory and leaks", name ? name : "");
 	}
-	*options = chosen;
+	hr__struct_init(&hr__struct_profile_options, options, struct_size, &chosen);
 	return HR_OK;
 }
 
@@ -72,9 +76,8 @@ hr_status hr__profile_options_read(const hr_profile_options *given, hr_profile_o
 {
 	hr_profile_options_init(out);
 	if (!given) return HR_OK;
-	if (given->struct_size < sizeof given->struct_size)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_profile_options: struct_size is %zu; call hr_profile_options_init first", given->struct_size);
-	memcpy(out, given, given->struct_size < sizeof *out ? given->struct_size : sizeof *out);
+	hr_status status = hr__struct_in(&hr__struct_profile_options, "hr_profile_report", out, given);
+	if (status) return status;
 	if (!out->view) out->view = "summary";
 	if (!out->width) out->width = WIDTH_USUAL;
 	if (!out->max_depth) out->max_depth = DEPTH_USUAL;

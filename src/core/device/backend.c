@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/base/status.h"
+#include "core/base/struct.h"
 #include "core/device/internal.h"
 
 typedef struct table_entry {
@@ -77,12 +78,13 @@ hr_status hr__check_backend(const hr_backend *backend, hr_backend *complete)
 	if (backend->version > HR_BACKEND_VERSION) {
 		return hr__fail(HR_TOO_NEW, "the backend is of version %u; this library knows %u", backend->version, HR_BACKEND_VERSION);
 	}
-	if (backend->version == 0 || backend->struct_size < offsetof(hr_backend, count)) {
-		return hr__fail(HR_INVALID_ARGUMENT, "a backend's version must be %u and its struct_size sizeof(hr_backend)",
-		                HR_BACKEND_VERSION);
+	if (backend->version == 0) {
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_register_backend: hr_backend.version is 0; set it to HR_BACKEND_VERSION");
 	}
 	memset(complete, 0, sizeof *complete);
-	memcpy(complete, backend, backend->struct_size < sizeof *complete ? backend->struct_size : sizeof *complete);
+	hr_status status =
+		hr__struct_in_sized(&hr__struct_backend, "hr_register_backend", complete, backend, backend->struct_size, HR__STRUCT_MAX);
+	if (status != HR_OK) return status;
 	if (!is_word(complete->name, sizeof((hr_device_info *)0)->backend)) {
 		return hr__fail(HR_INVALID_ARGUMENT, "a backend's name is a word of 1 to 15 letters, digits and \"_\"");
 	}

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/base/status.h"
+#include "core/base/struct.h"
 #include "core/device/internal.h"
 
 #define PLACE "/job:localhost/replica:0/task:0"
@@ -46,9 +47,8 @@ HR_API hr_status hr_device_get_info(hr_device handle, hr_device_info *info)
 	hr_status status;
 	hr__device *device = hr__device_of(handle, &status);
 	if (!device) return status;
-	if (!info || info->struct_size < sizeof *info) {
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_device_get_info: set info->struct_size to sizeof(hr_device_info)");
-	}
+	status = hr__struct_check(&hr__struct_device_info, "hr_device_get_info", info);
+	if (status != HR_OK) return status;
 	hr__physical *physical = device->physical;
 	uint64_t free_bytes, total_bytes;
 	status = device->pinned_for ? hr__pinned_memory_info(&free_bytes, &total_bytes)
@@ -56,8 +56,7 @@ HR_API hr_status hr_device_get_info(hr_device handle, hr_device_info *info)
 	if (status != HR_OK) return status;
 	uint64_t taken = total_bytes > free_bytes ? total_bytes - free_bytes : 0;
 	uint64_t held = device->pinned_for ? hr__pool_reserved(device) : held_bytes(physical);
-	hr_device_info filled = { .struct_size = info->struct_size,
-		                      .physical_index = physical->number,
+	hr_device_info filled = { .physical_index = physical->number,
 		                      .logical_count = physical->part_count,
 		                      .total_bytes = total_bytes,
 		                      .free_bytes = free_bytes,
@@ -70,7 +69,7 @@ HR_API hr_status hr_device_get_info(hr_device handle, hr_device_info *info)
 	snprintf(filled.backend, sizeof filled.backend, "%s", physical->table->name);
 	if (device->pinned_for) snprintf(filled.description, sizeof filled.description, "pinned host memory");
 	else snprintf(filled.description, sizeof filled.description, "%s", physical->caps.description);
-	*info = filled;
+	hr__struct_out(&hr__struct_device_info, info, &filled);
 	return HR_OK;
 }
 

@@ -4,6 +4,7 @@
 #include "core/base/checked.h"
 #include "core/base/settings.h"
 #include "core/base/status.h"
+#include "core/base/struct.h"
 #include "core/base/text.h"
 #include "core/device/internal.h"
 
@@ -201,13 +202,21 @@ static void cuda_defaults(hr_cuda_options *options)
 	*options = (hr_cuda_options){ .struct_size = sizeof *options, .enabled = true, .page_bytes = CUDA_PAGE_BYTES };
 }
 
-HR_API hr_status hr_cuda_options_init(hr_cuda_options *options)
+static hr_status cuda_initial(hr_cuda_options *options)
 {
-	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_cuda_options_init: options is NULL");
 	cuda_defaults(options);
 	hr_status status = read_cuda_enabled(options);
 	if (status == HR_OK) status = read_cuda_page(options);
 	if (status != HR_OK) cuda_defaults(options);
+	return status;
+}
+
+HR_API hr_status hr_cuda_options_init_sized(hr_cuda_options *options, size_t struct_size)
+{
+	hr_cuda_options initial;
+	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_cuda_options_init: options is NULL");
+	hr_status status = cuda_initial(&initial);
+	hr__struct_init(&hr__struct_cuda_options, options, struct_size, &initial);
 	return status;
 }
 
@@ -242,16 +251,16 @@ uint64_t hr__limit_from_environment(uint64_t page)
 
 HR_API hr_status hr_configure_cuda(const hr_cuda_options *options)
 {
-	if (!options || options->struct_size < sizeof *options) {
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_configure_cuda: options must be set up with hr_cuda_options_init");
-	}
-	hr_status status = hr__check_cuda(options);
-	return status == HR_OK ? hr__registry_set_cuda(options) : status;
+	hr_cuda_options whole;
+	hr__last before = hr__last_get();
+	if (cuda_initial(&whole) != HR_OK) hr__last_set(&before); /* the options that are given count, not the environment's */
+	hr_status status = hr__struct_in(&hr__struct_cuda_options, "hr_configure_cuda", &whole, options);
+	if (status == HR_OK) status = hr__check_cuda(&whole);
+	return status == HR_OK ? hr__registry_set_cuda(&whole) : status;
 }
 
-HR_API hr_status hr_emulated_options_init(hr_emulated_options *options)
+static hr_status emulated_initial(hr_emulated_options *options)
 {
-	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_emulated_options_init: options is NULL");
 	hr__emulated_defaults(options);
 	const char *text = hr__os()->environment(VARIABLE);
 	if (!text) return HR_OK;
@@ -263,31 +272,42 @@ HR_API hr_status hr_emulated_options_init(hr_emulated_options *options)
 	return HR_OK;
 }
 
-HR_API hr_status hr_configure_emulated(const hr_emulated_options *options)
+HR_API hr_status hr_emulated_options_init_sized(hr_emulated_options *options, size_t struct_size)
 {
-	if (!options || options->struct_size < sizeof *options) {
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_configure_emulated: options must be set up with hr_emulated_options_init");
-	}
-	hr_status status = hr__check_emulated(options);
-	return status == HR_OK ? hr__registry_set_emulated(options) : status;
+	hr_emulated_options initial;
+	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_emulated_options_init: options is NULL");
+	hr_status status = emulated_initial(&initial);
+	hr__struct_init(&hr__struct_emulated_options, options, struct_size, &initial);
+	return status;
 }
 
-HR_API void hr_simulated_options_init(hr_simulated_options *options)
+HR_API hr_status hr_configure_emulated(const hr_emulated_options *options)
+{
+	hr_emulated_options whole;
+	hr__last before = hr__last_get();
+	if (emulated_initial(&whole) != HR_OK) hr__last_set(&before);
+	hr_status status = hr__struct_in(&hr__struct_emulated_options, "hr_configure_emulated", &whole, options);
+	if (status == HR_OK) status = hr__check_emulated(&whole);
+	return status == HR_OK ? hr__registry_set_emulated(&whole) : status;
+}
+
+HR_API void hr_simulated_options_init_sized(hr_simulated_options *options, size_t struct_size)
 {
 	if (!options) return;
-	*options = (hr_simulated_options){
-		.struct_size = sizeof *options,
+	const hr_simulated_options initial = {
+		.struct_size = sizeof initial,
 		.memory_bytes = UINT64_C(1) << 40,
 		.page_bytes = UINT64_C(2) << 20,
 		.link_bytes_per_s = UINT64_C(55000000000),
 	};
+	hr__struct_init(&hr__struct_simulated_options, options, struct_size, &initial);
 }
 
 HR_API hr_status hr_configure_simulated(const hr_simulated_options *options)
 {
-	if (!options || options->struct_size < sizeof *options) {
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_configure_simulated: options must be set up with hr_simulated_options_init");
-	}
-	hr_status status = hr__check_simulated(options);
-	return status == HR_OK ? hr__registry_set_simulated(options) : status;
+	hr_simulated_options whole;
+	hr_simulated_options_init(&whole);
+	hr_status status = hr__struct_in(&hr__struct_simulated_options, "hr_configure_simulated", &whole, options);
+	if (status == HR_OK) status = hr__check_simulated(&whole);
+	return status == HR_OK ? hr__registry_set_simulated(&whole) : status;
 }

@@ -6,6 +6,7 @@
 #include "core/base/checked.h"
 #include "core/base/settings.h"
 #include "core/base/status.h"
+#include "core/base/struct.h"
 #include "core/base/text.h"
 #include "core/lms/lms.h"
 #include "core/memory/bfc/blocks.h"
@@ -152,9 +153,8 @@ static void plain_defaults(hr_lms_options *options)
 		                         .wait_ns = DEFAULT_WAIT_NS };
 }
 
-hr_status hr_lms_options_init(hr_lms_options *options)
+static hr_status initial_options(hr_lms_options *options)
 {
-	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_lms_options_init: options is NULL");
 	plain_defaults(options);
 	hr__lock_take(&all.lock);
 	hr_status status = read_environment(options);
@@ -163,6 +163,15 @@ hr_status hr_lms_options_init(hr_lms_options *options)
 	/* The program's settings override the environment. */
 	if (hr__load_relaxed(&wanted) >= 0) options->enabled = hr__load_relaxed(&wanted) == 1;
 	if (hr__load_relaxed(&wanted_defrag) >= 0) options->defrag = hr__load_relaxed(&wanted_defrag) == 1;
+	return status;
+}
+
+hr_status hr_lms_options_init_sized(hr_lms_options *options, size_t struct_size)
+{
+	hr_lms_options initial;
+	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_lms_options_init: options is NULL");
+	hr_status status = initial_options(&initial);
+	hr__struct_init(&hr__struct_lms_options, options, struct_size, &initial);
 	return status;
 }
 
@@ -202,7 +211,7 @@ hr_status hr_set_lms_defrag_enabled(bool enabled)
 static void defaults_for_first_use(hr_lms_options *options)
 {
 	hr__last before = hr__last_get();
-	if (hr_lms_options_init(options)) hr__setting_ignored(VARIABLE, &before);
+	if (initial_options(options)) hr__setting_ignored(VARIABLE, &before);
 }
 
 bool hr_get_lms_enabled(void)
@@ -225,9 +234,10 @@ hr_status hr_register_lms_policy(const char *name, const hr_lms_policy *policy, 
 {
 	if (!name || !name[0] || strlen(name) >= sizeof all.policies[0].name)
 		return hr__fail(HR_INVALID_ARGUMENT, "the name of a policy must have 1 to 31 bytes");
-	if (!policy || policy->struct_size != sizeof *policy || !policy->score)
-		return hr__fail(HR_INVALID_ARGUMENT, "policy \"%s\": set struct_size to sizeof(hr_lms_policy), and score", name);
-	hr_status status = HR_OK;
+	hr_lms_policy whole = { .struct_size = sizeof whole };
+	hr_status status = hr__struct_in(&hr__struct_lms_policy, "hr_register_lms_policy", &whole, policy);
+	if (status) return status;
+	if (!whole.score) return hr__fail(HR_INVALID_ARGUMENT, "policy \"%s\": score is missing", name);
 	hr__lock_take(&all.lock);
 	bool taken = !strcmp(name, "lru") || !strcmp(name, "learned");
 	for (uint32_t i = 0; i < all.policy_count; i++) taken |= !strcmp(name, all.policies[i].name);
@@ -237,7 +247,7 @@ hr_status hr_register_lms_policy(const char *name, const hr_lms_policy *policy, 
 		status = hr__fail(HR_TOO_MANY, "%u policies are registered already", POLICIES_MAX);
 	} else {
 		snprintf(all.policies[all.policy_count].name, sizeof all.policies[0].name, "%s", name);
-		all.policies[all.policy_count].table = *policy;
+		all.policies[all.policy_count].table = whole;
 		all.policies[all.policy_count++].user = user;
 	}
 	hr__lock_release(&all.lock);
@@ -345,8 +355,6 @@ static hr_status open_policy(hr__lms *lms, const char *name)
 
 static hr_status check_options(const hr__allocator *allocator, const hr_lms_options *options)
 {
-	if (options->struct_size != sizeof *options)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_lms_configure: start options with hr_lms_options_init");
 	if (allocator->kind != HR__KIND_BFC)
 		return hr__fail(HR_UNSUPPORTED, "%s is of kind \"%s\"; tensors need one of kind \"bfc\"", allocator->name, allocator->kind_name);
 	if (options->safety != HR_SAFETY_NONE && options->safety != HR_SAFETY_HOST_MAPPED)
@@ -421,12 +429,26 @@ static hr_status make(hr_allocator handle, const hr_lms_options *options, bool *
 	return HR_OK;
 }
 
+/* Options of any version of the headers; NULL: those of the environment. */
+static hr_status read_options(const hr_lms_options *given, hr_lms_options *out)
+{
+	hr__last before = hr__last_get();
+	if (!given) {
+		defaults_for_first_use(out);
+		return HR_OK;
+	}
+	if (given->struct_size >= sizeof *given) plain_defaults(out);
+	else if (initial_options(out)) hr__last_set(&before);
+	return hr__struct_in(&hr__struct_lms_options, "hr_lms_configure", out, given);
+}
+
 hr_status hr_lms_configure(hr_allocator handle, const hr_lms_options *options)
 {
-	hr_lms_options defaults;
+	hr_lms_options whole;
 	bool made;
-	if (!options) defaults_for_first_use(&defaults);
-	hr_status status = make(handle, options ? options : &defaults, &made);
+	hr_status status = read_options(options, &whole);
+	if (status) return status;
+	status = make(handle, &whole, &made);
 	if (!status && !made)
 		return hr__fail(HR_IN_USE, "tensors were created on this allocator already, or it was configured before; configure it first");
 	return status;
@@ -615,11 +637,10 @@ static int64_t count_pins(hr__lms *lms)
 hr_status hr_lms_get_stats(hr_allocator handle, hr_lms_stats *stats)
 {
 	hr__lms *lms;
-	if (!stats || stats->struct_size < sizeof(size_t) + sizeof(int64_t))
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_lms_get_stats: set stats.struct_size to sizeof(hr_lms_stats)");
-	hr_status status = existing(handle, &lms);
+	hr_status status = hr__struct_check(&hr__struct_lms_stats, "hr_lms_get_stats", stats);
+	if (!status) status = existing(handle, &lms);
 	if (status) return status;
-	hr_lms_stats found = { .struct_size = stats->struct_size };
+	hr_lms_stats found = { .struct_size = sizeof found };
 	hr__stalls_settle(lms);
 #define READ(name, text) found.name = hr__load_relaxed(&lms->stats.name);
 	HR_LMS_STATS_TABLE(READ)
@@ -636,8 +657,7 @@ hr_status hr_lms_get_stats(hr_allocator handle, hr_lms_stats *stats)
 		found.peak_host_bytes = usage.peak_pinned_bytes;
 		found.spilled_bytes = usage.spilled_bytes;
 	}
-	if (stats->struct_size > sizeof found) memset((char *)stats + sizeof found, 0, stats->struct_size - sizeof found);
-	memcpy(stats, &found, stats->struct_size < sizeof found ? stats->struct_size : sizeof found);
+	hr__struct_out(&hr__struct_lms_stats, stats, &found);
 	return HR_OK;
 }
 

@@ -51,6 +51,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
+#include "core/base/struct.h"
 #include "core/base/text.h"
 #include "core/lms/lms.h"
 #include "core/memory/bfc/blocks.h"
@@ -262,9 +263,9 @@ void hr__lms_remove(hr__lms *lms, hr__tensor *tensor)
 
 /* ---- creating ---- */
 
-void hr_tensor_options_init(hr_tensor_options *options)
+void hr_tensor_options_init_sized(hr_tensor_options *options, size_t struct_size)
 {
-	if (options) *options = (hr_tensor_options){ .struct_size = sizeof *options };
+	if (options) hr__struct_init(&hr__struct_tensor_options, options, struct_size, &(const hr_tensor_options){ .struct_size = 0 });
 }
 
 /* Allocates a record, or reuses a spare one. */
@@ -307,8 +308,6 @@ static void give_record(hr__tensor *tensor)
 
 static hr_status check_options(const hr__lms *lms, const hr_tensor_options *options)
 {
-	if (!options || options->struct_size != sizeof *options)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_create: start options with hr_tensor_options_init");
 	hr_request request = HR_REQUEST(options->bytes);
 	request.alignment = options->alignment;
 	hr_status status = hr__request_check(lms->allocator, &request);
@@ -357,12 +356,15 @@ hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *opti
 {
 	hr__lms *lms;
 	hr__tensor *tensor = NULL;
+	hr_tensor_options whole;
 	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_create: out is NULL");
+	hr_tensor_options_init(&whole);
 	hr_status status = hr__lms_of(allocator, &lms);
-	if (!status) status = check_options(lms, options);
+	if (!status) status = hr__struct_in(&hr__struct_tensor_options, "hr_tensor_create", &whole, options);
+	if (!status) status = check_options(lms, &whole);
 	if (!status) status = take_record(&tensor);
 	if (status) return status;
-	describe(tensor, lms, options);
+	describe(tensor, lms, &whole);
 	hr__tensor_settle(tensor, HR__NEW, 0); /* before it is in the list; no thread has its handle yet */
 	status = hr__lms_add(lms, tensor);
 	if (status) {
@@ -504,8 +506,8 @@ hr_status hr_tensor_get_info(hr_tensor handle, hr_tensor_info *info)
 	hr_status status;
 	hr__tensor *tensor = hr__tensor_of(handle, &status);
 	if (!tensor) return status;
-	if (!info || info->struct_size != sizeof *info)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_get_info: set info.struct_size to sizeof(hr_tensor_info)");
+	status = hr__struct_check(&hr__struct_tensor_info, "hr_tensor_get_info", info);
+	if (status) return status;
 	hr_tensor_info found = { .struct_size = sizeof found };
 	hr__lms *lms = tensor->lms;
 	hr__lock_take(&lms->lock); /* copies are set and dropped, and members removed, under it */
@@ -514,7 +516,7 @@ hr_status hr_tensor_get_info(hr_tensor handle, hr_tensor_info *info)
 	if (!gone) describe_as(tensor, word, &found);
 	hr__lock_release(&lms->lock);
 	if (gone) return hr__tensor_is_closed(handle);
-	*info = found;
+	hr__struct_out(&hr__struct_tensor_info, info, &found);
 	return HR_OK;
 }
 

@@ -67,6 +67,15 @@ __attribute__((always_inline)) static inline hr__chunk *take(hr__cache *cache, c
 	return chunk;
 }
 
+/* For a request of a program that was compiled against another version of the headers, or that did not set struct_size. */
+static __attribute__((noinline, cold)) hr_status alloc_resized(hr_allocator handle, hr__allocator *allocator, const hr_request *request,
+                                                               void **out)
+{
+	hr_request whole;
+	hr_status status = hr__request_read("hr_alloc", request, &whole);
+	return status ? hr__refuse(allocator, status) : hr_alloc(handle, &whole, out);
+}
+
 /* All slower ways to allocate. */
 static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void **out) __attribute__((noinline));
 static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void **out)
@@ -74,6 +83,7 @@ static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void
 	hr_status status;
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
 	if (!allocator) return status;
+	if (HR_UNLIKELY(request && request->struct_size != sizeof *request)) return alloc_resized(handle, allocator, request, out);
 	hr__cache *cache = hr__cache_get(allocator);
 	status = out ? hr__request_check(allocator, request) : hr__fail(HR_INVALID_ARGUMENT, "hr_alloc: out is NULL");
 	if (status) return hr__refuse(allocator, status);
@@ -225,7 +235,8 @@ __attribute__((always_inline)) static inline hr_status alloc_good(hr__cache *cac
 
 static __attribute__((noinline)) hr_status alloc_checked(hr__cache *cache, hr_allocator handle, const hr_request *request, void **out)
 {
-	bool good = out && !hr__request_check(cache->allocator, request) && request->alignment <= (size_t)cache->round + 1;
+	bool good = out && request->struct_size == sizeof *request && !hr__request_check(cache->allocator, request) &&
+	            request->alignment <= (size_t)cache->round + 1;
 	return good ? alloc_good(cache, handle, request, out) : alloc_slow(handle, request, out);
 }
 

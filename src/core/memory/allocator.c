@@ -12,6 +12,7 @@
 #include "core/base/names.h"
 #include "core/base/settings.h"
 #include "core/base/status.h"
+#include "core/base/struct.h"
 #include "core/base/text.h"
 #include "core/memory/oom/report.h"
 #include "core/trace/trace.h"
@@ -92,12 +93,16 @@ static void forget_in_child(void)
 
 /* ---- requests ---- */
 
+hr_status hr__request_read(const char *call, const hr_request *request, hr_request *out)
+{
+	*out = (hr_request){ .struct_size = sizeof *out };
+	return hr__struct_in(&hr__struct_request, call, out, request);
+}
+
 hr_status hr__request_check(const hr__allocator *allocator, const hr_request *request)
 {
 	if (!request) return hr__fail(HR_INVALID_ARGUMENT, "hr_alloc: the request is NULL");
-	if (request->struct_size != sizeof *request)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_alloc: request.struct_size is %zu, not %zu; set it with HR_REQUEST()",
-		                request->struct_size, sizeof *request);
+	HR_ASSERT(request->struct_size == sizeof *request); /* hr__request_read */
 	if (!request->bytes) return hr__fail(HR_INVALID_ARGUMENT, "%s: zero bytes were asked for; ask for at least one", allocator->name);
 	if (request->bytes > BYTES_MAX)
 		return hr__fail(HR_INVALID_ARGUMENT, "%s: %zu bytes were asked for, above the most that any request may be, 2^48",
@@ -184,12 +189,27 @@ static void shard_close(hr__shard *shard)
 
 /* ---- creating ---- */
 
-void hr_allocator_options_init(hr_allocator_options *options)
+void hr_allocator_options_init_sized(hr_allocator_options *options, size_t struct_size)
 {
 	if (!options) return;
-	*options = (hr_allocator_options){ .struct_size = sizeof *options, .granularity = 256, .allow_growth = true, .thread_cache = true,
-		                                .stitch = true };
-	hr_oom_options_init(&options->oom);
+	hr_allocator_options initial = { .struct_size = sizeof initial, .granularity = 256, .allow_growth = true, .thread_cache = true,
+		                             .stitch = true };
+	hr_oom_options_init(&initial.oom);
+	hr__struct_init(&hr__struct_allocator_options, options, struct_size, &initial);
+}
+
+/* Options as the program gave them, of this library's size. */
+static hr_status read_options(const hr_allocator_options *given, hr_allocator_options *out)
+{
+	const char *call = "hr_allocator_create";
+	hr_allocator_options_init(out);
+	if (!given) return HR_OK;
+	hr_oom_options oom = out->oom;
+	hr_status status = hr__struct_in(&hr__struct_allocator_options, call, out, given);
+	const unsigned char *embedded = (const unsigned char *)out + offsetof(hr_allocator_options, oom);
+	if (!status) status = hr__oom_options_read(call, embedded, sizeof out->oom + sizeof out->oom_reserved, &oom);
+	if (!status) out->oom = oom;
+	return status;
 }
 
 /* Finds the custom kind of that name. */
@@ -236,9 +256,6 @@ static hr_status set_limit(hr__allocator *allocator, uint64_t asked)
 
 static hr_status set_options(hr__allocator *allocator, const hr_allocator_options *options)
 {
-	if (options->struct_size != sizeof *options)
-		return hr__fail(HR_INVALID_ARGUMENT, "options.struct_size is %zu, not %zu; start with hr_allocator_options_init",
-		                options->struct_size, sizeof *options);
 	if (!hr__is_power_of_two(options->granularity) || options->granularity < 16 || options->granularity > 65536)
 		return hr__fail(HR_INVALID_ARGUMENT, "options.granularity is %u; it must be a power of two from 16 to 65536",
 		                options->granularity);
@@ -347,17 +364,18 @@ static void tear_down(hr__allocator *allocator)
 hr_status hr_allocator_create(hr_device handle, const hr_allocator_options *options, hr_allocator *out)
 {
 	hr_status status;
-	hr_allocator_options defaults;
+	hr_allocator_options whole;
 	hr__allocator *allocator = NULL;
 	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_create: out is NULL");
 	hr__device *device = hr__device_of(handle, &status);
 	if (!device) return status;
 	hr__hooks_table.record_begin();
-	hr_allocator_options_init(&defaults);
+	status = read_options(options, &whole);
+	if (status) return status;
 	hr__lock_take(&registry.lock);
 	hr__usage_prepare(&hr__usages[hr__device_index(device)]);
 	hr__lock_release(&registry.lock);
-	status = build(device, options ? options : &defaults, &allocator);
+	status = build(device, &whole, &allocator);
 	if (status) return status;
 	hr__lock_take(&registry.lock);
 	status = enlist(allocator, out);
@@ -404,11 +422,11 @@ hr_status hr_register_allocator(const char *name, const hr_custom_allocator *tab
 	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork; call hr_shutdown() first");
 	if (!name || !name[0] || strlen(name) >= sizeof registry.customs[0].name)
 		return hr__fail(HR_INVALID_ARGUMENT, "the name of a custom allocator must have 1 to 31 bytes");
-	if (!table || table->struct_size != sizeof *table)
-		return hr__fail(HR_INVALID_ARGUMENT, "custom allocator \"%s\": struct_size is not %zu", name, sizeof *table);
-	if (!table->alloc || !table->free)
-		return hr__fail(HR_INVALID_ARGUMENT, "custom allocator \"%s\": %s is missing", name, table->alloc ? "free" : "alloc");
-	hr_status status = HR_OK;
+	hr_custom_allocator whole = { .struct_size = sizeof whole };
+	hr_status status = hr__struct_in(&hr__struct_custom_allocator, "hr_register_allocator", &whole, table);
+	if (status) return status;
+	if (!whole.alloc || !whole.free)
+		return hr__fail(HR_INVALID_ARGUMENT, "custom allocator \"%s\": %s is missing", name, whole.alloc ? "free" : "alloc");
 	hr__lock_take(&registry.lock);
 	bool taken = !strcmp(name, "bfc") || !strcmp(name, "direct");
 	for (uint32_t i = 0; i < registry.custom_count; i++) taken = taken || !strcmp(name, registry.customs[i].name);
@@ -418,7 +436,7 @@ hr_status hr_register_allocator(const char *name, const hr_custom_allocator *tab
 		status = hr__fail(HR_TOO_MANY, "%u custom allocators are registered already", CUSTOM_MAX);
 	} else {
 		hr__custom *custom = &registry.customs[registry.custom_count++];
-		*custom = (hr__custom){ .table = *table, .user = user };
+		*custom = (hr__custom){ .table = whole, .user = user };
 		snprintf(custom->name, sizeof custom->name, "%s", name);
 	}
 	hr__lock_release(&registry.lock);

@@ -294,6 +294,9 @@ void hr__allocators_visit_locked(hr__device *device, void (*visit)(hr__allocator
 /* Acquire and release the registry's lock: no allocator is created or closed while it is held. */
 void hr__registry_enter(void);
 void hr__registry_leave(void);
+/* Copies a request of any version of the headers (core/base/struct.h). [call] is the public function. */
+hr_status hr__request_read(const char *call, const hr_request *request, hr_request *out);
+/* Checks a request of this version. */
 hr_status hr__request_check(const hr__allocator *allocator, const hr_request *request);
 hr_status hr__refuse(hr__allocator *allocator, hr_status status); /* counts a refused request; returns status */
 /* Handles a failed request: writes it to the recording, counts it and, if memory was lacking, reports it. The verdict is about

@@ -12,6 +12,7 @@
 
 #include "core/base/lock.h"
 #include "core/base/status.h"
+#include "core/base/struct.h"
 #include "core/base/text.h"
 #include "core/memory/allocator.h"
 #include "core/memory/oom/oom.h"
@@ -393,11 +394,20 @@ void hr__log_leave(hr__allocator *allocator, hr__cache *cache)
 
 /* ---- settings ---- */
 
+hr_status hr__oom_options_read(const char *call, const void *given, size_t room, hr_oom_options *out)
+{
+	size_t struct_size;
+	hr_oom_options ignored;
+	memcpy(&struct_size, given, sizeof struct_size);
+	hr_status status = hr__struct_in_sized(&hr__struct_oom_options, call, out, given, struct_size, room);
+	/* struct_size is this library's if hr_allocator_options_init set it, also where the program uses newer fields. */
+	if (!status) status = hr__struct_in_sized(&hr__struct_oom_options, call, &ignored, given, room, room);
+	out->struct_size = sizeof *out;
+	return status;
+}
+
 hr_status hr__oom_options_check(const hr_oom_options *options)
 {
-	if (options->struct_size != sizeof *options)
-		return hr__fail(HR_INVALID_ARGUMENT, "oom.struct_size is %zu, not %zu; start with hr_oom_options_init", options->struct_size,
-		                sizeof *options);
 	if (!options->allocation_log_buffer_size || options->allocation_log_buffer_size > HR__LOG_SIZE_MAX)
 		return hr__fail(HR_INVALID_ARGUMENT, "allocation_log_buffer_size is %u; it must be 1 to %u", options->allocation_log_buffer_size,
 		                HR__LOG_SIZE_MAX);
@@ -457,19 +467,21 @@ static hr_status replace_rings(hr__allocator *allocator, const hr_oom_options *o
 hr_status hr_allocator_set_oom_options(hr_allocator handle, const hr_oom_options *options)
 {
 	hr_status status;
+	hr_oom_options whole;
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
 	if (!allocator) return status;
-	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_set_oom_options: options is NULL");
-	status = hr__oom_options_check(options);
+	hr_oom_options_init(&whole);
+	status = hr__struct_in(&hr__struct_oom_options, "hr_allocator_set_oom_options", &whole, options);
+	if (!status) status = hr__oom_options_check(&whole);
 	if (status) return status;
-	if (options->report_allocations_on_oom) {
+	if (whole.report_allocations_on_oom) {
 		hr__ticks_rate();
-		status = copies_ensure(options->allocation_log_buffer_size);
+		status = copies_ensure(whole.allocation_log_buffer_size);
 		if (status) return status;
 	}
 	hr__caches_stop(allocator);
 	hr__shards_lock(allocator);
-	status = replace_rings(allocator, options);
+	status = replace_rings(allocator, &whole);
 	hr__shards_unlock(allocator);
 	hr__caches_start(allocator);
 	return status;
@@ -480,21 +492,22 @@ hr_status hr_allocator_get_oom_options(hr_allocator handle, hr_oom_options *opti
 	hr_status status;
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
 	if (!allocator) return status;
-	if (!options || options->struct_size != sizeof *options)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_get_oom_options: set options.struct_size to sizeof(hr_oom_options)");
+	status = hr__struct_check(&hr__struct_oom_options, "hr_allocator_get_oom_options", options);
+	if (status) return status;
 	hr__lock_take(&allocator->caches_lock);
-	*options = allocator->oom;
+	hr__struct_out(&hr__struct_oom_options, options, &allocator->oom);
 	hr__lock_release(&allocator->caches_lock);
 	return HR_OK;
 }
 
-void hr_oom_options_init(hr_oom_options *options)
+void hr_oom_options_init_sized(hr_oom_options *options, size_t struct_size)
 {
 	if (!options) return;
-	*options = (hr_oom_options){ .struct_size = sizeof *options,
-		                         .report_allocations_on_oom = hr__reports_wanted(),
-		                         .allocation_log_buffer_size = 100,
-		                         .allocation_log_sampling_rate = 1.0 };
+	const hr_oom_options initial = { .struct_size = sizeof initial,
+		                             .report_allocations_on_oom = hr__reports_wanted(),
+		                             .allocation_log_buffer_size = 100,
+		                             .allocation_log_sampling_rate = 1.0 };
+	hr__struct_init(&hr__struct_oom_options, options, struct_size, &initial);
 }
 
 uint32_t hr__log_thread(const hr__allocator *allocator)

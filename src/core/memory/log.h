@@ -45,6 +45,9 @@ struct hr__chunk;
 
 /* Settings. [options] must have been checked. HR_NO_HOST_MEMORY changes nothing. */
 HR__SHARED hr_status hr__oom_options_check(const hr_oom_options *options);
+/* Copies options of any version of the headers, in [room] bytes of another struct, over the defaults in [out]. Bytes there that this library does
+ * not know must be 0. */
+hr_status hr__oom_options_read(const char *call, const void *given, size_t room, hr_oom_options *out);
 hr_status hr__log_open(struct hr__allocator *allocator); /* at creation, from allocator->oom */
 void hr__log_close(struct hr__allocator *allocator);     /* when no thread uses the allocator any more */
 

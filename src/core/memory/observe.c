@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "core/base/status.h"
+#include "core/base/struct.h"
 #include "headroom_record.h"
 #include "core/memory/allocator.h"
 #include "core/trace/trace.h"
@@ -47,8 +48,8 @@ hr_status hr_stats_scope_end(hr_device handle, hr_stats_scope *scope)
 	hr_status status;
 	hr__device *device = hr__device_of(handle, &status);
 	if (!device) return status;
-	if (scope && scope->struct_size != sizeof *scope)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_stats_scope_end: set scope.struct_size to sizeof(hr_stats_scope)");
+	status = scope ? hr__struct_check(&hr__struct_stats_scope, "hr_stats_scope_end", scope) : HR_OK;
+	if (status) return status;
 	hr__thread_state *thread = hr__thread_self;
 	if (!thread || !thread->scope_depth)
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_stats_scope_end: this thread is inside no scope; every end needs its begin");
@@ -56,10 +57,7 @@ hr_status hr_stats_scope_end(hr_device handle, hr_stats_scope *scope)
 	if (frame->device != hr__device_index(device))
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_stats_scope_end: the innermost scope is not on %s; scopes end in reverse order",
 		                hr__device_name(device));
-	if (scope) {
-		*scope = frame->totals;
-		scope->struct_size = sizeof *scope;
-	}
+	if (scope) hr__struct_out(&hr__struct_stats_scope, scope, &frame->totals);
 	if (--thread->scope_depth == 0) watch_changed(thread);
 	return HR_OK;
 }
@@ -187,14 +185,15 @@ hr_status hr_allocation_get_info(hr_allocator handle, const void *address, hr_al
 {
 	hr_status status;
 	hr__shard *shard;
-	if (!info || info->struct_size != sizeof *info)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_allocation_get_info: set info.struct_size to sizeof(hr_allocation_info)");
+	status = hr__struct_check(&hr__struct_allocation_info, "hr_allocation_get_info", info);
+	if (status) return status;
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
 	if (!allocator) return status;
 	const hr__chunk *chunk = find_block(allocator, address, &shard);
 	if (!chunk) return HR_NOT_ALLOCATED;
-	*info = hr__chunk_info(chunk);
+	hr_allocation_info found = hr__chunk_info(chunk);
 	hr__lock_release(&shard->lock);
+	hr__struct_out(&hr__struct_allocation_info, info, &found);
 	return HR_OK;
 }
 
@@ -310,8 +309,8 @@ hr_status hr_allocator_get_region(hr_allocator handle, uint32_t index, hr_region
 {
 	hr_status status;
 	hr__region region;
-	if (!info || info->struct_size != sizeof *info)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_get_region: set info.struct_size to sizeof(hr_region_info)");
+	status = hr__struct_check(&hr__struct_region_info, "hr_allocator_get_region", info);
+	if (status) return status;
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
 	if (!allocator) return status;
 	hr_region_info result = { .struct_size = sizeof result };
@@ -322,6 +321,6 @@ hr_status hr_allocator_get_region(hr_allocator handle, uint32_t index, hr_region
 	result.bytes_reserved = (int64_t)region.mapped;
 	result.small_blocks = region.small;
 	result.fragmentation = result.bytes_free ? 1.0 - (double)result.largest_free_block / (double)result.bytes_free : 0.0;
-	*info = result;
+	hr__struct_out(&hr__struct_region_info, info, &result);
 	return HR_OK;
 }

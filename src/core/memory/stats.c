@@ -13,6 +13,7 @@
 
 #include "core/base/json.h"
 #include "core/base/status.h"
+#include "core/base/struct.h"
 #include "core/base/text.h"
 #include "core/memory/allocator.h"
 
@@ -71,11 +72,9 @@ static void in_use_and_peak(const hr__allocator *allocator, int64_t *in_use, int
 
 /* ---- one allocator ---- */
 
-void hr_stats_init(hr_stats *stats)
+void hr_stats_init_sized(hr_stats *stats, size_t struct_size)
 {
-	if (!stats) return;
-	memset(stats, 0, sizeof *stats);
-	stats->struct_size = sizeof *stats;
+	if (stats) hr__struct_init(&hr__struct_stats, stats, struct_size, &(const hr_stats){ .struct_size = 0 });
 }
 
 /* Sums over counters of several threads may be inconsistent: a block that moved between two counters during the read may be missing
@@ -234,27 +233,17 @@ static void snapshot(hr__allocator *allocator, hr_stats *stats)
 	derive(stats);
 }
 
-/* Copies a result into a struct that the caller may have compiled against another version, as far as it fits. */
-static hr_status deliver(const hr_stats *from, hr_stats *to)
-{
-	size_t size = to->struct_size;
-	if (size < offsetof(hr_stats, bytes_in_use))
-		return hr__fail(HR_INVALID_ARGUMENT, "stats.struct_size is %zu; set it with hr_stats_init", size);
-	if (size > sizeof *from) memset((char *)to + sizeof *from, 0, size - sizeof *from);
-	memcpy(to, from, size < sizeof *from ? size : sizeof *from);
-	to->struct_size = size;
-	return HR_OK;
-}
-
 hr_status hr_allocator_get_stats(hr_allocator handle, hr_stats *stats)
 {
 	hr_status status;
 	hr_stats result;
-	if (!stats) return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_get_stats: stats is NULL");
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
 	if (!allocator) return status;
+	status = hr__struct_check(&hr__struct_stats, "hr_allocator_get_stats", stats);
+	if (status) return status;
 	snapshot(allocator, &result);
-	return deliver(&result, stats);
+	hr__struct_out(&hr__struct_stats, stats, &result);
+	return HR_OK;
 }
 
 hr__level hr__stats_level(hr__allocator *allocator)
@@ -347,24 +336,25 @@ hr_status hr_device_get_stats(hr_device handle, hr_stats *stats)
 {
 	hr_status status;
 	hr_stats result;
-	if (!stats) return hr__fail(HR_INVALID_ARGUMENT, "hr_device_get_stats: stats is NULL");
 	hr__device *device = hr__device_of(handle, &status);
 	if (!device) return status;
+	status = hr__struct_check(&hr__struct_stats, "hr_device_get_stats", stats);
+	if (status) return status;
 	device_snapshot(device, &result);
-	return deliver(&result, stats);
+	hr__struct_out(&hr__struct_stats, stats, &result);
+	return HR_OK;
 }
 
 hr_status hr_get_memory_info(const char *device_name, hr_memory_info *info)
 {
 	hr__device *device;
 	hr_stats stats;
-	if (!info || info->struct_size != sizeof *info)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_get_memory_info: set info.struct_size to sizeof(hr_memory_info)");
-	hr_status status = hr__device_named(device_name, &device);
+	hr_status status = hr__struct_check(&hr__struct_memory_info, "hr_get_memory_info", info);
+	if (!status) status = hr__device_named(device_name, &device);
 	if (status) return status;
 	device_snapshot(device, &stats);
-	info->current = stats.bytes_in_use;
-	info->peak = stats.peak_bytes_in_use;
+	hr_memory_info found = { .current = stats.bytes_in_use, .peak = stats.peak_bytes_in_use };
+	hr__struct_out(&hr__struct_memory_info, info, &found);
 	return HR_OK;
 }
 
@@ -589,11 +579,13 @@ static bool is_bytes(const char *name)
 	return strstr(name, "bytes") || strstr(name, "_size") || !strcmp(name, "largest_free_block");
 }
 
-size_t hr_stats_format(const hr_stats *stats, char *out, size_t capacity)
+size_t hr_stats_format(const hr_stats *given, char *out, size_t capacity)
 {
+	hr_stats whole, *stats = &whole;
 	struct text text = { out, out ? capacity : 0, 0 };
 	char human[16], digits[32];
-	if (!stats) return 0;
+	hr_stats_init(stats);
+	if (hr__struct_in(&hr__struct_stats, "hr_stats_format", stats, given)) return 0;
 #define LINE(name, meaning)                                                                                                 \
 	if (is_bytes(#name))                                                                                                    \
 		put(&text, "%-24s %20s  %10s\n", #name, hr__format_count((uint64_t)stats->name, digits, sizeof digits),             \
@@ -605,10 +597,12 @@ size_t hr_stats_format(const hr_stats *stats, char *out, size_t capacity)
 	return text.length;
 }
 
-size_t hr_stats_json(const hr_stats *stats, char *out, size_t capacity)
+size_t hr_stats_json(const hr_stats *given, char *out, size_t capacity)
 {
+	hr_stats whole, *stats = &whole;
 	hr__json json;
-	if (!stats) return 0;
+	hr_stats_init(stats);
+	if (hr__struct_in(&hr__struct_stats, "hr_stats_json", stats, given)) return 0;
 	hr__json_init_memory(&json, out, out ? capacity : 0);
 	hr__json_object(&json);
 #define FIELD(name, meaning) hr__json_field_int(&json, #name, stats->name);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "core/base/status.h"
+#include "core/base/struct.h"
 #include "core/base/text.h"
 #include "core/record/profiler.h"
 #include "core/trace/trace.h"
@@ -145,12 +146,13 @@ static void take_out(int *argc, char **argv)
 
 hr_status hr_profiler_parse_arguments(int *argc, char **argv, hr_profiler_options *options)
 {
-	if (!argc || !argv || !options || options->struct_size != sizeof *options)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_parse_arguments: it needs argc, argv and options set up by hr_profiler_options_init");
-	hr_profiler_options parsed = *options;
-	hr_status status = read_all(*argc, argv, &parsed);
+	if (!argc || !argv) return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_parse_arguments: argc or argv is NULL");
+	hr_profiler_options parsed;
+	hr_profiler_options_init(&parsed);
+	hr_status status = hr__struct_in(&hr__struct_profiler_options, "hr_profiler_parse_arguments", &parsed, options);
+	if (!status) status = read_all(*argc, argv, &parsed);
 	if (status) return status;
 	take_out(argc, argv);
-	*options = parsed;
+	hr__struct_out(&hr__struct_profiler_options, options, &parsed);
 	return HR_OK;
 }

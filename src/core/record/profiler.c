@@ -20,6 +20,7 @@
 #include "core/base/atomic.h"
 #include "core/base/lock.h"
 #include "core/base/status.h"
+#include "core/base/struct.h"
 #include "headroom_record.h"
 #include "core/memory/allocator.h"
 #include "core/os/os.h"
@@ -56,17 +57,15 @@ static struct {
 
 /* ---- options ---- */
 
-hr_status hr_profiler_options_init(hr_profiler_options *options)
+hr_status hr_profiler_options_init_sized(hr_profiler_options *options, size_t struct_size)
 {
 	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_options_init: options is NULL");
-	*options = (hr_profiler_options){ .struct_size = sizeof *options };
+	hr__struct_init(&hr__struct_profiler_options, options, struct_size, &(const hr_profiler_options){ .struct_size = 0 });
 	return HR_OK;
 }
 
 static hr_status check_options(const hr_profiler_options *options)
 {
-	if (options->struct_size != sizeof *options)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_start: set the options up with hr_profiler_options_init");
 	if (options->step_count > HR_PROFILER_STEPS_MAX)
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_start: %u entries of steps; there is room for %u", options->step_count,
 		                HR_PROFILER_STEPS_MAX);
@@ -413,10 +412,11 @@ static hr_status start_once(const struct destination *to, const hr_profiler_opti
 hr_status hr_profiler_start(const char *logdir, const hr_profiler_options *options)
 {
 	if (!logdir || !logdir[0]) return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_start: it needs a log directory");
-	hr_profiler_options defaults;
-	hr_profiler_options_init(&defaults);
-	if (!options) options = &defaults;
-	return start_once(&(struct destination){ .logdir = logdir, .tensorboard = options->tensorboard ? logdir : NULL }, options);
+	hr_profiler_options whole;
+	hr_profiler_options_init(&whole);
+	hr_status status = options ? hr__struct_in(&hr__struct_profiler_options, "hr_profiler_start", &whole, options) : HR_OK;
+	if (status) return status;
+	return start_once(&(struct destination){ .logdir = logdir, .tensorboard = whole.tensorboard ? logdir : NULL }, &whole);
 }
 
 hr_status hr__profiler_start_file(const char *pattern, const char *tensorboard, const hr_profiler_options *options)

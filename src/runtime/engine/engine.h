@@ -285,8 +285,9 @@ hr__role hr__role_current(void);
 
 /* ---- runs (run.c, run_options.c) ---- */
 
-/* Validates options and metadata; both may be NULL. [call] is the function's name for messages. */
-hr_status hr__run_check(const char *call, const hr_run_options *options, const hr_run_metadata *metadata);
+/* Validates options and metadata; both may be NULL. *options receives the options, of this version; the defaults for NULL. [call] is the function's
+ * name for messages. */
+hr_status hr__run_check(const char *call, const hr_run_options *given, const hr_run_metadata *metadata, hr_run_options *options);
 /* Prepares a run: allocates [ops] entries in [metadata], which may be NULL, and enables the allocation log if requested. */
 hr_status hr__run_begin(hr__session *session, const hr_run_options *options, hr_run_metadata *metadata, uint32_t ops, uint64_t *begin_ns);
 /* Ends a run for which hr__run_begin succeeded. [status] is its result. */

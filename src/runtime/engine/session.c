@@ -7,6 +7,7 @@
 #include "core/memory/allocator.h"
 #include "core/os/os.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/structs.h"
 
 #define DEPTH 4u
 
@@ -20,9 +21,9 @@ static _Thread_local struct {
 	uint32_t count;
 } entered;
 
-void hr_session_options_init(hr_session_options *options)
+void hr_session_options_init_sized(hr_session_options *options, size_t struct_size)
 {
-	*options = (hr_session_options){ .struct_size = sizeof *options };
+	hr__struct_init(&hr__struct_session_options, options, struct_size, &(const hr_session_options){ .struct_size = 0 });
 }
 
 static hr_status not_open(void)
@@ -152,12 +153,15 @@ static void free_session(hr__session *session)
 hr_status hr_session_open(const hr_session_options *options, hr_session *out)
 {
 	void *block;
-	if (!options || options->struct_size < sizeof *options || !out)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_session_open: options were not made by hr_session_options_init, or out is NULL");
+	hr_session_options whole;
+	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_session_open: out is NULL");
+	hr_session_options_init(&whole);
+	hr_status status = hr__struct_in(&hr__struct_session_options, "hr_session_open", &whole, options);
+	if (status) return status;
 	int error = hr__os()->alloc(sizeof(hr__session), &block);
 	if (error) return hr__os_fail(error, "cannot get host memory for a session");
 	hr__session *session = block;
-	hr_status status = set_up(session, options);
+	status = set_up(session, &whole);
 	if (!status) {
 		status = HR_TOO_MANY;
 		hr__lock_take(&hr__runtime_lock);

@@ -311,8 +311,9 @@ struct arguments {
 	size_t in_count;
 	hr_value *outs;
 	size_t out_count;
-	const hr_run_options *options; /* NULL = none, like metadata */
-	hr_run_metadata *metadata;
+	const hr_run_options *options;
+	hr_run_metadata *metadata; /* NULL = none */
+	bool observed;             /* the caller gave options or metadata */
 };
 
 static hr_status run_built(struct function *function, hr__session *session, const struct arguments *with)
@@ -371,9 +372,7 @@ static hr_status run_body(struct function *function, const hr_value *ins, size_t
 static hr_status watch_body(struct function *function, hr__session *session, const struct arguments *with)
 {
 	uint64_t begin_ns;
-	hr_run_options defaults;
-	hr_run_options_init(&defaults);
-	const hr_run_options *options = with->options ? with->options : &defaults;
+	const hr_run_options *options = with->options;
 	if (options->trace == HR_RUN_TRACE_OPS)
 		return hr__fail(HR_UNSUPPORTED, "function \"%s\" runs op by op (hr_run_functions_eagerly, or a tape is on); only a graph can be traced", function->name);
 	hr_status status = hr__run_begin(session, options, with->metadata, 0, &begin_ns);
@@ -388,7 +387,7 @@ static hr_status watch_body(struct function *function, hr__session *session, con
 static hr_status call(struct function *function, const struct arguments *with)
 {
 	if (hr__graph_current()) {
-		if (with->options || with->metadata)
+		if (with->observed)
 			return hr__fail(HR_INVALID_ARGUMENT, "function \"%s\" is called in a graph or another function, where it does not run; give options and "
 			                                     "metadata to the run of that", function->name);
 		return call_body_in_turn(function, with->ins, with->in_count, with->outs, with->out_count);
@@ -411,10 +410,11 @@ hr_status hr_function_call_with_options(hr_function handle, const hr_value *ins,
                                         const hr_run_options *options, hr_run_metadata *metadata)
 {
 	struct function *function = NULL;
-	struct arguments with = { ins, in_count, outs, out_count, options, metadata };
+	hr_run_options whole;
+	struct arguments with = { ins, in_count, outs, out_count, &whole, metadata, options || metadata };
 	for (size_t i = 0; i < out_count && outs; i++) outs[i] = HR_NO_VALUE;
 	hr_status status = check_call(ins, in_count, outs, out_count);
-	if (!status) status = hr__run_check("hr_function_call_with_options", options, metadata);
+	if (!status) status = hr__run_check("hr_function_call_with_options", options, metadata, &whole);
 	if (!status) status = begin_call(handle, &function);
 	if (!status) {
 		status = call(function, &with);

@@ -230,9 +230,6 @@ static hr_status run_with(struct graph_run *run, const hr_feed *feeds, size_t fe
 static hr_status run_begun(hr__session *session, hr__graph *graph, const hr_feed *feeds, size_t feed_count, const hr_value *fetches,
                            size_t fetch_count, hr_value *outs, bool effects, const hr_run_options *options, hr_run_metadata *metadata)
 {
-	hr_run_options defaults;
-	hr_run_options_init(&defaults);
-	if (!options) options = &defaults;
 	struct graph_run run = {
 		.session = session, .graph = graph, .metadata = metadata, .traced = options->trace == HR_RUN_TRACE_OPS
 	};
@@ -259,15 +256,16 @@ hr_status hr_session_run(hr_session handle, const hr_feed *feeds, size_t feed_co
 {
 	hr_status status;
 	hr__value first = { .used = false };
+	hr_run_options whole;
 	hr__graph *graph = NULL;
 	hr__session *session = hr__session_of(handle, &status);
 	for (size_t i = 0; i < fetch_count && outs; i++) outs[i] = HR_NO_VALUE;
 	if (!status) status = check_call(feeds, feed_count, fetches, fetch_count, outs);
-	if (!status) status = hr__run_check("hr_session_run", options, metadata);
+	if (!status) status = hr__run_check("hr_session_run", options, metadata, &whole);
 	if (!status) status = hr__value_get(fetches[0], &first);
 	if (!status && !first.graph) status = hr__fail(HR_INVALID_ARGUMENT, "fetch 0 is of no graph");
 	if (!status) status = hr__graph_begin_run(first.graph, (hr_graph){ 0 }, &graph);
-	if (!status) status = run_begun(session, graph, feeds, feed_count, fetches, fetch_count, outs, false, options, metadata);
+	if (!status) status = run_begun(session, graph, feeds, feed_count, fetches, fetch_count, outs, false, &whole, metadata);
 	for (size_t i = 0; i < feed_count && feeds; i++) hr__value_use_up(feeds[i].value);
 	return status;
 }

@@ -7,25 +7,27 @@
 #include "core/memory/log.h"
 #include "core/os/os.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/structs.h"
 
-void hr_run_options_init(hr_run_options *options)
+void hr_run_options_init_sized(hr_run_options *options, size_t struct_size)
 {
 	hr_oom_options oom;
 	hr_oom_options_init(&oom);
-	*options = (hr_run_options){ .struct_size = sizeof *options, .is_step = true, .allocation_log_buffer_size = oom.allocation_log_buffer_size,
-		                         .allocation_log_sampling_rate = oom.allocation_log_sampling_rate };
+	const hr_run_options initial = { .struct_size = sizeof initial, .is_step = true, .allocation_log_buffer_size = oom.allocation_log_buffer_size,
+		                             .allocation_log_sampling_rate = oom.allocation_log_sampling_rate };
+	hr__struct_init(&hr__struct_run_options, options, struct_size, &initial);
 }
 
-void hr_run_metadata_init(hr_run_metadata *metadata)
+void hr_run_metadata_init_sized(hr_run_metadata *metadata, size_t struct_size)
 {
-	*metadata = (hr_run_metadata){ .struct_size = sizeof *metadata };
+	hr__struct_init(&hr__struct_run_metadata, metadata, struct_size, &(const hr_run_metadata){ .struct_size = 0 });
 }
 
 void hr_run_metadata_free(hr_run_metadata *metadata)
 {
 	if (metadata->ops) hr__os()->free(metadata->ops, metadata->op_capacity * sizeof *metadata->ops);
 	if (metadata->allocation_log) hr__os()->free(metadata->allocation_log, strlen(metadata->allocation_log) + 1);
-	hr_run_metadata_init(metadata);
+	hr_run_metadata_init_sized(metadata, metadata->struct_size);
 }
 
 /* Allocates the entries for all ops before anything runs. */
@@ -124,12 +126,13 @@ static void take_log(hr_run_metadata *metadata)
 
 /* ---- begin and end of a run ---- */
 
-hr_status hr__run_check(const char *call, const hr_run_options *options, const hr_run_metadata *metadata)
+hr_status hr__run_check(const char *call, const hr_run_options *given, const hr_run_metadata *metadata, hr_run_options *options)
 {
-	if (metadata && metadata->struct_size < sizeof *metadata)
-		return hr__fail(HR_INVALID_ARGUMENT, "%s: metadata was not made by hr_run_metadata_init", call);
-	if (!options) return HR_OK;
-	if (options->struct_size < sizeof *options) return hr__fail(HR_INVALID_ARGUMENT, "%s: options were not made by hr_run_options_init", call);
+	hr_status status = metadata ? hr__struct_check(&hr__struct_run_metadata, call, metadata) : HR_OK;
+	if (status) return status;
+	hr_run_options_init(options);
+	status = given ? hr__struct_in(&hr__struct_run_options, call, options, given) : HR_OK;
+	if (status) return status;
 	if ((unsigned)options->trace > HR_RUN_TRACE_OPS)
 		return hr__fail(HR_INVALID_ARGUMENT, "%s: %d is no way to trace a run (hr_run_trace)", call, (int)options->trace);
 	if (options->trace == HR_RUN_TRACE_OPS && !metadata)

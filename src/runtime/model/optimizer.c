@@ -5,11 +5,13 @@
 #include "core/base/status.h"
 #include "core/os/os.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/structs.h"
 
-void hr_optimizer_init(hr_optimizer *optimizer, hr_optimizer_kind kind)
+void hr_optimizer_init_sized(hr_optimizer *optimizer, size_t struct_size, hr_optimizer_kind kind)
 {
-	*optimizer = (hr_optimizer){ .struct_size = sizeof *optimizer, .kind = kind, .learning_rate = kind == HR_ADAM ? 0.001 : 0.01, .momentum = 0.9,
-		                         .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8 };
+	const hr_optimizer initial = { .struct_size = sizeof initial, .kind = kind, .learning_rate = kind == HR_ADAM ? 0.001 : 0.01, .momentum = 0.9,
+		                           .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8 };
+	hr__struct_init(&hr__struct_optimizer, optimizer, struct_size, &initial);
 }
 
 static const char *name_of(const hr_optimizer *optimizer)
@@ -74,10 +76,15 @@ static hr_value count_step(const hr_optimizer *optimizer)
 	return hr__graph_current() ? added : hr_read(step);
 }
 
-static hr_status check(const hr_optimizer *optimizer, const hr_variable *variables, const hr_value *gradients, size_t count)
+/* Copies an optimizer of any version of the headers to [out]. */
+static hr_status check(const char *call, const hr_optimizer *given, const hr_variable *variables, const hr_value *gradients, size_t count,
+                       hr_optimizer *out)
 {
-	if (!optimizer || optimizer->struct_size < sizeof *optimizer || (unsigned)optimizer->kind > HR_ADAM)
-		return hr__fail(HR_INVALID_ARGUMENT, "an optimizer is needed that hr_optimizer_init made");
+	bool has_kind = given && given->struct_size >= HR__THROUGH(hr_optimizer, kind); /* the defaults depend on it */
+	hr_optimizer_init(out, has_kind ? given->kind : HR_SGD);
+	hr_status status = hr__struct_in(&hr__struct_optimizer, call, out, given);
+	if (status) return status;
+	if ((unsigned)out->kind > HR_ADAM) return hr__fail(HR_INVALID_ARGUMENT, "%s: %d is no kind of optimizer (hr_optimizer_kind)", call, (int)out->kind);
 	if (!count || !variables || !gradients) return hr__fail(HR_INVALID_ARGUMENT, "an optimizer was given no variables, or NULL");
 	return HR_OK;
 }
@@ -154,12 +161,13 @@ static bool update_all(const hr_optimizer *optimizer, const hr_variable *variabl
 	return all;
 }
 
-hr_value hr_apply_gradients(const hr_optimizer *optimizer, const hr_variable *variables, const hr_value *gradients, size_t count)
+hr_value hr_apply_gradients(const hr_optimizer *given, const hr_variable *variables, const hr_value *gradients, size_t count)
 {
 	void *block;
+	hr_optimizer whole, *optimizer = &whole;
 	hr_value group = HR_NO_VALUE;
 	int error = 0;
-	hr_status status = check(optimizer, variables, gradients, count);
+	hr_status status = check("hr_apply_gradients", given, variables, gradients, count, optimizer);
 	if (!status) status = check_updates(optimizer, variables, gradients, count);
 	if (!status) error = hr__os()->alloc(count * sizeof(hr_value), &block);
 	if (error) hr__os_fail(error, "cannot get host memory for an optimizer");
@@ -175,6 +183,7 @@ hr_value hr_apply_gradients(const hr_optimizer *optimizer, const hr_variable *va
 static hr_value minimize(const hr_optimizer *optimizer, hr_value loss, const hr_variable *variables, size_t count)
 {
 	void *block;
+	hr_optimizer whole;
 	hr_value done = HR_NO_VALUE;
 	int error = hr__os()->alloc((count + 1) * sizeof(hr_value), &block);
 	if (error) {
@@ -182,7 +191,7 @@ static hr_value minimize(const hr_optimizer *optimizer, hr_value loss, const hr_
 		return HR_NO_VALUE;
 	}
 	hr_value *gradients = block;
-	if (!check(optimizer, variables, gradients, count) && !hr_variable_gradients(loss, variables, count, gradients))
+	if (!check("hr_minimize", optimizer, variables, gradients, count, &whole) && !hr_variable_gradients(loss, variables, count, gradients))
 		done = hr_apply_gradients(optimizer, variables, gradients, count);
 	hr__os()->free(block, (count + 1) * sizeof(hr_value));
 	return done;

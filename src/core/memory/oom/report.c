@@ -22,6 +22,7 @@
 
 #include "core/base/settings.h"
 #include "core/base/status.h"
+#include "core/base/struct.h"
 #include "core/base/text.h"
 #include "core/memory/oom/oom.h"
 
@@ -479,11 +480,11 @@ hr_status hr_oom_last(hr_oom_report *out)
 
 hr_status hr_oom_get_verdict(hr_oom_report handle, hr_verdict *verdict)
 {
-	if (!verdict || verdict->struct_size != sizeof *verdict)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_oom_get_verdict: set verdict.struct_size to sizeof(hr_verdict)");
+	hr_status status = hr__struct_check(&hr__struct_verdict, "hr_oom_get_verdict", verdict);
+	if (status) return status;
 	const hr__report *report = hr__report_open(handle.id);
 	if (!report) return HR_CLOSED;
-	*verdict = report->verdict;
+	hr__struct_out(&hr__struct_verdict, verdict, &report->verdict);
 	hr__report_close(report);
 	return HR_OK;
 }

@@ -72,6 +72,7 @@
  * If chains change between two holds of a walk, each byte is still seen once, in one of its states. */
 #include "core/base/checked.h"
 #include "core/base/status.h"
+#include "core/base/struct.h"
 #include "core/memory/oom/verdict.h"
 
 /* ---- home ---- */
@@ -331,17 +332,19 @@ hr_status hr_allocator_would_fit(hr_allocator handle, const hr_request *request,
 	hr__walk walk;
 	hr_custom_stats custom;
 	hr_verdict result;
-	if (!verdict || verdict->struct_size != sizeof *verdict)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_would_fit: set verdict.struct_size to sizeof(hr_verdict)");
+	hr_request whole;
+	status = hr__struct_check(&hr__struct_verdict, "hr_allocator_would_fit", verdict);
+	if (status) return status;
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
 	if (!allocator) return status;
-	status = hr__request_check(allocator, request);
+	status = hr__request_read("hr_allocator_would_fit", request, &whole);
+	if (!status) status = hr__request_check(allocator, &whole);
 	if (status) return status;
 	bool asked = hr__verdict_ask_custom(allocator, &custom);
 	hr__lock_take(&hr__report_lock);
 	hr__walk_begin(&walk, allocator, false);
-	hr__verdict_make(&walk, request, asked ? &custom : NULL, &result);
+	hr__verdict_make(&walk, &whole, asked ? &custom : NULL, &result);
 	hr__lock_release(&hr__report_lock);
-	*verdict = result;
+	hr__struct_out(&hr__struct_verdict, verdict, &result);
 	return HR_OK;
 }
