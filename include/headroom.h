@@ -491,7 +491,18 @@ typedef struct hr_request {
 } hr_request;
 
 /* A request for [request_bytes] bytes with nothing else specified. */
+#ifdef __cplusplus
+static inline hr_request hr_request_of(size_t bytes)
+{
+	hr_request request = {};
+	request.struct_size = sizeof request;
+	request.bytes = bytes;
+	return request;
+}
+#define HR_REQUEST(request_bytes) hr_request_of(request_bytes)
+#else
 #define HR_REQUEST(request_bytes) ((hr_request){ .struct_size = sizeof(hr_request), .bytes = (request_bytes) })
+#endif
 
 /* Allocates a block. The block is usable at once on request->stream: work queued to that stream waits, on the device, for the
  * streams that used the memory before. With HR_STREAM_HOST the call itself waits for them, without holding a lock. Takes tens of

@@ -63,14 +63,28 @@ typedef struct hr_session {
 	uint64_t id;
 } hr_session;
 
+/* HR_NO_VALUE: no value. HR_DONE is returned by an assignment outside of graphs: the assignment is done, and there is nothing to
+ * consume or release. HR_DIMS: dimensions and rank of a shape, as two arguments: HR_DIMS(2, 3), or HR_SCALAR. */
+#ifdef __cplusplus
+extern "C++" {
+template <typename... N> struct hr_dims {
+	int64_t values[sizeof...(N)];
+	const int64_t *data() const { return values; }
+};
+template <typename... N> inline hr_dims<N...> hr_dims_of(N... dims)
+{
+	return hr_dims<N...>{ { static_cast<int64_t>(dims)... } };
+}
+}
+#define HR_NO_VALUE (hr_value{ 0 })
+#define HR_DONE (hr_value{ UINT64_MAX })
+#define HR_DIMS(...) hr_dims_of(__VA_ARGS__).data(), static_cast<int>(sizeof(hr_dims_of(__VA_ARGS__)) / sizeof(int64_t))
+#else
 #define HR_NO_VALUE ((hr_value){ 0 })
-/* Returned by an assignment outside of graphs: the assignment is done, and there is nothing to consume or release. */
 #define HR_DONE ((hr_value){ UINT64_MAX })
-
-/* Dimensions and rank of a shape, as two arguments: HR_DIMS(2, 3), or HR_SCALAR. */
 #define HR_DIMS(...) (const int64_t[]){ __VA_ARGS__ }, (int)(sizeof((const int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t))
+#endif
 #define HR_SCALAR NULL, 0
-
 
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Sessions: where ops run
@@ -362,19 +376,27 @@ HR_API hr_status hr_session_run(hr_session session, const hr_feed *feeds, size_t
  * Variables
  * ---------------------------------------------------------------------------------------------------------------------------- */
 
+/* HR_INIT_NONE: no contents until the first assignment. */
+typedef enum hr_initializer_kind { HR_INIT_NONE, HR_INIT_FULL, HR_INIT_NORMAL, HR_INIT_UNIFORM } hr_initializer_kind;
+
 /* The initial contents of a variable. */
 typedef struct hr_initializer {
-	enum { HR_INIT_NONE, HR_INIT_FULL, HR_INIT_NORMAL, HR_INIT_UNIFORM } kind; /* HR_INIT_NONE: no contents until the first
-	                                                                            * assignment */
+	hr_initializer_kind kind;
 	double a, b;    /* full: the value; normal: mean, deviation; uniform: low, high */
 	uint64_t seed;
 } hr_initializer;
 
-#define HR_ZEROS ((hr_initializer){ .kind = HR_INIT_FULL })
-#define HR_FULL(value) ((hr_initializer){ .kind = HR_INIT_FULL, .a = (value) })
-#define HR_NORMAL(deviation, seed_) ((hr_initializer){ .kind = HR_INIT_NORMAL, .b = (deviation), .seed = (seed_) })
-#define HR_UNIFORM(low, high, seed_) ((hr_initializer){ .kind = HR_INIT_UNIFORM, .a = (low), .b = (high), .seed = (seed_) })
-#define HR_UNINITIALIZED ((hr_initializer){ .kind = HR_INIT_NONE })
+#ifdef __cplusplus
+#define HR_INITIALIZER(kind, a, b, seed) \
+	(hr_initializer{ (kind), static_cast<double>(a), static_cast<double>(b), static_cast<uint64_t>(seed) })
+#else
+#define HR_INITIALIZER(kind, a, b, seed) ((hr_initializer){ (kind), (a), (b), (seed) })
+#endif
+#define HR_ZEROS HR_INITIALIZER(HR_INIT_FULL, 0, 0, 0)
+#define HR_FULL(value) HR_INITIALIZER(HR_INIT_FULL, value, 0, 0)
+#define HR_NORMAL(deviation, seed) HR_INITIALIZER(HR_INIT_NORMAL, 0, deviation, seed)
+#define HR_UNIFORM(low, high, seed) HR_INITIALIZER(HR_INIT_UNIFORM, low, high, seed)
+#define HR_UNINITIALIZED HR_INITIALIZER(HR_INIT_NONE, 0, 0, 0)
 
 /* What hr_get_variable does with a name that exists. */
 typedef enum hr_reuse {
