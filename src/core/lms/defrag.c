@@ -125,7 +125,7 @@ static void lay_out(desk *d, size_t capacity, size_t *used)
 static bool look(desk *d, const hr__pressure *pressure)
 {
 	hr__lms *lms = d->lms;
-	size_t capacity = hr__blocks_count(lms->allocator, d->item_count);
+	size_t capacity = hr__blocks_count(pressure, d->item_count);
 	const hr__allocator *allocator = lms->allocator;
 	if (allocator->page && allocator->stitch && allocator->limit / allocator->page <= HR__DEFRAG_SHEETS_MAX)
 		d->sheet_capacity = allocator->limit / allocator->page;
@@ -135,8 +135,7 @@ static bool look(desk *d, const hr__pressure *pressure)
 		return false;
 	}
 	lay_out(d, capacity, &d->block_bytes);
-	d->count = hr__blocks_look(lms->allocator, pressure->size, pressure->alignment, lms->movable, d->item_count, d->stretches,
-	                           capacity);
+	d->count = hr__blocks_look(pressure, lms->movable, d->item_count, d->stretches, capacity);
 	return true;
 }
 

@@ -456,6 +456,10 @@ typedef struct hr__pressure {
 	hr_stream stream;         /* the stream that will use the block */
 	uint32_t round;           /* 0 = first call for this request */
 	bool pages;               /* the request needs [size] bytes of whole pages, at any addresses */
+	/* For a judgement before the request is made: thread caches count as empty, and memory may grow by [room], which is what the device
+	 * could give once hr_alloc had trimmed. */
+	bool trimmed;
+	uint64_t room;
 } hr__pressure;
 
 /* Whether tensors may be moved on the device to make free memory contiguous. */

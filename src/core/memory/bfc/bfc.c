@@ -258,7 +258,7 @@ static void reclaim(struct attempt *attempt, hr_stream stream)
 	hr__allocator *allocator = attempt->shard->allocator;
 	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
 	if (!upper || !hr__load_acquire(&allocator->lms) || attempt->size > allocator->limit) return;
-	hr__pressure pressure = { allocator, attempt->size, attempt->alignment, stream, 0, false };
+	hr__pressure pressure = { .allocator = allocator, .size = attempt->size, .alignment = attempt->alignment, .stream = stream };
 	enum hr__alloc_source source, last = HR__SOURCE_FULL_RECLAIM;
 	for (; !attempt->id; pressure.round++) {
 		hr__lock_release(&attempt->shard->lock);

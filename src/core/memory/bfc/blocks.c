@@ -314,9 +314,24 @@ static bool is_region_of(const hr__shard *shard, uint32_t i)
 struct look {
 	const hr__movable *items;
 	size_t item_count;
+	bool trimmed;  /* cached chunks count as free, and */
+	uint64_t page; /* whole free pages do not, if this is not 0: hr_alloc would release them, and the request's room includes them */
 	hr__stretch *out;
 	size_t count, capacity;
 };
+
+/* Removes the whole pages of the last stretch, which is free. Returns whether a free stretch now ends where it ended. */
+static bool cut_pages(struct look *look)
+{
+	hr__stretch *last = &look->out[look->count - 1];
+	uint64_t end = last->address + last->bytes, first, behind = hr__align_down(end, look->page);
+	if (!hr__align_up(last->address, look->page, &first) || first >= behind) return true;
+	last->bytes = first - last->address;
+	if (!last->bytes) look->count--;
+	if (behind == end || look->count == look->capacity) return false;
+	look->out[look->count++] = (hr__stretch){ behind, end - behind, HR__STRETCH_FREE, false };
+	return true;
+}
 
 /* [grows]: bytes that may be mapped after a stretch. */
 static void look_along(struct look *look, const hr__shard *shard, hr__chunk_id edge, uint64_t grows)
@@ -328,6 +343,13 @@ static void look_along(struct look *look, const hr__shard *shard, hr__chunk_id e
 	for (hr__chunk_id id = hr__chunk_at(table, edge)->next; id && look->count < look->capacity; id = hr__chunk_at(table, id)->next) {
 		const hr__chunk *chunk = hr__chunk_at(table, id);
 		enum hr__chunk_state state = hr__chunk_state_of(chunk);
+		if (state == HR__CHUNK_CACHED && look->trimmed) state = HR__CHUNK_FREE;
+		if (state == HR__CHUNK_FREE && joined && look->out[look->count - 1].item == HR__STRETCH_FREE) {
+			look->out[look->count - 1].bytes += chunk->size; /* a cached chunk beside another free one */
+			continue;
+		}
+		if (joined && look->page && look->out[look->count - 1].item == HR__STRETCH_FREE) joined = cut_pages(look);
+		if (look->count == look->capacity) return;
 		hr__stretch *next = &look->out[look->count];
 		*next = (hr__stretch){ hr__chunk_address(chunk), chunk->size, HR__STRETCH_FREE, joined };
 		while (item < look->item_count && look->items[item].address < next->address) item++;
@@ -343,21 +365,23 @@ static void look_along(struct look *look, const hr__shard *shard, hr__chunk_id e
 		joined = next->item != HR__STRETCH_GROWS;
 		look->count++;
 	}
+	if (joined && look->page && look->out[look->count - 1].item == HR__STRETCH_FREE) cut_pages(look);
 }
 
-size_t hr__blocks_look(hr__allocator *allocator, uint64_t size, uint64_t alignment, const hr__movable *items, size_t item_count,
-                       hr__stretch *out, size_t capacity)
+size_t hr__blocks_look(const hr__pressure *pressure, const hr__movable *items, size_t item_count, hr__stretch *out, size_t capacity)
 {
-	struct look look = { .items = items, .item_count = item_count, .out = out, .capacity = capacity };
-	bool small = allocator->thread_cache && size <= HR__SMALL_MAX && alignment <= allocator->granularity;
+	hr__allocator *allocator = pressure->allocator;
+	struct look look = { .items = items, .item_count = item_count, .trimmed = pressure->trimmed, .out = out, .capacity = capacity };
+	bool small = allocator->thread_cache && pressure->size <= HR__SMALL_MAX && pressure->alignment <= allocator->granularity;
 	uint32_t home = hr__shard_for(allocator, hr__cache_get(allocator), small)->index;
-	uint64_t room = allocator->page ? room_of(allocator) : 0;
+	uint64_t room = !allocator->page ? 0 : pressure->trimmed ? pressure->room : room_of(allocator);
 	HR__EACH_SHARD(allocator, shard)
 	{
 		hr__lock_take(&shard->lock);
 		for (uint32_t i = 0; i < HR__REGIONS_MAX; i++) {
 			const hr__region *region = &allocator->regions[i];
 			if (!is_region_of(shard, i) || !region->size || !region->edge) continue;
+			look.page = look.trimmed && region->small ? allocator->page : 0;
 			look_along(&look, shard, region->edge, shard->index == home && region->small == small ? room : 0);
 		}
 		hr__lock_release(&shard->lock);
@@ -365,12 +389,23 @@ size_t hr__blocks_look(hr__allocator *allocator, uint64_t size, uint64_t alignme
 	return look.count;
 }
 
-size_t hr__blocks_count(hr__allocator *allocator, size_t item_count)
+/* With the shard's lock held. */
+static size_t count_cached(const hr__shard *shard)
 {
+	size_t count = 0;
+	for (hr__chunk_id id = 1; id < shard->table.touched; id++)
+		count += hr__chunk_state_of(hr__chunk_at(&shard->table, id)) == HR__CHUNK_CACHED;
+	return count;
+}
+
+size_t hr__blocks_count(const hr__pressure *pressure, size_t item_count)
+{
+	hr__allocator *allocator = pressure->allocator;
 	size_t count = item_count;
 	HR__EACH_SHARD(allocator, shard)
 	{
 		hr__lock_take(&shard->lock);
+		if (pressure->trimmed) count += count_cached(shard);
 		count += shard->small.arena.free_count + shard->large.arena.free_count + 8;
 		hr__lock_release(&shard->lock);
 	}

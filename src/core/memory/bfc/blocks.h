@@ -71,12 +71,11 @@ typedef struct hr__stretch {
 } hr__stretch;
 
 /* Writes up to [capacity] stretches of the allocator, those of each region by address, and returns their number. [items] are sorted
- * by address. [size] and [alignment] describe the request that has no room: they determine which pool would grow for it. The result
- * may be out of date on return. */
-size_t hr__blocks_look(hr__allocator *allocator, uint64_t size, uint64_t alignment, const hr__movable *items, size_t item_count,
-                       hr__stretch *out, size_t capacity);
+ * by address. [pressure] is the request that has no room: it determines which pool would grow, by how much, and whether thread caches
+ * count as empty. The result may be out of date on return. */
+size_t hr__blocks_look(const hr__pressure *pressure, const hr__movable *items, size_t item_count, hr__stretch *out, size_t capacity);
 /* An estimate of the number of stretches, given the number of items. */
-size_t hr__blocks_count(hr__allocator *allocator, size_t item_count);
+size_t hr__blocks_count(const hr__pressure *pressure, size_t item_count);
 
 /* Bytes of the free chunk before a block; 0 if there is none. */
 uint64_t hr__block_before(hr__allocator *allocator, uint64_t address);

@@ -331,7 +331,8 @@ void hr__survey_sliding(hr__judgement *j)
 void hr__survey_mending(hr__judgement *j)
 {
 	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
-	hr__pressure pressure = { .allocator = j->allocator, .size = j->size, .alignment = j->alignment };
+	hr__pressure pressure = { .allocator = j->allocator, .size = j->size, .alignment = j->alignment, .trimmed = true,
+		                      .room = hr__judgement_room(j) };
 	j->mended = upper && hr__load_acquire(&j->allocator->lms) ? upper->moves(&pressure, &j->moving) : HR__NOT_FOUND;
 }
 
