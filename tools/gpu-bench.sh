@@ -32,7 +32,7 @@ part_library() {
 
 # A training step with less memory than it needs.
 part_steps() {
-	timeout 120 $build/bench/gpu_lms --trace $build/traces/gpt2b16-use.csv --limits "${LMS_LIMITS:-40,26}" --policies learned,lru
+	timeout 240 $build/bench/gpu_lms --trace $build/traces/gpt2b16-use.csv --limits "${LMS_LIMITS:-40,26}" --policies learned,lru
 }
 
 part_pytorch() {
