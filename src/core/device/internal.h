@@ -15,7 +15,7 @@
 #define HR_DEVICE_INTERNAL_H
 
 #include "core/device/device.h"
-#include "core/device/name.h"
+#include "core/device/device_spec.h"
 #include "core/os/os.h"
 
 #define HR__MAX_LISTED (HR__MAX_DEVICES / 2) /* devices that lists show; the other half is for the pinned memory of each */
@@ -25,7 +25,7 @@
 #define HR__POOL_BLOCKS 22u /* blocks of a page table: 1,024 ids in the first, doubling from block to block; below 2^32 in total */
 #define HR__NO_PAGE UINT32_MAX /* ends a list of page ids */
 
-/* ---- the page pool (pool.c) ---- */
+/* ---- the page pool (page_pool.c) ---- */
 
 typedef struct hr__pool_block {
 	hr_page *pages; /* the backend's page for each id */
@@ -128,7 +128,7 @@ hr_status hr__check_simulated(const hr_simulated_options *options);
 void hr__emulated_defaults(hr_emulated_options *options);
 
 /* Checks that a backend has all required entries; *complete is set to a copy in which entries beyond its struct_size are NULL
- * (backend.c). */
+ * (backend_check.c). */
 hr_status hr__check_backend(const hr_backend *backend, hr_backend *complete);
 
 /* Apply settings; HR_IN_USE when devices of that kind are in use (registry.c). */
@@ -141,7 +141,7 @@ const char *hr__cuda_why(void);
 /* Whether CUDA is enabled and a driver exists, but shows no device. */
 bool hr__cuda_is_broken(void);
 
-/* ---- calls into the backend (calls.c): the only place where calls are counted and made to fail, and where a missing entry is
+/* ---- calls into the backend (backend_calls.c): the only place where calls are counted and made to fail, and where a missing entry is
  * replaced by its documented substitute. ---- */
 
 hr_status hr__call_count(const hr_backend *table, void *config, uint32_t *out);

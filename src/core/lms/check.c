@@ -8,7 +8,7 @@
  * before. So a difference there is an error only if no thread is inside hr_pin_all or hr_unpin_all. Each thread has a flag for that
  * (hr__cache.pinning), which nothing else reads. */
 #include "core/lms/lms.h"
-#include "core/memory/bfc/blocks.h"
+#include "core/memory/bfc/tensor_block.h"
 
 #define ATTEMPTS 256u
 #define LONGEST 16u /* waits grow up to this attempt */

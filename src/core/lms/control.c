@@ -9,7 +9,7 @@
 #include "core/base/struct.h"
 #include "core/base/text.h"
 #include "core/lms/lms.h"
-#include "core/memory/bfc/blocks.h"
+#include "core/memory/bfc/tensor_block.h"
 #include "core/trace/trace.h"
 
 #define VARIABLE "HEADROOM_LMS"

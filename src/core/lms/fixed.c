@@ -27,7 +27,7 @@
 #include "core/base/checked.h"
 #include "core/base/status.h"
 #include "core/lms/lms.h"
-#include "core/memory/bfc/blocks.h"
+#include "core/memory/bfc/tensor_block.h"
 
 typedef enum spot { LOOSE, ASIDE, UNDER } spot;
 

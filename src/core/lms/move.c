@@ -18,7 +18,7 @@
 #include "core/base/checked.h"
 #include "core/base/status.h"
 #include "core/lms/lms.h"
-#include "core/memory/bfc/blocks.h"
+#include "core/memory/bfc/tensor_block.h"
 #include "core/trace/trace.h"
 
 static uint64_t bit(hr_stream stream)

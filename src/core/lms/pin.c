@@ -14,7 +14,7 @@
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "core/lms/lms.h"
-#include "core/memory/bfc/blocks.h"
+#include "core/memory/bfc/tensor_block.h"
 
 #define SHORT 64u /* calls with at most this many tensors are checked pairwise; longer ones use 8 KiB of stack */
 #define LONGEST 16u /* waits grow up to this attempt, to HR__LOCK_MAX_SLEEP_NS */

@@ -35,7 +35,7 @@
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "core/lms/lms.h"
-#include "core/memory/bfc/blocks.h"
+#include "core/memory/bfc/tensor_block.h"
 
 #define ROUNDS_MAX 256u /* rounds of a request that always loses to other threads */
 #define MISSES_MAX 64u  /* tensors of a queue that are of no use, before all are scanned */

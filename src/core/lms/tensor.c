@@ -54,7 +54,7 @@
 #include "core/base/struct.h"
 #include "core/base/text.h"
 #include "core/lms/lms.h"
-#include "core/memory/bfc/blocks.h"
+#include "core/memory/bfc/tensor_block.h"
 
 #define BLOCK HR__TENSOR_BLOCK
 #define BLOCKS_MAX HR__TENSOR_BLOCKS_MAX

@@ -7,7 +7,7 @@
  *     shard: a lock, and under it               small blocks: the thread's own shard; large blocks: see below
  *        |-- chunk records, lookup              (core/arena/chunk.h, lookup.h); the records hold the ledger
  *        |-- two pools, small and large         bfc.c: the attempts for a request; pages.c: growing, releasing, stitching
- *        '-- counters                           meter.c, stats.c
+ *        '-- counters                           stats/: meter.c, stats.c
  *     spans                          span.c     blocks of whole pages outside the arenas, at a stable address
  *     direct, custom                 direct.c   every call goes to the device, or to a user's functions
  *
@@ -430,7 +430,7 @@ void hr__unclaim(hr__allocator *allocator, uint64_t bytes);
 void hr__hold(hr__allocator *allocator, uint64_t bytes);
 void hr__unhold(hr__allocator *allocator, uint64_t bytes);
 
-/* observers (observe.c): off the straight path of an allocation */
+/* observers (inspect.c): off the straight path of an allocation */
 /* Counts a block that [thread] (may be NULL) allocated, or freed (negative), in the thread's statistics scopes. */
 void hr__watch(const hr__allocator *allocator, hr__thread_state *thread, int64_t bytes);
 void hr__note_failed(const hr__allocator *allocator, const hr_request *request);

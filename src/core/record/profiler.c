@@ -26,7 +26,7 @@
 #include "core/os/os.h"
 #include "core/os/process.h"
 #include "core/record/compress.h"
-#include "core/record/name.h"
+#include "core/record/program_name.h"
 #include "core/record/profiler.h"
 #include "core/record/tensorboard.h"
 #include "core/trace/trace.h"

@@ -12,7 +12,7 @@
 #include "core/os/guard.h"
 #include "core/os/os.h"
 #include "core/os/process.h"
-#include "core/record/name.h"
+#include "core/record/program_name.h"
 #include "core/record/segment.h"
 #include "core/trace/trace.h"
 

@@ -11,7 +11,7 @@
 #include "core/base/status.h"
 #include "core/device/device.h"
 #include "core/memory/allocator.h"
-#include "core/memory/bfc/blocks.h"
+#include "core/memory/bfc/tensor_block.h"
 #include "core/os/os.h"
 #include "runtime/engine/engine.h"
 #include "runtime/ops/ops.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/lms/policy/learned.h"
-#include "core/memory/bfc/blocks.h"
+#include "core/memory/bfc/tensor_block.h"
 
 #define RETURNS_AT_ONCE 64u
 #define STRAY_LEAD 8u /* a stray is requested at the latest this many calls before it is needed */

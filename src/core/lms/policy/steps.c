@@ -8,7 +8,7 @@
  * Programs that mark no steps are watched until they repeat (repeats.h). */
 #include "core/base/checked.h"
 #include "core/lms/policy/learned.h"
-#include "core/memory/bfc/blocks.h"
+#include "core/memory/bfc/tensor_block.h"
 #include "core/os/os.h"
 #include "core/trace/trace.h"
 

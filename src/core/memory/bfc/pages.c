@@ -23,7 +23,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "core/memory/bfc/place.h"
+#include "core/memory/bfc/page_hole.h"
 #include "core/os/os.h"
 #include "core/trace/trace.h"
 

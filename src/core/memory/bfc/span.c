@@ -19,7 +19,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "core/memory/bfc/blocks.h"
+#include "core/memory/bfc/tensor_block.h"
 #include "core/trace/trace.h"
 
 struct hr__span {

@@ -3,7 +3,7 @@
  *     walk.c      chunk records by number, and the chunks of a region by address, 4,096 at a time
  *     holders.c   the holders; the largest blocks; the sizes of blocks
  *     map.c       the memory map
- *     verdict.c   what would make a request fit (verdict.h: verdict_survey.c, verdict_view.c, verdict_text.c)
+ *     verdict.c   what would make a request fit (verdict.h: verdict_survey.c, verdict_region.c, verdict_text.c)
  *     report.c    making, keeping and reading reports
  *
  * One thread at a time walks (hr__report_lock), so all working memory is static: nothing here allocates. Between two holds of an

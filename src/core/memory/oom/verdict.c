@@ -18,7 +18,7 @@
  *
  *   HR_FITS               a chunk of exactly that size is in the calling thread's cache (small requests), or
  *                         a free chunk of any pool of any shard holds it, or
- *                         some hole of home has a place for it (place.h) that needs no more pages than room
+ *                         some hole of home has a place for it (page_hole.h) that needs no more pages than room
  *   HR_FITS_AFTER_TRIM    the same in the TRIMMED STATE, which is the state after make_room of bfc.c:
  *                           - cached chunks of this allocator are free, and merged with free neighbours;
  *                           - whole pages of its small pools are released: they are holes, and room is larger by them;

@@ -3,7 +3,7 @@
  *
  *     verdict.c          the definitions, the kinds, and the choice of the kind
  *     verdict_survey.c   how much is free and where, and what would have to be evicted or moved: fills in a judgement
- *     verdict_view.c     a region as it is, or as it would be (verdict_view.h)
+ *     verdict_region.c     a region as it is, or as it would be (verdict_region.h)
  *     verdict_text.c     text and advice */
 #ifndef HR_MEMORY_VERDICT_H
 #define HR_MEMORY_VERDICT_H

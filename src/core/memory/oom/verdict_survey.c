@@ -1,12 +1,12 @@
 /* verdict_survey.c - the numbers of a verdict: how much is free and where, and what would have to be evicted or moved so that a
  * request fits. The top of verdict.c defines them.
  *
- * All numbers come from walks along regions (verdict_view.h). A hole is examined with its two neighbours. Runs of chunks need two
+ * All numbers come from walks along regions (verdict_region.h). A hole is examined with its two neighbours. Runs of chunks need two
  * walks, one behind the other, with a window between them. */
 #include "core/base/checked.h"
-#include "core/memory/bfc/place.h"
+#include "core/memory/bfc/page_hole.h"
 #include "core/memory/oom/verdict.h"
-#include "core/memory/oom/verdict_view.h"
+#include "core/memory/oom/verdict_region.h"
 
 /* ---- room ---- */
 

@@ -1,4 +1,4 @@
-/* name.h - parses device names: a pure function over text, independent of the devices that exist.
+/* device_spec.h - parses device names: a pure function over text, independent of the devices that exist.
  *
  *   name   = [ "/job:" job ] [ "/replica:" number ] [ "/task:" number ] device
  *   device = "/device:" part | "/" part | part        (the last only at the start of a name)
@@ -6,8 +6,8 @@
  *
  * type is a letter followed by letters, digits and "_"; case is ignored. job has the same form, or is "*". The numbers of replica
  * and task may be "*". Numbers are decimal, at most 2^31 - 1; leading zeros are allowed. */
-#ifndef HR_DEVICE_NAME_H
-#define HR_DEVICE_NAME_H
+#ifndef HR_DEVICE_DEVICE_SPEC_H
+#define HR_DEVICE_DEVICE_SPEC_H
 
 #include <stdbool.h>
 #include <stddef.h>

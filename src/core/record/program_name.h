@@ -1,6 +1,6 @@
-/* name.h - the system's name for this program. */
-#ifndef HR_PROFILE_NAME_H
-#define HR_PROFILE_NAME_H
+/* program_name.h - the system's name for this program. */
+#ifndef HR_RECORD_PROGRAM_NAME_H
+#define HR_RECORD_PROGRAM_NAME_H
 
 #include <stddef.h>
 

@@ -1,7 +1,7 @@
-/* verdict_view.h - a region as it is, or as it would be after trimming or eviction. Private to verdict*.c; under hr__report_lock.
+/* verdict_region.h - a region as it is, or as it would be after trimming or eviction. Private to verdict*.c; under hr__report_lock.
  * The top of verdict.c defines the terms. */
-#ifndef HR_MEMORY_VERDICT_VIEW_H
-#define HR_MEMORY_VERDICT_VIEW_H
+#ifndef HR_MEMORY_VERDICT_REGION_H
+#define HR_MEMORY_VERDICT_REGION_H
 
 #include "core/memory/oom/oom.h"
 

@@ -1,4 +1,4 @@
-/* facts.c - properties of a device, for programs (hr_device_get_info) and for the layers above. */
+/* properties.c - properties of a device, for programs (hr_device_get_info) and for the layers above. */
 #include <stdio.h>
 #include <string.h>
 

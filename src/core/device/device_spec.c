@@ -1,5 +1,5 @@
-/* name.c - parses device names. The grammar is in name.h. */
-#include "core/device/name.h"
+/* device_spec.c - parses device names. The grammar is in device_spec.h. */
+#include "core/device/device_spec.h"
 
 #include <string.h>
 

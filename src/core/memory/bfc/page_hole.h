@@ -1,4 +1,4 @@
-/* place.h - the number of pages needed to place a block in a hole. Growing (pages.c) and predicting growth (verdict_survey.c) share
+/* page_hole.h - the number of pages needed to place a block in a hole. Growing (pages.c) and predicting growth (verdict_survey.c) share
  * this rule.
  *
  *     | in use | free     | hole ..................... | free    | in use |
@@ -6,8 +6,8 @@
  *
  * A block may begin in the free memory before the hole and end in the free memory after it. It begins as far to the left as
  * possible. */
-#ifndef HR_MEMORY_PLACE_H
-#define HR_MEMORY_PLACE_H
+#ifndef HR_MEMORY_PAGE_HOLE_H
+#define HR_MEMORY_PAGE_HOLE_H
 
 #include "core/base/checked.h"
 

@@ -1,7 +1,7 @@
-/* verdict_view.c - see verdict_view.h. Chunks come one by one (walk.c). Adjacent free chunks are merged first, then divided into
+/* verdict_region.c - see verdict_region.h. Chunks come one by one (walk.c). Adjacent free chunks are merged first, then divided into
  * the part that is released, which becomes a hole, and the part that stays; holes are merged last. */
 #include "core/base/checked.h"
-#include "core/memory/oom/verdict_view.h"
+#include "core/memory/oom/verdict_region.h"
 
 uint64_t hr__whole_pages(uint64_t from, uint64_t to, uint64_t page, uint64_t *begin)
 {

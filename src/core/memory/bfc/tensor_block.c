@@ -1,5 +1,5 @@
-/* blocks.c - the allocator's interface for Large Model Support. */
-#include "core/memory/bfc/blocks.h"
+/* tensor_block.c - the allocator's interface for Large Model Support. */
+#include "core/memory/bfc/tensor_block.h"
 
 #include "core/base/checked.h"
 #include "core/base/status.h"

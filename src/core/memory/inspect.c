@@ -1,4 +1,4 @@
-/* observe.c - observing an allocator: statistics scopes, recordings, blocks, regions. */
+/* inspect.c - observing an allocator: statistics scopes, recordings, blocks, regions. */
 #include <string.h>
 
 #include "core/base/status.h"

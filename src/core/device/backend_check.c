@@ -1,4 +1,4 @@
-/* backend.c - checks that a backend's table is complete. */
+/* backend_check.c - checks that a backend's table is complete. */
 #include <stddef.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* pool.c - the page pool: the pages of a logical device, and the only place where its limit is enforced.
+/* page_pool.c - the page pool: the pages of a logical device, and the only place where its limit is enforced.
  *
  * A page has an id, an index into the pool's table. An id is in one of three states:
  *

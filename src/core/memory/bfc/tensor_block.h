@@ -1,7 +1,7 @@
-/* blocks.h - the allocator's interface for Large Model Support: memory for restored tensors, and which evictions would make
+/* tensor_block.h - the allocator's interface for Large Model Support: memory for restored tensors, and which evictions would make
  * room. */
-#ifndef HR_MEMORY_BLOCKS_H
-#define HR_MEMORY_BLOCKS_H
+#ifndef HR_MEMORY_TENSOR_BLOCK_H
+#define HR_MEMORY_TENSOR_BLOCK_H
 
 #include "core/memory/allocator.h"
 #include "core/base/shared.h"

@@ -1,5 +1,5 @@
-/* name.c - see name.h. */
-#include "core/record/name.h"
+/* program_name.c - see program_name.h. */
+#include "core/record/program_name.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* calls.c - all calls into backends. Each call is counted, can be made to fail by a test, and has a substitute where the entry is
+/* backend_calls.c - all calls into backends. Each call is counted, can be made to fail by a test, and has a substitute where the entry is
  * optional.
  *
  * There is one counter for the process, so a test that makes call 1, 2, 3... fail, until no call fails any more, covers every place
