@@ -49,7 +49,7 @@ struct hr__command {
 };
 
 extern const hr__command hr__command_demo, hr__command_run, hr__command_top, hr__command_report, hr__command_diff, hr__command_replay, hr__command_plan, hr__command_oom,
-	hr__command_devices, hr__command_generate;
+	hr__command_devices;
 
 /* Parses [count] arguments. Returns false after printing the requested help or an error message; *exit_status is then the exit
  * status of the command. */

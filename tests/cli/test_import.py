@@ -7,6 +7,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
+import generate
 from command import COMMAND, CSV_HEADER, RMM_HEADER, CommandTest, has, main
 from trace_file import ALLOC, ALLOCATOR, DEVICE, FREE, Trace, varint
 
@@ -261,9 +262,8 @@ class Torch(CommandTest):
 class Headroom(CommandTest):
     def setUp(self):
         super().setUp()
-        self.original = os.path.join(self.folder.name, "made.csv")
+        self.original = self.file("made.csv", generate.trace(events=20000, streams=3))
         self.recorded = os.path.join(self.folder.name, "made.hrt")
-        self.passes("generate", "--events", 20000, "--streams", 3, "--out", self.original)
         self.first = self.json("replay", self.original, "--record", self.recorded, "--no-timing")
 
     def test_a_recorded_replay_replays_the_same(self):

@@ -6,14 +6,14 @@ import threading
 import time
 from pathlib import Path
 
+import generate
 from command import COMMAND, CommandTest, main, run
 from test_report import training
 
 
 def outputs(trace):
     """Every way to make the command write a file: arguments to which the path is appended."""
-    return [["report", trace, "--out"], ["report", trace, "--json", "--out"], ["report", trace, "--html"], ["report", trace, "--export", "chrome", "--out"],
-            ["generate", "--events", "100", "--out"]]
+    return [["report", trace, "--out"], ["report", trace, "--json", "--out"], ["report", trace, "--html"], ["report", trace, "--export", "chrome", "--out"]]
 
 
 class Outputs(CommandTest):
@@ -80,8 +80,10 @@ class Outputs(CommandTest):
     def test_a_killed_command_leaves_the_old_file(self):
         self.out.write_text("old")
         before = self.out.stat().st_ino
+        recorded = Path(self.folder.name) / "made.hrt"
+        self.passes("replay", self.file("made.csv", generate.trace()), "--no-timing", "--record", recorded)
         for delay in (0.002, 0.01, 0.03, 0.1):
-            process = subprocess.Popen([COMMAND, "generate", "--events", "3000000", "--out", str(self.out)])
+            process = subprocess.Popen([COMMAND, "report", str(recorded), "--export", "chrome", "--out", str(self.out)])
             time.sleep(delay)
             process.send_signal(signal.SIGKILL)
             process.wait()
@@ -127,10 +129,9 @@ class Outputs(CommandTest):
 
 class Recordings(CommandTest):
     def test_a_recording_is_never_written_over(self):
-        trace = Path(self.folder.name) / "made.csv"
+        trace = self.file("made.csv", generate.trace(events=100))
         out, victim = Path(self.folder.name) / "out.hrt", Path(self.folder.name) / "victim"
         victim.write_text("precious")
-        self.passes("generate", "--events", "100", "--out", trace)
         for make in (lambda: out.write_text("old"), lambda: out.symlink_to(victim), lambda: out.symlink_to("missing.hrt"), lambda: os.mkfifo(out)):
             make()
             self.fails(2, "replay", trace, "--no-timing", "--record", out, says=[str(out), "EEXIST"])

@@ -3,6 +3,7 @@ import json
 import random
 import unittest
 
+import generate
 from command import CSV_HEADER, TRACES, CommandTest, has, main, run, unpacked
 
 KEYS = {"trace", "allocator", "threads", "events", "allocs", "frees", "failed_allocs", "peak_live_bytes", "limit_bytes", "min_limit_bytes",
@@ -149,6 +150,17 @@ class Replay(CommandTest):
         for page in (4096, 1 << 20):
             replay = self.json("replay", self.trace, "--page", page, "--no-timing")
             self.assertEqual((replay["page_bytes"], replay["stats"]["bytes_reserved"] % page), (page, 0))
+
+    def test_every_kind_of_synthetic_trace_replays(self):
+        for kind in generate.KINDS:
+            for streams, threads in ((1, 1), (4, 1), (70, 3)):
+                with self.subTest(kind=kind, streams=streams, threads=threads):
+                    replay = self.json("replay", "-", "--repeat", 1, stdin=generate.trace(kind, 4000, streams, threads))
+                    self.assertEqual((replay["events"], replay["failed_allocs"]), (4000, 0))
+                    self.assertEqual(replay["format"], "RMM log" if threads > 1 else "CSV")
+                    self.assertLessEqual(replay["streams"], streams)
+                    if kind == "random":
+                        self.assertEqual(replay["streams"], streams)
 
     def test_a_trace_may_come_from_standard_input(self):
         self.assertEqual(self.json("replay", "-", stdin=self.trace.read_bytes())["allocs"], self.allocs)

@@ -1,12 +1,13 @@
-"""The command in general: help, versions, misspelt words, invalid values, output that cannot be written; devices; generate."""
+"""The command in general: help, versions, misspelt words, invalid values, output that cannot be written; devices."""
 import os
 import subprocess
 
 from pathlib import Path
 
+import generate
 from command import COMMAND, ROOT, CommandTest, main, run, unpacked
 
-COMMANDS = ["demo", "run", "top", "report", "diff", "replay", "plan", "oom", "devices", "generate"]
+COMMANDS = ["demo", "run", "top", "report", "diff", "replay", "plan", "oom", "devices"]
 TRACE = unpacked("resnet.csv")
 
 
@@ -86,10 +87,9 @@ class Output(CommandTest):
     def test_a_full_disk_is_an_error(self):
         with open("/dev/full", "w") as full:
             for arguments in (["--help"], ["devices"], ["devices", "--json"], ["replay", TRACE, "--json", "--no-timing"],
-                              ["replay", TRACE, "--picture", "--no-timing"], ["generate", "--events", "10"], ["generate"]):
+                              ["replay", TRACE, "--picture", "--no-timing"]):
                 with self.subTest(arguments=arguments):
                     self.fails(2, *arguments, stdout=full, says=["cannot write to standard output", "ENOSPC: no space left on device"])
-        self.fails(2, "generate", "--out", "/dev/full", says=["/dev/full", "ENOSPC: no space left on device"])
 
     def test_colours_only_on_a_terminal_that_wants_them(self):
         arguments = ["replay", TRACE, "--picture", "--no-timing"]
@@ -99,8 +99,7 @@ class Output(CommandTest):
         self.assertNotIn("\033[", self.passes(*arguments))
 
     def test_a_progress_bar_only_on_a_terminal(self):
-        trace = os.path.join(self.folder.name, "made.csv")
-        self.passes("generate", "--kind", "random", "--out", trace)
+        trace = self.file("made.csv", generate.trace("random"))
         pass_ns = 100000 * self.json("replay", trace, "--repeat", 2)["ns_per_op"]
         # The measurement may be far too slow on a busy machine, so this runs until the bar is shown, or for a minute.
         self.assertIn("timing", self.on_terminal("replay", trace, "--repeat", int(60e9 / pass_ns) + 2, until="timing"))
@@ -163,53 +162,6 @@ class Devices(CommandTest):
         devices = self.json("devices", env={"HEADROOM_LIMIT": "101MiB"})["devices"]
         self.assertEqual(devices[0]["limit_bytes"], 100 << 20)  # 50 pages of 2 MiB
         self.assertEqual(devices[1]["limit_bytes"], devices[1]["total_bytes"])
-
-
-class Generate(CommandTest):
-    def test_the_same_arguments_give_the_same_trace(self):
-        for kind in ("train", "serve", "random"):
-            with self.subTest(kind=kind):
-                arguments = ["generate", "--kind", kind, "--events", "5000", "--streams", "3", "--seed", "7"]
-                first = self.passes(*arguments)
-                self.assertEqual(first, self.passes(*arguments))
-                self.assertNotEqual(first, self.passes(*arguments[:-1], "8"))
-                self.assertEqual(len(first.splitlines()), 5001)
-
-    def test_every_kind_replays(self):
-        for kind in ("train", "serve", "random"):
-            for streams, threads in ((1, 1), (4, 1), (70, 3)):
-                with self.subTest(kind=kind, streams=streams, threads=threads):
-                    path = os.path.join(self.folder.name, "made.csv")
-                    self.passes("generate", "--kind", kind, "--events", 4000, "--streams", streams, "--threads", threads, "--out", path)
-                    replay = self.json("replay", path, "--repeat", 1)
-                    self.assertEqual((replay["events"], replay["failed_allocs"]), (4000, 0))
-                    self.assertEqual(replay["format"], "RMM log" if threads > 1 else "CSV")
-                    self.assertLessEqual(replay["streams"], streams)
-                    if kind == "random":
-                        self.assertEqual(replay["streams"], streams)
-
-    def test_one_event_is_enough(self):
-        for kind in ("train", "serve", "random"):
-            self.assertEqual(len(self.passes("generate", "--kind", kind, "--events", 1).splitlines()), 2)
-        self.assertEqual(len(self.passes("generate", "--threads", 5, "--events", 3).splitlines()), 4)
-
-    def test_it_does_not_flood_a_terminal(self):
-        said = self.on_terminal("generate", "--events", 1000, status=2)
-        self.assertIn("--out FILE", said)
-        self.assertNotIn("time_us", said)
-        path = self.file("t.csv", "")
-        path.unlink()
-        self.assertEqual(self.on_terminal("generate", "--events", 1000, "--out", path), "")
-        self.assertEqual(len(path.read_text().splitlines()), 1001)
-
-    def test_wrong_values(self):
-        self.fails(2, "generate", "--kind", "trian", says=['"trian"', "did you mean train?"])
-        self.fails(2, "generate", "--events", "0", says="--events")
-        self.fails(2, "generate", "--events", "100000001", says="--events")
-        self.fails(2, "generate", "--streams", "999", says="--streams")
-        self.fails(2, "generate", "--seed", "x", says='"x"')
-        self.fails(2, "generate", "--out", self.folder.name, says=["cannot be written", "directory"])
-        self.fails(2, "generate", "--out", "/nonexistent/file", says="ENOENT: no such file")
 
 
 if __name__ == "__main__":
