@@ -11,7 +11,7 @@
 
 #include "bench.h"
 #include "import.h"
-#include "program.h"
+#include "replay/program.h"
 
 #define ROUNDS 60
 

@@ -9,8 +9,8 @@
  * --rounds: 8 GiB in eight tensors are evicted and restored LARGE times (100) with verify, then one tensor of 64 MiB SMALL times
  * (10,000); see gpu_rounds.h. Without a GPU it uses the emulated device and small sizes. */
 #include "core/device/internal.h"
-#include "drive.h"
-#include "forecast.h"
+#include "plan/drive.h"
+#include "plan/forecast.h"
 #include "gpu_device.h"
 #include "gpu_kernel.h"
 #include "gpu_rounds.h"

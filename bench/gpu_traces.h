@@ -6,11 +6,11 @@
 #ifndef HR_BENCH_GPU_TRACES_H
 #define HR_BENCH_GPU_TRACES_H
 
-#include "find_limit.h"
+#include "replay/find_limit.h"
 #include "gpu_device.h"
 #include "import.h"
-#include "measure.h"
-#include "program.h"
+#include "replay/measure.h"
+#include "replay/program.h"
 
 #define TRACES 4
 #define PAGE_SIZES 5

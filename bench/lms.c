@@ -20,10 +20,10 @@
 
 #include "core/base/checked.h"
 #include "bench.h"
-#include "forecast.h"
+#include "plan/forecast.h"
 #include "import.h"
 #include "lms_fewest.h"
-#include "step_view.h"
+#include "plan/step_view.h"
 
 #define PAGE (UINT64_C(2) << 20)
 #define LINK UINT64_C(55000000000)

@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #include "bench.h"
-#include "find_limit.h"
+#include "replay/find_limit.h"
 #include "headroom_record.h"
 #include "import.h"
-#include "measure.h"
-#include "program.h"
+#include "replay/measure.h"
+#include "replay/program.h"
 #include "turns.h"
 
 #define ROUNDS 9

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "headroom.h"
-#include "program.h"
+#include "replay/program.h"
 
 #define TURN_PART 8 /* a turn ends where live bytes have fallen, or risen, by this part of the peak */
 

@@ -7,8 +7,8 @@
 
 #include "core/base/text.h"
 #include "command.h"
-#include "quote.h"
-#include "term.h"
+#include "terminal/quote.h"
+#include "terminal/term.h"
 
 #define WORD_MAX 32 /* longer words get no suggestion */
 

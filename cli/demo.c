@@ -18,7 +18,7 @@
 #include "headroom_lms.h"
 #include "headroom_oom.h"
 #include "core/os/os.h"
-#include "profile.h"
+#include "report/profile.h"
 #include "analysis/export/export_file.h"
 #include "analysis/export/export_formats.h"
 #include "analysis/page/page.h"

@@ -6,8 +6,8 @@
 #include "core/base/text.h"
 #include "command.h"
 #include "core/device/device.h"
-#include "output.h"
-#include "term.h"
+#include "terminal/output.h"
+#include "terminal/term.h"
 
 enum { JSON };
 

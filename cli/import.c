@@ -5,7 +5,7 @@
 
 #include "core/base/status.h"
 #include "core/record/compress.h"
-#include "quote.h"
+#include "terminal/quote.h"
 #include "core/trace/format.h"
 
 #define CSV_HEADER "time_us,action,id,bytes,stream"

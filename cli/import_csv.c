@@ -9,7 +9,7 @@
 #include "core/base/checked.h"
 #include "core/base/status.h"
 #include "import.h"
-#include "quote.h"
+#include "terminal/quote.h"
 
 #define COLUMNS 5 /* without the optional name, which may contain commas */
 

@@ -28,7 +28,7 @@ hr_status hr__import_torch(hr__source *source, const hr__import_options *options
 #include <stdlib.h>
 #include <string.h>
 
-#include "quote.h"
+#include "terminal/quote.h"
 
 #define ENTRY_BYTES_MAX (16u << 20)
 #define KEY_BYTES_MAX 64u

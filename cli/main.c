@@ -6,8 +6,8 @@
 #include "command.h"
 #include "core/os/os.h"
 #include "headroom_analysis.h"
-#include "quote.h"
-#include "term.h"
+#include "terminal/quote.h"
+#include "terminal/term.h"
 
 static const hr__command *const commands[] = { &hr__command_demo, &hr__command_run,    &hr__command_top, &hr__command_report,  &hr__command_diff,
 	                                           &hr__command_replay, &hr__command_plan, &hr__command_oom, &hr__command_devices };

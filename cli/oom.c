@@ -4,7 +4,7 @@
 #include "command.h"
 #include "core/memory/oom/report_write.h"
 #include "oom.h"
-#include "term.h"
+#include "terminal/term.h"
 
 enum { WIDTH, JSON };
 

@@ -15,7 +15,7 @@
 
 #include "core/base/status.h"
 #include "core/os/os.h"
-#include "quote.h"
+#include "terminal/quote.h"
 
 #define FILE_BYTES_MAX (UINT64_C(256) << 20)
 

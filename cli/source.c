@@ -17,7 +17,7 @@
 
 #include "core/base/status.h"
 #include "core/os/os.h"
-#include "quote.h"
+#include "terminal/quote.h"
 
 #define WINDOW_BYTES (2 * HR__SOURCE_LINE_MAX)
 #define RAW_BYTES 65536u

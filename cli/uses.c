@@ -12,7 +12,7 @@
 #include "core/base/assert.h"
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "quote.h"
+#include "terminal/quote.h"
 #include "tape.h"
 
 /* ---- arrays ---- */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "import.h"
-#include "program.h"
+#include "replay/program.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

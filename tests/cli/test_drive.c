@@ -1,6 +1,6 @@
 /* test_drive.c - use tapes, and driving them through the tensor API: the tape agrees with the trace; on the emulated device every
  * op finds the contents written for it, with half the memory, whatever steps are played in whatever order. */
-#include "forecast.h"
+#include "plan/forecast.h"
 #include "import.h"
 #include "test.h"
 

@@ -4,10 +4,10 @@
 #include "../../bench/lms_fewest.h"
 #include "core/base/checked.h"
 #include "core/device/device.h"
-#include "drive.h"
-#include "forecast.h"
+#include "plan/drive.h"
+#include "plan/forecast.h"
 #include "import.h"
-#include "step_view.h"
+#include "plan/step_view.h"
 #include "test.h"
 
 #define PAGE (UINT64_C(2) << 20)

@@ -5,7 +5,7 @@
 #include "fault_os.h"
 #include "core/os/os.h"
 #include "core/record/publish.h"
-#include "segments.h"
+#include "live/segments.h"
 #include "test.h"
 
 static char folder[128];

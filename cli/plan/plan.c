@@ -3,7 +3,7 @@
  *     no use events    compares the peak with the limit, and prints why more is not known
  *     --limit          one forecast (forecast.h)
  *     no limit         forecasts for several limits, as a curve */
-#include "plan.h"
+#include "plan/plan.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,8 +12,8 @@
 #include "core/base/status.h"
 #include "command.h"
 #include "import.h"
-#include "measure.h"
-#include "quote.h"
+#include "replay/measure.h"
+#include "terminal/quote.h"
 
 #define PAGE (UINT64_C(2) << 20)
 #define LINK_GB UINT64_C(55)

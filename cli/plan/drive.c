@@ -1,5 +1,5 @@
 /* drive.c - see drive.h. */
-#include "drive.h"
+#include "plan/drive.h"
 
 #include <stdlib.h>
 

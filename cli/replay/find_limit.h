@@ -2,7 +2,7 @@
 #ifndef HR_CLI_FIND_LIMIT_H
 #define HR_CLI_FIND_LIMIT_H
 
-#include "measure.h"
+#include "replay/measure.h"
 
 typedef struct hr__limit_answer {
 	uint64_t limit; /* the program runs at this and every higher limit tried; whole pages, to 0.1% of the peak */

@@ -2,8 +2,8 @@
 #ifndef HR_CLI_REPLAY_H
 #define HR_CLI_REPLAY_H
 
-#include "find_limit.h"
-#include "measure.h"
+#include "replay/find_limit.h"
+#include "replay/measure.h"
 
 typedef struct hr__replay {
 	const char *path;

@@ -7,7 +7,7 @@
 #include "command.h"
 #include "headroom_analysis.h"
 #include "analysis/capture/capture.h"
-#include "term.h"
+#include "terminal/term.h"
 
 #define HR__PROFILE_PATTERNS_MAX 64
 

@@ -1,5 +1,5 @@
 /* program.c - see program.h. */
-#include "program.h"
+#include "replay/program.h"
 
 #include <stdlib.h>
 

@@ -1,12 +1,12 @@
 /* lines.c - see lines.h. */
-#include "lines.h"
+#include "terminal/lines.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "quote.h"
-#include "term.h"
+#include "terminal/quote.h"
+#include "terminal/term.h"
 
 #define LABEL_WIDTH 14
 #define LINE_BYTES 8192u

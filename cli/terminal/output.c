@@ -1,5 +1,5 @@
 /* output.c - see output.h. */
-#include "output.h"
+#include "terminal/output.h"
 
 #include <stdio.h>
 

@@ -7,7 +7,7 @@
  *                        down 3%       up 3% by 0.1% up 25% by 0.5%
  *
  * The answer is above every failure seen. Limits are whole pages; one step is 0.1% of the peak, but at least a page. */
-#include "find_limit.h"
+#include "replay/find_limit.h"
 
 #include "core/base/checked.h"
 #include "core/base/status.h"

@@ -4,7 +4,7 @@
  * opened without following links or blocking, read and never mapped, and every number is checked before use. To prevent forged
  * statistics of another user's process, a file counts only if it is owned by the user of the process. */
 #define _GNU_SOURCE
-#include "segments.h"
+#include "live/segments.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,5 +1,5 @@
 /* profile.c - see profile.h. */
-#include "profile.h"
+#include "report/profile.h"
 
 #include <stdlib.h>
 #include <string.h>

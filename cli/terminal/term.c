@@ -1,5 +1,5 @@
 /* term.c - see term.h. */
-#include "term.h"
+#include "terminal/term.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -12,10 +12,10 @@
 #include "core/base/checked.h"
 #include "core/base/status.h"
 #include "command.h"
-#include "find_limit.h"
+#include "replay/find_limit.h"
 #include "import.h"
-#include "measure.h"
-#include "replay.h"
+#include "replay/measure.h"
+#include "replay/replay.h"
 
 #define THREADS_MOST 64
 #define REPEAT_MOST 1000000

@@ -2,7 +2,7 @@
 #ifndef HR_CLI_PLAN_H
 #define HR_CLI_PLAN_H
 
-#include "forecast.h"
+#include "plan/forecast.h"
 #include "tape.h"
 
 /* Limits that are tried if none is given, in percent of the peak. */

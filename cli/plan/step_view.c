@@ -1,5 +1,5 @@
 /* step_view.c - see step_view.h. */
-#include "step_view.h"
+#include "plan/step_view.h"
 
 #include <stdlib.h>
 

@@ -9,8 +9,8 @@
 #ifndef HR_CLI_FORECAST_H
 #define HR_CLI_FORECAST_H
 
-#include "drive.h"
-#include "term.h"
+#include "plan/drive.h"
+#include "terminal/term.h"
 
 #define HR__FORECAST_BEFORE 16u
 #define HR__FORECAST_GRANULARITY 256u /* to which the allocator rounds tensors */

@@ -11,9 +11,9 @@
 
 #include "core/base/text.h"
 #include "command.h"
-#include "output.h"
-#include "segments.h"
-#include "term.h"
+#include "terminal/output.h"
+#include "live/segments.h"
+#include "terminal/term.h"
 
 #define ROWS_UNKNOWN 24
 #define SPARK_LEAST 9  /* columns: fewer show nothing useful, and the heading has to fit */

@@ -2,12 +2,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "profile.h"
+#include "report/profile.h"
 #include "analysis/export/export.h"
 #include "analysis/export/export_file.h"
 #include "analysis/page/page.h"
 #include "analysis/view/view.h"
-#include "quote.h"
+#include "terminal/quote.h"
 
 #define STEPS_MAX 64
 

@@ -1,5 +1,5 @@
 /* quote.c - see quote.h. */
-#include "quote.h"
+#include "terminal/quote.h"
 
 #include <stdio.h>
 #include <string.h>

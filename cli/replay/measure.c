@@ -5,7 +5,7 @@
  *
  * The copies synchronize at a spinning barrier before and after each timed pass. The timed loop is run_events: only hr_alloc and
  * hr_free over the prepared events. */
-#include "measure.h"
+#include "replay/measure.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -18,7 +18,7 @@
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "headroom_record.h"
-#include "histogram.h"
+#include "replay/histogram.h"
 #include "core/os/os.h"
 
 #define PAGE_LEAST (UINT64_C(4) << 10)

@@ -8,8 +8,8 @@
 
 #include "core/base/status.h"
 #include "core/base/text.h"
-#include "replay.h"
-#include "term.h"
+#include "replay/replay.h"
+#include "terminal/term.h"
 
 #define INDENT 2
 #define CHART_ROWS 6

@@ -1,5 +1,5 @@
 /* diff.c - `headroom diff`: what changed between two traces, or between two steps. */
-#include "profile.h"
+#include "report/profile.h"
 #include "analysis/view/view.h"
 
 enum { STEP_A, STEP_B, DEVICE, SCOPE, ORDER_BY, MAX_ROWS, SHOW, HIDE, WIDTH, JSON };

@@ -4,10 +4,10 @@
 
 #include "core/base/json.h"
 #include "core/base/text.h"
-#include "lines.h"
-#include "output.h"
-#include "replay.h"
-#include "term.h"
+#include "terminal/lines.h"
+#include "terminal/output.h"
+#include "replay/replay.h"
+#include "terminal/term.h"
 
 /* ---- JSON ---- */
 

@@ -6,8 +6,8 @@
 #define HR_CLI_MEASURE_H
 
 #include "headroom.h"
-#include "program.h"
-#include "term.h"
+#include "replay/program.h"
+#include "terminal/term.h"
 
 typedef struct hr__setup {
 	const hr__program *program;

@@ -1,5 +1,5 @@
 /* forecast.c - see forecast.h. */
-#include "forecast.h"
+#include "plan/forecast.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "core/device/device.h"
-#include "step_view.h"
+#include "plan/step_view.h"
 #include "tape.h"
 
 /* ---- facts ---- */

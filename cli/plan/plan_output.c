@@ -6,10 +6,10 @@
 #include "core/base/checked.h"
 #include "core/base/json.h"
 #include "core/base/text.h"
-#include "lines.h"
-#include "output.h"
-#include "plan.h"
-#include "quote.h"
+#include "terminal/lines.h"
+#include "terminal/output.h"
+#include "plan/plan.h"
+#include "terminal/quote.h"
 
 /* ---- JSON ---- */
 
