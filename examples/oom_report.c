@@ -2,7 +2,7 @@
  *
  *     oom_report            the report, as text
  *     oom_report --log      only the allocation log, as a JSON array; read it as in examples/read_log.py
- *     oom_report --json     the whole report as JSON; `headroom oom FILE` draws it
+ *     oom_report --json     the whole report as JSON; `headroom oom FILE` prints it
  *
  * Any program that uses Headroom prints the same report with HEADROOM_OOM_REPORT=stderr in its environment. */
 #include <headroom.h>

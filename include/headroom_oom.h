@@ -24,7 +24,7 @@
  *
  *     HEADROOM_OOM_REPORT=stderr             text on the standard error
  *     HEADROOM_OOM_REPORT=/tmp/oom-%p.json   JSON in a new file for each report. %p is the process id; if the file exists, .1, .2,
- *                                            ... is appended to its name. `headroom oom FILE` draws the report
+ *                                            ... is appended to its name. `headroom oom FILE` prints the report
  *     HEADROOM_OOM_REPORT_FILES=100          most files that a process writes: 1 to 9999; default 16, also for an invalid value.
  *                                            Later reports are made, but not written to a file
  *

@@ -1,5 +1,5 @@
-"""docs/oom-report.schema.json: it constrains everything, and agrees with the tables of the header. The reports are those of the
-fuzz corpus."""
+"""docs/oom-report.schema.json: it constrains everything, and agrees with the tables of the header. The reports are in
+tests/oom/reports."""
 import copy
 import json
 import re
@@ -7,7 +7,7 @@ import unittest
 
 from schema import LOG, ROOT, SCHEMA, jsonschema, load, validate
 
-CORPUS = ROOT / "fuzz/corpus/oom_report"
+REPORTS = ROOT / "tests/oom/reports"
 GOOD = ["training", "nothing", "names"]
 HEADER = (ROOT / "include/headroom.h").read_text()
 
@@ -18,7 +18,7 @@ def table(name):
 
 
 def report(name):
-    return load((CORPUS / name).read_text())
+    return load((REPORTS / f"{name}.json").read_text())
 
 
 def objects(value, path=()):

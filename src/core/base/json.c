@@ -154,9 +154,8 @@ static bool is_plain(char c)
 	return byte >= 0x20 && byte < 0x7F && c != '"' && c != '\\';
 }
 
-static void put_string(hr__json *json, const char *text, size_t length)
+void hr__json_string_part(hr__json *json, const char *text, size_t length)
 {
-	put(json, "\"", 1);
 	while (length > 0) {
 		size_t taken = 0;
 		while (taken < length && is_plain(text[taken])) taken++;
@@ -176,6 +175,12 @@ static void put_string(hr__json *json, const char *text, size_t length)
 		text += taken;
 		length -= taken;
 	}
+}
+
+static void put_string(hr__json *json, const char *text, size_t length)
+{
+	put(json, "\"", 1);
+	hr__json_string_part(json, text, length);
 	put(json, "\"", 1);
 }
 
@@ -192,6 +197,17 @@ void hr__json_bytes(hr__json *json, const char *text, size_t length)
 {
 	begin_value(json);
 	put_string(json, text, length);
+}
+
+void hr__json_open_string(hr__json *json)
+{
+	begin_value(json);
+	put(json, "\"", 1);
+}
+
+void hr__json_close_string(hr__json *json)
+{
+	put(json, "\"", 1);
 }
 
 void hr__json_string(hr__json *json, const char *text)

@@ -48,6 +48,10 @@ HR__SHARED void hr__json_end_array(hr__json *json);  /* ] */
 HR__SHARED void hr__json_key(hr__json *json, const char *key);
 HR__SHARED void hr__json_string(hr__json *json, const char *text); /* NULL gives null */
 HR__SHARED void hr__json_bytes(hr__json *json, const char *text, size_t length);
+/* A string in parts. No part may end in the middle of a character. */
+void hr__json_open_string(hr__json *json);
+void hr__json_string_part(hr__json *json, const char *text, size_t length);
+void hr__json_close_string(hr__json *json);
 HR__SHARED void hr__json_int(hr__json *json, int64_t value);
 HR__SHARED void hr__json_uint(hr__json *json, uint64_t value);
 HR__SHARED void hr__json_double(hr__json *json, double value, int decimals);

@@ -1,32 +1,33 @@
 /* report_json.c - writes a report as JSON. docs/oom-report.schema.json defines the fields, docs/oom-report.md explains them.
  *
- * Every field of hr__report is written, so that a saved report can be read back and drawn (cli/oom_read.c). Constructs that JSON
- * readers treat differently are avoided: numbers stay below 2^63, addresses are strings, text is UTF-8. Sums over a ledger that
- * changes meanwhile are never written as negative. */
+ * The text of the report is one of the fields, so that a saved report can be printed without being drawn again (cli/oom.c).
+ * Constructs that JSON readers treat differently are avoided: numbers stay below 2^63, addresses are strings, text is UTF-8. Sums
+ * over a ledger that changes meanwhile are never written as negative. */
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/json.h"
 #include "core/base/names.h"
 #include "core/base/text.h"
 #include "core/memory/oom/report_write.h"
 
 #define REPLACEMENT "\xEF\xBF\xBD" /* U+FFFD */
 
-const char *const hr__report_verdicts[] = {
+static const char *const verdict_names[] = {
 	"unknown", "fits", "fits_after_trim", "fits_after_stitch", "fits_after_defrag", "needs_more", "never_fits", "fits_with_lms", NULL,
 };
-const char *const hr__report_tiers[] = { "none", "allocator", "device", "physical", NULL };
-const char *const hr__report_holders_by[] = { "op", "scope", "tag", NULL };
-const char *const hr__report_runs[] = { "none", "free", "in_use", "cached", "unmapped", "mixed", NULL };
+static const char *const tier_names[] = { "none", "allocator", "device", "physical", NULL };
+static const char *const holder_names[] = { "op", "scope", "tag", NULL };
+static const char *const run_names[] = { "none", "free", "in_use", "cached", "unmapped", "mixed", NULL };
 const char *const hr__report_actions[] = { "none", "alloc", "free", "failed", NULL };
-const char *const hr__report_addresses[] = { "none", "hashed", "real", NULL };
+static const char *const address_names[] = { "none", "hashed", "real", NULL };
 
-_Static_assert(sizeof hr__report_verdicts / sizeof *hr__report_verdicts == HR_VERDICT_KINDS + 1, "a name for each verdict");
-_Static_assert(sizeof hr__report_tiers / sizeof *hr__report_tiers == HR_TIER_PHYSICAL + 2, "a name for each tier");
-_Static_assert(sizeof hr__report_holders_by / sizeof *hr__report_holders_by == HR_BY_TAG + 2, "a name for each kind of holder");
-_Static_assert(sizeof hr__report_runs / sizeof *hr__report_runs == HR__RUN_MIXED + 2, "a name for each kind of run");
+_Static_assert(sizeof verdict_names / sizeof *verdict_names == HR_VERDICT_KINDS + 1, "a name for each verdict");
+_Static_assert(sizeof tier_names / sizeof *tier_names == HR_TIER_PHYSICAL + 2, "a name for each tier");
+_Static_assert(sizeof holder_names / sizeof *holder_names == HR_BY_TAG + 2, "a name for each kind of holder");
+_Static_assert(sizeof run_names / sizeof *run_names == HR__RUN_MIXED + 2, "a name for each kind of run");
 _Static_assert(sizeof hr__report_actions / sizeof *hr__report_actions == HR__LOG_FAILED + 2, "a name for each action");
-_Static_assert(sizeof hr__report_addresses / sizeof *hr__report_addresses == HR_LOG_REAL_ADDRESS + 2, "a name for each choice");
+_Static_assert(sizeof address_names / sizeof *address_names == HR_LOG_REAL_ADDRESS + 2, "a name for each choice");
 
 /* ---- values ---- */
 
@@ -169,8 +170,8 @@ static void write_verdict(hr__json *json, const hr_verdict *verdict)
 {
 	hr__json_key(json, "verdict");
 	hr__json_object(json);
-	field_choice(json, "kind", hr__report_verdicts, verdict->kind);
-	field_choice(json, "tier", hr__report_tiers, verdict->tier);
+	field_choice(json, "kind", verdict_names, verdict->kind);
+	field_choice(json, "tier", tier_names, verdict->tier);
 	field_number(json, "bytes", verdict->bytes);
 	field_number(json, "pages", verdict->pages);
 	field_text(json, "text", verdict->text, sizeof verdict->text);
@@ -186,7 +187,7 @@ static void write_options(hr__json *json, const hr_oom_options *options)
 	hr__json_field_bool(json, "report_allocations_on_oom", options->report_allocations_on_oom);
 	field_number(json, "allocation_log_buffer_size", options->allocation_log_buffer_size);
 	field_fraction(json, "allocation_log_sampling_rate", options->allocation_log_sampling_rate, 9);
-	field_choice(json, "allocation_log_address", hr__report_addresses, options->allocation_log_address);
+	field_choice(json, "allocation_log_address", address_names, options->allocation_log_address);
 	hr__json_field_bool(json, "allocation_log_allocations_only", options->allocation_log_allocations_only);
 	hr__json_field_bool(json, "callback", options->callback != NULL);
 	hr__json_end_object(json);
@@ -301,7 +302,7 @@ static void write_region(hr__json *json, const hr__report *report, const hr__rep
 	for (uint32_t i = first; i < HR__REPORT_RUNS && i - first < region->run_count; i++) {
 		const hr__run *run = &report->runs[i];
 		hr__json_object(json);
-		field_choice(json, "kind", hr__report_runs, run->kind);
+		field_choice(json, "kind", run_names, run->kind);
 		field_number(json, "bytes", run->bytes);
 		field_number(json, "in_use_bytes", run->in_use);
 		field_number(json, "chunks", run->chunks);
@@ -347,7 +348,21 @@ static void write_log(hr__json *json, const hr__report *report)
 	hr__json_end_array(json);
 }
 
-void hr__report_write(const hr__report *report, hr__json *json)
+static bool put_text(void *json, const char *bytes, size_t length)
+{
+	hr__json_string_part(json, bytes, length);
+	return true;
+}
+
+static void write_text(hr__json *json, const hr__report *report)
+{
+	hr__json_key(json, "text");
+	hr__json_open_string(json);
+	hr__report_text(report, put_text, json);
+	hr__json_close_string(json);
+}
+
+static void write_whole(hr__json *json, const hr__report *report)
 {
 	hr__json_object(json);
 	hr__json_field_string(json, "format", HR__REPORT_FORMAT);
@@ -360,7 +375,7 @@ void hr__report_write(const hr__report *report, hr__json *json)
 	write_stats(json, &report->stats);
 	hr__json_key(json, "holders");
 	hr__json_object(json);
-	for (unsigned i = 0; hr__report_holders_by[i]; i++) write_holders(json, hr__report_holders_by[i], &report->holders[i]);
+	for (unsigned i = 0; holder_names[i]; i++) write_holders(json, holder_names[i], &report->holders[i]);
 	hr__json_end_object(json);
 	write_largest(json, report);
 	write_sizes(json, report);
@@ -372,6 +387,7 @@ void hr__report_write(const hr__report *report, hr__json *json)
 	field_number(json, "longest_hold", report->longest_hold);
 	field_number(json, "chunks_visited", report->chunks_visited);
 	field_number(json, "log_total", report->log_total);
+	write_text(json, report);
 	hr__json_key(json, "log");
 	write_log(json, report);
 	hr__json_end_object(json);
@@ -400,11 +416,6 @@ static bool to_sink(const hr__report *report, void (*write)(hr__json *, const hr
 	hr__json_init(&json, pass_on, &target);
 	write(&json, report);
 	return hr__json_finish(&json) == HR_OK && !target.failed;
-}
-
-static void write_whole(hr__json *json, const hr__report *report)
-{
-	hr__report_write(report, json);
 }
 
 bool hr__report_json(const hr__report *report, hr__report_sink sink, void *context)

@@ -19,21 +19,19 @@
 #define LARGEST_SHOWN 10u
 #define REGIONS_SHOWN 16u
 #define LOG_SHOWN 20u
-#define BAR_MOST 40u
+#define WIDTH 100u
+#define BAR 40u
 #define TENSOR_COLUMNS 24u
 #define TENSOR_BYTES 256u
 #define NAME_COLUMNS 120u                       /* limit on the columns of one name */
 #define SAFE_BYTES(columns) (4 * (columns) + 4) /* a column takes at most 4 bytes; plus three dots and a 0 */
 #define PARAGRAPH_BYTES 2048u
 #define NOT_SAID "(not said)"
-#define WIDE_COLUMNS 100u /* below this width, the last operations are shown without shapes */
 
 struct report_page {
 	const hr__report *report;
 	hr__report_sink sink;
 	void *context;
-	const char *const *styles;
-	unsigned width;
 	bool failed;
 	size_t used;
 	char buffer[512];
@@ -47,15 +45,16 @@ static void flush(struct report_page *page)
 	page->used = 0;
 }
 
+/* The sink never receives a part of a character: report_json.c escapes the text. */
 static void put(struct report_page *page, const char *bytes, size_t length)
 {
 	while (length > 0) {
-		if (page->used == sizeof page->buffer) flush(page);
-		size_t room = sizeof page->buffer - page->used, taken = length < room ? length : room;
+		size_t room = sizeof page->buffer - page->used, taken = length <= room ? length : hr__utf8_trim(bytes, room);
 		memcpy(page->buffer + page->used, bytes, taken);
 		page->used += taken;
 		bytes += taken;
 		length -= taken;
+		if (length > 0) flush(page);
 	}
 }
 
@@ -77,11 +76,6 @@ __attribute__((format(printf, 2, 3))) static void say(struct report_page *page, 
 	vsnprintf(text, sizeof text, format, arguments);
 	va_end(arguments);
 	put_text(page, text);
-}
-
-static void style(struct report_page *page, hr__report_style wanted)
-{
-	if (page->styles) put_text(page, page->styles[wanted]);
 }
 
 /* ---- sanitized text ---- */
@@ -149,11 +143,10 @@ static const char *safe(const char *text, size_t length, unsigned columns, char 
 	return out;
 }
 
-/* safe() for a name, in at most NAME_COLUMNS columns. */
 static const char *safe_name(hr_name name, unsigned columns, char *out)
 {
 	const char *text = hr_name_text(name);
-	return safe(text, strlen(text), columns < NAME_COLUMNS ? columns : NAME_COLUMNS, out);
+	return safe(text, strlen(text), columns, out);
 }
 
 /* Bytes up to a space at which a line may end: not the space between a number and its unit. */
@@ -177,7 +170,7 @@ static void wrap(struct report_page *page, unsigned first, unsigned indent, cons
 	while (*text) {
 		size_t length = word_length(text);
 		unsigned word = columns_of(text, length);
-		if (!fresh && column + 1 + word > page->width) {
+		if (!fresh && column + 1 + word > WIDTH) {
 			put_text(page, "\n");
 			put_times(page, ' ', indent);
 			column = indent;
@@ -197,9 +190,7 @@ static void wrap(struct report_page *page, unsigned first, unsigned indent, cons
 static void heading(struct report_page *page, const char *title, const char *rest)
 {
 	put_text(page, "\n");
-	style(page, HR__REPORT_HEADING);
 	put_text(page, title);
-	style(page, HR__REPORT_PLAIN);
 	wrap(page, (unsigned)strlen(title), INDENT, rest);
 }
 
@@ -299,10 +290,8 @@ static void write_headline(struct report_page *page)
 {
 	const hr__report *report = page->report;
 	char paragraph[PARAGRAPH_BYTES] = "", text[SAFE_BYTES(200u)], size[SIZE_BYTES], tensor[TENSOR_BYTES];
-	unsigned columns = page->width - 10; /* a name is one word, with quotes and a comma, and is not wrapped */
-	style(page, HR__REPORT_ERROR);
+	const unsigned columns = WIDTH - 10; /* a name is one word, with quotes and a comma, and is not wrapped */
 	put_text(page, "Out of memory:");
-	style(page, HR__REPORT_STRONG);
 	put_text(page, " ");
 	if (report->op) append(paragraph, "op \"%s\"", safe_name(report->op, columns, text));
 	else append(paragraph, "a request");
@@ -314,7 +303,6 @@ static void write_headline(struct report_page *page)
 	append(paragraph, ", allocator %s.", safe(report->allocator, sizeof report->allocator, 32, text));
 	append(paragraph, " %s", safe(verdict_text(&report->verdict), sizeof report->verdict.text, 200, text));
 	wrap(page, 15, 0, paragraph);
-	style(page, HR__REPORT_PLAIN);
 }
 
 static void write_advice(struct report_page *page)
@@ -363,21 +351,16 @@ static void write_when(struct report_page *page)
 {
 	const hr__report *report = page->report;
 	char time[HR__REPORT_TIME_BYTES], count[COUNT_BYTES];
-	style(page, HR__REPORT_DIM);
 	say(page, "%s, process %u", hr__report_time(report->time_ns, time), report->process);
 	if (report->thread) say(page, ", thread %u", report->thread);
 	say(page, ", report %s of this process", count_text(report->sequence, count));
-	style(page, HR__REPORT_PLAIN);
 	put_text(page, "\n");
 }
 
 /* ---- the numbers ---- */
 
-/* Columns that a row leaves for its remark. */
-static unsigned remark_columns(const struct report_page *page)
-{
-	return page->width > INDENT + 33 + 20 ? page->width - INDENT - 33 : 20;
-}
+#define REMARK_INDENT (INDENT + 33)
+#define REMARK_COLUMNS (WIDTH - REMARK_INDENT)
 
 /* Whether [text] can be wrapped into lines of [columns]. */
 static bool words_fit(const char *text, unsigned columns)
@@ -395,11 +378,10 @@ static bool words_fit(const char *text, unsigned columns)
 static void row(struct report_page *page, const char *label, const char *value, const char *remark)
 {
 	char shown[SAFE_BYTES(NAME_COLUMNS)];
-	unsigned columns = remark_columns(page), indent = INDENT + 33;
-	bool wraps = words_fit(remark, columns);
-	safe(remark, strlen(remark), wraps || columns > NAME_COLUMNS ? NAME_COLUMNS : columns, shown);
+	bool wraps = words_fit(remark, REMARK_COLUMNS);
+	safe(remark, strlen(remark), wraps ? NAME_COLUMNS : REMARK_COLUMNS, shown);
 	say(page, "%*s%-18s %12s%s", INDENT, "", label, value, *shown ? "  " : "");
-	if (wraps) wrap(page, indent, indent, shown);
+	if (wraps) wrap(page, REMARK_INDENT, REMARK_INDENT, shown);
 	else say(page, "%s\n", shown);
 }
 
@@ -436,7 +418,7 @@ static void write_device_numbers(struct report_page *page)
 	safe(report->card, sizeof report->card, 96, card);
 	size_text(report->free_bytes, more);
 	snprintf(remark, sizeof remark, "%s%s%s, of which %s are free", name, *card ? ", " : "", card, more);
-	bool apart = columns_of(remark, strlen(remark)) > remark_columns(page); /* then the description gets its own row */
+	bool apart = columns_of(remark, strlen(remark)) > REMARK_COLUMNS; /* then the description gets its own row */
 	if (apart) snprintf(remark, sizeof remark, "%s, of which %s are free", name, more);
 	row(page, "device", size_text(report->total_bytes, size), remark);
 	if (apart) row(page, "", "", card);
@@ -471,14 +453,13 @@ static void write_holders(struct report_page *page, hr_holder_kind kind)
 	const hr__report_holders *holders = &page->report->holders[kind];
 	uint32_t count = holders->count < HR__REPORT_TOP ? holders->count : HR__REPORT_TOP;
 	uint64_t rest_bytes = amount(holders->rest_bytes), rest_blocks = amount(holders->rest_blocks);
-	unsigned columns = page->width > 60 ? page->width - 40 : 20;
 	char name[SAFE_BYTES(NAME_COLUMNS)], rest[64], digits[COUNT_BYTES];
 	if (!says_something(holders)) return;
 	heading(page, titles[kind], remark_on_names(holders, count));
 	for (uint32_t i = 0; i < count; i++) {
 		const hr_holder *holder = &holders->top[i];
 		if (i < HOLDERS_SHOWN) {
-			const char *text = holder->name ? safe_name(holder->name, columns, name) : NOT_SAID;
+			const char *text = holder->name ? safe_name(holder->name, WIDTH - 40, name) : NOT_SAID;
 			holder_row(page, amount(holder->bytes), holder->count, text);
 		} else {
 			rest_bytes = sum(rest_bytes, amount(holder->bytes));
@@ -505,7 +486,7 @@ static unsigned name_columns(hr_name name, unsigned around)
 static void end_with_names(struct report_page *page, unsigned column, hr_name op, hr_name scope, hr_name tag)
 {
 	char name[SAFE_BYTES(NAME_COLUMNS)];
-	unsigned room = page->width > column + 20 ? page->width - column : 20;
+	unsigned room = WIDTH - column;
 	unsigned op_all = op ? name_columns(op, 0) : (unsigned)strlen(NOT_SAID), scope_all = name_columns(scope, 4);
 	unsigned op_room = scope_all < room / 2 ? room - scope_all : room / 2;
 	if (op_room > op_all) op_room = op_all;
@@ -546,7 +527,6 @@ static void write_sizes(struct report_page *page)
 	const hr__report *report = page->report;
 	uint64_t most = 0;
 	char from[SIZE_BYTES], to[SIZE_BYTES], size[SIZE_BYTES], count[COUNT_BYTES];
-	unsigned bar = page->width > 60 + BAR_MOST ? BAR_MOST : page->width > 70 ? page->width - 60 : 10;
 	for (uint32_t i = 0; i < HR__REPORT_SIZES; i++)
 		if (amount(report->size_bytes[i]) > most) most = amount(report->size_bytes[i]);
 	if (most == 0) return;
@@ -554,20 +534,16 @@ static void write_sizes(struct report_page *page)
 	for (uint32_t i = 0; i < HR__REPORT_SIZES; i++) {
 		uint64_t bytes = amount(report->size_bytes[i]), blocks = amount(report->size_blocks[i]);
 		if (bytes == 0 && blocks == 0) continue;
-		unsigned length = (unsigned)(((unsigned __int128)bytes * bar + most - 1) / most);
+		unsigned length = (unsigned)(((unsigned __int128)bytes * BAR + most - 1) / most);
 		say(page, "%*s%10s to %10s %9s %-6s %10s  ", INDENT, "", size_text(UINT64_C(1) << i, from), size_text(UINT64_C(2) << i, to),
 		    count_text(blocks, count), blocks == 1 ? "block" : "blocks", size_text(bytes, size));
-		style(page, HR__REPORT_IN_USE);
 		put_times(page, '#', length);
-		style(page, HR__REPORT_PLAIN);
 		put_text(page, "\n");
 	}
 }
 
 /* By hr__run_kind; 0 = none. */
 static const char map_cells[] = { ' ', '.', '#', 'c', ' ', '+' };
-static const hr__report_style map_styles[] = { HR__REPORT_PLAIN,  HR__REPORT_FREE,  HR__REPORT_IN_USE,
-	                                           HR__REPORT_CACHED, HR__REPORT_PLAIN, HR__REPORT_MIXED };
 
 #define KINDS (HR__RUN_MIXED + 1)
 
@@ -601,8 +577,7 @@ static void draw_map(struct report_page *page, const hr__report_region *region)
 	uint32_t first = region->first_run < HR__REPORT_RUNS ? region->first_run : HR__REPORT_RUNS;
 	uint32_t count = region->run_count < HR__REPORT_RUNS - first ? region->run_count : HR__REPORT_RUNS - first;
 	struct walk walk = { &report->runs[first], &report->runs[first] + count, 0 };
-	unsigned cells = page->width - 2 * INDENT;
-	hr__report_style now = HR__REPORT_PLAIN;
+	const unsigned cells = WIDTH - 2 * INDENT;
 	uint64_t total = 0, done = 0;
 	for (uint32_t i = 0; i < count; i++) total = sum(total, report->runs[first + i].bytes);
 	if (total == 0) return;
@@ -613,14 +588,8 @@ static void draw_map(struct report_page *page, const hr__report_region *region)
 		unsigned kind = until > done ? next_cell(&walk, until - done)
 		                             : next_cell(&(struct walk){ walk.run, walk.end, walk.into }, 1);
 		done = until;
-		if (map_styles[kind] != now) {
-			style(page, HR__REPORT_PLAIN);
-			style(page, map_styles[kind]);
-		}
-		now = map_styles[kind];
 		put(page, &map_cells[kind], 1);
 	}
-	style(page, HR__REPORT_PLAIN);
 	put_text(page, "|\n");
 }
 
@@ -680,13 +649,12 @@ static void write_regions(struct report_page *page)
 static void log_row(struct report_page *page, const char *when, const char *action, const hr__log_entry *entry)
 {
 	char size[SIZE_BYTES], thread[16];
-	bool wide = page->width >= WIDE_COLUMNS;
 	say(page, "%*s%15s  %-6s %10s  ", INDENT, "", when, action, size_text(entry->bytes, size));
-	if (wide) put_tensor(page, (hr_dtype)entry->dtype, entry->shape);
+	put_tensor(page, (hr_dtype)entry->dtype, entry->shape);
 	int used = snprintf(thread, sizeof thread, "t%-2u ", entry->thread);
 	put_text(page, thread);
-	/* Tags, and on a narrow page shapes, appear only in the JSON: there is no room for them here. */
-	end_with_names(page, INDENT + 36 + (wide ? TENSOR_COLUMNS + 2 : 0) + (unsigned)used, entry->op, entry->scope, HR_NAME_NONE);
+	/* Tags appear only in the JSON: there is no room for them here. */
+	end_with_names(page, INDENT + 36 + TENSOR_COLUMNS + 2 + (unsigned)used, entry->op, entry->scope, HR_NAME_NONE);
 }
 
 static void write_log_heading(struct report_page *page, uint32_t count, uint32_t shown)
@@ -720,7 +688,6 @@ static void write_log(struct report_page *page)
 		snprintf(when, sizeof when, "%s %s", time, later ? "after" : "before");
 		log_row(page, when, entry->action <= HR__LOG_FAILED ? hr__report_actions[entry->action] : "?", entry);
 	}
-	style(page, HR__REPORT_ERROR);
 	log_row(page, "now", "FAILED",
 	        &(hr__log_entry){ .bytes = report->bytes,
 	                          .op = report->op,
@@ -729,18 +696,13 @@ static void write_log(struct report_page *page)
 	                          .shape = report->shape,
 	                          .dtype = (uint8_t)report->dtype,
 	                          .thread = report->thread });
-	style(page, HR__REPORT_PLAIN);
 }
 
 /* ---- the whole report ---- */
 
-bool hr__report_draw(const hr__report *report, const hr__report_look *look, hr__report_sink sink, void *context)
+bool hr__report_text(const hr__report *report, hr__report_sink sink, void *context)
 {
-	struct report_page page = { .report = report, .sink = sink, .context = context, .width = HR__REPORT_WIDTH };
-	if (look && look->width) page.width = look->width;
-	if (page.width < HR__REPORT_WIDTH_LEAST) page.width = HR__REPORT_WIDTH_LEAST;
-	if (page.width > HR__REPORT_WIDTH_MOST) page.width = HR__REPORT_WIDTH_MOST;
-	if (look) page.styles = look->styles;
+	struct report_page page = { .report = report, .sink = sink, .context = context };
 	write_headline(&page);
 	write_advice(&page);
 	write_tier(&page);
@@ -757,9 +719,4 @@ bool hr__report_draw(const hr__report *report, const hr__report_look *look, hr__
 	write_log(&page);
 	flush(&page);
 	return !page.failed;
-}
-
-bool hr__report_text(const hr__report *report, hr__report_sink sink, void *context)
-{
-	return hr__report_draw(report, NULL, sink, context);
 }
