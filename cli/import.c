@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "analysis/import/pickle.h"
 #include "core/base/status.h"
 #include "core/record/compress.h"
 #include "terminal/quote.h"
@@ -71,17 +72,9 @@ static hr_status unknown_kind(hr__source *source)
 	hr_status status = hr__source_next_line(source, &line);
 	if (status && status != HR_NOT_READY) return status;
 	hr__fail(HR_BAD_FORMAT,
-	         "expected the header " CSV_HEADER ", or that of an RMM log, a PyTorch snapshot as JSON, or a Headroom trace; found %s",
+	         "expected the header " CSV_HEADER ", or that of an RMM log, a PyTorch snapshot, or a Headroom trace; found %s",
 	         hr__quote(status ? "" : line.text, status ? 0 : line.length, quoted));
 	return hr__source_fail_line(source, HR_BAD_FORMAT, 1);
-}
-
-static hr_status pickled(hr__source *source)
-{
-	hr__fail(HR_UNSUPPORTED,
-	         "it is a pickle, which only Python should read; turn it into JSON: python3 -c \"import json, pickle, sys; "
-	         "json.dump(pickle.load(open(sys.argv[1], 'rb')), open(sys.argv[2], 'w'))\" IN OUT");
-	return hr__source_fail(source, HR_UNSUPPORTED);
 }
 
 static hr_status begin_uses(const hr__import_options *options, hr__tape *tape)
@@ -112,15 +105,13 @@ static hr_status import(hr__source *source, const hr__import_options *options, h
 	} else if (begins_with(bytes, count, RMM_HEADER)) {
 		hr__tape_init(tape, HR__TAPE_RMM);
 		status = hr__import_rmm(source, tape);
-	} else if (blank < count && bytes[blank] == '{') {
+	} else if (blank < count && (bytes[blank] == '{' || (unsigned char)bytes[0] == HR__PICKLE_FIRST_BYTE)) {
 		hr__tape_init(tape, HR__TAPE_TORCH);
 		status = hr__import_torch(source, options, tape);
 	} else if (begins_with(bytes, count, HR__TRACE_MAGIC) || (hr__source_path(source) && begins_with(bytes, count, HR__PACKED_MAGIC))) {
 		hr__tape_init(tape, HR__TAPE_HEADROOM);
 		status = begin_uses(options, tape);
 		if (!status) status = hr__import_headroom(source, options, tape);
-	} else if (count >= 2 && (unsigned char)bytes[0] == 0x80 && bytes[1] >= 2 && bytes[1] <= 5) {
-		status = pickled(source);
 	} else {
 		status = unknown_kind(source);
 	}

@@ -2,7 +2,7 @@
  *
  *     CSV of traces/      time_us,action,id,bytes,stream[,name]                          import_csv.c
  *     RMM log             Thread,Time,Action,Pointer,Size,Stream                         import_rmm.c
- *     PyTorch snapshot    {"device_traces": [[{"action": "alloc", ...}]]}                import_torch.c
+ *     PyTorch snapshot    {"device_traces": [[{"action": "alloc", ...}]]}, or a pickle   import_torch.c
  *     Headroom trace      docs/trace-format.md                                           import_headroom.c
  *
  * The format is recognised by content, never by file name; all but the last may be packed with gzip. Any bytes are safe to read.

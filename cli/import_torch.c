@@ -1,11 +1,13 @@
-/* import_torch.c - memory snapshots of PyTorch as JSON: what torch.cuda.memory._snapshot() returns, or the pickle of _dump_snapshot
- * converted with json.dump.
+/* import_torch.c - memory snapshots of PyTorch: the pickle that torch.cuda.memory._dump_snapshot() writes, or what
+ * torch.cuda.memory._snapshot() returns as JSON.
  *
  *     {"segments": [...], "device_traces": [[{"action": "alloc", "addr": 140, "size": 512, "stream": 0, "time_us": 1, "frames":
  *      [...]}, ...], ...one list for each device], "allocator_settings": {...}}
  *
- * Snapshots with stacks can have gigabytes, so the file is never held in memory as a whole. It is read once; everything outside
- * "device_traces" is skipped, and each entry is parsed by jansson separately.
+ * Snapshots with stacks can have gigabytes as JSON, so the text is never held in memory as a whole. It is read once; everything
+ * outside "device_traces" is skipped, and each entry is parsed by jansson separately. A pickle stores each stack once, however many
+ * entries have it, and was 30 times smaller in a training step with C++ stacks. It is read as a whole (analysis/import/pickle.h),
+ * and each entry is converted to the JSON object that the text would give.
  *
  *     alloc, free_completed         used; free_requested instead, if the device has no free_completed at all
  *     segment_*, snapshot, others   skipped: actions of PyTorch's allocator, not of the program
@@ -18,7 +20,8 @@
 hr_status hr__import_torch(hr__source *source, const hr__import_options *options, hr__tape *tape)
 {
 	(void)options, (void)tape;
-	hr__fail(HR_UNSUPPORTED, "it is JSON, and this program was built without jansson; install libjansson-dev and build again");
+	hr__fail(HR_UNSUPPORTED,
+	         "it is a PyTorch snapshot, and this program was built without jansson; install libjansson-dev and build again");
 	return hr__source_fail(source, HR_UNSUPPORTED);
 }
 
@@ -28,6 +31,7 @@ hr_status hr__import_torch(hr__source *source, const hr__import_options *options
 #include <stdlib.h>
 #include <string.h>
 
+#include "pickle_json.h"
 #include "terminal/quote.h"
 
 #define ENTRY_BYTES_MAX (16u << 20)
@@ -61,6 +65,7 @@ struct torch_reader {
 	struct device *per_device; /* DEVICES_MAX entries */
 	uint32_t devices;
 	bool has_traces;
+	bool is_pickle; /* positions of entries are numbers from 0 instead of offsets */
 };
 
 /* ---- bytes ---- */
@@ -193,8 +198,13 @@ static bool take_key(struct torch_reader *reader, char key[KEY_BYTES_MAX])
 
 static bool bad_entry(struct torch_reader *reader, uint64_t offset, const char *why, const char *detail)
 {
-	hr__fail(HR_BAD_FORMAT, "in an entry of device_traces: %s%s", why, detail);
-	reader->status = hr__source_fail_byte(reader->source, HR_BAD_FORMAT, offset);
+	if (reader->is_pickle) {
+		hr__fail(HR_BAD_FORMAT, "in entry %llu of a list of device_traces: %s%s", (unsigned long long)offset, why, detail);
+		reader->status = hr__source_fail(reader->source, HR_BAD_FORMAT);
+	} else {
+		hr__fail(HR_BAD_FORMAT, "in an entry of device_traces: %s%s", why, detail);
+		reader->status = hr__source_fail_byte(reader->source, HR_BAD_FORMAT, offset);
+	}
 	return false;
 }
 
@@ -322,6 +332,71 @@ static bool take_snapshot(struct torch_reader *reader)
 	return look_past_space(reader) == END ? reader->status == HR_OK : expected(reader, "the end of the file");
 }
 
+/* ---- pickles ---- */
+
+static hr_status more_of_pickle(void *context, const char **bytes, size_t *count)
+{
+	struct torch_reader *reader = context;
+	reader->at = reader->end;
+	refill(reader);
+	*bytes = reader->at;
+	*count = (size_t)(reader->end - reader->at);
+	return reader->status;
+}
+
+static bool add_pickled_device(struct torch_reader *reader, hr__pickle_json *json, uint32_t list, uint32_t device)
+{
+	uint64_t number = 0;
+	if (device >= DEVICES_MAX) return bad_entry(reader, 0, "expected at most 1024 devices", "");
+	if (hr__pickle_kind_of(json->pickle, list) != HR__PICKLE_LIST)
+		return bad_entry(reader, 0, "expected a list for each device", "");
+	/* A long list for each of 1024 devices would take 1024 times as long as the file's size allows. */
+	if (hr__pickle_shared(json->pickle, list) && hr__pickle_first(json->pickle, list))
+		return bad_entry(reader, 0, "expected a separate list for each device", "");
+	reader->devices = device + 1;
+	for (uint32_t item = hr__pickle_first(json->pickle, list); item; item = hr__pickle_next(json->pickle, item), number++) {
+		uint32_t entry = hr__pickle_at(json->pickle, item);
+		if (hr__pickle_kind_of(json->pickle, entry) != HR__PICKLE_DICT) return bad_entry(reader, number, "expected a dict", "");
+		json_t *object = hr__pickle_json_of(json, entry);
+		if (object) add_object(reader, object, device, number);
+		else reader->status = hr__fail(HR_NO_HOST_MEMORY, "no memory for an entry of a snapshot");
+		json_decref(object);
+		if (reader->status) return false;
+	}
+	return true;
+}
+
+static bool add_pickled_devices(struct torch_reader *reader, hr__pickle_json *json)
+{
+	uint32_t device = 0, traces = hr__pickle_find(json->pickle, hr__pickle_root(json->pickle), "device_traces");
+	if (!traces) return true;
+	if (hr__pickle_kind_of(json->pickle, traces) != HR__PICKLE_LIST)
+		return bad_entry(reader, 0, "expected a list as ", "device_traces");
+	reader->has_traces = true;
+	for (uint32_t item = hr__pickle_first(json->pickle, traces); item; item = hr__pickle_next(json->pickle, item))
+		if (!add_pickled_device(reader, json, hr__pickle_at(json->pickle, item), device++)) return false;
+	return true;
+}
+
+static bool take_pickle(struct torch_reader *reader)
+{
+	hr__pickle_json json;
+	hr__pickle *pickle;
+	uint64_t offset;
+	reader->is_pickle = true;
+	reader->end = reader->at; /* more_of_pickle provides the buffered bytes again */
+	hr_status status = hr__pickle_read(&(hr__pickle_input){ more_of_pickle, reader }, &offset, &pickle);
+	if (status && !reader->status) reader->status = hr__source_fail_byte(reader->source, status, offset);
+	if (status) return false;
+	reader->status = hr__pickle_json_init(&json, pickle);
+	if (!reader->status) {
+		add_pickled_devices(reader, &json);
+		hr__pickle_json_free(&json);
+	}
+	hr__pickle_free(pickle);
+	return reader->status == HR_OK;
+}
+
 /* ---- filling the tape ---- */
 
 static hr_status choose_device(const struct torch_reader *reader, int64_t wanted, uint32_t *out)
@@ -364,7 +439,7 @@ hr_status hr__import_torch(hr__source *source, const hr__import_options *options
 	struct torch_reader reader = { .source = source, .per_device = calloc(DEVICES_MAX, sizeof *reader.per_device) };
 	if (!reader.per_device) return hr__fail(HR_NO_HOST_MEMORY, "no memory for reading a snapshot");
 	hr_status status = HR_OK;
-	if (!take_snapshot(&reader)) {
+	if (!(look(&reader) == HR__PICKLE_FIRST_BYTE ? take_pickle : take_snapshot)(&reader)) {
 		status = reader.status;
 	} else {
 		status = choose_device(&reader, options->device_index, &device);

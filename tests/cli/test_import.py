@@ -3,6 +3,7 @@ and what was expected."""
 import gzip
 import json
 import os
+import pickle
 import subprocess
 import unittest
 from pathlib import Path
@@ -38,7 +39,6 @@ class Files(CommandTest):
         self.fails(2, "replay", self.file("a.txt", b"\0" * 100), says=["a.txt: line 1", "NUL"])
         self.fails(2, "replay", self.file("a.txt", "x\033[31m\u0085\xff\n"), says="\\x1B[31m")
         self.fails(2, "replay", "/dev/zero", says="/dev/zero: line 1")
-        self.fails(2, "replay", self.file("p.pickle", b"\x80\x04\x95abc"), says=["pickle", "JSON"])
 
     def test_odd_names_are_quoted(self):
         self.fails(2, "replay", self.file("with space\n.csv", "x"), says="with space\\x0A.csv")
@@ -257,6 +257,93 @@ class Torch(CommandTest):
         self.bad('{"a": ' + "[" * 100000, "closing bracket")
         self.bad('{"device_traces": [[{"action": ' + "[" * 100000 + "]" * 100000 + "}]]}", "in an entry")
         self.bad('{"device_traces": [' + "[]," * 2000 + "[]]}", "at most 1024 devices")
+
+
+class RunsACommand:
+    """Unpickling an instance calls os.system."""
+    def __init__(self, command):
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+@unittest.skipUnless(has("jansson"), "built without jansson")
+class TorchPickle(CommandTest):
+    SAMPLE = Path(__file__).parent.parent / "data" / "torch_snapshot_4.pickle"
+
+    def figures(self, path, *options):
+        replay = self.json("replay", path, "--no-timing", *options)
+        return tuple(replay[key] for key in ("format", "allocs", "frees", "streams", "peak_live_bytes"))
+
+    def pickled(self, data, protocol=4):
+        return self.file("snapshot.pickle", pickle.dumps(data, protocol))
+
+    def bad(self, data, *says):
+        self.fails(2, "replay", self.pickled(data), says=["snapshot.pickle: ", *says])
+
+    def test_a_snapshot_of_pytorch(self):
+        live, peak, allocs, frees = {}, 0, 0, 0
+        for entry in pickle.loads(self.SAMPLE.read_bytes())["device_traces"][0]:
+            if entry["action"] == "alloc":
+                live[entry["addr"]] = entry["size"]
+                allocs, peak = allocs + 1, max(peak, sum(live.values()))
+            elif entry["action"] == "free_completed" and live.pop(entry["addr"], None):
+                frees += 1
+        self.assertGreater(frees, 5)
+        self.assertEqual(self.figures(self.SAMPLE), ("PyTorch snapshot", allocs, frees, 2, peak))
+        self.assertIn("1 request that failed", self.passes("replay", self.SAMPLE, "--no-timing"))
+
+    def test_pickle_and_json_replay_the_same(self):
+        expected = self.figures(self.SAMPLE.with_name("torch_snapshot.json"))
+        for protocol in range(2, 6):
+            self.assertEqual(self.figures(self.SAMPLE.with_name(f"torch_snapshot_{protocol}.pickle")), expected)
+
+    @unittest.skipUnless(has("zlib"), "built without zlib")
+    def test_gzip_and_standard_input(self):
+        packed = self.file("s.pickle.gz", gzip.compress(self.SAMPLE.read_bytes()))
+        self.assertEqual(self.figures(packed), self.figures(self.SAMPLE))
+        with open(self.SAMPLE, "rb") as file:
+            result = subprocess.run([COMMAND, "replay", "-", "--no-timing", "--json"], stdin=file, capture_output=True, check=True)
+        self.assertEqual(json.loads(result.stdout)["allocs"], self.figures(self.SAMPLE)[1])
+
+    def test_devices(self):
+        event = {"action": "alloc", "addr": 1, "size": 10, "stream": 0}
+        path = self.pickled({"device_traces": ([event], [dict(event, size=20), dict(event, addr=2, size=20)], [])})
+        self.assertEqual(self.figures(path)[-1], 40)
+        self.assertEqual(self.figures(path, "--device-index", 0)[-1], 10)
+        self.fails(2, "replay", path, "--device-index", 3, says=["snapshot.pickle", "no device 3"])
+
+    def test_a_pickle_that_runs_a_command_is_refused(self):
+        trap = Path(self.folder.name) / "trap"
+        for protocol in range(2, 6):
+            for data in (RunsACommand(f"touch {trap}"), {"device_traces": [[RunsACommand(f"touch {trap}")]]}):
+                self.fails(2, "replay", self.pickled(data, protocol), says=["snapshot.pickle: byte ", "would run code from this file"])
+        self.assertFalse(trap.exists())
+        pickle.loads(pickle.dumps(RunsACommand(f"touch {trap}")))
+        self.assertTrue(trap.exists())
+
+    def test_bad_snapshots(self):
+        event = {"action": "alloc", "addr": 4096, "size": 512, "stream": 0, "time_us": 1}
+        self.bad({"device_traces": [[set()]]}, "byte ", "EMPTY_SET")
+        self.bad([], "device_traces")
+        self.bad({"segments": []}, "device_traces")
+        self.bad({"device_traces": []}, "no events")
+        self.bad({"device_traces": {}}, "expected a list as device_traces")
+        self.bad({"device_traces": [3]}, "expected a list for each device")
+        self.bad({"device_traces": [[event, 3]]}, "in entry 1", "expected a dict")
+        self.bad({"device_traces": [[event, event, {"addr": 1}]]}, "in entry 2", "action")
+        self.bad({"device_traces": [[dict(event, size=-512)]]}, "in entry 0", "size")
+        self.bad({"device_traces": [[dict(event, size=5.5)]]}, "in entry 0", "size")
+        self.bad({"device_traces": [[dict(event, addr="4096")]]}, "in entry 0", "addr")
+        self.bad({"device_traces": [[dict(event, addr=1 << 63)]]}, "in entry 0", "addr")
+        self.bad({"device_traces": [[dict(event, addr=1 << 64)]]}, "byte ", "64 bits")
+        self.bad({"device_traces": [[]] * 2000}, "at most 1024 devices")
+        self.bad({"device_traces": [[event]] * 2}, "a separate list for each device")
+        whole = pickle.dumps({"device_traces": [[event]], "segments": [(1, "a")]})
+        for length in range(1, len(whole), 9):
+            self.fails(2, "replay", self.file("cut.pickle", whole[:length]), says=f"cut.pickle: byte {length}: the pickle ends in the middle")
+        self.fails(2, "replay", self.file("more.pickle", whole + b"x"), says=f"more.pickle: byte {len(whole)}: expected the end of the file")
 
 
 class Headroom(CommandTest):
