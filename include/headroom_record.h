@@ -5,6 +5,7 @@
  *
  *     hr_trace_start, hr_trace_stop          one trace file, from start to stop
  *     hr_profiler_start, hr_profiler_stop    a log directory; the whole run, or chosen steps
+ *     hr_stack_intern, hr_stack_set          call stacks, provided by plug-ins
  *     HEADROOM_TRACE=FILE program            a program that calls none of these
  *
  * A program never fails because it is recorded: a write error is a status here, and a count of lost events in the trace file. If
@@ -29,7 +30,8 @@ extern "C" {
 #endif
 
 /* Starts recording every event of every allocator to a new file at [path] (docs/trace-format.md). Blocks that are already allocated
- * are written first. The file is readable at any moment, also after the process is killed.
+ * are written first. The file is readable at any moment, also after the process is killed. Call stacks are recorded if HEADROOM_STACKS
+ * gives a depth.
  *
  * HR_IN_USE  something is being recorded already, or the profiler is running
  * HR_IO      the file exists or cannot be created, or the disk is full */
@@ -46,6 +48,46 @@ HR_API hr_status hr_trace_stop(void);
 /* Adds a mark to the recording: a text and a number, such as "epoch" and 3, or "loss" and its bits. No effect without a
  * recording. HR_INVALID_ARGUMENT: no text. */
 HR_API hr_status hr_trace_mark(const char *text, uint64_t value);
+
+/* ---- call stacks ----
+ *
+ * A recording can have the call stack of each allocation and of each refused request. There are two sources:
+ *
+ *     the program's own calls   captured by the library if the recording was started with a stack depth
+ *                               (hr_profiler_options.stack_depth, HEADROOM_STACKS). Off by default: a capture takes about a microsecond
+ *     a plug-in or interpreter  sets the stack of its thread with hr_stack_set. It takes precedence over a capture, and needs no option
+ *
+ * Memory of a tensor has the stack of hr_tensor_create, also when it is restored. Blocks that were allocated before the recording began
+ * have no stack. */
+
+/* A call stack, as a number. Equal stacks have equal numbers for the life of the process. */
+typedef uint32_t hr_stack;
+
+#define HR_STACK_NONE 0u  /* no stack */
+#define HR_STACK_OTHER 1u /* stands for all new stacks once 65,534 stacks or about 4 million frames are interned; has one frame, "(other)" */
+#define HR_STACK_DEPTH_MAX 128
+
+/* A frame of a call stack. HR_NAME_NONE or 0 in a field: not known. Never changes: frames are passed in arrays. */
+typedef struct hr_frame {
+	hr_name function;
+	hr_name file;    /* the source file */
+	hr_name module;  /* the program or shared library */
+	uint32_t line;   /* in [file]; the first line is 1 */
+	uint64_t offset; /* of the instruction in [module], as addr2line expects it */
+} hr_frame;
+
+/* The number of the stack with these frames, innermost first. Only the innermost HR_STACK_DEPTH_MAX frames are kept. HR_STACK_NONE for
+ * no frames. A frame without any name counts as "(other)". Stacks are never removed, and their number is limited: pass functions and
+ * lines, not values that change with each call. Takes a hash of each frame; acquires a lock only for what is new. Thread-safe, never
+ * fails, allocates nothing. */
+HR_API hr_stack hr_stack_intern(const hr_frame *frames, size_t count);
+
+/* The frames of a stack, innermost first. Returns their number; writes at most [capacity] of them. 0 for HR_STACK_NONE. */
+HR_API size_t hr_stack_get_frames(hr_stack stack, hr_frame *frames, size_t capacity);
+
+/* Sets the stack of the calling thread's allocations and new tensors from now on, until the next call. HR_STACK_NONE ends that. Returns
+ * the stack that was set before. Without a recording it costs a few nanoseconds and has no effect. */
+HR_API hr_stack hr_stack_set(hr_stack stack);
 
 /* Steps from [first] to [last], both included. The first step of a program is number 1. Steps are those of hr_step_begin; if the
  * program marks none, each run of a session is a step. */
@@ -71,6 +113,11 @@ typedef struct hr_profiler_options {
 	 * and its header says that it ended at its limit. hr_profiler_stop then returns HR_TRUNCATED. With chosen steps the limit
 	 * applies to each file, and the next file begins as usual. */
 	uint64_t max_bytes;
+	/* Record the call stack of each allocation, with up to so many frames, at most HR_STACK_DEPTH_MAX; 0 (default) = as
+	 * HEADROOM_STACKS says, or no stacks. Frames of Headroom's own libraries are left out. Functions have names if the dynamic loader knows them: those of shared libraries, and of
+	 * programs linked with -rdynamic. Others are recorded as offsets, for addr2line. */
+	uint32_t stack_depth;
+	uint32_t reserved; /* 0 */
 } hr_profiler_options;
 
 HR_API hr_status hr_profiler_options_init_sized(hr_profiler_options *options, size_t struct_size);
@@ -87,6 +134,7 @@ static inline hr_status hr_profiler_options_init(hr_profiler_options *options)
  *     compress=1                     or 0
  *     tensorboard=1                  or 0
  *     max_bytes=512MiB               the limit of a file's size
+ *     stacks=16                      the stack depth
  *
  * HR_INVALID_ARGUMENT for an unknown setting or a bad list; the message quotes the text, and [options] and the arguments are
  * unchanged. */
@@ -102,8 +150,10 @@ HR_API hr_status hr_profiler_parse_arguments(int *argc, char **argv, hr_profiler
  *
  * HR_IN_USE            something is being recorded already
  * HR_IO                the directory cannot be created or written to
- * HR_INVALID_ARGUMENT  no directory, a step 0, a last step before the first, or a max_bytes below 1 MiB
- * HR_UNSUPPORTED       compression without libzstd.so.1, or a TensorBoard log without libheadroom_analysis */
+ * HR_INVALID_ARGUMENT  no directory, a step 0, a last step before the first, a max_bytes below 1 MiB, or a stack_depth above
+ *                      HR_STACK_DEPTH_MAX
+ * HR_UNSUPPORTED       compression without libzstd.so.1, a TensorBoard log without libheadroom_analysis, or a stack_depth where the
+ *                      system cannot capture stacks */
 HR_API hr_status hr_profiler_start(const char *logdir, const hr_profiler_options *options);
 
 /* Stops the profiler. hr_shutdown does so too, and returns the same status.

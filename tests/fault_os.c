@@ -484,6 +484,18 @@ static int fault_host_memory(uint64_t *out_total, uint64_t *out_available)
 	return linux_os()->host_memory(out_total, out_available);
 }
 
+static int fault_stack_capture(void **addresses, size_t capacity, size_t *out_count)
+{
+	FAIL_IF_TOLD();
+	return linux_os()->stack_capture(addresses, capacity, out_count);
+}
+
+static int fault_symbol_find(const void *address, hr__os_symbol *out)
+{
+	FAIL_IF_TOLD();
+	return linux_os()->symbol_find(address, out);
+}
+
 static int fault_heavy_barrier(void)
 {
 	FAIL_IF_TOLD();
@@ -528,6 +540,8 @@ static void fill_table(void)
 	fault_table.file_close = fault_file_close;
 	fault_table.stderr_write = fault_stderr_write;
 	fault_table.host_memory = fault_host_memory;
+	fault_table.stack_capture = fault_stack_capture;
+	fault_table.symbol_find = fault_symbol_find;
 	fault_table.heavy_barrier = fault_heavy_barrier;
 }
 

@@ -18,7 +18,7 @@
 #define EXIT_NOT_RUN 126 /* as in shells: found, but cannot be executed */
 #define EXIT_NOT_FOUND 127
 
-enum { TRACE, STEPS, COMPRESS, MAX_BYTES, TENSORBOARD };
+enum { TRACE, STEPS, COMPRESS, MAX_BYTES, STACKS, TENSORBOARD };
 
 static const hr__option options[] = {
 	[TRACE] = { "--trace", "FILE",
@@ -27,6 +27,7 @@ static const hr__option options[] = {
 	[STEPS] = { "--steps", "LIST", "record only these steps, such as 1,10,100-103: each step, or range of steps, in a file of its own, FILE-stepN" },
 	[COMPRESS] = { "--compress", NULL, "pack the file with zstd when the recording ends, to FILE.zst" },
 	[MAX_BYTES] = { "--max-bytes", "SIZE", "end the recording when the file has that size, such as 512MiB; the program goes on" },
+	[STACKS] = { "--stacks", "DEPTH", "record the call stack of each allocation, with up to DEPTH frames, 1 to 128" },
 	[TENSORBOARD] = { "--tensorboard", "DIR", "when the recording ends, write it for TensorBoard and XProf too, into the log directory DIR" },
 	{ NULL, NULL, NULL },
 };
@@ -86,7 +87,7 @@ static bool check_trace(const hr__arguments *arguments)
 	char quoted[HR__QUOTE_BYTES];
 	hr_profiler_options parsed;
 	hr_profiler_options_init(&parsed);
-	static const int needs_trace[] = { STEPS, COMPRESS, MAX_BYTES, TENSORBOARD };
+	static const int needs_trace[] = { STEPS, COMPRESS, MAX_BYTES, STACKS, TENSORBOARD };
 	for (size_t i = 0; i < sizeof needs_trace / sizeof *needs_trace && !path; i++) {
 		if (!hr__arguments_has(arguments, needs_trace[i])) continue;
 		hr__complain("run: %s is for a recording; name its file with --trace FILE", options[needs_trace[i]].name);
@@ -102,6 +103,8 @@ static bool check_trace(const hr__arguments *arguments)
 		hr__complain("run: --steps: %s", hr_last_message());
 	} else if (hr__arguments_has(arguments, MAX_BYTES) && hr__profiler_parse_max_bytes(arguments->values[MAX_BYTES], &parsed)) {
 		hr__complain("run: --max-bytes: %s", hr_last_message());
+	} else if (hr__arguments_has(arguments, STACKS) && hr__profiler_parse_stack_depth(arguments->values[STACKS], &parsed)) {
+		hr__complain("run: --stacks: %s", hr_last_message());
 	} else if (hr__arguments_has(arguments, COMPRESS) && hr__pack_available()) {
 		hr__complain("run: --compress: %s", hr_last_message());
 	} else {
@@ -118,6 +121,7 @@ static bool set_environment(const hr__arguments *arguments)
 		if (arguments->values[STEPS] && !set("HEADROOM_TRACE_STEPS", arguments->values[STEPS])) return false;
 		if (hr__arguments_has(arguments, COMPRESS) && !set("HEADROOM_TRACE_COMPRESS", "1")) return false;
 		if (hr__arguments_has(arguments, MAX_BYTES) && !set("HEADROOM_TRACE_MAX_BYTES", arguments->values[MAX_BYTES])) return false;
+		if (hr__arguments_has(arguments, STACKS) && !set("HEADROOM_STACKS", arguments->values[STACKS])) return false;
 		if (hr__arguments_has(arguments, TENSORBOARD) &&
 		    (!make_absolute(arguments->values[TENSORBOARD], false, path) || !set("HEADROOM_TENSORBOARD", path)))
 			return false;
@@ -148,11 +152,12 @@ const hr__command hr__command_run = {
 		"The exit status is that of the program, or 126 or 127 when it cannot be started. A trace file that cannot be created "
 		"is an error with status 2, before the program starts. A recording that fails later does not stop the program: a "
 		"message on standard error says so. The same works without this command: HEADROOM_TRACE=FILE, "
-		"HEADROOM_TRACE_STEPS=LIST, HEADROOM_TRACE_COMPRESS=1, HEADROOM_TRACE_MAX_BYTES=SIZE, HEADROOM_TENSORBOARD=DIR, "
-		"HEADROOM_TOP=1.",
+		"HEADROOM_TRACE_STEPS=LIST, HEADROOM_TRACE_COMPRESS=1, HEADROOM_TRACE_MAX_BYTES=SIZE, HEADROOM_STACKS=DEPTH, "
+		"HEADROOM_TENSORBOARD=DIR, HEADROOM_TOP=1.",
 	.examples = "headroom run --trace out.hrt -- ./train --batch 64\n"
 				"headroom run --trace out.hrt --steps 1,10,100 --compress -- ./train\n"
 				"headroom run --trace out.hrt --max-bytes 2GiB -- ./serve\n"
+				"headroom run --trace out.hrt --stacks 16 -- ./train\n"
 				"headroom run --trace out.hrt --tensorboard logs -- ./train\n"
 				"headroom run -- ./train",
 	.exits = "that of the program; 126 or 127 when it cannot be started, 2 wrong usage",

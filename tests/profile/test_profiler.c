@@ -916,7 +916,7 @@ static void test_all_threads_end_at_the_limit(void)
 {
 	pthread_t threads[4];
 	const char *path = path_of("limited.hrt");
-	CHECK_STATUS(HR_OK, hr__trace_open_limited(path, 2 << 20));
+	CHECK_STATUS(HR_OK, hr__trace_open_limited(path, 2 << 20, 0));
 	for (int i = 0; i < 4; i++) CHECK_EQ(pthread_create(&threads[i], NULL, make_many_events, NULL), 0);
 	for (int i = 0; i < 4; i++) CHECK_EQ(pthread_join(threads[i], NULL), 0);
 	CHECK(hr__trace_is_open() && !hr__trace_is_on());
@@ -930,7 +930,7 @@ static void test_a_killed_program_leaves_the_note_of_its_limit(void)
 	const char *path = path_of("killed.hrt");
 	pid_t child = fork();
 	if (child == 0) {
-		if (hr__trace_open_limited(path, 1 << 20)) _exit(1);
+		if (hr__trace_open_limited(path, 1 << 20, 0)) _exit(1);
 		make_many_events(NULL);
 		kill(getpid(), SIGKILL);
 	}

@@ -115,9 +115,9 @@ static hr_status read_all(const uint8_t *data, size_t size, uint64_t *events, bo
 /* ---- events ---- */
 
 /* Which fields each kind has, as in docs/trace-format.md: a allocator, s stream, A address, B address2, b bytes, r requested, o op,
- * c scope, t tag, h shape and dtype. */
+ * c scope, t tag, h shape and dtype, k stack. */
 static const char *const fields_of[] = {
-	"", "asAbrocth", "asA", "asbrocth", "aAb", "aAb", "aAb", "soct", "sboct", "asAbo", "asAbo", "bct", "bct", "c", "c",
+	"", "asAbrocthk", "asA", "asbrocthk", "aAb", "aAb", "aAb", "soct", "sboct", "asAbo", "asAbo", "bct", "bct", "c", "c",
 	"asABbrocth", "asABbrocth", "asABb", "boct",
 };
 
@@ -144,6 +144,7 @@ static hr__event as_written(const hr__event *event)
 		out.shape = event->shape;
 		out.dtype = event->dtype;
 	}
+	if (has(kind, 'k')) out.stack = event->stack;
 	return out;
 }
 
@@ -161,6 +162,7 @@ static void check_same(const hr__event *read, const hr__event *wanted)
 	CHECK_EQ(read->tag, wanted->tag);
 	CHECK_EQ(read->shape, wanted->shape);
 	CHECK_EQ(read->dtype, wanted->dtype);
+	CHECK_EQ(read->stack, wanted->stack);
 }
 
 static hr_name name_number(unsigned i)
@@ -176,6 +178,14 @@ static hr_shape shape_number(unsigned i)
 	return hr_shape_intern(dims, 2);
 }
 
+/* Two frames: a function with its line, and an address of a module. */
+static hr_stack stack_number(unsigned i)
+{
+	hr_frame frames[2] = { { .function = name_number(i % 50), .file = name_number(1000 + i % 7), .line = i },
+		                   { .module = name_number(2000), .offset = (uint64_t)i << 32 } };
+	return hr_stack_intern(frames, 2);
+}
+
 /* Level 0: all fields 0. Level 1: all fields 1. Level 2: the largest values. */
 static hr__event event_at_level(hr__event_kind kind, int level)
 {
@@ -187,6 +197,7 @@ static hr__event event_at_level(hr__event_kind kind, int level)
 	event.op = event.scope = event.tag = level == 1 ? 1 : name_number(99);
 	event.shape = level == 1 ? 1 : shape_number(99);
 	event.dtype = level == 1 ? HR_DTYPE_FLOAT32 : HR_DTYPE_INT16;
+	event.stack = level == 1 ? 1 : stack_number(99);
 	return event;
 }
 
@@ -215,6 +226,7 @@ static hr__event random_event(uint64_t *seed)
 		.tag = hr_rand_below(seed, 8) ? HR_NAME_NONE : name_number((unsigned)hr_rand_below(seed, 300)),
 		.shape = shape_number((unsigned)hr_rand_below(seed, 200)),
 		.dtype = (hr_dtype)hr_rand_below(seed, 11),
+		.stack = hr_rand_below(seed, 2) ? HR_STACK_NONE : stack_number((unsigned)hr_rand_below(seed, 400)),
 	};
 }
 
@@ -335,9 +347,11 @@ static void test_trace_alloc_and_free_say_what_the_event_says(void)
 		request.tag = e.tag;
 		request.shape = e.shape;
 		request.dtype = e.dtype;
+		hr_stack_set(e.stack);
 		if (i % 2) hr__trace_alloc(e.allocator, &request, e.address, e.bytes);
 		else hr__trace_free(e.allocator, e.address, e.stream);
 	}
+	hr_stack_set(HR_STACK_NONE);
 	CHECK_STATUS(HR_OK, hr__trace_close());
 	seed = hr_test_seed();
 	hr__trace_reader *reader = open_file(path);
@@ -364,7 +378,11 @@ static void test_trace_names_are_translated_to_the_reader(void)
 	hr__trace_define_allocator(9, "mine too", "direct", 7);
 	hr__trace_event(&(hr__event){ .kind = HR__EVENT_ALLOC, .op = hr_name_intern("conv"), .scope = hr_name_intern(long_name),
 	                              .tag = HR_NAME_OTHER, .shape = hr_shape_intern(dims, 8) });
-	hr__trace_event(&(hr__event){ .kind = HR__EVENT_ALLOC, .op = 60000, .scope = UINT32_MAX, .shape = hr_shape_intern(NULL, 0) });
+	hr__trace_event(&(hr__event){ .kind = HR__EVENT_ALLOC, .op = 60000, .scope = UINT32_MAX, .shape = hr_shape_intern(NULL, 0), .stack = UINT32_MAX });
+	hr_frame frames[3] = { { .function = hr_name_intern("inner"), .file = hr_name_intern("model.py"), .line = 12 },
+		                   { .module = hr_name_intern("libmodel.so"), .offset = 0x1234 },
+		                   { .function = UINT32_MAX, .line = 7 } };
+	hr__trace_event(&(hr__event){ .kind = HR__EVENT_ALLOC_FAILED, .stack = hr_stack_intern(frames, 3) });
 	CHECK_STATUS(HR_OK, hr__trace_close());
 
 	hr__names_reset_for_test();
@@ -394,6 +412,19 @@ static void test_trace_names_are_translated_to_the_reader(void)
 	CHECK_EQ(event.op, HR_NAME_OTHER);
 	CHECK_EQ(event.scope, HR_NAME_OTHER);
 	CHECK_EQ(hr_shape_dims(event.shape, read_dims), 0);
+	CHECK_EQ(event.stack, HR_STACK_OTHER);
+	CHECK_STATUS(HR_OK, hr__trace_reader_next(reader, &event));
+	hr_frame read_frames[3];
+	CHECK_EQ(hr_stack_get_frames(event.stack, read_frames, 3), 3);
+	CHECK_STR(hr_name_text(read_frames[0].function), "inner");
+	CHECK_STR(hr_name_text(read_frames[0].file), "model.py");
+	CHECK_EQ(read_frames[0].line, 12);
+	CHECK_EQ(read_frames[0].module, HR_NAME_NONE);
+	CHECK_EQ(read_frames[1].function, HR_NAME_NONE);
+	CHECK_STR(hr_name_text(read_frames[1].module), "libmodel.so");
+	CHECK_EQ(read_frames[1].offset, 0x1234);
+	CHECK_EQ(read_frames[2].function, HR_NAME_OTHER);
+	CHECK_EQ(read_frames[2].line, 7);
 	expect_end(reader);
 }
 
@@ -415,6 +446,36 @@ static void test_trace_holds_every_name_there_can_be(void)
 		CHECK_EQ(event.shape, shape_number(i));
 	}
 	expect_end(reader);
+}
+
+static void test_trace_holds_every_stack_there_can_be(void)
+{
+	const char *path = path_of("many_stacks");
+	CHECK_STATUS(HR_OK, hr__trace_open(path));
+	for (unsigned i = 0; i < 65600; i++) {
+		hr_frame frame = { .function = name_number(i % 100), .line = i };
+		hr_stack_set(hr_stack_intern(&frame, 1));
+		hr__trace_alloc(1, &HR_REQUEST(1), i, 1);
+	}
+	CHECK_EQ(hr_stack_set(HR_STACK_NONE), HR_STACK_OTHER);
+	CHECK_STATUS(HR_OK, hr__trace_close());
+	CHECK_EQ(hr__stacks_count(), HR__STACKS_MAX);
+	hr__trace_reader *reader = open_file(path);
+	unsigned others = 0;
+	for (unsigned i = 0; i < 65600; i++) {
+		hr__event event;
+		hr_frame frame;
+		CHECK_STATUS(HR_OK, hr__trace_reader_next(reader, &event));
+		CHECK_EQ(event.address, i);
+		CHECK_EQ(hr_stack_get_frames(event.stack, &frame, 1), 1);
+		if (event.stack == HR_STACK_OTHER) CHECK_STR(hr_name_text(frame.function), "(other)");
+		else CHECK_EQ(frame.line, i);
+		others += event.stack == HR_STACK_OTHER;
+	}
+	CHECK_GE(others, 66); /* 65,534 of 65,600 can be told apart */
+	CHECK_LT(others, 10000);
+	expect_end(reader);
+	hr__names_reset_for_test();
 }
 
 static void test_trace_tells_the_time(void)
@@ -697,6 +758,7 @@ static void write_and_report(void *argument, unsigned index)
 	for (uint64_t i = 0;; i++) {
 		hr_request request = HR_REQUEST(i + 1);
 		request.op = name_number((unsigned)(i / 7 % 5000));
+		hr_stack_set(stack_number((unsigned)(i / 5 % 3000)));
 		hr__trace_alloc(index, &request, i * 4096, i + 1);
 		atomic_store_explicit(&p->written[index], i + 1, memory_order_release);
 	}
@@ -721,6 +783,7 @@ static void check_survivors(const char *path, const uint64_t reported[2])
 		CHECK_EQ(event.bytes, number + 1);
 		CHECK_EQ(event.address, number * 4096);
 		CHECK_EQ(event.op, name_number((unsigned)(number / 7 % 5000)));
+		CHECK_EQ(event.stack, stack_number((unsigned)(number / 5 % 3000)));
 	}
 	hr__trace_reader_close(reader);
 	for (int i = 0; i < 2; i++) CHECK_GE(found[i], reported[i]);
@@ -1127,6 +1190,41 @@ static void test_trace_reader_skips_what_a_later_version_may_add(void)
 	hr__trace_reader_close(reader);
 }
 
+/* The definition of the frame comes after that of the stack, and the extension has a field of a later version after the stack. */
+static void test_trace_stack_of_the_documentation_reads_as_it_says(void)
+{
+	static const uint8_t records[] = {
+		0x20, 0x00, 0x0B, 0x05, 0x6D, 0x61, 0x69, 0x6E,                   /* NAME 2 "main" */
+		0x27, 0x00, 0x07, 0x05, 0x03, 0x05,                               /* STACK 2, 1 frame: 2 */
+		0x26, 0x00, 0x0D, 0x05, 0x05, 0x01, 0x0F, 0x01, 0x01,             /* FRAME 2: function 2, line 7 */
+		0x03, 0x80, 0x01, 0x00, 0x0B, 0x03, 0x02, 0x00, 0xAA, 0xBB,       /* ALLOC_FAILED with stack 2 */
+		0x03, 0x00, 0x01, 0x00,                                           /* ALLOC_FAILED without */
+		0x03, 0x80, 0x01, 0x00, 0x01,                                     /* with an empty extension */
+		0x03, 0x80, 0x01, 0x00, 0x03, 0x02,                               /* with another field alone */
+	};
+	hr__trace_reader *reader;
+	hr__event event;
+	hr_frame frame;
+	make(records, sizeof records);
+	CHECK_STATUS(HR_OK, open_made(&reader, NULL));
+	CHECK_STATUS(HR_OK, hr__trace_reader_next(reader, &event));
+	CHECK_EQ(hr_stack_get_frames(event.stack, &frame, 1), 1);
+	CHECK_STR(hr_name_text(frame.function), "main");
+	CHECK_EQ(frame.line, 7);
+	for (int i = 0; i < 3; i++) {
+		CHECK_STATUS(HR_OK, hr__trace_reader_next(reader, &event));
+		CHECK_EQ(event.stack, HR_STACK_NONE);
+	}
+	expect_end(reader);
+	/* In a file that was cut off, a stack that is not defined is another one. */
+	make(records + 23, sizeof records - 23);
+	put_le(88, 0, 4);
+	CHECK_STATUS(HR_OK, open_made(&reader, NULL));
+	CHECK_STATUS(HR_OK, hr__trace_reader_next(reader, &event));
+	CHECK_EQ(event.stack, HR_STACK_OTHER);
+	hr__trace_reader_close(reader);
+}
+
 static void expect_bad(const uint8_t *records, size_t length, const char *message)
 {
 	hr__trace_reader *reader;
@@ -1166,6 +1264,17 @@ static void test_trace_reader_refuses_impossible_records(void)
 	EXPECT_BAD("longer than its record", 0x22, 0x00, 0x05, 0x05, 0x05);
 	EXPECT_BAD("longer than its record", 0x23, 0x00, 0x09, 0x05, 0x05, 0xFF, 0x41);
 	EXPECT_BAD("a number exceeds 32 bits", 0x22, 0x00, 0x13, 0x00, 0, 0, 0, 0, 1, 0, 0, 0);
+	EXPECT_BAD("not from 2 to 65535", 0x26, 0x00, 0x0D, 0x03, 0x01, 0x01, 0x01, 0x01, 0x01);
+	EXPECT_BAD("longer than its record", 0x26, 0x00, 0x05, 0x05, 0x01);
+	EXPECT_BAD("a number above 65535", 0x26, 0x00, 0x11, 0x05, 0x04, 0x00, 0x08, 0x01, 0x01, 0x01, 0x01);
+	EXPECT_BAD("a line exceeds 32 bits", 0x26, 0x00, 0x1D, 0x05, 0x01, 0x01, 0x00, 0, 0, 0, 0, 1, 0, 0, 0, 0x01, 0x01);
+	EXPECT_BAD("names name 9, which is not defined", 0x26, 0x00, 0x0D, 0x05, 0x13, 0x01, 0x01, 0x01, 0x01);
+	EXPECT_BAD("from 1 to 128 frames", 0x27, 0x00, 0x05, 0x05, 0x01);
+	EXPECT_BAD("from 1 to 128 frames", 0x27, 0x00, 0x07, 0x05, 0x06, 0x02);
+	EXPECT_BAD("longer than its record", 0x27, 0x00, 0x07, 0x05, 0x05, 0x03);
+	EXPECT_BAD("names frame 7, which is not defined", 0x27, 0x00, 0x07, 0x05, 0x03, 0x0F);
+	EXPECT_BAD("names stack 5, which is not defined", 0x03, 0x80, 0x01, 0x00, 0x07, 0x01, 0x05, 0x00);
+	EXPECT_BAD("shorter than its fields", 0x03, 0x80, 0x01, 0x00, 0x05, 0x01, 0x05);
 	EXPECT_BAD("a thread is not below", 0x24, 0x00, 0x09, 0x08, 0x00, 0x00, 0x01);
 }
 
@@ -1355,7 +1464,7 @@ static uint32_t fill_block(uint8_t *block, size_t size, uint64_t *seed)
 		switch (hr_rand_below(seed, 12)) {
 		case 0: /* a record of a later version */
 		case 1: /* a name: the rest of the payload is its text */
-			*at++ = hr_rand_below(seed, 2) ? 40 : 32;
+			*at++ = hr_rand_below(seed, 2) ? 45 : 32;
 			*at++ = 0;
 			at = put_long(at, length + 1);
 			*at++ = 5;
@@ -1571,6 +1680,7 @@ static void test_trace_seeds_for_the_fuzzer_are_traces(void)
 }
 
 TEST_MAIN(T(test_trace_brings_back_every_kind_with_every_field), T(test_trace_brings_back_random_events),
+          T(test_trace_holds_every_stack_there_can_be), T(test_trace_stack_of_the_documentation_reads_as_it_says),
           T(test_trace_alloc_and_free_say_what_the_event_says), T(test_trace_names_are_translated_to_the_reader),
           T(test_trace_holds_every_name_there_can_be), T(test_trace_tells_the_time), T(test_trace_without_events_is_a_trace),
           T(test_trace_takes_at_most_16_bytes_per_event), T(test_trace_can_be_read_while_it_is_written),

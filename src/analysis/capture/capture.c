@@ -184,13 +184,14 @@ static uint32_t find_allocator(capture_reading *r, uint32_t id)
 static bool same_site(const hr__site *a, const hr__site *b)
 {
 	return a->op == b->op && a->scope == b->scope && a->tag == b->tag && a->shape == b->shape && a->dtype == b->dtype && a->allocator == b->allocator &&
-	       a->stream == b->stream;
+	       a->stream == b->stream && a->stack == b->stack;
 }
 
 static uint32_t hash_site(const hr__slots *slots, const hr__site *s)
 {
 	uint32_t first = hr__finder_hash(slots, (uint64_t)s->op << 32 | s->scope, (uint64_t)s->tag << 32 | s->shape);
-	return hr__finder_hash(slots, (uint64_t)first << 32 | (uint32_t)s->dtype, (uint64_t)s->allocator << 32 | s->stream);
+	uint32_t second = hr__finder_hash(slots, (uint64_t)first << 32 | s->stack, (uint32_t)s->dtype);
+	return hr__finder_hash(slots, second, (uint64_t)s->allocator << 32 | s->stream);
 }
 
 static hr_status find_site(capture_reading *r, const hr__site *wanted, uint32_t *out)
@@ -219,7 +220,7 @@ static hr_status find_site(capture_reading *r, const hr__site *wanted, uint32_t 
 
 static hr_status site_of(capture_reading *r, const hr__event *e, uint32_t *out)
 {
-	hr__site site = { e->op, e->scope, e->tag, e->shape, e->dtype, find_allocator(r, e->allocator), e->stream };
+	hr__site site = { e->op, e->scope, e->tag, e->shape, e->dtype, find_allocator(r, e->allocator), e->stream, e->stack };
 	return find_site(r, &site, out);
 }
 
@@ -332,6 +333,7 @@ static hr_status take_alloc(capture_reading *r, const hr__event *e)
 	if (HR_UNLIKELY(find_live(r, find_allocator(r, e->allocator), e->address, &slot))) {
 		bool again = is_told_again(r, r->live.slots[slot].item - 1, site, e);
 		skip(r, again);
+		if (again && e->stack) ((hr__allocation *)(void *)r->arrays[ALLOCATIONS].base)[r->live.slots[slot].item - 1].site = site; /* the recorder knows no stacks */
 		if (again) return HR_OK;
 		status = end_allocation(r, slot, e->time_ns);
 	}
@@ -763,6 +765,7 @@ static void finish(capture_reading *r)
 	GIVE(PAUSES, pauses, pause_count)
 #undef GIVE
 	c->other_names = count_other_names(c);
+	for (uint32_t i = 0; i < c->site_count; i++) c->has_stacks |= c->sites[i].stack != HR_STACK_NONE;
 }
 
 /* Owns [reader] from here on. */

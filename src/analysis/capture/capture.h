@@ -2,7 +2,7 @@
  *
  *     allocation   a block from ALLOC to FREE: bytes in use on a device. A tensor that is evicted and restored is several
  *                  allocations
- *     site         properties that many allocations share: op, scope, tag, shape, dtype, allocator, stream
+ *     site         properties that many allocations share: op, scope, tag, shape, dtype, allocator, stream, call stack
  *     change       an allocation or a free. Changes are ordered by time; replaying them gives the bytes in use at any moment
  *     op           from OP_BEGIN to OP_END on one thread
  *     use          an op reads or writes an allocation
@@ -44,6 +44,7 @@ typedef struct hr__site {
 	hr_dtype dtype;
 	uint32_t allocator; /* index */
 	hr_stream stream;
+	hr_stack stack;     /* where the program allocated; HR_STACK_NONE: not recorded. hr_stack_get_frames */
 } hr__site;
 
 typedef struct hr__allocation {
@@ -153,6 +154,7 @@ typedef struct hr__capture {
 	uint64_t skipped;         /* inconsistent events, such as a free of an address that was never allocated */
 	uint64_t other_names;     /* allocations and ops whose name did not fit into a name table and reads "(other)" */
 	bool complete;            /* false: the recording process was killed */
+	bool has_stacks;          /* an allocation has a call stack */
 } hr__capture;
 
 /* Called periodically with the fraction that is done, 0 to 1. */

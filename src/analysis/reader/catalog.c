@@ -4,11 +4,22 @@
 #include "core/base/names.h"
 #include "core/base/status.h"
 
-/* Meaning of a number of a name or shape. */
+/* Meaning of a number of a name, shape, frame or stack. */
 typedef struct meaning {
 	uint32_t id;        /* id in this process, plus 1; 0: not defined */
-	uint64_t first_use; /* offset in the file of the first event that uses it; 0: unused */
+	uint64_t first_use; /* offset in the file of the first event or definition that uses it; 0: unused */
 } meaning;
+
+typedef struct frame_definition {
+	uint32_t number;
+	hr_frame frame; /* names are numbers of the file */
+} frame_definition;
+
+typedef struct stack_definition {
+	uint32_t number;
+	uint32_t frame_count;
+	size_t first_frame; /* in stack_frames */
+} stack_definition;
 
 /* ---- names and shapes ---- */
 
@@ -55,7 +66,7 @@ static hr_status check_defined(const hr__list *table, const char *what)
 	for (size_t i = 0; i < table->count; i++) {
 		const meaning *m = hr__list_at(table, i);
 		if (m->first_use == 0 || m->id != 0) continue;
-		return hr__fail(HR_BAD_FORMAT, "not a valid trace: byte %llu: an event names %s %zu, which is not defined",
+		return hr__fail(HR_BAD_FORMAT, "not a valid trace: byte %llu: a record names %s %zu, which is not defined",
 		                (unsigned long long)m->first_use, what, i);
 	}
 	return HR_OK;
@@ -121,9 +132,73 @@ static hr_status put_item(hr__finder *f, hr__list *items, uint32_t number, const
 	return status;
 }
 
-hr_status hr__catalog_define(hr__catalog *catalog, const hr__definition *d)
+/* ---- frames and stacks ---- */
+
+static hr_status keep_frame(hr__catalog *catalog, const hr__definition *d, uint64_t offset)
+{
+	frame_definition definition = { d->number, d->frame };
+	hr_status status = note_use(&catalog->names, d->frame.function, offset);
+	if (status == HR_OK) status = note_use(&catalog->names, d->frame.file, offset);
+	if (status == HR_OK) status = note_use(&catalog->names, d->frame.module, offset);
+	return status == HR_OK ? hr__list_add(&catalog->frame_definitions, &definition) : status;
+}
+
+static hr_status keep_stack(hr__catalog *catalog, const hr__definition *d, uint64_t offset)
+{
+	stack_definition definition = { d->number, (uint32_t)d->frame_count, catalog->stack_frames.count };
+	hr_status status = HR_OK;
+	for (size_t i = 0; i < d->frame_count && status == HR_OK; i++) {
+		status = note_use(&catalog->frames, d->frames[i], offset);
+		if (status == HR_OK) status = hr__list_add(&catalog->stack_frames, &d->frames[i]);
+	}
+	return status == HR_OK ? hr__list_add(&catalog->stack_definitions, &definition) : status;
+}
+
+static hr_status finish_frames(hr__catalog *catalog)
+{
+	hr_status status = HR_OK;
+	for (size_t i = 0; i < catalog->frame_definitions.count && status == HR_OK; i++) {
+		const frame_definition *d = hr__list_at(&catalog->frame_definitions, i);
+		hr_frame frame = d->frame;
+		frame.function = translate(&catalog->names, frame.function);
+		frame.file = translate(&catalog->names, frame.file);
+		frame.module = translate(&catalog->names, frame.module);
+		status = define(&catalog->frames, d->number, hr__frame_intern(&frame));
+	}
+	return status;
+}
+
+static hr_status finish_stacks(hr__catalog *catalog)
+{
+	uint16_t frames[HR_STACK_DEPTH_MAX];
+	hr_status status = HR_OK;
+	for (size_t i = 0; i < catalog->stack_definitions.count && status == HR_OK; i++) {
+		const stack_definition *d = hr__list_at(&catalog->stack_definitions, i);
+		for (uint32_t f = 0; f < d->frame_count; f++) {
+			const uint16_t *number = hr__list_at(&catalog->stack_frames, d->first_frame + f);
+			frames[f] = (uint16_t)translate(&catalog->frames, *number);
+			if (frames[f] == 0) frames[f] = HR__FRAME_OTHER; /* there is no frame 0 */
+		}
+		status = define(&catalog->stacks, d->number, hr__stack_of_frames(frames, d->frame_count));
+	}
+	return status;
+}
+
+hr_status hr__catalog_finish(hr__catalog *catalog)
+{
+	hr_status status = finish_frames(catalog);
+	if (status == HR_OK) status = finish_stacks(catalog);
+	hr__list_free(&catalog->frame_definitions);
+	hr__list_free(&catalog->stack_definitions);
+	hr__list_free(&catalog->stack_frames);
+	return status;
+}
+
+hr_status hr__catalog_define(hr__catalog *catalog, const hr__definition *d, uint64_t offset)
 {
 	switch (d->kind) {
+	case HR__RECORD_FRAME: return keep_frame(catalog, d, offset);
+	case HR__RECORD_STACK: return keep_stack(catalog, d, offset);
 	case HR__RECORD_NAME: return define(&catalog->names, d->number, hr__name_of_bytes(d->text, d->text_length));
 	case HR__RECORD_SHAPE: return define(&catalog->shapes, d->number, hr_shape_intern(d->dims, d->rank));
 	case HR__RECORD_DEVICE: {
@@ -151,13 +226,16 @@ hr_status hr__catalog_note(hr__catalog *catalog, const hr__event *event, uint64_
 	if (status == HR_OK) status = note_use(&catalog->names, event->scope, offset);
 	if (status == HR_OK) status = note_use(&catalog->names, event->tag, offset);
 	if (status == HR_OK) status = note_use(&catalog->shapes, event->shape, offset);
+	if (status == HR_OK) status = note_use(&catalog->stacks, event->stack, offset);
 	return status;
 }
 
 hr_status hr__catalog_check(const hr__catalog *catalog)
 {
 	hr_status status = check_defined(&catalog->names, "name");
-	return status == HR_OK ? check_defined(&catalog->shapes, "shape") : status;
+	if (status == HR_OK) status = check_defined(&catalog->shapes, "shape");
+	if (status == HR_OK) status = check_defined(&catalog->frames, "frame");
+	return status == HR_OK ? check_defined(&catalog->stacks, "stack") : status;
 }
 
 void hr__catalog_translate(const hr__catalog *catalog, hr__event *event)
@@ -166,12 +244,16 @@ void hr__catalog_translate(const hr__catalog *catalog, hr__event *event)
 	event->scope = translate(&catalog->names, event->scope);
 	event->tag = translate(&catalog->names, event->tag);
 	event->shape = translate(&catalog->shapes, event->shape);
+	event->stack = translate(&catalog->stacks, event->stack);
 }
 
 void hr__catalog_init(hr__catalog *catalog)
 {
 	memset(catalog, 0, sizeof(*catalog));
-	catalog->names.item_bytes = catalog->shapes.item_bytes = sizeof(meaning);
+	catalog->names.item_bytes = catalog->shapes.item_bytes = catalog->frames.item_bytes = catalog->stacks.item_bytes = sizeof(meaning);
+	catalog->frame_definitions.item_bytes = sizeof(frame_definition);
+	catalog->stack_definitions.item_bytes = sizeof(stack_definition);
+	catalog->stack_frames.item_bytes = sizeof(uint16_t);
 	catalog->devices.item_bytes = sizeof(hr__trace_device);
 	catalog->allocators.item_bytes = sizeof(hr__trace_allocator);
 	catalog->device_finder.slots.item_bytes = catalog->allocator_finder.slots.item_bytes = sizeof(uint32_t);
@@ -181,6 +263,11 @@ void hr__catalog_free(hr__catalog *catalog)
 {
 	hr__list_free(&catalog->names);
 	hr__list_free(&catalog->shapes);
+	hr__list_free(&catalog->frames);
+	hr__list_free(&catalog->stacks);
+	hr__list_free(&catalog->frame_definitions);
+	hr__list_free(&catalog->stack_definitions);
+	hr__list_free(&catalog->stack_frames);
 	hr__list_free(&catalog->devices);
 	hr__list_free(&catalog->allocators);
 	hr__list_free(&catalog->device_finder.slots);

@@ -132,6 +132,16 @@ static void get_time(hr__decoder *d, cursor *c, uint32_t tag)
 	d->time += difference;
 }
 
+/* Fields of later versions follow those that are known here, and are skipped. */
+static void get_extension(cursor *c, uint32_t fields, hr__event *event)
+{
+	cursor extension;
+	get_part(c, &extension);
+	if (!(fields & HR__HAS_STACK) || extension.at == extension.end) return;
+	if (get_fixed(&extension, 1) & HR__EXTENSION_STACK) event->stack = (hr_stack)get_fixed(&extension, 2);
+	if (extension.cut) complain(c, "the event's extension is shorter than its fields");
+}
+
 static void get_event(hr__decoder *d, cursor *c, uint32_t tag, hr__event *event)
 {
 	unsigned kind = tag & HR__TAG_KIND;
@@ -149,10 +159,7 @@ static void get_event(hr__decoder *d, cursor *c, uint32_t tag, hr__event *event)
 	if (tag & HR__TAG_SCOPE) d->scope = (uint32_t)get_fixed(c, 2);
 	if (tag & HR__TAG_SHAPE) d->shape = (uint32_t)get_fixed(c, 2);
 	get_time(d, c, tag);
-	if (tag & HR__TAG_EXTENSION) {
-		cursor extension;
-		get_part(c, &extension);
-	}
+	if (tag & HR__TAG_EXTENSION) get_extension(c, fields, event);
 	event->kind = (hr__event_kind)kind;
 	event->thread = d->thread;
 	event->time_ns = d->time;
@@ -170,7 +177,35 @@ static void get_event(hr__decoder *d, cursor *c, uint32_t tag, hr__event *event)
 static void check_number(cursor *part, uint32_t number)
 {
 	bool is_right = number > HR_NAME_OTHER && number < HR__TRACE_IDS_MAX;
-	if (!is_right) complain(part, "the number of a name or shape is not from 2 to 65535");
+	if (!is_right) complain(part, "the number of a name, shape, frame or stack is not from 2 to 65535");
+}
+
+/* The number of a name or frame that a definition refers to. */
+static uint16_t get_reference(cursor *part)
+{
+	uint64_t number = get_varint(part);
+	if (number >= HR__TRACE_IDS_MAX) complain(part, "a definition refers to a number above 65535");
+	return (uint16_t)number;
+}
+
+static void get_frame(cursor *part, hr__definition *out)
+{
+	out->frame.function = get_reference(part);
+	out->frame.file = get_reference(part);
+	out->frame.line = get_u32(part, "a line exceeds 32 bits");
+	out->frame.module = get_reference(part);
+	out->frame.offset = get_varint(part);
+}
+
+static void get_stack(cursor *part, hr__definition *out)
+{
+	uint64_t count = get_varint(part);
+	if (count == 0 || count > HR_STACK_DEPTH_MAX) {
+		complain(part, "a stack does not have from 1 to 128 frames");
+		return;
+	}
+	out->frame_count = (size_t)count;
+	for (size_t i = 0; i < out->frame_count; i++) out->frames[i] = get_reference(part);
 }
 
 static void get_shape(cursor *part, hr__definition *out)
@@ -200,12 +235,14 @@ static void get_allocator(cursor *part, hr__definition *out)
 /* Reads the payload of a record that is not an event. Returns whether it is a definition. */
 static bool get_definition(hr__decoder *d, cursor *part, unsigned kind, hr__definition *out)
 {
-	if (kind < HR__RECORD_NAME || kind > HR__RECORD_LIMIT) return false; /* a kind of a later version: skipped */
+	if (kind < HR__RECORD_NAME || kind > HR__RECORD_LAST) return false; /* a kind of a later version: skipped */
 	if (d->events_only && kind != HR__RECORD_THREAD) return false;
-	memset(out, 0, sizeof(*out));
+	memset(out, 0, offsetof(hr__definition, frames));
 	out->kind = kind;
 	out->number = get_u32(part, "a number exceeds 32 bits");
-	if (kind == HR__RECORD_NAME || kind == HR__RECORD_SHAPE) check_number(part, out->number);
+	if (kind == HR__RECORD_NAME || kind == HR__RECORD_SHAPE || kind == HR__RECORD_FRAME || kind == HR__RECORD_STACK) check_number(part, out->number);
+	if (kind == HR__RECORD_FRAME) get_frame(part, out);
+	if (kind == HR__RECORD_STACK) get_stack(part, out);
 	if (kind == HR__RECORD_SHAPE) get_shape(part, out);
 	if (kind == HR__RECORD_ALLOCATOR) get_allocator(part, out);
 	if (kind == HR__RECORD_DEVICE) {

@@ -23,7 +23,7 @@ typedef struct hr__decoder {
 
 /* A definition record. Texts point into the block and are not terminated by 0. */
 typedef struct hr__definition {
-	unsigned kind; /* HR__RECORD_NAME, _SHAPE, _DEVICE, _ALLOCATOR or _LIMIT */
+	unsigned kind; /* HR__RECORD_NAME, _SHAPE, _DEVICE, _ALLOCATOR, _LIMIT, _FRAME or _STACK */
 	uint32_t number;
 	const char *text; /* the name; unused for shapes */
 	size_t text_length;
@@ -33,6 +33,9 @@ typedef struct hr__definition {
 	uint64_t limit, page; /* of a device; limit also of an allocator */
 	int rank;             /* shape */
 	int64_t dims[HR_SHAPE_MAX_RANK];
+	hr_frame frame;       /* names are numbers of the file */
+	size_t frame_count;   /* stack */
+	uint16_t frames[HR_STACK_DEPTH_MAX]; /* numbers of the file, innermost first */
 } hr__definition;
 
 typedef enum hr__decoded {
@@ -45,7 +48,7 @@ typedef enum hr__decoded {
 
 /* A piece is finished when fewer bytes are left than decoding any record may read. */
 #define HR__DECODE_AHEAD 128u
-_Static_assert(HR__DECODE_AHEAD >= HR__EVENT_RECORD_MAX + 2 * 4 + 9, "an event, with longer varints than Headroom writes, and the length of its extension");
+_Static_assert(HR__DECODE_AHEAD >= HR__EVENT_RECORD_MAX + 2 * 4 + 9, "an event, with longer varints than Headroom writes, and its extension up to the stack");
 
 /* Starts at the first of [length] bytes of records. [thread] and [first_time] are from the header of the block. */
 void hr__decoder_start(hr__decoder *decoder, const void *records, size_t length, uint32_t thread, uint64_t first_time);

@@ -228,7 +228,7 @@ static hr_status check_records(hr__trace_reader *r, const file_block *b, const u
 			*end_time = event.time_ns;
 			status = hr__catalog_note(&r->catalog, &event, place);
 		} else if (decoded == HR__DECODED_DEFINITION) {
-			status = hr__catalog_define(&r->catalog, &definition);
+			status = hr__catalog_define(&r->catalog, &definition, place);
 		} else {
 			return judge_end(b, decoded, place_of(b, &decoder, records), why);
 		}
@@ -415,7 +415,8 @@ static hr_status index_file(hr__trace_reader *r)
 	if (status != HR_OK) return status;
 	free_scratch(r);
 	fill_summary(r);
-	if (r->summary.complete) status = hr__catalog_check(&r->catalog);
+	status = hr__catalog_finish(&r->catalog);
+	if (status == HR_OK && r->summary.complete) status = hr__catalog_check(&r->catalog);
 	return status == HR_OK ? make_heap(r) : status;
 }
 

@@ -41,7 +41,7 @@ hr_status hr__trace_reader_open_fd(int fd, uint64_t size, hr__trace_reader **out
 /* The same for bytes in memory, which must outlive the reader. */
 hr_status hr__trace_reader_open_memory(const void *bytes, size_t size, hr__trace_reader **out);
 const hr__trace_summary *hr__trace_reader_summary(const hr__trace_reader *reader);
-/* Returns the next event of all threads in order of time. HR_NOT_READY at the end. Names and shapes are ids of this process. HR_IO,
+/* Returns the next event of all threads in order of time. HR_NOT_READY at the end. Names, shapes and stacks are ids of this process. HR_IO,
  * HR_BAD_FORMAT (the file was changed since it was opened) and HR_NO_HOST_MEMORY end the reading too. */
 hr_status hr__trace_reader_next(hr__trace_reader *reader, hr__event *out);
 void hr__trace_reader_close(hr__trace_reader *reader);

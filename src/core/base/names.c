@@ -1,6 +1,7 @@
-/* names.c - interned names and shapes, and the table of dtypes.
+/* names.c - interned names, shapes, frames and stacks, and the table of dtypes.
  *
- * Names and shapes are both byte strings here (a shape is the bytes of its dimensions), stored in the same kind of table:
+ * All of them are byte strings here (a shape is the bytes of its dimensions, a frame those of its struct, a stack those of the numbers of
+ * its frames), stored in the same kind of table:
  *
  *   slots    a hash table with linear probing, at most half full; a slot is 0 (empty) or hash << 16 | number
  *   entries  number -> offset and length of its bytes in the pool
@@ -25,7 +26,7 @@
 #include "core/base/lock.h"
 #include "core/base/text.h"
 
-#define FIRST_NUMBER 2u  /* 0 and 1 are NONE and OTHER in both tables */
+#define FIRST_NUMBER 2u  /* 0 and 1 are NONE and OTHER in every table */
 #define SLOTS (1u << 17) /* a power of two, twice the maximum number of entries */
 #define NUMBER_MASK 0xFFFFu
 #define SHAPE_BYTES_MAX (HR_SHAPE_MAX_RANK * sizeof(int64_t))
@@ -33,6 +34,8 @@
 
 _Static_assert(HR__NAMES_MAX - 1 <= NUMBER_MASK && HR__SHAPES_MAX - 1 <= NUMBER_MASK, "a number must fit in its part of a slot");
 _Static_assert(SLOTS >= 2 * HR__NAMES_MAX && SLOTS >= 2 * HR__SHAPES_MAX, "probing is short and ends because slots stay empty");
+_Static_assert(HR__FRAMES_MAX <= HR__NAMES_MAX && HR__STACKS_MAX <= HR__NAMES_MAX, "the same holds for frames and stacks");
+_Static_assert(sizeof(hr_frame) == 3 * sizeof(hr_name) + sizeof(uint32_t) + sizeof(uint64_t), "frames are compared as bytes: no padding");
 
 struct name_entry {
 	uint32_t offset;
@@ -49,12 +52,16 @@ struct table {
 	hr__atomic_u32 count;     /* numbers below it are valid; written under the lock */
 };
 
-static hr__atomic_u32 name_slots[SLOTS], shape_slots[SLOTS];
+static hr__atomic_u32 name_slots[SLOTS], shape_slots[SLOTS], frame_slots[SLOTS], stack_slots[SLOTS];
 static struct name_entry name_entries[HR__NAMES_MAX], shape_entries[HR__SHAPES_MAX];
+static struct name_entry frame_entries[HR__FRAMES_MAX], stack_entries[HR__STACKS_MAX];
 static char name_pool[HR__NAMES_TEXT_MAX], shape_pool[HR__SHAPES_MAX * (SHAPE_BYTES_MAX + 1)];
+static char frame_pool[HR__FRAMES_MAX * (sizeof(hr_frame) + 1)], stack_pool[HR__STACKS_BYTES_MAX];
 
 static struct table names = { name_slots, name_entries, name_pool, HR__NAMES_MAX, sizeof name_pool, 0, FIRST_NUMBER };
 static struct table shapes = { shape_slots, shape_entries, shape_pool, HR__SHAPES_MAX, sizeof shape_pool, 0, FIRST_NUMBER };
+static struct table frames = { frame_slots, frame_entries, frame_pool, HR__FRAMES_MAX, sizeof frame_pool, 0, FIRST_NUMBER };
+static struct table stacks = { stack_slots, stack_entries, stack_pool, HR__STACKS_MAX, sizeof stack_pool, 0, FIRST_NUMBER };
 
 static hr__lock insertion = HR__LOCK_INIT(HR__RANK_NAMES);
 
@@ -154,6 +161,8 @@ void hr__names_reset_for_test(void)
 {
 	forget(&names);
 	forget(&shapes);
+	forget(&frames);
+	forget(&stacks);
 }
 
 /* ---- names ---- */
@@ -233,6 +242,77 @@ size_t hr_shape_format(hr_shape shape, char *out, size_t capacity)
 uint32_t hr__shapes_count(void)
 {
 	return hr__load_acquire(&shapes.count);
+}
+
+/* ---- frames and stacks ---- */
+
+static hr_name valid_name(hr_name name)
+{
+	return name < hr__names_count() ? name : HR_NAME_OTHER;
+}
+
+uint32_t hr__frame_intern(const hr_frame *frame)
+{
+	hr_frame known = { valid_name(frame->function), valid_name(frame->file), valid_name(frame->module), frame->line, frame->offset };
+	if (known.function == HR_NAME_NONE && known.file == HR_NAME_NONE && known.module == HR_NAME_NONE) known.function = HR_NAME_OTHER;
+	uint32_t number = intern(&frames, (const char *)&known, sizeof known);
+	return number != 0 ? number : HR__FRAME_OTHER;
+}
+
+hr_frame hr__frame_get(uint32_t frame)
+{
+	hr_frame found = { .function = HR_NAME_OTHER };
+	const struct name_entry *entry = entry_of(&frames, frame);
+	if (entry != NULL) memcpy(&found, frames.pool + entry->offset, sizeof found);
+	return found;
+}
+
+hr_stack hr__stack_of_frames(const uint16_t *numbers, size_t count)
+{
+	if (count == 0) return HR_STACK_NONE;
+	if (count > HR_STACK_DEPTH_MAX) count = HR_STACK_DEPTH_MAX;
+	uint32_t number = intern(&stacks, (const char *)numbers, count * sizeof numbers[0]);
+	return number != 0 ? number : HR_STACK_OTHER;
+}
+
+size_t hr__stack_frames(hr_stack stack, uint16_t numbers[HR_STACK_DEPTH_MAX])
+{
+	if (stack == HR_STACK_NONE) return 0;
+	const struct name_entry *entry = entry_of(&stacks, stack);
+	if (entry == NULL) {
+		numbers[0] = HR__FRAME_OTHER;
+		return 1;
+	}
+	HR_ASSERT(entry->length <= HR_STACK_DEPTH_MAX * sizeof numbers[0]);
+	memcpy(numbers, stacks.pool + entry->offset, entry->length);
+	return entry->length / sizeof numbers[0];
+}
+
+hr_stack hr_stack_intern(const hr_frame *given, size_t count)
+{
+	uint16_t numbers[HR_STACK_DEPTH_MAX];
+	if (given == NULL) return HR_STACK_NONE;
+	if (count > HR_STACK_DEPTH_MAX) count = HR_STACK_DEPTH_MAX;
+	for (size_t i = 0; i < count; i++) numbers[i] = (uint16_t)hr__frame_intern(&given[i]);
+	return hr__stack_of_frames(numbers, count);
+}
+
+size_t hr_stack_get_frames(hr_stack stack, hr_frame *out, size_t capacity)
+{
+	uint16_t numbers[HR_STACK_DEPTH_MAX];
+	size_t count = hr__stack_frames(stack, numbers);
+	for (size_t i = 0; i < count && i < capacity; i++) out[i] = hr__frame_get(numbers[i]);
+	return count;
+}
+
+uint32_t hr__frames_count(void)
+{
+	return hr__load_acquire(&frames.count);
+}
+
+uint32_t hr__stacks_count(void)
+{
+	return hr__load_acquire(&stacks.count);
 }
 
 /* ---- dtypes ---- */

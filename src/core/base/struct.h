@@ -70,6 +70,7 @@ typedef struct hr__struct {
 	X(allocation_info, 64)   \
 	X(chunk_view, 48)        \
 	X(profiler_steps, 16)    \
+	X(frame, 24)             \
 	X(backend_caps, 128)
 
 /* One for each: hr__struct_cuda_options, ... */

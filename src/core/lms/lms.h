@@ -23,6 +23,7 @@
 #ifndef HR_LMS_LMS_H
 #define HR_LMS_LMS_H
 
+#include "headroom_record.h"
 #include "core/base/lock.h"
 #include "core/base/shared.h"
 #include "core/device/device.h"
@@ -100,6 +101,7 @@ struct hr__tensor {
 	hr__atomic_i64 priority;
 	hr__atomic_u32 op, scope, tag; /* names */
 	hr_shape shape;
+	hr_stack stack;          /* of hr_tensor_create, for the events of its memory */
 	hr__atomic_u32 evictions, restores;
 	uint32_t index;          /* of this record; immutable */
 	uint32_t member;         /* index in the context's list, under its lock; in a spare record the next spare one */

@@ -19,6 +19,7 @@
 #include "core/base/status.h"
 #include "core/lms/lms.h"
 #include "core/memory/bfc/tensor_block.h"
+#include "core/trace/stacks.h"
 #include "core/trace/trace.h"
 
 static uint64_t bit(hr_stream stream)
@@ -156,7 +157,10 @@ static hr_status store_copy(const hr__tensor *tensor, hr__host_copy *copy)
 {
 	hr_request request = request_of(tensor, tensor->lms->out);
 	request.alignment = 0;
-	return hr__host_store(tensor->lms->host, tensor->address, &request, copy);
+	hr__stacks_before before = hr__stacks_replace(tensor->stack);
+	hr_status status = hr__host_store(tensor->lms->host, tensor->address, &request, copy);
+	hr__stacks_restore(before);
+	return status;
 }
 
 static hr_status store(hr__tensor *tensor)
@@ -323,7 +327,7 @@ static hr_status take_place(hr__tensor *tensor, const hr_request *request, bool 
 
 /* The first memory of a tensor is a request like any other; later ones are internal. The bytes are counted as resident first, so
  * that all threads together stay within the limit for tensors. */
-static hr_status take_memory(hr__tensor *tensor, hr_stream stream, bool idle)
+static hr_status take_any_memory(hr__tensor *tensor, hr_stream stream, bool idle)
 {
 	hr__lms *lms = tensor->lms;
 	hr_request request = request_of(tensor, stream);
@@ -351,6 +355,14 @@ static hr_status take_memory(hr__tensor *tensor, hr_stream stream, bool idle)
 	tensor->counted = true;
 	tensor->device_bytes = bytes;
 	return HR_OK;
+}
+
+static hr_status take_memory(hr__tensor *tensor, hr_stream stream, bool idle)
+{
+	hr__stacks_before before = hr__stacks_replace(tensor->stack);
+	hr_status status = take_any_memory(tensor, stream, idle);
+	hr__stacks_restore(before);
+	return status;
 }
 
 static hr_status load(hr__tensor *tensor, uint64_t *epoch)
@@ -664,7 +676,9 @@ hr_status hr__move_to(hr__tensor *tensor, uint64_t to)
 	hr__lms *lms = tensor->lms;
 	hr_request request = request_of(tensor, lms->in);
 	uint64_t epoch, bytes, from = tensor->address;
+	hr__stacks_before before = hr__stacks_replace(tensor->stack);
 	hr_status status = hr__block_take_at(lms->allocator, &request, true, false, to, &bytes);
+	hr__stacks_restore(before);
 	if (!status) {
 		status = copy_on_device(tensor, to, &epoch);
 		if (!status) arrive(tensor, to, epoch);
@@ -680,7 +694,9 @@ hr_status hr__move_down(hr__tensor *tensor)
 	hr__lms *lms = tensor->lms;
 	uint64_t epoch = 0, gap = hr__block_before(lms->allocator, tensor->address), to = tensor->address - gap, bytes;
 	hr_request request = { .struct_size = sizeof request, .bytes = gap, .stream = lms->in };
+	hr__stacks_before before = hr__stacks_replace(HR_STACK_NONE);
 	hr_status status = gap ? hr__block_take_at(lms->allocator, &request, true, false, to, &bytes) : HR_NOT_READY;
+	hr__stacks_restore(before);
 	if (!status) {
 		status = gap >= tensor->bytes ? copy_on_device(tensor, to, &epoch) : copy_over_host(tensor, to, &epoch);
 		uint64_t spare = to;

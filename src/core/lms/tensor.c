@@ -55,6 +55,7 @@
 #include "core/base/text.h"
 #include "core/lms/lms.h"
 #include "core/memory/bfc/tensor_block.h"
+#include "core/trace/stacks.h"
 
 #define BLOCK HR__TENSOR_BLOCK
 #define BLOCKS_MAX HR__TENSOR_BLOCKS_MAX
@@ -347,6 +348,7 @@ static void describe(hr__tensor *tensor, hr__lms *lms, const hr_tensor_options *
 	if (hr__thread_self && !tensor->scope) tensor->scope = hr__thread_self->scope;
 	tensor->tag = options->tag;
 	tensor->shape = options->shape;
+	tensor->stack = hr__stacks_now();
 	for (unsigned i = 0; i < HR__EVICT_QUEUES; i++) tensor->queued[i] = HR__UNQUEUED;
 	memset(&tensor->learned, 0, sizeof tensor->learned);
 	tensor->learned.slot = tensor->learned.planned = NONE;

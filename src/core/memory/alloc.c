@@ -134,8 +134,9 @@ static __attribute__((noinline)) hr_status hand_out_noticed(hr__cache *cache, co
 	uint64_t address = hr__chunk_address(chunk);
 	if (cache->log_left < 0) hr__log_write_alloc(cache, request, address);
 	hr__observe(cache->allocator, cache, (int64_t)chunk->size);
-	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, address, chunk->size);
+	uint64_t size = chunk->size;
 	hr__cache_leave(cache);
+	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, address, size);
 	if (is_pending(&pending, cache, request->stream)) {
 		hr_status status = order(cache, cache->shard, request, (void *)(uintptr_t)address, &pending, HR__SOURCE_CACHE);
 		if (status) return status;

@@ -439,7 +439,7 @@ void hr__note_allocator(const hr__allocator *allocator);
 
 /* Start and end a recording of every allocator to a new file at [path], which begins with the blocks that are already allocated. As
  * hr_trace_start and hr_trace_stop, for a caller that owns the recording (core/record/profiler.c). */
-hr_status hr__recording_start(const char *path, uint64_t max_bytes);
+hr_status hr__recording_start(const char *path, uint64_t max_bytes, uint32_t stack_depth);
 hr_status hr__recording_stop(void);
 
 /* 0, or the number of a violated invariant (check.c). With every shard's lock and meter_lock held and the caches stopped. */

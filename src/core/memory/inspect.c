@@ -104,7 +104,7 @@ static void describe_block(const hr__allocator *allocator, const hr__chunk *chun
 	request.tag = chunk->tag;
 	request.shape = chunk->shape;
 	request.dtype = (hr_dtype)chunk->dtype;
-	hr__trace_alloc((uint32_t)allocator->id, &request, hr__chunk_address(chunk), chunk->size);
+	hr__trace_alloc_existing((uint32_t)allocator->id, &request, hr__chunk_address(chunk), chunk->size);
 }
 
 /* Records existing memory: reserved memory first, then the blocks. */
@@ -132,10 +132,10 @@ static void describe_existing(hr__allocator *allocator, void *context)
 
 /* Other threads continue meanwhile. Their events may concern blocks that are not written yet, or that are written twice, but such
  * events come before the mark without a text. The mark tells readers that the blocks from before the recording are complete. */
-hr_status hr__recording_start(const char *path, uint64_t max_bytes)
+hr_status hr__recording_start(const char *path, uint64_t max_bytes, uint32_t stack_depth)
 {
 	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork; call hr_shutdown() first");
-	hr_status status = hr__trace_open_limited(path, max_bytes);
+	hr_status status = hr__trace_open_limited(path, max_bytes, stack_depth);
 	if (status) return status;
 	hr__allocators_visit(NULL, describe_existing, NULL);
 	hr__trace_event(&(hr__event){ .kind = HR__EVENT_MARK });

@@ -55,4 +55,8 @@ int hr__linux_folder_create(const char *path);
 void hr__linux_file_close(int fd);
 int hr__linux_stderr_write(const void *from, size_t bytes);
 
+/* linux_stack.c */
+int hr__linux_stack_capture(void **addresses, size_t capacity, size_t *out_count);
+int hr__linux_symbol_find(const void *address, hr__os_symbol *out);
+
 #endif

@@ -21,6 +21,15 @@ typedef struct hr__thread hr__thread; /* a started thread; opaque */
 /* A mutex with a condition variable, for device workers. Not for hot paths, which use hr__lock. */
 typedef struct hr__monitor hr__monitor;
 
+/* What is at an address of this process's code. The texts are valid until the module is unloaded. */
+typedef struct hr__os_symbol {
+	const char *function; /* "": unknown */
+	const char *module;   /* path of the program or shared library */
+	uint64_t offset;      /* of the address in the module's file, as addr2line expects it */
+	uintptr_t base;       /* where the module is loaded */
+	bool is_program;      /* the module is the program itself */
+} hr__os_symbol;
+
 typedef struct hr__os_table {
 	/* ---- memory ---- */
 
@@ -103,6 +112,14 @@ typedef struct hr__os_table {
 	/* Creates a directory whose parent exists. EEXIST when the name is taken, even by a directory. */
 	int (*folder_create)(const char *path);
 	void (*file_close)(int fd);
+
+	/* ---- call stacks ---- */
+
+	/* The return addresses on the calling thread's stack, innermost first. ENOSYS where the system cannot tell. The first call of a
+	 * process loads a library and allocates memory. May wait for the lock of the dynamic loader, as symbol_find does. */
+	int (*stack_capture)(void **addresses, size_t capacity, size_t *out_count);
+	/* ENOENT when no module is loaded there. */
+	int (*symbol_find)(const void *address, hr__os_symbol *out);
 
 	/* ---- other ---- */
 

@@ -61,6 +61,17 @@ hr_status hr__profiler_parse_max_bytes(const char *text, hr_profiler_options *op
 	return HR_OK;
 }
 
+hr_status hr__profiler_parse_stack_depth(const char *text, hr_profiler_options *options)
+{
+	uint64_t frames;
+	const char *at = text;
+	if (strcmp(text, "0") == 0) frames = 0;
+	else if (!read_number(&at, &frames) || *at || frames > HR_STACK_DEPTH_MAX)
+		return hr__fail(HR_INVALID_ARGUMENT, "stacks: \"%.200s\" is no number of frames from 0 to %d; 0 is no stacks", text, HR_STACK_DEPTH_MAX);
+	options->stack_depth = (uint32_t)frames;
+	return HR_OK;
+}
+
 static hr_status read_switch(const char *key, const char *value, bool *out)
 {
 	if ((value[0] != '0' && value[0] != '1') || value[1])
@@ -75,7 +86,8 @@ static hr_status read_setting(const char *key, const char *value, hr_profiler_op
 	if (strcmp(key, "compress") == 0) return read_switch(key, value, &options->compress);
 	if (strcmp(key, "tensorboard") == 0) return read_switch(key, value, &options->tensorboard);
 	if (strcmp(key, "max_bytes") == 0) return hr__profiler_parse_max_bytes(value, options);
-	return hr__fail(HR_INVALID_ARGUMENT, ARGUMENT ": no such setting as \"%.200s\"; there are profile_steps, compress, tensorboard and max_bytes", key);
+	if (strcmp(key, "stacks") == 0) return hr__profiler_parse_stack_depth(value, options);
+	return hr__fail(HR_INVALID_ARGUMENT, ARGUMENT ": no such setting as \"%.200s\"; there are profile_steps, compress, tensorboard, max_bytes and stacks", key);
 }
 
 static hr_status read_settings(const char *text, hr_profiler_options *options)

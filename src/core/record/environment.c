@@ -6,6 +6,7 @@
  *     HEADROOM_TRACE_STEPS=LIST    record only these steps, "1,10,100-103", each to its own file, FILE-stepN
  *     HEADROOM_TRACE_COMPRESS=1    pack finished files with zstd
  *     HEADROOM_TRACE_MAX_BYTES=SIZE  end each file at that size, such as 512MiB
+ *     HEADROOM_STACKS=DEPTH        record call stacks of up to DEPTH frames, also in recordings that the program starts
  *     HEADROOM_TENSORBOARD=DIR     also export finished files for TensorBoard, into the log directory DIR
  *     HEADROOM_TOP=1               publish statistics for `headroom top`
  *
@@ -28,6 +29,7 @@
 #include "core/record/publish.h"
 #include "core/record/record.h"
 #include "core/record/tensorboard.h"
+#include "core/trace/stacks.h"
 
 #define PATH_BYTES 4096
 
@@ -89,6 +91,31 @@ static hr_status end_at_exit(void)
 	return error ? hr__os_fail(error, "cannot register what to do at exit") : HR_OK;
 }
 
+uint32_t hr__stack_depth_wanted(void)
+{
+	static const char variable[] = "HEADROOM_STACKS";
+	hr__last before = hr__last_get();
+	const char *text = hr__os()->environment(variable);
+	hr_profiler_options options;
+	hr_profiler_options_init(&options);
+	if (!text || !text[0]) return 0;
+	hr_status status = hr__profiler_parse_stack_depth(text, &options);
+	if (!status && options.stack_depth) status = hr__stacks_prepare();
+	if (!status) return options.stack_depth;
+	hr__setting_ignored(variable, &before);
+	return 0;
+}
+
+/* For a recording that no call of the program started: a wrong setting is reported, and the recording has no stacks. */
+static void report_stack_depth(const hr__last *before)
+{
+	const char *text = hr__os()->environment("HEADROOM_STACKS");
+	hr_profiler_options options;
+	hr_profiler_options_init(&options);
+	if (text && text[0] && hr__profiler_parse_stack_depth(text, &options)) complain("HEADROOM_STACKS", before);
+	else if (options.stack_depth && hr__stacks_prepare()) complain("HEADROOM_STACKS", before);
+}
+
 static void begin_trace(const hr__last *before)
 {
 	uint32_t no = 0;
@@ -102,6 +129,7 @@ static void begin_trace(const hr__last *before)
 		if (tensorboard[0]) complain("HEADROOM_TENSORBOARD", before);
 		tensorboard = NULL;
 	}
+	report_stack_depth(before);
 	options.compress = is_on("HEADROOM_TRACE_COMPRESS");
 	hr_status status = steps && steps[0] ? hr__profiler_parse_steps(steps, &options) : HR_OK;
 	if (!status && most && most[0]) status = hr__profiler_parse_max_bytes(most, &options);
@@ -173,6 +201,7 @@ hr_status hr_environment_check(void)
 	hr__devices_from_environment(&cuda, &emulated);
 	hr__limit_from_environment(0);
 	hr__threads_wanted();
+	hr__stack_depth_wanted();
 	hr__report_files_wanted();
 	if (hr_lms_options_init(&lms)) hr__setting_ignored("HEADROOM_LMS", &before);
 	hr_profiler_options_init(&options);

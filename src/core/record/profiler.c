@@ -29,6 +29,7 @@
 #include "core/record/program_name.h"
 #include "core/record/profiler.h"
 #include "core/record/tensorboard.h"
+#include "core/trace/stacks.h"
 #include "core/trace/trace.h"
 
 #define PATH_BYTES 4096
@@ -72,6 +73,9 @@ static hr_status check_options(const hr_profiler_options *options)
 	if (options->max_bytes && options->max_bytes < HR__TRACE_LIMIT_MIN)
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_start: a max_bytes of %llu is too small for a trace; it is 0 for no limit, or at least 1 MiB",
 		                (unsigned long long)options->max_bytes);
+	if (options->stack_depth > HR_STACK_DEPTH_MAX || options->reserved)
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_start: a stack_depth of %u, reserved %u; the most is %d, and reserved is 0", options->stack_depth,
+		                options->reserved, HR_STACK_DEPTH_MAX);
 	for (uint32_t i = 0; i < options->step_count; i++) {
 		const hr_profiler_steps *steps = &options->steps[i];
 		if (steps->first == 0 || steps->last < steps->first)
@@ -126,7 +130,7 @@ static bool is_taken(const char *path)
 	return exists(path) || exists(packed);
 }
 
-hr_status hr__trace_start_new(const char *stem, const char *end, uint64_t max_bytes, char *path, size_t capacity)
+hr_status hr__trace_start_new(const char *stem, const char *end, const hr_profiler_options *options, char *path, size_t capacity)
 {
 	for (unsigned number = 1; number < NAMES_TRIED; number++) {
 		char count[16] = "";
@@ -134,7 +138,7 @@ hr_status hr__trace_start_new(const char *stem, const char *end, uint64_t max_by
 		int used = snprintf(path, capacity, "%s%s%s", stem, count, end);
 		if (used < 0 || (size_t)used >= capacity) break;
 		if (is_taken(path)) continue;
-		hr_status status = hr__recording_start(path, max_bytes);
+		hr_status status = hr__recording_start(path, options->max_bytes, options->stack_depth);
 		if (status != HR_IO || !exists(path)) return status; /* another process may have created it first */
 	}
 	return hr__fail(HR_IO, "no name for a new file is left like %.300s%s", stem, end);
@@ -226,7 +230,7 @@ static hr_status begin_file(uint64_t step)
 	if (step) snprintf(end, sizeof end, "-step%llu%s", (unsigned long long)step, profiler.extension);
 	else snprintf(end, sizeof end, "%s", profiler.extension);
 	memcpy(before, profiler.path, sizeof before);
-	hr_status status = hr__trace_start_new(profiler.stem, end, profiler.options.max_bytes, profiler.path, sizeof profiler.path);
+	hr_status status = hr__trace_start_new(profiler.stem, end, &profiler.options, profiler.path, sizeof profiler.path);
 	if (status) memcpy(profiler.path, before, sizeof before);
 	profiler.recording = status == HR_OK;
 	return status;
@@ -399,12 +403,15 @@ static hr_status start(const struct destination *to, const hr_profiler_options *
 
 static hr_status start_once(const struct destination *to, const hr_profiler_options *options)
 {
+	hr_profiler_options complete = *options;
 	hr_status status = check_options(options);
+	if (!status && options->stack_depth) status = hr__stacks_prepare();
 	if (status) return status;
+	if (!complete.stack_depth) complete.stack_depth = hr__stack_depth_wanted();
 	hr__lock_take(&profiler.lock);
 	status = make_way();
 	if (!status && hr__trace_is_open()) status = hr__fail(HR_IN_USE, "a trace is being recorded already; stop it with hr_trace_stop first");
-	if (!status) status = start(to, options);
+	if (!status) status = start(to, &complete);
 	hr__lock_release(&profiler.lock);
 	return status;
 }
@@ -437,9 +444,10 @@ hr_status hr_profiler_stop(void)
 hr_status hr_trace_start(const char *path)
 {
 	if (!path || !path[0]) return hr__fail(HR_INVALID_ARGUMENT, "hr_trace_start: the path is empty");
+	uint32_t stack_depth = hr__stack_depth_wanted();
 	hr__lock_take(&profiler.lock);
 	hr_status status = make_way();
-	if (!status) status = hr__recording_start(path, 0);
+	if (!status) status = hr__recording_start(path, 0, stack_depth);
 	hr__lock_release(&profiler.lock);
 	return status;
 }

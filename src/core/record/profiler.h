@@ -7,11 +7,18 @@
 #include "headroom_record.h"
 
 /* Starts recording to a new file [stem][end], or [stem]-2[end] and so on if that file exists, packed or not. [path] receives the
- * name. Statuses as hr_trace_start; the size limit is that of hr_profiler_options.max_bytes. */
-hr_status hr__trace_start_new(const char *stem, const char *end, uint64_t max_bytes, char *path, size_t capacity);
+ * name. Statuses as hr_trace_start. Of [options], the size limit and the stack depth are used. */
+hr_status hr__trace_start_new(const char *stem, const char *end, const hr_profiler_options *options, char *path, size_t capacity);
 
 /* Parses "512MiB" into options->max_bytes. HR_INVALID_ARGUMENT leaves the options unchanged. */
 hr_status hr__profiler_parse_max_bytes(const char *text, hr_profiler_options *options);
+
+/* Parses "16" into options->stack_depth. HR_INVALID_ARGUMENT leaves the options unchanged. */
+hr_status hr__profiler_parse_stack_depth(const char *text, hr_profiler_options *options);
+
+/* The stack depth that HEADROOM_STACKS gives, with captures prepared; 0 if it is not set, or ignored because it is wrong or not
+ * supported. Without locks. */
+uint32_t hr__stack_depth_wanted(void);
 
 /* Parses "1,10,100-103" into options->steps. HR_INVALID_ARGUMENT leaves the options unchanged. */
 hr_status hr__profiler_parse_steps(const char *text, hr_profiler_options *options);

@@ -18,7 +18,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the writer stores num
 
 #define HR__TRACE_MAGIC "\x89HRT\r\n\x1a\n" /* 8 bytes, without the final 0 */
 #define HR__TRACE_MAJOR 1
-#define HR__TRACE_MINOR 0
+#define HR__TRACE_MINOR 1 /* 1: frames, stacks, and the stack of an event in its extension */
 #define HR__TRACE_BYTE_ORDER 0x01020304u
 #define HR__TRACE_REQUIRED_KNOWN 0ull /* bit 0, compressed blocks, is reserved and not supported yet */
 #define HR__TRACE_HEADER_MAX (16u << 20)
@@ -26,7 +26,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the writer stores num
 #define HR__TRACE_BLOCK_MAX (16u << 20)
 #define HR__TRACE_BLOCK_MAGIC 0x4B425248u
 #define HR__TRACE_THREADS_MAX (1u << 20)
-#define HR__TRACE_IDS_MAX 65536u /* limit for names, shapes, devices and allocators each */
+#define HR__TRACE_IDS_MAX 65536u /* limit for names, shapes, frames, stacks, devices and allocators each */
 
 typedef struct hr__trace_header {
 	char magic[8];
@@ -86,6 +86,9 @@ enum { HR__SIZE_ZERO = 0, HR__SIZE_BYTES = 1, HR__SIZE_256 = 2, HR__SIZE_BOTH = 
 
 enum { HR__CONTEXT_ALLOCATOR = 1, HR__CONTEXT_STREAM = 2, HR__CONTEXT_TAG = 4, HR__CONTEXT_DTYPE = 8, HR__CONTEXT_ALL = 15 };
 
+/* The first byte of an event's extension: which fields follow. Bits of later versions come after these, and so do their fields. */
+enum { HR__EXTENSION_STACK = 1 };
+
 /* Records that are not events. */
 enum {
 	HR__RECORD_NAME = 32,
@@ -94,6 +97,9 @@ enum {
 	HR__RECORD_ALLOCATOR = 35,
 	HR__RECORD_THREAD = 36,
 	HR__RECORD_LIMIT = 37,
+	HR__RECORD_FRAME = 38,
+	HR__RECORD_STACK = 39,
+	HR__RECORD_LAST = HR__RECORD_STACK, /* of this version */
 };
 
 /* ---- which fields an event kind has ---- */
@@ -110,6 +116,7 @@ enum {
 	HR__HAS_OP = 256,
 	HR__HAS_SCOPE = 512,
 	HR__HAS_SHAPE = 1024,
+	HR__HAS_STACK = 2048,
 
 	HR__HAS_RANGE = HR__HAS_ALLOCATOR | HR__HAS_ADDRESS | HR__HAS_BYTES,
 	HR__HAS_NAMES = HR__HAS_OP | HR__HAS_SCOPE | HR__HAS_TAG,
@@ -122,9 +129,9 @@ _Static_assert((int)HR__HAS_ALLOCATOR == (int)HR__CONTEXT_ALLOCATOR && (int)HR__
                "the context byte of a record is checked against the fields of its kind by one mask");
 
 #define HR__EVENT_FIELDS_TABLE(X)                                               \
-	X(ALLOC, HR__HAS_REQUEST | HR__HAS_ADDRESS)                                 \
+	X(ALLOC, HR__HAS_REQUEST | HR__HAS_ADDRESS | HR__HAS_STACK)                 \
 	X(FREE, HR__HAS_ALLOCATOR | HR__HAS_STREAM | HR__HAS_ADDRESS)               \
-	X(ALLOC_FAILED, HR__HAS_REQUEST)                                            \
+	X(ALLOC_FAILED, HR__HAS_REQUEST | HR__HAS_STACK)                            \
 	X(MAP, HR__HAS_RANGE)                                                       \
 	X(UNMAP, HR__HAS_RANGE)                                                     \
 	X(STITCH, HR__HAS_RANGE)                                                    \
@@ -155,9 +162,10 @@ static const uint16_t hr__event_fields[HR__EVENT_KINDS + 1] = {
 #undef HR__FIELDS_ENTRY
 };
 
-/* The longest event: tag, context (allocator, stream, tag, dtype), 2 addresses, bytes and requested, 3 ids, time.
+/* The longest event: tag, context (allocator, stream, tag, dtype), 2 addresses, bytes and requested, 3 ids, time, extension (length,
+ * fields, stack).
  * HR__VARINT_SCRIBBLE is the number of bytes that the varint writer may overwrite after its end. */
-#define HR__EVENT_RECORD_MAX (2 + 1 + 5 + 5 + 2 + 1 + 2 * 9 + 2 * 9 + 3 * 2 + 9)
+#define HR__EVENT_RECORD_MAX (2 + 1 + 5 + 5 + 2 + 1 + 2 * 9 + 2 * 9 + 3 * 2 + 9 + 4)
 #define HR__VARINT_SCRIBBLE 8
 
 /* ---- varints ---- */

@@ -14,6 +14,7 @@
 #include "core/base/atomic.h"
 #include "core/base/shared.h"
 #include "headroom.h"
+#include "headroom_record.h"
 
 /* Kinds of events. The numbers are part of the file format. */
 #define HR__EVENT_TABLE(X)                                                          \
@@ -60,6 +61,7 @@ typedef struct hr__event {
 	hr_name op, scope, tag;
 	hr_shape shape;
 	hr_dtype dtype;
+	hr_stack stack;      /* hr__trace_event fills it in if it is HR_STACK_NONE; see stacks.h */
 } hr__event;
 
 /* ---- writing ---- */
@@ -77,9 +79,10 @@ hr_status hr__trace_open(const char *path);
 #define HR__TRACE_BLOCK_BYTES 65536u
 hr_status hr__trace_open_blocks(const char *path, uint32_t block_bytes);
 /* As hr__trace_open, with a limit on the size of the file: 0 = none, otherwise at least HR__TRACE_LIMIT_MIN. At the limit,
- * hr__trace_is_on becomes false, and the file stays open. */
+ * hr__trace_is_on becomes false, and the file stays open. Call stacks of up to [stack_depth] frames are captured; 0 = none.
+ * hr__stacks_prepare must have succeeded before. */
 #define HR__TRACE_LIMIT_MIN (1u << 20)
-hr_status hr__trace_open_limited(const char *path, uint64_t max_bytes);
+hr_status hr__trace_open_limited(const char *path, uint64_t max_bytes, uint32_t stack_depth);
 /* Whether a file is open and must be closed. */
 bool hr__trace_is_open(void);
 /* Ends the recording: flushes, and truncates the file to the bytes written. HR_IO when events were lost, for example because the
@@ -95,17 +98,23 @@ void hr__trace_thread_exit(void);
 /* Events lost since hr__trace_open. */
 uint64_t hr__trace_lost(void);
 
+/* The calling thread's events may have stacks from now on, also in recordings that capture none. */
+void hr__trace_has_stacks(void);
+
 /* Define a device and an allocator, before events refer to them. The caller chooses the [id]s. */
 void hr__trace_define_device(uint32_t id, const char *name, uint64_t limit_bytes, uint64_t page_bytes);
 void hr__trace_define_allocator(uint32_t id, const char *name, const char *kind, uint32_t device);
 void hr__trace_define_limit(uint32_t allocator, uint64_t bytes); /* by the thread that defined the allocator, after that */
 
-/* Appends an event and fills in thread and time. Names and shapes are defined in the file when they first occur. */
+/* Appends an event and fills in thread and time. Names, shapes and stacks are defined in the file when they first occur. */
 HR__SHARED void hr__trace_event(const hr__event *event);
 
-/* The two most frequent events, without building a struct. About 11 ns, of which the clock takes 9.7; another 2 ns for the pages of
+/* The two most frequent events, without building a struct. hr__trace_alloc may capture the stack of the calling thread (stacks.h), so
+ * no lock may be held. About 11 ns, of which the clock takes 9.7; another 2 ns for the pages of
  * the file. */
 void hr__trace_alloc(uint32_t allocator, const hr_request *request, uint64_t address, uint64_t bytes);
+/* As hr__trace_alloc, for a block that is not allocated by the caller of the library: without a stack. May be called with locks held. */
+void hr__trace_alloc_existing(uint32_t allocator, const hr_request *request, uint64_t address, uint64_t bytes);
 void hr__trace_free(uint32_t allocator, uint64_t address, hr_stream stream);
 
 #endif

@@ -10,7 +10,8 @@
  *  2. A writer's block may be touched only while its owner is inside an event (busy = 1) and, after setting busy, has seen
  *     hr__trace_on equal to the writer's generation.
  *  3. The bytes below a block's committed length never change and are whole records.
- *  4. numbers[id] != 0 only when the definition of that number is committed. So no committed event uses an undefined number.
+ *  4. numbers[id] != 0 only when the definition of that number is committed. So no committed event uses an undefined number, nor does
+ *     the definition of a frame or stack.
  *  5. Within a lane, time never goes back.
  *
  * CLOSING WHILE OTHER THREADS WRITE
@@ -34,6 +35,7 @@
 #include "core/os/os.h"
 #include "core/trace/blockfile.h"
 #include "core/trace/format.h"
+#include "core/trace/stacks.h"
 #include "core/trace/warmer.h"
 
 #define BLOCK_BYTES_MIN 4096u /* ample room for the longest definition */
@@ -61,6 +63,7 @@ typedef struct writer {
 	uint32_t op, scope, tag, shape; /* numbers of the file */
 	hr_dtype dtype;
 	uint32_t shift; /* ticks to units */
+	bool stacks;    /* events may have stacks: the fast path leaves those that can have one to append_slowly */
 
 	/* Used when a block is taken. */
 	uint32_t extent; /* the extent of the block, for hr__blockfile_give */
@@ -89,16 +92,16 @@ static hr__blockfile file; /* from here to free_writers: guarded by lock */
 static uint64_t last_block_offset;
 static hr__trace_block *last_block; /* NULL when no longer mapped */
 static uint32_t lane_count, thread_count;
-static uint32_t name_count, shape_count;     /* numbers assigned in this file */
-static uint32_t name_ids_end, shape_ids_end; /* name_numbers and shape_numbers are 0 from this index on */
 static writer *free_writers;
 
-/* Number in the file, plus 1, of each name and shape of the process; 0 when not defined there yet. Written under lock. */
-static hr__atomic_u32 name_numbers[HR__NAMES_MAX], shape_numbers[HR__SHAPES_MAX];
+/* Number in the file, plus 1, of each name, shape, frame and stack of the process; 0 when not defined there yet. Written under
+ * lock. */
+static hr__atomic_u32 name_numbers[HR__NAMES_MAX], shape_numbers[HR__SHAPES_MAX], frame_numbers[HR__FRAMES_MAX], stack_numbers[HR__STACKS_MAX];
 
 static writer writers[HR__BLOCKFILE_HOLDERS]; /* untouched entries use no memory */
 static hr__atomic_u32 writer_count;           /* written under lock */
 static __thread writer *mine __attribute__((tls_model("initial-exec")));
+static __thread bool has_stacks __attribute__((tls_model("initial-exec"))); /* hr__trace_has_stacks was called by this thread */
 
 /* ---- blocks ---- */
 
@@ -255,6 +258,7 @@ static void attach(writer *w, uint32_t generation, uint64_t ticks)
 	if (thread_count < HR__TRACE_THREADS_MAX - 1) thread_count++;
 	hr__lock_release(&lock);
 	w->generation = generation;
+	w->stacks = has_stacks || hr__stacks_depth() != 0;
 	if (w->block_generation == generation) {
 		if (w->block != NULL) put_record(w, HR__RECORD_THREAD, payload, (size_t)(hr__varint_put(payload, w->thread) - payload));
 		return;
@@ -355,26 +359,55 @@ static size_t shape_payload(uint8_t *payload, uint32_t number, hr_shape shape)
 	return (size_t)(at - payload);
 }
 
-/* Names and shapes are numbered in the file in the same way. */
+static uint64_t number_of(const hr__atomic_u32 *numbers, uint32_t id)
+{
+	uint32_t known = hr__load_relaxed(&numbers[id]);
+	HR_ASSERT(known != 0);
+	return known - 1;
+}
+
+static size_t frame_payload(uint8_t *payload, uint32_t number, uint32_t id)
+{
+	hr_frame frame = hr__frame_get(id);
+	uint8_t *at = hr__varint_put(payload, number);
+	at = hr__varint_put(at, number_of(name_numbers, frame.function));
+	at = hr__varint_put(at, number_of(name_numbers, frame.file));
+	at = hr__varint_put(at, frame.line);
+	at = hr__varint_put(at, number_of(name_numbers, frame.module));
+	at = hr__varint_put(at, frame.offset);
+	return (size_t)(at - payload);
+}
+
+static size_t stack_payload(uint8_t *payload, uint32_t number, hr_stack stack)
+{
+	uint16_t frames[HR_STACK_DEPTH_MAX];
+	size_t count = hr__stack_frames(stack, frames);
+	uint8_t *at = hr__varint_put(hr__varint_put(payload, number), count);
+	for (size_t i = 0; i < count; i++) at = hr__varint_put(at, number_of(frame_numbers, frames[i]));
+	return (size_t)(at - payload);
+}
+
+_Static_assert(PAYLOAD_MAX >= 9 + 9 + 3 * HR_STACK_DEPTH_MAX, "stacks fit");
+
+/* Names, shapes, frames and stacks are numbered in the file in the same way. */
 typedef struct number_table {
 	hr__atomic_u32 *numbers;
 	uint32_t ids_max;
 	uint32_t (*ids_known)(void);
-	uint32_t *count, *ids_end;
 	unsigned kind;
 	size_t (*write)(uint8_t *payload, uint32_t number, uint32_t id);
+	uint32_t count;   /* numbers assigned in this file; guarded by lock */
+	uint32_t ids_end; /* numbers[] is 0 from this index on; guarded by lock */
 } number_table;
 
-static const number_table names = {
-	name_numbers, HR__NAMES_MAX, hr__names_count, &name_count, &name_ids_end, HR__RECORD_NAME, name_payload,
-};
-static const number_table shapes = {
-	shape_numbers, HR__SHAPES_MAX, hr__shapes_count, &shape_count, &shape_ids_end, HR__RECORD_SHAPE, shape_payload,
-};
+static number_table names = { name_numbers, HR__NAMES_MAX, hr__names_count, HR__RECORD_NAME, name_payload, 0, 0 };
+static number_table shapes = { shape_numbers, HR__SHAPES_MAX, hr__shapes_count, HR__RECORD_SHAPE, shape_payload, 0, 0 };
+static number_table frames = { frame_numbers, HR__FRAMES_MAX, hr__frames_count, HR__RECORD_FRAME, frame_payload, 0, 0 };
+static number_table stacks = { stack_numbers, HR__STACKS_MAX, hr__stacks_count, HR__RECORD_STACK, stack_payload, 0, 0 };
 
 /* Gives [id] a number in the file. The lock is held from choosing the number to publishing it, so that numbers are dense and
  * defined before they are used. Room is made first, because taking a block acquires the lock. */
-static bool define(writer *w, const number_table *table, uint32_t id)
+static bool define(writer *w, number_table *table, uint32_t id)
 {
 	uint8_t payload[PAYLOAD_MAX + HR__VARINT_SCRIBBLE];
 	if (id >= table->ids_max || hr__load_acquire(&table->numbers[id]) != 0) return true;
@@ -382,15 +415,33 @@ static bool define(writer *w, const number_table *table, uint32_t id)
 	hr__lock_take(&lock);
 	if (hr__load_relaxed(&table->numbers[id]) == 0) {
 		uint32_t number = HR_NAME_OTHER;
-		if (id < table->ids_known() && *table->count < HR__TRACE_IDS_MAX) {
-			number = (*table->count)++;
+		if (id < table->ids_known() && table->count < HR__TRACE_IDS_MAX) {
+			number = table->count++;
 			put_record(w, table->kind, payload, table->write(payload, number, id));
 		}
-		if (*table->ids_end <= id) *table->ids_end = id + 1;
+		if (table->ids_end <= id) table->ids_end = id + 1;
 		hr__store_release(&table->numbers[id], number + 1);
 	}
 	hr__lock_release(&lock);
 	return true;
+}
+
+static bool define_frame(writer *w, uint32_t id)
+{
+	hr_frame frame = hr__frame_get(id);
+	return define(w, &names, frame.function) && define(w, &names, frame.file) && define(w, &names, frame.module) && define(w, &frames, id);
+}
+
+/* A stack is defined after its frames, and a frame after its names. */
+static bool define_stack(writer *w, hr_stack stack)
+{
+	uint16_t ids[HR_STACK_DEPTH_MAX];
+	if (stack >= HR__STACKS_MAX || hr__load_acquire(&stack_numbers[stack]) != 0) return true;
+	size_t count = hr__stack_frames(stack, ids);
+	for (size_t i = 0; i < count; i++) {
+		if (hr__load_acquire(&frame_numbers[ids[i]]) == 0 && !define_frame(w, ids[i])) return false;
+	}
+	return define(w, &stacks, stack);
 }
 
 void hr__trace_define_device(uint32_t id, const char *name, uint64_t limit_bytes, uint64_t page_bytes)
@@ -438,9 +489,9 @@ void hr__trace_define_limit(uint32_t allocator, uint64_t bytes)
  * address and the ids have fixed sizes in the common case: an unknown length delays everything after it. Whether a field is present
  * is added to the position instead of branched on, because changes of op and shape are unpredictable. */
 
-/* The numbers in the file of the event's names and shape. An id that is out of range counts as "other". */
+/* The numbers in the file of the event's names, shape and stack. An id that is out of range counts as "other". */
 typedef struct numbers {
-	uint32_t op, scope, tag, shape;
+	uint32_t op, scope, tag, shape, stack;
 } numbers;
 
 static inline uint32_t safe_id(uint32_t id)
@@ -449,6 +500,7 @@ static inline uint32_t safe_id(uint32_t id)
 }
 
 _Static_assert(HR__NAMES_MAX == HR__TRACE_IDS_MAX && HR__SHAPES_MAX == HR__TRACE_IDS_MAX, "one check serves names and shapes");
+_Static_assert(HR__FRAMES_MAX == HR__TRACE_IDS_MAX && HR__STACKS_MAX == HR__TRACE_IDS_MAX, "and frames and stacks");
 
 /* False when one of them has no number yet. */
 static inline bool look_up(const hr__event *event, uint32_t fields, numbers *out)
@@ -471,6 +523,13 @@ static inline bool look_up(const hr__event *event, uint32_t fields, numbers *out
 	out->tag = hr__load_acquire(&name_numbers[tag]) - 1;
 	out->shape = hr__load_acquire(&shape_numbers[shape]) - 1;
 	return HR_LIKELY((int32_t)(out->op | out->scope | out->tag | out->shape) >= 0);
+}
+
+/* The same for the stack, which only append_slowly writes. */
+static inline bool look_up_stack(const hr__event *event, numbers *out)
+{
+	out->stack = hr__load_acquire(&stack_numbers[safe_id(event->stack)]) - 1;
+	return (int32_t)out->stack >= 0;
 }
 
 static inline uint8_t *put_changed_context(writer *w, uint8_t *at, uint32_t allocator, uint32_t stream, uint32_t tag,
@@ -573,17 +632,31 @@ static inline uint8_t *put_time(writer *w, uint8_t *at, uint64_t ticks, uint32_t
 	return hr__varint_put(at, difference);
 }
 
+/* An event without a stack has no extension. */
+static inline uint8_t *put_stack(uint8_t *at, uint32_t number, uint32_t *head)
+{
+	if (number == HR_STACK_NONE) return at;
+	*head |= HR__TAG_EXTENSION;
+	at = hr__varint_put(at, 3);
+	*at++ = HR__EXTENSION_STACK;
+	*at++ = (uint8_t)number;
+	*at++ = (uint8_t)(number >> 8);
+	return at;
+}
+
 /* Appends an event with the fields in [fields], if it can do so at once: the thread is attached to the recording, names and shape
- * are defined, the block has room. Otherwise writes nothing and returns false; append_slowly must follow, because the writer may be
- * left busy. Inlined with constant kind and fields for the frequent events. Calls nothing, so that everything stays in
- * registers. */
-__attribute__((always_inline)) static inline bool append(const hr__event *event, uint32_t kind, uint32_t fields, uint64_t ticks)
+ * are defined, the block has room, and the event has no stack, or [slowly] is true. Otherwise writes nothing and returns false;
+ * append_slowly must follow, because the writer may be left busy. Inlined with constant kind and fields for the frequent events.
+ * Calls nothing, so that everything stays in registers. */
+__attribute__((always_inline)) static inline bool append(const hr__event *event, uint32_t kind, uint32_t fields, uint64_t ticks, bool slowly)
 {
 	numbers number;
 	uint32_t head = kind;
 	writer *w = mine;
 	if (HR_UNLIKELY(w == NULL || !is_attached(w))) return false;
 	if (HR_UNLIKELY(!look_up(event, fields, &number) || w->at > w->limit)) return false;
+	if (!slowly && (fields & HR__HAS_STACK) && HR_UNLIKELY(w->stacks || event->stack != HR_STACK_NONE)) return false;
+	if (slowly && (fields & HR__HAS_STACK) && !look_up_stack(event, &number)) return false;
 	uint8_t *at = w->at + 2;
 	at = put_context(w, at, event, number.tag, fields, &head);
 	if (fields & HR__HAS_ADDRESS) at = put_address(w, at, event, fields, &head);
@@ -592,6 +665,7 @@ __attribute__((always_inline)) static inline bool append(const hr__event *event,
 	if (fields & HR__HAS_SCOPE) at = put_number(at, number.scope, &w->scope, HR__TAG_SCOPE, &head);
 	if (fields & HR__HAS_SHAPE) at = put_number(at, number.shape, &w->shape, HR__TAG_SHAPE, &head);
 	at = put_time(w, at, ticks, &head);
+	if (slowly && (fields & HR__HAS_STACK)) at = put_stack(at, number.stack, &head);
 	uint16_t head16 = (uint16_t)head;
 	memcpy(w->at, &head16, 2);
 	HR_ASSERT(at - w->at <= HR__EVENT_RECORD_MAX);
@@ -611,6 +685,7 @@ static bool prepare(writer *w, const hr__event *event, uint32_t fields)
 		if (fields & HR__HAS_TAG) ok = ok && define(w, &names, event->tag);
 		if (fields & HR__HAS_SHAPE) ok = ok && define(w, &shapes, event->shape);
 	}
+	if (fields & HR__HAS_STACK) ok = ok && define_stack(w, event->stack);
 	return ok && (w->at <= w->limit || next_block(w));
 }
 
@@ -622,15 +697,26 @@ static __attribute__((cold, noinline)) void append_slowly(const hr__event *event
 	writer *w = enter(ticks);
 	if (w == NULL) return;
 	if (!prepare(w, event, fields)) lose(w);
-	else if (append(event, event->kind, fields, ticks)) return;
+	else if (append(event, event->kind, fields, ticks, true)) return;
 	leave(w);
+}
+
+/* The stack of an event of the calling thread. A capture can wait for the lock of the dynamic loader, whose owner may be closing the
+ * recording and waiting for busy writers: so this one must not be busy. */
+static hr_stack stack_now(void)
+{
+	if (mine != NULL) leave(mine);
+	return hr__trace_is_on() ? hr__stacks_now() : HR_STACK_NONE;
 }
 
 void hr__trace_event(const hr__event *event)
 {
 	uint64_t ticks = hr__ticks();
 	HR_ASSERT(event->kind >= 1 && (unsigned)event->kind <= HR__EVENT_KINDS);
-	if (!append(event, event->kind, hr__event_fields[event->kind], ticks)) append_slowly(event, ticks);
+	if (HR_LIKELY(append(event, event->kind, hr__event_fields[event->kind], ticks, false))) return;
+	hr__event whole = *event;
+	if ((hr__event_fields[event->kind] & HR__HAS_STACK) && whole.stack == HR_STACK_NONE) whole.stack = stack_now();
+	append_slowly(&whole, ticks);
 }
 
 /* The host is recorded as the default stream: tools that read a trace know only the device's streams, and a program that allocates
@@ -663,6 +749,7 @@ static __attribute__((cold, noinline)) void alloc_slowly(uint32_t allocator, con
                                                          uint64_t bytes, uint64_t ticks)
 {
 	hr__event event = event_of(allocator, request, address, bytes);
+	event.stack = stack_now();
 	append_slowly(&event, ticks);
 }
 
@@ -676,14 +763,20 @@ void hr__trace_alloc(uint32_t allocator, const hr_request *request, uint64_t add
 {
 	uint64_t ticks = hr__ticks();
 	const hr__event event = event_of(allocator, request, address, bytes);
-	if (!append(&event, HR__EVENT_ALLOC, HR__FIELDS_ALLOC, ticks)) alloc_slowly(allocator, request, address, bytes, ticks);
+	if (!append(&event, HR__EVENT_ALLOC, HR__FIELDS_ALLOC, ticks, false)) alloc_slowly(allocator, request, address, bytes, ticks);
+}
+
+void hr__trace_alloc_existing(uint32_t allocator, const hr_request *request, uint64_t address, uint64_t bytes)
+{
+	hr__event event = event_of(allocator, request, address, bytes);
+	append_slowly(&event, hr__ticks());
 }
 
 void hr__trace_free(uint32_t allocator, uint64_t address, hr_stream stream)
 {
 	uint64_t ticks = hr__ticks();
 	const hr__event event = { .allocator = allocator, .address = address, .stream = recorded(stream) };
-	if (!append(&event, HR__EVENT_FREE, HR__FIELDS_FREE, ticks)) free_slowly(allocator, address, stream, ticks);
+	if (!append(&event, HR__EVENT_FREE, HR__FIELDS_FREE, ticks, false)) free_slowly(allocator, address, stream, ticks);
 }
 
 /* ---- opening and closing ---- */
@@ -701,15 +794,11 @@ static void start_clock(void)
 }
 
 /* Clears all numbers for a new file; 0 and 1 have a fixed meaning in every file. */
-static void forget_numbers(void)
+static void forget_numbers(number_table *table)
 {
-	memset(name_numbers, 0, name_ids_end * sizeof(name_numbers[0]));
-	memset(shape_numbers, 0, shape_ids_end * sizeof(shape_numbers[0]));
-	for (uint32_t i = 0; i < 2; i++) {
-		hr__store_relaxed(&name_numbers[i], i + 1);
-		hr__store_relaxed(&shape_numbers[i], i + 1);
-	}
-	name_count = shape_count = name_ids_end = shape_ids_end = 2;
+	memset(table->numbers, 0, table->ids_end * sizeof(table->numbers[0]));
+	for (uint32_t i = 0; i < 2; i++) hr__store_relaxed(&table->numbers[i], i + 1);
+	table->count = table->ids_end = 2;
 }
 
 static void fill_header(size_t header_size)
@@ -744,7 +833,7 @@ static int watch_forks(void)
 	return error;
 }
 
-static hr_status start(const char *path, uint32_t block_bytes, uint64_t limit)
+static hr_status start(const char *path, uint32_t block_bytes, uint64_t limit, uint32_t stack_depth)
 {
 	/* The header size makes blocks begin at multiples of their size and of a page; the warmer needs the latter. */
 	size_t header_size = block_bytes > hr__os_page_size() ? block_bytes : hr__os_page_size();
@@ -761,14 +850,18 @@ static hr_status start(const char *path, uint32_t block_bytes, uint64_t limit)
 	last_block_offset = header_size;
 	lane_count = thread_count = 0;
 	snprintf(recorded_path, sizeof(recorded_path), "%s", path);
-	forget_numbers();
+	forget_numbers(&names);
+	forget_numbers(&shapes);
+	forget_numbers(&frames);
+	forget_numbers(&stacks);
+	hr__stacks_start(stack_depth);
 	fill_header(header_size);
 	last_generation = last_generation + 1 < UNATTACHED ? last_generation + 1 : 1;
 	hr__warmer_start(warm_block);
 	return HR_OK;
 }
 
-static hr_status open_trace(const char *path, uint32_t block_bytes, uint64_t limit)
+static hr_status open_trace(const char *path, uint32_t block_bytes, uint64_t limit, uint32_t stack_depth)
 {
 	if (path == NULL || *path == 0) return hr__fail(HR_INVALID_ARGUMENT, "a trace needs the path of a new file");
 	if (block_bytes < BLOCK_BYTES_MIN || block_bytes > BLOCK_BYTES_MAX || !hr__is_power_of_two(block_bytes)) {
@@ -778,7 +871,7 @@ static hr_status open_trace(const char *path, uint32_t block_bytes, uint64_t lim
 	if (!step_state(IDLE, OPENING)) {
 		return hr__fail(HR_IN_USE, "a trace is being recorded already; stop it before starting %s", path);
 	}
-	hr_status status = start(path, block_bytes, limit);
+	hr_status status = start(path, block_bytes, limit, stack_depth);
 	if (status == HR_OK) hr__store_release(&hr__trace_on, last_generation);
 	hr__store_release(&state, status == HR_OK ? OPEN : IDLE);
 	return status;
@@ -786,7 +879,7 @@ static hr_status open_trace(const char *path, uint32_t block_bytes, uint64_t lim
 
 hr_status hr__trace_open_blocks(const char *path, uint32_t block_bytes)
 {
-	return open_trace(path, block_bytes, UINT64_MAX);
+	return open_trace(path, block_bytes, UINT64_MAX, 0);
 }
 
 hr_status hr__trace_open(const char *path)
@@ -794,10 +887,10 @@ hr_status hr__trace_open(const char *path)
 	return hr__trace_open_blocks(path, HR__TRACE_BLOCK_BYTES);
 }
 
-hr_status hr__trace_open_limited(const char *path, uint64_t max_bytes)
+hr_status hr__trace_open_limited(const char *path, uint64_t max_bytes, uint32_t stack_depth)
 {
 	HR_ASSERT(max_bytes == 0 || max_bytes >= HR__TRACE_LIMIT_MIN);
-	return open_trace(path, HR__TRACE_BLOCK_BYTES, max_bytes ? max_bytes : UINT64_MAX);
+	return open_trace(path, HR__TRACE_BLOCK_BYTES, max_bytes ? max_bytes : UINT64_MAX, stack_depth);
 }
 
 bool hr__trace_is_open(void)
@@ -828,6 +921,7 @@ hr_status hr__trace_close(void)
 {
 	if (!step_state(OPEN, CLOSING)) return hr__fail(HR_INVALID_ARGUMENT, "no trace is being recorded");
 	wait_for_writers();
+	hr__stacks_start(0);
 	hr__warmer_stop();
 	hr__lock_take(&lock);
 	uint64_t missing = hr__load_relaxed(&lost), bytes = used_bytes();
@@ -875,7 +969,14 @@ void hr__trace_forget(void)
 	hr__blockfile_abandon(&file);
 	header = NULL;
 	last_block = NULL;
+	hr__stacks_start(0);
 	hr__store_release(&state, IDLE);
+}
+
+void hr__trace_has_stacks(void)
+{
+	has_stacks = true;
+	if (mine != NULL) mine->stacks = true;
 }
 
 uint64_t hr__trace_lost(void)

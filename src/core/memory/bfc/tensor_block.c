@@ -426,7 +426,7 @@ static void note_placed(const hr__allocator *allocator, const hr__chunk *chunk)
 {
 	hr_request request = { .struct_size = sizeof request, .bytes = chunk->requested, .op = chunk->op, .scope = chunk->scope,
 		                   .tag = chunk->tag, .shape = chunk->shape, .dtype = (hr_dtype)chunk->dtype };
-	hr__trace_alloc((uint32_t)allocator->id, &request, hr__chunk_address(chunk), chunk->size);
+	hr__trace_alloc_existing((uint32_t)allocator->id, &request, hr__chunk_address(chunk), chunk->size);
 }
 
 uint64_t hr__blocks_exchange(hr__allocator *allocator, uint64_t left, uint64_t right)
