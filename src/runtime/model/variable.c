@@ -464,6 +464,7 @@ HR__INFER(assign)
 	return name_variable(status, attrs);
 }
 
+/* The value is broadcast to the shape of the variable. */
 HR__INFER(assign_onto)
 {
 	hr_status status = hr__infer_binary(in, count, attrs, out);
@@ -471,6 +472,7 @@ HR__INFER(assign_onto)
 	return name_variable(status, attrs);
 }
 
+/* The number of actions done: a scalar, int32. */
 HR__INFER(done)
 {
 	(void)in;
