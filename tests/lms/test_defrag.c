@@ -742,7 +742,7 @@ static void test_memory_is_not_taken_from_under_a_move_that_failed(void)
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
 		hold_address(3);
 		CHECK_STATUS(HR_OK, hr_tensor_address(here.tensors[3].handle, &at));
-		CHECK_STATUS(HR_OK, hr_copy(device, copy, at, sizeof copy, HR_COPY_TO_HOST, lms->in)); /* keeps the stream busy */
+		CHECK_STATUS(HR_OK, hr_copy(device, copy, at, sizeof copy, HR_COPY_TO_HOST, lms->in_stream)); /* keeps the stream busy */
 		hr_backend_fail_nth(nth, true, HR_DEVICE_ERROR);
 		hr_status status = ask(384 * KIB, 0, &block);
 		more = hr_backend_calls() >= nth;
@@ -755,7 +755,7 @@ static void test_memory_is_not_taken_from_under_a_move_that_failed(void)
 			for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_alloc(allocator, &request, &block));
 		}
 		CHECK_STATUS(HR_OK, hr_allocator_trim(allocator, NULL));
-		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->in)); /* reports an error if the memory was unmapped */
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->in_stream)); /* reports an error if the memory was unmapped */
 		tear_down();
 	}
 }
@@ -765,7 +765,7 @@ static void test_memory_is_not_taken_from_under_a_move_that_failed(void)
 static void test_a_tensor_that_cannot_be_put_back_is_not_handed_out(void)
 {
 	enum { ASKED, PINNED, EVICTED, OVERWRITTEN, WAYS };
-	uint64_t astray[WAYS] = { 0 };
+	uint64_t displaced[WAYS] = { 0 };
 	bool more = true;
 	for (uint64_t nth = 1; more; nth++) {
 		for (int verify = 0; verify < 2; verify++) {
@@ -790,7 +790,7 @@ static void test_a_tensor_that_cannot_be_put_back_is_not_handed_out(void)
 					CHECK_CONTAINS(hr_last_message(), name);
 					CHECK_CONTAINS(hr_last_message(), "on the host");
 					CHECK(status);
-					astray[way]++;
+					displaced[way]++;
 				}
 				hr_backend_fail_nth(0, false, HR_OK);
 				if (!pinned) CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
@@ -809,7 +809,7 @@ static void test_a_tensor_that_cannot_be_put_back_is_not_handed_out(void)
 					hr__lms *lms;
 					CHECK_STATUS(HR_OK, hr__lms_of(allocator, &lms));
 					/* A failed copy may still be reading the old contents; sanitizers would report a race. */
-					CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out));
+					CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out_stream));
 					here.tensors[0].value ^= 0xFF;
 					CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
 					CHECK_STATUS(HR_OK, hr_fill(device, at, here.tensors[0].value, here.tensors[0].bytes, HR_STREAM_DEFAULT));
@@ -822,7 +822,7 @@ static void test_a_tensor_that_cannot_be_put_back_is_not_handed_out(void)
 			}
 		}
 	}
-	for (int way = ASKED; way < WAYS; way++) CHECK_GT(astray[way], 0);
+	for (int way = ASKED; way < WAYS; way++) CHECK_GT(displaced[way], 0);
 }
 
 static void test_any_call_of_the_system_may_fail(void)

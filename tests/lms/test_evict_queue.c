@@ -96,12 +96,12 @@ static void looks_at_few(const char *policy)
 {
 	set_up(policy, CHAIN * MIB, 2 * MIB, false);
 	for (unsigned step = 0; step < 5; step++) {
-		uint64_t looks = here.lms->looks;
+		uint64_t looks = here.lms->tensors_examined;
 		int64_t evictions = stats_of().num_evictions;
 		play_chain();
 		CHECK_STATUS(HR_OK, hr_lms_check(here.allocator));
 		evictions = stats_of().num_evictions - evictions;
-		looks = here.lms->looks - looks;
+		looks = here.lms->tensors_examined - looks;
 		CHECK(evictions >= CHAIN / 2 - 1);
 		CHECK(looks <= 8 * (uint64_t)evictions);
 	}
@@ -125,10 +125,10 @@ static void test_tensors_that_stay_are_not_looked_at(void)
 		CHECK_STATUS(HR_OK, hr_tensor_set_never_evict(tensor, true));
 	}
 	for (unsigned i = 0; i < CHAIN / 4; i++) use(create(2 * MIB), HR_OVERWRITE);
-	uint64_t looks = here.lms->looks;
+	uint64_t looks = here.lms->tensors_examined;
 	for (unsigned i = 0; i < CHAIN / 4; i++) use(create(2 * MIB), HR_OVERWRITE);
 	CHECK_EQ(stats_of().num_evictions, CHAIN / 4);
-	CHECK(here.lms->looks - looks <= CHAIN);
+	CHECK(here.lms->tensors_examined - looks <= CHAIN);
 	tear_down();
 }
 

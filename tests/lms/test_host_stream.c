@@ -470,15 +470,15 @@ static void test_a_host_write_waits_for_the_copy_that_reads_the_tensor(void)
 	hr_status status;
 	hr__tensor *record = hr__tensor_of(tensor, &status);
 	uint64_t word = hr__load_acquire(&record->word);
-	CHECK(hr__tensor_claim(record, word, HR__HOME, HR__LEAVING));
-	CHECK_STATUS(HR_OK, hr__move_sync(record));
-	hr__tensor_settle(record, HR__HOME, 0);
-	uint64_t copied = hr__load_relaxed(&record->out_epoch);
+	CHECK(hr__tensor_claim(record, word, HR__PLACE_RESIDENT, HR__PLACE_EVICTING));
+	CHECK_STATUS(HR_OK, hr__move_copy_to_host(record));
+	hr__tensor_settle(record, HR__PLACE_RESIDENT, 0);
+	uint64_t copied = hr__load_relaxed(&record->copy_epoch);
 	CHECK_GT(copied, 0);
 	void *at = pin(tensor, HR_WRITE, HR_STREAM_HOST);
 	int64_t made = 0;
 	uint64_t calls = hr_backend_calls();
-	CHECK_STATUS(HR_OK, hr__device_order(record->lms->device, HR_STREAM_HOST, hr__stream_bit(record->lms->out), copied, &made));
+	CHECK_STATUS(HR_OK, hr__device_order(record->lms->device, HR_STREAM_HOST, hr__stream_bit(record->lms->out_stream), copied, &made));
 	CHECK_EQ(made, 0); /* it was waited for before */
 	CHECK_EQ(hr_backend_calls(), calls);
 	memset(at, 0x66, 4 * MIB);

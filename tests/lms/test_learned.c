@@ -123,7 +123,7 @@ static void run_loose_ops(const struct chain *chain)
 	CHECK_STATUS(HR_OK, hr_tensor_pin(large, HR_READ, here.stream));
 	for (uint32_t i = 0; i < hr_test_scaled(5000); i++) {
 		op(&(hr_pin){ here.weights[i * 7 % chain->layers], HR_READ }, 1, 1000);
-		if (here.lms->learned->strays.count > *chain->after) *chain->after = here.lms->learned->strays.count;
+		if (here.lms->learned->unplanned_tensors.count > *chain->after) *chain->after = here.lms->learned->unplanned_tensors.count;
 	}
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(large, here.stream));
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(large));

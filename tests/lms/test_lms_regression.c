@@ -89,9 +89,9 @@ static void copy_ahead(hr_tensor tensor)
 {
 	hr_status status;
 	hr__tensor *record = hr__tensor_of(tensor, &status);
-	CHECK(hr__tensor_claim(record, tensor.id, HR__HOME, HR__LEAVING));
-	CHECK_STATUS(HR_OK, hr__move_sync(record));
-	hr__tensor_settle(record, HR__HOME, 0);
+	CHECK(hr__tensor_claim(record, tensor.id, HR__PLACE_RESIDENT, HR__PLACE_EVICTING));
+	CHECK_STATUS(HR_OK, hr__move_copy_to_host(record));
+	hr__tensor_settle(record, HR__PLACE_RESIDENT, 0);
 }
 
 /* ---- verify ---- */
@@ -511,7 +511,7 @@ static void test_memory_is_not_taken_from_under_a_copy(void)
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins, 2, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
 	CHECK_STATUS(HR_OK, hr_allocator_trim(allocator, NULL));
-	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out)); /* reports an error if the memory was unmapped */
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out_stream)); /* reports an error if the memory was unmapped */
 	tear_down();
 }
 
@@ -541,7 +541,7 @@ static void test_memory_is_not_taken_from_under_a_copy_that_failed(void)
 		failed += status == HR_OUT_OF_MEMORY;
 		CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
 		CHECK_STATUS(HR_OK, hr_allocator_trim(allocator, NULL));
-		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out)); /* reports an error if the memory was unmapped */
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out_stream)); /* reports an error if the memory was unmapped */
 		tear_down();
 	}
 	CHECK_GT(failed, 2);

@@ -316,13 +316,13 @@ static void pin_and_forget(void *argument, unsigned index)
 	for (unsigned k = 0; k < EACH; k++) pins[k] = (hr_pin){ here.tensors[index][k], HR_OVERWRITE };
 	CHECK_STATUS(HR_OK, hr_pin_all(pins, EACH, here.streams[index]));
 	CHECK_STATUS(HR_OK, hr_tensor_pin(pins[0].tensor, HR_READ, here.streams[index]));
-	CHECK_EQ(hr__pins_held(), EACH + 1);
+	CHECK_EQ(hr__pin_count_of_thread(), EACH + 1);
 	pthread_barrier_wait(&here.barrier);
 	if (index == 0) CHECK_STATUS(HR_OK, hr_allocator_close_all(here.allocator));
 	pthread_barrier_wait(&here.barrier);
-	CHECK_EQ(hr__pins_held(), 0);
+	CHECK_EQ(hr__pin_count_of_thread(), 0);
 	CHECK_STATUS(HR_CLOSED, hr_unpin_all(pins, EACH, here.streams[index]));
-	CHECK_EQ(hr__pins_held(), 0);
+	CHECK_EQ(hr__pin_count_of_thread(), 0);
 }
 
 /* The allocator was closed with all its pins. If its thread still counted as a holder of pins, it would not be allowed to wait. */
@@ -337,10 +337,10 @@ static void test_pins_end_with_their_allocator(void)
 	for (int end = 0; end < 2; end++) {
 		set_up(MIB, 0, 20 * S, 2, "lru");
 		CHECK_STATUS(HR_OK, hr_tensor_pin(here.tensors[0][0], HR_OVERWRITE, here.streams[0]));
-		CHECK_EQ(hr__pins_held(), 1);
+		CHECK_EQ(hr__pin_count_of_thread(), 1);
 		if (end) CHECK_STATUS(HR_OK, hr_allocator_close_all(here.allocator));
 		CHECK_STATUS(HR_OK, hr_shutdown());
-		CHECK_EQ(hr__pins_held(), 0);
+		CHECK_EQ(hr__pin_count_of_thread(), 0);
 		CHECK(hr_fault_os_is_clean());
 		hr_fault_os_uninstall();
 	}
@@ -398,14 +398,14 @@ static void test_pins_on_many_allocators_are_counted(void)
 	for (int round = 0; round < 3; round++) {
 		for (unsigned i = 0; i < MANY; i++) {
 			CHECK_STATUS(HR_OK, hr_tensor_pin(tensors[i], HR_OVERWRITE, HR_STREAM_DEFAULT));
-			CHECK_EQ(hr__pins_held(), i + 1);
+			CHECK_EQ(hr__pin_count_of_thread(), i + 1);
 		}
 		for (unsigned i = 0; i < MANY; i++) {
 			unsigned which = round == 0 ? i : round == 1 ? MANY - 1 - i : (i * 7) % MANY;
-			CHECK_EQ(hr__pins_held(), MANY - i);
+			CHECK_EQ(hr__pin_count_of_thread(), MANY - i);
 			CHECK_STATUS(HR_OK, hr_tensor_unpin(tensors[which], HR_STREAM_DEFAULT));
 		}
-		CHECK_EQ(hr__pins_held(), 0);
+		CHECK_EQ(hr__pin_count_of_thread(), 0);
 	}
 	for (unsigned i = 0; i < MANY; i++) CHECK_STATUS(HR_OK, hr_allocator_close_all(allocators[i]));
 	tear_down();

@@ -73,7 +73,7 @@ static unsigned char *evict(hr_tensor tensor)
 	hr_status status;
 	hr__tensor *record = hr__tensor_of(tensor, &status);
 	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
-	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out));
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out_stream));
 	CHECK(record->copy.address != 0);
 	return (unsigned char *)(uintptr_t)record->copy.address;
 }

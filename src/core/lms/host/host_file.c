@@ -345,8 +345,8 @@ static hr_status read_piece(const hr__host_file *file, const buffer *to, uint64_
 	int error = hr__os()->file_read(file->descriptor, to->at, bytes, offset, &got);
 	if (error) return io_failed(file, "read", error);
 	if (got == bytes) return HR_OK;
-	return hr__fail(HR_IO, "the spill file in %s ends too early: %llu byte%s at %llu gone; something else cut it",
-	                file->directory, (unsigned long long)(bytes - got), hr__plural(bytes - got), (unsigned long long)(offset + got));
+	return hr__fail(HR_IO, "the spill file in %s ends too early: %llu byte%s at %llu gone; something else cut it", file->directory,
+	                (unsigned long long)(bytes - got), hr__plural(bytes - got), (unsigned long long)(offset + got));
 }
 
 hr_status hr__host_file_load(hr__host_file *file, const hr__host_copy *copy, uint64_t address, hr_stream stream)

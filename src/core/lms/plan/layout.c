@@ -5,7 +5,7 @@
 #include "core/base/assert.h"
 #include "core/os/os.h"
 
-static bool meet(const hr__stay *a, const hr__stay *b)
+static bool overlap(const hr__layout_stay *a, const hr__layout_stay *b)
 {
 	bool a_wraps = a->to < a->from, b_wraps = b->to < b->from;
 	if (a_wraps && b_wraps) return true;
@@ -14,20 +14,20 @@ static bool meet(const hr__stay *a, const hr__stay *b)
 	return a->from <= b->to && b->from <= a->to;
 }
 
-enum order { LARGEST, LAST_TO_GO, LONGEST, FIRST_TO_COME, ORDERS };
+enum order { LARGEST, LAST_TO_END, LONGEST, FIRST_TO_BEGIN, ORDERS };
 
 struct packing {
-	hr__stay *stays;
+	hr__layout_stay *stays;
 	uint32_t count, ops;
 	enum order order;
 	uint32_t *numbers, *placed;
 };
 
-static uint64_t weight(const struct packing *packing, const hr__stay *stay)
+static uint64_t weight(const struct packing *packing, const hr__layout_stay *stay)
 {
 	switch (packing->order) {
 	case LARGEST: return stay->bytes;
-	case LAST_TO_GO: return stay->to;
+	case LAST_TO_END: return stay->to;
 	case LONGEST: return stay->to >= stay->from ? stay->to - stay->from : packing->ops - stay->from + stay->to;
 	default: return packing->ops - stay->from;
 	}
@@ -35,7 +35,7 @@ static uint64_t weight(const struct packing *packing, const hr__stay *stay)
 
 static bool before(const struct packing *packing, uint32_t x, uint32_t y)
 {
-	const hr__stay *a = &packing->stays[x], *b = &packing->stays[y];
+	const hr__layout_stay *a = &packing->stays[x], *b = &packing->stays[y];
 	uint64_t of_a = weight(packing, a), of_b = weight(packing, b);
 	if (of_a != of_b) return of_a > of_b;
 	if (a->bytes != b->bytes) return a->bytes > b->bytes;
@@ -81,12 +81,12 @@ static bool pack(struct packing *packing, uint64_t most)
 {
 	sort(packing);
 	for (uint32_t i = 0; i < packing->count; i++) {
-		hr__stay *stay = &packing->stays[packing->numbers[i]];
+		hr__layout_stay *stay = &packing->stays[packing->numbers[i]];
 		uint64_t place = 0;
 		for (uint32_t k = 0; k < i; k++) {
-			const hr__stay *other = &packing->stays[packing->placed[k]];
+			const hr__layout_stay *other = &packing->stays[packing->placed[k]];
 			if (other->offset >= place + stay->bytes) break; /* those after it begin later still */
-			if (other->offset + other->bytes <= place || !meet(stay, other)) continue;
+			if (other->offset + other->bytes <= place || !overlap(stay, other)) continue;
 			place = other->offset + other->bytes;
 		}
 		stay->offset = place;
@@ -96,7 +96,7 @@ static bool pack(struct packing *packing, uint64_t most)
 	return true;
 }
 
-hr_status hr__layout_make(hr__stay *stays, uint32_t count, uint32_t ops, uint64_t most, bool *fits)
+hr_status hr__layout_make(hr__layout_stay *stays, uint32_t count, uint32_t ops, uint64_t most, bool *fits)
 {
 	void *block;
 	*fits = count == 0;
