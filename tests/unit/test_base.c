@@ -9,6 +9,7 @@
 #include "core/base/json.h"
 #include "core/base/lock.h"
 #include "core/base/names.h"
+#include "core/base/sort.h"
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "core/os/os.h"
@@ -1156,7 +1157,28 @@ static void test_one_is_no_plural(void)
 	CHECK_STR(hr__plural(2), "s");
 }
 
-TEST_MAIN(T(test_sizes_that_read_the_same_are_exact), T(test_a_long_name_is_cut_between_its_parts), T(test_one_is_no_plural), T(test_status_has_name_and_text), T(test_message_is_what_failed_last), T(test_message_may_quote_itself),
+/* ---- sort ---- */
+
+static bool uint32_before(const void *a, const void *b, const void *context)
+{
+	(void)context;
+	return *(const uint32_t *)a < *(const uint32_t *)b;
+}
+
+static void test_sort_orders_every_item(void)
+{
+	uint64_t state = hr_test_seed();
+	for (size_t count = 0; count < 70; count++) {
+		uint32_t items[70], seen[20] = { 0 }, sorted[20] = { 0 };
+		for (size_t i = 0; i < count; i++) seen[items[i] = (uint32_t)hr_rand_below(&state, 20)]++;
+		hr__sort(items, count, sizeof *items, uint32_before, NULL);
+		for (size_t i = 0; i < count; i++) sorted[items[i]]++;
+		for (size_t i = 1; i < count; i++) CHECK_LE(items[i - 1], items[i]);
+		CHECK_BYTES(seen, sorted, sizeof seen);
+	}
+}
+
+TEST_MAIN(T(test_sort_orders_every_item), T(test_sizes_that_read_the_same_are_exact), T(test_a_long_name_is_cut_between_its_parts), T(test_one_is_no_plural), T(test_status_has_name_and_text), T(test_message_is_what_failed_last), T(test_message_may_quote_itself),
           T(test_message_is_printable_whatever_it_quotes), T(test_message_is_cut_between_characters), T(test_message_belongs_to_its_thread), T(test_checked_arithmetic_at_the_edges),
           T(test_powers_of_two), T(test_assertion_ends_a_debug_build_alone), T(test_size_is_parsed_exactly),
           T(test_bad_size_is_quoted_and_explained), T(test_long_bad_size_is_cut_in_its_message),

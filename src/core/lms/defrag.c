@@ -35,6 +35,7 @@
  * next one continues from there. */
 #include "core/lms/defrag.h"
 #include "core/base/checked.h"
+#include "core/base/sort.h"
 #include "core/base/status.h"
 
 #define NONE UINT64_MAX
@@ -46,33 +47,18 @@ static _Thread_local struct {
 	uint64_t moved;
 } attempt;
 
-/* ---- sorting: must not allocate ---- */
+/* ---- sorting ---- */
 
-static bool before(const hr__defrag_entry *a, const hr__defrag_entry *b)
+static bool entry_before(const void *left, const void *right, const void *context)
 {
+	const hr__defrag_entry *a = left, *b = right;
+	(void)context;
 	return a->key != b->key ? a->key < b->key : a->index < b->index;
-}
-
-static void sift(hr__defrag_entry *heap, size_t from, size_t count)
-{
-	for (size_t at = from, child; (child = 2 * at + 1) < count; at = child) {
-		if (child + 1 < count && before(&heap[child], &heap[child + 1])) child++;
-		if (!before(&heap[at], &heap[child])) return;
-		hr__defrag_entry swap = heap[at];
-		heap[at] = heap[child];
-		heap[child] = swap;
-	}
 }
 
 void hr__defrag_sort(hr__defrag_entry *entries, size_t count)
 {
-	for (size_t i = count / 2; i-- > 0;) sift(entries, i, count);
-	for (size_t i = count; i-- > 1;) {
-		hr__defrag_entry swap = entries[0];
-		entries[0] = entries[i];
-		entries[i] = swap;
-		sift(entries, 0, i);
-	}
+	hr__sort(entries, count, sizeof *entries, entry_before, NULL);
 }
 
 /* ---- the map ---- */

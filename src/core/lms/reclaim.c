@@ -32,6 +32,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "core/base/sort.h"
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "core/lms/lms.h"
@@ -125,37 +126,21 @@ static bool is_evictable(const hr__tensor *tensor, uint64_t word)
 
 /* ---- choosing, with the lock held ---- */
 
-/* Heap sort by address or by index in the list; allocates nothing. */
-static bool is_below(const hr__tensor *a, const hr__tensor *b, bool by_address)
+static bool address_before(const void *a, const void *b, const void *context)
 {
-	return by_address ? a->address < b->address : a->member < b->member;
+	(void)context;
+	return (*(hr__tensor *const *)a)->address < (*(hr__tensor *const *)b)->address;
 }
 
-static void sift(hr__tensor **heap, size_t from, size_t count, bool by_address)
+static bool member_before(const void *a, const void *b, const void *context)
 {
-	for (size_t at = from, child; (child = 2 * at + 1) < count; at = child) {
-		if (child + 1 < count && is_below(heap[child], heap[child + 1], by_address)) child++;
-		if (!is_below(heap[at], heap[child], by_address)) return;
-		hr__tensor *swap = heap[at];
-		heap[at] = heap[child];
-		heap[child] = swap;
-	}
+	(void)context;
+	return (*(hr__tensor *const *)a)->member < (*(hr__tensor *const *)b)->member;
 }
 
-static void sort(hr__tensor **heap, size_t count, bool by_address)
+void hr__reclaim_sort_by_address(hr__tensor **tensors, size_t count)
 {
-	for (size_t i = count / 2; i-- > 0;) sift(heap, i, count, by_address);
-	for (size_t i = count; i-- > 1;) {
-		hr__tensor *swap = heap[0];
-		heap[0] = heap[i];
-		heap[i] = swap;
-		sift(heap, 0, i, by_address);
-	}
-}
-
-void hr__reclaim_sort_by_address(hr__tensor **heap, size_t count)
-{
-	sort(heap, count, true);
+	hr__sort(tensors, count, sizeof *tensors, address_before, NULL);
 }
 
 /* Moves evicted members behind the resident ones, so that later scans skip them. A RESTORING tensor stays where it is: the thread
@@ -169,7 +154,7 @@ static void list_recent_as_evicted(hr__lms *lms)
 		if (hr__word_place(hr__load_acquire(&tensor->word)) == HR__PLACE_EVICTED) lms->order[count++] = tensor;
 	}
 	for (uint32_t i = 0; i < count; i++) hr__evict_queue_remove(lms, HR__EVICT_RECENT, lms->order[i]);
-	sort(lms->order, count, false);
+	hr__sort(lms->order, count, sizeof *lms->order, member_before, NULL);
 	/* The last of the resident members takes the index of each; if that one is evicted too, the one before it. */
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t at = lms->order[i]->member;

@@ -1,38 +1,18 @@
 /* plan_draft.c - memory for drafts, and the orders in which they look at gaps. */
 #include "core/lms/plan/plan_draft.h"
 
-/* ---- heap sort, because libc's qsort may allocate ---- */
+#include "core/base/sort.h"
 
-static void sift_down(uint64_t *keys, uint32_t *values, uint32_t at, uint32_t count)
+/* Orders gaps by their keys. */
+static bool gap_before(const void *left, const void *right, const void *context)
 {
-	uint64_t key = keys[at];
-	uint32_t value = values[at];
-	for (;;) {
-		uint32_t child = 2 * at + 1;
-		if (child >= count) break;
-		if (child + 1 < count && keys[child + 1] > keys[child]) child++;
-		if (keys[child] <= key) break;
-		keys[at] = keys[child];
-		values[at] = values[child];
-		at = child;
-	}
-	keys[at] = key;
-	values[at] = value;
+	const uint64_t *keys = context;
+	return keys[*(const uint32_t *)left] < keys[*(const uint32_t *)right];
 }
 
-static void sort(uint64_t *keys, uint32_t *values, uint32_t count)
+static void sort_gaps(uint32_t *gaps, uint32_t count, const uint64_t *keys)
 {
-	for (uint32_t i = count / 2; i-- > 0;) sift_down(keys, values, i, count);
-	while (count > 1) {
-		count--;
-		uint64_t key = keys[0];
-		uint32_t value = values[0];
-		keys[0] = keys[count];
-		values[0] = values[count];
-		keys[count] = key;
-		values[count] = value;
-		sift_down(keys, values, 0, count);
-	}
+	hr__sort(gaps, count, sizeof *gaps, gap_before, keys);
 }
 
 /* ---- memory ---- */
@@ -93,13 +73,13 @@ bool hr__plan_drafting_open(hr__plan_drafting *drafting, const hr__plan_ring *ri
 		drafting->by_start[g] = drafting->by_need[g] = drafting->by_length[g] = g;
 	}
 	for (uint32_t i = 0; i < ring->n; i++) drafting->by_start_first[i + 1] += drafting->by_start_first[i];
-	sort(keys, drafting->by_start, ring->gap_count);
+	sort_gaps(drafting->by_start, ring->gap_count, keys);
 	for (uint32_t g = 0; g < ring->gap_count; g++) keys[g] = (uint64_t)ring->gaps[g].to << 32 | g;
-	sort(keys, drafting->by_need, ring->gap_count);
+	sort_gaps(drafting->by_need, ring->gap_count, keys);
 	for (uint32_t k = 0; k < ring->gap_count; k++) drafting->need_of[drafting->by_need[k]] = k;
 	for (uint32_t g = 0; g < ring->gap_count; g++)
 		keys[g] = (uint64_t)hr__plan_ring_distance(ring, ring->gaps[g].from, ring->gaps[g].to) << 32 | g;
-	sort(keys, drafting->by_length, ring->gap_count);
+	sort_gaps(drafting->by_length, ring->gap_count, keys);
 	return true;
 }
 

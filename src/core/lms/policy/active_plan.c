@@ -4,6 +4,8 @@
 
 #include "core/lms/policy/active_plan.h"
 
+#include "core/base/sort.h"
+
 #define UNTIMED_NS 1000u /* of an op, if times are not known */
 #define LATE 4u          /* the time given to copies, and then to restores, is cut in this many parts until a layout fits */
 
@@ -91,37 +93,15 @@ static hr_status index_uses(const hr__record *record, hr__active_plan *active)
 
 /* Order of restores: by the call before which they are requested, then by the call that needs them, then as in the plan. Until they
  * are sorted, [tensor] is the number of the move. */
-static bool is_requested_before(const hr__active_plan *active, const hr__planned_restore *a, const hr__planned_restore *b)
+static bool is_requested_before(const void *left, const void *right, const void *context)
 {
+	const hr__active_plan *active = context;
+	const hr__planned_restore *a = left, *b = right;
 	uint32_t n = active->op_count;
 	uint32_t a_distance = (active->plan.moves[a->tensor].needed_by + n - a->before) % n;
 	uint32_t b_distance = (active->plan.moves[b->tensor].needed_by + n - b->before) % n;
 	if (a->before != b->before) return a->before < b->before;
 	return a_distance != b_distance ? a_distance < b_distance : a->tensor < b->tensor;
-}
-
-static void sift_restore(hr__active_plan *active, uint32_t at, uint32_t count)
-{
-	hr__planned_restore *heap = active->restores, item = heap[at];
-	for (uint32_t child; (child = 2 * at + 1) < count; at = child) {
-		if (child + 1 < count && is_requested_before(active, &heap[child], &heap[child + 1])) child++;
-		if (!is_requested_before(active, &item, &heap[child])) break;
-		heap[at] = heap[child];
-	}
-	heap[at] = item;
-}
-
-/* Heap sort. Insertion sort would take quadratic time, because a step that goes forward and back requests restores in reverse
- * order. */
-static void sort_restores(hr__active_plan *active, uint32_t count)
-{
-	for (uint32_t i = count / 2; i-- > 0;) sift_restore(active, i, count);
-	for (uint32_t i = count; i-- > 1;) {
-		hr__planned_restore last = active->restores[i];
-		active->restores[i] = active->restores[0];
-		active->restores[0] = last;
-		sift_restore(active, 0, i);
-	}
 }
 
 /* Sets what is done at each use, and sorts the restores. */
@@ -137,7 +117,7 @@ static void arrange(hr__active_plan *active)
 	uint32_t count = 0;
 	for (uint32_t i = 0; i < active->plan.move_count; i++)
 		active->restores[count++] = (hr__planned_restore){ active->plan.moves[i].in_before, i, 0 };
-	sort_restores(active, count);
+	hr__sort(active->restores, count, sizeof *active->restores, is_requested_before, active);
 	for (uint32_t i = 0; i < count; i++) {
 		hr__planned_restore *item = &active->restores[i];
 		const hr__plan_move *move = &active->plan.moves[item->tensor];
