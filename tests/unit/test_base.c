@@ -1097,6 +1097,32 @@ static void test_lock_ranks_are_checked_in_debug_builds(void)
 #endif
 }
 
+#ifdef HR_DEBUG
+static void look_from_another_thread(void *argument, unsigned index)
+{
+	(void)argument;
+	CHECK_EQ(hr__lock_is_mine(&inner), false);
+	CHECK(hr__lock_none_from(HR__RANK_PROFILER));
+	(void)index;
+}
+#endif
+
+static void test_debug_builds_know_which_thread_holds_a_lock(void)
+{
+#ifdef HR_DEBUG
+	hr__lock_take(&outer);
+	hr__lock_take(&inner);
+	CHECK(hr__lock_is_mine(&outer) && hr__lock_is_mine(&inner));
+	CHECK(!hr__lock_none_from(HR__RANK_CACHES) && !hr__lock_none_from(HR__RANK_SHARD));
+	CHECK(hr__lock_none_from(HR__RANK_SHARD + 1));
+	hr_test_threads(1, look_from_another_thread, NULL);
+	hr__lock_release(&outer);
+	CHECK(!hr__lock_is_mine(&outer) && hr__lock_is_mine(&inner));
+	hr__lock_release(&inner);
+	CHECK(!hr__lock_is_mine(&inner) && hr__lock_none_from(HR__RANK_PROFILER));
+#endif
+}
+
 static hr__atomic_u32 waits_seen;
 
 static void note_attempt(unsigned attempt)
@@ -1193,5 +1219,5 @@ TEST_MAIN(T(test_sort_orders_every_item), T(test_sizes_that_read_the_same_are_ex
           T(test_threads_get_the_same_numbers), T(test_shape_keeps_its_dimensions), T(test_bad_shape_is_none),
           T(test_shapes_are_capped_to_other), T(test_shape_is_formatted), T(test_dtype_has_text_and_size), T(test_lock_word_counts),
           T(test_lock_excludes), T(test_lock_excludes_without_an_operating_system), T(test_optimistic_read_is_consistent),
-          T(test_optimistic_read_refuses_a_writer), T(test_lock_ranks_are_checked_in_debug_builds),
+          T(test_optimistic_read_refuses_a_writer), T(test_lock_ranks_are_checked_in_debug_builds), T(test_debug_builds_know_which_thread_holds_a_lock),
           T(test_waiter_counts_its_attempts))

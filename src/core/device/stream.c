@@ -218,7 +218,7 @@ void hr__streams_close(hr__physical *physical)
 static hr_status take_event(hr__physical *physical, event_kind kind, hr_native_event *out)
 {
 	hr__streams *streams = physical->streams;
-	HR_ASSERT(hr__lock_is_held(&physical->stream_lock));
+	HR_ASSERT(hr__lock_is_mine(&physical->stream_lock));
 	if (streams->spare_count[kind] == 0) {
 		return kind == TIMED ? hr__call_timed_event_create(physical, out) : hr__call_event_create(physical, out);
 	}
@@ -229,7 +229,7 @@ static hr_status take_event(hr__physical *physical, event_kind kind, hr_native_e
 static void put_event(hr__physical *physical, event_kind kind, hr_native_event event)
 {
 	hr__streams *streams = physical->streams;
-	HR_ASSERT(hr__lock_is_held(&physical->stream_lock));
+	HR_ASSERT(hr__lock_is_mine(&physical->stream_lock));
 	if (streams->spare_count[kind] < SPARE_EVENTS) streams->spare[kind][streams->spare_count[kind]++] = event;
 	else hr__call_event_destroy(physical, event);
 }

@@ -50,7 +50,7 @@ hr__allocator *hr__allocator_of(hr_allocator handle, hr_status *why)
 
 void hr__allocators_visit_locked(hr__device *device, void (*visit)(hr__allocator *, void *), void *context)
 {
-	HR_ASSERT(hr__lock_is_held(&registry.lock));
+	HR_ASSERT(hr__lock_is_mine(&registry.lock));
 	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
 		hr__allocator *allocator = hr__load_relaxed(&registry.slots[slot]);
 		if (allocator && (!device || allocator->device == device)) visit(allocator, context);

@@ -17,7 +17,7 @@ static hr__line lines[2];
 
 void hr__walk_begin(hr__walk *walk, hr__allocator *allocator, bool foreign)
 {
-	HR_ASSERT(hr__lock_is_held(&hr__report_lock));
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock));
 	*walk = (hr__walk){ .allocator = allocator, .id = allocator->id, .foreign = foreign };
 }
 

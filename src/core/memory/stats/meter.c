@@ -474,7 +474,7 @@ void hr__meter_sink(hr__allocator *allocator, hr__meter *meter)
 
 void hr__meters_evaluate(hr__allocator *allocator)
 {
-	HR_ASSERT(hr__lock_is_held(allocator->meter_lock));
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	tighten(allocator, ALLOCATOR);
 	commit(allocator, ALLOCATOR);
 }
