@@ -50,7 +50,7 @@ static struct level level_now(void)
 	hr__device *pinned;
 	bench_must(hr_device_get_info(gpu.handle, &info));
 	bench_must(hr__device_pinned(gpu.device, 0, &pinned));
-	return (struct level){ info.free_bytes, (uint64_t)stats.bytes_reserved, hr__pool_reserved(pinned), resident_bytes(),
+	return (struct level){ info.free_bytes, (uint64_t)stats.bytes_reserved, hr__page_pool_reserved(pinned), resident_bytes(),
 		                   (uint64_t)stats.metadata_bytes };
 }
 

@@ -210,7 +210,7 @@ static void trim_gives_back(void)
 	drop_all();
 	CHECK_STATUS(HR_OK, hr_allocator_trim(here.allocator, &released));
 	CHECK_EQ(look().bytes_reserved, 0);
-	CHECK_EQ(hr__pool_reserved(device), 0);
+	CHECK_EQ(hr__page_pool_reserved(device), 0);
 	close_all();
 }
 
@@ -233,7 +233,7 @@ static void closing_takes_everything(void)
 		for (uint32_t n = 0; n < 6; n++) CHECK_STATUS(HR_OK, paint_block(&here.blocks[n]));
 		CHECK_STATUS(HR_OK, hr_allocator_close_all(here.allocator));
 		CHECK_STATUS(HR_CLOSED, hr_allocator_close(here.allocator));
-		CHECK_EQ(hr__pool_reserved(device), 0);
+		CHECK_EQ(hr__page_pool_reserved(device), 0);
 		for (uint32_t n = 0; n < here.stream_count; n++) CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, here.streams[n]));
 		streams_close();
 		CHECK_STATUS(HR_OK, hr__call_host_free(device->physical, here.staging, STAGING));

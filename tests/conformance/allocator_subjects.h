@@ -101,7 +101,7 @@ HR_TEST_UNUSED static void close_all(void)
 	here.open = false;
 	streams_close();
 	CHECK_STATUS(HR_OK, hr__call_host_free(device->physical, here.staging, STAGING));
-	CHECK_EQ(hr__pool_reserved(device), 0);
+	CHECK_EQ(hr__page_pool_reserved(device), 0);
 }
 
 /* ---- blocks ---- */
@@ -249,7 +249,7 @@ HR_TEST_UNUSED static hr_stats look(void)
 	CHECK_EQ(stats.bytes_in_use, in_use);
 	CHECK_EQ(stats.bytes_requested, requested);
 	CHECK_LE(stats.bytes_reserved, here.limit);
-	CHECK_EQ((uint64_t)stats.bytes_reserved, hr__pool_reserved(device));
+	CHECK_EQ((uint64_t)stats.bytes_reserved, hr__page_pool_reserved(device));
 	if (here.bfc) {
 		chunk_census census = { 0 };
 		census_take(here.allocator, &stats, &census);

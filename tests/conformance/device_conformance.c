@@ -28,7 +28,7 @@ static void info_agrees(void)
 	CHECK_STATUS(HR_OK, get(10000, &block));
 	CHECK_STATUS(HR_OK, hr_device_get_info(handle, &info));
 	CHECK_EQ(info.reserved_bytes, page() ? block.count * page() : 10000);
-	CHECK_EQ(info.reserved_bytes, hr__pool_reserved(device));
+	CHECK_EQ(info.reserved_bytes, hr__page_pool_reserved(device));
 	give(&block);
 	info.struct_size = 4;
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_device_get_info(handle, &info));
@@ -65,23 +65,23 @@ static void pool_is_exact(void)
 	uint64_t free_before = free_bytes();
 	CHECK(pages != NULL);
 	for (int round = 0; round < 3; round++) {
-		CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_take(device, count + 1, pages));
+		CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_take(device, count + 1, pages));
 		CHECK_CONTAINS(hr_last_message(), now->name);
-		CHECK_EQ(hr__pool_reserved(device), 0);
-		CHECK_STATUS(HR_OK, hr__pool_take(device, count, pages));
-		CHECK_EQ(hr__pool_reserved(device), hr__device_reservable(device));
-		CHECK_EQ(hr__pool_available(device), 0);
+		CHECK_EQ(hr__page_pool_reserved(device), 0);
+		CHECK_STATUS(HR_OK, hr__page_pool_take(device, count, pages));
+		CHECK_EQ(hr__page_pool_reserved(device), hr__device_reservable(device));
+		CHECK_EQ(hr__page_pool_available(device), 0);
 		hr__page_id one;
-		CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_take(device, 1, &one));
-		hr__pool_give(device, pages, count);
-		CHECK_EQ(hr__pool_available(device), hr__device_reservable(device));
+		CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_take(device, 1, &one));
+		hr__page_pool_give(device, pages, count);
+		CHECK_EQ(hr__page_pool_available(device), hr__device_reservable(device));
 		if (round == 1) {
-			CHECK_EQ(hr__pool_shrink(device), count * page());
+			CHECK_EQ(hr__page_pool_shrink(device), count * page());
 			CHECK_EQ(free_bytes(), free_before);
 		}
 	}
-	CHECK_GE(hr__pool_metadata(device), count * sizeof(hr_page));
-	hr__pool_shrink(device);
+	CHECK_GE(hr__page_pool_metadata(device), count * sizeof(hr_page));
+	hr__page_pool_shrink(device);
 	free(pages);
 }
 
@@ -92,28 +92,28 @@ static void test_pool_hands_out_exactly_the_limit(void)
 
 static void plain_is_counted(void)
 {
-	uint64_t available = hr__pool_available(device), address, second;
+	uint64_t available = hr__page_pool_available(device), address, second;
 	if (!hr__device_has_plain(device)) {
-		CHECK_STATUS(HR_UNSUPPORTED, hr__pool_plain_alloc(device, 100, &address));
+		CHECK_STATUS(HR_UNSUPPORTED, hr__page_pool_plain_alloc(device, 100, &address));
 		return;
 	}
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_plain_alloc(device, available + 1, &address));
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_plain_alloc(device, UINT64_MAX, &address));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_plain_alloc(device, available + 1, &address));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_plain_alloc(device, UINT64_MAX, &address));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__call_plain_alloc(device->physical, UINT64_MAX, &address)); /* also below the pool */
 	if (now->strict) CHECK_STATUS(HR_OUT_OF_MEMORY, hr__call_plain_alloc(device->physical, hr__device_limit(device) + 1, &address));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__pool_plain_alloc(device, 0, &address));
-	CHECK_EQ(hr__pool_available(device), available);
-	CHECK_STATUS(HR_OK, hr__pool_plain_alloc(device, 1001, &address));
-	CHECK_EQ(hr__pool_reserved(device), 1001);
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_plain_alloc(device, available - 1000, &second));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__page_pool_plain_alloc(device, 0, &address));
+	CHECK_EQ(hr__page_pool_available(device), available);
+	CHECK_STATUS(HR_OK, hr__page_pool_plain_alloc(device, 1001, &address));
+	CHECK_EQ(hr__page_pool_reserved(device), 1001);
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_plain_alloc(device, available - 1000, &second));
 	if (now->small) {
-		CHECK_STATUS(HR_OK, hr__pool_plain_alloc(device, available - 1001, &second));
+		CHECK_STATUS(HR_OK, hr__page_pool_plain_alloc(device, available - 1001, &second));
 		CHECK_NE(address, second);
-		CHECK_EQ(hr__pool_available(device), 0);
-		CHECK_STATUS(HR_OK, hr__pool_plain_free(device, second, available - 1001));
+		CHECK_EQ(hr__page_pool_available(device), 0);
+		CHECK_STATUS(HR_OK, hr__page_pool_plain_free(device, second, available - 1001));
 	}
-	CHECK_STATUS(HR_OK, hr__pool_plain_free(device, address, 1001));
-	CHECK_EQ(hr__pool_available(device), available);
+	CHECK_STATUS(HR_OK, hr__page_pool_plain_free(device, address, 1001));
+	CHECK_EQ(hr__page_pool_available(device), available);
 }
 
 static void test_plain_memory_counts_against_the_same_limit(void)
@@ -128,18 +128,18 @@ static void pages_make_way(void)
 	uint32_t count = (uint32_t)(all / page());
 	hr__page_id *pages = calloc(count, sizeof *pages);
 	CHECK(pages != NULL);
-	CHECK_STATUS(HR_OK, hr__pool_take(device, count, pages));
-	hr__pool_give(device, pages, count);
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, count, pages));
+	hr__page_pool_give(device, pages, count);
 	/* All pages are idle now; plain memory needs their space, but no more than that. */
-	CHECK_STATUS(HR_OK, hr__pool_plain_alloc(device, page() + 1, &address));
+	CHECK_STATUS(HR_OK, hr__page_pool_plain_alloc(device, page() + 1, &address));
 	CHECK_EQ(device->pool.idle_count, count - 2);
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_take(device, count - 1, pages));
-	CHECK_STATUS(HR_OK, hr__pool_take(device, count - 2, pages));
-	hr__pool_give(device, pages, count - 2);
-	CHECK_STATUS(HR_OK, hr__pool_plain_free(device, address, page() + 1));
-	CHECK_STATUS(HR_OK, hr__pool_plain_alloc(device, all, &address));
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_take(device, 1, pages));
-	CHECK_STATUS(HR_OK, hr__pool_plain_free(device, address, all));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_take(device, count - 1, pages));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, count - 2, pages));
+	hr__page_pool_give(device, pages, count - 2);
+	CHECK_STATUS(HR_OK, hr__page_pool_plain_free(device, address, page() + 1));
+	CHECK_STATUS(HR_OK, hr__page_pool_plain_alloc(device, all, &address));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_take(device, 1, pages));
+	CHECK_STATUS(HR_OK, hr__page_pool_plain_free(device, address, all));
 	free(pages);
 }
 
@@ -192,7 +192,7 @@ static void remapping_keeps_bytes(void)
 	uint64_t here, there, bytes = COUNT * page();
 	unsigned char value, *seen = malloc(bytes);
 	CHECK(seen != NULL);
-	CHECK_STATUS(HR_OK, hr__pool_take(device, COUNT, pages));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, COUNT, pages));
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, bytes, &here));
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, bytes + page(), &there));
 	CHECK_EQ(here % hr__device_map_alignment(device), 0);
@@ -217,7 +217,7 @@ static void remapping_keeps_bytes(void)
 	CHECK_STATUS(HR_OK, hr__device_unmap(device, there + page(), COUNT));
 	CHECK_STATUS(HR_OK, hr__device_release(device, there, bytes + page()));
 	CHECK_STATUS(HR_OK, hr__device_release(device, here, bytes));
-	hr__pool_give(device, pages, COUNT);
+	hr__page_pool_give(device, pages, COUNT);
 	free(seen);
 }
 
@@ -235,14 +235,14 @@ static void many_pages_in_one_call(void)
 	hr__page_id *pages = calloc(count, sizeof *pages);
 	uint64_t address;
 	CHECK(pages != NULL);
-	CHECK_STATUS(HR_OK, hr__pool_take(device, count, pages));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, count, pages));
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, count * page(), &address));
 	CHECK_STATUS(HR_OK, hr__device_map(device, address, pages, count));
 	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)address, 1, count * page(), 0));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, 0));
 	CHECK_STATUS(HR_OK, hr__device_unmap(device, address, count));
 	CHECK_STATUS(HR_OK, hr__device_release(device, address, count * page()));
-	hr__pool_give(device, pages, count);
+	hr__page_pool_give(device, pages, count);
 	free(pages);
 }
 
@@ -338,7 +338,7 @@ static void unmapped_copy_is_an_error(void)
 	uint64_t range, bytes = page() < sizeof host ? page() : sizeof host;
 	hr__page_id one;
 	char place[32];
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 1, &one));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 1, &one));
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, 2 * page(), &range));
 	CHECK_STATUS(HR_DEVICE_ERROR, copy_and_wait(range, host, bytes));
 	snprintf(place, sizeof place, "0x%llx", (unsigned long long)range);
@@ -351,7 +351,7 @@ static void unmapped_copy_is_an_error(void)
 	CHECK_STATUS(HR_DEVICE_ERROR, copy_and_wait(range, host, bytes));
 	CHECK_STATUS(HR_OK, hr__device_release(device, range, 2 * page()));
 	CHECK_STATUS(HR_DEVICE_ERROR, copy_and_wait(range, host, bytes));
-	hr__pool_give(device, &one, 1);
+	hr__page_pool_give(device, &one, 1);
 }
 
 static void test_copying_to_unmapped_memory_is_an_error_not_a_crash(void)
@@ -398,9 +398,9 @@ static void host_pages_take_turns_at_an_address(void)
 	unsigned char *first = malloc(bytes), *second = malloc(bytes), *seen = malloc(bytes);
 	paint(first, bytes, 1);
 	paint(second, bytes, 2);
-	uint64_t held = hr__pool_reserved(pinned), left = free_bytes();
+	uint64_t held = hr__page_pool_reserved(pinned), left = free_bytes();
 	CHECK_STATUS(HR_OK, hr__host_pages_take(device, COUNT, pages));
-	CHECK_EQ(hr__pool_reserved(pinned), held + bytes);
+	CHECK_EQ(hr__page_pool_reserved(pinned), held + bytes);
 	/* No device memory is used. On a card, other processes may allocate meanwhile. */
 	if (now->small) CHECK_GE(free_bytes() + page(), left);
 	CHECK_STATUS(HR_OK, get(bytes, &block));
@@ -435,7 +435,7 @@ static void host_pages_take_turns_at_an_address(void)
 	CHECK_STATUS(HR_OK, hr__device_unmap(device, aside, COUNT));
 	CHECK_STATUS(HR_OK, hr__device_release(device, aside, bytes));
 	hr__host_pages_give(device, pages, COUNT);
-	CHECK_EQ(hr__pool_reserved(pinned), held);
+	CHECK_EQ(hr__page_pool_reserved(pinned), held);
 	give(&block);
 	free(first);
 	free(second);

@@ -91,7 +91,7 @@ static void streams_wait(void)
 	hr_stream one, two;
 	memory a;
 	if (!has_streams()) return;
-	CHECK_STATUS(HR_OK, get(4096 < hr__pool_available(device) ? 4096 : 256, &a));
+	CHECK_STATUS(HR_OK, get(4096 < hr__page_pool_available(device) ? 4096 : 256, &a));
 	CHECK_STATUS(HR_OK, hr_stream_create(handle, &one));
 	CHECK_STATUS(HR_OK, hr_stream_create(handle, &two));
 	hr_native_stream native_one;
@@ -502,8 +502,8 @@ static hr_status everything(void)
 	if (status == HR_OK) status = hr__device_wait_idle(device, 1 | UINT64_C(1) << stream, hr__device_epoch(device));
 	if (status == HR_OK && hr__device_has_plain(device)) {
 		uint64_t plain;
-		status = hr__pool_plain_alloc(device, 100, &plain);
-		if (status == HR_OK) CHECK(TWICE(hr__pool_plain_free(device, plain, 100)));
+		status = hr__page_pool_plain_alloc(device, 100, &plain);
+		if (status == HR_OK) CHECK(TWICE(hr__page_pool_plain_free(device, plain, 100)));
 	}
 	if (status == HR_OK) {
 		void *block;
@@ -513,7 +513,7 @@ static hr_status everything(void)
 	CHECK(TWICE(hr_stream_synchronize(handle, 0)));
 	if (stream) CHECK(TWICE(hr_stream_destroy(handle, stream)) || TWICE(hr_stream_destroy(handle, stream)));
 	give(&a);
-	hr__pool_shrink(device);
+	hr__page_pool_shrink(device);
 	return status;
 }
 
@@ -524,7 +524,7 @@ static hr_status whole_life(void)
 	if (status == HR_OK) status = hr__device_named(now->name, &device);
 	if (status == HR_OK) {
 		status = everything();
-		CHECK_EQ(hr__pool_reserved(device), 0);
+		CHECK_EQ(hr__page_pool_reserved(device), 0);
 		CHECK_EQ(hr__load_relaxed(&device->physical->stream_mask), 1);
 	}
 	return status;
@@ -567,7 +567,7 @@ static void test_a_device_that_fails_for_good_leaks_nothing(void)
 			hr_backend_fail_nth(nth, true, HR_DEVICE_ERROR);
 			hr_status status = hr__device_named(now->name, &device);
 			hr__page_id pages[4];
-			if (status == HR_OK && page()) status = hr__pool_take(device, 4, pages);
+			if (status == HR_OK && page()) status = hr__page_pool_take(device, 4, pages);
 			CHECK_STATUS(HR_DEVICE_ERROR, status == HR_OK && !page() ? HR_DEVICE_ERROR : status);
 			hr__devices_shutdown();
 			hr_backend_fail_nth(0, false, HR_OK);

@@ -118,7 +118,7 @@ static void come_and_go(uint64_t *seed)
 	unsigned char *host;
 	void *address;
 	options.limit_bytes = page() ? page() * (1 + rounds.largest / page()) : rounds.largest;
-	if (options.limit_bytes > hr__pool_available(device)) return;
+	if (options.limit_bytes > hr__page_pool_available(device)) return;
 	host_memory(request.bytes, &host);
 	if (has_streams()) CHECK_STATUS(HR_OK, hr_stream_create(handle, &stream));
 	CHECK_STATUS(HR_OK, hr_allocator_create(handle, &options, &allocator));
@@ -196,7 +196,7 @@ static void rounds_are_flat(void)
 	for (unsigned i = 0; i < PLACES; i++) end_round(&rounds.places[i]);
 	CHECK_STATUS(HR_OK, hr_allocator_check(here.allocator));
 	close_rounds();
-	hr__pool_shrink(device);
+	hr__page_pool_shrink(device);
 	usage after = usage_now();
 	uint64_t others = is_gpu() ? DRIVER_SLACK : 0;
 	if (getenv("HR_TEST_CONTENTS_ONLY")) return;

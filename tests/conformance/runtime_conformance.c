@@ -113,7 +113,7 @@ static void on_each_session(void (*test)(void))
 		CHECK_STATUS(HR_OK, hr_device_find(now->name, &handle));
 		CHECK_STATUS(HR_OK, hr__device_named(now->name, &device));
 		test();
-		CHECK_EQ(hr__pool_reserved(device), 0);
+		CHECK_EQ(hr__page_pool_reserved(device), 0);
 		CHECK_STATUS(HR_OK, hr_shutdown());
 	}
 }

@@ -197,14 +197,14 @@ static void hold_the_address(hr_lms_safety safety)
 			there = written;
 			CHECK_EQ((uintptr_t)there % page(), 0u);
 			evict(tensor);
-			CHECK_EQ(hr__pool_reserved(device), 0); /* its pages are returned to the device */
+			CHECK_EQ(hr__page_pool_reserved(device), 0); /* its pages are returned to the device */
 			disturb(sizes[i], (unsigned char)round);
 			CHECK_EQ(expect(tensor, sizes[i], 10 * i + round, here.streams[(round + 1) % here.stream_count]), there);
 		}
 		evict(tensor); /* destroyed while evicted, or while resident */
 		if (i % 2) expect(tensor, sizes[i], 10 * i + 3, HR_STREAM_DEFAULT);
 		CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
-		CHECK_EQ(hr__pool_reserved(device), 0);
+		CHECK_EQ(hr__page_pool_reserved(device), 0);
 	}
 	close_tensors();
 }
@@ -279,7 +279,7 @@ static void out_can_be_read_by_copies(void)
 		char *there = write_to(tensor, bytes, round, here.streams[round % here.stream_count]);
 		void *other;
 		evict(tensor);
-		CHECK_EQ(hr__pool_reserved(device), 0);
+		CHECK_EQ(hr__page_pool_reserved(device), 0);
 		expect_there(there, expected, bytes, HR_STREAM_DEFAULT); /* a copy to the host */
 		CHECK_STATUS(HR_OK, hr_alloc_bytes(here.allocator, bytes, &other));
 		CHECK_STATUS(

@@ -279,10 +279,10 @@ static void test_card_is_described(void)
 	CHECK_EQ(info.page_bytes, 2 * MIB);
 	hr__device *device = opened("GPU:0");
 	hr__page_id pages[3];
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 3, pages));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 3, pages));
 	CHECK_EQ(info_of("GPU:0").other_bytes, 5 * MIB);
 	CHECK_EQ(info_of("GPU:0").reserved_bytes, 6 * MIB);
-	hr__pool_give(device, pages, 3);
+	hr__page_pool_give(device, pages, 3);
 	CHECK_EQ(info_of("GPU:0").other_bytes, 5 * MIB); /* pages kept in the pool are our own */
 	CHECK_EQ(info_of("GPU:0").free_bytes, 245 * MIB);
 }
@@ -350,17 +350,17 @@ static void test_limit_above_what_is_free(void)
 	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", (uint64_t[]){ 100 * MIB }, 1)); /* other processes may free memory */
 	hr__device *device = opened("GPU:0");
 	hr__page_id pages[40];
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_take(device, 40, pages));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_take(device, 40, pages));
 	CHECK_STR(hr_last_message(),
 	          "GPU:0: 80.0 MiB asked for with 0 B of 100.0 MiB reserved, but the device itself is full: cuMemCreate of "
 	          "2.0 MiB on NVIDIA Fake: CUDA_ERROR_OUT_OF_MEMORY (out of memory); of its 256.0 MiB, 0 B are free");
 	uint64_t address;
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_plain_alloc(device, 60 * MIB, &address));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_plain_alloc(device, 60 * MIB, &address));
 	CHECK_STR(hr_last_message(),
 	          "GPU:0: 60.0 MiB asked for with 0 B of 100.0 MiB reserved, but the device itself is full: cuMemAlloc of "
 	          "60.0 MiB on NVIDIA Fake: CUDA_ERROR_OUT_OF_MEMORY (out of memory); of its 256.0 MiB, 52.0 MiB are free");
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 26, pages));
-	hr__pool_give(device, pages, 26);
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 26, pages));
+	hr__page_pool_give(device, pages, 26);
 }
 
 static void test_pinned_memory_refused(void)
@@ -684,7 +684,7 @@ static hr_status use_pages(hr__device *device)
 {
 	uint64_t base, bytes = 3 * hr__device_page_bytes(device);
 	hr__page_id pages[3];
-	hr_status status = hr__pool_take(device, 3, pages);
+	hr_status status = hr__page_pool_take(device, 3, pages);
 	if (status != HR_OK) return status;
 	status = hr__device_reserve(device, bytes, &base);
 	if (status == HR_OK) {
@@ -696,9 +696,9 @@ static hr_status use_pages(hr__device *device)
 		}
 		CHECK(TWICE(hr__device_release(device, base, bytes)));
 	}
-	hr__pool_give(device, pages, 3);
-	hr__pool_shrink(device);
-	hr__pool_shrink(device); /* what was refused the first time */
+	hr__page_pool_give(device, pages, 3);
+	hr__page_pool_shrink(device);
+	hr__page_pool_shrink(device); /* what was refused the first time */
 	return status;
 }
 
@@ -727,9 +727,9 @@ static hr_status use_memory(hr__device *device)
 {
 	uint64_t plain;
 	void *block;
-	hr_status status = hr__pool_plain_alloc(device, 1000, &plain);
+	hr_status status = hr__page_pool_plain_alloc(device, 1000, &plain);
 	if (status != HR_OK) return status;
-	CHECK(TWICE(hr__pool_plain_free(device, plain, 1000)));
+	CHECK(TWICE(hr__page_pool_plain_free(device, plain, 1000)));
 	status = hr__call_host_alloc(device->physical, 5000, &block);
 	if (status != HR_OK) return status;
 	CHECK(TWICE(hr__call_host_free(device->physical, block, 5000)));

@@ -207,7 +207,7 @@ static void close_host(hr__host *host)
 	CHECK_EQ(usage.spilled_bytes, 0);
 	CHECK_STATUS(HR_OK, hr__host_close(host));
 	CHECK_STATUS(HR_OK, hr__device_pinned(device, 0, &pinned));
-	CHECK_EQ(hr__pool_reserved(pinned), 0);
+	CHECK_EQ(hr__page_pool_reserved(pinned), 0);
 }
 
 static hr_stream new_stream(void)
@@ -916,7 +916,7 @@ static void watch(void)
 		CHECK_LE(usage.peak_pinned_bytes, POOL_LIMIT);
 		CHECK_LE(usage.reserved_bytes, POOL_LIMIT);
 		CHECK_LE(usage.peak_spilled_bytes, SPILL_LIMIT);
-		CHECK_LE(hr__pool_reserved(pinned), POOL_LIMIT);
+		CHECK_LE(hr__page_pool_reserved(pinned), POOL_LIMIT);
 		CHECK_LE(atomic_load(&disk.length), SPILL_LIMIT);
 		CHECK_EQ(entries(false), 0);
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);

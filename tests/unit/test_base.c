@@ -36,7 +36,7 @@ static void test_message_is_what_failed_last(void)
 	CHECK_STR(hr_last_message(), "file a.trace, byte 7");
 	CHECK_STATUS(HR_CLOSED, hr__fail_in(HR_CLOSED, "allocator %d", 3));
 	CHECK_STR(hr_last_message(), "allocator 3: file a.trace, byte 7");
-	hr__clear_message();
+	hr__last_clear();
 	CHECK_STR(hr_last_message(), "");
 	CHECK_STATUS(HR_IO, hr__fail_in(HR_IO, "alone"));
 	CHECK_STR(hr_last_message(), "alone");

@@ -410,15 +410,15 @@ static void test_each_logical_device_has_a_limit_of_its_own(void)
 	CHECK_NE(hr__device_index(first), hr__device_index(second));
 	CHECK_LT(hr__device_index(second), HR__MAX_DEVICES);
 	CHECK_EQ(hr__device_reservable(first), 10 * MIB); /* whole pages */
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_take(first, 6, pages));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_take(first, 6, pages));
 	CHECK_CONTAINS(hr_last_message(), "GPU:0");
-	CHECK_STATUS(HR_OK, hr__pool_take(first, 5, pages));
-	CHECK_STATUS(HR_OK, hr__pool_take(second, 10, pages + 5));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(first, 5, pages));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(second, 10, pages + 5));
 	CHECK_EQ(info_of(find("GPU:0")).reserved_bytes, 10 * MIB);
 	CHECK_EQ(info_of(find("GPU:1")).reserved_bytes, 20 * MIB);
 	CHECK_EQ(info_of(find("GPU:1")).free_bytes, 34 * MIB);
-	hr__pool_give(first, pages, 5);
-	hr__pool_give(second, pages + 5, 10);
+	hr__page_pool_give(first, pages, 5);
+	hr__page_pool_give(second, pages + 5, 10);
 	/* Streams belong to the physical device: both logical devices have the same. */
 	hr_stream stream;
 	CHECK_STATUS(HR_OK, hr_stream_create(find("GPU:0"), &stream));
@@ -511,7 +511,7 @@ static void test_shutdown_forgets_settings_and_gives_all_back(void)
 		configure_emulated(1, 8 * MIB, 64 << 10);
 		CHECK_STATUS(HR_OK, hr__device_named("GPU:0", &device));
 		CHECK_STATUS(HR_OK, hr_stream_create(find("GPU:0"), &stream));
-		CHECK_STATUS(HR_OK, hr__pool_take(device, 3, pages));
+		CHECK_STATUS(HR_OK, hr__page_pool_take(device, 3, pages));
 		CHECK_STATUS(HR_OK, hr__device_reserve(device, MIB, &address));
 		CHECK_STATUS(HR_OK, hr__device_map(device, address, pages, 3));
 		CHECK_STATUS(HR_OK, hr_fill(find("GPU:0"), (void *)(uintptr_t)address, 1, 1000, stream));
@@ -547,7 +547,7 @@ static void use_a_stream(void)
 	uint64_t address;
 	char out[100] = "a child's own", back[100] = "";
 	CHECK_STATUS(HR_OK, hr__device_named(NULL, &internal));
-	CHECK_STATUS(HR_OK, hr__pool_plain_alloc(internal, 100, &address));
+	CHECK_STATUS(HR_OK, hr__page_pool_plain_alloc(internal, 100, &address));
 	CHECK_STATUS(HR_OK, hr_stream_create(device, &stream));
 	CHECK_STATUS(HR_OK, hr_copy(device, (void *)(uintptr_t)address, out, 100, HR_COPY_TO_DEVICE, stream));
 	CHECK_STATUS(HR_OK, hr_copy(device, back, (void *)(uintptr_t)address, 100, HR_COPY_TO_HOST, stream));

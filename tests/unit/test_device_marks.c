@@ -425,7 +425,7 @@ static void test_later_work_delays_nobody(void)
 	unsigned char seen = 0;
 	uint64_t block;
 	_Atomic(bool) open = false;
-	CHECK_STATUS(HR_OK, hr__pool_plain_alloc(device, 100, &block));
+	CHECK_STATUS(HR_OK, hr__page_pool_plain_alloc(device, 100, &block));
 	compute(one, 5 * MS);
 	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)block, 7, 100, one));
 	uint64_t freed = hr__device_epoch(device), first = mark(one);

@@ -134,8 +134,8 @@ static void look(hr_allocator allocator)
 	hr_stats stats = stats_of(allocator);
 	census_take(allocator, &stats, &census);
 	CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
-	CHECK_EQ(stats.bytes_reserved, hr__pool_reserved(pinned));
-	CHECK_LE(hr__pool_reserved(pinned), hr__device_reservable(pinned));
+	CHECK_EQ(stats.bytes_reserved, hr__page_pool_reserved(pinned));
+	CHECK_LE(hr__page_pool_reserved(pinned), hr__device_reservable(pinned));
 }
 
 static bool all_bytes_are(const unsigned char *block, uint64_t bytes, unsigned char value)
@@ -148,7 +148,7 @@ static bool all_bytes_are(const unsigned char *block, uint64_t bytes, unsigned c
 /* The stand-in driver and the backend's host memory are in their initial state. */
 static void check_end(void)
 {
-	CHECK_EQ(hr__pool_reserved(pinned), 0);
+	CHECK_EQ(hr__page_pool_reserved(pinned), 0);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	if (now != &cuda) return;
 	fake_cuda_live live;
@@ -218,7 +218,7 @@ static void check_facts(const subject *on)
 	CHECK_EQ(hr__device_region_min(device), 0);
 	CHECK_LT(hr__device_index(pinned), HR__MAX_DEVICES);
 	CHECK_NE(hr__device_index(pinned), hr__device_index(device));
-	CHECK(hr__device_stream_view(pinned) == hr__device_stream_view(device));
+	CHECK(hr__device_stream_state(pinned) == hr__device_stream_state(device));
 	CHECK_EQ(hr__os()->host_memory(&total, &available), 0);
 	hr_device_info info = info_of(pinned);
 	CHECK_STR(info.name, on->pinned);
@@ -234,7 +234,7 @@ static void check_facts(const subject *on)
 	hr_status why = HR_OK;
 	CHECK(hr__device_of(hr__device_handle(pinned), &why) == pinned);
 	hr__page_id page;
-	CHECK_STATUS(HR_UNSUPPORTED, hr__pool_take(pinned, 1, &page));
+	CHECK_STATUS(HR_UNSUPPORTED, hr__page_pool_take(pinned, 1, &page));
 	check_end();
 }
 
@@ -497,7 +497,7 @@ static void check_trim_waits(hr_allocator on_host, unsigned char *there, hr_stre
 	CHECK(atomic_load(&gate));
 	CHECK_EQ(pthread_join(opener, NULL), 0);
 	CHECK_GE(released, SLAB);
-	CHECK_EQ(hr__pool_reserved(pinned), 0);
+	CHECK_EQ(hr__page_pool_reserved(pinned), 0);
 	CHECK_STATUS(HR_OK, hr_copy(handle, seen, there + BLOCK - sizeof seen, sizeof seen, HR_COPY_TO_HOST, a));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, a));
 	CHECK(all_bytes_are(seen, sizeof seen, 0x55));
@@ -665,7 +665,7 @@ static void test_a_slab_is_as_large_as_limit_and_request_say(void)
 		take(allocator, cases[i].asked, HR_STREAM_DEFAULT);
 		CHECK_EQ(count.allocs, 1);
 		CHECK_EQ(count.last, cases[i].slab);
-		CHECK_EQ(hr__pool_reserved(pinned), cases[i].slab);
+		CHECK_EQ(hr__page_pool_reserved(pinned), cases[i].slab);
 		CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
 		check_end();
 	}
@@ -720,7 +720,7 @@ static void test_slabs_are_kept_until_a_trim(void)
 	CHECK_EQ(released, held);
 	CHECK_EQ(count.held, 0);
 	CHECK_EQ(count.allocs, count.frees);
-	CHECK_EQ(hr__pool_reserved(pinned), 0);
+	CHECK_EQ(hr__page_pool_reserved(pinned), 0);
 	take(allocator, 1, HR_STREAM_DEFAULT); /* starts with a small slab again */
 	CHECK_EQ(count.last, SLAB);
 	look(allocator);
@@ -801,7 +801,7 @@ static void test_the_limit_can_be_changed_while_nothing_is_reserved(void)
 	CHECK(pin(MIB) == pinned);
 	take(allocator, MIB, HR_STREAM_DEFAULT);
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 1, &block));
-	CHECK_EQ(hr__pool_available(pinned), 0);
+	CHECK_EQ(hr__page_pool_available(pinned), 0);
 	look(allocator);
 	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
 	CHECK(pin(2 * SLAB) == pinned);
@@ -860,7 +860,7 @@ static void test_a_full_pool_says_which_and_what_to_do(void)
 	CHECK_EQ(verdict.kind, HR_NEVER_FITS);
 	CHECK_CONTAINS(verdict.text, "8.0 MiB (host_limit)");
 	uint64_t address;
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_plain_alloc(pinned, MIB, &address));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_plain_alloc(pinned, MIB, &address));
 	CHECK_STR(hr_last_message(),
 	          "GPU:0 host memory: 1.0 MiB asked for, but of its limit of 8.0 MiB, 8.0 MiB are reserved and 0 B are "
 	          "left; a larger host_limit or freeing memory helps");
@@ -951,7 +951,7 @@ static void check_what_is_left(hr_allocator allocator, const void *left)
 	look(allocator);
 	CHECK_EQ(stats_of(allocator).num_live, left != NULL);
 	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
-	CHECK_EQ(hr__pool_reserved(pinned), 0);
+	CHECK_EQ(hr__page_pool_reserved(pinned), 0);
 	CHECK(pin(SLAB) == pinned); /* the pinned device is not in use */
 }
 
@@ -1108,7 +1108,7 @@ static void in_the_child(void *argument)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK_STATUS(HR_CLOSED, hr_device_get_info(own, &info));
 	use(&simulated, 2 * SLAB);
-	CHECK_EQ(hr__pool_reserved(pinned), 0);
+	CHECK_EQ(hr__page_pool_reserved(pinned), 0);
 	void *block = take(open_on(pinned, true), MIB, HR_STREAM_DEFAULT);
 	CHECK(block != NULL);
 	CHECK_STATUS(HR_OK, hr_shutdown());

@@ -156,7 +156,7 @@ static void test_waiting_falls_back_to_the_whole_stream(void)
 static uint64_t plain(uint64_t bytes)
 {
 	uint64_t address;
-	CHECK_STATUS(HR_OK, hr__pool_plain_alloc(device, bytes, &address));
+	CHECK_STATUS(HR_OK, hr__page_pool_plain_alloc(device, bytes, &address));
 	return address;
 }
 
@@ -364,7 +364,7 @@ static void test_touching_what_is_unmapped_faults(void)
 	use_emulated(0, 0);
 	hr__page_id one;
 	uint64_t range, page = hr__device_page_bytes(device);
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 1, &one));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 1, &one));
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, 2 * page, &range));
 	CHECK(hr_test_crashes(touch, (void *)(uintptr_t)range));
 	CHECK_STATUS(HR_OK, hr__device_map(device, range, &one, 1));
@@ -380,7 +380,7 @@ static void test_pages_side_by_side_are_mapped_by_one_system_call(void)
 	use_emulated(0, 0);
 	hr__page_id pages[8], swapped[8];
 	uint64_t range, page = hr__device_page_bytes(device);
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 8, pages));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 8, pages));
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, 8 * page, &range));
 	CHECK_STATUS(HR_OK, hr__device_map(device, range, pages, 1)); /* allocates the records of the range */
 	CHECK_STATUS(HR_OK, hr__device_unmap(device, range, 1));

@@ -30,7 +30,7 @@ static void clear(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) unsetenv(variables[i]);
 	setenv("HEADROOM_CUDA", "0", 1);
-	hr__clear_message();
+	hr__last_clear();
 }
 
 /* A program that uses devices, an allocator, tensors, steps and ops, and checks every status. */

@@ -72,7 +72,7 @@ static bool is_word(const char *text, size_t capacity)
 	return true;
 }
 
-hr_status hr__check_backend(const hr_backend *backend, hr_backend *complete)
+hr_status hr__backend_check(const hr_backend *backend, hr_backend *complete)
 {
 	if (!backend) return hr__fail(HR_INVALID_ARGUMENT, "hr_register_backend: backend is NULL");
 	if (backend->version > HR_BACKEND_VERSION) {

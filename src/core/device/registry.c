@@ -113,7 +113,7 @@ static hr_status start(void)
 	if (registry.started) return HR_OK;
 	hr_status status = watch_forks();
 	if (status != HR_OK) return status;
-	hr__devices_from_environment(&registry.cuda, &registry.emulated);
+	hr__options_devices_from_environment(&registry.cuda, &registry.emulated);
 	registry.cuda_is_required = hr__cuda_is_required();
 	hr_simulated_options_init(&registry.simulated);
 	add_source(&hr__backend_cuda, &registry.cuda, false); /* cuda and emulated first: their type must be GPU_TYPE */
@@ -336,9 +336,9 @@ void hr__physical_close(hr__physical *physical)
 {
 	hr__streams_close(physical); /* waits for work that still uses the pages */
 	for (uint32_t i = 0; i < physical->part_count; i++) {
-		if (hr__load_relaxed(&physical->parts[i]->ready)) hr__pool_destroy(physical->parts[i]);
+		if (hr__load_relaxed(&physical->parts[i]->ready)) hr__page_pool_destroy(physical->parts[i]);
 	}
-	if (physical->pinned) hr__pool_destroy(physical->pinned);
+	if (physical->pinned) hr__page_pool_destroy(physical->pinned);
 	physical->table->close(physical->native);
 	hr__store_release(&physical->open, 0);
 }
@@ -357,11 +357,11 @@ static hr_status make_ready(hr__device *device)
 	if (status != HR_OK) return status;
 	const hr_backend_caps *caps = &device->physical->caps;
 	uint64_t limit = device->limit_setting ? device->limit_setting : caps->total_bytes;
-	uint64_t cap = is_accelerator(device) ? hr__limit_from_environment(caps->page_bytes) : UINT64_MAX;
+	uint64_t cap = is_accelerator(device) ? hr__options_limit_from_environment(caps->page_bytes) : UINT64_MAX;
 	device->uncapped = limit;
 	if (limit > cap) limit = cap;
 	hr__store_relaxed(&device->limit, limit);
-	hr__pool_init(&device->pool, caps->page_bytes, limit);
+	hr__page_pool_init(&device->pool, caps->page_bytes, limit);
 	hr__store_release(&device->ready, 1);
 	return HR_OK;
 }
@@ -741,7 +741,7 @@ static hr_status register_backend(const hr_backend *table, void *config)
 HR_API hr_status hr_register_backend(const hr_backend *backend, void *config)
 {
 	hr_backend complete;
-	hr_status status = hr__check_backend(backend, &complete);
+	hr_status status = hr__backend_check(backend, &complete);
 	if (status == HR_OK) status = enter();
 	if (status != HR_OK) return status;
 	status = register_backend(&complete, config);

@@ -393,7 +393,7 @@ bool hr__device_has_stream(const hr__device *device, hr_stream stream)
 	return stream == HR_STREAM_HOST || is_live(device->physical, stream);
 }
 
-const hr__stream_view *hr__device_stream_view(const hr__device *device)
+const hr__stream_state *hr__device_stream_state(const hr__device *device)
 {
 	return &device->physical->view;
 }

@@ -29,6 +29,8 @@
 #include "core/lms/evict_queue.h"
 #include "core/lms/host/host.h"
 #include "core/memory/allocator.h"
+#include "core/memory/bfc/room_search.h"
+#include "core/memory/bfc/span.h"
 #include "core/memory/bfc/tensor_block.h"
 #include "headroom_record.h"
 
@@ -68,7 +70,7 @@ struct hr__tensor {
 	_Atomic(hr__lms *) lms;
 	hr__atomic_u64 address;    /* of its device memory; 0 = none */
 	uint64_t device_bytes;     /* size of that memory; kept while evicted */
-	struct hr__span *span;     /* if it owns pages: its address range, from its first memory on (core/memory/bfc/tensor_block.h) */
+	struct hr__span *span;     /* if it owns pages: its address range, from its first memory on (core/memory/bfc/span.h) */
 	struct hr__shadow *shadow; /* if it owns pages: host pages mapped there while it is evicted (fixed.c); NULL = none were made, or
 	                            * they were released */
 	hr__host_copy copy;        /* host copy, valid while it exists: a write pin drops it. Changed under the context's lock, by a

@@ -402,7 +402,7 @@ static hr_status fail_no_room(hr__lms *lms, const hr_pin *pins, size_t count, bo
 	uint64_t unit = lms->allocator->page ? lms->allocator->page : lms->allocator->granularity, least;
 	uint64_t other = demand.unevictable + (never ? 0 : demand.pinned) + (uint64_t)(plain > 0 ? plain : 0);
 	if (!hr__align_up(demand.own + other, unit, &least)) least = UINT64_MAX;
-	uint64_t there = (uint64_t)stats.bytes_reserved + hr__pool_available(lms->allocator->device);
+	uint64_t there = (uint64_t)stats.bytes_reserved + hr__page_pool_available(lms->allocator->device);
 	hr__sizes size = HR__SIZES(demand.own, other, least <= limit_of(lms) ? there : least);
 	if (least <= limit_of(lms) && least > there)
 		return hr__fail_in(HR_OUT_OF_MEMORY,

@@ -57,12 +57,12 @@ void hr__allocators_visit_locked(hr__device *device, void (*visit)(hr__allocator
 	}
 }
 
-void hr__registry_enter(void)
+void hr__allocators_lock(void)
 {
 	hr__lock_take(&registry.lock);
 }
 
-void hr__registry_leave(void)
+void hr__allocators_unlock(void)
 {
 	hr__lock_release(&registry.lock);
 }
@@ -117,7 +117,7 @@ hr_status hr__request_check(const hr__allocator *allocator, const hr_request *re
 	return HR_OK;
 }
 
-hr_status hr__refuse(hr__allocator *allocator, hr_status status)
+hr_status hr__request_count_refusal(hr__allocator *allocator, hr_status status)
 {
 	hr__shard *shard = &allocator->shards[0];
 	hr__lock_take(&shard->lock);
@@ -127,11 +127,11 @@ hr_status hr__refuse(hr__allocator *allocator, hr_status status)
 	return status;
 }
 
-void hr__refuse_request(hr__allocator *allocator, const hr_request *request, const hr_request *judged, hr_status status)
+void hr__request_refuse(hr__allocator *allocator, const hr_request *request, const hr_request *judged, hr_status status)
 {
 	if (hr__thread_self && hr__thread_self->retries) return;
-	hr__note_failed(allocator, request);
-	hr__refuse(allocator, status);
+	hr__recording_note_failed(allocator, request);
+	hr__request_count_refusal(allocator, status);
 	if (status == HR_OUT_OF_MEMORY && hr__load_relaxed(&allocator->reports)) hr__report_make(allocator, judged);
 }
 
@@ -143,7 +143,7 @@ void hr__retry(bool on)
 
 /* ---- shards ---- */
 
-hr_status hr__records_ensure(hr__shard *shard, uint32_t records)
+hr_status hr__shard_ensure_records(hr__shard *shard, uint32_t records)
 {
 	hr_status status = hr__chunk_table_ensure(&shard->table, records);
 	if (status || HR_LIKELY(hr__lookup_has_room(&shard->lookup))) return status;
@@ -172,7 +172,7 @@ hr_status hr__shard_open(hr__shard *shard)
 	if (allocator->page && allocator->stitch) shard->large.arena.page = allocator->page;
 	if (!allocator->page || allocator->kind != HR__KIND_BFC) hr__store_relaxed(&shard->span, UINT64_MAX); /* accepts any address */
 	hr__store_relaxed(&shard->large_from, UINT64_MAX);
-	hr__store_relaxed(&shard->meter.level, hr__is_metered(allocator) ? 0 : HR__NO_LEVEL);
+	hr__store_relaxed(&shard->meter.level, hr__meters_are_on(allocator) ? 0 : HR__NO_LEVEL);
 	hr__store_relaxed(&allocator->open_shards, hr__load_relaxed(&allocator->open_shards) + 1);
 	hr__store_release(&shard->open, 1);
 	return HR_OK;
@@ -346,7 +346,7 @@ static hr_status enlist(hr__allocator *allocator, hr_allocator *out)
 	hr__usage_join(allocator);
 	hr__store_relaxed(&registry.slots[slot], allocator);
 	hr__store_release(&registry.ids[slot], allocator->id);
-	if (hr__trace_is_on()) hr__note_allocator(allocator);
+	if (hr__trace_is_on()) hr__recording_note_allocator(allocator);
 	out->id = allocator->id;
 	return HR_OK;
 }

@@ -119,7 +119,7 @@ static bool passed(const hr__meter *meter)
 static int check_meters(const hr__allocator *allocator)
 {
 	int64_t levels = 0;
-	if (!hr__is_metered(allocator)) return 0;
+	if (!hr__meters_are_on(allocator)) return 0;
 	for (uint32_t i = 0; i < allocator->shard_max; i++) {
 		if (passed(&allocator->shards[i].meter)) return 24;
 		levels += hr__load_relaxed(&allocator->shards[i].meter.level);

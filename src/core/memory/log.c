@@ -191,7 +191,7 @@ struct log_reading {
 	hr_log_address address;
 };
 
-static uint64_t told_address(const struct log_reading *reading, uint64_t address)
+static uint64_t reported_address(const struct log_reading *reading, uint64_t address)
 {
 	static uint64_t salt; /* one report is made at a time; a race would be harmless */
 	if (reading->address == HR_LOG_REAL_ADDRESS) return address;
@@ -206,7 +206,7 @@ static hr__log_entry decode(const struct log_reading *reading, const uint64_t wo
 	int64_t ago = (int64_t)((double)(int64_t)(reading->ticks - words[TICKS]) * reading->ns_per_tick);
 	return (hr__log_entry){ .time_ns = reading->time_ns - (uint64_t)(ago > 0 ? ago : 0),
 		                    .bytes = words[BYTES],
-		                    .address = told_address(reading, words[ADDRESS]),
+		                    .address = reported_address(reading, words[ADDRESS]),
 		                    .op = (hr_name)(words[OP_SCOPE] >> 32),
 		                    .scope = (hr_name)words[OP_SCOPE],
 		                    .tag = (hr_name)(words[TAG_SHAPE] >> 32),
@@ -251,26 +251,26 @@ static uint32_t merge(hr__log_entry *out, uint32_t have, uint32_t capacity, cons
 static struct {
 	hr__lock lock; /* guards growth */
 	uint32_t capacity;
-	hr__log_entry *blocks[HR__LOG_SLOTS + 1]; /* one for each report, and one as the source of merges */
-	void *old;                                /* replaced blocks: a list through their first words */
+	hr__log_entry *buffers[HR__LOG_SLOTS + 1]; /* one for each report, and one as the source of merges */
+	void *old;                                /* replaced buffers: a list through their first words */
 } copies = { .lock = HR__LOCK_INIT(HR__RANK_NAMES) };
 
-/* A block is one allocation: link and size, then the entries. */
-struct block_head {
+/* A buffer is one allocation: link and size, then the entries. */
+struct buffer_head {
 	void *next;
 	size_t bytes;
 };
 
-static hr__log_entry *block_new(uint32_t entries)
+static hr__log_entry *buffer_new(uint32_t entries)
 {
 	void *block;
-	size_t bytes = sizeof(struct block_head) + entries * sizeof(hr__log_entry);
+	size_t bytes = sizeof(struct buffer_head) + entries * sizeof(hr__log_entry);
 	if (hr__os()->alloc(bytes, &block)) return NULL;
-	*(struct block_head *)block = (struct block_head){ NULL, bytes };
-	return (hr__log_entry *)((struct block_head *)block + 1);
+	*(struct buffer_head *)block = (struct buffer_head){ NULL, bytes };
+	return (hr__log_entry *)((struct buffer_head *)block + 1);
 }
 
-static void block_free(struct block_head *head)
+static void buffer_free(struct buffer_head *head)
 {
 	hr__os()->free(head, head->bytes);
 }
@@ -282,21 +282,21 @@ static hr_status copies_ensure(uint32_t entries)
 	hr__lock_take(&copies.lock);
 	bool enough = copies.capacity >= entries;
 	for (; !enough && made <= HR__LOG_SLOTS; made++)
-		if (!(fresh[made] = block_new(entries))) break;
+		if (!(fresh[made] = buffer_new(entries))) break;
 	if (!enough && made > HR__LOG_SLOTS) {
 		for (uint32_t i = 0; i <= HR__LOG_SLOTS; i++) {
-			if (copies.blocks[i]) {
-				struct block_head *head = (struct block_head *)copies.blocks[i] - 1;
+			if (copies.buffers[i]) {
+				struct buffer_head *head = (struct buffer_head *)copies.buffers[i] - 1;
 				head->next = copies.old;
 				copies.old = head;
 			}
-			copies.blocks[i] = fresh[i];
+			copies.buffers[i] = fresh[i];
 		}
 		copies.capacity = entries;
 		enough = true;
 	}
 	if (!enough)
-		while (made > 0) block_free((struct block_head *)fresh[--made] - 1);
+		while (made > 0) buffer_free((struct buffer_head *)fresh[--made] - 1);
 	hr__lock_release(&copies.lock);
 	return enough ? HR_OK : hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for a log of %u allocation%s", entries, hr__plural(entries));
 }
@@ -304,7 +304,7 @@ static hr_status copies_ensure(uint32_t entries)
 hr__log_entry *hr__log_slot(uint32_t slot, uint32_t *capacity)
 {
 	hr__lock_take(&copies.lock);
-	hr__log_entry *block = copies.blocks[slot];
+	hr__log_entry *block = copies.buffers[slot];
 	*capacity = copies.capacity;
 	hr__lock_release(&copies.lock);
 	return block;
@@ -313,18 +313,18 @@ hr__log_entry *hr__log_slot(uint32_t slot, uint32_t *capacity)
 void hr__log_slots_free(void)
 {
 	for (uint32_t i = 0; i <= HR__LOG_SLOTS; i++)
-		if (copies.blocks[i]) block_free((struct block_head *)copies.blocks[i] - 1);
+		if (copies.buffers[i]) buffer_free((struct buffer_head *)copies.buffers[i] - 1);
 	while (copies.old) {
-		struct block_head *head = copies.old;
+		struct buffer_head *head = copies.old;
 		copies.old = head->next;
-		block_free(head);
+		buffer_free(head);
 	}
 	hr__log_slots_forget();
 }
 
 void hr__log_slots_forget(void)
 {
-	memset(copies.blocks, 0, sizeof copies.blocks);
+	memset(copies.buffers, 0, sizeof copies.buffers);
 	copies.capacity = 0;
 	copies.old = NULL;
 	hr__lock_init(&copies.lock, HR__RANK_NAMES);
@@ -504,7 +504,7 @@ void hr_oom_options_init_sized(hr_oom_options *options, size_t struct_size)
 {
 	if (!options) return;
 	const hr_oom_options initial = { .struct_size = sizeof initial,
-		                             .report_allocations_on_oom = hr__reports_wanted(),
+		                             .report_allocations_on_oom = hr__reports_are_on(),
 		                             .allocation_log_buffer_size = 100,
 		                             .allocation_log_sampling_rate = 1.0 };
 	hr__struct_init(&hr__struct_oom_options, options, struct_size, &initial);

@@ -217,7 +217,7 @@ static hr_status call_body(const struct function *function, const hr_value *ins,
 	hr_status status = hr_name_scope_push(function->name);
 	if (status) return status;
 	for (size_t i = 0; i < out_count; i++) outs[i] = HR_NO_VALUE;
-	hr__clear_message();
+	hr__last_clear();
 	status = function->body(function->context, ins, in_count, outs, out_count);
 	for (size_t i = 0; i < out_count && !status; i++) {
 		if (outs[i].id) continue;

@@ -44,7 +44,7 @@ static hr__shard_pool *pool_for(hr__shard *shard, bool small)
 }
 
 /* Keeps the first failure, which is reported if no attempt succeeds. */
-static void remember(struct attempt *attempt, hr_status status)
+static void keep_first_error(struct attempt *attempt, hr_status status)
 {
 	if (status == HR_OK || status == HR_OUT_OF_MEMORY || attempt->error) return;
 	attempt->error = status;
@@ -55,8 +55,8 @@ static void remember(struct attempt *attempt, hr_status status)
 
 static bool take(struct attempt *attempt, bool small, enum hr__alloc_source source)
 {
-	hr_status status = hr__records_ensure(attempt->shard, RECORDS_PER_ATTEMPT);
-	remember(attempt, status);
+	hr_status status = hr__shard_ensure_records(attempt->shard, RECORDS_PER_ATTEMPT);
+	keep_first_error(attempt, status);
 	if (status) return false;
 	hr__arena *arena = &pool_for(attempt->shard, small)->arena;
 	attempt->id = hr__arena_take(arena, attempt->size, attempt->alignment);
@@ -78,9 +78,9 @@ static bool take_as_is(struct attempt *attempt, bool small, enum hr__alloc_sourc
 static bool grow_and_take(struct attempt *attempt, enum hr__alloc_source source)
 {
 	hr__shard_pool *pool = pool_for(attempt->shard, attempt->small);
-	hr_status status = hr__records_ensure(attempt->shard, RECORDS_PER_ATTEMPT);
+	hr_status status = hr__shard_ensure_records(attempt->shard, RECORDS_PER_ATTEMPT);
 	if (!status) status = hr__shard_pool_grow(attempt->shard, pool, attempt->size, attempt->alignment);
-	remember(attempt, status);
+	keep_first_error(attempt, status);
 	if (!status && take(attempt, attempt->small, source)) return true;
 	/* The arena may have passed over a free chunk in favour of the tail. The tail cannot grow, so that chunk is used. */
 	return take_as_is(attempt, attempt->small, source == HR__SOURCE_TRIM ? source : HR__SOURCE_FREE_CHUNK);
@@ -178,16 +178,16 @@ static hr_status stitch(struct attempt *attempt, uint64_t *bytes)
 {
 	hr__shard *shard = attempt->shard;
 	hr__shard_pool *pool = pool_for(shard, attempt->small), *other = pool_for(shard, !attempt->small);
-	hr__stitch plan;
+	hr__stitch stitched_range;
 	uint64_t moved = 0, away = count_elsewhere(shard); /* first: it releases the lock meanwhile */
-	hr_status status = hr__shard_pool_plan(shard, pool, attempt->size, attempt->alignment,
-	                                       away + hr__shard_pool_count_free(shard, other), &plan);
+	hr_status status = hr__shard_pool_prepare_stitch(shard, pool, attempt->size, attempt->alignment,
+	                                       away + hr__shard_pool_count_free(shard, other), &stitched_range);
 	if (status) return status;
 
-	moved += hr__shard_pool_release_pages(shard, pool, plan.missing, &plan, &status);
-	if (!status && moved < plan.missing) moved += hr__shard_pool_release_pages(shard, other, plan.missing - moved, NULL, &status);
-	if (!status && moved < plan.missing) moved += release_elsewhere(shard, plan.missing - moved, &status);
-	if (!status) status = hr__records_ensure(shard, RECORDS_PER_ATTEMPT);
+	moved += hr__shard_pool_release_pages(shard, pool, stitched_range.missing, &stitched_range, &status);
+	if (!status && moved < stitched_range.missing) moved += hr__shard_pool_release_pages(shard, other, stitched_range.missing - moved, NULL, &status);
+	if (!status && moved < stitched_range.missing) moved += release_elsewhere(shard, stitched_range.missing - moved, &status);
+	if (!status) status = hr__shard_ensure_records(shard, RECORDS_PER_ATTEMPT);
 	if (!status) status = hr__shard_pool_grow(shard, pool, attempt->size, attempt->alignment);
 	if (status) return status;
 	hr__allocator *allocator = shard->allocator;
@@ -198,7 +198,7 @@ static hr_status stitch(struct attempt *attempt, uint64_t *bytes)
 }
 
 /* Records a stitch. The requested block begins at the first of the stitched pages or soon after, so its address stands for them. */
-static void tell_stitch(const struct attempt *attempt, uint64_t bytes)
+static void record_stitch(const struct attempt *attempt, uint64_t bytes)
 {
 	if (!hr__trace_is_on()) return;
 	const hr__shard *shard = attempt->shard;
@@ -213,12 +213,12 @@ static void stitch_and_take(struct attempt *attempt, enum hr__alloc_source sourc
 	uint64_t bytes = 0;
 	const hr__allocator *allocator = attempt->shard->allocator;
 	if (!allocator->page || !allocator->stitch) return;
-	hr_status status = hr__records_ensure(attempt->shard, RECORDS_PER_ATTEMPT);
+	hr_status status = hr__shard_ensure_records(attempt->shard, RECORDS_PER_ATTEMPT);
 	if (!status) status = stitch(attempt, &bytes);
-	remember(attempt, status);
+	keep_first_error(attempt, status);
 	if (status) return;
 	take_as_is(attempt, attempt->small, source);
-	tell_stitch(attempt, bytes);
+	record_stitch(attempt, bytes);
 }
 
 /* Makes all attempts except reclaim, and sets attempt->id on success. The lock of attempt->shard is held before and after, but
@@ -306,7 +306,7 @@ static struct shortage find_shortage(hr__allocator *allocator)
 	hr__lock_release(&allocator->caches_lock);
 	if (in_use > 0) found.in_use = (uint64_t)in_use;
 	found.reserved = (uint64_t)hr__load_relaxed(&allocator->reserved);
-	found.more = hr__pool_available(allocator->device);
+	found.more = hr__page_pool_available(allocator->device);
 	found.by_limit = allocator->limit < hr__device_reservable(allocator->device) && allocator->limit - found.reserved <= found.more;
 	if (found.more > allocator->limit - found.reserved) found.more = allocator->limit - found.reserved;
 	return found;
@@ -383,7 +383,7 @@ static hr__chunk_id take_more(struct attempt *attempt, hr__cache *cache)
 	hr__chunk_id list = 0;
 	uint64_t count = REFILL_BYTES / attempt->size;
 	if (count > REFILL_CHUNKS) count = REFILL_CHUNKS;
-	for (; count > 1 && !hr__records_ensure(shard, RECORDS_PER_ATTEMPT); count--) {
+	for (; count > 1 && !hr__shard_ensure_records(shard, RECORDS_PER_ATTEMPT); count--) {
 		hr__chunk_id id = hr__arena_take(&shard->small.arena, attempt->size, 0);
 		if (!id) break;
 		hr__chunk *chunk = hr__chunk_at(&shard->table, id);
@@ -409,7 +409,7 @@ static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_req
 	hr__lookup_insert(&shard->lookup, attempt->address, attempt->id);
 	hr__log_alloc(cache, request, attempt->address);
 	if (attempt->idle) hr__meters_idle(shard->allocator, (int64_t)attempt->size);
-	hr__account(shard, cache, (int64_t)attempt->size);
+	hr__meter_account(shard, cache, (int64_t)attempt->size);
 	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
 	if (attempt->quiet) {
 		hr__fetch_add_relaxed(&shard->allocator->away, -1);
@@ -418,7 +418,7 @@ static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_req
 	hr__owner_add(&shard->stats.allocs, 1);
 	hr__owner_add(&shard->stats.sources[attempt->source], 1);
 	hr__owner_add(&shard->stats.total, (int64_t)attempt->size);
-	hr__max(&shard->stats.largest, (int64_t)attempt->size);
+	hr__owner_max(&shard->stats.largest, (int64_t)attempt->size);
 	return pending;
 }
 
@@ -437,11 +437,11 @@ static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t stream
 		hr__owner_add(&shard->stats.total, -(int64_t)attempt->size);
 	}
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
-	hr__account(shard, cache, -(int64_t)chunk->size);
+	hr__meter_account(shard, cache, -(int64_t)chunk->size);
 	int64_t idle = attempt->idle ? (int64_t)chunk->size : 0;
 	chunk->streams |= streams;
 	chunk->epoch = epoch;
-	hr__give_back(shard, attempt->id);
+	hr__shard_give(shard, attempt->id);
 	hr__lock_release(&shard->lock);
 	if (idle) hr__meters_idle(shard->allocator, -idle);
 }
@@ -544,7 +544,7 @@ hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_
 	}
 	if (!attempt.shard || (attempt.alignment && address % attempt.alignment)) return HR_NOT_READY;
 	hr__lock_take(&attempt.shard->lock);
-	if (!hr__records_ensure(attempt.shard, RECORDS_PER_ATTEMPT))
+	if (!hr__shard_ensure_records(attempt.shard, RECORDS_PER_ATTEMPT))
 		for (int small = 0; small < 2 && !attempt.id; small++)
 			attempt.id = hr__arena_take_at(&pool_for(attempt.shard, small)->arena, address, attempt.size);
 	if (attempt.id) pending = hand_out(&attempt, cache, request, &epoch);
@@ -560,7 +560,7 @@ hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_
 
 /* ---- freeing ---- */
 
-void hr__give_back(hr__shard *shard, hr__chunk_id id)
+void hr__shard_give(hr__shard *shard, hr__chunk_id id)
 {
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 	hr__lookup_remove(&shard->lookup, hr__chunk_address(chunk), id);
@@ -604,8 +604,8 @@ static hr_status give(hr__allocator *allocator, hr__cache *cache, uint64_t addre
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 	chunk->epoch = users ? users->epoch : hr__device_epoch(allocator->device);
 	chunk->streams = users ? users->streams : chunk->streams | hr__stream_bit(stream);
-	hr__account(shard, cache, -(int64_t)size);
-	hr__give_back(shard, id);
+	hr__meter_account(shard, cache, -(int64_t)size);
+	hr__shard_give(shard, id);
 	hr__lock_release(&shard->lock);
 	return HR_OK;
 }
@@ -637,6 +637,18 @@ hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released)
 	return status;
 }
 
+hr_status hr_allocator_trim(hr_allocator handle, uint64_t *released)
+{
+	hr_status status;
+	hr__allocator *allocator = hr__allocator_of(handle, &status);
+	if (!allocator) return status;
+	uint64_t bytes = 0;
+	status = allocator->kind == HR__KIND_BFC ? hr__bfc_trim(allocator, &bytes) : HR_OK;
+	if (allocator->page) hr__page_pool_shrink(allocator->device);
+	if (released) *released = bytes;
+	return status;
+}
+
 /* ---- opening ---- */
 
 /* Maps the whole limit at once: a 64th of it for small blocks, the rest as one range. */
@@ -647,9 +659,9 @@ static hr_status map_all(hr__shard *shard)
 	uint64_t small = allocator->thread_cache ? hr__align_down(allocator->limit / 64, unit) : 0;
 	hr_status status = HR_OK;
 	hr__lock_take(&shard->lock);
-	if (small) status = hr__records_ensure(shard, RECORDS_PER_ATTEMPT);
+	if (small) status = hr__shard_ensure_records(shard, RECORDS_PER_ATTEMPT);
 	if (small && !status) status = hr__shard_pool_grow(shard, &shard->small, small, 0);
-	if (!status) status = hr__records_ensure(shard, RECORDS_PER_ATTEMPT);
+	if (!status) status = hr__shard_ensure_records(shard, RECORDS_PER_ATTEMPT);
 	if (!status) status = hr__shard_pool_grow(shard, &shard->large, allocator->limit - small, 0);
 	hr__lock_release(&shard->lock);
 	return status;

@@ -42,11 +42,11 @@ static void give_list(hr__cache *cache, hr__chunk_id list)
 	for (; list; count++) {
 		hr__chunk_id id = list;
 		list = hr__chunk_at(&shard->table, id)->link;
-		hr__give_back(shard, id);
+		hr__shard_give(shard, id);
 		/* Returning a long list takes tens of microseconds, and another thread may be waiting for this meter's level to be lowered.
 		 * Only the owner may lower it. */
-		if (HR_UNLIKELY(hr__load_relaxed(&cache->meter.wanted) && cache->thread == hr__thread_self))
-			hr__meter_sink(cache->allocator, &cache->meter);
+		if (HR_UNLIKELY(hr__load_relaxed(&cache->meter.lowering) && cache->thread == hr__thread_self))
+			hr__meter_lower(cache->allocator, &cache->meter);
 	}
 	hr__fetch_add_relaxed(&cache->moving, -count);
 	hr__lock_release(&shard->lock);
@@ -162,13 +162,13 @@ static void join(hr__allocator *allocator, hr__cache *cache)
 	cache->next = allocator->caches;
 	allocator->caches = cache;
 	hr__store_relaxed(&allocator->cache_count, count);
-	hr__store_relaxed(&cache->meter.level, hr__is_metered(allocator) ? 0 : HR__NO_LEVEL);
+	hr__store_relaxed(&cache->meter.level, hr__meters_are_on(allocator) ? 0 : HR__NO_LEVEL);
 	hr__meters_join(allocator, cache);
 	if (count > 1) {
 		hr__meters_evaluate(allocator);
 		if (alone) /* the highest [used] of the first cache, read now that it cannot pass its level unnoticed */
-			hr__max(&allocator->peak, hr__meters_of_others(NULL, allocator) + hr__load_relaxed(&alone->high));
-		hr__max(&allocator->peak_error, (int64_t)(count + hr__load_relaxed(&allocator->open_shards)) * HR__SLACK);
+			hr__owner_max(&allocator->peak, hr__meters_of_others(NULL, allocator) + hr__load_relaxed(&alone->high));
+		hr__owner_max(&allocator->peak_error, (int64_t)(count + hr__load_relaxed(&allocator->open_shards)) * HR__SLACK);
 	}
 	cache->shard->threads++;
 	hr__lock_release(allocator->meter_lock);
@@ -181,7 +181,7 @@ static void leave(hr__allocator *allocator, hr__cache *cache)
 {
 	hr__log_leave(allocator, cache);
 	hr__shards_lock(allocator);
-	hr__account(cache->shard, cache, 0); /* includes [high] in the peak, if this was the only cache */
+	hr__meter_account(cache->shard, cache, 0); /* includes [high] in the peak, if this was the only cache */
 	hr__lock_take(allocator->meter_lock);
 	hr__meter *heir = &cache->shard->meter;
 	int64_t level = hr__load_relaxed(&cache->meter.level) + hr__load_relaxed(&heir->level);
@@ -203,7 +203,7 @@ static void leave(hr__allocator *allocator, hr__cache *cache)
 	hr__owner_add(&allocator->past_frees, hr__load_relaxed(&cache->frees));
 	hr__owner_add(&allocator->past_requested, hr__load_relaxed(&cache->requested));
 	hr__owner_add(&allocator->past_total, hr__load_relaxed(&cache->total));
-	hr__max(&allocator->past_largest, hr__load_relaxed(&cache->largest));
+	hr__owner_max(&allocator->past_largest, hr__load_relaxed(&cache->largest));
 }
 
 /* ---- stopping ---- */
@@ -262,7 +262,7 @@ static bool is_busy(hr__shard *shard)
 
 /* The version of a lock counts its acquisitions. One wait is forgotten per CONTENTION_GAP versions, so only frequent waits add
  * up. */
-hr__shard *hr__large_contend(hr__cache *cache)
+hr__shard *hr__cache_lock_large_slow(hr__cache *cache)
 {
 	hr__shard *shard = cache->large;
 	uint64_t version = hr__lock_read_begin(&shard->lock);
@@ -311,19 +311,19 @@ static void unlink_cache(hr__cache *cache)
 
 /* Set when the thread's state was freed because the thread is ending. The state is not created again: what destructors of other
  * modules allocate or free later needs no cache, and nothing would free a cache created in the last round of destructors. */
-static _Thread_local bool is_over;
+static _Thread_local bool thread_ended;
 
 static void drop_state(void *value)
 {
 	hr__thread_state *thread = value;
-	hr__registry_enter(); /* a concurrent close of an allocator has detached all its caches, or none */
+	hr__allocators_lock(); /* a concurrent close of an allocator has detached all its caches, or none */
 	for (uint32_t slot = 0; slot < HR__ALLOCATORS_MAX; slot++) {
 		hr__cache *cache = thread->caches[slot];
 		if (!cache) continue;
 		if (!is_orphan(cache)) unlink_cache(cache);
 		cache_free(cache);
 	}
-	hr__registry_leave();
+	hr__allocators_unlock();
 	hr__os()->free(thread, sizeof *thread);
 	hr__thread_self = NULL;
 	hr__trace_thread_exit();
@@ -331,7 +331,7 @@ static void drop_state(void *value)
 
 static void thread_ends(void *value)
 {
-	is_over = true;
+	thread_ended = true;
 	drop_state(value);
 }
 
@@ -352,7 +352,7 @@ hr__thread_state *hr__thread_get(void)
 {
 	void *block;
 	if (hr__thread_self) return hr__thread_self;
-	if (is_over) return NULL;
+	if (thread_ended) return NULL;
 	int error = hr__os_at_thread_exit(thread_ends);
 	if ((error && error != 17 /* EEXIST: already registered */) || hr__os()->alloc(sizeof(hr__thread_state), &block)) return NULL;
 	if (hr__os_at_thread_exit_set(block)) {
@@ -383,7 +383,7 @@ static hr__cache *cache_new(hr__allocator *allocator, hr__thread_state *thread)
 	cache->bytes = bytes;
 	cache->allocator = allocator;
 	cache->thread = thread;
-	cache->streams = hr__device_stream_view(allocator->device);
+	cache->streams = hr__device_stream_state(allocator->device);
 	cache->log_left = HR__LOG_NEVER;
 	cache->round = allocator->granularity - 1;
 	cache->shift = allocator->shift;

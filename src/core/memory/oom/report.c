@@ -134,7 +134,7 @@ static void fill_allocator(const hr__allocator *allocator, hr__report *report)
 	report->allow_growth = allocator->allow_growth;
 	report->limit = allocator->limit;
 	report->device_limit = hr__device_limit(allocator->device);
-	report->device_reserved = hr__pool_reserved(allocator->device);
+	report->device_reserved = hr__page_pool_reserved(allocator->device);
 	report->page_bytes = allocator->page;
 	if (hr_device_get_info(hr__device_handle(allocator->device), &info) != HR_OK) return; /* the other fields stay 0: unknown */
 	snprintf(report->backend, sizeof report->backend, "%s", info.backend);
@@ -287,7 +287,7 @@ hr_status hr_oom_save(hr_oom_report handle, const char *path)
 
 /* ---- HEADROOM_OOM_REPORT ---- */
 
-uint32_t hr__report_files_wanted(void)
+uint32_t hr__report_files_max(void)
 {
 	const char *text = hr__os()->environment(FILES_VARIABLE);
 	uint64_t number = 0;
@@ -300,14 +300,14 @@ uint32_t hr__report_files_wanted(void)
 	return FILES_DEFAULT;
 }
 
-static const char *wanted(void)
+static const char *destination(void)
 {
 	if (!hr__load_acquire(&environment.read)) {
 		hr__lock_take(&environment.lock);
 		if (!hr__load_relaxed(&environment.read)) {
 			const char *value = hr__os()->environment("HEADROOM_OOM_REPORT");
 			if (value) snprintf(environment.value, sizeof environment.value, "%s", value);
-			environment.files_max = hr__report_files_wanted();
+			environment.files_max = hr__report_files_max();
 			hr__store_release(&environment.read, 1);
 		}
 		hr__lock_release(&environment.lock);
@@ -315,9 +315,9 @@ static const char *wanted(void)
 	return environment.value;
 }
 
-bool hr__reports_wanted(void)
+bool hr__reports_are_on(void)
 {
-	return wanted()[0] != 0;
+	return destination()[0] != 0;
 }
 
 /* Replaces "%p" by the process id and "%%" by a percent sign. False if the result is too long. */
@@ -353,15 +353,15 @@ static int create_new(char *path, int *fd)
 }
 
 /* Returns 0 or an errno value; sets report->file to the destination. Under output_lock. */
-static int write_as_wanted(hr__report *report)
+static int write_to_destination(hr__report *report)
 {
 	int fd;
-	if (!strcmp(wanted(), "stderr")) {
+	if (!strcmp(destination(), "stderr")) {
 		snprintf(report->file, sizeof report->file, "the standard error");
 		return write_stream(report, hr__report_text, -1);
 	}
-	if (!expand(wanted(), report->file, PATH_BYTES)) {
-		snprintf(report->file, sizeof report->file, "%.60s...", wanted());
+	if (!expand(destination(), report->file, PATH_BYTES)) {
+		snprintf(report->file, sizeof report->file, "%.60s...", destination());
 		return ENAMETOOLONG;
 	}
 	if (files.written == environment.files_max) {
@@ -375,7 +375,7 @@ static int write_as_wanted(hr__report *report)
 }
 
 /* Writes the reason why a report is in no file; false if it is in one. */
-static bool say_file_error(const hr__report *report, char *note, size_t capacity)
+static bool describe_file_error(const hr__report *report, char *note, size_t capacity)
 {
 	if (report->file_status == HR_IO)
 		snprintf(note, capacity, "the report could not be written to %s: %s", hr__brief(report->file, 90).text, hr__os_error(report->file_error));
@@ -390,13 +390,13 @@ static void write_out(hr__report *report, char *message)
 {
 	char why[MESSAGE_BYTES / 2], note[MESSAGE_BYTES / 2 + 4];
 	report->file_status = HR_NOT_READY;
-	if (!hr__reports_wanted()) return;
+	if (!hr__reports_are_on()) return;
 	report->file_status = HR_OK;
 	hr__lock_take(&output_lock);
-	report->file_error = write_as_wanted(report);
+	report->file_error = write_to_destination(report);
 	hr__lock_release(&output_lock);
 	if (report->file_error) report->file_status = HR_IO;
-	if (!say_file_error(report, why, sizeof why)) return;
+	if (!describe_file_error(report, why, sizeof why)) return;
 	snprintf(note, sizeof note, " (%s)", why);
 	size_t used = strlen(message), most = MESSAGE_BYTES - 1 - strlen(note); /* a long message is cut to make room */
 	memcpy(message + (used < most ? used : hr__utf8_trim(message, most)), note, strlen(note) + 1);
@@ -414,7 +414,7 @@ hr_status hr_oom_get_file(hr_oom_report handle, char *path, size_t capacity)
 		status = hr__fail(HR_TOO_SMALL, "the name of the report's file takes %zu bytes, and there are %zu", length + 1, capacity);
 	else if (!status) memcpy(path, report->file, length + 1);
 	else if (status == HR_NOT_READY) hr__fail(status, "HEADROOM_OOM_REPORT is not set, so that reports are in no file; hr_oom_save writes one");
-	else if (say_file_error(report, why, sizeof why)) hr__fail(status, "%s", why);
+	else if (describe_file_error(report, why, sizeof why)) hr__fail(status, "%s", why);
 	hr__report_close(report);
 	return status;
 }

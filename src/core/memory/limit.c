@@ -1,0 +1,39 @@
+/* limit.c - the allocator's limit, and the bytes that it holds of its device.
+ *
+ * [claimed] is raised before the device is asked for memory, so that threads that grow at the same time cannot exceed the limit
+ * together; [reserved] follows when the device has provided it. So claimed >= reserved, and claimed <= limit. */
+#include "core/memory/allocator.h"
+
+static void add_and_peak(hr__atomic_i64 *value, hr__atomic_i64 *peak, int64_t bytes)
+{
+	int64_t now = hr__fetch_add_relaxed(value, bytes) + bytes, seen = hr__load_relaxed(peak);
+	while (now > seen && !hr__cas_acq_rel(peak, &seen, now)) {
+	}
+}
+
+bool hr__limit_claim(hr__allocator *allocator, uint64_t bytes)
+{
+	int64_t seen = hr__load_relaxed(&allocator->claimed);
+	do {
+		if (bytes > allocator->limit || (uint64_t)seen > allocator->limit - bytes) return false;
+	} while (!hr__cas_acq_rel(&allocator->claimed, &seen, seen + (int64_t)bytes));
+	return true;
+}
+
+void hr__limit_unclaim(hr__allocator *allocator, uint64_t bytes)
+{
+	hr__fetch_add_relaxed(&allocator->claimed, -(int64_t)bytes);
+}
+
+void hr__limit_hold(hr__allocator *allocator, uint64_t bytes)
+{
+	add_and_peak(&allocator->reserved, &allocator->peak_reserved, (int64_t)bytes);
+	add_and_peak(&allocator->usage->reserved, &allocator->usage->peak_reserved, (int64_t)bytes);
+}
+
+void hr__limit_unhold(hr__allocator *allocator, uint64_t bytes)
+{
+	hr__fetch_add_relaxed(&allocator->reserved, -(int64_t)bytes);
+	hr__fetch_add_relaxed(&allocator->usage->reserved, -(int64_t)bytes);
+	hr__limit_unclaim(allocator, bytes);
+}
