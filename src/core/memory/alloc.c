@@ -42,6 +42,7 @@ __attribute__((always_inline)) static inline hr__chunk *take(hr__cache *cache, c
                                                              struct pending *pending, bool *none)
 {
 	int64_t size = (int64_t)(units << cache->shift);
+	HR_ASSERT(units > 0 && units < cache->bin_count);
 	if (HR_UNLIKELY(!hr__cache_enter(cache))) return NULL;
 	hr__chunk_id id = cache->bins[units];
 	int64_t used = hr__load_relaxed(&cache->meter.used) + size;
@@ -106,6 +107,7 @@ static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *req
                        enum hr__alloc_source source)
 {
 	int64_t waits = 0;
+	HR_ASSERT(pending->streams != 0 && hr__lock_none_from(HR__RANK_CACHES));
 	hr_status status = hr__device_order(cache->allocator->device, request->stream, pending->streams, pending->epoch, &waits);
 	if (HR_LIKELY(!status && !waits)) return HR_OK;
 	hr__lock_take(&shard->lock);
@@ -132,6 +134,7 @@ static __attribute__((noinline)) hr_status hand_out_observed(hr__cache *cache, c
 {
 	struct pending pending = { streams, epoch };
 	uint64_t address = hr__chunk_address(chunk);
+	HR_ASSERT(hr__cache_is_busy(cache) && hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE);
 	if (cache->log_left < 0) hr__log_write_alloc(cache, request, address);
 	hr__stats_scope_note(cache->allocator, cache, (int64_t)chunk->size);
 	uint64_t size = chunk->size;
@@ -151,6 +154,7 @@ static __attribute__((noinline)) hr_status hand_out_observed(hr__cache *cache, c
 __attribute__((always_inline)) static inline hr_status hand_out(hr__cache *cache, const hr_request *request, const hr__chunk *chunk, void **out,
                                                                 const struct pending *pending)
 {
+	HR_ASSERT(hr__cache_is_busy(cache));
 	bool logged = --cache->log_left < 0;
 	uint32_t observed = hr__load_relaxed(&cache->watch) | hr__load_relaxed(&cache->meter.lowering) | hr__load_relaxed(&hr__trace_on);
 	if (HR_UNLIKELY(logged || observed || is_pending(pending, cache, request->stream)))
@@ -168,6 +172,7 @@ static __attribute__((noinline)) hr_status alloc_above_level(hr_allocator handle
 	int64_t size = (int64_t)(units << cache->shift);
 	struct pending pending = { 0, 0 };
 	bool none;
+	HR_ASSERT(units < cache->bin_count && !hr__cache_is_busy(cache));
 	if (!hr__meter_allows(&cache->meter, size)) hr__meter_raise(cache->allocator, &cache->meter, NULL, size);
 	const hr__chunk *chunk = take(cache, request, units, &pending, &none);
 	return chunk ? hand_out(cache, request, chunk, out, &pending) : alloc_slow(handle, request, out);
@@ -179,10 +184,12 @@ __attribute__((always_inline)) static inline hr_status alloc_from(hr_allocator h
 {
 	uint64_t size = (request->bytes + cache->round) & ~(uint64_t)cache->round;
 	struct pending pending;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
 	if (HR_UNLIKELY(!hr__chunk_table_has(&shard->table, 2) || !hr__lookup_has_room(&shard->lookup))) goto no;
 	hr__chunk_id id = hr__arena_take(&pool->arena, size, 0);
 	if (HR_UNLIKELY(!id)) goto no;
 	hr__chunk *chunk = &shard->table.chunks[id];
+	HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE && chunk->size == size);
 	note_pending(&pending, chunk, request->stream);
 	hr__chunk_describe(chunk, request);
 	uint64_t address = hr__chunk_address(chunk);
@@ -222,6 +229,7 @@ static __attribute__((noinline)) hr_status alloc_large(hr_allocator handle, hr__
 /* For a valid request whose alignment does not exceed the granularity. */
 __attribute__((always_inline)) static inline hr_status alloc_valid(hr__cache *cache, hr_allocator handle, const hr_request *request, void **out)
 {
+	HR_ASSERT(request->struct_size == sizeof *request && request->alignment <= (size_t)cache->round + 1);
 	if (request->bytes - 1 >= HR__SMALL_MAX) {
 		if (HR_UNLIKELY(!cache->bin_count || request->bytes - 1 >= (UINT64_C(1) << 48))) return alloc_slow(handle, request, out);
 		return alloc_large(handle, cache, request, out);
@@ -252,6 +260,7 @@ __attribute__((always_inline)) static inline hr_status alloc_complete(hr__cache 
 /* A request without an op or a scope inherits the thread's current one. */
 static __attribute__((noinline)) hr_status alloc_in_context(hr__cache *cache, hr_allocator handle, const hr_request *request, void **out)
 {
+	HR_ASSERT(request->struct_size == sizeof *request && hr__thread_self->context);
 	hr_request complete = *request;
 	if (!complete.op) complete.op = hr__thread_self->op;
 	if (!complete.scope) complete.scope = hr__thread_self->scope;
@@ -316,6 +325,8 @@ static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr
 		return free_slow(handle, address, stream);
 	}
 	uint64_t size = chunk->size;
+	/* A small block of a pool with caches is freed by a compare-and-swap, not here. */
+	HR_ASSERT(size > HR__SMALL_MAX || address >= hr__load_relaxed(&shard->large_from));
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)cache->allocator->id, address, stream);
 	hr__log_free(cache, chunk);
 	hr__owner_add(&shard->stats.frees, 1);
@@ -341,6 +352,7 @@ static __attribute__((noinline)) hr_status free_elsewhere(hr_allocator handle, h
 /* Rare work after a free: the cache keeps too much, or its level is marked. */
 static __attribute__((noinline)) hr_status after_free(hr__cache *cache)
 {
+	HR_ASSERT(!hr__cache_is_busy(cache));
 	if (hr__load_relaxed(&cache->kept) > cache->capacity) hr__cache_overflow(cache);
 	if (hr__load_relaxed(&cache->meter.lowering)) hr__meter_lower(cache->allocator, &cache->meter);
 	return HR_OK;
@@ -350,11 +362,13 @@ static __attribute__((noinline)) hr_status after_free(hr__cache *cache)
 __attribute__((always_inline)) static inline hr_status keep(hr__cache *cache, hr__chunk *chunk, hr__chunk_id id, hr_stream stream)
 {
 	int64_t size = (int64_t)chunk->size;
+	HR_ASSERT(hr__cache_is_busy(cache) && hr__chunk_state_of(chunk) == HR__CHUNK_CACHED);
 	hr__owner_add(&cache->requested, -(int64_t)chunk->requested);
 	hr__owner_add(&cache->frees, 1);
 	chunk->epoch = hr__load_relaxed(&cache->streams->epoch);
 	chunk->streams |= hr__stream_bit(stream);
 	uint64_t bin = (uint64_t)size >> cache->shift;
+	HR_ASSERT(bin < cache->bin_count);
 	chunk->link = cache->bins[bin];
 	cache->bins[bin] = id;
 	int64_t kept = hr__load_relaxed(&cache->kept) + size;

@@ -67,6 +67,13 @@ void hr__allocators_unlock(void)
 	hr__lock_release(&registry.lock);
 }
 
+#ifdef HR_DEBUG
+bool hr__allocators_are_locked(void)
+{
+	return hr__lock_is_mine(&registry.lock);
+}
+#endif
+
 void hr__allocators_visit(hr__device *device, void (*visit)(hr__allocator *, void *), void *context)
 {
 	hr__lock_take(&registry.lock);
@@ -119,6 +126,7 @@ hr_status hr__request_check(const hr__allocator *allocator, const hr_request *re
 
 hr_status hr__request_count_refusal(hr__allocator *allocator, hr_status status)
 {
+	HR_ASSERT(status != HR_OK);
 	hr__shard *shard = &allocator->shards[0];
 	hr__lock_take(&shard->lock);
 	hr__owner_add(&shard->stats.allocs, 1);
@@ -129,6 +137,7 @@ hr_status hr__request_count_refusal(hr__allocator *allocator, hr_status status)
 
 void hr__request_refuse(hr__allocator *allocator, const hr_request *request, const hr_request *judged, hr_status status)
 {
+	HR_ASSERT(status != HR_OK && hr__lock_none_from(HR__RANK_REPORT));
 	if (hr__thread_self && hr__thread_self->retries) return;
 	hr__recording_note_failed(allocator, request);
 	hr__request_count_refusal(allocator, status);
@@ -145,6 +154,7 @@ void hr__retry(bool on)
 
 hr_status hr__shard_ensure_records(hr__shard *shard, uint32_t records)
 {
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
 	hr_status status = hr__chunk_table_ensure(&shard->table, records);
 	if (status || HR_LIKELY(hr__lookup_has_room(&shard->lookup))) return status;
 	hr__lookup_table *retired = NULL;
@@ -159,6 +169,8 @@ hr_status hr__shard_ensure_records(hr__shard *shard, uint32_t records)
 hr_status hr__shard_open(hr__shard *shard)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(!hr__load_relaxed(&shard->open) && shard->index < allocator->shard_max);
+	HR_ASSERT(hr__lock_is_mine(&allocator->caches_lock) || !allocator->slot);
 	hr_status status = hr__chunk_table_init(&shard->table);
 	if (status) return status;
 	status = hr__lookup_init(&shard->lookup, shard->table.chunks);
@@ -215,6 +227,7 @@ static hr_status read_options(const hr_allocator_options *given, hr_allocator_op
 /* Finds the custom kind of that name. */
 static hr_status custom_of(hr__allocator *allocator, const char *name)
 {
+	HR_ASSERT(!allocator->kind);
 	char known[256];
 	size_t used = (size_t)snprintf(known, sizeof known, "bfc, direct");
 	hr__lock_take(&registry.lock);
@@ -279,11 +292,13 @@ static hr_status set_options(hr__allocator *allocator, const hr_allocator_option
 	if (status) return status;
 	uint64_t worth = allocator->page ? allocator->limit / allocator->page / HR__PAGES_PER_SHARD : 1;
 	allocator->shard_max = worth < 1 ? 1 : worth > HR__SHARDS_MAX ? HR__SHARDS_MAX : (uint32_t)worth;
+	HR_ASSERT(allocator->limit <= hr__device_reservable(allocator->device));
 	return HR_OK;
 }
 
 static hr_status open_kind(hr__allocator *allocator)
 {
+	HR_ASSERT(allocator->kind && allocator->limit);
 	if (allocator->kind == HR__KIND_BFC) return hr__bfc_open(allocator);
 	allocator->shard_max = 1;
 	hr_status status = hr__shard_open(&allocator->shards[0]);
@@ -298,6 +313,7 @@ static hr_status open_kind(hr__allocator *allocator)
 /* Frees [block], which contains the allocator, aligned to a pair of cache lines. */
 static void destroy(hr__allocator *allocator)
 {
+	HR_ASSERT(!allocator->caches && !hr__load_relaxed(&allocator->cache_count));
 	HR__EACH_SHARD(allocator, shard) shard_close(shard);
 	hr__log_close(allocator);
 	hr__os()->free(allocator->block, ALLOCATOR_BYTES);
@@ -330,9 +346,10 @@ static hr_status build(hr__device *device, const hr_allocator_options *options, 
 	return HR_OK;
 }
 
-/* Gives a complete allocator a slot and a handle. With the registry's lock held. */
+/* Gives a complete allocator a slot and a handle. */
 static hr_status enlist(hr__allocator *allocator, hr_allocator *out)
 {
+	HR_ASSERT(hr__allocators_are_locked() && !allocator->slot);
 	uint32_t slot = 1;
 	while (slot < HR__ALLOCATORS_MAX && hr__load_relaxed(&registry.slots[slot])) slot++;
 	if (slot == HR__ALLOCATORS_MAX) return hr__fail(HR_TOO_MANY, "255 allocators exist already; close one first");
@@ -354,6 +371,7 @@ static hr_status enlist(hr__allocator *allocator, hr_allocator *out)
 /* Undoes build. Without locks, because the user's functions may use other allocators. */
 static void tear_down(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_REGISTRY));
 	/* Work queued on this memory must finish before the memory is released. An error is not returned: it stays with the device. */
 	hr__device_wait_idle(allocator->device, UINT64_MAX, hr__device_epoch(allocator->device));
 	if (allocator->kind != HR__KIND_BFC) hr__direct_close(allocator);
@@ -384,9 +402,10 @@ hr_status hr_allocator_create(hr_device handle, const hr_allocator_options *opti
 	return status;
 }
 
-/* The default allocator of a device; NULL if it does not exist yet. With the registry's lock held. */
+/* The default allocator of a device; NULL if it does not exist yet. */
 static hr__allocator *default_of(const hr__device *device)
 {
+	HR_ASSERT(hr__allocators_are_locked());
 	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
 		hr__allocator *allocator = hr__load_relaxed(&registry.slots[slot]);
 		if (allocator && allocator->device == device && allocator->is_default) return allocator;
@@ -450,6 +469,7 @@ static hr_status still_in_use(hr__allocator *allocator)
 {
 	uint64_t count = 0, bytes = 0, largest = 0;
 	hr_name op = HR_NAME_NONE;
+	HR_ASSERT(hr__allocators_are_locked());
 	hr__caches_stop(allocator);
 	hr__shards_lock(allocator);
 	HR__EACH_SHARD(allocator, shard)
@@ -473,9 +493,11 @@ static hr_status still_in_use(hr__allocator *allocator)
 	                hr__brief(hr_name_text(op), 60).text);
 }
 
-/* Invalidates the handle and detaches the thread caches. With the registry's lock held. */
+/* Invalidates the handle and detaches the thread caches. */
 static void delist(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__allocators_are_locked());
+	HR_ASSERT(hr__load_relaxed(&registry.slots[allocator->slot]) == allocator);
 	hr__store_release(&registry.ids[allocator->slot], 0);
 	hr__store_release(&registry.slots[allocator->slot], NULL);
 	hr__caches_detach(allocator);
@@ -523,9 +545,10 @@ hr_status hr_allocator_close_all(hr_allocator handle)
 	return close_handle(handle, true);
 }
 
-/* The newest allocator, or NULL. With the registry's lock held. */
+/* The newest allocator, or NULL. */
 static hr__allocator *newest(void)
 {
+	HR_ASSERT(hr__allocators_are_locked());
 	hr__allocator *found = NULL;
 	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
 		hr__allocator *allocator = hr__load_relaxed(&registry.slots[slot]);

@@ -456,6 +456,12 @@ int hr__allocator_check_locked(hr__allocator *allocator);
 void hr__shards_lock(hr__allocator *allocator); /* every open shard, in order */
 void hr__shards_unlock(hr__allocator *allocator);
 
+/* Debug builds only, for HR_ASSERT: the calling thread holds the registry's lock; holds the lock of every open shard; has stopped the
+ * caches (hr__caches_stop). */
+bool hr__allocators_are_locked(void);
+bool hr__shards_are_locked(const hr__allocator *allocator);
+bool hr__caches_are_stopped(const hr__allocator *allocator);
+
 /* ---- hooks of the layer above; NULL until tensors are first used ---- */
 
 /* A request for which there is no room. */
@@ -529,6 +535,7 @@ static inline hr__shard *hr__shard_for(hr__allocator *allocator, hr__cache *cach
 
 static inline bool hr__cache_enter(hr__cache *cache)
 {
+	HR_ASSERT(!hr__load_relaxed(&cache->busy) && cache->thread == hr__thread_self);
 	hr__store_relaxed(&cache->busy, 1);
 	hr__light_barrier();
 	if (HR_LIKELY(!hr__load_acquire(&cache->stop))) return true;
@@ -536,19 +543,27 @@ static inline bool hr__cache_enter(hr__cache *cache)
 	return false;
 }
 
+static inline bool hr__cache_is_busy(const hr__cache *cache)
+{
+	return hr__load_relaxed(&cache->busy) != 0;
+}
+
 static inline void hr__cache_leave(hr__cache *cache)
 {
+	HR_ASSERT(hr__cache_is_busy(cache) && cache->thread == hr__thread_self);
 	hr__store_release(&cache->busy, 0);
 }
 
 /* Count an operation for the log. In the cache's busy section or under a shard's lock. */
 static inline void hr__log_alloc(hr__cache *cache, const hr_request *request, uint64_t address)
 {
+	HR_ASSERT(!cache || cache->thread == hr__thread_self);
 	if (HR_UNLIKELY(cache && --cache->log_left < 0)) hr__log_write_alloc(cache, request, address);
 }
 
 static inline void hr__log_free(hr__cache *cache, const hr__chunk *chunk)
 {
+	HR_ASSERT(!cache || cache->thread == hr__thread_self);
 	if (HR_UNLIKELY(cache && --cache->log_left < 0)) hr__log_write_free(cache, chunk);
 }
 
@@ -573,6 +588,7 @@ void hr__meter_account_any(hr__shard *shard, hr__cache *cache, hr__meter *meter,
 static inline bool hr__meter_account_below(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t bytes)
 {
 	const hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(meter == &shard->meter || meter == &cache->meter);
 	int64_t now = hr__load_relaxed(&meter->used) + bytes;
 	if (hr__load_relaxed(&allocator->cache_count) == 1 || hr__load_relaxed(&allocator->active) || hr__load_relaxed(&cache->watch) ||
 	    now > hr__load_relaxed(&meter->level))
@@ -590,6 +606,7 @@ static inline bool hr__meter_account_below(hr__shard *shard, hr__cache *cache, h
 static inline void hr__meter_account(hr__shard *shard, hr__cache *cache, int64_t bytes)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
 	bool small = cache && bytes <= HR__SMALL_MAX && bytes >= -(int64_t)HR__SMALL_MAX;
 	hr__meter *meter = small ? &cache->meter : &shard->meter;
 	/* One thread, one shard, no scope: the allocator's peak is exact and updated here. Only a metered allocator has levels
@@ -613,6 +630,7 @@ static inline void hr__meter_account(hr__shard *shard, hr__cache *cache, int64_t
 /* The ledger's description of a chunk in use; with the lock held. */
 static inline hr_allocation_info hr__chunk_info(const hr__chunk *chunk)
 {
+	HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE);
 	return (hr_allocation_info){ .struct_size = sizeof(hr_allocation_info),
 		                         .address = (void *)(uintptr_t)hr__chunk_address(chunk),
 		                         .bytes = chunk->size,
@@ -628,6 +646,7 @@ static inline hr_allocation_info hr__chunk_info(const hr__chunk *chunk)
 /* Copies a request's description to the chunk that it got. */
 static inline void hr__chunk_describe(hr__chunk *chunk, const hr_request *request)
 {
+	HR_ASSERT(request->bytes > 0 && request->bytes <= chunk->size);
 	chunk->requested = request->bytes;
 	chunk->owner = 0;
 	chunk->streams = hr__stream_bit(request->stream);

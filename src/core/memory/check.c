@@ -153,6 +153,8 @@ static int check_totals(const hr__allocator *allocator, const struct books *book
 
 int hr__allocator_check_locked(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__shards_are_locked(allocator) && hr__caches_are_stopped(allocator));
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	struct books books = { 0 };
 	uint64_t mapped = 0, cached = 0;
 	int broken = 0;

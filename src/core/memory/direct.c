@@ -14,9 +14,15 @@
 
 /* ---- the device ---- */
 
+static bool uses_pages(const hr__allocator *allocator)
+{
+	return allocator->kind == HR__KIND_DIRECT && !hr__device_has_plain(allocator->device);
+}
+
 /* Releases the first [mapped] pages of a block and its addresses. If the device refuses to unmap, nothing changes. */
 static hr_status unmap_block(hr__allocator *allocator, uint64_t address, uint64_t bytes, const hr__page_id *pages, uint64_t mapped)
 {
+	HR_ASSERT(mapped <= bytes / allocator->page);
 	hr_status status = mapped ? hr__device_unmap(allocator->device, address, (uint32_t)mapped) : HR_OK;
 	if (status) return status;
 	for (uint64_t i = 0; i < mapped; i += BATCH)
@@ -33,6 +39,7 @@ static void free_table(const hr__allocator *allocator, uint64_t bytes, hr__page_
 /* Reserves addresses for one block and maps its pages. */
 static hr_status map_block(hr__allocator *allocator, uint64_t bytes, uint64_t *out, hr__page_id **out_pages)
 {
+	HR_ASSERT(uses_pages(allocator) && bytes % allocator->page == 0);
 	uint64_t address, page = allocator->page, count = bytes / page, done = 0;
 	void *block;
 	int error = hr__os()->alloc(count * sizeof(hr__page_id), &block);
@@ -61,11 +68,6 @@ static hr_status map_block(hr__allocator *allocator, uint64_t bytes, uint64_t *o
 	return HR_OK;
 }
 
-static bool uses_pages(const hr__allocator *allocator)
-{
-	return allocator->kind == HR__KIND_DIRECT && !hr__device_has_plain(allocator->device);
-}
-
 static hr_status obtain(hr__allocator *allocator, const hr_request *request, uint64_t bytes, uint64_t *address, hr__page_id **pages)
 {
 	*pages = NULL;
@@ -89,6 +91,7 @@ static hr_status obtain(hr__allocator *allocator, const hr_request *request, uin
 /* Returns the memory of a block to the device or to the user's functions. Its page table is kept. */
 static hr_status return_memory(hr__allocator *allocator, uint64_t address, uint64_t bytes, const hr__page_id *pages, hr_stream stream)
 {
+	HR_ASSERT(!pages || uses_pages(allocator));
 	if (pages) return unmap_block(allocator, address, bytes, pages, bytes / allocator->page);
 	if (allocator->kind == HR__KIND_DIRECT) return hr__page_pool_plain_free(allocator->device, address, bytes);
 	hr_status status = allocator->custom.table.free(allocator->custom_state, (void *)(uintptr_t)address, bytes, stream);
@@ -151,6 +154,7 @@ hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_
 {
 	uint64_t address, bytes, unit = uses_pages(allocator) ? allocator->page : allocator->granularity;
 	hr__page_id *pages;
+	HR_ASSERT(allocator->kind != HR__KIND_BFC && hr__lock_none_from(HR__RANK_CACHES));
 	if (!hr__align_up(request->bytes, unit, &bytes))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot give %zu bytes: too large to round up", allocator->name, request->bytes);
 	if (allocator->kind == HR__KIND_CUSTOM) bytes = request->bytes;
@@ -174,11 +178,11 @@ hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_
 	return HR_OK;
 }
 
-/* Removes a block from the ledger, but keeps its record, since the device may refuse to take the memory back. With the lock
- * held. */
+/* Removes a block from the ledger, but keeps its record, since the device may refuse to take the memory back. */
 static void remove_from_ledger(hr__shard *shard, hr__cache *cache, hr__chunk_id id)
 {
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE);
 	hr__lookup_remove(&shard->lookup, hr__chunk_address(chunk), id);
 	hr__store_relaxed(&chunk->state, HR__CHUNK_UNUSED);
 	hr__meter_account(shard, cache, -(int64_t)chunk->size);
@@ -186,11 +190,12 @@ static void remove_from_ledger(hr__shard *shard, hr__cache *cache, hr__chunk_id 
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 }
 
-/* Undoes remove_from_ledger. If other threads used up the room in the lookup meanwhile, the lookup grows or, failing that, gets slightly
- * more than half full. With the lock held. */
+/* Undoes remove_from_ledger. If other threads used up the room in the lookup meanwhile, the lookup grows or, failing that, gets
+ * slightly more than half full. */
 static void restore_to_ledger(hr__shard *shard, hr__cache *cache, hr__chunk_id id)
 {
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && hr__chunk_state_of(chunk) == HR__CHUNK_UNUSED);
 	hr__shard_ensure_records(shard, 0);
 	hr__lookup_insert(&shard->lookup, hr__chunk_address(chunk), id);
 	hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
@@ -202,6 +207,7 @@ static void restore_to_ledger(hr__shard *shard, hr__cache *cache, hr__chunk_id i
 hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream)
 {
 	hr__shard *shard = &allocator->shards[0];
+	HR_ASSERT(allocator->kind != HR__KIND_BFC);
 	hr__lock_take(&shard->lock);
 	hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, address);
 	if (!id) {
@@ -245,6 +251,7 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 void hr__direct_close(hr__allocator *allocator)
 {
 	hr__shard *shard = &allocator->shards[0];
+	HR_ASSERT(!allocator->caches);
 	for (hr__chunk_id id = 1; id < shard->table.touched; id++) {
 		hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 		if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE) continue;

@@ -63,6 +63,7 @@ hr_status hr_record_stream(hr_allocator handle, void *address, hr_stream stream)
 /* The [index]th existing region; NULL (status set) after the last. With every shard's lock held. */
 static const hr__region *region_at(const hr__allocator *allocator, uint32_t index, hr_status *status, uint32_t *slot)
 {
+	HR_ASSERT(hr__shards_are_locked(allocator));
 	uint32_t seen = 0;
 	for (*slot = 0; *slot < HR__REGIONS_MAX; ++*slot)
 		if (allocator->regions[*slot].size && seen++ == index) return &allocator->regions[*slot];

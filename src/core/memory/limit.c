@@ -4,11 +4,20 @@
  * together; [reserved] follows when the device has provided it. So claimed >= reserved, and claimed <= limit. */
 #include "core/memory/allocator.h"
 
-static void add_and_peak(hr__atomic_i64 *value, hr__atomic_i64 *peak, int64_t bytes)
+/* Returns the new value. */
+static int64_t add_and_peak(hr__atomic_i64 *value, hr__atomic_i64 *peak, int64_t bytes)
 {
 	int64_t now = hr__fetch_add_relaxed(value, bytes) + bytes, seen = hr__load_relaxed(peak);
 	while (now > seen && !hr__cas_acq_rel(peak, &seen, now)) {
 	}
+	return now;
+}
+
+static void subtract(hr__atomic_i64 *value, uint64_t bytes)
+{
+	int64_t before = hr__fetch_add_relaxed(value, -(int64_t)bytes);
+	HR_ASSERT(before >= (int64_t)bytes);
+	(void)before;
 }
 
 bool hr__limit_claim(hr__allocator *allocator, uint64_t bytes)
@@ -22,18 +31,20 @@ bool hr__limit_claim(hr__allocator *allocator, uint64_t bytes)
 
 void hr__limit_unclaim(hr__allocator *allocator, uint64_t bytes)
 {
-	hr__fetch_add_relaxed(&allocator->claimed, -(int64_t)bytes);
+	subtract(&allocator->claimed, bytes);
 }
 
 void hr__limit_hold(hr__allocator *allocator, uint64_t bytes)
 {
-	add_and_peak(&allocator->reserved, &allocator->peak_reserved, (int64_t)bytes);
+	int64_t now = add_and_peak(&allocator->reserved, &allocator->peak_reserved, (int64_t)bytes);
+	HR_ASSERT(now > 0 && (uint64_t)now <= allocator->limit); /* it was claimed */
+	(void)now;
 	add_and_peak(&allocator->usage->reserved, &allocator->usage->peak_reserved, (int64_t)bytes);
 }
 
 void hr__limit_unhold(hr__allocator *allocator, uint64_t bytes)
 {
-	hr__fetch_add_relaxed(&allocator->reserved, -(int64_t)bytes);
-	hr__fetch_add_relaxed(&allocator->usage->reserved, -(int64_t)bytes);
+	subtract(&allocator->reserved, bytes);
+	subtract(&allocator->usage->reserved, bytes);
 	hr__limit_unclaim(allocator, bytes);
 }

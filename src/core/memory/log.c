@@ -53,6 +53,7 @@ static uint64_t next_random(uint64_t *state)
  * of them would be mispredicted on random numbers. */
 static double natural_log(double x)
 {
+	HR_ASSERT(x > 0 && x <= 1);
 	uint64_t bits;
 	double mantissa;
 	memcpy(&bits, &x, sizeof bits);
@@ -76,6 +77,7 @@ static double natural_log_of_rest(double x)
  * successes of independent trials, so each operation is chosen independently of all others, without a draw for each. */
 static int64_t draw(hr__log_ring *ring)
 {
+	HR_ASSERT(ring->samples && ring->scale < 0);
 	double chance = (double)((next_random(&ring->random) >> 11) + 1) * 0x1p-53; /* in (0, 1] */
 	double skip = natural_log(chance) * ring->scale;
 	if (skip > 1e18) return HR__LOG_NEVER;
@@ -91,6 +93,7 @@ __attribute__((always_inline)) static inline void put(hr__cache *cache, uint64_t
 	uint64_t ticks = hr__ticks();
 	hr__log_ring *ring = cache->log;
 	uint32_t at = ring->at;
+	HR_ASSERT(at < ring->size && cache->thread == hr__thread_self);
 	hr__atomic_u64 *words = ring->entries[at].words;
 	uint64_t number = hr__load_relaxed(&ring->written) + 1;
 	hr__store_relaxed(&words[NUMBER], 0);
@@ -153,15 +156,17 @@ static void ring_free(hr__log_ring *ring)
 /* Sets the cache's ring (NULL = none). The owner must not be using the cache. */
 static void set_ring(hr__cache *cache, hr__log_ring *ring, double rate)
 {
+	HR_ASSERT(hr__lock_is_mine(&cache->allocator->caches_lock));
 	cache->log = ring;
 	hr__store_relaxed(&cache->log_bytes, ring ? ring_bytes(ring->size) : 0);
 	cache->log_left = ring && rate >= RATE_LEAST ? 0 : HR__LOG_NEVER;
 	if (ring && ring->samples) cache->log_left = draw(ring);
 }
 
-/* The number of the cache's thread, assigned at first use. With caches_lock held. */
+/* The number of the cache's thread, assigned at first use. */
 static uint32_t number_of(hr__allocator *allocator, hr__cache *cache)
 {
+	HR_ASSERT(hr__lock_is_mine(&allocator->caches_lock));
 	if (!hr__load_relaxed(&cache->log_thread)) hr__store_relaxed(&cache->log_thread, ++allocator->log_threads);
 	return hr__load_relaxed(&cache->log_thread);
 }
@@ -177,6 +182,7 @@ void hr__log_join(hr__allocator *allocator, hr__cache *cache)
 /* Reads entry [number] of a ring; false if it was overwritten or is being overwritten. */
 static bool read_entry(const hr__log_ring *ring, uint64_t number, uint64_t words[WORDS])
 {
+	HR_ASSERT(number > 0);
 	const raw_entry *entry = &ring->entries[(number - 1) % ring->size];
 	if (hr__load_acquire(&entry->words[NUMBER]) != number) return false;
 	for (int i = TICKS; i <= REST; i++) words[i] = hr__load_relaxed(&entry->words[i]);
@@ -232,6 +238,7 @@ static uint32_t read_ring(const struct log_reading *reading, const hr__log_ring 
 static uint32_t merge(hr__log_entry *out, uint32_t have, uint32_t capacity, const hr__log_entry *more, uint32_t count)
 {
 	uint32_t mine = have, theirs = count, kept = 0;
+	HR_ASSERT(have <= capacity);
 	while (kept < capacity && (mine || theirs)) { /* counts how many of each are among the newest */
 		if (!theirs || (mine && out[mine - 1].time_ns > more[theirs - 1].time_ns)) mine--;
 		else theirs--;
@@ -303,6 +310,7 @@ static hr_status copies_ensure(uint32_t entries)
 
 hr__log_entry *hr__log_slot(uint32_t slot, uint32_t *capacity)
 {
+	HR_ASSERT(slot <= HR__LOG_SLOTS);
 	hr__lock_take(&copies.lock);
 	hr__log_entry *block = copies.buffers[slot];
 	*capacity = copies.capacity;
@@ -379,6 +387,7 @@ static void join_rings(hr__log_ring *to, const hr__log_ring *a, const hr__log_ri
 /* Merges the thread's entries into the log of ended threads. They are lost if there is no memory for that. */
 void hr__log_leave(hr__allocator *allocator, hr__cache *cache)
 {
+	HR_ASSERT(hr__load_relaxed(&cache->stop));
 	hr__log_ring *ring = cache->log, *past = allocator->past_log;
 	set_ring(cache, NULL, 0);
 	if (!ring) return;
@@ -435,6 +444,7 @@ hr_status hr__log_open(hr__allocator *allocator)
 
 void hr__log_close(hr__allocator *allocator)
 {
+	HR_ASSERT(!allocator->caches);
 	ring_free(allocator->past_log);
 	allocator->past_log = NULL;
 }
@@ -442,6 +452,7 @@ void hr__log_close(hr__allocator *allocator)
 /* Replaces the rings of all threads, or of none. With the caches stopped and every shard's lock held. */
 static hr_status replace_rings(hr__allocator *allocator, const hr_oom_options *options)
 {
+	HR_ASSERT(hr__shards_are_locked(allocator) && hr__caches_are_stopped(allocator));
 	bool on = options->report_allocations_on_oom, made = true;
 	hr__log_ring *past = on ? ring_new(options, 0) : NULL;
 	if (on && !past) made = false;

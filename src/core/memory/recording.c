@@ -20,6 +20,7 @@ void hr__recording_note_failed(const hr__allocator *allocator, const hr_request 
 
 void hr__recording_note_reserved(const hr__allocator *allocator, uint64_t address, int64_t bytes)
 {
+	HR_ASSERT(bytes != 0);
 	if (!hr__trace_is_on()) return;
 	hr__trace_event(&(hr__event){ .kind = bytes > 0 ? HR__EVENT_MAP : HR__EVENT_UNMAP,
 	                              .allocator = (uint32_t)allocator->id,
@@ -51,6 +52,7 @@ static void describe_block(const hr__allocator *allocator, const hr__chunk *chun
 static void describe_existing(hr__allocator *allocator, void *context)
 {
 	(void)context;
+	HR_ASSERT(hr__allocators_are_locked());
 	hr__recording_note_allocator(allocator);
 	hr__caches_stop(allocator);
 	hr__shards_lock(allocator);

@@ -55,12 +55,14 @@ static void keep_first_error(struct attempt *attempt, hr_status status)
 
 static bool take(struct attempt *attempt, bool small, enum hr__alloc_source source)
 {
+	HR_ASSERT(hr__lock_is_mine(&attempt->shard->lock));
 	hr_status status = hr__shard_ensure_records(attempt->shard, RECORDS_PER_ATTEMPT);
 	keep_first_error(attempt, status);
 	if (status) return false;
 	hr__arena *arena = &pool_for(attempt->shard, small)->arena;
 	attempt->id = hr__arena_take(arena, attempt->size, attempt->alignment);
 	attempt->source = source;
+	HR_ASSERT(!attempt->id || hr__chunk_at(&attempt->shard->table, attempt->id)->size == attempt->size);
 	return attempt->id != 0;
 }
 
@@ -91,6 +93,7 @@ static bool grow_and_take(struct attempt *attempt, enum hr__alloc_source source)
 /* Takes a free chunk of another shard. On success attempt->shard is that shard, and its lock is held instead. */
 static bool take_elsewhere(struct attempt *attempt, hr__shard *home, enum hr__alloc_source source)
 {
+	HR_ASSERT(attempt->shard == home && hr__lock_is_mine(&home->lock));
 	if (hr__load_relaxed(&home->allocator->open_shards) == 1) return false;
 	hr__lock_release(&home->lock);
 	HR__EACH_SHARD(home->allocator, other)
@@ -123,6 +126,7 @@ static void make_room(const struct attempt *attempt)
 {
 	hr__shard *home = attempt->shard;
 	hr__allocator *allocator = home->allocator;
+	HR_ASSERT(hr__lock_is_mine(&home->lock) && attempt->size <= allocator->limit);
 	hr__lock_release(&home->lock);
 	hr__caches_empty(allocator);
 	HR__EACH_SHARD(allocator, shard)
@@ -144,6 +148,7 @@ static void make_room(const struct attempt *attempt)
 static uint64_t count_elsewhere(hr__shard *home)
 {
 	uint64_t total = 0;
+	HR_ASSERT(hr__lock_is_mine(&home->lock));
 	if (hr__load_relaxed(&home->allocator->open_shards) == 1) return 0;
 	hr__lock_release(&home->lock);
 	HR__EACH_SHARD(home->allocator, other)
@@ -160,6 +165,7 @@ static uint64_t count_elsewhere(hr__shard *home)
 static uint64_t release_elsewhere(hr__shard *home, uint64_t most, hr_status *status)
 {
 	uint64_t total = 0;
+	HR_ASSERT(hr__lock_is_mine(&home->lock));
 	hr__lock_release(&home->lock);
 	HR__EACH_SHARD(home->allocator, other)
 	{
@@ -177,6 +183,7 @@ static uint64_t release_elsewhere(hr__shard *home, uint64_t most, hr_status *sta
 static hr_status stitch(struct attempt *attempt, uint64_t *bytes)
 {
 	hr__shard *shard = attempt->shard;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && shard->allocator->page && shard->allocator->stitch);
 	hr__shard_pool *pool = pool_for(shard, attempt->small), *other = pool_for(shard, !attempt->small);
 	hr__stitch stitched_range;
 	uint64_t moved = 0, away = count_elsewhere(shard); /* first: it releases the lock meanwhile */
@@ -227,6 +234,7 @@ static void try_everything(struct attempt *attempt)
 {
 	hr__shard *home = attempt->shard;
 	hr__allocator *allocator = home->allocator;
+	HR_ASSERT(hr__lock_is_mine(&home->lock) && !attempt->id);
 	if (take(attempt, attempt->small, HR__SOURCE_FREE_CHUNK)) return;
 	if (grow_and_take(attempt, HR__SOURCE_GROW)) return;
 	if (take_as_is(attempt, !attempt->small, HR__SOURCE_FREE_CHUNK)) return;
@@ -244,6 +252,7 @@ static void try_everything(struct attempt *attempt)
 static void try_again(struct attempt *attempt, enum hr__alloc_source source)
 {
 	hr__shard *home = attempt->shard;
+	HR_ASSERT(hr__lock_is_mine(&home->lock) && !attempt->id);
 	if (take_as_is(attempt, attempt->small, source)) return;
 	if (grow_and_take(attempt, source)) return;
 	if (take_as_is(attempt, !attempt->small, source)) return;
@@ -256,6 +265,7 @@ static void try_again(struct attempt *attempt, enum hr__alloc_source source)
 static void reclaim(struct attempt *attempt, hr_stream stream)
 {
 	hr__allocator *allocator = attempt->shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&attempt->shard->lock) && !attempt->id);
 	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
 	if (!upper || !hr__load_acquire(&allocator->lms) || attempt->size > allocator->limit) return;
 	hr__pressure pressure = { .allocator = allocator, .size = attempt->size, .alignment = attempt->alignment, .stream = stream };
@@ -290,6 +300,7 @@ struct shortage {
 
 static struct shortage find_shortage(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_CACHES));
 	struct shortage found = { 0 };
 	HR__EACH_SHARD(allocator, shard)
 	{
@@ -369,6 +380,7 @@ hr_status hr__bfc_no_room(hr__allocator *allocator, uint64_t size, const hr_requ
 
 static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
 {
+	HR_ASSERT(!attempt->id);
 	if (attempt->error) return hr__fail(attempt->error, "%s", attempt->message);
 	if (hr__device_pinned_for(allocator->device)) return host_pool_full(allocator, attempt, request);
 	return hr__bfc_no_room(allocator, attempt->size, request);
@@ -376,11 +388,12 @@ static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *a
 
 /* ---- allocating ---- */
 
-/* Takes a few more chunks of the same size for the cache, from free chunks only. Returns a list. With the lock held. */
+/* Takes a few more chunks of the same size for the cache, from free chunks only. Returns a list. */
 static hr__chunk_id take_more(struct attempt *attempt, hr__cache *cache)
 {
 	hr__shard *shard = attempt->shard;
 	hr__chunk_id list = 0;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && shard == cache->shard && attempt->size <= HR__SMALL_MAX);
 	uint64_t count = REFILL_BYTES / attempt->size;
 	if (count > REFILL_CHUNKS) count = REFILL_CHUNKS;
 	for (; count > 1 && !hr__shard_ensure_records(shard, RECORDS_PER_ATTEMPT); count--) {
@@ -396,12 +409,13 @@ static hr__chunk_id take_more(struct attempt *attempt, hr__cache *cache)
 	return list;
 }
 
-/* Counts the allocation and fills in its record. Returns the streams that must be waited for, and their epoch. With the lock
- * held. */
+/* Counts the allocation and fills in its record. Returns the streams that must be waited for, and their epoch. */
 static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_request *request, uint64_t *epoch)
 {
 	hr__shard *shard = attempt->shard;
 	hr__chunk *chunk = hr__chunk_at(&shard->table, attempt->id);
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
+	HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE && chunk->size == attempt->size);
 	uint64_t pending = chunk->streams & ~hr__stream_bit(request->stream);
 	*epoch = chunk->epoch;
 	attempt->address = hr__chunk_address(chunk);
@@ -428,6 +442,7 @@ static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t stream
 	hr__shard *shard = attempt->shard;
 	hr__lock_take(&shard->lock);
 	hr__chunk *chunk = hr__chunk_at(&shard->table, attempt->id);
+	HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE && hr__chunk_address(chunk) == attempt->address);
 	hr__log_free(cache, chunk);
 	if (attempt->quiet) {
 		hr__fetch_add_relaxed(&shard->allocator->away, 1);
@@ -452,6 +467,7 @@ static bool take_kept(struct attempt *attempt, hr__cache *cache)
 {
 	if (!cache->capacity || !hr__cache_enter(cache)) return false;
 	uint64_t bin = attempt->size >> cache->shift;
+	HR_ASSERT(bin < cache->bin_count);
 	hr__chunk_id id = cache->bins[bin];
 	if (id) {
 		cache->bins[bin] = cache->chunks[id].link;
@@ -474,6 +490,7 @@ static bool take_kept(struct attempt *attempt, hr__cache *cache)
 /* Makes the stream wait for the streams that used the chunk before. */
 static hr_status wait_for_streams(struct attempt *attempt, hr__cache *cache, hr_stream stream, uint64_t pending, uint64_t epoch)
 {
+	HR_ASSERT(pending != 0 && hr__lock_none_from(HR__RANK_CACHES));
 	int64_t waits = 0;
 	hr_status status = hr__device_order(attempt->shard->allocator->device, stream, pending, epoch, &waits);
 	if (status) {
@@ -491,6 +508,7 @@ static hr_status wait_for_streams(struct attempt *attempt, hr__cache *cache, hr_
 static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quiet, bool idle, void **out)
 {
 	struct attempt attempt = { .alignment = request->alignment, .quiet = quiet, .idle = idle };
+	HR_ASSERT(allocator->kind == HR__KIND_BFC && hr__lock_none_from(HR__RANK_CACHES));
 	if (!hr__align_up(request->bytes, allocator->granularity, &attempt.size))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot give %zu bytes: too large to round up", allocator->name, request->bytes);
 	attempt.small = allocator->thread_cache && attempt.size <= HR__SMALL_MAX && attempt.alignment <= allocator->granularity;
@@ -563,6 +581,8 @@ hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_
 void hr__shard_give(hr__shard *shard, hr__chunk_id id)
 {
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
+	HR_ASSERT(chunk->region != HR__REGION_NONE);
 	hr__lookup_remove(&shard->lookup, hr__chunk_address(chunk), id);
 	hr__arena_give(&hr__shard_pool_of(shard, chunk)->arena, id);
 }
@@ -623,6 +643,7 @@ hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t addr
 
 hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released)
 {
+	HR_ASSERT(allocator->kind == HR__KIND_BFC && hr__lock_none_from(HR__RANK_CACHES));
 	hr_status status = HR_OK;
 	*released = 0;
 	hr__caches_empty(allocator);
@@ -669,6 +690,7 @@ static hr_status map_all(hr__shard *shard)
 
 hr_status hr__bfc_open(hr__allocator *allocator)
 {
+	HR_ASSERT(allocator->kind == HR__KIND_BFC && !allocator->slot);
 	/* Memory that is mapped all at once is one range, which is not divided into shards. */
 	if (!allocator->allow_growth || !allocator->page) allocator->shard_max = 1;
 	hr_status status = hr__shard_open(&allocator->shards[0]);

@@ -55,6 +55,7 @@ static void update_tail_growth(hr__shard *shard)
 static hr__region *region_enter(hr__shard *shard, hr__shard_pool *pool, uint32_t slot, uint64_t address, uint64_t size)
 {
 	hr__region *region = &shard->allocator->regions[slot];
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && !region->size && size > 0);
 	*region = (hr__region){ .address = address, .size = size, .small = pool->small };
 	region->edge = hr__arena_add_region(&pool->arena, address, size, (uint16_t)(slot | (pool->small ? HR__REGION_SMALL : 0)));
 	hr__fetch_add_relaxed(&shard->allocator->region_total, 1);
@@ -63,6 +64,7 @@ static hr__region *region_enter(hr__shard *shard, hr__shard_pool *pool, uint32_t
 
 static hr__region *region_of(hr__shard *shard, const hr__chunk *chunk)
 {
+	HR_ASSERT((chunk->region & HR__REGION_INDEX) < HR__REGIONS_MAX);
 	return &shard->allocator->regions[chunk->region & HR__REGION_INDEX];
 }
 
@@ -82,6 +84,7 @@ static hr_status reserve_addresses(hr__allocator *allocator, uint64_t *address, 
 static hr_status open_addresses(hr__shard *shard)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && allocator->page && !shard->pages);
 	uint64_t address, size, bytes;
 	hr_status status = hr__shard_ensure_records(shard, 8);
 	if (status) return status;
@@ -125,6 +128,7 @@ static hr_status plain_slot(hr__allocator *allocator, uint32_t *out)
 /* Region size to request where regions have a minimum size. [need] <= [most], the remainder of the limit. */
 static uint64_t slab_size(const hr__allocator *allocator, hr__shard_pool *pool, uint64_t need, uint64_t most)
 {
+	HR_ASSERT(need <= most);
 	uint64_t slab = hr__device_region_min(allocator->device), largest = hr__align_down(allocator->limit / SLAB_SHARE, slab), ask;
 	if (largest < SLAB_MOST) largest = SLAB_MOST;
 	if (!pool->next_region) pool->next_region = slab;
@@ -153,6 +157,7 @@ static uint64_t region_size(const hr__allocator *allocator, hr__shard_pool *pool
 /* The next size to try after the device refused [ask]: half of it, in whole slabs, where there are slabs; otherwise [need]. */
 static uint64_t smaller_size(const hr__allocator *allocator, uint64_t ask, uint64_t need)
 {
+	HR_ASSERT(ask > need);
 	uint64_t slab = hr__device_region_min(allocator->device), half = slab ? hr__align_down(ask / 2, slab) : 0;
 	return half > need ? half : need;
 }
@@ -160,6 +165,7 @@ static uint64_t smaller_size(const hr__allocator *allocator, uint64_t ask, uint6
 static hr_status add_plain_region(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && !allocator->page && shard->index == 0);
 	uint32_t slot = 0;
 	uint64_t address, most = allowance(allocator), need = size;
 	hr_status status = plain_slot(allocator, &slot);
@@ -202,6 +208,8 @@ static hr_status add_plain_region(hr__shard *shard, hr__shard_pool *pool, uint64
 static hr_status unmap_pages(hr__shard *shard, hr__region *region, uint64_t address, uint32_t count)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && region->mapped >= count * allocator->page);
+	HR_ASSERT(address >= region->address && address + count * allocator->page <= region->address + region->size);
 	uint64_t begin = hr__device_clock_ns(allocator->device);
 	hr_status status = hr__device_unmap(allocator->device, address, count);
 	hr__fetch_add_relaxed(&allocator->map_ns, hr__device_clock_ns(allocator->device) - begin);
@@ -228,6 +236,8 @@ static hr_status unmap_pages(hr__shard *shard, hr__region *region, uint64_t addr
 static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t address, uint32_t count, uint32_t *mapped)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
+	HR_ASSERT(address >= region->address && address + count * allocator->page <= region->address + region->size);
 	hr_status status = HR_OK;
 	hr__page_id *pages = region->pages + (address - region->address) / allocator->page;
 	uint32_t done = *mapped = 0;
@@ -248,7 +258,10 @@ static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t addres
 			hr__page_pool_give(allocator->device, batch, n);
 			break;
 		}
-		for (uint32_t i = 0; i < n; i++) pages[done + i] = batch[i] + 1;
+		for (uint32_t i = 0; i < n; i++) {
+			HR_ASSERT(pages[done + i] == 0);
+			pages[done + i] = batch[i] + 1;
+		}
 		region->mapped += n * allocator->page;
 		hr__limit_hold(allocator, n * allocator->page);
 		done += n;
@@ -279,6 +292,7 @@ static bool consider(const hr__allocator *allocator, const hr__chunk *chunks, hr
 	const hr__chunk *at = &chunks[hole], *left = &chunks[at->prev], *right = &chunks[at->next]; /* record 0 is never FREE */
 	hr__page_hole gap = { .begin = hr__chunk_address(at), .end = hr__chunk_end(at) };
 	hr__page_hole_fit fit;
+	HR_ASSERT(hr__chunk_state_of(at) == HR__CHUNK_HOLE);
 	gap.left = !alone && hr__chunk_state_of(left) == HR__CHUNK_FREE ? hr__chunk_address(left) : gap.begin;
 	gap.right = !alone && hr__chunk_state_of(right) == HR__CHUNK_FREE ? hr__chunk_end(right) : gap.end;
 	if (!hr__page_hole_fits(&gap, allocator->page, allocator->granularity, size, alignment, &fit)) return false;
@@ -327,6 +341,7 @@ static hr_status find_place(hr__shard *shard, const hr__shard_pool *pool, uint64
 hr_status hr__shard_pool_grow(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && (pool == &shard->small || pool == &shard->large));
 	struct growth_place place;
 	if (size > allocator->limit) return over_limit(allocator);
 	if (!allocator->page) return add_plain_region(shard, pool, size, alignment);
@@ -355,6 +370,7 @@ static uint64_t count_whole_pages(const hr__shard *shard, hr__chunk_id id)
 {
 	uint64_t begin;
 	uint32_t count;
+	HR_ASSERT(!id || hr__chunk_state_of(&shard->table.chunks[id]) == HR__CHUNK_FREE);
 	return id && whole_pages(shard->allocator, &shard->table.chunks[id], &begin, &count) ? count : 0;
 }
 
@@ -372,6 +388,7 @@ static hr__chunk_id find_donor(const hr__shard *shard, const hr__shard_pool *poo
 uint64_t hr__shard_pool_count_free(const hr__shard *shard, const hr__shard_pool *pool)
 {
 	uint64_t total = 0;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
 	hr__chunk_id id = hr__arena_first_free(&pool->arena, shard->allocator->page);
 	for (; id; id = hr__arena_next_free(&pool->arena, id)) total += count_whole_pages(shard, id);
 	return total;
@@ -385,6 +402,7 @@ static hr_status release_from(hr__shard *shard, hr__shard_pool *pool, hr__chunk_
 	uint64_t begin;
 	uint32_t count;
 	*released = 0;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && hr__chunk_state_of(chunk) == HR__CHUNK_FREE && most > 0);
 	if (!whole_pages(allocator, chunk, &begin, &count)) return HR_OK;
 	if (count > most) {
 		begin += (count - most) * allocator->page;
@@ -419,6 +437,7 @@ static hr_status release_plain_region(hr__shard *shard, hr__shard_pool *pool, hr
 {
 	hr__allocator *allocator = shard->allocator;
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && chunk->size == region->size);
 	hr_status status = chunk->streams ? hr__device_wait_idle(allocator->device, chunk->streams, chunk->epoch) : HR_OK;
 	if (!status) status = hr__page_pool_plain_free(allocator->device, region->address, region->size);
 	if (status) return status;
@@ -442,6 +461,7 @@ static hr__chunk_id only_chunk(hr__shard *shard, const hr__region *region)
 
 bool hr__shard_can_regrow(hr__shard *shard, uint64_t size, uint64_t alignment)
 {
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
 	const hr__allocator *allocator = shard->allocator;
 	uint64_t room = allowance(allocator), need = size;
 	if (alignment > allocator->granularity && !hr__add(size, alignment, &need)) return false;
@@ -482,6 +502,7 @@ hr_status hr__shard_pool_prepare_stitch(hr__shard *shard, hr__shard_pool *pool, 
                               hr__stitch *stitch)
 {
 	const hr__chunk *chunks = shard->table.chunks;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && shard->allocator->page);
 	struct growth_place best = { 0 }, place;
 	hr_status status = find_place(shard, pool, size, alignment, &best); /* only to check that there are addresses */
 	if (status) return status;
@@ -520,6 +541,7 @@ static void close_paged_region(hr__shard *shard, hr__region *region)
 void hr__shard_close_regions(hr__shard *shard)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && !allocator->caches);
 	if (shard->index == 0) hr__spans_close(shard);
 	if (shard->pages) {
 		close_paged_region(shard, &allocator->regions[2 * shard->index]);

@@ -6,15 +6,17 @@
 /* Bytes that the device may still provide. */
 static uint64_t room_of(const hr__allocator *allocator)
 {
+	HR_ASSERT(allocator->page != 0);
 	uint64_t room = allocator->limit - (uint64_t)hr__load_relaxed(&allocator->claimed), other = hr__page_pool_available(allocator->device);
 	if (other < room) room = other;
 	other = hr__device_obtainable(allocator->device);
 	return hr__align_down(other < room ? other : room, allocator->page);
 }
 
-/* Bytes of whole free pages. With the shard's lock held. */
+/* Bytes of whole free pages. */
 static uint64_t free_pages_of(const hr__shard *shard)
 {
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && shard->allocator->page);
 	return (hr__shard_pool_count_free(shard, &shard->large) + hr__shard_pool_count_free(shard, &shard->small)) *
 	       shard->allocator->page;
 }
@@ -91,10 +93,19 @@ static bool is_item(const struct window_search *search, size_t index, uint64_t a
 	return index < search->item_count && search->items[index].address == address;
 }
 
+/* For HR_ASSERT; inline, so that release builds do not contain it. */
+static inline bool are_sorted(const hr__movable *items, size_t count)
+{
+	for (size_t i = 1; i < count; i++)
+		if (items[i - 1].address >= items[i].address) return false;
+	return true;
+}
+
 /* Slides a window over one region: the right edge advances chunk by chunk, and the left edge drops chunks that are not needed. */
 static void search_region(struct window_search *search, const hr__shard *shard, hr__chunk_id edge)
 {
 	const hr__chunk_table *table = &shard->table;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && hr__chunk_state_of(hr__chunk_at(table, edge)) == HR__CHUNK_EDGE);
 	struct edge left = { 0, 0 };
 	uint64_t bytes = 0, cost = 0;
 	size_t item = item_from(search, hr__chunk_address(hr__chunk_at(table, edge)));
@@ -134,6 +145,7 @@ bool hr__blocks_window(hr__allocator *allocator, uint64_t size, uint64_t alignme
 		                            .slack = alignment > allocator->granularity ? alignment - allocator->granularity : 0,
 		                            .items = items,
 		                            .item_count = item_count };
+	HR_ASSERT(size > 0 && are_sorted(items, item_count));
 	HR__EACH_SHARD(allocator, shard)
 	{
 		hr__lock_take(&shard->lock);
@@ -171,6 +183,7 @@ struct look {
 static bool cut_pages(struct look *look)
 {
 	hr__stretch *last = &look->out[look->count - 1];
+	HR_ASSERT(look->page && last->item == HR__STRETCH_FREE);
 	uint64_t end = last->address + last->bytes, first, behind = hr__align_down(end, look->page);
 	if (!hr__align_up(last->address, look->page, &first) || first >= behind) return true;
 	last->bytes = first - last->address;
@@ -184,6 +197,7 @@ static bool cut_pages(struct look *look)
 static void look_along(struct look *look, const hr__shard *shard, hr__chunk_id edge, uint64_t grows)
 {
 	const hr__chunk_table *table = &shard->table;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && hr__chunk_state_of(hr__chunk_at(table, edge)) == HR__CHUNK_EDGE);
 	const struct window_search items = { .items = look->items, .item_count = look->item_count };
 	size_t item = item_from(&items, hr__chunk_address(hr__chunk_at(table, edge)));
 	bool joined = false;
@@ -218,6 +232,7 @@ static void look_along(struct look *look, const hr__shard *shard, hr__chunk_id e
 size_t hr__blocks_look(const hr__pressure *pressure, const hr__movable *items, size_t item_count, hr__stretch *out, size_t capacity)
 {
 	hr__allocator *allocator = pressure->allocator;
+	HR_ASSERT(pressure->size > 0 && are_sorted(items, item_count));
 	struct look look = { .items = items, .item_count = item_count, .trimmed = pressure->trimmed, .out = out, .capacity = capacity };
 	bool small = allocator->thread_cache && pressure->size <= HR__SMALL_MAX && pressure->alignment <= allocator->granularity;
 	uint32_t home = hr__shard_for(allocator, hr__cache_get(allocator), small)->index;
@@ -236,9 +251,9 @@ size_t hr__blocks_look(const hr__pressure *pressure, const hr__movable *items, s
 	return look.count;
 }
 
-/* With the shard's lock held. */
 static size_t count_cached(const hr__shard *shard)
 {
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
 	size_t count = 0;
 	for (hr__chunk_id id = 1; id < shard->table.touched; id++)
 		count += hr__chunk_state_of(hr__chunk_at(&shard->table, id)) == HR__CHUNK_CACHED;

@@ -73,6 +73,7 @@ static void drop_record(const hr__span *span)
 {
 	hr__shard *shard = shard_of(span);
 	hr__lock_take(&shard->lock);
+	HR_ASSERT(hr__chunk_state_of(chunk_of(span)) == HR__CHUNK_UNUSED);
 	hr__chunk_drop(&shard->table, span->id);
 	hr__lock_release(&shard->lock);
 }
@@ -98,6 +99,7 @@ static hr_status open_span(hr__allocator *allocator, const hr_request *request, 
 {
 	void *block;
 	uint64_t bytes;
+	HR_ASSERT(allocator->kind == HR__KIND_BFC && allocator->page);
 	if (!hr__align_up(request->bytes, allocator->page, &bytes) || bytes > allocator->limit)
 		return hr__bfc_no_room(allocator, allocator->limit + 1, request);
 	int error = hr__os()->alloc(struct_bytes(allocator, bytes), &block);
@@ -128,6 +130,7 @@ struct clearing {
 static hr_status map_pages(hr__span *span, const struct clearing *clearing)
 {
 	hr__allocator *allocator = span->allocator;
+	HR_ASSERT(!span->has_memory && hr__lock_none_from(HR__RANK_CACHES));
 	if (!hr__limit_claim(allocator, span->bytes))
 		return hr__fail(HR_OUT_OF_MEMORY, "%s has reached its limit of %llu bytes", allocator->name,
 		                (unsigned long long)allocator->limit);
@@ -155,6 +158,7 @@ static hr_status map_pages(hr__span *span, const struct clearing *clearing)
 static uint64_t missing(const hr__span *span)
 {
 	const hr__allocator *allocator = span->allocator;
+	HR_ASSERT(!span->has_memory);
 	uint64_t claimed = (uint64_t)hr__load_relaxed(&allocator->claimed), have = hr__page_pool_available(allocator->device);
 	uint64_t obtainable = hr__device_obtainable(allocator->device),
 			 allowed = allocator->limit > claimed ? allocator->limit - claimed : 0;
@@ -252,6 +256,7 @@ static void add_to_ledger(hr__span *span, const hr_request *request, bool idle, 
 	hr__allocator *allocator = span->allocator;
 	hr__shard *shard = shard_of(span);
 	hr__cache *cache = hr__cache_get(allocator);
+	HR_ASSERT(span->has_memory);
 	hr__recording_note_reserved(allocator, span->address, (int64_t)span->bytes);
 	hr__lock_take(&shard->lock);
 	hr__limit_hold(allocator, span->bytes); /* reserved bytes and accounted blocks change together (check.c) */
@@ -283,12 +288,14 @@ static void add_to_ledger(hr__span *span, const hr_request *request, bool idle, 
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, span->address, span->bytes);
 }
 
-/* Removes the block from the ledger and the statistics. With the lock held. */
+/* Removes the block from the ledger and the statistics. */
 static void remove_from_ledger(hr__span *span, hr__cache *cache, bool quietly)
 {
 	hr__allocator *allocator = span->allocator;
 	hr__shard *shard = shard_of(span);
 	hr__chunk *chunk = chunk_of(span);
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE);
+	HR_ASSERT(hr__chunk_address(chunk) == span->address && chunk->region == HR__REGION_NONE);
 	hr__log_free(cache, chunk);
 	hr__lookup_remove(&shard->lookup, span->address, span->id);
 	hr__store_relaxed(&chunk->state, HR__CHUNK_UNUSED);
@@ -354,6 +361,7 @@ static hr_status give_memory(hr__span *span, bool quietly)
 {
 	hr__allocator *allocator = span->allocator;
 	hr__shard *shard = shard_of(span);
+	HR_ASSERT(span->has_memory);
 	hr_status status = wait_for_recorded(span);
 	uint64_t begin = hr__device_clock_ns(allocator->device);
 	if (!status) status = hr__device_unmap(allocator->device, span->address, count_of(span));
@@ -407,6 +415,7 @@ void hr__span_abandon(hr__span *span)
 void hr__spans_close(hr__shard *shard)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && shard->index == 0);
 	for (hr__chunk_id id = 1; id < shard->table.touched && hr__load_relaxed(&allocator->spans) > 0; id++) {
 		const hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 		if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE || chunk->region != HR__REGION_NONE) continue;

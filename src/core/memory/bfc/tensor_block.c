@@ -15,6 +15,7 @@ static uint64_t occupied(const hr__allocator *allocator, const hr_request *reque
 hr_status hr__block_take(hr__allocator *allocator, const hr_request *request, bool idle, uint64_t *address, uint64_t *bytes)
 {
 	void *block;
+	HR_ASSERT(allocator->kind == HR__KIND_BFC);
 	hr_status status = hr__request_check(allocator, request);
 	if (!status) status = hr__bfc_alloc_quietly(allocator, hr__cache_get(allocator), request, idle, &block);
 	if (status) return status;
@@ -80,6 +81,7 @@ void hr__block_forget(hr__allocator *allocator)
 
 static uint64_t free_bytes_of(const hr__shard *shard, hr__chunk_id id)
 {
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
 	if (!id) return 0;
 	const hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 	return hr__chunk_state_of(chunk) == HR__CHUNK_FREE ? chunk->size : 0;
@@ -129,6 +131,7 @@ static uint64_t whole_between(const hr__allocator *allocator, uint64_t begin, ui
 
 uint64_t hr__block_pages(hr__allocator *allocator, uint64_t address, bool gain)
 {
+	HR_ASSERT(allocator->page != 0);
 	struct stretch found = find_stretch(allocator, address);
 	uint64_t all = whole_between(allocator, found.begin, found.end);
 	if (!gain || !all) return all;
@@ -149,6 +152,7 @@ static hr__shard *hold_shard_of(hr__allocator *allocator, uint64_t address)
 
 void hr__block_own(hr__allocator *allocator, uint64_t address, uint32_t owner)
 {
+	HR_ASSERT(owner != 0);
 	hr__shard *shard = hold_shard_of(allocator, address);
 	if (!shard) return;
 	hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, address);
@@ -177,8 +181,10 @@ uint64_t hr__blocks_exchange(hr__allocator *allocator, uint64_t left, uint64_t r
 {
 	hr__shard *shard = hold_shard_of(allocator, left);
 	hr__lookup *lookup = &shard->lookup;
+	HR_ASSERT(shard && left < right);
 	hr__chunk_id first = hr__lookup_find(lookup, shard->table.chunks, left), second = hr__lookup_find(lookup, shard->table.chunks, right);
 	hr__chunk *chunk = hr__chunk_at(&shard->table, first), *other = hr__chunk_at(&shard->table, second);
+	HR_ASSERT(hr__chunk_end(chunk) == right && chunk->region == other->region);
 	hr__lookup_remove(lookup, left, first);
 	hr__lookup_remove(lookup, right, second);
 	hr__arena_exchange(&hr__shard_pool_of(shard, chunk)->arena, first, second);

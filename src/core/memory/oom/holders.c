@@ -38,6 +38,7 @@ struct ledger {
 static void add(unsigned kind, hr_name name, uint64_t bytes)
 {
 	sum *entry = &sums[kind][name];
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock) && name < HR__NAMES_MAX);
 	if (!entry->count) {
 		entry->next = first[kind];
 		first[kind] = name;
@@ -88,6 +89,7 @@ static bool holder_before(const void *left, const void *right, const void *conte
 static size_t take_top(unsigned kind, hr_holder *out, size_t capacity, hr__report_holders *totals)
 {
 	size_t count = 0;
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock));
 	for (uint32_t name = first[kind], next; name != NO_NAME; name = next) {
 		sum *entry = &sums[kind][name];
 		hr_holder holder = { .name = name, .count = entry->count, .bytes = entry->bytes };
@@ -117,6 +119,7 @@ static size_t take_top(unsigned kind, hr_holder *out, size_t capacity, hr__repor
 void hr__holders_report(hr__walk *walk, hr__report *report)
 {
 	static hr_allocation_info largest[HR__REPORT_TOP];
+	HR_ASSERT(first[HR_BY_OP] == NO_NAME && first[HR_BY_SCOPE] == NO_NAME && first[HR_BY_TAG] == NO_NAME);
 	struct ledger ledger = {
 		.to = KINDS, .names = hr__names_count(), .report = report, .largest = largest, .largest_max = HR__REPORT_TOP
 	};

@@ -50,6 +50,7 @@ static uint32_t join_short(const struct map *map)
 {
 	hr__report *report = map->report;
 	uint32_t kept = 0;
+	HR_ASSERT(report->region_count <= HR__REPORT_REGIONS && report->run_count <= HR__REPORT_RUNS);
 	for (uint32_t i = 0; i < report->region_count; i++) {
 		hr__report_region *region = &report->regions[i];
 		uint32_t left = coarsen_region(&report->runs[kept], &report->runs[region->first_run], region->run_count, map->threshold);
@@ -69,6 +70,7 @@ static void make_space(struct map *map)
 static void add_run(struct map *map, hr__run run)
 {
 	hr__report *report = map->report;
+	HR_ASSERT(report->region_count > 0 && run.bytes > 0 && run.in_use <= run.bytes);
 	hr__report_region *region = &report->regions[report->region_count - 1];
 	if (region->run_count && is_of_one_kind(&report->runs[report->run_count - 1], &run)) {
 		join(&report->runs[report->run_count - 1], &run);
@@ -96,6 +98,7 @@ static void add_figures(hr__report_region *region, const hr__region_piece *piece
 static void walk_region(struct map *map, hr__region_walk *region_walk, bool addresses)
 {
 	hr__report *report = map->report;
+	HR_ASSERT(report->region_count < HR__REPORT_REGIONS);
 	hr__report_region *region = &report->regions[report->region_count++];
 	hr__region_piece piece;
 	hr__run hole = { 0 }; /* becomes a run only when a chunk follows */

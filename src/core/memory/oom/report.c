@@ -81,6 +81,7 @@ const hr__report *hr__report_open(uint64_t id)
 
 void hr__report_close(const hr__report *report)
 {
+	HR_ASSERT(report >= slots && report < slots + SLOTS);
 	hr__lock_release(&slot_locks[report - slots]);
 }
 
@@ -157,6 +158,7 @@ static void fill(hr__allocator *allocator, const hr_request *request, const hr_c
                  hr__report *report)
 {
 	hr__walk walk;
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock) && hr__lock_is_mine(&slot_locks[report - slots]));
 	report->sequence = hr__load_relaxed(&sequence) + 1;
 	report->time_ns = hr__os()->wall_clock_ns();
 	report->process = (uint32_t)hr__os()->process_id();
@@ -244,6 +246,7 @@ static bool flush(struct file_sink *stream)
 static bool to_stream(void *context, const char *bytes, size_t length)
 {
 	struct file_sink *stream = context;
+	HR_ASSERT(stream->used <= sizeof stream->buffer);
 	while (length > 0) {
 		if (stream->used == sizeof stream->buffer && !flush(stream)) return false;
 		size_t room = sizeof stream->buffer - stream->used, now = length < room ? length : room;
@@ -337,11 +340,11 @@ static bool expand(const char *pattern, char *out, size_t capacity)
 	return true;
 }
 
-/* Creates the file, or the first of FILE.1, FILE.2, ... that does not exist. [path] has room for the suffix and gets the name.
- * Under output_lock. */
+/* Creates the file, or the first of FILE.1, FILE.2, ... that does not exist. [path] has room for the suffix and gets the name. */
 static int create_new(char *path, int *fd)
 {
 	size_t length = strlen(path);
+	HR_ASSERT(hr__lock_is_mine(&output_lock) && length < PATH_BYTES);
 	int error = EEXIST;
 	for (; error == EEXIST && files.suffix <= MOST_SUFFIXES; files.suffix++) {
 		if (files.suffix) snprintf(path + length, 8, ".%u", files.suffix);
@@ -352,10 +355,11 @@ static int create_new(char *path, int *fd)
 	return error;
 }
 
-/* Returns 0 or an errno value; sets report->file to the destination. Under output_lock. */
+/* Returns 0 or an errno value; sets report->file to the destination. */
 static int write_to_destination(hr__report *report)
 {
 	int fd;
+	HR_ASSERT(hr__lock_is_mine(&output_lock));
 	if (!strcmp(destination(), "stderr")) {
 		snprintf(report->file, sizeof report->file, "the standard error");
 		return write_stream(report, hr__report_text, -1);
@@ -426,6 +430,7 @@ static uint64_t make(hr__allocator *allocator, const hr_request *request, const 
 {
 	hr_custom_stats custom;
 	hr_stats stats;
+	HR_ASSERT(hr__lock_none_from(HR__RANK_REPORT));
 	hr_stats_init(&stats);
 	/* The functions of a custom allocator are the user's, so they are called before any lock is acquired. */
 	bool asked = hr__verdict_ask_custom(allocator, &custom);

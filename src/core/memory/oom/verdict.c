@@ -99,6 +99,7 @@ static uint32_t home_shard(hr__allocator *allocator, bool small)
 static bool is_kept(const hr__judgement *j)
 {
 	hr__cache *cache = own_cache(j->allocator);
+	HR_ASSERT(j->size > 0 && j->size % j->allocator->granularity == 0);
 	if (!j->small || !cache || !cache->capacity || !hr__cache_enter(cache)) return false;
 	bool kept = cache->bins[j->size >> cache->shift] != 0;
 	hr__cache_leave(cache);
@@ -145,6 +146,7 @@ static hr_tier outermost(const hr__allocator *allocator)
 
 static void needs_more(const hr__judgement *j, uint64_t bytes, hr_verdict *verdict)
 {
+	HR_ASSERT(bytes > 0);
 	verdict->kind = HR_NEEDS_MORE;
 	verdict->tier = fullest(j);
 	verdict->bytes = bytes;
@@ -152,6 +154,7 @@ static void needs_more(const hr__judgement *j, uint64_t bytes, hr_verdict *verdi
 
 static void never_fits(const hr__judgement *j, hr_verdict *verdict)
 {
+	HR_ASSERT(j->need > j->allocator->limit);
 	verdict->kind = HR_NEVER_FITS;
 	verdict->tier = outermost(j->allocator);
 	verdict->bytes = j->need - j->allocator->limit;
@@ -285,6 +288,7 @@ uint64_t hr__verdict_size(const hr__allocator *allocator, const hr_request *requ
 
 bool hr__verdict_ask_custom(hr__allocator *allocator, hr_custom_stats *custom)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_REPORT));
 	*custom = (hr_custom_stats){ .struct_size = sizeof *custom };
 	if (allocator->kind != HR__KIND_CUSTOM || !allocator->custom.table.get_stats) return false;
 	return allocator->custom.table.get_stats(allocator->custom_state, custom) == HR_OK;
@@ -300,6 +304,7 @@ static void recall_steps(hr__judgement *j, hr_verdict *verdict)
 void hr__verdict_make(hr__walk *walk, const hr_request *request, const hr_custom_stats *custom, hr_verdict *verdict)
 {
 	hr__allocator *allocator = walk->allocator;
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock) && !walk->foreign && request->bytes > 0);
 	hr__judgement j = { .walk = walk, .allocator = allocator, .size = hr__verdict_size(allocator, request), .custom = custom,
 		                .defragged = HR__NOT_FOUND };
 	*verdict = (hr_verdict){ .struct_size = sizeof *verdict };

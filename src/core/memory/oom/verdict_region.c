@@ -13,6 +13,7 @@ bool hr__verdict_region_open(hr__verdict_region *state, const hr__allocator *sel
                    enum hr__verdict_stage stage)
 {
 	const hr__allocator *allocator = walk->allocator;
+	HR_ASSERT(allocator->device == self->device && (allocator == self || walk->foreign));
 	*state = (hr__verdict_region){ .stage = stage };
 	if (!hr__region_walk_open(walk, which, slot, &state->walk)) return false;
 	state->walk->tensors = stage >= HR__STAGE_EVICTABLE;
@@ -33,6 +34,7 @@ static enum hr__segment_kind kind_of(const hr__verdict_region *state, const hr__
 
 static bool next_piece(hr__verdict_region *state, hr__region_piece *piece)
 {
+	HR_ASSERT(!state->has_piece || state->piece.bytes > 0);
 	if (!state->has_piece) return hr__region_walk_next(state->walk, piece);
 	*piece = state->piece;
 	state->has_piece = false;
@@ -41,6 +43,7 @@ static bool next_piece(hr__verdict_region *state, hr__region_piece *piece)
 
 static void enqueue(hr__verdict_region *state, uint64_t from, uint64_t to, enum hr__segment_kind kind)
 {
+	HR_ASSERT(state->queued < 3 && from <= to);
 	if (from < to) state->queue[state->queued++] = (hr__region_segment){ from, to - from, kind };
 	if (from < to && kind == HR__SEGMENT_HOLE) state->given_back += to - from;
 }

@@ -26,6 +26,7 @@ uint64_t hr__verdict_sum(uint64_t a, uint64_t b)
 
 uint64_t hr__judgement_room(const hr__judgement *j)
 {
+	HR_ASSERT(j->unit > 0);
 	uint64_t bytes = j->room.allocator < j->room.device ? j->room.allocator : j->room.device;
 	return hr__align_down(bytes < j->room.card ? bytes : j->room.card, j->unit);
 }
@@ -49,6 +50,7 @@ static void look_at_gap(hr__judgement *j, const hr__region_segment *left, const 
 	uint64_t page = j->allocator->page, begin = hole->address, end = begin + hole->bytes, first;
 	hr__page_hole gap = { .begin = begin, .end = end, .left = begin, .right = end };
 	hr__page_hole_fit fit;
+	HR_ASSERT(hole->kind == HR__SEGMENT_HOLE && page);
 	if (!alone && left && left->kind == HR__SEGMENT_FREE) gap.left = left->address;
 	if (!alone && right && right->kind == HR__SEGMENT_FREE) gap.right = right->address + right->bytes;
 	if (!hr__page_hole_fits(&gap, page, j->allocator->granularity, j->size, j->alignment, &fit)) return;
@@ -114,6 +116,7 @@ static void fewest_stitched(hr__judgement *j, uint32_t pages, uint64_t beside)
 static void look_at_fresh(hr__judgement *j, gap_found found)
 {
 	const hr__allocator *allocator = j->allocator;
+	HR_ASSERT(allocator->page && j->fresh);
 	uint64_t addresses = allocator->limit > UINT64_MAX / 8 ? allocator->limit : allocator->limit * 8, bytes;
 	uint64_t small = hr__align_down(addresses / 4, allocator->page), region = j->small ? small : addresses - small;
 	uint64_t lost = j->alignment > allocator->page ? j->alignment - allocator->page : 0;
@@ -179,6 +182,7 @@ struct others {
 static void note_other(hr__allocator *allocator, void *context)
 {
 	struct others *others = context;
+	HR_ASSERT(others->count < HR__ALLOCATORS_MAX && hr__allocators_are_locked());
 	if (allocator == others->self || allocator->kind != HR__KIND_BFC) return;
 	others->list[others->count].allocator = allocator;
 	others->list[others->count++].id = allocator->id;
@@ -255,6 +259,7 @@ static void try_stitching(hr__judgement *j, enum hr__verdict_stage stage, uint64
 
 void hr__survey_stitching(hr__judgement *j)
 {
+	HR_ASSERT(j->size > 0 && !hr__survey_fits(j, &j->trimmed));
 	try_stitching(j, HR__STAGE_TRIMMED, j->trimmed.whole);
 }
 

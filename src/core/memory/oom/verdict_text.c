@@ -13,6 +13,7 @@ static void say(char *out, size_t capacity, const char *format, ...) __attribute
 static void say(char *out, size_t capacity, const char *format, ...)
 {
 	size_t used = strnlen(out, capacity);
+	HR_ASSERT(used < capacity);
 	va_list arguments;
 	va_start(arguments, format);
 	if (used < capacity) vsnprintf(out + used, capacity - used, format, arguments);
@@ -257,6 +258,7 @@ static void say_custom(const hr__judgement *j, hr_verdict *verdict)
 
 void hr__verdict_say(const hr__judgement *j, hr_verdict *verdict)
 {
+	HR_ASSERT(verdict->kind && !verdict->text[0] && !verdict->advice[0]);
 	switch (j->allocator->kind) {
 	case HR__KIND_BFC: say_bfc(j, verdict); break;
 	case HR__KIND_DIRECT: say_direct(j, verdict); break;

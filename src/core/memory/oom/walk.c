@@ -52,6 +52,7 @@ static void end_keep_open(const hr__walk *walk)
 
 static void take_hold(hr__walk *walk, hr__shard *shard)
 {
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock));
 	hr__caches_stop(walk->allocator);
 	hr__lock_take(&shard->lock);
 }
@@ -85,6 +86,7 @@ static void walk_shard(hr__walk *walk, hr__shard *shard, void (*visit)(void *, c
 
 void hr__walk_blocks(hr__walk *walk, void (*visit)(void *, const hr__chunk *), void *context)
 {
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock));
 	HR_ASSERT(!walk->foreign);
 	HR__EACH_SHARD(walk->allocator, shard) walk_shard(walk, shard, visit, context);
 }
@@ -98,6 +100,7 @@ static unsigned cursor_of(const hr__region_walk *region_walk)
 
 bool hr__region_walk_open(hr__walk *walk, unsigned which, uint32_t slot, hr__region_walk **out)
 {
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock) && which < 2);
 	hr__region_walk *region_walk = *out = &region_walks[which];
 	region_walk->walk = walk;
 	region_walk->slot = slot;
@@ -127,6 +130,7 @@ bool hr__region_walk_open(hr__walk *walk, unsigned which, uint32_t slot, hr__reg
  * *looked_at and stops when they are used up. *there says whether the chunk was reached. */
 static hr__chunk_id find(const hr__chunk *chunks, hr__chunk_id id, uint64_t address, uint32_t *looked_at, bool *there)
 {
+	HR_ASSERT(*looked_at < HR__VISIT_MAX);
 	for (*there = true; id; ++*looked_at) {
 		const hr__chunk *chunk = &chunks[id];
 		if (hr__chunk_address(chunk) <= address && address < hr__chunk_end(chunk)) return id;
@@ -168,6 +172,7 @@ static void fill(hr__region_walk *region_walk)
 
 bool hr__region_walk_next(hr__region_walk *region_walk, hr__region_piece *piece)
 {
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock));
 	while (region_walk->next == region_walk->count) {
 		region_walk->next = region_walk->count = 0;
 		if (region_walk->ended) return false;
@@ -184,6 +189,7 @@ bool hr__region_walk_next(hr__region_walk *region_walk, hr__region_piece *piece)
 
 void hr__region_walk_close(hr__region_walk *region_walk)
 {
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock));
 	region_walk->next = region_walk->count = 0;
 	if (region_walk->ended || !keep_open(region_walk->walk)) return;
 	hr__lock_take(&region_walk->shard->lock);

@@ -89,10 +89,10 @@ bool hr__meters_are_on(const hr__allocator *allocator)
 	return hr__load_relaxed(&allocator->cache_count) > 1 || hr__load_relaxed(&allocator->metered);
 }
 
-/* Removes the level that a meter may still have after its allocator ceased to be metered. False if the allocator is metered. With
- * meter_lock held. */
+/* Removes the level that a meter may still have after its allocator ceased to be metered. False if the allocator is metered. */
 static bool ends_level(const hr__allocator *allocator, hr__meter *meter)
 {
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	if (hr__meters_are_on(allocator)) return false;
 	hr__store_relaxed(&meter->level, HR__NO_LEVEL);
 	return true;
@@ -119,6 +119,7 @@ static int64_t active_bound(const hr__allocator *allocator)
 /* Sets [granted] to [least], or to active_bound if that is higher. With meter_lock held; pins continue meanwhile. */
 static void grant(hr__allocator *allocator, int64_t least)
 {
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	int64_t before = hr__load_relaxed(&allocator->granted), now;
 	do {
 		int64_t needed = active_bound(allocator);
@@ -130,10 +131,10 @@ static void grant(hr__allocator *allocator, int64_t least)
 	hr__owner_add(&allocator->usage->granted, now - before);
 }
 
-/* Lowers [granted] to active_bound. Never raises it: that is left to a pin that needs more (raise_granted). With meter_lock
- * held. */
+/* Lowers [granted] to active_bound. Never raises it: that is left to a pin that needs more (raise_granted). */
 static void lower_granted(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	int64_t before = hr__load_relaxed(&allocator->granted), now;
 	do {
 		int64_t needed = active_bound(allocator);
@@ -146,6 +147,7 @@ static void lower_granted(hr__allocator *allocator)
 
 static void add_levels(hr__allocator *allocator, int64_t bytes)
 {
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	hr__owner_add(&allocator->levels, bytes);
 	hr__owner_add(&allocator->usage->levels, bytes);
 }
@@ -169,6 +171,7 @@ static int64_t above_used(const hr__meter *meter)
 /* If the level is more than [most] above [used], lowers it to [keep] above [used]. */
 static bool lower(hr__meter *meter, int64_t most, int64_t keep)
 {
+	HR_ASSERT(most >= 0 && keep >= 0);
 	if (above_used(meter) <= most) return false;
 	hr__store_relaxed(&meter->level, hr__load_relaxed(&meter->used) + keep);
 	return true;
@@ -189,6 +192,7 @@ static bool other_threads_have_caches(const hr__allocator *allocator)
 
 static void wait_for_caches(const hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next)
 		if (cache->thread != hr__thread_self) hr__cache_wait_idle(cache);
 }
@@ -212,6 +216,7 @@ static bool any_of(hr__allocator *allocator, enum scope scope, bool (*each)(hr__
 /* Returns whether other threads must be interrupted, because a level was lowered. */
 static bool lower_all(hr__allocator *allocator, int64_t slack)
 {
+	HR_ASSERT(slack == 0 || slack == HR__SLACK);
 	bool lowered = false;
 	EACH_METER(allocator, meter, lowered |= lower(meter, slack, slack / 2));
 	return lowered && other_threads_have_caches(allocator);
@@ -226,6 +231,7 @@ static bool wait_all(hr__allocator *allocator, int64_t slack)
 
 static bool settle_all(hr__allocator *allocator, int64_t slack)
 {
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	EACH_METER(allocator, meter, settle(meter, slack));
 	sum_levels(allocator);
 	lower_granted(allocator);
@@ -235,6 +241,7 @@ static bool settle_all(hr__allocator *allocator, int64_t slack)
 /* With meter_lock held. No thread waits for that lock inside a busy section. */
 static void tighten_scope(hr__allocator *allocator, enum scope scope)
 {
+	HR_ASSERT(scope != NO_SCOPE);
 	int64_t slack = slack_of(allocator, scope);
 	if (any_of(allocator, scope, lower_all, slack)) {
 		hr__heavy_barrier();
@@ -320,6 +327,7 @@ static int64_t share_of(int64_t room, int64_t part)
 
 static bool mark(hr__meter *meter, uint32_t which, int64_t most)
 {
+	HR_ASSERT(which == FAR_ABOVE || which == ANY);
 	if (above_used(meter) <= most) return false;
 	if (hr__load_relaxed(&meter->lowering) < which) hr__store_relaxed(&meter->lowering, which);
 	return true;
@@ -331,9 +339,11 @@ struct marking {
 	int64_t most;
 };
 
-/* Marks the meters of a scope whose level is more than [most] above [used]. Returns whether there are any. With meter_lock held. */
+/* Marks the meters of a scope whose level is more than [most] above [used]. Returns whether there are any. */
 static bool mark_scope(hr__allocator *allocator, enum scope scope, const struct marking *marking)
 {
+	HR_ASSERT(scope != NO_SCOPE);
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	bool any = false;
 	hr__allocator *each = scope == DEVICE ? allocator->usage->first : allocator;
 	for (; each; each = scope == DEVICE ? each->next_on_device : NULL)
@@ -352,6 +362,7 @@ static void serve_mark(hr__allocator *allocator, hr__meter *meter)
 static void wait_for_others_to_lower(hr__allocator *allocator, const hr__meter *meter, hr__meter *other, int64_t bytes)
 {
 	int64_t missing;
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	enum scope scope = lacking(allocator, bytes, &missing);
 	if (scope == NO_SCOPE || !slack_of(allocator, scope)) return;
 	if (!mark_scope(allocator, scope, &(struct marking){ meter, ANY, HR__SLACK })) return;
@@ -384,6 +395,7 @@ static int64_t extra_of(hr__allocator *allocator, const hr__meter *meter, int64_
 /* Grants pins the room below the allocator's peak, but at most half of the room below the device's. */
 static void grant_share(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	const hr__usage *usage = allocator->usage;
 	int64_t granted = hr__load_relaxed(&allocator->granted), left = hr__load_relaxed(&allocator->peak_active) - granted;
 	if (device_tracks_active(usage)) {
@@ -402,9 +414,10 @@ static enum scope active_above(const hr__allocator *allocator)
 	return hr__load_relaxed(&allocator->granted) > hr__load_relaxed(&allocator->peak_active) ? ALLOCATOR : NO_SCOPE;
 }
 
-/* Raises the peaks to at least the sums of levels; levels of scope [tight] are tight already. With meter_lock held. */
+/* Raises the peaks to at least the sums of levels; levels of scope [tight] are tight already. */
 static void commit(hr__allocator *allocator, enum scope tight)
 {
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	hr__usage *usage = allocator->usage;
 	bool active = hr__load_relaxed(&allocator->active), device = device_tracks_active(usage);
 	if (hr__load_relaxed(&allocator->cache_count) > 1) hr__owner_max(&allocator->peak, hr__load_relaxed(&allocator->levels));
@@ -436,10 +449,12 @@ static void raise_level(hr__allocator *allocator, hr__meter *meter, int64_t need
 		add_levels(allocator, bytes);
 	}
 	commit(allocator, scope);
+	HR_ASSERT(hr__load_relaxed(&meter->level) >= needed);
 }
 
 void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, hr__meter *other, int64_t size)
 {
+	HR_ASSERT(size >= 0 && meter != other);
 	lock_meters(allocator);
 	int64_t needed = hr__load_relaxed(&meter->used) + size;
 	if (!ends_level(allocator, meter)) wait_for_others_to_lower(allocator, meter, other, needed - hr__load_relaxed(&meter->level));
@@ -481,6 +496,8 @@ void hr__meters_evaluate(hr__allocator *allocator)
 
 void hr__meters_exact(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
+	HR_ASSERT(hr__shards_are_locked(allocator) && (!allocator->caches || hr__caches_are_stopped(allocator)));
 	if (!hr__meters_are_on(allocator)) return;
 	EACH_METER(allocator, meter, hr__store_relaxed(&meter->level, hr__load_relaxed(&meter->used)));
 	sum_levels(allocator);
@@ -497,6 +514,7 @@ void hr__meters_update_peak(hr__allocator *allocator)
 int64_t hr__meters_sum(const hr__allocator *allocator)
 {
 	int64_t sum = 0;
+	HR_ASSERT(hr__lock_is_mine(&allocator->caches_lock) || hr__lock_is_mine(allocator->meter_lock));
 	for (const hr__shard *shard = allocator->shards; shard < allocator->shards + allocator->shard_max; shard++)
 		sum += hr__load_relaxed(&shard->meter.used);
 	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) sum += hr__load_relaxed(&cache->meter.used);
@@ -516,6 +534,7 @@ int64_t hr__meters_of_others(const hr__shard *shard, const hr__allocator *alloca
 
 void hr__meters_in_use(const hr__allocator *allocator, int64_t *in_use, int64_t *peak)
 {
+	HR_ASSERT(hr__lock_is_mine(&allocator->caches_lock));
 	const hr__cache *only = hr__load_relaxed(&allocator->cache_count) == 1 ? allocator->caches : NULL;
 	int64_t sum = hr__meters_of_others(NULL, allocator), used = 0, high = 0;
 	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) used += hr__load_relaxed(&cache->meter.used);
@@ -532,6 +551,7 @@ void hr__meters_in_use(const hr__allocator *allocator, int64_t *in_use, int64_t 
 static void account_alone(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t now)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(cache == allocator->caches && !cache->next);
 	int64_t rest = hr__meters_of_others(shard, allocator);
 	int64_t high = hr__load_relaxed(&shard->meter.used) + hr__load_relaxed(&cache->high);
 	hr__store_relaxed(&meter->used, now);
@@ -551,6 +571,8 @@ static bool should_lower(const hr__allocator *allocator, const hr__meter *meter,
 void hr__meter_account_any(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t bytes)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
+	HR_ASSERT(!bytes || !cache || cache->thread == hr__thread_self);
 	int64_t now = hr__load_relaxed(&meter->used) + bytes;
 	if (bytes) hr__stats_scope_note(allocator, cache, bytes);
 	hr__meter *other = !cache ? NULL : meter == &shard->meter ? &cache->meter : &shard->meter;
@@ -572,6 +594,7 @@ void hr__meters_begin_active(hr__allocator *allocator)
 	hr__shards_lock(allocator);
 	hr__lock_take(allocator->meter_lock);
 	hr__usage *usage = allocator->usage;
+	HR_ASSERT(allocator->kind == HR__KIND_BFC);
 	if (!hr__load_relaxed(&allocator->active)) {
 		const hr__cache *only = hr__load_relaxed(&allocator->cache_count) == 1 ? allocator->caches : NULL;
 		if (only) hr__owner_max(&allocator->peak, hr__meters_of_others(NULL, allocator) + hr__load_relaxed(&only->high));
@@ -593,6 +616,7 @@ static __attribute__((noinline)) void raise_granted(hr__allocator *allocator)
 	hr__cache_get(allocator); /* counts a thread that pins as a user of the allocator */
 	lock_meters(allocator);
 	int64_t missing;
+	HR_ASSERT(hr__load_relaxed(&allocator->active));
 	wait_for_others_to_lower(allocator, NULL, NULL, 0);
 	enum scope scope = lacking(allocator, 0, &missing);
 	if (scope != NO_SCOPE) tighten(allocator, scope);
@@ -602,6 +626,7 @@ static __attribute__((noinline)) void raise_granted(hr__allocator *allocator)
 
 void hr__meters_idle(hr__allocator *allocator, int64_t bytes)
 {
+	HR_ASSERT(hr__load_relaxed(&allocator->active) && !hr__lock_is_mine(allocator->meter_lock));
 	hr__fetch_add_seq_cst(&allocator->idle, bytes);
 	if (bytes < 0 && HR_UNLIKELY(active_bound(allocator) > hr__load_relaxed(&allocator->granted))) raise_granted(allocator);
 }
@@ -621,6 +646,7 @@ static bool uses_device(const hr__usage *usage, const hr__thread_state *thread, 
 
 static void note_device_error(hr__usage *usage)
 {
+	HR_ASSERT(hr__lock_is_mine(&usage->lock));
 	int64_t meters = 0;
 	if (hr__load_relaxed(&usage->threads) < 2) return;
 	EACH_ALLOCATOR(usage, allocator) meters += hr__load_relaxed(&allocator->cache_count) + hr__load_relaxed(&allocator->open_shards);
@@ -630,6 +656,7 @@ static void note_device_error(hr__usage *usage)
 void hr__meters_join(hr__allocator *allocator, hr__cache *cache)
 {
 	hr__usage *usage = allocator->usage;
+	HR_ASSERT(hr__lock_is_mine(&usage->lock));
 	if (!uses_device(usage, cache->thread, cache)) hr__store_relaxed(&usage->threads, hr__load_relaxed(&usage->threads) + 1);
 	note_device_error(usage);
 }
@@ -637,11 +664,14 @@ void hr__meters_join(hr__allocator *allocator, hr__cache *cache)
 void hr__meters_leave(hr__allocator *allocator, hr__cache *cache)
 {
 	hr__usage *usage = allocator->usage;
+	HR_ASSERT(hr__lock_is_mine(&usage->lock));
+	HR_ASSERT(hr__load_relaxed(&usage->threads) > 0);
 	if (!uses_device(usage, cache->thread, cache)) hr__store_relaxed(&usage->threads, hr__load_relaxed(&usage->threads) - 1);
 }
 
 void hr__meters_restart(hr__usage *usage)
 {
+	HR_ASSERT(hr__allocators_are_locked() && hr__lock_none_from(HR__RANK_CACHES));
 	hr__lock_take(&usage->lock);
 	hr__store_relaxed(&usage->peak_error, 0);
 	note_device_error(usage);

@@ -44,6 +44,7 @@ static void derive(hr_stats *stats)
 	if (stats->peak_bytes_active < stats->bytes_active) stats->peak_bytes_active = stats->bytes_active;
 	if (stats->bytes_reservable_limit < stats->bytes_reserved) stats->bytes_reservable_limit = stats->bytes_reserved;
 	stats->fragmentation = stats->bytes_free > 0 ? 1.0 - (double)stats->largest_free_block / (double)stats->bytes_free : 0.0;
+	HR_ASSERT(stats->bytes_free >= 0 && stats->bytes_active >= 0 && stats->num_live >= 0);
 }
 
 /* Adds the counters of one shard. */
@@ -129,9 +130,10 @@ static void read_custom(hr__allocator *allocator, hr_stats *stats)
 	stats->largest_free_block = believable(custom.largest_free);
 }
 
-/* Frees since the allocator was created. With caches_lock held. */
+/* Frees since the allocator was created. */
 static int64_t count_frees(const hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_is_mine(&allocator->caches_lock));
 	int64_t count = hr__load_acquire(&allocator->past_frees);
 	for (uint32_t i = 0; i < allocator->shard_max; i++) count += hr__load_acquire(&allocator->shards[i].stats.frees);
 	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) count += hr__load_acquire(&cache->frees);
@@ -193,6 +195,7 @@ hr_status hr_allocator_get_stats(hr_allocator handle, hr_stats *stats)
 
 hr__level hr__stats_level(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_CACHES));
 	hr__level level = { 0 };
 	hr__lock_take(&allocator->caches_lock);
 	hr__meters_in_use(allocator, &level.in_use, &level.peak);
@@ -210,6 +213,7 @@ static void max_of_threads(hr__atomic_i64 *to, int64_t value)
 
 void hr__step_peak_note(hr__allocator *allocator, int64_t bytes)
 {
+	HR_ASSERT(bytes >= 0);
 	max_of_threads(&allocator->step_peak, bytes);
 	max_of_threads(&allocator->usage->step_peak, bytes);
 }
@@ -234,6 +238,7 @@ static void add_counts(hr_stats *sum, const hr_stats *one)
 static void add_up(hr__allocator *allocator, void *context)
 {
 	hr_stats one, *sum = context;
+	HR_ASSERT(hr__allocators_are_locked());
 	snapshot(allocator, &one);
 	int64_t limit = sum->bytes_limit, reservable = sum->bytes_reservable_limit, largest = sum->largest_alloc_size;
 	int64_t largest_free = sum->largest_free_block;
@@ -308,6 +313,7 @@ hr_status hr_get_memory_info(const char *device_name, hr_memory_info *info)
 static void reset_one(hr__allocator *allocator, void *context)
 {
 	(void)context;
+	HR_ASSERT(hr__allocators_are_locked());
 	hr__caches_stop(allocator);
 	hr__shards_lock(allocator);
 	hr__lock_take(allocator->meter_lock);
@@ -383,6 +389,7 @@ void hr__stats_keep_tensors(hr__allocator *allocator, const hr__upper *upper)
 
 void hr__stats_keep_counts(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__allocators_are_locked() && !allocator->caches);
 	hr_stats last;
 	count(allocator, &last);
 	last.num_frees = last.num_live_at_reset + last.num_allocs - last.num_failed_allocs;

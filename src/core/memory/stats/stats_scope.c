@@ -5,6 +5,7 @@
 
 void hr__stats_scope_count(const hr__allocator *allocator, hr__thread_state *thread, int64_t bytes)
 {
+	HR_ASSERT(!thread || (thread == hr__thread_self && thread->scope_depth <= HR__SCOPES_MAX));
 	uint32_t device = hr__device_index(allocator->device);
 	for (uint32_t i = 0; thread && i < thread->scope_depth; i++) {
 		hr__scope_frame *frame = &thread->scopes[i];
@@ -19,6 +20,7 @@ void hr__stats_scope_count(const hr__allocator *allocator, hr__thread_state *thr
 /* Updates [watch] in the caches that the thread has; later caches set it when they join. */
 static void watch_changed(hr__thread_state *thread)
 {
+	HR_ASSERT(thread == hr__thread_self);
 	for (uint32_t slot = 0; slot < HR__ALLOCATORS_MAX; slot++)
 		if (thread->caches[slot]) hr__store_relaxed(&thread->caches[slot]->watch, thread->scope_depth != 0);
 }

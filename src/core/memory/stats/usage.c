@@ -7,13 +7,15 @@ hr__usage hr__usages[HR__MAX_DEVICES];
 
 void hr__usage_prepare(hr__usage *usage)
 {
+	HR_ASSERT(hr__allocators_are_locked());
 	if (!usage->lock.rank) hr__lock_init(&usage->lock, HR__RANK_METER);
 }
 
-/* Starts the sums over all allocators when the device gets its second one. With the registry's lock held. */
+/* Starts the sums over all allocators when the device gets its second one. */
 static void start_sharing(hr__allocator *first)
 {
 	hr__usage *usage = first->usage;
+	HR_ASSERT(hr__allocators_are_locked() && !first->next_on_device);
 	int64_t in_use, peak;
 	hr__caches_stop(first);
 	hr__shards_lock(first);
@@ -33,6 +35,7 @@ static void start_sharing(hr__allocator *first)
 void hr__usage_join(hr__allocator *allocator)
 {
 	hr__usage *usage = allocator->usage;
+	HR_ASSERT(hr__allocators_are_locked() && !allocator->caches && !allocator->next_on_device);
 	uint32_t count = hr__load_relaxed(&usage->allocators);
 	if (count == 1 && !hr__load_relaxed(&usage->shared)) start_sharing(usage->first);
 	hr__shards_lock(allocator); /* hr__meters_exact expects the locks, though no other thread uses the allocator yet */
@@ -49,10 +52,15 @@ void hr__usage_join(hr__allocator *allocator)
 void hr__usage_leave(hr__allocator *allocator)
 {
 	hr__usage *usage = allocator->usage;
+	HR_ASSERT(hr__allocators_are_locked() && !allocator->caches);
+	HR_ASSERT(hr__load_relaxed(&usage->allocators) > 0);
 	hr__stats_keep_counts(allocator);
 	hr__lock_take(&usage->lock);
 	hr__allocator **at = &usage->first;
-	while (*at != allocator) at = &(*at)->next_on_device;
+	while (*at != allocator) {
+		HR_ASSERT(*at);
+		at = &(*at)->next_on_device;
+	}
 	*at = allocator->next_on_device;
 	hr__owner_add(&usage->levels, -hr__load_relaxed(&allocator->levels));
 	hr__owner_add(&usage->granted, -hr__load_relaxed(&allocator->granted));
@@ -74,5 +82,8 @@ void hr__usage_leave(hr__allocator *allocator)
 
 void hr__usages_reset(void)
 {
-	for (uint32_t i = 0; i < HR__MAX_DEVICES; i++) memset(&hr__usages[i], 0, sizeof hr__usages[i]);
+	for (uint32_t i = 0; i < HR__MAX_DEVICES; i++) {
+		HR_ASSERT(hr__forked || !hr__usages[i].first);
+		memset(&hr__usages[i], 0, sizeof hr__usages[i]);
+	}
 }
