@@ -249,7 +249,7 @@ static void creation_fails(void)
 			bool met = hr_backend_calls() >= nth;
 			hr_backend_fail_nth(0, false, HR_OK);
 			if (status != HR_OK) CHECK_EQ(allocator.id, 0);
-			else CHECK_STATUS(HR_OK, hr_allocator_close(allocator));
+			else CHECK_STATUS(HR_OK, hr_allocator_destroy(allocator));
 			CHECK_EQ(hr__page_pool_reserved(device), 0);
 			if (!met) CHECK_STATUS(HR_OK, status);
 			if (!met) break;

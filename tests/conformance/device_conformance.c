@@ -162,16 +162,16 @@ static void copies_carry_bytes(void)
 	for (uint64_t offset = 0; offset < 3; offset++) {
 		size_t bytes = a.bytes - 3;
 		memset(back, 0, sizeof back);
-		CHECK_STATUS(HR_OK, hr_copy(handle, at(&a, offset), out, bytes, HR_COPY_TO_DEVICE, 0));
-		CHECK_STATUS(HR_OK, hr_copy(handle, at(&b, 1), at(&a, offset), bytes, HR_COPY_ON_DEVICE, 0));
-		CHECK_STATUS(HR_OK, hr_copy(handle, back, at(&b, 1), bytes, HR_COPY_TO_HOST, 0));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, at(&a, offset), out, bytes, HR_COPY_TO_DEVICE, 0));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, at(&b, 1), at(&a, offset), bytes, HR_COPY_ON_DEVICE, 0));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, back, at(&b, 1), bytes, HR_COPY_TO_HOST, 0));
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, 0));
 		if (now->real) CHECK_BYTES(out, back, bytes);
 		CHECK_EQ(back[bytes], 0);
 	}
-	CHECK_STATUS(HR_OK, hr_fill(handle, at(&a, 0), 0xA5, a.bytes, 0));
-	CHECK_STATUS(HR_OK, hr_fill(handle, at(&a, 1), 0x5A, a.bytes - 2, 0));
-	CHECK_STATUS(HR_OK, hr_copy(handle, back, at(&a, 0), a.bytes, HR_COPY_TO_HOST, 0));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, at(&a, 0), 0xA5, a.bytes, 0));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, at(&a, 1), 0x5A, a.bytes - 2, 0));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, back, at(&a, 0), a.bytes, HR_COPY_TO_HOST, 0));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, 0));
 	for (uint64_t i = 0; now->real && i < a.bytes; i++) CHECK_EQ(back[i], i == 0 || i == a.bytes - 1 ? 0xA5 : 0x5A);
 	give(&a);
@@ -199,7 +199,7 @@ static void remapping_keeps_bytes(void)
 	CHECK_EQ(there % hr__device_map_alignment(device), 0);
 	CHECK_STATUS(HR_OK, hr__device_map(device, here, pages, COUNT));
 	for (uint32_t i = 0; i < COUNT; i++) {
-		CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)(here + i * page()), (unsigned char)(i + 1), page(), 0));
+		CHECK_STATUS(HR_OK, hr_stream_fill(handle, (void *)(uintptr_t)(here + i * page()), (unsigned char)(i + 1), page(), 0));
 		mixed[i] = pages[order[i]];
 	}
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, 0));
@@ -208,7 +208,7 @@ static void remapping_keeps_bytes(void)
 	CHECK_STATUS(HR_OK, hr__device_unmap(device, here + 2 * page(), COUNT - 2));
 	CHECK_STATUS(HR_OK, hr__device_map(device, there + page(), mixed, 4));
 	CHECK_STATUS(HR_OK, hr__device_map(device, there + 5 * page(), mixed + 4, 1));
-	CHECK_STATUS(HR_OK, hr_copy(handle, seen, (void *)(uintptr_t)(there + page()), bytes, HR_COPY_TO_HOST, 0));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, seen, (void *)(uintptr_t)(there + page()), bytes, HR_COPY_TO_HOST, 0));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, 0));
 	for (uint64_t i = 0; now->real && i < bytes; i += 97) {
 		value = (unsigned char)(order[i / page()] + 1);
@@ -238,7 +238,7 @@ static void many_pages_in_one_call(void)
 	CHECK_STATUS(HR_OK, hr__page_pool_take(device, count, pages));
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, count * page(), &address));
 	CHECK_STATUS(HR_OK, hr__device_map(device, address, pages, count));
-	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)address, 1, count * page(), 0));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, (void *)(uintptr_t)address, 1, count * page(), 0));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, 0));
 	CHECK_STATUS(HR_OK, hr__device_unmap(device, address, count));
 	CHECK_STATUS(HR_OK, hr__device_release(device, address, count * page()));
@@ -256,28 +256,28 @@ static void bad_work_is_refused(void)
 	char host[64] = "";
 	memory a;
 	CHECK_STATUS(HR_OK, get(256, &a));
-	CHECK_STATUS(HR_OK, hr_copy(handle, NULL, NULL, 0, HR_COPY_TO_DEVICE, 0));
-	CHECK_STATUS(HR_OK, hr_fill(handle, NULL, 1, 0, 0));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_copy(handle, NULL, host, 1, HR_COPY_TO_DEVICE, 0));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_copy(handle, host, NULL, 1, HR_COPY_TO_HOST, 0));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_copy(handle, at(&a, 0), host, 64, (hr_copy_kind)0, 0));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_copy(handle, at(&a, 0), host, 64, (hr_copy_kind)4, 0));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_copy(handle, at(&a, 0), host, SIZE_MAX, HR_COPY_TO_DEVICE, 0));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_copy(handle, at(&a, 0), at(&a, 63), 64, HR_COPY_ON_DEVICE, 0));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_copy(handle, at(&a, 63), at(&a, 0), 64, HR_COPY_ON_DEVICE, 0));
-	CHECK_STATUS(HR_OK, hr_copy(handle, at(&a, 64), at(&a, 0), 64, HR_COPY_ON_DEVICE, 0));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_copy(handle, at(&a, 0), host, 64, HR_COPY_TO_DEVICE, 63));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_copy(handle, at(&a, 0), host, 64, HR_COPY_TO_DEVICE, 64));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_copy(handle, at(&a, 0), host, 64, HR_COPY_TO_DEVICE, UINT32_MAX));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fill(handle, NULL, 1, 1, 0));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fill(handle, at(&a, 0), 1, SIZE_MAX, 0));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fill(handle, at(&a, 0), 1, 1, 5));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, NULL, NULL, 0, HR_COPY_TO_DEVICE, 0));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, NULL, 1, 0, 0));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_copy(handle, NULL, host, 1, HR_COPY_TO_DEVICE, 0));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_copy(handle, host, NULL, 1, HR_COPY_TO_HOST, 0));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_copy(handle, at(&a, 0), host, 64, (hr_copy_kind)0, 0));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_copy(handle, at(&a, 0), host, 64, (hr_copy_kind)4, 0));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_copy(handle, at(&a, 0), host, SIZE_MAX, HR_COPY_TO_DEVICE, 0));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_copy(handle, at(&a, 0), at(&a, 63), 64, HR_COPY_ON_DEVICE, 0));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_copy(handle, at(&a, 63), at(&a, 0), 64, HR_COPY_ON_DEVICE, 0));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, at(&a, 64), at(&a, 0), 64, HR_COPY_ON_DEVICE, 0));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_copy(handle, at(&a, 0), host, 64, HR_COPY_TO_DEVICE, 63));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_copy(handle, at(&a, 0), host, 64, HR_COPY_TO_DEVICE, 64));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_copy(handle, at(&a, 0), host, 64, HR_COPY_TO_DEVICE, UINT32_MAX));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_fill(handle, NULL, 1, 1, 0));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_fill(handle, at(&a, 0), 1, SIZE_MAX, 0));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_fill(handle, at(&a, 0), 1, 1, 5));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_synchronize(handle, 7));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_destroy(handle, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_destroy(handle, 9));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_wait_stream(handle, 0, 9));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_wait_stream(handle, 9, 0));
-	CHECK_STATUS(HR_CLOSED, hr_fill((hr_device){ 0 }, at(&a, 0), 1, 1, 0));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_stream_fill((hr_device){ 0 }, at(&a, 0), 1, 1, 0));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, 0));
 	give(&a);
 }
@@ -326,7 +326,7 @@ static void test_misuse_of_pages_is_caught(void)
 /* The error of a copy may be returned by the call or by the next wait for the stream; after that, the device works again. */
 static hr_status copy_and_wait(uint64_t to, const void *from, size_t bytes)
 {
-	hr_status status = hr_copy(handle, (void *)(uintptr_t)to, from, bytes, HR_COPY_TO_DEVICE, 0);
+	hr_status status = hr_stream_copy(handle, (void *)(uintptr_t)to, from, bytes, HR_COPY_TO_DEVICE, 0);
 	hr_status waited = hr_stream_synchronize(handle, 0);
 	return status != HR_OK ? status : waited;
 }
@@ -368,8 +368,8 @@ static void host_memory_works(void)
 	if (now->real) memset(block, 1, 100000);
 	memory a;
 	CHECK_STATUS(HR_OK, get(1000, &a));
-	CHECK_STATUS(HR_OK, hr_copy(handle, at(&a, 0), block, 1000, HR_COPY_TO_DEVICE, 0));
-	CHECK_STATUS(HR_OK, hr_copy(handle, (char *)block + 5000, at(&a, 0), 1000, HR_COPY_TO_HOST, 0));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, at(&a, 0), block, 1000, HR_COPY_TO_DEVICE, 0));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, (char *)block + 5000, at(&a, 0), 1000, HR_COPY_TO_HOST, 0));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, 0));
 	give(&a);
 	CHECK_STATUS(HR_OK, hr__call_host_free(device->physical, block, 100000));
@@ -407,16 +407,16 @@ static void host_pages_take_turns_at_an_address(void)
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, bytes, &aside));
 	CHECK_STATUS(HR_OK, hr__device_map_host(device, aside, pages, COUNT));
 	void *there = (void *)(uintptr_t)aside;
-	CHECK_STATUS(HR_OK, hr_copy(handle, at(&block, 0), first, bytes, HR_COPY_TO_DEVICE, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_copy(handle, there, at(&block, 0), bytes, HR_COPY_ON_DEVICE, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_copy(handle, at(&block, 0), second, bytes, HR_COPY_TO_DEVICE, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, at(&block, 0), first, bytes, HR_COPY_TO_DEVICE, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, there, at(&block, 0), bytes, HR_COPY_ON_DEVICE, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, at(&block, 0), second, bytes, HR_COPY_TO_DEVICE, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
 
 	CHECK_STATUS(HR_OK, hr__device_unmap(device, aside, COUNT));
 	CHECK_STATUS(HR_OK, hr__device_unmap(device, block.address, COUNT));
 	CHECK_STATUS(HR_OK, hr__device_map_host(device, block.address, pages, COUNT));
-	CHECK_STATUS(HR_OK, hr_copy(handle, seen, at(&block, 0), bytes, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_fill(handle, at(&block, page()), 7, page(), HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, seen, at(&block, 0), bytes, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, at(&block, page()), 7, page(), HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
 	CHECK_BYTES(seen, first, bytes);
 	memset(first + page(), 7, page());
@@ -424,11 +424,11 @@ static void host_pages_take_turns_at_an_address(void)
 	CHECK_STATUS(HR_OK, hr__device_unmap(device, block.address, COUNT));
 	CHECK_STATUS(HR_OK, hr__device_map_host(device, aside, pages, COUNT));
 	CHECK_STATUS(HR_OK, hr__device_map(device, block.address, block.pages, COUNT));
-	CHECK_STATUS(HR_OK, hr_copy(handle, seen, at(&block, 0), bytes, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, seen, at(&block, 0), bytes, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
 	CHECK_BYTES(seen, second, bytes);
-	CHECK_STATUS(HR_OK, hr_copy(handle, at(&block, 0), there, bytes, HR_COPY_ON_DEVICE, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_copy(handle, seen, at(&block, 0), bytes, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, at(&block, 0), there, bytes, HR_COPY_ON_DEVICE, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, seen, at(&block, 0), bytes, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
 	CHECK_BYTES(seen, first, bytes);
 

@@ -33,7 +33,7 @@ static void set_up_no_card(void)
 	hr_cuda_options options;
 	CHECK_STATUS(HR_OK, hr_cuda_options_init(&options));
 	options.enabled = false;
-	CHECK_STATUS(HR_OK, hr_configure_cuda(&options));
+	CHECK_STATUS(HR_OK, hr_cuda_configure(&options));
 }
 
 /* Retains the card's context in this process, like any program that uses CUDA. Otherwise each test that reopens the device would
@@ -57,7 +57,7 @@ static void set_up_cuda(void)
 {
 	hr_cuda_options options;
 	CHECK_STATUS(HR_OK, hr_cuda_options_init(&options));
-	CHECK_STATUS(HR_OK, hr_configure_cuda(&options));
+	CHECK_STATUS(HR_OK, hr_cuda_configure(&options));
 	keep_context();
 }
 
@@ -68,7 +68,7 @@ static void set_up_emulated(void)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
 	options.memory_bytes = (4 << 20) + 5; /* not a whole number of pages */
 	options.page_bytes = 64 << 10;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
 }
 
 static void set_up_emulated_link(void)
@@ -79,7 +79,7 @@ static void set_up_emulated_link(void)
 	options.memory_bytes = 64 << 20;
 	options.link_bytes_per_s = UINT64_C(2000000000);
 	options.kernel_latency_ns = 5000;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
 }
 
 static void set_up_simulated(uint64_t memory_bytes, uint64_t page_bytes)
@@ -88,7 +88,7 @@ static void set_up_simulated(uint64_t memory_bytes, uint64_t page_bytes)
 	hr_simulated_options_init(&options);
 	options.memory_bytes = memory_bytes;
 	options.page_bytes = page_bytes;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
 }
 
 static void set_up_simulated_small(void)

@@ -34,7 +34,7 @@ static void test_message_is_what_failed_last(void)
 	CHECK_STR(hr_last_message(), "");
 	CHECK_STATUS(HR_IO, hr__fail(HR_IO, "file %s, byte %d", "a.trace", 7));
 	CHECK_STR(hr_last_message(), "file a.trace, byte 7");
-	CHECK_STATUS(HR_CLOSED, hr__fail_in(HR_CLOSED, "allocator %d", 3));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr__fail_in(HR_INVALID_HANDLE, "allocator %d", 3));
 	CHECK_STR(hr_last_message(), "allocator 3: file a.trace, byte 7");
 	hr__last_clear();
 	CHECK_STR(hr_last_message(), "");

@@ -11,7 +11,7 @@ static hr__device *simulated(uint64_t memory, uint64_t page)
 	hr_simulated_options_init(&options);
 	options.memory_bytes = memory;
 	options.page_bytes = page;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
 	CHECK_STATUS(HR_OK, hr__device_named("SIM:0", &device));
 	return device;
 }
@@ -190,8 +190,8 @@ static void test_a_full_card_makes_its_other_parts_give_idle_pages_up(void)
 	hr_simulated_options_init(&options);
 	options.memory_bytes = 32 * 256;
 	options.page_bytes = 256;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("SIM:0", (uint64_t[]){ 16 * 256, 15 * 256, 256 }, 3)); /* the third is never used */
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
+	CHECK_STATUS(HR_OK, hr_device_set_logical("SIM:0", (uint64_t[]){ 16 * 256, 15 * 256, 256 }, 3)); /* the third is never used */
 	CHECK_STATUS(HR_OK, hr__device_named("SIM:0", &first));
 	CHECK_STATUS(HR_OK, hr__device_named("SIM:1", &second));
 	CHECK_STATUS(HR_OK, hr__page_pool_take(first, 16, pages));

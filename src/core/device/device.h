@@ -35,7 +35,7 @@ typedef struct hr__device hr__device;
 
 /* ---- registry ---- */
 
-/* The logical device of a handle, opened on first use. On failure returns NULL, sets *why to HR_CLOSED, HR_FORKED or the reason why
+/* The logical device of a handle, opened on first use. On failure returns NULL, sets *why to HR_INVALID_HANDLE, HR_FORKED or the reason why
  * the device cannot be opened, and sets the message. Cheap: acquires no lock once the device is open. Until then it may acquire the
  * registry's lock, so the caller must hold no lock; the same goes for hr__device_named and hr__device_gpu. */
 HR__SHARED hr__device *hr__device_of(hr_device device, hr_status *why);
@@ -183,7 +183,7 @@ hr_status hr__device_wait_idle(hr__device *device, uint64_t mask, uint64_t epoch
 hr_status hr__device_mark(hr__device *device, hr_stream stream, uint64_t *epoch);
 
 /* Completion time of the work before mark [epoch] of [stream], in ns on a clock of the device with an arbitrary zero, comparable
- * only between marks. HR_NOT_READY while the work is unfinished; HR_CLOSED when the mark is unknown or no longer kept;
+ * only between marks. HR_NOT_READY while the work is unfinished; HR_INVALID_HANDLE when the mark is unknown or no longer kept;
  * HR_UNSUPPORTED on devices without event times. About 3 us on a GPU. Does not block. */
 hr_status hr__device_mark_time(hr__device *device, hr_stream stream, uint64_t epoch, uint64_t *ns);
 

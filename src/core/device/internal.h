@@ -20,7 +20,7 @@
 
 #define HR__MAX_LISTED (HR__MAX_DEVICES / 2) /* devices that lists show; the other half is for the pinned memory of each */
 #define HR__MAX_PARTS 16u                    /* logical devices of one physical device */
-#define HR__MAX_USER_BACKENDS 8u             /* accepted by hr_register_backend */
+#define HR__MAX_USER_BACKENDS 8u             /* accepted by hr_backend_register */
 #define HR__MAX_SOURCES (HR__MAX_USER_BACKENDS + 4u)
 #define HR__POOL_BLOCKS 22u /* blocks of a page table: 1,024 ids in the first, doubling from block to block; below 2^32 in total */
 #define HR__NO_PAGE UINT32_MAX /* ends a list of page ids */
@@ -76,7 +76,7 @@ struct hr__physical {
 	uint32_t part_count;  /* logical devices, once they are created */
 	hr__device *parts[HR__MAX_PARTS];
 	hr__device *pinned;   /* its pinned host memory; NULL = not created yet */
-	uint32_t split_count; /* parts configured by hr_set_logical_devices; 0 = one, without a limit of its own */
+	uint32_t split_count; /* parts configured by hr_device_set_logical; 0 = one, without a limit of its own */
 	uint64_t split[HR__MAX_PARTS];
 };
 

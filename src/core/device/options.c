@@ -249,12 +249,12 @@ uint64_t hr__options_limit_from_environment(uint64_t page)
 	return UINT64_MAX;
 }
 
-HR_API hr_status hr_configure_cuda(const hr_cuda_options *options)
+HR_API hr_status hr_cuda_configure(const hr_cuda_options *options)
 {
 	hr_cuda_options whole;
 	hr__last before = hr__last_get();
 	if (cuda_initial(&whole) != HR_OK) hr__last_set(&before); /* the options that are given count, not the environment's */
-	hr_status status = hr__struct_in(&hr__struct_cuda_options, "hr_configure_cuda", &whole, options);
+	hr_status status = hr__struct_in(&hr__struct_cuda_options, "hr_cuda_configure", &whole, options);
 	if (status == HR_OK) status = hr__options_check_cuda(&whole);
 	return status == HR_OK ? hr__registry_set_cuda(&whole) : status;
 }
@@ -281,12 +281,12 @@ HR_API hr_status hr_emulated_options_init_sized(hr_emulated_options *options, si
 	return status;
 }
 
-HR_API hr_status hr_configure_emulated(const hr_emulated_options *options)
+HR_API hr_status hr_emulated_configure(const hr_emulated_options *options)
 {
 	hr_emulated_options whole;
 	hr__last before = hr__last_get();
 	if (emulated_initial(&whole) != HR_OK) hr__last_set(&before);
-	hr_status status = hr__struct_in(&hr__struct_emulated_options, "hr_configure_emulated", &whole, options);
+	hr_status status = hr__struct_in(&hr__struct_emulated_options, "hr_emulated_configure", &whole, options);
 	if (status == HR_OK) status = hr__options_check_emulated(&whole);
 	return status == HR_OK ? hr__registry_set_emulated(&whole) : status;
 }
@@ -303,11 +303,11 @@ HR_API void hr_simulated_options_init_sized(hr_simulated_options *options, size_
 	hr__struct_init(&hr__struct_simulated_options, options, struct_size, &initial);
 }
 
-HR_API hr_status hr_configure_simulated(const hr_simulated_options *options)
+HR_API hr_status hr_simulated_configure(const hr_simulated_options *options)
 {
 	hr_simulated_options whole;
 	hr_simulated_options_init(&whole);
-	hr_status status = hr__struct_in(&hr__struct_simulated_options, "hr_configure_simulated", &whole, options);
+	hr_status status = hr__struct_in(&hr__struct_simulated_options, "hr_simulated_configure", &whole, options);
 	if (status == HR_OK) status = hr__options_check_simulated(&whole);
 	return status == HR_OK ? hr__registry_set_simulated(&whole) : status;
 }

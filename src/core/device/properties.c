@@ -120,7 +120,7 @@ bool hr__device_is_limited(const hr__device *device)
 const char *hr__device_limit_setting(const hr__device *device)
 {
 	if (device->pinned_for) return "host_limit";
-	return hr__device_limit(device) < device->uncapped ? "HEADROOM_LIMIT in the environment" : "memory_limit of hr_set_logical_devices";
+	return hr__device_limit(device) < device->uncapped ? "HEADROOM_LIMIT in the environment" : "memory_limit of hr_device_set_logical";
 }
 
 uint64_t hr__device_reservable(const hr__device *device)

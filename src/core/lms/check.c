@@ -5,7 +5,7 @@
  * again.
  *
  * Byte counters change together with a claim, except those of pins: a pin is counted after its tensor's word changes, and an unpin
- * before. So a difference there is an error only if no thread is inside hr_pin_all or hr_unpin_all. Each thread has a flag for that
+ * before. So a difference there is an error only if no thread is inside hr_tensor_pin_all or hr_tensor_unpin_all. Each thread has a flag for that
  * (hr__cache.pinning), which nothing else reads. */
 #include "core/lms/lms.h"
 #include "core/memory/bfc/tensor_block.h"

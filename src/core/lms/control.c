@@ -230,12 +230,12 @@ bool hr_get_lms_defrag_enabled(void)
 
 /* ---- policies ---- */
 
-hr_status hr_register_lms_policy(const char *name, const hr_lms_policy *policy, void *user)
+hr_status hr_lms_policy_register(const char *name, const hr_lms_policy *policy, void *user)
 {
 	if (!name || !name[0] || strlen(name) >= sizeof all.policies[0].name)
 		return hr__fail(HR_INVALID_ARGUMENT, "the name of a policy must have 1 to 31 bytes");
 	hr_lms_policy whole = { .struct_size = sizeof whole };
-	hr_status status = hr__struct_in(&hr__struct_lms_policy, "hr_register_lms_policy", &whole, policy);
+	hr_status status = hr__struct_in(&hr__struct_lms_policy, "hr_lms_policy_register", &whole, policy);
 	if (status) return status;
 	if (!whole.score) return hr__fail(HR_INVALID_ARGUMENT, "policy \"%s\": score is missing", name);
 	hr__lock_take(&all.lock);
@@ -268,7 +268,7 @@ static hr_status set_policy(hr__lms *lms, const char *name)
 	}
 	hr__lock_release(&all.lock);
 	if (lms->policy.score) return HR_OK;
-	return hr__fail(HR_INVALID_ARGUMENT, "there is no policy \"%.40s\"; there are learned, lru, and what hr_register_lms_policy was given", name);
+	return hr__fail(HR_INVALID_ARGUMENT, "there is no policy \"%.40s\"; there are learned, lru, and what hr_lms_policy_register was given", name);
 }
 
 /* ---- contexts ---- */
@@ -717,7 +717,7 @@ static hr_status in_use(hr__allocator *allocator)
 	hr__lms *lms = hr__load_acquire(&allocator->lms);
 	int64_t count = hr__load_relaxed(&lms->stats.num_tensors);
 	if (!count) return HR_OK;
-	return hr__fail(HR_IN_USE, "%s still has %lld tensor%s; destroy them, or use hr_allocator_close_all", allocator->name, (long long)count,
+	return hr__fail(HR_IN_USE, "%s still has %lld tensor%s; destroy them, or use hr_allocator_destroy_all", allocator->name, (long long)count,
 	                hr__plural((uint64_t)count));
 }
 

@@ -124,7 +124,7 @@ hr_status hr__shadow_store(hr__tensor *tensor, hr__host_copy *copy)
 	if (!status) status = map_shadow(tensor, IN_OWN_RANGE);
 	if (status) return status;
 	uint64_t own_range = tensor->shadow->own_range;
-	status = hr_copy(lms->device_handle, (void *)(uintptr_t)own_range, (void *)(uintptr_t)tensor->address, tensor->bytes,
+	status = hr_stream_copy(lms->device_handle, (void *)(uintptr_t)own_range, (void *)(uintptr_t)tensor->address, tensor->bytes,
 	                 HR_COPY_ON_DEVICE, lms->out_stream);
 	if (status) return status;
 	hr__host_count(lms->host, (int64_t)tensor->bytes);
@@ -137,7 +137,7 @@ hr_status hr__shadow_load(hr__tensor *tensor)
 	hr__lms *lms = tensor->lms;
 	hr_status status = map_shadow(tensor, IN_OWN_RANGE);
 	if (status) return status;
-	return hr_copy(lms->device_handle, (void *)(uintptr_t)tensor->address, (void *)(uintptr_t)tensor->shadow->own_range,
+	return hr_stream_copy(lms->device_handle, (void *)(uintptr_t)tensor->address, (void *)(uintptr_t)tensor->shadow->own_range,
 	               tensor->bytes, HR_COPY_ON_DEVICE, lms->in_stream);
 }
 

@@ -146,10 +146,10 @@ static inline uint64_t hr__word_with_place(uint64_t word, enum hr__place place)
 #define HR__TENSOR_BLOCKS_MAX ((1u << 24) / HR__TENSOR_BLOCK)
 extern _Atomic(hr__tensor *) hr__tensor_blocks[HR__TENSOR_BLOCKS_MAX];
 
-/* Sets the message for a handle that names no tensor. Returns HR_CLOSED or HR_FORKED. */
+/* Sets the message for a handle that names no tensor. Returns HR_INVALID_HANDLE or HR_FORKED. */
 hr_status hr__tensor_fail_missing(hr_tensor handle);
 
-/* The record of a handle; NULL (message set, HR_CLOSED or HR_FORKED in *why) if the handle names no tensor. The record stays
+/* The record of a handle; NULL (message set, HR_INVALID_HANDLE or HR_FORKED in *why) if the handle names no tensor. The record stays
  * readable whatever happens to the tensor; check its word. Inline, because each pin and unpin calls it three times. */
 static inline hr__tensor *hr__tensor_of(hr_tensor handle, hr_status *why)
 {
@@ -167,7 +167,7 @@ static inline hr__tensor *hr__tensor_of(hr_tensor handle, hr_status *why)
 hr_tensor hr__tensor_handle(const hr__tensor *tensor, uint64_t word);
 /* Whether the tensor with index [owner] - 1 could be evicted now. Its blocks store [owner] (hr__block_own). */
 bool hr__tensor_is_evictable(uint32_t owner);
-hr_status hr__tensor_fail_closed(hr_tensor handle); /* sets the message; returns HR_CLOSED */
+hr_status hr__tensor_fail_closed(hr_tensor handle); /* sets the message; returns HR_INVALID_HANDLE */
 /* "tensor 12 (512.0 MiB, op matmul)" */
 const char *hr__tensor_name(const hr__tensor *tensor, char *out, size_t capacity);
 #define HR__TENSOR_NAME 160u

@@ -3,7 +3,7 @@
  * Pinning a resident tensor is one compare-and-swap on its state word; the only other shared writes are the byte counters. The slow
  * cases are rare: allocating memory for a new tensor, restoring an evicted one, invalidating a host copy on write.
  *
- * hr_pin_all is atomic: it pins every tensor or none, and on failure releases what it pinned. A thread that holds no other pins
+ * hr_tensor_pin_all is atomic: it pins every tensor or none, and on failure releases what it pinned. A thread that holds no other pins
  * then waits for unpins and retries; this cannot deadlock, because no thread can be waiting for it. A thread that already holds
  * pins fails immediately, because two such threads could deadlock. A call that would not fit even if all other threads unpinned
  * fails immediately, too. */
@@ -201,7 +201,7 @@ static hr_status wait_on_host(hr__tensor *tensor, hr_tensor handle, hr_access ac
 	hr__lms *lms = tensor->lms;
 	void *ignored;
 	int64_t waits = 0;
-	hr_status status = hr_tensor_address(handle, &ignored);
+	hr_status status = hr_tensor_get_address(handle, &ignored);
 	uint64_t came = hr__load_relaxed(&tensor->restore_epoch),
 			 copied = access == HR_READ ? 0 : hr__load_relaxed(&tensor->copy_epoch);
 	uint64_t begin = hr__load_relaxed(&tensor->just_restored) && hr__exchange_acquire(&tensor->just_restored, 0)
@@ -529,7 +529,7 @@ static hr_status pin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_
 	return HR_OK;
 }
 
-hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
+hr_status hr_tensor_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
 {
 	hr__lms *lms = NULL;
 	hr_status status = check_call(pins, count, stream, true, &lms);
@@ -543,7 +543,7 @@ hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
 hr_status hr_tensor_pin(hr_tensor tensor, hr_access access, hr_stream stream)
 {
 	hr_pin pin = { tensor, access };
-	return hr_pin_all(&pin, 1, stream);
+	return hr_tensor_pin_all(&pin, 1, stream);
 }
 
 static hr_status fail_not_pinned(const hr__tensor *tensor)
@@ -654,7 +654,7 @@ static hr_status unpin_checked(hr__lms *lms, const hr_pin *pins, size_t count, h
 	return found;
 }
 
-hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream)
+hr_status hr_tensor_unpin_all(const hr_pin *pins, size_t count, hr_stream stream)
 {
 	hr__lms *lms = NULL;
 	hr_status status = check_call(pins, count, stream, false, &lms);
@@ -669,15 +669,15 @@ hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream)
 hr_status hr_tensor_unpin(hr_tensor tensor, hr_stream stream)
 {
 	hr_pin pin = { tensor, HR_READ };
-	return hr_unpin_all(&pin, 1, stream);
+	return hr_tensor_unpin_all(&pin, 1, stream);
 }
 
-hr_status hr_tensor_address(hr_tensor handle, void **out)
+hr_status hr_tensor_get_address(hr_tensor handle, void **out)
 {
 	hr_status status = HR_OK;
 	hr__tensor *tensor = hr__tensor_of(handle, &status);
 	if (!tensor) return status;
-	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_address: out is NULL");
+	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_get_address: out is NULL");
 	for (unsigned attempt = 0; !status; attempt++) {
 		uint64_t word = hr__load_acquire(&tensor->word);
 		if (word >> 32 != handle.id >> 32) return hr__tensor_fail_closed(handle);

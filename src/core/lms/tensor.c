@@ -74,8 +74,8 @@ static struct {
 
 hr_status hr__tensor_fail_closed(hr_tensor handle)
 {
-	if (!handle.id) return hr__fail(HR_CLOSED, "the tensor handle is zero: it was never set");
-	return hr__fail(HR_CLOSED, "the tensor %#llx was destroyed, or never was one", (unsigned long long)handle.id);
+	if (!handle.id) return hr__fail(HR_INVALID_HANDLE, "the tensor handle is zero: it was never set");
+	return hr__fail(HR_INVALID_HANDLE, "the tensor %#llx was destroyed, or never created", (unsigned long long)handle.id);
 }
 
 hr_status hr__tensor_fail_missing(hr_tensor handle)
@@ -531,7 +531,7 @@ hr_status hr_tensor_get_info(hr_tensor handle, hr_tensor_info *info)
 	return HR_OK;
 }
 
-/* Acquires the lock of the tensor's context; HR_CLOSED, without the lock, if there is no such tensor. */
+/* Acquires the lock of the tensor's context; HR_INVALID_HANDLE, without the lock, if there is no such tensor. */
 static hr_status lock_tensor(hr_tensor handle, hr__tensor **out)
 {
 	hr_status status;

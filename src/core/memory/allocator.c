@@ -43,8 +43,8 @@ hr__allocator *hr__allocator_of(hr_allocator handle, hr_status *why)
 	 * closed. */
 	if (HR_LIKELY(handle.id && hr__load_acquire(&registry.ids[slot]) == handle.id)) return hr__load_relaxed(&registry.slots[slot]);
 	if (hr__forked) *why = hr__fail(HR_FORKED, "this process is a fork of the one that made the allocator; call hr_shutdown() first");
-	else if (!handle.id) *why = hr__fail(HR_CLOSED, "the allocator handle is zero: it was never set");
-	else *why = hr__fail(HR_CLOSED, "the allocator handle %#llx was closed, or never was one", (unsigned long long)handle.id);
+	else if (!handle.id) *why = hr__fail(HR_INVALID_HANDLE, "the allocator handle is zero: it was never set");
+	else *why = hr__fail(HR_INVALID_HANDLE, "no allocator has the handle %#llx: it was destroyed, or never created", (unsigned long long)handle.id);
 	return NULL;
 }
 
@@ -352,7 +352,7 @@ static hr_status enlist(hr__allocator *allocator, hr_allocator *out)
 	HR_ASSERT(hr__allocators_are_locked() && !allocator->slot);
 	uint32_t slot = 1;
 	while (slot < HR__ALLOCATORS_MAX && hr__load_relaxed(&registry.slots[slot])) slot++;
-	if (slot == HR__ALLOCATORS_MAX) return hr__fail(HR_TOO_MANY, "255 allocators exist already; close one first");
+	if (slot == HR__ALLOCATORS_MAX) return hr__fail(HR_TOO_MANY, "255 allocators exist already; destroy one first");
 	if (!registry.fork_hooked) {
 		int error = hr__os_at_fork(forget_in_child);
 		if (error) return hr__os_fail(error, "cannot register what to do after fork");
@@ -413,11 +413,11 @@ static hr__allocator *default_of(const hr__device *device)
 	return NULL;
 }
 
-hr_status hr_allocator_default(const char *device_name, hr_allocator *out)
+hr_status hr_allocator_get_default(const char *device_name, hr_allocator *out)
 {
 	hr__device *device;
 	hr_allocator_options defaults;
-	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_default: out is NULL");
+	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_get_default: out is NULL");
 	hr_status status = hr__device_named(device_name, &device);
 	if (status) return status;
 	hr__hooks_table.record_begin();
@@ -436,13 +436,13 @@ hr_status hr_allocator_default(const char *device_name, hr_allocator *out)
 	return status;
 }
 
-hr_status hr_register_allocator(const char *name, const hr_custom_allocator *table, void *user)
+hr_status hr_allocator_register(const char *name, const hr_custom_allocator *table, void *user)
 {
 	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork; call hr_shutdown() first");
 	if (!name || !name[0] || strlen(name) >= sizeof registry.customs[0].name)
 		return hr__fail(HR_INVALID_ARGUMENT, "the name of a custom allocator must have 1 to 31 bytes");
 	hr_custom_allocator whole = { .struct_size = sizeof whole };
-	hr_status status = hr__struct_in(&hr__struct_custom_allocator, "hr_register_allocator", &whole, table);
+	hr_status status = hr__struct_in(&hr__struct_custom_allocator, "hr_allocator_register", &whole, table);
 	if (status) return status;
 	if (!whole.alloc || !whole.free)
 		return hr__fail(HR_INVALID_ARGUMENT, "custom allocator \"%s\": %s is missing", name, whole.alloc ? "free" : "alloc");
@@ -488,7 +488,7 @@ static hr_status still_in_use(hr__allocator *allocator)
 	hr__caches_start(allocator);
 	if (!count) return HR_OK;
 	hr__sizes size = HR__SIZES(bytes, largest);
-	return hr__fail(HR_IN_USE, "%s still has %llu block%s of %s allocated, the largest %s%s%s; free them, or use hr_allocator_close_all",
+	return hr__fail(HR_IN_USE, "%s still has %llu block%s of %s allocated, the largest %s%s%s; free them, or use hr_allocator_destroy_all",
 	                allocator->name, (unsigned long long)count, hr__plural(count), size.text[0], size.text[1], op ? " by op " : "",
 	                hr__brief(hr_name_text(op), 60).text);
 }
@@ -535,12 +535,12 @@ static hr_status close_handle(hr_allocator handle, bool even_in_use)
 	return status;
 }
 
-hr_status hr_allocator_close(hr_allocator handle)
+hr_status hr_allocator_destroy(hr_allocator handle)
 {
 	return close_handle(handle, false);
 }
 
-hr_status hr_allocator_close_all(hr_allocator handle)
+hr_status hr_allocator_destroy_all(hr_allocator handle)
 {
 	return close_handle(handle, true);
 }

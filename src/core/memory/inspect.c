@@ -43,14 +43,14 @@ hr_status hr_allocation_get_info(hr_allocator handle, const void *address, hr_al
 	return HR_OK;
 }
 
-hr_status hr_record_stream(hr_allocator handle, void *address, hr_stream stream)
+hr_status hr_allocation_record_stream(hr_allocator handle, void *address, hr_stream stream)
 {
 	hr_status status;
 	hr__shard *shard;
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
 	if (!allocator) return status;
 	if (!hr__device_has_stream(allocator->device, stream))
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_record_stream: %s has no stream %u", hr__device_name(allocator->device), stream);
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_allocation_record_stream: %s has no stream %u", hr__device_name(allocator->device), stream);
 	hr__chunk *chunk = find_block(allocator, address, &shard);
 	if (!chunk) return HR_NOT_ALLOCATED;
 	chunk->streams |= hr__stream_bit(stream);

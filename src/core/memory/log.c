@@ -194,7 +194,7 @@ static bool read_entry(const hr__log_ring *ring, uint64_t number, uint64_t words
 struct log_reading {
 	uint64_t ticks, time_ns;
 	double ns_per_tick;
-	hr_log_address address;
+	hr_oom_log_address address;
 };
 
 static uint64_t reported_address(const struct log_reading *reading, uint64_t address)
@@ -423,7 +423,7 @@ hr_status hr__oom_options_check(const hr_oom_options *options)
 	if (!(options->allocation_log_sampling_rate >= 0 && options->allocation_log_sampling_rate <= 1))
 		return hr__fail(HR_INVALID_ARGUMENT, "allocation_log_sampling_rate is %g; it must be 0 to 1", options->allocation_log_sampling_rate);
 	if ((unsigned)options->allocation_log_address > HR_LOG_REAL_ADDRESS)
-		return hr__fail(HR_INVALID_ARGUMENT, "allocation_log_address is %d; it must be one of hr_log_address",
+		return hr__fail(HR_INVALID_ARGUMENT, "allocation_log_address is %d; it must be one of hr_oom_log_address",
 		                (int)options->allocation_log_address);
 	return HR_OK;
 }

@@ -259,7 +259,7 @@ static hr_status start_copy(const lanes *with, buffer *through, uint64_t address
 	hr__device *device = with->file->device;
 	void *there = (void *)(uintptr_t)address, *to = kind == HR_COPY_TO_HOST ? through->at : there;
 	const void *from = kind == HR_COPY_TO_HOST ? there : through->at;
-	hr_status status = hr_copy(hr__device_handle(device), to, from, bytes, kind, with->stream);
+	hr_status status = hr_stream_copy(hr__device_handle(device), to, from, bytes, kind, with->stream);
 	through->streams |= UINT64_C(1) << with->stream;
 	through->epoch = hr__device_epoch(device); /* after the copy was queued: see device.h */
 	return status;

@@ -267,7 +267,7 @@ static void add_to_ledger(hr__span *span, const hr_request *request, bool idle, 
 	chunk->region = HR__REGION_NONE;
 	chunk->pages = span->pages;
 	hr__chunk_describe(chunk, request);
-	chunk->streams = 0; /* callers know which streams used a span; this set holds those of hr_record_stream */
+	chunk->streams = 0; /* callers know which streams used a span; this set holds those of hr_allocation_record_stream */
 	hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
 	hr__lookup_insert(&shard->lookup, span->address, span->id);
 	hr__log_alloc(cache, request, span->address);

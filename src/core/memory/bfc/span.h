@@ -10,7 +10,7 @@ typedef struct hr__span hr__span;
 /* Allocates addresses and memory for a request, which is counted and refused like any other. */
 hr_status hr__span_take(hr__allocator *allocator, const hr_request *request, hr__span **out);
 /* Unmaps and releases the memory, keeps the addresses; not counted as a free. The memory must be idle, except for streams named by
- * hr_record_stream, which are waited for. On failure nothing has changed. */
+ * hr_allocation_record_stream, which are waited for. On failure nothing has changed. */
 hr_status hr__span_vacate(hr__span *span);
 /* Maps memory at the same addresses again; not counted as a request. [clear] (may be NULL) is called once the pages are available,
  * just before they are mapped; if it fails, so does this call. */

@@ -72,9 +72,9 @@ const hr__report *hr__report_open(uint64_t id)
 		if (slots[slot].id == id) return &slots[slot];
 		hr__lock_release(&slot_locks[slot]);
 	}
-	if (!id) hr__fail(HR_CLOSED, "the report handle is zero: it was never set");
+	if (!id) hr__fail(HR_INVALID_HANDLE, "the report handle is zero: it was never set");
 	else
-		hr__fail(HR_CLOSED, "report %llu is no longer there: the last %u are kept, until hr_shutdown", (unsigned long long)id,
+		hr__fail(HR_INVALID_HANDLE, "report %llu is no longer there: the last %u are kept, until hr_shutdown", (unsigned long long)id,
 		         SLOTS);
 	return NULL;
 }
@@ -207,17 +207,17 @@ static size_t write_to_memory(hr_oom_report handle, report_writer write, char *o
 	return memory.length;
 }
 
-size_t hr_oom_text(hr_oom_report report, char *out, size_t capacity)
+size_t hr_oom_format_text(hr_oom_report report, char *out, size_t capacity)
 {
 	return write_to_memory(report, hr__report_text, out, capacity);
 }
 
-size_t hr_oom_json(hr_oom_report report, char *out, size_t capacity)
+size_t hr_oom_format_json(hr_oom_report report, char *out, size_t capacity)
 {
 	return write_to_memory(report, hr__report_json, out, capacity);
 }
 
-size_t hr_oom_allocation_log(hr_oom_report report, char *out, size_t capacity)
+size_t hr_oom_format_log(hr_oom_report report, char *out, size_t capacity)
 {
 	return write_to_memory(report, hr__report_log_json, out, capacity);
 }
@@ -280,7 +280,7 @@ hr_status hr_oom_save(hr_oom_report handle, const char *path)
 	int fd;
 	if (!path || !path[0]) return hr__fail(HR_INVALID_ARGUMENT, "hr_oom_save: the path is empty");
 	const hr__report *report = hr__report_open(handle.id);
-	if (!report) return HR_CLOSED;
+	if (!report) return HR_INVALID_HANDLE;
 	int error = hr__os()->file_create(path, &fd);
 	if (!error) error = write_file(report, path, fd);
 	hr__report_close(report);
@@ -411,7 +411,7 @@ hr_status hr_oom_get_file(hr_oom_report handle, char *path, size_t capacity)
 	char why[MESSAGE_BYTES / 2];
 	if (!path && capacity) return hr__fail(HR_INVALID_ARGUMENT, "hr_oom_get_file: path is NULL");
 	const hr__report *report = hr__report_open(handle.id);
-	if (!report) return HR_CLOSED;
+	if (!report) return HR_INVALID_HANDLE;
 	hr_status status = report->file_status;
 	size_t length = strlen(report->file);
 	if (!status && length >= capacity)
@@ -467,9 +467,9 @@ void hr__report_make(hr__allocator *allocator, const hr_request *request)
 	self.busy = false;
 }
 
-hr_status hr_oom_last(hr_oom_report *out)
+hr_status hr_oom_get_last(hr_oom_report *out)
 {
-	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_oom_last: out is NULL");
+	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_oom_get_last: out is NULL");
 	uint32_t slot = (uint32_t)(self.last % SLOTS);
 	hr__lock_take(&slot_locks[slot]);
 	bool there = self.last && slots[slot].id == self.last;
@@ -488,7 +488,7 @@ hr_status hr_oom_get_verdict(hr_oom_report handle, hr_verdict *verdict)
 	hr_status status = hr__struct_check(&hr__struct_verdict, "hr_oom_get_verdict", verdict);
 	if (status) return status;
 	const hr__report *report = hr__report_open(handle.id);
-	if (!report) return HR_CLOSED;
+	if (!report) return HR_INVALID_HANDLE;
 	hr__struct_out(&hr__struct_verdict, verdict, &report->verdict);
 	hr__report_close(report);
 	return HR_OK;

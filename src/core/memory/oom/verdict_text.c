@@ -92,7 +92,7 @@ static bool advise_growth(const hr__judgement *j, hr_verdict *verdict, uint64_t 
 	bool capped = hr__device_limit(device) < hr__device_uncapped(device);
 	ADVISE(verdict, hr__device_pinned_for(device) ? "Raise the host_limit of %s by %s"
 	                : capped                       ? "Raise HEADROOM_LIMIT, the limit of %s, by %s"
-	                                               : "Raise the memory_limit that hr_set_logical_devices gave %s by %s",
+	                                               : "Raise the memory_limit that hr_device_set_logical gave %s by %s",
 	       hr__device_name(device), size_text(more - j->room.device).text);
 	if (own) ADVISE(verdict, ", and options.limit_bytes");
 	advise_amount(j, verdict, j->need > j->room.device ? j->need - j->room.device : 0, for_steps);

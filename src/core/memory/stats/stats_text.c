@@ -50,12 +50,12 @@ size_t hr_stats_format(const hr_stats *given, char *out, size_t capacity)
 	return text.length;
 }
 
-size_t hr_stats_json(const hr_stats *given, char *out, size_t capacity)
+size_t hr_stats_format_json(const hr_stats *given, char *out, size_t capacity)
 {
 	hr_stats whole, *stats = &whole;
 	hr__json json;
 	hr_stats_init(stats);
-	if (hr__struct_in(&hr__struct_stats, "hr_stats_json", stats, given)) return 0;
+	if (hr__struct_in(&hr__struct_stats, "hr_stats_format_json", stats, given)) return 0;
 	hr__json_init_memory(&json, out, out ? capacity : 0);
 	hr__json_object(&json);
 #define FIELD(name, meaning) hr__json_field_int(&json, #name, stats->name);
