@@ -43,6 +43,7 @@ static void read_all(const uint8_t *file, size_t size)
 		must(event.kind >= HR__EVENT_ALLOC && event.kind <= HR__EVENT_MARK);
 		must(event.op < hr__names_count() && event.scope < hr__names_count() && event.tag < hr__names_count());
 		must(event.shape < hr__shapes_count() && hr_dtype_text(event.dtype) != NULL);
+		must(event.stack < hr__stacks_count() && hr_stack_get_frames(event.stack, NULL, 0) <= HR_STACK_DEPTH_MAX);
 		time = event.time_ns;
 	}
 	must(status == HR_NOT_READY && events == summary->events);

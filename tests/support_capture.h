@@ -41,6 +41,8 @@ static inline const char *capture_indices_wrong(const hr__capture *c)
 		if (c->allocators[i].device >= c->device_count) return "an allocator's device";
 	for (uint32_t i = 0; i < c->site_count; i++)
 		if (c->sites[i].allocator >= c->allocator_count || c->sites[i].scope >= hr__names_count() || c->sites[i].op >= hr__names_count()) return "a site";
+	for (uint32_t i = 0; i < c->site_count; i++)
+		if (c->sites[i].stack >= hr__stacks_count() || (c->sites[i].stack && !c->has_stacks)) return "a site's stack";
 	for (uint32_t i = 0; i < c->use_count; i++)
 		if (c->uses[i].allocation >= c->allocation_count || (c->uses[i].op != HR__NONE && c->uses[i].op >= c->op_count)) return "a use";
 	for (uint32_t i = 0; i < c->move_count; i++)
@@ -117,6 +119,7 @@ static inline bool writes_view(const hr__capture *c, uint32_t which, hr_profile_
 	hr_profile_options_init(&options);
 	options.view = view_names[which % VIEW_NAMES];
 	options.show_input_output = which & 8;
+	options.show_stacks = which & 32;
 	if (which & 16) options.order_by = "name";
 	hr_status status = hr__profile_make(c, &options, NULL, 0, format, &profile);
 	if (status) return status == HR_TOO_MANY;

@@ -12,7 +12,7 @@
 #define STEPS_MAX 64
 
 enum {
-	VIEW, DEVICE, STEP, SCOPE, MIN_BYTES, MIN_MICROS, ORDER_BY, MAX_DEPTH, MAX_ROWS, SHOW, HIDE, MEMORY, TIME, INPUT_OUTPUT, PRESET, WIDTH, HTML, OUT,
+	VIEW, DEVICE, STEP, SCOPE, MIN_BYTES, MIN_MICROS, ORDER_BY, MAX_DEPTH, MAX_ROWS, SHOW, HIDE, MEMORY, TIME, INPUT_OUTPUT, STACKS, PRESET, WIDTH, HTML, OUT,
 	EXPORT, JSON
 };
 
@@ -32,6 +32,7 @@ static const hr__option options[] = {
 	[MEMORY] = { "--show-memory", "yes|no", "columns of bytes, in the views op, scope, tensors and steps; default yes" },
 	[TIME] = { "--show-time", "yes|no", "columns of time, in those views, summary and peak; default yes" },
 	[INPUT_OUTPUT] = { "--show-input-output", NULL, "columns of what ops read and wrote, in the views op and scope" },
+	[STACKS] = { "--stacks", NULL, "call stacks of what is shown, in the views peak, tensors and leaks; the recording must have them (run --stacks)" },
 	[PRESET] = { "--preset", "NAME", "begin with the options of time_and_memory, memory or leaks; others change them" },
 	[WIDTH] = { "--width", "COLUMNS", "40 to 1000; otherwise those of the terminal, or 100" },
 	[HTML] = { "--html", "FILE", "write a page for the browser to that file instead: all of the trace, to zoom, search and sort in; needs no network" },
@@ -96,7 +97,7 @@ static bool read_request(const hr__arguments *arguments, report_request *r)
 	hr_profile_options *o = &r->options;
 	*r = (report_request){ .format = hr__arguments_has(arguments, JSON) ? HR_PROFILE_JSON : HR_PROFILE_TEXT };
 	hr_profile_options_init(o);
-	if (hr__arguments_has(arguments, PRESET) && hr_profile_options_init_preset(o, arguments->values[PRESET])) {
+	if (hr__arguments_has(arguments, PRESET) && hr_profile_options_preset(o, arguments->values[PRESET])) {
 		hr__complain_last();
 		return false;
 	}
@@ -106,6 +107,7 @@ static bool read_request(const hr__arguments *arguments, report_request *r)
 	read_text(arguments, SCOPE, &o->name_scope);
 	read_text(arguments, ORDER_BY, &o->order_by);
 	if (hr__arguments_has(arguments, INPUT_OUTPUT)) o->show_input_output = true;
+	if (hr__arguments_has(arguments, STACKS)) o->show_stacks = true;
 	if (!read_numbers(arguments, o) || !read_switch(arguments, MEMORY, &o->show_memory) || !read_switch(arguments, TIME, &o->show_time) ||
 	    !read_steps(arguments, r) || !hr__patterns_split(arguments->values[SHOW], &r->show) || !hr__patterns_split(arguments->values[HIDE], &r->hide))
 		return false;
@@ -153,6 +155,7 @@ static bool has_effect(int option, const hr__profile *profile, const report_requ
 	case MEMORY: return hr__profile_has_flag(profile, HR__MEMORY);
 	case TIME: return hr__profile_has_flag(profile, HR__TIME);
 	case INPUT_OUTPUT: return hr__profile_has_flag(profile, HR__IO);
+	case STACKS: return hr__profile_has_flag(profile, HR__STACKS);
 	case MAX_DEPTH: return hr__profile_has_form(profile, HR__TABLE_TREE);
 	case SCOPE: return strcmp(r->options.view, "allocators") != 0; /* regions have no scope */
 	case MAX_ROWS: return has_rows || r->format == HR_PROFILE_JSON; /* a chart is as wide as the terminal */
@@ -207,6 +210,12 @@ static int report(const hr__arguments *arguments, report_request *r)
 		int written = write_page(arguments->values[HTML], capture, &progress);
 		hr__capture_close(capture);
 		return written;
+	}
+	if (hr__arguments_has(arguments, STACKS) && !capture->has_stacks) {
+		hr__progress_end(&progress);
+		hr__complain("report: --stacks: %s has no call stacks; record with headroom run --stacks 16", arguments->operands[0]);
+		hr__capture_close(capture);
+		return HR__EXIT_BAD;
 	}
 	hr__progress_phase(&progress, "adding up", 1);
 	int exit_status = HR__EXIT_BAD;
@@ -269,6 +278,7 @@ const hr__command hr__command_report = {
 		"Hidden rows are added up in one row, so that a table always adds up to its total. Each device has its own tables.",
 	.examples = "headroom report train.hrt\n"
 				"headroom report train.hrt --view peak --step 10\n"
+				"headroom report train.hrt --view peak --stacks\n"
 				"headroom report train.hrt --preset time_and_memory --max-depth 3\n"
 				"headroom report train.hrt --view op --order-by micros --min-bytes 1MiB\n"
 				"headroom report train.hrt --view op --show-name-regexes 'conv.*'\n"

@@ -2,9 +2,10 @@
 import json
 import os
 import unicodedata
+from pathlib import Path
 
 from command import CommandTest, main, run
-from trace_file import (ALLOC, ALLOC_FAILED, EVICT, FREE, OP_BEGIN, OP_END, READ, RESTORE, STEP, STEP_END, WRITE, MAP, MOVE, UNMAP, Trace)
+from trace_file import (ALLOC, ALLOC_FAILED, EVICT, FREE, MARK, OP_BEGIN, OP_END, READ, RESTORE, STEP, STEP_END, WRITE, MAP, MOVE, UNMAP, Trace)
 
 VIEWS = ["summary", "timeline", "op", "scope", "peak", "leaks", "tensors", "steps", "allocators"]
 MIB = 1 << 20
@@ -115,6 +116,82 @@ def fragmented():
     trace.event(UNMAP, 31001, address=base + 12 * MIB, bytes=8 * MIB)          # free: 8
     trace.event(FREE, 40000, address=base + 8 * MIB)                           # free: 12
     return trace
+
+
+INNER = (("forward", "model.py", 12), ("main", "train.py", 3))
+OUTER = (("", "", 0, "/opt/libplug\x1b[31min.so", 0x1234), ("main", "train.py", 4))
+
+
+def called():
+    """Three steps; each leaves one block of a stack behind, and frees one of another."""
+    trace = Trace()
+    trace.event(MARK, 0)
+    for step in range(1, 4):
+        now = 1000 * step
+        trace.event(STEP, now, bytes=step)
+        trace.event(ALLOC, now + 1, address=step << 30, bytes=3 * MIB, op="append", stack=INNER)
+        trace.event(ALLOC, now + 2, address=1, bytes=MIB, op="append", stack=OUTER)
+        trace.event(ALLOC, now + 3, address=2 << 20, bytes=MIB)
+        trace.event(FREE, now + 4, address=1)
+        trace.event(FREE, now + 5, address=2 << 20)
+        trace.event(STEP_END, now + 6, bytes=step)
+    trace.event(ALLOC_FAILED, 9000, bytes=64 * MIB, op="append", stack=OUTER)
+    return trace
+
+
+class Stacks(CommandTest):
+    INNER = [{"function": "forward", "file": "model.py", "line": 12}, {"function": "main", "file": "train.py", "line": 3}]
+    OUTER = [{"module": "/opt/libplug\x1b[31min.so", "offset": 0x1234}, {"function": "main", "file": "train.py", "line": 4}]
+
+    def setUp(self):
+        super().setUp()
+        self.trace = self.file("called.hrt", called().bytes())
+
+    def test_the_peak_has_a_table_by_stack_that_adds_up(self):
+        report = self.json("report", self.trace, "--view", "peak")["reports"][0]
+        rows = [(row["bytes"], row["allocations"], row["stack"]) for row in report["by_stack"]["rows"]]
+        self.assertEqual(rows[0], (9 * MIB, 3, self.INNER))
+        self.assertCountEqual(rows[1:], [(MIB, 1, self.OUTER), (MIB, 1, [])])
+        self.assertEqual(report["by_stack"]["total"]["bytes"], 11 * MIB)
+        self.assertEqual(report["by_tensor"]["rows"][0]["stack"], self.INNER)
+
+    def test_text_has_the_frames_below_a_row_and_fits(self):
+        plain = self.passes("report", self.trace, "--view", "peak")
+        self.assertNotIn("model.py", plain)
+        text = self.passes("report", self.trace, "--view", "peak", "--stacks", "--width", 60)
+        self.assertIn("By call stack", text)
+        self.assertIn("    forward (model.py:12)\n    main (train.py:3)\n", text)
+        self.assertIn("    libplug\\x1B[31min.so+0x1234\n    main (train.py:4)\n", text)  # names cannot steer the terminal
+        self.assertLessEqual(max(map(len, text.splitlines())), 60)
+        self.assertIn("forward (model.py:12)", self.passes("report", self.trace, "--view", "tensors", "--stacks"))
+
+    def test_leaks_are_told_apart_by_their_stacks(self):
+        result = run("report", self.trace, "--view", "leaks", "--json")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        rows = json.loads(result.stdout)["reports"][0]["by_site"]["rows"]
+        self.assertEqual([(row["op"], row["growing"], row["stack"]) for row in rows], [("append", True, self.INNER)])
+
+    def test_stacks_are_refused_where_there_are_none(self):
+        self.fails(2, "report", self.file("train.hrt", training().bytes()), "--view", "peak", "--stacks", says="has no call stacks")
+        self.fails(2, "report", self.trace, "--view", "op", "--stacks", says="--stacks does nothing in the op view")
+        self.assertNotIn("by_stack", self.json("report", self.file("t.hrt", training().bytes()), "--view", "peak")["reports"][0])
+
+    def test_exports_have_the_stacks(self):
+        out = Path(self.folder.name) / "out"
+        self.passes("report", self.trace, "--export", "memory_viz", "--out", out)
+        (trace,) = json.loads(out.read_text())["device_traces"]
+        frames = [entry["frames"] for entry in trace if entry["action"] in ("alloc", "oom")]
+        self.assertEqual(frames[0], [{"filename": "", "line": 0, "name": "append"}, {"filename": "model.py", "line": 12, "name": "forward"},
+                                     {"filename": "train.py", "line": 3, "name": "main"}])
+        self.assertEqual(frames[2], [])
+        self.assertEqual(frames[-1][1]["name"], "libplug\x1b[31min.so+0x1234")
+        self.passes("report", self.trace, "--export", "chrome", "--out", out)
+        marks = [event["args"]["stack"] for event in json.loads(out.read_text())["traceEvents"] if event["name"] == "request refused"]
+        self.assertEqual(marks, ["libplug\x1b[31min.so+0x1234 < main (train.py:4)"])
+        self.passes("report", self.trace, "--export", "pprof", "--out", out)
+        for text in (b"forward", b"model.py", b"train.py", b"/opt/libplug"):
+            self.assertIn(text, out.read_bytes())
+        self.passes("report", self.trace, "--html", out)
 
 
 class Views(CommandTest):
@@ -486,7 +563,7 @@ class BadQuestions(CommandTest):
         self.fails(2, "report", "/nowhere/at/all.hrt", says="/nowhere/at/all.hrt")
         self.fails(2, "report", self.file("letter.txt", "this is no trace" * 100), says=["byte 0", "headroom run --trace"])
         self.fails(2, "report", self.file("short.hrt", b"\x89HRT"), says="ends at byte 4")
-        self.fails(2, "report", self.file("new.hrt", training().bytes(major=2)), says="version 2.0")
+        self.fails(2, "report", self.file("new.hrt", training().bytes(major=2)), says="version 2.1")
         self.fails(2, "report", self.trace.parent, says=str(self.trace.parent))
         self.fails(2, "report", says="TRACE is missing")
 

@@ -126,6 +126,27 @@ class Run(Folder):
             self.assertIn("--max-bytes", result.stderr)
         self.assertEqual(run("run", "--max-bytes", "1GiB", "--", "true").returncode, 2)  # without --trace
 
+    def test_a_recording_has_call_stacks_if_asked(self):
+        path = self.folder / "t.hrt"
+        result = self.run_recorded("--trace", path, "--stacks", "4", program=TRAIN + ["", "3"])
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        rows = json.loads(run("report", path, "--view", "tensors", "--json").stdout)["reports"][0]["tensors"]["rows"]
+        self.assertTrue(rows)
+        for row in rows:
+            self.assertTrue(1 <= len(row["stack"]) <= 4, row)
+        self.assertIn("profile", rows[0]["stack"][0]["module"])
+        for wrong in ("129", "deep", "-1", ""):
+            result = run("run", "--trace", self.folder / "u.hrt", "--stacks", wrong, "--", "true")
+            self.assertEqual(result.returncode, 2)
+            self.assertIn("--stacks", result.stderr)
+        self.assertEqual(run("run", "--stacks", "4", "--", "true").returncode, 2)  # without --trace
+        # A wrong value in the environment is reported, and the recording has no stacks.
+        self.env["HEADROOM_STACKS"] = "deep"
+        result = self.run_recorded("--trace", self.folder / "v.hrt", program=TRAIN + ["", "3"])
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("HEADROOM_STACKS", result.stderr)
+        self.assertNotIn("stack", run("report", self.folder / "v.hrt", "--view", "tensors", "--json").stdout)
+
     def test_names_have_numbers_in_them(self):
         for _ in range(3):
             self.run_recorded("--trace", self.folder / "t%n.hrt")

@@ -8,8 +8,11 @@
 #include <stdio.h>
 
 #include "core/base/json.h"
+#include "analysis/capture/frame_text.h"
 #include "analysis/export/export_file.h"
 #include "analysis/export/export_formats.h"
+
+#define STACK_TEXT_BYTES 8192
 
 enum { PROGRAM = 1, FIRST_DEVICE = 2 };            /* processes */
 enum { STEPS = 1, EVENTS = 2, FIRST_THREAD = 10 }; /* threads of process 1 */
@@ -109,6 +112,17 @@ static void put_op(hr__json *json, const hr__capture *capture, const hr__op_run 
 	end_args(json);
 }
 
+/* "inner (model.c:7) < outer (model.c:30) < ...": a viewer shows an argument in one line. */
+static void put_stack(hr__json *json, hr_stack stack)
+{
+	hr_frame frames[HR_STACK_DEPTH_MAX];
+	char text[STACK_TEXT_BYTES], frame[HR__FRAME_TEXT_BYTES];
+	size_t count = hr_stack_get_frames(stack, frames, HR_STACK_DEPTH_MAX), used = 0;
+	for (size_t i = 0; i < count && used < sizeof text; i++)
+		used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i ? " < " : "", hr__frame_text(&frames[i], frame));
+	if (count) hr__json_field_string(json, "stack", text);
+}
+
 static void put_mark(hr__json *json, const hr__capture *capture, const char *name, uint64_t time_ns, uint64_t bytes,
                      uint32_t site_index)
 {
@@ -122,6 +136,7 @@ static void put_mark(hr__json *json, const hr__capture *capture, const char *nam
 	hr__json_field_string(json, "op", hr__export_op_name(site->scope, site->op, text));
 	hr__json_field_string(json, "tag", hr_name_text(site->tag));
 	hr__json_field_string(json, "allocator", capture->allocators[site->allocator].name);
+	put_stack(json, site->stack);
 	end_args(json);
 }
 

@@ -8,7 +8,7 @@
  * The viewer replays the trace backwards from the segments, and every block must be in a segment at each moment. Blocks can span
  * adjacent regions, so regions are mapped and unmapped like PyTorch's expandable segments: as pieces of one segment.
  *
- * The viewer shows a stack for each allocation: one frame, with the op as its function and the scope as its file. Sizes are
+ * The viewer shows a stack for each allocation: one frame with the op as its function and the scope as its file, then the call stack. Sizes are
  * occupied bytes, so that the viewer's peak is Headroom's peak. Tags become categories, which determine the colours; if there are
  * any categories, one must be "unknown", or the viewer fails. */
 #include <stdlib.h>
@@ -17,6 +17,7 @@
 #include "core/base/assert.h"
 #include "core/base/json.h"
 #include "core/os/os.h"
+#include "analysis/capture/frame_text.h"
 #include "analysis/export/export_file.h"
 #include "analysis/export/export_formats.h"
 
@@ -95,16 +96,27 @@ static bool is_in_region(const struct viz_exporter *e, uint32_t allocator, uint6
 
 /* ---- entries of a device's trace ---- */
 
+static void put_frame(hr__json *json, const char *file, uint32_t line, const char *function)
+{
+	hr__json_object(json);
+	hr__json_field_string(json, "filename", file);
+	hr__json_field_uint(json, "line", line);
+	hr__json_field_string(json, "name", function);
+	hr__json_end_object(json);
+}
+
 static void put_frames(hr__json *json, const hr__site *site)
 {
+	hr_frame frames[HR_STACK_DEPTH_MAX];
+	char text[HR__FRAME_TEXT_BYTES];
+	size_t count = site ? hr_stack_get_frames(site->stack, frames, HR_STACK_DEPTH_MAX) : 0;
 	hr__json_key(json, "frames");
 	hr__json_array(json);
-	if (site && (site->op || site->scope)) {
-		hr__json_object(json);
-		hr__json_field_string(json, "filename", hr_name_text(site->scope));
-		hr__json_field_uint(json, "line", 0);
-		hr__json_field_string(json, "name", hr_name_text(site->op));
-		hr__json_end_object(json);
+	if (site && (site->op || site->scope)) put_frame(json, hr_name_text(site->scope), 0, hr_name_text(site->op));
+	for (size_t i = 0; i < count; i++) {
+		const hr_frame *frame = &frames[i];
+		put_frame(json, hr_name_text(frame->file ? frame->file : frame->module), frame->line,
+		          frame->function ? hr_name_text(frame->function) : hr__frame_text(frame, text));
 	}
 	hr__json_end_array(json);
 }

@@ -1,16 +1,19 @@
 /* export_pprof.c - a profile for pprof: the bytes of each op at the peak, at the end, and allocated in total.
  *
  * A sample is a site. Its stack is the name scope, with the op as the innermost frame and the device as the outermost: `pprof -top`
- * lists ops, `-tree` and the flame graph show scopes. Tag, shape, dtype and allocator are labels (`-tagfocus`, `-tags`). The peak
+ * lists ops, `-tree` and the flame graph show scopes. If the recording has call stacks, they take the place of the scope, which becomes a
+ * label. Tag, shape, dtype and allocator are labels (`-tagfocus`, `-tags`). The peak
  * is each device's own. The profile's fields are written in sequence, the string table last, when all strings have a number. */
 #include <string.h>
 
 #include "core/base/status.h"
 #include "core/os/os.h"
+#include "analysis/capture/frame_text.h"
 #include "analysis/export/export_file.h"
 #include "analysis/export/export_formats.h"
 #include "analysis/export/export_strings.h"
 #include "analysis/export/protobuf.h"
+#include "analysis/reader/list.h"
 
 /* Field numbers of pprof's profile.proto. Names are indices into the string table. */
 enum { PROFILE_SAMPLE_TYPE = 1, PROFILE_SAMPLE, PROFILE_LOCATION = 4, PROFILE_FUNCTION, PROFILE_STRING, PROFILE_TIME_NANOS = 9, PROFILE_DURATION_NANOS, PROFILE_DEFAULT_TYPE = 14 };
@@ -18,8 +21,8 @@ enum { TYPE_NAME = 1, TYPE_UNIT };
 enum { SAMPLE_LOCATION = 1, SAMPLE_VALUE, SAMPLE_LABEL };
 enum { LABEL_KEY = 1, LABEL_TEXT };
 enum { LOCATION_ID = 1, LOCATION_LINE = 4 };
-enum { LINE_FUNCTION = 1 };
-enum { FUNCTION_ID = 1, FUNCTION_NAME, FUNCTION_SYSTEM_NAME };
+enum { LINE_FUNCTION = 1, LINE_NUMBER };
+enum { FUNCTION_ID = 1, FUNCTION_NAME, FUNCTION_SYSTEM_NAME, FUNCTION_FILE };
 
 #define FRAMES_MAX 1026 /* parts of a scope's name, plus the device and the op */
 
@@ -54,6 +57,7 @@ struct pprof_exporter {
 	hr__export_file *file;
 	hr__export_strings strings; /* the profile's table */
 	hr__export_strings frames;  /* names of functions; ids count from 1 */
+	hr__list calls;             /* by index in frames: the hr_frame of a call stack; all 0 for other frames */
 	struct site_sums *sites;
 	hr__export_labels labels; /* of allocators */
 	hr__protobuf message, part, line;
@@ -128,9 +132,32 @@ static uint64_t frame_id(struct pprof_exporter *e, const char *text)
 	return 1 + (uint64_t)number_of(e, &e->frames, text);
 }
 
+static uint64_t call_id(struct pprof_exporter *e, const hr_frame *frame)
+{
+	char text[HR__FRAME_TEXT_BYTES];
+	uint64_t id = frame_id(e, hr__frame_text(frame, text));
+	if (!e->status) e->status = hr__list_reserve(&e->calls, id);
+	if (e->status) return id;
+	if (e->calls.count < id) e->calls.count = id;
+	*(hr_frame *)hr__list_at(&e->calls, id - 1) = *frame;
+	return id;
+}
+
+/* Fills e->stack, innermost frame first: "op; calls; device". Returns the number of frames. */
+static size_t make_call_stack(struct pprof_exporter *e, const hr__site *site)
+{
+	hr_frame frames[HR_STACK_DEPTH_MAX];
+	size_t calls = hr_stack_get_frames(site->stack, frames, HR_STACK_DEPTH_MAX), count = 0;
+	if (site->op) e->stack[count++] = frame_id(e, hr_name_text(site->op));
+	for (size_t i = 0; i < calls; i++) e->stack[count++] = call_id(e, &frames[i]);
+	e->stack[count++] = frame_id(e, e->capture->devices[e->capture->allocators[site->allocator].device].name);
+	return count;
+}
+
 /* Fills e->stack, innermost frame first: "op; parts of the scope; device". Returns the number of frames. */
 static size_t make_stack(struct pprof_exporter *e, const hr__site *site)
 {
+	if (site->stack != HR_STACK_NONE) return make_call_stack(e, site);
 	char part[HR__EXPORT_NAME_BYTES];
 	const char *scope = hr_name_text(site->scope), *op = hr_name_text(site->op);
 	size_t count = 0;
@@ -170,6 +197,7 @@ static void put_sample(struct pprof_exporter *e, uint32_t index)
 	bare.dtype = HR_DTYPE_NONE;
 	hr__protobuf_packed(&e->message, SAMPLE_LOCATION, e->stack, make_stack(e, site));
 	hr__protobuf_packed(&e->message, SAMPLE_VALUE, e->sites[index].values, VALUES);
+	if (site->stack != HR_STACK_NONE) add_label(e, "scope", hr_name_text(site->scope));
 	add_label(e, "tag", hr_name_text(site->tag));
 	add_label(e, "shape", hr__export_type(&bare, text));
 	add_label(e, "dtype", site->dtype != HR_DTYPE_NONE ? hr_dtype_text(site->dtype) : "");
@@ -191,15 +219,19 @@ static void put_types(struct pprof_exporter *e)
 /* Writes a function and a location for each frame. */
 static void put_frame(struct pprof_exporter *e, uint32_t index)
 {
-	uint64_t id = 1 + (uint64_t)index, name = string_id(e, e->frames.texts[index]);
+	hr_frame call = { 0 };
+	if (index < e->calls.count) call = *(hr_frame *)hr__list_at(&e->calls, index);
+	uint64_t id = 1 + (uint64_t)index, name = string_id(e, call.function ? hr_name_text(call.function) : e->frames.texts[index]);
 	e->line.used = 0;
 	hr__protobuf_number(&e->line, LINE_FUNCTION, id);
+	if (call.line) hr__protobuf_number(&e->line, LINE_NUMBER, call.line);
 	hr__protobuf_number(&e->message, LOCATION_ID, id);
 	hr__protobuf_message(&e->message, LOCATION_LINE, &e->line);
 	put_message(e, PROFILE_LOCATION);
 	hr__protobuf_number(&e->message, FUNCTION_ID, id);
 	hr__protobuf_number(&e->message, FUNCTION_NAME, name);
 	hr__protobuf_number(&e->message, FUNCTION_SYSTEM_NAME, name);
+	if (call.file || call.module) hr__protobuf_number(&e->message, FUNCTION_FILE, string_id(e, hr_name_text(call.file ? call.file : call.module)));
 	put_message(e, PROFILE_FUNCTION);
 }
 
@@ -232,6 +264,7 @@ hr_status hr__export_pprof(const hr__capture *capture, const char *path)
 	struct pprof_exporter *e = hr__export_take(&status, sizeof *e); /* too large for some stacks */
 	if (status) return status;
 	e->capture = capture;
+	e->calls.item_bytes = sizeof(hr_frame);
 	status = hr__export_file_open(path, &e->file);
 	if (!status) {
 		e->sites = hr__export_take(&e->status, sites * sizeof *e->sites);
@@ -244,6 +277,7 @@ hr_status hr__export_pprof(const hr__capture *capture, const char *path)
 	hr__export_labels_free(&e->labels);
 	hr__export_strings_free(&e->strings);
 	hr__export_strings_free(&e->frames);
+	hr__list_free(&e->calls);
 	hr__export_give(e, sizeof *e);
 	return status;
 }

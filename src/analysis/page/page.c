@@ -3,7 +3,7 @@
  *     header       version, end of the trace, wall clock time of its begin in ms, lost, skipped, other_names, complete, limited;
  *                  the numbers of allocations, ops, frees, uses, steps, moves, refusals, regions and pauses in the trace, even if
  *                  not all of them follow
- *     strings      names and shapes that occur, once each, as bytes; everything below refers to them by number
+ *     strings      names, shapes and frames of call stacks that occur, once each, as bytes; everything below refers to them by number
  *     devices, allocators, sites
  *     changes      code and time since the previous change. Code 0: a new allocation, with its bytes, slack, site and the distance
  *                  from the previous address. Code k: a free of the k-th last allocation. The begin and end of an allocation are
@@ -24,11 +24,12 @@
 #include <string.h>
 
 #include "core/base/names.h"
+#include "analysis/capture/frame_text.h"
 #include "core/base/status.h"
 #include "core/os/os.h"
 #include "analysis/page/page_stream.h"
 
-#define VERSION 5
+#define VERSION 6
 #define SLICES 8192u
 #define CELLS_MAX (UINT32_C(1) << 21) /* slices or steps, times devices; a file may claim 65,536 devices */
 #define REFUSALS_MAX 10000u
@@ -52,8 +53,8 @@ struct html_page {
 	const hr__capture *capture;
 	hr__page_stream stream;
 	uint32_t most;
-	uint32_t *names, *shapes; /* number of a name or shape in the page; 0 = does not occur */
-	uint32_t name_count, shape_count, string_count;
+	uint32_t *names, *shapes, *frames; /* number of a name, shape or frame in the page; 0 = does not occur */
+	uint32_t name_count, shape_count, frame_count, string_count;
 	uint8_t *kept;     /* by allocation */
 	uint32_t *numbers; /* by kept allocation: its number in the page */
 	uint64_t *rest;    /* [slice * devices + device]: minimum of the bytes that are not kept */
@@ -101,6 +102,23 @@ static uint32_t shape_number(const struct html_page *page, hr_shape shape)
 	return shape < page->shape_count ? page->shapes[shape] : 0;
 }
 
+static void mark_stack(struct html_page *page, hr_stack stack)
+{
+	uint16_t frames[HR_STACK_DEPTH_MAX];
+	size_t count = hr__stack_frames(stack, frames);
+	for (size_t i = 0; i < count; i++)
+		if (frames[i] < page->frame_count) page->frames[frames[i]] = 1;
+}
+
+/* The number of frames, and the text of each. */
+static void write_stack(struct html_page *page, hr_stack stack)
+{
+	uint16_t frames[HR_STACK_DEPTH_MAX];
+	size_t count = hr__stack_frames(stack, frames);
+	number(page, count);
+	for (size_t i = 0; i < count; i++) number(page, frames[i] < page->frame_count ? page->frames[frames[i]] : 0);
+}
+
 static void mark_strings(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
@@ -110,6 +128,7 @@ static void mark_strings(struct html_page *page)
 		mark_name(page, site->scope);
 		mark_name(page, site->tag);
 		if (site->shape < page->shape_count) page->shapes[site->shape] = 1;
+		mark_stack(page, site->stack);
 	}
 	for (uint32_t i = 0; i < capture->op_count; i++) {
 		mark_name(page, capture->ops[i].op);
@@ -127,6 +146,8 @@ static void write_strings(struct html_page *page)
 		if (page->names[i]) page->names[i] = count++;
 	for (uint32_t i = 0; i < page->shape_count; i++)
 		if (page->shapes[i]) page->shapes[i] = count++;
+	for (uint32_t i = 0; i < page->frame_count; i++)
+		if (page->frames[i]) page->frames[i] = count++;
 	number(page, count);
 	hr__page_string(&page->stream, "", 0);
 	for (uint32_t i = 0; i < page->name_count; i++)
@@ -136,6 +157,11 @@ static void write_strings(struct html_page *page)
 		if (!page->shapes[i]) continue;
 		size_t length = hr_shape_format(i, text, sizeof text);
 		hr__page_string(&page->stream, text, length < sizeof text ? length : sizeof text - 1);
+	}
+	for (uint32_t i = 0; i < page->frame_count; i++) {
+		char text[HR__FRAME_TEXT_BYTES];
+		hr_frame frame = hr__frame_get(i);
+		if (page->frames[i]) hr__page_string(&page->stream, hr__frame_text(&frame, text), strlen(text));
 	}
 }
 
@@ -299,6 +325,7 @@ static hr_status write_sites(struct html_page *page)
 		hr__page_string(&page->stream, dtype, strlen(dtype));
 		number(page, site->allocator);
 		number(page, site->stream);
+		write_stack(page, site->stack);
 		number(page, sums[i].count);
 		number(page, sums[i].bytes);
 		number(page, sums[i].lifetime_ns);
@@ -788,14 +815,16 @@ hr_status hr__page_write_most(const hr__capture *capture, const char *path, uint
 	struct html_page *page = get(1, sizeof *page, &status);
 	if (status) return status;
 	*page = (struct html_page){
-		.capture = capture, .most = most, .name_count = hr__names_count(), .shape_count = hr__shapes_count()
+		.capture = capture, .most = most, .name_count = hr__names_count(), .shape_count = hr__shapes_count(), .frame_count = hr__frames_count()
 	};
 	page->names = get(page->name_count, sizeof *page->names, &status);
 	page->shapes = get(page->shape_count, sizeof *page->shapes, &status);
+	page->frames = get(page->frame_count, sizeof *page->frames, &status);
 	if (!status) status = hr__export_file_open(path, &page->stream.file);
 	if (page->stream.file) status = hr__export_file_close(page->stream.file, write_page(page));
 	give_back(page->names, page->name_count, sizeof *page->names);
 	give_back(page->shapes, page->shape_count, sizeof *page->shapes);
+	give_back(page->frames, page->frame_count, sizeof *page->frames);
 	give_back(page, 1, sizeof *page);
 	return status;
 }

@@ -75,7 +75,7 @@ class Column {
 function readCapture(bytes) {
 	const from = new Reader(bytes), capture = {};
 	const version = from.number();
-	if (version !== 5) throw new Error('data of version ' + version);
+	if (version !== 6) throw new Error('data of version ' + version);
 	capture.end = from.number();
 	capture.wallMs = from.number();
 	capture.lost = from.number();
@@ -97,13 +97,13 @@ function readCapture(bytes) {
 	capture.allocators = from.list(() => ({ name: from.string(), kind: from.string(), device: from.number(), limit: from.number(), begin: from.number(), end: from.number() }));
 	capture.sites = from.list(() => ({
 		op: strings[from.number()], scope: strings[from.number()], tag: strings[from.number()], shape: strings[from.number()], dtype: from.string(),
-		allocator: from.number(), stream: from.number(),
+		allocator: from.number(), stream: from.number(), stack: from.list(() => strings[from.number()]),
 		count: from.number(), bytes: from.number(), lifetime: from.number(), largest: from.number(), liveBytes: from.number(),
 	}));
 	capture.realSites = capture.sites.length;
 	for (const site of capture.sites) site.device = capture.allocators[site.allocator].device;
 	capture.devices.forEach((device, i) => capture.sites.push({
-		op: '(brief and small)', scope: '', tag: '', shape: '', dtype: '?', allocator: NOTHING, stream: 0, device: i,
+		op: '(brief and small)', scope: '', tag: '', shape: '', dtype: '?', allocator: NOTHING, stream: 0, stack: [], device: i,
 		count: 0, bytes: 0, lifetime: 0, largest: 0, liveBytes: 0, rest: true,
 	}));
 	readChanges(from, capture);

@@ -34,9 +34,11 @@ function swatch(colour) {
 }
 
 const siteOf = id => capture.sites[capture.site[id]];
-const titleOf = site => site.op || site.tag || site.scope || '(no name)';
+const titleOf = site => site.op || site.tag || site.scope || site.stack[0] || '(no name)';
 const stepSums = step => step.devices[state.device] || NO_STEP_SUMS;
 const stepAt = time => capture.steps.find(step => step.begin <= time && time < step.begin + step.length);
+
+const FRAMES_SHOWN = 12; /* of a call stack, innermost first */
 
 function describe(id) {
 	const site = siteOf(id), end = capture.finish[id], begin = capture.begin[id];
@@ -50,6 +52,8 @@ function describe(id) {
 	const step = stepAt(begin);
 	if (step) rows.push(['step', formatCount(step.number)]);
 	rows.push(['address', '0x' + capture.address[id].toString(16)]);
+	site.stack.slice(0, FRAMES_SHOWN).forEach((frame, i) => rows.push([i ? '' : 'calls', frame]));
+	if (site.stack.length > FRAMES_SHOWN) rows.push(['', `and ${formatCount(site.stack.length - FRAMES_SHOWN)} more`]);
 	return { title: titleOf(site), rows };
 }
 
@@ -299,12 +303,12 @@ function setGroup(by) {
 	draw('moment');
 }
 
-/* A site matches if every word of [text] occurs in its op, scope, tag, shape or dtype. */
+/* A site matches if every word of [text] occurs in its op, scope, tag, shape, dtype or call stack. */
 function setSearch(text) {
 	state.search = text;
 	const words = text.toLowerCase().split(/\s+/).filter(Boolean);
 	state.test = haystack => words.every(word => haystack.includes(word));
-	state.matches = words.length ? Uint8Array.from(capture.sites, site => state.test(site.words || (site.words = [site.op, site.scope, site.tag, site.shape, site.dtype].join(' ').toLowerCase())) ? 1 : 0) : null;
+	state.matches = words.length ? Uint8Array.from(capture.sites, site => state.test(site.words || (site.words = [site.op, site.scope, site.tag, site.shape, site.dtype, ...site.stack].join(' ').toLowerCase())) ? 1 : 0) : null;
 	if (state.matches) {
 		let count = 0, bytes = 0, atPeak = 0;
 		capture.sites.forEach((site, i) => { if (state.matches[i] && site.device === state.device) count += site.count, bytes += site.bytes; });

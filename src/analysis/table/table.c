@@ -140,6 +140,12 @@ static void format_text(const char *text, size_t length, char out[HR__CELL_BYTES
 	out[used] = 0;
 }
 
+const char *hr__text_format(const char *text, char out[HR__CELL_BYTES_MAX])
+{
+	format_text(text, strlen(text), out);
+	return out;
+}
+
 const char *hr__cell_format(const hr__column *column, uint64_t value, char out[HR__CELL_BYTES_MAX])
 {
 	const char *text;
@@ -156,6 +162,7 @@ const char *hr__cell_format(const hr__column *column, uint64_t value, char out[H
 	case HR__CELL_BYTES: hr__format_size(value, out, 32); break;
 	case HR__CELL_NS: format_ns(value, out, 32); break;
 	case HR__CELL_YES: strcpy(out, value ? "yes" : "no"); break;
+	case HR__CELL_STACK: break; /* it is no single text */
 	case HR__CELL_PART:
 		if (value == HR__NEVER) strcpy(out, "-");
 		else snprintf(out, 32, "%.1f%%", (double)value / 1e4);
@@ -254,8 +261,9 @@ static hr_status unknown_order(const hr__table_plan *plan, const char *order)
 	return hr__fail(HR_INVALID_ARGUMENT, "order_by: there is no \"%.100s\" in this view; there are %s", order, known);
 }
 
-static bool is_shown(const hr__column *column, const hr_profile_options *options)
+static bool is_shown(const hr__column *column, const hr_profile_options *options, hr_profile_format format)
 {
+	if (column->flags & HR__STACKS && !options->show_stacks && format != HR_PROFILE_JSON) return false;
 	if (column->flags & HR__MEMORY && !options->show_memory) return false;
 	if (column->flags & HR__TIME && !options->show_time) return false;
 	return !(column->flags & HR__IO) || options->show_input_output;
@@ -272,7 +280,7 @@ hr_status hr__table_init(hr__table *table, const hr__table_plan *plan, const hr_
 	*table = (hr__table){ .key = plan->key, .title = plan->title, .form = plan->form, .columns = plan->columns, .column_count = plan->column_count,
 		                  .order = find_column(plan, order), .most = sorts ? most : UINT32_MAX, .filter = plan->form == HR__TABLE_LIST ? filter : NULL };
 	if (plan->form == HR__TABLE_TREE && !options->max_rows) table->most = UINT32_MAX;
-	for (uint32_t i = 0; i < plan->column_count; i++) table->shows[i] = is_shown(&plan->columns[i], options);
+	for (uint32_t i = 0; i < plan->column_count; i++) table->shows[i] = is_shown(&plan->columns[i], options, format);
 	if (order && table->order < 0 && !plan->bends) return unknown_order(plan, order);
 	if (table->order < 0) table->order = find_column(plan, plan->order);
 	return HR_OK;

@@ -29,6 +29,7 @@ typedef enum hr__cell_kind {
 	HR__CELL_NS,           /* HR__NEVER: none */
 	HR__CELL_YES,          /* 0 or 1 */
 	HR__CELL_PART,         /* millionths; HR__NEVER: none */
+	HR__CELL_STACK,        /* hr_stack. In text, lines below the row, a frame each; in JSON an array */
 	HR__CELL_COUNT_CHANGE, /* this one and the two below: int64_t */
 	HR__CELL_BYTES_CHANGE,
 	HR__CELL_NS_CHANGE,
@@ -43,6 +44,7 @@ enum {
 	HR__MIN_MICROS = 32,
 	HR__NOT_IN_TEXT = 64,
 	HR__ALWAYS = 128,   /* in text, shown even if the column has no values */
+	HR__STACKS = 256,   /* call stacks: shown with show_stacks, and in JSON */
 };
 
 typedef struct hr__column {
@@ -121,6 +123,8 @@ bool hr__filter_takes(const hr__filter *filter, const char *name);
 /* Whether the cells reach the filter's minima. */
 bool hr__filter_reaches(const hr__filter *filter, const hr__column *columns, uint32_t column_count, const uint64_t *row);
 
+/* Makes any text printable: unprintable bytes are escaped, and it is cut to fit. Returns [out]. */
+const char *hr__text_format(const char *text, char out[HR__CELL_BYTES_MAX]);
 /* Formats a cell for display; unprintable bytes of names are escaped. Returns [out]. */
 const char *hr__cell_format(const hr__column *column, uint64_t value, char out[HR__CELL_BYTES_MAX]);
 /* Formats a cell of a table: an empty name is "(none)", and the root of a tree "(model)". Regular expressions match this text. */

@@ -9,6 +9,31 @@ static void write_micros(hr__json *json, uint64_t ns)
 	else hr__json_double(json, (double)ns / 1000, 3);
 }
 
+static void write_name(hr__json *json, const char *key, hr_name name)
+{
+	if (name) hr__json_field_string(json, key, hr_name_text(name));
+}
+
+static void write_frame(hr__json *json, const hr_frame *frame)
+{
+	hr__json_object(json);
+	write_name(json, "function", frame->function);
+	write_name(json, "file", frame->file);
+	if (frame->line) hr__json_field_uint(json, "line", frame->line);
+	write_name(json, "module", frame->module);
+	if (frame->offset) hr__json_field_uint(json, "offset", frame->offset);
+	hr__json_end_object(json);
+}
+
+static void write_stack(hr__json *json, hr_stack stack)
+{
+	hr_frame frames[HR_STACK_DEPTH_MAX];
+	size_t count = hr_stack_get_frames(stack, frames, HR_STACK_DEPTH_MAX);
+	hr__json_array(json);
+	for (size_t i = 0; i < count; i++) write_frame(json, &frames[i]);
+	hr__json_end_array(json);
+}
+
 static void write_cell(const hr__column *column, uint64_t value, hr__json *json)
 {
 	const char *text;
@@ -22,6 +47,7 @@ static void write_cell(const hr__column *column, uint64_t value, hr__json *json)
 	case HR__CELL_SHAPE: hr__json_string(json, hr__cell_format(column, value, shape)); break;
 	case HR__CELL_NS: write_micros(json, value); break;
 	case HR__CELL_YES: hr__json_bool(json, value != 0); break;
+	case HR__CELL_STACK: write_stack(json, (hr_stack)value); break;
 	case HR__CELL_PART:
 		if (value == HR__NEVER) hr__json_null(json);
 		else hr__json_double(json, (double)value / 1e6, 6);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/base/text.h"
+#include "analysis/capture/frame_text.h"
 #include "analysis/table/table_write.h"
 #include "analysis/table/width.h"
 
@@ -153,7 +154,7 @@ static void measure(const hr__table *table, table_layout *l)
 	char text[HR__CELL_BYTES_MAX];
 	for (uint32_t i = 0; i < table->column_count; i++) {
 		l->widths[i] = 0;
-		if (!table->shows[i] || table->columns[i].flags & HR__NOT_IN_TEXT || is_empty(table, i)) continue;
+		if (!table->shows[i] || table->columns[i].flags & HR__NOT_IN_TEXT || table->columns[i].kind == HR__CELL_STACK || is_empty(table, i)) continue;
 		widen(l, i, table->columns[i].heading);
 		for (size_t row = 0; row < table->count; row++) {
 			format_cell(table, i, hr__table_at(table, row), INDENT_MOST, text);
@@ -219,6 +220,20 @@ static void put_cell(hr__text_out *out, bool left, char *text, uint32_t width, u
 	*owed += GAP + (left ? pad : 0);
 }
 
+/* Writes a stack below its row, innermost frame first. */
+static void put_stack(hr_stack stack, hr__text_out *out)
+{
+	hr_frame frames[HR_STACK_DEPTH_MAX];
+	char whole[HR__FRAME_TEXT_BYTES], text[HR__CELL_BYTES_MAX], room[HR__CELL_BYTES_MAX];
+	size_t count = hr_stack_get_frames(stack, frames, HR_STACK_DEPTH_MAX);
+	put_style(out, DIM);
+	for (size_t i = 0; i < count; i++) {
+		hr__text_format(hr__frame_text(&frames[i], whole), text);
+		hr__text_print(out, "    %s\n", shorten(out, text, out->width - 4, room));
+	}
+	put_style(out, PLAIN);
+}
+
 static void put_row(const hr__table *table, const table_layout *l, const uint64_t *row, hr__text_out *out)
 {
 	char text[HR__CELL_BYTES_MAX];
@@ -229,6 +244,8 @@ static void put_row(const hr__table *table, const table_layout *l, const uint64_
 		put_cell(out, is_left(&table->columns[i]), text, l->widths[i], &owed);
 	}
 	put(out, "\n", 1);
+	for (uint32_t i = 0; i < table->column_count; i++)
+		if (table->shows[i] && table->columns[i].kind == HR__CELL_STACK) put_stack((hr_stack)row[i], out);
 }
 
 static void put_headings(const hr__table *table, const table_layout *l, hr__text_out *out)

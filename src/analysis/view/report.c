@@ -50,10 +50,10 @@ void hr_profile_options_init_sized(hr_profile_options *options, size_t struct_si
 	hr__struct_init(&hr__struct_profile_options, options, struct_size, &initial);
 }
 
-hr_status hr_profile_options_init_preset_sized(hr_profile_options *options, size_t struct_size, const char *name)
+hr_status hr_profile_options_preset_sized(hr_profile_options *options, size_t struct_size, const char *name)
 {
 	hr_profile_options chosen;
-	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_profile_options_init_preset: options is NULL");
+	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_profile_options_preset: options is NULL");
 	hr_profile_options_init(&chosen);
 	if (name && strcmp(name, "time_and_memory") == 0) {
 		chosen.view = "scope";
@@ -184,6 +184,8 @@ hr__table *hr__report_table(hr__report_view *report, const hr__table_plan *plan,
 	hr__table *table = &report->tables[report->table_count];
 	*status = hr__table_init(table, plan, report->options, report->format, report->filter);
 	if (*status) return NULL;
+	for (uint32_t i = 0; i < plan->column_count; i++)
+		if (plan->columns[i].flags & HR__STACKS && report->selection && !report->selection->capture->has_stacks) table->shows[i] = false;
 	report->table_count++;
 	return table;
 }

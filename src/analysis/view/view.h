@@ -78,7 +78,7 @@ typedef struct hr__report_view {
 	uint64_t growing; /* number of groups that grow from step to step; set by the leaks view */
 } hr__report_view;
 
-/* Adds a table to the report. NULL when *status became what hr__table_init returns. */
+/* Adds a table to the report. Columns of call stacks are not shown if the capture has none. NULL when *status became what hr__table_init returns. */
 hr__table *hr__report_table(hr__report_view *report, const hr__table_plan *plan, hr_status *status);
 void hr__report_free(hr__report_view *report);
 

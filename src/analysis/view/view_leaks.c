@@ -2,7 +2,7 @@
  *
  * Memory that is live at the end of a step is not necessarily a leak: it may be a variable, or freed by the next step. The sign of
  * a leak is that the same place in the program has more live bytes at the end of each step than at the end of the step before. A
- * place is all sites with the same op, scope, tag and shape; the stream is ignored, because a leak may use another one each time.
+ * place is all sites with the same op, scope, tag, shape and call stack; the stream is ignored, because a leak may use another one each time.
  * For each place, the live bytes at the ends of steps are compared:
  *
  *     end of step    1      2      3      4
@@ -16,7 +16,7 @@
 #include "analysis/capture/finder.h"
 #include "analysis/view/view.h"
 
-enum { L_OP, L_GROWTH, L_BYTES, L_GROWS, L_ROSE, L_ALLOCATIONS, L_SCOPE, L_SHAPE, L_TAG, L_DTYPE, L_PER_STEP, L_COLUMNS };
+enum { L_OP, L_GROWTH, L_BYTES, L_GROWS, L_ROSE, L_ALLOCATIONS, L_SCOPE, L_SHAPE, L_TAG, L_DTYPE, L_PER_STEP, L_STACK, L_COLUMNS };
 
 /* In display order. */
 static const hr__column leak_columns[] = {
@@ -31,6 +31,7 @@ static const hr__column leak_columns[] = {
 	[L_TAG] = { "tag", "tag", HR__CELL_NAME, HR__NOT_IN_TEXT },
 	[L_DTYPE] = { "dtype", "dtype", HR__CELL_DTYPE, HR__NOT_IN_TEXT },
 	[L_PER_STEP] = { "growth_bytes_per_step", "per step", HR__CELL_BYTES, HR__SUMS | HR__NOT_IN_TEXT },
+	[L_STACK] = { "stack", "stack", HR__CELL_STACK, HR__STACKS },
 };
 
 enum { S_STEP, S_LEFT, S_LEFT_ALLOCATIONS, S_KEPT, S_ALIVE, S_COLUMNS };
@@ -83,13 +84,14 @@ typedef struct watcher {
 
 static bool same_place(const hr__site *a, const hr__site *b)
 {
-	return a->op == b->op && a->scope == b->scope && a->tag == b->tag && a->shape == b->shape;
+	return a->op == b->op && a->scope == b->scope && a->tag == b->tag && a->shape == b->shape && a->stack == b->stack;
 }
 
 static uint32_t find_place(watcher *w, hr__slots *slots, uint32_t index)
 {
 	const hr__site *sites = w->selection->capture->sites, *site = &sites[index];
-	uint32_t hash = hr__finder_hash(slots, (uint64_t)site->op << 32 | site->scope, (uint64_t)site->tag << 32 | site->shape);
+	uint32_t first = hr__finder_hash(slots, (uint64_t)site->op << 32 | site->scope, (uint64_t)site->tag << 32 | site->shape);
+	uint32_t hash = hr__finder_hash(slots, first, site->stack);
 	for (uint32_t at = hr__slots_first(slots, hash); hr__slots_holds(slots, hash, &at); at++) {
 		leak_place *found = &w->places[slots->slots[at].item - 1];
 		if (!same_place(&sites[found->site], site)) continue;
@@ -222,6 +224,7 @@ static void fill_place(const watcher *w, const leak_place *at, uint64_t *row)
 	row[L_OP] = site->op;
 	row[L_SCOPE] = site->scope;
 	row[L_TAG] = site->tag;
+	row[L_STACK] = site->stack;
 	row[L_SHAPE] = site->shape;
 	row[L_DTYPE] = at->dtype;
 	row[L_BYTES] = at->last;

@@ -1,4 +1,4 @@
-/* view_peak.c - what was live at the device's peak: by op, by scope, by tag and by tensor. Each table adds up exactly to the peak;
+/* view_peak.c - what was live at the device's peak: by op, by scope, by tag, by call stack and by tensor. Each table adds up exactly to the peak;
  * with a name scope, to that scope's part of the peak. */
 #include "core/base/names.h"
 #include "analysis/view/view.h"
@@ -41,9 +41,24 @@ static const hr__table_plan group_plans[GROUPINGS] = {
 	[BY_TAG] = { .key = "by_tag", .title = "By tag", .columns = tag_columns, .column_count = G_COLUMNS, .order = "bytes", .bends = true },
 };
 
+/* ---- groups by call stack ---- */
+
+enum { S_NAME, S_BYTES, S_ALLOCATIONS, S_LARGEST, S_STACK, S_COLUMNS };
+
+static const hr__column stack_columns[S_COLUMNS] = {
+	[S_NAME] = { "function", "function", HR__CELL_NAME, 0 }, /* of the innermost frame */
+	[S_BYTES] = { "bytes", "bytes", HR__CELL_BYTES, HR__SUMS | HR__MIN_BYTES },
+	[S_ALLOCATIONS] = { "allocations", "blocks", HR__CELL_COUNT, HR__SUMS },
+	[S_LARGEST] = { "largest_bytes", "largest", HR__CELL_BYTES, 0 },
+	[S_STACK] = { "stack", "stack", HR__CELL_STACK, HR__STACKS },
+};
+
+static const hr__table_plan stack_plan = { .key = "by_stack", .title = "By call stack", .columns = stack_columns, .column_count = S_COLUMNS,
+	                                       .order = "bytes", .bends = true };
+
 /* ---- tensors ---- */
 
-enum { T_OP, T_BYTES, T_AGE, T_SHAPE, T_DTYPE, T_SCOPE, T_TAG, T_SLACK, T_ADDRESS, T_COLUMNS };
+enum { T_OP, T_BYTES, T_AGE, T_SHAPE, T_DTYPE, T_SCOPE, T_TAG, T_SLACK, T_ADDRESS, T_STACK, T_COLUMNS };
 
 static const hr__column tensor_columns[T_COLUMNS] = {
 	[T_OP] = { "op", "op", HR__CELL_NAME, 0 },
@@ -55,6 +70,7 @@ static const hr__column tensor_columns[T_COLUMNS] = {
 	[T_TAG] = { "tag", "tag", HR__CELL_NAME, 0 },
 	[T_SLACK] = { "slack_bytes", "slack", HR__CELL_BYTES, HR__SUMS | HR__NOT_IN_TEXT },
 	[T_ADDRESS] = { "address", "address", HR__CELL_COUNT, HR__NOT_IN_TEXT },
+	[T_STACK] = { "stack", "stack", HR__CELL_STACK, HR__STACKS },
 };
 
 static const hr__table_plan tensor_plan = { .key = "by_tensor", .title = "By tensor", .columns = tensor_columns, .column_count = T_COLUMNS, .order = "bytes" };
@@ -69,16 +85,18 @@ typedef struct collector {
 	hr__report_view *report;
 	hr__table *tensors; /* NULL: not collected */
 	group *groups[GROUPINGS]; /* by name; NULL: not collected */
+	group *stacks;            /* by stack; NULL: not collected */
 	uint64_t allocations, slack;
 	hr_status status;
 } collector;
 
-static void count(group *groups, hr_name name, uint64_t bytes)
+/* [number] is that of a name or of a stack. */
+static void count(group *groups, uint32_t number, uint64_t bytes)
 {
 	if (!groups) return;
-	groups[name].bytes += bytes;
-	groups[name].allocations++;
-	if (bytes > groups[name].largest) groups[name].largest = bytes;
+	groups[number].bytes += bytes;
+	groups[number].allocations++;
+	if (bytes > groups[number].largest) groups[number].largest = bytes;
 }
 
 static void collect(void *context, uint32_t index)
@@ -93,6 +111,7 @@ static void collect(void *context, uint32_t index)
 	count(c->groups[BY_OP], site->op, allocation->bytes);
 	count(c->groups[BY_SCOPE], site->scope, allocation->bytes);
 	count(c->groups[BY_TAG], site->tag, allocation->bytes);
+	count(c->stacks, site->stack, allocation->bytes);
 	uint64_t *row = c->tensors ? hr__table_row(c->tensors, &c->status) : NULL;
 	if (!row) return;
 	row[T_OP] = site->op;
@@ -104,6 +123,7 @@ static void collect(void *context, uint32_t index)
 	row[T_AGE] = s->device_peak_ns - allocation->begin_ns;
 	row[T_SLACK] = allocation->slack;
 	row[T_ADDRESS] = allocation->address;
+	row[T_STACK] = site->stack;
 }
 
 static void visit_peak(collector *c)
@@ -124,6 +144,23 @@ static void fill_groups(collector *c, hr__table *table, const group *groups)
 		row[G_BYTES] = groups[name].bytes;
 		row[G_ALLOCATIONS] = groups[name].allocations;
 		row[G_LARGEST] = groups[name].largest;
+	}
+	hr__table_finish(table);
+}
+
+static void fill_stacks(collector *c, hr__table *table)
+{
+	for (uint32_t stack = 0; stack < HR__STACKS_MAX && !c->status; stack++) {
+		hr_frame inner = { 0 };
+		if (!c->stacks[stack].allocations) continue;
+		uint64_t *row = hr__table_row(table, &c->status);
+		if (!row) return;
+		hr_stack_get_frames(stack, &inner, 1);
+		row[S_NAME] = inner.function ? inner.function : inner.file ? inner.file : inner.module;
+		row[S_BYTES] = c->stacks[stack].bytes;
+		row[S_ALLOCATIONS] = c->stacks[stack].allocations;
+		row[S_LARGEST] = c->stacks[stack].largest;
+		row[S_STACK] = stack;
 	}
 	hr__table_finish(table);
 }
@@ -159,12 +196,17 @@ hr_status hr__view_peak(hr__report_view *report)
 		tables[i] = hr__report_table(report, &group_plans[i], &c.status);
 		c.groups[i] = hr__view_alloc(report->selection->names, sizeof(group), &c.status);
 	}
+	bool has_stacks = report->selection->capture->has_stacks && (report->options->show_stacks || report->format == HR_PROFILE_JSON);
+	hr__table *stacks = has_stacks ? hr__report_table(report, &stack_plan, &c.status) : NULL;
+	if (has_stacks) c.stacks = hr__view_alloc(HR__STACKS_MAX, sizeof(group), &c.status);
 	c.tensors = hr__report_table(report, &tensor_plan, &c.status);
 	if (facts) facts->shows[F_SCOPE_BYTES] = report->selection->is_scope;
 	visit_peak(&c);
 	if (!c.status) fill_facts(&c, facts);
 	for (int i = 0; i < GROUPINGS && !c.status; i++) fill_groups(&c, tables[i], c.groups[i]);
+	if (!c.status && has_stacks) fill_stacks(&c, stacks);
 	if (!c.status) hr__table_finish(c.tensors);
+	hr__view_free(c.stacks, HR__STACKS_MAX, sizeof(group));
 	free_groups(&c);
 	return c.status;
 }

@@ -1,7 +1,7 @@
 /* view_tensors.c - a list of tensors: size, lifetime, number of uses, and longest idle time. */
 #include "analysis/view/view.h"
 
-enum { T_OP, T_BYTES, T_NS, T_IDLE, T_USES, T_SHAPE, T_DTYPE, T_SCOPE, T_TAG, T_BEGIN, T_ALIVE, T_SLACK, T_COLUMNS };
+enum { T_OP, T_BYTES, T_NS, T_IDLE, T_USES, T_SHAPE, T_DTYPE, T_SCOPE, T_TAG, T_BEGIN, T_ALIVE, T_SLACK, T_STACK, T_COLUMNS };
 
 static const hr__column columns[T_COLUMNS] = {
 	[T_OP] = { "op", "op", HR__CELL_NAME, 0 },
@@ -16,6 +16,7 @@ static const hr__column columns[T_COLUMNS] = {
 	[T_BEGIN] = { "begin_micros", "start", HR__CELL_NS, HR__TIME },
 	[T_ALIVE] = { "alive", "alive", HR__CELL_YES, 0 },
 	[T_SLACK] = { "slack_bytes", "slack", HR__CELL_BYTES, HR__SUMS | HR__MEMORY | HR__NOT_IN_TEXT },
+	[T_STACK] = { "stack", "stack", HR__CELL_STACK, HR__STACKS },
 };
 
 /* The uses of one allocation by ops. */
@@ -65,6 +66,7 @@ static void list(void *context, uint32_t index)
 	row[T_TAG] = site->tag;
 	row[T_SHAPE] = site->shape;
 	row[T_DTYPE] = site->dtype;
+	row[T_STACK] = site->stack;
 	row[T_BYTES] = allocation->bytes;
 	row[T_SLACK] = allocation->slack;
 	row[T_BEGIN] = allocation->begin_ns;

@@ -26,6 +26,7 @@ typedef _Atomic(int64_t) hr__atomic_i64;
 #define hr__fetch_add_seq_cst(p, v) atomic_fetch_add_explicit((p), (v), memory_order_seq_cst)
 #define hr__fetch_sub_acq_rel(p, v) atomic_fetch_sub_explicit((p), (v), memory_order_acq_rel)
 #define hr__fetch_or_acq_rel(p, v) atomic_fetch_or_explicit((p), (v), memory_order_acq_rel)
+#define hr__fetch_and_acq_rel(p, v) atomic_fetch_and_explicit((p), (v), memory_order_acq_rel)
 #define hr__cas_acquire(p, expected, v) \
 	atomic_compare_exchange_strong_explicit((p), (expected), (v), memory_order_acquire, memory_order_relaxed)
 #define hr__cas_acq_rel(p, expected, v) \
@@ -33,12 +34,6 @@ typedef _Atomic(int64_t) hr__atomic_i64;
 
 /* For a counter that one thread writes and any thread reads: an addition made of a relaxed load and a relaxed store. */
 #define hr__owner_add(p, v) hr__store_relaxed((p), hr__load_relaxed(p) + (v))
-
-/* The same for a maximum. */
-static inline void hr__owner_max(hr__atomic_i64 *to, int64_t value)
-{
-	if (value > hr__load_relaxed(to)) hr__store_relaxed(to, value);
-}
 
 /* Fences, for orders that an order on one variable cannot express (the optimistic reads of lock.h, the Dekker handshake of os.h).
  * gcc warns about fences under ThreadSanitizer because ThreadSanitizer does not model them. Both uses guard only atomics, which

@@ -29,18 +29,18 @@ HR__SHARED hr_name hr__name_of_bytes(const char *text, size_t length);
 /* One more than the highest valid number of a name and of a shape. */
 HR__SHARED uint32_t hr__names_count(void);
 HR__SHARED uint32_t hr__shapes_count(void);
-uint32_t hr__frames_count(void);
+HR__SHARED uint32_t hr__frames_count(void);
 uint32_t hr__stacks_count(void);
 
 /* The number of a frame, and the frame of a number: its function is "(other)" if there is no such frame, and if all its names are
  * HR_NAME_NONE. */
 HR__SHARED uint32_t hr__frame_intern(const hr_frame *frame);
-hr_frame hr__frame_get(uint32_t frame);
+HR__SHARED hr_frame hr__frame_get(uint32_t frame);
 
 /* The stack with these frames, innermost first, and the frames of a stack. HR_STACK_OTHER, and a number that is not valid, have the one
  * frame HR__FRAME_OTHER. */
 HR__SHARED hr_stack hr__stack_of_frames(const uint16_t *frames, size_t count);
-size_t hr__stack_frames(hr_stack stack, uint16_t frames[HR_STACK_DEPTH_MAX]);
+HR__SHARED size_t hr__stack_frames(hr_stack stack, uint16_t frames[HR_STACK_DEPTH_MAX]);
 
 /* In the child of a fork: reinitialises the lock, which a thread of the parent may have held. */
 void hr__names_after_fork(void);

@@ -36,6 +36,7 @@ static hr__atomic_u64 own_base; /* where the module with this code is loaded; 0:
 static __thread struct {
 	hr_stack set;      /* by hr_stack_set */
 	hr_stack replaced; /* valid while is_replaced */
+	const void *caller; /* where the program called the library; NULL: not known */
 	bool is_replaced;
 	bool is_capturing; /* the system's functions may allocate through this library */
 } self __attribute__((tls_model("initial-exec")));
@@ -60,12 +61,15 @@ static bool is_own(const hr__os_symbol *symbol)
 	return symbol->base == hr__load_relaxed(&own_base) || starts_with(base_name(symbol->module), LIBRARY_PREFIX);
 }
 
-/* Return addresses are those after the call. The call itself may be the last instruction of its function. */
-static uint32_t resolve(uintptr_t address)
+/* Return addresses are those after the call. The call itself may be the last instruction of its function. *lasts: the result is the same
+ * the next time. */
+static uint32_t resolve(uintptr_t address, bool *lasts)
 {
 	hr__os_symbol symbol;
 	hr_frame frame = { .offset = address - 1 };
-	if (hr__os()->symbol_find((const void *)(address - 1), &symbol)) return hr__frame_intern(&frame);
+	int error = hr__os()->symbol_find((const void *)(address - 1), &symbol);
+	*lasts = error == 0 || error == ENOENT;
+	if (error) return hr__frame_intern(&frame);
 	if (is_own(&symbol)) return OWN_FRAME;
 	frame = (hr_frame){ .function = hr_name_intern(symbol.function), .module = hr_name_intern(symbol.module), .offset = symbol.offset };
 	return hr__frame_intern(&frame);
@@ -81,14 +85,15 @@ static void remember(uint32_t slot, uint64_t entry)
 static uint32_t frame_at(uintptr_t address)
 {
 	uint32_t slot = (uint32_t)((address * UINT64_C(0x9E3779B97F4A7C15)) >> 48);
-	if (address >> (64 - FRAME_BITS)) return resolve(address);
+	bool lasts;
+	if (address >> (64 - FRAME_BITS)) return resolve(address, &lasts);
 	for (uint32_t tried = 0; tried < CACHE_SLOTS; tried++, slot = (slot + 1) % CACHE_SLOTS) {
 		uint64_t entry = hr__load_acquire(&cache[slot]);
 		if (entry >> FRAME_BITS == address) return (uint32_t)(entry & (HR__FRAMES_MAX - 1));
 		if (entry == 0) break;
 	}
-	uint32_t frame = resolve(address);
-	remember(slot, (uint64_t)address << FRAME_BITS | frame);
+	uint32_t frame = resolve(address, &lasts);
+	if (lasts) remember(slot, (uint64_t)address << FRAME_BITS | frame);
 	return frame;
 }
 
@@ -96,11 +101,17 @@ _Static_assert(CACHE_SLOTS == 1u << 16, "the hash is 16 bits");
 
 /* ---- captures ---- */
 
-/* Linked statically, Headroom's own functions without a name come before one with a name, or between two: they are dropped too. */
-static size_t count_own(const uint16_t *frames, size_t count)
+/* The index of the program's innermost frame. The address that hr__stacks_enter was given is exact. The fallback is less so in a program
+ * that is linked statically: Headroom's functions without a name come before one with a name, or between two. */
+static size_t count_own(void *const *addresses, const uint16_t *frames, size_t count)
 {
 	bool is_static = hr__load_relaxed(&own_base) == 0;
 	size_t own = 0;
+	for (size_t i = 0; i < count && self.caller != NULL; i++) {
+		if (addresses[i] != self.caller) continue;
+		for (own = i; own < count && frames[own] == OWN_FRAME; own++) {} /* another library of Headroom made the call */
+		return own;
+	}
 	for (size_t i = 0; i < count && i < OWN_FRAMES_MAX; i++) {
 		if (frames[i] == OWN_FRAME) own = i + 1;
 		else if (own > 0 && (!is_static || hr__frame_get(frames[i]).function != HR_NAME_NONE)) break;
@@ -116,7 +127,7 @@ static hr_stack capture(uint32_t most)
 	HR_ASSERT(most <= HR_STACK_DEPTH_MAX);
 	if (hr__os()->stack_capture(addresses, most + OWN_FRAMES_MAX, &count)) return HR_STACK_NONE;
 	for (size_t i = 0; i < count; i++) frames[i] = (uint16_t)frame_at((uintptr_t)addresses[i]);
-	size_t own = count_own(frames, count), left = count - own;
+	size_t own = count_own(addresses, frames, count), left = count - own;
 	for (size_t i = own; i < count; i++) {
 		if (frames[i] == OWN_FRAME) frames[i] = HR__FRAME_OTHER;
 	}
@@ -163,6 +174,18 @@ void hr__stacks_start(uint32_t most)
 }
 
 /* ---- stacks of a thread ---- */
+
+const void *hr__stacks_enter(const void *caller)
+{
+	const void *before = self.caller;
+	if (before == NULL && hr__load_relaxed(&depth) != 0) self.caller = caller;
+	return before;
+}
+
+void hr__stacks_leave(const void *before)
+{
+	self.caller = before;
+}
 
 hr__stacks_before hr__stacks_replace(hr_stack stack)
 {

@@ -25,6 +25,11 @@ uint32_t hr__stacks_depth(void);
  * be captured is HR_STACK_NONE. */
 hr_stack hr__stacks_now(void);
 
+/* Called by public functions with their return address: captures begin there. The outermost one counts, so that public functions can
+ * call each other. Returns what hr__stacks_leave needs. */
+const void *hr__stacks_enter(const void *caller);
+void hr__stacks_leave(const void *before);
+
 /* Until hr__stacks_restore, events of this thread have [stack], also if that is HR_STACK_NONE. Calls nest. */
 typedef struct hr__stacks_before {
 	hr_stack stack;

@@ -17,14 +17,169 @@
 #define HR__GRADIENT(name) hr_status hr__gradient_##name(hr__backward *backward)
 #define HR__SCRATCH(name) uint64_t hr__scratch_##name(const hr__type *in, const hr__type *out, const hr__attrs *attrs)
 
-/* Several rows may name one function, and some name "none": no such function exists, the table then has NULL (ops.c). */
-#define HR__OP_DECLARE(kind, text, outputs, least, most, memory, takes, reads_in, reads_out, infer, run, scratch, gradient) \
-	HR__INFER(infer);                                                                                                       \
-	HR__RUN(run);                                                                                                           \
-	HR__SCRATCH(scratch);                                                                                                   \
-	HR__GRADIENT(gradient);
-HR__OP_TABLE(HR__OP_DECLARE)
-#undef HR__OP_DECLARE
+/* variable.c */
+HR__INFER(read);
+HR__INFER(assign);
+HR__INFER(assign_onto); /* the value is broadcast to the variable's shape */
+HR__INFER(done); /* the number of actions done: a scalar, int32 */
+
+/* ops_source.c */
+HR__INFER(constant);
+HR__INFER(full);
+HR__INFER(random_normal);
+HR__INFER(random_uniform);
+HR__RUN(constant);
+HR__RUN(full);
+HR__RUN(random_normal);
+HR__RUN(random_uniform);
+
+/* ops_binary.c */
+HR__INFER(binary);       /* numbers of one dtype, broadcast */
+HR__INFER(binary_float); /* floats of one dtype and one shape: inputs of the gradient ops of unary functions */
+HR__RUN(add);
+HR__RUN(sub);
+HR__RUN(mul);
+HR__RUN(div);
+HR__RUN(maximum);
+HR__RUN(relu_grad);
+HR__RUN(tanh_grad);
+HR__RUN(gelu_grad);
+HR__GRADIENT(add);
+HR__GRADIENT(sub);
+HR__GRADIENT(mul);
+HR__GRADIENT(div);
+HR__GRADIENT(maximum);
+
+/* ops_unary.c */
+HR__INFER(unary_number);
+HR__INFER(unary_float);
+HR__RUN(neg);
+HR__RUN(exp);
+HR__RUN(log);
+HR__RUN(sqrt);
+HR__RUN(tanh);
+HR__RUN(relu);
+HR__RUN(gelu);
+HR__RUN(scale);
+HR__GRADIENT(neg);
+HR__GRADIENT(exp);
+HR__GRADIENT(log);
+HR__GRADIENT(sqrt);
+HR__GRADIENT(tanh);
+HR__GRADIENT(relu);
+HR__GRADIENT(gelu);
+HR__GRADIENT(scale);
+
+/* ops_cast.c */
+HR__INFER(cast);
+HR__RUN(cast);
+HR__GRADIENT(cast);
+
+/* ops_shape.c */
+HR__INFER(reshape);
+HR__INFER(transpose);
+HR__INFER(concat);
+HR__INFER(slice);
+HR__INFER(broadcast_to);
+HR__INFER(pad);
+HR__RUN(transpose);
+HR__RUN(concat);
+HR__RUN(slice);
+HR__RUN(broadcast_to);
+HR__RUN(pad);
+HR__GRADIENT(reshape);
+HR__GRADIENT(transpose);
+HR__GRADIENT(concat);
+HR__GRADIENT(slice);
+HR__GRADIENT(broadcast_to);
+HR__GRADIENT(pad);
+HR__INFER(copy);
+HR__RUN(copy);
+HR__GRADIENT(copy);
+
+/* ops_index.c */
+HR__INFER(gather);
+HR__INFER(one_hot);
+HR__INFER(scatter_rows);
+HR__RUN(gather);
+HR__RUN(one_hot);
+HR__RUN(scatter_rows);
+HR__GRADIENT(gather);
+HR__GRADIENT(scatter_rows);
+
+/* ops_reduce.c */
+HR__INFER(reduce_number);
+HR__INFER(reduce_float);
+HR__INFER(sum_to);
+HR__INFER(max_grad);
+HR__SCRATCH(reduce_sum);
+HR__SCRATCH(sum_to);
+HR__RUN(reduce_sum);
+HR__RUN(reduce_mean);
+HR__RUN(reduce_max);
+HR__RUN(sum_to);
+HR__RUN(max_grad);
+HR__GRADIENT(reduce_sum);
+HR__GRADIENT(reduce_mean);
+HR__GRADIENT(reduce_max);
+HR__GRADIENT(sum_to);
+
+/* ops_matrix.c */
+HR__INFER(matmul);
+HR__SCRATCH(matmul);
+HR__RUN(matmul);
+HR__GRADIENT(matmul);
+
+/* ops_loss.c */
+HR__INFER(softmax);
+HR__INFER(softmax_grad);
+HR__INFER(cross_entropy);
+HR__INFER(cross_entropy_grad);
+HR__RUN(softmax);
+HR__RUN(softmax_grad);
+HR__RUN(cross_entropy);
+HR__RUN(cross_entropy_grad);
+HR__GRADIENT(softmax);
+HR__GRADIENT(cross_entropy);
+
+/* ops_norm.c */
+HR__INFER(layer_norm);
+HR__INFER(layer_norm_grad);
+HR__SCRATCH(layer_norm_grad);
+HR__RUN(layer_norm);
+HR__RUN(layer_norm_grad);
+HR__GRADIENT(layer_norm);
+
+/* ops_conv.c */
+HR__INFER(conv2d);
+HR__INFER(conv2d_grad_input);
+HR__INFER(conv2d_grad_filter);
+HR__SCRATCH(conv2d);
+HR__SCRATCH(conv2d_grad_input);
+HR__SCRATCH(conv2d_grad_filter);
+HR__RUN(conv2d);
+HR__RUN(conv2d_grad_input);
+HR__RUN(conv2d_grad_filter);
+HR__GRADIENT(conv2d);
+
+/* ops_pool.c */
+HR__INFER(pool);
+HR__INFER(max_pool_grad);
+HR__INFER(avg_pool_grad);
+HR__RUN(max_pool);
+HR__RUN(avg_pool);
+HR__RUN(max_pool_grad);
+HR__RUN(avg_pool_grad);
+HR__GRADIENT(max_pool);
+HR__GRADIENT(avg_pool);
+
+/* ops_update.c */
+HR__INFER(sgd);
+HR__INFER(momentum);
+HR__INFER(adam);
+HR__RUN(sgd);
+HR__RUN(momentum);
+HR__RUN(adam);
 
 /* ---- kernels ---- */
 

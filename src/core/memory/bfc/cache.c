@@ -17,6 +17,7 @@
 #include "core/memory/allocator.h"
 
 #include "core/base/status.h"
+#include "core/trace/stacks.h"
 #include "core/trace/trace.h"
 
 #define LINE 128u /* processors fetch cache lines in pairs */
@@ -42,12 +43,11 @@ static void give_list(hr__cache *cache, hr__chunk_id list)
 	for (; list; count++) {
 		hr__chunk_id id = list;
 		list = hr__chunk_at(&shard->table, id)->link;
-		HR_ASSERT(hr__chunk_state_of(hr__chunk_at(&shard->table, id)) == HR__CHUNK_CACHED);
-		hr__shard_give(shard, id);
+		hr__give_back(shard, id);
 		/* Returning a long list takes tens of microseconds, and another thread may be waiting for this meter's level to be lowered.
 		 * Only the owner may lower it. */
-		if (HR_UNLIKELY(hr__load_relaxed(&cache->meter.lowering) && cache->thread == hr__thread_self))
-			hr__meter_lower(cache->allocator, &cache->meter);
+		if (HR_UNLIKELY(hr__load_relaxed(&cache->meter.wanted) && cache->thread == hr__thread_self))
+			hr__meter_sink(cache->allocator, &cache->meter);
 	}
 	hr__fetch_add_relaxed(&cache->moving, -count);
 	hr__lock_release(&shard->lock);
@@ -58,12 +58,10 @@ static hr__chunk_id unload_bin(hr__cache *cache, uint32_t bin, hr__chunk_id list
 {
 	hr__chunk_id id = cache->bins[bin];
 	int64_t bytes = 0, count = 0;
-	HR_ASSERT(hr__cache_is_busy(cache) || hr__load_relaxed(&cache->stop));
 	cache->bins[bin] = 0;
 	for (; id; count++) {
 		hr__chunk *chunk = &cache->chunks[id];
 		hr__chunk_id next = chunk->link;
-		HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_CACHED && chunk->size >> cache->shift == bin);
 		bytes += (int64_t)chunk->size;
 		chunk->link = list;
 		list = id;
@@ -76,7 +74,6 @@ static hr__chunk_id unload_bin(hr__cache *cache, uint32_t bin, hr__chunk_id list
 
 void hr__cache_overflow(hr__cache *cache)
 {
-	HR_ASSERT(cache->capacity > 0 && hr__lock_none_from(HR__RANK_CACHES));
 	hr__chunk_id list = 0;
 	if (!hr__cache_enter(cache)) return;
 	for (uint32_t i = 0; i < cache->bin_count && hr__load_relaxed(&cache->kept) > cache->capacity - cache->capacity / 8; i++) {
@@ -90,7 +87,6 @@ void hr__cache_overflow(hr__cache *cache)
 
 void hr__cache_keep(hr__cache *cache, hr__chunk_id list)
 {
-	HR_ASSERT(list && hr__lock_none_from(HR__RANK_SHARD));
 	if (!hr__cache_enter(cache)) {
 		give_list(cache, list);
 		return;
@@ -100,7 +96,6 @@ void hr__cache_keep(hr__cache *cache, hr__chunk_id list)
 		hr__chunk *chunk = &cache->chunks[list];
 		hr__chunk_id id = list;
 		uint64_t bin = chunk->size >> cache->shift;
-		HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_CACHED && bin < cache->bin_count);
 		list = chunk->link;
 		chunk->link = cache->bins[bin];
 		cache->bins[bin] = id;
@@ -116,7 +111,6 @@ void hr__cache_keep(hr__cache *cache, hr__chunk_id list)
 /* Number of chunks in the bins. In the busy section. */
 static uint32_t count_kept(const hr__cache *cache)
 {
-	HR_ASSERT(hr__cache_is_busy(cache));
 	uint32_t count = 0;
 	for (uint32_t bin = 0; bin < cache->bin_count; bin++)
 		for (hr__chunk_id id = cache->bins[bin]; id; id = cache->chunks[id].link) count++;
@@ -130,7 +124,6 @@ static uint32_t count_kept(const hr__cache *cache)
 void hr__cache_thin(hr__cache *cache, uint32_t records)
 {
 	hr__shard *shard = cache->shard;
-	HR_ASSERT(cache->thread == hr__thread_self && hr__lock_none_from(HR__RANK_SHARD));
 	hr__chunk_id list = 0;
 	hr__lock_take(&shard->lock);
 	bool enough = hr__chunk_table_has(&shard->table, records) && hr__lookup_has_room(&shard->lookup);
@@ -160,26 +153,9 @@ void hr__shards_unlock(hr__allocator *allocator)
 	HR__EACH_SHARD(allocator, shard) hr__lock_release(&shard->lock);
 }
 
-#ifdef HR_DEBUG
-bool hr__shards_are_locked(const hr__allocator *allocator)
-{
-	for (const hr__shard *shard = allocator->shards; shard < allocator->shards + allocator->shard_max; shard++)
-		if (hr__load_acquire(&shard->open) && !hr__lock_is_mine(&shard->lock)) return false;
-	return true;
-}
-
-bool hr__caches_are_stopped(const hr__allocator *allocator)
-{
-	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next)
-		if (!hr__load_relaxed(&cache->stop) || hr__cache_is_busy(cache)) return false;
-	return hr__lock_is_mine(&allocator->caches_lock);
-}
-#endif
-
-/* Adds a cache to the allocator's list. */
+/* Adds a cache to the allocator's list. With caches_lock held. */
 static void join(hr__allocator *allocator, hr__cache *cache)
 {
-	HR_ASSERT(hr__lock_is_mine(&allocator->caches_lock) && cache->thread == hr__thread_self);
 	hr__shards_lock(allocator); /* waits for operations that account as the only thread */
 	hr__lock_take(allocator->meter_lock);
 	uint32_t count = hr__load_relaxed(&allocator->cache_count) + 1;
@@ -187,13 +163,13 @@ static void join(hr__allocator *allocator, hr__cache *cache)
 	cache->next = allocator->caches;
 	allocator->caches = cache;
 	hr__store_relaxed(&allocator->cache_count, count);
-	hr__store_relaxed(&cache->meter.level, hr__meters_are_on(allocator) ? 0 : HR__NO_LEVEL);
+	hr__store_relaxed(&cache->meter.level, hr__is_metered(allocator) ? 0 : HR__NO_LEVEL);
 	hr__meters_join(allocator, cache);
 	if (count > 1) {
 		hr__meters_evaluate(allocator);
 		if (alone) /* the highest [used] of the first cache, read now that it cannot pass its level unnoticed */
-			hr__owner_max(&allocator->peak, hr__meters_of_others(NULL, allocator) + hr__load_relaxed(&alone->high));
-		hr__owner_max(&allocator->peak_error, (int64_t)(count + hr__load_relaxed(&allocator->open_shards)) * HR__SLACK);
+			hr__max(&allocator->peak, hr__meters_of_others(NULL, allocator) + hr__load_relaxed(&alone->high));
+		hr__max(&allocator->peak_error, (int64_t)(count + hr__load_relaxed(&allocator->open_shards)) * HR__SLACK);
 	}
 	cache->shard->threads++;
 	hr__lock_release(allocator->meter_lock);
@@ -201,14 +177,12 @@ static void join(hr__allocator *allocator, hr__cache *cache)
 	hr__store_relaxed(&cache->watch, cache->thread->scope_depth != 0);
 }
 
-/* Removes a cache, empty and stopped, from the list, and keeps its counts. */
+/* Removes a cache, empty and stopped, from the list, and keeps its counts. With caches_lock held. */
 static void leave(hr__allocator *allocator, hr__cache *cache)
 {
-	HR_ASSERT(hr__lock_is_mine(&allocator->caches_lock));
-	HR_ASSERT(hr__load_relaxed(&cache->stop) && !hr__load_relaxed(&cache->kept));
 	hr__log_leave(allocator, cache);
 	hr__shards_lock(allocator);
-	hr__meter_account(cache->shard, cache, 0); /* includes [high] in the peak, if this was the only cache */
+	hr__account(cache->shard, cache, 0); /* includes [high] in the peak, if this was the only cache */
 	hr__lock_take(allocator->meter_lock);
 	hr__meter *heir = &cache->shard->meter;
 	int64_t level = hr__load_relaxed(&cache->meter.level) + hr__load_relaxed(&heir->level);
@@ -217,10 +191,7 @@ static void leave(hr__allocator *allocator, hr__cache *cache)
 	hr__store_relaxed(&cache->meter.used, 0);
 	hr__store_relaxed(&cache->meter.level, 0);
 	hr__cache **at = &allocator->caches;
-	while (*at != cache) {
-		HR_ASSERT(*at);
-		at = &(*at)->next;
-	}
+	while (*at != cache) at = &(*at)->next;
 	*at = cache->next;
 	hr__store_relaxed(&allocator->cache_count, hr__load_relaxed(&allocator->cache_count) - 1);
 	if (hr__load_relaxed(&allocator->cache_count) == 1) /* the last cache: its earlier highs are included in the peak */
@@ -233,7 +204,7 @@ static void leave(hr__allocator *allocator, hr__cache *cache)
 	hr__owner_add(&allocator->past_frees, hr__load_relaxed(&cache->frees));
 	hr__owner_add(&allocator->past_requested, hr__load_relaxed(&cache->requested));
 	hr__owner_add(&allocator->past_total, hr__load_relaxed(&cache->total));
-	hr__owner_max(&allocator->past_largest, hr__load_relaxed(&cache->largest));
+	hr__max(&allocator->past_largest, hr__load_relaxed(&cache->largest));
 }
 
 /* ---- stopping ---- */
@@ -245,7 +216,6 @@ void hr__cache_wait_idle(const hr__cache *cache)
 
 void hr__caches_stop(hr__allocator *allocator)
 {
-	HR_ASSERT(hr__lock_none_from(HR__RANK_CACHES));
 	hr__lock_take(&allocator->caches_lock);
 	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) hr__store_relaxed(&cache->stop, 1);
 	hr__heavy_barrier();
@@ -254,14 +224,12 @@ void hr__caches_stop(hr__allocator *allocator)
 
 void hr__caches_start(hr__allocator *allocator)
 {
-	HR_ASSERT(hr__caches_are_stopped(allocator));
 	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) hr__store_release(&cache->stop, 0);
 	hr__lock_release(&allocator->caches_lock);
 }
 
 void hr__caches_quiesce(hr__allocator *allocator)
 {
-	HR_ASSERT(!hr__lock_is_mine(allocator->meter_lock));
 	hr__heavy_barrier();
 	hr__lock_take(allocator->meter_lock); /* keeps the list unchanged; no thread waits for this lock inside a busy section */
 	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) hr__cache_wait_idle(cache);
@@ -271,7 +239,6 @@ void hr__caches_quiesce(hr__allocator *allocator)
 static void empty_stopped(hr__cache *cache)
 {
 	hr__chunk_id list = 0;
-	HR_ASSERT(hr__load_relaxed(&cache->stop) && !hr__cache_is_busy(cache));
 	for (uint32_t bin = 0; bin < cache->bin_count; bin++)
 		if (cache->bins[bin]) list = unload_bin(cache, bin, list);
 	give_list(cache, list);
@@ -289,7 +256,6 @@ void hr__caches_empty(hr__allocator *allocator)
 /* Whether another thread is using the shard: its lock is held, or the lock's version changes within IDLE_PAUSES. Without locks. */
 static bool is_busy(hr__shard *shard)
 {
-	HR_ASSERT(hr__lock_none_from(HR__RANK_CACHES));
 	uint64_t version = hr__lock_read_begin(&shard->lock);
 	for (unsigned i = 0; i < IDLE_PAUSES && hr__lock_read_ok(&shard->lock, version); i++) hr__cpu_pause();
 	return !hr__lock_read_ok(&shard->lock, version);
@@ -297,10 +263,9 @@ static bool is_busy(hr__shard *shard)
 
 /* The version of a lock counts its acquisitions. One wait is forgotten per CONTENTION_GAP versions, so only frequent waits add
  * up. */
-hr__shard *hr__cache_lock_large_slow(hr__cache *cache)
+hr__shard *hr__large_contend(hr__cache *cache)
 {
 	hr__shard *shard = cache->large;
-	HR_ASSERT(cache->thread == hr__thread_self && !hr__cache_is_busy(cache));
 	uint64_t version = hr__lock_read_begin(&shard->lock);
 	uint64_t forgotten = (version - cache->contended_at) / CONTENTION_GAP;
 	cache->contended_at = version;
@@ -314,7 +279,6 @@ hr__shard *hr__cache_lock_large_slow(hr__cache *cache)
 
 static void cache_free(hr__cache *cache)
 {
-	HR_ASSERT(!hr__cache_is_busy(cache));
 	hr__os()->free(cache->block, cache->bytes);
 }
 
@@ -348,20 +312,19 @@ static void unlink_cache(hr__cache *cache)
 
 /* Set when the thread's state was freed because the thread is ending. The state is not created again: what destructors of other
  * modules allocate or free later needs no cache, and nothing would free a cache created in the last round of destructors. */
-static _Thread_local bool thread_ended;
+static _Thread_local bool is_over;
 
 static void drop_state(void *value)
 {
 	hr__thread_state *thread = value;
-	HR_ASSERT(thread == hr__thread_self);
-	hr__allocators_lock(); /* a concurrent close of an allocator has detached all its caches, or none */
+	hr__registry_enter(); /* a concurrent close of an allocator has detached all its caches, or none */
 	for (uint32_t slot = 0; slot < HR__ALLOCATORS_MAX; slot++) {
 		hr__cache *cache = thread->caches[slot];
 		if (!cache) continue;
 		if (!is_orphan(cache)) unlink_cache(cache);
 		cache_free(cache);
 	}
-	hr__allocators_unlock();
+	hr__registry_leave();
 	hr__os()->free(thread, sizeof *thread);
 	hr__thread_self = NULL;
 	hr__trace_thread_exit();
@@ -369,7 +332,7 @@ static void drop_state(void *value)
 
 static void thread_ends(void *value)
 {
-	thread_ended = true;
+	is_over = true;
 	drop_state(value);
 }
 
@@ -390,20 +353,21 @@ hr__thread_state *hr__thread_get(void)
 {
 	void *block;
 	if (hr__thread_self) return hr__thread_self;
-	if (thread_ended) return NULL;
+	if (is_over) return NULL;
 	int error = hr__os_at_thread_exit(thread_ends);
 	if ((error && error != 17 /* EEXIST: already registered */) || hr__os()->alloc(sizeof(hr__thread_state), &block)) return NULL;
 	if (hr__os_at_thread_exit_set(block)) {
 		hr__os()->free(block, sizeof(hr__thread_state));
 		return NULL;
 	}
-	return hr__thread_self = block;
+	hr__thread_self = block;
+	if (hr__stacks_depth()) hr__store_relaxed(&hr__thread_self->context, HR__CONTEXT_STACKS);
+	return hr__thread_self;
 }
 
-/* The shard with the fewest threads; a shard that is not open yet if all open ones have threads. */
+/* The shard with the fewest threads; a shard that is not open yet if all open ones have threads. With caches_lock held. */
 static hr__shard *choose_shard(hr__allocator *allocator)
 {
-	HR_ASSERT(hr__lock_is_mine(&allocator->caches_lock));
 	hr__shard *best = &allocator->shards[0];
 	for (uint32_t i = 1; i < allocator->shard_max && best->threads; i++)
 		if (allocator->shards[i].threads < best->threads) best = &allocator->shards[i];
@@ -422,7 +386,7 @@ static hr__cache *cache_new(hr__allocator *allocator, hr__thread_state *thread)
 	cache->bytes = bytes;
 	cache->allocator = allocator;
 	cache->thread = thread;
-	cache->streams = hr__device_stream_state(allocator->device);
+	cache->streams = hr__device_stream_view(allocator->device);
 	cache->log_left = HR__LOG_NEVER;
 	cache->round = allocator->granularity - 1;
 	cache->shift = allocator->shift;
