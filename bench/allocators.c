@@ -28,7 +28,7 @@ static hr_allocator open_on(const char *name)
 
 static void open_all(void)
 {
-	bench_must(hr_set_logical_devices("SIM:0", (uint64_t[]){ UINT64_C(1) << 38, UINT64_C(1) << 38, UINT64_C(1) << 38, UINT64_C(1) << 38 }, 4));
+	bench_must(hr_device_set_logical("SIM:0", (uint64_t[]){ UINT64_C(1) << 38, UINT64_C(1) << 38, UINT64_C(1) << 38, UINT64_C(1) << 38 }, 4));
 	alone = open_on("SIM:0");
 	for (int i = 0; i < 2; i++) shared[i] = open_on("SIM:1");
 	apart[0] = open_on("SIM:2");

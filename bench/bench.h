@@ -62,7 +62,7 @@ static inline hr_allocator bench_allocator(uint64_t page, uint64_t limit, bool s
 	hr_allocator allocator;
 	hr_simulated_options_init(&simulated);
 	simulated.page_bytes = page;
-	bench_must(hr_configure_simulated(&simulated));
+	bench_must(hr_simulated_configure(&simulated));
 	bench_must(hr_device_find("SIM:0", &device));
 	hr_allocator_options_init(&options);
 	options.limit_bytes = limit;

@@ -183,9 +183,9 @@ static void link_close(struct link_ends *ends, uint64_t bytes)
 static void link_copy(const struct link_ends *ends, int way, uint64_t bytes)
 {
 	if (ends->ours && way == 0)
-		bench_must(hr_copy(gpu.handle, ends->host[0], ends->device[0], bytes, HR_COPY_TO_HOST, ends->streams[0]));
+		bench_must(hr_stream_copy(gpu.handle, ends->host[0], ends->device[0], bytes, HR_COPY_TO_HOST, ends->streams[0]));
 	else if (ends->ours)
-		bench_must(hr_copy(gpu.handle, ends->device[1], ends->host[1], bytes, HR_COPY_TO_DEVICE, ends->streams[1]));
+		bench_must(hr_stream_copy(gpu.handle, ends->device[1], ends->host[1], bytes, HR_COPY_TO_DEVICE, ends->streams[1]));
 	else if (way == 0) DRIVER(copy_to_host(ends->host[0], ends->cu_device[0], bytes, ends->cu_streams[0]));
 	else DRIVER(copy_to_device(ends->cu_device[1], ends->host[1], bytes, ends->cu_streams[1]));
 }
@@ -271,7 +271,7 @@ static void fragment(struct fragments *fragments, uint64_t limit, bool stitch)
 	fragments->piece = limit / PIECES;
 	for (int i = 0; i < PIECES; i++) {
 		bench_must(hr_alloc_bytes(fragments->allocator, fragments->piece, &fragments->blocks[i]));
-		bench_must(hr_fill(gpu.handle, fragments->blocks[i], (unsigned char)(i + 1), fragments->piece, HR_STREAM_DEFAULT));
+		bench_must(hr_stream_fill(gpu.handle, fragments->blocks[i], (unsigned char)(i + 1), fragments->piece, HR_STREAM_DEFAULT));
 	}
 	bench_must(hr_stream_synchronize(gpu.handle, HR_STREAM_DEFAULT));
 	for (int i = 1; i < PIECES; i += 2) {
@@ -285,7 +285,7 @@ static int intact(const struct fragments *fragments, unsigned char *host)
 {
 	int good = 0;
 	for (int i = 0; i < PIECES; i += 2) {
-		bench_must(hr_copy(gpu.handle, host, fragments->blocks[i], fragments->piece, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+		bench_must(hr_stream_copy(gpu.handle, host, fragments->blocks[i], fragments->piece, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
 		bench_must(hr_stream_synchronize(gpu.handle, HR_STREAM_DEFAULT));
 		good += host[0] == i + 1 && memcmp(host, host + 1, fragments->piece - 1) == 0;
 	}
@@ -305,7 +305,7 @@ static void print_fragmentation(void)
 	summary.refused = status == HR_OUT_OF_MEMORY;
 	printf("  best fit alone: %s, with %s free, the largest piece %s\n", status ? "refused" : "met",
 	       size_text((uint64_t)stats.bytes_free), size_text((uint64_t)stats.largest_free_block));
-	bench_must(hr_allocator_close_all(fragments.allocator));
+	bench_must(hr_allocator_destroy_all(fragments.allocator));
 
 	gpu_time_mapping();
 	bench_must(hr__call_host_alloc(gpu.device->physical, limit / PIECES, &host));
@@ -316,7 +316,7 @@ static void print_fragmentation(void)
 	double ms = (bench_now_ns() - start) / 1e6;
 	map_cost cost = gpu_mapping();
 	stats = gpu_stats(fragments.allocator);
-	if (!status) bench_must(hr_fill(gpu.handle, block, 0xFF, asked, HR_STREAM_DEFAULT));
+	if (!status) bench_must(hr_stream_fill(gpu.handle, block, 0xFF, asked, HR_STREAM_DEFAULT));
 	int good = intact(&fragments, host);
 	summary.joined = status == HR_OK && good == PIECES / 2;
 	printf("  with stitching: %s; %lld stitch of %llu pages of %s in %.2f ms (map and set access %.2f, unmap %.2f);\n"
@@ -326,7 +326,7 @@ static void print_fragmentation(void)
 	       cost.unmap_ns / 1e6, good, PIECES / 2);
 	figure(ms, "stitch.%llu.ms", (unsigned long long)asked);
 	bench_must(hr__call_host_free(gpu.device->physical, host, limit / PIECES));
-	bench_must(hr_allocator_close_all(fragments.allocator));
+	bench_must(hr_allocator_destroy_all(fragments.allocator));
 }
 
 /* ---- cost of mapping ---- */
@@ -470,7 +470,7 @@ int main(int argc, char **argv)
 	print_pairs();
 	print_threads();
 	print_link();
-	bench_must(hr_allocator_close(shared));
+	bench_must(hr_allocator_destroy(shared));
 	print_fragmentation();
 	gpu_close();
 

@@ -40,7 +40,7 @@ static bool gpu_open(uint64_t page)
 	bench_must(hr_emulated_options_init(&emulated));
 	if (emulated.memory_bytes < EMULATED_MEMORY) emulated.memory_bytes = EMULATED_MEMORY;
 	if (page) emulated.page_bytes = page;
-	bench_must(hr_configure_emulated(&emulated));
+	bench_must(hr_emulated_configure(&emulated));
 	bench_must(hr_device_find("GPU:0", &gpu.handle));
 	bench_must(hr__device_named("GPU:0", &gpu.device));
 	gpu.info = (hr_device_info){ .struct_size = sizeof gpu.info };

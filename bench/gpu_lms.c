@@ -43,7 +43,7 @@ static hr_status touch(void *context, const hr__drive_touch *touch)
 	void *address;
 	(void)context;
 	hr_tensor_info info = { .struct_size = sizeof info };
-	hr_status status = hr_tensor_address(touch->handle, &address);
+	hr_status status = hr_tensor_get_address(touch->handle, &address);
 	if (!status) status = hr_tensor_get_info(touch->handle, &info);
 	if (status || info.bytes < 8 * SAMPLES) return status;
 	if (touch->birth >= run.version_capacity) {
@@ -83,7 +83,7 @@ static hr_status step(void *context, size_t play)
 static uint32_t read_errors(void)
 {
 	uint32_t count = 0;
-	bench_must(hr_copy(gpu.handle, &count, (void *)run.errors, sizeof count, HR_COPY_TO_HOST, run.stream));
+	bench_must(hr_stream_copy(gpu.handle, &count, (void *)run.errors, sizeof count, HR_COPY_TO_HOST, run.stream));
 	bench_must(hr_stream_synchronize(gpu.handle, run.stream));
 	return count;
 }
@@ -123,7 +123,7 @@ static struct outcome play(const hr__uses *uses, uint32_t part, uint64_t limit, 
 	bench_must(hr_alloc_bytes(own, 256, &errors));
 	run.errors = (uintptr_t)errors;
 	run.arguments = (kernel_arguments){ .errors = run.errors };
-	bench_must(hr_fill(gpu.handle, errors, 0, 256, run.stream));
+	bench_must(hr_stream_fill(gpu.handle, errors, 0, 256, run.stream));
 	gpu_time_mapping();
 
 	hr__drive_options options = { .allocator = run.allocator, .stream = run.stream, .plays = plays, .play_count = count, .busy = busy,

@@ -50,7 +50,7 @@ static struct level level_now(void)
 	hr__device *pinned;
 	bench_must(hr_device_get_info(gpu.handle, &info));
 	bench_must(hr__device_pinned(gpu.device, 0, &pinned));
-	return (struct level){ info.free_bytes, (uint64_t)stats.bytes_reserved, hr__pool_reserved(pinned), resident_bytes(),
+	return (struct level){ info.free_bytes, (uint64_t)stats.bytes_reserved, hr__page_pool_reserved(pinned), resident_bytes(),
 		                   (uint64_t)stats.metadata_bytes };
 }
 
@@ -87,7 +87,7 @@ static uint64_t wrong_in(uint32_t tensor, uint32_t window, uint64_t offset, cons
 static uint64_t probe(uint32_t tensor, char *at, uint32_t window, uint64_t offset, uint64_t count)
 {
 	bench_must(
-		hr_copy(gpu.handle, series.staging, at + window * series.window + offset, count, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+		hr_stream_copy(gpu.handle, series.staging, at + window * series.window + offset, count, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
 	bench_must(hr_stream_synchronize(gpu.handle, HR_STREAM_DEFAULT));
 	return wrong_in(tensor, window, offset, series.staging, count);
 }
@@ -135,9 +135,9 @@ static void open_series(bool verify)
 		void *at;
 		series.tensors[i] = tensor_of(series.allocator, series.bytes);
 		bench_must(hr_tensor_pin(series.tensors[i], HR_OVERWRITE, HR_STREAM_DEFAULT));
-		bench_must(hr_tensor_address(series.tensors[i], &at));
+		bench_must(hr_tensor_get_address(series.tensors[i], &at));
 		for (uint32_t w = 0; w < WINDOWS; w++)
-			bench_must(hr_copy(gpu.handle, (char *)at + w * series.window, pattern_of(i, w), series.window, HR_COPY_TO_DEVICE,
+			bench_must(hr_stream_copy(gpu.handle, (char *)at + w * series.window, pattern_of(i, w), series.window, HR_COPY_TO_DEVICE,
 			                   HR_STREAM_DEFAULT));
 		bench_must(hr_tensor_unpin(series.tensors[i], HR_STREAM_DEFAULT));
 	}
@@ -168,11 +168,11 @@ static uint64_t use(uint32_t tensor, uint32_t round)
 	uint32_t window = round / 2 % WINDOWS, seen = (round * 7 + tensor) % WINDOWS;
 	uint64_t piece = series.window < PROBE ? series.window : PROBE, places = series.window / piece;
 	if (is_corrupt(hr_tensor_pin(series.tensors[tensor], write ? HR_WRITE : HR_READ, HR_STREAM_DEFAULT))) return 1;
-	bench_must(hr_tensor_address(series.tensors[tensor], &at));
+	bench_must(hr_tensor_get_address(series.tensors[tensor], &at));
 	uint64_t wrong = probe(tensor, at, seen, round % places * piece, piece);
 	if (write) {
 		series.filled[tensor][window] = (unsigned char)(1 + (round + tensor) % 255);
-		bench_must(hr_fill(gpu.handle, (char *)at + window * series.window, series.filled[tensor][window], series.window,
+		bench_must(hr_stream_fill(gpu.handle, (char *)at + window * series.window, series.filled[tensor][window], series.window,
 		                   HR_STREAM_DEFAULT));
 	}
 	return wrong + is_corrupt(hr_tensor_unpin(series.tensors[tensor], HR_STREAM_DEFAULT));
@@ -185,7 +185,7 @@ static uint64_t look_at_all(void)
 	for (uint32_t i = 0; i < series.count; i++) {
 		void *at;
 		if (is_corrupt(hr_tensor_pin(series.tensors[i], HR_READ, HR_STREAM_DEFAULT))) return wrong + 1;
-		bench_must(hr_tensor_address(series.tensors[i], &at));
+		bench_must(hr_tensor_get_address(series.tensors[i], &at));
 		for (uint32_t w = 0; w < WINDOWS; w++) wrong += probe(i, at, w, 0, series.window);
 		wrong += is_corrupt(hr_tensor_unpin(series.tensors[i], HR_STREAM_DEFAULT));
 	}

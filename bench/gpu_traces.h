@@ -140,7 +140,7 @@ static void traces_speed(void)
 		       first.ns / 1e6, milliseconds(&cost) + cost.create_ns / 1e6);
 		fflush(stdout);
 		free(slots);
-		bench_must(hr_allocator_close(allocator));
+		bench_must(hr_allocator_destroy(allocator));
 	}
 	gpu_close();
 }
@@ -188,7 +188,7 @@ static void print_at_limit(int trace, int size)
 	       again.ms);
 	fflush(stdout);
 	free(slots);
-	bench_must(hr_allocator_close(allocator));
+	bench_must(hr_allocator_destroy(allocator));
 }
 
 static void traces_at_limits(int sizes)

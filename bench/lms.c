@@ -304,8 +304,8 @@ static void open_tensors(const char *policy)
 		pins[i].access = HR_OVERWRITE;
 		bench_must(hr_tensor_create(allocator, &options, &pins[i].tensor));
 	}
-	bench_must(hr_pin_all(pins, TENSORS, HR_STREAM_DEFAULT));
-	bench_must(hr_unpin_all(pins, TENSORS, HR_STREAM_DEFAULT));
+	bench_must(hr_tensor_pin_all(pins, TENSORS, HR_STREAM_DEFAULT));
+	bench_must(hr_tensor_unpin_all(pins, TENSORS, HR_STREAM_DEFAULT));
 	for (uint32_t i = 0; i < TENSORS; i++) pins[i].access = HR_READ;
 }
 
@@ -316,7 +316,7 @@ static double pin(size_t count)
 	for (int step = 0; step < STEPS; step++) {
 		bench_must(hr_step_begin(allocator));
 		for (int i = 0; i < STEP_PINS; i++)
-			if (hr_pin_all(pins, count, HR_STREAM_DEFAULT) || hr_unpin_all(pins, count, HR_STREAM_DEFAULT)) abort();
+			if (hr_tensor_pin_all(pins, count, HR_STREAM_DEFAULT) || hr_tensor_unpin_all(pins, count, HR_STREAM_DEFAULT)) abort();
 		bench_must(hr_step_end(allocator));
 	}
 	return (bench_now_ns() - start) / (STEPS * STEP_PINS * (double)count);
@@ -346,7 +346,7 @@ static void print_pins(void)
 		bench_must(hr_shutdown());
 	}
 	printf("%-48s %7.1f ns %7.1f ns\n", "pin and unpin", one[LRU], one[LEARNED]);
-	printf("%-48s %7.1f ns %7.1f ns\n", "hr_pin_all and hr_unpin_all of 8, each tensor", eight[LRU], eight[LEARNED]);
+	printf("%-48s %7.1f ns %7.1f ns\n", "hr_tensor_pin_all and hr_tensor_unpin_all of 8, each tensor", eight[LRU], eight[LEARNED]);
 	printf("%-48s %7.1f ns %7.1f ns\n", "hr_alloc and hr_free of 1 MiB", pairs[LRU], pairs[LEARNED]);
 }
 

@@ -38,7 +38,7 @@ static double time_ours(const struct size *size, hr_value a, hr_value b)
 	double begin = bench_now_ns();
 	hr_value c = hr_matmul(a, b);
 	if (!c.id) bench_must(hr_last_status());
-	hr_release(c);
+	hr_value_release(c);
 	(void)size;
 	return bench_now_ns() - begin;
 }
@@ -58,10 +58,10 @@ static void measure(const struct size *size, sgemm_function sgemm)
 	size_t count_c = (size_t)size->batch * (size_t)(size->m * size->n);
 	float *host_a = malloc(count_a * sizeof(float)), *host_b = malloc(count_b * sizeof(float)), *host_c = malloc(count_c * sizeof(float));
 	if (!host_a || !host_b || !host_c) abort();
-	hr_value a = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(size->batch, size->m, size->k), 1));
-	hr_value b = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(size->batch, size->k, size->n), 2));
-	bench_must(hr_fetch(a, host_a, count_a * sizeof(float)));
-	bench_must(hr_fetch(b, host_b, count_b * sizeof(float)));
+	hr_value a = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(size->batch, size->m, size->k), 1));
+	hr_value b = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(size->batch, size->k, size->n), 2));
+	bench_must(hr_value_fetch(a, host_a, count_a * sizeof(float)));
+	bench_must(hr_value_fetch(b, host_b, count_b * sizeof(float)));
 	double ours = 1e300, theirs = 1e300, flops = 2.0 * (double)count_c * size->k;
 	for (int i = 0; i < ROUNDS; i++) {
 		ours = bench_least(ours, time_ours(size, a, b));
@@ -70,8 +70,8 @@ static void measure(const struct size *size, sgemm_function sgemm)
 	printf("%-32s %4d x %4d x %4d  %7.1f", size->of, size->m, size->n, size->k, flops / ours);
 	if (sgemm) printf("  %7.1f  %5.2f", flops / theirs, theirs / ours);
 	printf("\n");
-	hr_release(a);
-	hr_release(b);
+	hr_value_release(a);
+	hr_value_release(b);
 	free(host_a);
 	free(host_b);
 	free(host_c);
@@ -84,7 +84,7 @@ int main(void)
 	sgemm_function sgemm = find_openblas();
 	hr_session_options_init(&options);
 	options.device = "CPU:0"; /* calls are synchronous there */
-	bench_must(hr_session_open(&options, &session));
+	bench_must(hr_session_create(&options, &session));
 	bench_must(hr_session_enter(session));
 	printf("float32, GFLOP/s, all processors%s\n", sgemm ? "" : "; OpenBLAS was not found (Debian: libopenblas0)");
 	printf("%-32s %18s  %7s", "", "", "ours");
@@ -92,6 +92,6 @@ int main(void)
 	printf("\n");
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) measure(&sizes[i], sgemm);
 	bench_must(hr_session_leave());
-	bench_must(hr_session_close(session));
+	bench_must(hr_session_destroy(session));
 	return hr_shutdown() == HR_OK ? 0 : 1;
 }

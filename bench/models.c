@@ -44,29 +44,29 @@ static void measure(const struct model *model, int steps, bool eager, bool check
 	float loss = 0;
 	hr_session_options_init(&options);
 	options.device = "CPU:0";
-	bench_must(hr_session_open(&options, &session));
+	bench_must(hr_session_create(&options, &session));
 	bench_must(hr_session_enter(session));
 	hr_optimizer_init(&training.optimizer, HR_ADAM);
 	hr_run_functions_eagerly(eager);
 	bench_must(hr_function_create("step", step, &training, &function));
-	hr_value data[] = { hr_keep(model->inputs(model, 0)), hr_keep(model->labels(model, 0)) };
+	hr_value data[] = { hr_value_keep(model->inputs(model, 0)), hr_value_keep(model->labels(model, 0)) };
 	for (int i = -2; i < steps; i++) { /* two warm-up steps */
 		hr_value out;
 		if (i == 0) bench_must(hr_reset_memory_stats("CPU:0"));
 		double begin = bench_now_ns();
 		bench_must(hr_function_call(function, data, 2, &out, 1));
-		bench_must(hr_fetch(out, &loss, sizeof loss));
+		bench_must(hr_value_fetch(out, &loss, sizeof loss));
 		if (i >= 0) times[i] = bench_now_ns() - begin;
 	}
 	bench_must(hr_get_memory_info("CPU:0", &info));
 	qsort(times, (size_t)steps, sizeof *times, by_size);
 	printf("{\"model\":\"%s\",\"steps\":%d,\"median_s\":%.6f,\"least_s\":%.6f,\"peak_bytes\":%lld,\"loss\":%.6f}\n", model->name, steps,
 	       times[steps / 2] / 1e9, times[0] / 1e9, (long long)info.peak, (double)loss);
-	hr_release(data[0]);
-	hr_release(data[1]);
+	hr_value_release(data[0]);
+	hr_value_release(data[1]);
 	bench_must(hr_function_destroy(function));
 	bench_must(hr_session_leave());
-	bench_must(hr_session_close(session));
+	bench_must(hr_session_destroy(session));
 }
 
 int main(int argc, char **argv)

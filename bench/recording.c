@@ -160,7 +160,7 @@ static double train_once(hr_function function, const hr_value *data)
 	float loss;
 	double start = bench_now_ns();
 	bench_must(hr_function_call(function, data, 2, &out, 1));
-	bench_must(hr_fetch(out, &loss, sizeof loss));
+	bench_must(hr_value_fetch(out, &loss, sizeof loss));
 	return bench_now_ns() - start;
 }
 
@@ -173,11 +173,11 @@ static void trained(const char *path)
 	double times[2] = { 1e18, 1e18 };
 	hr_session_options_init(&options);
 	options.device = "CPU:0";
-	bench_must(hr_session_open(&options, &session));
+	bench_must(hr_session_create(&options, &session));
 	bench_must(hr_session_enter(session));
 	hr_optimizer_init(&optimizer, HR_ADAM);
 	bench_must(hr_function_create("step", step, NULL, &function));
-	hr_value data[] = { hr_keep(gpt.inputs(&gpt, 0)), hr_keep(gpt.labels(&gpt, 0)) };
+	hr_value data[] = { hr_value_keep(gpt.inputs(&gpt, 0)), hr_value_keep(gpt.labels(&gpt, 0)) };
 	train_once(function, data);
 	for (int i = 0; i < 2 * STEPS; i++) {
 		if (i % 2) bench_must(hr_trace_start(path));
@@ -187,11 +187,11 @@ static void trained(const char *path)
 	}
 	printf("a step of training a small GPT on the CPU: %.2f ms, recorded %.2f ms, %+.1f%%\n", times[0] / 1e6, times[1] / 1e6,
 	       100 * (times[1] / times[0] - 1));
-	hr_release(data[0]);
-	hr_release(data[1]);
+	hr_value_release(data[0]);
+	hr_value_release(data[1]);
 	bench_must(hr_function_destroy(function));
 	bench_must(hr_session_leave());
-	bench_must(hr_session_close(session));
+	bench_must(hr_session_destroy(session));
 }
 
 int main(void)

@@ -131,7 +131,7 @@ static hr_status open_session(hr_allocator allocator, hr_session *out)
 	hr_session_options_init(&session);
 	session.device = "GPU:0";
 	session.allocator = allocator;
-	hr_status status = hr_session_open(&session, out);
+	hr_status status = hr_session_create(&session, out);
 	return status ? status : hr_session_enter(*out);
 }
 
@@ -141,7 +141,7 @@ static hr_status train_step(const struct model *model, hr_allocator allocator, c
 	hr_status status = hr_step_begin(allocator); /* the learned policy needs step boundaries */
 	if (status) return status;
 	hr_value x = model->inputs(model, batch), labels = model->labels(model, batch);
-	status = hr_fetch(model_train(model, x, labels, optimizer, false), loss, sizeof *loss);
+	status = hr_value_fetch(model_train(model, x, labels, optimizer, false), loss, sizeof *loss);
 	hr_step_end(allocator);
 	return status;
 }
@@ -173,8 +173,8 @@ static hr_status train(struct demo *demo, struct training *training, double part
 	if (!status) status = hr_lms_get_stats(allocator, &training->moved);
 	training->peak = stats.peak_bytes_in_use;
 	hr_session_leave();
-	if (!status) status = hr_session_close(session);
-	return status ? status : hr_allocator_close(allocator);
+	if (!status) status = hr_session_destroy(session);
+	return status ? status : hr_allocator_destroy(allocator);
 }
 
 /* ---- output ---- */
@@ -242,7 +242,7 @@ static hr_status show_report(const struct demo *demo)
 	hr_oom_report report = demo->less.report;
 	hr__export_file *file;
 	hr_status status = hr_oom_save(report, path_of(demo, "oom.json", path));
-	if (!status && !hr_oom_text(report, text, sizeof text)) status = hr_last_status();
+	if (!status && !hr_oom_format_text(report, text, sizeof text)) status = hr_last_status();
 	if (!status) status = hr__export_file_open(path_of(demo, "oom.txt", path), &file);
 	if (status) return status;
 	hr__export_file_write(file, text, strlen(text));

@@ -119,7 +119,7 @@ foreach(target ${test_targets})
 		target_link_options(${target} PRIVATE -Wl,--wrap=hr__team_run)
 	endif()
 endforeach()
-target_link_options(runtime_op_gradients PRIVATE -Wl,--wrap=hr__call,--wrap=hr__call_one,--wrap=hr_release,--wrap=hr_last_status)
+target_link_options(runtime_op_gradients PRIVATE -Wl,--wrap=hr__call,--wrap=hr__call_one,--wrap=hr_value_release,--wrap=hr_last_status)
 # It looks for its own functions in captured call stacks, by name.
 set_target_properties(unit_stacks PROPERTIES ENABLE_EXPORTS ON)
 list(APPEND test_targets fake_cuda_whole fake_cuda_old)

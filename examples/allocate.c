@@ -13,7 +13,7 @@ static int fail(const char *what)
 int main(void)
 {
 	hr_allocator allocator;
-	if (hr_allocator_default("GPU:0", &allocator) != HR_OK) return fail("GPU:0");
+	if (hr_allocator_get_default("GPU:0", &allocator) != HR_OK) return fail("GPU:0");
 
 	/* A block without a description. */
 	void *plain;

@@ -92,7 +92,7 @@ static int add(hr_session session, const counting_allocator *counting, hr_alloca
 	if (hr_session_run(session, NULL, 0, &c, 1, &out, NULL, NULL) != HR_OK) return fail("running");
 	printf("c has been computed\n");
 	if (print_stats(counting, allocator)) return 1;
-	if (hr_fetch(out, sum, sizeof sum) != HR_OK) return fail("fetching");
+	if (hr_value_fetch(out, sum, sizeof sum) != HR_OK) return fail("fetching");
 	printf("and fetched: %g %g %g\n", (double)sum[0], (double)sum[1], (double)sum[2]);
 	return hr_graph_destroy(graph) == HR_OK ? print_stats(counting, allocator) : fail("the graph");
 }
@@ -113,18 +113,18 @@ int main(void)
 
 	hr_allocator_options_init(&options);
 	options.kind = "counting";
-	if (hr_register_allocator("counting", &table, &counting) != HR_OK) return fail("registering");
+	if (hr_allocator_register("counting", &table, &counting) != HR_OK) return fail("registering");
 	if (hr_device_find("CPU:0", &device) != HR_OK) return fail("CPU:0");
 	if (hr_allocator_create(device, &options, &allocator) != HR_OK) return fail("creating");
 	hr_session_options_init(&session_options);
 	session_options.device = "CPU:0";
 	session_options.allocator = allocator;
-	if (hr_session_open(&session_options, &session) != HR_OK) return fail("a session");
+	if (hr_session_create(&session_options, &session) != HR_OK) return fail("a session");
 	if (add(session, &counting, allocator)) return 1;
 
 	void *block;
 	if (hr_alloc_bytes(allocator, 200 << 20, &block) != HR_OUT_OF_MEMORY) return fail("its limit was not kept");
 	printf("200 MiB of it: %s\n", hr_last_message());
-	if (hr_session_close(session) != HR_OK || hr_allocator_close(allocator) != HR_OK) return fail("closing");
+	if (hr_session_destroy(session) != HR_OK || hr_allocator_destroy(allocator) != HR_OK) return fail("closing");
 	return hr_shutdown() == HR_OK ? 0 : fail("the end");
 }

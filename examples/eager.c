@@ -23,25 +23,25 @@ int main(void)
 	hr_session_options options;
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	if (hr_session_open(&options, &session) != HR_OK || hr_session_enter(session) != HR_OK) return fail();
+	if (hr_session_create(&options, &session) != HR_OK || hr_session_enter(session) != HR_OK) return fail();
 
-	hr_value a = hr_keep(hr_constant(HR_DTYPE_INT64, HR_DIMS(3), (int64_t[]){ 1, 2, 3 }));
-	hr_value b = hr_keep(hr_constant(HR_DTYPE_INT64, HR_DIMS(3), (int64_t[]){ 4, 5, 6 }));
+	hr_value a = hr_value_keep(hr_constant(HR_DTYPE_INT64, HR_DIMS(3), (int64_t[]){ 1, 2, 3 }));
+	hr_value b = hr_value_keep(hr_constant(HR_DTYPE_INT64, HR_DIMS(3), (int64_t[]){ 4, 5, 6 }));
 	print_memory("two constants:");
-	hr_value c = hr_keep(hr_add(a, b));
+	hr_value c = hr_value_keep(hr_add(a, b));
 	print_memory("and their sum:");
-	hr_release(a);
-	hr_release(b);
+	hr_value_release(a);
+	hr_value_release(b);
 	print_memory("when the constants are released:");
 
 	/* c is kept, so its negative needs memory. The values after it are temporary and pass their memory on. */
 	hr_value d = hr_neg(hr_mul(hr_neg(c), hr_full(HR_DTYPE_INT64, HR_SCALAR, 10)));
-	if (hr_fetch(d, sum, sizeof sum) != HR_OK) return fail();
+	if (hr_value_fetch(d, sum, sizeof sum) != HR_OK) return fail();
 	printf("ten times the sum: %lld %lld %lld\n", (long long)sum[0], (long long)sum[1], (long long)sum[2]);
-	hr_release(c);
+	hr_value_release(c);
 	print_memory("at the end:");
 
 	hr_session_leave();
-	if (hr_session_close(session) != HR_OK) return fail(); /* would report values that were not released */
+	if (hr_session_destroy(session) != HR_OK) return fail(); /* would report values that were not released */
 	return hr_shutdown() == HR_OK ? 0 : fail();
 }

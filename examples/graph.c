@@ -18,7 +18,7 @@ int main(void)
 	hr_session_options options;
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	if (hr_graph_create(&graph) != HR_OK || hr_session_open(&options, &session) != HR_OK) return fail();
+	if (hr_graph_create(&graph) != HR_OK || hr_session_create(&options, &session) != HR_OK) return fail();
 
 	hr_graph_enter(graph);
 	hr_value a = hr_named_placeholder("a", HR_DTYPE_INT64, HR_DIMS(3));
@@ -29,13 +29,13 @@ int main(void)
 	printf("the graph is built, and %lld bytes are in use\n", (long long)hr_get_bytes_in_use(0));
 
 	int64_t first[] = { 1, 2, 3 }, second[] = { 4, 5, 6 };
-	hr_feed feeds[] = { hr_feed_array(session, a, first, sizeof first), hr_feed_array(session, b, second, sizeof second) };
+	hr_feed feeds[] = { hr_feed_from_array(session, a, first, sizeof first), hr_feed_from_array(session, b, second, sizeof second) };
 	hr_value result;
 	if (hr_session_run(session, feeds, 2, &c, 1, &result, NULL, NULL) != HR_OK) return fail();
 	printf("it has run, and %lld bytes are in use: the result\n", (long long)hr_get_bytes_in_use(0));
-	if (hr_fetch(result, sum, sizeof sum) != HR_OK) return fail();
+	if (hr_value_fetch(result, sum, sizeof sum) != HR_OK) return fail();
 	printf("%lld %lld %lld\n", (long long)sum[0], (long long)sum[1], (long long)sum[2]);
 
-	if (hr_session_close(session) != HR_OK || hr_graph_destroy(graph) != HR_OK) return fail();
+	if (hr_session_destroy(session) != HR_OK || hr_graph_destroy(graph) != HR_OK) return fail();
 	return hr_shutdown() == HR_OK ? 0 : fail();
 }

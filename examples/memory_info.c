@@ -20,19 +20,19 @@ static int print_memory(const char *when)
 int main(void)
 {
 	const uint64_t limit = (uint64_t)1024 << 20;
-	if (hr_set_logical_devices("GPU:0", &limit, 1) != HR_OK) return fail("limiting GPU:0");
+	if (hr_device_set_logical("GPU:0", &limit, 1) != HR_OK) return fail("limiting GPU:0");
 
 	/* Without a session, ops run in a default session on the first device. */
-	hr_value a = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(1024, 1024), 1));
-	hr_value b = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(1024, 1024), 2));
+	hr_value a = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(1024, 1024), 1));
+	hr_value b = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(1024, 1024), 2));
 	if (print_memory("a and b:")) return 1;
-	hr_value c = hr_keep(hr_matmul(a, b));
+	hr_value c = hr_value_keep(hr_matmul(a, b));
 	if (!c.id) return fail("c");
 	if (print_memory("a, b and c = matmul(a, b):")) return 1; /* the peak includes the scratch memory of the product */
 
-	hr_release(a);
-	hr_release(b);
-	hr_release(c);
+	hr_value_release(a);
+	hr_value_release(b);
+	hr_value_release(c);
 	if (print_memory("released:")) return 1;
 	if (hr_reset_memory_stats("GPU:0") != HR_OK) return fail("resetting");
 	if (print_memory("peak reset:")) return 1;

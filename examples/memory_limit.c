@@ -1,7 +1,7 @@
 /* memory_limit.c - one GPU as two logical devices, the first with 1024 MiB.
  *
  * Limits must be set before the device is first used. The GPU is emulated here, so that the program runs anywhere; for a real one,
- * omit hr_configure_emulated. */
+ * omit hr_emulated_configure. */
 #include <headroom.h>
 #include <stdio.h>
 
@@ -27,10 +27,10 @@ int main(void)
 	hr_emulated_options_init(&emulated);
 	emulated.devices = 1;
 	emulated.memory_bytes = 2048 * MIB;
-	if (hr_configure_emulated(&emulated) != HR_OK) return fail("configuring");
+	if (hr_emulated_configure(&emulated) != HR_OK) return fail("configuring");
 
 	const uint64_t limits[] = { 1024 * MIB, 512 * MIB };
-	if (hr_set_logical_devices("GPU:0", limits, 2) != HR_OK) return fail("logical devices");
+	if (hr_device_set_logical("GPU:0", limits, 2) != HR_OK) return fail("logical devices");
 	for (uint32_t i = 0; i < 2; i++) {
 		hr_device device;
 		hr_device_info info = { .struct_size = sizeof info };
@@ -40,7 +40,7 @@ int main(void)
 
 	hr_allocator allocator;
 	void *block, *more;
-	if (hr_allocator_default("GPU:0", &allocator) != HR_OK) return fail("GPU:0");
+	if (hr_allocator_get_default("GPU:0", &allocator) != HR_OK) return fail("GPU:0");
 	if (hr_alloc_bytes(allocator, 600 * MIB, &block) != HR_OK) return fail("600 MiB");
 	if (print_memory("GPU:0")) return 1;
 

@@ -90,12 +90,12 @@ static inline hr_value model_gpt_block(const struct model *model, hr_value x, in
 	uint64_t seed = 100 + 10 * (uint64_t)number;
 	snprintf(name, sizeof name, "block%d", (int)number);
 	hr_variable_scope_push(name, HR_REUSE_AS_AROUND);
-	hr_keep(x);
-	hr_value seen = hr_keep(hr_add(x, hr_attention("attention", hr_layer_norm_layer("norm1", x), model->heads, true, seed)));
-	hr_release(x);
+	hr_value_keep(x);
+	hr_value seen = hr_value_keep(hr_add(x, hr_attention("attention", hr_layer_norm_layer("norm1", x), model->heads, true, seed)));
+	hr_value_release(x);
 	hr_value h = hr_dense("wide", hr_layer_norm_layer("norm2", seen), 4 * model->width, HR_GELU, seed + 4);
 	hr_value y = hr_add(seen, hr_dense("narrow", h, model->width, HR_LINEAR, seed + 5));
-	hr_release(seen);
+	hr_value_release(seen);
 	hr_variable_scope_pop();
 	return y;
 }
@@ -104,7 +104,7 @@ static inline hr_value model_gpt_logits(const struct model *model, hr_value toke
 {
 	hr_value x = hr_embedding("tokens", tokens, model->classes, model->width, HR_DTYPE_FLOAT32, 90);
 	hr_variable_scope_push("positions", HR_REUSE_AS_AROUND);
-	x = hr_add(x, hr_read(hr_get_variable("w", HR_DTYPE_FLOAT32, HR_DIMS(model->time, model->width), HR_NORMAL(0.02, 91))));
+	x = hr_add(x, hr_variable_read(hr_get_variable("w", HR_DTYPE_FLOAT32, HR_DIMS(model->time, model->width), HR_NORMAL(0.02, 91))));
 	hr_variable_scope_pop();
 	for (int64_t i = 0; i < model->blocks; i++) {
 		if (checkpointed) hr_checkpoint_begin();
@@ -130,8 +130,8 @@ static inline hr_status emulate_gpu(void)
 	if (status) return status;
 	cuda.enabled = false;
 	emulated.page_bytes = EMULATED_PAGE_BYTES;
-	status = hr_configure_cuda(&cuda);
-	return status ? status : hr_configure_emulated(&emulated);
+	status = hr_cuda_configure(&cuda);
+	return status ? status : hr_emulated_configure(&emulated);
 }
 
 /* ---- defaults and training ---- */
@@ -149,13 +149,13 @@ static inline hr_value model_train(const struct model *model, hr_value x, hr_val
 	hr_value done = HR_NO_VALUE;
 	if (hr_variable_scope_push(model->name, HR_REUSE_OR_MAKE)) return HR_NO_VALUE;
 	hr_status status = hr_tape_begin();
-	hr_value loss = hr_keep(hr_reduce_mean(hr_cross_entropy(model->logits(model, x, checkpointed), labels), HR_ALL_AXES, false));
+	hr_value loss = hr_value_keep(hr_reduce_mean(hr_cross_entropy(model->logits(model, x, checkpointed), labels), HR_ALL_AXES, false));
 	size_t count = hr_trainable_variables(variables, 256);
 	if (!status && loss.id) done = hr_minimize(optimizer, loss, variables, count);
 	if (!status) hr_tape_end();
 	hr_variable_scope_pop();
 	hr_value out = done.id ? hr_scale(loss, 1, 0) : HR_NO_VALUE;
-	hr_release(loss);
+	hr_value_release(loss);
 	return out;
 }
 

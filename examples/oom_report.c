@@ -64,17 +64,17 @@ int main(int argc, char **argv)
 
 	hr_oom_report report;
 	if (train(allocator) != HR_OUT_OF_MEMORY) return fail("it was to run out of memory");
-	if (hr_oom_last(&report) != HR_OK) return fail("no report");
+	if (hr_oom_get_last(&report) != HR_OK) return fail("no report");
 
-	size_t (*format)(hr_oom_report, char *, size_t) = hr_oom_text;
-	if (!strcmp(what, "--log")) format = hr_oom_allocation_log;
-	if (!strcmp(what, "--json")) format = hr_oom_json;
+	size_t (*format)(hr_oom_report, char *, size_t) = hr_oom_format_text;
+	if (!strcmp(what, "--log")) format = hr_oom_format_log;
+	if (!strcmp(what, "--json")) format = hr_oom_format_json;
 	size_t length = format(report, NULL, 0);
 	char *text = malloc(length + 1);
 	if (!text) return 1;
 	format(report, text, length + 1);
 	puts(text);
 	free(text);
-	if (hr_allocator_close_all(allocator) != HR_OK) return fail("closing"); /* frees the remaining blocks too */
+	if (hr_allocator_destroy_all(allocator) != HR_OK) return fail("closing"); /* frees the remaining blocks too */
 	return hr_shutdown() == HR_OK ? 0 : fail("the end");
 }

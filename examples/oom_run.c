@@ -47,7 +47,7 @@ static hr_status open_session(hr_session *out)
 	allocator_options.limit_bytes = 16 << 20;
 	hr_status status = hr_device_find(options.device, &device);
 	if (!status) status = hr_allocator_create(device, &allocator_options, &options.allocator);
-	return status ? status : hr_session_open(&options, out);
+	return status ? status : hr_session_create(&options, out);
 }
 
 /* Runs the graph with a log of at most 100 operations, which is then in [metadata]. */
@@ -128,6 +128,6 @@ int main(int argc, char **argv)
 	}
 
 	hr_run_metadata_free(&metadata);
-	if (hr_session_close(session) != HR_OK || hr_graph_destroy(graph) != HR_OK) return fail("closing");
+	if (hr_session_destroy(session) != HR_OK || hr_graph_destroy(graph) != HR_OK) return fail("closing");
 	return hr_shutdown() == HR_OK ? 0 : fail("the end");
 }

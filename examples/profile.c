@@ -57,12 +57,12 @@ int main(int argc, char **argv)
 	bool profiled = logdir && hr_profiler_start(logdir, &options) == HR_OK;
 	if (logdir && !profiled) fprintf(stderr, "not recorded: %s\n", hr_last_message());
 
-	check(hr_allocator_default("CPU:0", &allocator));
+	check(hr_allocator_get_default("CPU:0", &allocator));
 	for (long i = 0; i < steps; i++) train_step(allocator);
 
 	if (profiled && hr_profiler_stop()) fprintf(stderr, "the recording is not whole: %s\n", hr_last_message());
-	else if (profiled && hr_profiler_missed_steps(missed, sizeof missed)) fprintf(stderr, "steps %s did not occur\n", missed);
-	if (profiled && hr_profiler_last_file(path, sizeof path)) printf("recorded, the last of it in %s\n", path);
+	else if (profiled && hr_profiler_get_missed_steps(missed, sizeof missed)) fprintf(stderr, "steps %s did not occur\n", missed);
+	if (profiled && hr_profiler_get_last_file(path, sizeof path)) printf("recorded, the last of it in %s\n", path);
 	printf("%ld steps\n", steps);
 	check(hr_shutdown());
 	return 0;

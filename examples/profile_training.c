@@ -37,12 +37,12 @@ static hr_status look_at_step(struct files *files, int step)
 {
 	hr_profile_options options;
 	char path[4096];
-	hr_profiler_last_file(path, sizeof path);
+	hr_profiler_get_last_file(path, sizeof path);
 	if (!strcmp(path, files->last)) return HR_OK;
 	if (files->temporary && files->last[0]) unlink(files->last);
 	strcpy(files->last, path);
 	printf("step %d\n", step);
-	hr_status status = hr_profile_options_preset(&options, "time_and_memory");
+	hr_status status = hr_profile_options_init_preset(&options, "time_and_memory");
 	options.device = "GPU:0";
 	options.step = step;
 	options.max_depth = 2;
@@ -60,7 +60,7 @@ static hr_status train(hr_allocator allocator, struct files *files, float *loss)
 		status = hr_step_begin(allocator);
 		if (status) break;
 		uint64_t batch = (uint64_t)step % 4;
-		status = hr_fetch(model_train(&model, model.inputs(&model, batch), model.labels(&model, batch), &adam, false), loss, sizeof *loss);
+		status = hr_value_fetch(model_train(&model, model.inputs(&model, batch), model.labels(&model, batch), &adam, false), loss, sizeof *loss);
 		hr_step_end(allocator);
 		if (!status) status = look_at_step(files, step);
 	}
@@ -72,8 +72,8 @@ static hr_status open_session(hr_allocator *allocator, hr_session *session)
 	hr_session_options options;
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	hr_status status = hr_allocator_default("GPU:0", allocator);
-	if (!status) status = hr_session_open(&options, session);
+	hr_status status = hr_allocator_get_default("GPU:0", allocator);
+	if (!status) status = hr_session_create(&options, session);
 	return status ? status : hr_session_enter(*session);
 }
 
@@ -82,7 +82,7 @@ static int save(const struct files *files)
 {
 	char saved[4200];
 	hr_profile_options options;
-	hr_profile_options_preset(&options, "time_and_memory");
+	hr_profile_options_init_preset(&options, "time_and_memory");
 	snprintf(saved, sizeof saved, "%s.json", files->last);
 	if (hr_profile_save(files->last, &options, HR_PROFILE_JSON, saved) != HR_OK) return fail("saving");
 	if (files->temporary) return unlink(saved) || unlink(files->last);
@@ -115,6 +115,6 @@ int main(int argc, char **argv)
 	printf("%d steps, loss %.4f\n", STEPS, (double)loss);
 	if (files.last[0] && save(&files)) return 1;
 	if (files.temporary) rmdir(folder);
-	if (hr_session_leave() != HR_OK || hr_session_close(session) != HR_OK) return fail("the end");
+	if (hr_session_leave() != HR_OK || hr_session_destroy(session) != HR_OK) return fail("the end");
 	return hr_shutdown() == HR_OK ? 0 : fail("the end");
 }

@@ -23,14 +23,14 @@ static hr_status train_step(hr_value x, hr_value one, hr_value two)
 	hr_value h = hr_gelu(hr_matmul(x, one));
 	hr_name_scope_pop();
 	hr_name_scope_push("model/output");
-	hr_value loss = hr_keep(hr_reduce_mean(hr_matmul(h, two), HR_ALL_AXES, false));
+	hr_value loss = hr_value_keep(hr_reduce_mean(hr_matmul(h, two), HR_ALL_AXES, false));
 	hr_name_scope_pop();
 	hr_name_scope_push("gradients");
 	hr_status status = hr_gradients(loss, by, 2, gradients);
 	hr_name_scope_pop();
 	hr_tape_end();
-	hr_release(loss);
-	for (int i = 0; i < 2 && status == HR_OK; i++) hr_release(gradients[i]); /* a real step would subtract them from the weights */
+	hr_value_release(loss);
+	for (int i = 0; i < 2 && status == HR_OK; i++) hr_value_release(gradients[i]); /* a real step would subtract them from the weights */
 	return status;
 }
 
@@ -42,7 +42,7 @@ static bool print(void *file, const char *bytes, size_t length)
 static int look(const char *trace, const char *saved)
 {
 	hr_profile_options options;
-	if (hr_profile_options_preset(&options, "time_and_memory") != HR_OK) return fail("the preset");
+	if (hr_profile_options_init_preset(&options, "time_and_memory") != HR_OK) return fail("the preset");
 	options.max_depth = 2;
 	puts("-- the whole model, by time --\n");
 	if (hr_profile_report(trace, &options, HR_PROFILE_TEXT, print, stdout) != HR_OK) return fail("the tree of scopes");
@@ -71,23 +71,23 @@ int main(void)
 	if (!mkdtemp(folder)) return 1;
 	snprintf(trace, sizeof trace, "%s/train.hrt", folder);
 	snprintf(saved, sizeof saved, "%s/peak.json", folder);
-	if (hr_session_open(&options, &session) != HR_OK || hr_session_enter(session) != HR_OK) return fail("GPU:0");
-	hr_value x = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(256, 512), 1));
-	hr_value one = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(512, 1024), 2));
-	hr_value two = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(1024, 256), 3));
+	if (hr_session_create(&options, &session) != HR_OK || hr_session_enter(session) != HR_OK) return fail("GPU:0");
+	hr_value x = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(256, 512), 1));
+	hr_value one = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(512, 1024), 2));
+	hr_value two = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(1024, 256), 3));
 
 	if (hr_trace_start(trace) != HR_OK) return fail("the recording");
 	for (int step = 0; step < 3; step++)
 		if (train_step(x, one, two) != HR_OK) return fail("a step");
 	if (hr_trace_stop() != HR_OK) return fail("the recording");
 
-	hr_release(x);
-	hr_release(one);
-	hr_release(two);
+	hr_value_release(x);
+	hr_value_release(one);
+	hr_value_release(two);
 	int exit_status = look(trace, saved);
 	unlink(trace);
 	unlink(saved);
 	rmdir(folder);
-	if (hr_session_leave() != HR_OK || hr_session_close(session) != HR_OK || hr_shutdown() != HR_OK) return fail("the end");
+	if (hr_session_leave() != HR_OK || hr_session_destroy(session) != HR_OK || hr_shutdown() != HR_OK) return fail("the end");
 	return exit_status;
 }

@@ -34,7 +34,7 @@ int main(void)
 	hr_allocator allocator;
 	hr_stats_scope step = { .struct_size = sizeof step }, layer = { .struct_size = sizeof layer };
 	void *results[3];
-	if (hr_device_find("GPU:0", &device) != HR_OK || hr_allocator_default("GPU:0", &allocator) != HR_OK) return fail("GPU:0");
+	if (hr_device_find("GPU:0", &device) != HR_OK || hr_allocator_get_default("GPU:0", &allocator) != HR_OK) return fail("GPU:0");
 
 	if (hr_stats_scope_begin(device) != HR_OK) return fail("the step's scope");
 	for (int i = 0; i < 3; i++) {

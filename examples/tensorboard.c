@@ -25,13 +25,13 @@ static float train_step(hr_allocator allocator, hr_value x, hr_value *weights)
 	hr_value gradient;
 	check(hr_step_begin(allocator));
 	check(hr_tape_begin());
-	hr_value mean = hr_keep(hr_reduce_mean(hr_gelu(hr_matmul(x, *weights)), HR_ALL_AXES, false));
+	hr_value mean = hr_value_keep(hr_reduce_mean(hr_gelu(hr_matmul(x, *weights)), HR_ALL_AXES, false));
 	check(hr_gradients(mean, weights, 1, &gradient));
 	check(hr_tape_end());
-	hr_value next = hr_keep(hr_sub(*weights, hr_scale(gradient, 0.1, 0)));
-	check(hr_fetch(mean, &loss, sizeof loss));
-	hr_release(mean);
-	hr_release(*weights);
+	hr_value next = hr_value_keep(hr_sub(*weights, hr_scale(gradient, 0.1, 0)));
+	check(hr_value_fetch(mean, &loss, sizeof loss));
+	hr_value_release(mean);
+	hr_value_release(*weights);
 	*weights = next;
 	check(hr_step_end(allocator));
 	return loss;
@@ -50,20 +50,20 @@ int main(int argc, char **argv)
 
 	hr_session_options_init(&on_gpu);
 	on_gpu.device = "GPU:0";
-	check(hr_allocator_default("GPU:0", &on_gpu.allocator));
-	check(hr_session_open(&on_gpu, &session));
+	check(hr_allocator_get_default("GPU:0", &on_gpu.allocator));
+	check(hr_session_create(&on_gpu, &session));
 	check(hr_session_enter(session));
-	hr_value x = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(64, 256), 1));
-	hr_value weights = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(256, 256), 2));
+	hr_value x = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(64, 256), 1));
+	hr_value weights = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(256, 256), 2));
 	for (int i = 0; i < 10; i++) loss = train_step(on_gpu.allocator, x, &weights);
 	printf("loss %.3f\n", (double)loss);
 
 	if (argc > 1) check(hr_profiler_stop());
 	if (argc > 1) printf("tensorboard --logdir %s\n", argv[1]);
-	hr_release(x);
-	hr_release(weights);
+	hr_value_release(x);
+	hr_value_release(weights);
 	hr_session_leave();
-	check(hr_session_close(session));
+	check(hr_session_destroy(session));
 	check(hr_shutdown());
 	return 0;
 }

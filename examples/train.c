@@ -41,9 +41,9 @@ static hr_status limit_gpu(uint64_t bytes)
 	if (status) return status;
 	cuda.enabled = false;
 	emulated.memory_bytes = 2 * bytes;
-	status = hr_configure_cuda(&cuda);
-	if (!status) status = hr_configure_emulated(&emulated);
-	if (!status) status = hr_set_logical_devices("GPU:0", &bytes, 1);
+	status = hr_cuda_configure(&cuda);
+	if (!status) status = hr_emulated_configure(&emulated);
+	if (!status) status = hr_device_set_logical("GPU:0", &bytes, 1);
 	return status;
 }
 
@@ -56,17 +56,17 @@ int main(void)
 	hr_optimizer_init(&adam, HR_ADAM);
 	if (hr_function_create("train_step", train_step, &adam, &function) != HR_OK) return fail("train_step");
 
-	hr_value x = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(128, 1024), 10));
-	hr_value y = hr_keep(hr_random_uniform(HR_DTYPE_INT32, HR_DIMS(128), 0, 10, 11));
+	hr_value x = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(128, 1024), 10));
+	hr_value y = hr_value_keep(hr_random_uniform(HR_DTYPE_INT32, HR_DIMS(128), 0, 10, 11));
 	for (int step = 1; step <= STEPS; step++) {
 		float loss;
 		hr_value out;
 		if (hr_function_call(function, (hr_value[]){ x, y }, 2, &out, 1) != HR_OK) return fail("a step");
-		if (hr_fetch(out, &loss, sizeof loss) != HR_OK) return fail("the loss");
+		if (hr_value_fetch(out, &loss, sizeof loss) != HR_OK) return fail("the loss");
 		printf("step %2d: loss %.4f\n", step, (double)loss);
 	}
-	hr_release(x);
-	hr_release(y);
+	hr_value_release(x);
+	hr_value_release(y);
 
 	if (hr_get_memory_info("GPU:0", &memory) != HR_OK) return fail("GPU:0");
 	printf("GPU:0: %.1f MiB in use (the weights, and two numbers of Adam's for each), at most %.1f MiB, of %lld MiB\n",

@@ -68,7 +68,7 @@ static hr_status open_session(uint64_t limit, hr_allocator *allocator, hr_sessio
 	hr_session_options_init(&session_options);
 	session_options.device = "GPU:0";
 	session_options.allocator = *allocator;
-	return status ? status : hr_session_open(&session_options, session);
+	return status ? status : hr_session_create(&session_options, session);
 }
 
 static hr_status train_steps(const struct model *model, int64_t steps, hr_allocator allocator, float *losses)
@@ -84,7 +84,7 @@ static hr_status train_steps(const struct model *model, int64_t steps, hr_alloca
 		if (status) break;
 		uint64_t batch = (uint64_t)i % 2; /* two alternating batches, so that there is something to learn */
 		hr_value x = model->inputs(model, batch), labels = model->labels(model, batch);
-		status = hr_fetch(model_train(model, x, labels, &adam, false), &losses[i], sizeof losses[i]);
+		status = hr_value_fetch(model_train(model, x, labels, &adam, false), &losses[i], sizeof losses[i]);
 		hr_step_end(allocator);
 	}
 	if (watched) fprintf(stderr, "\r\033[K");
@@ -104,7 +104,7 @@ static int train_once(const struct model *model, int64_t steps, uint64_t limit, 
 		return fail("statistics");
 	out->peak = stats.peak_bytes_in_use;
 	hr_session_leave();
-	if (hr_session_close(session) != HR_OK || hr_allocator_close(allocator) != HR_OK) return fail("closing");
+	if (hr_session_destroy(session) != HR_OK || hr_allocator_destroy(allocator) != HR_OK) return fail("closing");
 	return 0;
 }
 

@@ -35,7 +35,7 @@ int main(void)
 	float sum;
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	if (hr_graph_create(&graph) != HR_OK || hr_session_open(&options, &session) != HR_OK) return fail("a session");
+	if (hr_graph_create(&graph) != HR_OK || hr_session_create(&options, &session) != HR_OK) return fail("a session");
 
 	hr_graph_enter(graph);
 	hr_variable var1 = get_var1("scope1", HR_REUSE_AS_AROUND);
@@ -51,23 +51,23 @@ int main(void)
 	printf("reused: \"%s\" is the same variable\n", hr_variable_name(var1));
 
 	hr_value initializer = hr_global_variables_initializer();
-	hr_value total = hr_reduce_sum(hr_add(hr_read(var1), hr_read(var2)), HR_ALL_AXES, false);
+	hr_value total = hr_reduce_sum(hr_add(hr_variable_read(var1), hr_variable_read(var2)), HR_ALL_AXES, false);
 	hr_graph_leave();
 	if (!initializer.id || !total.id) return fail("the graph");
 
 	hr_value out;
 	print_memory("before the initializer has run:");
 	if (hr_session_run(session, NULL, 0, &initializer, 1, &out, NULL, NULL) != HR_OK) return fail("the initializer");
-	hr_release(out);
+	hr_value_release(out);
 	print_memory("after it:");
 	if (hr_session_run(session, NULL, 0, &total, 1, &out, NULL, NULL) != HR_OK) return fail("the sum");
-	if (hr_fetch(out, &sum, sizeof sum) != HR_OK) return fail("the sum");
+	if (hr_value_fetch(out, &sum, sizeof sum) != HR_OK) return fail("the sum");
 	printf("sum of both: %.4f\n", (double)sum);
 
 	/* Closing frees the variables. Values that were kept and not released are freed too, but reported as a leak. */
 	if (hr_session_run(session, NULL, 0, &total, 1, &out, NULL, NULL) != HR_OK) return fail("the sum");
-	hr_keep(out);
-	if (hr_session_close(session) != HR_IN_USE) return fail("a leak was not found");
+	hr_value_keep(out);
+	if (hr_session_destroy(session) != HR_IN_USE) return fail("a leak was not found");
 	printf("a leak: %s\n", hr_last_message());
 	print_memory("when the session is closed:");
 	if (hr_get_bytes_in_use(0) != 0) return fail("memory was left");

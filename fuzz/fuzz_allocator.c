@@ -56,7 +56,7 @@ static void open_state(state *s, uint8_t device, uint8_t allocator)
 	hr_simulated_options_init(&simulated);
 	simulated.page_bytes = s->page;
 	simulated.memory_bytes = 1024 * KIB;
-	MUST(hr_configure_simulated(&simulated) == HR_OK);
+	MUST(hr_simulated_configure(&simulated) == HR_OK);
 	MUST(hr_device_find("SIM:0", &s->device) == HR_OK);
 	for (uint32_t i = 1; i < STREAMS; i++) MUST(hr_stream_create(s->device, &s->streams[i]) == HR_OK);
 	hr_allocator_options_init(&options);
@@ -175,7 +175,7 @@ static void other(state *s, const uint8_t *op)
 		break;
 	case 4:
 		if (!s->count) break;
-		MUST(hr_record_stream(s->allocator, (void *)(uintptr_t)s->blocks[op[3] % s->count].address, s->streams[op[2] % STREAMS]) ==
+		MUST(hr_allocation_record_stream(s->allocator, (void *)(uintptr_t)s->blocks[op[3] % s->count].address, s->streams[op[2] % STREAMS]) ==
 		     HR_OK);
 		break;
 	case 5:
@@ -214,7 +214,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		chunk_census census = { .page = s.page };
 		census_take(s.allocator, &stats, &census);
 	}
-	MUST(hr_allocator_close(s.allocator) == (s.count ? HR_IN_USE : HR_OK));
+	MUST(hr_allocator_destroy(s.allocator) == (s.count ? HR_IN_USE : HR_OK));
 	MUST(hr_shutdown() == (s.count ? HR_LEAKED : HR_OK));
 	MUST(hr_fault_os_is_clean());
 	hr_fault_os_uninstall();

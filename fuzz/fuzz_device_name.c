@@ -75,7 +75,7 @@ static void read_settings(const char *text)
 	if (hr__parse_emulated(text, &options) != HR_OK) {
 		MUST(memcmp(&options, &before, sizeof options) == 0);
 		check_message();
-	} else if (hr__check_emulated(&options) != HR_OK) {
+	} else if (hr__options_check_emulated(&options) != HR_OK) {
 		check_message();
 	} else {
 		MUST(options.devices <= 8 && options.page_bytes >= 65536 && options.memory_bytes >= options.page_bytes);

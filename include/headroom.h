@@ -9,7 +9,7 @@
  *     {
  *         hr_allocator allocator;
  *         void *block;
- *         if (hr_allocator_default("GPU:0", &allocator) != HR_OK || hr_alloc_bytes(allocator, 1 << 20, &block) != HR_OK) {
+ *         if (hr_allocator_get_default("GPU:0", &allocator) != HR_OK || hr_alloc_bytes(allocator, 1 << 20, &block) != HR_OK) {
  *             fprintf(stderr, "%s\n", hr_last_message());
  *             return 1;
  *         }
@@ -26,9 +26,9 @@
  * Errors     Functions return hr_status; HR_OK is 0. Results are written through out-parameters, which a failed call leaves
  *            unchanged. A failed call has no effect, except where its description says otherwise. hr_last_message() has the details
  *            and the remedy. The library never aborts, exits or prints.
- * Handles    hr_device and hr_allocator are small values that can be copied freely. A closed handle stays invalid for ever: using
- *            it returns HR_CLOSED. The zero value of a handle is never valid.
- * Threads    Every function may be called from any thread at any time, with one exception: a program must not close an allocator,
+ * Handles    hr_device and hr_allocator are small values that can be copied freely. The handle of a destroyed object stays invalid
+ *            for ever: using it returns HR_INVALID_HANDLE. The zero value of a handle is never valid.
+ * Threads    Every function may be called from any thread at any time, with one exception: a program must not destroy an object,
  *            or shut down, while another thread is inside a call on the same object.
  * Structs    Structs that may grow begin with struct_size, the size of the struct as the program was compiled. New fields are added at
  *            the end, so programs and libraries of different versions work together. Options have an _init function, which sets
@@ -77,32 +77,32 @@ HR_API const char *hr_version(void);
  * ---------------------------------------------------------------------------------------------------------------------------- */
 
 /* name, number, meaning. Numbers never change; new statuses are added at the end. */
-#define HR_STATUS_TABLE(X)                                                                        \
-	X(OK, 0, "success")                                                                           \
-	X(INVALID_ARGUMENT, 1, "an argument is outside what the function takes")                      \
-	X(OUT_OF_MEMORY, 2, "the device, or the limit set on it, has no room for the request")        \
-	X(NO_HOST_MEMORY, 3, "the host has no memory for the library's own records")                  \
-	X(NOT_ALLOCATED, 4, "the address is not one that is allocated now: freed already, or foreign") \
-	X(BAD_DEVICE_NAME, 5, "the device name cannot be parsed")                                     \
-	X(NO_SUCH_DEVICE, 6, "the name is well-formed, but this machine has no such device")          \
-	X(AMBIGUOUS_DEVICE, 7, "the name fits more than one device")                                  \
-	X(BAD_LIMIT, 8, "the memory limit is impossible")                                             \
-	X(IN_USE, 9, "the thing is in use, so it cannot be changed or closed now")                    \
-	X(UNKNOWN_ALLOCATOR, 10, "no allocator of that name is registered")                           \
-	X(CLOSED, 11, "the handle was closed, or never was one")                                      \
-	X(FORKED, 12, "this process is a fork; call hr_shutdown and start anew")                      \
-	X(DEVICE_ERROR, 13, "the device reported an error")                                           \
-	X(UNSUPPORTED, 14, "the device or allocator cannot do this")                                  \
-	X(ALREADY_EXISTS, 15, "something of that name is there already")                              \
-	X(IO, 16, "a file could not be read or written")                                              \
-	X(BAD_FORMAT, 17, "the file or text is not what it should be")                                \
-	X(TRUNCATED, 18, "the file ends in the middle")                                               \
-	X(TOO_NEW, 19, "written by a newer version than this one can read")                           \
-	X(TOO_SMALL, 20, "the caller's buffer is too small")                                          \
-	X(TOO_MANY, 21, "a fixed number of something is used up")                                     \
-	X(NOT_READY, 22, "not finished yet")                                                          \
-	X(CORRUPT, 23, "an internal invariant does not hold; please report it")                          \
-	X(LEAKED, 24, "everything was closed, but blocks, tensors or values had not been freed")
+#define HR_STATUS_TABLE(X)                                                                                 \
+	X(OK, 0, "success")                                                                                    \
+	X(INVALID_ARGUMENT, 1, "an argument is outside what the function takes")                               \
+	X(OUT_OF_MEMORY, 2, "the device, or the limit set on it, has no room for the request")                 \
+	X(NO_HOST_MEMORY, 3, "the host has no memory for the library's own records")                           \
+	X(NOT_ALLOCATED, 4, "the address is not one that is allocated now: freed already, or foreign")         \
+	X(BAD_DEVICE_NAME, 5, "the device name cannot be parsed")                                              \
+	X(NO_SUCH_DEVICE, 6, "the name is well-formed, but this machine has no such device")                   \
+	X(AMBIGUOUS_DEVICE, 7, "the name fits more than one device")                                           \
+	X(BAD_LIMIT, 8, "the memory limit is impossible")                                                      \
+	X(IN_USE, 9, "it is in use, so it cannot be changed or destroyed now")                                 \
+	X(UNKNOWN_ALLOCATOR, 10, "no allocator of that name is registered")                                    \
+	X(INVALID_HANDLE, 11, "the handle is not valid: its object was destroyed, or it was never created")    \
+	X(FORKED, 12, "this process is a fork; call hr_shutdown and start anew")                               \
+	X(DEVICE_ERROR, 13, "the device reported an error")                                                    \
+	X(UNSUPPORTED, 14, "the device or allocator cannot do this")                                           \
+	X(ALREADY_EXISTS, 15, "something of that name is there already")                                       \
+	X(IO, 16, "a file could not be read or written")                                                       \
+	X(BAD_FORMAT, 17, "the file or text is not what it should be")                                         \
+	X(TRUNCATED, 18, "the file ends in the middle")                                                        \
+	X(TOO_NEW, 19, "written by a newer version than this one can read")                                    \
+	X(TOO_SMALL, 20, "the caller's buffer is too small")                                                   \
+	X(TOO_MANY, 21, "a fixed number of something is used up")                                              \
+	X(NOT_READY, 22, "not finished yet")                                                                   \
+	X(CORRUPT, 23, "an internal invariant does not hold; please report it")                                \
+	X(LEAKED, 24, "everything was destroyed, but blocks, tensors or values had not been freed")
 
 typedef enum hr_status {
 #define HR_STATUS_ENUM(name, number, text) HR_##name = number,
@@ -242,7 +242,7 @@ HR_API hr_status hr_device_get_info(hr_device device, hr_device_info *info);
  * HR_IN_USE            the device has been used
  * HR_INVALID_ARGUMENT  [count] is 0 or above 16
  * Errors in [physical] are those of hr_device_find. */
-HR_API hr_status hr_set_logical_devices(const char *physical, const uint64_t *memory_limits, size_t count);
+HR_API hr_status hr_device_set_logical(const char *physical, const uint64_t *memory_limits, size_t count);
 
 /* HR_OK when there is a CUDA device. Otherwise HR_NO_SUCH_DEVICE, and the message says why: no driver, a driver that is too old
  * or does not work, no permission, no card, or CUDA switched off. Programs can run without CUDA: GPU:0 is then an emulated
@@ -275,7 +275,7 @@ static inline hr_status hr_cuda_options_init(hr_cuda_options *options)
 {
 	return hr_cuda_options_init_sized(options, sizeof *options);
 }
-HR_API hr_status hr_configure_cuda(const hr_cuda_options *options);
+HR_API hr_status hr_cuda_configure(const hr_cuda_options *options);
 
 typedef struct hr_emulated_options {
 	size_t struct_size;
@@ -293,7 +293,7 @@ static inline hr_status hr_emulated_options_init(hr_emulated_options *options)
 {
 	return hr_emulated_options_init_sized(options, sizeof *options);
 }
-HR_API hr_status hr_configure_emulated(const hr_emulated_options *options);
+HR_API hr_status hr_emulated_configure(const hr_emulated_options *options);
 
 typedef struct hr_simulated_options {
 	size_t struct_size;
@@ -307,7 +307,7 @@ static inline void hr_simulated_options_init(hr_simulated_options *options)
 {
 	hr_simulated_options_init_sized(options, sizeof *options);
 }
-HR_API hr_status hr_configure_simulated(const hr_simulated_options *options);
+HR_API hr_status hr_simulated_configure(const hr_simulated_options *options);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Streams, events, copies
@@ -325,10 +325,10 @@ typedef uint32_t hr_stream;
  *
  *     hr_alloc, pins             the call returns when the device has finished with the memory; the host may access it at once
  *     hr_free, unpins            the host was the last user; no stream has to wait for it
- *     hr_copy, hr_fill           the work is done when the call returns; it runs on the default stream
+ *     hr_stream_copy, hr_stream_fill           the work is done when the call returns; it runs on the default stream
  *     hr_stream_wait_stream      as [stream]: the host waits for [other]; as [other]: returns at once
  *     hr_stream_synchronize      returns at once
- *     hr_record_stream           has no effect
+ *     hr_allocation_record_stream           has no effect
  *
  * Such a call may block until the device finishes work that was queued earlier. It costs nothing on streams without such work.
  * The host can access the memory of emulated devices and of CPU:0, but not that of a GPU; waiting works on all devices. Host
@@ -360,10 +360,10 @@ typedef enum hr_copy_kind {
 
 /* Copies [bytes] bytes in stream order. Returns before the copy is done; both ranges must stay valid until then. 0 bytes is
  * HR_OK. */
-HR_API hr_status hr_copy(hr_device device, void *to, const void *from, size_t bytes, hr_copy_kind kind, hr_stream stream);
+HR_API hr_status hr_stream_copy(hr_device device, void *to, const void *from, size_t bytes, hr_copy_kind kind, hr_stream stream);
 
 /* Sets [bytes] bytes of device memory to [value], in stream order. */
-HR_API hr_status hr_fill(hr_device device, void *at, unsigned char value, size_t bytes, hr_stream stream);
+HR_API hr_status hr_stream_fill(hr_device device, void *at, unsigned char value, size_t bytes, hr_stream stream);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Allocators
@@ -385,12 +385,12 @@ typedef struct hr_oom_report {
 typedef void (*hr_oom_callback)(void *user, hr_oom_report report);
 
 /* How the allocation log shows addresses. */
-typedef enum hr_log_address {
+typedef enum hr_oom_log_address {
 	HR_LOG_NO_ADDRESS = 0,
 	HR_LOG_HASHED_ADDRESS = 1, /* as other numbers, equal for equal addresses: for reports that are passed on. Does not protect
 	                            * secrets */
 	HR_LOG_REAL_ADDRESS = 2
-} hr_log_address;
+} hr_oom_log_address;
 
 typedef struct hr_oom_options {
 	size_t struct_size;
@@ -400,7 +400,7 @@ typedef struct hr_oom_options {
 	double allocation_log_sampling_rate;   /* fraction of all operations that is logged, 0 to 1; default 1. Each operation is
 	                                        * chosen at random with this probability, independently of its size, its thread and
 	                                        * other operations. The failing request is always logged */
-	hr_log_address allocation_log_address; /* default HR_LOG_NO_ADDRESS */
+	hr_oom_log_address allocation_log_address; /* default HR_LOG_NO_ADDRESS */
 	hr_oom_callback callback;              /* NULL (default) = none */
 	void *user;                            /* passed to the callback */
 	bool allocation_log_allocations_only;  /* do not log frees, so that the log reaches further back; default false */
@@ -418,7 +418,7 @@ typedef struct hr_allocator_options {
 	/* "bfc" (default, also for NULL): best fit with coalescing over pages that are mapped as it grows; the hot path takes tens of
 	 * nanoseconds.
 	 * "direct": one allocation on the device for each request.
-	 * Any name registered with hr_register_allocator: a custom allocator. */
+	 * Any name registered with hr_allocator_register: a custom allocator. */
 	const char *kind;
 
 	/* Name in reports; NULL = "<device>_<kind>", such as "GPU:0_bfc". Truncated to 31 bytes. */
@@ -462,15 +462,15 @@ static inline void hr_allocator_options_init(hr_allocator_options *options)
 HR_API hr_status hr_allocator_create(hr_device device, const hr_allocator_options *options, hr_allocator *out);
 
 /* The default allocator of the named device (NULL = default device), created on first use with default options. Valid until
- * hr_shutdown; hr_allocator_close returns HR_IN_USE for it. */
-HR_API hr_status hr_allocator_default(const char *device_name, hr_allocator *out);
+ * hr_shutdown; hr_allocator_destroy returns HR_IN_USE for it. */
+HR_API hr_status hr_allocator_get_default(const char *device_name, hr_allocator *out);
 
 /* Waits for the streams that used the allocator's memory, returns all of the memory and invalidates the handle. HR_IN_USE when
  * blocks are still allocated: the message gives their number, their bytes and the largest holder. */
-HR_API hr_status hr_allocator_close(hr_allocator allocator);
+HR_API hr_status hr_allocator_destroy(hr_allocator allocator);
 
-/* Like hr_allocator_close, but also frees the blocks that are still allocated. */
-HR_API hr_status hr_allocator_close_all(hr_allocator allocator);
+/* Like hr_allocator_destroy, but also frees the blocks that are still allocated. */
+HR_API hr_status hr_allocator_destroy_all(hr_allocator allocator);
 
 /* Sizes in 64 bits, whatever the type of [n]. */
 #define HR_KIB(n) ((uint64_t)(n) << 10)
@@ -514,7 +514,7 @@ static inline hr_request hr_request_of(size_t bytes)
  * HR_UNSUPPORTED       "direct": the device cannot provide the alignment
  * HR_TOO_MANY          one shard of the allocator has 2^24 chunks, or the allocator has 256 regions on a device without pages
  * HR_CORRUPT           a custom allocator returned an address that is in use or not aligned
- * HR_CLOSED, HR_FORKED, HR_DEVICE_ERROR, HR_NO_HOST_MEMORY, HR_IO (a system call failed) */
+ * HR_INVALID_HANDLE, HR_FORKED, HR_DEVICE_ERROR, HR_NO_HOST_MEMORY, HR_IO (a system call failed) */
 HR_API hr_status hr_alloc(hr_allocator allocator, const hr_request *request, void **out);
 
 /* hr_alloc with a size alone. The stream is HR_STREAM_HOST where the host can access the device's memory, so the call may wait
@@ -523,7 +523,7 @@ HR_API hr_status hr_alloc_bytes(hr_allocator allocator, size_t bytes, void **out
 
 /* Frees the block at [address]; any thread may do so. [stream] is the last stream that was given work on the block. Reuse on that
  * stream is immediate; another stream that gets the memory first waits, on the device, for the work queued to [stream] so far. With
- * HR_STREAM_HOST every stream may reuse the memory at once, except that the stream of the request and those of hr_record_stream are
+ * HR_STREAM_HOST every stream may reuse the memory at once, except that the stream of the request and those of hr_allocation_record_stream are
  * still waited for.
  *
  * NULL is HR_OK. HR_NOT_ALLOCATED, without any effect, when no allocated block starts at [address]: it was freed already, lies
@@ -531,7 +531,7 @@ HR_API hr_status hr_alloc_bytes(hr_allocator allocator, size_t bytes, void **out
 HR_API hr_status hr_free(hr_allocator allocator, void *address, hr_stream stream);
 
 /* Records that [stream] was also given work on the block. After the block is freed, other streams wait for [stream] too. */
-HR_API hr_status hr_record_stream(hr_allocator allocator, void *address, hr_stream stream);
+HR_API hr_status hr_allocation_record_stream(hr_allocator allocator, void *address, hr_stream stream);
 
 /* An allocated block. */
 typedef struct hr_allocation_info {
@@ -594,7 +594,7 @@ typedef struct hr_custom_allocator {
  * HR_ALREADY_EXISTS    the name is taken, as "bfc" and "direct" are
  * HR_TOO_MANY          32 custom allocators are registered
  * HR_INVALID_ARGUMENT  the name is empty or longer than 31 bytes, struct_size was not set, or alloc or free is NULL */
-HR_API hr_status hr_register_allocator(const char *name, const hr_custom_allocator *table, void *user);
+HR_API hr_status hr_allocator_register(const char *name, const hr_custom_allocator *table, void *user);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Statistics
@@ -686,8 +686,8 @@ HR_API hr_status hr_allocator_get_stats(hr_allocator allocator, hr_stats *stats)
 
 /* The statistics of all allocators of a device together. Fields are sums, except: largest_alloc_size and largest_free_block are
  * maxima; limits are those of the device; peaks are those of the device as a whole, so peaks that its allocators reached at
- * different times do not add up. The counts of a closed allocator, and its share of the peaks, stay with the device until the
- * next reset. Blocks that hr_allocator_close_all freed count as freed. */
+ * different times do not add up. The counts of a destroyed allocator, and its share of the peaks, stay with the device until the
+ * next reset. Blocks that hr_allocator_destroy_all freed count as freed. */
 HR_API hr_status hr_device_get_stats(hr_device device, hr_stats *stats);
 
 /* Resets the statistics of the device (NULL = default device) and of every allocator on it:
@@ -737,7 +737,7 @@ HR_API int64_t hr_get_total_bytes_allocated(int gpu_id);
  * most [capacity] bytes with the terminating 0 and returns the length of the whole text; a result >= capacity means that the
  * text was truncated. 0 when [stats] is NULL or its struct_size was not set (hr_last_message). */
 HR_API size_t hr_stats_format(const hr_stats *stats, char *out, size_t capacity);
-HR_API size_t hr_stats_json(const hr_stats *stats, char *out, size_t capacity);
+HR_API size_t hr_stats_format_json(const hr_stats *stats, char *out, size_t capacity);
 
 /* ---- regions ---- */
 
@@ -808,9 +808,9 @@ HR_API hr_status hr_stats_scope_end(hr_device device, hr_stats_scope *scope);
  * static library may be unloaded after hr_shutdown while threads that used it still run: those threads must not call it again, and
  * the memory that the library keeps for each of them is lost.
  *
- * HR_LEAKED  everything was closed, but the program had not freed all blocks of hr_alloc, tensors of hr_tensor_create, or values of
- *            sessions that were still open. The message gives the number and the bytes of each, and the op, scope and tag that hold
- *            most. Sessions and allocators that are still open, variables, and what hr_allocator_close_all closed before are not
+ * HR_LEAKED  everything was destroyed, but the program had not freed all blocks of hr_alloc, tensors of hr_tensor_create, or values of
+ *            sessions that still existed. The message gives the number and the bytes of each, and the op, scope and tag that hold
+ *            most. Sessions and allocators that still exist, variables, and what hr_allocator_destroy_all destroyed before are not
  *            leaks. Summing up the leaks takes time proportional to the number of blocks that are left
  * HR_IO, ... the recording could not be ended; leaks are reported in the same message */
 HR_API hr_status hr_shutdown(void);

@@ -10,7 +10,7 @@
  *   - A mapping has no offset into its page and cannot be split: a page is mapped whole, at a multiple of the page size.
  *
  * Every function returns hr_status and writes through out-parameters only on success. A backend sets the message of its errors with
- * hr_backend_error(). Functions are called from any thread, several at a time, unless stated otherwise.
+ * hr_backend_set_error(). Functions are called from any thread, several at a time, unless stated otherwise.
  *
  * Optional entries may be NULL; their comments say what happens then. */
 #ifndef HEADROOM_BACKEND_H
@@ -48,7 +48,7 @@ typedef struct hr_backend {
 	const char *name;     /* "cuda": static text, at most 15 bytes */
 	const char *type;     /* device type in names: "GPU", "CPU", "SIM"; static text */
 
-	/* The number of devices of this kind. [config], here and in open, is the argument of hr_register_backend. */
+	/* The number of devices of this kind. [config], here and in open, is the argument of hr_backend_register. */
 	hr_status (*count)(void *config, uint32_t *out);
 
 	/* Opens device [index]. *device is passed to all functions below. */
@@ -142,10 +142,10 @@ typedef struct hr_backend {
  * HR_TOO_NEW           the version is above HR_BACKEND_VERSION
  * HR_ALREADY_EXISTS    the name is taken
  * HR_TOO_MANY          8 backends are registered */
-HR_API hr_status hr_register_backend(const hr_backend *backend, void *config);
+HR_API hr_status hr_backend_register(const hr_backend *backend, void *config);
 
 /* For backends: sets the calling thread's last message and returns [status]. */
-HR_API hr_status hr_backend_error(hr_status status, const char *message);
+HR_API hr_status hr_backend_set_error(hr_status status, const char *message);
 
 /* Makes backend calls fail, for tests. Calls to all entries of all devices are counted from now on, starting at 1. Call [nth]
  * fails with [status], and with [forever] all calls after it as well. [nth] 0 switches this off. */

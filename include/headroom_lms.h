@@ -10,7 +10,7 @@
  *     hr_tensor_options options;
  *     hr_set_lms_enabled(true);
  *     hr_device_find("GPU:0", &device);
- *     hr_allocator_default("GPU:0", &allocator);
+ *     hr_allocator_get_default("GPU:0", &allocator);
  *     hr_tensor_options_init(&options);
  *     options.bytes = 512 << 20;
  *     hr_tensor_create(allocator, &options, &weights);
@@ -18,12 +18,12 @@
  *
  *     hr_step_begin(allocator);
  *     hr_pin pins[] = { { weights, HR_WRITE }, { activations, HR_WRITE } };
- *     if (hr_pin_all(pins, 2, stream) == HR_OK) {
+ *     if (hr_tensor_pin_all(pins, 2, stream) == HR_OK) {
  *         void *w, *a;
- *         hr_tensor_address(weights, &w);
- *         hr_tensor_address(activations, &a);
- *         hr_copy(device, a, w, options.bytes, HR_COPY_ON_DEVICE, stream);
- *         hr_unpin_all(pins, 2, stream);
+ *         hr_tensor_get_address(weights, &w);
+ *         hr_tensor_get_address(activations, &a);
+ *         hr_stream_copy(device, a, w, options.bytes, HR_COPY_ON_DEVICE, stream);
+ *         hr_tensor_unpin_all(pins, 2, stream);
  *     }
  *     hr_step_end(allocator);
  *
@@ -81,7 +81,7 @@ typedef struct hr_lms_options {
 	uint64_t host_limit;    /* most bytes of pinned host memory; 0 (default) = half of the host's memory */
 	const char *spill_dir;  /* a directory for host copies that do not fit in pinned memory; NULL (default) = none */
 	uint64_t spill_limit;   /* most bytes in spill_dir; 0 (default) = limited only by the disk */
-	const char *policy;     /* "learned" (default), "lru", or a name registered with hr_register_lms_policy */
+	const char *policy;     /* "learned" (default), "lru", or a name registered with hr_lms_policy_register */
 	/* Check every restored byte, and that nothing is written through a read pin: the host reads a tensor's contents when it is
 	 * restored and when it is unpinned. Slow; takes 32 MiB of host_limit, or an eighth of it if that is less. Default false. */
 	bool verify;
@@ -149,7 +149,7 @@ static inline void hr_tensor_options_init(hr_tensor_options *options)
  * HR_UNSUPPORTED: the allocator is not of kind "bfc", or the tensor is fixed and the device has no pages. */
 HR_API hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *options, hr_tensor *out);
 
-/* Destroys a tensor, resident or evicted. HR_IN_USE while it is pinned. HR_CLOSED when it was destroyed already. The pages of a
+/* Destroys a tensor, resident or evicted. HR_IN_USE while it is pinned. HR_INVALID_HANDLE when it was destroyed already. The pages of a
  * fixed tensor are unmapped, so the call waits for the device; if the device reports an error, the tensor still exists. */
 HR_API hr_status hr_tensor_destroy(hr_tensor tensor);
 
@@ -178,18 +178,18 @@ typedef struct hr_pin {
  * HR_OUT_OF_MEMORY        no memory, although everything inactive was evicted. The message names the op (hr_op_set), its tensors
  *                         with their sizes, and the least limit that would be enough; or the host tier that is full and its setting
  * HR_INVALID_ARGUMENT     HR_READ of a tensor that was never written; tensors of several allocators
- * HR_CLOSED               a tensor was destroyed
+ * HR_INVALID_HANDLE               a tensor was destroyed
  * HR_CORRUPT              verify: restored contents differ from the evicted ones; the message names the tensor, which stays evicted
  * HR_DEVICE_ERROR, HR_IO  a tensor could not be restored: it is still evicted, and the next pin tries again */
-HR_API hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream);
+HR_API hr_status hr_tensor_pin_all(const hr_pin *pins, size_t count, hr_stream stream);
 
 /* Unpins all of [pins]. [stream] is the last stream that was given work on the tensors; HR_STREAM_HOST if the host used them
  * last and has waited for all work on them that it queued to streams. HR_INVALID_ARGUMENT: a tensor is not pinned; nothing is
  * unpinned. HR_CORRUPT: verify found that a tensor was written through a read pin; all are unpinned, and the tensor's host copy
  * is kept. */
-HR_API hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream);
+HR_API hr_status hr_tensor_unpin_all(const hr_pin *pins, size_t count, hr_stream stream);
 
-/* hr_pin_all and hr_unpin_all for one tensor. If the tensor is resident, both together take about 40 ns, and 60 ns with
+/* hr_tensor_pin_all and hr_tensor_unpin_all for one tensor. If the tensor is resident, both together take about 40 ns, and 60 ns with
  * "learned". */
 HR_API hr_status hr_tensor_pin(hr_tensor tensor, hr_access access, hr_stream stream);
 HR_API hr_status hr_tensor_unpin(hr_tensor tensor, hr_stream stream);
@@ -197,7 +197,7 @@ HR_API hr_status hr_tensor_unpin(hr_tensor tensor, hr_stream stream);
 /* The address of a pinned tensor, which stays valid until its last unpin. HR_INVALID_ARGUMENT when the tensor is not pinned.
  * HR_DEVICE_ERROR, HR_IO: moving the tensor on the device (options.defrag) failed, and so did moving it back; its contents are
  * on the host, and the next call tries again. */
-HR_API hr_status hr_tensor_address(hr_tensor tensor, void **out);
+HR_API hr_status hr_tensor_get_address(hr_tensor tensor, void **out);
 
 typedef enum hr_tensor_state {
 	HR_TENSOR_NEW = 1,   /* no contents and no memory yet */
@@ -281,7 +281,7 @@ typedef struct hr_lms_policy {
 } hr_lms_policy;
 
 /* Makes [policy] available as options.policy = [name]. HR_ALREADY_EXISTS, HR_TOO_MANY after 8, HR_INVALID_ARGUMENT. */
-HR_API hr_status hr_register_lms_policy(const char *name, const hr_lms_policy *policy, void *user);
+HR_API hr_status hr_lms_policy_register(const char *name, const hr_lms_policy *policy, void *user);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Statistics in addition to those of headroom.h

@@ -14,8 +14,8 @@
  *     if (hr_alloc_bytes(allocator, 1 << 30, &block) == HR_OUT_OF_MEMORY) {
  *         hr_oom_report report;
  *         char text[16384];
- *         if (hr_oom_last(&report) == HR_OK) {
- *             hr_oom_text(report, text, sizeof text);
+ *         if (hr_oom_get_last(&report) == HR_OK) {
+ *             hr_oom_format_text(report, text, sizeof text);
  *             puts(text);
  *         }
  *     }
@@ -106,7 +106,7 @@ typedef enum hr_verdict_kind {
 typedef enum hr_tier {
 	HR_TIER_NONE = 0,       /* none: enough is free, but not contiguous */
 	HR_TIER_ALLOCATOR,      /* the allocator's limit: options.limit_bytes */
-	HR_TIER_DEVICE,         /* the logical device's limit: hr_set_logical_devices */
+	HR_TIER_DEVICE,         /* the logical device's limit: hr_device_set_logical */
 	HR_TIER_PHYSICAL        /* the memory of the card: other users hold the rest */
 } hr_tier;
 
@@ -120,7 +120,7 @@ typedef struct hr_verdict {
 	char advice[300]; /* what to do; names only settings that exist and are off. "" when only freeing memory helps */
 	uint64_t step_peak_bytes; /* most bytes that a step of the allocator (hr_step_begin) needed at once, including tensors on the
 	                           * host. A step counts once it has ended, if no request was refused in it. Before the first such
-	                           * step: the figure of the device's other allocators, including closed ones. 0 = not known */
+	                           * step: the figure of the device's other allocators, including destroyed ones. 0 = not known */
 } hr_verdict;
 
 /* Computes the verdict on a request without making the request: the verdict that a report on it would have. Set
@@ -131,19 +131,19 @@ HR_API hr_status hr_allocator_would_fit(hr_allocator allocator, const hr_request
 
 /* The report on the calling thread's last request that failed for lack of memory, on an allocator that makes reports. The report
  * stays readable until all threads together have made 16 later ones. HR_NOT_READY when there is none. */
-HR_API hr_status hr_oom_last(hr_oom_report *out);
+HR_API hr_status hr_oom_get_last(hr_oom_report *out);
 
 /* The report as human-readable text, as JSON (docs/oom-report.schema.json), and its allocation log alone as a JSON array. Each
  * function writes at most [capacity] bytes with the terminating 0 and returns the length of the whole text; a result >= capacity
  * means that the text was truncated. 0 when the report is no longer available (hr_last_message). */
-HR_API size_t hr_oom_text(hr_oom_report report, char *out, size_t capacity);
-HR_API size_t hr_oom_json(hr_oom_report report, char *out, size_t capacity);
-HR_API size_t hr_oom_allocation_log(hr_oom_report report, char *out, size_t capacity);
+HR_API size_t hr_oom_format_text(hr_oom_report report, char *out, size_t capacity);
+HR_API size_t hr_oom_format_json(hr_oom_report report, char *out, size_t capacity);
+HR_API size_t hr_oom_format_log(hr_oom_report report, char *out, size_t capacity);
 
-/* The verdict of a report. HR_CLOSED when the report is no longer available. Set verdict->struct_size first. */
+/* The verdict of a report. HR_INVALID_HANDLE when the report is no longer available. Set verdict->struct_size first. */
 HR_API hr_status hr_oom_get_verdict(hr_oom_report report, hr_verdict *verdict);
 
-/* Writes the report as JSON to a new file with mode 0600. HR_IO; HR_CLOSED when the report is no longer available. */
+/* Writes the report as JSON to a new file with mode 0600. HR_IO; HR_INVALID_HANDLE when the report is no longer available. */
 HR_API hr_status hr_oom_save(hr_oom_report report, const char *path);
 
 /* The path of the file that HEADROOM_OOM_REPORT made for the report; "the standard error" if it was written there. [path] has room
@@ -153,7 +153,7 @@ HR_API hr_status hr_oom_save(hr_oom_report report, const char *path);
  * HR_IO                the file could not be written; the message has the path and the system's error
  * HR_TOO_MANY          the process had already written HEADROOM_OOM_REPORT_FILES files
  * HR_TOO_SMALL         the path does not fit in [capacity] bytes; nothing is written
- * HR_CLOSED            the report is no longer available
+ * HR_INVALID_HANDLE            the report is no longer available
  * HR_INVALID_ARGUMENT  [path] is NULL */
 HR_API hr_status hr_oom_get_file(hr_oom_report report, char *path, size_t capacity);
 

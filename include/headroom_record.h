@@ -164,17 +164,17 @@ HR_API hr_status hr_profiler_start(const char *logdir, const hr_profiler_options
  * HR_TRUNCATED         a file reached options.max_bytes; it holds what was recorded before
  * HR_NOT_READY         steps were chosen and none of them has occurred, so there is no file
  *
- * It is no error if only some of the chosen steps have occurred; hr_profiler_missed_steps returns the others. */
+ * It is no error if only some of the chosen steps have occurred; hr_profiler_get_missed_steps returns the others. */
 HR_API hr_status hr_profiler_stop(void);
 
 /* The path of the newest file that the profiler began in this process, compressed or not; "" when there is none. Returns its
  * length; writes at most [capacity] bytes with the terminating 0. */
-HR_API size_t hr_profiler_last_file(char *out, size_t capacity);
+HR_API size_t hr_profiler_get_last_file(char *out, size_t capacity);
 
 /* The chosen steps that had not occurred when the profiler was last stopped, such as "100,200-300": the entries of options.steps
  * of which no step began while the profiler ran. "" when there are none. Returns its length; writes at most [capacity] bytes
  * with the terminating 0. */
-HR_API size_t hr_profiler_missed_steps(char *out, size_t capacity);
+HR_API size_t hr_profiler_get_missed_steps(char *out, size_t capacity);
 
 #ifdef __cplusplus
 }

@@ -2,24 +2,24 @@
  *
  * The library is libheadroom_runtime. The rules of headroom.h apply.
  *
- *     hr_value x = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(128, 1024), 1));
- *     hr_value w = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(1024, 10), 2));
+ *     hr_value x = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(128, 1024), 1));
+ *     hr_value w = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(1024, 10), 2));
  *     hr_value y = hr_softmax(hr_matmul(x, w));
  *     float first[10];
- *     hr_status status = hr_fetch(hr_slice(y, 0, 0, 1), first, sizeof first);
- *     hr_release(x);
- *     hr_release(w);
+ *     hr_status status = hr_value_fetch(hr_slice(y, 0, 0, 1), first, sizeof first);
+ *     hr_value_release(x);
+ *     hr_value_release(w);
  *
  * The runtime is small and exact, and uses the allocator, the ledger, OOM reports and Large Model Support like any other client.
  * The row of an op in the op table (src/runtime/ops/ops.c) states how its outputs get their memory.
  *
  * ONE SET OF CALLS. Outside of a graph an op call runs the op: its output has memory when the call returns, and contents when the
- * session's stream has executed the op (hr_fetch waits for that). Between hr_graph_enter and hr_graph_leave the same calls add
+ * session's stream has executed the op (hr_value_fetch waits for that). Between hr_graph_enter and hr_graph_leave the same calls add
  * nodes to a graph and allocate nothing; hr_session_run runs the nodes that the fetched values need.
  *
  * TEMPORARY AND KEPT VALUES. A value that an op returns is temporary: the next op that takes it consumes it, so that its memory is
- * freed at once or becomes the output's. To use a value more than once, or later, keep it with hr_keep and release it with
- * hr_release. So intermediate values of an expression need no names, and none of them is left behind. In a graph nothing has to be
+ * freed at once or becomes the output's. To use a value more than once, or later, keep it with hr_value_keep and release it with
+ * hr_value_release. So intermediate values of an expression need no names, and none of them is left behind. In a graph nothing has to be
  * kept, and both calls have no effect.
  *
  * DTYPES. Ops compute in float32 and float64, some also in int32, int64 and uint8. bool and bfloat16 are for storing values.
@@ -31,13 +31,13 @@
  * variable, both shapes. An op that is given HR_NO_VALUE returns HR_NO_VALUE and leaves the message unchanged, so it is enough to
  * check the result of an expression. A failed op still consumes its temporary inputs.
  *
- * An error that an op can only detect while it runs (an index out of range) is returned by the next call that waits: hr_fetch,
- * hr_session_synchronize or hr_session_close. The op's output has zeros where its input was wrong. From the error until it is
+ * An error that an op can only detect while it runs (an index out of range) is returned by the next call that waits: hr_value_fetch,
+ * hr_session_synchronize or hr_session_destroy. The op's output has zeros where its input was wrong. From the error until it is
  * returned, updates of variables (hr_assign_add, hr_assign_sub, optimizers) leave the variables unchanged, so that a wrong label
  * does not ruin a model; hr_assign still takes effect.
  *
  * THREADS. Each thread enters the session that it works in. Values are handles: a value that another thread releases during a
- * call stays valid for that call, and is HR_CLOSED for the next one. */
+ * call stays valid for that call, and is HR_INVALID_HANDLE for the next one. */
 #ifndef HEADROOM_RUNTIME_H
 #define HEADROOM_RUNTIME_H
 
@@ -106,23 +106,23 @@ static inline void hr_session_options_init(hr_session_options *options)
  *
  * Ops are computed by the host. On a device whose memory the host cannot access (a card), each op works on copies in pinned memory,
  * which are copied from and to the device on the session's stream. That memory is allocated in pieces of 64 MiB and more, is shared
- * by all sessions of the device, and is kept until the last of them is closed. It counts against hr_lms_options.host_limit, so set
+ * by all sessions of the device, and is kept until the last of them is destroyed. It counts against hr_lms_options.host_limit, so set
  * that limit first.
  *
  * HR_UNSUPPORTED: the device has no memory to compute with (the simulated device). */
-HR_API hr_status hr_session_open(const hr_session_options *options, hr_session *out);
+HR_API hr_status hr_session_create(const hr_session_options *options, hr_session *out);
 
-/* Waits for the session's work, then closes the session and frees its variables and all values that still exist. Handles of those
+/* Waits for the session's work, then destroys the session and frees its variables and all values that still exist. Handles of those
  * are invalid from then on. No other thread may be using the session.
  *
  * HR_IN_USE  there were values that had been neither released nor consumed, which is a leak. The message gives their number, their
- *            bytes and the op of the largest, after the error of an op that was not returned yet, if any. The session is closed all
+ *            bytes and the op of the largest, after the error of an op that was not returned yet, if any. The session is destroyed all
  *            the same
- * HR_CLOSED  the session was closed already */
-HR_API hr_status hr_session_close(hr_session session);
+ * HR_INVALID_HANDLE  the session was destroyed already */
+HR_API hr_status hr_session_destroy(hr_session session);
 
 /* Op calls of this thread use [session] from now on. Sessions nest: hr_session_leave returns to the previous one. A thread that
- * is in no session uses a session on the first device, which is opened when it is first needed and closed by hr_shutdown. */
+ * is in no session uses a session on the first device, which is created when it is first needed and destroyed by hr_shutdown. */
 HR_API hr_status hr_session_enter(hr_session session);
 HR_API hr_status hr_session_leave(void);
 
@@ -134,18 +134,18 @@ HR_API hr_status hr_session_synchronize(hr_session session);
  * ---------------------------------------------------------------------------------------------------------------------------- */
 
 /* Keeps a temporary value and returns it. A value that is kept several times must be released as often. */
-HR_API hr_value hr_keep(hr_value value);
-/* Undoes one hr_keep. Releasing a temporary value frees it unused. HR_NO_VALUE is allowed. */
-HR_API void hr_release(hr_value value);
+HR_API hr_value hr_value_keep(hr_value value);
+/* Undoes one hr_value_keep. Releasing a temporary value frees it unused. HR_NO_VALUE is allowed. */
+HR_API void hr_value_release(hr_value value);
 
 /* Waits until the value is computed and copies all of its contents to [to]; [bytes] must be their exact size. Consumes a
  * temporary value. */
-HR_API hr_status hr_fetch(hr_value value, void *to, size_t bytes);
+HR_API hr_status hr_value_fetch(hr_value value, void *to, size_t bytes);
 
 /* Copies a value to another session, which may be on another device. On the same device the copy waits in the stream of
  * [session] for the stream of the value's session; between devices the call returns when the copy is done. The result is a
  * temporary value of [session]. Consumes a temporary [value]. */
-HR_API hr_value hr_copy_to_session(hr_value value, hr_session session);
+HR_API hr_value hr_value_copy_to_session(hr_value value, hr_session session);
 
 HR_API int hr_value_rank(hr_value value); /* -1 for an invalid value */
 HR_API int64_t hr_value_dim(hr_value value, int dim);
@@ -265,7 +265,7 @@ HR_API hr_status hr_graph_destroy(hr_graph graph);
  * previous graph, or to running ops. HR_IN_USE: a thread is already building or running the graph.
  *
  * hr_shutdown destroys all graphs. The thread that calls it is in no graph afterwards. Op calls of other threads that were in a
- * graph fail with HR_CLOSED until they leave it. */
+ * graph fail with HR_INVALID_HANDLE until they leave it. */
 HR_API hr_status hr_graph_enter(hr_graph graph);
 HR_API hr_status hr_graph_leave(void);
 
@@ -282,7 +282,7 @@ HR_API hr_value hr_named_placeholder(const char *name, hr_dtype dtype, const int
  *
  * HR_INVALID_ARGUMENT  no placeholder has that name; the message lists the names
  * HR_IN_USE            another thread is building the graph
- * HR_CLOSED            no such graph */
+ * HR_INVALID_HANDLE            no such graph */
 HR_API hr_status hr_graph_find_placeholder(hr_graph graph, const char *name, hr_value *out);
 
 typedef struct hr_feed {
@@ -295,13 +295,13 @@ typedef struct hr_feed {
  *     float numbers[] = { 1, 2, 3 };
  *     hr_value x = HR_NO_VALUE, y = HR_NO_VALUE, result;
  *     hr_session session = { 0 };
- *     hr_feed feed = hr_feed_array(session, x, numbers, sizeof numbers);
+ *     hr_feed feed = hr_feed_from_array(session, x, numbers, sizeof numbers);
  *     hr_status status = hr_session_run(session, &feed, 1, &y, 1, &result, NULL, NULL);
  *
  * On failure the feed's value is HR_NO_VALUE, and a run that is given the feed returns the same status with the same message:
- * HR_INVALID_ARGUMENT ([bytes] is not the size of the placeholder, or there is no placeholder), HR_CLOSED, HR_OUT_OF_MEMORY,
+ * HR_INVALID_ARGUMENT ([bytes] is not the size of the placeholder, or there is no placeholder), HR_INVALID_HANDLE, HR_OUT_OF_MEMORY,
  * HR_NO_HOST_MEMORY. The value of a feed that is given to no run must be released. */
-HR_API hr_feed hr_feed_array(hr_session session, hr_value placeholder, const void *data, size_t bytes);
+HR_API hr_feed hr_feed_from_array(hr_session session, hr_value placeholder, const void *data, size_t bytes);
 
 /* One value to fetch for many assignments: fetching it runs all of [values]. It is an int32 scalar, their number. Outside of
  * graphs: HR_DONE. */
@@ -349,7 +349,7 @@ typedef struct hr_run_metadata {
 	uint64_t peak_bytes;   /* peak of the session's allocator during the run; 0 unless traced */
 	hr_op_metadata *ops;   /* in order of execution */
 	size_t op_count, op_capacity;
-	char *allocation_log;  /* after HR_OUT_OF_MEMORY with report_allocations_on_oom: a JSON array, as from hr_oom_allocation_log */
+	char *allocation_log;  /* after HR_OUT_OF_MEMORY with report_allocations_on_oom: a JSON array, as from hr_oom_format_log */
 } hr_run_metadata;
 
 HR_API void hr_run_metadata_init_sized(hr_run_metadata *metadata, size_t struct_size);
@@ -432,7 +432,7 @@ HR_API hr_value hr_global_variables_initializer(void);
 
 /* The contents at this point of the program. No copy is made: an update while the contents are still referenced uses other
  * memory. */
-HR_API hr_value hr_read(hr_variable variable);
+HR_API hr_value hr_variable_read(hr_variable variable);
 /* Gives the variable new contents. The memory of a temporary value becomes the variable's. In a graph the result is the new
  * contents; fetch it, or a group with it, to run the assignment. Outside: HR_DONE. Gradients do not pass through an assignment. */
 HR_API hr_value hr_assign(hr_variable variable, hr_value value);

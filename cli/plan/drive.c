@@ -59,13 +59,13 @@ static hr_status fill(struct drive *drive, uint32_t index)
 {
 	hr_pin pin = { drive->lives[index].handle, HR_OVERWRITE };
 	hr_stream stream = drive->options->stream;
-	hr_status status = hr_pin_all(&pin, 1, stream);
+	hr_status status = hr_tensor_pin_all(&pin, 1, stream);
 	if (status) {
 		drive->result->tensor = index;
 		return status;
 	}
 	status = touch(drive, index, HR_OVERWRITE);
-	hr_status end = hr_unpin_all(&pin, 1, stream);
+	hr_status end = hr_tensor_unpin_all(&pin, 1, stream);
 	return status ? status : end;
 }
 
@@ -105,12 +105,12 @@ static hr_status run_op(struct drive *drive, uint32_t index)
 	for (uint32_t i = 0; i < op->use_count; i++)
 		drive->pins[i] = (hr_pin){ drive->lives[uses[i].tensor].handle, hr__tensor_use_access(&uses[i]) };
 	hr_name before = hr_op_set(op->name);
-	hr_status status = op->use_count ? hr_pin_all(drive->pins, op->use_count, stream) : HR_OK;
+	hr_status status = op->use_count ? hr_tensor_pin_all(drive->pins, op->use_count, stream) : HR_OK;
 	if (status) {
 		drive->result->op = index;
 	} else {
 		status = run_pinned(drive, op);
-		hr_status end = op->use_count ? hr_unpin_all(drive->pins, op->use_count, stream) : HR_OK;
+		hr_status end = op->use_count ? hr_tensor_unpin_all(drive->pins, op->use_count, stream) : HR_OK;
 		if (!status) status = end;
 		drive->result->ops++;
 	}

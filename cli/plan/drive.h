@@ -1,7 +1,7 @@
 /* drive.h - replays a use tape through the public tensor API, as the recorded program would have called it.
  *
  *     CREATE   hr_tensor_create; a tensor that no op makes is pinned HR_OVERWRITE once, to write its contents
- *     OP       hr_op_set, one hr_pin_all of the op's working set, [touch] for each tensor of it, [busy], hr_unpin_all
+ *     OP       hr_op_set, one hr_tensor_pin_all of the op's working set, [touch] for each tensor of it, [busy], hr_tensor_unpin_all
  *     DESTROY  hr_tensor_destroy
  *
  * A pin is HR_OVERWRITE for a tensor that the op makes, HR_WRITE for an existing one that it writes, HR_READ for the rest.
@@ -61,7 +61,7 @@ typedef struct hr__drive_result {
 	uint32_t tensor; /* the tensor that could not be filled; HR__USES_NONE = none */
 } hr__drive_result;
 
-/* Replays the tape, and destroys every tensor at the end, also on failure. HR_OUT_OF_MEMORY as from hr_pin_all, with its message;
+/* Replays the tape, and destroys every tensor at the end, also on failure. HR_OUT_OF_MEMORY as from hr_tensor_pin_all, with its message;
  * otherwise the status of the call that failed. *out is always filled in. */
 hr_status hr__drive(const hr__uses *uses, const hr__drive_options *options, hr__drive_result *out);
 

@@ -144,7 +144,7 @@ static hr_status open_allocator(struct forecast_run *run)
 	lms.policy = setup->policy;
 	lms.safety = HR_SAFETY_NONE;
 
-	hr_status status = hr_configure_simulated(&simulated);
+	hr_status status = hr_simulated_configure(&simulated);
 	if (!status) status = hr_device_find("SIM:0", &run->handle);
 	if (!status) run->device = hr__device_of(run->handle, &status);
 	if (!status) status = hr_allocator_create(run->handle, &options, &run->allocator);

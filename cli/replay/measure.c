@@ -122,7 +122,7 @@ static hr_status stage_open(struct crew *crew)
 	options.limit_bytes = limit;
 	options.stitch = setup->stitch;
 
-	status = hr_configure_simulated(&simulated);
+	status = hr_simulated_configure(&simulated);
 	if (!status) status = hr_device_find("SIM:0", &crew->device);
 	for (uint32_t i = 1; !status && i <= crew->program->streams; i++) status = hr_stream_create(crew->device, &crew->streams[i]);
 	if (!status) status = hr_allocator_create(crew->device, &options, &crew->allocator);

@@ -97,7 +97,7 @@ static bool read_request(const hr__arguments *arguments, report_request *r)
 	hr_profile_options *o = &r->options;
 	*r = (report_request){ .format = hr__arguments_has(arguments, JSON) ? HR_PROFILE_JSON : HR_PROFILE_TEXT };
 	hr_profile_options_init(o);
-	if (hr__arguments_has(arguments, PRESET) && hr_profile_options_preset(o, arguments->values[PRESET])) {
+	if (hr__arguments_has(arguments, PRESET) && hr_profile_options_init_preset(o, arguments->values[PRESET])) {
 		hr__complain_last();
 		return false;
 	}

@@ -184,7 +184,7 @@ static void set_stage_of_pages(const char *policy, uint64_t limit, uint64_t page
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 64 * MIB;
 	emulated.page_bytes = page;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &stage.device));
 	hr_allocator_options_init(&options);
 	options.limit_bytes = limit;
@@ -207,7 +207,7 @@ static void strike_stage(void)
 	CHECK_STATUS(HR_OK, hr_lms_get_stats(stage.allocator, &stats));
 	CHECK_EQ(stats.num_tensors, 0);
 	CHECK_EQ(stats.num_pins, 0);
-	CHECK_STATUS(HR_OK, hr_allocator_close(stage.allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(stage.allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	free(stage.bytes);
 }
@@ -228,16 +228,16 @@ static hr_status on_touch(void *context, const hr__drive_touch *touch)
 	CHECK(context == &stage && touch->birth > 0 && touch->birth < BIRTHS);
 	CHECK_STATUS(HR_OK, hr_tensor_get_info(touch->handle, &info));
 	CHECK_EQ(info.pins, 1);
-	CHECK_STATUS(HR_OK, hr_tensor_address(touch->handle, &address));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(touch->handle, &address));
 	unsigned char *contents = &stage.contents[touch->birth];
 	if (touch->access != HR_OVERWRITE) {
-		CHECK_STATUS(HR_OK, hr_copy(stage.device, stage.bytes, address, info.bytes, HR_COPY_TO_HOST, touch->stream));
+		CHECK_STATUS(HR_OK, hr_stream_copy(stage.device, stage.bytes, address, info.bytes, HR_COPY_TO_HOST, touch->stream));
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(stage.device, touch->stream));
 		for (size_t i = 0; i < info.bytes; i += 97) CHECK_EQ(stage.bytes[i], *contents);
 	}
 	if (touch->access != HR_READ) {
 		*contents = (unsigned char)(*contents * 5 + touch->birth + 1);
-		CHECK_STATUS(HR_OK, hr_fill(stage.device, address, *contents, info.bytes, touch->stream));
+		CHECK_STATUS(HR_OK, hr_stream_fill(stage.device, address, *contents, info.bytes, touch->stream));
 	}
 	if (touch->tensor == 0) {
 		CHECK(stage.persistent == 0 || stage.persistent == touch->birth);

@@ -210,7 +210,7 @@ static void trim_gives_back(void)
 	drop_all();
 	CHECK_STATUS(HR_OK, hr_allocator_trim(here.allocator, &released));
 	CHECK_EQ(look().bytes_reserved, 0);
-	CHECK_EQ(hr__pool_reserved(device), 0);
+	CHECK_EQ(hr__page_pool_reserved(device), 0);
 	close_all();
 }
 
@@ -226,14 +226,14 @@ static void closing_takes_everything(void)
 		hr_allocator_options options = options_of(kinds[i]);
 		open_with(&options);
 		for (uint32_t n = 0; n < 6; n++) CHECK_STATUS(HR_OK, take(here.limit / 20, here.streams[n % here.stream_count]));
-		CHECK_STATUS(HR_IN_USE, hr_allocator_close(here.allocator));
+		CHECK_STATUS(HR_IN_USE, hr_allocator_destroy(here.allocator));
 		CHECK_CONTAINS(hr_last_message(), "6 blocks");
 		look();
 		/* Work on the blocks is still queued. */
 		for (uint32_t n = 0; n < 6; n++) CHECK_STATUS(HR_OK, paint_block(&here.blocks[n]));
-		CHECK_STATUS(HR_OK, hr_allocator_close_all(here.allocator));
-		CHECK_STATUS(HR_CLOSED, hr_allocator_close(here.allocator));
-		CHECK_EQ(hr__pool_reserved(device), 0);
+		CHECK_STATUS(HR_OK, hr_allocator_destroy_all(here.allocator));
+		CHECK_STATUS(HR_INVALID_HANDLE, hr_allocator_destroy(here.allocator));
+		CHECK_EQ(hr__page_pool_reserved(device), 0);
 		for (uint32_t n = 0; n < here.stream_count; n++) CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, here.streams[n]));
 		streams_close();
 		CHECK_STATUS(HR_OK, hr__call_host_free(device->physical, here.staging, STAGING));
@@ -277,19 +277,19 @@ static void reuse_across(const char *kind, bool also)
 		wipe(host, 3 * bytes);
 		CHECK_STATUS(HR_OK, take_bare(bytes, a, &first));
 		if (!also) CHECK_STATUS(HR_OK, hr__call_compute(device->physical, 200000, native));
-		CHECK_STATUS(HR_OK, hr_fill(handle, first.address, one, bytes, a));
-		CHECK_STATUS(HR_OK, hr_copy(handle, old, first.address, bytes, HR_COPY_TO_HOST, a));
+		CHECK_STATUS(HR_OK, hr_stream_fill(handle, first.address, one, bytes, a));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, old, first.address, bytes, HR_COPY_TO_HOST, a));
 		if (also) {
 			CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, c, a));
 			CHECK_STATUS(HR_OK, hr__call_compute(device->physical, 200000, native));
-			CHECK_STATUS(HR_OK, hr_copy(handle, later, first.address, bytes, HR_COPY_TO_HOST, c));
-			CHECK_STATUS(HR_OK, hr_record_stream(here.allocator, first.address, c));
+			CHECK_STATUS(HR_OK, hr_stream_copy(handle, later, first.address, bytes, HR_COPY_TO_HOST, c));
+			CHECK_STATUS(HR_OK, hr_allocation_record_stream(here.allocator, first.address, c));
 		}
 		CHECK_STATUS(HR_OK, hr_free(here.allocator, first.address, a));
 		CHECK_STATUS(HR_OK, take_bare(bytes, b, &second));
 		same += second.address == first.address;
-		CHECK_STATUS(HR_OK, hr_fill(handle, second.address, two, bytes, b));
-		CHECK_STATUS(HR_OK, hr_copy(handle, fresh, second.address, bytes, HR_COPY_TO_HOST, b));
+		CHECK_STATUS(HR_OK, hr_stream_fill(handle, second.address, two, bytes, b));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, fresh, second.address, bytes, HR_COPY_TO_HOST, b));
 		CHECK_STATUS(HR_OK, hr_free(here.allocator, second.address, b));
 		for (uint32_t i = 0; i < here.stream_count; i++) CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, here.streams[i]));
 		if (now->real) CHECK(all_bytes_are(old, bytes, one));
@@ -435,8 +435,8 @@ static void stitching_waits(void)
 		CHECK_STATUS(HR_OK, hr__call_compute(device->physical, 2000000, native));
 		for (unsigned i = 0; i < count; i++) {
 			unsigned char *to = (unsigned char *)host + i * piece;
-			CHECK_STATUS(HR_OK, hr_fill(handle, held[i].address, (unsigned char)(i + 1), piece, here.streams[1]));
-			CHECK_STATUS(HR_OK, hr_copy(handle, to, held[i].address, piece, HR_COPY_TO_HOST, here.streams[1]));
+			CHECK_STATUS(HR_OK, hr_stream_fill(handle, held[i].address, (unsigned char)(i + 1), piece, here.streams[1]));
+			CHECK_STATUS(HR_OK, hr_stream_copy(handle, to, held[i].address, piece, HR_COPY_TO_HOST, here.streams[1]));
 		}
 		for (unsigned i = 0; i < count; i++) CHECK_STATUS(HR_OK, hr_free(here.allocator, held[i].address, here.streams[1]));
 		CHECK_STATUS(HR_OK, take(freed, here.streams[2]));

@@ -180,7 +180,7 @@ static void scenario(void)
 static bool run_failing(const hr_allocator_options *options, uint64_t nth, bool forever)
 {
 	uint64_t free_before;
-	hr__pool_shrink(device);
+	hr__page_pool_shrink(device);
 	free_before = free_bytes();
 	open_with(options);
 	here.sparse = true;
@@ -196,7 +196,7 @@ static bool run_failing(const hr_allocator_options *options, uint64_t nth, bool 
 	drop_all();
 	look();
 	close_all();
-	hr__pool_shrink(device);
+	hr__page_pool_shrink(device);
 	if (now->small) CHECK_EQ(free_bytes(), free_before);
 	return met;
 }
@@ -249,8 +249,8 @@ static void creation_fails(void)
 			bool met = hr_backend_calls() >= nth;
 			hr_backend_fail_nth(0, false, HR_OK);
 			if (status != HR_OK) CHECK_EQ(allocator.id, 0);
-			else CHECK_STATUS(HR_OK, hr_allocator_close(allocator));
-			CHECK_EQ(hr__pool_reserved(device), 0);
+			else CHECK_STATUS(HR_OK, hr_allocator_destroy(allocator));
+			CHECK_EQ(hr__page_pool_reserved(device), 0);
 			if (!met) CHECK_STATUS(HR_OK, status);
 			if (!met) break;
 		}

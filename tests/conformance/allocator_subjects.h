@@ -97,11 +97,11 @@ HR_TEST_UNUSED static void open_with(const hr_allocator_options *options)
 HR_TEST_UNUSED static void close_all(void)
 {
 	CHECK_EQ(here.count, 0);
-	CHECK_STATUS(HR_OK, hr_allocator_close(here.allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(here.allocator));
 	here.open = false;
 	streams_close();
 	CHECK_STATUS(HR_OK, hr__call_host_free(device->physical, here.staging, STAGING));
-	CHECK_EQ(hr__pool_reserved(device), 0);
+	CHECK_EQ(hr__page_pool_reserved(device), 0);
 }
 
 /* ---- blocks ---- */
@@ -129,8 +129,8 @@ static unsigned parts_of(const block *b, uint64_t offsets[3], uint64_t sizes[3])
 static hr_status paint_part(const block *b, uint64_t from, uint64_t to)
 {
 	uint64_t half = b->bytes / 2, middle = from > half ? from : to < half ? to : half;
-	hr_status status = hr_fill(handle, b->address + from, b->first, middle - from, b->stream);
-	return status != HR_OK ? status : hr_fill(handle, b->address + middle, b->second, to - middle, b->stream);
+	hr_status status = hr_stream_fill(handle, b->address + from, b->first, middle - from, b->stream);
+	return status != HR_OK ? status : hr_stream_fill(handle, b->address + middle, b->second, to - middle, b->stream);
 }
 
 /* Fills a block with its marks, on its stream. */
@@ -153,7 +153,7 @@ static void wipe(void *host, uint64_t bytes)
 static void verify_range(const block *b, uint64_t offset, uint64_t bytes, unsigned char *staging)
 {
 	wipe(staging, bytes);
-	CHECK_STATUS(HR_OK, hr_copy(handle, staging, b->address + offset, bytes, HR_COPY_TO_HOST, b->stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, staging, b->address + offset, bytes, HR_COPY_TO_HOST, b->stream));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, b->stream));
 	if (!now->real) return;
 	uint64_t half = b->bytes / 2, wrong = 0;
@@ -249,7 +249,7 @@ HR_TEST_UNUSED static hr_stats look(void)
 	CHECK_EQ(stats.bytes_in_use, in_use);
 	CHECK_EQ(stats.bytes_requested, requested);
 	CHECK_LE(stats.bytes_reserved, here.limit);
-	CHECK_EQ((uint64_t)stats.bytes_reserved, hr__pool_reserved(device));
+	CHECK_EQ((uint64_t)stats.bytes_reserved, hr__page_pool_reserved(device));
 	if (here.bfc) {
 		chunk_census census = { 0 };
 		census_take(here.allocator, &stats, &census);

@@ -72,8 +72,8 @@ static void a_stream_keeps_order(void)
 	memory a;
 	CHECK_STATUS(HR_OK, get(200, &a));
 	for (unsigned round = 0; round < 200; round++) {
-		CHECK_STATUS(HR_OK, hr_fill(handle, at(&a, 0), (unsigned char)round, 200, 0));
-		CHECK_STATUS(HR_OK, hr_copy(handle, seen + round, at(&a, round), 1, HR_COPY_TO_HOST, 0));
+		CHECK_STATUS(HR_OK, hr_stream_fill(handle, at(&a, 0), (unsigned char)round, 200, 0));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, seen + round, at(&a, round), 1, HR_COPY_TO_HOST, 0));
 	}
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, 0));
 	for (unsigned round = 0; now->real && round < 200; round++) CHECK_EQ(seen[round], round);
@@ -91,19 +91,19 @@ static void streams_wait(void)
 	hr_stream one, two;
 	memory a;
 	if (!has_streams()) return;
-	CHECK_STATUS(HR_OK, get(4096 < hr__pool_available(device) ? 4096 : 256, &a));
+	CHECK_STATUS(HR_OK, get(4096 < hr__page_pool_available(device) ? 4096 : 256, &a));
 	CHECK_STATUS(HR_OK, hr_stream_create(handle, &one));
 	CHECK_STATUS(HR_OK, hr_stream_create(handle, &two));
 	hr_native_stream native_one;
 	CHECK_STATUS(HR_OK, hr__stream_native(device, one, &native_one));
 	for (unsigned char round = 1; round < 20; round++) {
 		CHECK_STATUS(HR_OK, hr__call_compute(device->physical, 300000, native_one));
-		CHECK_STATUS(HR_OK, hr_fill(handle, at(&a, 0), round, 200, one));
+		CHECK_STATUS(HR_OK, hr_stream_fill(handle, at(&a, 0), round, 200, one));
 		CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, two, one));
-		CHECK_STATUS(HR_OK, hr_copy(handle, &seen, at(&a, 5), 1, HR_COPY_TO_HOST, two));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, &seen, at(&a, 5), 1, HR_COPY_TO_HOST, two));
 		/* The wait does not cover work queued on the first stream later. */
 		CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, one, two));
-		CHECK_STATUS(HR_OK, hr_fill(handle, at(&a, 0), 0, 200, one));
+		CHECK_STATUS(HR_OK, hr_stream_fill(handle, at(&a, 0), 0, 200, one));
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
 		if (now->real) CHECK_EQ(seen, round);
 	}
@@ -137,12 +137,12 @@ static void order_covers_frees(void)
 	CHECK_STATUS(HR_OK, hr__stream_native(device, one, &native_one));
 	for (unsigned char round = 1; round < 20; round++) {
 		CHECK_STATUS(HR_OK, hr__call_compute(device->physical, 200000, native_one));
-		CHECK_STATUS(HR_OK, hr_fill(handle, at(&a, 0), round, 100, one));
+		CHECK_STATUS(HR_OK, hr_stream_fill(handle, at(&a, 0), round, 100, one));
 		uint64_t epoch = hr__device_epoch(device);
 		waits = 0;
 		CHECK_STATUS(HR_OK, hr__device_order(device, two, UINT64_C(1) << one | UINT64_C(1) << two, epoch, &waits));
 		CHECK_EQ(waits, 1);
-		CHECK_STATUS(HR_OK, hr_copy(handle, &seen, at(&a, 0), 1, HR_COPY_TO_HOST, two));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, &seen, at(&a, 0), 1, HR_COPY_TO_HOST, two));
 		CHECK_STATUS(HR_OK, hr__device_order(device, two, UINT64_C(1) << one, epoch, &waits));
 		CHECK_EQ(waits, 1); /* covered */
 		CHECK_GT(hr__device_epoch(device), epoch);
@@ -247,7 +247,7 @@ static void marks_are_waited_for(void)
 	hr_native_stream native_one;
 	CHECK_STATUS(HR_OK, hr__stream_native(device, one, &native_one));
 	for (unsigned char round = 1; round < 10; round++) {
-		CHECK_STATUS(HR_OK, hr_fill(handle, at(&a, 0), round, 100, one));
+		CHECK_STATUS(HR_OK, hr_stream_fill(handle, at(&a, 0), round, 100, one));
 		uint64_t freed = hr__device_epoch(device);
 		CHECK_STATUS(HR_OK, hr__device_mark(device, one, &first));
 		CHECK_GT(first, freed);
@@ -257,14 +257,14 @@ static void marks_are_waited_for(void)
 		waits = 0;
 		CHECK_STATUS(HR_OK, hr__device_order(device, two, UINT64_C(1) << one, freed, &waits));
 		CHECK_EQ(waits, 1);
-		CHECK_STATUS(HR_OK, hr_copy(handle, &seen, at(&a, 99), 1, HR_COPY_TO_HOST, two));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, &seen, at(&a, 99), 1, HR_COPY_TO_HOST, two));
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
 		if (now->real) CHECK_EQ(seen, round);
 		CHECK_STATUS(HR_OK, hr__device_wait_idle(device, UINT64_C(1) << one, freed));
 		CHECK_STATUS(HR_OK, hr__device_mark_time(device, one, first, &at_first));
 		if (now->real) CHECK_STATUS(HR_NOT_READY, hr__device_mark_time(device, one, second, &at_second));
 		let_go();
-		CHECK_STATUS(HR_OK, hr_fill(handle, at(&a, 0), 0, 100, one));
+		CHECK_STATUS(HR_OK, hr_stream_fill(handle, at(&a, 0), 0, 100, one));
 		CHECK_STATUS(HR_OK, hr__device_mark(device, one, &third));
 		CHECK_STATUS(HR_OK, hr__device_wait_idle(device, UINT64_C(1) << one, first));
 		CHECK_STATUS(HR_OK, hr__device_mark_time(device, one, second, &at_second));
@@ -274,9 +274,9 @@ static void marks_are_waited_for(void)
 		CHECK_GE(at_third, at_second);
 		if (!now->real) CHECK_EQ(at_second - at_first, 30000000); /* hold */
 	}
-	CHECK_STATUS(HR_CLOSED, hr__device_mark_time(device, two, first, &at_first));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr__device_mark_time(device, two, first, &at_first));
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, one));
-	CHECK_STATUS(HR_CLOSED, hr__device_mark_time(device, one, third, &at_first));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr__device_mark_time(device, one, third, &at_first));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__device_mark(device, one, &first));
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, two));
 	give(&a);
@@ -307,7 +307,7 @@ static void marks_are_many(void)
 	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, UINT64_C(1) << one, marks[ALL - 1] - 1));
 	for (int i = 0; i < ALL; i++) {
 		hr_status status = hr__device_mark_time(device, one, marks[i], &at);
-		CHECK_STATUS(i < ALL - (int)HR__MARKS ? HR_CLOSED : HR_OK, status);
+		CHECK_STATUS(i < ALL - (int)HR__MARKS ? HR_INVALID_HANDLE : HR_OK, status);
 		CHECK_GE(at, last);
 		last = at;
 	}
@@ -354,15 +354,15 @@ static void work_on_a_stream(void *argument, unsigned index)
 		paint(out, bytes, index * 1000 + round);
 		CHECK_STATUS(HR_OK, get(bytes, &a));
 		if (has_streams()) CHECK_STATUS(HR_OK, hr_stream_create(handle, &stream));
-		CHECK_STATUS(HR_OK, hr_copy(handle, at(&a, 0), out, bytes, HR_COPY_TO_DEVICE, stream));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, at(&a, 0), out, bytes, HR_COPY_TO_DEVICE, stream));
 		uint64_t epoch = hr__device_epoch(device), mask = UINT64_C(1) << stream;
 		if (round % 2) {
 			CHECK_STATUS(HR_OK, hr__device_order(device, 0, mask, epoch, &waits));
-			CHECK_STATUS(HR_OK, hr_copy(handle, back, at(&a, 0), bytes, HR_COPY_TO_HOST, 0));
+			CHECK_STATUS(HR_OK, hr_stream_copy(handle, back, at(&a, 0), bytes, HR_COPY_TO_HOST, 0));
 			CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, 0));
 		} else {
 			CHECK_STATUS(HR_OK, hr__device_wait_idle(device, mask, epoch));
-			CHECK_STATUS(HR_OK, hr_copy(handle, back, at(&a, 0), bytes, HR_COPY_TO_HOST, stream));
+			CHECK_STATUS(HR_OK, hr_stream_copy(handle, back, at(&a, 0), bytes, HR_COPY_TO_HOST, stream));
 			CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, stream));
 		}
 		if (now->real) CHECK_BYTES(out, back, bytes);
@@ -440,8 +440,8 @@ static void reuse_blocks(void *argument, unsigned index)
 		wanted[round] = (unsigned char)(1 + (hr_rand(&seed) & 0x7f));
 		if (hr_rand_below(&seed, 8)) CHECK_STATUS(HR_OK, hr__device_order(device, stream, mask, epoch, &waits));
 		else CHECK_STATUS(HR_OK, hr__device_wait_idle(device, mask, epoch));
-		CHECK_STATUS(HR_OK, hr_fill(handle, at(&reuse.memory, offset), wanted[round], 60, stream));
-		CHECK_STATUS(HR_OK, hr_copy(handle, &seen[round], at(&reuse.memory, offset + round % 60), 1, HR_COPY_TO_HOST, stream));
+		CHECK_STATUS(HR_OK, hr_stream_fill(handle, at(&reuse.memory, offset), wanted[round], 60, stream));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, &seen[round], at(&reuse.memory, offset + round % 60), 1, HR_COPY_TO_HOST, stream));
 		give_shared(block, UINT64_C(1) << stream);
 		if (hr_rand_below(&seed, 2)) CHECK_STATUS(HR_OK, hr__device_mark(device, stream, NULL)); /* half of the frees have a mark */
 		if (stream && hr_rand_below(&seed, 16) == 0) { /* another stream gets the slot while blocks still have its number */
@@ -485,10 +485,10 @@ static hr_status everything(void)
 	if (status != HR_OK) return status;
 	status = get(256, &a);
 	if (status != HR_OK) return status;
-	status = hr_copy(handle, at(&a, 0), host, sizeof host, HR_COPY_TO_DEVICE, 0);
+	status = hr_stream_copy(handle, at(&a, 0), host, sizeof host, HR_COPY_TO_DEVICE, 0);
 	if (status == HR_OK && has_streams()) status = hr_stream_create(handle, &stream);
 	if (status == HR_OK) status = hr_stream_wait_stream(handle, stream, 0);
-	if (status == HR_OK) status = hr_fill(handle, at(&a, 0), 1, 10, stream);
+	if (status == HR_OK) status = hr_stream_fill(handle, at(&a, 0), 1, 10, stream);
 	if (status == HR_OK) status = hr__device_mark(device, stream, &mark);
 	if (status == HR_OK) status = hr__device_order(device, 0, UINT64_C(1) << stream, mark - 1, &waits);
 	if (status == HR_OK) status = hr__device_wait_idle(device, UINT64_C(1) << stream, mark - 1);
@@ -498,12 +498,12 @@ static hr_status everything(void)
 	}
 	if (status == HR_OK) status = hr__device_order(device, 0, UINT64_C(1) << stream, hr__device_epoch(device), &waits);
 	if (status == HR_OK) status = hr_stream_wait_stream(handle, stream, 0);
-	if (status == HR_OK) status = hr_copy(handle, host, at(&a, 0), sizeof host, HR_COPY_TO_HOST, stream);
+	if (status == HR_OK) status = hr_stream_copy(handle, host, at(&a, 0), sizeof host, HR_COPY_TO_HOST, stream);
 	if (status == HR_OK) status = hr__device_wait_idle(device, 1 | UINT64_C(1) << stream, hr__device_epoch(device));
 	if (status == HR_OK && hr__device_has_plain(device)) {
 		uint64_t plain;
-		status = hr__pool_plain_alloc(device, 100, &plain);
-		if (status == HR_OK) CHECK(TWICE(hr__pool_plain_free(device, plain, 100)));
+		status = hr__page_pool_plain_alloc(device, 100, &plain);
+		if (status == HR_OK) CHECK(TWICE(hr__page_pool_plain_free(device, plain, 100)));
 	}
 	if (status == HR_OK) {
 		void *block;
@@ -513,7 +513,7 @@ static hr_status everything(void)
 	CHECK(TWICE(hr_stream_synchronize(handle, 0)));
 	if (stream) CHECK(TWICE(hr_stream_destroy(handle, stream)) || TWICE(hr_stream_destroy(handle, stream)));
 	give(&a);
-	hr__pool_shrink(device);
+	hr__page_pool_shrink(device);
 	return status;
 }
 
@@ -524,7 +524,7 @@ static hr_status whole_life(void)
 	if (status == HR_OK) status = hr__device_named(now->name, &device);
 	if (status == HR_OK) {
 		status = everything();
-		CHECK_EQ(hr__pool_reserved(device), 0);
+		CHECK_EQ(hr__page_pool_reserved(device), 0);
 		CHECK_EQ(hr__load_relaxed(&device->physical->stream_mask), 1);
 	}
 	return status;
@@ -567,7 +567,7 @@ static void test_a_device_that_fails_for_good_leaks_nothing(void)
 			hr_backend_fail_nth(nth, true, HR_DEVICE_ERROR);
 			hr_status status = hr__device_named(now->name, &device);
 			hr__page_id pages[4];
-			if (status == HR_OK && page()) status = hr__pool_take(device, 4, pages);
+			if (status == HR_OK && page()) status = hr__page_pool_take(device, 4, pages);
 			CHECK_STATUS(HR_DEVICE_ERROR, status == HR_OK && !page() ? HR_DEVICE_ERROR : status);
 			hr__devices_shutdown();
 			hr_backend_fail_nth(0, false, HR_OK);

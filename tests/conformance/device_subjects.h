@@ -33,7 +33,7 @@ static void set_up_no_card(void)
 	hr_cuda_options options;
 	CHECK_STATUS(HR_OK, hr_cuda_options_init(&options));
 	options.enabled = false;
-	CHECK_STATUS(HR_OK, hr_configure_cuda(&options));
+	CHECK_STATUS(HR_OK, hr_cuda_configure(&options));
 }
 
 /* Retains the card's context in this process, like any program that uses CUDA. Otherwise each test that reopens the device would
@@ -57,7 +57,7 @@ static void set_up_cuda(void)
 {
 	hr_cuda_options options;
 	CHECK_STATUS(HR_OK, hr_cuda_options_init(&options));
-	CHECK_STATUS(HR_OK, hr_configure_cuda(&options));
+	CHECK_STATUS(HR_OK, hr_cuda_configure(&options));
 	keep_context();
 }
 
@@ -68,7 +68,7 @@ static void set_up_emulated(void)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
 	options.memory_bytes = (4 << 20) + 5; /* not a whole number of pages */
 	options.page_bytes = 64 << 10;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
 }
 
 static void set_up_emulated_link(void)
@@ -79,7 +79,7 @@ static void set_up_emulated_link(void)
 	options.memory_bytes = 64 << 20;
 	options.link_bytes_per_s = UINT64_C(2000000000);
 	options.kernel_latency_ns = 5000;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
 }
 
 static void set_up_simulated(uint64_t memory_bytes, uint64_t page_bytes)
@@ -88,7 +88,7 @@ static void set_up_simulated(uint64_t memory_bytes, uint64_t page_bytes)
 	hr_simulated_options_init(&options);
 	options.memory_bytes = memory_bytes;
 	options.page_bytes = page_bytes;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
 }
 
 static void set_up_simulated_small(void)
@@ -145,7 +145,7 @@ HR_TEST_UNUSED static void on_each_device(void (*test)(void))
 		CHECK_STATUS(HR_OK, hr_device_find(now->name, &handle));
 		CHECK_STATUS(HR_OK, hr__device_named(now->name, &device));
 		test();
-		CHECK_EQ(hr__pool_reserved(device), 0);
+		CHECK_EQ(hr__page_pool_reserved(device), 0);
 		hr__devices_shutdown();
 	}
 }
@@ -182,7 +182,7 @@ HR_TEST_UNUSED static hr_status get(uint64_t bytes, memory *out)
 {
 	memory got = { .bytes = bytes };
 	if (!page()) {
-		hr_status status = hr__pool_plain_alloc(device, bytes, &got.address);
+		hr_status status = hr__page_pool_plain_alloc(device, bytes, &got.address);
 		if (status == HR_OK) *out = got;
 		return status;
 	}
@@ -190,7 +190,7 @@ HR_TEST_UNUSED static hr_status get(uint64_t bytes, memory *out)
 	CHECK(hr__align_up(bytes, page(), &rounded));
 	got.count = (uint32_t)(rounded / page());
 	CHECK_LE(got.count, MAX_PAGES);
-	hr_status status = hr__pool_take(device, got.count, got.pages);
+	hr_status status = hr__page_pool_take(device, got.count, got.pages);
 	if (status != HR_OK) return status;
 	status = hr__device_reserve(device, rounded, &got.address);
 	if (status == HR_OK) {
@@ -201,7 +201,7 @@ HR_TEST_UNUSED static hr_status get(uint64_t bytes, memory *out)
 		}
 	}
 	if (status == HR_OK) *out = got;
-	else hr__pool_give(device, got.pages, got.count);
+	else hr__page_pool_give(device, got.pages, got.count);
 	return status;
 }
 
@@ -210,12 +210,12 @@ HR_TEST_UNUSED static hr_status get(uint64_t bytes, memory *out)
 HR_TEST_UNUSED static void give(const memory *block)
 {
 	if (!page()) {
-		CHECK(TWICE(hr__pool_plain_free(device, block->address, block->bytes)));
+		CHECK(TWICE(hr__page_pool_plain_free(device, block->address, block->bytes)));
 		return;
 	}
 	CHECK(TWICE(hr__device_unmap(device, block->address, block->count)));
 	CHECK(TWICE(hr__device_release(device, block->address, block->count * page())));
-	hr__pool_give(device, block->pages, block->count);
+	hr__page_pool_give(device, block->pages, block->count);
 }
 
 HR_TEST_UNUSED static void *at(const memory *block, uint64_t offset)

@@ -92,11 +92,11 @@ static void begin_round(struct place *place, uint64_t bytes, hr_stream stream, u
 	CHECK_STATUS(HR_OK, take_bare(bytes, stream, &place->block));
 	unsigned char *at_device = place->block.address;
 	place->begin = begin;
-	CHECK_STATUS(HR_OK, hr_copy(handle, at_device, rounds.source + begin, bytes, HR_COPY_TO_DEVICE, stream));
-	CHECK_STATUS(HR_OK, hr_copy(handle, place->out, at_device, bytes, HR_COPY_TO_HOST, stream));
-	CHECK_STATUS(HR_OK, hr_fill(handle, at_device, 0, bytes, stream));
-	CHECK_STATUS(HR_OK, hr_copy(handle, at_device, place->out, bytes, HR_COPY_TO_DEVICE, stream));
-	CHECK_STATUS(HR_OK, hr_copy(handle, place->back, at_device, bytes, HR_COPY_TO_HOST, stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, at_device, rounds.source + begin, bytes, HR_COPY_TO_DEVICE, stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, place->out, at_device, bytes, HR_COPY_TO_HOST, stream));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, at_device, 0, bytes, stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, at_device, place->out, bytes, HR_COPY_TO_DEVICE, stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, place->back, at_device, bytes, HR_COPY_TO_HOST, stream));
 }
 
 static void end_round(struct place *place)
@@ -118,16 +118,16 @@ static void come_and_go(uint64_t *seed)
 	unsigned char *host;
 	void *address;
 	options.limit_bytes = page() ? page() * (1 + rounds.largest / page()) : rounds.largest;
-	if (options.limit_bytes > hr__pool_available(device)) return;
+	if (options.limit_bytes > hr__page_pool_available(device)) return;
 	host_memory(request.bytes, &host);
 	if (has_streams()) CHECK_STATUS(HR_OK, hr_stream_create(handle, &stream));
 	CHECK_STATUS(HR_OK, hr_allocator_create(handle, &options, &allocator));
 	request.stream = stream;
 	CHECK_STATUS(HR_OK, hr_alloc(allocator, &request, &address));
-	CHECK_STATUS(HR_OK, hr_copy(handle, host, address, request.bytes, HR_COPY_TO_HOST, stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, host, address, request.bytes, HR_COPY_TO_HOST, stream));
 	CHECK_STATUS(HR_OK, hr_free(allocator, address, stream));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, stream));
-	CHECK_STATUS(HR_OK, hr_allocator_close(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(allocator));
 	if (stream) CHECK_STATUS(HR_OK, hr_stream_destroy(handle, stream));
 	host_memory_back(host, request.bytes);
 }
@@ -196,7 +196,7 @@ static void rounds_are_flat(void)
 	for (unsigned i = 0; i < PLACES; i++) end_round(&rounds.places[i]);
 	CHECK_STATUS(HR_OK, hr_allocator_check(here.allocator));
 	close_rounds();
-	hr__pool_shrink(device);
+	hr__page_pool_shrink(device);
 	usage after = usage_now();
 	uint64_t others = is_gpu() ? DRIVER_SLACK : 0;
 	if (getenv("HR_TEST_CONTENTS_ONLY")) return;

@@ -40,7 +40,7 @@ static hr_session open_on(const char *name, hr_allocator allocator)
 	hr_session_options_init(&options);
 	options.device = name;
 	options.allocator = allocator;
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &session));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &session));
 	return session;
 }
 
@@ -79,7 +79,7 @@ static void train(const struct model *model, const char *name, uint64_t limit, e
 	CHECK_GT(out->count, 1000);
 	training_end(&training);
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(training.session));
+	CHECK_STATUS(HR_OK, hr_session_destroy(training.session));
 	hr_stats_init(&stats);
 	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
 	CHECK_EQ(stats.bytes_in_use, 0);
@@ -90,7 +90,7 @@ static void train(const struct model *model, const char *name, uint64_t limit, e
 		CHECK_LE(out->peak, limit);
 	}
 	out->evictions = lms.num_evictions;
-	CHECK_STATUS(HR_OK, hr_allocator_close(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(allocator));
 }
 
 static void check_same(void)
@@ -113,7 +113,7 @@ static void on_each_session(void (*test)(void))
 		CHECK_STATUS(HR_OK, hr_device_find(now->name, &handle));
 		CHECK_STATUS(HR_OK, hr__device_named(now->name, &device));
 		test();
-		CHECK_EQ(hr__pool_reserved(device), 0);
+		CHECK_EQ(hr__page_pool_reserved(device), 0);
 		CHECK_STATUS(HR_OK, hr_shutdown());
 	}
 }
@@ -152,31 +152,31 @@ static void values_go_around(void)
 	hr_session session = open_on(now->name, own), beside = open_on(now->name, second), host = open_on("CPU:0", hosts);
 	for (int i = 0; i < 12; i++) numbers[i] = 100 + i;
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
-	hr_value all = hr_keep(hr_constant(HR_DTYPE_INT32, HR_DIMS(3, 4), numbers));
+	hr_value all = hr_value_keep(hr_constant(HR_DTYPE_INT32, HR_DIMS(3, 4), numbers));
 	/* Copies part of a buffer to another session of the device, to the host, and back. */
-	hr_value moved = hr_copy_to_session(hr_slice(all, 0, 2, 1), beside);
-	moved = hr_copy_to_session(moved, host);
-	moved = hr_copy_to_session(moved, session);
-	CHECK_STATUS(HR_OK, hr_fetch(moved, part, sizeof part));
+	hr_value moved = hr_value_copy_to_session(hr_slice(all, 0, 2, 1), beside);
+	moved = hr_value_copy_to_session(moved, host);
+	moved = hr_value_copy_to_session(moved, session);
+	CHECK_STATUS(HR_OK, hr_value_fetch(moved, part, sizeof part));
 	CHECK_BYTES(part, numbers + 8, sizeof part);
 	/* Both inputs are the same value; and empty values. */
 	hr_value twice = hr_cast(hr_add(all, all), HR_DTYPE_FLOAT32);
-	CHECK_STATUS(HR_OK, hr_fetch(hr_reduce_sum(twice, HR_ALL_AXES, false), &sum, sizeof sum));
+	CHECK_STATUS(HR_OK, hr_value_fetch(hr_reduce_sum(twice, HR_ALL_AXES, false), &sum, sizeof sum));
 	CHECK_EQ((int)sum, 2 * (12 * 100 + 66));
 	hr_value empty = hr_add(hr_constant(HR_DTYPE_INT32, HR_DIMS(0, 4), numbers), hr_constant(HR_DTYPE_INT32, HR_DIMS(1), numbers));
-	CHECK_STATUS(HR_OK, hr_fetch(empty, NULL, 0));
+	CHECK_STATUS(HR_OK, hr_value_fetch(empty, NULL, 0));
 	/* An error in a kernel is reported. */
 	hr_value gathered = hr_gather(all, hr_constant(HR_DTYPE_INT32, HR_DIMS(1), &bad));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(gathered, part, sizeof part));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_value_fetch(gathered, part, sizeof part));
 	CHECK_CONTAINS(hr_last_message(), "gather");
-	hr_release(all);
+	hr_value_release(all);
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(session));
-	CHECK_STATUS(HR_OK, hr_session_close(beside));
-	CHECK_STATUS(HR_OK, hr_session_close(host));
-	CHECK_STATUS(HR_OK, hr_allocator_close(own));
-	CHECK_STATUS(HR_OK, hr_allocator_close(second));
-	CHECK_STATUS(HR_OK, hr_allocator_close(hosts));
+	CHECK_STATUS(HR_OK, hr_session_destroy(session));
+	CHECK_STATUS(HR_OK, hr_session_destroy(beside));
+	CHECK_STATUS(HR_OK, hr_session_destroy(host));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(own));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(second));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(hosts));
 }
 
 static void test_values_go_to_other_sessions_and_back(void)
@@ -193,18 +193,18 @@ static void split(void)
 	if (!page() || strcmp(now->name, "GPU:0") != 0) return;
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	now->set_up();
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", limits, 2));
+	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", limits, 2));
 	sessions[0] = open_on("GPU:0", (hr_allocator){ 0 });
 	sessions[1] = open_on("GPU:1", (hr_allocator){ 0 });
 	CHECK_STATUS(HR_OK, hr_session_enter(sessions[0]));
 	hr_value ones = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1000), one);
 	CHECK_STATUS(HR_OK, hr_session_enter(sessions[1]));
-	hr_value there = hr_copy_to_session(ones, sessions[1]);
-	CHECK_STATUS(HR_OK, hr_fetch(hr_reduce_sum(there, HR_ALL_AXES, false), &sum, sizeof sum));
+	hr_value there = hr_value_copy_to_session(ones, sessions[1]);
+	CHECK_STATUS(HR_OK, hr_value_fetch(hr_reduce_sum(there, HR_ALL_AXES, false), &sum, sizeof sum));
 	CHECK_EQ((int)sum, 1000);
 	CHECK_STATUS(HR_OK, hr_session_leave());
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_session_close(sessions[i]));
+	for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_session_destroy(sessions[i]));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	now->set_up();
 	CHECK_STATUS(HR_OK, hr__device_named(now->name, &device));

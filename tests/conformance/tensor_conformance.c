@@ -57,7 +57,7 @@ static char *pin(hr_tensor tensor, hr_access access, hr_stream stream)
 {
 	void *at;
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, access, stream));
-	CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &at));
 	return at;
 }
 
@@ -88,7 +88,7 @@ static char *write_to(hr_tensor tensor, uint64_t bytes, uint64_t seed, hr_stream
 {
 	unsigned char *contents = contents_of(bytes, seed);
 	char *to = pin(tensor, HR_OVERWRITE, stream);
-	CHECK_STATUS(HR_OK, hr_copy(handle, to, contents, bytes, HR_COPY_TO_DEVICE, stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, to, contents, bytes, HR_COPY_TO_DEVICE, stream));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, stream));
 	unpin(tensor, stream);
 	free(contents);
@@ -99,7 +99,7 @@ static char *write_to(hr_tensor tensor, uint64_t bytes, uint64_t seed, hr_stream
 static void expect_there(const char *there, const unsigned char *expected, uint64_t bytes, hr_stream stream)
 {
 	unsigned char *seen = malloc(bytes);
-	CHECK_STATUS(HR_OK, hr_copy(handle, seen, there, bytes, HR_COPY_TO_HOST, stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, seen, there, bytes, HR_COPY_TO_HOST, stream));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, stream));
 	if (now->real) CHECK_BYTES(seen, expected, bytes);
 	free(seen);
@@ -120,7 +120,7 @@ static void disturb(uint64_t bytes, unsigned char value)
 {
 	void *taken;
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(here.allocator, bytes, &taken));
-	CHECK_STATUS(HR_OK, hr_fill(handle, taken, value, bytes, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, taken, value, bytes, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_free(here.allocator, taken, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_allocator_trim(here.allocator, NULL)); /* fixed tensors get their pages from the device */
 }
@@ -197,14 +197,14 @@ static void hold_the_address(hr_lms_safety safety)
 			there = written;
 			CHECK_EQ((uintptr_t)there % page(), 0u);
 			evict(tensor);
-			CHECK_EQ(hr__pool_reserved(device), 0); /* its pages are returned to the device */
+			CHECK_EQ(hr__page_pool_reserved(device), 0); /* its pages are returned to the device */
 			disturb(sizes[i], (unsigned char)round);
 			CHECK_EQ(expect(tensor, sizes[i], 10 * i + round, here.streams[(round + 1) % here.stream_count]), there);
 		}
 		evict(tensor); /* destroyed while evicted, or while resident */
 		if (i % 2) expect(tensor, sizes[i], 10 * i + 3, HR_STREAM_DEFAULT);
 		CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
-		CHECK_EQ(hr__pool_reserved(device), 0);
+		CHECK_EQ(hr__page_pool_reserved(device), 0);
 	}
 	close_tensors();
 }
@@ -244,7 +244,7 @@ static void eviction_waits_for_queued_work(void)
 		hr_stream stream = here.streams[1 + round % (here.stream_count - 1)];
 		char *there = pin(tensor, HR_OVERWRITE, stream);
 		for (unsigned i = 0; i < 16; i++)
-			CHECK_STATUS(HR_OK, hr_fill(handle, there, (unsigned char)(16 * round + i), bytes, stream));
+			CHECK_STATUS(HR_OK, hr_stream_fill(handle, there, (unsigned char)(16 * round + i), bytes, stream));
 		unpin(tensor, stream);
 		evict(tensor);
 		disturb(bytes, 99);
@@ -279,17 +279,17 @@ static void out_can_be_read_by_copies(void)
 		char *there = write_to(tensor, bytes, round, here.streams[round % here.stream_count]);
 		void *other;
 		evict(tensor);
-		CHECK_EQ(hr__pool_reserved(device), 0);
+		CHECK_EQ(hr__page_pool_reserved(device), 0);
 		expect_there(there, expected, bytes, HR_STREAM_DEFAULT); /* a copy to the host */
 		CHECK_STATUS(HR_OK, hr_alloc_bytes(here.allocator, bytes, &other));
 		CHECK_STATUS(
-			HR_OK, hr_copy(handle, other, there, bytes, HR_COPY_ON_DEVICE, HR_STREAM_DEFAULT)); /* a copy within the device */
+			HR_OK, hr_stream_copy(handle, other, there, bytes, HR_COPY_ON_DEVICE, HR_STREAM_DEFAULT)); /* a copy within the device */
 		expect_there(other, expected, bytes, HR_STREAM_DEFAULT);
 		CHECK_STATUS(HR_OK, hr_free(here.allocator, other, HR_STREAM_DEFAULT));
 		CHECK_STATUS(HR_OK, hr_allocator_trim(here.allocator, NULL));
 		CHECK_EQ(state_of(tensor), HR_TENSOR_OUT);
 		/* A write counts as a missed pin; its bytes are kept. */
-		CHECK_STATUS(HR_OK, hr_fill(handle, there + page(), 7, page(), HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_stream_fill(handle, there + page(), 7, page(), HR_STREAM_DEFAULT));
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
 		memset(expected + page(), 7, page());
 		CHECK_EQ(pin(tensor, HR_READ, HR_STREAM_DEFAULT), there);
@@ -312,9 +312,9 @@ static uint32_t run_kernel(const char *there, uint64_t bytes, uint64_t expect_st
 	uint32_t count = 0;
 	kernel_arguments arguments = { .errors = (uintptr_t)counter, .count = 1 };
 	arguments.tensors[0] = (kernel_tensor){ (uintptr_t)there, (bytes - 8) / (SAMPLES - 1) & ~UINT64_C(7), expect_stamp, next };
-	CHECK_STATUS(HR_OK, hr_fill(handle, counter, 0, sizeof count, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, counter, 0, sizeof count, HR_STREAM_DEFAULT));
 	kernel_launch(&arguments, NULL); /* the default stream, the one used here */
-	CHECK_STATUS(HR_OK, hr_copy(handle, &count, counter, sizeof count, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, &count, counter, sizeof count, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
 	return count;
 }

@@ -177,7 +177,7 @@ static void test_switched_off(void)
 {
 	load_driver("whole");
 	setenv("HEADROOM_CUDA", "0", 1);
-	check_none("switched off (HEADROOM_CUDA=0, or hr_configure_cuda)");
+	check_none("switched off (HEADROOM_CUDA=0, or hr_cuda_configure)");
 	CHECK_EQ(fake.calls(), 0);
 	hr__devices_shutdown();
 	setenv("HEADROOM_CUDA", "1", 1);
@@ -241,14 +241,14 @@ static void test_emulated_devices_keep_a_name(void)
 	CHECK_STATUS(HR_AMBIGUOUS_DEVICE, hr_device_find("GPU", &none));
 	hr_cuda_options options;
 	CHECK_STATUS(HR_OK, hr_cuda_options_init(&options));
-	CHECK_STATUS(HR_IN_USE, hr_configure_cuda(&options));
+	CHECK_STATUS(HR_IN_USE, hr_cuda_configure(&options));
 	hr__devices_shutdown();
 
 	/* If emulated devices replace cards, the first is named GPU:0, and EMU:0 means the same device. */
 	CHECK_STATUS(HR_OK, hr_cuda_options_init(&options));
 	CHECK_EQ(hr_device_count(), 5);
 	options.enabled = false;
-	CHECK_STATUS(HR_OK, hr_configure_cuda(&options));
+	CHECK_STATUS(HR_OK, hr_cuda_configure(&options));
 	CHECK_STR(info_of("EMU:0").name, "GPU:0");
 	CHECK_EQ(find("EMU:0").id, find("GPU:0").id);
 	CHECK_EQ(hr_device_count(), 3);
@@ -263,7 +263,7 @@ static void test_emulated_device_in_use_keeps_its_name(void)
 	CHECK_STATUS(HR_OK, hr_cuda_options_init(&options));
 	find("EMU:0");
 	options.enabled = false;
-	CHECK_STATUS(HR_IN_USE, hr_configure_cuda(&options));
+	CHECK_STATUS(HR_IN_USE, hr_cuda_configure(&options));
 	CHECK_STR(info_of("EMU:0").name, "EMU:0");
 }
 
@@ -279,10 +279,10 @@ static void test_card_is_described(void)
 	CHECK_EQ(info.page_bytes, 2 * MIB);
 	hr__device *device = opened("GPU:0");
 	hr__page_id pages[3];
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 3, pages));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 3, pages));
 	CHECK_EQ(info_of("GPU:0").other_bytes, 5 * MIB);
 	CHECK_EQ(info_of("GPU:0").reserved_bytes, 6 * MIB);
-	hr__pool_give(device, pages, 3);
+	hr__page_pool_give(device, pages, 3);
 	CHECK_EQ(info_of("GPU:0").other_bytes, 5 * MIB); /* pages kept in the pool are our own */
 	CHECK_EQ(info_of("GPU:0").free_bytes, 245 * MIB);
 }
@@ -313,16 +313,16 @@ static void test_page_size_is_a_setting(void)
 	unsetenv("HEADROOM_CUDA_PAGE");
 	hr_cuda_options options;
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_cuda_options_init(NULL));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_configure_cuda(NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_cuda_configure(NULL));
 	CHECK_STATUS(HR_OK, hr_cuda_options_init(&options));
 	options.page_bytes = 0;
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_configure_cuda(&options));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_cuda_configure(&options));
 	options.page_bytes = 128 * 1024 * MIB;
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_configure_cuda(&options));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_cuda_configure(&options));
 	options.page_bytes = 4 * MIB;
-	CHECK_STATUS(HR_OK, hr_configure_cuda(&options));
+	CHECK_STATUS(HR_OK, hr_cuda_configure(&options));
 	CHECK_EQ(info_of("GPU:0").page_bytes, 4 * MIB);
-	CHECK_STATUS(HR_IN_USE, hr_configure_cuda(&options));
+	CHECK_STATUS(HR_IN_USE, hr_cuda_configure(&options));
 }
 
 /* ---- a card that refuses calls ---- */
@@ -345,22 +345,22 @@ static void test_limit_above_what_is_free(void)
 {
 	load_driver("whole");
 	setenv("FAKE_CUDA_USED", "209715200", 1);
-	CHECK_STATUS(HR_BAD_LIMIT, hr_set_logical_devices("GPU:0", (uint64_t[]){ 257 * MIB }, 1));
+	CHECK_STATUS(HR_BAD_LIMIT, hr_device_set_logical("GPU:0", (uint64_t[]){ 257 * MIB }, 1));
 	CHECK_STR(hr_last_message(), "GPU:0: memory limit 0 is 257.0 MiB, above its 256.0 MiB");
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", (uint64_t[]){ 100 * MIB }, 1)); /* other processes may free memory */
+	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", (uint64_t[]){ 100 * MIB }, 1)); /* other processes may free memory */
 	hr__device *device = opened("GPU:0");
 	hr__page_id pages[40];
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_take(device, 40, pages));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_take(device, 40, pages));
 	CHECK_STR(hr_last_message(),
 	          "GPU:0: 80.0 MiB asked for with 0 B of 100.0 MiB reserved, but the device itself is full: cuMemCreate of "
 	          "2.0 MiB on NVIDIA Fake: CUDA_ERROR_OUT_OF_MEMORY (out of memory); of its 256.0 MiB, 0 B are free");
 	uint64_t address;
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_plain_alloc(device, 60 * MIB, &address));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_plain_alloc(device, 60 * MIB, &address));
 	CHECK_STR(hr_last_message(),
 	          "GPU:0: 60.0 MiB asked for with 0 B of 100.0 MiB reserved, but the device itself is full: cuMemAlloc of "
 	          "60.0 MiB on NVIDIA Fake: CUDA_ERROR_OUT_OF_MEMORY (out of memory); of its 256.0 MiB, 52.0 MiB are free");
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 26, pages));
-	hr__pool_give(device, pages, 26);
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 26, pages));
+	hr__page_pool_give(device, pages, 26);
 }
 
 static void test_pinned_memory_refused(void)
@@ -470,7 +470,7 @@ static void test_device_memory_cannot_be_touched_by_the_host(void)
 	load_driver("whole");
 	hr_allocator allocator;
 	void *block;
-	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 4096, &block));
 	CHECK(hr_test_crashes(touch, block));
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
@@ -486,7 +486,7 @@ static void test_allocator_never_unmaps_what_is_in_use(void)
 	load_driver("whole");
 	setenv("FAKE_CUDA_GRANULARITY", "65536", 1);
 	setenv("HEADROOM_CUDA_PAGE", "64KiB", 1);
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", (uint64_t[]){ 16 * MIB }, 1));
+	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", (uint64_t[]){ 16 * MIB }, 1));
 	hr_device device = find("GPU:0");
 	hr_allocator allocator;
 	hr_stream streams[STREAMS] = { HR_STREAM_DEFAULT };
@@ -500,12 +500,12 @@ static void test_allocator_never_unmaps_what_is_in_use(void)
 		hr_stream stream;
 	} blocks[BLOCKS] = { 0 };
 	for (int i = 1; i < STREAMS; i++) CHECK_STATUS(HR_OK, hr_stream_create(device, &streams[i]));
-	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
 	for (uint64_t round = 0; round < rounds; round++) {
 		size_t at = hr_rand_below(&seed, BLOCKS);
 		if (blocks[at].at) {
 			wanted[round] = blocks[at].value;
-			CHECK_STATUS(HR_OK, hr_copy(device, &seen[round], (char *)blocks[at].at + blocks[at].bytes - 1, 1, HR_COPY_TO_HOST,
+			CHECK_STATUS(HR_OK, hr_stream_copy(device, &seen[round], (char *)blocks[at].at + blocks[at].bytes - 1, 1, HR_COPY_TO_HOST,
 			                            blocks[at].stream));
 			CHECK_STATUS(HR_OK, hr_free(allocator, blocks[at].at, blocks[at].stream));
 			blocks[at].at = NULL;
@@ -523,7 +523,7 @@ static void test_allocator_never_unmaps_what_is_in_use(void)
 			continue;
 		}
 		CHECK_STATUS(HR_OK, status);
-		CHECK_STATUS(HR_OK, hr_fill(device, blocks[at].at, blocks[at].value, blocks[at].bytes, blocks[at].stream));
+		CHECK_STATUS(HR_OK, hr_stream_fill(device, blocks[at].at, blocks[at].value, blocks[at].bytes, blocks[at].stream));
 	}
 	for (int i = 0; i < STREAMS; i++) CHECK_STATUS(HR_OK, hr_stream_synchronize(device, streams[i]));
 	CHECK_BYTES(seen, wanted, rounds);
@@ -616,12 +616,12 @@ static void use_everything(void)
 	void *block;
 	unsigned char seen = 0;
 	info_of("GPU:0");
-	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
 	CHECK_STATUS(HR_OK, hr_stream_create(device, &stream));
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 3 * MIB, &block));
-	CHECK_STATUS(HR_OK, hr_fill(device, block, 7, 3 * MIB, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, block, 7, 3 * MIB, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_stream_wait_stream(device, stream, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_copy(device, &seen, block, 1, HR_COPY_TO_HOST, stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(device, &seen, block, 1, HR_COPY_TO_HOST, stream));
 	uint64_t mark, ns;
 	CHECK_STATUS(HR_OK, hr__device_mark(opened("GPU:0"), stream, &mark));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, stream));
@@ -684,21 +684,21 @@ static hr_status use_pages(hr__device *device)
 {
 	uint64_t base, bytes = 3 * hr__device_page_bytes(device);
 	hr__page_id pages[3];
-	hr_status status = hr__pool_take(device, 3, pages);
+	hr_status status = hr__page_pool_take(device, 3, pages);
 	if (status != HR_OK) return status;
 	status = hr__device_reserve(device, bytes, &base);
 	if (status == HR_OK) {
 		status = hr__device_map(device, base, pages, 3);
 		if (status == HR_OK) {
-			status = hr_fill(find("GPU:0"), (void *)(uintptr_t)base, 1, bytes, HR_STREAM_DEFAULT);
+			status = hr_stream_fill(find("GPU:0"), (void *)(uintptr_t)base, 1, bytes, HR_STREAM_DEFAULT);
 			CHECK(TWICE(hr_stream_synchronize(find("GPU:0"), HR_STREAM_DEFAULT)));
 			CHECK(TWICE(hr__device_unmap(device, base, 3)));
 		}
 		CHECK(TWICE(hr__device_release(device, base, bytes)));
 	}
-	hr__pool_give(device, pages, 3);
-	hr__pool_shrink(device);
-	hr__pool_shrink(device); /* what was refused the first time */
+	hr__page_pool_give(device, pages, 3);
+	hr__page_pool_shrink(device);
+	hr__page_pool_shrink(device); /* what was refused the first time */
 	return status;
 }
 
@@ -727,9 +727,9 @@ static hr_status use_memory(hr__device *device)
 {
 	uint64_t plain;
 	void *block;
-	hr_status status = hr__pool_plain_alloc(device, 1000, &plain);
+	hr_status status = hr__page_pool_plain_alloc(device, 1000, &plain);
 	if (status != HR_OK) return status;
-	CHECK(TWICE(hr__pool_plain_free(device, plain, 1000)));
+	CHECK(TWICE(hr__page_pool_plain_free(device, plain, 1000)));
 	status = hr__call_host_alloc(device->physical, 5000, &block);
 	if (status != HR_OK) return status;
 	CHECK(TWICE(hr__call_host_free(device->physical, block, 5000)));

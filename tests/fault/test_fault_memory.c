@@ -135,7 +135,7 @@ static bool open_allocator(const char *device, const hr_allocator_options *optio
 	here.bfc = !options || !options->kind || strcmp(options->kind, "bfc") == 0;
 	if (!ok(hr_device_find(device, &here.device))) return false;
 	here.ranges = ranges_held();
-	hr_status status = options ? hr_allocator_create(here.device, options, &allocator) : hr_allocator_default(device, &allocator);
+	hr_status status = options ? hr_allocator_create(here.device, options, &allocator) : hr_allocator_get_default(device, &allocator);
 	here.allocator = allocator;
 	here.open = status == HR_OK;
 	if (status != HR_OK) CHECK_EQ(allocator.id, 0);
@@ -172,7 +172,7 @@ static void release_all(void)
 
 static void close_allocator(void)
 {
-	hr_status status = here.count ? hr_allocator_close_all(here.allocator) : hr_allocator_close(here.allocator);
+	hr_status status = here.count ? hr_allocator_destroy_all(here.allocator) : hr_allocator_destroy(here.allocator);
 	if (status == HR_OK) here.open = false;
 	if (status == HR_OK) check_ranges();
 	ok(status);
@@ -203,7 +203,7 @@ static void simulate(uint64_t memory, uint64_t page)
 	hr_simulated_options_init(&options);
 	options.memory_bytes = memory;
 	options.page_bytes = page;
-	ok(hr_configure_simulated(&options));
+	ok(hr_simulated_configure(&options));
 }
 
 static void emulate(void)
@@ -214,7 +214,7 @@ static void emulate(void)
 	resume();
 	options.memory_bytes = 4 * MIB;
 	options.page_bytes = 64 * KIB;
-	ok(hr_configure_emulated(&options));
+	ok(hr_emulated_configure(&options));
 }
 
 static hr_allocator_options with(const char *kind)
@@ -326,7 +326,7 @@ static void two_allocators(void)
 	if (ok(hr_allocator_create(here.device, &options, &other))) {
 		if (ok(hr_alloc_bytes(other, 600000, &block))) ok(hr_free(other, block, HR_STREAM_DEFAULT));
 		allocate(600000, 0, HR_STREAM_DEFAULT); /* needs the free pages of the other allocator */
-		ok(hr_allocator_close(other));
+		ok(hr_allocator_destroy(other));
 	}
 	here.open = true;
 	look();
@@ -384,7 +384,7 @@ static void direct_on_pages(void)
 	pages.count = pages_count;
 	pages.plain_alloc = NULL;
 	pages.plain_free = NULL;
-	if (!ok(hr_register_backend(&pages, &config)) || !open_allocator("PAGES:0", &options)) return;
+	if (!ok(hr_backend_register(&pages, &config)) || !open_allocator("PAGES:0", &options)) return;
 	allocate(1, 0, HR_STREAM_DEFAULT);
 	allocate(300000, 0, HR_STREAM_DEFAULT); /* more pages than one batch */
 	allocate(5000, 4096, HR_STREAM_DEFAULT);
@@ -450,7 +450,7 @@ static void custom_on_simulated(void)
 	shelf.calls = 0;
 	shelf.open = 0;
 	simulate(64 * MIB, 64 * KIB);
-	if (!ok(hr_register_allocator("shelf", &table, NULL)) || !open_allocator("SIM:0", &options)) return;
+	if (!ok(hr_allocator_register("shelf", &table, NULL)) || !open_allocator("SIM:0", &options)) return;
 	for (uint32_t i = 0; i < 20; i++) {
 		void *block = NULL;
 		hr_status status = hr_alloc_bytes(here.allocator, 100 + i, &block);
@@ -482,8 +482,8 @@ static void streams(void)
 		allocate(300, 0, first);
 		allocate(100000, 0, first);
 		if (here.count > 0) {
-			ok(hr_fill(here.device, here.blocks[0], 7, 300, first));
-			ok(hr_record_stream(here.allocator, here.blocks[0], second));
+			ok(hr_stream_fill(here.device, here.blocks[0], 7, 300, first));
+			ok(hr_allocation_record_stream(here.allocator, here.blocks[0], second));
 		}
 		release(0, first);
 		release(0, second);

@@ -55,7 +55,7 @@ def main():
     device, allocator, block = Device(), Allocator(), ctypes.c_void_p()
     must(hr.hr_cuda_check())
     must(hr.hr_device_find(b"GPU:0", ctypes.byref(device)))
-    must(hr.hr_allocator_default(b"GPU:0", ctypes.byref(allocator)))
+    must(hr.hr_allocator_get_default(b"GPU:0", ctypes.byref(allocator)))
 
     side = torch.cuda.Stream()
     stream = ctypes.c_uint32()
@@ -66,13 +66,13 @@ def main():
     tensor = torch.zeros(size, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
     # On PyTorch's stream: filled by Headroom, copied into PyTorch's memory, changed by PyTorch, copied back.
-    must(hr.hr_fill(device, block, ctypes.c_ubyte(0x21), ctypes.c_size_t(size), stream))
-    must(hr.hr_copy(device, ctypes.c_void_p(tensor.data_ptr()), block, ctypes.c_size_t(size), ON_DEVICE, stream))
+    must(hr.hr_stream_fill(device, block, ctypes.c_ubyte(0x21), ctypes.c_size_t(size), stream))
+    must(hr.hr_stream_copy(device, ctypes.c_void_p(tensor.data_ptr()), block, ctypes.c_size_t(size), ON_DEVICE, stream))
     with torch.cuda.stream(side):
         tensor += 1
-    must(hr.hr_copy(device, block, ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(size), ON_DEVICE, stream))
+    must(hr.hr_stream_copy(device, block, ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(size), ON_DEVICE, stream))
     back = (ctypes.c_ubyte * size)()
-    must(hr.hr_copy(device, back, block, ctypes.c_size_t(size), TO_HOST, stream))
+    must(hr.hr_stream_copy(device, back, block, ctypes.c_size_t(size), TO_HOST, stream))
     must(hr.hr_stream_synchronize(device, stream))
     assert bytes(back) == b"\x22" * size, "bytes differ"
     assert int(tensor.min()) == int(tensor.max()) == 0x22
@@ -86,7 +86,7 @@ def main():
     torch.cuda.synchronize()
     assert train(20)[1] == alone
     # The library can be used again after shutdown.
-    must(hr.hr_allocator_default(b"GPU:0", ctypes.byref(allocator)))
+    must(hr.hr_allocator_get_default(b"GPU:0", ctypes.byref(allocator)))
     must(hr.hr_alloc_bytes(allocator, ctypes.c_size_t(1 << 20), ctypes.byref(block)))
     must(hr.hr_free(allocator, block, ctypes.c_uint32(0)))
     must(hr.hr_shutdown())

@@ -28,7 +28,7 @@ int main(int argc, char **argv)
 	options.tensorboard = true;
 	hr_status wanted = strcmp(argv[2], "shared") == 0 ? HR_OK : HR_UNSUPPORTED;
 	if (hr_profiler_start(argv[1], &options) != wanted) return fail();
-	if (hr_allocator_default("GPU:0", &allocator) != HR_OK || hr_alloc_bytes(allocator, 1 << 20, &block) != HR_OK ||
+	if (hr_allocator_get_default("GPU:0", &allocator) != HR_OK || hr_alloc_bytes(allocator, 1 << 20, &block) != HR_OK ||
 	    hr_free(allocator, block, HR_STREAM_DEFAULT) != HR_OK || (wanted == HR_OK && hr_profiler_stop() != HR_OK) || hr_shutdown() != HR_OK)
 		return fail();
 	return 0;

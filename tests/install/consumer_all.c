@@ -21,9 +21,9 @@ int main(int argc, char **argv)
 	options.tensorboard = true;
 	int64_t dims[1] = { 3 };
 	hr_status status = hr_profiler_start(argv[1], &options);
-	if (!status) status = hr_fetch(hr_reduce_sum(hr_full(HR_DTYPE_FLOAT32, dims, 1, 2), HR_ALL_AXES, false), &sum, sizeof sum);
+	if (!status) status = hr_value_fetch(hr_reduce_sum(hr_full(HR_DTYPE_FLOAT32, dims, 1, 2), HR_ALL_AXES, false), &sum, sizeof sum);
 	if (!status) status = hr_profiler_stop();
-	hr_profiler_last_file(path, sizeof path);
+	hr_profiler_get_last_file(path, sizeof path);
 	if (!status) status = hr_profile_report(path, NULL, HR_PROFILE_TEXT, print, stdout);
 	if (!status) status = hr_shutdown();
 	if (status) fprintf(stderr, "%s\n", hr_last_message());

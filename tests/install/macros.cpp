@@ -22,7 +22,7 @@ static void check(bool good, const char *what)
 static bool is_first(hr_value value, float expected)
 {
 	float first[6] = {};
-	return hr_fetch(value, first, sizeof first) == HR_OK && first[0] == expected && first[5] == expected;
+	return hr_value_fetch(value, first, sizeof first) == HR_OK && first[0] == expected && first[5] == expected;
 }
 
 static void use_tables()
@@ -56,7 +56,7 @@ static void use_request()
 	void *block;
 	hr_request request = HR_REQUEST(1000);
 	CHECK(request.struct_size == sizeof request && request.bytes == 1000 && request.alignment == 0 && request.dtype == HR_DTYPE_NONE);
-	CHECK(hr_allocator_default("GPU:0", &allocator) == HR_OK);
+	CHECK(hr_allocator_get_default("GPU:0", &allocator) == HR_OK);
 	CHECK(hr_alloc(allocator, &request, &block) == HR_OK && hr_free(allocator, block, HR_STREAM_DEFAULT) == HR_OK);
 }
 
@@ -68,7 +68,7 @@ static void use_values()
 	CHECK(is_first(hr_reshape(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(6), 5), HR_DIMS(1, 2, 3)), 5));
 	float sum = 0;
 	hr_value ones = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(10), 1);
-	CHECK(hr_fetch(hr_add(hr_reduce_sum(ones, HR_ALL_AXES, false), hr_full(HR_DTYPE_FLOAT32, HR_SCALAR, 7)), &sum, sizeof sum) == HR_OK && sum == 17);
+	CHECK(hr_value_fetch(hr_add(hr_reduce_sum(ones, HR_ALL_AXES, false), hr_full(HR_DTYPE_FLOAT32, HR_SCALAR, 7)), &sum, sizeof sum) == HR_OK && sum == 17);
 }
 
 static void use_initializers()
@@ -76,10 +76,10 @@ static void use_initializers()
 	float normal[6], uniform[6];
 	int two = 2; // an argument need not be a double
 	CHECK(HR_INITIALIZER(HR_INIT_NORMAL, 1, two, 3).b == 2 && HR_FULL(two).a == 2);
-	CHECK(is_first(hr_read(hr_get_variable("zeros", HR_DTYPE_FLOAT32, HR_DIMS(2, 3), HR_ZEROS)), 0));
-	CHECK(is_first(hr_read(hr_get_variable("full", HR_DTYPE_FLOAT32, HR_DIMS(2, 3), HR_FULL(2.5))), 2.5f));
-	CHECK(hr_fetch(hr_read(hr_get_variable("normal", HR_DTYPE_FLOAT32, HR_DIMS(6), HR_NORMAL(0.5, 1))), normal, sizeof normal) == HR_OK && normal[0] != normal[1]);
-	CHECK(hr_fetch(hr_read(hr_get_variable("uniform", HR_DTYPE_FLOAT32, HR_DIMS(6), HR_UNIFORM(3, 4, 1))), uniform, sizeof uniform) == HR_OK);
+	CHECK(is_first(hr_variable_read(hr_get_variable("zeros", HR_DTYPE_FLOAT32, HR_DIMS(2, 3), HR_ZEROS)), 0));
+	CHECK(is_first(hr_variable_read(hr_get_variable("full", HR_DTYPE_FLOAT32, HR_DIMS(2, 3), HR_FULL(2.5))), 2.5f));
+	CHECK(hr_value_fetch(hr_variable_read(hr_get_variable("normal", HR_DTYPE_FLOAT32, HR_DIMS(6), HR_NORMAL(0.5, 1))), normal, sizeof normal) == HR_OK && normal[0] != normal[1]);
+	CHECK(hr_value_fetch(hr_variable_read(hr_get_variable("uniform", HR_DTYPE_FLOAT32, HR_DIMS(6), HR_UNIFORM(3, 4, 1))), uniform, sizeof uniform) == HR_OK);
 	CHECK(uniform[0] >= 3 && uniform[0] < 4);
 	CHECK(hr_get_variable("none", HR_DTYPE_FLOAT32, HR_SCALAR, HR_UNINITIALIZED).id != 0);
 }
@@ -114,7 +114,7 @@ static void use_init_functions()
 	CHECK(tensor.struct_size == sizeof tensor);
 	CHECK(hr_profiler_options_init(&profiler) == HR_OK && profiler.struct_size == sizeof profiler);
 	hr_profile_options_init(&profile);
-	CHECK(profile.struct_size == sizeof profile && hr_profile_options_preset(&profile, "leaks") == HR_OK);
+	CHECK(profile.struct_size == sizeof profile && hr_profile_options_init_preset(&profile, "leaks") == HR_OK);
 	hr_session_options_init(&session);
 	hr_run_options_init(&run);
 	hr_run_metadata_init(&metadata);

@@ -179,7 +179,7 @@ static void play_parts(const char *policy, uint32_t percent, const uint32_t *par
 	simulated.page_bytes = PAGE;
 	simulated.link_bytes_per_s = LINK;
 	CHECK(hr__align_up(limit_of(percent), PAGE, &simulated.memory_bytes));
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&simulated));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &stage.handle));
 	stage.device = hr__device_of(stage.handle, &status);
 	hr_allocator_options_init(&options);

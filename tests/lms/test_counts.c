@@ -17,7 +17,7 @@ static void set_up(void)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 256 * (uint64_t)MIB;
 	emulated.page_bytes = 64 * (uint64_t)KIB;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
 }
 
@@ -289,7 +289,7 @@ static void test_counts_of_a_closed_allocator_stay_with_its_device(void)
 	release(a, block(a, 3 * MIB));
 	release(a, block(a, 100)); /* 256 */
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(a, 1024 * (size_t)MIB, &address));
-	CHECK_STATUS(HR_OK, hr_allocator_close(a));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(a));
 	for (int i = 0; i < 2; i++) {
 		hr_stats stats = of_device();
 		CHECK_EQ(stats.num_allocs, 3);
@@ -321,8 +321,8 @@ static void test_blocks_that_are_closed_with_their_allocator_count_as_freed(void
 	pin(tensor);
 	unpin(tensor);
 	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor)); /* 2 MiB reclaimed */
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(a));
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(b));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(a));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(b));
 	hr_stats stats = of_device();
 	CHECK_EQ(stats.num_allocs, 2);
 	CHECK_EQ(stats.num_frees, 2);
@@ -439,8 +439,8 @@ static void test_the_limit_of_a_device_is_in_whole_pages(void)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 64 * (uint64_t)MIB;
 	emulated.page_bytes = 2 * (uint64_t)MIB;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", (uint64_t[]){ 9 * (uint64_t)MIB, 5 * (uint64_t)MIB + 1 }, 2));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
+	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", (uint64_t[]){ 9 * (uint64_t)MIB, 5 * (uint64_t)MIB + 1 }, 2));
 	CHECK_EQ(hr_get_bytes_limit(0), 8 * MIB);
 	CHECK_EQ(hr_get_bytes_limit(1), 4 * MIB);
 	CHECK_EQ(hr_get_bytes_reservable_limit(1), 4 * MIB);

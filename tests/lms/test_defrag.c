@@ -59,7 +59,7 @@ static void set_up(uint64_t limit, uint64_t page, bool stitch, const hr_lms_opti
 	emulated.memory_bytes = 64 * MIB;
 	emulated.page_bytes = page;
 	emulated.link_bytes_per_s = link_bytes_per_s;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
 	hr_allocator_options_init(&options);
 	options.limit_bytes = limit;
@@ -89,7 +89,7 @@ static void tear_down(void)
 {
 	CHECK_STATUS(HR_OK, hr_lms_check(allocator));
 	CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
@@ -115,8 +115,8 @@ static bool add_tensor_of(uint64_t bytes, uint64_t alignment)
 		CHECK_STATUS(HR_OK, hr_tensor_destroy(here.tensors[i].handle));
 		return false;
 	}
-	CHECK_STATUS(HR_OK, hr_tensor_address(here.tensors[i].handle, &at));
-	CHECK_STATUS(HR_OK, hr_fill(device, at, here.tensors[i].value, bytes, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(here.tensors[i].handle, &at));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, at, here.tensors[i].value, bytes, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(here.tensors[i].handle, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_pin(here.tensors[i].handle, HR_READ, HR_STREAM_DEFAULT));
 	here.count++;
@@ -138,14 +138,14 @@ static void drop_tensor(uint32_t i)
 static bool add_plain(uint64_t bytes)
 {
 	if (here.plain_count == TENSORS || hr_alloc_bytes(allocator, bytes, &here.plain[here.plain_count])) return false;
-	CHECK_STATUS(HR_OK, hr_fill(device, here.plain[here.plain_count++], 0xEE, bytes < 64 ? bytes : 64, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, here.plain[here.plain_count++], 0xEE, bytes < 64 ? bytes : 64, HR_STREAM_DEFAULT));
 	return true;
 }
 
 static void hold_address(uint32_t i)
 {
 	void *at;
-	CHECK_STATUS(HR_OK, hr_tensor_address(here.tensors[i].handle, &at));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(here.tensors[i].handle, &at));
 	here.tensors[i].address = (uintptr_t)at;
 	here.tensors[i].held = true;
 }
@@ -156,15 +156,15 @@ static void check_contents(void)
 	static unsigned char copy[4 * MIB];
 	for (uint32_t i = 0; i < here.count; i++) {
 		void *at;
-		CHECK_STATUS(HR_OK, hr_tensor_address(here.tensors[i].handle, &at));
+		CHECK_STATUS(HR_OK, hr_tensor_get_address(here.tensors[i].handle, &at));
 		if (here.tensors[i].held) CHECK_EQ((uintptr_t)at, here.tensors[i].address);
-		CHECK_STATUS(HR_OK, hr_copy(device, copy, at, here.tensors[i].bytes, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_stream_copy(device, copy, at, here.tensors[i].bytes, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
 		for (uint64_t b = 0; b < here.tensors[i].bytes; b++)
 			if (copy[b] != here.tensors[i].value) CHECK_EQ(copy[b], here.tensors[i].value);
 	}
 	for (uint32_t i = 0; i < here.plain_count; i++) {
-		CHECK_STATUS(HR_OK, hr_copy(device, copy, here.plain[i], 64, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_stream_copy(device, copy, here.plain[i], 64, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
 		CHECK_EQ(copy[0], 0xEE);
 	}
@@ -343,7 +343,7 @@ static void test_fragmented_memory_fits_with_defragmentation_and_not_without(voi
 			CHECK_EQ(stats.num_live, (int64_t)here.count + defrag);
 			CHECK_STATUS(HR_OK, hr_lms_check(allocator));
 			CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
-			if (defrag) CHECK_STATUS(HR_OK, hr_fill(device, block, 0xAA, request, HR_STREAM_DEFAULT));
+			if (defrag) CHECK_STATUS(HR_OK, hr_stream_fill(device, block, 0xAA, request, HR_STREAM_DEFAULT));
 			check_contents();
 			tried += (uint64_t)defrag;
 			tear_down();
@@ -382,7 +382,7 @@ static void test_the_fewest_bytes_are_moved_and_no_address_that_is_held(void)
 		met += cost != NONE;
 		refused += cost == NONE;
 		over_host += bounced > 0;
-		if (!status) CHECK_STATUS(HR_OK, hr_fill(device, block, 0xAA, size, HR_STREAM_DEFAULT));
+		if (!status) CHECK_STATUS(HR_OK, hr_stream_fill(device, block, 0xAA, size, HR_STREAM_DEFAULT));
 		check_contents();
 		tear_down();
 	}
@@ -415,7 +415,7 @@ static void test_pages_are_emptied_where_they_can_be_put_side_by_side(void)
 			}
 			if (status) CHECK_STATUS(HR_OUT_OF_MEMORY, status);
 			CHECK_EQ(lms_stats_of().bytes_defragged > before.bytes_defragged, !status);
-			if (!status) CHECK_STATUS(HR_OK, hr_fill(device, block, 0xAA, request, HR_STREAM_DEFAULT));
+			if (!status) CHECK_STATUS(HR_OK, hr_stream_fill(device, block, 0xAA, request, HR_STREAM_DEFAULT));
 			tried += (uint64_t)defrag;
 			met += (uint64_t)(defrag && !status);
 			check_contents();
@@ -702,7 +702,7 @@ static void fault_states(bool forever, enum way way)
 		CHECK(status == HR_OK || status == HR_DEVICE_ERROR);
 		CHECK_STATUS(HR_OK, hr_lms_check(allocator));
 		CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
-		if (!status) CHECK_STATUS(HR_OK, hr_fill(device, block, 0xAA, size, HR_STREAM_DEFAULT));
+		if (!status) CHECK_STATUS(HR_OK, hr_stream_fill(device, block, 0xAA, size, HR_STREAM_DEFAULT));
 		check_contents();
 		tear_down();
 		if (calls < nth) {
@@ -741,8 +741,8 @@ static void test_memory_is_not_taken_from_under_a_move_that_failed(void)
 		CHECK_STATUS(HR_OK, hr__lms_of(allocator, &lms));
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
 		hold_address(3);
-		CHECK_STATUS(HR_OK, hr_tensor_address(here.tensors[3].handle, &at));
-		CHECK_STATUS(HR_OK, hr_copy(device, copy, at, sizeof copy, HR_COPY_TO_HOST, lms->in)); /* keeps the stream busy */
+		CHECK_STATUS(HR_OK, hr_tensor_get_address(here.tensors[3].handle, &at));
+		CHECK_STATUS(HR_OK, hr_stream_copy(device, copy, at, sizeof copy, HR_COPY_TO_HOST, lms->in_stream)); /* keeps the stream busy */
 		hr_backend_fail_nth(nth, true, HR_DEVICE_ERROR);
 		hr_status status = ask(384 * KIB, 0, &block);
 		more = hr_backend_calls() >= nth;
@@ -755,7 +755,7 @@ static void test_memory_is_not_taken_from_under_a_move_that_failed(void)
 			for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_alloc(allocator, &request, &block));
 		}
 		CHECK_STATUS(HR_OK, hr_allocator_trim(allocator, NULL));
-		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->in)); /* reports an error if the memory was unmapped */
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->in_stream)); /* reports an error if the memory was unmapped */
 		tear_down();
 	}
 }
@@ -765,7 +765,7 @@ static void test_memory_is_not_taken_from_under_a_move_that_failed(void)
 static void test_a_tensor_that_cannot_be_put_back_is_not_handed_out(void)
 {
 	enum { ASKED, PINNED, EVICTED, OVERWRITTEN, WAYS };
-	uint64_t astray[WAYS] = { 0 };
+	uint64_t displaced[WAYS] = { 0 };
 	bool more = true;
 	for (uint64_t nth = 1; more; nth++) {
 		for (int verify = 0; verify < 2; verify++) {
@@ -786,11 +786,11 @@ static void test_a_tensor_that_cannot_be_put_back_is_not_handed_out(void)
 				if (pinned) {
 					CHECK_STATUS(HR_DEVICE_ERROR, pinned);
 					CHECK_CONTAINS(hr_last_message(), name);
-					CHECK_STATUS(HR_DEVICE_ERROR, hr_tensor_address(tensor, &at));
+					CHECK_STATUS(HR_DEVICE_ERROR, hr_tensor_get_address(tensor, &at));
 					CHECK_CONTAINS(hr_last_message(), name);
 					CHECK_CONTAINS(hr_last_message(), "on the host");
 					CHECK(status);
-					astray[way]++;
+					displaced[way]++;
 				}
 				hr_backend_fail_nth(0, false, HR_OK);
 				if (!pinned) CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
@@ -809,10 +809,10 @@ static void test_a_tensor_that_cannot_be_put_back_is_not_handed_out(void)
 					hr__lms *lms;
 					CHECK_STATUS(HR_OK, hr__lms_of(allocator, &lms));
 					/* A failed copy may still be reading the old contents; sanitizers would report a race. */
-					CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out));
+					CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out_stream));
 					here.tensors[0].value ^= 0xFF;
-					CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
-					CHECK_STATUS(HR_OK, hr_fill(device, at, here.tensors[0].value, here.tensors[0].bytes, HR_STREAM_DEFAULT));
+					CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &at));
+					CHECK_STATUS(HR_OK, hr_stream_fill(device, at, here.tensors[0].value, here.tensors[0].bytes, HR_STREAM_DEFAULT));
 					for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
 					CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
 					CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
@@ -822,7 +822,7 @@ static void test_a_tensor_that_cannot_be_put_back_is_not_handed_out(void)
 			}
 		}
 	}
-	for (int way = ASKED; way < WAYS; way++) CHECK_GT(astray[way], 0);
+	for (int way = ASKED; way < WAYS; way++) CHECK_GT(displaced[way], 0);
 }
 
 static void test_any_call_of_the_system_may_fail(void)
@@ -886,15 +886,15 @@ static void *work(void *argument)
 				continue;
 			}
 			value[i] = (unsigned char)hr_rand_below(&random, 256);
-			CHECK_STATUS(HR_OK, hr_tensor_address(own[i], &at));
-			CHECK_STATUS(HR_OK, hr_fill(device, at, value[i], size[i], stream));
+			CHECK_STATUS(HR_OK, hr_tensor_get_address(own[i], &at));
+			CHECK_STATUS(HR_OK, hr_stream_fill(device, at, value[i], size[i], stream));
 			CHECK_STATUS(HR_OK, hr_tensor_unpin(own[i], stream));
 			continue;
 		}
 		CHECK_STATUS(HR_OK, hr_tensor_pin(own[i], HR_READ, stream));
 		if (hr_rand_below(&random, 2)) {
-			CHECK_STATUS(HR_OK, hr_tensor_address(own[i], &at));
-			CHECK_STATUS(HR_OK, hr_copy(device, copy, at, size[i], HR_COPY_TO_HOST, stream));
+			CHECK_STATUS(HR_OK, hr_tensor_get_address(own[i], &at));
+			CHECK_STATUS(HR_OK, hr_stream_copy(device, copy, at, size[i], HR_COPY_TO_HOST, stream));
 			CHECK_STATUS(HR_OK, hr_stream_synchronize(device, stream));
 			for (uint64_t b = 0; b < size[i]; b += 61)
 				if (copy[b] != value[i]) CHECK_EQ(copy[b], value[i]);

@@ -22,7 +22,7 @@ static void set_up(const char *policy, uint64_t limit, uint64_t page, bool defra
 	hr_fault_os_install();
 	hr_simulated_options_init(&simulated);
 	simulated.page_bytes = page;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&simulated));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &here.device));
 	hr_allocator_options_init(&options);
 	options.limit_bytes = limit;
@@ -40,7 +40,7 @@ static void set_up(const char *policy, uint64_t limit, uint64_t page, bool defra
 static void tear_down(void)
 {
 	CHECK_STATUS(HR_OK, hr_lms_check(here.allocator));
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(here.allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(here.allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(hr_fault_os_is_clean());
 	hr_fault_os_uninstall();
@@ -96,12 +96,12 @@ static void looks_at_few(const char *policy)
 {
 	set_up(policy, CHAIN * MIB, 2 * MIB, false);
 	for (unsigned step = 0; step < 5; step++) {
-		uint64_t looks = here.lms->looks;
+		uint64_t looks = here.lms->tensors_examined;
 		int64_t evictions = stats_of().num_evictions;
 		play_chain();
 		CHECK_STATUS(HR_OK, hr_lms_check(here.allocator));
 		evictions = stats_of().num_evictions - evictions;
-		looks = here.lms->looks - looks;
+		looks = here.lms->tensors_examined - looks;
 		CHECK(evictions >= CHAIN / 2 - 1);
 		CHECK(looks <= 8 * (uint64_t)evictions);
 	}
@@ -125,10 +125,10 @@ static void test_tensors_that_stay_are_not_looked_at(void)
 		CHECK_STATUS(HR_OK, hr_tensor_set_never_evict(tensor, true));
 	}
 	for (unsigned i = 0; i < CHAIN / 4; i++) use(create(2 * MIB), HR_OVERWRITE);
-	uint64_t looks = here.lms->looks;
+	uint64_t looks = here.lms->tensors_examined;
 	for (unsigned i = 0; i < CHAIN / 4; i++) use(create(2 * MIB), HR_OVERWRITE);
 	CHECK_EQ(stats_of().num_evictions, CHAIN / 4);
-	CHECK(here.lms->looks - looks <= CHAIN);
+	CHECK(here.lms->tensors_examined - looks <= CHAIN);
 	tear_down();
 }
 
@@ -166,13 +166,13 @@ static void use_some(uint64_t *random)
 		bool writes = !live.written[at[i]] || hr_rand_below(random, 4) == 0;
 		pins[i] = (hr_pin){ live.tensors[at[i]], writes ? HR_WRITE : HR_READ };
 	}
-	hr_status status = hr_pin_all(pins, count, HR_STREAM_DEFAULT);
+	hr_status status = hr_tensor_pin_all(pins, count, HR_STREAM_DEFAULT);
 	if (status == HR_OUT_OF_MEMORY) live.refused++;
 	else CHECK_STATUS(HR_OK, status);
 	if (status) return;
 	for (unsigned i = 0; i < count; i++) live.written[at[i]] = true;
 	CHECK_STATUS(HR_OK, hr__device_compute(here.lms->device, HR_STREAM_DEFAULT, 50000));
-	CHECK_STATUS(HR_OK, hr_unpin_all(pins, count, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins, count, HR_STREAM_DEFAULT));
 }
 
 /* Changes that no plan knows of. */

@@ -26,7 +26,7 @@ static void set_up_device(uint64_t memory)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = memory;
 	emulated.page_bytes = PAGE;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
 }
 
@@ -113,7 +113,7 @@ static unsigned char byte_of(uint64_t seed, size_t at)
 static void *address_of(hr_tensor tensor)
 {
 	void *at;
-	CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &at));
 	return at;
 }
 
@@ -125,7 +125,7 @@ static void *fill_on(hr_tensor tensor, uint64_t seed, hr_stream stream)
 	for (size_t i = 0; i < bytes; i++) contents[i] = byte_of(seed, i);
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, stream));
 	void *at = address_of(tensor);
-	CHECK_STATUS(HR_OK, hr_copy(device, at, contents, bytes, HR_COPY_TO_DEVICE, stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(device, at, contents, bytes, HR_COPY_TO_DEVICE, stream));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, stream));
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, stream));
 	free(contents);
@@ -148,7 +148,7 @@ static bool holds(const unsigned char *contents, size_t bytes, uint64_t seed)
 static void expect_at(const void *at, size_t bytes, uint64_t seed, hr_stream stream)
 {
 	unsigned char *contents = malloc(bytes);
-	CHECK_STATUS(HR_OK, hr_copy(device, contents, at, bytes, HR_COPY_TO_HOST, stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(device, contents, at, bytes, HR_COPY_TO_HOST, stream));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, stream));
 	CHECK(holds(contents, bytes, seed));
 	free(contents);
@@ -172,7 +172,7 @@ static void *expect(hr_tensor tensor, uint64_t seed)
 static void tear_down(void)
 {
 	stats_of();
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
@@ -397,11 +397,11 @@ static void test_an_out_of_memory_report_shows_them(void)
 	CHECK_CONTAINS(hr_last_message(), "least limit that would do is 5.0 MiB");
 	hr_oom_report report;
 	hr_verdict verdict = { .struct_size = sizeof verdict };
-	CHECK_STATUS(HR_OK, hr_oom_last(&report));
+	CHECK_STATUS(HR_OK, hr_oom_get_last(&report));
 	CHECK_STATUS(HR_OK, hr_oom_get_verdict(report, &verdict));
 	CHECK_EQ(verdict.kind, HR_NEEDS_MORE);
 	CHECK_EQ(verdict.bytes, MIB);
-	CHECK_GT(hr_oom_text(report, text, sizeof text), 0u);
+	CHECK_GT(hr_oom_format_text(report, text, sizeof text), 0u);
 	CHECK_CONTAINS(text, "fixed_op");
 	CHECK_CONTAINS(text, "large blocks: 2.0 MiB, 100.0% in use");
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin(huge, HR_WRITE, HR_STREAM_DEFAULT));
@@ -549,7 +549,7 @@ static void test_work_that_is_queued_is_waited_for(void)
 		emulated.memory_bytes = 64 * MIB;
 		emulated.page_bytes = PAGE;
 		emulated.kernel_latency_ns = 2000000;
-		CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+		CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 		CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
 		limit = 16 * MIB;
 		allocator = make_allocator(limit, &options);
@@ -561,7 +561,7 @@ static void test_work_that_is_queued_is_waited_for(void)
 			for (int i = 0; i < 3; i++) { /* each stream waits for the one before, then writes its part */
 				CHECK_STATUS(HR_OK, hr_tensor_pin(on, HR_WRITE, streams[i]));
 				unsigned char *at = address_of(on);
-				CHECK_STATUS(HR_OK, hr_fill(device, at + (size_t)i * 1000, (unsigned char)(round + i), 1000, streams[i]));
+				CHECK_STATUS(HR_OK, hr_stream_fill(device, at + (size_t)i * 1000, (unsigned char)(round + i), 1000, streams[i]));
 				CHECK_STATUS(HR_OK, hr_tensor_unpin(on, streams[i]));
 			}
 			if (round % 4 == 3) {
@@ -578,7 +578,7 @@ static void test_work_that_is_queued_is_waited_for(void)
 			CHECK_STATUS(HR_OK, hr_tensor_evict(on));
 			CHECK_STATUS(HR_OK, hr_tensor_pin(on, HR_READ, streams[1]));
 			unsigned char contents[3000];
-			CHECK_STATUS(HR_OK, hr_copy(device, contents, address_of(on), sizeof contents, HR_COPY_TO_HOST, streams[1]));
+			CHECK_STATUS(HR_OK, hr_stream_copy(device, contents, address_of(on), sizeof contents, HR_COPY_TO_HOST, streams[1]));
 			CHECK_STATUS(HR_OK, hr_stream_synchronize(device, streams[1]));
 			for (int i = 0; i < 3000; i++) CHECK_EQ(contents[i], round + i / 1000);
 			CHECK_STATUS(HR_OK, hr_tensor_unpin(on, streams[1]));
@@ -732,10 +732,10 @@ static void test_everything_goes_with_the_allocator(void)
 		CHECK_STATUS(HR_OK, hr_tensor_evict(pinned));
 		CHECK_STATUS(HR_OK, hr_tensor_pin(pinned, HR_WRITE, HR_STREAM_DEFAULT));
 		CHECK_STATUS(HR_OK, hr_tensor_evict(out));
-		CHECK_STATUS(HR_IN_USE, hr_allocator_close(allocator));
-		if (safety) CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+		CHECK_STATUS(HR_IN_USE, hr_allocator_destroy(allocator));
+		if (safety) CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 		CHECK_STATUS(HR_OK, hr_shutdown());
-		CHECK_STATUS(HR_CLOSED, hr_tensor_evict(fresh));
+		CHECK_STATUS(HR_INVALID_HANDLE, hr_tensor_evict(fresh));
 		CHECK(hr_fault_os_is_clean());
 		hr_fault_os_uninstall();
 	}
@@ -810,7 +810,7 @@ static hr_status try_fill(known *of, uint64_t seed)
 	of->at = at;
 	of->written = false;
 	for (size_t i = 0; i < bytes; i++) contents[i] = byte_of(seed, i);
-	status = hr_copy(device, at, contents, bytes, HR_COPY_TO_DEVICE, HR_STREAM_DEFAULT);
+	status = hr_stream_copy(device, at, contents, bytes, HR_COPY_TO_DEVICE, HR_STREAM_DEFAULT);
 	if (!status) status = hr_stream_synchronize(device, HR_STREAM_DEFAULT);
 	of->seed = seed;
 	of->written = status == HR_OK;
@@ -899,7 +899,7 @@ static void fail_every_call(hr_lms_safety safety, bool forever, hr_status with)
 		bool reached = hr_backend_calls() >= n;
 		/* Closing while calls still fail must not crash or leak. */
 		if (n % 3 == 0) {
-			CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+			CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 			hr_backend_fail_nth(0, false, HR_OK);
 		} else {
 			hr_backend_fail_nth(0, false, HR_OK);
@@ -955,7 +955,7 @@ static void fail_every_call_to_the_system(hr_lms_safety safety, bool forever)
 		hr_fault_os_fail_nth(0, false, 0);
 		if (!reached) CHECK_STATUS(HR_OK, status);
 		check_after(tensors);
-		CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+		CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 		CHECK_STATUS(HR_OK, hr_shutdown());
 		CHECK(hr_fault_os_is_clean());
 		free_buffers();
@@ -1011,7 +1011,7 @@ static void use_shared(void *argument, unsigned index)
 			hr_tensor own = create(PAGE + index);
 			hr_status status = hr_tensor_pin(own, HR_OVERWRITE, stream);
 			if (!status) {
-				CHECK_STATUS(HR_OK, hr_fill(device, address_of(own), (unsigned char)index, PAGE, stream));
+				CHECK_STATUS(HR_OK, hr_stream_fill(device, address_of(own), (unsigned char)index, PAGE, stream));
 				CHECK_STATUS(HR_OK, hr_tensor_unpin(own, stream));
 			}
 			CHECK(status == HR_OK || status == HR_OUT_OF_MEMORY);

@@ -50,7 +50,7 @@ static void set_up_emulated(void)
 	options.memory_bytes = 64 * MIB;
 	options.page_bytes = 64 * KIB;
 	options.link_bytes_per_s = 0;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
 }
 
 static void set_up_nothing(void)
@@ -169,7 +169,7 @@ static void begin(const subject *on)
 /* Nothing is held, on the disk neither. */
 static void end_round(void)
 {
-	CHECK_STATUS(HR_OK, hr_allocator_close(on_card));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(on_card));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(hr_fault_os_is_clean());
 	hr_fault_os_uninstall();
@@ -207,7 +207,7 @@ static void close_host(hr__host *host)
 	CHECK_EQ(usage.spilled_bytes, 0);
 	CHECK_STATUS(HR_OK, hr__host_close(host));
 	CHECK_STATUS(HR_OK, hr__device_pinned(device, 0, &pinned));
-	CHECK_EQ(hr__pool_reserved(pinned), 0);
+	CHECK_EQ(hr__page_pool_reserved(pinned), 0);
 }
 
 static hr_stream new_stream(void)
@@ -248,7 +248,7 @@ static void put(void *block, uint64_t bytes, uint64_t seed, hr_stream stream)
 {
 	unsigned char *pattern = scratch(bytes);
 	make_pattern(seed, pattern, bytes);
-	CHECK_STATUS(HR_OK, hr_copy(handle, block, pattern, bytes, HR_COPY_TO_DEVICE, stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, block, pattern, bytes, HR_COPY_TO_DEVICE, stream));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, stream));
 	free(pattern);
 }
@@ -258,7 +258,7 @@ static bool holds(const void *block, uint64_t bytes, uint64_t seed, hr_stream st
 	unsigned char *pattern = scratch(bytes), *found = scratch(bytes);
 	make_pattern(seed, pattern, bytes);
 	memset(found, 0, bytes);
-	CHECK_STATUS(HR_OK, hr_copy(handle, found, block, bytes, HR_COPY_TO_HOST, stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, found, block, bytes, HR_COPY_TO_HOST, stream));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, stream));
 	bool same = !now->real || memcmp(found, pattern, bytes) == 0;
 	free(pattern);
@@ -283,13 +283,13 @@ static hr_status store(hr__host *host, void *block, uint64_t bytes, uint64_t see
 {
 	put(block, bytes, seed, stream);
 	hr_status status = store_block(host, address_of(block), bytes, stream, copy);
-	CHECK_STATUS(HR_OK, hr_fill(handle, block, 0xee, bytes, stream));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, block, 0xee, bytes, stream));
 	return status;
 }
 
 static void check_load(hr__host *host, const hr__host_copy *copy, void *block, uint64_t seed, hr_stream stream)
 {
-	CHECK_STATUS(HR_OK, hr_fill(handle, block, 0xdd, copy->bytes, stream));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, block, 0xdd, copy->bytes, stream));
 	CHECK_STATUS(HR_OK, hr__host_load(host, copy, address_of(block), stream));
 	CHECK(holds(block, copy->bytes, seed, stream));
 }
@@ -748,7 +748,7 @@ static void check_ring_order(const subject *on)
 	CHECK(holds(blocks[2], PAGE, 1, a));
 	check_load(host, &third, blocks[2], 3, b);
 	/* Closing waits for pending copies. */
-	CHECK_STATUS(HR_OK, hr_fill(handle, blocks[0], 0, PAGE, a));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, blocks[0], 0, PAGE, a));
 	hold(a);
 	CHECK_STATUS(HR_OK, hr__host_load(host, &first, address_of(blocks[0]), a));
 	hr__host_drop(host, &first, a);
@@ -786,7 +786,7 @@ static void test_the_next_buffer_is_filled_meanwhile(void)
 	CHECK_STATUS(HR_OK, store_block(host, address_of(block), 2 * PAGE, stream, &copy));
 	CHECK_EQ(atomic_load(&disk.writes), 2);
 	CHECK_EQ(atomic_load(&disk.calls_before_write), 3); /* a copy, waiting for it, and the next copy */
-	CHECK_STATUS(HR_OK, hr_fill(handle, block, 0, 2 * PAGE, stream));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, block, 0, 2 * PAGE, stream));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, stream));
 	hold(stream);
 	atomic_store(&disk.reads, 0);
@@ -916,7 +916,7 @@ static void watch(void)
 		CHECK_LE(usage.peak_pinned_bytes, POOL_LIMIT);
 		CHECK_LE(usage.reserved_bytes, POOL_LIMIT);
 		CHECK_LE(usage.peak_spilled_bytes, SPILL_LIMIT);
-		CHECK_LE(hr__pool_reserved(pinned), POOL_LIMIT);
+		CHECK_LE(hr__page_pool_reserved(pinned), POOL_LIMIT);
 		CHECK_LE(atomic_load(&disk.length), SPILL_LIMIT);
 		CHECK_EQ(entries(false), 0);
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);

@@ -25,7 +25,7 @@ static void set_up(uint64_t limit, uint64_t link, uint64_t latency)
 	emulated.page_bytes = 64 * KIB;
 	emulated.link_bytes_per_s = link;
 	emulated.kernel_latency_ns = latency;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
 	hr_allocator_options_init(&options);
 	options.limit_bytes = limit;
@@ -47,7 +47,7 @@ static void set_up_lms(uint64_t limit, bool defrag)
 static void tear_down(void)
 {
 	CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
@@ -103,14 +103,14 @@ static void *pin(hr_tensor tensor, hr_access access, hr_stream stream)
 {
 	void *at;
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, access, stream));
-	CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &at));
 	return at;
 }
 
 static void fill(hr_tensor tensor, size_t bytes, unsigned char value, hr_stream stream)
 {
 	void *at = pin(tensor, HR_OVERWRITE, stream);
-	CHECK_STATUS(HR_OK, hr_fill(device, at, value, bytes, stream));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, at, value, bytes, stream));
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, stream));
 }
 
@@ -126,7 +126,7 @@ static size_t wrong_on_device(hr_tensor tensor, size_t bytes, unsigned char valu
 {
 	unsigned char *seen = malloc(bytes);
 	void *at = pin(tensor, HR_READ, HR_STREAM_DEFAULT);
-	CHECK_STATUS(HR_OK, hr_copy(device, seen, at, bytes, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_copy(device, seen, at, bytes, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
 	size_t wrong = count_not(seen, value, bytes);
@@ -159,7 +159,7 @@ static void host_after_fill(size_t bytes)
 {
 	hr_stream stream = new_stream();
 	void *block = alloc_on(stream, bytes);
-	CHECK_STATUS(HR_OK, hr_fill(device, block, 0xaa, bytes, stream));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, block, 0xaa, bytes, stream));
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, stream));
 	void *again = alloc_bytes(bytes);
 	CHECK(again == block);
@@ -189,7 +189,7 @@ static void test_a_default_stream_is_waited_for_like_any_other(void)
 {
 	set_up(32 * MIB, 0, SLOW_FILL);
 	void *block = alloc_bytes(MIB);
-	CHECK_STATUS(HR_OK, hr_fill(device, block, 0xaa, MIB, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, block, 0xaa, MIB, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
 	void *again = alloc_on(HR_STREAM_HOST, MIB);
 	CHECK(again == block);
@@ -205,7 +205,7 @@ static void test_a_block_that_passed_through_an_idle_stream_is_waited_for(void)
 	set_up(32 * MIB, 0, SLOW_FILL);
 	hr_stream one = new_stream(), two = new_stream();
 	void *block = alloc_on(one, MIB);
-	CHECK_STATUS(HR_OK, hr_fill(device, block, 0xaa, MIB, one));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, block, 0xaa, MIB, one));
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, one));
 	CHECK(alloc_on(two, MIB) == block);
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, two));
@@ -233,7 +233,7 @@ static void test_without_work_on_the_device_nothing_is_recorded_or_waited_for(vo
 	CHECK_EQ(waits(), 0);
 	/* Nor after the host has waited for all work. */
 	void *block = alloc_bytes(MIB);
-	CHECK_STATUS(HR_OK, hr_fill(device, block, 1, MIB, stream));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, block, 1, MIB, stream));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, stream));
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, stream));
 	calls = hr_backend_calls();
@@ -248,7 +248,7 @@ static void test_what_the_host_freed_is_free_for_every_stream_at_once(void)
 	set_up(32 * MIB, 0, SLOW_FILL);
 	hr_stream stream = new_stream();
 	void *busy = alloc_on(HR_STREAM_DEFAULT, MIB), *block = alloc_bytes(MIB);
-	CHECK_STATUS(HR_OK, hr_fill(device, busy, 1, MIB, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, busy, 1, MIB, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_HOST));
 	CHECK(alloc_on(stream, MIB) == block);
 	CHECK_EQ(waits(), 0);
@@ -261,13 +261,13 @@ static void test_a_recorded_stream_is_waited_for_after_the_host_freed(void)
 	hr_allocation_info info = { .struct_size = sizeof info };
 	hr_stream stream = new_stream();
 	void *block = alloc_bytes(MIB);
-	CHECK_STATUS(HR_OK, hr_record_stream(allocator, block, HR_STREAM_HOST));
+	CHECK_STATUS(HR_OK, hr_allocation_record_stream(allocator, block, HR_STREAM_HOST));
 	CHECK_STATUS(HR_OK, hr_allocation_get_info(allocator, block, &info));
 	CHECK_EQ(info.streams, 0);
-	CHECK_STATUS(HR_OK, hr_record_stream(allocator, block, stream));
+	CHECK_STATUS(HR_OK, hr_allocation_record_stream(allocator, block, stream));
 	CHECK_STATUS(HR_OK, hr_allocation_get_info(allocator, block, &info));
 	CHECK_EQ(info.streams, UINT64_C(1) << stream);
-	CHECK_STATUS(HR_OK, hr_fill(device, block, 0xaa, MIB, stream));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, block, 0xaa, MIB, stream));
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_HOST));
 	CHECK(alloc_bytes(MIB) == block);
 	memset(block, 0x11, MIB);
@@ -282,7 +282,7 @@ static void *keep_busy(void *stop)
 	hr_stream stream = new_stream();
 	for (unsigned value = 0; !atomic_load((atomic_bool *)stop); value++) {
 		void *block = alloc_on(stream, 256 * KIB);
-		CHECK_STATUS(HR_OK, hr_fill(device, block, (unsigned char)(value | 0x80), 256 * KIB, stream));
+		CHECK_STATUS(HR_OK, hr_stream_fill(device, block, (unsigned char)(value | 0x80), 256 * KIB, stream));
 		CHECK_STATUS(HR_OK, hr_free(allocator, block, stream));
 	}
 	return NULL;
@@ -314,11 +314,11 @@ static void test_copies_and_fills_of_the_host_are_done_when_they_return(void)
 	unsigned char from[4096], to[4096];
 	memset(from, 0x33, sizeof from);
 	void *block = alloc_bytes(sizeof from);
-	CHECK_STATUS(HR_OK, hr_fill(device, block, 0x22, sizeof from, HR_STREAM_HOST));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, block, 0x22, sizeof from, HR_STREAM_HOST));
 	CHECK_EQ(count_not(block, 0x22, sizeof from), 0);
-	CHECK_STATUS(HR_OK, hr_copy(device, block, from, sizeof from, HR_COPY_TO_DEVICE, HR_STREAM_HOST));
+	CHECK_STATUS(HR_OK, hr_stream_copy(device, block, from, sizeof from, HR_COPY_TO_DEVICE, HR_STREAM_HOST));
 	CHECK_EQ(count_not(block, 0x33, sizeof from), 0);
-	CHECK_STATUS(HR_OK, hr_copy(device, to, block, sizeof to, HR_COPY_TO_HOST, HR_STREAM_HOST));
+	CHECK_STATUS(HR_OK, hr_stream_copy(device, to, block, sizeof to, HR_COPY_TO_HOST, HR_STREAM_HOST));
 	CHECK_EQ(count_not(to, 0x33, sizeof to), 0);
 	tear_down();
 }
@@ -328,7 +328,7 @@ static void test_the_host_waits_for_streams_and_streams_never_for_the_host(void)
 	set_up(32 * MIB, 0, SLOW_FILL);
 	hr_stream stream = new_stream();
 	void *block = alloc_on(stream, MIB);
-	CHECK_STATUS(HR_OK, hr_fill(device, block, 0x22, MIB, stream));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, block, 0x22, MIB, stream));
 	CHECK_STATUS(HR_OK, hr_stream_wait_stream(device, HR_STREAM_HOST, stream));
 	CHECK_EQ(count_not(block, 0x22, MIB), 0);
 	uint64_t calls = hr_backend_calls();
@@ -346,14 +346,14 @@ static void test_the_host_device_takes_the_host_as_a_stream(void)
 {
 	hr_allocator cpu;
 	void *block;
-	CHECK_STATUS(HR_OK, hr_allocator_default("CPU:0", &cpu));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("CPU:0", &cpu));
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(cpu, 4096, &block));
 	memset(block, 1, 4096);
 	CHECK_STATUS(HR_OK, hr_free(cpu, block, HR_STREAM_HOST));
 	CHECK_STATUS(HR_OK, hr_device_find("CPU:0", &device));
 	CHECK_STATUS(HR_OK, hr_stream_wait_stream(device, HR_STREAM_HOST, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(cpu, 4096, &block));
-	CHECK_STATUS(HR_OK, hr_fill(device, block, 7, 4096, HR_STREAM_HOST));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, block, 7, 4096, HR_STREAM_HOST));
 	CHECK_EQ(count_not(block, 7, 4096), 0);
 	CHECK_STATUS(HR_OK, hr_free(cpu, block, HR_STREAM_HOST));
 	CHECK_STATUS(HR_OK, hr_shutdown());
@@ -365,7 +365,7 @@ static void test_hr_alloc_bytes_does_not_wait_where_the_host_has_no_access(void)
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &allocator));
 	void *block = alloc_bytes(MIB);
-	CHECK_STATUS(HR_OK, hr_fill(device, block, 1, MIB, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, block, 1, MIB, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
 	uint64_t calls = hr_backend_calls();
 	CHECK(alloc_bytes(MIB) == block);
@@ -410,7 +410,7 @@ static void test_a_new_tensor_of_the_host_gets_memory_that_is_idle(void)
 	set_up(32 * MIB, 0, SLOW_FILL);
 	hr_stream stream = new_stream();
 	void *block = alloc_on(stream, 4 * MIB);
-	CHECK_STATUS(HR_OK, hr_fill(device, block, 0xaa, 4 * MIB, stream));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, block, 0xaa, 4 * MIB, stream));
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, stream));
 	hr_tensor tensor = create(4 * MIB);
 	write_on_host(tensor, 4 * MIB, 0x11, HR_OVERWRITE);
@@ -425,7 +425,7 @@ static void test_a_tensor_whose_memory_was_had_on_another_stream_is_waited_for(v
 	set_up(32 * MIB, 0, SLOW_FILL);
 	hr_stream one = new_stream(), two = new_stream();
 	void *block = alloc_on(one, 4 * MIB);
-	CHECK_STATUS(HR_OK, hr_fill(device, block, 0xaa, 4 * MIB, one));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, block, 0xaa, 4 * MIB, one));
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, one));
 	hr_tensor tensor = create(4 * MIB);
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, two));
@@ -470,15 +470,15 @@ static void test_a_host_write_waits_for_the_copy_that_reads_the_tensor(void)
 	hr_status status;
 	hr__tensor *record = hr__tensor_of(tensor, &status);
 	uint64_t word = hr__load_acquire(&record->word);
-	CHECK(hr__tensor_claim(record, word, HR__HOME, HR__LEAVING));
-	CHECK_STATUS(HR_OK, hr__move_sync(record));
-	hr__tensor_settle(record, HR__HOME, 0);
-	uint64_t copied = hr__load_relaxed(&record->out_epoch);
+	CHECK(hr__tensor_claim(record, word, HR__PLACE_RESIDENT, HR__PLACE_EVICTING));
+	CHECK_STATUS(HR_OK, hr__move_copy_to_host(record));
+	hr__tensor_settle(record, HR__PLACE_RESIDENT, 0);
+	uint64_t copied = hr__load_relaxed(&record->copy_epoch);
 	CHECK_GT(copied, 0);
 	void *at = pin(tensor, HR_WRITE, HR_STREAM_HOST);
 	int64_t made = 0;
 	uint64_t calls = hr_backend_calls();
-	CHECK_STATUS(HR_OK, hr__device_order(record->lms->device, HR_STREAM_HOST, hr__stream_bit(record->lms->out), copied, &made));
+	CHECK_STATUS(HR_OK, hr__device_order(record->lms->device, HR_STREAM_HOST, hr__stream_bit(record->lms->out_stream), copied, &made));
 	CHECK_EQ(made, 0); /* it was waited for before */
 	CHECK_EQ(hr_backend_calls(), calls);
 	memset(at, 0x66, 4 * MIB);
@@ -505,7 +505,7 @@ static void test_a_tensor_pinned_for_the_host_is_not_moved(void)
 	}
 	for (unsigned i = 1; i < COUNT; i += 2) {
 		void *at;
-		CHECK_STATUS(HR_OK, hr_tensor_address(tensors[i], &at));
+		CHECK_STATUS(HR_OK, hr_tensor_get_address(tensors[i], &at));
 		CHECK_EQ(count_not(at, (unsigned char)(i + 1), MIB), 0);
 		CHECK_STATUS(HR_OK, hr_tensor_unpin(tensors[i], HR_STREAM_HOST));
 	}

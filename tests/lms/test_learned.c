@@ -60,9 +60,9 @@ static hr_tensor create(uint64_t bytes)
 
 static void op(const hr_pin *pins, size_t count, uint64_t ns)
 {
-	CHECK_STATUS(HR_OK, hr_pin_all(pins, count, here.stream));
+	CHECK_STATUS(HR_OK, hr_tensor_pin_all(pins, count, here.stream));
 	CHECK_STATUS(HR_OK, hr__device_compute(here.lms->device, here.stream, ns));
-	CHECK_STATUS(HR_OK, hr_unpin_all(pins, count, here.stream));
+	CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins, count, here.stream));
 }
 
 static uint64_t act_bytes(const struct chain *chain, enum kind kind, uint32_t layer)
@@ -123,7 +123,7 @@ static void run_loose_ops(const struct chain *chain)
 	CHECK_STATUS(HR_OK, hr_tensor_pin(large, HR_READ, here.stream));
 	for (uint32_t i = 0; i < hr_test_scaled(5000); i++) {
 		op(&(hr_pin){ here.weights[i * 7 % chain->layers], HR_READ }, 1, 1000);
-		if (here.lms->learned->strays.count > *chain->after) *chain->after = here.lms->learned->strays.count;
+		if (here.lms->learned->unplanned_tensors.count > *chain->after) *chain->after = here.lms->learned->unplanned_tensors.count;
 	}
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(large, here.stream));
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(large));
@@ -138,7 +138,7 @@ static void run(const struct chain *chain, const char *policy, struct outcome *o
 	memset(out, 0, sizeof *out);
 	hr_fault_os_install();
 	hr_simulated_options_init(&simulated);
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&simulated));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &here.device));
 	CHECK_STATUS(HR_OK, hr_stream_create(here.device, &here.stream));
 	hr_allocator_options_init(&options);
@@ -171,7 +171,7 @@ static void run(const struct chain *chain, const char *policy, struct outcome *o
 		CHECK_STATUS(HR_OK, hr_allocator_check(here.allocator));
 	}
 	if (chain->after) run_loose_ops(chain);
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(here.allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(here.allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(hr_fault_os_is_clean());
 	hr_fault_os_uninstall();

@@ -23,7 +23,7 @@ static void set_up(bool defrag)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 64 * MIB;
 	emulated.page_bytes = 64 * KIB;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
 	hr_allocator_options_init(&options);
 	options.limit_bytes = 4 * MIB;
@@ -50,7 +50,7 @@ static void tear_down(void)
 {
 	CHECK_STATUS(HR_OK, hr_lms_check(allocator));
 	CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
@@ -75,7 +75,7 @@ static void *pin_and_evict(void *argument)
 		void *block;
 		hr_tensor tensor = tensors[hr_rand_below(&seed, TENSORS)];
 		CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, hr_rand_below(&seed, 2) ? HR_READ : HR_WRITE, HR_STREAM_DEFAULT));
-		if (hr_rand_below(&seed, 2)) CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &block));
+		if (hr_rand_below(&seed, 2)) CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &block));
 		CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
 		switch (hr_rand_below(&seed, 8)) {
 		case 0: use_a_new_one(&seed); break;

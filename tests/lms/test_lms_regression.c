@@ -34,7 +34,7 @@ static void set_up_with(uint64_t limit, const hr_lms_options *lms, uint64_t link
 	emulated.memory_bytes = 64 * MIB;
 	emulated.page_bytes = 64 * KIB;
 	emulated.link_bytes_per_s = link;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
 	hr_allocator_options_init(&options);
 	options.limit_bytes = limit;
@@ -52,7 +52,7 @@ static void tear_down(void)
 {
 	CHECK_STATUS(HR_OK, hr_lms_check(allocator));
 	CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(hr_fault_os_is_clean());
 	hr_fault_os_uninstall();
@@ -72,8 +72,8 @@ static void fill(hr_tensor tensor, size_t bytes, unsigned char value)
 {
 	void *at;
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
-	CHECK_STATUS(HR_OK, hr_fill(device, at, value, bytes, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &at));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, at, value, bytes, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
 }
 
@@ -89,9 +89,9 @@ static void copy_ahead(hr_tensor tensor)
 {
 	hr_status status;
 	hr__tensor *record = hr__tensor_of(tensor, &status);
-	CHECK(hr__tensor_claim(record, tensor.id, HR__HOME, HR__LEAVING));
-	CHECK_STATUS(HR_OK, hr__move_sync(record));
-	hr__tensor_settle(record, HR__HOME, 0);
+	CHECK(hr__tensor_claim(record, tensor.id, HR__PLACE_RESIDENT, HR__PLACE_EVICTING));
+	CHECK_STATUS(HR_OK, hr__move_copy_to_host(record));
+	hr__tensor_settle(record, HR__PLACE_RESIDENT, 0);
 }
 
 /* ---- verify ---- */
@@ -108,7 +108,7 @@ static void test_verify_believes_a_tensor_whose_overwriting_pin_failed(void)
 	hr_tensor other = create(3 * MIB); /* overwrites a's former memory */
 	fill(other, 3 * MIB, 77);
 	hr_pin pins[] = { { a, HR_OVERWRITE }, { large, HR_OVERWRITE } };
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins, 2, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin_all(pins, 2, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_evict(a));
 	CHECK_STATUS(HR_OK, hr_tensor_pin(a, HR_WRITE, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(a, HR_STREAM_DEFAULT));
@@ -126,16 +126,16 @@ static void test_verify_looks_at_every_tensor_of_an_unpin(void)
 	fill(b, MIB, 2);
 	/* a is written through a read pin, b through a write pin. */
 	hr_pin pins[] = { { a, HR_READ }, { b, HR_WRITE } };
-	CHECK_STATUS(HR_OK, hr_pin_all(pins, 2, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_tensor_address(a, &at));
-	CHECK_STATUS(HR_OK, hr_fill(device, at, 9, 1, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_tensor_address(b, &at));
-	CHECK_STATUS(HR_OK, hr_fill(device, at, 3, MIB, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_CORRUPT, hr_unpin_all(pins, 2, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_pin_all(pins, 2, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(a, &at));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, at, 9, 1, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(b, &at));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, at, 3, MIB, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_CORRUPT, hr_tensor_unpin_all(pins, 2, HR_STREAM_DEFAULT));
 	/* If the failed call had not updated b's checksum, this write would be mistaken for the former one. */
 	CHECK_STATUS(HR_OK, hr_tensor_pin(b, HR_READ, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_tensor_address(b, &at));
-	CHECK_STATUS(HR_OK, hr_fill(device, at, 4, 1, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(b, &at));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, at, 4, 1, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_CORRUPT, hr_tensor_unpin(b, HR_STREAM_DEFAULT));
 	tear_down();
 }
@@ -155,9 +155,9 @@ static void expect(hr_tensor tensor, size_t bytes, unsigned char value)
 	void *at;
 	unsigned char ends[2];
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
-	CHECK_STATUS(HR_OK, hr_copy(device, &ends[0], at, 1, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_copy(device, &ends[1], (char *)at + bytes - 1, 1, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &at));
+	CHECK_STATUS(HR_OK, hr_stream_copy(device, &ends[0], at, 1, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_copy(device, &ends[1], (char *)at + bytes - 1, 1, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
 	CHECK_EQ(ends[0], value);
 	CHECK_EQ(ends[1], value);
@@ -186,7 +186,7 @@ static void test_a_new_tensor_whose_pin_failed_is_still_new(void)
 		hr_pin pins[] = { { old, HR_READ }, { a, HR_OVERWRITE }, { a, HR_READ }, { large, HR_WRITE } };
 		fill(old, MIB, 5);
 		for (int i = 0; i < 3; i++) {
-			CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins, 4, HR_STREAM_DEFAULT));
+			CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin_all(pins, 4, HR_STREAM_DEFAULT));
 			CHECK_CONTAINS(hr_last_message(), "least limit that would do");
 			CHECK_EQ(state_of(a), HR_TENSOR_NEW);
 			CHECK_EQ(state_of(large), HR_TENSOR_NEW);
@@ -200,10 +200,10 @@ static void test_a_new_tensor_whose_pin_failed_is_still_new(void)
 		CHECK_STATUS(HR_OK, hr_lms_reclaim_inactive(allocator, HR_NAME_NONE, NULL));
 		CHECK_EQ(stats_of().bytes_copied_out, copied);
 		CHECK_EQ(stats_of().bytes_out_now, (int64_t)MIB);
-		CHECK_STATUS(HR_OK, hr_pin_all(pins, 3, HR_STREAM_DEFAULT)); /* written and read by the same call */
-		CHECK_STATUS(HR_OK, hr_unpin_all(pins, 3, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_tensor_pin_all(pins, 3, HR_STREAM_DEFAULT)); /* written and read by the same call */
+		CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins, 3, HR_STREAM_DEFAULT));
 		fill(a, MIB, 6);
-		CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins + 2, 2, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin_all(pins + 2, 2, HR_STREAM_DEFAULT));
 		CHECK_NE(state_of(a), HR_TENSOR_NEW); /* now it is written */
 		CHECK_STATUS(HR_OK, hr_tensor_evict(a));
 		expect(a, MIB, 6);
@@ -221,13 +221,13 @@ static void test_a_new_tensor_whose_pages_stay_has_no_contents(void)
 		hr_tensor a = create_fixed(MIB), other = create(2 * MIB);
 		hr_pin pins[] = { { a, HR_OVERWRITE }, { other, HR_OVERWRITE } };
 		hr_backend_fail_nth(nth, true, HR_DEVICE_ERROR);
-		hr_status status = hr_pin_all(pins, 2, HR_STREAM_DEFAULT);
+		hr_status status = hr_tensor_pin_all(pins, 2, HR_STREAM_DEFAULT);
 		bool met = hr_backend_calls() >= nth;
 		hr_backend_fail_nth(0, false, HR_OK);
 		CHECK(met ? status == HR_DEVICE_ERROR : status == HR_OK);
 		if (!met) {
 			CHECK_GT(nth, 2);
-			CHECK_STATUS(HR_OK, hr_unpin_all(pins, 2, HR_STREAM_DEFAULT));
+			CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins, 2, HR_STREAM_DEFAULT));
 			tear_down();
 			return;
 		}
@@ -298,15 +298,15 @@ static pthread_t begin(void *(*way)(void *), hr_tensor *tensor)
 	fill(*tensor, 4 * MIB, 1);
 	if (way == destroy) { /* the device is still reading it */
 		CHECK_STATUS(HR_OK, hr_tensor_pin(*tensor, HR_READ, HR_STREAM_DEFAULT));
-		CHECK_STATUS(HR_OK, hr_tensor_address(*tensor, &at));
-		CHECK_STATUS(HR_OK, hr_copy(device, copy, at, sizeof copy, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_tensor_get_address(*tensor, &at));
+		CHECK_STATUS(HR_OK, hr_stream_copy(device, copy, at, sizeof copy, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
 		CHECK_STATUS(HR_OK, hr_tensor_unpin(*tensor, HR_STREAM_DEFAULT));
 	}
 	CHECK_EQ(pthread_create(&thread, NULL, way, tensor), 0);
 	for (;;) {
 		hr_tensor_info info = { .struct_size = sizeof info };
 		hr_status status = hr_tensor_get_info(*tensor, &info);
-		if (status == HR_CLOSED || info.state == HR_TENSOR_LEAVING) return thread;
+		if (status == HR_INVALID_HANDLE || info.state == HR_TENSOR_LEAVING) return thread;
 		CHECK_STATUS(HR_OK, status);
 		CHECK_NE(info.state, HR_TENSOR_OUT); /* the eviction was too fast */
 	}
@@ -390,19 +390,19 @@ static void test_unpinning_more_often_than_pinned_is_refused_in_lists_of_any_len
 		size_t count = 0, length = lengths[each];
 		for (size_t i = 0; i < length; i++)
 			for (size_t k = 0; k < 1 + i % 2; k++) pins[count++] = (hr_pin){ tensors[i], HR_OVERWRITE };
-		CHECK_STATUS(HR_OK, hr_pin_all(pins, count, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_tensor_pin_all(pins, count, HR_STREAM_DEFAULT));
 		for (int attempt = 0; attempt < 4; attempt++) {
 			size_t extra = hr_rand_below(&seed, length);
 			pins[count] = (hr_pin){ tensors[extra], HR_READ };
 			shuffle(pins, count + 1, &seed);
-			CHECK_STATUS(HR_INVALID_ARGUMENT, hr_unpin_all(pins, count + 1, HR_STREAM_DEFAULT));
+			CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_unpin_all(pins, count + 1, HR_STREAM_DEFAULT));
 			CHECK_CONTAINS(hr_last_message(), "is not pinned");
 			CHECK_EQ(stats_of().num_pins, (int64_t)count);
 			size_t at = 0; /* removes one of the entries again */
 			while (pins[at].tensor.id != tensors[extra].id) at++;
 			pins[at] = pins[count];
 		}
-		CHECK_STATUS(HR_OK, hr_unpin_all(pins, count, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins, count, HR_STREAM_DEFAULT));
 		CHECK_EQ(stats_of().num_pins, 0);
 	}
 	tear_down();
@@ -418,7 +418,7 @@ static void test_closing_that_is_refused_changes_nothing(void)
 	hr_tensor tensor = create(MIB);
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, MIB, &block));
-	CHECK_STATUS(HR_IN_USE, hr_allocator_close(allocator));
+	CHECK_STATUS(HR_IN_USE, hr_allocator_destroy(allocator));
 	CHECK_EQ(stats_of().num_tensors, 0); /* still configured */
 	tensor = create(6 * MIB);
 	hr_tensor other = create(6 * MIB);
@@ -451,15 +451,15 @@ static void hear(void *user, hr_tensor tensor, uint64_t now)
 static void test_a_policy_hears_of_tensors_that_became_unused_alone(void)
 {
 	hr_lms_policy policy = { .struct_size = sizeof policy, .score = same, .unused = hear };
-	CHECK_STATUS(HR_OK, hr_register_lms_policy("listener", &policy, NULL));
+	CHECK_STATUS(HR_OK, hr_lms_policy_register("listener", &policy, NULL));
 	hr_lms_options options = lms_options("listener");
 	set_up(8 * MIB, &options);
 	hr_tensor a = create(MIB), b = create(MIB);
 	hr_pin pins[] = { { a, HR_OVERWRITE }, { b, HR_OVERWRITE }, { a, HR_READ } };
 	CHECK_STATUS(HR_OK, hr_tensor_pin(b, HR_OVERWRITE, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_pin_all(pins, 3, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_pin_all(pins, 3, HR_STREAM_DEFAULT));
 	heard.count = 0;
-	CHECK_STATUS(HR_OK, hr_unpin_all(pins, 3, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins, 3, HR_STREAM_DEFAULT));
 	CHECK_EQ(heard.count, 1); /* of a, once; b is still pinned */
 	CHECK_EQ(heard.ids[0], a.id);
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(b, HR_STREAM_DEFAULT));
@@ -481,15 +481,15 @@ static void test_a_tensor_that_is_destroyed_says_so(void)
 		hr_tensor tensor = create(MIB);
 		void *at;
 		CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, stream));
-		CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
-		CHECK_STATUS(HR_OK, hr_fill(device, at, 1, MIB, stream));
+		CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &at));
+		CHECK_STATUS(HR_OK, hr_stream_fill(device, at, 1, MIB, stream));
 		CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, stream));
 		copy_ahead(tensor);
 		hr_backend_fail_nth(nth, true, HR_DEVICE_ERROR);
 		hr_status status = hr_tensor_destroy(tensor);
 		hr_backend_fail_nth(0, false, HR_OK);
 		CHECK_STATUS(HR_OK, status);
-		CHECK_STATUS(HR_CLOSED, hr_tensor_destroy(tensor));
+		CHECK_STATUS(HR_INVALID_HANDLE, hr_tensor_destroy(tensor));
 	}
 	tear_down();
 }
@@ -508,10 +508,10 @@ static void test_memory_is_not_taken_from_under_a_copy(void)
 	copy_ahead(first);                                                          /* keeps the link busy */
 	copy_ahead(tensor);
 	hr_pin pins[] = { { tensor, HR_WRITE }, { large, HR_WRITE } };
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins, 2, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin_all(pins, 2, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
 	CHECK_STATUS(HR_OK, hr_allocator_trim(allocator, NULL));
-	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out)); /* reports an error if the memory was unmapped */
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out_stream)); /* reports an error if the memory was unmapped */
 	tear_down();
 }
 
@@ -541,7 +541,7 @@ static void test_memory_is_not_taken_from_under_a_copy_that_failed(void)
 		failed += status == HR_OUT_OF_MEMORY;
 		CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
 		CHECK_STATUS(HR_OK, hr_allocator_trim(allocator, NULL));
-		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out)); /* reports an error if the memory was unmapped */
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out_stream)); /* reports an error if the memory was unmapped */
 		tear_down();
 	}
 	CHECK_GT(failed, 2);
@@ -613,9 +613,9 @@ static void test_reclaiming_looks_at_what_may_be_resident(void)
 	/* Restored tensors are in the list again, and destroyed ones leave no gap. */
 	for (unsigned i = 0; i + 1 < COUNT; i += 5) {
 		hr_pin pin = { tensors[i], HR_READ };
-		CHECK_STATUS(HR_OK, hr_pin_all(&pin, 1, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_tensor_pin_all(&pin, 1, HR_STREAM_DEFAULT));
 		CHECK(hr__tensor_of(tensors[i], &status)->member < lms->resident_count);
-		CHECK_STATUS(HR_OK, hr_unpin_all(&pin, 1, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin_all(&pin, 1, HR_STREAM_DEFAULT));
 		CHECK_STATUS(HR_OK, hr_tensor_destroy(tensors[i + 1]));
 		CHECK_STATUS(HR_OK, hr_tensor_destroy(tensors[i]));
 		CHECK_STATUS(HR_OK, hr_lms_check(allocator));

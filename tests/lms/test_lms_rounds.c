@@ -41,11 +41,11 @@ static void set_up(bool sim, const char *policy)
 	here.real = !sim;
 	here.unit = sim ? 8 * MIB : 64 * KIB;
 	hr_simulated_options_init(&simulated);
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&simulated));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 64 * MIB;
 	emulated.page_bytes = 64 * KIB;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find(sim ? "SIM:0" : "GPU:0", &here.device));
 	CHECK_STATUS(HR_OK, hr_stream_create(here.device, &here.stream));
 	hr_allocator_options_init(&options);
@@ -73,18 +73,18 @@ static hr_tensor create(uint64_t bytes)
 static void put(hr_tensor tensor, uint64_t bytes, unsigned value)
 {
 	void *at;
-	CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
-	if (here.real) CHECK_STATUS(HR_OK, hr_fill(here.device, at, (unsigned char)value, bytes, here.stream));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &at));
+	if (here.real) CHECK_STATUS(HR_OK, hr_stream_fill(here.device, at, (unsigned char)value, bytes, here.stream));
 }
 
 static void get(hr_tensor tensor, uint64_t bytes, unsigned value)
 {
 	void *at;
 	unsigned char found[2] = { 0 };
-	CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &at));
 	if (!here.real) return;
-	CHECK_STATUS(HR_OK, hr_copy(here.device, &found[0], at, 1, HR_COPY_TO_HOST, here.stream));
-	CHECK_STATUS(HR_OK, hr_copy(here.device, &found[1], (char *)at + bytes - 1, 1, HR_COPY_TO_HOST, here.stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(here.device, &found[0], at, 1, HR_COPY_TO_HOST, here.stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(here.device, &found[1], (char *)at + bytes - 1, 1, HR_COPY_TO_HOST, here.stream));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(here.device, here.stream));
 	CHECK_EQ(found[0], (unsigned char)value);
 	CHECK_EQ(found[1], (unsigned char)value);
@@ -110,20 +110,20 @@ static void step(uint64_t number)
 		hr_pin pins[] = { { here.acts[i], HR_OVERWRITE },
 			              { here.weights[i], HR_READ },
 			              { i ? here.acts[i - 1] : here.weights[i], HR_READ } };
-		CHECK_STATUS(HR_OK, hr_pin_all(pins, 3, here.stream));
+		CHECK_STATUS(HR_OK, hr_tensor_pin_all(pins, 3, here.stream));
 		if (i) get(here.acts[i - 1], act_bytes(i - 1), (unsigned)(number + i - 1));
 		put(here.acts[i], act_bytes(i), (unsigned)(number + i));
 		compute(500000);
-		CHECK_STATUS(HR_OK, hr_unpin_all(pins, 3, here.stream));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins, 3, here.stream));
 	}
 	for (uint32_t i = LAYERS; i-- > 0;) {
 		hr_pin pins[] = { { here.acts[i], HR_READ }, { here.weights[i], HR_WRITE } };
-		CHECK_STATUS(HR_OK, hr_pin_all(pins, 2, here.stream));
+		CHECK_STATUS(HR_OK, hr_tensor_pin_all(pins, 2, here.stream));
 		get(here.acts[i], act_bytes(i), (unsigned)(number + i));
 		if (number) get(here.weights[i], here.unit, (unsigned)(number + 100 + i - 1));
 		put(here.weights[i], here.unit, (unsigned)(number + 100 + i));
 		compute(1000000);
-		CHECK_STATUS(HR_OK, hr_unpin_all(pins, 2, here.stream));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins, 2, here.stream));
 		CHECK_STATUS(HR_OK, hr_tensor_destroy(here.acts[i]));
 	}
 	CHECK_STATUS(HR_OK, hr_free(here.allocator, block, here.stream));
@@ -233,7 +233,7 @@ static void run(uint64_t steps, const char *policy, bool sim)
 	CHECK_GT(now.lms.num_evictions, (int64_t)steps); /* there was pressure */
 	if (!strcmp(policy, "learned")) CHECK_GT(now.lms.num_steps_planned, (int64_t)steps);
 	for (uint32_t i = 0; i < LAYERS; i++) CHECK_STATUS(HR_OK, hr_tensor_destroy(here.weights[i]));
-	CHECK_STATUS(HR_OK, hr_allocator_close(here.allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(here.allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(hr_fault_os_is_clean());
 	hr_fault_os_uninstall();

@@ -1,7 +1,7 @@
 /* test_lms_threads.c - eight threads use, create, destroy, evict and prefetch tensors, with memory for a third of them, and check
  * every byte.
  *
- * Contents identify the tensor and its version: they are written by hr_fill or hr_copy on the thread's own stream and checked by
+ * Contents identify the tensor and its version: they are written by hr_stream_fill or hr_stream_copy on the thread's own stream and checked by
  * the next reader. A lock for each tensor, in the test, keeps writers apart; eviction, prefetch and queries need none, and happen
  * to tensors that are being destroyed at that moment. Another thread checks snapshots all the time; between rounds all threads are
  * idle, and everything must be consistent.
@@ -80,7 +80,7 @@ static void expect(const worker *w, const slot *s, void *at)
 {
 	if (s->contents != FILLED && s->contents != COPIED) return;
 	if (s->writer != w->stream) CHECK_STATUS(HR_OK, hr_stream_wait_stream(here.device, w->stream, s->writer));
-	CHECK_STATUS(HR_OK, hr_copy(here.device, w->buffer, at, s->bytes, HR_COPY_TO_HOST, w->stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(here.device, w->buffer, at, s->bytes, HR_COPY_TO_HOST, w->stream));
 	synchronize(w);
 	bool right = true;
 	for (size_t i = 0; i < s->bytes && right; i += 8) {
@@ -109,7 +109,7 @@ static void write_new(worker *w, slot *s, void *at)
 	s->writer = w->stream;
 	if (hr_rand_below(&w->seed, 2)) {
 		s->contents = FILLED;
-		CHECK_STATUS(HR_OK, hr_fill(here.device, at, byte_of(s), s->bytes, w->stream));
+		CHECK_STATUS(HR_OK, hr_stream_fill(here.device, at, byte_of(s), s->bytes, w->stream));
 		return;
 	}
 	s->contents = COPIED;
@@ -118,7 +118,7 @@ static void write_new(worker *w, slot *s, void *at)
 		uint64_t word = word_of(s, i);
 		memcpy(w->buffer + i, &word, s->bytes - i < 8 ? s->bytes - i : 8);
 	}
-	CHECK_STATUS(HR_OK, hr_copy(here.device, at, w->buffer, s->bytes, HR_COPY_TO_DEVICE, w->stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(here.device, at, w->buffer, s->bytes, HR_COPY_TO_DEVICE, w->stream));
 	if (hr_rand_below(&w->seed, 2)) synchronize(w);
 }
 
@@ -150,7 +150,7 @@ static void destroy(slot *s)
 {
 	hr_tensor tensor = { atomic_exchange(&s->handle, 0) };
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
-	CHECK_STATUS(HR_CLOSED, hr_tensor_destroy(tensor));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_tensor_destroy(tensor));
 	s->contents = NONE;
 }
 
@@ -187,7 +187,7 @@ static uint32_t choose(worker *w, slot **slots, hr_pin *pins, uint32_t most)
 static void work_on(worker *w, slot *s, const hr_pin *pin)
 {
 	void *at = NULL;
-	CHECK_STATUS(HR_OK, hr_tensor_address(pin->tensor, &at));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(pin->tensor, &at));
 	CHECK(at != NULL);
 	if (pin->access != HR_OVERWRITE) expect(w, s, at);
 	if (pin->access != HR_READ) write_new(w, s, at);
@@ -196,7 +196,7 @@ static void work_on(worker *w, slot *s, const hr_pin *pin)
 /* A thread that holds pins must not wait for others, and may be refused because of its own pins. */
 static bool pin(const worker *w, slot *const *slots, const hr_pin *pins, uint32_t count)
 {
-	hr_status status = hr_pin_all(pins, count, w->stream);
+	hr_status status = hr_tensor_pin_all(pins, count, w->stream);
 	if (status == HR_OK) return true;
 	CHECK_STATUS(HR_OUT_OF_MEMORY, status);
 	atomic_fetch_add_explicit(&here.refused, 1, memory_order_relaxed);
@@ -222,9 +222,9 @@ static void use(worker *w)
 		/* The tensors of the first half are locked, so the second half has others. */
 		if (more && pin(w, slots + count, pins + count, more)) {
 			for (uint32_t i = 0; i < more; i++) work_on(w, slots[count + i], &pins[count + i]);
-			CHECK_STATUS(HR_OK, hr_unpin_all(pins + count, more, w->stream));
+			CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins + count, more, w->stream));
 		}
-		CHECK_STATUS(HR_OK, hr_unpin_all(pins, count, w->stream));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins, count, w->stream));
 	}
 	for (uint32_t i = 0; i < count + more; i++) pthread_rwlock_unlock(&slots[i]->lock);
 }
@@ -242,13 +242,13 @@ static void use_plain(worker *w)
 			return;
 		}
 		unsigned char value = (unsigned char)hr_rand(&w->seed);
-		CHECK_STATUS(HR_OK, hr_fill(here.device, at, value, request.bytes, w->stream));
+		CHECK_STATUS(HR_OK, hr_stream_fill(here.device, at, value, request.bytes, w->stream));
 		w->plain[w->plain_count].at = at;
 		w->plain[w->plain_count].bytes = request.bytes;
 		w->plain[w->plain_count++].value = value;
 	} else if (w->plain_count) {
 		uint32_t i = (uint32_t)hr_rand_below(&w->seed, w->plain_count);
-		CHECK_STATUS(HR_OK, hr_copy(here.device, w->buffer, w->plain[i].at, w->plain[i].bytes, HR_COPY_TO_HOST, w->stream));
+		CHECK_STATUS(HR_OK, hr_stream_copy(here.device, w->buffer, w->plain[i].at, w->plain[i].bytes, HR_COPY_TO_HOST, w->stream));
 		synchronize(w);
 		for (size_t k = 0; k < w->plain[i].bytes; k++)
 			if (w->buffer[k] != w->plain[i].value) CHECK_EQ(w->buffer[k], w->plain[i].value);
@@ -268,20 +268,20 @@ static void disturb(worker *w)
 	case 0:
 	case 1:
 		status = hr_tensor_evict(tensor);
-		if (status != HR_OK && status != HR_CLOSED) CHECK_STATUS(HR_IN_USE, status);
+		if (status != HR_OK && status != HR_INVALID_HANDLE) CHECK_STATUS(HR_IN_USE, status);
 		break;
 	case 2:
 		status = hr_tensor_prefetch(tensor);
-		if (status != HR_OK && status != HR_CLOSED) CHECK_STATUS(HR_OUT_OF_MEMORY, status);
+		if (status != HR_OK && status != HR_INVALID_HANDLE) CHECK_STATUS(HR_OUT_OF_MEMORY, status);
 		break;
 	case 3:
 		status = hr_tensor_get_info(tensor, &info);
-		if (status != HR_OK) CHECK_STATUS(HR_CLOSED, status);
+		if (status != HR_OK) CHECK_STATUS(HR_INVALID_HANDLE, status);
 		else CHECK(info.bytes > 0 && info.bytes <= LARGEST && info.state >= HR_TENSOR_NEW && info.state <= HR_TENSOR_RETURNING);
 		break;
 	default:
 		status = hr_tensor_set_priority(tensor, (int32_t)hr_rand_below(&w->seed, 3) - 1);
-		if (status != HR_OK) CHECK_STATUS(HR_CLOSED, status);
+		if (status != HR_OK) CHECK_STATUS(HR_INVALID_HANDLE, status);
 	}
 }
 
@@ -395,9 +395,9 @@ static void check_contents(void)
 		s->writer = HR_STREAM_DEFAULT; /* the streams are destroyed, their work is done */
 		hr_pin pin = { { atomic_load(&s->handle) }, HR_READ };
 		if (!pin.tensor.id || s->contents < FILLED) continue;
-		CHECK_STATUS(HR_OK, hr_pin_all(&pin, 1, w.stream));
+		CHECK_STATUS(HR_OK, hr_tensor_pin_all(&pin, 1, w.stream));
 		work_on(&w, s, &pin);
-		CHECK_STATUS(HR_OK, hr_unpin_all(&pin, 1, w.stream));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin_all(&pin, 1, w.stream));
 	}
 	free(w.buffer);
 }
@@ -437,7 +437,7 @@ static void set_up(uint64_t limit, const hr_lms_options *lms)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 64 * MIB;
 	emulated.page_bytes = 64 * KIB;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &here.device));
 	hr_allocator_options_init(&options);
 	options.limit_bytes = here.limit = limit;
@@ -491,7 +491,7 @@ static void run(uint64_t operations, unsigned rounds)
 	if (here.defrag && operations >= 5000) CHECK_GT(lms.num_defragmentations, 0);
 	if (operations > 1000) CHECK_GT(lms.num_evictions, 0);
 	check_nothing_is_left();
-	CHECK_STATUS(HR_OK, hr_allocator_close(here.allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(here.allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(hr_fault_os_is_clean());
 	hr_fault_os_uninstall();
@@ -547,7 +547,7 @@ static void meddle(void *user, hr_tensor tensor, uint64_t now)
 	hr_status status = HR_OK;
 	if (number % 7 == 0) status = hr_tensor_evict(tensor);
 	if (number % 11 == 0) status = hr_tensor_prefetch(tensor);
-	CHECK(status == HR_OK || status == HR_IN_USE || status == HR_OUT_OF_MEMORY || status == HR_CLOSED);
+	CHECK(status == HR_OK || status == HR_IN_USE || status == HR_OUT_OF_MEMORY || status == HR_INVALID_HANDLE);
 }
 
 static void begin(void *user, uint64_t number)
@@ -560,7 +560,7 @@ static void begin(void *user, uint64_t number)
 static void register_whim(void)
 {
 	hr_lms_policy policy = { .struct_size = sizeof policy, .score = by_whim, .unused = meddle, .step = begin };
-	CHECK_STATUS(HR_OK, hr_register_lms_policy("whim", &policy, NULL));
+	CHECK_STATUS(HR_OK, hr_lms_policy_register("whim", &policy, NULL));
 }
 
 static void test_contents_hold_under_a_policy_of_ones_own(void)

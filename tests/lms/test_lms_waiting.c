@@ -31,7 +31,7 @@ static void set_up(uint64_t limit, uint64_t lms_limit, uint64_t wait_ns, unsigne
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 64 * MIB;
 	emulated.page_bytes = 64 * KIB;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &here.device));
 	hr_allocator_options_init(&options);
 	options.limit_bytes = limit;
@@ -68,7 +68,7 @@ static void tear_down(void)
 	CHECK_EQ(stats_of().num_pins, 0);
 	CHECK_STATUS(HR_OK, hr_lms_check(here.allocator));
 	CHECK_STATUS(HR_OK, hr_allocator_check(here.allocator));
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(here.allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(here.allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(hr_fault_os_is_clean());
 	hr_fault_os_uninstall();
@@ -92,20 +92,20 @@ static void take_turns(void *argument, unsigned index)
 		size_t count = 0;
 		for (unsigned k = 0; k < EACH; k++) pins[count++] = (hr_pin){ here.tensors[index][k], HR_WRITE };
 		if (reads_shared) pins[count++] = (hr_pin){ here.shared, HR_READ };
-		CHECK_STATUS(HR_OK, hr_pin_all(pins, count, stream));
+		CHECK_STATUS(HR_OK, hr_tensor_pin_all(pins, count, stream));
 		for (unsigned k = 0; k < EACH; k++) {
 			unsigned char value = (unsigned char)(index * 16 + k + i), before = (unsigned char)(value - 1), found;
 			void *at;
-			CHECK_STATUS(HR_OK, hr_tensor_address(pins[k].tensor, &at));
+			CHECK_STATUS(HR_OK, hr_tensor_get_address(pins[k].tensor, &at));
 			if (i) {
-				CHECK_STATUS(HR_OK, hr_copy(here.device, &found, (char *)at + 256 * KIB - 1, 1, HR_COPY_TO_HOST, stream));
+				CHECK_STATUS(HR_OK, hr_stream_copy(here.device, &found, (char *)at + 256 * KIB - 1, 1, HR_COPY_TO_HOST, stream));
 				CHECK_STATUS(HR_OK, hr_stream_synchronize(here.device, stream));
 				CHECK_EQ(found, before);
 			}
-			CHECK_STATUS(HR_OK, hr_fill(here.device, at, value, 256 * KIB, stream));
+			CHECK_STATUS(HR_OK, hr_stream_fill(here.device, at, value, 256 * KIB, stream));
 		}
 		if (hr_rand_below(&seed, 4) == 0) rest(hr_rand_below(&seed, 200000));
-		CHECK_STATUS(HR_OK, hr_unpin_all(pins, count, stream));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins, count, stream));
 		atomic_fetch_add(&here.met, 1);
 	}
 }
@@ -230,21 +230,21 @@ static void hold_and_want(void *argument, unsigned index)
 	uint64_t hold_ns = *(const uint64_t *)argument;
 	hr_pin pins[EACH];
 	for (unsigned k = 0; k < EACH; k++) pins[k] = (hr_pin){ here.tensors[index][k], HR_OVERWRITE };
-	if (index == 0) CHECK_STATUS(HR_OK, hr_pin_all(pins, EACH, here.streams[0]));
+	if (index == 0) CHECK_STATUS(HR_OK, hr_tensor_pin_all(pins, EACH, here.streams[0]));
 	pthread_barrier_wait(&here.barrier);
 	if (index == 0) {
 		if (!hold_ns) pthread_barrier_wait(&here.barrier);
 		/* Until the other thread waits, however long that takes on a busy machine. */
 		for (int i = 0; hold_ns && i < 1000 && !stats_of().num_pin_waits; i++) rest(hold_ns);
-		CHECK_STATUS(HR_OK, hr_unpin_all(pins, EACH, here.streams[0]));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins, EACH, here.streams[0]));
 		return;
 	}
 	double start = hr_test_now();
-	hr_status status = hr_pin_all(pins, EACH, here.streams[1]);
+	hr_status status = hr_tensor_pin_all(pins, EACH, here.streams[1]);
 	double took = hr_test_now() - start;
 	if (hold_ns) {
 		CHECK_STATUS(HR_OK, status);
-		CHECK_STATUS(HR_OK, hr_unpin_all(pins, EACH, here.streams[1]));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins, EACH, here.streams[1]));
 	} else {
 		CHECK_STATUS(HR_OUT_OF_MEMORY, status);
 		CHECK_CONTAINS(hr_last_message(), "cannot run");
@@ -293,17 +293,17 @@ static void test_a_thread_that_holds_pins_fails_at_once(void)
 	hr_pin pins[2][EACH];
 	for (unsigned i = 0; i < 2; i++)
 		for (unsigned k = 0; k < EACH; k++) pins[i][k] = (hr_pin){ here.tensors[i][k], HR_OVERWRITE };
-	CHECK_STATUS(HR_OK, hr_pin_all(pins[0], EACH, here.streams[0]));
+	CHECK_STATUS(HR_OK, hr_tensor_pin_all(pins[0], EACH, here.streams[0]));
 	double start = hr_test_now();
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins[1], EACH, here.streams[0]));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin_all(pins[1], EACH, here.streams[0]));
 	CHECK_LE(hr_test_now() - start, 20);
 	CHECK_CONTAINS(hr_last_message(), "op \"greedy\" cannot run");
 	CHECK_CONTAINS(hr_last_message(), "writes 256.0 KiB");
 	CHECK_EQ(stats_of().num_pin_waits, 0);
 	CHECK_EQ(stats_of().num_pins, EACH);
-	CHECK_STATUS(HR_OK, hr_unpin_all(pins[0], EACH, here.streams[0]));
-	CHECK_STATUS(HR_OK, hr_pin_all(pins[1], EACH, here.streams[0]));
-	CHECK_STATUS(HR_OK, hr_unpin_all(pins[1], EACH, here.streams[0]));
+	CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins[0], EACH, here.streams[0]));
+	CHECK_STATUS(HR_OK, hr_tensor_pin_all(pins[1], EACH, here.streams[0]));
+	CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins[1], EACH, here.streams[0]));
 	tear_down();
 }
 
@@ -314,15 +314,15 @@ static void pin_and_forget(void *argument, unsigned index)
 	(void)argument;
 	hr_pin pins[EACH];
 	for (unsigned k = 0; k < EACH; k++) pins[k] = (hr_pin){ here.tensors[index][k], HR_OVERWRITE };
-	CHECK_STATUS(HR_OK, hr_pin_all(pins, EACH, here.streams[index]));
+	CHECK_STATUS(HR_OK, hr_tensor_pin_all(pins, EACH, here.streams[index]));
 	CHECK_STATUS(HR_OK, hr_tensor_pin(pins[0].tensor, HR_READ, here.streams[index]));
-	CHECK_EQ(hr__pins_held(), EACH + 1);
+	CHECK_EQ(hr__pin_count_of_thread(), EACH + 1);
 	pthread_barrier_wait(&here.barrier);
-	if (index == 0) CHECK_STATUS(HR_OK, hr_allocator_close_all(here.allocator));
+	if (index == 0) CHECK_STATUS(HR_OK, hr_allocator_destroy_all(here.allocator));
 	pthread_barrier_wait(&here.barrier);
-	CHECK_EQ(hr__pins_held(), 0);
-	CHECK_STATUS(HR_CLOSED, hr_unpin_all(pins, EACH, here.streams[index]));
-	CHECK_EQ(hr__pins_held(), 0);
+	CHECK_EQ(hr__pin_count_of_thread(), 0);
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_tensor_unpin_all(pins, EACH, here.streams[index]));
+	CHECK_EQ(hr__pin_count_of_thread(), 0);
 }
 
 /* The allocator was closed with all its pins. If its thread still counted as a holder of pins, it would not be allowed to wait. */
@@ -337,10 +337,10 @@ static void test_pins_end_with_their_allocator(void)
 	for (int end = 0; end < 2; end++) {
 		set_up(MIB, 0, 20 * S, 2, "lru");
 		CHECK_STATUS(HR_OK, hr_tensor_pin(here.tensors[0][0], HR_OVERWRITE, here.streams[0]));
-		CHECK_EQ(hr__pins_held(), 1);
-		if (end) CHECK_STATUS(HR_OK, hr_allocator_close_all(here.allocator));
+		CHECK_EQ(hr__pin_count_of_thread(), 1);
+		if (end) CHECK_STATUS(HR_OK, hr_allocator_destroy_all(here.allocator));
 		CHECK_STATUS(HR_OK, hr_shutdown());
-		CHECK_EQ(hr__pins_held(), 0);
+		CHECK_EQ(hr__pin_count_of_thread(), 0);
 		CHECK(hr_fault_os_is_clean());
 		hr_fault_os_uninstall();
 	}
@@ -357,7 +357,7 @@ static void lose_and_want(void *argument, unsigned index)
 		options.bytes = KIB;
 		CHECK_STATUS(HR_OK, hr_tensor_create(lost, &options, &tensor));
 		CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
-		CHECK_STATUS(HR_OK, hr_allocator_close_all(lost));
+		CHECK_STATUS(HR_OK, hr_allocator_destroy_all(lost));
 	}
 	uint64_t hold_ns = S / 100;
 	hold_and_want(&hold_ns, index);
@@ -398,16 +398,16 @@ static void test_pins_on_many_allocators_are_counted(void)
 	for (int round = 0; round < 3; round++) {
 		for (unsigned i = 0; i < MANY; i++) {
 			CHECK_STATUS(HR_OK, hr_tensor_pin(tensors[i], HR_OVERWRITE, HR_STREAM_DEFAULT));
-			CHECK_EQ(hr__pins_held(), i + 1);
+			CHECK_EQ(hr__pin_count_of_thread(), i + 1);
 		}
 		for (unsigned i = 0; i < MANY; i++) {
 			unsigned which = round == 0 ? i : round == 1 ? MANY - 1 - i : (i * 7) % MANY;
-			CHECK_EQ(hr__pins_held(), MANY - i);
+			CHECK_EQ(hr__pin_count_of_thread(), MANY - i);
 			CHECK_STATUS(HR_OK, hr_tensor_unpin(tensors[which], HR_STREAM_DEFAULT));
 		}
-		CHECK_EQ(hr__pins_held(), 0);
+		CHECK_EQ(hr__pin_count_of_thread(), 0);
 	}
-	for (unsigned i = 0; i < MANY; i++) CHECK_STATUS(HR_OK, hr_allocator_close_all(allocators[i]));
+	for (unsigned i = 0; i < MANY; i++) CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocators[i]));
 	tear_down();
 }
 
@@ -420,7 +420,7 @@ static void test_an_op_that_never_fits_fails_at_once(void)
 	hr_pin pins[2 * EACH];
 	for (unsigned k = 0; k < 2 * EACH; k++) pins[k] = (hr_pin){ here.tensors[k / EACH][k % EACH], HR_OVERWRITE };
 	double start = hr_test_now();
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins, 2 * EACH, here.streams[0]));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin_all(pins, 2 * EACH, here.streams[0]));
 	CHECK_LE(hr_test_now() - start, 20);
 	CHECK_CONTAINS(hr_last_message(), "it needs 1.5 MiB at once");
 	CHECK_CONTAINS(hr_last_message(), "least limit that would do is 1.5 MiB");
@@ -445,7 +445,7 @@ static void hold_and_ask_too_much(void *argument, unsigned index)
 	if (index == 1) {
 		hr_op_set(hr_name_intern("huge"));
 		double start = hr_test_now();
-		CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins, asked->count, here.streams[1]));
+		CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin_all(pins, asked->count, here.streams[1]));
 		double took = hr_test_now() - start;
 		printf("# took %.3f s: %s\n", took, hr_last_message());
 		CHECK_LE(took, 10);

@@ -17,7 +17,7 @@ static void open_device(uint64_t pages)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = pages * PAGE;
 	emulated.page_bytes = PAGE;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 }
 
 /* [policy]: of Large Model Support; NULL = off. */
@@ -67,7 +67,7 @@ static hr_verdict refused(hr_allocator allocator, uint64_t pages)
 	hr_oom_report report;
 	hr_verdict verdict = { .struct_size = sizeof verdict }, asked = { .struct_size = sizeof asked };
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc(allocator, &HR_REQUEST(pages * PAGE), &block));
-	CHECK_STATUS(HR_OK, hr_oom_last(&report));
+	CHECK_STATUS(HR_OK, hr_oom_get_last(&report));
 	CHECK_STATUS(HR_OK, hr_oom_get_verdict(report, &verdict));
 	CHECK_STATUS(HR_OK, hr_allocator_would_fit(allocator, &HR_REQUEST(pages * PAGE), &asked));
 	CHECK_BYTES(&verdict, &asked, sizeof asked);
@@ -86,7 +86,7 @@ static void close_allocator(hr_allocator allocator)
 {
 	CHECK_STATUS(HR_OK, hr_lms_check(allocator));
 	CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 }
 
 /* A step that uses 13 pages at once, whatever the limit: a plain block of one page all the time; six tensors of two pages; then,
@@ -217,12 +217,12 @@ static void test_the_limit_of_a_logical_device_is_raised_for_the_step(void)
 	hr_tensor tensors[3];
 	uint64_t part = 8 * PAGE;
 	open_device(32);
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", &part, 1));
+	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", &part, 1));
 	hr_allocator allocator = open_allocator(0, "learned");
 	take(allocator, 1);
 	run_step(allocator, tensors);
 	pin_all(tensors, 3);
-	CHECK_CONTAINS(refused(allocator, 3).advice, "Raise the memory_limit that hr_set_logical_devices gave GPU:0 by 320.0 KiB (for this request alone by "
+	CHECK_CONTAINS(refused(allocator, 3).advice, "Raise the memory_limit that hr_device_set_logical gave GPU:0 by 320.0 KiB (for this request alone by "
 	                                             "128.0 KiB): an earlier step needed 832.0 KiB at its peak.");
 	close_allocator(allocator);
 	CHECK_STATUS(HR_OK, hr_shutdown());

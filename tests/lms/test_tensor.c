@@ -17,7 +17,7 @@ static void set_up_with(uint64_t limit, const hr_lms_options *lms)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 256 * MIB;
 	emulated.page_bytes = 64 * KIB;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
 	hr_allocator_options_init(&options);
 	options.limit_bytes = limit;
@@ -70,8 +70,8 @@ static void fill(hr_tensor tensor, unsigned char value)
 {
 	void *at;
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
-	CHECK_STATUS(HR_OK, hr_fill(device, at, value, info_of(tensor).bytes, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &at));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, at, value, info_of(tensor).bytes, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
 }
 
@@ -80,9 +80,9 @@ static void expect(hr_tensor tensor, unsigned char value)
 	void *at;
 	size_t bytes = info_of(tensor).bytes;
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &at));
 	unsigned char *copy = malloc(bytes);
-	CHECK_STATUS(HR_OK, hr_copy(device, copy, at, bytes, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_copy(device, copy, at, bytes, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
 	for (size_t i = 0; i < bytes; i++)
 		if (copy[i] != value) CHECK_EQ(copy[i], value);
@@ -94,7 +94,7 @@ static void tear_down(void)
 {
 	CHECK_STATUS(HR_OK, hr_lms_check(allocator));
 	CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
@@ -126,9 +126,9 @@ static void test_a_tensor_goes_through_its_states(void)
 	CHECK_EQ(info_of(tensor).state, HR_TENSOR_INACTIVE);
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
 	hr_tensor_info info = { .struct_size = sizeof info };
-	CHECK_STATUS(HR_CLOSED, hr_tensor_get_info(tensor, &info));
-	CHECK_STATUS(HR_CLOSED, hr_tensor_destroy(tensor));
-	CHECK_STATUS(HR_CLOSED, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_tensor_get_info(tensor, &info));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_tensor_destroy(tensor));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
 	tear_down();
 }
 
@@ -294,7 +294,7 @@ static void test_an_op_that_cannot_fit_is_named_with_its_tensors(void)
 	fill(c, 3);
 	hr_pin pins[] = { { a, HR_READ }, { b, HR_READ }, { c, HR_WRITE } };
 	hr_op_set(hr_name_intern("matmul_7"));
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_pin_all(pins, 3, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin_all(pins, 3, HR_STREAM_DEFAULT));
 	CHECK_CONTAINS(hr_last_message(), "matmul_7");
 	CHECK_CONTAINS(hr_last_message(), "reads 8.0 MiB");
 	CHECK_CONTAINS(hr_last_message(), "writes 4.0 MiB");
@@ -322,13 +322,13 @@ static void refuse_pieces(bool defrag)
 		fill(tensors[i], (unsigned char)i);
 	}
 	hr_pin kept[] = { { tensors[1], HR_READ }, { tensors[3], HR_READ } };
-	CHECK_STATUS(HR_OK, hr_pin_all(kept, 2, HR_STREAM_DEFAULT));
-	for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_tensor_address(kept[i].tensor, &at)); /* before this they may be moved */
+	CHECK_STATUS(HR_OK, hr_tensor_pin_all(kept, 2, HR_STREAM_DEFAULT));
+	for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_tensor_get_address(kept[i].tensor, &at)); /* before this they may be moved */
 	hr_tensor large = create(192 * KIB);
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin(large, HR_OVERWRITE, HR_STREAM_DEFAULT));
 	CHECK_CONTAINS(hr_last_message(), "192.0 KiB more is in use; that is within the limit, but what is free lies in pieces");
 	CHECK_EQ(strstr(hr_last_message(), "hr_lms_options.defrag") == NULL, defrag);
-	CHECK_STATUS(HR_OK, hr_unpin_all(kept, 2, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_unpin_all(kept, 2, HR_STREAM_DEFAULT));
 	tear_down();
 }
 
@@ -345,7 +345,7 @@ static void test_an_op_that_others_leave_no_room_for_is_told_so(void)
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
 	CHECK_CONTAINS(hr_last_message(), "that is within the limit, but others have so much of GPU:0 that it can have only 6.0 MiB");
 	CHECK_STATUS(HR_OK, hr_free(others, block, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_allocator_close(others));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(others));
 	fill(tensor, 1);
 	expect(tensor, 1);
 	tear_down();
@@ -465,13 +465,13 @@ static void test_mistakes_are_named(void)
 	void *at;
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
 	CHECK_CONTAINS(hr_last_message(), "is not pinned");
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_address(tensor, &at));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_get_address(tensor, &at));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
 	CHECK_CONTAINS(hr_last_message(), "never written");
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_pin(tensor, (hr_access)9, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_pin(tensor, HR_WRITE, 33));
-	CHECK_STATUS(HR_CLOSED, hr_tensor_pin(none, HR_WRITE, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_pin_all(NULL, 0, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_tensor_pin(none, HR_WRITE, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_pin_all(NULL, 0, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_step_end(allocator));
 	hr_tensor_options options;
 	hr_tensor_options_init(&options);
@@ -480,13 +480,13 @@ static void test_mistakes_are_named(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_create(allocator, &options, &tensor));
 	hr_lms_options lms = lms_options("lru");
 	CHECK_STATUS(HR_IN_USE, hr_lms_configure(allocator, &lms));
-	CHECK_STATUS(HR_IN_USE, hr_allocator_close(allocator));
+	CHECK_STATUS(HR_IN_USE, hr_allocator_destroy(allocator));
 	CHECK_CONTAINS(hr_last_message(), "tensor");
 	/* Two entries in one list need two pins. */
 	fill(tensor, 1);
 	hr_pin pins[] = { { tensor, HR_READ }, { tensor, HR_READ } };
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_unpin_all(pins, 2, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_unpin_all(pins, 2, HR_STREAM_DEFAULT));
 	CHECK_EQ(info_of(tensor).pins, 1u);
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
 	tear_down();
@@ -557,8 +557,8 @@ static void test_verify_finds_a_write_through_a_read_pin(void)
 	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
 	expect(tensor, 4);
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
-	CHECK_STATUS(HR_OK, hr_fill(device, at, 5, 1, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &at));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, at, 5, 1, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_CORRUPT, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
 	CHECK_CONTAINS(hr_last_message(), "reading only");
 	CHECK_EQ(info_of(tensor).pins, 0u);
@@ -593,11 +593,11 @@ static void test_a_policy_of_ones_own_decides(void)
 {
 	int asked = 0;
 	hr_lms_policy policy = { .struct_size = sizeof policy, .score = prefer_large };
-	CHECK_STATUS(HR_OK, hr_register_lms_policy("large first", &policy, &asked));
-	CHECK_STATUS(HR_ALREADY_EXISTS, hr_register_lms_policy("large first", &policy, &asked));
-	CHECK_STATUS(HR_ALREADY_EXISTS, hr_register_lms_policy("lru", &policy, &asked));
+	CHECK_STATUS(HR_OK, hr_lms_policy_register("large first", &policy, &asked));
+	CHECK_STATUS(HR_ALREADY_EXISTS, hr_lms_policy_register("large first", &policy, &asked));
+	CHECK_STATUS(HR_ALREADY_EXISTS, hr_lms_policy_register("lru", &policy, &asked));
 	policy.score = NULL;
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_register_lms_policy("other", &policy, &asked));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_lms_policy_register("other", &policy, &asked));
 	hr_lms_options options = lms_options("large first");
 	set_up_with(16 * MIB, &options);
 	hr_tensor small = create(3 * MIB), large = create(6 * MIB), middle = create(4 * MIB), more = create(3 * MIB);

@@ -22,7 +22,7 @@ static void set_up(const char *name, uint64_t host_limit)
 	setenv("HEADROOM_CUDA", "0", 1);
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 256 * MIB;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find(name, &device));
 	hr_allocator_options_init(&options);
 	options.limit_bytes = 200 * MIB;
@@ -38,7 +38,7 @@ static void set_up(const char *name, uint64_t host_limit)
 static void tear_down(void)
 {
 	CHECK_STATUS(HR_OK, hr_lms_check(allocator));
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
@@ -59,8 +59,8 @@ static hr_tensor make(uint64_t bytes)
 	options.op = hr_name_intern("the_op");
 	CHECK_STATUS(HR_OK, hr_tensor_create(allocator, &options, &tensor));
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
-	CHECK_STATUS(HR_OK, hr_copy(device, at, contents, bytes, HR_COPY_TO_DEVICE, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &at));
+	CHECK_STATUS(HR_OK, hr_stream_copy(device, at, contents, bytes, HR_COPY_TO_DEVICE, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
 	free(contents);
@@ -73,7 +73,7 @@ static unsigned char *evict(hr_tensor tensor)
 	hr_status status;
 	hr__tensor *record = hr__tensor_of(tensor, &status);
 	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
-	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out));
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, lms->out_stream));
 	CHECK(record->copy.address != 0);
 	return (unsigned char *)(uintptr_t)record->copy.address;
 }
@@ -155,8 +155,8 @@ static void test_a_write_to_a_large_one_through_a_read_pin_is_told(void)
 	set_up("GPU:0", 0);
 	hr_tensor tensor = make(LARGE);
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_tensor_address(tensor, &at));
-	CHECK_STATUS(HR_OK, hr_fill(device, (char *)at + LARGE - 9, 0, 9, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &at));
+	CHECK_STATUS(HR_OK, hr_stream_fill(device, (char *)at + LARGE - 9, 0, 9, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_CORRUPT, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
 	CHECK_CONTAINS(hr_last_message(), "reading only");
 	tear_down();

@@ -26,7 +26,7 @@ MISUSE_UNUSED static hr_device device(void)
 	hr_device found;
 	hr_simulated_options_init(&options);
 	options.memory_bytes = 1024 * MIB;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &found));
 	return found;
 }

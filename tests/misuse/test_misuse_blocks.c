@@ -108,8 +108,8 @@ static void test_free_after_close(void)
 {
 	hr_allocator a = allocator();
 	void *block = block_of(a, 1000);
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(a));
-	EXPECT(HR_CLOSED, hr_free(a, block, 0), "the allocator handle %#llx was closed, or never was one", (unsigned long long)a.id);
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(a));
+	EXPECT(HR_INVALID_HANDLE, hr_free(a, block, 0), "no allocator has the handle %#llx: it was destroyed, or never created", (unsigned long long)a.id);
 }
 
 static void test_free_on_a_stream_that_never_was(void)
@@ -138,8 +138,8 @@ static void test_alloc_after_close(void)
 	hr_allocator a = allocator();
 	void *out = &a;
 	block_of(a, 1000);
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(a));
-	EXPECT(HR_CLOSED, hr_alloc_bytes(a, 100, &out), "the allocator handle %#llx was closed, or never was one",
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(a));
+	EXPECT(HR_INVALID_HANDLE, hr_alloc_bytes(a, 100, &out), "no allocator has the handle %#llx: it was destroyed, or never created",
 	       (unsigned long long)a.id);
 	CHECK_EQ(out, &a);
 }
@@ -147,17 +147,17 @@ static void test_alloc_after_close(void)
 static void test_alloc_with_a_zero_handle(void)
 {
 	void *out;
-	EXPECT(HR_CLOSED, hr_alloc_bytes((hr_allocator){ 0 }, 100, &out), "the allocator handle is zero: it was never set");
+	EXPECT(HR_INVALID_HANDLE, hr_alloc_bytes((hr_allocator){ 0 }, 100, &out), "the allocator handle is zero: it was never set");
 }
 
 static void test_alloc_with_a_made_up_handle(void)
 {
 	hr_allocator a = allocator();
 	void *out;
-	EXPECT(HR_CLOSED, hr_alloc_bytes((hr_allocator){ a.id + 256 }, 100, &out),
-	       "the allocator handle %#llx was closed, or never was one", (unsigned long long)a.id + 256);
-	EXPECT(HR_CLOSED, hr_alloc_bytes((hr_allocator){ UINT64_MAX }, 100, &out),
-	       "the allocator handle 0xffffffffffffffff was closed, or never was one");
+	EXPECT(HR_INVALID_HANDLE, hr_alloc_bytes((hr_allocator){ a.id + 256 }, 100, &out),
+	       "no allocator has the handle %#llx: it was destroyed, or never created", (unsigned long long)a.id + 256);
+	EXPECT(HR_INVALID_HANDLE, hr_alloc_bytes((hr_allocator){ UINT64_MAX }, 100, &out),
+	       "no allocator has the handle 0xffffffffffffffff: it was destroyed, or never created");
 }
 
 static void test_alloc_of_zero_bytes(void)
@@ -299,7 +299,7 @@ static void test_alloc_on_a_destroyed_stream(void)
 	CHECK_STATUS(HR_OK, hr_stream_destroy(sim, request.stream));
 	EXPECT(HR_INVALID_ARGUMENT, hr_alloc(a, &request, &out), "SIM:0_bfc: SIM:0 has no stream 1; make one with hr_stream_create");
 	EXPECT(HR_INVALID_ARGUMENT, hr_free(a, out, request.stream), "hr_free: SIM:0 has no stream 1");
-	EXPECT(HR_INVALID_ARGUMENT, hr_record_stream(a, out, request.stream), "hr_record_stream: SIM:0 has no stream 1");
+	EXPECT(HR_INVALID_ARGUMENT, hr_allocation_record_stream(a, out, request.stream), "hr_allocation_record_stream: SIM:0 has no stream 1");
 	EXPECT(HR_INVALID_ARGUMENT, hr_stream_destroy(sim, request.stream), "SIM:0 has no stream 1; hr_stream_create makes one");
 	CHECK_STATUS(HR_OK, hr_free(a, out, HR_STREAM_DEFAULT)); /* memory that was used on it can still be freed */
 	still_works(a, 0);
@@ -338,7 +338,7 @@ static void test_record_stream_of_what_is_no_block(void)
 	hr_allocator a = allocator();
 	void *block = block_of(a, 100);
 	CHECK_STATUS(HR_OK, hr_free(a, block, 0));
-	EXPECT(HR_NOT_ALLOCATED, hr_record_stream(a, block, 0),
+	EXPECT(HR_NOT_ALLOCATED, hr_allocation_record_stream(a, block, 0),
 	       "SIM:0_bfc has no block at %#llx: it was freed already, or came from elsewhere", ADDRESS(block));
 	still_works(a, 0);
 }
@@ -377,7 +377,7 @@ static hr_allocator custom_allocator(void)
 	hr_allocator_options options;
 	hr_allocator a;
 	hr_device sim = device();
-	CHECK_STATUS(HR_OK, hr_register_allocator("mine", &table, NULL));
+	CHECK_STATUS(HR_OK, hr_allocator_register("mine", &table, NULL));
 	hr_allocator_options_init(&options);
 	options.kind = "mine";
 	CHECK_STATUS(HR_OK, hr_allocator_create(sim, &options, &a));

@@ -41,7 +41,7 @@ static void test_device_name_that_fits_two(void)
 	hr_device found;
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
 	options.devices = 2;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
 	EXPECT(HR_AMBIGUOUS_DEVICE, hr_device_find("GPU", &found), "\"GPU\" fits GPU:0 and GPU:1; say which");
 }
 
@@ -53,9 +53,9 @@ static void test_null_for_a_device(void)
 static void test_zero_device_handle(void)
 {
 	hr_allocator out = { 77 };
-	EXPECT(HR_CLOSED, hr_allocator_create((hr_device){ 0 }, NULL, &out),
+	EXPECT(HR_INVALID_HANDLE, hr_allocator_create((hr_device){ 0 }, NULL, &out),
 	       "device handle 0x0 is none, or from before hr_shutdown; hr_device_find gives one");
-	EXPECT(HR_CLOSED, hr_stats_scope_begin((hr_device){ 0 }),
+	EXPECT(HR_INVALID_HANDLE, hr_stats_scope_begin((hr_device){ 0 }),
 	       "device handle 0x0 is none, or from before hr_shutdown; hr_device_find gives one");
 	CHECK_EQ(out.id, 77);
 }
@@ -67,31 +67,31 @@ static void test_device_handle_from_before_shutdown(void)
 	hr_stats stats;
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK_NE(device().id, old.id);
-	EXPECT(HR_CLOSED, hr_allocator_create(old, NULL, &out),
+	EXPECT(HR_INVALID_HANDLE, hr_allocator_create(old, NULL, &out),
 	       "device handle 0x%x is none, or from before hr_shutdown; hr_device_find gives one", old.id);
 	hr_stats_init(&stats);
-	CHECK_STATUS(HR_CLOSED, hr_device_get_stats(old, &stats));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_device_get_stats(old, &stats));
 }
 
 static void test_logical_devices_after_first_use(void)
 {
 	uint64_t limits[] = { 100 * MIB, 100 * MIB };
 	device();
-	EXPECT(HR_IN_USE, hr_set_logical_devices("SIM:0", limits, 2),
-	       "SIM:0 is in use; hr_set_logical_devices must come before the first SIM is found or used");
+	EXPECT(HR_IN_USE, hr_device_set_logical("SIM:0", limits, 2),
+	       "SIM:0 is in use; hr_device_set_logical must come before the first SIM is found or used");
 }
 
 static void test_logical_devices_with_impossible_limits(void)
 {
 	uint64_t zero = 0, little = 100, much = UINT64_C(1) << 60, together[] = { UINT64_C(600) << 30, UINT64_C(600) << 30 };
-	EXPECT(HR_BAD_LIMIT, hr_set_logical_devices("SIM:0", &zero, 1), "SIM:0: memory limit 0 is 0; it must be at least one page");
-	EXPECT(HR_BAD_LIMIT, hr_set_logical_devices("SIM:0", &little, 1), "SIM:0: memory limit 0 is 100 B, below one page of 2.0 MiB");
-	EXPECT(HR_BAD_LIMIT, hr_set_logical_devices("SIM:0", &much, 1), "SIM:0: memory limit 0 is 1.0 EiB, above its 1.0 TiB");
-	EXPECT(HR_BAD_LIMIT, hr_set_logical_devices("SIM:0", together, 2), "SIM:0: the memory limits together exceed its 1.0 TiB");
-	EXPECT(HR_INVALID_ARGUMENT, hr_set_logical_devices("SIM:0", together, 0), "a device is split into 1 to 16 logical ones, not 0");
-	EXPECT(HR_INVALID_ARGUMENT, hr_set_logical_devices("SIM:0", together, 17),
+	EXPECT(HR_BAD_LIMIT, hr_device_set_logical("SIM:0", &zero, 1), "SIM:0: memory limit 0 is 0; it must be at least one page");
+	EXPECT(HR_BAD_LIMIT, hr_device_set_logical("SIM:0", &little, 1), "SIM:0: memory limit 0 is 100 B, below one page of 2.0 MiB");
+	EXPECT(HR_BAD_LIMIT, hr_device_set_logical("SIM:0", &much, 1), "SIM:0: memory limit 0 is 1.0 EiB, above its 1.0 TiB");
+	EXPECT(HR_BAD_LIMIT, hr_device_set_logical("SIM:0", together, 2), "SIM:0: the memory limits together exceed its 1.0 TiB");
+	EXPECT(HR_INVALID_ARGUMENT, hr_device_set_logical("SIM:0", together, 0), "a device is split into 1 to 16 logical ones, not 0");
+	EXPECT(HR_INVALID_ARGUMENT, hr_device_set_logical("SIM:0", together, 17),
 	       "a device is split into 1 to 16 logical ones, not 17");
-	EXPECT(HR_INVALID_ARGUMENT, hr_set_logical_devices("SIM:0", NULL, 1), "hr_set_logical_devices: memory_limits is NULL");
+	EXPECT(HR_INVALID_ARGUMENT, hr_device_set_logical("SIM:0", NULL, 1), "hr_device_set_logical: memory_limits is NULL");
 }
 
 static void test_settings_after_first_use(void)
@@ -99,7 +99,7 @@ static void test_settings_after_first_use(void)
 	hr_simulated_options options;
 	hr_simulated_options_init(&options);
 	device();
-	EXPECT(HR_IN_USE, hr_configure_simulated(&options),
+	EXPECT(HR_IN_USE, hr_simulated_configure(&options),
 	       "SIM:0 is in use; its settings must come before a SIM is first found or used");
 }
 
@@ -151,7 +151,7 @@ static void test_granularity_above_the_page(void)
 	hr_allocator out;
 	hr_simulated_options_init(&small);
 	small.page_bytes = 256;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&small));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&small));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &sim));
 	options.granularity = 512;
 	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_create(sim, &options, &out),
@@ -187,7 +187,7 @@ static void test_no_room_for_an_allocator_that_does_not_grow(void)
 static void test_null_for_an_allocator(void)
 {
 	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_create(device(), NULL, NULL), "hr_allocator_create: out is NULL");
-	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_default("SIM:0", NULL), "hr_allocator_default: out is NULL");
+	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_get_default("SIM:0", NULL), "hr_allocator_get_default: out is NULL");
 }
 
 static void test_one_allocator_too_many(void)
@@ -197,12 +197,12 @@ static void test_one_allocator_too_many(void)
 	hr_allocator out = { 77 };
 	hr_device sim = device();
 	for (int i = 0; i < 255; i++) CHECK_STATUS(HR_OK, hr_allocator_create(sim, &options, &all[i]));
-	EXPECT(HR_TOO_MANY, hr_allocator_create(sim, &options, &out), "255 allocators exist already; close one first");
+	EXPECT(HR_TOO_MANY, hr_allocator_create(sim, &options, &out), "255 allocators exist already; destroy one first");
 	CHECK_EQ(out.id, 77);
-	CHECK_STATUS(HR_OK, hr_allocator_close(all[100]));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(all[100]));
 	CHECK_STATUS(HR_OK, hr_allocator_create(sim, &options, &out));
 	CHECK_NE(out.id, all[100].id); /* the old handle stays invalid */
-	CHECK_STATUS(HR_CLOSED, hr_allocator_check(all[100]));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_allocator_check(all[100]));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
@@ -227,7 +227,7 @@ static void test_a_request_a_byte_above_the_limit(void)
 	hr_allocator a = limited_to(2 * MIB);
 	EXPECT(HR_OUT_OF_MEMORY, hr_alloc_bytes(a, 2 * MIB + 1, &block),
 	       "SIM:0_bfc cannot give 2,097,153 B: that alone is above its limit of 2,097,152 B; raise the limit or ask for less");
-	CHECK_STATUS(HR_OK, hr_allocator_close(a));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(a));
 }
 
 /* The device has 1 TiB; only the allocator's limit of 4 MiB is full. */
@@ -241,10 +241,10 @@ static void test_a_full_allocator_on_an_empty_device(void)
 	EXPECT(HR_OUT_OF_MEMORY, hr_alloc_bytes(a, 2 * MIB, &block),
 	       "SIM:0_bfc cannot give 2.0 MiB: 3.0 MiB of 4.0 MiB are in use; 1.0 MiB are free in 1 block, the largest 1.0 MiB, and its limit allows "
 	       "0 B more; free something, raise the limit or ask for less");
-	EXPECT(HR_IN_USE, hr_allocator_close(a),
+	EXPECT(HR_IN_USE, hr_allocator_destroy(a),
 	       "SIM:0_bfc still has 1 block of 3.0 MiB allocated, the largest 3.0 MiB by op model/decoder/.../query/kernel/momentum/of/adam/second; free them, or "
-	       "use hr_allocator_close_all");
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(a));
+	       "use hr_allocator_destroy_all");
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(a));
 }
 
 /* ---- closing ---- */
@@ -257,31 +257,31 @@ static void test_close_with_live_blocks(void)
 	request.op = hr_name_intern("matmul");
 	CHECK_STATUS(HR_OK, hr_alloc(a, &request, &block));
 	block_of(a, 1000);
-	EXPECT(HR_IN_USE, hr_allocator_close(a),
+	EXPECT(HR_IN_USE, hr_allocator_destroy(a),
 	       "SIM:0_bfc still has 2 blocks of 5,243,904 B allocated, the largest 5,242,880 B by op matmul; free them, or use "
-	       "hr_allocator_close_all");
+	       "hr_allocator_destroy_all");
 	still_works(a, 2);
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(a));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(a));
 }
 
 static void test_close_of_the_default_allocator(void)
 {
 	hr_allocator a;
 	device();
-	CHECK_STATUS(HR_OK, hr_allocator_default("SIM:0", &a));
-	EXPECT(HR_IN_USE, hr_allocator_close(a), "SIM:0_bfc is the default allocator of SIM:0; it lives until hr_shutdown");
-	EXPECT(HR_IN_USE, hr_allocator_close_all(a), "SIM:0_bfc is the default allocator of SIM:0; it lives until hr_shutdown");
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("SIM:0", &a));
+	EXPECT(HR_IN_USE, hr_allocator_destroy(a), "SIM:0_bfc is the default allocator of SIM:0; it lives until hr_shutdown");
+	EXPECT(HR_IN_USE, hr_allocator_destroy_all(a), "SIM:0_bfc is the default allocator of SIM:0; it lives until hr_shutdown");
 	still_works(a, 0);
 }
 
 static void test_double_close(void)
 {
 	hr_allocator a = allocator();
-	CHECK_STATUS(HR_OK, hr_allocator_close(a));
-	EXPECT(HR_CLOSED, hr_allocator_close(a), "the allocator handle %#llx was closed, or never was one", (unsigned long long)a.id);
-	EXPECT(HR_CLOSED, hr_allocator_close_all(a), "the allocator handle %#llx was closed, or never was one",
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(a));
+	EXPECT(HR_INVALID_HANDLE, hr_allocator_destroy(a), "no allocator has the handle %#llx: it was destroyed, or never created", (unsigned long long)a.id);
+	EXPECT(HR_INVALID_HANDLE, hr_allocator_destroy_all(a), "no allocator has the handle %#llx: it was destroyed, or never created",
 	       (unsigned long long)a.id);
-	EXPECT(HR_CLOSED, hr_allocator_close((hr_allocator){ 0 }), "the allocator handle is zero: it was never set");
+	EXPECT(HR_INVALID_HANDLE, hr_allocator_destroy((hr_allocator){ 0 }), "the allocator handle is zero: it was never set");
 }
 
 static bool never(void *context, const hr_chunk_view *chunk)
@@ -299,16 +299,16 @@ static void test_every_use_of_a_closed_allocator(void)
 	hr_allocation_info info = { .struct_size = sizeof info };
 	uint64_t released;
 	bool visited = false;
-	CHECK_STATUS(HR_OK, hr_allocator_close(a));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(a));
 	hr_stats_init(&stats);
-	CHECK_STATUS(HR_CLOSED, hr_allocator_get_stats(a, &stats));
-	CHECK_STATUS(HR_CLOSED, hr_allocator_trim(a, &released));
-	CHECK_STATUS(HR_CLOSED, hr_allocator_check(a));
-	CHECK_STATUS(HR_CLOSED, hr_allocator_get_region(a, 0, &region));
-	CHECK_STATUS(HR_CLOSED, hr_allocator_visit(a, 0, never, &visited));
-	CHECK_STATUS(HR_CLOSED, hr_allocation_get_info(a, &a, &info));
-	CHECK_STATUS(HR_CLOSED, hr_record_stream(a, &a, 0));
-	EXPECT(HR_CLOSED, hr_free(a, NULL, 0), "the allocator handle %#llx was closed, or never was one", (unsigned long long)a.id);
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_allocator_get_stats(a, &stats));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_allocator_trim(a, &released));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_allocator_check(a));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_allocator_get_region(a, 0, &region));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_allocator_visit(a, 0, never, &visited));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_allocation_get_info(a, &a, &info));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_allocation_record_stream(a, &a, 0));
+	EXPECT(HR_INVALID_HANDLE, hr_free(a, NULL, 0), "no allocator has the handle %#llx: it was destroyed, or never created", (unsigned long long)a.id);
 	CHECK(!visited);
 }
 
@@ -346,35 +346,35 @@ static const hr_custom_allocator sound = { .struct_size = sizeof sound, .alloc =
 
 static void test_custom_allocator_registered_twice(void)
 {
-	CHECK_STATUS(HR_OK, hr_register_allocator("mine", &sound, NULL));
-	EXPECT(HR_ALREADY_EXISTS, hr_register_allocator("mine", &sound, NULL), "there is an allocator kind \"mine\" already");
-	EXPECT(HR_ALREADY_EXISTS, hr_register_allocator("bfc", &sound, NULL), "there is an allocator kind \"bfc\" already");
-	EXPECT(HR_ALREADY_EXISTS, hr_register_allocator("direct", &sound, NULL), "there is an allocator kind \"direct\" already");
+	CHECK_STATUS(HR_OK, hr_allocator_register("mine", &sound, NULL));
+	EXPECT(HR_ALREADY_EXISTS, hr_allocator_register("mine", &sound, NULL), "there is an allocator kind \"mine\" already");
+	EXPECT(HR_ALREADY_EXISTS, hr_allocator_register("bfc", &sound, NULL), "there is an allocator kind \"bfc\" already");
+	EXPECT(HR_ALREADY_EXISTS, hr_allocator_register("direct", &sound, NULL), "there is an allocator kind \"direct\" already");
 }
 
 static void test_custom_allocator_that_is_not_whole(void)
 {
 	hr_custom_allocator table = sound;
 	table.alloc = NULL;
-	EXPECT(HR_INVALID_ARGUMENT, hr_register_allocator("mine", &table, NULL), "custom allocator \"mine\": alloc is missing");
+	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_register("mine", &table, NULL), "custom allocator \"mine\": alloc is missing");
 	table = sound;
 	table.free = NULL;
-	EXPECT(HR_INVALID_ARGUMENT, hr_register_allocator("mine", &table, NULL), "custom allocator \"mine\": free is missing");
+	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_register("mine", &table, NULL), "custom allocator \"mine\": free is missing");
 	table = sound;
 	table.struct_size = 0;
-	EXPECT(HR_INVALID_ARGUMENT, hr_register_allocator("mine", &table, NULL),
-	       "hr_register_allocator: hr_custom_allocator.struct_size is 0; set it to sizeof(hr_custom_allocator)");
-	EXPECT(HR_INVALID_ARGUMENT, hr_register_allocator("mine", NULL, NULL), "hr_register_allocator: hr_custom_allocator is NULL");
+	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_register("mine", &table, NULL),
+	       "hr_allocator_register: hr_custom_allocator.struct_size is 0; set it to sizeof(hr_custom_allocator)");
+	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_register("mine", NULL, NULL), "hr_allocator_register: hr_custom_allocator is NULL");
 }
 
 static void test_custom_allocator_with_a_bad_name(void)
 {
-	EXPECT(HR_INVALID_ARGUMENT, hr_register_allocator("a_name_that_is_two_bytes_too_long", &sound, NULL),
+	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_register("a_name_that_is_two_bytes_too_long", &sound, NULL),
 	       "the name of a custom allocator must have 1 to 31 bytes");
-	EXPECT(HR_INVALID_ARGUMENT, hr_register_allocator("", &sound, NULL), "the name of a custom allocator must have 1 to 31 bytes");
-	EXPECT(HR_INVALID_ARGUMENT, hr_register_allocator(NULL, &sound, NULL),
+	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_register("", &sound, NULL), "the name of a custom allocator must have 1 to 31 bytes");
+	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_register(NULL, &sound, NULL),
 	       "the name of a custom allocator must have 1 to 31 bytes");
-	CHECK_STATUS(HR_OK, hr_register_allocator("a_name_that_is_just_short_enoug", &sound, NULL));
+	CHECK_STATUS(HR_OK, hr_allocator_register("a_name_that_is_just_short_enoug", &sound, NULL));
 }
 
 static void test_one_custom_allocator_too_many(void)
@@ -382,9 +382,9 @@ static void test_one_custom_allocator_too_many(void)
 	char name[16];
 	for (int i = 0; i < 32; i++) {
 		snprintf(name, sizeof name, "number %d", i);
-		CHECK_STATUS(HR_OK, hr_register_allocator(name, &sound, NULL));
+		CHECK_STATUS(HR_OK, hr_allocator_register(name, &sound, NULL));
 	}
-	EXPECT(HR_TOO_MANY, hr_register_allocator("one more", &sound, NULL), "32 custom allocators are registered already");
+	EXPECT(HR_TOO_MANY, hr_allocator_register("one more", &sound, NULL), "32 custom allocators are registered already");
 }
 
 static void test_custom_allocator_that_cannot_be_opened(void)
@@ -393,7 +393,7 @@ static void test_custom_allocator_that_cannot_be_opened(void)
 	hr_allocator_options options = options_with("mine");
 	hr_allocator out = { 77 };
 	table.open = some_open;
-	CHECK_STATUS(HR_OK, hr_register_allocator("mine", &table, NULL));
+	CHECK_STATUS(HR_OK, hr_allocator_register("mine", &table, NULL));
 	EXPECT(HR_DEVICE_ERROR, hr_allocator_create(device(), &options, &out), "the custom allocator \"mine\" could not be opened");
 	CHECK_EQ(out.id, 77);
 }
@@ -551,8 +551,8 @@ static void test_use_after_shutdown(void)
 	hr_allocator a = allocator();
 	void *block = block_of(a, 1000), *out;
 	CHECK_STATUS(HR_OK, hr_shutdown());
-	EXPECT(HR_CLOSED, hr_free(a, block, 0), "the allocator handle %#llx was closed, or never was one", (unsigned long long)a.id);
-	EXPECT(HR_CLOSED, hr_alloc_bytes(a, 1000, &out), "the allocator handle %#llx was closed, or never was one",
+	EXPECT(HR_INVALID_HANDLE, hr_free(a, block, 0), "no allocator has the handle %#llx: it was destroyed, or never created", (unsigned long long)a.id);
+	EXPECT(HR_INVALID_HANDLE, hr_alloc_bytes(a, 1000, &out), "no allocator has the handle %#llx: it was destroyed, or never created",
 	       (unsigned long long)a.id);
 	CHECK_STATUS(HR_OK, hr_shutdown()); /* a second call is allowed */
 	still_works(allocator(), 0);
@@ -589,18 +589,18 @@ static void use_after_fork(void *argument)
 	EXPECT(HR_FORKED, hr_alloc_bytes(parents, 100, &out), FORKED_ALLOCATOR);
 	EXPECT(HR_FORKED, hr_free(parents, parents_block, 0), FORKED_ALLOCATOR);
 	CHECK_STATUS(HR_FORKED, hr_free(parents, NULL, 0));
-	CHECK_STATUS(HR_FORKED, hr_record_stream(parents, parents_block, 0));
+	CHECK_STATUS(HR_FORKED, hr_allocation_record_stream(parents, parents_block, 0));
 	CHECK_STATUS(HR_FORKED, hr_allocation_get_info(parents, parents_block, &info));
 	CHECK_STATUS(HR_FORKED, hr_allocator_get_stats(parents, &stats));
 	CHECK_STATUS(HR_FORKED, hr_allocator_trim(parents, &released));
 	CHECK_STATUS(HR_FORKED, hr_allocator_check(parents));
 	CHECK_STATUS(HR_FORKED, hr_allocator_get_region(parents, 0, &region));
 	CHECK_STATUS(HR_FORKED, hr_allocator_visit(parents, 0, never, &visited));
-	CHECK_STATUS(HR_FORKED, hr_allocator_close(parents));
-	CHECK_STATUS(HR_FORKED, hr_allocator_close_all(parents));
+	CHECK_STATUS(HR_FORKED, hr_allocator_destroy(parents));
+	CHECK_STATUS(HR_FORKED, hr_allocator_destroy_all(parents));
 	CHECK_STATUS(HR_FORKED, hr_allocator_create(parents_device, NULL, &made));
-	CHECK_STATUS(HR_FORKED, hr_allocator_default("SIM:0", &made));
-	EXPECT(HR_FORKED, hr_register_allocator("mine", &sound, NULL), "this process is a fork; call hr_shutdown() first");
+	CHECK_STATUS(HR_FORKED, hr_allocator_get_default("SIM:0", &made));
+	EXPECT(HR_FORKED, hr_allocator_register("mine", &sound, NULL), "this process is a fork; call hr_shutdown() first");
 
 	EXPECT(HR_FORKED, hr_device_find("SIM:0", &found), FORKED_DEVICE);
 	CHECK_STATUS(HR_FORKED, hr_device_at(0, &found));
@@ -609,12 +609,12 @@ static void use_after_fork(void *argument)
 	CHECK_STATUS(HR_FORKED, hr_device_get_stats(parents_device, &stats));
 	CHECK_STATUS(HR_FORKED, hr_get_memory_info("SIM:0", &memory));
 	CHECK_STATUS(HR_FORKED, hr_reset_memory_stats("SIM:0"));
-	CHECK_STATUS(HR_FORKED, hr_set_logical_devices("SIM:0", &limit, 1));
-	CHECK_STATUS(HR_FORKED, hr_configure_simulated(&simulated));
-	CHECK_STATUS(HR_FORKED, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_FORKED, hr_device_set_logical("SIM:0", &limit, 1));
+	CHECK_STATUS(HR_FORKED, hr_simulated_configure(&simulated));
+	CHECK_STATUS(HR_FORKED, hr_emulated_configure(&emulated));
 	CHECK_STATUS(HR_FORKED, hr_stream_create(parents_device, &stream));
 	CHECK_STATUS(HR_FORKED, hr_stream_synchronize(parents_device, 0));
-	CHECK_STATUS(HR_FORKED, hr_fill(parents_device, parents_block, 0, 10, 0));
+	CHECK_STATUS(HR_FORKED, hr_stream_fill(parents_device, parents_block, 0, 10, 0));
 	CHECK_STATUS(HR_FORKED, hr_stats_scope_begin(parents_device));
 	CHECK_STATUS(HR_FORKED, hr_stats_scope_end(parents_device, NULL));
 	CHECK_EQ(hr_get_bytes_in_use(0), -HR_FORKED);
@@ -624,12 +624,12 @@ static void use_after_fork(void *argument)
 
 	/* After hr_shutdown the child starts from scratch. */
 	CHECK_STATUS(HR_OK, hr_shutdown());
-	EXPECT(HR_CLOSED, hr_alloc_bytes(parents, 100, &out), "the allocator handle %#llx was closed, or never was one",
+	EXPECT(HR_INVALID_HANDLE, hr_alloc_bytes(parents, 100, &out), "no allocator has the handle %#llx: it was destroyed, or never created",
 	       (unsigned long long)parents.id);
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&simulated));
-	CHECK_STATUS(HR_OK, hr_allocator_default("SIM:0", &made));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("SIM:0", &made));
 	still_works(made, 0);
-	CHECK_STATUS(HR_OK, hr_register_allocator("mine", &sound, NULL));
+	CHECK_STATUS(HR_OK, hr_allocator_register("mine", &sound, NULL));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
@@ -638,13 +638,13 @@ static void test_use_after_fork(void)
 	parents = allocator();
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &parents_device));
 	parents_block = block_of(parents, 1000);
-	CHECK_STATUS(HR_OK, hr_register_allocator("mine", &sound, NULL));
+	CHECK_STATUS(HR_OK, hr_allocator_register("mine", &sound, NULL));
 	int status = hr_test_in_child(use_after_fork, NULL);
 	CHECK(WIFEXITED(status));
 	CHECK_EQ(WEXITSTATUS(status), 0);
 	still_works(parents, 1); /* the parent is not affected */
 	CHECK_STATUS(HR_OK, hr_free(parents, parents_block, 0));
-	CHECK_STATUS(HR_OK, hr_allocator_close(parents));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(parents));
 }
 
 static void grandchild(void *argument)
@@ -680,7 +680,7 @@ static void test_fork_while_recording(void)
 	parents = allocator();
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &parents_device));
 	parents_block = block_of(parents, 1000);
-	CHECK_STATUS(HR_OK, hr_register_allocator("mine", &sound, NULL));
+	CHECK_STATUS(HR_OK, hr_allocator_register("mine", &sound, NULL));
 	CHECK_STATUS(HR_OK, hr_trace_start(path));
 	int status = hr_test_in_child(use_after_fork, NULL);
 	CHECK(WIFEXITED(status));

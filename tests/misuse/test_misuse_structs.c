@@ -173,12 +173,12 @@ WITH_INIT(hr_cuda_options)
 WITH_INIT(hr_emulated_options)
 WITH_INIT(hr_simulated_options)
 
-static hr_status use_configure_cuda(void *given) { return hr_configure_cuda(given); }
-static hr_status use_configure_emulated(void *given) { return hr_configure_emulated(given); }
-static hr_status use_configure_simulated(void *given) { return hr_configure_simulated(given); }
-INPUT(configure_cuda, hr_cuda_options, enabled, "hr_configure_cuda", "call hr_cuda_options_init first", HR_OK)
-INPUT(configure_emulated, hr_emulated_options, devices, "hr_configure_emulated", "call hr_emulated_options_init first", HR_OK)
-INPUT(configure_simulated, hr_simulated_options, memory_bytes, "hr_configure_simulated", "call hr_simulated_options_init first", HR_OK)
+static hr_status use_configure_cuda(void *given) { return hr_cuda_configure(given); }
+static hr_status use_configure_emulated(void *given) { return hr_emulated_configure(given); }
+static hr_status use_configure_simulated(void *given) { return hr_simulated_configure(given); }
+INPUT(configure_cuda, hr_cuda_options, enabled, "hr_cuda_configure", "call hr_cuda_options_init first", HR_OK)
+INPUT(configure_emulated, hr_emulated_options, devices, "hr_emulated_configure", "call hr_emulated_options_init first", HR_OK)
+INPUT(configure_simulated, hr_simulated_options, memory_bytes, "hr_simulated_configure", "call hr_simulated_options_init first", HR_OK)
 
 static hr_device sim(void)
 {
@@ -206,7 +206,7 @@ static void test_older_emulated_options_have_defaults(void)
 	options.struct_size = offsetof(hr_emulated_options, page_bytes);
 	options.devices = 1;
 	options.memory_bytes = 64 * MIB;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
 	CHECK_STATUS(HR_OK, hr_device_find("EMU:0", &found));
 	CHECK_STATUS(HR_OK, hr_device_get_info(found, &info));
 	CHECK_EQ(info.total_bytes, 64 * MIB);
@@ -234,17 +234,17 @@ static void test_backend(void)
 	for (size_t i = 0; i < sizeof never / sizeof *never; i++) {
 		memset(&given, 0, sizeof given);
 		given.table = (hr_backend){ .version = HR_BACKEND_VERSION, .struct_size = never[i], .name = "mine", .type = "MINE" };
-		EXPECT(HR_INVALID_ARGUMENT, hr_register_backend(&given.table, NULL),
-		       "hr_register_backend: hr_backend.struct_size is %u; set it to sizeof(hr_backend)", never[i]);
+		EXPECT(HR_INVALID_ARGUMENT, hr_backend_register(&given.table, NULL),
+		       "hr_backend_register: hr_backend.struct_size is %u; set it to sizeof(hr_backend)", never[i]);
 	}
 	for (size_t i = 0; i < sizeof possible / sizeof *possible; i++) {
 		memset(&given, 0, sizeof given);
 		given.table = (hr_backend){ .version = HR_BACKEND_VERSION, .struct_size = possible[i], .name = "mine", .type = "MINE", .count = no_devices };
-		EXPECT(HR_INVALID_ARGUMENT, hr_register_backend(&given.table, NULL), "%s", i ? incomplete : "backend mine: the entry count is missing");
+		EXPECT(HR_INVALID_ARGUMENT, hr_backend_register(&given.table, NULL), "%s", i ? incomplete : "backend mine: the entry count is missing");
 		if (possible[i] <= sizeof(hr_backend)) continue;
 		given.bytes[possible[i] - 1] = 1;
-		EXPECT(HR_INVALID_ARGUMENT, hr_register_backend(&given.table, NULL),
-		       "hr_register_backend: hr_backend has %u bytes; version %s of the library knows %zu, and the others are not 0: upgrade the "
+		EXPECT(HR_INVALID_ARGUMENT, hr_backend_register(&given.table, NULL),
+		       "hr_backend_register: hr_backend has %u bytes; version %s of the library knows %zu, and the others are not 0: upgrade the "
 		       "library, or leave the newer fields 0",
 		       possible[i], hr_version(), sizeof(hr_backend));
 	}
@@ -259,7 +259,7 @@ static hr_status use_allocator_create(void *given)
 {
 	hr_allocator made;
 	hr_status status = hr_allocator_create(sim(), given, &made);
-	if (!status) CHECK_STATUS(HR_OK, hr_allocator_close(made));
+	if (!status) CHECK_STATUS(HR_OK, hr_allocator_destroy(made));
 	return status;
 }
 INPUT(allocator_create, hr_allocator_options, kind, "hr_allocator_create", "call hr_allocator_options_init first", HR_OK)
@@ -285,7 +285,7 @@ static void test_embedded_oom_options(void)
 		CHECK_STATUS(HR_OK, hr_allocator_create(sim(), &options, &made));
 		CHECK_STATUS(HR_OK, hr_allocator_get_oom_options(made, &now));
 		CHECK(now.allocation_log_sampling_rate == (i ? 0.5 : 1.0));
-		CHECK_STATUS(HR_OK, hr_allocator_close(made));
+		CHECK_STATUS(HR_OK, hr_allocator_destroy(made));
 		/* Refused whatever oom.struct_size is: an older library's hr_allocator_options_init has set it. */
 		options.oom_reserved[sizeof options.oom_reserved - 1] = 1;
 		EXPECT(HR_INVALID_ARGUMENT, hr_allocator_create(sim(), &options, &made),
@@ -322,7 +322,7 @@ static void test_older_request_in_a_context(void)
 	hr_allocation_info info = { .struct_size = sizeof info };
 	hr_request request = { .struct_size = THROUGH(hr_request, stream), .bytes = 500, .scope = 77, .tag = 77 };
 	hr_name op = hr_name_intern("conv");
-	CHECK_STATUS(HR_CLOSED, hr_allocator_close((hr_allocator){ 0 }));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_allocator_destroy((hr_allocator){ 0 }));
 	char before[512];
 	snprintf(before, sizeof before, "%s", hr_last_message());
 	for (int i = 0; i < 3; i++) {
@@ -356,7 +356,7 @@ static hr_status use_oom_verdict(void *given)
 		options.report_allocations_on_oom = true;
 		CHECK_STATUS(HR_OK, hr_allocator_set_oom_options(shared(), &options));
 		CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(shared(), 2048 * MIB, &block));
-		CHECK_STATUS(HR_OK, hr_oom_last(&report));
+		CHECK_STATUS(HR_OK, hr_oom_get_last(&report));
 	}
 	return hr_oom_get_verdict(report, given);
 }
@@ -386,8 +386,8 @@ static hr_status stub_free(void *state, void *address, size_t bytes, hr_stream s
 }
 static void fill_hr_custom_allocator(void *given) { *(hr_custom_allocator *)given = (hr_custom_allocator){ .alloc = stub_alloc, .free = stub_free }; }
 #define init_hr_custom_allocator NULL
-static hr_status use_register_allocator(void *given) { return hr_register_allocator("bfc", given, NULL); } /* taken, so it can be repeated */
-INPUT(register_allocator, hr_custom_allocator, free, "hr_register_allocator", "set it to sizeof(hr_custom_allocator)", HR_ALREADY_EXISTS)
+static hr_status use_register_allocator(void *given) { return hr_allocator_register("bfc", given, NULL); } /* taken, so it can be repeated */
+INPUT(register_allocator, hr_custom_allocator, free, "hr_allocator_register", "set it to sizeof(hr_custom_allocator)", HR_ALREADY_EXISTS)
 
 /* get_stats of a newer struct is not read from an older one. */
 static void test_older_custom_allocator_has_no_statistics(void)
@@ -402,13 +402,13 @@ static void test_older_custom_allocator_has_no_statistics(void)
 	table.close = NULL;
 	table.alloc = stub_alloc;
 	table.free = stub_free;
-	CHECK_STATUS(HR_OK, hr_register_allocator("mine", &table, NULL));
+	CHECK_STATUS(HR_OK, hr_allocator_register("mine", &table, NULL));
 	hr_allocator_options_init(&options);
 	options.kind = "mine";
 	CHECK_STATUS(HR_OK, hr_allocator_create(sim(), &options, &made));
 	hr_stats_init(&stats);
 	CHECK_STATUS(HR_OK, hr_allocator_get_stats(made, &stats));
-	CHECK_STATUS(HR_OK, hr_allocator_close(made));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(made));
 }
 
 /* ---- statistics ---- */
@@ -438,14 +438,14 @@ static hr_status use_stats_format(void *given)
 static hr_status use_stats_json(void *given)
 {
 	char text[8192];
-	return hr_stats_json(given, text, sizeof text) ? HR_OK : hr_last_status();
+	return hr_stats_format_json(given, text, sizeof text) ? HR_OK : hr_last_status();
 }
 OUTPUT(allocator_stats, hr_stats, num_allocs, "hr_allocator_get_stats", "set it with hr_stats_init")
 OUTPUT(device_stats, hr_stats, num_allocs, "hr_device_get_stats", "set it with hr_stats_init")
 OUTPUT(memory_info, hr_memory_info, current, "hr_get_memory_info", "set it to sizeof(hr_memory_info)")
 OUTPUT(scope_end, hr_stats_scope, peak_bytes, "hr_stats_scope_end", "set it to sizeof(hr_stats_scope)")
 INPUT(stats_format, hr_stats, num_allocs, "hr_stats_format", "set it with hr_stats_init", HR_OK)
-INPUT(stats_json, hr_stats, num_allocs, "hr_stats_json", "set it with hr_stats_init", HR_OK)
+INPUT(stats_json, hr_stats, num_allocs, "hr_stats_format_json", "set it with hr_stats_init", HR_OK)
 
 /* ---- Large Model Support ---- */
 
@@ -456,7 +456,7 @@ static hr_status use_lms_configure(void *given)
 	hr_allocator made;
 	CHECK_STATUS(HR_OK, hr_allocator_create(sim(), NULL, &made));
 	hr_status status = hr_lms_configure(made, given);
-	CHECK_STATUS(HR_OK, hr_allocator_close(made));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(made));
 	return status;
 }
 INPUT(lms_configure, hr_lms_options, enabled, "hr_lms_configure", "call hr_lms_options_init first", HR_OK)
@@ -500,12 +500,12 @@ static double score(void *user, const hr_lms_candidate *candidate)
 }
 static void fill_hr_lms_policy(void *given) { *(hr_lms_policy *)given = (hr_lms_policy){ .score = score }; }
 #define init_hr_lms_policy NULL
-static hr_status use_register_policy(void *given) { return hr_register_lms_policy("lru", given, NULL); } /* taken, so it can be repeated */
-INPUT(register_policy, hr_lms_policy, score, "hr_register_lms_policy", "set it to sizeof(hr_lms_policy)", HR_ALREADY_EXISTS)
+static hr_status use_register_policy(void *given) { return hr_lms_policy_register("lru", given, NULL); } /* taken, so it can be repeated */
+INPUT(register_policy, hr_lms_policy, score, "hr_lms_policy_register", "set it to sizeof(hr_lms_policy)", HR_ALREADY_EXISTS)
 
 static void test_policy_without_score(void)
 {
-	EXPECT(HR_INVALID_ARGUMENT, hr_register_lms_policy("mine", &(hr_lms_policy){ .struct_size = sizeof(hr_lms_policy) }, NULL),
+	EXPECT(HR_INVALID_ARGUMENT, hr_lms_policy_register("mine", &(hr_lms_policy){ .struct_size = sizeof(hr_lms_policy) }, NULL),
 	       "policy \"mine\": score is missing");
 }
 
@@ -560,7 +560,7 @@ static void test_preset_of_an_older_program(void)
 {
 	hr_profile_options options;
 	memset(&options, 0x5a, sizeof options);
-	CHECK_STATUS(HR_OK, hr_profile_options_preset_sized(&options, offsetof(hr_profile_options, order_by), "time_and_memory"));
+	CHECK_STATUS(HR_OK, hr_profile_options_init_preset_sized(&options, offsetof(hr_profile_options, order_by), "time_and_memory"));
 	CHECK_EQ(options.struct_size, offsetof(hr_profile_options, order_by));
 	CHECK_STR(options.view, "scope");
 	CHECK_EQ(options.min_micros, 1);
@@ -575,11 +575,11 @@ WITH_INIT(hr_run_options)
 static hr_status use_session_open(void *given)
 {
 	hr_session session;
-	hr_status status = hr_session_open(given, &session);
-	if (!status) CHECK_STATUS(HR_OK, hr_session_close(session));
+	hr_status status = hr_session_create(given, &session);
+	if (!status) CHECK_STATUS(HR_OK, hr_session_destroy(session));
 	return status;
 }
-INPUT(session_open, hr_session_options, device, "hr_session_open", "call hr_session_options_init first", HR_OK)
+INPUT(session_open, hr_session_options, device, "hr_session_create", "call hr_session_options_init first", HR_OK)
 
 static hr_status run(const hr_run_options *options, hr_run_metadata *metadata)
 {
@@ -590,14 +590,14 @@ static hr_status run(const hr_run_options *options, hr_run_metadata *metadata)
 		hr_session_options with;
 		hr_graph graph;
 		hr_session_options_init(&with);
-		CHECK_STATUS(HR_OK, hr_session_open(&with, &session));
+		CHECK_STATUS(HR_OK, hr_session_create(&with, &session));
 		CHECK_STATUS(HR_OK, hr_graph_create(&graph));
 		CHECK_STATUS(HR_OK, hr_graph_enter(graph));
 		one = hr_full(HR_DTYPE_FLOAT32, HR_SCALAR, 1);
 		CHECK_STATUS(HR_OK, hr_graph_leave());
 	}
 	hr_status status = hr_session_run(session, NULL, 0, &one, 1, &out, options, metadata);
-	if (!status) hr_release(out);
+	if (!status) hr_value_release(out);
 	return status;
 }
 static hr_status use_session_run(void *given) { return run(given, NULL); }
@@ -615,7 +615,7 @@ static hr_status use_function_call(void *given)
 	hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_SCALAR, 1), out;
 	if (!function.id) CHECK_STATUS(HR_OK, hr_function_create("identity", identity, NULL, &function));
 	hr_status status = hr_function_call_with_options(function, &in, 1, &out, 1, given, NULL);
-	if (!status) hr_release(out);
+	if (!status) hr_value_release(out);
 	return status;
 }
 INPUT(function_call, hr_run_options, report_allocations_on_oom, "hr_function_call_with_options", "call hr_run_options_init first", HR_OK)
@@ -675,7 +675,7 @@ static void test_older_optimizer_has_the_defaults_of_its_kind(void)
 	hr_variable variable = hr_get_variable("w", HR_DTYPE_FLOAT32, HR_SCALAR, HR_FULL(1));
 	hr_value gradient = hr_full(HR_DTYPE_FLOAT32, HR_SCALAR, 5);
 	CHECK_NE(hr_apply_gradients(&adam, &variable, &gradient, 1).id, 0);
-	CHECK_STATUS(HR_OK, hr_fetch(hr_read(variable), &after, sizeof after));
+	CHECK_STATUS(HR_OK, hr_value_fetch(hr_variable_read(variable), &after, sizeof after));
 	CHECK(after > 0.9989f && after < 0.9991f);
 }
 
@@ -684,9 +684,9 @@ static void test_older_optimizer_has_the_defaults_of_its_kind(void)
 static void test_null_structs(void)
 {
 	hr_allocator a = shared();
-	EXPECT(HR_INVALID_ARGUMENT, hr_configure_cuda(NULL), "hr_configure_cuda: hr_cuda_options is NULL");
-	EXPECT(HR_INVALID_ARGUMENT, hr_configure_emulated(NULL), "hr_configure_emulated: hr_emulated_options is NULL");
-	EXPECT(HR_INVALID_ARGUMENT, hr_configure_simulated(NULL), "hr_configure_simulated: hr_simulated_options is NULL");
+	EXPECT(HR_INVALID_ARGUMENT, hr_cuda_configure(NULL), "hr_cuda_configure: hr_cuda_options is NULL");
+	EXPECT(HR_INVALID_ARGUMENT, hr_emulated_configure(NULL), "hr_emulated_configure: hr_emulated_options is NULL");
+	EXPECT(HR_INVALID_ARGUMENT, hr_simulated_configure(NULL), "hr_simulated_configure: hr_simulated_options is NULL");
 	EXPECT(HR_INVALID_ARGUMENT, hr_device_get_info(sim(), NULL), "hr_device_get_info: hr_device_info is NULL");
 	EXPECT(HR_INVALID_ARGUMENT, hr_device_get_stats(sim(), NULL), "hr_device_get_stats: hr_stats is NULL");
 	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_set_oom_options(a, NULL), "hr_allocator_set_oom_options: hr_oom_options is NULL");
@@ -698,8 +698,8 @@ static void test_null_structs(void)
 	EXPECT(HR_INVALID_ARGUMENT, hr_tensor_create(a, NULL, &(hr_tensor){ 0 }), "hr_tensor_create: hr_tensor_options is NULL");
 	EXPECT(HR_INVALID_ARGUMENT, hr_tensor_get_info(shared_tensor(), NULL), "hr_tensor_get_info: hr_tensor_info is NULL");
 	EXPECT(HR_INVALID_ARGUMENT, hr_lms_get_stats(a, NULL), "hr_lms_get_stats: hr_lms_stats is NULL");
-	EXPECT(HR_INVALID_ARGUMENT, hr_register_lms_policy("mine", NULL, NULL), "hr_register_lms_policy: hr_lms_policy is NULL");
-	EXPECT(HR_INVALID_ARGUMENT, hr_session_open(NULL, &(hr_session){ 0 }), "hr_session_open: hr_session_options is NULL");
+	EXPECT(HR_INVALID_ARGUMENT, hr_lms_policy_register("mine", NULL, NULL), "hr_lms_policy_register: hr_lms_policy is NULL");
+	EXPECT(HR_INVALID_ARGUMENT, hr_session_create(NULL, &(hr_session){ 0 }), "hr_session_create: hr_session_options is NULL");
 	EXPECT(HR_INVALID_ARGUMENT, hr_profiler_parse_arguments(&(int){ 0 }, (char *[]){ NULL }, NULL),
 	       "hr_profiler_parse_arguments: hr_profiler_options is NULL");
 	CHECK_EQ(hr_stats_format(NULL, NULL, 0), 0);

@@ -315,7 +315,7 @@ static void record_stream(model *m, book *b)
 	if (!b->count) return;
 	block *some = &b->live[below(m, b->count)];
 	hr_stream stream = m->streams[below(m, STREAMS)];
-	CHECK_STATUS(HR_OK, hr_record_stream(b->handle, (void *)(uintptr_t)some->address, stream));
+	CHECK_STATUS(HR_OK, hr_allocation_record_stream(b->handle, (void *)(uintptr_t)some->address, stream));
 	some->streams |= UINT64_C(1) << stream;
 }
 
@@ -392,9 +392,9 @@ static void replace_second(model *m)
 {
 	book *b = &m->books[1];
 	if (m->setting->allocators < 2) return;
-	CHECK_STATUS(b->count ? HR_IN_USE : HR_OK, hr_allocator_close(b->handle));
-	if (b->count) CHECK_STATUS(HR_OK, hr_allocator_close_all(b->handle));
-	CHECK_STATUS(HR_CLOSED, hr_allocator_check(b->handle));
+	CHECK_STATUS(b->count ? HR_IN_USE : HR_OK, hr_allocator_destroy(b->handle));
+	if (b->count) CHECK_STATUS(HR_OK, hr_allocator_destroy_all(b->handle));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_allocator_check(b->handle));
 	m->in_use -= b->in_use;
 	open_book(m, b);
 }
@@ -429,13 +429,13 @@ static void run(const setting *s, const char *name, bool real, uint64_t steps, u
 		CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
 		options.memory_bytes = s->memory;
 		options.page_bytes = s->page;
-		CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+		CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
 	} else {
 		hr_simulated_options options;
 		hr_simulated_options_init(&options);
 		options.memory_bytes = s->memory;
 		options.page_bytes = s->page;
-		CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
+		CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
 	}
 	CHECK_STATUS(HR_OK, hr_device_find(name, &m.device));
 	for (uint32_t i = 1; i < STREAMS; i++) CHECK_STATUS(HR_OK, hr_stream_create(m.device, &m.streams[i]));
@@ -450,8 +450,8 @@ static void run(const setting *s, const char *name, bool real, uint64_t steps, u
 		if (i == 1) break; /* the second is closed with its blocks */
 		while (b->count) free_one(&m, b);
 		compare_all(&m);
-		CHECK_STATUS(HR_OK, hr_allocator_close(b->handle));
-		CHECK_STATUS(HR_CLOSED, hr_allocator_close(b->handle));
+		CHECK_STATUS(HR_OK, hr_allocator_destroy(b->handle));
+		CHECK_STATUS(HR_INVALID_HANDLE, hr_allocator_destroy(b->handle));
 	}
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(hr_fault_os_is_clean());

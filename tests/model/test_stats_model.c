@@ -181,7 +181,7 @@ static void close_slot(struct slot *slot)
 	change(slot, -slot->books.in_use, -slot->books.idle);
 	m.device_books.frees += slot->books.live;
 	m.device_books.live -= slot->books.live;
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(slot->handle));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(slot->handle));
 	memset(slot, 0, sizeof *slot);
 }
 
@@ -359,11 +359,11 @@ static void run(unsigned threads, uint64_t operations)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 1024 * MIB;
 	emulated.page_bytes = 64 * KIB;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", (uint64_t[]){ 256 * MIB, 512 * MIB }, 2));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
+	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", (uint64_t[]){ 256 * MIB, 512 * MIB }, 2));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:1", &m.device));
 	hr_custom_allocator table = { .struct_size = sizeof table, .alloc = custom_alloc, .free = custom_free };
-	CHECK_STATUS(HR_OK, hr_register_allocator("mine", &table, NULL));
+	CHECK_STATUS(HR_OK, hr_allocator_register("mine", &table, NULL));
 	for (unsigned i = 1; i < threads; i++) CHECK(!pthread_create(&others[i], NULL, worker, NULL));
 	worker(NULL);
 	for (unsigned i = 1; i < threads; i++) CHECK(!pthread_join(others[i], NULL));

@@ -247,7 +247,7 @@ static void run_crew(crew *c, unsigned workers, unsigned lookers, uint64_t round
 		CHECK_LE(least, stats.peak_bytes_in_use);
 		CHECK_LE(stats.peak_bytes_in_use, most + stats.peak_error_bytes);
 	}
-	for (uint32_t i = 0; i < c->allocator_count; i++) CHECK_STATUS(HR_OK, hr_allocator_close(c->allocators[i]));
+	for (uint32_t i = 0; i < c->allocator_count; i++) CHECK_STATUS(HR_OK, hr_allocator_destroy(c->allocators[i]));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(hr_fault_os_is_clean());
 	hr_fault_os_uninstall();
@@ -262,7 +262,7 @@ static void simulate(crew *c, uint64_t memory, uint64_t page, uint64_t limit, ui
 	hr_simulated_options_init(&options);
 	options.memory_bytes = memory;
 	options.page_bytes = page;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &c->device));
 	hr_allocator_options_init(&how);
 	how.limit_bytes = limit;
@@ -317,7 +317,7 @@ static void test_threads_never_share_a_byte(void)
 		CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
 		options.memory_bytes = 64 * MIB;
 		options.page_bytes = 64 * KIB;
-		CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+		CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
 		CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &c.device));
 		CHECK_STATUS(HR_OK, hr_allocator_create(c.device, NULL, &c.allocators[0]));
 		c.allocator_count = 1;
@@ -505,7 +505,7 @@ static void test_a_thread_may_end_while_its_allocator_closes(void)
 		atomic_store(&e.done, 0);
 		for (int i = 0; i < 3; i++) CHECK_EQ(pthread_create(&threads[i], NULL, use_and_end, &e), 0);
 		while (atomic_load(&e.done) < 3) sched_yield();
-		CHECK_STATUS(HR_OK, hr_allocator_close(allocator));
+		CHECK_STATUS(HR_OK, hr_allocator_destroy(allocator));
 		for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
 	}
 	CHECK_STATUS(HR_OK, hr_shutdown());
@@ -523,7 +523,7 @@ static void live_through_shutdown(void *argument, unsigned index)
 	epoch *e = argument;
 	void *block, *kept;
 	if (index == 0) {
-		CHECK_STATUS(HR_OK, hr_allocator_default("SIM:0", &e->before));
+		CHECK_STATUS(HR_OK, hr_allocator_get_default("SIM:0", &e->before));
 	}
 	pthread_barrier_wait(&e->barrier);
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(e->before, 1000, &block));
@@ -532,12 +532,12 @@ static void live_through_shutdown(void *argument, unsigned index)
 	pthread_barrier_wait(&e->barrier);
 	if (index == 0) {
 		CHECK_STATUS(HR_OK, hr_shutdown());
-		CHECK_STATUS(HR_OK, hr_allocator_default("SIM:0", &e->after));
+		CHECK_STATUS(HR_OK, hr_allocator_get_default("SIM:0", &e->after));
 		CHECK_NE(e->after.id, e->before.id);
 	}
 	pthread_barrier_wait(&e->barrier);
-	CHECK_STATUS(HR_CLOSED, hr_free(e->before, kept, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_CLOSED, hr_alloc_bytes(e->before, 1000, &block));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_free(e->before, kept, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_alloc_bytes(e->before, 1000, &block));
 	CHECK_STATUS(HR_NOT_ALLOCATED, hr_free(e->after, (char *)kept + 1, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(e->after, 1000, &block));
 	CHECK_STATUS(HR_OK, hr_free(e->after, block, HR_STREAM_DEFAULT));
@@ -640,17 +640,17 @@ static void stream_work(void *argument, unsigned index)
 				status = hr_alloc(c->allocators[0], &request, &block);
 			}
 			CHECK_STATUS(HR_OK, status);
-			CHECK_STATUS(HR_OK, hr_fill(c->device, block, values[i], STREAM_BLOCK, stream));
-			CHECK_STATUS(HR_OK, hr_copy(c->device, results + i * STREAM_BLOCK, block, STREAM_BLOCK, HR_COPY_TO_HOST, stream));
+			CHECK_STATUS(HR_OK, hr_stream_fill(c->device, block, values[i], STREAM_BLOCK, stream));
+			CHECK_STATUS(HR_OK, hr_stream_copy(c->device, results + i * STREAM_BLOCK, block, STREAM_BLOCK, HR_COPY_TO_HOST, stream));
 			hr_stream last = stream;
 			if (hr_rand_below(&seed, 3) == 0) {
-				/* Another stream reads the block too: only hr_record_stream announces that, or hr_free if that stream is the last.
+				/* Another stream reads the block too: only hr_allocation_record_stream announces that, or hr_free if that stream is the last.
 				 * */
 				CHECK_STATUS(HR_OK, hr_stream_wait_stream(c->device, HR_STREAM_DEFAULT, stream));
-				if (hr_rand_below(&seed, 2)) CHECK_STATUS(HR_OK, hr_record_stream(c->allocators[0], block, HR_STREAM_DEFAULT));
+				if (hr_rand_below(&seed, 2)) CHECK_STATUS(HR_OK, hr_allocation_record_stream(c->allocators[0], block, HR_STREAM_DEFAULT));
 				else last = HR_STREAM_DEFAULT;
 				CHECK_STATUS(
-					HR_OK, hr_copy(c->device, results + i * STREAM_BLOCK, block, STREAM_BLOCK, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
+					HR_OK, hr_stream_copy(c->device, results + i * STREAM_BLOCK, block, STREAM_BLOCK, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
 			}
 			CHECK_STATUS(HR_OK, hr_free(c->allocators[0], block, last));
 			atomic_fetch_add(&c->met, 1);
@@ -677,7 +677,7 @@ static void test_memory_freed_on_one_stream_is_safe_on_another(void)
 	options.memory_bytes = 1 * MIB; /* small, so that memory is always reused at once */
 	options.page_bytes = 64 * KIB;
 	options.kernel_latency_ns = 20000;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &c.device));
 	CHECK_STATUS(HR_OK, hr_allocator_create(c.device, NULL, &c.allocators[0]));
 	c.steps = hr_test_scaled(60);
@@ -687,7 +687,7 @@ static void test_memory_freed_on_one_stream_is_safe_on_another(void)
 	printf("# %llu blocks, %lld waits between streams\n", (unsigned long long)c.met, (long long)stats.num_stream_waits);
 	CHECK_GT(stats.num_stream_waits, 0);
 	CHECK_STATUS(HR_OK, hr_allocator_check(c.allocators[0]));
-	CHECK_STATUS(HR_OK, hr_allocator_close(c.allocators[0]));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(c.allocators[0]));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(hr_fault_os_is_clean());
 	hr_fault_os_uninstall();

@@ -118,7 +118,7 @@ static void test_addresses_are_told_as_asked(void)
 {
 	for (int address = HR_LOG_NO_ADDRESS; address <= HR_LOG_REAL_ADDRESS; address++) {
 		hr_oom_options options = logging(10, 1);
-		options.allocation_log_address = (hr_log_address)address;
+		options.allocation_log_address = (hr_oom_log_address)address;
 		hr_allocator allocator = make("bfc", &options);
 		void *one = allocate(allocator, 1 << 20, "one"), *two = allocate(allocator, 1 << 20, "two");
 		hr_free(allocator, one, HR_STREAM_DEFAULT);
@@ -402,7 +402,7 @@ static void test_bad_settings_are_named_and_change_nothing(void)
 	REFUSED(allocation_log_sampling_rate, -0.1, "allocation_log_sampling_rate is -0.1; it must be 0 to 1");
 	REFUSED(allocation_log_sampling_rate, 1.5, "allocation_log_sampling_rate is 1.5; it must be 0 to 1");
 	REFUSED(allocation_log_sampling_rate, (double)NAN, "allocation_log_sampling_rate is nan; it must be 0 to 1");
-	REFUSED(allocation_log_address, (hr_log_address)3, "allocation_log_address is 3; it must be one of hr_log_address");
+	REFUSED(allocation_log_address, (hr_oom_log_address)3, "allocation_log_address is 3; it must be one of hr_oom_log_address");
 	REFUSED(struct_size, 1, "hr_allocator_set_oom_options: hr_oom_options.struct_size is 1; call hr_oom_options_init first");
 	hr_oom_options now = { .struct_size = sizeof now };
 	CHECK_STATUS(HR_OK, hr_allocator_get_oom_options(allocator, &now));

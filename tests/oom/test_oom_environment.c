@@ -34,7 +34,7 @@ static void fail(unsigned times)
 {
 	hr_allocator allocator;
 	void *block;
-	CHECK_STATUS(HR_OK, hr_allocator_default("SIM:0", &allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("SIM:0", &allocator));
 	for (unsigned i = 0; i < times; i++) CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, GIB << 14, &block));
 	CHECK_CONTAINS(hr_last_message(), "cannot give 16.0 TiB");
 }
@@ -127,8 +127,8 @@ static void test_what_cannot_be_written_is_told_with_the_error(void)
 	fail(2);
 	CHECK_CONTAINS(hr_last_message(), "(the report could not be written to /tmp/headroom-oom-");
 	CHECK_CONTAINS(hr_last_message(), "/no/such/folder/oom.json: ENOENT");
-	CHECK_STATUS(HR_OK, hr_oom_last(&report)); /* the report exists anyway */
-	CHECK_GT(hr_oom_text(report, NULL, 0), 0);
+	CHECK_STATUS(HR_OK, hr_oom_get_last(&report)); /* the report exists anyway */
+	CHECK_GT(hr_oom_format_text(report, NULL, 0), 0);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	remove_folder();
 }
@@ -154,7 +154,7 @@ static void test_a_failing_disk_leaves_no_half_report(void)
 	setenv("HEADROOM_OOM_REPORT_FILES", "100", 1);
 	hr_fault_os_install();
 	fail(1);
-	CHECK_STATUS(HR_OK, hr_allocator_default("SIM:0", &allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("SIM:0", &allocator));
 	for (uint64_t nth = 1; nth < 40; nth++) {
 		unsigned before = count_files();
 		hr_fault_os_fail_nth(nth, false, ENOSPC);
@@ -179,7 +179,7 @@ static void test_a_process_writes_16_files_and_says_why_not_more(void)
 	set_variable("%s/oom.json");
 	fail(16);
 	CHECK_EQ(count_files(), 16);
-	CHECK_STATUS(HR_OK, hr_oom_last(&report));
+	CHECK_STATUS(HR_OK, hr_oom_get_last(&report));
 	CHECK_STATUS(HR_OK, hr_oom_get_file(report, path, sizeof path));
 	snprintf(expected, sizeof expected, "%s/oom.json.15", folder);
 	CHECK_STR(path, expected);
@@ -189,8 +189,8 @@ static void test_a_process_writes_16_files_and_says_why_not_more(void)
 	fail(5000);
 	CHECK_EQ(count_files(), 16);
 	CHECK_CONTAINS(hr_last_message(), "(the report is in no file: this process has written 16; HEADROOM_OOM_REPORT_FILES allows more)");
-	CHECK_STATUS(HR_OK, hr_oom_last(&report));
-	CHECK_GT(hr_oom_text(report, NULL, 0), 0);
+	CHECK_STATUS(HR_OK, hr_oom_get_last(&report));
+	CHECK_GT(hr_oom_format_text(report, NULL, 0), 0);
 	CHECK_STATUS(HR_TOO_MANY, hr_oom_get_file(report, path, sizeof path));
 	CHECK_CONTAINS(hr_last_message(), "HEADROOM_OOM_REPORT_FILES allows more");
 	CHECK_STATUS(HR_OK, hr_shutdown());
@@ -247,11 +247,11 @@ static void test_the_report_knows_why_it_is_in_no_file(void)
 	make_folder();
 	set_variable("%s/no/such/folder/oom.json");
 	fail(1);
-	CHECK_STATUS(HR_OK, hr_oom_last(&report));
+	CHECK_STATUS(HR_OK, hr_oom_get_last(&report));
 	CHECK_STATUS(HR_IO, hr_oom_get_file(report, path, sizeof path));
 	CHECK_CONTAINS(hr_last_message(), "/no/such/folder/oom.json: ENOENT");
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_oom_get_file(report, NULL, 1));
-	CHECK_STATUS(HR_CLOSED, hr_oom_get_file((hr_oom_report){ 0 }, path, sizeof path));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_oom_get_file((hr_oom_report){ 0 }, path, sizeof path));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	remove_folder();
 }
@@ -288,9 +288,9 @@ static void test_reports_on_the_standard_error_are_whole(void)
 	CHECK(text != NULL);
 	hr_oom_report report;
 	fail(1);
-	CHECK_STATUS(HR_OK, hr_oom_last(&report));
+	CHECK_STATUS(HR_OK, hr_oom_get_last(&report));
 	char *one = malloc(1 << 20), *line_end;
-	hr_oom_text(report, one, 1 << 20);
+	hr_oom_format_text(report, one, 1 << 20);
 	line_end = strchr(one, '\n');
 	CHECK(line_end != NULL);
 	*line_end = 0;
@@ -341,12 +341,12 @@ static void test_a_report_can_be_saved_to_a_new_file(void)
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, GIB << 14, &block));
 	CHECK_EQ(count_files(), 0);
-	CHECK_STATUS(HR_OK, hr_oom_last(&report));
+	CHECK_STATUS(HR_OK, hr_oom_get_last(&report));
 	CHECK_STATUS(HR_NOT_READY, hr_oom_get_file(report, path, sizeof path));
 	snprintf(path, sizeof path, "%s/saved.json", folder);
 	CHECK_STATUS(HR_OK, hr_oom_save(report, path));
 	char *json = malloc(1 << 20);
-	hr_oom_json(report, json, 1 << 20);
+	hr_oom_format_json(report, json, 1 << 20);
 	CHECK_STR(read_file("saved.json"), json);
 	free(json);
 	CHECK_STATUS(HR_IO, hr_oom_save(report, path));

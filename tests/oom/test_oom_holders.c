@@ -176,7 +176,7 @@ static void test_holders_of_a_custom_allocator_are_the_sum_over_blocks(void)
 {
 	hr_custom_allocator table = { .struct_size = sizeof table, .alloc = custom_alloc, .free = custom_free };
 	open_device();
-	CHECK_STATUS(HR_OK, hr_register_allocator("counting", &table, NULL));
+	CHECK_STATUS(HR_OK, hr_allocator_register("counting", &table, NULL));
 	check_kind("counting");
 }
 
@@ -236,9 +236,9 @@ static void test_mistakes_are_told(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_allocator_get_holders(allocator, HR_BY_OP, NULL, 1, &found));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_allocator_get_holders(allocator, HR_BY_OP, &holder, 1, NULL));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_allocator_get_holders(allocator, (hr_holder_kind)3, &holder, 1, &found));
-	CHECK_STATUS(HR_CLOSED, hr_allocator_get_holders(never, HR_BY_OP, &holder, 1, &found));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_allocator_get_holders(never, HR_BY_OP, &holder, 1, &found));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_allocator_get_largest(allocator, NULL, 1, &found));
-	CHECK_STATUS(HR_CLOSED, hr_allocator_get_largest(never, NULL, 0, &found));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_allocator_get_largest(never, NULL, 0, &found));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 

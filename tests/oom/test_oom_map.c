@@ -15,7 +15,7 @@ static hr_allocator open_allocator(uint64_t page, uint64_t memory, bool addresse
 	hr_simulated_options_init(&simulated);
 	simulated.page_bytes = page;
 	simulated.memory_bytes = memory;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&simulated));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
 	hr_allocator_options_init(&options);
 	options.oom.report_allocations_on_oom = true;
@@ -29,7 +29,7 @@ static const hr__report *fail(hr_allocator allocator)
 	hr_oom_report handle;
 	void *block;
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, UINT64_C(1) << 46, &block));
-	CHECK_STATUS(HR_OK, hr_oom_last(&handle));
+	CHECK_STATUS(HR_OK, hr_oom_get_last(&handle));
 	const hr__report *report = hr__report_open(handle.id);
 	CHECK(report != NULL);
 	return report;

@@ -20,7 +20,7 @@ static hr_allocator open_allocator(uint64_t memory, hr_oom_callback callback)
 	hr_simulated_options_init(&simulated);
 	simulated.memory_bytes = memory;
 	simulated.page_bytes = 64 * KIB;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&simulated));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
 	hr_allocator_options_init(&options);
 	options.oom.report_allocations_on_oom = true;
@@ -33,7 +33,7 @@ static hr_allocator open_allocator(uint64_t memory, hr_oom_callback callback)
 static hr_oom_report last(void)
 {
 	hr_oom_report report = { 0 };
-	CHECK_STATUS(HR_OK, hr_oom_last(&report));
+	CHECK_STATUS(HR_OK, hr_oom_get_last(&report));
 	CHECK_NE(report.id, 0);
 	return report;
 }
@@ -69,7 +69,7 @@ static void test_a_report_has_everything_in_it(void)
 	hr_allocator allocator = open_allocator(64 * MIB, NULL);
 	hr_oom_report handle = { 0 };
 	void *block;
-	CHECK_STATUS(HR_NOT_READY, hr_oom_last(&handle));
+	CHECK_STATUS(HR_NOT_READY, hr_oom_get_last(&handle));
 	hr_request request = HR_REQUEST(40 * MIB);
 	request.op = hr_name_intern("matmul");
 	request.scope = hr_name_intern("encoder/layer_1");
@@ -129,9 +129,9 @@ static void test_a_report_has_everything_in_it(void)
 	CHECK_EQ(report->log[0].bytes, 40 * MIB);
 	hr__report_close(report);
 
-	check_text(handle, hr_oom_text);
-	check_text(handle, hr_oom_json);
-	check_text(handle, hr_oom_allocation_log);
+	check_text(handle, hr_oom_format_text);
+	check_text(handle, hr_oom_format_json);
+	check_text(handle, hr_oom_format_log);
 	hr_verdict verdict = { 0 }, asked = { .struct_size = sizeof asked };
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_oom_get_verdict(handle, &verdict));
 	verdict.struct_size = sizeof verdict;
@@ -163,8 +163,8 @@ static void test_a_report_needs_no_memory_and_no_long_hold(void)
 	uint64_t before = held();
 	hr_fault_os_fail_nth(1, true, ENOMEM);
 	hr_oom_report handle = fail(allocator, 8 * GIB), other = fail(allocator, 3 * GIB + 900 * MIB);
-	check_text(handle, hr_oom_text);
-	check_text(other, hr_oom_json);
+	check_text(handle, hr_oom_format_text);
+	check_text(other, hr_oom_format_json);
 	hr_fault_os_fail_nth(0, false, 0);
 	CHECK_EQ(held(), before);
 
@@ -199,7 +199,7 @@ static void test_a_report_is_made_when_every_call_of_the_system_fails(void)
 		hr_oom_report handle = fail(allocator, 65 * MIB);
 		CHECK_CONTAINS(hr_last_message(), "cannot give 65.0 MiB");
 		hr_fault_os_fail_nth(0, false, 0);
-		check_text(handle, hr_oom_text);
+		check_text(handle, hr_oom_format_text);
 		CHECK_STATUS(HR_OK, hr_shutdown());
 		CHECK(hr_fault_os_is_clean());
 		hr_fault_os_uninstall();
@@ -269,14 +269,14 @@ static void read_or_fail(void *argument, unsigned index)
 			void *block;
 			hr_oom_report report;
 			CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(shared, GIB + 1 + hr_rand(&random) % GIB, &block));
-			if (hr_oom_last(&report) == HR_OK) atomic_store(&newest, report.id);
+			if (hr_oom_get_last(&report) == HR_OK) atomic_store(&newest, report.id);
 		}
 		return;
 	}
 	for (uint64_t i = 0; i < hr_test_scaled(HR_TEST_SANITIZED ? 200 : 2000) || whole < 10; i++) {
 		hr_oom_report handle = { atomic_load(&newest) };
 		handle.id -= handle.id > 20 ? hr_rand(&random) % 20 : 0;
-		size_t length = hr_oom_json(handle, text[index], sizeof text[index]);
+		size_t length = hr_oom_format_json(handle, text[index], sizeof text[index]);
 		if (!length) continue;
 		whole++;
 		CHECK_LT(length, sizeof text[index]);
@@ -284,7 +284,7 @@ static void read_or_fail(void *argument, unsigned index)
 		CHECK_CONTAINS(text[index] + length - 3, "}");
 		hr_verdict verdict = { .struct_size = sizeof verdict };
 		hr_status status = hr_oom_get_verdict(handle, &verdict);
-		CHECK(status == HR_OK || status == HR_CLOSED);
+		CHECK(status == HR_OK || status == HR_INVALID_HANDLE);
 		if (!status) CHECK_EQ((int)verdict.kind, (int)HR_NEVER_FITS);
 	}
 	if (index == 0) atomic_store(&done, true);
@@ -306,19 +306,19 @@ static void test_the_last_sixteen_are_kept(void)
 	for (int i = 0; i < 15; i++) latest = fail(allocator, GIB);
 	CHECK_STATUS(HR_OK, hr_oom_get_verdict(first, &verdict));
 	latest = fail(allocator, GIB);
-	CHECK_STATUS(HR_CLOSED, hr_oom_get_verdict(first, &verdict));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_oom_get_verdict(first, &verdict));
 	CHECK_CONTAINS(hr_last_message(), "no longer there");
-	CHECK_EQ(hr_oom_text(first, NULL, 0), 0);
-	CHECK_STATUS(HR_CLOSED, hr_oom_save(first, "/nowhere/at/all"));
-	CHECK_STATUS(HR_CLOSED, hr_oom_get_verdict((hr_oom_report){ 0 }, &verdict));
-	CHECK_STATUS(HR_CLOSED, hr_oom_get_verdict((hr_oom_report){ latest.id + 1 }, &verdict));
+	CHECK_EQ(hr_oom_format_text(first, NULL, 0), 0);
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_oom_save(first, "/nowhere/at/all"));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_oom_get_verdict((hr_oom_report){ 0 }, &verdict));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_oom_get_verdict((hr_oom_report){ latest.id + 1 }, &verdict));
 	CHECK_STATUS(HR_OK, hr_oom_get_verdict(latest, &verdict));
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	CHECK_STATUS(HR_OK, hr_oom_get_verdict(latest, &verdict)); /* the allocator is closed; the report is a copy */
-	check_text(latest, hr_oom_text);
+	check_text(latest, hr_oom_format_text);
 	CHECK_STATUS(HR_OK, hr_shutdown());
-	CHECK_STATUS(HR_CLOSED, hr_oom_get_verdict(latest, &verdict));
-	CHECK_STATUS(HR_NOT_READY, hr_oom_last(&latest));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_oom_get_verdict(latest, &verdict));
+	CHECK_STATUS(HR_NOT_READY, hr_oom_get_last(&latest));
 	/* The library can be used again. */
 	first = fail(open_allocator(64 * MIB, NULL), GIB);
 	CHECK_GT(first.id, latest.id);
@@ -340,7 +340,7 @@ static void when_it_fails(void *user, hr_oom_report report)
 	called.calls++;
 	called.report = report;
 	CHECK_EQ(last().id, report.id);
-	check_text(report, hr_oom_text);
+	check_text(report, hr_oom_format_text);
 	/* The callback may use Headroom; a failure in it makes no report. */
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(called.allocator, 9 * GIB, &block));
 	CHECK_CONTAINS(hr_last_message(), "9.0 GiB");
@@ -368,9 +368,9 @@ static void test_no_report_is_made_where_nobody_asked_for_one(void)
 	void *block;
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &silent));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(silent, GIB, &block));
-	CHECK_STATUS(HR_NOT_READY, hr_oom_last(&none));
+	CHECK_STATUS(HR_NOT_READY, hr_oom_get_last(&none));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_alloc_bytes(allocator, 0, &block));
-	CHECK_STATUS(HR_NOT_READY, hr_oom_last(&none));
+	CHECK_STATUS(HR_NOT_READY, hr_oom_get_last(&none));
 	fail(allocator, GIB);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
@@ -383,8 +383,8 @@ static void in_child(void *argument)
 	hr_oom_report none, *parents = argument;
 	hr_holder holder;
 	size_t count;
-	CHECK_STATUS(HR_NOT_READY, hr_oom_last(&none));
-	CHECK_STATUS(HR_CLOSED, hr_oom_get_verdict(*parents, &verdict));
+	CHECK_STATUS(HR_NOT_READY, hr_oom_get_last(&none));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_oom_get_verdict(*parents, &verdict));
 	CHECK_STATUS(HR_FORKED, hr_allocator_get_holders(shared, HR_BY_OP, &holder, 1, &count));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	hr_allocator allocator = open_allocator(64 * MIB, NULL);

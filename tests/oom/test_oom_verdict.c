@@ -39,7 +39,7 @@ static hr_status card_has(void *device, uint64_t bytes)
 {
 	uint64_t free_bytes, total_bytes;
 	hr_status status = card_memory_info(device, &free_bytes, &total_bytes);
-	return !status && bytes > free_bytes ? hr_backend_error(HR_OUT_OF_MEMORY, "the card is full") : status;
+	return !status && bytes > free_bytes ? hr_backend_set_error(HR_OUT_OF_MEMORY, "the card is full") : status;
 }
 
 static hr_status card_page_create(void *device, hr_page *page)
@@ -682,12 +682,12 @@ static void report(const struct wish *wish, const hr_verdict *expected)
 	options.report_allocations_on_oom = true;
 	CHECK_STATUS(HR_OK, hr_allocator_set_oom_options(here.mine, &options));
 	CHECK(!take(here.mine, wish->size, wish->alignment));
-	CHECK_STATUS(HR_OK, hr_oom_last(&made));
+	CHECK_STATUS(HR_OK, hr_oom_get_last(&made));
 	CHECK_STATUS(HR_OK, hr_oom_get_verdict(made, &said));
 	CHECK_EQ((int)said.kind, (int)expected->kind);
 	CHECK_EQ(said.bytes, expected->bytes);
 	CHECK_EQ(said.pages, expected->pages);
-	CHECK_GT(hr_oom_text(made, NULL, 0), 200);
+	CHECK_GT(hr_oom_format_text(made, NULL, 0), 200);
 	snprintf(path, sizeof path, "%s/%d-%u.json", folder ? folder : "", (int)getpid(), written++);
 	if (folder) CHECK_STATUS(HR_OK, hr_oom_save(made, path));
 	options.report_allocations_on_oom = false;
@@ -788,13 +788,13 @@ static void open_device(uint64_t pages)
 	if (!here.page)
 		kept.reserve = NULL, kept.release = NULL, kept.page_create = NULL, kept.page_destroy = NULL, kept.map = NULL,
 		kept.unmap = NULL;
-	CHECK_STATUS(HR_OK, hr_register_backend(&kept, &card_options));
+	CHECK_STATUS(HR_OK, hr_backend_register(&kept, &card_options));
 	here.part_count = 1;
 	if (below(3) == 0) { /* two logical devices */
 		limits[0] = card_options.memory_bytes * 5 / 8;
 		limits[1] = card_options.memory_bytes * 3 / 8;
 		here.part_count = 2;
-		CHECK_STATUS(HR_OK, hr_set_logical_devices("CARD:0", limits, 2));
+		CHECK_STATUS(HR_OK, hr_device_set_logical("CARD:0", limits, 2));
 	}
 	CHECK_STATUS(HR_OK, hr_device_find("CARD:0", &here.parts[0]));
 	if (here.part_count == 2) CHECK_STATUS(HR_OK, hr_device_find("CARD:1", &here.parts[1]));
@@ -1021,9 +1021,9 @@ static void test_a_custom_allocator_is_judged_by_what_it_says(void)
 	here.page = 64 * KIB;
 	here.random = 3;
 	open_device(16);
-	CHECK_STATUS(HR_OK, hr_register_allocator("silent", &table, NULL));
+	CHECK_STATUS(HR_OK, hr_allocator_register("silent", &table, NULL));
 	table.get_stats = custom_stats;
-	CHECK_STATUS(HR_OK, hr_register_allocator("telling", &table, NULL));
+	CHECK_STATUS(HR_OK, hr_allocator_register("telling", &table, NULL));
 	hr_allocator silent = open_kind("silent", 2 * here.page), telling = open_kind("telling", 2 * here.page);
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(silent, 1000, &block));
 	CHECK_EQ((int)ask_for(silent, 2 * here.page - 1000).kind, (int)HR_FITS);

@@ -107,7 +107,7 @@ static void test_lines_fit_the_width(void)
 
 static void test_every_tier_names_its_setting(void)
 {
-	static const char *const says[] = { "not in one piece", "limit_bytes", "hr_set_logical_devices", "the device itself" };
+	static const char *const says[] = { "not in one piece", "limit_bytes", "hr_device_set_logical", "the device itself" };
 	sample *made = report_of_training();
 	for (unsigned tier = HR_TIER_NONE; tier <= HR_TIER_PHYSICAL; tier++) {
 		made->report.verdict.tier = (hr_tier)tier;

@@ -264,7 +264,7 @@ static void test_a_recording_can_begin_while_threads_allocate(void)
 	CHECK_STATUS(HR_OK, hr_device_find("CPU:0", &device));
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &allocator));
 	for (uint64_t round = 0; round < hr_test_scaled(20); round++) record_churn(allocator, device, round);
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 

@@ -51,15 +51,15 @@ static void train_step(hr_value x, hr_value *weights, hr_value labels)
 {
 	hr_value gradients[LAYERS];
 	must(hr_tape_begin());
-	hr_value loss = hr_keep(forward(x, weights, labels));
+	hr_value loss = hr_value_keep(forward(x, weights, labels));
 	must(hr_gradients(loss, weights, LAYERS, gradients));
 	must(hr_tape_end());
 	for (int i = 0; i < LAYERS; i++) {
-		hr_value next = hr_keep(hr_sub(weights[i], hr_scale(gradients[i], 0.05, 0)));
-		hr_release(weights[i]);
+		hr_value next = hr_value_keep(hr_sub(weights[i], hr_scale(gradients[i], 0.05, 0)));
+		hr_value_release(weights[i]);
 		weights[i] = next;
 	}
-	hr_release(loss);
+	hr_value_release(loss);
 }
 
 /* Three steps of a small network on an emulated device; with LMS if [limit] is not enough. Weights are still live at the end. */
@@ -75,7 +75,7 @@ static void record_training(const char *path, uint64_t limit, bool lms_on)
 	must(hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = UINT64_C(64) << 20;
 	emulated.page_bytes = 64 << 10;
-	must(hr_configure_emulated(&emulated));
+	must(hr_emulated_configure(&emulated));
 	must(hr_device_find("GPU:0", &device));
 	hr_allocator_options_init(&options);
 	options.limit_bytes = limit;
@@ -88,12 +88,12 @@ static void record_training(const char *path, uint64_t limit, bool lms_on)
 	hr_session_options_init(&session_options);
 	session_options.device = "GPU:0";
 	session_options.allocator = allocator;
-	must(hr_session_open(&session_options, &session));
+	must(hr_session_create(&session_options, &session));
 	must(hr_session_enter(session));
-	hr_value x = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(BATCH, WIDTH), 1)), weights[LAYERS];
-	hr_value labels = hr_keep(hr_random_uniform(HR_DTYPE_INT32, HR_DIMS(BATCH), 0, 10, 2));
+	hr_value x = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(BATCH, WIDTH), 1)), weights[LAYERS];
+	hr_value labels = hr_value_keep(hr_random_uniform(HR_DTYPE_INT32, HR_DIMS(BATCH), 0, 10, 2));
 	for (int i = 0; i < LAYERS; i++)
-		weights[i] = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(WIDTH, WIDTH), (uint64_t)(10 + i)));
+		weights[i] = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(WIDTH, WIDTH), (uint64_t)(10 + i)));
 	for (int i = 0; i < 3; i++) {
 		must(hr_step_begin(allocator));
 		train_step(x, weights, labels);
@@ -101,7 +101,7 @@ static void record_training(const char *path, uint64_t limit, bool lms_on)
 	}
 	must(hr_trace_stop());
 	hr_session_leave();
-	hr_session_close(session);
+	hr_session_destroy(session);
 	must(hr_shutdown());
 }
 

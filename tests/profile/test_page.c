@@ -52,25 +52,25 @@ static void train(uint64_t limit, int steps, bool lms_enabled)
 	hr_session_options_init(&session_options);
 	session_options.device = "GPU:0";
 	session_options.allocator = allocator;
-	CHECK_STATUS(HR_OK, hr_session_open(&session_options, &session));
+	CHECK_STATUS(HR_OK, hr_session_create(&session_options, &session));
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
 	hr_optimizer_init(&training.optimizer, HR_ADAM);
 	CHECK_STATUS(HR_OK, hr_function_create("step", train_step, &training, &function));
-	hr_value data[] = { hr_keep(model.inputs(&model, 0)), hr_keep(model.labels(&model, 0)) };
+	hr_value data[] = { hr_value_keep(model.inputs(&model, 0)), hr_value_keep(model.labels(&model, 0)) };
 	for (int i = 0; i < steps; i++) {
 		hr_value out;
 		float loss;
 		CHECK_STATUS(HR_OK, hr_step_begin(allocator));
 		CHECK_STATUS(HR_OK, hr_function_call(function, data, 2, &out, 1));
-		CHECK_STATUS(HR_OK, hr_fetch(out, &loss, sizeof loss));
+		CHECK_STATUS(HR_OK, hr_value_fetch(out, &loss, sizeof loss));
 		CHECK_STATUS(HR_OK, hr_step_end(allocator));
 	}
-	hr_release(data[0]);
-	hr_release(data[1]);
+	hr_value_release(data[0]);
+	hr_value_release(data[1]);
 	CHECK_STATUS(HR_OK, hr_function_destroy(function));
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(session));
-	CHECK_STATUS(HR_OK, hr_allocator_close(allocator));
+	CHECK_STATUS(HR_OK, hr_session_destroy(session));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(allocator));
 }
 
 /* A small GPT: two steps with enough memory, then with Large Model Support and less; and a little on the host. */
@@ -82,10 +82,10 @@ static void record_train(void)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 160 * MIB;
 	emulated.page_bytes = 256 << 10;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	train(0, 2, false);
 	train(64 * MIB, 4, true);
-	CHECK_STATUS(HR_OK, hr_allocator_default("CPU:0", &host));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("CPU:0", &host));
 	for (size_t i = 0; i < 16; i++) CHECK_STATUS(HR_OK, hr_alloc_bytes(host, (i + 1) << 18, &blocks[i]));
 	for (size_t i = 0; i < 16; i += 2) CHECK_STATUS(HR_OK, hr_free(host, blocks[i], HR_STREAM_DEFAULT));
 	for (size_t i = 1; i < 14; i += 2) CHECK_STATUS(HR_OK, hr_free(host, blocks[i], HR_STREAM_DEFAULT));

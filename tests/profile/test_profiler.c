@@ -94,7 +94,7 @@ static void open_allocator(void)
 	hr_simulated_options_init(&simulated);
 	simulated.memory_bytes = 64 << 20;
 	simulated.page_bytes = 65536;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&simulated));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
 	hr_allocator_options_init(&options);
 	options.limit_bytes = 8 * 65536;
@@ -157,7 +157,7 @@ static counts counts_of(const char *path)
 static const char *last_file(void)
 {
 	static char path[4096];
-	CHECK_LT(hr_profiler_last_file(path, sizeof path), sizeof path);
+	CHECK_LT(hr_profiler_get_last_file(path, sizeof path), sizeof path);
 	return path;
 }
 
@@ -441,11 +441,11 @@ static void test_steps_that_never_come_are_told(void)
 	options.steps[1] = (hr_profiler_steps){ 100, 103 };
 	options.steps[2] = (hr_profiler_steps){ 7, 7 };
 	options.step_count = 3;
-	CHECK_EQ(hr_profiler_missed_steps(NULL, 0), 0);
+	CHECK_EQ(hr_profiler_get_missed_steps(NULL, 0), 0);
 	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
 	for (int i = 0; i < 3; i++) run_step(2);
 	CHECK_STATUS(HR_OK, hr_profiler_stop()); /* some were reached */
-	CHECK_EQ(hr_profiler_missed_steps(missed, sizeof missed), 9);
+	CHECK_EQ(hr_profiler_get_missed_steps(missed, sizeof missed), 9);
 	CHECK(!strcmp(missed, "100-103,7"));
 	CHECK_EQ(count_files(path_of("logs"), ".hrt"), 1);
 
@@ -458,13 +458,13 @@ static void test_steps_that_never_come_are_told(void)
 
 	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("none"), NULL)); /* no steps were chosen */
 	CHECK_STATUS(HR_OK, hr_profiler_stop());
-	CHECK_EQ(hr_profiler_missed_steps(missed, sizeof missed), 0);
+	CHECK_EQ(hr_profiler_get_missed_steps(missed, sizeof missed), 0);
 
 	options.step_count = HR_PROFILER_STEPS_MAX;
 	for (int i = 0; i < HR_PROFILER_STEPS_MAX; i++) options.steps[i] = (hr_profiler_steps){ UINT64_MAX - 1, UINT64_MAX };
 	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("none"), &options));
 	CHECK_STATUS(HR_NOT_READY, hr_profiler_stop());
-	CHECK_EQ(hr_profiler_missed_steps(missed, sizeof missed), HR_PROFILER_STEPS_MAX * 42 - 1);
+	CHECK_EQ(hr_profiler_get_missed_steps(missed, sizeof missed), HR_PROFILER_STEPS_MAX * 42 - 1);
 }
 
 static void test_a_file_that_cannot_be_made_in_a_step_is_told_at_the_end(void)

@@ -63,7 +63,7 @@ static void make_devices(program *p)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 64 * MIB;
 	emulated.page_bytes = 64 << 10;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	for (int i = 0; i < DEVICES; i++) {
 		hr_allocator_options_init(&options);
 		options.limit_bytes = i == 0 ? 24 * MIB : 256 * MIB;
@@ -112,11 +112,11 @@ static void use_tensor(program *p)
 	hr_pin pin = { tensor, HR_WRITE };
 	hr_name op = p->ops[hr_rand_below(&p->random, 8)], scope = p->scopes[hr_rand_below(&p->random, 8)];
 	hr__trace_event(&(hr__event){ .kind = HR__EVENT_OP_BEGIN, .op = op, .scope = scope });
-	hr_status status = hr_pin_all(&pin, 1, HR_STREAM_DEFAULT);
+	hr_status status = hr_tensor_pin_all(&pin, 1, HR_STREAM_DEFAULT);
 	if (!status) {
 		hr_tensor_info info = { .struct_size = sizeof info };
 		CHECK_STATUS(HR_OK, hr_tensor_get_info(tensor, &info));
-		CHECK_STATUS(HR_OK, hr_unpin_all(&pin, 1, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin_all(&pin, 1, HR_STREAM_DEFAULT));
 	}
 	hr__trace_event(&(hr__event){ .kind = HR__EVENT_OP_END, .op = op, .scope = scope, .bytes = 1000 + hr_rand_below(&p->random, 1000) });
 }
@@ -155,7 +155,7 @@ static void run_program(program *p, uint64_t seed)
 static void end_program(program *p)
 {
 	for (int i = 0; i < TENSORS; i++) CHECK_STATUS(HR_OK, hr_tensor_destroy(p->tensors[i]));
-	for (int i = 0; i < DEVICES; i++) CHECK_STATUS(HR_OK, hr_allocator_close_all(p->allocators[i]));
+	for (int i = 0; i < DEVICES; i++) CHECK_STATUS(HR_OK, hr_allocator_destroy_all(p->allocators[i]));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	unlink(p->path);
 }
@@ -660,7 +660,7 @@ static void test_a_program_that_tells_two_allocators_of_its_steps_has_each_once(
 	}
 	look_away(&l);
 	hr__capture_close(c);
-	for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_allocator_close_all(a[i]));
+	for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_allocator_destroy_all(a[i]));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	unlink(path);
 }
@@ -745,7 +745,7 @@ static void test_bad_questions_get_clear_answers(void)
 	options.order_by = "beauty";
 	CHECK_STATUS(HR_INVALID_ARGUMENT, ask(c, &options));
 	CHECK_CONTAINS(hr_last_message(), "there is no \"beauty\" in this view; there are name, occurrence, micros");
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profile_options_preset(&options, "all"));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profile_options_init_preset(&options, "all"));
 	CHECK_CONTAINS(hr_last_message(), "time_and_memory, memory and leaks");
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profile_report(NULL, NULL, HR_PROFILE_TEXT, swallow_text, NULL));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profile_report(path, NULL, (hr_profile_format)9, swallow_text, NULL));
@@ -793,7 +793,7 @@ static void test_reports_can_be_written_and_saved(void)
 	CHECK_STATUS(HR_IO, hr_profile_report(path, NULL, HR_PROFILE_JSON, refuse, NULL));
 	snprintf(file, sizeof file, "%s.txt", path);
 	unlink(file);
-	CHECK_STATUS(HR_OK, hr_profile_options_preset(&options, "time_and_memory"));
+	CHECK_STATUS(HR_OK, hr_profile_options_init_preset(&options, "time_and_memory"));
 	CHECK_STATUS(HR_OK, hr_profile_save(path, &options, HR_PROFILE_JSON, file));
 	CHECK_EQ(access(file, R_OK), 0);
 	CHECK_STATUS(HR_IO, hr_profile_save(path, &options, HR_PROFILE_JSON, file)); /* the file exists */

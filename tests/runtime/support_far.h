@@ -26,7 +26,7 @@ static void far_add(void)
 	far.name = "far";
 	far.type = "FAR";
 	far.open = far_open;
-	CHECK_STATUS(HR_OK, hr_register_backend(&far, &config));
+	CHECK_STATUS(HR_OK, hr_backend_register(&far, &config));
 	CHECK_STATUS(HR_OK, hr_device_find("FAR:0", &device));
 	CHECK_STATUS(HR_OK, hr__device_pinned(hr__device_of(device, &status), 8 << 20, &pinned));
 }

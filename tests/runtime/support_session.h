@@ -25,9 +25,9 @@ HR_TEST_UNUSED static void open_session(uint64_t limit)
 		CHECK_STATUS(HR_OK, hr_allocator_create(device, &allocator_options, &allocator));
 		options.allocator = allocator;
 	} else {
-		CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
+		CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
 	}
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &session));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &session));
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
 }
 
@@ -43,7 +43,7 @@ HR_TEST_UNUSED static hr_stats stats_of(void)
 HR_TEST_UNUSED static void close_session(void)
 {
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(session));
+	CHECK_STATUS(HR_OK, hr_session_destroy(session));
 	CHECK_EQ(stats_of().bytes_in_use, 0);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
@@ -52,7 +52,7 @@ HR_TEST_UNUSED static void close_session(void)
 HR_TEST_UNUSED static float number_in(hr_value value)
 {
 	float number = -1;
-	CHECK_STATUS(HR_OK, hr_fetch(value, &number, sizeof number));
+	CHECK_STATUS(HR_OK, hr_value_fetch(value, &number, sizeof number));
 	return number;
 }
 

@@ -85,7 +85,7 @@ static hr_status training_start(struct training *training)
 	if (!start.id) return hr_last_status();
 	status = hr_session_run(training->session, NULL, 0, &start, 1, &count, NULL, NULL);
 	if (status) return status;
-	hr_release(count);
+	hr_value_release(count);
 	training->started = true;
 	return HR_OK;
 }
@@ -113,8 +113,8 @@ static hr_status training_run(struct training *training, hr_value x, hr_value la
 	case BY_GRAPH:
 		status = training_start(training);
 		if (status) {
-			hr_release(x);
-			hr_release(labels);
+			hr_value_release(x);
+			hr_value_release(labels);
 			return status;
 		}
 		wanted[0] = training->loss;
@@ -122,7 +122,7 @@ static hr_status training_run(struct training *training, hr_value x, hr_value la
 		status = hr_session_run(training->session, (hr_feed[]){ { training->x, x }, { training->labels, labels } }, 2, wanted, 2, outs, NULL, NULL);
 		if (status) return status;
 		*loss = outs[0];
-		hr_release(outs[1]);
+		hr_value_release(outs[1]);
 		return HR_OK;
 	default: *loss = model_train(training->model, x, labels, &training->optimizer, training->checkpointed);
 	}
@@ -136,11 +136,11 @@ HR_TEST_UNUSED static hr_status training_step(struct training *training, uint64_
 	hr_value labels = x.id ? training->model->labels(training->model, step) : HR_NO_VALUE;
 	if (!labels.id) {
 		hr_status why = hr_last_status();
-		hr_release(x);
+		hr_value_release(x);
 		return why;
 	}
 	hr_status status = training_run(training, x, labels, &loss);
-	return status ? status : hr_fetch(loss, out, sizeof *out);
+	return status ? status : hr_value_fetch(loss, out, sizeof *out);
 }
 
 /* Copies all weights to [out]; returns how many numbers. BY_GRAPH they are the graph's variables, else those of the session. */
@@ -153,7 +153,7 @@ HR_TEST_UNUSED static size_t training_weights(const struct training *training, f
 	size_t count = hr_trainable_variables(variables, 256);
 	CHECK_LE(count, 256);
 	for (size_t i = 0; i < count; i++) {
-		hr_value value = hr_read(variables[i]), got = value;
+		hr_value value = hr_variable_read(variables[i]), got = value;
 		if (in_graph) {
 			CHECK_STATUS(HR_OK, hr_graph_leave());
 			CHECK_STATUS(HR_OK, hr_session_run(training->session, NULL, 0, &value, 1, &got, NULL, NULL));
@@ -161,7 +161,7 @@ HR_TEST_UNUSED static size_t training_weights(const struct training *training, f
 		}
 		size_t numbers = (size_t)hr_value_count(got);
 		CHECK_LE(used + numbers, capacity);
-		CHECK_STATUS(HR_OK, hr_fetch(got, out + used, numbers * sizeof *out));
+		CHECK_STATUS(HR_OK, hr_value_fetch(got, out + used, numbers * sizeof *out));
 		used += numbers;
 	}
 	if (in_graph) CHECK_STATUS(HR_OK, hr_graph_leave());

@@ -140,11 +140,11 @@ static void test_unknown_values_of_enums(void)
 	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
 
 	hr_variable w = hr_get_variable("w", F, HR_DIMS(2), HR_ZEROS);
-	hr_value gradient = hr_keep(ones(F, HR_DIMS(2)));
+	hr_value gradient = hr_value_keep(ones(F, HR_DIMS(2)));
 	hr_optimizer_init(&optimizer, (hr_optimizer_kind)NO_SUCH);
 	CHECK(!hr_apply_gradients(&optimizer, &w, &gradient, 1).id);
 	CHECK_EQ((int)hr_last_status(), (int)HR_INVALID_ARGUMENT);
-	hr_release(gradient);
+	hr_value_release(gradient);
 
 	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
@@ -178,16 +178,16 @@ static void test_null(void)
 	REFUSED(hr_transpose(ones(F, HR_DIMS(2, 3)), NULL, 2), "transpose", "order");
 	REFUSED(hr_reshape(ones(F, HR_DIMS(2, 3)), NULL, 1), "reshape", "NULL");
 	CHECK(!hr_group(NULL, 2).id);
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(ones(F, HR_DIMS(2)), NULL, 8));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_value_fetch(ones(F, HR_DIMS(2)), NULL, 8));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_graph_create(NULL));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_open(NULL, &other));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_create(NULL, &other));
 	hr_session_options_init(&options);
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_open(&options, NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_create(&options, NULL));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_function_create("f", NULL, NULL, &function));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_variable_scope_push(NULL, HR_REUSE_AS_AROUND));
 	check_refused(__LINE__, hr_dense(NULL, ones(F, HR_DIMS(2, 3)), 4, HR_RELU, 1), HR_INVALID_ARGUMENT, "name", (const char *)NULL);
 
-	hr_value x = hr_keep(ones(F, HR_DIMS(2)));
+	hr_value x = hr_value_keep(ones(F, HR_DIMS(2)));
 	hr_optimizer_init(&optimizer, HR_SGD);
 	CHECK_STATUS(HR_OK, hr_tape_begin());
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(x, NULL, 1, &out));
@@ -209,7 +209,7 @@ static void test_null(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 0, &one, 1, &out, &(hr_run_options){ 0 }, NULL));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 0, &one, 1, &out, NULL, &(hr_run_metadata){ 0 }));
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
-	hr_release(x);
+	hr_value_release(x);
 	end();
 }
 
@@ -219,7 +219,7 @@ static void test_a_refused_call_leaves_what_was_kept(void)
 {
 	float numbers[6];
 	begin();
-	hr_value x = hr_keep(ones(F, HR_DIMS(2, 3))), nine[9];
+	hr_value x = hr_value_keep(ones(F, HR_DIMS(2, 3))), nine[9];
 	for (int i = 0; i < 9; i++) nine[i] = x;
 	CHECK(!hr_transpose(x, (const int[]){ 0, 0 }, 2).id);
 	CHECK(!hr_reshape(x, HR_DIMS(-1, -1)).id);
@@ -229,7 +229,7 @@ static void test_a_refused_call_leaves_what_was_kept(void)
 	CHECK(!hr_add(x, ones(F, HR_DIMS(4))).id);
 	CHECK(!hr_dense("one", x, -4, HR_RELU, 1).id);
 	CHECK(!hr_attention("two", x, 2, true, 1).id);
-	CHECK_STATUS(HR_OK, hr_fetch(x, numbers, sizeof numbers));
+	CHECK_STATUS(HR_OK, hr_value_fetch(x, numbers, sizeof numbers));
 	CHECK_EQ(numbers[5], 1.0f);
 	/* HR_NO_VALUE as an input makes no message of its own. */
 	CHECK(!hr_matmul(x, x).id);
@@ -239,9 +239,9 @@ static void test_a_refused_call_leaves_what_was_kept(void)
 	none = hr_dense("one", hr_attention("two", none, 3, true, 1), 3, (hr_activation)NO_SUCH, 1);
 	CHECK(!none.id);
 	CHECK_CONTAINS(hr_last_message(), "op \"matmul\" in scope \"tower\"");
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(none, numbers, sizeof numbers));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_value_fetch(none, numbers, sizeof numbers));
 	CHECK_CONTAINS(hr_last_message(), "matmul");
-	hr_release(x);
+	hr_value_release(x);
 	end();
 }
 
@@ -271,14 +271,14 @@ static void test_fetches_of_another_size(void)
 {
 	float numbers[8];
 	begin();
-	hr_value x = hr_keep(ones(F, HR_DIMS(2, 3)));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(x, numbers, sizeof numbers));
+	hr_value x = hr_value_keep(ones(F, HR_DIMS(2, 3)));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_value_fetch(x, numbers, sizeof numbers));
 	CHECK_CONTAINS(hr_last_message(), "32 bytes");
 	CHECK_CONTAINS(hr_last_message(), "[2,3]");
 	CHECK_CONTAINS(hr_last_message(), "24");
-	CHECK_STATUS(HR_CLOSED, hr_fetch((hr_value){ 12345 }, numbers, 4));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(HR_DONE, numbers, 4));
-	hr_release(x);
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_value_fetch((hr_value){ 12345 }, numbers, 4));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_value_fetch(HR_DONE, numbers, 4));
+	hr_value_release(x);
 	end();
 }
 
@@ -288,24 +288,24 @@ static void test_an_index_out_of_range_is_found_when_it_is_fetched(void)
 {
 	float rows[4];
 	begin();
-	hr_value table = hr_keep(ones(F, HR_DIMS(3, 2)));
+	hr_value table = hr_value_keep(ones(F, HR_DIMS(3, 2)));
 	hr_value bad = hr_gather(table, hr_constant(HR_DTYPE_INT32, HR_DIMS(2), (int32_t[]){ 0, 3 }));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(bad, rows, sizeof rows));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_value_fetch(bad, rows, sizeof rows));
 	CHECK_CONTAINS(hr_last_message(), "op \"gather\" in scope \"tower\"");
 	bad = hr_gather(table, hr_constant(HR_DTYPE_INT64, HR_DIMS(2), (int64_t[]){ 0, -1 }));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_synchronize(session));
 	CHECK_CONTAINS(hr_last_message(), "op \"gather\" in scope \"tower\"");
-	hr_release(bad);
+	hr_value_release(bad);
 	CHECK_STATUS(HR_OK, hr_session_synchronize(session)); /* reported once */
 	bad = hr_cross_entropy(table, hr_constant(HR_DTYPE_INT32, HR_DIMS(3), (int32_t[]){ 0, 1, 2 }));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(bad, rows, 12));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_value_fetch(bad, rows, 12));
 	CHECK_CONTAINS(hr_last_message(), "op \"cross_entropy\" in scope \"tower\"");
 	bad = hr_one_hot(hr_constant(HR_DTYPE_INT32, HR_DIMS(1), (int32_t[]){ 7 }), 4, F);
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(bad, rows, sizeof rows));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_value_fetch(bad, rows, sizeof rows));
 	CHECK_CONTAINS(hr_last_message(), "op \"one_hot\" in scope \"tower\"");
 	hr_value good = hr_gather(table, hr_constant(HR_DTYPE_INT32, HR_DIMS(2), (int32_t[]){ 0, 2 }));
-	CHECK_STATUS(HR_OK, hr_fetch(good, rows, sizeof rows));
-	hr_release(table);
+	CHECK_STATUS(HR_OK, hr_value_fetch(good, rows, sizeof rows));
+	hr_value_release(table);
 	end();
 }
 
@@ -317,18 +317,18 @@ static void test_gradients_that_there_are_not(void)
 	hr_value first, second;
 	float numbers[2];
 	begin();
-	hr_value x = hr_keep(ones(F, HR_DIMS(2))), whole = hr_keep(ones(HR_DTYPE_INT32, HR_DIMS(2)));
+	hr_value x = hr_value_keep(ones(F, HR_DIMS(2))), whole = hr_value_keep(ones(HR_DTYPE_INT32, HR_DIMS(2)));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(x, &x, 1, &first));
 	CHECK_CONTAINS(hr_last_message(), "no tape");
 	CHECK_STATUS(HR_OK, hr_tape_begin());
 	CHECK_STATUS(HR_IN_USE, hr_tape_begin());
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(whole, &x, 1, &first));
 	CHECK_CONTAINS(hr_last_message(), "int32");
-	CHECK_STATUS(HR_CLOSED, hr_gradients(x, &(hr_value){ 12345 }, 1, &first));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_gradients(x, &(hr_value){ 12345 }, 1, &first));
 	/* Integers cut off the dependency: the gradient is zero. */
-	hr_value y = hr_keep(hr_reduce_sum(hr_one_hot(hr_cast(x, HR_DTYPE_INT32), 3, F), HR_ALL_AXES, false));
+	hr_value y = hr_value_keep(hr_reduce_sum(hr_one_hot(hr_cast(x, HR_DTYPE_INT32), 3, F), HR_ALL_AXES, false));
 	CHECK_STATUS(HR_OK, hr_gradients(y, &x, 1, &first));
-	CHECK_STATUS(HR_OK, hr_fetch(first, numbers, sizeof numbers));
+	CHECK_STATUS(HR_OK, hr_value_fetch(first, numbers, sizeof numbers));
 	CHECK_EQ(numbers[1], 0.0f);
 	CHECK_STATUS(HR_OK, hr_tape_end());
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tape_end());
@@ -346,9 +346,9 @@ static void test_gradients_that_there_are_not(void)
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(first, &place, 1, &second));
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
-	hr_release(x);
-	hr_release(y);
-	hr_release(whole);
+	hr_value_release(x);
+	hr_value_release(y);
+	hr_value_release(whole);
 	end();
 }
 
@@ -366,7 +366,7 @@ static void test_wrong_feeds_and_fetches(void)
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
 	hr_value a = hr_placeholder(F, HR_DIMS(2, 2)), b = hr_exp(a);
 	CHECK_STATUS(HR_OK, hr_graph_leave());
-	hr_value good = hr_keep(ones(F, HR_DIMS(2, 2))), bad = hr_keep(ones(F, HR_DIMS(4))), whole = hr_keep(ones(HR_DTYPE_INT32, HR_DIMS(2, 2))), out;
+	hr_value good = hr_value_keep(ones(F, HR_DIMS(2, 2))), bad = hr_value_keep(ones(F, HR_DIMS(4))), whole = hr_value_keep(ones(HR_DTYPE_INT32, HR_DIMS(2, 2))), out;
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 0, &b, 1, &out, NULL, NULL));
 	CHECK_CONTAINS(hr_last_message(), "op \"placeholder\" in scope \"tower\"");
 	CHECK_CONTAINS(hr_last_message(), "float32 [2,2]");
@@ -382,19 +382,19 @@ static void test_wrong_feeds_and_fetches(void)
 	CHECK_CONTAINS(hr_last_message(), "feed 1");
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ b, good }, 1, &b, 1, &out, NULL, NULL)); /* an op output */
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, b }, 1, &b, 1, &out, NULL, NULL));    /* no contents */
-	CHECK_STATUS(HR_CLOSED, hr_session_run(session, &(hr_feed){ a, { 12345 } }, 1, &b, 1, &out, NULL, NULL));
-	CHECK_STATUS(HR_CLOSED, hr_session_run(session, &(hr_feed){ a, HR_NO_VALUE }, 1, &b, 1, &out, NULL, NULL));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_session_run(session, &(hr_feed){ a, { 12345 } }, 1, &b, 1, &out, NULL, NULL));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_session_run(session, &(hr_feed){ a, HR_NO_VALUE }, 1, &b, 1, &out, NULL, NULL));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, good }, 1, &good, 1, &out, NULL, NULL)); /* of no graph */
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, good }, 1, (hr_value[]){ b, elsewhere }, 2, (hr_value[2]){ { 0 } }, NULL, NULL));
 	CHECK_CONTAINS(hr_last_message(), "fetch 1");
-	CHECK_STATUS(HR_CLOSED, hr_session_run(session, &(hr_feed){ a, good }, 1, (hr_value[]){ b, { 12345 } }, 2, (hr_value[2]){ { 0 } }, NULL, NULL));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_session_run(session, &(hr_feed){ a, good }, 1, (hr_value[]){ b, { 12345 } }, 2, (hr_value[2]){ { 0 } }, NULL, NULL));
 	CHECK_CONTAINS(hr_last_message(), "fetch 1");
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, good }, 1, NULL, 0, &out, NULL, NULL));
 	CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ a, good }, 1, &b, 1, &out, NULL, NULL));
-	hr_release(out);
+	hr_value_release(out);
 	/* A value of a graph has no contents, and a value with contents is not part of a graph. */
 	CHECK(!hr_exp(b).id);
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(b, &(float){ 0 }, 4));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_value_fetch(b, &(float){ 0 }, 4));
 	CHECK(!hr_placeholder(F, HR_DIMS(2)).id);
 	CHECK_CONTAINS(hr_last_message(), "op \"placeholder\" in scope \"tower\"");
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
@@ -405,9 +405,9 @@ static void test_wrong_feeds_and_fetches(void)
 	CHECK_STATUS(HR_IN_USE, hr_graph_destroy(graph));
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_graph_leave());
-	hr_release(good);
-	hr_release(bad);
-	hr_release(whole);
+	hr_value_release(good);
+	hr_value_release(bad);
+	hr_value_release(whole);
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
 	CHECK_STATUS(HR_OK, hr_graph_destroy(other));
 	end();
@@ -436,8 +436,8 @@ static void test_wrong_names_and_types(void)
 	for (int i = 0; i < 16; i++) CHECK_STATUS(HR_OK, hr_variable_scope_pop());
 	/* The failed calls left nothing. */
 	CHECK_EQ(hr_trainable_variables(NULL, 0), 0);
-	CHECK(!hr_read((hr_variable){ 12345 }).id);
-	CHECK_EQ((int)hr_last_status(), (int)HR_CLOSED);
+	CHECK(!hr_variable_read((hr_variable){ 12345 }).id);
+	CHECK_EQ((int)hr_last_status(), (int)HR_INVALID_HANDLE);
 	close_session();
 }
 
@@ -502,27 +502,27 @@ static void test_wrong_assignments(void)
 	CHECK_CONTAINS(hr_last_message(), "[3,64]");
 	CHECK(!hr_assign_add(w, ones(HR_DTYPE_INT32, HR_DIMS(64, 64))).id);
 	CHECK_CONTAINS(hr_last_message(), "int32");
-	CHECK(!hr_read(late).id);
+	CHECK(!hr_variable_read(late).id);
 	CHECK_EQ((int)hr_last_status(), (int)HR_INVALID_ARGUMENT);
 	CHECK_CONTAINS(hr_last_message(), "op \"read\" in scope \"tower\"");
 	CHECK_CONTAINS(hr_last_message(), "\"late\" has no contents");
 	CHECK(!hr_assign_add(late, ones(F, HR_DIMS(1))).id);
 	CHECK_EQ(hr_assign(late, hr_full(F, HR_DIMS(1), 4)).id, HR_DONE.id);
-	CHECK_EQ(number_in(hr_read(late)), 4.0f);
+	CHECK_EQ(number_in(hr_variable_read(late)), 4.0f);
 
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &other));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &other));
 	CHECK_STATUS(HR_OK, hr_session_enter(other));
-	CHECK(!hr_read(w).id);
+	CHECK(!hr_variable_read(w).id);
 	CHECK_CONTAINS(hr_last_message(), "another session");
 	CHECK(make("w").id); /* each session has its own names */
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(other));
-	CHECK_EQ(number_in(hr_slice(hr_reshape(hr_read(w), HR_DIMS(64 * 64)), 0, 0, 1)), 1.0f);
-	CHECK_EQ(hr_keep(HR_DONE).id, HR_DONE.id);
-	hr_release(HR_DONE);
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(HR_DONE, &number, sizeof number));
+	CHECK_STATUS(HR_OK, hr_session_destroy(other));
+	CHECK_EQ(number_in(hr_slice(hr_reshape(hr_variable_read(w), HR_DIMS(64 * 64)), 0, 0, 1)), 1.0f);
+	CHECK_EQ(hr_value_keep(HR_DONE).id, HR_DONE.id);
+	hr_value_release(HR_DONE);
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_value_fetch(HR_DONE, &number, sizeof number));
 	end();
 }
 
@@ -538,38 +538,38 @@ static void test_use_after_close(void)
 	begin();
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &other));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &other));
 	CHECK_STATUS(HR_OK, hr_session_enter(other));
 	hr_variable w = make("w");
-	hr_value x = hr_keep(ones(F, HR_DIMS(1)));
-	CHECK_STATUS(HR_IN_USE, hr_session_close(other)); /* entered, and x is not released */
-	CHECK_STATUS(HR_CLOSED, hr_session_close(other));
+	hr_value x = hr_value_keep(ones(F, HR_DIMS(1)));
+	CHECK_STATUS(HR_IN_USE, hr_session_destroy(other)); /* entered, and x is not released */
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_session_destroy(other));
 	CHECK(!ones(F, HR_DIMS(1)).id); /* this thread's session is closed */
-	CHECK_EQ((int)hr_last_status(), (int)HR_CLOSED);
+	CHECK_EQ((int)hr_last_status(), (int)HR_INVALID_HANDLE);
 	CHECK(!make("v").id);
-	CHECK_EQ((int)hr_last_status(), (int)HR_CLOSED);
+	CHECK_EQ((int)hr_last_status(), (int)HR_INVALID_HANDLE);
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_CLOSED, hr_session_enter(other));
-	CHECK_STATUS(HR_CLOSED, hr_session_synchronize(other));
-	CHECK_STATUS(HR_CLOSED, hr_fetch(x, &number, sizeof number));
-	check_refused(__LINE__, hr_exp(x), HR_CLOSED, "op \"exp\" in scope \"tower\"", (const char *)NULL);
-	CHECK_EQ(hr_keep(x).id, 0);
-	hr_release(x);
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_session_enter(other));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_session_synchronize(other));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_value_fetch(x, &number, sizeof number));
+	check_refused(__LINE__, hr_exp(x), HR_INVALID_HANDLE, "op \"exp\" in scope \"tower\"", (const char *)NULL);
+	CHECK_EQ(hr_value_keep(x).id, 0);
+	hr_value_release(x);
 	CHECK_EQ(hr_value_rank(x), -1);
-	check_refused(__LINE__, hr_read(w), HR_CLOSED, "op \"read\" in scope \"tower\"", (const char *)NULL);
+	check_refused(__LINE__, hr_variable_read(w), HR_INVALID_HANDLE, "op \"read\" in scope \"tower\"", (const char *)NULL);
 	CHECK_STR(hr_variable_name(w), "");
-	CHECK(!hr_copy_to_session(ones(F, HR_DIMS(1)), other).id);
-	CHECK_EQ((int)hr_last_status(), (int)HR_CLOSED);
+	CHECK(!hr_value_copy_to_session(ones(F, HR_DIMS(1)), other).id);
+	CHECK_EQ((int)hr_last_status(), (int)HR_INVALID_HANDLE);
 
 	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
 	hr_value node = ones(F, HR_DIMS(1));
 	CHECK_STATUS(HR_OK, hr_graph_leave());
-	CHECK_STATUS(HR_CLOSED, hr_session_run(other, NULL, 0, &node, 1, &out, NULL, NULL));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_session_run(other, NULL, 0, &node, 1, &out, NULL, NULL));
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
-	CHECK_STATUS(HR_CLOSED, hr_graph_destroy(graph));
-	CHECK_STATUS(HR_CLOSED, hr_graph_enter(graph));
-	CHECK_STATUS(HR_CLOSED, hr_session_run(session, NULL, 0, &node, 1, &out, NULL, NULL));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_graph_destroy(graph));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_graph_enter(graph));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_session_run(session, NULL, 0, &node, 1, &out, NULL, NULL));
 	end();
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_leave());
 }

@@ -25,27 +25,27 @@ static void check_all(hr_value value)
 {
 	memset(found, 0xA5, sizeof found);
 	CHECK_EQ(hr_value_dtype(value), HR_DTYPE_BFLOAT16);
-	CHECK_STATUS(HR_OK, hr_fetch(value, found, sizeof found));
+	CHECK_STATUS(HR_OK, hr_value_fetch(value, found, sizeof found));
 	CHECK_BYTES(found, patterns, sizeof found);
 }
 
 static void test_values_and_variables_keep_every_bit_at_half_the_bytes(void)
 {
 	open_session(0);
-	hr_value x = hr_keep(all_of_them());
+	hr_value x = hr_value_keep(all_of_them());
 	CHECK_EQ(stats_of().bytes_in_use, PATTERNS * 2);
 	check_all(x);
 	hr_variable w = hr_get_variable("w", HR_DTYPE_BFLOAT16, HR_DIMS(PATTERNS), HR_FULL(1.005)); /* between 1 and 1.0078125 */
-	CHECK_STATUS(HR_OK, hr_fetch(hr_read(w), found, sizeof found));
+	CHECK_STATUS(HR_OK, hr_value_fetch(hr_variable_read(w), found, sizeof found));
 	CHECK_EQ(found[0], 0x3F81);
 	CHECK_EQ(found[PATTERNS - 1], 0x3F81);
 	CHECK_EQ(hr_assign(w, x).id, HR_DONE.id);
-	check_all(hr_read(w));
+	check_all(hr_variable_read(w));
 	CHECK_EQ(hr_assign(w, hr_full(HR_DTYPE_BFLOAT16, HR_DIMS(PATTERNS), -0.0)).id, HR_DONE.id);
-	CHECK_STATUS(HR_OK, hr_fetch(hr_read(w), found, sizeof found));
+	CHECK_STATUS(HR_OK, hr_value_fetch(hr_variable_read(w), found, sizeof found));
 	CHECK_EQ(found[7], 0x8000);
 	check_all(x);
-	hr_release(x);
+	hr_value_release(x);
 	close_session();
 }
 
@@ -54,12 +54,12 @@ static void test_runs_of_graphs_keep_every_bit(void)
 	hr_graph graph;
 	hr_value outs[2];
 	open_session(0);
-	hr_value x = hr_keep(all_of_them());
+	hr_value x = hr_value_keep(all_of_them());
 	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
 	hr_value place = hr_placeholder(HR_DTYPE_BFLOAT16, HR_DIMS(PATTERNS)), constant = all_of_them();
 	hr_variable w = hr_get_variable("w", HR_DTYPE_BFLOAT16, HR_DIMS(PATTERNS), HR_ZEROS);
-	hr_value fetches[2] = { hr_assign(w, place), constant }, read = hr_read(w);
+	hr_value fetches[2] = { hr_assign(w, place), constant }, read = hr_variable_read(w);
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ place, x }, 1, fetches, 2, outs, NULL, NULL));
 	check_all(outs[0]);
@@ -69,7 +69,7 @@ static void test_runs_of_graphs_keep_every_bit(void)
 	hr_value wide = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(PATTERNS), 1);
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ place, wide }, 1, fetches, 1, outs, NULL, NULL));
 	CHECK_CONTAINS(hr_last_message(), "bfloat16");
-	hr_release(x);
+	hr_value_release(x);
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
 	close_session();
 }
@@ -81,13 +81,13 @@ static void test_another_session_gets_every_bit(void)
 	open_session(0);
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &other));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &other));
 	options.device = "CPU:0";
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &on_host));
-	check_all(hr_copy_to_session(all_of_them(), other));
-	check_all(hr_copy_to_session(hr_copy_to_session(all_of_them(), on_host), other));
-	CHECK_STATUS(HR_OK, hr_session_close(other));
-	CHECK_STATUS(HR_OK, hr_session_close(on_host));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &on_host));
+	check_all(hr_value_copy_to_session(all_of_them(), other));
+	check_all(hr_value_copy_to_session(hr_value_copy_to_session(all_of_them(), on_host), other));
+	CHECK_STATUS(HR_OK, hr_session_destroy(other));
+	CHECK_STATUS(HR_OK, hr_session_destroy(on_host));
 	close_session();
 }
 
@@ -108,7 +108,7 @@ static void test_what_computes_is_refused_by_name(void)
 	hr_optimizer adam;
 	open_session(0);
 	hr_variable w = hr_get_variable("w", HR_DTYPE_BFLOAT16, HR_DIMS(2, 2), HR_ZEROS);
-	hr_value x = hr_keep(hr_read(w)), wide = hr_keep(AS_FLOAT32(x));
+	hr_value x = hr_value_keep(hr_variable_read(w)), wide = hr_value_keep(AS_FLOAT32(x));
 	check_refused(hr_matmul(x, x).id, "matmul");
 	check_refused(hr_assign_add(w, x).id, "add");
 	check_refused(hr_dense("layer", x, 3, HR_RELU, 1).id, "\"w\"");
@@ -124,8 +124,8 @@ static void test_what_computes_is_refused_by_name(void)
 	check_refused(hr_get_variable("u", HR_DTYPE_BFLOAT16, HR_DIMS(2), HR_UNIFORM(0, 1, 1)).id, "\"u\"");
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
-	hr_release(x);
-	hr_release(wide);
+	hr_value_release(x);
+	hr_value_release(wide);
 	close_session();
 }
 
@@ -142,7 +142,7 @@ static hr_value moved(hr_value x, hr_value rows)
 /* The weighted sum of all moved elements; [x] is float32. Gradients are taken with respect to [x] and to [kept]. */
 static hr_value weighed(hr_dtype kept_as, hr_value x, hr_value rows, hr_value *kept)
 {
-	*kept = hr_keep(hr_cast(x, kept_as));
+	*kept = hr_value_keep(hr_cast(x, kept_as));
 	hr_value y = AS_FLOAT32(moved(*kept, rows));
 	float weights[36];
 	for (int i = 0; i < 36; i++) weights[i] = (float)(i * 17 % 36) / 7 - 2;
@@ -173,25 +173,25 @@ static hr_value small_x(void)
 static void fetch_gradients(hr_dtype kept_as, hr_value sum, const hr_value *by, struct gradients *out)
 {
 	CHECK_EQ(hr_value_dtype(by[1]), kept_as);
-	CHECK_STATUS(HR_OK, hr_fetch(sum, &out->sum, sizeof out->sum));
-	CHECK_STATUS(HR_OK, hr_fetch(by[0], out->by_x, sizeof out->by_x));
-	CHECK_STATUS(HR_OK, hr_fetch(by[1], &out->by_kept, 12 * hr_dtype_size(kept_as)));
+	CHECK_STATUS(HR_OK, hr_value_fetch(sum, &out->sum, sizeof out->sum));
+	CHECK_STATUS(HR_OK, hr_value_fetch(by[0], out->by_x, sizeof out->by_x));
+	CHECK_STATUS(HR_OK, hr_value_fetch(by[1], &out->by_kept, 12 * hr_dtype_size(kept_as)));
 }
 
 static void by_tape(hr_dtype kept_as, bool checkpointed, struct gradients *out)
 {
-	hr_value x = hr_keep(small_x()), rows = hr_keep(rows_of_x()), kept, by[2];
+	hr_value x = hr_value_keep(small_x()), rows = hr_value_keep(rows_of_x()), kept, by[2];
 	CHECK_STATUS(HR_OK, hr_tape_begin());
 	if (checkpointed) CHECK_STATUS(HR_OK, hr_checkpoint_begin());
-	hr_value sum = hr_keep(weighed(kept_as, x, rows, &kept));
+	hr_value sum = hr_value_keep(weighed(kept_as, x, rows, &kept));
 	if (checkpointed) CHECK_STATUS(HR_OK, hr_checkpoint_end());
 	CHECK_STATUS(HR_OK, hr_gradients(sum, (hr_value[]){ x, kept }, 2, by));
 	CHECK_STATUS(HR_OK, hr_tape_end());
 	fetch_gradients(kept_as, sum, by, out);
-	hr_release(sum);
-	hr_release(kept);
-	hr_release(rows);
-	hr_release(x);
+	hr_value_release(sum);
+	hr_value_release(kept);
+	hr_value_release(rows);
+	hr_value_release(x);
 }
 
 static void by_graph(hr_dtype kept_as, struct gradients *out)
@@ -221,7 +221,7 @@ static void test_what_moves_in_bfloat16_has_the_gradients_of_float32(void)
 		else by_graph(HR_DTYPE_BFLOAT16, &b16);
 		CHECK_EQ(b16.sum, f32.sum);
 		CHECK_BYTES(b16.by_x, f32.by_x, sizeof f32.by_x);
-		CHECK_STATUS(HR_OK, hr_fetch(AS_FLOAT32(hr_constant(HR_DTYPE_BFLOAT16, HR_DIMS(12), b16.by_kept.b16)), rounded, sizeof rounded));
+		CHECK_STATUS(HR_OK, hr_value_fetch(AS_FLOAT32(hr_constant(HR_DTYPE_BFLOAT16, HR_DIMS(12), b16.by_kept.b16)), rounded, sizeof rounded));
 		for (int i = 0; i < 12; i++) CHECK_LE(fabsf(rounded[i] - f32.by_kept.f32[i]), fabsf(f32.by_kept.f32[i]) * 0x1p-8f);
 		CHECK(memcmp(rounded, f32.by_kept.f32, sizeof rounded) != 0);
 	}
@@ -235,13 +235,13 @@ static void test_a_gradient_of_or_by_a_bfloat16_value_is_one(void)
 	open_session(0);
 	hr_variable w = hr_get_variable("w", HR_DTYPE_BFLOAT16, HR_DIMS(2), HR_FULL(3)), other = hr_get_variable("o", HR_DTYPE_BFLOAT16, HR_DIMS(2), HR_ZEROS);
 	CHECK_STATUS(HR_OK, hr_tape_begin());
-	hr_value y = hr_keep(hr_reshape(hr_read(w), HR_DIMS(2, 1)));
+	hr_value y = hr_value_keep(hr_reshape(hr_variable_read(w), HR_DIMS(2, 1)));
 	CHECK_STATUS(HR_OK, hr_variable_gradients(y, (hr_variable[]){ w, other }, 2, by));
 	CHECK_STATUS(HR_OK, hr_tape_end());
-	CHECK_STATUS(HR_OK, hr_fetch(by[0], ones, sizeof ones));
-	CHECK_STATUS(HR_OK, hr_fetch(by[1], zeros, sizeof zeros));
+	CHECK_STATUS(HR_OK, hr_value_fetch(by[0], ones, sizeof ones));
+	CHECK_STATUS(HR_OK, hr_value_fetch(by[1], zeros, sizeof zeros));
 	CHECK(ones[0] == 0x3F80 && ones[1] == 0x3F80 && zeros[0] == 0 && zeros[1] == 0);
-	hr_release(y);
+	hr_value_release(y);
 	close_session();
 }
 
@@ -258,7 +258,7 @@ static void open_limited(uint64_t limit, bool lms_on)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 64 * MIB;
 	emulated.page_bytes = 64 << 10;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
 	hr_allocator_options_init(&options);
 	options.limit_bytes = limit;
@@ -271,7 +271,7 @@ static void open_limited(uint64_t limit, bool lms_on)
 	hr_session_options_init(&session_options);
 	session_options.device = "GPU:0";
 	session_options.allocator = allocator;
-	CHECK_STATUS(HR_OK, hr_session_open(&session_options, &session));
+	CHECK_STATUS(HR_OK, hr_session_create(&session_options, &session));
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
 }
 
@@ -287,11 +287,11 @@ static void test_bits_survive_leaving_and_coming_back(void)
 {
 	hr_value values[12];
 	open_limited(6 * sizeof patterns, true);
-	for (int i = 0; i < 12; i++) values[i] = hr_keep(all_of_them());
+	for (int i = 0; i < 12; i++) values[i] = hr_value_keep(all_of_them());
 	for (int round = 0; round < 3; round++)
 		for (int i = 0; i < 12; i++) check_all(hr_reshape(values[i], HR_DIMS(256, -1)));
 	CHECK_GT(evictions(), 6);
-	for (int i = 0; i < 12; i++) hr_release(values[i]);
+	for (int i = 0; i < 12; i++) hr_value_release(values[i]);
 	close_session();
 }
 

@@ -15,11 +15,11 @@ static hr_value network(hr_value x, bool checkpointed)
 		snprintf(name, sizeof name, "b%d", i);
 		CHECK_STATUS(HR_OK, hr_variable_scope_push(name, HR_REUSE_AS_AROUND));
 		if (checkpointed) CHECK_STATUS(HR_OK, hr_checkpoint_begin());
-		hr_value kept = hr_keep(x);
+		hr_value kept = hr_value_keep(x);
 		hr_value h = hr_dense("a", kept, WIDTH, HR_GELU, (uint64_t)i * 10);
 		h = hr_dense("b", hr_tanh(h), WIDTH, HR_GELU, (uint64_t)i * 10 + 1);
 		x = hr_add(kept, hr_mul(hr_exp(hr_scale(h, 0.1, 0)), hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(ROWS, WIDTH), (uint64_t)i)));
-		hr_release(kept);
+		hr_value_release(kept);
 		if (checkpointed) CHECK_STATUS(HR_OK, hr_checkpoint_end());
 		CHECK_STATUS(HR_OK, hr_variable_scope_pop());
 	}
@@ -34,7 +34,7 @@ struct outcome {
 static void fetch_all(const hr_value *gradients, size_t count, struct outcome *out)
 {
 	for (size_t i = 0; i < count; i++)
-		CHECK_STATUS(HR_OK, hr_fetch(gradients[i], out->gradients[i], (size_t)hr_value_count(gradients[i]) * sizeof(float)));
+		CHECK_STATUS(HR_OK, hr_value_fetch(gradients[i], out->gradients[i], (size_t)hr_value_count(gradients[i]) * sizeof(float)));
 }
 
 static void run_eagerly(bool checkpointed, struct outcome *out)
@@ -43,18 +43,18 @@ static void run_eagerly(bool checkpointed, struct outcome *out)
 	hr_value gradients[BLOCKS * 4];
 	open_session(0);
 	CHECK_STATUS(HR_OK, hr_variable_scope_push("net", HR_REUSE_OR_MAKE));
-	hr_release(network(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(ROWS, WIDTH), 0.3), false)); /* creates the variables */
+	hr_value_release(network(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(ROWS, WIDTH), 0.3), false)); /* creates the variables */
 	size_t count = hr_trainable_variables(variables, BLOCKS * 4);
 	CHECK_EQ(count, BLOCKS * 4);
 	CHECK_STATUS(HR_OK, hr_reset_memory_stats("GPU:0"));
 	CHECK_STATUS(HR_OK, hr_tape_begin());
-	hr_value loss = hr_keep(network(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(ROWS, WIDTH), 0.3), checkpointed));
+	hr_value loss = hr_value_keep(network(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(ROWS, WIDTH), 0.3), checkpointed));
 	CHECK_STATUS(HR_OK, hr_variable_gradients(loss, variables, count, gradients));
 	CHECK_STATUS(HR_OK, hr_tape_end());
 	out->peak = stats_of().peak_bytes_in_use;
 	out->loss = number_in(loss);
 	fetch_all(gradients, count, out);
-	hr_release(loss);
+	hr_value_release(loss);
 	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
 	close_session();
 }
@@ -74,7 +74,7 @@ static void run_in_graph(bool checkpointed, struct outcome *out)
 	hr_value start = hr_global_variables_initializer();
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &start, 1, &started, NULL, NULL));
-	hr_release(started);
+	hr_value_release(started);
 	CHECK_STATUS(HR_OK, hr_reset_memory_stats("GPU:0"));
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, wanted, count + 1, results, NULL, NULL));
 	out->peak = stats_of().peak_bytes_in_use;
@@ -117,16 +117,16 @@ static void test_blocks_do_not_nest(void)
 static void test_a_tape_serves_once(void)
 {
 	open_session(0);
-	hr_value x = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(4), 2)), gradient;
+	hr_value x = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(4), 2)), gradient;
 	CHECK_STATUS(HR_OK, hr_tape_begin());
-	hr_value y = hr_keep(hr_exp(x));
+	hr_value y = hr_value_keep(hr_exp(x));
 	CHECK_STATUS(HR_OK, hr_gradients(y, &x, 1, &gradient));
-	hr_release(gradient);
+	hr_value_release(gradient);
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(y, &x, 1, &gradient));
 	CHECK_CONTAINS(hr_last_message(), "served");
 	CHECK_STATUS(HR_OK, hr_tape_end());
-	hr_release(x);
-	hr_release(y);
+	hr_value_release(x);
+	hr_value_release(y);
 	close_session();
 }
 
@@ -135,18 +135,18 @@ static void test_a_constant_in_a_block_is_kept(void)
 {
 	float data[4] = { 1, 2, 3, 4 }, found[4];
 	open_session(0);
-	hr_value x = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(4), 0)), gradient;
+	hr_value x = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(4), 0)), gradient;
 	CHECK_STATUS(HR_OK, hr_tape_begin());
 	CHECK_STATUS(HR_OK, hr_checkpoint_begin());
-	hr_value y = hr_keep(hr_mul(hr_exp(x), hr_constant(HR_DTYPE_FLOAT32, HR_DIMS(4), data)));
+	hr_value y = hr_value_keep(hr_mul(hr_exp(x), hr_constant(HR_DTYPE_FLOAT32, HR_DIMS(4), data)));
 	CHECK_STATUS(HR_OK, hr_checkpoint_end());
 	memset(data, 0, sizeof data);
 	CHECK_STATUS(HR_OK, hr_gradients(y, &x, 1, &gradient));
 	CHECK_STATUS(HR_OK, hr_tape_end());
-	CHECK_STATUS(HR_OK, hr_fetch(gradient, found, sizeof found));
+	CHECK_STATUS(HR_OK, hr_value_fetch(gradient, found, sizeof found));
 	for (int i = 0; i < 4; i++) CHECK_EQ(found[i], (float)(i + 1));
-	hr_release(x);
-	hr_release(y);
+	hr_value_release(x);
+	hr_value_release(y);
 	close_session();
 }
 
@@ -155,17 +155,17 @@ static void test_nothing_comes_back_after_shutdown(void)
 {
 	float number;
 	open_session(0);
-	hr_value old = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 1));
+	hr_value old = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 1));
 	CHECK_STATUS(HR_OK, hr_tape_begin());
 	CHECK_STATUS(HR_OK, hr_session_leave());
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	open_session(0);
-	hr_value new = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 2));
-	CHECK_STATUS(HR_CLOSED, hr_fetch(old, &number, sizeof number));
+	hr_value new = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 2));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_value_fetch(old, &number, sizeof number));
 	CHECK_STATUS(HR_OK, hr_tape_begin());
 	CHECK_STATUS(HR_OK, hr_tape_end());
 	CHECK_EQ(number_in(new), 2.0f);
-	hr_release(new);
+	hr_value_release(new);
 	close_session();
 }
 

@@ -33,7 +33,7 @@ static hr_variable table_of(void)
 
 static hr_value loss_of(hr_value words, hr_value labels)
 {
-	hr_value found = hr_gather(hr_read(table_of()), words);
+	hr_value found = hr_gather(hr_variable_read(table_of()), words);
 	return hr_reduce_mean(hr_cross_entropy(hr_dense("out", found, CLASSES, HR_LINEAR, 2), labels), HR_ALL_AXES, false);
 }
 
@@ -42,7 +42,7 @@ static hr_value train(const struct model *model, hr_value words, hr_value labels
 	hr_variable variables[4];
 	CHECK_STATUS(HR_OK, hr_variable_scope_push("model", HR_REUSE_OR_MAKE));
 	hr_tape_begin();
-	hr_value loss = hr_keep(loss_of(words, labels));
+	hr_value loss = hr_value_keep(loss_of(words, labels));
 	CHECK(hr_minimize(&model->optimizer, loss, variables, hr_trainable_variables(variables, 4)).id);
 	hr_tape_end();
 	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
@@ -73,7 +73,7 @@ static void build(struct model *model)
 	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	CHECK_STATUS(HR_OK, hr_session_run(model->session, NULL, 0, &start, 1, &count, NULL, NULL));
-	hr_release(count);
+	hr_value_release(count);
 }
 
 static hr_status step(struct model *model, const int32_t *words, const int32_t *labels)
@@ -88,10 +88,10 @@ static hr_status step(struct model *model, const int32_t *words, const int32_t *
 		hr_feed feeds[] = { { model->words, ins[0] }, { model->labels, ins[1] } };
 		hr_status status = hr_session_run(model->session, feeds, 2, (hr_value[]){ model->loss, model->done }, 2, outs, NULL, NULL);
 		if (status) return status;
-		hr_release(outs[1]);
+		hr_value_release(outs[1]);
 	}
-	hr_status status = hr_fetch(outs[0], &loss, sizeof loss);
-	if (model->way == BY_OP) hr_release(outs[0]);
+	hr_status status = hr_value_fetch(outs[0], &loss, sizeof loss);
+	if (model->way == BY_OP) hr_value_release(outs[0]);
 	return status;
 }
 
@@ -102,14 +102,14 @@ static void read_weights(const struct model *model, float *out)
 	size_t count = hr_trainable_variables(variables, 4), used = 0;
 	CHECK_EQ(count, 3);
 	for (size_t i = 0; i < count; i++) {
-		hr_value value = hr_read(variables[i]), got = value;
+		hr_value value = hr_variable_read(variables[i]), got = value;
 		if (model->way == BY_GRAPH) {
 			CHECK_STATUS(HR_OK, hr_graph_leave());
 			CHECK_STATUS(HR_OK, hr_session_run(model->session, NULL, 0, &value, 1, &got, NULL, NULL));
 			CHECK_STATUS(HR_OK, hr_graph_enter(model->graph));
 		}
 		size_t numbers = (size_t)hr_value_count(got);
-		CHECK_STATUS(HR_OK, hr_fetch(got, out + used, numbers * sizeof *out));
+		CHECK_STATUS(HR_OK, hr_value_fetch(got, out + used, numbers * sizeof *out));
 		used += numbers;
 	}
 	if (model->way == BY_GRAPH) CHECK_STATUS(HR_OK, hr_graph_leave());
@@ -142,7 +142,7 @@ static void train_with(const char *device, enum way way, hr_optimizer_kind kind,
 	hr_value held[4];
 	hr_session_options_init(&options);
 	options.device = device;
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &model.session));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &model.session));
 	CHECK_STATUS(HR_OK, hr_session_enter(model.session));
 	hr_optimizer_init(&model.optimizer, kind);
 	if (way == BY_FUNCTION) CHECK_STATUS(HR_OK, hr_function_create("step", body, &model, &model.function));
@@ -150,15 +150,15 @@ static void train_with(const char *device, enum way way, hr_optimizer_kind kind,
 	CHECK_STATUS(HR_OK, step(&model, good, classes));
 	read_weights(&model, out);
 	size_t count = kept ? hr_trainable_variables(variables, 4) : 0;
-	for (size_t i = 0; i < count; i++) held[i] = hr_keep(hr_read(variables[i]));
+	for (size_t i = 0; i < count; i++) held[i] = hr_value_keep(hr_variable_read(variables[i]));
 	if (wrong) go_wrong(&model, out);
 	CHECK_STATUS(HR_OK, step(&model, good, classes));
-	for (size_t i = 0; i < count; i++) hr_release(held[i]);
+	for (size_t i = 0; i < count; i++) hr_value_release(held[i]);
 	read_weights(&model, out);
 	if (way == BY_FUNCTION) CHECK_STATUS(HR_OK, hr_function_destroy(model.function));
 	if (way == BY_GRAPH) CHECK_STATUS(HR_OK, hr_graph_destroy(model.graph));
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(model.session));
+	CHECK_STATUS(HR_OK, hr_session_destroy(model.session));
 }
 
 static void train_twice(const char *device, enum way way, hr_optimizer_kind kind, bool kept)
@@ -192,15 +192,15 @@ static void test_adding_to_a_variable_waits_until_the_error_is_told(void)
 	int32_t bad = 9;
 	open_session(0);
 	hr_variable sum = hr_get_variable("sum", F, HR_DIMS(1), HR_ZEROS);
-	hr_value rows = hr_keep(hr_full(F, HR_DIMS(2, 1), 3));
+	hr_value rows = hr_value_keep(hr_full(F, HR_DIMS(2, 1), 3));
 	hr_value wrong = hr_gather(rows, hr_constant(HR_DTYPE_INT32, HR_DIMS(), &bad));
 	CHECK(hr_assign_add(sum, wrong).id);
 	CHECK(hr_assign_add(sum, hr_full(F, HR_DIMS(1), 1)).id); /* does not depend on the failed op, but that is not tracked */
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_fetch(hr_read(sum), &number, sizeof number));
-	CHECK_EQ((int)number_in(hr_read(sum)), 0);
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_value_fetch(hr_variable_read(sum), &number, sizeof number));
+	CHECK_EQ((int)number_in(hr_variable_read(sum)), 0);
 	CHECK(hr_assign_add(sum, hr_full(F, HR_DIMS(1), 1)).id);
-	CHECK_EQ((int)number_in(hr_read(sum)), 1);
-	hr_release(rows);
+	CHECK_EQ((int)number_in(hr_variable_read(sum)), 1);
+	hr_value_release(rows);
 	close_session();
 }
 
@@ -214,13 +214,13 @@ static void test_closing_tells_of_an_error_and_of_what_was_left(void)
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
 	hr_session other;
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &other));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &other));
 	CHECK_STATUS(HR_OK, hr_session_enter(other));
-	hr_value rows = hr_keep(hr_full(F, HR_DIMS(2, 8), 3));
-	hr_release(hr_gather(rows, hr_constant(HR_DTYPE_INT32, HR_DIMS(1), &bad)));
+	hr_value rows = hr_value_keep(hr_full(F, HR_DIMS(2, 8), 3));
+	hr_value_release(hr_gather(rows, hr_constant(HR_DTYPE_INT32, HR_DIMS(1), &bad)));
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_IN_USE, hr_session_close(other));
-	CHECK_CONTAINS(hr_last_message(), "op \"gather\": an index is out of range: 9 is not from 0 to 1; shapes [2,8] and [1]; and closing freed 1 value (64 bytes)");
+	CHECK_STATUS(HR_IN_USE, hr_session_destroy(other));
+	CHECK_CONTAINS(hr_last_message(), "op \"gather\": an index is out of range: 9 is not from 0 to 1; shapes [2,8] and [1]; and destroying the session freed 1 value (64 bytes)");
 	close_session();
 }
 
@@ -234,23 +234,23 @@ static void test_a_session_stays_while_its_work_cannot_be_waited_for(void)
 	setenv("HEADROOM_CUDA", "0", 1);
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &broken));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &broken));
 	CHECK_STATUS(HR_OK, hr_session_enter(broken));
-	hr_value a = hr_keep(hr_full(F, HR_DIMS(300, 300), 1)), b = hr_matmul(a, a);
+	hr_value a = hr_value_keep(hr_full(F, HR_DIMS(300, 300), 1)), b = hr_matmul(a, a);
 	for (int i = 0; i < 8; i++) b = hr_matmul(b, a);
-	hr_release(hr_gather(b, hr_constant(HR_DTYPE_INT32, HR_DIMS(1), &bad)));
-	hr_release(a);
+	hr_value_release(hr_gather(b, hr_constant(HR_DTYPE_INT32, HR_DIMS(1), &bad)));
+	hr_value_release(a);
 	CHECK_STATUS(HR_OK, hr_session_leave());
 	hr_backend_fail_nth(1, true, HR_DEVICE_ERROR);
-	CHECK_STATUS(HR_DEVICE_ERROR, hr_session_close(broken));
+	CHECK_STATUS(HR_DEVICE_ERROR, hr_session_destroy(broken));
 	hr_backend_fail_nth(0, false, HR_OK);
-	CHECK_STATUS(HR_CLOSED, hr_session_close(broken));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_session_destroy(broken));
 	/* The device works again, and other sessions can use it. */
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &broken));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &broken));
 	CHECK_STATUS(HR_OK, hr_session_enter(broken));
-	CHECK_STATUS(HR_OK, hr_fetch(hr_full(F, HR_DIMS(1), 5), &number, sizeof number));
+	CHECK_STATUS(HR_OK, hr_value_fetch(hr_full(F, HR_DIMS(1), 5), &number, sizeof number));
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(broken));
+	CHECK_STATUS(HR_OK, hr_session_destroy(broken));
 	hr_shutdown(); /* what could not be released is still there, and is reported */
 }
 
@@ -264,13 +264,13 @@ static void fetch_or_release(void *argument, unsigned index)
 	(void)argument;
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
 	if (index) {
-		hr_release(shared);
+		hr_value_release(shared);
 	} else {
-		hr_status status = hr_fetch(shared, numbers, sizeof numbers);
-		CHECK(status == HR_OK || status == HR_CLOSED);
+		hr_status status = hr_value_fetch(shared, numbers, sizeof numbers);
+		CHECK(status == HR_OK || status == HR_INVALID_HANDLE);
 		if (!status) CHECK_EQ((int)numbers[255], 7);
 		hr_value sum = hr_add(shared, shared);
-		if (sum.id) CHECK_STATUS(HR_OK, hr_fetch(sum, numbers, sizeof numbers));
+		if (sum.id) CHECK_STATUS(HR_OK, hr_value_fetch(sum, numbers, sizeof numbers));
 	}
 	CHECK_STATUS(HR_OK, hr_session_leave());
 }
@@ -280,7 +280,7 @@ static void test_a_value_that_another_thread_releases_is_there_or_closed(void)
 	uint64_t rounds = hr_test_scaled(300);
 	open_session(0);
 	for (uint64_t i = 0; i < rounds; i++) {
-		shared = hr_keep(hr_full(F, HR_DIMS(256), 7));
+		shared = hr_value_keep(hr_full(F, HR_DIMS(256), 7));
 		hr_test_threads(2, fetch_or_release, NULL);
 	}
 	close_session();
@@ -297,24 +297,24 @@ static void test_gradients_go_back_through_copies_or_say_why_not(void)
 	open_session(0);
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &other));
-	hr_value x = hr_keep(hr_full(F, HR_DIMS(2), 3));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &other));
+	hr_value x = hr_value_keep(hr_full(F, HR_DIMS(2), 3));
 	for (int away = 0; away < 2; away++) {
 		hr_tape_begin();
-		hr_value copy = hr_copy_to_session(hr_mul(x, x), other);
+		hr_value copy = hr_value_copy_to_session(hr_mul(x, x), other);
 		if (away) CHECK_STATUS(HR_OK, hr_session_enter(other));
-		else copy = hr_copy_to_session(copy, session);
-		hr_value y = hr_keep(hr_reduce_sum(copy, HR_ALL_AXES, false));
+		else copy = hr_value_copy_to_session(copy, session);
+		hr_value y = hr_value_keep(hr_reduce_sum(copy, HR_ALL_AXES, false));
 		CHECK_STATUS(away ? HR_INVALID_ARGUMENT : HR_OK, hr_gradients(y, &x, 1, &gradient));
 		if (away) CHECK_CONTAINS(hr_last_message(), "belongs to another session");
 		if (away) CHECK_STATUS(HR_OK, hr_session_leave());
-		else CHECK_STATUS(HR_OK, hr_fetch(gradient, numbers, sizeof numbers));
+		else CHECK_STATUS(HR_OK, hr_value_fetch(gradient, numbers, sizeof numbers));
 		CHECK_EQ((int)numbers[1], 6);
 		hr_tape_end();
-		hr_release(y);
+		hr_value_release(y);
 	}
-	hr_release(x);
-	CHECK_STATUS(HR_OK, hr_session_close(other));
+	hr_value_release(x);
+	CHECK_STATUS(HR_OK, hr_session_destroy(other));
 	close_session();
 }
 

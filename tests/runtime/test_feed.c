@@ -37,10 +37,10 @@ static void test_arrays_are_fed_by_name(void)
 	CHECK_STATUS(HR_OK, hr_graph_find_placeholder(graph, "tower/x", &b));
 	CHECK_EQ(a.id, x.id);
 	CHECK_EQ(stats_of().num_allocs, 0);
-	hr_feed feeds[] = { hr_feed_array(session, a, one, sizeof one), hr_feed_array(session, b, other, sizeof other) };
+	hr_feed feeds[] = { hr_feed_from_array(session, a, one, sizeof one), hr_feed_from_array(session, b, other, sizeof other) };
 	CHECK_EQ(stats_of().num_allocs, 2);
 	CHECK_STATUS(HR_OK, hr_session_run(session, feeds, 2, &y, 1, &result, NULL, NULL));
-	CHECK_STATUS(HR_OK, hr_fetch(result, sum, sizeof sum));
+	CHECK_STATUS(HR_OK, hr_value_fetch(result, sum, sizeof sum));
 	CHECK_EQ(sum[0], 5);
 	CHECK_EQ(sum[1], 7);
 	CHECK_EQ(sum[2], 9);
@@ -56,12 +56,12 @@ static void test_an_array_is_copied_at_once_and_in_any_place(void)
 	begin();
 	hr_value x = hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(2)), y = hr_scale(x, 2, 0);
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	hr_feed feed = hr_feed_array(session, x, numbers, sizeof numbers); /* inside the graph, in no session */
+	hr_feed feed = hr_feed_from_array(session, x, numbers, sizeof numbers); /* inside the graph, in no session */
 	memset(numbers, 0, sizeof numbers);
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	CHECK_STATUS(HR_OK, hr_session_run(session, &feed, 1, &y, 1, &result, NULL, NULL));
-	CHECK_STATUS(HR_OK, hr_fetch(result, twice, sizeof twice));
+	CHECK_STATUS(HR_OK, hr_value_fetch(result, twice, sizeof twice));
 	CHECK_EQ(twice[0], 2.0f);
 	CHECK_EQ(twice[1], 4.0f);
 	end();
@@ -95,21 +95,21 @@ static void test_messages_call_a_placeholder_by_its_name(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_graph_find_placeholder(graph, "x", &found));
 	CHECK_STR(hr_last_message(), "there is no placeholder \"x\"; those with names are \"tower/x\"");
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_graph_find_placeholder(graph, NULL, &found));
-	CHECK_STATUS(HR_CLOSED, hr_graph_find_placeholder((hr_graph){ 0 }, "x", &found));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_graph_find_placeholder((hr_graph){ 0 }, "x", &found));
 	CHECK_EQ(found.id, 0);
 
-	hr_feed small = hr_feed_array(session, x, numbers, 8);
+	hr_feed small = hr_feed_from_array(session, x, numbers, 8);
 	CHECK_EQ(small.value.id, 0);
-	CHECK_STR(hr_last_message(), "hr_feed_array: 8 bytes given for a placeholder of float32 [3], which has 12");
+	CHECK_STR(hr_last_message(), "hr_feed_from_array: 8 bytes given for a placeholder of float32 [3], which has 12");
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &small, 1, &y, 1, &result, NULL, NULL));
-	CHECK_CONTAINS(hr_last_message(), "feed 0: hr_feed_array: 8 bytes given");
-	CHECK_EQ(hr_feed_array(session, x, NULL, 12).value.id, 0);
-	CHECK_STR(hr_last_message(), "hr_feed_array: data is NULL");
+	CHECK_CONTAINS(hr_last_message(), "feed 0: hr_feed_from_array: 8 bytes given");
+	CHECK_EQ(hr_feed_from_array(session, x, NULL, 12).value.id, 0);
+	CHECK_STR(hr_last_message(), "hr_feed_from_array: data is NULL");
 	hr_value loose = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(3), 1);
-	CHECK_EQ(hr_feed_array(session, loose, numbers, 12).value.id, 0);
-	CHECK_STR(hr_last_message(), "hr_feed_array: what is fed is no placeholder");
-	hr_release(loose);
-	CHECK_EQ(hr_feed_array((hr_session){ 0 }, x, numbers, 12).value.id, 0);
+	CHECK_EQ(hr_feed_from_array(session, loose, numbers, 12).value.id, 0);
+	CHECK_STR(hr_last_message(), "hr_feed_from_array: what is fed is no placeholder");
+	hr_value_release(loose);
+	CHECK_EQ(hr_feed_from_array((hr_session){ 0 }, x, numbers, 12).value.id, 0);
 	end();
 }
 
@@ -137,14 +137,14 @@ static void test_feeding_without_memory(void)
 	begin();
 	hr_value x = hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(3));
 	CHECK_STATUS(HR_OK, hr_graph_leave());
-	hr_release(hr_feed_array(session, x, numbers, sizeof numbers).value); /* creates what is made only once */
+	hr_value_release(hr_feed_from_array(session, x, numbers, sizeof numbers).value); /* creates what is made only once */
 	for (uint64_t n = 1;; n++) {
 		hr_fault_os_fail_nth(n, false, ENOMEM);
-		hr_feed feed = hr_feed_array(session, x, numbers, sizeof numbers);
+		hr_feed feed = hr_feed_from_array(session, x, numbers, sizeof numbers);
 		bool whole = hr_fault_os_calls() < n;
 		hr_fault_os_fail_nth(0, false, 0);
-		if (!feed.value.id) CHECK_CONTAINS(hr_last_message(), "hr_feed_array: ");
-		hr_release(feed.value);
+		if (!feed.value.id) CHECK_CONTAINS(hr_last_message(), "hr_feed_from_array: ");
+		hr_value_release(feed.value);
 		CHECK_STATUS(HR_OK, hr_session_synchronize(session));
 		CHECK_EQ(stats_of().bytes_in_use, 0);
 		if (whole) break;

@@ -20,7 +20,7 @@ static hr_status train(void *context, const hr_value *ins, size_t in_count, hr_v
 	CHECK_STATUS(HR_OK, hr_tape_begin());
 	hr_value h = hr_dense("one", ins[0], 48, HR_RELU, 1);
 	hr_value logits = hr_dense("two", h, 10, HR_LINEAR, 2);
-	hr_value loss = hr_keep(hr_reduce_mean(hr_cross_entropy(logits, ins[1]), HR_ALL_AXES, false));
+	hr_value loss = hr_value_keep(hr_reduce_mean(hr_cross_entropy(logits, ins[1]), HR_ALL_AXES, false));
 	hr_variable variables[8];
 	size_t count = hr_trainable_variables(variables, 8);
 	CHECK_EQ(count, 4);
@@ -28,7 +28,7 @@ static hr_status train(void *context, const hr_value *ins, size_t in_count, hr_v
 	CHECK_STATUS(HR_OK, hr_tape_end());
 	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
 	outs[0] = hr_scale(loss, 1, 0); /* temporary, so that it is returned without a copy */
-	hr_release(loss);
+	hr_value_release(loss);
 	return done.id ? HR_OK : hr_last_status();
 }
 
@@ -40,8 +40,8 @@ static int64_t train_some(bool eagerly, int steps, float *losses, int *called)
 	hr_run_functions_eagerly(eagerly);
 	open_session(0);
 	CHECK_STATUS(HR_OK, hr_function_create("train", train, &body, &function));
-	hr_value x = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(64, 32), 1));
-	hr_value labels = hr_keep(hr_random_uniform(HR_DTYPE_INT32, HR_DIMS(64), 0, 10, 2));
+	hr_value x = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(64, 32), 1));
+	hr_value labels = hr_value_keep(hr_random_uniform(HR_DTYPE_INT32, HR_DIMS(64), 0, 10, 2));
 	for (int i = 0; i < steps; i++) {
 		hr_value loss;
 		if (i == 1) CHECK_STATUS(HR_OK, hr_reset_memory_stats("GPU:0")); /* from here on nothing new is created */
@@ -50,10 +50,10 @@ static int64_t train_some(bool eagerly, int steps, float *losses, int *called)
 	}
 	int64_t peak = stats_of().peak_bytes_in_use;
 	*called = body.called;
-	hr_release(x);
-	hr_release(labels);
+	hr_value_release(x);
+	hr_value_release(labels);
 	CHECK_STATUS(HR_OK, hr_function_destroy(function));
-	CHECK_STATUS(HR_CLOSED, hr_function_destroy(function));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_function_destroy(function));
 	close_session();
 	hr_run_functions_eagerly(false);
 	return peak;
@@ -97,7 +97,7 @@ static void test_another_signature_is_built_anew(void)
 		for (int64_t n = 1; n <= 4; n++) {
 			hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(n), (double)n);
 			CHECK_STATUS(HR_OK, hr_function_call(function, &in, 1, &out, 1));
-			CHECK_STATUS(HR_OK, hr_fetch(out, numbers, (size_t)n * 4));
+			CHECK_STATUS(HR_OK, hr_value_fetch(out, numbers, (size_t)n * 4));
 			CHECK_EQ(numbers[n - 1], (float)(n * n));
 		}
 	}
@@ -106,14 +106,14 @@ static void test_another_signature_is_built_anew(void)
 	for (int64_t n = 5; n <= 12; n++) {
 		hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(n), 1);
 		CHECK_STATUS(HR_OK, hr_function_call(function, &in, 1, &out, 1));
-		hr_release(out);
+		hr_value_release(out);
 	}
 	CHECK_EQ(squares, 12);
 	hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 3);
 	CHECK_STATUS(HR_OK, hr_function_call(function, &in, 1, &out, 1));
 	CHECK_EQ(number_in(out), 9.0f);
 	CHECK_EQ(squares, 13);
-	CHECK_STATUS(HR_CLOSED, hr_fetch(in, numbers, 4)); /* it was temporary, so it is consumed */
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_value_fetch(in, numbers, 4)); /* it was temporary, so it is consumed */
 	/* In a graph, or in another function, the call becomes part of it. */
 	hr_graph graph;
 	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
@@ -145,12 +145,12 @@ static void test_functions_and_graphs_up_to_their_limits(void)
 	for (int call = 0; call < 2 * FUNCTIONS * SIGNATURES; call++) {
 		hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(call % SIGNATURES + 1), 3), out;
 		CHECK_STATUS(HR_OK, hr_function_call(functions[call / SIGNATURES % FUNCTIONS], &in, 1, &out, 1));
-		hr_release(out);
+		hr_value_release(out);
 	}
 	CHECK_EQ(squares, FUNCTIONS * SIGNATURES); /* the second time all of them existed */
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graphs[7]));
 	CHECK_STATUS(HR_OK, hr_graph_create(&one_more));
-	CHECK_STATUS(HR_CLOSED, hr_graph_destroy(graphs[7])); /* its slot has another graph now */
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_graph_destroy(graphs[7])); /* its slot has another graph now */
 	close_session();
 }
 
@@ -172,24 +172,24 @@ static void test_a_function_under_a_tape(void)
 		hr_run_functions_eagerly(eagerly);
 		open_session(0);
 		CHECK_STATUS(HR_OK, hr_function_create("twice", twice, NULL, &function));
-		hr_value x = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 3));
+		hr_value x = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 3));
 		CHECK_STATUS(HR_OK, hr_tape_begin());
 		CHECK_STATUS(HR_OK, hr_function_call(function, &x, 1, outs, 2));
-		hr_keep(outs[0]);
+		hr_value_keep(outs[0]);
 		CHECK_STATUS(HR_OK, hr_gradients(outs[0], &x, 1, &gradient));
 		CHECK_STATUS(HR_OK, hr_tape_end());
 		CHECK_EQ(number_in(gradient), 6.0f);
 		CHECK_EQ(number_in(outs[0]), 9.0f);
 		CHECK_EQ(number_in(outs[1]), 9.0f);
-		hr_release(outs[0]);
+		hr_value_release(outs[0]);
 		CHECK_STATUS(HR_OK, hr_function_call(function, &x, 1, outs, 2));
 		CHECK_EQ(number_in(outs[0]), 9.0f);
 		CHECK_EQ(number_in(outs[1]), 9.0f);
 		/* An invalid call consumes temporary inputs, and sets no outputs. */
 		hr_value loose = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 3);
-		CHECK_STATUS(HR_CLOSED, hr_function_call((hr_function){ 999 }, &loose, 1, outs, 2));
+		CHECK_STATUS(HR_INVALID_HANDLE, hr_function_call((hr_function){ 999 }, &loose, 1, outs, 2));
 		CHECK_EQ(outs[0].id + outs[1].id, 0);
-		hr_release(x);
+		hr_value_release(x);
 		CHECK_STATUS(HR_OK, hr_function_destroy(function));
 		close_session();
 	}
@@ -223,7 +223,7 @@ static void test_what_goes_wrong_in_a_function(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_function_create("", bad, NULL, &itself));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_function_create("bad", NULL, NULL, &itself));
 	CHECK_STATUS(HR_OK, hr_function_create("bad", bad, &which, &itself));
-	outside = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(3), 1));
+	outside = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(3), 1));
 	for (which = 0; which < 4; which++) {
 		hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(3), 1);
 		hr_status status = hr_function_call(itself, &in, 1, &out, 1);
@@ -233,8 +233,8 @@ static void test_what_goes_wrong_in_a_function(void)
 		CHECK_CONTAINS(hr_last_message(), "function \"bad\"");
 	}
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_function_call(itself, NULL, 2, &out, 1));
-	CHECK_STATUS(HR_CLOSED, hr_function_call((hr_function){ 99 }, &outside, 1, &out, 1));
-	hr_release(outside);
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_function_call((hr_function){ 99 }, &outside, 1, &out, 1));
+	hr_value_release(outside);
 	CHECK_STATUS(HR_OK, hr_function_destroy(itself));
 	close_session();
 }
@@ -252,15 +252,15 @@ static void call_or_close(void *argument, unsigned index)
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
 	while (index && !over) {
-		CHECK_STATUS(HR_OK, hr_session_open(&options, &mine));
-		CHECK_STATUS(HR_OK, hr_session_close(mine));
+		CHECK_STATUS(HR_OK, hr_session_create(&options, &mine));
+		CHECK_STATUS(HR_OK, hr_session_destroy(mine));
 	}
 	if (index) return;
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
 	for (uint64_t i = 0; i < hr_test_scaled(10000); i++) {
 		hr_value in = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 3), out;
 		CHECK_STATUS(HR_OK, hr_function_call(*(hr_function *)argument, &in, 1, &out, 1));
-		hr_release(out);
+		hr_value_release(out);
 	}
 	CHECK_STATUS(HR_OK, hr_session_leave());
 	over = true;
@@ -286,11 +286,11 @@ static void in_own_session(void *argument, unsigned index)
 	hr_session mine;
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &mine));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &mine));
 	CHECK_STATUS(HR_OK, hr_session_enter(mine));
 	(*(void (**)(unsigned))argument)(index);
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(mine));
+	CHECK_STATUS(HR_OK, hr_session_destroy(mine));
 }
 
 static void call_shared(unsigned index)
@@ -402,7 +402,7 @@ static void test_metadata_of_a_call(void)
 	hr_run_options_init(&options);
 	hr_run_metadata_init(&metadata);
 	options.trace = HR_RUN_TRACE_OPS;
-	hr_value in = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1000), 0)), out;
+	hr_value in = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1000), 0)), out;
 	for (int round = 0; round < 2; round++) { /* first it is built, then reused */
 		CHECK_STATUS(HR_OK, hr_function_call_with_options(function, &in, 1, &out, 1, &options, &metadata));
 		CHECK_EQ(metadata.op_count, 2);
@@ -413,7 +413,7 @@ static void test_metadata_of_a_call(void)
 		CHECK_EQ(metadata.ops[1].allocations, 0);
 		CHECK_EQ(metadata.peak_bytes, 8192);
 		CHECK_GT(metadata.ns, 0);
-		hr_release(out);
+		hr_value_release(out);
 	}
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_function_call_with_options(function, &in, 1, &out, 1, &options, NULL));
 	CHECK_STR(hr_last_message(), "hr_function_call_with_options: a run that is traced needs metadata to put it in");
@@ -425,7 +425,7 @@ static void test_metadata_of_a_call(void)
 	CHECK_STATUS(HR_OK, hr_function_call_with_options(function, &in, 1, &out, 1, &options, &metadata));
 	CHECK_EQ(metadata.op_count, 0);
 	CHECK_GT(metadata.ns, 0);
-	hr_release(out);
+	hr_value_release(out);
 	hr_run_functions_eagerly(false);
 	/* In a graph the call does not run. */
 	hr_graph graph;
@@ -437,7 +437,7 @@ static void test_metadata_of_a_call(void)
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
 	hr_run_metadata_free(&metadata);
-	hr_release(in);
+	hr_value_release(in);
 	CHECK_STATUS(HR_OK, hr_function_destroy(function));
 	close_session();
 }
@@ -455,7 +455,7 @@ static void test_the_log_of_a_call_that_ran_out_of_memory(void)
 	hr_run_options_init(&options);
 	hr_run_metadata_init(&metadata);
 	options.report_allocations_on_oom = true;
-	hr_value in = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024, 1280), 0)), out; /* 5 MiB: no room for a second one */
+	hr_value in = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024, 1280), 0)), out; /* 5 MiB: no room for a second one */
 	for (int eagerly = 0; eagerly < 2; eagerly++) {
 		hr_run_functions_eagerly(eagerly);
 		CHECK_STATUS(HR_OUT_OF_MEMORY, hr_function_call_with_options(function, &in, 1, &out, 1, &options, &metadata));
@@ -467,7 +467,7 @@ static void test_the_log_of_a_call_that_ran_out_of_memory(void)
 	}
 	hr_run_functions_eagerly(false);
 	hr_run_metadata_free(&metadata);
-	hr_release(in);
+	hr_value_release(in);
 	CHECK_STATUS(HR_OK, hr_function_destroy(function));
 	close_session();
 }

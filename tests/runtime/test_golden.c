@@ -167,14 +167,14 @@ static void open_session(void)
 	hr_session_options options;
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &session));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &session));
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
 }
 
 static void close_session(void)
 {
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(session));
+	CHECK_STATUS(HR_OK, hr_session_destroy(session));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
@@ -209,7 +209,7 @@ static void compare(const struct golden_file *file, const struct golden_case *of
 	CHECK_EQ(hr_value_rank(value), with->rank);
 	for (int i = 0; i < with->rank; i++) CHECK_EQ(hr_value_dim(value, i), with->dims[i]);
 	float *found = calloc((size_t)with->count + 1, sizeof *found);
-	CHECK_STATUS(HR_OK, hr_fetch(value, found, (size_t)with->count * sizeof *found));
+	CHECK_STATUS(HR_OK, hr_value_fetch(value, found, (size_t)with->count * sizeof *found));
 	for (int64_t i = 0; i < with->count; i++) {
 		double off = fabs((double)found[i] - with->values[i]);
 		if (off > worst * with->scales[i] && with->scales[i] > 0) worst = off / with->scales[i];
@@ -238,20 +238,20 @@ static void check_eager(const struct golden_file *file, const struct golden_case
 {
 	const char *where = "outside of a graph";
 	hr_value in[GOLDEN_TENSORS], by[GOLDEN_TENSORS], gradients[GOLDEN_TENSORS];
-	for (int i = 0; i < of->in_count; i++) in[i] = hr_keep(value_of(&of->in[i]));
+	for (int i = 0; i < of->in_count; i++) in[i] = hr_value_keep(value_of(&of->in[i]));
 	CHECK_STATUS(HR_OK, hr_tape_begin());
-	hr_value y = hr_keep(op_of(file, of)->call(of, in));
+	hr_value y = hr_value_keep(op_of(file, of)->call(of, in));
 	compare(file, of, y, &of->out[0], "output", where);
 	if (of->grad_count) {
-		hr_value sum = hr_keep(weighted(y, value_of(&of->weights)));
+		hr_value sum = hr_value_keep(weighted(y, value_of(&of->weights)));
 		for (int i = 0; i < of->grad_count; i++) by[i] = in[of->grad[i].input];
 		need(file, of, hr_gradients(sum, by, (size_t)of->grad_count, gradients), where);
-		hr_release(sum);
+		hr_value_release(sum);
 	}
 	CHECK_STATUS(HR_OK, hr_tape_end());
-	hr_release(y);
+	hr_value_release(y);
 	for (int i = 0; i < of->grad_count; i++) compare(file, of, gradients[i], &of->grad[i], gradient_name(of->grad[i].input), where);
-	for (int i = 0; i < of->in_count; i++) hr_release(in[i]);
+	for (int i = 0; i < of->in_count; i++) hr_value_release(in[i]);
 }
 
 /* ---- in graphs ---- */
@@ -384,7 +384,7 @@ struct layer {
 
 static hr_value input_of(const struct layer *layer)
 {
-	return layer->x.id ? hr_read(layer->x) : layer->indices;
+	return layer->x.id ? hr_variable_read(layer->x) : layer->indices;
 }
 
 /* Creates the variables, in the order of the case's gradients. */
@@ -393,8 +393,8 @@ static void make_layer(const struct golden_file *file, const struct golden_case 
 	const struct golden_tensor *x = &of->in[0];
 	memset(layer, 0, sizeof *layer);
 	if (x->dtype == HR_DTYPE_FLOAT32) layer->x = hr_get_variable("x", x->dtype, x->dims, x->rank, HR_ZEROS);
-	else layer->indices = hr_keep(value_of(x));
-	hr_release(layer_of(file, of, input_of(layer)));
+	else layer->indices = hr_value_keep(value_of(x));
+	hr_value_release(layer_of(file, of, input_of(layer)));
 	layer->count = hr_trainable_variables(layer->variables, GOLDEN_TENSORS);
 	CHECK_EQ(layer->count, of->grad_count);
 }
@@ -407,14 +407,14 @@ static void layer_eager(const struct golden_file *file, const struct golden_case
 	make_layer(file, of, &layer);
 	for (size_t i = 0; i < layer.count; i++) CHECK(hr_assign(layer.variables[i], value_of(&of->in[of->grad[i].input])).id != 0);
 	CHECK_STATUS(HR_OK, hr_tape_begin());
-	hr_value y = hr_keep(layer_of(file, of, input_of(&layer)));
+	hr_value y = hr_value_keep(layer_of(file, of, input_of(&layer)));
 	compare(file, of, y, &of->out[0], "output", where);
-	hr_value sum = hr_keep(weighted(y, value_of(&of->weights)));
+	hr_value sum = hr_value_keep(weighted(y, value_of(&of->weights)));
 	need(file, of, hr_variable_gradients(sum, layer.variables, layer.count, gradients), where);
 	CHECK_STATUS(HR_OK, hr_tape_end());
-	hr_release(sum);
-	hr_release(y);
-	hr_release(layer.indices);
+	hr_value_release(sum);
+	hr_value_release(y);
+	hr_value_release(layer.indices);
 	for (size_t i = 0; i < layer.count; i++) compare(file, of, gradients[i], &of->grad[i], gradient_name(of->grad[i].input), where);
 }
 
@@ -432,7 +432,7 @@ static void layer_graph(const struct golden_file *file, const struct golden_case
 	need(file, of, hr_variable_gradients(weighted(fetches[0], value_of(&of->weights)), layer.variables, layer.count, fetches + 1), where);
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	need(file, of, hr_session_run(session, NULL, 0, begin, layer.count, outs, NULL, NULL), where);
-	for (size_t i = 0; i < layer.count; i++) hr_release(outs[i]);
+	for (size_t i = 0; i < layer.count; i++) hr_value_release(outs[i]);
 	need(file, of, hr_session_run(session, NULL, 0, fetches, 1 + layer.count, outs, NULL, NULL), where);
 	compare(file, of, outs[0], &of->out[0], "output", where);
 	for (size_t i = 0; i < layer.count; i++) compare(file, of, outs[1 + i], &of->grad[i], gradient_name(of->grad[i].input), where);
@@ -451,7 +451,7 @@ static void each_with_variables(const char *name, void (*check)(const struct gol
 		check(&file, &of);
 		CHECK_STATUS(HR_OK, hr_variable_scope_pop());
 		CHECK_STATUS(HR_OK, hr_session_leave());
-		CHECK_STATUS(HR_OK, hr_session_close(session));
+		CHECK_STATUS(HR_OK, hr_session_destroy(session));
 		golden_free(&of);
 	}
 	printf("# errors are %.2g at most, of %.2g\n", worst, ALLOWED);
@@ -503,7 +503,7 @@ static void optimize_eager(const struct golden_file *file, const struct golden_c
 	for (int i = 0; i < of->out_count; i++) {
 		hr_value gradient = value_of(&of->in[1 + i]);
 		CHECK(hr_apply_gradients(&optimizer, &variable, &gradient, 1).id != 0);
-		compare(file, of, hr_read(variable), &of->out[i], "variable", "outside of a graph");
+		compare(file, of, hr_variable_read(variable), &of->out[i], "variable", "outside of a graph");
 	}
 }
 
@@ -517,17 +517,17 @@ static void optimize_graph(const struct golden_file *file, const struct golden_c
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
 	hr_variable variable = hr_get_variable("x", HR_DTYPE_FLOAT32, first->dims, first->rank, HR_UNINITIALIZED);
 	hr_value fed = hr_placeholder(HR_DTYPE_FLOAT32, first->dims, first->rank), begin = hr_assign(variable, fed);
-	hr_value step[2] = { hr_apply_gradients(&optimizer, &variable, &fed, 1), hr_read(variable) };
+	hr_value step[2] = { hr_apply_gradients(&optimizer, &variable, &fed, 1), hr_variable_read(variable) };
 	hr_value initializer = hr_global_variables_initializer();
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	CHECK(begin.id && step[0].id && step[1].id && initializer.id);
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &initializer, 1, outs, NULL, NULL));
-	hr_release(outs[0]);
+	hr_value_release(outs[0]);
 	CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ fed, value_of(first) }, 1, &begin, 1, outs, NULL, NULL));
-	hr_release(outs[0]);
+	hr_value_release(outs[0]);
 	for (int i = 0; i < of->out_count; i++) {
 		CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ fed, value_of(&of->in[1 + i]) }, 1, step, 2, outs, NULL, NULL));
-		hr_release(outs[0]);
+		hr_value_release(outs[0]);
 		compare(file, of, outs[1], &of->out[i], "variable", "in a graph");
 	}
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));

@@ -52,9 +52,9 @@ static hr_value f_cross_entropy(const hr_value *in) { return hr_cross_entropy(in
 /* One result with several users. */
 static hr_value f_diamond(const hr_value *in)
 {
-	hr_value a = hr_keep(hr_exp(in[0]));
+	hr_value a = hr_value_keep(hr_exp(in[0]));
 	hr_value b = hr_add(hr_mul(a, in[0]), hr_tanh(a));
-	hr_release(a);
+	hr_value_release(a);
 	return b;
 }
 static hr_value f_layer(const hr_value *in) { return hr_softmax(hr_add(hr_matmul(hr_relu(in[0]), in[1]), in[2])); }
@@ -104,12 +104,12 @@ static hr_value weighted(hr_value y)
 static void make_inputs(const struct trial *trial, const struct data *data, hr_value *in)
 {
 	for (int i = 0; i < trial->count; i++)
-		in[i] = hr_keep(hr_constant(HR_DTYPE_FLOAT64, trial->inputs[i].dims, trial->inputs[i].rank, data->x[i]));
+		in[i] = hr_value_keep(hr_constant(HR_DTYPE_FLOAT64, trial->inputs[i].dims, trial->inputs[i].rank, data->x[i]));
 }
 
 static void release_all(const hr_value *in, int count)
 {
-	for (int i = 0; i < count; i++) hr_release(in[i]);
+	for (int i = 0; i < count; i++) hr_value_release(in[i]);
 }
 
 static double value_of(const struct trial *trial, const struct data *data)
@@ -117,7 +117,7 @@ static double value_of(const struct trial *trial, const struct data *data)
 	hr_value in[INPUTS];
 	double result;
 	make_inputs(trial, data, in);
-	CHECK_STATUS(HR_OK, hr_fetch(weighted(trial->function(in)), &result, sizeof result));
+	CHECK_STATUS(HR_OK, hr_value_fetch(weighted(trial->function(in)), &result, sizeof result));
 	release_all(in, trial->count);
 	return result;
 }
@@ -127,7 +127,7 @@ static void compare(const struct trial *trial, struct data *data, hr_value *grad
 	for (int i = 0; i < trial->count; i++) {
 		double found[ELEMENTS];
 		CHECK_EQ(hr_value_count(gradients[i]), data->count[i]);
-		CHECK_STATUS(HR_OK, hr_fetch(gradients[i], found, (size_t)data->count[i] * sizeof(double)));
+		CHECK_STATUS(HR_OK, hr_value_fetch(gradients[i], found, (size_t)data->count[i] * sizeof(double)));
 		for (int64_t k = 0; k < data->count[i]; k++) {
 			double at = data->x[i][k];
 			data->x[i][k] = at + STEP;
@@ -147,10 +147,10 @@ static void check_eager(const struct trial *trial, struct data *data)
 	hr_value in[INPUTS], gradients[INPUTS];
 	make_inputs(trial, data, in);
 	CHECK_STATUS(HR_OK, hr_tape_begin());
-	hr_value y = hr_keep(weighted(trial->function(in)));
+	hr_value y = hr_value_keep(weighted(trial->function(in)));
 	CHECK_STATUS(HR_OK, hr_gradients(y, in, (size_t)trial->count, gradients));
 	CHECK_STATUS(HR_OK, hr_tape_end());
-	hr_release(y);
+	hr_value_release(y);
 	release_all(in, trial->count);
 	compare(trial, data, gradients, "outside of a graph");
 }
@@ -179,7 +179,7 @@ static void test_gradients_are_what_differences_say(void)
 	hr_session_options options;
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &session));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &session));
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
 	for (size_t t = 0; t < sizeof trials / sizeof *trials; t++) {
 		const struct trial *trial = &trials[t];
@@ -195,7 +195,7 @@ static void test_gradients_are_what_differences_say(void)
 		check_graph(trial, &data);
 	}
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(session));
+	CHECK_STATUS(HR_OK, hr_session_destroy(session));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 

@@ -15,8 +15,8 @@ static void set_up(void)
 	hr_session_options options;
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &session));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &session));
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
 	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
 }
@@ -25,7 +25,7 @@ static void tear_down(void)
 {
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(session));
+	CHECK_STATUS(HR_OK, hr_session_destroy(session));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
@@ -49,7 +49,7 @@ static void test_feed_and_fetch(void)
 		                { b, hr_constant(HR_DTYPE_INT64, HR_DIMS(3), (int64_t[]){ 4, 5, 6 }) } };
 	hr_value result;
 	CHECK_STATUS(HR_OK, hr_session_run(session, feeds, 2, &c, 1, &result, NULL, NULL));
-	CHECK_STATUS(HR_OK, hr_fetch(result, sum, sizeof sum));
+	CHECK_STATUS(HR_OK, hr_value_fetch(result, sum, sizeof sum));
 	for (int k = 0; k < 3; k++) CHECK_EQ(sum[k], 5 + 2 * k);
 	CHECK_EQ(stats_of().bytes_in_use, 0);
 	tear_down();
@@ -63,23 +63,23 @@ static void test_memory_of_a_loose_feed_is_taken(void)
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
 	hr_value a = hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(1024)), b = hr_exp(a), both = hr_add(b, hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(1)));
 	CHECK_STATUS(HR_OK, hr_graph_leave());
-	hr_value x = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024), 0), kept = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024), 0)), out;
+	hr_value x = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024), 0), kept = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024), 0)), out;
 	CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ a, x }, 1, &b, 1, &out, NULL, NULL));
 	CHECK_EQ(stats_of().num_allocs, 2);
-	CHECK_STATUS(HR_OK, hr_fetch(hr_slice(out, 0, 0, 1), &first, sizeof first));
+	CHECK_STATUS(HR_OK, hr_value_fetch(hr_slice(out, 0, 0, 1), &first, sizeof first));
 	CHECK_EQ(first, 1.0f);
 	CHECK_EQ(stats_of().bytes_in_use, 4096);
 	CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ a, kept }, 1, &b, 1, &out, NULL, NULL));
 	CHECK_EQ(stats_of().num_allocs, 3); /* a kept value is not overwritten */
-	hr_release(out);
-	CHECK_STATUS(HR_OK, hr_fetch(hr_slice(kept, 0, 0, 1), &first, sizeof first));
+	hr_value_release(out);
+	CHECK_STATUS(HR_OK, hr_value_fetch(hr_slice(kept, 0, 0, 1), &first, sizeof first));
 	CHECK_EQ(first, 0.0f);
 	/* It is consumed whether the run succeeds or not. */
 	x = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024), 0);
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, &(hr_feed){ a, x }, 1, &both, 1, &out, NULL, NULL));
-	CHECK_STATUS(HR_CLOSED, hr_fetch(x, &first, sizeof first));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_value_fetch(x, &first, sizeof first));
 	CHECK_EQ(stats_of().bytes_in_use, 4096);
-	hr_release(kept);
+	hr_value_release(kept);
 	tear_down();
 }
 
@@ -95,7 +95,7 @@ static void test_what_nobody_fetches_does_not_run(void)
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &y, 1, &result, NULL, NULL));
 	CHECK_EQ(stats_of().num_allocs, 1);
 	CHECK_EQ(stats_of().peak_bytes_in_use, 4096);
-	hr_release(result);
+	hr_value_release(result);
 	CHECK_EQ(stats_of().bytes_in_use, 0);
 	tear_down();
 }
@@ -110,17 +110,17 @@ static void test_graph_and_eager_give_the_same_bits(void)
 {
 	static float eager[2][32 * 64], deferred[2][32 * 64];
 	set_up();
-	hr_value x = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(16, 32), 1)), w1 = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(32, 64), 2));
-	hr_value w2 = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(64, 10), 3));
-	hr_value labels = hr_keep(hr_random_uniform(HR_DTYPE_INT32, HR_DIMS(16), 0, 10, 4));
+	hr_value x = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(16, 32), 1)), w1 = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(32, 64), 2));
+	hr_value w2 = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(64, 10), 3));
+	hr_value labels = hr_value_keep(hr_random_uniform(HR_DTYPE_INT32, HR_DIMS(16), 0, 10, 4));
 	hr_value by[2] = { w1, w2 }, gradients[2];
 	CHECK_STATUS(HR_OK, hr_tape_begin());
-	hr_value loss = hr_keep(loss_of(x, w1, w2, labels));
+	hr_value loss = hr_value_keep(loss_of(x, w1, w2, labels));
 	CHECK_STATUS(HR_OK, hr_gradients(loss, by, 2, gradients));
 	CHECK_STATUS(HR_OK, hr_tape_end());
-	hr_release(loss);
-	CHECK_STATUS(HR_OK, hr_fetch(gradients[0], eager[0], 32 * 64 * 4));
-	CHECK_STATUS(HR_OK, hr_fetch(gradients[1], eager[1], 64 * 10 * 4));
+	hr_value_release(loss);
+	CHECK_STATUS(HR_OK, hr_value_fetch(gradients[0], eager[0], 32 * 64 * 4));
+	CHECK_STATUS(HR_OK, hr_value_fetch(gradients[1], eager[1], 64 * 10 * 4));
 	int64_t peak = stats_of().peak_bytes_in_use;
 
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
@@ -133,12 +133,12 @@ static void test_graph_and_eager_give_the_same_bits(void)
 	CHECK_STATUS(HR_OK, hr_reset_memory_stats("GPU:0"));
 	CHECK_STATUS(HR_OK, hr_session_run(session, feeds, 4, wanted, 2, gradients, NULL, NULL));
 	CHECK_LE(stats_of().peak_bytes_in_use, peak);
-	CHECK_STATUS(HR_OK, hr_fetch(gradients[0], deferred[0], 32 * 64 * 4));
-	CHECK_STATUS(HR_OK, hr_fetch(gradients[1], deferred[1], 64 * 10 * 4));
+	CHECK_STATUS(HR_OK, hr_value_fetch(gradients[0], deferred[0], 32 * 64 * 4));
+	CHECK_STATUS(HR_OK, hr_value_fetch(gradients[1], deferred[1], 64 * 10 * 4));
 	for (int i = 0; i < 32 * 64; i++) CHECK_EQ(eager[0][i] == deferred[0][i], 1);
 	for (int i = 0; i < 64 * 10; i++) CHECK_EQ(eager[1][i] == deferred[1][i], 1);
 	hr_value all[] = { x, w1, w2, labels };
-	for (int i = 0; i < 4; i++) hr_release(all[i]);
+	for (int i = 0; i < 4; i++) hr_value_release(all[i]);
 	CHECK_EQ(stats_of().bytes_in_use, 0);
 	tear_down();
 }
@@ -161,7 +161,7 @@ static void build_or_run(void *argument, unsigned index)
 	}
 	while (index && !built) {
 		hr_status status = hr_session_run(session, NULL, 0, &negated, 1, &out, NULL, NULL);
-		if (!status) hr_release(out);
+		if (!status) hr_value_release(out);
 		else CHECK_STATUS(HR_IN_USE, status);
 		sched_yield();
 	}
@@ -186,11 +186,11 @@ static void test_a_graph_does_not_run_while_another_thread_builds_it(void)
 	for (int i = 0; i < 50; i++) negated = hr_neg(negated);
 	hr_test_threads(1, run_refused, NULL);
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &negated, 1, &out, NULL, NULL)); /* its own thread may */
-	hr_release(out);
+	hr_value_release(out);
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	hr_test_threads(2, build_or_run, NULL);
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &negated, 1, &out, NULL, NULL));
-	hr_release(out);
+	hr_value_release(out);
 	tear_down();
 }
 
@@ -208,10 +208,10 @@ static void be_in_it_or_shut_down(void *argument, unsigned index)
 	pthread_barrier_wait(&meeting);
 	if (!index) return;
 	CHECK_EQ(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(3), 1).id, 0);
-	CHECK_STATUS(HR_CLOSED, hr_last_status());
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_last_status());
 	CHECK_CONTAINS(hr_last_message(), "hr_graph_leave");
 	CHECK_EQ(hr_neg(negated).id, 0);
-	CHECK_STATUS(HR_CLOSED, hr_last_status());
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_last_status());
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_graph_leave());
 }
@@ -223,7 +223,7 @@ static void test_a_thread_may_be_in_a_graph_that_ends(void)
 	negated = hr_neg(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(2), 1));
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(session));
+	CHECK_STATUS(HR_OK, hr_session_destroy(session));
 	pthread_barrier_init(&meeting, NULL, 2);
 	hr_test_threads(2, be_in_it_or_shut_down, NULL);
 	pthread_barrier_destroy(&meeting);
@@ -245,10 +245,10 @@ static void test_shutdown_ends_graphs_and_functions_without_a_session(void)
 	hr_function function;
 	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
 	CHECK_STATUS(HR_OK, hr_shutdown());
-	CHECK_STATUS(HR_CLOSED, hr_graph_destroy(graph));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_graph_destroy(graph));
 	CHECK_STATUS(HR_OK, hr_function_create("nothing", nothing, NULL, &function));
 	CHECK_STATUS(HR_OK, hr_shutdown());
-	CHECK_STATUS(HR_CLOSED, hr_function_destroy(function));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_function_destroy(function));
 }
 
 TEST_MAIN(T(test_feed_and_fetch), T(test_memory_of_a_loose_feed_is_taken), T(test_what_nobody_fetches_does_not_run),

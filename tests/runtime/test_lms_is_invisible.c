@@ -49,7 +49,7 @@ static hr_allocator make_allocator(const struct setting *setting, uint64_t limit
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 64 * MIB;
 	emulated.page_bytes = 64 << 10;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
 	hr_allocator_options_init(&options);
 	options.limit_bytes = limit;
@@ -89,7 +89,7 @@ static void train(const struct setting *setting, uint64_t limit, uint32_t steps,
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
 	options.allocator = allocator;
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &training.session));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &training.session));
 	CHECK_STATUS(HR_OK, hr_session_enter(training.session));
 	hr_optimizer_init(&training.optimizer, HR_ADAM);
 	training_begin(&training);
@@ -99,7 +99,7 @@ static void train(const struct setting *setting, uint64_t limit, uint32_t steps,
 	out->evictions = lms.num_evictions;
 	training_end(&training);
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(training.session));
+	CHECK_STATUS(HR_OK, hr_session_destroy(training.session));
 	hr_stats_init(&stats);
 	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
 	CHECK_EQ(stats.bytes_in_use, 0);

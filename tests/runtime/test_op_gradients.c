@@ -29,8 +29,8 @@ static hr_value kept(tensor of)
 	return value;
 }
 
-void __wrap_hr_release(hr_value value);
-void __wrap_hr_release(hr_value value)
+void __wrap_hr_value_release(hr_value value);
+void __wrap_hr_value_release(hr_value value)
 {
 	if (value.id == 0) return;
 	CHECK(values[value.id].live);

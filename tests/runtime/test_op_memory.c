@@ -252,17 +252,17 @@ static int64_t count(const struct sample *sample, int loose, int64_t *stayed)
 	hr_value in[3] = { HR_NO_VALUE, HR_NO_VALUE, HR_NO_VALUE };
 	for (int i = 0; i < 3 && sample->in[i].dtype; i++) {
 		in[i] = hr_full(sample->in[i].dtype, sample->in[i].dims, sample->in[i].rank, 1);
-		if (i != loose) hr_keep(in[i]);
+		if (i != loose) hr_value_keep(in[i]);
 		CHECK(in[i].id);
 	}
 	hr_stats before = stats_of();
-	hr_value out = hr_keep(sample->run(in));
+	hr_value out = hr_value_keep(sample->run(in));
 	CHECK(out.id);
 	hr_stats after = stats_of();
 	for (int i = 0; i < 3; i++)
-		if (i != loose) hr_release(in[i]);
+		if (i != loose) hr_value_release(in[i]);
 	*stayed = after.num_live - before.num_live;
-	hr_release(out);
+	hr_value_release(out);
 	CHECK_EQ(stats_of().bytes_in_use, 0);
 	return after.num_allocs - before.num_allocs;
 }
@@ -308,31 +308,31 @@ static void test_memory_that_is_not_taken(void)
 {
 	open_session(0);
 	int64_t at = requests();
-	hr_release(hr_cast(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1), HR_DTYPE_FLOAT64)); /* of another size */
+	hr_value_release(hr_cast(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1), HR_DTYPE_FLOAT64)); /* of another size */
 	CHECK_EQ(requests(), at + 2);
-	hr_release(hr_add(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1, 64), 1), hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 1), 1))); /* both are broadcast */
+	hr_value_release(hr_add(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1, 64), 1), hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 1), 1))); /* both are broadcast */
 	CHECK_EQ(requests(), at + 5);
 	/* One is broadcast: the other's memory is reused. */
-	hr_release(hr_add(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 1), hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1)));
+	hr_value_release(hr_add(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1), 1), hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1)));
 	CHECK_EQ(requests(), at + 7);
 
 	/* Part of a larger block, and a block that another value shares. */
-	hr_release(hr_exp(hr_slice(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1), 0, 2, 3)));
+	hr_value_release(hr_exp(hr_slice(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1), 0, 2, 3)));
 	CHECK_EQ(requests(), at + 9);
-	hr_value x = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1));
-	hr_release(hr_exp(hr_reshape(x, HR_DIMS(8, 8))));
+	hr_value x = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1));
+	hr_value_release(hr_exp(hr_reshape(x, HR_DIMS(8, 8))));
 	CHECK_EQ(requests(), at + 11);
-	hr_release(x);
-	hr_release(hr_exp(hr_reshape(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1), HR_DIMS(8, 8)))); /* the only reference */
+	hr_value_release(x);
+	hr_value_release(hr_exp(hr_reshape(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1), HR_DIMS(8, 8)))); /* the only reference */
 	CHECK_EQ(requests(), at + 12);
 
 	/* A tape keeps the input of log and the output of exp for their gradients. */
 	CHECK_STATUS(HR_OK, hr_tape_begin());
-	hr_release(hr_log(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1)));
+	hr_value_release(hr_log(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1)));
 	CHECK_EQ(requests(), at + 14);
-	hr_release(hr_exp(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1)));
+	hr_value_release(hr_exp(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1)));
 	CHECK_EQ(requests(), at + 15);
-	hr_release(hr_neg(hr_exp(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1))));
+	hr_value_release(hr_neg(hr_exp(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1))));
 	CHECK_EQ(requests(), at + 17);
 	CHECK_STATUS(HR_OK, hr_tape_end());
 	close_session();
@@ -341,15 +341,15 @@ static void test_memory_that_is_not_taken(void)
 static void test_a_slice_of_what_lies_side_by_side_is_a_view(void)
 {
 	open_session(0);
-	hr_value x = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1, 1, 8, 8), 1));
+	hr_value x = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1, 1, 8, 8), 1));
 	int64_t at = requests();
-	hr_release(hr_slice(x, 2, 3, 4));
-	hr_release(hr_slice(x, -2, 0, 1));
-	hr_release(hr_slice(x, 0, 0, 1));
+	hr_value_release(hr_slice(x, 2, 3, 4));
+	hr_value_release(hr_slice(x, -2, 0, 1));
+	hr_value_release(hr_slice(x, 0, 0, 1));
 	CHECK_EQ(requests(), at);
-	hr_release(hr_slice(x, 3, 3, 4));
+	hr_value_release(hr_slice(x, 3, 3, 4));
 	CHECK_EQ(requests(), at + 1);
-	hr_release(x);
+	hr_value_release(x);
 	close_session();
 }
 
@@ -364,9 +364,9 @@ static void test_reading_and_assigning_allocates_nothing(void)
 {
 	open_session(0);
 	hr_variable w = variable("w");
-	hr_value x = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(SIDE, SIDE), 1)), wide = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(2 * SIDE, SIDE), 1));
+	hr_value x = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(SIDE, SIDE), 1)), wide = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(2 * SIDE, SIDE), 1));
 	int64_t at = requests();
-	hr_release(hr_read(w));
+	hr_value_release(hr_variable_read(w));
 	CHECK_EQ(hr_assign(w, x).id, HR_DONE.id);
 	CHECK_EQ(hr_group((hr_value[]){ HR_DONE, HR_DONE }, 2).id, HR_DONE.id);
 	CHECK_EQ(requests(), at);
@@ -374,8 +374,8 @@ static void test_reading_and_assigning_allocates_nothing(void)
 	CHECK_EQ(requests(), at + 1);
 	CHECK_EQ(hr_global_variables_initializer().id, HR_DONE.id); /* all have contents */
 	CHECK_LE(requests(), at + 2);
-	hr_release(x);
-	hr_release(wide);
+	hr_value_release(x);
+	hr_value_release(wide);
 	close_session();
 }
 
@@ -389,22 +389,22 @@ static int64_t count_update(enum hr__op_kind kind, int count, int held)
 	for (int i = 0; i < count; i++) {
 		hr_variable each = variable(names[i]);
 		attrs.variables[i] = each.id;
-		if (i < held) contents[i] = hr_keep(hr_read(each));
+		if (i < held) contents[i] = hr_value_keep(hr_variable_read(each));
 	}
-	ins[0] = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(SIDE, SIDE), 1));
-	ins[1] = hr_keep(hr_full(HR_DTYPE_INT64, HR_SCALAR, 1));
+	ins[0] = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(SIDE, SIDE), 1));
+	ins[1] = hr_value_keep(hr_full(HR_DTYPE_INT64, HR_SCALAR, 1));
 	int64_t at = requests();
 	hr__call(kind, ins, kind == HR__OP_ADAM ? 2 : 1, &attrs, outs);
 	CHECK_EQ(outs[0].id, HR_DONE.id);
 	at = requests() - at;
 	for (int i = 0; i < held; i++) {
 		float found[SIDE * SIDE];
-		CHECK_STATUS(HR_OK, hr_fetch(contents[i], found, sizeof found));
+		CHECK_STATUS(HR_OK, hr_value_fetch(contents[i], found, sizeof found));
 		CHECK_EQ(found[SIDE], 1.0f); /* other references keep the old contents */
-		hr_release(contents[i]);
+		hr_value_release(contents[i]);
 	}
-	hr_release(ins[0]);
-	hr_release(ins[1]);
+	hr_value_release(ins[0]);
+	hr_value_release(ins[1]);
 	close_session();
 	return at;
 }
@@ -433,15 +433,15 @@ static void test_a_graph_allocates_nothing_for_its_placeholders(void)
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
 	hr_value place = hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(SIDE)), group = hr_group(&place, 1);
 	CHECK_STATUS(HR_OK, hr_graph_leave());
-	hr_value x = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(SIDE), 1));
+	hr_value x = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(SIDE), 1));
 	int64_t at = requests();
 	CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ place, x }, 1, &place, 1, &out, NULL, NULL));
-	hr_release(out);
+	hr_value_release(out);
 	CHECK_EQ(requests(), at);
 	CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ place, x }, 1, &group, 1, &out, NULL, NULL));
-	hr_release(out);
+	hr_value_release(out);
 	CHECK_EQ(requests(), at + 1);
-	hr_release(x);
+	hr_value_release(x);
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
 	close_session();
 }

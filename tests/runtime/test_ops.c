@@ -48,8 +48,6 @@ static void test_every_op_has_a_row(void)
 		CHECK_EQ(op->run == NULL, op->memory == HR__ALIASES || i == HR__OP_PLACEHOLDER); /* which is fed */
 		CHECK_EQ(op->forwards != 0, op->memory == HR__FORWARDS);
 	}
-#define SAME_NAME(kind, text) CHECK_STR(hr__ops[HR__OP_##kind].name, text);
-	HR__OP_TABLE(SAME_NAME)
 }
 
 /* ---- sources ---- */

@@ -14,7 +14,7 @@ static hr_graph graph;
 /* (x w) w: two products, an activation in place between them. */
 static hr_value chain(hr_value *place)
 {
-	hr_value w = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(256, 256), 1));
+	hr_value w = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(256, 256), 1));
 	*place = hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(256, 256));
 	CHECK_STATUS(HR_OK, hr_name_scope_push("tower"));
 	hr_value y = hr_matmul(hr_relu(hr_matmul(*place, w)), w);
@@ -32,7 +32,7 @@ static void test_metadata_tells_of_each_op(void)
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
 	hr_value y = chain(&place);
 	CHECK_STATUS(HR_OK, hr_graph_leave());
-	hr_value x = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(256, 256), 1));
+	hr_value x = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(256, 256), 1));
 	hr_run_options_init(&options);
 	hr_run_metadata_init(&metadata);
 	options.trace = HR_RUN_TRACE_OPS;
@@ -40,7 +40,7 @@ static void test_metadata_tells_of_each_op(void)
 	CHECK_STATUS(HR_OK, hr_reset_memory_stats("GPU:0"));
 	for (int round = 0; round < 2; round++) { /* the second run frees the first's metadata */
 		CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ place, x }, 1, &y, 1, &result, &options, &metadata));
-		hr_release(result);
+		hr_value_release(result);
 	}
 	static const char *const names[] = { "random_normal", "matmul", "relu", "matmul" };
 	CHECK_EQ(metadata.op_count, 4);
@@ -61,7 +61,7 @@ static void test_metadata_tells_of_each_op(void)
 	CHECK_EQ((int64_t)metadata.peak_bytes, stats_of().peak_bytes_in_use);
 	hr_run_metadata_free(&metadata);
 	CHECK_EQ(metadata.op_count, 0);
-	hr_release(x);
+	hr_value_release(x);
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
 	close_session();
 }
@@ -95,7 +95,7 @@ static void test_allocated_and_peak_bytes_are_in_one_unit(void)
 	}
 	CHECK_EQ(metadata.peak_bytes, 1280);
 	hr_run_metadata_free(&metadata);
-	hr_release(result);
+	hr_value_release(result);
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
 	close_session();
 }
@@ -112,8 +112,8 @@ static void test_the_log_of_a_run_that_ran_out_of_memory(void)
 	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
 	CHECK_STATUS(HR_OK, hr_name_scope_push("decoder"));
-	hr_value small = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(128, 128), 1));
-	hr_value big = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024, 2048), 1));
+	hr_value small = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(128, 128), 1));
+	hr_value big = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024, 2048), 1));
 	CHECK_STATUS(HR_OK, hr_name_scope_pop());
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	hr_run_options_init(&options);
@@ -135,8 +135,8 @@ static void test_the_log_of_a_run_that_ran_out_of_memory(void)
 	CHECK_CONTAINS(metadata.allocation_log, "\"shape\":[1024,2048]");
 	CHECK_CONTAINS(metadata.allocation_log, "decoder");
 	/* The same bytes as in the report of the error. */
-	CHECK_STATUS(HR_OK, hr_oom_last(&report));
-	CHECK_LT(hr_oom_allocation_log(report, log, sizeof log), sizeof log);
+	CHECK_STATUS(HR_OK, hr_oom_get_last(&report));
+	CHECK_LT(hr_oom_format_log(report, log, sizeof log), sizeof log);
 	CHECK_STR(metadata.allocation_log, log);
 	CHECK_STATUS(HR_OK, hr_allocator_get_oom_options(allocator, &after));
 	CHECK_EQ(after.report_allocations_on_oom, before.report_allocations_on_oom);
@@ -144,7 +144,7 @@ static void test_the_log_of_a_run_that_ran_out_of_memory(void)
 	options.allocation_log_sampling_rate = 7;
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 0, both, 2, results, &options, &metadata));
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, both, 1, results, NULL, NULL)); /* requests that fit still succeed */
-	hr_release(results[0]);
+	hr_value_release(results[0]);
 	hr_run_metadata_free(&metadata);
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
 	close_session();
@@ -159,8 +159,8 @@ static void test_the_log_of_a_run_may_have_allocations_only(void)
 	open_session(2 * 1024 * KIB);
 	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
-	hr_value sum = hr_keep(hr_reduce_sum(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(128, 128), 1), 0, false));
-	hr_value big = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024, 2048), 1));
+	hr_value sum = hr_value_keep(hr_reduce_sum(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(128, 128), 1), 0, false));
+	hr_value big = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024, 2048), 1));
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	hr_run_options_init(&options);
 	hr_run_metadata_init(&metadata);
@@ -201,7 +201,7 @@ static void run_with_log(void *argument, unsigned index)
 	hr_run_metadata_init(&metadata);
 	options.report_allocations_on_oom = true;
 	options.allocation_log_buffer_size = 5000;
-	CHECK_STATUS(HR_OK, hr_session_open(&session_options, &mine));
+	CHECK_STATUS(HR_OK, hr_session_create(&session_options, &mine));
 	for (int i = 0; i < 100; i++) {
 		if (index) {
 			CHECK_STATUS(HR_OUT_OF_MEMORY, hr_session_run(mine, NULL, 0, fails, 2, outs, &options, &metadata));
@@ -209,11 +209,11 @@ static void run_with_log(void *argument, unsigned index)
 			CHECK_CONTAINS(metadata.allocation_log, "\"op_name\":\"random_normal\"");
 		} else {
 			CHECK_STATUS(HR_OK, hr_session_run(mine, NULL, 0, &fits, 1, outs, &options, NULL));
-			hr_release(outs[0]);
+			hr_value_release(outs[0]);
 		}
 	}
 	hr_run_metadata_free(&metadata);
-	CHECK_STATUS(HR_OK, hr_session_close(mine));
+	CHECK_STATUS(HR_OK, hr_session_destroy(mine));
 }
 
 static void test_runs_at_the_same_time_share_a_log(void)
@@ -288,12 +288,12 @@ static void test_a_trace_has_ops_uses_and_steps(void)
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
 	hr_value y = chain(&place);
 	CHECK_STATUS(HR_OK, hr_graph_leave());
-	hr_value x = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(256, 256), 1));
+	hr_value x = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(256, 256), 1));
 	CHECK_STATUS(HR_OK, hr_trace_start(path));
 	CHECK_STATUS(HR_OK, hr_session_run(session, &(hr_feed){ place, x }, 1, &y, 1, &result, NULL, NULL));
 	CHECK_STATUS(HR_OK, hr_trace_stop());
-	hr_release(result);
-	hr_release(x);
+	hr_value_release(result);
+	hr_value_release(x);
 	count_events(path, &seen);
 	unlink(path);
 	CHECK_EQ(seen.begins, 4);
@@ -318,23 +318,23 @@ static void test_contents_go_to_another_session(void)
 		float numbers[1000];
 		hr_session_options_init(&options);
 		options.device = devices[i];
-		CHECK_STATUS(HR_OK, hr_session_open(&options, &other));
-		hr_value x = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(4, 250), 6));
-		hr_value there = hr_copy_to_session(hr_slice(x, 0, 1, 3), other);
+		CHECK_STATUS(HR_OK, hr_session_create(&options, &other));
+		hr_value x = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(4, 250), 6));
+		hr_value there = hr_value_copy_to_session(hr_slice(x, 0, 1, 3), other);
 		CHECK_EQ(hr_value_count(there), 750);
-		hr_value empty = hr_copy_to_session(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(0, 3), 1), other);
+		hr_value empty = hr_value_copy_to_session(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(0, 3), 1), other);
 		CHECK_EQ(hr_value_count(empty), 0);
-		hr_release(empty);
-		hr_release(x);
-		CHECK(!hr_neg(hr_keep(there)).id); /* the value is on the other device */
+		hr_value_release(empty);
+		hr_value_release(x);
+		CHECK(!hr_neg(hr_value_keep(there)).id); /* the value is on the other device */
 		CHECK_STATUS(HR_OK, hr_session_enter(other));
-		CHECK_STATUS(HR_OK, hr_fetch(hr_neg(there), numbers, 750 * sizeof *numbers));
+		CHECK_STATUS(HR_OK, hr_value_fetch(hr_neg(there), numbers, 750 * sizeof *numbers));
 		CHECK_EQ(numbers[749], -6.0f);
-		hr_release(there);
+		hr_value_release(there);
 		CHECK_STATUS(HR_OK, hr_session_leave());
-		CHECK_STATUS(HR_OK, hr_session_close(other));
-		CHECK(!hr_copy_to_session(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(2), 1), other).id);
-		CHECK_EQ((int)hr_last_status(), (int)HR_CLOSED);
+		CHECK_STATUS(HR_OK, hr_session_destroy(other));
+		CHECK(!hr_value_copy_to_session(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(2), 1), other).id);
+		CHECK_EQ((int)hr_last_status(), (int)HR_INVALID_HANDLE);
 	}
 	close_session();
 }
@@ -348,20 +348,20 @@ static void test_a_copy_is_of_what_was_there(void)
 	open_session(0);
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &other));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &other));
 	hr_variable w = hr_get_variable("w", HR_DTYPE_FLOAT32, HR_DIMS(256, 256), HR_FULL(1));
 	CHECK_STATUS(HR_OK, hr_session_enter(other));
-	hr_value busy = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(512, 512), 1));
-	for (int i = 0; i < 5; i++) hr_release(hr_matmul(busy, busy));
+	hr_value busy = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(512, 512), 1));
+	for (int i = 0; i < 5; i++) hr_value_release(hr_matmul(busy, busy));
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	hr_value there = hr_copy_to_session(hr_read(w), other);
+	hr_value there = hr_value_copy_to_session(hr_variable_read(w), other);
 	CHECK_EQ(hr_assign_add(w, hr_full(HR_DTYPE_FLOAT32, HR_DIMS(256, 256), 41)).id, HR_DONE.id);
 	CHECK_STATUS(HR_OK, hr_session_enter(other));
-	CHECK_STATUS(HR_OK, hr_fetch(there, numbers, sizeof numbers));
+	CHECK_STATUS(HR_OK, hr_value_fetch(there, numbers, sizeof numbers));
 	for (int i = 0; i < 256 * 256; i++) CHECK_EQ(numbers[i], 1.0f);
-	hr_release(busy);
+	hr_value_release(busy);
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(other));
+	CHECK_STATUS(HR_OK, hr_session_destroy(other));
 	close_session();
 }
 
@@ -374,7 +374,7 @@ static void test_an_allocator_of_another_device(void)
 	hr_session_options_init(&options);
 	options.device = "CPU:0";
 	options.allocator = allocator;
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_open(&options, &other));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_create(&options, &other));
 	CHECK_CONTAINS(hr_last_message(), "CPU:0");
 	CHECK_CONTAINS(hr_last_message(), "GPU:0");
 	close_session();

@@ -52,24 +52,24 @@ static void check_gradients(bool checkpointed)
 {
 	hr_value gradient;
 	open_session(0);
-	hr_value x = hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(64), 1)); /* 256 bytes, like all the following values */
+	hr_value x = hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(64), 1)); /* 256 bytes, like all the following values */
 	CHECK_STATUS(HR_OK, hr_tape_begin());
 	if (checkpointed) CHECK_STATUS(HR_OK, hr_checkpoint_begin());
-	hr_value y = hr_keep(hr_tanh(hr_exp(x)));
+	hr_value y = hr_value_keep(hr_tanh(hr_exp(x)));
 	if (checkpointed) CHECK_STATUS(HR_OK, hr_checkpoint_end());
-	hr_value z = hr_keep(hr_reduce_sum(y, HR_ALL_AXES, false));
+	hr_value z = hr_value_keep(hr_reduce_sum(y, HR_ALL_AXES, false));
 	CHECK_STATUS(HR_OK, hr_gradients(z, &x, 1, &gradient));
 	CHECK_EQ(held("gradients"), 256);
 	CHECK_STATUS(HR_OK, hr_tape_end());
 	CHECK_EQ(held("activations"), 3 * 256);
-	hr_value later = hr_keep(hr_exp(x));
+	hr_value later = hr_value_keep(hr_exp(x));
 	CHECK_EQ(held("activations"), 4 * 256);
-	hr_release(later);
-	hr_release(gradient);
+	hr_value_release(later);
+	hr_value_release(gradient);
 	CHECK_EQ(held("gradients"), 0);
-	hr_release(x);
-	hr_release(y);
-	hr_release(z);
+	hr_value_release(x);
+	hr_value_release(y);
+	hr_value_release(z);
 	close_session();
 }
 
@@ -84,11 +84,11 @@ static void test_copy_on_write(void)
 {
 	open_session(0);
 	hr_variable variable = hr_get_variable("w", HR_DTYPE_FLOAT32, HR_DIMS(64), HR_ZEROS);
-	hr_value old = hr_keep(hr_read(variable)), one = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1));
+	hr_value old = hr_value_keep(hr_variable_read(variable)), one = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64), 1));
 	CHECK(hr_assign_add(variable, one).id);
 	CHECK_EQ(held("weights"), 2 * 256);
-	hr_release(old);
-	hr_release(one);
+	hr_value_release(old);
+	hr_value_release(one);
 	CHECK_EQ(held("weights"), 256);
 	close_session();
 }

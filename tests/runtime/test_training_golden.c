@@ -79,7 +79,7 @@ static void make_variables(void)
 static hr_value loss_of(hr_value x, hr_value classes)
 {
 	for (int i = 0; i < LAYERS; i++) {
-		x = hr_add(hr_matmul(x, hr_read(variables[2 * i])), hr_read(variables[2 * i + 1]));
+		x = hr_add(hr_matmul(x, hr_variable_read(variables[2 * i])), hr_variable_read(variables[2 * i + 1]));
 		if (i + 1 < LAYERS) x = hr_relu(x);
 	}
 	return hr_reduce_mean(hr_cross_entropy(x, classes), HR_ALL_AXES, false);
@@ -93,7 +93,7 @@ static hr_status train(void *context, const hr_value *ins, size_t in_count, hr_v
 	hr_optimizer_init(&adam, HR_ADAM);
 	hr_status status = hr_tape_begin();
 	if (status != HR_OK) return status;
-	outs[0] = hr_keep(loss_of(ins[0], ins[1]));
+	outs[0] = hr_value_keep(loss_of(ins[0], ins[1]));
 	if (!hr_minimize(&adam, outs[0], variables, VARIABLES).id) status = hr_last_status();
 	hr_tape_end();
 	return status;
@@ -106,23 +106,23 @@ static void set_up(void)
 	hr_session_options options;
 	hr_session_options_init(&options);
 	options.device = "CPU:0";
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &session));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &session));
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
 	make_variables();
 	for (uint32_t i = 0; i < BATCHES; i++) {
-		data[i] = hr_keep(hashed_value(10 + i, ROWS, WIDTH, 0.03125f));
-		labels[i] = hr_keep(labels_of(10 + i));
+		data[i] = hr_value_keep(hashed_value(10 + i, ROWS, WIDTH, 0.03125f));
+		labels[i] = hr_value_keep(labels_of(10 + i));
 	}
 }
 
 static void tear_down(void)
 {
 	for (int i = 0; i < BATCHES; i++) {
-		hr_release(data[i]);
-		hr_release(labels[i]);
+		hr_value_release(data[i]);
+		hr_value_release(labels[i]);
 	}
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(session));
+	CHECK_STATUS(HR_OK, hr_session_destroy(session));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
@@ -154,8 +154,8 @@ static void test_losses_are_those_of_pytorch_outside_of_graphs(void)
 	for (int i = 0; i < TESTED; i++) {
 		hr_value loss;
 		CHECK_STATUS(HR_OK, train(NULL, (hr_value[]){ data[i % BATCHES], labels[i % BATCHES] }, 2, &loss, 1));
-		CHECK_STATUS(HR_OK, hr_fetch(loss, &losses[i], sizeof losses[i]));
-		hr_release(loss);
+		CHECK_STATUS(HR_OK, hr_value_fetch(loss, &losses[i], sizeof losses[i]));
+		hr_value_release(loss);
 	}
 	tear_down();
 	compare(losses);
@@ -170,7 +170,7 @@ static void test_losses_are_those_of_pytorch_in_a_function(void)
 	for (int i = 0; i < TESTED; i++) {
 		hr_value loss;
 		CHECK_STATUS(HR_OK, hr_function_call(function, (hr_value[]){ data[i % BATCHES], labels[i % BATCHES] }, 2, &loss, 1));
-		CHECK_STATUS(HR_OK, hr_fetch(loss, &losses[i], sizeof losses[i]));
+		CHECK_STATUS(HR_OK, hr_value_fetch(loss, &losses[i], sizeof losses[i]));
 	}
 	CHECK_STATUS(HR_OK, hr_function_destroy(function));
 	tear_down();

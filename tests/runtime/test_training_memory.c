@@ -74,14 +74,14 @@ static void train_once(enum how how)
 	float loss;
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &mine));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &mine));
 	CHECK_STATUS(HR_OK, hr_session_enter(mine));
 	struct training training;
 	begin(&training, &tiny_mlp, how, false, mine);
 	CHECK_STATUS(HR_OK, training_step(&training, 0, &loss));
 	training_end(&training);
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(mine));
+	CHECK_STATUS(HR_OK, hr_session_destroy(mine));
 }
 
 static void test_sessions_leave_nothing_behind(void)
@@ -126,7 +126,7 @@ static struct {
 
 static hr_status counted_alloc(void *device, uint64_t bytes, uint64_t *address)
 {
-	if (++requests.calls == requests.nth) return hr_backend_error(HR_OUT_OF_MEMORY, "this one was to fail");
+	if (++requests.calls == requests.nth) return hr_backend_set_error(HR_OUT_OF_MEMORY, "this one was to fail");
 	return hr__backend_emulated.plain_alloc(device, bytes, address);
 }
 
@@ -139,7 +139,7 @@ static void add_counted_device(void)
 	counted.name = "counted";
 	counted.type = "COUNTED";
 	counted.plain_alloc = counted_alloc;
-	CHECK_STATUS(HR_OK, hr_register_backend(&counted, &config));
+	CHECK_STATUS(HR_OK, hr_backend_register(&counted, &config));
 }
 
 static bool is_of_system(enum fails fails)
@@ -187,7 +187,7 @@ static void open_for(enum fails fails)
 	CHECK_STATUS(HR_OK, hr_device_find(options.device, &device));
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &allocator_options, &allocator));
 	options.allocator = allocator;
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &session));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &session));
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
 }
 
@@ -318,7 +318,7 @@ static void train_party(struct party *party)
 	hr_session_options_init(&options);
 	options.device = party->device;
 	if (!strcmp(options.device, "GPU:0")) options.allocator = allocator;
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &mine));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &mine));
 	CHECK_STATUS(HR_OK, hr_session_enter(mine));
 	struct training training;
 	begin(&training, party->model, party->how, false, mine);
@@ -326,7 +326,7 @@ static void train_party(struct party *party)
 	party->count = training_weights(&training, party->weights, WEIGHTS_MAX);
 	training_end(&training);
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(mine));
+	CHECK_STATUS(HR_OK, hr_session_destroy(mine));
 }
 
 static struct party alone[3], together[2];
@@ -355,7 +355,7 @@ static void use_small_pages(void)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = UINT64_C(64) << 20;
 	emulated.page_bytes = 64 << 10;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&emulated));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 }
 
 static void train_two_at_once(uint64_t limit, const char *on)

@@ -12,7 +12,7 @@ static hr_variable make(const char *name, double value)
 
 static float first_of(hr_variable variable)
 {
-	return number_in(hr_slice(hr_reshape(hr_read(variable), HR_DIMS(64 * 64)), 0, 0, 1));
+	return number_in(hr_slice(hr_reshape(hr_variable_read(variable), HR_DIMS(64 * 64)), 0, 0, 1));
 }
 
 /* ---- names ---- */
@@ -70,7 +70,7 @@ static void test_updates_are_in_place_unless_somebody_has_the_contents(void)
 {
 	open_session(0);
 	hr_variable w = make("w", 1);
-	hr_value one = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1));
+	hr_value one = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1));
 	hr_stats before = stats_of();
 	CHECK_EQ(hr_assign_add(w, one).id, HR_DONE.id);
 	CHECK_EQ(hr_assign_sub(w, one).id, HR_DONE.id);
@@ -78,14 +78,14 @@ static void test_updates_are_in_place_unless_somebody_has_the_contents(void)
 	CHECK_EQ(stats_of().num_allocs, before.num_allocs);
 	CHECK_EQ(stats_of().bytes_in_use, before.bytes_in_use);
 
-	hr_value held = hr_keep(hr_read(w));
+	hr_value held = hr_value_keep(hr_variable_read(w));
 	CHECK_EQ(stats_of().num_allocs, before.num_allocs); /* reading copies nothing */
 	CHECK_EQ(hr_assign_add(w, one).id, HR_DONE.id);
 	CHECK_EQ(stats_of().num_allocs, before.num_allocs + 1);
 	float found[64 * 64];
-	CHECK_STATUS(HR_OK, hr_fetch(held, found, sizeof found));
+	CHECK_STATUS(HR_OK, hr_value_fetch(held, found, sizeof found));
 	CHECK_EQ(found[77], 2.0f);
-	hr_release(held);
+	hr_value_release(held);
 	CHECK_EQ(stats_of().bytes_in_use, before.bytes_in_use);
 	CHECK_EQ(first_of(w), 3.0f);
 
@@ -98,10 +98,10 @@ static void test_updates_are_in_place_unless_somebody_has_the_contents(void)
 	CHECK_EQ(stats_of().num_allocs, count + 1);
 	CHECK_EQ(hr_assign_add(w, one).id, HR_DONE.id);
 	CHECK_EQ(stats_of().num_allocs, count + 2);
-	CHECK_STATUS(HR_OK, hr_fetch(one, found, sizeof found));
+	CHECK_STATUS(HR_OK, hr_value_fetch(one, found, sizeof found));
 	CHECK_EQ(found[1], 1.0f);
 	CHECK_EQ(first_of(w), 2.0f);
-	hr_release(one);
+	hr_value_release(one);
 	close_session();
 }
 
@@ -130,9 +130,9 @@ static void test_variables_of_a_graph(void)
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
 	hr_variable w = make("w", 2), normal = hr_get_variable("normal", HR_DTYPE_FLOAT32, HR_DIMS(64, 64), HR_NORMAL(0.5, 3));
 	CHECK(normal.id);
-	hr_value sum = hr_reduce_sum(hr_read(w), HR_ALL_AXES, false);
+	hr_value sum = hr_reduce_sum(hr_variable_read(w), HR_ALL_AXES, false);
 	hr_value more = hr_assign_add(w, hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1));
-	hr_value after = hr_reduce_sum(hr_read(w), HR_ALL_AXES, false); /* at this point: in one run, after the assignment */
+	hr_value after = hr_reduce_sum(hr_variable_read(w), HR_ALL_AXES, false); /* at this point: in one run, after the assignment */
 	hr_value group = hr_group((hr_value[]){ more, after }, 2);
 	hr_value start = hr_global_variables_initializer();
 	CHECK_EQ(hr_trainable_variables(NULL, 0), 2);
@@ -142,7 +142,7 @@ static void test_variables_of_a_graph(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(session, NULL, 0, &sum, 1, &result, NULL, NULL));
 	CHECK_CONTAINS(hr_last_message(), "\"w\" has no contents");
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &start, 1, &result, NULL, NULL));
-	CHECK_STATUS(HR_OK, hr_fetch(result, &count, sizeof count));
+	CHECK_STATUS(HR_OK, hr_value_fetch(result, &count, sizeof count));
 	CHECK_EQ(count, 2);
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &sum, 1, &result, NULL, NULL));
 	CHECK_EQ(number_in(result), 2.0f * 64 * 64);
@@ -151,7 +151,7 @@ static void test_variables_of_a_graph(void)
 	CHECK_EQ(number_in(result), 2.0f * 64 * 64);
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, (hr_value[]){ sum, more, after }, 3, (hr_value[3]){ { 0 } }, NULL, NULL));
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &group, 1, &result, NULL, NULL));
-	CHECK_STATUS(HR_OK, hr_fetch(result, &count, sizeof count));
+	CHECK_STATUS(HR_OK, hr_value_fetch(result, &count, sizeof count));
 	CHECK_EQ(count, 2);
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &sum, 1, &result, NULL, NULL));
 	CHECK_EQ(number_in(result), 4.0f * 64 * 64);
@@ -159,22 +159,22 @@ static void test_variables_of_a_graph(void)
 	/* Another session has contents of its own. */
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &second));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &second));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_session_run(second, NULL, 0, &sum, 1, &result, NULL, NULL));
 	CHECK_STATUS(HR_OK, hr_session_run(second, NULL, 0, &start, 1, &result, NULL, NULL));
-	hr_release(result);
+	hr_value_release(result);
 	CHECK_STATUS(HR_OK, hr_session_run(second, NULL, 0, &sum, 1, &result, NULL, NULL));
 	CHECK_STATUS(HR_OK, hr_session_enter(second));
 	CHECK_EQ(number_in(result), 2.0f * 64 * 64);
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(second));
-	CHECK(!hr_read(w).id);
+	CHECK_STATUS(HR_OK, hr_session_destroy(second));
+	CHECK(!hr_variable_read(w).id);
 	CHECK_CONTAINS(hr_last_message(), "belongs to a graph");
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
 	CHECK_STR(hr_variable_name(w), "");
 	/* The values that were fetched together are still there: a leak, which closing reports. */
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_IN_USE, hr_session_close(session));
+	CHECK_STATUS(HR_IN_USE, hr_session_destroy(session));
 	CHECK_CONTAINS(hr_last_message(), "3 values");
 	CHECK_EQ(stats_of().bytes_in_use, 0);
 	CHECK_STATUS(HR_OK, hr_shutdown());
@@ -191,12 +191,12 @@ static void test_a_read_before_an_update_keeps_what_it_read(void)
 	hr_variable w = make("w", 1);
 	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
-	hr_value before = hr_read(w);
+	hr_value before = hr_variable_read(w);
 	hr_value after = hr_assign_add(w, hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1));
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, (hr_value[]){ before, after }, 2, results, NULL, NULL));
-	CHECK_STATUS(HR_OK, hr_fetch(results[0], old, sizeof old));
-	CHECK_STATUS(HR_OK, hr_fetch(results[1], new, sizeof new));
+	CHECK_STATUS(HR_OK, hr_value_fetch(results[0], old, sizeof old));
+	CHECK_STATUS(HR_OK, hr_value_fetch(results[1], new, sizeof new));
 	CHECK_EQ(old[5], 1.0f);
 	CHECK_EQ(new[5], 2.0f);
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
@@ -213,7 +213,7 @@ static void test_an_assignment_to_what_is_gone(void)
 	open_session(0);
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	CHECK_STATUS(HR_OK, hr_session_open(&options, &first));
+	CHECK_STATUS(HR_OK, hr_session_create(&options, &first));
 	CHECK_STATUS(HR_OK, hr_session_enter(first));
 	hr_variable gone = make("gone", 1);
 	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
@@ -221,9 +221,9 @@ static void test_an_assignment_to_what_is_gone(void)
 	hr_value assigned = hr_assign(gone, hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 9));
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_OK, hr_session_close(first));
+	CHECK_STATUS(HR_OK, hr_session_destroy(first));
 	hr_variable here = make("here", 2);
-	CHECK_STATUS(HR_CLOSED, hr_session_run(session, NULL, 0, &assigned, 1, &result, NULL, NULL));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_session_run(session, NULL, 0, &assigned, 1, &result, NULL, NULL));
 	CHECK_EQ(first_of(here), 2.0f);
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
 	close_session();
@@ -241,7 +241,7 @@ static void test_a_graph_takes_its_contents_with_it(void)
 	hr_value start = hr_global_variables_initializer();
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &start, 1, &result, NULL, NULL));
-	hr_release(result);
+	hr_value_release(result);
 	CHECK_GT(stats_of().bytes_in_use, 0);
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
 	CHECK_EQ(stats_of().bytes_in_use, 0);
@@ -258,14 +258,14 @@ static void test_gradients_are_by_what_was_read(void)
 	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
 	hr_variable w = make("w", 4);
-	hr_value y = hr_mul(hr_read(w), hr_read(w));
+	hr_value y = hr_mul(hr_variable_read(w), hr_variable_read(w));
 	hr_value start = hr_global_variables_initializer();
 	CHECK_STATUS(HR_OK, hr_variable_gradients(y, &w, 1, &gradient));
 	CHECK_STATUS(HR_OK, hr_graph_leave());
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &start, 1, &result, NULL, NULL));
-	hr_release(result);
+	hr_value_release(result);
 	CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &gradient, 1, &result, NULL, NULL));
-	CHECK_STATUS(HR_OK, hr_fetch(result, found, sizeof found));
+	CHECK_STATUS(HR_OK, hr_value_fetch(result, found, sizeof found));
 	CHECK_EQ(found[9], 8.0f);
 	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
 	close_session();
@@ -286,17 +286,17 @@ static void add_or_look(void *argument, unsigned index)
 		if (index % 2) {
 			CHECK_EQ(hr_assign_add(shared, hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1)).id, HR_DONE.id);
 		} else {
-			hr_value held = hr_keep(hr_read(shared));
+			hr_value held = hr_value_keep(hr_variable_read(shared));
 			float once[64 * 64], again[64 * 64];
-			CHECK_STATUS(HR_OK, hr_fetch(held, once, sizeof once));
-			CHECK_STATUS(HR_OK, hr_fetch(held, again, sizeof again));
+			CHECK_STATUS(HR_OK, hr_value_fetch(held, once, sizeof once));
+			CHECK_STATUS(HR_OK, hr_value_fetch(held, again, sizeof again));
 			if (memcmp(once, again, sizeof once) != 0 || once[0] != once[64 * 64 - 1]) changed++;
-			hr_release(held);
+			hr_value_release(held);
 		}
 		CHECK_STATUS(HR_OK, hr_variable_scope_push("made", HR_REUSE_OR_MAKE));
 		char name[16];
 		snprintf(name, sizeof name, "v%d", i % 50);
-		CHECK(hr_keep(hr_read(hr_get_variable(name, HR_DTYPE_FLOAT32, HR_DIMS(1), HR_ZEROS))).id);
+		CHECK(hr_value_keep(hr_variable_read(hr_get_variable(name, HR_DTYPE_FLOAT32, HR_DIMS(1), HR_ZEROS))).id);
 		CHECK_STATUS(HR_OK, hr_variable_scope_pop());
 	}
 	CHECK_STATUS(HR_OK, hr_session_leave());
@@ -311,7 +311,7 @@ static void test_threads_that_share_a_variable(void)
 	CHECK_EQ(changed, 0);
 	CHECK_EQ(first_of(shared), 2.0f * (float)(int)hr_test_scaled(200)); /* no update is lost */
 	CHECK_STATUS(HR_OK, hr_session_leave());
-	CHECK_STATUS(HR_IN_USE, hr_session_close(session)); /* the values kept above */
+	CHECK_STATUS(HR_IN_USE, hr_session_destroy(session)); /* the values kept above */
 	CHECK_EQ(stats_of().bytes_in_use, 0);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
@@ -338,21 +338,21 @@ static void test_an_update_behind_a_read_is_not_what_was_read(void)
 	hr__os_replace(&meddling_os);
 	open_session(0);
 	meddled = make("w", 1);
-	hr_value one = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1));
+	hr_value one = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(64, 64), 1));
 	CHECK_STATUS(HR_OK, hr_tape_begin());
 	meddled_by = one;
-	hr_value before = hr_keep(hr_read(meddled)), after = hr_keep(hr_read(meddled)), again = hr_keep(hr_read(meddled));
+	hr_value before = hr_value_keep(hr_variable_read(meddled)), after = hr_value_keep(hr_variable_read(meddled)), again = hr_value_keep(hr_variable_read(meddled));
 	CHECK_EQ(meddled_by.id, 0);
-	hr_value sum = hr_keep(hr_reduce_sum(hr_add(hr_mul(before, before), again), HR_ALL_AXES, false));
+	hr_value sum = hr_value_keep(hr_reduce_sum(hr_add(hr_mul(before, before), again), HR_ALL_AXES, false));
 	CHECK_EQ(number_in(sum), 3.0f * 64 * 64);
 	CHECK_STATUS(HR_OK, hr_gradients(sum, &after, 1, &gradient));
 	CHECK_STATUS(HR_OK, hr_tape_end());
 	CHECK_EQ(number_in(hr_slice(hr_reshape(gradient, HR_DIMS(64 * 64)), 0, 0, 1)), 1.0f); /* of [again], and none of [before] */
-	hr_release(before);
-	hr_release(after);
-	hr_release(again);
-	hr_release(sum);
-	hr_release(one);
+	hr_value_release(before);
+	hr_value_release(after);
+	hr_value_release(again);
+	hr_value_release(sum);
+	hr_value_release(one);
 	close_session();
 	hr__os_replace(NULL);
 }
@@ -362,9 +362,9 @@ static void test_an_update_behind_a_read_is_not_what_was_read(void)
 /* w approaches 3 by the gradient of (w - 3)^2: the same outside of graphs, in a graph, and in place. */
 static hr_value distance(hr_variable w)
 {
-	hr_value d = hr_keep(hr_scale(hr_read(w), 1, -3));
+	hr_value d = hr_value_keep(hr_scale(hr_variable_read(w), 1, -3));
 	hr_value loss = hr_reduce_sum(hr_mul(d, d), HR_ALL_AXES, false);
-	hr_release(d);
+	hr_value_release(d);
 	return loss;
 }
 
@@ -381,10 +381,10 @@ static void test_optimizers_go_down(void)
 		int64_t settled = 0;
 		for (int i = 0; i < 100; i++) {
 			CHECK_STATUS(HR_OK, hr_tape_begin());
-			hr_value loss = hr_keep(distance(w));
+			hr_value loss = hr_value_keep(distance(w));
 			CHECK_EQ(hr_minimize(&optimizer, loss, &w, 1).id, HR_DONE.id);
 			CHECK_STATUS(HR_OK, hr_tape_end());
-			hr_release(loss);
+			hr_value_release(loss);
 			if (i == 1) settled = stats_of().bytes_in_use;
 		}
 		CHECK_EQ(stats_of().bytes_in_use, settled);
@@ -397,14 +397,14 @@ static void test_optimizers_go_down(void)
 		hr_variable v = make("w", 1);
 		done = hr_minimize(&optimizer, distance(v), &v, 1);
 		CHECK(done.id);
-		hr_value reads = hr_slice(hr_reshape(hr_read(v), HR_DIMS(64 * 64)), 0, 0, 1);
+		hr_value reads = hr_slice(hr_reshape(hr_variable_read(v), HR_DIMS(64 * 64)), 0, 0, 1);
 		start = hr_global_variables_initializer();
 		CHECK_STATUS(HR_OK, hr_graph_leave());
 		CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &start, 1, &result, NULL, NULL));
-		hr_release(result);
+		hr_value_release(result);
 		for (int i = 0; i < 100; i++) {
 			CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &done, 1, &result, NULL, NULL));
-			hr_release(result);
+			hr_value_release(result);
 		}
 		CHECK_STATUS(HR_OK, hr_session_run(session, NULL, 0, &reads, 1, &result, NULL, NULL));
 		CHECK_EQ(number_in(result), eager);
@@ -427,7 +427,7 @@ static void refuse_update(const hr_optimizer *optimizer, hr_variable a, hr_varia
 	if (way == 2) gradients[1] = hr_cast(gradients[1], HR_DTYPE_FLOAT64);
 	if (way < 2) gradients[1] = hr_slice(gradients[1], 0, 0, 32);
 	if (way == 3) variables[1] = hr_get_variable("empty", HR_DTYPE_FLOAT32, HR_DIMS(64, 64), HR_UNINITIALIZED);
-	if (way >= 4) hr_release(gradients[1]);
+	if (way >= 4) hr_value_release(gradients[1]);
 	if (way == 5) gradients[1] = gradients[0];
 	CHECK_EQ(hr_apply_gradients(optimizer, variables, gradients, 2).id, 0);
 	CHECK_CONTAINS(hr_last_message(), parts[way]);
@@ -447,11 +447,11 @@ static void test_an_update_that_is_refused_changes_nothing(void)
 			other.name = "other";
 			hr_variable a = make("a", 1), b = make("b", 1), c = make("c", 1);
 			refuse_update(&optimizer, a, b, way);
-			hr_value gradient = hr_keep(filled(HR_DTYPE_FLOAT32, 64, 0.5));
+			hr_value gradient = hr_value_keep(filled(HR_DTYPE_FLOAT32, 64, 0.5));
 			CHECK_EQ(hr_apply_gradients(&optimizer, &a, &gradient, 1).id, HR_DONE.id);
 			CHECK_EQ(hr_apply_gradients(&other, &c, &gradient, 1).id, HR_DONE.id);
 			CHECK_EQ(first_of(a), first_of(c));
-			hr_release(gradient);
+			hr_value_release(gradient);
 			close_session();
 		}
 	}
@@ -461,7 +461,7 @@ static void test_an_update_that_is_refused_changes_nothing(void)
 
 static hr_value loose_loss(hr_variable w)
 {
-	return hr_reduce_sum(hr_exp(hr_read(w)), HR_ALL_AXES, false);
+	return hr_reduce_sum(hr_exp(hr_variable_read(w)), HR_ALL_AXES, false);
 }
 
 static void test_what_gradients_are_of_is_used_up(void)
@@ -471,18 +471,18 @@ static void test_what_gradients_are_of_is_used_up(void)
 	open_session(0);
 	hr_optimizer_init(&sgd, HR_SGD);
 	hr_variable w = hr_get_variable("w", HR_DTYPE_FLOAT32, HR_DIMS(4), HR_FULL(1));
-	hr_value x = hr_keep(hr_read(w));
+	hr_value x = hr_value_keep(hr_variable_read(w));
 	for (int way = 0; way < 3; way++) {
 		CHECK_STATUS(HR_OK, hr_tape_begin());
 		of = loose_loss(w);
 		if (way == 0) CHECK_STATUS(HR_OK, hr_gradients(of, &x, 1, &gradient));
 		if (way == 1) CHECK_STATUS(HR_OK, hr_variable_gradients(of, &w, 1, &gradient));
 		if (way == 2) CHECK_EQ(hr_minimize(&sgd, of, &w, 1).id, HR_DONE.id);
-		if (way < 2) hr_release(gradient);
+		if (way < 2) hr_value_release(gradient);
 		CHECK_EQ(hr_value_rank(of), -1);
 		CHECK_STATUS(HR_OK, hr_tape_end());
 	}
-	hr_release(x);
+	hr_value_release(x);
 	close_session(); /* checks that nothing is left */
 }
 
@@ -494,19 +494,19 @@ static void test_what_gradients_are_of_is_used_up_when_there_are_none(void)
 	open_session(0);
 	hr_optimizer_init(&sgd, HR_SGD);
 	hr_variable w = hr_get_variable("w", HR_DTYPE_FLOAT32, HR_DIMS(4), HR_FULL(1)), gone = { 12345 };
-	hr_value x = hr_keep(hr_read(w));
+	hr_value x = hr_value_keep(hr_variable_read(w));
 	for (int way = 0; way < 7; way++) { /* without a tape */
 		of = loose_loss(w);
 		if (way == 0) CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(of, &x, 1, &gradient));
 		if (way == 1) CHECK_STATUS(HR_INVALID_ARGUMENT, hr_gradients(of, NULL, 0, &gradient));
 		if (way == 2) CHECK_STATUS(HR_INVALID_ARGUMENT, hr_variable_gradients(of, NULL, 0, &gradient));
-		if (way == 3) CHECK_STATUS(HR_CLOSED, hr_variable_gradients(of, &gone, 1, &gradient));
+		if (way == 3) CHECK_STATUS(HR_INVALID_HANDLE, hr_variable_gradients(of, &gone, 1, &gradient));
 		if (way == 4) CHECK_EQ(hr_minimize(&sgd, of, &w, 1).id, 0);
 		if (way == 5) CHECK_EQ(hr_minimize(&none, of, &w, 1).id, 0);
 		if (way == 6) CHECK_EQ(hr_minimize(&sgd, of, NULL, 0).id, 0);
 		CHECK_EQ(hr_value_rank(of), -1);
 	}
-	hr_release(x);
+	hr_value_release(x);
 	close_session();
 }
 

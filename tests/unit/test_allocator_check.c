@@ -30,7 +30,7 @@ static hr_device simulated(uint64_t memory, uint64_t page)
 	hr_simulated_options_init(&options);
 	options.memory_bytes = memory;
 	options.page_bytes = page;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
 	return device;
 }

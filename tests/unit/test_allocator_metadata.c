@@ -59,7 +59,7 @@ static void measure(uint64_t limit, uint32_t count)
 	if (c.largest > 64 << 20) c.largest = 64 << 20;
 	hr_simulated_options_init(&simulated);
 	simulated.memory_bytes = limit;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&simulated));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
 	hr_allocator_options_init(&options);
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &c.allocator));

@@ -29,7 +29,7 @@ static void simulate(uint64_t pages)
 	hr_simulated_options options;
 	hr_simulated_options_init(&options);
 	options.memory_bytes = pages * PAGE;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
 }
 
 /* A large free chunk was not used, because the arena assumed that its tail could still grow; another allocator had the memory. */
@@ -78,7 +78,7 @@ static hr_status open_on_top(void *user, hr_device device, uint64_t limit, void 
 
 static void close_on_top(void *state)
 {
-	hr_allocator_close_all(*(hr_allocator *)state);
+	hr_allocator_destroy_all(*(hr_allocator *)state);
 }
 
 static hr_status alloc_on_top(void *state, size_t bytes, size_t alignment, hr_stream stream, void **out)
@@ -104,7 +104,7 @@ static hr_allocator on_top_of_bfc(void)
 		                          .free = free_on_top };
 	hr_allocator_options options;
 	hr_allocator allocator;
-	CHECK_STATUS(HR_OK, hr_register_allocator("on_top", &table, NULL));
+	CHECK_STATUS(HR_OK, hr_allocator_register("on_top", &table, NULL));
 	hr_allocator_options_init(&options);
 	options.kind = "on_top";
 	CHECK_STATUS(HR_OK, hr_allocator_create(device_of("SIM:0"), &options, &allocator));
@@ -117,14 +117,14 @@ static void test_a_custom_allocator_may_use_another(void)
 	void *block;
 	hr_allocator allocator = on_top_of_bfc();
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 1000, &block));
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	simulate(1000);
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(on_top_of_bfc(), 1000, &block));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* hr_record_stream had no effect on a custom allocator, which is passed only one stream: that stream must wait for the others. */
+/* hr_allocation_record_stream had no effect on a custom allocator, which is passed only one stream: that stream must wait for the others. */
 static void test_streams_recorded_on_a_custom_block_are_waited_for(void)
 {
 	simulate(1000);
@@ -134,7 +134,7 @@ static void test_streams_recorded_on_a_custom_block_are_waited_for(void)
 	hr_allocator allocator = on_top_of_bfc();
 	CHECK_STATUS(HR_OK, hr_stream_create(device_of("SIM:0"), &other));
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 1000, &block));
-	CHECK_STATUS(HR_OK, hr_record_stream(allocator, block, other));
+	CHECK_STATUS(HR_OK, hr_allocation_record_stream(allocator, block, other));
 	hr_stats_init(&before);
 	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &before));
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
@@ -154,9 +154,9 @@ static void test_closing_waits_for_streams_without_events(void)
 	for (uint64_t nth = 1; nth <= 4; nth++) {
 		CHECK_STATUS(HR_OK, hr_stream_create(device, &stream));
 		CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 256 << 20, &block));
-		for (int i = 0; i < 4; i++) CHECK_STATUS(HR_OK, hr_fill(device, block, (unsigned char)i, 256 << 20, stream));
+		for (int i = 0; i < 4; i++) CHECK_STATUS(HR_OK, hr_stream_fill(device, block, (unsigned char)i, 256 << 20, stream));
 		hr_backend_fail_nth(nth, false, HR_DEVICE_ERROR);
-		CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+		CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 		hr_backend_fail_nth(0, false, HR_OK);
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, stream));
 		allocator = allocator_on("GPU:0", 0, true);

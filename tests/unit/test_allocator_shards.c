@@ -18,7 +18,7 @@ static hr_allocator allocator_of(uint64_t pages)
 	hr_simulated_options_init(&simulated);
 	simulated.memory_bytes = pages * PAGE;
 	simulated.page_bytes = PAGE;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&simulated));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
 	hr_allocator_options_init(&options);
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
@@ -57,7 +57,7 @@ static hr__cache *own_cache(hr_allocator handle)
 /* As if another thread held the lock [times] times. */
 static void contend(hr__cache *cache, unsigned times)
 {
-	for (unsigned i = 0; i < times; i++) hr__lock_release(&hr__large_contend(cache)->lock);
+	for (unsigned i = 0; i < times; i++) hr__lock_release(&hr__cache_lock_large_slow(cache)->lock);
 }
 
 static void *waits_often(void *argument)
@@ -153,14 +153,14 @@ static void *is_asked(void *argument)
 	hr_allocator allocator = *(hr_allocator *)argument;
 	hr__cache *cache = own_cache(allocator);
 	void *block;
-	hr__store_relaxed(&cache->meter.wanted, 1);
+	hr__store_relaxed(&cache->meter.lowering, 1);
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, PAGE, &block));
-	CHECK_EQ(hr__load_relaxed(&cache->meter.wanted), 0);
-	hr__store_relaxed(&cache->meter.wanted, 1);
-	hr__store_relaxed(&cache->large->meter.wanted, 1);
+	CHECK_EQ(hr__load_relaxed(&cache->meter.lowering), 0);
+	hr__store_relaxed(&cache->meter.lowering, 1);
+	hr__store_relaxed(&cache->large->meter.lowering, 1);
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
-	CHECK_EQ(hr__load_relaxed(&cache->meter.wanted), 0);
-	CHECK_EQ(hr__load_relaxed(&cache->large->meter.wanted), 0);
+	CHECK_EQ(hr__load_relaxed(&cache->meter.lowering), 0);
+	CHECK_EQ(hr__load_relaxed(&cache->large->meter.lowering), 0);
 	return NULL;
 }
 
@@ -181,11 +181,11 @@ static int64_t kept_of(hr__cache *cache, int64_t slack, int64_t missing)
 	int64_t level = hr__load_relaxed(&meter->used) + slack;
 	hr__owner_add(&allocator->levels, level - hr__load_relaxed(&meter->level));
 	hr__store_relaxed(&meter->level, level);
-	hr__max(&allocator->peak, hr__load_relaxed(&allocator->levels));
+	hr__owner_max(&allocator->peak, hr__load_relaxed(&allocator->levels));
 	hr__store_relaxed(&allocator->usage->missing, missing);
-	hr__store_relaxed(&meter->wanted, 2);
+	hr__store_relaxed(&meter->lowering, 2);
 	hr__lock_release(allocator->meter_lock);
-	hr__meter_sink(allocator, meter);
+	hr__meter_lower(allocator, meter);
 	return hr__load_relaxed(&meter->level) - hr__load_relaxed(&meter->used);
 }
 

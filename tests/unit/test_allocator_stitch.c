@@ -34,7 +34,7 @@ static void find_device(void)
 	hr_simulated_options_init(&options);
 	options.memory_bytes = 64 << 20;
 	options.page_bytes = PAGE;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
 }
 
@@ -51,7 +51,7 @@ static void test_free_pages_at_the_end_meet_any_request_that_they_could(void)
 				CHECK_STATUS(HR_OK, hr_free(allocator, take(allocator, (PAGES - used) * PAGE, 0), HR_STREAM_DEFAULT));
 				take(allocator, asked * PAGE, alignment);
 				CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
-				CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+				CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 			}
 }
 
@@ -75,7 +75,7 @@ static void test_free_pages_that_are_apart_meet_any_request_that_they_could(void
 			CHECK_EQ(stats.bytes_reserved, PAGES * PAGE); /* no additional page */
 			CHECK_LE(stats.bytes_stitched, count * PAGE);
 			CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
-			CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+			CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 		}
 }
 

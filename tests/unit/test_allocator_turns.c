@@ -15,7 +15,7 @@ static hr_allocator allocator_of(uint64_t pages)
 	hr_simulated_options_init(&simulated);
 	simulated.memory_bytes = pages * PAGE;
 	simulated.page_bytes = PAGE;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&simulated));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
 	hr_allocator_options_init(&options);
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));

@@ -9,6 +9,7 @@
 #include "core/base/json.h"
 #include "core/base/lock.h"
 #include "core/base/names.h"
+#include "core/base/sort.h"
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "core/os/os.h"
@@ -33,9 +34,9 @@ static void test_message_is_what_failed_last(void)
 	CHECK_STR(hr_last_message(), "");
 	CHECK_STATUS(HR_IO, hr__fail(HR_IO, "file %s, byte %d", "a.trace", 7));
 	CHECK_STR(hr_last_message(), "file a.trace, byte 7");
-	CHECK_STATUS(HR_CLOSED, hr__fail_in(HR_CLOSED, "allocator %d", 3));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr__fail_in(HR_INVALID_HANDLE, "allocator %d", 3));
 	CHECK_STR(hr_last_message(), "allocator 3: file a.trace, byte 7");
-	hr__clear_message();
+	hr__last_clear();
 	CHECK_STR(hr_last_message(), "");
 	CHECK_STATUS(HR_IO, hr__fail_in(HR_IO, "alone"));
 	CHECK_STR(hr_last_message(), "alone");
@@ -1096,6 +1097,32 @@ static void test_lock_ranks_are_checked_in_debug_builds(void)
 #endif
 }
 
+#ifdef HR_DEBUG
+static void look_from_another_thread(void *argument, unsigned index)
+{
+	(void)argument;
+	CHECK_EQ(hr__lock_is_mine(&inner), false);
+	CHECK(hr__lock_none_from(HR__RANK_PROFILER));
+	(void)index;
+}
+#endif
+
+static void test_debug_builds_know_which_thread_holds_a_lock(void)
+{
+#ifdef HR_DEBUG
+	hr__lock_take(&outer);
+	hr__lock_take(&inner);
+	CHECK(hr__lock_is_mine(&outer) && hr__lock_is_mine(&inner));
+	CHECK(!hr__lock_none_from(HR__RANK_CACHES) && !hr__lock_none_from(HR__RANK_SHARD));
+	CHECK(hr__lock_none_from(HR__RANK_SHARD + 1));
+	hr_test_threads(1, look_from_another_thread, NULL);
+	hr__lock_release(&outer);
+	CHECK(!hr__lock_is_mine(&outer) && hr__lock_is_mine(&inner));
+	hr__lock_release(&inner);
+	CHECK(!hr__lock_is_mine(&inner) && hr__lock_none_from(HR__RANK_PROFILER));
+#endif
+}
+
 static hr__atomic_u32 waits_seen;
 
 static void note_attempt(unsigned attempt)
@@ -1156,7 +1183,28 @@ static void test_one_is_no_plural(void)
 	CHECK_STR(hr__plural(2), "s");
 }
 
-TEST_MAIN(T(test_sizes_that_read_the_same_are_exact), T(test_a_long_name_is_cut_between_its_parts), T(test_one_is_no_plural), T(test_status_has_name_and_text), T(test_message_is_what_failed_last), T(test_message_may_quote_itself),
+/* ---- sort ---- */
+
+static bool uint32_before(const void *a, const void *b, const void *context)
+{
+	(void)context;
+	return *(const uint32_t *)a < *(const uint32_t *)b;
+}
+
+static void test_sort_orders_every_item(void)
+{
+	uint64_t state = hr_test_seed();
+	for (size_t count = 0; count < 70; count++) {
+		uint32_t items[70], seen[20] = { 0 }, sorted[20] = { 0 };
+		for (size_t i = 0; i < count; i++) seen[items[i] = (uint32_t)hr_rand_below(&state, 20)]++;
+		hr__sort(items, count, sizeof *items, uint32_before, NULL);
+		for (size_t i = 0; i < count; i++) sorted[items[i]]++;
+		for (size_t i = 1; i < count; i++) CHECK_LE(items[i - 1], items[i]);
+		CHECK_BYTES(seen, sorted, sizeof seen);
+	}
+}
+
+TEST_MAIN(T(test_sort_orders_every_item), T(test_sizes_that_read_the_same_are_exact), T(test_a_long_name_is_cut_between_its_parts), T(test_one_is_no_plural), T(test_status_has_name_and_text), T(test_message_is_what_failed_last), T(test_message_may_quote_itself),
           T(test_message_is_printable_whatever_it_quotes), T(test_message_is_cut_between_characters), T(test_message_belongs_to_its_thread), T(test_checked_arithmetic_at_the_edges),
           T(test_powers_of_two), T(test_assertion_ends_a_debug_build_alone), T(test_size_is_parsed_exactly),
           T(test_bad_size_is_quoted_and_explained), T(test_long_bad_size_is_cut_in_its_message),
@@ -1171,5 +1219,5 @@ TEST_MAIN(T(test_sizes_that_read_the_same_are_exact), T(test_a_long_name_is_cut_
           T(test_threads_get_the_same_numbers), T(test_shape_keeps_its_dimensions), T(test_bad_shape_is_none),
           T(test_shapes_are_capped_to_other), T(test_shape_is_formatted), T(test_dtype_has_text_and_size), T(test_lock_word_counts),
           T(test_lock_excludes), T(test_lock_excludes_without_an_operating_system), T(test_optimistic_read_is_consistent),
-          T(test_optimistic_read_refuses_a_writer), T(test_lock_ranks_are_checked_in_debug_builds),
+          T(test_optimistic_read_refuses_a_writer), T(test_lock_ranks_are_checked_in_debug_builds), T(test_debug_builds_know_which_thread_holds_a_lock),
           T(test_waiter_counts_its_attempts))

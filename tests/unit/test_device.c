@@ -12,7 +12,7 @@ static void configure_emulated(uint32_t devices, uint64_t memory, uint64_t page)
 	options.devices = devices;
 	options.memory_bytes = memory;
 	options.page_bytes = page;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
 }
 
 static hr_device find(const char *name)
@@ -230,7 +230,7 @@ static void test_gpu_ids_count_logical_gpus(void)
 {
 	hr__device *device;
 	configure_emulated(2, 64 * MIB, 2 * MIB);
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", (uint64_t[]){ 10 * MIB, 20 * MIB }, 2));
+	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", (uint64_t[]){ 10 * MIB, 20 * MIB }, 2));
 	CHECK_STATUS(HR_OK, hr__device_gpu(2, &device));
 	CHECK_STR(hr__device_name(device), "GPU:2");
 	CHECK_STATUS(HR_OK, hr__device_gpu(2, &device));
@@ -338,23 +338,23 @@ static void test_impossible_settings_are_refused(void)
 	hr_simulated_options_init(&sim);
 #define REFUSED(options, field, value, configure) \
 	(bad = good, worse = sim, (void)bad, (void)worse, (options).field = (value), configure(&(options)))
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_configure_emulated(NULL));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(bad, struct_size, 8, hr_configure_emulated));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(bad, devices, 9, hr_configure_emulated));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(bad, page_bytes, 0, hr_configure_emulated));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(bad, page_bytes, 3 * MIB, hr_configure_emulated));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(bad, page_bytes, 32768, hr_configure_emulated));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(bad, memory_bytes, 0, hr_configure_emulated));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(bad, memory_bytes, 2 * MIB - 1, hr_configure_emulated));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(bad, memory_bytes, UINT64_MAX, hr_configure_emulated));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_configure_simulated(NULL));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(worse, struct_size, 0, hr_configure_simulated));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(worse, page_bytes, 128, hr_configure_simulated));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(worse, page_bytes, 300, hr_configure_simulated));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(worse, memory_bytes, 0, hr_configure_simulated));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(worse, memory_bytes, UINT64_MAX, hr_configure_simulated));
-	CHECK_STATUS(HR_OK, REFUSED(worse, page_bytes, 256, hr_configure_simulated));
-	CHECK_STATUS(HR_OK, REFUSED(worse, page_bytes, 0, hr_configure_simulated));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_emulated_configure(NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(bad, struct_size, 8, hr_emulated_configure));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(bad, devices, 9, hr_emulated_configure));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(bad, page_bytes, 0, hr_emulated_configure));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(bad, page_bytes, 3 * MIB, hr_emulated_configure));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(bad, page_bytes, 32768, hr_emulated_configure));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(bad, memory_bytes, 0, hr_emulated_configure));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(bad, memory_bytes, 2 * MIB - 1, hr_emulated_configure));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(bad, memory_bytes, UINT64_MAX, hr_emulated_configure));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_simulated_configure(NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(worse, struct_size, 0, hr_simulated_configure));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(worse, page_bytes, 128, hr_simulated_configure));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(worse, page_bytes, 300, hr_simulated_configure));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(worse, memory_bytes, 0, hr_simulated_configure));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, REFUSED(worse, memory_bytes, UINT64_MAX, hr_simulated_configure));
+	CHECK_STATUS(HR_OK, REFUSED(worse, page_bytes, 256, hr_simulated_configure));
+	CHECK_STATUS(HR_OK, REFUSED(worse, page_bytes, 0, hr_simulated_configure));
 	CHECK_EQ(info_of(find("SIM:0")).page_bytes, 0);
 	CHECK_EQ(info_of(find("GPU:0")).total_bytes, good.memory_bytes);
 }
@@ -367,15 +367,15 @@ static void test_settings_after_first_use_are_refused(void)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
 	hr_simulated_options_init(&sim);
 	CHECK_EQ(hr_device_count(), 3); /* hr_device_count uses no device */
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
 	find("GPU:0");
-	CHECK_STATUS(HR_IN_USE, hr_configure_emulated(&options));
-	CHECK_STATUS(HR_IN_USE, hr_set_logical_devices("GPU:0", &limit, 1));
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&sim)); /* another device */
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("SIM:0", &limit, 1));
-	CHECK_STATUS(HR_IN_USE, hr_configure_simulated(&sim)); /* it would invalidate the limits */
+	CHECK_STATUS(HR_IN_USE, hr_emulated_configure(&options));
+	CHECK_STATUS(HR_IN_USE, hr_device_set_logical("GPU:0", &limit, 1));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&sim)); /* another device */
+	CHECK_STATUS(HR_OK, hr_device_set_logical("SIM:0", &limit, 1));
+	CHECK_STATUS(HR_IN_USE, hr_simulated_configure(&sim)); /* it would invalidate the limits */
 	find("SIM:0");
-	CHECK_STATUS(HR_IN_USE, hr_set_logical_devices("SIM:0", &limit, 1));
+	CHECK_STATUS(HR_IN_USE, hr_device_set_logical("SIM:0", &limit, 1));
 }
 
 /* ---- logical devices ---- */
@@ -383,8 +383,8 @@ static void test_settings_after_first_use_are_refused(void)
 static void test_logical_devices_number_on(void)
 {
 	configure_emulated(2, 64 * MIB, 2 * MIB);
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", (uint64_t[]){ 10 * MIB, 21 * MIB }, 2));
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("/device:gpu:1", (uint64_t[]){ 64 * MIB }, 1));
+	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", (uint64_t[]){ 10 * MIB, 21 * MIB }, 2));
+	CHECK_STATUS(HR_OK, hr_device_set_logical("/device:gpu:1", (uint64_t[]){ 64 * MIB }, 1));
 	CHECK_EQ(hr_device_count(), 5);
 	hr_device_info first = info_of(find("GPU:0")), second = info_of(find("GPU:1")), third = info_of(find("GPU:2"));
 	CHECK_EQ(first.limit_bytes, 10 * MIB);
@@ -404,21 +404,21 @@ static void test_each_logical_device_has_a_limit_of_its_own(void)
 	hr__device *first, *second;
 	hr__page_id pages[16];
 	configure_emulated(1, 64 * MIB, 2 * MIB);
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", (uint64_t[]){ 11 * MIB, 20 * MIB }, 2));
+	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", (uint64_t[]){ 11 * MIB, 20 * MIB }, 2));
 	CHECK_STATUS(HR_OK, hr__device_named("GPU:0", &first));
 	CHECK_STATUS(HR_OK, hr__device_named("GPU:1", &second));
 	CHECK_NE(hr__device_index(first), hr__device_index(second));
 	CHECK_LT(hr__device_index(second), HR__MAX_DEVICES);
 	CHECK_EQ(hr__device_reservable(first), 10 * MIB); /* whole pages */
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_take(first, 6, pages));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_take(first, 6, pages));
 	CHECK_CONTAINS(hr_last_message(), "GPU:0");
-	CHECK_STATUS(HR_OK, hr__pool_take(first, 5, pages));
-	CHECK_STATUS(HR_OK, hr__pool_take(second, 10, pages + 5));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(first, 5, pages));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(second, 10, pages + 5));
 	CHECK_EQ(info_of(find("GPU:0")).reserved_bytes, 10 * MIB);
 	CHECK_EQ(info_of(find("GPU:1")).reserved_bytes, 20 * MIB);
 	CHECK_EQ(info_of(find("GPU:1")).free_bytes, 34 * MIB);
-	hr__pool_give(first, pages, 5);
-	hr__pool_give(second, pages + 5, 10);
+	hr__page_pool_give(first, pages, 5);
+	hr__page_pool_give(second, pages + 5, 10);
 	/* Streams belong to the physical device: both logical devices have the same. */
 	hr_stream stream;
 	CHECK_STATUS(HR_OK, hr_stream_create(find("GPU:0"), &stream));
@@ -431,24 +431,24 @@ static void test_impossible_limits_are_refused(void)
 	uint64_t many[17];
 	configure_emulated(1, 64 * MIB, 2 * MIB);
 	for (int i = 0; i < 17; i++) many[i] = 2 * MIB;
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_set_logical_devices("GPU:0", many, 0));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_set_logical_devices("GPU:0", many, 17));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_set_logical_devices("GPU:0", NULL, 1));
-	CHECK_STATUS(HR_BAD_LIMIT, hr_set_logical_devices("GPU:0", (uint64_t[]){ 0 }, 1));
-	CHECK_STATUS(HR_BAD_LIMIT, hr_set_logical_devices("GPU:0", (uint64_t[]){ 2 * MIB - 1 }, 1));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_device_set_logical("GPU:0", many, 0));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_device_set_logical("GPU:0", many, 17));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_device_set_logical("GPU:0", NULL, 1));
+	CHECK_STATUS(HR_BAD_LIMIT, hr_device_set_logical("GPU:0", (uint64_t[]){ 0 }, 1));
+	CHECK_STATUS(HR_BAD_LIMIT, hr_device_set_logical("GPU:0", (uint64_t[]){ 2 * MIB - 1 }, 1));
 	CHECK_CONTAINS(hr_last_message(), "page");
-	CHECK_STATUS(HR_BAD_LIMIT, hr_set_logical_devices("GPU:0", (uint64_t[]){ 64 * MIB + 1 }, 1));
-	CHECK_STATUS(HR_BAD_LIMIT, hr_set_logical_devices("GPU:0", (uint64_t[]){ 32 * MIB, 32 * MIB + 1 }, 2));
+	CHECK_STATUS(HR_BAD_LIMIT, hr_device_set_logical("GPU:0", (uint64_t[]){ 64 * MIB + 1 }, 1));
+	CHECK_STATUS(HR_BAD_LIMIT, hr_device_set_logical("GPU:0", (uint64_t[]){ 32 * MIB, 32 * MIB + 1 }, 2));
 	CHECK_CONTAINS(hr_last_message(), "together");
-	CHECK_STATUS(HR_BAD_LIMIT, hr_set_logical_devices("GPU:0", (uint64_t[]){ 32 * MIB, UINT64_MAX }, 2));
-	CHECK_STATUS(HR_BAD_LIMIT, hr_set_logical_devices("GPU:0", (uint64_t[]){ 32 * MIB, 0 }, 2));
-	CHECK_STATUS(HR_BAD_DEVICE_NAME, hr_set_logical_devices("GPU:", many, 1));
-	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_set_logical_devices("GPU:1", many, 1));
-	CHECK_STATUS(HR_UNSUPPORTED, hr_set_logical_devices("CPU:0", many, 1));
+	CHECK_STATUS(HR_BAD_LIMIT, hr_device_set_logical("GPU:0", (uint64_t[]){ 32 * MIB, UINT64_MAX }, 2));
+	CHECK_STATUS(HR_BAD_LIMIT, hr_device_set_logical("GPU:0", (uint64_t[]){ 32 * MIB, 0 }, 2));
+	CHECK_STATUS(HR_BAD_DEVICE_NAME, hr_device_set_logical("GPU:", many, 1));
+	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_device_set_logical("GPU:1", many, 1));
+	CHECK_STATUS(HR_UNSUPPORTED, hr_device_set_logical("CPU:0", many, 1));
 	CHECK_EQ(hr_device_count(), 3); /* the refused call changed nothing */
 	configure_emulated(1, 64 * MIB, 2 * MIB);
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", many, 3)); /* a later split replaces an earlier one */
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", many, 16));
+	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", many, 3)); /* a later split replaces an earlier one */
+	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", many, 16));
 	CHECK_EQ(hr_device_count(), 18);
 	hr_device none;
 	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_device_find("GPU:16", &none));
@@ -465,7 +465,7 @@ static void test_more_logical_devices_than_fit_are_refused(void)
 	for (int i = 0; i < 5; i++) {
 		char name[16];
 		snprintf(name, sizeof name, "GPU:%d", i);
-		CHECK_STATUS(HR_OK, hr_set_logical_devices(name, many, 16));
+		CHECK_STATUS(HR_OK, hr_device_set_logical(name, many, 16));
 	}
 	CHECK_STATUS(HR_TOO_MANY, hr_device_find("GPU:0", &device));
 	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_device_find("GPU:99", &device));
@@ -483,20 +483,20 @@ static void test_handles_end_with_shutdown(void)
 	hr__devices_shutdown();
 	hr_device_info info = { .struct_size = sizeof info };
 	hr_stream stream;
-	CHECK_STATUS(HR_CLOSED, hr_device_get_info(old, &info));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_device_get_info(old, &info));
 	CHECK(hr__device_of(old, &why) == NULL);
-	CHECK_EQ(why, HR_CLOSED);
+	CHECK_EQ(why, HR_INVALID_HANDLE);
 	hr_device fresh = find("GPU:0");
 	CHECK_NE(fresh.id, old.id);
-	CHECK_STATUS(HR_CLOSED, hr_stream_create(old, &stream));
-	CHECK_STATUS(HR_CLOSED, hr_stream_synchronize(old, 0));
-	CHECK_STATUS(HR_CLOSED, hr_stream_synchronize((hr_device){ 0 }, 0));
-	CHECK_STATUS(HR_CLOSED, hr_stream_synchronize((hr_device){ UINT32_MAX }, 0));
-	CHECK_STATUS(HR_CLOSED, hr_stream_synchronize((hr_device){ fresh.id + 40 }, 0));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_stream_create(old, &stream));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_stream_synchronize(old, 0));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_stream_synchronize((hr_device){ 0 }, 0));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_stream_synchronize((hr_device){ UINT32_MAX }, 0));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_stream_synchronize((hr_device){ fresh.id + 40 }, 0));
 	for (int i = 0; i < 200; i++) {
 		stale[i] = find("GPU:0");
 		hr__devices_shutdown();
-		for (int k = 0; k <= i; k++) CHECK_STATUS(HR_CLOSED, hr_stream_synchronize(stale[k], 0));
+		for (int k = 0; k <= i; k++) CHECK_STATUS(HR_INVALID_HANDLE, hr_stream_synchronize(stale[k], 0));
 	}
 }
 
@@ -511,10 +511,10 @@ static void test_shutdown_forgets_settings_and_gives_all_back(void)
 		configure_emulated(1, 8 * MIB, 64 << 10);
 		CHECK_STATUS(HR_OK, hr__device_named("GPU:0", &device));
 		CHECK_STATUS(HR_OK, hr_stream_create(find("GPU:0"), &stream));
-		CHECK_STATUS(HR_OK, hr__pool_take(device, 3, pages));
+		CHECK_STATUS(HR_OK, hr__page_pool_take(device, 3, pages));
 		CHECK_STATUS(HR_OK, hr__device_reserve(device, MIB, &address));
 		CHECK_STATUS(HR_OK, hr__device_map(device, address, pages, 3));
-		CHECK_STATUS(HR_OK, hr_fill(find("GPU:0"), (void *)(uintptr_t)address, 1, 1000, stream));
+		CHECK_STATUS(HR_OK, hr_stream_fill(find("GPU:0"), (void *)(uintptr_t)address, 1, 1000, stream));
 		hr__devices_shutdown(); /* also frees what was not released */
 		CHECK(hr_fault_os_is_clean());
 		CHECK_EQ(info_of(find("GPU:0")).total_bytes, UINT64_C(1) << 30);
@@ -547,10 +547,10 @@ static void use_a_stream(void)
 	uint64_t address;
 	char out[100] = "a child's own", back[100] = "";
 	CHECK_STATUS(HR_OK, hr__device_named(NULL, &internal));
-	CHECK_STATUS(HR_OK, hr__pool_plain_alloc(internal, 100, &address));
+	CHECK_STATUS(HR_OK, hr__page_pool_plain_alloc(internal, 100, &address));
 	CHECK_STATUS(HR_OK, hr_stream_create(device, &stream));
-	CHECK_STATUS(HR_OK, hr_copy(device, (void *)(uintptr_t)address, out, 100, HR_COPY_TO_DEVICE, stream));
-	CHECK_STATUS(HR_OK, hr_copy(device, back, (void *)(uintptr_t)address, 100, HR_COPY_TO_HOST, stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(device, (void *)(uintptr_t)address, out, 100, HR_COPY_TO_DEVICE, stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(device, back, (void *)(uintptr_t)address, 100, HR_COPY_TO_HOST, stream));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, stream));
 	CHECK_STR(back, out);
 }
@@ -575,13 +575,13 @@ static void in_the_child(void *argument)
 	CHECK_STATUS(HR_FORKED, hr__device_gpu(-1, &internal));
 	CHECK(hr__device_of(parents, &why) == NULL && why == HR_FORKED);
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
-	CHECK_STATUS(HR_FORKED, hr_configure_emulated(&options));
-	CHECK_STATUS(HR_FORKED, hr_set_logical_devices("GPU:0", (uint64_t[]){ 10 * MIB }, 1));
-	CHECK_STATUS(HR_FORKED, hr_register_backend(&hr__backend_cpu, NULL));
+	CHECK_STATUS(HR_FORKED, hr_emulated_configure(&options));
+	CHECK_STATUS(HR_FORKED, hr_device_set_logical("GPU:0", (uint64_t[]){ 10 * MIB }, 1));
+	CHECK_STATUS(HR_FORKED, hr_backend_register(&hr__backend_cpu, NULL));
 
 	hr__devices_forget(); /* as hr_shutdown does */
 	CHECK(!hr__forked);
-	CHECK_STATUS(HR_CLOSED, hr_device_get_info(parents, &info));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_device_get_info(parents, &info));
 	find("GPU:0");
 	if (CHILD_MAY_HAVE_THREADS) use_a_stream();
 	hr__devices_shutdown();

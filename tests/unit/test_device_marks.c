@@ -117,8 +117,8 @@ static void test_every_stream_has_its_own_marks(void)
 	uint64_t of_one = mark(one), of_two = mark(two);
 	compute(one, 100 * MS);
 	compute(two, 100 * MS);
-	CHECK_STATUS(HR_CLOSED, time_status(one, of_two));
-	CHECK_STATUS(HR_CLOSED, time_status(two, of_one));
+	CHECK_STATUS(HR_INVALID_HANDLE, time_status(one, of_two));
+	CHECK_STATUS(HR_INVALID_HANDLE, time_status(two, of_one));
 	CHECK_EQ(waits_for(three, BIT(one), freed), 1);
 	CHECK_EQ(time_of(three, mark(three)), 2 * MS);
 	CHECK_EQ(waits_for(three, BIT(one) | BIT(two) | BIT(three), freed), 1);
@@ -141,7 +141,7 @@ static void test_a_full_ring_forgets_its_oldest_marks(void)
 		freed[i] = hr__device_epoch(device);
 		marks[i] = mark(one);
 	}
-	for (uint64_t i = 0; i < MORE; i++) CHECK_STATUS(HR_CLOSED, time_status(one, marks[i]));
+	for (uint64_t i = 0; i < MORE; i++) CHECK_STATUS(HR_INVALID_HANDLE, time_status(one, marks[i]));
 	CHECK_CONTAINS(hr_last_message(), "is not remembered; the last 4096 of a stream are");
 	for (uint64_t i = MORE; i < ALL; i++) CHECK_EQ(time_of(one, marks[i]), (i + 1) * 1000);
 	/* The next remaining mark stands in for forgotten ones. */
@@ -151,11 +151,11 @@ static void test_a_full_ring_forgets_its_oldest_marks(void)
 		CHECK_EQ(waits_for(two, BIT(one), freed[asked[i]]), 1);
 		CHECK_EQ(time_of(two, mark(two)), ((asked[i] < MORE ? MORE : asked[i]) + 1) * 1000);
 	}
-	CHECK_STATUS(HR_CLOSED, time_status(one, 0));
-	CHECK_STATUS(HR_CLOSED, time_status(one, hr__device_epoch(device) + 1));
-	CHECK_STATUS(HR_CLOSED, time_status(one, UINT64_MAX));
-	CHECK_STATUS(HR_CLOSED, time_status(63, marks[ALL - 1]));
-	CHECK_STATUS(HR_CLOSED, time_status(HR_STREAM_MAX, marks[ALL - 1]));
+	CHECK_STATUS(HR_INVALID_HANDLE, time_status(one, 0));
+	CHECK_STATUS(HR_INVALID_HANDLE, time_status(one, hr__device_epoch(device) + 1));
+	CHECK_STATUS(HR_INVALID_HANDLE, time_status(one, UINT64_MAX));
+	CHECK_STATUS(HR_INVALID_HANDLE, time_status(63, marks[ALL - 1]));
+	CHECK_STATUS(HR_INVALID_HANDLE, time_status(HR_STREAM_MAX, marks[ALL - 1]));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__device_mark(device, 63, NULL));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__device_mark(device, HR_STREAM_MAX, NULL));
 }
@@ -190,10 +190,10 @@ static void test_marks_go_with_their_stream(void)
 	uint64_t marked = mark(one);
 	compute(one, MS);
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, one));
-	CHECK_STATUS(HR_CLOSED, time_status(one, marked));
+	CHECK_STATUS(HR_INVALID_HANDLE, time_status(one, marked));
 	CHECK_EQ(waits_for(two, BIT(one), freed), 0);
 	CHECK_EQ(new_stream(), one);
-	CHECK_STATUS(HR_CLOSED, time_status(one, marked));
+	CHECK_STATUS(HR_INVALID_HANDLE, time_status(one, marked));
 	compute(one, MS);
 	uint64_t later = mark(one);
 	CHECK_GT(later, marked);
@@ -299,7 +299,7 @@ static void use_watched(void)
 	backend.event_destroy = watched_destroy;
 	backend.event_record = watched_record;
 	backend.event_synchronize = watched_synchronize;
-	CHECK_STATUS(HR_OK, hr_register_backend(&backend, &options));
+	CHECK_STATUS(HR_OK, hr_backend_register(&backend, &options));
 	use("WATCHED:0");
 }
 
@@ -408,7 +408,7 @@ static void use_emulated(void)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
 	options.memory_bytes = 64 << 20;
 	options.page_bytes = 64 << 10;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
 	use("GPU:0");
 }
 
@@ -425,14 +425,14 @@ static void test_later_work_delays_nobody(void)
 	unsigned char seen = 0;
 	uint64_t block;
 	_Atomic(bool) open = false;
-	CHECK_STATUS(HR_OK, hr__pool_plain_alloc(device, 100, &block));
+	CHECK_STATUS(HR_OK, hr__page_pool_plain_alloc(device, 100, &block));
 	compute(one, 5 * MS);
-	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)block, 7, 100, one));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, (void *)(uintptr_t)block, 7, 100, one));
 	uint64_t freed = hr__device_epoch(device), first = mark(one);
 	CHECK_STATUS(HR_OK, hr__call_host_call(device->physical, wait_at_gate, &open, native_of(one)));
 	uint64_t second = mark(one);
 	CHECK_EQ(waits_for(two, BIT(one), freed), 1);
-	CHECK_STATUS(HR_OK, hr_copy(handle, &seen, (void *)(uintptr_t)block, 1, HR_COPY_TO_HOST, two));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, &seen, (void *)(uintptr_t)block, 1, HR_COPY_TO_HOST, two));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
 	CHECK_EQ(seen, 7);
 	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, BIT(one), freed));
@@ -523,7 +523,7 @@ static void mark_and_order(void *argument, unsigned index)
 			CHECK_STATUS(HR_OK, hr__device_mark_time(device, mine, marked, &ns));
 		}
 		hr_status status = hr__device_mark_time(device, mine, marked, &ns);
-		CHECK(status == HR_OK || status == HR_NOT_READY || status == HR_CLOSED);
+		CHECK(status == HR_OK || status == HR_NOT_READY || status == HR_INVALID_HANDLE);
 	}
 }
 
@@ -578,7 +578,7 @@ static void test_a_device_that_does_not_tell_the_time_can_be_marked(void)
 	backend.name = "old";
 	backend.type = "OLD";
 	backend.struct_size = offsetof(hr_backend, event_time);
-	CHECK_STATUS(HR_OK, hr_register_backend(&backend, &options));
+	CHECK_STATUS(HR_OK, hr_backend_register(&backend, &options));
 	use("OLD:0");
 	hr_stream one = new_stream(), two = new_stream();
 	compute(one, 3 * MS);

@@ -53,7 +53,7 @@ static void set_up_emulated(void)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
 	options.memory_bytes = 64 * MIB;
 	options.page_bytes = 64 * KIB;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
 }
 
 static void set_up_nothing(void)
@@ -134,8 +134,8 @@ static void look(hr_allocator allocator)
 	hr_stats stats = stats_of(allocator);
 	census_take(allocator, &stats, &census);
 	CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
-	CHECK_EQ(stats.bytes_reserved, hr__pool_reserved(pinned));
-	CHECK_LE(hr__pool_reserved(pinned), hr__device_reservable(pinned));
+	CHECK_EQ(stats.bytes_reserved, hr__page_pool_reserved(pinned));
+	CHECK_LE(hr__page_pool_reserved(pinned), hr__device_reservable(pinned));
 }
 
 static bool all_bytes_are(const unsigned char *block, uint64_t bytes, unsigned char value)
@@ -148,7 +148,7 @@ static bool all_bytes_are(const unsigned char *block, uint64_t bytes, unsigned c
 /* The stand-in driver and the backend's host memory are in their initial state. */
 static void check_end(void)
 {
-	CHECK_EQ(hr__pool_reserved(pinned), 0);
+	CHECK_EQ(hr__page_pool_reserved(pinned), 0);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	if (now != &cuda) return;
 	fake_cuda_live live;
@@ -195,7 +195,7 @@ static void set_up_counting(void)
 	table.host_alloc = counting_host_alloc;
 	table.host_free = counting_host_free;
 	hr_simulated_options_init(&counting_options);
-	CHECK_STATUS(HR_OK, hr_register_backend(&table, &counting_options));
+	CHECK_STATUS(HR_OK, hr_backend_register(&table, &counting_options));
 }
 
 static const subject counting = { "CNT:0", "CNT:0 host memory", set_up_counting, false, true };
@@ -218,7 +218,7 @@ static void check_facts(const subject *on)
 	CHECK_EQ(hr__device_region_min(device), 0);
 	CHECK_LT(hr__device_index(pinned), HR__MAX_DEVICES);
 	CHECK_NE(hr__device_index(pinned), hr__device_index(device));
-	CHECK(hr__device_stream_view(pinned) == hr__device_stream_view(device));
+	CHECK(hr__device_stream_state(pinned) == hr__device_stream_state(device));
 	CHECK_EQ(hr__os()->host_memory(&total, &available), 0);
 	hr_device_info info = info_of(pinned);
 	CHECK_STR(info.name, on->pinned);
@@ -234,7 +234,7 @@ static void check_facts(const subject *on)
 	hr_status why = HR_OK;
 	CHECK(hr__device_of(hr__device_handle(pinned), &why) == pinned);
 	hr__page_id page;
-	CHECK_STATUS(HR_UNSUPPORTED, hr__pool_take(pinned, 1, &page));
+	CHECK_STATUS(HR_UNSUPPORTED, hr__page_pool_take(pinned, 1, &page));
 	check_end();
 }
 
@@ -275,14 +275,14 @@ static void test_no_list_shows_it_and_no_name_finds_it(void)
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:*", &found)); /* one fits, two do not */
 	CHECK_EQ(info_of(device).logical_count, 1);
 	hr_allocator none;
-	CHECK_STATUS(HR_BAD_DEVICE_NAME, hr_allocator_default("GPU:0 host memory", &none));
+	CHECK_STATUS(HR_BAD_DEVICE_NAME, hr_allocator_get_default("GPU:0 host memory", &none));
 }
 
 static void test_figures_of_the_device_are_its_own(void)
 {
 	use(&emulated, 100 * MIB);
 	hr_allocator on_card, on_host = open_on(pinned, true);
-	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &on_card));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &on_card));
 	void *block = take(on_card, MIB, HR_STREAM_DEFAULT);
 	hr_stats before, after;
 	hr_stats_init(&before);
@@ -318,7 +318,7 @@ static void test_figures_of_the_device_are_its_own(void)
 	CHECK_STATUS(HR_OK, hr_free(on_host, large, 0));
 	CHECK_STATUS(HR_OK, hr_free(on_host, small, 0));
 	CHECK_STATUS(HR_OK, hr_free(on_card, block, 0));
-	CHECK_STATUS(HR_OK, hr_allocator_close(on_host));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(on_host));
 	check_end();
 }
 
@@ -326,7 +326,7 @@ static void test_all_parts_of_a_card_have_one(void)
 {
 	hr__device *second, *other;
 	set_up_emulated();
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", (uint64_t[]){ 16 * MIB, 32 * MIB }, 2));
+	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", (uint64_t[]){ 16 * MIB, 32 * MIB }, 2));
 	CHECK_STATUS(HR_OK, hr__device_named("GPU:1", &second));
 	CHECK_STATUS(HR_OK, hr__device_pinned(second, SLAB, &pinned));
 	CHECK_STR(hr__device_name(pinned), "GPU:0 host memory");
@@ -353,8 +353,8 @@ static void check_round_trip(const subject *on, bool thread_cache)
 		void *there = take(on_card, bytes, stream);
 		if (on->real) memset(out, 0x3c, bytes);
 		if (on->real) memset(back, 0, bytes);
-		CHECK_STATUS(HR_OK, hr_copy(handle, there, out, bytes, HR_COPY_TO_DEVICE, stream));
-		CHECK_STATUS(HR_OK, hr_copy(handle, back, there, bytes, HR_COPY_TO_HOST, stream));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, there, out, bytes, HR_COPY_TO_DEVICE, stream));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, back, there, bytes, HR_COPY_TO_HOST, stream));
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, stream));
 		if (on->real) CHECK(all_bytes_are(back, bytes, 0x3c));
 		CHECK_STATUS(HR_OK, hr_free(on_card, there, stream));
@@ -362,8 +362,8 @@ static void check_round_trip(const subject *on, bool thread_cache)
 		CHECK_STATUS(HR_OK, hr_free(on_host, back, stream));
 		look(on_host);
 	}
-	CHECK_STATUS(HR_OK, hr_allocator_close(on_host));
-	CHECK_STATUS(HR_OK, hr_allocator_close(on_card));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(on_host));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(on_card));
 	check_end();
 }
 
@@ -393,7 +393,7 @@ static void test_where_nothing_can_be_pinned_plain_memory_serves(void)
 	table.host_alloc = NULL;
 	table.host_free = NULL;
 	hr_fault_os_install();
-	CHECK_STATUS(HR_OK, hr_register_backend(&table, &options));
+	CHECK_STATUS(HR_OK, hr_backend_register(&table, &options));
 	static const subject unpinned = { "UNP:0", "UNP:0 host memory", set_up_nothing, true, true };
 	check_round_trip(&unpinned, true);
 	CHECK(hr_fault_os_is_clean());
@@ -439,13 +439,13 @@ static bool reuse_while_read(hr_allocator on_host, unsigned char *first, unsigne
 	static _Atomic(bool) gate;
 	unsigned char *block = take(on_host, bytes, a), *again;
 	memset(block, 0x11, bytes);
-	CHECK_STATUS(HR_OK, hr_fill(handle, second, 0x22, bytes, b));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, second, 0x22, bytes, b));
 	hold(a, &gate);
-	CHECK_STATUS(HR_OK, hr_copy(handle, first, block, bytes, HR_COPY_TO_DEVICE, a));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, first, block, bytes, HR_COPY_TO_DEVICE, a));
 	CHECK_STATUS(HR_OK, hr_free(on_host, block, a));
 	again = unsafe ? block : take_in_order(on_host, bytes, b);
 	CHECK_EQ(again, block);
-	CHECK_STATUS(HR_OK, hr_copy(handle, again, second, bytes, HR_COPY_TO_HOST, b));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, again, second, bytes, HR_COPY_TO_HOST, b));
 	if (unsafe) CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, b)); /* nothing blocks it */
 	open_later(&gate);
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, b));
@@ -454,7 +454,7 @@ static bool reuse_while_read(hr_allocator on_host, unsigned char *first, unsigne
 	if (!unsafe) CHECK_STATUS(HR_OK, hr_free(on_host, again, b));
 	unsigned char *seen = malloc(bytes);
 	CHECK(seen != NULL);
-	CHECK_STATUS(HR_OK, hr_copy(handle, seen, first, bytes, HR_COPY_TO_HOST, a));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, seen, first, bytes, HR_COPY_TO_HOST, a));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, a));
 	bool intact = all_bytes_are(seen, bytes, 0x11);
 	free(seen);
@@ -466,14 +466,14 @@ static void check_reuse_while_written(hr_allocator on_host, unsigned char *first
 {
 	static _Atomic(bool) gate;
 	unsigned char *block = take(on_host, BLOCK, a);
-	CHECK_STATUS(HR_OK, hr_fill(handle, first, 0x33, BLOCK, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_fill(handle, second, 0x44, BLOCK, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, first, 0x33, BLOCK, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, second, 0x44, BLOCK, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
 	hold(a, &gate);
-	CHECK_STATUS(HR_OK, hr_copy(handle, block, first, BLOCK, HR_COPY_TO_HOST, a));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, block, first, BLOCK, HR_COPY_TO_HOST, a));
 	CHECK_STATUS(HR_OK, hr_free(on_host, block, a));
 	CHECK_EQ(take_in_order(on_host, BLOCK, b), block);
-	CHECK_STATUS(HR_OK, hr_copy(handle, block, second, BLOCK, HR_COPY_TO_HOST, b));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, block, second, BLOCK, HR_COPY_TO_HOST, b));
 	open_later(&gate);
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, a));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, b));
@@ -489,7 +489,7 @@ static void check_trim_waits(hr_allocator on_host, unsigned char *there, hr_stre
 	unsigned char *block = take(on_host, BLOCK, a), seen[16];
 	memset(block, 0x55, BLOCK);
 	hold(a, &gate);
-	CHECK_STATUS(HR_OK, hr_copy(handle, there, block, BLOCK, HR_COPY_TO_DEVICE, a));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, there, block, BLOCK, HR_COPY_TO_DEVICE, a));
 	CHECK_STATUS(HR_OK, hr_free(on_host, block, a));
 	pthread_t opener;
 	CHECK_EQ(pthread_create(&opener, NULL, open_later, &gate), 0);
@@ -497,8 +497,8 @@ static void check_trim_waits(hr_allocator on_host, unsigned char *there, hr_stre
 	CHECK(atomic_load(&gate));
 	CHECK_EQ(pthread_join(opener, NULL), 0);
 	CHECK_GE(released, SLAB);
-	CHECK_EQ(hr__pool_reserved(pinned), 0);
-	CHECK_STATUS(HR_OK, hr_copy(handle, seen, there + BLOCK - sizeof seen, sizeof seen, HR_COPY_TO_HOST, a));
+	CHECK_EQ(hr__page_pool_reserved(pinned), 0);
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, seen, there + BLOCK - sizeof seen, sizeof seen, HR_COPY_TO_HOST, a));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, a));
 	CHECK(all_bytes_are(seen, sizeof seen, 0x55));
 }
@@ -517,7 +517,7 @@ static void check_order(const subject *on)
 	look(on_host);
 	check_trim_waits(on_host, first, a);
 	look(on_host);
-	CHECK_STATUS(HR_OK, hr_allocator_close(on_host));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(on_host));
 	/* Reuse on the same stream needs no wait. */
 	on_host = open_on(pinned, true);
 	for (int i = 0; i < 10; i++) CHECK_STATUS(HR_OK, hr_free(on_host, take(on_host, i & 1 ? BLOCK : 4 * KIB, b), b));
@@ -526,8 +526,8 @@ static void check_order(const subject *on)
 	CHECK(!reuse_while_read(on_host, first, second, a, b, 4 * KIB, true));
 	CHECK(reuse_while_read(on_host, first, second, a, b, 4 * KIB, false));
 	CHECK_GT(stats_of(on_host).source_cache, 0);
-	CHECK_STATUS(HR_OK, hr_allocator_close(on_host));
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(on_card));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(on_host));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(on_card));
 	check_end();
 }
 
@@ -576,12 +576,12 @@ static void send_out_and_back(void *argument, unsigned index)
 	for (uint64_t round = 0; round < hr_test_scaled(300); round++) {
 		unsigned char value = (unsigned char)(1 + hr_rand_below(&seed, 255));
 		uint64_t bytes = 64 + hr_rand_below(&seed, THREAD_BLOCK - 64);
-		CHECK_STATUS(HR_OK, hr_fill(handle, there, value, bytes, stream));
+		CHECK_STATUS(HR_OK, hr_stream_fill(handle, there, value, bytes, stream));
 		void *block = take(all->on_host, bytes, stream);
-		CHECK_STATUS(HR_OK, hr_copy(handle, block, there, bytes, HR_COPY_TO_HOST, stream));
-		CHECK_STATUS(HR_OK, hr_copy(handle, seen, block, bytes, HR_COPY_TO_DEVICE, stream));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, block, there, bytes, HR_COPY_TO_HOST, stream));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, seen, block, bytes, HR_COPY_TO_DEVICE, stream));
 		CHECK_STATUS(HR_OK, hr_free(all->on_host, block, stream));
-		CHECK_STATUS(HR_OK, hr_copy(handle, result, seen + bytes - sizeof result, sizeof result, HR_COPY_TO_HOST, stream));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, result, seen + bytes - sizeof result, sizeof result, HR_COPY_TO_HOST, stream));
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, stream));
 		CHECK(all_bytes_are(result, sizeof result, value));
 		if (round % 64 == index) CHECK(pin(SLAB) == pinned);
@@ -598,8 +598,8 @@ static void check_traffic(const subject *on, bool thread_cache)
 	hr_test_threads(THREADS, send_out_and_back, &all);
 	look(all.on_host);
 	CHECK_EQ(stats_of(all.on_host).num_live, 0);
-	CHECK_STATUS(HR_OK, hr_allocator_close(all.on_host));
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(all.on_card));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(all.on_host));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(all.on_card));
 	check_end();
 }
 
@@ -635,7 +635,7 @@ static void test_slabs_are_large_and_double_up_to_the_limit(void)
 	CHECK_EQ(count.allocs, 5);
 	CHECK_EQ(count.held, GIB);
 	look(allocator);
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	CHECK_EQ(count.frees, 5);
 	CHECK_EQ(count.held, 0);
 	check_end();
@@ -665,8 +665,8 @@ static void test_a_slab_is_as_large_as_limit_and_request_say(void)
 		take(allocator, cases[i].asked, HR_STREAM_DEFAULT);
 		CHECK_EQ(count.allocs, 1);
 		CHECK_EQ(count.last, cases[i].slab);
-		CHECK_EQ(hr__pool_reserved(pinned), cases[i].slab);
-		CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+		CHECK_EQ(hr__page_pool_reserved(pinned), cases[i].slab);
+		CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 		check_end();
 	}
 }
@@ -720,7 +720,7 @@ static void test_slabs_are_kept_until_a_trim(void)
 	CHECK_EQ(released, held);
 	CHECK_EQ(count.held, 0);
 	CHECK_EQ(count.allocs, count.frees);
-	CHECK_EQ(hr__pool_reserved(pinned), 0);
+	CHECK_EQ(hr__page_pool_reserved(pinned), 0);
 	take(allocator, 1, HR_STREAM_DEFAULT); /* starts with a small slab again */
 	CHECK_EQ(count.last, SLAB);
 	look(allocator);
@@ -761,7 +761,7 @@ static void test_it_can_be_pinned_all_at_once(void)
 	CHECK_EQ(count.allocs, 1);
 	look(allocator);
 	options.kind = "direct";
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	CHECK_STATUS(HR_OK, hr_allocator_create(hr__device_handle(pinned), &options, &allocator));
 	void *block = take(allocator, MIB, HR_STREAM_DEFAULT);
 	CHECK_EQ(count.held, MIB);
@@ -801,9 +801,9 @@ static void test_the_limit_can_be_changed_while_nothing_is_reserved(void)
 	CHECK(pin(MIB) == pinned);
 	take(allocator, MIB, HR_STREAM_DEFAULT);
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 1, &block));
-	CHECK_EQ(hr__pool_available(pinned), 0);
+	CHECK_EQ(hr__page_pool_available(pinned), 0);
 	look(allocator);
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	CHECK(pin(2 * SLAB) == pinned);
 	allocator = open_on(pinned, false);
 	CHECK_EQ(stats_of(allocator).bytes_limit, 2 * SLAB);
@@ -860,7 +860,7 @@ static void test_a_full_pool_says_which_and_what_to_do(void)
 	CHECK_EQ(verdict.kind, HR_NEVER_FITS);
 	CHECK_CONTAINS(verdict.text, "8.0 MiB (host_limit)");
 	uint64_t address;
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_plain_alloc(pinned, MIB, &address));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_plain_alloc(pinned, MIB, &address));
 	CHECK_STR(hr_last_message(),
 	          "GPU:0 host memory: 1.0 MiB asked for, but of its limit of 8.0 MiB, 8.0 MiB are reserved and 0 B are "
 	          "left; a larger host_limit or freeing memory helps");
@@ -898,7 +898,7 @@ static void test_a_host_that_refuses_is_full_too(void)
 	CHECK_STATUS(HR_DEVICE_ERROR, hr_alloc_bytes(allocator, 2 * SLAB, &block));
 	hr_backend_fail_nth(0, false, HR_OK);
 	look(allocator);
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	check_end();
 }
 
@@ -950,8 +950,8 @@ static void check_what_is_left(hr_allocator allocator, const void *left)
 {
 	look(allocator);
 	CHECK_EQ(stats_of(allocator).num_live, left != NULL);
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
-	CHECK_EQ(hr__pool_reserved(pinned), 0);
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
+	CHECK_EQ(hr__page_pool_reserved(pinned), 0);
 	CHECK(pin(SLAB) == pinned); /* the pinned device is not in use */
 }
 
@@ -1056,7 +1056,7 @@ static void check_random(const subject *on, uint64_t limit, bool thread_cache)
 		if (step % 16 == 0) look(allocator);
 	}
 	look(allocator);
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	check_end();
 }
 
@@ -1085,11 +1085,11 @@ static void test_it_ends_with_its_device(void)
 		hr_device_info info = { .struct_size = sizeof info };
 		CHECK_NE(own.id, past);
 		hr_status why = HR_OK;
-		if (past) CHECK(hr__device_of((hr_device){ past }, &why) == NULL && why == HR_CLOSED);
+		if (past) CHECK(hr__device_of((hr_device){ past }, &why) == NULL && why == HR_INVALID_HANDLE);
 		take(open_on(pinned, true), MIB, HR_STREAM_DEFAULT); /* left to hr_shutdown, including the allocator */
 		CHECK_STATUS(HR_OK, hr_shutdown());
 		CHECK(hr_fault_os_is_clean());
-		CHECK_STATUS(HR_CLOSED, hr_device_get_info(own, &info));
+		CHECK_STATUS(HR_INVALID_HANDLE, hr_device_get_info(own, &info));
 		hr_fault_os_uninstall();
 		past = own.id;
 	}
@@ -1106,9 +1106,9 @@ static void in_the_child(void *argument)
 	CHECK_STATUS(HR_FORKED, hr_alloc_bytes(parents, 1, &(void *){ NULL }));
 	CHECK(none == NULL);
 	CHECK_STATUS(HR_OK, hr_shutdown());
-	CHECK_STATUS(HR_CLOSED, hr_device_get_info(own, &info));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_device_get_info(own, &info));
 	use(&simulated, 2 * SLAB);
-	CHECK_EQ(hr__pool_reserved(pinned), 0);
+	CHECK_EQ(hr__page_pool_reserved(pinned), 0);
 	void *block = take(open_on(pinned, true), MIB, HR_STREAM_DEFAULT);
 	CHECK(block != NULL);
 	CHECK_STATUS(HR_OK, hr_shutdown());
@@ -1124,7 +1124,7 @@ static void test_a_forked_child_starts_without_it(void)
 	CHECK(all_bytes_are(block, MIB, 0x66));
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
 	look(allocator);
-	CHECK_STATUS(HR_OK, hr_allocator_close(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(allocator));
 	check_end();
 }
 

@@ -11,7 +11,7 @@ static hr__device *simulated(uint64_t memory, uint64_t page)
 	hr_simulated_options_init(&options);
 	options.memory_bytes = memory;
 	options.page_bytes = page;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
 	CHECK_STATUS(HR_OK, hr__device_named("SIM:0", &device));
 	return device;
 }
@@ -42,8 +42,8 @@ typedef struct model {
 static void check_model(hr__device *device, const model *m)
 {
 	uint64_t page = hr__device_page_bytes(device), reserved = m->taken_count * page + m->plain_bytes;
-	CHECK_EQ(hr__pool_reserved(device), reserved);
-	CHECK_EQ(hr__pool_available(device), hr__device_reservable(device) - reserved);
+	CHECK_EQ(hr__page_pool_reserved(device), reserved);
+	CHECK_EQ(hr__page_pool_available(device), hr__device_reservable(device) - reserved);
 	CHECK_EQ(device->pool.held, reserved + device->pool.idle_count * page);
 	CHECK_LE(device->pool.held, hr__device_reservable(device));
 	CHECK_EQ(device_free(device), hr__device_limit(device) - device->pool.held);
@@ -53,8 +53,8 @@ static void take_some(hr__device *device, model *m, uint64_t *seed)
 {
 	hr__page_id pages[PAGES + 1];
 	uint32_t count = (uint32_t)hr_rand_below(seed, hr_rand_below(seed, 4) ? 20 : PAGES + 1);
-	bool fits = count * hr__device_page_bytes(device) <= hr__pool_available(device);
-	CHECK_STATUS(fits ? HR_OK : HR_OUT_OF_MEMORY, hr__pool_take(device, count, pages));
+	bool fits = count * hr__device_page_bytes(device) <= hr__page_pool_available(device);
+	CHECK_STATUS(fits ? HR_OK : HR_OUT_OF_MEMORY, hr__page_pool_take(device, count, pages));
 	for (uint32_t i = 0; fits && i < count; i++) {
 		CHECK_LT(pages[i], PAGES); /* ids are reused, so there are never more than pages */
 		CHECK(!m->is_taken[pages[i]]);
@@ -74,21 +74,21 @@ static void give_some(hr__device *device, model *m, uint64_t *seed)
 		m->is_taken[id] = false;
 	}
 	m->taken_count -= count;
-	hr__pool_give(device, m->taken + m->taken_count, count);
+	hr__page_pool_give(device, m->taken + m->taken_count, count);
 }
 
 static void plain_step(hr__device *device, model *m, uint64_t *seed)
 {
 	if (m->plain_count == MAX_PLAIN || (m->plain_count > 0 && hr_rand_below(seed, 2))) {
 		uint32_t pick = (uint32_t)hr_rand_below(seed, m->plain_count);
-		CHECK_STATUS(HR_OK, hr__pool_plain_free(device, m->plain[pick].address, m->plain[pick].bytes));
+		CHECK_STATUS(HR_OK, hr__page_pool_plain_free(device, m->plain[pick].address, m->plain[pick].bytes));
 		m->plain_bytes -= m->plain[pick].bytes;
 		m->plain[pick] = m->plain[--m->plain_count];
 		return;
 	}
 	uint64_t bytes = 1 + hr_rand_below(seed, hr__device_limit(device) / 8), address;
-	bool fits = bytes <= hr__pool_available(device);
-	CHECK_STATUS(fits ? HR_OK : HR_OUT_OF_MEMORY, hr__pool_plain_alloc(device, bytes, &address));
+	bool fits = bytes <= hr__page_pool_available(device);
+	CHECK_STATUS(fits ? HR_OK : HR_OUT_OF_MEMORY, hr__page_pool_plain_alloc(device, bytes, &address));
 	if (!fits) return;
 	m->plain[m->plain_count].address = address;
 	m->plain[m->plain_count++].bytes = bytes;
@@ -111,7 +111,7 @@ static void test_pool_agrees_with_a_model(void)
 		case 6: plain_step(device, &m, &seed); break;
 		case 7: {
 			uint64_t idle = device->pool.idle_count * KIB / 4;
-			if (hr_rand_below(&seed, 4) == 0) CHECK_EQ(hr__pool_shrink(device), idle);
+			if (hr_rand_below(&seed, 4) == 0) CHECK_EQ(hr__page_pool_shrink(device), idle);
 			break;
 		}
 		}
@@ -123,33 +123,33 @@ static void test_take_fails_whole_at_every_call(void)
 {
 	hr__device *device = simulated(64 * 256, 256);
 	hr__page_id some[10], pages[64];
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 10, some));
-	hr__pool_give(device, some, 4); /* a few are idle */
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 10, some));
+	hr__page_pool_give(device, some, 4); /* a few are idle */
 	uint64_t free_before = device_free(device);
 	for (uint64_t nth = 1; nth <= 16; nth++) {
 		hr_backend_fail_nth(nth, false, HR_DEVICE_ERROR);
-		CHECK_STATUS(HR_DEVICE_ERROR, hr__pool_take(device, 20, pages));
+		CHECK_STATUS(HR_DEVICE_ERROR, hr__page_pool_take(device, 20, pages));
 		CHECK_CONTAINS(hr_last_message(), "page_create");
-		CHECK_EQ(hr__pool_reserved(device), 6 * 256);
+		CHECK_EQ(hr__page_pool_reserved(device), 6 * 256);
 		CHECK_EQ(device->pool.idle_count, 4);
 		CHECK_EQ(device_free(device), free_before);
 	}
 	hr_backend_fail_nth(17, false, HR_DEVICE_ERROR);
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 20, pages));
-	hr__pool_give(device, pages, 20);
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 20, pages));
+	hr__page_pool_give(device, pages, 20);
 	/* If undoing fails too, the pages stay in the pool, idle, and the first error is returned. */
 	hr_backend_fail_nth(0, false, HR_OK);
-	hr__pool_shrink(device);
+	hr__page_pool_shrink(device);
 	hr_backend_fail_nth(5, true, HR_OUT_OF_MEMORY);
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_take(device, 20, pages));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_take(device, 20, pages));
 	CHECK_CONTAINS(hr_last_message(), "page_create");
 	CHECK_CONTAINS(hr_last_message(), "SIM:0");
 	hr_backend_fail_nth(0, false, HR_OK);
-	CHECK_EQ(hr__pool_reserved(device), 6 * 256);
+	CHECK_EQ(hr__page_pool_reserved(device), 6 * 256);
 	CHECK_EQ(device->pool.idle_count, 4);
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 58, pages));
-	hr__pool_give(device, pages, 58);
-	hr__pool_give(device, some + 4, 6);
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 58, pages));
+	hr__page_pool_give(device, pages, 58);
+	hr__page_pool_give(device, some + 4, 6);
 }
 
 static void test_a_page_that_cannot_be_destroyed_stays_idle(void)
@@ -157,28 +157,28 @@ static void test_a_page_that_cannot_be_destroyed_stays_idle(void)
 	hr__device *device = simulated(16 * 256, 256);
 	hr__page_id pages[16];
 	uint64_t address;
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 16, pages));
-	hr__pool_give(device, pages, 16);
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 16, pages));
+	hr__page_pool_give(device, pages, 16);
 	hr_backend_fail_nth(4, true, HR_DEVICE_ERROR);
-	CHECK_EQ(hr__pool_shrink(device), 3 * 256);
+	CHECK_EQ(hr__page_pool_shrink(device), 3 * 256);
 	CHECK_EQ(device->pool.idle_count, 13);
-	CHECK_STATUS(HR_DEVICE_ERROR, hr__pool_plain_alloc(device, 16 * 256, &address));
+	CHECK_STATUS(HR_DEVICE_ERROR, hr__page_pool_plain_alloc(device, 16 * 256, &address));
 	hr_backend_fail_nth(0, false, HR_OK);
-	CHECK_EQ(hr__pool_reserved(device), 0);
-	CHECK_STATUS(HR_OK, hr__pool_plain_alloc(device, 16 * 256, &address));
-	CHECK_STATUS(HR_OK, hr__pool_plain_free(device, address, 16 * 256));
+	CHECK_EQ(hr__page_pool_reserved(device), 0);
+	CHECK_STATUS(HR_OK, hr__page_pool_plain_alloc(device, 16 * 256, &address));
+	CHECK_STATUS(HR_OK, hr__page_pool_plain_free(device, address, 16 * 256));
 }
 
 static void test_a_run_given_back_is_handed_out_in_its_order(void)
 {
 	hr__device *device = simulated(64 * 256, 256);
 	hr__page_id pages[8], again[8];
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 8, pages));
-	hr__pool_give(device, pages, 8);
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 8, again));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 8, pages));
+	hr__page_pool_give(device, pages, 8);
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 8, again));
 	CHECK_BYTES(pages, again, sizeof pages); /* adjacent pages stay adjacent */
-	hr__pool_give(device, again, 8);
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 0, again));
+	hr__page_pool_give(device, again, 8);
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 0, again));
 }
 
 static void test_a_full_card_makes_its_other_parts_give_idle_pages_up(void)
@@ -190,31 +190,31 @@ static void test_a_full_card_makes_its_other_parts_give_idle_pages_up(void)
 	hr_simulated_options_init(&options);
 	options.memory_bytes = 32 * 256;
 	options.page_bytes = 256;
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&options));
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("SIM:0", (uint64_t[]){ 16 * 256, 15 * 256, 256 }, 3)); /* the third is never used */
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
+	CHECK_STATUS(HR_OK, hr_device_set_logical("SIM:0", (uint64_t[]){ 16 * 256, 15 * 256, 256 }, 3)); /* the third is never used */
 	CHECK_STATUS(HR_OK, hr__device_named("SIM:0", &first));
 	CHECK_STATUS(HR_OK, hr__device_named("SIM:1", &second));
-	CHECK_STATUS(HR_OK, hr__pool_take(first, 16, pages));
-	CHECK_STATUS(HR_OK, hr__pool_take(second, 14, pages + 16));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(first, 16, pages));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(second, 14, pages + 16));
 	for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr__call_page_create(first->physical, &others)); /* simulates another process */
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__pool_take(second, 1, &one));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_take(second, 1, &one));
 	CHECK_CONTAINS(hr_last_message(), "the device itself is full");
-	hr__pool_give(first, pages, 2); /* idle on the first device, but unavailable to the second */
-	CHECK_STATUS(HR_OK, hr__pool_take(second, 1, &one));
-	CHECK_EQ(hr__pool_reserved(first), 14 * 256);
-	CHECK_EQ(hr__pool_reserved(second), 15 * 256);
+	hr__page_pool_give(first, pages, 2); /* idle on the first device, but unavailable to the second */
+	CHECK_STATUS(HR_OK, hr__page_pool_take(second, 1, &one));
+	CHECK_EQ(hr__page_pool_reserved(first), 14 * 256);
+	CHECK_EQ(hr__page_pool_reserved(second), 15 * 256);
 }
 
 static void test_page_tables_grow_with_the_pages(void)
 {
 	hr__device *device = simulated(UINT64_C(1) << 40, 2 << 20);
 	static hr__page_id pages[100000];
-	uint64_t before = hr__pool_metadata(device);
+	uint64_t before = hr__page_pool_metadata(device);
 	CHECK_LT(before, 4096);
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 100000, pages));
-	for (uint32_t i = 0; i < 100000; i++) CHECK_EQ(hr__pool_page(&device->pool, pages[i]), i * (UINT64_C(2) << 20));
-	CHECK_LT(hr__pool_metadata(device), 100000 * 12 * 3);
-	hr__pool_give(device, pages, 100000);
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 100000, pages));
+	for (uint32_t i = 0; i < 100000; i++) CHECK_EQ(hr__page_pool_page(&device->pool, pages[i]), i * (UINT64_C(2) << 20));
+	CHECK_LT(hr__page_pool_metadata(device), 100000 * 12 * 3);
+	hr__page_pool_give(device, pages, 100000);
 }
 
 /* ---- threads ---- */
@@ -227,14 +227,14 @@ static void hammer(void *argument, unsigned index)
 	for (uint64_t round = 0; round < hr_test_scaled(2000); round++) {
 		uint32_t count = 1 + (uint32_t)hr_rand_below(&seed, 40);
 		uint64_t address, bytes = 1 + hr_rand_below(&seed, 20 * page);
-		if (hr__pool_take(device, count, pages) == HR_OK) {
-			for (uint32_t i = 0; i < count; i++) (void)hr__pool_page(&device->pool, pages[i]);
-			hr__pool_give(device, pages, count);
+		if (hr__page_pool_take(device, count, pages) == HR_OK) {
+			for (uint32_t i = 0; i < count; i++) (void)hr__page_pool_page(&device->pool, pages[i]);
+			hr__page_pool_give(device, pages, count);
 		}
-		if (hr__pool_plain_alloc(device, bytes, &address) == HR_OK)
-			CHECK_STATUS(HR_OK, hr__pool_plain_free(device, address, bytes));
-		if (hr_rand_below(&seed, 32) == 0) hr__pool_shrink(device);
-		CHECK_LE(hr__pool_reserved(device), hr__device_reservable(device));
+		if (hr__page_pool_plain_alloc(device, bytes, &address) == HR_OK)
+			CHECK_STATUS(HR_OK, hr__page_pool_plain_free(device, address, bytes));
+		if (hr_rand_below(&seed, 32) == 0) hr__page_pool_shrink(device);
+		CHECK_LE(hr__page_pool_reserved(device), hr__device_reservable(device));
 	}
 }
 
@@ -242,10 +242,10 @@ static void test_threads_never_pass_the_limit(void)
 {
 	hr__device *device = simulated(64 * 256, 256);
 	hr_test_threads(4, hammer, device);
-	CHECK_EQ(hr__pool_reserved(device), 0);
+	CHECK_EQ(hr__page_pool_reserved(device), 0);
 	CHECK_EQ(device->pool.destroying, 0);
 	CHECK_EQ(device->pool.held, device->pool.idle_count * UINT64_C(256));
-	hr__pool_shrink(device);
+	hr__page_pool_shrink(device);
 	CHECK_EQ(device_free(device), 64 * 256);
 }
 
@@ -255,12 +255,12 @@ static void take_or_shrink(void *argument, unsigned index)
 	hr__page_id pages[16];
 	for (uint64_t round = 0; round < hr_test_scaled(3000); round++) {
 		if (index == 0) {
-			hr__pool_shrink(device);
+			hr__page_pool_shrink(device);
 			continue;
 		}
 		/* 16 pages are always available: pages that are being destroyed must not make this fail. */
-		CHECK_STATUS(HR_OK, hr__pool_take(device, 16, pages));
-		hr__pool_give(device, pages, 16);
+		CHECK_STATUS(HR_OK, hr__page_pool_take(device, 16, pages));
+		hr__page_pool_give(device, pages, 16);
 	}
 }
 
@@ -277,7 +277,7 @@ static void test_mapping_page_by_page_is_fast(void)
 	enum { COUNT = 14000 };
 	static hr__page_id pages[COUNT];
 	uint64_t address, page = hr__device_page_bytes(device);
-	CHECK_STATUS(HR_OK, hr__pool_take(device, COUNT, pages));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, COUNT, pages));
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, UINT64_C(1) << 40, &address));
 	double start = hr_test_now();
 	for (uint32_t i = 0; i < COUNT; i++) CHECK_STATUS(HR_OK, hr__device_map(device, address + i * page, &pages[i], 1));
@@ -297,7 +297,7 @@ static void test_simulated_addresses_are_used_again_exactly(void)
 	CHECK_GE(a, UINT64_C(1) << 40);
 	CHECK(a != b && b != c && a != c);
 	CHECK_STATUS(HR_OK, hr__device_release(device, b, 5 * page));
-	CHECK_STATUS(HR_OK, hr__pool_plain_alloc(device, 5 * page, &plain));
+	CHECK_STATUS(HR_OK, hr__page_pool_plain_alloc(device, 5 * page, &plain));
 	CHECK_NE(plain, b); /* another kind of page */
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, 5 * page, &again));
 	CHECK_EQ(again, b);

@@ -139,10 +139,10 @@ static void test_waiting_falls_back_to_the_whole_stream(void)
 		uint64_t address;
 		hr_allocator allocator;
 		void *block;
-		CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
+		CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
 		CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 64 << 20, &block));
 		address = (uintptr_t)block;
-		CHECK_STATUS(HR_OK, hr_fill(handle, block, 0x5a, 64 << 20, one));
+		CHECK_STATUS(HR_OK, hr_stream_fill(handle, block, 0x5a, 64 << 20, one));
 		hr_backend_fail_nth(nth, false, HR_DEVICE_ERROR);
 		CHECK_STATUS(HR_OK, hr__device_wait_idle(device, BIT(one), hr__device_epoch(device)));
 		hr_backend_fail_nth(0, false, HR_OK);
@@ -156,7 +156,7 @@ static void test_waiting_falls_back_to_the_whole_stream(void)
 static uint64_t plain(uint64_t bytes)
 {
 	uint64_t address;
-	CHECK_STATUS(HR_OK, hr__pool_plain_alloc(device, bytes, &address));
+	CHECK_STATUS(HR_OK, hr__page_pool_plain_alloc(device, bytes, &address));
 	return address;
 }
 
@@ -171,7 +171,7 @@ static void copy(hr_copy_kind kind, uint64_t block, uint64_t bytes, hr_stream st
 	static char host[1]; /* never touched */
 	void *at = (void *)(uintptr_t)block;
 	bool in = kind == HR_COPY_TO_DEVICE;
-	CHECK_STATUS(HR_OK, hr_copy(handle, in ? at : (void *)host, in ? (const void *)host : at, bytes, kind, stream));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, in ? at : (void *)host, in ? (const void *)host : at, bytes, kind, stream));
 }
 
 static void test_virtual_time_is_what_the_work_takes(void)
@@ -201,12 +201,12 @@ static void test_simulated_addresses_are_not_taken_for_host_memory(void)
 	uint64_t a = plain(1000), b = plain(1000);
 	void *host;
 	CHECK_STATUS(HR_OK, hr__call_host_alloc(device->physical, 1000, &host));
-	CHECK_STATUS(HR_DEVICE_ERROR, hr_copy(handle, (void *)(uintptr_t)a, (void *)(uintptr_t)b, 1000, HR_COPY_TO_DEVICE, 0));
-	CHECK_STATUS(HR_DEVICE_ERROR, hr_copy(handle, (void *)(uintptr_t)a, (void *)(uintptr_t)b, 1000, HR_COPY_TO_HOST, 0));
-	CHECK_STATUS(HR_DEVICE_ERROR, hr_copy(handle, (void *)(uintptr_t)a, host, 1000, HR_COPY_ON_DEVICE, 0));
-	CHECK_STATUS(HR_DEVICE_ERROR, hr_copy(handle, (void *)(uintptr_t)a, host, 2000, HR_COPY_TO_DEVICE, 0));
-	CHECK_STATUS(HR_OK, hr_copy(handle, (void *)(uintptr_t)a, host, 1000, HR_COPY_TO_DEVICE, 0));
-	CHECK_STATUS(HR_OK, hr_copy(handle, (void *)(uintptr_t)a, (void *)(uintptr_t)b, 1000, HR_COPY_ON_DEVICE, 0));
+	CHECK_STATUS(HR_DEVICE_ERROR, hr_stream_copy(handle, (void *)(uintptr_t)a, (void *)(uintptr_t)b, 1000, HR_COPY_TO_DEVICE, 0));
+	CHECK_STATUS(HR_DEVICE_ERROR, hr_stream_copy(handle, (void *)(uintptr_t)a, (void *)(uintptr_t)b, 1000, HR_COPY_TO_HOST, 0));
+	CHECK_STATUS(HR_DEVICE_ERROR, hr_stream_copy(handle, (void *)(uintptr_t)a, host, 1000, HR_COPY_ON_DEVICE, 0));
+	CHECK_STATUS(HR_DEVICE_ERROR, hr_stream_copy(handle, (void *)(uintptr_t)a, host, 2000, HR_COPY_TO_DEVICE, 0));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, (void *)(uintptr_t)a, host, 1000, HR_COPY_TO_DEVICE, 0));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, (void *)(uintptr_t)a, (void *)(uintptr_t)b, 1000, HR_COPY_ON_DEVICE, 0));
 	CHECK_STATUS(HR_OK, hr__call_host_free(device->physical, host, 1000));
 	CHECK_STATUS(HR_DEVICE_ERROR, hr__call_host_free(device->physical, host, 1000));
 }
@@ -252,7 +252,7 @@ static void use_emulated(uint64_t link, uint64_t latency)
 	options.page_bytes = 64 << 10;
 	options.link_bytes_per_s = link;
 	options.kernel_latency_ns = latency;
-	CHECK_STATUS(HR_OK, hr_configure_emulated(&options));
+	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
 	use("GPU:0");
 }
 
@@ -272,11 +272,11 @@ static void test_work_is_asynchronous(void)
 	CHECK_STATUS(HR_OK, hr__stream_native(device, one, &native));
 	CHECK_STATUS(HR_OK, hr__call_host_call(device->physical, wait_at_gate, &open, native));
 	/* If one of these waited for the gate, the test would hang. */
-	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)block, 7, 100, one));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, (void *)(uintptr_t)block, 7, 100, one));
 	epoch = hr__device_epoch(device);
 	CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, two, one));
 	CHECK_EQ(waits_for(HR_STREAM_DEFAULT, BIT(one), epoch), 1);
-	CHECK_STATUS(HR_OK, hr_copy(handle, &seen, (void *)(uintptr_t)block, 1, HR_COPY_TO_HOST, two));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, &seen, (void *)(uintptr_t)block, 1, HR_COPY_TO_HOST, two));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, new_stream()));
 	CHECK_EQ(*(volatile unsigned char *)(uintptr_t)block, 0);
 	atomic_store(&open, true);
@@ -292,9 +292,9 @@ static void test_a_full_queue_blocks_and_loses_nothing(void)
 	unsigned char seen[5000];
 	compute(one, 20 * MS);
 	for (uint32_t i = 0; i < 5000; i++) {
-		CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)(block + i), (unsigned char)i, 1, one));
+		CHECK_STATUS(HR_OK, hr_stream_fill(handle, (void *)(uintptr_t)(block + i), (unsigned char)i, 1, one));
 		CHECK_STATUS(HR_OK, hr_stream_wait_stream(handle, two, one));
-		CHECK_STATUS(HR_OK, hr_copy(handle, &seen[i], (void *)(uintptr_t)(block + i), 1, HR_COPY_TO_HOST, two));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, &seen[i], (void *)(uintptr_t)(block + i), 1, HR_COPY_TO_HOST, two));
 	}
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
 	for (uint32_t i = 0; i < 5000; i++) CHECK_EQ(seen[i], (unsigned char)i);
@@ -309,14 +309,14 @@ static void test_the_link_takes_its_time_each_way(void)
 	char *host = malloc(2 * bytes);
 	CHECK(host != NULL);
 	memset(host, 0, 2 * bytes);
-	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)a, 1, bytes, 0));
-	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)b, 1, bytes, 0));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, (void *)(uintptr_t)a, 1, bytes, 0));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, (void *)(uintptr_t)b, 1, bytes, 0));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, 0));
 	uint64_t fastest = UINT64_MAX;
 	for (int attempt = 0; attempt < 20 && fastest >= 2 * each; attempt++) { /* the machine may be busy */
 		start = hr__os()->clock_ns();
-		CHECK_STATUS(HR_OK, hr_copy(handle, (void *)(uintptr_t)a, host, bytes, HR_COPY_TO_DEVICE, one));
-		CHECK_STATUS(HR_OK, hr_copy(handle, host + bytes, (void *)(uintptr_t)b, bytes, HR_COPY_TO_HOST, two));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, (void *)(uintptr_t)a, host, bytes, HR_COPY_TO_DEVICE, one));
+		CHECK_STATUS(HR_OK, hr_stream_copy(handle, host + bytes, (void *)(uintptr_t)b, bytes, HR_COPY_TO_HOST, two));
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, one));
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
 		uint64_t both = hr__os()->clock_ns() - start;
@@ -325,8 +325,8 @@ static void test_the_link_takes_its_time_each_way(void)
 	}
 	if (!HR_TEST_SANITIZED) CHECK_LT(fastest, 2 * each); /* both directions at once */
 	start = hr__os()->clock_ns();
-	CHECK_STATUS(HR_OK, hr_copy(handle, (void *)(uintptr_t)a, host, bytes, HR_COPY_TO_DEVICE, one));
-	CHECK_STATUS(HR_OK, hr_copy(handle, (void *)(uintptr_t)b, host, bytes, HR_COPY_TO_DEVICE, two));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, (void *)(uintptr_t)a, host, bytes, HR_COPY_TO_DEVICE, one));
+	CHECK_STATUS(HR_OK, hr_stream_copy(handle, (void *)(uintptr_t)b, host, bytes, HR_COPY_TO_DEVICE, two));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, one));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, two));
 	CHECK_GE(hr__os()->clock_ns() - start, 200 * MS); /* copies in one direction are sequential */
@@ -339,9 +339,9 @@ static void test_an_error_is_reported_once_by_its_own_stream(void)
 	hr_stream one = new_stream();
 	uint64_t block = plain(100), range;
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, hr__device_page_bytes(device), &range));
-	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)range, 1, 100, one));
-	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)(range + 50), 1, 100, one));
-	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)block, 1, 100, one)); /* the stream continues */
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, (void *)(uintptr_t)range, 1, 100, one));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, (void *)(uintptr_t)(range + 50), 1, 100, one));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, (void *)(uintptr_t)block, 1, 100, one)); /* the stream continues */
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_DEVICE_ERROR, hr_stream_synchronize(handle, one));
 	char place[40];
@@ -349,7 +349,7 @@ static void test_an_error_is_reported_once_by_its_own_stream(void)
 	CHECK_CONTAINS(hr_last_message(), place); /* the first error */
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, one));
 	CHECK_EQ(*(unsigned char *)(uintptr_t)block, 1);
-	CHECK_STATUS(HR_OK, hr_fill(handle, (void *)(uintptr_t)range, 1, 100, one));
+	CHECK_STATUS(HR_OK, hr_stream_fill(handle, (void *)(uintptr_t)range, 1, 100, one));
 	CHECK_STATUS(HR_DEVICE_ERROR, hr_stream_destroy(handle, one)); /* the error is not lost; the stream still exists */
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, one));
 }
@@ -364,7 +364,7 @@ static void test_touching_what_is_unmapped_faults(void)
 	use_emulated(0, 0);
 	hr__page_id one;
 	uint64_t range, page = hr__device_page_bytes(device);
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 1, &one));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 1, &one));
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, 2 * page, &range));
 	CHECK(hr_test_crashes(touch, (void *)(uintptr_t)range));
 	CHECK_STATUS(HR_OK, hr__device_map(device, range, &one, 1));
@@ -380,7 +380,7 @@ static void test_pages_side_by_side_are_mapped_by_one_system_call(void)
 	use_emulated(0, 0);
 	hr__page_id pages[8], swapped[8];
 	uint64_t range, page = hr__device_page_bytes(device);
-	CHECK_STATUS(HR_OK, hr__pool_take(device, 8, pages));
+	CHECK_STATUS(HR_OK, hr__page_pool_take(device, 8, pages));
 	CHECK_STATUS(HR_OK, hr__device_reserve(device, 8 * page, &range));
 	CHECK_STATUS(HR_OK, hr__device_map(device, range, pages, 1)); /* allocates the records of the range */
 	CHECK_STATUS(HR_OK, hr__device_unmap(device, range, 1));

@@ -30,7 +30,7 @@ static void clear(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) unsetenv(variables[i]);
 	setenv("HEADROOM_CUDA", "0", 1);
-	hr__clear_message();
+	hr__last_clear();
 }
 
 /* A program that uses devices, an allocator, tensors, steps and ops, and checks every status. */
@@ -40,7 +40,7 @@ static void use_everything(void)
 	hr_tensor_options options;
 	hr_tensor tensor;
 	float number = 0;
-	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
 	hr_tensor_options_init(&options);
 	options.bytes = MIB;
 	CHECK_STATUS(HR_OK, hr_tensor_create(allocator, &options, &tensor));
@@ -49,7 +49,7 @@ static void use_everything(void)
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_step_end(allocator));
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
-	CHECK_STATUS(HR_OK, hr_fetch(hr_full(HR_DTYPE_FLOAT32, HR_SCALAR, 3), &number, sizeof number));
+	CHECK_STATUS(HR_OK, hr_value_fetch(hr_full(HR_DTYPE_FLOAT32, HR_SCALAR, 3), &number, sizeof number));
 	CHECK_EQ(number, 3.0f);
 }
 
@@ -128,7 +128,7 @@ static void test_step_csv_of_the_environment_is_for_many_allocators(void)
 	CHECK(file && !fclose(file));
 	hr_allocator allocator;
 	hr_lms_options options;
-	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
 	CHECK_STATUS(HR_OK, hr_lms_options_init(&options));
 	options.step_csv = "/tmp/hr-environment-taken.csv";
 	CHECK_STATUS(HR_IO, hr_lms_configure(allocator, &options));
@@ -151,7 +151,7 @@ static void test_a_limit_for_the_whole_process(void)
 	CHECK_EQ(info_of("SIM:0").limit_bytes, info_of("SIM:0").total_bytes);
 	CHECK_EQ(hr_get_bytes_limit(0), 10 * MIB);
 	CHECK_EQ(hr_get_bytes_reservable_limit(0), 10 * MIB);
-	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 10 * MIB, &block));
 	CHECK_EQ(hr_get_bytes_reserved(0), 10 * MIB);
 	hr_allocator_options_init(&options);
@@ -170,8 +170,8 @@ static void test_a_limit_for_the_whole_process(void)
 	CHECK_CONTAINS(hr_last_message(), "that alone is above its limit of 10.0 MiB (HEADROOM_LIMIT in the environment); raise the limit");
 	hr_oom_report report;
 	static char text[65536];
-	CHECK_STATUS(HR_OK, hr_oom_last(&report));
-	CHECK(hr_oom_text(report, text, sizeof text) > 0);
+	CHECK_STATUS(HR_OK, hr_oom_get_last(&report));
+	CHECK(hr_oom_format_text(report, text, sizeof text) > 0);
 	CHECK_CONTAINS(text, "HEADROOM_LIMIT");
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
 	options.limit_bytes = HR_GIB(3); /* more than the device has is still an error */
@@ -179,18 +179,18 @@ static void test_a_limit_for_the_whole_process(void)
 	/* The limit applies to each logical device. */
 	clear();
 	setenv("HEADROOM_LIMIT", "10MiB", 1);
-	CHECK_STATUS(HR_OK, hr_set_logical_devices("GPU:0", (const uint64_t[]){ 4 * MIB, 64 * MIB }, 2));
+	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", (const uint64_t[]){ 4 * MIB, 64 * MIB }, 2));
 	CHECK_EQ(info_of("GPU:0").limit_bytes, 4 * MIB);
 	CHECK_EQ(info_of("GPU:1").limit_bytes, 10 * MIB);
-	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 5 * MIB, &more));
-	CHECK_CONTAINS(hr_last_message(), "that alone is above its limit of 4.0 MiB (memory_limit of hr_set_logical_devices); raise the limit");
+	CHECK_CONTAINS(hr_last_message(), "that alone is above its limit of 4.0 MiB (memory_limit of hr_device_set_logical); raise the limit");
 	clear();
 	/* A limit above the device's memory changes nothing. */
 	setenv("HEADROOM_LIMIT", "1TiB", 1);
 	CHECK_EQ(info_of("GPU:0").limit_bytes, 1024 * MIB);
 	CHECK_STATUS(HR_OK, hr_environment_check());
-	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 2048 * MIB, &more));
 	CHECK_CONTAINS(hr_last_message(), "that alone is more than the 1.0 GiB that GPU:0 has; ask for less"); /* no limit to raise */
 	clear();
@@ -209,13 +209,13 @@ static void test_cuda_can_be_required(void)
 	CHECK_STATUS(HR_OK, hr_last_status());
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	setenv("HEADROOM_REQUIRE_CUDA", "1", 1);
-	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_allocator_default(NULL, &allocator));
+	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_allocator_get_default(NULL, &allocator));
 	CHECK_STR(hr_last_message(), "there is no device \"GPU:0\"; there is CPU:0, SIM:0, EMU:0; HEADROOM_REQUIRE_CUDA keeps emulated devices from "
-	                             "standing in for GPUs. CUDA: switched off (HEADROOM_CUDA=0, or hr_configure_cuda)");
+	                             "standing in for GPUs. CUDA: switched off (HEADROOM_CUDA=0, or hr_cuda_configure)");
 	CHECK_EQ(hr_get_bytes_in_use(0), -HR_NO_SUCH_DEVICE);
 	hr_session_options options;
 	hr_session_options_init(&options);
-	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_session_open(&options, &session));
+	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_session_create(&options, &session));
 	CHECK(!hr_full(HR_DTYPE_FLOAT32, HR_SCALAR, 1).id); /* the default session */
 	CHECK_EQ(hr_last_status(), HR_NO_SUCH_DEVICE);
 	CHECK_STR(info_of("EMU:0").backend, "emulated"); /* available under its own name */

@@ -194,7 +194,7 @@ static void test_the_profiler_says_that_its_file_was_truncated(void)
 	char file[512];
 	in_folder("");
 	CHECK_STATUS(HR_OK, hr_profiler_start(folder, NULL));
-	CHECK_GT(hr_profiler_last_file(file, sizeof file), 0);
+	CHECK_GT(hr_profiler_get_last_file(file, sizeof file), 0);
 	write_events(1000);
 	CHECK_EQ(truncate(file, 0), 0);
 	write_events(100000);

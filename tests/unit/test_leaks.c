@@ -17,7 +17,7 @@ static hr_status shut_down(void)
 static hr_allocator default_allocator(void)
 {
 	hr_allocator allocator;
-	CHECK_STATUS(HR_OK, hr_allocator_default("SIM:0", &allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("SIM:0", &allocator));
 	return allocator;
 }
 
@@ -60,7 +60,7 @@ static void test_blocks_are_counted_with_their_largest_holders(void)
 	                             "op matmul (5.0 MiB), scope encoder (6.0 MiB), tag weights (1.0 MiB)");
 	CHECK_STR(hr_status_name(hr_last_status()), "HR_LEAKED");
 	/* Everything is closed, and the library can be used again. */
-	CHECK_STATUS(HR_CLOSED, hr_allocator_check(first));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_allocator_check(first));
 	CHECK_STATUS(HR_OK, hr_free(default_allocator(), take(default_allocator(), MIB, "a", "", ""), HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, shut_down());
 }
@@ -82,7 +82,7 @@ static void test_a_closed_allocator_leaks_nothing(void)
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, NULL, &allocator));
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, MIB, &block));
-	CHECK_STATUS(HR_OK, hr_allocator_close_all(allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	CHECK_STATUS(HR_OK, shut_down());
 }
 
@@ -121,11 +121,11 @@ static void test_values_of_open_sessions_are_counted(void)
 		hr_session session;
 		hr_session_options options;
 		hr_session_options_init(&options);
-		CHECK_STATUS(HR_OK, hr_session_open(&options, &session));
+		CHECK_STATUS(HR_OK, hr_session_create(&options, &session));
 		CHECK_STATUS(HR_OK, hr_session_enter(session));
-		hr_value value = hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024), 1));
+		hr_value value = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1024), 1));
 		CHECK(value.id != 0);
-		if (!leaves) hr_release(value);
+		if (!leaves) hr_value_release(value);
 		CHECK_STATUS(leaves ? HR_LEAKED : HR_OK, shut_down());
 		if (leaves)
 			CHECK_STR(hr_last_message(), "hr_shutdown freed 1 value (4.0 KiB) that the program had not freed; the largest value is of op "
@@ -140,11 +140,11 @@ static void test_the_largest_value_of_all_sessions_is_named(void)
 	for (int i = 0; i < 3; i++) {
 		hr_session_options options;
 		hr_session_options_init(&options);
-		CHECK_STATUS(HR_OK, hr_session_open(&options, &session));
+		CHECK_STATUS(HR_OK, hr_session_create(&options, &session));
 		CHECK_STATUS(HR_OK, hr_session_enter(session));
-		if (i == 0) hr_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(1024), 1));
-		for (int j = 0; i == 1 && j < 3; j++) hr_keep(hr_random_uniform(HR_DTYPE_FLOAT32, HR_DIMS(512), 0, 1, 1));
-		if (i == 2) hr_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1280), 1));
+		if (i == 0) hr_value_keep(hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(1024), 1));
+		for (int j = 0; i == 1 && j < 3; j++) hr_value_keep(hr_random_uniform(HR_DTYPE_FLOAT32, HR_DIMS(512), 0, 1, 1));
+		if (i == 2) hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(1280), 1));
 	}
 	CHECK_STATUS(HR_LEAKED, shut_down());
 	CHECK_STR(hr_last_message(), "hr_shutdown freed 5 values (15.0 KiB) that the program had not freed; the largest value is of op full");
@@ -206,7 +206,7 @@ static void test_what_a_custom_allocator_frees_when_it_is_closed_is_no_leak(void
 		hr_allocator custom;
 		void *block;
 		below = default_allocator();
-		CHECK_STATUS(HR_OK, hr_register_allocator("mine", &table, NULL));
+		CHECK_STATUS(HR_OK, hr_allocator_register("mine", &table, NULL));
 		hr_allocator_options_init(&options);
 		options.kind = "mine";
 		CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));

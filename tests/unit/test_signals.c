@@ -24,7 +24,7 @@ static void test_a_handler_may_interrupt_any_call(void)
 	setenv("HEADROOM_CUDA", "0", 1);
 	CHECK_EQ(sigaction(SIGPROF, &action, NULL), 0);
 	CHECK_EQ(setitimer(ITIMER_PROF, &often, NULL), 0); /* by processor time: calls are interrupted however busy the machine is */
-	CHECK_STATUS(HR_OK, hr_allocator_default("GPU:0", &allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
 	for (uint64_t i = 0; i < 20000 || atomic_load(&handled) < 20; i++) {
 		void **block = &blocks[hr_rand_below(&seed, 64)];
 		CHECK_STATUS(HR_OK, hr_free(allocator, *block, HR_STREAM_HOST));

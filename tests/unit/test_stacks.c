@@ -55,7 +55,7 @@ static void open_allocator(bool lms)
 	hr_lms_options lms_options;
 	hr_device device;
 	hr_simulated_options_init(&simulated);
-	CHECK_STATUS(HR_OK, hr_configure_simulated(&simulated));
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
 	hr_allocator_options_init(&options);
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
@@ -128,8 +128,8 @@ PROGRAM hr_tensor stacks_make_tensor(size_t bytes)
 PROGRAM void stacks_pin(hr_tensor tensor)
 {
 	hr_pin pin = { tensor, HR_WRITE };
-	CHECK_STATUS(HR_OK, hr_pin_all(&pin, 1, HR_STREAM_DEFAULT));
-	CHECK_STATUS(HR_OK, hr_unpin_all(&pin, 1, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_pin_all(&pin, 1, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_unpin_all(&pin, 1, HR_STREAM_DEFAULT));
 	atomic_fetch_add(&calls, 1);
 }
 
@@ -242,7 +242,7 @@ static void test_profiler_records_stacks_of_the_depth_in_its_options(void)
 	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
 	give(stacks_outer(1000));
 	CHECK_STATUS(HR_OK, hr_profiler_stop());
-	hr_profiler_last_file(path, sizeof path);
+	hr_profiler_get_last_file(path, sizeof path);
 	CHECK_EQ(read_events(path, HR__EVENT_ALLOC, &event, 1), 1);
 	CHECK_EQ(CHECK_STACK(event.stack, "stacks_inner", "stacks_middle", "stacks_outer"), 3);
 	hr_shutdown();

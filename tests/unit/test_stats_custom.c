@@ -45,7 +45,7 @@ static void test_what_a_custom_allocator_says_never_contradicts_the_rest(void)
 	hr_device device;
 	hr_stats stats;
 	void *block;
-	CHECK_STATUS(HR_OK, hr_register_allocator("odd", &table, NULL));
+	CHECK_STATUS(HR_OK, hr_allocator_register("odd", &table, NULL));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
 	hr_allocator_options_init(&options);
 	options.kind = "odd";

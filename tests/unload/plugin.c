@@ -8,7 +8,7 @@ hr_status plugin_use(void)
 {
 	hr_allocator allocator;
 	void *block;
-	hr_status status = hr_allocator_default("CPU:0", &allocator);
+	hr_status status = hr_allocator_get_default("CPU:0", &allocator);
 	if (!status) status = hr_alloc_bytes(allocator, 1000, &block);
 	return status ? status : hr_free(allocator, block, HR_STREAM_HOST);
 }

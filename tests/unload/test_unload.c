@@ -48,7 +48,7 @@ static hr_status use_library(void *module)
 	hr_allocator allocator;
 	void *block;
 	hr_status (*get)(const char *, hr_allocator *), (*alloc)(hr_allocator, size_t, void **), (*release)(hr_allocator, void *, hr_stream);
-	*(void **)&get = need(module, "hr_allocator_default");
+	*(void **)&get = need(module, "hr_allocator_get_default");
 	*(void **)&alloc = need(module, "hr_alloc_bytes");
 	*(void **)&release = need(module, "hr_free");
 	hr_status status = get("CPU:0", &allocator);
@@ -129,7 +129,7 @@ static void test_calls_in_the_last_destructors_of_a_thread_leave_nothing(void)
 	hr_stats stats;
 	hr_fault_os_install();
 	CHECK_EQ(pthread_key_create(&late, use_it_late), 0); /* after the library's key, which a constructor creates */
-	CHECK_STATUS(HR_OK, hr_allocator_default("CPU:0", &allocator));
+	CHECK_STATUS(HR_OK, hr_allocator_get_default("CPU:0", &allocator));
 	CHECK_EQ(pthread_create(&thread, NULL, end_late, NULL), 0);
 	CHECK_EQ(pthread_join(thread, NULL), 0);
 	CHECK_EQ(rounds, PTHREAD_DESTRUCTOR_ITERATIONS);

@@ -1,14 +1,6 @@
 /* pickle.c - see pickle.h.
  *
- * The stack machine of the pickle format, restricted to plain data. Objects are records of 16 bytes; lists and dicts are chains of
- * cells. Stack, memo and cells refer to objects by number.
- *
- *     objects   [ 1: None | 2: False | 3: True | 4: 512 | 5: "addr" | 6: dict | ... ]
- *     cells                                                             '--> { object 5, next } --> { object 4, next 0 }
- *
- * Acyclic: an object is sealed when it becomes part of another one, and a sealed list or dict cannot be modified. So whatever is
- * added to a container is complete, and cannot come to contain that container later. Python writes a container's items before it
- * uses the container, unless the data has a cycle.
+ * The stack machine of the pickle format, restricted to plain data. Stack and memo refer to objects by number (pickle_objects.h).
  *
  * Linear memory: an opcode of n bytes adds at most one object, one cell for each object on the stack, one stack entry, one memo
  * entry, and 2n bytes of text. Memo numbers that leave a gap are refused. */
@@ -16,14 +8,14 @@
 
 #include <string.h>
 
+#include "analysis/import/pickle_objects.h"
+#include "analysis/import/pickle_opcodes.h"
 #include "analysis/reader/list.h"
 #include "core/base/assert.h"
 #include "core/base/status.h"
 #include "core/base/text.h"
-#include "core/os/os.h"
 
 #define TEXT_BYTES_MAX (16u << 20)
-#define OBJECTS_MAX (1u << 30)
 
 /* Opcodes that Python writes for plain data with protocols 2 to 5. */
 enum pickle_opcode {
@@ -66,78 +58,6 @@ enum pickle_opcode {
 	OP_LONG_BINGET = 'j'
 };
 
-/* All other opcodes. Those that RUN import a name or call something. */
-struct refused_opcode {
-	unsigned char byte;
-	enum { RUNS = 1, BUILDS_OTHER, OLD } why;
-	const char *name;
-};
-
-static const struct refused_opcode refused[] = {
-	{ 'c', RUNS, "GLOBAL" },
-	{ 0x93, RUNS, "STACK_GLOBAL" },
-	{ 'R', RUNS, "REDUCE" },
-	{ 'b', RUNS, "BUILD" },
-	{ 'i', RUNS, "INST" },
-	{ 'o', RUNS, "OBJ" },
-	{ 0x81, RUNS, "NEWOBJ" },
-	{ 0x92, RUNS, "NEWOBJ_EX" },
-	{ 0x82, RUNS, "EXT1" },
-	{ 0x83, RUNS, "EXT2" },
-	{ 0x84, RUNS, "EXT4" },
-	{ 'P', RUNS, "PERSID" },
-	{ 'Q', RUNS, "BINPERSID" },
-	{ 0x8F, BUILDS_OTHER, "EMPTY_SET" },
-	{ 0x90, BUILDS_OTHER, "ADDITEMS" },
-	{ 0x91, BUILDS_OTHER, "FROZENSET" },
-	{ 0x96, BUILDS_OTHER, "BYTEARRAY8" },
-	{ 0x97, BUILDS_OTHER, "NEXT_BUFFER" },
-	{ 0x98, BUILDS_OTHER, "READONLY_BUFFER" },
-	{ '0', BUILDS_OTHER, "POP" },
-	{ '1', BUILDS_OTHER, "POP_MARK" },
-	{ '2', BUILDS_OTHER, "DUP" },
-	{ 'I', OLD, "INT" },
-	{ 'L', OLD, "LONG" },
-	{ 'F', OLD, "FLOAT" },
-	{ 'S', OLD, "STRING" },
-	{ 'V', OLD, "UNICODE" },
-	{ 'd', OLD, "DICT" },
-	{ 'l', OLD, "LIST" },
-	{ 'p', OLD, "PUT" },
-	{ 'g', OLD, "GET" },
-};
-
-enum { NONE_OBJECT = 1, FALSE_OBJECT, TRUE_OBJECT };
-
-struct pickle_object {
-	uint8_t kind;
-	uint8_t sealed;  /* part of another object, so complete */
-	uint16_t height; /* 0 for scalars and empty containers */
-	uint32_t shared; /* number, if the memo was asked for it; else 0 */
-	union {
-		int64_t integer;
-		uint64_t magnitude; /* of UNSIGNED */
-		double real;
-		uint64_t text; /* position in the text list: uint32_t length, bytes, 0 */
-		struct {
-			uint32_t first, last; /* cells; 0: none */
-		};
-	};
-};
-_Static_assert(sizeof(struct pickle_object) == 16, "pickle.h promises a bound on memory");
-
-struct pickle_cell {
-	uint32_t object;
-	uint32_t next;
-};
-
-struct hr__pickle {
-	hr__list objects, cells; /* number 0 of both is not used */
-	hr__list text;
-	uint32_t root;
-	uint32_t shared_count;
-};
-
 struct pickle_machine {
 	const hr__pickle_input *input;
 	const char *begin, *at, *end; /* bytes that [input] provided */
@@ -148,18 +68,6 @@ struct pickle_machine {
 	hr__list stack, memo; /* of uint32_t: objects; 0 in the memo: none */
 	hr__list marks;       /* of uint32_t: heights of the stack */
 };
-
-static struct pickle_object *object_at(const hr__pickle *pickle, uint32_t object)
-{
-	HR_ASSERT(object > 0);
-	return hr__list_at(&pickle->objects, object);
-}
-
-static struct pickle_cell *cell_at(const hr__pickle *pickle, uint32_t cell)
-{
-	HR_ASSERT(cell > 0);
-	return hr__list_at(&pickle->cells, cell);
-}
 
 /* ---- failures; all return false ---- */
 
@@ -175,28 +83,6 @@ static bool truncated(struct pickle_machine *machine)
 static bool empty_stack(struct pickle_machine *machine)
 {
 	return REFUSE(machine, HR_BAD_FORMAT, "the pickle is damaged: an opcode finds too few objects on the stack");
-}
-
-static bool wrong_opcode(struct pickle_machine *machine, unsigned char byte)
-{
-	const struct refused_opcode *found = NULL;
-	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-		if (refused[i].byte == byte) found = &refused[i];
-	if (!found) return REFUSE(machine, HR_BAD_FORMAT, "the pickle is damaged: expected an opcode, found the byte 0x%02X", byte);
-	switch (found->why) {
-	case RUNS:
-		return REFUSE(machine, HR_UNSUPPORTED,
-		              "the opcode %s would run code from this file. Headroom never does, and a memory snapshot has no such opcode. "
-		              "Do not load the file in Python unless you trust its origin",
-		              found->name);
-	case BUILDS_OTHER:
-		return REFUSE(machine, HR_UNSUPPORTED,
-		              "the opcode %s is not supported: expected dicts, lists, tuples, texts and numbers, as in a PyTorch snapshot",
-		              found->name);
-	case OLD: break;
-	}
-	return REFUSE(machine, HR_UNSUPPORTED,
-	              "the opcode %s of protocols 0 and 1 is not supported; save the data with protocol 2 or later", found->name);
 }
 
 /* ---- bytes ---- */
@@ -237,8 +123,7 @@ static bool take_number(struct pickle_machine *machine, unsigned bytes, uint64_t
 
 static bool add_to(struct pickle_machine *machine, hr__list *list, const void *item)
 {
-	if (list->count >= OBJECTS_MAX) return REFUSE(machine, HR_TOO_MANY, "the pickle has more than %u objects", OBJECTS_MAX);
-	machine->status = hr__list_add(list, item);
+	machine->status = hr__pickle_list_add(list, item);
 	return machine->status == HR_OK;
 }
 
@@ -247,19 +132,19 @@ static bool push(struct pickle_machine *machine, uint32_t object)
 	return add_to(machine, &machine->stack, &object);
 }
 
-static bool push_new(struct pickle_machine *machine, const struct pickle_object *object)
+static bool push_new(struct pickle_machine *machine, const hr__pickle_object *object)
 {
 	return add_to(machine, &machine->pickle->objects, object) && push(machine, (uint32_t)machine->pickle->objects.count - 1);
 }
 
 static bool push_kind(struct pickle_machine *machine, hr__pickle_kind kind)
 {
-	return push_new(machine, &(struct pickle_object){ .kind = (uint8_t)kind });
+	return push_new(machine, &(hr__pickle_object){ .kind = (uint8_t)kind });
 }
 
 static bool push_integer(struct pickle_machine *machine, int64_t value)
 {
-	return push_new(machine, &(struct pickle_object){ .kind = HR__PICKLE_INTEGER, .integer = value });
+	return push_new(machine, &(hr__pickle_object){ .kind = HR__PICKLE_INTEGER, .integer = value });
 }
 
 static uint32_t stack_at(const struct pickle_machine *machine, size_t position)
@@ -305,7 +190,7 @@ static bool push_long(struct pickle_machine *machine, unsigned length_bytes)
 	if (!take_number(machine, low, &value) || (length == 9 && !take_byte(machine, &top))) return false;
 	if (top) return REFUSE(machine, HR_TOO_MANY, "an integer of more than 64 bits");
 	if (length == 9 && value > INT64_MAX)
-		return push_new(machine, &(struct pickle_object){ .kind = HR__PICKLE_UNSIGNED, .magnitude = value });
+		return push_new(machine, &(hr__pickle_object){ .kind = HR__PICKLE_UNSIGNED, .magnitude = value });
 	if (low > 0 && low < 8 && value >> (8 * low - 1)) value |= UINT64_MAX << (8 * low);
 	return push_integer(machine, (int64_t)value);
 }
@@ -317,7 +202,7 @@ static bool push_float(struct pickle_machine *machine)
 	if (!take_number(machine, 8, &bits)) return false;
 	bits = __builtin_bswap64(bits); /* the only big-endian number of the format */
 	memcpy(&value, &bits, sizeof value);
-	return push_new(machine, &(struct pickle_object){ .kind = HR__PICKLE_REAL, .real = value });
+	return push_new(machine, &(hr__pickle_object){ .kind = HR__PICKLE_REAL, .real = value });
 }
 
 /* ---- text ---- */
@@ -391,30 +276,10 @@ static bool push_text(struct pickle_machine *machine, unsigned length_bytes, boo
 	memcpy((char *)text->items + start, &length, sizeof length);
 	if (!make_valid((char *)text->items + body, length))
 		return REFUSE(machine, HR_BAD_FORMAT, "the pickle is damaged: a text is not UTF-8");
-	return push_new(machine, &(struct pickle_object){ .kind = HR__PICKLE_TEXT, .text = start });
+	return push_new(machine, &(hr__pickle_object){ .kind = HR__PICKLE_TEXT, .text = start });
 }
 
 /* ---- containers ---- */
-
-/* Adds a part to a list or dict and seals the part. See the top of this file. */
-static bool add_part(struct pickle_machine *machine, uint32_t container, uint32_t part)
-{
-	hr__pickle *pickle = machine->pickle;
-	struct pickle_object *whole = object_at(pickle, container), *object = object_at(pickle, part);
-	uint32_t cell = (uint32_t)pickle->cells.count;
-	object->sealed = true;
-	if (whole->sealed)
-		return REFUSE(machine, HR_UNSUPPORTED,
-		              "a list or dict contains itself, or is modified after it was used; snapshots have none");
-	if (object->height >= HR__PICKLE_DEPTH_MAX)
-		return REFUSE(machine, HR_TOO_MANY, "lists and dicts are nested more than %u deep", HR__PICKLE_DEPTH_MAX);
-	if (!add_to(machine, &pickle->cells, &(struct pickle_cell){ .object = part })) return false;
-	if (whole->last) cell_at(pickle, whole->last)->next = cell;
-	else whole->first = cell;
-	whole->last = cell;
-	if (whole->height <= object->height) whole->height = (uint16_t)(object->height + 1);
-	return true;
-}
 
 static bool check_key(struct pickle_machine *machine, uint32_t key)
 {
@@ -442,7 +307,8 @@ static bool move_parts(struct pickle_machine *machine, uint32_t container, hr__p
 	for (size_t i = 0; i < count; i++) {
 		uint32_t part = stack_at(machine, from + i);
 		if (kind == HR__PICKLE_DICT && i % 2 == 0 && !check_key(machine, part)) return false;
-		if (!add_part(machine, container, part)) return false;
+		machine->status = hr__pickle_add_part(machine->pickle, container, part);
+		if (machine->status) return false;
 	}
 	machine->stack.count = from;
 	return true;
@@ -466,7 +332,7 @@ static bool add_marked(struct pickle_machine *machine, hr__pickle_kind kind)
 /* Replaces the stack entries from [from] on by a tuple of them. */
 static bool make_tuple(struct pickle_machine *machine, size_t from)
 {
-	struct pickle_object tuple = { .kind = HR__PICKLE_LIST };
+	hr__pickle_object tuple = { .kind = HR__PICKLE_LIST };
 	uint32_t number = (uint32_t)machine->pickle->objects.count;
 	return add_to(machine, &machine->pickle->objects, &tuple) && move_parts(machine, number, HR__PICKLE_LIST, from) &&
 	       push(machine, number);
@@ -514,7 +380,7 @@ static bool get(struct pickle_machine *machine, uint64_t number)
 	if (!found)
 		return REFUSE(machine, HR_BAD_FORMAT, "the pickle is damaged: entry %llu of the memo is used before it is set",
 		              (unsigned long long)number);
-	struct pickle_object *object = object_at(machine->pickle, found);
+	hr__pickle_object *object = hr__pickle_object_at(machine->pickle, found);
 	if (object->kind >= HR__PICKLE_TEXT && !object->shared) object->shared = ++machine->pickle->shared_count;
 	return push(machine, found);
 }
@@ -545,9 +411,9 @@ static bool run_opcode(struct pickle_machine *machine, unsigned char opcode)
 	switch (opcode) {
 	case OP_FRAME: return skip_frame(machine);
 	case OP_MARK: return set_mark(machine);
-	case OP_NONE: return push(machine, NONE_OBJECT);
-	case OP_NEWTRUE: return push(machine, TRUE_OBJECT);
-	case OP_NEWFALSE: return push(machine, FALSE_OBJECT);
+	case OP_NONE: return push(machine, HR__PICKLE_NONE_OBJECT);
+	case OP_NEWTRUE: return push(machine, HR__PICKLE_TRUE_OBJECT);
+	case OP_NEWFALSE: return push(machine, HR__PICKLE_FALSE_OBJECT);
 	case OP_BININT: return push_fixed_integer(machine, 4);
 	case OP_BININT1: return push_fixed_integer(machine, 1);
 	case OP_BININT2: return push_fixed_integer(machine, 2);
@@ -578,7 +444,7 @@ static bool run_opcode(struct pickle_machine *machine, unsigned char opcode)
 	case OP_MEMOIZE: return put(machine, machine->memo.count);
 	case OP_BINGET: return get_numbered(machine, 1);
 	case OP_LONG_BINGET: return get_numbered(machine, 4);
-	default: return wrong_opcode(machine, opcode);
+	default: machine->status = hr__pickle_opcode_refuse(opcode); return false;
 	}
 }
 
@@ -618,133 +484,20 @@ static bool run(struct pickle_machine *machine)
 	}
 }
 
-/* Object and cell 0, which are not used, and the objects that pickles do not have to build. */
-static bool add_constants(struct pickle_machine *machine)
-{
-	static const struct pickle_cell no_cell = { 0 };
-	static const struct pickle_object constants[] = { [NONE_OBJECT] = { .kind = HR__PICKLE_NONE },
-		                                              [FALSE_OBJECT] = { .kind = HR__PICKLE_FALSE },
-		                                              [TRUE_OBJECT] = { .kind = HR__PICKLE_TRUE } };
-	for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
-		if (!add_to(machine, &machine->pickle->objects, &constants[i])) return false;
-	return add_to(machine, &machine->pickle->cells, &no_cell);
-}
-
 hr_status hr__pickle_read(const hr__pickle_input *input, uint64_t *offset, hr__pickle **out)
 {
-	void *block;
+	struct pickle_machine machine = { .input = input, .begin = "" };
 	*offset = 0;
-	int error = hr__os()->alloc(sizeof(hr__pickle), &block);
-	if (error) return hr__os_fail(error, "reading a pickle");
-	hr__pickle *pickle = block;
-	pickle->objects.item_bytes = sizeof(struct pickle_object);
-	pickle->cells.item_bytes = sizeof(struct pickle_cell);
-	pickle->text.item_bytes = 1;
-	struct pickle_machine machine = { .input = input, .begin = "", .pickle = pickle };
+	hr_status status = hr__pickle_create(&machine.pickle);
+	if (status) return status;
 	machine.at = machine.end = machine.begin;
 	machine.stack.item_bytes = machine.memo.item_bytes = machine.marks.item_bytes = sizeof(uint32_t);
 
-	if (add_constants(&machine) && run(&machine)) *out = pickle;
-	else hr__pickle_free(pickle);
-	HR_ASSERT(machine.status || pickle->root);
+	if (run(&machine)) *out = machine.pickle;
+	else hr__pickle_free(machine.pickle);
 	*offset = machine.opcode_offset;
 	hr__list_free(&machine.stack);
 	hr__list_free(&machine.memo);
 	hr__list_free(&machine.marks);
 	return machine.status;
-}
-
-void hr__pickle_free(hr__pickle *pickle)
-{
-	if (!pickle) return;
-	hr__list_free(&pickle->objects);
-	hr__list_free(&pickle->cells);
-	hr__list_free(&pickle->text);
-	hr__os()->free(pickle, sizeof *pickle);
-}
-
-/* ---- access ---- */
-
-uint32_t hr__pickle_root(const hr__pickle *pickle)
-{
-	return pickle->root;
-}
-
-hr__pickle_kind hr__pickle_kind_of(const hr__pickle *pickle, uint32_t object)
-{
-	return (hr__pickle_kind)object_at(pickle, object)->kind;
-}
-
-int64_t hr__pickle_integer(const hr__pickle *pickle, uint32_t object)
-{
-	HR_ASSERT(hr__pickle_kind_of(pickle, object) == HR__PICKLE_INTEGER);
-	return object_at(pickle, object)->integer;
-}
-
-uint64_t hr__pickle_unsigned(const hr__pickle *pickle, uint32_t object)
-{
-	HR_ASSERT(hr__pickle_kind_of(pickle, object) == HR__PICKLE_UNSIGNED);
-	return object_at(pickle, object)->magnitude;
-}
-
-double hr__pickle_real(const hr__pickle *pickle, uint32_t object)
-{
-	HR_ASSERT(hr__pickle_kind_of(pickle, object) == HR__PICKLE_REAL);
-	return object_at(pickle, object)->real;
-}
-
-const char *hr__pickle_text(const hr__pickle *pickle, uint32_t object, size_t *length)
-{
-	uint32_t stored;
-	HR_ASSERT(hr__pickle_kind_of(pickle, object) == HR__PICKLE_TEXT);
-	const char *text = (const char *)pickle->text.items + object_at(pickle, object)->text;
-	memcpy(&stored, text, sizeof stored);
-	*length = stored;
-	return text + sizeof stored;
-}
-
-uint32_t hr__pickle_first(const hr__pickle *pickle, uint32_t container)
-{
-	HR_ASSERT(hr__pickle_kind_of(pickle, container) >= HR__PICKLE_LIST);
-	return object_at(pickle, container)->first;
-}
-
-uint32_t hr__pickle_next(const hr__pickle *pickle, uint32_t item)
-{
-	return cell_at(pickle, item)->next;
-}
-
-uint32_t hr__pickle_at(const hr__pickle *pickle, uint32_t item)
-{
-	return cell_at(pickle, item)->object;
-}
-
-static bool is_text(const hr__pickle *pickle, uint32_t object, const char *wanted)
-{
-	size_t length;
-	if (hr__pickle_kind_of(pickle, object) != HR__PICKLE_TEXT) return false;
-	const char *text = hr__pickle_text(pickle, object, &length);
-	return length == strlen(wanted) && memcmp(text, wanted, length) == 0;
-}
-
-uint32_t hr__pickle_find(const hr__pickle *pickle, uint32_t dict, const char *key)
-{
-	uint32_t found = 0;
-	if (hr__pickle_kind_of(pickle, dict) != HR__PICKLE_DICT) return 0;
-	for (uint32_t item = hr__pickle_first(pickle, dict); item; item = hr__pickle_next(pickle, item)) {
-		bool is_key = is_text(pickle, hr__pickle_at(pickle, item), key);
-		item = hr__pickle_next(pickle, item);
-		if (is_key) found = hr__pickle_at(pickle, item);
-	}
-	return found;
-}
-
-uint32_t hr__pickle_shared(const hr__pickle *pickle, uint32_t object)
-{
-	return object_at(pickle, object)->shared;
-}
-
-uint32_t hr__pickle_shared_count(const hr__pickle *pickle)
-{
-	return pickle->shared_count;
 }

@@ -50,10 +50,10 @@ void hr_profile_options_init_sized(hr_profile_options *options, size_t struct_si
 	hr__struct_init(&hr__struct_profile_options, options, struct_size, &initial);
 }
 
-hr_status hr_profile_options_preset_sized(hr_profile_options *options, size_t struct_size, const char *name)
+hr_status hr_profile_options_init_preset_sized(hr_profile_options *options, size_t struct_size, const char *name)
 {
 	hr_profile_options chosen;
-	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_profile_options_preset: options is NULL");
+	if (!options) return hr__fail(HR_INVALID_ARGUMENT, "hr_profile_options_init_preset: options is NULL");
 	hr_profile_options_init(&chosen);
 	if (name && strcmp(name, "time_and_memory") == 0) {
 		chosen.view = "scope";

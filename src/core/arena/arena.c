@@ -39,6 +39,7 @@
 
 static inline unsigned bin_of(uint64_t units)
 {
+	HR_ASSERT(units >> 45 == 0);
 	if (units < 32) return (unsigned)units;
 	unsigned top = hr__log2(units);
 	return 16 + (top - 4) * 16 + (unsigned)((units >> (top - 4)) & 15);
@@ -58,12 +59,14 @@ static inline uint64_t units_of(const hr__arena *arena, const hr__chunk *chunk)
 
 static inline void mark_bin(hr__arena *arena, unsigned bin)
 {
+	HR_ASSERT(arena->bins[bin] != 0);
 	arena->words[bin / 64] |= UINT64_C(1) << (bin % 64);
 	arena->summary |= UINT64_C(1) << (bin / 64);
 }
 
 static inline void unmark_bin(hr__arena *arena, unsigned bin)
 {
+	HR_ASSERT(arena->bins[bin] == 0);
 	uint64_t word = arena->words[bin / 64] &= ~(UINT64_C(1) << (bin % 64));
 	if (!word) arena->summary &= ~(UINT64_C(1) << (bin / 64));
 }
@@ -71,6 +74,7 @@ static inline void unmark_bin(hr__arena *arena, unsigned bin)
 /* The first non-empty bin at or above [bin]; HR__ARENA_BINS when there is none. */
 static inline unsigned next_bin(const hr__arena *arena, unsigned bin)
 {
+	HR_ASSERT(bin <= HR__ARENA_BINS);
 	unsigned w = bin / 64;
 	uint64_t word = arena->words[w] & (~UINT64_C(0) << (bin % 64));
 	if (!word) {
@@ -88,6 +92,7 @@ static inline unsigned next_bin(const hr__arena *arena, unsigned bin)
 static inline void ring_append(hr__chunk *chunks, hr__chunk_id oldest, hr__chunk_id id)
 {
 	hr__chunk_id youngest = chunks[oldest].older;
+	HR_ASSERT(oldest != id && chunks[oldest].size == chunks[id].size && chunks[oldest].parent != oldest);
 	chunks[id].link = oldest;
 	chunks[id].older = youngest;
 	chunks[id].parent = id; /* marks a ring member that is not a node of the trie */
@@ -108,6 +113,7 @@ static inline void index_insert(hr__arena *arena, hr__chunk_id id)
 	uint64_t size = chunk->size, units = size >> arena->shift;
 	unsigned bin = bin_of(units);
 	hr__chunk_id at = arena->bins[bin];
+	HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_FREE && id != arena->tail);
 
 	arena->free_bytes += size;
 	arena->free_count++;
@@ -147,6 +153,7 @@ static inline void replace_in_parent(hr__arena *arena, hr__chunk_id id, hr__chun
 {
 	hr__chunk *chunks = arena->table->chunks;
 	hr__chunk_id parent = chunks[id].parent;
+	HR_ASSERT(parent != id && (!parent || chunks[parent].child[0] == id || chunks[parent].child[1] == id));
 	if (parent) {
 		chunks[parent].child[chunks[parent].child[1] == id] = heir;
 	} else {
@@ -169,6 +176,7 @@ static inline void adopt_children(hr__chunk *chunks, hr__chunk_id from, hr__chun
 static inline void index_remove(hr__arena *arena, hr__chunk_id id)
 {
 	hr__chunk *chunks = arena->table->chunks, *chunk = &chunks[id];
+	HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_FREE && arena->free_count > 0 && arena->free_bytes >= chunk->size);
 	arena->free_bytes -= chunk->size;
 	arena->free_count--;
 	if (HR_UNLIKELY(id == arena->tail)) {
@@ -204,6 +212,7 @@ static inline void index_remove(hr__arena *arena, hr__chunk_id id)
 static inline void index_resize(hr__arena *arena, hr__chunk_id id, uint64_t size)
 {
 	hr__chunk *chunks = arena->table->chunks, *chunk = &chunks[id];
+	HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_FREE && size > 0 && (size & ((UINT64_C(1) << arena->shift) - 1)) == 0);
 	if (id == arena->tail) {
 		arena->free_bytes += size - chunk->size;
 		chunk->size = size;
@@ -250,6 +259,7 @@ static inline hr__chunk_id smallest_at_least(const hr__chunk *chunks, hr__chunk_
 {
 	hr__chunk_id best = 0, right = 0;
 	uint64_t best_size = UINT64_MAX;
+	HR_ASSERT(at != 0);
 	for (; at; key <<= 1) {
 		uint64_t here = chunks[at].size;
 		if (here >= size && here < best_size) {
@@ -327,6 +337,7 @@ static __attribute__((noinline, cold)) void move_cursors(hr__arena *arena, hr__c
 static inline void chain_remove(hr__arena *arena, hr__chunk_id id, hr__chunk *into)
 {
 	hr__chunk *chunks = arena->table->chunks, *chunk = &chunks[id];
+	HR_ASSERT(into == &chunks[chunk->prev] || into == &chunks[chunk->next]);
 	chunks[chunk->prev].next = chunk->next;
 	chunks[chunk->next].prev = chunk->prev; /* may write record 0, whose links are never read */
 	into->streams |= chunk->streams;
@@ -344,6 +355,7 @@ static inline bool is_state(const hr__arena *arena, hr__chunk_id id, enum hr__ch
 static void hole_insert(hr__arena *arena, hr__chunk_id id)
 {
 	hr__chunk *chunks = arena->table->chunks;
+	HR_ASSERT(id != arena->tail && id != arena->holes && chunks[id].size > 0);
 	hr__store_relaxed(&chunks[id].state, HR__CHUNK_HOLE);
 	chunks[id].streams = 0;
 	chunks[id].epoch = 0;
@@ -357,6 +369,7 @@ static void hole_remove(hr__arena *arena, hr__chunk_id id)
 {
 	hr__chunk *chunks = arena->table->chunks;
 	hr__chunk_id before = chunks[id].child[0], after = chunks[id].child[1];
+	HR_ASSERT(is_state(arena, id, HR__CHUNK_HOLE) && (before || arena->holes == id));
 	if (before) chunks[before].child[1] = after;
 	else arena->holes = after;
 	if (after) chunks[after].child[0] = before;
@@ -407,6 +420,7 @@ static inline hr__chunk_id join_free(hr__arena *arena, hr__chunk_id id)
 	hr__chunk *chunks = arena->table->chunks, *chunk = &chunks[id];
 	hr__chunk_id next = chunk->next, prev = chunk->prev;
 	uint64_t size = chunk->size;
+	HR_ASSERT(!is_state(arena, id, HR__CHUNK_FREE) || id != arena->tail);
 	bool next_free = is_state(arena, next, HR__CHUNK_FREE);
 	if (is_state(arena, prev, HR__CHUNK_FREE)) {
 		chain_remove(arena, id, &chunks[prev]);
@@ -519,6 +533,7 @@ static hr__chunk_id find_aligned(const hr__arena *arena, uint64_t size, uint64_t
 static __attribute__((noinline)) uint64_t padding_for_pages(const hr__arena *arena, const hr__chunk *chunk, uint64_t size)
 {
 	uint64_t begin = hr__chunk_address(chunk), end = hr__chunk_end(chunk), page = arena->page;
+	HR_ASSERT(size < chunk->size && page >> arena->shift);
 	if (can_grow(arena, chunk)) return 0;
 	uint64_t behind = end / page > (begin + size + page - 1) / page ? end / page - (begin + size + page - 1) / page : 0;
 	uint64_t before = (end - size) / page > (begin + page - 1) / page ? (end - size) / page - (begin + page - 1) / page : 0;
@@ -529,6 +544,7 @@ hr__chunk_id hr__arena_take(hr__arena *arena, uint64_t size, uint64_t alignment)
 {
 	hr__chunk *chunks = arena->table->chunks;
 	bool plain = alignment >> arena->shift <= 1;
+	HR_ASSERT(!alignment || hr__is_power_of_two(alignment));
 	HR_ASSERT(size > 0 && (size & ((UINT64_C(1) << arena->shift) - 1)) == 0);
 	hr__chunk_id id = plain ? index_find(arena, size) : find_aligned(arena, size, alignment);
 	if (!id) return 0;
@@ -549,6 +565,7 @@ hr__chunk_id hr__arena_take(hr__arena *arena, uint64_t size, uint64_t alignment)
 		index_remove(arena, id);
 	}
 	hr__store_relaxed(&chunks[id].state, HR__CHUNK_IN_USE);
+	HR_ASSERT(chunks[id].size == size && (!alignment || hr__chunk_address(&chunks[id]) % alignment == 0));
 	return id;
 }
 
@@ -579,6 +596,7 @@ hr__chunk_id hr__arena_take_at(hr__arena *arena, uint64_t address, uint64_t size
 		index_insert(arena, rest);
 	}
 	hr__store_relaxed(&chunks[id].state, HR__CHUNK_IN_USE);
+	HR_ASSERT(chunks[id].size == size && hr__chunk_address(&chunks[id]) == address);
 	return id;
 }
 
@@ -659,6 +677,7 @@ static hr__chunk_id next_in_bin(const hr__chunk *chunks, hr__chunk_id after)
 
 hr__chunk_id hr__arena_next_free(const hr__arena *arena, hr__chunk_id after)
 {
+	HR_ASSERT(hr__chunk_state_of(&arena->table->chunks[after]) == HR__CHUNK_FREE);
 	const hr__chunk *chunks = arena->table->chunks;
 	if (after == arena->tail) return 0; /* the tail is always last */
 	hr__chunk_id next = next_in_bin(chunks, after);

@@ -27,6 +27,7 @@ void hr__chunk_table_destroy(hr__chunk_table *table)
 
 hr_status hr__chunk_table_ensure_slow(hr__chunk_table *table, uint32_t count)
 {
+	HR_ASSERT(table->touched <= table->committed + 1 && table->spare_count < table->touched);
 	while (!hr__chunk_table_has(table, count)) {
 		uint32_t more = records_to_commit(table);
 		if (table->committed + more > HR__CHUNKS_MAX)

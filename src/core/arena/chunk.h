@@ -114,6 +114,7 @@ static inline hr__chunk_id hr__chunk_new(hr__chunk_table *table)
 static inline void hr__chunk_drop(hr__chunk_table *table, hr__chunk_id id)
 {
 	hr__chunk *chunk = hr__chunk_at(table, id);
+	HR_ASSERT(table->spare != id && table->spare_count < table->touched);
 	hr__store_relaxed(&chunk->state, HR__CHUNK_UNUSED);
 	chunk->link = table->spare;
 	table->spare = id;

@@ -35,6 +35,12 @@ typedef _Atomic(int64_t) hr__atomic_i64;
 /* For a counter that one thread writes and any thread reads: an addition made of a relaxed load and a relaxed store. */
 #define hr__owner_add(p, v) hr__store_relaxed((p), hr__load_relaxed(p) + (v))
 
+/* The same for a maximum. */
+static inline void hr__owner_max(hr__atomic_i64 *to, int64_t value)
+{
+	if (value > hr__load_relaxed(to)) hr__store_relaxed(to, value);
+}
+
 /* Fences, for orders that an order on one variable cannot express (the optimistic reads of lock.h, the Dekker handshake of os.h).
  * gcc warns about fences under ThreadSanitizer because ThreadSanitizer does not model them. Both uses guard only atomics, which
  * ThreadSanitizer never reports. */

@@ -67,4 +67,18 @@ void hr__lock_rank_pop(const hr__lock *lock)
 	held.count--;
 }
 
+bool hr__lock_is_mine(const hr__lock *lock)
+{
+	unsigned i = 0;
+	while (i < held.count && held.locks[i] != lock) i++;
+	return i < held.count;
+}
+
+bool hr__lock_none_from(enum hr__lock_rank rank)
+{
+	unsigned i = 0;
+	while (i < held.count && held.locks[i]->rank < rank) i++;
+	return i == held.count;
+}
+
 #endif

@@ -66,6 +66,10 @@ HR__SHARED void hr__lock_rank_check(const hr__lock *lock);
 HR__SHARED void hr__lock_rank_push(const hr__lock *lock);
 HR__SHARED void hr__lock_rank_pop(const hr__lock *lock);
 
+/* Debug builds only, for HR_ASSERT: whether the calling thread holds the lock; whether it holds no lock of rank [rank] or above. */
+HR__SHARED bool hr__lock_is_mine(const hr__lock *lock);
+HR__SHARED bool hr__lock_none_from(enum hr__lock_rank rank);
+
 static inline bool hr__lock_attempt(hr__lock *lock)
 {
 	uint64_t seen = hr__load_relaxed(&lock->word);
@@ -104,6 +108,7 @@ static inline void hr__lock_release(hr__lock *lock)
 	hr__store_release(&lock->word, hr__load_relaxed(&lock->word) + 1);
 }
 
+/* Whether any thread holds the lock. */
 static inline bool hr__lock_is_held(const hr__lock *lock)
 {
 	return (hr__load_relaxed(&lock->word) & 1) != 0;

@@ -56,7 +56,7 @@ const char *hr_last_message(void)
 	return message;
 }
 
-void hr__clear_message(void)
+void hr__last_clear(void)
 {
 	message[0] = 0;
 	last = HR_OK;

@@ -18,7 +18,7 @@ HR__SHARED hr_status hr__fail(hr_status status, const char *format, ...) __attri
 HR__SHARED hr_status hr__fail_in(hr_status status, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
 
 /* Clears the calling thread's last message and status. */
-HR__SHARED void hr__clear_message(void);
+HR__SHARED void hr__last_clear(void);
 
 /* The calling thread's last status and message, to save and restore around an internal failure in a call that succeeds. */
 typedef struct hr__last {

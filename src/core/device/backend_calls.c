@@ -30,7 +30,7 @@ HR_API uint64_t hr_backend_calls(void)
 	return hr__load_relaxed(&faults.calls);
 }
 
-HR_API hr_status hr_backend_error(hr_status status, const char *message)
+HR_API hr_status hr_backend_set_error(hr_status status, const char *message)
 {
 	if (status == HR_OK) return HR_OK;
 	return hr__fail(status, "%s", message ? message : "the device gave no reason");

@@ -72,18 +72,18 @@ static bool is_word(const char *text, size_t capacity)
 	return true;
 }
 
-hr_status hr__check_backend(const hr_backend *backend, hr_backend *complete)
+hr_status hr__backend_check(const hr_backend *backend, hr_backend *complete)
 {
-	if (!backend) return hr__fail(HR_INVALID_ARGUMENT, "hr_register_backend: backend is NULL");
+	if (!backend) return hr__fail(HR_INVALID_ARGUMENT, "hr_backend_register: backend is NULL");
 	if (backend->version > HR_BACKEND_VERSION) {
 		return hr__fail(HR_TOO_NEW, "the backend is of version %u; this library knows %u", backend->version, HR_BACKEND_VERSION);
 	}
 	if (backend->version == 0) {
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_register_backend: hr_backend.version is 0; set it to HR_BACKEND_VERSION");
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_backend_register: hr_backend.version is 0; set it to HR_BACKEND_VERSION");
 	}
 	memset(complete, 0, sizeof *complete);
 	hr_status status =
-		hr__struct_in_sized(&hr__struct_backend, "hr_register_backend", complete, backend, backend->struct_size, HR__STRUCT_MAX);
+		hr__struct_in_sized(&hr__struct_backend, "hr_backend_register", complete, backend, backend->struct_size, HR__STRUCT_MAX);
 	if (status != HR_OK) return status;
 	if (!is_word(complete->name, sizeof((hr_device_info *)0)->backend)) {
 		return hr__fail(HR_INVALID_ARGUMENT, "a backend's name is a word of 1 to 15 letters, digits and \"_\"");

@@ -35,7 +35,7 @@ typedef struct hr__device hr__device;
 
 /* ---- registry ---- */
 
-/* The logical device of a handle, opened on first use. On failure returns NULL, sets *why to HR_CLOSED, HR_FORKED or the reason why
+/* The logical device of a handle, opened on first use. On failure returns NULL, sets *why to HR_INVALID_HANDLE, HR_FORKED or the reason why
  * the device cannot be opened, and sets the message. Cheap: acquires no lock once the device is open. Until then it may acquire the
  * registry's lock, so the caller must hold no lock; the same goes for hr__device_named and hr__device_gpu. */
 HR__SHARED hr__device *hr__device_of(hr_device device, hr_status *why);
@@ -82,8 +82,8 @@ const char *hr__device_limit_setting(const hr__device *device); /* the setting t
 bool hr__device_is_limited(const hr__device *device);          /* the limit is below the memory of the physical device */
 uint64_t hr__device_uncapped(const hr__device *device);        /* the limit without HEADROOM_LIMIT */
 /* The settings of the environment, or the defaults where they are invalid: core/base/settings.h keeps the reason. */
-void hr__devices_from_environment(hr_cuda_options *cuda, hr_emulated_options *emulated);
-uint64_t hr__limit_from_environment(uint64_t page);            /* HEADROOM_LIMIT, whole pages if [page] != 0; UINT64_MAX = none */
+void hr__options_devices_from_environment(hr_cuda_options *cuda, hr_emulated_options *emulated);
+uint64_t hr__options_limit_from_environment(uint64_t page);            /* HEADROOM_LIMIT, whole pages if [page] != 0; UINT64_MAX = none */
 HR__SHARED bool hr__cuda_is_required(void);                               /* HEADROOM_REQUIRE_CUDA is set: do not substitute emulated GPUs */
 uint64_t hr__device_reservable(const hr__device *device);      /* limit rounded down to whole pages */
 bool hr__device_has_plain(const hr__device *device);
@@ -99,8 +99,8 @@ HR__SHARED uint32_t hr__device_index(const hr__device *device);
 
 /* ---- the page pool ---- */
 
-uint64_t hr__pool_reserved(const hr__device *device);
-uint64_t hr__pool_available(const hr__device *device); /* bytes that can still be reserved within the limit */
+uint64_t hr__page_pool_reserved(const hr__device *device);
+uint64_t hr__page_pool_available(const hr__device *device); /* bytes that can still be reserved within the limit */
 
 /* Bytes that the card could still provide, regardless of limits: its free memory, and pages that its logical devices keep for
  * reuse. UINT64_MAX when unknown. */
@@ -108,17 +108,17 @@ uint64_t hr__device_obtainable(const hr__device *device);
 
 /* Takes [count] pages, recycled ones first. All or none. HR_OUT_OF_MEMORY (limit reached, or device full; the message says which),
  * HR_DEVICE_ERROR, HR_NO_HOST_MEMORY. */
-hr_status hr__pool_take(hr__device *device, uint32_t count, hr__page_id *pages);
+hr_status hr__page_pool_take(hr__device *device, uint32_t count, hr__page_id *pages);
 /* Gives back pages, which must be unmapped and idle. Cannot fail. */
-void hr__pool_give(hr__device *device, const hr__page_id *pages, uint32_t count);
+void hr__page_pool_give(hr__device *device, const hr__page_id *pages, uint32_t count);
 /* Destroys the unused pages, which frees their memory for other processes. Returns bytes destroyed. */
-uint64_t hr__pool_shrink(hr__device *device);
+uint64_t hr__page_pool_shrink(hr__device *device);
 /* Bytes of host memory used by the pool's tables. */
-uint64_t hr__pool_metadata(const hr__device *device);
+uint64_t hr__page_pool_metadata(const hr__device *device);
 
 /* Memory that is not in pages, under the same limit. */
-hr_status hr__pool_plain_alloc(hr__device *device, uint64_t bytes, uint64_t *address);
-hr_status hr__pool_plain_free(hr__device *device, uint64_t address, uint64_t bytes);
+hr_status hr__page_pool_plain_alloc(hr__device *device, uint64_t bytes, uint64_t *address);
+hr_status hr__page_pool_plain_free(hr__device *device, uint64_t address, uint64_t bytes);
 
 /* ---- addresses ---- */
 
@@ -160,12 +160,12 @@ static inline bool hr__stream_is_everywhere(hr_stream stream)
 bool hr__device_has_stream(const hr__device *device, hr_stream stream);
 
 /* The stream state that allocations and frees read, valid while the device is open. */
-typedef struct hr__stream_view {
+typedef struct hr__stream_state {
 	hr__atomic_u64 epoch; /* to store with a free; starts at 1, so that synced = 0 covers nothing */
 	hr__atomic_u64 used;  /* bit s: stream s may have been given work since the device was opened; otherwise it is idle */
-} hr__stream_view;
-const hr__stream_view *hr__device_stream_view(const hr__device *device);
-uint64_t hr__device_epoch(const hr__device *device); /* hr__device_stream_view(device)->epoch */
+} hr__stream_state;
+const hr__stream_state *hr__device_stream_state(const hr__device *device);
+uint64_t hr__device_epoch(const hr__device *device); /* hr__device_stream_state(device)->epoch */
 
 /* Makes work given to [stream] from now on wait for the work that the streams in [mask] were given up to [epoch]; adds the number
  * of waits made to *waits. Does not block, unless [stream] is HR_STREAM_HOST: then the caller waits, so it must hold no lock. */
@@ -183,7 +183,7 @@ hr_status hr__device_wait_idle(hr__device *device, uint64_t mask, uint64_t epoch
 hr_status hr__device_mark(hr__device *device, hr_stream stream, uint64_t *epoch);
 
 /* Completion time of the work before mark [epoch] of [stream], in ns on a clock of the device with an arbitrary zero, comparable
- * only between marks. HR_NOT_READY while the work is unfinished; HR_CLOSED when the mark is unknown or no longer kept;
+ * only between marks. HR_NOT_READY while the work is unfinished; HR_INVALID_HANDLE when the mark is unknown or no longer kept;
  * HR_UNSUPPORTED on devices without event times. About 3 us on a GPU. Does not block. */
 hr_status hr__device_mark_time(hr__device *device, hr_stream stream, uint64_t epoch, uint64_t *ns);
 

@@ -20,7 +20,7 @@
 
 #define HR__MAX_LISTED (HR__MAX_DEVICES / 2) /* devices that lists show; the other half is for the pinned memory of each */
 #define HR__MAX_PARTS 16u                    /* logical devices of one physical device */
-#define HR__MAX_USER_BACKENDS 8u             /* accepted by hr_register_backend */
+#define HR__MAX_USER_BACKENDS 8u             /* accepted by hr_backend_register */
 #define HR__MAX_SOURCES (HR__MAX_USER_BACKENDS + 4u)
 #define HR__POOL_BLOCKS 22u /* blocks of a page table: 1,024 ids in the first, doubling from block to block; below 2^32 in total */
 #define HR__NO_PAGE UINT32_MAX /* ends a list of page ids */
@@ -51,10 +51,10 @@ typedef struct hr__page_pool {
 	hr__pool_block blocks[HR__POOL_BLOCKS];
 } hr__page_pool;
 
-void hr__pool_init(hr__page_pool *pool, uint64_t page_bytes, uint64_t limit);
-void hr__pool_destroy(hr__device *device);                    /* destroys the idle pages and frees the tables */
-bool hr__pool_set_reservable(hr__page_pool *pool, uint64_t bytes); /* returns false and changes nothing while anything is held */
-hr_page hr__pool_page(const hr__page_pool *pool, hr__page_id id);
+void hr__page_pool_init(hr__page_pool *pool, uint64_t page_bytes, uint64_t limit);
+void hr__page_pool_destroy(hr__device *device);                    /* destroys the idle pages and frees the tables */
+bool hr__page_pool_set_reservable(hr__page_pool *pool, uint64_t bytes); /* returns false and changes nothing while anything is held */
+hr_page hr__page_pool_page(const hr__page_pool *pool, hr__page_id id);
 
 /* ---- devices ---- */
 
@@ -63,7 +63,7 @@ typedef struct hr__streams hr__streams; /* stream.c */
 
 struct hr__physical {
 	hr__atomic_u64 stream_mask; /* bit s: stream s exists. stream_mask and view are what the hot paths read */
-	hr__stream_view view;       /* see device.h */
+	hr__stream_state view;       /* see device.h */
 	hr__atomic_u8 open;         /* stored with release when all fields below are set */
 	const hr_backend *table;    /* complete: entries beyond the backend's struct_size are NULL */
 	void *config;
@@ -76,7 +76,7 @@ struct hr__physical {
 	uint32_t part_count;  /* logical devices, once they are created */
 	hr__device *parts[HR__MAX_PARTS];
 	hr__device *pinned;   /* its pinned host memory; NULL = not created yet */
-	uint32_t split_count; /* parts configured by hr_set_logical_devices; 0 = one, without a limit of its own */
+	uint32_t split_count; /* parts configured by hr_device_set_logical; 0 = one, without a limit of its own */
 	uint64_t split[HR__MAX_PARTS];
 };
 
@@ -122,14 +122,14 @@ hr_status hr__stream_native(const hr__device *device, hr_stream stream, hr_nativ
 
 /* Parses [text] over the values in *options. HR_INVALID_ARGUMENT; *options is then unchanged. */
 hr_status hr__parse_emulated(const char *text, hr_emulated_options *options);
-hr_status hr__check_emulated(const hr_emulated_options *options);
-hr_status hr__check_cuda(const hr_cuda_options *options);
-hr_status hr__check_simulated(const hr_simulated_options *options);
+hr_status hr__options_check_emulated(const hr_emulated_options *options);
+hr_status hr__options_check_cuda(const hr_cuda_options *options);
+hr_status hr__options_check_simulated(const hr_simulated_options *options);
 void hr__emulated_defaults(hr_emulated_options *options);
 
 /* Checks that a backend has all required entries; *complete is set to a copy in which entries beyond its struct_size are NULL
  * (backend_check.c). */
-hr_status hr__check_backend(const hr_backend *backend, hr_backend *complete);
+hr_status hr__backend_check(const hr_backend *backend, hr_backend *complete);
 
 /* Apply settings; HR_IN_USE when devices of that kind are in use (registry.c). */
 hr_status hr__registry_set_cuda(const hr_cuda_options *options);

@@ -133,7 +133,7 @@ static hr_status bad_option(const char *device, const char *option, uint64_t val
 	return hr__fail(HR_INVALID_ARGUMENT, "%s device: %s = %llu: %s", device, option, (unsigned long long)value, why);
 }
 
-hr_status hr__check_emulated(const hr_emulated_options *options)
+hr_status hr__options_check_emulated(const hr_emulated_options *options)
 {
 	static const char device[] = "emulated";
 	uint64_t page = options->page_bytes, memory = options->memory_bytes;
@@ -147,7 +147,7 @@ hr_status hr__check_emulated(const hr_emulated_options *options)
 	return HR_OK;
 }
 
-hr_status hr__check_simulated(const hr_simulated_options *options)
+hr_status hr__options_check_simulated(const hr_simulated_options *options)
 {
 	static const char device[] = "simulated";
 	uint64_t page = options->page_bytes, memory = options->memory_bytes;
@@ -158,7 +158,7 @@ hr_status hr__check_simulated(const hr_simulated_options *options)
 	return HR_OK;
 }
 
-hr_status hr__check_cuda(const hr_cuda_options *options)
+hr_status hr__options_check_cuda(const hr_cuda_options *options)
 {
 	uint64_t page = options->page_bytes;
 	if (!hr__is_power_of_two(page)) return bad_option("CUDA", "page_bytes", page, "it must be a power of two");
@@ -191,7 +191,7 @@ static hr_status read_cuda_page(hr_cuda_options *options)
 	hr_cuda_options read = *options;
 	const char *text = hr__os()->environment(CUDA_PAGE_VARIABLE);
 	hr_status status = text ? read_size(text, &read.page_bytes) : HR_OK;
-	if (status == HR_OK) status = hr__check_cuda(&read);
+	if (status == HR_OK) status = hr__options_check_cuda(&read);
 	if (status != HR_OK) return hr__fail_in(status, "in the environment variable " CUDA_PAGE_VARIABLE);
 	*options = read;
 	return HR_OK;
@@ -220,7 +220,7 @@ HR_API hr_status hr_cuda_options_init_sized(hr_cuda_options *options, size_t str
 	return status;
 }
 
-void hr__devices_from_environment(hr_cuda_options *cuda, hr_emulated_options *emulated)
+void hr__options_devices_from_environment(hr_cuda_options *cuda, hr_emulated_options *emulated)
 {
 	hr__last before = hr__last_get();
 	cuda_defaults(cuda);
@@ -235,7 +235,7 @@ bool hr__cuda_is_required(void)
 	return text && text[0] && strcmp(text, "0") != 0;
 }
 
-uint64_t hr__limit_from_environment(uint64_t page)
+uint64_t hr__options_limit_from_environment(uint64_t page)
 {
 	hr__last before = hr__last_get();
 	const char *text = hr__os()->environment(LIMIT_VARIABLE);
@@ -249,13 +249,13 @@ uint64_t hr__limit_from_environment(uint64_t page)
 	return UINT64_MAX;
 }
 
-HR_API hr_status hr_configure_cuda(const hr_cuda_options *options)
+HR_API hr_status hr_cuda_configure(const hr_cuda_options *options)
 {
 	hr_cuda_options whole;
 	hr__last before = hr__last_get();
 	if (cuda_initial(&whole) != HR_OK) hr__last_set(&before); /* the options that are given count, not the environment's */
-	hr_status status = hr__struct_in(&hr__struct_cuda_options, "hr_configure_cuda", &whole, options);
-	if (status == HR_OK) status = hr__check_cuda(&whole);
+	hr_status status = hr__struct_in(&hr__struct_cuda_options, "hr_cuda_configure", &whole, options);
+	if (status == HR_OK) status = hr__options_check_cuda(&whole);
 	return status == HR_OK ? hr__registry_set_cuda(&whole) : status;
 }
 
@@ -266,7 +266,7 @@ static hr_status emulated_initial(hr_emulated_options *options)
 	if (!text) return HR_OK;
 	hr_emulated_options read = *options;
 	hr_status status = hr__parse_emulated(text, &read);
-	if (status == HR_OK) status = hr__check_emulated(&read);
+	if (status == HR_OK) status = hr__options_check_emulated(&read);
 	if (status != HR_OK) return hr__fail_in(status, "in the environment variable " VARIABLE);
 	*options = read;
 	return HR_OK;
@@ -281,13 +281,13 @@ HR_API hr_status hr_emulated_options_init_sized(hr_emulated_options *options, si
 	return status;
 }
 
-HR_API hr_status hr_configure_emulated(const hr_emulated_options *options)
+HR_API hr_status hr_emulated_configure(const hr_emulated_options *options)
 {
 	hr_emulated_options whole;
 	hr__last before = hr__last_get();
 	if (emulated_initial(&whole) != HR_OK) hr__last_set(&before);
-	hr_status status = hr__struct_in(&hr__struct_emulated_options, "hr_configure_emulated", &whole, options);
-	if (status == HR_OK) status = hr__check_emulated(&whole);
+	hr_status status = hr__struct_in(&hr__struct_emulated_options, "hr_emulated_configure", &whole, options);
+	if (status == HR_OK) status = hr__options_check_emulated(&whole);
 	return status == HR_OK ? hr__registry_set_emulated(&whole) : status;
 }
 
@@ -303,11 +303,11 @@ HR_API void hr_simulated_options_init_sized(hr_simulated_options *options, size_
 	hr__struct_init(&hr__struct_simulated_options, options, struct_size, &initial);
 }
 
-HR_API hr_status hr_configure_simulated(const hr_simulated_options *options)
+HR_API hr_status hr_simulated_configure(const hr_simulated_options *options)
 {
 	hr_simulated_options whole;
 	hr_simulated_options_init(&whole);
-	hr_status status = hr__struct_in(&hr__struct_simulated_options, "hr_configure_simulated", &whole, options);
-	if (status == HR_OK) status = hr__check_simulated(&whole);
+	hr_status status = hr__struct_in(&hr__struct_simulated_options, "hr_simulated_configure", &whole, options);
+	if (status == HR_OK) status = hr__options_check_simulated(&whole);
 	return status == HR_OK ? hr__registry_set_simulated(&whole) : status;
 }

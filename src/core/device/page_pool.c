@@ -58,7 +58,7 @@ static inline uint32_t *next_of(const hr__page_pool *pool, hr__page_id id)
 	return &pool->blocks[block].next[id - first_id_of(block)];
 }
 
-hr_page hr__pool_page(const hr__page_pool *pool, hr__page_id id)
+hr_page hr__page_pool_page(const hr__page_pool *pool, hr__page_id id)
 {
 	return *entry_of(pool, id);
 }
@@ -80,7 +80,7 @@ static hr_status grow_table(hr__page_pool *pool, uint32_t fresh)
 	return HR_OK;
 }
 
-void hr__pool_init(hr__page_pool *pool, uint64_t page_bytes, uint64_t limit)
+void hr__page_pool_init(hr__page_pool *pool, uint64_t page_bytes, uint64_t limit)
 {
 	memset(pool, 0, sizeof *pool);
 	pool->page_bytes = page_bytes;
@@ -89,7 +89,7 @@ void hr__pool_init(hr__page_pool *pool, uint64_t page_bytes, uint64_t limit)
 	hr__lock_init(&pool->lock, HR__RANK_PAGE_POOL);
 }
 
-bool hr__pool_set_reservable(hr__page_pool *pool, uint64_t bytes)
+bool hr__page_pool_set_reservable(hr__page_pool *pool, uint64_t bytes)
 {
 	HR_ASSERT(pool->page_bytes == 0);
 	hr__lock_take(&pool->lock);
@@ -149,7 +149,7 @@ static room room_for(const hr__page_pool *pool, uint64_t bytes, uint64_t fresh)
 
 static hr_status limit_reached(const hr__device *device, uint64_t bytes)
 {
-	hr__sizes size = HR__SIZES(bytes, hr__device_limit(device), hr__pool_reserved(device), hr__pool_available(device));
+	hr__sizes size = HR__SIZES(bytes, hr__device_limit(device), hr__page_pool_reserved(device), hr__page_pool_available(device));
 	return hr__fail(HR_OUT_OF_MEMORY,
 	                "%s: %s asked for, but of its limit of %s, %s are reserved and %s are left; a larger %s or freeing memory helps",
 	                device->name, size.text[0], size.text[1], size.text[2], size.text[3],
@@ -158,7 +158,7 @@ static hr_status limit_reached(const hr__device *device, uint64_t bytes)
 
 static hr_status device_full(const hr__device *device, uint64_t bytes)
 {
-	hr__sizes size = HR__SIZES(bytes, hr__pool_reserved(device), hr__device_limit(device));
+	hr__sizes size = HR__SIZES(bytes, hr__page_pool_reserved(device), hr__device_limit(device));
 	return hr__fail_in(HR_OUT_OF_MEMORY, "%s: %s asked for with %s of %s reserved, but the %s is full", device->name, size.text[0],
 	                   size.text[1], size.text[2],
 	                   device->pinned_for ? "host itself" : "device itself");
@@ -183,7 +183,7 @@ static hr_status destroy_idle(hr__device *device, uint32_t most, uint32_t *destr
 		CHECK_POOL(pool);
 		hr__lock_release(&pool->lock);
 
-		hr_status status = hr__call_page_destroy(device->physical, hr__pool_page(pool, id));
+		hr_status status = hr__call_page_destroy(device->physical, hr__page_pool_page(pool, id));
 
 		hr__lock_take(&pool->lock);
 		pool->destroying--;
@@ -201,7 +201,7 @@ static hr_status destroy_idle(hr__device *device, uint32_t most, uint32_t *destr
 	return HR_OK;
 }
 
-uint64_t hr__pool_shrink(hr__device *device)
+uint64_t hr__page_pool_shrink(hr__device *device)
 {
 	uint32_t destroyed = 0;
 	destroy_idle(device, UINT32_MAX, &destroyed); /* a page that the device fails to destroy stays idle */
@@ -214,12 +214,12 @@ static uint64_t shrink_all_parts(hr__device *device)
 	uint64_t bytes = 0;
 	for (uint32_t i = 0; i < device->physical->part_count; i++) {
 		hr__device *part = device->physical->parts[i];
-		if (hr__load_acquire(&part->ready)) bytes += hr__pool_shrink(part);
+		if (hr__load_acquire(&part->ready)) bytes += hr__page_pool_shrink(part);
 	}
 	return bytes;
 }
 
-void hr__pool_destroy(hr__device *device)
+void hr__page_pool_destroy(hr__device *device)
 {
 	hr__page_pool *pool = &device->pool;
 	uint32_t destroyed = 0;
@@ -229,7 +229,7 @@ void hr__pool_destroy(hr__device *device)
 		pool->held -= pool->page_bytes;
 	}
 	for (uint32_t i = 0; i < pool->block_count; i++) hr__os()->free(pool->blocks[i].pages, pool->blocks[i].bytes);
-	hr__pool_init(pool, 0, 0);
+	hr__page_pool_init(pool, 0, 0);
 }
 
 /* ---- pages ---- */
@@ -285,7 +285,7 @@ static void unclaim_pages(hr__device *device, const hr__page_id *pages, uint32_t
 {
 	hr__page_pool *pool = &device->pool;
 	uint32_t kept = made;
-	while (kept > idle && hr__call_page_destroy(device->physical, hr__pool_page(pool, pages[kept - 1])) == HR_OK) kept--;
+	while (kept > idle && hr__call_page_destroy(device->physical, hr__page_pool_page(pool, pages[kept - 1])) == HR_OK) kept--;
 	hr__lock_take(&pool->lock);
 	for (uint32_t i = count; i-- > kept;) push(pool, &pool->dead_head, pages[i]);
 	push_idle(pool, pages, kept);
@@ -295,7 +295,7 @@ static void unclaim_pages(hr__device *device, const hr__page_id *pages, uint32_t
 	hr__lock_release(&pool->lock);
 }
 
-hr_status hr__pool_take(hr__device *device, uint32_t count, hr__page_id *pages)
+hr_status hr__page_pool_take(hr__device *device, uint32_t count, hr__page_id *pages)
 {
 	uint32_t idle = 0, made;
 	if (count == 0) return HR_OK;
@@ -315,7 +315,7 @@ hr_status hr__pool_take(hr__device *device, uint32_t count, hr__page_id *pages)
 	return status == HR_OUT_OF_MEMORY ? device_full(device, device->pool.page_bytes * (uint64_t)count) : status;
 }
 
-void hr__pool_give(hr__device *device, const hr__page_id *pages, uint32_t count)
+void hr__page_pool_give(hr__device *device, const hr__page_id *pages, uint32_t count)
 {
 	hr__page_pool *pool = &device->pool;
 	if (count == 0) return;
@@ -379,7 +379,7 @@ static hr_status get_plain(hr__device *device, uint64_t bytes, uint64_t *address
 	return status;
 }
 
-hr_status hr__pool_plain_alloc(hr__device *device, uint64_t bytes, uint64_t *address)
+hr_status hr__page_pool_plain_alloc(hr__device *device, uint64_t bytes, uint64_t *address)
 {
 	if (!hr__device_has_plain(device)) return hr__fail(HR_UNSUPPORTED, "%s allocates in pages only", device->name);
 	if (bytes == 0) return hr__fail(HR_INVALID_ARGUMENT, "%s: 0 bytes cannot be allocated", device->name);
@@ -391,7 +391,7 @@ hr_status hr__pool_plain_alloc(hr__device *device, uint64_t bytes, uint64_t *add
 	return status == HR_OUT_OF_MEMORY ? device_full(device, bytes) : status;
 }
 
-hr_status hr__pool_plain_free(hr__device *device, uint64_t address, uint64_t bytes)
+hr_status hr__page_pool_plain_free(hr__device *device, uint64_t address, uint64_t bytes)
 {
 	hr_status status = device->pinned_for ? hr__pinned_free(device, address, bytes)
 	                                      : hr__call_plain_free(device->physical, address, bytes);
@@ -442,19 +442,19 @@ hr_status hr__device_map_host(hr__device *device, uint64_t address, const hr_pag
 
 /* ---- facts ---- */
 
-uint64_t hr__pool_reserved(const hr__device *device)
+uint64_t hr__page_pool_reserved(const hr__device *device)
 {
 	return hr__load_relaxed(&device->pool.reserved);
 }
 
-uint64_t hr__pool_available(const hr__device *device)
+uint64_t hr__page_pool_available(const hr__device *device)
 {
 	/* Two separate loads: reserved can have dropped, and the limit been lowered, between them. */
 	uint64_t reserved = hr__load_relaxed(&device->pool.reserved), reservable = hr__load_relaxed(&device->pool.reservable);
 	return reserved < reservable ? reservable - reserved : 0;
 }
 
-uint64_t hr__pool_metadata(const hr__device *device)
+uint64_t hr__page_pool_metadata(const hr__device *device)
 {
 	return sizeof device->pool + hr__load_relaxed(&device->pool.metadata);
 }
@@ -494,7 +494,7 @@ hr_status hr__device_map(hr__device *device, uint64_t address, const hr__page_id
 		if (error) return hr__os_fail(error, "mapping %u page%s", count, hr__plural(count));
 		native = many;
 	}
-	for (uint32_t i = 0; i < count; i++) native[i] = hr__pool_page(&device->pool, pages[i]);
+	for (uint32_t i = 0; i < count; i++) native[i] = hr__page_pool_page(&device->pool, pages[i]);
 	hr_status status = hr__call_map(device->physical, address, native, count);
 	if (many) hr__os()->free(many, bytes);
 	return status;

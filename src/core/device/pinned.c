@@ -68,11 +68,11 @@ hr_status hr__pinned_set_limit(hr__device *pinned, uint64_t limit)
 	if (limit == 0 || limit == before) return HR_OK;
 	hr_status status = resolve_limit(pinned, &limit);
 	if (status != HR_OK) return status;
-	if (hr__pool_set_reservable(&pinned->pool, reservable_of(limit))) {
+	if (hr__page_pool_set_reservable(&pinned->pool, reservable_of(limit))) {
 		hr__store_relaxed(&pinned->limit, limit);
 		return HR_OK;
 	}
-	hr__sizes size = HR__SIZES(before, hr__pool_reserved(pinned), limit);
+	hr__sizes size = HR__SIZES(before, hr__page_pool_reserved(pinned), limit);
 	return hr__fail(
 		HR_IN_USE,
 		"the host pool of %s has a host_limit of %s and %s of it in use, so it cannot be made %s; close what uses it first",
@@ -91,7 +91,7 @@ hr_status hr__pinned_open(hr__device *pinned, hr__physical *physical, uint64_t l
 	hr_status status = resolve_limit(pinned, &limit);
 	if (status != HR_OK) return status;
 	hr__store_relaxed(&pinned->limit, limit);
-	hr__pool_init(&pinned->pool, 0, reservable_of(limit));
+	hr__page_pool_init(&pinned->pool, 0, reservable_of(limit));
 	return HR_OK;
 }
 

@@ -55,14 +55,14 @@ HR_API hr_status hr_device_get_info(hr_device handle, hr_device_info *info)
 	                            : hr__call_memory_info(physical, &free_bytes, &total_bytes);
 	if (status != HR_OK) return status;
 	uint64_t taken = total_bytes > free_bytes ? total_bytes - free_bytes : 0;
-	uint64_t held = device->pinned_for ? hr__pool_reserved(device) : held_bytes(physical);
+	uint64_t held = device->pinned_for ? hr__page_pool_reserved(device) : held_bytes(physical);
 	hr_device_info filled = { .physical_index = physical->number,
 		                      .logical_count = physical->part_count,
 		                      .total_bytes = total_bytes,
 		                      .free_bytes = free_bytes,
 		                      .limit_bytes = hr__device_limit(device),
 		                      .page_bytes = device->pool.page_bytes,
-		                      .reserved_bytes = hr__pool_reserved(device),
+		                      .reserved_bytes = hr__page_pool_reserved(device),
 		                      .other_bytes = taken > held ? taken - held : 0 };
 	snprintf(filled.name, sizeof filled.name, "%s", device->name);
 	snprintf(filled.full_name, sizeof filled.full_name, PLACE "/device:%.24s", device->name);
@@ -120,7 +120,7 @@ bool hr__device_is_limited(const hr__device *device)
 const char *hr__device_limit_setting(const hr__device *device)
 {
 	if (device->pinned_for) return "host_limit";
-	return hr__device_limit(device) < device->uncapped ? "HEADROOM_LIMIT in the environment" : "memory_limit of hr_set_logical_devices";
+	return hr__device_limit(device) < device->uncapped ? "HEADROOM_LIMIT in the environment" : "memory_limit of hr_device_set_logical";
 }
 
 uint64_t hr__device_reservable(const hr__device *device)

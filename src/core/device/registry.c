@@ -113,7 +113,7 @@ static hr_status start(void)
 	if (registry.started) return HR_OK;
 	hr_status status = watch_forks();
 	if (status != HR_OK) return status;
-	hr__devices_from_environment(&registry.cuda, &registry.emulated);
+	hr__options_devices_from_environment(&registry.cuda, &registry.emulated);
 	registry.cuda_is_required = hr__cuda_is_required();
 	hr_simulated_options_init(&registry.simulated);
 	add_source(&hr__backend_cuda, &registry.cuda, false); /* cuda and emulated first: their type must be GPU_TYPE */
@@ -336,9 +336,9 @@ void hr__physical_close(hr__physical *physical)
 {
 	hr__streams_close(physical); /* waits for work that still uses the pages */
 	for (uint32_t i = 0; i < physical->part_count; i++) {
-		if (hr__load_relaxed(&physical->parts[i]->ready)) hr__pool_destroy(physical->parts[i]);
+		if (hr__load_relaxed(&physical->parts[i]->ready)) hr__page_pool_destroy(physical->parts[i]);
 	}
-	if (physical->pinned) hr__pool_destroy(physical->pinned);
+	if (physical->pinned) hr__page_pool_destroy(physical->pinned);
 	physical->table->close(physical->native);
 	hr__store_release(&physical->open, 0);
 }
@@ -357,11 +357,11 @@ static hr_status make_ready(hr__device *device)
 	if (status != HR_OK) return status;
 	const hr_backend_caps *caps = &device->physical->caps;
 	uint64_t limit = device->limit_setting ? device->limit_setting : caps->total_bytes;
-	uint64_t cap = is_accelerator(device) ? hr__limit_from_environment(caps->page_bytes) : UINT64_MAX;
+	uint64_t cap = is_accelerator(device) ? hr__options_limit_from_environment(caps->page_bytes) : UINT64_MAX;
 	device->uncapped = limit;
 	if (limit > cap) limit = cap;
 	hr__store_relaxed(&device->limit, limit);
-	hr__pool_init(&device->pool, caps->page_bytes, limit);
+	hr__page_pool_init(&device->pool, caps->page_bytes, limit);
 	hr__store_release(&device->ready, 1);
 	return HR_OK;
 }
@@ -375,7 +375,7 @@ hr__device *hr__device_of(hr_device handle, hr_status *why)
 		return NULL;
 	}
 	if (HR_UNLIKELY(!device || hr__load_acquire(&device->handle) != handle.id)) {
-		*why = hr__fail(HR_CLOSED, "device handle 0x%x is none, or from before hr_shutdown; hr_device_find gives one", handle.id);
+		*why = hr__fail(HR_INVALID_HANDLE, "device handle 0x%x is none, or from before hr_shutdown; hr_device_find gives one", handle.id);
 		return NULL;
 	}
 	if (HR_LIKELY(hr__load_acquire(&device->ready))) return device;
@@ -649,7 +649,7 @@ static hr_status split(const char *name, const uint64_t *limits, size_t count)
 	snprintf(canonical, sizeof canonical, "%s:%u", registry.types[type].text, number);
 	if (strcmp(registry.types[type].text, "CPU") == 0) return hr__fail(HR_UNSUPPORTED, "%s cannot be split", canonical);
 	if (hr__load_relaxed(&registry.types[type].in_use)) {
-		return hr__fail(HR_IN_USE, "%s is in use; hr_set_logical_devices must come before the first %s is found or used", canonical,
+		return hr__fail(HR_IN_USE, "%s is in use; hr_device_set_logical must come before the first %s is found or used", canonical,
 		                registry.types[type].text);
 	}
 	hr__physical *physical = physical_number(type, number);
@@ -661,12 +661,12 @@ static hr_status split(const char *name, const uint64_t *limits, size_t count)
 	return HR_OK;
 }
 
-HR_API hr_status hr_set_logical_devices(const char *physical, const uint64_t *memory_limits, size_t count)
+HR_API hr_status hr_device_set_logical(const char *physical, const uint64_t *memory_limits, size_t count)
 {
 	if (count == 0 || count > HR__MAX_PARTS) {
 		return hr__fail(HR_INVALID_ARGUMENT, "a device is split into 1 to %u logical ones, not %zu", HR__MAX_PARTS, count);
 	}
-	if (!memory_limits) return hr__fail(HR_INVALID_ARGUMENT, "hr_set_logical_devices: memory_limits is NULL");
+	if (!memory_limits) return hr__fail(HR_INVALID_ARGUMENT, "hr_device_set_logical: memory_limits is NULL");
 	hr_status status = enter();
 	if (status != HR_OK) return status;
 	status = split(physical ? physical : "GPU:0", memory_limits, count);
@@ -684,7 +684,7 @@ static hr_status check_unused(uint32_t type)
 	}
 	for (uint32_t number = 0; (physical = physical_number(type, number)); number++) {
 		if (physical->split_count) {
-			return hr__fail(HR_IN_USE, "%s:%u is split already; its settings must come before hr_set_logical_devices", text,
+			return hr__fail(HR_IN_USE, "%s:%u is split already; its settings must come before hr_device_set_logical", text,
 			                number);
 		}
 	}
@@ -738,10 +738,10 @@ static hr_status register_backend(const hr_backend *table, void *config)
 	return HR_OK;
 }
 
-HR_API hr_status hr_register_backend(const hr_backend *backend, void *config)
+HR_API hr_status hr_backend_register(const hr_backend *backend, void *config)
 {
 	hr_backend complete;
-	hr_status status = hr__check_backend(backend, &complete);
+	hr_status status = hr__backend_check(backend, &complete);
 	if (status == HR_OK) status = enter();
 	if (status != HR_OK) return status;
 	status = register_backend(&complete, config);

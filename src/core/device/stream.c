@@ -218,7 +218,7 @@ void hr__streams_close(hr__physical *physical)
 static hr_status take_event(hr__physical *physical, event_kind kind, hr_native_event *out)
 {
 	hr__streams *streams = physical->streams;
-	HR_ASSERT(hr__lock_is_held(&physical->stream_lock));
+	HR_ASSERT(hr__lock_is_mine(&physical->stream_lock));
 	if (streams->spare_count[kind] == 0) {
 		return kind == TIMED ? hr__call_timed_event_create(physical, out) : hr__call_event_create(physical, out);
 	}
@@ -229,7 +229,7 @@ static hr_status take_event(hr__physical *physical, event_kind kind, hr_native_e
 static void put_event(hr__physical *physical, event_kind kind, hr_native_event event)
 {
 	hr__streams *streams = physical->streams;
-	HR_ASSERT(hr__lock_is_held(&physical->stream_lock));
+	HR_ASSERT(hr__lock_is_mine(&physical->stream_lock));
 	if (streams->spare_count[kind] < SPARE_EVENTS) streams->spare[kind][streams->spare_count[kind]++] = event;
 	else hr__call_event_destroy(physical, event);
 }
@@ -393,7 +393,7 @@ bool hr__device_has_stream(const hr__device *device, hr_stream stream)
 	return stream == HR_STREAM_HOST || is_live(device->physical, stream);
 }
 
-const hr__stream_view *hr__device_stream_view(const hr__device *device)
+const hr__stream_state *hr__device_stream_state(const hr__device *device)
 {
 	return &device->physical->view;
 }
@@ -513,7 +513,7 @@ hr_status hr__device_mark_time(hr__device *device, hr_stream stream, uint64_t ep
 	if (found && found->epoch == epoch) {
 		status = hr__call_event_time(physical, found->event, ns);
 	} else {
-		status = hr__fail(HR_CLOSED, "%s: mark %llu of stream %u is not remembered; the last %u of a stream are", device->name,
+		status = hr__fail(HR_INVALID_HANDLE, "%s: mark %llu of stream %u is not remembered; the last %u of a stream are", device->name,
 		                  (unsigned long long)epoch, stream, HR__MARKS);
 	}
 	hr__lock_release(&physical->stream_lock);
@@ -695,13 +695,13 @@ static hr_status check_copy(const void *to, const void *from, size_t bytes, hr_c
 {
 	if (kind != HR_COPY_TO_DEVICE && kind != HR_COPY_TO_HOST && kind != HR_COPY_ON_DEVICE) {
 		return hr__fail(HR_INVALID_ARGUMENT,
-		                "hr_copy: %d is no kind of copy; HR_COPY_TO_DEVICE, HR_COPY_TO_HOST, HR_COPY_ON_DEVICE are", (int)kind);
+		                "hr_stream_copy: %d is no kind of copy; HR_COPY_TO_DEVICE, HR_COPY_TO_HOST, HR_COPY_ON_DEVICE are", (int)kind);
 	}
 	if (bytes == 0) return HR_OK;
-	if (!to || !from) return hr__fail(HR_INVALID_ARGUMENT, "hr_copy: %s is NULL", to ? "from" : "to");
-	if (wraps(to, bytes) || wraps(from, bytes)) return hr__fail(HR_INVALID_ARGUMENT, "hr_copy: %zu bytes are too many", bytes);
+	if (!to || !from) return hr__fail(HR_INVALID_ARGUMENT, "hr_stream_copy: %s is NULL", to ? "from" : "to");
+	if (wraps(to, bytes) || wraps(from, bytes)) return hr__fail(HR_INVALID_ARGUMENT, "hr_stream_copy: %zu bytes are too many", bytes);
 	if (kind == HR_COPY_ON_DEVICE && overlap(to, from, bytes)) {
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_copy: %zu bytes from %p to %p overlap", bytes, from, to);
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_stream_copy: %zu bytes from %p to %p overlap", bytes, from, to);
 	}
 	return HR_OK;
 }
@@ -720,7 +720,7 @@ static hr_status after_work(hr__device *device, hr_stream stream, hr_status stat
 	return status;
 }
 
-HR_API hr_status hr_copy(hr_device handle, void *to, const void *from, size_t bytes, hr_copy_kind kind, hr_stream stream)
+HR_API hr_status hr_stream_copy(hr_device handle, void *to, const void *from, size_t bytes, hr_copy_kind kind, hr_stream stream)
 {
 	hr_status status;
 	hr_native_stream native;
@@ -733,7 +733,7 @@ HR_API hr_status hr_copy(hr_device handle, void *to, const void *from, size_t by
 	return after_work(device, stream, status);
 }
 
-HR_API hr_status hr_fill(hr_device handle, void *at, unsigned char value, size_t bytes, hr_stream stream)
+HR_API hr_status hr_stream_fill(hr_device handle, void *at, unsigned char value, size_t bytes, hr_stream stream)
 {
 	hr_status status;
 	hr_native_stream native;
@@ -741,8 +741,8 @@ HR_API hr_status hr_fill(hr_device handle, void *at, unsigned char value, size_t
 	if (!device) return status;
 	status = hr__stream_native(device, carrier_of(stream), &native);
 	if (status != HR_OK || bytes == 0) return status;
-	if (!at) return hr__fail(HR_INVALID_ARGUMENT, "hr_fill: at is NULL");
-	if (wraps(at, bytes)) return hr__fail(HR_INVALID_ARGUMENT, "hr_fill: %zu bytes are too many", bytes);
+	if (!at) return hr__fail(HR_INVALID_ARGUMENT, "hr_stream_fill: at is NULL");
+	if (wraps(at, bytes)) return hr__fail(HR_INVALID_ARGUMENT, "hr_stream_fill: %zu bytes are too many", bytes);
 	status = hr__call_fill(device->physical, (uint64_t)(uintptr_t)at, value, bytes, native);
 	return after_work(device, stream, status);
 }

@@ -38,13 +38,13 @@ static hr__atomic_u64 open_contexts[HR__ALLOCATORS_MAX];
 /* What hr_set_lms_enabled and hr_set_lms_defrag_enabled were given; -1 = not called. */
 static hr__atomic_i64 wanted = -1, wanted_defrag = -1;
 
-void hr__lms_max(hr__atomic_i64 *to, int64_t value)
+void hr__lms_raise(hr__atomic_i64 *to, int64_t value)
 {
 	int64_t seen = hr__load_relaxed(to);
 	while (seen < value && !hr__cas_acq_rel(to, &seen, value)) {}
 }
 
-void hr__lms_max_u64(hr__atomic_u64 *to, uint64_t value)
+void hr__lms_raise_u64(hr__atomic_u64 *to, uint64_t value)
 {
 	uint64_t seen = hr__load_relaxed(to);
 	while (seen < value && !hr__cas_acq_rel(to, &seen, value)) {}
@@ -57,25 +57,25 @@ bool hr__lms_is_open(uint64_t allocator)
 
 static _Thread_local uint64_t changes_made;
 
-void hr__lms_changed(hr__lms *lms)
+void hr__lms_note_change(hr__lms *lms)
 {
 	hr__fetch_add_acq_rel(&lms->changes, 1);
 	changes_made++;
 }
 
-uint64_t hr__lms_changes_made(void)
+uint64_t hr__lms_changes_of_thread(void)
 {
 	return changes_made;
 }
 
-void hr__lms_enter(hr__lms *lms)
+void hr__lms_begin_move(hr__lms *lms)
 {
 	hr__fetch_add_acq_rel(&lms->movers, 1);
 }
 
-void hr__lms_leave(hr__lms *lms)
+void hr__lms_end_move(hr__lms *lms)
 {
-	hr__lms_changed(lms); /* first: a thread that sees no movers must see their changes */
+	hr__lms_note_change(lms); /* first: a thread that sees no movers must see their changes */
 	hr__fetch_sub_acq_rel(&lms->movers, 1);
 }
 
@@ -230,12 +230,12 @@ bool hr_get_lms_defrag_enabled(void)
 
 /* ---- policies ---- */
 
-hr_status hr_register_lms_policy(const char *name, const hr_lms_policy *policy, void *user)
+hr_status hr_lms_policy_register(const char *name, const hr_lms_policy *policy, void *user)
 {
 	if (!name || !name[0] || strlen(name) >= sizeof all.policies[0].name)
 		return hr__fail(HR_INVALID_ARGUMENT, "the name of a policy must have 1 to 31 bytes");
 	hr_lms_policy whole = { .struct_size = sizeof whole };
-	hr_status status = hr__struct_in(&hr__struct_lms_policy, "hr_register_lms_policy", &whole, policy);
+	hr_status status = hr__struct_in(&hr__struct_lms_policy, "hr_lms_policy_register", &whole, policy);
 	if (status) return status;
 	if (!whole.score) return hr__fail(HR_INVALID_ARGUMENT, "policy \"%s\": score is missing", name);
 	hr__lock_take(&all.lock);
@@ -268,7 +268,7 @@ static hr_status set_policy(hr__lms *lms, const char *name)
 	}
 	hr__lock_release(&all.lock);
 	if (lms->policy.score) return HR_OK;
-	return hr__fail(HR_INVALID_ARGUMENT, "there is no policy \"%.40s\"; there are learned, lru, and what hr_register_lms_policy was given", name);
+	return hr__fail(HR_INVALID_ARGUMENT, "there is no policy \"%.40s\"; there are learned, lru, and what hr_lms_policy_register was given", name);
 }
 
 /* ---- contexts ---- */
@@ -279,8 +279,8 @@ static void tear_down(hr__lms *lms)
 	hr__learned_close(lms);
 	if (lms->host) hr__host_close(lms->host);
 	if (lms->csv >= 0) hr__os()->file_close(lms->csv);
-	if (lms->out != HR_STREAM_DEFAULT) hr_stream_destroy(lms->device_handle, lms->out);
-	if (lms->in != HR_STREAM_DEFAULT) hr_stream_destroy(lms->device_handle, lms->in);
+	if (lms->out_stream != HR_STREAM_DEFAULT) hr_stream_destroy(lms->device_handle, lms->out_stream);
+	if (lms->in_stream != HR_STREAM_DEFAULT) hr_stream_destroy(lms->device_handle, lms->in_stream);
 	hr__lms_free_members(lms);
 	hr__os()->free(lms->block, CONTEXT_BYTES);
 }
@@ -331,7 +331,7 @@ static hr_status open_host(hr__lms *lms, const hr_lms_options *options)
 {
 	hr__last before = hr__last_get();
 	hr__host_options host = { options->host_limit, options->spill_dir, options->spill_limit, lms->verify };
-	hr_status status = open_stream(lms, &lms->out);
+	hr_status status = open_stream(lms, &lms->out_stream);
 	if (!status) status = hr__host_open(lms->device, &host, &lms->host);
 	if (!status || !is_from_environment(host.spill_dir)) return status;
 	host.spill_dir = NULL;
@@ -388,7 +388,7 @@ static hr_status build(hr__allocator *allocator, const hr_lms_options *options, 
 	hr__store_relaxed(&lms->limit, options->limit ? options->limit : UINT64_MAX);
 	hr__lock_init(&lms->lock, HR__RANK_LMS);
 	hr__lock_init(&lms->scratch_lock, HR__RANK_LMS);
-	if (lms->enabled || lms->defrag) status = open_stream(lms, &lms->in);
+	if (lms->enabled || lms->defrag) status = open_stream(lms, &lms->in_stream);
 	if (!status && lms->enabled) status = open_host(lms, options);
 	if (!status) status = open_policy(lms, options->policy);
 	if (!status && options->step_csv) status = settle(open_csv(lms, options->step_csv), options->step_csv, &before);
@@ -489,7 +489,7 @@ static uint64_t staying(hr__lms *lms)
 	for (uint32_t i = 0; i < lms->member_count; i++) {
 		const hr__tensor *tensor = lms->members[i];
 		uint64_t word = hr__load_acquire(&tensor->word);
-		bool home = hr__place_of(word) == HR__HOME || hr__place_of(word) == HR__MOVING;
+		bool home = hr__word_place(word) == HR__PLACE_RESIDENT || hr__word_place(word) == HR__PLACE_MOVING;
 		if (home && (word & HR__WORD_PINS || hr__load_relaxed(&tensor->never_evict) || !lms->enabled))
 			bytes += hr__tensor_device_bytes(tensor);
 	}
@@ -510,9 +510,9 @@ hr_status hr_lms_set_limit(hr_allocator handle, uint64_t bytes)
 	}
 	hr__store_release(&lms->limit, bytes ? bytes : UINT64_MAX);
 	hr__fence_seq_cst();
-	status = bytes ? hr__reclaim_below(lms, 0, lms->out) : HR_OK;
+	status = bytes ? hr__reclaim_to_limit(lms, 0, lms->out_stream) : HR_OK;
 	if (status) hr__store_release(&lms->limit, before);
-	hr__lms_changed(lms); /* last: a thread that found no room looks again */
+	hr__lms_note_change(lms); /* last: a thread that found no room looks again */
 	if (!status) return HR_OK;
 	return status == HR_OUT_OF_MEMORY ? hr__fail_in(HR_BAD_LIMIT, "the limit stays what it was") : status;
 }
@@ -524,7 +524,7 @@ hr_status hr_lms_reclaim_inactive(hr_allocator handle, hr_name tag, uint64_t *by
 	hr_status status = existing(handle, &lms);
 	if (status) return status;
 	if (!lms->enabled) return hr__fail(HR_UNSUPPORTED, "Large Model Support is off on %s", lms->allocator->name);
-	status = hr__reclaim_all(lms, tag, &freed);
+	status = hr__reclaim_inactive(lms, tag, &freed);
 	if (bytes) *bytes = freed;
 	return status;
 }
@@ -619,7 +619,7 @@ static int64_t count_pins(hr__lms *lms)
 {
 	int64_t pins = 0;
 	hr__lock_take(&lms->lock);
-	for (uint32_t i = 0; i < lms->member_count; i++) pins += hr__pins_of(hr__load_relaxed(&lms->members[i]->word));
+	for (uint32_t i = 0; i < lms->member_count; i++) pins += hr__word_pins(hr__load_relaxed(&lms->members[i]->word));
 	hr__lock_release(&lms->lock);
 	return pins;
 }
@@ -641,7 +641,7 @@ hr_status hr_lms_get_stats(hr_allocator handle, hr_lms_stats *stats)
 	if (!status) status = existing(handle, &lms);
 	if (status) return status;
 	hr_lms_stats found = { .struct_size = sizeof found };
-	hr__stalls_settle(lms);
+	hr__stall_evaluate(lms);
 #define READ(name, text) found.name = hr__load_relaxed(&lms->stats.name);
 	HR_LMS_STATS_TABLE(READ)
 #undef READ
@@ -691,7 +691,7 @@ hr_status hr_lms_check(hr_allocator handle)
 	hr_status status = existing(handle, &lms);
 	if (status) return status;
 	int broken = hr__lms_check(lms);
-	if (broken == HR__NOT_QUIET)
+	if (broken == HR__LMS_CHECK_BUSY)
 		return hr__fail(HR_NOT_READY, "tensors of %s were pinned or moved all the time, so that there was no moment to check them; try again",
 		                lms->allocator->name);
 	return broken ? hr__fail(HR_CORRUPT, "invariant %d of tensors does not hold on %s; please report it", broken, lms->allocator->name) : HR_OK;
@@ -707,7 +707,7 @@ static void close_context(hr__lms *lms)
 	if (*link) *link = lms->next;
 	hr__store_release(&open_contexts[lms->allocator->slot], 0); /* threads that held pins in it no longer do */
 	hr__lock_release(&all.lock);
-	hr__lms_drop_tensors(lms);
+	hr__lms_destroy_tensors(lms);
 	hr__store_release(&lms->allocator->lms, NULL);
 	tear_down(lms);
 }
@@ -717,7 +717,7 @@ static hr_status in_use(hr__allocator *allocator)
 	hr__lms *lms = hr__load_acquire(&allocator->lms);
 	int64_t count = hr__load_relaxed(&lms->stats.num_tensors);
 	if (!count) return HR_OK;
-	return hr__fail(HR_IN_USE, "%s still has %lld tensor%s; destroy them, or use hr_allocator_close_all", allocator->name, (long long)count,
+	return hr__fail(HR_IN_USE, "%s still has %lld tensor%s; destroy them, or use hr_allocator_destroy_all", allocator->name, (long long)count,
 	                hr__plural((uint64_t)count));
 }
 
@@ -735,7 +735,7 @@ static bool leaves(hr__allocator *allocator, uint64_t *room, uint64_t *apart)
 	hr__lock_take(&lms->lock);
 	for (uint32_t i = 0; i < lms->member_count; i++) {
 		const hr__tensor *tensor = lms->members[i];
-		if (hr__owns_pages(tensor) && hr__tensor_could_leave(tensor->index + 1)) *apart += hr__tensor_device_bytes(tensor);
+		if (hr__tensor_owns_pages(tensor) && hr__tensor_is_evictable(tensor->index + 1)) *apart += hr__tensor_device_bytes(tensor);
 	}
 	hr__lock_release(&lms->lock);
 	return lms->enabled;
@@ -746,7 +746,7 @@ static uint64_t moves(const hr__pressure *pressure, hr__moving *how)
 	hr__lms *lms = hr__load_acquire(&pressure->allocator->lms);
 	if (!lms) return UINT64_MAX;
 	*how = (hr__moving){ .on = lms->defrag, .budget = lms->defrag_budget };
-	return hr__defragment_bytes(lms, pressure);
+	return hr__defrag_cost(lms, pressure);
 }
 
 static void leaks(hr__leaks *found)
@@ -769,7 +769,7 @@ static void shut_down(void)
 		if (!lms) break;
 		close_context(lms);
 	}
-	hr__tensors_shutdown();
+	hr__tensor_shutdown();
 	hr__store_relaxed(&wanted, -1);
 	hr__store_relaxed(&wanted_defrag, -1);
 	all.policy_count = 0;
@@ -785,7 +785,7 @@ static void forget(void)
 	}
 	all.contexts = NULL;
 	all.policy_count = 0;
-	hr__tensors_forget();
+	hr__tensor_forget_all();
 	hr__store_relaxed(&wanted, -1);
 	hr__store_relaxed(&wanted_defrag, -1);
 }
@@ -795,7 +795,7 @@ static const hr__upper hooks = { .reclaim = hr__reclaim,
 	                              .reset = reset_stats,
 	                              .in_use = in_use,
 	                              .closing = closing,
-	                              .may_leave = hr__tensor_could_leave,
+	                              .may_leave = hr__tensor_is_evictable,
 	                              .leaves = leaves,
 	                              .moves = moves,
 	                              .leaks = leaks,

@@ -33,12 +33,13 @@
  * lock and the tensors that stay are released, and the others move. If other threads have taken the free memory meanwhile, the
  * tensors not moved yet stay where they are. Nothing waits for the device. An attempt moves at most options.defrag_budget, and the
  * next one continues from there. */
-#include "core/base/checked.h"
-#include "core/base/status.h"
 #include "core/lms/defrag.h"
+#include "core/base/checked.h"
+#include "core/base/sort.h"
+#include "core/base/status.h"
 
 #define NONE UINT64_MAX
-#define ROUNDS 8u                    /* for one request: other threads may be taking what was just joined */
+#define ROUNDS 8u /* for one request: other threads may be taking what was just joined */
 
 /* For the calling thread's request. */
 static _Thread_local struct {
@@ -46,41 +47,26 @@ static _Thread_local struct {
 	uint64_t moved;
 } attempt;
 
-/* ---- sorting: must not allocate ---- */
+/* ---- sorting ---- */
 
-static bool before(const hr__defrag_entry *a, const hr__defrag_entry *b)
+static bool entry_before(const void *left, const void *right, const void *context)
 {
+	const hr__defrag_entry *a = left, *b = right;
+	(void)context;
 	return a->key != b->key ? a->key < b->key : a->index < b->index;
-}
-
-static void sift(hr__defrag_entry *heap, size_t from, size_t count)
-{
-	for (size_t at = from, child; (child = 2 * at + 1) < count; at = child) {
-		if (child + 1 < count && before(&heap[child], &heap[child + 1])) child++;
-		if (!before(&heap[at], &heap[child])) return;
-		hr__defrag_entry swap = heap[at];
-		heap[at] = heap[child];
-		heap[child] = swap;
-	}
 }
 
 void hr__defrag_sort(hr__defrag_entry *entries, size_t count)
 {
-	for (size_t i = count / 2; i-- > 0;) sift(entries, i, count);
-	for (size_t i = count; i-- > 1;) {
-		hr__defrag_entry swap = entries[0];
-		entries[0] = entries[i];
-		entries[i] = swap;
-		sift(entries, 0, i);
-	}
+	hr__sort(entries, count, sizeof *entries, entry_before, NULL);
 }
 
 /* ---- the map ---- */
 
-static bool may_move(const hr__lms *lms, const hr__tensor *tensor)
+static bool is_movable(const hr__lms *lms, const hr__tensor *tensor)
 {
 	/* The call that pins a blank tensor may still free it, and it has no contents to move. */
-	if (tensor->fixed || hr__load_relaxed(&tensor->blank) || hr__load_relaxed(&tensor->word) & HR__WORD_ASTRAY) return false;
+	if (tensor->fixed || hr__load_relaxed(&tensor->unwritten) || hr__load_relaxed(&tensor->word) & HR__WORD_DISPLACED) return false;
 	return !lms->defrag_budget || tensor->device_bytes <= lms->defrag_budget;
 }
 
@@ -91,70 +77,70 @@ static size_t claim_all(hr__lms *lms)
 	for (uint32_t i = 0; i < lms->member_count; i++) {
 		hr__tensor *tensor = lms->members[i];
 		if (!hr__tensor_claim_moving(tensor, hr__load_relaxed(&tensor->word))) continue;
-		if (may_move(lms, tensor)) lms->order[count++] = tensor;
+		if (is_movable(lms, tensor)) lms->order[count++] = tensor;
 		else hr__tensor_settle_moved(tensor);
 	}
-	hr__sort_by_address(lms->order, count);
+	hr__reclaim_sort_by_address(lms->order, count);
 	for (size_t i = 0; i < count; i++) lms->movable[i] = (hr__movable){ lms->order[i]->address, lms->order[i]->device_bytes };
 	return count;
 }
 
-static void *part(desk *d, size_t *used, size_t count, size_t bytes)
+static void *carve(hr__defrag_search *d, size_t *used, size_t count, size_t bytes)
 {
 	void *at = d->block ? (char *)d->block + *used : NULL;
 	*used += (count * bytes + 15) & ~(size_t)15;
 	return at;
 }
 
-static void lay_out(desk *d, size_t capacity, size_t *used)
+static void lay_out_arrays(hr__defrag_search *d, size_t capacity, size_t *used)
 {
 	*used = 0;
-	d->stretches = part(d, used, capacity, sizeof *d->stretches);
-	d->windows = part(d, used, capacity + 1, sizeof *d->windows); /* one that ends with each stretch, and one to pack */
-	d->entries = part(d, used, capacity + 1, sizeof *d->entries);
-	d->spares = part(d, used, 2 * capacity, sizeof *d->spares); /* a free chunk has two ends */
-	d->by_size = part(d, used, d->item_count, sizeof *d->by_size);
-	d->movers = part(d, used, d->item_count, sizeof *d->movers);
-	d->trial = part(d, used, d->item_count, sizeof *d->trial);
-	d->sheets = part(d, used, d->sheet_capacity, sizeof *d->sheets);
-	d->sheet_order = part(d, used, d->sheet_capacity, sizeof *d->sheet_order);
-	d->rows = part(d, used, d->sheet_capacity ? capacity : 0, sizeof *d->rows);
-	d->row_of = part(d, used, d->sheet_capacity ? capacity : 0, sizeof *d->row_of);
+	d->stretches = carve(d, used, capacity, sizeof *d->stretches);
+	d->windows = carve(d, used, capacity + 1, sizeof *d->windows); /* one that ends with each stretch, and one to pack */
+	d->entries = carve(d, used, capacity + 1, sizeof *d->entries);
+	d->spares = carve(d, used, 2 * capacity, sizeof *d->spares); /* a free chunk has two ends */
+	d->by_size = carve(d, used, d->item_count, sizeof *d->by_size);
+	d->movers = carve(d, used, d->item_count, sizeof *d->movers);
+	d->trial = carve(d, used, d->item_count, sizeof *d->trial);
+	d->pages = carve(d, used, d->page_capacity, sizeof *d->pages);
+	d->page_order = carve(d, used, d->page_capacity, sizeof *d->page_order);
+	d->rows = carve(d, used, d->page_capacity ? capacity : 0, sizeof *d->rows);
+	d->row_of = carve(d, used, d->page_capacity ? capacity : 0, sizeof *d->row_of);
 }
 
-static bool look(desk *d, const hr__pressure *pressure)
+static bool map_allocator(hr__defrag_search *d, const hr__pressure *pressure)
 {
 	hr__lms *lms = d->lms;
 	size_t capacity = hr__blocks_count(pressure, d->item_count);
 	const hr__allocator *allocator = lms->allocator;
-	if (allocator->page && allocator->stitch && allocator->limit / allocator->page <= HR__DEFRAG_SHEETS_MAX)
-		d->sheet_capacity = allocator->limit / allocator->page;
-	lay_out(d, capacity, &d->block_bytes);
+	if (allocator->page && allocator->stitch && allocator->limit / allocator->page <= HR__DEFRAG_PAGES_MAX)
+		d->page_capacity = allocator->limit / allocator->page;
+	lay_out_arrays(d, capacity, &d->block_bytes);
 	if (hr__os()->alloc(d->block_bytes, &d->block)) {
 		d->block = NULL;
 		return false;
 	}
-	lay_out(d, capacity, &d->block_bytes);
+	lay_out_arrays(d, capacity, &d->block_bytes);
 	d->count = hr__blocks_look(pressure, lms->movable, d->item_count, d->stretches, capacity);
 	return true;
 }
 
 /* ---- windows ---- */
 
-static void add_window(desk *d, const hr__defrag_window *w)
+static void add_window(hr__defrag_search *d, const hr__defrag_window *w)
 {
-	d->entries[d->window_count] = (hr__defrag_entry){ 2 * w->cost + w->packs, (uint32_t)d->window_count };
+	d->entries[d->window_count] = (hr__defrag_entry){ 2 * w->cost + w->is_packed, (uint32_t)d->window_count };
 	d->windows[d->window_count++] = *w;
 }
 
-static bool holds(const desk *d, uint64_t from, uint64_t to)
+static bool holds(const hr__defrag_search *d, uint64_t from, uint64_t to)
 {
 	if (d->alignment && !hr__align_up(from, d->alignment, &from)) return false;
 	return from <= to && d->size <= to - from;
 }
 
 /* Adds the shortest window that ends with each stretch. A longer one has more to move, and fewer places to move it to. */
-static void find_clearable(desk *d)
+static void find_clearable(hr__defrag_search *d)
 {
 	uint64_t cost = 0;
 	for (size_t i = 0, left = 0; i < d->count; i++) {
@@ -164,23 +150,23 @@ static void find_clearable(desk *d)
 			left = i;
 			cost = 0;
 		}
-		if (hr__is_item(last)) cost += last->bytes;
+		if (hr__defrag_is_item(last)) cost += last->bytes;
 		for (; left < i && holds(d, d->stretches[left + 1].address, end); left++)
-			if (hr__is_item(&d->stretches[left])) cost -= d->stretches[left].bytes;
+			if (hr__defrag_is_item(&d->stretches[left])) cost -= d->stretches[left].bytes;
 		if (holds(d, d->stretches[left].address, end))
 			add_window(d, &(hr__defrag_window){ (uint32_t)left, (uint32_t)i + 1, false, cost });
 	}
 }
 
 /* The cost of packing a window; NONE if it is impossible. */
-static uint64_t packing_cost(desk *d, size_t first, size_t end)
+static uint64_t packing_cost(hr__defrag_search *d, size_t first, size_t end)
 {
 	const hr__lms *lms = d->lms;
 	uint64_t gap = 0, cost = 0;
 	d->work += end - first;
 	for (size_t i = first; i < end; i++) {
 		const hr__stretch *stretch = &d->stretches[i];
-		if (!hr__is_item(stretch)) {
+		if (!hr__defrag_is_item(stretch)) {
 			gap += stretch->bytes;
 			continue;
 		}
@@ -194,17 +180,17 @@ static uint64_t packing_cost(desk *d, size_t first, size_t end)
 
 /* Tries all windows that end with the stretch before [end] and begin at [first] or earlier. Longer ones are tried while they may be
  * cheaper: with more free memory before it, a tensor need not go through the host. */
-static void try_packing(desk *d, size_t first, size_t end, uint64_t live, hr__defrag_window *best)
+static void try_packing(hr__defrag_search *d, size_t first, size_t end, uint64_t live, hr__defrag_window *best)
 {
 	for (; live < best->cost && d->work < HR__DEFRAG_WORK_MAX; first--) {
-		uint64_t cost = hr__is_item(&d->stretches[first]) ? NONE : packing_cost(d, first, end);
+		uint64_t cost = hr__defrag_is_item(&d->stretches[first]) ? NONE : packing_cost(d, first, end);
 		if (cost < best->cost) *best = (hr__defrag_window){ (uint32_t)first, (uint32_t)end, true, cost };
 		if (!d->stretches[first].joined) return;
-		if (hr__is_item(&d->stretches[first - 1])) live += d->stretches[first - 1].bytes;
+		if (hr__defrag_is_item(&d->stretches[first - 1])) live += d->stretches[first - 1].bytes;
 	}
 }
 
-static void find_packable(desk *d)
+static void find_packable(hr__defrag_search *d)
 {
 	uint64_t gaps = 0, live = 0, wanted = d->size;
 	hr__defrag_window best = { .cost = NONE };
@@ -215,12 +201,12 @@ static void find_packable(desk *d)
 			left = i;
 			gaps = live = 0;
 		}
-		*(hr__is_item(last) ? &live : &gaps) += last->bytes;
-		if (hr__is_item(last)) continue;
+		*(hr__defrag_is_item(last) ? &live : &gaps) += last->bytes;
+		if (hr__defrag_is_item(last)) continue;
 		for (; left < i; left++) {
 			const hr__stretch *first = &d->stretches[left];
-			if (!hr__is_item(first) && gaps - first->bytes < wanted) break;
-			*(hr__is_item(first) ? &live : &gaps) -= first->bytes;
+			if (!hr__defrag_is_item(first) && gaps - first->bytes < wanted) break;
+			*(hr__defrag_is_item(first) ? &live : &gaps) -= first->bytes;
 		}
 		if (gaps >= wanted) try_packing(d, left, i + 1, live, &best);
 	}
@@ -229,12 +215,12 @@ static void find_packable(desk *d)
 
 /* ---- places outside a window ---- */
 
-static spare *best_place(desk *d, size_t spare_count, const hr__tensor *tensor, uint64_t *at)
+static hr__defrag_spare *best_place(hr__defrag_search *d, size_t spare_count, const hr__tensor *tensor, uint64_t *at)
 {
-	spare *best = NULL;
+	hr__defrag_spare *best = NULL;
 	d->work += spare_count;
 	for (size_t i = 0; i < spare_count; i++) {
-		spare *each = &d->spares[i];
+		hr__defrag_spare *each = &d->spares[i];
 		uint64_t start = each->address;
 		if (each->bytes < tensor->device_bytes || (best && each->bytes >= best->bytes)) continue;
 		if (tensor->alignment && !hr__align_up(start, tensor->alignment, &start)) continue;
@@ -245,56 +231,58 @@ static spare *best_place(desk *d, size_t spare_count, const hr__tensor *tensor, 
 	return best;
 }
 
-static size_t list_spares(desk *d, const hr__defrag_window *w)
+static size_t list_spares(hr__defrag_search *d, const hr__defrag_window *w)
 {
 	size_t count = 0;
 	for (uint32_t i = 0; i < d->count; i++) {
 		const hr__stretch *stretch = &d->stretches[i];
 		if (stretch->item == HR__STRETCH_FREE && (i < w->first || i >= w->end))
-			d->spares[count++] = (spare){ stretch->address, stretch->bytes, 0 };
+			d->spares[count++] = (hr__defrag_spare){ stretch->address, stretch->bytes, 0 };
 	}
 	return count;
 }
 
 /* Finds a place for every tensor of the window. */
-static bool clear(desk *d, const hr__defrag_window *w)
+static bool clear(hr__defrag_search *d, const hr__defrag_window *w)
 {
 	size_t spares = list_spares(d, w), items = 0;
 	for (size_t i = w->first; i < w->end; i++)
-		if (hr__is_item(&d->stretches[i])) d->by_size[items++] = (hr__defrag_entry){ ~d->stretches[i].bytes, d->stretches[i].item };
+		if (hr__defrag_is_item(&d->stretches[i]))
+			d->by_size[items++] = (hr__defrag_entry){ ~d->stretches[i].bytes, d->stretches[i].item };
 	hr__defrag_sort(d->by_size, items);
 	d->trial_count = 0;
 	for (size_t i = 0; i < items && d->work < HR__DEFRAG_WORK_MAX; i++) {
 		hr__tensor *tensor = d->lms->order[d->by_size[i].index];
 		uint64_t to;
-		spare *place = best_place(d, spares, tensor, &to);
+		hr__defrag_spare *place = best_place(d, spares, tensor, &to);
 		if (!place) return false;
-		d->trial[d->trial_count++] = (mover){ tensor, to };
+		d->trial[d->trial_count++] = (hr__defrag_mover){ tensor, to };
 		place->bytes -= to + tensor->device_bytes - place->address;
 		place->address = to + tensor->device_bytes;
 	}
 	return d->trial_count == items;
 }
 
-static bool pack(desk *d, const hr__defrag_window *w)
+static bool pack(hr__defrag_search *d, const hr__defrag_window *w)
 {
 	d->trial_count = 0;
 	for (size_t i = w->first; i < w->end; i++)
-		if (hr__is_item(&d->stretches[i])) d->trial[d->trial_count++] = (mover){ .tensor = d->lms->order[d->stretches[i].item] };
+		if (hr__defrag_is_item(&d->stretches[i]))
+			d->trial[d->trial_count++] = (hr__defrag_mover){ .tensor = d->lms->order[d->stretches[i].item] };
 	return true;
 }
 
 /* ---- planning and moving ---- */
 
-void hr__defrag_choose(desk *d)
+void hr__defrag_choose(hr__defrag_search *d)
 {
-	mover *swap = d->movers;
+	hr__defrag_mover *swap = d->movers;
 	d->movers = d->trial;
 	d->mover_count = d->trial_count;
 	d->trial = swap;
 }
 
-static bool plan(desk *d)
+static bool plan(hr__defrag_search *d)
 {
 	find_clearable(d);
 	find_packable(d);
@@ -303,7 +291,7 @@ static bool plan(desk *d)
 	for (size_t i = 0; i < d->window_count; i++) {
 		const hr__defrag_window *w = &d->windows[d->entries[i].index];
 		if (w->cost > pages) break;
-		if (!(w->packs ? pack(d, w) : d->work < HR__DEFRAG_WORK_MAX && clear(d, w))) continue;
+		if (!(w->is_packed ? pack(d, w) : d->work < HR__DEFRAG_WORK_MAX && clear(d, w))) continue;
 		hr__defrag_choose(d);
 		return true;
 	}
@@ -311,7 +299,7 @@ static bool plan(desk *d)
 }
 
 /* Releases the claims on tensors that stay. */
-static void release_others(desk *d)
+static void release_others(hr__defrag_search *d)
 {
 	for (size_t i = 0; i < d->mover_count; i++) {
 		hr__tensor **at = d->lms->order;
@@ -328,19 +316,19 @@ static void release_others(desk *d)
 }
 
 /* Moves as many tensors as the budget allows, and adds their bytes to *moved. Returns the first error. */
-static hr_status carry_out(desk *d, uint64_t *moved)
+static hr_status move_planned(hr__defrag_search *d, uint64_t *moved)
 {
 	hr_status first = HR_OK;
 	uint64_t budget = d->lms->defrag_budget ? d->lms->defrag_budget : UINT64_MAX;
 	for (size_t i = 0; i < d->mover_count; i++) {
-		const mover *each = &d->movers[i];
+		const hr__defrag_mover *each = &d->movers[i];
 		uint64_t bytes = each->tensor->device_bytes;
 		if (!first && bytes > budget - attempt.moved) first = HR_NOT_READY;
 		if (first) {
 			hr__tensor_settle_moved(each->tensor);
 			continue;
 		}
-		first = each->to ? hr__move_to(each->tensor, each->to) : hr__move_down(each->tensor);
+		first = each->to ? hr__move_to_address(each->tensor, each->to) : hr__move_down(each->tensor);
 		if (first) continue;
 		*moved += bytes;
 		attempt.moved += bytes;
@@ -348,51 +336,51 @@ static hr_status carry_out(desk *d, uint64_t *moved)
 	return first;
 }
 
-void hr__defragment_anew(void)
+void hr__defrag_begin_request(void)
 {
 	attempt.rounds = 0;
 	attempt.moved = 0;
 }
 
 /* Claims tensors and plans which of them move; false if there is no solution. Under the context's lock. */
-static bool find_way(desk *d, hr__lms *lms, const hr__pressure *pressure)
+static bool plan_moves(hr__defrag_search *d, hr__lms *lms, const hr__pressure *pressure)
 {
-	*d = (desk){ .lms = lms, .size = pressure->size };
+	*d = (hr__defrag_search){ .lms = lms, .size = pressure->size };
 	if (pressure->alignment > lms->allocator->granularity) d->alignment = pressure->alignment;
 	d->item_count = claim_all(lms);
-	bool found = d->item_count && look(d, pressure) && plan(d);
+	bool found = d->item_count && map_allocator(d, pressure) && plan(d);
 	if (!found) d->mover_count = 0;
 	return found;
 }
 
-uint64_t hr__defragment_bytes(hr__lms *lms, const hr__pressure *pressure)
+uint64_t hr__defrag_cost(hr__lms *lms, const hr__pressure *pressure)
 {
-	desk d;
+	hr__defrag_search d;
 	uint64_t bytes = 0;
-	hr__lms_enter(lms);
+	hr__lms_begin_move(lms);
 	hr__lock_take(&lms->lock);
-	bool found = find_way(&d, lms, pressure);
+	bool found = plan_moves(&d, lms, pressure);
 	for (size_t i = 0; i < d.mover_count; i++) bytes += d.movers[i].tensor->device_bytes;
 	d.mover_count = 0; /* all of them stay */
 	release_others(&d);
 	hr__lock_release(&lms->lock);
-	hr__lms_leave(lms);
+	hr__lms_end_move(lms);
 	if (d.block) hr__os()->free(d.block, d.block_bytes);
 	return found ? bytes : NONE;
 }
 
-hr_status hr__defragment(hr__lms *lms, const hr__pressure *pressure)
+hr_status hr__defrag_run(hr__lms *lms, const hr__pressure *pressure)
 {
-	desk d;
+	hr__defrag_search d;
 	uint64_t moved = 0;
 	if (attempt.rounds++ >= ROUNDS || (lms->defrag_budget && attempt.moved >= lms->defrag_budget)) return HR_NOT_READY;
-	hr__lms_enter(lms);
+	hr__lms_begin_move(lms);
 	hr__lock_take(&lms->lock);
-	bool found = find_way(&d, lms, pressure);
+	bool found = plan_moves(&d, lms, pressure);
 	release_others(&d);
 	hr__lock_release(&lms->lock);
-	hr_status status = found ? carry_out(&d, &moved) : HR_NOT_READY;
-	hr__lms_leave(lms);
+	hr_status status = found ? move_planned(&d, &moved) : HR_NOT_READY;
+	hr__lms_end_move(lms);
 	if (d.block) hr__os()->free(d.block, d.block_bytes);
 	if (!moved) return status;
 	hr__lms_count(&lms->stats.num_defragmentations, 1);

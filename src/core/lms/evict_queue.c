@@ -19,9 +19,9 @@ static hr__evict_key key_of(enum hr__evict_queue_id id, const hr__tensor *tensor
 	case HR__EVICT_BY_USE:
 		if (hr__load_relaxed(&tensor->never_evict)) return (hr__evict_key){ HR__EVICT_LAST, 0 };
 		return (hr__evict_key){ hr__load_relaxed(&tensor->priority), hr__load_relaxed(&tensor->last_use) };
-	case HR__EVICT_LEAVING:
-		if (!hr__load_relaxed(&tensor->leaves)) return (hr__evict_key){ HR__EVICT_LAST, 0 };
-		return (hr__evict_key){ 0, hr__load_relaxed(&tensor->out_epoch) };
+	case HR__EVICT_PLANNED:
+		if (!hr__load_relaxed(&tensor->evict_first)) return (hr__evict_key){ HR__EVICT_LAST, 0 };
+		return (hr__evict_key){ 0, hr__load_relaxed(&tensor->copy_epoch) };
 	default: return (hr__evict_key){ 0, 0 };
 	}
 }
@@ -44,7 +44,8 @@ static void exchange(hr__evict_queue *queue, enum hr__evict_queue_id id, uint32_
 static void sift_up(hr__evict_queue *queue, enum hr__evict_queue_id id, uint32_t at)
 {
 	hr__evict_item item = queue->items[at];
-	for (; at > 0 && is_before(item.key, queue->items[(at - 1) / 2].key); at = (at - 1) / 2) set(queue, id, at, queue->items[(at - 1) / 2]);
+	for (; at > 0 && is_before(item.key, queue->items[(at - 1) / 2].key); at = (at - 1) / 2)
+		set(queue, id, at, queue->items[(at - 1) / 2]);
 	set(queue, id, at, item);
 }
 
@@ -70,31 +71,31 @@ static void settle(hr__evict_queue *queue, enum hr__evict_queue_id id, uint32_t 
 void hr__evict_queue_put(hr__lms *lms, enum hr__evict_queue_id id, hr__tensor *tensor)
 {
 	hr__evict_queue *queue = &lms->queues[id];
-	uint32_t at = tensor->queued[id] != HR__UNQUEUED ? tensor->queued[id] : queue->count++;
+	uint32_t at = tensor->queued[id] != HR__EVICT_UNQUEUED ? tensor->queued[id] : queue->count++;
 	HR_ASSERT(queue->count <= lms->member_count);
 	set(queue, id, at, (hr__evict_item){ key_of(id, tensor), tensor });
 	settle(queue, id, at);
 }
 
-void hr__evict_queue_take(hr__lms *lms, enum hr__evict_queue_id id, hr__tensor *tensor)
+void hr__evict_queue_remove(hr__lms *lms, enum hr__evict_queue_id id, hr__tensor *tensor)
 {
 	hr__evict_queue *queue = &lms->queues[id];
 	uint32_t at = tensor->queued[id];
-	if (at == HR__UNQUEUED) return;
-	tensor->queued[id] = HR__UNQUEUED;
+	if (at == HR__EVICT_UNQUEUED) return;
+	tensor->queued[id] = HR__EVICT_UNQUEUED;
 	if (at == --queue->count) return;
 	set(queue, id, at, queue->items[queue->count]);
 	settle(queue, id, at);
 }
 
-void hr__evict_queue_take_all(hr__lms *lms, hr__tensor *tensor)
+void hr__evict_queue_remove_all(hr__lms *lms, hr__tensor *tensor)
 {
-	for (int id = 0; id < HR__EVICT_QUEUES; id++) hr__evict_queue_take(lms, (enum hr__evict_queue_id)id, tensor);
+	for (int id = 0; id < HR__EVICT_QUEUES; id++) hr__evict_queue_remove(lms, (enum hr__evict_queue_id)id, tensor);
 }
 
 void hr__evict_queue_update(hr__lms *lms, hr__tensor *tensor)
 {
-	if (tensor->queued[HR__EVICT_BY_USE] != HR__UNQUEUED) hr__evict_queue_put(lms, HR__EVICT_BY_USE, tensor);
+	if (tensor->queued[HR__EVICT_BY_USE] != HR__EVICT_UNQUEUED) hr__evict_queue_put(lms, HR__EVICT_BY_USE, tensor);
 }
 
 bool hr__evict_queue_is_sound(const hr__lms *lms, enum hr__evict_queue_id id)
@@ -130,7 +131,7 @@ static bool correct_least(hr__evict_walk *walk)
 		hr__evict_item *least = &queue->items[0];
 		hr__evict_key key = key_of(walk->id, least->tensor);
 		if (!is_before(least->key, key)) return least->key.priority != HR__EVICT_LAST;
-		walk->lms->looks++;
+		walk->lms->tensors_examined++;
 		least->key = key;
 		sift_down(queue, walk->id, 0, walk->left);
 	}
@@ -141,11 +142,12 @@ static bool correct_least(hr__evict_walk *walk)
 static void sort_group(hr__evict_queue *queue, enum hr__evict_queue_id id, uint32_t from, uint32_t to)
 {
 	for (uint32_t i = from + 1; i < to; i++)
-		for (uint32_t k = i; k > from && queue->items[k - 1].tensor->member < queue->items[k].tensor->member; k--) exchange(queue, id, k - 1, k);
+		for (uint32_t k = i; k > from && queue->items[k - 1].tensor->member < queue->items[k].tensor->member; k--)
+			exchange(queue, id, k - 1, k);
 }
 
 /* Removes all items equal to the least one from the heap. */
-static void meet_group(hr__evict_walk *walk)
+static void take_group(hr__evict_walk *walk)
 {
 	hr__evict_queue *queue = &walk->lms->queues[walk->id];
 	uint32_t to = walk->left;
@@ -156,7 +158,7 @@ static void meet_group(hr__evict_walk *walk)
 			return;
 		}
 		walk->most--;
-		walk->lms->looks++;
+		walk->lms->tensors_examined++;
 		key = queue->items[0].key;
 		exchange(queue, walk->id, 0, --walk->left);
 		sift_down(queue, walk->id, 0, walk->left);
@@ -165,19 +167,19 @@ static void meet_group(hr__evict_walk *walk)
 	sort_group(queue, walk->id, walk->left, to);
 }
 
-bool hr__evict_queue_any_leaving(hr__lms *lms)
+bool hr__evict_queue_any_planned(hr__lms *lms)
 {
-	hr__evict_queue *queue = &lms->queues[HR__EVICT_LEAVING];
-	hr__evict_walk walk = hr__evict_walk_begin(lms, HR__EVICT_LEAVING, 0);
+	hr__evict_queue *queue = &lms->queues[HR__EVICT_PLANNED];
+	hr__evict_walk walk = hr__evict_walk_begin(lms, HR__EVICT_PLANNED, 0);
 	if (correct_least(&walk)) return true;
 	/* All were pinned since. A tensor that is planned for eviction again is put here again. */
-	while (queue->count) queue->items[--queue->count].tensor->queued[HR__EVICT_LEAVING] = HR__UNQUEUED;
+	while (queue->count) queue->items[--queue->count].tensor->queued[HR__EVICT_PLANNED] = HR__EVICT_UNQUEUED;
 	return false;
 }
 
 hr__tensor *hr__evict_walk_next(hr__evict_walk *walk)
 {
-	if (!walk->group) meet_group(walk);
+	if (!walk->group) take_group(walk);
 	if (walk->gave_up || !walk->group) return NULL;
 	return walk->lms->queues[walk->id].items[walk->left + --walk->group].tensor;
 }

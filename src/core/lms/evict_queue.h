@@ -1,8 +1,8 @@
 /* evict_queue.h - tensors of a context in the order of eviction, so that an eviction examines few of them.
  *
  *     HR__EVICT_BY_USE    all resident tensors: by priority, then by last use. Those that may not be evicted are last
- *     HR__EVICT_LEAVING   tensors that the plan evicts: by when their copy was made. Those that were pinned since are last
- *     HR__EVICT_DEPARTED  tensors evicted since the last request that did not fit, in no order
+ *     HR__EVICT_PLANNED   tensors that the plan evicts: by when their copy was made. Those that were pinned since are last
+ *     HR__EVICT_RECENT  tensors evicted since the last request that did not fit, in no order
  *
  * Each queue is a binary heap. An item has the key that its tensor had when it was put there. Pins change the last use and clear
  * [leaves] without the lock, so a stored key may be out of date. It is never greater than the real key, because these changes only
@@ -23,9 +23,9 @@
 struct hr__lms;
 struct hr__tensor;
 
-enum hr__evict_queue_id { HR__EVICT_BY_USE, HR__EVICT_LEAVING, HR__EVICT_DEPARTED, HR__EVICT_QUEUES };
+enum hr__evict_queue_id { HR__EVICT_BY_USE, HR__EVICT_PLANNED, HR__EVICT_RECENT, HR__EVICT_QUEUES };
 
-#define HR__UNQUEUED UINT32_MAX
+#define HR__EVICT_UNQUEUED UINT32_MAX
 #define HR__EVICT_LAST INT64_MAX /* priority of tensors that no walk returns */
 
 /* The smaller key is evicted first. */
@@ -47,12 +47,12 @@ typedef struct hr__evict_queue {
 /* Puts a tensor into a queue, or updates its position if it is there. */
 void hr__evict_queue_put(struct hr__lms *lms, enum hr__evict_queue_id id, struct hr__tensor *tensor);
 /* Removes a tensor from a queue. Does nothing if it is not there. */
-void hr__evict_queue_take(struct hr__lms *lms, enum hr__evict_queue_id id, struct hr__tensor *tensor);
-void hr__evict_queue_take_all(struct hr__lms *lms, struct hr__tensor *tensor); /* from all queues */
+void hr__evict_queue_remove(struct hr__lms *lms, enum hr__evict_queue_id id, struct hr__tensor *tensor);
+void hr__evict_queue_remove_all(struct hr__lms *lms, struct hr__tensor *tensor); /* from all queues */
 /* The tensor's priority changed, or whether it may be evicted. */
 void hr__evict_queue_update(struct hr__lms *lms, struct hr__tensor *tensor);
 /* Whether there is a tensor that the plan evicts; pinned or not. */
-bool hr__evict_queue_any_leaving(struct hr__lms *lms);
+bool hr__evict_queue_any_planned(struct hr__lms *lms);
 /* Whether items are in order, and tensors have the right indices. */
 bool hr__evict_queue_is_sound(const struct hr__lms *lms, enum hr__evict_queue_id id);
 

@@ -7,30 +7,32 @@
  *     reclaim.c      chooses the tensors to evict for a request that does not fit
  *     evict_queue.c  tensors in the order of eviction (evict_queue.h)
  *     defrag.c       moves tensors on the device to join free memory, when nothing more can be evicted (and defrag_pages.c)
- *     sum.c          checksums of device memory, for verify
+ *     checksum.c          checksums of device memory, for verify
  *     stall.c        how long streams wait for restores
  *     step_peak.c    how many bytes a step needs at once
  *     check.c        checks the invariants
  *     control.c      switches, options, statistics
- *     policy/        the learned policy: learned.c records a step (record.c, link.c), steps.c makes a plan of it (force.c),
+ *     policy/        the learned policy: learned.c records a step (record.c, link.c), steps.c makes a plan of it (active_plan.c),
  *                    follow.c follows the plan
  *     plan/          the planner (plan.h)
  *     host/          host copies (host.h)
  *
  * LOCKS. A tensor's word (tensor.c) controls access to its other fields. While the tensor is resident and pinned, any thread may
- * read them. The thread that set LEAVING, RETURNING, MOVING or GOING has exclusive access. [lock] of the context guards the list of
+ * read them. The thread that set EVICTING, RESTORING, MOVING or DESTROYING has exclusive access. [lock] of the context guards the list of
  * tensors and the data of policies. Nothing is copied while it is held, and a request that finds free memory never acquires it. */
 #ifndef HR_LMS_LMS_H
 #define HR_LMS_LMS_H
 
-#include "headroom_record.h"
 #include "core/base/lock.h"
 #include "core/base/shared.h"
 #include "core/device/device.h"
-#include "core/lms/host/host.h"
 #include "core/lms/evict_queue.h"
+#include "core/lms/host/host.h"
 #include "core/memory/allocator.h"
+#include "core/memory/bfc/room_search.h"
+#include "core/memory/bfc/span.h"
 #include "core/memory/bfc/tensor_block.h"
+#include "headroom_record.h"
 
 typedef struct hr__lms hr__lms;
 typedef struct hr__tensor hr__tensor;
@@ -39,24 +41,24 @@ typedef struct hr__tensor hr__tensor;
 
 /* A tensor's place; see the drawing in tensor.c. */
 enum hr__place {
-	HR__NOWHERE = 0, /* the record is not in use */
-	HR__NEW,         /* no contents, no memory */
-	HR__HOME,        /* resident on the device; pinned or not */
-	HR__LEAVING,     /* a thread is evicting it or copying it to the host */
-	HR__OUT,         /* evicted: on the host only */
-	HR__RETURNING,   /* a thread is allocating its memory and restoring its contents, if any */
-	HR__GOING,       /* a thread is destroying it */
-	HR__MOVING       /* a thread is moving it to another address on the device; pinned or not */
+	HR__PLACE_UNUSED = 0, /* the record is not in use */
+	HR__PLACE_NEW,        /* no contents, no memory */
+	HR__PLACE_RESIDENT,   /* resident on the device; pinned or not */
+	HR__PLACE_EVICTING,   /* a thread is evicting it or copying it to the host */
+	HR__PLACE_EVICTED,    /* evicted: on the host only */
+	HR__PLACE_RESTORING,  /* a thread is allocating its memory and restoring its contents, if any */
+	HR__PLACE_DESTROYING, /* a thread is destroying it */
+	HR__PLACE_MOVING      /* a thread is moving it to another address on the device; pinned or not */
 };
 
 /*      63        32 31      8  7  6     5         4      3    0
- *     | generation | pins    | 0  | astray | addressed | place |
+ *     | generation | pins    | 0  | displaced | addressed | place |
  *
- * addressed: the address was taken under the current pins. astray (displaced): a move failed and could not be undone; the device
+ * addressed: the address was taken under the current pins. displaced: a move failed and could not be undone; the device
  * memory is invalid and the contents are on the host. They are copied back before the address is returned. */
 #define HR__WORD_PLACE UINT64_C(0xf)
 #define HR__WORD_ADDRESSED UINT64_C(0x10)
-#define HR__WORD_ASTRAY UINT64_C(0x20)
+#define HR__WORD_DISPLACED UINT64_C(0x20)
 #define HR__WORD_PIN UINT64_C(0x100)
 #define HR__WORD_PINS UINT64_C(0xffffff00)
 
@@ -66,73 +68,75 @@ struct hr__tensor {
 	 * thread with a stale handle may read them while another thread destroys the tensor and reuses its record. The word then shows
 	 * that the values are not valid. */
 	_Atomic(hr__lms *) lms;
-	hr__atomic_u64 address;  /* of its device memory; 0 = none */
-	uint64_t device_bytes;   /* size of that memory; kept while evicted */
-	struct hr__span *span;   /* if it owns pages: its address range, from its first memory on (core/memory/bfc/tensor_block.h) */
+	hr__atomic_u64 address;    /* of its device memory; 0 = none */
+	uint64_t device_bytes;     /* size of that memory; kept while evicted */
+	struct hr__span *span;     /* if it owns pages: its address range, from its first memory on (core/memory/bfc/span.h) */
 	struct hr__shadow *shadow; /* if it owns pages: host pages mapped there while it is evicted (fixed.c); NULL = none were made, or
 	                            * they were released */
-	hr__host_copy copy;      /* host copy, valid while it exists: a write pin drops it. Changed under the context's lock, by a
+	hr__host_copy copy;        /* host copy, valid while it exists: a write pin drops it. Changed under the context's lock, by a
 	                          * thread with exclusive access or a pin */
-	hr__atomic_u64 streams;  /* that may still be using its memory */
-	hr__atomic_u64 epoch;    /* epoch of the last of these uses */
-	hr__atomic_u64 in_epoch; /* epoch covered by the mark after its restore; 0 = nothing to wait for */
-	hr__atomic_u64 out_epoch; /* epoch covered by the mark after its copy to the host; 0 = nothing to wait for */
-	hr__atomic_u64 took_on, took_epoch; /* the stream that allocated its memory, as a mask, and the epoch then: only that stream has
-	                                     * waited for the memory's previous users. 0 = the in stream, which in_epoch covers */
-	hr__atomic_u64 last_use; /* number of the last pin call */
-	hr__atomic_u64 pinned_by; /* if tensors may be moved: streams that it was ever pinned for. A bit is set before the pin */
+	hr__atomic_u64 use_streams;   /* that may still be using its memory */
+	hr__atomic_u64 use_epoch;     /* epoch of the last of these uses */
+	hr__atomic_u64 restore_epoch; /* epoch covered by the mark after its restore; 0 = nothing to wait for */
+	hr__atomic_u64 copy_epoch;    /* epoch covered by the mark after its copy to the host; 0 = nothing to wait for */
+	hr__atomic_u64 alloc_stream,
+		alloc_epoch;            /* the stream that allocated its memory, as a mask, and the epoch then: only that stream has
+	                                     * waited for the memory's previous users. 0 = the in stream, which restore_epoch covers */
+	hr__atomic_u64 last_use;    /* number of the last pin call */
+	hr__atomic_u64 pin_streams; /* if tensors may be moved: streams that it was ever pinned for. A bit is set before the pin */
 
 	hr__atomic_u64 bytes;
 	uint64_t alignment;
-	uint64_t sum;            /* verify: checksum of its contents at the last unpin */
-	hr__atomic_u8 synced;    /* it has a host copy; for readers without the lock */
+	uint64_t sum;           /* verify: checksum of its contents at the last unpin */
+	hr__atomic_u8 has_copy; /* it has a host copy; for readers without the lock */
 	hr__atomic_u8 sum_known;
-	hr__atomic_u8 written;   /* verify: a write pin was taken since that checksum */
-	hr__atomic_u8 leaves;    /* the policy evicts it first. A hint: set under the lock, cleared without */
-	hr__atomic_u8 fresh;     /* restored, and not pinned since */
-	hr__atomic_u8 prefetched; /* prefetched for a pin that has not come yet */
-	hr__atomic_u8 unfollowed; /* the in stream may be using its memory, and the streams of current pins do not wait for that */
-	hr__atomic_u8 blank;     /* it has memory, but no call that would write to it has succeeded yet: nothing to read or copy */
+	hr__atomic_u8 written;       /* verify: a write pin was taken since that checksum */
+	hr__atomic_u8 evict_first;   /* the policy evicts it first. A hint: set under the lock, cleared without */
+	hr__atomic_u8 just_restored; /* restored, and not pinned since */
+	hr__atomic_u8 prefetched;    /* prefetched for a pin that has not come yet */
+	hr__atomic_u8
+		in_stream_unordered;   /* the in stream may be using its memory, and the streams of current pins do not wait for that */
+	hr__atomic_u8 unwritten;   /* it has memory, but no call that would write to it has succeeded yet: nothing to read or copy */
 	hr__atomic_u8 never_evict; /* HR__STAYS_*; 0 = it may be evicted */
 	_Atomic(bool) fixed;
-	bool counted;            /* its first memory was counted as a request, so its destruction is a free */
-	bool told;               /* the recording already has its eviction, written when the copy was made */
+	bool counted;         /* its first memory was counted as a request, so its destruction is a free */
+	bool eviction_traced; /* the recording already has its eviction, written when the copy was made */
 	uint8_t dtype;
 	hr__atomic_i64 priority;
 	hr__atomic_u32 op, scope, tag; /* names */
 	hr_shape shape;
-	hr_stack stack;          /* of hr_tensor_create, for the events of its memory */
+	hr_stack stack; /* of hr_tensor_create, for the events of its memory */
 	hr__atomic_u32 evictions, restores;
-	uint32_t index;          /* of this record; immutable */
-	uint32_t member;         /* index in the context's list, under its lock; in a spare record the next spare one */
-	uint32_t queued[HR__EVICT_QUEUES]; /* index in each queue, or HR__UNQUEUED. Under lock */
-	struct {                 /* learned.h; under lock */
-		uint32_t slot;       /* index in the step's record; UINT32_MAX = none yet */
-		uint32_t step;       /* low bits of the number of the step that slot belongs to */
-		uint32_t uses;       /* number of uses in that step */
-		uint32_t use;        /* index of its last use in the record */
-		uint32_t planned;    /* index in the plan; UINT32_MAX = not planned */
+	uint32_t index;                    /* of this record; immutable */
+	uint32_t member;                   /* index in the context's list, under its lock; in a spare record the next spare one */
+	uint32_t queued[HR__EVICT_QUEUES]; /* index in each queue, or HR__EVICT_UNQUEUED. Under lock */
+	struct {                           /* learned.h; under lock */
+		uint32_t slot;                 /* index in the step's record; UINT32_MAX = none yet */
+		uint32_t step;                 /* low bits of the number of the step that slot belongs to */
+		uint32_t uses;                 /* number of uses in that step */
+		uint32_t use;                  /* index of its last use in the record */
+		uint32_t planned;              /* index in the plan; UINT32_MAX = not planned */
 	} learned;
 };
 
 /* Why a tensor may not be evicted. */
-#define HR__STAYS_WANTED 1u /* set by the caller */
-#define HR__STAYS_SMALL 2u  /* fixed and smaller than a page: a block like any other */
+#define HR__NEVER_EVICT_SET 1u   /* set by the caller */
+#define HR__NEVER_EVICT_SMALL 2u /* fixed and smaller than a page: a block like any other */
 
 /* Whether it is fixed and has pages of its own, which eviction can unmap. */
-static inline bool hr__owns_pages(const hr__tensor *tensor);
+static inline bool hr__tensor_owns_pages(const hr__tensor *tensor);
 
-static inline enum hr__place hr__place_of(uint64_t word)
+static inline enum hr__place hr__word_place(uint64_t word)
 {
 	return (enum hr__place)(word & HR__WORD_PLACE);
 }
 
-static inline uint32_t hr__pins_of(uint64_t word)
+static inline uint32_t hr__word_pins(uint64_t word)
 {
 	return (uint32_t)((word & HR__WORD_PINS) / HR__WORD_PIN);
 }
 
-static inline uint64_t hr__word_at(uint64_t word, enum hr__place place)
+static inline uint64_t hr__word_with_place(uint64_t word, enum hr__place place)
 {
 	return (word & ~HR__WORD_PLACE) | (uint64_t)place;
 }
@@ -142,27 +146,28 @@ static inline uint64_t hr__word_at(uint64_t word, enum hr__place place)
 #define HR__TENSOR_BLOCKS_MAX ((1u << 24) / HR__TENSOR_BLOCK)
 extern _Atomic(hr__tensor *) hr__tensor_blocks[HR__TENSOR_BLOCKS_MAX];
 
-/* Sets the message for a handle that names no tensor. Returns HR_CLOSED or HR_FORKED. */
-hr_status hr__tensor_is_missing(hr_tensor handle);
+/* Sets the message for a handle that names no tensor. Returns HR_INVALID_HANDLE or HR_FORKED. */
+hr_status hr__tensor_fail_missing(hr_tensor handle);
 
-/* The record of a handle; NULL (message set, HR_CLOSED or HR_FORKED in *why) if the handle names no tensor. The record stays
+/* The record of a handle; NULL (message set, HR_INVALID_HANDLE or HR_FORKED in *why) if the handle names no tensor. The record stays
  * readable whatever happens to the tensor; check its word. Inline, because each pin and unpin calls it three times. */
 static inline hr__tensor *hr__tensor_of(hr_tensor handle, hr_status *why)
 {
 	uint32_t index = (uint32_t)handle.id - 1, block = index / HR__TENSOR_BLOCK; /* id 0 gives an index beyond all blocks */
-	hr__tensor *tensor = HR_LIKELY(!hr__forked && block < HR__TENSOR_BLOCKS_MAX) ? hr__load_acquire(&hr__tensor_blocks[block]) : NULL;
+	hr__tensor *tensor = HR_LIKELY(!hr__forked && block < HR__TENSOR_BLOCKS_MAX) ? hr__load_acquire(&hr__tensor_blocks[block])
+	                                                                             : NULL;
 	if (HR_LIKELY(tensor != NULL)) {
 		tensor += index % HR__TENSOR_BLOCK;
 		uint64_t word = hr__load_acquire(&tensor->word);
-		if (HR_LIKELY(word >> 32 == handle.id >> 32 && hr__place_of(word) != HR__NOWHERE)) return tensor;
+		if (HR_LIKELY(word >> 32 == handle.id >> 32 && hr__word_place(word) != HR__PLACE_UNUSED)) return tensor;
 	}
-	*why = hr__tensor_is_missing(handle);
+	*why = hr__tensor_fail_missing(handle);
 	return NULL;
 }
 hr_tensor hr__tensor_handle(const hr__tensor *tensor, uint64_t word);
 /* Whether the tensor with index [owner] - 1 could be evicted now. Its blocks store [owner] (hr__block_own). */
-bool hr__tensor_could_leave(uint32_t owner);
-hr_status hr__tensor_is_closed(hr_tensor handle); /* sets the message; returns HR_CLOSED */
+bool hr__tensor_is_evictable(uint32_t owner);
+hr_status hr__tensor_fail_closed(hr_tensor handle); /* sets the message; returns HR_INVALID_HANDLE */
 /* "tensor 12 (512.0 MiB, op matmul)" */
 const char *hr__tensor_name(const hr__tensor *tensor, char *out, size_t capacity);
 #define HR__TENSOR_NAME 160u
@@ -175,7 +180,7 @@ uint64_t hr__tensor_device_bytes(const hr__tensor *tensor);
 bool hr__tensor_claim(hr__tensor *tensor, uint64_t word, enum hr__place from, enum hr__place to);
 /* Claims a resident tensor whose address is not taken: sets MOVING. It may be pinned, and keeps its pins. */
 bool hr__tensor_claim_moving(hr__tensor *tensor, uint64_t word);
-/* Ends the claim of hr__tensor_claim_moving: sets HOME. */
+/* Ends the claim of hr__tensor_claim_moving: sets RESIDENT. */
 void hr__tensor_settle_moved(hr__tensor *tensor);
 /* Ends the claim of hr__tensor_claim: sets [place], with [pins] 0 or 1. */
 void hr__tensor_settle(hr__tensor *tensor, enum hr__place place, uint32_t pins);
@@ -184,7 +189,7 @@ void hr__tensor_wait(unsigned attempt);
 
 /* ---- the context ---- */
 
-#define HR__STALLS 512u
+#define HR__STALLS_MAX 512u
 /* A stream was made to wait for the restore of a tensor. */
 typedef struct hr__stall {
 	uint64_t asked, came; /* mark numbers: in the stream before the wait, in the in stream after the copy */
@@ -197,7 +202,7 @@ typedef struct hr__step_start {
 	int64_t resident, out, evictions;
 } hr__step_start;
 
-#define HR__VICTIMS_MAX 1024u
+#define HR__RECLAIM_MAX 1024u
 
 struct hr__lms {
 	/* immutable after creation */
@@ -206,26 +211,26 @@ struct hr__lms {
 	hr_allocator handle;
 	hr__device *device;
 	hr_device device_handle;
-	hr__atomic_u32 pinning; /* threads inside a call that counts pins, if they have no cache of the allocator (check.c) */
-	hr_stream out, in; /* its streams for copies; the default stream if the device has no others */
+	hr__atomic_u32 pinning;          /* threads inside a call that counts pins, if they have no cache of the allocator (check.c) */
+	hr_stream out_stream, in_stream; /* its streams for copies; the default stream if the device has no others */
 	bool enabled, defrag, verify, lru;
 	hr_lms_safety safety;
 	uint64_t wait_ns, defrag_budget;
-	hr__host *host; /* NULL if not enabled */
+	hr__host *host;       /* NULL if not enabled */
 	hr_lms_policy policy; /* a user's policy; score is NULL for the built-in ones */
 	void *policy_user;
 	char policy_name[32];
-	int csv; /* file of step statistics; -1 = none */
+	int csv;                     /* file of step statistics; -1 = none */
 	struct hr__learned *learned; /* NULL unless enabled with the policy "learned" */
 
-	hr__atomic_u64 limit;    /* of bytes of resident tensors; UINT64_MAX = none */
-	hr__atomic_u64 clock;    /* number of pin calls */
-	hr__atomic_i64 resident; /* bytes of resident tensors, and of those that are getting memory */
-	hr__atomic_i64 live;     /* if enabled: bytes of resident and evicted tensors */
+	hr__atomic_u64 limit;     /* of bytes of resident tensors; UINT64_MAX = none */
+	hr__atomic_u64 clock;     /* number of pin calls */
+	hr__atomic_i64 resident;  /* bytes of resident tensors, and of those that are getting memory */
+	hr__atomic_i64 live;      /* if enabled: bytes of resident and evicted tensors */
 	hr__atomic_i64 peak_live; /* peak of [live] since the step began */
-	hr__atomic_u64 changes;  /* incremented when memory may have become available; waiting threads watch it */
-	hr__atomic_u32 movers;   /* threads with claimed tensors, which no other thread can move or use */
-	hr__atomic_u32 turn;     /* 1 = held by a thread that waits for memory (pin.c) */
+	hr__atomic_u64 changes;   /* incremented when memory may have become available; waiting threads watch it */
+	hr__atomic_u32 movers;    /* threads with claimed tensors, which no other thread can move or use */
+	hr__atomic_u32 turn;      /* 1 = held by a thread that waits for memory (pin.c) */
 
 	hr__lock lock __attribute__((aligned(64)));
 	/* Members from resident_count on are evicted; those before it need not be resident. Where the queues do not help, reclaiming
@@ -236,16 +241,16 @@ struct hr__lms {
 	struct hr__movable *movable; /* as long as [members], like order: scratch of reclaim.c and defrag.c */
 	hr__tensor **order;
 	hr__evict_queue queues[HR__EVICT_QUEUES]; /* if enabled: each as long as [members] */
-	uint64_t looks;    /* tensors examined to choose victims; for tests */
-	uint64_t mistakes; /* choices by the queues that differ from a scan of all tensors (hr__reclaim_compares) */
-	hr__stall stalls[HR__STALLS]; /* not evaluated yet: a ring */
+	uint64_t tensors_examined;                /* tensors examined to choose victims; for tests */
+	uint64_t queue_mismatches;        /* choices by the queues that differ from a scan of all tensors (hr__reclaim_compares) */
+	hr__stall stalls[HR__STALLS_MAX]; /* not evaluated yet: a ring */
 	uint32_t stall_first, stall_count;
 	uint64_t csv_offset;
 	bool in_step;
 	hr__step_start step_start;
 	struct hr__lms *next; /* in the list of all contexts; under that list's lock */
 
-	hr__lock scratch_lock; /* verify: guards the host's scratch memory */
+	hr__lock scratch_lock;                   /* verify: guards the host's scratch memory */
 	uint64_t scratch_streams, scratch_epoch; /* that may still be copying to it; under scratch_lock */
 
 	struct { /* totals and current values; written by all threads */
@@ -258,15 +263,15 @@ struct hr__lms {
 #undef HR__LMS_COUNTER
 };
 
-static inline bool hr__owns_pages(const hr__tensor *tensor)
+static inline bool hr__tensor_owns_pages(const hr__tensor *tensor)
 {
 	return tensor->fixed && tensor->bytes >= tensor->lms->allocator->page;
 }
 
 /* Whether host pages are mapped at its address while it is evicted. */
-static inline bool hr__is_shadowed(const hr__tensor *tensor)
+static inline bool hr__tensor_is_shadowed(const hr__tensor *tensor)
 {
-	return tensor->lms->safety == HR_SAFETY_HOST_MAPPED && hr__owns_pages(tensor);
+	return tensor->lms->safety == HR_SAFETY_HOST_MAPPED && hr__tensor_owns_pages(tensor);
 }
 
 /* The context of an allocator; created with the default options if there is none. */
@@ -289,23 +294,23 @@ static inline void hr__lms_count(hr__atomic_i64 *counter, int64_t n)
 {
 	hr__fetch_add_relaxed(counter, n);
 }
-void hr__lms_max(hr__atomic_i64 *to, int64_t value);
-void hr__lms_max_u64(hr__atomic_u64 *to, uint64_t value);
+void hr__lms_raise(hr__atomic_i64 *to, int64_t value);
+void hr__lms_raise_u64(hr__atomic_u64 *to, uint64_t value);
 
 /* Whether the allocator with that handle has an open context. A context closes before its allocator. */
 bool hr__lms_is_open(uint64_t allocator);
 /* Pins that the calling thread holds in open contexts (pin.c). */
-int64_t hr__pins_held(void);
+int64_t hr__pin_count_of_thread(void);
 
-/* hr__lms_enter and hr__lms_leave enclose work on claimed tensors that takes longer than a look. hr__lms_changed says that memory
- * may have become available; hr__lms_leave calls it. */
-void hr__lms_enter(hr__lms *lms);
-void hr__lms_leave(hr__lms *lms);
-void hr__lms_changed(hr__lms *lms);
-uint64_t hr__lms_changes_made(void); /* by the calling thread, in all contexts */
+/* hr__lms_begin_move and hr__lms_end_move enclose work on claimed tensors that takes longer than a look. hr__lms_note_change says that memory
+ * may have become available; hr__lms_end_move calls it. */
+void hr__lms_begin_move(hr__lms *lms);
+void hr__lms_end_move(hr__lms *lms);
+void hr__lms_note_change(hr__lms *lms);
+uint64_t hr__lms_changes_of_thread(void); /* by the calling thread, in all contexts */
 
-/* 0, the number of a violated invariant (tensor.c), or HR__NOT_QUIET: some tensor was in use at every attempt (check.c). */
-#define HR__NOT_QUIET (-1)
+/* 0, the number of a violated invariant (tensor.c), or HR__LMS_CHECK_BUSY: some tensor was in use at every attempt (check.c). */
+#define HR__LMS_CHECK_BUSY (-1)
 int hr__lms_check(hr__lms *lms);
 
 /* List of members (tensor.c). */
@@ -313,68 +318,68 @@ hr_status hr__lms_add(hr__lms *lms, hr__tensor *tensor);
 void hr__lms_remove(hr__lms *lms, hr__tensor *tensor);
 void hr__lms_free_members(hr__lms *lms); /* frees the arrays; no member may be left */
 /* With the lock held: moves an evicted member behind the resident ones, or a restored one before the evicted ones. */
-void hr__lms_set_out(hr__lms *lms, hr__tensor *tensor);
-void hr__lms_set_resident(hr__lms *lms, hr__tensor *tensor);
+void hr__lms_list_as_evicted(hr__lms *lms, hr__tensor *tensor);
+void hr__lms_list_as_resident(hr__lms *lms, hr__tensor *tensor);
 /* Destroys every tensor, pinned or not, because the allocator is closing. */
-void hr__lms_drop_tensors(hr__lms *lms);
-void hr__tensors_forget(void); /* after fork */
-void hr__tensors_shutdown(void);
+void hr__lms_destroy_tensors(hr__lms *lms);
+void hr__tensor_forget_all(void); /* after fork */
+void hr__tensor_shutdown(void);
 
 /* ---- moving (move.c); the caller has exclusive access to the tensor ---- */
 
-/* Makes sure that a resident tensor (LEAVING) has a host copy. The tensor stays resident. HR_NOT_READY: it is blank. */
-hr_status hr__move_sync(hr__tensor *tensor);
-/* Frees the device memory of a tensor that has a host copy. [stream] uses the memory next; lms->in and lms->out mean that the
+/* Makes sure that a resident tensor (EVICTING) has a host copy. The tensor stays resident. HR_NOT_READY: it is unwritten. */
+hr_status hr__move_copy_to_host(hr__tensor *tensor);
+/* Frees the device memory of a tensor that has a host copy. [stream] uses the memory next; lms->in_stream and lms->out_stream mean that the
  * stream is not known. For HR_STREAM_HOST the host waits when it gets the memory. */
-hr_status hr__move_drop(hr__tensor *tensor, hr_stream stream);
-/* hr__move_sync and hr__move_drop; then settles the tensor: OUT, or HOME on failure. A blank tensor becomes NEW, without a copy. */
-hr_status hr__move_out(hr__tensor *tensor, hr_stream stream);
-/* Frees the memory of a blank tensor (LEAVING) and settles it: NEW, or HOME if the device does not release its pages. */
-hr_status hr__move_undo(hr__tensor *tensor);
-/* Allocates memory (RETURNING). [contents]: and restores the contents. [idle]: no pin follows at once. On failure the tensor is
+hr_status hr__move_free_memory(hr__tensor *tensor, hr_stream stream);
+/* hr__move_copy_to_host and hr__move_free_memory; then settles the tensor: EVICTED, or RESIDENT on failure. An unwritten tensor becomes NEW, without a copy. */
+hr_status hr__move_evict(hr__tensor *tensor, hr_stream stream);
+/* Frees the memory of an unwritten tensor (EVICTING) and settles it: NEW, or RESIDENT if the device does not release its pages. */
+hr_status hr__move_free_unwritten(hr__tensor *tensor);
+/* Allocates memory (RESTORING). [contents]: and restores the contents. [idle]: no pin follows at once. On failure the tensor is
  * unchanged. Does not settle. */
-hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents, bool idle);
+hr_status hr__move_restore(hr__tensor *tensor, hr_stream stream, bool contents, bool idle);
 /* Frees its memory and its host copy, if any. If it fails and the tensor still has a span, nothing has changed. */
-hr_status hr__move_away(hr__tensor *tensor);
+hr_status hr__move_release(hr__tensor *tensor);
 /* Drops the host copy of a pinned tensor that is about to be written. [stream] waits for a copy to the host that is under way. */
-hr_status hr__move_dirty(hr__tensor *tensor, hr_stream stream);
-/* Moves a tensor (MOVING) to another address on the device, in stream order. Contents and host copy are kept. Settles it HOME, on
+hr_status hr__move_invalidate_copy(hr__tensor *tensor, hr_stream stream);
+/* Moves a tensor (MOVING) to another address on the device, in stream order. Contents and host copy are kept. Settles it RESIDENT, on
  * failure at its old address. HR_NOT_READY: the memory at [to] is not free. */
-hr_status hr__move_to(hr__tensor *tensor, uint64_t to);
+hr_status hr__move_to_address(hr__tensor *tensor, uint64_t to);
 /* Moves it to the start of the free memory before it. If that is smaller than the tensor, the copy goes through the host. If the
- * device fails then, and again when the tensor is put back, the tensor is astray. */
+ * device fails then, and again when the tensor is put back, the tensor is displaced. */
 hr_status hr__move_down(hr__tensor *tensor);
-/* Copies the contents of an astray tensor back from the host. Any thread may call it. HR_OK if the tensor is not, or no longer,
- * astray. */
-hr_status hr__move_repair(hr__tensor *tensor, uint64_t word);
-/* verify: checks the contents after the last unpin (LEAVING). HR_CORRUPT if they changed without a write pin. */
-hr_status hr__move_inspect(hr__tensor *tensor, hr_stream stream);
+/* Copies the contents of a displaced tensor back from the host. Any thread may call it. HR_OK if the tensor is not, or no longer,
+ * displaced. */
+hr_status hr__move_reload(hr__tensor *tensor, uint64_t word);
+/* verify: checks the contents after the last unpin (EVICTING). HR_CORRUPT if they changed without a write pin. */
+hr_status hr__move_verify(hr__tensor *tensor, hr_stream stream);
 
-/* ---- checksums (sum.c) ---- */
+/* ---- checksums (checksum.c) ---- */
 
 /* Checksum of [bytes] at [address] on the device, as they are when [stream] has done what was queued; waits for it. Equal bytes
  * have equal sums in one context. Contents do not count on a device without memory behind it. Only if verify is on. */
-hr_status hr__sum(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream, uint64_t *out);
+hr_status hr__checksum(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream, uint64_t *out);
 
 /* ---- waiting (stall.c) ---- */
 
 /* [stream] is about to wait for a restore, which mark [came] of the in stream follows. */
 void hr__stall_note(hr__lms *lms, hr_stream stream, uint64_t came);
-void hr__stalls_settle(hr__lms *lms); /* adds up stalls whose marks were reached */
+void hr__stall_evaluate(hr__lms *lms); /* adds up stalls whose marks were reached */
 
 /* ---- tensors that own pages (fixed.c); the caller has exclusive access to the tensor ---- */
 
 /* Maps memory at its address; the first call chooses the address. Contents, if any, stay on the host. [idle]: no pin follows at
  * once. */
-hr_status hr__fixed_take(hr__tensor *tensor, const hr_request *request, bool idle);
+hr_status hr__fixed_map(hr__tensor *tensor, const hr_request *request, bool idle);
 /* Waits until no stream uses its memory, then unmaps the pages and returns them; the address stays. On failure nothing has
  * changed. */
-hr_status hr__fixed_leave(hr__tensor *tensor);
-/* Undoes hr__fixed_take after a restore that failed. Pages that the device does not release stay for the next restore. */
-void hr__fixed_undo(hr__tensor *tensor);
+hr_status hr__fixed_unmap(hr__tensor *tensor);
+/* Undoes hr__fixed_map after a restore that failed. Pages that the device does not release stay for the next restore. */
+void hr__fixed_undo_map(hr__tensor *tensor);
 /* Releases its memory, address range and host pages. On failure the tensor is unchanged. */
-hr_status hr__fixed_end(hr__tensor *tensor);
-/* hr__fixed_end when the context closes: what the device does not release stays with the allocator. */
+hr_status hr__fixed_release(hr__tensor *tensor);
+/* hr__fixed_release when the context closes: what the device does not release stays with the allocator. */
 void hr__fixed_abandon(hr__tensor *tensor);
 
 /* Copies the contents of a shadowed tensor to its host pages, and back, in the order of the out and in streams. */
@@ -383,7 +388,7 @@ hr_status hr__shadow_load(hr__tensor *tensor);
 /* Invalidates the contents of the host pages. The pages stay with the tensor, for the next eviction. */
 void hr__shadow_drop(hr__tensor *tensor);
 /* Releases about [bytes] of host pages that resident tensors other than [except] keep. True if any were released. */
-bool hr__shadows_shrink(hr__lms *lms, const hr__tensor *except, uint64_t bytes);
+bool hr__shadow_release_some(hr__lms *lms, const hr__tensor *except, uint64_t bytes);
 
 /* ---- reclaiming memory (reclaim.c) ---- */
 
@@ -393,25 +398,25 @@ extern bool hr__reclaim_compares;
 /* Whether the calling thread's last request failed because tensors chosen for eviction could not be evicted. */
 bool hr__reclaim_was_blocked(void);
 /* What reclaiming may evict for the calling thread's requests: any tensor, only those that the policy evicts, none. */
-enum hr__reclaim_mode { HR__RECLAIM_ANY = 0, HR__RECLAIM_LEAVING, HR__RECLAIM_NOTHING };
+enum hr__reclaim_mode { HR__RECLAIM_ANY = 0, HR__RECLAIM_PLANNED, HR__RECLAIM_NOTHING };
 enum hr__reclaim_mode hr__reclaim_mode(void);
-enum hr__reclaim_mode hr__reclaim_allow(enum hr__reclaim_mode mode); /* returns the previous mode */
+enum hr__reclaim_mode hr__reclaim_set_mode(enum hr__reclaim_mode mode); /* returns the previous mode */
 /* Evicts tensors from [bytes] at [address] if the policy evicts all of them. False if that does not free the range. */
-bool hr__reclaim_at(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream);
+bool hr__reclaim_range(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream);
 /* Counts [bytes] as resident, and evicts what then exceeds the limit for tensors. HR_OUT_OF_MEMORY, and nothing is counted, if that
  * is not possible. */
-hr_status hr__reclaim_below(hr__lms *lms, uint64_t bytes, hr_stream stream);
+hr_status hr__reclaim_to_limit(hr__lms *lms, uint64_t bytes, hr_stream stream);
 /* Evicts all inactive tensors with that tag (HR_NAME_NONE: with any). */
-hr_status hr__reclaim_all(hr__lms *lms, hr_name tag, uint64_t *bytes);
+hr_status hr__reclaim_inactive(hr__lms *lms, hr_name tag, uint64_t *bytes);
 
-void hr__sort_by_address(hr__tensor **tensors, size_t count);
+void hr__reclaim_sort_by_address(hr__tensor **tensors, size_t count);
 /* Joins free memory by moving tensors on the device (defrag.c). HR_NOT_READY: impossible, or the budget is spent. On failure
  * nothing was moved. */
-hr_status hr__defragment(hr__lms *lms, const hr__pressure *pressure);
-/* Bytes that hr__defragment would move for the request, whether options.defrag allows it or not. UINT64_MAX: impossible, or no host
+hr_status hr__defrag_run(hr__lms *lms, const hr__pressure *pressure);
+/* Bytes that hr__defrag_run would move for the request, whether options.defrag allows it or not. UINT64_MAX: impossible, or no host
  * memory to plan it. Moves nothing. */
-uint64_t hr__defragment_bytes(hr__lms *lms, const hr__pressure *pressure);
-void hr__defragment_anew(void); /* the calling thread starts another request */
+uint64_t hr__defrag_cost(hr__lms *lms, const hr__pressure *pressure);
+void hr__defrag_begin_request(void); /* the calling thread starts another request */
 
 /* ---- how much memory a step needs (step_peak.c); called without locks ---- */
 
@@ -423,21 +428,21 @@ void hr__step_peak_end(hr__lms *lms);
 hr_status hr__learned_open(hr__lms *lms);
 void hr__learned_close(hr__lms *lms);
 void hr__learned_step(hr__lms *lms, bool begins);
-void hr__learned_before(hr__lms *lms, const hr_pin *pins, size_t count); /* before a pin call */
+void hr__learned_before_pin(hr__lms *lms, const hr_pin *pins, size_t count);               /* before a pin call */
 void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream); /* after a pin call succeeded */
 void hr__learned_unpinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream);
 void hr__learned_created(hr__lms *lms, hr__tensor *tensor);
 void hr__learned_destroyed(hr__lms *lms, hr__tensor *tensor);
 /* Value of evicting a tensor that the plan keeps, more than 0: the later its next use, the higher. [alone]: and the fewer its
  * bytes, the higher. Under lms->lock. */
-double hr__learned_worth(hr__lms *lms, const hr__tensor *tensor, bool alone);
-/* Whether hr__learned_worth grows with the time since the last use, for all tensors: there is no plan, or the step is not the
+double hr__learned_eviction_score(hr__lms *lms, const hr__tensor *tensor, bool alone);
+/* Whether hr__learned_eviction_score grows with the time since the last use, for all tensors: there is no plan, or the step is not the
  * plan's. Under lms->lock. */
-bool hr__learned_goes_by_use(const hr__lms *lms);
+bool hr__learned_ranks_by_use(const hr__lms *lms);
 /* An unplanned eviction is about to happen. Under lms->lock. */
-void hr__learned_pressed(hr__lms *lms);
+void hr__learned_unplanned_eviction(hr__lms *lms);
 /* The address that the plan assigns to its memory; 0 = any. */
-uint64_t hr__learned_place(const hr__tensor *tensor);
+uint64_t hr__learned_address(const hr__tensor *tensor);
 /* A tensor is being evicted. */
 void hr__learned_evicted(hr__lms *lms, const hr__tensor *tensor);
 /* Whether a copy is timed, which takes a mark before it; and reports such a copy, queued on the out or in stream between two
@@ -446,6 +451,6 @@ bool hr__learned_times_copy(const hr__lms *lms, uint64_t bytes);
 void hr__learned_copied(hr__lms *lms, bool out, uint64_t bytes, uint64_t before, uint64_t after);
 
 /* Restores a tensor before it is pinned. HR_OUT_OF_MEMORY if only an unplanned eviction could make room. */
-hr_status hr__prefetch(hr__tensor *tensor, uint64_t word);
+hr_status hr__lms_prefetch(hr__tensor *tensor, uint64_t word);
 
 #endif

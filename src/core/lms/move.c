@@ -9,7 +9,7 @@
  *              pin makes its stream wait for that mark, and for nothing that was queued after it
  *   move       memory is allocated on the in stream, which waits for the streams that used the tensor, copies it, and is marked. To
  *              the next pin it looks like a restore. Streams of current pins are made to wait at once
- *   repair     the contents of an astray tensor (tensor.c) are copied back from the host, on the in stream
+ *   repair     the contents of a displaced tensor (tensor.c) are copied back from the host, on the in stream
  *
  * Each wait is for one stream up to one mark (device.h); the number kept is the epoch that the mark covers. */
 #include <stdio.h>
@@ -27,9 +27,9 @@ static uint64_t bit(hr_stream stream)
 	return hr__stream_bit(stream);
 }
 
-static bool is_astray(const hr__tensor *tensor)
+static bool is_displaced(const hr__tensor *tensor)
 {
-	return hr__load_relaxed(&tensor->word) & HR__WORD_ASTRAY;
+	return hr__load_relaxed(&tensor->word) & HR__WORD_DISPLACED;
 }
 
 /* Records a mark before a copy that is timed; 0 = none. */
@@ -45,7 +45,7 @@ static uint64_t mark_after(hr__lms *lms, hr_stream stream, uint64_t bytes, uint6
 {
 	uint64_t number;
 	if (hr__device_mark(lms->device, stream, &number) != HR_OK) return hr__device_epoch(lms->device);
-	if (before) hr__learned_copied(lms, stream == lms->out, bytes, before, number);
+	if (before) hr__learned_copied(lms, stream == lms->out_stream, bytes, before, number);
 	return number - 1;
 }
 
@@ -56,20 +56,20 @@ static hr_status order(hr__lms *lms, hr_stream stream, uint64_t streams, uint64_
 }
 
 /* Where a host copy is, for traces: its address, or its offset in the file with the highest bit set. */
-static uint64_t place_of(const hr__host_copy *copy)
+static uint64_t host_location(const hr__host_copy *copy)
 {
 	return copy->address || !copy->bytes ? copy->address : copy->offset | UINT64_C(1) << 63;
 }
 
 /* [bytes] are those that a copy moves; 0 = evicted or restored without a copy. */
-static void note(const hr__tensor *tensor, hr__event_kind kind, uint64_t bytes)
+static void trace_move(const hr__tensor *tensor, hr__event_kind kind, uint64_t bytes)
 {
 	if (hr__trace_is_on())
 		hr__trace_event(&(hr__event){ .kind = kind,
 		                              .allocator = (uint32_t)tensor->lms->allocator->id,
-		                              .stream = kind == HR__EVENT_EVICT ? tensor->lms->out : tensor->lms->in,
+		                              .stream = kind == HR__EVENT_EVICT ? tensor->lms->out_stream : tensor->lms->in_stream,
 		                              .address = tensor->address,
-		                              .address2 = place_of(&tensor->copy),
+		                              .address2 = host_location(&tensor->copy),
 		                              .bytes = bytes,
 		                              .requested = bytes,
 		                              .op = tensor->op,
@@ -81,23 +81,24 @@ static void note(const hr__tensor *tensor, hr__event_kind kind, uint64_t bytes)
 
 /* Adds [stream] to the users of its memory: work queued there may be using it, even if the streams of current pins did not wait for
  * that. */
-static void join_users(hr__tensor *tensor, hr_stream stream)
+static void add_user(hr__tensor *tensor, hr_stream stream)
 {
-	if (stream == tensor->lms->in) hr__store_relaxed(&tensor->unfollowed, 1); /* before [streams], which unpin_one reads first */
-	uint64_t streams = hr__load_relaxed(&tensor->streams);
-	while (!hr__cas_acq_rel(&tensor->streams, &streams, streams | bit(stream))) {}
-	hr__lms_max_u64(&tensor->epoch, hr__device_epoch(tensor->lms->device));
+	if (stream == tensor->lms->in_stream)
+		hr__store_relaxed(&tensor->in_stream_unordered, 1); /* before [streams], which unpin_one reads first */
+	uint64_t streams = hr__load_relaxed(&tensor->use_streams);
+	while (!hr__cas_acq_rel(&tensor->use_streams, &streams, streams | bit(stream))) {}
+	hr__lms_raise_u64(&tensor->use_epoch, hr__device_epoch(tensor->lms->device));
 }
 
 /* ---- verify ---- */
 
-hr_status hr__move_inspect(hr__tensor *tensor, hr_stream stream)
+hr_status hr__move_verify(hr__tensor *tensor, hr_stream stream)
 {
 	uint64_t sum;
 	char name[HR__TENSOR_NAME];
 	bool written = hr__load_relaxed(&tensor->written);
-	if (is_astray(tensor)) return HR_OK; /* no program could write to it */
-	hr_status status = hr__sum(tensor->lms, tensor->address, tensor->bytes, stream, &sum);
+	if (is_displaced(tensor)) return HR_OK; /* no program could write to it */
+	hr_status status = hr__checksum(tensor->lms, tensor->address, tensor->bytes, stream, &sum);
 	if (status) return status;
 	if (!written && hr__load_relaxed(&tensor->sum_known) && sum != tensor->sum)
 		return hr__fail(HR_CORRUPT, "%s changed although it was pinned for reading only; pin it with HR_WRITE",
@@ -109,12 +110,12 @@ hr_status hr__move_inspect(hr__tensor *tensor, hr_stream stream)
 }
 
 /* After a restore: compares the contents with those at the last unpin. */
-static hr_status compare(hr__tensor *tensor, hr_stream stream)
+static hr_status compare_checksum(hr__tensor *tensor, hr_stream stream)
 {
 	uint64_t sum;
 	char name[HR__TENSOR_NAME];
 	if (!hr__load_relaxed(&tensor->sum_known)) return HR_OK;
-	hr_status status = hr__sum(tensor->lms, tensor->address, tensor->bytes, stream, &sum);
+	hr_status status = hr__checksum(tensor->lms, tensor->address, tensor->bytes, stream, &sum);
 	if (status || sum == tensor->sum) return status;
 	return hr__fail(HR_CORRUPT, "%s came back with other contents than it left with", hr__tensor_name(tensor, name, sizeof name));
 }
@@ -125,7 +126,7 @@ static void set_copy(hr__tensor *tensor, hr__host_copy copy)
 {
 	hr__lock_take(&tensor->lms->lock);
 	tensor->copy = copy;
-	hr__store_relaxed(&tensor->synced, copy.bytes != 0);
+	hr__store_relaxed(&tensor->has_copy, copy.bytes != 0);
 	hr__lock_release(&tensor->lms->lock);
 }
 
@@ -134,9 +135,9 @@ static void drop_copy(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
 	if (!tensor->copy.bytes) return;
-	if (hr__is_shadowed(tensor)) hr__shadow_drop(tensor);
-	else hr__host_drop(lms->host, &tensor->copy, hr__load_relaxed(&tensor->in_epoch) ? lms->in : lms->out);
-	hr__store_relaxed(&tensor->synced, 0);
+	if (hr__tensor_is_shadowed(tensor)) hr__shadow_drop(tensor);
+	else hr__host_drop(lms->host, &tensor->copy, hr__load_relaxed(&tensor->restore_epoch) ? lms->in_stream : lms->out_stream);
+	hr__store_relaxed(&tensor->has_copy, 0);
 }
 
 static hr_request request_of(const hr__tensor *tensor, hr_stream stream)
@@ -155,7 +156,7 @@ static hr_request request_of(const hr__tensor *tensor, hr_stream stream)
 /* Copies the contents to the host, where they need no alignment. */
 static hr_status store_copy(const hr__tensor *tensor, hr__host_copy *copy)
 {
-	hr_request request = request_of(tensor, tensor->lms->out);
+	hr_request request = request_of(tensor, tensor->lms->out_stream);
 	request.alignment = 0;
 	hr__stacks_before before = hr__stacks_replace(tensor->stack);
 	hr_status status = hr__host_store(tensor->lms->host, tensor->address, &request, copy);
@@ -163,24 +164,24 @@ static hr_status store_copy(const hr__tensor *tensor, hr__host_copy *copy)
 	return status;
 }
 
-static hr_status store(hr__tensor *tensor)
+static hr_status store_contents(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
 	hr__host_copy copy = { 0 };
-	hr_status status = order(lms, lms->out, hr__load_relaxed(&tensor->streams) & ~bit(lms->out), hr__load_relaxed(&tensor->epoch));
+	hr_status status = order(lms, lms->out_stream, hr__load_relaxed(&tensor->use_streams) & ~bit(lms->out_stream),
+	                         hr__load_relaxed(&tensor->use_epoch));
 	/* The unpin of its last writer may not have checked it yet, or a pin for writing failed. */
-	if (!status && lms->verify && hr__load_relaxed(&tensor->written)) status = hr__move_inspect(tensor, lms->out);
-	uint64_t before = status ? 0 : mark_before(lms, lms->out, tensor->bytes);
-	if (!status)
-		status = hr__is_shadowed(tensor) ? hr__shadow_store(tensor, &copy) : store_copy(tensor, &copy);
+	if (!status && lms->verify && hr__load_relaxed(&tensor->written)) status = hr__move_verify(tensor, lms->out_stream);
+	uint64_t before = status ? 0 : mark_before(lms, lms->out_stream, tensor->bytes);
+	if (!status) status = hr__tensor_is_shadowed(tensor) ? hr__shadow_store(tensor, &copy) : store_copy(tensor, &copy);
 	if (status) {
-		join_users(tensor, lms->out); /* part of it may be under way all the same */
+		add_user(tensor, lms->out_stream); /* part of it may be under way all the same */
 		return status;
 	}
 	set_copy(tensor, copy);
-	hr__store_relaxed(&tensor->out_epoch, mark_after(lms, lms->out, tensor->bytes, before));
+	hr__store_relaxed(&tensor->copy_epoch, mark_after(lms, lms->out_stream, tensor->bytes, before));
 	/* Waiting for the copy covers all of them. */
-	if (hr__owns_pages(tensor)) hr__store_relaxed(&tensor->streams, 0);
+	if (hr__tensor_owns_pages(tensor)) hr__store_relaxed(&tensor->use_streams, 0);
 	return HR_OK;
 }
 
@@ -190,8 +191,8 @@ static hr_status store(hr__tensor *tensor)
 static bool make_host_room(hr__lms *lms, const hr__tensor *except, uint64_t bytes)
 {
 	uint64_t freed = 0;
-	if (lms->safety == HR_SAFETY_HOST_MAPPED && hr__shadows_shrink(lms, except, bytes)) return true;
-	if (hr__is_shadowed(except)) { /* it needs host pages, which dropping copies does not free */
+	if (lms->safety == HR_SAFETY_HOST_MAPPED && hr__shadow_release_some(lms, except, bytes)) return true;
+	if (hr__tensor_is_shadowed(except)) { /* it needs host pages, which dropping copies does not free */
 		hr__host_trim(lms->host);
 		return true;
 	}
@@ -199,35 +200,35 @@ static bool make_host_room(hr__lms *lms, const hr__tensor *except, uint64_t byte
 	for (uint32_t i = 0; i < lms->member_count && freed < bytes; i++) {
 		hr__tensor *other = lms->members[i];
 		uint64_t word = hr__load_relaxed(&other->word);
-		if (other == except || !hr__tensor_claim(other, word, HR__HOME, HR__LEAVING)) continue;
-		if (other->copy.bytes && !hr__load_relaxed(&other->leaves) && !hr__is_shadowed(other) && !is_astray(other)) {
+		if (other == except || !hr__tensor_claim(other, word, HR__PLACE_RESIDENT, HR__PLACE_EVICTING)) continue;
+		if (other->copy.bytes && !hr__load_relaxed(&other->evict_first) && !hr__tensor_is_shadowed(other) && !is_displaced(other)) {
 			freed += other->copy.bytes;
 			drop_copy(other);
 		}
-		hr__tensor_settle(other, HR__HOME, 0);
+		hr__tensor_settle(other, HR__PLACE_RESIDENT, 0);
 	}
 	hr__lock_release(&lms->lock);
 	return freed > 0;
 }
 
-hr_status hr__move_sync(hr__tensor *tensor)
+hr_status hr__move_copy_to_host(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
 	if (tensor->copy.bytes) return HR_OK;
-	if (hr__load_relaxed(&tensor->blank)) return HR_NOT_READY;
-	hr_status status = store(tensor);
-	if (status == HR_OUT_OF_MEMORY && make_host_room(lms, tensor, tensor->bytes)) status = store(tensor);
+	if (hr__load_relaxed(&tensor->unwritten)) return HR_NOT_READY;
+	hr_status status = store_contents(tensor);
+	if (status == HR_OUT_OF_MEMORY && make_host_room(lms, tensor, tensor->bytes)) status = store_contents(tensor);
 	if (status) return status;
 	hr__lms_count(&lms->stats.bytes_copied_out, (int64_t)tensor->bytes);
-	note(tensor, HR__EVENT_EVICT, tensor->bytes);
-	tensor->told = true;
+	trace_move(tensor, HR__EVENT_EVICT, tensor->bytes);
+	tensor->eviction_traced = true;
 	return HR_OK;
 }
 
 static void count_out(hr__lms *lms, int64_t bytes)
 {
 	int64_t now = hr__fetch_add_relaxed(&lms->stats.bytes_out_now, bytes) + bytes;
-	hr__lms_max(&lms->stats.peak_bytes_out, now);
+	hr__lms_raise(&lms->stats.peak_bytes_out, now);
 }
 
 /* If tensors are never evicted, the allocator's own peak is enough. */
@@ -235,44 +236,44 @@ static void count_live(hr__lms *lms, int64_t bytes)
 {
 	if (!lms->enabled) return;
 	int64_t now = hr__fetch_add_relaxed(&lms->live, bytes) + bytes;
-	if (now > hr__load_relaxed(&lms->peak_live)) hr__lms_max(&lms->peak_live, now);
+	if (now > hr__load_relaxed(&lms->peak_live)) hr__lms_raise(&lms->peak_live, now);
 }
 
 /* Streams that may be using its memory, and their epoch. [next], if known, is first made to wait for a copy to the host. */
 static hr_status last_users(hr__tensor *tensor, hr_stream next, uint64_t *streams, uint64_t *epoch)
 {
 	hr__lms *lms = tensor->lms;
-	uint64_t copied = hr__load_relaxed(&tensor->out_epoch);
-	*streams = hr__load_relaxed(&tensor->streams);
-	*epoch = hr__load_relaxed(&tensor->epoch);
+	uint64_t copied = hr__load_relaxed(&tensor->copy_epoch);
+	*streams = hr__load_relaxed(&tensor->use_streams);
+	*epoch = hr__load_relaxed(&tensor->use_epoch);
 	if (!copied) return HR_OK;
-	if (next == lms->in || next == lms->out || next == HR_STREAM_HOST) {
-		*streams |= bit(lms->out);
+	if (next == lms->in_stream || next == lms->out_stream || next == HR_STREAM_HOST) {
+		*streams |= bit(lms->out_stream);
 		if (copied > *epoch) *epoch = copied;
 		return HR_OK;
 	}
-	hr_status status = order(lms, next, bit(lms->out), copied);
+	hr_status status = order(lms, next, bit(lms->out_stream), copied);
 	*streams |= bit(next);
 	*epoch = hr__device_epoch(lms->device);
 	return status;
 }
 
-hr_status hr__move_drop(hr__tensor *tensor, hr_stream stream)
+hr_status hr__move_free_memory(hr__tensor *tensor, hr_stream stream)
 {
 	hr__lms *lms = tensor->lms;
 	uint64_t streams, epoch;
 	hr_status status;
 	HR_ASSERT(tensor->copy.bytes);
-	if (hr__owns_pages(tensor)) {
-		status = hr__fixed_leave(tensor);
+	if (hr__tensor_owns_pages(tensor)) {
+		status = hr__fixed_unmap(tensor);
 	} else {
 		status = last_users(tensor, stream, &streams, &epoch);
 		if (!status) status = hr__block_give(lms->allocator, tensor->address, streams, epoch, true);
 	}
 	if (status) return status;
 	hr__meters_idle(lms->allocator, -(int64_t)tensor->device_bytes);
-	if (!tensor->told) note(tensor, HR__EVENT_EVICT, 0);
-	tensor->told = false;
+	if (!tensor->eviction_traced) trace_move(tensor, HR__EVENT_EVICT, 0);
+	tensor->eviction_traced = false;
 	hr__learned_evicted(lms, tensor);
 	int64_t bytes = (int64_t)tensor->device_bytes;
 	hr__lms_count(&lms->resident, -bytes);
@@ -281,44 +282,45 @@ hr_status hr__move_drop(hr__tensor *tensor, hr_stream stream)
 	count_out(lms, bytes);
 	hr__fetch_add_relaxed(&tensor->evictions, 1);
 	hr__lock_take(&lms->lock);
-	hr__store_relaxed(&tensor->leaves, 0);
-	hr__evict_queue_take(lms, HR__EVICT_BY_USE, tensor);
-	hr__evict_queue_take(lms, HR__EVICT_LEAVING, tensor);
-	hr__evict_queue_put(lms, HR__EVICT_DEPARTED, tensor);
+	hr__store_relaxed(&tensor->evict_first, 0);
+	hr__evict_queue_remove(lms, HR__EVICT_BY_USE, tensor);
+	hr__evict_queue_remove(lms, HR__EVICT_PLANNED, tensor);
+	hr__evict_queue_put(lms, HR__EVICT_RECENT, tensor);
 	hr__lock_release(&lms->lock);
 	hr__store_relaxed(&tensor->prefetched, 0);
 	tensor->address = 0;
 	return HR_OK;
 }
 
-hr_status hr__move_out(hr__tensor *tensor, hr_stream stream)
+hr_status hr__move_evict(hr__tensor *tensor, hr_stream stream)
 {
 	hr__lms *lms = tensor->lms;
 	bool clean = tensor->copy.bytes != 0;
-	if (hr__load_relaxed(&tensor->blank)) return hr__move_undo(tensor);
-	hr__lms_enter(lms);
-	hr_status status = hr__move_sync(tensor);
-	if (!status) status = hr__move_drop(tensor, stream);
+	if (hr__load_relaxed(&tensor->unwritten)) return hr__move_free_unwritten(tensor);
+	hr__lms_begin_move(lms);
+	hr_status status = hr__move_copy_to_host(tensor);
+	if (!status) status = hr__move_free_memory(tensor, stream);
 	if (!status && clean) hr__lms_count(&lms->stats.num_clean_evictions, 1);
-	hr__tensor_settle(tensor, status ? HR__HOME : HR__OUT, 0);
-	hr__lms_leave(lms);
+	hr__tensor_settle(tensor, status ? HR__PLACE_RESIDENT : HR__PLACE_EVICTED, 0);
+	hr__lms_end_move(lms);
 	return status;
 }
 
 /* ---- restoring ---- */
 
 /* Allocates at the address that the plan assigns, if that is free or planned evictions can free it. */
-static hr_status take_place(hr__tensor *tensor, const hr_request *request, bool idle)
+static hr_status take_planned_address(hr__tensor *tensor, const hr_request *request, bool idle)
 {
 	hr__lms *lms = tensor->lms;
-	uint64_t place = hr__learned_place(tensor);
+	uint64_t place = hr__learned_address(tensor);
 	if (!place) return HR_NOT_READY;
 	hr_status status = hr__block_take_at(lms->allocator, request, tensor->counted, idle, place, &tensor->device_bytes);
-	if (status == HR_NOT_READY && hr__reclaim_at(lms, place, tensor->bytes, request->stream))
+	if (status == HR_NOT_READY && hr__reclaim_range(lms, place, tensor->bytes, request->stream))
 		status = hr__block_take_at(lms->allocator, request, tensor->counted, idle, place, &tensor->device_bytes);
 	char name[HR__TENSOR_NAME];
 	if (status == HR_NOT_READY)
-		return hr__fail(HR_OUT_OF_MEMORY, "the place that the plan has for %s is taken", hr__tensor_name(tensor, name, sizeof name));
+		return hr__fail(HR_OUT_OF_MEMORY, "the place that the plan has for %s is taken",
+		                hr__tensor_name(tensor, name, sizeof name));
 	if (status) return status;
 	hr__store_relaxed(&tensor->address, place);
 	tensor->counted = true;
@@ -332,20 +334,20 @@ static hr_status take_any_memory(hr__tensor *tensor, hr_stream stream, bool idle
 	hr__lms *lms = tensor->lms;
 	hr_request request = request_of(tensor, stream);
 	uint64_t bytes = hr__tensor_device_bytes(tensor);
-	hr_status status = hr__reclaim_below(lms, bytes, stream);
+	hr_status status = hr__reclaim_to_limit(lms, bytes, stream);
 	if (status) return status;
-	if (hr__owns_pages(tensor)) {
-		status = hr__fixed_take(tensor, &request, idle);
+	if (hr__tensor_owns_pages(tensor)) {
+		status = hr__fixed_map(tensor, &request, idle);
 		if (status) hr__lms_count(&lms->resident, -(int64_t)bytes);
 		return status;
 	}
-	status = take_place(tensor, &request, idle);
+	status = take_planned_address(tensor, &request, idle);
 	if (!status) return HR_OK;
 	void *block = NULL;
 	uint64_t address = 0;
 	/* A prefetch waits for its place; any other call accepts any address. */
-	if (status == HR_OUT_OF_MEMORY && hr__reclaim_mode() != HR__RECLAIM_ANY) {}
-	else if (tensor->counted) status = hr__block_take(lms->allocator, &request, idle, &address, &tensor->device_bytes);
+	if (status == HR_OUT_OF_MEMORY && hr__reclaim_mode() != HR__RECLAIM_ANY) {
+	} else if (tensor->counted) status = hr__block_take(lms->allocator, &request, idle, &address, &tensor->device_bytes);
 	else status = hr_alloc(lms->handle, &request, &block);
 	if (status) {
 		hr__lms_count(&lms->resident, -(int64_t)bytes);
@@ -365,51 +367,54 @@ static hr_status take_memory(hr__tensor *tensor, hr_stream stream, bool idle)
 	return status;
 }
 
-static hr_status load(hr__tensor *tensor, uint64_t *epoch)
+static hr_status load_contents(hr__tensor *tensor, uint64_t *epoch)
 {
 	hr__lms *lms = tensor->lms;
 	/* The copy to the host may still be under way on the out stream. */
-	hr_status status = order(lms, lms->in, bit(lms->out), hr__load_relaxed(&tensor->out_epoch));
-	uint64_t before = status ? 0 : mark_before(lms, lms->in, tensor->bytes);
+	hr_status status = order(lms, lms->in_stream, bit(lms->out_stream), hr__load_relaxed(&tensor->copy_epoch));
+	uint64_t before = status ? 0 : mark_before(lms, lms->in_stream, tensor->bytes);
 	if (!status)
-		status = hr__is_shadowed(tensor) ? hr__shadow_load(tensor) : hr__host_load(lms->host, &tensor->copy, tensor->address, lms->in);
-	if (!status && lms->verify) status = compare(tensor, lms->in);
-	if (!status) *epoch = mark_after(lms, lms->in, tensor->bytes, before);
+		status = hr__tensor_is_shadowed(tensor) ? hr__shadow_load(tensor)
+		                                        : hr__host_load(lms->host, &tensor->copy, tensor->address, lms->in_stream);
+	if (!status && lms->verify) status = compare_checksum(tensor, lms->in_stream);
+	if (!status) *epoch = mark_after(lms, lms->in_stream, tensor->bytes, before);
 	return status;
 }
 
-hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents, bool idle)
+hr_status hr__move_restore(hr__tensor *tensor, hr_stream stream, bool contents, bool idle)
 {
 	hr__lms *lms = tensor->lms;
 	bool was_out = tensor->copy.bytes != 0, copies = was_out && contents, is_new = !tensor->counted;
 	uint64_t epoch = 0;
-	hr_status status = take_memory(tensor, copies ? lms->in : stream, idle);
+	hr_status status = take_memory(tensor, copies ? lms->in_stream : stream, idle);
 	if (status) return status;
 	hr__block_own(lms->allocator, tensor->address, tensor->index + 1);
-	if (copies) status = load(tensor, &epoch);
+	if (copies) status = load_contents(tensor, &epoch);
 	if (status) {
 		char why[512]; /* undoing may fail too, and must not replace the message */
 		snprintf(why, sizeof why, "%s", hr_last_message());
-		if (hr__owns_pages(tensor)) hr__fixed_undo(tensor);
-		else hr__block_give(lms->allocator, tensor->address, bit(lms->in) | bit(lms->out), hr__device_epoch(lms->device), true);
+		if (hr__tensor_owns_pages(tensor)) hr__fixed_undo_map(tensor);
+		else
+			hr__block_give(lms->allocator, tensor->address, bit(lms->in_stream) | bit(lms->out_stream),
+			               hr__device_epoch(lms->device), true);
 		if (idle) hr__meters_idle(lms->allocator, -(int64_t)tensor->device_bytes);
 		hr__lms_count(&lms->resident, -(int64_t)tensor->device_bytes);
 		tensor->address = 0;
 		return hr__fail(status, "%s", why);
 	}
-	hr__store_relaxed(&tensor->in_epoch, epoch);
-	hr__store_relaxed(&tensor->fresh, copies);
-	hr__store_relaxed(&tensor->unfollowed, 0);
-	hr__store_relaxed(&tensor->took_on, copies ? 0 : bit(stream));
-	hr__store_relaxed(&tensor->took_epoch, hr__device_epoch(lms->device));
-	hr__store_relaxed(&tensor->out_epoch, 0);
-	hr__store_relaxed(&tensor->streams, bit(copies ? lms->in : stream));
-	hr__store_relaxed(&tensor->epoch, copies ? epoch : hr__device_epoch(lms->device));
-	if (was_out) note(tensor, HR__EVENT_RESTORE, copies ? tensor->bytes : 0); /* while the copy's location is known */
+	hr__store_relaxed(&tensor->restore_epoch, epoch);
+	hr__store_relaxed(&tensor->just_restored, copies);
+	hr__store_relaxed(&tensor->in_stream_unordered, 0);
+	hr__store_relaxed(&tensor->alloc_stream, copies ? 0 : bit(stream));
+	hr__store_relaxed(&tensor->alloc_epoch, hr__device_epoch(lms->device));
+	hr__store_relaxed(&tensor->copy_epoch, 0);
+	hr__store_relaxed(&tensor->use_streams, bit(copies ? lms->in_stream : stream));
+	hr__store_relaxed(&tensor->use_epoch, copies ? epoch : hr__device_epoch(lms->device));
+	if (was_out) trace_move(tensor, HR__EVENT_RESTORE, copies ? tensor->bytes : 0); /* while the copy's location is known */
 	if (lms->enabled) {
 		hr__lock_take(&lms->lock);
-		hr__lms_set_resident(lms, tensor);
-		hr__evict_queue_take(lms, HR__EVICT_DEPARTED, tensor);
+		hr__lms_list_as_resident(lms, tensor);
+		hr__evict_queue_remove(lms, HR__EVICT_RECENT, tensor);
 		hr__evict_queue_put(lms, HR__EVICT_BY_USE, tensor);
 		if (!contents) drop_copy(tensor);
 		hr__lock_release(&lms->lock);
@@ -427,50 +432,50 @@ hr_status hr__move_in(hr__tensor *tensor, hr_stream stream, bool contents, bool 
 
 /* ---- writing and destroying ---- */
 
-hr_status hr__move_dirty(hr__tensor *tensor, hr_stream stream)
+hr_status hr__move_invalidate_copy(hr__tensor *tensor, hr_stream stream)
 {
 	hr__lms *lms = tensor->lms;
 	hr__lock_take(&lms->lock);
 	hr_status status = HR_OK;
-	if (tensor->copy.bytes && !is_astray(tensor)) { /* the copy of an astray tensor is dropped after its repair */
+	if (tensor->copy.bytes && !is_displaced(tensor)) { /* the copy of a displaced tensor is dropped after its repair */
 		/* The copy to the host reads memory that is about to be overwritten. The restore reads the host copy; drop_copy frees that
 		 * in stream order. */
-		uint64_t copied = hr__load_relaxed(&tensor->out_epoch);
-		if (copied) status = order(lms, stream, bit(lms->out), copied);
+		uint64_t copied = hr__load_relaxed(&tensor->copy_epoch);
+		if (copied) status = order(lms, stream, bit(lms->out_stream), copied);
 		/* Waiting for [stream] then covers that copy, even if the pin fails. */
-		if (!status && copied) join_users(tensor, stream);
+		if (!status && copied) add_user(tensor, stream);
 		if (!status) drop_copy(tensor);
-		if (!status) hr__store_relaxed(&tensor->out_epoch, 0);
+		if (!status) hr__store_relaxed(&tensor->copy_epoch, 0);
 	}
-	hr__store_relaxed(&tensor->leaves, 0);
+	hr__store_relaxed(&tensor->evict_first, 0);
 	hr__lock_release(&lms->lock);
 	return status;
 }
 
 /* The memory of an unpinned tensor was freed. */
-static void count_gone(const hr__tensor *tensor)
+static void count_freed(const hr__tensor *tensor)
 {
 	hr__meters_idle(tensor->lms->allocator, -(int64_t)tensor->device_bytes);
 	hr__lms_count(&tensor->lms->resident, -(int64_t)tensor->device_bytes);
 }
 
-hr_status hr__move_away(hr__tensor *tensor)
+hr_status hr__move_release(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
 	hr_status status = HR_OK;
-	if (hr__owns_pages(tensor)) {
-		status = hr__fixed_end(tensor);
+	if (hr__tensor_owns_pages(tensor)) {
+		status = hr__fixed_release(tensor);
 		if (status) return status;
-		if (tensor->address) count_gone(tensor);
+		if (tensor->address) count_freed(tensor);
 	} else if (tensor->address) {
-		uint64_t streams, epoch, users = hr__load_relaxed(&tensor->streams);
+		uint64_t streams, epoch, users = hr__load_relaxed(&tensor->use_streams);
 		hr_stream last = users ? (hr_stream)__builtin_ctzll(users) : HR_STREAM_HOST;
 		if (last_users(tensor, last, &streams, &epoch)) { /* then all later users wait for all of it */
-			streams = users | bit(lms->out);
+			streams = users | bit(lms->out_stream);
 			epoch = hr__device_epoch(lms->device);
 		}
 		status = hr__block_give(lms->allocator, tensor->address, streams, epoch, false);
-		count_gone(tensor);
+		count_freed(tensor);
 	} else if (tensor->counted) {
 		hr__block_forget(lms->allocator);
 	}
@@ -485,143 +490,145 @@ hr_status hr__move_away(hr__tensor *tensor)
 	return status;
 }
 
-hr_status hr__move_undo(hr__tensor *tensor)
+hr_status hr__move_free_unwritten(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
-	HR_ASSERT(hr__load_relaxed(&tensor->blank) && !tensor->copy.bytes);
-	hr__lms_enter(lms);
+	HR_ASSERT(hr__load_relaxed(&tensor->unwritten) && !tensor->copy.bytes);
+	hr__lms_begin_move(lms);
 	/* Its address was never taken, and its pages were idle when they were mapped. */
-	if (hr__owns_pages(tensor)) hr__store_relaxed(&tensor->streams, 0);
-	hr_status status = hr__move_away(tensor);
+	if (hr__tensor_owns_pages(tensor)) hr__store_relaxed(&tensor->use_streams, 0);
+	hr_status status = hr__move_release(tensor);
 	bool gone = !tensor->address;
 	if (gone) {
 		hr__lock_take(&lms->lock);
-		hr__evict_queue_take_all(lms, tensor);
+		hr__evict_queue_remove_all(lms, tensor);
 		hr__lock_release(&lms->lock);
 		tensor->counted = false; /* this was a free; its next memory is a request */
-		hr__store_relaxed(&tensor->blank, 0);
+		hr__store_relaxed(&tensor->unwritten, 0);
 	}
-	hr__tensor_settle(tensor, gone ? HR__NEW : HR__HOME, 0);
-	hr__lms_leave(lms);
+	hr__tensor_settle(tensor, gone ? HR__PLACE_NEW : HR__PLACE_RESIDENT, 0);
+	hr__lms_end_move(lms);
 	return status;
 }
 
 /* ---- moving on the device ---- */
 
 /* Makes the in stream wait for all users of the tensor; waiting for the in stream then covers them. */
-static hr_status follow_users(hr__tensor *tensor)
+static hr_status wait_for_users(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
-	uint64_t copied = hr__load_relaxed(&tensor->out_epoch);
-	hr_status status = order(lms, lms->in, hr__load_relaxed(&tensor->streams) & ~bit(lms->in), hr__load_relaxed(&tensor->epoch));
-	if (!status && copied) status = order(lms, lms->in, bit(lms->out), copied);
+	uint64_t copied = hr__load_relaxed(&tensor->copy_epoch);
+	hr_status status = order(lms, lms->in_stream, hr__load_relaxed(&tensor->use_streams) & ~bit(lms->in_stream),
+	                         hr__load_relaxed(&tensor->use_epoch));
+	if (!status && copied) status = order(lms, lms->in_stream, bit(lms->out_stream), copied);
 	return status;
 }
 
-/* A thread with a pin may take the address once the tensor is HOME, and queue work there. So the streams of current pins wait for
+/* A thread with a pin may take the address once the tensor is RESIDENT, and queue work there. So the streams of current pins wait for
  * [epoch]. */
-static hr_status delay_holders(hr__tensor *tensor, uint64_t epoch)
+static hr_status delay_pin_streams(hr__tensor *tensor, uint64_t epoch)
 {
 	hr__lms *lms = tensor->lms;
-	uint64_t streams = hr__load_relaxed(&tensor->pinned_by) & ~bit(lms->in);
+	uint64_t streams = hr__load_relaxed(&tensor->pin_streams) & ~bit(lms->in_stream);
 	hr_status status = HR_OK;
 	if (!(hr__load_relaxed(&tensor->word) & HR__WORD_PINS)) return HR_OK;
 	for (; streams && !status; streams &= streams - 1) {
 		hr_stream stream = (hr_stream)__builtin_ctzll(streams);
-		if (hr__device_has_stream(lms->device, stream)) status = order(lms, stream, bit(lms->in), epoch);
+		if (hr__device_has_stream(lms->device, stream)) status = order(lms, stream, bit(lms->in_stream), epoch);
 	}
 	return status;
 }
 
 /* [epoch] of the in stream covers the copy to its memory; the in stream has waited for all earlier users. */
-static void follow_copy(hr__tensor *tensor, uint64_t epoch)
+static void set_copy_as_last_use(hr__tensor *tensor, uint64_t epoch)
 {
-	hr__store_relaxed(&tensor->in_epoch, epoch);
-	hr__store_relaxed(&tensor->out_epoch, 0);
-	hr__store_relaxed(&tensor->streams, bit(tensor->lms->in));
-	hr__store_relaxed(&tensor->epoch, epoch);
-	hr__store_relaxed(&tensor->took_on, 0);
-	hr__store_relaxed(&tensor->unfollowed, 0);
-	if (!hr__load_relaxed(&tensor->leaves)) return;
+	hr__store_relaxed(&tensor->restore_epoch, epoch);
+	hr__store_relaxed(&tensor->copy_epoch, 0);
+	hr__store_relaxed(&tensor->use_streams, bit(tensor->lms->in_stream));
+	hr__store_relaxed(&tensor->use_epoch, epoch);
+	hr__store_relaxed(&tensor->alloc_stream, 0);
+	hr__store_relaxed(&tensor->in_stream_unordered, 0);
+	if (!hr__load_relaxed(&tensor->evict_first)) return;
 	hr__lock_take(&tensor->lms->lock);
-	if (tensor->queued[HR__EVICT_LEAVING] != HR__UNQUEUED) hr__evict_queue_put(tensor->lms, HR__EVICT_LEAVING, tensor); /* with the new out_epoch */
+	if (tensor->queued[HR__EVICT_PLANNED] != HR__EVICT_UNQUEUED)
+		hr__evict_queue_put(tensor->lms, HR__EVICT_PLANNED, tensor); /* with the new copy_epoch */
 	hr__lock_release(&tensor->lms->lock);
 }
 
-static void arrive(hr__tensor *tensor, uint64_t to, uint64_t epoch)
+static void set_address(hr__tensor *tensor, uint64_t to, uint64_t epoch)
 {
 	hr__lms *lms = tensor->lms;
 	if (hr__trace_is_on())
 		hr__trace_event(&(hr__event){ .kind = HR__EVENT_MOVE,
 		                              .allocator = (uint32_t)lms->allocator->id,
-		                              .stream = lms->in,
+		                              .stream = lms->in_stream,
 		                              .address = tensor->address,
 		                              .address2 = to,
 		                              .bytes = tensor->device_bytes });
 	tensor->address = to;
-	follow_copy(tensor, epoch);
+	set_copy_as_last_use(tensor, epoch);
 }
 
 /* Copies it to memory allocated at [to]. On failure it stays where it was. */
 static hr_status copy_on_device(hr__tensor *tensor, uint64_t to, uint64_t *epoch)
 {
 	hr__lms *lms = tensor->lms;
-	hr_status status = follow_users(tensor);
+	hr_status status = wait_for_users(tensor);
 	if (!status)
-		status = hr_copy(lms->device_handle, (void *)(uintptr_t)to, (const void *)(uintptr_t)tensor->address, tensor->bytes,
-		                 HR_COPY_ON_DEVICE, lms->in);
-	*epoch = mark_after(lms, lms->in, tensor->bytes, 0);
-	if (!status) status = delay_holders(tensor, *epoch);
-	if (status) join_users(tensor, lms->in); /* the in stream may be reading it already */
+		status = hr_stream_copy(lms->device_handle, (void *)(uintptr_t)to, (const void *)(uintptr_t)tensor->address, tensor->bytes,
+		                 HR_COPY_ON_DEVICE, lms->in_stream);
+	*epoch = mark_after(lms, lms->in_stream, tensor->bytes, 0);
+	if (!status) status = delay_pin_streams(tensor, *epoch);
+	if (status) add_user(tensor, lms->in_stream); /* the in stream may be reading it already */
 	return status;
 }
 
 /* Copies [copy] to its memory, at its current address; the streams of current pins wait for that. */
-static hr_status fill_again(hr__tensor *tensor, const hr__host_copy *copy, uint64_t *epoch)
+static hr_status reload_contents(hr__tensor *tensor, const hr__host_copy *copy, uint64_t *epoch)
 {
 	hr__lms *lms = tensor->lms;
-	hr_status status = hr__host_load(lms->host, copy, tensor->address, lms->in);
-	*epoch = mark_after(lms, lms->in, tensor->bytes, 0);
-	follow_copy(tensor, *epoch);
-	if (!status) status = delay_holders(tensor, *epoch);
-	if (status) join_users(tensor, lms->in);
+	hr_status status = hr__host_load(lms->host, copy, tensor->address, lms->in_stream);
+	*epoch = mark_after(lms, lms->in_stream, tensor->bytes, 0);
+	set_copy_as_last_use(tensor, *epoch);
+	if (!status) status = delay_pin_streams(tensor, *epoch);
+	if (status) add_user(tensor, lms->in_stream);
 	return status;
 }
 
 /* Its memory is invalid, and only [copy] has the contents. The lock is needed because a thread with an older write pin may be about
- * to drop the host copy, and must find the tensor astray. */
-static void go_astray(hr__tensor *tensor, hr__host_copy copy)
+ * to drop the host copy, and must find the tensor displaced. */
+static void set_displaced(hr__tensor *tensor, hr__host_copy copy)
 {
 	hr__lms *lms = tensor->lms;
 	hr__lock_take(&lms->lock);
 	drop_copy(tensor);
 	tensor->copy = copy;
-	hr__store_relaxed(&tensor->synced, 1);
-	hr__fetch_add_acq_rel(&tensor->word, HR__WORD_ASTRAY);
+	hr__store_relaxed(&tensor->has_copy, 1);
+	hr__fetch_add_acq_rel(&tensor->word, HR__WORD_DISPLACED);
 	hr__lock_release(&lms->lock);
 }
 
-hr_status hr__move_repair(hr__tensor *tensor, uint64_t word)
+hr_status hr__move_reload(hr__tensor *tensor, uint64_t word)
 {
 	hr__lms *lms = tensor->lms;
 	hr_status status = HR_OK;
 	uint64_t epoch;
 	char name[HR__TENSOR_NAME];
 	if (!hr__tensor_claim_moving(tensor, word)) return HR_OK; /* another thread has claimed it */
-	hr__lms_enter(lms);
-	if (is_astray(tensor)) {
-		status = fill_again(tensor, &tensor->copy, &epoch);
-		if (!status && lms->verify && !hr__load_relaxed(&tensor->written)) status = compare(tensor, lms->in);
+	hr__lms_begin_move(lms);
+	if (is_displaced(tensor)) {
+		status = reload_contents(tensor, &tensor->copy, &epoch);
+		if (!status && lms->verify && !hr__load_relaxed(&tensor->written)) status = compare_checksum(tensor, lms->in_stream);
 		if (!status) { /* a thread with a pin may be about to write */
 			hr__lock_take(&lms->lock);
 			drop_copy(tensor);
-			hr__fetch_sub_acq_rel(&tensor->word, HR__WORD_ASTRAY);
+			hr__fetch_sub_acq_rel(&tensor->word, HR__WORD_DISPLACED);
 			hr__lock_release(&lms->lock);
 			hr__lms_count(&lms->stats.bytes_copied_in, (int64_t)tensor->bytes);
 		}
 	}
 	hr__tensor_settle_moved(tensor);
-	hr__lms_leave(lms);
+	hr__lms_end_move(lms);
 	if (!status) return HR_OK;
 	return hr__fail_in(status, "the contents of %s are on the host since it was to be moved, and do not come back",
 	                   hr__tensor_name(tensor, name, sizeof name));
@@ -629,61 +636,62 @@ hr_status hr__move_repair(hr__tensor *tensor, uint64_t word)
 
 /* For a move that would overwrite its source. The host copy is private to the move, because threads with pins may drop the tensor's
  * own. */
-static hr_status copy_over_host(hr__tensor *tensor, uint64_t to, uint64_t *epoch)
+static hr_status copy_through_host(hr__tensor *tensor, uint64_t to, uint64_t *epoch)
 {
 	hr__lms *lms = tensor->lms;
 	hr__host_copy copy = { 0 };
 	bool begun = false;
-	hr_status status = order(lms, lms->out, hr__load_relaxed(&tensor->streams) & ~bit(lms->out), hr__load_relaxed(&tensor->epoch));
+	hr_status status = order(lms, lms->out_stream, hr__load_relaxed(&tensor->use_streams) & ~bit(lms->out_stream),
+	                         hr__load_relaxed(&tensor->use_epoch));
 	if (!status) status = store_copy(tensor, &copy);
 	if (status == HR_OUT_OF_MEMORY && make_host_room(lms, tensor, tensor->bytes)) status = store_copy(tensor, &copy);
 	if (status) {
-		join_users(tensor, lms->out);
+		add_user(tensor, lms->out_stream);
 		return status;
 	}
 	/* As far as possible, everything that can fail comes before the first byte is overwritten. */
-	uint64_t stored = mark_after(lms, lms->out, tensor->bytes, 0);
-	status = order(lms, lms->in, bit(lms->out), stored);
-	if (!status) status = follow_users(tensor);
+	uint64_t stored = mark_after(lms, lms->out_stream, tensor->bytes, 0);
+	status = order(lms, lms->in_stream, bit(lms->out_stream), stored);
+	if (!status) status = wait_for_users(tensor);
 	if (!status) {
 		begun = true;
-		status = hr__host_load(lms->host, &copy, to, lms->in);
-		*epoch = mark_after(lms, lms->in, tensor->bytes, 0);
-		if (!status) status = delay_holders(tensor, *epoch);
+		status = hr__host_load(lms->host, &copy, to, lms->in_stream);
+		*epoch = mark_after(lms, lms->in_stream, tensor->bytes, 0);
+		if (!status) status = delay_pin_streams(tensor, *epoch);
 	}
 	/* Before [begun], the out stream may still be reading it; after that, part of it may be overwritten. */
-	if (status && !begun) join_users(tensor, lms->out);
+	if (status && !begun) add_user(tensor, lms->out_stream);
 	if (status && begun) {
 		char why[512];
 		snprintf(why, sizeof why, "%s", hr_last_message());
-		if (fill_again(tensor, &copy, epoch)) {
-			go_astray(tensor, copy);
+		if (reload_contents(tensor, &copy, epoch)) {
+			set_displaced(tensor, copy);
 			return hr__fail(status, "%s", why);
 		}
 	}
-	hr__host_drop(lms->host, &copy, begun ? lms->in : lms->out);
+	hr__host_drop(lms->host, &copy, begun ? lms->in_stream : lms->out_stream);
 	if (!status) {
 		hr__lms_count(&lms->stats.bytes_copied_out, (int64_t)tensor->bytes);
 		hr__lms_count(&lms->stats.bytes_copied_in, (int64_t)tensor->bytes);
-		note(tensor, HR__EVENT_EVICT, tensor->bytes);
-		note(tensor, HR__EVENT_RESTORE, tensor->bytes);
+		trace_move(tensor, HR__EVENT_EVICT, tensor->bytes);
+		trace_move(tensor, HR__EVENT_RESTORE, tensor->bytes);
 	}
 	return status;
 }
 
-hr_status hr__move_to(hr__tensor *tensor, uint64_t to)
+hr_status hr__move_to_address(hr__tensor *tensor, uint64_t to)
 {
 	hr__lms *lms = tensor->lms;
-	hr_request request = request_of(tensor, lms->in);
+	hr_request request = request_of(tensor, lms->in_stream);
 	uint64_t epoch, bytes, from = tensor->address;
 	hr__stacks_before before = hr__stacks_replace(tensor->stack);
 	hr_status status = hr__block_take_at(lms->allocator, &request, true, false, to, &bytes);
 	hr__stacks_restore(before);
 	if (!status) {
 		status = copy_on_device(tensor, to, &epoch);
-		if (!status) arrive(tensor, to, epoch);
+		if (!status) set_address(tensor, to, epoch);
 		if (!status) hr__block_own(lms->allocator, to, tensor->index + 1);
-		hr__block_give(lms->allocator, status ? to : from, bit(lms->in), epoch, true);
+		hr__block_give(lms->allocator, status ? to : from, bit(lms->in_stream), epoch, true);
 	}
 	hr__tensor_settle_moved(tensor);
 	return status;
@@ -693,18 +701,18 @@ hr_status hr__move_down(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
 	uint64_t epoch = 0, gap = hr__block_before(lms->allocator, tensor->address), to = tensor->address - gap, bytes;
-	hr_request request = { .struct_size = sizeof request, .bytes = gap, .stream = lms->in };
+	hr_request request = { .struct_size = sizeof request, .bytes = gap, .stream = lms->in_stream };
 	hr__stacks_before before = hr__stacks_replace(HR_STACK_NONE);
 	hr_status status = gap ? hr__block_take_at(lms->allocator, &request, true, false, to, &bytes) : HR_NOT_READY;
 	hr__stacks_restore(before);
 	if (!status) {
-		status = gap >= tensor->bytes ? copy_on_device(tensor, to, &epoch) : copy_over_host(tensor, to, &epoch);
+		status = gap >= tensor->bytes ? copy_on_device(tensor, to, &epoch) : copy_through_host(tensor, to, &epoch);
 		uint64_t spare = to;
 		if (!status) {
 			spare = hr__blocks_exchange(lms->allocator, to, tensor->address);
-			arrive(tensor, to, epoch);
+			set_address(tensor, to, epoch);
 		}
-		hr__block_give(lms->allocator, spare, bit(lms->in), epoch ? epoch : hr__device_epoch(lms->device), true);
+		hr__block_give(lms->allocator, spare, bit(lms->in_stream), epoch ? epoch : hr__device_epoch(lms->device), true);
 	}
 	hr__tensor_settle_moved(tensor);
 	return status;

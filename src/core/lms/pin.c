@@ -3,7 +3,7 @@
  * Pinning a resident tensor is one compare-and-swap on its state word; the only other shared writes are the byte counters. The slow
  * cases are rare: allocating memory for a new tensor, restoring an evicted one, invalidating a host copy on write.
  *
- * hr_pin_all is atomic: it pins every tensor or none, and on failure releases what it pinned. A thread that holds no other pins
+ * hr_tensor_pin_all is atomic: it pins every tensor or none, and on failure releases what it pinned. A thread that holds no other pins
  * then waits for unpins and retries; this cannot deadlock, because no thread can be waiting for it. A thread that already holds
  * pins fails immediately, because two such threads could deadlock. A call that would not fit even if all other threads unpinned
  * fails immediately, too. */
@@ -16,31 +16,31 @@
 #include "core/lms/lms.h"
 #include "core/memory/bfc/tensor_block.h"
 
-#define SHORT 64u /* calls with at most this many tensors are checked pairwise; longer ones use 8 KiB of stack */
-#define LONGEST 16u /* waits grow up to this attempt, to HR__LOCK_MAX_SLEEP_NS */
-#define NOW_AND_THEN 64u
-#define POLITE_NS 2000000u /* how long a pin yields to a waiter, which may be waiting for something else */
+#define PAIRWISE_MAX 64u    /* calls with at most this many tensors are checked pairwise; longer ones use 8 KiB of stack */
+#define WAIT_GROWTH_MAX 16u /* waits grow up to this attempt, to HR__LOCK_MAX_SLEEP_NS */
+#define ATTEMPTS_WITHOUT_TURN 64u
+#define YIELD_TO_WAITER_NS 2000000u /* how long a pin yields to a waiter, which may be waiting for something else */
 
 /* Pins that this thread took and did not release, per context. A pin that another thread releases counts against that thread.
  * Closing a context ends its pins, so contexts are counted apart: 8 at a time, because thread-local storage is scarce in a library
  * that is loaded late. The last entry counts all contexts that found no entry; until it is empty, new contexts are counted there
  * too. */
-#define HELD 8u
+#define HELD_MAX 8u
 static _Thread_local struct held {
 	uint64_t context;
 	int64_t pins;
-} held[HELD + 1];
+} held[HELD_MAX + 1];
 
 static __attribute__((noinline)) struct held *find_held(uint64_t context)
 {
 	struct held *unused = NULL, *empty = NULL;
-	for (struct held *each = held; each < held + HELD; each++) {
+	for (struct held *each = held; each < held + HELD_MAX; each++) {
 		if (each->context == context) return each;
 		if (!unused && !hr__lms_is_open(each->context)) unused = each;
 		if (!empty && !each->pins) empty = each;
 	}
 	struct held *spare = unused ? unused : empty;
-	if (!spare || held[HELD].pins) return &held[HELD];
+	if (!spare || held[HELD_MAX].pins) return &held[HELD_MAX];
 	*spare = (struct held){ context, 0 };
 	return spare;
 }
@@ -51,10 +51,10 @@ static void count_held(const hr__lms *lms, int64_t pins)
 	entry->pins += pins;
 }
 
-int64_t hr__pins_held(void)
+int64_t hr__pin_count_of_thread(void)
 {
-	int64_t pins = held[HELD].pins > 0 ? held[HELD].pins : 0;
-	for (uint32_t i = 0; i < HELD; i++)
+	int64_t pins = held[HELD_MAX].pins > 0 ? held[HELD_MAX].pins : 0;
+	for (uint32_t i = 0; i < HELD_MAX; i++)
 		if (held[i].pins > 0 && hr__lms_is_open(held[i].context)) pins += held[i].pins;
 	return pins;
 }
@@ -80,83 +80,86 @@ static inline void end_counting(hr__lms *lms, hr__cache *cache)
 }
 
 /* Called before the tensor is pinned for [stream]: a thread that then moves the tensor knows which streams have to wait. */
-static inline void note_stream(hr__tensor *tensor, hr_stream stream)
+static inline void add_pin_stream(hr__tensor *tensor, hr_stream stream)
 {
 	uint64_t seen, bit = hr__stream_bit(stream);
 	if (HR_LIKELY(!tensor->lms->defrag)) return;
-	seen = hr__load_relaxed(&tensor->pinned_by);
-	while ((seen | bit) != seen && !hr__cas_acq_rel(&tensor->pinned_by, &seen, seen | bit)) {}
+	seen = hr__load_relaxed(&tensor->pin_streams);
+	while ((seen | bit) != seen && !hr__cas_acq_rel(&tensor->pin_streams, &seen, seen | bit)) {}
 }
 
-/* Makes a claimed tensor resident and pins it. A new one is blank until the whole call has succeeded. */
-static hr_status bring_home(hr__tensor *tensor, enum hr__place from, hr_access access, hr_stream stream)
+/* Makes a claimed tensor resident and pins it. A new one is unwritten until the whole call has succeeded. */
+static hr_status make_resident(hr__tensor *tensor, enum hr__place from, hr_access access, hr_stream stream)
 {
 	hr__lms *lms = tensor->lms;
-	hr__lms_enter(lms);
-	hr_status status = hr__move_in(tensor, stream, from == HR__OUT && access != HR_OVERWRITE, false);
-	if (!status && from == HR__OUT) hr__lms_count(&lms->stats.num_prefetch_misses, 1);
-	if (!status) note_stream(tensor, stream);
-	if (!status && from == HR__NEW) hr__store_relaxed(&tensor->blank, 1);
-	hr__tensor_settle(tensor, status ? from : HR__HOME, !status);
-	hr__lms_leave(lms);
+	hr__lms_begin_move(lms);
+	hr_status status = hr__move_restore(tensor, stream, from == HR__PLACE_EVICTED && access != HR_OVERWRITE, false);
+	if (!status && from == HR__PLACE_EVICTED) hr__lms_count(&lms->stats.num_prefetch_misses, 1);
+	if (!status) add_pin_stream(tensor, stream);
+	if (!status && from == HR__PLACE_NEW) hr__store_relaxed(&tensor->unwritten, 1);
+	hr__tensor_settle(tensor, status ? from : HR__PLACE_RESIDENT, !status);
+	hr__lms_end_move(lms);
 	return status;
 }
 
-static hr_status nothing_to_read(const hr__tensor *tensor)
+static hr_status fail_unwritten(const hr__tensor *tensor)
 {
 	char name[HR__TENSOR_NAME];
-	return hr__fail(HR_INVALID_ARGUMENT, "%s was never written, so there is nothing to read; pin it with HR_WRITE or HR_OVERWRITE first",
+	return hr__fail(HR_INVALID_ARGUMENT,
+	                "%s was never written, so there is nothing to read; pin it with HR_WRITE or HR_OVERWRITE first",
 	                hr__tensor_name(tensor, name, sizeof name));
 }
 
 /* Pins a tensor, and makes it resident first if needed. */
-static hr_status hold(hr__tensor *tensor, hr_tensor handle, hr_access access, hr_stream stream)
+static hr_status pin_tensor(hr__tensor *tensor, hr_tensor handle, hr_access access, hr_stream stream)
 {
 	for (unsigned attempt = 0;; attempt++) {
 		uint64_t word = hr__load_acquire(&tensor->word);
-		if (HR_UNLIKELY(word >> 32 != handle.id >> 32)) return hr__tensor_is_closed(handle);
-		switch (hr__place_of(word)) {
-		case HR__HOME: {
+		if (HR_UNLIKELY(word >> 32 != handle.id >> 32)) return hr__tensor_fail_closed(handle);
+		switch (hr__word_place(word)) {
+		case HR__PLACE_RESIDENT: {
 			if (HR_UNLIKELY((word & HR__WORD_PINS) == HR__WORD_PINS)) return hr__fail(HR_TOO_MANY, "a tensor is pinned 2^24 times");
-			if (HR_UNLIKELY(word & HR__WORD_ASTRAY)) {
-				hr_status status = hr__move_repair(tensor, word);
+			if (HR_UNLIKELY(word & HR__WORD_DISPLACED)) {
+				hr_status status = hr__move_reload(tensor, word);
 				if (status) return status;
 				continue;
 			}
-			note_stream(tensor, stream);
+			add_pin_stream(tensor, stream);
 			if (!hr__cas_acq_rel(&tensor->word, &word, word + HR__WORD_PIN)) continue;
 			/* Counted after the pin, so that two threads never count one tensor twice: the peak of active bytes would keep that. */
 			if (!(word & HR__WORD_PINS)) hr__meters_idle(tensor->lms->allocator, -(int64_t)hr__tensor_device_bytes(tensor));
 			return HR_OK;
 		}
-		case HR__NEW:
-			if (access == HR_READ) return nothing_to_read(tensor);
-			if (hr__tensor_claim(tensor, word, HR__NEW, HR__RETURNING)) return bring_home(tensor, HR__NEW, access, stream);
+		case HR__PLACE_NEW:
+			if (access == HR_READ) return fail_unwritten(tensor);
+			if (hr__tensor_claim(tensor, word, HR__PLACE_NEW, HR__PLACE_RESTORING))
+				return make_resident(tensor, HR__PLACE_NEW, access, stream);
 			break;
-		case HR__OUT:
-			if (hr__tensor_claim(tensor, word, HR__OUT, HR__RETURNING)) return bring_home(tensor, HR__OUT, access, stream);
+		case HR__PLACE_EVICTED:
+			if (hr__tensor_claim(tensor, word, HR__PLACE_EVICTED, HR__PLACE_RESTORING))
+				return make_resident(tensor, HR__PLACE_EVICTED, access, stream);
 			break;
-		case HR__NOWHERE:
-		case HR__GOING: return hr__tensor_is_closed(handle);
+		case HR__PLACE_UNUSED:
+		case HR__PLACE_DESTROYING: return hr__tensor_fail_closed(handle);
 		default: hr__tensor_wait(attempt);
 		}
 	}
 }
 
-/* Releases one pin of a tensor that the caller has found pinned. True if it was the last pin: the tensor is then at [place], HOME,
- * or LEAVING for the caller. */
-static bool let_go(hr__tensor *tensor, enum hr__place place)
+/* Releases one pin of a tensor that the caller has found pinned. True if it was the last pin: the tensor is then at [place], RESIDENT,
+ * or EVICTING for the caller. */
+static bool release_pin(hr__tensor *tensor, enum hr__place place)
 {
 	uint64_t word = hr__load_relaxed(&tensor->word);
 	for (unsigned attempt = 0;;) {
-		if (HR_UNLIKELY(hr__place_of(word) == HR__MOVING)) { /* by another thread */
+		if (HR_UNLIKELY(hr__word_place(word) == HR__PLACE_MOVING)) { /* by another thread */
 			hr__tensor_wait(attempt++);
 			word = hr__load_acquire(&tensor->word);
 			continue;
 		}
-		if (HR_UNLIKELY(!hr__pins_of(word))) return false; /* two threads released the last pin */
-		bool last = hr__pins_of(word) == 1;
-		uint64_t next = last ? hr__word_at((word - HR__WORD_PIN) & ~HR__WORD_ADDRESSED, place) : word - HR__WORD_PIN;
+		if (HR_UNLIKELY(!hr__word_pins(word))) return false; /* two threads released the last pin */
+		bool last = hr__word_pins(word) == 1;
+		uint64_t next = last ? hr__word_with_place((word - HR__WORD_PIN) & ~HR__WORD_ADDRESSED, place) : word - HR__WORD_PIN;
 		/* Counted as inactive before other threads can see that and claim it. */
 		if (last) hr__meters_idle(tensor->lms->allocator, (int64_t)tensor->device_bytes);
 		if (hr__cas_acq_rel(&tensor->word, &word, next)) return last;
@@ -165,22 +168,22 @@ static bool let_go(hr__tensor *tensor, enum hr__place place)
 }
 
 /* Releases one pin of a call that failed. A tensor that had memory only in such calls becomes NEW again. */
-static __attribute__((noinline)) void put_back(hr__tensor *tensor)
+static __attribute__((noinline)) void undo_pin(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
-	if (HR_LIKELY(!hr__load_relaxed(&tensor->blank))) { /* a pinned tensor does not become blank */
-		if (let_go(tensor, HR__HOME)) hr__lms_changed(lms);
+	if (HR_LIKELY(!hr__load_relaxed(&tensor->unwritten))) { /* a pinned tensor does not become unwritten */
+		if (release_pin(tensor, HR__PLACE_RESIDENT)) hr__lms_note_change(lms);
 		return;
 	}
-	hr__lms_enter(lms); /* first: a thread that sees no movers and no pins must find this memory free */
-	if (let_go(tensor, HR__LEAVING)) {
+	hr__lms_begin_move(lms); /* first: a thread that sees no movers and no pins must find this memory free */
+	if (release_pin(tensor, HR__PLACE_EVICTING)) {
 		char why[512]; /* undoing may fail too, and must not replace the message */
 		snprintf(why, sizeof why, "%s", hr_last_message());
 		/* Another thread may have pinned and written it meanwhile. */
-		if (!hr__load_relaxed(&tensor->blank)) hr__tensor_settle(tensor, HR__HOME, 0);
-		else if (hr__move_undo(tensor)) hr__fail(HR_OUT_OF_MEMORY, "%s", why);
+		if (!hr__load_relaxed(&tensor->unwritten)) hr__tensor_settle(tensor, HR__PLACE_RESIDENT, 0);
+		else if (hr__move_free_unwritten(tensor)) hr__fail(HR_OUT_OF_MEMORY, "%s", why);
 	}
-	hr__lms_leave(lms);
+	hr__lms_end_move(lms);
 }
 
 /* Whether an entry of the call before [at] writes to the same tensor. */
@@ -198,55 +201,61 @@ static hr_status wait_on_host(hr__tensor *tensor, hr_tensor handle, hr_access ac
 	hr__lms *lms = tensor->lms;
 	void *ignored;
 	int64_t waits = 0;
-	hr_status status = hr_tensor_address(handle, &ignored);
-	uint64_t came = hr__load_relaxed(&tensor->in_epoch), copied = access == HR_READ ? 0 : hr__load_relaxed(&tensor->out_epoch);
-	uint64_t begin = hr__load_relaxed(&tensor->fresh) && hr__exchange_acquire(&tensor->fresh, 0) ? hr__device_clock_ns(lms->device) : 0;
-	if (!status && came) status = hr__device_order(lms->device, HR_STREAM_HOST, hr__stream_bit(lms->in), came, &waits);
+	hr_status status = hr_tensor_get_address(handle, &ignored);
+	uint64_t came = hr__load_relaxed(&tensor->restore_epoch),
+			 copied = access == HR_READ ? 0 : hr__load_relaxed(&tensor->copy_epoch);
+	uint64_t begin = hr__load_relaxed(&tensor->just_restored) && hr__exchange_acquire(&tensor->just_restored, 0)
+	                     ? hr__device_clock_ns(lms->device)
+	                     : 0;
+	if (!status && came) status = hr__device_order(lms->device, HR_STREAM_HOST, hr__stream_bit(lms->in_stream), came, &waits);
 	if (begin) hr__lms_count(&lms->stats.stall_ns, (int64_t)(hr__device_clock_ns(lms->device) - begin));
-	if (!status && copied) status = hr__device_order(lms->device, HR_STREAM_HOST, hr__stream_bit(lms->out), copied, &waits);
+	if (!status && copied) status = hr__device_order(lms->device, HR_STREAM_HOST, hr__stream_bit(lms->out_stream), copied, &waits);
 	if (!status && !came)
-		status = hr__device_order(lms->device, HR_STREAM_HOST, hr__load_relaxed(&tensor->took_on), hr__load_relaxed(&tensor->took_epoch),
-		                          &waits);
+		status = hr__device_order(lms->device, HR_STREAM_HOST, hr__load_relaxed(&tensor->alloc_stream),
+		                          hr__load_relaxed(&tensor->alloc_epoch), &waits);
 	if (!status)
-		status = hr__device_order(lms->device, HR_STREAM_HOST, hr__load_relaxed(&tensor->streams), hr__load_relaxed(&tensor->epoch), &waits);
+		status = hr__device_order(lms->device, HR_STREAM_HOST, hr__load_relaxed(&tensor->use_streams),
+		                          hr__load_relaxed(&tensor->use_epoch), &waits);
 	return status;
 }
 
 /* Makes [stream] wait for the restore of a tensor, or for earlier uses of its memory. */
-static hr_status follow_return(hr__tensor *tensor, hr_stream stream)
+static hr_status wait_for_restore(hr__tensor *tensor, hr_stream stream)
 {
 	hr__lms *lms = tensor->lms;
 	int64_t waits = 0;
-	uint64_t came = hr__load_relaxed(&tensor->in_epoch);
+	uint64_t came = hr__load_relaxed(&tensor->restore_epoch);
 	if (!came) {
 		/* Another stream allocated its memory, and perhaps never used it: this stream must wait for what that stream waits for. */
-		uint64_t took = hr__load_relaxed(&tensor->took_on) & ~hr__stream_bit(stream);
-		return took ? hr__device_order(lms->device, stream, took, hr__load_relaxed(&tensor->took_epoch), &waits) : HR_OK;
+		uint64_t took = hr__load_relaxed(&tensor->alloc_stream) & ~hr__stream_bit(stream);
+		return took ? hr__device_order(lms->device, stream, took, hr__load_relaxed(&tensor->alloc_epoch), &waits) : HR_OK;
 	}
-	if (stream == lms->in) return HR_OK;
-	if (hr__load_relaxed(&tensor->fresh) && hr__exchange_acquire(&tensor->fresh, 0)) hr__stall_note(lms, stream, came + 1);
-	return hr__device_order(lms->device, stream, hr__stream_bit(lms->in), came, &waits);
+	if (stream == lms->in_stream) return HR_OK;
+	if (hr__load_relaxed(&tensor->just_restored) && hr__exchange_acquire(&tensor->just_restored, 0))
+		hr__stall_note(lms, stream, came + 1);
+	return hr__device_order(lms->device, stream, hr__stream_bit(lms->in_stream), came, &waits);
 }
 
 /* Pins entry [at] of a call. */
 static hr_status pin_one(hr__tensor *tensor, const hr_pin *pins, size_t at, hr_stream stream)
 {
 	hr_access access = pins[at].access;
-	hr_status status = hold(tensor, pins[at].tensor, access, stream);
+	hr_status status = pin_tensor(tensor, pins[at].tensor, access, stream);
 	if (status) return status;
 	hr__lms *lms = tensor->lms;
-	status = HR_UNLIKELY(stream == HR_STREAM_HOST) ? wait_on_host(tensor, pins[at].tensor, access) : follow_return(tensor, stream);
+	status = HR_UNLIKELY(stream == HR_STREAM_HOST) ? wait_on_host(tensor, pins[at].tensor, access)
+	                                               : wait_for_restore(tensor, stream);
 	if (!status && access != HR_READ) {
-		if (HR_UNLIKELY(hr__load_relaxed(&tensor->synced))) status = hr__move_dirty(tensor, stream);
+		if (HR_UNLIKELY(hr__load_relaxed(&tensor->has_copy))) status = hr__move_invalidate_copy(tensor, stream);
 		hr__store_relaxed(&tensor->written, 1);
-	} else if (!status && HR_UNLIKELY(hr__load_relaxed(&tensor->blank)) && !writes_before(pins, at)) {
-		status = nothing_to_read(tensor);
+	} else if (!status && HR_UNLIKELY(hr__load_relaxed(&tensor->unwritten)) && !writes_before(pins, at)) {
+		status = fail_unwritten(tensor);
 	}
 	if (status) {
-		put_back(tensor);
+		undo_pin(tensor);
 		return status;
 	}
-	if (HR_UNLIKELY(hr__load_relaxed(&tensor->leaves))) hr__store_relaxed(&tensor->leaves, 0);
+	if (HR_UNLIKELY(hr__load_relaxed(&tensor->evict_first))) hr__store_relaxed(&tensor->evict_first, 0);
 	if (HR_UNLIKELY(hr__load_relaxed(&tensor->prefetched)) && hr__exchange_acquire(&tensor->prefetched, 0))
 		hr__lms_count(&lms->stats.num_prefetch_hits, 1);
 	return HR_OK;
@@ -261,7 +270,7 @@ struct named {
 };
 
 /* Adds a tensor. True if it may have been named before. */
-static bool name_again(struct named *named, hr_tensor tensor)
+static bool name_tensor(struct named *named, hr_tensor tensor)
 {
 	uint32_t bit = (uint32_t)tensor.id % NAMED_BITS;
 	uint64_t *word = &named->bits[bit / 64], mask = UINT64_C(1) << bit % 64;
@@ -291,43 +300,43 @@ static hr_status check_call(const hr_pin *pins, size_t count, hr_stream stream, 
 
 /* What a call needs at once, and what holds memory against it. */
 struct demand {
-	uint64_t own;    /* bytes of the tensors that it names */
-	uint64_t stays;  /* of other resident tensors that may not be evicted, pinned or not */
-	uint64_t pinned; /* of other resident tensors that only their pins hold */
+	uint64_t own;         /* bytes of the tensors that it names */
+	uint64_t unevictable; /* of other resident tensors that may not be evicted, pinned or not */
+	uint64_t pinned;      /* of other resident tensors that only their pins hold */
 };
 
 /* The tensor of an entry; NULL if an earlier entry names the same one. Call it for all entries in order. */
 static const hr__tensor *named_first(struct named *named, const hr_pin *pins, size_t at)
 {
 	hr_status ignored;
-	if (name_again(named, pins[at].tensor))
+	if (name_tensor(named, pins[at].tensor))
 		for (size_t i = 0; i < at; i++)
 			if (pins[i].tensor.id == pins[at].tensor.id) return NULL;
 	return hr__tensor_of(pins[at].tensor, &ignored);
 }
 
 /* The field that its bytes count in; NULL if it is not resident or can be evicted. With the context's lock held. */
-static uint64_t *bytes_in_the_way(const hr__tensor *tensor, struct demand *demand)
+static uint64_t *field_of_bytes(const hr__tensor *tensor, struct demand *demand)
 {
 	uint64_t word = hr__load_acquire(&tensor->word);
-	if (hr__place_of(word) != HR__HOME && hr__place_of(word) != HR__MOVING) return NULL;
-	if (hr__load_relaxed(&tensor->never_evict)) return &demand->stays;
+	if (hr__word_place(word) != HR__PLACE_RESIDENT && hr__word_place(word) != HR__PLACE_MOVING) return NULL;
+	if (hr__load_relaxed(&tensor->never_evict)) return &demand->unevictable;
 	return word & HR__WORD_PINS ? &demand->pinned : NULL;
 }
 
-static struct demand measure(hr__lms *lms, const hr_pin *pins, size_t count)
+static struct demand measure_demand(hr__lms *lms, const hr_pin *pins, size_t count)
 {
 	struct demand demand = { 0 };
 	struct named named = { { 0 } };
 	hr__lock_take(&lms->lock);
 	for (uint32_t i = 0; i < lms->member_count; i++) {
-		uint64_t *to = bytes_in_the_way(lms->members[i], &demand);
+		uint64_t *to = field_of_bytes(lms->members[i], &demand);
 		if (to) *to += hr__tensor_device_bytes(lms->members[i]);
 	}
 	for (size_t i = 0; i < count; i++) {
 		const hr__tensor *tensor = named_first(&named, pins, i);
 		if (!tensor) continue;
-		uint64_t bytes = hr__tensor_device_bytes(tensor), *in = bytes_in_the_way(tensor, &demand);
+		uint64_t bytes = hr__tensor_device_bytes(tensor), *in = field_of_bytes(tensor, &demand);
 		demand.own += bytes;
 		if (in) *in -= *in < bytes ? *in : bytes; /* its own bytes do not count; other threads may have unpinned it since */
 	}
@@ -345,8 +354,8 @@ static uint64_t limit_of(hr__lms *lms)
 static bool can_never_fit(hr__lms *lms, const hr_pin *pins, size_t count)
 {
 	uint64_t limit = limit_of(lms);
-	struct demand demand = measure(lms, pins, count);
-	return demand.own > limit || demand.stays > limit - demand.own;
+	struct demand demand = measure_demand(lms, pins, count);
+	return demand.own > limit || demand.unevictable > limit - demand.own;
 }
 
 /* "reads 4.0 MiB weights, writes 1.0 MiB": as many tensors as fit. */
@@ -364,21 +373,21 @@ static void list_tensors(const hr_pin *pins, size_t count, char *list, size_t ca
 			return;
 		}
 		const char *name = hr_name_text(tensor->tag ? tensor->tag : tensor->op);
-		used += (size_t)snprintf(list + used, capacity - used, "%s%s %s%s%s", used ? ", " : "",
-		                         pins[i].access == HR_READ ? "reads" : "writes",
-		                         hr__format_size(hr__tensor_device_bytes(tensor), size, sizeof size), *name ? " " : "", hr__brief(name, 40).text);
+		used += (size_t)snprintf(
+			list + used, capacity - used, "%s%s %s%s%s", used ? ", " : "", pins[i].access == HR_READ ? "reads" : "writes",
+			hr__format_size(hr__tensor_device_bytes(tensor), size, sizeof size), *name ? " " : "", hr__brief(name, 40).text);
 	}
 }
 
 /* Fails with a message that says what the op needs at once. [never]: it would not fit whatever other threads unpin. */
-static hr_status no_room(hr__lms *lms, const hr_pin *pins, size_t count, bool never)
+static hr_status fail_no_room(hr__lms *lms, const hr_pin *pins, size_t count, bool never)
 {
 	hr_name op = hr__thread_self ? hr__thread_self->op : HR_NAME_NONE;
 	char who[HR__BRIEF_MAX + 16], list[512], more[16];
 	snprintf(who, sizeof who, "%s%s%s", op ? "op \"" : "an op", hr__brief(hr_name_text(op), 60).text, op ? "\"" : "");
 	if (!never && hr__reclaim_was_blocked())
 		return hr__fail_in(HR_OUT_OF_MEMORY, "%s cannot run, because no tensor can leave to make room for it", who);
-	struct demand demand = measure(lms, pins, count);
+	struct demand demand = measure_demand(lms, pins, count);
 	list_tensors(pins, count, list, sizeof list);
 	int64_t idle = hr__lms_inactive(lms);
 	if (!lms->enabled && !never && idle > 0)
@@ -391,27 +400,29 @@ static hr_status no_room(hr__lms *lms, const hr_pin *pins, size_t count, bool ne
 	hr_allocator_get_stats(lms->handle, &stats);
 	int64_t plain = stats.bytes_in_use - hr__load_relaxed(&lms->resident);
 	uint64_t unit = lms->allocator->page ? lms->allocator->page : lms->allocator->granularity, least;
-	uint64_t other = demand.stays + (never ? 0 : demand.pinned) + (uint64_t)(plain > 0 ? plain : 0);
+	uint64_t other = demand.unevictable + (never ? 0 : demand.pinned) + (uint64_t)(plain > 0 ? plain : 0);
 	if (!hr__align_up(demand.own + other, unit, &least)) least = UINT64_MAX;
-	uint64_t there = (uint64_t)stats.bytes_reserved + hr__pool_available(lms->allocator->device);
+	uint64_t there = (uint64_t)stats.bytes_reserved + hr__page_pool_available(lms->allocator->device);
 	hr__sizes size = HR__SIZES(demand.own, other, least <= limit_of(lms) ? there : least);
 	if (least <= limit_of(lms) && least > there)
 		return hr__fail_in(HR_OUT_OF_MEMORY,
-		                   "%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but others have so much of %s that "
+		                   "%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but others "
+		                   "have so much of %s that "
 		                   "it can have only %s",
 		                   who, size.text[0], list, size.text[1], hr__device_name(lms->allocator->device), size.text[2]);
 	if (least <= limit_of(lms))
-		return hr__fail_in(HR_OUT_OF_MEMORY,
-		                   "%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but what is free lies in "
-		                   "pieces: %sraise the limit",
-		                   who, size.text[0], list, size.text[1], lms->defrag || !lms->enabled ? "" : "switch hr_lms_options.defrag on, or ");
+		return hr__fail_in(
+			HR_OUT_OF_MEMORY,
+			"%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but what is free lies in "
+			"pieces: %sraise the limit",
+			who, size.text[0], list, size.text[1], lms->defrag || !lms->enabled ? "" : "switch hr_lms_options.defrag on, or ");
 	return hr__fail_in(HR_OUT_OF_MEMORY,
 	                   "%s cannot run: it needs %s at once (%s), and %s more %s; the least limit that would do is %s", who,
 	                   size.text[0], list, size.text[1], never ? "does not leave" : "is in use", size.text[2]);
 }
 
 /* Pins all tensors or none. */
-static hr_status try_all(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
+static hr_status pin_all_or_none(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
 	hr_status status = HR_OK;
 	size_t done = 0;
@@ -425,9 +436,9 @@ static hr_status try_all(hr__lms *lms, const hr_pin *pins, size_t count, hr_stre
 	bool changed = done > 0;
 	while (done--) {
 		hr_status ignored;
-		put_back(hr__tensor_of(pins[done].tensor, &ignored));
+		undo_pin(hr__tensor_of(pins[done].tensor, &ignored));
 	}
-	if (changed) hr__lms_changed(lms);
+	if (changed) hr__lms_note_change(lms);
 	return status;
 }
 
@@ -444,7 +455,7 @@ static bool nothing_is_pinned(hr__lms *lms)
 	return !pinned;
 }
 
-static bool is_quiet(hr__lms *lms)
+static bool nothing_pinned_or_moving(hr__lms *lms)
 {
 	return !hr__load_acquire(&lms->movers) && nothing_is_pinned(lms);
 }
@@ -463,23 +474,23 @@ static hr_status wait_for_room(hr__lms *lms, const hr_pin *pins, size_t count, h
 	if (until < lms->wait_ns) until = UINT64_MAX; /* no timeout */
 	hr__lms_count(&lms->stats.num_pin_waits, 1);
 	for (unsigned attempt = 1; !late; attempt++) {
-		uint32_t nobody = 0;
-		turn = turn || hr__cas_acquire(&lms->turn, &nobody, 1);
+		uint32_t free_turn = 0;
+		turn = turn || hr__cas_acquire(&lms->turn, &free_turn, 1);
 		late = hr__os()->clock_ns() >= until;
-		if (!turn && !late && attempt % NOW_AND_THEN) {
-			hr__tensor_wait(LONGEST);
+		if (!turn && !late && attempt % ATTEMPTS_WITHOUT_TURN) {
+			hr__tensor_wait(WAIT_GROWTH_MAX);
 			continue;
 		}
-		bool quiet = is_quiet(lms);
-		uint64_t seen = hr__load_acquire(&lms->changes) - hr__lms_changes_made();
+		bool quiet = nothing_pinned_or_moving(lms);
+		uint64_t seen = hr__load_acquire(&lms->changes) - hr__lms_changes_of_thread();
 		hr__retry(true); /* only the first attempt is reported */
-		status = try_all(lms, pins, count, stream);
+		status = pin_all_or_none(lms, pins, count, stream);
 		hr__retry(false);
 		if (status != HR_OUT_OF_MEMORY) break;
-		seen += hr__lms_changes_made(); /* its own changes are nothing new */
-		if (quiet && is_quiet(lms) && hr__load_acquire(&lms->changes) == seen) break;
-		for (unsigned i = 0; turn && !late && hr__load_acquire(&lms->changes) == seen && !is_quiet(lms); i++) {
-			hr__tensor_wait(i < LONGEST ? i : LONGEST);
+		seen += hr__lms_changes_of_thread(); /* its own changes are nothing new */
+		if (quiet && nothing_pinned_or_moving(lms) && hr__load_acquire(&lms->changes) == seen) break;
+		for (unsigned i = 0; turn && !late && hr__load_acquire(&lms->changes) == seen && !nothing_pinned_or_moving(lms); i++) {
+			hr__tensor_wait(i < WAIT_GROWTH_MAX ? i : WAIT_GROWTH_MAX);
 			late = hr__os()->clock_ns() >= until;
 		}
 	}
@@ -488,22 +499,23 @@ static hr_status wait_for_room(hr__lms *lms, const hr_pin *pins, size_t count, h
 }
 
 /* Without this, a thread that pins again right after its unpin would always be faster than a thread that waits for it. */
-static void let_others_go_first(const hr__lms *lms)
+static void yield_to_waiter(const hr__lms *lms)
 {
-	uint64_t until = hr__os()->clock_ns() + POLITE_NS;
-	for (unsigned i = 0; hr__load_acquire(&lms->turn) && hr__os()->clock_ns() < until; i++) hr__tensor_wait(i < LONGEST ? i : LONGEST);
+	uint64_t until = hr__os()->clock_ns() + YIELD_TO_WAITER_NS;
+	for (unsigned i = 0; hr__load_acquire(&lms->turn) && hr__os()->clock_ns() < until; i++)
+		hr__tensor_wait(i < WAIT_GROWTH_MAX ? i : WAIT_GROWTH_MAX);
 }
 
 static hr_status pin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
 	uint64_t now = hr__fetch_add_relaxed(&lms->clock, 1) + 1;
-	if (lms->learned) hr__learned_before(lms, pins, count);
-	if (HR_UNLIKELY(hr__load_relaxed(&lms->turn)) && lms->wait_ns && !hr__pins_held()) let_others_go_first(lms);
-	hr_status status = try_all(lms, pins, count, stream);
+	if (lms->learned) hr__learned_before_pin(lms, pins, count);
+	if (HR_UNLIKELY(hr__load_relaxed(&lms->turn)) && lms->wait_ns && !hr__pin_count_of_thread()) yield_to_waiter(lms);
+	hr_status status = pin_all_or_none(lms, pins, count, stream);
 	if (HR_UNLIKELY(status == HR_OUT_OF_MEMORY)) {
-		bool alone = !hr__pins_held(), never = alone && can_never_fit(lms, pins, count);
+		bool alone = !hr__pin_count_of_thread(), never = alone && can_never_fit(lms, pins, count);
 		if (alone && !never && lms->wait_ns) status = wait_for_room(lms, pins, count, stream);
-		if (status == HR_OUT_OF_MEMORY) return no_room(lms, pins, count, never);
+		if (status == HR_OUT_OF_MEMORY) return fail_no_room(lms, pins, count, never);
 	}
 	if (status) return status;
 	count_held(lms, (int64_t)count);
@@ -511,13 +523,13 @@ static hr_status pin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_
 		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
 		if (HR_UNLIKELY(!tensor)) continue; /* another thread has unpinned and destroyed it already */
 		hr__store_relaxed(&tensor->last_use, now);
-		if (HR_UNLIKELY(hr__load_relaxed(&tensor->blank))) hr__store_relaxed(&tensor->blank, 0);
+		if (HR_UNLIKELY(hr__load_relaxed(&tensor->unwritten))) hr__store_relaxed(&tensor->unwritten, 0);
 	}
 	if (lms->learned) hr__learned_pinned(lms, pins, count, stream);
 	return HR_OK;
 }
 
-hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
+hr_status hr_tensor_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
 {
 	hr__lms *lms = NULL;
 	hr_status status = check_call(pins, count, stream, true, &lms);
@@ -531,10 +543,10 @@ hr_status hr_pin_all(const hr_pin *pins, size_t count, hr_stream stream)
 hr_status hr_tensor_pin(hr_tensor tensor, hr_access access, hr_stream stream)
 {
 	hr_pin pin = { tensor, access };
-	return hr_pin_all(&pin, 1, stream);
+	return hr_tensor_pin_all(&pin, 1, stream);
 }
 
-static hr_status not_pinned(const hr__tensor *tensor)
+static hr_status fail_not_pinned(const hr__tensor *tensor)
 {
 	char name[HR__TENSOR_NAME];
 	return hr__fail(HR_INVALID_ARGUMENT, "%s is not pinned", hr__tensor_name(tensor, name, sizeof name));
@@ -546,10 +558,10 @@ static inline hr_status check_entry(const hr_pin *pins, size_t count, size_t at,
 	hr_status status = HR_OK;
 	const hr__tensor *tensor = hr__tensor_of(pins[at].tensor, &status);
 	if (!tensor) return status;
-	uint32_t needed = 1, there = hr__pins_of(hr__load_relaxed(&tensor->word));
-	if (there < count && (!named || name_again(named, pins[at].tensor)))
+	uint32_t needed = 1, there = hr__word_pins(hr__load_relaxed(&tensor->word));
+	if (there < count && (!named || name_tensor(named, pins[at].tensor)))
 		for (size_t i = 0; i < at; i++) needed += pins[i].tensor.id == pins[at].tensor.id;
-	return there < needed ? not_pinned(tensor) : HR_OK;
+	return there < needed ? fail_not_pinned(tensor) : HR_OK;
 }
 
 static __attribute__((noinline)) hr_status check_long(const hr_pin *pins, size_t count)
@@ -564,27 +576,28 @@ static __attribute__((noinline)) hr_status check_long(const hr_pin *pins, size_t
 static hr_status check_pinned(const hr_pin *pins, size_t count)
 {
 	hr_status status = HR_OK;
-	if (count > SHORT) return check_long(pins, count);
+	if (count > PAIRWISE_MAX) return check_long(pins, count);
 	for (size_t i = 0; i < count && !status; i++) status = check_entry(pins, count, i, NULL);
 	return status;
 }
 
 /* verify: checks a tensor after its last unpin, before another thread can use it. */
-static hr_status inspect(hr__tensor *tensor, hr_tensor handle, hr_stream stream)
+static hr_status verify_unpinned(hr__tensor *tensor, hr_tensor handle, hr_stream stream)
 {
 	/* If it is pinned again, it is checked at the next unpin; if it is being evicted, then. */
-	if (!hr__tensor_claim(tensor, handle.id, HR__HOME, HR__LEAVING)) return HR_OK;
+	if (!hr__tensor_claim(tensor, handle.id, HR__PLACE_RESIDENT, HR__PLACE_EVICTING)) return HR_OK;
 	hr__lms *lms = tensor->lms;
-	hr__lms_enter(lms);
+	hr__lms_begin_move(lms);
 	hr_status status = HR_OK;
 	if (stream == HR_STREAM_HOST) { /* reading it needs a stream */
 		int64_t waits = 0;
-		stream = lms->out;
-		status = hr__device_order(lms->device, stream, hr__load_relaxed(&tensor->streams), hr__load_relaxed(&tensor->epoch), &waits);
+		stream = lms->out_stream;
+		status = hr__device_order(lms->device, stream, hr__load_relaxed(&tensor->use_streams), hr__load_relaxed(&tensor->use_epoch),
+		                          &waits);
 	}
-	if (!status) status = hr__move_inspect(tensor, stream);
-	hr__tensor_settle(tensor, HR__HOME, 0);
-	hr__lms_leave(lms);
+	if (!status) status = hr__move_verify(tensor, stream);
+	hr__tensor_settle(tensor, HR__PLACE_RESIDENT, 0);
+	hr__lms_end_move(lms);
 	return status;
 }
 
@@ -592,22 +605,22 @@ static hr_status inspect(hr__tensor *tensor, hr_tensor handle, hr_stream stream)
  * stream. */
 static uint64_t users_after(const hr__tensor *tensor, uint64_t streams, hr_stream stream)
 {
-	uint64_t came = UINT64_C(1) << tensor->lms->in;
-	if (stream != tensor->lms->in && HR_LIKELY(!hr__load_relaxed(&tensor->unfollowed))) streams &= ~came;
+	uint64_t came = UINT64_C(1) << tensor->lms->in_stream;
+	if (stream != tensor->lms->in_stream && HR_LIKELY(!hr__load_relaxed(&tensor->in_stream_unordered))) streams &= ~came;
 	return streams | hr__stream_bit(stream);
 }
 
 static bool unpin_one(hr__tensor *tensor, hr_stream stream)
 {
 	hr__lms *lms = tensor->lms;
-	uint64_t streams = hr__load_acquire(&tensor->streams), next = users_after(tensor, streams, stream);
-	while (next != streams && !hr__cas_acq_rel(&tensor->streams, &streams, next)) next = users_after(tensor, streams, stream);
-	hr__lms_max_u64(&tensor->epoch, hr__device_epoch(lms->device));
-	return let_go(tensor, HR__HOME);
+	uint64_t streams = hr__load_acquire(&tensor->use_streams), next = users_after(tensor, streams, stream);
+	while (next != streams && !hr__cas_acq_rel(&tensor->use_streams, &streams, next)) next = users_after(tensor, streams, stream);
+	hr__lms_raise_u64(&tensor->use_epoch, hr__device_epoch(lms->device));
+	return release_pin(tensor, HR__PLACE_RESIDENT);
 }
 
 /* Reports each tensor that has no pins left, once. */
-static void tell_policy(hr__lms *lms, const hr_pin *pins, size_t count)
+static void call_unused(hr__lms *lms, const hr_pin *pins, size_t count)
 {
 	for (size_t i = 0; i < count; i++) {
 		hr_status ignored;
@@ -624,24 +637,24 @@ static hr_status unpin_checked(hr__lms *lms, const hr_pin *pins, size_t count, h
 	hr_status status, found = HR_OK;
 	for (size_t i = 0; i < count; i++) {
 		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
-		if (!tensor || !hr__pins_of(hr__load_relaxed(&tensor->word))) { /* another thread has unpinned it since the check */
-			if (!found) found = tensor ? not_pinned(tensor) : status;
+		if (!tensor || !hr__word_pins(hr__load_relaxed(&tensor->word))) { /* another thread has unpinned it since the check */
+			if (!found) found = tensor ? fail_not_pinned(tensor) : status;
 			continue;
 		}
 		bool last = unpin_one(tensor, stream);
 		idle |= last;
 		if (!last || !lms->verify) continue;
-		status = inspect(tensor, pins[i].tensor, stream);
+		status = verify_unpinned(tensor, pins[i].tensor, stream);
 		if (!found) found = status;
 	}
 	count_held(lms, -(int64_t)count);
-	if (idle) hr__lms_changed(lms);
+	if (idle) hr__lms_note_change(lms);
 	if (lms->learned) hr__learned_unpinned(lms, pins, count, stream);
-	if (idle && lms->policy.unused) tell_policy(lms, pins, count);
+	if (idle && lms->policy.unused) call_unused(lms, pins, count);
 	return found;
 }
 
-hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream)
+hr_status hr_tensor_unpin_all(const hr_pin *pins, size_t count, hr_stream stream)
 {
 	hr__lms *lms = NULL;
 	hr_status status = check_call(pins, count, stream, false, &lms);
@@ -656,21 +669,21 @@ hr_status hr_unpin_all(const hr_pin *pins, size_t count, hr_stream stream)
 hr_status hr_tensor_unpin(hr_tensor tensor, hr_stream stream)
 {
 	hr_pin pin = { tensor, HR_READ };
-	return hr_unpin_all(&pin, 1, stream);
+	return hr_tensor_unpin_all(&pin, 1, stream);
 }
 
-hr_status hr_tensor_address(hr_tensor handle, void **out)
+hr_status hr_tensor_get_address(hr_tensor handle, void **out)
 {
 	hr_status status = HR_OK;
 	hr__tensor *tensor = hr__tensor_of(handle, &status);
 	if (!tensor) return status;
-	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_address: out is NULL");
+	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_get_address: out is NULL");
 	for (unsigned attempt = 0; !status; attempt++) {
 		uint64_t word = hr__load_acquire(&tensor->word);
-		if (word >> 32 != handle.id >> 32) return hr__tensor_is_closed(handle);
-		if (!(word & HR__WORD_PINS)) return not_pinned(tensor);
-		if (hr__place_of(word) != HR__HOME) hr__tensor_wait(attempt); /* being moved on the device */
-		else if (HR_UNLIKELY(word & HR__WORD_ASTRAY)) status = hr__move_repair(tensor, word);
+		if (word >> 32 != handle.id >> 32) return hr__tensor_fail_closed(handle);
+		if (!(word & HR__WORD_PINS)) return fail_not_pinned(tensor);
+		if (hr__word_place(word) != HR__PLACE_RESIDENT) hr__tensor_wait(attempt); /* being moved on the device */
+		else if (HR_UNLIKELY(word & HR__WORD_DISPLACED)) status = hr__move_reload(tensor, word);
 		else if (word & HR__WORD_ADDRESSED || hr__cas_acquire(&tensor->word, &word, word | HR__WORD_ADDRESSED)) break;
 	}
 	if (!status) *out = (void *)(uintptr_t)tensor->address;
@@ -679,7 +692,7 @@ hr_status hr_tensor_address(hr_tensor handle, void **out)
 
 /* ---- explicit eviction and prefetch ---- */
 
-static hr_status stays(const hr__tensor *tensor)
+static hr_status fail_not_evictable(const hr__tensor *tensor)
 {
 	char name[HR__TENSOR_NAME];
 	return hr__fail(HR_UNSUPPORTED, "%s may not leave: %s", hr__tensor_name(tensor, name, sizeof name),
@@ -693,41 +706,41 @@ hr_status hr_tensor_evict(hr_tensor handle)
 	char name[HR__TENSOR_NAME];
 	hr__tensor *tensor = hr__tensor_of(handle, &status);
 	if (!tensor) return status;
-	if (!tensor->lms->enabled || hr__load_relaxed(&tensor->never_evict)) return stays(tensor);
+	if (!tensor->lms->enabled || hr__load_relaxed(&tensor->never_evict)) return fail_not_evictable(tensor);
 	for (unsigned attempt = 0;; attempt++) {
 		uint64_t word = hr__load_acquire(&tensor->word);
-		if (word >> 32 != handle.id >> 32) return hr__tensor_is_closed(handle);
-		switch (hr__place_of(word)) {
-		case HR__NEW:
-		case HR__OUT: return HR_OK;
-		case HR__NOWHERE:
-		case HR__GOING: return hr__tensor_is_closed(handle);
-		case HR__HOME:
+		if (word >> 32 != handle.id >> 32) return hr__tensor_fail_closed(handle);
+		switch (hr__word_place(word)) {
+		case HR__PLACE_NEW:
+		case HR__PLACE_EVICTED: return HR_OK;
+		case HR__PLACE_UNUSED:
+		case HR__PLACE_DESTROYING: return hr__tensor_fail_closed(handle);
+		case HR__PLACE_RESIDENT:
 			if (word & HR__WORD_PINS)
 				return hr__fail(HR_IN_USE, "%s is pinned; unpin it first", hr__tensor_name(tensor, name, sizeof name));
-			if (!hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) break;
-			return hr__move_out(tensor, tensor->lms->out);
+			if (!hr__tensor_claim(tensor, word, HR__PLACE_RESIDENT, HR__PLACE_EVICTING)) break;
+			return hr__move_evict(tensor, tensor->lms->out_stream);
 		default: hr__tensor_wait(attempt);
 		}
 	}
 }
 
-hr_status hr__prefetch(hr__tensor *tensor, uint64_t word)
+hr_status hr__lms_prefetch(hr__tensor *tensor, uint64_t word)
 {
 	hr__lms *lms = tensor->lms;
-	if (!hr__tensor_claim(tensor, word, HR__OUT, HR__RETURNING)) return HR_OK;
-	hr__lms_enter(lms);
-	enum hr__reclaim_mode before = hr__reclaim_allow(HR__RECLAIM_LEAVING);
-	hr_status status = hr__move_in(tensor, lms->in, true, true);
-	hr__reclaim_allow(before);
+	if (!hr__tensor_claim(tensor, word, HR__PLACE_EVICTED, HR__PLACE_RESTORING)) return HR_OK;
+	hr__lms_begin_move(lms);
+	enum hr__reclaim_mode before = hr__reclaim_set_mode(HR__RECLAIM_PLANNED);
+	hr_status status = hr__move_restore(tensor, lms->in_stream, true, true);
+	hr__reclaim_set_mode(before);
 	if (!status) {
 		hr__store_relaxed(&tensor->prefetched, 1);
 		hr__lms_count(&lms->stats.num_prefetches, 1);
 	} else if (status == HR_OUT_OF_MEMORY) {
 		hr__lms_count(&lms->stats.num_prefetches_refused, 1);
 	}
-	hr__tensor_settle(tensor, status ? HR__OUT : HR__HOME, 0);
-	hr__lms_leave(lms);
+	hr__tensor_settle(tensor, status ? HR__PLACE_EVICTED : HR__PLACE_RESIDENT, 0);
+	hr__lms_end_move(lms);
 	return status;
 }
 
@@ -738,13 +751,13 @@ hr_status hr_tensor_prefetch(hr_tensor handle)
 	if (!tensor) return status;
 	for (unsigned attempt = 0;; attempt++) {
 		uint64_t word = hr__load_acquire(&tensor->word);
-		if (word >> 32 != handle.id >> 32) return hr__tensor_is_closed(handle);
-		switch (hr__place_of(word)) {
-		case HR__NOWHERE:
-		case HR__GOING: return hr__tensor_is_closed(handle);
-		case HR__LEAVING:
-		case HR__RETURNING: hr__tensor_wait(attempt); break;
-		case HR__OUT: return hr__prefetch(tensor, word);
+		if (word >> 32 != handle.id >> 32) return hr__tensor_fail_closed(handle);
+		switch (hr__word_place(word)) {
+		case HR__PLACE_UNUSED:
+		case HR__PLACE_DESTROYING: return hr__tensor_fail_closed(handle);
+		case HR__PLACE_EVICTING:
+		case HR__PLACE_RESTORING: hr__tensor_wait(attempt); break;
+		case HR__PLACE_EVICTED: return hr__lms_prefetch(tensor, word);
 		default: return HR_OK;
 		}
 	}

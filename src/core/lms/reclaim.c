@@ -32,6 +32,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "core/base/sort.h"
 #include "core/base/status.h"
 #include "core/base/text.h"
 #include "core/lms/lms.h"
@@ -55,7 +56,7 @@ enum hr__reclaim_mode hr__reclaim_mode(void)
 	return allowed;
 }
 
-enum hr__reclaim_mode hr__reclaim_allow(enum hr__reclaim_mode mode)
+enum hr__reclaim_mode hr__reclaim_set_mode(enum hr__reclaim_mode mode)
 {
 	enum hr__reclaim_mode before = allowed;
 	allowed = mode;
@@ -63,7 +64,7 @@ enum hr__reclaim_mode hr__reclaim_allow(enum hr__reclaim_mode mode)
 }
 
 struct victims {
-	hr__tensor *tensors[HR__VICTIMS_MAX];
+	hr__tensor *tensors[HR__RECLAIM_MAX];
 	uint32_t count;
 	uint64_t bytes;
 };
@@ -72,25 +73,25 @@ struct victims {
 
 /* The smaller rank is evicted first. */
 struct rank {
-	bool stays;       /* the policy does not evict it */
+	bool unplanned; /* the policy does not evict it */
 	int64_t priority;
 	double score;
 	uint32_t member;
 };
 
-static bool before(const struct rank *a, const struct rank *b)
+static bool ranks_before(const struct rank *a, const struct rank *b)
 {
-	if (a->stays != b->stays) return b->stays;
-	if (a->stays && a->priority != b->priority) return a->priority < b->priority;
+	if (a->unplanned != b->unplanned) return b->unplanned;
+	if (a->unplanned && a->priority != b->priority) return a->priority < b->priority;
 	return a->score != b->score ? a->score < b->score : a->member < b->member;
 }
 
-static double ask_user(const hr__lms *lms, const hr__tensor *tensor, uint64_t word)
+static double score_by_user(const hr__lms *lms, const hr__tensor *tensor, uint64_t word)
 {
 	hr_lms_candidate candidate = { .struct_size = sizeof candidate,
 		                           .tensor = hr__tensor_handle(tensor, word),
 		                           .bytes = tensor->bytes,
-		                           .clean = hr__load_relaxed(&tensor->synced),
+		                           .clean = hr__load_relaxed(&tensor->has_copy),
 		                           .priority = (int32_t)hr__load_relaxed(&tensor->priority),
 		                           .last_use = hr__load_relaxed(&tensor->last_use),
 		                           .now = hr__load_relaxed(&lms->clock),
@@ -104,90 +105,74 @@ static double ask_user(const hr__lms *lms, const hr__tensor *tensor, uint64_t wo
 /* [alone]: no other tensor is evicted with it. */
 static struct rank rank_of(hr__lms *lms, const hr__tensor *tensor, uint64_t word, bool alone)
 {
-	bool leaves = hr__load_relaxed(&tensor->leaves);
-	struct rank rank = { .stays = !leaves, .priority = hr__load_relaxed(&tensor->priority), .member = tensor->member };
+	bool leaves = hr__load_relaxed(&tensor->evict_first);
+	struct rank rank = { .unplanned = !leaves, .priority = hr__load_relaxed(&tensor->priority), .member = tensor->member };
 	if (leaves) {
-		rank.score = (double)hr__load_relaxed(&tensor->out_epoch);
+		rank.score = (double)hr__load_relaxed(&tensor->copy_epoch);
 	} else if (lms->policy.score) {
-		rank.score = ask_user(lms, tensor, word);
+		rank.score = score_by_user(lms, tensor, word);
 	} else {
-		double worth = lms->learned ? hr__learned_worth(lms, tensor, alone) : 0;
+		double worth = lms->learned ? hr__learned_eviction_score(lms, tensor, alone) : 0;
 		rank.score = worth > 0 ? -worth : (double)hr__load_relaxed(&tensor->last_use);
 	}
 	return rank;
 }
 
-static bool may_leave(const hr__tensor *tensor, uint64_t word)
+static bool is_evictable(const hr__tensor *tensor, uint64_t word)
 {
-	if (hr__place_of(word) != HR__HOME || word & HR__WORD_PINS || hr__load_relaxed(&tensor->never_evict)) return false;
-	return allowed == HR__RECLAIM_ANY || hr__load_relaxed(&tensor->leaves);
+	if (hr__word_place(word) != HR__PLACE_RESIDENT || word & HR__WORD_PINS || hr__load_relaxed(&tensor->never_evict)) return false;
+	return allowed == HR__RECLAIM_ANY || hr__load_relaxed(&tensor->evict_first);
 }
 
 /* ---- choosing, with the lock held ---- */
 
-/* Heap sort by address or by index in the list; allocates nothing. */
-static bool is_below(const hr__tensor *a, const hr__tensor *b, bool by_address)
+static bool address_before(const void *a, const void *b, const void *context)
 {
-	return by_address ? a->address < b->address : a->member < b->member;
+	(void)context;
+	return (*(hr__tensor *const *)a)->address < (*(hr__tensor *const *)b)->address;
 }
 
-static void sift(hr__tensor **heap, size_t from, size_t count, bool by_address)
+static bool member_before(const void *a, const void *b, const void *context)
 {
-	for (size_t at = from, child; (child = 2 * at + 1) < count; at = child) {
-		if (child + 1 < count && is_below(heap[child], heap[child + 1], by_address)) child++;
-		if (!is_below(heap[at], heap[child], by_address)) return;
-		hr__tensor *swap = heap[at];
-		heap[at] = heap[child];
-		heap[child] = swap;
-	}
+	(void)context;
+	return (*(hr__tensor *const *)a)->member < (*(hr__tensor *const *)b)->member;
 }
 
-static void sort(hr__tensor **heap, size_t count, bool by_address)
+void hr__reclaim_sort_by_address(hr__tensor **tensors, size_t count)
 {
-	for (size_t i = count / 2; i-- > 0;) sift(heap, i, count, by_address);
-	for (size_t i = count; i-- > 1;) {
-		hr__tensor *swap = heap[0];
-		heap[0] = heap[i];
-		heap[i] = swap;
-		sift(heap, 0, i, by_address);
-	}
+	hr__sort(tensors, count, sizeof *tensors, address_before, NULL);
 }
 
-void hr__sort_by_address(hr__tensor **heap, size_t count)
-{
-	sort(heap, count, true);
-}
-
-/* Moves evicted members behind the resident ones, so that later scans skip them. A RETURNING tensor stays where it is: the thread
+/* Moves evicted members behind the resident ones, so that later scans skip them. A RESTORING tensor stays where it is: the thread
  * that claimed it puts it in its place, under the lock. */
-static void sort_out(hr__lms *lms)
+static void list_recent_as_evicted(hr__lms *lms)
 {
-	const hr__evict_queue *departed = &lms->queues[HR__EVICT_DEPARTED];
+	const hr__evict_queue *departed = &lms->queues[HR__EVICT_RECENT];
 	uint32_t count = 0;
 	for (uint32_t i = 0; i < departed->count; i++) {
 		hr__tensor *tensor = departed->items[i].tensor;
-		if (hr__place_of(hr__load_acquire(&tensor->word)) == HR__OUT) lms->order[count++] = tensor;
+		if (hr__word_place(hr__load_acquire(&tensor->word)) == HR__PLACE_EVICTED) lms->order[count++] = tensor;
 	}
-	for (uint32_t i = 0; i < count; i++) hr__evict_queue_take(lms, HR__EVICT_DEPARTED, lms->order[i]);
-	sort(lms->order, count, false);
+	for (uint32_t i = 0; i < count; i++) hr__evict_queue_remove(lms, HR__EVICT_RECENT, lms->order[i]);
+	hr__sort(lms->order, count, sizeof *lms->order, member_before, NULL);
 	/* The last of the resident members takes the index of each; if that one is evicted too, the one before it. */
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t at = lms->order[i]->member;
-		hr__lms_set_out(lms, lms->order[i]);
-		while (count > i + 1 && lms->order[count - 1]->member == at) hr__lms_set_out(lms, lms->order[--count]);
+		hr__lms_list_as_evicted(lms, lms->order[i]);
+		while (count > i + 1 && lms->order[count - 1]->member == at) hr__lms_list_as_evicted(lms, lms->order[--count]);
 	}
 }
 
 /* Number of candidates. They include all tensors that may be evicted. */
 static uint32_t candidate_count(const hr__lms *lms)
 {
-	return allowed == HR__RECLAIM_ANY ? lms->resident_count : lms->queues[HR__EVICT_LEAVING].count;
+	return allowed == HR__RECLAIM_ANY ? lms->resident_count : lms->queues[HR__EVICT_PLANNED].count;
 }
 
 static hr__tensor *candidate(hr__lms *lms, uint32_t i)
 {
-	lms->looks++;
-	return allowed == HR__RECLAIM_ANY ? lms->members[i] : lms->queues[HR__EVICT_LEAVING].items[i].tensor;
+	lms->tensors_examined++;
+	return allowed == HR__RECLAIM_ANY ? lms->members[i] : lms->queues[HR__EVICT_PLANNED].items[i].tensor;
 }
 
 /* Tensors that may be evicted, in order of preference, as far as the queues have it. */
@@ -197,28 +182,29 @@ struct preference {
 	bool gave_up; /* the rest is known only by a scan of all */
 };
 
-static struct preference prefer(hr__lms *lms)
+static struct preference begin_preference(hr__lms *lms)
 {
-	return (struct preference){ .lms = lms, .walk = hr__evict_walk_begin(lms, HR__EVICT_LEAVING, MISSES_MAX) };
+	return (struct preference){ .lms = lms, .walk = hr__evict_walk_begin(lms, HR__EVICT_PLANNED, MISSES_MAX) };
 }
 
-static bool goes_by_use(const hr__lms *lms)
+static bool ranks_by_use(const hr__lms *lms)
 {
-	return !lms->policy.score && (!lms->learned || hr__learned_goes_by_use(lms));
+	return !lms->policy.score && (!lms->learned || hr__learned_ranks_by_use(lms));
 }
 
 /* NULL = none is left, or [gave_up]. */
-static hr__tensor *next(struct preference *preference)
+static hr__tensor *next_preferred(struct preference *preference)
 {
 	hr__lms *lms = preference->lms;
 	hr__evict_walk *walk = &preference->walk;
 	while (!preference->gave_up) {
 		hr__tensor *tensor = hr__evict_walk_next(walk);
-		bool leaves = walk->id == HR__EVICT_LEAVING;
-		if (tensor && may_leave(tensor, hr__load_acquire(&tensor->word)) && hr__load_relaxed(&tensor->leaves) == leaves) return tensor;
+		bool leaves = walk->id == HR__EVICT_PLANNED;
+		if (tensor && is_evictable(tensor, hr__load_acquire(&tensor->word)) && hr__load_relaxed(&tensor->evict_first) == leaves)
+			return tensor;
 		if (tensor) continue;
 		if (!walk->gave_up && (!leaves || allowed != HR__RECLAIM_ANY)) return NULL;
-		preference->gave_up = walk->gave_up || !goes_by_use(lms);
+		preference->gave_up = walk->gave_up || !ranks_by_use(lms);
 		if (preference->gave_up) continue;
 		hr__evict_walk_end(walk);
 		*walk = hr__evict_walk_begin(lms, HR__EVICT_BY_USE, walk->most);
@@ -226,24 +212,24 @@ static hr__tensor *next(struct preference *preference)
 	return NULL;
 }
 
-static void end(struct preference *preference)
+static void end_preference(struct preference *preference)
 {
 	hr__evict_walk_end(&preference->walk);
 }
 
-static bool claim(struct victims *victims, hr__tensor *tensor)
+static bool claim_victim(struct victims *victims, hr__tensor *tensor)
 {
-	if (!hr__tensor_claim(tensor, hr__load_relaxed(&tensor->word), HR__HOME, HR__LEAVING)) return false;
+	if (!hr__tensor_claim(tensor, hr__load_relaxed(&tensor->word), HR__PLACE_RESIDENT, HR__PLACE_EVICTING)) return false;
 	victims->tensors[victims->count++] = tensor;
 	victims->bytes += tensor->device_bytes;
 	return true;
 }
 
 /* What evicting a claimed tensor gives the request: bytes in one piece, or of whole pages. */
-static uint64_t room_without(hr__lms *lms, const hr__pressure *pressure, const hr__tensor *tensor)
+static uint64_t room_after(hr__lms *lms, const hr__pressure *pressure, const hr__tensor *tensor)
 {
 	uint64_t room = tensor->device_bytes;
-	if (hr__owns_pages(tensor)) return room;
+	if (hr__tensor_owns_pages(tensor)) return room;
 	if (pressure->pages) return hr__block_pages(lms->allocator, tensor->address, false);
 	if (room < pressure->size || pressure->alignment) hr__block_bytes(lms->allocator, tensor->address, &room);
 	return room;
@@ -251,21 +237,21 @@ static uint64_t room_without(hr__lms *lms, const hr__pressure *pressure, const h
 
 /* Bytes of whole pages that are free once a claimed tensor is evicted, including those in the free memory next to it. [gain]: only
  * the additional ones. */
-static uint64_t pages_without(hr__lms *lms, const hr__tensor *tensor, bool gain)
+static uint64_t pages_after(hr__lms *lms, const hr__tensor *tensor, bool gain)
 {
-	return hr__owns_pages(tensor) ? tensor->device_bytes : hr__block_pages(lms->allocator, tensor->address, gain);
+	return hr__tensor_owns_pages(tensor) ? tensor->device_bytes : hr__block_pages(lms->allocator, tensor->address, gain);
 }
 
 /* Claims it if evicting it alone is enough; [missing] bytes of whole pages are enough, too. */
 static bool claim_if_enough(hr__lms *lms, const hr__pressure *pressure, uint64_t missing, hr__tensor *tensor, uint64_t word)
 {
 	/* Claimed before its memory is examined, so that it does not move. */
-	if (!hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) return false;
-	if (room_without(lms, pressure, tensor) >= pressure->size + pressure->alignment) return true;
+	if (!hr__tensor_claim(tensor, word, HR__PLACE_RESIDENT, HR__PLACE_EVICTING)) return false;
+	if (room_after(lms, pressure, tensor) >= pressure->size + pressure->alignment) return true;
 	/* Free pages next to it count twice here, so a small tensor is tried before a large one. If it was not enough, others
 	 * follow. */
-	if (missing != UINT64_MAX && pages_without(lms, tensor, false) >= missing) return true;
-	hr__tensor_settle(tensor, HR__HOME, 0);
+	if (missing != UINT64_MAX && pages_after(lms, tensor, false) >= missing) return true;
+	hr__tensor_settle(tensor, HR__PLACE_RESIDENT, 0);
 	return false;
 }
 
@@ -277,10 +263,10 @@ static hr__tensor *find_single(hr__lms *lms, const hr__pressure *pressure, uint6
 	for (uint32_t i = 0; i < candidate_count(lms); i++) {
 		hr__tensor *tensor = candidate(lms, i);
 		uint64_t word = hr__load_acquire(&tensor->word);
-		if (!may_leave(tensor, word)) continue;
+		if (!is_evictable(tensor, word)) continue;
 		struct rank rank = rank_of(lms, tensor, word, true);
-		if ((best && !before(&rank, &best_rank)) || !claim_if_enough(lms, pressure, missing, tensor, word)) continue;
-		if (best) hr__tensor_settle(best, HR__HOME, 0);
+		if ((best && !ranks_before(&rank, &best_rank)) || !claim_if_enough(lms, pressure, missing, tensor, word)) continue;
+		if (best) hr__tensor_settle(best, HR__PLACE_RESIDENT, 0);
 		best = tensor;
 		best_rank = rank;
 	}
@@ -289,19 +275,19 @@ static hr__tensor *find_single(hr__lms *lms, const hr__pressure *pressure, uint6
 
 static void compare_single(hr__lms *lms, const hr__pressure *pressure, uint64_t missing, hr__tensor *best)
 {
-	if (best) hr__tensor_settle(best, HR__HOME, 0);
+	if (best) hr__tensor_settle(best, HR__PLACE_RESIDENT, 0);
 	hr__tensor *other = find_single(lms, pressure, missing);
-	if (other != best) lms->mistakes++;
-	if (other) hr__tensor_settle(other, HR__HOME, 0);
-	if (best) hr__tensor_claim(best, hr__load_relaxed(&best->word), HR__HOME, HR__LEAVING);
+	if (other != best) lms->queue_mismatches++;
+	if (other) hr__tensor_settle(other, HR__PLACE_RESIDENT, 0);
+	if (best) hr__tensor_claim(best, hr__load_relaxed(&best->word), HR__PLACE_RESIDENT, HR__PLACE_EVICTING);
 }
 
 static bool choose_single(hr__lms *lms, const hr__pressure *pressure, uint64_t missing, struct victims *victims)
 {
-	struct preference preference = prefer(lms);
+	struct preference preference = begin_preference(lms);
 	hr__tensor *best;
-	while ((best = next(&preference)) && !claim_if_enough(lms, pressure, missing, best, hr__load_acquire(&best->word))) {}
-	end(&preference);
+	while ((best = next_preferred(&preference)) && !claim_if_enough(lms, pressure, missing, best, hr__load_acquire(&best->word))) {}
+	end_preference(&preference);
 	if (preference.gave_up) best = find_single(lms, pressure, missing);
 	else if (hr__reclaim_compares) compare_single(lms, pressure, missing, best);
 	if (!best) return false;
@@ -318,39 +304,43 @@ static bool choose_row(hr__lms *lms, const hr__pressure *pressure, struct victim
 	for (uint32_t i = 0; i < candidate_count(lms); i++) {
 		hr__tensor *tensor = candidate(lms, i);
 		uint64_t word = hr__load_acquire(&tensor->word);
-		if (may_leave(tensor, word) && !hr__owns_pages(tensor) && hr__tensor_claim(tensor, word, HR__HOME, HR__LEAVING)) lms->order[count++] = tensor;
+		if (is_evictable(tensor, word) && !hr__tensor_owns_pages(tensor) &&
+		    hr__tensor_claim(tensor, word, HR__PLACE_RESIDENT, HR__PLACE_EVICTING))
+			lms->order[count++] = tensor;
 	}
-	hr__sort_by_address(lms->order, count);
+	hr__reclaim_sort_by_address(lms->order, count);
 	for (size_t i = 0; i < count; i++) {
 		const hr__tensor *tensor = lms->order[i];
 		uint64_t bytes = tensor->device_bytes;
-		uint64_t cost = hr__load_relaxed(&tensor->leaves) ? bytes / 16 : hr__load_relaxed(&tensor->synced) ? bytes : 2 * bytes;
+		uint64_t cost = hr__load_relaxed(&tensor->evict_first) ? bytes / 16
+		                : hr__load_relaxed(&tensor->has_copy)  ? bytes
+		                                                       : 2 * bytes;
 		lms->movable[i] = (hr__movable){ tensor->address, cost + 1 };
 	}
 	bool found = hr__blocks_window(lms->allocator, pressure->size, pressure->alignment, lms->movable, count, &first, &chosen) &&
-	             chosen > 0 && chosen <= HR__VICTIMS_MAX;
+	             chosen > 0 && chosen <= HR__RECLAIM_MAX;
 	for (size_t i = 0; i < count; i++) {
 		if (found && i >= first && i < first + chosen) {
 			victims->tensors[victims->count++] = lms->order[i];
 			victims->bytes += lms->order[i]->device_bytes;
 		} else {
-			hr__tensor_settle(lms->order[i], HR__HOME, 0);
+			hr__tensor_settle(lms->order[i], HR__PLACE_RESIDENT, 0);
 		}
 	}
 	return found;
 }
 
 /* The first in order of preference that has [least] bytes or more, by a scan of all; NULL = none. */
-static hr__tensor *first_to_go(hr__lms *lms, uint64_t least)
+static hr__tensor *scan_for_first(hr__lms *lms, uint64_t least)
 {
 	hr__tensor *best = NULL;
 	struct rank best_rank = { 0 };
 	for (uint32_t i = 0; i < candidate_count(lms); i++) {
 		hr__tensor *tensor = candidate(lms, i);
 		uint64_t word = hr__load_acquire(&tensor->word);
-		if (!may_leave(tensor, word) || hr__tensor_device_bytes(tensor) < least) continue;
+		if (!is_evictable(tensor, word) || hr__tensor_device_bytes(tensor) < least) continue;
 		struct rank rank = rank_of(lms, tensor, word, false);
-		if (best && !before(&rank, &best_rank)) continue;
+		if (best && !ranks_before(&rank, &best_rank)) continue;
 		best = tensor;
 		best_rank = rank;
 	}
@@ -358,13 +348,13 @@ static hr__tensor *first_to_go(hr__lms *lms, uint64_t least)
 }
 
 /* The next in order of preference that has [least] bytes or more. */
-static hr__tensor *next_to_go(struct preference *preference, uint64_t least)
+static hr__tensor *next_candidate(struct preference *preference, uint64_t least)
 {
 	hr__lms *lms = preference->lms;
 	hr__tensor *best;
-	while ((best = next(preference)) && hr__tensor_device_bytes(best) < least) {}
-	if (preference->gave_up) return first_to_go(lms, least);
-	if (hr__reclaim_compares && first_to_go(lms, least) != best) lms->mistakes++;
+	while ((best = next_preferred(preference)) && hr__tensor_device_bytes(best) < least) {}
+	if (preference->gave_up) return scan_for_first(lms, least);
+	if (hr__reclaim_compares && scan_for_first(lms, least) != best) lms->queue_mismatches++;
 	if (best) preference->walk.most++; /* a useful one is no miss */
 	return best;
 }
@@ -372,38 +362,38 @@ static hr__tensor *next_to_go(struct preference *preference, uint64_t least)
 /* Claims tensors of [bytes] in total, in order of preference. */
 static bool choose_some(hr__lms *lms, uint64_t bytes, struct victims *victims)
 {
-	struct preference preference = prefer(lms);
-	while (victims->bytes < bytes && victims->count < HR__VICTIMS_MAX) {
-		hr__tensor *best = next_to_go(&preference, 0);
+	struct preference preference = begin_preference(lms);
+	while (victims->bytes < bytes && victims->count < HR__RECLAIM_MAX) {
+		hr__tensor *best = next_candidate(&preference, 0);
 		if (!best) break;
-		claim(victims, best); /* if another thread was faster, the loop looks again */
+		claim_victim(victims, best); /* if another thread was faster, the loop looks again */
 	}
-	end(&preference);
+	end_preference(&preference);
 	return victims->count > 0;
 }
 
 /* Claims tensors that have [missing] bytes of whole pages. False, and none is claimed, if there are not enough. */
 static bool choose_pages(hr__lms *lms, uint64_t missing, struct victims *victims)
 {
-	struct preference preference = prefer(lms);
+	struct preference preference = begin_preference(lms);
 	uint64_t found = 0;
-	while (found < missing && victims->count < HR__VICTIMS_MAX) {
-		hr__tensor *best = next_to_go(&preference, lms->allocator->page);
+	while (found < missing && victims->count < HR__RECLAIM_MAX) {
+		hr__tensor *best = next_candidate(&preference, lms->allocator->page);
 		if (!best) break;
-		if (claim(victims, best)) found += pages_without(lms, best, true);
+		if (claim_victim(victims, best)) found += pages_after(lms, best, true);
 	}
-	end(&preference);
+	end_preference(&preference);
 	if (found >= missing) return true;
-	for (uint32_t i = 0; i < victims->count; i++) hr__tensor_settle(victims->tensors[i], HR__HOME, 0);
+	for (uint32_t i = 0; i < victims->count; i++) hr__tensor_settle(victims->tensors[i], HR__PLACE_RESIDENT, 0);
 	*victims = (struct victims){ .count = 0 };
 	return false;
 }
 
-static bool any_left(hr__lms *lms)
+static bool any_evictable(hr__lms *lms)
 {
 	for (uint32_t i = 0; i < candidate_count(lms); i++) {
 		const hr__tensor *tensor = candidate(lms, i);
-		if (may_leave(tensor, hr__load_acquire(&tensor->word))) return true;
+		if (is_evictable(tensor, hr__load_acquire(&tensor->word))) return true;
 	}
 	return false;
 }
@@ -411,15 +401,15 @@ static bool any_left(hr__lms *lms)
 static bool any_at(const hr__lms *lms, enum hr__place where)
 {
 	for (uint32_t i = 0; i < lms->member_count; i++)
-		if (hr__place_of(hr__load_acquire(&lms->members[i]->word)) == where) return true;
+		if (hr__word_place(hr__load_acquire(&lms->members[i]->word)) == where) return true;
 	return false;
 }
 
-/* The thread that has such a tensor waits for no other thread, and calls hr__lms_changed when it is done, unless all was done under
+/* The thread that has such a tensor waits for no other thread, and calls hr__lms_note_change when it is done, unless all was done under
  * the lock. */
-static bool any_leaving(const hr__lms *lms)
+static bool any_claimed(const hr__lms *lms)
 {
-	return any_at(lms, HR__LEAVING) || any_at(lms, HR__MOVING) || any_at(lms, HR__GOING);
+	return any_at(lms, HR__PLACE_EVICTING) || any_at(lms, HR__PLACE_MOVING) || any_at(lms, HR__PLACE_DESTROYING);
 }
 
 /* Without the lock: waits until lms->changes is no longer [seen]. */
@@ -432,30 +422,30 @@ static void wait_for_change(const hr__lms *lms, uint64_t seen)
 
 /* Evicting a tensor that owns pages waits for its copy (fixed.c), so all such copies are started before the first wait. begun[i]:
  * this was done. */
-static void begin_copies(struct victims *victims, bool *begun)
+static void begin_copies(struct victims *victims, bool *copied)
 {
-	begun[0] = false;
+	copied[0] = false;
 	if (victims->count < 2) return;
 	hr__lms *lms = victims->tensors[0]->lms;
-	hr__lms_enter(lms);
+	hr__lms_begin_move(lms);
 	for (uint32_t i = 0; i < victims->count; i++) {
 		hr__tensor *tensor = victims->tensors[i];
-		begun[i] = hr__owns_pages(tensor) && !tensor->copy.bytes && !hr__move_sync(tensor);
+		copied[i] = hr__tensor_owns_pages(tensor) && !tensor->copy.bytes && !hr__move_copy_to_host(tensor);
 	}
-	hr__lms_leave(lms);
+	hr__lms_end_move(lms);
 }
 
 /* Evicts all that can be evicted. Returns the first error. */
-static hr_status move_all(struct victims *victims, hr_stream stream, uint64_t *freed)
+static hr_status evict_all(struct victims *victims, hr_stream stream, uint64_t *freed)
 {
 	hr_status first = HR_OK;
-	bool begun[HR__VICTIMS_MAX];
-	begin_copies(victims, begun);
+	bool copied[HR__RECLAIM_MAX];
+	begin_copies(victims, copied);
 	for (uint32_t i = 0; i < victims->count; i++) {
 		hr__lms *lms = victims->tensors[i]->lms;
 		uint64_t bytes = victims->tensors[i]->device_bytes;
-		hr_status status = hr__move_out(victims->tensors[i], stream);
-		if (!status && begun[i]) hr__lms_count(&lms->stats.num_clean_evictions, -1); /* the copy was made just now */
+		hr_status status = hr__move_evict(victims->tensors[i], stream);
+		if (!status && copied[i]) hr__lms_count(&lms->stats.num_clean_evictions, -1); /* the copy was made just now */
 		if (!status) *freed += bytes;
 		else if (!first) first = status;
 	}
@@ -478,13 +468,13 @@ static enum hr__alloc_source choose(hr__lms *lms, const hr__pressure *pressure, 
 }
 
 /* Nothing can be evicted, because of [why]: tries defragmentation. */
-static hr_status join_free(hr__lms *lms, const hr__pressure *pressure, hr_status why, enum hr__alloc_source *source)
+static hr_status try_defragment(hr__lms *lms, const hr__pressure *pressure, hr_status why, enum hr__alloc_source *source)
 {
 	char message[400];
 	if (!lms->defrag || allowed != HR__RECLAIM_ANY) return why;
 	snprintf(message, sizeof message, "%s", hr_last_message());
 	allowed = HR__RECLAIM_NOTHING;
-	hr_status status = hr__defragment(lms, pressure);
+	hr_status status = hr__defrag_run(lms, pressure);
 	allowed = HR__RECLAIM_ANY;
 	*source = HR__SOURCE_DEFRAGMENT;
 	if (!status) blocked = false;
@@ -499,44 +489,44 @@ hr_status hr__reclaim(const hr__pressure *pressure, enum hr__alloc_source *sourc
 	enum hr__reclaim_mode mode = allowed;
 	blocked = false;
 	if (mode == HR__RECLAIM_NOTHING) return HR_NOT_READY;
-	if (pressure->round == 0) hr__defragment_anew();
-	if (!lms->enabled) return join_free(lms, pressure, HR_NOT_READY, source);
+	if (pressure->round == 0) hr__defrag_begin_request();
+	if (!lms->enabled) return try_defragment(lms, pressure, HR_NOT_READY, source);
 	hr__lock_take(&lms->lock);
 	/* Tensors that the policy evicts come first, however many it takes. */
-	allowed = HR__RECLAIM_LEAVING;
-	sort_out(lms);
-	if (hr__evict_queue_any_leaving(lms)) *source = choose(lms, pressure, &victims);
+	allowed = HR__RECLAIM_PLANNED;
+	list_recent_as_evicted(lms);
+	if (hr__evict_queue_any_planned(lms)) *source = choose(lms, pressure, &victims);
 	allowed = mode;
 	if (!victims.count && mode == HR__RECLAIM_ANY) {
-		if (lms->learned) hr__learned_pressed(lms);
+		if (lms->learned) hr__learned_unplanned_eviction(lms);
 		*source = choose(lms, pressure, &victims);
 	}
-	bool all = victims.count && *source == HR__SOURCE_MULTI_RECLAIM && !any_left(lms);
+	bool all = victims.count && *source == HR__SOURCE_MULTI_RECLAIM && !any_evictable(lms);
 	/* Another thread is moving what is left, for another request. When that is done, there may be room for both. */
 	uint64_t seen = hr__load_acquire(&lms->changes);
-	bool leaving = !victims.count && mode == HR__RECLAIM_ANY && any_leaving(lms);
+	bool leaving = !victims.count && mode == HR__RECLAIM_ANY && any_claimed(lms);
 	hr__lock_release(&lms->lock);
 	if (leaving && pressure->round < ROUNDS_MAX) {
 		wait_for_change(lms, seen);
 		return HR_OK;
 	}
-	if (!victims.count) return join_free(lms, pressure, HR_NOT_READY, source);
+	if (!victims.count) return try_defragment(lms, pressure, HR_NOT_READY, source);
 
 	if (all) *source = HR__SOURCE_FULL_RECLAIM;
 	uint64_t freed = 0;
 	allowed = HR__RECLAIM_NOTHING; /* no reclaiming within reclaiming */
-	hr_status status = move_all(&victims, pressure->stream, &freed);
+	hr_status status = evict_all(&victims, pressure->stream, &freed);
 	allowed = mode;
 	blocked = !freed;
-	if (!freed) return join_free(lms, pressure, status, source);
-	hr__atomic_i64 *counter = *source == HR__SOURCE_SINGLE_RECLAIM  ? &lms->stats.num_single_reclaims
+	if (!freed) return try_defragment(lms, pressure, status, source);
+	hr__atomic_i64 *counter = *source == HR__SOURCE_SINGLE_RECLAIM ? &lms->stats.num_single_reclaims
 	                          : *source == HR__SOURCE_FULL_RECLAIM ? &lms->stats.num_full_reclaims
 	                                                               : &lms->stats.num_multi_reclaims;
 	if (pressure->round == 0 || *source == HR__SOURCE_FULL_RECLAIM) hr__lms_count(counter, 1);
 	return HR_OK;
 }
 
-bool hr__reclaim_at(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream)
+bool hr__reclaim_range(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream)
 {
 	struct victims victims = { .count = 0 };
 	uint64_t freed = 0;
@@ -546,12 +536,13 @@ bool hr__reclaim_at(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream st
 		hr__tensor *tensor = lms->members[i];
 		uint64_t word = hr__load_acquire(&tensor->word);
 		uint64_t at = hr__load_relaxed(&tensor->address); /* another thread may be freeing it */
-		if (hr__place_of(word) != HR__HOME || at >= address + bytes || address >= at + hr__tensor_device_bytes(tensor)) continue;
-		clear = hr__load_relaxed(&tensor->leaves) && victims.count < HR__VICTIMS_MAX && claim(&victims, tensor);
+		if (hr__word_place(word) != HR__PLACE_RESIDENT || at >= address + bytes || address >= at + hr__tensor_device_bytes(tensor))
+			continue;
+		clear = hr__load_relaxed(&tensor->evict_first) && victims.count < HR__RECLAIM_MAX && claim_victim(&victims, tensor);
 	}
-	for (uint32_t i = 0; i < victims.count && !clear; i++) hr__tensor_settle(victims.tensors[i], HR__HOME, 0);
+	for (uint32_t i = 0; i < victims.count && !clear; i++) hr__tensor_settle(victims.tensors[i], HR__PLACE_RESIDENT, 0);
 	hr__lock_release(&lms->lock);
-	return clear && victims.count && move_all(&victims, stream, &freed) == HR_OK;
+	return clear && victims.count && evict_all(&victims, stream, &freed) == HR_OK;
 }
 
 /* Counts [bytes] more as resident if that is within the limit, which another thread may be lowering. */
@@ -567,20 +558,21 @@ static bool admit(hr__lms *lms, uint64_t bytes)
 	return false;
 }
 
-static hr_status above_limit(uint64_t bytes, uint64_t limit)
+static hr_status fail_above_limit(uint64_t bytes, uint64_t limit)
 {
 	hr__sizes size = HR__SIZES(bytes, limit);
-	if (!bytes) return hr__fail(HR_OUT_OF_MEMORY, "more than %s of tensors are pinned, on their way, or may not leave", size.text[1]);
-	return hr__fail(HR_OUT_OF_MEMORY, "a tensor of %s %s the limit for tensors, %s; raise it with hr_lms_set_limit",
-	                size.text[0], bytes > limit ? "is above" : "has no room within", size.text[1]);
+	if (!bytes)
+		return hr__fail(HR_OUT_OF_MEMORY, "more than %s of tensors are pinned, on their way, or may not leave", size.text[1]);
+	return hr__fail(HR_OUT_OF_MEMORY, "a tensor of %s %s the limit for tensors, %s; raise it with hr_lms_set_limit", size.text[0],
+	                bytes > limit ? "is above" : "has no room within", size.text[1]);
 }
 
-hr_status hr__reclaim_below(hr__lms *lms, uint64_t bytes, hr_stream stream)
+hr_status hr__reclaim_to_limit(hr__lms *lms, uint64_t bytes, hr_stream stream)
 {
 	blocked = false;
 	for (unsigned round = 0;; round++) {
 		uint64_t limit = hr__load_acquire(&lms->limit);
-		if (bytes > limit) return above_limit(bytes, limit);
+		if (bytes > limit) return fail_above_limit(bytes, limit);
 		if (admit(lms, bytes)) return HR_OK;
 		struct victims victims = { .count = 0 };
 		uint64_t freed = 0;
@@ -591,7 +583,7 @@ hr_status hr__reclaim_below(hr__lms *lms, uint64_t bytes, hr_stream stream)
 		/* As in hr__reclaim. A thread that restores a tensor may itself be waiting for evictions, so only a caller without a
 		 * claimed tensor, which needs no memory, may wait for restores too. */
 		bool moving = !victims.count && allowed == HR__RECLAIM_ANY && round < ROUNDS_MAX &&
-		              (any_leaving(lms) || (!bytes && any_at(lms, HR__RETURNING)));
+		              (any_claimed(lms) || (!bytes && any_at(lms, HR__PLACE_RESTORING)));
 		/* Tensors evicted since are no longer counted. */
 		if (!victims.count && !moving) above = hr__load_relaxed(&lms->resident) + (int64_t)bytes - (int64_t)limit;
 		hr__lock_release(&lms->lock);
@@ -600,10 +592,10 @@ hr_status hr__reclaim_below(hr__lms *lms, uint64_t bytes, hr_stream stream)
 			wait_for_change(lms, seen);
 			continue;
 		}
-		hr_status status = move_all(&victims, stream, &freed);
+		hr_status status = evict_all(&victims, stream, &freed);
 		blocked = status && !freed;
 		if (blocked) return status;
-		if (!freed) return above_limit(bytes, limit);
+		if (!freed) return fail_above_limit(bytes, limit);
 	}
 }
 
@@ -611,13 +603,13 @@ hr_status hr__reclaim_below(hr__lms *lms, uint64_t bytes, hr_stream stream)
 static void choose_next(hr__lms *lms, hr_name tag, uint32_t *at, struct victims *victims)
 {
 	if (*at > lms->member_count) *at = lms->member_count;
-	while (*at && victims->count < HR__VICTIMS_MAX) {
+	while (*at && victims->count < HR__RECLAIM_MAX) {
 		hr__tensor *tensor = lms->members[--*at];
-		if (may_leave(tensor, hr__load_acquire(&tensor->word)) && (!tag || tensor->tag == tag)) claim(victims, tensor);
+		if (is_evictable(tensor, hr__load_acquire(&tensor->word)) && (!tag || tensor->tag == tag)) claim_victim(victims, tensor);
 	}
 }
 
-hr_status hr__reclaim_all(hr__lms *lms, hr_name tag, uint64_t *bytes)
+hr_status hr__reclaim_inactive(hr__lms *lms, hr_name tag, uint64_t *bytes)
 {
 	hr_status first = HR_OK;
 	for (uint32_t at = UINT32_MAX; at;) {
@@ -625,7 +617,7 @@ hr_status hr__reclaim_all(hr__lms *lms, hr_name tag, uint64_t *bytes)
 		hr__lock_take(&lms->lock);
 		choose_next(lms, tag, &at, &victims);
 		hr__lock_release(&lms->lock);
-		hr_status status = move_all(&victims, lms->out, bytes);
+		hr_status status = evict_all(&victims, lms->out_stream, bytes);
 		if (!first) first = status;
 	}
 	return first;

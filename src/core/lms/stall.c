@@ -9,10 +9,10 @@
 static void settle(hr__lms *lms)
 {
 	while (lms->stall_count) {
-		const hr__stall *stall = &lms->stalls[lms->stall_first % HR__STALLS];
+		const hr__stall *stall = &lms->stalls[lms->stall_first % HR__STALLS_MAX];
 		uint64_t asked = 0, came = 0;
 		hr_status status = hr__device_mark_time(lms->device, stall->stream, stall->asked, &asked);
-		if (!status) status = hr__device_mark_time(lms->device, lms->in, stall->came, &came);
+		if (!status) status = hr__device_mark_time(lms->device, lms->in_stream, stall->came, &came);
 		if (status == HR_NOT_READY) return;
 		if (!status && came > asked) hr__lms_count(&lms->stats.stall_ns, (int64_t)(came - asked));
 		lms->stall_first++;
@@ -20,7 +20,7 @@ static void settle(hr__lms *lms)
 	}
 }
 
-void hr__stalls_settle(hr__lms *lms)
+void hr__stall_evaluate(hr__lms *lms)
 {
 	hr__lock_take(&lms->lock);
 	settle(lms);
@@ -32,8 +32,8 @@ void hr__stall_note(hr__lms *lms, hr_stream stream, uint64_t came)
 	uint64_t asked;
 	if (hr__device_mark(lms->device, stream, &asked) != HR_OK) return;
 	hr__lock_take(&lms->lock);
-	if (lms->stall_count == HR__STALLS) settle(lms);
-	if (lms->stall_count < HR__STALLS)
-		lms->stalls[(lms->stall_first + lms->stall_count++) % HR__STALLS] = (hr__stall){ asked, came, stream };
+	if (lms->stall_count == HR__STALLS_MAX) settle(lms);
+	if (lms->stall_count < HR__STALLS_MAX)
+		lms->stalls[(lms->stall_first + lms->stall_count++) % HR__STALLS_MAX] = (hr__stall){ asked, came, stream };
 	hr__lock_release(&lms->lock);
 }

@@ -3,41 +3,41 @@
  *                 create
  *                   |
  *                   v        pin                     settled
- *                  NEW ----------------> RETURNING ----------> HOME ---------------.
+ *                  NEW ----------------> RESTORING ----------> RESIDENT ---------------.
  *                   ^                     |  ^   |              ^ |                |
  *                   '----- no memory -----'  |   |              | | evict, reclaim,|
  *                                            |   |   kept, or   | | early copy     |
  *                               pin, prefetch|   |   copied     | v                |
- *                                            |   |   early    LEAVING              |
+ *                                            |   |   early    EVICTING              |
  *                                            |   |              |                  |
  *                                            |   | no memory    | memory freed     |
  *                                            |   v              v                  |
- *                                            '--- OUT <---------'                  |
+ *                                            '--- EVICTED <---------'                  |
  *                                                  |                               |
- *     NEW, HOME, OUT, unpinned --- destroy ---> GOING ---> NOWHERE                 |
+ *     NEW, RESIDENT, EVICTED, unpinned --- destroy ---> DESTROYING ---> UNUSED                 |
  *                                                                                  |
- *     HOME, pinned or not, its address not taken --- defragment ---> MOVING ---> HOME
+ *     RESIDENT, pinned or not, its address not taken --- defragment ---> MOVING ---> RESIDENT
  *
- *     HOME, and the call that allocated its memory failed ---------> LEAVING --> NEW
+ *     RESIDENT, and the call that allocated its memory failed ---------> EVICTING --> NEW
  *
- *     public states:   HOME pinned = active      HOME unpinned = inactive, or synced if it has a host copy
+ *     public states:   RESIDENT pinned = active      RESIDENT unpinned = inactive, or synced if it has a host copy
  *
  * INVARIANTS of a tensor, as hr_lms_check() checks them:
- *   1  only HOME and MOVING have pins
- *   2  HOME, MOVING and LEAVING have memory, NEW and OUT have none
- *   3  OUT has a host copy; NEW has none
- *   4  a tensor is in the list of its context exactly while it is not NOWHERE, and a resident one is among the first resident_count
+ *   1  only RESIDENT and MOVING have pins
+ *   2  RESIDENT, MOVING and EVICTING have memory, NEW and EVICTED have none
+ *   3  EVICTED has a host copy; NEW has none
+ *   4  a tensor is in the list of its context exactly while it is not UNUSED, and a resident one is among the first resident_count
  *   5  the context's counters agree with the bytes of resident, of pinned, of inactive, and of resident and evicted tensors
- *   6  addressed implies pinned and HOME
+ *   6  addressed implies pinned and RESIDENT
  *   7  a tensor that owns pages has them at its first address; a fixed tensor without pages of its own is never evicted
- *   8  astray implies memory and a host copy, and not addressed
- *   9  the queues (evict_queue.h) are in order and complete: BY_USE has all resident tensors, LEAVING all that the policy evicts,
- *      DEPARTED all evicted ones among the first resident_count. A tensor without memory is in no queue but DEPARTED. In tests with
+ *   8  displaced implies memory and a host copy, and not addressed
+ *   9  the queues (evict_queue.h) are in order and complete: BY_USE has all resident tensors, EVICTING all that the policy evicts,
+ *      RECENT all evicted ones among the first resident_count. A tensor without memory is in no queue but RECENT. In tests with
  *      one thread: each choice by the queues was that of a scan of all tensors
  *
  * A move that would overwrite its own source goes through the host. If the device fails at that, and again when the tensor is put
- * back, the device memory is invalid: the tensor is astray. Its address is not taken then, so no program can see that. The next pin
- * or address call copies the contents back first, or fails. An astray tensor is evicted without a copy.
+ * back, the device memory is invalid: the tensor is displaced. Its address is not taken then, so no program can see that. The next pin
+ * or address call copies the contents back first, or fails. A displaced tensor is evicted without a copy.
  *
  * MOVING keeps its pins. A pin holds the tensor, not an address, and the address was not taken since the tensor last had no pins.
  * So no work queued under these pins can have touched its memory, and all work that did is in [streams]. Pin, unpin and address
@@ -72,16 +72,16 @@ static struct {
 
 /* ---- handles ---- */
 
-hr_status hr__tensor_is_closed(hr_tensor handle)
+hr_status hr__tensor_fail_closed(hr_tensor handle)
 {
-	if (!handle.id) return hr__fail(HR_CLOSED, "the tensor handle is zero: it was never set");
-	return hr__fail(HR_CLOSED, "the tensor %#llx was destroyed, or never was one", (unsigned long long)handle.id);
+	if (!handle.id) return hr__fail(HR_INVALID_HANDLE, "the tensor handle is zero: it was never set");
+	return hr__fail(HR_INVALID_HANDLE, "the tensor %#llx was destroyed, or never created", (unsigned long long)handle.id);
 }
 
-hr_status hr__tensor_is_missing(hr_tensor handle)
+hr_status hr__tensor_fail_missing(hr_tensor handle)
 {
 	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork of the one that made the tensor; call hr_shutdown() first");
-	return hr__tensor_is_closed(handle);
+	return hr__tensor_fail_closed(handle);
 }
 
 hr_tensor hr__tensor_handle(const hr__tensor *tensor, uint64_t word)
@@ -89,13 +89,13 @@ hr_tensor hr__tensor_handle(const hr__tensor *tensor, uint64_t word)
 	return (hr_tensor){ (word >> 32 << 32) | (tensor->index + 1) };
 }
 
-bool hr__tensor_could_leave(uint32_t owner)
+bool hr__tensor_is_evictable(uint32_t owner)
 {
 	const hr__tensor *block = hr__load_acquire(&hr__tensor_blocks[(owner - 1) / BLOCK]);
 	if (!block) return false;
 	const hr__tensor *tensor = &block[(owner - 1) % BLOCK];
 	uint64_t word = hr__load_acquire(&tensor->word);
-	return hr__place_of(word) == HR__HOME && !(word & HR__WORD_PINS) && !hr__load_relaxed(&tensor->never_evict);
+	return hr__word_place(word) == HR__PLACE_RESIDENT && !(word & HR__WORD_PINS) && !hr__load_relaxed(&tensor->never_evict);
 }
 
 const char *hr__tensor_name(const hr__tensor *tensor, char *out, size_t capacity)
@@ -110,7 +110,7 @@ const char *hr__tensor_name(const hr__tensor *tensor, char *out, size_t capacity
 uint64_t hr__tensor_device_bytes(const hr__tensor *tensor)
 {
 	const hr__allocator *allocator = tensor->lms->allocator;
-	uint64_t bytes = tensor->bytes, unit = hr__owns_pages(tensor) ? allocator->page : allocator->granularity;
+	uint64_t bytes = tensor->bytes, unit = hr__tensor_owns_pages(tensor) ? allocator->page : allocator->granularity;
 	if (!hr__align_up(tensor->bytes, unit, &bytes)) HR_ASSERT(false); /* checked at creation */
 	return bytes;
 }
@@ -120,23 +120,23 @@ uint64_t hr__tensor_device_bytes(const hr__tensor *tensor)
 bool hr__tensor_claim(hr__tensor *tensor, uint64_t word, enum hr__place from, enum hr__place to)
 {
 	uint64_t now = hr__load_relaxed(&tensor->word);
-	while (now >> 32 == word >> 32 && hr__place_of(now) == from && !(now & HR__WORD_PINS))
-		if (hr__cas_acq_rel(&tensor->word, &now, hr__word_at(now, to))) return true;
+	while (now >> 32 == word >> 32 && hr__word_place(now) == from && !(now & HR__WORD_PINS))
+		if (hr__cas_acq_rel(&tensor->word, &now, hr__word_with_place(now, to))) return true;
 	return false;
 }
 
 bool hr__tensor_claim_moving(hr__tensor *tensor, uint64_t word)
 {
 	uint64_t now = hr__load_relaxed(&tensor->word);
-	while (now >> 32 == word >> 32 && hr__place_of(now) == HR__HOME && !(now & HR__WORD_ADDRESSED))
-		if (hr__cas_acq_rel(&tensor->word, &now, hr__word_at(now, HR__MOVING))) return true;
+	while (now >> 32 == word >> 32 && hr__word_place(now) == HR__PLACE_RESIDENT && !(now & HR__WORD_ADDRESSED))
+		if (hr__cas_acq_rel(&tensor->word, &now, hr__word_with_place(now, HR__PLACE_MOVING))) return true;
 	return false;
 }
 
 void hr__tensor_settle_moved(hr__tensor *tensor)
 {
-	uint64_t before = hr__fetch_sub_acq_rel(&tensor->word, HR__MOVING - HR__HOME);
-	HR_ASSERT(hr__place_of(before) == HR__MOVING);
+	uint64_t before = hr__fetch_sub_acq_rel(&tensor->word, HR__PLACE_MOVING - HR__PLACE_RESIDENT);
+	HR_ASSERT(hr__word_place(before) == HR__PLACE_MOVING);
 	(void)before;
 }
 
@@ -144,8 +144,8 @@ void hr__tensor_settle(hr__tensor *tensor, enum hr__place place, uint32_t pins)
 {
 	uint64_t word = hr__load_relaxed(&tensor->word);
 	HR_ASSERT(!(word & HR__WORD_PINS));
-	if (place != HR__HOME) word &= ~HR__WORD_ASTRAY; /* without memory, nothing is displaced */
-	hr__store_release(&tensor->word, hr__word_at(word, place) + pins * HR__WORD_PIN);
+	if (place != HR__PLACE_RESIDENT) word &= ~HR__WORD_DISPLACED; /* without memory, nothing is displaced */
+	hr__store_release(&tensor->word, hr__word_with_place(word, place) + pins * HR__WORD_PIN);
 }
 
 void hr__tensor_wait(unsigned attempt)
@@ -155,7 +155,7 @@ void hr__tensor_wait(unsigned attempt)
 
 /* ---- the list of a context ---- */
 
-static void *grown(const void *old, size_t used, size_t to)
+static void *grow_copy(const void *old, size_t used, size_t to)
 {
 	void *block;
 	if (hr__os()->alloc(to, &block)) return NULL;
@@ -163,12 +163,12 @@ static void *grown(const void *old, size_t used, size_t to)
 	return block;
 }
 
-/* The arrays that are as long as the list of members. item_of() has the size of their items. */
+/* The arrays that are as long as the list of members. item_bytes() has the size of their items. */
 struct arrays {
 	void *of[3 + HR__EVICT_QUEUES];
 };
 
-static size_t item_of(unsigned array)
+static size_t item_bytes(unsigned array)
 {
 	const hr__lms *lms = NULL;
 	const size_t items[] = { sizeof *lms->members, sizeof *lms->movable, sizeof *lms->order };
@@ -185,7 +185,7 @@ static struct arrays arrays_of(const hr__lms *lms)
 static void free_arrays(const struct arrays *arrays, size_t capacity)
 {
 	for (unsigned i = 0; i < 3 + HR__EVICT_QUEUES; i++)
-		if (arrays->of[i]) hr__os()->free(arrays->of[i], capacity * item_of(i));
+		if (arrays->of[i]) hr__os()->free(arrays->of[i], capacity * item_bytes(i));
 }
 
 void hr__lms_free_members(hr__lms *lms)
@@ -196,7 +196,7 @@ void hr__lms_free_members(hr__lms *lms)
 
 /* With the lock held. The arrays grow together, so that reclaiming never allocates. There are no queues if tensors are never
  * evicted. */
-static hr_status ensure_member(hr__lms *lms)
+static hr_status reserve_member(hr__lms *lms)
 {
 	if (lms->member_count < lms->member_capacity) return HR_OK;
 	size_t capacity = lms->member_capacity ? lms->member_capacity * 2u : 64u;
@@ -204,7 +204,7 @@ static hr_status ensure_member(hr__lms *lms)
 	struct arrays old = arrays_of(lms), arrays = { { NULL } };
 	for (unsigned i = 0; i < count; i++) {
 		size_t used = i == 0 ? lms->member_count : i < 3 ? 0 : lms->queues[i - 3].count;
-		arrays.of[i] = grown(old.of[i], used * item_of(i), capacity * item_of(i));
+		arrays.of[i] = grow_copy(old.of[i], used * item_bytes(i), capacity * item_bytes(i));
 		if (arrays.of[i]) continue;
 		free_arrays(&arrays, capacity);
 		return hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for the list of %s's tensors", lms->allocator->name);
@@ -231,12 +231,12 @@ static void swap_members(hr__lms *lms, uint32_t a, uint32_t b)
 	put_member(lms, b, first);
 }
 
-void hr__lms_set_out(hr__lms *lms, hr__tensor *tensor)
+void hr__lms_list_as_evicted(hr__lms *lms, hr__tensor *tensor)
 {
 	if (tensor->member < lms->resident_count) swap_members(lms, tensor->member, --lms->resident_count);
 }
 
-void hr__lms_set_resident(hr__lms *lms, hr__tensor *tensor)
+void hr__lms_list_as_resident(hr__lms *lms, hr__tensor *tensor)
 {
 	if (tensor->member >= lms->resident_count) swap_members(lms, tensor->member, lms->resident_count++);
 }
@@ -244,10 +244,10 @@ void hr__lms_set_resident(hr__lms *lms, hr__tensor *tensor)
 hr_status hr__lms_add(hr__lms *lms, hr__tensor *tensor)
 {
 	hr__lock_take(&lms->lock);
-	hr_status status = ensure_member(lms);
+	hr_status status = reserve_member(lms);
 	if (!status) {
 		put_member(lms, lms->member_count++, tensor);
-		hr__lms_set_resident(lms, tensor);
+		hr__lms_list_as_resident(lms, tensor);
 	}
 	hr__lock_release(&lms->lock);
 	return status;
@@ -256,8 +256,9 @@ hr_status hr__lms_add(hr__lms *lms, hr__tensor *tensor)
 void hr__lms_remove(hr__lms *lms, hr__tensor *tensor)
 {
 	hr__lock_take(&lms->lock);
-	hr__evict_queue_take_all(lms, tensor);
-	hr__lms_set_out(lms, tensor); /* so that the last member, which takes its index, is on the right side of resident_count */
+	hr__evict_queue_remove_all(lms, tensor);
+	hr__lms_list_as_evicted(lms,
+	                        tensor); /* so that the last member, which takes its index, is on the right side of resident_count */
 	put_member(lms, tensor->member, lms->members[--lms->member_count]);
 	hr__lock_release(&lms->lock);
 }
@@ -270,7 +271,7 @@ void hr_tensor_options_init_sized(hr_tensor_options *options, size_t struct_size
 }
 
 /* Allocates a record, or reuses a spare one. */
-static hr_status take_record(hr__tensor **out)
+static hr_status allocate_record(hr__tensor **out)
 {
 	hr_status status = HR_OK;
 	hr__lock_take(&table.lock);
@@ -292,13 +293,13 @@ static hr_status take_record(hr__tensor **out)
 		}
 	}
 	if (!status && !++table.generation) table.generation = 1;
-	/* Still NOWHERE, so no handle finds it. The generation is set already, for the change to NEW. */
+	/* Still UNUSED, so no handle finds it. The generation is set already, for the change to NEW. */
 	if (!status) hr__store_relaxed(&(*out)->word, (uint64_t)table.generation << 32);
 	hr__lock_release(&table.lock);
 	return status;
 }
 
-static void give_record(hr__tensor *tensor)
+static void free_record(hr__tensor *tensor)
 {
 	hr__lock_take(&table.lock);
 	hr__store_release(&tensor->word, hr__load_relaxed(&tensor->word) >> 32 << 32);
@@ -313,23 +314,26 @@ static hr_status check_options(const hr__lms *lms, const hr_tensor_options *opti
 	request.alignment = options->alignment;
 	hr_status status = hr__request_check(lms->allocator, &request);
 	if (!status && options->fixed && !lms->allocator->page)
-		status = hr__fail(HR_UNSUPPORTED, "%s has no pages, so it has no tensors with fixed addresses", hr__device_name(lms->device));
+		status = hr__fail(HR_UNSUPPORTED, "%s has no pages, so it has no tensors with fixed addresses",
+		                  hr__device_name(lms->device));
 	return status;
 }
 
 /* Writes field by field: a thread with a stale handle may read the word, context and flags of the record at any time. */
-static void describe(hr__tensor *tensor, hr__lms *lms, const hr_tensor_options *options)
+static void init_tensor(hr__tensor *tensor, hr__lms *lms, const hr_tensor_options *options)
 {
 	if (tensor->lms != lms) tensor->lms = lms;
 	tensor->address = tensor->device_bytes = tensor->sum = 0;
 	tensor->copy = (hr__host_copy){ 0 };
 	tensor->bytes = options->bytes;
 	tensor->alignment = options->alignment;
-	hr__atomic_u64 *const times[] = { &tensor->streams, &tensor->epoch, &tensor->in_epoch, &tensor->out_epoch, &tensor->last_use,
-		                             &tensor->took_on, &tensor->took_epoch, &tensor->pinned_by };
+	hr__atomic_u64 *const times[] = { &tensor->use_streams, &tensor->use_epoch,    &tensor->restore_epoch, &tensor->copy_epoch,
+		                              &tensor->last_use,    &tensor->alloc_stream, &tensor->alloc_epoch,   &tensor->pin_streams };
 	for (size_t i = 0; i < sizeof times / sizeof *times; i++) hr__store_relaxed(times[i], 0);
-	hr__atomic_u8 *const flags[] = { &tensor->synced, &tensor->sum_known, &tensor->written, &tensor->leaves,
-		                             &tensor->prefetched, &tensor->fresh, &tensor->unfollowed, &tensor->blank };
+	hr__atomic_u8 *const flags[] = {
+		&tensor->has_copy,      &tensor->sum_known,           &tensor->written,  &tensor->evict_first, &tensor->prefetched,
+		&tensor->just_restored, &tensor->in_stream_unordered, &tensor->unwritten
+	};
 	for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) hr__store_relaxed(flags[i], 0);
 	tensor->span = NULL;
 	tensor->shadow = NULL;
@@ -337,8 +341,8 @@ static void describe(hr__tensor *tensor, hr__lms *lms, const hr_tensor_options *
 	hr__store_relaxed(&tensor->evictions, 0);
 	hr__store_relaxed(&tensor->restores, 0);
 	tensor->fixed = options->fixed;
-	uint8_t stays = options->never_evict ? HR__STAYS_WANTED : 0;
-	if (tensor->fixed && !hr__owns_pages(tensor)) stays |= HR__STAYS_SMALL;
+	uint8_t stays = options->never_evict ? HR__NEVER_EVICT_SET : 0;
+	if (tensor->fixed && !hr__tensor_owns_pages(tensor)) stays |= HR__NEVER_EVICT_SMALL;
 	hr__store_relaxed(&tensor->never_evict, stays);
 	tensor->counted = false;
 	tensor->dtype = (uint8_t)options->dtype;
@@ -349,7 +353,7 @@ static void describe(hr__tensor *tensor, hr__lms *lms, const hr_tensor_options *
 	tensor->tag = options->tag;
 	tensor->shape = options->shape;
 	tensor->stack = hr__stacks_now();
-	for (unsigned i = 0; i < HR__EVICT_QUEUES; i++) tensor->queued[i] = HR__UNQUEUED;
+	for (unsigned i = 0; i < HR__EVICT_QUEUES; i++) tensor->queued[i] = HR__EVICT_UNQUEUED;
 	memset(&tensor->learned, 0, sizeof tensor->learned);
 	tensor->learned.slot = tensor->learned.planned = NONE;
 }
@@ -364,15 +368,15 @@ hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *opti
 	hr_status status = hr__lms_of(allocator, &lms);
 	if (!status) status = hr__struct_in(&hr__struct_tensor_options, "hr_tensor_create", &whole, options);
 	if (!status) status = check_options(lms, &whole);
-	if (!status) status = take_record(&tensor);
+	if (!status) status = allocate_record(&tensor);
 	if (status) return status;
 	const void *outer = hr__stacks_enter(__builtin_return_address(0));
-	describe(tensor, lms, &whole);
+	init_tensor(tensor, lms, &whole);
 	hr__stacks_leave(outer);
-	hr__tensor_settle(tensor, HR__NEW, 0); /* before it is in the list; no thread has its handle yet */
+	hr__tensor_settle(tensor, HR__PLACE_NEW, 0); /* before it is in the list; no thread has its handle yet */
 	status = hr__lms_add(lms, tensor);
 	if (status) {
-		give_record(tensor);
+		free_record(tensor);
 		return status;
 	}
 	hr__learned_created(lms, tensor);
@@ -383,20 +387,20 @@ hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *opti
 
 /* ---- destroying ---- */
 
-/* Destroys a tensor that is GOING. [anyway]: even if the device does not release its memory. */
+/* Destroys a tensor that is DESTROYING. [anyway]: even if the device does not release its memory. */
 static hr_status destroy(hr__tensor *tensor, bool anyway, bool *gone)
 {
 	hr__lms *lms = tensor->lms;
-	hr_status status = hr__move_away(tensor);
+	hr_status status = hr__move_release(tensor);
 	*gone = !tensor->span || anyway;
 	if (!*gone) return status;
 	if (tensor->span) {
 		hr__fixed_abandon(tensor);
-		hr__move_away(tensor); /* the host copy and the counters */
+		hr__move_release(tensor); /* the host copy and the counters */
 	}
 	hr__learned_destroyed(lms, tensor);
 	hr__lms_remove(lms, tensor);
-	give_record(tensor);
+	free_record(tensor);
 	hr__lms_count(&lms->stats.num_tensors, -1);
 	return status;
 }
@@ -410,47 +414,50 @@ hr_status hr_tensor_destroy(hr_tensor handle)
 	if (!tensor) return status;
 	for (unsigned attempt = 0;; attempt++) {
 		uint64_t word = hr__load_acquire(&tensor->word);
-		place = hr__place_of(word);
-		if (word >> 32 != handle.id >> 32 || place == HR__NOWHERE || place == HR__GOING) return hr__tensor_is_closed(handle);
+		place = hr__word_place(word);
+		if (word >> 32 != handle.id >> 32 || place == HR__PLACE_UNUSED || place == HR__PLACE_DESTROYING)
+			return hr__tensor_fail_closed(handle);
 		if (word & HR__WORD_PINS) {
 			char name[HR__TENSOR_NAME];
 			return hr__fail(HR_IN_USE, "%s is pinned %u times; unpin it first", hr__tensor_name(tensor, name, sizeof name),
-			                hr__pins_of(word));
+			                hr__word_pins(word));
 		}
-		if ((place == HR__NEW || place == HR__HOME || place == HR__OUT) && hr__tensor_claim(tensor, word, place, HR__GOING)) break;
+		if ((place == HR__PLACE_NEW || place == HR__PLACE_RESIDENT || place == HR__PLACE_EVICTED) &&
+		    hr__tensor_claim(tensor, word, place, HR__PLACE_DESTROYING))
+			break;
 		hr__tensor_wait(attempt);
 	}
 	hr__lms *lms = tensor->lms;
-	hr__lms_enter(lms); /* other threads may be waiting for its memory */
+	hr__lms_begin_move(lms); /* other threads may be waiting for its memory */
 	status = destroy(tensor, false, &gone);
 	if (!gone) hr__tensor_settle(tensor, place, 0);
-	hr__lms_leave(lms);
+	hr__lms_end_move(lms);
 	return status;
 }
 
 /* No other thread uses the allocator any more. */
-void hr__lms_drop_tensors(hr__lms *lms)
+void hr__lms_destroy_tensors(hr__lms *lms)
 {
 	while (lms->member_count) {
 		bool gone;
 		hr__tensor *tensor = lms->members[lms->member_count - 1];
 		uint64_t word = hr__load_relaxed(&tensor->word);
 		if (word & HR__WORD_PINS) hr__meters_idle(lms->allocator, (int64_t)tensor->device_bytes); /* as if it were unpinned */
-		hr__store_relaxed(&tensor->word, hr__word_at(word & ~(HR__WORD_PINS | HR__WORD_ADDRESSED), HR__GOING));
+		hr__store_relaxed(&tensor->word, hr__word_with_place(word & ~(HR__WORD_PINS | HR__WORD_ADDRESSED), HR__PLACE_DESTROYING));
 		destroy(tensor, true, &gone);
 	}
 	HR_ASSERT(!hr__load_relaxed(&lms->resident) && !hr__load_relaxed(&lms->stats.num_tensors));
 	HR_ASSERT(!hr__load_relaxed(&lms->allocator->idle) && !hr__load_relaxed(&lms->stats.bytes_out_now));
 }
 
-void hr__tensors_forget(void)
+void hr__tensor_forget_all(void)
 {
 	hr__lock_init(&table.lock, HR__RANK_LMS);
 	for (uint32_t i = 0; i < BLOCKS_MAX; i++) hr__store_relaxed(&hr__tensor_blocks[i], NULL);
 	table.made = table.spare = 0;
 }
 
-void hr__tensors_shutdown(void)
+void hr__tensor_shutdown(void)
 {
 	hr__lock_take(&table.lock);
 	for (uint32_t i = 0; i < BLOCKS_MAX; i++) {
@@ -471,30 +478,31 @@ const char *hr_tensor_state_text(hr_tensor_state state)
 	return (unsigned)state < sizeof texts / sizeof *texts ? texts[state] : texts[0];
 }
 
-static hr_tensor_state state_of(uint64_t word, bool clean)
+static hr_tensor_state public_state(uint64_t word, bool clean)
 {
-	switch (hr__place_of(word)) {
-	case HR__NEW: return HR_TENSOR_NEW;
-	case HR__LEAVING: return HR_TENSOR_LEAVING;
-	case HR__OUT: return HR_TENSOR_OUT;
-	case HR__RETURNING: return HR_TENSOR_RETURNING;
+	switch (hr__word_place(word)) {
+	case HR__PLACE_NEW: return HR_TENSOR_NEW;
+	case HR__PLACE_EVICTING: return HR_TENSOR_LEAVING;
+	case HR__PLACE_EVICTED: return HR_TENSOR_OUT;
+	case HR__PLACE_RESTORING: return HR_TENSOR_RETURNING;
 	default: return word & HR__WORD_PINS ? HR_TENSOR_ACTIVE : clean ? HR_TENSOR_SYNCED : HR_TENSOR_INACTIVE;
 	}
 }
 
 /* With the lock held. [word] may be out of date; values that do not follow from it are current. */
-static void describe_as(const hr__tensor *tensor, uint64_t word, hr_tensor_info *found)
+static void fill_info(const hr__tensor *tensor, uint64_t word, hr_tensor_info *found)
 {
-	bool home = hr__place_of(word) == HR__HOME || hr__place_of(word) == HR__LEAVING || hr__place_of(word) == HR__MOVING;
-	found->state = state_of(word, tensor->copy.bytes != 0);
-	found->pins = hr__pins_of(word);
+	bool home = hr__word_place(word) == HR__PLACE_RESIDENT || hr__word_place(word) == HR__PLACE_EVICTING ||
+	            hr__word_place(word) == HR__PLACE_MOVING;
+	found->state = public_state(word, tensor->copy.bytes != 0);
+	found->pins = hr__word_pins(word);
 	found->bytes = tensor->bytes;
 	found->device_bytes = home ? hr__tensor_device_bytes(tensor) : 0;
 	found->host_bytes = tensor->copy.bytes;
 	found->spilled = tensor->copy.bytes && !tensor->copy.address;
 	found->dirty = home && !tensor->copy.bytes;
 	found->fixed = tensor->fixed;
-	found->never_evict = hr__load_relaxed(&tensor->never_evict) & HR__STAYS_WANTED;
+	found->never_evict = hr__load_relaxed(&tensor->never_evict) & HR__NEVER_EVICT_SET;
 	found->priority = (int32_t)hr__load_relaxed(&tensor->priority);
 	found->evictions = hr__load_relaxed(&tensor->evictions);
 	found->restores = hr__load_relaxed(&tensor->restores);
@@ -516,15 +524,16 @@ hr_status hr_tensor_get_info(hr_tensor handle, hr_tensor_info *info)
 	hr__lms *lms = tensor->lms;
 	hr__lock_take(&lms->lock); /* copies are set and dropped, and members removed, under it */
 	uint64_t word = hr__load_acquire(&tensor->word);
-	bool gone = word >> 32 != handle.id >> 32 || hr__place_of(word) == HR__NOWHERE || hr__place_of(word) == HR__GOING;
-	if (!gone) describe_as(tensor, word, &found);
+	bool gone = word >> 32 != handle.id >> 32 || hr__word_place(word) == HR__PLACE_UNUSED ||
+	            hr__word_place(word) == HR__PLACE_DESTROYING;
+	if (!gone) fill_info(tensor, word, &found);
 	hr__lock_release(&lms->lock);
-	if (gone) return hr__tensor_is_closed(handle);
+	if (gone) return hr__tensor_fail_closed(handle);
 	hr__struct_out(&hr__struct_tensor_info, info, &found);
 	return HR_OK;
 }
 
-/* Acquires the lock of the tensor's context; HR_CLOSED, without the lock, if there is no such tensor. */
+/* Acquires the lock of the tensor's context; HR_INVALID_HANDLE, without the lock, if there is no such tensor. */
 static hr_status lock_tensor(hr_tensor handle, hr__tensor **out)
 {
 	hr_status status;
@@ -533,9 +542,9 @@ static hr_status lock_tensor(hr_tensor handle, hr__tensor **out)
 	hr__lms *lms = tensor->lms;
 	hr__lock_take(&lms->lock);
 	uint64_t word = hr__load_acquire(&tensor->word);
-	if (word >> 32 != handle.id >> 32 || hr__place_of(word) == HR__NOWHERE) {
+	if (word >> 32 != handle.id >> 32 || hr__word_place(word) == HR__PLACE_UNUSED) {
 		hr__lock_release(&lms->lock);
-		return hr__tensor_is_closed(handle);
+		return hr__tensor_fail_closed(handle);
 	}
 	*out = tensor;
 	return HR_OK;
@@ -546,7 +555,8 @@ hr_status hr_tensor_set_never_evict(hr_tensor handle, bool never)
 	hr__tensor *tensor;
 	hr_status status = lock_tensor(handle, &tensor);
 	if (status) return status;
-	hr__store_relaxed(&tensor->never_evict, (hr__load_relaxed(&tensor->never_evict) & HR__STAYS_SMALL) | (never ? HR__STAYS_WANTED : 0));
+	hr__store_relaxed(&tensor->never_evict,
+	                  (hr__load_relaxed(&tensor->never_evict) & HR__NEVER_EVICT_SMALL) | (never ? HR__NEVER_EVICT_SET : 0));
 	hr__evict_queue_update(tensor->lms, tensor);
 	hr__lock_release(&tensor->lms->lock);
 	return HR_OK;

@@ -43,6 +43,7 @@ __attribute__((always_inline)) static inline hr__chunk *take(hr__cache *cache, c
                                                              struct pending *pending, bool *none)
 {
 	int64_t size = (int64_t)(units << cache->shift);
+	HR_ASSERT(units > 0 && units < cache->bin_count);
 	if (HR_UNLIKELY(!hr__cache_enter(cache))) return NULL;
 	hr__chunk_id id = cache->bins[units];
 	int64_t used = hr__load_relaxed(&cache->meter.used) + size;
@@ -74,7 +75,7 @@ static __attribute__((noinline, cold)) hr_status alloc_resized(hr_allocator hand
 {
 	hr_request whole;
 	hr_status status = hr__request_read("hr_alloc", request, &whole);
-	return status ? hr__refuse(allocator, status) : hr_alloc(handle, &whole, out);
+	return status ? hr__request_count_refusal(allocator, status) : hr_alloc(handle, &whole, out);
 }
 
 /* All slower ways to allocate. */
@@ -87,12 +88,12 @@ static hr_status alloc_slow(hr_allocator handle, const hr_request *request, void
 	if (HR_UNLIKELY(request && request->struct_size != sizeof *request)) return alloc_resized(handle, allocator, request, out);
 	hr__cache *cache = hr__cache_get(allocator);
 	status = out ? hr__request_check(allocator, request) : hr__fail(HR_INVALID_ARGUMENT, "hr_alloc: out is NULL");
-	if (status) return hr__refuse(allocator, status);
+	if (status) return hr__request_count_refusal(allocator, status);
 	void *address;
 	status = allocator->kind == HR__KIND_BFC ? hr__bfc_alloc(allocator, cache, request, &address)
 	                                         : hr__direct_alloc(allocator, cache, request, &address);
 	if (status) {
-		hr__refuse_request(allocator, request, request, status);
+		hr__request_refuse(allocator, request, request, status);
 		return status;
 	}
 	*out = address;
@@ -107,6 +108,7 @@ static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *req
                        enum hr__alloc_source source)
 {
 	int64_t waits = 0;
+	HR_ASSERT(pending->streams != 0 && hr__lock_none_from(HR__RANK_CACHES));
 	hr_status status = hr__device_order(cache->allocator->device, request->stream, pending->streams, pending->epoch, &waits);
 	if (HR_LIKELY(!status && !waits)) return HR_OK;
 	hr__lock_take(&shard->lock);
@@ -127,14 +129,15 @@ static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *req
 }
 
 /* Completes the rare part of handing out a chunk: logs it, counts it in scopes, records it, orders streams, lowers a level that is
- * [wanted]. */
-static __attribute__((noinline)) hr_status hand_out_noticed(hr__cache *cache, const hr_request *request, const hr__chunk *chunk, void **out,
+ * marked. */
+static __attribute__((noinline)) hr_status hand_out_observed(hr__cache *cache, const hr_request *request, const hr__chunk *chunk, void **out,
                                                             uint64_t streams, uint64_t epoch)
 {
 	struct pending pending = { streams, epoch };
 	uint64_t address = hr__chunk_address(chunk);
+	HR_ASSERT(hr__cache_is_busy(cache) && hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE);
 	if (cache->log_left < 0) hr__log_write_alloc(cache, request, address);
-	hr__observe(cache->allocator, cache, (int64_t)chunk->size);
+	hr__stats_scope_note(cache->allocator, cache, (int64_t)chunk->size);
 	uint64_t size = chunk->size;
 	hr__cache_leave(cache);
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, address, size);
@@ -142,7 +145,7 @@ static __attribute__((noinline)) hr_status hand_out_noticed(hr__cache *cache, co
 		hr_status status = order(cache, cache->shard, request, (void *)(uintptr_t)address, &pending, HR__SOURCE_CACHE);
 		if (status) return status;
 	}
-	if (hr__load_relaxed(&cache->meter.wanted)) hr__meter_sink(cache->allocator, &cache->meter);
+	if (hr__load_relaxed(&cache->meter.lowering)) hr__meter_lower(cache->allocator, &cache->meter);
 	*out = (void *)(uintptr_t)address;
 	return HR_OK;
 }
@@ -152,10 +155,11 @@ static __attribute__((noinline)) hr_status hand_out_noticed(hr__cache *cache, co
 __attribute__((always_inline)) static inline hr_status hand_out(hr__cache *cache, const hr_request *request, const hr__chunk *chunk, void **out,
                                                                 const struct pending *pending)
 {
+	HR_ASSERT(hr__cache_is_busy(cache));
 	bool logged = --cache->log_left < 0;
-	uint32_t noticed = hr__load_relaxed(&cache->watch) | hr__load_relaxed(&cache->meter.wanted) | hr__load_relaxed(&hr__trace_on);
-	if (HR_UNLIKELY(logged || noticed || is_pending(pending, cache, request->stream)))
-		return hand_out_noticed(cache, request, chunk, out, pending->streams, pending->epoch);
+	uint32_t observed = hr__load_relaxed(&cache->watch) | hr__load_relaxed(&cache->meter.lowering) | hr__load_relaxed(&hr__trace_on);
+	if (HR_UNLIKELY(logged || observed || is_pending(pending, cache, request->stream)))
+		return hand_out_observed(cache, request, chunk, out, pending->streams, pending->epoch);
 	void *address = (void *)(uintptr_t)hr__chunk_address(chunk);
 	hr__cache_leave(cache);
 	*out = address;
@@ -163,12 +167,13 @@ __attribute__((always_inline)) static inline hr_status hand_out(hr__cache *cache
 }
 
 /* Allocates from the cache of a thread whose meter may be at its level. */
-static __attribute__((noinline)) hr_status alloc_higher(hr_allocator handle, hr__cache *cache, const hr_request *request, void **out)
+static __attribute__((noinline)) hr_status alloc_above_level(hr_allocator handle, hr__cache *cache, const hr_request *request, void **out)
 {
 	uint64_t units = (request->bytes + cache->round) >> cache->shift;
 	int64_t size = (int64_t)(units << cache->shift);
 	struct pending pending = { 0, 0 };
 	bool none;
+	HR_ASSERT(units < cache->bin_count && !hr__cache_is_busy(cache));
 	if (!hr__meter_allows(&cache->meter, size)) hr__meter_raise(cache->allocator, &cache->meter, NULL, size);
 	const hr__chunk *chunk = take(cache, request, units, &pending, &none);
 	return chunk ? hand_out(cache, request, chunk, out, &pending) : alloc_slow(handle, request, out);
@@ -180,21 +185,23 @@ __attribute__((always_inline)) static inline hr_status alloc_from(hr_allocator h
 {
 	uint64_t size = (request->bytes + cache->round) & ~(uint64_t)cache->round;
 	struct pending pending;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
 	if (HR_UNLIKELY(!hr__chunk_table_has(&shard->table, 2) || !hr__lookup_has_room(&shard->lookup))) goto no;
 	hr__chunk_id id = hr__arena_take(&pool->arena, size, 0);
 	if (HR_UNLIKELY(!id)) goto no;
 	hr__chunk *chunk = &shard->table.chunks[id];
+	HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE && chunk->size == size);
 	note_pending(&pending, chunk, request->stream);
 	hr__chunk_describe(chunk, request);
 	uint64_t address = hr__chunk_address(chunk);
 	hr__log_alloc(cache, request, address);
 	hr__lookup_insert(&shard->lookup, address, id);
-	hr__account(shard, cache, (int64_t)size);
+	hr__meter_account(shard, cache, (int64_t)size);
 	hr__owner_add(&shard->stats.allocs, 1);
 	hr__owner_add(&shard->stats.sources[HR__SOURCE_FREE_CHUNK], 1);
 	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
 	hr__owner_add(&shard->stats.total, (int64_t)size);
-	hr__max(&shard->stats.largest, (int64_t)size);
+	hr__owner_max(&shard->stats.largest, (int64_t)size);
 	hr__lock_release(&shard->lock);
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)cache->allocator->id, request, address, size);
 	if (HR_UNLIKELY(is_pending(&pending, cache, request->stream))) {
@@ -216,13 +223,14 @@ static __attribute__((noinline)) hr_status alloc_small(hr_allocator handle, hr__
 
 static __attribute__((noinline)) hr_status alloc_large(hr_allocator handle, hr__cache *cache, const hr_request *request, void **out)
 {
-	hr__shard *shard = hr__large_enter(cache);
+	hr__shard *shard = hr__cache_lock_large(cache);
 	return alloc_from(handle, cache, shard, &shard->large, request, out);
 }
 
 /* For a valid request whose alignment does not exceed the granularity. */
-__attribute__((always_inline)) static inline hr_status alloc_good(hr__cache *cache, hr_allocator handle, const hr_request *request, void **out)
+__attribute__((always_inline)) static inline hr_status alloc_valid(hr__cache *cache, hr_allocator handle, const hr_request *request, void **out)
 {
+	HR_ASSERT(request->struct_size == sizeof *request && request->alignment <= (size_t)cache->round + 1);
 	if (request->bytes - 1 >= HR__SMALL_MAX) {
 		if (HR_UNLIKELY(!cache->bin_count || request->bytes - 1 >= (UINT64_C(1) << 48))) return alloc_slow(handle, request, out);
 		return alloc_large(handle, cache, request, out);
@@ -232,14 +240,14 @@ __attribute__((always_inline)) static inline hr_status alloc_good(hr__cache *cac
 	struct pending pending = { 0, 0 };
 	const hr__chunk *chunk = take(cache, request, (request->bytes + cache->round) >> cache->shift, &pending, &none);
 	if (HR_LIKELY(chunk != NULL)) return hand_out(cache, request, chunk, out, &pending);
-	return none ? alloc_small(handle, cache, request, out) : alloc_higher(handle, cache, request, out);
+	return none ? alloc_small(handle, cache, request, out) : alloc_above_level(handle, cache, request, out);
 }
 
 static __attribute__((noinline)) hr_status alloc_checked(hr__cache *cache, hr_allocator handle, const hr_request *request, void **out)
 {
-	bool good = out && request->struct_size == sizeof *request && !hr__request_check(cache->allocator, request) &&
+	bool valid = out && request->struct_size == sizeof *request && !hr__request_check(cache->allocator, request) &&
 	            request->alignment <= (size_t)cache->round + 1;
-	return good ? alloc_good(cache, handle, request, out) : alloc_slow(handle, request, out);
+	return valid ? alloc_valid(cache, handle, request, out) : alloc_slow(handle, request, out);
 }
 
 /* For a request whose op and scope are final, and a thread that has a cache. */
@@ -247,7 +255,7 @@ __attribute__((always_inline)) static inline hr_status alloc_complete(hr__cache 
 {
 	/* Only a plain request, on the default stream or for the host, is known to be valid without hr__request_check. */
 	uint64_t unusual = (request->struct_size ^ sizeof *request) | request->alignment | (request->stream & ~HR_STREAM_HOST);
-	return HR_LIKELY(out && !unusual) ? alloc_good(cache, handle, request, out) : alloc_checked(cache, handle, request, out);
+	return HR_LIKELY(out && !unusual) ? alloc_valid(cache, handle, request, out) : alloc_checked(cache, handle, request, out);
 }
 
 /* A request without an op or a scope inherits the thread's current one. [caller] is where the program continues: a call stack begins
@@ -255,6 +263,7 @@ __attribute__((always_inline)) static inline hr_status alloc_complete(hr__cache 
 static __attribute__((noinline)) hr_status alloc_in_context(hr__cache *cache, hr_allocator handle, const hr_request *request, void **out,
                                                             const void *caller)
 {
+	HR_ASSERT(request->struct_size == sizeof *request && hr__thread_self->context);
 	hr_request complete = *request;
 	hr__thread_state *self = hr__thread_self;
 	if (!complete.op) complete.op = self->op;
@@ -331,7 +340,7 @@ static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr
 {
 	uint32_t where = 0;
 	if (HR_UNLIKELY(cache->large != cache->shard && !hr__shard_has(cache->large, address))) return free_slow(handle, address, stream);
-	hr__shard *shard = hr__large_enter(cache);
+	hr__shard *shard = hr__cache_lock_large(cache);
 	hr__chunk_id id = hr__lookup_find_at(&shard->lookup, shard->table.chunks, address, &where);
 	hr__chunk *chunk = &shard->table.chunks[id];
 	if (HR_UNLIKELY(hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE)) { /* covers a failed lookup: record 0 is never in use */
@@ -339,6 +348,8 @@ static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr
 		return free_slow(handle, address, stream);
 	}
 	uint64_t size = chunk->size;
+	/* A small block of a pool with caches is freed by a compare-and-swap, not here. */
+	HR_ASSERT(size > HR__SMALL_MAX || address >= hr__load_relaxed(&shard->large_from));
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)cache->allocator->id, address, stream);
 	hr__log_free(cache, chunk);
 	hr__owner_add(&shard->stats.frees, 1);
@@ -346,7 +357,7 @@ static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr
 	chunk->epoch = hr__load_relaxed(&cache->streams->epoch);
 	chunk->streams |= hr__stream_bit(stream);
 	hr__lookup_remove_at(&shard->lookup, where);
-	hr__account(shard, cache, -(int64_t)size);
+	hr__meter_account(shard, cache, -(int64_t)size);
 	hr__arena_give(&hr__shard_pool_of(shard, chunk)->arena, id);
 	hr__lock_release(&shard->lock);
 	return HR_OK;
@@ -361,11 +372,12 @@ static __attribute__((noinline)) hr_status free_elsewhere(hr_allocator handle, h
 	return is_large ? free_to_arena(handle, cache, address, stream) : free_slow(handle, address, stream);
 }
 
-/* Rare work after a free: the cache keeps too much, or its level is [wanted]. */
+/* Rare work after a free: the cache keeps too much, or its level is marked. */
 static __attribute__((noinline)) hr_status after_free(hr__cache *cache)
 {
+	HR_ASSERT(!hr__cache_is_busy(cache));
 	if (hr__load_relaxed(&cache->kept) > cache->capacity) hr__cache_overflow(cache);
-	if (hr__load_relaxed(&cache->meter.wanted)) hr__meter_sink(cache->allocator, &cache->meter);
+	if (hr__load_relaxed(&cache->meter.lowering)) hr__meter_lower(cache->allocator, &cache->meter);
 	return HR_OK;
 }
 
@@ -373,32 +385,34 @@ static __attribute__((noinline)) hr_status after_free(hr__cache *cache)
 __attribute__((always_inline)) static inline hr_status keep(hr__cache *cache, hr__chunk *chunk, hr__chunk_id id, hr_stream stream)
 {
 	int64_t size = (int64_t)chunk->size;
+	HR_ASSERT(hr__cache_is_busy(cache) && hr__chunk_state_of(chunk) == HR__CHUNK_CACHED);
 	hr__owner_add(&cache->requested, -(int64_t)chunk->requested);
 	hr__owner_add(&cache->frees, 1);
 	chunk->epoch = hr__load_relaxed(&cache->streams->epoch);
 	chunk->streams |= hr__stream_bit(stream);
 	uint64_t bin = (uint64_t)size >> cache->shift;
+	HR_ASSERT(bin < cache->bin_count);
 	chunk->link = cache->bins[bin];
 	cache->bins[bin] = id;
 	int64_t kept = hr__load_relaxed(&cache->kept) + size;
 	hr__store_relaxed(&cache->kept, kept);
 	hr__owner_add(&cache->meter.used, -size);
 	hr__cache_leave(cache);
-	if (HR_UNLIKELY(kept > cache->capacity || hr__load_relaxed(&cache->meter.wanted))) return after_free(cache);
+	if (HR_UNLIKELY(kept > cache->capacity || hr__load_relaxed(&cache->meter.lowering))) return after_free(cache);
 	return HR_OK;
 }
 
 /* keep() for a block that is first logged, counted in scopes or recorded. */
-static __attribute__((noinline)) hr_status keep_noticed(hr__cache *cache, hr__chunk *chunk, hr__chunk_id id, hr_stream stream)
+static __attribute__((noinline)) hr_status keep_observed(hr__cache *cache, hr__chunk *chunk, hr__chunk_id id, hr_stream stream)
 {
-	hr__observe(cache->allocator, cache, -(int64_t)chunk->size);
+	hr__stats_scope_note(cache->allocator, cache, -(int64_t)chunk->size);
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)cache->allocator->id, hr__chunk_address(chunk), stream);
 	if (cache->log_left < 0) hr__log_write_free(cache, chunk);
 	return keep(cache, chunk, id, stream);
 }
 
 /* Frees a block of a bfc allocator, on a stream that the device has. */
-__attribute__((always_inline)) static inline hr_status free_good(hr_allocator handle, hr__cache *cache, uint64_t address, hr_stream stream)
+__attribute__((always_inline)) static inline hr_status free_valid(hr_allocator handle, hr__cache *cache, uint64_t address, hr_stream stream)
 {
 	if (HR_UNLIKELY(!hr__shard_has(cache->shard, address))) return free_elsewhere(handle, cache, address, stream);
 	if (address >= hr__load_relaxed(&cache->shard->large_from)) return free_to_arena(handle, cache, address, stream);
@@ -424,14 +438,14 @@ __attribute__((always_inline)) static inline hr_status free_good(hr_allocator ha
 		return free_slow(handle, address, stream);
 	}
 	bool logged = --cache->log_left < 0;
-	if (HR_UNLIKELY(logged || hr__load_relaxed(&cache->watch) | hr__load_relaxed(&hr__trace_on))) return keep_noticed(cache, chunk, id, stream);
+	if (HR_UNLIKELY(logged || hr__load_relaxed(&cache->watch) | hr__load_relaxed(&hr__trace_on))) return keep_observed(cache, chunk, id, stream);
 	return keep(cache, chunk, id, stream);
 }
 
 static __attribute__((noinline)) hr_status free_checked(hr_allocator handle, hr__cache *cache, uint64_t address, hr_stream stream)
 {
 	if (!hr__device_has_stream(cache->allocator->device, stream)) return free_slow(handle, address, stream);
-	return free_good(handle, cache, address, stream);
+	return free_valid(handle, cache, address, stream);
 }
 
 hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
@@ -439,5 +453,5 @@ hr_status hr_free(hr_allocator handle, void *pointer, hr_stream stream)
 	uint64_t address = (uintptr_t)pointer;
 	hr__cache *cache = cache_of(hr__thread_self, handle);
 	if (HR_UNLIKELY(!cache || !address || !cache->bin_count)) return free_slow(handle, address, stream);
-	return HR_LIKELY(hr__stream_is_everywhere(stream)) ? free_good(handle, cache, address, stream) : free_checked(handle, cache, address, stream);
+	return HR_LIKELY(hr__stream_is_everywhere(stream)) ? free_valid(handle, cache, address, stream) : free_checked(handle, cache, address, stream);
 }

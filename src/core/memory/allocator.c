@@ -43,29 +43,36 @@ hr__allocator *hr__allocator_of(hr_allocator handle, hr_status *why)
 	 * closed. */
 	if (HR_LIKELY(handle.id && hr__load_acquire(&registry.ids[slot]) == handle.id)) return hr__load_relaxed(&registry.slots[slot]);
 	if (hr__forked) *why = hr__fail(HR_FORKED, "this process is a fork of the one that made the allocator; call hr_shutdown() first");
-	else if (!handle.id) *why = hr__fail(HR_CLOSED, "the allocator handle is zero: it was never set");
-	else *why = hr__fail(HR_CLOSED, "the allocator handle %#llx was closed, or never was one", (unsigned long long)handle.id);
+	else if (!handle.id) *why = hr__fail(HR_INVALID_HANDLE, "the allocator handle is zero: it was never set");
+	else *why = hr__fail(HR_INVALID_HANDLE, "no allocator has the handle %#llx: it was destroyed, or never created", (unsigned long long)handle.id);
 	return NULL;
 }
 
 void hr__allocators_visit_locked(hr__device *device, void (*visit)(hr__allocator *, void *), void *context)
 {
-	HR_ASSERT(hr__lock_is_held(&registry.lock));
+	HR_ASSERT(hr__lock_is_mine(&registry.lock));
 	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
 		hr__allocator *allocator = hr__load_relaxed(&registry.slots[slot]);
 		if (allocator && (!device || allocator->device == device)) visit(allocator, context);
 	}
 }
 
-void hr__registry_enter(void)
+void hr__allocators_lock(void)
 {
 	hr__lock_take(&registry.lock);
 }
 
-void hr__registry_leave(void)
+void hr__allocators_unlock(void)
 {
 	hr__lock_release(&registry.lock);
 }
+
+#ifdef HR_DEBUG
+bool hr__allocators_are_locked(void)
+{
+	return hr__lock_is_mine(&registry.lock);
+}
+#endif
 
 void hr__allocators_visit(hr__device *device, void (*visit)(hr__allocator *, void *), void *context)
 {
@@ -117,8 +124,9 @@ hr_status hr__request_check(const hr__allocator *allocator, const hr_request *re
 	return HR_OK;
 }
 
-hr_status hr__refuse(hr__allocator *allocator, hr_status status)
+hr_status hr__request_count_refusal(hr__allocator *allocator, hr_status status)
 {
+	HR_ASSERT(status != HR_OK);
 	hr__shard *shard = &allocator->shards[0];
 	hr__lock_take(&shard->lock);
 	hr__owner_add(&shard->stats.allocs, 1);
@@ -127,11 +135,12 @@ hr_status hr__refuse(hr__allocator *allocator, hr_status status)
 	return status;
 }
 
-void hr__refuse_request(hr__allocator *allocator, const hr_request *request, const hr_request *judged, hr_status status)
+void hr__request_refuse(hr__allocator *allocator, const hr_request *request, const hr_request *judged, hr_status status)
 {
+	HR_ASSERT(status != HR_OK && hr__lock_none_from(HR__RANK_REPORT));
 	if (hr__thread_self && hr__thread_self->retries) return;
-	hr__note_failed(allocator, request);
-	hr__refuse(allocator, status);
+	hr__recording_note_failed(allocator, request);
+	hr__request_count_refusal(allocator, status);
 	if (status == HR_OUT_OF_MEMORY && hr__load_relaxed(&allocator->reports)) hr__report_make(allocator, judged);
 }
 
@@ -143,8 +152,9 @@ void hr__retry(bool on)
 
 /* ---- shards ---- */
 
-hr_status hr__records_ensure(hr__shard *shard, uint32_t records)
+hr_status hr__shard_ensure_records(hr__shard *shard, uint32_t records)
 {
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
 	hr_status status = hr__chunk_table_ensure(&shard->table, records);
 	if (status || HR_LIKELY(hr__lookup_has_room(&shard->lookup))) return status;
 	hr__lookup_table *retired = NULL;
@@ -159,6 +169,8 @@ hr_status hr__records_ensure(hr__shard *shard, uint32_t records)
 hr_status hr__shard_open(hr__shard *shard)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(!hr__load_relaxed(&shard->open) && shard->index < allocator->shard_max);
+	HR_ASSERT(hr__lock_is_mine(&allocator->caches_lock) || !allocator->slot);
 	hr_status status = hr__chunk_table_init(&shard->table);
 	if (status) return status;
 	status = hr__lookup_init(&shard->lookup, shard->table.chunks);
@@ -172,7 +184,7 @@ hr_status hr__shard_open(hr__shard *shard)
 	if (allocator->page && allocator->stitch) shard->large.arena.page = allocator->page;
 	if (!allocator->page || allocator->kind != HR__KIND_BFC) hr__store_relaxed(&shard->span, UINT64_MAX); /* accepts any address */
 	hr__store_relaxed(&shard->large_from, UINT64_MAX);
-	hr__store_relaxed(&shard->meter.level, hr__is_metered(allocator) ? 0 : HR__NO_LEVEL);
+	hr__store_relaxed(&shard->meter.level, hr__meters_are_on(allocator) ? 0 : HR__NO_LEVEL);
 	hr__store_relaxed(&allocator->open_shards, hr__load_relaxed(&allocator->open_shards) + 1);
 	hr__store_release(&shard->open, 1);
 	return HR_OK;
@@ -215,6 +227,7 @@ static hr_status read_options(const hr_allocator_options *given, hr_allocator_op
 /* Finds the custom kind of that name. */
 static hr_status custom_of(hr__allocator *allocator, const char *name)
 {
+	HR_ASSERT(!allocator->kind);
 	char known[256];
 	size_t used = (size_t)snprintf(known, sizeof known, "bfc, direct");
 	hr__lock_take(&registry.lock);
@@ -279,11 +292,13 @@ static hr_status set_options(hr__allocator *allocator, const hr_allocator_option
 	if (status) return status;
 	uint64_t worth = allocator->page ? allocator->limit / allocator->page / HR__PAGES_PER_SHARD : 1;
 	allocator->shard_max = worth < 1 ? 1 : worth > HR__SHARDS_MAX ? HR__SHARDS_MAX : (uint32_t)worth;
+	HR_ASSERT(allocator->limit <= hr__device_reservable(allocator->device));
 	return HR_OK;
 }
 
 static hr_status open_kind(hr__allocator *allocator)
 {
+	HR_ASSERT(allocator->kind && allocator->limit);
 	if (allocator->kind == HR__KIND_BFC) return hr__bfc_open(allocator);
 	allocator->shard_max = 1;
 	hr_status status = hr__shard_open(&allocator->shards[0]);
@@ -298,6 +313,7 @@ static hr_status open_kind(hr__allocator *allocator)
 /* Frees [block], which contains the allocator, aligned to a pair of cache lines. */
 static void destroy(hr__allocator *allocator)
 {
+	HR_ASSERT(!allocator->caches && !hr__load_relaxed(&allocator->cache_count));
 	HR__EACH_SHARD(allocator, shard) shard_close(shard);
 	hr__log_close(allocator);
 	hr__os()->free(allocator->block, ALLOCATOR_BYTES);
@@ -330,12 +346,13 @@ static hr_status build(hr__device *device, const hr_allocator_options *options, 
 	return HR_OK;
 }
 
-/* Gives a complete allocator a slot and a handle. With the registry's lock held. */
+/* Gives a complete allocator a slot and a handle. */
 static hr_status enlist(hr__allocator *allocator, hr_allocator *out)
 {
+	HR_ASSERT(hr__allocators_are_locked() && !allocator->slot);
 	uint32_t slot = 1;
 	while (slot < HR__ALLOCATORS_MAX && hr__load_relaxed(&registry.slots[slot])) slot++;
-	if (slot == HR__ALLOCATORS_MAX) return hr__fail(HR_TOO_MANY, "255 allocators exist already; close one first");
+	if (slot == HR__ALLOCATORS_MAX) return hr__fail(HR_TOO_MANY, "255 allocators exist already; destroy one first");
 	if (!registry.fork_hooked) {
 		int error = hr__os_at_fork(forget_in_child);
 		if (error) return hr__os_fail(error, "cannot register what to do after fork");
@@ -346,7 +363,7 @@ static hr_status enlist(hr__allocator *allocator, hr_allocator *out)
 	hr__usage_join(allocator);
 	hr__store_relaxed(&registry.slots[slot], allocator);
 	hr__store_release(&registry.ids[slot], allocator->id);
-	if (hr__trace_is_on()) hr__note_allocator(allocator);
+	if (hr__trace_is_on()) hr__recording_note_allocator(allocator);
 	out->id = allocator->id;
 	return HR_OK;
 }
@@ -354,6 +371,7 @@ static hr_status enlist(hr__allocator *allocator, hr_allocator *out)
 /* Undoes build. Without locks, because the user's functions may use other allocators. */
 static void tear_down(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_REGISTRY));
 	/* Work queued on this memory must finish before the memory is released. An error is not returned: it stays with the device. */
 	hr__device_wait_idle(allocator->device, UINT64_MAX, hr__device_epoch(allocator->device));
 	if (allocator->kind != HR__KIND_BFC) hr__direct_close(allocator);
@@ -384,9 +402,10 @@ hr_status hr_allocator_create(hr_device handle, const hr_allocator_options *opti
 	return status;
 }
 
-/* The default allocator of a device; NULL if it does not exist yet. With the registry's lock held. */
+/* The default allocator of a device; NULL if it does not exist yet. */
 static hr__allocator *default_of(const hr__device *device)
 {
+	HR_ASSERT(hr__allocators_are_locked());
 	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
 		hr__allocator *allocator = hr__load_relaxed(&registry.slots[slot]);
 		if (allocator && allocator->device == device && allocator->is_default) return allocator;
@@ -394,11 +413,11 @@ static hr__allocator *default_of(const hr__device *device)
 	return NULL;
 }
 
-hr_status hr_allocator_default(const char *device_name, hr_allocator *out)
+hr_status hr_allocator_get_default(const char *device_name, hr_allocator *out)
 {
 	hr__device *device;
 	hr_allocator_options defaults;
-	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_default: out is NULL");
+	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_allocator_get_default: out is NULL");
 	hr_status status = hr__device_named(device_name, &device);
 	if (status) return status;
 	hr__hooks_table.record_begin();
@@ -417,13 +436,13 @@ hr_status hr_allocator_default(const char *device_name, hr_allocator *out)
 	return status;
 }
 
-hr_status hr_register_allocator(const char *name, const hr_custom_allocator *table, void *user)
+hr_status hr_allocator_register(const char *name, const hr_custom_allocator *table, void *user)
 {
 	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork; call hr_shutdown() first");
 	if (!name || !name[0] || strlen(name) >= sizeof registry.customs[0].name)
 		return hr__fail(HR_INVALID_ARGUMENT, "the name of a custom allocator must have 1 to 31 bytes");
 	hr_custom_allocator whole = { .struct_size = sizeof whole };
-	hr_status status = hr__struct_in(&hr__struct_custom_allocator, "hr_register_allocator", &whole, table);
+	hr_status status = hr__struct_in(&hr__struct_custom_allocator, "hr_allocator_register", &whole, table);
 	if (status) return status;
 	if (!whole.alloc || !whole.free)
 		return hr__fail(HR_INVALID_ARGUMENT, "custom allocator \"%s\": %s is missing", name, whole.alloc ? "free" : "alloc");
@@ -450,6 +469,7 @@ static hr_status still_in_use(hr__allocator *allocator)
 {
 	uint64_t count = 0, bytes = 0, largest = 0;
 	hr_name op = HR_NAME_NONE;
+	HR_ASSERT(hr__allocators_are_locked());
 	hr__caches_stop(allocator);
 	hr__shards_lock(allocator);
 	HR__EACH_SHARD(allocator, shard)
@@ -468,14 +488,16 @@ static hr_status still_in_use(hr__allocator *allocator)
 	hr__caches_start(allocator);
 	if (!count) return HR_OK;
 	hr__sizes size = HR__SIZES(bytes, largest);
-	return hr__fail(HR_IN_USE, "%s still has %llu block%s of %s allocated, the largest %s%s%s; free them, or use hr_allocator_close_all",
+	return hr__fail(HR_IN_USE, "%s still has %llu block%s of %s allocated, the largest %s%s%s; free them, or use hr_allocator_destroy_all",
 	                allocator->name, (unsigned long long)count, hr__plural(count), size.text[0], size.text[1], op ? " by op " : "",
 	                hr__brief(hr_name_text(op), 60).text);
 }
 
-/* Invalidates the handle and detaches the thread caches. With the registry's lock held. */
+/* Invalidates the handle and detaches the thread caches. */
 static void delist(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__allocators_are_locked());
+	HR_ASSERT(hr__load_relaxed(&registry.slots[allocator->slot]) == allocator);
 	hr__store_release(&registry.ids[allocator->slot], 0);
 	hr__store_release(&registry.slots[allocator->slot], NULL);
 	hr__caches_detach(allocator);
@@ -513,19 +535,20 @@ static hr_status close_handle(hr_allocator handle, bool even_in_use)
 	return status;
 }
 
-hr_status hr_allocator_close(hr_allocator handle)
+hr_status hr_allocator_destroy(hr_allocator handle)
 {
 	return close_handle(handle, false);
 }
 
-hr_status hr_allocator_close_all(hr_allocator handle)
+hr_status hr_allocator_destroy_all(hr_allocator handle)
 {
 	return close_handle(handle, true);
 }
 
-/* The newest allocator, or NULL. With the registry's lock held. */
+/* The newest allocator, or NULL. */
 static hr__allocator *newest(void)
 {
+	HR_ASSERT(hr__allocators_are_locked());
 	hr__allocator *found = NULL;
 	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
 		hr__allocator *allocator = hr__load_relaxed(&registry.slots[slot]);

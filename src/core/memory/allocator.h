@@ -7,7 +7,7 @@
  *     shard: a lock, and under it               small blocks: the thread's own shard; large blocks: see below
  *        |-- chunk records, lookup              (core/arena/chunk.h, lookup.h); the records hold the ledger
  *        |-- two pools, small and large         bfc.c: the attempts for a request; pages.c: growing, releasing, stitching
- *        '-- counters                           stats/: meter.c, stats.c
+ *        '-- counters                           stats/meter.c, stats/stats.c
  *     spans                          span.c     blocks of whole pages outside the arenas, at a stable address
  *     direct, custom                 direct.c   every call goes to the device, or to a user's functions
  *
@@ -20,7 +20,7 @@
  * allocator with its own address range. A thread allocates small blocks from its own shard. All threads allocate large blocks from
  * shard 0 as long as they take turns, as the forward and the backward pass of a training program do: memory freed by one thread
  * serves another, and the fit is that of one thread. A thread that finds shard 0 busy when it starts, or often waits for its lock,
- * allocates large blocks from its own shard from then on (hr__large_contend). Free memory in one shard is used by the others before
+ * allocates large blocks from its own shard from then on (hr__cache_lock_large_slow). Free memory in one shard is used by the others before
  * a request fails. */
 #ifndef HR_MEMORY_ALLOCATOR_H
 #define HR_MEMORY_ALLOCATOR_H
@@ -77,7 +77,7 @@ enum hr__alloc_source {
 typedef struct hr__meter {
 	hr__atomic_i64 used;   /* written by the cache's owner, or under the shard's lock */
 	hr__atomic_i64 level;  /* [used] exceeds it only after hr__meter_raise; written under meter_lock */
-	hr__atomic_u32 wanted; /* not 0: lower the level, another meter has no room (meter.c); written under meter_lock */
+	hr__atomic_u32 lowering; /* not 0: lower the level, another meter has no room (meter.c); written under meter_lock */
 } hr__meter;
 
 /* ---- thread caches ---- */
@@ -91,7 +91,7 @@ typedef struct hr__cache {
 	hr__chunk *chunks;        /* of the shard */
 	hr__lookup *lookup;       /* of the shard */
 	hr__allocator *allocator;
-	const hr__stream_view *streams; /* of the device */
+	const hr__stream_state *streams; /* of the device */
 	uint32_t round;           /* granularity - 1 */
 	uint32_t shift;           /* log2 of granularity */
 	int32_t capacity;         /* most bytes to keep; 0 = keep nothing */
@@ -101,7 +101,7 @@ typedef struct hr__cache {
 	hr__shard *large;         /* shard of the thread's large blocks: shard 0, or its own; read by the owner only */
 	hr__atomic_u32 busy;
 	hr__atomic_u32 stop;      /* written by other threads */
-	hr__atomic_u32 watch;     /* not 0: hr__watch counts every block; the owner is inside a statistics scope */
+	hr__atomic_u32 watch;     /* not 0: hr__stats_scope_count counts every block; the owner is inside a statistics scope */
 	hr_stream bytes_stream;   /* of hr_alloc_bytes; immutable */
 	hr__meter meter;
 	hr__atomic_i64 high;      /* highest [used] since the peak was last updated; meaningful while this is the only cache */
@@ -115,7 +115,7 @@ typedef struct hr__cache {
 	uint32_t cursor;          /* bin at which the next overflow starts to empty bins */
 	uint32_t thinned;         /* how often the cache was thinned (hr__cache_thin) */
 	int64_t thin_from;        /* value of [allocs] from which on it may be thinned again */
-	uint32_t contended;       /* recent waits for the lock of [large] (hr__large_contend) */
+	uint32_t contended;       /* recent waits for the lock of [large] (hr__cache_lock_large_slow) */
 	uint64_t contended_at;    /* version of the lock of [large] at the last wait */
 
 	hr__atomic_u32 pinning;   /* not 0: the owner is in a call that counts pins (src/core/lms/check.c) */
@@ -295,22 +295,22 @@ void hr__allocators_visit(hr__device *device, void (*visit)(hr__allocator *, voi
 /* hr__allocators_visit for a caller that holds the registry's lock. */
 void hr__allocators_visit_locked(hr__device *device, void (*visit)(hr__allocator *, void *), void *context);
 /* Acquire and release the registry's lock: no allocator is created or closed while it is held. */
-void hr__registry_enter(void);
-void hr__registry_leave(void);
+void hr__allocators_lock(void);
+void hr__allocators_unlock(void);
 /* Copies a request of any version of the headers (core/base/struct.h). [call] is the public function. */
 hr_status hr__request_read(const char *call, const hr_request *request, hr_request *out);
 /* Checks a request of this version. */
 hr_status hr__request_check(const hr__allocator *allocator, const hr_request *request);
-hr_status hr__refuse(hr__allocator *allocator, hr_status status); /* counts a refused request; returns status */
+hr_status hr__request_count_refusal(hr__allocator *allocator, hr_status status); /* counts a refused request; returns status */
 /* Handles a failed request: writes it to the recording, counts it and, if memory was lacking, reports it. The verdict is about
  * [judged]. Does nothing while the thread retries a refused request (hr__retry). */
-void hr__refuse_request(hr__allocator *allocator, const hr_request *request, const hr_request *judged, hr_status status);
+void hr__request_refuse(hr__allocator *allocator, const hr_request *request, const hr_request *judged, hr_status status);
 /* hr__retry(true): the calling thread's requests retry a refused one until hr__retry(false). */
 void hr__retry(bool on);
 
 /* shards (allocator.c) */
 hr_status hr__shard_open(hr__shard *shard); /* with caches_lock held, or before the allocator is visible to other threads */
-hr_status hr__records_ensure(hr__shard *shard, uint32_t records); /* also ensures room for one more address; with the lock held */
+hr_status hr__shard_ensure_records(hr__shard *shard, uint32_t records); /* also ensures room for one more address; with the lock held */
 
 /* caches (cache.c) */
 hr__thread_state *hr__thread_get(void); /* of the calling thread, created if missing; NULL if that fails or the thread is ending */
@@ -329,7 +329,7 @@ void hr__caches_empty(hr__allocator *allocator);
 void hr__caches_detach(hr__allocator *allocator);
 /* Acquires the lock of [large], which another thread holds, and returns that shard. After many waits the thread's next large block
  * comes from its own shard. */
-hr__shard *hr__large_contend(hr__cache *cache);
+hr__shard *hr__cache_lock_large_slow(hr__cache *cache);
 /* Waits until the owner has left the busy section that it is in now. To be called after a heavy barrier. */
 void hr__cache_wait_idle(const hr__cache *cache);
 /* Waits until every thread has left the busy section that it is in now. A shard's lock may be held, but not meter_lock. */
@@ -343,13 +343,15 @@ void hr__thread_drop(void);    /* frees the calling thread's state; every alloca
 /* Raises the level of [meter] so that [size] more bytes may be used. [other] is the second meter whose [used] only the calling
  * thread can write at this moment; NULL = none. */
 void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, hr__meter *other, int64_t size);
-void hr__meter_sink(hr__allocator *allocator, hr__meter *meter); /* lowers a [wanted] level; by a thread that may write [used] */
+void hr__meter_lower(hr__allocator *allocator, hr__meter *meter); /* lowers a level that is marked; by a thread that may write [used] */
 void hr__meters_evaluate(hr__allocator *allocator); /* tightens the levels and updates the peak; with meter_lock held */
-void hr__meters_look(hr__allocator *allocator); /* raises the peak to the bytes in use; for a thread without a cache */
+void hr__meters_update_peak(hr__allocator *allocator); /* raises the peak to the bytes in use; for a thread without a cache */
 int64_t hr__meters_sum(const hr__allocator *allocator); /* with caches_lock or meter_lock held */
+/* Bytes in use of an allocator, and their peak; exact while one thread uses the allocator. With caches_lock held. */
+void hr__meters_in_use(const hr__allocator *allocator, int64_t *in_use, int64_t *peak);
 /* Sum of the meters of all shards but this one (NULL = of all shards). */
 int64_t hr__meters_of_others(const hr__shard *shard, const hr__allocator *allocator);
-bool hr__is_metered(const hr__allocator *allocator); /* whether its meters have levels */
+bool hr__meters_are_on(const hr__allocator *allocator); /* whether its meters have levels */
 /* Sets every level to [used]. With the caches stopped and every shard's lock and meter_lock held. */
 void hr__meters_exact(hr__allocator *allocator);
 /* Starts tracking active bytes apart from bytes in use, before the allocator gets its first tensor. Without locks. */
@@ -361,7 +363,7 @@ void hr__meters_idle(hr__allocator *allocator, int64_t bytes);
 void hr__meters_join(hr__allocator *allocator, hr__cache *cache);  /* after the cache entered the list; with meter_lock held */
 void hr__meters_leave(hr__allocator *allocator, hr__cache *cache); /* after the cache left the list; with meter_lock held */
 /* Resets the peaks of a shared device to the current values. With the registry's lock held, and no other. */
-void hr__usage_restart(hr__usage *usage);
+void hr__meters_restart(hr__usage *usage);
 
 /* bfc (bfc.c). Without locks. */
 hr_status hr__bfc_open(hr__allocator *allocator);
@@ -379,7 +381,7 @@ hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released); /* returns
 void hr__bfc_trim_others(hr__allocator *allocator);
 /* Sets the message that says why a request of [size] bytes, rounded up, was refused. Returns HR_OUT_OF_MEMORY. */
 hr_status hr__bfc_no_room(hr__allocator *allocator, uint64_t size, const hr_request *request);
-void hr__give_back(hr__shard *shard, hr__chunk_id id); /* returns a chunk to its arena; with the lock held */
+void hr__shard_give(hr__shard *shard, hr__chunk_id id); /* returns a chunk to its arena; with the lock held */
 
 /* Memory for bfc.c (pages.c). With the shard's lock held. */
 hr_status hr__shard_pool_grow(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment);
@@ -389,7 +391,7 @@ typedef struct hr__stitch {
 	hr__chunk_id left, right; /* free chunks that the stitched range extends: their pages must stay; 0 = none */
 	uint64_t missing;         /* pages to release, beyond those available from the device */
 } hr__stitch;
-hr_status hr__shard_pool_plan(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere,
+hr_status hr__shard_pool_prepare_stitch(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere,
                               hr__stitch *plan);
 /* Counts or releases whole free pages of a pool, except those of the chunks in [plan] (may be NULL). */
 uint64_t hr__shard_pool_count_free(const hr__shard *shard, const hr__shard_pool *pool);
@@ -409,12 +411,16 @@ hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_
 hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream);
 void hr__direct_close(hr__allocator *allocator);
 
-/* statistics (stats.c) */
+/* totals of a device (stats/usage.c) */
 /* With the registry's lock held, except hr__usages_reset, which hr_shutdown calls when no allocator is left. */
 void hr__usage_prepare(hr__usage *usage); /* before the first allocator of the device is created */
 void hr__usage_join(hr__allocator *allocator);
 void hr__usage_leave(hr__allocator *allocator); /* its counts are kept for the device; the caches are detached */
 void hr__usages_reset(void);
+
+/* statistics (stats/stats.c) */
+/* Adds the allocator's counts to those of its device. Its remaining blocks count as freed. With the registry's lock held. */
+void hr__stats_keep_counts(hr__allocator *allocator);
 /* Keeps the counts of the allocator's tensors, whose context is about to close. Without locks. */
 void hr__stats_keep_tensors(hr__allocator *allocator, const hr__upper *upper);
 /* Bytes in use and their peak, as in hr_stats, and requests refused since the allocator was created. Cheaper than the full
@@ -426,20 +432,23 @@ hr__level hr__stats_level(hr__allocator *allocator);
 /* Notes that a step whose requests were all met needed [bytes] at once. The highest value is kept for the verdict on a later
  * request. Without locks. */
 void hr__step_peak_note(hr__allocator *allocator, int64_t bytes);
-/* Memory from the device is accounted in two stages. hr__claim fails if it would pass the limit. hr__hold follows once the device
- * has provided the memory; hr__unclaim, if the device refused. hr__unhold ends the claim too. */
-bool hr__claim(hr__allocator *allocator, uint64_t bytes);
-void hr__unclaim(hr__allocator *allocator, uint64_t bytes);
-void hr__hold(hr__allocator *allocator, uint64_t bytes);
-void hr__unhold(hr__allocator *allocator, uint64_t bytes);
 
-/* observers (inspect.c): off the straight path of an allocation */
+/* the limit (limit.c) */
+/* Memory from the device is accounted in two stages. hr__limit_claim fails if it would pass the limit. hr__limit_hold follows once
+ * the device has provided the memory; hr__limit_unclaim, if the device refused. hr__limit_unhold ends the claim too. */
+bool hr__limit_claim(hr__allocator *allocator, uint64_t bytes);
+void hr__limit_unclaim(hr__allocator *allocator, uint64_t bytes);
+void hr__limit_hold(hr__allocator *allocator, uint64_t bytes);
+void hr__limit_unhold(hr__allocator *allocator, uint64_t bytes);
+
 /* Counts a block that [thread] (may be NULL) allocated, or freed (negative), in the thread's statistics scopes. */
-void hr__watch(const hr__allocator *allocator, hr__thread_state *thread, int64_t bytes);
-void hr__note_failed(const hr__allocator *allocator, const hr_request *request);
-void hr__note_reserved(const hr__allocator *allocator, uint64_t address, int64_t bytes);
-void hr__note_allocator(const hr__allocator *allocator);
+void hr__stats_scope_count(const hr__allocator *allocator, hr__thread_state *thread, int64_t bytes); /* stats/stats_scope.c */
 
+/* recordings (recording.c) */
+/* Write an event, if a recording is on: a refused request; memory mapped, or unmapped (negative); the allocator itself. */
+void hr__recording_note_failed(const hr__allocator *allocator, const hr_request *request);
+void hr__recording_note_reserved(const hr__allocator *allocator, uint64_t address, int64_t bytes);
+void hr__recording_note_allocator(const hr__allocator *allocator);
 /* Start and end a recording of every allocator to a new file at [path], which begins with the blocks that are already allocated. As
  * hr_trace_start and hr_trace_stop, for a caller that owns the recording (core/record/profiler.c). */
 hr_status hr__recording_start(const char *path, uint64_t max_bytes, uint32_t stack_depth);
@@ -449,6 +458,12 @@ hr_status hr__recording_stop(void);
 int hr__allocator_check_locked(hr__allocator *allocator);
 void hr__shards_lock(hr__allocator *allocator); /* every open shard, in order */
 void hr__shards_unlock(hr__allocator *allocator);
+
+/* Debug builds only, for HR_ASSERT: the calling thread holds the registry's lock; holds the lock of every open shard; has stopped the
+ * caches (hr__caches_stop). */
+bool hr__allocators_are_locked(void);
+bool hr__shards_are_locked(const hr__allocator *allocator);
+bool hr__caches_are_stopped(const hr__allocator *allocator);
 
 /* ---- hooks of the layer above; NULL until tensors are first used ---- */
 
@@ -509,10 +524,10 @@ static inline bool hr__shard_has(const hr__shard *shard, uint64_t address)
 }
 
 /* Acquires the lock of the shard that the thread uses for large blocks, and returns the shard. */
-static inline hr__shard *hr__large_enter(hr__cache *cache)
+static inline hr__shard *hr__cache_lock_large(hr__cache *cache)
 {
 	hr__shard *shard = cache->large;
-	return HR_LIKELY(hr__lock_try(&shard->lock)) ? shard : hr__large_contend(cache);
+	return HR_LIKELY(hr__lock_try(&shard->lock)) ? shard : hr__cache_lock_large_slow(cache);
 }
 
 /* The shard that the thread of [cache] (may be NULL) uses for small or for large blocks. */
@@ -523,6 +538,7 @@ static inline hr__shard *hr__shard_for(hr__allocator *allocator, hr__cache *cach
 
 static inline bool hr__cache_enter(hr__cache *cache)
 {
+	HR_ASSERT(!hr__load_relaxed(&cache->busy) && cache->thread == hr__thread_self);
 	hr__store_relaxed(&cache->busy, 1);
 	hr__light_barrier();
 	if (HR_LIKELY(!hr__load_acquire(&cache->stop))) return true;
@@ -530,25 +546,28 @@ static inline bool hr__cache_enter(hr__cache *cache)
 	return false;
 }
 
+static inline bool hr__cache_is_busy(const hr__cache *cache)
+{
+	return hr__load_relaxed(&cache->busy) != 0;
+}
+
 static inline void hr__cache_leave(hr__cache *cache)
 {
+	HR_ASSERT(hr__cache_is_busy(cache) && cache->thread == hr__thread_self);
 	hr__store_release(&cache->busy, 0);
 }
 
 /* Count an operation for the log. In the cache's busy section or under a shard's lock. */
 static inline void hr__log_alloc(hr__cache *cache, const hr_request *request, uint64_t address)
 {
+	HR_ASSERT(!cache || cache->thread == hr__thread_self);
 	if (HR_UNLIKELY(cache && --cache->log_left < 0)) hr__log_write_alloc(cache, request, address);
 }
 
 static inline void hr__log_free(hr__cache *cache, const hr__chunk *chunk)
 {
+	HR_ASSERT(!cache || cache->thread == hr__thread_self);
 	if (HR_UNLIKELY(cache && --cache->log_left < 0)) hr__log_write_free(cache, chunk);
-}
-
-static inline void hr__max(hr__atomic_i64 *to, int64_t value)
-{
-	if (value > hr__load_relaxed(to)) hr__store_relaxed(to, value);
 }
 
 static inline bool hr__meter_allows(const hr__meter *meter, int64_t bytes)
@@ -559,59 +578,62 @@ static inline bool hr__meter_allows(const hr__meter *meter, int64_t bytes)
 /* Counts a block in the thread's statistics scopes, which are rarely open. A thread without a cache has no [watch] flag and always
  * makes the call. Under the shard's lock or in the cache's busy section, so that watching cannot begin between a block and its
  * accounting. */
-static inline void hr__observe(const hr__allocator *allocator, hr__cache *cache, int64_t bytes)
+static inline void hr__stats_scope_note(const hr__allocator *allocator, hr__cache *cache, int64_t bytes)
 {
-	if (HR_UNLIKELY(!cache || hr__load_relaxed(&cache->watch))) hr__watch(allocator, hr__thread_self, bytes);
+	if (HR_UNLIKELY(!cache || hr__load_relaxed(&cache->watch))) hr__stats_scope_count(allocator, hr__thread_self, bytes);
 }
 
-/* hr__account for several threads or shards, for a thread without a cache, or when [watch] is set. */
-void hr__account_any(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t bytes);
+/* hr__meter_account for several threads or shards, for a thread without a cache, or when [watch] is set. */
+void hr__meter_account_any(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t bytes);
 
 /* The usual case with several threads and no tensors: the meter stays at or below its level. Returns false without side effects in
  * every other case. */
-static inline bool hr__account_below(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t bytes)
+static inline bool hr__meter_account_below(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t bytes)
 {
 	const hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(meter == &shard->meter || meter == &cache->meter);
 	int64_t now = hr__load_relaxed(&meter->used) + bytes;
 	if (hr__load_relaxed(&allocator->cache_count) == 1 || hr__load_relaxed(&allocator->active) || hr__load_relaxed(&cache->watch) ||
 	    now > hr__load_relaxed(&meter->level))
 		return false;
 	hr__store_relaxed(&meter->used, now);
 	hr__light_barrier(); /* the level may have been lowered meanwhile: see meter.c */
-	if (HR_UNLIKELY(now > hr__load_relaxed(&meter->level) || hr__load_relaxed(&shard->meter.wanted) || hr__load_relaxed(&cache->meter.wanted)))
-		hr__account_any(shard, cache, meter, 0);
+	if (HR_UNLIKELY(now > hr__load_relaxed(&meter->level) || hr__load_relaxed(&shard->meter.lowering) || hr__load_relaxed(&cache->meter.lowering)))
+		hr__meter_account_any(shard, cache, meter, 0);
 	return true;
 }
 
 /* Accounts for [bytes] allocated (freed: negative) under the shard's lock, and updates the peak. [cache] (may be NULL) is the
  * calling thread's. A small block is counted in the thread's own meter, as it is when it comes from the cache. So the two meters do
  * not drift apart and seldom reach their levels. */
-static inline void hr__account(hr__shard *shard, hr__cache *cache, int64_t bytes)
+static inline void hr__meter_account(hr__shard *shard, hr__cache *cache, int64_t bytes)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
 	bool small = cache && bytes <= HR__SMALL_MAX && bytes >= -(int64_t)HR__SMALL_MAX;
 	hr__meter *meter = small ? &cache->meter : &shard->meter;
 	/* One thread, one shard, no scope: the allocator's peak is exact and updated here. Only a metered allocator has levels
 	 * (meter.c). */
 	if (HR_UNLIKELY(!cache || (hr__load_relaxed(&allocator->cache_count) ^ 1) | (hr__load_relaxed(&allocator->open_shards) ^ 1) |
 	                              hr__load_relaxed(&cache->watch))) {
-		if (!cache || !hr__account_below(shard, cache, meter, bytes)) hr__account_any(shard, cache, meter, bytes);
+		if (!cache || !hr__meter_account_below(shard, cache, meter, bytes)) hr__meter_account_any(shard, cache, meter, bytes);
 		return;
 	}
 	int64_t high = hr__load_relaxed(&shard->meter.used) + hr__load_relaxed(&cache->high);
 	hr__owner_add(&meter->used, bytes);
 	int64_t used = hr__load_relaxed(&cache->meter.used), both = hr__load_relaxed(&shard->meter.used) + used;
 	hr__store_relaxed(&cache->high, used);
-	hr__max(&allocator->peak, high > both ? high : both);
+	hr__owner_max(&allocator->peak, high > both ? high : both);
 	if (HR_LIKELY(!hr__load_relaxed(&allocator->metered))) return;
 	hr__light_barrier();
-	if (HR_UNLIKELY(hr__load_relaxed(&meter->used) > hr__load_relaxed(&meter->level) || hr__load_relaxed(&meter->wanted)))
-		hr__account_any(shard, cache, meter, 0);
+	if (HR_UNLIKELY(hr__load_relaxed(&meter->used) > hr__load_relaxed(&meter->level) || hr__load_relaxed(&meter->lowering)))
+		hr__meter_account_any(shard, cache, meter, 0);
 }
 
 /* The ledger's description of a chunk in use; with the lock held. */
 static inline hr_allocation_info hr__chunk_info(const hr__chunk *chunk)
 {
+	HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE);
 	return (hr_allocation_info){ .struct_size = sizeof(hr_allocation_info),
 		                         .address = (void *)(uintptr_t)hr__chunk_address(chunk),
 		                         .bytes = chunk->size,
@@ -627,6 +649,7 @@ static inline hr_allocation_info hr__chunk_info(const hr__chunk *chunk)
 /* Copies a request's description to the chunk that it got. */
 static inline void hr__chunk_describe(hr__chunk *chunk, const hr_request *request)
 {
+	HR_ASSERT(request->bytes > 0 && request->bytes <= chunk->size);
 	chunk->requested = request->bytes;
 	chunk->owner = 0;
 	chunk->streams = hr__stream_bit(request->stream);

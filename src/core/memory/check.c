@@ -119,7 +119,7 @@ static bool passed(const hr__meter *meter)
 static int check_meters(const hr__allocator *allocator)
 {
 	int64_t levels = 0;
-	if (!hr__is_metered(allocator)) return 0;
+	if (!hr__meters_are_on(allocator)) return 0;
 	for (uint32_t i = 0; i < allocator->shard_max; i++) {
 		if (passed(&allocator->shards[i].meter)) return 24;
 		levels += hr__load_relaxed(&allocator->shards[i].meter.level);
@@ -153,6 +153,8 @@ static int check_totals(const hr__allocator *allocator, const struct books *book
 
 int hr__allocator_check_locked(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__shards_are_locked(allocator) && hr__caches_are_stopped(allocator));
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	struct books books = { 0 };
 	uint64_t mapped = 0, cached = 0;
 	int broken = 0;

@@ -7,12 +7,12 @@
 #include "core/trace/stacks.h"
 #include "core/trace/trace.h"
 
-static void tell(hr__event_kind kind, hr_name scope)
+static void record_event(hr__event_kind kind, hr_name scope)
 {
 	if (hr__trace_is_on()) hr__trace_event(&(hr__event){ .kind = kind, .scope = scope });
 }
 
-static void changed(hr__thread_state *thread)
+static void update_context(hr__thread_state *thread)
 {
 	hr__store_relaxed(&thread->context, thread->op | thread->scope | (hr__stacks_depth() ? HR__CONTEXT_STACKS : 0));
 }
@@ -32,8 +32,8 @@ hr_status hr_name_scope_push(const char *name)
 	memcpy(path + before, name, length);
 	thread->names[thread->name_depth++] = thread->scope;
 	thread->scope = hr__name_of_bytes(path, before + length);
-	changed(thread);
-	tell(HR__EVENT_SCOPE_PUSH, thread->scope);
+	update_context(thread);
+	record_event(HR__EVENT_SCOPE_PUSH, thread->scope);
 	return HR_OK;
 }
 
@@ -42,9 +42,9 @@ hr_status hr_name_scope_pop(void)
 	hr__thread_state *thread = hr__thread_self;
 	if (!thread || !thread->name_depth)
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_name_scope_pop: this thread is inside no name scope; every pop needs its push");
-	tell(HR__EVENT_SCOPE_POP, thread->scope);
+	record_event(HR__EVENT_SCOPE_POP, thread->scope);
 	thread->scope = thread->names[--thread->name_depth];
-	changed(thread);
+	update_context(thread);
 	return HR_OK;
 }
 
@@ -59,6 +59,6 @@ hr_name hr_op_set(hr_name op)
 	if (!thread) return HR_NAME_NONE; /* no thread state: requests of this thread have no op */
 	hr_name before = thread->op;
 	thread->op = op;
-	changed(thread);
+	update_context(thread);
 	return before;
 }

@@ -14,13 +14,19 @@
 
 /* ---- the device ---- */
 
+static bool uses_pages(const hr__allocator *allocator)
+{
+	return allocator->kind == HR__KIND_DIRECT && !hr__device_has_plain(allocator->device);
+}
+
 /* Releases the first [mapped] pages of a block and its addresses. If the device refuses to unmap, nothing changes. */
 static hr_status unmap_block(hr__allocator *allocator, uint64_t address, uint64_t bytes, const hr__page_id *pages, uint64_t mapped)
 {
+	HR_ASSERT(mapped <= bytes / allocator->page);
 	hr_status status = mapped ? hr__device_unmap(allocator->device, address, (uint32_t)mapped) : HR_OK;
 	if (status) return status;
 	for (uint64_t i = 0; i < mapped; i += BATCH)
-		hr__pool_give(allocator->device, pages + i, mapped - i < BATCH ? (uint32_t)(mapped - i) : BATCH);
+		hr__page_pool_give(allocator->device, pages + i, mapped - i < BATCH ? (uint32_t)(mapped - i) : BATCH);
 	hr__device_release(allocator->device, address, bytes); /* on failure only addresses are lost */
 	return HR_OK;
 }
@@ -33,6 +39,7 @@ static void free_table(const hr__allocator *allocator, uint64_t bytes, hr__page_
 /* Reserves addresses for one block and maps its pages. */
 static hr_status map_block(hr__allocator *allocator, uint64_t bytes, uint64_t *out, hr__page_id **out_pages)
 {
+	HR_ASSERT(uses_pages(allocator) && bytes % allocator->page == 0);
 	uint64_t address, page = allocator->page, count = bytes / page, done = 0;
 	void *block;
 	int error = hr__os()->alloc(count * sizeof(hr__page_id), &block);
@@ -45,10 +52,10 @@ static hr_status map_block(hr__allocator *allocator, uint64_t bytes, uint64_t *o
 	}
 	while (done < count && !status) {
 		uint32_t n = count - done < BATCH ? (uint32_t)(count - done) : BATCH;
-		status = hr__pool_take(allocator->device, n, pages + done);
+		status = hr__page_pool_take(allocator->device, n, pages + done);
 		if (status) break;
 		status = hr__device_map(allocator->device, address + done * page, pages + done, n);
-		if (status) hr__pool_give(allocator->device, pages + done, n);
+		if (status) hr__page_pool_give(allocator->device, pages + done, n);
 		else done += n;
 	}
 	if (status) {
@@ -61,16 +68,11 @@ static hr_status map_block(hr__allocator *allocator, uint64_t bytes, uint64_t *o
 	return HR_OK;
 }
 
-static bool uses_pages(const hr__allocator *allocator)
-{
-	return allocator->kind == HR__KIND_DIRECT && !hr__device_has_plain(allocator->device);
-}
-
 static hr_status obtain(hr__allocator *allocator, const hr_request *request, uint64_t bytes, uint64_t *address, hr__page_id **pages)
 {
 	*pages = NULL;
 	if (uses_pages(allocator)) return map_block(allocator, bytes, address, pages);
-	if (allocator->kind == HR__KIND_DIRECT) return hr__pool_plain_alloc(allocator->device, bytes, address);
+	if (allocator->kind == HR__KIND_DIRECT) return hr__page_pool_plain_alloc(allocator->device, bytes, address);
 
 	void *block = NULL;
 	size_t alignment = request->alignment ? request->alignment : allocator->granularity;
@@ -87,10 +89,11 @@ static hr_status obtain(hr__allocator *allocator, const hr_request *request, uin
 }
 
 /* Returns the memory of a block to the device or to the user's functions. Its page table is kept. */
-static hr_status give_up(hr__allocator *allocator, uint64_t address, uint64_t bytes, const hr__page_id *pages, hr_stream stream)
+static hr_status return_memory(hr__allocator *allocator, uint64_t address, uint64_t bytes, const hr__page_id *pages, hr_stream stream)
 {
+	HR_ASSERT(!pages || uses_pages(allocator));
 	if (pages) return unmap_block(allocator, address, bytes, pages, bytes / allocator->page);
-	if (allocator->kind == HR__KIND_DIRECT) return hr__pool_plain_free(allocator->device, address, bytes);
+	if (allocator->kind == HR__KIND_DIRECT) return hr__page_pool_plain_free(allocator->device, address, bytes);
 	hr_status status = allocator->custom.table.free(allocator->custom_state, (void *)(uintptr_t)address, bytes, stream);
 	return status ? hr__fail(status, "%s: the custom allocator \"%s\" could not free the block at %#llx", allocator->name,
 	                         allocator->kind_name, (unsigned long long)address)
@@ -107,12 +110,12 @@ static hr_status over_limit(hr__allocator *allocator, const hr_request *request)
 }
 
 /* Adds the block to the ledger, the lookup and the statistics. */
-static hr_status enter(hr__allocator *allocator, hr__cache *cache, const hr_request *request, uint64_t address, uint64_t bytes,
+static hr_status add_to_ledger(hr__allocator *allocator, hr__cache *cache, const hr_request *request, uint64_t address, uint64_t bytes,
                        hr__page_id *pages)
 {
 	hr__shard *shard = &allocator->shards[0];
 	hr__lock_take(&shard->lock);
-	hr_status status = hr__records_ensure(shard, 1);
+	hr_status status = hr__shard_ensure_records(shard, 1);
 	if (!status && hr__lookup_find(&shard->lookup, shard->table.chunks, address))
 		status = hr__fail(HR_CORRUPT, "the custom allocator \"%s\" gave address %#llx, which is allocated already", allocator->kind_name,
 		                  (unsigned long long)address);
@@ -127,12 +130,12 @@ static hr_status enter(hr__allocator *allocator, hr__cache *cache, const hr_requ
 		hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
 		hr__lookup_insert(&shard->lookup, address, id);
 		hr__log_alloc(cache, request, address);
-		hr__account(shard, cache, (int64_t)bytes);
+		hr__meter_account(shard, cache, (int64_t)bytes);
 		hr__owner_add(&shard->stats.allocs, 1);
 		hr__owner_add(&shard->stats.sources[HR__SOURCE_DEVICE], 1);
 		hr__owner_add(&shard->stats.total, (int64_t)bytes);
 		hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
-		hr__max(&shard->stats.largest, (int64_t)bytes);
+		hr__owner_max(&shard->stats.largest, (int64_t)bytes);
 	}
 	hr__lock_release(&shard->lock);
 	return status;
@@ -151,22 +154,23 @@ hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_
 {
 	uint64_t address, bytes, unit = uses_pages(allocator) ? allocator->page : allocator->granularity;
 	hr__page_id *pages;
+	HR_ASSERT(allocator->kind != HR__KIND_BFC && hr__lock_none_from(HR__RANK_CACHES));
 	if (!hr__align_up(request->bytes, unit, &bytes))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot give %zu bytes: too large to round up", allocator->name, request->bytes);
 	if (allocator->kind == HR__KIND_CUSTOM) bytes = request->bytes;
-	if (!hr__claim(allocator, bytes)) return over_limit(allocator, request);
+	if (!hr__limit_claim(allocator, bytes)) return over_limit(allocator, request);
 	hr_status status = obtain(allocator, request, bytes, &address, &pages);
 	if (status) {
-		hr__unclaim(allocator, bytes);
+		hr__limit_unclaim(allocator, bytes);
 		return status;
 	}
-	hr__hold(allocator, bytes);
+	hr__limit_hold(allocator, bytes);
 	status = check_alignment(allocator, request, address);
-	if (!status) status = enter(allocator, cache, request, address, bytes, pages);
+	if (!status) status = add_to_ledger(allocator, cache, request, address, bytes, pages);
 	if (status) {
-		if (status != HR_CORRUPT) give_up(allocator, address, bytes, pages, request->stream);
+		if (status != HR_CORRUPT) return_memory(allocator, address, bytes, pages, request->stream);
 		free_table(allocator, bytes, pages);
-		hr__unhold(allocator, bytes);
+		hr__limit_unhold(allocator, bytes);
 		return status;
 	}
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, address, bytes);
@@ -174,27 +178,28 @@ hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_
 	return HR_OK;
 }
 
-/* Removes a block from the ledger, but keeps its record, since the device may refuse to take the memory back. With the lock
- * held. */
-static void strike_out(hr__shard *shard, hr__cache *cache, hr__chunk_id id)
+/* Removes a block from the ledger, but keeps its record, since the device may refuse to take the memory back. */
+static void remove_from_ledger(hr__shard *shard, hr__cache *cache, hr__chunk_id id)
 {
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE);
 	hr__lookup_remove(&shard->lookup, hr__chunk_address(chunk), id);
 	hr__store_relaxed(&chunk->state, HR__CHUNK_UNUSED);
-	hr__account(shard, cache, -(int64_t)chunk->size);
+	hr__meter_account(shard, cache, -(int64_t)chunk->size);
 	hr__owner_add(&shard->stats.frees, 1);
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 }
 
-/* Undoes strike_out. If other threads used up the room in the lookup meanwhile, the lookup grows or, failing that, gets slightly
- * more than half full. With the lock held. */
-static void put_back(hr__shard *shard, hr__cache *cache, hr__chunk_id id)
+/* Undoes remove_from_ledger. If other threads used up the room in the lookup meanwhile, the lookup grows or, failing that, gets
+ * slightly more than half full. */
+static void restore_to_ledger(hr__shard *shard, hr__cache *cache, hr__chunk_id id)
 {
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
-	hr__records_ensure(shard, 0);
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && hr__chunk_state_of(chunk) == HR__CHUNK_UNUSED);
+	hr__shard_ensure_records(shard, 0);
 	hr__lookup_insert(&shard->lookup, hr__chunk_address(chunk), id);
 	hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
-	hr__account(shard, cache, (int64_t)chunk->size);
+	hr__meter_account(shard, cache, (int64_t)chunk->size);
 	hr__owner_add(&shard->stats.frees, -1);
 	hr__owner_add(&shard->stats.requested, (int64_t)chunk->requested);
 }
@@ -202,6 +207,7 @@ static void put_back(hr__shard *shard, hr__cache *cache, hr__chunk_id id)
 hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream)
 {
 	hr__shard *shard = &allocator->shards[0];
+	HR_ASSERT(allocator->kind != HR__KIND_BFC);
 	hr__lock_take(&shard->lock);
 	hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, address);
 	if (!id) {
@@ -212,7 +218,7 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 	uint64_t bytes = chunk->size, streams = chunk->streams | hr__stream_bit(stream);
 	hr__page_id *pages = chunk->pages;
-	strike_out(shard, cache, id);
+	remove_from_ledger(shard, cache, id);
 	hr__lock_release(&shard->lock);
 
 	/* The device releases memory at once, so queued work on it must finish first. */
@@ -224,12 +230,12 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 		status = hr__device_order(allocator->device, stream, streams, hr__device_epoch(allocator->device), &waits);
 	/* Before the memory can serve another request. */
 	if (!status && hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, address, stream);
-	if (!status) status = give_up(allocator, address, bytes, pages, stream);
+	if (!status) status = return_memory(allocator, address, bytes, pages, stream);
 
 	hr__lock_take(&shard->lock);
 	hr__owner_add(&shard->stats.waits, waits);
 	if (status) {
-		put_back(shard, cache, id);
+		restore_to_ledger(shard, cache, id);
 	} else {
 		hr__log_free(cache, chunk);
 		hr__chunk_drop(&shard->table, id);
@@ -237,7 +243,7 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 	hr__lock_release(&shard->lock);
 	if (status) return status;
 	free_table(allocator, bytes, pages);
-	hr__unhold(allocator, bytes);
+	hr__limit_unhold(allocator, bytes);
 	return HR_OK;
 }
 
@@ -245,11 +251,12 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 void hr__direct_close(hr__allocator *allocator)
 {
 	hr__shard *shard = &allocator->shards[0];
+	HR_ASSERT(!allocator->caches);
 	for (hr__chunk_id id = 1; id < shard->table.touched; id++) {
 		hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 		if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE) continue;
-		give_up(allocator, hr__chunk_address(chunk), chunk->size, chunk->pages, HR_STREAM_DEFAULT);
+		return_memory(allocator, hr__chunk_address(chunk), chunk->size, chunk->pages, HR_STREAM_DEFAULT);
 		free_table(allocator, chunk->size, chunk->pages);
-		hr__unhold(allocator, chunk->size);
+		hr__limit_unhold(allocator, chunk->size);
 	}
 }

@@ -1,164 +1,7 @@
-/* inspect.c - observing an allocator: statistics scopes, recordings, blocks, regions. */
-#include <string.h>
-
+/* inspect.c - reading the blocks and regions of an allocator, and adding a stream to a block. */
 #include "core/base/status.h"
 #include "core/base/struct.h"
-#include "headroom_record.h"
 #include "core/memory/allocator.h"
-#include "core/trace/stacks.h"
-#include "core/trace/trace.h"
-
-/* ---- statistics scopes ---- */
-
-void hr__watch(const hr__allocator *allocator, hr__thread_state *thread, int64_t bytes)
-{
-	uint32_t device = hr__device_index(allocator->device);
-	for (uint32_t i = 0; thread && i < thread->scope_depth; i++) {
-		hr__scope_frame *frame = &thread->scopes[i];
-		if (frame->device != device) continue;
-		frame->totals.net_bytes += bytes;
-		if (frame->totals.net_bytes > frame->totals.peak_bytes) frame->totals.peak_bytes = frame->totals.net_bytes;
-		if (bytes > 0) frame->totals.num_allocs++;
-		else frame->totals.num_frees++;
-	}
-}
-
-/* Updates [watch] in the caches that the thread has; later caches set it when they join. */
-static void watch_changed(hr__thread_state *thread)
-{
-	for (uint32_t slot = 0; slot < HR__ALLOCATORS_MAX; slot++)
-		if (thread->caches[slot]) hr__store_relaxed(&thread->caches[slot]->watch, thread->scope_depth != 0);
-}
-
-hr_status hr_stats_scope_begin(hr_device handle)
-{
-	hr_status status;
-	hr__device *device = hr__device_of(handle, &status);
-	if (!device) return status;
-	hr__thread_state *thread = hr__thread_get();
-	if (!thread) return hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for the thread's scopes");
-	if (thread->scope_depth == HR__SCOPES_MAX)
-		return hr__fail(HR_TOO_MANY, "this thread is inside %u statistics scopes already; end one first", HR__SCOPES_MAX);
-	thread->scopes[thread->scope_depth++] = (hr__scope_frame){ .device = hr__device_index(device) };
-	if (thread->scope_depth == 1) watch_changed(thread);
-	return HR_OK;
-}
-
-hr_status hr_stats_scope_end(hr_device handle, hr_stats_scope *scope)
-{
-	hr_status status;
-	hr__device *device = hr__device_of(handle, &status);
-	if (!device) return status;
-	status = scope ? hr__struct_check(&hr__struct_stats_scope, "hr_stats_scope_end", scope) : HR_OK;
-	if (status) return status;
-	hr__thread_state *thread = hr__thread_self;
-	if (!thread || !thread->scope_depth)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_stats_scope_end: this thread is inside no scope; every end needs its begin");
-	hr__scope_frame *frame = &thread->scopes[thread->scope_depth - 1];
-	if (frame->device != hr__device_index(device))
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_stats_scope_end: the innermost scope is not on %s; scopes end in reverse order",
-		                hr__device_name(device));
-	if (scope) hr__struct_out(&hr__struct_stats_scope, scope, &frame->totals);
-	if (--thread->scope_depth == 0) watch_changed(thread);
-	return HR_OK;
-}
-
-/* ---- recording ---- */
-
-void hr__note_failed(const hr__allocator *allocator, const hr_request *request)
-{
-	if (!hr__trace_is_on()) return;
-	hr__trace_event(&(hr__event){ .kind = HR__EVENT_ALLOC_FAILED,
-	                              .allocator = (uint32_t)allocator->id,
-	                              .stream = request->stream,
-	                              .requested = request->bytes,
-	                              .op = request->op,
-	                              .scope = request->scope,
-	                              .tag = request->tag,
-	                              .shape = request->shape,
-	                              .dtype = request->dtype });
-}
-
-void hr__note_reserved(const hr__allocator *allocator, uint64_t address, int64_t bytes)
-{
-	if (!hr__trace_is_on()) return;
-	hr__trace_event(&(hr__event){ .kind = bytes > 0 ? HR__EVENT_MAP : HR__EVENT_UNMAP,
-	                              .allocator = (uint32_t)allocator->id,
-	                              .address = address,
-	                              .bytes = (uint64_t)(bytes > 0 ? bytes : -bytes) });
-}
-
-void hr__note_allocator(const hr__allocator *allocator)
-{
-	uint32_t device = hr__device_index(allocator->device);
-	hr__trace_define_device(device, hr__device_name(allocator->device), hr__device_limit(allocator->device), allocator->page);
-	hr__trace_define_allocator((uint32_t)allocator->id, allocator->name, allocator->kind_name, device);
-	hr__trace_define_limit((uint32_t)allocator->id, allocator->limit);
-}
-
-static void describe_block(const hr__allocator *allocator, const hr__chunk *chunk)
-{
-	hr_request request = HR_REQUEST(chunk->requested);
-	request.stream = chunk->streams ? (hr_stream)__builtin_ctzll(chunk->streams) : HR_STREAM_DEFAULT; /* a span may have none */
-	request.op = chunk->op;
-	request.scope = chunk->scope;
-	request.tag = chunk->tag;
-	request.shape = chunk->shape;
-	request.dtype = (hr_dtype)chunk->dtype;
-	hr__trace_alloc_existing((uint32_t)allocator->id, &request, hr__chunk_address(chunk), chunk->size);
-}
-
-/* Records existing memory: reserved memory first, then the blocks. */
-static void describe_existing(hr__allocator *allocator, void *context)
-{
-	(void)context;
-	hr__note_allocator(allocator);
-	hr__caches_stop(allocator);
-	hr__shards_lock(allocator);
-	for (uint32_t i = 0; i < HR__REGIONS_MAX; i++)
-		if (allocator->regions[i].mapped) hr__note_reserved(allocator, allocator->regions[i].address, (int64_t)allocator->regions[i].mapped);
-	HR__EACH_SHARD(allocator, shard)
-	{
-		for (hr__chunk_id id = 1; id < shard->table.touched; id++) {
-			const hr__chunk *chunk = hr__chunk_at(&shard->table, id);
-			if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE) continue;
-			if (allocator->kind == HR__KIND_BFC && chunk->region == HR__REGION_NONE)
-				hr__note_reserved(allocator, hr__chunk_address(chunk), (int64_t)chunk->size);
-			describe_block(allocator, chunk);
-		}
-	}
-	hr__shards_unlock(allocator);
-	for (hr__cache *cache = allocator->caches; cache && hr__stacks_depth(); cache = cache->next)
-		hr__fetch_or_acq_rel(&cache->thread->context, HR__CONTEXT_STACKS);
-	hr__caches_start(allocator);
-}
-
-/* Other threads continue meanwhile. Their events may concern blocks that are not written yet, or that are written twice, but such
- * events come before the mark without a text. The mark tells readers that the blocks from before the recording are complete. */
-hr_status hr__recording_start(const char *path, uint64_t max_bytes, uint32_t stack_depth)
-{
-	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork; call hr_shutdown() first");
-	hr_status status = hr__trace_open_limited(path, max_bytes, stack_depth);
-	if (status) return status;
-	hr__allocators_visit(NULL, describe_existing, NULL);
-	hr__trace_event(&(hr__event){ .kind = HR__EVENT_MARK });
-	return HR_OK;
-}
-
-hr_status hr__recording_stop(void)
-{
-	if (hr__forked) return hr__fail(HR_FORKED, "this process is a fork, and a recording is its parent's; call hr_shutdown() first");
-	return hr__trace_close();
-}
-
-hr_status hr_trace_mark(const char *text, uint64_t value)
-{
-	if (!text || !text[0]) return hr__fail(HR_INVALID_ARGUMENT, "hr_trace_mark: a mark needs a text");
-	if (!hr__trace_is_on()) return HR_OK;
-	hr_name scope = hr_name_scope_current();
-	hr__trace_event(&(hr__event){ .kind = HR__EVENT_MARK, .scope = scope, .tag = hr_name_intern(text), .bytes = value });
-	return HR_OK;
-}
 
 /* ---- blocks ---- */
 
@@ -200,14 +43,14 @@ hr_status hr_allocation_get_info(hr_allocator handle, const void *address, hr_al
 	return HR_OK;
 }
 
-hr_status hr_record_stream(hr_allocator handle, void *address, hr_stream stream)
+hr_status hr_allocation_record_stream(hr_allocator handle, void *address, hr_stream stream)
 {
 	hr_status status;
 	hr__shard *shard;
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
 	if (!allocator) return status;
 	if (!hr__device_has_stream(allocator->device, stream))
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_record_stream: %s has no stream %u", hr__device_name(allocator->device), stream);
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_allocation_record_stream: %s has no stream %u", hr__device_name(allocator->device), stream);
 	hr__chunk *chunk = find_block(allocator, address, &shard);
 	if (!chunk) return HR_NOT_ALLOCATED;
 	chunk->streams |= hr__stream_bit(stream);
@@ -215,23 +58,12 @@ hr_status hr_record_stream(hr_allocator handle, void *address, hr_stream stream)
 	return HR_OK;
 }
 
-hr_status hr_allocator_trim(hr_allocator handle, uint64_t *released)
-{
-	hr_status status;
-	hr__allocator *allocator = hr__allocator_of(handle, &status);
-	if (!allocator) return status;
-	uint64_t bytes = 0;
-	status = allocator->kind == HR__KIND_BFC ? hr__bfc_trim(allocator, &bytes) : HR_OK;
-	if (allocator->page) hr__pool_shrink(allocator->device);
-	if (released) *released = bytes;
-	return status;
-}
-
 /* ---- regions ---- */
 
 /* The [index]th existing region; NULL (status set) after the last. With every shard's lock held. */
 static const hr__region *region_at(const hr__allocator *allocator, uint32_t index, hr_status *status, uint32_t *slot)
 {
+	HR_ASSERT(hr__shards_are_locked(allocator));
 	uint32_t seen = 0;
 	for (*slot = 0; *slot < HR__REGIONS_MAX; ++*slot)
 		if (allocator->regions[*slot].size && seen++ == index) return &allocator->regions[*slot];

@@ -60,6 +60,7 @@ static void add_block(void *context, const hr__chunk *chunk)
 void hr__leaks_add_blocks(hr__leaks *leaks, hr__allocator *allocator)
 {
 	hr__walk walk;
+	HR_ASSERT(hr__lock_none_from(HR__RANK_REPORT));
 	if (hr__device_pinned_for(allocator->device)) return; /* used by the library itself */
 	hr__lock_take(&hr__report_lock);
 	hr__walk_begin(&walk, allocator, false);

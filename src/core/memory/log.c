@@ -53,6 +53,7 @@ static uint64_t next_random(uint64_t *state)
  * of them would be mispredicted on random numbers. */
 static double natural_log(double x)
 {
+	HR_ASSERT(x > 0 && x <= 1);
 	uint64_t bits;
 	double mantissa;
 	memcpy(&bits, &x, sizeof bits);
@@ -76,6 +77,7 @@ static double natural_log_of_rest(double x)
  * successes of independent trials, so each operation is chosen independently of all others, without a draw for each. */
 static int64_t draw(hr__log_ring *ring)
 {
+	HR_ASSERT(ring->samples && ring->scale < 0);
 	double chance = (double)((next_random(&ring->random) >> 11) + 1) * 0x1p-53; /* in (0, 1] */
 	double skip = natural_log(chance) * ring->scale;
 	if (skip > 1e18) return HR__LOG_NEVER;
@@ -91,6 +93,7 @@ __attribute__((always_inline)) static inline void put(hr__cache *cache, uint64_t
 	uint64_t ticks = hr__ticks();
 	hr__log_ring *ring = cache->log;
 	uint32_t at = ring->at;
+	HR_ASSERT(at < ring->size && cache->thread == hr__thread_self);
 	hr__atomic_u64 *words = ring->entries[at].words;
 	uint64_t number = hr__load_relaxed(&ring->written) + 1;
 	hr__store_relaxed(&words[NUMBER], 0);
@@ -153,15 +156,17 @@ static void ring_free(hr__log_ring *ring)
 /* Sets the cache's ring (NULL = none). The owner must not be using the cache. */
 static void set_ring(hr__cache *cache, hr__log_ring *ring, double rate)
 {
+	HR_ASSERT(hr__lock_is_mine(&cache->allocator->caches_lock));
 	cache->log = ring;
 	hr__store_relaxed(&cache->log_bytes, ring ? ring_bytes(ring->size) : 0);
 	cache->log_left = ring && rate >= RATE_LEAST ? 0 : HR__LOG_NEVER;
 	if (ring && ring->samples) cache->log_left = draw(ring);
 }
 
-/* The number of the cache's thread, assigned at first use. With caches_lock held. */
+/* The number of the cache's thread, assigned at first use. */
 static uint32_t number_of(hr__allocator *allocator, hr__cache *cache)
 {
+	HR_ASSERT(hr__lock_is_mine(&allocator->caches_lock));
 	if (!hr__load_relaxed(&cache->log_thread)) hr__store_relaxed(&cache->log_thread, ++allocator->log_threads);
 	return hr__load_relaxed(&cache->log_thread);
 }
@@ -177,6 +182,7 @@ void hr__log_join(hr__allocator *allocator, hr__cache *cache)
 /* Reads entry [number] of a ring; false if it was overwritten or is being overwritten. */
 static bool read_entry(const hr__log_ring *ring, uint64_t number, uint64_t words[WORDS])
 {
+	HR_ASSERT(number > 0);
 	const raw_entry *entry = &ring->entries[(number - 1) % ring->size];
 	if (hr__load_acquire(&entry->words[NUMBER]) != number) return false;
 	for (int i = TICKS; i <= REST; i++) words[i] = hr__load_relaxed(&entry->words[i]);
@@ -188,10 +194,10 @@ static bool read_entry(const hr__log_ring *ring, uint64_t number, uint64_t words
 struct log_reading {
 	uint64_t ticks, time_ns;
 	double ns_per_tick;
-	hr_log_address address;
+	hr_oom_log_address address;
 };
 
-static uint64_t told_address(const struct log_reading *reading, uint64_t address)
+static uint64_t reported_address(const struct log_reading *reading, uint64_t address)
 {
 	static uint64_t salt; /* one report is made at a time; a race would be harmless */
 	if (reading->address == HR_LOG_REAL_ADDRESS) return address;
@@ -206,7 +212,7 @@ static hr__log_entry decode(const struct log_reading *reading, const uint64_t wo
 	int64_t ago = (int64_t)((double)(int64_t)(reading->ticks - words[TICKS]) * reading->ns_per_tick);
 	return (hr__log_entry){ .time_ns = reading->time_ns - (uint64_t)(ago > 0 ? ago : 0),
 		                    .bytes = words[BYTES],
-		                    .address = told_address(reading, words[ADDRESS]),
+		                    .address = reported_address(reading, words[ADDRESS]),
 		                    .op = (hr_name)(words[OP_SCOPE] >> 32),
 		                    .scope = (hr_name)words[OP_SCOPE],
 		                    .tag = (hr_name)(words[TAG_SHAPE] >> 32),
@@ -232,6 +238,7 @@ static uint32_t read_ring(const struct log_reading *reading, const hr__log_ring 
 static uint32_t merge(hr__log_entry *out, uint32_t have, uint32_t capacity, const hr__log_entry *more, uint32_t count)
 {
 	uint32_t mine = have, theirs = count, kept = 0;
+	HR_ASSERT(have <= capacity);
 	while (kept < capacity && (mine || theirs)) { /* counts how many of each are among the newest */
 		if (!theirs || (mine && out[mine - 1].time_ns > more[theirs - 1].time_ns)) mine--;
 		else theirs--;
@@ -251,26 +258,26 @@ static uint32_t merge(hr__log_entry *out, uint32_t have, uint32_t capacity, cons
 static struct {
 	hr__lock lock; /* guards growth */
 	uint32_t capacity;
-	hr__log_entry *blocks[HR__LOG_SLOTS + 1]; /* one for each report, and one as the source of merges */
-	void *old;                                /* replaced blocks: a list through their first words */
+	hr__log_entry *buffers[HR__LOG_SLOTS + 1]; /* one for each report, and one as the source of merges */
+	void *old;                                /* replaced buffers: a list through their first words */
 } copies = { .lock = HR__LOCK_INIT(HR__RANK_NAMES) };
 
-/* A block is one allocation: link and size, then the entries. */
-struct block_head {
+/* A buffer is one allocation: link and size, then the entries. */
+struct buffer_head {
 	void *next;
 	size_t bytes;
 };
 
-static hr__log_entry *block_new(uint32_t entries)
+static hr__log_entry *buffer_new(uint32_t entries)
 {
 	void *block;
-	size_t bytes = sizeof(struct block_head) + entries * sizeof(hr__log_entry);
+	size_t bytes = sizeof(struct buffer_head) + entries * sizeof(hr__log_entry);
 	if (hr__os()->alloc(bytes, &block)) return NULL;
-	*(struct block_head *)block = (struct block_head){ NULL, bytes };
-	return (hr__log_entry *)((struct block_head *)block + 1);
+	*(struct buffer_head *)block = (struct buffer_head){ NULL, bytes };
+	return (hr__log_entry *)((struct buffer_head *)block + 1);
 }
 
-static void block_free(struct block_head *head)
+static void buffer_free(struct buffer_head *head)
 {
 	hr__os()->free(head, head->bytes);
 }
@@ -282,29 +289,30 @@ static hr_status copies_ensure(uint32_t entries)
 	hr__lock_take(&copies.lock);
 	bool enough = copies.capacity >= entries;
 	for (; !enough && made <= HR__LOG_SLOTS; made++)
-		if (!(fresh[made] = block_new(entries))) break;
+		if (!(fresh[made] = buffer_new(entries))) break;
 	if (!enough && made > HR__LOG_SLOTS) {
 		for (uint32_t i = 0; i <= HR__LOG_SLOTS; i++) {
-			if (copies.blocks[i]) {
-				struct block_head *head = (struct block_head *)copies.blocks[i] - 1;
+			if (copies.buffers[i]) {
+				struct buffer_head *head = (struct buffer_head *)copies.buffers[i] - 1;
 				head->next = copies.old;
 				copies.old = head;
 			}
-			copies.blocks[i] = fresh[i];
+			copies.buffers[i] = fresh[i];
 		}
 		copies.capacity = entries;
 		enough = true;
 	}
 	if (!enough)
-		while (made > 0) block_free((struct block_head *)fresh[--made] - 1);
+		while (made > 0) buffer_free((struct buffer_head *)fresh[--made] - 1);
 	hr__lock_release(&copies.lock);
 	return enough ? HR_OK : hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for a log of %u allocation%s", entries, hr__plural(entries));
 }
 
 hr__log_entry *hr__log_slot(uint32_t slot, uint32_t *capacity)
 {
+	HR_ASSERT(slot <= HR__LOG_SLOTS);
 	hr__lock_take(&copies.lock);
-	hr__log_entry *block = copies.blocks[slot];
+	hr__log_entry *block = copies.buffers[slot];
 	*capacity = copies.capacity;
 	hr__lock_release(&copies.lock);
 	return block;
@@ -313,18 +321,18 @@ hr__log_entry *hr__log_slot(uint32_t slot, uint32_t *capacity)
 void hr__log_slots_free(void)
 {
 	for (uint32_t i = 0; i <= HR__LOG_SLOTS; i++)
-		if (copies.blocks[i]) block_free((struct block_head *)copies.blocks[i] - 1);
+		if (copies.buffers[i]) buffer_free((struct buffer_head *)copies.buffers[i] - 1);
 	while (copies.old) {
-		struct block_head *head = copies.old;
+		struct buffer_head *head = copies.old;
 		copies.old = head->next;
-		block_free(head);
+		buffer_free(head);
 	}
 	hr__log_slots_forget();
 }
 
 void hr__log_slots_forget(void)
 {
-	memset(copies.blocks, 0, sizeof copies.blocks);
+	memset(copies.buffers, 0, sizeof copies.buffers);
 	copies.capacity = 0;
 	copies.old = NULL;
 	hr__lock_init(&copies.lock, HR__RANK_NAMES);
@@ -379,6 +387,7 @@ static void join_rings(hr__log_ring *to, const hr__log_ring *a, const hr__log_ri
 /* Merges the thread's entries into the log of ended threads. They are lost if there is no memory for that. */
 void hr__log_leave(hr__allocator *allocator, hr__cache *cache)
 {
+	HR_ASSERT(hr__load_relaxed(&cache->stop));
 	hr__log_ring *ring = cache->log, *past = allocator->past_log;
 	set_ring(cache, NULL, 0);
 	if (!ring) return;
@@ -414,7 +423,7 @@ hr_status hr__oom_options_check(const hr_oom_options *options)
 	if (!(options->allocation_log_sampling_rate >= 0 && options->allocation_log_sampling_rate <= 1))
 		return hr__fail(HR_INVALID_ARGUMENT, "allocation_log_sampling_rate is %g; it must be 0 to 1", options->allocation_log_sampling_rate);
 	if ((unsigned)options->allocation_log_address > HR_LOG_REAL_ADDRESS)
-		return hr__fail(HR_INVALID_ARGUMENT, "allocation_log_address is %d; it must be one of hr_log_address",
+		return hr__fail(HR_INVALID_ARGUMENT, "allocation_log_address is %d; it must be one of hr_oom_log_address",
 		                (int)options->allocation_log_address);
 	return HR_OK;
 }
@@ -435,6 +444,7 @@ hr_status hr__log_open(hr__allocator *allocator)
 
 void hr__log_close(hr__allocator *allocator)
 {
+	HR_ASSERT(!allocator->caches);
 	ring_free(allocator->past_log);
 	allocator->past_log = NULL;
 }
@@ -442,6 +452,7 @@ void hr__log_close(hr__allocator *allocator)
 /* Replaces the rings of all threads, or of none. With the caches stopped and every shard's lock held. */
 static hr_status replace_rings(hr__allocator *allocator, const hr_oom_options *options)
 {
+	HR_ASSERT(hr__shards_are_locked(allocator) && hr__caches_are_stopped(allocator));
 	bool on = options->report_allocations_on_oom, made = true;
 	hr__log_ring *past = on ? ring_new(options, 0) : NULL;
 	if (on && !past) made = false;
@@ -504,7 +515,7 @@ void hr_oom_options_init_sized(hr_oom_options *options, size_t struct_size)
 {
 	if (!options) return;
 	const hr_oom_options initial = { .struct_size = sizeof initial,
-		                             .report_allocations_on_oom = hr__reports_wanted(),
+		                             .report_allocations_on_oom = hr__reports_are_on(),
 		                             .allocation_log_buffer_size = 100,
 		                             .allocation_log_sampling_rate = 1.0 };
 	hr__struct_init(&hr__struct_oom_options, options, struct_size, &initial);

@@ -198,11 +198,11 @@ hr_status hr_environment_check(void)
 	hr_profiler_options options;
 	const char *steps = hr__os()->environment("HEADROOM_TRACE_STEPS"), *most = hr__os()->environment("HEADROOM_TRACE_MAX_BYTES");
 	hr__last before = hr__last_get();
-	hr__devices_from_environment(&cuda, &emulated);
-	hr__limit_from_environment(0);
+	hr__options_devices_from_environment(&cuda, &emulated);
+	hr__options_limit_from_environment(0);
 	hr__threads_wanted();
 	hr__stack_depth_wanted();
-	hr__report_files_wanted();
+	hr__report_files_max();
 	if (hr_lms_options_init(&lms)) hr__setting_ignored("HEADROOM_LMS", &before);
 	hr_profiler_options_init(&options);
 	if (steps && steps[0] && hr__profiler_parse_steps(steps, &options)) hr__setting_ignored("HEADROOM_TRACE_STEPS", &before);

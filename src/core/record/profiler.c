@@ -489,12 +489,12 @@ static size_t give_text(const char *text, char *out, size_t capacity)
 	return length;
 }
 
-size_t hr_profiler_last_file(char *out, size_t capacity)
+size_t hr_profiler_get_last_file(char *out, size_t capacity)
 {
 	return give_text(profiler.path, out, capacity);
 }
 
-size_t hr_profiler_missed_steps(char *out, size_t capacity)
+size_t hr_profiler_get_missed_steps(char *out, size_t capacity)
 {
 	return give_text(profiler.missed, out, capacity);
 }

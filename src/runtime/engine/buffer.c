@@ -80,7 +80,7 @@ hr_status hr__buffer_address(const hr__buffer *buffer, uint64_t offset, void **o
 	hr_status status = HR_OK;
 	*out = NULL;
 	if (!buffer) return HR_OK;
-	if (buffer->tensor.id) status = hr_tensor_address(buffer->tensor, out);
+	if (buffer->tensor.id) status = hr_tensor_get_address(buffer->tensor, out);
 	else *out = buffer->block;
 	if (!status) *out = (char *)*out + offset;
 	return status;

@@ -97,7 +97,7 @@ typedef struct hr__value {
 	uint32_t generation;
 	bool used;
 	bool loose;
-	int32_t keeps;         /* number of unreleased hr_keep calls; guarded by the lock, like loose */
+	int32_t keeps;         /* number of unreleased hr_value_keep calls; guarded by the lock, like loose */
 	hr__type type;
 	hr__session *session;  /* NULL: the value belongs to a graph */
 	hr__buffer *buffer;    /* NULL: no bytes, or the value belongs to a graph */
@@ -108,7 +108,7 @@ typedef struct hr__value {
 	hr_name op, scope;     /* the op call that made it */
 } hr__value;
 
-/* Copies the record of a handle, under the lock. HR_CLOSED: invalid or stale handle. */
+/* Copies the record of a handle, under the lock. HR_INVALID_HANDLE: invalid or stale handle. */
 hr_status hr__value_get(hr_value handle, hr__value *out);
 /* The same, and adds a reference to the buffer. Needed to access the contents, because another thread may release the value. */
 hr_status hr__value_hold(hr_value handle, hr__value *out);
@@ -215,7 +215,7 @@ typedef struct hr__content {
 uint32_t hr__variables_of(const hr__attrs *attrs);
 /* The op assigns to variables. False for ops that only read one. */
 bool hr__writes_variables(enum hr__op_kind kind, const hr__attrs *attrs);
-/* HR_CLOSED: invalid or stale id. */
+/* HR_INVALID_HANDLE: invalid or stale id. */
 hr_status hr__variable_get(uint64_t id, hr__variable *out);
 /* Finds or creates a variable that is not trainable. */
 hr_variable hr__variable_hidden(const char *name, const hr__type *type);

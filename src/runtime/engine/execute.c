@@ -1,6 +1,6 @@
 /* execute.c - running an op: memory for its outputs, pins, and a host call queued on the session's stream.
  *
- * hr__execute returns as soon as the call is queued. Buffers are pinned until then. After that, stream order (hr_unpin_all,
+ * hr__execute returns as soon as the call is queued. Buffers are pinned until then. After that, stream order (hr_tensor_unpin_all,
  * hr_free) keeps their memory from being reused before the stream is done with it.
  *
  * While a trace is recorded, the host waits for each op, so that the op's event contains its duration. */
@@ -307,11 +307,11 @@ static hr_status queue(const hr__task *task, const struct op_memory *memory)
 	add_pin(&pins, memory->scratch, HR_OVERWRITE);
 	struct op_job *job = new_job(task, data);
 	if (!job) return hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for an op that waits in a stream");
-	hr_status status = pins.count ? hr_pin_all(pins.list, pins.count, task->session->stream) : HR_OK;
+	hr_status status = pins.count ? hr_tensor_pin_all(pins.list, pins.count, task->session->stream) : HR_OK;
 	bool queued = false;
 	if (!status) {
 		status = queue_job(task, memory, job, &queued);
-		hr_status unpinned = pins.count ? hr_unpin_all(pins.list, pins.count, task->session->stream) : HR_OK;
+		hr_status unpinned = pins.count ? hr_tensor_unpin_all(pins.list, pins.count, task->session->stream) : HR_OK;
 		if (!status) status = unpinned;
 	}
 	if (!queued) hr__os()->free(job, job->bytes);

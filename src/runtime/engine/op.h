@@ -5,7 +5,7 @@
  *     gradient   calls ops that compute the gradients of the inputs; NULL = no gradient
  *     memory     how the outputs get their memory
  *
- * The rows are in ops.c, in the order of HR__OP_TABLE. The functions of a row are in the file of its group. */
+ * The functions of a row are in the file of its group under ops/. */
 #ifndef HR_RUNTIME_OP_H
 #define HR_RUNTIME_OP_H
 
@@ -16,73 +16,86 @@
 #define HR__OP_INPUTS 8
 #define HR__OP_OUTPUTS 3
 
-/* enum, name */
-#define HR__OP_TABLE(X)                  \
-	X(PLACEHOLDER, "placeholder")        \
-	X(READ, "read")                      \
-	X(ASSIGN, "assign")                  \
-	X(INITIALIZE, "initialize")          \
-	X(GROUP, "group")                    \
-	X(CONSTANT, "constant")              \
-	X(FULL, "full")                      \
-	X(RANDOM_NORMAL, "random_normal")    \
-	X(RANDOM_UNIFORM, "random_uniform")  \
-	X(ADD, "add")                        \
-	X(SUB, "sub")                        \
-	X(MUL, "mul")                        \
-	X(DIV, "div")                        \
-	X(MAXIMUM, "maximum")                \
-	X(NEG, "neg")                        \
-	X(EXP, "exp")                        \
-	X(LOG, "log")                        \
-	X(SQRT, "sqrt")                      \
-	X(TANH, "tanh")                      \
-	X(RELU, "relu")                      \
-	X(GELU, "gelu")                      \
-	X(SCALE, "scale")                    \
-	X(CAST, "cast")                      \
-	X(RESHAPE, "reshape")                \
-	X(TRANSPOSE, "transpose")            \
-	X(CONCAT, "concat")                  \
-	X(SLICE, "slice")                    \
-	X(BROADCAST_TO, "broadcast_to")      \
-	X(GATHER, "gather")                  \
-	X(ONE_HOT, "one_hot")                \
-	X(REDUCE_SUM, "reduce_sum")          \
-	X(REDUCE_MEAN, "reduce_mean")        \
-	X(REDUCE_MAX, "reduce_max")          \
-	X(MATMUL, "matmul")                  \
-	X(SOFTMAX, "softmax")                \
-	X(CROSS_ENTROPY, "cross_entropy")    \
-	X(LAYER_NORM, "layer_norm")          \
-	X(CONV2D, "conv2d")                  \
-	X(MAX_POOL, "max_pool")              \
-	X(AVG_POOL, "avg_pool")              \
-	/* for gradients */                  \
-	X(RELU_GRAD, "relu_grad")            \
-	X(TANH_GRAD, "tanh_grad")            \
-	X(GELU_GRAD, "gelu_grad")            \
-	X(SOFTMAX_GRAD, "softmax_grad")      \
-	X(CROSS_ENTROPY_GRAD, "cross_entropy_grad") \
-	X(MAX_GRAD, "max_grad")              \
-	X(SUM_TO, "sum_to")                  \
-	X(SCATTER_ROWS, "scatter_rows")      \
-	X(PAD, "pad")                        \
-	X(LAYER_NORM_GRAD, "layer_norm_grad") \
-	X(CONV2D_GRAD_INPUT, "conv2d_grad_input") \
-	X(CONV2D_GRAD_FILTER, "conv2d_grad_filter") \
-	X(MAX_POOL_GRAD, "max_pool_grad")    \
-	X(AVG_POOL_GRAD, "avg_pool_grad")    \
-	/* for variables */                  \
-	X(COPY, "copy")                      \
-	X(ASSIGN_ADD, "assign_add")          \
-	X(ASSIGN_SUB, "assign_sub")          \
-	X(SGD, "sgd")                        \
-	X(MOMENTUM, "momentum")              \
-	X(ADAM, "adam")
+/* One row per op, with everything that is known of it:
+ *
+ *     enum, name
+ *     number of outputs; fewest and most inputs
+ *     how the outputs get their memory (hr__op_memory)
+ *     masks (1: the first, 2: the second, 4: the third): inputs whose memory the first output may reuse; inputs, and outputs, whose
+ *         contents the gradient reads
+ *     functions: hr__infer_<>, hr__run_<>, hr__scratch_<>, hr__gradient_<>; "none" if there is none
+ *
+ * A placeholder exists in graphs only; it is fed, and never run. sgd, momentum and adam update all inputs but the last; adam all but
+ * the last two, of which the last is the step number. */
+#define HR__OP_TABLE(X) \
+	X(PLACEHOLDER,        placeholder,        1, 0, 0, ALLOCATES, 0, 0, 0, full, none, none, none) \
+	X(READ,               read,               1, 1, 1, ALIASES,   0, 0, 0, read, none, none, none) \
+	X(ASSIGN,             assign,             1, 2, 2, ALIASES,   0, 0, 0, assign, none, none, none) \
+	X(INITIALIZE,         initialize,         1, 0, 0, ALLOCATES, 0, 0, 0, done, full, none, none) \
+	X(GROUP,              group,              1, 0, HR__OP_INPUTS, ALLOCATES, 0, 0, 0, done, full, none, none) \
+	X(CONSTANT,           constant,           1, 0, 0, ALLOCATES, 0, 0, 0, constant, constant, none, none) \
+	X(FULL,               full,               1, 0, 0, ALLOCATES, 0, 0, 0, full, full, none, none) \
+	X(RANDOM_NORMAL,      random_normal,      1, 0, 0, ALLOCATES, 0, 0, 0, random_normal, random_normal, none, none) \
+	X(RANDOM_UNIFORM,     random_uniform,     1, 0, 0, ALLOCATES, 0, 0, 0, random_uniform, random_uniform, none, none) \
+	X(ADD,                add,                1, 2, 2, FORWARDS,  3, 0, 0, binary, add, none, add) \
+	X(SUB,                sub,                1, 2, 2, FORWARDS,  3, 0, 0, binary, sub, none, sub) \
+	X(MUL,                mul,                1, 2, 2, FORWARDS,  3, 3, 0, binary, mul, none, mul) \
+	X(DIV,                div,                1, 2, 2, FORWARDS,  3, 2, 1, binary, div, none, div) \
+	X(MAXIMUM,            maximum,            1, 2, 2, FORWARDS,  3, 3, 0, binary, maximum, none, maximum) \
+	X(NEG,                neg,                1, 1, 1, FORWARDS,  1, 0, 0, unary_number, neg, none, neg) \
+	X(EXP,                exp,                1, 1, 1, FORWARDS,  1, 0, 1, unary_float, exp, none, exp) \
+	X(LOG,                log,                1, 1, 1, FORWARDS,  1, 1, 0, unary_float, log, none, log) \
+	X(SQRT,               sqrt,               1, 1, 1, FORWARDS,  1, 0, 1, unary_float, sqrt, none, sqrt) \
+	X(TANH,               tanh,               1, 1, 1, FORWARDS,  1, 0, 1, unary_float, tanh, none, tanh) \
+	X(RELU,               relu,               1, 1, 1, FORWARDS,  1, 0, 1, unary_float, relu, none, relu) \
+	X(GELU,               gelu,               1, 1, 1, FORWARDS,  1, 1, 0, unary_float, gelu, none, gelu) \
+	X(SCALE,              scale,              1, 1, 1, FORWARDS,  1, 0, 0, unary_float, scale, none, scale) \
+	X(CAST,               cast,               1, 1, 1, FORWARDS,  1, 0, 0, cast, cast, none, cast) \
+	X(RESHAPE,            reshape,            1, 1, 1, ALIASES,   0, 0, 0, reshape, none, none, reshape) \
+	X(TRANSPOSE,          transpose,          1, 1, 1, ALLOCATES, 0, 0, 0, transpose, transpose, none, transpose) \
+	X(CONCAT,             concat,             1, 1, HR__OP_INPUTS, ALLOCATES, 0, 0, 0, concat, concat, none, concat) \
+	X(SLICE,              slice,              1, 1, 1, ALLOCATES, 0, 0, 0, slice, slice, none, slice) \
+	X(BROADCAST_TO,       broadcast_to,       1, 1, 1, ALLOCATES, 0, 0, 0, broadcast_to, broadcast_to, none, broadcast_to) \
+	X(GATHER,             gather,             1, 2, 2, ALLOCATES, 0, 2, 0, gather, gather, none, gather) \
+	X(ONE_HOT,            one_hot,            1, 1, 1, ALLOCATES, 0, 0, 0, one_hot, one_hot, none, none) \
+	X(REDUCE_SUM,         reduce_sum,         1, 1, 1, ALLOCATES, 0, 0, 0, reduce_number, reduce_sum, reduce_sum, reduce_sum) \
+	X(REDUCE_MEAN,        reduce_mean,        1, 1, 1, ALLOCATES, 0, 0, 0, reduce_float, reduce_mean, reduce_sum, reduce_mean) \
+	X(REDUCE_MAX,         reduce_max,         1, 1, 1, ALLOCATES, 0, 1, 1, reduce_number, reduce_max, reduce_sum, reduce_max) \
+	X(MATMUL,             matmul,             1, 2, 2, ALLOCATES, 0, 3, 0, matmul, matmul, matmul, matmul) \
+	X(SOFTMAX,            softmax,            1, 1, 1, FORWARDS,  1, 0, 1, softmax, softmax, none, softmax) \
+	X(CROSS_ENTROPY,      cross_entropy,      1, 2, 2, ALLOCATES, 0, 3, 0, cross_entropy, cross_entropy, none, cross_entropy) \
+	X(LAYER_NORM,         layer_norm,         3, 3, 3, FORWARDS,  1, 3, 6, layer_norm, layer_norm, none, layer_norm) \
+	X(CONV2D,             conv2d,             1, 2, 2, ALLOCATES, 0, 3, 0, conv2d, conv2d, conv2d, conv2d) \
+	X(MAX_POOL,           max_pool,           1, 1, 1, ALLOCATES, 0, 1, 1, pool, max_pool, none, max_pool) \
+	X(AVG_POOL,           avg_pool,           1, 1, 1, ALLOCATES, 0, 0, 0, pool, avg_pool, none, avg_pool) \
+	/* for gradients */ \
+	X(RELU_GRAD,          relu_grad,          1, 2, 2, FORWARDS,  3, 0, 0, binary_float, relu_grad, none, none) \
+	X(TANH_GRAD,          tanh_grad,          1, 2, 2, FORWARDS,  3, 0, 0, binary_float, tanh_grad, none, none) \
+	X(GELU_GRAD,          gelu_grad,          1, 2, 2, FORWARDS,  3, 0, 0, binary_float, gelu_grad, none, none) \
+	X(SOFTMAX_GRAD,       softmax_grad,       1, 2, 2, FORWARDS,  3, 0, 0, softmax_grad, softmax_grad, none, none) \
+	X(CROSS_ENTROPY_GRAD, cross_entropy_grad, 1, 3, 3, FORWARDS,  1, 0, 0, cross_entropy_grad, cross_entropy_grad, none, none) \
+	X(MAX_GRAD,           max_grad,           1, 3, 3, FORWARDS,  1, 0, 0, max_grad, max_grad, none, none) \
+	X(SUM_TO,             sum_to,             1, 1, 1, ALLOCATES, 0, 0, 0, sum_to, sum_to, sum_to, sum_to) \
+	X(SCATTER_ROWS,       scatter_rows,       1, 2, 2, ALLOCATES, 0, 2, 0, scatter_rows, scatter_rows, none, scatter_rows) \
+	X(PAD,                pad,                1, 1, 1, ALLOCATES, 0, 0, 0, pad, pad, none, pad) \
+	X(LAYER_NORM_GRAD,    layer_norm_grad,    3, 5, 5, FORWARDS,  1, 0, 0, \
+	  layer_norm_grad, layer_norm_grad, layer_norm_grad, none) \
+	X(CONV2D_GRAD_INPUT,  conv2d_grad_input,  1, 2, 2, ALLOCATES, 0, 0, 0, \
+	  conv2d_grad_input, conv2d_grad_input, conv2d_grad_input, none) \
+	X(CONV2D_GRAD_FILTER, conv2d_grad_filter, 1, 2, 2, ALLOCATES, 0, 0, 0, \
+	  conv2d_grad_filter, conv2d_grad_filter, conv2d_grad_filter, none) \
+	X(MAX_POOL_GRAD,      max_pool_grad,      1, 3, 3, ALLOCATES, 0, 0, 0, max_pool_grad, max_pool_grad, none, none) \
+	X(AVG_POOL_GRAD,      avg_pool_grad,      1, 1, 1, ALLOCATES, 0, 0, 0, avg_pool_grad, avg_pool_grad, none, none) \
+	/* for variables */ \
+	X(COPY,               copy,               1, 1, 1, ALLOCATES, 0, 0, 0, copy, copy, none, copy) \
+	X(ASSIGN_ADD,         assign_add,         1, 2, 2, FORWARDS,  3, 0, 0, assign_onto, add, none, none) \
+	X(ASSIGN_SUB,         assign_sub,         1, 2, 2, FORWARDS,  3, 0, 0, assign_onto, sub, none, none) \
+	X(SGD,                sgd,                1, 2, 2, UPDATES,   0, 0, 0, sgd, sgd, none, none) \
+	X(MOMENTUM,           momentum,           2, 3, 3, UPDATES,   0, 0, 0, momentum, momentum, none, none) \
+	X(ADAM,               adam,               3, 5, 5, UPDATES,   0, 0, 0, adam, adam, none, none)
 
 enum hr__op_kind {
-#define HR__OP_ENUM(name, text) HR__OP_##name,
+#define HR__OP_ENUM(kind, ...) HR__OP_##kind,
 	HR__OP_TABLE(HR__OP_ENUM)
 #undef HR__OP_ENUM
 	HR__OP_COUNT

@@ -1,4 +1,4 @@
-/* session.c - sessions: opening, closing, entering, and reporting errors of ops. */
+/* session.c - sessions: creating, destroying, entering, and reporting errors of ops. */
 #include <stdio.h>
 #include <string.h>
 
@@ -28,7 +28,7 @@ void hr_session_options_init_sized(hr_session_options *options, size_t struct_si
 
 static hr_status not_open(void)
 {
-	return hr__fail(HR_CLOSED, "the session is closed, or never was one");
+	return hr__fail(HR_INVALID_HANDLE, "the session was destroyed, or never created");
 }
 
 static hr__session *find(uint64_t id)
@@ -53,7 +53,7 @@ hr__session *hr__session_of(hr_session session, hr_status *why)
 	return found;
 }
 
-/* ---- opening ---- */
+/* ---- creating ---- */
 
 static hr_status choose_allocator(hr__session *session, const hr_session_options *options)
 {
@@ -61,7 +61,7 @@ static hr_status choose_allocator(hr__session *session, const hr_session_options
 	hr_status status = hr_device_get_info(session->handle, &info);
 	if (status) return status;
 	session->allocator = options->allocator;
-	if (!session->allocator.id) status = hr_allocator_default(info.name, &session->allocator);
+	if (!session->allocator.id) status = hr_allocator_get_default(info.name, &session->allocator);
 	if (status) return status;
 	/* Use tensors if the allocator supports them: they can be evicted. */
 	hr_tensor_options shape;
@@ -150,13 +150,13 @@ static void free_session(hr__session *session)
 	hr__os()->free(session, sizeof *session);
 }
 
-hr_status hr_session_open(const hr_session_options *options, hr_session *out)
+hr_status hr_session_create(const hr_session_options *options, hr_session *out)
 {
 	void *block;
 	hr_session_options whole;
-	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_session_open: out is NULL");
+	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_session_create: out is NULL");
 	hr_session_options_init(&whole);
-	hr_status status = hr__struct_in(&hr__struct_session_options, "hr_session_open", &whole, options);
+	hr_status status = hr__struct_in(&hr__struct_session_options, "hr_session_create", &whole, options);
 	if (status) return status;
 	int error = hr__os()->alloc(sizeof(hr__session), &block);
 	if (error) return hr__os_fail(error, "cannot get host memory for a session");
@@ -172,7 +172,7 @@ hr_status hr_session_open(const hr_session_options *options, hr_session *out)
 			status = HR_OK;
 		}
 		hr__lock_release(&hr__runtime_lock);
-		if (status) hr__fail(status, "%u sessions are open; close one", HR__SESSIONS_MAX);
+		if (status) hr__fail(status, "%u sessions exist already; destroy one first", HR__SESSIONS_MAX);
 	}
 	if (status) {
 		free_session(session);
@@ -182,7 +182,7 @@ hr_status hr_session_open(const hr_session_options *options, hr_session *out)
 	return HR_OK;
 }
 
-/* ---- closing ---- */
+/* ---- destroying ---- */
 
 hr_status hr__session_wait(hr__session *session)
 {
@@ -211,14 +211,14 @@ static hr_status close_session(hr__session *session, hr__leaks *leaks)
 	if (left) {
 		char failed[HR__ERROR_TEXT + 200] = "";
 		if (status) snprintf(failed, sizeof failed, "%s; and ", hr_last_message());
-		status = hr__fail(HR_IN_USE, "%sclosing freed %llu value%s (%llu bytes) that had not been released, the largest made by op \"%s\"",
+		status = hr__fail(HR_IN_USE, "%sdestroying the session freed %llu value%s (%llu bytes) that had not been released, the largest made by op \"%s\"",
 		                  failed, (unsigned long long)left, hr__plural(left), (unsigned long long)bytes, hr_name_text(op));
 	}
 	free_session(session);
 	return status;
 }
 
-hr_status hr_session_close(hr_session handle)
+hr_status hr_session_destroy(hr_session handle)
 {
 	hr__session *session = NULL;
 	hr__lock_take(&hr__runtime_lock);
@@ -261,13 +261,13 @@ hr__session *hr__session_current(void)
 	hr_session_options options;
 	hr_session opened;
 	hr_session_options_init(&options);
-	if (hr_session_open(&options, &opened)) return NULL;
+	if (hr_session_create(&options, &opened)) return NULL;
 	hr__session *mine = find(opened.id);
 	hr__lock_take(&hr__runtime_lock);
 	if (!unasked) unasked = mine;
 	session = unasked;
 	hr__lock_release(&hr__runtime_lock);
-	if (session != mine) hr_session_close(opened); /* another thread opened one first */
+	if (session != mine) hr_session_destroy(opened); /* another thread opened one first */
 	return session;
 }
 

@@ -69,7 +69,7 @@ hr_status hr__stage_open(hr__session *session)
 	if (mine) shared[i].allocator = made;
 	session->staging = shared[i].allocator;
 	hr__lock_release(&hr__runtime_lock);
-	if (!mine) hr_allocator_close_all(made); /* another thread created one first */
+	if (!mine) hr_allocator_destroy_all(made); /* another thread created one first */
 	return HR_OK;
 }
 
@@ -80,7 +80,7 @@ void hr__stage_close(hr__session *session)
 	hr__lock_take(&hr__runtime_lock);
 	bool last = --shared[i].sessions == 0;
 	hr__lock_release(&hr__runtime_lock);
-	if (last) hr_allocator_close_all(session->staging);
+	if (last) hr_allocator_destroy_all(session->staging);
 	session->staging.id = 0;
 }
 
@@ -123,8 +123,8 @@ static void place(hr__stage *stage, hr__work *work, uint64_t scratch)
 static hr_status copy(const hr__session *session, const hr__staged *what, bool to_device)
 {
 	if (!what->bytes) return HR_OK;
-	if (to_device) return hr_copy(session->handle, what->there, what->here, what->bytes, HR_COPY_TO_DEVICE, session->stream);
-	return hr_copy(session->handle, what->here, what->there, what->bytes, HR_COPY_TO_HOST, session->stream);
+	if (to_device) return hr_stream_copy(session->handle, what->there, what->here, what->bytes, HR_COPY_TO_DEVICE, session->stream);
+	return hr_stream_copy(session->handle, what->here, what->there, what->bytes, HR_COPY_TO_HOST, session->stream);
 }
 
 hr_status hr__stage_take(const hr__session *session, uint64_t bytes, void **out)

@@ -7,10 +7,10 @@
 static hr_status hold(const hr__buffer *buffer, hr_access access, uint64_t offset, void **out)
 {
 	hr_pin pin = { buffer->tensor, access };
-	hr_status status = pin.tensor.id ? hr_pin_all(&pin, 1, buffer->session->stream) : HR_OK;
+	hr_status status = pin.tensor.id ? hr_tensor_pin_all(&pin, 1, buffer->session->stream) : HR_OK;
 	if (status) return status;
 	status = hr__buffer_address(buffer, offset, out);
-	if (status && pin.tensor.id) hr_unpin_all(&pin, 1, buffer->session->stream);
+	if (status && pin.tensor.id) hr_tensor_unpin_all(&pin, 1, buffer->session->stream);
 	return status;
 }
 
@@ -18,8 +18,8 @@ static hr_status hold(const hr__buffer *buffer, hr_access access, uint64_t offse
 static hr_status let_go(const hr__buffer *buffer, hr_access access, hr_stream stream)
 {
 	hr_pin pin = { buffer->tensor, access };
-	if (pin.tensor.id) return hr_unpin_all(&pin, 1, stream);
-	return stream == buffer->session->stream ? HR_OK : hr_record_stream(buffer->session->allocator, buffer->block, stream);
+	if (pin.tensor.id) return hr_tensor_unpin_all(&pin, 1, stream);
+	return stream == buffer->session->stream ? HR_OK : hr_allocation_record_stream(buffer->session->allocator, buffer->block, stream);
 }
 
 /* ---- to the host ---- */
@@ -30,26 +30,26 @@ static hr_status fetch(const hr__value *value, void *to, size_t bytes)
 	char shape[HR__DIMS_TEXT];
 	uint64_t there = hr__type_bytes(&value->type);
 	void *from;
-	if (!to && bytes) return hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: to is NULL");
+	if (!to && bytes) return hr__fail(HR_INVALID_ARGUMENT, "hr_value_fetch: to is NULL");
 	if (there != bytes)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: %zu byte%s given for %s %s, which has %llu", bytes, hr__plural(bytes), hr_dtype_text(value->type.dtype),
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_value_fetch: %zu byte%s given for %s %s, which has %llu", bytes, hr__plural(bytes), hr_dtype_text(value->type.dtype),
 		                hr__dims_text(&value->type.dims, shape, sizeof shape), (unsigned long long)there);
 	if (!value->buffer || !bytes) return HR_OK;
 	hr_status status = hold(value->buffer, HR_READ, value->offset, &from);
 	if (status) return status;
-	status = hr_copy(session->handle, to, from, bytes, HR_COPY_TO_HOST, session->stream);
+	status = hr_stream_copy(session->handle, to, from, bytes, HR_COPY_TO_HOST, session->stream);
 	hr_status left = let_go(value->buffer, HR_READ, session->stream);
 	if (!status && left) hr_stream_synchronize(session->handle, session->stream); /* the copy must not outlast the call */
 	return status ? status : left;
 }
 
-hr_status hr_fetch(hr_value handle, void *to, size_t bytes)
+hr_status hr_value_fetch(hr_value handle, void *to, size_t bytes)
 {
 	hr__value value;
-	if (!handle.id) return hr_last_status() ? hr_last_status() : hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: there is no value");
+	if (!handle.id) return hr_last_status() ? hr_last_status() : hr__fail(HR_INVALID_ARGUMENT, "hr_value_fetch: there is no value");
 	hr_status status = hr__value_hold(handle, &value);
 	if (status) return status;
-	if (value.graph) return hr__fail(HR_INVALID_ARGUMENT, "hr_fetch: the value is a place in a graph; hr_session_run gives it contents");
+	if (value.graph) return hr__fail(HR_INVALID_ARGUMENT, "hr_value_fetch: the value is a place in a graph; hr_session_run gives it contents");
 	status = fetch(&value, to, bytes);
 	if (!status) status = hr__session_wait(value.session);
 	hr__buffer_release(value.buffer);
@@ -66,10 +66,10 @@ static hr_status copy_across(const hr__session *here, const void *from, const hr
 	hr_status status = HR_OK;
 	if (here->staging.id) { /* memory that the host cannot access, the other device cannot access either */
 		status = hr__stage_take(here, bytes, &block);
-		if (!status) status = hr_copy(here->handle, block, from, bytes, HR_COPY_TO_HOST, here->stream);
+		if (!status) status = hr_stream_copy(here->handle, block, from, bytes, HR_COPY_TO_HOST, here->stream);
 	}
 	if (!status) status = hr_stream_synchronize(here->handle, here->stream);
-	if (!status) status = hr_copy(there->handle, to, block ? block : from, bytes, HR_COPY_TO_DEVICE, there->stream);
+	if (!status) status = hr_stream_copy(there->handle, to, block ? block : from, bytes, HR_COPY_TO_DEVICE, there->stream);
 	hr_status done = hr_stream_synchronize(there->handle, there->stream);
 	if (block) hr_free(here->staging, block, here->stream);
 	return status ? status : done;
@@ -80,7 +80,7 @@ static hr_status copy_across(const hr__session *here, const void *from, const hr
 static hr_status copy_beside(const hr__session *here, const void *from, const hr__session *there, void *to, uint64_t bytes)
 {
 	hr_status status = hr_stream_wait_stream(there->handle, there->stream, here->stream);
-	if (!status) status = hr_copy(there->handle, to, from, bytes, HR_COPY_ON_DEVICE, there->stream);
+	if (!status) status = hr_stream_copy(there->handle, to, from, bytes, HR_COPY_ON_DEVICE, there->stream);
 	if (!status) status = hr_stream_wait_stream(here->handle, here->stream, there->stream);
 	return status;
 }
@@ -115,7 +115,7 @@ static hr_value copy_to(const hr__value *value, hr__session *to)
 	return HR_NO_VALUE;
 }
 
-hr_value hr_copy_to_session(hr_value handle, hr_session session)
+hr_value hr_value_copy_to_session(hr_value handle, hr_session session)
 {
 	hr_status status;
 	hr__value value;
@@ -124,7 +124,7 @@ hr_value hr_copy_to_session(hr_value handle, hr_session session)
 	hr__session *to = hr__session_of(session, &status);
 	if (to) status = hr__value_hold(handle, &value);
 	bool held = !status;
-	if (!status && value.graph) status = hr__fail(HR_INVALID_ARGUMENT, "hr_copy_to_session: the value is a place in a graph; it has no contents");
+	if (!status && value.graph) status = hr__fail(HR_INVALID_ARGUMENT, "hr_value_copy_to_session: the value is a place in a graph; it has no contents");
 	if (!status) copy = copy_to(&value, to);
 	/* The gradient is passed back unchanged. It works for a copy within one session; with another session, the ops that use the
 	 * gradient fail because it belongs to another session. */

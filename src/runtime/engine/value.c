@@ -37,8 +37,8 @@ static hr__value *find(hr_value handle)
 static hr_status is_gone(hr_value handle)
 {
 	if (!handle.id && hr_last_status()) return hr_last_status(); /* the call that returned HR_NO_VALUE has set the message */
-	if (handle.id == HR_DONE.id) return hr__fail(HR_INVALID_ARGUMENT, "HR_DONE has no contents; hr_read gives those of a variable");
-	return hr__fail(HR_CLOSED, "a value was given that is used up or released; keep it (hr_keep) to use it more than once");
+	if (handle.id == HR_DONE.id) return hr__fail(HR_INVALID_ARGUMENT, "HR_DONE has no contents; hr_variable_read gives those of a variable");
+	return hr__fail(HR_INVALID_HANDLE, "a value was given that is used up or released; keep it (hr_value_keep) to use it more than once");
 }
 
 hr_status hr__value_get(hr_value handle, hr__value *out)
@@ -138,7 +138,7 @@ void hr__value_use_up(hr_value handle)
 	hr__buffer_release(buffer);
 }
 
-hr_value hr_keep(hr_value handle)
+hr_value hr_value_keep(hr_value handle)
 {
 	hr__lock_take(&hr__runtime_lock);
 	hr__value *value = find(handle);
@@ -164,7 +164,7 @@ hr_value hr__value_loosen(hr_value handle)
 	return handle;
 }
 
-void hr_release(hr_value handle)
+void hr_value_release(hr_value handle)
 {
 	hr__buffer *buffer = NULL;
 	hr__lock_take(&hr__runtime_lock);

@@ -98,7 +98,7 @@ static struct function **find(hr_function handle)
 
 static hr_status is_gone(void)
 {
-	return hr__fail(HR_CLOSED, "the function was destroyed, or never was one");
+	return hr__fail(HR_INVALID_HANDLE, "the function was destroyed, or never created");
 }
 
 hr_status hr_function_destroy(hr_function handle)
@@ -217,7 +217,7 @@ static hr_status call_body(const struct function *function, const hr_value *ins,
 	hr_status status = hr_name_scope_push(function->name);
 	if (status) return status;
 	for (size_t i = 0; i < out_count; i++) outs[i] = HR_NO_VALUE;
-	hr__clear_message();
+	hr__last_clear();
 	status = function->body(function->context, ins, in_count, outs, out_count);
 	for (size_t i = 0; i < out_count && !status; i++) {
 		if (outs[i].id) continue;
@@ -356,11 +356,11 @@ static hr_status call_body_in_turn(struct function *function, const hr_value *in
 /* Runs the body eagerly. Inputs are kept during the call, so that they can be used more than once, as in a graph. */
 static hr_status run_body(struct function *function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count)
 {
-	for (size_t i = 0; i < in_count; i++) hr_keep(ins[i]);
+	for (size_t i = 0; i < in_count; i++) hr_value_keep(ins[i]);
 	hr_status status = call_body_in_turn(function, ins, in_count, outs, out_count);
 	hr_status owned = own_outs(outs, out_count);
 	if (!status) status = owned;
-	for (size_t i = 0; i < in_count; i++) hr_release(ins[i]);
+	for (size_t i = 0; i < in_count; i++) hr_value_release(ins[i]);
 	for (size_t i = 0; i < out_count && status; i++) {
 		hr__value_use_up(outs[i]);
 		outs[i] = HR_NO_VALUE;

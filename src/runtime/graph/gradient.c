@@ -78,7 +78,7 @@ static hr_status add_gradient(const struct gradient_search *search, uint64_t num
 	struct known *known = known_of(search, number);
 	hr_value before = known->gradient;
 	if (!gradient.id) return hr_last_status();
-	known->gradient = hr_keep(before.id ? hr_add(hr__value_loosen(before), gradient) : gradient); /* in the memory of one */
+	known->gradient = hr_value_keep(before.id ? hr_add(hr__value_loosen(before), gradient) : gradient); /* in the memory of one */
 	return known->gradient.id ? HR_OK : hr_last_status();
 }
 
@@ -147,7 +147,7 @@ static uint32_t survey_block(const struct gradient_search *search, uint32_t last
 static void drop_unused(struct known *known, uint32_t of)
 {
 	if (known->uses || known->looked_at == of) return;
-	hr_release(known->again);
+	hr_value_release(known->again);
 	known->again = HR_NO_VALUE;
 }
 
@@ -167,7 +167,7 @@ static hr_status call_again(const struct gradient_search *search, const hr__op_c
 	if (!outs[0].id) return hr_last_status();
 	for (uint32_t i = 0; i < op->out_count; i++) {
 		struct known *out = known_of(search, call->outs[i]);
-		out->again = hr_keep(outs[i]);
+		out->again = hr_value_keep(outs[i]);
 		drop_unused(out, call->block);
 	}
 	for (uint32_t i = 0; i < call->in_count; i++) {
@@ -224,7 +224,7 @@ static hr_status go_back_over(struct gradient_search *search, uint32_t n)
 	for (uint32_t i = 0; i < call.in_count; i++) {
 		if (!status && backward.wanted[i] && backward.grad_in[i].id)
 			status = add_gradient(search, call.ins[i], backward.grad_in[i]);
-		else hr_release(backward.grad_in[i]);
+		else hr_value_release(backward.grad_in[i]);
 	}
 	return status;
 }
@@ -239,10 +239,10 @@ static hr_status go_back(struct gradient_search *search)
 		if (!search->graph) hr__op_call_release(&hr__tape_current()->calls[n]);
 		for (uint32_t i = 0; i < hr__ops[call.kind].out_count; i++) {
 			struct known *known = known_of(search, call.outs[i]);
-			hr_release(known->again);
+			hr_value_release(known->again);
 			known->again = HR_NO_VALUE;
 			if (known->asked) continue;
-			hr_release(known->gradient);
+			hr_value_release(known->gradient);
 			known->gradient = HR_NO_VALUE;
 		}
 	}
@@ -304,11 +304,11 @@ static hr_status find_gradients(struct gradient_search *search, hr_value of, con
 		if (!out[i].id) status = hr_last_status();
 	}
 	for (uint32_t i = 0; i < search->slots; i++) {
-		hr_release(search->known[i].gradient);
-		hr_release(search->known[i].again);
+		hr_value_release(search->known[i].gradient);
+		hr_value_release(search->known[i].again);
 	}
 	for (size_t i = 0; i < count && status; i++) {
-		hr_release(out[i]);
+		hr_value_release(out[i]);
 		out[i] = HR_NO_VALUE;
 	}
 	return status;
@@ -378,11 +378,11 @@ static hr_status variable_gradients(hr_value of, const hr_variable *by, size_t c
 	hr__graph *graph = hr__graph_current();
 	for (size_t i = 0; i < count && !status; i++) {
 		hr_value read = graph ? hr__graph_reads(graph, by[i].id, true) : HR_NO_VALUE; /* as it was before later assignments */
-		values[i] = hr_keep(read.id ? read : hr_read(by[i]));
+		values[i] = hr_value_keep(read.id ? read : hr_variable_read(by[i]));
 		if (!values[i].id) status = hr_last_status();
 	}
 	if (!status) status = gradients(of, values, count, out);
-	for (size_t i = 0; i < count; i++) hr_release(values[i]);
+	for (size_t i = 0; i < count; i++) hr_value_release(values[i]);
 	hr__os()->free(list, count * sizeof(hr_value));
 	return status;
 }

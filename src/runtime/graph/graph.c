@@ -108,7 +108,7 @@ void hr__graphs_free(void)
 
 static hr_status is_gone(void)
 {
-	return hr__fail(HR_CLOSED, "the graph was destroyed, or never was one");
+	return hr__fail(HR_INVALID_HANDLE, "the graph was destroyed, or never created");
 }
 
 static bool is_entered(const hr__graph *graph)
@@ -258,7 +258,7 @@ void hr__graph_add(hr__graph *graph, enum hr__op_kind kind, const hr__attrs *att
 {
 	uint32_t count = hr__ops[kind].out_count;
 	if (graph == &ended) {
-		hr__fail(HR_CLOSED, "the graph that this thread is in has ended with hr_shutdown; leave it (hr_graph_leave)");
+		hr__fail(HR_INVALID_HANDLE, "the graph that this thread is in has ended with hr_shutdown; leave it (hr_graph_leave)");
 		return;
 	}
 	struct graph_node node = { .kind = kind,

@@ -40,7 +40,7 @@ struct hr__graph {
 };
 
 /* Starts a run of a graph, given by pointer or by handle. Until hr__graph_end_run the graph is not freed and no thread can enter
- * it. The thread that is building a graph may run it. HR_CLOSED: no such graph. HR_IN_USE: another thread is building it. */
+ * it. The thread that is building a graph may run it. HR_INVALID_HANDLE: no such graph. HR_IN_USE: another thread is building it. */
 hr_status hr__graph_begin_run(const hr__graph *known, hr_graph handle, hr__graph **out);
 void hr__graph_end_run(hr__graph *graph);
 /* hr_graph_destroy for a graph that may be running: its handle becomes invalid at once, and the memory is freed at the end of its

@@ -98,7 +98,7 @@ static hr_value value_of(hr__session *session, const hr__type *type, const void 
 	                                   .scope = scope });
 }
 
-hr_feed hr_feed_array(hr_session handle, hr_value placeholder, const void *data, size_t bytes)
+hr_feed hr_feed_from_array(hr_session handle, hr_value placeholder, const void *data, size_t bytes)
 {
 	hr_status status;
 	hr__value place;
@@ -107,6 +107,6 @@ hr_feed hr_feed_array(hr_session handle, hr_value placeholder, const void *data,
 	if (session) status = hr__value_get(placeholder, &place);
 	if (!status) status = check_array(&place, data, bytes);
 	if (!status) feed.value = value_of(session, &place.type, data);
-	if (!feed.value.id) hr__fail_in(hr_last_status(), "hr_feed_array");
+	if (!feed.value.id) hr__fail_in(hr_last_status(), "hr_feed_from_array");
 	return feed;
 }

@@ -117,10 +117,10 @@ static void take_log(hr_run_metadata *metadata)
 {
 	hr_oom_report report;
 	void *text;
-	if (hr_oom_last(&report)) return;
-	size_t bytes = hr_oom_allocation_log(report, NULL, 0) + 1;
+	if (hr_oom_get_last(&report)) return;
+	size_t bytes = hr_oom_format_log(report, NULL, 0) + 1;
 	if (bytes == 1 || hr__os()->alloc(bytes, &text)) return;
-	hr_oom_allocation_log(report, text, bytes);
+	hr_oom_format_log(report, text, bytes);
 	metadata->allocation_log = text;
 }
 

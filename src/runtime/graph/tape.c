@@ -38,11 +38,11 @@ hr_status hr_tape_begin(void)
 void hr__op_call_release(hr__op_call *call)
 {
 	for (uint32_t i = 0; i < HR__OP_INPUTS; i++) {
-		hr_release(call->in_values[i]);
+		hr_value_release(call->in_values[i]);
 		call->in_values[i] = HR_NO_VALUE;
 	}
 	for (uint32_t i = 0; i < HR__OP_OUTPUTS; i++) {
-		hr_release(call->out_values[i]);
+		hr_value_release(call->out_values[i]);
 		call->out_values[i] = HR_NO_VALUE;
 	}
 }
@@ -143,7 +143,7 @@ void hr__tape_note(enum hr__op_kind kind, const hr__attrs *attrs, const hr_value
 		call->ins[i] = hr__value_serial(ins[i]);
 		call->in_types[i] = in_types[i];
 		if (!hr__tape_keeps(kind, i, call->ins[i])) continue;
-		call->in_values[i] = hr_keep(hr__value_alias(ins[i]));
+		call->in_values[i] = hr_value_keep(hr__value_alias(ins[i]));
 		tape->broken |= !call->in_values[i].id;
 	}
 	for (uint32_t i = 0; i < op->out_count; i++) {
@@ -151,7 +151,7 @@ void hr__tape_note(enum hr__op_kind kind, const hr__attrs *attrs, const hr_value
 		call->out_types[i] = out_types[i];
 		bool keeps = block_now ? kind == HR__OP_CONSTANT : op->grad_out_mask >> i & 1; /* a constant's data are gone */
 		if (!keeps) continue;
-		call->out_values[i] = hr_keep(hr__value_alias(outs[i]));
+		call->out_values[i] = hr_value_keep(hr__value_alias(outs[i]));
 		tape->broken |= !call->out_values[i].id;
 	}
 	tape->count++;

@@ -21,7 +21,7 @@ static hr_value activate(hr_value x, hr_activation activation)
 /* Call in the layer's scope. */
 static hr_value parameter(const char *name, const hr__type *like, const int64_t *dims, int rank, hr_initializer initializer)
 {
-	return hr_read(hr_get_variable(name, like->dtype, dims, rank, initializer));
+	return hr_variable_read(hr_get_variable(name, like->dtype, dims, rank, initializer));
 }
 
 /* Enters the layer's scope; *type gets the type of the input. On failure the scope is not entered and the input is consumed. */
@@ -128,8 +128,8 @@ hr_value hr_attention(const char *name, hr_value x, int64_t heads, bool causal, 
 		return leave(HR_NO_VALUE);
 	}
 	hr_value kept = hr__value_alias(x); /* used three times; [x] may be temporary */
-	hr_value y = attend(hr_keep(kept), &type.dims, heads, causal, seed);
-	hr_release(kept);
+	hr_value y = attend(hr_value_keep(kept), &type.dims, heads, causal, seed);
+	hr_value_release(kept);
 	hr__value_use_up(x);
 	return leave(y);
 }

@@ -73,7 +73,7 @@ static hr_value count_step(const hr_optimizer *optimizer)
 	if (!step.id) return HR_NO_VALUE;
 	hr_value added = hr_assign_add(step, hr_full(HR_DTYPE_INT64, HR_SCALAR, 1));
 	if (!added.id) return HR_NO_VALUE;
-	return hr__graph_current() ? added : hr_read(step);
+	return hr__graph_current() ? added : hr_variable_read(step);
 }
 
 /* Copies an optimizer of any version of the headers to [out]. */
@@ -150,14 +150,14 @@ static bool update_all(const hr_optimizer *optimizer, const hr_variable *variabl
 	bool all = true;
 	/* Create the state before counting the step, so that a step that fails for lack of memory can be repeated. */
 	for (size_t i = 0; i < count && all; i++) all = find_variables(optimizer, variables[i].id, (uint64_t[HR__OP_OUTPUTS]){ 0 });
-	if (optimizer->kind == HR_ADAM && all) steps = hr_keep(count_step(optimizer));
+	if (optimizer->kind == HR_ADAM && all) steps = hr_value_keep(count_step(optimizer));
 	all = all && (optimizer->kind != HR_ADAM || steps.id);
 	for (size_t i = 0; i < count; i++) {
 		if (all) applied[i] = apply(optimizer, variables[i], gradients[i], steps);
 		else hr__value_use_up(gradients[i]);
 		all &= applied[i].id != 0;
 	}
-	hr_release(steps);
+	hr_value_release(steps);
 	return all;
 }
 

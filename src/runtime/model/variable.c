@@ -48,7 +48,7 @@ hr_status hr__variable_get(uint64_t id, hr__variable *out)
 	const hr__variable *variable = find(id);
 	if (variable) *out = *variable;
 	hr__lock_release(&hr__runtime_lock);
-	return variable ? HR_OK : hr__fail(HR_CLOSED, "a variable was given that is none, or whose session or graph has ended");
+	return variable ? HR_OK : hr__fail(HR_INVALID_HANDLE, "a variable was given that is none, or whose session or graph has ended");
 }
 
 /* ---- scopes ---- */
@@ -464,6 +464,7 @@ HR__INFER(assign)
 	return name_variable(status, attrs);
 }
 
+/* The value is broadcast to the shape of the variable. */
 HR__INFER(assign_onto)
 {
 	hr_status status = hr__infer_binary(in, count, attrs, out);
@@ -471,6 +472,7 @@ HR__INFER(assign_onto)
 	return name_variable(status, attrs);
 }
 
+/* The number of actions done: a scalar, int32. */
 HR__INFER(done)
 {
 	(void)in;
@@ -490,7 +492,7 @@ hr_status hr__variable_check(const hr__variable *variable, const hr__graph *grap
 	return HR_OK;
 }
 
-hr_value hr_read(hr_variable variable)
+hr_value hr_variable_read(hr_variable variable)
 {
 	if (!variable.id) return HR_NO_VALUE; /* the call that failed to get the variable has set the message */
 	hr__graph *graph = hr__graph_current();

@@ -11,6 +11,7 @@
 
 /* ---- types ---- */
 
+/* Numbers of one dtype, broadcast. */
 HR__INFER(binary)
 {
 	(void)count, (void)attrs;
@@ -21,6 +22,7 @@ HR__INFER(binary)
 	return hr__dims_broadcast(&in[0].dims, &in[1].dims, &out->dims) ? HR_OK : hr__misfit(&in[0].dims, &in[1].dims);
 }
 
+/* Floats of one dtype and one shape: inputs of the gradient ops of unary functions. */
 HR__INFER(binary_float)
 {
 	(void)count, (void)attrs;

@@ -270,7 +270,7 @@ hr_status hr__give(hr__backward *backward, uint32_t i, hr_value value)
 	backward->grad_in[i] = value;
 	if (value.id != 0) return HR_OK;
 	for (uint32_t k = 0; k < backward->in_count; k++) {
-		hr_release(backward->grad_in[k]);
+		hr_value_release(backward->grad_in[k]);
 		backward->grad_in[k] = HR_NO_VALUE;
 	}
 	return hr_last_status();

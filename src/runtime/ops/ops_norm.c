@@ -229,7 +229,7 @@ HR__GRADIENT(layer_norm)
 	hr__call(HR__OP_LAYER_NORM_GRAD, ins, 5, &(hr__attrs){ 0 }, outs);
 	for (uint32_t i = 0; i < 3 && status == HR_OK; i++) {
 		if (hr__wanted(backward, i)) status = hr__give(backward, i, outs[i]);
-		else hr_release(outs[i]);
+		else hr_value_release(outs[i]);
 	}
 	return status;
 }
@@ -240,7 +240,7 @@ hr_value hr_layer_norm(hr_value x, hr_value gain, hr_value bias, double epsilon)
 {
 	hr_value outs[3];
 	hr__call(HR__OP_LAYER_NORM, (const hr_value[]){ x, gain, bias }, 3, &(hr__attrs){ .a = epsilon }, outs);
-	hr_release(outs[1]);
-	hr_release(outs[2]);
+	hr_value_release(outs[1]);
+	hr_value_release(outs[2]);
 	return outs[0];
 }

@@ -272,7 +272,7 @@ static hr_status cuda_count(void *config, uint32_t *out)
 	driver.why[0] = 0;
 	driver.broken = false;
 	if (!((const hr_cuda_options *)config)->enabled) {
-		explain("switched off (HEADROOM_CUDA=0, or hr_configure_cuda)");
+		explain("switched off (HEADROOM_CUDA=0, or hr_cuda_configure)");
 	} else if (load() && initialise(&count)) {
 		driver.broken = false;
 		*out = (uint32_t)count;

@@ -170,7 +170,7 @@ static hr_status give_range(emulated *emu, uint64_t address, uint64_t bytes, hr_
 	int error = hr__os()->release(pointer(address), bytes);
 	if (error) return hr__os_fail(error, "giving %llu bytes of addresses back", (unsigned long long)bytes);
 	hr__mappings_remove(&emu->books, range);
-	hr__range_free(range);
+	hr__mappings_range_free(range);
 	return HR_OK;
 }
 

@@ -38,7 +38,7 @@ void hr__mappings_init(hr__mappings *books, uint64_t page_bytes)
 
 void hr__mappings_destroy(hr__mappings *books)
 {
-	for (uint32_t i = 0; i < books->range_count; i++) hr__range_free(books->ranges[i]);
+	for (uint32_t i = 0; i < books->range_count; i++) hr__mappings_range_free(books->ranges[i]);
 	if (books->ranges) hr__os()->free(books->ranges, books->range_capacity * sizeof *books->ranges);
 	if (books->pages) hr__os()->free(books->pages, books->page_capacity * sizeof *books->pages);
 	hr__mappings_init(books, books->page_bytes);
@@ -115,7 +115,7 @@ static hr_status make_range(const hr__mappings *books, uint64_t base, uint64_t b
 	return HR_OK;
 }
 
-void hr__range_free(hr__range *range)
+void hr__mappings_range_free(hr__range *range)
 {
 	for (uint32_t i = 0; i < range->leaf_count; i++) {
 		if (range->leaves[i]) hr__os()->free(range->leaves[i], range->leaf_entries * sizeof(uint32_t));

@@ -51,7 +51,7 @@ hr_status hr__mappings_whole(const hr__mappings *books, uint64_t base, uint64_t 
 
 /* Removes a range; the caller then owns it and must free it. */
 void hr__mappings_remove(hr__mappings *books, hr__range *range);
-void hr__range_free(hr__range *range);
+void hr__mappings_range_free(hr__range *range);
 
 /* A page is named by its offset in a contiguous memory. Numbers of destroyed pages are reused. */
 hr_status hr__mappings_page_create(hr__mappings *books, hr_page *page);

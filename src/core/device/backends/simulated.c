@@ -111,7 +111,7 @@ static void sim_close(void *device)
 		while (sim->released[i]) {
 			hr__range *range = sim->released[i];
 			sim->released[i] = range->next;
-			hr__range_free(range);
+			hr__mappings_range_free(range);
 		}
 	}
 	hr__mappings_destroy(&sim->books);
@@ -180,7 +180,7 @@ static hr_status take_range(simulated *sim, uint64_t bytes, uint64_t alignment, 
 		if (again) remember(sim, again);
 		return status;
 	}
-	if (again) hr__range_free(again);
+	if (again) hr__mappings_range_free(again);
 	else sim->next_address = base + bytes;
 	*address = base;
 	return HR_OK;

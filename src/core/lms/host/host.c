@@ -86,7 +86,7 @@ static hr_status open_tiers(hr__host *host, const hr__device *pinned, const hr__
 	if (status == HR_OK) return HR_OK;
 	char why[512]; /* closing may fail too, and must not replace the message */
 	snprintf(why, sizeof why, "%s", hr_last_message());
-	hr_allocator_close_all(host->pool);
+	hr_allocator_destroy_all(host->pool);
 	return hr__fail(status, "%s", why);
 }
 
@@ -120,7 +120,7 @@ hr_status hr__host_close(hr__host *host)
 		                hr__device_name(host->device), hr__format_size((uint64_t)usage.pinned_bytes, pinned, sizeof pinned),
 		                hr__format_size((uint64_t)usage.spilled_bytes, spilled, sizeof spilled));
 	}
-	hr_allocator_close_all(host->pool); /* with ring and scratch; fails only if hr_shutdown has closed it already */
+	hr_allocator_destroy_all(host->pool); /* with ring and scratch; fails only if hr_shutdown has closed it already */
 	if (host->file) hr__host_file_close(host->file);
 	hr__os()->free(host, sizeof *host);
 	return HR_OK;
@@ -144,7 +144,7 @@ static hr_status store_pinned(hr__host *host, uint64_t address, const hr_request
 	void *block;
 	hr_status status = hr_alloc(host->pool, request, &block);
 	if (status != HR_OK) return status;
-	status = hr_copy(hr__device_handle(host->device), block, pointer(address), request->bytes, HR_COPY_TO_HOST, request->stream);
+	status = hr_stream_copy(hr__device_handle(host->device), block, pointer(address), request->bytes, HR_COPY_TO_HOST, request->stream);
 	if (status == HR_OK) *copy = (hr__host_copy){ .address = (uintptr_t)block, .bytes = request->bytes };
 	else hr_free(host->pool, block, request->stream);
 	return status;
@@ -170,9 +170,9 @@ hr_status hr__host_load(hr__host *host, const hr__host_copy *copy, uint64_t addr
 		return hr__fail(HR_INVALID_ARGUMENT, "%s has no stream %u", hr__device_name(host->device), stream);
 	if (!copy->address) return hr__host_file_load(host->file, copy, address, stream);
 	/* Several streams may load the same copy, and only one of them drops it. */
-	hr_status status = hr_record_stream(host->pool, pointer(copy->address), stream);
+	hr_status status = hr_allocation_record_stream(host->pool, pointer(copy->address), stream);
 	if (status != HR_OK) return status;
-	return hr_copy(hr__device_handle(host->device), pointer(address), pointer(copy->address), copy->bytes, HR_COPY_TO_DEVICE,
+	return hr_stream_copy(hr__device_handle(host->device), pointer(address), pointer(copy->address), copy->bytes, HR_COPY_TO_DEVICE,
 	               stream);
 }
 

@@ -259,7 +259,7 @@ static hr_status start_copy(const lanes *with, buffer *through, uint64_t address
 	hr__device *device = with->file->device;
 	void *there = (void *)(uintptr_t)address, *to = kind == HR_COPY_TO_HOST ? through->at : there;
 	const void *from = kind == HR_COPY_TO_HOST ? there : through->at;
-	hr_status status = hr_copy(hr__device_handle(device), to, from, bytes, kind, with->stream);
+	hr_status status = hr_stream_copy(hr__device_handle(device), to, from, bytes, kind, with->stream);
 	through->streams |= UINT64_C(1) << with->stream;
 	through->epoch = hr__device_epoch(device); /* after the copy was queued: see device.h */
 	return status;
@@ -345,8 +345,8 @@ static hr_status read_piece(const hr__host_file *file, const buffer *to, uint64_
 	int error = hr__os()->file_read(file->descriptor, to->at, bytes, offset, &got);
 	if (error) return io_failed(file, "read", error);
 	if (got == bytes) return HR_OK;
-	return hr__fail(HR_IO, "the spill file in %s ends too early: %llu byte%s at %llu gone; something else cut it",
-	                file->directory, (unsigned long long)(bytes - got), hr__plural(bytes - got), (unsigned long long)(offset + got));
+	return hr__fail(HR_IO, "the spill file in %s ends too early: %llu byte%s at %llu gone; something else cut it", file->directory,
+	                (unsigned long long)(bytes - got), hr__plural(bytes - got), (unsigned long long)(offset + got));
 }
 
 hr_status hr__host_file_load(hr__host_file *file, const hr__host_copy *copy, uint64_t address, hr_stream stream)

@@ -20,8 +20,8 @@
 #define MOST_WORK 60000000u /* uses examined in a round: cuts are thinned out until that is enough */
 
 typedef struct bounding {
-	const hr__ring *ring;
-	hr__scratch scratch;
+	const hr__plan_ring *ring;
+	hr__plan_scratch scratch;
 	uint64_t in_ns, out_ns; /* of a byte, times 2^32, rounded down */
 	uint64_t *staying;      /* by op: bytes that must stay, and other_bytes */
 	bool *movable;          /* by tensor */
@@ -33,18 +33,18 @@ typedef struct bounding {
 	uint32_t stride;        /* cuts are tried at every stride-th op */
 } bounding;
 
-static bool open_bounding(bounding *b, const hr__ring *ring)
+static bool open_bounding(bounding *b, const hr__plan_ring *ring)
 {
 	const hr__plan_step *step = ring->step;
 	*b = (bounding){ .ring = ring, .stride = 1 };
-	hr__scratch *scratch = &b->scratch;
-	return (b->staying = hr__scratch_take(scratch, (uint64_t)ring->n + 1, sizeof *b->staying)) != NULL &&
-	       (b->movable = hr__scratch_take(scratch, step->tensor_count, sizeof *b->movable)) != NULL &&
-	       (b->wrote = hr__scratch_take(scratch, step->use_count, sizeof *b->wrote)) != NULL &&
-	       (b->read_in = hr__scratch_take(scratch, step->tensor_count, sizeof *b->read_in)) != NULL &&
-	       (b->owed_out = hr__scratch_take(scratch, step->tensor_count, sizeof *b->owed_out)) != NULL &&
-	       (b->best = hr__scratch_take(scratch, (uint64_t)ring->n + 1, sizeof *b->best)) != NULL &&
-	       (b->cut = hr__scratch_take(scratch, (uint64_t)ring->n + 1, sizeof *b->cut)) != NULL;
+	hr__plan_scratch *scratch = &b->scratch;
+	return (b->staying = hr__plan_scratch_take(scratch, (uint64_t)ring->n + 1, sizeof *b->staying)) != NULL &&
+	       (b->movable = hr__plan_scratch_take(scratch, step->tensor_count, sizeof *b->movable)) != NULL &&
+	       (b->wrote = hr__plan_scratch_take(scratch, step->use_count, sizeof *b->wrote)) != NULL &&
+	       (b->read_in = hr__plan_scratch_take(scratch, step->tensor_count, sizeof *b->read_in)) != NULL &&
+	       (b->owed_out = hr__plan_scratch_take(scratch, step->tensor_count, sizeof *b->owed_out)) != NULL &&
+	       (b->best = hr__plan_scratch_take(scratch, (uint64_t)ring->n + 1, sizeof *b->best)) != NULL &&
+	       (b->cut = hr__plan_scratch_take(scratch, (uint64_t)ring->n + 1, sizeof *b->cut)) != NULL;
 }
 
 /* ns of a byte times 2^32; rounded down, so that the result stays a lower bound. */
@@ -68,7 +68,7 @@ static uint32_t first_use(const hr__plan_step *step, uint32_t op)
 
 static void prepare(bounding *b)
 {
-	const hr__ring *ring = b->ring;
+	const hr__plan_ring *ring = b->ring;
 	const hr__plan_step *step = ring->step;
 	b->in_ns = ns_of_byte(ring->machine->in_bytes_per_s);
 	b->out_ns = ns_of_byte(ring->machine->out_bytes_per_s);
@@ -104,9 +104,9 @@ typedef struct bound_window {
 	uint64_t out;     /* bytes owed before the last op, used by it, and staying */
 } bound_window;
 
-static bool is_used_after(const hr__ring *ring, uint32_t t, uint32_t op)
+static bool is_used_after(const hr__plan_ring *ring, uint32_t t, uint32_t op)
 {
-	return hr__ring_is_cyclic(&ring->step->tensors[t]) || ring->at[ring->first[t + 1] - 1] > op;
+	return hr__plan_ring_is_cyclic(&ring->step->tensors[t]) || ring->at[ring->first[t + 1] - 1] > op;
 }
 
 static bound_window begin_window(bounding *b, uint32_t from, uint32_t stamp)
@@ -128,7 +128,7 @@ static bound_window begin_window(bounding *b, uint32_t from, uint32_t stamp)
 /* Ends the window with the start of op [to]. */
 static void end_window_at(bounding *b, bound_window *w, uint32_t to)
 {
-	const hr__ring *ring = b->ring;
+	const hr__plan_ring *ring = b->ring;
 	const hr__plan_step *step = ring->step;
 	w->out = w->owed + b->staying[to];
 	for (uint32_t u = first_use(step, to); u < first_use(step, to + 1); u++) {
@@ -137,7 +137,7 @@ static void end_window_at(bounding *b, bound_window *w, uint32_t to)
 		const hr__plan_tensor *tensor = &step->tensors[t];
 		if (b->read_in[t] != w->stamp) {
 			/* Stamped either way: a tensor that did not exist at [from] is not examined again. */
-			bool was_there = hr__ring_is_cyclic(tensor) ||
+			bool was_there = hr__plan_ring_is_cyclic(tensor) ||
 			                 (!w->crossed && (tensor->lived_before || ring->at[ring->first[t]] <= w->from));
 			b->read_in[t] = w->stamp;
 			if (was_there) w->in += tensor->bytes;
@@ -198,7 +198,7 @@ static uint64_t longest_from(bounding *b, uint32_t start, uint32_t *stamp)
  * first one it may be better still. */
 static uint64_t longest(bounding *b)
 {
-	const hr__ring *ring = b->ring;
+	const hr__plan_ring *ring = b->ring;
 	uint64_t most = 0;
 	uint32_t start = 0, stamp = 0;
 	for (uint32_t i = 1; i < ring->n; i++)
@@ -214,9 +214,9 @@ static uint64_t longest(bounding *b)
 
 hr_status hr__plan_bound(const hr__plan_step *step, const hr__plan_machine *machine, uint64_t *extra_ns)
 {
-	hr__ring ring;
+	hr__plan_ring ring;
 	bounding b;
-	hr_status status = hr__ring_open(step, machine, &ring);
+	hr_status status = hr__plan_ring_open(step, machine, &ring);
 	if (status != HR_OK) return status;
 	if (open_bounding(&b, &ring)) {
 		uint64_t least = 0;
@@ -228,7 +228,7 @@ hr_status hr__plan_bound(const hr__plan_step *step, const hr__plan_machine *mach
 	} else {
 		status = hr__fail(HR_NO_HOST_MEMORY, "no host memory for the bound of a step of %u ops", ring.n);
 	}
-	hr__scratch_free(&b.scratch);
-	hr__ring_close(&ring);
+	hr__plan_scratch_free(&b.scratch);
+	hr__plan_ring_close(&ring);
 	return status;
 }

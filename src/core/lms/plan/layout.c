@@ -3,9 +3,10 @@
 #include "core/lms/plan/layout.h"
 
 #include "core/base/assert.h"
+#include "core/base/sort.h"
 #include "core/os/os.h"
 
-static bool meet(const hr__stay *a, const hr__stay *b)
+static bool overlap(const hr__layout_stay *a, const hr__layout_stay *b)
 {
 	bool a_wraps = a->to < a->from, b_wraps = b->to < b->from;
 	if (a_wraps && b_wraps) return true;
@@ -14,58 +15,34 @@ static bool meet(const hr__stay *a, const hr__stay *b)
 	return a->from <= b->to && b->from <= a->to;
 }
 
-enum order { LARGEST, LAST_TO_GO, LONGEST, FIRST_TO_COME, ORDERS };
+enum order { LARGEST, LAST_TO_END, LONGEST, FIRST_TO_BEGIN, ORDERS };
 
 struct packing {
-	hr__stay *stays;
+	hr__layout_stay *stays;
 	uint32_t count, ops;
 	enum order order;
 	uint32_t *numbers, *placed;
 };
 
-static uint64_t weight(const struct packing *packing, const hr__stay *stay)
+static uint64_t weight(const struct packing *packing, const hr__layout_stay *stay)
 {
 	switch (packing->order) {
 	case LARGEST: return stay->bytes;
-	case LAST_TO_GO: return stay->to;
+	case LAST_TO_END: return stay->to;
 	case LONGEST: return stay->to >= stay->from ? stay->to - stay->from : packing->ops - stay->from + stay->to;
 	default: return packing->ops - stay->from;
 	}
 }
 
-static bool before(const struct packing *packing, uint32_t x, uint32_t y)
+static bool stay_before(const void *left, const void *right, const void *context)
 {
-	const hr__stay *a = &packing->stays[x], *b = &packing->stays[y];
+	const struct packing *packing = context;
+	uint32_t x = *(const uint32_t *)left, y = *(const uint32_t *)right;
+	const hr__layout_stay *a = &packing->stays[x], *b = &packing->stays[y];
 	uint64_t of_a = weight(packing, a), of_b = weight(packing, b);
 	if (of_a != of_b) return of_a > of_b;
 	if (a->bytes != b->bytes) return a->bytes > b->bytes;
 	return x < y;
-}
-
-/* Heap sort. */
-static void sift(struct packing *packing, uint32_t from, uint32_t count)
-{
-	uint32_t *heap = packing->numbers;
-	for (uint32_t at = from, child; (child = 2 * at + 1) < count; at = child) {
-		if (child + 1 < count && before(packing, heap[child], heap[child + 1])) child++;
-		if (!before(packing, heap[at], heap[child])) return;
-		uint32_t swap = heap[at];
-		heap[at] = heap[child];
-		heap[child] = swap;
-	}
-}
-
-static void sort(struct packing *packing)
-{
-	uint32_t *heap = packing->numbers;
-	for (uint32_t i = 0; i < packing->count; i++) heap[i] = i;
-	for (uint32_t i = packing->count / 2; i-- > 0;) sift(packing, i, packing->count);
-	for (uint32_t i = packing->count; i-- > 1;) {
-		uint32_t swap = heap[0];
-		heap[0] = heap[i];
-		heap[i] = swap;
-		sift(packing, 0, i);
-	}
 }
 
 /* Inserts [number] into the list of placed stays, which is sorted by offset. */
@@ -79,14 +56,15 @@ static void insert(struct packing *packing, uint32_t count, uint32_t number)
 /* False if a stay ends above [most]. */
 static bool pack(struct packing *packing, uint64_t most)
 {
-	sort(packing);
+	for (uint32_t i = 0; i < packing->count; i++) packing->numbers[i] = i;
+	hr__sort(packing->numbers, packing->count, sizeof *packing->numbers, stay_before, packing);
 	for (uint32_t i = 0; i < packing->count; i++) {
-		hr__stay *stay = &packing->stays[packing->numbers[i]];
+		hr__layout_stay *stay = &packing->stays[packing->numbers[i]];
 		uint64_t place = 0;
 		for (uint32_t k = 0; k < i; k++) {
-			const hr__stay *other = &packing->stays[packing->placed[k]];
+			const hr__layout_stay *other = &packing->stays[packing->placed[k]];
 			if (other->offset >= place + stay->bytes) break; /* those after it begin later still */
-			if (other->offset + other->bytes <= place || !meet(stay, other)) continue;
+			if (other->offset + other->bytes <= place || !overlap(stay, other)) continue;
 			place = other->offset + other->bytes;
 		}
 		stay->offset = place;
@@ -96,7 +74,7 @@ static bool pack(struct packing *packing, uint64_t most)
 	return true;
 }
 
-hr_status hr__layout_make(hr__stay *stays, uint32_t count, uint32_t ops, uint64_t most, bool *fits)
+hr_status hr__layout_make(hr__layout_stay *stays, uint32_t count, uint32_t ops, uint64_t most, bool *fits)
 {
 	void *block;
 	*fits = count == 0;

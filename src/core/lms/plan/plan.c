@@ -31,7 +31,7 @@
  *   plan_choose.c    which gaps are used
  *   plan_place.c     when tensors are restored; which gaps are not needed; which copies are valid
  *   plan_simulate.c  how long a step takes with that
- *   plan_levels.c    the tree of occupancies
+ *   plan_occupancy.c    the tree of occupancies
  *   plan.c           tries several strategies to choose and place, and improves the best
  *   bound.c          the time that no plan can beat */
 #include "core/lms/plan/plan.h"
@@ -58,7 +58,7 @@ static uint64_t highest(const uint64_t *values, uint32_t count, uint32_t *where)
 }
 
 /* Bytes in use in a step without ops. */
-static uint64_t lying_there(const hr__plan_step *step)
+static uint64_t bytes_without_ops(const hr__plan_step *step)
 {
 	uint64_t bytes = step->other_bytes;
 	for (uint32_t t = 0; t < step->tensor_count; t++) bytes += step->tensors[t].bytes;
@@ -67,22 +67,22 @@ static uint64_t lying_there(const hr__plan_step *step)
 
 uint64_t hr__plan_least(const hr__plan_step *step, uint32_t *op)
 {
-	hr__ring ring;
+	hr__plan_ring ring;
 	uint32_t where = 0;
-	if (hr__ring_open(step, NULL, &ring) != HR_OK) return 0;
-	uint64_t least = ring.n > 0 ? highest(ring.least, ring.n, &where) : lying_there(step);
-	hr__ring_close(&ring);
+	if (hr__plan_ring_open(step, NULL, &ring) != HR_OK) return 0;
+	uint64_t least = ring.n > 0 ? highest(ring.least, ring.n, &where) : bytes_without_ops(step);
+	hr__plan_ring_close(&ring);
 	if (op != NULL) *op = where;
 	return least;
 }
 
 uint64_t hr__plan_peak(const hr__plan_step *step)
 {
-	hr__ring ring;
+	hr__plan_ring ring;
 	uint32_t where;
-	if (hr__ring_open(step, NULL, &ring) != HR_OK) return 0;
-	uint64_t peak = ring.n > 0 ? highest(ring.occupied, ring.n, &where) : lying_there(step);
-	hr__ring_close(&ring);
+	if (hr__plan_ring_open(step, NULL, &ring) != HR_OK) return 0;
+	uint64_t peak = ring.n > 0 ? highest(ring.occupied, ring.n, &where) : bytes_without_ops(step);
+	hr__plan_ring_close(&ring);
 	return peak;
 }
 
@@ -96,33 +96,33 @@ uint64_t hr__plan_compute_ns(const hr__plan_step *step)
 
 /* ---- making a plan ---- */
 
-#define TASTES 4            /* strategies that are improved */
+#define STRATEGIES 4        /* strategies that are improved */
 #define MOST_WORK 400000u   /* limit for avoiding gaps that cost time: about 30 ms */
 #define LINK_NS_OF_A_NS 256 /* saving this much time of the links is worth 1 ns more of the step */
 
 /* Prefers less time and, at about equal time, less work for the links: fewer bytes, in fewer copies. */
-static uint64_t cost_of(const hr__draft *draft)
+static uint64_t cost_of(const hr__plan_draft *draft)
 {
 	uint64_t cost;
 	return hr__add(draft->step_ns, draft->link_ns / LINK_NS_OF_A_NS, &cost) ? cost : UINT64_MAX;
 }
 
-static void swap(hr__draft *a, hr__draft *b)
+static void swap(hr__plan_draft *a, hr__plan_draft *b)
 {
-	hr__draft c = *a;
+	hr__plan_draft c = *a;
 	*a = *b;
 	*b = c;
 }
 
-static void draw(hr__drafting *drafting, hr__draft *draft, const hr__taste *taste)
+static void make_draft(hr__plan_drafting *drafting, hr__plan_draft *draft, const hr__plan_strategy *strategy)
 {
-	hr__draft_choose(drafting, draft, taste);
-	hr__draft_place(drafting, draft, taste);
-	hr__draft_simulate(drafting, draft);
+	hr__plan_draft_choose(drafting, draft, strategy);
+	hr__plan_draft_place(drafting, draft, strategy);
+	hr__plan_draft_simulate(drafting, draft);
 }
 
 /* A position at which the scan may begin. */
-static uint32_t emptiest(const hr__ring *ring)
+static uint32_t emptiest(const hr__plan_ring *ring)
 {
 	uint32_t where = 0;
 	for (uint32_t i = 1; i < ring->n; i++)
@@ -131,48 +131,50 @@ static uint32_t emptiest(const hr__ring *ring)
 }
 
 /* The best strategies tried, best first. */
-struct tasted {
-	hr__taste taste;
+struct tried_strategy {
+	hr__plan_strategy strategy;
 	uint64_t cost;
 };
 
-static void try_taste(hr__drafting *drafting, hr__draft *draft, hr__taste taste, struct tasted *best)
+static void try_strategy(hr__plan_drafting *drafting, hr__plan_draft *draft, hr__plan_strategy strategy,
+                         struct tried_strategy *best)
 {
-	draw(drafting, draft, &taste);
-	struct tasted tried = { taste, cost_of(draft) };
-	for (int i = 0; i < TASTES; i++) {
+	make_draft(drafting, draft, &strategy);
+	struct tried_strategy tried = { strategy, cost_of(draft) };
+	for (int i = 0; i < STRATEGIES; i++) {
 		if (best[i].cost <= tried.cost) continue;
-		struct tasted worse = best[i];
+		struct tried_strategy worse = best[i];
 		best[i] = tried;
 		tried = worse;
 	}
 }
 
-static void find_tastes(hr__drafting *drafting, hr__draft *draft, struct tasted *best)
+static void find_strategies(hr__plan_drafting *drafting, hr__plan_draft *draft, struct tried_strategy *best)
 {
 	static const uint32_t worths[] = { 0, 2, 8, 32 };
-	const hr__ring *ring = drafting->ring;
+	const hr__plan_ring *ring = drafting->ring;
 	uint32_t starts[3] = { 0, emptiest(ring), 0 };
 	highest(ring->occupied, ring->n, &starts[2]);
-	for (int i = 0; i < TASTES; i++) best[i] = (struct tasted){ .cost = UINT64_MAX };
+	for (int i = 0; i < STRATEGIES; i++) best[i] = (struct tried_strategy){ .cost = UINT64_MAX };
 	for (int i = 0; i < 24; i++) {
 		if (i % 3 > 0 && starts[i % 3] == starts[i % 3 - 1]) continue;
-		try_taste(drafting, draft,
-		          (hr__taste){ .start = starts[i % 3], .least_worth = worths[i / 3 % 4], .copy_early = i / 12 > 0 }, best);
+		try_strategy(drafting, draft,
+		             (hr__plan_strategy){ .start = starts[i % 3], .least_worth = worths[i / 3 % 4], .copy_early = i / 12 > 0 },
+		             best);
 	}
-	hr__taste first = best[0].taste;
+	hr__plan_strategy first = best[0].strategy;
 	for (int i = 0; i < 3; i++) {
-		hr__taste taste = first;
-		if (i == 0) taste.return_late = true;
-		else taste.promise = i == 1 ? HR__PROMISE_MADE : HR__PROMISE_KEPT;
-		try_taste(drafting, draft, taste, best);
+		hr__plan_strategy strategy = first;
+		if (i == 0) strategy.restore_late = true;
+		else strategy.reserve = i == 1 ? HR__RESERVE_TO_CHOOSE : HR__RESERVE_AND_KEEP;
+		try_strategy(drafting, draft, strategy, best);
 	}
 }
 
 /* The chosen gap, not tried yet, that ops waited for longest; if none waited, the largest. */
-static uint32_t most_to_blame(const hr__drafting *drafting, const hr__draft *draft, const bool *tried)
+static uint32_t most_to_blame(const hr__plan_drafting *drafting, const hr__plan_draft *draft, const bool *tried)
 {
-	uint32_t worst = HR__RING_NO_GAP;
+	uint32_t worst = HR__PLAN_NO_GAP;
 	uint64_t longest = 0, most = 0;
 	for (uint32_t g = 0; g < drafting->ring->gap_count; g++) {
 		uint64_t waited = draft->blame[g], bytes = drafting->ring->gaps[g].bytes;
@@ -185,16 +187,17 @@ static uint32_t most_to_blame(const hr__drafting *drafting, const hr__draft *dra
 }
 
 /* Avoids one gap after the other, and keeps avoiding it if that helps; repeats this as long as it makes a difference. */
-static void improve(hr__drafting *drafting, hr__draft *best, hr__draft *draft, const hr__taste *taste, bool *tried, uint64_t most_work)
+static void improve(hr__plan_drafting *drafting, hr__plan_draft *best, hr__plan_draft *draft, const hr__plan_strategy *strategy,
+                    bool *tried, uint64_t most_work)
 {
 	uint32_t gaps = drafting->ring->gap_count;
 	bool helped = false;
 	for (uint32_t g = 0; g < gaps; g++) drafting->avoid[g] = tried[g] = false;
-	draw(drafting, best, taste);
+	make_draft(drafting, best, strategy);
 	while (drafting->work < most_work) {
 		uint32_t g = most_to_blame(drafting, best, tried);
-		if (g == HR__RING_NO_GAP && !helped) break;
-		if (g == HR__RING_NO_GAP) {
+		if (g == HR__PLAN_NO_GAP && !helped) break;
+		if (g == HR__PLAN_NO_GAP) {
 			for (uint32_t i = 0; i < gaps; i++) tried[i] = false;
 			helped = false;
 			continue;
@@ -202,7 +205,7 @@ static void improve(hr__drafting *drafting, hr__draft *best, hr__draft *draft, c
 		tried[g] = true;
 		if (drafting->avoid[g]) continue; /* it is needed all the same */
 		drafting->avoid[g] = true;
-		draw(drafting, draft, taste);
+		make_draft(drafting, draft, strategy);
 		drafting->avoid[g] = false;
 		if (cost_of(draft) >= cost_of(best)) continue;
 		drafting->avoid[g] = helped = true;
@@ -211,22 +214,22 @@ static void improve(hr__drafting *drafting, hr__draft *best, hr__draft *draft, c
 }
 
 /* Peak of bytes in use with the draft. */
-static uint64_t peak_of(hr__drafting *drafting, const hr__draft *draft)
+static uint64_t peak_of(hr__plan_drafting *drafting, const hr__plan_draft *draft)
 {
-	const hr__ring *ring = drafting->ring;
-	hr__levels_set(&drafting->levels, ring->occupied);
+	const hr__plan_ring *ring = drafting->ring;
+	hr__occupancy_set(&drafting->occupancy, ring->occupied);
 	for (uint32_t g = 0; g < ring->gap_count; g++) {
 		const hr__plan_gap *gap = &ring->gaps[g];
 		if (!draft->chosen[g]) continue;
 		uint32_t first = gap->from + 1, end = draft->in_before[g];
 		if (first < end) {
-			hr__levels_add(&drafting->levels, first, end - 1, -gap->bytes);
+			hr__occupancy_add(&drafting->occupancy, first, end - 1, -gap->bytes);
 		} else {
-			hr__levels_add(&drafting->levels, first, ring->n - 1, -gap->bytes);
-			if (end > 0) hr__levels_add(&drafting->levels, 0, end - 1, -gap->bytes);
+			hr__occupancy_add(&drafting->occupancy, first, ring->n - 1, -gap->bytes);
+			if (end > 0) hr__occupancy_add(&drafting->occupancy, 0, end - 1, -gap->bytes);
 		}
 	}
-	return hr__levels_highest(&drafting->levels, 0, ring->n - 1);
+	return hr__occupancy_highest(&drafting->occupancy, 0, ring->n - 1);
 }
 
 /* The first op of [from, to) whose time plus [later] is at least [since]; [to] if there is none. Times only grow within a step, so
@@ -242,7 +245,8 @@ static uint32_t first_since(const uint64_t *times, uint32_t from, uint32_t to, u
 }
 
 /* The same from [from] round the ring to [to]. Ops of the next step are one step later. */
-static uint32_t first_round(const hr__drafting *drafting, const hr__draft *draft, const uint64_t *times, uint32_t from, uint32_t to, uint64_t since)
+static uint32_t first_round(const hr__plan_drafting *drafting, const hr__plan_draft *draft, const uint64_t *times, uint32_t from,
+                            uint32_t to, uint64_t since)
 {
 	if (from <= to) return first_since(times, from, to, 0, since);
 	uint32_t n = drafting->ring->n, op = first_since(times, from, n, 0, since);
@@ -250,27 +254,28 @@ static uint32_t first_round(const hr__drafting *drafting, const hr__draft *draft
 }
 
 /* The op that runs when a restore begins: the first, from in_before on, that is not done by then. */
-static uint32_t start_of(const hr__drafting *drafting, const hr__draft *draft, uint32_t g)
+static uint32_t start_of(const hr__plan_drafting *drafting, const hr__plan_draft *draft, uint32_t g)
 {
-	uint64_t begins = drafting->returned[g], since = begins < UINT64_MAX ? begins + 1 : begins;
+	uint64_t begins = drafting->restore_began[g], since = begins < UINT64_MAX ? begins + 1 : begins;
 	return first_round(drafting, draft, drafting->ended, draft->in_before[g], drafting->ring->gaps[g].to, since);
 }
 
 /* The last op, from the one after which it is evicted, that began before the copy was done. */
-static uint32_t gone_of(const hr__drafting *drafting, const hr__draft *draft, uint32_t g)
+static uint32_t gone_of(const hr__plan_drafting *drafting, const hr__plan_draft *draft, uint32_t g)
 {
 	const hr__plan_gap *gap = &drafting->ring->gaps[g];
 	uint64_t done = drafting->out_done[g];
 	if (draft->clean[g]) return gap->from;
-	if (draft->copied_after[g] > gap->from) done = done > draft->step_ns ? done - draft->step_ns : 0; /* the copy was made in the
+	if (draft->copied_after[g] > gap->from)
+		done = done > draft->step_ns ? done - draft->step_ns : 0; /* the copy was made in the
 	                                                                                                   * last step */
 	uint32_t next = first_round(drafting, draft, drafting->started, gap->from + 1, gap->to, done);
 	return next > 0 ? next - 1 : drafting->ring->n - 1;
 }
 
-static hr_status write_plan(hr__drafting *drafting, const hr__draft *draft, hr__plan *out)
+static hr_status write_plan(hr__plan_drafting *drafting, const hr__plan_draft *draft, hr__plan *out)
 {
-	const hr__ring *ring = drafting->ring;
+	const hr__plan_ring *ring = drafting->ring;
 	void *moves = NULL;
 	if (draft->moves > 0 && hr__os()->alloc(draft->moves * sizeof(hr__plan_move), &moves) != 0)
 		return hr__fail(HR_NO_HOST_MEMORY, "no host memory for a plan of %u moves", draft->moves);
@@ -293,38 +298,40 @@ static hr_status write_plan(hr__drafting *drafting, const hr__draft *draft, hr__
 	return HR_OK;
 }
 
-static hr_status plan_moves(const hr__ring *ring, hr__plan *out)
+static hr_status plan_moves(const hr__plan_ring *ring, hr__plan *out)
 {
-	hr__drafting drafting;
-	hr__draft best, current, draft;
+	hr__plan_drafting drafting;
+	hr__plan_draft best, current, draft;
 	bool *tried;
 	hr_status status;
-	if (!hr__drafting_open(&drafting, ring)) return hr__fail(HR_NO_HOST_MEMORY, "no host memory to plan a step of %u ops", ring->n);
-	if (hr__draft_open(&best, &drafting) && hr__draft_open(&current, &drafting) && hr__draft_open(&draft, &drafting) &&
-	    (tried = hr__scratch_take(&drafting.scratch, ring->gap_count, sizeof *tried)) != NULL) {
-		struct tasted tastes[TASTES];
-		find_tastes(&drafting, &draft, tastes);
+	if (!hr__plan_drafting_open(&drafting, ring))
+		return hr__fail(HR_NO_HOST_MEMORY, "no host memory to plan a step of %u ops", ring->n);
+	if (hr__plan_draft_open(&best, &drafting) && hr__plan_draft_open(&current, &drafting) &&
+	    hr__plan_draft_open(&draft, &drafting) &&
+	    (tried = hr__plan_scratch_take(&drafting.scratch, ring->gap_count, sizeof *tried)) != NULL) {
+		struct tried_strategy strategies[STRATEGIES];
+		find_strategies(&drafting, &draft, strategies);
 		drafting.work = 0;
-		for (uint32_t i = 0; i < TASTES && tastes[i].cost < UINT64_MAX; i++) {
-			improve(&drafting, &current, &draft, &tastes[i].taste, tried, MOST_WORK / TASTES * (i + 1));
+		for (uint32_t i = 0; i < STRATEGIES && strategies[i].cost < UINT64_MAX; i++) {
+			improve(&drafting, &current, &draft, &strategies[i].strategy, tried, MOST_WORK / STRATEGIES * (i + 1));
 			if (i == 0 || cost_of(&current) < cost_of(&best)) swap(&best, &current);
 		}
-		hr__draft_simulate(&drafting, &best);
+		hr__plan_draft_simulate(&drafting, &best);
 		status = write_plan(&drafting, &best, out);
 	} else {
 		status = hr__fail(HR_NO_HOST_MEMORY, "no host memory to plan a step of %u ops", ring->n);
 	}
-	hr__drafting_close(&drafting);
+	hr__plan_drafting_close(&drafting);
 	return status;
 }
 
 hr_status hr__plan_make(const hr__plan_step *step, const hr__plan_machine *machine, hr__plan *out)
 {
-	hr__ring ring;
+	hr__plan_ring ring;
 	uint32_t where = 0, least_op = 0;
-	hr_status status = hr__ring_open(step, machine, &ring);
+	hr_status status = hr__plan_ring_open(step, machine, &ring);
 	if (status != HR_OK) return status;
-	uint64_t peak = ring.n > 0 ? highest(ring.occupied, ring.n, &where) : lying_there(step);
+	uint64_t peak = ring.n > 0 ? highest(ring.occupied, ring.n, &where) : bytes_without_ops(step);
 	uint64_t least = ring.n > 0 ? highest(ring.least, ring.n, &least_op) : peak;
 	if (least > machine->memory) {
 		status = hr__fail(HR_OUT_OF_MEMORY, "op %u of the step needs %llu bytes at once, and %llu may be used", least_op,
@@ -334,7 +341,7 @@ hr_status hr__plan_make(const hr__plan_step *step, const hr__plan_machine *machi
 	} else {
 		status = plan_moves(&ring, out);
 	}
-	hr__ring_close(&ring);
+	hr__plan_ring_close(&ring);
 	return status;
 }
 

@@ -11,13 +11,13 @@
 #include "core/base/assert.h"
 #include "core/lms/plan/plan_draft.h"
 
-#define MOST_PROMISING 500000u /* work for reservations: about 30 ms */
+#define RESERVE_WORK_MAX 500000u /* work for reservations: about 30 ms */
 
 /* ---- time of the link in ---- */
 
-static void open_slots(hr__drafting *drafting)
+static void open_slots(hr__plan_drafting *drafting)
 {
-	const hr__ring *ring = drafting->ring;
+	const hr__plan_ring *ring = drafting->ring;
 	for (uint32_t i = 0; i < ring->n; i++) {
 		drafting->slots[i] = ring->step->ops[i].ns;
 		drafting->open[i] = 0;
@@ -26,7 +26,7 @@ static void open_slots(hr__drafting *drafting)
 }
 
 /* How many ops before [op] the link has time, [op] itself being 0; more than n = never. Shortens chains of busy ops on the way. */
-static uint32_t ops_to_open(hr__drafting *drafting, uint32_t op)
+static uint32_t ops_to_open(hr__plan_drafting *drafting, uint32_t op)
 {
 	uint32_t n = drafting->ring->n, at = op, back = 0;
 	for (uint32_t looks = 1; drafting->slots[at] == 0 && back <= n; looks++) {
@@ -42,11 +42,11 @@ static uint32_t ops_to_open(hr__drafting *drafting, uint32_t op)
 
 /* How many ops before the next use a restore has to begin, with the free time of the link; 0 = it does not fit into the gap.
  * [take]: reserves that time. */
-static uint32_t ops_early(hr__drafting *drafting, uint32_t g, bool take)
+static uint32_t ops_early(hr__plan_drafting *drafting, uint32_t g, bool take)
 {
-	const hr__ring *ring = drafting->ring;
+	const hr__plan_ring *ring = drafting->ring;
 	const hr__plan_gap *gap = &ring->gaps[g];
-	uint32_t most = hr__ring_distance(ring, gap->from, gap->to) - 1, early = 1, at = gap->to > 0 ? gap->to - 1 : ring->n - 1;
+	uint32_t most = hr__plan_ring_distance(ring, gap->from, gap->to) - 1, early = 1, at = gap->to > 0 ? gap->to - 1 : ring->n - 1;
 	uint64_t left = gap->in_ns;
 	drafting->work++;
 	for (uint32_t looks = 1;; looks++) {
@@ -68,17 +68,17 @@ static uint32_t ops_early(hr__drafting *drafting, uint32_t g, bool take)
 /* ---- candidates ---- */
 
 /* 0 is best. Gaps of tensors so small that the fixed cost of copies matters are worse. */
-static int rank_of(const hr__drafting *drafting, uint32_t g, const hr__taste *taste)
+static int rank_of(const hr__plan_drafting *drafting, uint32_t g, const hr__plan_strategy *strategy)
 {
 	const hr__plan_gap *gap = &drafting->ring->gaps[g];
 	uint64_t latency = 2 * drafting->ring->machine->copy_ns, both = gap->out_ns + gap->in_ns;
-	if (drafting->avoid[g]) return HR__DRAFT_RANKS - 1;
-	return taste->least_worth > 0 && (both - latency) / taste->least_worth < latency ? 1 : 0;
+	if (drafting->avoid[g]) return HR__PLAN_DRAFT_RANKS - 1;
+	return strategy->least_worth > 0 && (both - latency) / strategy->least_worth < latency ? 1 : 0;
 }
 
 /* An entry is the end of the gap and, below it, its index by need counted from the end: of equal ones, the one needed first is on
  * top. */
-static void heap_push(hr__drafting *drafting, int rank, uint32_t gap, uint32_t end)
+static void heap_push(hr__plan_drafting *drafting, int rank, uint32_t gap, uint32_t end)
 {
 	uint64_t *heap = drafting->heaps[rank], entry = (uint64_t)end << 32 | (drafting->ring->gap_count - 1 - drafting->need_of[gap]);
 	uint32_t at = drafting->heap_counts[rank]++;
@@ -89,14 +89,14 @@ static void heap_push(hr__drafting *drafting, int rank, uint32_t gap, uint32_t e
 	heap[at] = entry;
 }
 
-static uint32_t heap_top(const hr__drafting *drafting, int rank, uint32_t *end)
+static uint32_t heap_top(const hr__plan_drafting *drafting, int rank, uint32_t *end)
 {
 	uint64_t entry = drafting->heaps[rank][0];
 	*end = (uint32_t)(entry >> 32);
 	return drafting->by_need[drafting->ring->gap_count - 1 - (uint32_t)entry];
 }
 
-static void heap_pop(hr__drafting *drafting, int rank)
+static void heap_pop(hr__plan_drafting *drafting, int rank)
 {
 	uint64_t *heap = drafting->heaps[rank];
 	uint32_t count = --drafting->heap_counts[rank], at = 0;
@@ -119,7 +119,7 @@ typedef struct span {
 	bool wraps;
 } span;
 
-static span span_of(const hr__ring *ring, const hr__plan_gap *gap, uint32_t start)
+static span span_of(const hr__plan_ring *ring, const hr__plan_gap *gap, uint32_t start)
 {
 	uint32_t from = gap->from >= start ? gap->from - start : gap->from + ring->n - start;
 	uint32_t to = gap->to >= start ? gap->to - start : gap->to + ring->n - start;
@@ -129,9 +129,9 @@ static span span_of(const hr__ring *ring, const hr__plan_gap *gap, uint32_t star
 /* ---- the scan ---- */
 
 typedef struct scan {
-	hr__drafting *drafting;
-	hr__draft *draft;
-	const hr__taste *taste;
+	hr__plan_drafting *drafting;
+	hr__plan_draft *draft;
+	const hr__plan_strategy *strategy;
 	uint32_t at;        /* ops since the start of the scan */
 	uint64_t away;      /* bytes evicted at this op */
 	uint64_t most_work; /* no reservations are made after this */
@@ -140,15 +140,15 @@ typedef struct scan {
 /* The end of a gap that spans the op, if the tensor is evicted up to its next use. */
 static uint32_t full_end(const scan *scanning, uint32_t g)
 {
-	span s = span_of(scanning->drafting->ring, &scanning->drafting->ring->gaps[g], scanning->taste->start);
+	span s = span_of(scanning->drafting->ring, &scanning->drafting->ring->gaps[g], scanning->strategy->start);
 	return s.wraps && scanning->at >= s.begin ? s.end + scanning->drafting->ring->n : s.end;
 }
 
 static void pick(scan *scanning, uint32_t g, uint32_t end)
 {
-	hr__drafting *drafting = scanning->drafting;
+	hr__plan_drafting *drafting = scanning->drafting;
 	const hr__plan_gap *gap = &drafting->ring->gaps[g];
-	span s = span_of(drafting->ring, gap, scanning->taste->start);
+	span s = span_of(drafting->ring, gap, scanning->strategy->start);
 	scanning->draft->chosen[g] = true;
 	scanning->away += gap->bytes;
 	if (end < drafting->ring->n) drafting->ends[end] += gap->bytes;
@@ -157,9 +157,9 @@ static void pick(scan *scanning, uint32_t g, uint32_t end)
 
 /* Tries a gap of the best rank; [end] is its end when it was last examined. True if it was picked; otherwise it is put where it
  * belongs now. */
-static bool pick_promised(scan *scanning, uint32_t g, uint32_t end)
+static bool pick_reserved(scan *scanning, uint32_t g, uint32_t end)
 {
-	hr__drafting *drafting = scanning->drafting;
+	hr__plan_drafting *drafting = scanning->drafting;
 	uint32_t full = full_end(scanning, g), early = 0;
 	if (full <= scanning->at) return false;
 	if (drafting->work < scanning->most_work) early = ops_early(drafting, g, false);
@@ -172,7 +172,7 @@ static bool pick_promised(scan *scanning, uint32_t g, uint32_t end)
 		return false;
 	}
 	ops_early(drafting, g, true);
-	if (scanning->taste->promise == HR__PROMISE_KEPT) drafting->early[g] = early;
+	if (scanning->strategy->reserve == HR__RESERVE_AND_KEEP) drafting->early[g] = early;
 	pick(scanning, g, full - drafting->early[g]);
 	return true;
 }
@@ -180,16 +180,16 @@ static bool pick_promised(scan *scanning, uint32_t g, uint32_t end)
 /* Picks the best gap that spans this op. False if there is none. */
 static bool pick_best(scan *scanning)
 {
-	hr__drafting *drafting = scanning->drafting;
-	for (int rank = 0; rank < HR__DRAFT_RANKS; rank++) {
-		bool promise = rank == 0 && scanning->taste->promise != HR__PROMISE_NONE;
+	hr__plan_drafting *drafting = scanning->drafting;
+	for (int rank = 0; rank < HR__PLAN_DRAFT_RANKS; rank++) {
+		bool reserve = rank == 0 && scanning->strategy->reserve != HR__RESERVE_NOTHING;
 		while (drafting->heap_counts[rank] > 0) {
 			uint32_t end, g = heap_top(drafting, rank, &end);
-			if (end <= scanning->at && !promise) break;
+			if (end <= scanning->at && !reserve) break;
 			heap_pop(drafting, rank);
 			if (scanning->draft->chosen[g]) continue;
-			if (promise && !pick_promised(scanning, g, end)) continue;
-			if (!promise) pick(scanning, g, end);
+			if (reserve && !pick_reserved(scanning, g, end)) continue;
+			if (!reserve) pick(scanning, g, end);
 			return true;
 		}
 	}
@@ -198,22 +198,22 @@ static bool pick_best(scan *scanning)
 
 /* If nothing else spans this op: a tensor that was to be restored before it stays evicted up to its next use after all. False if
  * there is none. */
-static bool break_promise(scan *scanning)
+static bool cancel_reservation(scan *scanning)
 {
-	hr__drafting *drafting = scanning->drafting;
-	const hr__ring *ring = drafting->ring;
-	uint32_t farthest = 0, found = HR__RING_NO_GAP;
+	hr__plan_drafting *drafting = scanning->drafting;
+	const hr__plan_ring *ring = drafting->ring;
+	uint32_t farthest = 0, found = HR__PLAN_NO_GAP;
 	drafting->work += ring->gap_count / 8;
 	for (uint32_t g = 0; g < ring->gap_count; g++) {
 		if (!scanning->draft->chosen[g] || drafting->early[g] == 0) continue;
-		span s = span_of(ring, &ring->gaps[g], scanning->taste->start);
+		span s = span_of(ring, &ring->gaps[g], scanning->strategy->start);
 		uint32_t end = full_end(scanning, g);
 		bool spans = scanning->at < end && (s.wraps || scanning->at >= s.begin), is_back = end <= scanning->at + drafting->early[g];
 		if (!spans || !is_back || end <= farthest) continue;
 		farthest = end;
 		found = g;
 	}
-	if (found == HR__RING_NO_GAP) return false;
+	if (found == HR__PLAN_NO_GAP) return false;
 	drafting->early[found] = 0;
 	scanning->away += ring->gaps[found].bytes;
 	if (farthest < ring->n) drafting->ends[farthest] += ring->gaps[found].bytes;
@@ -222,41 +222,42 @@ static bool break_promise(scan *scanning)
 
 static void begin_scan(scan *scanning)
 {
-	hr__drafting *drafting = scanning->drafting;
-	const hr__ring *ring = drafting->ring;
+	hr__plan_drafting *drafting = scanning->drafting;
+	const hr__plan_ring *ring = drafting->ring;
 	open_slots(drafting);
 	for (uint32_t i = 0; i <= ring->n; i++) drafting->starts[i] = drafting->ends[i] = 0;
-	for (int rank = 0; rank < HR__DRAFT_RANKS; rank++) drafting->heap_counts[rank] = 0;
+	for (int rank = 0; rank < HR__PLAN_DRAFT_RANKS; rank++) drafting->heap_counts[rank] = 0;
 	for (uint32_t g = 0; g < ring->gap_count; g++) {
 		scanning->draft->chosen[g] = false;
-		span s = span_of(ring, &ring->gaps[g], scanning->taste->start);
-		if (s.wraps && s.end > 0) heap_push(drafting, rank_of(drafting, g, scanning->taste), g, s.end);
+		span s = span_of(ring, &ring->gaps[g], scanning->strategy->start);
+		if (s.wraps && s.end > 0) heap_push(drafting, rank_of(drafting, g, scanning->strategy), g, s.end);
 	}
 }
 
 /* Gaps that begin after op [before] become candidates. */
 static void add_candidates(scan *scanning, uint32_t before)
 {
-	hr__drafting *drafting = scanning->drafting;
+	hr__plan_drafting *drafting = scanning->drafting;
 	for (uint32_t k = drafting->by_start_first[before]; k < drafting->by_start_first[before + 1]; k++) {
 		uint32_t g = drafting->by_start[k];
-		if (!scanning->draft->chosen[g]) heap_push(drafting, rank_of(drafting, g, scanning->taste), g, full_end(scanning, g));
+		if (!scanning->draft->chosen[g]) heap_push(drafting, rank_of(drafting, g, scanning->strategy), g, full_end(scanning, g));
 	}
 }
 
-void hr__draft_choose(hr__drafting *drafting, hr__draft *draft, const hr__taste *taste)
+void hr__plan_draft_choose(hr__plan_drafting *drafting, hr__plan_draft *draft, const hr__plan_strategy *strategy)
 {
-	const hr__ring *ring = drafting->ring;
+	const hr__plan_ring *ring = drafting->ring;
 	drafting->work += ring->n + ring->gap_count;
-	scan scanning = { .drafting = drafting, .draft = draft, .taste = taste, .most_work = drafting->work + MOST_PROMISING };
+	scan scanning = { .drafting = drafting, .draft = draft, .strategy = strategy, .most_work = drafting->work + RESERVE_WORK_MAX };
 	begin_scan(&scanning);
 	for (; scanning.at < ring->n; scanning.at++) {
-		uint32_t op = scanning.at + taste->start < ring->n ? scanning.at + taste->start : scanning.at + taste->start - ring->n;
+		uint32_t op = scanning.at + strategy->start < ring->n ? scanning.at + strategy->start
+		                                                      : scanning.at + strategy->start - ring->n;
 		scanning.away += drafting->starts[scanning.at];
 		scanning.away -= drafting->ends[scanning.at];
 		if (scanning.at > 0) add_candidates(&scanning, op > 0 ? op - 1 : ring->n - 1);
 		while (ring->occupied[op] - scanning.away > ring->machine->memory) {
-			bool picked = pick_best(&scanning) || break_promise(&scanning);
+			bool picked = pick_best(&scanning) || cancel_reservation(&scanning);
 			HR_ASSERT(picked);
 			if (!picked) break;
 		}

@@ -8,12 +8,12 @@
 
 /* ---- scratch memory ---- */
 
-void *hr__scratch_take(hr__scratch *scratch, uint64_t count, size_t size)
+void *hr__plan_scratch_take(hr__plan_scratch *scratch, uint64_t count, size_t size)
 {
 	uint64_t bytes;
 	void *block;
-	HR_ASSERT(scratch->count < HR__SCRATCH_BLOCKS);
-	if (scratch->count == HR__SCRATCH_BLOCKS) return NULL;
+	HR_ASSERT(scratch->count < HR__PLAN_SCRATCH_BLOCKS);
+	if (scratch->count == HR__PLAN_SCRATCH_BLOCKS) return NULL;
 	if (!hr__multiply(count > 0 ? count : 1, size, &bytes) || bytes > SIZE_MAX / 2) return NULL;
 	if (hr__os()->alloc((size_t)bytes, &block) != 0) return NULL;
 	scratch->blocks[scratch->count] = block;
@@ -21,7 +21,7 @@ void *hr__scratch_take(hr__scratch *scratch, uint64_t count, size_t size)
 	return block;
 }
 
-void hr__scratch_free(hr__scratch *scratch)
+void hr__plan_scratch_free(hr__plan_scratch *scratch)
 {
 	while (scratch->count > 0) {
 		scratch->count--;
@@ -31,7 +31,7 @@ void hr__scratch_free(hr__scratch *scratch)
 
 /* ---- reading the step ---- */
 
-uint64_t hr__ring_copy_ns(uint64_t bytes, uint64_t bytes_per_s, uint64_t copy_ns)
+uint64_t hr__plan_ring_copy_ns(uint64_t bytes, uint64_t bytes_per_s, uint64_t copy_ns)
 {
 	unsigned __int128 ns = ((unsigned __int128)bytes * 1000000000u + bytes_per_s - 1) / bytes_per_s + copy_ns;
 	return ns > UINT64_MAX ? UINT64_MAX : (uint64_t)ns;
@@ -71,7 +71,7 @@ static uint32_t end_of_uses(const hr__plan_step *step, uint32_t op)
 }
 
 /* Counting sort of the uses by tensor; ops stay in order. [next] has room for each tensor. */
-static hr_status sort_uses(hr__ring *ring, uint32_t *next)
+static hr_status sort_uses(hr__plan_ring *ring, uint32_t *next)
 {
 	const hr__plan_step *step = ring->step;
 	for (uint32_t u = 0; u < step->use_count; u++) ring->first[step->uses[u].tensor + 1]++;
@@ -100,16 +100,16 @@ static void add_range(uint64_t *change, uint32_t first, uint32_t last, uint64_t 
 	change[last + 1] -= bytes;
 }
 
-static void add_gap(hr__ring *ring, uint32_t tensor, uint32_t use, uint32_t next_use, uint64_t *change)
+static void add_gap(hr__plan_ring *ring, uint32_t tensor, uint32_t use, uint32_t next_use, uint64_t *change)
 {
 	uint32_t from = ring->at[use], to = ring->at[next_use];
 	uint64_t bytes = ring->step->tensors[tensor].bytes;
-	if (hr__ring_distance(ring, from, to) == 1 || bytes == 0) return;
+	if (hr__plan_ring_distance(ring, from, to) == 1 || bytes == 0) return;
 	hr__plan_gap *gap = &ring->gaps[ring->gap_count];
 	*gap = (hr__plan_gap){ .bytes = bytes, .tensor = tensor, .from = from, .to = to };
 	if (ring->machine != NULL) {
-		gap->out_ns = hr__ring_copy_ns(bytes, ring->machine->out_bytes_per_s, ring->machine->copy_ns);
-		gap->in_ns = hr__ring_copy_ns(bytes, ring->machine->in_bytes_per_s, ring->machine->copy_ns);
+		gap->out_ns = hr__plan_ring_copy_ns(bytes, ring->machine->out_bytes_per_s, ring->machine->copy_ns);
+		gap->in_ns = hr__plan_ring_copy_ns(bytes, ring->machine->in_bytes_per_s, ring->machine->copy_ns);
 	}
 	if (to > from) {
 		gap->idle_ns = ring->time[to] - ring->time[from + 1];
@@ -122,7 +122,7 @@ static void add_gap(hr__ring *ring, uint32_t tensor, uint32_t use, uint32_t next
 	ring->gap_after[use] = ring->gap_count++;
 }
 
-static void read_tensor(hr__ring *ring, uint32_t t)
+static void read_tensor(hr__plan_ring *ring, uint32_t t)
 {
 	const hr__plan_tensor *tensor = &ring->step->tensors[t];
 	uint32_t begin = ring->first[t], end = ring->first[t + 1];
@@ -134,10 +134,10 @@ static void read_tensor(hr__ring *ring, uint32_t t)
 	if (tensor->died != HR__PLAN_NEVER) ring->dead[last] += tensor->bytes;
 	if (tensor->stays) return;
 	for (uint32_t k = begin; k + 1 < end; k++) add_gap(ring, t, k, k + 1, ring->least);
-	if (begin < end && hr__ring_is_cyclic(tensor)) add_gap(ring, t, end - 1, begin, ring->least);
+	if (begin < end && hr__plan_ring_is_cyclic(tensor)) add_gap(ring, t, end - 1, begin, ring->least);
 }
 
-static void sum_up(hr__ring *ring)
+static void sum_up(hr__plan_ring *ring)
 {
 	uint64_t occupied = ring->step->other_bytes, saved = 0;
 	for (uint32_t i = 0; i < ring->n; i++) {
@@ -148,46 +148,46 @@ static void sum_up(hr__ring *ring)
 	}
 }
 
-static bool take_memory(hr__ring *ring, uint32_t **next)
+static bool take_memory(hr__plan_ring *ring, uint32_t **next)
 {
 	const hr__plan_step *step = ring->step;
-	hr__scratch *scratch = &ring->scratch;
-	return (ring->occupied = hr__scratch_take(scratch, (uint64_t)ring->n + 1, sizeof *ring->occupied)) != NULL &&
-	       (ring->least = hr__scratch_take(scratch, (uint64_t)ring->n + 1, sizeof *ring->least)) != NULL &&
-	       (ring->time = hr__scratch_take(scratch, (uint64_t)ring->n + 1, sizeof *ring->time)) != NULL &&
-	       (ring->born = hr__scratch_take(scratch, ring->n, sizeof *ring->born)) != NULL &&
-	       (ring->dead = hr__scratch_take(scratch, ring->n, sizeof *ring->dead)) != NULL &&
-	       (ring->first = hr__scratch_take(scratch, (uint64_t)step->tensor_count + 1, sizeof *ring->first)) != NULL &&
-	       (*next = hr__scratch_take(scratch, step->tensor_count, sizeof **next)) != NULL &&
-	       (ring->at = hr__scratch_take(scratch, step->use_count, sizeof *ring->at)) != NULL &&
-	       (ring->wrote = hr__scratch_take(scratch, step->use_count, sizeof *ring->wrote)) != NULL &&
-	       (ring->gap_after = hr__scratch_take(scratch, step->use_count, sizeof *ring->gap_after)) != NULL &&
-	       (ring->gaps = hr__scratch_take(scratch, step->use_count, sizeof *ring->gaps)) != NULL;
+	hr__plan_scratch *scratch = &ring->scratch;
+	return (ring->occupied = hr__plan_scratch_take(scratch, (uint64_t)ring->n + 1, sizeof *ring->occupied)) != NULL &&
+	       (ring->least = hr__plan_scratch_take(scratch, (uint64_t)ring->n + 1, sizeof *ring->least)) != NULL &&
+	       (ring->time = hr__plan_scratch_take(scratch, (uint64_t)ring->n + 1, sizeof *ring->time)) != NULL &&
+	       (ring->born = hr__plan_scratch_take(scratch, ring->n, sizeof *ring->born)) != NULL &&
+	       (ring->dead = hr__plan_scratch_take(scratch, ring->n, sizeof *ring->dead)) != NULL &&
+	       (ring->first = hr__plan_scratch_take(scratch, (uint64_t)step->tensor_count + 1, sizeof *ring->first)) != NULL &&
+	       (*next = hr__plan_scratch_take(scratch, step->tensor_count, sizeof **next)) != NULL &&
+	       (ring->at = hr__plan_scratch_take(scratch, step->use_count, sizeof *ring->at)) != NULL &&
+	       (ring->wrote = hr__plan_scratch_take(scratch, step->use_count, sizeof *ring->wrote)) != NULL &&
+	       (ring->gap_after = hr__plan_scratch_take(scratch, step->use_count, sizeof *ring->gap_after)) != NULL &&
+	       (ring->gaps = hr__plan_scratch_take(scratch, step->use_count, sizeof *ring->gaps)) != NULL;
 }
 
-hr_status hr__ring_open(const hr__plan_step *step, const hr__plan_machine *machine, hr__ring *ring)
+hr_status hr__plan_ring_open(const hr__plan_step *step, const hr__plan_machine *machine, hr__plan_ring *ring)
 {
 	uint32_t *next;
-	*ring = (hr__ring){ .step = step, .machine = machine, .n = step->op_count };
+	*ring = (hr__plan_ring){ .step = step, .machine = machine, .n = step->op_count };
 	hr_status status = check_numbers(step, machine);
 	if (status != HR_OK) return status;
 	if (!take_memory(ring, &next)) {
-		hr__ring_close(ring);
+		hr__plan_ring_close(ring);
 		return hr__fail(HR_NO_HOST_MEMORY, "no host memory to plan a step of %u ops", step->op_count);
 	}
 	status = sort_uses(ring, next);
 	if (status != HR_OK) {
-		hr__ring_close(ring);
+		hr__plan_ring_close(ring);
 		return status;
 	}
-	for (uint32_t u = 0; u < step->use_count; u++) ring->gap_after[u] = HR__RING_NO_GAP;
+	for (uint32_t u = 0; u < step->use_count; u++) ring->gap_after[u] = HR__PLAN_NO_GAP;
 	for (uint32_t i = 0; i < ring->n; i++) ring->time[i + 1] = ring->time[i] + step->ops[i].ns;
 	for (uint32_t t = 0; t < step->tensor_count && ring->n > 0; t++) read_tensor(ring, t);
 	sum_up(ring);
 	return HR_OK;
 }
 
-void hr__ring_close(hr__ring *ring)
+void hr__plan_ring_close(hr__plan_ring *ring)
 {
-	hr__scratch_free(&ring->scratch);
+	hr__plan_scratch_free(&ring->scratch);
 }

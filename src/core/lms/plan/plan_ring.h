@@ -7,20 +7,20 @@
 
 #include "core/lms/plan/plan.h"
 
-#define HR__RING_NO_GAP UINT32_MAX
+#define HR__PLAN_NO_GAP UINT32_MAX
 
 /* Host memory that is freed all at once. All zero = none. */
-#define HR__SCRATCH_BLOCKS 48
+#define HR__PLAN_SCRATCH_BLOCKS 48
 
-typedef struct hr__scratch {
-	void *blocks[HR__SCRATCH_BLOCKS];
-	size_t sizes[HR__SCRATCH_BLOCKS];
+typedef struct hr__plan_scratch {
+	void *blocks[HR__PLAN_SCRATCH_BLOCKS];
+	size_t sizes[HR__PLAN_SCRATCH_BLOCKS];
 	uint32_t count;
-} hr__scratch;
+} hr__plan_scratch;
 
 /* Zeroed memory; NULL if there is none. A [count] of 0 gets room for one. */
-void *hr__scratch_take(hr__scratch *scratch, uint64_t count, size_t size);
-void hr__scratch_free(hr__scratch *scratch);
+void *hr__plan_scratch_take(hr__plan_scratch *scratch, uint64_t count, size_t size);
+void hr__plan_scratch_free(hr__plan_scratch *scratch);
 
 typedef struct hr__plan_gap {
 	uint64_t bytes;
@@ -30,10 +30,10 @@ typedef struct hr__plan_gap {
 	uint32_t from, to; /* uses: it may be evicted after [from] and before [to]; to <= from = in the next step */
 } hr__plan_gap;
 
-typedef struct hr__ring {
+typedef struct hr__plan_ring {
 	const hr__plan_step *step;
 	const hr__plan_machine *machine;
-	hr__scratch scratch;
+	hr__plan_scratch scratch;
 	uint32_t n;          /* ops */
 	uint64_t *occupied;  /* at each op, if nothing is evicted */
 	uint64_t *least;     /* at each op, if everything is evicted that may be */
@@ -41,26 +41,26 @@ typedef struct hr__ring {
 	uint32_t *first;     /* by tensor: index of its first use in at, wrote and gap_after; [tensor_count] = the end */
 	uint32_t *at;        /* ops, by tensor, in order */
 	bool *wrote;         /* no older copy is valid after this use */
-	uint32_t *gap_after; /* index of the gap that follows the use, or HR__RING_NO_GAP */
+	uint32_t *gap_after; /* index of the gap that follows the use, or HR__PLAN_NO_GAP */
 	hr__plan_gap *gaps;
 	uint32_t gap_count;
 	uint64_t *born, *dead; /* at each op: bytes that it creates, bytes that die with it */
-} hr__ring;
+} hr__plan_ring;
 
 /* [machine] may be NULL: then gaps have no times. HR_INVALID_ARGUMENT, HR_NO_HOST_MEMORY; on failure there is nothing to close. */
-hr_status hr__ring_open(const hr__plan_step *step, const hr__plan_machine *machine, hr__ring *ring);
-void hr__ring_close(hr__ring *ring);
+hr_status hr__plan_ring_open(const hr__plan_step *step, const hr__plan_machine *machine, hr__plan_ring *ring);
+void hr__plan_ring_close(hr__plan_ring *ring);
 
 /* Nanoseconds to copy [bytes] at [bytes_per_s], rounded up, plus copy_ns; UINT64_MAX on overflow. */
-uint64_t hr__ring_copy_ns(uint64_t bytes, uint64_t bytes_per_s, uint64_t copy_ns);
+uint64_t hr__plan_ring_copy_ns(uint64_t bytes, uint64_t bytes_per_s, uint64_t copy_ns);
 
 /* Positions from [from] to [to], forward in time; [to] == [from] is a whole turn. */
-static inline uint32_t hr__ring_distance(const hr__ring *ring, uint32_t from, uint32_t to)
+static inline uint32_t hr__plan_ring_distance(const hr__plan_ring *ring, uint32_t from, uint32_t to)
 {
 	return to > from ? to - from : to + ring->n - from;
 }
 
-static inline bool hr__ring_is_cyclic(const hr__plan_tensor *tensor)
+static inline bool hr__plan_ring_is_cyclic(const hr__plan_tensor *tensor)
 {
 	return tensor->lived_before && tensor->died == HR__PLAN_NEVER;
 }

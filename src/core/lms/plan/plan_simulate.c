@@ -2,13 +2,13 @@
 #include "core/lms/plan/plan_draft.h"
 
 typedef struct queue {
-	hr__freed *entries;
+	hr__plan_freed *entries;
 	uint32_t head, tail;
 } queue;
 
 typedef struct simulation {
-	hr__drafting *drafting;
-	hr__draft *draft;
+	hr__plan_drafting *drafting;
+	hr__plan_draft *draft;
 	queue by_ops, by_copies;
 	uint64_t op_done, out_free, in_free; /* when each of the three servers is free */
 } simulation;
@@ -25,19 +25,19 @@ static uint64_t after(uint64_t when, uint64_t ns)
 	return __builtin_add_overflow(when, ns, &sum) ? UINT64_MAX : sum;
 }
 
-static void give(queue *to, uint64_t when, uint64_t bytes)
+static void add_freed(queue *to, uint64_t when, uint64_t bytes)
 {
 	if (bytes == 0) return;
 	if (to->head < to->tail && to->entries[to->tail - 1].when == when) to->entries[to->tail - 1].bytes += bytes;
-	else to->entries[to->tail++] = (hr__freed){ when, bytes, HR__RING_NO_GAP };
+	else to->entries[to->tail++] = (hr__plan_freed){ when, bytes, HR__PLAN_NO_GAP };
 }
 
 /* The same for times that may be out of order. */
-static void give_sorted(queue *to, uint64_t when, uint64_t bytes, uint32_t gap)
+static void add_freed_sorted(queue *to, uint64_t when, uint64_t bytes, uint32_t gap)
 {
 	uint32_t at = to->tail++;
 	for (; at > to->head && to->entries[at - 1].when > when; at--) to->entries[at] = to->entries[at - 1];
-	to->entries[at] = (hr__freed){ when, bytes, gap };
+	to->entries[at] = (hr__plan_freed){ when, bytes, gap };
 }
 
 /* When memory for [bytes] is free. Bytes that are free first are used first. *last gets the gap that was waited for. */
@@ -50,7 +50,7 @@ static uint64_t take(simulation *sim, uint64_t bytes, uint32_t *last)
 		if (ops->head == ops->tail) from = copies;
 		else if (copies->head == copies->tail) from = ops;
 		else from = ops->entries[ops->head].when <= copies->entries[copies->head].when ? ops : copies;
-		hr__freed *freed = &from->entries[from->head];
+		hr__plan_freed *freed = &from->entries[from->head];
 		uint64_t part = bytes < freed->bytes ? bytes : freed->bytes;
 		if (freed->when >= when) {
 			when = freed->when;
@@ -63,14 +63,14 @@ static uint64_t take(simulation *sim, uint64_t bytes, uint32_t *last)
 	return when;
 }
 
-static void issue_return(simulation *sim, uint32_t g)
+static void issue_restore(simulation *sim, uint32_t g)
 {
-	hr__drafting *drafting = sim->drafting;
+	hr__plan_drafting *drafting = sim->drafting;
 	const hr__plan_gap *gap = &drafting->ring->gaps[g];
 	uint32_t waited_for;
 	uint64_t start = later(later(sim->in_free, take(sim, gap->bytes, &waited_for)),
 	                       sim->draft->clean[g] ? 0 : drafting->out_done[g]);
-	drafting->returned[g] = start;
+	drafting->restore_began[g] = start;
 	sim->in_free = after(start, gap->in_ns);
 	if (sim->in_free < drafting->ready[gap->to]) return;
 	drafting->ready[gap->to] = sim->in_free;
@@ -84,38 +84,38 @@ static void issue_copy(simulation *sim, uint32_t g)
 }
 
 /* Memory of a tensor that needs no copy, or is copied by now, is free when the op is done. */
-static void issue_leave(simulation *sim, uint32_t g)
+static void issue_eviction(simulation *sim, uint32_t g)
 {
 	uint64_t copied = sim->draft->clean[g] ? 0 : sim->drafting->out_done[g], bytes = sim->drafting->ring->gaps[g].bytes;
-	if (copied <= sim->op_done) give(&sim->by_ops, sim->op_done, bytes);
-	else give_sorted(&sim->by_copies, copied, bytes, g);
+	if (copied <= sim->op_done) add_freed(&sim->by_ops, sim->op_done, bytes);
+	else add_freed_sorted(&sim->by_copies, copied, bytes, g);
 }
 
 static void run_step(simulation *sim)
 {
-	hr__drafting *drafting = sim->drafting;
-	const hr__ring *ring = drafting->ring;
+	hr__plan_drafting *drafting = sim->drafting;
+	const hr__plan_ring *ring = drafting->ring;
 	for (uint32_t i = 0; i < ring->n; i++) {
-		for (uint32_t k = drafting->ins_first[i]; k < drafting->ins_first[i + 1]; k++) issue_return(sim, drafting->ins[k]);
-		uint32_t waited_for = HR__RING_NO_GAP;
+		for (uint32_t k = drafting->ins_first[i]; k < drafting->ins_first[i + 1]; k++) issue_restore(sim, drafting->ins[k]);
+		uint32_t waited_for = HR__PLAN_NO_GAP;
 		uint64_t room = take(sim, ring->born[i], &waited_for), start = later(room, drafting->ready[i]);
 		if (drafting->ready[i] > room) waited_for = drafting->last[i];
 		if (start < sim->op_done) start = sim->op_done;
-		else if (waited_for != HR__RING_NO_GAP) sim->draft->blame[waited_for] += start - sim->op_done;
+		else if (waited_for != HR__PLAN_NO_GAP) sim->draft->blame[waited_for] += start - sim->op_done;
 		drafting->ready[i] = 0;
-		drafting->last[i] = HR__RING_NO_GAP;
+		drafting->last[i] = HR__PLAN_NO_GAP;
 		sim->op_done = after(start, ring->step->ops[i].ns);
 		drafting->started[i] = start;
 		drafting->ended[i] = sim->op_done;
-		give(&sim->by_ops, sim->op_done, ring->dead[i]);
+		add_freed(&sim->by_ops, sim->op_done, ring->dead[i]);
 		for (uint32_t k = drafting->copies_first[i]; k < drafting->copies_first[i + 1]; k++) issue_copy(sim, drafting->copies[k]);
-		for (uint32_t k = drafting->outs_first[i]; k < drafting->outs_first[i + 1]; k++) issue_leave(sim, drafting->outs[k]);
+		for (uint32_t k = drafting->outs_first[i]; k < drafting->outs_first[i + 1]; k++) issue_eviction(sim, drafting->outs[k]);
 	}
 }
 
 /* ---- the order of issue ---- */
 
-static void list_outs(hr__drafting *drafting, const hr__draft *draft)
+static void list_outs(hr__plan_drafting *drafting, const hr__plan_draft *draft)
 {
 	uint32_t count = 0;
 	for (uint32_t i = 0; i < drafting->ring->n; i++) {
@@ -135,7 +135,7 @@ static void begin_list(uint32_t *first, uint32_t n)
 }
 
 /* Copies after the same op in the order of moves. */
-static void list_copies(hr__drafting *drafting, const hr__draft *draft)
+static void list_copies(hr__plan_drafting *drafting, const hr__plan_draft *draft)
 {
 	uint32_t n = drafting->ring->n, *first = drafting->copies_first, count = drafting->outs_first[n];
 	for (uint32_t i = 0; i < n + 2; i++) first[i] = 0;
@@ -149,9 +149,9 @@ static void list_copies(hr__drafting *drafting, const hr__draft *draft)
 }
 
 /* Restores before the same op in the order of need: those for this step, then those for the next. */
-static void list_ins(hr__drafting *drafting, const hr__draft *draft)
+static void list_ins(hr__plan_drafting *drafting, const hr__plan_draft *draft)
 {
-	const hr__ring *ring = drafting->ring;
+	const hr__plan_ring *ring = drafting->ring;
 	uint32_t *first = drafting->ins_first;
 	for (uint32_t i = 0; i < ring->n + 2; i++) first[i] = 0;
 	for (uint32_t g = 0; g < ring->gap_count; g++)
@@ -169,7 +169,7 @@ static void list_ins(hr__drafting *drafting, const hr__draft *draft)
 /* ---- running ---- */
 
 /* Bytes in use when a step begins: tensors that lived before, except those evicted across the end of the step. */
-static uint64_t in_use_at_start(const hr__ring *ring, const hr__draft *draft)
+static uint64_t in_use_at_start(const hr__plan_ring *ring, const hr__plan_draft *draft)
 {
 	uint64_t bytes = ring->occupied[0] - ring->born[0];
 	for (uint32_t g = 0; g < ring->gap_count; g++) {
@@ -180,9 +180,9 @@ static uint64_t in_use_at_start(const hr__ring *ring, const hr__draft *draft)
 	return bytes;
 }
 
-void hr__draft_simulate(hr__drafting *drafting, hr__draft *draft)
+void hr__plan_draft_simulate(hr__plan_drafting *drafting, hr__plan_draft *draft)
 {
-	const hr__ring *ring = drafting->ring;
+	const hr__plan_ring *ring = drafting->ring;
 	simulation sim = { .drafting = drafting, .draft = draft };
 	uint64_t born = 0, dead = 0, ended = 0, step_ns = 0;
 	sim.by_ops.entries = drafting->freed_by_ops;
@@ -192,18 +192,18 @@ void hr__draft_simulate(hr__drafting *drafting, hr__draft *draft)
 	list_ins(drafting, draft);
 	for (uint32_t i = 0; i < ring->n; i++) {
 		drafting->ready[i] = 0;
-		drafting->last[i] = HR__RING_NO_GAP;
+		drafting->last[i] = HR__PLAN_NO_GAP;
 		born += ring->born[i];
 		dead += ring->dead[i];
 	}
 	for (uint32_t g = 0; g < ring->gap_count; g++) drafting->out_done[g] = 0;
-	give(&sim.by_ops, 0, ring->machine->memory - in_use_at_start(ring, draft));
-	for (int step = 0; step < HR__DRAFT_STEPS; step++) {
+	add_freed(&sim.by_ops, 0, ring->machine->memory - in_use_at_start(ring, draft));
+	for (int step = 0; step < HR__PLAN_DRAFT_STEPS; step++) {
 		for (uint32_t g = 0; g < ring->gap_count; g++) draft->blame[g] = 0;
 		run_step(&sim);
 		/* The ring closes: tensors created in a step that live on are gone when the next one begins, and those that die in it exist
 		 * again. */
-		if (born > dead) give(&sim.by_ops, sim.op_done, born - dead);
+		if (born > dead) add_freed(&sim.by_ops, sim.op_done, born - dead);
 		else drafting->ready[0] = later(drafting->ready[0], take(&sim, dead - born, &drafting->last[0]));
 		uint64_t took = sim.op_done - ended;
 		ended = sim.op_done;

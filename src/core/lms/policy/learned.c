@@ -2,7 +2,7 @@
  *
  * A step is RECORDED (record.h) as pin calls: the tensors that each names, and how long the device worked between it and its unpin
  * (marks, device.h). Once tensors have been evicted, a PLAN is made of the record of a step (plan.h) and becomes the active plan
- * (force.h, steps.c). In the next step (follow.c)
+ * (active_plan.h, steps.c). In the next step (follow.c)
  *
  *   a tensor created in the step is identified by the number of tensors created before it, if its size is that of the one in the
  *   record; a tensor that existed before the step is itself. A use is identified by the number of uses of that tensor in the step
@@ -13,10 +13,10 @@
  *
  *   restores are requested at the call that the plan says, in its order; one that does not fit waits for the next call
  *
- *   a tensor that was evicted unplanned, a STRAY, is requested back before all that are needed later
+ *   a tensor that was evicted unplanned is requested back before all that are needed later
  *
  * Plans count bytes. Bytes of partly used pages cannot serve a large tensor, so plans leave some memory unused. If steps that
- * follow the plan have strays, free memory is joined before each step, if that costs little, and as much as was found fragmented is
+ * follow the plan have unplanned evictions, free memory is joined before each step, if that costs little, and as much as was found fragmented is
  * left unused.
  *
  * Tensors that are used in another way than in the record have no plan: they are evicted or not as under lru. No plan is made of
@@ -46,9 +46,9 @@ void hr__learned_close(hr__lms *lms)
 	if (!learned) return;
 	hr__record_free(&learned->now);
 	hr__record_free(&learned->last);
-	hr__force_free(&learned->force);
-	hr__record_array_free(&learned->waiting, sizeof(hr_tensor));
-	hr__record_array_free(&learned->strays, sizeof(hr__stray));
+	hr__active_plan_free(&learned->active_plan);
+	hr__record_array_free(&learned->due_restores, sizeof(hr_tensor));
+	hr__record_array_free(&learned->unplanned_tensors, sizeof(hr__unplanned_tensor));
 	hr__repeats_close(learned->repeats);
 	hr__os()->free(learned, sizeof *learned);
 	lms->learned = NULL;
@@ -59,10 +59,10 @@ void hr__learned_close(hr__lms *lms)
 /* The tensor's number in the record of this step. */
 static uint32_t slot_of(hr__learned *learned, hr__tensor *tensor, uint32_t created)
 {
-	if (tensor->learned.step == learned->step && tensor->learned.slot != HR__NONE) return tensor->learned.slot;
+	if (tensor->learned.step == learned->step && tensor->learned.slot != HR__RECORD_NONE) return tensor->learned.slot;
 	tensor->learned.step = learned->step;
 	tensor->learned.uses = 0;
-	tensor->learned.slot = learned->recording ? hr__record_tensor(&learned->now, tensor, created) : HR__NONE;
+	tensor->learned.slot = learned->recording ? hr__record_tensor(&learned->now, tensor, created) : HR__RECORD_NONE;
 	return tensor->learned.slot;
 }
 
@@ -84,8 +84,8 @@ void hr__learned_destroyed(hr__lms *lms, hr__tensor *tensor)
 	if (!learned) return;
 	hr__lock_take(&lms->lock);
 	hr__record *record = &learned->now;
-	if (learned->recording && tensor->learned.step == learned->step && tensor->learned.slot != HR__NONE && record->ops.count)
-		HR__AT(hr__seen_tensor, record->tensors, tensor->learned.slot).died = record->ops.count - 1;
+	if (learned->recording && tensor->learned.step == learned->step && tensor->learned.slot != HR__RECORD_NONE && record->ops.count)
+		HR__RECORD_AT(hr__recorded_tensor, record->tensors, tensor->learned.slot).died = record->ops.count - 1;
 	hr__follow_destroyed(learned, tensor);
 	hr__lock_release(&lms->lock);
 }
@@ -98,7 +98,7 @@ static hr_stream timed_on(hr_stream stream)
 	return stream == HR_STREAM_HOST ? HR_STREAM_DEFAULT : stream;
 }
 
-void hr__learned_before(hr__lms *lms, const hr_pin *pins, size_t count)
+void hr__learned_before_pin(hr__lms *lms, const hr_pin *pins, size_t count)
 {
 	if (!hr__load_relaxed(&lms->stats.num_steps) && hr__load_relaxed(&lms->stats.num_evictions)) hr__steps_watch(lms, pins, count);
 	hr__follow_before(lms);
@@ -113,12 +113,12 @@ void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_strea
 	hr__lock_take(&lms->lock);
 	if (learned->recording && hr__record_op(&learned->now, timed_on(stream))) {
 		hr__record_sign(&learned->now, count);
-		HR__AT(hr__seen_op, learned->now.ops, learned->now.ops.count - 1).begin = mark;
+		HR__RECORD_AT(hr__recorded_op, learned->now.ops, learned->now.ops.count - 1).begin = mark;
 		for (size_t i = 0; i < count; i++) {
 			hr_status ignored;
 			hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &ignored);
 			if (!tensor) continue; /* another thread has unpinned and destroyed it already */
-			if (hr__record_use(&learned->now, tensor, slot_of(learned, tensor, HR__NONE), pins[i].access != HR_READ))
+			if (hr__record_use(&learned->now, tensor, slot_of(learned, tensor, HR__RECORD_NONE), pins[i].access != HR_READ))
 				hr__follow_use(learned, tensor);
 		}
 	}
@@ -132,9 +132,10 @@ void hr__learned_unpinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_str
 	/* With a mark after each op, a stream that waits for memory of one op does not wait for the next. */
 	if (hr__load_relaxed(&lms->stats.num_evictions) > 0 && hr__device_mark(lms->device, timed_on(stream), &mark)) mark = 0;
 	hr__lock_take(&lms->lock);
-	if (learned->recording && learned->now.ops.count) HR__AT(hr__seen_op, learned->now.ops, learned->now.ops.count - 1).end = mark;
+	if (learned->recording && learned->now.ops.count)
+		HR__RECORD_AT(hr__recorded_op, learned->now.ops, learned->now.ops.count - 1).end = mark;
 	hr__record_time(lms->device, &learned->now, 4);
-	bool planned = learned->force.is_set;
+	bool planned = learned->active_plan.is_set;
 	hr__lock_release(&lms->lock);
 	if (planned) hr__follow_unpinned(lms, pins, count);
 }

@@ -1,58 +1,58 @@
 /* learned.h - shared by the files of the learned policy: all its data.
  *
  *     learned.c   records what a program does in a step (record.h), times copies (link.h)
- *     steps.c     where steps begin and end: judges the record, corrects, activates a new plan (force.h)
+ *     steps.c     where steps begin and end: judges the record, corrects, activates a new plan (active_plan.h)
  *     follow.c    applies the active plan to the current step
  *
  * The top of learned.c explains how they work together. lms.h has the functions that other files call. */
 #ifndef HR_LMS_LEARNED_H
 #define HR_LMS_LEARNED_H
 
-#include "core/lms/policy/force.h"
-#include "core/lms/policy/link.h"
 #include "core/lms/lms.h"
+#include "core/lms/policy/active_plan.h"
+#include "core/lms/policy/link.h"
 #include "core/lms/policy/record.h"
 #include "core/lms/policy/repeats.h"
 
 typedef struct hr__learned hr__learned;
 
 /* A tensor that was evicted unplanned. */
-typedef struct hr__stray {
+typedef struct hr__unplanned_tensor {
 	hr_tensor handle;
-	uint32_t need; /* as in hr__comeback */
-} hr__stray;
+	uint32_t need; /* as in hr__planned_restore */
+} hr__unplanned_tensor;
 
 /* Under the context's lock. */
 struct hr__learned {
 	hr__record now, last; /* of the current step and of the one before */
-	hr__force force;
+	hr__active_plan active_plan;
 	bool recording, has_last;
 	uint64_t before_last; /* signature of the step before the last */
-	uint32_t step;       /* step number, to tell whether a tensor's slot is of this step */
-	uint32_t position;   /* pin calls in this step */
-	uint32_t created;    /* tensors created in this step */
-	uint32_t mismatches; /* in this step */
-	uint32_t on, off;    /* uses in this step, as planned and not */
-	uint32_t next_return;
-	hr__record_array waiting; /* hr_tensor: restores that are due and not done */
-	hr__record_array strays;  /* hr__stray: not due yet */
-	hr__link link;            /* speed of copies */
-	uint64_t slack;           /* memory that plans leave unused, because it was found fragmented */
-	uint64_t memory;          /* that the last plan was made for */
-	uint64_t unplanned;       /* bytes of unplanned evictions in this step */
-	uint64_t scattered;       /* most bytes that were free at an unplanned eviction, but of no use */
+	uint32_t step;        /* step number, to tell whether a tensor's slot is of this step */
+	uint32_t position;    /* pin calls in this step */
+	uint32_t created;     /* tensors created in this step */
+	uint32_t mismatches;  /* in this step */
+	uint32_t on, off;     /* uses in this step, as planned and not */
+	uint32_t next_restore;
+	hr__record_array due_restores;      /* hr_tensor: restores that are due and not done */
+	hr__record_array unplanned_tensors; /* hr__unplanned_tensor: not due yet */
+	hr__link link;                      /* speed of copies */
+	uint64_t slack;                     /* memory that plans leave unused, because it was found fragmented */
+	uint64_t memory;                    /* that the last plan was made for */
+	uint64_t unplanned_bytes;           /* bytes of unplanned evictions in this step */
+	uint64_t scattered;                 /* most bytes that were free at an unplanned eviction, but of no use */
 	uint32_t corrections;
-	bool tidies;         /* free memory is joined before each step */
-	uint64_t tidy_ns;    /* time that joining took last; 0 = not done yet */
+	bool joins_memory;         /* free memory is joined before each step */
+	uint64_t join_ns;          /* time that joining took last; 0 = not done yet */
 	uint64_t area, area_bytes; /* address range for the plan's layout; 0 = none yet */
-	uint64_t mapping;    /* total time of mapping pages, until this step */
-	bool costly;         /* mapping takes so long that a layout is worth finding */
-	bool planning;       /* a thread is making a plan of [last] */
-	uint32_t gathered;   /* times that memory was joined for a layout */
-	hr__repeats *repeats; /* used while the program marks no steps; NULL until needed */
-	bool watching;       /* steps begin where a repeat begins */
-	bool wants_plan;     /* a plan is to be made of the last record, once its times are known */
-	hr__atomic_u8 settled; /* the active plan was right often enough: nothing needs timing. For readers without the lock */
+	uint64_t mapping;          /* total time of mapping pages, until this step */
+	bool mapping_is_slow;      /* mapping takes so long that a layout is worth finding */
+	bool planning;             /* a thread is making a plan of [last] */
+	uint32_t gathered;         /* times that memory was joined for a layout */
+	hr__repeats *repeats;      /* used while the program marks no steps; NULL until needed */
+	bool watching;             /* steps begin where a repeat begins */
+	bool wants_plan;           /* a plan is to be made of the last record, once its times are known */
+	hr__atomic_u8 settled;     /* the active plan was right often enough: nothing needs timing. For readers without the lock */
 };
 
 /* ---- steps (steps.c) ---- */

@@ -13,8 +13,9 @@ void hr__link_time(hr__link *link, const hr__lms *lms)
 	for (uint32_t i = 0; i < link->copy_count && i < HR__LINK_COPIES; i++) {
 		const hr__link_copy *copy = &link->copies[i];
 		uint64_t begin = 0, end = 0;
-		hr_stream stream = copy->out ? lms->out : lms->in;
-		if (hr__device_mark_time(lms->device, stream, copy->before, &begin) || hr__device_mark_time(lms->device, stream, copy->mark, &end))
+		hr_stream stream = copy->out ? lms->out_stream : lms->in_stream;
+		if (hr__device_mark_time(lms->device, stream, copy->before, &begin) ||
+		    hr__device_mark_time(lms->device, stream, copy->mark, &end))
 			continue;
 		if (end <= begin + HR__LINK_COPY_NS) continue;
 		double rate = (double)copy->bytes * 1e9 / (double)(end - begin - HR__LINK_COPY_NS);

@@ -5,9 +5,9 @@
 
 #include "core/lms/lms.h"
 
-#define HR__LINK_COPIES 64u                     /* remembered until they are timed */
-#define HR__LINK_TIMED_MIN (UINT64_C(4) << 20)  /* smaller copies say little about the link */
-#define HR__LINK_COPY_NS 20000u                 /* fixed cost of a copy */
+#define HR__LINK_COPIES 64u                    /* remembered until they are timed */
+#define HR__LINK_TIMED_MIN (UINT64_C(4) << 20) /* smaller copies say little about the link */
+#define HR__LINK_COPY_NS 20000u                /* fixed cost of a copy */
 
 typedef struct hr__link_copy {
 	bool out;

@@ -39,8 +39,8 @@ void hr__record_clear(hr__record *record)
 
 void hr__record_free(hr__record *record)
 {
-	hr__record_array_free(&record->tensors, sizeof(hr__seen_tensor));
-	hr__record_array_free(&record->ops, sizeof(hr__seen_op));
+	hr__record_array_free(&record->tensors, sizeof(hr__recorded_tensor));
+	hr__record_array_free(&record->ops, sizeof(hr__recorded_op));
 	hr__record_array_free(&record->uses, sizeof(hr__plan_use));
 }
 
@@ -51,14 +51,18 @@ void hr__record_sign(hr__record *record, uint64_t value)
 
 uint32_t hr__record_tensor(hr__record *record, const hr__tensor *tensor, uint32_t created)
 {
-	if (record->broken) return HR__NONE;
-	if (!hr__record_array_has_room(&record->tensors, sizeof(hr__seen_tensor))) {
+	if (record->broken) return HR__RECORD_NONE;
+	if (!hr__record_array_has_room(&record->tensors, sizeof(hr__recorded_tensor))) {
 		record->broken = true;
-		return HR__NONE;
+		return HR__RECORD_NONE;
 	}
-	HR__AT(hr__seen_tensor, record->tensors, record->tensors.count) = (hr__seen_tensor){
-		.handle = hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word)), .bytes = hr__tensor_device_bytes(tensor),
-		.died = HR__PLAN_NEVER, .created = created, .stays = hr__load_relaxed(&tensor->never_evict), .apart = hr__owns_pages(tensor)
+	HR__RECORD_AT(hr__recorded_tensor, record->tensors, record->tensors.count) = (hr__recorded_tensor){
+		.handle = hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word)),
+		.bytes = hr__tensor_device_bytes(tensor),
+		.died = HR__PLAN_NEVER,
+		.created = created,
+		.stays = hr__load_relaxed(&tensor->never_evict),
+		.owns_pages = hr__tensor_owns_pages(tensor)
 	};
 	return record->tensors.count++;
 }
@@ -66,21 +70,22 @@ uint32_t hr__record_tensor(hr__record *record, const hr__tensor *tensor, uint32_
 bool hr__record_op(hr__record *record, hr_stream stream)
 {
 	if (record->broken) return false;
-	if (!hr__record_array_has_room(&record->ops, sizeof(hr__seen_op))) {
+	if (!hr__record_array_has_room(&record->ops, sizeof(hr__recorded_op))) {
 		record->broken = true;
 		return false;
 	}
-	HR__AT(hr__seen_op, record->ops, record->ops.count++) = (hr__seen_op){ .first_use = record->uses.count, .stream = stream };
+	HR__RECORD_AT(hr__recorded_op, record->ops, record->ops.count++) = (hr__recorded_op){ .first_use = record->uses.count,
+		                                                                                  .stream = stream };
 	return true;
 }
 
 bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool write)
 {
-	uint32_t first = HR__AT(hr__seen_op, record->ops, record->ops.count - 1).first_use;
-	if (slot == HR__NONE || record->broken) return false;
+	uint32_t first = HR__RECORD_AT(hr__recorded_op, record->ops, record->ops.count - 1).first_use;
+	if (slot == HR__RECORD_NONE || record->broken) return false;
 	if (tensor->learned.uses && tensor->learned.use >= first && tensor->learned.use < record->uses.count &&
-	    HR__AT(hr__plan_use, record->uses, tensor->learned.use).tensor == slot) {
-		HR__AT(hr__plan_use, record->uses, tensor->learned.use).write |= write;
+	    HR__RECORD_AT(hr__plan_use, record->uses, tensor->learned.use).tensor == slot) {
+		HR__RECORD_AT(hr__plan_use, record->uses, tensor->learned.use).write |= write;
 		return false;
 	}
 	tensor->learned.uses++;
@@ -89,7 +94,7 @@ bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool 
 		return false;
 	}
 	tensor->learned.use = record->uses.count;
-	HR__AT(hr__plan_use, record->uses, record->uses.count++) = (hr__plan_use){ slot, write };
+	HR__RECORD_AT(hr__plan_use, record->uses, record->uses.count++) = (hr__plan_use){ slot, write };
 	return true;
 }
 
@@ -98,7 +103,7 @@ bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool 
 void hr__record_time(hr__device *device, hr__record *record, uint32_t most)
 {
 	for (; record->timed < record->ops.count && most; record->timed++, most--) {
-		hr__seen_op *op = &HR__AT(hr__seen_op, record->ops, record->timed);
+		hr__recorded_op *op = &HR__RECORD_AT(hr__recorded_op, record->ops, record->timed);
 		uint64_t begin = 0, end = 0;
 		if (!op->begin || !op->end) continue;
 		hr_status status = hr__device_mark_time(device, op->stream, op->begin, &begin);
@@ -118,7 +123,8 @@ bool hr__record_is_timed(const hr__record *record)
 void hr__record_keep_times(hr__record *record, const hr__record *before)
 {
 	if (!hr__record_is_timed(before) || before->ops.count != record->ops.count) return;
-	for (uint32_t i = 0; i < record->ops.count; i++) HR__AT(hr__seen_op, record->ops, i).ns = HR__AT(hr__seen_op, before->ops, i).ns;
+	for (uint32_t i = 0; i < record->ops.count; i++)
+		HR__RECORD_AT(hr__recorded_op, record->ops, i).ns = HR__RECORD_AT(hr__recorded_op, before->ops, i).ns;
 	record->measured = true;
 	record->timed = record->ops.count;
 }
@@ -126,6 +132,6 @@ void hr__record_keep_times(hr__record *record, const hr__record *before)
 uint64_t hr__record_compute_ns(const hr__record *record)
 {
 	uint64_t sum = 0;
-	for (uint32_t i = 0; i < record->ops.count; i++) sum += HR__AT(hr__seen_op, record->ops, i).ns;
+	for (uint32_t i = 0; i < record->ops.count; i++) sum += HR__RECORD_AT(hr__recorded_op, record->ops, i).ns;
 	return sum;
 }

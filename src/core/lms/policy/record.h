@@ -9,7 +9,7 @@
 #include "core/lms/lms.h"
 #include "core/lms/plan/plan.h"
 
-#define HR__NONE UINT32_MAX /* no tensor, no number, no op */
+#define HR__RECORD_NONE UINT32_MAX /* no tensor, no number, no op */
 
 /* ---- growing arrays ---- */
 
@@ -19,7 +19,7 @@ typedef struct hr__record_array {
 	uint32_t count, capacity;
 } hr__record_array;
 
-#define HR__AT(type, array, index) (((type *)(array).items)[index])
+#define HR__RECORD_AT(type, array, index) (((type *)(array).items)[index])
 
 /* Doubles the capacity; [item] is the size of an item. False, and nothing changes, without host memory. */
 bool hr__record_array_grow(hr__record_array *array, size_t item);
@@ -29,23 +29,23 @@ void hr__record_array_free(hr__record_array *array, size_t item);
 
 /* ---- the record ---- */
 
-typedef struct hr__seen_tensor {
+typedef struct hr__recorded_tensor {
 	hr_tensor handle; /* valid if it existed before the step, or lives on */
 	uint64_t bytes;
-	uint32_t died;    /* op, or HR__PLAN_NEVER */
-	uint32_t created; /* its number among those created in the step; HR__NONE = it existed before */
-	bool stays, apart; /* apart: it owns its pages, so it needs no place in a layout */
-} hr__seen_tensor;
+	uint32_t died;          /* op, or HR__PLAN_NEVER */
+	uint32_t created;       /* its number among those created in the step; HR__RECORD_NONE = it existed before */
+	bool stays, owns_pages; /* apart: it owns its pages, so it needs no place in a layout */
+} hr__recorded_tensor;
 
-typedef struct hr__seen_op {
+typedef struct hr__recorded_op {
 	uint32_t first_use;
 	uint32_t stream;
 	uint64_t begin, end; /* marks; 0 = none */
 	uint64_t ns;
-} hr__seen_op;
+} hr__recorded_op;
 
 typedef struct hr__record {
-	hr__record_array tensors, ops, uses; /* hr__seen_tensor, hr__seen_op, hr__plan_use */
+	hr__record_array tensors, ops, uses; /* hr__recorded_tensor, hr__recorded_op, hr__plan_use */
 	uint32_t timed;                      /* ops whose time is known, or never will be */
 	bool measured, broken;               /* at least one op was timed; host memory ran out */
 	uint64_t signature;                  /* hash of all events in order: equal for steps that are alike */
@@ -56,11 +56,11 @@ void hr__record_clear(hr__record *record);
 void hr__record_free(hr__record *record);
 /* Adds a value to the signature. */
 void hr__record_sign(hr__record *record, uint64_t value);
-/* Adds a tensor; [created] as above. Returns its number in the record; HR__NONE if the record is broken. */
+/* Adds a tensor; [created] as above. Returns its number in the record; HR__RECORD_NONE if the record is broken. */
 uint32_t hr__record_tensor(hr__record *record, const hr__tensor *tensor, uint32_t created);
 /* Begins the next op. False if the record is broken. */
 bool hr__record_op(hr__record *record, hr_stream stream);
-/* Adds a use of tensor number [slot] by the current op; HR__NONE is ignored. Counts the tensor's uses: named twice in an op, it is
+/* Adds a use of tensor number [slot] by the current op; HR__RECORD_NONE is ignored. Counts the tensor's uses: named twice in an op, it is
  * used once. True if a use was added. */
 bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool write);
 

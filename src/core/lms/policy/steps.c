@@ -16,19 +16,19 @@
 #define SPARE_PAGES 24u /* assumed lost to blocks that end within a page, if memory is large enough */
 #define GATHERED 4u
 #define MAPPING_SHARE 50u /* mapping may take 1/50 of a step before memory is joined for a layout */
-#define MEASURED 3u /* number of steps that follow the plan in which ops are still timed */
+#define MEASURED 3u       /* number of steps that follow the plan in which ops are still timed */
 
 /* ---- a new plan ---- */
 
 /* Maps tensors to the new plan. Tensors that it does not name have no plan. */
-static void assign(hr__lms *lms, hr__force *force)
+static void assign(hr__lms *lms, hr__active_plan *active)
 {
-	for (uint32_t i = 0; i < lms->member_count; i++) lms->members[i]->learned.planned = HR__NONE;
-	for (uint32_t i = 0; i < force->tensor_count; i++) {
+	for (uint32_t i = 0; i < lms->member_count; i++) lms->members[i]->learned.planned = HR__RECORD_NONE;
+	for (uint32_t i = 0; i < active->tensor_count; i++) {
 		hr_status ignored;
-		hr__tensor *tensor = force->present[i].id ? hr__tensor_of(force->present[i], &ignored) : NULL;
+		hr__tensor *tensor = active->present[i].id ? hr__tensor_of(active->present[i], &ignored) : NULL;
 		if (tensor) tensor->learned.planned = i;
-		else force->present[i].id = 0;
+		else active->present[i].id = 0;
 	}
 }
 
@@ -61,25 +61,26 @@ static hr__plan_machine machine_of(hr__lms *lms, uint64_t other_bytes)
 static void make_plan(hr__lms *lms, int64_t in_use)
 {
 	hr__learned *learned = lms->learned;
-	hr__force force;
+	hr__active_plan active;
 	uint64_t bound = 0, others = bytes_of_others(lms, in_use);
 	hr__lock_take(&lms->lock);
 	hr__plan_machine machine = machine_of(lms, others);
-	bool places = learned->costly;
+	bool places = learned->mapping_is_slow;
 	hr__lock_release(&lms->lock);
 	/* On failure the step continues as it is; the active plan may still be right. */
-	if (hr__force_make(&learned->last, others, &machine, places, &force, &bound)) return;
+	if (hr__active_plan_make(&learned->last, others, &machine, places, &active, &bound)) return;
 	hr__lock_take(&lms->lock);
-	if (learned->force.is_set && learned->force.signature == force.signature) force.matches = learned->force.matches;
-	hr__force_free(&learned->force);
-	learned->force = force;
-	learned->strays.count = 0; /* their [need] is of another plan */
-	assign(lms, &learned->force);
+	if (learned->active_plan.is_set && learned->active_plan.signature == active.signature)
+		active.matches = learned->active_plan.matches;
+	hr__active_plan_free(&learned->active_plan);
+	learned->active_plan = active;
+	learned->unplanned_tensors.count = 0; /* their [need] is of another plan */
+	assign(lms, &learned->active_plan);
 	hr__lock_release(&lms->lock);
 	hr__store_relaxed(&lms->stats.plan_bound_ns, (int64_t)bound);
-	hr__store_relaxed(&lms->stats.plan_step_ns, (int64_t)force.plan.step_ns);
-	hr__store_relaxed(&lms->stats.plan_bytes_out, (int64_t)force.plan.bytes_out);
-	hr__store_relaxed(&lms->stats.plan_bytes_in, (int64_t)force.plan.bytes_in);
+	hr__store_relaxed(&lms->stats.plan_step_ns, (int64_t)active.plan.step_ns);
+	hr__store_relaxed(&lms->stats.plan_bytes_out, (int64_t)active.plan.bytes_out);
+	hr__store_relaxed(&lms->stats.plan_bytes_in, (int64_t)active.plan.bytes_in);
 }
 
 /* The program waits meanwhile, so the recording gets the time. */
@@ -88,7 +89,8 @@ static void make_plan_noted(hr__lms *lms, int64_t in_use)
 	uint64_t begin = hr__os()->clock_ns();
 	make_plan(lms, in_use);
 	if (hr__trace_is_on())
-		hr__trace_event(&(hr__event){ .kind = HR__EVENT_MARK, .tag = hr_name_intern(HR__MARK_PLAN), .bytes = hr__os()->clock_ns() - begin });
+		hr__trace_event(
+			&(hr__event){ .kind = HR__EVENT_MARK, .tag = hr_name_intern(HR__MARK_PLAN), .bytes = hr__os()->clock_ns() - begin });
 }
 
 /* ---- judging ---- */
@@ -97,10 +99,10 @@ static void make_plan_noted(hr__lms *lms, int64_t in_use)
  * made. */
 static bool correct(hr__learned *learned)
 {
-	if (learned->costly || learned->corrections >= CORRECTIONS) return false;
+	if (learned->mapping_is_slow || learned->corrections >= CORRECTIONS) return false;
 	learned->corrections++;
-	if (!learned->tidies) {
-		learned->tidies = true;
+	if (!learned->joins_memory) {
+		learned->joins_memory = true;
 		return false;
 	}
 	uint64_t slack = learned->scattered < learned->memory / 16 ? learned->scattered : learned->memory / 16;
@@ -112,22 +114,22 @@ static bool correct(hr__learned *learned)
 /* Judges the record of the step that ended. [pressed]: tensors were evicted. */
 static void judge(hr__learned *learned, bool pressed)
 {
-	hr__force *force = &learned->force;
+	hr__active_plan *active = &learned->active_plan;
 	hr__record *done = &learned->now;
 	if (!learned->recording || done->broken || !done->ops.count) return;
-	bool same = force->is_set && done->signature == force->signature && !learned->mismatches;
+	bool same = active->is_set && done->signature == active->signature && !learned->mismatches;
 	bool twice = learned->has_last && done->signature == learned->last.signature;
-	if (same) force->matches++;
+	if (same) active->matches++;
 	if (twice && !hr__record_is_timed(done)) hr__record_keep_times(done, &learned->last);
 	/* If two kinds of steps alternate, the longer one has the plan. */
-	bool in_turn = learned->has_last && done->signature == learned->before_last && done->ops.count <= force->op_count;
-	bool better = !force->is_set || (!same && (twice || (!force->matches && !in_turn)));
+	bool in_turn = learned->has_last && done->signature == learned->before_last && done->ops.count <= active->op_count;
+	bool better = !active->is_set || (!same && (twice || (!active->matches && !in_turn)));
 	/* The times of ops have changed: the first steps of a program are not typical. */
 	uint64_t ns = hr__record_compute_ns(done);
 	bool timed = hr__record_is_timed(done);
-	if (same && timed && ns + ns / 20 < force->compute_ns) better = true;
-	if (same && timed && force->compute_ns + force->compute_ns / 20 < ns) better = true;
-	if (same && learned->unplanned && correct(learned)) better = true;
+	if (same && timed && ns + ns / 20 < active->compute_ns) better = true;
+	if (same && timed && active->compute_ns + active->compute_ns / 20 < ns) better = true;
+	if (same && learned->unplanned_bytes && correct(learned)) better = true;
 	if (learned->has_last) learned->before_last = learned->last.signature;
 	hr__record swap = learned->last;
 	learned->last = learned->now;
@@ -144,7 +146,7 @@ static void gather_memory(hr__lms *lms)
 {
 	hr__learned *learned = lms->learned;
 	uint64_t bytes = 0, area = 0, area_bytes = 0;
-	if (hr__reclaim_all(lms, HR_NAME_NONE, &bytes) || hr__blocks_gather(lms->allocator, &area, &area_bytes)) return;
+	if (hr__reclaim_inactive(lms, HR_NAME_NONE, &bytes) || hr__blocks_gather(lms->allocator, &area, &area_bytes)) return;
 	hr__lock_take(&lms->lock);
 	learned->area = area;
 	learned->area_bytes = area_bytes;
@@ -154,14 +156,14 @@ static void gather_memory(hr__lms *lms)
 }
 
 /* Joins free memory without evicting anything. */
-static void tidy(hr__lms *lms)
+static void join_free_memory(hr__lms *lms)
 {
 	hr__learned *learned = lms->learned;
 	uint64_t mapping = hr__blocks_map_ns(lms->allocator), begin = hr__device_clock_ns(lms->device), address, bytes;
 	if (hr__blocks_gather(lms->allocator, &address, &bytes)) return;
 	hr__lock_take(&lms->lock);
 	/* Includes waiting for streams that still use free memory. At least 1 ns, because 0 means not done yet. */
-	learned->tidy_ns = hr__device_clock_ns(lms->device) - begin + 1;
+	learned->join_ns = hr__device_clock_ns(lms->device) - begin + 1;
 	learned->mapping += hr__blocks_map_ns(lms->allocator) - mapping; /* this time is not the program's */
 	hr__lock_release(&lms->lock);
 }
@@ -173,7 +175,8 @@ static void end_step(hr__lms *lms)
 	hr__learned *learned = lms->learned;
 	hr__lock_take(&lms->lock);
 	hr__record_time(lms->device, &learned->now, UINT32_MAX);
-	if (!learned->planning && learned->has_last) hr__record_time(lms->device, &learned->last, UINT32_MAX); /* the device may have
+	if (!learned->planning && learned->has_last)
+		hr__record_time(lms->device, &learned->last, UINT32_MAX); /* the device may have
 	                                                                                                        * been behind */
 	if (!learned->planning) judge(learned, hr__load_relaxed(&lms->stats.num_evictions) > 0);
 	learned->recording = false;
@@ -187,10 +190,11 @@ static void begin_step(hr__lms *lms)
 	hr__lock_take(&lms->lock);
 	uint64_t mapping = hr__blocks_map_ns(lms->allocator), spent = mapping - learned->mapping;
 	learned->mapping = mapping;
-	const hr__force *force = &learned->force;
-	bool slow = force->matches > 0 && spent > force->plan.step_ns / MAPPING_SHARE;
-	learned->costly |= slow;
-	if (learned->costly && force->is_set && !force->placing && learned->has_last && learned->last.signature == force->signature)
+	const hr__active_plan *active = &learned->active_plan;
+	bool slow = active->matches > 0 && spent > active->plan.step_ns / MAPPING_SHARE;
+	learned->mapping_is_slow |= slow;
+	if (learned->mapping_is_slow && active->is_set && !active->placing && learned->has_last &&
+	    learned->last.signature == active->signature)
 		learned->wants_plan = true;
 	bool plans = learned->wants_plan && !learned->planning;
 	if (plans) {
@@ -203,25 +207,26 @@ static void begin_step(hr__lms *lms)
 
 	hr__lock_take(&lms->lock);
 	if (plans) learned->planning = false;
-	hr__store_relaxed(&learned->settled, force->matches >= MEASURED);
+	hr__store_relaxed(&learned->settled, active->matches >= MEASURED);
 	hr__record_clear(&learned->now);
 	learned->recording = true;
 	learned->step++;
-	learned->position = learned->created = learned->mismatches = learned->next_return = 0;
+	learned->position = learned->created = learned->mismatches = learned->next_restore = 0;
 	learned->on = learned->off = 0;
-	learned->unplanned = learned->scattered = 0;
-	for (uint32_t i = 0; i < learned->strays.count; i++) {
-		hr__stray *stray = &HR__AT(hr__stray, learned->strays, i);
-		stray->need -= stray->need < force->op_count ? stray->need : force->op_count;
+	learned->unplanned_bytes = learned->scattered = 0;
+	for (uint32_t i = 0; i < learned->unplanned_tensors.count; i++) {
+		hr__unplanned_tensor *unplanned = &HR__RECORD_AT(hr__unplanned_tensor, learned->unplanned_tensors, i);
+		unplanned->need -= unplanned->need < active->op_count ? unplanned->need : active->op_count;
 	}
-	if (learned->force.is_set) hr__lms_count(&lms->stats.num_steps_planned, 1);
-	bool gathers = slow && force->laid_out && force->matches >= MEASURED && learned->gathered < GATHERED;
+	if (learned->active_plan.is_set) hr__lms_count(&lms->stats.num_steps_planned, 1);
+	bool gathers_memory = slow && active->laid_out && active->matches >= MEASURED && learned->gathered < GATHERED;
 	/* Until it was done once, the time of mapping all memory is the estimate. */
-	uint64_t takes = learned->tidy_ns ? learned->tidy_ns : mapping;
-	bool tidies = learned->tidies && !learned->costly && force->is_set && takes <= force->plan.step_ns / MAPPING_SHARE;
+	uint64_t takes = learned->join_ns ? learned->join_ns : mapping;
+	bool joins_memory = learned->joins_memory && !learned->mapping_is_slow && active->is_set &&
+	                    takes <= active->plan.step_ns / MAPPING_SHARE;
 	hr__lock_release(&lms->lock);
-	if (gathers) gather_memory(lms);
-	else if (tidies) tidy(lms);
+	if (gathers_memory) gather_memory(lms);
+	else if (joins_memory) join_free_memory(lms);
 }
 
 void hr__learned_step(hr__lms *lms, bool begins)

@@ -44,7 +44,7 @@ static hr__shard_pool *pool_for(hr__shard *shard, bool small)
 }
 
 /* Keeps the first failure, which is reported if no attempt succeeds. */
-static void remember(struct attempt *attempt, hr_status status)
+static void keep_first_error(struct attempt *attempt, hr_status status)
 {
 	if (status == HR_OK || status == HR_OUT_OF_MEMORY || attempt->error) return;
 	attempt->error = status;
@@ -55,12 +55,14 @@ static void remember(struct attempt *attempt, hr_status status)
 
 static bool take(struct attempt *attempt, bool small, enum hr__alloc_source source)
 {
-	hr_status status = hr__records_ensure(attempt->shard, RECORDS_PER_ATTEMPT);
-	remember(attempt, status);
+	HR_ASSERT(hr__lock_is_mine(&attempt->shard->lock));
+	hr_status status = hr__shard_ensure_records(attempt->shard, RECORDS_PER_ATTEMPT);
+	keep_first_error(attempt, status);
 	if (status) return false;
 	hr__arena *arena = &pool_for(attempt->shard, small)->arena;
 	attempt->id = hr__arena_take(arena, attempt->size, attempt->alignment);
 	attempt->source = source;
+	HR_ASSERT(!attempt->id || hr__chunk_at(&attempt->shard->table, attempt->id)->size == attempt->size);
 	return attempt->id != 0;
 }
 
@@ -78,9 +80,9 @@ static bool take_as_is(struct attempt *attempt, bool small, enum hr__alloc_sourc
 static bool grow_and_take(struct attempt *attempt, enum hr__alloc_source source)
 {
 	hr__shard_pool *pool = pool_for(attempt->shard, attempt->small);
-	hr_status status = hr__records_ensure(attempt->shard, RECORDS_PER_ATTEMPT);
+	hr_status status = hr__shard_ensure_records(attempt->shard, RECORDS_PER_ATTEMPT);
 	if (!status) status = hr__shard_pool_grow(attempt->shard, pool, attempt->size, attempt->alignment);
-	remember(attempt, status);
+	keep_first_error(attempt, status);
 	if (!status && take(attempt, attempt->small, source)) return true;
 	/* The arena may have passed over a free chunk in favour of the tail. The tail cannot grow, so that chunk is used. */
 	return take_as_is(attempt, attempt->small, source == HR__SOURCE_TRIM ? source : HR__SOURCE_FREE_CHUNK);
@@ -91,6 +93,7 @@ static bool grow_and_take(struct attempt *attempt, enum hr__alloc_source source)
 /* Takes a free chunk of another shard. On success attempt->shard is that shard, and its lock is held instead. */
 static bool take_elsewhere(struct attempt *attempt, hr__shard *home, enum hr__alloc_source source)
 {
+	HR_ASSERT(attempt->shard == home && hr__lock_is_mine(&home->lock));
 	if (hr__load_relaxed(&home->allocator->open_shards) == 1) return false;
 	hr__lock_release(&home->lock);
 	HR__EACH_SHARD(home->allocator, other)
@@ -123,6 +126,7 @@ static void make_room(const struct attempt *attempt)
 {
 	hr__shard *home = attempt->shard;
 	hr__allocator *allocator = home->allocator;
+	HR_ASSERT(hr__lock_is_mine(&home->lock) && attempt->size <= allocator->limit);
 	hr__lock_release(&home->lock);
 	hr__caches_empty(allocator);
 	HR__EACH_SHARD(allocator, shard)
@@ -144,6 +148,7 @@ static void make_room(const struct attempt *attempt)
 static uint64_t count_elsewhere(hr__shard *home)
 {
 	uint64_t total = 0;
+	HR_ASSERT(hr__lock_is_mine(&home->lock));
 	if (hr__load_relaxed(&home->allocator->open_shards) == 1) return 0;
 	hr__lock_release(&home->lock);
 	HR__EACH_SHARD(home->allocator, other)
@@ -160,6 +165,7 @@ static uint64_t count_elsewhere(hr__shard *home)
 static uint64_t release_elsewhere(hr__shard *home, uint64_t most, hr_status *status)
 {
 	uint64_t total = 0;
+	HR_ASSERT(hr__lock_is_mine(&home->lock));
 	hr__lock_release(&home->lock);
 	HR__EACH_SHARD(home->allocator, other)
 	{
@@ -177,17 +183,18 @@ static uint64_t release_elsewhere(hr__shard *home, uint64_t most, hr_status *sta
 static hr_status stitch(struct attempt *attempt, uint64_t *bytes)
 {
 	hr__shard *shard = attempt->shard;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && shard->allocator->page && shard->allocator->stitch);
 	hr__shard_pool *pool = pool_for(shard, attempt->small), *other = pool_for(shard, !attempt->small);
-	hr__stitch plan;
+	hr__stitch stitched_range;
 	uint64_t moved = 0, away = count_elsewhere(shard); /* first: it releases the lock meanwhile */
-	hr_status status = hr__shard_pool_plan(shard, pool, attempt->size, attempt->alignment,
-	                                       away + hr__shard_pool_count_free(shard, other), &plan);
+	hr_status status = hr__shard_pool_prepare_stitch(shard, pool, attempt->size, attempt->alignment,
+	                                       away + hr__shard_pool_count_free(shard, other), &stitched_range);
 	if (status) return status;
 
-	moved += hr__shard_pool_release_pages(shard, pool, plan.missing, &plan, &status);
-	if (!status && moved < plan.missing) moved += hr__shard_pool_release_pages(shard, other, plan.missing - moved, NULL, &status);
-	if (!status && moved < plan.missing) moved += release_elsewhere(shard, plan.missing - moved, &status);
-	if (!status) status = hr__records_ensure(shard, RECORDS_PER_ATTEMPT);
+	moved += hr__shard_pool_release_pages(shard, pool, stitched_range.missing, &stitched_range, &status);
+	if (!status && moved < stitched_range.missing) moved += hr__shard_pool_release_pages(shard, other, stitched_range.missing - moved, NULL, &status);
+	if (!status && moved < stitched_range.missing) moved += release_elsewhere(shard, stitched_range.missing - moved, &status);
+	if (!status) status = hr__shard_ensure_records(shard, RECORDS_PER_ATTEMPT);
 	if (!status) status = hr__shard_pool_grow(shard, pool, attempt->size, attempt->alignment);
 	if (status) return status;
 	hr__allocator *allocator = shard->allocator;
@@ -198,7 +205,7 @@ static hr_status stitch(struct attempt *attempt, uint64_t *bytes)
 }
 
 /* Records a stitch. The requested block begins at the first of the stitched pages or soon after, so its address stands for them. */
-static void tell_stitch(const struct attempt *attempt, uint64_t bytes)
+static void record_stitch(const struct attempt *attempt, uint64_t bytes)
 {
 	if (!hr__trace_is_on()) return;
 	const hr__shard *shard = attempt->shard;
@@ -213,12 +220,12 @@ static void stitch_and_take(struct attempt *attempt, enum hr__alloc_source sourc
 	uint64_t bytes = 0;
 	const hr__allocator *allocator = attempt->shard->allocator;
 	if (!allocator->page || !allocator->stitch) return;
-	hr_status status = hr__records_ensure(attempt->shard, RECORDS_PER_ATTEMPT);
+	hr_status status = hr__shard_ensure_records(attempt->shard, RECORDS_PER_ATTEMPT);
 	if (!status) status = stitch(attempt, &bytes);
-	remember(attempt, status);
+	keep_first_error(attempt, status);
 	if (status) return;
 	take_as_is(attempt, attempt->small, source);
-	tell_stitch(attempt, bytes);
+	record_stitch(attempt, bytes);
 }
 
 /* Makes all attempts except reclaim, and sets attempt->id on success. The lock of attempt->shard is held before and after, but
@@ -227,6 +234,7 @@ static void try_everything(struct attempt *attempt)
 {
 	hr__shard *home = attempt->shard;
 	hr__allocator *allocator = home->allocator;
+	HR_ASSERT(hr__lock_is_mine(&home->lock) && !attempt->id);
 	if (take(attempt, attempt->small, HR__SOURCE_FREE_CHUNK)) return;
 	if (grow_and_take(attempt, HR__SOURCE_GROW)) return;
 	if (take_as_is(attempt, !attempt->small, HR__SOURCE_FREE_CHUNK)) return;
@@ -244,6 +252,7 @@ static void try_everything(struct attempt *attempt)
 static void try_again(struct attempt *attempt, enum hr__alloc_source source)
 {
 	hr__shard *home = attempt->shard;
+	HR_ASSERT(hr__lock_is_mine(&home->lock) && !attempt->id);
 	if (take_as_is(attempt, attempt->small, source)) return;
 	if (grow_and_take(attempt, source)) return;
 	if (take_as_is(attempt, !attempt->small, source)) return;
@@ -256,6 +265,7 @@ static void try_again(struct attempt *attempt, enum hr__alloc_source source)
 static void reclaim(struct attempt *attempt, hr_stream stream)
 {
 	hr__allocator *allocator = attempt->shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&attempt->shard->lock) && !attempt->id);
 	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
 	if (!upper || !hr__load_acquire(&allocator->lms) || attempt->size > allocator->limit) return;
 	hr__pressure pressure = { .allocator = allocator, .size = attempt->size, .alignment = attempt->alignment, .stream = stream };
@@ -290,6 +300,7 @@ struct shortage {
 
 static struct shortage find_shortage(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_CACHES));
 	struct shortage found = { 0 };
 	HR__EACH_SHARD(allocator, shard)
 	{
@@ -306,7 +317,7 @@ static struct shortage find_shortage(hr__allocator *allocator)
 	hr__lock_release(&allocator->caches_lock);
 	if (in_use > 0) found.in_use = (uint64_t)in_use;
 	found.reserved = (uint64_t)hr__load_relaxed(&allocator->reserved);
-	found.more = hr__pool_available(allocator->device);
+	found.more = hr__page_pool_available(allocator->device);
 	found.by_limit = allocator->limit < hr__device_reservable(allocator->device) && allocator->limit - found.reserved <= found.more;
 	if (found.more > allocator->limit - found.reserved) found.more = allocator->limit - found.reserved;
 	return found;
@@ -369,6 +380,7 @@ hr_status hr__bfc_no_room(hr__allocator *allocator, uint64_t size, const hr_requ
 
 static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
 {
+	HR_ASSERT(!attempt->id);
 	if (attempt->error) return hr__fail(attempt->error, "%s", attempt->message);
 	if (hr__device_pinned_for(allocator->device)) return host_pool_full(allocator, attempt, request);
 	return hr__bfc_no_room(allocator, attempt->size, request);
@@ -376,14 +388,15 @@ static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *a
 
 /* ---- allocating ---- */
 
-/* Takes a few more chunks of the same size for the cache, from free chunks only. Returns a list. With the lock held. */
+/* Takes a few more chunks of the same size for the cache, from free chunks only. Returns a list. */
 static hr__chunk_id take_more(struct attempt *attempt, hr__cache *cache)
 {
 	hr__shard *shard = attempt->shard;
 	hr__chunk_id list = 0;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && shard == cache->shard && attempt->size <= HR__SMALL_MAX);
 	uint64_t count = REFILL_BYTES / attempt->size;
 	if (count > REFILL_CHUNKS) count = REFILL_CHUNKS;
-	for (; count > 1 && !hr__records_ensure(shard, RECORDS_PER_ATTEMPT); count--) {
+	for (; count > 1 && !hr__shard_ensure_records(shard, RECORDS_PER_ATTEMPT); count--) {
 		hr__chunk_id id = hr__arena_take(&shard->small.arena, attempt->size, 0);
 		if (!id) break;
 		hr__chunk *chunk = hr__chunk_at(&shard->table, id);
@@ -396,12 +409,13 @@ static hr__chunk_id take_more(struct attempt *attempt, hr__cache *cache)
 	return list;
 }
 
-/* Counts the allocation and fills in its record. Returns the streams that must be waited for, and their epoch. With the lock
- * held. */
+/* Counts the allocation and fills in its record. Returns the streams that must be waited for, and their epoch. */
 static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_request *request, uint64_t *epoch)
 {
 	hr__shard *shard = attempt->shard;
 	hr__chunk *chunk = hr__chunk_at(&shard->table, attempt->id);
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
+	HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE && chunk->size == attempt->size);
 	uint64_t pending = chunk->streams & ~hr__stream_bit(request->stream);
 	*epoch = chunk->epoch;
 	attempt->address = hr__chunk_address(chunk);
@@ -409,7 +423,7 @@ static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_req
 	hr__lookup_insert(&shard->lookup, attempt->address, attempt->id);
 	hr__log_alloc(cache, request, attempt->address);
 	if (attempt->idle) hr__meters_idle(shard->allocator, (int64_t)attempt->size);
-	hr__account(shard, cache, (int64_t)attempt->size);
+	hr__meter_account(shard, cache, (int64_t)attempt->size);
 	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
 	if (attempt->quiet) {
 		hr__fetch_add_relaxed(&shard->allocator->away, -1);
@@ -418,7 +432,7 @@ static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_req
 	hr__owner_add(&shard->stats.allocs, 1);
 	hr__owner_add(&shard->stats.sources[attempt->source], 1);
 	hr__owner_add(&shard->stats.total, (int64_t)attempt->size);
-	hr__max(&shard->stats.largest, (int64_t)attempt->size);
+	hr__owner_max(&shard->stats.largest, (int64_t)attempt->size);
 	return pending;
 }
 
@@ -428,6 +442,7 @@ static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t stream
 	hr__shard *shard = attempt->shard;
 	hr__lock_take(&shard->lock);
 	hr__chunk *chunk = hr__chunk_at(&shard->table, attempt->id);
+	HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE && hr__chunk_address(chunk) == attempt->address);
 	hr__log_free(cache, chunk);
 	if (attempt->quiet) {
 		hr__fetch_add_relaxed(&shard->allocator->away, 1);
@@ -437,11 +452,11 @@ static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t stream
 		hr__owner_add(&shard->stats.total, -(int64_t)attempt->size);
 	}
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
-	hr__account(shard, cache, -(int64_t)chunk->size);
+	hr__meter_account(shard, cache, -(int64_t)chunk->size);
 	int64_t idle = attempt->idle ? (int64_t)chunk->size : 0;
 	chunk->streams |= streams;
 	chunk->epoch = epoch;
-	hr__give_back(shard, attempt->id);
+	hr__shard_give(shard, attempt->id);
 	hr__lock_release(&shard->lock);
 	if (idle) hr__meters_idle(shard->allocator, -idle);
 }
@@ -452,6 +467,7 @@ static bool take_kept(struct attempt *attempt, hr__cache *cache)
 {
 	if (!cache->capacity || !hr__cache_enter(cache)) return false;
 	uint64_t bin = attempt->size >> cache->shift;
+	HR_ASSERT(bin < cache->bin_count);
 	hr__chunk_id id = cache->bins[bin];
 	if (id) {
 		cache->bins[bin] = cache->chunks[id].link;
@@ -474,6 +490,7 @@ static bool take_kept(struct attempt *attempt, hr__cache *cache)
 /* Makes the stream wait for the streams that used the chunk before. */
 static hr_status wait_for_streams(struct attempt *attempt, hr__cache *cache, hr_stream stream, uint64_t pending, uint64_t epoch)
 {
+	HR_ASSERT(pending != 0 && hr__lock_none_from(HR__RANK_CACHES));
 	int64_t waits = 0;
 	hr_status status = hr__device_order(attempt->shard->allocator->device, stream, pending, epoch, &waits);
 	if (status) {
@@ -491,6 +508,7 @@ static hr_status wait_for_streams(struct attempt *attempt, hr__cache *cache, hr_
 static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quiet, bool idle, void **out)
 {
 	struct attempt attempt = { .alignment = request->alignment, .quiet = quiet, .idle = idle };
+	HR_ASSERT(allocator->kind == HR__KIND_BFC && hr__lock_none_from(HR__RANK_CACHES));
 	if (!hr__align_up(request->bytes, allocator->granularity, &attempt.size))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot give %zu bytes: too large to round up", allocator->name, request->bytes);
 	attempt.small = allocator->thread_cache && attempt.size <= HR__SMALL_MAX && attempt.alignment <= allocator->granularity;
@@ -544,7 +562,7 @@ hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_
 	}
 	if (!attempt.shard || (attempt.alignment && address % attempt.alignment)) return HR_NOT_READY;
 	hr__lock_take(&attempt.shard->lock);
-	if (!hr__records_ensure(attempt.shard, RECORDS_PER_ATTEMPT))
+	if (!hr__shard_ensure_records(attempt.shard, RECORDS_PER_ATTEMPT))
 		for (int small = 0; small < 2 && !attempt.id; small++)
 			attempt.id = hr__arena_take_at(&pool_for(attempt.shard, small)->arena, address, attempt.size);
 	if (attempt.id) pending = hand_out(&attempt, cache, request, &epoch);
@@ -560,9 +578,11 @@ hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_
 
 /* ---- freeing ---- */
 
-void hr__give_back(hr__shard *shard, hr__chunk_id id)
+void hr__shard_give(hr__shard *shard, hr__chunk_id id)
 {
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
+	HR_ASSERT(chunk->region != HR__REGION_NONE);
 	hr__lookup_remove(&shard->lookup, hr__chunk_address(chunk), id);
 	hr__arena_give(&hr__shard_pool_of(shard, chunk)->arena, id);
 }
@@ -604,8 +624,8 @@ static hr_status give(hr__allocator *allocator, hr__cache *cache, uint64_t addre
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 	chunk->epoch = users ? users->epoch : hr__device_epoch(allocator->device);
 	chunk->streams = users ? users->streams : chunk->streams | hr__stream_bit(stream);
-	hr__account(shard, cache, -(int64_t)size);
-	hr__give_back(shard, id);
+	hr__meter_account(shard, cache, -(int64_t)size);
+	hr__shard_give(shard, id);
 	hr__lock_release(&shard->lock);
 	return HR_OK;
 }
@@ -623,6 +643,7 @@ hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t addr
 
 hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released)
 {
+	HR_ASSERT(allocator->kind == HR__KIND_BFC && hr__lock_none_from(HR__RANK_CACHES));
 	hr_status status = HR_OK;
 	*released = 0;
 	hr__caches_empty(allocator);
@@ -637,6 +658,18 @@ hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released)
 	return status;
 }
 
+hr_status hr_allocator_trim(hr_allocator handle, uint64_t *released)
+{
+	hr_status status;
+	hr__allocator *allocator = hr__allocator_of(handle, &status);
+	if (!allocator) return status;
+	uint64_t bytes = 0;
+	status = allocator->kind == HR__KIND_BFC ? hr__bfc_trim(allocator, &bytes) : HR_OK;
+	if (allocator->page) hr__page_pool_shrink(allocator->device);
+	if (released) *released = bytes;
+	return status;
+}
+
 /* ---- opening ---- */
 
 /* Maps the whole limit at once: a 64th of it for small blocks, the rest as one range. */
@@ -647,9 +680,9 @@ static hr_status map_all(hr__shard *shard)
 	uint64_t small = allocator->thread_cache ? hr__align_down(allocator->limit / 64, unit) : 0;
 	hr_status status = HR_OK;
 	hr__lock_take(&shard->lock);
-	if (small) status = hr__records_ensure(shard, RECORDS_PER_ATTEMPT);
+	if (small) status = hr__shard_ensure_records(shard, RECORDS_PER_ATTEMPT);
 	if (small && !status) status = hr__shard_pool_grow(shard, &shard->small, small, 0);
-	if (!status) status = hr__records_ensure(shard, RECORDS_PER_ATTEMPT);
+	if (!status) status = hr__shard_ensure_records(shard, RECORDS_PER_ATTEMPT);
 	if (!status) status = hr__shard_pool_grow(shard, &shard->large, allocator->limit - small, 0);
 	hr__lock_release(&shard->lock);
 	return status;
@@ -657,6 +690,7 @@ static hr_status map_all(hr__shard *shard)
 
 hr_status hr__bfc_open(hr__allocator *allocator)
 {
+	HR_ASSERT(allocator->kind == HR__KIND_BFC && !allocator->slot);
 	/* Memory that is mapped all at once is one range, which is not divided into shards. */
 	if (!allocator->allow_growth || !allocator->page) allocator->shard_max = 1;
 	hr_status status = hr__shard_open(&allocator->shards[0]);

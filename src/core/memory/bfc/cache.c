@@ -43,11 +43,12 @@ static void give_list(hr__cache *cache, hr__chunk_id list)
 	for (; list; count++) {
 		hr__chunk_id id = list;
 		list = hr__chunk_at(&shard->table, id)->link;
-		hr__give_back(shard, id);
+		HR_ASSERT(hr__chunk_state_of(hr__chunk_at(&shard->table, id)) == HR__CHUNK_CACHED);
+		hr__shard_give(shard, id);
 		/* Returning a long list takes tens of microseconds, and another thread may be waiting for this meter's level to be lowered.
 		 * Only the owner may lower it. */
-		if (HR_UNLIKELY(hr__load_relaxed(&cache->meter.wanted) && cache->thread == hr__thread_self))
-			hr__meter_sink(cache->allocator, &cache->meter);
+		if (HR_UNLIKELY(hr__load_relaxed(&cache->meter.lowering) && cache->thread == hr__thread_self))
+			hr__meter_lower(cache->allocator, &cache->meter);
 	}
 	hr__fetch_add_relaxed(&cache->moving, -count);
 	hr__lock_release(&shard->lock);
@@ -58,10 +59,12 @@ static hr__chunk_id unload_bin(hr__cache *cache, uint32_t bin, hr__chunk_id list
 {
 	hr__chunk_id id = cache->bins[bin];
 	int64_t bytes = 0, count = 0;
+	HR_ASSERT(hr__cache_is_busy(cache) || hr__load_relaxed(&cache->stop));
 	cache->bins[bin] = 0;
 	for (; id; count++) {
 		hr__chunk *chunk = &cache->chunks[id];
 		hr__chunk_id next = chunk->link;
+		HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_CACHED && chunk->size >> cache->shift == bin);
 		bytes += (int64_t)chunk->size;
 		chunk->link = list;
 		list = id;
@@ -74,6 +77,7 @@ static hr__chunk_id unload_bin(hr__cache *cache, uint32_t bin, hr__chunk_id list
 
 void hr__cache_overflow(hr__cache *cache)
 {
+	HR_ASSERT(cache->capacity > 0 && hr__lock_none_from(HR__RANK_CACHES));
 	hr__chunk_id list = 0;
 	if (!hr__cache_enter(cache)) return;
 	for (uint32_t i = 0; i < cache->bin_count && hr__load_relaxed(&cache->kept) > cache->capacity - cache->capacity / 8; i++) {
@@ -87,6 +91,7 @@ void hr__cache_overflow(hr__cache *cache)
 
 void hr__cache_keep(hr__cache *cache, hr__chunk_id list)
 {
+	HR_ASSERT(list && hr__lock_none_from(HR__RANK_SHARD));
 	if (!hr__cache_enter(cache)) {
 		give_list(cache, list);
 		return;
@@ -96,6 +101,7 @@ void hr__cache_keep(hr__cache *cache, hr__chunk_id list)
 		hr__chunk *chunk = &cache->chunks[list];
 		hr__chunk_id id = list;
 		uint64_t bin = chunk->size >> cache->shift;
+		HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_CACHED && bin < cache->bin_count);
 		list = chunk->link;
 		chunk->link = cache->bins[bin];
 		cache->bins[bin] = id;
@@ -111,6 +117,7 @@ void hr__cache_keep(hr__cache *cache, hr__chunk_id list)
 /* Number of chunks in the bins. In the busy section. */
 static uint32_t count_kept(const hr__cache *cache)
 {
+	HR_ASSERT(hr__cache_is_busy(cache));
 	uint32_t count = 0;
 	for (uint32_t bin = 0; bin < cache->bin_count; bin++)
 		for (hr__chunk_id id = cache->bins[bin]; id; id = cache->chunks[id].link) count++;
@@ -124,6 +131,7 @@ static uint32_t count_kept(const hr__cache *cache)
 void hr__cache_thin(hr__cache *cache, uint32_t records)
 {
 	hr__shard *shard = cache->shard;
+	HR_ASSERT(cache->thread == hr__thread_self && hr__lock_none_from(HR__RANK_SHARD));
 	hr__chunk_id list = 0;
 	hr__lock_take(&shard->lock);
 	bool enough = hr__chunk_table_has(&shard->table, records) && hr__lookup_has_room(&shard->lookup);
@@ -153,9 +161,26 @@ void hr__shards_unlock(hr__allocator *allocator)
 	HR__EACH_SHARD(allocator, shard) hr__lock_release(&shard->lock);
 }
 
-/* Adds a cache to the allocator's list. With caches_lock held. */
+#ifdef HR_DEBUG
+bool hr__shards_are_locked(const hr__allocator *allocator)
+{
+	for (const hr__shard *shard = allocator->shards; shard < allocator->shards + allocator->shard_max; shard++)
+		if (hr__load_acquire(&shard->open) && !hr__lock_is_mine(&shard->lock)) return false;
+	return true;
+}
+
+bool hr__caches_are_stopped(const hr__allocator *allocator)
+{
+	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next)
+		if (!hr__load_relaxed(&cache->stop) || hr__cache_is_busy(cache)) return false;
+	return hr__lock_is_mine(&allocator->caches_lock);
+}
+#endif
+
+/* Adds a cache to the allocator's list. */
 static void join(hr__allocator *allocator, hr__cache *cache)
 {
+	HR_ASSERT(hr__lock_is_mine(&allocator->caches_lock) && cache->thread == hr__thread_self);
 	hr__shards_lock(allocator); /* waits for operations that account as the only thread */
 	hr__lock_take(allocator->meter_lock);
 	uint32_t count = hr__load_relaxed(&allocator->cache_count) + 1;
@@ -163,13 +188,13 @@ static void join(hr__allocator *allocator, hr__cache *cache)
 	cache->next = allocator->caches;
 	allocator->caches = cache;
 	hr__store_relaxed(&allocator->cache_count, count);
-	hr__store_relaxed(&cache->meter.level, hr__is_metered(allocator) ? 0 : HR__NO_LEVEL);
+	hr__store_relaxed(&cache->meter.level, hr__meters_are_on(allocator) ? 0 : HR__NO_LEVEL);
 	hr__meters_join(allocator, cache);
 	if (count > 1) {
 		hr__meters_evaluate(allocator);
 		if (alone) /* the highest [used] of the first cache, read now that it cannot pass its level unnoticed */
-			hr__max(&allocator->peak, hr__meters_of_others(NULL, allocator) + hr__load_relaxed(&alone->high));
-		hr__max(&allocator->peak_error, (int64_t)(count + hr__load_relaxed(&allocator->open_shards)) * HR__SLACK);
+			hr__owner_max(&allocator->peak, hr__meters_of_others(NULL, allocator) + hr__load_relaxed(&alone->high));
+		hr__owner_max(&allocator->peak_error, (int64_t)(count + hr__load_relaxed(&allocator->open_shards)) * HR__SLACK);
 	}
 	cache->shard->threads++;
 	hr__lock_release(allocator->meter_lock);
@@ -177,12 +202,14 @@ static void join(hr__allocator *allocator, hr__cache *cache)
 	hr__store_relaxed(&cache->watch, cache->thread->scope_depth != 0);
 }
 
-/* Removes a cache, empty and stopped, from the list, and keeps its counts. With caches_lock held. */
+/* Removes a cache, empty and stopped, from the list, and keeps its counts. */
 static void leave(hr__allocator *allocator, hr__cache *cache)
 {
+	HR_ASSERT(hr__lock_is_mine(&allocator->caches_lock));
+	HR_ASSERT(hr__load_relaxed(&cache->stop) && !hr__load_relaxed(&cache->kept));
 	hr__log_leave(allocator, cache);
 	hr__shards_lock(allocator);
-	hr__account(cache->shard, cache, 0); /* includes [high] in the peak, if this was the only cache */
+	hr__meter_account(cache->shard, cache, 0); /* includes [high] in the peak, if this was the only cache */
 	hr__lock_take(allocator->meter_lock);
 	hr__meter *heir = &cache->shard->meter;
 	int64_t level = hr__load_relaxed(&cache->meter.level) + hr__load_relaxed(&heir->level);
@@ -191,7 +218,10 @@ static void leave(hr__allocator *allocator, hr__cache *cache)
 	hr__store_relaxed(&cache->meter.used, 0);
 	hr__store_relaxed(&cache->meter.level, 0);
 	hr__cache **at = &allocator->caches;
-	while (*at != cache) at = &(*at)->next;
+	while (*at != cache) {
+		HR_ASSERT(*at);
+		at = &(*at)->next;
+	}
 	*at = cache->next;
 	hr__store_relaxed(&allocator->cache_count, hr__load_relaxed(&allocator->cache_count) - 1);
 	if (hr__load_relaxed(&allocator->cache_count) == 1) /* the last cache: its earlier highs are included in the peak */
@@ -204,7 +234,7 @@ static void leave(hr__allocator *allocator, hr__cache *cache)
 	hr__owner_add(&allocator->past_frees, hr__load_relaxed(&cache->frees));
 	hr__owner_add(&allocator->past_requested, hr__load_relaxed(&cache->requested));
 	hr__owner_add(&allocator->past_total, hr__load_relaxed(&cache->total));
-	hr__max(&allocator->past_largest, hr__load_relaxed(&cache->largest));
+	hr__owner_max(&allocator->past_largest, hr__load_relaxed(&cache->largest));
 }
 
 /* ---- stopping ---- */
@@ -216,6 +246,7 @@ void hr__cache_wait_idle(const hr__cache *cache)
 
 void hr__caches_stop(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_CACHES));
 	hr__lock_take(&allocator->caches_lock);
 	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) hr__store_relaxed(&cache->stop, 1);
 	hr__heavy_barrier();
@@ -224,12 +255,14 @@ void hr__caches_stop(hr__allocator *allocator)
 
 void hr__caches_start(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__caches_are_stopped(allocator));
 	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) hr__store_release(&cache->stop, 0);
 	hr__lock_release(&allocator->caches_lock);
 }
 
 void hr__caches_quiesce(hr__allocator *allocator)
 {
+	HR_ASSERT(!hr__lock_is_mine(allocator->meter_lock));
 	hr__heavy_barrier();
 	hr__lock_take(allocator->meter_lock); /* keeps the list unchanged; no thread waits for this lock inside a busy section */
 	for (hr__cache *cache = allocator->caches; cache; cache = cache->next) hr__cache_wait_idle(cache);
@@ -239,6 +272,7 @@ void hr__caches_quiesce(hr__allocator *allocator)
 static void empty_stopped(hr__cache *cache)
 {
 	hr__chunk_id list = 0;
+	HR_ASSERT(hr__load_relaxed(&cache->stop) && !hr__cache_is_busy(cache));
 	for (uint32_t bin = 0; bin < cache->bin_count; bin++)
 		if (cache->bins[bin]) list = unload_bin(cache, bin, list);
 	give_list(cache, list);
@@ -256,6 +290,7 @@ void hr__caches_empty(hr__allocator *allocator)
 /* Whether another thread is using the shard: its lock is held, or the lock's version changes within IDLE_PAUSES. Without locks. */
 static bool is_busy(hr__shard *shard)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_CACHES));
 	uint64_t version = hr__lock_read_begin(&shard->lock);
 	for (unsigned i = 0; i < IDLE_PAUSES && hr__lock_read_ok(&shard->lock, version); i++) hr__cpu_pause();
 	return !hr__lock_read_ok(&shard->lock, version);
@@ -263,9 +298,10 @@ static bool is_busy(hr__shard *shard)
 
 /* The version of a lock counts its acquisitions. One wait is forgotten per CONTENTION_GAP versions, so only frequent waits add
  * up. */
-hr__shard *hr__large_contend(hr__cache *cache)
+hr__shard *hr__cache_lock_large_slow(hr__cache *cache)
 {
 	hr__shard *shard = cache->large;
+	HR_ASSERT(cache->thread == hr__thread_self && !hr__cache_is_busy(cache));
 	uint64_t version = hr__lock_read_begin(&shard->lock);
 	uint64_t forgotten = (version - cache->contended_at) / CONTENTION_GAP;
 	cache->contended_at = version;
@@ -279,6 +315,7 @@ hr__shard *hr__large_contend(hr__cache *cache)
 
 static void cache_free(hr__cache *cache)
 {
+	HR_ASSERT(!hr__cache_is_busy(cache));
 	hr__os()->free(cache->block, cache->bytes);
 }
 
@@ -312,19 +349,20 @@ static void unlink_cache(hr__cache *cache)
 
 /* Set when the thread's state was freed because the thread is ending. The state is not created again: what destructors of other
  * modules allocate or free later needs no cache, and nothing would free a cache created in the last round of destructors. */
-static _Thread_local bool is_over;
+static _Thread_local bool thread_ended;
 
 static void drop_state(void *value)
 {
 	hr__thread_state *thread = value;
-	hr__registry_enter(); /* a concurrent close of an allocator has detached all its caches, or none */
+	HR_ASSERT(thread == hr__thread_self);
+	hr__allocators_lock(); /* a concurrent close of an allocator has detached all its caches, or none */
 	for (uint32_t slot = 0; slot < HR__ALLOCATORS_MAX; slot++) {
 		hr__cache *cache = thread->caches[slot];
 		if (!cache) continue;
 		if (!is_orphan(cache)) unlink_cache(cache);
 		cache_free(cache);
 	}
-	hr__registry_leave();
+	hr__allocators_unlock();
 	hr__os()->free(thread, sizeof *thread);
 	hr__thread_self = NULL;
 	hr__trace_thread_exit();
@@ -332,7 +370,7 @@ static void drop_state(void *value)
 
 static void thread_ends(void *value)
 {
-	is_over = true;
+	thread_ended = true;
 	drop_state(value);
 }
 
@@ -353,7 +391,7 @@ hr__thread_state *hr__thread_get(void)
 {
 	void *block;
 	if (hr__thread_self) return hr__thread_self;
-	if (is_over) return NULL;
+	if (thread_ended) return NULL;
 	int error = hr__os_at_thread_exit(thread_ends);
 	if ((error && error != 17 /* EEXIST: already registered */) || hr__os()->alloc(sizeof(hr__thread_state), &block)) return NULL;
 	if (hr__os_at_thread_exit_set(block)) {
@@ -365,9 +403,10 @@ hr__thread_state *hr__thread_get(void)
 	return hr__thread_self;
 }
 
-/* The shard with the fewest threads; a shard that is not open yet if all open ones have threads. With caches_lock held. */
+/* The shard with the fewest threads; a shard that is not open yet if all open ones have threads. */
 static hr__shard *choose_shard(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_is_mine(&allocator->caches_lock));
 	hr__shard *best = &allocator->shards[0];
 	for (uint32_t i = 1; i < allocator->shard_max && best->threads; i++)
 		if (allocator->shards[i].threads < best->threads) best = &allocator->shards[i];
@@ -386,7 +425,7 @@ static hr__cache *cache_new(hr__allocator *allocator, hr__thread_state *thread)
 	cache->bytes = bytes;
 	cache->allocator = allocator;
 	cache->thread = thread;
-	cache->streams = hr__device_stream_view(allocator->device);
+	cache->streams = hr__device_stream_state(allocator->device);
 	cache->log_left = HR__LOG_NEVER;
 	cache->round = allocator->granularity - 1;
 	cache->shift = allocator->shift;

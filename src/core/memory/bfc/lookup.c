@@ -7,6 +7,7 @@
 
 static hr_status table_new(uint32_t slots, hr__lookup_table **out)
 {
+	HR_ASSERT(slots >= 2 && (slots & (slots - 1)) == 0);
 	void *block;
 	size_t bytes = sizeof(hr__lookup_table) + (size_t)slots * sizeof(hr__atomic_u32);
 	int error = hr__os()->alloc(bytes, &block);

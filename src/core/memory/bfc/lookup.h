@@ -121,6 +121,8 @@ static inline void hr__lookup_place(hr__lookup_table *table, uint32_t home, uint
 static inline void hr__lookup_insert(hr__lookup *lookup, uint64_t address, hr__chunk_id id)
 {
 	hr__lookup_table *table = hr__load_relaxed(&lookup->table);
+	HR_ASSERT(id > 0 && id < HR__CHUNKS_MAX && lookup->count < table->mask);
+	HR_ASSERT(!hr__lookup_find(lookup, lookup->chunks, address));
 	uint32_t hash = hr__lookup_hash(address);
 	hr__lookup_place(table, hash >> table->shift, hr__lookup_slot(hash, id));
 	lookup->count++;
@@ -130,6 +132,7 @@ static inline void hr__lookup_insert(hr__lookup *lookup, uint64_t address, hr__c
 static inline void hr__lookup_remove_at(hr__lookup *lookup, uint32_t where)
 {
 	hr__lookup_table *table = hr__load_relaxed(&lookup->table);
+	HR_ASSERT(where <= table->mask && lookup->count > 0);
 	HR_ASSERT(hr__load_relaxed(&table->slots[where]) != 0);
 	hr__store_release(&table->slots[where], 0);
 	lookup->count--;

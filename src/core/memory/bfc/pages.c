@@ -46,7 +46,7 @@ static hr_status over_limit(const hr__allocator *allocator)
 }
 
 /* Updates how far the arenas may grow. */
-static void tell_arenas(hr__shard *shard)
+static void update_tail_growth(hr__shard *shard)
 {
 	shard->large.arena.tail_growth = shard->small.arena.tail_growth = allowance(shard->allocator);
 }
@@ -55,6 +55,7 @@ static void tell_arenas(hr__shard *shard)
 static hr__region *region_enter(hr__shard *shard, hr__shard_pool *pool, uint32_t slot, uint64_t address, uint64_t size)
 {
 	hr__region *region = &shard->allocator->regions[slot];
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && !region->size && size > 0);
 	*region = (hr__region){ .address = address, .size = size, .small = pool->small };
 	region->edge = hr__arena_add_region(&pool->arena, address, size, (uint16_t)(slot | (pool->small ? HR__REGION_SMALL : 0)));
 	hr__fetch_add_relaxed(&shard->allocator->region_total, 1);
@@ -63,6 +64,7 @@ static hr__region *region_enter(hr__shard *shard, hr__shard_pool *pool, uint32_t
 
 static hr__region *region_of(hr__shard *shard, const hr__chunk *chunk)
 {
+	HR_ASSERT((chunk->region & HR__REGION_INDEX) < HR__REGIONS_MAX);
 	return &shard->allocator->regions[chunk->region & HR__REGION_INDEX];
 }
 
@@ -82,8 +84,9 @@ static hr_status reserve_addresses(hr__allocator *allocator, uint64_t *address, 
 static hr_status open_addresses(hr__shard *shard)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && allocator->page && !shard->pages);
 	uint64_t address, size, bytes;
-	hr_status status = hr__records_ensure(shard, 8);
+	hr_status status = hr__shard_ensure_records(shard, 8);
 	if (status) return status;
 	status = reserve_addresses(allocator, &address, &size);
 	if (status) return status;
@@ -125,6 +128,7 @@ static hr_status plain_slot(hr__allocator *allocator, uint32_t *out)
 /* Region size to request where regions have a minimum size. [need] <= [most], the remainder of the limit. */
 static uint64_t slab_size(const hr__allocator *allocator, hr__shard_pool *pool, uint64_t need, uint64_t most)
 {
+	HR_ASSERT(need <= most);
 	uint64_t slab = hr__device_region_min(allocator->device), largest = hr__align_down(allocator->limit / SLAB_SHARE, slab), ask;
 	if (largest < SLAB_MOST) largest = SLAB_MOST;
 	if (!pool->next_region) pool->next_region = slab;
@@ -140,7 +144,7 @@ static uint64_t region_size(const hr__allocator *allocator, hr__shard_pool *pool
 	if (!allocator->allow_growth) return need;
 	if (hr__device_region_min(allocator->device)) {
 		/* Other allocators may hold part of it. */
-		uint64_t available = hr__align_down(hr__pool_available(allocator->device), allocator->granularity);
+		uint64_t available = hr__align_down(hr__page_pool_available(allocator->device), allocator->granularity);
 		if (available < most) most = available > need ? available : need;
 		return slab_size(allocator, pool, need, most);
 	}
@@ -153,6 +157,7 @@ static uint64_t region_size(const hr__allocator *allocator, hr__shard_pool *pool
 /* The next size to try after the device refused [ask]: half of it, in whole slabs, where there are slabs; otherwise [need]. */
 static uint64_t smaller_size(const hr__allocator *allocator, uint64_t ask, uint64_t need)
 {
+	HR_ASSERT(ask > need);
 	uint64_t slab = hr__device_region_min(allocator->device), half = slab ? hr__align_down(ask / 2, slab) : 0;
 	return half > need ? half : need;
 }
@@ -160,6 +165,7 @@ static uint64_t smaller_size(const hr__allocator *allocator, uint64_t ask, uint6
 static hr_status add_plain_region(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && !allocator->page && shard->index == 0);
 	uint32_t slot = 0;
 	uint64_t address, most = allowance(allocator), need = size;
 	hr_status status = plain_slot(allocator, &slot);
@@ -169,30 +175,30 @@ static hr_status add_plain_region(hr__shard *shard, hr__shard_pool *pool, uint64
 	if (need > most) return over_limit(allocator);
 
 	uint64_t ask = region_size(allocator, pool, need, most);
-	if (!hr__claim(allocator, ask)) return over_limit(allocator);
-	status = hr__pool_plain_alloc(allocator->device, ask, &address);
+	if (!hr__limit_claim(allocator, ask)) return over_limit(allocator);
+	status = hr__page_pool_plain_alloc(allocator->device, ask, &address);
 	while (status == HR_OUT_OF_MEMORY && ask > need) {
 		uint64_t smaller = smaller_size(allocator, ask, need);
-		hr__unclaim(allocator, ask - smaller);
+		hr__limit_unclaim(allocator, ask - smaller);
 		ask = smaller;
-		status = hr__pool_plain_alloc(allocator->device, ask, &address);
+		status = hr__page_pool_plain_alloc(allocator->device, ask, &address);
 	}
 	if (!status && (address & (allocator->granularity - 1))) {
-		hr__pool_plain_free(allocator->device, address, ask);
+		hr__page_pool_plain_free(allocator->device, address, ask);
 		status = hr__fail(HR_UNSUPPORTED, "%s gave memory at an address that is no multiple of the granularity %u",
 		                  hr__device_name(allocator->device), allocator->granularity);
 	}
 	if (status) {
-		hr__unclaim(allocator, ask);
+		hr__limit_unclaim(allocator, ask);
 		return status;
 	}
-	hr__hold(allocator, ask);
+	hr__limit_hold(allocator, ask);
 	hr__region *region = region_enter(shard, pool, slot, address, ask);
 	if (slot == allocator->region_count) allocator->region_count++;
 	region->mapped = ask;
 	hr__arena_map(&pool->arena, hr__chunk_at(&shard->table, region->edge)->next, address, ask);
 	if (ask >= pool->next_region) pool->next_region = ask > UINT64_MAX / 2 ? ask : ask * 2;
-	hr__note_reserved(allocator, address, (int64_t)ask);
+	hr__recording_note_reserved(allocator, address, (int64_t)ask);
 	return HR_OK;
 }
 
@@ -202,6 +208,8 @@ static hr_status add_plain_region(hr__shard *shard, hr__shard_pool *pool, uint64
 static hr_status unmap_pages(hr__shard *shard, hr__region *region, uint64_t address, uint32_t count)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && region->mapped >= count * allocator->page);
+	HR_ASSERT(address >= region->address && address + count * allocator->page <= region->address + region->size);
 	uint64_t begin = hr__device_clock_ns(allocator->device);
 	hr_status status = hr__device_unmap(allocator->device, address, count);
 	hr__fetch_add_relaxed(&allocator->map_ns, hr__device_clock_ns(allocator->device) - begin);
@@ -214,12 +222,12 @@ static hr_status unmap_pages(hr__shard *shard, hr__region *region, uint64_t addr
 			batch[n] = pages[done] - 1;
 			pages[done] = 0;
 		}
-		hr__pool_give(allocator->device, batch, n);
+		hr__page_pool_give(allocator->device, batch, n);
 	}
 	region->mapped -= count * allocator->page;
-	hr__unhold(allocator, count * allocator->page);
-	tell_arenas(shard);
-	hr__note_reserved(allocator, address, -(int64_t)(count * allocator->page));
+	hr__limit_unhold(allocator, count * allocator->page);
+	update_tail_growth(shard);
+	hr__recording_note_reserved(allocator, address, -(int64_t)(count * allocator->page));
 	return HR_OK;
 }
 
@@ -228,34 +236,39 @@ static hr_status unmap_pages(hr__shard *shard, hr__region *region, uint64_t addr
 static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t address, uint32_t count, uint32_t *mapped)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
+	HR_ASSERT(address >= region->address && address + count * allocator->page <= region->address + region->size);
 	hr_status status = HR_OK;
 	hr__page_id *pages = region->pages + (address - region->address) / allocator->page;
 	uint32_t done = *mapped = 0;
-	if (!hr__claim(allocator, count * allocator->page)) {
-		tell_arenas(shard); /* another shard may have used up the allowance */
+	if (!hr__limit_claim(allocator, count * allocator->page)) {
+		update_tail_growth(shard); /* another shard may have used up the allowance */
 		return over_limit(allocator);
 	}
 	while (done < count) {
 		hr__page_id batch[BATCH];
 		uint32_t n = count - done < BATCH ? count - done : BATCH;
-		status = hr__pool_take(allocator->device, n, batch);
+		status = hr__page_pool_take(allocator->device, n, batch);
 		if (status) break;
 		uint64_t begin = hr__device_clock_ns(allocator->device);
 		status = hr__device_map(allocator->device, address + done * allocator->page, batch, n);
 		hr__fetch_add_relaxed(&allocator->map_ns, hr__device_clock_ns(allocator->device) - begin);
 		hr__fetch_add_relaxed(&allocator->map_pages, n);
 		if (status) {
-			hr__pool_give(allocator->device, batch, n);
+			hr__page_pool_give(allocator->device, batch, n);
 			break;
 		}
-		for (uint32_t i = 0; i < n; i++) pages[done + i] = batch[i] + 1;
+		for (uint32_t i = 0; i < n; i++) {
+			HR_ASSERT(pages[done + i] == 0);
+			pages[done + i] = batch[i] + 1;
+		}
 		region->mapped += n * allocator->page;
-		hr__hold(allocator, n * allocator->page);
+		hr__limit_hold(allocator, n * allocator->page);
 		done += n;
 	}
-	hr__unclaim(allocator, (count - done) * allocator->page);
-	tell_arenas(shard);
-	if (done) hr__note_reserved(allocator, address, (int64_t)(done * allocator->page));
+	hr__limit_unclaim(allocator, (count - done) * allocator->page);
+	update_tail_growth(shard);
+	if (done) hr__recording_note_reserved(allocator, address, (int64_t)(done * allocator->page));
 	/* The pages were never used, so they are idle. */
 	if (status && done && unmap_pages(shard, region, address, done) == HR_OK) done = 0;
 	*mapped = done;
@@ -279,6 +292,7 @@ static bool consider(const hr__allocator *allocator, const hr__chunk *chunks, hr
 	const hr__chunk *at = &chunks[hole], *left = &chunks[at->prev], *right = &chunks[at->next]; /* record 0 is never FREE */
 	hr__page_hole gap = { .begin = hr__chunk_address(at), .end = hr__chunk_end(at) };
 	hr__page_hole_fit fit;
+	HR_ASSERT(hr__chunk_state_of(at) == HR__CHUNK_HOLE);
 	gap.left = !alone && hr__chunk_state_of(left) == HR__CHUNK_FREE ? hr__chunk_address(left) : gap.begin;
 	gap.right = !alone && hr__chunk_state_of(right) == HR__CHUNK_FREE ? hr__chunk_end(right) : gap.end;
 	if (!hr__page_hole_fits(&gap, allocator->page, allocator->granularity, size, alignment, &fit)) return false;
@@ -327,6 +341,7 @@ static hr_status find_place(hr__shard *shard, const hr__shard_pool *pool, uint64
 hr_status hr__shard_pool_grow(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && (pool == &shard->small || pool == &shard->large));
 	struct growth_place place;
 	if (size > allocator->limit) return over_limit(allocator);
 	if (!allocator->page) return add_plain_region(shard, pool, size, alignment);
@@ -355,15 +370,16 @@ static uint64_t count_whole_pages(const hr__shard *shard, hr__chunk_id id)
 {
 	uint64_t begin;
 	uint32_t count;
+	HR_ASSERT(!id || hr__chunk_state_of(&shard->table.chunks[id]) == HR__CHUNK_FREE);
 	return id && whole_pages(shard->allocator, &shard->table.chunks[id], &begin, &count) ? count : 0;
 }
 
-/* A free chunk that contains a whole page and is not part of the plan: the smallest, or nearly. */
-static hr__chunk_id find_donor(const hr__shard *shard, const hr__shard_pool *pool, const hr__stitch *plan)
+/* A free chunk that contains a whole page and is not part of the stitch: the smallest, or nearly. */
+static hr__chunk_id find_donor(const hr__shard *shard, const hr__shard_pool *pool, const hr__stitch *stitch)
 {
 	hr__chunk_id id = hr__arena_first_free(&pool->arena, shard->allocator->page);
 	for (; id; id = hr__arena_next_free(&pool->arena, id)) {
-		if (plan && (id == plan->left || id == plan->right)) continue;
+		if (stitch && (id == stitch->left || id == stitch->right)) continue;
 		if (count_whole_pages(shard, id)) return id;
 	}
 	return 0;
@@ -372,6 +388,7 @@ static hr__chunk_id find_donor(const hr__shard *shard, const hr__shard_pool *poo
 uint64_t hr__shard_pool_count_free(const hr__shard *shard, const hr__shard_pool *pool)
 {
 	uint64_t total = 0;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
 	hr__chunk_id id = hr__arena_first_free(&pool->arena, shard->allocator->page);
 	for (; id; id = hr__arena_next_free(&pool->arena, id)) total += count_whole_pages(shard, id);
 	return total;
@@ -385,12 +402,13 @@ static hr_status release_from(hr__shard *shard, hr__shard_pool *pool, hr__chunk_
 	uint64_t begin;
 	uint32_t count;
 	*released = 0;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && hr__chunk_state_of(chunk) == HR__CHUNK_FREE && most > 0);
 	if (!whole_pages(allocator, chunk, &begin, &count)) return HR_OK;
 	if (count > most) {
 		begin += (count - most) * allocator->page;
 		count = (uint32_t)most;
 	}
-	hr_status status = hr__records_ensure(shard, 2);
+	hr_status status = hr__shard_ensure_records(shard, 2);
 	if (!status && chunk->streams) status = hr__device_wait_idle(allocator->device, chunk->streams, chunk->epoch);
 	if (!status) status = unmap_pages(shard, region_of(shard, chunk), begin, count);
 	if (status) return status;
@@ -399,13 +417,13 @@ static hr_status release_from(hr__shard *shard, hr__shard_pool *pool, hr__chunk_
 	return HR_OK;
 }
 
-uint64_t hr__shard_pool_release_pages(hr__shard *shard, hr__shard_pool *pool, uint64_t most, const hr__stitch *plan,
+uint64_t hr__shard_pool_release_pages(hr__shard *shard, hr__shard_pool *pool, uint64_t most, const hr__stitch *stitch,
                                       hr_status *status)
 {
 	uint64_t total = 0;
 	while (total < most) {
 		uint32_t released;
-		hr__chunk_id id = find_donor(shard, pool, plan);
+		hr__chunk_id id = find_donor(shard, pool, stitch);
 		if (!id) break;
 		*status = release_from(shard, pool, id, most - total, &released);
 		if (*status) break;
@@ -419,13 +437,14 @@ static hr_status release_plain_region(hr__shard *shard, hr__shard_pool *pool, hr
 {
 	hr__allocator *allocator = shard->allocator;
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && chunk->size == region->size);
 	hr_status status = chunk->streams ? hr__device_wait_idle(allocator->device, chunk->streams, chunk->epoch) : HR_OK;
-	if (!status) status = hr__pool_plain_free(allocator->device, region->address, region->size);
+	if (!status) status = hr__page_pool_plain_free(allocator->device, region->address, region->size);
 	if (status) return status;
 	hr__arena_unmap(&pool->arena, id, region->address, region->size);
 	hr__arena_remove_region(&pool->arena, region->edge);
-	hr__unhold(allocator, region->size);
-	hr__note_reserved(allocator, region->address, -(int64_t)region->size);
+	hr__limit_unhold(allocator, region->size);
+	hr__recording_note_reserved(allocator, region->address, -(int64_t)region->size);
 	hr__fetch_add_relaxed(&allocator->region_total, -1u);
 	*region = (hr__region){ 0 };
 	return HR_OK;
@@ -442,6 +461,7 @@ static hr__chunk_id only_chunk(hr__shard *shard, const hr__region *region)
 
 bool hr__shard_can_regrow(hr__shard *shard, uint64_t size, uint64_t alignment)
 {
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
 	const hr__allocator *allocator = shard->allocator;
 	uint64_t room = allowance(allocator), need = size;
 	if (alignment > allocator->granularity && !hr__add(size, alignment, &need)) return false;
@@ -478,14 +498,15 @@ uint64_t hr__shard_pool_release_free(hr__shard *shard, hr__shard_pool *pool, hr_
 /* The best place extends into the free chunks beside it, whose pages then cannot be moved, so it may need more pages than there
  * are. Another place, which leaves those chunks free to give their pages, may still fit. In a hole alone every free page of the
  * pool is available, so no request is refused for which there are enough pages. */
-hr_status hr__shard_pool_plan(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere,
-                              hr__stitch *plan)
+hr_status hr__shard_pool_prepare_stitch(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere,
+                              hr__stitch *stitch)
 {
 	const hr__chunk *chunks = shard->table.chunks;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && shard->allocator->page);
 	struct growth_place best = { 0 }, place;
 	hr_status status = find_place(shard, pool, size, alignment, &best); /* only to check that there are addresses */
 	if (status) return status;
-	uint64_t have = allowance(shard->allocator), available = hr__pool_available(shard->allocator->device);
+	uint64_t have = allowance(shard->allocator), available = hr__page_pool_available(shard->allocator->device);
 	uint64_t obtainable = hr__device_obtainable(shard->allocator->device); /* below the limits when others hold memory */
 	if (available > obtainable) available = obtainable;
 	have = (have < available ? have : available) / shard->allocator->page;
@@ -499,7 +520,7 @@ hr_status hr__shard_pool_plan(hr__shard *shard, hr__shard_pool *pool, uint64_t s
 		}
 	}
 	if (!best.hole) return over_limit(shard->allocator);
-	*plan = (hr__stitch){ .left = best.left, .right = best.right, .missing = best.pages > have ? best.pages - have : 0 };
+	*stitch = (hr__stitch){ .left = best.left, .right = best.right, .missing = best.pages > have ? best.pages - have : 0 };
 	return HR_OK;
 }
 
@@ -520,6 +541,7 @@ static void close_paged_region(hr__shard *shard, hr__region *region)
 void hr__shard_close_regions(hr__shard *shard)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && !allocator->caches);
 	if (shard->index == 0) hr__spans_close(shard);
 	if (shard->pages) {
 		close_paged_region(shard, &allocator->regions[2 * shard->index]);
@@ -531,8 +553,8 @@ void hr__shard_close_regions(hr__shard *shard)
 	for (uint32_t i = 0; i < allocator->region_count; i++) {
 		hr__region *region = &allocator->regions[i];
 		if (!region->size) continue;
-		hr__pool_plain_free(allocator->device, region->address, region->size);
-		hr__unhold(allocator, region->size);
+		hr__page_pool_plain_free(allocator->device, region->address, region->size);
+		hr__limit_unhold(allocator, region->size);
 		*region = (hr__region){ 0 };
 	}
 }

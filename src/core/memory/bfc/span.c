@@ -19,6 +19,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
+#include "core/memory/bfc/span.h"
 #include "core/memory/bfc/tensor_block.h"
 #include "core/trace/trace.h"
 
@@ -72,6 +73,7 @@ static void drop_record(const hr__span *span)
 {
 	hr__shard *shard = shard_of(span);
 	hr__lock_take(&shard->lock);
+	HR_ASSERT(hr__chunk_state_of(chunk_of(span)) == HR__CHUNK_UNUSED);
 	hr__chunk_drop(&shard->table, span->id);
 	hr__lock_release(&shard->lock);
 }
@@ -97,6 +99,7 @@ static hr_status open_span(hr__allocator *allocator, const hr_request *request, 
 {
 	void *block;
 	uint64_t bytes;
+	HR_ASSERT(allocator->kind == HR__KIND_BFC && allocator->page);
 	if (!hr__align_up(request->bytes, allocator->page, &bytes) || bytes > allocator->limit)
 		return hr__bfc_no_room(allocator, allocator->limit + 1, request);
 	int error = hr__os()->alloc(struct_bytes(allocator, bytes), &block);
@@ -107,7 +110,7 @@ static hr_status open_span(hr__allocator *allocator, const hr_request *request, 
 	if (!status) {
 		hr__shard *shard = shard_of(span);
 		hr__lock_take(&shard->lock);
-		status = hr__records_ensure(shard, 1);
+		status = hr__shard_ensure_records(shard, 1);
 		if (!status) span->id = hr__chunk_new(&shard->table);
 		hr__lock_release(&shard->lock);
 		if (status) hr__device_release(allocator->device, span->base, span->reserved);
@@ -127,12 +130,13 @@ struct clearing {
 static hr_status map_pages(hr__span *span, const struct clearing *clearing)
 {
 	hr__allocator *allocator = span->allocator;
-	if (!hr__claim(allocator, span->bytes))
+	HR_ASSERT(!span->has_memory && hr__lock_none_from(HR__RANK_CACHES));
+	if (!hr__limit_claim(allocator, span->bytes))
 		return hr__fail(HR_OUT_OF_MEMORY, "%s has reached its limit of %llu bytes", allocator->name,
 		                (unsigned long long)allocator->limit);
-	hr_status status = hr__pool_take(allocator->device, count_of(span), span->pages);
+	hr_status status = hr__page_pool_take(allocator->device, count_of(span), span->pages);
 	if (status) {
-		hr__unclaim(allocator, span->bytes);
+		hr__limit_unclaim(allocator, span->bytes);
 		return status;
 	}
 	uint64_t begin = hr__device_clock_ns(allocator->device);
@@ -141,8 +145,8 @@ static hr_status map_pages(hr__span *span, const struct clearing *clearing)
 	hr__fetch_add_relaxed(&allocator->map_ns, hr__device_clock_ns(allocator->device) - begin);
 	hr__fetch_add_relaxed(&allocator->map_pages, count_of(span));
 	if (status) {
-		hr__pool_give(allocator->device, span->pages, count_of(span));
-		hr__unclaim(allocator, span->bytes);
+		hr__page_pool_give(allocator->device, span->pages, count_of(span));
+		hr__limit_unclaim(allocator, span->bytes);
 		/* This is not a lack of pages, so no tensor may be evicted for it. */
 		return status == HR_OUT_OF_MEMORY ? hr__fail_in(HR_DEVICE_ERROR, "%s cannot map pages", allocator->name) : status;
 	}
@@ -154,7 +158,8 @@ static hr_status map_pages(hr__span *span, const struct clearing *clearing)
 static uint64_t missing(const hr__span *span)
 {
 	const hr__allocator *allocator = span->allocator;
-	uint64_t claimed = (uint64_t)hr__load_relaxed(&allocator->claimed), have = hr__pool_available(allocator->device);
+	HR_ASSERT(!span->has_memory);
+	uint64_t claimed = (uint64_t)hr__load_relaxed(&allocator->claimed), have = hr__page_pool_available(allocator->device);
 	uint64_t obtainable = hr__device_obtainable(allocator->device),
 			 allowed = allocator->limit > claimed ? allocator->limit - claimed : 0;
 	if (have > obtainable) have = obtainable;
@@ -241,32 +246,33 @@ static hr_status prepare(const hr__span *span)
 {
 	hr__shard *shard = shard_of(span);
 	hr__lock_take(&shard->lock);
-	hr_status status = hr__records_ensure(shard, 0);
+	hr_status status = hr__shard_ensure_records(shard, 0);
 	hr__lock_release(&shard->lock);
 	return status;
 }
 
-static void enter(hr__span *span, const hr_request *request, bool idle, const enum hr__alloc_source *source)
+static void add_to_ledger(hr__span *span, const hr_request *request, bool idle, const enum hr__alloc_source *source)
 {
 	hr__allocator *allocator = span->allocator;
 	hr__shard *shard = shard_of(span);
 	hr__cache *cache = hr__cache_get(allocator);
-	hr__note_reserved(allocator, span->address, (int64_t)span->bytes);
+	HR_ASSERT(span->has_memory);
+	hr__recording_note_reserved(allocator, span->address, (int64_t)span->bytes);
 	hr__lock_take(&shard->lock);
-	hr__hold(allocator, span->bytes); /* reserved bytes and accounted blocks change together (check.c) */
-	hr__records_ensure(shard, 0); /* on failure (others used the room) the lookup gets slightly over half full */
+	hr__limit_hold(allocator, span->bytes); /* reserved bytes and accounted blocks change together (check.c) */
+	hr__shard_ensure_records(shard, 0); /* on failure (others used the room) the lookup gets slightly over half full */
 	hr__chunk *chunk = chunk_of(span);
 	hr__store_relaxed(&chunk->address, span->address);
 	chunk->size = span->bytes;
 	chunk->region = HR__REGION_NONE;
 	chunk->pages = span->pages;
 	hr__chunk_describe(chunk, request);
-	chunk->streams = 0; /* callers know which streams used a span; this set holds those of hr_record_stream */
+	chunk->streams = 0; /* callers know which streams used a span; this set holds those of hr_allocation_record_stream */
 	hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
 	hr__lookup_insert(&shard->lookup, span->address, span->id);
 	hr__log_alloc(cache, request, span->address);
 	if (idle) hr__meters_idle(allocator, (int64_t)span->bytes);
-	hr__account(shard, cache, (int64_t)span->bytes);
+	hr__meter_account(shard, cache, (int64_t)span->bytes);
 	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
 	hr__owner_add(&allocator->spans, 1);
 	hr__owner_add(&allocator->span_bytes, (int64_t)span->bytes);
@@ -276,22 +282,24 @@ static void enter(hr__span *span, const hr_request *request, bool idle, const en
 		hr__owner_add(&shard->stats.allocs, 1);
 		hr__owner_add(&shard->stats.sources[*source], 1);
 		hr__owner_add(&shard->stats.total, (int64_t)span->bytes);
-		hr__max(&shard->stats.largest, (int64_t)span->bytes);
+		hr__owner_max(&shard->stats.largest, (int64_t)span->bytes);
 	}
 	hr__lock_release(&shard->lock);
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, span->address, span->bytes);
 }
 
-/* Removes the block from the ledger and the statistics. With the lock held. */
-static void strike_out(hr__span *span, hr__cache *cache, bool quietly)
+/* Removes the block from the ledger and the statistics. */
+static void remove_from_ledger(hr__span *span, hr__cache *cache, bool quietly)
 {
 	hr__allocator *allocator = span->allocator;
 	hr__shard *shard = shard_of(span);
 	hr__chunk *chunk = chunk_of(span);
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE);
+	HR_ASSERT(hr__chunk_address(chunk) == span->address && chunk->region == HR__REGION_NONE);
 	hr__log_free(cache, chunk);
 	hr__lookup_remove(&shard->lookup, span->address, span->id);
 	hr__store_relaxed(&chunk->state, HR__CHUNK_UNUSED);
-	hr__account(shard, cache, -(int64_t)span->bytes);
+	hr__meter_account(shard, cache, -(int64_t)span->bytes);
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 	hr__owner_add(&allocator->spans, -1);
 	hr__owner_add(&allocator->span_bytes, -(int64_t)span->bytes);
@@ -310,7 +318,7 @@ hr_status hr__span_take(hr__allocator *allocator, const hr_request *request, hr_
 	if (!status) status = prepare(span);
 	if (!status) status = get_memory(span, request, &(struct clearing){ 0 }, &source);
 	if (!status) {
-		enter(span, request, false, &source);
+		add_to_ledger(span, request, false, &source);
 		*out = span;
 		return HR_OK;
 	}
@@ -323,7 +331,7 @@ hr_status hr__span_take(hr__allocator *allocator, const hr_request *request, hr_
 	}
 	hr_request whole = *request; /* as a request to an arena would have to be, so that the verdict is about whole pages */
 	if (hr__align_up(request->bytes, allocator->page, &whole.bytes) && whole.alignment < allocator->page) whole.alignment = allocator->page;
-	hr__refuse_request(allocator, request, &whole, status);
+	hr__request_refuse(allocator, request, &whole, status);
 	return status;
 }
 
@@ -335,7 +343,7 @@ hr_status hr__span_occupy(hr__span *span, const hr_request *request, bool idle, 
 	if (!status) status = prepare(span);
 	if (!status) status = get_memory(span, request, &(struct clearing){ clear, context }, &source);
 	if (status) return status;
-	enter(span, request, idle, NULL);
+	add_to_ledger(span, request, idle, NULL);
 	return HR_OK;
 }
 
@@ -353,6 +361,7 @@ static hr_status give_memory(hr__span *span, bool quietly)
 {
 	hr__allocator *allocator = span->allocator;
 	hr__shard *shard = shard_of(span);
+	HR_ASSERT(span->has_memory);
 	hr_status status = wait_for_recorded(span);
 	uint64_t begin = hr__device_clock_ns(allocator->device);
 	if (!status) status = hr__device_unmap(allocator->device, span->address, count_of(span));
@@ -360,14 +369,14 @@ static hr_status give_memory(hr__span *span, bool quietly)
 	if (status) return status;
 	hr__cache *cache = hr__cache_get(allocator);
 	hr__lock_take(&shard->lock);
-	strike_out(span, cache, quietly);
-	/* After strike_out, so that a recording that starts now contains no block that is never freed. Before the memory can serve
+	remove_from_ledger(span, cache, quietly);
+	/* After remove_from_ledger, so that a recording that starts now contains no block that is never freed. Before the memory can serve
 	 * another request. */
 	if (hr__trace_is_on()) hr__trace_free((uint32_t)allocator->id, span->address, HR_STREAM_DEFAULT);
-	hr__note_reserved(allocator, span->address, -(int64_t)span->bytes);
+	hr__recording_note_reserved(allocator, span->address, -(int64_t)span->bytes);
 	/* Pages return to the pool before the claim ends, so that no request gets past the limit and then finds no pages. */
-	hr__pool_give(allocator->device, span->pages, count_of(span));
-	hr__unhold(allocator, span->bytes);
+	hr__page_pool_give(allocator->device, span->pages, count_of(span));
+	hr__limit_unhold(allocator, span->bytes);
 	hr__lock_release(&shard->lock);
 	span->has_memory = false;
 	return HR_OK;
@@ -406,13 +415,14 @@ void hr__span_abandon(hr__span *span)
 void hr__spans_close(hr__shard *shard)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock) && shard->index == 0);
 	for (hr__chunk_id id = 1; id < shard->table.touched && hr__load_relaxed(&allocator->spans) > 0; id++) {
 		const hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 		if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE || chunk->region != HR__REGION_NONE) continue;
 		hr__span *span = (hr__span *)((char *)chunk->pages - offsetof(hr__span, pages));
 		bool unmapped = hr__device_unmap(allocator->device, span->address, count_of(span)) == HR_OK;
-		if (unmapped) hr__pool_give(allocator->device, span->pages, count_of(span));
-		hr__unhold(allocator, span->bytes);
+		if (unmapped) hr__page_pool_give(allocator->device, span->pages, count_of(span));
+		hr__limit_unhold(allocator, span->bytes);
 		hr__owner_add(&allocator->spans, -1);
 		close_span(span);
 	}

@@ -7,6 +7,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/names.h"
+#include "core/base/sort.h"
 #include "core/base/status.h"
 #include "core/memory/oom/oom.h"
 
@@ -37,6 +38,7 @@ struct ledger {
 static void add(unsigned kind, hr_name name, uint64_t bytes)
 {
 	sum *entry = &sums[kind][name];
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock) && name < HR__NAMES_MAX);
 	if (!entry->count) {
 		entry->next = first[kind];
 		first[kind] = name;
@@ -76,26 +78,18 @@ static void add_block(void *context, const hr__chunk *chunk)
 /* ---- selecting the largest ---- */
 
 /* The order of holders: most bytes first, then by name, so that the order is unique. */
-static bool before(const hr_holder *a, const hr_holder *b)
+static bool holder_before(const void *left, const void *right, const void *context)
 {
+	const hr_holder *a = left, *b = right;
+	(void)context;
 	return a->bytes > b->bytes || (a->bytes == b->bytes && a->name < b->name);
-}
-
-/* Places [holder] in the heap at [at] or below; the top of the heap is last in the order. */
-static void sift(hr_holder *heap, size_t count, size_t at, hr_holder holder)
-{
-	for (size_t child; (child = 2 * at + 1) < count; at = child) {
-		if (child + 1 < count && before(&heap[child], &heap[child + 1])) child++;
-		if (!before(&holder, &heap[child])) break;
-		heap[at] = heap[child];
-	}
-	heap[at] = holder;
 }
 
 /* Writes the first [capacity] holders of a kind, in order; clears its table. */
 static size_t take_top(unsigned kind, hr_holder *out, size_t capacity, hr__report_holders *totals)
 {
 	size_t count = 0;
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock));
 	for (uint32_t name = first[kind], next; name != NO_NAME; name = next) {
 		sum *entry = &sums[kind][name];
 		hr_holder holder = { .name = name, .count = entry->count, .bytes = entry->bytes };
@@ -106,20 +100,14 @@ static size_t take_top(unsigned kind, hr_holder *out, size_t capacity, hr__repor
 		totals->rest_blocks += holder.count;
 		if (count < capacity) {
 			out[count++] = holder;
-			if (count == capacity)
-				for (size_t i = count / 2; i-- > 0;) sift(out, count, i, out[i]);
-		} else if (capacity && before(&holder, &out[0])) {
-			sift(out, count, 0, holder);
+			if (count == capacity) hr__heap_make(out, count, sizeof *out, holder_before, NULL);
+		} else if (capacity && holder_before(&holder, &out[0], NULL)) {
+			out[0] = holder;
+			hr__heap_sift(out, 0, count, sizeof *out, holder_before, NULL);
 		}
 	}
 	first[kind] = NO_NAME;
-	if (count < capacity)
-		for (size_t i = count / 2; i-- > 0;) sift(out, count, i, out[i]);
-	for (size_t left = count; left-- > 1;) { /* moves the last in the order to the end */
-		hr_holder last = out[0];
-		sift(out, left, 0, out[left]);
-		out[left] = last;
-	}
+	hr__sort(out, count, sizeof *out, holder_before, NULL);
 	for (size_t i = 0; i < count; i++) {
 		totals->rest_bytes -= out[i].bytes;
 		totals->rest_blocks -= out[i].count;
@@ -131,6 +119,7 @@ static size_t take_top(unsigned kind, hr_holder *out, size_t capacity, hr__repor
 void hr__holders_report(hr__walk *walk, hr__report *report)
 {
 	static hr_allocation_info largest[HR__REPORT_TOP];
+	HR_ASSERT(first[HR_BY_OP] == NO_NAME && first[HR_BY_SCOPE] == NO_NAME && first[HR_BY_TAG] == NO_NAME);
 	struct ledger ledger = {
 		.to = KINDS, .names = hr__names_count(), .report = report, .largest = largest, .largest_max = HR__REPORT_TOP
 	};

@@ -50,6 +50,7 @@ static uint32_t join_short(const struct map *map)
 {
 	hr__report *report = map->report;
 	uint32_t kept = 0;
+	HR_ASSERT(report->region_count <= HR__REPORT_REGIONS && report->run_count <= HR__REPORT_RUNS);
 	for (uint32_t i = 0; i < report->region_count; i++) {
 		hr__report_region *region = &report->regions[i];
 		uint32_t left = coarsen_region(&report->runs[kept], &report->runs[region->first_run], region->run_count, map->threshold);
@@ -69,6 +70,7 @@ static void make_space(struct map *map)
 static void add_run(struct map *map, hr__run run)
 {
 	hr__report *report = map->report;
+	HR_ASSERT(report->region_count > 0 && run.bytes > 0 && run.in_use <= run.bytes);
 	hr__report_region *region = &report->regions[report->region_count - 1];
 	if (region->run_count && is_of_one_kind(&report->runs[report->run_count - 1], &run)) {
 		join(&report->runs[report->run_count - 1], &run);
@@ -79,7 +81,7 @@ static void add_run(struct map *map, hr__run run)
 	region->run_count++;
 }
 
-static void add_figures(hr__report_region *region, const hr__piece *piece)
+static void add_figures(hr__report_region *region, const hr__region_piece *piece)
 {
 	switch (piece->state) {
 	case HR__CHUNK_IN_USE: region->in_use += piece->bytes; break;
@@ -93,17 +95,18 @@ static void add_figures(hr__report_region *region, const hr__piece *piece)
 	region->reserved += piece->bytes;
 }
 
-static void walk_region(struct map *map, hr__line *line, bool addresses)
+static void walk_region(struct map *map, hr__region_walk *region_walk, bool addresses)
 {
 	hr__report *report = map->report;
+	HR_ASSERT(report->region_count < HR__REPORT_REGIONS);
 	hr__report_region *region = &report->regions[report->region_count++];
-	hr__piece piece;
+	hr__region_piece piece;
 	hr__run hole = { 0 }; /* becomes a run only when a chunk follows */
-	*region = (hr__report_region){ .address = addresses ? line->region.address : 0,
-		                           .addresses = line->region.size,
-		                           .small_blocks = line->region.small,
+	*region = (hr__report_region){ .address = addresses ? region_walk->region.address : 0,
+		                           .addresses = region_walk->region.size,
+		                           .small_blocks = region_walk->region.small,
 		                           .first_run = report->run_count };
-	while (hr__line_next(line, &piece)) {
+	while (hr__region_walk_next(region_walk, &piece)) {
 		bool in_use = piece.state == HR__CHUNK_IN_USE;
 		hr__run run = { .bytes = piece.bytes, .in_use = in_use ? piece.bytes : 0, .chunks = 1, .kind = (uint8_t)piece.state };
 		add_figures(region, &piece);
@@ -137,13 +140,13 @@ static void add_spans(struct map *map, const hr__allocator *allocator)
 void hr__map_report(hr__walk *walk, bool addresses, hr__report *report)
 {
 	struct map map = { .report = report, .threshold = FIRST_THRESHOLD };
-	hr__line *line;
+	hr__region_walk *region_walk;
 	report->run_count = report->region_count = report->regions_left_out = 0;
 	for (uint32_t slot = 0; slot < HR__REGIONS_MAX; slot++) {
-		if (!hr__line_open(walk, 0, slot, &line)) continue;
-		if (report->region_count < HR__REPORT_REGIONS) walk_region(&map, line, addresses);
+		if (!hr__region_walk_open(walk, 0, slot, &region_walk)) continue;
+		if (report->region_count < HR__REPORT_REGIONS) walk_region(&map, region_walk, addresses);
 		else report->regions_left_out++;
-		hr__line_close(line);
+		hr__region_walk_close(region_walk);
 	}
 	add_spans(&map, walk->allocator);
 }

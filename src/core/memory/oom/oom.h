@@ -35,14 +35,14 @@ void hr__walk_begin(hr__walk *walk, hr__allocator *allocator, bool foreign);
 void hr__walk_blocks(hr__walk *walk, void (*visit)(void *context, const hr__chunk *chunk), void *context);
 
 /* A chunk of a region, or the part of it that was not visited yet. */
-typedef struct hr__piece {
+typedef struct hr__region_piece {
 	uint64_t address, bytes;
 	enum hr__chunk_state state;
-	bool leaves; /* its tensor could be evicted; set only if hr__line.tensors */
-} hr__piece;
+	bool evictable; /* its tensor could be evicted; set only if hr__region_walk.tensors */
+} hr__region_piece;
 
 /* A walk along a region in address order. There are two, so that one can follow the other. */
-typedef struct hr__line {
+typedef struct hr__region_walk {
 	hr__walk *walk;
 	hr__shard *shard;
 	hr__arena *arena;
@@ -51,15 +51,15 @@ typedef struct hr__line {
 	uint32_t next, count;
 	uint64_t at; /* first address that is not in [pieces] */
 	bool ended;
-	bool tensors; /* find out for each piece whether it [leaves]; false after hr__line_open */
-	hr__piece pieces[HR__VISIT_MAX];
-} hr__line;
+	bool tensors; /* find out for each piece whether it [evictable]; false after hr__region_walk_open */
+	hr__region_piece pieces[HR__VISIT_MAX];
+} hr__region_walk;
 
 /* Starts a walk along region [slot] of the allocator; false if there is none. [which] is 0 or 1. */
-bool hr__line_open(hr__walk *walk, unsigned which, uint32_t slot, hr__line **out);
+bool hr__region_walk_open(hr__walk *walk, unsigned which, uint32_t slot, hr__region_walk **out);
 /* The next chunk; false after the last. Acquires and releases locks. */
-bool hr__line_next(hr__line *line, hr__piece *piece);
-void hr__line_close(hr__line *line);
+bool hr__region_walk_next(hr__region_walk *line, hr__region_piece *piece);
+void hr__region_walk_close(hr__region_walk *line);
 
 /* ---- results. With hr__report_lock held. ---- */
 
@@ -88,8 +88,8 @@ uint64_t hr__verdict_size(const hr__allocator *allocator, const hr_request *requ
 const hr__report *hr__report_open(uint64_t id);
 void hr__report_close(const hr__report *report);
 
-bool hr__reports_wanted(void); /* HEADROOM_OOM_REPORT is set */
-uint32_t hr__report_files_wanted(void); /* HEADROOM_OOM_REPORT_FILES, or the default if that is unset or invalid */
+bool hr__reports_are_on(void); /* HEADROOM_OOM_REPORT is set */
+uint32_t hr__report_files_max(void); /* HEADROOM_OOM_REPORT_FILES, or the default if that is unset or invalid */
 void hr__reports_drop(void);   /* drops all reports, before the memory of their logs is freed */
 void hr__reports_forget(void); /* hr__reports_drop in the child after fork */
 

@@ -72,15 +72,16 @@ const hr__report *hr__report_open(uint64_t id)
 		if (slots[slot].id == id) return &slots[slot];
 		hr__lock_release(&slot_locks[slot]);
 	}
-	if (!id) hr__fail(HR_CLOSED, "the report handle is zero: it was never set");
+	if (!id) hr__fail(HR_INVALID_HANDLE, "the report handle is zero: it was never set");
 	else
-		hr__fail(HR_CLOSED, "report %llu is no longer there: the last %u are kept, until hr_shutdown", (unsigned long long)id,
+		hr__fail(HR_INVALID_HANDLE, "report %llu is no longer there: the last %u are kept, until hr_shutdown", (unsigned long long)id,
 		         SLOTS);
 	return NULL;
 }
 
 void hr__report_close(const hr__report *report)
 {
+	HR_ASSERT(report >= slots && report < slots + SLOTS);
 	hr__lock_release(&slot_locks[report - slots]);
 }
 
@@ -134,7 +135,7 @@ static void fill_allocator(const hr__allocator *allocator, hr__report *report)
 	report->allow_growth = allocator->allow_growth;
 	report->limit = allocator->limit;
 	report->device_limit = hr__device_limit(allocator->device);
-	report->device_reserved = hr__pool_reserved(allocator->device);
+	report->device_reserved = hr__page_pool_reserved(allocator->device);
 	report->page_bytes = allocator->page;
 	if (hr_device_get_info(hr__device_handle(allocator->device), &info) != HR_OK) return; /* the other fields stay 0: unknown */
 	snprintf(report->backend, sizeof report->backend, "%s", info.backend);
@@ -157,6 +158,7 @@ static void fill(hr__allocator *allocator, const hr_request *request, const hr_c
                  hr__report *report)
 {
 	hr__walk walk;
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock) && hr__lock_is_mine(&slot_locks[report - slots]));
 	report->sequence = hr__load_relaxed(&sequence) + 1;
 	report->time_ns = hr__os()->wall_clock_ns();
 	report->process = (uint32_t)hr__os()->process_id();
@@ -205,17 +207,17 @@ static size_t write_to_memory(hr_oom_report handle, report_writer write, char *o
 	return memory.length;
 }
 
-size_t hr_oom_text(hr_oom_report report, char *out, size_t capacity)
+size_t hr_oom_format_text(hr_oom_report report, char *out, size_t capacity)
 {
 	return write_to_memory(report, hr__report_text, out, capacity);
 }
 
-size_t hr_oom_json(hr_oom_report report, char *out, size_t capacity)
+size_t hr_oom_format_json(hr_oom_report report, char *out, size_t capacity)
 {
 	return write_to_memory(report, hr__report_json, out, capacity);
 }
 
-size_t hr_oom_allocation_log(hr_oom_report report, char *out, size_t capacity)
+size_t hr_oom_format_log(hr_oom_report report, char *out, size_t capacity)
 {
 	return write_to_memory(report, hr__report_log_json, out, capacity);
 }
@@ -244,6 +246,7 @@ static bool flush(struct file_sink *stream)
 static bool to_stream(void *context, const char *bytes, size_t length)
 {
 	struct file_sink *stream = context;
+	HR_ASSERT(stream->used <= sizeof stream->buffer);
 	while (length > 0) {
 		if (stream->used == sizeof stream->buffer && !flush(stream)) return false;
 		size_t room = sizeof stream->buffer - stream->used, now = length < room ? length : room;
@@ -277,7 +280,7 @@ hr_status hr_oom_save(hr_oom_report handle, const char *path)
 	int fd;
 	if (!path || !path[0]) return hr__fail(HR_INVALID_ARGUMENT, "hr_oom_save: the path is empty");
 	const hr__report *report = hr__report_open(handle.id);
-	if (!report) return HR_CLOSED;
+	if (!report) return HR_INVALID_HANDLE;
 	int error = hr__os()->file_create(path, &fd);
 	if (!error) error = write_file(report, path, fd);
 	hr__report_close(report);
@@ -287,7 +290,7 @@ hr_status hr_oom_save(hr_oom_report handle, const char *path)
 
 /* ---- HEADROOM_OOM_REPORT ---- */
 
-uint32_t hr__report_files_wanted(void)
+uint32_t hr__report_files_max(void)
 {
 	const char *text = hr__os()->environment(FILES_VARIABLE);
 	uint64_t number = 0;
@@ -300,14 +303,14 @@ uint32_t hr__report_files_wanted(void)
 	return FILES_DEFAULT;
 }
 
-static const char *wanted(void)
+static const char *destination(void)
 {
 	if (!hr__load_acquire(&environment.read)) {
 		hr__lock_take(&environment.lock);
 		if (!hr__load_relaxed(&environment.read)) {
 			const char *value = hr__os()->environment("HEADROOM_OOM_REPORT");
 			if (value) snprintf(environment.value, sizeof environment.value, "%s", value);
-			environment.files_max = hr__report_files_wanted();
+			environment.files_max = hr__report_files_max();
 			hr__store_release(&environment.read, 1);
 		}
 		hr__lock_release(&environment.lock);
@@ -315,9 +318,9 @@ static const char *wanted(void)
 	return environment.value;
 }
 
-bool hr__reports_wanted(void)
+bool hr__reports_are_on(void)
 {
-	return wanted()[0] != 0;
+	return destination()[0] != 0;
 }
 
 /* Replaces "%p" by the process id and "%%" by a percent sign. False if the result is too long. */
@@ -337,11 +340,11 @@ static bool expand(const char *pattern, char *out, size_t capacity)
 	return true;
 }
 
-/* Creates the file, or the first of FILE.1, FILE.2, ... that does not exist. [path] has room for the suffix and gets the name.
- * Under output_lock. */
+/* Creates the file, or the first of FILE.1, FILE.2, ... that does not exist. [path] has room for the suffix and gets the name. */
 static int create_new(char *path, int *fd)
 {
 	size_t length = strlen(path);
+	HR_ASSERT(hr__lock_is_mine(&output_lock) && length < PATH_BYTES);
 	int error = EEXIST;
 	for (; error == EEXIST && files.suffix <= MOST_SUFFIXES; files.suffix++) {
 		if (files.suffix) snprintf(path + length, 8, ".%u", files.suffix);
@@ -352,16 +355,17 @@ static int create_new(char *path, int *fd)
 	return error;
 }
 
-/* Returns 0 or an errno value; sets report->file to the destination. Under output_lock. */
-static int write_as_wanted(hr__report *report)
+/* Returns 0 or an errno value; sets report->file to the destination. */
+static int write_to_destination(hr__report *report)
 {
 	int fd;
-	if (!strcmp(wanted(), "stderr")) {
+	HR_ASSERT(hr__lock_is_mine(&output_lock));
+	if (!strcmp(destination(), "stderr")) {
 		snprintf(report->file, sizeof report->file, "the standard error");
 		return write_stream(report, hr__report_text, -1);
 	}
-	if (!expand(wanted(), report->file, PATH_BYTES)) {
-		snprintf(report->file, sizeof report->file, "%.60s...", wanted());
+	if (!expand(destination(), report->file, PATH_BYTES)) {
+		snprintf(report->file, sizeof report->file, "%.60s...", destination());
 		return ENAMETOOLONG;
 	}
 	if (files.written == environment.files_max) {
@@ -375,7 +379,7 @@ static int write_as_wanted(hr__report *report)
 }
 
 /* Writes the reason why a report is in no file; false if it is in one. */
-static bool say_file_error(const hr__report *report, char *note, size_t capacity)
+static bool describe_file_error(const hr__report *report, char *note, size_t capacity)
 {
 	if (report->file_status == HR_IO)
 		snprintf(note, capacity, "the report could not be written to %s: %s", hr__brief(report->file, 90).text, hr__os_error(report->file_error));
@@ -390,13 +394,13 @@ static void write_out(hr__report *report, char *message)
 {
 	char why[MESSAGE_BYTES / 2], note[MESSAGE_BYTES / 2 + 4];
 	report->file_status = HR_NOT_READY;
-	if (!hr__reports_wanted()) return;
+	if (!hr__reports_are_on()) return;
 	report->file_status = HR_OK;
 	hr__lock_take(&output_lock);
-	report->file_error = write_as_wanted(report);
+	report->file_error = write_to_destination(report);
 	hr__lock_release(&output_lock);
 	if (report->file_error) report->file_status = HR_IO;
-	if (!say_file_error(report, why, sizeof why)) return;
+	if (!describe_file_error(report, why, sizeof why)) return;
 	snprintf(note, sizeof note, " (%s)", why);
 	size_t used = strlen(message), most = MESSAGE_BYTES - 1 - strlen(note); /* a long message is cut to make room */
 	memcpy(message + (used < most ? used : hr__utf8_trim(message, most)), note, strlen(note) + 1);
@@ -407,14 +411,14 @@ hr_status hr_oom_get_file(hr_oom_report handle, char *path, size_t capacity)
 	char why[MESSAGE_BYTES / 2];
 	if (!path && capacity) return hr__fail(HR_INVALID_ARGUMENT, "hr_oom_get_file: path is NULL");
 	const hr__report *report = hr__report_open(handle.id);
-	if (!report) return HR_CLOSED;
+	if (!report) return HR_INVALID_HANDLE;
 	hr_status status = report->file_status;
 	size_t length = strlen(report->file);
 	if (!status && length >= capacity)
 		status = hr__fail(HR_TOO_SMALL, "the name of the report's file takes %zu bytes, and there are %zu", length + 1, capacity);
 	else if (!status) memcpy(path, report->file, length + 1);
 	else if (status == HR_NOT_READY) hr__fail(status, "HEADROOM_OOM_REPORT is not set, so that reports are in no file; hr_oom_save writes one");
-	else if (say_file_error(report, why, sizeof why)) hr__fail(status, "%s", why);
+	else if (describe_file_error(report, why, sizeof why)) hr__fail(status, "%s", why);
 	hr__report_close(report);
 	return status;
 }
@@ -426,6 +430,7 @@ static uint64_t make(hr__allocator *allocator, const hr_request *request, const 
 {
 	hr_custom_stats custom;
 	hr_stats stats;
+	HR_ASSERT(hr__lock_none_from(HR__RANK_REPORT));
 	hr_stats_init(&stats);
 	/* The functions of a custom allocator are the user's, so they are called before any lock is acquired. */
 	bool asked = hr__verdict_ask_custom(allocator, &custom);
@@ -462,9 +467,9 @@ void hr__report_make(hr__allocator *allocator, const hr_request *request)
 	self.busy = false;
 }
 
-hr_status hr_oom_last(hr_oom_report *out)
+hr_status hr_oom_get_last(hr_oom_report *out)
 {
-	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_oom_last: out is NULL");
+	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_oom_get_last: out is NULL");
 	uint32_t slot = (uint32_t)(self.last % SLOTS);
 	hr__lock_take(&slot_locks[slot]);
 	bool there = self.last && slots[slot].id == self.last;
@@ -483,7 +488,7 @@ hr_status hr_oom_get_verdict(hr_oom_report handle, hr_verdict *verdict)
 	hr_status status = hr__struct_check(&hr__struct_verdict, "hr_oom_get_verdict", verdict);
 	if (status) return status;
 	const hr__report *report = hr__report_open(handle.id);
-	if (!report) return HR_CLOSED;
+	if (!report) return HR_INVALID_HANDLE;
 	hr__struct_out(&hr__struct_verdict, verdict, &report->verdict);
 	hr__report_close(report);
 	return HR_OK;

@@ -327,7 +327,7 @@ static void write_tier(struct report_page *page)
 		break;
 	case HR_TIER_DEVICE:
 		size = HR__SIZES(report->device_limit, report->device_reserved);
-		append(paragraph, "the limit of the logical device %s, %s (hr_set_logical_devices or HEADROOM_LIMIT), of which %s are reserved.",
+		append(paragraph, "the limit of the logical device %s, %s (hr_device_set_logical or HEADROOM_LIMIT), of which %s are reserved.",
 		       safe(report->device, sizeof report->device, 32, text), size.text[0], size.text[1]);
 		break;
 	case HR_TIER_PHYSICAL:

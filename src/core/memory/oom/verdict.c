@@ -9,7 +9,7 @@
  *               device's limit and the card leave. Pages that the card keeps for later count as not taken
  *   holds       a free range holds the request if it contains a multiple of alignment followed by size bytes
  *   whole page  a page of addresses all of which are free
- *   leaver      the block of a tensor that is resident, not pinned and not never_evict, whether eviction is on or off
+ *   evictable      the block of a tensor that is resident, not pinned and not never_evict, whether eviction is on or off
  *
  * KINDS. The verdict is the first that is true. hr_alloc itself makes the first four attempts, in this order, and each kind is true
  * exactly when that attempt would succeed: the rules are those of the allocator. One exception: a kind that is switched off
@@ -28,14 +28,14 @@
  *   HR_FITS_AFTER_STITCH  in the trimmed state, whether options.stitch is on or off: some hole of home, alone or with the free
  *                         chunks beside it, has a place of P pages, P <= room + whole pages of all pools of this allocator except
  *                         those in the free chunks that the place extends into. [pages] = the least such P, less room
- *   HR_FITS_WITH_LMS      a. in the trimmed state, a run of adjacent chunks, each free or a leaver, holds it: [bytes] = the bytes
- *                         of leavers in the run that has the fewest. reclaim.c looks for such a run; it may prefer another, whose
+ *   HR_FITS_WITH_LMS      a. in the trimmed state, a run of adjacent chunks, each free or evictable, holds it: [bytes] = the bytes
+ *                         of evictable blocks in the run that has the fewest. reclaim.c looks for such a run; it may prefer another, whose
  *                         tensors are not used for longer. Or else
- *                         b. in the trimmed state computed with all leavers free, and with the pages of leavers in no region
+ *                         b. in the trimmed state computed with all evictable blocks free, and with the pages of evictable blocks in no region
  *                         (fixed tensors) counted as room: as HR_FITS, or as HR_FITS_AFTER_STITCH if options.stitch is on. Tensors
- *                         are then evicted one by one: [bytes] = size - free bytes of all pools - room, both with the leavers in
+ *                         are then evicted one by one: [bytes] = size - free bytes of all pools - room, both with the evictable blocks in
  *                         place, in whole pages (units of the granularity where there are no pages), at least one, and never more
- *                         than the bytes of all leavers
+ *                         than the bytes of all evictable blocks
  *   HR_FITS_AFTER_DEFRAG  a. by moving tensors on the device, whether options.defrag of LMS is on or off: [bytes] = what
  *                         src/core/lms/defrag.c would move in the trimmed state, by its own plan. Or else
  *                         b. in the trimmed state, by sliding live blocks together. A stretch is a run of adjacent chunks of a
@@ -99,6 +99,7 @@ static uint32_t home_shard(hr__allocator *allocator, bool small)
 static bool is_kept(const hr__judgement *j)
 {
 	hr__cache *cache = own_cache(j->allocator);
+	HR_ASSERT(j->size > 0 && j->size % j->allocator->granularity == 0);
 	if (!j->small || !cache || !cache->capacity || !hr__cache_enter(cache)) return false;
 	bool kept = cache->bins[j->size >> cache->shift] != 0;
 	hr__cache_leave(cache);
@@ -116,12 +117,12 @@ static void find_home(hr__judgement *j)
 
 /* ---- what is full ---- */
 
-bool hr__has_own_limit(const hr__allocator *allocator)
+bool hr__verdict_has_own_limit(const hr__allocator *allocator)
 {
 	return allocator->limit < hr__device_reservable(allocator->device);
 }
 
-bool hr__is_part(const hr__allocator *allocator)
+bool hr__verdict_is_part(const hr__allocator *allocator)
 {
 	hr_device_info info = { .struct_size = sizeof info };
 	if (hr__device_pinned_for(allocator->device)) return true; /* it is a part of the host's memory */
@@ -131,20 +132,21 @@ bool hr__is_part(const hr__allocator *allocator)
 static hr_tier fullest(const hr__judgement *j)
 {
 	const hr__room *room = &j->room;
-	if (hr__has_own_limit(j->allocator) && room->allocator <= room->device && room->allocator <= room->card) return HR_TIER_ALLOCATOR;
-	return hr__is_part(j->allocator) && room->device <= room->card ? HR_TIER_DEVICE : HR_TIER_PHYSICAL;
+	if (hr__verdict_has_own_limit(j->allocator) && room->allocator <= room->device && room->allocator <= room->card) return HR_TIER_ALLOCATOR;
+	return hr__verdict_is_part(j->allocator) && room->device <= room->card ? HR_TIER_DEVICE : HR_TIER_PHYSICAL;
 }
 
 static hr_tier outermost(const hr__allocator *allocator)
 {
-	if (hr__has_own_limit(allocator)) return HR_TIER_ALLOCATOR;
-	return hr__is_part(allocator) ? HR_TIER_DEVICE : HR_TIER_PHYSICAL;
+	if (hr__verdict_has_own_limit(allocator)) return HR_TIER_ALLOCATOR;
+	return hr__verdict_is_part(allocator) ? HR_TIER_DEVICE : HR_TIER_PHYSICAL;
 }
 
 /* ---- the kind ---- */
 
 static void needs_more(const hr__judgement *j, uint64_t bytes, hr_verdict *verdict)
 {
+	HR_ASSERT(bytes > 0);
 	verdict->kind = HR_NEEDS_MORE;
 	verdict->tier = fullest(j);
 	verdict->bytes = bytes;
@@ -152,6 +154,7 @@ static void needs_more(const hr__judgement *j, uint64_t bytes, hr_verdict *verdi
 
 static void never_fits(const hr__judgement *j, hr_verdict *verdict)
 {
+	HR_ASSERT(j->need > j->allocator->limit);
 	verdict->kind = HR_NEVER_FITS;
 	verdict->tier = outermost(j->allocator);
 	verdict->bytes = j->need - j->allocator->limit;
@@ -190,32 +193,32 @@ static bool judge_own_ways(hr__judgement *j, hr_verdict *verdict)
 }
 
 /* Whether hr_alloc gets it by moving tensors on the device, if no earlier attempt succeeds. */
-static bool mends(const hr__judgement *j)
+static bool defrag_helps(const hr__judgement *j)
 {
-	return j->mended != HR__NOT_FOUND && j->moving.on && (!j->moving.budget || j->mended <= j->moving.budget);
+	return j->defragged != HR__NOT_FOUND && j->moving.on && (!j->moving.budget || j->defragged <= j->moving.budget);
 }
 
 static void judge_bfc(hr__judgement *j, hr_verdict *verdict)
 {
 	bool stitches = judge_own_ways(j, verdict);
 	if (stitches && (verdict->kind != HR_FITS_AFTER_STITCH || j->allocator->stitch)) return;
-	uint64_t leaving = hr__survey_leaving(j), total = hr__sum_of(j->trimmed.free, hr__judgement_room(j));
-	bool evicts = j->lms && leaving != HR__NOT_FOUND;
-	if (j->size <= total && !evicts) hr__survey_mending(j);
-	if (mends(j)) {
+	uint64_t evicting = hr__survey_eviction(j), total = hr__verdict_sum(j->trimmed.free, hr__judgement_room(j));
+	bool evicts = j->lms && evicting != HR__NOT_FOUND;
+	if (j->size <= total && !evicts) hr__survey_defrag(j);
+	if (defrag_helps(j)) {
 		verdict->pages = 0;
-		fits_after_defrag(j->mended, verdict);
+		fits_after_defrag(j->defragged, verdict);
 		return;
 	}
 	if (stitches) return;
-	if (leaving != HR__NOT_FOUND) {
+	if (evicting != HR__NOT_FOUND) {
 		verdict->kind = HR_FITS_WITH_LMS;
-		verdict->bytes = leaving;
+		verdict->bytes = evicting;
 		if (j->size > total) verdict->tier = fullest(j);
 		return;
 	}
-	if (j->mended != HR__NOT_FOUND) {
-		fits_after_defrag(j->mended, verdict);
+	if (j->defragged != HR__NOT_FOUND) {
+		fits_after_defrag(j->defragged, verdict);
 		return;
 	}
 	hr__survey_sliding(j);
@@ -285,6 +288,7 @@ uint64_t hr__verdict_size(const hr__allocator *allocator, const hr_request *requ
 
 bool hr__verdict_ask_custom(hr__allocator *allocator, hr_custom_stats *custom)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_REPORT));
 	*custom = (hr_custom_stats){ .struct_size = sizeof *custom };
 	if (allocator->kind != HR__KIND_CUSTOM || !allocator->custom.table.get_stats) return false;
 	return allocator->custom.table.get_stats(allocator->custom_state, custom) == HR_OK;
@@ -300,8 +304,9 @@ static void recall_steps(hr__judgement *j, hr_verdict *verdict)
 void hr__verdict_make(hr__walk *walk, const hr_request *request, const hr_custom_stats *custom, hr_verdict *verdict)
 {
 	hr__allocator *allocator = walk->allocator;
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock) && !walk->foreign && request->bytes > 0);
 	hr__judgement j = { .walk = walk, .allocator = allocator, .size = hr__verdict_size(allocator, request), .custom = custom,
-		                .mended = HR__NOT_FOUND };
+		                .defragged = HR__NOT_FOUND };
 	*verdict = (hr_verdict){ .struct_size = sizeof *verdict };
 	if (request->alignment > allocator->granularity) j.alignment = request->alignment;
 	j.small = allocator->thread_cache && j.size <= HR__SMALL_MAX && !j.alignment;
@@ -310,7 +315,7 @@ void hr__verdict_make(hr__walk *walk, const hr_request *request, const hr_custom
 	switch (allocator->kind) {
 	case HR__KIND_BFC:
 		if (allocator->page) hr__align_up(j.size, allocator->page, &j.need);
-		else if (j.alignment) j.need = hr__sum_of(j.size, j.alignment);
+		else if (j.alignment) j.need = hr__verdict_sum(j.size, j.alignment);
 		judge_bfc(&j, verdict);
 		break;
 	case HR__KIND_DIRECT:

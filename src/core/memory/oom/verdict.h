@@ -37,15 +37,15 @@ typedef struct hr__judgement {
 	bool fresh;               /* region [home] does not exist yet: it would be one hole */
 	hr__room room;            /* now, or in the trimmed state */
 	bool kept;                /* the calling thread's cache has a chunk for it */
-	hr__survey now, trimmed, gone;
+	hr__survey now, trimmed, evicted; /* [evicted]: with every evictable block free */
 	uint64_t donors;    /* whole pages that may be moved by stitching */
 	uint64_t stitched;  /* pages to stitch; HR__NOT_FOUND = stitching does not help */
 	bool lms;           /* tensors are evicted automatically */
 	uint64_t host_room; /* bytes that the host can take */
-	uint64_t leavers;   /* bytes of all leavers */
-	uint64_t leaving;   /* bytes of leavers in the run with the fewest; HR__NOT_FOUND = there is no run */
+	uint64_t evictable; /* bytes of all evictable blocks */
+	uint64_t evicting;  /* bytes of evictable blocks in the run with the fewest; HR__NOT_FOUND = there is no run */
 	uint64_t moved;     /* bytes of live blocks of any kind to move; HR__NOT_FOUND = there is no window */
-	uint64_t mended;    /* bytes of tensors that defragmentation would move; HR__NOT_FOUND = it does not help */
+	uint64_t defragged; /* bytes of tensors that defragmentation would move; HR__NOT_FOUND = it does not help */
 	hr__moving moving;  /* whether defragmentation is on, and its budget */
 	const hr_custom_stats *custom; /* statistics of a custom allocator; NULL = none */
 	uint64_t custom_left;          /* left by its own limit; UINT64_MAX = it has none */
@@ -60,13 +60,13 @@ void hr__survey_now(hr__judgement *j);
 void hr__survey_trimmed(hr__judgement *j);
 /* In the trimmed state: fills in [stitched]. */
 void hr__survey_stitching(hr__judgement *j);
-/* In the trimmed state: fills in [lms], [host_room] and [leavers]. Returns the bytes of tensors that would have to be evicted;
+/* In the trimmed state: fills in [lms], [host_room] and [evictable]. Returns the bytes of tensors that would have to be evicted;
  * HR__NOT_FOUND if eviction does not help. */
-uint64_t hr__survey_leaving(hr__judgement *j);
+uint64_t hr__survey_eviction(hr__judgement *j);
 /* In the trimmed state: fills in [moved]. */
 void hr__survey_sliding(hr__judgement *j);
-/* Fills in [mended] and [moving]. */
-void hr__survey_mending(hr__judgement *j);
+/* Fills in [defragged] and [moving]. */
+void hr__survey_defrag(hr__judgement *j);
 
 /* For allocators other than "bfc": fill in [room], in the present state and with the device's bfc allocators trimmed. */
 void hr__survey_room(hr__judgement *j);
@@ -80,14 +80,14 @@ bool hr__survey_has_addresses(hr__judgement *j);
 /* The least of what the three limits leave, in whole units. */
 uint64_t hr__judgement_room(const hr__judgement *j);
 /* a + b, or UINT64_MAX on overflow. */
-uint64_t hr__sum_of(uint64_t a, uint64_t b);
+uint64_t hr__verdict_sum(uint64_t a, uint64_t b);
 
 /* ---- limits (verdict.c) ---- */
 
 /* The allocator's limit is below its device's. */
-bool hr__has_own_limit(const hr__allocator *allocator);
+bool hr__verdict_has_own_limit(const hr__allocator *allocator);
 /* The logical device is only a part of its card. */
-bool hr__is_part(const hr__allocator *allocator);
+bool hr__verdict_is_part(const hr__allocator *allocator);
 
 /* ---- text (verdict_text.c) ---- */
 

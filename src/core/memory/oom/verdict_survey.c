@@ -15,17 +15,18 @@ void hr__survey_room(hr__judgement *j)
 	const hr__allocator *allocator = j->allocator;
 	uint64_t claimed = (uint64_t)hr__load_relaxed(&allocator->claimed);
 	j->room = (hr__room){ .allocator = claimed < allocator->limit ? allocator->limit - claimed : 0,
-		                  .device = hr__pool_available(allocator->device),
+		                  .device = hr__page_pool_available(allocator->device),
 		                  .card = hr__device_obtainable(allocator->device) };
 }
 
-uint64_t hr__sum_of(uint64_t a, uint64_t b)
+uint64_t hr__verdict_sum(uint64_t a, uint64_t b)
 {
 	return hr__add(a, b, &a) ? a : UINT64_MAX;
 }
 
 uint64_t hr__judgement_room(const hr__judgement *j)
 {
+	HR_ASSERT(j->unit > 0);
 	uint64_t bytes = j->room.allocator < j->room.device ? j->room.allocator : j->room.device;
 	return hr__align_down(bytes < j->room.card ? bytes : j->room.card, j->unit);
 }
@@ -49,30 +50,31 @@ static void look_at_gap(hr__judgement *j, const hr__region_segment *left, const 
 	uint64_t page = j->allocator->page, begin = hole->address, end = begin + hole->bytes, first;
 	hr__page_hole gap = { .begin = begin, .end = end, .left = begin, .right = end };
 	hr__page_hole_fit fit;
-	if (!alone && left && left->kind == HR__SEEN_FREE) gap.left = left->address;
-	if (!alone && right && right->kind == HR__SEEN_FREE) gap.right = right->address + right->bytes;
+	HR_ASSERT(hole->kind == HR__SEGMENT_HOLE && page);
+	if (!alone && left && left->kind == HR__SEGMENT_FREE) gap.left = left->address;
+	if (!alone && right && right->kind == HR__SEGMENT_FREE) gap.right = right->address + right->bytes;
 	if (!hr__page_hole_fits(&gap, page, j->allocator->granularity, j->size, j->alignment, &fit)) return;
-	uint64_t beside = (fit.uses_left ? hr__whole_pages(gap.left, begin, page, &first) : 0) +
-	                  (fit.uses_right ? hr__whole_pages(end, gap.right, page, &first) : 0);
+	uint64_t beside = (fit.uses_left ? hr__verdict_whole_pages(gap.left, begin, page, &first) : 0) +
+	                  (fit.uses_right ? hr__verdict_whole_pages(end, gap.right, page, &first) : 0);
 	found(j, fit.pages, beside);
 }
 
 /* Walks a region: adds it to [survey] (may be NULL) and calls [found] (may be NULL) for its holes. */
-static void look_at_region(hr__judgement *j, hr__view *view, hr__survey *survey, gap_found found, bool alone_too)
+static void look_at_region(hr__judgement *j, hr__verdict_region *state, hr__survey *survey, gap_found found, bool alone_too)
 {
 	hr__region_segment three[3], *left = NULL, *hole = NULL, *next;
 	unsigned at = 0;
-	while (hr__view_next(view, next = &three[at])) {
+	while (hr__verdict_region_next(state, next = &three[at])) {
 		uint64_t first;
-		if (survey && (next->kind == HR__SEEN_LIVE || next->kind == HR__SEEN_LEAVER)) survey->live += next->bytes;
-		if (survey && next->kind == HR__SEEN_FREE) {
+		if (survey && (next->kind == HR__SEGMENT_LIVE || next->kind == HR__SEGMENT_EVICTABLE)) survey->live += next->bytes;
+		if (survey && next->kind == HR__SEGMENT_FREE) {
 			survey->free += next->bytes;
-			survey->whole += hr__whole_pages(next->address, next->address + next->bytes, view->page, &first);
+			survey->whole += hr__verdict_whole_pages(next->address, next->address + next->bytes, state->page, &first);
 			survey->holds |= holds(j, next->address, next->bytes);
 		}
 		if (hole && found) look_at_gap(j, left, hole, next, false, found);
 		if (hole && found && alone_too) look_at_gap(j, left, hole, next, true, found);
-		if (next->kind == HR__SEEN_HOLE) { /* [left] is the segment before it */
+		if (next->kind == HR__SEGMENT_HOLE) { /* [left] is the segment before it */
 			hole = next;
 		} else {
 			left = next;
@@ -96,10 +98,10 @@ static void fewest_trimmed(hr__judgement *j, uint32_t pages, uint64_t beside)
 	if (pages < j->trimmed.pages) j->trimmed.pages = pages;
 }
 
-static void fewest_gone(hr__judgement *j, uint32_t pages, uint64_t beside)
+static void fewest_evicted(hr__judgement *j, uint32_t pages, uint64_t beside)
 {
 	(void)beside;
-	if (pages < j->gone.pages) j->gone.pages = pages;
+	if (pages < j->evicted.pages) j->evicted.pages = pages;
 }
 
 static void fewest_stitched(hr__judgement *j, uint32_t pages, uint64_t beside)
@@ -114,6 +116,7 @@ static void fewest_stitched(hr__judgement *j, uint32_t pages, uint64_t beside)
 static void look_at_fresh(hr__judgement *j, gap_found found)
 {
 	const hr__allocator *allocator = j->allocator;
+	HR_ASSERT(allocator->page && j->fresh);
 	uint64_t addresses = allocator->limit > UINT64_MAX / 8 ? allocator->limit : allocator->limit * 8, bytes;
 	uint64_t small = hr__align_down(addresses / 4, allocator->page), region = j->small ? small : addresses - small;
 	uint64_t lost = j->alignment > allocator->page ? j->alignment - allocator->page : 0;
@@ -128,11 +131,11 @@ static void survey_all(hr__judgement *j, hr__survey *survey, enum hr__verdict_st
 	bool paged = j->allocator->page != 0;
 	*survey = (hr__survey){ .pages = HR__NOT_FOUND };
 	for (uint32_t slot = 0; slot < HR__REGIONS_MAX; slot++) {
-		hr__view view;
-		if (!hr__view_open(&view, j->allocator, j->walk, 0, slot, stage)) continue;
-		look_at_region(j, &view, survey, paged && !j->fresh && slot == j->home ? found : NULL, false);
-		survey->given_back += view.given_back;
-		hr__line_close(view.line);
+		hr__verdict_region state;
+		if (!hr__verdict_region_open(&state, j->allocator, j->walk, 0, slot, stage)) continue;
+		look_at_region(j, &state, survey, paged && !j->fresh && slot == j->home ? found : NULL, false);
+		survey->given_back += state.given_back;
+		hr__region_walk_close(state.walk);
 	}
 	if (paged && j->fresh) look_at_fresh(j, found);
 }
@@ -152,16 +155,16 @@ bool hr__survey_fits(const hr__judgement *j, const hr__survey *survey)
 
 bool hr__survey_has_addresses(hr__judgement *j)
 {
-	hr__line *line;
+	hr__region_walk *walk;
 	if (!j->allocator->page || !j->alignment) return true;
 	if (j->fresh) {
 		j->now.pages = HR__NOT_FOUND;
 		look_at_fresh(j, fewest_now);
 		return j->now.pages != HR__NOT_FOUND;
 	}
-	if (!hr__line_open(j->walk, 0, j->home, &line)) return true;
-	bool yes = holds(j, line->region.address, line->region.size);
-	hr__line_close(line);
+	if (!hr__region_walk_open(j->walk, 0, j->home, &walk)) return true;
+	bool yes = holds(j, walk->region.address, walk->region.size);
+	hr__region_walk_close(walk);
 	return yes;
 }
 
@@ -179,6 +182,7 @@ struct others {
 static void note_other(hr__allocator *allocator, void *context)
 {
 	struct others *others = context;
+	HR_ASSERT(others->count < HR__ALLOCATORS_MAX && hr__allocators_are_locked());
 	if (allocator == others->self || allocator->kind != HR__KIND_BFC) return;
 	others->list[others->count].allocator = allocator;
 	others->list[others->count++].id = allocator->id;
@@ -195,12 +199,12 @@ static uint64_t given_back_by_others(hr__judgement *j)
 	for (uint32_t i = 0; i < others.count; i++) {
 		hr__walk walk = { .allocator = others.list[i].allocator, .id = others.list[i].id, .foreign = true };
 		for (uint32_t slot = 0; slot < HR__REGIONS_MAX; slot++) {
-			hr__view view;
+			hr__verdict_region state;
 			hr__region_segment ignored;
-			if (!hr__view_open(&view, j->allocator, &walk, 0, slot, HR__STAGE_TRIMMED)) continue;
-			while (hr__view_next(&view, &ignored)) continue;
-			bytes += view.given_back;
-			hr__line_close(view.line);
+			if (!hr__verdict_region_open(&state, j->allocator, &walk, 0, slot, HR__STAGE_TRIMMED)) continue;
+			while (hr__verdict_region_next(&state, &ignored)) continue;
+			bytes += state.given_back;
+			hr__region_walk_close(state.walk);
 		}
 		if (walk.longest > j->walk->longest) j->walk->longest = walk.longest;
 		j->walk->visited += walk.visited;
@@ -212,13 +216,13 @@ static uint64_t given_back_by_others(hr__judgement *j)
 static void make_room(hr__judgement *j, uint64_t given_back)
 {
 	hr__survey_room(j);
-	j->room.allocator = hr__sum_of(j->room.allocator, given_back);
-	j->room.device = hr__sum_of(j->room.device, given_back);
-	j->room.card = hr__sum_of(j->room.card, given_back);
+	j->room.allocator = hr__verdict_sum(j->room.allocator, given_back);
+	j->room.device = hr__verdict_sum(j->room.device, given_back);
+	j->room.card = hr__verdict_sum(j->room.card, given_back);
 	if (!j->room.allocator) return; /* the limit leaves no room for memory of other allocators */
 	uint64_t others = given_back_by_others(j);
-	j->room.device = hr__sum_of(j->room.device, others);
-	j->room.card = hr__sum_of(j->room.card, others);
+	j->room.device = hr__verdict_sum(j->room.device, others);
+	j->room.card = hr__verdict_sum(j->room.card, others);
 }
 
 void hr__survey_now(hr__judgement *j)
@@ -242,31 +246,32 @@ void hr__survey_room_of_others(hr__judgement *j)
 
 static void try_stitching(hr__judgement *j, enum hr__verdict_stage stage, uint64_t donors)
 {
-	hr__view view;
+	hr__verdict_region state;
 	j->stitched = HR__NOT_FOUND;
 	j->donors = donors;
 	if (!j->allocator->page) return;
 	if (j->fresh) look_at_fresh(j, fewest_stitched);
-	else if (hr__view_open(&view, j->allocator, j->walk, 0, j->home, stage)) {
-		look_at_region(j, &view, NULL, fewest_stitched, true);
-		hr__line_close(view.line);
+	else if (hr__verdict_region_open(&state, j->allocator, j->walk, 0, j->home, stage)) {
+		look_at_region(j, &state, NULL, fewest_stitched, true);
+		hr__region_walk_close(state.walk);
 	}
 }
 
 void hr__survey_stitching(hr__judgement *j)
 {
+	HR_ASSERT(j->size > 0 && !hr__survey_fits(j, &j->trimmed));
 	try_stitching(j, HR__STAGE_TRIMMED, j->trimmed.whole);
 }
 
 /* Free bytes that hold the request wherever they begin. */
 static uint64_t with_slack(const hr__judgement *j)
 {
-	return hr__sum_of(j->size, j->alignment ? j->alignment - j->allocator->granularity : 0);
+	return hr__verdict_sum(j->size, j->alignment ? j->alignment - j->allocator->granularity : 0);
 }
 
-/* A window that slides along a region: its contents lie between [tail], the view that follows, and the view that leads. */
+/* A window that slides along a region: its contents lie between [tail], the part that follows, and the part that leads. */
 struct survey_window {
-	hr__view tail;
+	hr__verdict_region tail;
 	hr__region_segment front; /* first segment of the window */
 	bool has_front;
 	uint64_t free, live, wanted;
@@ -274,52 +279,52 @@ struct survey_window {
 
 static void drop_front(struct survey_window *window)
 {
-	uint64_t *sum = window->front.kind == HR__SEEN_FREE ? &window->free : &window->live;
-	if (window->front.kind != HR__SEEN_HOLE) *sum -= *sum < window->front.bytes ? *sum : window->front.bytes;
-	window->has_front = hr__view_next(&window->tail, &window->front);
+	uint64_t *sum = window->front.kind == HR__SEGMENT_FREE ? &window->free : &window->live;
+	if (window->front.kind != HR__SEGMENT_HOLE) *sum -= *sum < window->front.bytes ? *sum : window->front.bytes;
+	window->has_front = hr__verdict_region_next(&window->tail, &window->front);
 }
 
 /* Shrinks the window as far as possible, given [more] free bytes after its end. Returns its live bytes; HR__NOT_FOUND if it has too
  * few free bytes. */
 static uint64_t cost_of(struct survey_window *window, uint64_t end, uint64_t more)
 {
-	if (hr__sum_of(window->free, more) < window->wanted) return HR__NOT_FOUND;
+	if (hr__verdict_sum(window->free, more) < window->wanted) return HR__NOT_FOUND;
 	while (window->has_front && window->front.address < end &&
-	       (window->front.kind != HR__SEEN_FREE ||
-	        (window->front.bytes <= window->free && hr__sum_of(window->free - window->front.bytes, more) >= window->wanted)))
+	       (window->front.kind != HR__SEGMENT_FREE ||
+	        (window->front.bytes <= window->free && hr__verdict_sum(window->free - window->front.bytes, more) >= window->wanted)))
 		drop_front(window);
 	return window->live;
 }
 
 static void slide_along(hr__judgement *j, uint32_t slot)
 {
-	hr__view lead;
+	hr__verdict_region lead;
 	static struct survey_window window; /* guarded by hr__report_lock; static to spare the caller's stack */
 	hr__region_segment next;
 	window = (struct survey_window){ .wanted = with_slack(j) };
-	if (!hr__view_open(&lead, j->allocator, j->walk, 0, slot, HR__STAGE_TRIMMED)) return;
-	if (!hr__view_open(&window.tail, j->allocator, j->walk, 1, slot, HR__STAGE_TRIMMED)) {
-		hr__line_close(lead.line);
+	if (!hr__verdict_region_open(&lead, j->allocator, j->walk, 0, slot, HR__STAGE_TRIMMED)) return;
+	if (!hr__verdict_region_open(&window.tail, j->allocator, j->walk, 1, slot, HR__STAGE_TRIMMED)) {
+		hr__region_walk_close(lead.walk);
 		return;
 	}
-	window.has_front = hr__view_next(&window.tail, &window.front);
+	window.has_front = hr__verdict_region_next(&window.tail, &window.front);
 	bool is_home = j->allocator->page && !j->fresh && slot == j->home;
-	while (hr__view_next(&lead, &next)) {
+	while (hr__verdict_region_next(&lead, &next)) {
 		uint64_t cost = HR__NOT_FOUND, end = next.address + next.bytes, room = is_home ? hr__judgement_room(j) : 0;
-		if (next.kind == HR__SEEN_LIVE) window.live += next.bytes;
-		if (next.kind == HR__SEEN_FREE) {
+		if (next.kind == HR__SEGMENT_LIVE) window.live += next.bytes;
+		if (next.kind == HR__SEGMENT_FREE) {
 			window.free += next.bytes;
 			cost = cost_of(&window, end, 0);
 		}
-		if (next.kind == HR__SEEN_HOLE) {
+		if (next.kind == HR__SEGMENT_HOLE) {
 			if (room) cost = cost_of(&window, next.address, room < next.bytes ? room : next.bytes);
 			while (window.has_front && window.front.address < end) drop_front(&window);
 			window.free = window.live = 0;
 		}
 		if (cost < j->moved) j->moved = cost;
 	}
-	hr__line_close(lead.line);
-	hr__line_close(window.tail.line);
+	hr__region_walk_close(lead.walk);
+	hr__region_walk_close(window.tail.walk);
 }
 
 void hr__survey_sliding(hr__judgement *j)
@@ -328,71 +333,71 @@ void hr__survey_sliding(hr__judgement *j)
 	for (uint32_t slot = 0; slot < HR__REGIONS_MAX; slot++) slide_along(j, slot);
 }
 
-void hr__survey_mending(hr__judgement *j)
+void hr__survey_defrag(hr__judgement *j)
 {
 	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
 	hr__pressure pressure = { .allocator = j->allocator, .size = j->size, .alignment = j->alignment, .trimmed = true,
 		                      .room = hr__judgement_room(j) };
-	j->mended = upper && hr__load_acquire(&j->allocator->lms) ? upper->moves(&pressure, &j->moving) : HR__NOT_FOUND;
+	j->defragged = upper && hr__load_acquire(&j->allocator->lms) ? upper->moves(&pressure, &j->moving) : HR__NOT_FOUND;
 }
 
 /* ---- eviction ---- */
 
-/* Finds runs of free chunks and leavers along a region: for each end, the shortest window that holds the request. */
-static void leave_along(hr__judgement *j, uint32_t slot)
+/* Finds runs of free chunks and evictable blocks along a region: for each end, the shortest window that holds the request. */
+static void evict_along(hr__judgement *j, uint32_t slot)
 {
-	hr__view lead;
+	hr__verdict_region lead;
 	static struct survey_window window; /* guarded by hr__report_lock */
 	hr__region_segment next;
 	window = (struct survey_window){ .wanted = j->size };
-	if (!hr__view_open(&lead, j->allocator, j->walk, 0, slot, HR__STAGE_APART)) return;
-	if (!hr__view_open(&window.tail, j->allocator, j->walk, 1, slot, HR__STAGE_APART)) {
-		hr__line_close(lead.line);
+	if (!hr__verdict_region_open(&lead, j->allocator, j->walk, 0, slot, HR__STAGE_EVICTABLE)) return;
+	if (!hr__verdict_region_open(&window.tail, j->allocator, j->walk, 1, slot, HR__STAGE_EVICTABLE)) {
+		hr__region_walk_close(lead.walk);
 		return;
 	}
-	window.has_front = hr__view_next(&window.tail, &window.front);
-	while (hr__view_next(&lead, &next)) {
+	window.has_front = hr__verdict_region_next(&window.tail, &window.front);
+	while (hr__verdict_region_next(&lead, &next)) {
 		uint64_t end = next.address + next.bytes;
-		if (next.kind != HR__SEEN_FREE && next.kind != HR__SEEN_LEAVER) {
+		if (next.kind != HR__SEGMENT_FREE && next.kind != HR__SEGMENT_EVICTABLE) {
 			while (window.has_front && window.front.address < end) drop_front(&window);
 			window.free = window.live = 0;
 			continue;
 		}
-		*(next.kind == HR__SEEN_FREE ? &window.free : &window.live) += next.bytes;
-		if (next.kind == HR__SEEN_LEAVER) j->leavers += next.bytes;
+		*(next.kind == HR__SEGMENT_FREE ? &window.free : &window.live) += next.bytes;
+		if (next.kind == HR__SEGMENT_EVICTABLE) j->evictable += next.bytes;
 		for (uint64_t behind; window.has_front && window.front.address < next.address; drop_front(&window)) {
 			behind = window.front.address + window.front.bytes;
 			if (behind > end || !holds(j, behind, end - behind)) break;
 		}
 		uint64_t begin = window.front.address;
-		if (window.has_front && begin < end && holds(j, begin, end - begin) && window.live < j->leaving) j->leaving = window.live;
+		if (window.has_front && begin < end && holds(j, begin, end - begin) && window.live < j->evicting) j->evicting = window.live;
 	}
-	hr__line_close(lead.line);
-	hr__line_close(window.tail.line);
+	hr__region_walk_close(lead.walk);
+	hr__region_walk_close(window.tail.walk);
 }
 
-uint64_t hr__survey_leaving(hr__judgement *j)
+uint64_t hr__survey_eviction(hr__judgement *j)
 {
 	hr__allocator *allocator = j->allocator;
-	uint64_t there = hr__sum_of(j->trimmed.free, hr__judgement_room(j)), missing = j->size > there ? j->size - there : 1;
+	uint64_t there = hr__verdict_sum(j->trimmed.free, hr__judgement_room(j)), missing = j->size > there ? j->size - there : 1;
 	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
-	j->leavers = 0;
-	j->leaving = HR__NOT_FOUND;
+	j->evictable = 0;
+	j->evicting = HR__NOT_FOUND;
 	if (!upper || !hr__load_acquire(&allocator->lms)) return HR__NOT_FOUND;
-	j->lms = upper->leaves(allocator, &j->host_room, &j->leavers);
-	uint64_t apart = j->leavers;
-	for (uint32_t slot = 0; slot < HR__REGIONS_MAX; slot++) leave_along(j, slot);
-	if (!j->leavers || j->leaving != HR__NOT_FOUND) return j->leaving;
-	survey_all(j, &j->gone, HR__STAGE_GONE, fewest_gone);
+	j->lms = upper->leaves(allocator, &j->host_room, &j->evictable);
+	uint64_t apart = j->evictable;
+	for (uint32_t slot = 0; slot < HR__REGIONS_MAX; slot++) evict_along(j, slot);
+	if (!j->evictable || j->evicting != HR__NOT_FOUND) return j->evicting;
+	survey_all(j, &j->evicted, HR__STAGE_EVICTED, fewest_evicted);
 	hr__room trimmed = j->room;
-	make_room(j, hr__sum_of(j->gone.given_back, apart));
-	bool fits = hr__survey_fits(j, &j->gone);
+	make_room(j, hr__verdict_sum(j->evicted.given_back, apart));
+	bool fits = hr__survey_fits(j, &j->evicted);
 	if (!fits && allocator->stitch) {
-		try_stitching(j, HR__STAGE_GONE, j->gone.whole);
+		try_stitching(j, HR__STAGE_EVICTED, j->evicted.whole);
 		fits = j->stitched != HR__NOT_FOUND;
 	}
 	j->room = trimmed;
 	if (!fits) return HR__NOT_FOUND;
 	if (!hr__align_up(missing, j->unit, &missing)) return HR__NOT_FOUND;
-	return missing < j->leavers ? missing : j->leavers;
+	return missing < j->evictable ? missing : j->evictable;
 }

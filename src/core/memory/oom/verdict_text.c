@@ -13,6 +13,7 @@ static void say(char *out, size_t capacity, const char *format, ...) __attribute
 static void say(char *out, size_t capacity, const char *format, ...)
 {
 	size_t used = strnlen(out, capacity);
+	HR_ASSERT(used < capacity);
 	va_list arguments;
 	va_start(arguments, format);
 	if (used < capacity) vsnprintf(out + used, capacity - used, format, arguments);
@@ -80,18 +81,18 @@ static bool advise_growth(const hr__judgement *j, hr_verdict *verdict, uint64_t 
 	const hr__allocator *allocator = j->allocator;
 	const hr__device *device = allocator->device;
 	uint64_t raised, behind = j->room.device < j->room.card ? j->room.device : j->room.card;
-	bool own = hr__has_own_limit(allocator) && more > j->room.allocator, for_steps = more > j->need;
+	bool own = hr__verdict_has_own_limit(allocator) && more > j->room.allocator, for_steps = more > j->need;
 	if (own && more <= behind) {
 		if (!hr__align_up(allocator->limit + (more - j->room.allocator), j->unit, &raised) || raised > hr__device_reservable(device)) return false;
 		ADVISE(verdict, "Raise options.limit_bytes by %s, to %llu", size_text(raised - allocator->limit).text, (unsigned long long)raised);
 		advise_amount(j, verdict, j->need > j->room.allocator ? j->need - j->room.allocator : 0, for_steps);
 		return true;
 	}
-	if (!hr__is_part(allocator) || more <= j->room.device || more > j->room.card) return false;
+	if (!hr__verdict_is_part(allocator) || more <= j->room.device || more > j->room.card) return false;
 	bool capped = hr__device_limit(device) < hr__device_uncapped(device);
 	ADVISE(verdict, hr__device_pinned_for(device) ? "Raise the host_limit of %s by %s"
 	                : capped                       ? "Raise HEADROOM_LIMIT, the limit of %s, by %s"
-	                                               : "Raise the memory_limit that hr_set_logical_devices gave %s by %s",
+	                                               : "Raise the memory_limit that hr_device_set_logical gave %s by %s",
 	       hr__device_name(device), size_text(more - j->room.device).text);
 	if (own) ADVISE(verdict, ", and options.limit_bytes");
 	advise_amount(j, verdict, j->need > j->room.device ? j->need - j->room.device : 0, for_steps);
@@ -143,10 +144,10 @@ static void say_with_lms(const hr__judgement *j, hr_verdict *verdict)
 	SAY(verdict, "It fits with LMS, if %s of idle tensors move to the host", size.text[0]);
 	if (!j->lms) {
 		ADVISE(verdict, "Large Model Support is off: hr_set_lms_enabled(true) before the first tensor, or HEADROOM_LMS=1 in the environment. ");
-		if (j->mended != HR__NOT_FOUND) { /* enough is free, so no limit is in the way */
+		if (j->defragged != HR__NOT_FOUND) { /* enough is free, so no limit is in the way */
 			ADVISE(verdict, j->moving.on ? "Or raise hr_lms_options.defrag_budget to %llu. "
 			                             : "Or set hr_lms_options.defrag: %llu bytes have to move on the device. ",
-			       (unsigned long long)j->mended);
+			       (unsigned long long)j->defragged);
 			return;
 		}
 	} else if (j->host_room < verdict->bytes) {
@@ -160,7 +161,7 @@ static void say_with_lms(const hr__judgement *j, hr_verdict *verdict)
 }
 
 /* For the case that defragmentation makes it fit. */
-static void say_mended(const hr__judgement *j, hr_verdict *verdict)
+static void say_defragged(const hr__judgement *j, hr_verdict *verdict)
 {
 	SAY(verdict, "Enough is free, but in pieces: tensors of %s have to move on the device", size_text(verdict->bytes).text);
 	if (!j->moving.on)
@@ -172,8 +173,8 @@ static void say_mended(const hr__judgement *j, hr_verdict *verdict)
 
 static void say_after_defrag(const hr__judgement *j, hr_verdict *verdict)
 {
-	if (j->mended != HR__NOT_FOUND) {
-		say_mended(j, verdict);
+	if (j->defragged != HR__NOT_FOUND) {
+		say_defragged(j, verdict);
 		return;
 	}
 	SAY(verdict, "Enough is free, but in pieces: live blocks of %s would have to move, and only tensors can", size_text(verdict->bytes).text);
@@ -257,6 +258,7 @@ static void say_custom(const hr__judgement *j, hr_verdict *verdict)
 
 void hr__verdict_say(const hr__judgement *j, hr_verdict *verdict)
 {
+	HR_ASSERT(verdict->kind && !verdict->text[0] && !verdict->advice[0]);
 	switch (j->allocator->kind) {
 	case HR__KIND_BFC: say_bfc(j, verdict); break;
 	case HR__KIND_DIRECT: say_direct(j, verdict); break;

@@ -13,11 +13,11 @@
 
 hr__lock hr__report_lock = HR__LOCK_INIT(HR__RANK_REPORT);
 
-static hr__line lines[2];
+static hr__region_walk region_walks[2];
 
 void hr__walk_begin(hr__walk *walk, hr__allocator *allocator, bool foreign)
 {
-	HR_ASSERT(hr__lock_is_held(&hr__report_lock));
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock));
 	*walk = (hr__walk){ .allocator = allocator, .id = allocator->id, .foreign = foreign };
 }
 
@@ -35,28 +35,29 @@ static void compare(hr__allocator *allocator, void *context)
 }
 
 /* Keeps an allocator that is not the caller's from being closed; false if it was closed. */
-static bool pin(const hr__walk *walk)
+static bool keep_open(const hr__walk *walk)
 {
 	struct allocator_search search = { .walk = walk };
 	if (!walk->foreign) return true;
-	hr__registry_enter();
+	hr__allocators_lock();
 	hr__allocators_visit_locked(NULL, compare, &search);
-	if (!search.found) hr__registry_leave();
+	if (!search.found) hr__allocators_unlock();
 	return search.found;
 }
 
-static void unpin(const hr__walk *walk)
+static void end_keep_open(const hr__walk *walk)
 {
-	if (walk->foreign) hr__registry_leave();
+	if (walk->foreign) hr__allocators_unlock();
 }
 
-static void hold(hr__walk *walk, hr__shard *shard)
+static void take_hold(hr__walk *walk, hr__shard *shard)
 {
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock));
 	hr__caches_stop(walk->allocator);
 	hr__lock_take(&shard->lock);
 }
 
-static void let_go(hr__walk *walk, hr__shard *shard, uint32_t looked_at)
+static void release_hold(hr__walk *walk, hr__shard *shard, uint32_t looked_at)
 {
 	hr__lock_release(&shard->lock);
 	hr__caches_start(walk->allocator);
@@ -71,7 +72,7 @@ static void walk_shard(hr__walk *walk, hr__shard *shard, void (*visit)(void *, c
 {
 	bool more = true;
 	for (hr__chunk_id first = 1; more; first += HR__VISIT_MAX) {
-		hold(walk, shard);
+		take_hold(walk, shard);
 		hr__chunk_id end = shard->table.touched, id = first;
 		more = end > first && end - first > HR__VISIT_MAX;
 		if (more) end = first + HR__VISIT_MAX;
@@ -79,47 +80,49 @@ static void walk_shard(hr__walk *walk, hr__shard *shard, void (*visit)(void *, c
 			const hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 			if (hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE) visit(context, chunk);
 		}
-		let_go(walk, shard, id - first);
+		release_hold(walk, shard, id - first);
 	}
 }
 
 void hr__walk_blocks(hr__walk *walk, void (*visit)(void *, const hr__chunk *), void *context)
 {
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock));
 	HR_ASSERT(!walk->foreign);
 	HR__EACH_SHARD(walk->allocator, shard) walk_shard(walk, shard, visit, context);
 }
 
 /* ---- chunks by address ---- */
 
-static unsigned cursor_of(const hr__line *line)
+static unsigned cursor_of(const hr__region_walk *region_walk)
 {
-	return line == &lines[1];
+	return region_walk == &region_walks[1];
 }
 
-bool hr__line_open(hr__walk *walk, unsigned which, uint32_t slot, hr__line **out)
+bool hr__region_walk_open(hr__walk *walk, unsigned which, uint32_t slot, hr__region_walk **out)
 {
-	hr__line *line = *out = &lines[which];
-	line->walk = walk;
-	line->slot = slot;
-	line->next = line->count = 0;
-	line->ended = true;
-	line->tensors = false;
-	if (!pin(walk)) return false;
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock) && which < 2);
+	hr__region_walk *region_walk = *out = &region_walks[which];
+	region_walk->walk = walk;
+	region_walk->slot = slot;
+	region_walk->next = region_walk->count = 0;
+	region_walk->ended = true;
+	region_walk->tensors = false;
+	if (!keep_open(walk)) return false;
 	hr__allocator *allocator = walk->allocator;
 	uint32_t shard = allocator->page ? slot / 2 : 0;
 	bool there = slot < HR__REGIONS_MAX && shard < allocator->shard_max && hr__load_acquire(&allocator->shards[shard].open);
 	if (there) {
-		line->shard = &allocator->shards[shard];
-		hr__lock_take(&line->shard->lock);
-		line->region = allocator->regions[slot];
-		there = line->region.size != 0;
-		line->arena = line->region.small ? &line->shard->small.arena : &line->shard->large.arena;
-		if (there) line->arena->cursor[which] = hr__chunk_at(&line->shard->table, line->region.edge)->next;
-		hr__lock_release(&line->shard->lock);
+		region_walk->shard = &allocator->shards[shard];
+		hr__lock_take(&region_walk->shard->lock);
+		region_walk->region = allocator->regions[slot];
+		there = region_walk->region.size != 0;
+		region_walk->arena = region_walk->region.small ? &region_walk->shard->small.arena : &region_walk->shard->large.arena;
+		if (there) region_walk->arena->cursor[which] = hr__chunk_at(&region_walk->shard->table, region_walk->region.edge)->next;
+		hr__lock_release(&region_walk->shard->lock);
 	}
-	unpin(walk);
-	line->at = line->region.address;
-	line->ended = !there;
+	end_keep_open(walk);
+	region_walk->at = region_walk->region.address;
+	region_walk->ended = !there;
 	return there;
 }
 
@@ -127,6 +130,7 @@ bool hr__line_open(hr__walk *walk, unsigned which, uint32_t slot, hr__line **out
  * *looked_at and stops when they are used up. *there says whether the chunk was reached. */
 static hr__chunk_id find(const hr__chunk *chunks, hr__chunk_id id, uint64_t address, uint32_t *looked_at, bool *there)
 {
+	HR_ASSERT(*looked_at < HR__VISIT_MAX);
 	for (*there = true; id; ++*looked_at) {
 		const hr__chunk *chunk = &chunks[id];
 		if (hr__chunk_address(chunk) <= address && address < hr__chunk_end(chunk)) return id;
@@ -139,56 +143,58 @@ static hr__chunk_id find(const hr__chunk *chunks, hr__chunk_id id, uint64_t addr
 	return 0;
 }
 
-static bool leaves(const hr__line *line, const hr__chunk *chunk)
+static bool is_evictable(const hr__region_walk *region_walk, const hr__chunk *chunk)
 {
 	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
-	if (!line->tensors || hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE || !chunk->owner) return false;
+	if (!region_walk->tensors || hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE || !chunk->owner) return false;
 	return upper && upper->may_leave(chunk->owner);
 }
 
 /* One hold: reads up to HR__VISIT_MAX pieces. */
-static void fill(hr__line *line)
+static void fill(hr__region_walk *region_walk)
 {
-	hr__arena *arena = line->arena;
-	const hr__chunk *chunks = line->shard->table.chunks;
+	hr__arena *arena = region_walk->arena;
+	const hr__chunk *chunks = region_walk->shard->table.chunks;
 	uint32_t looked_at = 0;
 	bool there;
-	hold(line->walk, line->shard);
-	hr__chunk_id *cursor = &arena->cursor[cursor_of(line)], id = find(chunks, *cursor, line->at, &looked_at, &there);
+	take_hold(region_walk->walk, region_walk->shard);
+	hr__chunk_id *cursor = &arena->cursor[cursor_of(region_walk)], id = find(chunks, *cursor, region_walk->at, &looked_at, &there);
 	for (; id && there && looked_at < HR__VISIT_MAX; looked_at++) {
 		const hr__chunk *chunk = &chunks[id];
-		line->pieces[line->count++] = (hr__piece){ line->at, hr__chunk_end(chunk) - line->at, hr__chunk_state_of(chunk), leaves(line, chunk) };
-		line->at = hr__chunk_end(chunk);
+		region_walk->pieces[region_walk->count++] = (hr__region_piece){ region_walk->at, hr__chunk_end(chunk) - region_walk->at, hr__chunk_state_of(chunk), is_evictable(region_walk, chunk) };
+		region_walk->at = hr__chunk_end(chunk);
 		id = chunk->next;
 	}
 	*cursor = id;
-	line->ended = !id; /* after the last chunk, or the region was released */
-	let_go(line->walk, line->shard, looked_at);
+	region_walk->ended = !id; /* after the last chunk, or the region was released */
+	release_hold(region_walk->walk, region_walk->shard, looked_at);
 }
 
-bool hr__line_next(hr__line *line, hr__piece *piece)
+bool hr__region_walk_next(hr__region_walk *region_walk, hr__region_piece *piece)
 {
-	while (line->next == line->count) {
-		line->next = line->count = 0;
-		if (line->ended) return false;
-		if (!pin(line->walk)) {
-			line->ended = true;
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock));
+	while (region_walk->next == region_walk->count) {
+		region_walk->next = region_walk->count = 0;
+		if (region_walk->ended) return false;
+		if (!keep_open(region_walk->walk)) {
+			region_walk->ended = true;
 			return false;
 		}
-		fill(line);
-		unpin(line->walk);
+		fill(region_walk);
+		end_keep_open(region_walk->walk);
 	}
-	*piece = line->pieces[line->next++];
+	*piece = region_walk->pieces[region_walk->next++];
 	return true;
 }
 
-void hr__line_close(hr__line *line)
+void hr__region_walk_close(hr__region_walk *region_walk)
 {
-	line->next = line->count = 0;
-	if (line->ended || !pin(line->walk)) return;
-	hr__lock_take(&line->shard->lock);
-	line->arena->cursor[cursor_of(line)] = 0;
-	hr__lock_release(&line->shard->lock);
-	unpin(line->walk);
-	line->ended = true;
+	HR_ASSERT(hr__lock_is_mine(&hr__report_lock));
+	region_walk->next = region_walk->count = 0;
+	if (region_walk->ended || !keep_open(region_walk->walk)) return;
+	hr__lock_take(&region_walk->shard->lock);
+	region_walk->arena->cursor[cursor_of(region_walk)] = 0;
+	hr__lock_release(&region_walk->shard->lock);
+	end_keep_open(region_walk->walk);
+	region_walk->ended = true;
 }

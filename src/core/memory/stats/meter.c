@@ -30,8 +30,8 @@
  *
  * Two threads whose highs do not coincide need tight levels at every climb, because each finds the other's level where its last
  * high left it. Lowering the level of another thread is expensive: the thread must be interrupted, which takes 15 us with the lock
- * held. So its meter is first marked as [wanted], and the owner lowers the level itself at its next block, which needs no barrier
- * and takes less than 1 us (hr__meter_sink). The owner keeps half of the distance between level and [used], or less if more is
+ * held. So its meter is first marked ([lowering]), and the owner lowers the level itself at its next block, which needs no barrier
+ * and takes less than 1 us (hr__meter_lower). The owner keeps half of the distance between level and [used], or less if more is
  * missing: with nothing kept it would have to raise the level at its next block. A block that is accounted for under the shard's
  * lock serves the marks on both meters of the thread, and so does a thread that itself waits for others to lower their levels. A
  * thread is interrupted only if it does not react soon, because it is doing something else; its level is then tight, so it is not
@@ -48,26 +48,26 @@
  * the other's change. */
 #include "core/memory/allocator.h"
 
-#define PARTS 8       /* a meter is far below its level when the level is more than peak / PARTS above [used] */
-#define LITTLE 64     /* such meters are marked when the room is less than peak / LITTLE */
-#define SPINS 32u     /* pauses of the processor: about 1 us */
-#define PATIENCE 128u /* pauses of the processor: about 4 us, a few hundred operations of another thread */
+#define FAR_ABOVE_PARTS 8       /* a meter is far below its level when the level is more than peak / FAR_ABOVE_PARTS above [used] */
+#define LOW_ROOM_PARTS 64     /* such meters are marked when the room is less than peak / LOW_ROOM_PARTS */
+#define MAX_LOCK_PAUSES 32u     /* pauses of the processor: about 1 us */
+#define MAX_ANSWER_PAUSES 128u /* pauses of the processor: about 4 us, a few hundred operations of another thread */
 
 /* The lock is held for about 50 ns, except around heavy barriers; hr__lock_take would pause for 2 us before it retries. */
 static void lock_meters(hr__allocator *allocator)
 {
-	for (unsigned i = 0; i < SPINS; i++) {
+	for (unsigned i = 0; i < MAX_LOCK_PAUSES; i++) {
 		if (hr__lock_try(allocator->meter_lock)) return;
 		hr__cpu_pause();
 	}
 	hr__lock_take(allocator->meter_lock);
 }
 
-/* Values of hr__meter.wanted: which levels are to be lowered. */
+/* Values of hr__meter.lowering: which levels are to be lowered. */
 enum { NONE = 0, FAR_ABOVE, ANY };
 
 /* The meters that a sum covers. */
-enum scope { NOWHERE, ALLOCATOR, DEVICE };
+enum scope { NO_SCOPE, ALLOCATOR, DEVICE };
 
 #define EACH_ALLOCATOR(usage, each) for (hr__allocator *each = (usage)->first; each; each = each->next_on_device)
 
@@ -84,16 +84,16 @@ enum scope { NOWHERE, ALLOCATOR, DEVICE };
 		}                                                                                                           \
 	} while (0)
 
-bool hr__is_metered(const hr__allocator *allocator)
+bool hr__meters_are_on(const hr__allocator *allocator)
 {
 	return hr__load_relaxed(&allocator->cache_count) > 1 || hr__load_relaxed(&allocator->metered);
 }
 
-/* Removes the level that a meter may still have after its allocator ceased to be metered. False if the allocator is metered. With
- * meter_lock held. */
-static bool is_free(const hr__allocator *allocator, hr__meter *meter)
+/* Removes the level that a meter may still have after its allocator ceased to be metered. False if the allocator is metered. */
+static bool ends_level(const hr__allocator *allocator, hr__meter *meter)
 {
-	if (hr__is_metered(allocator)) return false;
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
+	if (hr__meters_are_on(allocator)) return false;
 	hr__store_relaxed(&meter->level, HR__NO_LEVEL);
 	return true;
 }
@@ -119,6 +119,7 @@ static int64_t active_bound(const hr__allocator *allocator)
 /* Sets [granted] to [least], or to active_bound if that is higher. With meter_lock held; pins continue meanwhile. */
 static void grant(hr__allocator *allocator, int64_t least)
 {
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	int64_t before = hr__load_relaxed(&allocator->granted), now;
 	do {
 		int64_t needed = active_bound(allocator);
@@ -130,10 +131,10 @@ static void grant(hr__allocator *allocator, int64_t least)
 	hr__owner_add(&allocator->usage->granted, now - before);
 }
 
-/* Lowers [granted] to active_bound. Never raises it: that is left to a pin that needs more (raise_granted). With meter_lock
- * held. */
+/* Lowers [granted] to active_bound. Never raises it: that is left to a pin that needs more (raise_granted). */
 static void lower_granted(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	int64_t before = hr__load_relaxed(&allocator->granted), now;
 	do {
 		int64_t needed = active_bound(allocator);
@@ -146,6 +147,7 @@ static void lower_granted(hr__allocator *allocator)
 
 static void add_levels(hr__allocator *allocator, int64_t bytes)
 {
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	hr__owner_add(&allocator->levels, bytes);
 	hr__owner_add(&allocator->usage->levels, bytes);
 }
@@ -169,6 +171,7 @@ static int64_t above_used(const hr__meter *meter)
 /* If the level is more than [most] above [used], lowers it to [keep] above [used]. */
 static bool lower(hr__meter *meter, int64_t most, int64_t keep)
 {
+	HR_ASSERT(most >= 0 && keep >= 0);
 	if (above_used(meter) <= most) return false;
 	hr__store_relaxed(&meter->level, hr__load_relaxed(&meter->used) + keep);
 	return true;
@@ -180,7 +183,7 @@ static void settle(hr__meter *meter, int64_t slack)
 	if (used > hr__load_relaxed(&meter->level)) hr__store_relaxed(&meter->level, used + slack / 2);
 }
 
-static bool is_of_others(const hr__allocator *allocator)
+static bool other_threads_have_caches(const hr__allocator *allocator)
 {
 	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next)
 		if (cache->thread != hr__thread_self) return true;
@@ -189,6 +192,7 @@ static bool is_of_others(const hr__allocator *allocator)
 
 static void wait_for_caches(const hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next)
 		if (cache->thread != hr__thread_self) hr__cache_wait_idle(cache);
 }
@@ -212,9 +216,10 @@ static bool any_of(hr__allocator *allocator, enum scope scope, bool (*each)(hr__
 /* Returns whether other threads must be interrupted, because a level was lowered. */
 static bool lower_all(hr__allocator *allocator, int64_t slack)
 {
+	HR_ASSERT(slack == 0 || slack == HR__SLACK);
 	bool lowered = false;
 	EACH_METER(allocator, meter, lowered |= lower(meter, slack, slack / 2));
-	return lowered && is_of_others(allocator);
+	return lowered && other_threads_have_caches(allocator);
 }
 
 static bool wait_all(hr__allocator *allocator, int64_t slack)
@@ -226,6 +231,7 @@ static bool wait_all(hr__allocator *allocator, int64_t slack)
 
 static bool settle_all(hr__allocator *allocator, int64_t slack)
 {
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	EACH_METER(allocator, meter, settle(meter, slack));
 	sum_levels(allocator);
 	lower_granted(allocator);
@@ -235,6 +241,7 @@ static bool settle_all(hr__allocator *allocator, int64_t slack)
 /* With meter_lock held. No thread waits for that lock inside a busy section. */
 static void tighten_scope(hr__allocator *allocator, enum scope scope)
 {
+	HR_ASSERT(scope != NO_SCOPE);
 	int64_t slack = slack_of(allocator, scope);
 	if (any_of(allocator, scope, lower_all, slack)) {
 		hr__heavy_barrier();
@@ -290,7 +297,7 @@ static uint32_t bounds_of(const hr__allocator *allocator, struct bound bounds[BO
 static enum scope lacking(const hr__allocator *allocator, int64_t bytes, int64_t *missing)
 {
 	struct bound bounds[BOUNDS_MAX];
-	enum scope scope = NOWHERE;
+	enum scope scope = NO_SCOPE;
 	uint32_t count = bounds_of(allocator, bounds);
 	*missing = 0;
 	for (uint32_t i = 0; i < count; i++) {
@@ -303,7 +310,7 @@ static enum scope lacking(const hr__allocator *allocator, int64_t bytes, int64_t
 /* How far a level may be above [used] when there is little room below the peak. */
 static int64_t part_of(int64_t peak)
 {
-	int64_t part = peak / PARTS;
+	int64_t part = peak / FAR_ABOVE_PARTS;
 	return part > HR__SLACK ? part : HR__SLACK;
 }
 
@@ -318,47 +325,51 @@ static int64_t share_of(int64_t room, int64_t part)
 
 /* ---- asking other threads to lower their levels ---- */
 
-static bool want(hr__meter *meter, uint32_t which, int64_t most)
+static bool mark(hr__meter *meter, uint32_t which, int64_t most)
 {
+	HR_ASSERT(which == FAR_ABOVE || which == ANY);
 	if (above_used(meter) <= most) return false;
-	if (hr__load_relaxed(&meter->wanted) < which) hr__store_relaxed(&meter->wanted, which);
+	if (hr__load_relaxed(&meter->lowering) < which) hr__store_relaxed(&meter->lowering, which);
 	return true;
 }
 
-struct wanting {
+struct marking {
 	const hr__meter *self; /* not marked */
 	uint32_t which;
 	int64_t most;
 };
 
-/* Marks the meters of a scope whose level is more than [most] above [used]. Returns whether there are any. With meter_lock held. */
-static bool want_back(hr__allocator *allocator, enum scope scope, const struct wanting *wanting)
+/* Marks the meters of a scope whose level is more than [most] above [used]. Returns whether there are any. */
+static bool mark_scope(hr__allocator *allocator, enum scope scope, const struct marking *marking)
 {
+	HR_ASSERT(scope != NO_SCOPE);
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	bool any = false;
 	hr__allocator *each = scope == DEVICE ? allocator->usage->first : allocator;
 	for (; each; each = scope == DEVICE ? each->next_on_device : NULL)
-		EACH_METER(each, meter, any |= meter != wanting->self && want(meter, wanting->which, wanting->most));
+		EACH_METER(each, meter, any |= meter != marking->self && mark(meter, marking->which, marking->most));
 	return any;
 }
 
-static void answer(hr__allocator *allocator, hr__meter *meter)
+static void serve_mark(hr__allocator *allocator, hr__meter *meter)
 {
-	if (HR_UNLIKELY(hr__load_relaxed(&meter->wanted))) hr__meter_sink(allocator, meter);
+	if (HR_UNLIKELY(hr__load_relaxed(&meter->lowering))) hr__meter_lower(allocator, meter);
 }
 
 /* Waits briefly for other threads to lower their levels, if [bytes] have no room and their levels can be lowered. Meanwhile this
  * thread serves the marks on its own second meter, since the others may be waiting for it. With meter_lock held, which is released
  * during the wait. */
-static void ask_others(hr__allocator *allocator, const hr__meter *meter, hr__meter *other, int64_t bytes)
+static void wait_for_others_to_lower(hr__allocator *allocator, const hr__meter *meter, hr__meter *other, int64_t bytes)
 {
 	int64_t missing;
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	enum scope scope = lacking(allocator, bytes, &missing);
-	if (scope == NOWHERE || !slack_of(allocator, scope)) return;
-	if (!want_back(allocator, scope, &(struct wanting){ meter, ANY, HR__SLACK })) return;
+	if (scope == NO_SCOPE || !slack_of(allocator, scope)) return;
+	if (!mark_scope(allocator, scope, &(struct marking){ meter, ANY, HR__SLACK })) return;
 	hr__store_relaxed(&allocator->usage->missing, missing);
 	hr__lock_release(allocator->meter_lock);
-	for (unsigned i = 0; i < PATIENCE && lacking(allocator, bytes, &missing) != NOWHERE; i++) {
-		if (other) answer(allocator, other);
+	for (unsigned i = 0; i < MAX_ANSWER_PAUSES && lacking(allocator, bytes, &missing) != NO_SCOPE; i++) {
+		if (other) serve_mark(allocator, other);
 		hr__cpu_pause();
 	}
 	lock_meters(allocator);
@@ -375,7 +386,7 @@ static int64_t extra_of(hr__allocator *allocator, const hr__meter *meter, int64_
 	for (uint32_t i = 0; i < count; i++) {
 		int64_t room = bounds[i].room - bytes, part = part_of(bounds[i].peak), slack = slack_of(allocator, bounds[i].scope);
 		int64_t allowed = room < 0 ? slack / 2 : room > 0 ? share_of(room, part) : 0;
-		if (slack && room < bounds[i].peak / LITTLE) want_back(allocator, bounds[i].scope, &(struct wanting){ meter, FAR_ABOVE, part });
+		if (slack && room < bounds[i].peak / LOW_ROOM_PARTS) mark_scope(allocator, bounds[i].scope, &(struct marking){ meter, FAR_ABOVE, part });
 		if (allowed < extra) extra = allowed;
 	}
 	return count ? extra : 0;
@@ -384,6 +395,7 @@ static int64_t extra_of(hr__allocator *allocator, const hr__meter *meter, int64_
 /* Grants pins the room below the allocator's peak, but at most half of the room below the device's. */
 static void grant_share(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	const hr__usage *usage = allocator->usage;
 	int64_t granted = hr__load_relaxed(&allocator->granted), left = hr__load_relaxed(&allocator->peak_active) - granted;
 	if (device_tracks_active(usage)) {
@@ -398,28 +410,29 @@ static enum scope active_above(const hr__allocator *allocator)
 {
 	const hr__usage *usage = allocator->usage;
 	if (device_tracks_active(usage) && hr__load_relaxed(&usage->granted) > hr__load_relaxed(&usage->peak_active)) return DEVICE;
-	if (!hr__load_relaxed(&allocator->active)) return NOWHERE;
-	return hr__load_relaxed(&allocator->granted) > hr__load_relaxed(&allocator->peak_active) ? ALLOCATOR : NOWHERE;
+	if (!hr__load_relaxed(&allocator->active)) return NO_SCOPE;
+	return hr__load_relaxed(&allocator->granted) > hr__load_relaxed(&allocator->peak_active) ? ALLOCATOR : NO_SCOPE;
 }
 
-/* Raises the peaks to at least the sums of levels; levels of scope [tight] are tight already. With meter_lock held. */
+/* Raises the peaks to at least the sums of levels; levels of scope [tight] are tight already. */
 static void commit(hr__allocator *allocator, enum scope tight)
 {
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	hr__usage *usage = allocator->usage;
 	bool active = hr__load_relaxed(&allocator->active), device = device_tracks_active(usage);
-	if (hr__load_relaxed(&allocator->cache_count) > 1) hr__max(&allocator->peak, hr__load_relaxed(&allocator->levels));
-	if (device_is_metered(usage)) hr__max(&usage->peak, hr__load_relaxed(&usage->levels));
+	if (hr__load_relaxed(&allocator->cache_count) > 1) hr__owner_max(&allocator->peak, hr__load_relaxed(&allocator->levels));
+	if (device_is_metered(usage)) hr__owner_max(&usage->peak, hr__load_relaxed(&usage->levels));
 	grant(allocator, INT64_MIN);
 	for (enum scope above; (above = active_above(allocator)) > tight; tight = above) { /* concurrent pins */
 		tighten(allocator, above);
 		grant(allocator, INT64_MIN);
 	}
-	if (active) hr__max(&allocator->peak_active, hr__load_relaxed(&allocator->granted));
-	if (device) hr__max(&usage->peak_active, hr__load_relaxed(&usage->granted));
+	if (active) hr__owner_max(&allocator->peak_active, hr__load_relaxed(&allocator->granted));
+	if (device) hr__owner_max(&usage->peak_active, hr__load_relaxed(&usage->granted));
 	if (!active) return;
 	grant_share(allocator);
-	hr__max(&allocator->peak_active, hr__load_relaxed(&allocator->granted));
-	if (device) hr__max(&usage->peak_active, hr__load_relaxed(&usage->granted));
+	hr__owner_max(&allocator->peak_active, hr__load_relaxed(&allocator->granted));
+	if (device) hr__owner_max(&usage->peak_active, hr__load_relaxed(&usage->granted));
 }
 
 /* Raises a level to at least [needed]. With meter_lock held. */
@@ -428,7 +441,7 @@ static void raise_level(hr__allocator *allocator, hr__meter *meter, int64_t need
 	if (needed <= hr__load_relaxed(&meter->level)) return;
 	int64_t missing;
 	enum scope scope = lacking(allocator, needed - hr__load_relaxed(&meter->level), &missing);
-	if (scope != NOWHERE) tighten(allocator, scope);
+	if (scope != NO_SCOPE) tighten(allocator, scope);
 	int64_t bytes = needed - hr__load_relaxed(&meter->level); /* not above 0 if [used] had passed the level: settle raised it */
 	if (bytes > 0) {
 		bytes += extra_of(allocator, meter, bytes);
@@ -436,14 +449,16 @@ static void raise_level(hr__allocator *allocator, hr__meter *meter, int64_t need
 		add_levels(allocator, bytes);
 	}
 	commit(allocator, scope);
+	HR_ASSERT(hr__load_relaxed(&meter->level) >= needed);
 }
 
 void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, hr__meter *other, int64_t size)
 {
+	HR_ASSERT(size >= 0 && meter != other);
 	lock_meters(allocator);
 	int64_t needed = hr__load_relaxed(&meter->used) + size;
-	if (!is_free(allocator, meter)) ask_others(allocator, meter, other, needed - hr__load_relaxed(&meter->level));
-	if (!is_free(allocator, meter)) raise_level(allocator, meter, needed); /* threads may have ended meanwhile */
+	if (!ends_level(allocator, meter)) wait_for_others_to_lower(allocator, meter, other, needed - hr__load_relaxed(&meter->level));
+	if (!ends_level(allocator, meter)) raise_level(allocator, meter, needed); /* threads may have ended meanwhile */
 	hr__lock_release(allocator->meter_lock);
 }
 
@@ -457,15 +472,15 @@ static int64_t to_keep(const hr__allocator *allocator, const hr__meter *meter)
 
 /* Called by the thread that writes [used], or while that thread waits for the caller: so no thread can be about to pass the lowered
  * level. */
-void hr__meter_sink(hr__allocator *allocator, hr__meter *meter)
+void hr__meter_lower(hr__allocator *allocator, hr__meter *meter)
 {
 	lock_meters(allocator);
 	int64_t before = hr__load_relaxed(&meter->level);
 	int64_t part = part_of(hr__load_relaxed(device_is_metered(allocator->usage) ? &allocator->usage->peak : &allocator->peak));
-	uint32_t which = hr__load_relaxed(&meter->wanted); /* may be NONE: see should_sink */
+	uint32_t which = hr__load_relaxed(&meter->lowering); /* may be NONE: see should_lower */
 	int64_t keep = which == FAR_ABOVE ? part / 2 : which == ANY ? to_keep(allocator, meter) : HR__SLACK / 2;
-	hr__store_relaxed(&meter->wanted, NONE);
-	if (!is_free(allocator, meter) && lower(meter, which == FAR_ABOVE ? part : HR__SLACK, keep)) {
+	hr__store_relaxed(&meter->lowering, NONE);
+	if (!ends_level(allocator, meter) && lower(meter, which == FAR_ABOVE ? part : HR__SLACK, keep)) {
 		add_levels(allocator, hr__load_relaxed(&meter->level) - before);
 		lower_granted(allocator);
 	}
@@ -474,29 +489,32 @@ void hr__meter_sink(hr__allocator *allocator, hr__meter *meter)
 
 void hr__meters_evaluate(hr__allocator *allocator)
 {
-	HR_ASSERT(hr__lock_is_held(allocator->meter_lock));
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
 	tighten(allocator, ALLOCATOR);
 	commit(allocator, ALLOCATOR);
 }
 
 void hr__meters_exact(hr__allocator *allocator)
 {
-	if (!hr__is_metered(allocator)) return;
+	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
+	HR_ASSERT(hr__shards_are_locked(allocator) && (!allocator->caches || hr__caches_are_stopped(allocator)));
+	if (!hr__meters_are_on(allocator)) return;
 	EACH_METER(allocator, meter, hr__store_relaxed(&meter->level, hr__load_relaxed(&meter->used)));
 	sum_levels(allocator);
 	grant(allocator, INT64_MIN);
 }
 
-void hr__meters_look(hr__allocator *allocator)
+void hr__meters_update_peak(hr__allocator *allocator)
 {
 	lock_meters(allocator);
-	hr__max(&allocator->peak, hr__meters_sum(allocator));
+	hr__owner_max(&allocator->peak, hr__meters_sum(allocator));
 	hr__lock_release(allocator->meter_lock);
 }
 
 int64_t hr__meters_sum(const hr__allocator *allocator)
 {
 	int64_t sum = 0;
+	HR_ASSERT(hr__lock_is_mine(&allocator->caches_lock) || hr__lock_is_mine(allocator->meter_lock));
 	for (const hr__shard *shard = allocator->shards; shard < allocator->shards + allocator->shard_max; shard++)
 		sum += hr__load_relaxed(&shard->meter.used);
 	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) sum += hr__load_relaxed(&cache->meter.used);
@@ -514,42 +532,58 @@ int64_t hr__meters_of_others(const hr__shard *shard, const hr__allocator *alloca
 	return sum;
 }
 
+void hr__meters_in_use(const hr__allocator *allocator, int64_t *in_use, int64_t *peak)
+{
+	HR_ASSERT(hr__lock_is_mine(&allocator->caches_lock));
+	const hr__cache *only = hr__load_relaxed(&allocator->cache_count) == 1 ? allocator->caches : NULL;
+	int64_t sum = hr__meters_of_others(NULL, allocator), used = 0, high = 0;
+	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) used += hr__load_relaxed(&cache->meter.used);
+	if (only) high = hr__load_relaxed(&only->high);
+	*in_use = sum + used > 0 ? sum + used : 0;
+	*peak = hr__load_relaxed(&allocator->peak);
+	if (only && sum + high > *peak) *peak = sum + high;
+	if (*in_use > *peak) *peak = *in_use;
+}
+
 /* ---- accounting ---- */
 
 /* With one thread: raises the peak to the highest value since the last update, and to the present one. */
 static void account_alone(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t now)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(cache == allocator->caches && !cache->next);
 	int64_t rest = hr__meters_of_others(shard, allocator);
 	int64_t high = hr__load_relaxed(&shard->meter.used) + hr__load_relaxed(&cache->high);
 	hr__store_relaxed(&meter->used, now);
 	int64_t used = hr__load_relaxed(&cache->meter.used), both = hr__load_relaxed(&shard->meter.used) + used;
 	hr__store_relaxed(&cache->high, used);
-	hr__max(&allocator->peak, rest + (high > both ? high : both));
+	hr__owner_max(&allocator->peak, rest + (high > both ? high : both));
 }
 
 /* With tensors and several threads, levels bound active bytes and are expensive to tighten, so a free lowers its meter's level. */
-static bool should_sink(const hr__allocator *allocator, const hr__meter *meter, int64_t bytes)
+static bool should_lower(const hr__allocator *allocator, const hr__meter *meter, int64_t bytes)
 {
-	if (hr__load_relaxed(&meter->wanted)) return true;
+	if (hr__load_relaxed(&meter->lowering)) return true;
 	return bytes < 0 && hr__load_relaxed(&allocator->active) && hr__load_relaxed(&allocator->usage->threads) > 1 &&
 	       above_used(meter) > HR__SLACK;
 }
 
-void hr__account_any(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t bytes)
+void hr__meter_account_any(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t bytes)
 {
 	hr__allocator *allocator = shard->allocator;
+	HR_ASSERT(hr__lock_is_mine(&shard->lock));
+	HR_ASSERT(!bytes || !cache || cache->thread == hr__thread_self);
 	int64_t now = hr__load_relaxed(&meter->used) + bytes;
-	if (bytes) hr__observe(allocator, cache, bytes);
+	if (bytes) hr__stats_scope_note(allocator, cache, bytes);
 	hr__meter *other = !cache ? NULL : meter == &shard->meter ? &cache->meter : &shard->meter;
 	if (bytes > 0 && HR_UNLIKELY(!hr__meter_allows(meter, bytes))) hr__meter_raise(allocator, meter, other, bytes);
 	if (cache && hr__load_relaxed(&allocator->cache_count) == 1) account_alone(shard, cache, meter, now);
 	else hr__store_relaxed(&meter->used, now);
 	hr__light_barrier(); /* the level may have been lowered meanwhile: see the top of the file */
 	if (HR_UNLIKELY(now > hr__load_relaxed(&meter->level))) hr__meter_raise(allocator, meter, other, 0);
-	if (HR_UNLIKELY(should_sink(allocator, meter, bytes))) hr__meter_sink(allocator, meter);
-	if (other) answer(allocator, other);
-	if (HR_UNLIKELY(!cache)) hr__meters_look(allocator);
+	if (HR_UNLIKELY(should_lower(allocator, meter, bytes))) hr__meter_lower(allocator, meter);
+	if (other) serve_mark(allocator, other);
+	if (HR_UNLIKELY(!cache)) hr__meters_update_peak(allocator);
 }
 
 /* ---- tensors ---- */
@@ -560,11 +594,12 @@ void hr__meters_begin_active(hr__allocator *allocator)
 	hr__shards_lock(allocator);
 	hr__lock_take(allocator->meter_lock);
 	hr__usage *usage = allocator->usage;
+	HR_ASSERT(allocator->kind == HR__KIND_BFC);
 	if (!hr__load_relaxed(&allocator->active)) {
 		const hr__cache *only = hr__load_relaxed(&allocator->cache_count) == 1 ? allocator->caches : NULL;
-		if (only) hr__max(&allocator->peak, hr__meters_of_others(NULL, allocator) + hr__load_relaxed(&only->high));
+		if (only) hr__owner_max(&allocator->peak, hr__meters_of_others(NULL, allocator) + hr__load_relaxed(&only->high));
 		hr__store_relaxed(&allocator->peak_active, hr__load_relaxed(&allocator->peak));
-		if (!hr__load_relaxed(&usage->active)) hr__max(&usage->peak_active, hr__load_relaxed(&usage->peak));
+		if (!hr__load_relaxed(&usage->active)) hr__owner_max(&usage->peak_active, hr__load_relaxed(&usage->peak));
 		hr__store_relaxed(&usage->active, 1);
 		hr__store_relaxed(&allocator->active, 1);
 		hr__store_relaxed(&allocator->metered, 1);
@@ -581,15 +616,17 @@ static __attribute__((noinline)) void raise_granted(hr__allocator *allocator)
 	hr__cache_get(allocator); /* counts a thread that pins as a user of the allocator */
 	lock_meters(allocator);
 	int64_t missing;
-	ask_others(allocator, NULL, NULL, 0);
+	HR_ASSERT(hr__load_relaxed(&allocator->active));
+	wait_for_others_to_lower(allocator, NULL, NULL, 0);
 	enum scope scope = lacking(allocator, 0, &missing);
-	if (scope != NOWHERE) tighten(allocator, scope);
+	if (scope != NO_SCOPE) tighten(allocator, scope);
 	commit(allocator, scope);
 	hr__lock_release(allocator->meter_lock);
 }
 
 void hr__meters_idle(hr__allocator *allocator, int64_t bytes)
 {
+	HR_ASSERT(hr__load_relaxed(&allocator->active) && !hr__lock_is_mine(allocator->meter_lock));
 	hr__fetch_add_seq_cst(&allocator->idle, bytes);
 	if (bytes < 0 && HR_UNLIKELY(active_bound(allocator) > hr__load_relaxed(&allocator->granted))) raise_granted(allocator);
 }
@@ -609,15 +646,17 @@ static bool uses_device(const hr__usage *usage, const hr__thread_state *thread, 
 
 static void note_device_error(hr__usage *usage)
 {
+	HR_ASSERT(hr__lock_is_mine(&usage->lock));
 	int64_t meters = 0;
 	if (hr__load_relaxed(&usage->threads) < 2) return;
 	EACH_ALLOCATOR(usage, allocator) meters += hr__load_relaxed(&allocator->cache_count) + hr__load_relaxed(&allocator->open_shards);
-	hr__max(&usage->peak_error, meters * HR__SLACK);
+	hr__owner_max(&usage->peak_error, meters * HR__SLACK);
 }
 
 void hr__meters_join(hr__allocator *allocator, hr__cache *cache)
 {
 	hr__usage *usage = allocator->usage;
+	HR_ASSERT(hr__lock_is_mine(&usage->lock));
 	if (!uses_device(usage, cache->thread, cache)) hr__store_relaxed(&usage->threads, hr__load_relaxed(&usage->threads) + 1);
 	note_device_error(usage);
 }
@@ -625,11 +664,14 @@ void hr__meters_join(hr__allocator *allocator, hr__cache *cache)
 void hr__meters_leave(hr__allocator *allocator, hr__cache *cache)
 {
 	hr__usage *usage = allocator->usage;
+	HR_ASSERT(hr__lock_is_mine(&usage->lock));
+	HR_ASSERT(hr__load_relaxed(&usage->threads) > 0);
 	if (!uses_device(usage, cache->thread, cache)) hr__store_relaxed(&usage->threads, hr__load_relaxed(&usage->threads) - 1);
 }
 
-void hr__usage_restart(hr__usage *usage)
+void hr__meters_restart(hr__usage *usage)
 {
+	HR_ASSERT(hr__allocators_are_locked() && hr__lock_none_from(HR__RANK_CACHES));
 	hr__lock_take(&usage->lock);
 	hr__store_relaxed(&usage->peak_error, 0);
 	note_device_error(usage);

@@ -7,68 +7,13 @@
  *
  *     in use   = sum of all meters                         cached = kept by all caches
  *     free     = reserved - in use - cached                live   = allocs - failed - frees */
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
-#include "core/base/json.h"
 #include "core/base/status.h"
 #include "core/base/struct.h"
-#include "core/base/text.h"
 #include "core/memory/allocator.h"
 
 #define ATTEMPTS 64
-
-hr__usage hr__usages[HR__MAX_DEVICES];
-
-/* ---- memory from the device ---- */
-
-static void add_and_peak(hr__atomic_i64 *value, hr__atomic_i64 *peak, int64_t bytes)
-{
-	int64_t now = hr__fetch_add_relaxed(value, bytes) + bytes, seen = hr__load_relaxed(peak);
-	while (now > seen && !hr__cas_acq_rel(peak, &seen, now)) {
-	}
-}
-
-bool hr__claim(hr__allocator *allocator, uint64_t bytes)
-{
-	int64_t seen = hr__load_relaxed(&allocator->claimed);
-	do {
-		if (bytes > allocator->limit || (uint64_t)seen > allocator->limit - bytes) return false;
-	} while (!hr__cas_acq_rel(&allocator->claimed, &seen, seen + (int64_t)bytes));
-	return true;
-}
-
-void hr__unclaim(hr__allocator *allocator, uint64_t bytes)
-{
-	hr__fetch_add_relaxed(&allocator->claimed, -(int64_t)bytes);
-}
-
-void hr__hold(hr__allocator *allocator, uint64_t bytes)
-{
-	add_and_peak(&allocator->reserved, &allocator->peak_reserved, (int64_t)bytes);
-	add_and_peak(&allocator->usage->reserved, &allocator->usage->peak_reserved, (int64_t)bytes);
-}
-
-void hr__unhold(hr__allocator *allocator, uint64_t bytes)
-{
-	hr__fetch_add_relaxed(&allocator->reserved, -(int64_t)bytes);
-	hr__fetch_add_relaxed(&allocator->usage->reserved, -(int64_t)bytes);
-	hr__unclaim(allocator, bytes);
-}
-
-/* Bytes in use of an allocator, and their peak; exact while one thread uses the allocator. */
-static void in_use_and_peak(const hr__allocator *allocator, int64_t *in_use, int64_t *peak)
-{
-	const hr__cache *only = hr__load_relaxed(&allocator->cache_count) == 1 ? allocator->caches : NULL;
-	int64_t sum = hr__meters_of_others(NULL, allocator), used = 0, high = 0;
-	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) used += hr__load_relaxed(&cache->meter.used);
-	if (only) high = hr__load_relaxed(&only->high);
-	*in_use = sum + used > 0 ? sum + used : 0;
-	*peak = hr__load_relaxed(&allocator->peak);
-	if (only && sum + high > *peak) *peak = sum + high;
-	if (*in_use > *peak) *peak = *in_use;
-}
 
 /* ---- one allocator ---- */
 
@@ -99,6 +44,7 @@ static void derive(hr_stats *stats)
 	if (stats->peak_bytes_active < stats->bytes_active) stats->peak_bytes_active = stats->bytes_active;
 	if (stats->bytes_reservable_limit < stats->bytes_reserved) stats->bytes_reservable_limit = stats->bytes_reserved;
 	stats->fragmentation = stats->bytes_free > 0 ? 1.0 - (double)stats->largest_free_block / (double)stats->bytes_free : 0.0;
+	HR_ASSERT(stats->bytes_free >= 0 && stats->bytes_active >= 0 && stats->num_live >= 0);
 }
 
 /* Adds the counters of one shard. */
@@ -184,9 +130,10 @@ static void read_custom(hr__allocator *allocator, hr_stats *stats)
 	stats->largest_free_block = believable(custom.largest_free);
 }
 
-/* Frees since the allocator was created. With caches_lock held. */
+/* Frees since the allocator was created. */
 static int64_t count_frees(const hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_is_mine(&allocator->caches_lock));
 	int64_t count = hr__load_acquire(&allocator->past_frees);
 	for (uint32_t i = 0; i < allocator->shard_max; i++) count += hr__load_acquire(&allocator->shards[i].stats.frees);
 	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) count += hr__load_acquire(&cache->frees);
@@ -203,7 +150,7 @@ static void count(hr__allocator *allocator, hr_stats *stats)
 	stats->num_frees = count_frees(allocator) - hr__load_relaxed(&allocator->base_frees);
 	HR__EACH_SHARD(allocator, shard) read_shard(shard, stats);
 	for (const hr__cache *cache = allocator->caches; cache; cache = cache->next) add_cache(cache, stats);
-	in_use_and_peak(allocator, &stats->bytes_in_use, &stats->peak_bytes_in_use);
+	hr__meters_in_use(allocator, &stats->bytes_in_use, &stats->peak_bytes_in_use);
 	bool active = hr__load_relaxed(&allocator->active);
 	stats->peak_bytes_active = active ? hr__load_relaxed(&allocator->peak_active) : stats->peak_bytes_in_use;
 	int64_t past = hr__load_relaxed(&allocator->past_allocs);
@@ -248,15 +195,16 @@ hr_status hr_allocator_get_stats(hr_allocator handle, hr_stats *stats)
 
 hr__level hr__stats_level(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_CACHES));
 	hr__level level = { 0 };
 	hr__lock_take(&allocator->caches_lock);
-	in_use_and_peak(allocator, &level.in_use, &level.peak);
+	hr__meters_in_use(allocator, &level.in_use, &level.peak);
 	HR__EACH_SHARD(allocator, shard) level.refused += hr__load_relaxed(&shard->stats.failed);
 	hr__lock_release(&allocator->caches_lock);
 	return level;
 }
 
-/* hr__max is for values with one writer at a time. */
+/* hr__owner_max is for values with one writer at a time. */
 static void max_of_threads(hr__atomic_i64 *to, int64_t value)
 {
 	int64_t seen = hr__load_relaxed(to);
@@ -265,6 +213,7 @@ static void max_of_threads(hr__atomic_i64 *to, int64_t value)
 
 void hr__step_peak_note(hr__allocator *allocator, int64_t bytes)
 {
+	HR_ASSERT(bytes >= 0);
 	max_of_threads(&allocator->step_peak, bytes);
 	max_of_threads(&allocator->usage->step_peak, bytes);
 }
@@ -289,6 +238,7 @@ static void add_counts(hr_stats *sum, const hr_stats *one)
 static void add_up(hr__allocator *allocator, void *context)
 {
 	hr_stats one, *sum = context;
+	HR_ASSERT(hr__allocators_are_locked());
 	snapshot(allocator, &one);
 	int64_t limit = sum->bytes_limit, reservable = sum->bytes_reservable_limit, largest = sum->largest_alloc_size;
 	int64_t largest_free = sum->largest_free_block;
@@ -324,11 +274,11 @@ static void device_snapshot(hr__device *device, hr_stats *stats)
 	const hr__usage *usage = &hr__usages[hr__device_index(device)];
 	hr_stats_init(stats);
 	stats->bytes_limit = stats->bytes_reservable_limit = (int64_t)hr__device_reservable(device);
-	hr__registry_enter();
+	hr__allocators_lock();
 	hr__allocators_visit_locked(device, add_up, stats);
 	add_counts(stats, &usage->closed);
 	read_peaks(usage, stats);
-	hr__registry_leave();
+	hr__allocators_unlock();
 	derive(stats);
 }
 
@@ -363,6 +313,7 @@ hr_status hr_get_memory_info(const char *device_name, hr_memory_info *info)
 static void reset_one(hr__allocator *allocator, void *context)
 {
 	(void)context;
+	HR_ASSERT(hr__allocators_are_locked());
 	hr__caches_stop(allocator);
 	hr__shards_lock(allocator);
 	hr__lock_take(allocator->meter_lock);
@@ -414,58 +365,17 @@ hr_status hr_reset_memory_stats(const char *device_name)
 	hr_status status = hr__device_named(device_name, &device);
 	if (status) return status;
 	hr__usage *usage = &hr__usages[hr__device_index(device)];
-	hr__registry_enter();
+	hr__allocators_lock();
 	hr__usage_prepare(usage);
 	hr__allocators_visit_locked(device, reset_one, NULL);
-	hr__usage_restart(usage);
+	hr__meters_restart(usage);
 	memset(&usage->closed, 0, sizeof usage->closed);
 	hr__store_relaxed(&usage->peak_reserved, hr__load_relaxed(&usage->reserved));
-	hr__registry_leave();
+	hr__allocators_unlock();
 	return HR_OK;
 }
 
-/* ---- opening and closing allocators ---- */
-
-void hr__usage_prepare(hr__usage *usage)
-{
-	if (!usage->lock.rank) hr__lock_init(&usage->lock, HR__RANK_METER);
-}
-
-/* Starts the sums over all allocators when the device gets its second one. With the registry's lock held. */
-static void start_sharing(hr__allocator *first)
-{
-	hr__usage *usage = first->usage;
-	int64_t in_use, peak;
-	hr__caches_stop(first);
-	hr__shards_lock(first);
-	hr__lock_take(first->meter_lock);
-	in_use_and_peak(first, &in_use, &peak);
-	hr__max(&usage->peak, peak);
-	hr__max(&usage->peak_active, hr__load_relaxed(&first->active) ? hr__load_relaxed(&first->peak_active) : peak);
-	hr__max(&usage->peak_error, hr__load_relaxed(&first->peak_error));
-	hr__store_relaxed(&usage->shared, 1);
-	hr__store_relaxed(&first->metered, 1);
-	hr__meters_exact(first);
-	hr__lock_release(first->meter_lock);
-	hr__shards_unlock(first);
-	hr__caches_start(first);
-}
-
-void hr__usage_join(hr__allocator *allocator)
-{
-	hr__usage *usage = allocator->usage;
-	uint32_t count = hr__load_relaxed(&usage->allocators);
-	if (count == 1 && !hr__load_relaxed(&usage->shared)) start_sharing(usage->first);
-	hr__shards_lock(allocator); /* hr__meters_exact expects the locks, though no other thread uses the allocator yet */
-	hr__lock_take(&usage->lock);
-	allocator->next_on_device = usage->first;
-	usage->first = allocator;
-	hr__store_relaxed(&usage->allocators, count + 1);
-	hr__store_relaxed(&allocator->metered, hr__load_relaxed(&usage->shared));
-	hr__meters_exact(allocator);
-	hr__lock_release(&usage->lock);
-	hr__shards_unlock(allocator);
-}
+/* ---- closing allocators ---- */
 
 void hr__stats_keep_tensors(hr__allocator *allocator, const hr__upper *upper)
 {
@@ -477,44 +387,13 @@ void hr__stats_keep_tensors(hr__allocator *allocator, const hr__upper *upper)
 	hr__lock_release(&allocator->caches_lock);
 }
 
-/* Adds the allocator's counts to those of the device. Its remaining blocks count as freed. */
-static void keep_counts(hr__allocator *allocator)
+void hr__stats_keep_counts(hr__allocator *allocator)
 {
+	HR_ASSERT(hr__allocators_are_locked() && !allocator->caches);
 	hr_stats last;
 	count(allocator, &last);
 	last.num_frees = last.num_live_at_reset + last.num_allocs - last.num_failed_allocs;
 	add_counts(&allocator->usage->closed, &last);
-}
-
-void hr__usage_leave(hr__allocator *allocator)
-{
-	hr__usage *usage = allocator->usage;
-	keep_counts(allocator);
-	hr__lock_take(&usage->lock);
-	hr__allocator **at = &usage->first;
-	while (*at != allocator) at = &(*at)->next_on_device;
-	*at = allocator->next_on_device;
-	hr__owner_add(&usage->levels, -hr__load_relaxed(&allocator->levels));
-	hr__owner_add(&usage->granted, -hr__load_relaxed(&allocator->granted));
-	if (!hr__load_relaxed(&usage->shared)) {
-		int64_t peak = hr__load_relaxed(&allocator->peak);
-		hr__max(&usage->peak, peak);
-		hr__max(&usage->peak_active, hr__load_relaxed(&allocator->active) ? hr__load_relaxed(&allocator->peak_active) : peak);
-		hr__max(&usage->peak_error, hr__load_relaxed(&allocator->peak_error));
-	} else if (!hr__load_relaxed(&usage->active)) {
-		hr__max(&usage->peak_active, hr__load_relaxed(&usage->peak));
-	}
-	hr__store_relaxed(&usage->allocators, hr__load_relaxed(&usage->allocators) - 1);
-	if (!usage->first) {
-		hr__store_relaxed(&usage->shared, 0);
-		hr__store_relaxed(&usage->active, 0);
-	}
-	hr__lock_release(&usage->lock);
-}
-
-void hr__usages_reset(void)
-{
-	for (uint32_t i = 0; i < HR__MAX_DEVICES; i++) memset(&hr__usages[i], 0, sizeof hr__usages[i]);
 }
 
 /* ---- the getters ---- */
@@ -552,64 +431,3 @@ GETTER(num_defragmentations)
 GETTER(bytes_defragged)
 GETTER(num_multi_reclaims)
 GETTER(total_bytes_allocated)
-
-/* ---- text ---- */
-
-struct text {
-	char *out;
-	size_t capacity, length;
-};
-
-static void put(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void put(struct text *text, const char *format, ...)
-{
-	char line[160];
-	va_list arguments;
-	va_start(arguments, format);
-	int n = vsnprintf(line, sizeof line, format, arguments);
-	va_end(arguments);
-	for (int i = 0; i < n && i < (int)sizeof line - 1; i++, text->length++)
-		if (text->length + 1 < text->capacity) text->out[text->length] = line[i];
-	if (text->capacity) text->out[text->length < text->capacity ? text->length : text->capacity - 1] = 0;
-}
-
-/* Fields in bytes are recognised by their names. */
-static bool is_bytes(const char *name)
-{
-	return strstr(name, "bytes") || strstr(name, "_size") || !strcmp(name, "largest_free_block");
-}
-
-size_t hr_stats_format(const hr_stats *given, char *out, size_t capacity)
-{
-	hr_stats whole, *stats = &whole;
-	struct text text = { out, out ? capacity : 0, 0 };
-	char human[16], digits[32];
-	hr_stats_init(stats);
-	if (hr__struct_in(&hr__struct_stats, "hr_stats_format", stats, given)) return 0;
-#define LINE(name, meaning)                                                                                                 \
-	if (is_bytes(#name))                                                                                                    \
-		put(&text, "%-24s %20s  %10s\n", #name, hr__format_count((uint64_t)stats->name, digits, sizeof digits),             \
-		    hr__format_size((uint64_t)stats->name, human, sizeof human));                                                   \
-	else put(&text, "%-24s %20s\n", #name, hr__format_count((uint64_t)stats->name, digits, sizeof digits));
-	HR_STATS_TABLE(LINE)
-#undef LINE
-	put(&text, "%-24s %19.1f%%\n", "fragmentation", stats->fragmentation * 100);
-	return text.length;
-}
-
-size_t hr_stats_json(const hr_stats *given, char *out, size_t capacity)
-{
-	hr_stats whole, *stats = &whole;
-	hr__json json;
-	hr_stats_init(stats);
-	if (hr__struct_in(&hr__struct_stats, "hr_stats_json", stats, given)) return 0;
-	hr__json_init_memory(&json, out, out ? capacity : 0);
-	hr__json_object(&json);
-#define FIELD(name, meaning) hr__json_field_int(&json, #name, stats->name);
-	HR_STATS_TABLE(FIELD)
-#undef FIELD
-	hr__json_field_double(&json, "fragmentation", stats->fragmentation, 6);
-	hr__json_end_object(&json);
-	hr__json_finish(&json);
-	return json.total;
-}

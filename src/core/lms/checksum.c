@@ -1,4 +1,4 @@
-/* sum.c - checksums of device memory, for verify. The host may not be able to read that memory, so it is copied to pinned memory
+/* checksum.c - checksums of device memory, for verify. The host may not be able to read that memory, so it is copied to pinned memory
  * and summed there.
  *
  *     device   | 0 | 1 | 2 | 3 | 4 | 5 | ...     chunks of one slot each
@@ -100,7 +100,7 @@ static hr_status send_for(const sum_reader *by, uint64_t chunk, uint64_t *epoch)
 {
 	hr__lms *lms = by->lms;
 	uint64_t number;
-	hr_status status = hr_copy(lms->device_handle, slot_of(by, chunk), (void *)(uintptr_t)(by->address + chunk * by->slot),
+	hr_status status = hr_stream_copy(lms->device_handle, slot_of(by, chunk), (void *)(uintptr_t)(by->address + chunk * by->slot),
 	                           length_of(by, chunk), HR_COPY_TO_HOST, by->stream);
 	/* Without a mark, waiting only takes longer. */
 	*epoch = !status && hr__device_mark(lms->device, by->stream, &number) == HR_OK ? number - 1 : hr__device_epoch(lms->device);
@@ -155,7 +155,7 @@ static hr_status read_by_many(const sum_reader *like, uint64_t *sum)
 	return status;
 }
 
-hr_status hr__sum(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream, uint64_t *out)
+hr_status hr__checksum(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream, uint64_t *out)
 {
 	const hr__host_scratch *scratch = hr__host_get_scratch(lms->host);
 	sum_reader like = { .lms = lms, .stream = stream, .address = address, .bytes = bytes, .scratch = scratch };

@@ -1,0 +1,267 @@
+/* active_plan.c - see active_plan.h. A plan is built in this order: the record in the planner's terms, the plan, uses by tensor, the layout,
+ * and what is done at each use. */
+#include <string.h>
+
+#include "core/lms/policy/active_plan.h"
+
+#include "core/base/sort.h"
+
+#define UNTIMED_NS 1000u /* of an op, if times are not known */
+#define LATE 4u          /* the time given to copies, and then to restores, is cut in this many parts until a layout fits */
+
+static void *zeroed(size_t count, size_t item)
+{
+	void *block;
+	return hr__os()->alloc((count + 1) * item, &block) ? NULL : block;
+}
+
+/* The record in the planner's terms. The caller frees the two arrays. */
+static hr_status describe(const hr__record *record, hr__plan_step *step)
+{
+	hr__plan_op *ops = zeroed(record->ops.count, sizeof *ops);
+	hr__plan_tensor *tensors = zeroed(record->tensors.count, sizeof *tensors);
+	bool *used = zeroed(record->tensors.count, sizeof *used);
+	*step = (hr__plan_step){ .ops = ops,
+		                     .uses = record->uses.items,
+		                     .tensors = tensors,
+		                     .op_count = record->ops.count,
+		                     .use_count = record->uses.count,
+		                     .tensor_count = record->tensors.count };
+	if (!ops || !tensors || !used) {
+		if (used) hr__os()->free(used, (record->tensors.count + 1) * sizeof *used);
+		return HR_NO_HOST_MEMORY;
+	}
+	for (uint32_t i = 0; i < record->ops.count; i++) {
+		const hr__recorded_op *op = &HR__RECORD_AT(hr__recorded_op, record->ops, i);
+		ops[i] = (hr__plan_op){ record->measured ? op->ns : UNTIMED_NS, op->first_use };
+	}
+	for (uint32_t i = 0; i < record->uses.count; i++) used[HR__RECORD_AT(hr__plan_use, record->uses, i).tensor] = true;
+	for (uint32_t i = 0; i < record->tensors.count; i++) {
+		const hr__recorded_tensor *seen = &HR__RECORD_AT(hr__recorded_tensor, record->tensors, i);
+		tensors[i] = (hr__plan_tensor){ used[i] ? seen->bytes : 0, used[i] ? seen->died : HR__PLAN_NEVER,
+			                            seen->created == HR__RECORD_NONE, seen->stays };
+	}
+	hr__os()->free(used, (record->tensors.count + 1) * sizeof *used);
+	return HR_OK;
+}
+
+/* The tensors of the plan, and their uses. */
+static hr_status index_uses(const hr__record *record, hr__active_plan *active)
+{
+	uint32_t tensors = record->tensors.count;
+	active->tensor_count = tensors;
+	active->op_count = record->ops.count;
+	active->use_count = record->uses.count;
+	active->created_count = 0;
+	for (uint32_t i = 0; i < tensors; i++) {
+		uint32_t created = HR__RECORD_AT(hr__recorded_tensor, record->tensors, i).created;
+		if (created != HR__RECORD_NONE && created >= active->created_count) active->created_count = created + 1;
+	}
+	active->first = zeroed(tensors, sizeof *active->first);
+	active->uses = zeroed(active->use_count, sizeof *active->uses);
+	active->created = zeroed(active->created_count, sizeof *active->created);
+	active->bytes = zeroed(tensors, sizeof *active->bytes);
+	active->persists = zeroed(tensors, sizeof *active->persists);
+	active->present = zeroed(tensors, sizeof *active->present);
+	active->restores = zeroed(active->plan.move_count, sizeof *active->restores);
+	if (!active->first || !active->uses || !active->created || !active->bytes || !active->persists || !active->present ||
+	    !active->restores)
+		return HR_NO_HOST_MEMORY;
+	memset(active->created, 0xff, (active->created_count + 1) * sizeof *active->created);
+	for (uint32_t i = 0; i < tensors; i++) {
+		const hr__recorded_tensor *seen = &HR__RECORD_AT(hr__recorded_tensor, record->tensors, i);
+		active->bytes[i] = seen->bytes;
+		active->persists[i] = seen->created == HR__RECORD_NONE && seen->died == HR__PLAN_NEVER;
+		if (seen->created != HR__RECORD_NONE) active->created[seen->created] = i;
+		if (active->persists[i]) active->present[i] = seen->handle;
+	}
+	/* Counting sort of uses by tensor; ops stay in order. */
+	for (uint32_t i = 0; i < active->use_count; i++) active->first[HR__RECORD_AT(hr__plan_use, record->uses, i).tensor + 1]++;
+	for (uint32_t i = 0; i < tensors; i++) active->first[i + 1] += active->first[i];
+	uint32_t *next = zeroed(tensors, sizeof *next);
+	if (!next) return HR_NO_HOST_MEMORY;
+	memcpy(next, active->first, tensors * sizeof *next);
+	for (uint32_t op = 0; op < active->op_count; op++) {
+		uint32_t from = HR__RECORD_AT(hr__recorded_op, record->ops, op).first_use;
+		uint32_t to = op + 1 < active->op_count ? HR__RECORD_AT(hr__recorded_op, record->ops, op + 1).first_use : active->use_count;
+		for (uint32_t i = from; i < to; i++) active->uses[next[HR__RECORD_AT(hr__plan_use, record->uses, i).tensor]++].op = op;
+	}
+	hr__os()->free(next, (tensors + 1) * sizeof *next);
+	active->signature = record->signature;
+	return HR_OK;
+}
+
+/* Order of restores: by the call before which they are requested, then by the call that needs them, then as in the plan. Until they
+ * are sorted, [tensor] is the number of the move. */
+static bool is_requested_before(const void *left, const void *right, const void *context)
+{
+	const hr__active_plan *active = context;
+	const hr__planned_restore *a = left, *b = right;
+	uint32_t n = active->op_count;
+	uint32_t a_distance = (active->plan.moves[a->tensor].needed_by + n - a->before) % n;
+	uint32_t b_distance = (active->plan.moves[b->tensor].needed_by + n - b->before) % n;
+	if (a->before != b->before) return a->before < b->before;
+	return a_distance != b_distance ? a_distance < b_distance : a->tensor < b->tensor;
+}
+
+/* Sets what is done at each use, and sorts the restores. */
+static void arrange(hr__active_plan *active)
+{
+	for (uint32_t i = 0; i < active->plan.move_count; i++) {
+		const hr__plan_move *move = &active->plan.moves[i];
+		for (uint32_t k = active->first[move->tensor]; k < active->first[move->tensor + 1]; k++) {
+			if (active->uses[k].op == move->out_after) active->uses[k].evicted = true;
+			if (active->uses[k].op == move->copy_after && !move->clean) active->uses[k].copied = true;
+		}
+	}
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < active->plan.move_count; i++)
+		active->restores[count++] = (hr__planned_restore){ active->plan.moves[i].in_before, i, 0 };
+	hr__sort(active->restores, count, sizeof *active->restores, is_requested_before, active);
+	for (uint32_t i = 0; i < count; i++) {
+		hr__planned_restore *item = &active->restores[i];
+		const hr__plan_move *move = &active->plan.moves[item->tensor];
+		item->tensor = move->tensor;
+		item->need = move->needed_by + (move->needed_by < item->before ? active->op_count : 0);
+	}
+}
+
+/* The op that is [late] / LATE of the way round the ring from [from] to [to]. */
+static uint32_t between(uint32_t from, uint32_t to, uint32_t n, uint32_t late)
+{
+	uint64_t way = (to + n - from) % n;
+	return (from + (uint32_t)(way * (late < LATE ? late : LATE) / LATE)) % n;
+}
+
+/* The op at which memory is allocated for a restore: when its copy starts, or later. */
+static uint32_t restore_op(const hr__plan_move *move, uint32_t n, uint32_t late)
+{
+	return late <= LATE ? move->starts_by : between(move->starts_by, move->needed_by, n, late - LATE);
+}
+
+/* The op until which memory counts as used: until the copy to the host is done, or earlier. */
+static uint32_t freed_op(const hr__plan_move *move, uint32_t n, uint32_t late)
+{
+	return between(move->out_after, move->gone_by, n, late < LATE ? LATE - late : 0);
+}
+
+/* When each tensor is on the device, and its offset then. */
+static hr_status lay_out(const hr__record *record, hr__active_plan *active, uint32_t late, uint64_t most, bool *fits)
+{
+	uint32_t n = active->op_count, count = 0;
+	active->stay_capacity = active->tensor_count + active->plan.move_count;
+	if (!active->stays) active->stays = zeroed(active->stay_capacity, sizeof *active->stays);
+	if (!active->first_stay) active->first_stay = zeroed(active->tensor_count, sizeof *active->first_stay);
+	uint32_t *next = zeroed(active->tensor_count, sizeof *next);
+	if (!active->stays || !active->first_stay || !next) {
+		if (next) hr__os()->free(next, (active->tensor_count + 1) * sizeof *next);
+		return HR_NO_HOST_MEMORY;
+	}
+	/* One stay per tensor, and one more for each move; moves cut it in the order of their ops. */
+	for (uint32_t i = 0; i < active->plan.move_count; i++) next[active->plan.moves[i].tensor]++;
+	for (uint32_t t = 0; t < active->tensor_count; t++) {
+		const hr__recorded_tensor *seen = &HR__RECORD_AT(hr__recorded_tensor, record->tensors, t);
+		uint32_t moves = next[t], used = active->first[t + 1] - active->first[t];
+		active->first_stay[t] = count;
+		next[t] = count;
+		if (!used || seen->bytes <= HR__SMALL_MAX || seen->owns_pages) continue;
+		uint32_t first = active->uses[active->first[t]].op, last = seen->died != HR__PLAN_NEVER ? seen->died : n - 1;
+		bool ring = active->persists[t];
+		if (!ring && seen->created == HR__RECORD_NONE) first = 0;
+		if (ring && !moves) first = 0;
+		count += ring && moves ? moves : moves + 1;
+		active->stays[next[t]] = (hr__layout_stay){ seen->bytes, first, last, 0 };
+	}
+	active->first_stay[active->tensor_count] = count;
+	for (uint32_t i = 0; i < active->plan.move_count; i++) {
+		const hr__plan_move *move = &active->plan.moves[i];
+		uint32_t t = move->tensor, begin = active->first_stay[t], end = active->first_stay[t + 1], at = next[t];
+		if (begin == end) continue;
+		if (!active->persists[t]) { /* one stay ends here, and the rest begins at the restore */
+			hr__layout_stay rest = active->stays[at];
+			active->stays[at].to = freed_op(move, n, late);
+			rest.from = restore_op(move, n, late);
+			active->stays[at + 1] = rest;
+		} else { /* stays between moves; the last one wraps around the end of the step */
+			uint32_t following = at + 1 < end ? at + 1 : begin;
+			active->stays[at].bytes = HR__RECORD_AT(hr__recorded_tensor, record->tensors, t).bytes;
+			active->stays[at].to = freed_op(move, n, late);
+			active->stays[following].bytes = active->stays[at].bytes;
+			active->stays[following].from = restore_op(move, n, late);
+		}
+		next[t]++;
+	}
+	hr__os()->free(next, (active->tensor_count + 1) * sizeof *next);
+	return hr__layout_make(active->stays, count, n, most, fits);
+}
+
+/* Makes a plan; [places]: with a layout, if one is found. The less time copies and restores are given, the better it packs. */
+static hr_status make_one(const hr__record *record, const hr__plan_step *step, const hr__plan_machine *machine, bool places,
+                          hr__active_plan *active)
+{
+	hr_status status = hr__plan_make(step, machine, &active->plan);
+	if (!status) status = index_uses(record, active);
+	for (active->late = 0; active->late <= 2 * LATE && !status && places; active->late++) {
+		status = lay_out(record, active, active->late, machine->memory, &active->laid_out);
+		if (!status && active->laid_out) break;
+	}
+	if (status) return status;
+	/* A restore requested before the link has time for it only occupies memory. */
+	for (uint32_t i = 0; i < active->plan.move_count; i++)
+		active->plan.moves[i].in_before = restore_op(&active->plan.moves[i], step->op_count, active->laid_out ? active->late : 0);
+	arrange(active);
+	active->compute_ns = hr__plan_compute_ns(step);
+	active->is_set = true;
+	return HR_OK;
+}
+
+/* Tries plans with slightly less memory too, which may pack much better. */
+static hr_status make_best(const hr__record *record, const hr__plan_step *step, const hr__plan_machine *machine, bool places,
+                           hr__active_plan *best)
+{
+	hr_status status = make_one(record, step, machine, places, best);
+	best->placing = places;
+	for (uint32_t less = 1; less <= 2 && !status && best->late > LATE / 2; less++) {
+		hr__active_plan other = { 0 };
+		hr__plan_machine smaller = *machine;
+		smaller.memory -= machine->memory / 100 * less;
+		if (make_one(record, step, &smaller, places, &other) || other.late >= best->late) {
+			hr__active_plan_free(&other);
+		} else {
+			hr__active_plan_free(best);
+			*best = other;
+			best->placing = true;
+		}
+	}
+	return status;
+}
+
+hr_status hr__active_plan_make(const hr__record *record, uint64_t other_bytes, const hr__plan_machine *machine, bool places,
+                               hr__active_plan *out, uint64_t *bound_ns)
+{
+	hr__plan_step step;
+	*out = (hr__active_plan){ 0 };
+	hr_status status = describe(record, &step);
+	step.other_bytes = other_bytes;
+	if (!status) status = make_best(record, &step, machine, places, out);
+	if (!status) status = hr__plan_bound(&step, machine, bound_ns);
+	if (step.ops) hr__os()->free((void *)(uintptr_t)step.ops, (step.op_count + 1) * sizeof *step.ops);
+	if (step.tensors) hr__os()->free((void *)(uintptr_t)step.tensors, (step.tensor_count + 1) * sizeof *step.tensors);
+	if (status) hr__active_plan_free(out);
+	return status;
+}
+
+void hr__active_plan_free(hr__active_plan *active)
+{
+	if (active->first) hr__os()->free(active->first, (active->tensor_count + 1) * sizeof *active->first);
+	if (active->uses) hr__os()->free(active->uses, (active->use_count + 1) * sizeof *active->uses);
+	if (active->created) hr__os()->free(active->created, (active->created_count + 1) * sizeof *active->created);
+	if (active->bytes) hr__os()->free(active->bytes, (active->tensor_count + 1) * sizeof *active->bytes);
+	if (active->persists) hr__os()->free(active->persists, (active->tensor_count + 1) * sizeof *active->persists);
+	if (active->present) hr__os()->free(active->present, (active->tensor_count + 1) * sizeof *active->present);
+	if (active->restores) hr__os()->free(active->restores, (active->plan.move_count + 1) * sizeof *active->restores);
+	if (active->stays) hr__os()->free(active->stays, (active->stay_capacity + 1) * sizeof *active->stays);
+	if (active->first_stay) hr__os()->free(active->first_stay, (active->tensor_count + 1) * sizeof *active->first_stay);
+	hr__plan_free(&active->plan);
+	*active = (hr__active_plan){ 0 };
+}

@@ -1,0 +1,58 @@
+/* active_plan.h - the active plan: what the planner (plan.h) made of a record, looked up by tensor and use, and the addresses that it
+ * assigns (layout.h). Private to the learned policy.
+ *
+ * A plan is about the numbered tensors and ops of the record. [present] maps them to the tensors of the current step: a tensor that
+ * lives on keeps its handle, and one that is created in each step is identified by its number among those created. All of this is
+ * under the context's lock once the plan is active. */
+#ifndef HR_LMS_ACTIVE_PLAN_H
+#define HR_LMS_ACTIVE_PLAN_H
+
+#include "core/lms/plan/layout.h"
+#include "core/lms/plan/plan.h"
+#include "core/lms/policy/record.h"
+
+/* What is done after a use of a tensor. */
+typedef struct hr__planned_use {
+	uint32_t op;
+	bool copied;  /* its copy to the host is started, because this was the last write before its eviction */
+	bool evicted; /* it may be evicted */
+} hr__planned_use;
+
+/* A restore, and the op before which it is requested. */
+typedef struct hr__planned_restore {
+	uint32_t before, tensor;
+	uint32_t need; /* op that uses it; from the number of ops on = in the next step */
+} hr__planned_restore;
+
+/* All zero = no plan. */
+typedef struct hr__active_plan {
+	hr__plan plan;
+	bool is_set;
+	uint32_t tensor_count, op_count, created_count;
+	uint32_t *first;       /* of each tensor, into uses; [tensor_count] = the end */
+	hr__planned_use *uses; /* by tensor, in order of ops */
+	uint32_t use_count;
+	uint32_t *created; /* tensor created as number i; HR__RECORD_NONE = never used */
+	uint64_t *bytes;
+	bool *persists;                /* it existed before the step and lives on: the next step uses it again */
+	hr_tensor *present;            /* the tensor in the current step; id 0 = not known yet */
+	hr__planned_restore *restores; /* by before, then by need */
+	hr__layout_stay *stays;        /* of all tensors on the device, with their offsets */
+	uint32_t *first_stay;          /* of each tensor; [tensor_count] = the end */
+	uint32_t stay_capacity;
+	bool placing;  /* a layout was tried */
+	bool laid_out; /* a layout was found */
+	uint32_t late; /* parts of their time that copies and restores gave up for it (LATE in active_plan.c) */
+	uint64_t signature, compute_ns;
+	uint32_t matches; /* number of steps that followed it exactly */
+} hr__active_plan;
+
+/* Makes a plan of a record. [other_bytes] are used by plain blocks all through the step. *bound_ns gets the time that no plan can
+ * save (hr__plan_bound). [places]: with a layout, if one is found. Fails like hr__plan_make; then there is nothing to free. It
+ * takes long, so it is called without the lock; the caller keeps other threads from changing the record. */
+hr_status hr__active_plan_make(const hr__record *record, uint64_t other_bytes, const hr__plan_machine *machine, bool places,
+                               hr__active_plan *out, uint64_t *bound_ns);
+/* Frees the plan and sets *active to "no plan". */
+void hr__active_plan_free(hr__active_plan *active);
+
+#endif
