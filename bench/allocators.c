@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "bench.h"
-#include "import.h"
 #include "replay/program.h"
 
 #define ROUNDS 60
@@ -162,14 +161,11 @@ int main(void)
 	compare("mixed up to 64 KiB", (struct work){ .operations = 60000 });
 	for (size_t i = 0; i < sizeof traces / sizeof *traces; i++) {
 		char path[64];
-		hr__tape tape;
 		hr__program program;
 		snprintf(path, sizeof path, "traces/%s.csv.gz", traces[i]);
-		bench_must(hr__import_file(path, NULL, &tape));
-		bench_must(hr__program_make(&tape, &program));
+		bench_must(hr__program_read(path, HR__FACTS_DEVICE_MOST, NULL, &program));
 		compare(traces[i], (struct work){ .program = &program, .operations = 30000 });
 		hr__program_free(&program);
-		hr__tape_free(&tape);
 	}
 	bench_must(hr_shutdown());
 	return 0;

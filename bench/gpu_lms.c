@@ -14,7 +14,6 @@
 #include "gpu_device.h"
 #include "gpu_kernel.h"
 #include "gpu_rounds.h"
-#include "import.h"
 
 #define STEPS_MAX 64u
 
@@ -100,7 +99,7 @@ struct outcome {
 
 /* Replays the steps of the trace in order up to [part], then [part] repeatedly. The times are of the last three steps, the bytes of
  * the last one. */
-static struct outcome play(const hr__uses *uses, uint32_t part, uint64_t limit, const char *policy, uint64_t page, uint32_t repeats)
+static struct outcome play(const hr__schedule *schedule, uint32_t part, uint64_t limit, const char *policy, uint64_t page, uint32_t repeats)
 {
 	struct outcome outcome = { 0 };
 	uint32_t plays[STEPS_MAX], count = 0;
@@ -130,7 +129,7 @@ static struct outcome play(const hr__uses *uses, uint32_t part, uint64_t limit, 
 		                          .touch = touch, .step = step };
 	hr__drive_result result;
 	memset(run.versions, 0, run.version_capacity * sizeof *run.versions);
-	hr_status status = hr__drive(uses, &options, &result);
+	hr_status status = hr__drive(schedule, &options, &result);
 	outcome.fits = status == HR_OK;
 	if (status) {
 		printf("  %s\n", hr_last_message());
@@ -161,9 +160,9 @@ static struct outcome play(const hr__uses *uses, uint32_t part, uint64_t limit, 
 }
 
 /* The bound, and the prediction of the simulated device. */
-static void predict(const hr__uses *uses, uint32_t part, uint64_t limit, const char *policy, uint64_t page, double *bound_ms, double *predicted_ms)
+static void predict(const hr__schedule *schedule, uint32_t part, uint64_t limit, const char *policy, uint64_t page, double *bound_ms, double *predicted_ms)
 {
-	hr__forecast_setup setup = { .uses = uses, .part = part, .repeats = 6, .limit = limit, .link = UINT64_C(55000000000), .page = page,
+	hr__forecast_setup setup = { .schedule = schedule, .part = part, .repeats = 6, .limit = limit, .link = UINT64_C(55000000000), .page = page,
 		                         .policy = policy };
 	hr__forecast forecast;
 	*bound_ms = *predicted_ms = 0;
@@ -198,14 +197,11 @@ int main(int argc, char **argv)
 	if (driver.here) kernel_open();
 	else puts("Large Model Support: there is no CUDA device. Steps are skipped, rounds are small ones on the emulated device");
 	if (trace && driver.here) {
-		hr__uses uses;
-		hr__tape tape;
-		hr__import_options import = { .device_index = -1, .uses = &uses };
-		bench_must(hr__import_file(trace, &import, &tape));
-		hr__tape_free(&tape);
-		uint32_t part = hr__uses_typical_step(&uses);
-		struct outcome plain = play(&uses, part, 0, "lru", page, 4);
-		printf("plain: %.1f ms a step (the recording: %.1f), peak %.2f GB, %u errors\n", plain.step_ms, (double)uses.parts[part].ns / 1e6,
+		hr__schedule schedule;
+		bench_must(hr__schedule_read(trace, HR__FACTS_DEVICE_MOST, NULL, &schedule));
+		uint32_t part = hr__schedule_typical_step(&schedule);
+		struct outcome plain = play(&schedule, part, 0, "lru", page, 4);
+		printf("plain: %.1f ms a step (the recording: %.1f), peak %.2f GB, %u errors\n", plain.step_ms, (double)schedule.parts[part].ns / 1e6,
 		       (double)plain.stats.peak_bytes_in_use / 1e9, plain.errors);
 		puts("policy    limit GB   step ms   extra   bound   extra/bound   planned ms   out GB   in GB   link busy out, in   map+unmap ms   errors");
 		char list[256], *save;
@@ -216,8 +212,8 @@ int main(int argc, char **argv)
 			for (char *policy = strtok_r(names, ",", &inner); policy; policy = strtok_r(NULL, ",", &inner)) {
 				double bound, planned;
 				uint64_t bytes = (uint64_t)(strtod(limit, NULL) * 1e9);
-				predict(&uses, part, bytes, policy, page ? page : 2 * MIB, &bound, &planned);
-				struct outcome outcome = play(&uses, part, bytes, policy, page, repeats);
+				predict(&schedule, part, bytes, policy, page ? page : 2 * MIB, &bound, &planned);
+				struct outcome outcome = play(&schedule, part, bytes, policy, page, repeats);
 				double extra = outcome.step_ms - plain.step_ms;
 				printf("%-9s %8s %9.1f %7.1f %7.1f %13.2f %12.1f %8.2f %7.2f %10.0f%% %5.0f%% %14.1f %8u\n", policy, limit, outcome.step_ms, extra,
 				       bound, bound > 0 ? extra / bound : 0, planned, outcome.out_gb, outcome.in_gb,
@@ -226,7 +222,7 @@ int main(int argc, char **argv)
 				fflush(stdout);
 			}
 		}
-		hr__uses_free(&uses);
+		hr__schedule_free(&schedule);
 	}
 	rounds(8, driver.here ? GIB : 32 * MIB, (uint32_t)(driver.here ? large : large / 5), true);
 	rounds(1, driver.here ? 64 * MIB : 4 * MIB, (uint32_t)(driver.here ? small : small / 10), false);

@@ -8,7 +8,6 @@
 
 #include "replay/find_limit.h"
 #include "gpu_device.h"
-#include "import.h"
 #include "replay/measure.h"
 #include "replay/program.h"
 
@@ -25,12 +24,9 @@ static void traces_read(const char *folder)
 {
 	for (int i = 0; i < TRACES; i++) {
 		char path[512];
-		hr__tape tape;
 		if (folder) snprintf(path, sizeof path, "%s/%s.csv", folder, trace_names[i]);
 		else snprintf(path, sizeof path, "traces/%s.csv.gz", trace_names[i]);
-		bench_must(hr__import_file(path, NULL, &tape));
-		bench_must(hr__program_make(&tape, &programs[i]));
-		hr__tape_free(&tape);
+		bench_must(hr__program_read(path, HR__FACTS_DEVICE_MOST, NULL, &programs[i]));
 	}
 }
 

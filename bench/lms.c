@@ -21,7 +21,6 @@
 #include "core/base/checked.h"
 #include "bench.h"
 #include "plan/forecast.h"
-#include "import.h"
 #include "lms_fewest.h"
 #include "plan/step_view.h"
 
@@ -53,20 +52,17 @@ static const char *const titles[] = { "GPT-2 medium, batch 16", "ResNet-50, batc
 
 /* ---- the curve ---- */
 
-static void read_trace(const char *name, hr__uses *uses)
+static void read_trace(const char *name, hr__schedule *schedule)
 {
 	char path[64];
-	hr__tape tape;
-	hr__import_options import = { .device_index = -1, .uses = uses };
 	snprintf(path, sizeof path, "traces/%s.csv.gz", name);
-	bench_must(hr__import_file(path, &import, &tape));
-	hr__tape_free(&tape);
+	bench_must(hr__schedule_read(path, HR__FACTS_DEVICE_MOST, NULL, schedule));
 }
 
-static struct point forecast(const hr__uses *uses, uint32_t part, const char *policy, uint64_t limit, uint64_t link)
+static struct point forecast(const hr__schedule *schedule, uint32_t part, const char *policy, uint64_t limit, uint64_t link)
 {
 	hr__forecast_setup setup = {
-		.uses = uses, .part = part, .repeats = REPEATS, .limit = limit, .link = link, .page = PAGE, .policy = policy
+		.schedule = schedule, .part = part, .repeats = REPEATS, .limit = limit, .link = link, .page = PAGE, .policy = policy
 	};
 	hr__forecast found;
 	bench_must(hr__forecast_make(&setup, &found));
@@ -79,16 +75,16 @@ static struct point forecast(const hr__uses *uses, uint32_t part, const char *po
 /* All limits of one trace and policy. Values that do not depend on the policy are the same in every process. */
 static void fill(struct curve *curve, const char *name, uint32_t policy)
 {
-	hr__uses uses;
+	hr__schedule schedule;
 	hr__forecast_facts facts;
 	hr__step_view view;
 	read_trace(name, &uses);
-	uint32_t part = hr__uses_typical_step(&uses);
-	bench_must(hr__forecast_facts_find(&uses, part, &facts));
-	bench_must(hr__step_view_make(&uses, part, HR__FORECAST_GRANULARITY, &view));
+	uint32_t part = hr__schedule_typical_step(&schedule);
+	bench_must(hr__forecast_facts_find(&schedule, part, &facts));
+	bench_must(hr__step_view_make(&schedule, part, HR__FORECAST_GRANULARITY, &view));
 	bench_must(hr__step_view_relax(&view));
 	if (policy == LRU) {
-		curve->step = uses.parts[part].number;
+		curve->step = schedule.parts[part].number;
 		curve->plain_ms = (double)facts.plain_ns / 1e6;
 		curve->peak_gb = (double)facts.peak_bytes / 1e9;
 	}
@@ -100,11 +96,11 @@ static void fill(struct curve *curve, const char *name, uint32_t policy)
 			curve->fewest_gb[i] = fewest / 1e9;
 			curve->fast_gb[i] = (double)fast / 1e9;
 		}
-		curve->at[policy][i] = forecast(&uses, part, policies[policy], limit, LINK);
-		if (with_fast_link[i]) curve->fast[policy][i] = forecast(&uses, part, policies[policy], limit, fast);
+		curve->at[policy][i] = forecast(&schedule, part, policies[policy], limit, LINK);
+		if (with_fast_link[i]) curve->fast[policy][i] = forecast(&schedule, part, policies[policy], limit, fast);
 	}
 	hr__step_view_free(&view);
-	hr__uses_free(&uses);
+	hr__schedule_free(&schedule);
 }
 
 /* One process per trace and policy, because the library's state is per process. */

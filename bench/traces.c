@@ -11,7 +11,6 @@
 #include "bench.h"
 #include "replay/find_limit.h"
 #include "headroom_record.h"
-#include "import.h"
 #include "replay/measure.h"
 #include "replay/program.h"
 #include "turns.h"
@@ -247,13 +246,11 @@ int main(void)
 	       "log of 0.1", "two threads", "<= 64 KiB", "limit/peak (best fit)", "stitched", "reserved (turns)");
 	for (size_t i = 0; i < sizeof traces / sizeof traces[0]; i++) {
 		char path[64];
-		hr__tape tape;
 		hr__program program;
 		hr__speed speed;
 		double off, on, metadata = 0;
 		snprintf(path, sizeof path, "traces/%s.csv.gz", traces[i]);
-		bench_must(hr__import_file(path, NULL, &tape));
-		bench_must(hr__program_make(&tape, &program));
+		bench_must(hr__program_read(path, HR__FACTS_DEVICE_MOST, NULL, &program));
 		hr__setup setup = { .program = &program, .allocator = "bfc", .threads = 1, .stitch = true, .page = 2 << 20 };
 		bench_must(hr__measure_speed(&setup, 0, &speed));
 		recording(&program, &off, &on);
@@ -270,7 +267,6 @@ int main(void)
 		free(small.events);
 		free(small.leftovers);
 		hr__program_free(&program);
-		hr__tape_free(&tape);
 	}
 	return 0;
 }

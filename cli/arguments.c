@@ -7,7 +7,7 @@
 
 #include "core/base/text.h"
 #include "command.h"
-#include "terminal/quote.h"
+#include "analysis/import/quote.h"
 #include "terminal/term.h"
 
 #define WORD_MAX 32 /* longer words get no suggestion */

@@ -6,7 +6,7 @@
 #include "command.h"
 #include "core/os/os.h"
 #include "headroom_analysis.h"
-#include "terminal/quote.h"
+#include "analysis/import/quote.h"
 #include "terminal/term.h"
 
 static const hr__command *const commands[] = { &hr__command_demo, &hr__command_run,    &hr__command_top, &hr__command_report,  &hr__command_diff,

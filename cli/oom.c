@@ -10,7 +10,7 @@
 #include "core/base/status.h"
 #include "core/memory/oom/report_write.h"
 #include "core/os/os.h"
-#include "terminal/quote.h"
+#include "analysis/import/quote.h"
 #include "terminal/term.h"
 
 enum { JSON };

@@ -1,11 +1,11 @@
-/* fuzz_import.c - recorded traces from arbitrary bytes: CSV, RMM logs, PyTorch snapshots, Headroom traces, gzip.
+/* fuzz_import.c - traces from arbitrary bytes: CSV, RMM logs, PyTorch snapshots, Headroom traces, gzip.
  *
- * The importer detects the format. Reading gives a consistent tape that can be made into a program, or a message that can be
- * printed on a terminal. */
+ * The format is detected. Reading gives a capture, of which each device can be made into a program to replay and a schedule to plan,
+ * or a message that can be printed on a terminal. */
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "import.h"
+#include "analysis/schedule/schedule.h"
 #include "replay/program.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -19,57 +19,86 @@ static void check_message(void)
 	for (; *message; message++) MUST((unsigned char)*message >= 0x20 && *message != 0x7F);
 }
 
-/* Replays the tape and compares the sums. */
-static void check_tape(const hr__tape *tape)
+/* Replays the program and compares the sums. */
+static void check_program(const hr__program *program)
 {
-	uint64_t *sizes = calloc(tape->allocs, sizeof *sizes), live = 0, blocks = 0, peak = 0, allocs = 0;
-	MUST(sizes && tape->allocs > 0 && tape->allocs + tape->frees == tape->count);
-	for (size_t i = 0; i < tape->count; i++) {
-		const hr__tape_event *event = &tape->events[i];
-		MUST(event->block < tape->allocs && event->stream < tape->streams && event->thread < tape->threads);
-		if (event->bytes) {
-			MUST(event->block == allocs++);
-			sizes[event->block] = event->bytes;
-			live += event->bytes;
-			blocks++;
-		} else {
-			MUST(sizes[event->block] > 0);
-			live -= sizes[event->block];
-			sizes[event->block] = 0;
-			blocks--;
-		}
+	uint64_t *sizes = calloc(program->slots, sizeof *sizes), live = 0, blocks = 0, peak = 0, allocs = 0;
+	MUST(sizes && program->allocs > 0 && program->allocs + program->frees == program->count && program->slots <= program->allocs);
+	MUST(program->streams < HR_STREAM_MAX);
+	for (size_t i = 0; i < program->count; i++) {
+		const hr__program_event *event = &program->events[i];
+		MUST(event->slot < program->slots && event->stream <= program->streams);
+		MUST((sizes[event->slot] == 0) == (event->bytes > 0));
+		live += event->bytes - sizes[event->slot];
+		blocks += event->bytes ? 1 : (uint64_t)-1;
+		allocs += event->bytes > 0;
+		sizes[event->slot] = event->bytes;
 		if (live > peak) {
 			peak = live;
-			MUST(peak < tape->peak_bytes || i == tape->peak_event);
+			MUST(peak < program->peak_bytes || i == program->peak_event);
 		}
 	}
-	MUST(allocs == tape->allocs && live == tape->live_bytes && blocks == tape->live_blocks && peak == tape->peak_bytes);
-	MUST(live <= HR__TAPE_LIVE_MAX);
+	MUST(allocs == program->allocs && blocks == program->leftover_count && peak == program->peak_bytes && live <= HR__PROGRAM_LIVE_MAX);
+	for (uint32_t i = 0; i < program->leftover_count; i++) MUST(sizes[program->leftovers[i]] > 0);
 	free(sizes);
 }
 
-static void check_program(const hr__tape *tape)
+/* Every tensor is created once and destroyed at most once, after that; uses are of live tensors. */
+static void check_schedule(const hr__schedule *schedule)
+{
+	uint8_t *state = calloc((size_t)schedule->tensor_count + 1, 1);
+	uint32_t ops = 0, created = 0, acts = 0;
+	MUST(state);
+	for (uint32_t i = 0; i < schedule->act_count; i++) {
+		const hr__schedule_act *act = &schedule->acts[i];
+		if (act->kind == HR__ACT_OP) {
+			MUST(act->index == ops++);
+			const hr__schedule_op *op = &schedule->ops[act->index];
+			MUST(op->use_count <= schedule->most_uses && op->first_use + op->use_count <= schedule->use_count);
+			for (uint32_t u = op->first_use; u < op->first_use + op->use_count; u++) MUST(state[schedule->uses[u].tensor] == 1);
+		} else if (act->kind == HR__ACT_CREATE) {
+			MUST(act->index == created++ && state[act->index]++ == 0);
+		} else {
+			MUST(act->index < schedule->tensor_count && state[act->index]++ == 1);
+		}
+	}
+	for (uint32_t i = 0; i < schedule->part_count; i++) acts += schedule->parts[i].act_count;
+	MUST(ops == schedule->op_count && created == schedule->tensor_count && acts == schedule->act_count);
+	free(state);
+}
+
+static void check_device(const hr__capture *capture, uint32_t device)
 {
 	hr__program program;
-	MUST(hr__program_make(tape, &program) == HR_OK);
-	MUST(program.count == tape->count && program.leftover_count == tape->live_blocks && program.slots <= tape->allocs);
-	for (size_t i = 0; i < program.count; i++)
-		MUST(program.events[i].slot < program.slots && program.events[i].stream <= program.streams);
-	MUST(program.streams < HR_STREAM_MAX);
-	hr__program_free(&program);
+	hr__schedule schedule;
+	if (hr__program_make(capture, device, &program) == HR_OK) {
+		check_program(&program);
+		hr__program_free(&program);
+	} else {
+		check_message();
+	}
+	if (hr__schedule_make(capture, device, &schedule) == HR_OK) {
+		check_schedule(&schedule);
+		hr__schedule_free(&schedule);
+	} else {
+		check_message();
+	}
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	hr__tape tape;
+	hr__capture *capture;
+	hr__trace_facts facts;
 	char notes[2048];
-	if (hr__import_memory(data, size, NULL, &tape) != HR_OK) {
+	if (hr__capture_open_memory(data, size, &capture) != HR_OK) {
 		check_message();
 		return 0;
 	}
-	check_tape(&tape);
-	check_program(&tape);
-	MUST(hr__tape_notes(&tape, notes, sizeof notes) < sizeof notes);
-	hr__tape_free(&tape);
+	for (uint32_t i = 0; i < capture->device_count && i < 4; i++) check_device(capture, i);
+	if (hr__trace_facts_find(capture, HR__FACTS_DEVICE_MOST, &facts) == HR_OK)
+		for (int purpose = HR__FACTS_REPLAY; purpose <= HR__FACTS_PLAN; purpose++)
+			MUST(hr__trace_facts_notes(&facts, (hr__facts_purpose)purpose, notes, sizeof notes) < sizeof notes);
+	else check_message();
+	hr__capture_close(capture);
 	return 0;
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "analysis/import/pickle.h"
-#include "pickle_json.h"
+#include "analysis/import/pickle_json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -376,6 +376,20 @@ static int fault_file_read(int fd, void *to, size_t bytes, uint64_t offset, size
 	return linux_os()->file_read(fd, to, bytes, offset, out_read);
 }
 
+static int fault_input_open(const char *path, int *out_fd, uint64_t *out_size)
+{
+	FAIL_IF_TOLD();
+	int error = linux_os()->input_open(path, out_fd, out_size);
+	if (error == 0) fd_opened(*out_fd);
+	return error;
+}
+
+static int fault_input_read(int fd, void *to, size_t bytes, size_t *out_read)
+{
+	FAIL_IF_TOLD();
+	return linux_os()->input_read(fd, to, bytes, out_read);
+}
+
 static int fault_file_write(int fd, const void *from, size_t bytes, uint64_t offset)
 {
 	FAIL_IF_TOLD();
@@ -526,6 +540,8 @@ static void fill_table(void)
 	fault_table.file_create = fault_file_create;
 	fault_table.file_open = fault_file_open;
 	fault_table.file_read = fault_file_read;
+	fault_table.input_open = fault_input_open;
+	fault_table.input_read = fault_input_read;
 	fault_table.file_write = fault_file_write;
 	fault_table.file_extend = fault_file_extend;
 	fault_table.file_size = fault_file_size;

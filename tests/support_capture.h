@@ -47,12 +47,32 @@ static inline const char *capture_indices_wrong(const hr__capture *c)
 		if (c->uses[i].allocation >= c->allocation_count || (c->uses[i].op != HR__NONE && c->uses[i].op >= c->op_count)) return "a use";
 	for (uint32_t i = 0; i < c->move_count; i++)
 		if (c->moves[i].site >= c->site_count || c->moves[i].time_ns > c->end_ns) return "a move";
-	if (c->birth_count > c->allocation_count) return "births of no allocation";
-	for (uint32_t i = 0; i < c->birth_count; i++)
-		if (c->births[i] > i) return "a birth after its allocation";
+	if (c->life_count > c->allocation_count) return "lives of no allocation";
+	for (uint32_t i = 0; i < c->life_count; i++)
+		if (c->lives[i].birth > i || c->lives[c->lives[i].birth].birth != c->lives[i].birth) return "a birth after its allocation, or no birth";
+	for (uint32_t i = 0; i < c->change_count; i++)
+		if (c->changes[i].stream >= c->stream_count) return "a change's stream";
+	for (uint32_t i = 0; i < c->op_end_count; i++)
+		if (c->op_ends[i] >= c->op_count || c->ops[c->op_ends[i]].end_ns == HR__NEVER) return "an op's end";
+	for (uint32_t i = 0; i < c->tensor_end_count; i++)
+		if (c->tensor_ends[i] >= c->life_count || c->lives[c->tensor_ends[i]].birth != c->tensor_ends[i]) return "a tensor's end";
 	for (uint32_t i = 0; i < c->refusal_count; i++)
 		if (c->refusals[i].site >= c->site_count) return "a refusal";
 	return NULL;
+}
+
+/* The sequence has every item of every kind once. */
+static inline const char *capture_sequence_wrong(const hr__capture *c)
+{
+	uint32_t counts[HR__ITEM_TENSOR_END + 1] = { 0 };
+	for (uint32_t i = 0; i < c->sequence_count; i++) {
+		if (c->sequence[i] < HR__ITEM_CHANGE || c->sequence[i] > HR__ITEM_TENSOR_END) return "an item of the sequence";
+		counts[c->sequence[i]]++;
+	}
+	bool right = counts[HR__ITEM_CHANGE] == c->change_count && counts[HR__ITEM_OP] == c->op_count && counts[HR__ITEM_OP_END] == c->op_end_count &&
+	             counts[HR__ITEM_USE] == c->use_count && counts[HR__ITEM_STEP] == c->step_count && counts[HR__ITEM_MOVE] == c->move_count &&
+	             counts[HR__ITEM_REFUSAL] == c->refusal_count && counts[HR__ITEM_TENSOR_END] == c->tensor_end_count;
+	return right ? NULL : "the sequence has another number of items than there are";
 }
 
 /* Replays the changes and keeps sums of its own. [state] has a byte for each allocation, [sums] a number for each device. */
@@ -88,6 +108,7 @@ static inline const char *capture_changes_wrong(const hr__capture *c, unsigned c
 static inline const char *capture_wrong(const hr__capture *c)
 {
 	const char *wrong = capture_indices_wrong(c);
+	if (!wrong) wrong = capture_sequence_wrong(c);
 	unsigned char *state = calloc((size_t)c->allocation_count + 1, 1);
 	uint64_t *sums = calloc((size_t)c->device_count + 1, sizeof *sums), *peaks = calloc((size_t)c->device_count + 1, sizeof *peaks);
 	if (!wrong) wrong = capture_times_wrong(c);

@@ -13,7 +13,7 @@
 #include "core/os/os.h"
 #include "core/record/compress.h"
 #include "core/record/profiler.h"
-#include "terminal/quote.h"
+#include "analysis/import/quote.h"
 
 #define EXIT_NOT_RUN 126 /* as in shells: found, but cannot be executed */
 #define EXIT_NOT_FOUND 127

@@ -8,7 +8,7 @@
 #include "core/base/text.h"
 #include "headroom_oom.h"
 
-/* Current state of a tensor of the tape. */
+/* Current state of a tensor of the schedule. */
 struct life {
 	hr_tensor handle; /* id 0: not live */
 	uint64_t birth;
@@ -20,10 +20,10 @@ struct sized {
 };
 
 struct drive {
-	const hr__uses *uses;
+	const hr__schedule *schedule;
 	const hr__drive_options *options;
 	hr__drive_result *result;
-	struct life *lives; /* one for each tensor of the tape */
+	struct life *lives; /* one for each tensor of the schedule */
 	hr_pin *pins;       /* room for the pins of one op */
 	uint64_t births;
 	struct sized *missing, *surplus; /* scratch: tensors that should be live and are not; tensors that are live and should not be */
@@ -33,13 +33,13 @@ struct drive {
 
 static hr_status create(struct drive *drive, uint32_t index)
 {
-	const hr__use_tensor *tensor = &drive->uses->tensors[index];
+	const hr__schedule_tensor *tensor = &drive->schedule->tensors[index];
 	struct life *life = &drive->lives[index];
 	hr_tensor_options options;
 	HR_ASSERT(life->handle.id == 0);
 	hr_tensor_options_init(&options);
 	options.bytes = tensor->bytes;
-	if (tensor->maker != HR__USES_NONE) options.op = drive->uses->ops[tensor->maker].name;
+	if (tensor->maker != HR__SCHEDULE_NONE) options.op = drive->schedule->ops[tensor->maker].name;
 	hr_status status = hr_tensor_create(drive->options->allocator, &options, &life->handle);
 	if (!status) life->birth = ++drive->births;
 	return status;
@@ -48,7 +48,7 @@ static hr_status create(struct drive *drive, uint32_t index)
 static hr_status touch(struct drive *drive, uint32_t index, hr_access access)
 {
 	const hr__drive_options *options = drive->options;
-	if (!options->touch || drive->uses->tensors[index].workspace) return HR_OK;
+	if (!options->touch || drive->schedule->tensors[index].workspace) return HR_OK;
 	const struct life *life = &drive->lives[index];
 	hr__drive_touch touched = { index, life->birth, life->handle, access, options->stream };
 	return options->touch(options->context, &touched);
@@ -87,10 +87,10 @@ static hr_status destroy(struct drive *drive, uint32_t index)
 
 /* ---- ops ---- */
 
-static hr_status run_pinned(struct drive *drive, const hr__use_op *op)
+static hr_status run_pinned(struct drive *drive, const hr__schedule_op *op)
 {
 	const hr__drive_options *options = drive->options;
-	const hr__tensor_use *uses = &drive->uses->uses[op->first_use];
+	const hr__tensor_use *uses = &drive->schedule->uses[op->first_use];
 	hr_status status = HR_OK;
 	for (uint32_t i = 0; !status && i < op->use_count; i++) status = touch(drive, uses[i].tensor, drive->pins[i].access);
 	if (!status && options->busy) status = options->busy(options->context, options->stream, op->ns);
@@ -99,8 +99,8 @@ static hr_status run_pinned(struct drive *drive, const hr__use_op *op)
 
 static hr_status run_op(struct drive *drive, uint32_t index)
 {
-	const hr__use_op *op = &drive->uses->ops[index];
-	const hr__tensor_use *uses = &drive->uses->uses[op->first_use];
+	const hr__schedule_op *op = &drive->schedule->ops[index];
+	const hr__tensor_use *uses = &drive->schedule->uses[op->first_use];
 	hr_stream stream = drive->options->stream;
 	for (uint32_t i = 0; i < op->use_count; i++)
 		drive->pins[i] = (hr_pin){ drive->lives[uses[i].tensor].handle, hr__tensor_use_access(&uses[i]) };
@@ -120,13 +120,13 @@ static hr_status run_op(struct drive *drive, uint32_t index)
 
 static hr_status play_part(struct drive *drive, uint32_t part)
 {
-	const hr__use_part *played = &drive->uses->parts[part];
+	const hr__schedule_part *played = &drive->schedule->parts[part];
 	hr_status status = HR_OK;
 	for (uint32_t i = played->first_act; !status && i < played->first_act + played->act_count; i++) {
-		uint32_t index = drive->uses->acts[i].index;
-		switch ((hr__act_kind)drive->uses->acts[i].kind) {
+		uint32_t index = drive->schedule->acts[i].index;
+		switch ((hr__schedule_act_kind)drive->schedule->acts[i].kind) {
 		case HR__ACT_CREATE:
-			status = drive->uses->tensors[index].maker == HR__USES_NONE ? create_and_fill(drive, index) : create(drive, index);
+			status = drive->schedule->tensors[index].maker == HR__SCHEDULE_NONE ? create_and_fill(drive, index) : create(drive, index);
 			break;
 		case HR__ACT_OP: status = run_op(drive, index); break;
 		case HR__ACT_DESTROY: status = destroy(drive, index); break;
@@ -169,12 +169,12 @@ static hr_status hand_over(struct drive *drive, uint32_t *missing_count, uint32_
 /* Makes the set of live tensors equal to the recording's at the beginning of [part] (drive.h). */
 static hr_status set_the_stage(struct drive *drive, uint32_t part)
 {
-	const hr__uses *uses = drive->uses;
+	const hr__schedule *schedule = drive->schedule;
 	uint32_t missing = 0, surplus = 0;
-	for (uint32_t i = 0; i < uses->tensor_count; i++) {
-		bool lives = drive->lives[i].handle.id != 0, should = hr__uses_lives_at(&uses->tensors[i], part);
-		if (should && !lives) drive->missing[missing++] = (struct sized){ uses->tensors[i].bytes, i };
-		else if (lives && !should) drive->surplus[surplus++] = (struct sized){ uses->tensors[i].bytes, i };
+	for (uint32_t i = 0; i < schedule->tensor_count; i++) {
+		bool lives = drive->lives[i].handle.id != 0, should = hr__schedule_lives_at(&schedule->tensors[i], part);
+		if (should && !lives) drive->missing[missing++] = (struct sized){ schedule->tensors[i].bytes, i };
+		else if (lives && !should) drive->surplus[surplus++] = (struct sized){ schedule->tensors[i].bytes, i };
 	}
 	qsort(drive->missing, missing, sizeof *drive->missing, by_size);
 	qsort(drive->surplus, surplus, sizeof *drive->surplus, by_size);
@@ -201,26 +201,26 @@ static hr_status play_all(struct drive *drive)
 
 static bool get_room(struct drive *drive)
 {
-	size_t tensors = (size_t)drive->uses->tensor_count + 1;
+	size_t tensors = (size_t)drive->schedule->tensor_count + 1;
 	drive->lives = calloc(tensors, sizeof *drive->lives);
-	drive->pins = malloc(((size_t)drive->uses->most_uses + 1) * sizeof *drive->pins);
+	drive->pins = malloc(((size_t)drive->schedule->most_uses + 1) * sizeof *drive->pins);
 	drive->missing = malloc(tensors * sizeof *drive->missing);
 	drive->surplus = malloc(tensors * sizeof *drive->surplus);
 	return drive->lives && drive->pins && drive->missing && drive->surplus;
 }
 
-hr_status hr__drive(const hr__uses *uses, const hr__drive_options *options, hr__drive_result *out)
+hr_status hr__drive(const hr__schedule *schedule, const hr__drive_options *options, hr__drive_result *out)
 {
-	struct drive drive = { .uses = uses, .options = options, .result = out };
-	*out = (hr__drive_result){ .op = HR__USES_NONE, .tensor = HR__USES_NONE };
+	struct drive drive = { .schedule = schedule, .options = options, .result = out };
+	*out = (hr__drive_result){ .op = HR__SCHEDULE_NONE, .tensor = HR__SCHEDULE_NONE };
 	for (size_t i = 0; i < options->play_count; i++)
-		if (options->plays[i] == 0 || options->plays[i] >= uses->part_count)
+		if (options->plays[i] == 0 || options->plays[i] >= schedule->part_count)
 			return hr__fail(HR_INVALID_ARGUMENT, "there is no step %u to play; the trace has 1 to %u", options->plays[i],
-			                uses->part_count - 1);
+			                schedule->part_count - 1);
 	hr_status status = get_room(&drive) ? play_all(&drive)
-	                                    : hr__fail(HR_NO_HOST_MEMORY, "no memory for playing %u tensor%s", uses->tensor_count,
-	                                               hr__plural(uses->tensor_count));
-	for (uint32_t i = 0; drive.lives && i < uses->tensor_count; i++) {
+	                                    : hr__fail(HR_NO_HOST_MEMORY, "no memory for playing %u tensor%s", schedule->tensor_count,
+	                                               hr__plural(schedule->tensor_count));
+	for (uint32_t i = 0; drive.lives && i < schedule->tensor_count; i++) {
 		if (!drive.lives[i].handle.id) continue;
 		hr_status end = destroy(&drive, i);
 		if (!status) status = end;

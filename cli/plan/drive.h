@@ -1,4 +1,4 @@
-/* drive.h - replays a use tape through the public tensor API, as the recorded program would have called it.
+/* drive.h - replays a schedule through the public tensor API, as the recorded program would have called it.
  *
  *     CREATE   hr_tensor_create; a tensor that no op makes is pinned HR_OVERWRITE once, to write its contents
  *     OP       hr_op_set, one hr_tensor_pin_all of the op's working set, [touch] for each tensor of it, [busy], hr_tensor_unpin_all
@@ -9,7 +9,7 @@
  * The caller's callbacks do the computing and define the contents of tensors; this module uses no device. A trace of several
  * streams is replayed on one stream, in its order.
  *
- * REPLAYING STEPS. Part 0 of the tape is played before the first step. Then the steps of [plays] are played, in any order and any
+ * REPLAYING STEPS. Part 0 of the schedule is played before the first step. Then the steps of [plays] are played, in any order and any
  * number of times. Before a step is played, the set of live tensors is made equal to the set that was live in the recording when
  * that step began. In the order of the recording this changes nothing. Otherwise:
  *
@@ -24,12 +24,12 @@
 #ifndef HR_CLI_DRIVE_H
 #define HR_CLI_DRIVE_H
 
-#include "uses.h"
+#include "analysis/schedule/schedule.h"
 
 /* A pinned tensor of the running op. */
 typedef struct hr__drive_touch {
-	uint32_t tensor; /* index in the tape */
-	uint64_t birth;  /* number of the creation; distinguishes several lifetimes of one tensor of the tape */
+	uint32_t tensor; /* index in the schedule */
+	uint64_t birth;  /* number of the creation; distinguishes several lifetimes of one tensor of the schedule */
 	hr_tensor handle;
 	hr_access access;
 	hr_stream stream;
@@ -39,7 +39,7 @@ typedef struct hr__drive_touch {
 typedef struct hr__drive_options {
 	hr_allocator allocator;
 	hr_stream stream;      /* used for all work */
-	const uint32_t *plays; /* parts of the tape, each 1 or more */
+	const uint32_t *plays; /* parts of the schedule, each 1 or more */
 	size_t play_count;
 	void *context; /* passed to the callbacks */
 	/* Computes the op: queues work for [ns] on [stream]. */
@@ -50,19 +50,19 @@ typedef struct hr__drive_options {
 	/* Called before play number [play], when all earlier ones have been queued on the device; and with [play] = play_count at the
 	 * end. */
 	hr_status (*step)(void *context, size_t play);
-	/* Called before a tensor is destroyed, by the tape or at the end of the replay. */
+	/* Called before a tensor is destroyed, by the schedule or at the end of the replay. */
 	void (*leave)(void *context, uint32_t tensor, hr_tensor handle);
 } hr__drive_options;
 
 typedef struct hr__drive_result {
 	uint64_t ops;    /* completed */
 	uint32_t part;   /* played or prepared last */
-	uint32_t op;     /* the op that could not be pinned; HR__USES_NONE = none */
-	uint32_t tensor; /* the tensor that could not be filled; HR__USES_NONE = none */
+	uint32_t op;     /* the op that could not be pinned; HR__SCHEDULE_NONE = none */
+	uint32_t tensor; /* the tensor that could not be filled; HR__SCHEDULE_NONE = none */
 } hr__drive_result;
 
-/* Replays the tape, and destroys every tensor at the end, also on failure. HR_OUT_OF_MEMORY as from hr_tensor_pin_all, with its message;
+/* Replays the schedule, and destroys every tensor at the end, also on failure. HR_OUT_OF_MEMORY as from hr_tensor_pin_all, with its message;
  * otherwise the status of the call that failed. *out is always filled in. */
-hr_status hr__drive(const hr__uses *uses, const hr__drive_options *options, hr__drive_result *out);
+hr_status hr__drive(const hr__schedule *schedule, const hr__drive_options *options, hr__drive_result *out);
 
 #endif

@@ -7,10 +7,10 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
+#include "shut_down.h"
 #include "core/base/text.h"
 #include "core/device/device.h"
 #include "plan/step_view.h"
-#include "tape.h"
 
 /* ---- facts ---- */
 
@@ -19,11 +19,11 @@ uint32_t hr__forecast_first(uint32_t part)
 	return part > HR__FORECAST_BEFORE ? part - HR__FORECAST_BEFORE : 1;
 }
 
-static hr_status look_at_part(const hr__uses *uses, uint32_t i, uint32_t part, hr__forecast_facts *out)
+static hr_status look_at_part(const hr__schedule *schedule, uint32_t i, uint32_t part, hr__forecast_facts *out)
 {
 	hr__step_view view;
 	uint32_t op = 0;
-	hr_status status = hr__step_view_make(uses, i, HR__FORECAST_GRANULARITY, &view);
+	hr_status status = hr__step_view_make(schedule, i, HR__FORECAST_GRANULARITY, &view);
 	if (status) return status;
 	if (i == part) {
 		out->peak_bytes = hr__plan_peak(&view.step);
@@ -40,11 +40,11 @@ static hr_status look_at_part(const hr__uses *uses, uint32_t i, uint32_t part, h
 	return status;
 }
 
-hr_status hr__forecast_facts_find(const hr__uses *uses, uint32_t part, hr__forecast_facts *out)
+hr_status hr__forecast_facts_find(const hr__schedule *schedule, uint32_t part, hr__forecast_facts *out)
 {
-	*out = (hr__forecast_facts){ .working_set_op = HR__USES_NONE };
-	hr_status status = look_at_part(uses, 0, part, out);
-	for (uint32_t i = hr__forecast_first(part); !status && i <= part; i++) status = look_at_part(uses, i, part, out);
+	*out = (hr__forecast_facts){ .working_set_op = HR__SCHEDULE_NONE };
+	hr_status status = look_at_part(schedule, 0, part, out);
+	for (uint32_t i = hr__forecast_first(part); !status && i <= part; i++) status = look_at_part(schedule, i, part, out);
 	return status;
 }
 
@@ -114,7 +114,7 @@ static void leave(void *context, uint32_t tensor, hr_tensor handle)
 {
 	struct forecast_run *run = context;
 	hr_tensor_info info = { .struct_size = sizeof info };
-	if (run->play + 1 < run->play_count || run->setup->uses->tensors[tensor].born != run->setup->part) return;
+	if (run->play + 1 < run->play_count || run->setup->schedule->tensors[tensor].born != run->setup->part) return;
 	if (hr_tensor_get_info(handle, &info) != HR_OK) return;
 	run->moved[tensor] = (struct moved){ (uint32_t)info.evictions, (uint32_t)info.restores };
 }
@@ -128,7 +128,7 @@ static hr_status open_allocator(struct forecast_run *run)
 	hr_simulated_options_init(&simulated);
 	simulated.page_bytes = setup->page;
 	simulated.link_bytes_per_s = setup->link;
-	if (setup->limit > HR__TAPE_LIVE_MAX || !hr__align_up(setup->limit, setup->page, &simulated.memory_bytes))
+	if (setup->limit > HR__SCHEDULE_LIVE_MAX || !hr__align_up(setup->limit, setup->page, &simulated.memory_bytes))
 		return hr__fail(HR_BAD_LIMIT, "a limit of %llu bytes is more than the 64 TiB of the simulated device",
 		                (unsigned long long)setup->limit);
 	hr_allocator_options_init(&options);
@@ -140,7 +140,7 @@ static hr_status open_allocator(struct forecast_run *run)
 	lms.defrag = lms.verify = false;
 	lms.limit = lms.spill_limit = lms.wait_ns = 0;
 	lms.spill_dir = lms.step_csv = NULL;
-	lms.host_limit = setup->host_limit ? setup->host_limit : HR__TAPE_LIVE_MAX;
+	lms.host_limit = setup->host_limit ? setup->host_limit : HR__SCHEDULE_LIVE_MAX;
 	lms.policy = setup->policy;
 	lms.safety = HR_SAFETY_NONE;
 
@@ -160,12 +160,12 @@ static bool list_plays(struct forecast_run *run)
 	size_t before = setup->part - first;
 	run->play_count = before + setup->repeats;
 	run->plays = malloc(run->play_count * sizeof *run->plays);
-	run->moved = calloc((size_t)setup->uses->tensor_count + 1, sizeof *run->moved);
+	run->moved = calloc((size_t)setup->schedule->tensor_count + 1, sizeof *run->moved);
 	if (!run->plays || !run->moved) return false;
-	run->all_ops = setup->uses->parts[0].op_count + 1;
+	run->all_ops = setup->schedule->parts[0].op_count + 1;
 	for (size_t i = 0; i < run->play_count; i++) {
 		run->plays[i] = i < before ? first + (uint32_t)i : setup->part;
-		run->all_ops += setup->uses->parts[run->plays[i]].op_count;
+		run->all_ops += setup->schedule->parts[run->plays[i]].op_count;
 	}
 	return true;
 }
@@ -180,7 +180,7 @@ static hr_status drive(struct forecast_run *run)
 		                          .busy = busy,
 		                          .step = step,
 		                          .leave = leave };
-	hr_status status = hr__drive(run->setup->uses, &options, &forecast->stop);
+	hr_status status = hr__drive(run->setup->schedule, &options, &forecast->stop);
 	forecast->fits = status == HR_OK;
 	if (status != HR_OUT_OF_MEMORY) return status;
 	snprintf(forecast->message, sizeof forecast->message, "%s", hr_last_message());
@@ -190,12 +190,12 @@ static hr_status drive(struct forecast_run *run)
 /* ---- advice ---- */
 
 /* Bytes that an op makes, without workspace. */
-static uint64_t made_bytes(const hr__uses *uses, const hr__use_op *op)
+static uint64_t made_bytes(const hr__schedule *schedule, const hr__schedule_op *op)
 {
 	uint64_t bytes = 0;
 	for (uint32_t i = op->first_use; i < op->first_use + op->use_count; i++) {
-		const hr__use_tensor *tensor = &uses->tensors[uses->uses[i].tensor];
-		if (uses->uses[i].makes && !tensor->workspace) bytes += tensor->bytes;
+		const hr__schedule_tensor *tensor = &schedule->tensors[schedule->uses[i].tensor];
+		if (schedule->uses[i].makes && !tensor->workspace) bytes += tensor->bytes;
 	}
 	return bytes;
 }
@@ -203,14 +203,14 @@ static uint64_t made_bytes(const hr__uses *uses, const hr__use_op *op)
 /* False when recomputing is not cheaper than moving. */
 static bool advise(const struct forecast_run *run, uint32_t index, hr__advice *out)
 {
-	const hr__uses *uses = run->setup->uses;
-	const hr__use_tensor *tensor = &uses->tensors[index];
+	const hr__schedule *schedule = run->setup->schedule;
+	const hr__schedule_tensor *tensor = &schedule->tensors[index];
 	const struct moved *moved = &run->moved[index];
-	if (!moved->restores || tensor->maker == HR__USES_NONE) return false;
-	const hr__use_op *op = &uses->ops[tensor->maker];
+	if (!moved->restores || tensor->maker == HR__SCHEDULE_NONE) return false;
+	const hr__schedule_op *op = &schedule->ops[tensor->maker];
 	double copy_ns = HR__FORECAST_COPY_NS + (double)tensor->bytes * 1e9 / (double)run->setup->link;
 	double move_ns = (1.0 + moved->restores) * copy_ns;
-	double compute_ns = moved->restores * ((double)op->ns * (double)tensor->bytes / (double)made_bytes(uses, op));
+	double compute_ns = moved->restores * ((double)op->ns * (double)tensor->bytes / (double)made_bytes(schedule, op));
 	*out = (hr__advice){ op->name, 1, tensor->bytes, (uint64_t)move_ns, (uint64_t)compute_ns };
 	return compute_ns < move_ns;
 }
@@ -234,12 +234,12 @@ static hr_status collect_advice(struct forecast_run *run)
 	hr__forecast *forecast = run->forecast;
 	uint32_t count = 0, groups = 0;
 	hr__advice each;
-	for (uint32_t i = 0; i < run->setup->uses->tensor_count; i++) count += advise(run, i, &each);
+	for (uint32_t i = 0; i < run->setup->schedule->tensor_count; i++) count += advise(run, i, &each);
 	if (!count) return HR_OK;
 	forecast->advice = malloc(count * sizeof *forecast->advice);
 	if (!forecast->advice) return hr__fail(HR_NO_HOST_MEMORY, "no memory for looking at %u tensor%s", count, hr__plural(count));
 	count = 0;
-	for (uint32_t i = 0; i < run->setup->uses->tensor_count; i++)
+	for (uint32_t i = 0; i < run->setup->schedule->tensor_count; i++)
 		if (advise(run, i, &each)) forecast->advice[count++] = each;
 	qsort(forecast->advice, count, sizeof *forecast->advice, by_name);
 	for (uint32_t i = 0; i < count; i++) {
@@ -268,7 +268,7 @@ static hr_status find_bound(const hr__forecast_setup *setup, uint64_t *bound_ns)
 		                         .out_bytes_per_s = setup->link,
 		                         .in_bytes_per_s = setup->link,
 		                         .copy_ns = HR__FORECAST_COPY_NS };
-	hr_status status = hr__step_view_make(setup->uses, setup->part, HR__FORECAST_GRANULARITY, &view);
+	hr_status status = hr__step_view_make(setup->schedule, setup->part, HR__FORECAST_GRANULARITY, &view);
 	if (status) return status;
 	status = hr__step_view_relax(&view);
 	if (!status) status = hr__plan_bound(&view.step, &machine, bound_ns);

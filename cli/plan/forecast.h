@@ -1,6 +1,6 @@
 /* forecast.h - predicts the time of a recorded step with less memory, by running Large Model Support on the simulated device.
  *
- * FACTS depend on the recording alone: peak, largest working set. A FORECAST is for one limit. The tape is replayed through Large
+ * FACTS depend on the recording alone: peak, largest working set. A FORECAST is for one limit. The schedule is replayed through Large
  * Model Support: first up to HR__FORECAST_BEFORE steps before the requested one, then the requested one repeatedly. The time of the
  * last repetition is reported, because a step is planned from how the one before it went. After each step the host waits for the
  * device, as in a training loop that reads its loss.
@@ -20,7 +20,7 @@ typedef struct hr__forecast_facts {
 	uint64_t peak_bytes;  /* maximum bytes of tensors at a time in the step, with no evictions */
 	uint64_t plain_ns;    /* time of the step's ops */
 	uint64_t working_set_bytes; /* the largest of an op, in the step and in what is played before it: a lower bound of the limit */
-	uint32_t working_set_op;    /* that op; HR__USES_NONE = a tensor that is filled */
+	uint32_t working_set_op;    /* that op; HR__SCHEDULE_NONE = a tensor that is filled */
 	uint32_t working_set_part;
 } hr__forecast_facts;
 
@@ -28,10 +28,10 @@ typedef struct hr__forecast_facts {
 uint32_t hr__forecast_first(uint32_t part);
 
 /* HR_NO_HOST_MEMORY. */
-hr_status hr__forecast_facts_find(const hr__uses *uses, uint32_t part, hr__forecast_facts *out);
+hr_status hr__forecast_facts_find(const hr__schedule *schedule, uint32_t part, hr__forecast_facts *out);
 
 typedef struct hr__forecast_setup {
-	const hr__uses *uses;
+	const hr__schedule *schedule;
 	uint32_t part;       /* the requested step */
 	uint32_t repeats;    /* how often it is played */
 	uint64_t limit;      /* bytes */

@@ -11,9 +11,8 @@
 #include "core/base/checked.h"
 #include "core/base/status.h"
 #include "command.h"
-#include "import.h"
 #include "replay/measure.h"
-#include "terminal/quote.h"
+#include "analysis/import/quote.h"
 
 #define PAGE (UINT64_C(2) << 20)
 #define LINK_GB UINT64_C(55)
@@ -93,17 +92,17 @@ static bool read_arguments(const hr__arguments *arguments, hr__forecast_setup *s
 /* Selects the step to plan. False: there is none, and a message was printed. */
 static bool choose_step(hr__plan_report *report, const hr__arguments *arguments, uint64_t number)
 {
-	const hr__uses *uses = &report->uses;
+	const hr__schedule *schedule = &report->schedule;
 	report->step_given = hr__arguments_has(arguments, STEP);
-	uint32_t part = report->step_given ? hr__uses_find_step(uses, number) : hr__uses_typical_step(uses);
-	if (part == HR__USES_NONE && report->step_given) {
+	uint32_t part = report->step_given ? hr__schedule_find_step(schedule, number) : hr__schedule_typical_step(schedule);
+	if (part == HR__SCHEDULE_NONE && report->step_given) {
 		hr__complain("plan: %s has no step %llu; its steps are numbered %llu to %llu", report->path, (unsigned long long)number,
-		             (unsigned long long)uses->parts[1].number, (unsigned long long)uses->parts[uses->part_count - 1].number);
+		             (unsigned long long)schedule->parts[1].number, (unsigned long long)schedule->parts[schedule->part_count - 1].number);
 		return false;
 	}
-	if (part == HR__USES_NONE || !uses->parts[part].op_count) {
+	if (part == HR__SCHEDULE_NONE || !schedule->parts[part].op_count) {
 		hr__complain("plan: no op runs in %s of %s; expected a step with ops (b, e)",
-		             part == HR__USES_NONE ? "any step" : "that step", report->path);
+		             part == HR__SCHEDULE_NONE ? "any step" : "that step", report->path);
 		return false;
 	}
 	report->setup.part = part;
@@ -130,8 +129,8 @@ static hr_status forecast_curve(hr__plan_report *report, hr__progress *progress)
  * memory. */
 static uint64_t most_limit(const hr__plan_report *report)
 {
-	uint64_t peak = report->tape.peak_bytes, most;
-	if (!hr__multiply(peak, 2, &most) || !hr__add(most, 16 * report->setup.page, &most) || most > HR__TAPE_LIVE_MAX) most = HR__TAPE_LIVE_MAX;
+	uint64_t peak = report->schedule.peak_bytes, most;
+	if (!hr__multiply(peak, 2, &most) || !hr__add(most, 16 * report->setup.page, &most) || most > HR__SCHEDULE_LIVE_MAX) most = HR__SCHEDULE_LIVE_MAX;
 	return most;
 }
 
@@ -139,9 +138,9 @@ static hr_status forecast(hr__plan_report *report)
 {
 	hr__progress progress;
 	hr__progress_begin(&progress);
-	report->setup.uses = &report->uses;
+	report->setup.schedule = &report->schedule;
 	report->setup.progress = &progress;
-	hr_status status = hr__forecast_facts_find(&report->uses, report->setup.part, &report->facts);
+	hr_status status = hr__forecast_facts_find(&report->schedule, report->setup.part, &report->facts);
 	hr__progress_phase(&progress, "finding the least limit", 0);
 	hr__progress_show(&progress, 0);
 	if (!status) status = hr__forecast_least(&report->setup, &report->facts, most_limit(report), &report->least_limit);
@@ -159,7 +158,7 @@ static hr_status forecast(hr__plan_report *report)
 bool hr__plan_report_fits(const hr__plan_report *report)
 {
 	if (!report->setup.limit) return true;
-	return report->setup.part ? report->forecast.fits : report->tape.peak_bytes <= report->setup.limit;
+	return report->setup.part ? report->forecast.fits : report->schedule.peak_bytes <= report->setup.limit;
 }
 
 /* Uses the page size of the recorded device, if the trace has it and no other is given. False: the limit is below one page, and a
@@ -167,18 +166,18 @@ bool hr__plan_report_fits(const hr__plan_report *report)
 static bool settle_page(hr__plan_report *report, const hr__arguments *arguments)
 {
 	hr__forecast_setup *setup = &report->setup;
-	if (!hr__arguments_has(arguments, PAGE_SIZE) && hr__setup_can_have_page(report->tape.page_bytes, report->tape.peak_bytes))
-		setup->page = report->tape.page_bytes;
+	if (!hr__arguments_has(arguments, PAGE_SIZE) && hr__setup_can_have_page(report->trace.page_bytes, report->schedule.peak_bytes))
+		setup->page = report->trace.page_bytes;
 	if (!setup->limit || setup->limit >= setup->page) return true;
 	hr__complain("plan: --limit %s is less than one page of %llu bytes", arguments->values[LIMIT], (unsigned long long)setup->page);
 	return false;
 }
 
-static int plan_tape(hr__plan_report *report, const hr__arguments *arguments, uint64_t step)
+static int plan_trace(hr__plan_report *report, const hr__arguments *arguments, uint64_t step)
 {
 	if (!settle_page(report, arguments)) return HR__EXIT_BAD;
 	report->link_given = hr__arguments_has(arguments, LINK);
-	if (report->uses.accesses > 0) {
+	if (report->schedule.accesses > 0) {
 		if (!choose_step(report, arguments, step)) return HR__EXIT_BAD;
 		if (forecast(report) != HR_OK) return hr__complain_last();
 	}
@@ -190,15 +189,14 @@ static int plan_tape(hr__plan_report *report, const hr__arguments *arguments, ui
 static int run(const hr__arguments *arguments)
 {
 	hr__plan_report report = { .path = arguments->operands[0] };
-	hr__import_options import = { .device_index = -1, .uses = &report.uses };
+	int64_t device = HR__FACTS_DEVICE_MOST;
 	uint64_t step = 0;
-	if (!read_arguments(arguments, &report.setup, &step) || !hr__arguments_device_index(arguments, DEVICE_INDEX, &import.device_index)) return HR__EXIT_BAD;
-	if (hr__import_file(report.path, &import, &report.tape) != HR_OK) return hr__complain_last();
-	int exit_status = plan_tape(&report, arguments, step);
+	if (!read_arguments(arguments, &report.setup, &step) || !hr__arguments_device_index(arguments, DEVICE_INDEX, &device)) return HR__EXIT_BAD;
+	if (hr__schedule_read(report.path, device, &report.trace, &report.schedule) != HR_OK) return hr__complain_last();
+	int exit_status = plan_trace(&report, arguments, step);
 	hr__forecast_free(&report.forecast);
 	for (uint32_t i = 0; i < HR__CURVE_POINTS; i++) hr__forecast_free(&report.curve[i]);
-	hr__uses_free(&report.uses);
-	hr__tape_free(&report.tape);
+	hr__schedule_free(&report.schedule);
 	return exit_status;
 }
 

@@ -3,7 +3,7 @@
 #define HR_CLI_PLAN_H
 
 #include "plan/forecast.h"
-#include "tape.h"
+#include "analysis/capture/facts.h"
 
 /* Limits that are tried if none is given, in percent of the peak. */
 #define HR__CURVE_FROM 90u
@@ -13,8 +13,8 @@
 
 typedef struct hr__plan_report {
 	const char *path;
-	hr__tape tape;
-	hr__uses uses;
+	hr__trace_facts trace;
+	hr__schedule schedule;
 	bool step_given, link_given;
 	hr__forecast_setup setup; /* limit 0: none was given; part 0: the trace has no use events */
 	hr__forecast_facts facts;

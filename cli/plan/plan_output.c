@@ -9,7 +9,7 @@
 #include "terminal/lines.h"
 #include "terminal/output.h"
 #include "plan/plan.h"
-#include "terminal/quote.h"
+#include "analysis/import/quote.h"
 
 /* ---- JSON ---- */
 
@@ -91,14 +91,14 @@ void hr__plan_report_json(const hr__plan_report *report)
 	hr__output_json_begin(&json);
 	hr__json_object(&json);
 	field_bool(&json, "fits", hr__plan_report_fits(report), limited);
-	hr__json_field_uint(&json, "peak_bytes", planned ? report->facts.peak_bytes : report->tape.peak_bytes);
+	hr__json_field_uint(&json, "peak_bytes", planned ? report->facts.peak_bytes : report->schedule.peak_bytes);
 	field_uint(&json, "limit_bytes", report->setup.limit, limited);
 	field_uint(&json, "least_limit_bytes", report->least_limit, planned && report->least_limit);
 	field_uint(&json, "working_set_bytes", report->facts.working_set_bytes, planned);
 	hr__json_field_string(&json, "policy", report->setup.policy);
 	field_ms(&json, "step_ms_plain", report->facts.plain_ns, planned);
 	write_forecast(&json, report, forecast);
-	field_uint(&json, "step", planned ? report->uses.parts[report->setup.part].number : 0, planned);
+	field_uint(&json, "step", planned ? report->schedule.parts[report->setup.part].number : 0, planned);
 	hr__json_field_uint(&json, "link_bytes_per_s", report->setup.link);
 	if (forecast) {
 		write_stats(&json, &forecast->stats);
@@ -147,25 +147,25 @@ static const char *name_text(hr_name name, char out[HR__QUOTE_BYTES])
 
 static double share_of_peak(const hr__plan_report *report, uint64_t bytes)
 {
-	uint64_t peak = report->setup.part ? report->facts.peak_bytes : report->tape.peak_bytes;
+	uint64_t peak = report->setup.part ? report->facts.peak_bytes : report->schedule.peak_bytes;
 	return peak ? (double)bytes / (double)peak : 0;
 }
 
 static void print_trace(const hr__plan_report *report)
 {
 	hr__line_begin("trace");
-	printf("%s (%s%s)\n", report->path, hr__tape_format_name(report->tape.format), report->tape.gzip ? ", gzip" : "");
+	printf("%s (%s%s)\n", report->path, hr__trace_format_name(report->trace.format), report->trace.gzip ? ", gzip" : "");
 }
 
 static void print_notes(const hr__plan_report *report)
 {
 	char notes[2048];
-	hr__tape_notes(&report->tape, notes, sizeof notes);
+	hr__trace_facts_notes(&report->trace, HR__FACTS_PLAN, notes, sizeof notes);
 	for (char *line = notes, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
 		hr__line_begin("note");
 		hr__line_add("%.*s\n", (int)(end - line), line);
 	}
-	if (!report->uses.unmarked) return;
+	if (!report->schedule.unmarked) return;
 	hr__line_begin("note");
 	hr__line_add("no steps are marked: what comes from the first op on is taken for one step\n");
 }
@@ -173,16 +173,16 @@ static void print_notes(const hr__plan_report *report)
 /* The planned step, and why it was chosen. */
 static void print_step(const hr__plan_report *report)
 {
-	const hr__uses *uses = &report->uses;
-	const hr__use_part *chosen = &uses->parts[report->setup.part];
+	const hr__schedule *schedule = &report->schedule;
+	const hr__schedule_part *chosen = &schedule->parts[report->setup.part];
 	char count[32];
 	uint64_t least = UINT64_MAX, most = 0;
 	uint32_t others = 0, hindered = 0;
-	for (uint32_t i = 1; i < uses->part_count; i++) {
-		hindered += uses->parts[i].hindered && uses->parts[i].op_count;
-		if (!hr__uses_is_candidate(uses, i)) continue;
-		if (uses->parts[i].ns < least) least = uses->parts[i].ns;
-		if (uses->parts[i].ns > most) most = uses->parts[i].ns;
+	for (uint32_t i = 1; i < schedule->part_count; i++) {
+		hindered += schedule->parts[i].hindered && schedule->parts[i].op_count;
+		if (!hr__schedule_is_candidate(schedule, i)) continue;
+		if (schedule->parts[i].ns < least) least = schedule->parts[i].ns;
+		if (schedule->parts[i].ns > most) most = schedule->parts[i].ns;
 		others++;
 	}
 	hr__line_begin("step");
@@ -193,7 +193,7 @@ static void print_step(const hr__plan_report *report)
 		hr__line_add("; in the middle of %u that take %.2f to %.2f ms (the first left aside)", others, (double)least / 1e6,
 		       (double)most / 1e6);
 	hr__line_add("\n");
-	if (report->step_given || !uses->has_unhindered || !hindered) return;
+	if (report->step_given || !schedule->has_unhindered || !hindered) return;
 	hr__line_begin("");
 	hr__line_add("%s steps were left aside in which tensors moved or requests were refused\n", count_text(hindered, count));
 }
@@ -201,12 +201,12 @@ static void print_step(const hr__plan_report *report)
 static void print_op(const hr__plan_report *report, uint32_t part, uint32_t op)
 {
 	char name[HR__QUOTE_BYTES];
-	if (op == HR__USES_NONE) hr__line_add("a tensor that is filled outside of ops");
+	if (op == HR__SCHEDULE_NONE) hr__line_add("a tensor that is filled outside of ops");
 	else
-		hr__line_add("op %s%s%s (number %u)", hr__style(stdout, HR__STYLE_STRONG), name_text(report->uses.ops[op].name, name),
+		hr__line_add("op %s%s%s (number %u)", hr__style(stdout, HR__STYLE_STRONG), name_text(report->schedule.ops[op].name, name),
 		       hr__style(stdout, HR__STYLE_PLAIN), op);
 	if (part == 0) hr__line_add(" before the first step");
-	else hr__line_add(" in step %llu", (unsigned long long)report->uses.parts[part].number);
+	else hr__line_add(" in step %llu", (unsigned long long)report->schedule.parts[part].number);
 }
 
 static void print_memory(const hr__plan_report *report)
@@ -243,7 +243,7 @@ static const char *verdict_detail(const hr__plan_report *report)
 	return report->facts.working_set_bytes > hr__align_down(report->setup.limit, report->setup.page) ? ", whatever is moved" : "";
 }
 
-/* Size on the device. Cannot overflow: a tape has no tensor above 2^48 bytes. */
+/* Size on the device. Cannot overflow: a schedule has no tensor above 2^48 bytes. */
 static uint64_t rounded(uint64_t bytes)
 {
 	(void)hr__align_up(bytes, HR__FORECAST_GRANULARITY, &bytes);
@@ -265,13 +265,13 @@ static int name_cut(int columns)
 
 static void print_tensor(const hr__plan_report *report, const hr__tensor_use *use)
 {
-	const hr__use_tensor *tensor = &report->uses.tensors[use->tensor];
+	const hr__schedule_tensor *tensor = &report->schedule.tensors[use->tensor];
 	char human[16], name[HR__QUOTE_BYTES];
 	const char *role = tensor->workspace ? "workspace" : use->makes ? "output" : use->writes ? "in and out" : "input";
 	printf("%*s%-10s %10s", TENSOR_INDENT, "", role, size_text(tensor->bytes, human));
 	if (use->makes) printf("\n");
-	else if (tensor->maker != HR__USES_NONE)
-		printf("  made by %.*s (number %u)\n", name_cut(name_columns(TENSOR_INDENT + 51)), name_text(report->uses.ops[tensor->maker].name, name),
+	else if (tensor->maker != HR__SCHEDULE_NONE)
+		printf("  made by %.*s (number %u)\n", name_cut(name_columns(TENSOR_INDENT + 51)), name_text(report->schedule.ops[tensor->maker].name, name),
 		       tensor->maker);
 	else printf("  filled %s\n", tensor->born ? "in a step, outside of ops" : "before the first step");
 }
@@ -279,17 +279,17 @@ static void print_tensor(const hr__plan_report *report, const hr__tensor_use *us
 /* Prints the largest tensors of an op, largest first. */
 static void print_working_set(const hr__plan_report *report, uint32_t index)
 {
-	const hr__use_op *op = &report->uses.ops[index];
-	const hr__tensor_use *uses = &report->uses.uses[op->first_use];
+	const hr__schedule_op *op = &report->schedule.ops[index];
+	const hr__tensor_use *uses = &report->schedule.uses[op->first_use];
 	char human[16], count[32];
 	uint64_t all = 0, shown_bytes = 0;
 	uint32_t order[LISTED_TENSORS], listed = 0;
 	for (uint32_t i = 0; i < op->use_count; i++) {
-		uint64_t bytes = report->uses.tensors[uses[i].tensor].bytes;
+		uint64_t bytes = report->schedule.tensors[uses[i].tensor].bytes;
 		uint32_t at = listed < LISTED_TENSORS ? listed++ : LISTED_TENSORS;
 		all += rounded(bytes);
 		/* Insertion sort that keeps the LISTED_TENSORS largest. */
-		while (at > 0 && report->uses.tensors[uses[order[at - 1]].tensor].bytes < bytes) {
+		while (at > 0 && report->schedule.tensors[uses[order[at - 1]].tensor].bytes < bytes) {
 			if (at < LISTED_TENSORS) order[at] = order[at - 1];
 			at--;
 		}
@@ -299,7 +299,7 @@ static void print_working_set(const hr__plan_report *report, uint32_t index)
 	hr__line_add("%s at once, in %s tensor%s:\n", size_text(all, human), count_text(op->use_count, count), hr__plural(op->use_count));
 	for (uint32_t i = 0; i < listed; i++) {
 		print_tensor(report, &uses[order[i]]);
-		shown_bytes += rounded(report->uses.tensors[uses[order[i]].tensor].bytes);
+		shown_bytes += rounded(report->schedule.tensors[uses[order[i]].tensor].bytes);
 	}
 	if (op->use_count <= listed) return;
 	printf("%*sand %s more with %s\n", TENSOR_INDENT, "", count_text(op->use_count - listed, count), size_text(all - shown_bytes, human));
@@ -311,10 +311,10 @@ static void print_failure(const hr__plan_report *report)
 	char human[16];
 	hr__line_begin("no room for");
 	print_op(report, stop->part, stop->op);
-	if (stop->op == HR__USES_NONE && stop->tensor != HR__USES_NONE)
-		hr__line_add(" (%s)", size_text(report->uses.tensors[stop->tensor].bytes, human));
+	if (stop->op == HR__SCHEDULE_NONE && stop->tensor != HR__SCHEDULE_NONE)
+		hr__line_add(" (%s)", size_text(report->schedule.tensors[stop->tensor].bytes, human));
 	hr__line_add("\n");
-	if (stop->op != HR__USES_NONE) print_working_set(report, stop->op);
+	if (stop->op != HR__SCHEDULE_NONE) print_working_set(report, stop->op);
 	hr__line_begin("");
 	hr__line_add_quoted(report->forecast.message);
 	hr__line_add("\n");
@@ -418,7 +418,7 @@ static void print_peak_only(const hr__plan_report *report)
 {
 	char human[16], digits[32];
 	hr__line_begin("peak");
-	hr__line_add("%s live at once (%s bytes)\n", size_text(report->tape.peak_bytes, human), count_text(report->tape.peak_bytes, digits));
+	hr__line_add("%s live at once (%s bytes)\n", size_text(report->schedule.peak_bytes, human), count_text(report->schedule.peak_bytes, digits));
 	if (report->setup.limit)
 		print_verdict(report, hr__plan_report_fits(report),
 		              ", as far as the peak goes; 'headroom replay' says what fragmentation adds");

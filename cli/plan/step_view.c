@@ -9,17 +9,17 @@
 #include "core/base/text.h"
 
 struct step_view_maker {
-	const hr__uses *uses;
+	const hr__schedule *schedule;
 	uint64_t granularity;
 	hr__step_view *view;
-	uint32_t *numbers; /* for each tensor of the tape, its index in the view, if it has one */
+	uint32_t *numbers; /* for each tensor of the schedule, its index in the view, if it has one */
 };
 
 static void add_tensor(struct step_view_maker *maker, uint32_t index, bool lived_before)
 {
 	hr__plan_step *step = &maker->view->step;
-	/* Cannot overflow: a tape has no tensor above 2^48 bytes. */
-	uint64_t bytes = maker->uses->tensors[index].bytes;
+	/* Cannot overflow: a schedule has no tensor above 2^48 bytes. */
+	uint64_t bytes = maker->schedule->tensors[index].bytes;
 	bool fits = hr__align_up(bytes, maker->granularity, &bytes);
 	HR_ASSERT(fits);
 	(void)fits;
@@ -42,22 +42,22 @@ static void add_use(struct step_view_maker *maker, uint32_t tensor, bool write)
 	maker->view->uses[maker->view->step.use_count++] = (hr__plan_use){ .tensor = maker->numbers[tensor], .write = write };
 }
 
-static void add_act(struct step_view_maker *maker, const hr__act *act)
+static void add_act(struct step_view_maker *maker, const hr__schedule_act *act)
 {
-	const hr__uses *uses = maker->uses;
+	const hr__schedule *schedule = maker->schedule;
 	hr__plan_step *step = &maker->view->step;
-	switch ((hr__act_kind)act->kind) {
+	switch ((hr__schedule_act_kind)act->kind) {
 	case HR__ACT_CREATE:
 		add_tensor(maker, act->index, false);
-		if (uses->tensors[act->index].maker != HR__USES_NONE) break;
-		add_op(maker, HR__USES_NONE, 0);
+		if (schedule->tensors[act->index].maker != HR__SCHEDULE_NONE) break;
+		add_op(maker, HR__SCHEDULE_NONE, 0);
 		add_use(maker, act->index, true);
 		break;
 	case HR__ACT_OP: {
-		const hr__use_op *op = &uses->ops[act->index];
+		const hr__schedule_op *op = &schedule->ops[act->index];
 		add_op(maker, act->index, op->ns);
 		for (uint32_t i = op->first_use; i < op->first_use + op->use_count; i++)
-			add_use(maker, uses->uses[i].tensor, uses->uses[i].writes);
+			add_use(maker, schedule->uses[i].tensor, schedule->uses[i].writes);
 		break;
 	}
 	case HR__ACT_DESTROY: maker->view->tensors[maker->numbers[act->index]].died = step->op_count ? step->op_count - 1 : 0; break;
@@ -67,17 +67,17 @@ static void add_act(struct step_view_maker *maker, const hr__act *act)
 /* Allocates arrays for the maximum that [part] can need. */
 static bool get_room(struct step_view_maker *maker, uint32_t part)
 {
-	const hr__uses *uses = maker->uses;
-	const hr__use_part *played = &uses->parts[part];
+	const hr__schedule *schedule = maker->schedule;
+	const hr__schedule_part *played = &schedule->parts[part];
 	hr__step_view *view = maker->view;
 	size_t tensors = 1, ops = 1, count = 1;
-	for (uint32_t i = 0; i < uses->tensor_count; i++) tensors += hr__uses_lives_at(&uses->tensors[i], part);
+	for (uint32_t i = 0; i < schedule->tensor_count; i++) tensors += hr__schedule_lives_at(&schedule->tensors[i], part);
 	for (uint32_t i = played->first_act; i < played->first_act + played->act_count; i++) {
-		tensors += uses->acts[i].kind == HR__ACT_CREATE;
-		ops += uses->acts[i].kind != HR__ACT_DESTROY;
-		count += uses->acts[i].kind == HR__ACT_OP ? uses->ops[uses->acts[i].index].use_count : 1;
+		tensors += schedule->acts[i].kind == HR__ACT_CREATE;
+		ops += schedule->acts[i].kind != HR__ACT_DESTROY;
+		count += schedule->acts[i].kind == HR__ACT_OP ? schedule->ops[schedule->acts[i].index].use_count : 1;
 	}
-	maker->numbers = malloc(((size_t)uses->tensor_count + 1) * sizeof *maker->numbers);
+	maker->numbers = malloc(((size_t)schedule->tensor_count + 1) * sizeof *maker->numbers);
 	view->ops = malloc(ops * sizeof *view->ops);
 	view->op_of = malloc(ops * sizeof *view->op_of);
 	view->uses = malloc(count * sizeof *view->uses);
@@ -86,16 +86,16 @@ static bool get_room(struct step_view_maker *maker, uint32_t part)
 	return maker->numbers && view->ops && view->op_of && view->uses && view->tensors && view->tensor_of;
 }
 
-hr_status hr__step_view_make(const hr__uses *uses, uint32_t part, uint64_t granularity, hr__step_view *out)
+hr_status hr__step_view_make(const hr__schedule *schedule, uint32_t part, uint64_t granularity, hr__step_view *out)
 {
-	const hr__use_part *played = &uses->parts[part];
-	struct step_view_maker maker = { uses, granularity, out, NULL };
+	const hr__schedule_part *played = &schedule->parts[part];
+	struct step_view_maker maker = { schedule, granularity, out, NULL };
 	*out = (hr__step_view){ 0 };
 	bool enough = get_room(&maker, part);
 	if (enough) {
-		for (uint32_t i = 0; i < uses->tensor_count; i++)
-			if (hr__uses_lives_at(&uses->tensors[i], part)) add_tensor(&maker, i, true);
-		for (uint32_t i = 0; i < played->act_count; i++) add_act(&maker, &uses->acts[played->first_act + i]);
+		for (uint32_t i = 0; i < schedule->tensor_count; i++)
+			if (hr__schedule_lives_at(&schedule->tensors[i], part)) add_tensor(&maker, i, true);
+		for (uint32_t i = 0; i < played->act_count; i++) add_act(&maker, &schedule->acts[played->first_act + i]);
 	}
 	free(maker.numbers);
 	if (!enough) {

@@ -1,9 +1,9 @@
-/* step_view.h - a step of a use tape in the form that the planner of Large Model Support takes (core/lms/plan/plan.h). */
+/* step_view.h - a step of a schedule in the form that the planner of Large Model Support takes (core/lms/plan/plan.h). */
 #ifndef HR_CLI_STEP_VIEW_H
 #define HR_CLI_STEP_VIEW_H
 
 #include "core/lms/plan/plan.h"
-#include "uses.h"
+#include "analysis/schedule/schedule.h"
 
 /* A tensor that is filled by the driver is written by an extra op that takes no time. */
 typedef struct hr__step_view {
@@ -11,12 +11,12 @@ typedef struct hr__step_view {
 	hr__plan_op *ops;
 	hr__plan_use *uses;
 	hr__plan_tensor *tensors;
-	uint32_t *op_of;     /* for each op, its index in the tape; HR__USES_NONE = fills a tensor */
-	uint32_t *tensor_of; /* for each tensor, its index in the tape */
+	uint32_t *op_of;     /* for each op, its index in the schedule; HR__SCHEDULE_NONE = fills a tensor */
+	uint32_t *tensor_of; /* for each tensor, its index in the schedule */
 } hr__step_view;
 
 /* Makes the view of part [part], with sizes of tensors rounded up to [granularity], a power of two. HR_NO_HOST_MEMORY. */
-hr_status hr__step_view_make(const hr__uses *uses, uint32_t part, uint64_t granularity, hr__step_view *out);
+hr_status hr__step_view_make(const hr__schedule *schedule, uint32_t part, uint64_t granularity, hr__step_view *out);
 
 /* Reduces the view to what must be on the device at some time under any policy. Tensors without a use are dropped, because they can
  * be evicted for the whole step. A tensor that existed before the step and is destroyed in it, or is made in it and outlives it, is

@@ -55,7 +55,7 @@ static uint64_t bisect(struct limit_search *search, uint64_t bad, uint64_t good)
 /* The first limit from [start] up, in steps of 5%, that succeeds; 0 when none does. *bad is set to the last failure. */
 static uint64_t climb(struct limit_search *search, uint64_t start, uint64_t *bad)
 {
-	uint64_t most = HR__TAPE_LIVE_MAX / search->setup.threads;
+	uint64_t most = HR__PROGRAM_LIVE_MAX / search->setup.threads;
 	for (uint64_t limit = start; !search->status && limit <= most; limit = hr__align_down(limit + limit / 20, search->setup.page)) {
 		if (runs_with(search, limit)) return limit;
 		*bad = limit;

@@ -16,6 +16,7 @@
 #include "core/base/assert.h"
 #include "core/base/checked.h"
 #include "core/base/status.h"
+#include "shut_down.h"
 #include "core/base/text.h"
 #include "headroom_record.h"
 #include "replay/histogram.h"
@@ -26,7 +27,7 @@
 #define RECORDED_PAGE_MOST (UINT64_C(1) << 30)
 #define RECORDED_PAGES_MOST (UINT64_C(1) << 22) /* at the peak; bounds the memory that a trace can make the replay use */
 #define MEMORY_LEAST (UINT64_C(1) << 30)
-#define MEMORY_MOST HR__TAPE_LIVE_MAX
+#define MEMORY_MOST HR__PROGRAM_LIVE_MAX
 #define UNLIMITED_TIMES 16 /* no allocator worth replaying needs more than this many times the peak */
 
 #define AUTO_NS 500000000u /* target time of all timed passes together, if their number is not given */

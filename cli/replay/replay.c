@@ -13,7 +13,6 @@
 #include "core/base/status.h"
 #include "command.h"
 #include "replay/find_limit.h"
-#include "import.h"
 #include "replay/measure.h"
 #include "replay/replay.h"
 
@@ -104,14 +103,11 @@ static hr_status measure(hr__replay *replay, const hr__arguments *arguments, uin
 	return status;
 }
 
-static int replay_tape(hr__replay *replay, const hr__arguments *arguments, uint64_t page, uint64_t repeat)
+static int replay_trace(hr__replay *replay, const hr__arguments *arguments, uint64_t page, uint64_t repeat)
 {
-	hr_status status = hr__program_make(&replay->tape, &replay->program);
-	hr__tape_free(&replay->tape); /* its counters stay valid; the events are now in the program */
-	if (status) return hr__complain_last();
 	replay->setup.program = &replay->program;
-	replay->setup.page = page ? page : hr__setup_page(&replay->program, replay->tape.page_bytes, replay->setup.stitch);
-	status = measure(replay, arguments, repeat);
+	replay->setup.page = page ? page : hr__setup_page(&replay->program, replay->trace.page_bytes, replay->setup.stitch);
+	hr_status status = measure(replay, arguments, repeat);
 	if (!status && hr__arguments_has(arguments, JSON)) hr__replay_json(replay);
 	else if (!status) status = hr__replay_text(replay, hr__arguments_has(arguments, PICTURE));
 	hr__program_free(&replay->program);
@@ -122,11 +118,11 @@ static int replay_tape(hr__replay *replay, const hr__arguments *arguments, uint6
 static int run(const hr__arguments *arguments)
 {
 	hr__replay replay = { .path = arguments->operands[0] };
-	hr__import_options import = { .device_index = -1 };
+	int64_t device = HR__FACTS_DEVICE_MOST;
 	uint64_t page = 0, repeat = 0;
-	if (!read_arguments(arguments, &replay, &page, &repeat, &import.device_index)) return HR__EXIT_BAD;
-	if (hr__import_file(replay.path, &import, &replay.tape) != HR_OK) return hr__complain_last();
-	return replay_tape(&replay, arguments, page, repeat);
+	if (!read_arguments(arguments, &replay, &page, &repeat, &device)) return HR__EXIT_BAD;
+	if (hr__program_read(replay.path, device, &replay.trace, &replay.program) != HR_OK) return hr__complain_last();
+	return replay_trace(&replay, arguments, page, repeat);
 }
 
 const hr__command hr__command_replay = {

@@ -2,12 +2,13 @@
 #ifndef HR_CLI_REPLAY_H
 #define HR_CLI_REPLAY_H
 
+#include "analysis/capture/facts.h"
 #include "replay/find_limit.h"
 #include "replay/measure.h"
 
 typedef struct hr__replay {
 	const char *path;
-	hr__tape tape;
+	hr__trace_facts trace;
 	hr__program program;
 	hr__setup setup;
 	hr__trial trial;

@@ -55,7 +55,7 @@ void hr__replay_json(const hr__replay *replay)
 	hr__output_json_begin(&json);
 	hr__json_object(&json);
 	hr__json_field_string(&json, "trace", replay->path);
-	hr__json_field_string(&json, "format", hr__tape_format_name(replay->tape.format));
+	hr__json_field_string(&json, "format", hr__trace_format_name(replay->trace.format));
 	hr__json_field_string(&json, "allocator", replay->setup.allocator);
 	hr__json_field_uint(&json, "threads", replay->setup.threads);
 	hr__json_field_bool(&json, "stitch", replay->setup.stitch);
@@ -90,21 +90,21 @@ void hr__replay_json(const hr__replay *replay)
 static void print_trace(const hr__replay *replay)
 {
 	char allocs[32], frees[32];
-	const hr__tape *tape = &replay->tape;
+	const hr__program *program = &replay->program;
 	hr__line_begin("trace");
-	printf("%s (%s%s)\n", replay->path, hr__tape_format_name(tape->format), tape->gzip ? ", gzip" : "");
+	printf("%s (%s%s)\n", replay->path, hr__trace_format_name(replay->trace.format), replay->trace.gzip ? ", gzip" : "");
 	hr__line_begin("events");
-	hr__line_add("%s allocation%s, %s free%s", hr__format_count(tape->allocs, allocs, sizeof allocs), hr__plural(tape->allocs),
-	       hr__format_count(tape->frees, frees, sizeof frees), hr__plural(tape->frees));
-	if (tape->streams > 1) hr__line_add(", %u streams", tape->streams);
-	if (tape->threads > 1) hr__line_add(", %u threads (replayed in recorded order)", tape->threads);
+	hr__line_add("%s allocation%s, %s free%s", hr__format_count(program->allocs, allocs, sizeof allocs), hr__plural(program->allocs),
+	       hr__format_count(program->frees, frees, sizeof frees), hr__plural(program->frees));
+	if (program->trace_streams > 1) hr__line_add(", %u streams", program->trace_streams);
+	if (program->trace_threads > 1) hr__line_add(", %u threads (replayed in recorded order)", program->trace_threads);
 	hr__line_add("\n");
 }
 
 static void print_notes(const hr__replay *replay)
 {
 	char notes[2048];
-	hr__tape_notes(&replay->tape, notes, sizeof notes);
+	hr__trace_facts_notes(&replay->trace, HR__FACTS_REPLAY, notes, sizeof notes);
 	for (char *line = notes, *end; (end = strchr(line, '\n')) != NULL; line = end + 1) {
 		hr__line_begin("note");
 		hr__line_add("%.*s\n", (int)(end - line), line);

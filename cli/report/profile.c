@@ -63,9 +63,6 @@ bool hr__profile_open(const char *path, hr__progress *progress, double to, hr__c
 	if (!status) return true;
 	hr__progress_end(progress);
 	hr__complain_last();
-	if (status == HR_BAD_FORMAT || status == HR_TRUNCATED)
-		fprintf(stderr, "A trace is what hr_trace_start or 'headroom run --trace FILE' records. 'headroom replay FILE --record NEW.hrt' makes one of a CSV, an "
-		                "RMM log or a PyTorch snapshot.\n");
 	return false;
 }
 

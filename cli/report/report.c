@@ -7,7 +7,7 @@
 #include "analysis/export/export_file.h"
 #include "analysis/page/page.h"
 #include "analysis/view/view.h"
-#include "terminal/quote.h"
+#include "analysis/import/quote.h"
 
 #define STEPS_MAX 64
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "terminal/quote.h"
+#include "analysis/import/quote.h"
 #include "terminal/term.h"
 
 #define LABEL_WIDTH 14

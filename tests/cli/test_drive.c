@@ -1,7 +1,6 @@
-/* test_drive.c - use tapes, and driving them through the tensor API: the tape agrees with the trace; on the emulated device every
+/* test_drive.c - schedules, and driving them through the tensor API: the schedule agrees with the trace; on the emulated device every
  * op finds the contents written for it, with half the memory, whatever steps are played in whatever order. */
 #include "plan/forecast.h"
-#include "import.h"
 #include "test.h"
 
 #define KIB 1024u
@@ -91,19 +90,16 @@ static void write_training(unsigned layers, unsigned steps, uint64_t bytes)
 	}
 }
 
-static void read_trace(hr__uses *uses)
+static void read_trace(hr__schedule *schedule)
 {
-	hr__tape tape;
-	hr__import_options options = { .device_index = -1, .uses = uses };
-	CHECK_STATUS(HR_OK, hr__import_memory(text, length, &options, &tape));
-	hr__tape_free(&tape);
+	CHECK_STATUS(HR_OK, hr__schedule_read_memory(text, length, schedule));
 }
 
-/* ---- the tape ---- */
+/* ---- the schedule ---- */
 
-static void test_the_tape_is_what_the_trace_says(void)
+static void test_the_schedule_is_what_the_trace_says(void)
 {
-	hr__uses uses;
+	hr__schedule schedule;
 	begin_trace();
 	unsigned weight = take(100), unused = take(7);
 	line('s', 10, 0, "");
@@ -123,41 +119,41 @@ static void test_the_tape_is_what_the_trace_says(void)
 	use('w', made);
 	end(6);
 	give(made);
-	read_trace(&uses);
+	read_trace(&schedule);
 
-	CHECK_EQ(uses.op_count, 2);
-	CHECK_EQ(uses.part_count, 3);
-	CHECK_EQ(uses.tensor_count, 6);
-	CHECK_EQ(uses.accesses, 6);
-	CHECK(strcmp(hr_name_text(uses.ops[0].name), "first, with a comma") == 0);
-	CHECK_EQ(uses.ops[0].use_count, 5);
-	CHECK_EQ(uses.ops[1].use_count, 1);
-	CHECK_EQ(uses.parts[1].ns, 5);
-	CHECK_EQ(uses.parts[2].number, 11);
+	CHECK_EQ(schedule.op_count, 2);
+	CHECK_EQ(schedule.part_count, 3);
+	CHECK_EQ(schedule.tensor_count, 6);
+	CHECK_EQ(schedule.accesses, 6);
+	CHECK(strcmp(hr_name_text(schedule.ops[0].name), "first, with a comma") == 0);
+	CHECK_EQ(schedule.ops[0].use_count, 5);
+	CHECK_EQ(schedule.ops[1].use_count, 1);
+	CHECK_EQ(schedule.parts[1].ns, 5);
+	CHECK_EQ(schedule.parts[2].number, 11);
 	/* Tensors made by the op, and those that something else must have written. */
-	CHECK_EQ(uses.tensors[made].maker, 0);
-	CHECK_EQ(uses.tensors[scratch].maker, 0);
-	CHECK_EQ(uses.tensors[outside].maker, 0);
-	CHECK_EQ(uses.tensors[read_first].maker, HR__USES_NONE);
-	CHECK_EQ(uses.tensors[weight].maker, HR__USES_NONE);
-	CHECK(uses.tensors[scratch].workspace && !uses.tensors[made].workspace && !uses.tensors[weight].workspace);
+	CHECK_EQ(schedule.tensors[made].maker, 0);
+	CHECK_EQ(schedule.tensors[scratch].maker, 0);
+	CHECK_EQ(schedule.tensors[outside].maker, 0);
+	CHECK_EQ(schedule.tensors[read_first].maker, HR__SCHEDULE_NONE);
+	CHECK_EQ(schedule.tensors[weight].maker, HR__SCHEDULE_NONE);
+	CHECK(schedule.tensors[scratch].workspace && !schedule.tensors[made].workspace && !schedule.tensors[weight].workspace);
 	/* A tensor freed during an op is destroyed after it. */
-	const hr__use_part *step = &uses.parts[1];
+	const hr__schedule_part *step = &schedule.parts[1];
 	static const uint32_t kinds[] = { HR__ACT_CREATE, HR__ACT_CREATE,  HR__ACT_CREATE, HR__ACT_CREATE,
 		                              HR__ACT_OP,     HR__ACT_DESTROY, HR__ACT_DESTROY };
 	CHECK_EQ(step->act_count, 7);
-	for (uint32_t i = 0; i < 7; i++) CHECK_EQ(uses.acts[step->first_act + i].kind, kinds[i]);
-	CHECK_EQ(uses.tensors[made].died, 2);
-	CHECK_EQ(uses.tensors[unused].died, HR__USES_NONE);
-	CHECK(hr__uses_lives_at(&uses.tensors[made], 2) && !hr__uses_lives_at(&uses.tensors[made], 1));
-	CHECK(hr__uses_lives_at(&uses.tensors[weight], 1) && !hr__uses_lives_at(&uses.tensors[weight], 2));
+	for (uint32_t i = 0; i < 7; i++) CHECK_EQ(schedule.acts[step->first_act + i].kind, kinds[i]);
+	CHECK_EQ(schedule.tensors[made].died, 2);
+	CHECK_EQ(schedule.tensors[unused].died, HR__SCHEDULE_NONE);
+	CHECK(hr__schedule_lives_at(&schedule.tensors[made], 2) && !hr__schedule_lives_at(&schedule.tensors[made], 1));
+	CHECK(hr__schedule_lives_at(&schedule.tensors[weight], 1) && !hr__schedule_lives_at(&schedule.tensors[weight], 2));
 	for (uint32_t i = 0; i < 5; i++) {
-		const hr__tensor_use *each = &uses.uses[i];
+		const hr__tensor_use *each = &schedule.uses[i];
 		hr_access expected = each->tensor == weight || each->tensor == read_first ? HR_READ : HR_OVERWRITE;
 		CHECK_EQ(hr__tensor_use_access(each), expected);
 	}
-	CHECK_EQ(hr__tensor_use_access(&uses.uses[5]), HR_WRITE);
-	hr__uses_free(&uses);
+	CHECK_EQ(hr__tensor_use_access(&schedule.uses[5]), HR_WRITE);
+	hr__schedule_free(&schedule);
 }
 
 /* ---- driving ---- */
@@ -272,15 +268,15 @@ static hr__drive_options options_for(const uint32_t *plays, size_t count)
 
 static void play(const char *policy, uint64_t limit, const uint32_t *plays, size_t count, bool must_move)
 {
-	hr__uses uses;
+	hr__schedule schedule;
 	hr__drive_result result;
 	hr_lms_stats stats = { .struct_size = sizeof stats };
 	memset(&stage, 0, sizeof stage);
 	write_training(10, 4, 1 * MIB);
-	read_trace(&uses);
+	read_trace(&schedule);
 	set_stage(policy, limit);
 	hr__drive_options options = options_for(plays, count);
-	CHECK_STATUS(HR_OK, hr__drive(&uses, &options, &result));
+	CHECK_STATUS(HR_OK, hr__drive(&schedule, &options, &result));
 	CHECK_EQ(result.ops, 21 * count);
 	CHECK_EQ(stage.busy_ns, 21000 * count);
 	CHECK_EQ(stage.plays, count + 1);
@@ -288,7 +284,7 @@ static void play(const char *policy, uint64_t limit, const uint32_t *plays, size
 	CHECK_STATUS(HR_OK, hr_lms_get_stats(stage.allocator, &stats));
 	if (must_move) CHECK(stats.num_evictions > 0 && stats.num_restores > 0);
 	strike_stage();
-	hr__uses_free(&uses);
+	hr__schedule_free(&schedule);
 }
 
 static void test_contents_survive_with_half_the_memory(void)
@@ -312,66 +308,66 @@ static void test_steps_are_played_in_any_order(void)
 
 static void test_a_block_that_is_passed_on_changes_hands(void)
 {
-	hr__uses uses;
+	hr__schedule schedule;
 	hr__drive_result result;
 	static const uint32_t plays[] = { 2, 2, 2 };
 	memset(&stage, 0, sizeof stage);
 	write_training(2, 3, 64 * KIB);
-	read_trace(&uses);
+	read_trace(&schedule);
 	set_stage("lru", 8 * MIB);
 	hr__drive_options options = options_for(plays, 3);
-	CHECK_STATUS(HR_OK, hr__drive(&uses, &options, &result));
+	CHECK_STATUS(HR_OK, hr__drive(&schedule, &options, &result));
 	/* Created: 2 weights; before the first play the block that step 0 would have left; in each play 2 layers with scratch, and a
 	 * block. No other tensor is created between the plays. */
 	uint64_t births = 0;
 	for (uint64_t i = 1; i < BIRTHS; i++) births += stage.contents[i] != 0;
 	CHECK_EQ(births, 2 + 1 + 3 * (2 + 1));
 	strike_stage();
-	hr__uses_free(&uses);
+	hr__schedule_free(&schedule);
 }
 
 static void test_what_does_not_fit_is_named_and_nothing_is_left(void)
 {
-	hr__uses uses;
+	hr__schedule schedule;
 	hr__drive_result result;
 	static const uint32_t plays[] = { 1, 9 };
 	memset(&stage, 0, sizeof stage);
 	write_training(6, 2, 1 * MIB);
-	read_trace(&uses);
+	read_trace(&schedule);
 	set_stage("learned", 2 * MIB);
 	hr__drive_options options = options_for(plays, 1);
-	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__drive(&uses, &options, &result));
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__drive(&schedule, &options, &result));
 	CHECK(strstr(hr_last_message(), "forward") != NULL);
 	CHECK_EQ(result.part, 1);
 	CHECK_EQ(result.op, 1);
 	options.play_count = 2;
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__drive(&uses, &options, &result));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__drive(&schedule, &options, &result));
 	strike_stage();
-	hr__uses_free(&uses);
+	hr__schedule_free(&schedule);
 }
 
 /* The least limit found by playing on the simulated device holds on a device with real memory. */
 static void check_least_limit(const char *policy, uint64_t page)
 {
 	static const uint32_t plays[] = { 1, 2, 3, 3, 3 };
-	hr__uses uses;
+	hr__schedule schedule;
 	hr__forecast_facts facts;
 	hr__drive_result result;
 	uint64_t least, again;
 	memset(&stage, 0, sizeof stage);
 	write_training(10, 4, 1 * MIB);
-	read_trace(&uses);
-	CHECK_STATUS(HR_OK, hr__forecast_facts_find(&uses, 3, &facts));
-	hr__forecast_setup setup = { .uses = &uses, .part = 3, .repeats = 3, .link = 10000000000u, .page = page, .policy = policy };
+	read_trace(&schedule);
+	CHECK_STATUS(HR_OK, hr__forecast_facts_find(&schedule, 3, &facts));
+	hr__forecast_setup setup = { .schedule = &schedule, .part = 3, .repeats = 3, .link = 10000000000u, .page = page, .policy = policy };
 	CHECK_STATUS(HR_OK, hr__forecast_least(&setup, &facts, 64 * MIB, &least));
 	CHECK(least >= facts.working_set_bytes && least % page == 0 && least < 12 * MIB);
 	CHECK_STATUS(HR_OK, hr__forecast_least(&setup, &facts, least - page, &again));
 	CHECK_EQ(again, 0);
 	set_stage_of_pages(policy, least, page);
 	hr__drive_options options = options_for(plays, 5);
-	CHECK_STATUS(HR_OK, hr__drive(&uses, &options, &result));
+	CHECK_STATUS(HR_OK, hr__drive(&schedule, &options, &result));
 	strike_stage();
-	hr__uses_free(&uses);
+	hr__schedule_free(&schedule);
 }
 
 static void test_the_least_limit_runs_in_real_memory(void)
@@ -390,21 +386,21 @@ static hr_status refuse(void *context, hr_stream stream, uint64_t ns)
 
 static void test_a_callback_can_end_it(void)
 {
-	hr__uses uses;
+	hr__schedule schedule;
 	hr__drive_result result;
 	static const uint32_t plays[] = { 1, 2 };
 	memset(&stage, 0, sizeof stage);
 	write_training(6, 2, 64 * KIB);
-	read_trace(&uses);
+	read_trace(&schedule);
 	set_stage("learned", 8 * MIB);
 	hr__drive_options options = options_for(plays, 2);
 	options.busy = refuse;
-	CHECK_STATUS(HR_DEVICE_ERROR, hr__drive(&uses, &options, &result));
-	CHECK_EQ(result.op, HR__USES_NONE);
+	CHECK_STATUS(HR_DEVICE_ERROR, hr__drive(&schedule, &options, &result));
+	CHECK_EQ(result.op, HR__SCHEDULE_NONE);
 	strike_stage();
-	hr__uses_free(&uses);
+	hr__schedule_free(&schedule);
 }
 
-TEST_MAIN(T(test_the_tape_is_what_the_trace_says), T(test_contents_survive_with_half_the_memory),
+TEST_MAIN(T(test_the_schedule_is_what_the_trace_says), T(test_contents_survive_with_half_the_memory),
           T(test_steps_are_played_in_any_order), T(test_a_block_that_is_passed_on_changes_hands),
           T(test_what_does_not_fit_is_named_and_nothing_is_left), T(test_the_least_limit_runs_in_real_memory), T(test_a_callback_can_end_it))

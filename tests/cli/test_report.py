@@ -561,7 +561,7 @@ class BadQuestions(CommandTest):
 
     def test_files(self):
         self.fails(2, "report", "/nowhere/at/all.hrt", says="/nowhere/at/all.hrt")
-        self.fails(2, "report", self.file("letter.txt", "this is no trace" * 100), says=["byte 0", "headroom run --trace"])
+        self.fails(2, "report", self.file("letter.txt", "this is no trace" * 100), says=["letter.txt: line 1", "or a Headroom trace"])
         self.fails(2, "report", self.file("short.hrt", b"\x89HRT"), says="ends at byte 4")
         self.fails(2, "report", self.file("new.hrt", training().bytes(major=2)), says="version 2.1")
         self.fails(2, "report", self.trace.parent, says=str(self.trace.parent))

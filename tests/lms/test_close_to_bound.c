@@ -6,7 +6,6 @@
 #include "core/device/device.h"
 #include "plan/drive.h"
 #include "plan/forecast.h"
-#include "import.h"
 #include "plan/step_view.h"
 #include "test.h"
 
@@ -15,7 +14,7 @@
 #define REPEATS 6
 
 static struct {
-	hr__uses uses;
+	hr__schedule schedule;
 	uint32_t part; /* the step under test */
 	hr__forecast_facts facts;
 	hr__step_view view; /* bytes that any engine must have on the device */
@@ -23,15 +22,12 @@ static struct {
 
 static void open_trace(const char *path)
 {
-	hr__tape tape;
-	hr__import_options import = { .device_index = -1, .uses = &trace.uses };
-	hr_status status = hr__import_file(path, &import, &tape);
+	hr_status status = hr__schedule_read(path, HR__FACTS_DEVICE_MOST, NULL, &trace.schedule);
 	if (status == HR_UNSUPPORTED) hr_test_skip("the command was built without zlib");
 	CHECK_STATUS(HR_OK, status);
-	hr__tape_free(&tape);
-	trace.part = hr__uses_typical_step(&trace.uses);
-	CHECK_STATUS(HR_OK, hr__forecast_facts_find(&trace.uses, trace.part, &trace.facts));
-	CHECK_STATUS(HR_OK, hr__step_view_make(&trace.uses, trace.part, HR__FORECAST_GRANULARITY, &trace.view));
+	trace.part = hr__schedule_typical_step(&trace.schedule);
+	CHECK_STATUS(HR_OK, hr__forecast_facts_find(&trace.schedule, trace.part, &trace.facts));
+	CHECK_STATUS(HR_OK, hr__step_view_make(&trace.schedule, trace.part, HR__FORECAST_GRANULARITY, &trace.view));
 	CHECK_STATUS(HR_OK, hr__step_view_relax(&trace.view));
 }
 
@@ -49,7 +45,7 @@ static void open_resnet(void)
 static void close_trace(void)
 {
 	hr__step_view_free(&trace.view);
-	hr__uses_free(&trace.uses);
+	hr__schedule_free(&trace.schedule);
 }
 
 static uint64_t limit_of(uint32_t percent)
@@ -64,7 +60,7 @@ struct outcome {
 
 static struct outcome play(const char *policy, uint32_t percent, uint64_t link)
 {
-	hr__forecast_setup setup = { .uses = &trace.uses,
+	hr__forecast_setup setup = { .schedule = &trace.schedule,
 		                         .part = trace.part,
 		                         .repeats = REPEATS,
 		                         .limit = limit_of(percent),
@@ -191,7 +187,7 @@ static void play_parts(const char *policy, uint32_t percent, const uint32_t *par
 	lms.host_limit = UINT64_C(1) << 40;
 	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, &lms));
 	hr__drive_options drive = { .allocator = allocator, .plays = parts, .play_count = PLAYS, .busy = on_busy, .step = on_step };
-	CHECK_STATUS(HR_OK, hr__drive(&trace.uses, &drive, &result));
+	CHECK_STATUS(HR_OK, hr__drive(&trace.schedule, &drive, &result));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	printf("#   %u%% of the peak, %s:", percent, policy);
 	for (uint32_t i = 0; i < PLAYS; i++) {
@@ -204,7 +200,7 @@ static void play_parts(const char *policy, uint32_t percent, const uint32_t *par
  * the steps after it, relative to those before. */
 static void check_differs(uint32_t percent, double times)
 {
-	uint32_t usual = trace.part, other = hr__uses_find_step(&trace.uses, 3);
+	uint32_t usual = trace.part, other = hr__schedule_find_step(&trace.schedule, 3);
 	const uint32_t parts[PLAYS] = { 1, 2, 3, usual, usual, usual, usual, usual, other, usual, usual };
 	double lru[PLAYS], learned[PLAYS];
 	CHECK(other != usual);

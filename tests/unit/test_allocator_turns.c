@@ -1,6 +1,5 @@
 /* test_allocator_turns.c - two threads that take turns need as much memory as one thread. */
 #include "../../bench/turns.h"
-#include "import.h"
 #include "support_stats.h"
 #include "test.h"
 
@@ -78,17 +77,14 @@ static double reserved_by(const hr__program *program, bool takes_turns)
 
 static void check_turns(const char *path)
 {
-	hr__tape tape;
 	hr__program program;
-	hr_status status = hr__import_file(path, NULL, &tape);
+	hr_status status = hr__program_read(path, HR__FACTS_DEVICE_MOST, NULL, &program);
 	if (status == HR_UNSUPPORTED) hr_test_skip("the command was built without zlib");
 	CHECK_STATUS(HR_OK, status);
-	CHECK_STATUS(HR_OK, hr__program_make(&tape, &program));
 	double one = reserved_by(&program, false), two = reserved_by(&program, true);
 	printf("# %s: %.4f of the peak on one thread, %.4f on two that take turns\n", path, one, two);
 	CHECK(two <= one + 0.01);
 	hr__program_free(&program);
-	hr__tape_free(&tape);
 }
 
 static void test_recorded_programs_take_as_much_memory_in_turns(void)

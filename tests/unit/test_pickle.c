@@ -4,7 +4,7 @@
 #include "core/base/status.h"
 #include "core/os/os.h"
 #include "fault_os.h"
-#include "pickle_json.h"
+#include "analysis/import/pickle_json.h"
 #include "test.h"
 
 /* ---- reading from memory ---- */

@@ -1,7 +1,8 @@
 /* capture.c - reads a trace into memory. capture.h states the invariants of the result.
  *
- * Events come in order of time, from a reader that is safe on any bytes, but they may be inconsistent: a full disk loses events,
- * and the file may come from an untrusted source. So each event is checked, and inconsistent ones are skipped and counted:
+ * Events come in order of time, from a stream that is safe on any bytes, but they may be inconsistent: a full disk loses events, a
+ * log may start in the middle of a run, and the file may come from an untrusted source. So each event is checked, and inconsistent
+ * ones are skipped and counted, or are errors if the stream is strict:
  *
  *     ALLOC at an address that is in use     the block at that address ends: its FREE was lost
  *     FREE, READ, WRITE of an unknown block  skipped
@@ -14,7 +15,6 @@
  *                                            consumed without being counted
  *
  * One number is trusted: the number of events. The reader has counted them, so address space for that many can be reserved. */
-#include "analysis/reader/reader.h"
 #include "analysis/capture/capture.h"
 
 #include <string.h>
@@ -26,14 +26,17 @@
 #include "analysis/capture/finder.h"
 #include "analysis/capture/lives.h"
 #include "analysis/capture/regions.h"
+#include "analysis/import/import.h"
 
 #define TIME_MOST (UINT64_MAX / 2)
 #define BYTES_MOST (UINT64_MAX / 2)
+#define LIVE_MOST (UINT64_C(1) << 46) /* 64 TiB on a device of an imported trace: the maximum of a simulated device */
 #define OP_DEPTH_MOST 64       /* nested ops that are searched for the op that ends */
 #define PROGRESS_EVENTS 65536u /* between two progress calls */
 #define OPENING_PART 0.4       /* fraction of the time of reading a trace that opening takes */
 
-enum { SITES, ALLOCATIONS, CHANGES, OPS, USES, STEPS, MOVES, REFUSALS, REGIONS, ALLOCATORS, DEVICES, BIRTHS, PAUSES, ARRAYS };
+enum { SITES, ALLOCATIONS, CHANGES, OPS, USES, STEPS, MOVES, REFUSALS, REGIONS, ALLOCATORS, DEVICES, LIVES, PAUSES, SEQUENCE,
+       OP_ENDS, TENSOR_ENDS, STREAMS, ARRAYS };
 
 typedef struct holder {
 	hr__capture capture; /* first, because the caller's pointer is a pointer to this */
@@ -46,15 +49,18 @@ typedef struct capture_reading {
 	holder *holder;
 	hr__capture *capture;
 	hr__array *arrays;
-	hr__trace_reader *reader;
+	hr__event_stream *stream;
 	hr__slots live;       /* allocations by allocator and address */
 	hr__slots site_slots; /* sites by all their fields */
 	hr__slots allocator_slots, device_slots;
+	hr__slots stream_slots;
+	uint32_t last_stream; /* index of the stream of the last change */
 	hr__array parents;    /* of each op: index of the enclosing op + 1 */
 	uint32_t *tops;       /* of each thread: index of the innermost op + 1 */
 	size_t threads;
 	hr__region_list regions;
-	hr__capture_lives lives;
+	hr__lives lives;
+	size_t tensor_ends;   /* of lives, that are in the sequence */
 	hr_name plan_mark;    /* the tag of marks that are pauses */
 	uint64_t *in_use;     /* of each allocator */
 	uint64_t *device_use; /* of each device */
@@ -98,6 +104,15 @@ static void take_mark(capture_reading *r, const hr__event *e)
 	r->early_allocations = (uint32_t)r->arrays[ALLOCATIONS].count;
 }
 
+/* The next item of the sequence is of that kind. */
+static hr_status follow(capture_reading *r, hr__item_kind kind)
+{
+	hr_status status = HR_OK;
+	uint8_t *item = hr__array_push(&r->arrays[SEQUENCE], &status);
+	if (!status) *item = (uint8_t)kind;
+	return status;
+}
+
 /* ---- devices and allocators ---- */
 
 static void copy_name(char out[32], const char *name)
@@ -137,7 +152,7 @@ static hr_status add_allocator(capture_reading *r, uint32_t id, const char *name
 static uint32_t find_device(const capture_reading *r, uint32_t id)
 {
 	const hr__slots *slots = &r->device_slots;
-	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
+	const hr__trace_summary *summary = &r->stream->summary;
 	uint32_t hash = hr__finder_hash(slots, id, 0);
 	for (uint32_t at = hr__slots_first(slots, hash); hr__slots_holds(slots, hash, &at); at++) {
 		uint32_t index = slots->slots[at].item - 1;
@@ -149,7 +164,7 @@ static uint32_t find_device(const capture_reading *r, uint32_t id)
 /* Adds the file's devices and allocators, and one "(unknown)" entry of each, which is dropped at the end if unused. */
 static hr_status add_definitions(capture_reading *r)
 {
-	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
+	const hr__trace_summary *summary = &r->stream->summary;
 	hr_status status = HR_OK;
 	for (size_t i = 0; i < summary->device_count && !status; i++)
 		status = add_device(r, summary->devices[i].id, summary->devices[i].name, summary->devices[i].limit_bytes, summary->devices[i].page_bytes);
@@ -177,6 +192,43 @@ static uint32_t find_allocator(capture_reading *r, uint32_t id)
 	r->last_allocator_id = id;
 	r->last_allocator = found;
 	return found;
+}
+
+static uint32_t device_index(const capture_reading *r, uint32_t allocator)
+{
+	return ((const hr__capture_allocator *)(const void *)r->arrays[ALLOCATORS].base)[allocator].device;
+}
+
+static hr__capture_device *device_of(const capture_reading *r, uint32_t allocator)
+{
+	return (hr__capture_device *)(void *)r->arrays[DEVICES].base + device_index(r, allocator);
+}
+
+/* ---- streams ---- */
+
+/* The index of a stream, in the order of first use. Streams beyond the maximum share the last entry. */
+static hr_status find_stream(capture_reading *r, hr_stream stream, uint16_t *out)
+{
+	hr__array *streams = &r->arrays[STREAMS];
+	const hr_stream *all = (const void *)streams->base;
+	hr__slots *slots = &r->stream_slots;
+	*out = (uint16_t)r->last_stream;
+	if (r->last_stream < streams->count && all[r->last_stream] == stream) return HR_OK;
+	uint32_t hash = hr__finder_hash(slots, stream, 0);
+	for (uint32_t at = hr__slots_first(slots, hash); hr__slots_holds(slots, hash, &at); at++) {
+		if (all[slots->slots[at].item - 1] != stream) continue;
+		*out = (uint16_t)(r->last_stream = slots->slots[at].item - 1);
+		return HR_OK;
+	}
+	*out = HR__STREAMS_MAX - 1;
+	if (streams->count == HR__STREAMS_MAX) return HR_OK;
+	hr_status status = hr__slots_reserve(slots);
+	hr_stream *fresh = hr__array_push(streams, &status);
+	if (status) return status;
+	*fresh = stream;
+	*out = (uint16_t)(r->last_stream = (uint32_t)streams->count - 1);
+	hr__slots_add(slots, hash, r->last_stream);
+	return HR_OK;
 }
 
 /* ---- sites ---- */
@@ -248,21 +300,24 @@ static bool find_live(const capture_reading *r, uint32_t allocator, uint64_t add
 	return false;
 }
 
-static hr_status add_change(capture_reading *r, uint32_t allocation, bool frees)
+static hr_status add_change(capture_reading *r, const hr__event *e, uint32_t allocation, bool frees)
 {
-	hr_status status = HR_OK;
+	uint16_t stream = 0;
+	hr_status status = find_stream(r, e->stream, &stream);
 	hr__change *change = hr__array_push(&r->arrays[CHANGES], &status);
-	if (!status) *change = (hr__change){ allocation, frees };
-	return status;
+	if (status) return status;
+	*change = (hr__change){ allocation, frees, stream, e->thread < HR__THREAD_LAST ? (uint16_t)e->thread : HR__THREAD_LAST };
+	return follow(r, HR__ITEM_CHANGE);
 }
 
-static hr_status end_allocation(capture_reading *r, uint32_t slot, uint64_t now)
+static hr_status end_allocation(capture_reading *r, uint32_t slot, const hr__event *e)
 {
+	uint64_t now = e->time_ns;
 	uint32_t index = r->live.slots[slot].item - 1;
 	hr__allocation *allocation = (hr__allocation *)(void *)r->arrays[ALLOCATIONS].base + index;
 	hr__capture_allocator *allocators = (void *)r->arrays[ALLOCATORS].base;
 	uint32_t allocator = allocator_of(r, index);
-	hr_status status = add_change(r, index, true);
+	hr_status status = add_change(r, e, index, true);
 	if (status) return status;
 	hr__slots_remove(&r->live, slot);
 	allocation->end_ns = now;
@@ -302,13 +357,21 @@ static hr_status begin_allocation(capture_reading *r, const hr__event *e, uint32
 	*allocation = (hr__allocation){ .begin_ns = e->time_ns, .end_ns = HR__NEVER, .address = e->address, .bytes = e->bytes,
 		                            .slack = slack < UINT32_MAX ? (uint32_t)slack : UINT32_MAX, .site = site };
 	hr__slots_add(&r->live, hr__finder_hash(&r->live, e->address, allocator), index);
-	status = add_change(r, index, false);
+	status = add_change(r, e, index, false);
 	if (status) return status;
 	r->allocated += e->bytes;
 	r->in_use[allocator] += e->bytes;
 	r->device_use[((hr__capture_allocator *)(void *)r->arrays[ALLOCATORS].base)[allocator].device] += e->bytes;
 	note_peaks(r, allocator, e->time_ns);
+	hr__lives_alloc(&r->lives, &(hr__life_event){ e, device_index(r, allocator), index });
 	return HR_OK;
+}
+
+/* Adds the tensors that the last event of lives has ended to the sequence. */
+static hr_status end_tensors(capture_reading *r, hr_status status)
+{
+	for (; !status && r->tensor_ends < r->arrays[TENSOR_ENDS].count; r->tensor_ends++) status = follow(r, HR__ITEM_TENSOR_END);
+	return status;
 }
 
 /* A block that is allocated while the recording begins is reported by both the recorder and the allocating thread. */
@@ -320,32 +383,76 @@ static bool is_told_again(const capture_reading *r, uint32_t index, uint32_t sit
 	return allocation->bytes == e->bytes && a->op == b->op && a->scope == b->scope && a->tag == b->tag && a->shape == b->shape && a->dtype == b->dtype;
 }
 
+/* Files of other programs are read for replaying, which has limits that a recording always keeps to. */
+static hr_status check_live(const capture_reading *r, uint32_t allocator, const hr__event *e)
+{
+	uint64_t live = r->device_use[device_index(r, allocator)];
+	if (r->stream->format == HR__FORMAT_HEADROOM || e->bytes <= LIVE_MOST - live) return HR_OK;
+	hr__fail(HR_BAD_FORMAT, "more than 64 TiB live at once (an allocation of %llu bytes on top of %llu)", (unsigned long long)e->bytes,
+	         (unsigned long long)live);
+	return r->stream->fail(r->stream, HR_BAD_FORMAT);
+}
+
+/* An ALLOC at an address that is in use. *again: the block was reported twice, and the event is to be left out. */
+static hr_status take_second_alloc(capture_reading *r, const hr__event *e, uint32_t site, uint32_t slot, bool *again)
+{
+	*again = is_told_again(r, r->live.slots[slot].item - 1, site, e);
+	if (r->stream->strict) {
+		hr__fail(HR_BAD_FORMAT, "block %llu is allocated while it is live; free it first or give the new one another id",
+		         (unsigned long long)e->address);
+		return r->stream->fail(r->stream, HR_BAD_FORMAT);
+	}
+	skip(r, *again);
+	/* The recorder knows no stacks. */
+	if (*again && e->stack) ((hr__allocation *)(void *)r->arrays[ALLOCATIONS].base)[r->live.slots[slot].item - 1].site = site;
+	if (*again) return HR_OK;
+	device_of(r, find_allocator(r, e->allocator))->implied_frees++;
+	return end_allocation(r, slot, e);
+}
+
 static hr_status take_alloc(capture_reading *r, const hr__event *e)
 {
-	uint32_t site, slot;
-	hr_status status;
+	uint32_t site, slot, allocator = find_allocator(r, e->allocator);
+	bool again = false;
+	device_of(r, allocator)->allocs++;
 	if (e->bytes > BYTES_MOST - r->allocated) {
 		r->capture->skipped++;
 		return HR_OK;
 	}
-	status = site_of(r, e, &site);
+	hr_status status = check_live(r, allocator, e);
+	if (!status) status = site_of(r, e, &site);
 	if (status) return status;
-	if (HR_UNLIKELY(find_live(r, find_allocator(r, e->allocator), e->address, &slot))) {
-		bool again = is_told_again(r, r->live.slots[slot].item - 1, site, e);
-		skip(r, again);
-		if (again && e->stack) ((hr__allocation *)(void *)r->arrays[ALLOCATIONS].base)[r->live.slots[slot].item - 1].site = site; /* the recorder knows no stacks */
-		if (again) return HR_OK;
-		status = end_allocation(r, slot, e->time_ns);
-	}
-	return status ? status : begin_allocation(r, e, site);
+	if (HR_UNLIKELY(find_live(r, allocator, e->address, &slot))) status = take_second_alloc(r, e, site, slot, &again);
+	return status || again ? status : begin_allocation(r, e, site);
+}
+
+/* Fails if a strict stream's event of the block in [slot], or of an unknown block, is inconsistent. */
+static hr_status check_block(const capture_reading *r, const hr__event *e, bool known, uint32_t slot, const char *verb)
+{
+	if (!r->stream->strict) return HR_OK;
+	uint64_t allocated = known ? allocation_at(r, r->live.slots[slot].item - 1)->bytes : 0;
+	if (known && (e->bytes == 0 || e->bytes == allocated)) return HR_OK;
+	if (!known)
+		hr__fail(HR_BAD_FORMAT, "block %llu is %s but not live: freed already, or never allocated", (unsigned long long)e->address, verb);
+	else
+		hr__fail(HR_BAD_FORMAT, "block %llu is %s with %llu bytes, but was allocated with %llu", (unsigned long long)e->address, verb,
+		         (unsigned long long)e->bytes, (unsigned long long)allocated);
+	return r->stream->fail(r->stream, HR_BAD_FORMAT);
 }
 
 static hr_status take_free(capture_reading *r, const hr__event *e)
 {
-	uint32_t slot;
-	if (find_live(r, find_allocator(r, e->allocator), e->address, &slot)) return end_allocation(r, slot, e->time_ns);
-	skip(r, !(r->heard[e->thread] & HEARD)); /* true if the thread was inside this free when the recording began */
-	return HR_OK;
+	uint32_t slot, allocator = find_allocator(r, e->allocator);
+	bool known = find_live(r, allocator, e->address, &slot);
+	hr__life_event life = { e, device_index(r, allocator), known ? r->live.slots[slot].item - 1 : HR__NONE };
+	hr_status status = check_block(r, e, known, slot, "freed");
+	if (!status && known) status = end_allocation(r, slot, e);
+	if (status) return status;
+	if (!known) {
+		device_of(r, allocator)->unknown_frees++;
+		skip(r, !(r->heard[e->thread] & HEARD) || r->stream->format != HR__FORMAT_HEADROOM); /* true if the thread was inside this free when the recording began */
+	}
+	return end_tensors(r, hr__lives_release(&r->lives, &life));
 }
 
 /* ---- ops and uses ---- */
@@ -369,7 +476,7 @@ static hr_status take_op_begin(capture_reading *r, const hr__event *e)
 	*op = (hr__op_run){ .begin_ns = e->time_ns, .end_ns = HR__NEVER, .op = e->op, .scope = e->scope, .thread = e->thread, .step = r->step };
 	*parent = r->tops[e->thread];
 	r->tops[e->thread] = (uint32_t)r->arrays[OPS].count;
-	return HR_OK;
+	return follow(r, HR__ITEM_OP);
 }
 
 /* Index + 1 of the innermost op of that name on the thread; 0: none within OP_DEPTH_MOST. */
@@ -381,28 +488,44 @@ static uint32_t find_op(const capture_reading *r, uint32_t thread, hr_name name)
 	return 0;
 }
 
-static void take_op_end(capture_reading *r, const hr__event *e)
+static hr_status end_op(capture_reading *r, uint32_t op, uint64_t now)
 {
-	uint32_t ended = find_op(r, e->thread, e->op);
+	hr_status status = HR_OK;
+	uint32_t *end = hr__array_push(&r->arrays[OP_ENDS], &status);
+	if (status) return status;
+	*end = op;
+	op_at(r, op)->end_ns = now;
+	return follow(r, HR__ITEM_OP_END);
+}
+
+static hr_status take_op_end(capture_reading *r, const hr__event *e)
+{
+	uint32_t ended = find_op(r, e->thread, e->op), at;
+	hr_status status = HR_OK;
 	if (!ended || e->bytes > TIME_MOST - r->worked) {
+		r->capture->unknown_op_ends++;
 		skip(r, !(r->heard[e->thread] & HEARD_OP));
-		return;
+		return HR_OK;
 	}
 	op_at(r, ended - 1)->device_ns = e->bytes;
 	r->worked += e->bytes;
-	uint32_t at;
 	do {
 		at = r->tops[e->thread];
-		op_at(r, at - 1)->end_ns = e->time_ns;
+		status = end_op(r, at - 1, e->time_ns);
 		r->tops[e->thread] = parent_of(r, at - 1);
-	} while (at != ended);
+	} while (!status && at != ended);
+	return status;
 }
 
 static hr_status take_use(capture_reading *r, const hr__event *e)
 {
-	uint32_t slot;
-	hr_status status = HR_OK;
-	if (!find_live(r, find_allocator(r, e->allocator), e->address, &slot)) {
+	uint32_t slot, allocator = find_allocator(r, e->allocator);
+	bool known = find_live(r, allocator, e->address, &slot);
+	hr_status status = check_block(r, e, known, slot, e->kind == HR__EVENT_WRITE ? "written" : "read");
+	device_of(r, allocator)->accesses++;
+	if (status) return status;
+	if (!known) {
+		device_of(r, allocator)->unknown_accesses++;
 		skip(r, false);
 		return HR_OK;
 	}
@@ -411,7 +534,7 @@ static hr_status take_use(capture_reading *r, const hr__event *e)
 	*use = (hr__capture_use){ .op = r->tops[e->thread] ? r->tops[e->thread] - 1 : HR__NONE,
 		                      .allocation = r->live.slots[slot].item - 1,
 		                      .writes = e->kind == HR__EVENT_WRITE };
-	return HR_OK;
+	return follow(r, HR__ITEM_USE);
 }
 
 /* ---- steps ---- */
@@ -460,7 +583,7 @@ static hr_status take_step(capture_reading *r, const hr__event *e)
 	r->step = (uint32_t)r->arrays[STEPS].count - 1;
 	r->step_inside = r->step_tag_count = 0;
 	enter_step(r, e->tag);
-	return HR_OK;
+	return follow(r, HR__ITEM_STEP);
 }
 
 static void take_step_end(capture_reading *r, const hr__event *e)
@@ -473,59 +596,24 @@ static void take_step_end(capture_reading *r, const hr__event *e)
 
 /* ---- identity of tensors ---- */
 
-/* Where the contents of an evicted tensor are. For a tensor with a stable address this may be that address alone. */
-static uint64_t place_of(const hr__event *e)
-{
-	return e->address2 ? e->address2 : e->address;
-}
-
-/* Records the copy of a resident tensor. An eviction without a copy is recorded after the memory was freed; its host copy was
- * recorded earlier. */
-static hr_status leave(capture_reading *r, const hr__event *e)
-{
-	uint32_t slot, allocator = find_allocator(r, e->allocator);
-	if (!e->bytes || !find_live(r, allocator, e->address, &slot)) return HR_OK;
-	return hr__capture_lives_leave(&r->lives, allocator, place_of(e), r->live.slots[slot].item - 1);
-}
-
-static hr_status come_back(capture_reading *r, const hr__event *e)
-{
-	uint32_t slot, allocator = find_allocator(r, e->allocator);
-	if (!find_live(r, allocator, e->address, &slot)) return HR_OK;
-	return hr__capture_lives_return(&r->lives, allocator, place_of(e), r->live.slots[slot].item - 1);
-}
-
-#define FREES_BACK 64 /* maximum number of changes between the free of a moved block and the record of the move */
-
-/* The allocation that was at [address] before a move; it may have been freed already. HR__NONE: unknown. */
-static uint32_t moved_from(const capture_reading *r, uint32_t allocator, uint64_t address)
-{
-	uint32_t slot;
-	const hr__change *changes = (const void *)r->arrays[CHANGES].base;
-	size_t count = r->arrays[CHANGES].count;
-	for (size_t i = count; i > 0 && count - i < FREES_BACK; i--) {
-		uint32_t allocation = changes[i - 1].allocation;
-		if (changes[i - 1].frees && allocation_at(r, allocation)->address == address && allocator_of(r, allocation) == allocator) return allocation;
-	}
-	return find_live(r, allocator, address, &slot) ? r->live.slots[slot].item - 1 : HR__NONE;
-}
-
-static hr_status move_on_device(capture_reading *r, const hr__event *e)
-{
-	uint32_t slot, allocator = find_allocator(r, e->allocator), from = moved_from(r, allocator, e->address);
-	if (from == HR__NONE || !find_live(r, allocator, e->address2, &slot)) return HR_OK;
-	return hr__capture_lives_move(&r->lives, from, r->live.slots[slot].item - 1);
-}
-
 static hr_status follow_life(capture_reading *r, const hr__event *e, hr__move_kind kind)
 {
+	uint32_t slot, allocator = find_allocator(r, e->allocator), to;
+	bool joined = false, nameless = false;
+	hr_status status = HR_OK;
+	hr__life_event life = { e, device_index(r, allocator), find_live(r, allocator, e->address, &slot) ? r->live.slots[slot].item - 1 : HR__NONE };
 	switch (kind) {
-	case HR__MOVE_OUT: return leave(r, e);
-	case HR__MOVE_IN: return come_back(r, e);
-	case HR__MOVE_ON_DEVICE: return move_on_device(r, e);
+	case HR__MOVE_OUT: status = hr__lives_evict(&r->lives, &life); break;
+	case HR__MOVE_IN: status = hr__lives_restore(&r->lives, &life, &joined, &nameless); break;
+	case HR__MOVE_ON_DEVICE:
+		to = find_live(r, allocator, e->address2, &slot) ? r->live.slots[slot].item - 1 : HR__NONE;
+		status = hr__lives_move(&r->lives, &life, to, &joined);
+		break;
 	case HR__MOVE_STITCH: break;
 	}
-	return HR_OK;
+	device_of(r, allocator)->joined += joined;
+	device_of(r, allocator)->nameless_restores += nameless;
+	return end_tensors(r, status);
 }
 
 /* ---- moves, refusals, regions ---- */
@@ -547,7 +635,7 @@ static hr_status take_move(capture_reading *r, const hr__event *e, hr__move_kind
 	if (status) return status;
 	*move = (hr__move){ e->time_ns, e->bytes, kind, site };
 	r->moved += e->bytes;
-	return HR_OK;
+	return follow(r, HR__ITEM_MOVE);
 }
 
 static hr_status take_refusal(capture_reading *r, const hr__event *e)
@@ -555,8 +643,9 @@ static hr_status take_refusal(capture_reading *r, const hr__event *e)
 	uint32_t site;
 	hr_status status = site_of(r, e, &site);
 	hr__refusal *refusal = hr__array_push(&r->arrays[REFUSALS], &status);
-	if (!status) *refusal = (hr__refusal){ e->time_ns, e->bytes ? e->bytes : e->requested, site };
-	return status;
+	if (status) return status;
+	*refusal = (hr__refusal){ e->time_ns, e->bytes ? e->bytes : e->requested, site };
+	return follow(r, HR__ITEM_REFUSAL);
 }
 
 static hr_status take_region(capture_reading *r, const hr__event *e)
@@ -571,8 +660,14 @@ static hr_status take_region(capture_reading *r, const hr__event *e)
 
 /* ---- reading ---- */
 
+static bool is_of_program(const hr__event *e)
+{
+	return e->kind == HR__EVENT_OP_BEGIN || e->kind == HR__EVENT_OP_END || e->kind == HR__EVENT_STEP || e->kind == HR__EVENT_STEP_END;
+}
+
 static hr_status take_event(capture_reading *r, const hr__event *e)
 {
+	r->capture->program_events += is_of_program(e);
 	switch (e->kind) {
 	case HR__EVENT_ALLOC: return take_alloc(r, e);
 	case HR__EVENT_FREE: return take_free(r, e);
@@ -581,7 +676,7 @@ static hr_status take_event(capture_reading *r, const hr__event *e)
 	case HR__EVENT_UNMAP: return take_region(r, e);
 	case HR__EVENT_STITCH: return take_move(r, e, HR__MOVE_STITCH);
 	case HR__EVENT_OP_BEGIN: return take_op_begin(r, e);
-	case HR__EVENT_OP_END: take_op_end(r, e); return HR_OK;
+	case HR__EVENT_OP_END: return take_op_end(r, e);
 	case HR__EVENT_READ:
 	case HR__EVENT_WRITE: return take_use(r, e);
 	case HR__EVENT_STEP: return take_step(r, e);
@@ -601,8 +696,8 @@ static hr_status read_events(capture_reading *r, hr__capture_progress progress, 
 {
 	hr__event event;
 	hr_status status;
-	uint64_t done = 0, all = hr__trace_reader_summary(r->reader)->events;
-	while ((status = hr__trace_reader_next(r->reader, &event)) == HR_OK) {
+	uint64_t done = 0, all = r->stream->summary.events;
+	while ((status = r->stream->next(r->stream, &event)) == HR_OK) {
 		if (event.time_ns > TIME_MOST) event.time_ns = TIME_MOST;
 		r->capture->end_ns = event.time_ns;
 		status = take_event(r, &event);
@@ -616,10 +711,10 @@ static hr_status read_events(capture_reading *r, hr__capture_progress progress, 
 /* ---- memory ---- */
 
 /* Bounds that follow from the number of events: an event adds at most one item to each array, except two changes, or one region
- * plus the remainders of two others. */
+ * plus the remainders of two others, or three items of the sequence. */
 static hr_status make_arrays(capture_reading *r)
 {
-	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
+	const hr__trace_summary *summary = &r->stream->summary;
 	const struct {
 		size_t item_bytes;
 		uint64_t most;
@@ -635,8 +730,12 @@ static hr_status make_arrays(capture_reading *r)
 		[REGIONS] = { sizeof(hr__region_run), summary->events * 4 },
 		[ALLOCATORS] = { sizeof(hr__capture_allocator), summary->allocator_count + 1 },
 		[DEVICES] = { sizeof(hr__capture_device), summary->device_count + 1 },
-		[BIRTHS] = { sizeof(uint32_t), summary->events },
+		[LIVES] = { sizeof(hr__life), summary->events },
 		[PAUSES] = { sizeof(hr__pause), summary->events },
+		[SEQUENCE] = { 1, summary->events * 3 },
+		[OP_ENDS] = { sizeof(uint32_t), summary->events },
+		[TENSOR_ENDS] = { sizeof(uint32_t), summary->events },
+		[STREAMS] = { sizeof(hr_stream), HR__STREAMS_MAX },
 	};
 	if (summary->events > HR__NONE / 4) return hr__fail(HR_TOO_MANY, "the trace has %llu events; at most 2^30 can be looked at in one go",
 		                                                (unsigned long long)summary->events);
@@ -660,7 +759,7 @@ static void free_zeros(void *memory, size_t count, size_t item_bytes)
 
 static hr_status make_rest(capture_reading *r)
 {
-	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
+	const hr__trace_summary *summary = &r->stream->summary;
 	r->threads = (size_t)summary->threads;
 	hr_status status = HR_OK;
 	r->tops = get_zeros(r->threads, sizeof *r->tops, &status);
@@ -668,8 +767,8 @@ static hr_status make_rest(capture_reading *r)
 	r->in_use = get_zeros(summary->allocator_count + 1, sizeof *r->in_use, &status);
 	r->device_use = get_zeros(summary->device_count + 1, sizeof *r->device_use, &status);
 	if (!status) status = hr__region_list_init(&r->regions, &r->arrays[REGIONS]);
-	r->live.salt = r->site_slots.salt = r->allocator_slots.salt = r->device_slots.salt = hr__ticks() ^ (uintptr_t)r->holder;
-	if (!status) status = hr__capture_lives_init(&r->lives, &r->arrays[BIRTHS], summary->events, r->live.salt);
+	r->live.salt = r->site_slots.salt = r->allocator_slots.salt = r->device_slots.salt = r->stream_slots.salt = hr__ticks() ^ (uintptr_t)r->holder;
+	if (!status) status = hr__lives_init(&r->lives, &r->arrays[LIVES], &r->arrays[TENSOR_ENDS], summary->events, r->threads, r->live.salt);
 	r->plan_mark = hr_name_intern(HR__MARK_PLAN);
 	if (r->plan_mark == HR_NAME_OTHER) r->plan_mark = HR_NAME_NONE; /* the name table is full */
 	r->step = HR__NONE;
@@ -679,14 +778,15 @@ static hr_status make_rest(capture_reading *r)
 
 static void free_rest(capture_reading *r)
 {
-	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
+	const hr__trace_summary *summary = &r->stream->summary;
 	free_zeros(r->tops, r->threads, sizeof *r->tops);
 	free_zeros(r->heard, r->threads, sizeof *r->heard);
 	free_zeros(r->in_use, summary->allocator_count + 1, sizeof *r->in_use);
 	free_zeros(r->device_use, summary->device_count + 1, sizeof *r->device_use);
 	hr__array_free(&r->parents);
 	hr__slots_free(&r->live);
-	hr__capture_lives_free(&r->lives);
+	hr__lives_free(&r->lives);
+	hr__slots_free(&r->stream_slots);
 	hr__slots_free(&r->site_slots);
 	hr__slots_free(&r->allocator_slots);
 	hr__slots_free(&r->device_slots);
@@ -729,9 +829,11 @@ static uint64_t count_other_names(const hr__capture *c)
 static void finish(capture_reading *r)
 {
 	hr__capture *c = r->capture;
-	const hr__trace_summary *summary = hr__trace_reader_summary(r->reader);
+	const hr__trace_summary *summary = &r->stream->summary;
 	hr__capture_allocator *allocators = (void *)r->arrays[ALLOCATORS].base;
 	hr__capture_device *devices = (void *)r->arrays[DEVICES].base;
+	/* In a CSV nothing marks the end of the last step but the end of the file. */
+	if (r->step != HR__NONE && r->stream->format == HR__FORMAT_CSV) end_step(r, c->end_ns);
 	if (r->step != HR__NONE) ((hr__step_run *)(void *)r->arrays[STEPS].base)[r->step].last_change = (uint32_t)r->arrays[CHANGES].count;
 	for (size_t i = 0; i < r->arrays[ALLOCATORS].count; i++) {
 		allocators[i].end_bytes = r->in_use[i];
@@ -741,7 +843,14 @@ static void finish(capture_reading *r)
 	if (!is_unknown_used(r)) {
 		r->arrays[ALLOCATORS].count--;
 		r->arrays[DEVICES].count--;
+		c->unknown_device = HR__NONE;
+	} else {
+		c->unknown_device = (uint32_t)r->arrays[DEVICES].count - 1;
 	}
+	c->format = r->stream->format;
+	c->gzip = r->stream->gzip;
+	c->late = r->stream->late;
+	c->empty_allocs = r->stream->empty;
 	c->start_wall_ns = summary->start_wall_ns;
 	c->lost = summary->lost;
 	c->limited = summary->limited;
@@ -761,21 +870,25 @@ static void finish(capture_reading *r)
 	GIVE(REGIONS, regions, region_count)
 	GIVE(ALLOCATORS, allocators, allocator_count)
 	GIVE(DEVICES, devices, device_count)
-	GIVE(BIRTHS, births, birth_count)
+	GIVE(LIVES, lives, life_count)
+	GIVE(SEQUENCE, sequence, sequence_count)
+	GIVE(OP_ENDS, op_ends, op_end_count)
+	GIVE(TENSOR_ENDS, tensor_ends, tensor_end_count)
+	GIVE(STREAMS, streams, stream_count)
 	GIVE(PAUSES, pauses, pause_count)
 #undef GIVE
 	c->other_names = count_other_names(c);
 	for (uint32_t i = 0; i < c->site_count; i++) c->has_stacks |= c->sites[i].stack != HR_STACK_NONE;
 }
 
-/* Owns [reader] from here on. */
-static hr_status make_capture(hr__trace_reader *reader, hr__capture_progress progress, void *context, hr__capture **out)
+/* Owns [stream] from here on. */
+static hr_status make_capture(hr__event_stream *stream, hr__capture_progress progress, void *context, hr__capture **out)
 {
-	capture_reading r = { .reader = reader, .last_allocator_id = HR__NONE };
+	capture_reading r = { .stream = stream, .last_allocator_id = HR__NONE };
 	hr_status status = HR_OK;
 	r.holder = get_zeros(1, sizeof(holder), &status);
 	if (status) {
-		hr__trace_reader_close(reader);
+		stream->close(stream);
 		return status;
 	}
 	r.capture = &r.holder->capture;
@@ -788,7 +901,7 @@ static hr_status make_capture(hr__trace_reader *reader, hr__capture_progress pro
 	if (!status) status = read_events(&r, progress, context);
 	if (!status) finish(&r);
 	free_rest(&r);
-	hr__trace_reader_close(reader);
+	stream->close(stream);
 	if (status) hr__capture_close(r.capture);
 	else *out = r.capture;
 	return status;
@@ -796,18 +909,16 @@ static hr_status make_capture(hr__trace_reader *reader, hr__capture_progress pro
 
 hr_status hr__capture_open(const char *path, hr__capture_progress progress, void *context, hr__capture **out)
 {
-	hr__trace_reader *reader;
-	hr_status status = hr__trace_reader_open_any(path, &reader);
-	if (status) return status;
-	status = make_capture(reader, progress, context, out);
-	return status ? hr__fail_in(status, "%s", path) : HR_OK;
+	hr__event_stream *stream;
+	hr_status status = hr__import_open(path, &stream);
+	return status ? status : make_capture(stream, progress, context, out);
 }
 
 hr_status hr__capture_open_memory(const void *bytes, size_t size, hr__capture **out)
 {
-	hr__trace_reader *reader;
-	hr_status status = hr__trace_reader_open_memory(bytes, size, &reader);
-	return status ? status : make_capture(reader, NULL, NULL, out);
+	hr__event_stream *stream;
+	hr_status status = hr__import_open_memory(bytes, size, &stream);
+	return status ? status : make_capture(stream, NULL, NULL, out);
 }
 
 void hr__capture_close(hr__capture *capture)
@@ -816,6 +927,13 @@ void hr__capture_close(hr__capture *capture)
 	if (!capture) return;
 	for (int i = 0; i < ARRAYS; i++) hr__array_free(&held->arrays[i]);
 	hr__os()->free(held, sizeof *held);
+}
+
+void hr__capture_discard_changes(hr__capture *capture, uint32_t change)
+{
+	hr__array *array = &((holder *)capture)->arrays[CHANGES];
+	size_t bytes = change * sizeof(hr__change) / HR__ARRAY_STEP * HR__ARRAY_STEP;
+	if (bytes) hr__os()->decommit(array->base, bytes);
 }
 
 /* ---- queries ---- */

@@ -14,8 +14,11 @@
  *                  the recorder when it lists existing blocks
  *     move         a tensor is evicted or restored, or a block is moved on the device
  *     birth        the first allocation of a tensor that was evicted and restored, or moved; later allocations continue it
+ *     sequence     the order of all of these: which of changes, ops, ends of ops, uses, steps, moves, refusals and ends of evicted
+ *                  tensors comes next
  *
- * References are indices into arrays, which keeps a capture compact: 56 bytes for an allocation with its two changes, 40 for an op.
+ * References are indices into arrays, which keeps a capture compact: 56 bytes for an allocation with its two changes, 44 for an op, and one
+ * for each item of the sequence.
  * A capture is read once, in order of time, from a reader that is safe on any bytes, and never changes afterwards. The following
  * holds for any input file:
  *
@@ -32,7 +35,7 @@
 #include <stdint.h>
 
 #include "headroom.h"
-#include "analysis/reader/reader.h"
+#include "analysis/reader/event_stream.h"
 #include "core/trace/trace.h"
 
 #define HR__NEVER UINT64_MAX /* a time: not before the end of the trace */
@@ -56,9 +59,33 @@ typedef struct hr__allocation {
 } hr__allocation;
 
 typedef struct hr__change {
-	uint32_t allocation; /* index */
-	bool frees;
+	uint32_t allocation : 31; /* index */
+	uint32_t frees : 1;
+	uint16_t stream; /* index in streams: of the request, or of the free */
+	uint16_t thread; /* number in the trace; HR__THREAD_LAST: that one or a later one */
 } hr__change;
+
+#define HR__STREAMS_MAX 65535u
+#define HR__THREAD_LAST UINT16_MAX
+
+/* How an allocation continues the life of a tensor that was evicted, or moved on the device. */
+typedef struct hr__life {
+	uint32_t birth;
+	bool goes_on; /* its free does not end the tensor */
+	bool scratch; /* memory that defragmentation used in between: not a tensor */
+	bool early;   /* the tensor was evicted when the recording began */
+} hr__life;
+
+typedef enum hr__item_kind {
+	HR__ITEM_CHANGE = 1,
+	HR__ITEM_OP,
+	HR__ITEM_OP_END,
+	HR__ITEM_USE,
+	HR__ITEM_STEP,
+	HR__ITEM_MOVE,
+	HR__ITEM_REFUSAL,
+	HR__ITEM_TENSOR_END,
+} hr__item_kind;
 
 typedef struct hr__op_run {
 	uint64_t begin_ns, end_ns; /* HR__NEVER: not ended */
@@ -128,6 +155,13 @@ typedef struct hr__capture_device {
 	uint64_t peak_bytes, peak_ns; /* of all its allocators together */
 	uint32_t peak_change;
 	uint64_t end_bytes;
+	uint64_t allocs;        /* events */
+	uint64_t unknown_frees; /* skipped: of blocks that are not known, such as those allocated before the recording began */
+	uint64_t implied_frees; /* added: the address was allocated again while it was live */
+	uint64_t accesses;      /* READ and WRITE events */
+	uint64_t unknown_accesses; /* of those, skipped: of blocks that are not known */
+	uint64_t joined;        /* allocations that continue an earlier one */
+	uint64_t nameless_restores; /* restores that do not say from where, in recordings of older versions */
 } hr__capture_device;
 
 typedef struct hr__capture {
@@ -143,14 +177,28 @@ typedef struct hr__capture {
 	hr__pause *pauses;
 	hr__capture_allocator *allocators;
 	hr__capture_device *devices;
-	uint32_t *births;         /* of the first birth_count allocations; each later allocation is its own birth */
-	uint32_t birth_count;
+	hr__life *lives;          /* of the first life_count allocations; each later allocation is its own birth */
+	uint32_t life_count;
+	uint8_t *sequence;        /* hr__item_kind: the n-th item of a kind is the n-th of its array */
+	uint32_t sequence_count;
+	uint32_t *op_ends;        /* ops in the order in which they end */
+	uint32_t *tensor_ends;    /* births of tensors that were destroyed while they were evicted */
+	uint32_t op_end_count, tensor_end_count;
+	hr_stream *streams;       /* of changes; streams beyond HR__STREAMS_MAX share the last entry */
+	uint32_t stream_count;
 	uint32_t site_count, allocation_count, change_count, op_count, use_count, step_count, move_count, refusal_count, region_count, pause_count;
 	uint32_t allocator_count, device_count;
 	uint64_t end_ns;          /* time of the last event */
 	uint64_t start_wall_ns;   /* wall clock time when the recording began, since 1970 */
 	uint64_t lost;            /* events that could not be written */
 	bool limited;             /* the file reached its size limit before the program ended */
+	hr__trace_format format;
+	bool gzip;
+	uint64_t late;            /* events whose time was corrected because it was before that of an earlier one */
+	uint64_t empty_allocs;    /* allocations of 0 bytes that were left out */
+	uint64_t program_events;  /* begins and ends of ops and steps */
+	uint64_t unknown_op_ends; /* of those, ends of ops that are not known */
+	uint32_t unknown_device;  /* index of the device of allocators without a definition; HR__NONE: there is none */
 	uint64_t skipped;         /* inconsistent events, such as a free of an address that was never allocated */
 	uint64_t other_names;     /* allocations and ops whose name did not fit into a name table and reads "(other)" */
 	bool complete;            /* false: the recording process was killed */
@@ -160,11 +208,15 @@ typedef struct hr__capture {
 /* Called periodically with the fraction that is done, 0 to 1. */
 typedef void (*hr__capture_progress)(void *context, double part);
 
-/* Reads a whole trace. HR_IO, HR_BAD_FORMAT, HR_TRUNCATED, HR_TOO_NEW as hr__trace_reader_open; HR_NO_HOST_MEMORY; HR_TOO_MANY for
- * 2^30 events or more. [progress] may be NULL. */
+/* Reads a whole trace of any format (analysis/import/import.h). HR_IO, HR_BAD_FORMAT, HR_TRUNCATED, HR_TOO_NEW, HR_UNSUPPORTED,
+ * HR_NO_HOST_MEMORY; HR_TOO_MANY for 2^30 events or more. [progress] may be NULL. */
 hr_status hr__capture_open(const char *path, hr__capture_progress progress, void *context, hr__capture **out);
 hr_status hr__capture_open_memory(const void *bytes, size_t size, hr__capture **out);
 void hr__capture_close(hr__capture *capture); /* NULL is allowed */
+
+/* Frees the memory of changes before [change], as far as it can be freed: for a caller that builds something else from them in order
+ * and needs the memory. Nothing may read those changes afterwards. */
+void hr__capture_discard_changes(hr__capture *capture, uint32_t change);
 
 /* Index of an allocation's allocator, and of that allocator's device. */
 static inline uint32_t hr__allocation_allocator(const hr__capture *capture, uint32_t allocation)
@@ -180,7 +232,15 @@ static inline uint32_t hr__allocation_device(const hr__capture *capture, uint32_
 /* The first allocation of the allocation's tensor; 0 for a tensor that was evicted when the recording began. */
 static inline uint32_t hr__allocation_birth(const hr__capture *capture, uint32_t allocation)
 {
-	return allocation < capture->birth_count ? capture->births[allocation] : allocation;
+	if (allocation >= capture->life_count) return allocation;
+	uint32_t birth = capture->lives[allocation].birth;
+	return capture->lives[birth].early ? 0 : birth;
+}
+
+/* Bytes that the program requested. */
+static inline uint64_t hr__allocation_requested(const hr__allocation *allocation)
+{
+	return allocation->bytes - allocation->slack;
 }
 
 /* The limit of a device at a moment: the sum of the limits of the allocators that were in use then, or the device's own limit if

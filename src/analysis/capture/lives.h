@@ -1,32 +1,58 @@
-/* lives.h - finds which allocations belong to the same tensor. A tensor that is evicted and restored, or moved on the device, is
- * several allocations in a trace; the first of them is its birth.
+/* lives.h - finds which allocations belong to the same tensor.
  *
- *     allocation     4        9        17          birth of 9 and 17: 4
- *     tensor         |--------|  out   |---->
+ * In a recording made with Large Model Support an evicted tensor is freed, and allocated again when it is restored, perhaps at
+ * another address. Its allocations are matched by the address of the host copy:
  *
- * A host copy is identified by its host address, which no other tensor uses from the copy until the last restore. */
+ *     EVICT at A, copy at H         the allocation at A has a copy at H
+ *     FREE of A                     the tensor is evicted if its allocation has a copy; otherwise it ends
+ *     ALLOC of B, RESTORE at B, H   in sequence on one thread: the allocation at B continues the tensor whose copy is at H
+ *     FREE of H, on another device  the copy is gone. If the tensor is evicted, it was destroyed
+ *     MOVE from A to B              the allocation at B continues the tensor at A (defragmentation)
+ *
+ * A copy in the spill file has no FREE: a tensor that is destroyed there ends when its place in the file is reused. A tensor that
+ * was evicted when the recording began, and is restored later, exists from the beginning.
+ *
+ * Memory: 24 bytes for each allocation up to the last one that continues another, 24 per thread, 16 per host copy. */
 #ifndef HR_PROFILE_LIVES_H
 #define HR_PROFILE_LIVES_H
 
 #include "analysis/capture/array.h"
+#include "analysis/capture/capture.h"
 #include "analysis/capture/finder.h"
 
-typedef struct hr__capture_lives {
-	hr__array *births;  /* uint32_t, by allocation; an allocation beyond its end is its own birth */
-	hr__array places;   /* host copies */
-	hr__slots by_place; /* index of places by allocator and address */
-} hr__capture_lives;
+#define HR__LIVES_DEVICES_MAX 64u /* devices that evict to the host */
 
-/* For at most [most] events. HR_NO_HOST_MEMORY, also from the calls below. */
-hr_status hr__capture_lives_init(hr__capture_lives *lives, hr__array *births, uint64_t most, uint64_t salt);
-void hr__capture_lives_free(hr__capture_lives *lives); /* does not free the births */
+typedef struct hr__life_past hr__life_past;
 
-/* [allocation] is copied to the host address [place]. */
-hr_status hr__capture_lives_leave(hr__capture_lives *lives, uint32_t allocator, uint64_t place, uint32_t allocation);
-/* [allocation] holds what was copied to [place]. A place that is unknown was written before the recording began; the birth is then
- * 0. */
-hr_status hr__capture_lives_return(hr__capture_lives *lives, uint32_t allocator, uint64_t place, uint32_t allocation);
-/* [to] holds the contents that [from] held. */
-hr_status hr__capture_lives_move(hr__capture_lives *lives, uint32_t from, uint32_t to);
+typedef struct hr__lives {
+	hr__array *lives;  /* hr__life, by allocation; an allocation beyond its end is its own birth */
+	hr__array *ends;   /* uint32_t: births of tensors that were destroyed while they were evicted */
+	hr__array states;  /* of each entry of lives: its host copy, and whether it is evicted */
+	hr__array copies;  /* host copies; by_place finds them by device and address */
+	hr__slots by_place;
+	uint32_t devices[HR__LIVES_DEVICES_MAX]; /* those that have copies */
+	uint32_t device_count;
+	hr__life_past *pasts; /* by thread: its last allocations and frees */
+	size_t threads;
+} hr__lives;
+
+/* What an event of a capture is about. */
+typedef struct hr__life_event {
+	const hr__event *event;
+	uint32_t device;     /* index */
+	uint32_t allocation; /* at event->address; HR__NONE: none */
+} hr__life_event;
+
+/* For at most [most] events of thread numbers below [threads]. HR_NO_HOST_MEMORY, also from the calls below. */
+hr_status hr__lives_init(hr__lives *lives, hr__array *items, hr__array *ends, uint64_t most, size_t threads, uint64_t salt);
+void hr__lives_free(hr__lives *lives); /* does not free the results */
+
+void hr__lives_alloc(hr__lives *lives, const hr__life_event *e);
+hr_status hr__lives_release(hr__lives *lives, const hr__life_event *e);
+hr_status hr__lives_evict(hr__lives *lives, const hr__life_event *e);
+/* *joined: whether the allocation continues another. *nameless: the event does not say where the copy is. */
+hr_status hr__lives_restore(hr__lives *lives, const hr__life_event *e, bool *joined, bool *nameless);
+/* [to]: the allocation at event->address2. */
+hr_status hr__lives_move(hr__lives *lives, const hr__life_event *e, uint32_t to, bool *joined);
 
 #endif

@@ -39,6 +39,8 @@ int hr__linux_heavy_barrier(void);
 /* linux_file.c */
 int hr__linux_file_create(const char *path, int *out_fd);
 int hr__linux_file_open(const char *path, int *out_fd, uint64_t *out_size);
+int hr__linux_input_open(const char *path, int *out_fd, uint64_t *out_size);
+int hr__linux_input_read(int fd, void *to, size_t bytes, size_t *out_read);
 int hr__linux_file_read(int fd, void *to, size_t bytes, uint64_t offset, size_t *out_read);
 int hr__linux_file_write(int fd, const void *from, size_t bytes, uint64_t offset);
 int hr__linux_file_extend(int fd, uint64_t bytes);

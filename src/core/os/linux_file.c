@@ -101,6 +101,33 @@ int hr__linux_file_open(const char *path, int *out_fd, uint64_t *out_size)
 	return 0;
 }
 
+int hr__linux_input_open(const char *path, int *out_fd, uint64_t *out_size)
+{
+	int fd = -1;
+	struct stat facts;
+	int error = open_file(path, O_RDONLY, &fd);
+	if (error != 0) return error;
+	error = fstat(fd, &facts) != 0 ? errno : S_ISDIR(facts.st_mode) ? EISDIR : 0;
+	if (error != 0) {
+		hr__linux_file_close(fd);
+		return error;
+	}
+	*out_fd = fd;
+	*out_size = S_ISREG(facts.st_mode) ? (uint64_t)facts.st_size : 0;
+	return 0;
+}
+
+int hr__linux_input_read(int fd, void *to, size_t bytes, size_t *out_read)
+{
+	ssize_t count;
+	do {
+		count = read(fd, to, bytes < IO_MAX ? bytes : IO_MAX);
+	} while (count < 0 && errno == EINTR);
+	if (count < 0) return errno;
+	*out_read = (size_t)count;
+	return 0;
+}
+
 void hr__linux_file_close(int fd)
 {
 	/* Linux closes the file even if close returns EINTR; a retry could close a file that another thread has opened. */

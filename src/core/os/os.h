@@ -85,6 +85,11 @@ typedef struct hr__os_table {
 	int (*file_open)(const char *path, int *out_fd, uint64_t *out_size);
 	/* Reads [bytes] at [offset]; fewer only at the end of the file. *out_read is 0 at the end. */
 	int (*file_read)(int fd, void *to, size_t bytes, uint64_t offset, size_t *out_read);
+	/* Opens anything that can be read from its beginning to its end: a file, a pipe, a character device. May wait for the other end of
+	 * a pipe. EISDIR for a directory. *out_size is 0 for what is not a regular file. */
+	int (*input_open)(const char *path, int *out_fd, uint64_t *out_size);
+	/* Reads up to [bytes] from where the last read ended; *out_read is 0 at the end. Descriptor 0 is the standard input. */
+	int (*input_read)(int fd, void *to, size_t bytes, size_t *out_read);
 	/* Writes all [bytes] at [offset]. */
 	int (*file_write)(int fd, const void *from, size_t bytes, uint64_t offset);
 	/* Extends the file to [bytes], with disk space allocated for every byte, so that writes through a mapping cannot run out of

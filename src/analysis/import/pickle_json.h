@@ -1,8 +1,8 @@
 /* pickle_json.h - objects of a pickle as JSON values, as if Python had read the pickle and written it with json.dump.
  *
  * Objects that the pickle refers to many times are converted once, and the JSON values refer to the same value. */
-#ifndef HR_CLI_PICKLE_JSON_H
-#define HR_CLI_PICKLE_JSON_H
+#ifndef HR_IMPORT_PICKLE_JSON_H
+#define HR_IMPORT_PICKLE_JSON_H
 
 #ifdef HR_HAVE_JANSSON
 

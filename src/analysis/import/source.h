@@ -2,8 +2,8 @@
  *
  * Files are not trusted: memory use is bounded for every input, lines have at most HR__SOURCE_LINE_MAX bytes, and every error
  * message names the file and the position in it. gzip is recognised by content. */
-#ifndef HR_CLI_SOURCE_H
-#define HR_CLI_SOURCE_H
+#ifndef HR_IMPORT_SOURCE_H
+#define HR_IMPORT_SOURCE_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,6 +23,8 @@ hr_status hr__source_open_memory(const void *bytes, size_t size, hr__source **ou
 void hr__source_close(hr__source *source);
 
 bool hr__source_is_gzip(const hr__source *source);
+/* An upper bound of the unpacked bytes; UINT64_MAX where the size is unknown, as of a pipe. */
+uint64_t hr__source_bytes_max(const hr__source *source);
 /* The file's path as given; NULL for memory. */
 const char *hr__source_path(const hr__source *source);
 /* The memory that was opened; NULL for a file or gzip data. */

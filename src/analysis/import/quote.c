@@ -1,5 +1,5 @@
 /* quote.c - see quote.h. */
-#include "terminal/quote.h"
+#include "analysis/import/quote.h"
 
 #include <stdio.h>
 #include <string.h>

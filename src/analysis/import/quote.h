@@ -1,6 +1,6 @@
 /* quote.h - untrusted text (from a file or an argument) made safe for messages: short, printable, in quotes. */
-#ifndef HR_CLI_QUOTE_H
-#define HR_CLI_QUOTE_H
+#ifndef HR_IMPORT_QUOTE_H
+#define HR_IMPORT_QUOTE_H
 
 #include <stddef.h>
 #include <stdio.h>

@@ -4,30 +4,31 @@
  *
  * The window (text) is twice as large as the longest line. So any allowed line fits into it after moving the unread bytes to the
  * front once. */
-#include "source.h"
+#include "analysis/import/source.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #ifdef HR_HAVE_ZLIB
 #include <zlib.h>
 #endif
 
+#include "analysis/import/quote.h"
+#include "core/base/checked.h"
 #include "core/base/status.h"
 #include "core/os/os.h"
-#include "terminal/quote.h"
 
 #define WINDOW_BYTES (2 * HR__SOURCE_LINE_MAX)
 #define RAW_BYTES 65536u
 /* Limits on unpacked bytes: traces expand 3 to 6 times, gzip files made to exhaust memory 1,000 times. */
 #define UNPACKED_TIMES 32u
 #define UNPACKED_ALWAYS (UINT64_C(16) << 20)
+#define ZIP_HEADER 16u
 
 struct hr__source {
 	char *path; /* NULL: memory */
-	FILE *file; /* NULL: memory */
+	size_t path_bytes;
+	int fd;        /* -1: memory */
+	uint64_t size; /* of the file or memory; 0: unknown */
+	uint64_t file_read;
 	const unsigned char *memory;
 	size_t memory_size, memory_at;
 
@@ -79,22 +80,36 @@ hr_status hr__source_fail_byte(const hr__source *source, hr_status status, uint6
 	return hr__fail_in(status, "%s: byte %llu", name_of(source, quoted), (unsigned long long)offset);
 }
 
+/* ---- memory ---- */
+
+static hr_status get_memory(size_t bytes, void **out)
+{
+	int error = hr__os()->alloc(bytes, out);
+	return error ? hr__os_fail(error, "no memory for reading a trace") : HR_OK;
+}
+
+static void give_back(void *memory, size_t bytes)
+{
+	if (memory) hr__os()->free(memory, bytes);
+}
+
 /* ---- raw bytes ---- */
 
 /* Reads up to [capacity] bytes as they are in the file; *got is 0 at the end. */
 static hr_status read_raw(hr__source *source, void *to, size_t capacity, size_t *got)
 {
-	if (!source->file) {
+	if (source->fd < 0) {
 		*got = source->memory_size - source->memory_at;
 		if (*got > capacity) *got = capacity;
 		if (*got) memcpy(to, source->memory + source->memory_at, *got);
 		source->memory_at += *got;
 		return HR_OK;
 	}
-	*got = fread(to, 1, capacity, source->file);
-	if (*got > 0 || !ferror(source->file)) return HR_OK;
-	hr__fail(HR_IO, "cannot be read: %s", hr__os_error(errno));
-	return hr__source_fail(source, HR_IO);
+	/* A file that grows while it is read ends where it ended when it was opened, so that hr__source_bytes_max holds. */
+	uint64_t left = source->size ? source->size - source->file_read : capacity;
+	int error = hr__os()->input_read(source->fd, to, left < capacity ? (size_t)left : capacity, got);
+	if (!error) source->file_read += *got;
+	return error ? hr__source_fail(source, hr__os_fail(error, "cannot be read")) : HR_OK;
 }
 
 #ifdef HR_HAVE_ZLIB
@@ -148,11 +163,32 @@ static hr_status read_gzip(hr__source *source, void *to, size_t capacity, size_t
 	return HR_OK;
 }
 
+/* zlib frees memory without saying how much it was, so the size is stored in front of it. */
+static void *zip_alloc(void *unused, unsigned count, unsigned size)
+{
+	uint64_t bytes;
+	void *memory;
+	(void)unused;
+	if (!hr__multiply(count, size, &bytes) || !hr__add(bytes, ZIP_HEADER, &bytes) || hr__os()->alloc((size_t)bytes, &memory)) return NULL;
+	memcpy(memory, &bytes, sizeof bytes);
+	return (char *)memory + ZIP_HEADER;
+}
+
+static void zip_free(void *unused, void *block)
+{
+	uint64_t bytes;
+	(void)unused;
+	memcpy(&bytes, (char *)block - ZIP_HEADER, sizeof bytes);
+	hr__os()->free((char *)block - ZIP_HEADER, (size_t)bytes);
+}
+
 static hr_status open_gzip(hr__source *source)
 {
-	source->raw = malloc(RAW_BYTES);
-	if (!source->raw || inflateInit2(&source->zip, 15 + 16) != Z_OK)
-		return hr__fail(HR_NO_HOST_MEMORY, "no memory for unpacking gzip");
+	hr_status status = get_memory(RAW_BYTES, (void **)&source->raw);
+	if (status) return status;
+	source->zip.zalloc = zip_alloc;
+	source->zip.zfree = zip_free;
+	if (inflateInit2(&source->zip, 15 + 16) != Z_OK) return hr__fail(HR_NO_HOST_MEMORY, "no memory for unpacking gzip");
 	source->zip_open = source->in_member = true;
 	/* The bytes in the window were read as plain text to detect gzip. */
 	memcpy(source->raw, source->text, source->end);
@@ -219,34 +255,26 @@ static hr_status look_at_first_bytes(hr__source *source)
 
 static hr_status open_file(hr__source *source, const char *path)
 {
-	struct stat info;
-	source->path = strdup(path);
-	if (!source->path) return hr__fail(HR_NO_HOST_MEMORY, "no memory for reading a trace");
-	source->file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
-	if (!source->file) {
-		hr__fail(HR_IO, "cannot be opened: %s", hr__os_error(errno));
-		return hr__source_fail(source, HR_IO);
+	source->path_bytes = strlen(path) + 1;
+	hr_status status = get_memory(source->path_bytes, (void **)&source->path);
+	if (status) return status;
+	memcpy(source->path, path, source->path_bytes);
+	if (strcmp(path, "-") == 0) {
+		source->fd = 0;
+		return HR_OK;
 	}
-	if (fstat(fileno(source->file), &info) == 0 && S_ISDIR(info.st_mode)) {
-		hr__fail(HR_IO, "it is a directory; name a trace in it");
-		return hr__source_fail(source, HR_IO);
-	}
-	return HR_OK;
+	int error = hr__os()->input_open(path, &source->fd, &source->size);
+	return error ? hr__source_fail(source, hr__os_fail(error, "cannot be opened")) : HR_OK;
 }
 
 static hr_status open_any(const char *path, const void *bytes, size_t size, hr__source **out)
 {
-	hr__source *source = calloc(1, sizeof *source);
-	char *text = malloc(WINDOW_BYTES + 1);
-	if (!source || !text) {
-		free(source);
-		free(text);
-		return hr__fail(HR_NO_HOST_MEMORY, "no memory for reading a trace");
-	}
-	source->text = text;
-	source->memory = bytes;
-	source->memory_size = size;
-	hr_status status = path ? open_file(source, path) : HR_OK;
+	hr__source *source = NULL;
+	hr_status status = get_memory(sizeof *source, (void **)&source);
+	if (status) return status;
+	*source = (hr__source){ .fd = -1, .memory = bytes, .memory_size = size, .size = size };
+	status = get_memory(WINDOW_BYTES + 1, (void **)&source->text);
+	if (!status && path) status = open_file(source, path);
 	if (!status) status = look_at_first_bytes(source);
 	if (status) hr__source_close(source);
 	else *out = source;
@@ -269,16 +297,25 @@ void hr__source_close(hr__source *source)
 #ifdef HR_HAVE_ZLIB
 	if (source->zip_open) inflateEnd(&source->zip);
 #endif
-	if (source->file && source->file != stdin) fclose(source->file);
-	free(source->raw);
-	free(source->text);
-	free(source->path);
-	free(source);
+	if (source->fd > 0) hr__os()->file_close(source->fd);
+	give_back(source->raw, RAW_BYTES);
+	give_back(source->text, WINDOW_BYTES + 1);
+	give_back(source->path, source->path_bytes);
+	give_back(source, sizeof *source);
 }
 
 bool hr__source_is_gzip(const hr__source *source)
 {
 	return source->gzip;
+}
+
+uint64_t hr__source_bytes_max(const hr__source *source)
+{
+	uint64_t unpacked;
+	if (!source->size) return UINT64_MAX;
+	if (!source->gzip) return source->size;
+	/* More than the limit by at most what is unpacked at once. */
+	return hr__multiply(source->size + RAW_BYTES, UNPACKED_TIMES, &unpacked) && hr__add(unpacked, UNPACKED_ALWAYS + WINDOW_BYTES, &unpacked) ? unpacked : UINT64_MAX;
 }
 
 const char *hr__source_path(const hr__source *source)
