@@ -470,9 +470,9 @@ static void test_a_host_write_waits_for_the_copy_that_reads_the_tensor(void)
 	hr_status status;
 	hr__tensor *record = hr__tensor_of(tensor, &status);
 	uint64_t word = hr__load_acquire(&record->word);
-	CHECK(hr__tensor_claim(record, word, HR__PLACE_RESIDENT, HR__PLACE_EVICTING));
+	CHECK(hr__state_begin_eviction(record, word));
 	CHECK_STATUS(HR_OK, hr__move_copy_to_host(record));
-	hr__tensor_settle(record, HR__PLACE_RESIDENT, 0);
+	hr__state_end_eviction(record, HR__PLACE_RESIDENT);
 	uint64_t copied = hr__load_relaxed(&record->copy_epoch);
 	CHECK_GT(copied, 0);
 	void *at = pin(tensor, HR_WRITE, HR_STREAM_HOST);

@@ -153,9 +153,9 @@ static void test_a_moment_that_is_not_quiet_is_said_to_be_so(void)
 	/* And a tensor that another thread has claimed. */
 	hr__tensor *tensor = hr__tensor_of(tensors[0], &status);
 	uint64_t word = hr__load_relaxed(&tensor->word);
-	CHECK(hr__tensor_claim_moving(tensor, word));
+	CHECK(hr__state_begin_move(tensor, word));
 	CHECK_STATUS(HR_NOT_READY, hr_lms_check(allocator));
-	hr__tensor_settle_moved(tensor);
+	hr__state_end_move(tensor);
 	tear_down();
 }
 

@@ -89,9 +89,9 @@ static void copy_ahead(hr_tensor tensor)
 {
 	hr_status status;
 	hr__tensor *record = hr__tensor_of(tensor, &status);
-	CHECK(hr__tensor_claim(record, tensor.id, HR__PLACE_RESIDENT, HR__PLACE_EVICTING));
+	CHECK(hr__state_begin_eviction(record, tensor.id));
 	CHECK_STATUS(HR_OK, hr__move_copy_to_host(record));
-	hr__tensor_settle(record, HR__PLACE_RESIDENT, 0);
+	hr__state_end_eviction(record, HR__PLACE_RESIDENT);
 }
 
 /* ---- verify ---- */

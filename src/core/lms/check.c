@@ -1,7 +1,7 @@
 /* check.c - checks at any time that the tensors of a context and its counters agree.
  *
- * The check claims every tensor, as a move does, with the context's lock held. Then their fields do not change, and threads that
- * would pin, unpin or move one wait. A tensor claimed by another thread cannot be claimed, so all are released and the check starts
+ * The check freezes every tensor (state.h), with the context's lock held. Then their fields do not change, and threads that
+ * would pin, unpin or move one wait. A tensor that another thread has exclusive access to cannot be frozen, so all are thawed and the check starts
  * again.
  *
  * Byte counters change together with a claim, except those of pins: a pin is counted after its tensor's word changes, and an unpin
@@ -13,63 +13,33 @@
 #define ATTEMPTS 256u
 #define WAIT_GROWTH_MAX 16u /* waits grow up to this attempt */
 
-/* The place that the check claims from, and the one that marks its claim. */
-static const struct {
-	enum hr__place from, to;
-} claims[] = { { HR__PLACE_RESIDENT, HR__PLACE_MOVING },
-	           { HR__PLACE_EVICTED, HR__PLACE_RESTORING },
-	           { HR__PLACE_NEW, HR__PLACE_EVICTING } };
-
-#define CLAIMS (sizeof claims / sizeof *claims)
-
-static bool claim(hr__tensor *tensor)
+static void thaw(hr__lms *lms, uint32_t count)
 {
-	uint64_t word = hr__load_relaxed(&tensor->word);
-	for (size_t i = 0; i < CLAIMS;) {
-		if (hr__word_place(word) != claims[i].from) i++;
-		else if (hr__cas_acq_rel(&tensor->word, &word, hr__word_with_place(word, claims[i].to))) return true;
-		else i = 0; /* the word has changed */
-	}
-	return false;
+	for (uint32_t i = 0; i < count; i++) hr__state_thaw(lms->members[i]);
 }
 
-/* The place that a tensor was claimed from. */
-static enum hr__place claimed_from(uint64_t word)
+/* Freezes all tensors. Returns 0, the number of an invariant if one does not belong in the list, or HR__LMS_CHECK_BUSY if a thread has
+ * exclusive access to one. */
+static int freeze_all(hr__lms *lms)
 {
-	size_t i = 0;
-	while (i + 1 < CLAIMS && claims[i].to != hr__word_place(word)) i++;
-	return claims[i].from;
-}
-
-static void release_claims(hr__lms *lms, uint32_t count)
-{
-	for (uint32_t i = 0; i < count; i++) {
-		uint64_t word = hr__load_relaxed(&lms->members[i]->word);
-		hr__store_release(&lms->members[i]->word, hr__word_with_place(word, claimed_from(word)));
-	}
-}
-
-/* Claims all tensors. Returns 0, the number of an invariant if one does not belong in the list, or HR__LMS_CHECK_BUSY if one is claimed
- * already. */
-static int claim_all(hr__lms *lms)
-{
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	for (uint32_t i = 0; i < lms->member_count; i++) {
 		hr__tensor *tensor = lms->members[i];
 		enum hr__place place = hr__word_place(hr__load_acquire(&tensor->word));
 		bool foreign = place == HR__PLACE_UNUSED || tensor->member != i || tensor->lms != lms ||
 		               (place == HR__PLACE_RESIDENT && i >= lms->resident_count);
-		if (!foreign && claim(tensor)) continue;
-		release_claims(lms, i);
+		if (!foreign && hr__state_freeze(tensor)) continue;
+		thaw(lms, i);
 		return foreign ? 4 : HR__LMS_CHECK_BUSY;
 	}
 	return 0;
 }
 
-/* 0, or the number of the violated invariant at the top of tensor.c. The tensor is claimed. */
+/* 0, or the number of the violated invariant at the top of state.h. The tensor is frozen. */
 static int check_tensor(const hr__tensor *tensor)
 {
 	uint64_t word = hr__load_relaxed(&tensor->word);
-	enum hr__place place = claimed_from(word);
+	enum hr__place place = hr__state_frozen_place(word);
 	bool home = place == HR__PLACE_RESIDENT;
 	if (word & HR__WORD_PINS && !home) return 1;
 	if (word & HR__WORD_ADDRESSED && (!home || !(word & HR__WORD_PINS))) return 6;
@@ -82,14 +52,15 @@ static int check_tensor(const hr__tensor *tensor)
 	return (place == HR__PLACE_EVICTED && !tensor->copy.bytes) || (place == HR__PLACE_NEW && tensor->copy.bytes) ? 3 : 0;
 }
 
-/* 9, or 0. All tensors are claimed. */
+/* 9, or 0. All tensors are frozen. */
 static int check_queues(const hr__lms *lms)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	for (int id = 0; id < HR__EVICT_QUEUES; id++)
 		if (!hr__evict_queue_is_sound(lms, (enum hr__evict_queue_id)id)) return 9;
 	for (uint32_t i = 0; i < lms->member_count; i++) {
 		const hr__tensor *tensor = lms->members[i];
-		enum hr__place place = claimed_from(hr__load_relaxed(&tensor->word));
+		enum hr__place place = hr__state_frozen_place(hr__load_relaxed(&tensor->word));
 		bool by_use = tensor->queued[HR__EVICT_BY_USE] != HR__EVICT_UNQUEUED,
 			 leaving = tensor->queued[HR__EVICT_PLANNED] != HR__EVICT_UNQUEUED;
 		bool departed = tensor->queued[HR__EVICT_RECENT] != HR__EVICT_UNQUEUED;
@@ -115,17 +86,18 @@ static bool is_pinning(hr__lms *lms)
 	return found || hr__load_acquire(&lms->pinning) != 0;
 }
 
-/* All tensors are claimed. */
-static int check_claimed(hr__lms *lms)
+/* All tensors are frozen. */
+static int check_frozen(hr__lms *lms)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	uint64_t home = 0, out = 0, pinned = 0;
 	for (uint32_t i = 0; i < lms->member_count; i++) {
 		const hr__tensor *tensor = lms->members[i];
 		uint64_t word = hr__load_relaxed(&tensor->word);
 		int wrong = check_tensor(tensor);
 		if (wrong) return wrong;
-		if (claimed_from(word) == HR__PLACE_EVICTED) out += tensor->device_bytes;
-		if (claimed_from(word) != HR__PLACE_RESIDENT) continue;
+		if (hr__state_frozen_place(word) == HR__PLACE_EVICTED) out += tensor->device_bytes;
+		if (hr__state_frozen_place(word) != HR__PLACE_RESIDENT) continue;
 		home += tensor->device_bytes;
 		if (word & HR__WORD_PINS) pinned += tensor->device_bytes;
 	}
@@ -143,14 +115,14 @@ int hr__lms_check(hr__lms *lms)
 	int broken = HR__LMS_CHECK_BUSY;
 	for (unsigned attempt = 0; attempt < ATTEMPTS && broken == HR__LMS_CHECK_BUSY; attempt++) {
 		if (attempt)
-			hr__tensor_wait(attempt < WAIT_GROWTH_MAX ? attempt
-			                                          : WAIT_GROWTH_MAX); /* without the lock, which other threads may need to
+			hr__state_wait(attempt < WAIT_GROWTH_MAX ? attempt
+			                                         : WAIT_GROWTH_MAX); /* without the lock, which other threads may need to
 		                                                                      * proceed */
 		hr__lock_take(&lms->lock);
-		broken = claim_all(lms);
+		broken = freeze_all(lms);
 		if (!broken) {
-			broken = check_claimed(lms);
-			release_claims(lms, lms->member_count);
+			broken = check_frozen(lms);
+			thaw(lms, lms->member_count);
 		}
 		hr__lock_release(&lms->lock);
 	}

@@ -86,12 +86,14 @@ typedef struct sum_reader {
 
 static uint64_t length_of(const sum_reader *of, uint64_t chunk)
 {
+	HR_ASSERT(chunk * of->slot < of->bytes);
 	uint64_t left = of->bytes - chunk * of->slot;
 	return left < of->slot ? left : of->slot;
 }
 
 static uint8_t *slot_of(const sum_reader *of, uint64_t chunk)
 {
+	HR_ASSERT(of->depth && of->step);
 	return of->slots + chunk / of->step % of->depth * of->slot;
 }
 
@@ -157,6 +159,8 @@ static hr_status read_by_many(const sum_reader *like, uint64_t *sum)
 
 hr_status hr__checksum(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream, uint64_t *out)
 {
+	HR_ASSERT(lms->verify && bytes);
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	const hr__host_scratch *scratch = hr__host_get_scratch(lms->host);
 	sum_reader like = { .lms = lms, .stream = stream, .address = address, .bytes = bytes, .scratch = scratch };
 	uint64_t mask = UINT64_C(1) << stream, sum;

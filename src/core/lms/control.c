@@ -491,7 +491,7 @@ static uint64_t staying(hr__lms *lms)
 		uint64_t word = hr__load_acquire(&tensor->word);
 		bool home = hr__word_place(word) == HR__PLACE_RESIDENT || hr__word_place(word) == HR__PLACE_MOVING;
 		if (home && (word & HR__WORD_PINS || hr__load_relaxed(&tensor->never_evict) || !lms->enabled))
-			bytes += hr__tensor_device_bytes(tensor);
+			bytes += tensor->device_bytes;
 	}
 	hr__lock_release(&lms->lock);
 	return bytes;
@@ -735,7 +735,7 @@ static bool leaves(hr__allocator *allocator, uint64_t *room, uint64_t *apart)
 	hr__lock_take(&lms->lock);
 	for (uint32_t i = 0; i < lms->member_count; i++) {
 		const hr__tensor *tensor = lms->members[i];
-		if (hr__tensor_owns_pages(tensor) && hr__tensor_is_evictable(tensor->index + 1)) *apart += hr__tensor_device_bytes(tensor);
+		if (hr__tensor_owns_pages(tensor) && hr__tensor_is_evictable(tensor->index + 1)) *apart += tensor->device_bytes;
 	}
 	hr__lock_release(&lms->lock);
 	return lms->enabled;
@@ -755,7 +755,7 @@ static void leaks(hr__leaks *found)
 	for (hr__lms *lms = all.contexts; lms; lms = lms->next)
 		for (uint32_t i = 0; i < lms->member_count; i++) {
 			const hr__tensor *tensor = lms->members[i];
-			hr__leaks_add_tensor(found, tensor->op, tensor->scope, tensor->tag, hr__tensor_device_bytes(tensor));
+			hr__leaks_add_tensor(found, tensor->op, tensor->scope, tensor->tag, tensor->device_bytes);
 		}
 	hr__lock_release(&all.lock);
 }

@@ -1,6 +1,6 @@
 /* defrag.c - enough memory is free for a request, but in pieces: moves tensors on the device until it is in one piece.
  *
- * A tensor that may not be evicted may still be moved, and so may a pinned one whose address is not taken (tensor.c). Plain blocks,
+ * A tensor that may not be evicted may still be moved, and so may a pinned one whose address is not taken (state.h). Plain blocks,
  * fixed tensors and tensors whose address is taken stay where they are.
  *
  * METHODS. A window is a row of neighbours, each of them free or a tensor that may be moved.
@@ -73,12 +73,13 @@ static bool is_movable(const hr__lms *lms, const hr__tensor *tensor)
 /* Claims all tensors that may be moved, into lms->order, by address. */
 static size_t claim_all(hr__lms *lms)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	size_t count = 0;
 	for (uint32_t i = 0; i < lms->member_count; i++) {
 		hr__tensor *tensor = lms->members[i];
-		if (!hr__tensor_claim_moving(tensor, hr__load_relaxed(&tensor->word))) continue;
+		if (!hr__state_begin_move(tensor, hr__load_relaxed(&tensor->word))) continue;
 		if (is_movable(lms, tensor)) lms->order[count++] = tensor;
-		else hr__tensor_settle_moved(tensor);
+		else hr__state_end_move(tensor);
 	}
 	hr__reclaim_sort_by_address(lms->order, count);
 	for (size_t i = 0; i < count; i++) lms->movable[i] = (hr__movable){ lms->order[i]->address, lms->order[i]->device_bytes };
@@ -129,6 +130,7 @@ static bool map_allocator(hr__defrag_search *d, const hr__pressure *pressure)
 
 static void add_window(hr__defrag_search *d, const hr__defrag_window *w)
 {
+	HR_ASSERT(w->first < w->end && w->end <= d->count);
 	d->entries[d->window_count] = (hr__defrag_entry){ 2 * w->cost + w->is_packed, (uint32_t)d->window_count };
 	d->windows[d->window_count++] = *w;
 }
@@ -161,6 +163,7 @@ static void find_clearable(hr__defrag_search *d)
 /* The cost of packing a window; NONE if it is impossible. */
 static uint64_t packing_cost(hr__defrag_search *d, size_t first, size_t end)
 {
+	HR_ASSERT(first < end && end <= d->count);
 	const hr__lms *lms = d->lms;
 	uint64_t gap = 0, cost = 0;
 	d->work += end - first;
@@ -217,6 +220,7 @@ static void find_packable(hr__defrag_search *d)
 
 static hr__defrag_spare *best_place(hr__defrag_search *d, size_t spare_count, const hr__tensor *tensor, uint64_t *at)
 {
+	HR_ASSERT(tensor->address);
 	hr__defrag_spare *best = NULL;
 	d->work += spare_count;
 	for (size_t i = 0; i < spare_count; i++) {
@@ -301,6 +305,8 @@ static bool plan(hr__defrag_search *d)
 /* Releases the claims on tensors that stay. */
 static void release_others(hr__defrag_search *d)
 {
+	HR_ASSERT(hr__lock_is_mine(&d->lms->lock));
+	HR_ASSERT(d->mover_count <= d->item_count);
 	for (size_t i = 0; i < d->mover_count; i++) {
 		hr__tensor **at = d->lms->order;
 		size_t low = 0, high = d->item_count;
@@ -312,12 +318,13 @@ static void release_others(hr__defrag_search *d)
 		at[low] = NULL;
 	}
 	for (size_t i = 0; i < d->item_count; i++)
-		if (d->lms->order[i]) hr__tensor_settle_moved(d->lms->order[i]);
+		if (d->lms->order[i]) hr__state_end_move(d->lms->order[i]);
 }
 
 /* Moves as many tensors as the budget allows, and adds their bytes to *moved. Returns the first error. */
 static hr_status move_planned(hr__defrag_search *d, uint64_t *moved)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr_status first = HR_OK;
 	uint64_t budget = d->lms->defrag_budget ? d->lms->defrag_budget : UINT64_MAX;
 	for (size_t i = 0; i < d->mover_count; i++) {
@@ -325,7 +332,7 @@ static hr_status move_planned(hr__defrag_search *d, uint64_t *moved)
 		uint64_t bytes = each->tensor->device_bytes;
 		if (!first && bytes > budget - attempt.moved) first = HR_NOT_READY;
 		if (first) {
-			hr__tensor_settle_moved(each->tensor);
+			hr__state_end_move(each->tensor);
 			continue;
 		}
 		first = each->to ? hr__move_to_address(each->tensor, each->to) : hr__move_down(each->tensor);
@@ -345,6 +352,7 @@ void hr__defrag_begin_request(void)
 /* Claims tensors and plans which of them move; false if there is no solution. Under the context's lock. */
 static bool plan_moves(hr__defrag_search *d, hr__lms *lms, const hr__pressure *pressure)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	*d = (hr__defrag_search){ .lms = lms, .size = pressure->size };
 	if (pressure->alignment > lms->allocator->granularity) d->alignment = pressure->alignment;
 	d->item_count = claim_all(lms);
@@ -371,6 +379,8 @@ uint64_t hr__defrag_cost(hr__lms *lms, const hr__pressure *pressure)
 
 hr_status hr__defrag_run(hr__lms *lms, const hr__pressure *pressure)
 {
+	HR_ASSERT(lms->defrag);
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__defrag_search d;
 	uint64_t moved = 0;
 	if (attempt.rounds++ >= ROUNDS || (lms->defrag_budget && attempt.moved >= lms->defrag_budget)) return HR_NOT_READY;

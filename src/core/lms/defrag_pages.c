@@ -37,6 +37,7 @@ static void pages_of(const hr__defrag_search *d, uint32_t row, uint64_t address,
 
 static void add_stretch(hr__defrag_search *d, uint32_t row, size_t i)
 {
+	HR_ASSERT(i < d->count);
 	const hr__stretch *stretch = &d->stretches[i];
 	uint32_t first, last;
 	d->row_of[i] = row;
@@ -54,6 +55,7 @@ static void add_stretch(hr__defrag_search *d, uint32_t row, size_t i)
 /* Adds a row of stretches [begin, end) and its pages. False if there are too many. */
 static bool add_row(hr__defrag_search *d, uint32_t *rows, size_t begin, size_t end)
 {
+	HR_ASSERT(begin < end && end <= d->count);
 	uint64_t to = d->stretches[end - 1].address + d->stretches[end - 1].bytes, page;
 	if (!hr__align_up(d->stretches[begin].address, page_bytes(d), &page) || page + page_bytes(d) > to) return true;
 	uint64_t count = (to - page) / page_bytes(d);
@@ -146,6 +148,7 @@ static hr__defrag_spare *find_place(hr__defrag_search *d, size_t spare_count, co
 
 static void occupy(hr__defrag_search *d, const hr__defrag_spare *place, uint64_t bytes, uint32_t change)
 {
+	HR_ASSERT(change == 1 || change == UINT32_MAX);
 	uint32_t first, last;
 	pages_of(d, place->row, place->address, place->address + bytes, &first, &last);
 	for (uint32_t s = first; s < last; s++) d->pages[s].used += change;
@@ -177,6 +180,7 @@ static bool stays(const hr__defrag_search *d, size_t i)
 /* Finds places for all tensors that are still on a page. */
 static bool empty(hr__defrag_search *d, uint32_t which, size_t spare_count, uint64_t *cost)
 {
+	HR_ASSERT(which < d->page_count && d->pages[which].left);
 	const hr__defrag_page *page = &d->pages[which];
 	size_t before = d->trial_count;
 	for (uint32_t i = page->first; i < page->end; i++) {

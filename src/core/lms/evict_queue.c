@@ -15,6 +15,7 @@ static bool is_equal(hr__evict_key a, hr__evict_key b)
 
 static hr__evict_key key_of(enum hr__evict_queue_id id, const hr__tensor *tensor)
 {
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
 	switch (id) {
 	case HR__EVICT_BY_USE:
 		if (hr__load_relaxed(&tensor->never_evict)) return (hr__evict_key){ HR__EVICT_LAST, 0 };
@@ -43,6 +44,7 @@ static void exchange(hr__evict_queue *queue, enum hr__evict_queue_id id, uint32_
 
 static void sift_up(hr__evict_queue *queue, enum hr__evict_queue_id id, uint32_t at)
 {
+	HR_ASSERT(at < queue->count);
 	hr__evict_item item = queue->items[at];
 	for (; at > 0 && is_before(item.key, queue->items[(at - 1) / 2].key); at = (at - 1) / 2)
 		set(queue, id, at, queue->items[(at - 1) / 2]);
@@ -51,6 +53,7 @@ static void sift_up(hr__evict_queue *queue, enum hr__evict_queue_id id, uint32_t
 
 static void sift_down(hr__evict_queue *queue, enum hr__evict_queue_id id, uint32_t at, uint32_t count)
 {
+	HR_ASSERT(count <= queue->count);
 	hr__evict_item item = queue->items[at];
 	for (uint32_t child; (child = 2 * at + 1) < count; at = child) {
 		if (child + 1 < count && is_before(queue->items[child + 1].key, queue->items[child].key)) child++;
@@ -70,6 +73,9 @@ static void settle(hr__evict_queue *queue, enum hr__evict_queue_id id, uint32_t 
 
 void hr__evict_queue_put(hr__lms *lms, enum hr__evict_queue_id id, hr__tensor *tensor)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
+	HR_ASSERT(tensor->lms == lms && lms->enabled);
+	HR_ASSERT(tensor->queued[id] == HR__EVICT_UNQUEUED || lms->queues[id].items[tensor->queued[id]].tensor == tensor);
 	hr__evict_queue *queue = &lms->queues[id];
 	uint32_t at = tensor->queued[id] != HR__EVICT_UNQUEUED ? tensor->queued[id] : queue->count++;
 	HR_ASSERT(queue->count <= lms->member_count);
@@ -79,6 +85,7 @@ void hr__evict_queue_put(hr__lms *lms, enum hr__evict_queue_id id, hr__tensor *t
 
 void hr__evict_queue_remove(hr__lms *lms, enum hr__evict_queue_id id, hr__tensor *tensor)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	hr__evict_queue *queue = &lms->queues[id];
 	uint32_t at = tensor->queued[id];
 	if (at == HR__EVICT_UNQUEUED) return;
@@ -95,6 +102,7 @@ void hr__evict_queue_remove_all(hr__lms *lms, hr__tensor *tensor)
 
 void hr__evict_queue_update(hr__lms *lms, hr__tensor *tensor)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	if (tensor->queued[HR__EVICT_BY_USE] != HR__EVICT_UNQUEUED) hr__evict_queue_put(lms, HR__EVICT_BY_USE, tensor);
 }
 
@@ -113,11 +121,14 @@ bool hr__evict_queue_is_sound(const hr__lms *lms, enum hr__evict_queue_id id)
 
 hr__evict_walk hr__evict_walk_begin(hr__lms *lms, enum hr__evict_queue_id id, uint32_t most)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	return (hr__evict_walk){ .lms = lms, .id = id, .left = lms->queues[id].count, .most = most };
 }
 
 void hr__evict_walk_end(hr__evict_walk *walk)
 {
+	HR_ASSERT(hr__lock_is_mine(&walk->lms->lock));
+	HR_ASSERT(walk->left <= walk->lms->queues[walk->id].count);
 	hr__evict_queue *queue = &walk->lms->queues[walk->id];
 	for (uint32_t i = walk->left; i < queue->count; i++) sift_up(queue, walk->id, i);
 	walk->left = queue->count;
@@ -141,6 +152,7 @@ static bool correct_least(hr__evict_walk *walk)
 /* Sorts items [from, to), which have equal keys, by index in the list of members: the first one last. */
 static void sort_group(hr__evict_queue *queue, enum hr__evict_queue_id id, uint32_t from, uint32_t to)
 {
+	HR_ASSERT(from <= to && to <= queue->count);
 	for (uint32_t i = from + 1; i < to; i++)
 		for (uint32_t k = i; k > from && queue->items[k - 1].tensor->member < queue->items[k].tensor->member; k--)
 			exchange(queue, id, k - 1, k);
@@ -169,6 +181,7 @@ static void take_group(hr__evict_walk *walk)
 
 bool hr__evict_queue_any_planned(hr__lms *lms)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	hr__evict_queue *queue = &lms->queues[HR__EVICT_PLANNED];
 	hr__evict_walk walk = hr__evict_walk_begin(lms, HR__EVICT_PLANNED, 0);
 	if (correct_least(&walk)) return true;
@@ -179,6 +192,8 @@ bool hr__evict_queue_any_planned(hr__lms *lms)
 
 hr__tensor *hr__evict_walk_next(hr__evict_walk *walk)
 {
+	HR_ASSERT(hr__lock_is_mine(&walk->lms->lock));
+	HR_ASSERT(walk->left + walk->group <= walk->lms->queues[walk->id].count);
 	if (!walk->group) take_group(walk);
 	if (walk->gave_up || !walk->group) return NULL;
 	return walk->lms->queues[walk->id].items[walk->left + --walk->group].tensor;

@@ -47,6 +47,7 @@ static uint64_t bit(hr_stream stream)
 /* Waits until no stream uses its memory. A copy to the host has waited for all earlier users of the tensor (move.c). */
 static hr_status wait_idle(const hr__tensor *tensor)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	const hr__lms *lms = tensor->lms;
 	uint64_t copied = hr__load_relaxed(&tensor->copy_epoch), streams = hr__load_relaxed(&tensor->use_streams);
 	hr_status status = copied ? hr__device_wait_idle(lms->device, bit(lms->out_stream), copied) : HR_OK;
@@ -64,6 +65,8 @@ static uint64_t address_at(const hr__tensor *tensor, shadow_place where)
 /* Moves the shadow to another place, where nothing is mapped. On failure it is where it was, or UNMAPPED. */
 static hr_status map_shadow(const hr__tensor *tensor, shadow_place where)
 {
+	HR_ASSERT(tensor->shadow);
+	HR_ASSERT(where != AT_TENSOR || !hr__span_has_memory(tensor->span));
 	hr__device *device = tensor->lms->device;
 	struct hr__shadow *shadow = tensor->shadow;
 	hr_status status = HR_OK;
@@ -83,6 +86,7 @@ static size_t struct_bytes(uint32_t count)
 
 static hr_status make_shadow(hr__tensor *tensor)
 {
+	HR_ASSERT(!tensor->shadow && tensor->span);
 	hr__device *device = tensor->lms->device;
 	void *block;
 	uint64_t bytes = hr__span_bytes(tensor->span);
@@ -104,6 +108,7 @@ static hr_status make_shadow(hr__tensor *tensor)
 /* The shadow is UNMAPPED and idle. */
 static void free_shadow(hr__tensor *tensor)
 {
+	HR_ASSERT(tensor->shadow);
 	hr__device *device = tensor->lms->device;
 	struct hr__shadow *shadow = tensor->shadow;
 	hr__host_pages_give(device, shadow->pages, shadow->count);
@@ -119,6 +124,7 @@ static hr_status move_shadow_aside(void *tensor)
 
 hr_status hr__shadow_store(hr__tensor *tensor, hr__host_copy *copy)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_EVICTING && tensor->address);
 	hr__lms *lms = tensor->lms;
 	hr_status status = tensor->shadow ? HR_OK : make_shadow(tensor);
 	if (!status) status = map_shadow(tensor, IN_OWN_RANGE);
@@ -134,6 +140,7 @@ hr_status hr__shadow_store(hr__tensor *tensor, hr__host_copy *copy)
 
 hr_status hr__shadow_load(hr__tensor *tensor)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_RESTORING && tensor->address && tensor->shadow);
 	hr__lms *lms = tensor->lms;
 	hr_status status = map_shadow(tensor, IN_OWN_RANGE);
 	if (status) return status;
@@ -143,8 +150,8 @@ hr_status hr__shadow_load(hr__tensor *tensor)
 
 void hr__shadow_drop(hr__tensor *tensor)
 {
-	hr__host_count(tensor->lms->host, -(int64_t)tensor->copy.bytes);
-	tensor->copy = (hr__host_copy){ 0 };
+	HR_ASSERT(!tensor->copy.bytes); /* forgotten first */
+	hr__host_count(tensor->lms->host, -(int64_t)tensor->bytes);
 }
 
 /* Claims a resident tensor whose shadow can be released: first one whose shadow is not valid. NULL if there is none. */
@@ -156,9 +163,9 @@ static hr__tensor *claim_shadowed(hr__lms *lms, const hr__tensor *except)
 		for (uint32_t i = 0; i < lms->member_count && !found; i++) {
 			hr__tensor *other = lms->members[i];
 			if (other == except || !hr__tensor_is_shadowed(other)) continue;
-			if (!hr__tensor_claim(other, hr__load_relaxed(&other->word), HR__PLACE_RESIDENT, HR__PLACE_EVICTING)) continue;
+			if (!hr__state_begin_eviction(other, hr__load_relaxed(&other->word))) continue;
 			if (other->shadow && (good ? !hr__load_relaxed(&other->evict_first) : !other->copy.bytes)) found = other;
-			else hr__tensor_settle(other, HR__PLACE_RESIDENT, 0);
+			else hr__state_end_eviction(other, HR__PLACE_RESIDENT);
 		}
 	}
 	hr__lock_release(&lms->lock);
@@ -176,13 +183,14 @@ bool hr__shadow_release_some(hr__lms *lms, const hr__tensor *except, uint64_t by
 		if (!status) status = map_shadow(tensor, UNMAPPED);
 		if (!status) {
 			hr__lock_take(&lms->lock);
-			if (tensor->copy.bytes) hr__shadow_drop(tensor);
-			hr__store_relaxed(&tensor->has_copy, 0);
+			bool had_copy = tensor->copy.bytes != 0;
+			hr__state_set_copy(tensor, (hr__host_copy){ 0 });
+			if (had_copy) hr__shadow_drop(tensor);
 			hr__lock_release(&lms->lock);
 			freed += tensor->shadow->bytes;
 			free_shadow(tensor);
 		}
-		hr__tensor_settle(tensor, HR__PLACE_RESIDENT, 0);
+		hr__state_end_eviction(tensor, HR__PLACE_RESIDENT);
 		hr__lms_end_move(lms);
 		if (status) break;
 	}
@@ -193,10 +201,10 @@ bool hr__shadow_release_some(hr__lms *lms, const hr__tensor *except, uint64_t by
 
 hr_status hr__fixed_map(hr__tensor *tensor, const hr_request *request, bool idle)
 {
+	HR_ASSERT(hr__tensor_owns_pages(tensor) && hr__state_place(tensor) == HR__PLACE_RESTORING);
 	hr_status status = HR_OK;
 	if (!tensor->span) {
 		status = hr__span_take(tensor->lms->allocator, request, &tensor->span);
-		if (!status) tensor->counted = true;
 	} else if (!hr__span_has_memory(tensor->span)) {
 		status = hr__span_occupy(tensor->span, request, idle, tensor->shadow ? move_shadow_aside : NULL, tensor);
 		if (status && tensor->shadow) map_shadow(tensor, AT_TENSOR); /* back where it was */
@@ -205,13 +213,14 @@ hr_status hr__fixed_map(hr__tensor *tensor, const hr_request *request, bool idle
 	}
 	if (status) return status;
 	tensor->address = hr__span_address(tensor->span);
-	tensor->device_bytes = hr__span_bytes(tensor->span);
+	HR_ASSERT(tensor->device_bytes == hr__span_bytes(tensor->span));
 	return HR_OK;
 }
 
 /* Unmaps its memory, which is idle. */
 static hr_status unmap_pages(const hr__tensor *tensor)
 {
+	HR_ASSERT(tensor->span && hr__span_has_memory(tensor->span));
 	hr_status status = tensor->shadow ? map_shadow(tensor, UNMAPPED) : HR_OK;
 	if (status) return status;
 	status = hr__span_vacate(tensor->span);
@@ -221,6 +230,7 @@ static hr_status unmap_pages(const hr__tensor *tensor)
 
 hr_status hr__fixed_unmap(hr__tensor *tensor)
 {
+	HR_ASSERT(hr__tensor_owns_pages(tensor) && hr__state_place(tensor) == HR__PLACE_EVICTING);
 	hr_status status = wait_idle(tensor);
 	if (!status) status = unmap_pages(tensor);
 	return status;
@@ -228,6 +238,7 @@ hr_status hr__fixed_unmap(hr__tensor *tensor)
 
 void hr__fixed_undo_map(hr__tensor *tensor)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_RESTORING && tensor->address);
 	hr__lms *lms = tensor->lms;
 	/* Part of the contents may be under way already. */
 	if (!hr__device_wait_idle(lms->device, bit(lms->in_stream), hr__device_epoch(lms->device))) unmap_pages(tensor);
@@ -252,6 +263,7 @@ hr_status hr__fixed_release(hr__tensor *tensor)
 
 void hr__fixed_abandon(hr__tensor *tensor)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_DESTROYING && tensor->span);
 	if (tensor->shadow) free_shadow(tensor);
 	hr__span_abandon(tensor->span);
 	tensor->span = NULL;

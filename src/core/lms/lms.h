@@ -1,7 +1,8 @@
 /* lms.h - shared by the files of Large Model Support: the tensor record, and the context that all tensors of an allocator share.
  *
  *     pin.c          pin, unpin, address: the hot path, without a lock if the tensor is resident
- *     tensor.c       handles, creating and destroying, the state machine and its invariants
+ *     state.c        the state machine of a tensor and its invariants (state.h)
+ *     tensor.c       handles, creating and destroying, the list of a context
  *     move.c         evicts, restores, moves and verifies one tensor
  *     fixed.c        the same for tensors with a stable address
  *     reclaim.c      chooses the tensors to evict for a request that does not fit
@@ -17,7 +18,7 @@
  *     plan/          the planner (plan.h)
  *     host/          host copies (host.h)
  *
- * LOCKS. A tensor's word (tensor.c) controls access to its other fields. While the tensor is resident and pinned, any thread may
+ * LOCKS. A tensor's word (state.h) controls access to its other fields. While the tensor is resident and pinned, any thread may
  * read them. The thread that set EVICTING, RESTORING, MOVING or DESTROYING has exclusive access. [lock] of the context guards the list of
  * tensors and the data of policies. Nothing is copied while it is held, and a request that finds free memory never acquires it. */
 #ifndef HR_LMS_LMS_H
@@ -28,118 +29,18 @@
 #include "core/device/device.h"
 #include "core/lms/evict_queue.h"
 #include "core/lms/host/host.h"
+#include "core/lms/state.h"
 #include "core/memory/allocator.h"
 #include "core/memory/bfc/room_search.h"
 #include "core/memory/bfc/span.h"
 #include "core/memory/bfc/tensor_block.h"
-#include "headroom_record.h"
 
 typedef struct hr__lms hr__lms;
-typedef struct hr__tensor hr__tensor;
 
 /* ---- tensors ---- */
 
-/* A tensor's place; see the drawing in tensor.c. */
-enum hr__place {
-	HR__PLACE_UNUSED = 0, /* the record is not in use */
-	HR__PLACE_NEW,        /* no contents, no memory */
-	HR__PLACE_RESIDENT,   /* resident on the device; pinned or not */
-	HR__PLACE_EVICTING,   /* a thread is evicting it or copying it to the host */
-	HR__PLACE_EVICTED,    /* evicted: on the host only */
-	HR__PLACE_RESTORING,  /* a thread is allocating its memory and restoring its contents, if any */
-	HR__PLACE_DESTROYING, /* a thread is destroying it */
-	HR__PLACE_MOVING      /* a thread is moving it to another address on the device; pinned or not */
-};
-
-/*      63        32 31      8  7  6     5         4      3    0
- *     | generation | pins    | 0  | displaced | addressed | place |
- *
- * addressed: the address was taken under the current pins. displaced: a move failed and could not be undone; the device
- * memory is invalid and the contents are on the host. They are copied back before the address is returned. */
-#define HR__WORD_PLACE UINT64_C(0xf)
-#define HR__WORD_ADDRESSED UINT64_C(0x10)
-#define HR__WORD_DISPLACED UINT64_C(0x20)
-#define HR__WORD_PIN UINT64_C(0x100)
-#define HR__WORD_PINS UINT64_C(0xffffff00)
-
-struct hr__tensor {
-	hr__atomic_u64 word;
-	/* Immutable while the tensor exists, like bytes, alignment, names and fixed. lms, bytes and the names are atomic because a
-	 * thread with a stale handle may read them while another thread destroys the tensor and reuses its record. The word then shows
-	 * that the values are not valid. */
-	_Atomic(hr__lms *) lms;
-	hr__atomic_u64 address;    /* of its device memory; 0 = none */
-	uint64_t device_bytes;     /* size of that memory; kept while evicted */
-	struct hr__span *span;     /* if it owns pages: its address range, from its first memory on (core/memory/bfc/span.h) */
-	struct hr__shadow *shadow; /* if it owns pages: host pages mapped there while it is evicted (fixed.c); NULL = none were made, or
-	                            * they were released */
-	hr__host_copy copy;        /* host copy, valid while it exists: a write pin drops it. Changed under the context's lock, by a
-	                          * thread with exclusive access or a pin */
-	hr__atomic_u64 use_streams;   /* that may still be using its memory */
-	hr__atomic_u64 use_epoch;     /* epoch of the last of these uses */
-	hr__atomic_u64 restore_epoch; /* epoch covered by the mark after its restore; 0 = nothing to wait for */
-	hr__atomic_u64 copy_epoch;    /* epoch covered by the mark after its copy to the host; 0 = nothing to wait for */
-	hr__atomic_u64 alloc_stream,
-		alloc_epoch;            /* the stream that allocated its memory, as a mask, and the epoch then: only that stream has
-	                                     * waited for the memory's previous users. 0 = the in stream, which restore_epoch covers */
-	hr__atomic_u64 last_use;    /* number of the last pin call */
-	hr__atomic_u64 pin_streams; /* if tensors may be moved: streams that it was ever pinned for. A bit is set before the pin */
-
-	hr__atomic_u64 bytes;
-	uint64_t alignment;
-	uint64_t sum;           /* verify: checksum of its contents at the last unpin */
-	hr__atomic_u8 has_copy; /* it has a host copy; for readers without the lock */
-	hr__atomic_u8 sum_known;
-	hr__atomic_u8 written;       /* verify: a write pin was taken since that checksum */
-	hr__atomic_u8 evict_first;   /* the policy evicts it first. A hint: set under the lock, cleared without */
-	hr__atomic_u8 just_restored; /* restored, and not pinned since */
-	hr__atomic_u8 prefetched;    /* prefetched for a pin that has not come yet */
-	hr__atomic_u8
-		in_stream_unordered;   /* the in stream may be using its memory, and the streams of current pins do not wait for that */
-	hr__atomic_u8 unwritten;   /* it has memory, but no call that would write to it has succeeded yet: nothing to read or copy */
-	hr__atomic_u8 never_evict; /* HR__STAYS_*; 0 = it may be evicted */
-	_Atomic(bool) fixed;
-	bool counted;         /* its first memory was counted as a request, so its destruction is a free */
-	bool eviction_traced; /* the recording already has its eviction, written when the copy was made */
-	uint8_t dtype;
-	hr__atomic_i64 priority;
-	hr__atomic_u32 op, scope, tag; /* names */
-	hr_shape shape;
-	hr_stack stack; /* of hr_tensor_create, for the events of its memory */
-	hr__atomic_u32 evictions, restores;
-	uint32_t index;                    /* of this record; immutable */
-	uint32_t member;                   /* index in the context's list, under its lock; in a spare record the next spare one */
-	uint32_t queued[HR__EVICT_QUEUES]; /* index in each queue, or HR__EVICT_UNQUEUED. Under lock */
-	struct {                           /* learned.h; under lock */
-		uint32_t slot;                 /* index in the step's record; UINT32_MAX = none yet */
-		uint32_t step;                 /* low bits of the number of the step that slot belongs to */
-		uint32_t uses;                 /* number of uses in that step */
-		uint32_t use;                  /* index of its last use in the record */
-		uint32_t planned;              /* index in the plan; UINT32_MAX = not planned */
-	} learned;
-};
-
-/* Why a tensor may not be evicted. */
-#define HR__NEVER_EVICT_SET 1u   /* set by the caller */
-#define HR__NEVER_EVICT_SMALL 2u /* fixed and smaller than a page: a block like any other */
-
 /* Whether it is fixed and has pages of its own, which eviction can unmap. */
 static inline bool hr__tensor_owns_pages(const hr__tensor *tensor);
-
-static inline enum hr__place hr__word_place(uint64_t word)
-{
-	return (enum hr__place)(word & HR__WORD_PLACE);
-}
-
-static inline uint32_t hr__word_pins(uint64_t word)
-{
-	return (uint32_t)((word & HR__WORD_PINS) / HR__WORD_PIN);
-}
-
-static inline uint64_t hr__word_with_place(uint64_t word, enum hr__place place)
-{
-	return (word & ~HR__WORD_PLACE) | (uint64_t)place;
-}
 
 /* Tensor records are allocated in blocks, on demand. */
 #define HR__TENSOR_BLOCK 1024u
@@ -172,21 +73,6 @@ hr_status hr__tensor_fail_closed(hr_tensor handle); /* sets the message; returns
 const char *hr__tensor_name(const hr__tensor *tensor, char *out, size_t capacity);
 #define HR__TENSOR_NAME 160u
 
-/* Bytes that it occupies on the device when resident. */
-uint64_t hr__tensor_device_bytes(const hr__tensor *tensor);
-
-/* Claims an unpinned tensor: changes its place from [from] to [to], which gives the caller exclusive access. False if the tensor is
- * not at [from], is pinned, or has another generation than [word]. */
-bool hr__tensor_claim(hr__tensor *tensor, uint64_t word, enum hr__place from, enum hr__place to);
-/* Claims a resident tensor whose address is not taken: sets MOVING. It may be pinned, and keeps its pins. */
-bool hr__tensor_claim_moving(hr__tensor *tensor, uint64_t word);
-/* Ends the claim of hr__tensor_claim_moving: sets RESIDENT. */
-void hr__tensor_settle_moved(hr__tensor *tensor);
-/* Ends the claim of hr__tensor_claim: sets [place], with [pins] 0 or 1. */
-void hr__tensor_settle(hr__tensor *tensor, enum hr__place place, uint32_t pins);
-/* Waits briefly for the thread that has claimed the tensor. */
-void hr__tensor_wait(unsigned attempt);
-
 /* ---- the context ---- */
 
 #define HR__STALLS_MAX 512u
@@ -213,7 +99,7 @@ struct hr__lms {
 	hr_device device_handle;
 	hr__atomic_u32 pinning;          /* threads inside a call that counts pins, if they have no cache of the allocator (check.c) */
 	hr_stream out_stream, in_stream; /* its streams for copies; the default stream if the device has no others */
-	bool enabled, defrag, verify, lru;
+	bool enabled, defrag, verify;
 	hr_lms_safety safety;
 	uint64_t wait_ns, defrag_budget;
 	hr__host *host;       /* NULL if not enabled */
@@ -309,7 +195,7 @@ void hr__lms_end_move(hr__lms *lms);
 void hr__lms_note_change(hr__lms *lms);
 uint64_t hr__lms_changes_of_thread(void); /* by the calling thread, in all contexts */
 
-/* 0, the number of a violated invariant (tensor.c), or HR__LMS_CHECK_BUSY: some tensor was in use at every attempt (check.c). */
+/* 0, the number of a violated invariant (state.h), or HR__LMS_CHECK_BUSY: some tensor was in use at every attempt (check.c). */
 #define HR__LMS_CHECK_BUSY (-1)
 int hr__lms_check(hr__lms *lms);
 
@@ -317,7 +203,7 @@ int hr__lms_check(hr__lms *lms);
 hr_status hr__lms_add(hr__lms *lms, hr__tensor *tensor);
 void hr__lms_remove(hr__lms *lms, hr__tensor *tensor);
 void hr__lms_free_members(hr__lms *lms); /* frees the arrays; no member may be left */
-/* With the lock held: moves an evicted member behind the resident ones, or a restored one before the evicted ones. */
+/* Moves an evicted member behind the resident ones, or a restored one before the evicted ones. */
 void hr__lms_list_as_evicted(hr__lms *lms, hr__tensor *tensor);
 void hr__lms_list_as_resident(hr__lms *lms, hr__tensor *tensor);
 /* Destroys every tensor, pinned or not, because the allocator is closing. */
@@ -385,7 +271,7 @@ void hr__fixed_abandon(hr__tensor *tensor);
 /* Copies the contents of a shadowed tensor to its host pages, and back, in the order of the out and in streams. */
 hr_status hr__shadow_store(hr__tensor *tensor, hr__host_copy *copy);
 hr_status hr__shadow_load(hr__tensor *tensor);
-/* Invalidates the contents of the host pages. The pages stay with the tensor, for the next eviction. */
+/* Counts the contents of the host pages as dropped; the copy is cleared already. The pages stay with the tensor, for the next eviction. */
 void hr__shadow_drop(hr__tensor *tensor);
 /* Releases about [bytes] of host pages that resident tensors other than [except] keep. True if any were released. */
 bool hr__shadow_release_some(hr__lms *lms, const hr__tensor *except, uint64_t bytes);
@@ -434,12 +320,12 @@ void hr__learned_unpinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_str
 void hr__learned_created(hr__lms *lms, hr__tensor *tensor);
 void hr__learned_destroyed(hr__lms *lms, hr__tensor *tensor);
 /* Value of evicting a tensor that the plan keeps, more than 0: the later its next use, the higher. [alone]: and the fewer its
- * bytes, the higher. Under lms->lock. */
+ * bytes, the higher. */
 double hr__learned_eviction_score(hr__lms *lms, const hr__tensor *tensor, bool alone);
 /* Whether hr__learned_eviction_score grows with the time since the last use, for all tensors: there is no plan, or the step is not the
- * plan's. Under lms->lock. */
+ * plan's. */
 bool hr__learned_ranks_by_use(const hr__lms *lms);
-/* An unplanned eviction is about to happen. Under lms->lock. */
+/* An unplanned eviction is about to happen. */
 void hr__learned_unplanned_eviction(hr__lms *lms);
 /* The address that the plan assigns to its memory; 0 = any. */
 uint64_t hr__learned_address(const hr__tensor *tensor);

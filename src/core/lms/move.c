@@ -9,7 +9,7 @@
  *              pin makes its stream wait for that mark, and for nothing that was queued after it
  *   move       memory is allocated on the in stream, which waits for the streams that used the tensor, copies it, and is marked. To
  *              the next pin it looks like a restore. Streams of current pins are made to wait at once
- *   repair     the contents of a displaced tensor (tensor.c) are copied back from the host, on the in stream
+ *   repair     the contents of a displaced tensor (state.h) are copied back from the host, on the in stream
  *
  * Each wait is for one stream up to one mark (device.h); the number kept is the epoch that the mark covers. */
 #include <stdio.h>
@@ -25,11 +25,6 @@
 static uint64_t bit(hr_stream stream)
 {
 	return hr__stream_bit(stream);
-}
-
-static bool is_displaced(const hr__tensor *tensor)
-{
-	return hr__load_relaxed(&tensor->word) & HR__WORD_DISPLACED;
 }
 
 /* Records a mark before a copy that is timed; 0 = none. */
@@ -94,10 +89,12 @@ static void add_user(hr__tensor *tensor, hr_stream stream)
 
 hr_status hr__move_verify(hr__tensor *tensor, hr_stream stream)
 {
+	HR_ASSERT(tensor->lms->verify && tensor->address);
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_EVICTING);
 	uint64_t sum;
 	char name[HR__TENSOR_NAME];
 	bool written = hr__load_relaxed(&tensor->written);
-	if (is_displaced(tensor)) return HR_OK; /* no program could write to it */
+	if (hr__state_is_displaced(tensor)) return HR_OK; /* no program could write to it */
 	hr_status status = hr__checksum(tensor->lms, tensor->address, tensor->bytes, stream, &sum);
 	if (status) return status;
 	if (!written && hr__load_relaxed(&tensor->sum_known) && sum != tensor->sum)
@@ -112,6 +109,7 @@ hr_status hr__move_verify(hr__tensor *tensor, hr_stream stream)
 /* After a restore: compares the contents with those at the last unpin. */
 static hr_status compare_checksum(hr__tensor *tensor, hr_stream stream)
 {
+	HR_ASSERT(tensor->lms->verify && tensor->address);
 	uint64_t sum;
 	char name[HR__TENSOR_NAME];
 	if (!hr__load_relaxed(&tensor->sum_known)) return HR_OK;
@@ -125,19 +123,20 @@ static hr_status compare_checksum(hr__tensor *tensor, hr_stream stream)
 static void set_copy(hr__tensor *tensor, hr__host_copy copy)
 {
 	hr__lock_take(&tensor->lms->lock);
-	tensor->copy = copy;
-	hr__store_relaxed(&tensor->has_copy, copy.bytes != 0);
+	hr__state_set_copy(tensor, copy);
 	hr__lock_release(&tensor->lms->lock);
 }
 
-/* With the lock held. The last work queued on the copy is its restore, or else its store. */
+/* The last work queued on the copy is its restore, or else its store. */
 static void drop_copy(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
-	if (!tensor->copy.bytes) return;
+	hr__host_copy copy = tensor->copy;
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
+	if (!copy.bytes) return;
+	hr__state_set_copy(tensor, (hr__host_copy){ 0 });
 	if (hr__tensor_is_shadowed(tensor)) hr__shadow_drop(tensor);
-	else hr__host_drop(lms->host, &tensor->copy, hr__load_relaxed(&tensor->restore_epoch) ? lms->in_stream : lms->out_stream);
-	hr__store_relaxed(&tensor->has_copy, 0);
+	else hr__host_drop(lms->host, &copy, hr__load_relaxed(&tensor->restore_epoch) ? lms->in_stream : lms->out_stream);
 }
 
 static hr_request request_of(const hr__tensor *tensor, hr_stream stream)
@@ -166,6 +165,7 @@ static hr_status store_copy(const hr__tensor *tensor, hr__host_copy *copy)
 
 static hr_status store_contents(hr__tensor *tensor)
 {
+	HR_ASSERT(tensor->lms->enabled && !tensor->copy.bytes);
 	hr__lms *lms = tensor->lms;
 	hr__host_copy copy = { 0 };
 	hr_status status = order(lms, lms->out_stream, hr__load_relaxed(&tensor->use_streams) & ~bit(lms->out_stream),
@@ -190,6 +190,7 @@ static hr_status store_contents(hr__tensor *tensor)
 /* Drops host copies of resident tensors, which can be made again. True if a retry makes sense. */
 static bool make_host_room(hr__lms *lms, const hr__tensor *except, uint64_t bytes)
 {
+	HR_ASSERT(except->lms == lms && lms->enabled);
 	uint64_t freed = 0;
 	if (lms->safety == HR_SAFETY_HOST_MAPPED && hr__shadow_release_some(lms, except, bytes)) return true;
 	if (hr__tensor_is_shadowed(except)) { /* it needs host pages, which dropping copies does not free */
@@ -200,12 +201,13 @@ static bool make_host_room(hr__lms *lms, const hr__tensor *except, uint64_t byte
 	for (uint32_t i = 0; i < lms->member_count && freed < bytes; i++) {
 		hr__tensor *other = lms->members[i];
 		uint64_t word = hr__load_relaxed(&other->word);
-		if (other == except || !hr__tensor_claim(other, word, HR__PLACE_RESIDENT, HR__PLACE_EVICTING)) continue;
-		if (other->copy.bytes && !hr__load_relaxed(&other->evict_first) && !hr__tensor_is_shadowed(other) && !is_displaced(other)) {
+		if (other == except || !hr__state_begin_eviction(other, word)) continue;
+		if (other->copy.bytes && !hr__load_relaxed(&other->evict_first) && !hr__tensor_is_shadowed(other) &&
+		    !hr__state_is_displaced(other)) {
 			freed += other->copy.bytes;
 			drop_copy(other);
 		}
-		hr__tensor_settle(other, HR__PLACE_RESIDENT, 0);
+		hr__state_end_eviction(other, HR__PLACE_RESIDENT);
 	}
 	hr__lock_release(&lms->lock);
 	return freed > 0;
@@ -213,6 +215,8 @@ static bool make_host_room(hr__lms *lms, const hr__tensor *except, uint64_t byte
 
 hr_status hr__move_copy_to_host(hr__tensor *tensor)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_EVICTING && tensor->address);
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__lms *lms = tensor->lms;
 	if (tensor->copy.bytes) return HR_OK;
 	if (hr__load_relaxed(&tensor->unwritten)) return HR_NOT_READY;
@@ -242,6 +246,7 @@ static void count_live(hr__lms *lms, int64_t bytes)
 /* Streams that may be using its memory, and their epoch. [next], if known, is first made to wait for a copy to the host. */
 static hr_status last_users(hr__tensor *tensor, hr_stream next, uint64_t *streams, uint64_t *epoch)
 {
+	HR_ASSERT(tensor->address);
 	hr__lms *lms = tensor->lms;
 	uint64_t copied = hr__load_relaxed(&tensor->copy_epoch);
 	*streams = hr__load_relaxed(&tensor->use_streams);
@@ -260,6 +265,8 @@ static hr_status last_users(hr__tensor *tensor, hr_stream next, uint64_t *stream
 
 hr_status hr__move_free_memory(hr__tensor *tensor, hr_stream stream)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_EVICTING && tensor->address && !hr__load_relaxed(&tensor->unwritten));
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__lms *lms = tensor->lms;
 	uint64_t streams, epoch;
 	hr_status status;
@@ -294,6 +301,7 @@ hr_status hr__move_free_memory(hr__tensor *tensor, hr_stream stream)
 
 hr_status hr__move_evict(hr__tensor *tensor, hr_stream stream)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_EVICTING && !hr__load_relaxed(&tensor->never_evict));
 	hr__lms *lms = tensor->lms;
 	bool clean = tensor->copy.bytes != 0;
 	if (hr__load_relaxed(&tensor->unwritten)) return hr__move_free_unwritten(tensor);
@@ -301,29 +309,37 @@ hr_status hr__move_evict(hr__tensor *tensor, hr_stream stream)
 	hr_status status = hr__move_copy_to_host(tensor);
 	if (!status) status = hr__move_free_memory(tensor, stream);
 	if (!status && clean) hr__lms_count(&lms->stats.num_clean_evictions, 1);
-	hr__tensor_settle(tensor, status ? HR__PLACE_RESIDENT : HR__PLACE_EVICTED, 0);
+	hr__state_end_eviction(tensor, status ? HR__PLACE_RESIDENT : HR__PLACE_EVICTED);
 	hr__lms_end_move(lms);
 	return status;
 }
 
 /* ---- restoring ---- */
 
+/* Whether the tensor had memory before, while it is RESTORING: only its first memory is counted as a request, and its destruction then is
+ * the free. */
+static bool had_memory(const hr__tensor *tensor)
+{
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_RESTORING && !tensor->address);
+	return tensor->copy.bytes != 0;
+}
+
 /* Allocates at the address that the plan assigns, if that is free or planned evictions can free it. */
 static hr_status take_planned_address(hr__tensor *tensor, const hr_request *request, bool idle)
 {
 	hr__lms *lms = tensor->lms;
-	uint64_t place = hr__learned_address(tensor);
+	uint64_t place = hr__learned_address(tensor), bytes = 0;
 	if (!place) return HR_NOT_READY;
-	hr_status status = hr__block_take_at(lms->allocator, request, tensor->counted, idle, place, &tensor->device_bytes);
+	hr_status status = hr__block_take_at(lms->allocator, request, had_memory(tensor), idle, place, &bytes);
 	if (status == HR_NOT_READY && hr__reclaim_range(lms, place, tensor->bytes, request->stream))
-		status = hr__block_take_at(lms->allocator, request, tensor->counted, idle, place, &tensor->device_bytes);
+		status = hr__block_take_at(lms->allocator, request, had_memory(tensor), idle, place, &bytes);
 	char name[HR__TENSOR_NAME];
 	if (status == HR_NOT_READY)
 		return hr__fail(HR_OUT_OF_MEMORY, "the place that the plan has for %s is taken",
 		                hr__tensor_name(tensor, name, sizeof name));
 	if (status) return status;
+	HR_ASSERT(bytes == tensor->device_bytes);
 	hr__store_relaxed(&tensor->address, place);
-	tensor->counted = true;
 	return HR_OK;
 }
 
@@ -333,7 +349,7 @@ static hr_status take_any_memory(hr__tensor *tensor, hr_stream stream, bool idle
 {
 	hr__lms *lms = tensor->lms;
 	hr_request request = request_of(tensor, stream);
-	uint64_t bytes = hr__tensor_device_bytes(tensor);
+	uint64_t bytes = tensor->device_bytes;
 	hr_status status = hr__reclaim_to_limit(lms, bytes, stream);
 	if (status) return status;
 	if (hr__tensor_owns_pages(tensor)) {
@@ -344,18 +360,17 @@ static hr_status take_any_memory(hr__tensor *tensor, hr_stream stream, bool idle
 	status = take_planned_address(tensor, &request, idle);
 	if (!status) return HR_OK;
 	void *block = NULL;
-	uint64_t address = 0;
+	uint64_t address = 0, taken = bytes;
 	/* A prefetch waits for its place; any other call accepts any address. */
 	if (status == HR_OUT_OF_MEMORY && hr__reclaim_mode() != HR__RECLAIM_ANY) {
-	} else if (tensor->counted) status = hr__block_take(lms->allocator, &request, idle, &address, &tensor->device_bytes);
+	} else if (had_memory(tensor)) status = hr__block_take(lms->allocator, &request, idle, &address, &taken);
 	else status = hr_alloc(lms->handle, &request, &block);
 	if (status) {
 		hr__lms_count(&lms->resident, -(int64_t)bytes);
 		return status;
 	}
-	hr__store_relaxed(&tensor->address, tensor->counted ? address : (uintptr_t)block);
-	tensor->counted = true;
-	tensor->device_bytes = bytes;
+	HR_ASSERT(taken == bytes);
+	hr__store_relaxed(&tensor->address, block ? (uintptr_t)block : address);
 	return HR_OK;
 }
 
@@ -369,6 +384,7 @@ static hr_status take_memory(hr__tensor *tensor, hr_stream stream, bool idle)
 
 static hr_status load_contents(hr__tensor *tensor, uint64_t *epoch)
 {
+	HR_ASSERT(tensor->copy.bytes && tensor->address);
 	hr__lms *lms = tensor->lms;
 	/* The copy to the host may still be under way on the out stream. */
 	hr_status status = order(lms, lms->in_stream, bit(lms->out_stream), hr__load_relaxed(&tensor->copy_epoch));
@@ -383,8 +399,10 @@ static hr_status load_contents(hr__tensor *tensor, uint64_t *epoch)
 
 hr_status hr__move_restore(hr__tensor *tensor, hr_stream stream, bool contents, bool idle)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_RESTORING && !tensor->address);
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__lms *lms = tensor->lms;
-	bool was_out = tensor->copy.bytes != 0, copies = was_out && contents, is_new = !tensor->counted;
+	bool was_out = tensor->copy.bytes != 0, copies = was_out && contents;
 	uint64_t epoch = 0;
 	hr_status status = take_memory(tensor, copies ? lms->in_stream : stream, idle);
 	if (status) return status;
@@ -420,7 +438,7 @@ hr_status hr__move_restore(hr__tensor *tensor, hr_stream stream, bool contents, 
 		hr__lock_release(&lms->lock);
 	}
 	int64_t bytes = (int64_t)tensor->device_bytes;
-	if (is_new) count_live(lms, bytes);
+	if (!was_out) count_live(lms, bytes);
 	if (was_out) {
 		count_out(lms, -bytes);
 		hr__lms_count(&lms->stats.num_restores, 1);
@@ -434,10 +452,11 @@ hr_status hr__move_restore(hr__tensor *tensor, hr_stream stream, bool contents, 
 
 hr_status hr__move_invalidate_copy(hr__tensor *tensor, hr_stream stream)
 {
+	HR_ASSERT(hr__load_relaxed(&tensor->word) & HR__WORD_PINS);
 	hr__lms *lms = tensor->lms;
 	hr__lock_take(&lms->lock);
 	hr_status status = HR_OK;
-	if (tensor->copy.bytes && !is_displaced(tensor)) { /* the copy of a displaced tensor is dropped after its repair */
+	if (tensor->copy.bytes && !hr__state_is_displaced(tensor)) { /* the copy of a displaced tensor is dropped after its repair */
 		/* The copy to the host reads memory that is about to be overwritten. The restore reads the host copy; drop_copy frees that
 		 * in stream order. */
 		uint64_t copied = hr__load_relaxed(&tensor->copy_epoch);
@@ -461,7 +480,10 @@ static void count_freed(const hr__tensor *tensor)
 
 hr_status hr__move_release(hr__tensor *tensor)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_DESTROYING || hr__state_place(tensor) == HR__PLACE_EVICTING);
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__lms *lms = tensor->lms;
+	bool had_contents = tensor->address || tensor->copy.bytes;
 	hr_status status = HR_OK;
 	if (hr__tensor_owns_pages(tensor)) {
 		status = hr__fixed_release(tensor);
@@ -476,7 +498,7 @@ hr_status hr__move_release(hr__tensor *tensor)
 		}
 		status = hr__block_give(lms->allocator, tensor->address, streams, epoch, false);
 		count_freed(tensor);
-	} else if (tensor->counted) {
+	} else if (tensor->copy.bytes) {
 		hr__block_forget(lms->allocator);
 	}
 	if (tensor->copy.bytes) {
@@ -485,13 +507,14 @@ hr_status hr__move_release(hr__tensor *tensor)
 		drop_copy(tensor);
 		hr__lock_release(&lms->lock);
 	}
-	if (tensor->counted) count_live(lms, -(int64_t)tensor->device_bytes);
+	if (had_contents) count_live(lms, -(int64_t)tensor->device_bytes);
 	tensor->address = 0;
 	return status;
 }
 
 hr_status hr__move_free_unwritten(hr__tensor *tensor)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_EVICTING);
 	hr__lms *lms = tensor->lms;
 	HR_ASSERT(hr__load_relaxed(&tensor->unwritten) && !tensor->copy.bytes);
 	hr__lms_begin_move(lms);
@@ -503,10 +526,9 @@ hr_status hr__move_free_unwritten(hr__tensor *tensor)
 		hr__lock_take(&lms->lock);
 		hr__evict_queue_remove_all(lms, tensor);
 		hr__lock_release(&lms->lock);
-		tensor->counted = false; /* this was a free; its next memory is a request */
 		hr__store_relaxed(&tensor->unwritten, 0);
 	}
-	hr__tensor_settle(tensor, gone ? HR__PLACE_NEW : HR__PLACE_RESIDENT, 0);
+	hr__state_end_eviction(tensor, gone ? HR__PLACE_NEW : HR__PLACE_RESIDENT);
 	hr__lms_end_move(lms);
 	return status;
 }
@@ -528,6 +550,7 @@ static hr_status wait_for_users(hr__tensor *tensor)
  * [epoch]. */
 static hr_status delay_pin_streams(hr__tensor *tensor, uint64_t epoch)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_MOVING);
 	hr__lms *lms = tensor->lms;
 	uint64_t streams = hr__load_relaxed(&tensor->pin_streams) & ~bit(lms->in_stream);
 	hr_status status = HR_OK;
@@ -542,6 +565,7 @@ static hr_status delay_pin_streams(hr__tensor *tensor, uint64_t epoch)
 /* [epoch] of the in stream covers the copy to its memory; the in stream has waited for all earlier users. */
 static void set_copy_as_last_use(hr__tensor *tensor, uint64_t epoch)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_MOVING);
 	hr__store_relaxed(&tensor->restore_epoch, epoch);
 	hr__store_relaxed(&tensor->copy_epoch, 0);
 	hr__store_relaxed(&tensor->use_streams, bit(tensor->lms->in_stream));
@@ -557,6 +581,7 @@ static void set_copy_as_last_use(hr__tensor *tensor, uint64_t epoch)
 
 static void set_address(hr__tensor *tensor, uint64_t to, uint64_t epoch)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_MOVING && to);
 	hr__lms *lms = tensor->lms;
 	if (hr__trace_is_on())
 		hr__trace_event(&(hr__event){ .kind = HR__EVENT_MOVE,
@@ -572,6 +597,7 @@ static void set_address(hr__tensor *tensor, uint64_t to, uint64_t epoch)
 /* Copies it to memory allocated at [to]. On failure it stays where it was. */
 static hr_status copy_on_device(hr__tensor *tensor, uint64_t to, uint64_t *epoch)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_MOVING && !hr__state_is_displaced(tensor));
 	hr__lms *lms = tensor->lms;
 	hr_status status = wait_for_users(tensor);
 	if (!status)
@@ -586,6 +612,8 @@ static hr_status copy_on_device(hr__tensor *tensor, uint64_t to, uint64_t *epoch
 /* Copies [copy] to its memory, at its current address; the streams of current pins wait for that. */
 static hr_status reload_contents(hr__tensor *tensor, const hr__host_copy *copy, uint64_t *epoch)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_MOVING);
+	HR_ASSERT(copy->bytes == tensor->bytes);
 	hr__lms *lms = tensor->lms;
 	hr_status status = hr__host_load(lms->host, copy, tensor->address, lms->in_stream);
 	*epoch = mark_after(lms, lms->in_stream, tensor->bytes, 0);
@@ -602,9 +630,8 @@ static void set_displaced(hr__tensor *tensor, hr__host_copy copy)
 	hr__lms *lms = tensor->lms;
 	hr__lock_take(&lms->lock);
 	drop_copy(tensor);
-	tensor->copy = copy;
-	hr__store_relaxed(&tensor->has_copy, 1);
-	hr__fetch_add_acq_rel(&tensor->word, HR__WORD_DISPLACED);
+	hr__state_set_copy(tensor, copy);
+	hr__state_set_displaced(tensor);
 	hr__lock_release(&lms->lock);
 }
 
@@ -614,20 +641,20 @@ hr_status hr__move_reload(hr__tensor *tensor, uint64_t word)
 	hr_status status = HR_OK;
 	uint64_t epoch;
 	char name[HR__TENSOR_NAME];
-	if (!hr__tensor_claim_moving(tensor, word)) return HR_OK; /* another thread has claimed it */
+	if (!hr__state_begin_move(tensor, word)) return HR_OK; /* another thread has claimed it */
 	hr__lms_begin_move(lms);
-	if (is_displaced(tensor)) {
+	if (hr__state_is_displaced(tensor)) {
 		status = reload_contents(tensor, &tensor->copy, &epoch);
 		if (!status && lms->verify && !hr__load_relaxed(&tensor->written)) status = compare_checksum(tensor, lms->in_stream);
 		if (!status) { /* a thread with a pin may be about to write */
 			hr__lock_take(&lms->lock);
 			drop_copy(tensor);
-			hr__fetch_sub_acq_rel(&tensor->word, HR__WORD_DISPLACED);
+			hr__state_clear_displaced(tensor);
 			hr__lock_release(&lms->lock);
 			hr__lms_count(&lms->stats.bytes_copied_in, (int64_t)tensor->bytes);
 		}
 	}
-	hr__tensor_settle_moved(tensor);
+	hr__state_end_move(tensor);
 	hr__lms_end_move(lms);
 	if (!status) return HR_OK;
 	return hr__fail_in(status, "the contents of %s are on the host since it was to be moved, and do not come back",
@@ -638,6 +665,7 @@ hr_status hr__move_reload(hr__tensor *tensor, uint64_t word)
  * own. */
 static hr_status copy_through_host(hr__tensor *tensor, uint64_t to, uint64_t *epoch)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_MOVING && to < tensor->address && to + tensor->bytes > tensor->address);
 	hr__lms *lms = tensor->lms;
 	hr__host_copy copy = { 0 };
 	bool begun = false;
@@ -681,6 +709,8 @@ static hr_status copy_through_host(hr__tensor *tensor, uint64_t to, uint64_t *ep
 
 hr_status hr__move_to_address(hr__tensor *tensor, uint64_t to)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_MOVING && to != tensor->address);
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__lms *lms = tensor->lms;
 	hr_request request = request_of(tensor, lms->in_stream);
 	uint64_t epoch, bytes, from = tensor->address;
@@ -693,12 +723,14 @@ hr_status hr__move_to_address(hr__tensor *tensor, uint64_t to)
 		if (!status) hr__block_own(lms->allocator, to, tensor->index + 1);
 		hr__block_give(lms->allocator, status ? to : from, bit(lms->in_stream), epoch, true);
 	}
-	hr__tensor_settle_moved(tensor);
+	hr__state_end_move(tensor);
 	return status;
 }
 
 hr_status hr__move_down(hr__tensor *tensor)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_MOVING && !tensor->fixed);
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__lms *lms = tensor->lms;
 	uint64_t epoch = 0, gap = hr__block_before(lms->allocator, tensor->address), to = tensor->address - gap, bytes;
 	hr_request request = { .struct_size = sizeof request, .bytes = gap, .stream = lms->in_stream };
@@ -714,6 +746,6 @@ hr_status hr__move_down(hr__tensor *tensor)
 		}
 		hr__block_give(lms->allocator, spare, bit(lms->in_stream), epoch ? epoch : hr__device_epoch(lms->device), true);
 	}
-	hr__tensor_settle_moved(tensor);
+	hr__state_end_move(tensor);
 	return status;
 }

@@ -75,6 +75,7 @@ static inline hr__cache *begin_counting(hr__lms *lms)
 
 static inline void end_counting(hr__lms *lms, hr__cache *cache)
 {
+	HR_ASSERT(cache ? hr__load_relaxed(&cache->pinning) > 0 : hr__load_relaxed(&lms->pinning) > 0);
 	if (HR_LIKELY(cache != NULL)) hr__store_release(&cache->pinning, hr__load_relaxed(&cache->pinning) - 1);
 	else hr__fetch_sub_acq_rel(&lms->pinning, 1);
 }
@@ -91,13 +92,14 @@ static inline void add_pin_stream(hr__tensor *tensor, hr_stream stream)
 /* Makes a claimed tensor resident and pins it. A new one is unwritten until the whole call has succeeded. */
 static hr_status make_resident(hr__tensor *tensor, enum hr__place from, hr_access access, hr_stream stream)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_RESTORING);
 	hr__lms *lms = tensor->lms;
 	hr__lms_begin_move(lms);
 	hr_status status = hr__move_restore(tensor, stream, from == HR__PLACE_EVICTED && access != HR_OVERWRITE, false);
 	if (!status && from == HR__PLACE_EVICTED) hr__lms_count(&lms->stats.num_prefetch_misses, 1);
 	if (!status) add_pin_stream(tensor, stream);
 	if (!status && from == HR__PLACE_NEW) hr__store_relaxed(&tensor->unwritten, 1);
-	hr__tensor_settle(tensor, status ? from : HR__PLACE_RESIDENT, !status);
+	hr__state_end_restore(tensor, status ? from : HR__PLACE_RESIDENT, !status);
 	hr__lms_end_move(lms);
 	return status;
 }
@@ -125,23 +127,22 @@ static hr_status pin_tensor(hr__tensor *tensor, hr_tensor handle, hr_access acce
 				continue;
 			}
 			add_pin_stream(tensor, stream);
-			if (!hr__cas_acq_rel(&tensor->word, &word, word + HR__WORD_PIN)) continue;
+			if (!hr__state_pin(tensor, &word)) continue;
 			/* Counted after the pin, so that two threads never count one tensor twice: the peak of active bytes would keep that. */
-			if (!(word & HR__WORD_PINS)) hr__meters_idle(tensor->lms->allocator, -(int64_t)hr__tensor_device_bytes(tensor));
+			if (!(word & HR__WORD_PINS)) hr__meters_idle(tensor->lms->allocator, -(int64_t)tensor->device_bytes);
 			return HR_OK;
 		}
 		case HR__PLACE_NEW:
 			if (access == HR_READ) return fail_unwritten(tensor);
-			if (hr__tensor_claim(tensor, word, HR__PLACE_NEW, HR__PLACE_RESTORING))
-				return make_resident(tensor, HR__PLACE_NEW, access, stream);
+			if (hr__state_begin_restore(tensor, word, HR__PLACE_NEW)) return make_resident(tensor, HR__PLACE_NEW, access, stream);
 			break;
 		case HR__PLACE_EVICTED:
-			if (hr__tensor_claim(tensor, word, HR__PLACE_EVICTED, HR__PLACE_RESTORING))
+			if (hr__state_begin_restore(tensor, word, HR__PLACE_EVICTED))
 				return make_resident(tensor, HR__PLACE_EVICTED, access, stream);
 			break;
 		case HR__PLACE_UNUSED:
 		case HR__PLACE_DESTROYING: return hr__tensor_fail_closed(handle);
-		default: hr__tensor_wait(attempt);
+		default: hr__state_wait(attempt);
 		}
 	}
 }
@@ -153,16 +154,15 @@ static bool release_pin(hr__tensor *tensor, enum hr__place place)
 	uint64_t word = hr__load_relaxed(&tensor->word);
 	for (unsigned attempt = 0;;) {
 		if (HR_UNLIKELY(hr__word_place(word) == HR__PLACE_MOVING)) { /* by another thread */
-			hr__tensor_wait(attempt++);
+			hr__state_wait(attempt++);
 			word = hr__load_acquire(&tensor->word);
 			continue;
 		}
 		if (HR_UNLIKELY(!hr__word_pins(word))) return false; /* two threads released the last pin */
 		bool last = hr__word_pins(word) == 1;
-		uint64_t next = last ? hr__word_with_place((word - HR__WORD_PIN) & ~HR__WORD_ADDRESSED, place) : word - HR__WORD_PIN;
 		/* Counted as inactive before other threads can see that and claim it. */
 		if (last) hr__meters_idle(tensor->lms->allocator, (int64_t)tensor->device_bytes);
-		if (hr__cas_acq_rel(&tensor->word, &word, next)) return last;
+		if (hr__state_unpin(tensor, &word, place)) return last;
 		if (last) hr__meters_idle(tensor->lms->allocator, -(int64_t)tensor->device_bytes);
 	}
 }
@@ -170,6 +170,7 @@ static bool release_pin(hr__tensor *tensor, enum hr__place place)
 /* Releases one pin of a call that failed. A tensor that had memory only in such calls becomes NEW again. */
 static __attribute__((noinline)) void undo_pin(hr__tensor *tensor)
 {
+	HR_ASSERT(hr__load_relaxed(&tensor->word) & HR__WORD_PINS);
 	hr__lms *lms = tensor->lms;
 	if (HR_LIKELY(!hr__load_relaxed(&tensor->unwritten))) { /* a pinned tensor does not become unwritten */
 		if (release_pin(tensor, HR__PLACE_RESIDENT)) hr__lms_note_change(lms);
@@ -180,7 +181,7 @@ static __attribute__((noinline)) void undo_pin(hr__tensor *tensor)
 		char why[512]; /* undoing may fail too, and must not replace the message */
 		snprintf(why, sizeof why, "%s", hr_last_message());
 		/* Another thread may have pinned and written it meanwhile. */
-		if (!hr__load_relaxed(&tensor->unwritten)) hr__tensor_settle(tensor, HR__PLACE_RESIDENT, 0);
+		if (!hr__load_relaxed(&tensor->unwritten)) hr__state_end_eviction(tensor, HR__PLACE_RESIDENT);
 		else if (hr__move_free_unwritten(tensor)) hr__fail(HR_OUT_OF_MEMORY, "%s", why);
 	}
 	hr__lms_end_move(lms);
@@ -315,9 +316,10 @@ static const hr__tensor *named_first(struct named *named, const hr_pin *pins, si
 	return hr__tensor_of(pins[at].tensor, &ignored);
 }
 
-/* The field that its bytes count in; NULL if it is not resident or can be evicted. With the context's lock held. */
+/* The field that its bytes count in; NULL if it is not resident or can be evicted. */
 static uint64_t *field_of_bytes(const hr__tensor *tensor, struct demand *demand)
 {
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
 	uint64_t word = hr__load_acquire(&tensor->word);
 	if (hr__word_place(word) != HR__PLACE_RESIDENT && hr__word_place(word) != HR__PLACE_MOVING) return NULL;
 	if (hr__load_relaxed(&tensor->never_evict)) return &demand->unevictable;
@@ -331,12 +333,12 @@ static struct demand measure_demand(hr__lms *lms, const hr_pin *pins, size_t cou
 	hr__lock_take(&lms->lock);
 	for (uint32_t i = 0; i < lms->member_count; i++) {
 		uint64_t *to = field_of_bytes(lms->members[i], &demand);
-		if (to) *to += hr__tensor_device_bytes(lms->members[i]);
+		if (to) *to += lms->members[i]->device_bytes;
 	}
 	for (size_t i = 0; i < count; i++) {
 		const hr__tensor *tensor = named_first(&named, pins, i);
 		if (!tensor) continue;
-		uint64_t bytes = hr__tensor_device_bytes(tensor), *in = field_of_bytes(tensor, &demand);
+		uint64_t bytes = tensor->device_bytes, *in = field_of_bytes(tensor, &demand);
 		demand.own += bytes;
 		if (in) *in -= *in < bytes ? *in : bytes; /* its own bytes do not count; other threads may have unpinned it since */
 	}
@@ -375,7 +377,7 @@ static void list_tensors(const hr_pin *pins, size_t count, char *list, size_t ca
 		const char *name = hr_name_text(tensor->tag ? tensor->tag : tensor->op);
 		used += (size_t)snprintf(
 			list + used, capacity - used, "%s%s %s%s%s", used ? ", " : "", pins[i].access == HR_READ ? "reads" : "writes",
-			hr__format_size(hr__tensor_device_bytes(tensor), size, sizeof size), *name ? " " : "", hr__brief(name, 40).text);
+			hr__format_size(tensor->device_bytes, size, sizeof size), *name ? " " : "", hr__brief(name, 40).text);
 	}
 }
 
@@ -468,6 +470,8 @@ static bool nothing_pinned_or_moving(hr__lms *lms)
  * waits. */
 static hr_status wait_for_room(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
+	HR_ASSERT(lms->wait_ns);
 	hr_status status = HR_OUT_OF_MEMORY;
 	uint64_t until = hr__os()->clock_ns() + lms->wait_ns;
 	bool turn = false, late = false;
@@ -478,7 +482,7 @@ static hr_status wait_for_room(hr__lms *lms, const hr_pin *pins, size_t count, h
 		turn = turn || hr__cas_acquire(&lms->turn, &free_turn, 1);
 		late = hr__os()->clock_ns() >= until;
 		if (!turn && !late && attempt % ATTEMPTS_WITHOUT_TURN) {
-			hr__tensor_wait(WAIT_GROWTH_MAX);
+			hr__state_wait(WAIT_GROWTH_MAX);
 			continue;
 		}
 		bool quiet = nothing_pinned_or_moving(lms);
@@ -490,7 +494,7 @@ static hr_status wait_for_room(hr__lms *lms, const hr_pin *pins, size_t count, h
 		seen += hr__lms_changes_of_thread(); /* its own changes are nothing new */
 		if (quiet && nothing_pinned_or_moving(lms) && hr__load_acquire(&lms->changes) == seen) break;
 		for (unsigned i = 0; turn && !late && hr__load_acquire(&lms->changes) == seen && !nothing_pinned_or_moving(lms); i++) {
-			hr__tensor_wait(i < WAIT_GROWTH_MAX ? i : WAIT_GROWTH_MAX);
+			hr__state_wait(i < WAIT_GROWTH_MAX ? i : WAIT_GROWTH_MAX);
 			late = hr__os()->clock_ns() >= until;
 		}
 	}
@@ -503,7 +507,7 @@ static void yield_to_waiter(const hr__lms *lms)
 {
 	uint64_t until = hr__os()->clock_ns() + YIELD_TO_WAITER_NS;
 	for (unsigned i = 0; hr__load_acquire(&lms->turn) && hr__os()->clock_ns() < until; i++)
-		hr__tensor_wait(i < WAIT_GROWTH_MAX ? i : WAIT_GROWTH_MAX);
+		hr__state_wait(i < WAIT_GROWTH_MAX ? i : WAIT_GROWTH_MAX);
 }
 
 static hr_status pin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
@@ -584,8 +588,9 @@ static hr_status check_pinned(const hr_pin *pins, size_t count)
 /* verify: checks a tensor after its last unpin, before another thread can use it. */
 static hr_status verify_unpinned(hr__tensor *tensor, hr_tensor handle, hr_stream stream)
 {
+	HR_ASSERT(tensor->lms->verify);
 	/* If it is pinned again, it is checked at the next unpin; if it is being evicted, then. */
-	if (!hr__tensor_claim(tensor, handle.id, HR__PLACE_RESIDENT, HR__PLACE_EVICTING)) return HR_OK;
+	if (!hr__state_begin_eviction(tensor, handle.id)) return HR_OK;
 	hr__lms *lms = tensor->lms;
 	hr__lms_begin_move(lms);
 	hr_status status = HR_OK;
@@ -596,7 +601,7 @@ static hr_status verify_unpinned(hr__tensor *tensor, hr_tensor handle, hr_stream
 		                          &waits);
 	}
 	if (!status) status = hr__move_verify(tensor, stream);
-	hr__tensor_settle(tensor, HR__PLACE_RESIDENT, 0);
+	hr__state_end_eviction(tensor, HR__PLACE_RESIDENT);
 	hr__lms_end_move(lms);
 	return status;
 }
@@ -682,9 +687,9 @@ hr_status hr_tensor_get_address(hr_tensor handle, void **out)
 		uint64_t word = hr__load_acquire(&tensor->word);
 		if (word >> 32 != handle.id >> 32) return hr__tensor_fail_closed(handle);
 		if (!(word & HR__WORD_PINS)) return fail_not_pinned(tensor);
-		if (hr__word_place(word) != HR__PLACE_RESIDENT) hr__tensor_wait(attempt); /* being moved on the device */
+		if (hr__word_place(word) != HR__PLACE_RESIDENT) hr__state_wait(attempt); /* being moved on the device */
 		else if (HR_UNLIKELY(word & HR__WORD_DISPLACED)) status = hr__move_reload(tensor, word);
-		else if (word & HR__WORD_ADDRESSED || hr__cas_acquire(&tensor->word, &word, word | HR__WORD_ADDRESSED)) break;
+		else if (hr__state_take_address(tensor, &word)) break;
 	}
 	if (!status) *out = (void *)(uintptr_t)tensor->address;
 	return status;
@@ -718,17 +723,19 @@ hr_status hr_tensor_evict(hr_tensor handle)
 		case HR__PLACE_RESIDENT:
 			if (word & HR__WORD_PINS)
 				return hr__fail(HR_IN_USE, "%s is pinned; unpin it first", hr__tensor_name(tensor, name, sizeof name));
-			if (!hr__tensor_claim(tensor, word, HR__PLACE_RESIDENT, HR__PLACE_EVICTING)) break;
+			if (!hr__state_begin_eviction(tensor, word)) break;
 			return hr__move_evict(tensor, tensor->lms->out_stream);
-		default: hr__tensor_wait(attempt);
+		default: hr__state_wait(attempt);
 		}
 	}
 }
 
 hr_status hr__lms_prefetch(hr__tensor *tensor, uint64_t word)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
+	HR_ASSERT(tensor->lms->enabled);
 	hr__lms *lms = tensor->lms;
-	if (!hr__tensor_claim(tensor, word, HR__PLACE_EVICTED, HR__PLACE_RESTORING)) return HR_OK;
+	if (!hr__state_begin_restore(tensor, word, HR__PLACE_EVICTED)) return HR_OK;
 	hr__lms_begin_move(lms);
 	enum hr__reclaim_mode before = hr__reclaim_set_mode(HR__RECLAIM_PLANNED);
 	hr_status status = hr__move_restore(tensor, lms->in_stream, true, true);
@@ -739,7 +746,7 @@ hr_status hr__lms_prefetch(hr__tensor *tensor, uint64_t word)
 	} else if (status == HR_OUT_OF_MEMORY) {
 		hr__lms_count(&lms->stats.num_prefetches_refused, 1);
 	}
-	hr__tensor_settle(tensor, status ? HR__PLACE_EVICTED : HR__PLACE_RESIDENT, 0);
+	hr__state_end_restore(tensor, status ? HR__PLACE_EVICTED : HR__PLACE_RESIDENT, false);
 	hr__lms_end_move(lms);
 	return status;
 }
@@ -756,7 +763,7 @@ hr_status hr_tensor_prefetch(hr_tensor handle)
 		case HR__PLACE_UNUSED:
 		case HR__PLACE_DESTROYING: return hr__tensor_fail_closed(handle);
 		case HR__PLACE_EVICTING:
-		case HR__PLACE_RESTORING: hr__tensor_wait(attempt); break;
+		case HR__PLACE_RESTORING: hr__state_wait(attempt); break;
 		case HR__PLACE_EVICTED: return hr__lms_prefetch(tensor, word);
 		default: return HR_OK;
 		}

@@ -105,6 +105,7 @@ static double score_by_user(const hr__lms *lms, const hr__tensor *tensor, uint64
 /* [alone]: no other tensor is evicted with it. */
 static struct rank rank_of(hr__lms *lms, const hr__tensor *tensor, uint64_t word, bool alone)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	bool leaves = hr__load_relaxed(&tensor->evict_first);
 	struct rank rank = { .unplanned = !leaves, .priority = hr__load_relaxed(&tensor->priority), .member = tensor->member };
 	if (leaves) {
@@ -124,7 +125,7 @@ static bool is_evictable(const hr__tensor *tensor, uint64_t word)
 	return allowed == HR__RECLAIM_ANY || hr__load_relaxed(&tensor->evict_first);
 }
 
-/* ---- choosing, with the lock held ---- */
+/* ---- choosing ---- */
 
 static bool address_before(const void *a, const void *b, const void *context)
 {
@@ -147,6 +148,7 @@ void hr__reclaim_sort_by_address(hr__tensor **tensors, size_t count)
  * that claimed it puts it in its place, under the lock. */
 static void list_recent_as_evicted(hr__lms *lms)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	const hr__evict_queue *departed = &lms->queues[HR__EVICT_RECENT];
 	uint32_t count = 0;
 	for (uint32_t i = 0; i < departed->count; i++) {
@@ -171,6 +173,8 @@ static uint32_t candidate_count(const hr__lms *lms)
 
 static hr__tensor *candidate(hr__lms *lms, uint32_t i)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
+	HR_ASSERT(i < candidate_count(lms));
 	lms->tensors_examined++;
 	return allowed == HR__RECLAIM_ANY ? lms->members[i] : lms->queues[HR__EVICT_PLANNED].items[i].tensor;
 }
@@ -184,6 +188,7 @@ struct preference {
 
 static struct preference begin_preference(hr__lms *lms)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	return (struct preference){ .lms = lms, .walk = hr__evict_walk_begin(lms, HR__EVICT_PLANNED, MISSES_MAX) };
 }
 
@@ -219,7 +224,8 @@ static void end_preference(struct preference *preference)
 
 static bool claim_victim(struct victims *victims, hr__tensor *tensor)
 {
-	if (!hr__tensor_claim(tensor, hr__load_relaxed(&tensor->word), HR__PLACE_RESIDENT, HR__PLACE_EVICTING)) return false;
+	HR_ASSERT(victims->count < HR__RECLAIM_MAX);
+	if (!hr__state_begin_eviction(tensor, hr__load_relaxed(&tensor->word))) return false;
 	victims->tensors[victims->count++] = tensor;
 	victims->bytes += tensor->device_bytes;
 	return true;
@@ -228,6 +234,7 @@ static bool claim_victim(struct victims *victims, hr__tensor *tensor)
 /* What evicting a claimed tensor gives the request: bytes in one piece, or of whole pages. */
 static uint64_t room_after(hr__lms *lms, const hr__pressure *pressure, const hr__tensor *tensor)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_EVICTING);
 	uint64_t room = tensor->device_bytes;
 	if (hr__tensor_owns_pages(tensor)) return room;
 	if (pressure->pages) return hr__block_pages(lms->allocator, tensor->address, false);
@@ -239,6 +246,7 @@ static uint64_t room_after(hr__lms *lms, const hr__pressure *pressure, const hr_
  * the additional ones. */
 static uint64_t pages_after(hr__lms *lms, const hr__tensor *tensor, bool gain)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_EVICTING);
 	return hr__tensor_owns_pages(tensor) ? tensor->device_bytes : hr__block_pages(lms->allocator, tensor->address, gain);
 }
 
@@ -246,12 +254,12 @@ static uint64_t pages_after(hr__lms *lms, const hr__tensor *tensor, bool gain)
 static bool claim_if_enough(hr__lms *lms, const hr__pressure *pressure, uint64_t missing, hr__tensor *tensor, uint64_t word)
 {
 	/* Claimed before its memory is examined, so that it does not move. */
-	if (!hr__tensor_claim(tensor, word, HR__PLACE_RESIDENT, HR__PLACE_EVICTING)) return false;
+	if (!hr__state_begin_eviction(tensor, word)) return false;
 	if (room_after(lms, pressure, tensor) >= pressure->size + pressure->alignment) return true;
 	/* Free pages next to it count twice here, so a small tensor is tried before a large one. If it was not enough, others
 	 * follow. */
 	if (missing != UINT64_MAX && pages_after(lms, tensor, false) >= missing) return true;
-	hr__tensor_settle(tensor, HR__PLACE_RESIDENT, 0);
+	hr__state_end_eviction(tensor, HR__PLACE_RESIDENT);
 	return false;
 }
 
@@ -266,7 +274,7 @@ static hr__tensor *find_single(hr__lms *lms, const hr__pressure *pressure, uint6
 		if (!is_evictable(tensor, word)) continue;
 		struct rank rank = rank_of(lms, tensor, word, true);
 		if ((best && !ranks_before(&rank, &best_rank)) || !claim_if_enough(lms, pressure, missing, tensor, word)) continue;
-		if (best) hr__tensor_settle(best, HR__PLACE_RESIDENT, 0);
+		if (best) hr__state_end_eviction(best, HR__PLACE_RESIDENT);
 		best = tensor;
 		best_rank = rank;
 	}
@@ -275,15 +283,16 @@ static hr__tensor *find_single(hr__lms *lms, const hr__pressure *pressure, uint6
 
 static void compare_single(hr__lms *lms, const hr__pressure *pressure, uint64_t missing, hr__tensor *best)
 {
-	if (best) hr__tensor_settle(best, HR__PLACE_RESIDENT, 0);
+	if (best) hr__state_end_eviction(best, HR__PLACE_RESIDENT);
 	hr__tensor *other = find_single(lms, pressure, missing);
 	if (other != best) lms->queue_mismatches++;
-	if (other) hr__tensor_settle(other, HR__PLACE_RESIDENT, 0);
-	if (best) hr__tensor_claim(best, hr__load_relaxed(&best->word), HR__PLACE_RESIDENT, HR__PLACE_EVICTING);
+	if (other) hr__state_end_eviction(other, HR__PLACE_RESIDENT);
+	if (best) hr__state_begin_eviction(best, hr__load_relaxed(&best->word));
 }
 
 static bool choose_single(hr__lms *lms, const hr__pressure *pressure, uint64_t missing, struct victims *victims)
 {
+	HR_ASSERT(!victims->count);
 	struct preference preference = begin_preference(lms);
 	hr__tensor *best;
 	while ((best = next_preferred(&preference)) && !claim_if_enough(lms, pressure, missing, best, hr__load_acquire(&best->word))) {}
@@ -300,12 +309,13 @@ static bool choose_single(hr__lms *lms, const hr__pressure *pressure, uint64_t m
  * them if the policy evicts it anyway. */
 static bool choose_row(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
+	HR_ASSERT(!victims->count);
 	size_t count = 0, first = 0, chosen = 0;
 	for (uint32_t i = 0; i < candidate_count(lms); i++) {
 		hr__tensor *tensor = candidate(lms, i);
 		uint64_t word = hr__load_acquire(&tensor->word);
-		if (is_evictable(tensor, word) && !hr__tensor_owns_pages(tensor) &&
-		    hr__tensor_claim(tensor, word, HR__PLACE_RESIDENT, HR__PLACE_EVICTING))
+		if (is_evictable(tensor, word) && !hr__tensor_owns_pages(tensor) && hr__state_begin_eviction(tensor, word))
 			lms->order[count++] = tensor;
 	}
 	hr__reclaim_sort_by_address(lms->order, count);
@@ -324,7 +334,7 @@ static bool choose_row(hr__lms *lms, const hr__pressure *pressure, struct victim
 			victims->tensors[victims->count++] = lms->order[i];
 			victims->bytes += lms->order[i]->device_bytes;
 		} else {
-			hr__tensor_settle(lms->order[i], HR__PLACE_RESIDENT, 0);
+			hr__state_end_eviction(lms->order[i], HR__PLACE_RESIDENT);
 		}
 	}
 	return found;
@@ -338,7 +348,7 @@ static hr__tensor *scan_for_first(hr__lms *lms, uint64_t least)
 	for (uint32_t i = 0; i < candidate_count(lms); i++) {
 		hr__tensor *tensor = candidate(lms, i);
 		uint64_t word = hr__load_acquire(&tensor->word);
-		if (!is_evictable(tensor, word) || hr__tensor_device_bytes(tensor) < least) continue;
+		if (!is_evictable(tensor, word) || tensor->device_bytes < least) continue;
 		struct rank rank = rank_of(lms, tensor, word, false);
 		if (best && !ranks_before(&rank, &best_rank)) continue;
 		best = tensor;
@@ -352,7 +362,7 @@ static hr__tensor *next_candidate(struct preference *preference, uint64_t least)
 {
 	hr__lms *lms = preference->lms;
 	hr__tensor *best;
-	while ((best = next_preferred(preference)) && hr__tensor_device_bytes(best) < least) {}
+	while ((best = next_preferred(preference)) && best->device_bytes < least) {}
 	if (preference->gave_up) return scan_for_first(lms, least);
 	if (hr__reclaim_compares && scan_for_first(lms, least) != best) lms->queue_mismatches++;
 	if (best) preference->walk.most++; /* a useful one is no miss */
@@ -384,13 +394,14 @@ static bool choose_pages(hr__lms *lms, uint64_t missing, struct victims *victims
 	}
 	end_preference(&preference);
 	if (found >= missing) return true;
-	for (uint32_t i = 0; i < victims->count; i++) hr__tensor_settle(victims->tensors[i], HR__PLACE_RESIDENT, 0);
+	for (uint32_t i = 0; i < victims->count; i++) hr__state_end_eviction(victims->tensors[i], HR__PLACE_RESIDENT);
 	*victims = (struct victims){ .count = 0 };
 	return false;
 }
 
 static bool any_evictable(hr__lms *lms)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	for (uint32_t i = 0; i < candidate_count(lms); i++) {
 		const hr__tensor *tensor = candidate(lms, i);
 		if (is_evictable(tensor, hr__load_acquire(&tensor->word))) return true;
@@ -400,6 +411,7 @@ static bool any_evictable(hr__lms *lms)
 
 static bool any_at(const hr__lms *lms, enum hr__place where)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	for (uint32_t i = 0; i < lms->member_count; i++)
 		if (hr__word_place(hr__load_acquire(&lms->members[i]->word)) == where) return true;
 	return false;
@@ -412,10 +424,11 @@ static bool any_claimed(const hr__lms *lms)
 	return any_at(lms, HR__PLACE_EVICTING) || any_at(lms, HR__PLACE_MOVING) || any_at(lms, HR__PLACE_DESTROYING);
 }
 
-/* Without the lock: waits until lms->changes is no longer [seen]. */
+/* Waits until lms->changes is no longer [seen]. */
 static void wait_for_change(const hr__lms *lms, uint64_t seen)
 {
-	for (unsigned attempt = 0; hr__load_acquire(&lms->changes) == seen; attempt++) hr__tensor_wait(attempt < 16 ? attempt : 16);
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
+	for (unsigned attempt = 0; hr__load_acquire(&lms->changes) == seen; attempt++) hr__state_wait(attempt < 16 ? attempt : 16);
 }
 
 /* ---- moving ---- */
@@ -438,6 +451,7 @@ static void begin_copies(struct victims *victims, bool *copied)
 /* Evicts all that can be evicted. Returns the first error. */
 static hr_status evict_all(struct victims *victims, hr_stream stream, uint64_t *freed)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr_status first = HR_OK;
 	bool copied[HR__RECLAIM_MAX];
 	begin_copies(victims, copied);
@@ -452,9 +466,10 @@ static hr_status evict_all(struct victims *victims, hr_stream stream, uint64_t *
 	return first;
 }
 
-/* Chooses and claims victims. With the lock held. */
+/* Chooses and claims victims. */
 static enum hr__alloc_source choose(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	/* Pages must be idle to be stitched, so the host waits for their copies; memory that stays mapped makes only streams wait. So
 	 * stitching is not considered for tensors that the policy evicts: their memory is likely to be in one piece. */
 	uint64_t missing = UINT64_MAX;
@@ -470,6 +485,7 @@ static enum hr__alloc_source choose(hr__lms *lms, const hr__pressure *pressure, 
 /* Nothing can be evicted, because of [why]: tries defragmentation. */
 static hr_status try_defragment(hr__lms *lms, const hr__pressure *pressure, hr_status why, enum hr__alloc_source *source)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	char message[400];
 	if (!lms->defrag || allowed != HR__RECLAIM_ANY) return why;
 	snprintf(message, sizeof message, "%s", hr_last_message());
@@ -484,6 +500,8 @@ static hr_status try_defragment(hr__lms *lms, const hr__pressure *pressure, hr_s
 
 hr_status hr__reclaim(const hr__pressure *pressure, enum hr__alloc_source *source)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
+	HR_ASSERT(pressure->size > 0);
 	hr__lms *lms = hr__load_acquire(&pressure->allocator->lms);
 	struct victims victims = { .count = 0 };
 	enum hr__reclaim_mode mode = allowed;
@@ -528,6 +546,7 @@ hr_status hr__reclaim(const hr__pressure *pressure, enum hr__alloc_source *sourc
 
 bool hr__reclaim_range(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream stream)
 {
+	HR_ASSERT(bytes && address + bytes > address);
 	struct victims victims = { .count = 0 };
 	uint64_t freed = 0;
 	bool clear = true;
@@ -536,11 +555,10 @@ bool hr__reclaim_range(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream
 		hr__tensor *tensor = lms->members[i];
 		uint64_t word = hr__load_acquire(&tensor->word);
 		uint64_t at = hr__load_relaxed(&tensor->address); /* another thread may be freeing it */
-		if (hr__word_place(word) != HR__PLACE_RESIDENT || at >= address + bytes || address >= at + hr__tensor_device_bytes(tensor))
-			continue;
+		if (hr__word_place(word) != HR__PLACE_RESIDENT || at >= address + bytes || address >= at + tensor->device_bytes) continue;
 		clear = hr__load_relaxed(&tensor->evict_first) && victims.count < HR__RECLAIM_MAX && claim_victim(&victims, tensor);
 	}
-	for (uint32_t i = 0; i < victims.count && !clear; i++) hr__tensor_settle(victims.tensors[i], HR__PLACE_RESIDENT, 0);
+	for (uint32_t i = 0; i < victims.count && !clear; i++) hr__state_end_eviction(victims.tensors[i], HR__PLACE_RESIDENT);
 	hr__lock_release(&lms->lock);
 	return clear && victims.count && evict_all(&victims, stream, &freed) == HR_OK;
 }
@@ -569,6 +587,7 @@ static hr_status fail_above_limit(uint64_t bytes, uint64_t limit)
 
 hr_status hr__reclaim_to_limit(hr__lms *lms, uint64_t bytes, hr_stream stream)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	blocked = false;
 	for (unsigned round = 0;; round++) {
 		uint64_t limit = hr__load_acquire(&lms->limit);
@@ -599,9 +618,10 @@ hr_status hr__reclaim_to_limit(hr__lms *lms, uint64_t bytes, hr_stream stream)
 	}
 }
 
-/* Claims the next tensors, from index *at downwards, that may be evicted. With the lock held. */
+/* Claims the next tensors, from index *at downwards, that may be evicted. */
 static void choose_next(hr__lms *lms, hr_name tag, uint32_t *at, struct victims *victims)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	if (*at > lms->member_count) *at = lms->member_count;
 	while (*at && victims->count < HR__RECLAIM_MAX) {
 		hr__tensor *tensor = lms->members[--*at];
@@ -611,6 +631,8 @@ static void choose_next(hr__lms *lms, hr_name tag, uint32_t *at, struct victims 
 
 hr_status hr__reclaim_inactive(hr__lms *lms, hr_name tag, uint64_t *bytes)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
+	HR_ASSERT(lms->enabled);
 	hr_status first = HR_OK;
 	for (uint32_t at = UINT32_MAX; at;) {
 		struct victims victims = { .count = 0 };

@@ -5,9 +5,10 @@
  * stalled in between. Both are evaluated once they were reached. */
 #include "core/lms/lms.h"
 
-/* Evaluates and removes the stalls whose marks were reached. With the lock held. */
+/* Evaluates and removes the stalls whose marks were reached. */
 static void settle(hr__lms *lms)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	while (lms->stall_count) {
 		const hr__stall *stall = &lms->stalls[lms->stall_first % HR__STALLS_MAX];
 		uint64_t asked = 0, came = 0;
@@ -29,6 +30,7 @@ void hr__stall_evaluate(hr__lms *lms)
 
 void hr__stall_note(hr__lms *lms, hr_stream stream, uint64_t came)
 {
+	HR_ASSERT(lms->enabled);
 	uint64_t asked;
 	if (hr__device_mark(lms->device, stream, &asked) != HR_OK) return;
 	hr__lock_take(&lms->lock);

@@ -1,48 +1,4 @@
-/* tensor.c - tensors: handles, creating and destroying, and the state machine.
- *
- *                 create
- *                   |
- *                   v        pin                     settled
- *                  NEW ----------------> RESTORING ----------> RESIDENT ---------------.
- *                   ^                     |  ^   |              ^ |                |
- *                   '----- no memory -----'  |   |              | | evict, reclaim,|
- *                                            |   |   kept, or   | | early copy     |
- *                               pin, prefetch|   |   copied     | v                |
- *                                            |   |   early    EVICTING              |
- *                                            |   |              |                  |
- *                                            |   | no memory    | memory freed     |
- *                                            |   v              v                  |
- *                                            '--- EVICTED <---------'                  |
- *                                                  |                               |
- *     NEW, RESIDENT, EVICTED, unpinned --- destroy ---> DESTROYING ---> UNUSED                 |
- *                                                                                  |
- *     RESIDENT, pinned or not, its address not taken --- defragment ---> MOVING ---> RESIDENT
- *
- *     RESIDENT, and the call that allocated its memory failed ---------> EVICTING --> NEW
- *
- *     public states:   RESIDENT pinned = active      RESIDENT unpinned = inactive, or synced if it has a host copy
- *
- * INVARIANTS of a tensor, as hr_lms_check() checks them:
- *   1  only RESIDENT and MOVING have pins
- *   2  RESIDENT, MOVING and EVICTING have memory, NEW and EVICTED have none
- *   3  EVICTED has a host copy; NEW has none
- *   4  a tensor is in the list of its context exactly while it is not UNUSED, and a resident one is among the first resident_count
- *   5  the context's counters agree with the bytes of resident, of pinned, of inactive, and of resident and evicted tensors
- *   6  addressed implies pinned and RESIDENT
- *   7  a tensor that owns pages has them at its first address; a fixed tensor without pages of its own is never evicted
- *   8  displaced implies memory and a host copy, and not addressed
- *   9  the queues (evict_queue.h) are in order and complete: BY_USE has all resident tensors, EVICTING all that the policy evicts,
- *      RECENT all evicted ones among the first resident_count. A tensor without memory is in no queue but RECENT. In tests with
- *      one thread: each choice by the queues was that of a scan of all tensors
- *
- * A move that would overwrite its own source goes through the host. If the device fails at that, and again when the tensor is put
- * back, the device memory is invalid: the tensor is displaced. Its address is not taken then, so no program can see that. The next pin
- * or address call copies the contents back first, or fails. A displaced tensor is evicted without a copy.
- *
- * MOVING keeps its pins. A pin holds the tensor, not an address, and the address was not taken since the tensor last had no pins.
- * So no work queued under these pins can have touched its memory, and all work that did is in [streams]. Pin, unpin and address
- * calls wait until the move ends, and a move waits for no other thread; so the number of pins does not change during a move. Before
- * the move ends, the streams of the pins are made to wait for the copy, on the device.
+/* tensor.c - tensors: handles, creating and destroying them, their properties, and the list of a context. state.h has their states.
  *
  * A handle is the number of a record and its generation. Records are in blocks that stay allocated until hr_shutdown, so a stale
  * handle reads a valid record with another generation. Generations continue after hr_shutdown. */
@@ -107,52 +63,6 @@ const char *hr__tensor_name(const hr__tensor *tensor, char *out, size_t capacity
 	return out;
 }
 
-uint64_t hr__tensor_device_bytes(const hr__tensor *tensor)
-{
-	const hr__allocator *allocator = tensor->lms->allocator;
-	uint64_t bytes = tensor->bytes, unit = hr__tensor_owns_pages(tensor) ? allocator->page : allocator->granularity;
-	if (!hr__align_up(tensor->bytes, unit, &bytes)) HR_ASSERT(false); /* checked at creation */
-	return bytes;
-}
-
-/* ---- the word ---- */
-
-bool hr__tensor_claim(hr__tensor *tensor, uint64_t word, enum hr__place from, enum hr__place to)
-{
-	uint64_t now = hr__load_relaxed(&tensor->word);
-	while (now >> 32 == word >> 32 && hr__word_place(now) == from && !(now & HR__WORD_PINS))
-		if (hr__cas_acq_rel(&tensor->word, &now, hr__word_with_place(now, to))) return true;
-	return false;
-}
-
-bool hr__tensor_claim_moving(hr__tensor *tensor, uint64_t word)
-{
-	uint64_t now = hr__load_relaxed(&tensor->word);
-	while (now >> 32 == word >> 32 && hr__word_place(now) == HR__PLACE_RESIDENT && !(now & HR__WORD_ADDRESSED))
-		if (hr__cas_acq_rel(&tensor->word, &now, hr__word_with_place(now, HR__PLACE_MOVING))) return true;
-	return false;
-}
-
-void hr__tensor_settle_moved(hr__tensor *tensor)
-{
-	uint64_t before = hr__fetch_sub_acq_rel(&tensor->word, HR__PLACE_MOVING - HR__PLACE_RESIDENT);
-	HR_ASSERT(hr__word_place(before) == HR__PLACE_MOVING);
-	(void)before;
-}
-
-void hr__tensor_settle(hr__tensor *tensor, enum hr__place place, uint32_t pins)
-{
-	uint64_t word = hr__load_relaxed(&tensor->word);
-	HR_ASSERT(!(word & HR__WORD_PINS));
-	if (place != HR__PLACE_RESIDENT) word &= ~HR__WORD_DISPLACED; /* without memory, nothing is displaced */
-	hr__store_release(&tensor->word, hr__word_with_place(word, place) + pins * HR__WORD_PIN);
-}
-
-void hr__tensor_wait(unsigned attempt)
-{
-	hr__lock_wait(attempt);
-}
-
 /* ---- the list of a context ---- */
 
 static void *grow_copy(const void *old, size_t used, size_t to)
@@ -190,14 +100,16 @@ static void free_arrays(const struct arrays *arrays, size_t capacity)
 
 void hr__lms_free_members(hr__lms *lms)
 {
+	HR_ASSERT(!lms->member_count);
 	struct arrays arrays = arrays_of(lms);
 	free_arrays(&arrays, lms->member_capacity);
 }
 
-/* With the lock held. The arrays grow together, so that reclaiming never allocates. There are no queues if tensors are never
+/* The arrays grow together, so that reclaiming never allocates. There are no queues if tensors are never
  * evicted. */
 static hr_status reserve_member(hr__lms *lms)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	if (lms->member_count < lms->member_capacity) return HR_OK;
 	size_t capacity = lms->member_capacity ? lms->member_capacity * 2u : 64u;
 	unsigned count = lms->enabled ? 3 + HR__EVICT_QUEUES : 3;
@@ -220,12 +132,15 @@ static hr_status reserve_member(hr__lms *lms)
 
 static void put_member(hr__lms *lms, uint32_t at, hr__tensor *tensor)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
+	HR_ASSERT(at < lms->member_capacity);
 	lms->members[at] = tensor;
 	tensor->member = at;
 }
 
 static void swap_members(hr__lms *lms, uint32_t a, uint32_t b)
 {
+	HR_ASSERT(a < lms->member_count && b < lms->member_count);
 	hr__tensor *first = lms->members[a];
 	put_member(lms, a, lms->members[b]);
 	put_member(lms, b, first);
@@ -233,11 +148,15 @@ static void swap_members(hr__lms *lms, uint32_t a, uint32_t b)
 
 void hr__lms_list_as_evicted(hr__lms *lms, hr__tensor *tensor)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
+	HR_ASSERT(lms->members[tensor->member] == tensor);
 	if (tensor->member < lms->resident_count) swap_members(lms, tensor->member, --lms->resident_count);
 }
 
 void hr__lms_list_as_resident(hr__lms *lms, hr__tensor *tensor)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
+	HR_ASSERT(lms->members[tensor->member] == tensor);
 	if (tensor->member >= lms->resident_count) swap_members(lms, tensor->member, lms->resident_count++);
 }
 
@@ -294,7 +213,7 @@ static hr_status allocate_record(hr__tensor **out)
 	}
 	if (!status && !++table.generation) table.generation = 1;
 	/* Still UNUSED, so no handle finds it. The generation is set already, for the change to NEW. */
-	if (!status) hr__store_relaxed(&(*out)->word, (uint64_t)table.generation << 32);
+	if (!status) hr__state_reserve(*out, table.generation);
 	hr__lock_release(&table.lock);
 	return status;
 }
@@ -302,7 +221,7 @@ static hr_status allocate_record(hr__tensor **out)
 static void free_record(hr__tensor *tensor)
 {
 	hr__lock_take(&table.lock);
-	hr__store_release(&tensor->word, hr__load_relaxed(&tensor->word) >> 32 << 32);
+	hr__state_free(tensor);
 	tensor->member = table.spare;
 	table.spare = tensor->index + 1;
 	hr__lock_release(&table.lock);
@@ -322,8 +241,9 @@ static hr_status check_options(const hr__lms *lms, const hr_tensor_options *opti
 /* Writes field by field: a thread with a stale handle may read the word, context and flags of the record at any time. */
 static void init_tensor(hr__tensor *tensor, hr__lms *lms, const hr_tensor_options *options)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_UNUSED);
 	if (tensor->lms != lms) tensor->lms = lms;
-	tensor->address = tensor->device_bytes = tensor->sum = 0;
+	tensor->address = tensor->sum = 0;
 	tensor->copy = (hr__host_copy){ 0 };
 	tensor->bytes = options->bytes;
 	tensor->alignment = options->alignment;
@@ -341,10 +261,14 @@ static void init_tensor(hr__tensor *tensor, hr__lms *lms, const hr_tensor_option
 	hr__store_relaxed(&tensor->evictions, 0);
 	hr__store_relaxed(&tensor->restores, 0);
 	tensor->fixed = options->fixed;
+	uint64_t bytes = 0, unit = hr__tensor_owns_pages(tensor) ? lms->allocator->page : lms->allocator->granularity;
+	bool fits = hr__align_up(tensor->bytes, unit, &bytes);
+	HR_ASSERT(fits); /* hr__request_check has refused larger ones */
+	(void)fits;
+	tensor->device_bytes = bytes;
 	uint8_t stays = options->never_evict ? HR__NEVER_EVICT_SET : 0;
 	if (tensor->fixed && !hr__tensor_owns_pages(tensor)) stays |= HR__NEVER_EVICT_SMALL;
 	hr__store_relaxed(&tensor->never_evict, stays);
-	tensor->counted = false;
 	tensor->dtype = (uint8_t)options->dtype;
 	tensor->op = options->op;
 	tensor->scope = options->scope;
@@ -373,7 +297,7 @@ hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *opti
 	const void *outer = hr__stacks_enter(__builtin_return_address(0));
 	init_tensor(tensor, lms, &whole);
 	hr__stacks_leave(outer);
-	hr__tensor_settle(tensor, HR__PLACE_NEW, 0); /* before it is in the list; no thread has its handle yet */
+	hr__state_create(tensor); /* before it is in the list; no thread has its handle yet */
 	status = hr__lms_add(lms, tensor);
 	if (status) {
 		free_record(tensor);
@@ -390,6 +314,8 @@ hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *opti
 /* Destroys a tensor that is DESTROYING. [anyway]: even if the device does not release its memory. */
 static hr_status destroy(hr__tensor *tensor, bool anyway, bool *gone)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_DESTROYING);
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__lms *lms = tensor->lms;
 	hr_status status = hr__move_release(tensor);
 	*gone = !tensor->span || anyway;
@@ -423,14 +349,14 @@ hr_status hr_tensor_destroy(hr_tensor handle)
 			                hr__word_pins(word));
 		}
 		if ((place == HR__PLACE_NEW || place == HR__PLACE_RESIDENT || place == HR__PLACE_EVICTED) &&
-		    hr__tensor_claim(tensor, word, place, HR__PLACE_DESTROYING))
+		    hr__state_begin_destruction(tensor, word, place))
 			break;
-		hr__tensor_wait(attempt);
+		hr__state_wait(attempt);
 	}
 	hr__lms *lms = tensor->lms;
 	hr__lms_begin_move(lms); /* other threads may be waiting for its memory */
 	status = destroy(tensor, false, &gone);
-	if (!gone) hr__tensor_settle(tensor, place, 0);
+	if (!gone) hr__state_cancel_destruction(tensor, place);
 	hr__lms_end_move(lms);
 	return status;
 }
@@ -443,7 +369,7 @@ void hr__lms_destroy_tensors(hr__lms *lms)
 		hr__tensor *tensor = lms->members[lms->member_count - 1];
 		uint64_t word = hr__load_relaxed(&tensor->word);
 		if (word & HR__WORD_PINS) hr__meters_idle(lms->allocator, (int64_t)tensor->device_bytes); /* as if it were unpinned */
-		hr__store_relaxed(&tensor->word, hr__word_with_place(word & ~(HR__WORD_PINS | HR__WORD_ADDRESSED), HR__PLACE_DESTROYING));
+		hr__state_force_destruction(tensor);
 		destroy(tensor, true, &gone);
 	}
 	HR_ASSERT(!hr__load_relaxed(&lms->resident) && !hr__load_relaxed(&lms->stats.num_tensors));
@@ -489,15 +415,16 @@ static hr_tensor_state public_state(uint64_t word, bool clean)
 	}
 }
 
-/* With the lock held. [word] may be out of date; values that do not follow from it are current. */
+/* [word] may be out of date; values that do not follow from it are current. */
 static void fill_info(const hr__tensor *tensor, uint64_t word, hr_tensor_info *found)
 {
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
 	bool home = hr__word_place(word) == HR__PLACE_RESIDENT || hr__word_place(word) == HR__PLACE_EVICTING ||
 	            hr__word_place(word) == HR__PLACE_MOVING;
 	found->state = public_state(word, tensor->copy.bytes != 0);
 	found->pins = hr__word_pins(word);
 	found->bytes = tensor->bytes;
-	found->device_bytes = home ? hr__tensor_device_bytes(tensor) : 0;
+	found->device_bytes = home ? tensor->device_bytes : 0;
 	found->host_bytes = tensor->copy.bytes;
 	found->spilled = tensor->copy.bytes && !tensor->copy.address;
 	found->dirty = home && !tensor->copy.bytes;

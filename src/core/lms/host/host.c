@@ -6,6 +6,7 @@
  *
  * Copies are counted when they are complete or under way, never for a failed attempt. */
 #include "core/lms/host/host.h"
+#include "core/base/assert.h"
 
 #include <stdio.h>
 
@@ -42,6 +43,7 @@ static void raise_tier(tier_bytes *of, uint64_t bytes)
 
 static void lower_tier(tier_bytes *of, uint64_t bytes)
 {
+	HR_ASSERT(hr__load_relaxed(&of->now) >= (int64_t)bytes);
 	hr__fetch_add_relaxed(&of->now, -(int64_t)bytes);
 }
 
@@ -187,6 +189,7 @@ static void free_block(hr__host *host, uint64_t address, hr_stream stream)
 
 void hr__host_drop(hr__host *host, hr__host_copy *copy, hr_stream stream)
 {
+	HR_ASSERT(!copy->bytes || copy->address || host->file);
 	if (!copy->bytes) return;
 	if (copy->address) free_block(host, copy->address, stream);
 	else hr__host_file_drop(host->file, copy);

@@ -30,6 +30,7 @@
  *   3  room in use is what the copies need, each rounded up by less than a block
  *   4  every buffer is idle */
 #include "core/lms/host/host_file.h"
+#include "core/base/assert.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -67,6 +68,7 @@ struct hr__host_file {
 	buffer ring[RING]; /* each belongs to the call that took it */
 
 	hr__monitor *monitor; /* guards the rest */
+	bool entered;         /* a thread is inside the monitor; for assertions */
 	uint32_t idle;        /* bit b = buffer b is idle */
 	uint32_t next;        /* next buffer to take, so that the one idle longest is used */
 	bool growing;         /* a thread is extending the file */
@@ -78,14 +80,26 @@ struct hr__host_file {
 	hr__arena arena;
 };
 
-static void enter(const hr__host_file *file)
+static void enter(hr__host_file *file)
 {
 	hr__os()->monitor_enter(file->monitor);
+	HR_ASSERT(!file->entered);
+	file->entered = true;
 }
 
-static void leave(const hr__host_file *file)
+static void leave(hr__host_file *file)
 {
+	HR_ASSERT(file->entered);
+	file->entered = false;
 	hr__os()->monitor_leave(file->monitor);
+}
+
+static void wait_inside(hr__host_file *file)
+{
+	HR_ASSERT(file->entered);
+	file->entered = false;
+	hr__os()->monitor_wait(file->monitor, UINT64_MAX);
+	file->entered = true;
 }
 
 /* ---- messages ---- */
@@ -95,9 +109,9 @@ static hr_status io_failed(const hr__host_file *file, const char *what, int erro
 	return hr__fail(HR_IO, "the spill file in %s could not be %s: %s", file->directory, what, hr__os_error(error));
 }
 
-/* Inside the monitor. */
 static hr_status limit_reached(const hr__host_file *file, uint64_t bytes)
 {
+	HR_ASSERT(file->entered);
 	hr__sizes size = HR__SIZES(bytes, file->in_use, file->limit ? file->limit : file->most);
 	return hr__fail(
 		HR_OUT_OF_MEMORY,
@@ -123,7 +137,7 @@ static hr_status disk_refused(const hr__host_file *file, const char *what, uint6
 
 /* ---- room in the file ---- */
 
-/* Inside the monitor, which is left meanwhile: on some file systems this takes as long as writing. */
+/* Leaves the monitor meanwhile: on some file systems this takes as long as writing. */
 static int extend(hr__host_file *file, uint64_t length)
 {
 	HR_ASSERT(!file->growing);
@@ -137,10 +151,11 @@ static int extend(hr__host_file *file, uint64_t length)
 	return error;
 }
 
-/* Makes the file long enough for [size] more bytes at its end, counting free room there. Inside the monitor, which is left
+/* Makes the file long enough for [size] more bytes at its end, counting free room there. Leaves the monitor
  * meanwhile, so other threads may take that room: the caller tries again. */
 static hr_status grow(hr__host_file *file, uint64_t size)
 {
+	HR_ASSERT(file->entered);
 	hr__arena *arena = &file->arena;
 	uint64_t tail = arena->tail ? hr__chunk_at(&file->table, arena->tail)->size : 0, before = file->end, more = size - tail;
 	HR_ASSERT(tail < size);
@@ -158,13 +173,14 @@ static hr_status grow(hr__host_file *file, uint64_t size)
  * place. */
 static hr__chunk_id try_to_take(hr__host_file *file, uint64_t size, bool as_is)
 {
+	HR_ASSERT(file->entered && file->end <= file->most);
 	file->arena.tail_growth = as_is ? 0 : file->most - file->end;
 	return hr__arena_take(&file->arena, size, 0);
 }
 
-/* Inside the monitor. */
 static hr_status find_room(hr__host_file *file, uint64_t size, hr__chunk_id *out)
 {
+	HR_ASSERT(file->entered && size % BLOCK == 0);
 	hr__chunk_id id = 0;
 	hr_status status = HR_OK;
 	while (status == HR_OK) {
@@ -172,7 +188,7 @@ static hr_status find_room(hr__host_file *file, uint64_t size, hr__chunk_id *out
 		if (status != HR_OK) break;
 		id = try_to_take(file, size, false);
 		if (id) break;
-		if (file->growing) hr__os()->monitor_wait(file->monitor, UINT64_MAX);
+		if (file->growing) wait_inside(file);
 		else status = grow(file, size);
 	}
 	/* Room that was passed over for the end of the file is better than none. */
@@ -219,6 +235,7 @@ typedef struct lanes {
 
 static buffer *pop_idle(hr__host_file *file)
 {
+	HR_ASSERT(file->entered && file->idle);
 	while (!(file->idle >> file->next & 1)) file->next = (file->next + 1) % file->ring_count;
 	buffer *taken = &file->ring[file->next];
 	file->idle &= ~(1u << file->next);
@@ -229,7 +246,7 @@ static lanes take_lanes(hr__host_file *file, uint64_t bytes, hr_stream stream)
 {
 	lanes taken = { .file = file, .stream = stream };
 	enter(file);
-	while (!file->idle) hr__os()->monitor_wait(file->monitor, UINT64_MAX);
+	while (!file->idle) wait_inside(file);
 	taken.now = taken.other = pop_idle(file);
 	if (file->idle && bytes > file->piece) taken.other = pop_idle(file);
 	leave(file);
@@ -276,6 +293,7 @@ static hr_status wait_for(const hr__host_file *file, buffer *through)
 
 static uint64_t piece_at(const hr__host_file *file, uint64_t bytes, uint64_t at)
 {
+	HR_ASSERT(at < bytes);
 	return bytes - at < file->piece ? bytes - at : file->piece;
 }
 
@@ -293,6 +311,7 @@ static hr_status start_store(const lanes *with, buffer *through, uint64_t addres
  * taken for contents. */
 static hr_status finish_store(const lanes *with, buffer *through)
 {
+	HR_ASSERT(through->streams);
 	hr_status status = hr_stream_synchronize(hr__device_handle(with->file->device), with->stream);
 	if (status == HR_OK) through->streams = 0;
 	return status;
@@ -351,6 +370,7 @@ static hr_status read_piece(const hr__host_file *file, const buffer *to, uint64_
 
 hr_status hr__host_file_load(hr__host_file *file, const hr__host_copy *copy, uint64_t address, hr_stream stream)
 {
+	HR_ASSERT(copy->bytes && !copy->address);
 	hr_status status = HR_OK;
 	lanes with = take_lanes(file, copy->bytes, stream);
 	for (uint64_t at = 0, here; at < copy->bytes && status == HR_OK; at += here) {

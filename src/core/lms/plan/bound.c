@@ -63,6 +63,7 @@ static uint64_t copy_ns(uint64_t bytes, uint64_t memory, uint64_t per_byte)
 
 static uint32_t first_use(const hr__plan_step *step, uint32_t op)
 {
+	HR_ASSERT(op <= step->op_count);
 	return op < step->op_count ? step->ops[op].first_use : step->use_count;
 }
 
@@ -128,6 +129,7 @@ static bound_window begin_window(bounding *b, uint32_t from, uint32_t stamp)
 /* Ends the window with the start of op [to]. */
 static void end_window_at(bounding *b, bound_window *w, uint32_t to)
 {
+	HR_ASSERT(to < b->ring->n);
 	const hr__plan_ring *ring = b->ring;
 	const hr__plan_step *step = ring->step;
 	w->out = w->owed + b->staying[to];

@@ -48,6 +48,7 @@ static bool stay_before(const void *left, const void *right, const void *context
 /* Inserts [number] into the list of placed stays, which is sorted by offset. */
 static void insert(struct packing *packing, uint32_t count, uint32_t number)
 {
+	HR_ASSERT(count < packing->count && number < packing->count);
 	uint32_t at = count, *placed = packing->placed;
 	for (; at > 0 && packing->stays[placed[at - 1]].offset > packing->stays[number].offset; at--) placed[at] = placed[at - 1];
 	placed[at] = number;

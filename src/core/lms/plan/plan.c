@@ -236,6 +236,7 @@ static uint64_t peak_of(hr__plan_drafting *drafting, const hr__plan_draft *draft
  * a binary search is possible. A plan has as many moves as ops, so a linear search for each move would take quadratic time. */
 static uint32_t first_since(const uint64_t *times, uint32_t from, uint32_t to, uint64_t later, uint64_t since)
 {
+	HR_ASSERT(from <= to);
 	while (from < to) {
 		uint32_t middle = from + (to - from) / 2;
 		if (times[middle] + later >= since) to = middle;
@@ -256,6 +257,7 @@ static uint32_t first_round(const hr__plan_drafting *drafting, const hr__plan_dr
 /* The op that runs when a restore begins: the first, from in_before on, that is not done by then. */
 static uint32_t start_of(const hr__plan_drafting *drafting, const hr__plan_draft *draft, uint32_t g)
 {
+	HR_ASSERT(draft->chosen[g]);
 	uint64_t begins = drafting->restore_began[g], since = begins < UINT64_MAX ? begins + 1 : begins;
 	return first_round(drafting, draft, drafting->ended, draft->in_before[g], drafting->ring->gaps[g].to, since);
 }
@@ -263,6 +265,7 @@ static uint32_t start_of(const hr__plan_drafting *drafting, const hr__plan_draft
 /* The last op, from the one after which it is evicted, that began before the copy was done. */
 static uint32_t gone_of(const hr__plan_drafting *drafting, const hr__plan_draft *draft, uint32_t g)
 {
+	HR_ASSERT(draft->chosen[g]);
 	const hr__plan_gap *gap = &drafting->ring->gaps[g];
 	uint64_t done = drafting->out_done[g];
 	if (draft->clean[g]) return gap->from;

@@ -28,6 +28,7 @@ static void open_slots(hr__plan_drafting *drafting)
 /* How many ops before [op] the link has time, [op] itself being 0; more than n = never. Shortens chains of busy ops on the way. */
 static uint32_t ops_to_open(hr__plan_drafting *drafting, uint32_t op)
 {
+	HR_ASSERT(op < drafting->ring->n);
 	uint32_t n = drafting->ring->n, at = op, back = 0;
 	for (uint32_t looks = 1; drafting->slots[at] == 0 && back <= n; looks++) {
 		if (looks % 8 == 0) drafting->work++;
@@ -44,6 +45,7 @@ static uint32_t ops_to_open(hr__plan_drafting *drafting, uint32_t op)
  * [take]: reserves that time. */
 static uint32_t ops_early(hr__plan_drafting *drafting, uint32_t g, bool take)
 {
+	HR_ASSERT(g < drafting->ring->gap_count);
 	const hr__plan_ring *ring = drafting->ring;
 	const hr__plan_gap *gap = &ring->gaps[g];
 	uint32_t most = hr__plan_ring_distance(ring, gap->from, gap->to) - 1, early = 1, at = gap->to > 0 ? gap->to - 1 : ring->n - 1;
@@ -80,6 +82,7 @@ static int rank_of(const hr__plan_drafting *drafting, uint32_t g, const hr__plan
  * top. */
 static void heap_push(hr__plan_drafting *drafting, int rank, uint32_t gap, uint32_t end)
 {
+	HR_ASSERT(drafting->heap_counts[rank] < 2 * (drafting->ring->gap_count + 1));
 	uint64_t *heap = drafting->heaps[rank], entry = (uint64_t)end << 32 | (drafting->ring->gap_count - 1 - drafting->need_of[gap]);
 	uint32_t at = drafting->heap_counts[rank]++;
 	while (at > 0 && heap[(at - 1) / 2] < entry) {
@@ -91,6 +94,7 @@ static void heap_push(hr__plan_drafting *drafting, int rank, uint32_t gap, uint3
 
 static uint32_t heap_top(const hr__plan_drafting *drafting, int rank, uint32_t *end)
 {
+	HR_ASSERT(drafting->heap_counts[rank] > 0);
 	uint64_t entry = drafting->heaps[rank][0];
 	*end = (uint32_t)(entry >> 32);
 	return drafting->by_need[drafting->ring->gap_count - 1 - (uint32_t)entry];
@@ -98,6 +102,7 @@ static uint32_t heap_top(const hr__plan_drafting *drafting, int rank, uint32_t *
 
 static void heap_pop(hr__plan_drafting *drafting, int rank)
 {
+	HR_ASSERT(drafting->heap_counts[rank] > 0);
 	uint64_t *heap = drafting->heaps[rank];
 	uint32_t count = --drafting->heap_counts[rank], at = 0;
 	uint64_t last = heap[count];
@@ -146,6 +151,7 @@ static uint32_t full_end(const scan *scanning, uint32_t g)
 
 static void pick(scan *scanning, uint32_t g, uint32_t end)
 {
+	HR_ASSERT(!scanning->draft->chosen[g] && end > scanning->at);
 	hr__plan_drafting *drafting = scanning->drafting;
 	const hr__plan_gap *gap = &drafting->ring->gaps[g];
 	span s = span_of(drafting->ring, gap, scanning->strategy->start);
@@ -246,6 +252,7 @@ static void add_candidates(scan *scanning, uint32_t before)
 
 void hr__plan_draft_choose(hr__plan_drafting *drafting, hr__plan_draft *draft, const hr__plan_strategy *strategy)
 {
+	HR_ASSERT(strategy->start < drafting->ring->n);
 	const hr__plan_ring *ring = drafting->ring;
 	drafting->work += ring->n + ring->gap_count;
 	scan scanning = { .drafting = drafting, .draft = draft, .strategy = strategy, .most_work = drafting->work + RESERVE_WORK_MAX };

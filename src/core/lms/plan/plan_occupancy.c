@@ -1,6 +1,7 @@
 /* plan_occupancy.c - the occupancy of each position, as a tree: adding to a range and finding the highest take logarithmic time.
  *
  * What is added to a node counts for all nodes below it and is never pushed down, so a query only adds on its way. */
+#include "core/base/assert.h"
 #include "core/lms/plan/plan_draft.h"
 
 bool hr__occupancy_open(hr__occupancy *occupancy, hr__plan_scratch *scratch, uint32_t n)
@@ -43,6 +44,7 @@ static void add(hr__occupancy *occupancy, uint32_t node, uint32_t begin, uint32_
 
 void hr__occupancy_add(hr__occupancy *occupancy, uint32_t first, uint32_t last, uint64_t bytes)
 {
+	HR_ASSERT(last < occupancy->n || first > last);
 	if (first <= last) add(occupancy, 1, 0, occupancy->leaves, first, last, bytes);
 }
 
@@ -58,6 +60,7 @@ static uint64_t highest(const hr__occupancy *occupancy, uint32_t node, uint32_t 
 
 uint64_t hr__occupancy_highest(const hr__occupancy *occupancy, uint32_t first, uint32_t last)
 {
+	HR_ASSERT(last < occupancy->n || first > last);
 	return first <= last ? highest(occupancy, 1, 0, occupancy->leaves, first, last) : 0;
 }
 
@@ -75,5 +78,6 @@ static uint32_t last_above(const hr__occupancy *occupancy, uint32_t node, uint32
 
 uint32_t hr__occupancy_last_above(const hr__occupancy *occupancy, uint32_t first, uint32_t last, uint64_t limit)
 {
+	HR_ASSERT(last < occupancy->n || first > last);
 	return first <= last ? last_above(occupancy, 1, 0, occupancy->leaves, first, last, limit, 0) : UINT32_MAX;
 }

@@ -1,8 +1,10 @@
 /* plan_place.c - when evicted tensors are restored, which evictions are not needed, and which host copies are valid. */
+#include "core/base/assert.h"
 #include "core/lms/plan/plan_draft.h"
 
 static void add_away(hr__plan_drafting *drafting, uint32_t first, uint32_t end, uint64_t bytes)
 {
+	HR_ASSERT(end <= drafting->ring->n);
 	uint32_t n = drafting->ring->n;
 	if (first >= n) first -= n;
 	if (first < end) {
@@ -16,6 +18,7 @@ static void add_away(hr__plan_drafting *drafting, uint32_t first, uint32_t end, 
 /* When it has to be back at the latest: at its next use, or earlier by the time reserved for it on the link. */
 static uint32_t latest_end(const hr__plan_drafting *drafting, uint32_t g)
 {
+	HR_ASSERT(drafting->early[g] < drafting->ring->n);
 	uint32_t to = drafting->ring->gaps[g].to, early = drafting->early[g];
 	return to >= early ? to - early : to + drafting->ring->n - early;
 }

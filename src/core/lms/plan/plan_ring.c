@@ -96,12 +96,14 @@ static hr_status sort_uses(hr__plan_ring *ring, uint32_t *next)
 /* [change] is a difference array: adds [bytes] to positions first to last. */
 static void add_range(uint64_t *change, uint32_t first, uint32_t last, uint64_t bytes)
 {
+	HR_ASSERT(first <= last);
 	change[first] += bytes;
 	change[last + 1] -= bytes;
 }
 
 static void add_gap(hr__plan_ring *ring, uint32_t tensor, uint32_t use, uint32_t next_use, uint64_t *change)
 {
+	HR_ASSERT(ring->gap_count < ring->step->use_count);
 	uint32_t from = ring->at[use], to = ring->at[next_use];
 	uint64_t bytes = ring->step->tensors[tensor].bytes;
 	if (hr__plan_ring_distance(ring, from, to) == 1 || bytes == 0) return;

@@ -1,4 +1,5 @@
 /* plan_simulate.c - how long a step takes with a plan, by the model at the top of plan.c. */
+#include "core/base/assert.h"
 #include "core/lms/plan/plan_draft.h"
 
 typedef struct queue {
@@ -27,6 +28,7 @@ static uint64_t after(uint64_t when, uint64_t ns)
 
 static void add_freed(queue *to, uint64_t when, uint64_t bytes)
 {
+	HR_ASSERT(to->head <= to->tail);
 	if (bytes == 0) return;
 	if (to->head < to->tail && to->entries[to->tail - 1].when == when) to->entries[to->tail - 1].bytes += bytes;
 	else to->entries[to->tail++] = (hr__plan_freed){ when, bytes, HR__PLAN_NO_GAP };
@@ -65,6 +67,7 @@ static uint64_t take(simulation *sim, uint64_t bytes, uint32_t *last)
 
 static void issue_restore(simulation *sim, uint32_t g)
 {
+	HR_ASSERT(sim->draft->chosen[g]);
 	hr__plan_drafting *drafting = sim->drafting;
 	const hr__plan_gap *gap = &drafting->ring->gaps[g];
 	uint32_t waited_for;
@@ -79,6 +82,7 @@ static void issue_restore(simulation *sim, uint32_t g)
 
 static void issue_copy(simulation *sim, uint32_t g)
 {
+	HR_ASSERT(sim->draft->chosen[g] && !sim->draft->clean[g]);
 	sim->out_free = after(later(sim->out_free, sim->op_done), sim->drafting->ring->gaps[g].out_ns);
 	sim->drafting->out_done[g] = sim->out_free;
 }

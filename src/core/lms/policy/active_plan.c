@@ -107,6 +107,7 @@ static bool is_requested_before(const void *left, const void *right, const void 
 /* Sets what is done at each use, and sorts the restores. */
 static void arrange(hr__active_plan *active)
 {
+	HR_ASSERT(active->op_count > 0 || !active->plan.move_count);
 	for (uint32_t i = 0; i < active->plan.move_count; i++) {
 		const hr__plan_move *move = &active->plan.moves[i];
 		for (uint32_t k = active->first[move->tensor]; k < active->first[move->tensor + 1]; k++) {
@@ -129,6 +130,7 @@ static void arrange(hr__active_plan *active)
 /* The op that is [late] / LATE of the way round the ring from [from] to [to]. */
 static uint32_t between(uint32_t from, uint32_t to, uint32_t n, uint32_t late)
 {
+	HR_ASSERT(from < n && to < n);
 	uint64_t way = (to + n - from) % n;
 	return (from + (uint32_t)(way * (late < LATE ? late : LATE) / LATE)) % n;
 }
@@ -239,6 +241,7 @@ static hr_status make_best(const hr__record *record, const hr__plan_step *step, 
 hr_status hr__active_plan_make(const hr__record *record, uint64_t other_bytes, const hr__plan_machine *machine, bool places,
                                hr__active_plan *out, uint64_t *bound_ns)
 {
+	HR_ASSERT(!record->broken);
 	hr__plan_step step;
 	*out = (hr__active_plan){ 0 };
 	hr_status status = describe(record, &step);

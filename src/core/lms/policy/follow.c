@@ -18,11 +18,13 @@
 
 void hr__follow_created(hr__lms *lms, hr__tensor *tensor, uint32_t number)
 {
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
+	HR_ASSERT(tensor->lms == lms && lms->learned);
 	hr__learned *learned = lms->learned;
 	hr__active_plan *active = &learned->active_plan;
 	if (!active->is_set || number >= active->created_count || active->created[number] == HR__RECORD_NONE) return;
 	uint32_t planned = active->created[number];
-	if (hr__tensor_device_bytes(tensor) == active->bytes[planned]) {
+	if (tensor->device_bytes == active->bytes[planned]) {
 		tensor->learned.planned = planned;
 		active->present[planned] = hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word));
 	} else {
@@ -33,6 +35,7 @@ void hr__follow_created(hr__lms *lms, hr__tensor *tensor, uint32_t number)
 
 void hr__follow_destroyed(hr__learned *learned, const hr__tensor *tensor)
 {
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
 	/* A tensor of the next step may have its place already. */
 	hr_tensor *present = learned->active_plan.is_set && tensor->learned.planned != HR__RECORD_NONE
 	                         ? &learned->active_plan.present[tensor->learned.planned]
@@ -44,6 +47,8 @@ void hr__follow_destroyed(hr__learned *learned, const hr__tensor *tensor)
 
 void hr__follow_use(hr__learned *learned, const hr__tensor *tensor)
 {
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
+	HR_ASSERT(tensor->learned.uses > 0);
 	const hr__active_plan *active = &learned->active_plan;
 	uint32_t planned = tensor->learned.planned, position = learned->position - 1;
 	if (!active->is_set || planned == HR__RECORD_NONE || !learned->position) return;
@@ -92,6 +97,7 @@ static void request_unplanned(hr__learned *learned, uint32_t need)
 
 void hr__follow_before(hr__lms *lms)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__learned *learned = lms->learned;
 	hr__active_plan *active = &learned->active_plan;
 	hr_tensor wanted[RESTORES_AT_ONCE];
@@ -144,6 +150,7 @@ void hr__follow_before(hr__lms *lms)
 /* What the plan does after the tensor's latest use. NULL if the tensor has no plan. */
 static const hr__planned_use *planned_use(const hr__learned *learned, const hr__tensor *tensor)
 {
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
 	const hr__active_plan *active = &learned->active_plan;
 	uint32_t planned = tensor->learned.planned;
 	if (!active->is_set || planned == HR__RECORD_NONE || tensor->learned.step != learned->step || !tensor->learned.uses ||
@@ -156,8 +163,9 @@ static const hr__planned_use *planned_use(const hr__learned *learned, const hr__
 /* Starts its copy to the host; the memory stays until another request needs it. */
 static void start_eviction(hr__tensor *tensor, uint64_t word, bool evicted)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__lms *lms = tensor->lms;
-	if (hr__load_relaxed(&tensor->never_evict) || !hr__tensor_claim(tensor, word, HR__PLACE_RESIDENT, HR__PLACE_EVICTING)) return;
+	if (hr__load_relaxed(&tensor->never_evict) || !hr__state_begin_eviction(tensor, word)) return;
 	hr__lms_begin_move(lms);
 	if (!hr__move_copy_to_host(tensor) && evicted) {
 		hr__lock_take(&lms->lock);
@@ -166,12 +174,13 @@ static void start_eviction(hr__tensor *tensor, uint64_t word, bool evicted)
 		hr__lock_release(&lms->lock);
 		hr__lms_count(&lms->stats.num_planned_evictions, 1);
 	}
-	hr__tensor_settle(tensor, HR__PLACE_RESIDENT, 0);
+	hr__state_end_eviction(tensor, HR__PLACE_RESIDENT);
 	hr__lms_end_move(lms);
 }
 
 void hr__follow_unpinned(hr__lms *lms, const hr_pin *pins, size_t count)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	const hr__learned *learned = lms->learned;
 	for (size_t i = 0; i < count; i++) {
 		hr_status ignored;
@@ -216,6 +225,7 @@ uint64_t hr__learned_address(const hr__tensor *tensor)
 /* Calls until its next use, as far as known; UINT64_MAX = not known to be used again. */
 static uint64_t distance_to(const hr__lms *lms, const hr__tensor *tensor)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	const hr__learned *learned = lms->learned;
 	const hr__active_plan *active = &learned->active_plan;
 	uint32_t planned = tensor->learned.planned;
@@ -233,11 +243,12 @@ static uint64_t distance_to(const hr__lms *lms, const hr__tensor *tensor)
 
 double hr__learned_eviction_score(hr__lms *lms, const hr__tensor *tensor, bool alone)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	const hr__active_plan *active = &lms->learned->active_plan;
 	uint64_t distance = distance_to(lms, tensor);
 	if (!alone || !active->is_set || distance == UINT64_MAX || is_lost(lms->learned)) return (double)distance;
 	uint64_t far_off = active->op_count / FAR_OFF + 1;
-	return (double)(distance < far_off ? distance : far_off) / (double)hr__tensor_device_bytes(tensor);
+	return (double)(distance < far_off ? distance : far_off) / (double)tensor->device_bytes;
 }
 
 bool hr__learned_ranks_by_use(const hr__lms *lms)
@@ -247,6 +258,7 @@ bool hr__learned_ranks_by_use(const hr__lms *lms)
 
 void hr__learned_unplanned_eviction(hr__lms *lms)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	hr__learned *learned = lms->learned;
 	uint64_t scattered = hr__blocks_scattered(lms->allocator);
 	if (scattered > learned->scattered) learned->scattered = scattered;
@@ -255,6 +267,7 @@ void hr__learned_unplanned_eviction(hr__lms *lms)
 /* Adds a tensor once; the list has at most as many as the plan has tensors. */
 static void add_unplanned_tensor(hr__learned *learned, const hr__tensor *tensor, uint32_t need)
 {
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
 	hr__unplanned_tensor unplanned = { hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word)), need };
 	for (uint32_t i = 0; i < learned->unplanned_tensors.count; i++) {
 		if (HR__RECORD_AT(hr__unplanned_tensor, learned->unplanned_tensors, i).handle.id != unplanned.handle.id) continue;
@@ -268,6 +281,7 @@ static void add_unplanned_tensor(hr__learned *learned, const hr__tensor *tensor,
 
 void hr__learned_evicted(hr__lms *lms, const hr__tensor *tensor)
 {
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_EVICTING);
 	hr__learned *learned = lms->learned;
 	if (!learned || hr__load_relaxed(&tensor->evict_first)) return;
 	hr__lock_take(&lms->lock);

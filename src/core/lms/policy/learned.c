@@ -31,6 +31,7 @@
 
 hr_status hr__learned_open(hr__lms *lms)
 {
+	HR_ASSERT(!lms->learned && lms->enabled);
 	void *block;
 	int error = hr__os()->alloc(sizeof(hr__learned), &block);
 	if (error) return hr__os_fail(error, "cannot get host memory for the learned policy");
@@ -59,6 +60,7 @@ void hr__learned_close(hr__lms *lms)
 /* The tensor's number in the record of this step. */
 static uint32_t slot_of(hr__learned *learned, hr__tensor *tensor, uint32_t created)
 {
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
 	if (tensor->learned.step == learned->step && tensor->learned.slot != HR__RECORD_NONE) return tensor->learned.slot;
 	tensor->learned.step = learned->step;
 	tensor->learned.uses = 0;
@@ -149,6 +151,7 @@ bool hr__learned_times_copy(const hr__lms *lms, uint64_t bytes)
 
 void hr__learned_copied(hr__lms *lms, bool out, uint64_t bytes, uint64_t before, uint64_t after)
 {
+	HR_ASSERT(before < after);
 	hr__learned *learned = lms->learned;
 	hr__lock_take(&lms->lock);
 	hr__link_note(&learned->link, (hr__link_copy){ out, after, before, bytes });

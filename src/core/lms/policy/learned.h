@@ -62,15 +62,15 @@ void hr__steps_watch(hr__lms *lms, const hr_pin *pins, size_t count);
 
 /* ---- following the plan (follow.c) ---- */
 
-/* A tensor was created as [number] of the step: it may be in the plan. Under the lock. */
+/* A tensor was created as [number] of the step: it may be in the plan. */
 void hr__follow_created(hr__lms *lms, hr__tensor *tensor, uint32_t number);
-/* The tensor is being destroyed: removes it from the plan. Under the lock. */
+/* The tensor is being destroyed: removes it from the plan. */
 void hr__follow_destroyed(hr__learned *learned, const hr__tensor *tensor);
-/* Before a pin call, without the lock: prefetches what the plan restores before it, and what did not fit earlier. */
+/* Before a pin call: prefetches what the plan restores before it, and what did not fit earlier. */
 void hr__follow_before(hr__lms *lms);
-/* Compares the use that was just recorded with the plan's. Under the lock. */
+/* Compares the use that was just recorded with the plan's. */
 void hr__follow_use(hr__learned *learned, const hr__tensor *tensor);
-/* After an unpin, without the lock: starts the evictions that the plan has after it. */
+/* After an unpin: starts the evictions that the plan has after it. */
 void hr__follow_unpinned(hr__lms *lms, const hr_pin *pins, size_t count);
 
 #endif

@@ -5,11 +5,13 @@
 
 void hr__link_note(hr__link *link, hr__link_copy copy)
 {
+	HR_ASSERT(copy.before < copy.mark && copy.bytes >= HR__LINK_TIMED_MIN);
 	link->copies[link->copy_count++ % HR__LINK_COPIES] = copy;
 }
 
 void hr__link_time(hr__link *link, const hr__lms *lms)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	for (uint32_t i = 0; i < link->copy_count && i < HR__LINK_COPIES; i++) {
 		const hr__link_copy *copy = &link->copies[i];
 		uint64_t begin = 0, end = 0;

@@ -7,6 +7,7 @@
 
 bool hr__record_array_grow(hr__record_array *array, size_t item)
 {
+	HR_ASSERT(array->count <= array->capacity);
 	uint32_t capacity = array->capacity ? array->capacity * 2 : 256;
 	void *items;
 	if (array->capacity > (1u << 28) || hr__os()->alloc(capacity * item, &items)) return false;
@@ -51,6 +52,7 @@ void hr__record_sign(hr__record *record, uint64_t value)
 
 uint32_t hr__record_tensor(hr__record *record, const hr__tensor *tensor, uint32_t created)
 {
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
 	if (record->broken) return HR__RECORD_NONE;
 	if (!hr__record_array_has_room(&record->tensors, sizeof(hr__recorded_tensor))) {
 		record->broken = true;
@@ -58,7 +60,7 @@ uint32_t hr__record_tensor(hr__record *record, const hr__tensor *tensor, uint32_
 	}
 	HR__RECORD_AT(hr__recorded_tensor, record->tensors, record->tensors.count) = (hr__recorded_tensor){
 		.handle = hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word)),
-		.bytes = hr__tensor_device_bytes(tensor),
+		.bytes = tensor->device_bytes,
 		.died = HR__PLAN_NEVER,
 		.created = created,
 		.stays = hr__load_relaxed(&tensor->never_evict),
@@ -81,6 +83,8 @@ bool hr__record_op(hr__record *record, hr_stream stream)
 
 bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool write)
 {
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
+	HR_ASSERT(record->ops.count > 0 || record->broken);
 	uint32_t first = HR__RECORD_AT(hr__recorded_op, record->ops, record->ops.count - 1).first_use;
 	if (slot == HR__RECORD_NONE || record->broken) return false;
 	if (tensor->learned.uses && tensor->learned.use >= first && tensor->learned.use < record->uses.count &&
@@ -102,6 +106,7 @@ bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool 
 
 void hr__record_time(hr__device *device, hr__record *record, uint32_t most)
 {
+	HR_ASSERT(record->timed <= record->ops.count);
 	for (; record->timed < record->ops.count && most; record->timed++, most--) {
 		hr__recorded_op *op = &HR__RECORD_AT(hr__recorded_op, record->ops, record->timed);
 		uint64_t begin = 0, end = 0;
@@ -122,6 +127,7 @@ bool hr__record_is_timed(const hr__record *record)
 
 void hr__record_keep_times(hr__record *record, const hr__record *before)
 {
+	HR_ASSERT(record != before);
 	if (!hr__record_is_timed(before) || before->ops.count != record->ops.count) return;
 	for (uint32_t i = 0; i < record->ops.count; i++)
 		HR__RECORD_AT(hr__recorded_op, record->ops, i).ns = HR__RECORD_AT(hr__recorded_op, before->ops, i).ns;

@@ -36,6 +36,7 @@ void hr__repeats_close(hr__repeats *repeats)
 
 static uint64_t item_at(const hr__repeats *repeats, uint64_t number)
 {
+	HR_ASSERT(number < repeats->count && repeats->count - number <= HR__REPEATS_HISTORY);
 	return repeats->items[number % HR__REPEATS_HISTORY];
 }
 
@@ -50,6 +51,7 @@ static uint64_t hash_window(const hr__repeats *repeats)
 /* Number of items until the next period should begin: at the lowest weight of the last period. */
 static uint64_t until_lightest(const hr__repeats *repeats)
 {
+	HR_ASSERT(repeats->period > 0 && repeats->period <= repeats->count);
 	uint64_t best = 0, first = repeats->count - repeats->period;
 	for (uint64_t i = 1; i < repeats->period; i++)
 		if (repeats->weights[(first + i) % HR__REPEATS_HISTORY] < repeats->weights[(first + best) % HR__REPEATS_HISTORY]) best = i;
@@ -78,6 +80,7 @@ static void search(hr__repeats *repeats)
 
 bool hr__repeats_note(hr__repeats *repeats, uint64_t item, uint64_t weight)
 {
+	HR_ASSERT(!repeats->period || repeats->at < repeats->period);
 	repeats->weights[repeats->count % HR__REPEATS_HISTORY] = weight;
 	repeats->items[repeats->count++ % HR__REPEATS_HISTORY] = item;
 	if (repeats->count < HR__REPEATS_WINDOW) return false;

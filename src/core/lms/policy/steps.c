@@ -23,6 +23,7 @@
 /* Maps tensors to the new plan. Tensors that it does not name have no plan. */
 static void assign(hr__lms *lms, hr__active_plan *active)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	for (uint32_t i = 0; i < lms->member_count; i++) lms->members[i]->learned.planned = HR__RECORD_NONE;
 	for (uint32_t i = 0; i < active->tensor_count; i++) {
 		hr_status ignored;
@@ -38,9 +39,10 @@ static uint64_t bytes_of_others(hr__lms *lms, int64_t in_use)
 	return other > 0 ? (uint64_t)other : 0;
 }
 
-/* The memory and the link that the planner may use. Under the lock. */
+/* The memory and the link that the planner may use. */
 static hr__plan_machine machine_of(hr__lms *lms, uint64_t other_bytes)
 {
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	hr__learned *learned = lms->learned;
 	uint64_t limit, memory = lms->allocator->limit;
 	if (hr__add(hr__load_relaxed(&lms->limit), other_bytes, &limit) && limit < memory) memory = limit;
@@ -56,10 +58,12 @@ static hr__plan_machine machine_of(hr__lms *lms, uint64_t other_bytes)
 		                       .copy_ns = HR__LINK_COPY_NS };
 }
 
-/* Makes a plan of the last record, and activates it. [in_use] is of the allocator. Called without the lock, which is not held while
+/* Makes a plan of the last record, and activates it. [in_use] is of the allocator. The lock is not held while
  * the plan is made; learned->planning keeps other threads from changing the record. */
 static void make_plan(hr__lms *lms, int64_t in_use)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
+	HR_ASSERT(lms->learned->planning);
 	hr__learned *learned = lms->learned;
 	hr__active_plan active;
 	uint64_t bound = 0, others = bytes_of_others(lms, in_use);
@@ -114,6 +118,7 @@ static bool correct(hr__learned *learned)
 /* Judges the record of the step that ended. [pressed]: tensors were evicted. */
 static void judge(hr__learned *learned, bool pressed)
 {
+	HR_ASSERT(!learned->planning);
 	hr__active_plan *active = &learned->active_plan;
 	hr__record *done = &learned->now;
 	if (!learned->recording || done->broken || !done->ops.count) return;
@@ -144,6 +149,7 @@ static void judge(hr__learned *learned, bool pressed)
  * free memory is joined, and from now on each tensor has its place in it. */
 static void gather_memory(hr__lms *lms)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__learned *learned = lms->learned;
 	uint64_t bytes = 0, area = 0, area_bytes = 0;
 	if (hr__reclaim_inactive(lms, HR_NAME_NONE, &bytes) || hr__blocks_gather(lms->allocator, &area, &area_bytes)) return;
@@ -158,6 +164,7 @@ static void gather_memory(hr__lms *lms)
 /* Joins free memory without evicting anything. */
 static void join_free_memory(hr__lms *lms)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__learned *learned = lms->learned;
 	uint64_t mapping = hr__blocks_map_ns(lms->allocator), begin = hr__device_clock_ns(lms->device), address, bytes;
 	if (hr__blocks_gather(lms->allocator, &address, &bytes)) return;
@@ -172,6 +179,7 @@ static void join_free_memory(hr__lms *lms)
 
 static void end_step(hr__lms *lms)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__learned *learned = lms->learned;
 	hr__lock_take(&lms->lock);
 	hr__record_time(lms->device, &learned->now, UINT32_MAX);
@@ -185,6 +193,7 @@ static void end_step(hr__lms *lms)
 
 static void begin_step(hr__lms *lms)
 {
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__learned *learned = lms->learned;
 	int64_t in_use = hr__stats_level(lms->allocator).in_use;
 	hr__lock_take(&lms->lock);

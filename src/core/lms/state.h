@@ -1,0 +1,247 @@
+/* state.h - the state of a tensor: its record, the places it can be in, and every change from one place to another.
+ *
+ *     from          to            function                        when
+ *     UNUSED        NEW           hr__state_create                hr_tensor_create
+ *     NEW           RESTORING     hr__state_begin_restore         the first pin: memory is allocated
+ *     EVICTED       RESTORING     hr__state_begin_restore         a pin or a prefetch
+ *     RESTORING     RESIDENT      hr__state_end_restore           the tensor has memory, and its contents are on the way
+ *     RESTORING     NEW, EVICTED  hr__state_end_restore           there was no memory, or the device failed: back to where it was
+ *     RESIDENT      EVICTING      hr__state_begin_eviction        eviction, reclaiming, a copy ahead of an eviction, verify
+ *     RESIDENT      EVICTING      hr__state_unpin                 the last pin of a call that failed, and that allocated the memory
+ *     EVICTING      EVICTED       hr__state_end_eviction          its memory was freed
+ *     EVICTING      RESIDENT      hr__state_end_eviction          it keeps its memory: only a copy was made, or the eviction failed
+ *     EVICTING      NEW           hr__state_end_eviction          its memory was freed, and nothing was ever written to it
+ *     RESIDENT      MOVING        hr__state_begin_move            defragmentation, if its address is not taken; pinned or not
+ *     MOVING        RESIDENT      hr__state_end_move              at its new address, or on failure at the old one
+ *     NEW, RESIDENT, EVICTED
+ *                   DESTROYING    hr__state_begin_destruction     hr_tensor_destroy
+ *     DESTROYING    UNUSED        hr__state_free                  everything was released
+ *     DESTROYING    NEW, RESIDENT, EVICTED
+ *                                 hr__state_cancel_destruction    the device does not release its memory
+ *
+ * Only state.c and the inline functions below write to a tensor's word. hr_lms_check holds all tensors of a context still: it sets
+ * NEW to EVICTING, EVICTED to RESTORING and RESIDENT to MOVING, and sets them back (hr__state_freeze).
+ *
+ * The thread that sets EVICTING, RESTORING, MOVING or DESTROYING has exclusive access to the tensor until it sets another place.
+ * Other threads wait (hr__state_wait); that thread never waits for a thread that waits for it.
+ *
+ *     public state                place
+ *     HR_TENSOR_NEW               NEW
+ *     HR_TENSOR_ACTIVE            RESIDENT or MOVING, pinned
+ *     HR_TENSOR_INACTIVE, SYNCED  RESIDENT or MOVING, not pinned; SYNCED if it has a host copy
+ *     HR_TENSOR_LEAVING, OUT      EVICTING, EVICTED
+ *     HR_TENSOR_RETURNING         RESTORING
+ *
+ * INVARIANTS of a tensor, as hr_lms_check() checks them:
+ *   1  only RESIDENT and MOVING have pins
+ *   2  RESIDENT, MOVING and EVICTING have memory, NEW and EVICTED have none
+ *   3  EVICTED has a host copy; NEW has none
+ *   4  a tensor is in the list of its context exactly while it is not UNUSED, and a resident one is among the first resident_count
+ *   5  the context's counters agree with the bytes of resident, of pinned, of inactive, and of resident and evicted tensors
+ *   6  addressed implies pinned and RESIDENT
+ *   7  a tensor that owns pages has them at its first address; a fixed tensor without pages of its own is never evicted
+ *   8  displaced implies memory and a host copy, and not addressed
+ *   9  the queues (evict_queue.h) are in order and complete: BY_USE has all resident tensors, PLANNED all that the policy evicts,
+ *      RECENT all evicted ones among the first resident_count. A tensor without memory is in no queue but RECENT. In tests with
+ *      one thread: each choice by the queues was that of a scan of all tensors
+ *
+ * DISPLACED. A move that would overwrite its own source goes through the host. If the device fails at that, and again when the
+ * tensor is put back, the device memory is invalid. Its address is not taken then, so no program can see that. The next pin or
+ * address call copies the contents back first, or fails. A displaced tensor is evicted without a copy. Such moves are needed: in
+ * random states of a fragmented allocator (tests/lms/test_defrag.c), 34 of the 1,408 requests that defragmentation serves have no
+ * other solution.
+ *
+ * MOVING keeps its pins. A pin holds the tensor, not an address, and the address was not taken since the tensor last had no pins.
+ * So no work queued under these pins can have touched its memory, and all work that did is in use_streams. Pin, unpin and address
+ * calls wait until the move ends, and a move waits for no other thread; so the number of pins does not change during a move. Before
+ * the move ends, the streams of the pins are made to wait for the copy, on the device. */
+#ifndef HR_LMS_STATE_H
+#define HR_LMS_STATE_H
+
+#include "core/base/assert.h"
+#include "core/base/atomic.h"
+#include "core/lms/evict_queue.h"
+#include "core/lms/host/host.h"
+#include "headroom_record.h"
+
+enum hr__place {
+	HR__PLACE_UNUSED = 0, /* the record is not in use */
+	HR__PLACE_NEW,        /* no contents, no memory */
+	HR__PLACE_RESIDENT,   /* resident on the device; pinned or not */
+	HR__PLACE_EVICTING,   /* a thread is evicting it or copying it to the host */
+	HR__PLACE_EVICTED,    /* evicted: on the host only */
+	HR__PLACE_RESTORING,  /* a thread is allocating its memory and restoring its contents, if any */
+	HR__PLACE_DESTROYING, /* a thread is destroying it */
+	HR__PLACE_MOVING      /* a thread is moving it to another address on the device; pinned or not */
+};
+
+/*      63        32 31      8  7  6     5         4      3    0
+ *     | generation | pins    | 0  | displaced | addressed | place |
+ *
+ * addressed: the address was taken under the current pins. displaced: see above. */
+#define HR__WORD_PLACE UINT64_C(0xf)
+#define HR__WORD_ADDRESSED UINT64_C(0x10)
+#define HR__WORD_DISPLACED UINT64_C(0x20)
+#define HR__WORD_PIN UINT64_C(0x100)
+#define HR__WORD_PINS UINT64_C(0xffffff00)
+
+/* Why a tensor may not be evicted. */
+#define HR__NEVER_EVICT_SET 1u   /* set by the caller */
+#define HR__NEVER_EVICT_SMALL 2u /* fixed and smaller than a page: a block like any other */
+
+typedef struct hr__tensor {
+	/* WHERE IT IS. Written by the thread with exclusive access. The copy changes only under the context's lock: a thread with a write
+	 * pin drops it, too. */
+	hr__atomic_u64 word;
+	_Atomic(struct hr__lms *) lms; /* immutable, see below */
+	hr__atomic_u64 address;        /* of its device memory; 0 = none */
+	hr__atomic_u64 device_bytes;   /* size of that memory, whether it has any now or not; immutable */
+
+	/* STREAMS that use its memory. An epoch is the number that a mark covers (core/device/device.h); 0 = nothing to wait for. Atomic: a
+	 * pin reads them while other threads pin and unpin. */
+	hr__atomic_u64 use_streams;   /* may still be using its memory */
+	hr__atomic_u64 use_epoch;     /* of the last of these uses */
+	hr__atomic_u64 restore_epoch; /* of its restore */
+	hr__atomic_u64 copy_epoch;    /* of its copy to the host */
+	hr__atomic_u64 alloc_stream;  /* the stream that allocated its memory, as a mask: only that stream has waited for the memory's
+	                               * previous users. 0 = the in stream, which restore_epoch covers */
+	hr__atomic_u64 alloc_epoch;   /* when it did */
+	hr__atomic_u64 pin_streams;   /* if tensors may be moved: streams that it was ever pinned for. A bit is set before the pin */
+
+	/* USE. Written by pins, without a lock. */
+	hr__atomic_u64 last_use;     /* number of the last pin call */
+	hr__atomic_u8 has_copy;      /* copy.bytes > 0, for readers without the lock */
+	hr__atomic_u8 unwritten;     /* it has memory, but no call that would write to it has succeeded yet: nothing to read or copy */
+	hr__atomic_u8 evict_first;   /* the policy evicts it first. A hint: set under the context's lock, cleared without */
+	hr__atomic_u8 just_restored; /* restored, and not pinned since */
+	hr__atomic_u8 prefetched;    /* prefetched for a pin that has not come yet */
+	hr__atomic_u8
+		in_stream_unordered; /* the in stream may be using its memory, and the streams of current pins do not wait for it */
+	hr__atomic_u8 written;   /* verify: a write pin was taken since [sum] */
+	hr__atomic_u8 sum_known; /* verify: [sum] is valid */
+
+	/* WHERE IT IS, continued. */
+	hr__host_copy copy;        /* valid while it exists */
+	struct hr__span *span;     /* if it owns pages: its address range, from its first memory on (core/memory/bfc/span.h) */
+	struct hr__shadow *shadow; /* if it owns pages: host pages mapped there while it is evicted (fixed.c); NULL = none were made, or
+	                            * they were released */
+	uint64_t sum;              /* verify: checksum of its contents at the last unpin */
+	bool eviction_traced;      /* the recording already has its eviction, written when the copy was made */
+
+	/* WHAT IT IS. Immutable while it exists. Atomic where a thread with a stale handle may read it while another thread destroys the
+	 * tensor and reuses its record; the word then shows that the values are not valid. */
+	_Atomic(bool) fixed;
+	uint8_t dtype;
+	hr_stack stack; /* of hr_tensor_create, for the events of its memory */
+	hr__atomic_u64 bytes;
+	uint64_t alignment;
+	hr__atomic_u32 op, scope, tag;
+	hr_shape shape;
+	uint32_t index; /* of this record; immutable for ever */
+
+	/* POLICY. Under the context's lock; atomic where it is read without. */
+	hr__atomic_u8 never_evict; /* HR__NEVER_EVICT_*; 0 = it may be evicted */
+	hr__atomic_i64 priority;
+	uint32_t member;                   /* index in the context's list; in a spare record the next spare one */
+	uint32_t queued[HR__EVICT_QUEUES]; /* index in each queue, or HR__EVICT_UNQUEUED */
+	struct {                           /* learned.h */
+		uint32_t slot;                 /* index in the step's record; UINT32_MAX = none yet */
+		uint32_t step;                 /* low bits of the number of the step that slot belongs to */
+		uint32_t uses;                 /* number of uses in that step */
+		uint32_t use;                  /* index of its last use in the record */
+		uint32_t planned;              /* index in the plan; UINT32_MAX = not planned */
+	} learned;
+
+	/* COUNTERS. */
+	hr__atomic_u32 evictions, restores;
+} hr__tensor;
+
+/* ---- reading the word ---- */
+
+static inline enum hr__place hr__word_place(uint64_t word)
+{
+	return (enum hr__place)(word & HR__WORD_PLACE);
+}
+
+static inline uint32_t hr__word_pins(uint64_t word)
+{
+	return (uint32_t)((word & HR__WORD_PINS) / HR__WORD_PIN);
+}
+
+static inline enum hr__place hr__state_place(const hr__tensor *tensor)
+{
+	return hr__word_place(hr__load_relaxed(&tensor->word));
+}
+
+static inline bool hr__state_is_displaced(const hr__tensor *tensor)
+{
+	return hr__load_relaxed(&tensor->word) & HR__WORD_DISPLACED;
+}
+
+/* ---- creating and destroying ---- */
+
+/* Gives an UNUSED record its next generation. No handle finds it yet. */
+void hr__state_reserve(hr__tensor *tensor, uint32_t generation);
+/* All fields are set. */
+void hr__state_create(hr__tensor *tensor);
+/* From here on [word] is a word of the tensor or its handle: a tensor of another generation is left alone. False if it is not at
+ * [from], or pinned. */
+bool hr__state_begin_destruction(hr__tensor *tensor, uint64_t word, enum hr__place from);
+void hr__state_cancel_destruction(hr__tensor *tensor, enum hr__place to);
+/* The context closes: sets DESTROYING whatever the place, and drops all pins. */
+void hr__state_force_destruction(hr__tensor *tensor);
+/* It has no memory and no host copy any more, and is in no list. Also for a tensor whose creation failed (NEW). */
+void hr__state_free(hr__tensor *tensor);
+
+/* ---- evicting, restoring, moving: the begin functions return false if another thread was faster ---- */
+
+bool hr__state_begin_eviction(hr__tensor *tensor, uint64_t word);
+void hr__state_end_eviction(hr__tensor *tensor, enum hr__place to);
+bool hr__state_begin_restore(hr__tensor *tensor, uint64_t word, enum hr__place from);
+void hr__state_end_restore(hr__tensor *tensor, enum hr__place to, bool pinned);
+bool hr__state_begin_move(hr__tensor *tensor, uint64_t word);
+void hr__state_end_move(hr__tensor *tensor);
+/* While it is MOVING. */
+void hr__state_set_displaced(hr__tensor *tensor);
+void hr__state_clear_displaced(hr__tensor *tensor);
+
+/* Sets or, if all zero, clears what is known of the host copy. */
+void hr__state_set_copy(hr__tensor *tensor, hr__host_copy copy);
+
+/* Waits briefly for the thread with exclusive access. */
+void hr__state_wait(unsigned attempt);
+
+/* ---- for hr_lms_check ---- */
+
+/* Keeps all other threads from changing a tensor. False if one has exclusive access. */
+bool hr__state_freeze(hr__tensor *tensor);
+void hr__state_thaw(hr__tensor *tensor);
+/* The place of a frozen tensor before it was frozen. */
+enum hr__place hr__state_frozen_place(uint64_t word);
+
+/* ---- pins: inline, because they are the hot path. *word is the word that the caller has seen, and after a failure the current one ---- */
+
+static inline bool hr__state_pin(hr__tensor *tensor, uint64_t *word)
+{
+	HR_ASSERT(hr__word_place(*word) == HR__PLACE_RESIDENT && !(*word & HR__WORD_DISPLACED));
+	HR_ASSERT((*word & HR__WORD_PINS) != HR__WORD_PINS);
+	return hr__cas_acq_rel(&tensor->word, word, *word + HR__WORD_PIN);
+}
+
+/* After the last unpin the tensor is RESIDENT, or EVICTING for the caller, as [to] says. */
+static inline bool hr__state_unpin(hr__tensor *tensor, uint64_t *word, enum hr__place to)
+{
+	HR_ASSERT(hr__word_place(*word) == HR__PLACE_RESIDENT && hr__word_pins(*word) > 0);
+	HR_ASSERT(to == HR__PLACE_RESIDENT || to == HR__PLACE_EVICTING);
+	uint64_t next = *word - HR__WORD_PIN;
+	if (hr__word_pins(*word) == 1) next = (next & ~(HR__WORD_ADDRESSED | HR__WORD_PLACE)) | (uint64_t)to;
+	return hr__cas_acq_rel(&tensor->word, word, next);
+}
+
+static inline bool hr__state_take_address(hr__tensor *tensor, uint64_t *word)
+{
+	HR_ASSERT(hr__word_place(*word) == HR__PLACE_RESIDENT && hr__word_pins(*word) > 0 && !(*word & HR__WORD_DISPLACED));
+	return *word & HR__WORD_ADDRESSED || hr__cas_acquire(&tensor->word, word, *word | HR__WORD_ADDRESSED);
+}
+
+#endif
