@@ -71,8 +71,8 @@ static void check_json(const hr__pickle *pickle)
 #ifdef HR_HAVE_JANSSON
 	hr__pickle_json json;
 	MUST(hr__pickle_json_init(&json, pickle) == HR_OK);
-	json_t *value = hr__pickle_json_of(&json, hr__pickle_root(pickle));
-	MUST(value);
+	json_t *value;
+	MUST(hr__pickle_json_of(&json, hr__pickle_root(pickle), &value) == HR_OK);
 	hr__pickle_json_free(&json);
 	json_decref(value);
 #else

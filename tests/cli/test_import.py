@@ -340,6 +340,7 @@ class TorchPickle(CommandTest):
         self.bad({"device_traces": [[dict(event, addr=1 << 64)]]}, "byte ", "64 bits")
         self.bad({"device_traces": [[]] * 2000}, "at most 1024 devices")
         self.bad({"device_traces": [[event]] * 2}, "a separate list for each device")
+        self.bad({"device_traces": [[event, dict(event, frames=[None] * (1 << 20))]]}, "entry 1", "more than 1048576 parts")
         whole = pickle.dumps({"device_traces": [[event]], "segments": [(1, "a")]})
         for length in range(1, len(whole), 9):
             self.fails(2, "replay", self.file("cut.pickle", whole[:length]), says=f"cut.pickle: byte {length}: the pickle ends in the middle")

@@ -544,8 +544,7 @@ static json_t *json_from(const char *bytes, size_t size, hr_status *status)
 	if (*status) return NULL;
 	*status = hr__pickle_json_init(&json, pickle);
 	if (!*status) {
-		value = hr__pickle_json_of(&json, hr__pickle_root(pickle));
-		if (!value) *status = HR_NO_HOST_MEMORY;
+		*status = hr__pickle_json_of(&json, hr__pickle_root(pickle), &value);
 		hr__pickle_json_free(&json);
 	}
 	hr__pickle_free(pickle);
@@ -612,6 +611,23 @@ static void test_shared_objects_are_converted_once(void)
 	hr_fault_os_uninstall();
 }
 
+static void test_json_of_one_object_is_limited(void)
+{
+	for (uint32_t more_by = 0; more_by < 2; more_by++) {
+		size_t items = HR__PICKLE_JSON_OBJECTS_MAX - 1 + more_by; /* and the list around them */
+		char *bytes = malloc(items + 8);
+		hr_status status;
+		memcpy(bytes, P2 "](", 4);
+		memset(bytes + 4, 'N', items);
+		memcpy(bytes + 4 + items, "e.", 2);
+		json_t *value = json_from(bytes, items + 6, &status);
+		CHECK_STATUS(more_by ? HR_TOO_MANY : HR_OK, status);
+		CHECK_EQ(json_array_size(value), more_by ? 0 : items);
+		json_decref(value);
+		free(bytes);
+	}
+}
+
 static void test_every_allocation_may_fail(void)
 {
 	size_t size;
@@ -641,6 +657,7 @@ static void test_a_snapshot_is_the_same_as_json_and_as_pickle(void)
 }
 #define test_json_of_what_json_does_not_have test_a_snapshot_is_the_same_as_json_and_as_pickle
 #define test_shared_objects_are_converted_once test_a_snapshot_is_the_same_as_json_and_as_pickle
+#define test_json_of_one_object_is_limited test_a_snapshot_is_the_same_as_json_and_as_pickle
 #define test_every_allocation_may_fail test_a_snapshot_is_the_same_as_json_and_as_pickle
 
 #endif
@@ -653,4 +670,4 @@ TEST_MAIN(T(test_constants_and_numbers), T(test_integers_of_up_to_64_bits), T(te
           T(test_memory_is_in_proportion_to_the_file), T(test_references_are_not_expanded),
           T(test_every_truncation_is_noticed_where_it_is), T(test_every_changed_byte_gives_an_object_or_an_error),
           T(test_a_snapshot_is_the_same_as_json_and_as_pickle), T(test_json_of_what_json_does_not_have),
-          T(test_shared_objects_are_converted_once), T(test_every_allocation_may_fail))
+          T(test_shared_objects_are_converted_once), T(test_json_of_one_object_is_limited), T(test_every_allocation_may_fail))

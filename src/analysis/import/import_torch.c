@@ -264,7 +264,7 @@ static hr_stack stack_of(const json_t *object)
 	hr_frame frames[HR_STACK_DEPTH_MAX];
 	const json_t *list = json_object_get(object, "frames");
 	size_t count = 0;
-	for (size_t i = 0; i < json_array_size(list) && count < HR_STACK_DEPTH_MAX; i++) {
+	for (size_t i = 0; i < json_array_size(list) && i < HR_STACK_DEPTH_MAX; i++) {
 		const json_t *frame = json_array_get(list, i);
 		json_int_t line = json_integer_value(json_object_get(frame, "line"));
 		if (!json_is_object(frame)) continue;
@@ -403,9 +403,13 @@ static bool add_pickled_device(torch_reader *reader, hr__pickle_json *json, uint
 	for (uint32_t item = hr__pickle_first(json->pickle, list); item; item = hr__pickle_next(json->pickle, item), number++) {
 		uint32_t entry = hr__pickle_at(json->pickle, item);
 		if (hr__pickle_kind_of(json->pickle, entry) != HR__PICKLE_DICT) return bad_entry(reader, number, "expected a dict", "");
-		json_t *object = hr__pickle_json_of(json, entry);
-		if (object) add_object(reader, object, device, number);
-		else reader->status = hr__fail(HR_NO_HOST_MEMORY, "no memory for an entry of a snapshot");
+		json_t *object;
+		reader->status = hr__pickle_json_of(json, entry, &object);
+		if (reader->status) {
+			hr__fail_in(reader->status, "entry %llu of a list of device_traces", (unsigned long long)number);
+			return hr__source_fail(reader->source, reader->status), false;
+		}
+		add_object(reader, object, device, number);
 		json_decref(object);
 		if (reader->status) return false;
 	}

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "core/base/status.h"
 #include "core/os/os.h"
 
 static size_t converted_bytes(const hr__pickle_json *json)
@@ -29,11 +30,14 @@ void hr__pickle_json_free(hr__pickle_json *json)
 	hr__os()->free(json->converted, converted_bytes(json));
 }
 
+/* A new reference, or NULL: no memory, or too many objects. */
+static json_t *value_of(hr__pickle_json *json, uint32_t object);
+
 static json_t *list_of(hr__pickle_json *json, uint32_t list)
 {
 	json_t *array = json_array();
 	for (uint32_t item = hr__pickle_first(json->pickle, list); array && item; item = hr__pickle_next(json->pickle, item)) {
-		if (json_array_append_new(array, hr__pickle_json_of(json, hr__pickle_at(json->pickle, item))) == 0) continue;
+		if (json_array_append_new(array, value_of(json, hr__pickle_at(json->pickle, item))) == 0) continue;
 		json_decref(array);
 		array = NULL;
 	}
@@ -60,7 +64,7 @@ static json_t *dict_of(hr__pickle_json *json, uint32_t dict)
 	for (uint32_t item = hr__pickle_first(json->pickle, dict); object && item; item = hr__pickle_next(json->pickle, item)) {
 		const char *key = key_of(json->pickle, hr__pickle_at(json->pickle, item), number);
 		item = hr__pickle_next(json->pickle, item);
-		if (json_object_set_new_nocheck(object, key, hr__pickle_json_of(json, hr__pickle_at(json->pickle, item))) == 0) continue;
+		if (json_object_set_new_nocheck(object, key, value_of(json, hr__pickle_at(json->pickle, item))) == 0) continue;
 		json_decref(object);
 		object = NULL;
 	}
@@ -95,12 +99,24 @@ static json_t *convert(hr__pickle_json *json, uint32_t object)
 	return NULL;
 }
 
-json_t *hr__pickle_json_of(hr__pickle_json *json, uint32_t object)
+static json_t *value_of(hr__pickle_json *json, uint32_t object)
 {
 	uint32_t shared = hr__pickle_shared(json->pickle, object);
-	if (!shared) return convert(json, object);
-	if (!json->converted[shared]) json->converted[shared] = convert(json, object);
-	return json_incref(json->converted[shared]);
+	if (shared && json->converted[shared]) return json_incref(json->converted[shared]);
+	if (json->made >= HR__PICKLE_JSON_OBJECTS_MAX) return NULL;
+	json->made++;
+	json_t *value = convert(json, object);
+	if (shared) json->converted[shared] = json_incref(value);
+	return value;
+}
+
+hr_status hr__pickle_json_of(hr__pickle_json *json, uint32_t object, json_t **out)
+{
+	json->made = 0;
+	*out = value_of(json, object);
+	if (*out) return HR_OK;
+	if (json->made < HR__PICKLE_JSON_OBJECTS_MAX) return hr__fail(HR_NO_HOST_MEMORY, "no memory for an object of a pickle");
+	return hr__fail(HR_TOO_MANY, "an object of more than %u parts", HR__PICKLE_JSON_OBJECTS_MAX);
 }
 
 #endif
