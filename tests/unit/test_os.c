@@ -1285,7 +1285,26 @@ static void test_faulty_system_is_thread_safe(void)
 	CHECK(hr_fault_os_is_clean());
 }
 
-TEST_MAIN(T(test_alloc_is_zeroed), T(test_alloc_of_too_much_is_enomem), T(test_reserve_is_aligned_and_untouchable),
+static void test_grown_arrays_keep_their_items_and_add_zeros(void)
+{
+	uint32_t *items = NULL;
+	size_t capacity = 0, expected = 3;
+	for (uint32_t count = 0; count < 100; count++) {
+		if (count == capacity) {
+			CHECK_EQ(hr__os_grow(&items, &capacity, sizeof *items, 3), 0);
+			CHECK_EQ(capacity, expected);
+			expected *= 2;
+			for (size_t i = 0; i < capacity; i++) CHECK_EQ(items[i], i < count ? i + 1 : 0);
+		}
+		items[count] = count + 1;
+	}
+	uint32_t *before = items;
+	CHECK_EQ(hr__os_grow(&items, &capacity, sizeof *items, SIZE_MAX / 2), ENOMEM);
+	CHECK(items == before && capacity == expected / 2);
+	hr__os()->free(items, capacity * sizeof *items);
+}
+
+TEST_MAIN(T(test_grown_arrays_keep_their_items_and_add_zeros), T(test_alloc_is_zeroed), T(test_alloc_of_too_much_is_enomem), T(test_reserve_is_aligned_and_untouchable),
           T(test_reserve_takes_only_what_was_asked), T(test_reserve_of_a_terabyte_costs_nothing), T(test_bad_ranges_are_einval),
           T(test_commit_and_decommit), T(test_decommit_gives_memory_back), T(test_failing_decommit_leaves_memory),
           T(test_memfd_pages_can_be_seen_twice), T(test_punch_gives_memory_back), T(test_memfd_of_impossible_size_fails),

@@ -28,6 +28,7 @@
 #include "core/base/status.h"
 #include "core/os/os.h"
 #include "analysis/page/page_stream.h"
+#include "analysis/view/view.h"
 
 #define VERSION 6
 #define SLICES 8192u
@@ -61,19 +62,6 @@ struct html_page {
 	uint32_t slices;
 	bool all_kept;
 };
-
-static void *get(size_t count, size_t bytes, hr_status *status)
-{
-	void *block = NULL;
-	if (*status) return NULL;
-	if (hr__os()->alloc((count ? count : 1) * bytes, &block)) *status = hr__fail(HR_NO_HOST_MEMORY, "no memory to write a page");
-	return block;
-}
-
-static void give_back(void *block, size_t count, size_t bytes)
-{
-	if (block) hr__os()->free(block, (count ? count : 1) * bytes);
-}
 
 static uint64_t end_of(const struct html_page *page, uint64_t end_ns)
 {
@@ -311,7 +299,7 @@ static hr_status write_sites(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
 	hr_status status = HR_OK;
-	struct site_sum *sums = get(capture->site_count, sizeof *sums, &status);
+	struct site_sum *sums = hr__view_alloc(capture->site_count, sizeof *sums, &status);
 	if (status) return status;
 	sum_sites(page, sums);
 	number(page, capture->site_count);
@@ -332,7 +320,7 @@ static hr_status write_sites(struct html_page *page)
 		number(page, sums[i].largest);
 		number(page, sums[i].live_bytes);
 	}
-	give_back(sums, capture->site_count, sizeof *sums);
+	hr__view_free(sums, capture->site_count, sizeof *sums);
 	return HR_OK;
 }
 
@@ -415,11 +403,11 @@ static hr_status write_changes(struct html_page *page)
 	uint32_t devices = capture->device_count;
 	hr_status status = HR_OK;
 	page->slices = devices && SLICES > CELLS_MAX / devices ? CELLS_MAX / devices : SLICES;
-	page->kept = get(capture->allocation_count, 1, &status);
-	page->numbers = get(capture->allocation_count, sizeof *page->numbers, &status);
-	page->rest = get((size_t)page->slices * devices, sizeof *page->rest, &status);
-	uint64_t *now = get(devices, sizeof *now, &status);
-	uint32_t *rest_numbers = get(devices, sizeof *rest_numbers, &status);
+	page->kept = hr__view_alloc(capture->allocation_count, 1, &status);
+	page->numbers = hr__view_alloc(capture->allocation_count, sizeof *page->numbers, &status);
+	page->rest = hr__view_alloc((size_t)page->slices * devices, sizeof *page->rest, &status);
+	uint64_t *now = hr__view_alloc(devices, sizeof *now, &status);
+	uint32_t *rest_numbers = hr__view_alloc(devices, sizeof *rest_numbers, &status);
 	if (status == HR_OK) {
 		struct change_writer writer = { .page = page, .rest_numbers = rest_numbers };
 		choose_allocations(page);
@@ -427,11 +415,11 @@ static hr_status write_changes(struct html_page *page)
 		write_kept_changes(&writer);
 		number(page, (uint64_t)writer.allocations + 1);
 	}
-	give_back(page->kept, capture->allocation_count, 1);
-	give_back(page->numbers, capture->allocation_count, sizeof *page->numbers);
-	give_back(page->rest, (size_t)page->slices * devices, sizeof *page->rest);
-	give_back(now, devices, sizeof *now);
-	give_back(rest_numbers, devices, sizeof *rest_numbers);
+	hr__view_free(page->kept, capture->allocation_count, 1);
+	hr__view_free(page->numbers, capture->allocation_count, sizeof *page->numbers);
+	hr__view_free(page->rest, (size_t)page->slices * devices, sizeof *page->rest);
+	hr__view_free(now, devices, sizeof *now);
+	hr__view_free(rest_numbers, devices, sizeof *rest_numbers);
 	return status;
 }
 
@@ -446,7 +434,7 @@ static hr_status write_op_totals(struct html_page *page)
 {
 	const hr__capture *capture = page->capture;
 	hr_status status = HR_OK;
-	struct op_sum *sums = get(page->name_count, sizeof *sums, &status);
+	struct op_sum *sums = hr__view_alloc(page->name_count, sizeof *sums, &status);
 	uint32_t count = 0;
 	if (status) return status;
 	for (uint32_t i = 0; i < capture->op_count; i++) {
@@ -465,7 +453,7 @@ static hr_status write_op_totals(struct html_page *page)
 		number(page, sums[i].ns);
 		number(page, sums[i].device_ns);
 	}
-	give_back(sums, page->name_count, sizeof *sums);
+	hr__view_free(sums, page->name_count, sizeof *sums);
 	return HR_OK;
 }
 
@@ -571,13 +559,13 @@ static hr_status write_steps(struct html_page *page)
 	const hr__capture *capture = page->capture;
 	hr_status status = HR_OK;
 	struct step_walk walk = { .page = page };
-	walk.now = get(capture->device_count, sizeof *walk.now, &status);
-	walk.sums = get(capture->device_count, sizeof *walk.sums, &status);
-	uint8_t *marks = get(capture->step_count, 1, &status);
+	walk.now = hr__view_alloc(capture->device_count, sizeof *walk.now, &status);
+	walk.sums = hr__view_alloc(capture->device_count, sizeof *walk.sums, &status);
+	uint8_t *marks = hr__view_alloc(capture->step_count, 1, &status);
 	if (status == HR_OK) write_chosen_steps(&walk, marks);
-	give_back(walk.now, capture->device_count, sizeof *walk.now);
-	give_back(walk.sums, capture->device_count, sizeof *walk.sums);
-	give_back(marks, capture->step_count, 1);
+	hr__view_free(walk.now, capture->device_count, sizeof *walk.now);
+	hr__view_free(walk.sums, capture->device_count, sizeof *walk.sums);
+	hr__view_free(marks, capture->step_count, 1);
 	return status;
 }
 
@@ -647,10 +635,10 @@ static hr_status write_moves(struct html_page *page)
 	if (page->capture->move_count <= MOVES_MAX) {
 		write_each_move(page);
 	} else {
-		struct move_sum *sums = get(count, sizeof *sums, &status);
+		struct move_sum *sums = hr__view_alloc(count, sizeof *sums, &status);
 		if (status) return status;
 		sum_moves(page, sums, count);
-		give_back(sums, count, sizeof *sums);
+		hr__view_free(sums, count, sizeof *sums);
 	}
 	number(page, 0);
 	return HR_OK;
@@ -812,20 +800,20 @@ hr_status hr__page_write_most(const hr__capture *capture, const char *path, uint
 {
 	hr_status status = HR_OK;
 	if (!path || !*path) return hr__fail(HR_INVALID_ARGUMENT, "a page needs a path to write to");
-	struct html_page *page = get(1, sizeof *page, &status);
+	struct html_page *page = hr__view_alloc(1, sizeof *page, &status);
 	if (status) return status;
 	*page = (struct html_page){
 		.capture = capture, .most = most, .name_count = hr__names_count(), .shape_count = hr__shapes_count(), .frame_count = hr__frames_count()
 	};
-	page->names = get(page->name_count, sizeof *page->names, &status);
-	page->shapes = get(page->shape_count, sizeof *page->shapes, &status);
-	page->frames = get(page->frame_count, sizeof *page->frames, &status);
+	page->names = hr__view_alloc(page->name_count, sizeof *page->names, &status);
+	page->shapes = hr__view_alloc(page->shape_count, sizeof *page->shapes, &status);
+	page->frames = hr__view_alloc(page->frame_count, sizeof *page->frames, &status);
 	if (!status) status = hr__export_file_open(path, &page->stream.file);
 	if (page->stream.file) status = hr__export_file_close(page->stream.file, write_page(page));
-	give_back(page->names, page->name_count, sizeof *page->names);
-	give_back(page->shapes, page->shape_count, sizeof *page->shapes);
-	give_back(page->frames, page->frame_count, sizeof *page->frames);
-	give_back(page, 1, sizeof *page);
+	hr__view_free(page->names, page->name_count, sizeof *page->names);
+	hr__view_free(page->shapes, page->shape_count, sizeof *page->shapes);
+	hr__view_free(page->frames, page->frame_count, sizeof *page->frames);
+	hr__view_free(page, 1, sizeof *page);
 	return status;
 }
 

@@ -18,17 +18,8 @@ typedef struct hr__list {
 /* Makes room for [count] items; new items are zero. The capacity at least doubles, so that adding items one at a time is linear. */
 static inline hr_status hr__list_reserve(hr__list *list, size_t count)
 {
-	void *items;
-	size_t capacity = list->capacity * 2 > 16 ? list->capacity * 2 : 16;
-	if (count <= list->capacity) return HR_OK;
-	if (capacity < count) capacity = count;
-	int error = hr__os()->alloc(capacity * list->item_bytes, &items);
-	if (error != 0) return hr__os_fail(error, "reading a trace");
-	if (list->count > 0) memcpy(items, list->items, list->count * list->item_bytes);
-	if (list->items != NULL) hr__os()->free(list->items, list->capacity * list->item_bytes);
-	list->items = items;
-	list->capacity = capacity;
-	return HR_OK;
+	int error = count <= list->capacity ? 0 : hr__os_grow(&list->items, &list->capacity, list->item_bytes, count > 16 ? count : 16);
+	return error ? hr__os_fail(error, "reading a trace") : HR_OK;
 }
 
 static inline void *hr__list_at(const hr__list *list, size_t index)

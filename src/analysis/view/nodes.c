@@ -18,16 +18,8 @@ typedef struct node_maker {
 static hr_status add_node(node_maker *m, uint64_t path, uint32_t parent, uint32_t *out)
 {
 	hr__nodes *nodes = m->nodes;
-	hr_status status = HR_OK;
-	if (nodes->count == nodes->capacity) {
-		uint32_t capacity = nodes->capacity ? nodes->capacity * 2 : 64;
-		hr__node *larger = hr__view_alloc(capacity, sizeof *larger, &status);
-		if (status) return status;
-		if (nodes->count) memcpy(larger, nodes->nodes, nodes->count * sizeof *larger);
-		hr__view_free(nodes->nodes, nodes->capacity, sizeof *larger);
-		nodes->nodes = larger;
-		nodes->capacity = capacity;
-	}
+	int error = nodes->count < nodes->capacity ? 0 : hr__os_grow(&nodes->nodes, &nodes->capacity, sizeof *nodes->nodes, 64);
+	if (error) return hr__os_fail(error, "looking at a profile");
 	*out = nodes->count++;
 	nodes->nodes[*out] = (hr__node){ .path = path, .parent = parent, .depth = *out ? nodes->nodes[parent].depth + 1 : 0 };
 	return HR_OK;

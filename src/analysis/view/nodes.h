@@ -26,7 +26,8 @@ typedef struct hr__node {
 
 typedef struct hr__nodes {
 	hr__node *nodes;
-	uint32_t count, capacity;
+	uint32_t count;
+	size_t capacity;
 } hr__nodes;
 
 typedef enum hr__node_kind { HR__NODES_BY_OP, HR__NODES_BY_SCOPE } hr__node_kind;

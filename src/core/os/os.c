@@ -11,10 +11,12 @@
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/base/assert.h"
+#include "core/base/checked.h"
 #include "core/base/lock.h"
 #include "core/base/names.h"
 #include "core/base/status.h"
@@ -141,6 +143,24 @@ hr_status hr__os_fail(int error, const char *what, ...)
 	va_end(arguments);
 	if (known_error(error) == NULL) return hr__fail(status, "%s: %s (errno %d)", subject, hr__os_error(error), error);
 	return hr__fail(status, "%s: %s", subject, hr__os_error(error));
+}
+
+/* ---- arrays ---- */
+
+int hr__os_grow(void *array, size_t *capacity, size_t item, size_t least)
+{
+	void *old, *larger;
+	uint64_t wanted = *capacity > least / 2 ? 2 * (uint64_t)*capacity : least, bytes;
+	int error = hr__multiply(wanted, item, &bytes) ? hr__os()->alloc((size_t)bytes, &larger) : ENOMEM;
+	if (error) return error;
+	memcpy(&old, array, sizeof old);
+	if (old) {
+		memcpy(larger, old, *capacity * item);
+		hr__os()->free(old, *capacity * item);
+	}
+	memcpy(array, &larger, sizeof larger);
+	*capacity = (size_t)wanted;
+	return 0;
 }
 
 /* ---- waiting for locks ---- */

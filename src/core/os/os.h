@@ -162,6 +162,10 @@ const char *hr__os_error(int error);
  * <hr__os_error>". */
 HR__SHARED hr_status hr__os_fail(int error, const char *what, ...) __attribute__((format(printf, 2, 3), cold));
 
+/* Grows an array of *capacity items of [item] bytes, from hr__os()->alloc or empty: to twice its capacity, at least to [least] items.
+ * New items are zero. [array] is the address of the pointer to the first item. Returns 0 or an errno value, and then changes nothing. */
+HR__SHARED int hr__os_grow(void *array, size_t *capacity, size_t item, size_t least);
+
 /* Asymmetric synchronisation: a Dekker handshake whose frequent side costs two plain instructions. The frequent side stores its
  * flag, calls hr__light_barrier() and loads the other flag; the rare side stores its flag, calls hr__heavy_barrier() and loads the
  * other flag. At least one of them then sees the other's flag. Where the system has no membarrier, and under ThreadSanitizer, which

@@ -197,14 +197,7 @@ hr_status hr_graph_leave(void)
 
 static bool grow(hr__graph *graph)
 {
-	uint32_t capacity = graph->capacity ? graph->capacity * 2 : 64;
-	void *nodes;
-	if (graph->capacity > 1u << 24 || hr__os()->alloc(capacity * sizeof *graph->nodes, &nodes)) return false;
-	if (graph->count) memcpy(nodes, graph->nodes, graph->count * sizeof *graph->nodes);
-	if (graph->nodes) hr__os()->free(graph->nodes, graph->capacity * sizeof *graph->nodes);
-	graph->nodes = nodes;
-	graph->capacity = capacity;
-	return true;
+	return graph->capacity <= 1u << 24 && !hr__os_grow(&graph->nodes, &graph->capacity, sizeof *graph->nodes, 64);
 }
 
 static bool own_data(struct graph_node *node)
@@ -227,20 +220,9 @@ static uint64_t number_of(uint32_t node, uint32_t output)
 static bool grow_touches(hr__graph *graph, const hr__attrs *attrs)
 {
 	uint32_t most = 0;
-	void *block;
 	for (uint32_t i = 0; i < hr__variables_of(attrs); i++)
 		if ((uint32_t)attrs->variables[i] >= most) most = (uint32_t)attrs->variables[i] + 1;
-	if (most <= graph->touch_count) return true;
-	uint32_t count = (most + 255) / 256 * 256;
-	if (count < 2 * graph->touch_count) count = 2 * graph->touch_count;
-	if (hr__os()->alloc(count * sizeof(struct touch), &block)) return false;
-	if (graph->touch_count) {
-		memcpy(block, graph->touches, graph->touch_count * sizeof(struct touch));
-		hr__os()->free(graph->touches, graph->touch_count * sizeof(struct touch));
-	}
-	graph->touches = block;
-	graph->touch_count = count;
-	return true;
+	return most <= graph->touch_count || !hr__os_grow(&graph->touches, &graph->touch_count, sizeof *graph->touches, (most + 255) / 256 * 256);
 }
 
 /* Records the reads and writes of the node that was just added. */

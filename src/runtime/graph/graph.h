@@ -31,9 +31,10 @@ struct hr__graph {
 	uint64_t id;
 	uint64_t session; /* owner of the variables; 0 = the graph */
 	struct graph_node *nodes;
-	uint32_t count, capacity;
+	uint32_t count;
+	size_t capacity;
 	struct touch *touches; /* indexed by variable number */
-	uint32_t touch_count;
+	size_t touch_count;
 	uint32_t initialized;  /* number + 1 of the last node that initializes variables; 0 = none */
 	uint32_t builders, runs; /* threads that have entered or are running the graph; guarded by hr__runtime_lock */
 	bool dropped;            /* freed at the end of its last run; guarded by hr__runtime_lock */

@@ -102,14 +102,7 @@ hr_status hr_checkpoint_end(void)
 
 static bool grow(void)
 {
-	uint32_t capacity = tape->capacity ? tape->capacity * 2 : 64;
-	void *calls;
-	if (tape->capacity > 1u << 22 || hr__os()->alloc(capacity * sizeof *tape->calls, &calls)) return false;
-	if (tape->count) memcpy(calls, tape->calls, tape->count * sizeof *tape->calls);
-	if (tape->calls) hr__os()->free(tape->calls, tape->capacity * sizeof *tape->calls);
-	tape->calls = calls;
-	tape->capacity = capacity;
-	return true;
+	return tape->capacity <= 1u << 22 && !hr__os_grow(&tape->calls, &tape->capacity, sizeof *tape->calls, 64);
 }
 
 /* Whether [number] is an output of a call in the current checkpoint block. */

@@ -6,7 +6,8 @@
 
 struct hr__op_tape {
 	hr__op_call *calls;
-	uint32_t count, capacity;
+	uint32_t count;
+	size_t capacity;
 	bool on;     /* recording */
 	bool broken; /* a call could not be recorded: no host memory */
 	bool served; /* hr_gradients has used it */

@@ -65,7 +65,8 @@ typedef struct emulated {
 	bool stream_live[MAX_STREAMS];
 	emu_list lists[MAX_STREAMS];
 	emu_event *events; /* event number e is events[e - 1] */
-	uint32_t event_capacity, event_made, event_free;
+	size_t event_capacity;
+	uint32_t event_made, event_free;
 } emulated;
 
 static void *pointer(uint64_t address)
@@ -617,17 +618,8 @@ static hr_status read_event(emulated *emu, hr_native_event event, emu_event *out
 
 static hr_status grow_events(emulated *emu)
 {
-	uint32_t capacity = emu->event_capacity ? emu->event_capacity * 2 : EVENTS_AT_FIRST;
-	void *larger;
-	int error = hr__os()->alloc(capacity * sizeof *emu->events, &larger);
-	if (error) return hr__os_fail(error, "events of the emulated device");
-	if (emu->events) {
-		memcpy(larger, emu->events, emu->event_capacity * sizeof *emu->events);
-		hr__os()->free(emu->events, emu->event_capacity * sizeof *emu->events);
-	}
-	emu->events = larger;
-	emu->event_capacity = capacity;
-	return HR_OK;
+	int error = hr__os_grow(&emu->events, &emu->event_capacity, sizeof *emu->events, EVENTS_AT_FIRST);
+	return error ? hr__os_fail(error, "events of the emulated device") : HR_OK;
 }
 
 static hr_status emu_event_create(void *device, hr_native_event *event)

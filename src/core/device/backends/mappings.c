@@ -44,20 +44,11 @@ void hr__mappings_destroy(hr__mappings *books)
 	hr__mappings_init(books, books->page_bytes);
 }
 
-/* Doubles an array of [size]-byte elements. */
-static hr_status grow(void **array, uint32_t *capacity, size_t size, uint32_t first)
+/* Makes room for an item after [count]. */
+static hr_status make_room(void *array, size_t count, size_t *capacity, size_t item, size_t first)
 {
-	uint32_t wanted = *capacity ? *capacity * 2 : first;
-	void *larger;
-	int error = hr__os()->alloc(wanted * size, &larger);
-	if (error) return hr__os_fail(error, "the books of a device");
-	if (*array) {
-		memcpy(larger, *array, *capacity * size);
-		hr__os()->free(*array, *capacity * size);
-	}
-	*array = larger;
-	*capacity = wanted;
-	return HR_OK;
+	int error = count < *capacity ? 0 : hr__os_grow(array, capacity, item, first);
+	return error ? hr__os_fail(error, "the books of a device") : HR_OK;
 }
 
 /* ---- ranges ---- */
@@ -127,12 +118,9 @@ void hr__mappings_range_free(hr__range *range)
 hr_status hr__mappings_add(hr__mappings *books, uint64_t base, uint64_t bytes, hr__range_kind kind, hr__range **out)
 {
 	HR_ASSERT(bytes > 0 && !range_at(books, base) && !range_at(books, base + bytes - 1));
-	if (books->range_count == books->range_capacity) {
-		hr_status status = grow((void **)&books->ranges, &books->range_capacity, sizeof *books->ranges, 16);
-		if (status != HR_OK) return status;
-	}
 	hr__range *range = NULL;
-	hr_status status = make_range(books, base, bytes, kind, &range);
+	hr_status status = make_room(&books->ranges, books->range_count, &books->range_capacity, sizeof *books->ranges, 16);
+	if (status == HR_OK) status = make_range(books, base, bytes, kind, &range);
 	if (status != HR_OK) return status;
 	uint32_t at = rank_of(books, base);
 	memmove(&books->ranges[at + 1], &books->ranges[at], (books->range_count - at) * sizeof *books->ranges);
@@ -175,10 +163,8 @@ static hr_status create_page(hr__mappings *books, uint32_t state, hr_page *page)
 	} else {
 		if (books->page_made == MAX_PAGES)
 			return hr__fail(HR_OUT_OF_MEMORY, "a device made of software has at most 2^30 - 1 pages");
-		if (books->page_made == books->page_capacity) {
-			hr_status status = grow((void **)&books->pages, &books->page_capacity, sizeof *books->pages, 1024);
-			if (status != HR_OK) return status;
-		}
+		hr_status status = make_room(&books->pages, books->page_made, &books->page_capacity, sizeof *books->pages, 1024);
+		if (status != HR_OK) return status;
 		index = books->page_made++;
 	}
 	books->pages[index] = state;

@@ -31,9 +31,9 @@ typedef struct hr__range {
 typedef struct hr__mappings {
 	uint64_t page_bytes;
 	hr__range **ranges; /* in address order */
-	uint32_t range_count, range_capacity;
+	uint32_t range_count;
 	uint32_t *pages; /* state of each page: see mappings.c */
-	uint32_t page_capacity;
+	size_t range_capacity, page_capacity;
 	uint32_t page_made; /* page numbers ever used */
 	uint32_t page_free; /* list of destroyed pages; index + 1, 0 = none */
 	uint32_t page_live; /* existing pages, without host pages */

@@ -59,7 +59,8 @@ typedef struct simulated {
 	uint64_t stream_time[MAX_STREAMS];
 	bool stream_live[MAX_STREAMS];
 	sim_event *events; /* event number e is events[e - 1] */
-	uint32_t event_capacity, event_made, event_free;
+	size_t event_capacity;
+	uint32_t event_made, event_free;
 } simulated;
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -376,17 +377,8 @@ static hr_status sim_stream_synchronize(void *device, hr_native_stream stream)
 
 static hr_status grow_events(simulated *sim)
 {
-	uint32_t capacity = sim->event_capacity ? sim->event_capacity * 2 : EVENTS_AT_FIRST;
-	void *larger;
-	int error = hr__os()->alloc(capacity * sizeof *sim->events, &larger);
-	if (error) return hr__os_fail(error, "events of the simulated device");
-	if (sim->events) {
-		memcpy(larger, sim->events, sim->event_capacity * sizeof *sim->events);
-		hr__os()->free(sim->events, sim->event_capacity * sizeof *sim->events);
-	}
-	sim->events = larger;
-	sim->event_capacity = capacity;
-	return HR_OK;
+	int error = hr__os_grow(&sim->events, &sim->event_capacity, sizeof *sim->events, EVENTS_AT_FIRST);
+	return error ? hr__os_fail(error, "events of the simulated device") : HR_OK;
 }
 
 static hr_status sim_event_create(void *device, hr_native_event *event)
