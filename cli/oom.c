@@ -149,13 +149,11 @@ static int run(const hr__arguments *arguments)
 {
 	const char *path = arguments->operands[0];
 	bool is_stdin = strcmp(path, "-") == 0;
-	char shown[512];
 	FILE *file = is_stdin ? stdin : fopen(path, "rb");
 	hr_status status = file ? print_report(file, hr__arguments_has(arguments, JSON))
 	                        : hr__fail(HR_IO, "cannot be opened: %s", hr__os_error(errno));
 	if (file && !is_stdin) fclose(file);
-	hr__quote_text(is_stdin ? "standard input" : path, shown, sizeof shown);
-	if (status) hr__fail_in(status, "%s", shown);
+	if (status) hr__fail_in(status, "%s", is_stdin ? "standard input" : path);
 	return status ? hr__complain_last() : HR__EXIT_DONE;
 }
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "analysis/import/quote.h"
+#include "core/base/text.h"
 #include "terminal/term.h"
 
 #define LABEL_WIDTH 14
@@ -38,6 +38,6 @@ void hr__line_add(const char *format, ...)
 void hr__line_add_quoted(const char *text)
 {
 	char quoted[2048];
-	hr__quote_text(text, quoted, sizeof quoted);
+	hr__text_escape(text, strlen(text), quoted, sizeof quoted);
 	hr__line_add("%s", quoted);
 }

@@ -109,23 +109,6 @@ static void test_times_are_dates(void)
 	}
 }
 
-static void test_cleaned_text_stays_as_it_is(void)
-{
-	uint64_t state = hr_test_seed();
-	for (uint64_t round = 0; round < hr_test_scaled(20000); round++) {
-		char bytes[48], once[40], twice[40];
-		size_t capacity = 1 + hr_rand_below(&state, sizeof once);
-		for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (char)(hr_rand(&state) >> (round % 2 ? 0 : 1));
-		size_t length = hr__report_clean(bytes, sizeof bytes, once, capacity);
-		CHECK_LT(length, capacity);
-		CHECK_EQ(strlen(once), length);
-		for (size_t at = 0; at < length; at += hr__utf8_character(once + at, length - at))
-			CHECK(hr__utf8_character(once + at, length - at) > 0);
-		CHECK_EQ(hr__report_clean(once, sizeof once, twice, capacity), length);
-		CHECK_STR(twice, once);
-	}
-}
-
 static void test_addresses_are_told_only_when_they_are(void)
 {
 	sample *made = report_of_training();
@@ -210,6 +193,6 @@ static void test_the_text_is_in_the_json(void)
 }
 
 TEST_MAIN(T_WITHIN(test_every_report_is_what_the_schema_says, 300), T(test_the_log_alone_is_that_of_the_report), T(test_times_are_dates),
-          T(test_cleaned_text_stays_as_it_is), T(test_addresses_are_told_only_when_they_are),
+          T(test_addresses_are_told_only_when_they_are),
           T(test_broken_numbers_are_written_all_the_same), T(test_a_sink_that_refuses_leaves_the_message_alone),
           T(test_the_text_is_in_the_json))

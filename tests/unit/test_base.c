@@ -1183,6 +1183,29 @@ static void test_one_is_no_plural(void)
 	CHECK_STR(hr__plural(2), "s");
 }
 
+static void test_escaped_and_repaired_text_fits_and_is_harmless(void)
+{
+	uint64_t state = hr_test_seed();
+	char bytes[48], escaped[40], repaired[40], twice[40];
+	CHECK_EQ(hr__text_escape("a\n\xC3\xA9\xFF\xE2\x80\xAE", 8, escaped, sizeof escaped), 23);
+	CHECK_STR(escaped, "a\\x0A\xC3\xA9\\xFF\\xE2\\x80\\xAE");
+	CHECK_EQ(hr__text_repair("a\n\xC3\xA9\xFF\xE2\x80\xAE", 8, repaired, sizeof repaired), 10);
+	CHECK_STR(repaired, "a\n\xC3\xA9\xEF\xBF\xBD\xE2\x80\xAE");
+	for (uint64_t round = 0; round < hr_test_scaled(20000); round++) {
+		size_t capacity = 1 + hr_rand_below(&state, sizeof escaped);
+		for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (char)(1 + (hr_rand(&state) >> (round % 2 ? 0 : 1)) % 255);
+		size_t length = hr__text_escape(bytes, sizeof bytes, escaped, capacity);
+		CHECK_LT(length, capacity);
+		CHECK_EQ(strlen(escaped), length);
+		for (size_t at = 0; at < length; at += hr__utf8_printable(escaped + at, length - at)) CHECK(hr__utf8_printable(escaped + at, length - at) > 0);
+		length = hr__text_repair(bytes, sizeof bytes, repaired, capacity);
+		CHECK_LT(length, capacity);
+		CHECK_EQ(strlen(repaired), length);
+		CHECK_EQ(hr__text_repair(repaired, length, twice, capacity), length);
+		CHECK_STR(twice, repaired);
+	}
+}
+
 /* ---- sort ---- */
 
 static bool uint32_before(const void *a, const void *b, const void *context)
@@ -1204,7 +1227,7 @@ static void test_sort_orders_every_item(void)
 	}
 }
 
-TEST_MAIN(T(test_sort_orders_every_item), T(test_sizes_that_read_the_same_are_exact), T(test_a_long_name_is_cut_between_its_parts), T(test_one_is_no_plural), T(test_status_has_name_and_text), T(test_message_is_what_failed_last), T(test_message_may_quote_itself),
+TEST_MAIN(T(test_escaped_and_repaired_text_fits_and_is_harmless), T(test_sort_orders_every_item), T(test_sizes_that_read_the_same_are_exact), T(test_a_long_name_is_cut_between_its_parts), T(test_one_is_no_plural), T(test_status_has_name_and_text), T(test_message_is_what_failed_last), T(test_message_may_quote_itself),
           T(test_message_is_printable_whatever_it_quotes), T(test_message_is_cut_between_characters), T(test_message_belongs_to_its_thread), T(test_checked_arithmetic_at_the_edges),
           T(test_powers_of_two), T(test_assertion_ends_a_debug_build_alone), T(test_size_is_parsed_exactly),
           T(test_bad_size_is_quoted_and_explained), T(test_long_bad_size_is_cut_in_its_message),

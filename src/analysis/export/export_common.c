@@ -39,23 +39,6 @@ const char *hr__export_type(const hr__site *site, char out[HR__EXPORT_TYPE_BYTES
 	return out;
 }
 
-const char *hr__export_clean(const char *text, char *out, size_t capacity)
-{
-	size_t used = 0, left = strlen(text);
-	while (left > 0) {
-		size_t taken = hr__utf8_character(text, left);
-		const char *from = taken ? text : "\xEF\xBF\xBD";
-		size_t length = taken ? taken : 3;
-		if (used + length >= capacity) break;
-		memcpy(out + used, from, length);
-		used += length;
-		text += taken ? taken : 1;
-		left -= taken ? taken : 1;
-	}
-	out[used] = 0;
-	return out;
-}
-
 #define COMPARE_MAX 1000 /* number of allocators that are compared with each other; a file may define any number */
 
 static void make_label(const hr__capture *capture, uint32_t index, char out[HR__EXPORT_LABEL_BYTES])

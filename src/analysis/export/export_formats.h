@@ -42,11 +42,6 @@ const char *hr__export_type(const hr__site *site, char out[HR__EXPORT_TYPE_BYTES
 /* Text for a move on a timeline, such as "to host". */
 const char *hr__export_move_text(hr__move_kind kind);
 
-/* Copies the text with U+FFFD in place of bytes that are not UTF-8, because protobuf readers reject such bytes. The result is cut
- * to [capacity] including the terminating 0. Returns [out]. */
-#define HR__EXPORT_CLEAN_BYTES (3 * HR__EXPORT_NAME_BYTES)
-const char *hr__export_clean(const char *text, char *out, size_t capacity);
-
 /* A unique name for each allocator: its own name, with the device or the number appended where two are the same. All names are
  * compared once up front, because there may be a thousand allocators and a million events. */
 #define HR__EXPORT_LABEL_BYTES 96

@@ -65,17 +65,9 @@ struct pprof_exporter {
 	hr_status status;
 };
 
-static uint32_t number_of(struct pprof_exporter *e, hr__export_strings *strings, const char *text)
-{
-	char clean[HR__EXPORT_CLEAN_BYTES];
-	uint32_t number = 0;
-	if (!e->status) e->status = hr__export_strings_add(strings, hr__export_clean(text, clean, sizeof clean), &number);
-	return number;
-}
-
 static uint64_t string_id(struct pprof_exporter *e, const char *text)
 {
-	return number_of(e, &e->strings, text);
+	return hr__export_strings_add(&e->strings, text, &e->status);
 }
 
 /* ---- values ---- */
@@ -129,7 +121,7 @@ static void put_message(struct pprof_exporter *e, unsigned field)
 
 static uint64_t frame_id(struct pprof_exporter *e, const char *text)
 {
-	return 1 + (uint64_t)number_of(e, &e->frames, text);
+	return 1 + (uint64_t)hr__export_strings_add(&e->frames, text, &e->status);
 }
 
 static uint64_t call_id(struct pprof_exporter *e, const hr_frame *frame)

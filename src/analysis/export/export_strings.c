@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "core/base/assert.h"
+#include "core/base/text.h"
 #include "core/os/os.h"
+#include "analysis/export/export_formats.h"
 
 #define FIRST_CAPACITY 256u /* a power of two; there are twice as many slots */
 
@@ -47,22 +49,20 @@ static hr_status grow(hr__export_strings *strings)
 	return HR_OK;
 }
 
-hr_status hr__export_strings_add(hr__export_strings *strings, const char *text, uint32_t *out)
+uint32_t hr__export_strings_add(hr__export_strings *strings, const char *text, hr_status *status)
 {
-	void *copy;
-	hr_status status = strings->count == strings->capacity ? grow(strings) : HR_OK;
-	if (status) return status;
-	uint32_t *slot = slot_of(strings, text);
+	char clean[HR__EXPORT_CLEAN_BYTES];
+	if (!*status && strings->count == strings->capacity) *status = grow(strings);
+	if (*status) return 0;
+	size_t bytes = hr__text_repair(text, strlen(text), clean, sizeof clean) + 1;
+	uint32_t *slot = slot_of(strings, clean);
 	if (!*slot) {
-		size_t bytes = strlen(text) + 1;
-		int error = hr__os()->alloc(bytes, &copy);
-		if (error) return hr__os_fail(error, "exporting a trace");
-		memcpy(copy, text, bytes);
-		strings->texts[strings->count] = copy;
+		void *copy = hr__export_take(status, bytes);
+		if (*status) return 0;
+		strings->texts[strings->count] = memcpy(copy, clean, bytes);
 		*slot = ++strings->count;
 	}
-	*out = *slot - 1;
-	return HR_OK;
+	return *slot - 1;
 }
 
 void hr__export_strings_free(hr__export_strings *strings)

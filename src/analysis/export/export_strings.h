@@ -13,8 +13,11 @@ typedef struct hr__export_strings {
 	uint32_t count, capacity, slot_count;
 } hr__export_strings; /* all zeros: empty */
 
-/* The number of [text]; a new text is copied. HR_NO_HOST_MEMORY. */
-hr_status hr__export_strings_add(hr__export_strings *strings, const char *text, uint32_t *out);
+#define HR__EXPORT_CLEAN_BYTES (3 * HR__EXPORT_NAME_BYTES) /* of a text, with its final 0; longer ones are cut */
+
+/* The number of [text]; a new text is copied, with U+FFFD in place of bytes that are not UTF-8, because protobuf readers reject such
+ * bytes. 0 after a failure: *status is then HR_NO_HOST_MEMORY, or what it was before. */
+uint32_t hr__export_strings_add(hr__export_strings *strings, const char *text, hr_status *status);
 void hr__export_strings_free(hr__export_strings *strings);
 
 #endif

@@ -200,24 +200,16 @@ static void event_end(const struct xplane_exporter *e, struct sink *sink)
 	if (!e->status) put_message(sink, LINE_EVENTS, &e->event);
 }
 
-static uint32_t number_of(struct xplane_exporter *e, hr__export_strings *strings, const char *text)
-{
-	char clean[HR__EXPORT_CLEAN_BYTES];
-	uint32_t number = 0;
-	if (!e->status) e->status = hr__export_strings_add(strings, hr__export_clean(text, clean, sizeof clean), &number);
-	return number;
-}
-
 /* The id of a text for stats to refer to; 0 for "". */
 static uint64_t text_id(struct xplane_exporter *e, const char *text)
 {
-	return text[0] ? (uint64_t)FIRST_TEXT + number_of(e, &e->texts, text) : 0;
+	return text[0] ? (uint64_t)FIRST_TEXT + hr__export_strings_add(&e->texts, text, &e->status) : 0;
 }
 
 /* The id of events with the display name [text]. */
 static int64_t shown_as(struct xplane_exporter *e, enum xplane_event_kind kind, const char *text)
 {
-	return FIRST_EVENT + (int64_t)number_of(e, &e->names[kind], text) * KINDS + kind;
+	return FIRST_EVENT + (int64_t)hr__export_strings_add(&e->names[kind], text, &e->status) * KINDS + kind;
 }
 
 /* ---- names ---- */

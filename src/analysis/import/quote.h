@@ -14,7 +14,4 @@ const char *hr__quote(const char *text, size_t length, char out[HR__QUOTE_BYTES]
 /* Prints all of [text] in the same way, without quotes: for messages that may contain names from a file. */
 void hr__print_quoted(FILE *file, const char *text);
 
-/* The same to [out], with a final 0; truncated to [capacity]. */
-void hr__quote_text(const char *text, char *out, size_t capacity);
-
 #endif

@@ -122,27 +122,9 @@ static void format_change(hr__cell_kind kind, int64_t change, char *out)
 	snprintf(out, 48, "%s%s", change < 0 ? "-" : change > 0 ? "+" : "", number);
 }
 
-/* Characters that are not printable, and bytes that are not UTF-8, become \xNN, byte by byte. */
-static void format_text(const char *text, size_t length, char out[HR__CELL_BYTES_MAX])
-{
-	size_t used = 0;
-	for (size_t i = 0; i < length && used + 5 < HR__CELL_BYTES_MAX;) {
-		size_t bytes = hr__utf8_printable(text + i, length - i);
-		if (bytes == 0) {
-			used += (size_t)snprintf(out + used, 5, "\\x%02X", (unsigned char)text[i]);
-			i++;
-			continue;
-		}
-		memcpy(out + used, text + i, bytes);
-		used += bytes;
-		i += bytes;
-	}
-	out[used] = 0;
-}
-
 const char *hr__text_format(const char *text, char out[HR__CELL_BYTES_MAX])
 {
-	format_text(text, strlen(text), out);
+	hr__text_escape(text, strlen(text), out, HR__CELL_BYTES_MAX);
 	return out;
 }
 
@@ -152,7 +134,7 @@ const char *hr__cell_format(const hr__column *column, uint64_t value, char out[H
 	size_t length;
 	*out = 0;
 	if (hr__cell_text(column, value, &text, &length)) {
-		format_text(text, length, out);
+		hr__text_escape(text, length, out, HR__CELL_BYTES_MAX);
 		return out;
 	}
 	switch (column->kind) {
@@ -345,15 +327,8 @@ static void let_go(hr__table *table, size_t most)
 
 static hr_status grow(hr__table *table)
 {
-	size_t capacity = table->capacity ? table->capacity * 2 : 16, bytes = (table->column_count + 1) * sizeof *table->cells;
-	void *cells;
-	int error = hr__os()->alloc(capacity * bytes, &cells);
-	if (error) return hr__os_fail(error, "making a table of a profile");
-	if (table->count) memcpy(cells, table->cells, table->count * bytes);
-	if (table->cells) hr__os()->free(table->cells, table->capacity * bytes);
-	table->cells = cells;
-	table->capacity = capacity;
-	return HR_OK;
+	int error = hr__os_grow(&table->cells, &table->capacity, (table->column_count + 1) * sizeof *table->cells, 16);
+	return error ? hr__os_fail(error, "making a table of a profile") : HR_OK;
 }
 
 uint64_t *hr__table_row(hr__table *table, hr_status *status)

@@ -76,24 +76,8 @@ void hr__last_set(const hr__last *to)
 	memcpy(message, to->message, sizeof message);
 }
 
-/* Copies a text to [out] (MESSAGE_BYTES long) and returns the length. Messages contain names of the program and of files, and are
- * printed: characters that a terminal might interpret, and bytes that are not UTF-8, become \xNN. */
-static size_t make_printable(const char *text, size_t length, char *out)
-{
-	size_t used = 0;
-	for (size_t i = 0, taken; i < length; i += taken) {
-		size_t bytes = hr__utf8_printable(text + i, length - i), needed = bytes ? bytes : sizeof "\\xNN" - 1;
-		taken = bytes ? bytes : 1;
-		if (used + needed >= MESSAGE_BYTES) break;
-		if (bytes) memcpy(out + used, text + i, bytes);
-		else snprintf(out + used, MESSAGE_BYTES - used, "\\x%02X", (unsigned char)text[i]);
-		used += needed;
-	}
-	out[used] = 0;
-	return used;
-}
-
-/* Formats into [out] (MESSAGE_BYTES long) and returns the length; a long text is cut at a character boundary. */
+/* Formats into [out] (MESSAGE_BYTES long) and returns the length; a long text is cut at a character boundary. Messages contain names of
+ * the program and of files, and are printed. */
 static size_t format_message(char *out, const char *format, va_list arguments)
 {
 	char text[MESSAGE_BYTES];
@@ -103,7 +87,7 @@ static size_t format_message(char *out, const char *format, va_list arguments)
 		wanted = snprintf(text, sizeof text, "%s", format);
 	}
 	size_t length = wanted < 0 ? 0 : (size_t)wanted;
-	return make_printable(text, length < sizeof text ? length : hr__utf8_trim(text, sizeof text - 1), out);
+	return hr__text_escape(text, length < sizeof text ? length : hr__utf8_trim(text, sizeof text - 1), out, MESSAGE_BYTES);
 }
 
 /* Appends as much of [text] as fits to the [length] bytes in [out]; returns the new length. */

@@ -216,6 +216,34 @@ size_t hr__utf8_trim(const char *text, size_t length)
 	return announced_length(text[length - back]) > back ? length - back : length;
 }
 
+/* Copies characters that [length_of] accepts; writes [replace] with the byte for the others. */
+static size_t copy_safe(const char *text, size_t length, char *out, size_t capacity, size_t (*length_of)(const char *, size_t), const char *replace)
+{
+	size_t used = 0;
+	while (length > 0) {
+		char instead[8];
+		size_t taken = length_of(text, length), count = taken;
+		if (!taken) count = (size_t)snprintf(instead, sizeof instead, replace, (unsigned char)*text);
+		if (used + count >= capacity) break;
+		memcpy(out + used, taken ? text : instead, count);
+		used += count;
+		text += taken ? taken : 1;
+		length -= taken ? taken : 1;
+	}
+	if (capacity) out[used] = 0;
+	return used;
+}
+
+size_t hr__text_escape(const char *text, size_t length, char *out, size_t capacity)
+{
+	return copy_safe(text, length, out, capacity, hr__utf8_printable, "\\x%02X");
+}
+
+size_t hr__text_repair(const char *text, size_t length, char *out, size_t capacity)
+{
+	return copy_safe(text, length, out, capacity, hr__utf8_character, "\xEF\xBF\xBD");
+}
+
 /* ---- names that are too long ---- */
 
 void hr__cut(const char *text, size_t length, size_t *head, size_t *tail)

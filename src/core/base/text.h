@@ -49,6 +49,12 @@ HR__SHARED size_t hr__utf8_character(const char *text, size_t length);
  * end a line or change the writing direction. A terminal would interpret these, or display something else. */
 HR__SHARED size_t hr__utf8_printable(const char *text, size_t length);
 
+/* Copies [length] bytes of untrusted text for a terminal: characters that are not printable become \xNN, byte by byte. Stops before the
+ * first character that does not fit in [capacity] with the final 0. Returns the length of [out]. */
+HR__SHARED size_t hr__text_escape(const char *text, size_t length, char *out, size_t capacity);
+/* The same for formats that must be UTF-8: invalid bytes become U+FFFD, and all characters are copied as they are. */
+HR__SHARED size_t hr__text_repair(const char *text, size_t length, char *out, size_t capacity);
+
 /* Shortens the name of an op, a scope or a file to at most [bytes] bytes, HR__BRIEF_MAX at most. A longer name loses its middle,
  * because names differ at their ends: "decoder/.../kernel". The cuts are at slashes where there are any, and never inside a
  * character. */

@@ -11,8 +11,6 @@
 #include "core/base/text.h"
 #include "core/memory/oom/report_write.h"
 
-#define REPLACEMENT "\xEF\xBF\xBD" /* U+FFFD */
-
 static const char *const verdict_names[] = {
 	"unknown", "fits", "fits_after_trim", "fits_after_stitch", "fits_after_defrag", "needs_more", "never_fits", "fits_with_lms", NULL,
 };
@@ -54,23 +52,6 @@ char *hr__report_time(uint64_t time_ns, char out[HR__REPORT_TIME_BYTES])
 	return out;
 }
 
-size_t hr__report_clean(const char *text, size_t length, char *out, size_t capacity)
-{
-	size_t used = 0;
-	length = strnlen(text, length);
-	for (size_t at = 0; at < length;) {
-		size_t bytes = hr__utf8_character(text + at, length - at);
-		const char *from = bytes ? text + at : REPLACEMENT;
-		size_t count = bytes ? bytes : strlen(REPLACEMENT);
-		if (used + count >= capacity) break;
-		memcpy(out + used, from, count);
-		used += count;
-		at += bytes ? bytes : 1;
-	}
-	out[used] = 0;
-	return used;
-}
-
 static uint64_t bounded(uint64_t value)
 {
 	return value < INT64_MAX ? value : INT64_MAX;
@@ -96,7 +77,7 @@ static void field_fraction(hr__json *json, const char *key, double value, int de
 static void field_text(hr__json *json, const char *key, const char *text, size_t size)
 {
 	char clean[HR__NAME_LENGTH_MAX + 1];
-	size_t length = hr__report_clean(text, size - 1, clean, size < sizeof clean ? size : sizeof clean);
+	size_t length = hr__text_repair(text, strnlen(text, size - 1), clean, size < sizeof clean ? size : sizeof clean);
 	hr__json_key(json, key);
 	hr__json_bytes(json, clean, length);
 }

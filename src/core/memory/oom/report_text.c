@@ -91,19 +91,6 @@ static unsigned columns_of(const char *text, size_t length)
 	return columns;
 }
 
-/* Appends [length] bytes of [text] to [out]; returns the new end. */
-static size_t add_safe(const char *text, size_t length, char *out, size_t used)
-{
-	for (size_t at = 0; at < length;) {
-		size_t bytes = hr__utf8_printable(text + at, length - at);
-		if (bytes) memcpy(out + used, text + at, bytes);
-		else snprintf(out + used, 5, "\\x%02X", (unsigned char)text[at]);
-		used += bytes ? bytes : 4;
-		at += bytes ? bytes : 1;
-	}
-	return used;
-}
-
 /* Bytes of the longest prefix of [text] that takes at most [columns]. */
 static size_t fitting(const char *text, size_t length, unsigned columns)
 {
@@ -134,12 +121,12 @@ static const char *safe(const char *text, size_t length, unsigned columns, char 
 		}
 		hr__cut(text, length, &head, &tail);
 	}
-	used = add_safe(text, head, out, 0);
+	used = hr__text_escape(text, head, out, SAFE_BYTES(columns));
 	if (total > columns) {
 		memcpy(out + used, "...", dots);
-		used = add_safe(text + tail, length - tail, out, used + dots);
+		used += dots;
+		hr__text_escape(text + tail, length - tail, out + used, SAFE_BYTES(columns) - used);
 	}
-	out[used] = 0;
 	return out;
 }
 

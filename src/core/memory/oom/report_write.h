@@ -17,8 +17,4 @@ extern const char *const hr__report_actions[]; /* names of hr__log_action in the
 #define HR__REPORT_TIME_BYTES 48
 char *hr__report_time(uint64_t time_ns, char out[HR__REPORT_TIME_BYTES]);
 
-/* Copies [length] bytes, or up to the first 0, as UTF-8: invalid bytes become U+FFFD, and characters that do not fit with the final
- * 0 are left out. Idempotent. Returns the length. */
-size_t hr__report_clean(const char *text, size_t length, char *out, size_t capacity);
-
 #endif
